@@ -10,7 +10,7 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// adamWArgs is AdamW in kernels/adamw.cu.
+// adamWArgs has the layout of the structure AdamW in kernels/adamw.cu.
 type adamWArgs struct {
 	w, g, m, v, most, s          uint64
 	skip, overflow               uint64

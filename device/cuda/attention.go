@@ -14,13 +14,13 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// headsArgs is Heads in kernels/attention.cu.
+// headsArgs has the layout of the structure Heads in kernels/attention.cu.
 type headsArgs struct {
 	data             uint64
 	batch, head, row int64
 }
 
-// attendArgs is Attend in kernels/attention.cu.
+// attendArgs has the layout of the structure Attend in kernels/attention.cu.
 type attendArgs struct {
 	q, k, v, o, dst, dst2 headsArgs
 	lse, delta, mask      uint64
@@ -32,14 +32,15 @@ type attendArgs struct {
 	causal, maskKind      int32
 }
 
-// The kinds of masks in kernels/attention.cu.
+// These are the kinds of masks in kernels/attention.cu.
 const (
 	noMask = iota
 	allowedMask
 	addedMask
 )
 
-// attentionKernel is one of the kernels that there are by head size.
+// attentionKernel numbers the attention kernels. Each of them exists in one version for each head
+// size.
 type attentionKernel int
 
 const (
@@ -50,16 +51,17 @@ const (
 
 var attentionNames = [...]string{"attention", "attention_query_grad", "attention_key_value_grad"}
 
-// The head sizes that there are kernels for: another takes the next larger.
+// These are the head sizes that the kernels are compiled for. A head of another size uses the next
+// larger one.
 var (
 	plainSizes = [...]int{64, kernels.MaxHeadSize}
 	mmaSizes   = [...]int{32, 64, 128}
 )
 
-// attentionKernels are the functions of attention_plain.cu and attention_mma.cu.
+// attentionKernels holds the functions of attention_plain.cu and attention_mma.cu.
 type attentionKernels struct {
 	plain [len(attentionNames)][len(plainSizes)]perFloat
-	mma   [len(attentionNames)][len(mmaSizes)]perFloat // of the half types
+	mma   [len(attentionNames)][len(mmaSizes)]perFloat // for the 16-bit types
 	delta perFloat
 }
 
@@ -119,7 +121,8 @@ func (k *kernelSet) AttentionKeyValueGrad(s device.Stream, dk kernels.Heads, acc
 	return k.launchAttention(s, attentionKeyValueGrad, a, args, g, dk, dv)
 }
 
-// attend is what all kernels take; o is the result, or the gradient for it.
+// attend returns the argument that all attention kernels take. o is the result of the forward pass,
+// or the gradient with respect to it.
 func (k *kernelSet) attend(a kernels.Attend, o kernels.Heads) attendArgs {
 	args := attendArgs{
 		q: k.heads(a.Q), k: k.heads(a.K), v: k.heads(a.V), o: k.heads(o),
@@ -142,8 +145,8 @@ func (k *kernelSet) heads(h kernels.Heads) headsArgs {
 	return headsArgs{k.addr(h.Data), int64(h.BatchStride), int64(h.HeadStride), int64(h.RowStride)}
 }
 
-// launchAttention launches a kernel that has a block for some rows of queries, or of
-// keys. others are its operands beside q, k and v.
+// launchAttention launches a kernel in which each block computes some rows of queries, or of keys.
+// others are the kernel's operands besides q, k and v.
 func (k *kernelSet) launchAttention(s device.Stream, which attentionKernel, a kernels.Attend, args attendArgs, others ...kernels.Heads) error {
 	batches, heads, rows := a.Q.B, a.Q.H, a.Q.T
 	if which == attentionKeyValueGrad {
@@ -153,7 +156,7 @@ func (k *kernelSet) launchAttention(s device.Stream, which attentionKernel, a ke
 		return nil
 	}
 	dt := a.Q.Data.DType
-	each, threads := 32, threads // rows of a block
+	each, threads := 32, threads // each: the number of rows that a block computes
 	var f C.uintptr_t
 	switch largest := mmaSizes[len(mmaSizes)-1]; {
 	case dt.Size() == 2 && a.Q.D <= largest && a.Scale > 0 && inPacks(a.Q, a.K, a.V) && inPacks(others...):
@@ -169,7 +172,7 @@ func (k *kernelSet) launchAttention(s device.Stream, which attentionKernel, a ke
 	return k.launch(k.d.stream(s), f, grid{blocks, 1, 1, threads, 1}, unsafe.Pointer(&args), unsafe.Sizeof(args))
 }
 
-// sizeFor is the first of sizes that a head of d elements fits in.
+// sizeFor returns the smallest of sizes that is at least d, the head size.
 func sizeFor(sizes []int, d int) int {
 	i := 0
 	for sizes[i] < d {
@@ -178,7 +181,8 @@ func sizeFor(sizes []int, d int) int {
 	return i
 }
 
-// inPacks tells whether the rows of 16-bit heads are whole packs at aligned addresses.
+// inPacks reports whether each row of 16-bit heads consists of whole 16-byte packs at aligned
+// addresses.
 func inPacks(heads ...kernels.Heads) bool {
 	const each = packBytes / 2
 	for _, h := range heads {

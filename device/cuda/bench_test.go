@@ -12,8 +12,8 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// measure runs f b.N times on the compute stream and reports what one run
-// moves (GB/s) or computes (TFLOP/s) per second of the device's time.
+// measure runs f b.N times on the compute stream. It divides amount, what one run of f moves (GB/s)
+// or computes (TFLOP/s), by the time that the device takes.
 func measure(b *testing.B, d *gpuDevice, amount float64, unit string, f func() error) {
 	for range 3 { // loads, tunes, warms up
 		ok(b, f())
@@ -39,8 +39,8 @@ func uniform(b *testing.B, d *gpuDevice, x device.Tensor) device.Tensor {
 	return x
 }
 
-// BenchmarkMatMul is the product of a layer of 4000 at batch 1000, forward and
-// for its weight, and a large square one.
+// BenchmarkMatMul multiplies matrices of a linear layer with 4000 features at batch size 1000, in
+// the forward pass and for the weight's gradient, and two large square matrices.
 func BenchmarkMatMul(b *testing.B) {
 	for _, c := range []struct {
 		name string
@@ -67,7 +67,7 @@ func BenchmarkMatMul(b *testing.B) {
 		b.Run(c.name+"/weight", func(b *testing.B) {
 			measure(b, d, flops, "TFLOP/s", func() error { return k.MatMul(s, w, device.Accum{Alpha: 1e-9, Beta: 1}, y, true, x, false) })
 		})
-		// The bias's gradient beside the weight's, in a pass of its own and not.
+		// The bias's gradient is computed in the weight's product, and in a separate pass.
 		grads := linearGrad{dw: w, accW: device.Accum{Alpha: 1e-9, Beta: 1}, db: bias, accB: device.Store, g: y, x: x}
 		b.Run(c.name+"/weight+bias", func(b *testing.B) {
 			measure(b, d, flops, "TFLOP/s", func() error { return d.kernels.gradsApart(s, grads) })
@@ -89,8 +89,8 @@ func BenchmarkMatMul(b *testing.B) {
 	}
 }
 
-// BenchmarkBandwidth counts the bytes that a kernel must read and write, on
-// arrays several times as large as the cache.
+// BenchmarkBandwidth counts the bytes that a kernel must read and write. The arrays are several
+// times as large as the GPU's cache.
 func BenchmarkBandwidth(b *testing.B) {
 	d := gpu(b, &Options{Log: quiet()})
 	k, s := kernels.Of(d), d.Compute()
@@ -148,8 +148,8 @@ func BenchmarkBandwidth(b *testing.B) {
 	}
 }
 
-// BenchmarkCompression is what a communication hook runs over a bucket: casts, 8-bit
-// numbers, and the factors of PowerSGD for a matrix.
+// BenchmarkCompression measures the kernels that communication hooks run over a bucket: casts,
+// 8-bit quantisation, and PowerSGD's factors of a matrix.
 func BenchmarkCompression(b *testing.B) {
 	const m, n, rank = 4096, 16384, 4
 	d := gpu(b, &Options{Log: quiet()})
@@ -178,8 +178,9 @@ func BenchmarkCompression(b *testing.B) {
 	}
 }
 
-// BenchmarkMasters is SGD with momentum on masters: of an element, 2 bytes of the
-// gradient and 8 of the state are read, and 8 and the parameter's 2 written.
+// BenchmarkMasters measures SGD with momentum and master weights. For each element the kernel reads
+// 2 bytes of the gradient and 8 of the state, and writes 8 bytes of the state and 2 of the
+// parameter.
 func BenchmarkMasters(b *testing.B) {
 	const n = 64e6
 	d := gpu(b, &Options{Log: quiet()})
@@ -190,14 +191,14 @@ func BenchmarkMasters(b *testing.B) {
 	})
 }
 
-// BenchmarkSumBias is the gradient of a layer's bias: 1000 rows of 4000.
+// BenchmarkSumBias computes a bias's gradient: the sum of 1000 rows of 4000 elements.
 func BenchmarkSumBias(b *testing.B) {
 	d := gpu(b, &Options{Log: quiet()})
 	x, row := uniform(b, d, tensor(b, d, device.Float32, 1000, 4000)), tensor(b, d, device.Float32, 4000)
 	measure(b, d, float64(x.Bytes())/1e9, "GB/s", func() error { return kernels.Of(d).Sum(d.Compute(), row, device.Store, x) })
 }
 
-// BenchmarkHostCopy is CopyIn and CopyOut of 64 MiB.
+// BenchmarkHostCopy measures CopyIn and CopyOut of 64 MiB.
 func BenchmarkHostCopy(b *testing.B) {
 	d := gpu(b, &Options{Log: quiet()})
 	mem := make([]byte, 64<<20)
@@ -210,7 +211,7 @@ func BenchmarkHostCopy(b *testing.B) {
 	})
 }
 
-// BenchmarkLaunch is the host's time to enqueue a small kernel.
+// BenchmarkLaunch measures the time that the host takes to enqueue a small kernel.
 func BenchmarkLaunch(b *testing.B) {
 	d := gpu(b, &Options{Log: quiet()})
 	k, s := kernels.Of(d), d.Compute()
@@ -229,7 +230,7 @@ func BenchmarkLaunch(b *testing.B) {
 		b.Run(c.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for i := range b.N {
-				if i%200 == 0 { // before the queue is full, where a launch waits
+				if i%200 == 0 { // wait before the driver's queue is full, because a launch into a full queue blocks
 					b.StopTimer()
 					ok(b, s.Sync(b.Context()))
 					b.StartTimer()
@@ -240,10 +241,10 @@ func BenchmarkLaunch(b *testing.B) {
 	}
 }
 
-// BenchmarkAttention is causal attention of GPT-2's shape, and of larger heads, on queries, keys and
-// values that lie side by side. Only products on and before the diagonal count; "backward" is all
-// gradients, which as five products are comparable with other implementations. bench/torch_attention.py
-// prints PyTorch's figures.
+// BenchmarkAttention measures causal attention with GPT-2's shape and with larger heads, where
+// queries, keys and values are parts of one tensor. It counts only the products on and below the
+// diagonal. "backward" computes all gradients and counts five products, as other implementations'
+// figures do. bench/torch_attention.py prints PyTorch's figures.
 func BenchmarkAttention(b *testing.B) {
 	d := gpu(b, &Options{Log: quiet()})
 	k, s := kernels.Of(d), d.Compute()

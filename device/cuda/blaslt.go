@@ -16,7 +16,7 @@ import (
 	"github.com/goddp/goddp/internal/nvidia"
 )
 
-// blasLt is libcublasLt, and the products it was asked for.
+// blasLt is the library libcublasLt, with the plans for the products that the program has computed.
 type blasLt struct {
 	d     *gpuDevice
 	lib   *dl.Library
@@ -24,27 +24,27 @@ type blasLt struct {
 	plans map[product]*plan
 }
 
-// product is all that cuBLAS chooses its algorithm by. It is in cuBLAS's
-// terms, where arrays are column-major: a row-major one is the transpose of
-// what cuBLAS sees, so dst = x·y is asked for as dstᵀ = yᵀ·xᵀ, with the
-// operands swapped.
+// product holds everything that cuBLAS's choice of an algorithm depends on. It uses cuBLAS's
+// conventions, in which arrays are column-major. cuBLAS sees a row-major array as its transpose.
+// Therefore dst = x·y is requested as dstᵀ = yᵀ·xᵀ, with the operands swapped.
 type product struct {
 	dt                     device.DType
 	tf32                   bool
-	ta, tb                 bool // the first operand is y, the second x
-	rows, cols, inner      int  // n, m, k
+	ta, tb                 bool // whether the first operand, y, and the second, x, are transposed
+	rows, cols, inner      int  // n, m, k of the row-major product
 	epilogue               C.int
 	alignA, alignB, alignD int
 	alignBias              int
 
-	// How many matrices are multiplied, and how many elements apart they begin.
+	// batch is the number of matrices that are multiplied; the strides are the distances, in
+	// elements, between two consecutive matrices.
 	batch                     int
 	strideA, strideB, strideD int
 }
 
-// Epilogues: what follows the product in the same kernel. The gradient of a bias,
-// column by column the sum of what B holds, goes to where else the bias is: as a
-// plain store, and without the product's factor.
+// These are the epilogues: operations that follow the product in the same kernel. epilogueBiasGrad
+// sums B's columns and stores the sums where another epilogue has its bias. It overwrites that
+// memory and does not apply the product's factor.
 const (
 	epilogueNone     = 1
 	epilogueBias     = 4
@@ -58,13 +58,13 @@ func epilogue(bias device.Tensor) C.int {
 	return epilogueBias
 }
 
-// plan is how a product is computed.
+// plan is a way to compute a product.
 type plan struct {
 	c    *C.blaslt_plan
-	best C.int // which of its candidates
+	best C.int // the index of the chosen candidate
 }
 
-// errUnsupported says that cuBLAS has no kernel for a product.
+// errUnsupported reports that cuBLAS has no kernel for a product.
 var errUnsupported = errors.New("cuBLAS has no kernel for it")
 
 // openBlasLt loads libcublasLt for a device.
@@ -103,8 +103,8 @@ func (b *blasLt) close() error {
 	return err
 }
 
-// check turns a status into an error. Where the device is at fault, which
-// cuBLAS does not tell, that is the error.
+// check converts a status into an error. If the device has failed, which cuBLAS's status does not
+// say, check returns the device's error.
 func (b *blasLt) check(call string, status C.int) error {
 	if status == 0 {
 		return nil
@@ -115,8 +115,9 @@ func (b *blasLt) check(call string, status C.int) error {
 	return &Error{Device: b.d.name, Call: call, Code: int(status), Name: C.GoString(C.blaslt_error_name(b.fns, status))}
 }
 
-// plan finds how to compute a product, once: errUnsupported where cuBLAS
-// cannot.
+// plan returns the way to compute a product. The first call for a product asks cuBLAS, which fresh
+// reports; later calls return the same plan. The error is errUnsupported if cuBLAS has no kernel
+// for the product.
 func (b *blasLt) plan(p product, bias uint64) (_ *plan, fresh bool, err error) {
 	if found, ok := b.plans[p]; ok {
 		if found == nil {
@@ -145,7 +146,8 @@ func (b *blasLt) plan(p product, bias uint64) (_ *plan, fresh bool, err error) {
 	return made, true, nil
 }
 
-// types are the types of elements, of the computation and of its factors.
+// types returns cuBLAS's constants for the type of the elements, of the computation, and of the
+// factors.
 func (p product) types() (element, compute, scale C.int) {
 	const (
 		r32F, r64F, r16F, r16BF = 0, 1, 2, 14 // cudaDataType
@@ -165,13 +167,13 @@ func (p product) types() (element, compute, scale C.int) {
 	return r32F, in32F, r32F
 }
 
-// arguments of one product, by address.
+// arguments holds the addresses of the operands of one product.
 type arguments struct {
 	alpha, beta      float64
 	a, b, c, d, bias uint64
 }
 
-// run enqueues a product by a plan's candidate i.
+// run enqueues a product, using candidate i of its plan.
 func (b *blasLt) run(s *gpuStream, p *plan, i C.int, a arguments) error {
 	work, err := s.workspace()
 	if err != nil {
@@ -181,8 +183,8 @@ func (b *blasLt) run(s *gpuStream, p *plan, i C.int, a arguments) error {
 		C.double(a.beta), C.uint64_t(a.c), C.uint64_t(a.d), C.uint64_t(a.bias), C.uint64_t(work.Addr()), workspaceSize, s.handle)))
 }
 
-// tune times a plan's candidates on operands as they are, into scratch memory,
-// and keeps the fastest. What stops it leaves cuBLAS's own choice.
+// tune times the candidates of a plan on the product's operands, with results in scratch memory,
+// and selects the fastest. If something prevents the timing, cuBLAS's own choice stays selected.
 func (b *blasLt) tune(s *gpuStream, p *plan, a arguments, size int) error {
 	captured, err := s.capturing()
 	if err != nil || captured {

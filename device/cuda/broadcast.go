@@ -11,11 +11,11 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// maxAxes is how many axes a kernel's iteration space may have, once those
-// that can be were joined.
+// maxAxes is the maximum number of axes of a kernel's iteration space, after adjacent axes have
+// been joined where possible.
 const maxAxes = 8
 
-// binaryArgs is Binary in kernels/broadcast.cu.
+// binaryArgs has the layout of the structure Binary in kernels/broadcast.cu.
 type binaryArgs struct {
 	dst, x, y           uint64
 	rows, cols          uint64
@@ -51,8 +51,8 @@ func (k *kernelSet) Binary(st device.Stream, op kernels.BinaryOp, dst, x, y devi
 	return k.launch(k.d.stream(st), k.binary[dst.DType], k.plane(int(a.rows), cols), unsafe.Pointer(&a), unsafe.Sizeof(a))
 }
 
-// plane is a grid for rows × cols threads: as many threads along a row as it
-// has use for.
+// plane returns a grid with a thread for each of rows × cols elements. A block has as many threads
+// along a row as the row has elements for.
 func (k *kernelSet) plane(rows, cols int) grid {
 	g := grid{z: 1, threadsX: 1, threadsY: threads}
 	for g.threadsX < threads && g.threadsX < cols {

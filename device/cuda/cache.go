@@ -20,23 +20,23 @@ import (
 	"github.com/goddp/goddp/internal/poll"
 )
 
-// cache keeps compiled kernels between runs, in a folder that only its user
-// can write: whoever writes there has code run in the user's programs. An
-// entry is a file of the SHA-256 of what follows, and that.
+// cache keeps compiled kernels between runs, in a folder that only its user can write. The folder's
+// permissions matter, because programs of the user run the code in it. An entry is a file: the
+// SHA-256 of the content, followed by the content.
 //
-// One process fills the cache at a time, under a lock of the folder; the
-// others of a host wait and find everything there. An entry is written beside
-// its place and renamed, so that a reader sees a whole one or none.
+// One process at a time fills the cache; it holds a lock on the folder. The other processes of the
+// host wait for the lock and then find all entries. A process writes an entry to a temporary file
+// and renames that, so a reader sees a complete entry or none.
 type cache struct {
-	dir string // empty: nothing is kept
+	dir string // if empty, no kernel is kept
 }
 
-// lockWait bounds the wait for another process's compilation.
+// lockWait is the maximum wait for another process's compilation.
 const lockWait = 2 * time.Minute
 
-// openCache prepares the cache's folder; an empty dir is the default one.
-// Where it cannot be trusted or made nothing is kept, which costs seconds at
-// every start: the log says so.
+// openCache prepares the cache's folder. An empty dir stands for the default folder. If the folder
+// cannot be made or trusted, the cache keeps nothing, which costs some seconds at each start, and
+// openCache logs the reason.
 func openCache(dir string, log *slog.Logger) cache {
 	dir, err := cacheDir(dir)
 	if err != nil {
@@ -72,14 +72,14 @@ func cacheDir(dir string) (string, error) {
 	return dir, nil
 }
 
-// entry is a thing to be kept, and how it is made.
+// entry is a key of the cache, with the function that makes its content.
 type entry struct {
-	key  string // a file name
+	key  string // the name of the file
 	make func() ([]byte, error)
 }
 
-// get returns the entries' contents: from the cache those that are there and
-// whole, made at the same time the others.
+// get returns the contents of entries. It reads those that the cache has, and makes all missing
+// ones at the same time.
 func (c cache) get(ctx context.Context, entries []entry) ([][]byte, error) {
 	got := make([][]byte, len(entries))
 	if c.dir == "" {
@@ -99,7 +99,7 @@ func (c cache) get(ctx context.Context, entries []entry) ([][]byte, error) {
 	return got, c.build(entries, got)
 }
 
-// read fills in the entries that are there, and tells whether all are.
+// read sets got for the entries that the cache has, and reports whether it has all of them.
 func (c cache) read(entries []entry, got [][]byte) bool {
 	all := true
 	for i, e := range entries {
@@ -111,7 +111,7 @@ func (c cache) read(entries []entry, got [][]byte) bool {
 	return all
 }
 
-// load reads an entry, nil where it is not there or not whole.
+// load reads an entry. It returns nil if the entry is missing or damaged.
 func (c cache) load(key string) []byte {
 	file, err := os.ReadFile(filepath.Join(c.dir, key))
 	if err != nil || len(file) <= sha256.Size {
@@ -124,7 +124,7 @@ func (c cache) load(key string) []byte {
 	return content
 }
 
-// build makes the entries that are missing and keeps them.
+// build makes the entries that are missing in got, at the same time, and stores them.
 func (c cache) build(entries []entry, got [][]byte) error {
 	errs := make([]error, len(entries))
 	var wg sync.WaitGroup
@@ -142,13 +142,14 @@ func (c cache) build(entries []entry, got [][]byte) error {
 	return errors.Join(errs...)
 }
 
-// store writes an entry.
+// store writes an entry to the cache.
 func (c cache) store(key string, content []byte) error {
 	sum := sha256.Sum256(content)
 	return atomicfile.WriteBytes(filepath.Join(c.dir, key), 0o600, append(sum[:], content...))
 }
 
-// lock waits for the folder's lock, which a process that dies lets go.
+// lock waits for the folder's lock. The kernel of the operating system releases the lock of a
+// process that dies.
 func (c cache) lock(ctx context.Context) (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(c.dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

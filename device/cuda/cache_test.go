@@ -17,7 +17,7 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// privateDir is a folder as a cache wants it.
+// privateDir returns a new folder that only the user can read and write, as the cache requires.
 func privateDir(t *testing.T) string {
 	dir := filepath.Join(t.TempDir(), "kernels")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -26,7 +26,7 @@ func privateDir(t *testing.T) string {
 	return dir
 }
 
-// counted is an entry that counts how often it is made.
+// counted returns an entry that counts how often it is made.
 func counted(key string, made *int) entry {
 	return entry{key, func() ([]byte, error) { *made++; return []byte("code of " + key), nil }}
 }
@@ -81,7 +81,7 @@ func TestCacheErrors(t *testing.T) {
 	}
 }
 
-// TestCacheIsPrivate checks that a folder that others can write is not used.
+// The cache does not use a folder that other users can write.
 func TestCacheIsPrivate(t *testing.T) {
 	for _, mode := range []os.FileMode{0o755, 0o720, 0o777} {
 		dir := privateDir(t)
@@ -108,8 +108,7 @@ func TestCacheIsPrivate(t *testing.T) {
 	}
 }
 
-// TestCacheIsFilledOnce has processes start at the same time with an empty
-// cache.
+// Processes that start at the same time with an empty cache make each entry once.
 func TestCacheIsFilledOnce(t *testing.T) {
 	dir := privateDir(t)
 	var wg sync.WaitGroup
@@ -129,8 +128,8 @@ func TestCacheIsFilledOnce(t *testing.T) {
 	}
 }
 
-// fillCache is one of those processes: making an entry appends a byte to a
-// file, and takes a while.
+// fillCache is what each of those processes runs. To make an entry it appends a byte to a file and
+// sleeps.
 func fillCache(dir string) int {
 	var entries []entry
 	for _, key := range []string{"a", "b", "c"} {
@@ -140,7 +139,7 @@ func fillCache(dir string) int {
 				return nil, err
 			}
 			defer f.Close()
-			time.Sleep(100 * time.Millisecond) // stands for a compilation
+			time.Sleep(100 * time.Millisecond) // in place of a compilation
 			_, err = f.Write([]byte{'.'})
 			return []byte(key), err
 		}})
@@ -153,7 +152,7 @@ func fillCache(dir string) int {
 	return 0
 }
 
-// TestLockDeadline checks that the wait for another process ends.
+// The wait for another process's lock ends with its context.
 func TestLockDeadline(t *testing.T) {
 	c := openCache(privateDir(t), quiet())
 	unlock, err := c.lock(t.Context())
@@ -172,8 +171,7 @@ func TestLockDeadline(t *testing.T) {
 	}
 }
 
-// TestDamagedKernelsAreCompiledAgain checks that a device opens, and works, on a cache whose
-// entries are spoilt.
+// A device opens and works although the entries of the cache are damaged.
 func TestDamagedKernelsAreCompiledAgain(t *testing.T) {
 	dir := privateDir(t)
 	ok(t, openGPU(t, &Options{CacheDir: dir}).Close())

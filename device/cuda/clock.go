@@ -11,24 +11,24 @@ import (
 	"time"
 )
 
-// clock puts events on the host's clock: an anchor event whose time is known,
-// and CUDA's measure of the time between two events. That is a float32 of
-// milliseconds and the two clocks drift, so the anchor is renewed.
+// clock converts the times of events to the host's clock. It uses an anchor, an event whose time on
+// the host's clock is known, and CUDA's measure of the time between two events. That measure is a
+// float32 of milliseconds, and the two clocks drift, so the clock renews the anchor.
 type clock struct {
 	d      *gpuDevice
-	stream *gpuStream // idle but for anchors, so that they are reached at once
+	stream *gpuStream // runs only anchors, so the stream reaches them at once
 
 	mu     sync.Mutex
-	anchor C.uintptr_t // a CUevent with a time; 0 before the first
-	at     time.Time   // the anchor's
-	stale  time.Time   // when to renew it
+	anchor C.uintptr_t // a CUevent with a time; 0 before the first anchor
+	at     time.Time   // the anchor's time on the host's clock
+	stale  time.Time   // the time at which to renew the anchor
 }
 
 const (
-	anchorLife  = 10 * time.Second      // a float32 then resolves a microsecond
-	anchorTries = 5                     // the quickest counts
-	anchorWait  = time.Second           // for the first, on a device that is just waking
-	anchorError = 20 * time.Microsecond // what a renewal must be known to, else the old anchor stays
+	anchorLife  = 10 * time.Second      // a float32 of that many milliseconds resolves a microsecond
+	anchorTries = 5                     // renew keeps the anchor of the quickest try
+	anchorWait  = time.Second           // the bound for the first anchor, because the device may be waking
+	anchorError = 20 * time.Microsecond // the bound for a renewal; if no try is within the bound, the old anchor stays
 )
 
 func (c *clock) start(d *gpuDevice) (err error) {
@@ -45,8 +45,8 @@ func (c *clock) start(d *gpuDevice) (err error) {
 	return nil
 }
 
-// renew records anchors and keeps the one whose time is known best, if that
-// is to within bound. Where it is not, it is tried again soon.
+// renew records several anchors and keeps the one whose time is known most precisely, if its error
+// is within bound. Otherwise the old anchor stays and a later call soon tries again.
 func (c *clock) renew(bound time.Duration) error {
 	c.stale = time.Now().Add(time.Second)
 	for range anchorTries {
@@ -77,7 +77,7 @@ func (c *clock) renew(bound time.Duration) error {
 	return nil
 }
 
-// time is when a CUevent that was reached was.
+// time returns when the stream reached a CUevent that is known to be reached.
 func (c *clock) time(h C.uintptr_t) (time.Time, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

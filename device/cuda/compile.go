@@ -14,17 +14,16 @@ import (
 	"unsafe"
 )
 
-// program is a source, and where the handles of its functions go.
+// program is a CUDA source, with the places for the handles of its functions.
 type program struct {
 	name, text string
 	functions  map[string]*C.uintptr_t
 }
 
-// Compile makes kernels of a library beside this package, which launches them by
-// itself: the CUfunctions of some names in a source of CUDA C++, which is
-// compiled behind kernels/prelude.cu. As the package's own they are kept between
-// runs, and loaded when it returns, which may wait for work in flight; they last
-// until the device is closed. The name is for people.
+// Compile compiles a CUDA C++ source, with kernels/prelude.cu in front, and returns the CUfunctions
+// with the given names. Package internal/backend/nccl launches them itself. The cache keeps the
+// machine code between runs. Compile loads the functions, which may wait for work in flight; they
+// are valid until the device is closed. name appears in error messages.
 func (d *gpuDevice) Compile(ctx context.Context, name, text string, functions ...string) ([]uintptr, error) {
 	c, err := openCompiler()
 	if err != nil {
@@ -45,7 +44,7 @@ func (d *gpuDevice) Compile(ctx context.Context, name, text string, functions ..
 	return out, nil
 }
 
-// build compiles programs that are not in the cache, and loads all.
+// build compiles the programs that are not in the cache, and loads all programs.
 func (d *gpuDevice) build(ctx context.Context, c *compiler, programs []program) error {
 	images, err := openCache(d.cache, d.log).get(ctx, c.entries(programs, d.props.arch()))
 	if err != nil {
@@ -59,8 +58,8 @@ func (d *gpuDevice) build(ctx context.Context, c *compiler, programs []program) 
 	return nil
 }
 
-// entries says how to make the machine code of programs. Its key is everything
-// that it depends on.
+// entries returns the cache entries for the machine code of programs. The key of an entry is a hash
+// of everything that the machine code depends on.
 func (c *compiler) entries(programs []program, arch string) []entry {
 	options := []string{"--gpu-architecture=" + arch, "--std=c++17", "--generate-line-info"}
 	prelude := source("prelude.cu")
@@ -73,7 +72,7 @@ func (c *compiler) entries(programs []program, arch string) []entry {
 	return out
 }
 
-// load loads a module and finds its functions.
+// load loads a module and sets the handles of its functions.
 func (d *gpuDevice) load(image []byte, functions map[string]*C.uintptr_t) error {
 	p := C.CBytes(image)
 	defer C.free(p)
@@ -97,7 +96,7 @@ func (d *gpuDevice) load(image []byte, functions map[string]*C.uintptr_t) error 
 	return nil
 }
 
-// unload unloads all that was loaded on an idle device.
+// unload unloads all modules. The device must be idle.
 func (d *gpuDevice) unload() error {
 	var errs []error
 	for _, m := range d.modules {

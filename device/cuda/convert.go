@@ -12,7 +12,7 @@ import (
 	"github.com/goddp/goddp/device/internal/operand"
 )
 
-// copyArgs is Copy in kernels/copy.cu.
+// copyArgs has the layout of the structure Copy in kernels/copy.cu.
 type copyArgs struct {
 	dst, src, n uint64
 	value       float64
@@ -29,9 +29,9 @@ func (k *kernelSet) Fill(st device.Stream, dst device.Tensor, v float64) error {
 	return k.launch(k.d.stream(st), k.fill[dst.DType], k.flat(dst.Len()), unsafe.Pointer(&a), unsafe.Sizeof(a))
 }
 
-// Copy treats what a type cannot hold as the CPU does: a float outside an
-// integer type's range becomes the nearest number in it, and a NaN becomes 0;
-// integers wrap.
+// Copy converts numbers that the destination type cannot represent as the CPU does. A float outside
+// an integer type's range becomes the nearest integer of that type, NaN becomes 0, and integers
+// wrap around.
 func (k *kernelSet) Copy(st device.Stream, dst, src device.Tensor) error {
 	operand.Copy(dst, src)
 	if dst.Len() == 0 {

@@ -12,7 +12,7 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// convArgs is Conv in kernels/convolution.cu.
+// convArgs has the layout of the structure Conv in kernels/convolution.cu.
 type convArgs struct {
 	to, from, bias         uint64
 	first, images          uint64
@@ -22,28 +22,29 @@ type convArgs struct {
 	acc                    device.Accum
 }
 
-// columnBytes bounds the columns of the images that one product takes.
+// columnBytes is the maximum size of the columns that one matrix product takes.
 const columnBytes = 256 << 20
 
-// convolution is one call of a convolution's kernel, which goes through the batch by chunks
-// of images. The columns of all groups lie one behind the other.
+// convolution is one call of a convolution. It processes the batch in chunks of images, for which
+// columns and results hold the matrices. The columns of all groups are stored one after the other.
 type convolution struct {
 	k       *kernelSet
 	s       *gpuStream
 	dt      device.DType
 	z       operand.ConvSizes
-	images  int           // of a chunk
+	images  int           // the number of images in a chunk
 	columns device.Tensor // [c·kh·kw images·positions]
 	results device.Tensor // [o images·positions]
 	memory  device.Buffer
 }
 
-// convolve calls step for each chunk of images: from first on, so many.
+// convolve calls step for each chunk of images. first is the number of the chunk's first image, and
+// n the number of its images.
 func (k *kernelSet) convolve(st device.Stream, dt device.DType, z operand.ConvSizes, step func(c *convolution, first int) error) (err error) {
 	if err := k.d.Err(); err != nil {
 		return err
 	}
-	per := (z.C*z.Kernel[0]*z.Kernel[1] + z.O) * z.Positions() * dt.Size() // bytes of an image
+	per := (z.C*z.Kernel[0]*z.Kernel[1] + z.O) * z.Positions() * dt.Size() // per: the bytes of columns and results for one image
 	c := &convolution{k: k, s: k.d.stream(st), dt: dt, z: z, images: max(min(z.N, columnBytes/max(per, 1)), 1)}
 	columns := device.Tensor{DType: dt, Shape: device.Shape{z.C * z.Kernel[0] * z.Kernel[1], c.images * z.Positions()}}
 	results := device.Tensor{DType: dt, Shape: device.Shape{z.O, c.images * z.Positions()}}
@@ -59,7 +60,7 @@ func (k *kernelSet) convolve(st device.Stream, dt device.DType, z operand.ConvSi
 		c.results = device.NewTensor(results.Buf, dt, z.O, width)
 		err = step(c, first)
 	}
-	if c.s != k.d.compute { // Free is behind the compute stream alone
+	if c.s != k.d.compute { // because Free orders memory behind the compute stream only
 		if e := c.s.Sync(context.Background()); err == nil {
 			err = e
 		}
@@ -67,7 +68,8 @@ func (k *kernelSet) convolve(st device.Stream, dt device.DType, z operand.ConvSi
 	return err
 }
 
-// move runs one of the kernels between images, or results, of channels and columns.
+// move runs a kernel that copies between images and columns, or between results and the output's
+// channels.
 func (c *convolution) move(f *perFloat, to, from, bias device.Tensor, first, channels, n int, acc device.Accum) error {
 	if n == 0 {
 		return nil
@@ -82,7 +84,8 @@ func (c *convolution) move(f *perFloat, to, from, bias device.Tensor, first, cha
 	return c.k.launch(c.s, f[c.dt], c.k.flat(n), unsafe.Pointer(&a), unsafe.Sizeof(a))
 }
 
-// groups calls f for each group with its columns, its results, and its part of a weight.
+// groups calls f for each group of channels, with the group's columns, results and part of the
+// weight.
 func (c *convolution) groups(weight device.Tensor, f func(columns, results, weight device.Tensor) error) error {
 	z := &c.z
 	part := func(t device.Tensor, g, rows, cols int) device.Tensor {
@@ -137,7 +140,7 @@ func (k *kernelSet) Conv2dGradInput(st device.Stream, dst device.Tensor, acc dev
 	return nil
 }
 
-// Conv2dGradWeight adds up the chunks in order.
+// Conv2dGradWeight adds the chunks' gradients in order.
 func (k *kernelSet) Conv2dGradWeight(st device.Stream, dst device.Tensor, acc device.Accum, g, x device.Tensor, p kernels.Conv) error {
 	z := operands.Conv2d("Conv2dGradWeight", g, x, dst, device.Tensor{}, p)
 	if z.N == 0 {

@@ -16,16 +16,16 @@ import (
 	"github.com/goddp/goddp/device/internal/operand"
 )
 
-// Copies between host and device go through pinned memory, which the copy
-// engines read and write by themselves.
+// Copies between the device and the host use pieces of page-locked memory, which the GPU's copy
+// engines access without the host.
 const (
-	pieceSize   = 4 << 20          // one copy moves at most so many bytes
-	stagingSize = 64 << 20         // pieces in flight
-	stagingWait = 10 * time.Minute // for the oldest of them, before CopyIn gives up
+	pieceSize   = 4 << 20          // the maximum size of one piece
+	stagingSize = 64 << 20         // the maximum size of all pieces in flight
+	stagingWait = 10 * time.Minute // how long CopyIn waits for the oldest piece before it returns an error
 )
 
-// Copy enqueues a copy of src to dst, of the same length, at least one of them
-// in the device's memory: the driver would wait to copy within the host's.
+// Copy enqueues a copy of src to dst. They have the same length, and at least one of them is in
+// device memory, because the driver would block for a copy within host memory.
 func (d *gpuDevice) Copy(st device.Stream, dst, src device.Buffer) error {
 	operand.Bytes("Copy", dst.Len(), src.Len())
 	s := d.stream(st)
@@ -44,8 +44,8 @@ func (d *gpuDevice) Copy(st device.Stream, dst, src device.Buffer) error {
 	panic(fmt.Errorf("%s: Copy of %d bytes from the host's memory to the host's", d.name, dst.Len()))
 }
 
-// CopyIn enqueues a copy of src to dst, of the same length. It returns once
-// src is staged, which may be before the copy has run.
+// CopyIn enqueues a copy of src to dst, which have the same length. It returns when src has been
+// copied to page-locked memory, which may be before dst is written.
 func (d *gpuDevice) CopyIn(st device.Stream, dst device.Buffer, src []byte) error {
 	operand.Bytes("CopyIn", dst.Len(), len(src))
 	s := d.stream(st)
@@ -66,15 +66,15 @@ func (d *gpuDevice) CopyIn(st device.Stream, dst device.Buffer, src []byte) erro
 	return d.Err()
 }
 
-// CopyOut copies src to dst, of the same length, after everything enqueued on
-// the stream. If ctx ends first, dst holds a part.
+// CopyOut waits for everything enqueued on the stream and copies src to dst, which have the same
+// length. If ctx ends first, dst holds a part of the data.
 func (d *gpuDevice) CopyOut(ctx context.Context, st device.Stream, dst []byte, src device.Buffer) error {
 	operand.Bytes("CopyOut", len(dst), src.Len())
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: CopyOut of %d bytes: %w", d.name, len(dst), context.Cause(ctx))
 	}
 	s := d.stream(st)
-	// One piece is on its way while the one before is copied to dst.
+	// While the GPU copies one piece to the host, CopyOut copies the piece before it to dst.
 	var before flight
 	for off := 0; off < len(dst); off += pieceSize {
 		next, err := d.fetch(s, dst[off:min(off+pieceSize, len(dst))], src, off)
@@ -90,7 +90,7 @@ func (d *gpuDevice) CopyOut(ctx context.Context, st device.Stream, dst []byte, s
 	return before.land(ctx)
 }
 
-// flight is a piece on its way to the host; the zero flight is none.
+// flight is a piece that the GPU copies to the host. The zero flight stands for none.
 type flight struct {
 	d     *gpuDevice
 	dst   []byte
@@ -98,7 +98,8 @@ type flight struct {
 	done  device.Event
 }
 
-// fetch enqueues a copy to the host of as many bytes as dst holds, from off.
+// fetch enqueues a copy of len(dst) bytes of src, from offset off, to a piece of page-locked
+// memory.
 func (d *gpuDevice) fetch(s *gpuStream, dst []byte, src device.Buffer, off int) (flight, error) {
 	p, err := d.staging.get(len(dst))
 	if err != nil {
@@ -109,7 +110,7 @@ func (d *gpuDevice) fetch(s *gpuStream, dst []byte, src device.Buffer, off int) 
 	return flight{d, dst, p, s.Mark()}, err
 }
 
-// land waits for the piece, copies it to its place and gives it back.
+// land waits for the piece, copies it to its place in dst, and returns it to the staging memory.
 func (f flight) land(ctx context.Context) error {
 	if f.d == nil {
 		return nil
@@ -122,20 +123,20 @@ func (f flight) land(ctx context.Context) error {
 	return nil
 }
 
-// drop gives the piece back, which may still be on its way.
+// drop returns the piece to the staging memory, although the GPU may still be writing it.
 func (f flight) drop() {
 	if f.d != nil {
 		f.d.staging.put(f.piece, f.done)
 	}
 }
 
-// staging is page-locked memory that copies in flight use.
+// staging is the page-locked memory that copies in flight use.
 type staging struct {
 	d *gpuDevice
 
 	mu   sync.Mutex
-	busy []piece // in the order that they were put
-	size int     // of busy, in bytes
+	busy []piece // in the order in which put received them
+	size int     // the bytes of busy
 }
 
 type piece struct {
@@ -143,7 +144,7 @@ type piece struct {
 	idle device.Event
 }
 
-// get returns n bytes, if need be after waiting for a piece in flight.
+// get returns a piece of n bytes. If too many bytes are in flight, get waits for the oldest piece.
 func (st *staging) get(n int) (device.Buffer, error) {
 	if err := st.d.Err(); err != nil {
 		return device.Buffer{}, err
@@ -163,7 +164,7 @@ func (st *staging) get(n int) (device.Buffer, error) {
 	return st.d.pinned.Alloc(n)
 }
 
-// put gives a piece back, to be used again after idle.
+// put returns a piece, which get may use again after the event idle.
 func (st *staging) put(mem device.Buffer, idle device.Event) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -171,7 +172,7 @@ func (st *staging) put(mem device.Buffer, idle device.Event) {
 	st.size += mem.Len()
 }
 
-// reclaim frees the pieces at the head that are idle.
+// reclaim frees the pieces at the head of busy whose events are reached.
 func (st *staging) reclaim() {
 	for len(st.busy) > 0 {
 		p := st.busy[0]
@@ -184,7 +185,7 @@ func (st *staging) reclaim() {
 	}
 }
 
-// pin is where the arena of page-locked memory gets it from.
+// pin allocates page-locked memory for the arena pinned.
 func (d *gpuDevice) pin(size int) (device.Buffer, error) {
 	var p unsafe.Pointer
 	if err := d.check("cuMemHostAlloc", C.drv_host_alloc(d.drv.fns, d.ctx, &p, C.size_t(size))); err != nil {
@@ -194,6 +195,6 @@ func (d *gpuDevice) pin(size int) (device.Buffer, error) {
 }
 
 func (d *gpuDevice) unpin(b device.Buffer) {
-	// What fails here would fail again in Close's own calls.
+	// The error is ignored, because Close's own calls would return the same error.
 	C.drv_host_free(d.drv.fns, d.ctx, unsafe.Pointer(unsafe.SliceData(b.Host())))
 }

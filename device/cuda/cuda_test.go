@@ -18,8 +18,8 @@ import (
 	"github.com/goddp/goddp/internal/dl"
 )
 
-// role names, in the environment of a process that a test starts, what it is
-// to do instead of running tests.
+// role is the environment variable that tells a process which a test starts what to do instead of
+// running tests.
 const role = "GODDP_CUDA_TEST_ROLE"
 
 func TestMain(m *testing.M) {
@@ -35,8 +35,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// needGPU skips a test where there is no GPU; GODDP_REQUIRE_CUDA makes that a
-// failure, so that a run on a GPU machine cannot skip unseen.
+// needGPU skips a test if the machine has no GPU. With GODDP_REQUIRE_CUDA it fails the test
+// instead, so that a run on a GPU machine cannot skip tests unnoticed.
 func needGPU(t testing.TB) {
 	t.Helper()
 	if n, err := Count(); n == 0 {
@@ -64,7 +64,7 @@ func openGPU(t testing.TB, opts *Options) *gpuDevice {
 	return d.(*gpuDevice)
 }
 
-// gpu opens the first GPU, and closes it at the test's end.
+// gpu opens the first GPU and closes it when the test ends.
 func gpu(t testing.TB, opts *Options) *gpuDevice {
 	t.Helper()
 	d := openGPU(t, opts)
@@ -83,7 +83,7 @@ func ok(t testing.TB, err error) {
 	}
 }
 
-// tensor allocates a tensor that lives until the device is closed.
+// tensor allocates a tensor that is valid until the device is closed.
 func tensor(t testing.TB, d *gpuDevice, dt device.DType, shape ...int) device.Tensor {
 	t.Helper()
 	b, err := d.Alloc(device.Shape(shape).Len() * dt.Size())
@@ -105,8 +105,7 @@ func download(t testing.TB, d *gpuDevice, x device.Tensor) []float32 {
 	return v
 }
 
-// TestMissingLibrary checks that a library that is not there is an error that
-// says where it was looked for.
+// The error of a library that is missing lists the places where it was searched.
 func TestMissingLibrary(t *testing.T) {
 	for _, env := range []string{"GODDP_LIBCUDA", "GODDP_LIBNVRTC", "GODDP_LIBCUBLASLT"} {
 		t.Run(env, func(t *testing.T) {
@@ -152,5 +151,5 @@ func TestNoSuchDevice(t *testing.T) {
 	}
 }
 
-// quiet is a logger for tests that make many devices.
+// quiet returns a logger that discards everything, for tests that open many devices.
 func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }

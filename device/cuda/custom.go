@@ -13,14 +13,14 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// customKey is a module of a program's own, for a floating-point type.
+// customKey identifies a module of a program's own, compiled for one floating-point type.
 type customKey struct {
 	module *device.Module
 	dt     device.DType
 }
 
-// customModule is a loaded module of a program's own: its functions by name, or the error
-// that kept it from being loaded.
+// customModule is a loaded module of a program's own: its functions by name, or the error that
+// prevented loading.
 type customModule struct {
 	functions map[string]C.uintptr_t
 	err       error
@@ -42,7 +42,7 @@ func (k *kernelSet) Launch(st device.Stream, kernel *device.Kernel, g device.Gri
 		unsafe.Pointer(unsafe.SliceData(l.Arguments)), uintptr(len(l.Arguments))*unsafe.Sizeof(l.Arguments[0]))
 }
 
-// compileCustom compiles and loads a program's module.
+// compileCustom compiles and loads a program's own module.
 func (k *kernelSet) compileCustom(p device.Program) customModule {
 	handles, err := k.d.Compile(context.Background(), p.File, p.Text, p.Functions...)
 	var failed *compileError

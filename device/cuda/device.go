@@ -26,31 +26,31 @@ type gpuDevice struct {
 	name    string // "cuda:0"
 	props   *properties
 	drv     *driver
-	ctx     C.uintptr_t // the primary context, which this process's libraries share
+	ctx     C.uintptr_t // the primary context, which all libraries in this process share
 	log     *slog.Logger
 	cache   string                // Options.CacheDir
-	ended   atomic.Pointer[error] // a LostError, or ErrClosed: no call reaches CUDA any more
+	ended   atomic.Pointer[error] // a LostError or ErrClosed; once it is set, no method calls CUDA
 
 	compute *gpuStream
 	kernels *kernelSet
-	events  eventPool // with a time
-	marks   eventPool // without
+	events  eventPool // CUevents with a time
+	marks   eventPool // CUevents without a time
 	clock   clock
 	memory  *arena.Arena
-	pinned  *arena.Arena // page-locked memory of the host
+	pinned  *arena.Arena // the host's page-locked memory
 	staging *staging
 
-	limit     int64           // of held; 0 is none
-	held      atomic.Int64    // bytes that the arena got from the driver
-	condemned []device.Buffer // of the arena, given up while in use; the arena calls one at a time
+	limit     int64           // the maximum of held; 0 stands for no limit
+	held      atomic.Int64    // the bytes that the arena has got from the driver
+	condemned []device.Buffer // memory that the arena released while a stream still used it; only the arena's calls, one at a time, access it
 
 	mu             sync.Mutex
 	streams        map[*gpuStream]struct{}
-	freeWorkspaces []workspace // of closed streams
+	freeWorkspaces []workspace // workspaces of closed streams
 	modules        []C.uintptr_t
 }
 
-// drainWait bounds how long a release of memory waits for work in flight.
+// drainWait is the maximum wait for work in flight before memory is released to the driver.
 const drainWait = 10 * time.Second
 
 func open(ordinal int, o Options) (_ device.Device, err error) {
@@ -66,7 +66,7 @@ func open(ordinal int, o Options) (_ device.Device, err error) {
 	return d, nil
 }
 
-// openBare opens a device without kernels: all that takes libcuda alone.
+// openBare opens a device without kernels, for which libcuda suffices.
 func openBare(ordinal int, o Options) (_ *gpuDevice, err error) {
 	drv, err := openDriver()
 	if err != nil {
@@ -103,22 +103,21 @@ func openBare(ordinal int, o Options) (_ *gpuDevice, err error) {
 	return d, nil
 }
 
-// String is the device's name: "cuda:1".
+// String returns the device's name, such as "cuda:1".
 func (d *gpuDevice) String() string { return d.name }
 
-// Ordinal is the number that the device was opened by.
+// Ordinal returns the ordinal that the device was opened with.
 func (d *gpuDevice) Ordinal() int { return d.ordinal }
 
-// Context is the CUcontext that everything of the device belongs to: its
-// primary one. Like all raw handles it is for libraries beside this package;
-// a C call that uses one makes the context current first, on its own thread.
+// Context returns the device's CUcontext, which is the GPU's primary context. It is for packages
+// that call CUDA's libraries themselves. Such a package makes the context current on its own
+// thread, in the same C call that uses it.
 func (d *gpuDevice) Context() uintptr { return uintptr(d.ctx) }
 
-// Lookup finds a function of the driver, cuCtxSetCurrent for one.
+// Lookup returns the address of a function of the driver, for example cuCtxSetCurrent.
 func (d *gpuDevice) Lookup(symbol string) (unsafe.Pointer, error) { return d.drv.lib.Lookup(symbol) }
 
-// Err is nil while the device works: then the [*LostError] that ended it, or
-// [ErrClosed].
+// Err returns nil while the device works, and then the [*LostError] that ended it, or [ErrClosed].
 func (d *gpuDevice) Err() error {
 	if e := d.ended.Load(); e != nil {
 		return *e
@@ -126,8 +125,8 @@ func (d *gpuDevice) Err() error {
 	return nil
 }
 
-// check turns what a call of the driver returned into an error. One that
-// lasts ends the device.
+// check converts the code that a driver call returned into an error. An error that CUDA does not
+// recover from ends the device.
 func (d *gpuDevice) check(call string, code C.int) error {
 	if code == 0 {
 		return nil
@@ -135,7 +134,8 @@ func (d *gpuDevice) check(call string, code C.int) error {
 	return d.failed(d.drv.check(d.name, call, code))
 }
 
-// failed ends the device if err lasts; the first to do so is everyone's error.
+// failed ends the device if CUDA does not recover from err. Every later call returns the first such
+// error.
 func (d *gpuDevice) failed(err error) error {
 	var e *Error
 	if !errors.As(err, &e) || !lasting(e.Code) {
@@ -148,7 +148,7 @@ func (d *gpuDevice) failed(err error) error {
 	return d.Err()
 }
 
-// Alloc returns size bytes of the device's memory.
+// Alloc returns size bytes of device memory.
 func (d *gpuDevice) Alloc(size int) (device.Buffer, error) {
 	if err := d.Err(); err != nil {
 		return device.Buffer{}, err
@@ -164,7 +164,7 @@ func (d *gpuDevice) AllocHost(size int) (device.Buffer, error) {
 	return d.pinned.Alloc(size)
 }
 
-// Free gives a Buffer that Alloc or AllocHost returned back.
+// Free releases a Buffer that Alloc or AllocHost returned.
 func (d *gpuDevice) Free(b device.Buffer) {
 	if b.Host() != nil {
 		d.pinned.Free(b)
@@ -173,7 +173,7 @@ func (d *gpuDevice) Free(b device.Buffer) {
 	}
 }
 
-// allocRaw is where the arena gets memory from.
+// allocRaw allocates device memory for the arena, within the limit.
 func (d *gpuDevice) allocRaw(size int) (device.Buffer, error) {
 	if held := d.held.Load(); d.limit > 0 && held+int64(size) > d.limit {
 		return device.Buffer{}, &device.OutOfMemoryError{Device: d.name, Asked: int64(size), InUse: held, Free: d.limit - held}
@@ -185,7 +185,7 @@ func (d *gpuDevice) allocRaw(size int) (device.Buffer, error) {
 	return b, err
 }
 
-// allocDriver asks the driver for memory.
+// allocDriver allocates device memory from the driver.
 func (d *gpuDevice) allocDriver(size int) (device.Buffer, error) {
 	var addr C.uint64_t
 	code := C.drv_alloc(d.drv.fns, d.ctx, &addr, C.size_t(size))
@@ -203,10 +203,9 @@ func (d *gpuDevice) allocDriver(size int) (device.Buffer, error) {
 	return device.DeviceBuffer(uintptr(addr), size, nil), nil
 }
 
-// releaseRaw gives memory back to the driver. That blocks, inside the driver,
-// until all work in flight is done, and a collective whose peer is gone never
-// is: so the wait happens here, bounded, and memory that is still in use past
-// it stays held until Close.
+// releaseRaw returns memory of the arena to the driver. The driver's call would block until all
+// work in flight is done, and a collective whose peer is dead never is. So releaseRaw waits here,
+// for a bounded time. Memory that is still in use after that stays allocated until Close.
 func (d *gpuDevice) releaseRaw(b device.Buffer) {
 	ctx, cancel := context.WithTimeout(context.Background(), drainWait)
 	defer cancel()
@@ -220,12 +219,12 @@ func (d *gpuDevice) releaseRaw(b device.Buffer) {
 
 func (d *gpuDevice) freeDriver(b device.Buffer) error {
 	if d.Err() != nil {
-		return nil // gone with the context
+		return nil // the memory went with the context
 	}
 	return d.check("cuMemFree", C.drv_free(d.drv.fns, d.ctx, C.uint64_t(b.Addr())))
 }
 
-// drain waits until every stream is idle.
+// drain waits until all streams are idle.
 func (d *gpuDevice) drain(ctx context.Context) error {
 	d.mu.Lock()
 	streams := make([]*gpuStream, 0, len(d.streams))
@@ -241,18 +240,18 @@ func (d *gpuDevice) drain(ctx context.Context) error {
 	return nil
 }
 
-// Compute is the stream that a program's own kernels run on.
+// Compute returns the stream that runs the program's kernels.
 func (d *gpuDevice) Compute() device.Stream { return d.compute }
 
-// Kernels is the device's implementation of the operations.
+// Kernels returns the device's operations.
 func (d *gpuDevice) Kernels() device.Kernels { return d.kernels }
 
-// Memory tells what the arena holds.
+// Memory returns the statistics of the arena.
 func (d *gpuDevice) Memory() device.MemoryStats { return d.memory.Stats() }
 
-// Close frees everything. It waits, within bounds, for work in flight; if that
-// does not end, or the device is lost, the memory is left to the process's
-// end and the error says so.
+// Close frees everything. It waits for work in flight, for a bounded time. If the work does not
+// end, or the device is lost, the memory stays allocated until the process ends, and Close returns
+// an error that says so.
 func (d *gpuDevice) Close() error {
 	if errors.Is(d.Err(), ErrClosed) {
 		return nil
@@ -271,7 +270,7 @@ func (d *gpuDevice) Close() error {
 	return err
 }
 
-// release gives everything back to an idle device.
+// release frees the resources of an idle device.
 func (d *gpuDevice) release() error {
 	errs := []error{d.kernels.close(), d.unload()}
 	d.memory.Close()

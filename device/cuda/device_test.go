@@ -26,8 +26,8 @@ func busy(t testing.TB, d *gpuDevice, s device.Stream) {
 	}
 }
 
-// TestWaiting checks that waits end with their context, that events tell the
-// truth meanwhile, and that streams run beside each other.
+// Waits end with their context, events report correctly whether they are reached, and streams run
+// concurrently.
 func TestWaiting(t *testing.T) {
 	d := gpu(t, nil)
 	s := d.Compute()
@@ -76,11 +76,11 @@ func TestOutOfMemory(t *testing.T) {
 	if oom.Asked < 1<<50 || oom.InUse < int64(held.Bytes()) || oom.Free <= 0 || oom.Device != "cuda:0" {
 		t.Errorf("the error says %+v", oom)
 	}
-	ok(t, d.Kernels().Fill(d.Compute(), held, 1)) // the device goes on
+	ok(t, d.Kernels().Fill(d.Compute(), held, 1)) // the device still works
 	ok(t, d.Compute().Sync(t.Context()))
 
 	limited := gpu(t, &Options{MemoryLimit: 64 << 20})
-	for range 5 { // each needs what the one before has left in the cache
+	for range 5 { // each allocation needs memory that the one before left in the cache
 		for _, size := range []int{40 << 20, 10 << 20, 60 << 20} {
 			b, err := limited.Alloc(size)
 			ok(t, err)
@@ -109,7 +109,7 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// TestStaging moves more than staging memory holds, both ways, on two streams.
+// Copies in both directions, on two streams, can be larger than the staging memory.
 func TestStaging(t *testing.T) {
 	d := gpu(t, nil)
 	src := make([]byte, 3*stagingSize+123)
@@ -133,8 +133,8 @@ func TestStaging(t *testing.T) {
 	}
 }
 
-// TestTwoDevices drives two GPUs from one process: each by a goroutine that
-// moves between threads, and streams of one behind events of the other.
+// One process drives two GPUs, each from a goroutine that moves between threads. Streams of one GPU
+// wait for events of the other.
 func TestTwoDevices(t *testing.T) {
 	needGPU(t)
 	if n, _ := Count(); n < 2 {

@@ -1,102 +1,91 @@
-// Package cuda is a GPU as a [device.Device]: CUDA streams and events, device
-// memory behind a caching arena, kernels of this package's own and cuBLAS's
-// matrix products. It needs Linux, cgo and a GPU of compute capability 8.0 or
-// newer; elsewhere [Open] and [Count] say so. No CUDA toolkit is needed to
-// build.
+// Package cuda implements [device.Device] on an NVIDIA GPU: CUDA streams and events, device memory in a
+// caching arena, this package's own kernels, and cuBLAS's matrix products. It needs Linux, cgo and a
+// GPU of compute capability 8.0 or newer; without them [Open] and [Count] return an error. Building
+// needs no CUDA toolkit.
 //
 // # Libraries
 //
-// libcuda, libcublasLt and libnvrtc are opened at run time. Each is looked for
-// in a file that a variable names (GODDP_LIBCUDA, GODDP_LIBCUBLASLT,
-// GODDP_LIBNVRTC), and then nowhere else; on the loader's path; in CUDA_HOME,
-// CUDA_PATH and /usr/local/cuda; among NVIDIA's packages of a Python
-// environment. What is missing is an error that lists the places tried.
+// The package opens libcuda, libcublasLt and libnvrtc at run time. If the environment variable
+// GODDP_LIBCUDA, GODDP_LIBCUBLASLT or GODDP_LIBNVRTC is set, the library is that file and is searched
+// nowhere else. Otherwise it is searched on the loader's path, in CUDA_HOME, CUDA_PATH and
+// /usr/local/cuda, and among NVIDIA's packages of a Python environment. The error for a missing library
+// lists the places that were searched.
 //
 // # Contexts and threads
 //
-// A device works in the GPU's primary context, as every library of CUDA's
-// does. Which context is current belongs to a thread, and goroutines move
-// between threads: so each call into the driver makes the context current
-// where it is not, in the same C call. A goroutine that is locked to its thread
-// more often finds the driver's data in its processor's caches: comm.Init locks
-// its caller. Several devices may be open at once, and driven by a goroutine
-// each. What NCCL and its like need of a device are its raw handles:
-// [gpuDevice.Context], [gpuStream.Handle], those that [gpuStream.Enqueue] lends, and those
-// of kernels that [gpuDevice.Compile] makes.
+// A device uses the GPU's primary context, as CUDA's libraries do. The current context is a property
+// of a thread, and goroutines move between threads. So each call of the driver makes the context
+// current, if it is not, in the same C call. A goroutine that is locked to its thread finds the driver's
+// data in its processor's caches more often. A process may open several devices and drive each from a
+// goroutine. Package internal/backend/nccl needs raw handles: gpuDevice.Context, gpuStream.Handle,
+// the handles that gpuStream.Enqueue passes to a function, and those that gpuDevice.Compile returns.
 //
 // # Waiting
 //
-// Nothing waits inside the driver, where no deadline reaches: waits poll
-// events, ever more rarely, until a context ends. That includes giving memory
-// back to the driver, which would wait for all work in flight.
+// The package never waits inside the driver, because such a wait has no deadline. A wait polls an
+// event, less and less often, until its context ends. This includes the wait before memory is released
+// to the driver, whose own call would wait for all work in flight.
 //
-// An [gpuEvent] made by Record tells when it was reached on the host's clock; one
-// made by Mark, which costs the stream nothing, does not. A stream reaches its
-// events in order: once it is known to be past one, the CUevent behind it, and
-// those behind the ones before, mark new points, whether or not anybody still
-// holds the old. Nothing waits for Go's collector, which a program that
-// allocates little seldom runs.
+// An event made by Record has a time on the host's clock. An event made by Mark has none and costs the
+// stream nothing. A stream reaches its events in order. When the stream is known to have passed an event,
+// the stream records the CUevents of that event and of all earlier ones again for new events, whether or
+// not the program still holds the old events. So CUevents do not wait for Go's garbage collector, which
+// seldom runs in a program that allocates little.
 //
 // # Memory
 //
-// Alloc and Free go to a arena.Arena over the driver's memory. A freed block
-// may be handed out again at once, since its next user is behind its last one
-// on the compute stream: whoever used it on another stream makes the compute
-// stream wait for that first. AllocHost's memory is page-locked, which Copy moves
-// without the host. CopyIn and CopyOut go through pieces of such memory; CopyIn
-// returns when the source is staged.
+// Alloc and Free use a caching arena over the driver's memory. Alloc may return a freed block at once,
+// because the new user's work runs after the old user's on the compute stream. A program that used the
+// block on another stream must first make the compute stream wait for that stream. AllocHost returns
+// page-locked memory, which Copy transfers without the host. CopyIn and CopyOut copy through pieces of
+// page-locked memory; CopyIn returns when the source is in such pieces.
 //
-// Each stream on which a sum, a loss or a matrix product is enqueued has 32 MiB
-// of scratch memory, which Memory does not count.
+// Each stream on which a sum, a loss or a matrix product is enqueued has 32 MiB of scratch memory,
+// which Memory does not count.
 //
 // # Errors
 //
-// A call that fails is an [*Error]: the device, the call, the code and its
-// name. Some errors CUDA does not recover from, such as an illegal address:
-// the first ends the device, is logged, and is what every later call returns,
-// as a [*LostError], without calling CUDA. Kernels run behind their calls, so
-// it is noticed later than it happened; compute-sanitizer finds the kernel.
+// A call that fails returns an [*Error] with the device, the call, the code and the code's name. CUDA
+// does not recover from some errors, such as an access to an illegal address. The first such error ends
+// the device and is logged. Every later call returns it as a [*LostError], without calling CUDA. Kernels
+// run after the calls that launch them, so a later call notices the error; compute-sanitizer finds the
+// kernel that caused it.
 //
 // # Kernels
 //
-// Kernels are compiled for the GPU found, by NVRTC, from the sources in the
-// folder kernels, and kept in goddp/kernels in the user's cache folder, which
-// must be the user's own and of mode 0700. The processes of a host compile
-// them once: the first does, the others wait for it. Open loads all of them.
+// NVRTC compiles the sources in the folder kernels for the GPU. The machine code is kept in
+// goddp/kernels in the user's cache folder, which must belong to the user and have mode 0700. One of a
+// host's processes compiles; the others wait for it. Open loads all kernels.
 //
-// All kernels compute in Float32, Float64, Float16 and BFloat16, but where
-// device.Kernels says otherwise, the half types in float32 with one rounding at the
-// end. Sums and losses accumulate in
-// float64, in an order that depends on the shapes alone: there are no atomic
-// additions but the hash's, which are of integers, and equal calls on equally
-// aligned operands give equal bits, on any GPU. A label out of range, which the host cannot see, makes the loss NaN.
+// All kernels compute in Float32, Float64, Float16 and BFloat16, unless device.Kernels says otherwise.
+// The 16-bit types are computed in float32 and rounded once, at the end. Sums and losses accumulate in
+// float64, in an order that depends on the shapes alone. The only atomic additions are those of Hash,
+// which are of integers. So equal calls on equally aligned operands give equal bits on any GPU. The host
+// cannot see labels on the device: a label out of range makes the loss NaN.
 //
-// A [device.Module] of a program's own is compiled and kept in the same way, at the first
-// launch of one of its kernels. That loads all of its kernels, for one floating-point
-// type: where forward and backward kernels are in one module, the backward pass loads
-// nothing beside the collectives.
+// A program's own [device.Module] is compiled and kept in the same way, at the first launch of one of its
+// kernels. That launch loads all kernels of the module for one floating-point type. So if the forward and
+// backward kernels are in one module, the backward pass, which runs beside collectives, loads nothing.
 //
 // # Matrix products
 //
-// Products are cuBLASLt's. Float32 is multiplied in float32 unless
-// Options.AllowTF32 is set; the half types accumulate in float32. A Linear's
-// bias and ReLU are part of the product's kernel where cuBLAS has one that
-// keeps up. GELU is not: cuBLAS has the tanh approximation only, and a backward
-// pass needs what GELU was applied to. How a product is computed is chosen once
-// per shape, type and alignment: by cuBLAS's estimate, or by timing with
-// Options.TuneMatMul, which also decides whether a bias's gradient comes from
-// its weight's product or from a sum. Work that is being captured in a graph is
-// never timed, and enqueueing allocates nothing once a shape was seen.
+// cuBLASLt computes matrix products. Float32 is multiplied in float32 unless Options.AllowTF32 is set; the
+// 16-bit types accumulate in float32. A Linear's bias and ReLU are part of the product's kernel where
+// cuBLAS has a kernel for it that is not slower. GELU is not, because cuBLAS has only the tanh
+// approximation, and a backward pass needs GELU's operand. The way to compute a product is chosen once
+// for each shape, type and alignment: by cuBLAS's estimate, or by timing if Options.TuneMatMul is set.
+// TuneMatMul also decides whether a bias's gradient is computed in its weight's product or as a separate
+// sum. Products are never timed while a graph is captured, and enqueueing a product of a known shape
+// allocates nothing.
 //
-// # What is loaded when
+// # Loading of kernels
 //
-// CUDA loads lazily, and loading can wait for all work in flight while it holds
-// the context's lock: a collective that waits for a peer would then stop the
-// host, and could not be aborted. This package's kernels are therefore all
-// loaded by Open: the driver loads a kernel when it is asked for its handle. Who
-// has Compile make kernels does so before the first collective as well.
-// cuBLAS loads a kernel at its first product of a kind. For a forward pass that
-// is before the step's first collective; the products of the backward pass are
-// run once, on scratch memory, by the first Linear of a shape that records
-// gradients (PrepareLinearGrad). A plain MatMul is not prepared.
+// CUDA loads kernels lazily, and loading can wait for all work in flight while it holds the context's
+// lock. If that work includes a collective that waits for a peer, the host would stop, and could not even
+// abort the collective. Therefore Open loads all of this package's kernels: the driver loads a kernel when
+// it is asked for the kernel's handle. Users of gpuDevice.Compile also call it before the first collective.
+// cuBLAS loads a kernel at the first product that uses it. For a forward pass that happens before the
+// step's first collective. For the backward pass, the first Linear of a shape that records gradients
+// computes the products of its gradients once, in scratch memory (PrepareLinearGrad). A plain MatMul is
+// not prepared.
 package cuda

@@ -14,23 +14,23 @@ import (
 	"github.com/goddp/goddp/internal/nvidia"
 )
 
-// Codes of the driver that are no failures of a program.
+// These codes of the driver are no failures of the program.
 const (
 	codeOutOfMemory = 2
 	codeNotReady    = 600
 )
 
-// Attributes of a device.
+// These are attributes of a device.
 const (
 	attrMultiprocessors = 16
 	attrMajor           = 75
 	attrMinor           = 76
 )
 
-// driver is libcuda.
+// driver is the library libcuda.
 type driver struct {
 	lib *dl.Library
-	fns *C.driver // in C's memory: the table is passed to every call
+	fns *C.driver // in C's memory, because every call passes the table
 }
 
 // openDriver loads and initialises libcuda.
@@ -53,7 +53,7 @@ func openDriver() (*driver, error) {
 	return d, nil
 }
 
-// fill looks up the n symbols of a table.
+// fill looks up the n symbols of a function table.
 func fill(lib *dl.Library, n int, symbol func(int) string, set func(int, unsafe.Pointer)) error {
 	for i := range n {
 		f, err := lib.Lookup(symbol(i))
@@ -65,14 +65,14 @@ func fill(lib *dl.Library, n int, symbol func(int) string, set func(int, unsafe.
 	return nil
 }
 
-// free gives the table back. The library stays loaded.
+// free frees the function table. The library stays loaded.
 func (d *driver) free() {
 	C.free(unsafe.Pointer(d.fns))
 	d.fns = nil
 }
 
-// check turns what a call returned into an error. The code comes as the int
-// of whichever file called.
+// check converts the code that a call returned into an error. Callers in other files convert the
+// code to their own C.int.
 func (d *driver) check(device, call string, code C.int) error {
 	if code == 0 {
 		return nil
@@ -84,7 +84,7 @@ func (d *driver) check(device, call string, code C.int) error {
 	return e
 }
 
-// count is the number of devices.
+// count returns the number of GPUs.
 func (d *driver) count() (int, error) {
 	var n C.int
 	err := d.check("", "cuDeviceGetCount", C.drv_device_count(d.fns, &n))
@@ -100,20 +100,20 @@ func count() (int, error) {
 	return d.count()
 }
 
-// properties is a GPU as the driver describes it.
+// properties describes a GPU.
 type properties struct {
 	handle       C.int
 	name         string
-	major, minor int // its compute capability
-	sms          int // its multiprocessors
-	driver       int // the CUDA version that the driver serves: 13000 is 13.0
+	major, minor int // the compute capability
+	sms          int // the number of multiprocessors
+	driver       int // the newest CUDA version that the driver supports: 13000 stands for 13.0
 }
 
-// oldest is the least compute capability that has the half types'
-// conversions: Ampere.
+// oldest is the minimum major compute capability, Ampere's, because older GPUs lack the conversions
+// of bfloat16.
 const oldest = 8
 
-// properties finds a GPU by its ordinal.
+// properties returns the properties of the GPU with an ordinal.
 func (d *driver) properties(ordinal int) (*properties, error) {
 	n, err := d.count()
 	if err != nil {
@@ -153,5 +153,5 @@ func (d *driver) properties(ordinal int) (*properties, error) {
 	return c, nil
 }
 
-// arch is the card's name for compilers.
+// arch returns the compiler's name of the GPU's architecture.
 func (c *properties) arch() string { return fmt.Sprintf("sm_%d%d", c.major, c.minor) }

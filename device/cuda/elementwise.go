@@ -12,7 +12,7 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// mapArgs is Map in kernels/elementwise.cu.
+// mapArgs has the layout of the structure Map in kernels/elementwise.cu.
 type mapArgs struct {
 	dst, x, y, g uint64
 	n, cols      uint64
@@ -21,8 +21,8 @@ type mapArgs struct {
 	op, wide     int32
 }
 
-// each runs a kernel over the elements of dst, given x and y; a.y may be
-// left 0.
+// each launches a kernel over the elements of dst. a.x and a.y are the addresses of its operands;
+// a.y is 0 for a kernel of one operand.
 func (k *kernelSet) each(st device.Stream, versions *perFloat, dst device.Tensor, a mapArgs) error {
 	n := dst.Len()
 	if n == 0 {
@@ -60,7 +60,7 @@ func (k *kernelSet) MSEGrad(s device.Stream, dst device.Tensor, acc device.Accum
 	return k.each(s, &k.mseGrad, dst, mapArgs{x: k.addr(x), y: k.addr(y), g: k.addr(g), acc: acc})
 }
 
-// scale computes dst = beta·dst, which with beta 0 does not read dst.
+// scale computes dst = beta·dst. With beta 0 it does not read dst.
 func (k *kernelSet) scale(st device.Stream, dst device.Tensor, beta float64) error {
 	if dst.Len() == 0 {
 		return nil

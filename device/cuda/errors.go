@@ -5,16 +5,16 @@ import (
 	"fmt"
 )
 
-// ErrClosed is what calls on a closed device return.
+// ErrClosed is returned by calls on a closed device.
 var ErrClosed = errors.New("the device is closed")
 
-// Error is a call that one of CUDA's libraries refused.
+// Error reports a call that one of CUDA's libraries refused.
 type Error struct {
-	Device string // "cuda:0"; empty where there is none yet
-	Call   string // the library's function
-	Code   int    // what it returned
+	Device string // "cuda:0"; empty if no device was open
+	Call   string // the function's name
+	Code   int    // the code that it returned
 	Name   string // the code's name: "CUDA_ERROR_INVALID_VALUE"
-	Text   string // what the library says of it; may be empty
+	Text   string // the library's description of the code; may be empty
 }
 
 func (e *Error) Error() string {
@@ -29,10 +29,10 @@ func (e *Error) Error() string {
 	return s
 }
 
-// LostError is an error that CUDA does not recover from: a kernel that read an
-// address it must not, a fault of the hardware. The device keeps the first and
-// every later call returns it, without calling CUDA. Since kernels run behind
-// their calls, Cause names the call that noticed, not the one that failed.
+// LostError reports an error that CUDA does not recover from, such as a kernel's access to an
+// illegal address or a fault of the hardware. Every later call on the device returns the same
+// LostError without calling CUDA. Kernels run after the calls that launch them, so Cause names the
+// call that noticed the failure, not the kernel that failed.
 type LostError struct {
 	Device string
 	Cause  *Error
@@ -42,11 +42,11 @@ func (e *LostError) Error() string {
 	return fmt.Sprintf("%s is lost to this process, which must end to use it again; first noticed by %v", e.Device, e.Cause)
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *LostError) Unwrap() error { return e.Cause }
 
-// lasting tells whether CUDA returns a code for every call after the first:
-// the context is gone.
+// lasting reports whether CUDA returns the code for every later call too, because the context is
+// destroyed.
 func lasting(code int) bool {
 	switch code {
 	case 4, // deinitialized

@@ -17,22 +17,22 @@ import (
 	"github.com/goddp/goddp/internal/poll"
 )
 
-// gpuEvent implements device.Event: one of its stream's, which reaches them in
-// order. Once the stream is known to be past it, its CUevent marks a later one.
+// gpuEvent implements device.Event. A stream reaches its events in order. Once the stream is known
+// to have passed an event, the event's CUevent is recorded again for a later event.
 type gpuEvent struct {
 	s      *gpuStream
-	number uint64 // among the stream's, from 1
+	number uint64 // the event's position among the stream's events, from 1
 	timed  bool
-	err    error // recording failed
+	err    error // the error of recording
 
-	// Under s.mu:
-	handle C.uintptr_t // the CUevent; 0 once it was given back
-	users  int         // calls of the driver that are under way with it
-	at     time.Time   // once known
+	// s.mu guards the fields below.
+	handle C.uintptr_t // the CUevent; 0 after the event has returned it
+	users  int         // the number of driver calls in progress that use handle
+	at     time.Time   // zero until it is known
 }
 
-// use takes the CUevent for a call of the driver, which drop ends. There is none
-// to be had, nor needed, where the stream is known to be past the event.
+// use returns the CUevent for a call of the driver; the caller calls drop after it. ok is false if
+// the stream is known to have passed the event, which then has no CUevent.
 func (e *gpuEvent) use() (_ C.uintptr_t, ok bool) {
 	if e.number <= e.s.reached.Load() {
 		return 0, false
@@ -46,7 +46,8 @@ func (e *gpuEvent) use() (_ C.uintptr_t, ok bool) {
 	return e.handle, true
 }
 
-// drop ends a call of the driver, which may have told that the event was reached.
+// drop ends the use of the CUevent. reached says whether the driver's call showed that the event
+// was reached.
 func (e *gpuEvent) drop(reached bool) {
 	e.s.mu.Lock()
 	defer e.s.mu.Unlock()
@@ -56,8 +57,8 @@ func (e *gpuEvent) drop(reached bool) {
 	}
 }
 
-// Done tells, without blocking, whether the point was reached. The error is
-// the device's, if it failed on the way.
+// Done reports, without blocking, whether the stream has reached the event. It returns the device's
+// error if the device failed.
 func (e *gpuEvent) Done() (bool, error) {
 	if e.err != nil {
 		return false, e.err
@@ -74,11 +75,11 @@ func (e *gpuEvent) Done() (bool, error) {
 	return done, err
 }
 
-// Sync blocks the caller until the point is reached.
+// Sync blocks the caller until the stream has reached the event.
 func (e *gpuEvent) Sync(ctx context.Context) error { return poll.Until(ctx, e.Done) }
 
-// Time is when the point was reached, on the host's clock, to within about
-// ten microseconds; the zero Time before that.
+// Time returns when the stream reached the event, on the host's clock, to within about ten
+// microseconds. Before that it returns the zero Time.
 func (e *gpuEvent) Time() time.Time {
 	if done, err := e.Done(); !done || err != nil {
 		return time.Time{}
@@ -95,14 +96,14 @@ func (e *gpuEvent) Time() time.Time {
 	at, err := s.d.clock.time(h)
 	s.mu.Lock()
 	e.users--
-	if err == nil && e.at.IsZero() { // an error leaves it unknown
+	if err == nil && e.at.IsZero() { // after an error the time stays unknown
 		e.at = at
 	}
 	return e.at
 }
 
-// record marks the point behind everything that the stream was given. A mark
-// with nothing enqueued since is the last one again.
+// record returns an event behind everything enqueued on the stream. If nothing was enqueued since
+// the last event, an event without a time is that last event.
 func (s *gpuStream) record(timed bool) *gpuEvent {
 	s.order.Lock()
 	defer s.order.Unlock()
@@ -116,11 +117,11 @@ func (s *gpuStream) record(timed bool) *gpuEvent {
 	return e
 }
 
-// Enqueue has f enqueue on the stream what a library beside this package does, and
-// record an event behind that, which it returns, with a time or without. f gets the
-// CUstream and the CUevent, so that it takes one call of C, where Handle and Mark
-// take two. Whoever marks or closes the stream meanwhile waits for f, which must
-// not do so itself. If the device turns out to be lost, f's error wraps that too.
+// Enqueue calls f, which enqueues work of another library on the stream and records an event behind
+// it. Enqueue returns that event, with or without a time. f gets the CUstream and the CUevent, so f
+// needs one C call, where Handle and Mark would need two. Other goroutines that call Mark, Record
+// or Close of the stream wait for f; f must not call them. If the device is lost, f's error also
+// wraps the device's error.
 func (s *gpuStream) Enqueue(timed bool, f func(stream, event uintptr) error) (device.Event, error) {
 	s.order.Lock()
 	defer s.order.Unlock()
@@ -129,14 +130,14 @@ func (s *gpuStream) Enqueue(timed bool, f func(stream, event uintptr) error) (de
 	if err == nil {
 		return e, nil
 	}
-	s.idle() // asks the driver, whose word on the device counts
+	s.idle() // asks the driver whether the device is lost
 	if lost := s.d.Err(); lost != nil && !errors.Is(err, lost) {
 		err = fmt.Errorf("%w: %w", err, lost)
 	}
 	return nil, err
 }
 
-// append makes an event, which f records if there is one. s.order is held.
+// append makes an event. If f is not nil, f records it. The caller holds s.order.
 func (s *gpuStream) append(timed bool, f func(stream, event uintptr) error) (*gpuEvent, error) {
 	s.last = nil
 	if err := s.d.Err(); err != nil {
@@ -168,8 +169,7 @@ func (s *gpuStream) append(timed bool, f func(stream, event uintptr) error) (*gp
 	return e, nil
 }
 
-// take returns a CUevent that nothing uses, one of the stream's own if it can.
-// s.order is held.
+// take returns an unused CUevent, preferably one of the stream's own. The caller holds s.order.
 func (s *gpuStream) take(timed bool) (C.uintptr_t, error) {
 	free := s.free(timed)
 	if len(*free) == 0 {
@@ -181,7 +181,7 @@ func (s *gpuStream) take(timed bool) (C.uintptr_t, error) {
 	return s.d.pool(timed).get()
 }
 
-// free are the stream's CUevents that nothing uses, with or without a time.
+// free returns the stream's unused CUevents, those with or those without a time.
 func (s *gpuStream) free(timed bool) *handles {
 	if timed {
 		return &s.freeEvents
@@ -189,9 +189,9 @@ func (s *gpuStream) free(timed bool) *handles {
 	return &s.freeMarks
 }
 
-// recycle frees the CUevents of the older half of the pending events, if the
-// stream is past them: a stream gets along with about twice as many as it ever
-// lags behind, and asks for them once in as many events. s.order is held.
+// recycle frees the CUevents of the older half of the pending events, if the stream has passed
+// them. So a stream needs about twice as many CUevents as it has events in flight, and queries the
+// driver rarely. The caller holds s.order.
 func (s *gpuStream) recycle() {
 	half := (len(s.pending) + 1) / 2
 	if half == 0 {
@@ -203,7 +203,7 @@ func (s *gpuStream) recycle() {
 	last := s.pending[half-1].number
 	for _, e := range s.pending[:half] {
 		if e.timed {
-			e.Time() // keeps the time, as the CUevent goes
+			e.Time() // stores the time before the CUevent is reused
 		}
 	}
 	s.mu.Lock()
@@ -219,9 +219,9 @@ func (s *gpuStream) recycle() {
 	})
 }
 
-// eventPool has a device's CUevents, all with a time or all without, and keeps
-// those that nothing uses, no stream either. One that is recorded again stands
-// for its new point; a stream that was told to wait for it waits for the old one.
+// eventPool holds a device's CUevents, either all with a time or all without, and keeps those that
+// no stream uses. Recording a CUevent again moves it to the new point. A stream that was told to
+// wait for it before still waits for the old point.
 type eventPool struct {
 	d     *gpuDevice
 	timed bool
@@ -237,8 +237,8 @@ func (d *gpuDevice) pool(timed bool) *eventPool {
 	return &d.marks
 }
 
-// record records a CUevent at the end of a stream. Who calls it puts it back,
-// unless that failed.
+// record records a CUevent at the end of a stream. If it succeeds, the caller returns the CUevent
+// to the pool after use.
 func (p *eventPool) record(stream C.uintptr_t) (C.uintptr_t, error) {
 	h, err := p.get()
 	if err != nil {
@@ -259,7 +259,7 @@ func (d *gpuDevice) mark(h, stream C.uintptr_t) error {
 // eventDisableTiming is CU_EVENT_DISABLE_TIMING.
 const eventDisableTiming = 2
 
-// handles are CUevents that nothing uses.
+// handles are unused CUevents.
 type handles []C.uintptr_t
 
 func (hs *handles) pop() (h C.uintptr_t, ok bool) {
@@ -297,7 +297,7 @@ func (p *eventPool) put(hs ...C.uintptr_t) {
 	p.free = append(p.free, hs...)
 }
 
-// close destroys every CUevent, also those that something still uses.
+// close destroys all CUevents, including those in use.
 func (p *eventPool) close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -309,7 +309,7 @@ func (p *eventPool) close() error {
 	return errors.Join(errs...)
 }
 
-// query tells whether a CUevent was reached.
+// query reports whether a CUevent was reached.
 func (d *gpuDevice) query(h C.uintptr_t) (bool, error) {
 	code := C.drv_event_query(d.drv.fns, d.ctx, h)
 	if code == codeNotReady {
@@ -318,7 +318,7 @@ func (d *gpuDevice) query(h C.uintptr_t) (bool, error) {
 	return code == 0, d.check("cuEventQuery", code)
 }
 
-// elapsed is the time between two CUevents that were reached.
+// elapsed returns the time between two CUevents that were reached.
 func (d *gpuDevice) elapsed(from, to C.uintptr_t) (time.Duration, error) {
 	var ms C.float
 	err := d.check("cuEventElapsedTime", C.drv_event_elapsed(d.drv.fns, d.ctx, &ms, from, to))

@@ -16,11 +16,11 @@ import (
 	"github.com/goddp/goddp/internal/fakegpu"
 )
 
-// standIn has the test open the stand-ins for CUDA's libraries.
+// standIn makes the test open the fake versions of CUDA's libraries.
 func standIn(t testing.TB) {
 	t.Helper()
 	for _, v := range fakegpu.Variables {
-		t.Setenv(v, "") // restored at the test's end
+		t.Setenv(v, "") // t.Setenv restores it when the test ends
 	}
 	if err := fakegpu.Libraries(t.TempDir()); errors.Is(err, exec.ErrNotFound) {
 		t.Skip("no stand-ins: ", err)
@@ -29,7 +29,7 @@ func standIn(t testing.TB) {
 	}
 }
 
-// bare opens a device without kernels on the stand-in for libcuda.
+// bare opens a device without kernels on the fake libcuda. lines are faults for fakegpu.Control.
 func bare(t testing.TB, lines ...string) *gpuDevice {
 	t.Helper()
 	standIn(t)
@@ -47,15 +47,14 @@ func bare(t testing.TB, lines ...string) *gpuDevice {
 	return d
 }
 
-// eachDevice runs a test on the stand-in, and on a GPU where there is one.
+// eachDevice runs a test on the fake libcuda and, if the machine has a GPU, on the GPU.
 func eachDevice(t *testing.T, f func(t *testing.T, d *gpuDevice)) {
 	t.Run("stand-in", func(t *testing.T) { f(t, bare(t)) })
 	t.Run("GPU", func(t *testing.T) { f(t, gpu(t, nil)) })
 }
 
-// TestEventsAreRecycled checks that a stream gets along with a bounded number
-// of CUevents, though somebody holds all events, and that these go on telling
-// the truth: in order, with their times.
+// A stream uses a bounded number of CUevents although the test keeps all events. The events stay
+// correct: they are reached in order and have times.
 func TestEventsAreRecycled(t *testing.T) {
 	eachDevice(t, func(t *testing.T, d *gpuDevice) {
 		var events []device.Event
@@ -83,8 +82,8 @@ func TestEventsAreRecycled(t *testing.T) {
 	})
 }
 
-// TestMarksOfAnUnchangedStream checks that they are one event, and that whatever
-// may change the stream makes another.
+// Two marks of a stream on which nothing was enqueued in between are the same event. Everything
+// that may enqueue work makes the next mark a new event.
 func TestMarksOfAnUnchangedStream(t *testing.T) {
 	eachDevice(t, func(t *testing.T, d *gpuDevice) {
 		s := d.compute
@@ -115,8 +114,8 @@ func TestMarksOfAnUnchangedStream(t *testing.T) {
 	})
 }
 
-// TestEnqueue checks the event behind what a library enqueues by itself, and that
-// one which fails makes no event, and loses no CUevent.
+// Enqueue returns an event behind the work that a library enqueues. If the library's function
+// fails, Enqueue returns no event and loses no CUevent.
 func TestEnqueue(t *testing.T) {
 	eachDevice(t, func(t *testing.T, d *gpuDevice) {
 		s := d.compute
@@ -150,8 +149,7 @@ func TestEnqueue(t *testing.T) {
 	})
 }
 
-// TestEnqueueOnALostDevice checks that a library's own words for it do not hide the
-// loss.
+// If the device is lost, the error of Enqueue wraps the device's error besides the library's own.
 func TestEnqueueOnALostDevice(t *testing.T) {
 	d, refused := bare(t, "query 700"), errors.New("refused")
 	_, err := d.compute.Enqueue(false, func(_, _ uintptr) error { return refused })
@@ -161,11 +159,10 @@ func TestEnqueueOnALostDevice(t *testing.T) {
 	}
 	_, err = fakegpu.Control()
 	ok(t, err)
-	d.ended.Store(nil) // it was not the device's own: close it
+	d.ended.Store(nil) // the device was not lost, so the test can close it
 }
 
-// TestAStreamThatIsHeldUp checks that one which a library does not let go of holds
-// up nobody but who closes it.
+// A call of Enqueue that does not return blocks only a Close of the same stream.
 func TestAStreamThatIsHeldUp(t *testing.T) {
 	d := bare(t)
 	s, err := d.newStream(false)
@@ -203,11 +200,11 @@ func TestAStreamThatIsHeldUp(t *testing.T) {
 	wg.Wait()
 }
 
-// as is v as a handle: tests cannot name C's types.
+// as converts v to the type of a handle, because tests cannot name C's types.
 func as[T ~uint64](_ T, v uintptr) T { return T(v) }
 
-// TestAClosedStreamsEvents checks that they still tell the truth, and that
-// their CUevents come back when nobody holds them.
+// The events of a closed stream stay correct, and their CUevents return to the pool when nobody
+// keeps the events.
 func TestAClosedStreamsEvents(t *testing.T) {
 	eachDevice(t, func(t *testing.T, d *gpuDevice) {
 		for range 200 {
@@ -231,8 +228,8 @@ func TestAClosedStreamsEvents(t *testing.T) {
 	})
 }
 
-// TestEventsAreAskedFromEverywhere has goroutines ask for events, and make
-// streams wait for them, while their CUevents come to mark others.
+// Goroutines query events, and make streams wait for them, while the stream records the CUevents
+// again for later events.
 func TestEventsAreAskedFromEverywhere(t *testing.T) {
 	d := bare(t, "delay 20")
 	events := make(chan device.Event, 100)
@@ -260,8 +257,8 @@ func TestEventsAreAskedFromEverywhere(t *testing.T) {
 	wg.Wait()
 }
 
-// TestEventsOfASlowStream checks that an event whose CUevent is used again is
-// not taken for the later one's, and that what waits for it waits.
+// On a slow stream, an event whose CUevent is recorded again is not mistaken for the later event,
+// and streams that wait for it wait long enough.
 func TestEventsOfASlowStream(t *testing.T) {
 	d := bare(t, "delay 2000")
 	other, err := d.newStream(false)
@@ -271,7 +268,7 @@ func TestEventsOfASlowStream(t *testing.T) {
 	there, err := d.Alloc(8)
 	ok(t, err)
 	for i := range byte(100) {
-		// Each stream reads what the other wrote before.
+		// Each stream reads what the other one wrote before.
 		ok(t, d.CopyIn(d.compute, there, []byte{i, i, i, i, i, i, i, i}))
 		ok(t, other.WaitFor(t.Context(), d.compute.Mark()))
 		ok(t, d.Copy(other, host, there))
@@ -291,7 +288,7 @@ func TestEventsOfASlowStream(t *testing.T) {
 	d.Free(host)
 }
 
-// TestConformanceWithoutKernels runs what of the suite needs none.
+// A device without kernels passes the cases of the conformance suite that need no kernels.
 func TestConformanceWithoutKernels(t *testing.T) {
 	for _, c := range devicetest.Cases() {
 		switch c.Name {
@@ -301,8 +298,8 @@ func TestConformanceWithoutKernels(t *testing.T) {
 	}
 }
 
-// BenchmarkHost is the host's time for what every step does many times, with a
-// driver that does next to nothing.
+// BenchmarkHost measures the host's time for calls that every step makes many times, on a driver
+// that does next to nothing.
 func BenchmarkHost(b *testing.B) {
 	d := bare(b)
 	other, err := d.newStream(false)
@@ -336,7 +333,7 @@ func BenchmarkHost(b *testing.B) {
 	}
 }
 
-// collectGarbage runs the collector and the clean-ups that it finds.
+// collectGarbage runs the garbage collector and the clean-ups that it queues.
 func collectGarbage() {
 	done := make(chan struct{})
 	runtime.AddCleanup(new([32]byte), func(done chan struct{}) { close(done) }, done)

@@ -15,8 +15,8 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// TestLostDevice checks, in a process of its own, that an error that CUDA does
-// not recover from ends the device with one message.
+// An error that CUDA does not recover from ends the device, and the log has one line about it. The
+// test uses another process, because the error ends the process's CUDA context.
 func TestLostDevice(t *testing.T) {
 	needGPU(t)
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
@@ -31,8 +31,7 @@ func TestLostDevice(t *testing.T) {
 	}
 }
 
-// fault runs a kernel on an address that nothing is at, and then everything
-// else.
+// fault runs a kernel on an illegal address, and then calls all other methods.
 func fault() int {
 	d, err := Open(0, nil)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// gatherArgs is Gather in kernels/indexing.cu.
+// gatherArgs has the layout of the structure Gather in kernels/indexing.cu.
 type gatherArgs struct {
 	dst, src, index   uint64
 	rows, m, n, inner uint64
@@ -39,7 +39,7 @@ func (k *kernelSet) Gather(st device.Stream, dst, src, index device.Tensor) erro
 	return k.launch(k.d.stream(st), k.gather[dst.DType], k.plane(int(a.rows), width), unsafe.Pointer(&a), unsafe.Sizeof(a))
 }
 
-// scatterArgs is Scatter in kernels/indexing.cu.
+// scatterArgs has the layout of the structure Scatter in kernels/indexing.cu.
 type scatterArgs struct {
 	dst, src, index      uint64
 	acc                  device.Accum
@@ -53,10 +53,10 @@ type scatterArgs struct {
 	part, chunks         uint64
 }
 
-// As in kernels/indexing.cu.
+// The constants have the same values in kernels/indexing.cu.
 const (
 	sortDigits = 16
-	sortTile   = 256 * 8 // items of a block
+	sortTile   = 256 * 8 // the items that a block sorts
 	chunkItems = 32
 )
 
@@ -101,7 +101,7 @@ func (k *kernelSet) ScatterAdd(st device.Stream, dst device.Tensor, acc device.A
 		return err
 	}
 	defer k.d.Free(work)
-	if s != k.d.compute { // Free looks after Compute alone
+	if s != k.d.compute { // because Free orders memory behind the compute stream only
 		defer func() { err = errors.Join(err, k.d.compute.WaitFor(context.Background(), s.Mark())) }()
 	}
 	first := uint64(work.Addr())

@@ -12,18 +12,18 @@ import (
 	"github.com/goddp/goddp/device/internal/operand"
 )
 
-// inspectArgs is Inspect in kernels/inspect.cu.
+// inspectArgs has the layout of the structure Inspect in kernels/inspect.cu.
 type inspectArgs struct {
 	dst, src, bytes uint64
 	exponent, sign  uint64
 	wide            uint64
 }
 
-// wordBytes is what an array's memory is read in.
+// wordBytes is the size of the words in which the kernels read an array.
 const wordBytes = 8
 
-// patterns are, by type, the bits of the exponent and of the sign of the
-// elements in a word.
+// patterns holds, for each type, a word with the exponent bits of all its elements set, and one
+// with the sign bits set.
 var patterns = [...]struct{ exponent, sign uint64 }{
 	device.Float32:  {0x7F800000_7F800000, 0x80000000_80000000},
 	device.Float64:  {0x7FF00000_00000000, 0x80000000_00000000},
@@ -37,14 +37,14 @@ func (k *kernelSet) NonFinite(st device.Stream, flag, x device.Tensor) error {
 	return k.inspect(st, k.nonFinite, inspectArgs{dst: k.addr(flag), exponent: p.exponent, sign: p.sign}, x)
 }
 
-// Hash adds integers atomically: their sum does not depend on the order.
+// Hash adds integers atomically, so the order of the additions does not change the sum.
 func (k *kernelSet) Hash(st device.Stream, dst, x device.Tensor) error {
 	operand.Hash(dst, x)
 	return k.inspect(st, k.hash, inspectArgs{dst: k.addr(dst)}, x)
 }
 
-// inspect launches one of inspect.cu's kernels over x. There are as many threads
-// as the GPU runs at a time, because each ends with an access to dst.
+// inspect launches a kernel of inspect.cu over x. It uses as many threads as the GPU runs at a
+// time, because each thread ends with an access to dst.
 func (k *kernelSet) inspect(st device.Stream, f C.uintptr_t, a inspectArgs, x device.Tensor) error {
 	if x.Len() == 0 {
 		return nil

@@ -5,7 +5,7 @@ package cuda
 /*
 #include "driver.h"
 
-// A launch is on every step's path: its arguments stay on the stack.
+// noescape keeps the arguments of a launch on the stack: every step launches many kernels.
 #cgo noescape drv_launch
 #cgo nocallback drv_launch
 */
@@ -30,10 +30,10 @@ var sources embed.FS
 // operands checks the operands of kernels.
 var operands = operand.Types{device.Float32, device.Float64, device.Float16, device.BFloat16}
 
-// perFloat are a kernel's versions by floating-point type.
+// perFloat holds the versions of a kernel, indexed by floating-point type.
 type perFloat [device.BFloat16 + 1]C.uintptr_t
 
-// perType are a kernel's versions by element type.
+// perType holds the versions of a kernel, indexed by element type.
 type perType [device.Uint8 + 1]C.uintptr_t
 
 // kernelSet implements kernels.Kernels.
@@ -41,12 +41,12 @@ type kernelSet struct {
 	values   kernels.Values
 	d        *gpuDevice
 	blas     *blasLt
-	compiler string // what compiled the kernels, for people
+	compiler string // the compiler's name and version, for the log
 	tf32     bool
 	tune     bool
-	fused    map[product]bool // whether a bias's gradient comes with its weight's
+	fused    map[product]bool // whether LinearGrad computes a product's bias gradient in the product
 	prepared map[layer]bool
-	custom   map[customKey]customModule // that a launch has asked for
+	custom   map[customKey]customModule // the modules that a launch has asked for
 
 	axpby, unary, unaryGrad, mseGrad, biasAct     perFloat
 	binary                                        perFloat
@@ -54,12 +54,12 @@ type kernelSet struct {
 	squares, mean, crossEntropy, crossEntropyGrad perFloat
 	softmax, softmaxGrad, dropout                 perFloat
 	sgd, uniform, normal                          perFloat
-	sgdMaster, sgdMasterWide                      perFloat    // of the half types
-	adamW, adamWMaster, adamWMasterWide           perFloat    // the latter two of the half types
-	rmsProp, rmsPropMaster, rmsPropMasterWide     perFloat    // the latter two of the half types
+	sgdMaster, sgdMasterWide                      perFloat    // for the 16-bit types
+	adamW, adamWMaster, adamWMasterWide           perFloat    // the latter two for the 16-bit types
+	rmsProp, rmsPropMaster, rmsPropMasterWide     perFloat    // the latter two for the 16-bit types
 	nonFinite, hash                               C.uintptr_t // for every type
 	quantize, dequantize                          C.uintptr_t
-	orthonormalize                                perFloat // of Float32 and Float64
+	orthonormalize                                perFloat // for Float32 and Float64
 	attention                                     attentionKernels
 	strided, transpose                            perFloat
 	findExtreme                                   perFloat
@@ -74,16 +74,16 @@ type kernelSet struct {
 	batchNorm, batchNormGrad                      perFloat
 	im2col, col2im, toColumns, fromColumns        perFloat
 	maxPool, maxPoolGrad, avgPool, avgPoolGrad    perFloat
-	mergeMoments, trackMoments                    perFloat // of Float32 and Float64
+	mergeMoments, trackMoments                    perFloat // for Float32 and Float64
 	fill                                          perType
-	copy                                          [device.Uint8 + 1]perType // to, from
+	copy                                          [device.Uint8 + 1]perType // indexed by the destination's type, then by the source's
 }
 
-// newKernels compiles and loads every kernel. None is left to be loaded later:
-// that can wait for the whole device, and a collective may be running then.
-// Values returns the per-device state of the packages above.
+// Values returns the state that the packages above keep for the device.
 func (k *kernelSet) Values() *kernels.Values { return &k.values }
 
+// newKernels compiles and loads all kernels. CUDA would load a kernel later at its first launch, and
+// loading can wait for all work on the device, which may include a collective that waits for a peer.
 func newKernels(d *gpuDevice, o Options) (_ *kernelSet, err error) {
 	k := &kernelSet{d: d, tf32: o.AllowTF32, tune: o.TuneMatMul, fused: map[product]bool{}, prepared: map[layer]bool{}, custom: map[customKey]customModule{}}
 	defer func() {
@@ -117,7 +117,7 @@ func newKernels(d *gpuDevice, o Options) (_ *kernelSet, err error) {
 	return k, nil
 }
 
-// source reads an embedded source, which is there.
+// source returns the text of an embedded source file.
 func source(name string) string {
 	text, err := sources.ReadFile("kernels/" + name)
 	if err != nil {
@@ -126,7 +126,7 @@ func source(name string) string {
 	return string(text)
 }
 
-// files lists the functions of every source, and where their handles go.
+// files lists the functions of every source file, with the places for their handles.
 func (k *kernelSet) files() map[string]map[string]*C.uintptr_t {
 	floats := func(kernels map[string]*perFloat) map[string]*C.uintptr_t {
 		out := map[string]*C.uintptr_t{}
@@ -217,7 +217,7 @@ func (k *kernelSet) files() map[string]map[string]*C.uintptr_t {
 	}
 }
 
-// close ends the libraries of an idle device.
+// close closes the libraries of an idle device.
 func (k *kernelSet) close() error {
 	if k == nil || k.blas == nil {
 		return nil
@@ -225,14 +225,15 @@ func (k *kernelSet) close() error {
 	return k.blas.close()
 }
 
-// threads is the number of threads of a block, where nothing else is said.
+// threads is the default number of threads in a block.
 const threads = 256
 
-// grid is the numbers of blocks, and of threads in each.
+// grid is the number of blocks along x, y and z, and the number of threads in a block along x and
+// y.
 type grid struct{ x, y, z, threadsX, threadsY int }
 
-// flat is a grid for n independent threads: enough blocks to fill the GPU
-// several times over, which then loop.
+// flat returns a grid for n independent threads. It has at most enough blocks to fill the GPU
+// several times over; if n is larger, each thread loops.
 func (k *kernelSet) flat(n int) grid {
 	blocks := min(ceil(n, threads), k.d.props.sms*64)
 	return grid{blocks, 1, 1, threads, 1}
@@ -240,12 +241,12 @@ func (k *kernelSet) flat(n int) grid {
 
 func ceil(n, by int) int { return (n + by - 1) / by }
 
-// launch enqueues a kernel whose parameter is the structure at args.
+// launch enqueues a kernel whose only parameter is the structure at args, of the given size.
 func (k *kernelSet) launch(s *gpuStream, f C.uintptr_t, g grid, args unsafe.Pointer, size uintptr) error {
 	return k.launchDeep(s, f, g, 1, args, size)
 }
 
-// launchDeep is launch with so many threads of a block along z.
+// launchDeep is launch with blocks that have threadsZ threads along z.
 func (k *kernelSet) launchDeep(s *gpuStream, f C.uintptr_t, g grid, threadsZ int, args unsafe.Pointer, size uintptr) error {
 	d := k.d
 	if err := d.Err(); err != nil {
@@ -255,8 +256,8 @@ func (k *kernelSet) launchDeep(s *gpuStream, f C.uintptr_t, g grid, threadsZ int
 		C.uint(g.threadsX), C.uint(g.threadsY), C.uint(threadsZ), args, C.size_t(size))))
 }
 
-// flags is where the bytes are that forbid an update, and how many; none of no
-// tensor.
+// flags returns the address and number of the bytes that forbid an update if one of them is not 0.
+// Both are 0 if t is the zero Tensor.
 func (k *kernelSet) flags(t device.Tensor) (addr, n uint64) {
 	if t.IsZero() {
 		return 0, 0
@@ -264,8 +265,8 @@ func (k *kernelSet) flags(t device.Tensor) (addr, n uint64) {
 	return k.addr(t), uint64(t.Len())
 }
 
-// addr is where an operand is. One in host memory is a programming error,
-// which would cost the device if the kernel met it.
+// addr returns the address of an operand. It panics if the operand is in host memory, because a
+// kernel's access to that would end the device.
 func (k *kernelSet) addr(t device.Tensor) uint64 {
 	if t.Buf.Host() != nil {
 		panic(fmt.Errorf("%s: an operand is in the host's memory: %v", k.d.name, t))
@@ -273,10 +274,10 @@ func (k *kernelSet) addr(t device.Tensor) uint64 {
 	return uint64(t.Buf.Addr())
 }
 
-// packBytes is what a thread moves at once.
+// packBytes is the number of bytes that a thread moves at once.
 const packBytes = 16
 
-// packed tells whether all addresses are aligned to whole packs.
+// packed reports whether all addresses are multiples of packBytes.
 func packed(addrs ...uint64) bool {
 	for _, a := range addrs {
 		if a%packBytes != 0 {
@@ -286,7 +287,7 @@ func packed(addrs ...uint64) bool {
 	return true
 }
 
-// flag is a truth value in a kernel's parameter.
+// flag returns a boolean as a kernel's parameter.
 func flag(b bool) int32 {
 	if b {
 		return 1

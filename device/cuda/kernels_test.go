@@ -15,14 +15,14 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	gpu(t, nil) // keeps the context, so that the cases need not make it anew
+	gpu(t, nil) // keeps the context, so that opening a device for each case is quick
 	devicetest.Run(t, func(t *testing.T) device.Device { return openGPU(t, nil) }, device.Float16, device.BFloat16)
 }
 
-// TestConformanceOnTheHost runs the kernels' sources on the stand-in GPU, which shows
-// what they compute where there is no GPU. It shows neither races nor accesses out of
-// bounds, and nothing about the real libraries. With GODDP_TEST_ALL_KERNELS it runs all
-// types and what takes long, for minutes; otherwise Float32.
+// TestConformanceOnTheHost compiles the kernels' sources for the host and runs the conformance
+// suite, so their arithmetic is tested without a GPU. It finds neither races nor accesses out of
+// bounds, and tests nothing of the real libraries. It runs the quick cases in Float32. With
+// GODDP_TEST_ALL_KERNELS it runs all cases in all types, for minutes.
 func TestConformanceOnTheHost(t *testing.T) {
 	standIn(t)
 	all := os.Getenv("GODDP_TEST_ALL_KERNELS") != ""
@@ -42,7 +42,7 @@ func TestConformanceOnTheHost(t *testing.T) {
 	}
 }
 
-// TestTunedProducts runs the suite's products with timed choices.
+// Products whose kernels are chosen by timing pass the conformance suite.
 func TestTunedProducts(t *testing.T) {
 	d := gpu(t, &Options{TuneMatMul: true})
 	for _, c := range devicetest.Cases(device.BFloat16) {
@@ -54,7 +54,7 @@ func TestTunedProducts(t *testing.T) {
 	}
 }
 
-// TestLinearKeepsNaN checks the fused activation: a NaN must not become 0.
+// Linear with a ReLU keeps a NaN and does not make it 0.
 func TestLinearKeepsNaN(t *testing.T) {
 	d := gpu(t, nil)
 	const m, n, k = 256, 512, 128
@@ -82,12 +82,12 @@ func TestLinearKeepsNaN(t *testing.T) {
 	}
 }
 
-// TestTF32 checks that products are rounded to TF32 exactly where asked for.
+// Float32 products are rounded to TF32 if and only if Options.AllowTF32 is set.
 func TestTF32(t *testing.T) {
 	const n = 512
 	v := make([]float32, n*n)
 	for i := range v {
-		v[i] = 1 + float32(i%97)/1024/97 // TF32 has 10 bits of fraction
+		v[i] = 1 + float32(i%97)/1024/97 // more digits than the 10 fraction bits of TF32 can hold
 	}
 	worst := func(allow bool) (off float64) {
 		d := gpu(t, &Options{AllowTF32: allow})
@@ -127,7 +127,7 @@ func TestMisuse(t *testing.T) {
 	panics("another device's stream", func() { d.Kernels().Fill(other.Compute(), tensor(t, d, device.Float32, 4), 1) })
 }
 
-// TestLaunchAllocations checks that launches leave nothing to the collector.
+// Launches allocate nothing on Go's heap, apart from the iteration space of two of them.
 func TestLaunchAllocations(t *testing.T) {
 	d := gpu(t, nil)
 	k, s := kernels.Of(d), d.Compute()

@@ -14,11 +14,11 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// perSize are a kernel's versions by the size of an element in bytes, for what moves
-// elements of any type.
+// perSize holds the versions of a kernel that moves elements of any type, indexed by the size of an
+// element in bytes.
 type perSize [9]C.uintptr_t
 
-// stridedArgs is Strided in kernels/layout.cu.
+// stridedArgs has the layout of the structure Strided in kernels/layout.cu.
 type stridedArgs struct {
 	dst, src     uint64
 	acc          device.Accum
@@ -30,8 +30,7 @@ type stridedArgs struct {
 	x, y         [maxAxes]int64
 }
 
-// transposeAxis is how long both axes of a plane are at least for it to be worth
-// transposing by way of shared memory.
+// transposeAxis is the minimum size of both axes of a plane that is transposed in shared memory.
 const transposeAxis = 8
 
 func (k *kernelSet) CopyStrided(st device.Stream, shape device.Shape, dst device.Tensor, to kernels.Layout, acc device.Accum, src device.Tensor, from kernels.Layout) error {
@@ -41,7 +40,8 @@ func (k *kernelSet) CopyStrided(st device.Stream, shape device.Shape, dst device
 	}
 	size := dst.DType.Size()
 	cols, outer := axes[0], slices.Clone(axes[1:])
-	// The axis that is nearest in src comes first: for strided that is as good as any.
+	// The axis with the smallest stride in src becomes the second one. The kernel strided works as
+	// well in that order as in any other.
 	second := operand.Second(axes)
 	if second > 0 {
 		outer = slices.Insert(slices.Delete(outer, second-1, second), 0, axes[second])

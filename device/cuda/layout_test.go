@@ -11,8 +11,7 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// TestIndexOutOfRange checks that an index that is out of range gives NaN, and that its
-// term is dropped from a sum.
+// An index out of range gives NaN in a gather, and its term is not added in a scatter.
 func TestIndexOutOfRange(t *testing.T) {
 	standIn(t)
 	d := openGPU(t, &Options{Log: quiet()})
@@ -39,7 +38,7 @@ func TestIndexOutOfRange(t *testing.T) {
 	}
 }
 
-// BenchmarkLayout measures what moves elements in a step of a transformer, in bytes read
+// BenchmarkLayout measures the kernels that move elements in a step of a transformer, in bytes read
 // and written.
 func BenchmarkLayout(b *testing.B) {
 	d := gpu(b, &Options{Log: quiet()})

@@ -10,10 +10,10 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// Linear is one kernel, the bias with it, where cuBLAS has one; else a pass over
-// dst follows the product. cuBLAS's kernel for float64 is not used: on an H200 it
-// takes twice the time of the product. Its ReLU is not used either: in 16-bit
-// types some of its kernels make 0 of a NaN (cuBLASLt 13.1 on an H200).
+// Linear adds the bias in the product's kernel if cuBLAS has such a kernel. Otherwise a pass over
+// dst follows the product. Linear does not use cuBLAS's kernel for float64, which takes twice the
+// time of the product on an H200, nor its ReLU, because some of its 16-bit kernels turn NaN into 0
+// (cuBLASLt 13.1 on an H200).
 func (k *kernelSet) Linear(st device.Stream, dst, x, w, bias device.Tensor, act kernels.Activation) error {
 	m, n, inner := operands.Linear(dst, x, w, bias)
 	p := product{rows: n, cols: m, inner: inner, ta: true, epilogue: epilogue(bias), batch: 1}
@@ -45,8 +45,7 @@ func (k *kernelSet) finish(st device.Stream, dst, bias device.Tensor, act kernel
 	return nil
 }
 
-// LinearGrad is one kernel where that was found to be faster, else a product
-// and a sum.
+// LinearGrad uses one kernel if that was measured to be faster, and otherwise a product and a sum.
 func (k *kernelSet) LinearGrad(st device.Stream, dw device.Tensor, accW device.Accum, db device.Tensor, accB device.Accum, g, x device.Tensor) error {
 	operands.LinearGrad(dw, db, g, x)
 	a := linearGrad{dw, accW, db, accB, g, x}
@@ -64,7 +63,7 @@ func (k *kernelSet) LinearGrad(st device.Stream, dw device.Tensor, accW device.A
 	return nil
 }
 
-// linearGrad are the operands of a LinearGrad.
+// linearGrad holds the operands of a LinearGrad.
 type linearGrad struct {
 	dw   device.Tensor
 	accW device.Accum
@@ -73,8 +72,8 @@ type linearGrad struct {
 	g, x device.Tensor
 }
 
-// product is that for dw, with the sums for db. What they are taken over, the
-// rows of g, is what B is multiplied over: g is B, stored transposed.
+// product returns the product for dw with an epilogue that sums for db. The sums are over the rows
+// of g, over which the product multiplies too: g is cuBLAS's B, stored transposed.
 func (a linearGrad) product() product {
 	return product{rows: a.x.Shape[1], cols: a.g.Shape[1], inner: a.g.Shape[0], tb: true, epilogue: epilogueBiasGrad, batch: 1}
 }
@@ -86,8 +85,8 @@ func (k *kernelSet) gradsApart(st device.Stream, a linearGrad) error {
 	return k.Sum(st, a.db, a.accB, a.g)
 }
 
-// gradsFused needs an accB without Beta: cuBLAS overwrites db, with sums that
-// are not scaled.
+// gradsFused computes both gradients in one kernel. It needs accB.Beta 0, because cuBLAS overwrites db.
+// cuBLAS does not scale the sums, so gradsFused scales db afterwards.
 func (k *kernelSet) gradsFused(st device.Stream, a linearGrad) error {
 	err := k.multiply(st, a.product(), a.dw, a.accW, a.g, a.x, a.db)
 	if err != nil || a.accB.Alpha == 1 {
@@ -96,16 +95,16 @@ func (k *kernelSet) gradsFused(st device.Stream, a linearGrad) error {
 	return k.scale(st, a.db, a.accB.Alpha)
 }
 
-// fuses tells whether to compute a by gradsFused: only a race tells that it
-// pays, once per product, since what cuBLAS has for it may be much slower than
-// its best product. It has nothing for a single row before 12.3.4.
+// fuses reports whether to compute a by gradsFused. It times both ways once per product, because
+// cuBLAS's fused kernel may be much slower than its best product. Versions of cuBLAS before 12.3.4
+// have no fused kernel for a single row.
 func (k *kernelSet) fuses(st device.Stream, a linearGrad) (bool, error) {
 	p := a.product()
 	if !k.tune || a.accB.Beta != 0 || p.inner < 2 || a.dw.Len() == 0 {
 		return false, nil
 	}
 	k.complete(&p, a.dw, a.accW, a.g, a.x, a.db)
-	if p.alignD != device.Align || p.alignBias != device.Align { // scratch memory cannot stand for them
+	if p.alignD != device.Align || p.alignBias != device.Align { // the race uses scratch memory, which is always aligned
 		return false, nil
 	}
 	fuse, known := k.fused[p]
@@ -123,7 +122,7 @@ func (k *kernelSet) fuses(st device.Stream, a linearGrad) (bool, error) {
 	}
 	defer k.d.Free(scratch)
 	ways := [...]func(device.Stream, linearGrad) error{k.gradsApart, k.gradsFused}
-	for _, way := range ways { // loads and tunes
+	for _, way := range ways { // loads and tunes the kernels before the race
 		if way(st, a) != nil {
 			k.fused[p] = false
 			return false, k.d.Err()
@@ -134,8 +133,7 @@ func (k *kernelSet) fuses(st device.Stream, a linearGrad) (bool, error) {
 	return k.fused[p], err
 }
 
-// scratch replaces the memory of tensors by one new buffer's, of undefined
-// content.
+// scratch replaces the memory of tensors by parts of one new buffer, whose content is undefined.
 func (k *kernelSet) scratch(ts ...*device.Tensor) (device.Buffer, error) {
 	size := 0
 	for _, t := range ts {
@@ -153,24 +151,24 @@ func (k *kernelSet) scratch(ts ...*device.Tensor) (device.Buffer, error) {
 	return buf, nil
 }
 
-// layer is what the products of a Linear and its gradients depend on, but for
-// alignments: in training, all are aligned.
+// layer identifies the products of a Linear and of its gradients, apart from alignments. In
+// training all operands are aligned.
 type layer struct {
 	dt      device.DType
 	m, n, k int
 	bias    bool
 }
 
-// PrepareLinearGrad computes the gradients once per layer, into scratch memory
-// and for a gradient that is y: cuBLAS loads a kernel at its first call, which
-// can wait for all work in flight while it holds the context's lock, and no
-// collective could then even be aborted. Where there is no memory for it, or
-// work is being captured, the first gradients load.
+// PrepareLinearGrad computes the gradients once per layer, into scratch memory, with y in the place
+// of the incoming gradient. cuBLAS loads a kernel at its first call. Loading can wait for all work
+// in flight while it holds the context's lock, and then not even a collective could be aborted.
+// Without enough memory, or while a graph is captured, PrepareLinearGrad does nothing, and the
+// first backward pass loads the kernels.
 func (k *kernelSet) PrepareLinearGrad(st device.Stream, y, x, w, bias device.Tensor) error {
 	m, n, inner := operands.Linear(y, x, w, bias)
 	l := layer{y.DType, m, n, inner, !bias.IsZero()}
 	s := k.d.stream(st)
-	if k.prepared[l] || s != k.d.compute { // another stream's scratch memory could not be freed behind it
+	if k.prepared[l] || s != k.d.compute { // scratch memory used on another stream could not be freed in that stream's order
 		return nil
 	}
 	captured, err := s.capturing()

@@ -14,8 +14,8 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// fusing is a device whose LinearGrad is one kernel wherever it can be, fast
-// or not.
+// fusing is a device whose LinearGrad always uses one kernel if cuBLAS has it, whether or not that
+// is faster.
 type fusing struct {
 	*gpuDevice
 	fused, all int
@@ -42,9 +42,8 @@ func (k fusingKernels) LinearGrad(s device.Stream, dw device.Tensor, accW device
 	return k.kernelSet.LinearGrad(s, dw, accW, db, accB, g, x)
 }
 
-// TestFusedBiasGradient runs the suite on cuBLAS's own sums, which a race may
-// never choose: which operand's they are, along which axis, and that the
-// product's factor is not theirs.
+// The conformance suite checks cuBLAS's fused bias gradient, which the race may never choose: it
+// sums the right operand along the right axis, without the product's factor.
 func TestFusedBiasGradient(t *testing.T) {
 	d := gpu(t, nil)
 	fused := 0
@@ -63,8 +62,8 @@ func TestFusedBiasGradient(t *testing.T) {
 	}
 }
 
-// multiplying opens a device on the stand-ins for libcuda and libcublasLt:
-// products are computed there, other kernels do nothing.
+// multiplying opens a device on the fake libcuda and libcublasLt. The fake libcublasLt computes
+// products; all other kernels do nothing.
 func multiplying(t *testing.T, tune bool) *gpuDevice {
 	t.Helper()
 	d := bare(t)
@@ -74,8 +73,8 @@ func multiplying(t *testing.T, tune bool) *gpuDevice {
 	return d
 }
 
-// TestOperandOrder checks what cuBLAS is asked for against its documentation:
-// the stand-in multiplies column-major matrices by it.
+// The fake libcublasLt multiplies column-major matrices, as cuBLAS's documentation specifies. The
+// test compares its results for every order and transposition of operands.
 func TestOperandOrder(t *testing.T) {
 	d := multiplying(t, false)
 	k, s := d.kernels, d.Compute()
@@ -89,7 +88,7 @@ func TestOperandOrder(t *testing.T) {
 	}
 	put := func(v []float32, shape ...int) device.Tensor {
 		x := upload(t, d, v, shape...)
-		ok(t, s.Sync(t.Context())) // the stand-in does not wait for the copy
+		ok(t, s.Sync(t.Context())) // the fake libcublasLt does not wait for the copy
 		return x
 	}
 	same := func(what string, got device.Tensor, want func(i, j int) float32) {
@@ -110,7 +109,7 @@ func TestOperandOrder(t *testing.T) {
 		}
 		return out
 	}
-	dot := func(x, y []float32, i, j int) (sum float32) { // of x [m inner] and y [inner n]
+	dot := func(x, y []float32, i, j int) (sum float32) { // dot: of row i of x [m inner] and column j of y [inner n]
 		for l := range inner {
 			sum += x[i*inner+l] * y[l*n+j]
 		}
@@ -131,9 +130,9 @@ func TestOperandOrder(t *testing.T) {
 	ok(t, k.Linear(s, dst, px[0], py[1], put(bias, n), kernels.NoActivation))
 	same("Linear", dst, func(i, j int) float32 { return dot(x, y, i, j) + bias[j] })
 	ok(t, k.Linear(s, dst, px[0], py[1], put(bias, n), kernels.ActReLU))
-	same("the product before a ReLU", dst, func(i, j int) float32 { return dot(x, y, i, j) }) // no kernel follows here
+	same("the product before a ReLU", dst, func(i, j int) float32 { return dot(x, y, i, j) }) // the kernel that follows does nothing here
 
-	// The weight's gradient gᵀ·x [m n] of g [inner m] and x [inner n].
+	// The weight's gradient is gᵀ·x [m n], for g [inner m] and x [inner n].
 	dw, db := put(before, m, n), put(numbers(1, m, 4), m)
 	ok(t, k.gradsFused(s, linearGrad{dw, device.Accum{Alpha: 0.5, Beta: 1}, db, device.Store, px[1], py[0]}))
 	same("dw", dw, func(i, j int) float32 { return dot(x, y, i, j)/2 + before[i*n+j] })
@@ -149,8 +148,7 @@ func TestOperandOrder(t *testing.T) {
 	}
 }
 
-// TestPreparedGradients checks that the gradients of a prepared Linear need
-// nothing that was not there before.
+// After PrepareLinearGrad the gradients of a Linear load no kernel and allocate no memory.
 func TestPreparedGradients(t *testing.T) {
 	check := func(t *testing.T, d *gpuDevice) {
 		k, s := kernels.Of(d), d.Compute()
@@ -170,7 +168,7 @@ func TestPreparedGradients(t *testing.T) {
 			if plans < 2 {
 				t.Errorf("bias %v: preparing found %d products", withBias, plans)
 			}
-			products := func() (n int32) { // as the stand-in counts them
+			products := func() (n int32) { // products: the number of products that the fake library has computed
 				if p, err := d.kernels.blas.lib.Lookup("fakegpu_products"); err == nil {
 					n = *(*int32)(p)
 				}

@@ -8,7 +8,7 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// lossArgs is Loss in kernels/loss.cu.
+// lossArgs has the layout of the structure Loss in kernels/loss.cu.
 type lossArgs struct {
 	dst, part, parts uint64
 	x, y, labels, g  uint64
@@ -17,11 +17,11 @@ type lossArgs struct {
 	wide             uint64
 }
 
-// lossBlocks bounds the partial sums of a loss.
+// lossBlocks is the maximum number of partial sums of a loss.
 const lossBlocks = 1024
 
-// meanOf runs a kernel of so many blocks that writes partial sums, and then
-// their mean over rows to dst.
+// meanOf launches a kernel that writes a partial sum for each of its blocks, and then a kernel that
+// writes the sum divided by rows to dst.
 func (k *kernelSet) meanOf(st device.Stream, versions *perFloat, blocks, threadsX int, dst device.Tensor, a lossArgs) error {
 	s := k.d.stream(st)
 	work, err := s.workspace()
@@ -44,8 +44,8 @@ func (k *kernelSet) MSE(s device.Stream, dst, x, y device.Tensor) error {
 	return k.meanOf(s, &k.squares, min(ceil(x.Len(), 8*threads), lossBlocks), threads, dst, a)
 }
 
-// CrossEntropy takes labels that are checked nowhere: the loss of one that
-// names no class is NaN.
+// CrossEntropy does not check labels, which are on the device. If a label is out of range, the loss
+// is NaN.
 func (k *kernelSet) CrossEntropy(s device.Stream, loss, probs, logits, labels device.Tensor) error {
 	m, n := operands.CrossEntropy(loss, probs, logits, labels)
 	a := lossArgs{x: k.addr(logits), y: k.addr(probs), labels: k.addr(labels), rows: uint64(m), cols: uint64(n)}
@@ -69,12 +69,12 @@ func (k *kernelSet) CrossEntropyGrad(s device.Stream, dst device.Tensor, acc dev
 	return k.launch(k.d.stream(s), k.crossEntropyGrad[dst.DType], grid{min(m, 1<<20), 1, 1, rowThreads(n), 1}, unsafe.Pointer(&a), unsafe.Sizeof(a))
 }
 
-// setWide tells whether rows of n elements are moved in packs.
+// setWide sets whether the kernels move rows of n elements in packs.
 func (a *lossArgs) setWide(dt device.DType, n int) {
 	a.wide = uint64(flag(packed(a.x, a.y, a.dst) && n%(packBytes/dt.Size()) == 0))
 }
 
-// rowThreads is how many threads share a row of n elements.
+// rowThreads returns the number of threads that share a row of n elements.
 func rowThreads(n int) int {
 	t := warp
 	for t < threads && 4*t < n {

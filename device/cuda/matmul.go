@@ -12,7 +12,7 @@ import (
 func (k *kernelSet) MatMul(st device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor, tx bool, y device.Tensor, ty bool) error {
 	f := operands.MatMul(dst, x, tx, y, ty)
 	p := product{rows: f.N, cols: f.M, inner: f.K, ta: ty, tb: tx, epilogue: epilogueNone, batch: 1}
-	// cuBLAS takes the matrices along one axis at once.
+	// One call of cuBLAS multiplies all matrices along one axis of the batch.
 	if run := f.Batch[0]; run.N > 1 {
 		p.batch, p.strideA, p.strideB, p.strideD = run.N, run.Y*f.K*f.N, run.X*f.M*f.K, f.M*f.N
 	}
@@ -33,8 +33,8 @@ func (k *kernelSet) MatMul(st device.Stream, dst device.Tensor, acc device.Accum
 	return nil
 }
 
-// multiply computes dst = acc.Alpha·x·y + acc.Beta·dst as p says, p's types
-// and alignments excepted. bias is the epilogue's operand, if it has one.
+// multiply computes dst = acc.Alpha·x·y + acc.Beta·dst. p describes the product, except for types
+// and alignments. bias is the operand of p's epilogue, if it has one.
 func (k *kernelSet) multiply(st device.Stream, p product, dst device.Tensor, acc device.Accum, x, y, bias device.Tensor) error {
 	switch {
 	case k.d.Err() != nil:
@@ -58,11 +58,11 @@ func (k *kernelSet) multiply(st device.Stream, p product, dst device.Tensor, acc
 	return k.blas.run(s, plan, plan.best, a)
 }
 
-// complete adds to p what depends on the operands, which it returns.
+// complete sets the parts of p that depend on the operands, and returns the operands' addresses.
 func (k *kernelSet) complete(p *product, dst device.Tensor, acc device.Accum, x, y, bias device.Tensor) arguments {
 	a := arguments{alpha: acc.Alpha, beta: acc.Beta, a: k.addr(y), b: k.addr(x), c: k.addr(dst), d: k.addr(dst), bias: k.addr(bias)}
 	p.dt, p.tf32 = dst.DType, k.tf32 && dst.DType == device.Float32
-	// Every matrix of a batch is aligned so: a stride of 0 has the largest alignment.
+	// All matrices of a batch have this alignment. A stride of 0 has the largest alignment.
 	size := uint64(dst.DType.Size())
 	p.alignA = min(alignment(a.a), alignment(uint64(p.strideA)*size))
 	p.alignB = min(alignment(a.b), alignment(uint64(p.strideB)*size))
@@ -71,8 +71,8 @@ func (k *kernelSet) complete(p *product, dst device.Tensor, acc device.Accum, x,
 	return a
 }
 
-// alignment is the largest power of two, up to device.Align, that divides an
-// address or a distance.
+// alignment returns the largest power of two, up to device.Align, that divides an address or a
+// distance.
 func alignment(addr uint64) int {
 	if addr%device.Align == 0 {
 		return device.Align

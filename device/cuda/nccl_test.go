@@ -18,9 +18,9 @@ import (
 	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
 )
 
-// TestNCCLOnItsStreams has two ranks reduce through internal/backend/nccl, on stand-ins: what the
-// compute stream writes before a call is in its sum, and what it reads behind the call
-// is the sum, over many calls whose CUevents are used again and again.
+// Two ranks reduce through internal/backend/nccl, on the fake libraries. A reduction includes what
+// the compute stream wrote before the call, and the compute stream reads the sum after it, over
+// many calls that reuse CUevents.
 func TestNCCLOnItsStreams(t *testing.T) {
 	first := bare(t, "delay 50")
 	second, err := openBare(1, Options{Log: quiet()})
@@ -53,7 +53,7 @@ func TestNCCLOnItsStreams(t *testing.T) {
 	}
 }
 
-// sums reduces a number of the round's and the rank's own, and reads the sum.
+// sums reduces a number that depends on the round and the rank, and compares the sum.
 func sums(ctx context.Context, g backend.Backend, d *gpuDevice, rank int) error {
 	mem, err := g.Alloc(4)
 	if err != nil {

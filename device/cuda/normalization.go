@@ -10,7 +10,7 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// normArgs is Norm in kernels/normalization.cu.
+// normArgs has the layout of the structure Norm in kernels/normalization.cu.
 type normArgs struct {
 	dst, x, g, mean, variance, weight, bias, sums, count, part uint64
 	n, c, l                                                    uint64
@@ -22,21 +22,21 @@ type normArgs struct {
 	acc                                                        device.Accum
 }
 
-// The modes of sums in kernels/normalization.cu.
+// These are the modes of the kernel that computes sums, as in kernels/normalization.cu.
 const (
 	sumX = iota
 	sumSquares
 	sumGrads
 )
 
-// mergeArgs is Merge in kernels/normalization.cu.
+// mergeArgs has the layout of the structure Merge in kernels/normalization.cu.
 type mergeArgs struct {
 	mean, variance, count, parts, batches uint64
 	ranks, c                              uint64
 	momentum                              float64
 }
 
-// trackArgs is Track in kernels/normalization.cu.
+// trackArgs has the layout of the structure Track in kernels/normalization.cu.
 type trackArgs struct {
 	to             mergeArgs
 	mean, variance uint64
@@ -95,7 +95,7 @@ func (k *kernelSet) NormGradSums(s device.Stream, sums, g, x, mean, variance dev
 	return k.normSums(s, x.DType, a)
 }
 
-// normSums computes the sums of a's mode for each channel, chunk by chunk.
+// normSums computes, for each channel, the sums that a's mode selects, chunk by chunk.
 func (k *kernelSet) normSums(st device.Stream, dt device.DType, a normArgs) error {
 	if a.c == 0 {
 		return nil

@@ -15,7 +15,7 @@ import (
 	"github.com/goddp/goddp/internal/nvidia"
 )
 
-// compiler is libnvrtc.
+// compiler is the library libnvrtc.
 type compiler struct {
 	lib     *dl.Library
 	fns     *C.nvrtc // in C's memory
@@ -45,9 +45,9 @@ func openCompiler() (*compiler, error) {
 	return c, nil
 }
 
-// openBuiltins loads the library that NVRTC will look for by its name alone
-// from NVRTC's own folder, so that it finds the one of its version. Where it
-// is not there NVRTC's own search goes on.
+// openBuiltins loads libnvrtc-builtins from NVRTC's own folder. NVRTC later opens that library by
+// its bare name, and so gets the one of its own version. If the folder has none, NVRTC searches for
+// it.
 func (c *compiler) openBuiltins() {
 	path := C.nvrtc_path(c.fns)
 	if path == nil {
@@ -57,7 +57,7 @@ func (c *compiler) openBuiltins() {
 	if err != nil {
 		return
 	}
-	found, _ := filepath.Glob(filepath.Join(filepath.Dir(file), "libnvrtc-builtins.so."+c.version+"*")) // the pattern is well formed
+	found, _ := filepath.Glob(filepath.Join(filepath.Dir(file), "libnvrtc-builtins.so."+c.version+"*")) // the error is nil, because the pattern is well formed
 	if len(found) > 0 {
 		dl.Open(dl.Search{Name: "libnvrtc-builtins", Files: found})
 	}
@@ -74,8 +74,7 @@ func (c *compiler) check(call string, code C.int) error {
 	return &Error{Call: call, Code: int(code), Name: C.GoString(C.nvrtc_error_name(c.fns, code))}
 }
 
-// compile makes machine code of a source. Where that fails the error is a
-// compileError.
+// compile compiles a source to machine code. If the source is wrong, the error is a compileError.
 func (c *compiler) compile(name, source string, options []string) ([]byte, error) {
 	var frees []unsafe.Pointer
 	defer func() {
@@ -104,11 +103,11 @@ func (c *compiler) compile(name, source string, options []string) ([]byte, error
 	return C.GoBytes(unsafe.Pointer(code), C.int(size)), nil
 }
 
-// compileError is a source that does not compile.
+// compileError reports a source that does not compile.
 type compileError struct {
 	name string
 	err  error
-	log  string // what the compiler said
+	log  string // the compiler's output
 }
 
 func (e *compileError) Error() string { return fmt.Sprintf("%s: %v\n%s", e.name, e.err, e.log) }

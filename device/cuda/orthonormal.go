@@ -9,13 +9,13 @@ import (
 	"github.com/goddp/goddp/device/internal/operand"
 )
 
-// orthonormalArgs is Orthonormal in kernels/orthonormal.cu.
+// orthonormalArgs has the layout of the structure Orthonormal in kernels/orthonormal.cu.
 type orthonormalArgs struct {
 	x, substitute, rows, n uint64
 }
 
-// Orthonormalize is the work of one block of threads: the rows are few, and each
-// needs those before it.
+// Orthonormalize runs in one block of threads, because the rows are few and each depends on those
+// before it.
 func (k *kernelSet) Orthonormalize(st device.Stream, x, substitute device.Tensor) error {
 	rows, n := operand.Orthonormalize(x, substitute)
 	if rows == 0 {

@@ -10,7 +10,7 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// poolArgs is Pool in kernels/pooling.cu.
+// poolArgs has the layout of the structure Pool in kernels/pooling.cu.
 type poolArgs struct {
 	to, from, index                   uint64
 	planes, h, w, oh, ow              uint64
@@ -19,7 +19,7 @@ type poolArgs struct {
 	acc                               device.Accum
 }
 
-// pool runs a kernel with a thread for each element of to.
+// pool launches a kernel with a thread for each element of to.
 func (k *kernelSet) pool(st device.Stream, f *perFloat, to, from, index device.Tensor, z operand.PoolSizes, p kernels.AvgPool, acc device.Accum) error {
 	if to.Len() == 0 {
 		return nil

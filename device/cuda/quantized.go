@@ -13,14 +13,14 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// quantArgs is Quant in kernels/quantized.cu.
+// quantArgs has the layout of the structure Quant in kernels/quantized.cu.
 type quantArgs struct {
 	numbers, blocks, n uint64
 	acc                device.Accum
 	wide               uint64
 }
 
-// quantThreads is how many threads a block of numbers takes to write: a warp.
+// quantThreads is the number of threads, one warp, that write a block of quantised numbers.
 const quantThreads = 32
 
 func (k *kernelSet) Quantize(st device.Stream, dst, x device.Tensor) error {
@@ -33,8 +33,7 @@ func (k *kernelSet) Dequantize(st device.Stream, dst device.Tensor, acc device.A
 	return k.quant(st, k.dequantize, quantArgs{numbers: k.addr(dst), blocks: k.addr(x), n: uint64(dst.Len()), acc: acc}, device.Align/4)
 }
 
-// quant launches one of quantized.cu's kernels, with so many threads for each
-// block of numbers.
+// quant launches a kernel of quantized.cu with each threads for every block of quantised numbers.
 func (k *kernelSet) quant(st device.Stream, f C.uintptr_t, a quantArgs, each int) error {
 	if a.n == 0 {
 		return nil

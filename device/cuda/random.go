@@ -11,7 +11,7 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// randomArgs is Random in kernels/random.cu.
+// randomArgs has the layout of the structure Random in kernels/random.cu.
 type randomArgs struct {
 	dst, n       uint64
 	seed, offset uint64
@@ -37,7 +37,7 @@ func (k *kernelSet) draw(s device.Stream, versions *perFloat, dst device.Tensor,
 	return k.launch(k.d.stream(s), versions[dst.DType], k.flat(ceil(dst.Len(), 2)), unsafe.Pointer(&a), unsafe.Sizeof(a))
 }
 
-// dropoutArgs is Dropout in kernels/random.cu.
+// dropoutArgs has the layout of the structure Dropout in kernels/random.cu.
 type dropoutArgs struct {
 	dst, x, n               uint64
 	seed, offset, threshold uint64
@@ -55,7 +55,7 @@ func (k *kernelSet) Dropout(s device.Stream, dst device.Tensor, acc device.Accum
 	return k.launch(k.d.stream(s), k.dropout[dst.DType], k.flat(ceil(dst.Len(), 4)), unsafe.Pointer(&a), unsafe.Sizeof(a))
 }
 
-// nearest is v rounded to dt.
+// nearest returns v rounded to dt.
 func nearest(dt device.DType, v float64) float64 {
 	switch dt {
 	case device.Float32:
@@ -68,7 +68,7 @@ func nearest(dt device.DType, v float64) float64 {
 	return v
 }
 
-// below is the largest number of dt below v.
+// below returns the largest number of type dt that is less than v.
 func below(dt device.DType, v float64) float64 {
 	n := nearest(dt, v)
 	if n < v {
@@ -85,8 +85,8 @@ func below(dt device.DType, v float64) float64 {
 	return math.Nextafter(n, math.Inf(-1))
 }
 
-// before is the next smaller number of a 16-bit type: the bits of positive
-// numbers are in order, those of negative ones in the opposite.
+// before returns the bits of the next smaller number of a 16-bit type. The bits of positive numbers
+// increase with the numbers, those of negative numbers decrease.
 func before(bits uint16) uint16 {
 	const sign = 1 << 15
 	switch {

@@ -9,7 +9,7 @@ import (
 	"github.com/goddp/goddp/device/internal/operand"
 )
 
-// axesArgs is Axes in kernels/reduce.cu.
+// axesArgs has the layout of the structure Axes in kernels/reduce.cu.
 type axesArgs struct {
 	rank      uint64
 	n, stride [maxAxes]uint64
@@ -24,7 +24,7 @@ func newAxesArgs(axes []operand.Axis) (a axesArgs) {
 	return a
 }
 
-// sumArgs is Sum in kernels/reduce.cu.
+// sumArgs has the layout of the structure Sum in kernels/reduce.cu.
 type sumArgs struct {
 	dst, src, part uint64
 	outputs, terms uint64
@@ -35,13 +35,13 @@ type sumArgs struct {
 	kept, reduced  axesArgs
 }
 
-// How sums are cut. It must depend on shapes alone, not on the GPU, since it
-// decides the order of additions.
+// These constants decide how a sum is divided into chunks. They do not depend on the GPU, because
+// the chunks determine the order of additions.
 const (
-	sumBlocks   = 1024 // cut no finer than into so many blocks
-	runTerms    = 4096 // terms worth a block of sum_runs
-	columnTerms = 64   // rows worth a block of sum_columns
-	warpTerms   = 1024 // terms up to which a warp takes an output, however few
+	sumBlocks   = 1024 // the maximum number of blocks that chunks are made for
+	runTerms    = 4096 // the minimum number of terms in a chunk of sum_runs
+	columnTerms = 64   // the minimum number of rows in a chunk of sum_columns
+	warpTerms   = 1024 // with at most so many terms, a warp computes an output, however few the outputs are
 	warp        = 32
 )
 
@@ -101,9 +101,9 @@ func (k *kernelSet) Sum(st device.Stream, dst device.Tensor, acc device.Accum, s
 	return k.launch(s, k.fold[dst.DType], g, unsafe.Pointer(&a), unsafe.Sizeof(a))
 }
 
-// cut divides the terms into chunks of worth terms or more, unless blocks of
-// them are enough work as they are. A chunk is whole packs, and the chunks'
-// sums fit into a workspace.
+// cut divides the terms into chunks of at least worth terms, unless the given number of blocks
+// keeps the GPU busy without chunks. A chunk is a whole number of packs, and the sums of all chunks
+// fit into a workspace.
 func (a *sumArgs) cut(worth, blocks int) {
 	terms := int(a.terms)
 	chunks := min(ceil(terms, worth), max(sumBlocks/blocks, 1), max(workspaceSize/8/int(a.outputs), 1))

@@ -10,7 +10,7 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// rmsPropArgs is RMSProp in kernels/rmsprop.cu.
+// rmsPropArgs has the layout of the structure RMSProp in kernels/rmsprop.cu.
 type rmsPropArgs struct {
 	w, g, sq, m, v, s        uint64
 	skip, overflow           uint64

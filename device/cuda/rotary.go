@@ -9,7 +9,7 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// rotateArgs is Rotate in kernels/rotary.cu.
+// rotateArgs has the layout of the structure Rotate in kernels/rotary.cu.
 type rotateArgs struct {
 	dst, x, cos, sin, n              uint64
 	rows, heads, size, pairs, turned uint64

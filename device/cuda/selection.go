@@ -25,7 +25,7 @@ func (k *kernelSet) MaskedCopy(st device.Stream, dst, mask, x device.Tensor) err
 	return k.pairs(st, "MaskedCopy", k.maskedCopy[dst.DType.Size()], 0, dst, mask, x)
 }
 
-// pairs runs a kernel over the elements of dst, with x and y broadcast to its shape.
+// pairs launches a kernel over the elements of dst, with x and y broadcast to dst's shape.
 func (k *kernelSet) pairs(st device.Stream, name string, f C.uintptr_t, op int32, dst, x, y device.Tensor) error {
 	n := dst.Len()
 	if n == 0 {
@@ -44,7 +44,7 @@ func (k *kernelSet) pairs(st device.Stream, name string, f C.uintptr_t, op int32
 	return k.launch(k.d.stream(st), f, k.plane(int(a.rows), row.N), unsafe.Pointer(&a), unsafe.Sizeof(a))
 }
 
-// findArgs is Find in kernels/selection.cu.
+// findArgs has the layout of the structure Find in kernels/selection.cu.
 type findArgs struct {
 	values, indices, src uint64
 	from                 uint64
@@ -53,10 +53,10 @@ type findArgs struct {
 	smallest             uint64
 }
 
-// findChunk is how many elements a thread of find_extreme looks at.
+// findChunk is the number of elements that a thread of find_extreme compares.
 const findChunk = 16
 
-// FindExtreme reduces chunks to their extremes until there is one of each.
+// FindExtreme reduces chunks to their extremes, repeatedly, until one extreme is left.
 func (k *kernelSet) FindExtreme(st device.Stream, e kernels.Extreme, values, indices, src device.Tensor) (err error) {
 	outer, n, inner := operands.FindExtreme(e, values, indices, src)
 	if outer*inner == 0 {
@@ -72,7 +72,7 @@ func (k *kernelSet) FindExtreme(st device.Stream, e kernels.Extreme, values, ind
 			return failed
 		}
 		defer k.d.Free(part)
-		if s != k.d.compute { // Free looks after Compute alone
+		if s != k.d.compute { // because Free orders memory behind the compute stream only
 			defer func() { err = errors.Join(err, k.d.compute.WaitFor(context.Background(), s.Mark())) }()
 		}
 		a.indices, a.values, a.chunks = uint64(part.Addr()), uint64(part.Addr())+uint64(8*results), uint64(n)

@@ -10,7 +10,7 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// sgdArgs is SGD in kernels/sgd.cu.
+// sgdArgs has the layout of the structure SGD in kernels/sgd.cu.
 type sgdArgs struct {
 	w, g, v, m                          uint64
 	skip, overflow                      uint64

@@ -9,7 +9,7 @@ import (
 	"github.com/goddp/goddp/device/internal/operand"
 )
 
-// softmaxArgs is Softmax in kernels/softmax.cu.
+// softmaxArgs has the layout of the structure Softmax in kernels/softmax.cu.
 type softmaxArgs struct {
 	dst, x, y      uint64
 	lines, n, step uint64
@@ -36,9 +36,10 @@ func (k *kernelSet) softmaxLines(s device.Stream, versions *perFloat, l operand.
 	return k.launch(k.d.stream(s), versions[dst.DType], lineGrid(l), unsafe.Pointer(&a), unsafe.Sizeof(a))
 }
 
-// lineGrid is the grid for lines: threads along x share one, and a block has several along
-// y. Lines that lie side by side are a thread's each, since neighbouring threads then read
-// neighbouring elements; others are a warp's, or, if they are long, a block's.
+// lineGrid returns the grid for a kernel over lines. The threads along x share a line, and a block has
+// several lines along y. If at least as many lines as a warp has threads lie side by side, one thread
+// computes each line, because neighbouring threads then read neighbouring elements. Otherwise a warp
+// computes a line, or a block if the line is long.
 func lineGrid(l operand.Lines) grid {
 	x := rowThreads(l.N)
 	y := 1

@@ -15,43 +15,44 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// workspaceSize is the scratch memory of a stream, in bytes: what cuBLAS
-// recommends for this generation of GPUs.
+// workspaceSize is the size of a stream's scratch memory, in bytes, as cuBLAS recommends for GPUs
+// of compute capability 9.0.
 const workspaceSize = 32 << 20
 
 // gpuStream implements device.Stream.
 type gpuStream struct {
 	d      *gpuDevice
 	handle C.uintptr_t
-	work   device.Buffer // scratch of the kernels enqueued here; none before the first that needs it
+	work   device.Buffer // scratch memory of the kernels on this stream; allocated when the first kernel needs it
 
-	// order makes the numbers of events the order in which they are recorded.
-	// The driver, or what Enqueue calls, may hold up who has it, but never who has
-	// mu, or the device's: what an event is asked must not wait for a stream that
-	// takes no more work, and nor must another stream.
+	// order is held while an event is recorded, so that events are recorded in the order of their
+	// numbers. The driver, or the function given to Enqueue, may block while order is held. It
+	// never blocks while mu, or the device's mutex, is held, so querying an event waits neither for
+	// a stream whose queue is full nor for another stream.
 	order   sync.Mutex
-	number  uint64      // of the last event
-	last    *gpuEvent   // the last event, if it was recorded
-	pending []*gpuEvent // those whose CUevents are in use, in order
-	unused  []gpuEvent  // to be made events of: a block at a time is faster than one
-	// CUevents that the stream is past, to be used again.
+	number  uint64      // the number of the last event
+	last    *gpuEvent   // the last event, if its recording succeeded
+	pending []*gpuEvent // the events whose CUevents are in use, in order
+	unused  []gpuEvent  // allocated but unused events: allocating a block of them at a time is faster
+	// These CUevents can be recorded again, because the stream has passed them.
 	freeEvents, freeMarks handles
 
-	changed atomic.Bool // something was enqueued since the last event
-	shared  atomic.Bool // others enqueue here, and do not tell
+	changed atomic.Bool // whether something was enqueued since the last event
+	shared  atomic.Bool // whether another library may enqueue work without notice
 
 	mu      sync.Mutex
-	reached atomic.Uint64 // the stream is known to be past the event of this number; written under mu
+	reached atomic.Uint64 // the number of the last event that the stream is known to have passed; mu is held for writing
 }
 
-// workspace is the scratch of a closed stream, free to be used after idle.
+// workspace is the scratch memory of a closed stream. Another stream may use it after the event
+// idle.
 type workspace struct {
 	mem  device.Buffer
 	idle device.Event
 }
 
-// NewStream makes a stream beside Compute. The hardware starts waiting blocks
-// of an urgent one first.
+// NewStream makes a stream besides Compute. If it is urgent, the GPU schedules its waiting blocks
+// before those of other streams.
 func (d *gpuDevice) NewStream(urgent bool) (device.Stream, error) {
 	s, err := d.newStream(urgent)
 	if err != nil {
@@ -82,34 +83,33 @@ func (d *gpuDevice) newStream(urgent bool) (*gpuStream, error) {
 	return s, nil
 }
 
-// Device is the stream's own.
+// Device returns the stream's device.
 func (s *gpuStream) Device() *gpuDevice { return s.d }
 
-// Handle is the CUstream.
+// Handle returns the CUstream.
 func (s *gpuStream) Handle() uintptr {
 	s.shared.Store(true)
 	return uintptr(s.handle)
 }
 
-// enqueued notes that something was, or may have been: err is what became of it,
-// and is passed on. It comes behind the driver's call, so that an event that
-// another goroutine records meanwhile is not taken for one behind it.
+// enqueued records that work was enqueued, or may have been, and returns err, the result of the
+// driver's call. The caller calls it after the driver's call, so that an event which another
+// goroutine records in between is not mistaken for one behind the work.
 func (s *gpuStream) enqueued(err error) error {
 	s.changed.Store(true)
 	return err
 }
 
-// Record marks the point behind everything enqueued so far.
+// Record returns an event behind everything enqueued so far.
 func (s *gpuStream) Record() device.Event { return s.record(true) }
 
-// Mark is Record for an event without a time: its Time is the zero Time. A
-// time costs the stream about three microseconds between two kernels, where a
-// mark costs nothing.
+// Mark is Record for an event without a time, whose Time is the zero Time. An event with a time
+// costs the stream about three microseconds between two kernels; an event without costs nothing.
 func (s *gpuStream) Mark() device.Event { return s.record(false) }
 
-// WaitFor makes what is enqueued from now on run after e. For an event of a
-// GPU, any of this process's, that costs the host nothing; for another it
-// blocks the caller.
+// WaitFor makes everything enqueued on the stream from now on run after e. If e is an event of a
+// GPU of this process, the host does not wait. Otherwise WaitFor blocks the caller until e is
+// reached.
 func (s *gpuStream) WaitFor(ctx context.Context, e device.Event) error {
 	ev, ok := e.(*gpuEvent)
 	if !ok {
@@ -128,10 +128,10 @@ func (s *gpuStream) WaitFor(ctx context.Context, e device.Event) error {
 	return s.enqueued(s.d.check("cuStreamWaitEvent", C.drv_stream_wait(s.d.drv.fns, s.d.ctx, s.handle, h)))
 }
 
-// Sync blocks the caller until everything enqueued has run.
+// Sync blocks the caller until everything enqueued on the stream has run.
 func (s *gpuStream) Sync(ctx context.Context) error { return s.Mark().Sync(ctx) }
 
-// Close releases the stream; work in flight still completes.
+// Close closes the stream. Work in flight still completes.
 func (s *gpuStream) Close() error {
 	if err := s.d.Err(); err != nil {
 		return err
@@ -155,21 +155,21 @@ func (s *gpuStream) Close() error {
 	return s.destroy()
 }
 
-// leave lets the collector give back what events of the stream still use: no
-// later event will.
+// leave registers clean-ups that return the CUevents of the closed stream's events to the pool when
+// the garbage collector frees the events.
 func (s *gpuStream) leave() {
 	s.order.Lock()
 	defer s.order.Unlock()
 	for _, e := range s.pending {
 		pool := s.d.pool(e.timed)
-		runtime.AddCleanup(e, func(h C.uintptr_t) { pool.put(h) }, e.handle) // on the collector's goroutine: it must not call CUDA
+		runtime.AddCleanup(e, func(h C.uintptr_t) { pool.put(h) }, e.handle) // the collector's goroutine runs it: it must not call CUDA
 	}
 	s.d.events.put(s.freeEvents...)
 	s.d.marks.put(s.freeMarks...)
 	s.pending, s.unused, s.last, s.freeEvents, s.freeMarks = nil, nil, nil, nil, nil
 }
 
-// destroy gives back what the stream has.
+// destroy returns the stream's resources to the device.
 func (s *gpuStream) destroy() error {
 	if s.work.Len() > 0 {
 		if err := s.d.freeDriver(s.work); err != nil {
@@ -179,7 +179,7 @@ func (s *gpuStream) destroy() error {
 	return s.d.check("cuStreamDestroy", C.drv_stream_destroy(s.d.drv.fns, s.d.ctx, s.handle))
 }
 
-// idle tells whether everything enqueued has run.
+// idle reports whether everything enqueued has run.
 func (s *gpuStream) idle() (bool, error) {
 	if err := s.d.Err(); err != nil {
 		return false, err
@@ -191,9 +191,8 @@ func (s *gpuStream) idle() (bool, error) {
 	return code == 0, s.d.check("cuStreamQuery", code)
 }
 
-// workspace is the scratch memory that kernels enqueued on the stream share:
-// they run one after the other. A closed stream's is taken over behind its
-// last use.
+// workspace returns the scratch memory that the kernels on the stream share: they run one after the
+// other. It may be the memory of a closed stream, behind whose last use the stream then waits.
 func (s *gpuStream) workspace() (device.Buffer, error) {
 	if s.work.Len() > 0 {
 		return s.work, nil
@@ -217,16 +216,14 @@ func (s *gpuStream) workspace() (device.Buffer, error) {
 	return s.work, nil
 }
 
-// capturing tells whether the stream's work is being captured in a graph
-// rather than run.
+// capturing reports whether the stream's work is captured in a graph instead of run.
 func (s *gpuStream) capturing() (bool, error) {
 	var status C.int
 	err := s.d.check("cuStreamIsCapturing", C.drv_stream_capturing(s.d.drv.fns, s.d.ctx, s.handle, &status))
 	return status != 0, err
 }
 
-// stream is the device's own stream behind s; another's is a programming
-// error.
+// stream returns s as a stream of this device. It panics if s belongs to another device.
 func (d *gpuDevice) stream(s device.Stream) *gpuStream {
 	gs, ok := s.(*gpuStream)
 	if !ok || gs.d != d {

@@ -11,24 +11,23 @@ import (
 	"time"
 )
 
-// A race runs every way a few times, in turns so that none has the device at
-// its best alone.
+// A race runs each way several times, in turns, so that no way alone runs while the GPU's clock is
+// at its highest.
 const (
 	raceRounds = 5
-	raceRuns   = 3    // timed together
-	raceGain   = 0.97 // of the first way's time: what is worth another
+	raceRuns   = 3    // the number of runs that are timed together
+	raceGain   = 0.97 // another way must take less than this part of the first way's time to be chosen
 	raceWait   = 5 * time.Second
 )
 
-// race times the ways to do one thing, which run enqueues on s, and returns the
-// number of the fastest: 0, the way to do it without knowing better, unless
-// another gains something, or where something stops the race. An error is the
-// device's.
+// race times several ways to compute one thing, which run enqueues on s, and returns the number of
+// the fastest. It returns 0, the default way, unless another way is clearly faster, and also if the
+// race cannot be completed. An error is the device's.
 //
-// It waits for the stream, on the host and within bounds: no collective should
-// be running that the stream waits for.
+// race blocks the host until the stream has run the race, for a bounded time. No collective that
+// the stream waits for should be running.
 func (d *gpuDevice) race(s *gpuStream, ways int, run func(way int) error) (best int, err error) {
-	var stamps []C.uintptr_t // around each way's runs, in order
+	var stamps []C.uintptr_t // the CUevents before, between and after the ways' runs, in order
 	defer func() { d.events.put(stamps...) }()
 	stamp := func() error {
 		h, err := d.events.record(s.handle)
