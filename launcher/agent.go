@@ -17,34 +17,36 @@ import (
 	"github.com/goddp/goddp/internal/rendezvous"
 )
 
-// abandonAfter is how long workers that were sent SIGKILL are waited for.
+// abandonAfter is how long the agent waits for workers after SIGKILL.
 const abandonAfter = 10 * time.Second
 
-// Result is how a job went, whether or not it succeeded.
+// Result describes a job that ended, with or without success.
 type Result struct {
-	// Restarts is how many attempts failed before the last.
+	// Restarts is the number of attempts that failed before the last one.
 	Restarts int
-	// Workers holds the last attempt's workers that have ended, in the order
-	// observed.
+	// Workers holds the workers of the last attempt that have ended, in the order in
+	// which their exits were observed.
 	Workers []WorkerResult
-	// LogDir is the run's folder if it was kept, else "".
+	// LogDir is the run's folder if Run kept it, else "".
 	LogDir string
 }
 
-// WorkerResult is the end of one worker.
+// WorkerResult says how one worker ended.
 type WorkerResult struct {
 	Worker
 	Status Status
 }
 
-// Run runs the job that cfg describes and returns when nothing of it is left:
-// no worker, no process that a worker started, no output that has not been
-// written, unless Stdout or Stderr does not take it within 10 minutes of the
-// workers' end, or before one more signal: then a goroutine may be left in a write
-// that blocks. The error is nil, a [*FailureError], a [*SignalError], a
-// [*startError], the context's cause, or what kept the rendezvous from
-// happening; [ExitCode] turns it into an exit code. The result is nil if the
-// configuration is at fault.
+// Run runs the job that cfg describes. It returns when no worker, no process that a
+// worker started, and no unwritten output is left. If writing the output blocks for 10
+// minutes after the workers' end, or until one more signal, Run gives the rest up, and a
+// goroutine may be left in a blocked write.
+//
+// The error is nil, a [*FailureError], a [*SignalError], the cause of the context's end,
+// or the reason why the workers could not be started or watched. [ExitCode] turns it into
+// an exit code. Run writes an error to Stderr before it returns; a [*FailureError] as its
+// report. It does not write an error of the context, nor one about cfg or Env; in the
+// latter case the result is nil.
 func Run(ctx context.Context, cfg *Config) (*Result, error) {
 	c, err := cfg.withDefaults()
 	if err != nil {
@@ -72,8 +74,8 @@ func Run(ctx context.Context, cfg *Config) (*Result, error) {
 	return a.run(ctx)
 }
 
-// agent performs the core's actions and turns what happens into its events. All
-// of it belongs to the goroutine that called Run.
+// agent performs the actions of the core, and turns exits, signals and timeouts into the
+// core's events. Only the goroutine that called Run may use it.
 type agent struct {
 	cfg       *Config
 	jobID     string
@@ -83,19 +85,19 @@ type agent struct {
 	core      *core
 	console   *console
 	reaper    *reaperClient
-	lost      error // the reaper's end, if it has ended
-	subreaper bool  // orphans become this process's children when it has
+	lost      error // how the reaper ended; nil while it runs
+	subreaper bool  // orphans become children of this process once the reaper has ended
 	runDir    string
-	timer     *awake.Timer    // nil before the first
-	timeout   <-chan struct{} // closed when the timer fires; nil: none is armed
+	timer     *awake.Timer    // the latest timer; nil before the first one
+	timeout   <-chan struct{} // closed when the timer fires; nil if no timer is armed
 
-	// A helper goroutine joins or completes an attempt, one at a time.
+	// One helper goroutine at a time joins the rendezvous or completes an attempt.
 	helper  sync.WaitGroup
 	rounds  chan joinResult
 	orphans chan orphanReport
 
-	*attempt               // nil before the first
-	failure  *FailureError // of the last attempt that failed
+	*attempt               // the current attempt; nil before the first one
+	failure  *FailureError // the failure of the last attempt that failed
 }
 
 type joinResult struct {
@@ -107,13 +109,13 @@ func (a *agent) run(parent context.Context) (_ *Result, err error) {
 	ctx, cancel := context.WithCancel(parent)
 	canceled := false
 	defer func() {
-		cancel() // before close, which waits for the helper
+		cancel() // ends the helper, for which close waits
 		a.close(err, canceled)
 	}()
 	done, signals := parent.Done(), a.cfg.Signals
 
 	a.perform(ctx, []action{{verb: doJoin}})
-	if err := a.startReaper(); err != nil { // while the nodes join
+	if err := a.startReaper(); err != nil { // the helper joins the rendezvous meanwhile
 		return a.result(), err
 	}
 	reports := a.reaper.reports
@@ -155,7 +157,7 @@ func (a *agent) run(parent context.Context) (_ *Result, err error) {
 				a.console.logf("processes %v survive SIGKILL and are left behind", left.Survivors)
 			}
 			if left.Error != "" {
-				a.console.logf("what the workers started may be left behind: %s", left.Error)
+				a.console.logf("processes that the workers started may be left behind: %s", left.Error)
 			}
 			a.end()
 			ev = orphansGone{}
@@ -190,8 +192,9 @@ func (a *agent) run(parent context.Context) (_ *Result, err error) {
 	return result, nil
 }
 
-// startReaper starts the workers' parent. Below a process that is dedicated to the job
-// it is the lower of two subreapers, so that the orphans of either remain below the other.
+// startReaper starts the parent of the workers. If this process is dedicated to the job,
+// both this process and the reaper are subreapers. Orphans then stay below this process
+// even after the reaper's death.
 func (a *agent) startReaper() (err error) {
 	a.subreaper = a.cfg.Dedicated && setSubreaper(true) == nil
 	if a.reaper, err = startReaper(); err != nil {
@@ -203,8 +206,7 @@ func (a *agent) startReaper() (err error) {
 	return err
 }
 
-// reported takes note of what the reaper says. The event is nil if nothing follows
-// from it.
+// reported handles a report of the reaper. It returns nil if the core need not know of it.
 func (a *agent) reported(r *report) event {
 	switch {
 	case r.Started != nil:
@@ -217,7 +219,7 @@ func (a *agent) reported(r *report) event {
 			a.cfg.OnStart(p.Worker)
 		}
 	case r.Exited != nil:
-		for _, p := range a.procs { // none of which it is, if it was abandoned in an attempt before
+		for _, p := range a.procs { // a worker that an earlier attempt abandoned is not among them
 			if p.PID == r.Exited.PID && p.end == nil {
 				p.end = r.Exited
 				a.cfg.Rendezvous.Exited(p.Rank, p.end.Status.String())
@@ -232,7 +234,7 @@ func (a *agent) reported(r *report) event {
 	return nil
 }
 
-// perform carries actions out. Those that take time end in an event.
+// perform carries out actions. An action that takes time ends with an event.
 func (a *agent) perform(ctx context.Context, actions []action) {
 	for _, act := range actions {
 		switch act.verb {
@@ -296,9 +298,9 @@ func (a *agent) perform(ctx context.Context, actions []action) {
 	}
 }
 
-// arm has the timer fire once this process has run for d. There is one timer: a later
-// deadline replaces an earlier. A job that is suspended as a whole while its workers stop
-// leaves them the rest of their time.
+// arm makes the timer fire after this process has run for d. There is one timer: a new
+// deadline replaces the one before. Time in which the whole job is suspended does not
+// count, so the workers keep the rest of their time to stop.
 func (a *agent) arm(d time.Duration) {
 	a.disarm()
 	fired := make(chan struct{})
@@ -312,8 +314,8 @@ func (a *agent) disarm() {
 	a.timeout = nil
 }
 
-// result sums the last attempt up, and clears the run folder unless the user wants
-// something in it, or workers that went on after a failure have written records.
+// result returns the result of the job. It removes the run's folder, except for logs that
+// the user asked for and for flight records.
 func (a *agent) result() *Result {
 	result := &Result{Restarts: a.core.restarts}
 	if a.attempt != nil {
@@ -348,8 +350,8 @@ func (a *agent) result() *Result {
 	return result
 }
 
-// cleanRunDir removes all but the flight records from the run's folder, unless the user
-// wants its logs, and reports whether there are flight records.
+// cleanRunDir reports whether the run's folder holds flight records. Unless the user asked
+// for logs, it removes everything else from that folder.
 func (a *agent) cleanRunDir() (hasRecords bool, err error) {
 	attempts, err := os.ReadDir(a.runDir)
 	if err != nil {
@@ -381,8 +383,8 @@ func (a *agent) cleanRunDir() (hasRecords bool, err error) {
 	return hasRecords, errors.Join(errs...)
 }
 
-// close releases what outlives an attempt, and reports err unless the caller's context is
-// its cause.
+// close releases what outlives an attempt. It writes err to the console, unless the end
+// of the caller's context is its cause.
 func (a *agent) close(err error, canceled bool) {
 	a.helper.Wait()
 	if err := a.cfg.Rendezvous.Close(); err != nil {

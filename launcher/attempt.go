@@ -17,21 +17,21 @@ import (
 	"github.com/goddp/goddp/internal/stopfile"
 )
 
-// attempt is one generation of workers, from their start until nothing of them
-// is left.
+// attempt is one generation of workers, from their start until the end of all processes
+// and output that belong to them.
 type attempt struct {
 	round      *rendezvous.Round
 	start      time.Time
-	procs      []*process      // those that were to be started, by local rank
+	procs      []*process      // the workers whose start was requested, by local rank
 	copying    sync.WaitGroup  // the goroutines that copy output
-	showing    context.Context // until hide, they wait for the console
+	showing    context.Context // the copying goroutines wait for the console until hide ends it
 	hide       context.CancelFunc
-	stopSignal syscall.Signal // what the workers were last told to stop with
+	stopSignal syscall.Signal // the signal last sent to stop the workers; 0 if none
 
-	recorded bool // the workers' records have been taken
+	recorded bool // takeRecords has been called
 
-	completing bool        // what the workers left is gone
-	unanswered *time.Timer // ends a reaper that does not say that all is gone; nil before it must
+	completing bool        // complete has been called
+	unanswered *time.Timer // kills a reaper that does not report the end of killing orphans; nil before
 }
 
 func (a *agent) begin(round *rendezvous.Round) {
@@ -44,8 +44,8 @@ func (a *agent) begin(round *rendezvous.Round) {
 	}
 }
 
-// requestWorkers has the reaper start all workers. It returns the first whose start
-// could not be asked for.
+// requestWorkers asks the reaper to start all workers. On an error it returns the local
+// rank of the first worker whose start could not be requested.
 func (a *agent) requestWorkers() (local int, err error) {
 	if a.runDir == "" {
 		if err = a.makeRunDir(); err != nil {
@@ -81,8 +81,8 @@ func (a *agent) requestWorkers() (local int, err error) {
 	return 0, nil
 }
 
-// makeRunDir makes the folder that the attempts' folders go into. The reaper knows the
-// name of one that is temporary before it exists.
+// makeRunDir makes the run's folder, which holds the attempts' folders. If the folder is
+// temporary, the agent names it to the reaper before it makes it.
 func (a *agent) makeRunDir() error {
 	name := strings.ReplaceAll(a.cfg.RunID, string(filepath.Separator), "_") + "_" + randomID()
 	parent := a.cfg.LogDir
@@ -93,7 +93,7 @@ func (a *agent) makeRunDir() error {
 	} else if err := atomicfile.CheckFolder(parent); err != nil {
 		return fmt.Errorf("the folder for logs: %w", err)
 	}
-	// Workers, and the reaper, may run in another folder than this process.
+	// The workers and the reaper may run in another folder than this process.
 	parent, err := filepath.Abs(parent)
 	if err != nil {
 		return err
@@ -111,13 +111,13 @@ func (a *agent) makeRunDir() error {
 	return nil
 }
 
-// attemptDir is the attempt's folder within the run's.
+// attemptDir returns the attempt's folder within the run's folder.
 func (a *agent) attemptDir() string {
 	return filepath.Join(a.runDir, fmt.Sprintf("attempt_%d", a.core.restarts))
 }
 
-// stopWorkers passes the order to stop on, having noted who does not need it:
-// an exit that is under way is the worker's own.
+// stopWorkers sends sig to workers. First it records which of them are already exiting:
+// those end for a reason of their own.
 func (a *agent) stopWorkers(locals []int, sig syscall.Signal) {
 	for _, local := range locals {
 		p := a.procs[local]
@@ -131,8 +131,8 @@ func (a *agent) signalWorkers(locals []int, sig syscall.Signal) {
 	_ = a.reaper.request(request{Signal: &signalRequest{Locals: locals, Signal: sig}}) // its loss is an event
 }
 
-// removeOrphans has the reaper remove what the workers left, or, when the reaper is
-// dead, removes the workers and what they left itself.
+// removeOrphans asks the reaper to remove the processes that the workers left behind. If
+// the reaper is dead, the agent kills the workers and these processes itself.
 func (a *agent) removeOrphans(kill bool) {
 	if a.lost != nil {
 		for _, p := range a.procs {
@@ -156,8 +156,8 @@ func (a *agent) removeOrphans(kill bool) {
 	}
 }
 
-// complete removes what the workers left, and has their output completed, beside the
-// agent's loop. A second call has no effect.
+// complete calls remove and then waits for the rest of the workers' output, in a helper
+// goroutine. A second call has no effect.
 func (a *agent) complete(remove func() orphanReport) {
 	if a.completing {
 		return
@@ -173,9 +173,9 @@ func (a *agent) complete(remove func() orphanReport) {
 	})
 }
 
-// drain returns when the output of an attempt of which nothing is left is complete,
-// as far as the console takes it before grace is over, which late is told of, or hide
-// is called.
+// drain waits until all output of the attempt is written. It must be called when no
+// process of the attempt is left. If the console takes longer than grace, drain calls late
+// and gives the rest up. A call of hide gives the rest up as well.
 func (at *attempt) drain(grace time.Duration, late func()) {
 	for _, p := range at.procs {
 		for _, st := range p.streams {
@@ -191,8 +191,8 @@ func (at *attempt) drain(grace time.Duration, late func()) {
 	at.hide()
 }
 
-// end finishes an attempt of which nothing is left and whose output is complete: a
-// failure has its report.
+// end finishes an attempt whose processes are gone and whose output is complete. If the
+// attempt failed, end makes its FailureError.
 func (a *agent) end() {
 	if a.core.verdict == failed {
 		a.failure = a.describeFailure()
@@ -208,11 +208,11 @@ func (a *agent) end() {
 	}
 }
 
-// describeFailure gathers what every worker that failed, or was stopped, left
-// behind.
+// describeFailure collects the exit status, the error file and the stderr of every worker
+// that failed or was stopped.
 func (a *agent) describeFailure() *FailureError {
 	var failures []Failure
-	var ordered time.Time // when the first failure was observed, and the stop ordered
+	var ordered time.Time // when the first failure was observed and the others were told to stop
 	for _, e := range a.core.exits {
 		p := a.procs[e.local]
 		late := e.late && !p.dying
@@ -250,8 +250,8 @@ func (a *agent) describeFailure() *FailureError {
 	return newFailureError(a.cfg.Name, host, a.core.restarts, failures, ordered)
 }
 
-// logFailure says at once which worker ends the attempt; the report follows
-// when the others have ended too.
+// logFailure logs at once which worker ends the attempt. The report follows when the
+// other workers have ended too.
 func (a *agent) logFailure(p *process) {
 	if n := len(a.core.alive); n > 0 {
 		a.console.logf("rank %d (local rank %d, pid %d) %s; stopping the %d still running%s",
@@ -259,7 +259,7 @@ func (a *agent) logFailure(p *process) {
 	}
 }
 
-// grace says how long workers have to stop.
+// grace returns the time that workers have to stop, as a clause of a log line.
 func (a *agent) grace() string {
 	if a.cfg.ShutdownTimeout < time.Millisecond {
 		return ""
@@ -267,14 +267,15 @@ func (a *agent) grace() string {
 	return fmt.Sprintf(", for up to %v", a.cfg.ShutdownTimeout)
 }
 
-// heedStop reports whether the workers that act is about stop behind their step.
+// heedStop reports whether all workers of act take its signal as a request to stop after
+// the current step.
 func (a *agent) heedStop(act action) bool {
 	return (act.signal == syscall.SIGINT || act.signal == syscall.SIGTERM) && !slices.ContainsFunc(act.locals, func(local int) bool {
 		return stopfile.Read(a.procs[local].stopFile) == stopfile.Unheeded
 	})
 }
 
-// ranks lists workers as "ranks 0-3, 5".
+// ranks formats workers as "ranks 0-3, 5".
 func (a *agent) ranks(locals []int) string {
 	var runs []string
 	for i := 0; i < len(locals); {
@@ -294,7 +295,7 @@ func (a *agent) ranks(locals []int) string {
 	return "ranks " + strings.Join(runs, ", ")
 }
 
-// names lists workers as "rank 1 (pid 5), rank 3 (pid 7)".
+// names formats workers as "rank 1 (pid 5), rank 3 (pid 7)".
 func (a *agent) names(locals []int) string {
 	var names []string
 	for _, local := range locals {

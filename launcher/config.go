@@ -19,83 +19,86 @@ type Config struct {
 	// Args is the program, a path or a name to be found on PATH, and its
 	// arguments.
 	Args []string
-	// Name is what reports call the program; the default is the base name of Args[0].
+	// Name is the program's name in reports. The default is the base name of Args[0].
 	Name string
-	// Dir is where the workers run; the default is the current directory.
+	// Dir is the workers' working directory. The default is the current directory.
 	Dir string
-	// Env is the environment that the workers' own variables are added to; nil
-	// means this process's.
+	// Env is the workers' environment, to which Run adds RANK and the other variables of
+	// a worker. The default is this process's environment.
 	Env []string
 
 	// Workers is the number of workers on this node; 0 means 1.
 	Workers int
 	// Role names the workers in their environment and log prefix; the default is "default".
 	Role string
-	// RunID identifies the job to its users: TORCHELASTIC_RUN_ID and the log
-	// folder's name. The default is random.
+	// RunID is the name of the job, in TORCHELASTIC_RUN_ID and in the name of the log
+	// folder. The default is random.
 	RunID string
 
-	// MaxRestarts is how many more attempts follow a failed one.
+	// MaxRestarts is the number of attempts that may follow the first one.
 	MaxRestarts int
-	// ShutdownTimeout is the time between asking workers to stop and SIGKILL; 0 means 30 s.
+	// ShutdownTimeout is the time between the signal that asks workers to stop and
+	// SIGKILL. 0 means 30 s.
 	ShutdownTimeout time.Duration
-	// PollInterval bounds the polling of what gives no event: processes that a
-	// worker left behind. 0 means 100 ms.
+	// PollInterval is the longest pause between two searches for processes that a worker
+	// left behind; their ends cause no event. 0 means 100 ms.
 	PollInterval time.Duration
 
-	// Stdout and Stderr receive the workers' lines, and Stderr the agent's own;
-	// nil means this process's. Writes are serialised, and are whole lines.
+	// Stdout and Stderr receive the workers' lines. Stderr also receives the agent's own
+	// lines. The default is this process's stdout and stderr. Run makes one write at a
+	// time, of whole lines.
 	Stdout, Stderr io.Writer
-	// LinePrefix is put before each line, with ${role_name}, ${local_rank} and
-	// ${rank} replaced; "" means "[${role_name}${rank}]: ".
+	// LinePrefix precedes each line. ${role_name}, ${local_rank} and ${rank} in it are
+	// replaced. "" means "[${role_name}${rank}]: ".
 	LinePrefix string
-	// LocalRanksFilter, if not empty, names the only local ranks whose lines
-	// are shown. Files hold all.
+	// LocalRanksFilter, if not empty, lists the local ranks whose lines are shown. Files
+	// hold the lines of all ranks.
 	LocalRanksFilter []int
-	// LogDir is where each run makes a folder
-	// <RunID>_<random>/attempt_<n>/<local rank>/ for stdout.log, stderr.log,
-	// error.json and stop, where the worker tells of stop requests. "" means a temporary folder, which is removed unless it holds
-	// what Redirects or Tee asked for.
+	// LogDir is the folder in which each run makes a folder
+	// <RunID>_<random>/attempt_<n>/<local rank>/. This folder holds stdout.log,
+	// stderr.log, error.json and stop, into which the worker writes how it takes stop
+	// requests. "" means a temporary folder, which Run removes unless Redirects or Tee
+	// put files there.
 	LogDir string
-	// Redirects names the streams that go to a file and are not shown, Tee the
-	// ones that go to a file and are shown. A stream in both is not shown.
+	// Redirects selects the streams that go to a file and are not shown. Tee selects the
+	// streams that go to a file and are shown. A stream in both is not shown.
 	Redirects, Tee StreamMap
 
-	// Scratch, if not "", is a temporary folder that the reaper removes should
-	// this process be killed. Otherwise it is the caller's to remove.
+	// Scratch, if not "", is a temporary folder that the reaper removes if this process
+	// is killed. If this process is not killed, the caller must remove the folder.
 	Scratch string
 	// Dedicated says that this process has no children when Run is called and starts
-	// none while it runs, as golaunch does not. Run then makes it a child subreaper
-	// (Linux only): should the reaper be killed, Run kills everything below this process.
-	Dedicated bool
-	// ErrorFile, if not "", is where the root cause of a failure is written, in
-	// the format of [ErrorFile] with errorCode added, for whoever started this
+	// none while Run runs. golaunch sets it. Run then makes this process a child
+	// subreaper (Linux only). If the reaper is killed, Run kills all processes below this
 	// process.
+	Dedicated bool
+	// ErrorFile, if not "", is the file into which Run writes the root cause of a failure
+	// for the parent of this process, in the format of [ErrorFile] with errorCode added.
 	ErrorFile string
 
-	// Rendezvous is how this node meets the others; Run closes it. nil means a
+	// Rendezvous is how this node finds the other nodes. Run closes it. nil means a
 	// [rendezvous.Standalone].
 	Rendezvous rendezvous.Handler
 	// Signals delivers the signals that this process received and that should
 	// end the job.
 	Signals <-chan os.Signal
-	// OnStart is called for each worker when it has started, from the goroutine
-	// that called Run.
+	// OnStart is called for each worker after its start, from the goroutine that called
+	// Run.
 	OnStart func(Worker)
 }
 
-// keepsLogs reports whether a run's folder holds what the user asked for.
+// keepsLogs reports whether the user asked for files in the run's folder.
 func (c *Config) keepsLogs() bool { return c.LogDir != "" || c.Redirects.any() || c.Tee.any() }
 
-// Worker identifies one started process.
+// Worker identifies one worker process.
 type Worker struct {
-	Rank      int // in the world
-	LocalRank int // on this node
-	PID       int // also the id of its process group
-	Attempt   int // 0 for the first
+	Rank      int // rank in the world
+	LocalRank int // rank on this node
+	PID       int // process id, and id of the process group
+	Attempt   int // number of the attempt, from 0
 }
 
-// Names of a run folder's files.
+// The names of a worker's files.
 const (
 	stdoutLog = "stdout.log"
 	stderrLog = "stderr.log"
@@ -105,8 +108,8 @@ const (
 
 const defaultLinePrefix = "[${role_name}${rank}]: "
 
-// withDefaults returns a copy with every default filled in, or what is wrong
-// with the configuration.
+// withDefaults returns a copy with every default filled in, or an error that says what is
+// wrong with the configuration.
 func (c *Config) withDefaults() (*Config, error) {
 	if c == nil || len(c.Args) == 0 {
 		return nil, errors.New("launcher: no program to run")
@@ -155,8 +158,9 @@ func (c *Config) check() error {
 	if c.Workers < 0 {
 		return fmt.Errorf("%d workers per node: want at least 1", c.Workers)
 	}
-	// What this process opens for itself, and for a worker: two pipes and a file for its output, and
-	// its connections with the store and the coordinator. Without them a worker would wait in vain.
+	// The files that this process opens for itself, and for each worker: two pipes, a file for output,
+	// and the worker's connections to the store and the coordinator. If a connection cannot be opened,
+	// the worker waits in vain.
 	const ownFiles, workerFiles = 24, 5
 	if need, most := uint64(ownFiles+workerFiles*c.Workers), descriptors.Limit(); need > most {
 		return fmt.Errorf("%d workers need %d open files, and this process may open %d: %s", c.Workers, need, most, descriptors.Remedy)
@@ -169,7 +173,7 @@ func (c *Config) check() error {
 	}
 	for _, local := range c.LocalRanksFilter {
 		if local < 0 || local >= c.Workers {
-			return fmt.Errorf("the filter names local rank %d, but there are %d workers here", local, c.Workers)
+			return fmt.Errorf("LocalRanksFilter names local rank %d, but this node has %d workers", local, c.Workers)
 		}
 	}
 	for _, m := range []StreamMap{c.Redirects, c.Tee} {

@@ -9,29 +9,29 @@ import (
 	"time"
 )
 
-// consoleGrace is how long the console is waited for once what is written there has
-// ended: the workers of an attempt, or the job. Somebody may read it page by page.
+// consoleGrace is how long the agent waits for blocked writes to the console after the
+// workers of an attempt, or the job, have ended. A user may read the output page by page.
 const consoleGrace = 10 * time.Minute
 
-// console is the agent's own stdout and stderr, which all workers share. A write
-// may last for ever: the terminal is held, or nobody turns a pager's page. So a
-// goroutine of its own writes, in the order of the queue, and only those wait for it
-// whose output must not pile up.
+// console is the agent's stdout and stderr, which all workers share. A write may block for
+// ever, if the user holds the terminal or leaves a pager. So a goroutine of the console
+// writes the queue, in its order. Only the goroutines that copy the workers' output wait
+// for a write, so that output does not pile up.
 type console struct {
 	stdout, stderr io.Writer
 	grace          time.Duration
-	redrawn        bool // the terminal shows a line that will be redrawn; of the goroutine that writes
+	redrawn        bool // the terminal's last line ended with "\r"; used by the writing goroutine only
 
 	mu    sync.Mutex
-	queue []output      // the first is being written
-	idle  chan struct{} // closed when the goroutine that writes has ended; nil before the first
-	stuck bool          // it was waited for in vain
+	queue []output      // the first element is being written
+	idle  chan struct{} // closed when the writing goroutine has ended; nil before the first write
+	stuck bool          // giveUp has been called
 }
 
-// eraseLine has a terminal erase the line on which its cursor stands at the beginning.
+// eraseLine makes a terminal erase the line on which its cursor is.
 const eraseLine = "\x1b[K"
 
-// isTerminal tells whether w can redraw a line in place.
+// isTerminal reports whether w is a terminal, which can redraw a line in place.
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	if !ok || os.Getenv("TERM") == "dumb" {
@@ -41,20 +41,20 @@ func isTerminal(w io.Writer) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// output is whole lines on their way.
+// output is a write of whole lines in the queue.
 type output struct {
 	to      io.Writer
 	lines   []byte
-	written chan struct{} // closed when they are
+	written chan struct{} // closed after the write
 }
 
-// logf has a line of the agent itself written, and does not wait for that.
+// logf queues a line of the agent itself. It does not wait for the write.
 func (c *console) logf(format string, args ...any) {
 	c.put(c.stderr, fmt.Appendf(nil, "golaunch: "+format+"\n", args...))
 }
 
-// write passes whole lines on and reports whether that was done before giveUp was
-// closed. If not, it may still happen.
+// write queues whole lines and waits until they are written or giveUp is closed. It
+// reports whether they are written. If not, they may still be written later.
 func (c *console) write(to io.Writer, lines []byte, giveUp <-chan struct{}) bool {
 	select {
 	case <-c.put(to, lines):
@@ -64,7 +64,7 @@ func (c *console) write(to io.Writer, lines []byte, giveUp <-chan struct{}) bool
 	}
 }
 
-// put queues whole lines, which must not change before the result is closed.
+// put queues whole lines. The caller must not change them before written is closed.
 func (c *console) put(to io.Writer, lines []byte) (written <-chan struct{}) {
 	o := output{to, lines, make(chan struct{})}
 	c.mu.Lock()
@@ -77,11 +77,11 @@ func (c *console) put(to io.Writer, lines []byte) (written <-chan struct{}) {
 	return o.written
 }
 
-// writeQueue writes what is queued, from its first on.
+// writeQueue writes the queue, which begins with o, until it is empty.
 func (c *console) writeQueue(o output) {
 	for more := true; more; o, more = c.next() {
-		// An error has no better place to go than the console itself, and the
-		// workers must not be blocked by it.
+		// A write error is ignored: it could only be reported to the same console, and it
+		// must not block the workers.
 		if c.redrawn && isTerminal(o.to) {
 			_, _ = io.WriteString(o.to, eraseLine)
 		}
@@ -93,7 +93,7 @@ func (c *console) writeQueue(o output) {
 	}
 }
 
-// next takes the first of the queue out and returns the one behind it.
+// next removes the first element of the queue and returns the following one.
 func (c *console) next() (o output, more bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -105,16 +105,16 @@ func (c *console) next() (o output, more bool) {
 	return c.queue[0], true
 }
 
-// giveUp notes that the console was waited for in vain: close does not do so again for
-// long.
+// giveUp records that a wait for the console was in vain, so that close waits only
+// briefly.
 func (c *console) giveUp() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.stuck = true
 }
 
-// close waits until all is written, for as long as the console has and no signal
-// comes, and gives up the rest then. A write that blocks is left behind.
+// close waits until the queue is written. It drops the rest of the queue when the grace
+// period has passed or a signal arrives. A blocked write is left to its goroutine.
 func (c *console) close(signals <-chan os.Signal) {
 	c.mu.Lock()
 	idle, grace := c.idle, c.grace
@@ -125,7 +125,7 @@ func (c *console) close(signals <-chan os.Signal) {
 	if idle == nil {
 		return
 	}
-	for len(signals) > 0 { // those that came before were meant for the job
+	for len(signals) > 0 { // these arrived earlier and were meant for the job
 		<-signals
 	}
 	timer := time.NewTimer(grace)

@@ -7,33 +7,34 @@ import (
 	"syscall"
 )
 
-// phase is where an attempt stands.
+// phase is the phase of an attempt.
 type phase int
 
 const (
 	joining         phase = iota // waiting for the rendezvous
-	running                      // all workers are up, or have exited with 0
-	stopping                     // the workers were told to stop and some still run
-	removingOrphans              // all workers have ended; what they left behind is being removed
+	running                      // each worker runs or has exited with code 0
+	stopping                     // the workers were told to stop, and some still run
+	removingOrphans              // all workers have ended; processes that they left behind are being removed
 	finished
 )
 
-// verdict is how an attempt ended, decided by the first event that ends it.
+// verdict says how an attempt ended. The first event that ends the attempt decides it.
 type verdict int
 
 const (
 	succeeded verdict = iota
 	failed            // a worker failed
-	signalled         // the agent was told to stop, or a worker was, and its ranks agreed
-	broken            // the attempt could not begin, or its workers cannot be watched any more
+	signalled         // the agent received a signal, or all ranks agreed to stop because a worker did
+	broken            // the attempt could not begin, or the agent can no longer watch its workers
 )
 
-// core holds the supervisor's decisions and nothing else: no processes, no
-// clock, no signals. Step takes one event and returns what is to be done, in
-// order. The agent performs the actions and feeds back what comes of them.
+// core is the pure state machine that makes the agent's decisions. It uses no processes,
+// no clock and no signals. Step takes one event and returns the actions to perform, in
+// order. The agent performs them and reports their outcome as further events.
 //
-// Invariants: alive is non-zero only while running or stopping; exits holds one
-// record for each worker of the attempt that has ended, in the order observed.
+// Invariants: alive is empty unless the phase is running or stopping. exits holds one
+// record for each worker of the attempt that has ended, in the order in which the exits
+// were observed.
 type core struct {
 	workers     int
 	maxRestarts int
@@ -41,23 +42,23 @@ type core struct {
 	phase    phase
 	restarts int
 	verdict  verdict
-	err      error          // why the attempt is broken, or why no other can follow it
-	signal   syscall.Signal // the first signal the agent received, 0 if none
-	asked    syscall.Signal // that because of which the ranks agreed to stop while the agent knew of none, 0 if they did not
+	err      error          // why the attempt is broken, or why no other attempt can follow it
+	signal   syscall.Signal // the first signal that the agent received; 0 if none
+	asked    syscall.Signal // the signal because of which the ranks agreed to stop before the agent received one; 0 if none
 	killing  bool           // SIGKILL has been sent
 	alive    []int          // local ranks still running, ascending
 	exits    []exitRecord
 }
 
-// exitRecord is the end of one worker.
+// exitRecord describes the exit of one worker.
 type exitRecord struct {
 	local  int
 	status Status
-	// late: the workers had been told to stop before this exit was observed.
+	// late says that the workers were told to stop before this exit was observed.
 	late bool
-	// killed: they had even been sent SIGKILL.
+	// killed says that the workers were sent SIGKILL before this exit was observed.
 	killed bool
-	// asked: it ended because its ranks agreed to stop.
+	// asked says that the worker ended because the ranks agreed to stop.
 	asked bool
 }
 
@@ -67,21 +68,21 @@ type (
 
 	joined      struct{}
 	joinFailed  struct{ err error }
-	startFailed struct { // worker local could not be started; the ones after it are not tried
+	startFailed struct { // worker local could not be started; workers of higher local ranks are not started
 		local int
 		err   error
 	}
-	reaperLost   struct{ err error } // the workers' parent is dead, and they are being killed
+	reaperLost   struct{ err error } // the parent of the workers is dead, so they die too
 	workerExited struct {
 		local  int
 		status Status
-		// asked is the signal because of which the worker's ranks agreed to stop, 0 if
-		// they did not.
+		// asked is the signal because of which the ranks agreed to stop; 0 if they did
+		// not agree.
 		asked syscall.Signal
 	}
 	signalReceived struct{ signal syscall.Signal }
-	timerFired     struct{} // the timer last armed
-	orphansGone    struct{} // nothing of the attempt is left
+	timerFired     struct{} // the timer that was armed last has fired
+	orphansGone    struct{} // no process of the attempt is left
 )
 
 func (joined) isEvent()         {}
@@ -93,26 +94,26 @@ func (signalReceived) isEvent() {}
 func (timerFired) isEvent()     {}
 func (orphansGone) isEvent()    {}
 
-// verb is what an action asks of the agent.
+// verb is the kind of an action.
 type verb int
 
 const (
 	doJoin            verb = iota // join the next round
 	doStart                       // start the workers
-	doSignal                      // send signal, then SIGCONT, to the groups of locals
-	doAbort                       // the same, and let no worker take it for a request
-	doKill                        // send SIGKILL to the groups of locals
+	doSignal                      // send signal, then SIGCONT, to the process groups of locals
+	doAbort                       // like doSignal; no worker may take the signal as a request to stop after the step
+	doKill                        // send SIGKILL to the process groups of locals
 	doArmShutdown                 // fire the timer after the shutdown timeout
-	doArmAbandon                  // fire the timer when even SIGKILL must have worked
-	doStopOrphans                 // remove leftovers, asking them first
-	doKillOrphans                 // remove leftovers with SIGKILL, also if they are being asked
-	doHide                        // wait no longer until the console has taken the workers' output
+	doArmAbandon                  // fire the timer when SIGKILL must have had its effect
+	doStopOrphans                 // remove orphans by SIGTERM
+	doKillOrphans                 // remove orphans by SIGKILL, also while doStopOrphans is in progress
+	doHide                        // stop waiting until the workers' output is written to the console
 	doReportFailure               // tell the user that worker locals[0] failed and the others are stopped
 	doReportSignal                // tell the user that locals are stopped because the agent received signal
-	doReportStop                  // tell the user that the ranks stop because of signal, which the agent did not receive, and locals still run
+	doReportStop                  // tell the user that locals still run after the ranks agreed to stop because a worker received signal
 	doReportRestart               // tell the user that another attempt begins
 	doReportAbandoned             // tell the user that locals survive SIGKILL and are left behind
-	doFinish                      // the job is over; the verdict stands
+	doFinish                      // the job is over, and the verdict is final
 )
 
 var verbNames = [...]string{"join", "start", "signal", "abort", "kill", "arm-shutdown", "arm-abandon", "stop-orphans",
@@ -136,14 +137,14 @@ func (a action) String() string {
 	return b.String()
 }
 
-// newCore returns a core that waits for the first round, which the agent joins
-// unasked.
+// newCore returns a core in phase joining. The agent must join the first round without an
+// action of the core.
 func newCore(workers, maxRestarts int) *core {
 	return &core{workers: workers, maxRestarts: maxRestarts}
 }
 
-// Step applies ev and returns the actions it calls for. Events that come too
-// late to matter return none.
+// Step applies ev and returns the actions to perform. It returns none for an event that
+// comes too late to matter.
 func (c *core) Step(ev event) []action {
 	switch ev := ev.(type) {
 	case joined:
@@ -172,7 +173,7 @@ func (c *core) Step(ev event) []action {
 		case stopping:
 			return c.removeOrphansWhenAllEnded()
 		}
-		return nil // abandoned before
+		return nil // the core has already abandoned the workers
 
 	case reaperLost:
 		return c.reaperLost(ev.err)
@@ -185,8 +186,8 @@ func (c *core) Step(ev event) []action {
 
 	case timerFired:
 		if c.phase == stopping && c.killing {
-			// A process that outlives SIGKILL is stuck in the kernel. Waiting
-			// longer would hang the agent as well.
+			// A process that survives SIGKILL is stuck in the kernel. If the core waited
+			// longer, the agent would hang as well.
 			act := action{verb: doReportAbandoned, locals: c.alive}
 			c.alive = nil
 			return append([]action{act}, c.removeOrphansWhenAllEnded()...)
@@ -210,32 +211,32 @@ func (c *core) Step(ev event) []action {
 func (c *core) exited(ev workerExited) []action {
 	i := slices.Index(c.alive, ev.local)
 	if i < 0 {
-		return nil // abandoned before
+		return nil // the core has already abandoned this worker
 	}
 	c.alive = slices.Delete(c.alive, i, i+1)
 	c.exits = append(c.exits, exitRecord{local: ev.local, status: ev.status, late: c.phase == stopping, killed: c.killing, asked: ev.asked != 0})
 	if c.phase == running && ev.asked != 0 {
-		// The other ranks stop by themselves. A signal to those that have received one
-		// would abort them.
+		// The other ranks stop by themselves. A rank that has received a signal already
+		// would take a second one as an abort.
 		c.verdict, c.asked, c.phase = signalled, ev.asked, stopping
 		return append([]action{{verb: doArmShutdown}, c.toAlive(doReportStop, ev.asked)}, c.removeOrphansWhenAllEnded()...)
 	}
 	if c.asked != 0 && c.signal == 0 && c.verdict == signalled && !c.killing && ev.asked == 0 && !ev.status.isSuccess() {
-		// It failed at what the ranks agreed to do before they stop.
+		// The worker failed at its work between the ranks' agreement and the stop.
 		c.verdict = failed
 		return append([]action{{verb: doReportFailure, locals: []int{ev.local}}}, c.removeOrphansWhenAllEnded()...)
 	}
 	if c.phase == running && !ev.status.isSuccess() {
 		c.verdict = failed
-		// Reported after the stop: a console that blocks must not keep the
+		// The report comes after the stop, because a console that blocks must not keep the
 		// other workers running.
 		return append(c.stop(doAbort, syscall.SIGTERM), action{verb: doReportFailure, locals: []int{ev.local}})
 	}
 	return c.removeOrphansWhenAllEnded()
 }
 
-// reaperLost ends the job, in which no worker can be started or waited for any more.
-// What was decided before stands.
+// reaperLost ends the job: without the reaper, the agent can neither start workers nor
+// wait for them. A verdict that was reached before stays.
 func (c *core) reaperLost(err error) []action {
 	c.err, c.alive, c.killing = err, nil, true
 	switch c.phase {
@@ -249,8 +250,9 @@ func (c *core) reaperLost(err error) []action {
 	return []action{{verb: doKillOrphans}}
 }
 
-// signalled passes a first signal on; a second one that means "end" kills, and where
-// all is killed that was left, ends the wait for the console.
+// signalled forwards the first signal to the workers. A second SIGINT or SIGTERM kills
+// them. Once all processes have been sent SIGKILL, another one ends the wait for the
+// console.
 func (c *core) signalled(sig syscall.Signal) []action {
 	first := c.signal == 0
 	if first {
@@ -284,8 +286,8 @@ func (c *core) signalled(sig syscall.Signal) []action {
 	return nil
 }
 
-// stop begins to end the attempt. v is doAbort where the ranks cannot agree on anything any
-// more.
+// stop begins to end the attempt. v is doSignal, or doAbort if the ranks can no longer
+// agree on a common step to stop after.
 func (c *core) stop(v verb, sig syscall.Signal) []action {
 	c.phase = stopping
 	acts := []action{{verb: doArmShutdown}}
@@ -295,7 +297,8 @@ func (c *core) stop(v verb, sig syscall.Signal) []action {
 	return append(acts, c.removeOrphansWhenAllEnded()...)
 }
 
-// kill ends what is left of the attempt, once.
+// kill sends SIGKILL to the remaining processes of the attempt. A second call has no
+// effect.
 func (c *core) kill() []action {
 	if c.killing {
 		return nil
@@ -311,10 +314,9 @@ func (c *core) kill() []action {
 	return nil
 }
 
-// removeOrphansWhenAllEnded moves on when no worker runs any more. Leftovers of a job
-// that succeeded have no claim to time; those of one that is being stopped have
-// the rest of the shutdown timeout, as a worker may be a shell whose child is
-// saving a checkpoint.
+// removeOrphansWhenAllEnded begins to remove orphans if no worker runs. After a success,
+// or a kill, orphans are killed at once. During a stop they have the rest of the shutdown
+// timeout, because a worker may be a shell whose child is saving a checkpoint.
 func (c *core) removeOrphansWhenAllEnded() []action {
 	if len(c.alive) > 0 {
 		return nil

@@ -13,14 +13,14 @@ import (
 	"github.com/goddp/goddp/internal/stopfile"
 )
 
-// jobIDVar carries the job's random id in the environment of its workers.
+// jobIDVar names the variable that holds the job's random id in the workers' environment.
 const jobIDVar = handshake.JobIDVar
 
 // randomID returns 26 random letters and digits.
 func randomID() string { return strings.ToLower(rand.Text()) }
 
-// jobEnv is what the workers of all attempts have in common: the base
-// environment, with defaults for what it does not set.
+// jobEnv returns the environment that the workers of all attempts have in common: Env of
+// the configuration, defaults for variables that it does not set, and the job's variables.
 func jobEnv(c *Config, jobID string) []string {
 	base := c.Env
 	isSet := func(names ...string) bool {
@@ -37,7 +37,7 @@ func jobEnv(c *Config, jobID string) []string {
 	if !isSet("OMP_NUM_THREADS") {
 		env = append(env, "OMP_NUM_THREADS="+strconv.Itoa(max(1, runtime.GOMAXPROCS(0)/c.Workers)))
 	}
-	// A user who chose an error mode by any of its names must not find two switched on.
+	// If the user chose an error mode by any of these names, no second mode may be added.
 	if !isSet("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING", "GODDP_ASYNC_ERROR_HANDLING",
 		"TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT", "GODDP_BLOCKING_WAIT") {
 		env = append(env, "TORCH_NCCL_ASYNC_ERROR_HANDLING=1")
@@ -53,7 +53,7 @@ func jobEnv(c *Config, jobID string) []string {
 	)
 }
 
-// workerEnv adds to env what tells one worker its place in a round.
+// workerEnv adds to env the variables that hold one worker's ranks and the store's address.
 func workerEnv(env []string, round *rendezvous.Round, local, attempt int, errorFile string) []string {
 	add := func(name string, value any) { env = append(env, fmt.Sprintf("%s=%v", name, value)) }
 	env = env[:len(env):len(env)]
@@ -71,8 +71,9 @@ func workerEnv(env []string, round *rendezvous.Round, local, attempt int, errorF
 	add("TORCHELASTIC_RESTART_COUNT", attempt)
 	add("TORCHELASTIC_ERROR_FILE", errorFile)
 	if round.Nodes == 1 {
-		// NCCL's own listeners authenticate nobody, and one node needs no
-		// interface but this. A value that the user set comes first and wins.
+		// NCCL's listeners authenticate nobody, so they should use the loopback interface,
+		// which is enough for one node. A value that the user set comes later in env and
+		// takes precedence.
 		env = append([]string{"NCCL_SOCKET_IFNAME=lo"}, env...)
 	}
 	return env

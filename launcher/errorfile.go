@@ -12,27 +12,27 @@ import (
 	"github.com/goddp/goddp/internal/atomicfile"
 )
 
-// maxErrorFile bounds what is read of an error file, in bytes.
+// maxErrorFile is the largest number of bytes read from an error file.
 const maxErrorFile = 1 << 20
 
-// ErrorFile is what a worker left in the file that TORCHELASTIC_ERROR_FILE
-// names, in torchelastic's format:
+// ErrorFile is the content of the file that TORCHELASTIC_ERROR_FILE names to a worker, in
+// torchelastic's format:
 //
 //	{"message": {"message": "...", "extraInfo": {"py_callstack": "...", "timestamp": "1700000000.123"}}}
 //
-// The inner object may be a plain string instead. A worker that failed because
-// another rank did, which it lost or which told it, adds "caused_by": "2" to extraInfo.
+// The inner object may be a plain string instead. A worker that failed because of the
+// failure of rank 2 adds "caused_by": "2" to extraInfo.
 type ErrorFile struct {
 	Message   string
 	Callstack string    // "" if there is none
-	Time      time.Time // when the error happened; zero if the file does not say
-	// CausedBy is the rank whose failure made the worker fail; nil if it failed for
-	// a reason of its own, or does not say.
+	Time      time.Time // when the error happened; zero if it is not in the file
+	// CausedBy is the rank whose failure made the worker fail. It is nil if the failure
+	// originated in the worker, or if the file does not say.
 	CausedBy *int
 }
 
-// readErrorFile reads the error file of a worker that has ended. No file, or an
-// empty one, is nil and no error.
+// readErrorFile reads the error file of a worker that has ended. It returns nil and no
+// error if there is no file, or if the file is empty.
 func readErrorFile(path string) (*ErrorFile, error) {
 	data, err := atomicfile.Read(path, maxErrorFile)
 	if os.IsNotExist(err) {
@@ -80,11 +80,11 @@ func parseErrorFile(data []byte) (*ErrorFile, error) {
 	return ef, nil
 }
 
-// copyErrorFile tells whoever started this agent, through the error file it
-// named, about the root cause: the worker's own file with errorCode added, or
-// one written on the worker's behalf.
+// copyErrorFile writes the root cause into the error file of this agent's parent. It
+// copies the worker's error file and adds errorCode. If the worker wrote none,
+// copyErrorFile makes one from the exit status.
 func copyErrorFile(root *Failure, path string) error {
-	var doc, message map[string]json.RawMessage // what cannot be read or parsed is replaced below
+	var doc, message map[string]json.RawMessage // if they cannot be read or parsed, they are replaced below
 	if data, err := atomicfile.Read(root.errorPath, maxErrorFile); err == nil {
 		_ = json.Unmarshal(data, &doc)
 	}
@@ -111,7 +111,7 @@ func copyErrorFile(root *Failure, path string) error {
 	return atomicfile.WriteBytes(path, 0o644, data)
 }
 
-// mustMarshal is the JSON of plain data.
+// mustMarshal returns the JSON of v, which must be plain data.
 func mustMarshal(v any) json.RawMessage {
 	text, err := json.Marshal(v)
 	if err != nil {

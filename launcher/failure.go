@@ -13,43 +13,44 @@ import (
 	"github.com/goddp/goddp/internal/flight/analyze"
 )
 
-// Failure is a worker that ended otherwise than by exit code 0.
+// Failure describes a worker that did not exit with code 0.
 //
-// Time orders the failures of an attempt, and the earliest is the root cause:
+// Time orders the failures of an attempt. The earliest failure is the root cause:
 //
-//   - It is the error file's own time where there is one, kept between the
-//     attempt's start and the observed exit.
-//   - For an exit that golaunch's order to stop cannot have caused, because it
-//     was observed or under way before, it is the first exit that was observed,
-//     less 100 ms, or 1 s if the worker crashed. What peers notice of a dying
-//     process, its closed connections, comes before the kernel reports its
-//     death, and their error files follow within milliseconds: without this
-//     they would be dated before their cause.
-//   - Otherwise it is the observed exit.
+//   - If the worker's error file holds a time, Time is that time, limited to the span from
+//     the attempt's start to the observed exit.
+//   - If the exit was observed or under way before golaunch told the workers to stop, Time
+//     is the first observed exit of the attempt minus 100 ms, or minus 1 s if the worker
+//     crashed. The reason is that peers see the closed connections of a dying process
+//     before the kernel reports its death, and write their error files within
+//     milliseconds. Without the correction, effects would be dated before their cause.
+//   - Otherwise Time is the observed exit.
 //
-// Equal times stay in the order in which the kernel reported the exits. A
-// worker whose error file says that it failed because another rank did, and that one
-// failed as well, comes after all that do not, whatever the times.
+// Failures with equal times stay in the order in which the kernel reported the exits. A
+// failure whose error file names another failed rank as its cause comes after all failures
+// that do not, whatever the times.
 type Failure struct {
 	Worker
 	Status Status
 	Time   time.Time
-	// Exited is when the exit was observed.
+	// Exited is the time at which the exit was observed.
 	Exited time.Time
-	// Stopped: the worker ended as golaunch told it to. It counts as failed all
-	// the same if its error file is older than that order: it was still
-	// tearing itself down.
+	// Stopped says that the worker ended because golaunch told it to. The worker still
+	// counts as failed if its error file is older than the order to stop. It was then
+	// exiting because of its error.
 	Stopped bool
-	// ErrorFile is what the worker wrote about its error, or nil.
+	// ErrorFile is the worker's error file; nil if it wrote none.
 	ErrorFile *ErrorFile
-	// Crash holds the first lines of the Go runtime's crash report, if there is
-	// one. A Go program that crashes exits with 2, as may one that means to.
+	// Crash holds the first lines of the Go runtime's crash report; nil if there is none.
+	// A Go program that crashes exits with code 2. A program may also exit with code 2
+	// without a crash.
 	Crash []string
-	// Stderr holds the last lines that the worker wrote there, and where it exited with 2
-	// without a crash, as a Go program does whose flags are wrong, the first ones as well.
+	// Stderr holds the last lines of the worker's stderr. If the worker exited with code
+	// 2 without a crash, as a Go program with wrong flags does, it also holds the first
+	// lines.
 	Stderr []string
 
-	errorPath string // where ErrorFile was read from
+	errorPath string // the path of ErrorFile
 }
 
 const (
@@ -57,9 +58,9 @@ const (
 	crashCredit = time.Second
 )
 
-// date sets Time. start is when the attempt began, ordered when its first
-// failure was observed and the stop ordered, and late says that this exit may
-// follow from that order.
+// date sets Time. start is the time at which the attempt began. ordered is the time at
+// which its first failure was observed and the other workers were told to stop. late says
+// that this exit may be an effect of that order.
 func (f *Failure) date(start, ordered time.Time, late bool) {
 	switch {
 	case f.ErrorFile != nil && !f.ErrorFile.Time.IsZero():
@@ -79,15 +80,15 @@ func (f *Failure) date(start, ordered time.Time, late bool) {
 	}
 }
 
-// crashed reports a death that the program did not choose. SIGABRT is chosen:
-// it is how watchdogs end a process whose peers are gone.
+// crashed reports whether the process died without choosing to. A process chooses
+// SIGABRT: watchdogs end a process by it when its peers are gone.
 func (f *Failure) crashed() bool {
 	return len(f.Crash) > 0 || f.Status.Signal != 0 && f.Status.Signal != syscall.SIGABRT
 }
 
-// stoppedBy reports whether an exit after the order to stop looks like
-// obedience: success, death by sig or by golaunch's SIGKILL, or the exit code
-// that programs give which catch sig.
+// stoppedBy reports whether an exit after the order to stop looks like an effect of the
+// order: success, death by sig or by golaunch's SIGKILL, or the usual exit code of a
+// program that catches sig.
 func stoppedBy(s Status, sig syscall.Signal, killed bool) bool {
 	return s.isSuccess() || s == Status{Signal: sig} || s == Status{Code: 128 + int(sig)} ||
 		killed && s.Signal == syscall.SIGKILL
@@ -97,33 +98,34 @@ func stoppedBy(s Status, sig syscall.Signal, killed bool) bool {
 type FailureError struct {
 	Program  string
 	Host     string
-	Restarts int // how many attempts had failed before
-	// Root is the failure that came first, Others the rest by Time, and Stopped
-	// the workers that golaunch stopped because of it.
+	Restarts int // number of attempts that had failed before
+	// Root is the earliest failure. Others holds the other failures, ordered by Time.
+	// Stopped holds the workers that golaunch stopped because of the failure.
 	Root    Failure
 	Others  []Failure
 	Stopped []Failure
-	// Records is the folder with the flight records of the workers, or "".
+	// Records is the folder with the workers' flight records, or "".
 	Records string
-	// Meaning is what the records say, or nil. The first failure that is observed
-	// may be that of a rank which waited for another in vain.
+	// Meaning is the analysis of the flight records, or nil. It may name another rank
+	// than Root: the first rank that fails may have waited in vain for another.
 	Meaning *analyze.Report
 }
 
-// newFailureError sorts failures, which are in the order observed, into cause,
-// echoes and stopped workers. ordered is when golaunch ordered the stop.
+// newFailureError sorts failures into the root cause, other failures and stopped workers.
+// The caller passes them in the order in which the exits were observed. ordered is the
+// time at which golaunch told the workers to stop.
 func newFailureError(program, host string, restarts int, failures []Failure, ordered time.Time) *FailureError {
 	e := &FailureError{Program: program, Host: host, Restarts: restarts}
-	// Stable, so that failures of equal time stay in the order observed.
 	failed := map[int]bool{}
 	for _, f := range failures {
 		failed[f.Rank] = true
 	}
+	// The sort is stable: failures of equal time stay in the order of their exits.
 	slices.SortStableFunc(failures, func(a, b Failure) int {
-		switch ea, eb := a.echoes(failed), b.echoes(failed); {
-		case ea == eb:
+		switch isEffectA, isEffectB := a.isEffect(failed), b.isEffect(failed); {
+		case isEffectA == isEffectB:
 			return a.Time.Compare(b.Time)
-		case eb:
+		case isEffectB:
 			return -1
 		default:
 			return 1
@@ -143,8 +145,8 @@ func newFailureError(program, host string, restarts int, failures []Failure, ord
 	return e
 }
 
-// echoes reports whether f failed because another of the failed ranks did.
-func (f *Failure) echoes(failed map[int]bool) bool {
+// isEffect reports whether the error file names another failed rank as the cause.
+func (f *Failure) isEffect(failed map[int]bool) bool {
 	if f.ErrorFile == nil || f.ErrorFile.CausedBy == nil {
 		return false
 	}
@@ -152,7 +154,7 @@ func (f *Failure) echoes(failed map[int]bool) bool {
 	return cause != f.Rank && failed[cause]
 }
 
-// causedByOthers is what the workers wrote, by rank, that failed because another did.
+// causedByOthers returns the error files that name another rank as the cause, by rank.
 func (e *FailureError) causedByOthers() map[int]*ErrorFile {
 	files := map[int]*ErrorFile{}
 	for _, f := range slices.Concat([]Failure{e.Root}, e.Others, e.Stopped) {
@@ -173,7 +175,8 @@ func (e *FailureError) Error() string {
 	return text
 }
 
-// ExitCode is the worker's own, or 1 if golaunch took away its chance to give one.
+// ExitCode returns the worker's exit code, or 1 if golaunch stopped the worker before it
+// could exit by itself.
 func (f *Failure) ExitCode() int {
 	if f.Stopped {
 		return 1
@@ -181,7 +184,7 @@ func (f *Failure) ExitCode() int {
 	return f.Status.ExitCode()
 }
 
-// reason is one line about why the worker failed, or "" if it left no word.
+// reason returns one line about why the worker failed, or "" if it left no reason.
 func (f *Failure) reason() string {
 	if f.ErrorFile != nil {
 		first, _, _ := strings.Cut(strings.TrimSpace(f.ErrorFile.Message), "\n")
@@ -204,8 +207,8 @@ func (f *Failure) stack() []string {
 	return describeStack(strings.Join(f.Crash, "\n"))
 }
 
-// showsStack reports whether the report says where in its program a rank crashed. It need
-// not for a rank that golaunch stopped because of another.
+// showsStack reports whether the report shows the place in the program at which a rank
+// crashed. For a rank that golaunch stopped it returns true, since no place is needed.
 func (e *FailureError) showsStack(rank int) bool {
 	if slices.ContainsFunc(e.Stopped, func(f Failure) bool { return f.Rank == rank }) {
 		return true
@@ -236,9 +239,9 @@ func (e *startError) Error() string {
 
 func (e *startError) Unwrap() error { return e.Err }
 
-// ExitCode is the code that a command should exit with after [Run] returned
-// err: the root cause's own, 128+n for signal n, 2 for a program that cannot be
-// executed, else 1.
+// ExitCode returns the code with which a command should exit after [Run] returned err: 0
+// for nil, the exit code of the root cause, 128+n for signal n, 2 for a program that
+// cannot be executed, else 1.
 func ExitCode(err error) int {
 	var failure *FailureError
 	var signal *SignalError

@@ -14,55 +14,58 @@ import (
 	"time"
 )
 
-// request is what an agent tells its reaper. One field is set.
+// request is a message from the agent to its reaper. Exactly one field is set.
 type request struct {
-	// Discard is a folder that the reaper removes if the agent dies. It need not
-	// exist yet.
+	// Discard is the path of a folder that the reaper removes if the agent dies. The
+	// folder need not exist yet.
 	Discard []byte         `json:",omitempty"`
 	Start   *startRequest  `json:",omitempty"`
 	Signal  *signalRequest `json:",omitempty"`
 	Orphans *orphanRequest `json:",omitempty"`
 }
 
-// startRequest starts a worker. Its stdout, its stderr, and then the files that it
-// inherits from descriptor 3 on, come with the request. Its texts may hold any byte but 0.
+// startRequest asks for the start of a worker. The files that come with the request are
+// the worker's stdout, its stderr, and the files for descriptors 3 and above. Texts are
+// byte slices because they may hold any byte except 0.
 type startRequest struct {
 	Local     int
 	Path, Dir []byte
 	Args, Env [][]byte
 }
 
-// signalRequest sends a signal to the process groups of workers that have not ended.
+// signalRequest asks the reaper to signal the process groups of those workers in Locals
+// that have not ended.
 type signalRequest struct {
 	Locals []int
 	Signal syscall.Signal
 }
 
-// orphanRequest removes what the workers of an attempt, which have all ended, left
-// behind. A second request of the same attempt may only add Kill.
+// orphanRequest asks the reaper to remove the processes that the workers of an attempt
+// left behind. All workers must have ended. A second request of the same attempt may only
+// add Kill.
 type orphanRequest struct {
 	Attempt  int
-	Kill     bool          // with SIGKILL, else with SIGTERM
-	Interval time.Duration // between two looks, at most
+	Kill     bool          // use SIGKILL instead of SIGTERM
+	Interval time.Duration // the longest pause between two searches
 }
 
-// report is what a reaper tells its agent. One field is set.
+// report is a message from the reaper to its agent. Exactly one field is set.
 type report struct {
 	Started *startReport  `json:",omitempty"`
 	Exited  *exitReport   `json:",omitempty"`
 	Orphans *orphanReport `json:",omitempty"`
 }
 
-// startReport answers a startRequest. After a failure the reaper drops the start
-// requests that follow, without an answer, up to the next orphanRequest.
+// startReport answers a startRequest. After a failure the reaper drops further start
+// requests without an answer, until an orphanRequest is done.
 type startReport struct {
 	Local int
-	PID   int           // 0 on a failure
-	Errno syscall.Errno // the failure's, if it has one
-	Error string        // the failure
+	PID   int           // 0 if the start failed
+	Errno syscall.Errno // the system error of the failure, if it has one
+	Error string        // the text of the failure
 }
 
-// err is the failure, as errors.Is knows it.
+// err returns the failure as an error that works with errors.Is.
 func (r *startReport) err() error {
 	if r.Errno == 0 {
 		return errors.New(r.Error)
@@ -70,7 +73,7 @@ func (r *startReport) err() error {
 	return &remoteError{r.Error, r.Errno}
 }
 
-// remoteError is an error that another process met.
+// remoteError is an error that another process returned.
 type remoteError struct {
 	text  string
 	errno syscall.Errno
@@ -79,7 +82,7 @@ type remoteError struct {
 func (e *remoteError) Error() string { return e.text }
 func (e *remoteError) Unwrap() error { return e.errno }
 
-// exitReport says that a worker has ended and has been waited for.
+// exitReport says that a worker has ended, and that the reaper has waited for it.
 type exitReport struct {
 	PID    int
 	Status Status
@@ -89,26 +92,26 @@ type exitReport struct {
 // orphanReport answers the orphanRequests of an attempt.
 type orphanReport struct {
 	Attempt   int
-	Survivors []int  // of SIGKILL
-	Error     string // why there may be more; "" if there are no more
+	Survivors []int  // processes that survived SIGKILL
+	Error     string // why there may be further survivors; "" if there are none
 }
 
 const (
-	// maxMessage bounds a message. The kernel takes a few megabytes of arguments and
-	// environment, and base64 adds a third.
+	// maxMessage is the largest size of a message. The kernel accepts a few megabytes of
+	// arguments and environment, and base64 adds a third.
 	maxMessage = 64 << 20
-	// maxFiles bounds the files of a message.
+	// maxFiles is the largest number of files that a message carries.
 	maxFiles = 16
 )
 
-// messageConn carries messages over a stream socket: the length of the message in 4
-// bytes, with which its files come, and its JSON.
+// messageConn carries messages over a stream socket. A message is its length in 4 bytes,
+// to which its files are attached, followed by its JSON.
 type messageConn struct {
 	*net.UnixConn
 	mu sync.Mutex // held while a message is written
 }
 
-// newMessageConn returns the connection over f, a socket, and closes f.
+// newMessageConn returns a connection over the socket f. It closes f.
 func newMessageConn(f *os.File) (*messageConn, error) {
 	defer f.Close()
 	c, err := net.FileConn(f)
@@ -125,7 +128,7 @@ func newMessageConn(f *os.File) (*messageConn, error) {
 
 // socketPair returns two sockets that are connected to each other.
 func socketPair() (a, b *os.File, err error) {
-	// No process may be started before the descriptors are marked.
+	// No process may be started before the descriptors are marked close-on-exec.
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
@@ -195,7 +198,7 @@ func (c *messageConn) receive(message any) (files []*os.File, err error) {
 	return files, json.Unmarshal(body, message)
 }
 
-// filesOf returns the files that came with a message.
+// filesOf returns the files in the control data of a message.
 func filesOf(control []byte) (files []*os.File, err error) {
 	messages, err := syscall.ParseSocketControlMessage(control)
 	if err != nil {
@@ -220,7 +223,8 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// bytesOf and stringsOf keep every byte of texts, which JSON strings do not.
+// bytesOf and stringsOf convert texts without loss. JSON strings would lose bytes that
+// are not UTF-8.
 func bytesOf(texts []string) [][]byte {
 	b := make([][]byte, len(texts))
 	for i, text := range texts {

@@ -6,18 +6,19 @@ import (
 	"time"
 )
 
-// firstPoll is the first pause between two looks; the pauses double up to the
-// configured interval.
+// firstPoll is the first pause between two searches for processes. The pauses double up
+// to the configured interval.
 const firstPoll = time.Millisecond
 
-// finder finds processes that are alive and calls act for each, as soon as it is
-// found, with a target for kill(2). It returns them, and why there may be more.
+// finder searches for live processes. It calls act for each as soon as it finds it, with
+// a target for kill(2). It returns the targets, and an error if there may be more.
 type finder func(act func(target int)) (found []int, err error)
 
-// stopOrphans returns when find finds nothing, or with what is left limit after kill
-// was closed. It asks each process once, with SIGTERM, and kills once kill is closed.
-// There is no event for the end of a process that is not a child, so it looks
-// repeatedly, at most interval apart.
+// stopOrphans stops the processes that find finds. It sends SIGTERM once to each process.
+// When kill is closed it sends SIGKILL instead. It returns when find finds nothing, or, with
+// the remaining processes, when limit has passed since kill was closed. The end of a
+// process that is not a child causes no event, so stopOrphans searches again after pauses
+// of at most interval.
 func stopOrphans(find finder, interval, limit time.Duration, kill <-chan struct{}) orphanReport {
 	asked := map[int]bool{}
 	ask := func(target int) {
@@ -43,10 +44,10 @@ func stopOrphans(find finder, interval, limit time.Duration, kill <-chan struct{
 	}
 }
 
-// killOrphans sends SIGKILL to what find finds until it finds nothing, and returns
-// what lives when limit has passed, or why it cannot know of any then. It does not
-// pause as long as new processes come: one that forks and exits must be killed before
-// it forks.
+// killOrphans sends SIGKILL to the processes that find finds, until find finds nothing or
+// limit has passed. It then reports the survivors, or why it cannot know them. It does not
+// pause while find returns new processes, because a process that forks and exits must be
+// killed before it forks again.
 func killOrphans(find finder, interval, limit time.Duration) orphanReport {
 	killed := map[int]bool{}
 	fresh := false
@@ -77,10 +78,10 @@ func killOrphans(find finder, interval, limit time.Duration) orphanReport {
 	}
 }
 
-// groupMembers finds process groups that have members, for processes that orphans do
-// not become children of. The leaders must have been waited for. A group whose
-// leader's number is a process again is a stranger's: no process gets the number of
-// a group that has members.
+// groupMembers returns a finder of those groups that still have members. A process that is
+// no subreaper uses it. The leaders of the groups must have been waited for. The kernel
+// gives no process the number of a group that has members, so if a process has a group's
+// number, the number belongs to a new group of somebody else.
 func groupMembers(groups []int) finder {
 	return func(act func(target int)) (found []int, err error) {
 		groups = slices.DeleteFunc(groups, func(pgid int) bool {

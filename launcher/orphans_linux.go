@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxLooks bounds how often descendants looks again when it finds nothing although
-// there are children.
+// maxLooks is how often descendants searches when this process has children but the
+// search finds none.
 const maxLooks = 100
 
-// setSubreaper makes orphans below this process its children, or ends that.
+// setSubreaper switches on or off that orphans below this process become its children.
 func setSubreaper(on bool) error {
 	var flag uintptr
 	if on {
@@ -25,15 +25,16 @@ func setSubreaper(on bool) error {
 	return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, flag, 0, 0, 0)
 }
 
-// descendants is a finder of all processes below this one, which must be a subreaper
-// and have no children that it wants to keep. It waits for those of its children that
-// have ended, each by its number.
+// descendants is a finder of all processes below this process. This process must be a
+// subreaper, and must have no children that it wants to keep. descendants waits for each
+// child that has ended, by its process id.
 //
-// A process whose main thread has ended while others live looks like a zombie, but
-// cannot be waited for, and a signal reaches it: it counts as alive.
+// A process whose main thread has ended while other threads live looks like a zombie. It
+// cannot be waited for, and signals reach it, so it counts as alive.
 //
-// The kernel, not the list, says that nothing is left: a list may lack a process
-// that becomes this one's child meanwhile, but this process then has a child.
+// The list of children in /proc may miss a process that becomes a child during the search.
+// So descendants asks the kernel whether this process has any children before it returns
+// nothing.
 func descendants(act func(pid int)) (found []int, err error) {
 	self := os.Getpid()
 	for range maxLooks {
@@ -56,10 +57,10 @@ func descendants(act func(pid int)) (found []int, err error) {
 	return nil, errors.New("this process has children, but /proc does not list them")
 }
 
-// reapOrphans waits for the children of this process that have ended, but for those
-// that are to be kept.
+// reapOrphans waits for the children of this process that have ended, except those for
+// which keep returns true.
 func reapOrphans(keep func(pid int) bool) {
-	// One that is missed now is reaped later.
+	// The error is ignored: a zombie that is missed now is reaped by a later call.
 	_ = forEachChild(os.Getpid(), func(pid int) error {
 		if !keep(pid) {
 			reap(pid)
@@ -68,7 +69,7 @@ func reapOrphans(keep func(pid int) bool) {
 	})
 }
 
-// reap waits for a child if it has ended, and reports whether it is gone.
+// reap waits for a child if the child has ended, and reports whether the child is gone.
 func reap(pid int) bool {
 	n, err := unix.Wait4(pid, nil, unix.WNOHANG|unix.WALL, nil)
 	return n == pid || err == unix.ECHILD
@@ -84,15 +85,15 @@ func hasChildren() bool {
 	}
 }
 
-// forEachBelow calls f for a process and for all that are below it, each before what
-// is below it: once f has killed a process, it has no more children.
+// forEachBelow calls f for a process and for all its descendants, parents before children:
+// once f has killed a process, that process starts no more children.
 func forEachBelow(pid int, f func(pid int)) error {
 	f(pid)
 	return forEachChild(pid, func(pid int) error { return forEachBelow(pid, f) })
 }
 
-// forEachChild calls f for the children of a process. The error is f's, or says that
-// this process could not look.
+// forEachChild calls f for the children of a process. It returns the errors of f, and an
+// error if this process could not read the list of children.
 func forEachChild(pid int, f func(pid int) error) error {
 	tasks := "/proc/" + strconv.Itoa(pid) + "/task"
 	threads, err := namesIn(tasks)
@@ -114,7 +115,7 @@ func forEachChild(pid int, f func(pid int) error) error {
 	return errors.Join(errs...)
 }
 
-// namesIn lists a folder without its entries' types.
+// namesIn returns the names in a folder.
 func namesIn(path string) ([]string, error) {
 	dir, err := os.Open(path)
 	if err != nil {
@@ -124,16 +125,16 @@ func namesIn(path string) ([]string, error) {
 	return dir.Readdirnames(-1)
 }
 
-// lacking reports whether err says that this process, or the machine, lacks what it
-// takes to look at a process, and so nothing about that process.
+// lacking reports whether err means that this process or the machine has too few
+// descriptors or too little memory. Such an error says nothing about the process that was
+// examined.
 func lacking(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM)
 }
 
-// exiting reports whether process pid is on its way out, a zombie, or gone.
-// Whatever of its end others may have noticed, such as a closed connection, it
-// has been exiting since before that. A process whose main thread alone has ended is
-// not exiting.
+// exiting reports whether process pid is exiting, a zombie, or gone. If another process
+// has noticed the end of pid, by a closed connection for example, exiting returns true. A
+// process of which only the main thread has ended is not exiting.
 func exiting(pid int) bool {
 	proc := "/proc/" + strconv.Itoa(pid)
 	if gone, err := threadExiting(proc); !gone {
@@ -170,7 +171,7 @@ func statFields(folder string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The second is the name in parentheses, which may hold anything.
+	// The second field is the name in parentheses. It may hold spaces and parentheses.
 	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
 	if len(fields) < 7 {
 		return nil, fmt.Errorf("%s/stat is %q", folder, data)
@@ -178,8 +179,8 @@ func statFields(folder string) ([]string, error) {
 	return fields, nil
 }
 
-// hasLivingMember reports whether a process group has a member that is not a zombie.
-// Not every init waits for the zombies that become its children.
+// hasLivingMember reports whether a process group has a member that is not a zombie. A
+// zombie may stay for ever, because not every init process waits for its children.
 func hasLivingMember(pgid int) bool {
 	names, err := namesIn("/proc")
 	for _, name := range names {
@@ -195,8 +196,8 @@ func hasLivingMember(pgid int) bool {
 	return err != nil
 }
 
-// killPending reports whether a thread has a SIGKILL ahead of it: its process is
-// ending, but the thread has not run since.
+// killPending reports whether a thread has a pending SIGKILL: its process is ending, but
+// the thread has not run since.
 func killPending(folder string) bool {
 	data, _ := os.ReadFile(folder + "/status")
 	_, rest, _ := bytes.Cut(data, []byte("\nSigPnd:"))

@@ -4,20 +4,17 @@ package launcher
 
 import "errors"
 
-// setSubreaper would make orphans below this process its children; this system has
-// no such thing.
+// setSubreaper returns an error, because this system has no subreapers.
 func setSubreaper(bool) error { return errors.ErrUnsupported }
 
-// descendants would find all processes below this one, but without setSubreaper nobody asks.
+// descendants is never called on this system, because setSubreaper fails.
 func descendants(func(int)) ([]int, error) { return nil, errors.ErrUnsupported }
 
-// reapOrphans has nothing to do: no orphan becomes this process's child.
+// reapOrphans does nothing, because no orphan becomes a child of this process.
 func reapOrphans(func(int) bool) {}
 
-// exiting would report whether process pid is on its way out; this system does
-// not say.
+// exiting returns false, because this system does not say whether a process is exiting.
 func exiting(pid int) bool { return false }
 
-// hasLivingMember would tell zombies from living members of a process group that has
-// members.
+// hasLivingMember returns true: this system does not tell zombies from living members.
 func hasLivingMember(int) bool { return true }

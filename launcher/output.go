@@ -10,34 +10,36 @@ import (
 )
 
 const (
-	// maxLine bounds a shown line; a longer one is continued on the next, after the prefix.
+	// maxLine is the longest line that is shown. A longer one continues on the next line,
+	// after the prefix.
 	maxLine = 64 << 10
-	// drainGrace is how long an ended worker's pipe may stay open in the hands
-	// of a process that was not found.
+	// drainGrace is how long the agent reads from the pipe of an ended worker if another
+	// process still holds the pipe open.
 	drainGrace = 100 * time.Millisecond
-	// maxBacklog bounds what is read from a pipe after that; no pipe holds more
-	// unless root enlarged it.
+	// maxBacklog is the largest number of bytes read from a pipe after drainGrace. No pipe
+	// holds more, unless root enlarged it.
 	maxBacklog = 1 << 20
 )
 
-// stream carries one output stream of one worker from its pipe to where it is
-// wanted. Its fields belong to the goroutine that runs copy.
+// stream copies one output stream of one worker from its pipe to the console and to a
+// file. Only the goroutine that runs copy uses its fields, until copy has returned.
 type stream struct {
 	pipe    *os.File // read end, closed by copy
 	console *console
 	shown   io.Writer       // one of the console's writers, or nil
 	redraws bool            // shown is a terminal, which redraws lines in place
-	hidden  <-chan struct{} // closed when the console is waited for no longer
+	hidden  <-chan struct{} // closed when copy must no longer wait for the console
 	prefix  string
 	file    *os.File     // gets the bytes unchanged, closed by copy; or nil
 	tail    *tail        // remembers the last lines; or nil
 	holder  *stackHolder // keeps a crash's stack from being shown; or nil
 
 	lines splitter
-	out   []byte // lines with prefix, on their way to the console
+	out   []byte // lines with their prefix, to be written to the console
 }
 
-// copy runs until every writer has closed the pipe, or endSoon has cut it off.
+// copy copies the stream until every writer has closed the pipe, or until endSoon's
+// deadline has passed.
 func (s *stream) copy() {
 	defer s.pipe.Close()
 	buf := make([]byte, 32<<10)
@@ -62,13 +64,13 @@ func (s *stream) copy() {
 	}
 }
 
-// endSoon makes copy return when what the pipe holds has been read, whoever
-// still holds its other end.
+// endSoon makes copy return after it has read what the pipe holds, even if a process still
+// holds the other end.
 func (s *stream) endSoon() {
 	_ = s.pipe.SetReadDeadline(time.Now().Add(drainGrace)) // fails only if copy has closed it
 }
 
-// takeBacklog takes what is in the pipe without waiting for more.
+// takeBacklog reads what the pipe holds. It does not wait for more.
 func (s *stream) takeBacklog(buf []byte) {
 	if s.pipe.SetReadDeadline(time.Time{}) != nil {
 		return
@@ -91,6 +93,7 @@ func (s *stream) takeBacklog(buf []byte) {
 	}
 }
 
+// take writes p to the file and shows the lines that p completes.
 func (s *stream) take(p []byte) {
 	if s.file != nil && len(p) > 0 {
 		if _, err := s.file.Write(p); err != nil {
@@ -102,7 +105,7 @@ func (s *stream) take(p []byte) {
 	s.show()
 }
 
-// closeFile forgets the file, and says so if err is why.
+// closeFile stops writing the file. It logs err if err is not nil.
 func (s *stream) closeFile(err error) {
 	s.file = nil
 	if err != nil {
@@ -110,7 +113,8 @@ func (s *stream) closeFile(err error) {
 	}
 }
 
-// line passes a line on. On a terminal the next line takes the place of one that is redrawn.
+// line handles one complete line of the worker. redrawn says that the line ended with a
+// lone "\r".
 func (s *stream) line(text []byte, redrawn bool) {
 	if s.tail != nil {
 		s.tail.add(text)
@@ -127,8 +131,8 @@ func (s *stream) line(text []byte, redrawn bool) {
 	}
 }
 
-// append adds a line to those that show writes. A terminal erases a line that ended with
-// a lone "\r" before it shows the next.
+// append adds a line to the lines that show writes. On a terminal, the next line replaces
+// a line that ended with a lone "\r".
 func (s *stream) append(text []byte, redrawn bool) {
 	if n := len(s.out); n > 0 && s.out[n-1] == '\r' {
 		s.out = append(s.out, eraseLine...)
@@ -142,8 +146,8 @@ func (s *stream) append(text []byte, redrawn bool) {
 	}
 }
 
-// showStack shows the stack that is held, if there is one. It must be called after copy
-// has returned.
+// showStack shows the stack that the holder keeps, if there is one. It must be called
+// after copy has returned.
 func (s *stream) showStack() {
 	if s.holder == nil || s.shown == nil {
 		return
@@ -155,26 +159,26 @@ func (s *stream) showStack() {
 	s.out = nil
 }
 
-// show writes the lines gathered from one read in one call.
+// show writes the lines of one read from the pipe to the console, in one write.
 func (s *stream) show() {
 	if len(s.out) == 0 {
 		return
 	}
 	if !s.console.write(s.shown, s.out, s.hidden) {
-		s.shown, s.out = nil, nil // the console may still be at it
+		s.shown, s.out = nil, nil // the console may still be writing s.out
 	}
 	s.out = s.out[:0]
 }
 
-// splitter cuts a byte stream into lines without their ends. A line ends with
-// "\n", "\r\n", or a lone "\r", which is how progress bars redraw; a "\r" with
-// no text before it is not a line. A line never exceeds maxLine bytes.
+// splitter cuts a byte stream into lines and removes their ends. A line ends with "\n",
+// with "\r\n", or with a lone "\r", as progress bars write it. A "\r" without text before
+// it ends no line. No line is longer than maxLine bytes.
 type splitter struct {
 	partial []byte
-	afterCR bool // partial is a line that ended with "\r": the next byte tells how
+	afterCR bool // partial ended with "\r"; the next byte shows whether the end is "\r\n"
 }
 
-// feed calls emit for each line that p completes, and tells whether it ended with a
+// feed calls emit for each line that p completes. redrawn says that the line ended with a
 // lone "\r". emit must not keep its argument.
 func (s *splitter) feed(p []byte, emit func(line []byte, redrawn bool)) {
 	for len(p) > 0 {
@@ -210,13 +214,14 @@ func (s *splitter) feed(p []byte, emit func(line []byte, redrawn bool)) {
 	}
 }
 
-// flush emits the last line if nothing ended it.
+// flush emits the last line if it has no end.
 func (s *splitter) flush(emit func(line []byte, redrawn bool)) {
 	if len(s.partial) > 0 {
 		s.emit(nil, false, emit)
 	}
 }
 
+// emit emits the partial line with rest appended.
 func (s *splitter) emit(rest []byte, redrawn bool, emit func([]byte, bool)) {
 	if len(s.partial) == 0 {
 		emit(rest, redrawn)
@@ -227,7 +232,7 @@ func (s *splitter) emit(rest []byte, redrawn bool, emit func([]byte, bool)) {
 	s.partial = s.partial[:0]
 }
 
-// lineEnd is the index of the first line end in p, or -1.
+// lineEnd returns the index of the first "\n" or "\r" in p, or -1.
 func lineEnd(p []byte) int {
 	lf := bytes.IndexByte(p, '\n')
 	if lf >= 0 {

@@ -13,35 +13,37 @@ import (
 	"time"
 )
 
-// reaperVar marks a process that is to be a reaper. Its stdin is a socket to the agent.
+// reaperVar is set in the environment of a reaper. The reaper's stdin is a socket to the
+// agent.
 const reaperVar = "GODDP_REAPER"
 
 const (
-	// orphanLimit is how long processes that were sent SIGKILL are waited for.
+	// orphanLimit is how long the reaper waits for orphans after SIGKILL.
 	orphanLimit = 5 * time.Second
-	// deadAgentLimit is the same where the agent is dead: nobody waits, and a process
-	// stuck in a driver may take a minute to die.
+	// deadAgentLimit takes the place of orphanLimit if the agent is dead. It is longer
+	// because nobody waits for the reaper then, and a process that is stuck in a driver
+	// may take a minute to die.
 	deadAgentLimit = 2 * time.Minute
-	// reapDelay is how long an orphan may be a zombie while the job runs, so that a
-	// burst of them is reaped at once.
+	// reapDelay is how long the reaper collects ended orphans before it waits for them, so
+	// that it handles a burst at once.
 	reapDelay = 50 * time.Millisecond
 )
 
-// canReap is set by ReaperMain: starting this executable again is safe only if its
-// main asks first whether it is a reaper.
+// canReap says that ReaperMain was called. Only then is it safe to start this executable
+// again as a reaper.
 var canReap atomic.Bool
 
-// ReaperMain must be called first in main, or in TestMain, of a program that calls
-// [Run]. In a process that Run started as a reaper it does not return; elsewhere it
-// does so at once, and lets Run start reapers.
+// ReaperMain must be called first in main, or in TestMain, of a program that calls [Run].
+// In a process that Run started as a reaper, ReaperMain does not return. In any other
+// process it returns at once, and Run may start reapers from then on.
 func ReaperMain() {
 	if os.Getenv(reaperVar) == "" {
 		canReap.Store(true)
 		return
 	}
-	// A signal to every process of the machine, or of the session, reaches this one
-	// too, which must outlive the others. What is ignored stays ignored in the workers,
-	// and what is caught does not stay caught: so each signal is left as it is there.
+	// The reaper must outlive the workers, so it must survive a signal to every process of
+	// the machine or the session. It catches the signals instead of ignoring them, because
+	// the workers would inherit ignored signals, but do not inherit caught ones.
 	for _, sig := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM} {
 		if !signal.Ignored(sig) {
 			signal.Notify(make(chan os.Signal, 1), sig)
@@ -56,35 +58,35 @@ func ReaperMain() {
 	r.serve()
 	r.killAll()
 	for _, folder := range r.folders {
-		_ = os.RemoveAll(folder) // nobody is left to be told of an error
+		_ = os.RemoveAll(folder) // an error can be reported to nobody
 	}
 	os.Exit(0)
 }
 
-// reaper starts the workers of a job, waits for them, signals them, and kills what
-// they leave behind, as the agent tells it. It is a process of its own, or, in
-// programs that do not call ReaperMain, a goroutine of the agent.
+// reaper is the parent of a job's workers. At the agent's request it starts, signals and
+// waits for them, and kills the processes that they leave behind. It is a process, or a
+// goroutine of the agent in programs that do not call ReaperMain.
 type reaper struct {
 	conn      *messageConn
 	subreaper bool // orphans become this process's children
 	watcher   *watcher
 	exits     chan exit
 
-	// The rest belongs to the goroutine that calls serve.
-	folders  []string       // to be removed if the agent dies
-	workers  map[int]*child // that have not ended, by local rank
+	// Only the goroutine that calls serve uses the following fields.
+	folders  []string       // folders to remove if the agent dies
+	workers  map[int]*child // workers that have not ended, by local rank
 	refusing bool           // a worker of this attempt could not be started
 	groups   []int          // process groups of this attempt's workers that have ended
 	cleaned  int            // the last attempt whose orphans are gone; -1 before the first
-	kill     chan struct{}  // closed to make the removal of orphans kill; nil if there is none
+	kill     chan struct{}  // closed to make the removal of orphans use SIGKILL; nil if none is in progress
 	removals chan orphanReport
 }
 
-// child is a worker as its parent knows it.
+// child is a worker process, as the reaper knows it.
 type child struct {
 	local int
 	pid   int
-	pidfd int // -1 where there are none
+	pidfd int // -1 if the system has no pidfds
 	cmd   *exec.Cmd
 }
 
@@ -101,13 +103,14 @@ func newReaper(conn *messageConn, subreaper bool) *reaper {
 	}
 }
 
-// serve does what the agent says until the connection ends.
+// serve performs the agent's requests until the connection ends.
 func (r *reaper) serve() {
-	// The parent-death signal of a worker reports the death of the thread that forked it.
+	// A worker's parent-death signal is sent when the thread that forked the worker ends,
+	// so this thread must live as long as serve.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	requests := make(chan func())
-	go r.receive(requests) // ends with the connection
+	go r.receive(requests) // returns when the connection ends
 	var deaths chan os.Signal
 	if r.subreaper {
 		deaths = make(chan os.Signal, 1)
@@ -138,7 +141,8 @@ func (r *reaper) serve() {
 	}
 }
 
-// receive passes on what the agent asks for.
+// receive turns the agent's requests into functions for serve to call. It closes requests
+// when the connection ends.
 func (r *reaper) receive(requests chan<- func()) {
 	defer close(requests)
 	for {
@@ -163,7 +167,7 @@ func (r *reaper) receive(requests chan<- func()) {
 	}
 }
 
-// report tells the agent. One that is dead does not hear it.
+// report sends a message to the agent. It ignores an error: the agent is dead then.
 func (r *reaper) report(message report) { _ = r.conn.send(message) }
 
 func (r *reaper) isWorker(pid int) bool {
@@ -200,13 +204,13 @@ func (r *reaper) start(q *startRequest, files []*os.File) {
 	r.watcher.add(c)
 }
 
-// signal sends a signal to the groups of workers, and wakes those of their processes
-// that are suspended, which would not act on it otherwise. No worker that has been
-// waited for is in workers, so that its group's number cannot be another's.
+// signal sends a signal to the process groups of workers, and then SIGCONT, because
+// suspended processes would not act on the signal. The reaper has not yet waited for any
+// of r.workers, so no group's number can belong to another process.
 func (r *reaper) signal(q *signalRequest) {
 	for _, local := range q.Locals {
 		if c := r.workers[local]; c != nil {
-			_ = syscall.Kill(-c.pid, q.Signal) // ESRCH: it has just ended
+			_ = syscall.Kill(-c.pid, q.Signal) // fails with ESRCH if the worker has just ended
 			if q.Signal != syscall.SIGKILL {
 				_ = syscall.Kill(-c.pid, syscall.SIGCONT)
 			}
@@ -214,7 +218,7 @@ func (r *reaper) signal(q *signalRequest) {
 	}
 }
 
-// exited waits for a worker that has ended.
+// exited waits for a worker that has ended, and removes it from r.workers.
 func (r *reaper) exited(e exit) *exitReport {
 	status := e.status()
 	if r.workers[e.c.local] == e.c {
@@ -224,8 +228,9 @@ func (r *reaper) exited(e exit) *exitReport {
 	return &exitReport{PID: e.c.pid, Status: status, At: e.at}
 }
 
-// removeOrphans begins to remove what an attempt left behind, or makes a removal that
-// has begun kill. A request that comes when all is done has no effect.
+// removeOrphans begins to remove the processes that an attempt left behind. If a removal
+// is in progress, it only makes that use SIGKILL. A request for an attempt whose orphans
+// are gone has no effect.
 func (r *reaper) removeOrphans(q *orphanRequest) {
 	if q.Attempt <= r.cleaned {
 		return
@@ -233,7 +238,7 @@ func (r *reaper) removeOrphans(q *orphanRequest) {
 	if r.kill == nil {
 		r.kill = make(chan struct{})
 		find, kill := r.find(), r.kill
-		go func() { // ends when all is gone, or orphanLimit after kill is closed
+		go func() { // ends when no orphan is left, or orphanLimit after kill is closed
 			left := stopOrphans(find, q.Interval, orphanLimit, kill)
 			left.Attempt = q.Attempt
 			r.removals <- left
@@ -248,8 +253,8 @@ func (r *reaper) removeOrphans(q *orphanRequest) {
 	}
 }
 
-// find is how orphans are found: below this process if they become its children, else
-// in the process groups of the workers.
+// find returns a finder of orphans. A subreaper finds them below itself. Another process
+// finds only those in the process groups of the workers.
 func (r *reaper) find() finder {
 	if r.subreaper {
 		return descendants
@@ -257,7 +262,8 @@ func (r *reaper) find() finder {
 	return groupMembers(slices.Clone(r.groups))
 }
 
-// killAll kills the workers and all they started, when the agent is dead.
+// killAll kills the workers and the processes that they started. It is called when the
+// agent is dead.
 func (r *reaper) killAll() {
 	if !r.subreaper {
 		limit := time.After(deadAgentLimit)

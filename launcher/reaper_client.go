@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// reaperClient is the agent's end of its reaper.
+// reaperClient is the agent's connection to its reaper.
 //
-// The end of the connection always means to the reaper that the agent is dead: an
-// agent that ends its job kills the reaper before it closes the connection.
+// The reaper takes the end of the connection as the death of the agent. So an agent whose
+// job is over kills the reaper before it closes the connection.
 type reaperClient struct {
 	conn    *messageConn
 	cmd     *exec.Cmd // nil if the reaper is a goroutine of this process
@@ -22,9 +22,9 @@ type reaperClient struct {
 	running sync.WaitGroup
 }
 
-// startReaper returns as soon as the process exists, which takes less than a
-// millisecond; it initialises itself while the agent goes on, and then reads what it
-// was told. Where there can be no such process the reaper is a goroutine.
+// startReaper starts the reaper. It returns as soon as the process exists, in less than a
+// millisecond. The reaper reads the agent's requests once it has initialised itself. If
+// the program has not called ReaperMain, the reaper is a goroutine.
 func startReaper() (*reaperClient, error) {
 	ours, theirs, err := socketPair()
 	if err != nil {
@@ -52,8 +52,9 @@ func (r *reaperClient) startProcess(socket *os.File) error {
 	defer socket.Close()
 	r.cmd = exec.Command(ownExecutable())
 	r.cmd.Args[0] = "golaunch-reaper"
-	// It inherits neither the job's outputs, which somebody may be reading to the end,
-	// nor an environment: each start request holds the worker's.
+	// The reaper inherits no outputs of the job: a process that reads them to their end
+	// would wait for the reaper. It inherits no environment: each start request holds that
+	// of the worker.
 	r.cmd.Env = []string{reaperVar + "=1"}
 	r.cmd.Stdin = socket
 	r.cmd.SysProcAttr = reaperSysProcAttr()
@@ -74,7 +75,7 @@ func (r *reaperClient) startGoroutine(socket *os.File) error {
 	return nil
 }
 
-// receive passes the reaper's reports on, in their order. It closes reports when the
+// receive sends the reaper's reports to r.reports, in order. It closes r.reports when the
 // connection ends.
 func (r *reaperClient) receive() {
 	defer close(r.reports)
@@ -93,20 +94,20 @@ func (r *reaperClient) receive() {
 	}
 }
 
-// requestTimeout bounds how long the reaper may leave a request unread.
+// requestTimeout is how long the reaper may leave a request unread.
 const requestTimeout = 30 * time.Second
 
-// request sends q to the reaper. If the reaper is dead, or does not read, request returns
-// nil: the agent learns of that when reports is closed.
+// request sends q to the reaper. It returns nil if the reaper is dead or does not read:
+// the agent learns of that because r.reports is closed.
 func (r *reaperClient) request(q request, files ...*os.File) error {
 	if r.cmd != nil {
-		_ = r.cmd.Process.Signal(syscall.SIGCONT) // it may be suspended, as part of the job
+		_ = r.cmd.Process.Signal(syscall.SIGCONT) // the user may have suspended the whole job
 	}
 	if err := r.conn.SetWriteDeadline(time.Now().Add(requestTimeout)); err != nil {
 		return nil // the connection is closed
 	}
 	err := r.conn.send(q, files...)
-	if errors.Is(err, os.ErrDeadlineExceeded) { // perhaps in mid-message
+	if errors.Is(err, os.ErrDeadlineExceeded) { // a part of the message may be written
 		r.kill()
 		r.conn.Close()
 		return nil
@@ -117,24 +118,25 @@ func (r *reaperClient) request(q request, files ...*os.File) error {
 	return err
 }
 
-// discard makes the reaper remove a folder if this process dies.
+// discard asks the reaper to remove a folder if this process dies.
 func (r *reaperClient) discard(folder string) error {
 	return r.request(request{Discard: []byte(folder)})
 }
 
-// kill ends a reaper that does not answer.
+// kill kills the reaper if it is a process.
 func (r *reaperClient) kill() {
 	if r.cmd != nil {
 		_ = r.cmd.Process.Kill()
 	}
 }
 
-// lost returns how the reaper ended, after reports was closed.
+// lost returns an error that says how the reaper ended. It must be called after r.reports
+// was closed.
 func (r *reaperClient) lost() error {
 	if r.cmd == nil {
 		return errors.New("the connection to the reaper ended")
 	}
-	r.kill() // it has closed the connection
+	r.kill() // a reaper that closed the connection may still run
 	state, err := r.cmd.Process.Wait()
 	if err != nil {
 		return fmt.Errorf("waiting for the reaper (pid %d): %w", r.cmd.Process.Pid, err)
@@ -142,7 +144,8 @@ func (r *reaperClient) lost() error {
 	return fmt.Errorf("the reaper (pid %d), the parent of the workers, %s", r.cmd.Process.Pid, statusOf(state))
 }
 
-// close ends the reaper, without letting it act, when nothing of the job is left.
+// close kills the reaper and closes the connection. It must be called when no process of
+// the job is left.
 func (r *reaperClient) close() {
 	if r == nil {
 		return

@@ -10,7 +10,8 @@ import (
 	"github.com/goddp/goddp/internal/flight/analyze"
 )
 
-// lookup finds variables in an environment; the last of a name counts.
+// lookup returns a function that finds variables in env. If a name occurs more than once,
+// the last value counts.
 func lookup(env []string) func(string) (string, bool) {
 	return func(name string) (value string, ok bool) {
 		for _, kv := range env {
@@ -22,11 +23,12 @@ func lookup(env []string) func(string) (string, bool) {
 	}
 }
 
-// ownDirVar names, beside flight.DirVar, the folder for records where it is a launcher
-// that chose it: for its own workers, and no other job that one of them starts.
+// ownDirVar holds the same folder as flight.DirVar if a launcher chose the folder, and not
+// the user. So a launcher that is started by a worker knows that the folder is not meant
+// for its own job.
 const ownDirVar = "GODDP_LAUNCHER_FLIGHT_DIR"
 
-// recordSettings reads the flight recorder's settings as the user made them.
+// recordSettings reads the flight recorder's settings that the user made.
 func recordSettings(env []string) (flight.Settings, error) {
 	find := lookup(env)
 	return flight.ReadSettings(func(name string) (value string, ok bool) {
@@ -39,11 +41,11 @@ func recordSettings(env []string) (flight.Settings, error) {
 	})
 }
 
-// firstExtraFD is the number by which a process knows its first extra file.
+// firstExtraFD is the descriptor of the first extra file that a process inherits.
 const firstExtraFD = 3
 
-// giveRecorder makes the memory for a worker's flight recorder. A worker that
-// has no use for it does not notice; one that gets none records elsewhere.
+// giveRecorder makes the memory for a worker's flight recorder. A worker may ignore it. A
+// worker that gets none records into its own memory.
 func (s *spawner) giveRecorder(p *process) {
 	if s.records == 0 {
 		return
@@ -57,9 +59,9 @@ func (s *spawner) giveRecorder(p *process) {
 	}
 }
 
-// recorderEnv tells a worker about its recorder.
+// recorderEnv returns the variables that tell a worker about its flight recorder.
 func (s *spawner) recorderEnv(p *process) []string {
-	fd := "" // hides that of a golaunch around this one
+	fd := "" // an empty value hides the variable of a golaunch that runs this one
 	if p.memory != nil {
 		fd = fmt.Sprint(firstExtraFD)
 	}
@@ -77,11 +79,11 @@ func (p *process) closeRecord() {
 	}
 }
 
-// flightFolder is where an attempt's records are, in its folder.
+// flightFolder is the name of the folder for flight records in an attempt's folder.
 const flightFolder = "flight"
 
-// dumpDir is where the attempt's records are written, by the workers and by
-// this process: where the user wants them, else beside the workers' logs.
+// dumpDir returns the folder into which the workers and this process write the attempt's
+// flight records: the folder that the user chose, or else one beside the workers' logs.
 func (a *agent) dumpDir() string {
 	if a.records.Chosen() != "" {
 		dir := a.records.Folder(a.jobID)
@@ -93,8 +95,8 @@ func (a *agent) dumpDir() string {
 	return filepath.Join(a.attemptDir(), flightFolder)
 }
 
-// takeRecords reads what the workers, dead or alive, have recorded: as they are
-// when the attempt fails, before they are stopped. A second call does nothing.
+// takeRecords reads the flight records of all workers, dead or alive. It is called when
+// the attempt fails, before the agent stops the other workers. A second call does nothing.
 func (a *agent) takeRecords() {
 	if a.recorded {
 		return
@@ -114,9 +116,9 @@ func (a *agent) takeRecords() {
 	}
 }
 
-// writeRecords writes the records that were taken, of those workers that did
-// not write them themselves, and adds how each worker ended. It returns the
-// folder, "" if no worker recorded anything, and what the records mean.
+// writeRecords writes the records that takeRecords has read, and adds how each worker
+// ended. It prefers the record that a worker wrote itself. It returns the folder, or "" if
+// no record was written, and the analysis of the records.
 func (a *agent) writeRecords() (dir string, meaning *analyze.Report) {
 	if !a.records.DumpOnFailure {
 		return "", nil
@@ -124,7 +126,7 @@ func (a *agent) writeRecords() (dir string, meaning *analyze.Report) {
 	dir = a.dumpDir()
 	var dumps []*flight.Dump
 	written := 0
-	ended, echoes := a.endedByThemselves(), a.failure.causedByOthers()
+	ended, causes := a.endedByThemselves(), a.failure.causedByOthers()
 	for _, p := range a.procs {
 		d, err := flight.ReadFile(filepath.Join(dir, flight.File(p.Rank)))
 		if err != nil || d.PID != p.PID {
@@ -133,13 +135,13 @@ func (a *agent) writeRecords() (dir string, meaning *analyze.Report) {
 		if d == nil {
 			continue
 		}
-		if d.Fate == "" && p.record != nil { // it was suspended, and is no more
+		if d.Fate == "" && p.record != nil { // the worker was suspended when its record was taken
 			d.Fate, d.FateAt = p.record.Fate, p.record.FateAt
 		}
 		if ended[p] {
 			d.Fate, d.FateAt = p.end.Status.String(), p.end.At
 		}
-		if e := echoes[p.Rank]; d.Reason == "" && e != nil { // its process was gone before it could record it
+		if e := causes[p.Rank]; d.Reason == "" && e != nil { // the worker ended before it could record its reason
 			d.Reason, d.ReasonAt = e.Message, e.Time
 		}
 		dumps = append(dumps, d)
@@ -158,8 +160,9 @@ func (a *agent) writeRecords() (dir string, meaning *analyze.Report) {
 	return dir, analyze.Analyze(dumps)
 }
 
-// endedByThemselves is the workers that did not end because they were told to: those
-// that ended before, and the root cause, which may have been slow to end.
+// endedByThemselves returns the workers that did not end because golaunch stopped them:
+// the workers that ended before the stop, and the root cause, which may have exited
+// slowly.
 func (a *agent) endedByThemselves() map[*process]bool {
 	ended := map[*process]bool{}
 	root := &a.failure.Root

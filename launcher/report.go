@@ -16,13 +16,13 @@ const (
 	reportTime = "2006-01-02_15:04:05.000"
 )
 
-// Report is the text that a user reads after a failure. Its frame and the words
-// "FAILED" and "Root Cause (first observed failure):" are those of torchrun, so
-// that what searches logs for them keeps working.
+// Report returns the report of the failure for the user. Its frame and the words "FAILED"
+// and "Root Cause (first observed failure):" are torchrun's, so that tools that search
+// logs for them find them here too.
 func (e *FailureError) Report() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n%s FAILED\n%s\n", frameHeavy, e.Program, frameLight)
-	if e.tells() {
+	if e.showsMeaning() {
 		fmt.Fprintf(&b, "%s%s\n", e.Meaning, frameLight)
 	}
 	b.WriteString("Root Cause (first observed failure):\n")
@@ -31,7 +31,7 @@ func (e *FailureError) Report() string {
 	}
 	e.writeRoot(&b)
 	if len(e.Others) > 0 {
-		fmt.Fprintf(&b, "%s\nOther failures (later, often only echoes):\n", frameLight)
+		fmt.Fprintf(&b, "%s\nOther failures (later, often effects of the first):\n", frameLight)
 		for _, f := range e.Others {
 			fmt.Fprintf(&b, "  rank %d (local_rank: %d, pid: %d) %s", f.Rank, f.LocalRank, f.PID, f.Status)
 			if why := f.reason(); why != "" {
@@ -56,9 +56,9 @@ func (e *FailureError) Report() string {
 	return b.String()
 }
 
-// tells reports whether the records say more than that a process ended of which the
-// report says why.
-func (e *FailureError) tells() bool {
+// showsMeaning reports whether the analysis of the records belongs into the report. It
+// does not if it only says that processes ended whose failures the report explains.
+func (e *FailureError) showsMeaning() bool {
 	if e.Meaning == nil || len(e.Meaning.Findings) == 0 {
 		return false
 	}
@@ -69,10 +69,11 @@ func (e *FailureError) tells() bool {
 	return f.Kind != analyze.Dead || slices.ContainsFunc(f.Ranks, func(rank int) bool { return !isExplained(rank) })
 }
 
-// culprits names the ranks that the records hold to be the cause, where that of the
-// first failure is none of them: it may have waited for them in vain.
+// culprits returns the ranks that caused the failure according to the records, as text.
+// It returns "" if the root cause is one of them. Otherwise the root cause may have waited
+// for them in vain.
 func (e *FailureError) culprits() string {
-	if !e.tells() {
+	if !e.showsMeaning() {
 		return ""
 	}
 	ranks := e.Meaning.Findings[0].Ranks
@@ -126,8 +127,8 @@ func (e *FailureError) writeRoot(b *strings.Builder) {
 	}
 }
 
-// exitcode is torchrun's notation, in which a signal is a negative number, with
-// the signal's name.
+// exitcode returns the exit status in torchrun's notation, in which a signal is a negative
+// number, and the signal's name.
 func (f *Failure) exitcode() string {
 	if sig := f.Status.Signal; sig != 0 {
 		return fmt.Sprintf("%d (pid: %d), killed by %s", -int(sig), f.PID, signalName(sig))
@@ -135,7 +136,7 @@ func (f *Failure) exitcode() string {
 	return fmt.Sprintf("%d (pid: %d)", f.Status.Code, f.PID)
 }
 
-// hint says what a bare exit status cannot.
+// hint explains an exit status that may mislead, or returns "".
 func (f *Failure) hint() string {
 	switch {
 	case f.Stopped:
@@ -148,8 +149,8 @@ func (f *Failure) hint() string {
 	return ""
 }
 
-// panics is how many panics the crash tells of: one may come of another, in a function
-// that was deferred.
+// panics returns the number of panics in the crash report. It holds several if a deferred
+// function panicked too.
 func (f *Failure) panics() (n int) {
 	for _, line := range f.Crash {
 		if strings.HasPrefix(strings.TrimSpace(line), "panic: ") {

@@ -8,23 +8,24 @@ import (
 	"github.com/goddp/goddp/internal/handshake"
 )
 
-// secretFile is, in the run's folder, the file with the secret of a job that was given
-// none.
+// secretFile is the name of the file, in the run's folder, that holds the job's secret if
+// the user gave none.
 const secretFile = "secret"
 
-// ownSecretVar names, beside handshake.TokenFileVar, the file where it is a launcher
-// that made the secret: for its own workers, and no other job that one of them starts.
+// ownSecretVar holds the same path as handshake.TokenFileVar if a launcher made the secret,
+// and not the user. So a launcher that is started by a worker knows that the secret is not
+// meant for its own job.
 const ownSecretVar = "GODDP_LAUNCHER_SECRET"
 
-// security is how the job keeps others out.
+// security holds the settings that keep other processes out of the job.
 type security struct {
 	secret   []byte
-	given    bool // by the user, in a file
-	insecure bool
+	given    bool // the user named a file with the secret
+	insecure bool // GODDP_INSECURE is on
 }
 
-// readSecurity returns what the workers' environment says of it. It makes a secret if
-// there is none.
+// readSecurity reads the settings from the workers' environment. If it finds no secret, it
+// makes one.
 func readSecurity(env []string) (s security, err error) {
 	find := lookup(env)
 	getenv := func(name string) string {
@@ -46,8 +47,9 @@ func readSecurity(env []string) (s security, err error) {
 	return s, nil
 }
 
-// publish writes a secret that was not given to a file in dir that only this user can
-// read, and returns the variables by which the workers find it.
+// publish writes the secret to a file in dir that only this user can read. It returns the
+// variables by which the workers find the file. If the user gave the secret, publish does
+// nothing.
 func (s *security) publish(dir string) (env []string, err error) {
 	if s.given {
 		return nil, nil
@@ -64,7 +66,7 @@ func (s *security) publish(dir string) (env []string, err error) {
 	return []string{handshake.TokenFileVar + "=" + path, ownSecretVar + "=" + path}, err
 }
 
-// withdraw removes the file of the secret: the run's folder may be kept.
+// withdraw removes the file with the secret, because the run's folder may be kept.
 func (s *security) withdraw(dir string) error {
 	if s.given {
 		return nil

@@ -8,13 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Status is how a process ended: with an exit code, or by a signal.
+// Status says how a process ended: with an exit code, or by a signal.
 type Status struct {
 	Code   int
 	Signal syscall.Signal // 0 if the process exited by itself
 }
 
-// statusOf reads the status of a process that has been waited for.
+// statusOf converts the state of a process that has ended.
 func statusOf(state *os.ProcessState) Status {
 	if ws, ok := state.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
 		return Status{Signal: ws.Signal()}
@@ -22,10 +22,10 @@ func statusOf(state *os.ProcessState) Status {
 	return Status{Code: state.ExitCode()}
 }
 
-// isSuccess reports an exit with code 0.
+// isSuccess reports whether the process exited with code 0.
 func (s Status) isSuccess() bool { return s == Status{} }
 
-// ExitCode is the status as a shell would give it: 128+n for signal n.
+// ExitCode returns the exit code in the convention of shells: 128+n for signal n.
 func (s Status) ExitCode() int {
 	if s.Signal != 0 {
 		return 128 + int(s.Signal)
@@ -33,7 +33,7 @@ func (s Status) ExitCode() int {
 	return s.Code
 }
 
-// String is a clause that follows a worker's name, as in "was killed by SIGKILL".
+// String returns a clause that can follow a worker's name, as in "was killed by SIGKILL".
 func (s Status) String() string {
 	if s.Signal != 0 {
 		return "was killed by " + signalName(s.Signal)
@@ -41,7 +41,7 @@ func (s Status) String() string {
 	return fmt.Sprintf("exited with code %d", s.Code)
 }
 
-// signalName is the signal's symbolic name, or its number if it has none.
+// signalName returns the signal's symbolic name, or its number if it has no name.
 func signalName(sig syscall.Signal) string {
 	if name := unix.SignalName(sig); name != "" {
 		return name
@@ -49,7 +49,7 @@ func signalName(sig syscall.Signal) string {
 	return fmt.Sprintf("signal %d", int(sig))
 }
 
-// ParseSignal reads a signal's symbolic name, as in "SIGTERM".
+// ParseSignal returns the signal with a symbolic name such as "SIGTERM".
 func ParseSignal(name string) (syscall.Signal, error) {
 	if sig := unix.SignalNum(name); sig != 0 {
 		return sig, nil

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// streamSet is a set of a worker's output streams, numbered as torchrun does.
+// streamSet is a set of a worker's output streams, with torchrun's numbers.
 type streamSet uint8
 
 const (
@@ -17,18 +17,19 @@ const (
 	stderrStream streamSet = 2
 )
 
-// StreamMap gives each local rank a set of streams. The zero value gives all of
-// them none.
+// StreamMap maps each local rank to a set of output streams. The zero value maps every
+// rank to the empty set.
 type StreamMap struct {
 	all     streamSet
-	byLocal map[int]streamSet // when not nil, ranks that are missing have none
+	byLocal map[int]streamSet // if not nil, replaces all; a rank that is not in it has no stream
 }
 
-// allStreams gives every local rank the same streams.
+// allStreams returns a StreamMap that maps every local rank to s.
 func allStreams(s streamSet) StreamMap { return StreamMap{all: s} }
 
-// ParseStreamMap reads torchrun's notation: "0" none, "1" stdout, "2" stderr,
-// "3" both, for all local ranks; or for some of them, as in "0:3,12:1".
+// ParseStreamMap parses torchrun's notation: "0" for no stream, "1" for stdout, "2" for
+// stderr and "3" for both, of all local ranks. "0:3,12:1" means both streams of local rank
+// 0, and the stdout of local rank 12.
 func ParseStreamMap(text string) (StreamMap, error) {
 	if !strings.Contains(text, ":") {
 		s, err := parseStreams(text)
@@ -77,7 +78,7 @@ func (m StreamMap) any() bool {
 	return m.all != noStream
 }
 
-// String is the notation that ParseStreamMap reads.
+// String returns m in the notation of ParseStreamMap.
 func (m StreamMap) String() string {
 	if m.byLocal == nil {
 		return strconv.Itoa(int(m.all))
@@ -89,7 +90,7 @@ func (m StreamMap) String() string {
 	return strings.Join(entries, ",")
 }
 
-// Highest is the highest local rank that is named, or -1 if none is.
+// Highest returns the highest local rank that m names, or -1 if it names none.
 func (m StreamMap) Highest() int {
 	highest := -1
 	for local := range m.byLocal {

@@ -2,18 +2,18 @@ package launcher
 
 import "syscall"
 
-// workerSysProcAttr makes a worker the leader of a process group, which dies
-// with the thread that started it.
+// workerSysProcAttr makes a worker the leader of a process group. The kernel kills the
+// worker when the thread that started it ends.
 func workerSysProcAttr(pidfd *int) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, PidFD: pidfd}
 }
 
-// reaperSysProcAttr gives a reaper a process group of its own, which a terminal does
-// not signal, in the agent's session, which the workers share. A reaper that is
-// suspended when the agent dies is woken.
+// reaperSysProcAttr puts the reaper into a process group of its own, so that the terminal
+// does not signal it. The reaper and the workers stay in the agent's session. If the agent
+// dies, SIGCONT wakes a suspended reaper.
 func reaperSysProcAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGCONT}
 }
 
-// ownExecutable is this program, also if its file has been replaced since.
+// ownExecutable returns a path of this program that stays valid if the file is replaced.
 func ownExecutable() string { return "/proc/self/exe" }

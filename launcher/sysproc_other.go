@@ -12,11 +12,11 @@ func workerSysProcAttr(pidfd *int) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true}
 }
 
-// reaperSysProcAttr gives a reaper a process group of its own, which a terminal does
-// not signal, in the agent's session, which the workers share.
+// reaperSysProcAttr puts the reaper into a process group of its own, so that the terminal
+// does not signal it. The reaper and the workers stay in the agent's session.
 func reaperSysProcAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
-// ownExecutable is this program, or "" if the system cannot tell.
+// ownExecutable returns the path of this program, or "" if the system does not know it.
 func ownExecutable() string {
 	path, err := os.Executable()
 	if err != nil {

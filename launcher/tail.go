@@ -7,25 +7,25 @@ import (
 )
 
 const (
-	headLines   = 3       // first lines of stderr in a report
-	tailLines   = 20      // last lines
-	tailLineMax = 1 << 10 // bytes of each
-	crashLines  = 200     // lines from the beginning of a crash
+	headLines   = 3       // number of first lines of stderr that are kept
+	tailLines   = 20      // number of last lines of stderr that are kept
+	tailLineMax = 1 << 10 // longest part of a line that is kept, in bytes
+	crashLines  = 200     // number of lines that are kept of a Go runtime's crash report
 )
 
-// crashStart matches the line with which the Go runtime begins to die. A log
-// line that merely contains such words does not start with them.
+// crashStart matches the first line of the Go runtime's crash report. A log line that
+// contains such words does not begin with them.
 var crashStart = regexp.MustCompile(`^(panic: |fatal error: |SIG[A-Z]+: |unexpected fault address )`)
 
-// tail remembers what a report shows of a worker's stderr: its last lines, and its
-// first ones, since a Go program whose flags are wrong prints the reason first and then
-// all there are; and, because one that crashes prints the reason first and then a stack
-// for each goroutine, the lines with which it began to crash.
+// tail keeps the parts of a worker's stderr that a report may show: its last lines, its
+// first lines, and the beginning of a crash report. The first lines are of use because a Go
+// program with wrong flags prints the reason before it lists all flags. A crash report
+// begins with the reason too, before the stacks of all goroutines.
 type tail struct {
 	first []string
-	count int      // of all lines
-	last  []string // a ring once it holds tailLines
-	next  int      // where the ring's oldest line is
+	count int      // number of all lines
+	last  []string // the last lines, as a ring
+	next  int      // index of the ring's oldest line
 	crash []string
 }
 
@@ -57,7 +57,8 @@ func (t *tail) lines() []string {
 	return slices.Concat(t.last[t.next:], t.last[:t.next])
 }
 
-// whole returns the first and the last lines, and between them how many are left out.
+// whole returns the first and the last lines, and between them a line that says how many
+// lines are left out.
 func (t *tail) whole() []string {
 	left := t.count - len(t.last)
 	if left <= headLines {

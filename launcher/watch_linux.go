@@ -8,13 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watcher reports the ends of workers in the order in which the kernel saw them: the
-// ready list of an epoll instance is a queue, and the kernel puts each pidfd into it
-// at the moment its process ends. That order tells a cause from the failures that
-// follow it by less than a scheduling delay.
+// watcher reports the exits of workers in the order in which the kernel saw them. The ready
+// list of an epoll instance is a queue, and the kernel adds each pidfd at the moment its
+// process ends. So the order is right even if an effect follows its cause by less than a
+// scheduling delay.
 type watcher struct {
 	exits    chan<- exit
-	epoll    *os.File // nil if the kernel has none for us: every add falls back
+	epoll    *os.File // nil if there is no epoll instance; add then starts a goroutine for each worker
 	watching sync.WaitGroup
 	closed   chan struct{}
 
@@ -22,7 +22,7 @@ type watcher struct {
 	children map[int32]*child // by pidfd
 }
 
-// newWatcher returns a watcher that sends to exits until it is closed.
+// newWatcher returns a watcher that sends to exits until close is called.
 func newWatcher(exits chan<- exit) *watcher {
 	w := &watcher{exits: exits, closed: make(chan struct{}), children: map[int32]*child{}}
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
@@ -38,14 +38,15 @@ func newWatcher(exits chan<- exit) *watcher {
 	return w
 }
 
-// add watches c, which has just been started. Processes of kernels without
-// pidfds (before 5.4) each get a goroutine.
+// add begins to watch c, which has just been started. On kernels without pidfds (before
+// 5.4) it starts a goroutine for each worker.
 func (w *watcher) add(c *child) {
 	if !w.register(c) {
 		go watchOne(c, w.exits, w.closed)
 	}
 }
 
+// register adds the pidfd of c to the epoll instance, and reports whether that succeeded.
 func (w *watcher) register(c *child) bool {
 	if w.epoll == nil || c.pidfd < 0 {
 		return false
@@ -66,22 +67,23 @@ func (w *watcher) register(c *child) bool {
 	return err == nil && ctlErr == nil
 }
 
+// watch reports exits until the watcher is closed.
 func (w *watcher) watch() {
 	conn, err := w.epoll.SyscallConn()
 	if err != nil {
-		return // closed already
+		return // the watcher is closed
 	}
 	events := make([]unix.EpollEvent, 64)
 	for {
 		var n int
-		// The runtime's poller wakes this goroutine when the epoll instance,
-		// itself a descriptor, becomes readable.
+		// The epoll instance is itself a descriptor. The runtime's poller wakes this
+		// goroutine when it becomes readable.
 		err := conn.Read(func(fd uintptr) bool {
 			n, _ = unix.EpollWait(int(fd), events, 0)
 			return n > 0
 		})
 		if err != nil {
-			return // closed
+			return // the watcher is closed
 		}
 		at := time.Now()
 		for _, ev := range events[:n] {
@@ -99,7 +101,7 @@ func (w *watcher) watch() {
 	}
 }
 
-// close ends the watch. Workers that have not ended are not waited for.
+// close stops watching. It does not wait for workers that still run.
 func (w *watcher) close() {
 	close(w.closed)
 	if w.epoll != nil {

@@ -16,20 +16,20 @@ import (
 
 // process is one worker of one attempt.
 type process struct {
-	Worker    // whose PID is 0 until the reaper has reported its start
+	Worker    // PID is 0 until the reaper has reported the start
 	streams   []*stream
 	stderr    tail
 	errorFile string
-	stopFile  string         // where the worker tells of stop requests
-	stopped   bool           // it told that it stops by one before it was to take none any more
-	memory    *flight.Shared // what it records into; nil if it records nothing
-	record    *flight.Dump   // taken when the attempt failed; nil if there was nothing
-	dying     bool           // it was exiting when the workers were told to stop
-	end       *exitReport    // nil while it runs
+	stopFile  string         // the file into which the worker writes how it takes stop requests
+	stopped   bool           // the ranks had agreed to stop when refuseRequests was called
+	memory    *flight.Shared // the memory of the flight recorder; nil if there is none
+	record    *flight.Dump   // the record that was taken when the attempt failed; nil if there was none
+	dying     bool           // the worker was exiting when the workers were told to stop
+	end       *exitReport    // nil while the worker runs
 }
 
-// askedToStop is the signal because of which the worker and all other ranks agreed to
-// stop, if that is why it ended; else 0.
+// askedToStop returns the signal because of which the ranks agreed to stop, if the worker
+// ended for that reason. Otherwise it returns 0.
 func (p *process) askedToStop() syscall.Signal {
 	sig := syscall.Signal(p.end.Status.Code - 128)
 	if (sig == syscall.SIGINT || sig == syscall.SIGTERM) && (p.stopped || stopfile.Read(p.stopFile) == stopfile.Done) {
@@ -38,34 +38,36 @@ func (p *process) askedToStop() syscall.Signal {
 	return 0
 }
 
-// refuseRequests has the worker take signals from now on for the order to end at once.
+// refuseRequests makes the worker take later signals as an order to end at once, and not
+// as a request to stop after its step.
 func (p *process) refuseRequests() {
 	old := p.stopFile + ".refused"
-	if os.Rename(p.stopFile, old) == nil { // as a rule there is no file
+	if os.Rename(p.stopFile, old) == nil { // usually there is no file
 		p.stopped = stopfile.Read(old) == stopfile.Done
 	}
 }
 
-// spawner holds what the workers of one attempt have in common.
+// spawner starts the workers of one attempt. It holds what they have in common.
 type spawner struct {
 	cfg     *Config
 	reaper  *reaperClient
 	console *console
-	hidden  <-chan struct{} // of their streams
+	hidden  <-chan struct{} // hidden of the workers' streams
 	env     []string
 	round   *rendezvous.Round
 	attempt int
-	dir     string // attempt_<n> in the run folder
-	records int    // entries of each worker's flight recorder
-	dumps   string // where the workers write their records
-	chosen  bool   // by the user
+	dir     string // the attempt's folder, attempt_<n>
+	records int    // number of entries of each worker's flight recorder
+	dumps   string // the folder into which the workers write their flight records
+	chosen  bool   // the user chose dumps
 	copying *sync.WaitGroup
 }
 
-// spawn has the reaper start worker local, and starts the goroutines that copy its output.
+// spawn asks the reaper to start the worker with local rank local, and starts the
+// goroutines that copy the worker's output.
 func (s *spawner) spawn(local int) (_ *process, err error) {
 	p := &process{Worker: Worker{Rank: s.round.FirstRank + local, LocalRank: local, Attempt: s.attempt}}
-	var theirs []*os.File // the write ends, which the reaper has once it was asked
+	var theirs []*os.File // the write ends of the pipes; the reaper receives copies of them
 	defer func() {
 		closeAll(theirs)
 		if err != nil {
@@ -80,7 +82,7 @@ func (s *spawner) spawn(local int) (_ *process, err error) {
 		}
 	}()
 
-	cmd := exec.Command(s.cfg.Args[0]) // finds the program
+	cmd := exec.Command(s.cfg.Args[0]) // only finds the program
 	if cmd.Err != nil {
 		return nil, cmd.Err
 	}
@@ -117,7 +119,8 @@ func (s *spawner) spawn(local int) (_ *process, err error) {
 	return p, nil
 }
 
-// open makes one of a worker's streams, and the file that the worker writes into.
+// open makes one stream of a worker. It returns the stream, and the write end of its pipe
+// for the worker.
 func (s *spawner) open(which streamSet, p *process, dir string) (_ *stream, w *os.File, err error) {
 	st := &stream{console: s.console, hidden: s.hidden, prefix: s.prefix(p)}
 	name, shown := stdoutLog, s.console.stdout
@@ -144,6 +147,7 @@ func (s *spawner) open(which streamSet, p *process, dir string) (_ *stream, w *o
 	return st, w, nil
 }
 
+// prefix returns the prefix of a worker's lines.
 func (s *spawner) prefix(p *process) string {
 	return os.Expand(s.cfg.LinePrefix, func(name string) string {
 		switch name {
