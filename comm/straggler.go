@@ -96,9 +96,9 @@ func (l *stragglers) judge(d *watchdogLoop, window uint64) {
 	l.judged += stragglerWindow
 }
 
-// compareStragglers returns, for each rank, how long it alone held the others up, and how often
-// it joined last. took holds, for each rank, its times in the collectives of a window, in eight
-// bytes each.
+// compareStragglers returns, for each rank, how long the others waited for that rank alone, and
+// how often it joined last. took holds, for each rank, its times in the collectives of a window,
+// in eight bytes each.
 func compareStragglers(took [][]byte) (held []time.Duration, last []int) {
 	held, last = make([]time.Duration, len(took)), make([]int, len(took))
 	for i := 0; i < len(took[0]); i += 8 {

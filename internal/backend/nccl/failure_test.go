@@ -24,8 +24,8 @@ import (
 	"github.com/goddp/goddp/internal/fakegpu"
 )
 
-// lateness is how long after its deadline a call may return on a machine that is busy. A call
-// whose deadline nobody watches takes until its test's own deadline.
+// lateness is how long after its deadline a call may return on a busy machine. A call that no
+// watchdog aborts ends only at the deadline of the test.
 const lateness = 15 * time.Second
 
 // second calls AllReduce twice. The first call must succeed; second returns the error of the
@@ -197,8 +197,8 @@ func closeWhileStuck(t *testing.T, more ...string) {
 	}
 }
 
-// reached is an event that closes entered when the call's stream comes to wait for it. NCCL is
-// called right after that.
+// reached wraps an event. It closes entered when the call's stream begins to wait for the event, which
+// is just before NCCL is called.
 type reached struct {
 	device.Event
 	entered chan<- struct{}

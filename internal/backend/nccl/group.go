@@ -40,8 +40,8 @@ type Group struct {
 	// dates.
 	epoch time.Time
 
-	// mu is held while the group breaks and while it is finalized, so whoever holds it can rely on
-	// whether the group is broken.
+	// mu is held while the group breaks and while it is finalized, so the group does not break
+	// while another goroutine holds mu.
 	mu         sync.Mutex
 	streams    []*commStream
 	sends      map[int]*commStream // by peer; made at the first use

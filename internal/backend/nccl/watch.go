@@ -132,7 +132,7 @@ func (cs *commStream) at(i int) *task {
 	return cs.pending[i]
 }
 
-// drop removes the first n pending calls, but stops at a call that is not done.
+// drop removes the first n pending calls. It stops at a call that is not done.
 func (cs *commStream) drop(n int) {
 	cs.group.mu.Lock()
 	defer cs.group.mu.Unlock()

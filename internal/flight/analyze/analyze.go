@@ -42,8 +42,8 @@ func Analyze(dumps []*flight.Dump) *Report {
 	return report
 }
 
-// prioritizeAwaited moves the findings about the ranks that were waited for at the first deadline
-// to the front. The rank whose deadline passed knew at that time more than the records show.
+// prioritizeAwaited moves to the front the findings about the ranks that a call waited for at the
+// first deadline. The rank with that call knew more at its deadline than the records show.
 func (j *job) prioritizeAwaited(report *Report) {
 	d := j.firstDeadline()
 	if d == nil || len(report.Findings) > 0 && report.Findings[0].Kind == Mismatch {

@@ -30,7 +30,7 @@ type job struct {
 // rank is the record of one rank.
 type rank struct {
 	*flight.Dump
-	// failed says that the rank recorded a failure, and that its program did not abort a group
+	// failed says that the rank recorded a failure, and that its program had not aborted a group
 	// before.
 	failed bool
 	// gone says that the rank is suspended or has ended, and that its end is not the effect of
