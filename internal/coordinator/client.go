@@ -24,26 +24,26 @@ type Client struct {
 	wg      sync.WaitGroup
 	done    chan struct{} // closed when no more messages arrive
 
-	// listen holds reading while it reads and handles messages. A goroutine that holds it
-	// shared, and finds no unread input, knows that all messages received so far are handled.
+	// listen locks reading while it reads and handles messages. If a goroutine holds the read lock
+	// of reading and the connection has no unread input, all messages received so far are handled.
 	reading sync.RWMutex
 	conn    *net.TCPConn // nil in the coordinator's process
 
-	// Set in the coordinator's process alone.
-	hasPending  func() bool               // whether a received message has not been handled
-	awaitOthers func(ctx context.Context) // the server's awaitOthers
+	// hasPending and awaitOthers are nil unless this rank runs in the coordinator's process.
+	hasPending  func() bool               // reports whether a received message has not been handled
+	awaitOthers func(ctx context.Context) // Server.awaitOthers
 
 	mu          sync.Mutex
 	answerer    func(*Failure) []byte
 	groups      map[string]*Group
 	waits       map[answerKey]chan *Message
-	questions   uint64 // number of the latest Post or Query, whose answer has the same number
+	questions   uint64 // the number of the latest Post or Query; its answer has the same number
 	leaving     bool
-	hasReceived bool // since the last tick
+	hasReceived bool // a message has arrived since the last tick
 	silence     silence
 	reported    *Failure // the latest failure that this rank reported
-	undecided   int      // number of ticks since that report
-	abandoned   bool     // the groups broke without a decision of the coordinator
+	undecided   int      // the number of ticks since this rank reported a failure
+	abandoned   bool     // this rank broke its groups without a decision of the coordinator
 }
 
 // ClientOptions are the options of a client.
@@ -51,19 +51,20 @@ type ClientOptions struct {
 	Options
 	Size int
 	// Host describes the process that hosts the coordinator, for error messages. HostRank is
-	// the rank of that process, or -1 if it is no rank.
+	// the rank of this process, or -1 if the process is no rank.
 	Host     string
 	HostRank int
 }
 
-// answerKey names what a rank waits for.
+// answerKey identifies the message that a goroutine waits for.
 type answerKey struct {
 	verb       Verb
 	group, key string
 	number     uint64
 }
 
-// Dial connects a rank to the coordinator at addr, host:port. The caller must call Join next.
+// Dial connects a rank to the coordinator at addr, which is host:port. The caller must call Join
+// next.
 func Dial(ctx context.Context, addr string, rank int, o ClientOptions) (*Client, error) {
 	o.Options = o.withDefaults()
 	var d net.Dialer
@@ -114,8 +115,8 @@ func newClient(rank int, o ClientOptions) *Client {
 	return c
 }
 
-// group returns the group with a name, and creates it if a message names it before this rank
-// does. The caller must hold mu, or the client must not be shared yet.
+// group returns the group with a name, and creates it if the client does not know it yet. The caller
+// must hold mu, or the client must not be shared yet.
 func (c *Client) group(name string) *Group {
 	g := c.groups[name]
 	if g == nil {
@@ -138,16 +139,16 @@ func (c *Client) Root() *Group {
 	return c.group("")
 }
 
-// Join joins a session and returns the values of all ranks, by rank, when all ranks have joined.
-// The options must be equal on all ranks. isolated says that a failure in one group does not
-// break the others.
+// Join joins a session and waits until all ranks have joined. It returns the values of all ranks, by
+// rank. The options must be equal on all ranks. isolated says that the failure of a group does not
+// break other groups.
 func (c *Client) Join(ctx context.Context, session int, options []Option, isolated bool, value []byte) ([][]byte, error) {
 	c.session = session
 	m := &Message{Verb: Join, Session: session, Process: handshake.ThisProcess().String(), Options: options, Isolated: isolated, Value: value}
 	return c.Root().exchange(ctx, m, answerKey{verb: Gathered, key: JoinKey})
 }
 
-// Depart leaves the session and ends the connection. On the rank that hosts the coordinator it
+// Depart leaves the session and ends the connection. On the rank that hosts the coordinator, Depart
 // first waits until the connections of the other ranks have ended, or ctx ends.
 func (c *Client) Depart(ctx context.Context) {
 	c.send(&Message{Verb: Leave, Final: true})
@@ -157,13 +158,14 @@ func (c *Client) Depart(ctx context.Context) {
 	c.Close()
 }
 
-// Close ends the connection. If this rank has not left, the other ranks find that it is lost.
+// Close ends the connection. If this rank has not left the session, the other ranks are notified that
+// it is lost.
 func (c *Client) Close() {
 	c.mu.Lock()
 	c.leaving = true
 	c.mu.Unlock()
 	c.quit()
-	if c.conn != nil { // a suspended coordinator does not end the connection
+	if c.conn != nil { // the coordinator ends the connection, unless it is suspended
 		timer := time.AfterFunc(flushTime, func() { c.conn.Close() })
 		defer timer.Stop()
 	}
@@ -176,7 +178,7 @@ func (c *Client) listen() {
 	defer c.conn.Close()
 	in := bufio.NewReaderSize(c.conn, readSize)
 	for {
-		awaitInput(c.conn) // the read returns the same error
+		awaitInput(c.conn) // if the connection has failed, decode returns the error
 		c.reading.Lock()
 		m, err := decode(in, maxMessage)
 		for ; err == nil; m, err = decode(in, maxMessage) {
@@ -202,7 +204,7 @@ func (c *Client) receive(m *Message) {
 		c.answer(m)
 	case Failed:
 		c.noteFailure(m.Group, m.Failure)
-		if m.Number > 0 { // otherwise only this connection was refused
+		if m.Number > 0 { // number 0: the coordinator has refused this connection
 			c.send(&Message{Verb: Ack, Number: m.Number})
 		}
 	case Settled:
@@ -235,7 +237,8 @@ func (c *Client) answer(m *Message) {
 	c.wg.Go(func() { c.send(&Message{Verb: Ack, Number: m.Number, Value: answerer(m.Failure)}) })
 }
 
-// deliverTo gives a message to the goroutine that waits for it, if any. The caller must hold mu.
+// deliverTo gives a message to the goroutine that waits for key, if there is one. The caller must
+// hold mu.
 func (c *Client) deliverTo(key answerKey, m *Message) {
 	if answer := c.waits[key]; answer != nil {
 		delete(c.waits, key)
@@ -243,8 +246,8 @@ func (c *Client) deliverTo(key answerKey, m *Message) {
 	}
 }
 
-// noteFailure notes the failure of a group, or of all groups if name is "". The caller must
-// hold mu.
+// noteFailure notes the failure of the group with this name, or of all groups if name is "". The
+// caller must hold mu.
 func (c *Client) noteFailure(name string, f *Failure) {
 	c.group(name).fail(f)
 	if name == "" {
@@ -254,7 +257,8 @@ func (c *Client) noteFailure(name string, f *Failure) {
 	}
 }
 
-// settled notes that all ranks know of a failure. The caller must hold mu.
+// settled notes that all ranks know of the failure of the group with this name, or of all groups if
+// name is "". The caller must hold mu.
 func (c *Client) settled(name string) {
 	for _, g := range c.groups {
 		if (name == "" || name == g.Name) && g.failure != nil && !closed(g.settled) {
@@ -272,15 +276,15 @@ func closed(c chan struct{}) bool {
 	}
 }
 
-// leaseTicks is a number of ticks. When the coordinator has been silent for so long, this rank
-// does not report any call as successful, because another rank may have failed and be unable to
-// say so. When a report of this rank has been undecided for so long, the rank asks for a decision
-// or breaks its groups.
+// leaseTicks is the number of ticks for which this rank relies on the coordinator. If the
+// coordinator has been silent for more ticks, this rank reports no call as successful, because it
+// would not be notified of a failure. If the coordinator has not decided about a report of this rank
+// for leaseTicks, the rank asks for a decision or breaks its groups.
 const leaseTicks = 5
 
-// coordinatorLost breaks all groups because the coordinator has ended or does not answer. The
-// other ranks find the same, or the coordinator tells them that this rank is lost. No Settled
-// will arrive; instead, abandon settles the groups after the lease.
+// coordinatorLost breaks all groups because the coordinator has ended or does not answer. The other
+// ranks also lose the coordinator, or the coordinator notifies them that this rank is lost. The
+// message Settled will not arrive; instead, abandon settles the groups after leaseTicks.
 func (c *Client) coordinatorLost(why error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -300,8 +304,8 @@ func (c *Client) coordinatorLost(why error) {
 	c.abandon(f)
 }
 
-// abandon breaks all groups without the coordinator. It settles them when the lease has passed,
-// after which no rank reports a call as successful. The caller must hold mu.
+// abandon breaks all groups without the coordinator. After leaseTicks it settles the groups: by then
+// no rank reports a call as successful any more. The caller must hold mu.
 func (c *Client) abandon(f *Failure) {
 	c.noteFailure("", f)
 	c.abandoned = true
@@ -312,8 +316,8 @@ func (c *Client) abandon(f *Failure) {
 	})
 }
 
-// reportedIn returns the group that this rank's latest report is about. It returns nil if there
-// is no report, or if this rank has left the group.
+// reportedIn returns the group in which this rank reported its latest failure. It returns nil if
+// this rank has reported no failure, or has left the group.
 func (c *Client) reportedIn() *Group {
 	if c.reported == nil {
 		return nil
@@ -321,8 +325,8 @@ func (c *Client) reportedIn() *Group {
 	return c.groups[c.reported.Group]
 }
 
-// tick sends Alive every interval, detects that the coordinator is silent, and handles reports
-// that are not decided in time.
+// tick sends Alive every interval, and detects that the coordinator is silent. If the coordinator
+// has not decided about a report of this rank in time, tick asks for a decision or breaks all groups.
 func (c *Client) tick() {
 	ticker := time.NewTicker(c.opts.Interval)
 	defer ticker.Stop()
@@ -338,8 +342,8 @@ func (c *Client) tick() {
 			f := c.reported
 			if c.undecided++; c.silence > leaseTicks {
 				c.noteFailure("", f)
-				c.settled("") // the lease has passed: no rank reports a call as successful any more
-			} else if c.undecided%leaseTicks == 0 { // a rank that was asked, or the reporter of another failure, may be suspended
+				c.settled("") // after leaseTicks of silence no rank reports a call as successful any more
+			} else if c.undecided%leaseTicks == 0 { // an asked rank, or the reporter of another failure, may be suspended
 				undecided = f
 			}
 		}

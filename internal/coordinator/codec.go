@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// A message is sent as its length, in four bytes, and its JSON encoding.
+// A message is sent as the length of its JSON encoding, in four bytes, followed by that encoding.
 
 // maxMessage is the largest size of a message in bytes. The largest messages hold the values of
 // many ranks.
@@ -24,12 +24,12 @@ const readSize = 1 << 10
 func encode(m *Message) []byte {
 	text, err := json.Marshal(m)
 	if err != nil {
-		panic(err) // plain data
+		panic(err) // a Message can always be encoded
 	}
 	return append(binary.LittleEndian.AppendUint32(make([]byte, 0, 4+len(text)), uint32(len(text))), text...)
 }
 
-// decode reads a message of at most this many bytes.
+// decode reads a message. It returns an error if the message has more than `most` bytes.
 func decode(r io.Reader, most int) (*Message, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -50,8 +50,8 @@ func decode(r io.Reader, most int) (*Message, error) {
 	return m, json.Unmarshal(text, m)
 }
 
-// hostSilence is how long the host at the other end may fail to answer before the kernel ends the
-// connection.
+// hostSilence is the time after which the kernel ends a connection if the host at the other end
+// does not answer.
 const hostSilence = 20 * time.Second
 
 // detectDeadHost configures the kernel to end the connection when the host at the other end does
@@ -72,7 +72,8 @@ type outbox struct {
 
 func newOutbox() *outbox { return &outbox{wake: make(chan struct{}, 1)} }
 
-// put adds a message. It returns false if the other end reads too slowly.
+// put adds a message to the queue. It returns false if the queue is full, because the other end
+// reads too slowly.
 func (o *outbox) put(b []byte) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -6,22 +6,22 @@ import (
 	"slices"
 )
 
-// Core decides which messages the coordinator of one session sends. It is a pure state machine:
-// its inputs are the messages and deaths of ranks, its outputs messages. It has no goroutine, no
-// clock and no connection. It is not safe for concurrent use.
+// Core decides which messages the coordinator sends in one session. It is a pure state machine.
+// Its inputs are the messages of ranks and the ends of their connections and processes. Its outputs
+// are messages. It has no goroutine, no clock and no connection. It is not safe for concurrent use.
 type Core struct {
 	size     int
 	ranks    []rank
 	first    int  // the first rank that joined; -1: none has joined
-	isolated bool // a group's failure does not break the others
+	isolated bool // the failure of a group does not break other groups
 	number   uint64
 	groups   map[string]*group
 	acks     map[uint64]*acknowledgement
 	out      []Outgoing // the output of the current Step
 }
 
-// Sender, as an element of Outgoing.To, is the connection on which the message of this Step
-// arrived. It is used if that connection is not the rank's, because the join was refused.
+// Sender, as an element of Outgoing.To, stands for the connection that sent the message of this
+// Step. The core uses it to refuse a Join: the refused connection is not the connection of a rank.
 const Sender = -1
 
 // Outgoing is a message for some ranks.
@@ -30,7 +30,7 @@ type Outgoing struct {
 	Message *Message
 }
 
-// rank is what the core knows of one process.
+// rank is the core's state of one rank.
 type rank struct {
 	state   state
 	process string
@@ -53,51 +53,53 @@ type group struct {
 	gathers map[string]*gather
 	posts   map[string]map[int][]byte // by key and rank
 	last    string                    // the key of the latest complete gather
-	made    bool                      // all members are ready or, in the group of all ranks, have joined
+	made    bool                      // all members have sent ReadyKey or, in the group of all ranks, have joined
 	left    gather                    // the members that have left
 	alone   bool                      // a member left without waiting for the others
-	failure *inquiry
+	failure *inquiry                  // the reported or chosen failure; nil: none
 
-	leaving   []int    // the members that leave alone and have not been announced
-	values    [][]byte // their values
-	announced bool     // the latest announcement has not been acknowledged by all
+	leaving   []int    // the members that leave without waiting, and that no Leaving has named yet
+	values    [][]byte // the values of the members in leaving
+	announced bool     // some members have not acknowledged the latest Leaving
 }
 
-// gather collects a value from each member.
+// gather collects one value from each member of a group.
 type gather struct {
 	values map[int][]byte
 	some   bool // at least one value is not empty
 }
 
-// The keys of gathers that each member of a group does once.
+// Keys of gathers. Each member of a group takes part once in the gather of each key.
 const (
 	JoinKey  = "join"  // the member joins the group
 	ReadyKey = "ready" // the member can use the group
-	LeaveKey = "leave" // the member leaves, by the message Leave
+	LeaveKey = "leave" // the member leaves; it sends the message Leave, not Gather
 )
 
-// inquiry is a failure that was reported. It may be decided.
+// inquiry is a reported failure, before and after the coordinator has chosen it as the failure of
+// its group.
 type inquiry struct {
 	number   uint64
 	failure  Failure
 	wants    bool         // the reporter wants the answers, and decides itself
-	asked    []int        // the ranks that were asked
+	asked    []int        // the ranks that were asked about the failure
 	owed     map[int]bool // the asked ranks that have not answered
 	answers  map[int][]byte
-	answered bool // the reporter has got the answers
-	// impatient are ranks that asked for a decision although another rank is the reporter. If
-	// one of them asks again, its own failure is decided: the reporter may be suspended.
+	answered bool // the core has sent the answers to the reporter
+	// impatient are the ranks that have asked for a decision once although another rank is the
+	// reporter. If such a rank asks again, the core chooses the failure that this rank reports,
+	// because the first reporter may be suspended.
 	impatient map[int]bool
-	decided   bool
+	decided   bool // the coordinator has chosen this failure
 }
 
-// acknowledgement tracks a message that ranks must acknowledge before the coordinator notifies
-// others.
+// acknowledgement tracks a message that some ranks must acknowledge. When all of them have
+// acknowledged, the coordinator sends Settled.
 type acknowledgement struct {
-	owed   map[int]bool // the ranks that have not acknowledged
-	notify []int        // the ranks that are notified when all have
+	owed   map[int]bool // the ranks that have not acknowledged the message
+	notify []int        // the ranks that receive Settled when all ranks have acknowledged
 	group  *group
-	leave  bool // the message says that the ranks in notify leave the group
+	leave  bool // the message is Leaving, and the ranks in notify are those that leave
 }
 
 // NewCore returns the core of a session of size ranks.
@@ -115,8 +117,8 @@ func newGroup(name string, members []int) *group {
 	return &group{name: name, members: members, gathers: map[string]*gather{}, posts: map[string]map[int][]byte{}}
 }
 
-// Step handles a message of a rank and returns the messages to send. If it returns an error, the
-// rank has violated the protocol and its connection must be closed.
+// Step handles a message of rank from and returns the messages to send. If Step returns an error,
+// the rank has violated the protocol, and the caller must close its connection.
 func (c *Core) Step(from int, m *Message) ([]Outgoing, error) {
 	c.out = nil
 	if m.Verb == Join {
@@ -139,7 +141,7 @@ func (c *Core) Step(from int, m *Message) ([]Outgoing, error) {
 	case g == nil && m.Verb == Gather && m.Key == JoinKey:
 		g = newGroup(m.Group, m.Ranks)
 		c.groups[m.Group] = g
-	case g == nil && m.Verb == Fail && m.Failure != nil: // all members have left the group: the failure concerns this rank alone
+	case g == nil && m.Verb == Fail && m.Failure != nil: // all members have left the group, so the failure concerns only this rank
 		f := *m.Failure
 		f.Reporter, f.Group = from, m.Group
 		c.send(&Message{Verb: Failed, Group: m.Group, Failure: &f}, from)
@@ -169,8 +171,8 @@ func (c *Core) Step(from int, m *Message) ([]Outgoing, error) {
 	return c.out, err
 }
 
-// Lost handles the end of a rank's connection. how describes it. The end is a failure unless the
-// rank had left.
+// Lost handles the end of the connection of rank r. how describes the end. The end is a failure
+// unless the rank has left the session.
 func (c *Core) Lost(r int, how string) []Outgoing {
 	c.out = nil
 	if c.ranks[r].state == present {
@@ -179,8 +181,8 @@ func (c *Core) Lost(r int, how string) []Outgoing {
 	return c.out
 }
 
-// Exited handles the end of a rank's process. how describes it. The end is a failure if the rank
-// had not joined, because the other ranks wait for it.
+// Exited handles the end of the process of rank r. how describes the end. The end is a failure if
+// the rank has not joined, because the other ranks wait for this rank.
 func (c *Core) Exited(r int, how string) []Outgoing {
 	c.out = nil
 	if c.ranks[r].state == absent {
@@ -194,8 +196,9 @@ func (c *Core) Ended() bool {
 	return !slices.ContainsFunc(c.ranks, func(r rank) bool { return r.state == absent || r.state == present })
 }
 
-// join lets a rank join. If the rank does not fit the others, it breaks the session or, if all
-// ranks have joined already, refuses the new connection alone.
+// join handles the message Join. If the rank's number or options are wrong, or a process has already
+// joined as this rank, the session fails. If all ranks have joined already, the session continues
+// and join only refuses the new connection.
 func (c *Core) join(from int, m *Message) {
 	root := c.groups[""]
 	refuse := func(f Failure) {
@@ -229,8 +232,8 @@ func (c *Core) join(from int, m *Message) {
 	c.collect(root, JoinKey, from, m.Value)
 }
 
-// differ describes the first difference between the options of two ranks. It returns "" if there
-// is none.
+// differ describes the first difference between the options of two ranks. It returns "" if the
+// options are equal.
 func differ(a, b []Option, rankA, rankB int) string {
 	value := func(options []Option, name string) string {
 		for _, o := range options {
@@ -258,14 +261,14 @@ func (c *Core) gather(g *group, from int, m *Message) error {
 			return fmt.Errorf("rank %d gives its value of %q twice", from, m.Key)
 		}
 	}
-	if g.failure == nil || !g.failure.decided { // otherwise the rank has already been sent the failure
+	if g.failure == nil || !g.failure.decided { // otherwise the core has already sent the failure to the rank
 		c.collect(g, m.Key, from, m.Value)
 	}
 	return nil
 }
 
-// collect adds a member's value. When all members have given theirs, it sends the values to all
-// members.
+// collect adds a member's value to a gather. When all members have given their values, collect sends
+// the values to all members.
 func (c *Core) collect(g *group, key string, from int, value []byte) {
 	a := g.gathers[key]
 	if a == nil {
@@ -296,8 +299,8 @@ func (a *gather) add(from int, value []byte) {
 	a.some = a.some || len(value) > 0
 }
 
-// missing returns the members that have not given their value of a key. It returns nil if the
-// gather is complete or has not begun.
+// missing returns the members that have not given their value of a key. It returns nil if all
+// members or no members have given it. For LeaveKey, missing returns the members that have not left.
 func (g *group) missing(key string) (ranks []int) {
 	a := g.gathers[key]
 	switch {
@@ -314,14 +317,15 @@ func (g *group) missing(key string) (ranks []int) {
 	return ranks
 }
 
-// maxPost is the largest size of a posted value in bytes. postsAtOnce posted values fit into
-// one message.
+// maxPost is the largest size of a posted value in bytes. postsAtOnce is the number of posted values
+// that fit into one message.
 const (
 	maxPost     = 1 << 20
 	postsAtOnce = maxMessage / 2 / maxPost
 )
 
-// post stores a rank's value and answers with the values of the ranks that it asks for.
+// post handles the message Post: it stores the rank's value, and answers with the values that the
+// ranks in m.Ranks have posted.
 func (c *Core) post(g *group, from int, m *Message) error {
 	if len(m.Value) > maxPost || len(m.Ranks) > postsAtOnce {
 		return fmt.Errorf("rank %d posts %d bytes of %q and asks for %d values, at most %d and %d", from, len(m.Value), m.Key, len(m.Ranks), maxPost, postsAtOnce)
@@ -340,8 +344,8 @@ func (c *Core) post(g *group, from int, m *Message) error {
 	return nil
 }
 
-// scope returns the group that breaks when g fails: the group of all ranks, unless failures are
-// isolated, g is still being made, or the failure is confined to g.
+// scope returns the group that breaks when f is reported in g. This is g if failures are isolated,
+// if g is still being made, or if f is confined to g. Otherwise it is the group of all ranks.
 func (c *Core) scope(g *group, f *Failure) *group {
 	if c.isolated || !g.made || f.Confined {
 		return g
@@ -349,15 +353,16 @@ func (c *Core) scope(g *group, f *Failure) *group {
 	return c.groups[""]
 }
 
-// fail handles a report. If a failure is decided, the report is ignored. If another report waits
-// for answers, the new one replaces it in two cases: the new report is more certain, or the other
-// report asked the new reporter, whose failure may be the cause.
+// fail handles the message Fail, a report. If the core has already chosen a failure, fail ignores the
+// report. If an older report still waits for answers, the new report replaces it in two cases: the
+// new report is more certain, or the older report waits for the answer of the new reporter, whose
+// failure may be the cause of the older one.
 func (c *Core) fail(g *group, from int, m *Message) error {
 	if m.Failure == nil {
 		return fmt.Errorf("rank %d reports a failure without saying which", from)
 	}
 	if g.failure != nil && g.failure.decided {
-		return nil // the reporter has been sent the decided failure, which caused the reported one
+		return nil // the core has sent the chosen failure to the reporter; it caused the reported failure
 	}
 	g = c.scope(g, m.Failure)
 	f := *m.Failure
@@ -367,7 +372,7 @@ func (c *Core) fail(g *group, from int, m *Message) error {
 	case q != nil && q.decided:
 		return nil
 	case m.Final && q != nil && q.failure.Reporter != from && !q.impatient[from]:
-		q.impatient[from] = true // another failure has replaced the rank's own
+		q.impatient[from] = true // another rank's report has replaced the report of this rank
 		return nil
 	case m.Final:
 		c.decide(g, f)
@@ -400,8 +405,8 @@ func (c *Core) fail(g *group, from int, m *Message) error {
 	return nil
 }
 
-// certainty orders inquiries. A deadline that passed says little about the cause, a broken
-// connection says more, and a failure that the reporter detected in itself says most.
+// certainty orders inquiries: 0 for a timeout, which says little about the cause; 1 for a broken
+// connection, which says more; 2 for a failure that the reporter detected in itself.
 func (q *inquiry) certainty() int {
 	switch {
 	case q.wants:
@@ -412,7 +417,8 @@ func (q *inquiry) certainty() int {
 	return 2
 }
 
-// conclude ends an inquiry if all asked ranks have answered.
+// conclude ends the inquiry of g if all asked ranks have answered: it chooses the failure or, if the
+// reporter wants to decide itself, sends the answers to the reporter.
 func (c *Core) conclude(g *group) {
 	q := g.failure
 	if len(q.owed) > 0 {
@@ -420,7 +426,7 @@ func (c *Core) conclude(g *group) {
 	}
 	if !q.wants {
 		departed := slices.DeleteFunc(slices.Clone(q.asked), func(r int) bool { return !c.departed(q.failure.Group, r) })
-		if len(departed) > 0 { // the reporter still needs a rank that left without a failure
+		if len(departed) > 0 { // the cause: ranks left that the reporter still needs
 			q.failure.Kind, q.failure.Ranks = Departed, departed
 		}
 		c.decide(g, q.failure)
@@ -429,7 +435,7 @@ func (c *Core) conclude(g *group) {
 	c.giveAnswers(q)
 }
 
-// giveAnswers sends the answers so far to the reporter, once.
+// giveAnswers sends the answers so far to the reporter. It sends them only once for an inquiry.
 func (c *Core) giveAnswers(q *inquiry) {
 	if q.answered {
 		return
@@ -444,7 +450,7 @@ func (c *Core) giveAnswers(q *inquiry) {
 	c.send(m, q.failure.Reporter)
 }
 
-// decide makes f the failure of g and sends it to all members. It is called once for a group.
+// decide makes f the failure of g and sends f to all members. It is called once for a group.
 func (c *Core) decide(g *group, f Failure) {
 	if f.Key != "" {
 		if of := c.groups[f.Group]; of != nil {
@@ -463,21 +469,21 @@ func (c *Core) decide(g *group, f Failure) {
 	c.sendFailure(g, members...)
 }
 
-// sendFailure sends the decided failure of a group.
+// sendFailure sends the chosen failure of a group to some ranks.
 func (c *Core) sendFailure(g *group, to ...int) {
 	q := g.failure
 	c.send(&Message{Verb: Failed, Number: q.number, Group: g.name, Failure: &q.failure}, to...)
 }
 
-// sendSettledFailure sends the decided failure to a rank that joined after the decision. The
-// failure is settled for that rank, which has nothing to abort.
+// sendSettledFailure sends the chosen failure of g to a rank that joined after the decision.
+// Settled follows at once, because that rank has no transfers to abort.
 func (c *Core) sendSettledFailure(g *group, to int) {
 	c.sendFailure(g, to)
 	c.send(&Message{Verb: Settled, Number: g.failure.number, Group: g.name}, to)
 }
 
-// await makes the latest numbered message wait for the acknowledgements of some ranks. When all
-// have acknowledged, the ranks in notify are notified.
+// await notes that the latest numbered message must be acknowledged by ranks. When all of them have
+// acknowledged it, the ranks in notify receive Settled.
 func (c *Core) await(g *group, ranks, notify []int, leave bool) {
 	a := &acknowledgement{owed: map[int]bool{}, notify: notify, group: g, leave: leave}
 	for _, r := range ranks {
@@ -487,7 +493,7 @@ func (c *Core) await(g *group, ranks, notify []int, leave bool) {
 	c.settle(c.number)
 }
 
-// settle notifies ranks if all acknowledgements of a message have arrived.
+// settle sends Settled if all ranks have acknowledged the message with this number.
 func (c *Core) settle(number uint64) {
 	a := c.acks[number]
 	if len(a.owed) > 0 {
@@ -523,7 +529,7 @@ func (c *Core) leave(g *group, from int, m *Message) {
 		c.remove(from, left, Failure{})
 	}
 	if len(g.left.values) == len(g.members) {
-		return // all members have left, and the message that says so is on its way
+		return // all members have left, and the core has already sent Left
 	}
 	g.left.add(from, nil)
 	c.waiveAcks(from, g)
@@ -541,9 +547,9 @@ func (c *Core) leave(g *group, from int, m *Message) {
 	}
 }
 
-// announce tells the other members which members leave alone. Only one announcement is pending at
-// a time. The next one includes all members that asked meanwhile, so that each does not cost a
-// message to every rank.
+// announce sends Leaving: it tells the other members which members leave without waiting. Only one
+// Leaving waits for acknowledgements at a time. The next Leaving names all members that asked to
+// leave meanwhile, which saves messages.
 func (c *Core) announce(g *group) {
 	if g.announced || len(g.leaving) == 0 {
 		return
@@ -556,8 +562,8 @@ func (c *Core) announce(g *group) {
 	c.await(g, rest, notify, true)
 }
 
-// remove handles that a rank left or was lost. The rank owes no acknowledgement any more. If it
-// was lost, why is the failure of its groups.
+// remove handles that rank r has left the session or is lost. The core no longer waits for its
+// acknowledgements. If the rank is lost, why becomes the failure of its groups.
 func (c *Core) remove(r int, to state, why Failure) {
 	c.ranks[r].state = to
 	c.waiveAcks(r, nil)
@@ -567,7 +573,7 @@ func (c *Core) remove(r int, to state, why Failure) {
 		switch {
 		case !g.has(r) || q != nil && q.decided:
 		case q != nil && q.failure.Reporter == r:
-			c.decide(g, q.failure) // the rank reported this failure before it left or was lost
+			c.decide(g, q.failure) // rank r reported this failure before it left or was lost
 		case to == lost && (g.name == "" || c.isolated):
 			c.decide(g, why)
 		case q != nil && q.owed[r]:
@@ -578,8 +584,9 @@ func (c *Core) remove(r int, to state, why Failure) {
 	}
 }
 
-// waiveAcks removes the acknowledgements that a rank owes. If the rank only leaves a group, it
-// removes those about other members that leave the group.
+// waiveAcks makes the core stop waiting for acknowledgements of rank r. If leaves is not nil, the
+// rank leaves only that group, and the core stops waiting only for acknowledgements of messages
+// Leaving of that group.
 func (c *Core) waiveAcks(r int, leaves *group) {
 	for _, number := range slices.Sorted(maps.Keys(c.acks)) {
 		if a := c.acks[number]; a.owed[r] && (leaves == nil || a.leave && a.group == leaves) {
@@ -589,7 +596,7 @@ func (c *Core) waiveAcks(r int, leaves *group) {
 	}
 }
 
-// departed reports whether a rank has left a group without a failure.
+// departed reports whether rank r has left a group, or the session, without a failure.
 func (c *Core) departed(group string, r int) bool {
 	if g := c.groups[group]; g != nil {
 		if _, departed := g.left.values[r]; departed {
@@ -599,7 +606,7 @@ func (c *Core) departed(group string, r int) bool {
 	return c.ranks[r].state == left
 }
 
-// has reports whether a rank is a member.
+// has reports whether rank r is a member of the group.
 func (g *group) has(r int) bool { return g.name == "" || slices.Contains(g.members, r) }
 
 // presentMembers returns the members of a group that are connected and have not left the session.

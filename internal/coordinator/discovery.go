@@ -14,25 +14,26 @@ import (
 	"github.com/goddp/goddp/store"
 )
 
-// addressKey is the key, in a job's store, of the coordinator's address.
+// addressKey is the key of the coordinator's address in the job's store.
 const addressKey = "coordinator"
 
-// LauncherPrefix is the part of a job's store in which a launcher publishes the address of the
-// coordinator of all its sessions.
+// LauncherPrefix is the prefix of the keys that a launcher uses in a job's store. A launcher
+// publishes the coordinator's address under this prefix.
 const LauncherPrefix = "goddp"
 
 // address says where the coordinator of a job can be reached.
 type address struct {
-	Addrs    []string // tried in turn
+	Addrs    []string // a rank tries these addresses in this order
 	Host     string   // describes the process that hosts the coordinator
-	HostRank int      // the rank of that process, or -1 if it is no rank
+	HostRank int      // the rank that hosts the coordinator; -1: no rank hosts it
 	// Token and the job's secret determine the key of the connections. In a job without a
 	// secret, every process that can read the store knows the key.
 	Token []byte
 }
 
-// Publish starts a coordinator for a job of size ranks and publishes its address in the job's
-// store. listen is host:port. Publish sets o.Key itself.
+// Publish starts a coordinator for a job of `size` ranks and publishes its address in the job's
+// store. listen is host:port; if it is empty, the coordinator listens on 127.0.0.1. Publish ignores
+// o.Key and makes a key itself.
 func Publish(ctx context.Context, kv store.Store, m store.Member, listen string, size int, o ClientOptions) (*Server, error) {
 	token := []byte(rand.Text())
 	if listen == "" {
@@ -56,8 +57,7 @@ func Publish(ctx context.Context, kv store.Store, m store.Member, listen string,
 	return s, nil
 }
 
-// Find connects to the coordinator whose address is in the job's store. It waits until the address
-// is there.
+// Find waits until the job's store holds the coordinator's address, and connects to the coordinator.
 func Find(ctx context.Context, kv store.Store, m store.Member, o ClientOptions) (*Client, error) {
 	value, err := kv.Get(ctx, addressKey)
 	if err != nil {
@@ -79,7 +79,7 @@ func Find(ctx context.Context, kv store.Store, m store.Member, o ClientOptions) 
 	return nil, errors.Join(errs...)
 }
 
-// of returns o with the job, the secret and the key of a member.
+// of returns a copy of o in which Job, HasSecret, Insecure and Key belong to member m.
 func (o Options) of(m store.Member, token []byte) Options {
 	h := hmac.New(sha256.New, m.Secret)
 	h.Write(token)
@@ -87,8 +87,8 @@ func (o Options) of(m store.Member, token []byte) Options {
 	return o
 }
 
-// Reachable returns the addresses at which other hosts can try to reach a listener: its own
-// address or, if it listens on all interfaces, the addresses of all interfaces.
+// Reachable returns the addresses at which other hosts can try to reach a listener with address a.
+// This is a or, if the listener listens on all interfaces, the addresses of all interfaces.
 func Reachable(a *net.TCPAddr) ([]string, error) {
 	if !a.IP.IsUnspecified() {
 		return []string{a.String()}, nil

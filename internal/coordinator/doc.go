@@ -1,102 +1,104 @@
-// Package coordinator transfers everything but tensors between the ranks of a job: that they
-// have joined, their addresses, the settings that must be equal on all ranks, why a group
-// broke, and that they leave.
+// Package coordinator transfers everything but tensors between the ranks of a job: which ranks
+// have joined and left, the addresses of ranks, the settings that must be equal on all ranks, and
+// why a group broke.
 //
 // Every rank has one connection to the coordinator for each Init. golaunch hosts the
-// coordinator; under other launchers, rank 0 does. The coordinator decides which failure was
-// the first, and sends that failure to all ranks. Groups from Split, the checks of debug modes
-// and the parts of a backend are names and keys on this one connection. Messages number ranks
-// as the job does.
+// coordinator; under other launchers, rank 0 hosts it. If ranks report failures, the coordinator
+// chooses the first failure and sends it to all ranks. Groups from Split, the checks of debug modes
+// and the parts of a backend share this one connection: each uses group names or keys of its own.
+// Ranks in messages are numbers in the job, not in a group.
 //
 // # What ranks send
 //
 //	Join    I join: my process, my settings, which must be equal on all ranks, and a value
 //	Gather  my value of this key, for the members of this group
-//	Fail    this failed, or is overdue; ask these ranks before you decide
-//	Ack     I know of the failure, or: this is my answer
+//	Fail    I report this failure, or a timeout; ask these ranks before you decide
+//	Ack     I acknowledge the failure, or: this is my answer to your question
 //	Leave   I close this group, or leave the session, without a failure
-//	Query   which members have not given this key yet?
+//	Query   which members have not sent a Gather with this key yet?
 //	Post    my latest value of this key; and: which values have these ranks posted?
 //	Alive   sent every second, without content
 //
 // # What the coordinator sends
 //
-//	Gathered  the values of a key, once all members have given theirs
+//	Gathered  the values of a key, once all members have sent theirs
 //	Asked     another rank reports this failure; what do you know of it?
-//	Answered  the answers of the ranks, sent to the rank that reported
+//	Answered  the answers of the ranks, sent to the rank that reported the failure
 //	Failed    why the group broke
-//	Settled   all ranks know of the failure
-//	Leaving   these ranks leave alone; answer when you do not need them any more
+//	Settled   all ranks have acknowledged the failure
+//	Leaving   these ranks leave without waiting for you; answer when you do not need them any more
 //	Left      all members have left
-//	Queried   the members that have not given the key
+//	Queried   the members that have not sent a Gather with the key
 //	Posted    your value is stored, and these are the values that you asked for
 //
 // # Which failure is the first
 //
-// The failure of one rank often causes failures on other ranks. The coordinator takes the
+// The failure of one rank often causes failures on other ranks. The coordinator chooses the
 // failure that it receives first, with three exceptions:
 //
-//   - If a rank's connection ends before the rank has left the session, the rank is dead. This
-//     failure is decided at once.
+//   - If a rank's connection ends before the rank has left the session, the rank is dead. The
+//     coordinator chooses this failure at once.
 //   - If a report names ranks, such as "the connection to rank 2 broke", the coordinator asks
 //     those ranks and decides when they have answered. If rank 2 died, the end of its connection
 //     arrives instead of the answer. If rank 2 has failed itself, its own report arrives before
 //     its answer and replaces the first report. If rank 2 has left, its leaving is the failure.
-//   - A deadline that passed does not say which rank is at fault. The rank that reports it gets
-//     the answers of all ranks, and then names the ranks that are late. Any other failure that
+//   - A timeout does not say which rank is at fault. The rank that reports a timeout gets the
+//     answers of all ranks, and then names the ranks that are late. Any other failure that
 //     arrives meanwhile replaces the report.
 //
-// If the rank that reported a failure dies or leaves before the decision, its report is
-// decided. If it hangs, another rank takes over by asking for a decision twice.
+// If the rank that reported a failure dies or leaves before the decision, the coordinator chooses
+// the failure that this rank reported. If this rank hangs, another rank can ask for a decision; the
+// coordinator decides at the second request.
 //
 // # What a decision does
 //
-// The coordinator sends Failed to all ranks. A rank acknowledges it once none of its calls can
-// be reported as successful any more. When all ranks have acknowledged, or are lost, the
-// coordinator sends Settled. Only then may a rank abort transfers that its peers read from: a
-// peer that reads wrong data by then does not report the call as successful.
+// The coordinator sends the chosen failure to all ranks, as Failed. A rank acknowledges the failure
+// once the rank can no longer report any of its calls as successful. When all ranks have
+// acknowledged, or are lost, the coordinator sends Settled. Only then may a rank abort transfers
+// that its peers read from. The abort may give a peer wrong data, but this peer can no longer report
+// its call as successful.
 //
 // A failure breaks all groups, unless the ranks joined with Isolated. If a group is still being
-// made, its failure breaks this group alone.
+// made, a failure in this group breaks this group alone.
 //
 // # Which ranks are lost
 //
-// The end of a connection says that a process has ended. If a host has not answered for 20
-// seconds, the kernel at the other end closes the connection. A suspended process loses its connection
-// after Options.Silence, which is long; usually a deadline passes on its peers before.
+// A rank is lost when its connection ends. If a host has not answered for 20 seconds, the kernel at
+// the other end closes the connection. A suspended process loses its connection after
+// Options.Silence. Usually a call of another rank times out before that.
 //
-// If the coordinator is lost, or silent for Options.Silence, that is a failure on every rank. It
-// names no rank, unless a rank hosted the coordinator. Ranks without a coordinator cannot notify
-// each other, so they rely on time:
+// If the connection to the coordinator ends, or the coordinator is silent for Options.Silence, every
+// rank has a failure. The failure names no rank, unless a rank hosted the coordinator. Ranks without
+// a coordinator cannot notify each other, so they rely on time. An interval is Options.Interval.
 //
 //   - A rank that has not heard from the coordinator for five intervals does not report any call
 //     as successful ([Group.Quiet]).
 //   - A rank that breaks its groups without the coordinator waits for six intervals before it
 //     aborts ([Group.Settled]).
 //   - A rank that has reported a failure, and has not heard from the coordinator for six
-//     intervals, breaks its groups because of that report.
-//   - If a report is not decided within five intervals, because a rank that is asked is
-//     suspended, the reporter asks the coordinator to decide it without the answer.
+//     intervals, breaks its groups with the failure that it reported.
+//   - The coordinator may wait for the answer of a suspended rank. If it has chosen no failure five
+//     intervals after a report, the reporter asks it to decide without that answer.
 //
 // A message counts as received when it has reached the rank's host, even if the process has not
-// read it. So a rank that was suspended does not report a call as successful that ended
-// because other ranks aborted meanwhile. On the rank that hosts the coordinator, reports from
-// other ranks count as received in the same way.
+// read it. This protects a rank that was suspended: if its call ended because other ranks aborted,
+// their failure is among its unread messages, so the rank does not report the call as successful. On
+// the rank that hosts the coordinator, reports from other ranks count as received in the same way.
 //
-// Both ends count the intervals in which they themselves ran. So a job that is suspended as a
-// whole loses no rank.
+// Rank and coordinator each count only the intervals in which they themselves ran. So a job that is
+// suspended as a whole loses no rank.
 //
 // # Costs
 //
-// A death costs each rank three messages, and an overdue call five. Only gathers grow with the
-// square of the number of ranks, because the values of all members go to all members. A posted
-// value goes only to the ranks that ask for it. The coordinator keeps the latest value of each
-// rank and key until all members have left the group.
+// A death costs each rank three messages, and a call that times out costs it five. Only the traffic
+// of gathers grows with the square of the number of ranks, because the values of all members go to
+// all members. A posted value goes only to the ranks that ask for it. The coordinator keeps the
+// latest posted value of each rank and key until all members have left the group.
 //
 // # Structure
 //
-// [Core] makes the decisions for one session. It is a pure state machine. The scenarios in
-// testdata describe its behaviour, and a simulation runs it through many schedules with faults.
-// [Server] is the coordinator's end of the connections, [Client] a rank's end. [Server.Local]
-// connects a rank of the coordinator's process.
+// [Core] decides which messages the coordinator sends in one session. It is a pure state machine.
+// The scenarios in testdata describe its behaviour, and a simulation runs it through many schedules
+// with faults. [Server] is the coordinator's end of the connections, [Client] is a rank's end.
+// [Server.Local] connects a rank that runs in the coordinator's process.
 package coordinator

@@ -17,13 +17,13 @@ type Group struct {
 	Members []int  // the members' numbers in the job
 	client  *Client
 
-	failed  chan struct{} // closed when failure is decided
-	settled chan struct{} // closed when all ranks have acknowledged the failure
+	failed  chan struct{} // closed when failure is set
+	settled chan struct{} // closed when all ranks have acknowledged the group's failure
 
-	// The client's mu guards the fields below.
+	// The client's mu guards failure, counts, awaited and onLeaving.
 	failure   *Failure
-	counts    map[string]int // by name: the number of calls of Count
-	awaited   string         // the key of the gather that this rank waits for, or waited for last
+	counts    map[string]int // by name: the number of calls of Count with this name
+	awaited   string         // the key of the Gather that this rank waits for, or waited for last
 	onLeaving func(ranks []int, values [][]byte, done func())
 }
 
@@ -31,15 +31,15 @@ type Group struct {
 func (g *Group) Rank() int { return g.client.rank }
 
 // Key returns a key that all members of the group know and no process outside the job knows. The
-// members use it for connections of their own.
+// members can use it for connections between themselves.
 func (g *Group) Key() []byte {
 	h := hmac.New(sha256.New, g.client.opts.Key)
 	fmt.Fprintf(h, "%d %s", g.client.session, g.Name)
 	return h.Sum(nil)
 }
 
-// Make makes a group of some ranks. All members must call it. It returns the values of the
-// members, in the order of members, when all have called it.
+// Make makes a group of some ranks. All members must call it. When all have called it, Make returns
+// the members' values, in the order of members.
 func (g *Group) Make(ctx context.Context, name string, members []int, value []byte) (*Group, [][]byte, error) {
 	c := g.client
 	c.mu.Lock()
@@ -50,14 +50,14 @@ func (g *Group) Make(ctx context.Context, name string, members []int, value []by
 	return made, values, err
 }
 
-// Gather returns the values that all members give, in the order of Members, when all have called
-// it with this key. It returns nil if all values are empty. A key can be used once.
+// Gather waits until all members have called it with this key, and returns their values, in the
+// order of Members. It returns nil if all values are empty. A key can be used once.
 func (g *Group) Gather(ctx context.Context, key string, value []byte) ([][]byte, error) {
 	return g.exchange(ctx, &Message{Verb: Gather, Group: g.Name, Key: key, Value: value}, answerKey{verb: Gathered, group: g.Name, key: key})
 }
 
-// Missing returns the members that have not given their value of a key. With LeaveKey it returns
-// the members that have not left.
+// Missing returns the members that have not called Gather with this key. For LeaveKey, Missing
+// returns the members that have not left.
 func (g *Group) Missing(ctx context.Context, key string) ([]int, error) {
 	m, err := g.question(ctx, &Message{Verb: Query, Key: key}, Queried)
 	if err != nil {
@@ -66,8 +66,9 @@ func (g *Group) Missing(ctx context.Context, key string) ([]int, error) {
 	return m.Ranks, nil
 }
 
-// Post stores a value of a key for the other members, and replaces the value that this rank posted
-// before. When Post has returned, Posted returns the value on all members.
+// Post stores this rank's value of a key for the other members. The value replaces the value that
+// this rank posted before with this key. When Post has returned, Posted returns the value on all
+// members.
 func (g *Group) Post(ctx context.Context, key string, value []byte) error {
 	if len(value) > maxPost {
 		return fmt.Errorf("posting %d bytes, at most %d", len(value), maxPost)
@@ -76,8 +77,8 @@ func (g *Group) Post(ctx context.Context, key string, value []byte) error {
 	return err
 }
 
-// Posted returns the values of a key that the given ranks posted last. The value of a rank that
-// posted none is empty.
+// Posted returns the values of a key that the given ranks posted last. The value of a rank that has
+// posted nothing is empty.
 func (g *Group) Posted(ctx context.Context, key string, ranks []int) (values [][]byte, err error) {
 	for some := range slices.Chunk(ranks, postsAtOnce) {
 		theirs, err := g.question(ctx, &Message{Verb: Post, Key: key, Ranks: some}, Posted)
@@ -107,9 +108,9 @@ func (g *Group) exchange(ctx context.Context, m *Message, key answerKey) ([][]by
 	return answer.Values, nil
 }
 
-// question sends a message with a number of its own, and waits for the answer with that number.
-// Several goroutines may ask the same question, and an answer may arrive after its goroutine has
-// stopped waiting.
+// question sends m with a number of its own, and waits for the answer with the same number. The
+// number is needed because several goroutines may send the same message, and because an answer may
+// arrive after its goroutine has stopped waiting.
 func (g *Group) question(ctx context.Context, m *Message, answer Verb) (*Message, error) {
 	c := g.client
 	c.mu.Lock()
@@ -127,8 +128,8 @@ func (g *Group) ask(ctx context.Context, m *Message, key answerKey) (*Message, e
 	return g.say(ctx, m, answer)
 }
 
-// await returns a channel that receives the next message with a key. The caller must call forget
-// when it no longer waits.
+// await returns a channel that receives the next message with this key. The caller must call forget
+// when it no longer waits for the message.
 func (g *Group) await(key answerKey) (answer chan *Message, forget func()) {
 	c := g.client
 	answer = make(chan *Message, 1)
@@ -158,7 +159,7 @@ func (g *Group) say(ctx context.Context, m *Message, answer chan *Message) (*Mes
 	case <-ctx.Done():
 	}
 	select {
-	case a := <-answer: // the answer arrived before the other event
+	case a := <-answer: // the answer has arrived too
 		return a, nil
 	default:
 	}
@@ -168,8 +169,9 @@ func (g *Group) say(ctx context.Context, m *Message, answer chan *Message) (*Mes
 	return nil, cmp.Or(context.Cause(ctx), errClosed)
 }
 
-// Bound returns a context that ends with ctx or when the group fails. In the latter case its cause
-// is the Failure. The caller must call the returned function to release the context.
+// Bound returns a context that ends when ctx ends or when the group fails. If the group fails, the
+// cause of the context is the Failure. The caller must call the returned function to release the
+// context.
 func (g *Group) Bound(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
@@ -182,12 +184,12 @@ func (g *Group) Bound(ctx context.Context) (context.Context, func()) {
 	return ctx, func() { cancel(nil) }
 }
 
-// Failed returns a channel that is closed when the group's failure is decided, or when the
-// coordinator is lost.
+// Failed returns a channel that is closed when the group breaks: the coordinator has chosen the
+// group's failure, or this rank has lost the coordinator.
 func (g *Group) Failed() <-chan struct{} { return g.failed }
 
-// Settled returns a channel that is closed when all ranks know of the group's failure. From then
-// on this rank may abort transfers: no rank reports their results as those of a successful call.
+// Settled returns a channel that is closed when all ranks know of the group's failure. Then this rank
+// may abort transfers: no rank reports a call that uses these transfers as successful any more.
 func (g *Group) Settled() <-chan struct{} { return g.settled }
 
 // Failure returns why the group broke, which is the same on all ranks. It returns nil if the group
@@ -198,9 +200,10 @@ func (g *Group) Failure() *Failure {
 	return g.failure
 }
 
-// Fail reports a failure. The coordinator decides it when the ranks in asked have answered or were
-// lost. Fail returns at once; Failed says when a failure is decided, and Failure which one. If an
-// asked rank or the coordinator does not answer within some intervals, the failure is f.
+// Fail reports the failure f. The coordinator asks the ranks in asked. When they have answered or are
+// lost, it chooses f or another failure as the failure of the group. Fail returns at once. When the
+// channel Failed is closed, Failure returns the chosen failure. If an asked rank or the coordinator
+// does not answer within some intervals, f is the failure.
 func (g *Group) Fail(f *Failure, asked ...int) { g.report(*f, &Message{Ranks: asked}) }
 
 // report sends a failure in the message m.
@@ -211,20 +214,21 @@ func (g *Group) report(f Failure, m *Message) {
 	c.mu.Lock()
 	c.reported, c.undecided = &f, 0
 	c.mu.Unlock()
-	c.send(m) // no error check: if the connection has ended, that is a failure already
+	c.send(m) // no error check: if the connection has ended, the group has failed already
 }
 
-// Expect says that this rank waits for the gather with this key next. If the group times out, the
-// members that have not joined that gather are the missing ones.
+// Expect says that this rank will next wait for the Gather with this key. If GiveUp is called, the
+// failure names the members that have not called this Gather.
 func (g *Group) Expect(key string) {
 	g.client.mu.Lock()
 	defer g.client.mu.Unlock()
 	g.awaited = key
 }
 
-// GiveUp reports that this rank stops making the group because of err. late says that its time is
-// over. GiveUp returns the failure that the coordinator decided, which is the same on all ranks. If
-// that is this rank's report, it names the ranks that this rank waited for.
+// GiveUp reports that this rank stops making the group because of err. late says that err is a
+// timeout. GiveUp returns the failure that the coordinator has chosen, which is the same on all
+// ranks. If the coordinator chose the failure that this rank reported, this failure names the ranks
+// that this rank waited for.
 func (g *Group) GiveUp(err error, late bool) error {
 	if errors.As(err, new(*Failure)) {
 		return err
@@ -237,14 +241,14 @@ func (g *Group) GiveUp(err error, late bool) error {
 	return g.Failure()
 }
 
-// Decide asks the coordinator to decide the failure f. It ends an inquiry that Fail or Inquire of
-// this rank has started.
+// Decide asks the coordinator to make f the failure of the group now, without waiting for answers
+// of other ranks. This ends an inquiry that this rank has started by Fail or Inquire.
 func (g *Group) Decide(f *Failure) { g.report(*f, &Message{Final: true}) }
 
-// Inquire reports a failure and asks ranks what they know of it. It returns their answers, by rank,
-// when all have answered, or the answers so far when ctx ends. The answer of a rank that has left
-// is empty. The caller must call Decide next. If another failure is decided meanwhile, Inquire
-// returns that failure as its error.
+// Inquire reports the failure f and asks ranks what they know of it. When all have answered, Inquire
+// returns their answers, by rank. When ctx ends first, it returns the answers so far. The answer of a
+// rank that has left is empty. The caller must call Decide next. If the coordinator chooses another
+// failure meanwhile, Inquire returns this failure as its error.
 func (g *Group) Inquire(ctx context.Context, f *Failure, ranks []int) (answers map[int][]byte, err error) {
 	m := &Message{Verb: Fail, Group: g.Name, Failure: f, Ranks: ranks, WantAnswers: true}
 	answer, err := g.ask(ctx, m, answerKey{verb: Answered, group: g.Name})
@@ -263,20 +267,21 @@ func (g *Group) Inquire(ctx context.Context, f *Failure, ranks []int) (answers m
 	return answers, nil
 }
 
-// OnAsked registers f, which answers the inquiries of other ranks. f is called in a goroutine of its
-// own and must return soon.
+// OnAsked registers f, which answers the inquiries of other ranks. The client calls f in a goroutine
+// of its own. f must return soon.
 func (g *Group) OnAsked(f func(*Failure) []byte) {
 	g.client.mu.Lock()
 	defer g.client.mu.Unlock()
 	g.client.answerer = f
 }
 
-// Host returns a description of the process that hosts the coordinator, and its rank, or -1 if it
-// is no rank.
+// Host returns a description of the process that hosts the coordinator, and the rank of this process.
+// The rank is -1 if the process is no rank.
 func (g *Group) Host() (host string, rank int) { return g.client.opts.Host, g.client.opts.HostRank }
 
-// Abandon breaks all groups on this rank with the failure f, without the coordinator, which does
-// not answer. Its process may be suspended. The other ranks find the same by themselves.
+// Abandon breaks all groups on this rank with the failure f. It does not use the coordinator. The
+// caller calls Abandon if the coordinator does not answer, for example because its process is
+// suspended. The other ranks notice this silence themselves.
 func (g *Group) Abandon(f *Failure) {
 	f.Reporter, f.Group = g.client.rank, g.Name
 	g.client.mu.Lock()
@@ -284,10 +289,10 @@ func (g *Group) Abandon(f *Failure) {
 	g.client.abandon(f)
 }
 
-// Leave leaves the group, which is no failure. value says how far this rank has come. Leave returns when
-// all members have left. If ctx ends before, it returns as soon as the other members have come as
-// far as value and need this rank no more; alone is then true. life bounds that second wait. The
-// rank stays in the session.
+// Leave leaves the group without a failure, and waits until all members have left. value is this
+// rank's progress. If ctx ends first, Leave only waits until the other members have reached the
+// progress value and do not need this rank any more. alone reports that a member of the group left
+// in this way. life bounds the second wait. The rank stays in the session.
 func (g *Group) Leave(ctx, life context.Context, value []byte) (alone bool, err error) {
 	answer, forget := g.await(answerKey{verb: Left, group: g.Name})
 	defer forget()
@@ -302,19 +307,19 @@ func (g *Group) Leave(ctx, life context.Context, value []byte) (alone bool, err 
 	return left.Alone || left.Verb == Settled, nil
 }
 
-// OnLeaving registers f, which is called in a goroutine of its own when members leave alone. values
-// say how far they have come. f must call done when this rank has come as far. If no f is
-// registered, this rank needs no member that leaves.
+// OnLeaving registers f. The client calls f, in a goroutine of its own, when ranks leave the group
+// without waiting for the others. values are the progress of these ranks. f must call done when this
+// rank has reached the same progress. If no f is registered, the client lets ranks leave at once.
 func (g *Group) OnLeaving(f func(ranks []int, values [][]byte, done func())) {
 	g.client.mu.Lock()
 	defer g.client.mu.Unlock()
 	g.onLeaving = f
 }
 
-// Quiet reports whether the group has not failed, as far as this host has been told. A message that
-// has reached this host, but has not been read, counts: Quiet then returns false. Quiet also
-// returns false if the operating system cannot say whether there is unread input, or if the
-// coordinator has been silent for leaseTicks.
+// Quiet reports whether no message about a failure can have reached this host. It returns false if
+// the group has failed, if a message has arrived that this process has not read, if the operating
+// system cannot say whether there is unread input, or if the coordinator has been silent for
+// leaseTicks.
 func (g *Group) Quiet() bool {
 	c := g.client
 	if c.hasPending != nil && c.hasPending() {
@@ -334,23 +339,22 @@ func (g *Group) Quiet() bool {
 	return g.failure == nil && c.silence < leaseTicks
 }
 
-// Lost reports whether the groups broke without a decision of the coordinator, so that no Settled
-// will arrive.
+// Lost reports whether this rank broke its groups without a decision of the coordinator. The message
+// Settled then does not arrive.
 func (g *Group) Lost() bool {
 	g.client.mu.Lock()
 	defer g.client.mu.Unlock()
 	return g.client.abandoned
 }
 
-// Depart leaves the group without waiting for the other members. That is no failure. The rank stays in
-// the session.
+// Depart leaves the group without a failure and without waiting for the other members. The rank stays
+// in the session.
 func (g *Group) Depart() {
 	g.client.send(&Message{Verb: Leave, Group: g.Name})
 	g.forget()
 }
 
-// forget removes a group that this rank has left from the client, so that later messages do not
-// concern it.
+// forget removes a group that this rank has left from the client's groups.
 func (g *Group) forget() {
 	g.client.mu.Lock()
 	defer g.client.mu.Unlock()
@@ -359,8 +363,8 @@ func (g *Group) forget() {
 	}
 }
 
-// fail notes the failure of a group. Only the first failure counts. The caller must hold the
-// client's mu.
+// fail sets the failure of a group and closes failed. If the group has already failed, fail does
+// nothing. The caller must hold the client's mu.
 func (g *Group) fail(f *Failure) {
 	if g.failure == nil {
 		g.failure = f
@@ -368,5 +372,6 @@ func (g *Group) fail(f *Failure) {
 	}
 }
 
-// answerTime bounds how long the coordinator may take to return the answers that it has.
+// answerTime: when ctx has ended, Inquire waits for half of this time until the coordinator returns the
+// answers so far.
 const answerTime = time.Second

@@ -10,7 +10,7 @@ import (
 // errClosed is the error of a connection that this rank has closed.
 var errClosed = errors.New("closed")
 
-// Local connects a rank of this process, without a socket.
+// Local connects a rank that runs in this process. It uses no socket.
 func (s *Server) Local(rank int, o ClientOptions) (*Client, error) {
 	o.Options = s.opts
 	c := newClient(rank, o)
@@ -44,8 +44,8 @@ func (s *Server) Local(rank int, o ClientOptions) (*Client, error) {
 	return c, nil
 }
 
-// hasPending reports whether a message of a rank has arrived and has not been handled. That can be
-// so for long if this process was suspended.
+// hasPending reports whether a message of a rank has arrived and has not been handled. After this
+// process was suspended, such messages may be old.
 func (s *Server) hasPending() bool {
 	if s.ln == nil {
 		return false
@@ -63,7 +63,7 @@ func (s *Server) hasPending() bool {
 	return s.taken.Load() > 0
 }
 
-// awaitOthers waits until at most one rank is connected, or ctx ends.
+// awaitOthers waits until at most one rank is connected, or until ctx ends.
 func (s *Server) awaitOthers(ctx context.Context) {
 	for {
 		s.mu.Lock()
@@ -84,7 +84,7 @@ func (s *Server) awaitOthers(ctx context.Context) {
 type inbox struct {
 	mu     sync.Mutex
 	queue  []*Message
-	taken  bool // a message was taken and has not been handled
+	taken  bool // take has returned a message that has not been handled
 	closed bool
 	wake   chan struct{} // capacity 1: wakes take
 }
@@ -127,14 +127,15 @@ func (in *inbox) take() *Message {
 	}
 }
 
-// handled notes that the message that was taken last is handled.
+// handled notes that the message that take returned last has been handled.
 func (in *inbox) handled() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.taken = false
 }
 
-// busy reports whether there is a message that has not been handled.
+// busy reports whether a message has not been handled. The message may be in the queue, or take may
+// have returned it.
 func (in *inbox) busy() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()

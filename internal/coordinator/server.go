@@ -24,18 +24,18 @@ const (
 	DefaultSilence  = 10 * time.Minute
 )
 
-// Options are the options that both ends of a connection need.
+// Options are the options that a rank and the coordinator both need for their connection.
 type Options struct {
 	// Job, HasSecret and Key are for the handshake. Every process that knows Key belongs to the
 	// job.
 	Job       handshake.Job
 	HasSecret bool
 	Key       []byte
-	Insecure  bool // serve processes of other users even without a secret
+	Insecure  bool // in a job without a secret, the coordinator also serves processes of other users
 	// Interval is the time between two messages Alive. 0 means DefaultInterval.
 	Interval time.Duration
-	// Silence is the time without any message after which the other end counts as lost. 0
-	// means DefaultSilence.
+	// Silence is the time after which the other end of the connection counts as lost if no message
+	// arrives from it. 0 means DefaultSilence.
 	Silence time.Duration
 	Log     *slog.Logger // nil means no log
 }
@@ -49,11 +49,11 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// silent returns the number of intervals for which the other end may be silent. Ticks are counted
-// rather than time, because a suspended process has no ticks.
+// silent returns the number of ticks for which the other end of a connection may be silent. The
+// client and the server count ticks, not time, because a suspended process has no ticks.
 func (o *Options) silent() silence { return max(2, silence(o.Silence/o.Interval)) }
 
-// Server is the coordinator of a job: it serves the sessions of its ranks.
+// Server is the coordinator of a job. It serves all sessions of the job's ranks.
 type Server struct {
 	opts        Options
 	size        int
@@ -61,15 +61,15 @@ type Server struct {
 	wg          sync.WaitGroup
 	done        chan struct{}
 	ended       chan struct{} // capacity 1: receives when a rank's connection has ended
-	limit       int           // the largest number of connections that have passed the handshake
-	limitReason string        // says, in errors, why limit is so small
-	taken       atomic.Int32  // number of goroutines that are reading and handling messages
+	limit       int           // the largest allowed size of admitted
+	limitReason string        // for errors: why limit is so small
+	taken       atomic.Int32  // the number of goroutines that are reading and handling messages
 
 	mu       sync.Mutex // guards the fields below, and every Core
 	closed   bool
 	sessions map[int]*session
-	exited   []exit             // the processes that ended, in order
-	open     map[net.Conn]bool  // all connections; true if the rank has joined
+	exited   []exit             // the processes that have ended; the first one that ended comes first
+	open     map[net.Conn]bool  // all connections; true if the rank of the connection has joined
 	admitted map[net.Conn]bool  // the connections that have passed the handshake
 	peers    map[*peer]struct{} // the connections of ranks that have joined a session
 }
@@ -92,19 +92,19 @@ type peer struct {
 	rank        int
 	conn        net.Conn // nil if the rank is in this process
 	send        func(m *Message, encoded func() []byte) bool
-	drop        func() // ends the connection once everything is sent
+	drop        func() // ends the connection once all messages to the rank are sent
 	cut         func() // ends the connection at once
-	hasReceived bool   // since the last tick
+	hasReceived bool   // a message from the rank has arrived since the last tick
 	silence     silence
-	local       bool // the rank is in this process, so it cannot be silent
+	local       bool // the rank is in this process, and the server does not detect its silence
 }
 
 // silence is the number of ticks for which the other end of a connection has been silent.
 type silence int
 
-// tick counts a tick. hasReceived says whether a message arrived since the last tick. tick returns
-// whether to send Alive now. If the other end is silent, it is sent rarely, because unread messages
-// fill the connection.
+// tick counts a tick. hasReceived says whether a message has arrived since the last tick. tick returns
+// whether the caller must send Alive now. If the other end is silent, the caller sends Alive rarely,
+// because unread messages would fill the connection.
 func (n *silence) tick(hasReceived bool) (say bool) {
 	if *n++; hasReceived {
 		*n = 0
@@ -112,14 +112,14 @@ func (n *silence) tick(hasReceived bool) (say bool) {
 	return *n < 4 || *n%16 == 0
 }
 
-// The bounds on the resources of unknown clients, and on the number of ranks.
+// Bounds on the duration and the number of handshakes, and on the number of connections.
 const (
 	handshakeTime  = 10 * time.Second
 	maxHandshakes  = 256
 	maxConnections = 16384
 )
 
-// NewServer returns the coordinator of a job of size ranks, for ranks of this process.
+// NewServer returns the coordinator of a job of `size` ranks that all run in this process.
 func NewServer(size int, o Options) *Server {
 	s := &Server{
 		opts: o.withDefaults(), size: size, done: make(chan struct{}), ended: make(chan struct{}, 1),
@@ -129,7 +129,8 @@ func NewServer(size int, o Options) *Server {
 	return s
 }
 
-// Listen returns a coordinator that serves ranks at a TCP address, host:port.
+// Listen returns the coordinator of a job of `size` ranks, which connect to the TCP address addr. addr
+// is host:port.
 func Listen(addr string, size int, o Options) (*Server, error) {
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -145,7 +146,8 @@ func Listen(addr string, size int, o Options) (*Server, error) {
 // Addr returns the address that the server listens on.
 func (s *Server) Addr() *net.TCPAddr { return s.ln.Addr().(*net.TCPAddr) }
 
-// Exited notifies the server that a rank's process has ended. how describes how.
+// Exited notifies the server that the process of a rank has ended. how describes the end, such as
+// "exit code 1".
 func (s *Server) Exited(rank int, how string) {
 	if rank < 0 || rank >= s.size {
 		return
@@ -158,7 +160,7 @@ func (s *Server) Exited(rank int, how string) {
 	}
 }
 
-// CloseIdle calls Close if no rank is connected, and does nothing otherwise.
+// CloseIdle calls Close if no rank is connected. Otherwise it does nothing.
 func (s *Server) CloseIdle() error {
 	s.mu.Lock()
 	idle := len(s.peers) == 0
@@ -169,7 +171,7 @@ func (s *Server) CloseIdle() error {
 	return nil
 }
 
-// flushTime bounds how long Close takes to send the pending messages.
+// flushTime is the time that Close has for sending the pending messages.
 const flushTime = time.Second
 
 // Close sends the pending messages, ends all connections, and waits for the server's goroutines to
@@ -232,7 +234,8 @@ func (s *Server) accept() {
 	}
 }
 
-// serve serves a connection. It calls known when the handshake is over.
+// serve performs the handshake on a connection, and then handles the messages of the rank until the
+// connection ends. It calls known when the handshake is over.
 func (s *Server) serve(c net.Conn, known func()) {
 	known = sync.OnceFunc(known)
 	defer known()
@@ -271,10 +274,10 @@ func (s *Server) serve(c net.Conn, known func()) {
 	s.peerLost(p, err)
 }
 
-// receive reads and handles the messages that a rank has sent. It returns when no input is
-// buffered, or with an error.
+// receive waits for messages of a rank, and reads and handles them. It returns nil when no input is
+// buffered any more.
 func (s *Server) receive(p *peer, c *net.TCPConn, in *bufio.Reader) error {
-	awaitInput(c) // the read returns the same error
+	awaitInput(c) // if the connection has failed, decode returns the error
 	s.taken.Add(1)
 	defer s.taken.Add(-1)
 	for {
@@ -288,7 +291,7 @@ func (s *Server) receive(p *peer, c *net.TCPConn, in *bufio.Reader) error {
 	}
 }
 
-// shakeHands performs the handshake and returns the rank at the other end.
+// shakeHands performs the handshake and returns the rank at the other end of the connection.
 func (s *Server) shakeHands(c net.Conn) (rank int, err error) {
 	if !s.opts.HasSecret && !s.opts.Insecure {
 		if err := peeruid.SameUser(c); errors.As(err, new(*peeruid.OtherUserError)) {
@@ -300,7 +303,7 @@ func (s *Server) shakeHands(c net.Conn) (rank int, err error) {
 	return party.Rank, err
 }
 
-// admit counts a connection of the job. It returns an error if there are too many.
+// admit adds a connection to admitted. It returns an error if there are too many connections.
 func (s *Server) admit(c net.Conn) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -311,7 +314,7 @@ func (s *Server) admit(c net.Conn) error {
 	return nil
 }
 
-// handle handles a message of a rank. The first message other than Alive must be Join.
+// handle handles a message of a rank. A rank must send Join before any other message except Alive.
 func (s *Server) handle(p *peer, m *Message) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -335,7 +338,8 @@ func (s *Server) handle(p *peer, m *Message) error {
 	return err
 }
 
-// joinSession assigns a connection to a session, and creates the session if it is new.
+// joinSession assigns a connection to the session with this number. It creates the session if none
+// has this number.
 func (s *Server) joinSession(p *peer, number int) {
 	n := s.sessions[number]
 	if n == nil {
@@ -350,13 +354,13 @@ func (s *Server) joinSession(p *peer, number int) {
 	if p.conn != nil {
 		s.open[p.conn] = true
 	}
-	if n.peers[p.rank] == nil && p.rank >= 0 && p.rank < s.size { // otherwise the core refuses the rank
+	if n.peers[p.rank] == nil && p.rank >= 0 && p.rank < s.size { // otherwise the core refuses the connection
 		n.peers[p.rank] = p
 	}
 }
 
-// deliver sends the messages that the core has returned. It encodes a message for many ranks once.
-// sender is the connection whose message the core has handled.
+// deliver sends the messages that the core has returned. It encodes each message only once, even if
+// the message goes to many ranks. sender is the connection whose message the core has handled.
 func (n *session) deliver(out []Outgoing, sender *peer) {
 	for _, o := range out {
 		encoded := sync.OnceValue(func() []byte { return encode(o.Message) })
@@ -385,7 +389,7 @@ func (s *Server) peerLost(p *peer, cause error) {
 	default:
 	}
 	n := p.session
-	if s.closed || n == nil || n.peers[p.rank] != p { // the server ended the connection itself
+	if s.closed || n == nil || n.peers[p.rank] != p { // the server itself has ended or refused the connection
 		return
 	}
 	delete(n.peers, p.rank)
@@ -406,8 +410,8 @@ func (s *Server) peerLost(p *peer, cause error) {
 	}
 }
 
-// tick sends Alive to the ranks every interval, and ends the connections of ranks that have been
-// silent for too long.
+// tick sends Alive to the ranks every interval. It ends the connections of ranks that have been silent
+// for longer than Options.Silence.
 func (s *Server) tick() {
 	alive := &Message{Verb: Alive}
 	encoded := sync.OnceValue(func() []byte { return encode(alive) })

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setUserTimeout makes the kernel end a connection if the host at the other end has not
-// acknowledged data for this long.
+// setUserTimeout makes the kernel end a connection if the host at the other end has not acknowledged
+// data for the time `after`.
 func setUserTimeout(c *net.TCPConn, after time.Duration) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -23,7 +23,7 @@ func setUserTimeout(c *net.TCPConn, after time.Duration) error {
 	return failed
 }
 
-// unread reports whether a connection has unread input, or has ended.
+// unread reports whether a connection has unread input or has ended.
 func unread(c *net.TCPConn) (some bool, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -42,7 +42,7 @@ func readable(fd uintptr) bool {
 	}
 }
 
-// awaitInput waits until a connection has input or has ended. It reads nothing.
+// awaitInput waits until a connection has unread input or has ended. It reads nothing.
 func awaitInput(c *net.TCPConn) error {
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package coordinatortest makes coordinators for tests.
+// Package coordinatortest starts coordinators for tests.
 package coordinatortest
 
 import (
@@ -11,12 +11,12 @@ import (
 	"github.com/goddp/goddp/store"
 )
 
-// leaveTime bounds how long rank 0 waits for the other ranks to leave.
+// leaveTime is the longest time for which rank 0 waits for the other ranks to leave.
 const leaveTime = 10 * time.Second
 
-// OfProcess returns the group of all ranks of a job. Each rank is a process that calls OfProcess.
-// The ranks find each other through the store. Rank 0 hosts the coordinator until it calls
-// release.
+// OfProcess joins a job and returns the group of all its ranks. Each rank is a process, and calls
+// OfProcess. The ranks find each other through the store. Rank 0 hosts the coordinator until rank 0
+// calls release.
 func OfProcess(ctx context.Context, kv store.Store, rank, size int) (g *coordinator.Group, release func(), err error) {
 	o := coordinator.ClientOptions{Size: size, Host: "rank 0", HostRank: 0}
 	m := store.Member{Rank: rank}
@@ -44,8 +44,8 @@ func OfProcess(ctx context.Context, kv store.Store, rank, size int) (g *coordina
 	return client.Root(), release, err
 }
 
-// Ranks returns the handles of n ranks, all in this process, on the group of all ranks. All have
-// joined.
+// Ranks starts a job of n ranks that all run in this process. It returns the group of all ranks as each
+// rank sees it, by rank. All ranks have joined.
 func Ranks(t testing.TB, n int) []*coordinator.Group {
 	t.Helper()
 	server := coordinator.NewServer(n, coordinator.Options{})
