@@ -16,14 +16,14 @@ import (
 	"github.com/goddp/goddp/internal/fakegpu"
 )
 
-// standIn makes the test open the fake versions of CUDA's libraries.
-func standIn(t testing.TB) {
+// openFakes makes the test open the fake versions of CUDA's libraries.
+func openFakes(t testing.TB) {
 	t.Helper()
 	for _, v := range fakegpu.Variables {
 		t.Setenv(v, "") // t.Setenv restores it when the test ends
 	}
 	if err := fakegpu.Libraries(t.TempDir()); errors.Is(err, exec.ErrNotFound) {
-		t.Skip("no stand-ins: ", err)
+		t.Skip("no fake libraries: ", err)
 	} else if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +32,7 @@ func standIn(t testing.TB) {
 // bare opens a device without kernels on the fake libcuda. lines are faults for fakegpu.Control.
 func bare(t testing.TB, lines ...string) *gpuDevice {
 	t.Helper()
-	standIn(t)
+	openFakes(t)
 	release, err := fakegpu.Control(lines...)
 	ok(t, err)
 	d, err := openBare(0, Options{Log: quiet()})
@@ -49,7 +49,7 @@ func bare(t testing.TB, lines ...string) *gpuDevice {
 
 // eachDevice runs a test on the fake libcuda and, if the machine has a GPU, on the GPU.
 func eachDevice(t *testing.T, f func(t *testing.T, d *gpuDevice)) {
-	t.Run("stand-in", func(t *testing.T) { f(t, bare(t)) })
+	t.Run("fake", func(t *testing.T) { f(t, bare(t)) })
 	t.Run("GPU", func(t *testing.T) { f(t, gpu(t, nil)) })
 }
 

@@ -24,7 +24,7 @@ func TestConformance(t *testing.T) {
 // bounds, and tests nothing of the real libraries. It runs the quick cases in Float32. With
 // GODDP_TEST_ALL_KERNELS it runs all cases in all types, for minutes.
 func TestConformanceOnTheHost(t *testing.T) {
-	standIn(t)
+	openFakes(t)
 	all := os.Getenv("GODDP_TEST_ALL_KERNELS") != ""
 	for _, c := range devicetest.Cases(device.Float16, device.BFloat16) {
 		name, dt, _ := strings.Cut(c.Name, "/")

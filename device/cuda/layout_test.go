@@ -13,7 +13,7 @@ import (
 
 // An index out of range gives NaN in a gather, and its term is not added in a scatter.
 func TestIndexOutOfRange(t *testing.T) {
-	standIn(t)
+	openFakes(t)
 	d := openGPU(t, &Options{Log: quiet()})
 	defer func() { ok(t, d.Close()) }()
 	k, s := kernels.Of(d), d.Compute()

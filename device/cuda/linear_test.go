@@ -193,7 +193,7 @@ func TestPreparedGradients(t *testing.T) {
 		}
 	}
 	for _, tune := range []bool{false, true} {
-		t.Run(fmt.Sprintf("stand-in/tuned=%v", tune), func(t *testing.T) { check(t, multiplying(t, tune)) })
+		t.Run(fmt.Sprintf("fake/tuned=%v", tune), func(t *testing.T) { check(t, multiplying(t, tune)) })
 		t.Run(fmt.Sprintf("GPU/tuned=%v", tune), func(t *testing.T) { check(t, gpu(t, &Options{TuneMatMul: tune})) })
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// adamRules are settings of AdamW, with and without each of its terms.
+// adamRules are settings of AdamW, with and without each term of the rule.
 var adamRules = []kernels.AdamWStep{
 	{LR: 0.1, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8},
 	{LR: 0.1, Beta1: 0.9, Beta2: 0.99, Eps: 0.01, WeightDecay: 0.1},
@@ -17,7 +17,7 @@ var adamRules = []kernels.AdamWStep{
 	{LR: 0.1, Eps: 1, LossScale: 3},
 }
 
-// amsGrad is how many of the rules are also checked with a MaxVariance.
+// amsGrad is the number of rules that are also checked with a MaxVariance.
 const amsGrad = 3
 
 func checkAdamW(r *rig) {
@@ -31,7 +31,7 @@ func checkAdamW(r *rig) {
 		r.adamWSkips(kind)
 		shapes := []device.Shape{{}, {0}, {1}, {7}, {257}, {33, 65}}
 		if i > 0 {
-			shapes = []device.Shape{{7}, {33, 65}} // masters make no difference to the others
+			shapes = []device.Shape{{7}, {33, 65}} // the other rules behave the same with master weights
 		}
 		for _, rule := range adamRules {
 			each(r, shapes, func(shape device.Shape) { r.adamW(kind, rule, shape) })
@@ -45,8 +45,7 @@ func checkAdamW(r *rig) {
 	r.adamW(kinds[len(kinds)-1], adamRules[2], device.Shape{large})
 }
 
-// adamKind is what types a step of AdamW is made in: the velocity's is that of
-// the moments.
+// adamKind is a choice of types for a step of AdamW. The velocity's type is that of both moments.
 type adamKind struct {
 	sgdKind
 	amsgrad bool
@@ -63,7 +62,7 @@ func (k adamKind) String() string {
 	return fmt.Sprintf("%s with a master and gradients of %v", name, k.grad)
 }
 
-// adamOperands are those of a step: the velocity is the mean.
+// adamOperands holds the operands of a step. Its velocity is the mean.
 type adamOperands struct {
 	sgdOperands
 	variance, most operand
@@ -76,7 +75,7 @@ func (k adamKind) place(r *rig, shape device.Shape, mean, variance array) (o ada
 	return o, g
 }
 
-// step is the rule's n-th step with the operands.
+// step returns the n-th step of the rule with the operands.
 func (o adamOperands) step(k adamKind, rule kernels.AdamWStep, n int) kernels.AdamWStep {
 	rule.Param, rule.Grad, rule.Mean, rule.Variance = o.param.Tensor, o.grad.Tensor, o.velocity.Tensor, o.variance.Tensor
 	if k.master {
@@ -89,22 +88,22 @@ func (o adamOperands) step(k adamKind, rule kernels.AdamWStep, n int) kernels.Ad
 	return rule
 }
 
-// adamW makes three steps and checks the parameter, its master and the moments
-// after each. Each step starts from what the device has, so that errors do not
-// add up; the first finds NaN in the moments. By AMSGrad the second finds variances above
-// all that come.
+// adamW makes three steps, and after each it checks the parameter, its master weight and the
+// moments. The reference of each step starts from the device's result of the step before, so that
+// errors do not accumulate. Before the first step the moments hold NaN, which the step must
+// overwrite. With AMSGrad, MaxVariance is larger than all later variances before the second step.
 func (r *rig) adamW(kind adamKind, rule kernels.AdamWStep, shape device.Shape) {
 	o, g := kind.place(r, shape, nan(shape), nan(shape))
 	for n := 1; n <= 3; n++ {
 		s := o.step(kind, rule, n)
-		if n == 2 { // none raised
+		if n == 2 { // no flag is raised
 			s.Skip = r.place(device.Uint8, device.Shape{3}, make([]byte, 3)).Tensor
 			s.Overflow = r.place(device.Uint8, device.Shape{1}, make([]byte, 1)).Tensor
 		}
 		if n == 2 && kind.amsgrad {
 			high := newArray(shape...)
 			for i := range high.v {
-				high.v[i] = float64(2 * (i % 2)) // and below all
+				high.v[i] = float64(2 * (i % 2)) // every other element is below all later variances
 			}
 			r.fill(o.most, encode(kind.state, high.v))
 		}
@@ -119,7 +118,7 @@ func (r *rig) adamW(kind adamKind, rule kernels.AdamWStep, shape device.Shape) {
 				m.v[i], v.v[i], most.v[i] = 0, 0, 0
 			}
 			x, d := w.v[i], g.v[i]*rule.Unscale()
-			of := math.Abs(d) // d is right to some eps of this
+			of := math.Abs(d) // of: d may be off by some eps of this number
 			if rule.Coupled {
 				d += rule.WeightDecay * x
 				of += rule.WeightDecay * math.Abs(x)
@@ -157,8 +156,8 @@ func (r *rig) adamW(kind adamKind, rule kernels.AdamWStep, shape device.Shape) {
 	}
 }
 
-// adamWSkips checks that a raised flag, wherever it is, keeps everything as it
-// is, bit for bit.
+// adamWSkips checks that a step with a raised flag, at any position among the flags, changes
+// nothing, bit for bit.
 func (r *rig) adamWSkips(kind adamKind) {
 	many := make([]byte, 1000)
 	many[999] = 0x80

@@ -8,13 +8,13 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// attending is one attention to check.
+// attending is the description of an attention to check.
 type attending struct {
 	b, h, hkv, t, s, d int
 	causal             bool
-	mask               device.Shape // broadcasts to [b h t s]; nil for none
-	added              bool         // the mask is added
-	packed             bool         // q, k and v, and their gradients, lie in one buffer
+	mask               device.Shape // broadcasts to [b h t s]; nil for no mask
+	added              bool         // whether the mask is added, rather than a boolean
+	packed             bool         // whether q, k and v lie in one buffer, and also their gradients
 }
 
 func (c attending) String() string {
@@ -22,8 +22,8 @@ func (c attending) String() string {
 		c.b, c.h, c.t, c.d, c.b, c.hkv, c.s, c.d, c.causal, c.mask, c.added, c.packed)
 }
 
-// attendings hold head sizes beside and on those that tensor cores take, and tiles that
-// end beside and on their bounds.
+// attendings has head sizes at and next to those that tensor cores support, and lengths at and next
+// to the bounds of tiles.
 var attendings = []attending{
 	{b: 0, h: 1, hkv: 1, t: 2, s: 2, d: 2},
 	{b: 1, h: 2, hkv: 1, t: 0, s: 3, d: 4},
@@ -43,7 +43,7 @@ var attendings = []attending{
 	{b: 1, h: 1, hkv: 1, t: 9, s: 33, d: 256},
 }
 
-// operands are q, k, v, the gradient for the result and the mask.
+// attentionOperands returns q, k, v, the gradient with respect to the result, and the mask.
 func (r *rig) attentionOperands(c attending) (q, k, v, g, mask array) {
 	q, k = r.random(-1, 1, c.b, c.h, c.t, c.d), r.random(-1, 1, c.b, c.hkv, c.s, c.d)
 	v, g = r.random(-1, 1, c.b, c.hkv, c.s, c.d), r.random(-1, 1, c.b, c.h, c.t, c.d)
@@ -53,7 +53,7 @@ func (r *rig) attentionOperands(c attending) (q, k, v, g, mask array) {
 	mask = r.random(-2, 2, c.mask...)
 	n := c.mask[len(c.mask)-1]
 	for i := range mask.v {
-		hide := r.rnd.IntN(4) == 0 || i/n == 1 && i%n < n // the second row sees nothing
+		hide := r.rnd.IntN(4) == 0 || i/n == 1 && i%n < n // the mask hides all keys from the second row
 		switch {
 		case c.added && hide:
 			mask.v[i] = math.Inf(-1)
@@ -66,7 +66,7 @@ func (r *rig) attentionOperands(c attending) (q, k, v, g, mask array) {
 	return q, k, v, g, mask
 }
 
-// attended is the reference: what attention computes.
+// attended holds the results of the reference.
 type attended struct{ o, lse, dq, dk, dv value }
 
 func attend(c attending, q, k, v, g, mask array, scale float64) (w attended) {
@@ -82,7 +82,7 @@ func attend(c attending, q, k, v, g, mask array, scale float64) (w attended) {
 		bh, i := row/c.t, row%c.t
 		bk := bh/c.h*c.hkv + bh%c.h/(c.h/c.hkv)
 		at := func(a array, head, rows, i, d int) *float64 { return &a.v[(head*rows+i)*c.d+d] }
-		scores, top, most := make([]float64, c.s), math.Inf(-1), 0.0 // most: magnitudes that cancel in a score
+		scores, top, most := make([]float64, c.s), math.Inf(-1), 0.0 // most: the sum of the magnitudes of a score's terms
 		for j := range scores {
 			var s, size float64
 			for d := range c.d {
@@ -147,7 +147,7 @@ func attend(c attending, q, k, v, g, mask array, scale float64) (w attended) {
 	return w
 }
 
-// rowsFirst is q [b h t d], and k and v [b hkv t d], as one array [b t h+hkv+hkv d].
+// rowsFirst returns q [b h t d], k and v [b hkv t d] as one array [b t h+hkv+hkv d].
 func rowsFirst(c attending, q, k, v []float64) (out []float64) {
 	for row := range c.b * c.t {
 		b, i := row/c.t, row%c.t
@@ -162,7 +162,7 @@ func rowsFirst(c attending, q, k, v []float64) (out []float64) {
 }
 
 func checkAttention(r *rig) {
-	rows := device.Float32 // of the type of lse and delta
+	rows := device.Float32 // rows: the type of lse and delta
 	if r.dt == device.Float64 {
 		rows = device.Float64
 	}
@@ -216,7 +216,7 @@ func checkAttention(r *rig) {
 				}
 				return keyValueGrad(k, acc, v, acc)
 			}
-			if c.t > 100 { // once is enough
+			if c.t > 100 { // to save time, long sequences run with one Accum
 				r.result(label+", gradients", packed, func(dst device.Tensor) error { return gradients(dst, device.Store) })
 			} else {
 				r.accumulates(label+", gradients", packed, gradients)
@@ -234,14 +234,14 @@ func checkAttention(r *rig) {
 	})
 }
 
-// checkNaNAttention puts a NaN into each operand of an attention without a mask: it comes
-// to what depends on it, and to nothing else.
+// checkNaNAttention puts a NaN into each operand of an attention without a mask. The elements that
+// depend on the operand become NaN, and no others.
 func checkNaNAttention(r *rig) {
 	const t, s, d, row, col = 37, 70, 32, 20, 5
 	for _, where := range []string{"q", "k", "v", "g"} {
 		c := attending{b: 1, h: 2, hkv: 2, t: t, s: s, d: d}
 		q, k, v, g, _ := r.attentionOperands(c)
-		second := func(rows int) int { return (rows+row)*d + col } // a row of the second head
+		second := func(rows int) int { return (rows+row)*d + col } // second: the index of an element in a row of the second head
 		switch where {
 		case "q":
 			q.v[second(t)] = math.NaN()

@@ -8,7 +8,7 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// broadcast is a shape, and shapes that can be broadcast to it.
+// broadcast is a shape, with shapes that can be broadcast to it.
 type broadcast struct {
 	big   device.Shape
 	small []device.Shape
@@ -27,8 +27,8 @@ var broadcasts = []broadcast{
 	{device.Shape{130, 601}, []device.Shape{{601}, {130, 1}}},
 }
 
-// source is the index in a small array of element i of the shape it is
-// broadcast to.
+// source returns the index, in an array of shape small, of the element that broadcasting to shape
+// big puts at index i.
 func source(big, small device.Shape, i int) int {
 	at, stride := 0, 1
 	for ax := 1; ax <= len(big); ax++ {
@@ -84,11 +84,11 @@ func checkBinary(r *rig) {
 	})
 }
 
-// reduction is a sum of src to dst's shape.
+// reduction is a sum of a tensor of shape src to shape dst.
 type reduction struct{ src, dst device.Shape }
 
-// reductions are of sizes that are cut among threads: long, wide and narrow
-// ones, and those of an axis between others.
+// reductions has sizes that are divided among threads: long, wide and narrow ones, and sums over an
+// axis between others.
 var reductions = []reduction{
 	{device.Shape{large}, device.Shape{}},
 	{device.Shape{260, 300}, device.Shape{1, 1}},
@@ -120,14 +120,14 @@ func checkSum(r *rig) {
 	})
 	each(r, reductions, func(s reduction) { one(s.src, s.dst, -2, 2) })
 	if r.dt.Size() >= 4 {
-		// All of one sign: a naive sum drifts by more than the bound allows.
+		// All numbers have one sign, so the error of a naive sum exceeds the bound.
 		one(device.Shape{300007}, device.Shape{}, 0.1, 0.2)
 		one(device.Shape{large, 3}, device.Shape{3}, 0.1, 0.2)
 	}
 }
 
-// summed is the sum of x to a shape that can be broadcast to x's, with
-// Neumaier's compensation.
+// summed returns the sum of x to a shape that can be broadcast to x's. It uses Neumaier's
+// compensated summation.
 func summed(x array, shape device.Shape) value {
 	w := value{newArray(shape...), make([]float64, shape.Len()), 16}
 	lost := make([]float64, shape.Len())

@@ -27,14 +27,14 @@ func convCases() []convCase {
 		{2, 4, 9, 8, 6, pair(3, 2), kernels.Conv{Stride: pair(2, 1), Padding: pair(1, 2), Dilation: pair(2, 3), Groups: 2}},
 		{2, 4, 6, 6, 8, pair(3, 3), kernels.Conv{Stride: pair(1, 2), Padding: one, Dilation: one, Groups: 4}},
 		{1, 2, 7, 5, 3, pair(2, 4), kernels.Conv{Stride: pair(3, 3), Padding: pair(0, 3), Dilation: one, Groups: 1}},
-		{2, 3, 2, 2, 2, pair(2, 2), kernels.Conv{Stride: pair(4, 4), Padding: pair(3, 3), Dilation: one, Groups: 1}}, // windows of padding alone
+		{2, 3, 2, 2, 2, pair(2, 2), kernels.Conv{Stride: pair(4, 4), Padding: pair(3, 3), Dilation: one, Groups: 1}}, // some windows contain only padding
 		{1, 2, 1, 2, 2, pair(1, 3), kernels.Conv{Stride: pair(3, 1), Padding: pair(2, 2), Dilation: pair(2, 2), Groups: 1}},
 		{5, 3, 17, 19, 33, pair(5, 5), kernels.Conv{Stride: one, Padding: pair(2, 2), Dilation: one, Groups: 1}},
 	}
 }
 
-// each calls f with the indices into x, w and the result of all products; ix is -1 for one
-// with padding.
+// each calls f for every product, with the indices of its operands in x and w and of its element of
+// the result. ix is -1 for a product with padding.
 func (c convCase) each(out device.Shape, f func(ix, iw, iy int)) {
 	per, perOut := c.c/c.p.Groups, c.o/c.p.Groups
 	for iy := range out.Len() {
@@ -97,8 +97,8 @@ func checkConv2d(r *rig) {
 	})
 }
 
-// checkConvNaN checks that a NaN in an image, a weight or a gradient comes through to what
-// depends on it, and an image's to nothing else.
+// checkConvNaN checks that a NaN in an image, a weight or a gradient reaches all elements that
+// depend on it. A NaN in an image must reach no others.
 func checkConvNaN(r *rig) {
 	c := convCase{2, 2, 5, 5, 3, pair(3, 3), kernels.Conv{Stride: pair(1, 1), Dilation: pair(1, 1), Groups: 1}}
 	x, w := r.random(-2, 2, c.n, c.c, c.h, c.w), r.random(1, 2, c.o, c.c, 3, 3)

@@ -34,18 +34,17 @@ func checkFill(r *rig) {
 	}
 }
 
-// floats are numbers whose conversions tell right from nearly right: ties,
-// what lies just beside a tie (and rounds wrongly by way of a third type),
-// subnormal numbers, and the edges of every range.
+// floats returns numbers that expose inexact conversions: ties, numbers just next to a tie (which
+// rounding by way of a third type gets wrong), subnormal numbers, and the bounds of every range.
 func floats() []float64 {
 	v := []float64{
 		0, 1, -1, 0.5, 1. / 3, -2. / 3, math.Pi, 100.75, 255, 65504, 65519.99, 65520, 1e5, 3e38, 3.4e38, 1e39, 1e300,
 		math.SmallestNonzeroFloat32, 1e-40, 6e-8, 2.98e-8, 2.9802322387695312e-8, 2.99e-8, 5.9e-5, 1e-300,
 		math.Inf(1), math.Inf(-1), math.NaN(),
 	}
-	for _, fraction := range []int{7, 10, 23} { // bfloat16, float16, float32
+	for _, fraction := range []int{7, 10, 23} { // the fraction bits of bfloat16, float16 and float32
 		half := math.Ldexp(1, -fraction-1)
-		for _, odd := range []float64{0, 2 * half} { // below an even and an odd number
+		for _, odd := range []float64{0, 2 * half} { // a tie below an even number, and one below an odd number
 			for _, beside := range []float64{0, 0x1p-40, -0x1p-40, 0x1p-26, -0x1p-26} {
 				v = append(v, 1+odd+half+beside, -1000*(1+odd+half+beside))
 			}
@@ -54,7 +53,7 @@ func floats() []float64 {
 	return v
 }
 
-// integers are such numbers for conversions from integers.
+// integers returns numbers that expose inexact conversions from integers.
 func integers() []int64 {
 	return []int64{
 		0, 1, 2, 100, 127, 255, 2049, 2051, 65504, 1<<24 + 1, 1<<24 + 3, 1<<31 - 1, -1, -100, -1 << 31,
@@ -63,7 +62,7 @@ func integers() []int64 {
 	}
 }
 
-// inRange tells whether v can be held by an integer type once it is truncated.
+// inRange reports whether an integer type can represent v, truncated.
 func inRange(dt device.DType, v float64) bool {
 	switch dt {
 	case device.Int32:
@@ -92,7 +91,7 @@ func checkCopy(r *rig) {
 	r.copyInts(device.Float32, device.Int64, large)
 	empty := r.place(device.Float32, device.Shape{0, 3}, nil)
 	r.ok("Copy of nothing", r.k.Copy(r.s, r.place(device.Float64, device.Shape{3, 0}, nil).Tensor, empty.Tensor))
-	// The shape may differ, the number of elements may not.
+	// Source and destination may have different shapes with the same number of elements.
 	x := r.random(-2, 2, 6, 35)
 	o := r.put(nan(device.Shape{70, 3}))
 	r.ok("Copy", r.k.Copy(r.s, o.Tensor, r.put(x).Tensor))
@@ -142,7 +141,7 @@ func (r *rig) copyInts(to, from device.DType, n int) {
 	r.convert(to, src, want)
 }
 
-// convert checks a copy to another type, exactly.
+// convert checks that a copy to another type gives exactly want.
 func (r *rig) convert(to device.DType, src operand, want []float64) {
 	dst := r.place(to, src.Shape, bytes.Repeat([]byte{0x11}, src.Len()*to.Size()))
 	label := fmt.Sprintf("Copy of %v to %v", src.Tensor, dst.Tensor)
@@ -184,8 +183,8 @@ func integerBytes(dt device.DType, v []int64) []byte {
 	return bytesOf(v)
 }
 
-// roundInt is the number of a floating-point type nearest to v: v's upper bits
-// rounded as an integer, so that no other type comes between.
+// roundInt returns the number of a floating-point type nearest to v. It rounds v's upper bits as an
+// integer, without an intermediate type.
 func roundInt(dt device.DType, v int64) float64 {
 	neg, u := v < 0, uint64(v)
 	if neg {
@@ -199,15 +198,14 @@ func roundInt(dt device.DType, v int64) float64 {
 	if tie := uint64(1) << drop >> 1; rest > tie || rest == tie && drop > 0 && kept&1 == 1 {
 		kept++
 	}
-	f := round(dt, math.Ldexp(float64(kept), drop)) // exact, or beyond the largest
+	f := round(dt, math.Ldexp(float64(kept), drop)) // exact, unless it exceeds the largest number
 	if neg {
 		return -f
 	}
 	return f
 }
 
-// checkHostCopies checks CopyIn, whose source may be reused at once, and
-// CopyOut.
+// checkHostCopies checks CopyIn, after which the caller may reuse the source at once, and CopyOut.
 func checkHostCopies(r *rig) {
 	for _, n := range []int{0, 1, 4, 255, 256, 100003, 1 << 20} {
 		buf, err := r.dev.Alloc(n)
@@ -227,11 +225,12 @@ func checkHostCopies(r *rig) {
 	}
 }
 
-// checkCopies checks Copy in each of its directions, behind what wrote the
-// source and before what reads the copy, and what its sizes must be.
+// checkCopies checks Copy in all its directions. Each copy runs after the work that writes its
+// source and before the work that reads its destination. The test also checks that sizes that
+// differ panic.
 func checkCopies(r *rig) {
 	for _, n := range []int{0, 1, 4, 255, 256, 100003, 1 << 20} {
-		var bufs [4]device.Buffer // host, device, device, host
+		var bufs [4]device.Buffer // on the host, the device, the device, the host
 		for i, alloc := range []func(int) (device.Buffer, error){r.dev.AllocHost, r.dev.Alloc, r.dev.Alloc, r.dev.AllocHost} {
 			b, err := alloc(n)
 			r.ok("allocating", err)
@@ -240,7 +239,7 @@ func checkCopies(r *rig) {
 			}
 			bufs[i] = b
 		}
-		for round := range byte(3) { // each behind the one before, on the same memory
+		for round := range byte(3) { // the copies of a round run after those of the round before, in the same memory
 			first, last := bufs[0].Host(), bufs[3].Host()
 			if len(first) != n || len(last) != n {
 				r.fail("the host can address %d and %d bytes of AllocHost's %d", len(first), len(last), n)

@@ -8,8 +8,8 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// customSource has kernels of every type of parameter, and one that says which thread of
-// the grid it runs in.
+// customSource has kernels with every type of parameter, and a kernel that writes the numbers of
+// its threads.
 const customSource = `template <class T>
 __device__ void mix(T *y, Accum acc, const T *x, const i64 *at, const i32 *w, const u8 *b,
                     i64 n, i32 i, i64 l, u64 u, float f, double d) {
@@ -26,7 +26,7 @@ template <class T> __device__ void number(T *y) {
 __device__ void twice(i32 *y) { y[global_thread()] *= 2; }
 `
 
-// customKernels are those of customSource.
+// customKernels holds the kernels of customSource.
 type customKernels struct{ mix, number, twice *device.Kernel }
 
 func newCustomKernels() customKernels {
@@ -83,7 +83,8 @@ func checkCustom(r *rig) {
 	r.customDoesNotCompile()
 }
 
-// customMisfits checks that grids and arguments that do not fit panic, with both values.
+// customMisfits checks that grids and arguments that do not fit panic with both values that
+// disagree.
 func (r *rig) customMisfits(k customKernels) {
 	t := func(shape ...int) device.Tensor { return r.put(newArray(shape...)).Tensor }
 	of := func(dt device.DType, shape ...int) device.Tensor {
@@ -131,13 +132,13 @@ func (r *rig) customMisfits(k customKernels) {
 	}
 }
 
-// customDoesNotCompile checks that a device that compiles says which line of the program's
-// source is wrong.
+// customDoesNotCompile checks that, on a device that compiles kernels, the error names the wrong
+// line of the program's source.
 func (r *rig) customDoesNotCompile() {
 	m := device.NewModule("broken.cu", "template <class T> __device__ void broken(T *y) {\n\n\ty[0] = down<T>(undefined_name);\n}\n")
 	broken := m.Kernel("broken", "y[1]", func(y []float32) {}, func(y []float64) {})
 	y := r.put(newArray(1))
-	for range 2 { // also where it is known
+	for range 2 { // the second launch returns the stored error
 		err := r.k.Launch(r.s, broken, device.Flat(1), y.Tensor)
 		var failed *device.CompileError
 		if err == nil {

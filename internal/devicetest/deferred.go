@@ -7,9 +7,9 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// Deferred is d, which runs its work inline, with copies on streams beside Compute that run as late as
-// they may: when Compute is made to wait for an event behind them. Only then are these events
-// reached. Run runs the copies that Compute was not made to wait for.
+// Deferred wraps a device that runs its work inline. On streams other than Compute it defers copies
+// as long as possible, until Compute waits for an event behind them. Only then are these events
+// reached. Run runs the copies that Compute did not wait for.
 type Deferred struct {
 	device.Device
 	compute deferredCompute
@@ -22,7 +22,7 @@ func Defer(d device.Device) *Deferred {
 	return &Deferred{Device: d, compute: deferredCompute{d.Compute()}}
 }
 
-// Compute runs its work inline.
+// Compute returns the stream that runs its work inline.
 func (d *Deferred) Compute() device.Stream { return &d.compute }
 
 // NewStream makes a stream that defers copies.

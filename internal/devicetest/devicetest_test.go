@@ -7,7 +7,7 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// The known answers of Random123's authors for Philox4x32-10.
+// The reference gives the known answers of Random123's authors for Philox4x32-10.
 func TestPhiloxKnownAnswers(t *testing.T) {
 	const ones = math.MaxUint32
 	for _, c := range []struct {
@@ -28,8 +28,8 @@ func TestPhiloxKnownAnswers(t *testing.T) {
 	}
 }
 
-// SplitMix64's known outputs: those for the seed 0 that its authors' and other
-// implementations share, and one for another seed.
+// The reference gives SplitMix64's known outputs: those of its authors for the seed 0, and one for
+// another seed.
 func TestSplitMixKnownAnswers(t *testing.T) {
 	for _, c := range []struct {
 		seed uint64
@@ -46,7 +46,7 @@ func TestSplitMixKnownAnswers(t *testing.T) {
 	}
 }
 
-// The reference's numbers have the moments of their distributions.
+// The reference's random numbers have the moments of their distributions.
 func TestMoments(t *testing.T) {
 	const n = 100000
 	for _, dt := range []device.DType{device.Float32, device.Float64} {
@@ -57,7 +57,7 @@ func TestMoments(t *testing.T) {
 			mean, square = mean+u/n, square+u*u/n
 			nMean, nSquare = nMean+z/n, nSquare+z*z/n
 		}
-		// Five standard deviations of the mean of n numbers.
+		// near allows five standard deviations of the mean of n numbers.
 		near := func(name string, got, want, deviation float64) {
 			if math.Abs(got-want) > 5*deviation/math.Sqrt(n) {
 				t.Errorf("%v: %s is %v, want %v", dt, name, got, want)
@@ -70,8 +70,8 @@ func TestMoments(t *testing.T) {
 	}
 }
 
-// The reference's 16-bit numbers survive a round trip, and rounding is to
-// nearest even.
+// The reference's 16-bit numbers survive a round trip through their bits, and numbers are rounded
+// to nearest, ties to even.
 func TestFormats(t *testing.T) {
 	for _, dt := range []device.DType{device.Float16, device.BFloat16} {
 		for b := range 1 << 16 {

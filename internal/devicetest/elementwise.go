@@ -8,15 +8,15 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// shapes are sizes at and around what vector units and thread blocks divide.
+// shapes has sizes that vector units and thread blocks divide, and sizes next to those.
 var shapes = []device.Shape{
 	{}, {0}, {1}, {3}, {7}, {17}, {0, 5}, {255}, {256}, {257}, {1000}, {3, 1, 5}, {33, 65}, {large},
 }
 
-// large is a number of elements that is worth splitting among threads.
+// large is a number of elements that kernels divide among threads.
 const large = 70001
 
-// mapped is the array of f of one or more arrays' elements.
+// mapped returns the array of f's results for the elements of one or more arrays.
 func mapped(f func(v ...float64) float64, as ...array) array {
 	out := newArray(as[0].shape...)
 	args := make([]float64, len(as))
@@ -43,14 +43,14 @@ func checkAxpby(r *rig) {
 	})
 }
 
-// unary is the reference of a UnaryOp: the function, and its derivative given
-// what the kernel is given.
+// unary is the reference of a UnaryOp: the function, and its derivative as a function of the
+// kernel's operands.
 type unary struct {
 	op     kernels.UnaryOp
-	lo, hi float64 // where x is drawn from
+	lo, hi float64 // the range of x
 	f      func(x float64) float64
 	df     func(x, y float64) float64
-	// scale is that of the error of f; nil is the magnitude of f.
+	// scale returns the scale of f's error; nil stands for the magnitude of f.
 	scale func(x float64) float64
 }
 
@@ -67,7 +67,7 @@ var unaries = append([]unary{
 	{op: kernels.ReLU, lo: -4, hi: 4, f: func(x float64) float64 { return max(x, 0) }, df: func(x, y float64) float64 { return choose(y, 0, 0, 1) }},
 	{op: kernels.GELU, lo: -6, hi: 6, f: func(x float64) float64 { return x / 2 * (1 + math.Erf(x/math.Sqrt2)) }, df: func(x, y float64) float64 {
 		return (1+math.Erf(x/math.Sqrt2))/2 + x*math.Exp(-x*x/2)/math.Sqrt(2*math.Pi)
-	}, scale: math.Abs}, // far below 0 it is small beside x, and steep in it
+	}, scale: math.Abs}, // far below 0, f is small compared with x but its relative slope is steep
 	{op: kernels.GELUTanh, lo: -6, hi: 6, f: func(x float64) float64 { return x / 2 * (1 + math.Tanh(tanhOf(x))) }, df: func(x, y float64) float64 {
 		t := math.Tanh(tanhOf(x))
 		return (1+t)/2 + x/2*(1-t*t)*math.Sqrt(2/math.Pi)*(1+3*0.044715*x*x)
@@ -96,7 +96,7 @@ func one(float64) float64 { return 1 }
 
 func logistic(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
 
-// choose is what belongs to an x of 0, below it and above it, and NaN to NaN.
+// choose returns zero, below or above, by the sign of x, and NaN if x is NaN.
 func choose(x, zero, below, above float64) float64 {
 	switch {
 	case x < 0:
@@ -109,7 +109,7 @@ func choose(x, zero, below, above float64) float64 {
 	return x
 }
 
-// clampSlope is the derivative of Clamp.
+// clampSlope returns the derivative of Clamp.
 func clampSlope(lo, hi float64) func(x, y float64) float64 {
 	return func(x, y float64) float64 {
 		switch {
@@ -143,7 +143,7 @@ func powers(exponents ...float64) (out []unary) {
 				return 0
 			}
 			return a * math.Pow(x, a-1)
-		}, scale: func(x float64) float64 { return 4 * math.Abs(math.Pow(x, a)) }} // CUDA's powf is off by up to 4 units
+		}, scale: func(x float64) float64 { return 4 * math.Abs(math.Pow(x, a)) }} // CUDA's powf may be off by 4 units in the last place
 		if a == math.Trunc(a) && a > 0 {
 			u.lo = -3
 		}
@@ -152,7 +152,7 @@ func powers(exponents ...float64) (out []unary) {
 	return out
 }
 
-// tanhOf is what GELUTanh takes the tanh of.
+// tanhOf returns the argument of tanh in GELUTanh.
 func tanhOf(x float64) float64 { return math.Sqrt(2/math.Pi) * (x + 0.044715*math.Pow(x, 3)) }
 
 func checkUnary(r *rig) {
@@ -196,9 +196,9 @@ func checkUnaryGrad(r *rig) {
 			want := value{array: mapped(func(v ...float64) float64 { return v[0] * u.df(v[1], v[2]) }, g, x, y), c: 8}
 			switch u.op.Func {
 			case kernels.FuncGELUTanh, kernels.FuncSiLU, kernels.FuncSoftplus, kernels.FuncELU, kernels.FuncPow:
-				want.c = 16 // several operations, one of them an exponential of a rounded number
+				want.c = 16 // the kernel rounds several times, once before an exponential
 			}
-			// 1-y² and 1-y cancel near 1.
+			// 1-y² and 1-y cancel near y = 1.
 			want.scale = mapped(func(v ...float64) float64 { return math.Abs(v[0]) * max(1, math.Abs(u.df(v[1], v[2]))) }, g, x, y).v
 			r.accumulates(label, want, func(dst device.Tensor, acc device.Accum) error {
 				return r.k.UnaryGrad(r.s, u.op, dst, acc, pg.Tensor, tx, ty)

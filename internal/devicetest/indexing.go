@@ -7,22 +7,23 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// indexed is the sizes of a Gather: dst [outer m inner], src [outer n inner], and whether
-// there is an index for every element.
+// indexed describes a Gather: dst is [outer m inner], src [outer n inner]; each says whether every
+// element has its own index.
 type indexed struct {
 	outer, m, n, inner int
 	each               bool
 }
 
-// rows are indices into few rows and many, once, often and all into one, of rows that are
-// whole packs and that are not.
+// rows has indices into few and into many rows; rows that are selected once, often, and by all
+// indices; and rows that are whole packs, and others.
 var rows = []indexed{
 	{1, 1, 1, 1, false}, {1, 0, 3, 4, false}, {2, 3, 4, 0, false}, {0, 2, 3, 4, false}, {1, 5, 7, 1, false}, {1, 33, 7, 16, false},
 	{1, 700, 3, 5, false}, {1, 3000, 1, 8, false}, {3, 100, 50, 24, false}, {2, 40, 5, 3, false}, {1, 2500, 3000, 64, false},
 	{1, 1, 1, 1, true}, {2, 0, 3, 4, true}, {3, 5, 4, 1, true}, {2, 7, 40, 9, true}, {1, 3000, 5, 1, true}, {50, 1, 300, 1, true},
 }
 
-// index draws an index, and tells which element of src each element of dst is.
+// index draws an index. It returns the index, its numbers, and a function that returns the element
+// of src for each element of dst.
 func (r *rig) index(c indexed) (index operand, at []int64, place func(i int) int) {
 	shape := device.Shape{c.m}
 	if c.each {
@@ -78,7 +79,7 @@ func checkScatterAdd(r *rig) {
 				want.v[to] += v
 				want.scale[to] += math.Abs(v)
 				terms[to]++
-				want.c = max(want.c, 8+terms[to]) // one rounding a term
+				want.c = max(want.c, 8+terms[to]) // every term may add one rounding
 			}
 			r.accumulates(fmt.Sprintf("ScatterAdd %+v without %d", c, skip), want, func(dst device.Tensor, acc device.Accum) error {
 				return r.k.ScatterAdd(r.s, dst, acc, placed.Tensor, index.Tensor, skip)
@@ -87,7 +88,7 @@ func checkScatterAdd(r *rig) {
 	})
 }
 
-// nanScatter has a NaN among the terms of one row.
+// nanScatter checks that a NaN among the terms of one row affects only that row.
 func nanScatter(r *rig) {
 	const m, n, inner, bad = 500, 7, 8, 3
 	src := r.random(-2, 2, 1, m, inner)

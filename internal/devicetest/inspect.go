@@ -8,13 +8,13 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// lengths are of arrays: whole words and packs of them, and not.
+// lengths has lengths of arrays that are whole words and packs, and others.
 var lengths = []int{0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 31, 32, 33, 257, 1000, large}
 
 func checkNonFinite(r *rig) {
 	for _, dt := range []device.DType{device.Float32, device.Float64, device.Float16, device.BFloat16} {
 		f := formats[dt]
-		top := math.Ldexp(2-math.Ldexp(1, -f.fraction), f.bias()) // the largest number
+		top := math.Ldexp(2-math.Ldexp(1, -f.fraction), f.bias()) // top: the largest number
 		finite := []float64{top, -top, 0, math.Copysign(0, -1), 1, -1, math.Ldexp(1, 1-f.bias()-f.fraction)}
 		each(r, lengths, func(n int) {
 			v := slices.Repeat(finite, n/len(finite)+1)[:n]
@@ -34,7 +34,7 @@ func checkNonFinite(r *rig) {
 				}
 			}
 		})
-		// A NaN by the lowest bit of its fraction alone.
+		// Only the lowest fraction bit makes this number a NaN instead of an infinity.
 		mem := encode(dt, []float64{math.Inf(-1), 1, 1, 1})
 		mem[0] |= 1
 		r.flags(fmt.Sprintf("NonFinite of a signalling NaN in %v", dt), r.place(dt, device.Shape{4}, mem), 1)
@@ -42,8 +42,8 @@ func checkNonFinite(r *rig) {
 	}
 }
 
-// flags checks what NonFinite does to the second of three flags, which is
-// cleared, and to one that is set.
+// flags checks that NonFinite sets the second of three flags to want if it was cleared, and leaves
+// it set if it was set.
 func (r *rig) flags(label string, x operand, want byte) {
 	for _, before := range []byte{0, 1} {
 		all := r.place(device.Uint8, device.Shape{3}, []byte{0, before, 0})
@@ -67,7 +67,7 @@ func checkHash(r *rig) {
 			if len(mem) < 16 {
 				return
 			}
-			// A bit anywhere matters, and so does the order.
+			// The hash depends on every bit and on the order.
 			for _, at := range []int{0, len(mem) / 2, len(mem) - 1} {
 				mem[at] ^= 0x10
 				r.fill(x, mem)
@@ -78,14 +78,13 @@ func checkHash(r *rig) {
 			r.hashes(label+", words reordered", x, mem)
 		})
 	}
-	// Zeros count by their number alone.
+	// The hash of zeros depends only on their number.
 	for n := range 20 {
 		r.hashes(fmt.Sprintf("Hash of %d zeros", n), r.place(device.Uint8, device.Shape{n}, make([]byte, n)), make([]byte, n))
 	}
 }
 
-// hashes checks that Hash adds the hash of mem, which x holds, to the second of
-// three numbers.
+// hashes checks that Hash adds the hash of mem, the content of x, to the second of three numbers.
 func (r *rig) hashes(label string, x operand, mem []byte) {
 	const before = math.MaxInt64 - 5
 	all := r.place(device.Int64, device.Shape{3}, bytesOf([]int64{1, before, 2}))
@@ -96,7 +95,7 @@ func (r *rig) hashes(label string, x operand, mem []byte) {
 	}
 }
 
-// hash is defined by package device, byte by byte.
+// hash computes the hash byte by byte, as package device defines it.
 func hash(mem []byte) uint64 {
 	sum := uint64(len(mem))
 	for i := 0; i*8 < len(mem); i++ {
@@ -109,9 +108,8 @@ func hash(mem []byte) uint64 {
 	return sum
 }
 
-// splitMix is output i, counted from 0, of SplitMix64 with a seed: the mix of
-// its state, which grows by a constant with each. The test of this package
-// holds it against known outputs.
+// splitMix returns output i, counted from 0, of SplitMix64 with a seed. The generator mixes a state
+// that grows by a constant. A test of this package compares it with known outputs.
 func splitMix(seed uint64, i int) uint64 {
 	state := seed + (uint64(i)+1)*0x9E3779B97F4A7C15
 	state ^= state >> 30

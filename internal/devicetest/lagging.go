@@ -8,9 +8,9 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// Lagging is d, which runs its work inline, as a host sees a GPU: no event is
-// known to be reached before somebody has waited for it, or for what its stream was
-// given later, and a mark has no time.
+// Lagging wraps d, which runs its work inline, so that it behaves as a GPU does for the host. An
+// event is known to be reached only after the host has waited for it, or for a later event of its
+// stream, and an event made by Mark has no time.
 func Lagging(d device.Device) device.Device {
 	return &lagging{Device: d, compute: &lagStream{Stream: d.Compute()}}
 }
@@ -30,7 +30,7 @@ func (l *lagging) NewStream(urgent bool) (device.Stream, error) {
 type lagStream struct {
 	device.Stream
 	mu          sync.Mutex
-	made, known int // events: how many there are, and the last that is known to be reached
+	made, known int // the number of events, and the last one that is known to be reached
 }
 
 func (s *lagStream) Record() device.Event { return s.event(s.Stream.Record(), true) }

@@ -7,8 +7,8 @@ import (
 	"github.com/goddp/goddp/device/cpu"
 )
 
-// What a stream was given before an event that somebody waited for is known to be
-// reached, and nothing else.
+// After a wait for an event, that event and all earlier ones of its stream are known to be reached,
+// and no later one.
 func TestLagging(t *testing.T) {
 	d := Lagging(cpu.New(nil))
 	defer d.Close()
@@ -26,7 +26,7 @@ func TestLagging(t *testing.T) {
 		}
 	}
 	known(0)
-	for _, i := range []int{2, 0} { // the second tells nothing new
+	for _, i := range []int{2, 0} { // the wait for the second event, an earlier one, changes nothing
 		if err := events[i].Sync(t.Context()); err != nil {
 			t.Fatal(err)
 		}

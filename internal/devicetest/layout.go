@@ -9,7 +9,7 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// box is a CopyStrided: a box within tensors of dst and src elements.
+// box describes a CopyStrided: a box within two tensors that have dst and src elements.
 type box struct {
 	name     string
 	shape    device.Shape
@@ -17,8 +17,7 @@ type box struct {
 	to, from kernels.Layout
 }
 
-// permuted is the box that takes a tensor of this shape to one with its axes in another
-// order.
+// permuted returns the box that copies a tensor of a shape to one with its axes in another order.
 func permuted(shape device.Shape, order ...int) box {
 	from, out := kernels.Dense(shape), make(device.Shape, len(shape))
 	l := kernels.Layout{Strides: make([]int, len(shape))}
@@ -28,8 +27,8 @@ func permuted(shape device.Shape, order ...int) box {
 	return box{fmt.Sprintf("%v in the order %v", shape, order), out, out.Len(), shape.Len(), kernels.Dense(out), l}
 }
 
-// boxes are transposes small, large and of axes between others, parts of rows and of
-// columns in either operand, steps, broadcasts, reversed rows, and boxes of nothing.
+// boxes returns transposes, small and large and of axes between others; parts of rows and of
+// columns of either operand; steps; broadcasts; reversed rows; and empty boxes.
 func boxes() []box {
 	at := func(offset int, strides ...int) kernels.Layout {
 		return kernels.Layout{Offset: offset, Strides: strides}
@@ -54,7 +53,7 @@ func boxes() []box {
 	}
 }
 
-// places calls f with where every element of the box is in dst and in src.
+// places calls f with the positions of every element of the box in dst and in src.
 func (b box) places(f func(x, y int)) {
 	for i := range b.shape.Len() {
 		x, y := b.to.Offset, b.from.Offset
@@ -66,7 +65,7 @@ func (b box) places(f func(x, y int)) {
 	}
 }
 
-// checkCopyStrided checks that elements of every type are moved as they are.
+// checkCopyStrided checks that elements of every type are copied bit for bit.
 func checkCopyStrided(r *rig) {
 	for _, dt := range everyType {
 		each(r, boxes(), func(b box) {
@@ -94,8 +93,8 @@ func checkCopyStrided(r *rig) {
 	}
 }
 
-// checkAccumulateStrided checks the ways of meeting what dst holds, and that what lies
-// outside of the box stays.
+// checkAccumulateStrided checks every Accum, and that elements of dst outside of the box do not
+// change.
 func checkAccumulateStrided(r *rig) {
 	each(r, boxes(), func(b box) {
 		src := r.random(-2, 2, b.src)
@@ -117,7 +116,7 @@ func checkAccumulateStrided(r *rig) {
 	})
 }
 
-// nanStrided moves NaN, and with Beta 0 overwrites it.
+// nanStrided checks that NaN is copied, and that with Beta 0 a NaN in dst is overwritten.
 func nanStrided(r *rig) {
 	b := permuted(device.Shape{nanLen, 40}, 1, 0)
 	src := withNaN(r.random(-2, 2, b.src))

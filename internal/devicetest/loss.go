@@ -20,7 +20,7 @@ func checkMSE(r *rig) {
 			return (math.Abs(v[0]) + math.Abs(v[1])) * (math.Abs(v[0]) + math.Abs(v[1])) / n
 		}, x, y), scalar).v[0]
 		if n == 0 {
-			want.v[0] = math.NaN() // the mean of nothing
+			want.v[0] = math.NaN() // the mean of no elements
 		}
 		r.result("MSE", want, func(dst device.Tensor) error { return r.k.MSE(r.s, dst, px.Tensor, py.Tensor) })
 	})
@@ -39,18 +39,18 @@ func checkMSEGrad(r *rig) {
 	})
 }
 
-// batch is how many rows and classes logits have, and how large they are.
+// batch describes logits: the number of rows and classes, and the magnitude of the numbers.
 type batch struct {
 	m, n int
 	size float64
 }
 
-// batches hold one whose logits overflow an exponential that is not shifted.
+// batches has one whose logits overflow an exponential that is not shifted.
 var batches = []batch{
 	{1, 1, 2}, {1, 10, 4}, {7, 3, 4}, {5, 257, 4}, {33, 1000, 4}, {300, 10, 4}, {2, 2, 8000}, {3000, 33, 4},
 }
 
-// labels draws a label for every row, the first and the last class among them.
+// labels draws a label for every row. The first and the last class are among them.
 func (r *rig) labels(m, n int) ([]int64, operand) {
 	l := make([]int64, m)
 	for i := range l {
@@ -60,7 +60,7 @@ func (r *rig) labels(m, n int) ([]int64, operand) {
 	return l, r.place(device.Int64, device.Shape{m}, bytesOf(l))
 }
 
-// softmax is the reference, and log Σ exp of every row.
+// softmax is the reference. It returns the probabilities, and log Σ exp of every row.
 func softmax(x array) (p array, lse []float64) {
 	m, n := x.shape[0], x.shape[1]
 	p, lse = newArray(m, n), make([]float64, m)
@@ -94,7 +94,7 @@ func checkCrossEntropy(r *rig) {
 			want.v[0] += (lse[i] - v) / float64(c.m)
 			want.scale[0] += (math.Abs(lse[i]) + math.Abs(v)) / float64(c.m)
 		}
-		// An error in the logits' difference is one of the exponential.
+		// An absolute error in a difference of logits is a relative error of its exponential.
 		wantP := value{p, mapped(func(v ...float64) float64 { return v[0] * (1 + c.size) }, p).v, 8}
 		r.result(fmt.Sprintf("CrossEntropy of %v", x.shape), want, func(dst device.Tensor) error {
 			probs := r.put(nan(x.shape))

@@ -9,13 +9,13 @@ import (
 	"github.com/goddp/goddp/internal/race"
 )
 
-// products lists m, k and n.
+// products lists m, k and n of products.
 var products = [][3]int{
 	{0, 3, 4}, {3, 0, 4}, {3, 4, 0}, {1, 1, 1}, {1, 7, 1}, {2, 3, 4}, {5, 1, 9}, {8, 8, 8}, {16, 32, 16},
 	{17, 33, 65}, {64, 64, 64}, {65, 129, 31}, {1, 256, 300}, {300, 1, 2}, {300, 2, 1}, {66, 300, 35},
 }
 
-// product is the reference: op(x)·op(y).
+// product is the reference for op(x)·op(y).
 func product(x array, tx bool, y array, ty bool, m, k, n int) value {
 	strides := func(a array, t bool) (row, col int) {
 		if t {
@@ -40,7 +40,7 @@ func product(x array, tx bool, y array, ty bool, m, k, n int) value {
 	return w
 }
 
-// stored is a random matrix whose transpose, if t, is [rows cols].
+// stored returns a random matrix [rows cols], or its transpose if t is set.
 func (r *rig) stored(rows, cols int, t bool) array {
 	if t {
 		rows, cols = cols, rows
@@ -65,7 +65,7 @@ func checkMatMul(r *rig) {
 	})
 }
 
-// batches of products: leading axes of x, y and dst.
+// batchedProducts lists the leading axes of x, y and dst.
 var batchedProducts = [][3]device.Shape{
 	{{3}, {3}, {3}}, {{3}, {}, {3}}, {{1}, {3}, {3}}, {{2, 3}, {2, 3}, {2, 3}}, {{2, 1}, {3}, {2, 3}}, {{2, 1, 2}, {3, 1}, {2, 3, 2}},
 	{{0}, {0}, {0}}, {{1, 1}, {1}, {1, 1}}, {{}, {}, {2}}, {{17}, {17}, {17}},
@@ -74,7 +74,7 @@ var batchedProducts = [][3]device.Shape{
 func checkBatchedMatMul(r *rig) {
 	sizes := [][3]int{{1, 1, 1}, {3, 5, 2}, {2, 0, 3}, {0, 2, 3}, {17, 9, 33}, {64, 80, 72}}
 	if race.Enabled {
-		sizes = sizes[:5] // the reference of the last takes most of the time, in one goroutine
+		sizes = sizes[:5] // the reference of the last one takes most of the time, in one goroutine
 	}
 	for _, p := range sizes {
 		each(r, batchedProducts, func(b [3]device.Shape) {

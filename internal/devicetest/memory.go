@@ -11,8 +11,8 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// checkMemory checks that buffers are aligned, do not overlap, are counted,
-// and are used again.
+// checkMemory checks that buffers are aligned, do not overlap, are counted by Memory, and are
+// reused.
 func checkMemory(r *rig) {
 	before := r.dev.Memory()
 	sizes := []int{1, 2, 255, 256, 257, 1000, 4096, 70000, 1 << 20, 1<<20 + 1, 3 << 20}
@@ -62,7 +62,7 @@ func checkMemory(r *rig) {
 	r.dev.Free(empty)
 }
 
-// checkMemoryConcurrent has goroutines own buffers that they mark.
+// checkMemoryConcurrent runs goroutines that each allocate, mark and free buffers.
 func checkMemoryConcurrent(r *rig) {
 	var wg sync.WaitGroup
 	errs := make(chan error, 8)
@@ -105,7 +105,7 @@ func checkMemoryConcurrent(r *rig) {
 	}
 }
 
-// checkMemoryMisuse checks that what is not the caller's to free panics.
+// checkMemoryMisuse checks that Free panics for memory that the caller does not own.
 func checkMemoryMisuse(r *rig) {
 	b, err := r.dev.Alloc(1000)
 	r.ok("Alloc", err)
@@ -121,7 +121,7 @@ func checkMemoryMisuse(r *rig) {
 	r.panics("second Free of the host's", func() { r.dev.Free(h) })
 }
 
-// panics fails unless f does, with an error.
+// panics fails unless f panics with an error.
 func (r *rig) panics(what string, f func()) {
 	defer func() {
 		if _, ok := recover().(error); !ok {
@@ -131,8 +131,7 @@ func (r *rig) panics(what string, f func()) {
 	f()
 }
 
-// checkStreams checks the order that events make between streams, and what
-// events tell.
+// checkStreams checks that events order streams, and what events report.
 func checkStreams(r *rig) {
 	start := time.Now()
 	other, err := r.dev.NewStream(true)
@@ -143,7 +142,7 @@ func checkStreams(r *rig) {
 	x, y := r.put(newArray(n)), r.put(newArray(n))
 	var last time.Time
 	for i := range 10 {
-		// Each stream reads what the one before it wrote.
+		// Each stream reads the result of the stream before it.
 		r.ok("Fill", r.k.Fill(r.s, x.Tensor, float64(i)))
 		e := r.s.Record()
 		r.ok("WaitFor", other.WaitFor(r.ctx, e))
@@ -166,9 +165,9 @@ func checkStreams(r *rig) {
 			}
 			last = ev.Time()
 		}
-		r.ok("WaitFor", r.s.WaitFor(r.ctx, f)) // x is free to be written again
+		r.ok("WaitFor", r.s.WaitFor(r.ctx, f)) // x may be overwritten
 	}
-	// A mark orders as an event with a time does.
+	// A mark orders streams as an event with a time does.
 	for i := range 10 {
 		r.ok("Fill", r.k.Fill(r.s, x.Tensor, float64(100+i)))
 		r.ok("WaitFor", other.WaitFor(r.ctx, r.s.Mark()))
@@ -195,7 +194,7 @@ func checkStreams(r *rig) {
 	}
 }
 
-// checkValues checks that the layers' state is made once.
+// checkValues checks that the state of a layer is made once for each device.
 func checkValues(r *rig) {
 	type key struct{}
 	made := 0

@@ -7,8 +7,7 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// checkMisfits checks that operands that do not fit panic, with the type that
-// says what does not.
+// checkMisfits checks that operands that do not fit panic, with an error of the right type.
 func checkMisfits(r *rig) {
 	t := func(shape ...int) device.Tensor { return r.put(newArray(shape...)).Tensor }
 	of := func(dt device.DType, shape ...int) device.Tensor {
@@ -162,7 +161,7 @@ func checkMisfits(r *rig) {
 	}
 }
 
-// misfit fails unless call panics with an E.
+// misfit fails unless call panics with an error of type E.
 func misfit[E error](r *rig, name string, call func() error) {
 	defer func() {
 		p := recover()

@@ -8,14 +8,13 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// nanAt are positions within an array of nanLen elements: the first and the last,
-// within a pack that is moved at once, in the second tile, and in what is left over
-// behind whole packs.
+// nanAt has positions in an array of nanLen elements: the first, the last, one within a pack, one
+// in the second tile, and one behind the last whole pack.
 var nanAt = []int{0, 5, 130, 600, nanLen - 1}
 
 const nanLen = 601
 
-// withNaN is a with NaN at nanAt, as far as a reaches.
+// withNaN returns a with NaN at the positions nanAt that a has.
 func withNaN(a array) array {
 	for _, i := range nanAt {
 		if i < len(a.v) {
@@ -25,8 +24,8 @@ func withNaN(a array) array {
 	return a
 }
 
-// checkNaN checks that a NaN among finite operands passes through every kernel that
-// computes floats, to the elements that depend on it and to no others.
+// checkNaN checks that a NaN among finite operands passes through every kernel that computes
+// floats, to all elements that depend on it and to no others.
 func checkNaN(r *rig) {
 	each(r, []func(*rig){
 		nanUnary, nanBinary, nanSum, nanLinear, nanZeroTimes, nanMSE, nanCrossEntropy, nanStrided, nanSoftmax, nanScatter,
@@ -50,7 +49,7 @@ func nanUnary(r *rig) {
 			tx = px.Tensor
 		case kernels.GivenY:
 			ty = r.put(y).Tensor
-		default: // the derivative depends on nothing
+		default: // the derivative is constant
 			g = withNaN(g)
 		}
 		pg := r.put(g)
@@ -83,7 +82,7 @@ func nanBinary(r *rig) {
 	}
 }
 
-// nanSum sums rows, of which some hold a NaN, and columns.
+// nanSum checks sums of rows and of columns, some of which contain a NaN.
 func nanSum(r *rig) {
 	const rows, cols = 5, 301
 	x := newArray(rows, cols)
@@ -105,9 +104,8 @@ func nanSum(r *rig) {
 	}
 }
 
-// nanLinear puts a NaN into each operand of a Linear: where it is in x a row of the
-// result depends on it, elsewhere a column. The sizes are ones that libraries have
-// different kernels for.
+// nanLinear puts a NaN into each operand of a Linear. A NaN in x reaches a row of the result, a NaN
+// in another operand a column. Libraries use different kernels for the sizes.
 func nanLinear(r *rig) {
 	for _, p := range [][3]int{{1, 1, 1}, {8, 8, 8}, {17, 33, 65}, {64, 64, 64}, {128, 256, 128}} {
 		m, k, n := p[0], p[1], p[2]
@@ -146,7 +144,7 @@ func nanLinear(r *rig) {
 	}
 }
 
-// nanZeroTimes multiplies zeros by a NaN: no zero may be skipped.
+// nanZeroTimes multiplies zeros by a NaN, so that a kernel that skips zeros fails.
 func nanZeroTimes(r *rig) {
 	for _, p := range [][3]int{{1, 1, 1}, {3, 5, 7}, {64, 64, 64}, {70, 130, 66}} {
 		m, k, n := p[0], p[1], p[2]
@@ -192,8 +190,8 @@ func nanMSE(r *rig) {
 	})
 }
 
-// nanCrossEntropy has a NaN in one row, in the column of the largest logit, before it,
-// or behind it: the row's probabilities are NaN, those of the others are not.
+// nanCrossEntropy puts a NaN into one row, at the largest logit, before it, or behind it. The
+// probabilities of that row become NaN, and no others.
 func nanCrossEntropy(r *rig) {
 	const rows, row = 3, 1
 	for _, cols := range []int{3, 257, 1000} {
@@ -220,9 +218,9 @@ func nanCrossEntropy(r *rig) {
 	}
 }
 
-// checkNaNCopy checks that a NaN stays one in every conversion between floats,
-// whatever its sign and its payload, of which a narrower type has no place for the
-// low bits, and that it becomes 0 in integers.
+// checkNaNCopy checks that a NaN of any sign and payload stays a NaN in every conversion between
+// floating-point types, even if the narrower type cannot hold the payload's set bits, and that it
+// becomes 0 in integer types.
 func checkNaNCopy(r *rig) {
 	for _, from := range []device.DType{device.Float32, device.Float64, device.Float16, device.BFloat16} {
 		f := formats[from]
@@ -232,7 +230,7 @@ func checkNaNCopy(r *rig) {
 				bits := sign<<(f.exponent+f.fraction) | (1<<f.exponent-1)<<f.fraction | payload
 				var image []byte
 				for i := range from.Size() {
-					image = append(image, byte(bits>>(8*i))) // every host that this runs on is little-endian
+					image = append(image, byte(bits>>(8*i))) // all hosts that run the test are little-endian
 				}
 				images = append(images, image)
 			}
@@ -258,8 +256,8 @@ func checkNaNCopy(r *rig) {
 	}
 }
 
-// checkNaNUpdates checks that an update by a gradient of NaN makes the parameter NaN,
-// and no other: what is not finite must not be lost on the way to where it is looked for.
+// checkNaNUpdates checks that an update with a NaN in the gradient makes that element of the
+// parameter NaN, and no other. An optimizer must not hide a gradient that is not finite.
 func checkNaNUpdates(r *rig) {
 	kinds := []sgdKind{{grad: r.dt, state: r.dt}}
 	if r.dt.Size() == 2 {

@@ -8,7 +8,8 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// normCase is a normalisation of x [n c l]: by groups, or, with 0 of them, by channel.
+// normCase describes a normalisation of x [n c l], by groups, or by channel if the number of groups
+// is 0.
 type normCase struct {
 	n, c, l, groups int
 	uncentered      bool
@@ -26,7 +27,7 @@ func (c normCase) norm() kernels.Norm {
 	return kernels.Norm{Groups: c.groups, Uncentered: c.uncentered, Eps: normEps}
 }
 
-// stats is the number of means.
+// stats returns the number of means.
 func (c normCase) stats() int {
 	if c.groups == 0 {
 		return c.c
@@ -34,7 +35,8 @@ func (c normCase) stats() int {
 	return c.n * c.groups
 }
 
-// slack is how many roundings a result may be off: Float64 has none to spare in sums.
+// slack returns the factor of the tolerance, in eps. In Float64 the kernels' own sums, which are in
+// Float64 too, add roundings.
 func (r *rig) slack(c normCase) float64 {
 	if r.dt == device.Float64 {
 		return 16 + c.size()/16
@@ -42,7 +44,7 @@ func (r *rig) slack(c normCase) float64 {
 	return 16
 }
 
-// at is the group and the channel of element i.
+// at returns the group and the channel of element i.
 func (c normCase) at(i int) (group, channel int) {
 	channel = i / c.l % c.c
 	if c.groups == 0 {
@@ -51,7 +53,7 @@ func (c normCase) at(i int) (group, channel int) {
 	return i/(c.l*c.c)*c.groups + channel/(c.c/c.groups), channel
 }
 
-// size is the number of elements of a group.
+// size returns the number of elements in a group.
 func (c normCase) size() float64 {
 	if c.groups == 0 {
 		return float64(c.n * c.l)
@@ -62,7 +64,7 @@ func (c normCase) size() float64 {
 // normalised is the reference of a normalisation and of its gradients.
 type normalised struct {
 	mean, variance []float64
-	y, size        []float64 // normalised, and the size of what it is a difference of
+	y, size        []float64 // the normalised x, and the magnitudes of the terms whose difference it is
 }
 
 func (c normCase) reference(x []float64) normalised {
@@ -84,7 +86,7 @@ func (c normCase) reference(x []float64) normalised {
 	return r
 }
 
-// stat places means or variances, which are of a type of their own.
+// stat places means or variances, which have a type of their own.
 func (r *rig) stat(v []float64, shape ...int) operand {
 	dt := kernels.StatType(r.dt)
 	return r.place(dt, shape, encode(dt, v))
@@ -127,7 +129,7 @@ func checkNorm(r *rig) {
 			})
 			r.normGrads(label, c, ref, g, weight, affine, pg, px, means, variance.Tensor, w)
 		}
-		if c.size() == 0 { // the moments of nothing are anything
+		if c.size() == 0 { // the moments of no elements are undefined
 			return
 		}
 		stat := value{array: array{device.Shape{c.stats()}, ref.variance}, scale: make([]float64, c.stats()), c: r.slack(c)}
@@ -149,7 +151,7 @@ func constant(v float64, n int) []float64 {
 	return out
 }
 
-// normGrads checks the gradients for x and for the parameters.
+// normGrads checks the gradients with respect to x and to the parameters.
 func (r *rig) normGrads(label string, c normCase, ref normalised, g, weight array, affine bool, pg, px operand, mean, variance, w device.Tensor) {
 	sums, scales := newArray(2, c.c), make([]float64, 2*c.c)
 	for i, v := range g.v {
@@ -168,7 +170,7 @@ func (r *rig) normGrads(label string, c normCase, ref normalised, g, weight arra
 		r.fail("%s: sums, computed twice, differ", label)
 	}
 
-	// h is what arrives at the normalised x.
+	// h is the gradient with respect to the normalised x.
 	h, sum, product, size := make([]float64, len(g.v)), make([]float64, c.stats()), make([]float64, c.stats()), make([]float64, c.stats())
 	for i, v := range g.v {
 		gr, ch := c.at(i)
@@ -180,7 +182,7 @@ func (r *rig) normGrads(label string, c normCase, ref normalised, g, weight arra
 		size[gr] += math.Abs(h[i]) * (1 + ref.size[i]) / c.size()
 	}
 	want := value{newArray(g.shape...), make([]float64, len(g.v)), r.slack(c)}
-	constants := value{newArray(g.shape...), make([]float64, len(g.v)), r.slack(c)} // with constant moments
+	constants := value{newArray(g.shape...), make([]float64, len(g.v)), r.slack(c)} // constants: the gradient for constant moments
 	for i, v := range h {
 		gr, _ := c.at(i)
 		scale := 1 / math.Sqrt(ref.variance[gr]+normEps)
@@ -206,7 +208,8 @@ func (r *rig) normGrads(label string, c normCase, ref normalised, g, weight arra
 	})
 }
 
-// checkNormNaN checks that a NaN spoils its group and no other, forwards and backwards.
+// checkNormNaN checks that a NaN makes all elements of its group NaN, and no others, in both
+// directions.
 func checkNormNaN(r *rig) {
 	for _, c := range []normCase{{n: 3, c: 4, l: 7}, {n: 9, c: 40, l: 1}, {n: 3, c: 4, l: 7, groups: 2}, {n: 3, c: 600, l: 1, groups: 1}} {
 		x, g := r.random(-1, 3, c.n, c.c, c.l), r.random(-1, 1, c.n, c.c, c.l)
@@ -237,8 +240,8 @@ func checkNormNaN(r *rig) {
 	}
 }
 
-// checkMergedMoments checks MergeMoments and TrackMoments: the moments of parts are those
-// of the whole, whatever a rank without elements has.
+// checkMergedMoments checks MergeMoments and TrackMoments. The moments merged from the ranks' parts
+// are those of all elements, also if a rank has no elements.
 func checkMergedMoments(r *rig) {
 	each(r, []int{0, 1, 5, 300}, func(c int) {
 		counts := []int{3, 0, 1, 10}
@@ -279,7 +282,7 @@ func checkMergedMoments(r *rig) {
 	})
 }
 
-// momentsOf are the mean and the variance of numbers; NaN of none.
+// momentsOf returns the mean and the variance of numbers, NaN if there are none.
 func momentsOf(x []float64) (mean, variance float64) {
 	n := float64(len(x))
 	for _, v := range x {

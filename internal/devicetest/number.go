@@ -8,17 +8,18 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// format describes a binary floating-point type by its bits.
+// format describes a binary floating-point type by the number of its exponent bits and fraction
+// bits.
 type format struct{ exponent, fraction int }
 
 var formats = [...]format{
 	device.Float32: {8, 23}, device.Float64: {11, 52}, device.Float16: {5, 10}, device.BFloat16: {8, 7},
 }
 
-// bias is what a number's exponent field adds to its exponent.
+// bias returns the number that is added to an exponent to encode it.
 func (f format) bias() int { return 1<<(f.exponent-1) - 1 }
 
-// epsilon is half the distance from 1 to the next number; 0 for integers.
+// epsilon returns half the distance from 1 to the next number, and 0 for integers.
 func epsilon(dt device.DType) float64 {
 	if !dt.IsFloat() {
 		return 0
@@ -26,7 +27,7 @@ func epsilon(dt device.DType) float64 {
 	return math.Ldexp(1, -formats[dt].fraction-1)
 }
 
-// smallest is the least number that must not be flushed to zero; 0 for
+// smallest returns the smallest normal number, below which a device may flush to zero; 0 for
 // integers.
 func smallest(dt device.DType) float64 {
 	if !dt.IsFloat() {
@@ -35,7 +36,7 @@ func smallest(dt device.DType) float64 {
 	return math.Ldexp(1, 1-formats[dt].bias())
 }
 
-// round is the number of a floating-point type nearest to v, ties to even.
+// round returns the number of a floating-point type nearest to v, ties to even.
 func round(dt device.DType, v float64) float64 {
 	switch {
 	case dt == device.Float32:
@@ -53,7 +54,7 @@ func round(dt device.DType, v float64) float64 {
 	return v
 }
 
-// encode is the memory of numbers, rounded to dt.
+// encode returns the bytes of numbers rounded to dt.
 func encode(dt device.DType, v []float64) []byte {
 	if dt == device.Float32 {
 		narrow := make([]float32, len(v))
@@ -80,7 +81,7 @@ func encode(dt device.DType, v []float64) []byte {
 	return out
 }
 
-// decode is the numbers in memory.
+// decode returns the numbers that bytes encode.
 func decode(dt device.DType, mem []byte) []float64 {
 	out := make([]float64, len(mem)/dt.Size())
 	for i := range out {
@@ -105,7 +106,7 @@ func decode(dt device.DType, mem []byte) []float64 {
 	return out
 }
 
-// pack is the bits of v, a number of a 16-bit format.
+// pack returns the bits of v, which must be a number of the 16-bit format f.
 func pack(f format, v float64) uint16 {
 	sign := uint16(0)
 	if math.Signbit(v) {
@@ -124,7 +125,7 @@ func pack(f format, v float64) uint16 {
 	return sign | uint16(e-1+f.bias())<<f.fraction | uint16(math.Ldexp(2*fr-1, f.fraction))
 }
 
-// unpack is the number that bits of a 16-bit format stand for.
+// unpack returns the number that bits of a 16-bit format encode.
 func unpack(f format, b uint16) float64 {
 	fraction, e := float64(b&(1<<f.fraction-1)), int(b>>f.fraction)&(1<<f.exponent-1)
 	var v float64

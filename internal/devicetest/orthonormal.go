@@ -32,14 +32,14 @@ func checkOrthonormalize(r *rig) {
 			row(x, rows-1)[n/2] = bad
 			r.orthonormal(fmt.Sprintf("a row with %v", bad), x, r.random(-1, 1, rows, n), 0)
 		}
-		tiny := r.random(-1e-25, 1e-25, rows, n) // whose squares a Float32 does not hold
+		tiny := r.random(-1e-25, 1e-25, rows, n) // Float32 cannot represent the squares of such numbers
 		r.orthonormal("small rows", tiny, r.random(-1, 1, rows, n), 0)
 	})
 }
 
-// orthonormal checks an Orthonormalize in which so many rows become zeros: the
-// products of the rows, and the rows themselves, of which a reference that is
-// ill-conditioned allows less than of the products.
+// orthonormal checks an Orthonormalize that makes the given number of rows zero. It checks the
+// products of the rows and the rows themselves. The rows have the larger tolerance, because an
+// ill-conditioned reference amplifies errors in them.
 func (r *rig) orthonormal(label string, x, substitute array, zeros int) {
 	label = "Orthonormalize, " + label
 	rows, n := x.shape[0], x.shape[1]
@@ -59,7 +59,7 @@ func (r *rig) orthonormal(label string, x, substitute array, zeros int) {
 			if i == j {
 				d--
 			}
-			if !(math.Abs(d) <= 16*epsilon(r.dt)+float64(n)*epsilon(device.Float64)) { // inner rounds too
+			if !(math.Abs(d) <= 16*epsilon(r.dt)+float64(n)*epsilon(device.Float64)) { // the reference's inner product rounds too
 				r.fail("%s %v: the product of the rows %d and %d is off by %v", label, dst.Tensor, i, j, d)
 			}
 		}
@@ -69,7 +69,7 @@ func (r *rig) orthonormal(label string, x, substitute array, zeros int) {
 	}
 }
 
-// gramSchmidt is what package device says that Orthonormalize does.
+// gramSchmidt computes what package device specifies for Orthonormalize.
 func gramSchmidt(x, substitute array) []float64 {
 	rows, n := x.shape[0], x.shape[1]
 	var basis [][]float64

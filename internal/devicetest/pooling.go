@@ -8,7 +8,7 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// poolCase is a pooling of x [n c h w].
+// poolCase describes a pooling of x [n c h w].
 type poolCase struct {
 	n, c, h, w int
 	window     kernels.Window
@@ -23,7 +23,7 @@ func poolCases() []poolCase {
 		{1, 2, 7, 7, kernels.Window{Kernel: pair(3, 3), Stride: pair(2, 2), Padding: one, Dilation: one}},
 		{2, 2, 7, 10, kernels.Window{Kernel: pair(3, 2), Stride: pair(1, 3), Padding: one, Dilation: one, Ceil: true}},
 		{1, 3, 9, 9, kernels.Window{Kernel: pair(3, 3), Stride: one, Padding: one, Dilation: pair(2, 3)}},
-		{1, 2, 1, 3, kernels.Window{Kernel: pair(2, 2), Stride: one, Padding: one, Dilation: pair(2, 2)}}, // windows without elements
+		{1, 2, 1, 3, kernels.Window{Kernel: pair(2, 2), Stride: one, Padding: one, Dilation: pair(2, 2)}}, // some windows contain no elements
 		{3, 40, 14, 14, kernels.Window{Kernel: pair(3, 3), Stride: pair(2, 2), Padding: one, Dilation: one, Ceil: true}},
 	}
 }
@@ -35,7 +35,7 @@ func (c poolCase) out() device.Shape {
 func checkMaxPool(r *rig) {
 	each(r, poolCases(), func(c poolCase) {
 		x := r.random(-2, 2, c.n, c.c, c.h, c.w)
-		for i := range x.v { // many are equal
+		for i := range x.v { // many numbers are equal
 			x.v[i] = math.Floor(x.v[i])
 		}
 		if len(x.v) > 8 {

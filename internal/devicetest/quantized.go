@@ -11,10 +11,10 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// quantLengths are of whole blocks and packs, and not.
+// quantLengths has lengths that are whole blocks and packs, and others.
 var quantLengths = []int{0, 1, 3, 4, 251, kernels.QuantBlock, kernels.QuantBlock + 1, 2 * kernels.QuantBlock, 1001, large}
 
-// quantInputs are numbers to be quantised, n of each kind.
+// quantInputs returns numbers to quantise, n of each kind.
 func (r *rig) quantInputs(n int) map[string][]float64 {
 	kinds := map[string][]float64{"random": r.random(-3, 3, n).v}
 	for name, v := range map[string][]float64{
@@ -68,7 +68,8 @@ func checkDequantize(r *rig) {
 					want.v[i] = math.NaN()
 				}
 				want.scale[i] = math.Abs(want.v[i])
-				// A quotient of up to 127 is rounded to float32: it is off by 127·2^-24 of a step at most.
+				// A quotient of up to 127 is rounded to float32, so the number is off by at most
+				// half a step and another 127·2^-24 of a step.
 				if off := math.Abs(want.v[i] - v[i]); off > scale*(0.5+0x1p-17) && math.Abs(v[i]) >= 0x1p-100 {
 					r.fail("%s: element %d, %v, was quantised to %v, with a scale of %v", label, i, v[i], want.v[i], scale)
 				}
@@ -83,7 +84,7 @@ func checkDequantize(r *rig) {
 	})
 }
 
-// inWords runs f with operands that lie whole words beside an aligned address.
+// inWords runs f with operands that are whole words away from an aligned address.
 func (r *rig) inWords(f func()) {
 	skew := r.skew
 	defer func() { r.skew = skew }()
@@ -91,7 +92,7 @@ func (r *rig) inWords(f func()) {
 	f()
 }
 
-// quantized is defined by package device, number by number.
+// quantized computes the quantised blocks number by number, as package device defines them.
 func quantized(v []float64) []byte {
 	f := func(v float64) float64 { return round(device.Float32, v) }
 	var out []byte

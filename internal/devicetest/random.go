@@ -8,9 +8,8 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// philox is Philox4x32-10 (Salmon et al., SC 2011), after its description as
-// ten S-P rounds; the test of this package holds it against the authors' known
-// answers.
+// philox is Philox4x32-10 (Salmon et al., SC 2011), written after its description as ten S-P
+// rounds. A test of this package compares it with the authors' known answers.
 func philox(counter [4]uint32, k0, k1 uint32) [4]uint32 {
 	for round := range uint32(10) {
 		hiA, loA := bits.Mul32(counter[0], 0xD2511F53)
@@ -22,16 +21,16 @@ func philox(counter [4]uint32, k0, k1 uint32) [4]uint32 {
 	return counter
 }
 
-// words are the four words of a block. The counter's third word is 0 for
-// Uniform and 1 for Normal.
+// words returns the four words of a block. stream is the counter's third word: 0 for Uniform and 1
+// for Normal.
 func words(seed, block uint64, stream uint32) [4]uint32 {
 	return philox([4]uint32{uint32(block), uint32(block >> 32), stream, 0}, uint32(seed), uint32(seed>>32))
 }
 
-// wide is 53 bits of two words as a number from [0, 1).
+// wide returns 53 bits of two words as a number in [0, 1).
 func wide(hi, lo uint32) float64 { return float64((uint64(hi)<<32+uint64(lo))>>11) / (1 << 53) }
 
-// uniform is element e of a sequence from [lo, hi).
+// uniform returns element e of a sequence in [lo, hi).
 func uniform(dt device.DType, lo, hi float64, seed, e uint64) float64 {
 	if dt == device.Float64 {
 		w := words(seed, e/2, 0)
@@ -46,8 +45,8 @@ func uniform(dt device.DType, lo, hi float64, seed, e uint64) float64 {
 	return float64(v)
 }
 
-// normal is element e of a sequence, and its distance from the mean at which
-// the cosine or sine is 1: the scale of its error.
+// normal returns element e of a sequence. scale is its distance from the mean if the cosine or sine
+// were 1, and so the scale of its error.
 func normal(dt device.DType, mean, std float64, seed, e uint64) (v, scale float64) {
 	var a, b float64
 	if dt == device.Float64 {
@@ -65,13 +64,13 @@ func normal(dt device.DType, mean, std float64, seed, e uint64) (v, scale float6
 	return mean + std*z, math.Abs(mean) + std*max(radius, 1)
 }
 
-// draw is n numbers of a sequence.
+// draw describes n numbers of a sequence.
 type draw struct {
 	n            int
 	seed, offset uint64
 }
 
-// draws cut blocks anywhere, and have counters of more than 32 bits.
+// draws begin and end anywhere in a block, and some have counters of more than 32 bits.
 var draws = []draw{
 	{0, 1, 0}, {1, 0, 0}, {4, 1, 0}, {7, 1, 1}, {1000, 42, 3}, {257, 1<<63 + 5, 2}, {33, 7, 1<<34 - 5}, {large, 9, 1},
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/goddp/goddp/internal/race"
 )
 
-// rig holds a device under test and the type its kernels are checked in.
+// rig holds a device under test, and the type in which its kernels are checked.
 type rig struct {
 	ctx context.Context
 	dev device.Device
@@ -23,11 +23,11 @@ type rig struct {
 	dt  device.DType
 	rnd *rand.Rand
 
-	skew int // operands lie this many elements beside an aligned address
+	skew int // the distance, in elements, of operands from an aligned address
 	bufs []device.Buffer
 }
 
-// failure is what fail panics with; the case's check returns it.
+// failure is the panic value of fail; the case's check returns it as an error.
 type failure struct{ error }
 
 func (r *rig) fail(format string, args ...any) { panic(failure{fmt.Errorf(format, args...)}) }
@@ -38,7 +38,7 @@ func (r *rig) ok(what string, err error) {
 	}
 }
 
-// clean frees what the check allocated, once the device is done with it.
+// clean waits for the device and frees what the check has allocated.
 func (r *rig) clean() {
 	r.ok("Sync", r.s.Sync(r.ctx))
 	for _, b := range r.bufs {
@@ -47,7 +47,7 @@ func (r *rig) clean() {
 	r.bufs = nil
 }
 
-// array is a reference: what a tensor holds, in float64.
+// array is the reference for a tensor, in float64.
 type array struct {
 	shape device.Shape
 	v     []float64
@@ -57,7 +57,7 @@ func newArray(shape ...int) array {
 	return array{shape, make([]float64, device.Shape(shape).Len())}
 }
 
-// random is an array of numbers from [lo, hi), exact in the type under test.
+// random returns an array of numbers in [lo, hi) that the type under test represents exactly.
 func (r *rig) random(lo, hi float64, shape ...int) array {
 	a := newArray(shape...)
 	for i := range a.v {
@@ -66,7 +66,8 @@ func (r *rig) random(lo, hi float64, shape ...int) array {
 	return a
 }
 
-// Around an operand lie guard bytes or more that must stay mark.
+// Before and behind an operand lie at least guard bytes with the value mark, which kernels must not
+// change.
 const (
 	guard = device.Align
 	mark  = 0xA5
@@ -98,7 +99,7 @@ func (r *rig) fill(o operand, content []byte) {
 	r.ok("CopyIn", r.dev.CopyIn(r.s, o.all, image))
 }
 
-// read is an operand's content; the guards must be whole.
+// read returns an operand's content. It fails if a guard has changed.
 func (r *rig) read(label string, o operand) []byte {
 	image := make([]byte, o.all.Len())
 	r.ok(label, r.dev.CopyOut(r.ctx, r.s, image, o.all))
@@ -118,16 +119,16 @@ func isOverwritten(b byte) bool { return b != mark }
 // put places an array as a tensor of the type under test.
 func (r *rig) put(a array) operand { return r.place(r.dt, a.shape, encode(r.dt, a.v)) }
 
-// bytesOf reads a slice's memory.
+// bytesOf returns the memory of a slice.
 func bytesOf[T device.Element](v []T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), len(v)*int(unsafe.Sizeof(*new(T))))
 }
 
-// value is what a kernel should compute, and the scale of its error.
+// value is the expected result of a kernel, with the scale of its error.
 type value struct {
 	array
-	scale []float64 // per element; nil for the value's own magnitude
-	c     float64   // how many eps·scale it may be off
+	scale []float64 // for each element; nil stands for the element's magnitude
+	c     float64   // the maximum error, as a multiple of eps·scale
 }
 
 func (w value) scaleAt(i int) float64 {
@@ -137,7 +138,7 @@ func (w value) scaleAt(i int) float64 {
 	return w.scale[i]
 }
 
-// same fails unless o holds want.
+// same fails unless o is equal to want within the tolerance.
 func (r *rig) same(label string, o operand, want value) {
 	got := decode(o.DType, r.read(label, o))
 	eps, least := want.c*epsilon(o.DType), smallest(o.DType)
@@ -151,13 +152,13 @@ func (r *rig) same(label string, o operand, want value) {
 	}
 }
 
-// result checks a kernel that overwrites its result, which starts as NaN:
-// it must give what is wanted, and the same bits again.
+// result checks a kernel that overwrites its result. Before the kernel runs, the result is NaN. A
+// second run must give the same bits.
 func (r *rig) result(label string, want value, kernel func(dst device.Tensor) error) {
 	r.from(label, nan(want.shape), want, kernel)
 }
 
-// from does the same for a result that starts as before.
+// from checks a kernel as result does, with a result that starts as before.
 func (r *rig) from(label string, before array, want value, kernel func(dst device.Tensor) error) {
 	dst := r.put(before)
 	r.ok(label, kernel(dst.Tensor))
@@ -170,15 +171,14 @@ func (r *rig) from(label string, before array, want value, kernel func(dst devic
 	}
 }
 
-// accums are the values of Accum that each kernel with such a parameter is checked with. 1/3 is not
-// exact in any type.
+// accums are the values of Accum that each kernel with such a parameter is checked with. No type
+// represents 1/3 exactly.
 var accums = []device.Accum{
 	{Alpha: 1}, {Alpha: 1. / 3, Beta: 1}, {Alpha: 0, Beta: 1}, {Alpha: 1. / 3, Beta: 1. / 3},
 	{Alpha: 1, Beta: 1}, {Alpha: 1. / 3}, {Alpha: 0, Beta: 0}, {Alpha: -1, Beta: 1}, {Alpha: -2, Beta: 0.5},
 }
 
-// accumulates checks a kernel that takes an Accum in all its ways. With Beta
-// 0, dst starts as NaN.
+// accumulates checks a kernel that takes an Accum with all accums. With Beta 0, dst starts as NaN.
 func (r *rig) accumulates(label string, want value, kernel func(dst device.Tensor, acc device.Accum) error) {
 	accums := accums
 	if race.Enabled {
@@ -210,8 +210,8 @@ func nan(shape device.Shape) array {
 	return a
 }
 
-// each runs f for operands at aligned addresses, and one element beside them,
-// and frees after each what it allocated.
+// each runs f for each item, with operands at aligned addresses and one element away from them.
+// After each run it frees what f has allocated.
 func each[T any](r *rig, items []T, f func(T)) {
 	for _, skew := range []int{0, 1} {
 		r.skew = skew

@@ -9,7 +9,7 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// rmsPropRules are settings of RMSProp, with and without each of its terms.
+// rmsPropRules are settings of RMSProp, with and without each term of the rule.
 var rmsPropRules = []kernels.RMSPropStep{
 	{LR: 0.1, Alpha: 0.99, Eps: 0.01},
 	{LR: 0.1, Alpha: 0.9, Eps: 0.1, WeightDecay: 0.1, LossScale: 8},
@@ -29,7 +29,7 @@ func checkRMSProp(r *rig) {
 		r.rmsPropSkips(kind)
 		shapes := []device.Shape{{}, {0}, {1}, {7}, {257}, {33, 65}}
 		if i > 0 {
-			shapes = []device.Shape{{7}, {33, 65}} // masters make no difference to the others
+			shapes = []device.Shape{{7}, {33, 65}} // the other rules behave the same with master weights
 		}
 		for _, rule := range rmsPropRules {
 			each(r, shapes, func(shape device.Shape) { r.rmsProp(kind, rule, shape) })
@@ -38,13 +38,13 @@ func checkRMSProp(r *rig) {
 	r.rmsProp(kinds[len(kinds)-1], rmsPropRules[4], device.Shape{large})
 }
 
-// rmsPropOperands are those of a step.
+// rmsPropOperands holds the operands of a step.
 type rmsPropOperands struct {
 	sgdOperands
 	square, mean operand
 }
 
-// placeRMSProp makes operands of a shape, whose state is zeros.
+// placeRMSProp makes operands of a shape. The state is zero.
 func (r *rig) placeRMSProp(k sgdKind, shape device.Shape) (o rmsPropOperands, g array) {
 	o.sgdOperands, g = k.place(r, shape, newArray(shape...))
 	zeros := make([]byte, shape.Len()*k.state.Size())
@@ -52,7 +52,7 @@ func (r *rig) placeRMSProp(k sgdKind, shape device.Shape) (o rmsPropOperands, g 
 	return o, g
 }
 
-// step is the rule's step with the operands.
+// step returns a step of the rule with the operands.
 func (o rmsPropOperands) step(k sgdKind, rule kernels.RMSPropStep) kernels.RMSPropStep {
 	rule.Param, rule.Grad, rule.Square = o.param.Tensor, o.grad.Tensor, o.square.Tensor
 	if k.master {
@@ -67,13 +67,14 @@ func (o rmsPropOperands) step(k sgdKind, rule kernels.RMSPropStep) kernels.RMSPr
 	return rule
 }
 
-// rmsProp makes three steps and checks the parameter, its master and the state after
-// each. Each step starts from what the device has, so that errors do not add up.
+// rmsProp makes three steps, and after each it checks the parameter, its master weight and the
+// state. The reference of each step starts from the device's result of the step before, so that
+// errors do not accumulate.
 func (r *rig) rmsProp(kind sgdKind, rule kernels.RMSPropStep, shape device.Shape) {
 	o, g := r.placeRMSProp(kind, shape)
 	for n := 1; n <= 3; n++ {
 		s := o.step(kind, rule)
-		if n == 2 { // none raised
+		if n == 2 { // no flag is raised
 			s.Skip = r.place(device.Uint8, device.Shape{3}, make([]byte, 3)).Tensor
 			s.Overflow = r.place(device.Uint8, device.Shape{1}, make([]byte, 1)).Tensor
 		}
@@ -85,7 +86,7 @@ func (r *rig) rmsProp(kind sgdKind, rule kernels.RMSPropStep, shape device.Shape
 		w, sq, m, v := held(o.state), held(o.square), held(o.mean), held(o.velocity)
 		for i := range g.v {
 			x, d := w.v[i], g.v[i]*rule.Unscale()
-			of := math.Abs(d) + rule.WeightDecay*math.Abs(x) // d is right to some eps of this
+			of := math.Abs(d) + rule.WeightDecay*math.Abs(x) // of: d may be off by some eps of this number
 			d += rule.WeightDecay * x
 			sq.scale[i] = rule.Alpha*sq.v[i] + (1-rule.Alpha)*of*of
 			sq.v[i] = rule.Alpha*sq.v[i] + (1-rule.Alpha)*d*d
@@ -99,7 +100,7 @@ func (r *rig) rmsProp(kind sgdKind, rule kernels.RMSPropStep, shape device.Shape
 			root := math.Sqrt(square)
 			d /= root + rule.Eps
 			scale := of / (root + rule.Eps)
-			if square > 0 { // off by squareScale/root/2 times an eps
+			if square > 0 { // the error of the square changes the root by squareScale/root/2 times an eps
 				scale += math.Abs(d) * squareScale / root / (root + rule.Eps)
 			}
 			if rule.Momentum != 0 {
@@ -124,7 +125,7 @@ func (r *rig) rmsProp(kind sgdKind, rule kernels.RMSPropStep, shape device.Shape
 	}
 }
 
-// rmsPropSkips checks that a raised flag keeps everything as it is, bit for bit.
+// rmsPropSkips checks that a step with a raised flag changes nothing, bit for bit.
 func (r *rig) rmsPropSkips(kind sgdKind) {
 	for _, overflow := range []bool{false, true} {
 		shape := device.Shape{1000}

@@ -10,10 +10,10 @@ import (
 
 func checkRotate(r *rig) {
 	type turning struct {
-		shape               device.Shape
-		rows, pairs         int // of the angles
-		heads               int
-		interleaved, beside bool // pairs of neighbours; the other way
+		shape                device.Shape
+		rows, pairs          int // the sizes of the angles
+		heads                int
+		interleaved, inverse bool // interleaved: the pairs are neighbours; inverse: the angles are subtracted
 	}
 	each(r, []turning{
 		{shape: device.Shape{0, 2, 1, 4}, rows: 2, pairs: 2, heads: 1},
@@ -21,8 +21,8 @@ func checkRotate(r *rig) {
 		{shape: device.Shape{1, 1, 1, 2}, rows: 1, pairs: 1, heads: 1},
 		{shape: device.Shape{2, 3, 2, 5}, rows: 4, pairs: 2, heads: 2},
 		{shape: device.Shape{2, 3, 4, 8}, rows: 3, pairs: 4, heads: 3, interleaved: true},
-		{shape: device.Shape{1, 7, 3, 64}, rows: 9, pairs: 16, heads: 2, beside: true},
-		{shape: device.Shape{3, 5, 2, 6}, rows: 5, pairs: 3, heads: 2, interleaved: true, beside: true},
+		{shape: device.Shape{1, 7, 3, 64}, rows: 9, pairs: 16, heads: 2, inverse: true},
+		{shape: device.Shape{3, 5, 2, 6}, rows: 5, pairs: 3, heads: 2, interleaved: true, inverse: true},
 	}, func(c turning) {
 		x, angles := r.random(-2, 2, c.shape...), r.random(-3, 3, c.rows, c.pairs)
 		dt := device.Float32
@@ -52,7 +52,7 @@ func checkRotate(r *rig) {
 			if second {
 				other, s = 2*i-other, -s
 			}
-			if c.beside {
+			if c.inverse {
 				s = -s
 			}
 			want.v[i] = v*cos[row*c.pairs+pair] + x.v[other]*s
@@ -60,7 +60,7 @@ func checkRotate(r *rig) {
 		}
 		px := r.put(x)
 		r.accumulates(fmt.Sprintf("Rotate %+v", c), want, func(dst device.Tensor, acc device.Accum) error {
-			return r.k.Rotate(r.s, dst, acc, px.Tensor, kernels.Rotation{Cos: pc.Tensor, Sin: ps.Tensor, Heads: c.heads, Interleaved: c.interleaved, Inverse: c.beside})
+			return r.k.Rotate(r.s, dst, acc, px.Tensor, kernels.Rotation{Cos: pc.Tensor, Sin: ps.Tensor, Heads: c.heads, Interleaved: c.interleaved, Inverse: c.inverse})
 		})
 	})
 	t := func(shape ...int) device.Tensor {

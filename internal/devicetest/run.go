@@ -10,16 +10,16 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// Case is one named check of the suite.
+// Case is a named check of the suite.
 type Case struct {
 	Name string
-	// Check returns what d does wrong, or nil. It leaves nothing allocated.
+	// Check returns an error that says how d fails, or nil. It leaves nothing allocated.
 	Check func(ctx context.Context, d device.Device) error
 }
 
-// Run runs the suite as subtests, each on a device that open makes and the
-// test closes. Kernels are checked in Float32 and Float64, and in the half
-// types that the caller says they compute in; Axpby, SGD, AdamW and RMSProp in all four.
+// Run runs each case of the suite as a subtest, on a device that open makes and Run closes. Kernels
+// are checked in Float32 and Float64, and in the 16-bit types of half; Axpby, SGD, AdamW and
+// RMSProp always in all four types.
 func Run(t *testing.T, open func(t *testing.T) device.Device, half ...device.DType) {
 	for _, c := range Cases(half...) {
 		t.Run(c.Name, func(t *testing.T) {
@@ -34,8 +34,7 @@ func Run(t *testing.T, open func(t *testing.T) device.Device, half ...device.DTy
 	}
 }
 
-// Cases lists the checks: those of the device, and those of its kernels for
-// every type.
+// Cases returns the cases: those of the device, and those of its kernels in each type.
 func Cases(half ...device.DType) []Case {
 	cases := []Case{
 		check("Memory", device.Float32, checkMemory),

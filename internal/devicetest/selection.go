@@ -18,7 +18,8 @@ var comparisons = []func(x, y float64) bool{
 	kernels.GreaterEqual: func(x, y float64) bool { return x >= y },
 }
 
-// few is an array of few different numbers, in floats with NaN and an infinity among them.
+// few returns an array with few different numbers. For floating-point types NaN and an infinity are
+// among them.
 func (r *rig) few(dt device.DType, shape ...int) array {
 	a := newArray(shape...)
 	for i := range a.v {
@@ -34,7 +35,7 @@ func (r *rig) few(dt device.DType, shape ...int) array {
 	return a
 }
 
-// checkCompare compares numbers of the type under test, and integers.
+// checkCompare compares numbers of the type under test, and of the integer types.
 func checkCompare(r *rig) {
 	for _, dt := range []device.DType{r.dt, device.Int32, device.Int64, device.Uint8} {
 		each(r, broadcasts, func(b broadcast) {
@@ -89,7 +90,7 @@ func checkFindExtreme(r *rig) {
 	each(r, []device.Shape{
 		{1, 1, 1}, {3, 5, 1}, {2, 16, 3}, {2, 17, 3}, {7, 300, 2}, {1, 5000, 1}, {40, 257, 1}, {3, 1, 50}, {0, 3, 2}, {2, 3, 0}, {0, 0, 4},
 	}, func(shape device.Shape) {
-		for _, numbers := range []bool{false, true} { // a few in which there are NaN, or many
+		for _, numbers := range []bool{false, true} { // few different numbers with NaN, or many
 			x := r.random(-2, 2, shape...)
 			if !numbers {
 				x = r.few(r.dt, shape...)

@@ -9,7 +9,7 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// rules are settings of SGD, with and without each of its terms.
+// rules are settings of SGD, with and without each term of the rule.
 var rules = []kernels.SGDStep{
 	{LR: 0.1},
 	{LR: 0.1, WeightDecay: 0.01},
@@ -30,7 +30,7 @@ func checkSGD(r *rig) {
 		r.sgdSkips(kind)
 		shapes := []device.Shape{{}, {0}, {1}, {7}, {257}, {33, 65}}
 		if i > 0 {
-			shapes = []device.Shape{{7}, {33, 65}} // masters make no difference to the others
+			shapes = []device.Shape{{7}, {33, 65}} // the other rules behave the same with master weights
 		}
 		for _, rule := range rules {
 			each(r, shapes, func(shape device.Shape) {
@@ -41,8 +41,8 @@ func checkSGD(r *rig) {
 	r.sgd(kinds[len(kinds)-1], rules[len(rules)-1], device.Shape{large})
 }
 
-// sgdKind is what types a step is made in: the gradient's, and that of what the
-// rule is applied to, and of the velocity.
+// sgdKind is a choice of types for a step: the gradient's type, the type that the rule computes in,
+// and the velocity's type.
 type sgdKind struct {
 	grad, state device.DType
 	master      bool
@@ -55,11 +55,10 @@ func (k sgdKind) String() string {
 	return fmt.Sprintf("SGD with a master and gradients of %v", k.grad)
 }
 
-// sgdOperands are those of a step.
+// sgdOperands holds the operands of a step.
 type sgdOperands struct{ param, state, velocity, grad operand }
 
-// place makes operands of a shape, to be filled with random numbers, but for
-// the velocity.
+// place makes operands of a shape, with random numbers except for the velocity.
 func (k sgdKind) place(r *rig, shape device.Shape, velocity array) (o sgdOperands, g array) {
 	put := func(dt device.DType, a array) operand { return r.place(dt, a.shape, encode(dt, a.v)) }
 	w := r.random(-2, 2, shape...)
@@ -74,7 +73,7 @@ func (k sgdKind) place(r *rig, shape device.Shape, velocity array) (o sgdOperand
 	return o, g
 }
 
-// step is the rule's step with the operands.
+// step returns a step of the rule with the operands.
 func (o sgdOperands) step(k sgdKind, rule kernels.SGDStep) kernels.SGDStep {
 	rule.Param, rule.Grad = o.param.Tensor, o.grad.Tensor
 	if k.master {
@@ -86,15 +85,15 @@ func (o sgdOperands) step(k sgdKind, rule kernels.SGDStep) kernels.SGDStep {
 	return rule
 }
 
-// sgd makes three steps and checks the parameter, its master and the velocity
-// after each. Each step starts from what the device has, so that errors do not
-// add up.
+// sgd makes three steps, and after each it checks the parameter, its master weight and the
+// velocity. The reference of each step starts from the device's result of the step before, so that
+// errors do not accumulate.
 func (r *rig) sgd(kind sgdKind, rule kernels.SGDStep, shape device.Shape) {
 	o, g := kind.place(r, shape, nan(shape))
 	for step := range 3 {
 		s := o.step(kind, rule)
 		s.First = step == 0
-		if step == 1 { // none raised
+		if step == 1 { // no flag is raised
 			s.Skip = r.place(device.Uint8, device.Shape{3}, make([]byte, 3)).Tensor
 			s.Overflow = r.place(device.Uint8, device.Shape{1}, make([]byte, 1)).Tensor
 		}
@@ -135,8 +134,8 @@ func (r *rig) sgd(kind sgdKind, rule kernels.SGDStep, shape device.Shape) {
 	}
 }
 
-// sgdSkips checks that a raised flag, wherever it is, keeps everything as it
-// is, bit for bit.
+// sgdSkips checks that a step with a raised flag, at any position among the flags, changes nothing,
+// bit for bit.
 func (r *rig) sgdSkips(kind sgdKind) {
 	many := make([]byte, 1000)
 	many[999] = 0x80

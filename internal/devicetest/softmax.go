@@ -7,14 +7,14 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// softmaxCase is a shape, the axis that is normalised, and how large the numbers are.
+// softmaxCase is a shape, the axis along which it is normalised, and the magnitude of the numbers.
 type softmaxCase struct {
 	shape device.Shape
 	axis  int
 	size  float64
 }
 
-// softmaxes hold one whose exponentials overflow unless they are shifted.
+// softmaxes has one whose exponentials overflow unless they are shifted.
 var softmaxes = []softmaxCase{
 	{device.Shape{}, 0, 2}, {device.Shape{0}, 0, 2}, {device.Shape{1}, 0, 2}, {device.Shape{7}, 0, 4}, {device.Shape{0, 3}, 1, 4}, {device.Shape{3, 0}, 1, 4},
 	{device.Shape{0, 3}, 0, 4}, {device.Shape{3, 5}, 0, 4}, {device.Shape{3, 5}, 1, 4}, {device.Shape{2, 2}, 1, 8000}, {device.Shape{2, 3, 4}, 0, 4},
@@ -22,7 +22,8 @@ var softmaxes = []softmaxCase{
 	{device.Shape{2, 4096}, 1, 4}, {device.Shape{2, 40, 33}, 1, 4}, {device.Shape{2, 5, 300}, 1, 4}, {device.Shape{1025, 3}, 0, 4},
 }
 
-// line is the elements of the line that begins at element i; nil where none does.
+// line returns the indices of the elements of the line that begins at element i, or nil if no line
+// begins there.
 func line(shape device.Shape, axis, i int) (at []int) {
 	n, inner := 1, 1
 	if len(shape) > 0 {
@@ -38,7 +39,7 @@ func line(shape device.Shape, axis, i int) (at []int) {
 	return at
 }
 
-// softmaxOf is the reference: the softmax along an axis, and its logarithm.
+// softmaxOf is the reference. It returns the softmax along an axis, and its logarithm.
 func softmaxOf(x array, axis int) (p, log array) {
 	p, log = newArray(x.shape...), newArray(x.shape...)
 	for i := range x.v {
@@ -64,11 +65,11 @@ func checkSoftmax(r *rig) {
 	})
 }
 
-// softmax checks the softmax of x and its logarithm, and both in place.
+// softmax checks the softmax of x and its logarithm, each also in place.
 func (r *rig) softmax(what string, x array, axis int, size float64) {
 	px := r.put(x)
 	p, log := softmaxOf(x, axis)
-	// An error in a difference is one of the exponential.
+	// An absolute error in a difference is a relative error of its exponential.
 	wants := []value{
 		{p, mapped(func(v ...float64) float64 { return v[0] * (1 + size) }, p).v, 8},
 		{log, mapped(func(v ...float64) float64 { return math.Abs(v[0]) + math.Abs(v[1]) + 1 }, log, x).v, 8},
@@ -126,8 +127,8 @@ func checkSoftmaxGrad(r *rig) {
 	})
 }
 
-// nanSoftmax has a line with a NaN, one with +Inf, one of -Inf alone, which all become NaN,
-// and one with some -Inf, which become 0, or -Inf.
+// nanSoftmax checks four lines: one with a NaN, one with +Inf and one of -Inf alone become NaN; one
+// with some -Inf has probability 0 there, and logarithm -Inf.
 func nanSoftmax(r *rig) {
 	for _, n := range []int{3, 64, 1100} {
 		for _, axis := range []int{0, 1} {

@@ -64,8 +64,7 @@ func (ts Types) attend(op string, a kernels.Attend) {
 	}
 }
 
-// checkHeads checks that h is of a type and a shape, and that its elements are within
-// its memory.
+// checkHeads checks the type and the shape of h, and that its elements lie within its memory.
 func checkHeads(op string, h kernels.Heads, dt device.DType, want device.Shape) {
 	checkType(op, h.Data, dt)
 	if got := h.Shape(); !got.Equal(want) {
@@ -81,8 +80,8 @@ func checkHeads(op string, h kernels.Heads, dt device.DType, want device.Shape) 
 	}
 }
 
-// checkRows checks an array with one number for each row of h: of Float64 for operands
-// of Float64, else of Float32.
+// checkRows checks a tensor with one number for each row of h. Its type is Float64 if h's is, and
+// Float32 otherwise.
 func checkRows(op string, t device.Tensor, h kernels.Heads) {
 	want := device.Float32
 	if h.Data.DType == device.Float64 {
@@ -92,9 +91,9 @@ func checkRows(op string, t device.Tensor, h kernels.Heads) {
 	checkShape(op, device.Shape{h.B, h.H, h.T}, t)
 }
 
-// MaskStrides are the distances in elements between what a mask, which broadcasts to
-// [B H T S], holds for neighbouring batches, heads, queries and keys: 0 along an axis
-// that it does not have.
+// MaskStrides returns the distances, in elements, between a mask's values for neighbouring batches,
+// heads, queries and keys. The mask broadcasts to [B H T S]; along an axis that it does not have,
+// the distance is 0.
 func MaskStrides(mask device.Shape) (strides [4]int) {
 	step := 1
 	for i := 1; i <= len(mask); i++ {

@@ -8,19 +8,19 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// Types are the element types that a device computes in. Its methods check
-// the operands of one kernel each.
+// Types lists the element types that a device computes in. Each method checks the operands of one
+// kernel.
 type Types []device.DType
 
-// What some kernels compute in on every device. A list made in a call would be left
-// to the collector, since the error has it.
+// These are the types of kernels that support the same types on every device. They are variables,
+// because a slice literal in a call would be allocated: the error keeps it.
 var (
 	floats = Types{device.Float32, device.Float64, device.Float16, device.BFloat16}
 	wide   = Types{device.Float32, device.Float64}
 )
 
-// Float checks that dst is of a type that the device computes in, and the
-// others of the same.
+// Float checks that dst has a type that the device computes in, and that the others have the same
+// type.
 func (ts Types) Float(op string, dst device.Tensor, others ...device.Tensor) {
 	if !slices.Contains(ts, dst.DType) {
 		panic(&device.DTypeError{Op: op, Got: dst.DType, Want: device.Float32, Computes: ts})
@@ -30,20 +30,19 @@ func (ts Types) Float(op string, dst device.Tensor, others ...device.Tensor) {
 	}
 }
 
-// Axpby checks the operands of an Axpby, which is there for every floating-point
-// type.
+// Axpby checks the operands of an Axpby, which all devices support for every floating-point type.
 func Axpby(dst, x device.Tensor) {
 	floats.Same("Axpby", dst, x)
 }
 
-// Same checks that the operands are of one type and shape.
+// Same checks that the operands have one type and one shape.
 func (ts Types) Same(op string, dst device.Tensor, others ...device.Tensor) {
 	ts.Float(op, dst, others...)
 	checkShape(op, dst.Shape, others...)
 }
 
-// UnaryGrad checks the operands of a UnaryGrad and returns the one that op's
-// derivative is computed from, g where it is constant.
+// UnaryGrad checks the operands of a UnaryGrad. It returns the operand, x or y, from which op's
+// derivative is computed, or g if the derivative is constant.
 func (ts Types) UnaryGrad(op kernels.UnaryOp, dst, g, x, y device.Tensor) (known device.Tensor) {
 	known = g
 	switch op.Given() {
@@ -69,14 +68,14 @@ func (ts Types) Sum(dst, src device.Tensor) {
 	checkBroadcast("Sum", dst.Shape, src.Shape)
 }
 
-// Product is the form of a MatMul: op(x) [m k] times op(y) [k n] for every step of a space,
-// whose axes count matrices. Matrix i of dst is that of step i.
+// Product describes a MatMul. For every step of the iteration space Batch it multiplies op(x) [m k]
+// by op(y) [k n]. The axes of Batch count matrices. The product of step i is matrix i of dst.
 type Product struct {
 	M, N, K int
-	Batch   []Axis // at least one; not to be changed
+	Batch   []Axis // has at least one axis; callers must not change it
 }
 
-// one is the space of a product of two matrices.
+// one is the iteration space of a product of two matrices.
 var one = []Axis{{1, 1, 1}}
 
 // MatMul checks the operands of a MatMul.
@@ -173,8 +172,7 @@ func (ts Types) CrossEntropyGrad(dst, g, probs, labels device.Tensor) (m, n int)
 	return m, n
 }
 
-// SGD checks the operands of an SGD, which is there for every floating-point
-// type.
+// SGD checks the operands of an SGD, which all devices support for every floating-point type.
 func SGD(p kernels.SGDStep) {
 	state := update("SGD", p.Param, p.Grad, p.Master, p.Skip, p.Overflow)
 	if p.Momentum != 0 {
@@ -183,8 +181,7 @@ func SGD(p kernels.SGDStep) {
 	}
 }
 
-// AdamW checks the operands of an AdamW, which is there for every floating-point
-// type.
+// AdamW checks the operands of an AdamW, which all devices support for every floating-point type.
 func AdamW(p kernels.AdamWStep) {
 	state := update("AdamW", p.Param, p.Grad, p.Master, p.Skip, p.Overflow)
 	moments("AdamW", p.Param.Shape, state, p.Mean, p.Variance)
@@ -193,7 +190,7 @@ func AdamW(p kernels.AdamWStep) {
 	}
 }
 
-// RMSProp checks the operands of an RMSProp, which is there for every floating-point
+// RMSProp checks the operands of an RMSProp, which all devices support for every floating-point
 // type.
 func RMSProp(p kernels.RMSPropStep) {
 	state := update("RMSProp", p.Param, p.Grad, p.Master, p.Skip, p.Overflow)
@@ -206,7 +203,7 @@ func RMSProp(p kernels.RMSPropStep) {
 	}
 }
 
-// moments checks what an update keeps beside the parameter.
+// moments checks the state that an optimizer keeps for a parameter.
 func moments(op string, shape device.Shape, state device.DType, kept ...device.Tensor) {
 	for _, t := range kept {
 		checkType(op, t, state)
@@ -214,8 +211,8 @@ func moments(op string, shape device.Shape, state device.DType, kept ...device.T
 	}
 }
 
-// update checks what all updates of parameters have, and returns the type that
-// the rule is applied in.
+// update checks the operands that all optimizers' updates have. It returns the type that the update
+// computes in.
 func update(op string, param, grad, master, skip, overflow device.Tensor) device.DType {
 	state := param.DType
 	switch {
@@ -282,8 +279,8 @@ func Hash(dst, x device.Tensor) {
 	}
 }
 
-// Quantize checks the operands of a Quantize, or of a Dequantize: numbers, and
-// the blocks for them.
+// Quantize checks the operands of a Quantize or a Dequantize: the numbers, and the memory of the
+// quantised blocks.
 func Quantize(op string, numbers, blocks device.Tensor) {
 	checkType(op, numbers, device.Float32)
 	checkType(op, blocks, device.Uint8)
@@ -303,7 +300,8 @@ func Orthonormalize(x, substitute device.Tensor) (r, n int) {
 	return r, n
 }
 
-// Bytes checks the sizes of a copy between host and device.
+// Bytes checks that the source and the destination of a copy between host and device have the same
+// size.
 func Bytes(op string, dst, src int) {
 	if dst != src {
 		panic(fmt.Errorf("device: %s of %d bytes to %d", op, src, dst))
@@ -316,7 +314,7 @@ func checkType(op string, t device.Tensor, want device.DType) {
 	}
 }
 
-// checkShape checks that tensors are all of one shape.
+// checkShape checks that all tensors have the shape want.
 func checkShape(op string, want device.Shape, ts ...device.Tensor) {
 	for _, t := range ts {
 		if !t.Shape.Equal(want) {
@@ -325,7 +323,7 @@ func checkShape(op string, want device.Shape, ts ...device.Tensor) {
 	}
 }
 
-// checkScalar checks that t holds one number.
+// checkScalar checks that t has one element.
 func checkScalar(op string, t device.Tensor) {
 	if t.Len() != 1 {
 		panic(&device.ShapeError{Op: op, A: t.Shape, B: device.Shape{}})
@@ -344,7 +342,7 @@ func checkBroadcast(op string, small, big device.Shape) {
 	}
 }
 
-// matrix is the rows and columns of t, or of its transpose.
+// matrix returns the rows and columns of t, or of its transpose.
 func matrix(op string, t device.Tensor, transpose bool) (rows, cols int) {
 	if len(t.Shape) != 2 {
 		panic(&device.ShapeError{Op: op, A: t.Shape, B: device.Shape{0, 0}})

@@ -7,8 +7,7 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// TestChecksAllocate wants checks that pass to leave nothing to the collector: every
-// kernel is behind one.
+// Checks that pass allocate nothing, because every kernel runs one.
 func TestChecksAllocate(t *testing.T) {
 	x := device.HostTensor(make([]float32, 12), device.Invalid, 3, 4)
 	number := device.HostTensor(make([]float32, 1), device.Invalid)

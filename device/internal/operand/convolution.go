@@ -5,30 +5,30 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// ConvSizes are the sizes of a convolution.
+// ConvSizes holds the sizes of a convolution.
 type ConvSizes struct {
 	kernels.Window
-	N, C, H, W      int // of the images
-	O, OH, OW       int // of the results
+	N, C, H, W      int // the images' batch, channels, height and width
+	O, OH, OW       int // the result's channels, height and width
 	Groups          int
-	InGroup, PerOut int // channels of a group: of images, and of results
+	InGroup, PerOut int // the channels of a group: in the images, and in the result
 }
 
-// Taps is the number of products that are added up for an element of the result.
+// Taps returns the number of products that are added for an element of the result.
 func (z ConvSizes) Taps() int { return z.InGroup * z.Kernel[0] * z.Kernel[1] }
 
-// Positions is the number of elements of a channel of the result.
+// Positions returns the number of elements in a channel of the result.
 func (z ConvSizes) Positions() int { return z.OH * z.OW }
 
-// Pointwise tells whether each position of the result depends on the same one of the image
-// alone.
+// Pointwise reports whether each position of the result depends only on the same position of the
+// image.
 func (z ConvSizes) Pointwise() bool {
 	one := [2]int{1, 1}
 	return z.Kernel == one && z.Stride == one && z.Padding == [2]int{}
 }
 
-// Conv2d checks the operands of a Conv2d or of one of its gradients, in which dst and g
-// stand for what they are the gradients of.
+// Conv2d checks the operands of a Conv2d or of one of its gradients. For a gradient, the caller
+// passes dst, or g, in the place of the operand that it is the gradient of.
 func (ts Types) Conv2d(op string, dst, x, w, bias device.Tensor, p kernels.Conv) ConvSizes {
 	ts.Float(op, dst, x, w)
 	checkShape(op, p.Shape(x.Shape, w.Shape), dst)
@@ -42,7 +42,8 @@ func (ts Types) Conv2d(op string, dst, x, w, bias device.Tensor, p kernels.Conv)
 	}
 }
 
-// PoolSizes are the sizes of a pooling: images, and their sizes before and after.
+// PoolSizes holds the sizes of a pooling: the number of planes, and their height and width before
+// (H, W) and after it (OH, OW).
 type PoolSizes struct{ Planes, H, W, OH, OW int }
 
 func poolSizes(op string, small, large device.Tensor) PoolSizes {
@@ -59,7 +60,8 @@ func checkWindow(op string, w kernels.Window, small, large device.Tensor) {
 	}
 }
 
-// MaxPool2d checks the operands of a MaxPool2d, or of its gradient, for which small is g.
+// MaxPool2d checks the operands of a MaxPool2d, or of its gradient. small is the pooled tensor, or
+// g for the gradient.
 func (ts Types) MaxPool2d(op string, small, index, large device.Tensor, w kernels.Window) PoolSizes {
 	ts.Float(op, small, large)
 	checkType(op, index, device.Int32)
@@ -69,7 +71,8 @@ func (ts Types) MaxPool2d(op string, small, index, large device.Tensor, w kernel
 	return z
 }
 
-// AvgPool2d checks the operands of an AvgPool2d, or of its gradient, for which small is g.
+// AvgPool2d checks the operands of an AvgPool2d, or of its gradient. small is the pooled tensor, or
+// g for the gradient.
 func (ts Types) AvgPool2d(op string, small, large device.Tensor, p kernels.AvgPool) PoolSizes {
 	ts.Float(op, small, large)
 	z := poolSizes(op, small, large)

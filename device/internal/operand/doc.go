@@ -1,7 +1,6 @@
-// Package operand checks that a kernel's operands fit each other, and
-// describes the iteration spaces that broadcasting makes: what every
-// implementation of device.Kernels does before it computes.
+// Package operand checks that a kernel's operands fit each other, and computes the iteration spaces
+// of broadcast operands. Every implementation of device.Kernels calls it before it computes.
 //
-// What does not fit is a programming error and panics with a
-// *device.ShapeError or a *device.DTypeError.
+// Operands that do not fit are a programming error: the check panics with a *device.ShapeError or a
+// *device.DTypeError.
 package operand

@@ -2,10 +2,10 @@ package operand
 
 import "github.com/goddp/goddp/device"
 
-// Indexed is the sizes of a Gather, or of a ScatterAdd.
+// Indexed holds the sizes of a Gather or a ScatterAdd.
 type Indexed struct {
 	Outer, M, N, Inner int
-	Each               bool // there is an index for every element
+	Each               bool // whether every element has its own index
 }
 
 // Gather checks the operands of a Gather.
@@ -18,7 +18,8 @@ func (ts Types) ScatterAdd(dst, src, index device.Tensor) Indexed {
 	return ts.indexed("ScatterAdd", src, dst, dst, index)
 }
 
-// indexed checks few [outer m inner] and all [outer n inner], of dst's type.
+// indexed checks two tensors of dst's type: few [outer m inner], which has a row for each index,
+// and all [outer n inner], whose rows the indices select.
 func (ts Types) indexed(op string, few, all, dst, index device.Tensor) Indexed {
 	ts.Float(op, dst, few, all)
 	checkType(op, index, device.Int64)

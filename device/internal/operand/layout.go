@@ -8,10 +8,10 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// CopyStrided checks the operands of a CopyStrided. The result is the axes of the box,
-// the one with the smallest step in dst first, X the step in dst and Y that in src: those
-// that both operands cross evenly are joined, those of size 1 left out. There is always
-// one axis; a box without elements has none.
+// CopyStrided checks the operands of a CopyStrided. It returns the axes of the copied box, the axis
+// with the smallest step in dst first. X is the step in dst, and Y the step in src. Axes that both
+// operands traverse evenly are joined, and axes of size 1 are left out. The result has at least one
+// axis. If the box is empty, its axis has size 0.
 func (ts Types) CopyStrided(shape device.Shape, dst device.Tensor, to kernels.Layout, acc device.Accum, src device.Tensor, from kernels.Layout) []Axis {
 	const op = "CopyStrided"
 	switch {
@@ -71,9 +71,9 @@ func checkWithin(op string, shape device.Shape, t device.Tensor, l kernels.Layou
 
 func magnitude(x int) int { return max(x, -x) }
 
-// Second is the index of the axis, other than the first, that has the smallest step in
-// src: with the first one it makes the plane in which both operands are read and written
-// in order. It is 0 where there is one axis.
+// Second returns the index of the axis, other than the first, with the smallest step in src. In the
+// plane of the first axis and this one, a kernel can write dst and read src in order. Second
+// returns 0 if there is only one axis.
 func Second(axes []Axis) int {
 	second := 0
 	for i := 1; i < len(axes); i++ {

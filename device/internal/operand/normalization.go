@@ -5,10 +5,10 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// NormSizes are the sizes of a normalisation: samples, channels, positions.
+// NormSizes holds the sizes of a normalisation: N samples, C channels, L positions.
 type NormSizes struct{ N, C, L int }
 
-// Rows is the number of groups of a GroupNorm and of elements in each.
+// Rows returns the number of groups of a GroupNorm, and the number of elements in each.
 func (z NormSizes) Rows(p kernels.Norm) (rows, cols int) {
 	return z.N * p.Groups, z.C / max(p.Groups, 1) * z.L
 }
@@ -20,8 +20,7 @@ func normSizes(op string, x device.Tensor) NormSizes {
 	return NormSizes{x.Shape[0], x.Shape[1], x.Shape[2]}
 }
 
-// checkStats checks that tensors, as far as they are there, are n numbers each of x's
-// StatType.
+// checkStats checks that each tensor, unless it is the zero Tensor, has n numbers of x's StatType.
 func checkStats(op string, x device.Tensor, n int, ts ...device.Tensor) {
 	for _, t := range ts {
 		if !t.IsZero() {
@@ -31,7 +30,7 @@ func checkStats(op string, x device.Tensor, n int, ts ...device.Tensor) {
 	}
 }
 
-// checkAffine checks a weight and a bias of c channels.
+// checkAffine checks a weight and a bias of c channels. Each may be the zero Tensor.
 func checkAffine(op string, x device.Tensor, c int, ts ...device.Tensor) {
 	for _, t := range ts {
 		if !t.IsZero() {
@@ -77,7 +76,7 @@ func (ts Types) Moments(mean, variance, x device.Tensor) NormSizes {
 	return z
 }
 
-// checkChannels checks that tensors are there, one number of dt's StatType for each channel.
+// checkChannels checks that each tensor has one number of dt's StatType for each channel.
 func checkChannels(op string, dt device.DType, c int, ts ...device.Tensor) {
 	for _, t := range ts {
 		checkType(op, t, kernels.StatType(dt))
@@ -85,7 +84,7 @@ func checkChannels(op string, dt device.DType, c int, ts ...device.Tensor) {
 	}
 }
 
-// MergeMoments checks the operands of a MergeMoments, parts [r 2c+1].
+// MergeMoments checks the operands of a MergeMoments; parts is [r 2c+1].
 func MergeMoments(mean, variance, count, parts device.Tensor) (r, c int) {
 	const op = "MergeMoments"
 	wide.Float(op, mean, variance, count, parts)

@@ -2,11 +2,11 @@ package operand
 
 import "github.com/goddp/goddp/device"
 
-// Lines are the elements of a tensor along one axis: Outer·Inner lines of N elements,
-// which lie Inner elements apart. Line l begins at element l/Inner·N·Inner + l%Inner.
+// Lines describes the lines of a tensor along one axis: Outer·Inner lines of N elements each, whose
+// elements are Inner apart in memory. Line l begins at element l/Inner·N·Inner + l%Inner.
 type Lines struct{ Outer, N, Inner int }
 
-// LinesAlong are the lines of a shape along an axis. A scalar is a line of one.
+// LinesAlong returns the lines of a shape along an axis. A scalar is a line of one element.
 func LinesAlong(op string, shape device.Shape, axis int) Lines {
 	if len(shape) == 0 {
 		shape = device.Shape{1}

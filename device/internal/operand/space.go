@@ -2,18 +2,17 @@ package operand
 
 import "github.com/goddp/goddp/device"
 
-// Axis is one axis of an iteration space over two operands: how many steps it
-// has, and how many elements each takes in x and in y, 0 where the operand is
-// broadcast.
+// Axis is one axis of an iteration space over two operands: its number of steps, and the elements
+// that each step advances in x and in y. The distance is 0 for an operand that is broadcast along
+// the axis.
 type Axis struct{ N, X, Y int }
 
-// Space is the iteration space of x and y broadcast to shape, innermost first,
-// with as few axes as will do: those that both operands cross evenly are
-// joined, those of size 1 left out. There is always one axis, and an
-// operand's step along the first is 0 or 1.
+// Space returns the iteration space of x and y broadcast to shape, innermost axis first. Axes that
+// both operands traverse evenly are joined, and axes of size 1 are left out. The result has at
+// least one axis, and on the first one each operand advances by 0 or 1.
 func Space(shape, x, y device.Shape) []Axis {
 	out := make([]Axis, 0, max(len(shape), 1))
-	sx, sy := 1, 1 // elements from one step along the axis to the next
+	sx, sy := 1, 1 // the distances, in elements, between steps along the axis
 	for i := 1; i <= len(shape); i++ {
 		a := Axis{N: shape[len(shape)-i]}
 		if a.N == 1 {
@@ -37,7 +36,7 @@ func Space(shape, x, y device.Shape) []Axis {
 	return out
 }
 
-// Offset is where step i of a space is in x and in y.
+// Offset returns the positions of step i of a space in x and in y.
 func Offset(space []Axis, i int) (x, y int) {
 	for _, a := range space {
 		x += i % a.N * a.X
