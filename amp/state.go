@@ -74,9 +74,6 @@ func (s *Scaler) restore(to state) {
 // their other collectives. The group's timeout applies.
 func (s *Scaler) Agree(ctx context.Context, pg *comm.ProcessGroup) error {
 	if pg == nil {
-		return fmt.Errorf("amp: Agree: %w", comm.ErrNoGroup)
-	}
-	if pg == nil {
 		return fmt.Errorf("amp: agreeing on the scale: %w", comm.ErrNoGroup)
 	}
 	states, err := comm.AllGatherObject(ctx, pg, s.state)

@@ -107,7 +107,7 @@ func (m *Model) init(ctx context.Context, o Options) error {
 func (m *Model) Forward(x *autograd.Variable) *autograd.Variable {
 	module, ok := m.module.(nn.Module)
 	if !ok {
-		panic(fmt.Errorf("ddp: Forward of a model of %T, which has no Forward of one variable: apply it within Run", m.module))
+		panic(fmt.Errorf("ddp: %T has no method Forward with one argument: apply the model within Run", m.module))
 	}
 	return m.Run(func() *autograd.Variable { return module.Forward(x) })
 }
@@ -178,7 +178,7 @@ func (o *observer) EndBackward(err error) error {
 	m := (*Model)(o)
 	m.inBackward = false
 	if errors.As(err, new(*autograd.PanicError)) {
-		m.pg.Abort(fmt.Errorf("ddp: %w", err)) // nobody waits: the panic may end the process
+		m.pg.Abort(fmt.Errorf("ddp: %w", err)) // no other rank waits for this rank, which the panic may end
 	}
 	return m.end("backward", err)
 }

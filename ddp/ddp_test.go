@@ -470,7 +470,7 @@ func TestOptionsThatDiffer(t *testing.T) {
 			return fmt.Errorf("different caps: %v", err)
 		}
 		_, err = New(times{w}, pg, &Options{BucketCapMB: float64(-pg.Rank())})
-		if err == nil || !strings.Contains(err.Error(), "rank 1: reducer: a bucket cap of -1 MiB") {
+		if err == nil || !strings.Contains(err.Error(), "rank 1: reducer: a bucket cap is -1 MiB") {
 			return fmt.Errorf("a bad cap: %v", err)
 		}
 		return nil

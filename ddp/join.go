@@ -57,7 +57,7 @@ type Joinable interface {
 //
 //	err := model.Join(nil, func() error {
 //		for x, y := range batches {
-//			... // as ever
+//			... // train
 //		}
 //		return nil
 //	})

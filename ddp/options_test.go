@@ -239,7 +239,7 @@ func TestBucketCaps(t *testing.T) {
 			return fmt.Errorf("buckets of %v bytes with caps %v", sizes, caps)
 		}
 		_, err = New(m, pg, &Options{BucketCapsMB: []float64{1}, BucketCapMB: 1})
-		if err == nil || !strings.Contains(err.Error(), "bucket caps of [1] MiB") {
+		if err == nil || !strings.Contains(err.Error(), "BucketCapsMB is [1], so FirstBucketCapMB and BucketCapMB must be 0") {
 			return fmt.Errorf("caps of both kinds: %v", err)
 		}
 		_, err = New(m, pg, &Options{LocalBuffers: pg.Rank() == 1})

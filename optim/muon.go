@@ -434,7 +434,7 @@ func (d *division) Updated(*nn.Parameter) {}
 func (d *division) Complete() error {
 	for _, r := range d.results {
 		if err := d.gather(r.all.Tensor(), r.mine); err != nil {
-			return fmt.Errorf("gathering orthogonalised matrices: %w", err)
+			return fmt.Errorf("gathering orthogonalized matrices: %w", err)
 		}
 	}
 	for _, s := range d.muon.ready {

@@ -22,7 +22,7 @@ func UseBLAS(dev device.Device) error {
 	}
 	defer dev.Free(probe)
 	if probe.Host() == nil {
-		return fmt.Errorf("ddpgorgonia: UseBLAS of %v, whose memory the host cannot address: Gorgonia computes on the CPU, which GODDP_DEVICE=cpu asks for", dev)
+		return fmt.Errorf("ddpgorgonia: UseBLAS: the host cannot address the memory of %v, and Gorgonia computes on the CPU: set GODDP_DEVICE=cpu", dev)
 	}
 	G.Use(products{dev: dev})
 	return nil

@@ -17,7 +17,7 @@ import (
 // addresses the leaf shares d's memory; on others it holds a copy.
 func FromDense(dev device.Device, d *tensor.Dense) *autograd.Variable {
 	if !d.IsNativelyAccessible() || d.RequiresIterator() || d.DataOrder().IsColMajor() || len(d.Mask()) > 0 {
-		panic(fmt.Errorf("ddpgorgonia: FromDense: a tensor of shape %v, %v, that is not plain rows in the host's memory", d.Shape(), d.DataOrder()))
+		panic(fmt.Errorf("ddpgorgonia: FromDense: the tensor (shape %v, %v) is not row-major and contiguous in host memory, without a mask", d.Shape(), d.DataOrder()))
 	}
 	shape := slices.Clone([]int(d.Shape()))
 	switch d.Dtype() {

@@ -215,12 +215,12 @@ func TestGraphErrors(t *testing.T) {
 				return m.Use(w)
 			})
 		}},
-		{`"cost" is the cost, and of another graph than the learnables`, func(n *network, m *Model) {
+		{`"cost" is the cost, but belongs to another graph than the learnables`, func(n *network, m *Model) {
 			n.cost = G.NewScalar(G.NewGraph(), tensor.Float64, G.WithName("cost"))
 			n.build(m.Use)
 			n.cost = G.NewScalar(G.NewGraph(), tensor.Float64, G.WithName("cost"))
 		}},
-		{`which Gorgonia would take for the same`, func(n *network, m *Model) {
+		{`so Gorgonia would treat them as one node`, func(n *network, m *Model) {
 			n.build(m.Use)
 			G.Must(G.ApplyOp(same("one"), n.cost))
 			G.Must(G.ApplyOp(same("another"), n.cost))
@@ -291,7 +291,7 @@ func TestUseBeforehandLogsWarning(t *testing.T) {
 			_, err = m.NewTapeMachine(n.cost)
 			return err
 		})
-		if said := strings.Contains(log.String(), "behind the backward pass"); said != beforehand {
+		if said := strings.Contains(log.String(), "after the backward pass"); said != beforehand {
 			t.Errorf("beforehand %t: the log is\n%s", beforehand, &log)
 		}
 	}
@@ -306,7 +306,7 @@ func TestLearnablesThatNewRefuses(t *testing.T) {
 	}{
 		{"no learnables", nil},
 		{`"good" and "far" are of different graphs`, G.Nodes{good, G.NewScalar(other, tensor.Float64, G.WithName("far"), G.WithValue(1.0))}},
-		{`"good" is there twice`, G.Nodes{good, good}},
+		{`"good" is given twice`, G.Nodes{good, good}},
 		{`"whole" is of int`, G.Nodes{good, G.NewVector(g, tensor.Int, G.WithName("whole"), G.WithShape(2), G.WithValue(tensor.New(tensor.WithBacking([]int{1, 2}))))}},
 		{`"empty" has a value of type <nil>`, G.Nodes{good, G.NewScalar(g, tensor.Float64, G.WithName("empty"))}},
 		{`"count" has a value of type *gorgonia.I, want`, G.Nodes{good, G.NewScalar(g, tensor.Int, G.WithName("count"), G.WithValue(1))}},

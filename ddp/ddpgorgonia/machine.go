@@ -53,7 +53,7 @@ func (m *Model) NewTapeMachine(cost *G.Node, opts ...G.VMOpt) (*Machine, error) 
 // compile makes the machine for cost.
 func (m *Model) compile(cost *G.Node, opts []G.VMOpt) (G.VM, error) {
 	if cost.Graph() != m.graph {
-		return nil, &GraphError{cost.Name(), "is the cost, and of another graph than the learnables"}
+		return nil, &GraphError{cost.Name(), "is the cost, but belongs to another graph than the learnables"}
 	}
 	var wrt, uses G.Nodes
 	keep := &keep{op: op{m, -1}}
@@ -104,7 +104,7 @@ func (m *Model) warnOfOrder(uses G.Nodes) {
 		first, last = min(first, n.ID()), max(last, n.ID())
 	}
 	if len(uses) > 2 && last-first == int64(len(uses)-1) {
-		m.pg.Log().Warn("gradients will be reduced behind the backward pass: call Use where a learnable is used, not beforehand")
+		m.pg.Log().Warn("gradients will be reduced after the backward pass: call Use where the graph uses a learnable, not beforehand")
 	}
 }
 
@@ -126,7 +126,7 @@ func distinct(g *G.ExprGraph) error {
 	seen := map[uint32]*G.Node{}
 	for _, n := range g.AllNodes() {
 		if other := seen[n.Hashcode()]; other != nil {
-			return &GraphError{n.Name(), fmt.Sprintf("has the same hash as %q, which Gorgonia would take for the same: rename an input", other.Name())}
+			return &GraphError{n.Name(), fmt.Sprintf("has the same hash as %q, so Gorgonia would treat them as one node: rename an input", other.Name())}
 		}
 		seen[n.Hashcode()] = n
 	}

@@ -105,7 +105,7 @@ func (m *Model) adopt(nodes G.Nodes) error {
 	if probe, err := m.pg.Alloc(1); err != nil {
 		return err
 	} else if probe.Host() == nil {
-		return fmt.Errorf("the group's device is %v, and Gorgonia computes on the host: set GODDP_DEVICE=cpu", m.pg.Device())
+		return fmt.Errorf("the group's device is %v, but Gorgonia computes on the CPU: set GODDP_DEVICE=cpu", m.pg.Device())
 	}
 	m.graph = nodes[0].Graph()
 	seen := map[*G.Node]bool{}
@@ -114,7 +114,7 @@ func (m *Model) adopt(nodes G.Nodes) error {
 		case n.Graph() != m.graph:
 			return fmt.Errorf("learnables %q and %q are of different graphs", nodes[0].Name(), n.Name())
 		case seen[n]:
-			return fmt.Errorf("learnable %q is there twice", n.Name())
+			return fmt.Errorf("learnable %q is given twice", n.Name())
 		}
 		seen[n] = true
 		l, err := newLearnable(m.pg.Device(), n)

@@ -129,7 +129,7 @@ func (o *ready) Do(in ...G.Value) (v G.Value, err error) {
 	}
 	defer func() {
 		if p.thrown = recover(); p.thrown != nil {
-			o.model.pg.Log().Error("a panic on the tape, which RunAll goes on with", "operation", o, "panic", p.thrown, "stack", string(debug.Stack()))
+			o.model.pg.Log().Error("an operation on the tape panicked; RunAll panics with the same value", "operation", o, "panic", p.thrown, "stack", string(debug.Stack()))
 			err = errThrown
 		}
 		p.err = err // an error ends the tape
@@ -203,7 +203,7 @@ func (o *keep) InferShape(...G.DimSizer) (tensor.Shape, error) { return tensor.S
 func (o *keep) Do(...G.Value) (G.Value, error)                 { return G.NewF64(0), nil }
 
 var (
-	errNoPass = errors.New("ddpgorgonia: gradients of a model are computed by a machine of Model.NewTapeMachine, and no other")
+	errNoPass = errors.New("ddpgorgonia: only a machine that Model.NewTapeMachine made can compute the gradients of a model")
 	errThrown = errors.New("panicked")
 )
 

@@ -10,7 +10,7 @@ import (
 
 var (
 	errReadyTwice  = errors.New("ready twice in one backward pass")
-	errReadyUnused = errors.New("ready in a backward pass that was not to reach it")
+	errReadyUnused = errors.New("ready in a backward pass that was not going to use it")
 )
 
 // skipped is embedded by the errors of a pass that all ranks skip.

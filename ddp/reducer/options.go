@@ -54,12 +54,12 @@ func (o Options) caps() ([]int, error) {
 			mbs[0] = o.FirstBucketCapMB
 		}
 	} else if o.BucketCapMB != 0 || o.FirstBucketCapMB != 0 {
-		return nil, fmt.Errorf("reducer: bucket caps of %v MiB, and of %v or %v", mbs, o.FirstBucketCapMB, o.BucketCapMB)
+		return nil, fmt.Errorf("reducer: BucketCapsMB is %v, so FirstBucketCapMB and BucketCapMB must be 0, not %v and %v", mbs, o.FirstBucketCapMB, o.BucketCapMB)
 	}
 	caps := make([]int, len(mbs))
 	for i, mb := range mbs {
 		if !(mb > 0 && mb <= math.MaxInt32) {
-			return nil, fmt.Errorf("reducer: a bucket cap of %v MiB", mb)
+			return nil, fmt.Errorf("reducer: a bucket cap is %v MiB, want a positive number", mb)
 		}
 		caps[i] = int(mb * (1 << 20))
 	}

@@ -144,7 +144,7 @@ func (r *Reducer) outcome(ctx context.Context) error {
 		return err
 	}
 	if err := reach(ctx, at, r.pg.Timeout()); err != nil {
-		err = fmt.Errorf("reducer: rank %d: the device did not get past the reductions within %v: %w", r.pg.Rank(), r.pg.Timeout(), err)
+		err = fmt.Errorf("reducer: rank %d: the device did not finish the reductions within %v: %w", r.pg.Rank(), r.pg.Timeout(), err)
 		r.pg.Abort(err)
 		return err
 	}

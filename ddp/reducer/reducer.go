@@ -218,9 +218,10 @@ func (r *Reducer) freshen() {
 func (r *Reducer) Scale() float64 { return r.scale }
 
 // Begin starts a backward pass. If sync is false, the pass only accumulates; a later pass reduces the
-// sum. reached reports which gradients the pass will write. It may be nil with UnusedMissing. If
-// the program has not asked for the outcome of the pass before, Begin waits for that outcome, and its error becomes
-// this pass's error. After a [*LeftError] nothing is reduced any more; this pass fails with that error.
+// sum. reached reports which gradients the pass will write. It may be nil with UnusedMissing. If the
+// program has not asked for the outcome of the pass before, Begin waits for that outcome, and its error
+// becomes this pass's error. After a [*LeftError] nothing is reduced any more; this pass fails with that
+// error.
 func (r *Reducer) Begin(sync bool, reached func(i int) bool) {
 	r.begin(event{kind: begin, sync: sync}, reached)
 }

@@ -152,7 +152,7 @@ func decodeReport(text []byte, rank int) (*report, error) {
 	}
 	if theirs.isIncomplete() && theirs.Rank != rank ||
 		theirs.NonFinite != nil && theirs.NonFinite.Rank != rank || theirs.Graph != nil && theirs.Graph.Rank != rank {
-		return nil, fmt.Errorf("it is of another rank than %d: %.200q", rank, text)
+		return nil, fmt.Errorf("it is not a report of rank %d: %.200q", rank, text)
 	}
 	return theirs, nil
 }

@@ -74,8 +74,9 @@
 // scaler, all ranks must call its Step after each pass, also if Backward has already told one rank
 // that the step will be skipped.
 //
-// Averages of the parameters (optim.EMA) work, and are not divided. Options.Hook of package ddp is
-// supported. With Options.ReduceDType all parameters must have the same type.
+// Averages of the parameters (optim.EMA) work, and are not divided. The program cannot set
+// Options.Hook of package ddp, because this package sets it. With Options.ReduceDType all
+// parameters must have the same type.
 //
 // # Uneven inputs
 //

@@ -41,7 +41,7 @@ func newOptimizer[O Local](s *shards, local O) (*Optimizer[O], error) {
 	for _, p := range local.Parameters() {
 		part := parts[p]
 		if part == nil {
-			return nil, fmt.Errorf("the optimizer of the shards has parameter %q, which newLocal was not given", p.Name())
+			return nil, fmt.Errorf("the optimizer that newLocal returned has parameter %q, which newLocal did not get", p.Name())
 		}
 		ends[part.bucket] = p
 		o.whole = append(o.whole, part.Var())
@@ -100,7 +100,7 @@ func (o *Optimizer[O]) ClipGradNorm(max float64) (norm *autograd.Variable, err e
 // rules as ClipGradNorm.
 func (o *Optimizer[O]) ClipGradPNorm(p, max float64) (norm *autograd.Variable, err error) {
 	if join := &o.shards.join; join.on && !join.customStep {
-		return nil, fmt.Errorf("zero: rank %d: gradients clipped within Join, where ranks without inputs do not: JoinOptions.Step is what does", o.shards.pg.Rank())
+		return nil, fmt.Errorf("zero: rank %d: within Join ranks without inputs must clip gradients too: clip in JoinOptions.Step", o.shards.pg.Rank())
 	}
 	group := o.Group()
 	reduction := comm.Sum
@@ -132,7 +132,7 @@ func (o *Optimizer[O]) StepScaled(s optim.Scaled) error {
 	join := &o.shards.join
 	join.owes = false
 	if join.on && !join.customStep && s.Err != nil {
-		return fmt.Errorf("zero: rank %d: a scaled step within Join, where ranks without inputs make plain ones: JoinOptions.Step is what makes it", o.shards.pg.Rank())
+		return fmt.Errorf("zero: rank %d: within Join ranks without inputs must make scaled steps too: step in JoinOptions.Step", o.shards.pg.Rank())
 	}
 	if err := o.failed(); err != nil {
 		n := len(o.shards.parts)

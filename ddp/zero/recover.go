@@ -41,7 +41,7 @@ func (e *LostShardError) Error() string {
 		}
 		ranks = append(ranks, text)
 	}
-	return fmt.Sprintf("the shards at step %d, the last that any was updated in, are not all there (%s): restore a checkpoint on every rank",
+	return fmt.Sprintf("the ranks do not have all shards of step %d, the last step that any rank made (%s): restore a checkpoint on every rank",
 		e.Step, strings.Join(ranks, "; "))
 }
 
@@ -106,7 +106,7 @@ func restore[O Local](ctx context.Context, module nn.Model, pg *comm.ProcessGrou
 	err = assemble(ctx, pg, give, func(name string, whole device.Tensor) error {
 		to, known := takers[name]
 		if !known || !to.whole.Equal(whole.Shape) {
-			return fmt.Errorf("the shards have %s, %v, which does not fit", name, whole)
+			return fmt.Errorf("the shards have %s as %v, which does not fit the module", name, whole)
 		}
 		delete(takers, name)
 		dev := pg.Device()

@@ -405,7 +405,7 @@ func TestRecoverShardsThatDoNotFit(t *testing.T) {
 			return fmt.Errorf("with another model: %v", err)
 		}
 		other.Module = nn.Sequential(layer(width, width), nn.ReLU(), layer(width, 2), nn.ReLU(), layer(2, width))
-		if _, _, err = Recover(other, pg, s.opt, adamW, small); err == nil || !strings.Contains(err.Error(), "4.weight.mean, float64[9 9], which does not fit") {
+		if _, _, err = Recover(other, pg, s.opt, adamW, small); err == nil || !strings.Contains(err.Error(), "4.weight.mean as float64[9 9], which does not fit") {
 			return fmt.Errorf("with other shapes: %v", err)
 		}
 		return nil
@@ -468,7 +468,7 @@ func TestRecoverySources(t *testing.T) {
 		}
 	}
 	text := (&LostShardError{4, []Shard{at(0, 2, 4), inconsistent(at(1, 2, 3)), none}}).Error()
-	if want := "step 4, the last that any was updated in, are not all there (rank 0: shard 0 of 2 at step 4; rank 1: shard 1 of 2 at step 3, inconsistent; rank 2: none)"; !strings.Contains(text, want) {
+	if want := "all shards of step 4, the last step that any rank made (rank 0: shard 0 of 2 at step 4; rank 1: shard 1 of 2 at step 3, inconsistent; rank 2: none)"; !strings.Contains(text, want) {
 		t.Errorf("%q lacks %q", text, want)
 	}
 }

@@ -54,7 +54,7 @@ func (s *shards) Place(buckets []reducer.GradBucket) error {
 	byName := map[string]*nn.Parameter{}
 	for _, p := range s.module.Parameters() {
 		if byName[p.Name()] != nil {
-			return fmt.Errorf("two parameters are called %q: their state would be", p.Name())
+			return fmt.Errorf("two parameters are named %q, so their states would have the same names", p.Name())
 		}
 		byName[p.Name()] = p
 	}
@@ -72,7 +72,7 @@ func (s *shards) Place(buckets []reducer.GradBucket) error {
 			n := g.Grads[k].Len()
 			whole := byName[p.Name]
 			if whole.DType() != dt {
-				return fmt.Errorf("%v and %v have gradients in one bucket, and are of two types", byName[g.Params[0].Name], whole)
+				return fmt.Errorf("%v and %v have gradients in one bucket but are of different types", byName[g.Params[0].Name], whole)
 			}
 			if err := whole.Var().MoveTo(b.flat.Range(at, at+n)); err != nil {
 				return fmt.Errorf("moving %s: %w", p.Name, err)

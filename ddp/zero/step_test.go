@@ -470,17 +470,17 @@ func TestGatherAfterSkippedStep(t *testing.T) {
 	}
 }
 
-// takes is a hook that does not divide the buckets among ranks.
+// takes is a hook. The caller of this package must not set one.
 type takes struct{ reducer.Hook }
 
 // Invalid arguments are errors on every rank.
 func TestInvalidArguments(t *testing.T) {
 	commtest.OnRanks(t, 2, quiet(), func(pg *comm.ProcessGroup) error {
-		if _, err := divided(mlp(double), pg, sgd, &ddp.Options{Hook: takes{}}); err == nil || !strings.Contains(err.Error(), "hook zero.takes") {
+		if _, err := divided(mlp(double), pg, sgd, &ddp.Options{Hook: takes{}}); err == nil || !strings.Contains(err.Error(), "Options.Hook is zero.takes") {
 			return fmt.Errorf("with a hook: %v", err)
 		}
 		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
-		if _, err := divided(twins{w}, pg, sgd, nil); err == nil || !strings.Contains(err.Error(), `called "w"`) {
+		if _, err := divided(twins{w}, pg, sgd, nil); err == nil || !strings.Contains(err.Error(), `named "w"`) {
 			return fmt.Errorf("with two parameters of a name: %v", err)
 		}
 		mixed := nn.Sequential(nn.Linear(width, width), nn.Linear(width, width, nn.LinearOptions{DType: device.BFloat16, Compute: device.Float32}))
@@ -496,7 +496,7 @@ func TestInvalidArguments(t *testing.T) {
 			return fmt.Errorf("with two kinds of optimizers: %v", err)
 		}
 		otherParameter := func([]*nn.Parameter) (Local, error) { return sgd([]*nn.Parameter{w}) }
-		if _, err := divided(mlp(double), pg, otherParameter, nil); err == nil || !strings.Contains(err.Error(), `has parameter "w", which newLocal was not given`) {
+		if _, err := divided(mlp(double), pg, otherParameter, nil); err == nil || !strings.Contains(err.Error(), `has parameter "w", which newLocal did not get`) {
 			return fmt.Errorf("with another parameter: %v", err)
 		}
 		invalid := func(params []*nn.Parameter) (Local, error) { return optim.NewSGD(params, &optim.SGDOptions{LR: -1}) }

@@ -57,7 +57,7 @@ func wrap[O Local](ctx context.Context, module nn.Model, pg *comm.ProcessGroup, 
 	}
 	var err error
 	if with.Hook != nil {
-		err = fmt.Errorf("hook %T, where gradients are reduced to shards", with.Hook)
+		err = fmt.Errorf("Options.Hook is %T, but zero reduces gradients to shards by a hook of its own", with.Hook)
 	}
 	if err := comm.Agree(ctx, pg, err); err != nil {
 		return nil, nil, err
@@ -94,6 +94,6 @@ type AccumulationError struct {
 }
 
 func (e *AccumulationError) Error() string {
-	return fmt.Sprintf("zero: rank %d: the gradient of %q is in shards already: ZeroGrad belongs between two backward passes that reduce, and NoSync around all but the last of those that accumulate",
+	return fmt.Sprintf("zero: rank %d: the gradient of %q is already reduced to shards: call ZeroGrad between two reducing passes, or run all passes of a step but the last within NoSync",
 		e.Rank, e.Param)
 }
