@@ -484,7 +484,7 @@ func TestInvalidArguments(t *testing.T) {
 			return fmt.Errorf("with two parameters of a name: %v", err)
 		}
 		mixed := nn.Sequential(nn.Linear(width, width), nn.Linear(width, width, nn.LinearOptions{DType: device.BFloat16, Compute: device.Float32}))
-		if _, err := divided(mixed, pg, sgd, &ddp.Options{ReduceDType: device.Float32}); err == nil || !strings.Contains(err.Error(), "are of two types") {
+		if _, err := divided(mixed, pg, sgd, &ddp.Options{ReduceDType: device.Float32}); err == nil || !strings.Contains(err.Error(), "are of different types") {
 			return fmt.Errorf("with two types reduced as one: %v", err)
 		}
 		kind := sgd
