@@ -11,26 +11,26 @@ import (
 	"github.com/goddp/goddp/internal/peeruid"
 )
 
-// Who is served. A connection is admitted before its first request counts: by a
-// handshake, or, without one, because it comes from a process of the same user on this
-// host, as PyTorch's clients do. Under Insecure anybody is admitted, unless a handshake
-// fails.
+// This file decides which connections the server serves. The server admits a connection
+// before it performs its first request. A connection is admitted after a handshake, or
+// because it comes from a process of the same user on this host, as PyTorch's clients do.
+// If Member.Insecure is set, every connection is admitted, unless its handshake fails.
 
 const (
-	// admissionTimeout bounds how long a stranger may take to introduce itself, and
-	// anybody to complete a handshake.
+	// admissionTimeout is the time in which a stranger must be admitted, and in which
+	// every client must complete its handshake.
 	admissionTimeout = 10 * time.Second
-	// maxStrangers bounds the connections of strangers that are not admitted yet.
+	// maxStrangers is the largest number of connections of class stranger.
 	maxStrangers = 256
 )
 
-// strangerLimits bound what is read of a connection before it is admitted.
+// strangerLimits bound the requests of a connection that is not admitted yet.
 var strangerLimits = Limits{
 	KeyBytes: len(handshakeKey), ValueBytes: handshake.MaxMessage, RequestKeys: 1, RequestBytes: 3 * handshake.MaxMessage,
 }.withDefaults()
 
-// checkExposure returns ErrExposed if a server at addr would have to serve other hosts
-// without knowing whom.
+// checkExposure returns ErrExposed if other hosts can reach a server at addr, and the
+// server could not authenticate them.
 func checkExposure(addr net.Addr, m *Member) error {
 	if at, ok := addr.(*net.TCPAddr); !ok || at.IP.IsLoopback() || m.Secret != nil || m.Insecure {
 		return nil
@@ -38,7 +38,8 @@ func checkExposure(addr net.Addr, m *Member) error {
 	return ErrExposed
 }
 
-// known returns nil if the server serves nc without a handshake, else why not.
+// known returns nil if the server serves nc without a handshake, or else the reason why it
+// does not.
 func (s *Server) known(nc net.Conn) error {
 	if s.opts.Member.Insecure {
 		return nil
@@ -46,8 +47,9 @@ func (s *Server) known(nc net.Conn) error {
 	return sameUser(nc)
 }
 
-// sameUser returns nil if the other end of nc is a process of the same user on this
-// host. Where the system cannot tell, every process of this host counts as one.
+// sameUser returns nil if the other end of nc is a process of the same user on this host.
+// On systems other than Linux that do not know the user, every process of this host is
+// accepted.
 func sameUser(nc net.Conn) error {
 	err := peeruid.SameUser(nc)
 	if errors.Is(err, peeruid.ErrUnknown) && runtime.GOOS != "linux" {
@@ -58,8 +60,9 @@ func sameUser(nc net.Conn) error {
 	return err
 }
 
-// admit gives the connection its class and returns its dialect, having performed the
-// handshake if it opens with one. A client of ours that is refused has been told why.
+// admit performs the handshake if the connection begins with one, sets the connection's
+// class, and returns its dialect. A client that performs a handshake and is refused learns
+// the reason.
 func (c *serverConn) admit() (d dialect, err error) {
 	unknown := c.s.known(c.nc)
 	if unknown != nil {
@@ -84,8 +87,9 @@ func (c *serverConn) admit() (d dialect, err error) {
 	return d, c.become(unproven)
 }
 
-// estrange gives nc a slot of the strangers. If there is none, another stranger makes
-// room, so that a flood of them does not keep a member out that is about to prove it.
+// estrange moves nc to the class stranger. If the class is full, the server closes another
+// stranger's connection, so that a flood of strangers does not keep out a member that is
+// about to perform its handshake.
 func (s *Server) estrange(nc net.Conn) error {
 	s.mu.Lock()
 	evicted := s.slots.freeSlot(stranger)
@@ -95,14 +99,15 @@ func (s *Server) estrange(nc net.Conn) error {
 	return err
 }
 
-// hurry closes the connection if what follows takes too long, until done is called.
+// hurry closes the connection after admissionTimeout, unless done is called before.
 func (c *serverConn) hurry() (done func()) {
 	timer := time.AfterFunc(admissionTimeout, func() { c.nc.Close() })
 	return func() { timer.Stop() }
 }
 
-// opensWithHandshake looks at the first request, which may come as late as it likes. It
-// waits for no more than every request of that kind has.
+// opensWithHandshake reports whether the first request is part of a handshake. It waits
+// for the request without a limit. It peeks only at bytes that every COMPARE_SET has, so it
+// does not block on a short request.
 func (c *serverConn) opensWithHandshake(d dialect) (bool, error) {
 	c.nc.SetReadDeadline(time.Time{})
 	first, err := c.dec.r.Peek(1)
@@ -118,9 +123,9 @@ func (c *serverConn) opensWithHandshake(d dialect) (bool, error) {
 	return string(b[head:]) == handshakeKey, nil
 }
 
-// shakeHands performs the listener's side of a handshake, after which the client is a
-// member. unknown is why the client
-// would not be served without one, or nil.
+// shakeHands performs the server's side of a handshake. If it succeeds, the connection is
+// of class member. unknown is the reason why the client would not be served without a
+// handshake; nil if it would.
 func (c *serverConn) shakeHands(d dialect, unknown error) error {
 	limits := c.dec.limits
 	c.dec.limits = strangerLimits
@@ -130,7 +135,7 @@ func (c *serverConn) shakeHands(d dialect, unknown error) error {
 	self.Server = c.s.name
 	l := handshake.NewListener(self, m.Secret)
 	refuse := func(why error) error {
-		c.tell(l.Refuse(why)) // why is the error
+		c.tell(l.Refuse(why)) // an error of tell matters less than why
 		return why
 	}
 	hello, err := c.hear(d)
@@ -178,14 +183,15 @@ func (c *serverConn) tell(m []byte) error {
 	return c.write(opCompareSet, reply{values: [][]byte{m}})
 }
 
-// A bearer is the process that bears a rank, while any of its connections is open.
+// A bearer is the process that has a certain rank. The server knows it while any of its
+// connections is open.
 type bearer struct {
 	process     handshake.Process
 	connections int
 }
 
-// bear notes that the connection is of a rank, or returns another process that bears
-// the rank already.
+// bear records that the process at the other end has rank p.Rank. If another process
+// already has this rank, bear records nothing and returns that process.
 func (c *serverConn) bear(p handshake.Party) (rival *handshake.Process) {
 	if p.Rank < 0 {
 		return nil

@@ -16,62 +16,63 @@ import (
 
 // ClientOptions configure a [Client]. The zero value is a good default.
 type ClientOptions struct {
-	// Limits bound the requests sent and the replies accepted. Its fields on
-	// the table are not used.
+	// Limits bound the requests sent and the replies accepted. The fields about the table
+	// are not used.
 	Limits Limits
 
-	// Timeout bounds the opening of a connection and every request that the
-	// server answers at once, that is all but the waits. Default 60 s.
+	// Timeout is the longest time for opening a connection, and for every request other
+	// than a wait. Default 60 s.
 	Timeout time.Duration
 
-	// Announce counts this process among the workers that a PyTorch process
-	// hosting the store with wait_for_workers waits for.
+	// Announce counts this process among the workers for which a PyTorch process waits
+	// that hosts the store with wait_for_workers.
 	Announce bool
 
-	// Member, if not nil, is who this process is: every connection is opened by a
-	// handshake. A refusal ends Dial at once, with a [*HandshakeError]. Connections
-	// are of use with the server of the first one alone: one that took the address
-	// since counts as lost. nil: the client does not introduce itself.
+	// Member, if not nil, identifies this process. The client then begins every connection
+	// with a handshake. If the server refuses it, Dial fails at once with a
+	// [*HandshakeError]. Later connections must reach the same server as the first one: if
+	// another server has taken its address, the server counts as lost. If Member is nil,
+	// the client performs no handshake.
 	Member *Member
 
-	// AnyStore takes also a store that knows no handshake, as PyTorch's: see
+	// AnyStore also accepts a store that knows no handshake, such as PyTorch's. See
 	// [Client.IsPyTorchStore].
 	AnyStore bool
 
-	// Legacy speaks the dialect of PyTorch before 2.1, to a store hosted by
-	// one. Our own servers take either.
+	// Legacy makes the client speak the dialect of PyTorch before 2.1. A store that such
+	// a PyTorch hosts needs it. The servers of this package accept both dialects.
 	Legacy bool
 }
 
-// A Client is a [Store] on a server across TCP.
+// A Client is a [Store] that uses a server over TCP.
 //
-// It makes one request at a time on a connection and opens another when a call
-// finds none idle. So a call that waits keeps its connection to itself, and a
-// process that makes one call at a time has one connection. No call is repeated
-// on failure, but the call after a failure opens a new connection, be it to a server
-// that took the address since: [ClientOptions.Member] forbids that.
+// A connection carries one request at a time. A call opens a new connection if no idle one
+// is left. So a process that makes one call at a time has one connection. The client does
+// not repeat a failed call. The next call opens a new connection. Without
+// [ClientOptions.Member], this may be a connection to another server that has taken the
+// address.
 //
-// A server process that ends fails every pending call at once. A host that
-// vanishes without a word fails those that wait after half a minute (TCP
-// keepalive) and all others after [ClientOptions.Timeout].
+// If the server process ends, every pending call fails at once. If the server's host
+// disappears, calls that wait fail after half a minute (TCP keepalive), and other calls
+// after [ClientOptions.Timeout].
 type Client struct {
 	addr string
 	opts ClientOptions
 
 	mu     sync.Mutex
 	closed bool
-	conns  map[*clientConn]struct{} // all that are open
-	idle   []*clientConn            // those of them that no call uses, most recent last
-	server handshake.Party          // once it is known
-	rival  error                    // another process bears this one's rank
+	conns  map[*clientConn]struct{} // all open connections
+	idle   []*clientConn            // the open connections that no call uses, most recent last
+	server handshake.Party          // the server of the first connection; its zero value before
+	rival  error                    // says that another process has the same rank; nil if none has
 }
 
-// unknownServer stands for a server that is not ours.
+// unknownServer stands for a server that knows no handshake.
 var unknownServer = handshake.Party{Server: "foreign"}
 
 var _ Store = (*Client)(nil)
 
-// maxIdle is how many connections a client keeps for later calls.
+// maxIdle is the largest number of idle connections that a client keeps.
 const maxIdle = 4
 
 // The pauses between the attempts of Dial double from the first to the last.
@@ -80,8 +81,8 @@ const (
 	lastPause  = time.Second
 )
 
-// Dial connects to the server at addr, "host:port". The server need not be up
-// yet: Dial tries until ctx ends.
+// Dial connects to the server at addr, "host:port". If the server is not up yet, Dial
+// retries until ctx ends.
 func Dial(ctx context.Context, addr string, opts *ClientOptions) (*Client, error) {
 	c := &Client{addr: addr, conns: make(map[*clientConn]struct{})}
 	if opts != nil {
@@ -92,7 +93,7 @@ func Dial(ctx context.Context, addr string, opts *ClientOptions) (*Client, error
 	start := time.Now()
 	err := c.connect(ctx)
 	if err == nil && c.opts.Announce {
-		// Once, and not under the slash that callers' keys have.
+		// The key has no slash before it, unlike the keys of callers.
 		var cn *clientConn
 		if cn, err = c.acquire(ctx); err == nil {
 			_, err = cn.exchange(ctx, request{op: opAdd, keys: []string{"init/"}, number: 1})
@@ -109,7 +110,9 @@ func Dial(ctx context.Context, addr string, opts *ClientOptions) (*Client, error
 
 // connect opens the first connection.
 func (c *Client) connect(ctx context.Context) error {
-	last := errors.New("no attempt made") // why the last attempt failed that ctx did not cut short, or that reached somebody
+	// last is the error of the last attempt. An attempt that failed because ctx ended does
+	// not count, unless something accepted its connection.
+	last := errors.New("no attempt made")
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		cn, err := c.acquire(ctx)
 		if err == nil {
@@ -130,16 +133,16 @@ func (c *Client) connect(ctx context.Context) error {
 	}
 }
 
-// IsPyTorchStore reports whether the server knows no handshake: whoever reaches it can read
-// and write all that the job has there.
+// IsPyTorchStore reports whether the server knows no handshake, as PyTorch's store. Every
+// process that reaches such a server can read and write the job's values.
 func (c *Client) IsPyTorchStore() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.server == unknownServer
 }
 
-// Rival returns an error that names this process and another, if the server knows that
-// one under this one's rank and has a connection with it, else nil.
+// Rival returns an error if another process with this process's rank is connected to the
+// server. The error names both processes. Otherwise Rival returns nil.
 func (c *Client) Rival() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -244,11 +247,11 @@ func (c *Client) NumKeys(ctx context.Context) (n int64, err error) {
 	return n, err
 }
 
-// ping asks the server for a sign of life. Stores hosted by early PyTorch 2.x
-// do not know the request and end the connection, as with all that they refuse.
+// ping makes a PING request. A store that an early PyTorch 2.x hosts does not know the
+// request, and closes the connection.
 func (c *Client) ping(ctx context.Context) error {
 	return c.do(ctx, "ping", nil, nil, func(cn *clientConn, _ []string) error {
-		const nonce = 0x676f6464 // any
+		const nonce = 0x676f6464 // an arbitrary number
 		rep, err := cn.exchange(ctx, request{op: opPing, number: nonce})
 		if err == nil && rep.number != nonce {
 			err = fmt.Errorf("ping of %#x answered with %#x", nonce, rep.number)
@@ -270,9 +273,9 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// get waits for keys and reads their values. The server answers a read of an
-// absent key with an empty value, so an empty value is read again if its key
-// turns out to have been deleted since the wait.
+// get waits for keys and reads their values. The server returns an empty value for a key
+// that does not exist. So if a value is empty, get checks whether the key was deleted after
+// the wait, and waits again if so.
 func (c *Client) get(ctx context.Context, name string, op opcode, keys []string) (values [][]byte, err error) {
 	err = c.do(ctx, name, keys, nil, func(cn *clientConn, k []string) error {
 		for {
@@ -308,8 +311,8 @@ func emptyOf(keys []string, values [][]byte) (empty []string) {
 	return empty
 }
 
-// do runs f on a connection, with the wire's names of keys, and gives its error
-// the call's details.
+// do calls f with a connection and the keys as they are sent. It makes an OpError of f's
+// error.
 func (c *Client) do(ctx context.Context, op string, keys []string, values [][]byte, f func(*clientConn, []string) error) error {
 	start := time.Now()
 	names := prefixKeys(keys)
@@ -330,7 +333,7 @@ func (c *Client) do(ctx context.Context, op string, keys []string, values [][]by
 	return nil
 }
 
-// explain tells the causes of a failed exchange apart.
+// explain returns the error that a caller gets for err, the error of an exchange.
 func (c *Client) explain(ctx context.Context, err error) error {
 	c.mu.Lock()
 	closed := c.closed
@@ -350,7 +353,8 @@ func (c *Client) explain(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", ErrServerLost, netError{err, c.addr})
 }
 
-// acquire takes an idle connection or opens one. The caller hands it to release.
+// acquire returns an idle connection or opens a new one. The caller must pass it to
+// release.
 func (c *Client) acquire(ctx context.Context) (*clientConn, error) {
 	if ctx.Err() != nil {
 		return nil, contextError(ctx)
@@ -387,8 +391,8 @@ func (c *Client) acquire(ctx context.Context) (*clientConn, error) {
 	return cn, nil
 }
 
-// introduce performs the handshake on a new connection, and makes sure that it is with
-// the server that the first one was with.
+// introduce performs the handshake on a new connection, and makes sure that the server is
+// that of the first connection.
 func (c *Client) introduce(ctx context.Context, cn *clientConn) error {
 	m := c.opts.Member
 	if m == nil {
@@ -415,13 +419,13 @@ func (c *Client) introduce(ctx context.Context, cn *clientConn) error {
 	return nil
 }
 
-// refusedBy reports whether err is a process's refusal.
+// refusedBy reports whether err says that process p refused the handshake.
 func refusedBy(p handshake.Process, err error) bool {
 	var refused *handshake.RefusedError
 	return errors.As(err, &refused) && refused.By.ID == p.ID
 }
 
-// takeIdle returns nil if no connection is idle.
+// takeIdle takes an idle connection; it returns nil if there is none.
 func (c *Client) takeIdle() (*clientConn, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -437,7 +441,8 @@ func (c *Client) takeIdle() (*clientConn, error) {
 	return cn, nil
 }
 
-// dropIdle closes the idle connections: what broke one may have broken them too.
+// dropIdle closes the idle connections. It is called when the server is lost, because
+// they are probably broken too.
 func (c *Client) dropIdle() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -448,7 +453,7 @@ func (c *Client) dropIdle() {
 	c.idle = nil
 }
 
-// release keeps cn for later calls, or closes it.
+// release keeps cn as an idle connection, or closes it if it is of no more use.
 func (c *Client) release(cn *clientConn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

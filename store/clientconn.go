@@ -21,13 +21,13 @@ type clientConn struct {
 	dec     decoder
 	dialect dialect
 	timeout time.Duration
-	// inStep is whether every request sent has had its whole reply: if not,
+	// inStep says that every request that was sent has received its whole reply. If not,
 	// the connection is of no more use.
 	inStep bool
 }
 
-// cancelGrace bounds how long a call whose context has ended stays to take its
-// wait back. A server that needs longer loses the connection instead.
+// cancelGrace is the time that a call takes to cancel its wait at the server after its
+// context has ended. If the server needs longer, the client closes the connection.
 const cancelGrace = time.Second
 
 func newClientConn(nc net.Conn, opts *ClientOptions) *clientConn {
@@ -43,7 +43,7 @@ func newClientConn(nc net.Conn, opts *ClientOptions) *clientConn {
 	return cn
 }
 
-// open introduces the client and makes sure that a store answers.
+// open begins a connection without a handshake, and makes sure that a store answers.
 func (cn *clientConn) open(ctx context.Context) error {
 	if cn.dialect == dialect1 {
 		_, err := cn.exchange(ctx, request{op: opNumKeys})
@@ -52,8 +52,9 @@ func (cn *clientConn) open(ctx context.Context) error {
 	return cn.tell(ctx, request{op: opValidate, number: validateMagic})
 }
 
-// shakeHands introduces the client as m, in place of open. It returns the server, or
-// unknownServer, and the process that the server knows under the same rank.
+// shakeHands begins a connection with a handshake, in place of open. m identifies this
+// process. shakeHands returns the server, or unknownServer if the server knows no
+// handshake, and the other process that the server knows under the same rank, if any.
 func (cn *clientConn) shakeHands(ctx context.Context, m *Member) (server handshake.Party, rival *handshake.Process, err error) {
 	d := handshake.NewDialler(m.party(handshake.StoreClient), m.Secret)
 	hello := d.Hello()
@@ -87,8 +88,8 @@ func (cn *clientConn) shakeHands(ctx context.Context, m *Member) (server handsha
 	return d.Peer(), rival, nil
 }
 
-// exchange makes requests that the server answers at once and returns the reply
-// to the last; those before it have none.
+// exchange sends requests and returns the reply to the last one. The server must answer
+// the last one at once, and the others must have no reply.
 func (cn *clientConn) exchange(ctx context.Context, reqs ...request) (reply, error) {
 	ctx, cancel := awake.WithTimeout(ctx, cn.timeout)
 	defer cancel()
@@ -105,9 +106,9 @@ func (cn *clientConn) exchange(ctx context.Context, reqs ...request) (reply, err
 	return rep, err
 }
 
-// tell makes a request that has no reply, and behind it one that has. Its reply
-// says that the server took the first, so that what other connections ask for
-// after tell has returned comes later, and a refusal is noticed.
+// tell sends a request that has no reply, followed by one that has. The second one's reply
+// shows that the server has performed the first. So requests on other connections that are
+// sent after tell has returned come later, and tell notices if the server refuses req.
 func (cn *clientConn) tell(ctx context.Context, req request) error {
 	_, err := cn.exchange(ctx, req, request{op: opNumKeys})
 	return err
@@ -118,8 +119,8 @@ func (cn *clientConn) check(ctx context.Context, keys []string) (bool, error) {
 	return rep.number == checkReady, err
 }
 
-// wait makes a WAIT. If ctx ends first it takes the request back, so that the
-// connection stays in step.
+// wait sends a WAIT and waits for its reply. If ctx ends before, it cancels the request, so
+// that the connection can still be used.
 func (cn *clientConn) wait(ctx context.Context, keys []string) error {
 	req := request{op: opWait, keys: keys}
 	cn.inStep = false
@@ -143,8 +144,8 @@ func (cn *clientConn) wait(ctx context.Context, keys []string) error {
 	return err
 }
 
-// cancelWait takes a WAIT back. The server may have answered it already: then
-// that answer comes before the one to CANCEL_WAIT.
+// cancelWait sends a CANCEL_WAIT and reads its reply. If the server has answered the WAIT
+// already, that reply comes first.
 func (cn *clientConn) cancelWait() error {
 	ctx, cancel := context.WithTimeout(context.Background(), cancelGrace)
 	defer cancel()
@@ -164,8 +165,8 @@ func (cn *clientConn) cancelWait() error {
 	return err
 }
 
-// watch makes reads and writes fail once ctx ends, until the function it
-// returns is called.
+// watch makes reads and writes on the connection fail when ctx ends. It stops to do so
+// when unwatch is called.
 func (cn *clientConn) watch(ctx context.Context) (unwatch func()) {
 	failed := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {

@@ -8,32 +8,32 @@ import (
 	"github.com/goddp/goddp/internal/descriptors"
 )
 
-// A class is what the server knows of the client at the other end of a
-// connection. Classes have slots, pools and a share of the table of their own,
-// so that what clients of one class hold does not keep those of another out.
+// A class of connections says what the server knows about the client. Each class has its
+// own slots, its own pool of memory and its own share of the table, so that the clients of
+// one class cannot keep out those of another.
 type class uint8
 
 const (
-	// silent: it has not asked for anything. A PyTorch 1.x client keeps such a
-	// connection open for as long as it lives.
+	// silent: the client has not sent a request. A PyTorch 1.x client keeps such a
+	// connection open as long as it lives.
 	silent class = iota
-	// stranger: it is not known to be of this user, and has not proved to belong to
-	// the job.
+	// stranger: the client is not known to be of this user, and has not proved that it
+	// belongs to the job.
 	stranger
-	// unproven: it asks, and has not proved to belong to the job.
+	// unproven: the client sends requests, and has not proved that it belongs to the job.
 	unproven
-	// member: it has proved to belong to the job.
+	// member: the client has proved that it belongs to the job.
 	member
 	classes = 4
 )
 
 var classNames = [classes]string{"silent connections", "connections of strangers", "connections of clients without proof", "connections"}
 
-// slots are the open connections of a server, oldest first in each class. Slots
-// does no locking and closes no connection.
+// slots holds the open connections of a server, by class, oldest first. It does no locking
+// and closes no connection.
 type slots struct {
 	limits [classes]int
-	why    [classes]string    // what bounds the class, where the limit does not
+	why    [classes]string    // what lowered the limit of the class; "" if nothing did
 	open   [classes]list.List // of net.Conn
 	where  map[net.Conn]place
 }
@@ -47,15 +47,16 @@ func newSlots(limits [classes]int) *slots {
 	return &slots{limits: limits, where: make(map[net.Conn]place)}
 }
 
-// add takes a slot for a new connection, which is silent.
+// add adds a new connection to the class silent. If the class is full, add removes and
+// returns another connection, which the caller must close.
 func (s *slots) add(nc net.Conn) (evicted net.Conn) {
 	evicted = s.freeSlot(silent)
 	s.put(nc, silent)
 	return evicted
 }
 
-// freeSlot makes sure that a class has a free slot. If it has none, one of its
-// connections is taken out: freeSlot returns it, and the caller closes it.
+// freeSlot makes sure that a class has a free slot. If the class is full, freeSlot removes
+// and returns one of its connections, which the caller must close.
 func (s *slots) freeSlot(c class) net.Conn {
 	if s.open[c].Len() < s.limits[c] {
 		return nil
@@ -63,9 +64,9 @@ func (s *slots) freeSlot(c class) net.Conn {
 	return s.evict(c)
 }
 
-// evict takes out the median, by age, of a class's connections; nil if there is none.
-// A flood of them thus leaves alone the older half, which was there before, and the
-// newer half, among which may be a client that is about to say who it is.
+// evict removes and returns the connection of median age of a class; nil if the class is
+// empty. So a flood of new connections spares the older half, which existed before the
+// flood, and the newest ones, among which may be a client that is about to be admitted.
 func (s *slots) evict(c class) net.Conn {
 	e := s.open[c].Front()
 	if e == nil {
@@ -105,7 +106,7 @@ func (s *slots) remove(nc net.Conn) {
 	}
 }
 
-// full is the error of a class that has no free slot.
+// full returns the error for a class that has no free slot.
 func (s *slots) full(c class) error {
 	return fmt.Errorf("%w%s", limitError(classNames[c], s.limits[c]+1, s.limits[c]), s.why[c])
 }

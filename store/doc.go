@@ -1,82 +1,81 @@
-// Package store is the bootstrap key-value store of a job: the place where
-// processes that know nothing of each other but one address exchange the few
-// hundred bytes that they need before they can talk directly.
+// Package store is the bootstrap key-value store of a job. The processes of a job know
+// only the store's address at first. They exchange in it the few hundred bytes that they
+// need to connect to each other.
 //
-// # What there is
+// # Implementations
 //
-// [Store] is the interface. Its implementations share one table type, so they
-// agree on every detail:
+// [Store] is the interface. All implementations use the same table type, so they agree on
+// every detail:
 //
 //   - [Listen] starts a [Server], which owns a table and serves it on TCP.
-//   - [Dial] connects a [Client] to a server, ours or PyTorch's.
+//   - [Dial] connects a [Client] to a server of this package or of PyTorch.
 //   - [Server.Local] returns a handle on a server's table for the process that
 //     hosts it. [NewLocal] makes a table without a server, for ranks that are
 //     goroutines of one process.
 //   - [Prefix] is a view of any Store in which every key starts with "prefix/".
 //
-// A value, once written, stays until it is overwritten or deleted: the store
-// lives as long as its server and is neither replicated nor written to disk.
+// A value stays until it is overwritten or deleted. The store ends with its server. It is
+// neither replicated nor written to disk.
 //
-// # Who is served
+// # Which clients a server serves
 //
-// A [Server] serves a connection that it has admitted:
+// A [Server] serves a connection only after it has admitted it:
 //
-//   - A [Client] with a [Member] introduces itself. Both ends say of which job they
-//     are, compare that, and prove to each other that they have the job's secret,
-//     which is not sent. What differs is an error of both ([HandshakeError]).
-//   - A client that does not, such as PyTorch's, is served if the kernel says that
-//     it is a process of the same user on this host. Where the system cannot tell,
-//     as on macOS, that is any process that comes over loopback.
-//   - Without a secret, members are served on the second condition too, and Listen
-//     refuses an address that other hosts can reach ([ErrExposed]).
-//   - [Member].Insecure serves anybody.
+//   - A [Client] with a [Member] performs a handshake. Client and server compare their
+//     jobs, and prove to each other that they know the job's secret, without sending it.
+//     If something differs, both get a [HandshakeError].
+//   - A client without a handshake, such as PyTorch's, is served if the kernel says that
+//     it is a process of the same user on this host. On systems that cannot say so, such
+//     as macOS, every process that connects over loopback is served.
+//   - If the job has no secret, clients with a handshake must meet the second condition
+//     too, and Listen refuses an address that other hosts can reach ([ErrExposed]).
+//   - If [Member].Insecure is set, the server serves every client.
 //
-// The handshake travels in COMPARE_SET requests on a key that no caller can have,
-// with the message as both values. A server of PyTorch's returns such a value and
-// stores nothing, by which a Client knows it ([Client.IsPyTorchStore]). After the
-// handshake nothing is encrypted or authenticated. SECURITY.md has the whole.
+// The handshake travels in COMPARE_SET requests. Their key is one that no caller can use,
+// and both of their values are the message. PyTorch's server returns the value and stores
+// nothing; so a Client recognises it ([Client.IsPyTorchStore]). After the handshake nothing
+// is encrypted or authenticated. SECURITY.md describes the protection in full.
 //
 // # Waiting
 //
-// Get, MultiGet and Wait end when their keys exist, when the context ends, or
-// when the handle or the server goes away. Nothing polls: a waiter is parked in
-// the table under one missing key and woken by whoever creates that key.
+// Get, MultiGet and Wait return when their keys exist, when the context ends, or when the
+// handle or the server is closed. Nothing polls: the table keeps a waiter under one missing
+// key, and the call that creates the key wakes it.
 //
-// Errors are *[OpError], which names the operation, the keys, the server and
-// how long the call took, and wraps one of the context's error and cause,
-// [ErrServerLost], [ErrClosed], [ErrLimit], [ErrNotInteger] or a [*HandshakeError].
+// Errors are *[OpError]. It names the operation, the keys, the server and the time that the
+// call took. It wraps the error and cause of the context, or one of [ErrServerLost],
+// [ErrClosed], [ErrLimit], [ErrNotInteger] and [*HandshakeError].
 //
 // # Limits
 //
-// What a server holds for its clients is counted by what it takes in memory: a
-// list of many short keys takes several times its bytes on the wire. [Limits]
-// bound one request, one wait and the table, and these rules bound what clients
-// hold together:
+// A server counts the memory that it holds for its clients, not the bytes on the wire: a
+// list of many short keys takes several times its bytes on the wire. [Limits] bound one
+// request, one wait and the table. The following rules bound what clients hold together:
 //
-//   - Clients that have proved to belong to the job, and all others, have limits
-//     of their own on connections and on memory in flight: [ServerOptions] and its
-//     Unproven. The others may fill the table up to [Quota].TableBytes; the rest of
-//     [Limits].TableBytes is kept for the job.
-//   - Each connection has 16 KiB for its requests and replies, whatever others
-//     hold. What it needs beyond comes from the memory in flight that it shares. A
-//     request that finds none ends its connection, and no other.
-//   - A connection that has not asked for anything has a slot among the silent ones.
-//     If these are used up, or file descriptors are, the median of them by age is
-//     closed. So silence keeps nobody out, and a flood leaves the connections alone
-//     that were there before it.
-//   - So it is with connections that are not known to come from this user, until
-//     they have proved to belong to the job: there are 256 of them at most.
+//   - Clients that have proved to belong to the job have limits on connections and on
+//     memory in flight ([ServerOptions]). All other clients have separate limits
+//     ([ServerOptions].Unproven). The others may fill the table up to [Quota].TableBytes.
+//     The rest of [Limits].TableBytes is reserved for the job.
+//   - Each connection has 16 KiB of its own for requests and replies. It takes more from
+//     the memory in flight, which it shares with others. If a request finds none left, the
+//     server closes its connection, and no other.
+//   - A connection that has not sent a request is silent. If the silent connections reach
+//     their limit, or the process runs out of file descriptors, the server closes the
+//     silent connection of median age. So silent connections keep no client out, and a
+//     flood of them spares the connections that existed before it.
+//   - The same rule holds for connections that are not known to come from this user, until
+//     they have proved to belong to the job. There are at most 256 of them.
 //   - Connections use at most four fifths of the process's file descriptors.
 //
-// Whom the server rejects is logged at once, and then at most once a second, with
-// the number of rejections.
+// The server logs the first rejected connection at once. Then it logs at most one line a
+// second, with the number of rejections.
 //
-// # The wire
+// # The protocol
 //
-// The server speaks the protocol of PyTorch's TCPStore, so that PyTorch workers
-// can use it and Go workers can join a job whose store PyTorch hosts. It has
-// two dialects. Integers are little-endian; a string is its length (u64) and
-// its bytes; "keys" is a count (u64) and as many strings.
+// The server speaks the protocol of PyTorch's TCPStore. So PyTorch workers can use it, and
+// Go workers can join a job whose store PyTorch hosts. The protocol has two dialects.
+// Integers are little-endian. A string is its length (u64) and its bytes. "keys" is a count
+// (u64) and as many strings.
 //
 //	code 1.x  code 2.x  request      body                       reply
 //	-         0         VALIDATE     u32 0x3C85F7CE             -
@@ -94,24 +93,27 @@
 //	12        12        CANCEL_WAIT  -                          u8 1
 //	-         13        PING         u32                        the same u32
 //
-// A 2.x client opens with VALIDATE, a 1.x client with any request. The byte 0
-// is VALIDATE in one and SET in the other, so the four bytes behind it decide:
-// as the length of a key the magic number would be a key of a gigabyte.
-// PyTorch 1.13 and 2.0 speak 1.x (2.0 added codes 9 to 12); code 7 was its
-// WATCH_KEY. That request, the queues of recent 2.x (codes 14 to 16) and its
-// LIST_KEYS and BARRIER (17, 18) are refused: there is no error reply in the
-// protocol, so a server refuses by closing the connection and logging why.
+// The first request of a 2.x client is VALIDATE. The first request of a 1.x client may be
+// any. The byte 0 is VALIDATE in dialect 2.x and SET in dialect 1.x. The next four bytes
+// tell the dialects apart: if the magic number were the length of a key, the key would
+// have a gigabyte. PyTorch 1.13 and 2.0 speak dialect 1.x; 2.0 added the codes 9 to 12.
+// Code 7 of dialect 1.x is WATCH_KEY. The server refuses this request, the queues of recent
+// 2.x versions (codes 14 to 16), LIST_KEYS (17) and BARRIER (18). The protocol has no error
+// reply, so the server refuses a request by closing the connection, and logs the reason.
 //
-// Three habits of the PyTorch clients shape the server. A 1.x client opens a
-// second connection that never says a word and spins on a CPU if it is closed:
-// the deadline of a frame therefore starts with its first byte. A 1.x client
-// whose wait timed out cannot take it back and goes on using the connection: any
-// request therefore drops the wait parked on its connection. (A key that comes
-// between the time-out and that request still shifts all later replies by one;
-// only dialect 2 can prevent it.) And a client of either dialect that joins with
-// wait_for_workers adds one to the key "init/": see [ClientOptions.Announce].
+// The server adapts to three properties of PyTorch's clients:
 //
-// PyTorch prefixes each key of its callers with "/". The Client and the local store
-// do the same, in one place, and no other code sees that slash: the key "k" here is
-// the key "k" there. NumKeys counts all that the table holds, "init/" too.
+//   - A 1.x client opens a second connection on which it never sends anything. If the
+//     server closes it, the client spins on a CPU. So the deadline of a request starts
+//     with its first byte.
+//   - A 1.x client whose wait timed out cannot cancel it, and goes on using the connection.
+//     So every request ends the pending wait of its connection. If the key appears between
+//     the timeout and that request, all later replies are still off by one. Only dialect
+//     2.x can prevent this.
+//   - A client of either dialect that joins with wait_for_workers adds one to the key
+//     "init/". See [ClientOptions.Announce].
+//
+// PyTorch puts "/" before each key of its callers. So do the Client and the local store.
+// The slash is added in one place, and callers do not see it: the key "k" of this package
+// is the key "k" of PyTorch. NumKeys counts all keys of the table, including "init/".
 package store

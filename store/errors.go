@@ -9,13 +9,14 @@ import (
 	"time"
 )
 
-// endedError is why a context ended, when its cause says more than its error.
+// endedError is the error of a context whose cause differs from its error.
 type endedError struct{ err, cause error }
 
 func (e *endedError) Error() string   { return e.cause.Error() }
 func (e *endedError) Unwrap() []error { return []error{e.err, e.cause} }
 
-// contextError returns why ctx ended: its error, and its cause where the two differ.
+// contextError returns an error that wraps the error of ctx, and its cause if that is
+// another one.
 func contextError(ctx context.Context) error {
 	err, cause := ctx.Err(), context.Cause(ctx)
 	if cause == err {
@@ -24,11 +25,12 @@ func contextError(ctx context.Context) error {
 	return &endedError{err, cause}
 }
 
-// unreachableError is why Dial gave up: how its context ended, and why the last attempt
-// failed.
+// unreachableError is the error of Dial when its context ends before it has connected. ended
+// is the error of the context, and last that of the last attempt.
 type unreachableError struct{ ended, last error }
 
-// Error says nothing of a deadline: an OpError tells the time.
+// Error does not mention a deadline, because the OpError around it says how long the call
+// took.
 func (e *unreachableError) Error() string {
 	if errors.Is(e.ended, context.DeadlineExceeded) {
 		return e.last.Error()
@@ -38,18 +40,19 @@ func (e *unreachableError) Error() string {
 
 func (e *unreachableError) Unwrap() []error { return []error{ErrServerLost, e.ended, e.last} }
 
-// muteError is why an attempt to connect took too long: something took the connection.
+// muteError is the error of an attempt to connect that took too long although something
+// accepted the connection.
 type muteError struct{ err error }
 
 func (e *muteError) Error() string { return "what listens there does not answer as a store does" }
 func (e *muteError) Unwrap() error { return e.err }
 
-// netError is an error of package net, which says with every cause what was tried and at
-// which address. So do the errors around it: its text is the cause alone, and the address
-// that a name stands for.
+// netError wraps an error of package net to shorten its text. The text is only the cause,
+// and the resolved address if it differs from addr. The errors that wrap a netError state
+// the operation and addr.
 type netError struct {
 	error
-	addr string // as the program has it
+	addr string // as the caller gave it
 }
 
 func (e netError) Error() string {
@@ -70,7 +73,7 @@ func (e netError) Error() string {
 
 func (e netError) Unwrap() error { return e.error }
 
-// rounded leaves two digits of a time, for people.
+// rounded rounds a time to two digits.
 func rounded(d time.Duration) time.Duration {
 	unit := time.Microsecond
 	for d/unit >= 100 {

@@ -7,17 +7,17 @@ import (
 	"sync/atomic"
 )
 
-// Limits bound what a store holds and what one request can ask of it. A zero
-// field is the default. Those of a server rule; a client checks its own before
-// it sends, and holds a server's replies to them.
+// Limits bound the content of a store and the size of one request. A zero field means the
+// default. The limits of a server decide. A client checks its own limits before it sends a
+// request, and when it receives a reply.
 type Limits struct {
-	KeyBytes     int   // one key, with the slash of the wire; default 8 KiB
-	ValueBytes   int   // one value; default 8 MiB
-	Keys         int   // keys in the table; default 1 Mi
+	KeyBytes     int   // size of a key, with the slash before it; default 8 KiB
+	ValueBytes   int   // size of a value; default 8 MiB
+	Keys         int   // number of keys in the table; default 1 Mi
 	TableBytes   int64 // memory of all keys and values of the table; default 512 MiB
-	RequestKeys  int   // keys of one request; default 128 Ki
-	RequestBytes int   // one request, or its reply, as it is sent; default 64 MiB
-	WaitBytes    int   // memory of the keys of one wait; default 1 MiB
+	RequestKeys  int   // number of keys of a request; default 128 Ki
+	RequestBytes int   // size of a request or a reply as it is sent; default 64 MiB
+	WaitBytes    int   // memory of the keys of a wait; default 1 MiB
 }
 
 func (l Limits) withDefaults() Limits {
@@ -32,7 +32,7 @@ func (l Limits) withDefaults() Limits {
 	}
 }
 
-// check reports the first limit that a request with these keys and values passes.
+// check returns an error if a request with these keys and values exceeds a limit.
 func (l Limits) check(keys []string, values [][]byte) error {
 	if len(keys) > l.RequestKeys {
 		return limitError("keys in a request", len(keys), l.RequestKeys)
@@ -60,16 +60,16 @@ func limitError[T int | int64 | uint64, M int | int64](what string, got T, most 
 	return fmt.Errorf("%w: %d %s, at most %d", ErrLimit, got, what, most)
 }
 
-// What things cost in memory, in bytes. A request of many short keys takes
-// several times the memory of its frame.
+// The memory that objects take, in bytes. A request of many short keys takes several times
+// as much memory as it has bytes on the wire.
 const (
 	stringHeader = 16
 	sliceHeader  = 24
-	entryBytes   = 128 // an entry of the table, beside the bytes of its key and value
+	entryBytes   = 128 // an entry of the table, without the bytes of its key and value
 )
 
-// allocBytes is the memory of an allocation of n bytes. The allocator rounds up
-// to its next size: by at most 15 bytes or an eighth.
+// allocBytes returns an upper bound of the memory of an allocation of n bytes. The
+// allocator rounds up by at most 15 bytes or an eighth.
 func allocBytes(n int) int {
 	if n == 0 {
 		return 0
@@ -77,19 +77,19 @@ func allocBytes(n int) int {
 	return n + n/8 + 16
 }
 
-// A pool is the memory that requests of several connections share.
+// A pool is an amount of memory that the requests of several connections share.
 type pool struct {
 	limit int64
 	taken atomic.Int64
 }
 
-// ownBytes is the memory that each connection has for itself, before it takes
-// from a pool. What a rank asks for in an ordinary job fits.
+// ownBytes is the memory that each connection may use before it takes from a pool. The
+// requests of a rank in an ordinary job fit into it.
 const ownBytes = 16 << 10
 
-// An account is the memory that one connection holds: for the request in hand,
-// for a parked wait and for a reply. The first ownBytes are the connection's,
-// whatever others hold; the rest comes from a pool.
+// An account counts the memory that one connection holds for its current request, its
+// pending wait and its reply. The first ownBytes always belong to the connection. The rest
+// comes from a pool.
 type account struct {
 	pool *pool
 
@@ -97,7 +97,7 @@ type account struct {
 	held int64
 }
 
-// take takes n bytes. They must be given back.
+// take takes n bytes. The caller must return them by give.
 func (a *account) take(n int) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -112,7 +112,7 @@ func (a *account) take(n int) error {
 	return nil
 }
 
-// give gives n bytes back.
+// give returns n bytes.
 func (a *account) give(n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -22,7 +22,8 @@ func NewLocal() Store { return newLocal(newTable(Limits{}.withDefaults())) }
 
 func newLocal(t *table) *local { return &local{table: t, closed: make(chan struct{})} }
 
-// handle returns another handle on the same table. Each is closed on its own.
+// handle returns another handle on the same table. Closing one handle does not close the
+// other.
 func (l *local) handle() *local { return newLocal(l.table) }
 
 func (l *local) Set(ctx context.Context, key string, value []byte) error {
@@ -140,7 +141,7 @@ func (l *local) wait(ctx context.Context, keys []string) error {
 	}
 }
 
-// do runs f with the wire's names of keys and gives its error the call's details.
+// do calls f with the keys of the table. It makes an OpError of f's error.
 func (l *local) do(ctx context.Context, op string, keys []string, values [][]byte, f func(keys []string) error) error {
 	start := time.Now()
 	names := prefixKeys(keys)
@@ -157,6 +158,7 @@ func (l *local) do(ctx context.Context, op string, keys []string, values [][]byt
 	return nil
 }
 
+// usable returns an error if the handle or the table is closed, or if ctx has ended.
 func (l *local) usable(ctx context.Context) error {
 	select {
 	case <-l.closed:

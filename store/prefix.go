@@ -2,16 +2,16 @@ package store
 
 import "context"
 
-// Prefix returns a view of s in which the key k is the key "prefix/k" of s, as
-// PyTorch's PrefixStore. Views nest, the outermost prefix last. NumKeys is that
-// of s, and closing the view does nothing: s belongs to the caller.
+// Prefix returns a view of s in which the key k is the key "prefix/k" of s, like PyTorch's
+// PrefixStore. Prefix(Prefix(s, "a"), "b") maps k to "a/b/k". NumKeys of the view counts
+// all keys of s. Close of the view does nothing; the caller closes s.
 func Prefix(s Store, prefix string) Store {
 	return &prefixed{s: s, prefix: prefix + "/"}
 }
 
 type prefixed struct {
 	s      Store
-	prefix string // with its slash
+	prefix string // ends with a slash
 }
 
 func (p *prefixed) key(key string) string { return p.prefix + key }

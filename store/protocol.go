@@ -9,15 +9,15 @@ import (
 	"math"
 )
 
-// A dialect is one of the two request numberings that TCPStore has had.
+// A dialect is one of the two versions of TCPStore's request codes.
 type dialect uint8
 
 const (
-	dialect2 dialect = iota // 2.x: opens with VALIDATE
-	dialect1                // 1.x and 2.0
+	dialect2 dialect = iota // PyTorch 2.1 and later; the first request is VALIDATE
+	dialect1                // PyTorch 1.x and 2.0
 )
 
-// An opcode is a kind of request, numbered as in dialect 2.
+// An opcode is the code of a kind of request in dialect 2.
 type opcode uint8
 
 const (
@@ -45,23 +45,24 @@ const (
 	stopWaiting   = 0
 	waitCanceled  = 1
 
-	// dialect1WatchKey is a request that dialect 2 dropped, and with it the
-	// difference of one between the codes of the two.
+	// dialect1WatchKey is the code of a request that only dialect 1 has. Below it, the
+	// codes of the dialects differ by one; above it, they are equal.
 	dialect1WatchKey = 7
 )
 
-// A layout says what the frames of a request and its reply consist of: keys,
-// each followed by some values, then an integer.
+// A layout describes the bytes of a request and of its reply. A request holds keys, a
+// number of values after each key, and then an integer. A reply holds values and an
+// integer.
 type layout struct {
 	name        string
-	keys        int  // how many, or counted
-	values      int  // after each key
-	width       int  // bytes of the integer
-	replyValues bool // a value for each key
-	replyWidth  int  // bytes of the reply's integer
+	keys        int  // number of keys, or counted
+	values      int  // number of values after each key
+	width       int  // bytes of the integer; 0 if there is none
+	replyValues bool // the reply holds a value for each key
+	replyWidth  int  // bytes of the reply's integer; 0 if there is none
 }
 
-const counted = -1 // as many keys as a leading u64 says
+const counted = -1 // the request begins with the number of its keys, as a u64
 
 var layouts = [...]layout{
 	opValidate:   {name: "VALIDATE", width: 4},
@@ -82,8 +83,8 @@ var layouts = [...]layout{
 
 func (op opcode) String() string { return layouts[op].name }
 
-// code returns the byte that stands for op in d. VALIDATE and PING have none in
-// dialect 1; nothing sends them there.
+// code returns the byte for op in dialect d. VALIDATE and PING do not exist in dialect 1,
+// and must not be passed with it.
 func (op opcode) code(d dialect) byte {
 	if d == dialect1 && op <= opNumKeys {
 		return byte(op) - 1
@@ -109,12 +110,12 @@ func opcodeOf(code byte, d dialect) (opcode, error) {
 	return opcode(code), nil
 }
 
-// A request is one frame from a client. Which fields mean something, and how
-// many keys and values there are, is in the layout of op.
+// A request is one request of a client. The layout of op says which fields it uses, and how
+// many keys and values it has.
 type request struct {
 	op     opcode
 	keys   []string
-	values [][]byte // those of the first key, then those of the second, ...
+	values [][]byte // the values of the first key, then those of the second, and so on
 	number int64    // ADD's delta, PING's nonce, VALIDATE's magic number
 }
 
@@ -124,7 +125,7 @@ type reply struct {
 	number int64
 }
 
-// writeRequest encodes req. An error of w surfaces at its Flush.
+// writeRequest encodes req. A write error is returned by the next Flush of w.
 func writeRequest(w *bufio.Writer, d dialect, req request) {
 	l := layouts[req.op]
 	w.WriteByte(req.op.code(d))
@@ -160,28 +161,28 @@ func writeInt(w *bufio.Writer, width int, x int64) {
 	w.Write(b[:width])
 }
 
-// A decoder reads frames. It is all that stands between a peer's bytes and the
-// rest of the package: it bounds each length by limits, and it takes memory as
-// the bytes come, whatever length they claim: firstStep at first, and never more
-// than twice of what came.
+// A decoder reads requests and replies, called frames. It protects the package from a
+// peer's bytes. It checks each length against limits. It allocates memory only as bytes
+// arrive, whatever length a frame claims: first firstStep bytes, then at most twice as many
+// bytes as have arrived.
 type decoder struct {
 	r      *bufio.Reader
 	limits Limits
-	// reserve is asked before n more bytes of memory are taken for a frame; its
-	// error ends the frame.
+	// reserve is called before n more bytes of memory are allocated for a frame. If it
+	// returns an error, the decoder returns that error.
 	reserve func(n int) error
 
-	frame   int // bytes of the current frame on the wire, but for its integers
-	memory  int // that the current frame takes
+	frame   int // size of the keys and values of the current frame as sent, in bytes
+	memory  int // memory that the current frame takes
 	most    int // limit of memory
 	scratch [8]byte
 }
 
-// firstStep is the first memory that is taken for a key, a value or a list.
+// firstStep is the memory that is allocated first for a key, a value or a list.
 const firstStep = 4 << 10
 
-// request reads the next request. At the end of the stream between two frames
-// the error is io.EOF itself.
+// request reads the next request. If the stream ends before its first byte, the error is
+// io.EOF itself.
 func (d *decoder) request(dia dialect) (request, error) {
 	code, err := d.r.ReadByte()
 	if err != nil {
@@ -260,7 +261,7 @@ func (d *decoder) reply(req request) (reply, error) {
 	return rep, err
 }
 
-// int reads an integer of width bytes; those narrower than eight are unsigned.
+// int reads an integer of width bytes. An integer of less than eight bytes is unsigned.
 func (d *decoder) int(width int) (int64, error) {
 	clear(d.scratch[:])
 	if err := d.fill(d.scratch[:width]); err != nil {
@@ -269,7 +270,7 @@ func (d *decoder) int(width int) (int64, error) {
 	return int64(binary.LittleEndian.Uint64(d.scratch[:])), nil
 }
 
-// bytes reads a length, which may be at most most, and as many bytes.
+// bytes reads a length and then that many bytes. The length must not exceed most.
 func (d *decoder) bytes(what string, most int) ([]byte, error) {
 	x, err := d.int(8)
 	if err != nil {
@@ -297,8 +298,8 @@ func (d *decoder) bytes(what string, most int) ([]byte, error) {
 	return b, nil
 }
 
-// extend makes room for one more element, of the given size, in a list that will
-// have n.
+// extend makes sure that list has capacity for one more element. The elements have the
+// given size in bytes, and the list will have n elements in the end.
 func extend[T any](d *decoder, list []T, n uint64, size int) ([]T, error) {
 	if len(list) < cap(list) {
 		return list, nil
@@ -312,10 +313,10 @@ func extend[T any](d *decoder, list []T, n uint64, size int) ([]T, error) {
 	return grown, nil
 }
 
-// begin begins a frame.
+// begin resets the counts for a new frame.
 func (d *decoder) begin() { d.frame, d.memory, d.most = 0, 0, math.MaxInt }
 
-// take takes n bytes of memory for the frame.
+// take reserves n bytes of memory for the frame.
 func (d *decoder) take(n int) error {
 	d.memory += n
 	if d.memory > d.most {
@@ -324,7 +325,7 @@ func (d *decoder) take(n int) error {
 	return d.reserve(n)
 }
 
-// fill reads len(b) bytes; the stream may not end before.
+// fill reads len(b) bytes. It returns an error if the stream ends before.
 func (d *decoder) fill(b []byte) error {
 	_, err := io.ReadFull(d.r, b)
 	if err == io.EOF && len(b) > 0 {

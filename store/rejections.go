@@ -7,24 +7,24 @@ import (
 	"time"
 )
 
-// rejectionInterval is the least time between two lines about rejections.
+// rejectionInterval is the shortest time between two log lines about rejections.
 const rejectionInterval = time.Second
 
-// rejections logs the connections that a server rejects: the first at once, and
-// those of the following interval in one line at its end, with their number and
-// the last of them.
+// rejections logs the connections that a server rejects. It logs the first one at once.
+// The rejections of the following interval get one line at its end, with their number and
+// the last peer and error.
 type rejections struct {
 	log *slog.Logger
 
 	mu     sync.Mutex
-	timer  *time.Timer // runs while an interval does; nil: none does
-	count  int         // rejections of the interval that have no line yet
-	peer   string      // of the last of them
-	err    error
+	timer  *time.Timer // the timer of the current interval; nil if there is none
+	count  int         // number of rejections that are not logged yet
+	peer   string      // the peer of the last rejection
+	err    error       // the error of the last rejection
 	closed bool
 }
 
-// add logs, or counts, that peer was rejected because of err.
+// add logs that peer was rejected because of err, or counts it for the next line.
 func (r *rejections) add(peer string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -38,7 +38,7 @@ func (r *rejections) add(peer string, err error) {
 	}
 }
 
-// tick ends an interval. The next begins if there was anything to log.
+// tick ends an interval and logs its rejections. If there were any, a new interval begins.
 func (r *rejections) tick() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -49,14 +49,14 @@ func (r *rejections) tick() {
 	}
 }
 
-// write must be called with mu held.
+// write logs a line. The caller must hold mu.
 func (r *rejections) write() {
 	r.log.LogAttrs(context.Background(), slog.LevelWarn, "store: connection rejected",
 		slog.Int("count", r.count), slog.String("peer", r.peer), slog.Any("err", r.err))
 	r.count = 0
 }
 
-// close logs what was counted and starts no interval any more.
+// close logs the rejections that are not logged yet. No interval begins after close.
 func (r *rejections) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -52,15 +52,17 @@ type ServerOptions struct {
 	Member Member
 }
 
-// A Quota bounds what some clients of a server may take together. A zero field
-// is the default, which is never more than the server's own limit.
+// A Quota bounds the connections and the memory that certain clients of a server may use
+// together. A zero field means the default, which never exceeds the limit of the server.
 type Quota struct {
-	// Clients bounds their connections, and once more those that have not sent a
-	// byte. A PyTorch 1.x worker holds one of either. Default 2048.
+	// Clients is the largest number of their connections. It also is the largest number of
+	// connections that have not sent a byte. A PyTorch 1.x worker has one connection of
+	// each kind. Default 2048.
 	Clients int
-	// InFlightBytes is as in [ServerOptions]. Default 64 MiB.
+	// InFlightBytes bounds memory as in [ServerOptions]. Default 64 MiB.
 	InFlightBytes int64
-	// TableBytes is how large the table may get by what they write. Default 32 MiB.
+	// TableBytes is the size of the table up to which these clients may write. Default 32
+	// MiB.
 	TableBytes int64
 }
 
@@ -84,9 +86,9 @@ type Server struct {
 	table      *table
 	opts       ServerOptions
 	name       string         // random
-	pools      [classes]*pool // those of the silent and of strangers are empty
+	pools      [classes]*pool // the pools of the classes silent and stranger are empty
 	rejections rejections
-	wg         sync.WaitGroup // the accepting goroutine and those of the connections
+	wg         sync.WaitGroup // the goroutine that accepts, and the goroutines of the connections
 
 	mu      sync.Mutex
 	slots   *slots
@@ -94,8 +96,9 @@ type Server struct {
 	closed  chan struct{}   // closed under mu
 }
 
-// Listen starts a server on addr, "host:port". An empty addr is a free port of
-// the loopback interface. An empty host, as in ":29500", is every interface.
+// Listen starts a server on addr, "host:port". If addr is empty, it takes a free port of
+// the loopback interface. If the host is empty, as in ":29500", the server listens on all
+// interfaces.
 func Listen(addr string, opts *ServerOptions) (*Server, error) {
 	addr = cmp.Or(addr, "127.0.0.1:0")
 	ln, err := net.Listen("tcp", addr)
@@ -142,8 +145,8 @@ func (s *Server) Addr() string { return s.ln.Addr().String() }
 // Local returns a new handle on the server's table that uses no socket.
 func (s *Server) Local() Store { return newLocal(s.table) }
 
-// Close stops the server, ends every connection and every wait, and returns
-// once all its goroutines have ended.
+// Close stops the server, and ends every connection and every wait. It returns when all
+// goroutines of the server have ended.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	var err error
@@ -164,7 +167,7 @@ func (s *Server) Close() error {
 }
 
 func (s *Server) accept() {
-	const pause = 50 * time.Millisecond // after a failure such as a lack of file descriptors
+	const pause = 50 * time.Millisecond // the pause after a failure, such as too few file descriptors
 	for {
 		nc, err := s.ln.Accept()
 		if err == nil {
@@ -186,7 +189,7 @@ func (s *Server) accept() {
 	}
 }
 
-// admit serves nc, unless the server is closed.
+// admit begins to serve the new connection nc, unless the server is closed.
 func (s *Server) admit(nc net.Conn) {
 	s.mu.Lock()
 	select {
@@ -202,8 +205,8 @@ func (s *Server) admit(nc net.Conn) {
 	s.reject(evicted, s.slots.full(silent))
 }
 
-// serve serves nc, which has a slot, on a goroutine of its own. The caller must
-// hold mu, so that Close waits for the goroutine.
+// serve starts a goroutine that serves nc. nc must have a slot. The caller must hold mu, so
+// that Close waits for the goroutine.
 func (s *Server) serve(nc net.Conn) {
 	s.wg.Go(func() {
 		err := newServerConn(s, nc).serve()
@@ -227,35 +230,37 @@ func (s *Server) reject(nc net.Conn, why error) {
 	}
 }
 
-// departed reports whether err means no more than that the peer, or the server, left.
+// departed reports whether err only means that the client or the server closed the
+// connection.
 func departed(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) ||
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// A serverConn serves one connection: a goroutine that reads a request, carries
-// it out and writes the reply, and while a WAIT is parked a second one that
-// writes the reply to it. The two never write at the same time, since the first
-// ends the second before it does anything else.
+// A serverConn serves one connection. Its main goroutine reads requests, performs them and
+// writes the replies. While a WAIT is parked, a second goroutine waits for the keys and
+// writes the reply to the WAIT. The two goroutines never write at the same time, because
+// the main one ends the second one before it performs a request.
 type serverConn struct {
 	s      *Server
 	nc     net.Conn
 	dec    decoder
 	w      *bufio.Writer
 	memory account
-	held   int   // memory of the request in hand
-	most   int64 // that the table may grow to by what this client writes
-	parked *parked
-	left   func() // is called at the connection's end
+	held   int     // memory of the current request
+	most   int64   // the size of the table up to which this client may write
+	parked *parked // the parked WAIT; nil if there is none
+	left   func()  // called when the connection ends
 }
 
-// A parked is a WAIT whose keys do not all exist yet.
+// A parked is a WAIT that waits because not all of its keys exist.
 type parked struct {
 	w     *waiter
 	ended chan struct{} // closed once its goroutine is done
 }
 
-// bufferSize is small: many connections are idle for as long as the job runs.
+// bufferSize is the size of the buffers of a connection. It is small, because many
+// connections are idle as long as the job runs.
 const bufferSize = 1 << 10
 
 func newServerConn(s *Server, nc net.Conn) *serverConn {
@@ -265,8 +270,8 @@ func newServerConn(s *Server, nc net.Conn) *serverConn {
 	return c
 }
 
-// become gives the connection the slot, the pool and the share of the table of a
-// class. The connection must hold no memory.
+// become moves the connection to a class: it gets a slot, the pool and the share of the
+// table of that class. The connection must hold no memory.
 func (c *serverConn) become(to class) error {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -281,7 +286,8 @@ func (c *serverConn) become(to class) error {
 	return nil
 }
 
-// serve returns why the connection ended, io.EOF if the peer closed it.
+// serve serves the connection until it ends, and returns the reason: io.EOF if the client
+// closed it.
 func (c *serverConn) serve() error {
 	defer c.unpark()
 	defer c.release()
@@ -295,11 +301,11 @@ func (c *serverConn) serve() error {
 		if err != nil {
 			return err
 		}
-		// A client asks for one thing at a time: what came now means that it no
-		// longer waits.
+		// A client makes one request at a time. So a new request means that the client no
+		// longer waits for the one before.
 		c.unpark()
 		select {
-		case <-c.s.closed: // who saw one connection end is not to be answered on another
+		case <-c.s.closed: // a client that saw one connection end must get no reply on another
 			return net.ErrClosed
 		default:
 		}
@@ -310,7 +316,8 @@ func (c *serverConn) serve() error {
 	}
 }
 
-// dialect looks at the first bytes that come and, if they are VALIDATE, reads it.
+// dialect returns the client's dialect. It peeks at the first bytes. If they are a VALIDATE
+// request, it reads that request.
 func (c *serverConn) dialect() (dialect, error) {
 	first, err := c.dec.r.Peek(1)
 	if err != nil {
@@ -331,8 +338,7 @@ func (c *serverConn) dialect() (dialect, error) {
 	return dialect2, err
 }
 
-// receive reads a request. Between requests a client may be silent for as long
-// as it likes.
+// receive reads a request. It waits without a limit for the first byte.
 func (c *serverConn) receive(d dialect) (request, error) {
 	c.nc.SetReadDeadline(time.Time{})
 	if _, err := c.dec.r.Peek(1); err != nil {
@@ -343,6 +349,7 @@ func (c *serverConn) receive(d dialect) (request, error) {
 	return req, c.explain(err)
 }
 
+// explain returns the error to log for err, an error of reading a request.
 func (c *serverConn) explain(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return fmt.Errorf("request not complete within %v: %w", c.s.opts.FrameTimeout, err)
@@ -350,7 +357,7 @@ func (c *serverConn) explain(err error) error {
 	return err
 }
 
-// handle carries req out and replies, or parks it.
+// handle performs req and writes the reply, or parks a WAIT.
 func (c *serverConn) handle(req request) error {
 	var (
 		t   = c.s.table
@@ -399,6 +406,7 @@ func (c *serverConn) handle(req request) error {
 	return c.reply(req.op, rep)
 }
 
+// reply takes the memory of a reply and writes the reply.
 func (c *serverConn) reply(op opcode, rep reply) error {
 	total := 0
 	for _, v := range rep.values {
@@ -419,8 +427,8 @@ func (c *serverConn) write(op opcode, rep reply) error {
 	return c.w.Flush()
 }
 
-// wait replies once the keys of req exist. Until then the parked wait holds the
-// memory of the request.
+// wait replies to a WAIT if its keys exist. Otherwise it parks the WAIT, which then holds
+// the memory of the request, and starts a goroutine that replies when the keys exist.
 func (c *serverConn) wait(req request) error {
 	w := c.s.table.wait(req.keys)
 	select {
@@ -442,14 +450,14 @@ func (c *serverConn) wait(req request) error {
 			return
 		}
 		if c.write(opWait, reply{number: stopWaiting}) != nil {
-			c.nc.Close() // the reading goroutine reports it
+			c.nc.Close() // the main goroutine returns the error
 		}
 	})
 	return nil
 }
 
-// unpark drops the parked wait, unless it is being answered, and waits for the
-// end of its goroutine.
+// unpark cancels the parked WAIT, unless its reply is being written, and waits for the end
+// of its goroutine.
 func (c *serverConn) unpark() {
 	if c.parked != nil {
 		c.s.table.cancel(c.parked.w)
@@ -458,7 +466,7 @@ func (c *serverConn) unpark() {
 	}
 }
 
-// reserve takes memory for the request in hand.
+// reserve takes n bytes of memory for the current request.
 func (c *serverConn) reserve(n int) error {
 	if err := c.memory.take(n); err != nil {
 		return err
@@ -467,7 +475,7 @@ func (c *serverConn) reserve(n int) error {
 	return nil
 }
 
-// release gives back the memory of the request in hand.
+// release returns the memory of the current request.
 func (c *serverConn) release() {
 	c.memory.give(c.held)
 	c.held = 0

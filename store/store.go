@@ -8,29 +8,28 @@ import (
 	"time"
 )
 
-// A Store is a key-value store shared by the processes of a job. Its methods
-// may be called by several goroutines at once; one that waits holds up no other.
-// Values passed in and returned are copies: the caller owns them.
+// A Store is a key-value store that the processes of a job share. Several goroutines may
+// call its methods at the same time; a call that waits does not delay other calls. The
+// caller owns the values that it passes and receives: the store copies them.
 type Store interface {
-	// Set makes value the value of key.
+	// Set sets key to value.
 	Set(ctx context.Context, key string, value []byte) error
 
 	// Get waits until key exists and returns its value.
 	Get(ctx context.Context, key string) ([]byte, error)
 
-	// Add adds delta to the integer at key, 0 if there is none, and returns the
-	// sum. The value is kept in decimal. A value that is no decimal integer, or
-	// a sum beyond int64, is an [ErrNotInteger].
+	// Add adds delta to the integer at key and returns the sum. A key that does not exist
+	// counts as 0. The value is stored in decimal. Add returns [ErrNotInteger] if the value
+	// is not a decimal integer, or if the sum does not fit into int64.
 	Add(ctx context.Context, key string, delta int64) (int64, error)
 
-	// Wait returns once every key exists, all at the same time.
+	// Wait returns when all keys exist at the same time.
 	Wait(ctx context.Context, keys ...string) error
 
-	// CompareAndSet sets key to desired if its value is expected; an empty
-	// expected also matches a key that does not exist. It returns the value of
-	// key after the call: desired tells success. If key does not exist and
-	// expected is not empty, nothing is set and expected is returned, as
-	// PyTorch does.
+	// CompareAndSet sets key to desired if its value is expected. An empty expected also
+	// matches a key that does not exist. It returns the value of key after the call, which
+	// is desired if the call succeeded. If key does not exist and expected is not empty,
+	// CompareAndSet sets nothing and returns expected, like PyTorch.
 	CompareAndSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error)
 
 	// Delete removes key and reports whether it existed.
@@ -39,7 +38,7 @@ type Store interface {
 	// Check reports whether every key exists.
 	Check(ctx context.Context, keys ...string) (bool, error)
 
-	// Append adds value at the end of the value of key, created if absent.
+	// Append appends value to the value of key. It creates a key that does not exist.
 	Append(ctx context.Context, key string, value []byte) error
 
 	// MultiGet waits until every key exists and returns their values in order.
@@ -59,30 +58,30 @@ type Store interface {
 }
 
 var (
-	// ErrServerLost is in the error of a call whose server cannot be reached,
-	// went away, did not answer in time, or refused the request by closing the
-	// connection, as the protocol has it; the server's log says why. The
-	// request may or may not have been carried out.
+	// ErrServerLost is in the error of a call whose server cannot be reached, has ended,
+	// did not answer in time, or refused the request. The protocol refuses a request by
+	// closing the connection; the server's log says why. The server may or may not have
+	// performed the request.
 	ErrServerLost = errors.New("server lost")
 
 	// ErrClosed is in the error of a call on a closed handle, and of a call on
 	// [Server.Local] after its server is closed.
 	ErrClosed = errors.New("store closed")
 
-	// ErrLimit is in the error of a call that would pass one of the [Limits].
+	// ErrLimit is in the error of a call that would exceed one of the [Limits].
 	ErrLimit = errors.New("limit exceeded")
 
-	// ErrNotInteger is in the error of an Add to a value that is no decimal
-	// integer, or that overflows. Through a [Client] it shows as ErrServerLost.
+	// ErrNotInteger is in the error of an Add to a value that is not a decimal integer, or
+	// whose sum overflows. A [Client] returns ErrServerLost instead.
 	ErrNotInteger = errors.New("not an integer")
 )
 
 // An OpError is the error of every failed call on a [Store].
 type OpError struct {
-	Op      string        // the method, in lower case
-	Keys    []string      // the caller's keys, without any prefix the wire adds
+	Op      string        // the name of the method, in lower case
+	Keys    []string      // the keys as the caller gave them
 	Addr    string        // the server's address, or "local"
-	Elapsed time.Duration // from the call to its failure
+	Elapsed time.Duration // time from the call to its failure
 	Err     error
 }
 
@@ -103,15 +102,16 @@ func (e *OpError) Error() string {
 
 func (e *OpError) Unwrap() error { return e.Err }
 
-// lengthError is the panic of a MultiSet with unequal numbers of keys and values.
+// lengthError is the value with which MultiSet panics if the numbers of keys and values
+// differ.
 type lengthError struct{ Keys, Values int }
 
 func (e *lengthError) Error() string {
 	return fmt.Sprintf("store: multiset of %d keys and %d values", e.Keys, e.Values)
 }
 
-// prefixKey is the name under which the table and the wire know a caller's key.
-// It is the only place that knows of PyTorch's slash.
+// prefixKey returns the key of the table and the protocol for a caller's key. It is the
+// only place that adds PyTorch's slash.
 func prefixKey(key string) string { return "/" + key }
 
 func prefixKeys(keys []string) []string {

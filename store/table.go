@@ -8,33 +8,33 @@ import (
 	"sync"
 )
 
-// A table is the keyed table behind a server and behind Local. It knows wire
-// keys only, does no I/O, starts no goroutine and never blocks: a wait is a
-// *waiter that some later call completes.
+// A table holds the keys and values of a store. Its keys are those of the protocol, with
+// the slash. It does no I/O, starts no goroutine and never blocks: a wait is a *waiter that
+// a later call completes.
 //
-// Values are never changed in place, so what get returns may be read without
-// the lock. The table owns the slices given to it.
+// The table never changes a value in place, so the values that get returns may be read
+// without the lock. The table owns the slices that are passed to it.
 //
-// A method that writes takes the memory, most, that the table may have grown to
-// once it has written.
+// The argument most of a method that writes is the largest size in memory that the table
+// may have after the write.
 type table struct {
 	limits Limits
 	closed chan struct{} // closed under mu
 
 	mu     sync.Mutex
 	values map[string][]byte
-	bytes  int64 // what all entries cost in memory
-	// parked holds each pending waiter once: under the first of its keys, from
-	// waiter.next on, that is missing.
+	bytes  int64 // memory that all entries take
+	// parked holds each pending waiter once, under the key waiter.keys[waiter.next], which
+	// does not exist.
 	parked map[string]map[*waiter]struct{}
 }
 
-// A waiter waits for all its keys to exist at the same time.
+// A waiter waits until all of its keys exist at the same time.
 type waiter struct {
 	keys []string
-	next int           // keys[:next] existed when last looked at
-	done chan struct{} // closed once the wait has ended
-	met  bool          // whether it ended because all keys exist; read after done
+	next int           // keys[:next] existed when they were last checked
+	done chan struct{} // closed when the wait has ended
+	met  bool          // the wait ended because all keys exist; read it only after done is closed
 }
 
 func newTable(limits Limits) *table {
@@ -52,7 +52,7 @@ func (t *table) set(key string, value []byte, most int64) error {
 	return t.put(key, value, most)
 }
 
-// setAll sets keys[i] to values[i] under one lock and stops at the first failure.
+// setAll sets keys[i] to values[i], under one lock. It stops at the first error.
 func (t *table) setAll(keys []string, values [][]byte, most int64) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -64,7 +64,8 @@ func (t *table) setAll(keys []string, values [][]byte, most int64) error {
 	return nil
 }
 
-// get returns the value of each key, nil where there is none, and whether all exist.
+// get returns the value of each key, nil for a key that does not exist, and whether all
+// keys exist.
 func (t *table) get(keys ...string) (values [][]byte, all bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -103,7 +104,7 @@ func (t *table) add(key string, delta, most int64) (int64, error) {
 	return sum, nil
 }
 
-// compareAndSet is Store.CompareAndSet.
+// compareAndSet does what Store.CompareAndSet specifies.
 func (t *table) compareAndSet(key string, expected, desired []byte, most int64) ([]byte, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -123,7 +124,8 @@ func (t *table) compareAndSet(key string, expected, desired []byte, most int64) 
 func (t *table) append(key string, value []byte, most int64) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	// Growing into spare capacity leaves the bytes that readers may hold alone.
+	// append may write into the spare capacity of the old value. Readers of the old value
+	// do not see those bytes.
 	return t.put(key, append(t.values[key], value...), most)
 }
 
@@ -144,8 +146,8 @@ func (t *table) len() int64 {
 	return int64(len(t.values))
 }
 
-// wait returns a waiter for keys, which has already ended if they all exist or
-// the table is closed. The caller gives up a wait with cancel.
+// wait returns a waiter for keys. The wait has already ended if all keys exist or the table
+// is closed. A caller that no longer waits calls cancel.
 func (t *table) wait(keys []string) *waiter {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -171,7 +173,7 @@ func (t *table) cancel(w *waiter) {
 	}
 }
 
-// close ends every wait, those that come later too. It is called once.
+// close ends every wait, and makes later waits end at once. It is called once.
 func (t *table) close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -184,9 +186,9 @@ func (t *table) close() {
 	clear(t.parked)
 }
 
-// The methods below are called with mu held.
+// The caller of the methods below must hold mu.
 
-// put stores value and lets those who wait for key go on.
+// put stores value and advances the waiters that are parked under key.
 func (t *table) put(key string, value []byte, most int64) error {
 	size := t.bytes + entryCost(key, value)
 	if old, exists := t.values[key]; exists {
@@ -208,7 +210,7 @@ func (t *table) put(key string, value []byte, most int64) error {
 	return nil
 }
 
-// entryCost is the memory that an entry takes.
+// entryCost returns the memory that an entry takes.
 func entryCost(key string, value []byte) int64 {
 	return int64(entryBytes + allocBytes(len(key)) + allocBytes(cap(value)))
 }
@@ -224,9 +226,9 @@ func (t *table) missing(keys []string, from int) int {
 	return len(keys)
 }
 
-// advance parks w under its next missing key, or ends it. A wait for n keys
-// looks at each about twice: once on the way, once at the end, where a key
-// deleted meanwhile sends it back.
+// advance parks w under its next missing key, or ends the wait if all keys exist. It checks
+// the keys in order, and checks all of them again at the end, because a key may have been
+// deleted meanwhile.
 func (t *table) advance(w *waiter) {
 	w.next = t.missing(w.keys, w.next)
 	if w.next == len(w.keys) {
@@ -244,6 +246,7 @@ func (t *table) advance(w *waiter) {
 	t.parked[key][w] = struct{}{}
 }
 
+// unpark removes w from t.parked.
 func (t *table) unpark(w *waiter) {
 	key := w.keys[w.next]
 	delete(t.parked[key], w)
