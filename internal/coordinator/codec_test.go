@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// FuzzDecode decodes arbitrary bytes as messages and gives the messages to the core of three
-// ranks. Encoding a decoded message and decoding it again returns the same message. No message
-// makes the core panic, or send to a rank that does not exist.
+// FuzzDecode decodes arbitrary bytes as messages and gives the messages to a core of three ranks. A
+// decoded message that is encoded and decoded again is unchanged. No message makes the core panic,
+// or makes it send a message to a rank that does not exist.
 func FuzzDecode(f *testing.F) {
 	const size, most = 3, 1 << 12
 	add := func(messages ...Message) {

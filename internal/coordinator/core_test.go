@@ -15,7 +15,7 @@ import (
 //
 // and continues with commands "do", whose input has one event per line:
 //
-//	RANK join [NAME=VALUE]... [process=P] [value=V] [apart]
+//	RANK join [NAME=VALUE]... [process=P] [value=V] [isolated]
 //	RANK gather KEY [group=G] [members=R,R] [value=V]
 //	RANK fail TEXT [group=G] [ask=R,R] [answers] [final] [confined] [key=K]
 //	RANK ack NUMBER [value=V]
@@ -25,9 +25,9 @@ import (
 //	RANK lost HOW
 //	RANK exited HOW
 //
-// Underscores in a text stand for spaces. The output repeats each line of the input, followed by
-// the messages that the core sends. If the output of a scenario changes, run the test with
-// -rewrite, and commit the difference only if it is intended.
+// An underscore in a text stands for a space. The output repeats each line of the input, followed by
+// the messages that the core sends. If the output of a scenario changes, run the test with -rewrite,
+// and commit the difference only if it is intended.
 func TestCore(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		var c *Core
@@ -61,7 +61,7 @@ func TestCore(t *testing.T) {
 	})
 }
 
-// play gives the event of one line of a scenario to the core.
+// play gives the core the event in one line of a scenario.
 func play(t *testing.T, c *Core, line string) ([]Outgoing, error) {
 	fields := strings.Fields(line)
 	from, verb, args := number(t, fields[0]), fields[1], fields[2:]
@@ -133,7 +133,7 @@ func number(t *testing.T, s string) int {
 	return n
 }
 
-// describe returns a message of the core in words.
+// describe returns a message that the core sends as a line of a scenario's output.
 func describe(o *Outgoing) string {
 	m := o.Message
 	var b strings.Builder

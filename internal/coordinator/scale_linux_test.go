@@ -18,8 +18,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ranksVar is an environment variable that makes this test's binary run the ranks of a job. Its
-// value is "size address".
+// ranksVar is the name of an environment variable. If the variable is set, this test binary does not
+// run tests: it runs the ranks of a job. The variable's value is "SIZE ADDRESS": the number of ranks
+// and the address of the coordinator.
 const ranksVar = "GODDP_TEST_RANKS"
 
 func init() {
@@ -34,14 +35,14 @@ func init() {
 
 // death is the cost of a rank's death.
 type death struct {
-	Notified, Settled time.Duration // until the last rank has received Failed, and Settled
-	Bytes, Messages   float64       // per surviving rank, sent and received
-	CPU               time.Duration // processor time of the coordinator
+	Notified, Settled time.Duration // the times until all ranks have received Failed, and Settled
+	Bytes, Messages   float64       // sent and received, per surviving rank
+	CPU               time.Duration // the processor time that the coordinator has used
 	Memory            float64       // the coordinator's memory per connected rank, in bytes
 }
 
-// ranks runs all ranks of a job in this process. When it reads a line, one rank dies, and ranks
-// measures what that costs the others.
+// ranks runs all ranks of a job in this process. When ranks reads a line from its standard input, it
+// closes the connection of one rank and measures what this death costs the other ranks.
 func ranks(job string) error {
 	var size int
 	var addr string
@@ -97,10 +98,10 @@ func ranks(job string) error {
 	return nil
 }
 
-// scaleOptions have an interval so long that no Alive is sent during the measurement.
+// scaleOptions set such a long Interval that neither end sends Alive during the measurement.
 var scaleOptions = Options{Key: []byte("key"), HasSecret: true, Interval: time.Hour}
 
-// traffic returns the bytes and segments that were sent and received on the clients' connections.
+// traffic returns the numbers of bytes and TCP segments that the clients have sent and received.
 func traffic(clients []*Client) (bytes, segments uint64) {
 	for _, c := range clients {
 		raw, err := c.conn.SyscallConn()

@@ -22,13 +22,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// job is a coordinator and the clients of its ranks. The ranks have not joined.
+// job is a coordinator with one client per rank. open returns it before the ranks have joined.
 type job struct {
 	*Server
 	clients []*Client
 }
 
-// transports are the ways in which ranks reach the coordinator.
+// transports are the ways in which ranks reach the coordinator: over TCP, or in its process.
 var transports = []string{"tcp", "local"}
 
 func open(t testing.TB, transport string, size int, change func(*ClientOptions)) *job {
@@ -70,7 +70,7 @@ func (j *job) connect(ctx context.Context, rank int, o ClientOptions) (*Client, 
 	return Dial(ctx, j.Addr().String(), rank, o)
 }
 
-// each runs f for all ranks concurrently and returns their errors.
+// each calls f for all ranks concurrently and returns the errors of the calls, by rank.
 func (j *job) each(f func(r int, c *Client) error) []error {
 	errs := make([]error, len(j.clients))
 	var wg sync.WaitGroup
@@ -81,7 +81,7 @@ func (j *job) each(f func(r int, c *Client) error) []error {
 	return errs
 }
 
-// join makes all ranks join.
+// join makes all ranks of the job join session 1.
 func (j *job) join(t testing.TB) {
 	t.Helper()
 	if err := errors.Join(j.each(func(r int, c *Client) error {
@@ -98,7 +98,7 @@ func forTransports(t *testing.T, f func(t *testing.T, transport string)) {
 	}
 }
 
-// await waits until a group has failed, and returns the failure.
+// await waits until group g has failed, and returns the failure.
 func await(t testing.TB, g *Group) *Failure {
 	t.Helper()
 	select {
@@ -110,7 +110,7 @@ func await(t testing.TB, g *Group) *Failure {
 	}
 }
 
-// In every group, Join and Gather return the values of all members on every member.
+// On every member of a group, Gather returns the values of all members. Join does the same for all ranks.
 func TestGather(t *testing.T) {
 	forTransports(t, func(t *testing.T, transport string) {
 		j := open(t, transport, 4, nil)
@@ -141,7 +141,8 @@ func TestGather(t *testing.T) {
 	})
 }
 
-// Once Post has returned, other ranks can read the value, also if they ask for many values.
+// Once Post has returned, other ranks can read the posted value with Posted. A rank can read many
+// values in one call.
 func TestPost(t *testing.T) {
 	forTransports(t, func(t *testing.T, transport string) {
 		j := open(t, transport, 3, nil)
@@ -163,8 +164,8 @@ func TestPost(t *testing.T) {
 	})
 }
 
-// Goroutines of one rank post and read concurrently, and some stop waiting early. Every answer
-// reaches the goroutine that asked.
+// Several goroutines of one rank call Post and Posted concurrently, and some of them stop waiting
+// early. Every answer reaches the goroutine that asked for it.
 func TestConcurrentPosts(t *testing.T) {
 	forTransports(t, func(t *testing.T, transport string) {
 		j := open(t, transport, 2, nil)
@@ -195,8 +196,7 @@ func TestConcurrentPosts(t *testing.T) {
 	})
 }
 
-// When a rank's connection ends, every other rank receives the failure, and then the message
-// that all ranks know of it.
+// When a rank's connection ends, every other rank receives Failed, and then Settled.
 func TestDeathIsReportedToAll(t *testing.T) {
 	forTransports(t, func(t *testing.T, transport string) {
 		j := open(t, transport, 5, nil)
@@ -222,8 +222,8 @@ func TestDeathIsReportedToAll(t *testing.T) {
 	})
 }
 
-// Inquire returns the answers of the ranks that answer in time. Decide sends the failure to all
-// ranks.
+// Inquire returns the answers of the ranks that answer in time. After Decide, all ranks receive the
+// failure.
 func TestInquireAndDecide(t *testing.T) {
 	forTransports(t, func(t *testing.T, transport string) {
 		hang := make(chan struct{})
@@ -237,7 +237,7 @@ func TestInquireAndDecide(t *testing.T) {
 			})
 		}
 		j.join(t)
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // rank 2 never answers
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // Inquire needs all of this time: rank 2 never answers
 		defer cancel()
 		answers, err := j.clients[0].Root().Inquire(ctx, &Failure{Text: "late"}, []int{1, 2, 3})
 		if err != nil {
@@ -256,8 +256,8 @@ func TestInquireAndDecide(t *testing.T) {
 	})
 }
 
-// A rank that leaves alone waits until the other ranks have come as far. The ranks that leave
-// after it do not wait.
+// Rank 0 leaves without waiting for the other ranks to leave. It only waits until the other ranks have
+// reached its progress. The ranks that leave later need not wait for each other.
 func TestLeaveAlone(t *testing.T) {
 	forTransports(t, func(t *testing.T, transport string) {
 		j := open(t, transport, 3, nil)
@@ -311,7 +311,7 @@ func TestLeaveAlone(t *testing.T) {
 	})
 }
 
-// Clients and the coordinator keep no state of groups that all members have left.
+// When all members have left a group, the clients and the coordinator keep no state of it.
 func TestGroupsThatWereLeftAreForgotten(t *testing.T) {
 	forTransports(t, func(t *testing.T, transport string) {
 		var waiting sync.WaitGroup
@@ -351,7 +351,7 @@ func TestGroupsThatWereLeftAreForgotten(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer waiting.Wait() // the goroutines end when their clients are closed, below
+		defer waiting.Wait() // the goroutines end when the deferred function below has closed their clients
 		defer func() {
 			for _, c := range j.clients {
 				c.Close()
@@ -371,8 +371,8 @@ func TestGroupsThatWereLeftAreForgotten(t *testing.T) {
 	})
 }
 
-// Ranks leave at random times. Either all leave together or all leave alone, and no rank waits
-// for longer than its grace time.
+// Ranks call Leave at random times. Leave reports alone either on all ranks or on none, and no rank
+// waits longer than its grace time.
 func TestLeaveAtAnyTime(t *testing.T) {
 	const seeds, n, grace = 100, 4, 2 * time.Second
 	jointly := 0
@@ -418,12 +418,12 @@ func TestLeaveAtAnyTime(t *testing.T) {
 	}
 }
 
-// If a rank cannot join, the Join of the other ranks fails with the reason.
+// If a rank cannot join, Join fails on the other ranks, and the error says why.
 func TestJoinFailures(t *testing.T) {
 	for name, c := range map[string]struct {
 		kind Kind
 		want string
-		act  func(t *testing.T, j *job) // rank 2 has not joined
+		act  func(t *testing.T, j *job) // called after ranks 0 and 1 have joined; rank 2 has not
 	}{
 		"exited":    {Exited, "exit code 3", func(t *testing.T, j *job) { j.Exited(2, "exit code 3") }},
 		"lost":      {Lost, "its process ended", func(t *testing.T, j *job) { j.clients[1].Close() }},
@@ -447,7 +447,7 @@ func TestJoinFailures(t *testing.T) {
 						joined <- err
 					}()
 				}
-				for { // until both have joined
+				for { // until both ranks have joined
 					j.mu.Lock()
 					n := j.sessions[1]
 					both := n != nil && len(n.peers) == 2
@@ -480,7 +480,7 @@ func TestJoinFailures(t *testing.T) {
 	}
 }
 
-// If several processes ended before a rank joins, the Join of that rank names the first of them.
+// Several processes end before rank 0 joins. The error of its Join names the process that ended first.
 func TestJoinNamesTheFirstProcessThatEnded(t *testing.T) {
 	forTransports(t, func(t *testing.T, transport string) {
 		const n = 16
@@ -496,8 +496,8 @@ func TestJoinNamesTheFirstProcessThatEnded(t *testing.T) {
 	})
 }
 
-// A process that was refused as a second one of its rank cannot act for the first one, and the
-// end of its connection is no failure.
+// The coordinator refuses a second process that joins as the same rank. This process cannot leave in
+// the name of the first one, and the end of its connection is no failure.
 func TestRefusedProcessDoesNotAffectItsRank(t *testing.T) {
 	forTransports(t, func(t *testing.T, transport string) {
 		j := open(t, transport, 2, nil)
@@ -529,7 +529,7 @@ func joinAs(t *testing.T, c *Client, debug string) {
 	}
 }
 
-// The loss of the coordinator is a failure on all ranks, and names no rank.
+// If the coordinator ends, all ranks have a failure that names no rank.
 func TestLossOfTheCoordinatorNamesNoRank(t *testing.T) {
 	forTransports(t, func(t *testing.T, transport string) {
 		j := open(t, transport, 2, func(o *ClientOptions) { o.Interval = 5 * time.Millisecond })
@@ -545,14 +545,15 @@ func TestLossOfTheCoordinatorNamesNoRank(t *testing.T) {
 	})
 }
 
-// Connections end when the other end has been silent for too long.
+// If the other end of a connection has been silent for Options.Silence, the connection ends. This holds
+// for silent ranks and for a silent coordinator.
 func TestSilentEndIsLost(t *testing.T) {
 	quick := func(o *ClientOptions) { o.Interval, o.Silence = 5*time.Millisecond, 100*time.Millisecond }
 	t.Run("rank", func(t *testing.T) {
 		j := open(t, "tcp", 2, quick)
 		j.join(t)
 		stopped := j.clients[1]
-		stopped.mu.Lock() // the client can neither receive nor send
+		stopped.mu.Lock() // rank 1's client can then neither receive nor send
 		f := await(t, j.clients[0].Root())
 		stopped.mu.Unlock()
 		if f.Kind != Lost || !slices.Equal(f.Ranks, []int{1}) || !strings.Contains(f.Text, "not been heard of") {
@@ -588,8 +589,10 @@ func TestSilentEndIsLost(t *testing.T) {
 	})
 }
 
-// A report is not decided, because the coordinator or an asked rank is suspended. If the
-// coordinator runs, the reporter asks it to decide; otherwise the reporter's own groups break.
+// Rank 0 reports a failure while the coordinator or the asked rank is suspended. If only the asked
+// rank is suspended, rank 0 asks the coordinator to decide without the answer, and all ranks receive
+// the failure. If the coordinator is suspended, rank 0 breaks its own groups, and the other ranks
+// receive the failure when the coordinator runs again.
 func TestReportIsDecidedWhileOthersAreSuspended(t *testing.T) {
 	for _, c := range []struct {
 		suspended, transport string
@@ -627,7 +630,7 @@ func TestReportIsDecidedWhileOthersAreSuspended(t *testing.T) {
 				t.Errorf("rank 2 was told of %+v", f)
 			}
 			mu.Unlock()
-			for r, c := range j.clients { // all ranks run again, and the report is decided
+			for r, c := range j.clients { // all ranks and the coordinator run again, and all ranks receive the failure
 				if f := await(t, c.Root()); f.Text != "broken" || f.Reporter != 0 {
 					t.Errorf("rank %d was told of %+v", r, f)
 				}
@@ -636,15 +639,15 @@ func TestReportIsDecidedWhileOthersAreSuspended(t *testing.T) {
 	}
 }
 
-// A rank's report is decided although another rank reported before and is suspended, and the
-// asked rank is suspended too.
+// Rank 0 reports a failure and is then suspended. Rank 1, which the coordinator asks about it, is
+// suspended too. Rank 2 then reports another failure. The coordinator chooses the failure of rank 2.
 func TestReportReplacesThatOfASuspendedRank(t *testing.T) {
 	forTransports(t, func(t *testing.T, transport string) {
 		j := open(t, transport, 3, func(o *ClientOptions) { o.Interval = 20 * time.Millisecond })
 		j.join(t)
 		j.clients[1].mu.Lock()
 		root := j.clients[0].Root()
-		j.clients[0].send(&Message{Verb: Fail, Failure: &Failure{Text: "first"}, Ranks: []int{1}}) // rank 0 then does nothing, like a suspended rank
+		j.clients[0].send(&Message{Verb: Fail, Failure: &Failure{Text: "first"}, Ranks: []int{1}}) // afterwards rank 0 does nothing, like a suspended rank
 		if _, err := root.Missing(t.Context(), JoinKey); err != nil {
 			t.Fatal(err)
 		}
@@ -657,8 +660,8 @@ func TestReportReplacesThatOfASuspendedRank(t *testing.T) {
 	})
 }
 
-// While all processors are busy, no rank counts the coordinator as silent, and reports are
-// decided.
+// While all processors are busy, the coordinator is not silent for leaseTicks on any rank. If a rank
+// then reports a failure, all ranks receive it.
 func TestBusyProcessorsLoseNoRank(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes 10 seconds")
@@ -692,8 +695,8 @@ func TestBusyProcessorsLoseNoRank(t *testing.T) {
 	busy.Wait()
 }
 
-// On the rank that hosts the coordinator, Quiet waits for reports that have reached the process
-// and have not been handled.
+// On the rank that hosts the coordinator, Quiet does not return true after a report of another rank has
+// reached the process, even if the coordinator has not handled the report yet.
 func TestQuietInTheCoordinatorsProcess(t *testing.T) {
 	j := open(t, "tcp", 2, nil)
 	local, err := j.Local(0, j.clients[0].opts)
@@ -710,7 +713,7 @@ func TestQuietInTheCoordinatorsProcess(t *testing.T) {
 			t.Fatal("not quiet, though nothing was said")
 		}
 	}
-	j.mu.Lock() // the server reads messages but cannot handle them
+	j.mu.Lock() // from now on the server reads messages but cannot handle them
 	j.clients[1].Root().Fail(&Failure{Text: "bad call"})
 	for j.taken.Load() == 0 && time.Now().Before(deadline) {
 		time.Sleep(time.Millisecond)
@@ -730,7 +733,7 @@ func TestQuietInTheCoordinatorsProcess(t *testing.T) {
 	}
 }
 
-// Clients with another key, and clients that do not know the protocol, are not served.
+// The coordinator does not serve clients that have another key or do not know the protocol.
 func TestUnknownClientsAreNotServed(t *testing.T) {
 	j := open(t, "tcp", 2, nil)
 	o := j.clients[0].opts
@@ -754,7 +757,7 @@ func TestUnknownClientsAreNotServed(t *testing.T) {
 	j.join(t)
 }
 
-// If there are too many connections, a rank is refused with an error that says why.
+// If there are too many connections, the coordinator refuses a rank. The rank's error says why.
 func TestTooManyConnectionsAreRefused(t *testing.T) {
 	j := open(t, "tcp", 2, nil)
 	j.mu.Lock()

@@ -14,45 +14,46 @@ import (
 
 // The simulation runs the core with simulated ranks in virtual time. The ranks join, make some
 // steps and leave. In each step a rank posts a value, passes a token to the next rank, and
-// waits for the token of the previous rank. The value must be readable when the token arrives.
-// Meanwhile some ranks die, hang, are suspended, lose connections, make mistakes, leave early or
-// never join. Every message takes a random time; messages of one connection keep their order.
+// waits for the token of the previous rank. When a rank has received the token, it must be able to
+// read the value that the previous rank posted. Meanwhile some ranks die, hang, are suspended, lose
+// connections, make mistakes, leave early or never join. Every message takes a random time. Messages
+// of one connection keep their order.
 
-// coordinator is the core or a mutant of it.
+// coordinator is a Core, or a mutant of Core with a defect.
 type coordinator interface {
 	Step(from int, m *Message) ([]Outgoing, error)
 	Lost(r int, how string) []Outgoing
 	Exited(r int, how string) []Outgoing
 }
 
-// How long things take, in virtual time.
+// The number of steps, and durations in virtual time.
 const (
 	simSteps    = 3
-	simDelay    = 5 * time.Millisecond // largest delay of a message
-	simCompute  = 20 * time.Millisecond
-	simJoin     = time.Minute      // the timeout of joining
-	simTimeout  = 10 * time.Second // the timeout of a step
-	simAnswers  = time.Second      // time after which a reporter decides without all answers
-	simGrace    = 2 * time.Second  // time after which a rank leaves without waiting for the others
-	simSilence  = 10 * time.Minute // time after which a silent rank is lost
-	simLateness = 100 * time.Millisecond
+	simDelay    = 5 * time.Millisecond   // the longest delay of a message
+	simCompute  = 20 * time.Millisecond  // the longest computation of a step
+	simJoin     = time.Minute            // the timeout of joining
+	simTimeout  = 10 * time.Second       // the timeout of a step
+	simAnswers  = time.Second            // the time after which a reporter decides without all answers
+	simGrace    = 2 * time.Second        // the time after which a rank leaves without waiting for the others
+	simSilence  = 10 * time.Minute       // the time after which a silent rank is lost
+	simLateness = 100 * time.Millisecond // the time until a process ends that has lost the coordinator
 )
 
-// fault is what goes wrong on a rank.
+// fault is something that goes wrong on a simulated rank.
 type fault uint8
 
 const (
-	dies         fault = iota // its process ends
-	exitsEarly                // its process ends before it joins, and the launcher reports that
-	neverComes                // its process does not start
-	hangs                     // its program hangs, but its client answers
-	stops                     // its process is suspended forever
-	losesData                 // its connection to the next rank breaks
-	losesControl              // its connection to the coordinator breaks
-	errs                      // it makes a wrong call
-	leavesEarly               // it leaves after its first step
-	differs                   // its options differ from those of the other ranks
-	faults                    // the number of faults
+	dies         fault = iota // the rank's process ends
+	exitsEarly                // the rank's process ends before it joins, and the launcher reports this end
+	neverComes                // the rank's process does not start
+	hangs                     // the rank's program hangs, but its client answers the coordinator
+	stops                     // the rank's process is suspended forever
+	losesData                 // the rank's connection to the next rank breaks
+	losesControl              // the rank's connection to the coordinator breaks
+	errs                      // the rank makes a wrong call
+	leavesEarly               // the rank leaves before its last step
+	differs                   // the rank's options differ from the options of the other ranks
+	faults                    // the number of kinds of faults
 )
 
 func (f fault) String() string {
@@ -90,7 +91,7 @@ type simulation struct {
 	faulty map[int]fault
 	trace  []string
 	traces bool
-	broken []string // invariants that do not hold
+	broken []string // descriptions of the violated invariants
 }
 
 // simRank is a simulated rank.
@@ -98,17 +99,17 @@ type simRank struct {
 	sim *simulation
 	id  int
 
-	up, down, data time.Duration // arrival of the latest message to the coordinator, from the coordinator, to the next rank
+	up, down, data time.Duration // the arrival times of the latest message to the coordinator, from it, and to the next rank
 
 	dead, stopped, hung, unconnected bool
 	joined                           bool
-	step                             int  // number of the current step, from 1
-	waits                            bool // whether the rank waits for the token
-	tokens                           int  // the step of the latest token
-	cutBefore, cutBehind             bool // the data connections to its neighbors have ended
-	reported                         bool // it has reported a failure
+	step                             int  // the number of the current step, from 1
+	waits                            bool // the rank waits for the token
+	tokens                           int  // the step of the latest token that has arrived
+	cutBefore, cutBehind             bool // the data connections to the previous and to the next rank have ended
+	reported                         bool // the rank has reported a failure
 	leaving, gone                    bool
-	leavingAcks                      map[uint64]int // the acknowledgements that it owes: number of the message, and the step it must reach
+	leavingAcks                      map[uint64]int // by number of a message Leaving: the step that the rank must reach before it acknowledges
 	failure                          *Failure
 	settled                          bool
 	messages                         int
@@ -159,7 +160,7 @@ func (s *simulation) breakf(format string, args ...any) {
 	s.broken = append(s.broken, fmt.Sprintf(format, args...))
 }
 
-// run runs the simulation until no event is left, then checks the invariants.
+// run runs the simulation until no event is left, and then checks the invariants.
 func (s *simulation) run() {
 	for len(s.queue) > 0 {
 		e := heap.Pop(&s.queue).(simEvent)
@@ -169,8 +170,8 @@ func (s *simulation) run() {
 	s.check()
 }
 
-// arrives schedules do for the time at which a message arrives. last is the arrival of the
-// previous message on the same connection.
+// arrives calls do when a message arrives that is sent now. *last is the arrival time of the previous
+// message on the same connection. arrives sets *last to the new arrival time.
 func (s *simulation) arrives(last *time.Duration, do func()) {
 	at := max(s.now+s.some(simDelay), *last)
 	*last = at
@@ -195,7 +196,8 @@ func (s *simulation) deliver(out []Outgoing) {
 	}
 }
 
-// count counts a message of a rank, unless it is about joining, querying, posting or leaving.
+// count counts a message from or to a rank, unless the message is about joining, querying, posting or
+// leaving.
 func (r *simRank) count(m *Message) {
 	if m.Verb != Join && m.Verb != Gathered && m.Verb != Query && m.Verb != Queried && m.Verb != Post && m.Verb != Posted && m.Verb != Leave {
 		r.messages++
@@ -290,7 +292,7 @@ func (r *simRank) fault(f fault) {
 	case losesControl:
 		r.unconnected = true
 		r.cut(0)
-		s.after(simLateness, func() { r.cutData() }) // its process ends, because it lost the coordinator
+		s.after(simLateness, func() { r.cutData() }) // the rank's process ends, because it has lost the coordinator
 	case errs:
 		r.report(&Message{Failure: &Failure{Text: "bad call", Ranks: []int{r.id}}})
 	case leavesEarly:
@@ -321,7 +323,8 @@ func (r *simRank) report(m *Message) {
 	}
 }
 
-// decide asks for a decision, and asks again as long as there is none.
+// decide asks the coordinator to choose f as the failure. It repeats the request until the coordinator
+// has chosen a failure.
 func (r *simRank) decide(f *Failure, culprits []int) {
 	if r.failure == nil && !r.gone && !r.dead && !r.stopped && !r.unconnected {
 		final := *f
@@ -380,7 +383,7 @@ func (r *simRank) pass() {
 	r.look()
 }
 
-// look continues with the next step if the token has arrived, and reports a failure if it cannot
+// look continues with the next step if the token has arrived. It reports a failure if the token cannot
 // arrive any more.
 func (r *simRank) look() {
 	switch {
@@ -396,7 +399,8 @@ func (r *simRank) look() {
 	}
 }
 
-// leave closes the group without a failure.
+// leave leaves the group without a failure. After simGrace the rank no longer waits for the others,
+// and after simTimeout it reports a failure.
 func (r *simRank) leave() {
 	r.leaving = true
 	at := []byte{byte(r.step)}
@@ -414,7 +418,8 @@ func (r *simRank) leave() {
 	})
 }
 
-// acknowledge acknowledges that ranks leave alone, once this rank has come as far.
+// acknowledge acknowledges each message Leaving whose step this rank has reached. A rank that leaves
+// itself acknowledges all of them.
 func (r *simRank) acknowledge() {
 	for number, step := range r.leavingAcks {
 		if r.step >= step || r.leaving {
@@ -462,7 +467,7 @@ func (r *simRank) receive(m *Message) {
 		if m.Number > 0 {
 			r.say(&Message{Verb: Ack, Number: m.Number})
 		}
-		if s.rng.IntN(3) == 0 { // its process ends because of the error, before the other ranks have acknowledged
+		if s.rng.IntN(3) == 0 { // the rank's process ends because of the failure, before the other ranks have acknowledged it
 			r.settled = true
 			r.dead = true
 			r.cut(0)
@@ -493,7 +498,7 @@ func (r *simRank) receive(m *Message) {
 	}
 }
 
-// faults returns the ranks that have a fault.
+// faults returns the ranks that have a fault, in ascending order.
 func (s *simulation) faults() []int {
 	var ranks []int
 	for r := range s.faulty {
@@ -503,8 +508,8 @@ func (s *simulation) faults() []int {
 	return ranks
 }
 
-// check checks the invariants: all ranks have the same failure, hear that it is settled, do not
-// wait forever, and need few messages.
+// check checks the invariants: all ranks receive the same failure and then Settled, no rank waits
+// forever, and the ranks need few messages.
 func (s *simulation) check() {
 	var first *simRank
 	total := 0
@@ -533,8 +538,8 @@ func (s *simulation) check() {
 	}
 }
 
-// checkCause checks that a failure names a rank that has a fault. If only one rank has one, the
-// failure must be of the right kind and name that rank alone.
+// checkCause checks that a failure names a rank that has a fault. If only one rank has a fault, the
+// failure must be of the right kind and name only this rank.
 func (s *simulation) checkCause(f *Failure) {
 	named := slices.Concat(f.Ranks, f.Absent)
 	guilty := func(r int) bool {
@@ -555,7 +560,7 @@ func (s *simulation) checkCause(f *Failure) {
 	for rank, what = range s.faulty {
 	}
 	want := map[fault]Kind{dies: Lost, exitsEarly: Exited, losesControl: Lost, leavesEarly: Departed, differs: Different}[what]
-	also := map[fault]Kind{stops: Lost, losesData: Departed}[what] // the rank may be lost, or leave, before it is asked
+	also := map[fault]Kind{stops: Lost, losesData: Departed}[what] // the rank may be lost or leave before the coordinator asks it
 	if f.Kind != want && (also == "" || f.Kind != also) {
 		s.breakf("rank %d %v, and the cause is %+v, want kind %q", rank, what, *f, want)
 	}
@@ -564,7 +569,8 @@ func (s *simulation) checkCause(f *Failure) {
 	}
 }
 
-// simulate runs one schedule and returns the invariants that were violated.
+// simulate runs one schedule and describes the violated invariants. It returns "" if all invariants
+// hold.
 func simulate(core coordinator, size int, seed uint64) string {
 	faulty := 1 + int(seed%3)
 	s := newSimulation(core, size, seed, faulty)
@@ -572,7 +578,7 @@ func simulate(core coordinator, size int, seed uint64) string {
 	return strings.Join(s.broken, "\n")
 }
 
-// The invariants hold in all schedules.
+// The invariants that check checks hold in all schedules.
 func TestSimulation(t *testing.T) {
 	run := func(size int, seed uint64) {
 		if broken := simulate(NewCore(size), size, seed); broken != "" {
@@ -583,7 +589,7 @@ func TestSimulation(t *testing.T) {
 		}
 	}
 	small, thousand, tenThousand := 30_000, 100, 10
-	if testing.Short() || race.Enabled { // it is one goroutine
+	if testing.Short() || race.Enabled { // the simulation is one goroutine, so the race detector finds nothing
 		small, thousand, tenThousand = 3000, 3, 0
 	}
 	for seed := range small {
@@ -597,7 +603,8 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
-// hasty decides the first report without asking the ranks that it names.
+// hasty is a mutant of Core that chooses the first reported failure without asking the ranks that the
+// report names.
 type hasty struct{ *Core }
 
 func (c hasty) Step(from int, m *Message) ([]Outgoing, error) {
@@ -609,8 +616,8 @@ func (c hasty) Step(from int, m *Message) ([]Outgoing, error) {
 	return c.Core.Step(from, m)
 }
 
-// forgetful ignores that ranks are lost after a decision, and so waits for their
-// acknowledgements.
+// forgetful is a mutant of Core that ignores that a rank is lost after a decision, and so waits for the
+// acknowledgement of this rank forever.
 type forgetful struct{ *Core }
 
 func (c forgetful) Lost(r int, how string) []Outgoing {
@@ -620,7 +627,7 @@ func (c forgetful) Lost(r int, how string) []Outgoing {
 	return c.Core.Lost(r, how)
 }
 
-// fickle decides a second time when another failure is reported.
+// fickle is a mutant of Core that chooses a second failure when a rank reports one after the decision.
 type fickle struct{ *Core }
 
 func (c fickle) Step(from int, m *Message) ([]Outgoing, error) {
@@ -630,7 +637,7 @@ func (c fickle) Step(from int, m *Message) ([]Outgoing, error) {
 	return c.Core.Step(from, m)
 }
 
-// The simulation detects cores with a defect.
+// The simulation finds a violated invariant for each mutant of Core.
 func TestSimulationCatchesMutants(t *testing.T) {
 	for name, mutate := range map[string]func(*Core) coordinator{
 		"hasty":     func(c *Core) coordinator { return hasty{c} },
