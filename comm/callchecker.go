@@ -9,25 +9,25 @@ import (
 	"github.com/goddp/goddp/internal/coordinator"
 )
 
-// callChecker wraps a backend. Its Start waits until all ranks have started a call and
-// compares the calls through the coordinator. Only if they are equal does the call run. It
+// callChecker wraps a backend. Its Start waits until all ranks have started a call, and
+// compares the calls through the coordinator. The calls run only if they are equal. callChecker
 // does not compare Send, Recv, or the calls within a Coalesce.
 type callChecker struct {
 	backend.Backend
 	control *coordinator.Group
-	ctx     context.Context // ends with Close
+	ctx     context.Context // ends when Close is called
 	cancel  context.CancelCauseFunc
-	seq     uint64 // number of the latest comparison; callers serialize the calls of Start
+	seq     uint64 // number of the latest comparison; Start needs no lock for it, because a group calls Start serially
 }
 
-// newCallChecker wraps a backend. All ranks of the group must wrap theirs.
+// newCallChecker wraps a backend. All ranks of the group must wrap their backends.
 func newCallChecker(be backend.Backend, cfg backend.Config) backend.Backend {
 	c := &callChecker{Backend: be, control: cfg.Control}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	return c
 }
 
-// Start compares the calls of all ranks, then starts this one.
+// Start compares the calls of all ranks, then starts this rank's call.
 func (c *callChecker) Start(call *backend.Call) (backend.Task, error) {
 	if call.Kind != backend.Send && call.Kind != backend.Recv {
 		if err := c.compare(call.Fingerprint().InJob(c.control.Members)); err != nil {
@@ -42,14 +42,14 @@ func (c *callChecker) Start(call *backend.Call) (backend.Task, error) {
 func (c *callChecker) compare(mine backend.Fingerprint) error {
 	c.seq++
 	if mine.Kind == backend.Group {
-		mine.Count = 0 // ranks may send and receive different numbers of elements
+		mine.Count = 0 // within a Coalesce, ranks may send and receive different numbers of elements
 	}
 	value, err := json.Marshal(mine)
 	if err != nil {
 		return err
 	}
 	values, err := c.control.Gather(c.ctx, fmt.Sprintf("call/%d", c.seq), value)
-	if f := c.control.Failure(); err != nil && f != nil { // the group has failed, for example by a deadline
+	if f := c.control.Failure(); err != nil && f != nil { // the group has failed, for example because a call's deadline passed
 		return backend.Cause(f)
 	}
 	if err != nil {
@@ -77,7 +77,7 @@ func (c *callChecker) Close(ctx context.Context) error {
 	return c.Backend.Close(ctx)
 }
 
-// Split makes the backend of a subgroup, whose calls are compared as well.
+// Split makes the backend of a subgroup, and wraps that backend in a callChecker as well.
 func (c *callChecker) Split(ctx context.Context, cfg backend.Config, members []int) (backend.Backend, error) {
 	be, err := c.Backend.Split(ctx, cfg, members)
 	if err != nil {

@@ -42,7 +42,7 @@ func (pg *ProcessGroup) start(call backend.Call) *Work {
 		w.err = backend.OfCall(pg.control, c, err)
 		w.entry.Ended(time.Now(), true)
 		pg.watchdog.ended(w, w.err)
-		if pg.control.Failure() == nil && !pg.closing.Load() { // the other ranks do not know of it yet
+		if pg.control.Failure() == nil && !pg.closing.Load() { // the other ranks do not know of the failure yet
 			pg.control.Fail(backend.Describe(w.err))
 		}
 		return w
@@ -51,9 +51,9 @@ func (pg *ProcessGroup) start(call backend.Call) *Work {
 	return w
 }
 
-// point returns an event for the work enqueued on the compute stream so far. The event
-// records a time only if the program asks for the times of calls: a time costs the stream
-// some microseconds.
+// point returns an event for the work enqueued on the compute stream so far. The event records
+// a time only if the program asks for the times of calls, because recording a time costs the
+// stream some microseconds.
 func (g *group) point() device.Event {
 	if g.timed.Load() {
 		return g.dev.Compute().Record()
@@ -115,7 +115,7 @@ func (pg *ProcessGroup) AllGatherUneven(dst, src device.Tensor, counts []int) *W
 }
 
 // ReduceScatter reduces src, of Size·c elements, over all ranks. Rank r gets the r-th c
-// elements of the result in dst, which may be this rank's part of src.
+// elements of the result in dst. dst may be this rank's part of src.
 func (pg *ProcessGroup) ReduceScatter(dst, src device.Tensor, op ReduceOp) *Work {
 	return pg.start(backend.Call{Kind: backend.ReduceScatter, Op: op, Dst: dst, Src: src})
 }
@@ -139,13 +139,13 @@ func (pg *ProcessGroup) AllToAll(dst, src device.Tensor) *Work {
 	return pg.start(backend.Call{Kind: backend.AllToAll, Dst: dst, Src: src})
 }
 
-// Barrier is done when all ranks have started it.
+// Barrier starts a barrier. Its Work is done when all ranks have called Barrier.
 func (pg *ProcessGroup) Barrier() *Work {
 	return pg.start(backend.Call{Kind: backend.Barrier})
 }
 
-// Send sends src to rank peer, which must call Recv for as many elements. It is done when
-// the program may change src again.
+// Send sends src to rank peer, which must call Recv for as many elements. The Work of Send is
+// done when the program may change src again.
 func (pg *ProcessGroup) Send(src device.Tensor, peer int) *Work {
 	return pg.start(backend.Call{Kind: backend.Send, Src: src, Root: peer})
 }
@@ -155,9 +155,9 @@ func (pg *ProcessGroup) Recv(dst device.Tensor, peer int) *Work {
 	return pg.start(backend.Call{Kind: backend.Recv, Dst: dst, Root: peer})
 }
 
-// Coalesce calls f with a view of the group, and starts all calls that f makes on that view
-// as one. The calls run in any order and end together. If one of them writes a tensor, no
-// other may read or write the same memory.
+// Coalesce calls f with a view of the group, and starts all calls that f makes on that view as
+// a single call. The calls run in any order and end together. If one of the calls writes a
+// tensor, no other of them may read or write the same memory.
 //
 // The program waits for the Work that Coalesce returns; waiting for the Work of a single call
 // is an error. The calls may have names and events of their own, but no timeouts. A PreMulSum
@@ -174,11 +174,11 @@ func (pg *ProcessGroup) Coalesce(f func(*ProcessGroup)) *Work {
 type batch struct {
 	calls    []*backend.Call
 	factor   *float64 // the factor of calls without a factor of their own
-	isClosed bool     // f has returned: a later call would change a call in flight
+	isClosed bool     // f of Coalesce has returned, so no more calls may be added
 }
 
-// factor returns the Factor for c: its own or, for a PreMulSum, that of its Coalesce. It
-// returns nil if there is none.
+// factor returns the Factor of call c: the one that With gave or, for a PreMulSum without one,
+// the Factor of the Coalesce that c belongs to. It returns nil if c has no Factor.
 func (pg *ProcessGroup) factor(c *backend.Call) *float64 {
 	if pg.opts.Factor == nil && pg.batch != nil && c.Kind.Reduces() && c.Op == PreMulSum {
 		return pg.batch.factor
@@ -186,10 +186,10 @@ func (pg *ProcessGroup) factor(c *backend.Call) *float64 {
 	return pg.opts.Factor
 }
 
-// errCoalesced is the error of waiting for a single call of a batch.
+// errCoalesced is the error of waiting for a single call of a Coalesce.
 var errCoalesced = errors.New("comm: a coalesced call has no end of its own: wait for the Work of Coalesce")
 
-// only returns t on rank root, and no tensor on the other ranks.
+// The function only returns t on rank root, and the zero Tensor on the other ranks.
 func (pg *ProcessGroup) only(root int, t device.Tensor) device.Tensor {
 	if pg.rank == root {
 		return t

@@ -14,9 +14,9 @@ import (
 	"github.com/goddp/goddp/store"
 )
 
-// openControl connects to the coordinator and joins the session of the n-th group that this
-// rank makes. It returns the coordinator's group of all ranks. golaunch hosts the
-// coordinator; under other launchers rank 0 does.
+// openControl connects to the coordinator and joins the session of this rank's n-th group. It
+// returns the coordinator's group of all ranks. golaunch hosts the coordinator; under other
+// launchers rank 0 hosts it.
 func openControl(ctx context.Context, o *Options, n int64, release *releases) (*coordinator.Group, error) {
 	w := o.World
 	var client *coordinator.Client
@@ -24,7 +24,7 @@ func openControl(ctx context.Context, o *Options, n int64, release *releases) (*
 	co := coordinator.ClientOptions{Options: coordinator.Options{Log: o.Log}, Size: w.Size, Host: "rank 0", HostRank: 0}
 	at, launched := coordinatorStore(o.Store, *w, n)
 	switch {
-	case !launched && w.Size == 1: // no other process has to reach it
+	case !launched && w.Size == 1: // no other process has to reach the coordinator
 		server := coordinator.NewServer(1, co.Options)
 		release.addClose(server.Close)
 		client, err = server.Local(0, co)
@@ -61,11 +61,11 @@ func openControl(ctx context.Context, o *Options, n int64, release *releases) (*
 }
 
 // leaveGrace bounds how long the rank that hosts the store and the coordinator waits for the
-// other ranks to leave. A rank that died never leaves.
+// other ranks to leave. The wait needs a bound, because a rank that died never leaves.
 const leaveGrace = 2 * time.Second
 
-// coordinatorStore returns the part of the job's store in which the address of the
-// coordinator of a rank's n-th group is published, and whether the launcher hosts the
+// coordinatorStore returns the part of the job's store that holds the address of the
+// coordinator for a rank's n-th group. launched says whether the launcher hosts that
 // coordinator.
 func coordinatorStore(kv store.Store, w World, n int64) (at store.Store, launched bool) {
 	if w.AgentStore && !w.anyStore() {
@@ -74,8 +74,8 @@ func coordinatorStore(kv store.Store, w World, n int64) (at store.Store, launche
 	return groupView(kv, w, n), false
 }
 
-// joinSession joins a session. The coordinator compares the settings that must be equal on
-// all ranks.
+// joinSession joins the coordinator's session of this rank's n-th group. The coordinator
+// compares the settings that must be equal on all ranks.
 func joinSession(ctx context.Context, client *coordinator.Client, o *Options, n int64) error {
 	options := []coordinator.Option{
 		{Name: "WORLD_SIZE", Value: strconv.Itoa(o.World.Size)},
@@ -95,10 +95,11 @@ func onOff(b bool) string {
 	return "off"
 }
 
-// rejectRival is called if another process has this process's rank. It joins the session, so
-// that the coordinator notices the second process of that rank and fails the first one, if
-// the first one is still joining: the other ranks cannot know which of the two they should
-// work with. rejectRival returns the error that names both processes.
+// rejectRival is called if another process already uses this process's rank. It tries to join
+// the session, so that the coordinator notices that two processes have the same rank. If the
+// other process is still joining, the coordinator makes the other process fail as well, because
+// the ranks cannot know which of the two processes belongs to the job. rejectRival returns the
+// error that names both processes.
 func rejectRival(ctx context.Context, kv *store.Client, w World, m *store.Member) error {
 	rival := kv.Rival()
 	ctx, cancel := context.WithTimeout(ctx, announceTime)
@@ -113,6 +114,6 @@ func rejectRival(ctx context.Context, kv *store.Client, w World, m *store.Member
 		return rival
 	}
 	defer client.Close()
-	client.Join(ctx, int(n), nil, false, nil) // must fail: the rank has joined before
+	client.Join(ctx, int(n), nil, false, nil) // must fail, because the other process has joined with this rank
 	return rival
 }

@@ -15,8 +15,8 @@ import (
 )
 
 // OpenDevice opens the device that Init would open with the same options. It is for programs
-// that use one device for several groups: the program gives it to Init in Options.Device, and
-// closes it after the last group.
+// that use one device for several groups. Such a program passes the device to Init in
+// Options.Device, and closes the device after the last group.
 func OpenDevice(opts *Options) (device.Device, error) {
 	o := opts.orDefaults()
 	w, err := o.world()
@@ -26,9 +26,9 @@ func OpenDevice(opts *Options) (device.Device, error) {
 	return openDevice(w, o.Log)
 }
 
-// openDevice opens the device for a local rank: the device that GODDP_DEVICE names ("cpu",
-// "cuda", "cuda:1"). If GODDP_DEVICE is not set, it opens the GPU of the local rank's number
-// or, on a host without GPUs, the CPU.
+// openDevice opens the device for a local rank. It is the device that GODDP_DEVICE names
+// ("cpu", "cuda", "cuda:1"). If GODDP_DEVICE is not set, it is the GPU whose number is the
+// local rank or, on a host without GPUs, the CPU.
 func openDevice(w World, log *slog.Logger) (device.Device, error) {
 	name := os.Getenv("GODDP_DEVICE")
 	kind, number, chosen := strings.Cut(name, ":")
@@ -66,8 +66,8 @@ func openDevice(w World, log *slog.Logger) (device.Device, error) {
 	return cuda.Open(ordinal, &cuda.Options{AllowTF32: tf32, TuneMatMul: tune, Log: log})
 }
 
-// openCPU opens the CPU. Only local rank 0 logs whether OpenBLAS was found, so that the log of a
-// host says so once.
+// openCPU opens the CPU. Only local rank 0 logs whether OpenBLAS was found, so that there is
+// one such log line for each host.
 func openCPU(w World, log *slog.Logger) (device.Device, error) {
 	if w.LocalRank != 0 {
 		log = slog.New(slog.DiscardHandler)

@@ -23,8 +23,8 @@
 // several steps of a batch job, need the same GODDP_JOB_ID.
 //
 // One case cannot be detected: two jobs without an id, of the same program, arguments and
-// size, at the same MASTER_ADDR and MASTER_PORT. If the ranks that join first complement
-// each other, they become one group. golaunch gives each job an id.
+// size, at the same MASTER_ADDR and MASTER_PORT. If the processes that join first happen to
+// have different ranks, they become one group. golaunch gives each job an id.
 //
 // If GODDP_TOKEN_FILE names a file with a secret, as under golaunch, both ends of every
 // connection prove that they know the secret. Without a secret, rank 0 does not host a store
@@ -61,10 +61,10 @@
 // one group for each model. Each group numbers its own calls. On the CPU the calls of
 // different groups run concurrently. On a GPU the groups share the device, and a call that
 // waits for its peers can keep the calls of another group from running. Therefore all ranks
-// must start the calls of all groups on a GPU in the same order. The same holds on any
-// device for a program that waits for one call before it starts the next. A single goroutine
-// that runs the same program on every rank keeps such an order. Several goroutines with a
-// group each do not.
+// must start the calls of all groups on a GPU in the same order. On any device, ranks that
+// wait for one call before they start the next must also start the calls of all groups in
+// the same order. If one goroutine of each rank runs the same program, the order is the same
+// on all ranks. If each group has a goroutine of its own, the order may differ.
 //
 // Unless the error mode is NoErrorHandling, a call that fails in one group breaks all groups
 // of that Init, on all ranks. [ProcessGroup.Abort] breaks one group and the groups split
@@ -84,8 +84,8 @@
 // After a call has failed, the group is broken: all its calls return the first cause, and
 // the program has to make a new group. The [ErrorMode] says what else happens. By default
 // the watchdog ends the process, unless the program closes the group within half a second.
-// Before, it calls the functions given to [ProcessGroup.OnShutdown]. With [BlockingWait] the
-// process lives on and may call Init again.
+// Before it ends the process, the watchdog calls the functions given to
+// [ProcessGroup.OnShutdown]. With [BlockingWait] the process goes on and may call Init again.
 //
 // Timeouts count only the time in which the process runs, so that a job survives being
 // suspended as a whole (SIGSTOP, a paused virtual machine). When a rank continues, it
@@ -94,15 +94,16 @@
 // suspensions. If one rank alone is suspended, its peers time out as usual.
 //
 // The latest calls of each rank are in its flight record. When a call fails, the rank writes
-// the record to a file. golaunch writes the records of processes that cannot. Further tools:
-// [Options].CheckCalls, or GODDP_DEBUG=DETAIL, compares the calls of all ranks before they
-// run; [ProcessGroup.MonitoredBarrier] names the ranks that are missing; GODDP_DEBUG=INFO
-// logs which rank the others wait for. docs/failures.md is the manual of all that.
+// the record to a file. golaunch writes the records of processes that can no longer write
+// their own. Further tools: [Options].CheckCalls, or GODDP_DEBUG=DETAIL, compares the calls
+// of all ranks before they run; [ProcessGroup.MonitoredBarrier] names the ranks that are
+// missing; GODDP_DEBUG=INFO logs which rank the others wait for. docs/failures.md is the
+// manual of these tools.
 //
 // A call that is wrong whatever the other ranks do (sizes, types or ranks that do not fit,
 // operands that overlap) panics with a [*UsageError]. The call gets no number, and nothing of
-// it is sent. The group breaks as by a call that fails: the calls of the other ranks fail at
-// once, with the same [*UsageError] as their cause.
+// it is sent. The group breaks as it does when a call fails: the calls of the other ranks
+// fail at once, with the same [*UsageError] as their cause.
 //
 // # Stop requests
 //
@@ -110,8 +111,8 @@
 // program asks for stop requests by [ProcessGroup.StopRequested]. Package ddp asks if the
 // training loop calls Model.Stopping, and has the ranks agree on a step. In a program
 // without package ddp, each rank puts the result of StopRequested into a tensor that the
-// ranks reduce in each step, by [Max] or in an element of its own, and reads the result on
-// the host:
+// ranks reduce in each step. The ranks may share an element, reduced by [Max], or each rank
+// may use an element of its own. Then each rank reads the reduced tensor on the host:
 //
 //	status[0] = float32(pg.StopRequested())
 //	... // AllReduce by Max
@@ -121,18 +122,18 @@
 //	}
 //
 // If the ranks do not agree within half of the launcher's shutdown timeout, the deadlines of
-// the calls in flight pass at once, so that the watchdog reports which rank they wait for.
-// Then the context ends.
+// the calls in flight pass at once, so that the watchdog reports which rank the calls wait
+// for. Then the context ends.
 //
 // # Ownership
 //
 // A group owns its backend. It owns its device and its store if Init made them. Close
-// releases them all. If a process ends without Close, its peers treat it as dead, even if
-// only their last call is still running. [Main] closes the groups that the program left
-// open.
+// releases what the group owns. If a process ends without Close, its peers treat it as dead,
+// even if only their last call is still running. [Main] closes the groups that the program
+// left open.
 //
 // The context given to Init bounds Init alone. Afterwards [ProcessGroup.Abort] ends a group.
-// A program that wants a context to end it writes
+// If the end of a context must end the group, the program writes
 //
 //	context.AfterFunc(ctx, func() { pg.Abort(context.Cause(ctx)) })
 //

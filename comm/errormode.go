@@ -24,23 +24,26 @@ const (
 	// If none is set, the mode is AsyncErrorHandling.
 	DefaultErrorMode = watchdog.Default
 	// AsyncErrorHandling (1 or 3 in the environment) ends the process, unless the program
-	// closes the group within half a second. The functions given to OnShutdown run before.
+	// closes the group within half a second. Before the process ends, the functions given to
+	// OnShutdown run.
 	AsyncErrorHandling = watchdog.Async
 	// CleanUpOnly (2 in the environment) does not end the process.
 	CleanUpOnly = watchdog.CleanUp
-	// NoErrorHandling (0 in the environment) only logs that a deadline has passed. The call
-	// goes on.
+	// NoErrorHandling (0 in the environment) does not fail a call whose deadline has passed. It
+	// only logs that the deadline has passed.
 	NoErrorHandling = watchdog.None
-	// BlockingWait makes Wait block until the call is done or has failed, also on a GPU. It
-	// does not end the process, which can close the group and call Init again.
+	// BlockingWait makes Wait block until the call is done or has failed, also on a GPU.
+	// BlockingWait does not end the process, so the program can close the group and call Init
+	// again.
 	BlockingWait = watchdog.Blocking
 )
 
-// DefaultHeartbeat is how long the watchdog may be stuck, unless the environment says
-// otherwise.
+// DefaultHeartbeat is how long the watchdog may make no progress, unless an environment
+// variable sets another time.
 const DefaultHeartbeat = 600 * time.Second
 
-// readEnv sets the options that the caller left to the environment.
+// readEnv sets the options that come from environment variables. It does not change an
+// ErrorMode that the caller has set.
 func (o *Options) readEnv() error {
 	var e env
 	o.monitoring = e.flag("ENABLE_MONITORING", true)
@@ -69,8 +72,9 @@ func (o *Options) readEnv() error {
 	return nil
 }
 
-// debugLevel reads GODDP_DEBUG, or TORCH_DISTRIBUTED_DEBUG. At INFO the group logs which
-// ranks hold the others up. At DETAIL it also compares the ranks' calls.
+// debugLevel reads GODDP_DEBUG or, if it is not set, TORCH_DISTRIBUTED_DEBUG. At INFO the group
+// logs which ranks make the other ranks wait. At DETAIL the group also compares the ranks'
+// calls.
 func (e *env) debugLevel() (info, detail bool) {
 	name, level, ok := setting("DEBUG", "GODDP_", "TORCH_DISTRIBUTED_")
 	switch strings.ToUpper(level) {
@@ -110,12 +114,12 @@ func (e *env) errorMode() ErrorMode {
 	return mode
 }
 
-// ncclNames are the prefixes of the variables that PyTorch's NCCL backend also reads, in
-// order of precedence.
+// ncclNames are the prefixes of the variables that PyTorch's NCCL backend has as well. An
+// earlier prefix takes precedence over a later one.
 var ncclNames = []string{"GODDP_", "TORCH_NCCL_", "NCCL_"}
 
-// setting reads an environment variable whose name may have several prefixes. The first
-// prefix for which the variable is set counts.
+// setting reads an environment variable whose name may have several prefixes. It uses the first
+// prefix for which the variable is set.
 func setting(suffix string, prefixes ...string) (name, value string, ok bool) {
 	for _, prefix := range prefixes {
 		if value, ok = os.LookupEnv(prefix + suffix); ok {
@@ -125,7 +129,8 @@ func setting(suffix string, prefixes ...string) (name, value string, ok bool) {
 	return "", "", false
 }
 
-// flag reads a setting that is on or off. It returns fallback if the setting is missing.
+// flag reads an environment variable that means on or off. It returns fallback if the variable
+// is not set.
 func (e *env) flag(suffix string, fallback bool) bool {
 	var names []string
 	for _, prefix := range ncclNames {

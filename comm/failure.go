@@ -28,8 +28,8 @@ const (
 	leaveTime    = 500 * time.Millisecond // time in which the program may close the group before the watchdog ends the process
 )
 
-// DefaultShutdownTimeout bounds the functions given to OnShutdown, unless Options say
-// otherwise.
+// DefaultShutdownTimeout bounds the functions given to OnShutdown if Options.ShutdownTimeout is
+// 0.
 const DefaultShutdownTimeout = 10 * time.Second
 
 // handle gives an event to the core and carries out the core's actions.
@@ -58,9 +58,9 @@ func (d *watchdogLoop) handle(e event) {
 	}
 }
 
-// listen waits until the coordinator has decided what broke all groups, and then notifies
-// loop. Before it does, it waits a moment for a call of this rank to fail with that cause,
-// because the error of a call says more.
+// listen waits until the coordinator has decided which failure broke the groups. Then listen
+// waits up to breakTime for a call of this rank to fail, because the error of a call says more
+// than the decided failure. At last listen notifies loop.
 func (d *watchdogLoop) listen(root *group) {
 	select {
 	case <-root.control.Failed():
@@ -75,8 +75,8 @@ func (d *watchdogLoop) listen(root *group) {
 	d.broke(root)
 }
 
-// reason returns why a group broke: the error of a failed call of this rank, else the failure
-// that the coordinator decided.
+// reason returns why group g broke. It is the error of a failed call of this rank or, if no
+// call failed, the failure that the coordinator has decided on.
 func (d *watchdogLoop) reason(g *group) error {
 	if err := g.failure.Load(); err != nil {
 		return *err
@@ -90,8 +90,8 @@ func (d *watchdogLoop) reason(g *group) error {
 	return backend.Cause(decided)
 }
 
-// logEvent logs an overdue call or a failure. The line about an overdue call begins as PyTorch's
-// line does, so that people who search for PyTorch's find it.
+// logEvent logs an overdue call or a failure. The line about an overdue call begins as
+// PyTorch's line does, so that a search for PyTorch's line finds this one.
 func (d *watchdogLoop) logEvent(e event) {
 	rank := d.world.Rank
 	if w := e.call; w != nil {
@@ -116,8 +116,9 @@ func (d *watchdogLoop) errorFile() error {
 	return writeErrorFile(d.failure.Error(), "", causedBy(&CallError{Rank: d.world.Rank, Err: d.failure}))
 }
 
-// awaited returns the ranks of the job that this rank's overdue call waited for, if that call
-// is the failure that was decided.
+// awaited returns the ranks that this rank's overdue call waited for, by their numbers in the
+// job. It returns nil if the coordinator has decided on another failure than this rank's
+// timeout.
 func (d *watchdogLoop) awaited() []int {
 	var late *TimeoutError
 	if d.reportedFinding() == nil || !errors.As(d.failure, &late) {
@@ -126,8 +127,9 @@ func (d *watchdogLoop) awaited() []int {
 	return late.Waiting
 }
 
-// bounded runs f in a goroutine and waits for it, but no longer than limit: f may wait for a
-// disk or a driver that does not answer. It logs the error of f, or that f is not done.
+// bounded runs f in a goroutine and waits until f has returned, but no longer than limit,
+// because f may wait for a disk or a driver that does not answer. bounded logs the error of f,
+// or that f has not returned in time.
 func (d *watchdogLoop) bounded(limit time.Duration, what string, f func() error) {
 	ended := make(chan error, 1)
 	go func() { ended <- f() }()
@@ -195,8 +197,8 @@ func (d *watchdogLoop) end() {
 	}
 }
 
-// stuck handles a watchdog that has made no progress for the heartbeat: it writes the flight
-// record and ends the process.
+// stuck is called when the watchdog has made no progress for the time d.heartbeat. It writes
+// the flight record and, if monitoring is on, ends the process.
 func (d *watchdogLoop) stuck() {
 	text := fmt.Sprintf("the watchdog got stuck for %v without making progress", d.heartbeat)
 	d.logf(slog.LevelError, "[Rank %d] %s", d.world.Rank, text)
@@ -206,14 +208,14 @@ func (d *watchdogLoop) stuck() {
 	}
 }
 
-// pytorch describes a call as PyTorch's log lines do.
+// pytorch returns a description of the call in the format of PyTorch's log lines.
 func (w *Work) pytorch() string {
 	c := &w.call
 	return fmt.Sprintf("Work(SeqNum=%d, OpType=%s, NumelIn=%d, NumelOut=%d, Timeout(ms)=%d)",
 		c.Seq, strings.ToUpper(c.Kind.String()), c.Src.Len(), c.Dst.Len(), c.Timeout.Milliseconds())
 }
 
-// since says in words whether a call runs, and since when.
+// since says in words whether the call runs, and since when.
 func (w *Work) since() string {
 	waited := time.Duration(w.running.Load())
 	if waited == 0 {

@@ -29,7 +29,7 @@ type ProcessGroup struct {
 
 // group is the state that all views of one process group share.
 type group struct {
-	name        string // equal on all its ranks
+	name        string // the same on all ranks of the group
 	record      *flight.Group
 	stragglers  *stragglers // nil if stragglers are not reported
 	rank, size  int
@@ -49,26 +49,26 @@ type group struct {
 	seq     uint64   // number of the latest collective
 	sends   []uint64 // number of the latest Send to each rank
 	recvs   []uint64 // number of the latest Recv from each rank
-	splits  int      // how often Split was called
+	splits  int      // number of calls of Split
 
 	main      *mainRun // the run of Main that the group was made in; nil outside Main
-	stop      *stopper // one per process; one per rank if the ranks are goroutines
+	stop      *stopper // the stop requests of this rank
 	watchdog  *watchdogLoop
-	closing   atomic.Bool           // Close was called: later failures are the program's own doing
+	closing   atomic.Bool           // Close was called: the watchdog ignores later failures
 	aborted   atomic.Bool           // Abort was called
 	failure   atomic.Pointer[error] // the first failure of a call
-	reported  atomic.Bool           // some method has returned a failure to the program
-	abandoned sync.WaitGroup        // calls on staged memory whose callers no longer wait
+	reported  atomic.Bool           // a method of the group or of a Work has returned a failure to the program
+	abandoned sync.WaitGroup        // goroutines that wait for calls on staged memory, because the callers no longer wait
 	parent    *ProcessGroup         // the group that this one was split from; nil for the group of Init
 	childMu   sync.Mutex
-	children  []*ProcessGroup // the groups split from this one that are open
+	children  []*ProcessGroup // the open groups that were split from this one
 
 	closeOnce sync.Once
 	closeErr  error
 	release   releases
 }
 
-// ErrNoGroup is the error of functions that need a process group and are given nil.
+// ErrNoGroup is the error of a function that needs a process group and is given nil.
 var ErrNoGroup = errors.New("no process group: comm.Init makes one, also where there is one process")
 
 // CallOptions are options of a single call; see [ProcessGroup.With].
@@ -81,8 +81,8 @@ type CallOptions struct {
 	// give different factors, such as their shares of a batch. A factor of 0 removes a
 	// rank's elements from the sum, provided that they are finite.
 	Factor *float64
-	// After is the event at which the call's data is ready. nil means: when the device's
-	// compute stream has finished the work enqueued so far.
+	// After is the event at which the call's data is ready. nil means that the data is ready
+	// when the device's compute stream has finished the work that was enqueued before the call.
 	After device.Event
 }
 
@@ -107,7 +107,7 @@ func (pg *ProcessGroup) Device() device.Device { return pg.dev }
 // group use that part.
 func (pg *ProcessGroup) Store() store.Store { return pg.store }
 
-// Timeout returns the timeout of calls that have none of their own.
+// Timeout returns the timeout of calls that have no timeout of their own.
 func (pg *ProcessGroup) Timeout() time.Duration { return pg.timeout }
 
 // ErrorMode returns how the group handles a failed call.
@@ -139,10 +139,10 @@ func (pg *ProcessGroup) Failed() bool {
 	return pg.aborted.Load() || pg.failure.Load() != nil || pg.control.Failure() != nil
 }
 
-// OnShutdown registers f, which the watchdog calls before it ends the process because a
-// call failed. The watchdog ends processes in the mode AsyncErrorHandling alone. cause is
-// the failure. f must return before ctx ends. Other goroutines still run, so f must not
-// rely on state that one of them may be changing.
+// OnShutdown registers f. If a call has failed, the watchdog calls f before it ends the
+// process. The watchdog ends processes in the mode AsyncErrorHandling alone. cause is the
+// failure. f must return before ctx ends. Other goroutines still run while f runs, so f must
+// not rely on state that another goroutine may be changing.
 func (pg *ProcessGroup) OnShutdown(f func(ctx context.Context, cause error)) {
 	pg.watchdog.onShutdown(f)
 }
@@ -183,12 +183,12 @@ func (g *group) removeChild(child *group) {
 const closeGrace = 10 * time.Second
 
 // Close waits a bounded time for pending calls, closes the groups split from this one, and
-// releases the group's resources. Calls made after Close return ErrClosed. A second Close
-// does nothing and returns the same error.
+// releases the group's resources. Calls made after Close return ErrClosed. A second Close does
+// nothing and returns the same error.
 //
-// Close returns an error if calls did not end in time, or if a call failed and no method
-// ever returned a failure of this group to the program. Such a failure is also logged. An
-// example is a Recv that no Send matches and the program does not wait for.
+// Close returns an error if calls did not end in time. Close also returns, and logs, the
+// failure of a call if no method has returned a failure of this group to the program before. An
+// example is a Recv for which the program does not wait and which no Send matches.
 func (pg *ProcessGroup) Close() error {
 	pg.closeOnce.Do(func() {
 		pg.closing.Store(true)

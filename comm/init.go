@@ -25,18 +25,18 @@ type Options struct {
 	// World is this process's place in the job. nil means the result of WorldFromEnv. A
 	// LocalSize of 0 means Size.
 	World *World
-	// Store is the job's store. nil means the store at the world's master address, which
-	// the launcher or else rank 0 hosts.
+	// Store is the job's store. nil means the store at the World's MasterAddr and MasterPort,
+	// which the launcher or rank 0 hosts.
 	Store store.Store
 	// Device is the device that the group's tensors live on. nil means the device that
-	// GODDP_DEVICE names or, if it is not set, the GPU of the local rank's number or, on a
-	// host without GPUs, the CPU.
+	// GODDP_DEVICE names. If GODDP_DEVICE is not set, nil means the GPU whose number is the
+	// local rank or, on a host without GPUs, the CPU.
 	Device device.Device
-	// Timeout bounds the making of the group, and every call that has no timeout of its
-	// own. 0 means DefaultTimeout.
+	// Timeout bounds Init, Split, and every call that has no timeout of its own. 0 means
+	// DefaultTimeout.
 	Timeout time.Duration
-	// ErrorMode says what happens when a call fails. DefaultErrorMode means that the
-	// environment decides.
+	// ErrorMode says what happens when a call fails. DefaultErrorMode means that environment
+	// variables decide.
 	ErrorMode ErrorMode
 	// CheckCalls makes every collective wait for all ranks and compare their calls before
 	// it runs. If the calls differ, the error holds the calls of all ranks. The comparison
@@ -54,15 +54,15 @@ type Options struct {
 
 	wrapBackend func(backend.Backend) backend.Backend // wraps the group's backend; nil means no wrapper
 
-	// The fields that readEnv sets.
-	heartbeat        time.Duration // how long the watchdog may be stuck
-	monitoring       bool          // whether the process ends if the watchdog is stuck
-	reportStragglers bool          // whether to log which ranks hold the others up
+	// readEnv sets the fields from heartbeat to dumps.
+	heartbeat        time.Duration // how long the watchdog may make no progress
+	monitoring       bool          // whether the process ends if the watchdog makes no progress
+	reportStragglers bool          // whether to log which ranks make the other ranks wait
 	flight           flight.Settings
 	dumps            func() (string, error) // returns the folder of flight records; nil if none are written
 
 	member store.Member   // this process's identity in the job
-	exit   func(code int) // os.Exit, except in tests
+	exit   func(code int) // ends the process: os.Exit, except in tests
 }
 
 func (o *Options) orDefaults() Options {
@@ -88,22 +88,23 @@ func (o *Options) orDefaults() Options {
 	return d
 }
 
-// Init joins the job's process group. It returns when all ranks have joined. The error is
-// an [*AbsentError] if some ranks did not join in time.
+// Init joins the job's process group. It returns when all ranks have joined. The error is an
+// [*AbsentError] if some ranks did not join in time.
 //
 // ctx bounds Init alone, as with [net.Dialer]. After Init has returned, the end of ctx does
-// nothing to the group; [ProcessGroup.Abort] ends a group early. A group that Init makes
-// within [Main], with the context of Main or one derived from it, is aborted when the
-// context of Main ends, by a signal for example.
+// nothing to the group; [ProcessGroup.Abort] ends a group early. A group that Init makes within
+// [Main], with the context of Main or one derived from it, is aborted when the context of Main
+// ends, by a signal for example.
 //
 // If the group's device is a GPU, Init locks the calling goroutine to its thread, as by
-// [runtime.LockOSThread]. Close does not unlock it. On the thread that made the previous
-// call, the driver's data for the next call is still in the caches. In return every wait on
-// a channel takes an extra switch of threads. Set Options.NoLockOSThread, or call Init from
-// another goroutine, to keep the goroutine unlocked. On the CPU Init never locks it.
+// [runtime.LockOSThread]. Close does not unlock it. The lock makes the calls of the GPU's
+// driver faster: on the thread of the previous call, the driver's data is still in the caches.
+// The price is one more switch of threads in every wait on a channel. Set
+// Options.NoLockOSThread, or call Init from another goroutine, to keep the goroutine unlocked.
+// On the CPU Init never locks the goroutine.
 //
-// A process may call Init again after Close, if all ranks do so equally often. After an
-// Init that failed, it may do so only if Init failed on all ranks.
+// A process may call Init again after Close, if all ranks do so equally often. After an Init
+// that failed, it may do so only if Init failed on all ranks.
 func Init(ctx context.Context, opts *Options) (*ProcessGroup, error) {
 	o := opts.orDefaults()
 	if err := o.readEnv(); err != nil {
@@ -148,9 +149,9 @@ func (o *Options) world() (World, error) {
 // retryPause is the pause before joinWithRetry connects to the job's store again.
 const retryPause = 20 * time.Millisecond
 
-// joinWithRetry joins within the timeout. A store that rank 0 hosts may still be the one of
-// an earlier group that is being closed. If the connection to it is lost, joinWithRetry
-// tries again, until the store of the new group is there.
+// joinWithRetry calls join, for at most o.Timeout. If rank 0 hosts the store, this rank may
+// first connect to the store of an earlier group, which rank 0 is closing. When that store
+// ends, joinWithRetry calls join again, until rank 0 hosts the store of the new group.
 func joinWithRetry(ctx context.Context, o Options) (*ProcessGroup, error) {
 	ctx, cancel := awake.WithTimeoutCause(ctx, o.Timeout, fmt.Errorf("%w after %v", ErrTimeout, o.Timeout))
 	defer cancel()
@@ -167,15 +168,15 @@ func joinWithRetry(ctx context.Context, o Options) (*ProcessGroup, error) {
 	}
 }
 
-// join makes the group of all ranks, bounded by ctx. If it fails, it releases everything
-// that it has made.
+// join makes the group of all ranks, bounded by ctx. If join fails, it releases everything that
+// it has made.
 func join(ctx context.Context, o Options) (_ *ProcessGroup, err error) {
 	w := *o.World
 	var release releases
 	defer func() {
 		if err != nil {
-			// Release without ctx, which may have ended: the coordinator, which this rank
-			// may host, must still tell the other ranks the cause.
+			// ctx may have ended. If this rank hosts the coordinator, the coordinator must
+			// still tell the other ranks the cause.
 			release.run(context.WithoutCancel(ctx))
 		}
 	}()
@@ -191,9 +192,9 @@ func join(ctx context.Context, o Options) (_ *ProcessGroup, err error) {
 			return nil, err
 		}
 	}
-	// The n-th group of this process joins the n-th groups of the other processes. The
-	// number keeps its keys apart from those of earlier groups, and of an earlier process
-	// that had this rank.
+	// n counts the groups of this rank. The n-th groups of all ranks form one group. The
+	// keys of the group contain n, so they differ from the keys of earlier groups and of an
+	// earlier process with this rank.
 	n, err := o.Store.Add(ctx, groupsKey(w), 1)
 	if err != nil {
 		return nil, err
@@ -215,7 +216,8 @@ func join(ctx context.Context, o Options) (_ *ProcessGroup, err error) {
 	return pg, nil
 }
 
-// groupsKey is the store's key of the counter of the groups that a rank has begun to join.
+// groupsKey returns the key of the store at which a rank counts the groups that it has begun to
+// join.
 func groupsKey(w World) string { return fmt.Sprintf("goddp/%d/groups/%d", w.Generation, w.Rank) }
 
 // groupView returns the part of the job's store that belongs to the n-th group.
@@ -231,7 +233,7 @@ func newGroup(m *mainRun, name string, w World, cfg backend.Config, view store.S
 		timeout: cfg.Timeout, log: cfg.Log, control: cfg.Control, sends: make([]uint64, cfg.Size), recvs: make([]uint64, cfg.Size), main: m, stop: m.stopper(),
 	}}
 	d.add(pg.group)
-	pg.release.addClose(func() error { pg.abandoned.Wait(); return nil }) // runs after the backend's Close, which ends those calls
+	pg.release.addClose(func() error { pg.abandoned.Wait(); return nil }) // runs after the backend's Close, which ends the abandoned calls
 	pg.release.add(pg.backend.Close)
 	if m != nil {
 		stop := context.AfterFunc(m.ctx, func() { pg.Abort(context.Cause(m.ctx)) })

@@ -15,17 +15,17 @@ import (
 	"github.com/goddp/goddp/internal/flight/analyze"
 )
 
-// A rank answers an inquiry with at most latest of its calls. All ranks together answer with
-// about latestOfAll calls.
+// In its answer to an inquiry, a rank sends its most recent calls. It sends at most `latest`
+// calls, and fewer in a large job, so that all ranks together send about latestOfAll calls.
 const (
 	latest      = 64
 	latestOfAll = 1 << 14
 )
 
-// inquire is called when the deadline of a call has passed. It asks all ranks what they are
-// doing and finds the ranks that caused the delay. Then it has the coordinator decide that
-// the timeout is the failure. If the coordinator decides another failure meanwhile, that one
-// counts.
+// inquire is called when the deadline of call w has passed. It asks all ranks what they are
+// doing and finds the ranks that caused the delay. Then it asks the coordinator to make the
+// timeout the cause on all ranks. If the coordinator has already chosen another failure as the
+// cause, the other failure stays the cause.
 func (d *watchdogLoop) inquire(w *Work) {
 	g := w.group
 	late := &backend.TimeoutError{After: d.allowed(w), State: w.progress(), Waiting: d.waits(w)}
@@ -49,7 +49,7 @@ func (d *watchdogLoop) inquire(w *Work) {
 	d.mu.Lock()
 	d.finding = found
 	d.mu.Unlock()
-	for range 2 { // another rank may have asked first and be suspended since: the second Decide replaces its report
+	for range 2 { // another rank may have inquired first and then been suspended: the second Decide replaces the report of that rank
 		g.control.Decide(describe())
 		select {
 		case <-g.control.Failed():
@@ -67,14 +67,15 @@ func (d *watchdogLoop) inquire(w *Work) {
 	g.control.Abandon(describe())
 }
 
-// finding is the result of this rank's inquiry, in words.
+// finding is the result of this rank's inquiry about an overdue call. group is the group of
+// that call, and text describes the flight records of the ranks.
 type finding struct {
 	group *group
 	text  string
 }
 
-// reportedFinding returns the finding of this rank, if the failure that was decided is the one
-// that this rank reported; else nil.
+// reportedFinding returns this rank's finding if the coordinator has chosen the failure that
+// this rank reported as the cause. Else it returns nil.
 func (d *watchdogLoop) reportedFinding() *finding {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -87,9 +88,10 @@ func (d *watchdogLoop) reportedFinding() *finding {
 	return d.finding
 }
 
-// diagnose finds the ranks that a call really waits for and sets late.Waiting and
-// late.Diagnosis. The rank that the backend waits for may be a neighbor that itself waits for
-// another rank. diagnose returns a report of the ranks' flight records, in words.
+// diagnose finds the ranks that the overdue call w really waits for, and sets late.Waiting and
+// late.Diagnosis. The backend may name a neighbor that itself waits for another rank, so
+// diagnose also uses the other ranks' answers. It returns a text that describes the ranks'
+// flight records.
 func (d *watchdogLoop) diagnose(w *Work, late *backend.TimeoutError, answers map[int][]byte) string {
 	var dumps []*flight.Dump
 	if mine := d.dump(); mine != nil {
@@ -125,7 +127,7 @@ func (d *watchdogLoop) diagnose(w *Work, late *backend.TimeoutError, answers map
 	return report.String()
 }
 
-// culprits returns the ranks of the job that the others wait for, as the flight records show.
+// culprits returns the ranks that the report blames for the wait, by their numbers in the job.
 func culprits(report *analyze.Report) (ranks []int) {
 	for _, f := range report.Findings {
 		switch f.Kind {
@@ -137,10 +139,11 @@ func culprits(report *analyze.Report) (ranks []int) {
 	return slices.Compact(ranks)
 }
 
-// follow starts at the ranks in waits, which this rank waits for, and goes on to the ranks that
-// those wait for, and so on. It returns the reached ranks that have not answered. If all have
-// answered, it returns those that wait for nobody; if there are none of these, it returns
-// waits. answers maps each rank that answered to the ranks that it waits for.
+// follow finds the ranks at the ends of chains of waits. The chains begin with the ranks in
+// waits, which this rank waits for. answers[r] holds the ranks that rank r waits for; it is
+// missing if rank r did not answer. follow returns the ranks on the chains that did not answer.
+// If all of them answered, follow returns the ranks on the chains that wait for nobody. If
+// every rank waits for another one, follow returns waits.
 func follow(rank int, waits []int, answers map[int][]int) []int {
 	var silent, idle []int
 	seen := map[int]bool{rank: true}
@@ -170,8 +173,8 @@ func follow(rank int, waits []int, answers map[int][]int) []int {
 	return waits
 }
 
-// absent returns the members of a call's group, as numbered in the job, that have not started
-// the call, according to the dumps. A member without a dump counts as one of them.
+// absent returns the members of the call's group that have not started the call according to
+// the dumps, by their numbers in the job. A member without a dump counts as absent.
 func absent(w *Work, dumps []*flight.Dump) (ranks []int) {
 	if len(dumps) == 0 || w.call.Seq == 0 {
 		return nil
@@ -192,14 +195,15 @@ func absent(w *Work, dumps []*flight.Dump) (ranks []int) {
 	return ranks
 }
 
-// account is a rank's answer to an inquiry: its flight record with its latest calls, and the
-// ranks that its running calls wait for.
+// account is a rank's answer to an inquiry. Dump is its flight record, reduced to its latest
+// calls. Waits are the ranks that its calls in flight wait for.
 type account struct {
 	Dump  json.RawMessage `json:",omitempty"`
 	Waits []int           `json:",omitempty"`
 }
 
-// answer returns this rank's account, encoded.
+// answer returns this rank's account, encoded. The coordinator's client calls it when another
+// rank inquires.
 func (d *watchdogLoop) answer(*coordinator.Failure) []byte {
 	a := account{Waits: d.waits()}
 	if dump := d.dump(); dump != nil {
@@ -208,7 +212,8 @@ func (d *watchdogLoop) answer(*coordinator.Failure) []byte {
 	return mustMarshal(a)
 }
 
-// dump returns the flight record with this rank's latest calls; nil if the rank keeps none.
+// dump returns this rank's flight record, reduced to its latest calls. It returns nil if the
+// rank keeps no flight record.
 func (d *watchdogLoop) dump() *flight.Dump {
 	dump := d.recorder.Dump()
 	if dump != nil {
@@ -221,7 +226,7 @@ func (d *watchdogLoop) dump() *flight.Dump {
 func mustMarshal(v any) []byte {
 	b, err := json.Marshal(v)
 	if err != nil {
-		panic(fmt.Errorf("comm: what this rank does: %w", err)) // plain data
+		panic(fmt.Errorf("comm: what this rank does: %w", err)) // cannot happen: v is plain data
 	}
 	return b
 }
@@ -229,8 +234,8 @@ func mustMarshal(v any) []byte {
 // maxAccount is the largest size of an encoded account, in bytes.
 const maxAccount = 1 << 20
 
-// decodeAccount decodes the answer of a rank in a job of this size. The answer of a rank that
-// has left is empty.
+// decodeAccount decodes the answer of the given rank in a job of `size` ranks. It accepts an
+// empty answer, which is the answer of a rank that has left the job.
 func decodeAccount(value []byte, rank, size int) (a account, dump *flight.Dump, err error) {
 	if len(value) == 0 {
 		return a, nil, nil
@@ -283,8 +288,8 @@ func (d *watchdogLoop) waits(works ...*Work) []int {
 	}
 }
 
-// hasTask reports whether the backend has been given the call. While the ranks' calls are
-// compared, the call has no task yet.
+// hasTask reports whether the backend has been given the call. The backend has not been given
+// the call while a callChecker compares the ranks' calls.
 func (w *Work) hasTask() bool {
 	if !w.group.startMu.TryLock() {
 		return false
@@ -293,7 +298,7 @@ func (w *Work) hasTask() bool {
 	return w.task != nil
 }
 
-// awaitsAll reports whether a call waits for all ranks of its group to start it.
+// awaitsAll reports whether the call may be waiting for other ranks of its group to start it.
 func (w *Work) awaitsAll() bool {
 	k := w.call.Kind
 	return k != backend.Send && k != backend.Recv && (!w.hasTask() || w.progress() == Running)

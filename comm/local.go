@@ -13,13 +13,13 @@ import (
 )
 
 // Local makes the n process groups of a job whose ranks are goroutines of this process. The
-// goroutine that is rank r uses group r. Each group has a device of its own. The ranks
-// exchange Go memory through channels, so the race detector sees accesses of all ranks, and
-// the clock of a testing/synctest bubble drives the deadlines.
+// goroutine that is rank r uses group r. Each group has a device of its own. The ranks exchange
+// Go memory through channels, so the race detector sees accesses of all ranks. Within a
+// testing/synctest bubble, the bubble's clock drives the deadlines.
 //
-// Local ignores World, Store and Device of opts, and treats AsyncErrorHandling as
-// CleanUpOnly: no rank ends the process or writes its flight record to a file. The caller
-// must close every group.
+// Local ignores World, Store and Device of opts, and treats AsyncErrorHandling as CleanUpOnly:
+// no rank ends the process or writes its flight record to a file. The caller must close every
+// group.
 func Local(n int, opts *Options) ([]*ProcessGroup, error) {
 	o := opts.orDefaults()
 	if err := o.readEnv(); err != nil {

@@ -20,19 +20,20 @@ import (
 	"github.com/goddp/goddp/internal/stopfile"
 )
 
-// Main is the main function of a worker: it runs train and ends the process. SIGINT and
-// SIGTERM end train's context, and with it the groups that train has made. A second signal
-// ends the process as it would without Main. In a program that asks for stop requests
-// ([ProcessGroup.StopRequested], [github.com/goddp/goddp/ddp.Model.Stopping]) the first
-// signal is a request. The context then ends at the next signal, or when half of the
-// launcher's shutdown timeout has passed.
+// Main is the main function of a worker process: it runs train and ends the process. SIGINT and
+// SIGTERM end train's context, and with it the groups that train has made. A second signal ends
+// the process as it would without Main. In a program that asks for stop requests
+// ([ProcessGroup.StopRequested], [github.com/goddp/goddp/ddp.Model.Stopping]) the first signal
+// is only a request. The context then ends at the next signal, or when half of the launcher's
+// shutdown timeout has passed.
 //
-// If train returns nil, Main closes the groups that train made with this context and left
-// open: the other ranks may still be in their last call. An error of that counts as train's.
+// If train returns nil, Main closes the groups that train made with this context and left open,
+// because the other ranks may still be in their last call. If closing a group fails, Main acts
+// as if train had returned that error.
 //
 // The exit code is 0 if train returns nil and 1 if it returns an error. It is 128 plus the
-// signal's number if train returns an error after a signal ended its context, or nil after
-// the ranks agreed to stop. An error, or a panic on train's goroutine, is also written to
+// signal's number if train returns an error after a signal ended its context, or nil after the
+// ranks agreed to stop. Main also writes an error of train, or a panic on train's goroutine, to
 // the file that TORCHELASTIC_ERROR_FILE names, for the launcher's report.
 func Main(train func(context.Context) error) { os.Exit(run(train)) }
 
@@ -76,23 +77,24 @@ func run(train func(context.Context) error) int {
 
 // mainRun is one run of Main: its context, its stop requests and its groups.
 type mainRun struct {
-	ctx  context.Context // ends by a signal, and when train has returned
+	ctx  context.Context // ends when a signal ends the run, and when train has returned
 	stop *stopper
 
 	mu     sync.Mutex
-	groups []*ProcessGroup // made with Main's context and not closed, oldest first
+	groups []*ProcessGroup // the open groups that were made with Main's context, oldest first
 }
 
 type mainRunKey struct{}
 
-// mainRunOf returns the run of Main whose context ctx is, or is derived from; nil outside Main.
+// mainRunOf returns the run of Main that ctx belongs to. ctx may be Main's context or derived
+// from Main's context. mainRunOf returns nil outside Main.
 func mainRunOf(ctx context.Context) *mainRun {
 	m, _ := ctx.Value(mainRunKey{}).(*mainRun)
 	return m
 }
 
-// stopper returns the stop requests of the run or, outside Main, new ones that no signal
-// reaches.
+// stopper returns the stopper of the run. Outside Main, m is nil, and stopper returns a new
+// stopper, which receives no signals.
 func (m *mainRun) stopper() *stopper {
 	if m == nil {
 		return &stopper{}
@@ -103,8 +105,8 @@ func (m *mainRun) stopper() *stopper {
 // hasEnded reports whether Main's context has ended.
 func (m *mainRun) hasEnded() bool { return m != nil && m.ctx.Err() != nil }
 
-// handleSignals acts on the process's signals. It returns when done is closed, or when it
-// has ended Main's context by cancel.
+// handleSignals acts on the process's signals. It returns when done is closed, or after it has
+// called cancel to end Main's context.
 func (m *mainRun) handleSignals(signals chan os.Signal, done <-chan struct{}, cancel context.CancelCauseFunc) {
 	start := time.Now()
 	var sig os.Signal
@@ -120,7 +122,7 @@ func (m *mainRun) handleSignals(signals chan os.Signal, done <-chan struct{}, ca
 		}
 	}()
 	limit := stopfile.Timeout() / 2
-	var late time.Duration // the time that the ranks had to agree, if they did not agree in it
+	var late time.Duration // how long the ranks had to agree to stop, if they did not agree in that time; else 0
 	for {
 		e := stopEvent{kind: stopLate}
 		select {
@@ -134,13 +136,14 @@ func (m *mainRun) handleSignals(signals chan os.Signal, done <-chan struct{}, ca
 		}
 		switch m.stop.step(e) {
 		case stopWait:
-			if m.stop.file == "" { // with a launcher, the launcher prints this
+			if m.stop.file == "" { // under golaunch, the launcher prints this line
 				fmt.Fprintf(os.Stderr, "%v: waiting up to %v for all ranks to finish the step; again to abort\n", sig, limit)
 			}
 			arm(limit)
 		case stopExpire:
-			// The deadlines pass, so that the watchdogs of the waiting ranks find out which
-			// rank they wait for. A rank that waits for none may end by itself meanwhile.
+			// Expire the deadlines, so that the watchdogs of the waiting ranks find out which
+			// rank they wait for. A rank that waits for no other rank may end by itself
+			// meanwhile.
 			late = limit
 			m.expireDeadlines()
 			arm(reasonTime)
@@ -152,12 +155,12 @@ func (m *mainRun) handleSignals(signals chan os.Signal, done <-chan struct{}, ca
 	}
 }
 
-// panicked returns the part of a stack, in the format of debug.Stack, that is below the
-// latest call of panic.
+// panicked takes a stack in the format of debug.Stack. It returns the part of the stack below
+// the latest call of panic: the functions that were running when the program panicked.
 func panicked(stack string) string {
 	head, rest, _ := strings.Cut(stack, "\n")
 	if i := strings.Index(rest, "\npanic("); i >= 0 {
-		lines := strings.SplitAfterN(rest[i+1:], "\n", 3) // the call of panic, and its file and line
+		lines := strings.SplitAfterN(rest[i+1:], "\n", 3) // lines 0 and 1 are the call of panic, and its file and line
 		rest = lines[len(lines)-1]
 	}
 	return head + "\n" + rest
@@ -166,8 +169,8 @@ func panicked(stack string) string {
 // SignalError is the cause of a context that a signal ended.
 type SignalError struct {
 	Signal os.Signal
-	// After is not 0 if the signal was a stop request and this rank did not finish its step
-	// within that time.
+	// If the signal was a stop request and this rank did not finish its step in time, After is
+	// how long the rank had to finish it. Else After is 0.
 	After time.Duration
 }
 
@@ -179,7 +182,7 @@ func (e *SignalError) Error() string {
 	return text
 }
 
-// add has Main close pg after train has returned, unless the program closes it before.
+// add makes Main close pg after train has returned, unless the program has closed pg before.
 func (m *mainRun) add(pg *ProcessGroup) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -192,8 +195,8 @@ func (m *mainRun) add(pg *ProcessGroup) {
 	})
 }
 
-// closeGroups closes the open groups, oldest first. Close of a group also closes the groups
-// split from it.
+// closeGroups closes the open groups, oldest first. When it closes a group, it also closes the
+// groups that were split from that group.
 func (m *mainRun) closeGroups() error {
 	var errs []error
 	for pg := m.takeOldest(); pg != nil; pg = m.takeOldest() {
@@ -213,8 +216,8 @@ func (m *mainRun) expireDeadlines() {
 	}
 }
 
-// takeOldest removes the oldest open group from the list and returns it, or nil if there is
-// none.
+// takeOldest removes the oldest open group from m.groups and returns that group, or nil if no
+// group is open.
 func (m *mainRun) takeOldest() *ProcessGroup {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -242,7 +245,7 @@ func causedBy(err error) *int {
 	}
 	var origin *int
 	switch {
-	case errors.As(err, &join): // before the others: a rank lost since may have waited for the one that could not join
+	case errors.As(err, &join): // checked first: if another rank was lost later, it may have waited for the rank that could not join
 		origin = &join.Rank
 	case errors.As(err, &lost):
 		origin = &lost.Peer
@@ -257,16 +260,17 @@ func causedBy(err error) *int {
 	return origin
 }
 
-// report writes the error file. If that fails, it prints why to the standard error.
+// report writes the error file. If it cannot write the file, it prints the reason to the
+// standard error.
 func report(message, stack string, culprit *int) {
 	if err := writeErrorFile(message, stack, culprit); err != nil {
 		fmt.Fprintf(os.Stderr, "writing the error file: %v\n", err)
 	}
 }
 
-// writeErrorFile writes a failure to the file that the launcher named, in torchelastic's
-// format. It writes nothing if the launcher named none. culprit is the rank whose failure
-// caused this one, or nil if the failure originated on this rank.
+// writeErrorFile writes a failure to the file that TORCHELASTIC_ERROR_FILE names, in
+// torchelastic's format. It writes nothing if the variable is not set. culprit is the rank that
+// caused the failure, or nil if the failure originated on this rank.
 func writeErrorFile(message, stack string, culprit *int) error {
 	path := os.Getenv("TORCHELASTIC_ERROR_FILE")
 	if path == "" {
@@ -281,7 +285,7 @@ func writeErrorFile(message, stack string, culprit *int) error {
 	if err != nil {
 		return err
 	}
-	// Written atomically: Main and the watchdog may both write the file, and one of them
-	// may end the process while the other writes.
+	// Write the file atomically, because Main and the watchdog may both write it, and one of
+	// them may end the process while the other is writing.
 	return atomicfile.WriteBytes(path, 0o644, content)
 }

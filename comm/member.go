@@ -24,15 +24,15 @@ func (w World) member() (m store.Member, err error) {
 	return m, nil
 }
 
-// anyStore reports whether the store may be one without goddp's handshake, such as the store
-// that torchrun hosts.
+// anyStore reports whether the job's store may lack goddp's handshake, as the store of torchrun
+// does.
 func (w World) anyStore() bool {
 	return w.AgentStore && os.Getenv(handshake.StoreVar) != w.masterAddr()
 }
 
 // checkExposure returns an error if rank 0 will refuse to host the store, because other hosts
-// can reach it and it has no secret. The other ranks call it rather than wait for the store
-// in vain.
+// could reach the store and the job has no secret. The other ranks call checkExposure, so that
+// they fail at once rather than wait for the store.
 func checkExposure(ctx context.Context, w World, m *store.Member) error {
 	if m.Secret != nil || m.Insecure {
 		return nil
@@ -49,8 +49,8 @@ func checkExposure(ctx context.Context, w World, m *store.Member) error {
 	return fmt.Errorf("store %s: %w", w.masterAddr(), store.ErrExposed)
 }
 
-// warnOpenStore logs, once a job, that its store serves everybody and that its ranks have no
-// secret by which to recognise each other.
+// warnOpenStore logs a warning, on rank 0 alone, if the job's store serves every client and the
+// job has no secret by which its ranks could recognise each other.
 func warnOpenStore(w World, client *store.Client, m *store.Member, log *slog.Logger) {
 	if w.Rank == 0 && client.IsPyTorchStore() && m.Secret == nil && !m.Insecure {
 		log.Warn("the launcher's store serves anybody who reaches it, and the key by which the ranks recognise each other is in it: "+

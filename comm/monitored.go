@@ -25,13 +25,13 @@ func (e *BarrierError) Error() string {
 // Is makes errors.Is(err, ErrTimeout) hold.
 func (e *BarrierError) Is(target error) bool { return target == ErrTimeout }
 
-// MonitoredBarrier returns when all ranks of the group have called it. If some have not when
-// the timeout has passed, it returns a [*BarrierError] that names them.
+// MonitoredBarrier returns when all ranks of the group have called it. If some ranks have not
+// called it when the timeout has passed, it returns a [*BarrierError] that names these ranks.
 //
-// The barrier uses the coordinator rather than the backend. A program can call it before a
-// collective that hangs, to find the missing rank. A timeout does not break the group, and the
-// barrier does not wait for the device. After an error, the ranks may have called
-// MonitoredBarrier a different number of times, so that the next calls do not match.
+// The barrier uses the coordinator rather than the backend. A program can call MonitoredBarrier
+// before a collective that hangs, to find the missing rank. A timeout does not break the group,
+// and the barrier does not wait for the device. After an error, some ranks may have called
+// MonitoredBarrier more often than others. Then their next calls do not match.
 func (pg *ProcessGroup) MonitoredBarrier(ctx context.Context) error {
 	timeout := cmp.Or(pg.opts.Timeout, pg.timeout)
 	key := fmt.Sprintf("barrier/%d", pg.control.Count("barrier"))
@@ -52,6 +52,6 @@ func (pg *ProcessGroup) MonitoredBarrier(ctx context.Context) error {
 	return nil
 }
 
-// errBarrier is the cause of the barrier's own deadline, as opposed to the end of the caller's
-// context.
+// errBarrier is the cause of a context that ends because the timeout of a MonitoredBarrier has
+// passed. It distinguishes the timeout from the end of the caller's context.
 var errBarrier = errors.New("the barrier's time is over")

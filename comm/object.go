@@ -12,9 +12,9 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// BroadcastObject sets *v of all ranks to *v of rank root. The value may be of any type that
-// encoding/gob can encode, such as a configuration. A value that cannot be encoded, or takes
-// more than 1 GiB, is an error on every rank.
+// BroadcastObject copies *v of rank root to *v of all ranks. The value may be of any type that
+// encoding/gob can encode, such as a configuration. If the value cannot be encoded, or takes
+// more than 1 GiB encoded, BroadcastObject returns an error on every rank.
 func BroadcastObject[T any](ctx context.Context, pg *ProcessGroup, v *T, root int) error {
 	var data []byte
 	var unfit error
@@ -35,7 +35,7 @@ func BroadcastObject[T any](ctx context.Context, pg *ProcessGroup, v *T, root in
 	if data, err = st.take(ctx); err != nil || pg.rank == root {
 		return err
 	}
-	var got T // decodes into a new value, because gob does not change fields that are zero in its input
+	var got T // a new value, because gob skips fields that are zero in its input: *v would keep its old values of these fields
 	if err := decode(data, &got); err != nil {
 		return fmt.Errorf("rank %d: BroadcastObject from rank %d: %w", pg.rank, root, err)
 	}
@@ -43,8 +43,9 @@ func BroadcastObject[T any](ctx context.Context, pg *ProcessGroup, v *T, root in
 	return nil
 }
 
-// AllGatherObject returns the values of all ranks, by rank, on every rank. A value that cannot
-// be encoded, or takes more than 1 GiB, is an error on every rank.
+// AllGatherObject returns the values of all ranks, by rank, on every rank. If the value of any
+// rank cannot be encoded, or takes more than 1 GiB encoded, AllGatherObject returns an error on
+// every rank.
 func AllGatherObject[T any](ctx context.Context, pg *ProcessGroup, v T) ([]T, error) {
 	data, unfit := encode(&v)
 	counts, err := objectSizes(ctx, pg, data, unfit)
@@ -66,8 +67,8 @@ func AllGatherObject[T any](ctx context.Context, pg *ProcessGroup, v T) ([]T, er
 }
 
 // AllGatherInts returns the integers of all ranks, by rank, on every rank. All ranks must give
-// the same number of integers, at least one. It takes a single collective, AllGatherObject
-// two.
+// the same number of integers, at least one. AllGatherInts takes one collective;
+// AllGatherObject takes two.
 func AllGatherInts(ctx context.Context, pg *ProcessGroup, v []int64) ([][]int64, error) {
 	all, err := pg.exchange(ctx, v)
 	if err != nil {
@@ -87,9 +88,9 @@ func GatherObject[T any](ctx context.Context, pg *ProcessGroup, v T, root int) (
 }
 
 // Agree makes all ranks succeed or fail together. All ranks must call it, each with its own
-// error or nil. If all errors are nil, Agree returns nil on every rank. Else it returns, on
-// every rank, an error that names each rank with an error, and that error's text. The returned
-// error wraps met if met is not nil.
+// error or nil. If all ranks give nil, Agree returns nil on every rank. Else it returns an
+// error on every rank. That error lists the ranks that gave an error, with the texts of their
+// errors. On a rank that gave an error, the returned error also wraps met.
 func Agree(ctx context.Context, pg *ProcessGroup, met error) error {
 	var text string
 	var mine int64
@@ -101,7 +102,7 @@ func Agree(ctx context.Context, pg *ProcessGroup, met error) error {
 		return errors.Join(met, err)
 	}
 	if !slices.ContainsFunc(failed, func(f []int64) bool { return f[0] != 0 }) {
-		return nil // the usual case takes one collective
+		return nil // without an error on any rank, Agree takes a single collective
 	}
 	texts, err := AllGatherObject(ctx, pg, text)
 	if err != nil {
@@ -123,8 +124,8 @@ func Agree(ctx context.Context, pg *ProcessGroup, met error) error {
 }
 
 // objectSizes returns the sizes in bytes of all ranks' encoded objects, on every rank. unfit is
-// the error of encoding this rank's object. If any rank has such an error, objectSizes returns
-// an error on every rank.
+// the error of encoding this rank's object, or nil. If any rank could not encode its object, or
+// an object is larger than maxObject, objectSizes returns an error on every rank.
 func objectSizes(ctx context.Context, pg *ProcessGroup, data []byte, unfit error) ([]int, error) {
 	mine := int64(len(data))
 	if unfit != nil {
@@ -150,8 +151,8 @@ func objectSizes(ctx context.Context, pg *ProcessGroup, data []byte, unfit error
 	return sizes, nil
 }
 
-// maxObject is the largest size of an encoded object, in bytes. It is checked before memory is
-// allocated.
+// maxObject is the largest size of an encoded object, in bytes. The ranks check the sizes
+// before they allocate memory for the objects.
 const maxObject = 1 << 30
 
 func encode(v any) ([]byte, error) {

@@ -17,8 +17,8 @@ import (
 	"github.com/goddp/goddp/store"
 )
 
-// connect makes the backend for the group's device: NCCL for a GPU, else the host backend. If
-// checks is set, it wraps the backend in a callChecker.
+// connect makes the backend for the device of the group: NCCL for a GPU, else the host backend.
+// If `checks` is set, connect wraps the backend in a callChecker.
 func connect(ctx context.Context, w World, cfg backend.Config, m store.Member, checks bool) (backend.Backend, error) {
 	var be backend.Backend
 	var err error
@@ -41,7 +41,7 @@ func connect(ctx context.Context, w World, cfg backend.Config, m store.Member, c
 	return newCallChecker(be, cfg), nil
 }
 
-// isGPU reports whether a device is a GPU, which NCCL supports.
+// isGPU reports whether dev is a GPU that NCCL can use.
 func isGPU(dev device.Device) bool {
 	_, ok := dev.(interface{ Context() uintptr })
 	return ok
@@ -69,15 +69,16 @@ func hostOptions(w World, m store.Member) (*host.Options, error) {
 	return o, nil
 }
 
-// namesLoopback reports whether an address is "localhost" or a loopback address, which says
-// that the whole job is on one machine.
+// namesLoopback reports whether addr is "localhost" or a loopback address. If the address of
+// the master is one of them, the whole job is on one machine.
 func namesLoopback(addr string) bool {
 	ip := net.ParseIP(addr)
 	return addr == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// openStore connects to the job's store. If the launcher does not host the store, rank 0 does.
-// It appends the functions that release what it opened to release.
+// openStore connects to the job's store. If the launcher does not host the store, rank 0 hosts
+// it. openStore appends to `release` the functions that close the store's connection and
+// server.
 func openStore(ctx context.Context, w World, m *store.Member, log *slog.Logger, release *releases) (store.Store, error) {
 	if w.Size == 1 && !w.AgentStore {
 		s := store.NewLocal()

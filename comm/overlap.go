@@ -9,8 +9,8 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// extent is the range of addresses that an operand occupies: [lo, hi). Host and GPU addresses
-// never coincide, so one comparison serves all devices.
+// extent is the range of addresses [lo, hi) that an operand occupies. Host addresses and GPU
+// addresses never coincide, so extents of all devices can be compared.
 type extent struct{ lo, hi uintptr }
 
 func extentOf(t *device.Tensor) extent {
@@ -23,8 +23,8 @@ func (e extent) overlaps(o extent) bool { return max(e.lo, o.lo) < min(e.hi, o.h
 
 func (e extent) String() string { return fmt.Sprintf("[%#x, %#x)", e.lo, e.hi) }
 
-// slot returns this rank's part of e. e must be the operand of c that has a part for each
-// rank.
+// slot returns this rank's part of e, the addresses of an operand of call c. The operand must
+// have one part for each rank.
 func (pg *ProcessGroup) slot(e extent, c *backend.Call) extent {
 	if c.Counts == nil {
 		part := (e.hi - e.lo) / uintptr(pg.size)
@@ -38,11 +38,11 @@ func (pg *ProcessGroup) slot(e extent, c *backend.Call) extent {
 	return extent{e.lo + uintptr(at*size), e.lo + uintptr((at+c.Counts[pg.rank])*size)}
 }
 
-// validateOverlap rejects a call whose dst and src share memory, except in the way that NCCL
+// validateOverlap rejects call c if its dst and src share memory, except in the way that NCCL
 // defines for the call's kind. The caller must have validated that both tensors are given and
 // that their lengths match.
 func (pg *ProcessGroup) validateOverlap(c *backend.Call) {
-	if c.Kind == backend.AllReduce || c.Kind == backend.Broadcast { // dst and src are one tensor
+	if c.Kind == backend.AllReduce || c.Kind == backend.Broadcast { // for these kinds dst and src are the same tensor
 		return
 	}
 	dst, src := extentOf(&c.Dst), extentOf(&c.Src)
@@ -67,17 +67,17 @@ func (pg *ProcessGroup) validateOverlap(c *backend.Call) {
 	}
 }
 
-// access is memory that one call of a Coalesce reads or writes. Two accesses of the same call
-// have no byte in common.
+// access is a range of memory that one call of a Coalesce reads or writes. Two accesses of the
+// same call never overlap.
 type access struct {
 	extent
 	writes bool
 	call   *backend.Call
 }
 
-// validateCoalesced rejects a Coalesce if one of its calls writes memory that another one
-// reads or writes, because the calls run in any order. Each single call must have passed
-// validateOverlap.
+// validateCoalesced rejects a Coalesce if one of its calls writes memory that another of its
+// calls reads or writes, because the calls run in any order. The caller must have passed each
+// of the calls to validateOverlap.
 func (pg *ProcessGroup) validateCoalesced(group *backend.Call) {
 	all := make([]access, 0, 2*len(group.Calls))
 	add := func(e extent, writes bool, c *backend.Call) {
@@ -88,14 +88,14 @@ func (pg *ProcessGroup) validateCoalesced(group *backend.Call) {
 	for _, c := range group.Calls {
 		dst, src := extentOf(&c.Dst), extentOf(&c.Src)
 		add(dst, true, c)
-		if dst.overlaps(src) { // the call works in place; it only reads the parts of src outside dst
+		if dst.overlaps(src) { // the call works in place: besides dst, it reads only the parts of src outside dst
 			add(extent{src.lo, dst.lo}, false, c)
 			src.lo = dst.hi
 		}
 		add(src, false, c)
 	}
 	slices.SortFunc(all, func(a, b access) int { return cmp.Compare(a.lo, b.lo) })
-	var reached, written access // the access, and the write, that reach furthest in memory so far
+	var reached, written access // of all accesses so far, and of all writes so far: the one with the highest end address
 	for _, a := range all {
 		before := written
 		if a.writes {

@@ -7,7 +7,7 @@ import (
 	"github.com/goddp/goddp/internal/flight"
 )
 
-// identity returns the identity that this process's flight record bears.
+// identity returns the identity that this process's flight record contains.
 func (w World) identity() flight.Identity {
 	return flight.Identity{
 		Rank: w.Rank, WorldSize: w.Size, LocalRank: w.LocalRank, Generation: w.Generation,
@@ -15,8 +15,8 @@ func (w World) identity() flight.Identity {
 	}
 }
 
-// record writes this rank's flight record to a file, together with the reason and the ranks
-// of the job that a call waited for.
+// record writes this rank's flight record to a file. The record contains the reason for writing
+// it, and `awaited`, the ranks of the job that a call waited for.
 func (d *watchdogLoop) record(reason string, awaited ...int) error {
 	d.recorder.Reason(reason, awaited...)
 	dump := d.recorder.Dump()

@@ -12,13 +12,13 @@ import (
 	"github.com/goddp/goddp/store"
 )
 
-// Split divides the group into subgroups. All ranks must call it. The ranks that give the
-// same color form a new group, in which they are ordered by key, then by their rank in this
-// group. A rank that gives a negative color joins no group and gets nil.
+// Split divides the group into subgroups. All ranks must call it. The ranks that give the same
+// color form a new group, in which they are ordered by key, then by their rank in this group. A
+// rank that gives a negative color joins no group and gets nil.
 //
-// The new group uses the device and the store of this one. Closing this group closes it,
-// unless the program closes it before. The error is an [*AbsentError] if some ranks did not
-// call Split in time.
+// The new group uses the device and the store of this group. Close of this group also closes
+// the new group, unless the program has closed the new group before. The error is an
+// [*AbsentError] if some ranks did not call Split in time.
 func (pg *ProcessGroup) Split(ctx context.Context, color, key int) (*ProcessGroup, error) {
 	pg.startMu.Lock()
 	pg.splits++
@@ -58,8 +58,8 @@ func (pg *ProcessGroup) Split(ctx context.Context, color, key int) (*ProcessGrou
 	return sub, nil
 }
 
-// makeSplit makes the backend of a subgroup. ranks are its members' numbers in the job,
-// members their numbers in this group.
+// makeSplit makes the backend of a subgroup. ranks holds the numbers of the subgroup's members
+// in the job. members holds the numbers of the same members in this group.
 func (pg *ProcessGroup) makeSplit(ctx context.Context, name string, ranks []int, cfg *backend.Config, members []int) (backend.Backend, error) {
 	making, cancel := awake.WithTimeoutCause(ctx, pg.timeout, fmt.Errorf("%w after %v", ErrTimeout, pg.timeout))
 	defer cancel()

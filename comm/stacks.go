@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// maxStacks is the largest stack dump that stacks takes, in bytes.
+// maxStacks is the size in bytes of the largest stack dump. The rest of a longer dump is lost.
 const maxStacks = 1 << 20
 
 // stacks returns the stacks of the program's goroutines. It omits the goroutines that this
@@ -23,8 +23,9 @@ func stacks() string {
 	return strings.Join(program, "\n\n") + "\n"
 }
 
-// firstFunction returns the line of a goroutine's stack that names its first function. It
-// skips the functions of package sync, which WaitGroup.Go adds.
+// firstFunction returns the line of a goroutine's stack that names the function in which the
+// goroutine began. It skips functions of package sync, because the goroutines of WaitGroup.Go
+// begin in package sync.
 func firstFunction(stack string) (f string) {
 	for line := range strings.Lines(stack) {
 		switch {

@@ -7,8 +7,8 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// exchange gathers every rank's integers on all ranks. Element r of the result holds those of
-// rank r.
+// exchange gathers every rank's integers on all ranks. Element r of the result holds the
+// integers of rank r.
 func (pg *ProcessGroup) exchange(ctx context.Context, mine []int64) ([][]int64, error) {
 	counts := make([]int, pg.size)
 	for r := range counts {
@@ -47,8 +47,8 @@ func gather(ctx context.Context, pg *ProcessGroup, dt device.DType, mine []byte,
 	return all.take(ctx)
 }
 
-// finish waits for a call on staged memory. If the call fails, finish frees the memory. If ctx
-// ends before the call, a goroutine frees the memory when the call has ended.
+// finish waits for a call that uses staged memory. If the call fails, finish frees the memory.
+// If ctx ends before the call ends, a goroutine frees the memory when the call has ended.
 func (pg *ProcessGroup) finish(ctx context.Context, w *Work, used ...staged) error {
 	err := w.Sync(ctx)
 	if err == nil {
@@ -70,13 +70,13 @@ func (pg *ProcessGroup) finish(ctx context.Context, w *Work, used ...staged) err
 	return err
 }
 
-// staged is device memory through which small host values are sent and received.
+// staged is device memory for a collective that sends or receives small values of the host.
 type staged struct {
 	dev device.Device
 	t   device.Tensor
 }
 
-// stage allocates n elements of type dt. If data is not nil, stage copies it to them.
+// stage allocates n elements of type dt. If data is not nil, stage copies data to the elements.
 func stage(dev device.Device, dt device.DType, n int, data []byte) (staged, error) {
 	buf, err := dev.Alloc(n * dt.Size())
 	if err != nil {
@@ -92,7 +92,7 @@ func stage(dev device.Device, dt device.DType, n int, data []byte) (staged, erro
 	return s, nil
 }
 
-// take copies the elements to the host and frees them.
+// take copies the elements to the host and frees the device memory.
 func (s staged) take(ctx context.Context) ([]byte, error) {
 	defer s.free()
 	data := make([]byte, s.t.Bytes())

@@ -12,22 +12,22 @@ import (
 	"github.com/goddp/goddp/internal/stopfile"
 )
 
-// StopRequested returns the signal by which this process was asked to stop, SIGINT or
-// SIGTERM, and 0 if it was not asked. From the first call of StopRequested on, the first
-// signal no longer ends the context that [Main] gave the program: the program calls
-// StopRequested in each step and stops by itself. The context still ends at a second
-// signal, or if the program does not call AcceptStop within half of the launcher's
-// shutdown timeout.
+// StopRequested returns the signal, SIGINT or SIGTERM, that has asked this process to stop. It
+// returns 0 if no signal has. From the first call of StopRequested on, the first signal no
+// longer ends the context that [Main] gave the program: the program calls StopRequested in each
+// step and stops by itself. The context still ends at a second signal, or if the program does
+// not call AcceptStop within half of the launcher's shutdown timeout.
 //
-// The ranks of a job may be asked at different times, and some of them not at all.
-// [github.com/goddp/goddp/ddp.Model.Stopping] has the ranks agree on a step at no cost. A
-// program without it reduces the ranks' results of StopRequested by [Max], together with
-// something that it reduces in each step anyway, and gives the maximum to AcceptStop.
+// The signals may reach the ranks of a job at different times, and may not reach some ranks at
+// all. [github.com/goddp/goddp/ddp.Model.Stopping] has the ranks agree on a step at no cost. A
+// program that does not use Model.Stopping reduces the ranks' results of StopRequested by
+// [Max], together with something that it reduces in each step anyway, and gives the maximum to
+// AcceptStop.
 func (pg *ProcessGroup) StopRequested() syscall.Signal { return pg.stop.requestedSignal() }
 
-// RequestStop asks this process to stop as SIGTERM would, but without a time limit. It is
-// for programs that learn in another way that they have to stop, such as by a signal that
-// a batch system sends some minutes before.
+// RequestStop asks this process to stop as SIGTERM would, but without a time limit. It is for
+// programs that do not learn from SIGINT or SIGTERM that they have to stop. For example, a
+// batch system may send another signal some minutes before the job must end.
 func (pg *ProcessGroup) RequestStop() { pg.stop.requestStop() }
 
 // AcceptStop says that all ranks have agreed to stop because of signal sig. The program
@@ -41,7 +41,7 @@ type stopCore struct {
 	isPolled  bool           // the program calls StopRequested
 	requested syscall.Signal // the signal for which the program must stop; 0 if none
 	received  syscall.Signal // the first signal that arrived; 0 if none
-	at        time.Duration  // when received arrived
+	at        time.Duration  // when the first signal arrived
 	accepted  syscall.Signal // the signal for which all ranks agreed to stop; 0 if none
 	isExpired bool           // the ranks did not agree in time
 	hasEnded  bool           // the program's context has ended
@@ -50,19 +50,19 @@ type stopCore struct {
 // stopEvent is an input of stopCore.
 type stopEvent struct {
 	kind   stopEventKind
-	signal syscall.Signal // the signal, for stopSignal and stopAccept
-	abort  bool           // for stopSignal: the launcher ends the program rather than asks it to stop
-	at     time.Duration  // for stopSignal: the time since the process started
+	signal syscall.Signal // the signal, if kind is stopSignal or stopAccept
+	abort  bool           // if kind is stopSignal: whether the launcher ends the program rather than asks it to stop
+	at     time.Duration  // if kind is stopSignal: when the signal arrived, since the start of the process
 }
 
 type stopEventKind uint8
 
 const (
 	stopPoll    stopEventKind = iota // the program called StopRequested
-	stopSignal                       // a signal came
+	stopSignal                       // a signal arrived
 	stopRequest                      // the program called RequestStop
 	stopAccept                       // the program called AcceptStop
-	stopLate                         // the timer fired that stopWait or stopExpire armed
+	stopLate                         // the timer fired; the actions stopWait and stopExpire arm it
 )
 
 type stopAction uint8
@@ -71,15 +71,16 @@ const (
 	stopNothing stopAction = iota
 	stopNotify             // tell the launcher that the program polls for stop requests
 	stopWait               // arm the timer for half of the shutdown timeout
-	stopExpire             // let the deadlines of calls in flight pass, and arm the timer for the watchdog's answer
+	stopExpire             // make the deadlines of the calls in flight pass, and arm the timer for the time that the watchdog needs to find the cause
 	stopEnd                // end the program's context
 )
 
-// sameSignal is how long after the first signal further signals count as the same one. A
-// batch system may signal both a worker and its launcher, which passes the signal on.
+// A signal that arrives within sameSignal after the first signal counts as the same signal. A
+// batch system may signal both a worker and its launcher, and the launcher passes the signal on
+// to the worker.
 const sameSignal = time.Second
 
-// step takes an event and returns the action to carry out.
+// step takes an event and returns the action that the caller must carry out.
 func (c *stopCore) step(e stopEvent) stopAction {
 	switch e.kind {
 	case stopPoll:
@@ -124,15 +125,15 @@ func (c *stopCore) step(e stopEvent) stopAction {
 
 // stopper holds the stop requests of a process.
 type stopper struct {
-	request  atomic.Int32 // the signal that requests a stop, 0 for none; each step of the program reads it
-	isPolled atomic.Bool  // the launcher was told that the program polls
+	request  atomic.Int32 // the signal that requests a stop, or 0; StopRequested reads it
+	isPolled atomic.Bool  // this process has told the launcher that the program calls StopRequested
 
 	mu   sync.Mutex
 	core stopCore
-	file string // the file by which this process notifies the launcher; "": without a launcher of goddp's
+	file string // the file through which this process notifies golaunch; "" without golaunch
 }
 
-// step gives the core an event and returns the action to carry out.
+// step gives an event to the core and returns the action that the caller must carry out.
 func (s *stopper) step(e stopEvent) stopAction {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,8 +144,8 @@ func (s *stopper) step(e stopEvent) stopAction {
 	return a
 }
 
-// requestedSignal returns the signal that requests a stop, or 0. The first call tells the
-// launcher that the program polls.
+// requestedSignal returns the signal that requests a stop, or 0. Its first call tells the
+// launcher that the program polls for stop requests.
 func (s *stopper) requestedSignal() syscall.Signal {
 	if !s.isPolled.Load() && s.step(stopEvent{kind: stopPoll}) == stopNotify {
 		s.writeState(stopfile.Heeded)
@@ -157,21 +158,24 @@ func (s *stopper) requestStop() { s.step(stopEvent{kind: stopRequest}) }
 
 func (s *stopper) accept(sig syscall.Signal) { s.step(stopEvent{kind: stopAccept, signal: sig}) }
 
-// acceptedSignal returns the signal that all ranks agreed to stop for, 0 if they did not.
+// acceptedSignal returns the signal for which all ranks agreed to stop, or 0 if they did not
+// agree to stop.
 func (s *stopper) acceptedSignal() syscall.Signal {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.core.accepted
 }
 
-// aborts reports whether a signal that comes now ends the program rather than asks it to
-// stop. The launcher says so by removing the file in which this process said that it polls.
+// aborts reports whether a signal that arrives now ends the program rather than asks it to
+// stop. golaunch announces such a signal: it removes the file in which this process told
+// golaunch that the program polls for stop requests.
 func (s *stopper) aborts() bool {
 	return s.isPolled.Load() && s.file != "" && stopfile.Read(s.file) == stopfile.Unheeded
 }
 
-// writeState notifies the launcher through the file. A failure is only printed: the
-// launcher then treats the program as one that does not poll.
+// writeState tells golaunch a state of this process through the file. If it cannot write the
+// file, it only prints the error. golaunch then treats the program as one that does not poll
+// for stop requests.
 func (s *stopper) writeState(state stopfile.State) {
 	if err := state.Write(s.file); err != nil {
 		fmt.Fprintf(os.Stderr, "telling the launcher of stop requests: %v\n", err)

@@ -11,27 +11,28 @@ import (
 	"time"
 )
 
-// stragglerWindow is the number of collectives that are evaluated together.
+// stragglerWindow is the number of consecutive collectives that form a window. The ranks
+// compare their durations once per window.
 const stragglerWindow = 256
 
 // stragglers finds the rank that the other ranks of a group wait for. All ranks leave a
-// collective at about the same time, so the rank with the shortest time in it joined last.
-// Every rank posts its times in the collectives of a window to the coordinator, and rank 0
-// compares them. Durations are compared rather than clock times, because the clocks of hosts
-// differ.
+// collective at about the same time, so the rank that spent the shortest time in a collective
+// joined it last. Each rank measures how long every collective runs. After each window of
+// stragglerWindow collectives, every rank posts these durations to the coordinator, and rank 0
+// compares them. The ranks do not compare clock times, because the clocks of hosts differ.
 type stragglers struct {
 	group *group
-	took  [2 * stragglerWindow]atomic.Int64 // times in the latest collectives: one window is filled while the one before is published
-	full  atomic.Uint64                     // number of windows that are complete
+	took  [2 * stragglerWindow]atomic.Int64 // durations of the latest collectives: one window is filled while the previous window is published
+	full  atomic.Uint64                     // number of complete windows
 
-	published uint64 // the latest window that was published; used by the watchdog's loop alone
+	published uint64 // number of the latest published window; only the watchdog's loop uses it
 
-	// Only rank 0 uses these. The watchdog's mu guards them.
-	total  []time.Duration // by rank: how long the rank made the other ranks wait
-	judged int             // number of collectives counted
+	// Only rank 0 uses total and judged. The watchdog's mu guards them.
+	total  []time.Duration // total[r] is how long rank r made the other ranks wait
+	judged int             // number of collectives that total covers
 }
 
-// note records how long a collective ran on this rank.
+// note records how long collective number seq ran on this rank.
 func (l *stragglers) note(seq uint64, took time.Duration) {
 	l.took[(seq-1)%uint64(len(l.took))].Store(int64(took))
 	if seq%stragglerWindow == 0 {
@@ -40,8 +41,9 @@ func (l *stragglers) note(seq uint64, took time.Duration) {
 	}
 }
 
-// publish posts the latest complete window to the coordinator, unless it was posted before. On
-// rank 0 it then evaluates the window before, which all ranks have posted by now.
+// publish posts the durations of the latest complete window to the coordinator, unless this
+// rank has posted them before. Rank 0 then judges the previous window, because all ranks should
+// have posted that window by now.
 func (l *stragglers) publish(d *watchdogLoop) {
 	window := l.full.Load()
 	if window == l.published {
@@ -64,11 +66,12 @@ func (l *stragglers) publish(d *watchdogLoop) {
 	})
 }
 
-// stragglerKey returns the coordinator's key of a window. There are two keys, so a window
-// replaces the last but one.
+// stragglerKey returns the key under which the ranks post a window to the coordinator. The
+// windows alternate between two keys, so window n replaces window n-2.
 func stragglerKey(window uint64) string { return fmt.Sprintf("straggler/%d", window%2) }
 
-// judge compares the ranks' times in a window and logs the rank that held the others up.
+// judge compares the ranks' durations in a window, logs the rank that made the other ranks wait
+// longest, and adds the result to total.
 func (l *stragglers) judge(d *watchdogLoop, window uint64) {
 	ctx, cancel := context.WithTimeout(d.ctx, announceTime)
 	defer cancel()
@@ -96,9 +99,11 @@ func (l *stragglers) judge(d *watchdogLoop, window uint64) {
 	l.judged += stragglerWindow
 }
 
-// compareStragglers returns, for each rank, how long the others waited for that rank alone, and
-// how often it joined last. took holds, for each rank, its times in the collectives of a window,
-// in eight bytes each.
+// compareStragglers evaluates one window. took[r] holds how long rank r spent in each
+// collective of the window, in eight bytes per collective. The rank with the shortest time in a
+// collective joined that collective last. It held up the other ranks for the difference between
+// the shortest and the second-shortest time. compareStragglers returns for each rank the sum of
+// these differences, and the number of collectives that the rank joined last.
 func compareStragglers(took [][]byte) (held []time.Duration, last []int) {
 	held, last = make([]time.Duration, len(took)), make([]int, len(took))
 	for i := 0; i < len(took[0]); i += 8 {
@@ -117,8 +122,8 @@ func compareStragglers(took [][]byte) (held []time.Duration, last []int) {
 	return held, last
 }
 
-// report logs the slowest rank of the whole life of the group. It is called when the watchdog's
-// loop has ended.
+// report logs the rank that made the other ranks wait longest in the whole life of the group.
+// It is called after the watchdog's loop has ended.
 func (l *stragglers) report(d *watchdogLoop) {
 	if l.published > 0 {
 		l.judge(d, l.published)

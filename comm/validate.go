@@ -8,14 +8,14 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// form says which tensors a call of one kind needs, and how their lengths are related: dst
-// has dstPart times as many elements as src has srcPart times, for a common count.
+// form says which tensors a call of one kind needs, and how long they are. For some count c,
+// dst has dstPart*c elements and src has srcPart*c elements.
 type form struct {
 	dst, src         need
-	dstPart, srcPart int // multiples of the common count; 0 means the size of the group
+	dstPart, srcPart int // the factors of c; 0 stands for the size of the group
 }
 
-// need says on which ranks a call must be given a tensor.
+// need says on which ranks the program must give a tensor to a call.
 type need uint8
 
 const (
@@ -63,7 +63,7 @@ func (pg *ProcessGroup) validate(c *backend.Call) {
 	switch c.Kind {
 	case backend.Barrier:
 		return
-	case backend.Group: // each of its calls was validated when it was made
+	case backend.Group: // each call of the Coalesce was validated when it was made
 		if pg.batch != nil {
 			pg.reject(c, "within another Coalesce")
 		}
@@ -119,8 +119,8 @@ func (pg *ProcessGroup) validateLengths(c *backend.Call, f form) {
 	}
 }
 
-// validateOp rejects a call with an unknown reduction, or with a Factor that its reduction
-// does not take.
+// validateOp rejects a call whose reduction is unknown, or does not fit the Factor or the
+// element type of the call.
 func (pg *ProcessGroup) validateOp(c *backend.Call) {
 	given := pg.factor(c) != nil
 	switch {

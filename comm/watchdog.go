@@ -14,44 +14,45 @@ import (
 )
 
 // watchdogLoop is the watchdog of the groups of one Init, or of one rank of Local, including
-// the groups split from them. Its goroutine runs loop. It keeps a list of the calls in flight
-// and their deadlines. The backend notifies it of the progress of calls, and its core decides
-// what to do about a failure. It never calls a driver, which may hang.
+// the groups split from them. Its goroutine runs the method loop. The watchdog keeps a list of
+// the calls in flight and their deadlines. The backend notifies the watchdog of the progress of
+// calls, and the core decides how the watchdog handles a failure. The watchdog never calls a
+// driver, because a driver may hang.
 type watchdogLoop struct {
 	mode             ErrorMode
 	heartbeat        time.Duration
 	monitoring       bool
-	reportStragglers bool // whether to log which ranks hold the others up
+	reportStragglers bool // whether to log which ranks make the other ranks wait
 	world            World
 	log              *slog.Logger
 	exit             func(code int)
 	recorder         *flight.Recorder
 	dumps            func() (string, error) // returns the folder of flight records; nil if none are written
 
-	core    watchdog.Core  // used by loop alone
-	clock   watchdog.Clock // used by loop alone
-	failure error          // used by loop alone: the failure that core acts on
-	turns   atomic.Int64   // incremented when loop begins to work and when it begins to wait: odd while it works
+	core    watchdog.Core  // decides how to handle failures; only loop uses it
+	clock   watchdog.Clock // detects suspensions of the process; only loop uses it
+	failure error          // the failure that the watchdog handles
+	turns   atomic.Int64   // loop increments it when loop begins to work and when loop begins to wait, so it is odd while loop works
 
-	startTime time.Time     // the zero of the watchdog's clock
+	startTime time.Time     // the time 0 of the watchdog's clock
 	epoch     int64         // startTime in Unix nanoseconds
-	wake      chan struct{} // capacity 1: wakes loop, for events or an earlier deadline
-	leaving   chan struct{} // closed when the program closes the group
+	wake      chan struct{} // capacity 1: wakes loop, because of an event or of an earlier deadline
+	leaving   chan struct{} // closed when the program closes the group of Init
 	done      chan struct{} // closed when loop has ended
 	broken    chan struct{} // closed when a group has broken
 	leaveOnce sync.Once
 	ctx       context.Context
 	cancel    context.CancelFunc
-	wg        sync.WaitGroup // the other goroutines, which end when ctx ends
+	wg        sync.WaitGroup // the watchdog's goroutines other than loop, which end when ctx ends
 	breakOnce sync.Once
 
 	// mu guards the fields below.
 	mu          sync.Mutex
 	events      []event
-	finding     *finding // the result of this rank's inquiry about an overdue call
-	oldest      *Work    // the list of calls in flight, in the order of their start
-	newest      *Work
-	next        time.Duration // when loop must check deadlines: no call in flight has an earlier one
+	finding     *finding      // the result of this rank's inquiry about an overdue call
+	oldest      *Work         // the first call in the list of calls in flight, which is in the order of their start
+	newest      *Work         // the last call in the list of calls in flight
+	next        time.Duration // the time at which loop must check deadlines: no call in flight has an earlier deadline
 	groups      []*group
 	hooks       []func(context.Context, error)
 	hookTimeout time.Duration
@@ -84,8 +85,8 @@ func newWatchdogLoop(w World, recorder *flight.Recorder, o Options) *watchdogLoo
 	return d
 }
 
-// stop ends the watchdog. If it is handling a failure, stop waits until it is done. The
-// program's Close calls stop.
+// stop ends the watchdog. If the watchdog is handling a failure, stop waits until the failure
+// is handled. ProcessGroup.Close calls stop.
 func (d *watchdogLoop) stop() {
 	d.notify(event{kind: watchdog.Leave})
 	<-d.done
@@ -99,13 +100,14 @@ func (d *watchdogLoop) stop() {
 	d.recorder.Close()
 }
 
-// leave notes that the program closes the group, so that the watchdog need not end the process.
+// leave tells the watchdog that the program closes the group of Init, so the watchdog does not
+// end the process.
 func (d *watchdogLoop) leave() { d.leaveOnce.Do(func() { close(d.leaving) }) }
 
-// now returns the time on the watchdog's clock, which is monotonic.
+// now returns the time on the watchdog's clock. The clock is monotonic.
 func (d *watchdogLoop) now() time.Duration { return time.Since(d.startTime) }
 
-// notify gives loop an event.
+// notify gives an event to loop.
 func (d *watchdogLoop) notify(e event) {
 	d.mu.Lock()
 	d.events = append(d.events, e)
@@ -167,8 +169,8 @@ func (d *watchdogLoop) take() []event {
 	return events
 }
 
-// findOverdue returns the calls whose deadlines passed since it was last called, and the next
-// deadline.
+// findOverdue returns the next deadline, and the calls whose deadlines have passed since the
+// last call of findOverdue.
 func (d *watchdogLoop) findOverdue(now time.Duration) (next time.Duration, late []*Work) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -189,9 +191,9 @@ func (d *watchdogLoop) findOverdue(now time.Duration) (next time.Duration, late 
 	return d.next, late
 }
 
-// extend extends the deadlines of the calls in flight because this process was suspended: the
-// ranks that they wait for may have been suspended with it. suspended is the length of the
-// suspension, which the clock has reported at time now.
+// extend extends the deadlines of the calls in flight after this process was suspended, because
+// the ranks that the calls wait for may have been suspended at the same time. The clock has
+// reported the suspension at time now; `suspended` is its length.
 func (d *watchdogLoop) extend(now, suspended time.Duration) {
 	d.mu.Lock()
 	inFlight := d.oldest != nil
@@ -217,8 +219,8 @@ func (d *watchdogLoop) expire() {
 	d.poke()
 }
 
-// allowed returns how long a call had until its deadline: its timeout, or less if expire
-// changed the deadline.
+// allowed returns the time between the start of call w and its deadline. It is the call's
+// timeout, or less if expire changed the deadline.
 func (d *watchdogLoop) allowed(w *Work) time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -272,14 +274,16 @@ func (d *watchdogLoop) hasEnded(w *Work) bool {
 	return w.hasEnded
 }
 
-// failed notes the failure of a call. The first failure of a group counts.
+// failed records that a call of group g failed with err, unless another call of g failed
+// before. Then it reports to loop that g broke.
 func (d *watchdogLoop) failed(g *group, err error) {
 	g.failure.CompareAndSwap(nil, &err)
 	d.broke(g)
 }
 
-// broke notifies loop that a group broke, once. It does nothing if the program closed the
-// group, or if Main's context has ended: then the program itself ends the group.
+// broke notifies loop that group g broke. Only the first notification counts. broke does
+// nothing if the program has closed g or if Main's context has ended, because then the program
+// itself ends its groups.
 func (d *watchdogLoop) broke(g *group) {
 	if !g.closing.Load() && !g.main.hasEnded() {
 		d.breakOnce.Do(func() {
@@ -325,15 +329,15 @@ func (d *watchdogLoop) onShutdown(f func(context.Context, error)) {
 	d.hooks = append(d.hooks, f)
 }
 
-// monitor ends the process if the watchdog itself is stuck: if loop has worked for the
-// heartbeat without a pause. It counts ticks rather than time, because a suspension of the
-// process produces a single tick.
+// monitor handles a stuck watchdog: it calls the method stuck if loop has worked for the time
+// d.heartbeat without a pause. monitor counts ticks rather than time, because a suspension of
+// the process produces a single tick.
 func (d *watchdogLoop) monitor() {
 	const ticks = 4
 	ticker := time.NewTicker(d.heartbeat / ticks)
 	defer ticker.Stop()
 	var turn int64
-	seen := 0 // number of consecutive ticks at which loop was working in this turn
+	seen := 0 // number of consecutive ticks at which loop was working with the same value of turns
 	for {
 		select {
 		case <-ticker.C:

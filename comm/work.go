@@ -19,21 +19,23 @@ type Work struct {
 	err   error // why the call could not be started
 
 	entry    flight.Entry
-	created  time.Duration // by the watchdog's clock, like deadline
+	created  time.Duration // when the call was created, by the watchdog's clock; deadline is by the same clock
 	deadline time.Duration
-	running  atomic.Int64 // when the call started to run, in nanoseconds after created; 0 if it has not
+	running  atomic.Int64 // when the call started to run, in nanoseconds after created; 0 before it runs
 
-	// The watchdog's mu guards the fields below. older and younger are the neighbors in the
-	// list of calls in flight.
+	// The watchdog's mu guards older, younger, isOverdue and hasEnded. older and younger are
+	// the neighbors in the list of calls in flight.
 	older, younger *Work
 	isOverdue      bool
 	hasEnded       bool
 }
 
-// Wait makes the work that is enqueued on the device's compute stream from now on run after
-// the call. On the CPU, whose stream runs inline, and in the mode BlockingWait, Wait blocks
-// until the call is done. Otherwise, on a GPU, it does not block. It returns the call's error
-// if that is known by then, or the cause of ctx.
+// Wait makes the device's compute stream wait for the call that w stands for: work that the
+// program enqueues on the stream after Wait has returned runs when the call is done. On the
+// CPU, and in the mode BlockingWait, Wait also blocks until the call is done or has failed. On
+// a GPU in the other modes, Wait does not block until then. Wait returns the call's error if
+// the call has failed by the time that Wait returns. If ctx ends while Wait blocks, Wait
+// returns the cause of ctx.
 func (w *Work) Wait(ctx context.Context) error {
 	if w.err != nil {
 		return w.report(w.err)
@@ -46,8 +48,8 @@ func (w *Work) Wait(ctx context.Context) error {
 	return w.report(w.task.Join(ctx, w.group.dev.Compute()))
 }
 
-// report notes that a method returns err to the program, if err is the failure of a call, and
-// returns err.
+// report returns err. If err is the failure of a call, report also notes that the program has
+// received a failure.
 func (w *Work) report(err error) error {
 	if err != nil && errors.As(err, new(*CallError)) {
 		w.group.reported.Store(true)
@@ -64,7 +66,7 @@ func (w *Work) Sync(ctx context.Context) error {
 	return w.report(w.task.Sync(ctx))
 }
 
-// State returns the call's state and, if the call has failed, why.
+// State returns the state of the call and, if the call has failed, its error.
 func (w *Work) State() (State, error) {
 	if w.err != nil {
 		return Failed, w.report(w.err)
@@ -87,8 +89,8 @@ type Moment struct {
 
 // Time returns the host's time of the moment. It returns the zero Time if the moment has not
 // come. On a GPU the first call of Time switches on the timing of the group's calls. For calls
-// that were started before, it returns the time at which the host noticed, a few milliseconds
-// late.
+// that were started before that, Time returns when the host noticed the moment, a few
+// milliseconds late.
 func (m Moment) Time() time.Time {
 	if m.w.err != nil {
 		return time.Time{}
@@ -109,10 +111,11 @@ func (w *Work) String() string {
 	return fmt.Sprintf("%v: %v", &w.call, s)
 }
 
-// observed is a Work as an Observer: the backend notifies it when the call runs and ends.
+// observed makes a Work the Observer of its call: the backend notifies the Observer when the
+// call starts to run and when it ends.
 type observed Work
 
-// age returns the time from the call's creation to at.
+// age returns the time between the call's creation and the time `at`.
 func (o *observed) age(at time.Time) time.Duration {
 	return at.Sub(o.group.watchdog.startTime) - o.created
 }
@@ -130,8 +133,8 @@ func (o *observed) Ended(at time.Time, err error) {
 	o.group.watchdog.ended((*Work)(o), err)
 }
 
-// progress returns the latest state of a pending call that the backend has notified. It does
-// not ask the driver, which may hang.
+// progress returns Running if the backend has notified this Work that the call runs, else
+// Queued. It is for pending calls. It does not ask the driver, because the driver may hang.
 func (w *Work) progress() State {
 	if w.running.Load() > 0 {
 		return Running

@@ -10,19 +10,20 @@ import (
 
 // World is a process's place in its job.
 type World struct {
-	Rank, Size           int // among all processes
-	LocalRank, LocalSize int // among the processes of this host
+	Rank, Size           int // this process's number in the job, and the number of processes in the job
+	LocalRank, LocalSize int // this process's number on its host, and the number of processes on its host
 	// MasterAddr and MasterPort are the address of the job's store.
 	MasterAddr string
 	MasterPort int
-	// AgentStore says that the launcher hosts the store. Otherwise rank 0 does.
+	// AgentStore says whether the launcher hosts the store. If it is false, rank 0 hosts the
+	// store.
 	AgentStore bool
-	// Generation is how often the launcher has restarted the job.
+	// Generation is the number of times that the launcher has restarted the job.
 	Generation int
 }
 
-// WorldFromEnv reads the environment variables that golaunch, torchrun and most schedulers
-// set. If neither RANK nor WORLD_SIZE is set, it returns a world of one. If LOCAL_RANK and
+// WorldFromEnv reads the environment variables that golaunch, torchrun and most schedulers set.
+// If neither RANK nor WORLD_SIZE is set, it returns a World of one rank. If LOCAL_RANK and
 // LOCAL_WORLD_SIZE are not set, it assumes that all ranks are on one host. The error names
 // every variable that is missing or invalid, and says what to do.
 func WorldFromEnv() (World, error) {
@@ -81,12 +82,13 @@ func (w World) oneHost() bool { return w.LocalSize == w.Size }
 // masterAddr returns the store's address as host:port.
 func (w World) masterAddr() string { return net.JoinHostPort(w.MasterAddr, strconv.Itoa(w.MasterPort)) }
 
-// env collects the errors of environment variables.
+// env collects the error texts of environment variables.
 type env []string
 
 func (e *env) addf(format string, args ...any) { *e = append(*e, fmt.Sprintf(format, args...)) }
 
-// required reads a variable that must be set, to a number of at least least.
+// required returns the number that a variable holds. It is an error if the variable is not set,
+// or if the number is less than `least`.
 func (e *env) required(name string, least int) int {
 	if _, ok := os.LookupEnv(name); !ok {
 		e.addf("%s is not set", name)
@@ -94,8 +96,8 @@ func (e *env) required(name string, least int) int {
 	return e.number(name, least, 0)
 }
 
-// number reads a variable that must be a number of at least least. It returns fallback if the
-// variable is not set.
+// number returns the number that a variable holds, or fallback if the variable is not set. It
+// is an error if the number is less than `least`.
 func (e *env) number(name string, least, fallback int) int {
 	s, ok := os.LookupEnv(name)
 	if !ok {

@@ -5,17 +5,17 @@ import "time"
 // Tick is the interval at which a watchdog polls its clock while its process runs.
 const Tick = 100 * time.Millisecond
 
-// leastSuspension is the delay of a poll from which the process counts as suspended. A busy
-// machine delays polls by less.
+// A poll that comes leastSuspension late, or later, means that the process was suspended. A
+// busy machine delays polls by less.
 const leastSuspension = 500 * time.Millisecond
 
-// Clock detects suspensions of the process, by SIGSTOP, a paused virtual machine or a
-// debugger, from the times at which a watchdog polls it. The zero value was last polled at
-// time 0.
+// Clock detects that the process was suspended, by SIGSTOP, a paused virtual machine or a
+// debugger. A watchdog polls the Clock every Tick; after a suspension a poll comes late. The
+// zero Clock counts as polled at time 0.
 type Clock struct{ polled time.Duration }
 
-// Poll returns how long the process was suspended since the last poll, or 0. Between two polls,
-// one Tick always counts as time in which the process ran.
+// Poll returns how long the process was suspended since the last poll, or 0. Of the time
+// between two polls, one Tick always counts as time in which the process ran.
 func (c *Clock) Poll(now time.Duration) (suspended time.Duration) {
 	late := now - c.polled - Tick
 	c.polled = now
@@ -25,10 +25,11 @@ func (c *Clock) Poll(now time.Duration) (suspended time.Duration) {
 	return late
 }
 
-// Extend returns the new deadline of a call after a suspension that a poll at time now has
-// detected. created is when the call was created. Each suspension extends a deadline once, by
-// at most the length of the suspension. Because one Tick between two polls is never added, a
-// call that hangs is overdue after at most timeout/Tick suspensions.
+// Extend returns the new deadline of a call after a suspension. created is when the call was
+// created, now is the time of the poll that detected the suspension, and suspended is the
+// length of the suspension. Each suspension extends a deadline once, by at most that length.
+// Because one Tick between two polls is never added, a call that hangs is overdue after at most
+// timeout/Tick suspensions.
 func Extend(deadline, created, now, suspended time.Duration) time.Duration {
 	const never = 1<<63 - 1
 	return deadline + min(suspended, now-created, never-deadline)

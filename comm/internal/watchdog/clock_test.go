@@ -9,11 +9,11 @@ import (
 	"github.com/cockroachdb/datadriven"
 )
 
-// TestSuspensions runs the scenarios of testdata/suspensions. Each scenario is a call with a
-// timeout that hangs, in a process that runs and is stopped: "run 1s stop 5s", repeated as
-// often as the argument times says. The watchdog polls its clock every Tick while the process
-// runs, and as soon as the process continues. The output is the deadline after each step, and
-// the time at which the call became overdue.
+// TestSuspensions runs the scenarios of testdata/suspensions. In each scenario a call with a
+// timeout hangs, while the process runs and stops by turns: "run 1s stop 5s". The argument
+// times says how often these steps are repeated. The watchdog polls its clock every Tick while
+// the process runs, and as soon as the process continues. The output is the deadline after each
+// step, and the time at which the call became overdue.
 func TestSuspensions(t *testing.T) {
 	datadriven.RunTest(t, "testdata/suspensions", func(t *testing.T, d *datadriven.TestData) string {
 		timeout, created, times := "", "0s", 1
@@ -47,7 +47,7 @@ func TestSuspensions(t *testing.T) {
 			for i := 0; i < len(words); i += 2 {
 				end := now + length(words[i+1])
 				switch words[i] {
-				case "stop": // the next poll is after the stop
+				case "stop": // no poll until the process runs again
 					now = end
 				case "run":
 					for {

@@ -1,15 +1,15 @@
 package watchdog
 
-// Mode says what happens after a failure.
+// Mode says what happens after a call has failed.
 type Mode uint8
 
 // The modes.
 const (
-	Default  Mode = iota // the environment decides; without it, Async
+	Default  Mode = iota // environment variables set the mode; if none is set, the mode is Async
 	Async                // the process ends
-	CleanUp              // the groups break, but the process lives
+	CleanUp              // the groups break, but the process goes on
 	None                 // the failure is only logged
-	Blocking             // as CleanUp, and Wait blocks until the call is done or has failed
+	Blocking             // the same as CleanUp, except that Wait blocks until the call is done or has failed
 )
 
 func (m Mode) String() string {
@@ -22,7 +22,7 @@ type Event uint8
 // The events.
 const (
 	Overdue Event = iota // a call's deadline passed
-	Broke                // a group broke, as the coordinator decided
+	Broke                // a call failed, or the coordinator has decided on a failure, so a group is broken
 	Leave                // the program closes the group
 )
 
@@ -30,13 +30,13 @@ func (e Event) String() string {
 	return [...]string{"overdue", "broke", "leave"}[e]
 }
 
-// Action is something that the caller of Step must do.
+// Action is a thing that the caller of Step must do.
 type Action uint8
 
 // The actions.
 const (
-	Log     Action = iota // log what happened
-	Inquire               // ask the other ranks what they are doing, then have the coordinator decide the failure; the event Broke follows
+	Log     Action = iota // log the event
+	Inquire               // ask the other ranks what they are doing, then ask the coordinator to decide which failure is the cause; the event Broke follows
 	Record                // write this rank's flight record
 	Report                // write the error file, for the launcher
 	End                   // run the shutdown hooks, then end the process
@@ -46,10 +46,10 @@ func (a Action) String() string {
 	return [...]string{"log", "inquire", "record", "report", "end"}[a]
 }
 
-// Core is the watchdog's state of one rank. Apart from Mode, the zero value is the initial
+// Core is the state of one rank's watchdog. Apart from Mode, the zero value is the initial
 // state.
 type Core struct {
-	Mode  Mode // not Default
+	Mode  Mode // must not be Default
 	state state
 }
 
@@ -57,15 +57,16 @@ type state uint8
 
 const (
 	watching  state = iota // no call is overdue, and no group has broken
-	inquiring              // a call is overdue, and the other ranks are asked
-	acted                  // the rank has acted on a failure
+	inquiring              // a call is overdue, and the rank is asking the other ranks what they are doing
+	acted                  // the rank has returned the actions for a failure
 	left                   // the program has closed the group
 )
 
-// Ended reports whether the rank has acted on a failure or left. Step then ignores all events.
+// Ended reports whether the rank has acted on a failure or has closed the group. From then on
+// Step ignores all events.
 func (c *Core) Ended() bool { return c.state >= acted }
 
-// Step takes an event and returns the actions to carry out, in order.
+// Step takes an event and returns the actions that the caller must carry out, in order.
 func (c *Core) Step(e Event) []Action {
 	switch {
 	case c.Ended():

@@ -12,7 +12,7 @@ import (
 var events = []Event{Overdue, Broke, Leave}
 
 // TestFailures runs the scenarios of testdata/failures. The input is a mode and the events of
-// one rank; the output is the actions after each event.
+// one rank. The output is the actions that Step returns for each event.
 func TestFailures(t *testing.T) {
 	modes := []Mode{Async, CleanUp, None, Blocking}
 	datadriven.RunTest(t, "testdata/failures", func(t *testing.T, d *datadriven.TestData) string {
@@ -37,8 +37,9 @@ func TestFailures(t *testing.T) {
 	})
 }
 
-// TestEveryFailureEnds tries all sequences of five events. In every mode but None, a rank acts
-// on a failure at most once, after the event Broke, and inquires at most once before.
+// TestEveryFailureEnds tries all sequences of five events in every mode but None. It checks
+// that a rank acts on a failure at most once, after the event Broke, and that the rank inquires
+// at most once before that.
 func TestEveryFailureEnds(t *testing.T) {
 	var try func(c Core, trail []Event, did []Action)
 	try = func(c Core, trail []Event, did []Action) {
