@@ -11,8 +11,9 @@ import (
 	"github.com/goddp/goddp/internal/flight"
 )
 
-// BenchmarkWatched measures what the watchdog and the flight recorder add to a call, without the
-// backend's part. It includes the reading of the clock, which both share. It allocates nothing.
+// BenchmarkWatched measures how long the watchdog and the flight recorder take for one call,
+// including their common reading of the clock. It does not include the backend. A call must
+// allocate nothing.
 func BenchmarkWatched(b *testing.B) {
 	o := (&Options{Log: slog.New(slog.DiscardHandler)}).orDefaults()
 	if err := o.readEnv(); err != nil {

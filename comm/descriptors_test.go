@@ -17,7 +17,8 @@ import (
 	"github.com/goddp/goddp/device/cpu"
 )
 
-// starved is a worker. Its rank 1 has no free file descriptor when rank 0 shares memory with it.
+// In program starved, rank 1 opens files until it has no free file descriptor. Then rank 0
+// tries to share memory with rank 1, for which rank 1 needs a descriptor.
 func starved(ctx context.Context) error {
 	pg, err := comm.Init(ctx, &comm.Options{ErrorMode: comm.CleanUpOnly})
 	if err != nil {
@@ -58,8 +59,8 @@ func starved(ctx context.Context) error {
 	return nil
 }
 
-// A rank without free descriptors is reported as the culprit. Neither that rank nor the rank that
-// sent it a descriptor is reported as lost.
+// If a rank has no free file descriptor for memory that rank 0 shares with it, the errors name
+// that rank as the cause. They do not say that a rank was lost.
 func TestRankOutOfDescriptorsIsNotLost(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("ranks share memory on Linux alone")

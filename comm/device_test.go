@@ -9,7 +9,8 @@ import (
 	"github.com/goddp/goddp/comm"
 )
 
-// If OpenBLAS is missing, one rank of the host logs a warning that says how to install it.
+// If OpenBLAS is missing, only one rank of the host logs a warning. The warning says how to
+// install OpenBLAS.
 func TestMissingOpenBLASIsLoggedOnce(t *testing.T) {
 	t.Setenv("GODDP_DEVICE", "cpu")
 	t.Setenv("GODDP_OPENBLAS", "/nonexistent/libopenblas.so")

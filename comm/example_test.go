@@ -9,8 +9,8 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// Two ranks add up their ranks plus one. They are goroutines here; under golaunch each is a
-// process that calls [comm.Init].
+// Each of two ranks contributes its number plus one to a sum. Here the ranks are goroutines.
+// Under golaunch each rank is a process that calls [comm.Init].
 func ExampleLocal() {
 	groups, err := comm.Local(2, nil)
 	if err != nil {

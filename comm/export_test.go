@@ -12,8 +12,8 @@ func OnExit(o *Options, f func(code int)) *Options {
 	return o
 }
 
-// Settled returns the error mode, the heartbeat and whether the watchdog is monitored, as
-// the environment and the given error mode determine them.
+// Settled returns the error mode, the heartbeat and whether the watchdog is monitored. They
+// follow from the environment variables and from mode, the error mode in the Options.
 func Settled(mode ErrorMode) (ErrorMode, time.Duration, bool, error) {
 	o := Options{ErrorMode: mode}
 	err := o.readEnv()
@@ -23,9 +23,9 @@ func Settled(mode ErrorMode) (ErrorMode, time.Duration, bool, error) {
 // Recorded returns a rank's flight record.
 func Recorded(pg *ProcessGroup) *flight.Dump { return pg.watchdog.recorder.Dump() }
 
-// ExpireDeadlines makes the deadlines of a rank's calls in flight pass, as comm does if the ranks do
-// not agree on a stop request in time.
+// ExpireDeadlines makes the deadlines of a rank's calls in flight pass. comm does the same if
+// the ranks do not agree on a stop request in time.
 func ExpireDeadlines(pg *ProcessGroup) { pg.watchdog.expire() }
 
-// CausedBy returns the rank whose failure caused an error, or nil.
+// CausedBy returns the rank whose failure caused err on this rank, or nil.
 func CausedBy(err error) *int { return causedBy(err) }

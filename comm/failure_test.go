@@ -22,7 +22,7 @@ import (
 	"github.com/goddp/goddp/launcher"
 )
 
-// lockedBuffer is a log that several goroutines write.
+// lockedBuffer is a buffer to which several goroutines may write at once.
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -40,7 +40,7 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// local calls comm.Local and returns the log.
+// local calls comm.Local. It returns the groups, and the log of all of them.
 func local(t *testing.T, n int, o *comm.Options) ([]*comm.ProcessGroup, *lockedBuffer) {
 	t.Helper()
 	log := new(lockedBuffer)
@@ -52,8 +52,8 @@ func local(t *testing.T, n int, o *comm.Options) ([]*comm.ProcessGroup, *lockedB
 	return groups, log
 }
 
-// In the mode NoErrorHandling a deadline that passes is only logged. The call goes on, and succeeds
-// when the other rank joins.
+// In the mode NoErrorHandling, the watchdog only logs that a deadline has passed. The call goes
+// on, and succeeds when the other rank joins.
 func TestNoErrorHandlingOnlyLogs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups, log := local(t, 2, &comm.Options{ErrorMode: comm.NoErrorHandling, Timeout: time.Minute})
@@ -76,7 +76,7 @@ func TestNoErrorHandlingOnlyLogs(t *testing.T) {
 	})
 }
 
-// If the deadlines of many ranks pass at once, one rank logs the diagnosis.
+// If the deadlines of several ranks pass at once, only one of the ranks logs the diagnosis.
 func TestDiagnosisIsLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups, log := local(t, 6, &comm.Options{ErrorMode: comm.BlockingWait, Timeout: time.Minute})
@@ -98,8 +98,8 @@ func TestDiagnosisIsLoggedOnce(t *testing.T) {
 	})
 }
 
-// A deadline that a stop request brought forward is diagnosed like any other. The error and the log
-// name the rank that is behind, although no call has been in flight for long.
+// If a stop request makes the deadlines pass early, the error and the log name the rank that is
+// behind, although no call has been in flight for long.
 func TestDeadlineOfAStopRequestNamesTheRankBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups, log := local(t, 3, &comm.Options{ErrorMode: comm.BlockingWait, Timeout: 10 * time.Minute})
@@ -115,7 +115,7 @@ func TestDeadlineOfAStopRequestNamesTheRankBehind(t *testing.T) {
 				}
 			})
 		}
-		time.Sleep(3 * time.Second) // on the bubble's clock
+		time.Sleep(3 * time.Second) // 3 s of the clock of the synctest bubble
 		for _, pg := range groups {
 			comm.ExpireDeadlines(pg)
 		}
@@ -129,7 +129,8 @@ func TestDeadlineOfAStopRequestNamesTheRankBehind(t *testing.T) {
 	})
 }
 
-// The flight record says whether the program aborted its group before or after a failure.
+// The flight record of a rank holds the time at which the program called Abort, unless a call
+// of the group had failed before.
 func TestAbortIsRecorded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups, _ := local(t, 2, &comm.Options{ErrorMode: comm.BlockingWait})
@@ -147,8 +148,8 @@ func TestAbortIsRecorded(t *testing.T) {
 	})
 }
 
-// If the program does not wait for a call, and the call fails while the group is closed, Close
-// returns the failure, unless the program aborted the group.
+// If the program does not wait for a call, and that call fails while Close runs, Close returns
+// the failure. If the program has aborted the group, Close returns nil.
 func TestCloseReturnsUnreportedFailures(t *testing.T) {
 	for _, aborts := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -177,8 +178,8 @@ func TestCloseReturnsUnreportedFailures(t *testing.T) {
 	}
 }
 
-// If a call, or the Close of a subgroup, has returned a failure to the program, Close does not return
-// it again.
+// Close does not return a failure again if a call, or Close of a subgroup, has returned that
+// failure to the program.
 func TestCloseReturnsAFailureOnce(t *testing.T) {
 	for name, learn := range map[string]func(pg, sub *comm.ProcessGroup, w *comm.Work) error{
 		"nobody waited":     func(*comm.ProcessGroup, *comm.ProcessGroup, *comm.Work) error { return nil },
@@ -205,7 +206,7 @@ func TestCloseReturnsAFailureOnce(t *testing.T) {
 	}
 }
 
-// split makes a subgroup of all ranks, and returns the ranks' handles.
+// split makes a subgroup of all ranks. It returns each rank's handle on the subgroup.
 func split(t *testing.T, groups []*comm.ProcessGroup) ([]*comm.ProcessGroup, error) {
 	subs, errs := make([]*comm.ProcessGroup, len(groups)), make([]error, len(groups))
 	var wg sync.WaitGroup
@@ -216,14 +217,14 @@ func split(t *testing.T, groups []*comm.ProcessGroup) ([]*comm.ProcessGroup, err
 	return subs, errors.Join(errs...)
 }
 
-// A rank without a call in flight logs once which rank's call broke the group.
+// A rank without a call in flight logs whose call broke the group.
 func TestIdleRankLogsTheFailureOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups, log := local(t, 2, &comm.Options{Timeout: time.Minute})
 		if err := groups[0].Barrier().Wait(t.Context()); !errors.Is(err, comm.ErrTimeout) {
 			t.Error(err)
 		}
-		time.Sleep(time.Minute) // on the bubble's clock
+		time.Sleep(time.Minute) // a minute of the clock of the synctest bubble
 		for _, pg := range groups {
 			pg.Close()
 		}
@@ -233,7 +234,8 @@ func TestIdleRankLogsTheFailureOnce(t *testing.T) {
 	})
 }
 
-// Each call times out at its own deadline, in any order. A call that ended in time does not.
+// Each call times out at its own deadline, whatever the order of the deadlines. A call that
+// ended in time does not time out.
 func TestEachCallHasItsOwnDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups, log := local(t, 4, &comm.Options{ErrorMode: comm.NoErrorHandling})
@@ -245,7 +247,7 @@ func TestEachCallHasItsOwnDeadline(t *testing.T) {
 			}
 		}
 		for _, pg := range groups[1:] {
-			if err := pg.Recv(vec(0), 0).Wait(t.Context()); err != nil { // the matching Send ends
+			if err := pg.Recv(vec(0), 0).Wait(t.Context()); err != nil { // the Send of rank 0 to this rank ends
 				t.Fatal(err)
 			}
 		}
@@ -276,9 +278,9 @@ func TestEachCallHasItsOwnDeadline(t *testing.T) {
 	})
 }
 
-// If the programs ignore a failure, the watchdogs end the processes: that of the rank with the
-// overdue call and that of the missing rank. If a rank is slow to answer rank 0's inquiry, the
-// diagnosis says that it left no record.
+// If a program ignores a failure, the watchdogs end the process of the rank whose call is
+// overdue, and the process of the missing rank. If the missing rank answers the inquiry too
+// late, the diagnosis says that it left no record.
 func TestAsyncErrorHandlingEndsTheProcess(t *testing.T) {
 	start := time.Now()
 	for r, p := range startWorld(t, 2, "deaf") {
@@ -304,7 +306,8 @@ func TestAsyncErrorHandlingEndsTheProcess(t *testing.T) {
 	}
 }
 
-// deaf ignores every error and never leaves the group.
+// In program deaf, rank 0 makes a call that rank 1 does not join. Both ranks ignore all errors
+// and never close the group.
 func deaf(ctx context.Context) error {
 	pg, err := comm.Init(ctx, &comm.Options{Timeout: 20 * time.Second})
 	if err != nil {
@@ -317,7 +320,7 @@ func deaf(ctx context.Context) error {
 	select {}
 }
 
-// In the mode BlockingWait, processes can handle the error and make a new group.
+// In the mode BlockingWait, a program can handle the error of a call and make a new group.
 func TestBlockingWaitLetsTheProcessMakeANewGroup(t *testing.T) {
 	for r, p := range startWorld(t, 3, "again", "GODDP_BLOCKING_WAIT=1") {
 		if err := p.cmd.Wait(); err != nil {
@@ -329,7 +332,8 @@ func TestBlockingWaitLetsTheProcessMakeANewGroup(t *testing.T) {
 	}
 }
 
-// again times out in its first group, because rank 2 is missing, and sums in its second group.
+// In program again, ranks 0 and 1 make a call that times out, because rank 2 does not join it.
+// Then all ranks make a second group, and sum their numbers.
 func again(ctx context.Context) error {
 	pg, err := comm.Init(ctx, &comm.Options{Timeout: 20 * time.Second})
 	if err != nil {
@@ -337,7 +341,7 @@ func again(ctx context.Context) error {
 	}
 	if pg.Rank() != 2 {
 		err = pg.With(comm.CallOptions{Timeout: 300 * time.Millisecond}).AllReduce(vec(1), comm.Sum).Wait(ctx)
-	} else { // rank 2 waits until it gets the failure
+	} else { // rank 2 waits until its own call fails with the same cause
 		err = pg.Recv(vec(1), 0).Wait(ctx)
 	}
 	caught := errors.Is(err, comm.ErrTimeout)
@@ -354,7 +358,7 @@ func again(ctx context.Context) error {
 	return nil
 }
 
-// A log that blocks does not keep the watchdog from acting or ending.
+// A log that blocks does not keep the watchdog from handling a failure, nor from ending.
 func TestBlockedLogDoesNotBlockTheWatchdog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -376,7 +380,8 @@ func TestBlockedLogDoesNotBlockTheWatchdog(t *testing.T) {
 	})
 }
 
-// blocked is a log whose lines block until it is released.
+// blocked is a log handler. The watchdog's lines block in it until the channel `until` is
+// closed.
 type blocked struct {
 	slog.Handler
 	until chan struct{}
@@ -438,7 +443,8 @@ func TestErrorModesOfTheEnvironment(t *testing.T) {
 	}
 }
 
-// With CheckCalls, each rank's error holds the calls of all ranks, and none of the calls has run.
+// If the ranks' calls differ under CheckCalls, the error of each rank holds the calls of all
+// ranks, and none of the calls has run.
 func TestCheckCallsComparesCallsBeforeTheyRun(t *testing.T) {
 	t.Setenv("TORCH_DISTRIBUTED_DEBUG", "DETAIL")
 	groups, _ := local(t, 3, &comm.Options{Timeout: time.Minute})
@@ -479,7 +485,7 @@ func TestCheckCallsComparesCallsBeforeTheyRun(t *testing.T) {
 	wg.Wait()
 }
 
-// With CheckCalls, a missing rank is a timeout as well.
+// If a rank is missing under CheckCalls, the calls of the other ranks time out.
 func TestCheckCallsTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups, _ := local(t, 3, &comm.Options{Timeout: time.Minute, CheckCalls: true})
@@ -499,7 +505,7 @@ func TestCheckCallsTimesOut(t *testing.T) {
 	})
 }
 
-// Close ends a call that is being compared, whatever the other ranks do.
+// Close ends a call that is waiting for the comparison with the calls of the other ranks.
 func TestCloseEndsAComparison(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups, _ := local(t, 2, &comm.Options{Timeout: time.Minute, CheckCalls: true})
@@ -548,12 +554,12 @@ func TestMonitoredBarrier(t *testing.T) {
 				if err := pg.Barrier().Wait(t.Context()); err != nil { // the group still works
 					t.Errorf("rank %d: %v", r, err)
 				}
-				if r == 1 || r == 3 { // these ranks call the barrier in which the others timed out
+				if r == 1 || r == 3 { // ranks 1 and 3 now make the call in which the other ranks timed out
 					if err := pg.MonitoredBarrier(t.Context()); err != nil {
 						t.Errorf("rank %d, late: %v", r, err)
 					}
 				}
-				if err := pg.MonitoredBarrier(t.Context()); err != nil { // all ranks have called it equally often again
+				if err := pg.MonitoredBarrier(t.Context()); err != nil { // now all ranks have called MonitoredBarrier equally often
 					t.Errorf("rank %d: %v", r, err)
 				}
 			})
@@ -562,7 +568,8 @@ func TestMonitoredBarrier(t *testing.T) {
 	})
 }
 
-// The rank that sleeps before every collective is logged as the straggler, with the time that it cost.
+// If one rank sleeps before every collective, the log names that rank as the straggler, and
+// says how long the other ranks waited for it.
 func TestStragglerIsLogged(t *testing.T) {
 	t.Setenv("GODDP_DEBUG", "INFO")
 	synctest.Test(t, func(t *testing.T) {
@@ -598,7 +605,7 @@ func TestStragglerIsLogged(t *testing.T) {
 	})
 }
 
-// The monitor detects a stuck watchdog, and ends the process if monitoring is on.
+// The monitor logs that the watchdog is stuck and, if monitoring is on, ends the process.
 func TestMonitorDetectsAStuckWatchdog(t *testing.T) {
 	for _, monitoring := range []string{"1", "0"} {
 		t.Run("monitoring "+monitoring, func(t *testing.T) {
@@ -620,7 +627,7 @@ func TestMonitorDetectsAStuckWatchdog(t *testing.T) {
 			}
 			func() {
 				defer func() { recover() }()
-				pg.Broadcast(vec(1), 1) // the watchdog calls exit, which blocks
+				pg.Broadcast(vec(1), 1) // rejected, so the watchdog calls exit; here exit blocks, so the watchdog is stuck
 			}()
 			for !strings.Contains(log.String(), "the watchdog got stuck") {
 				time.Sleep(10 * time.Millisecond)
@@ -630,7 +637,7 @@ func TestMonitorDetectsAStuckWatchdog(t *testing.T) {
 			for more := true; more; {
 				patience := time.Minute
 				if ended >= want {
-					patience = time.Second // how long the test waits for one event too many
+					patience = time.Second // how long the test waits for an exit that must not happen
 				}
 				select {
 				case code := <-ends:
@@ -650,8 +657,9 @@ func TestMonitorDetectsAStuckWatchdog(t *testing.T) {
 	}
 }
 
-// The launcher's report is about the rank whose call was overdue, not about ranks that got the failure
-// from it. It begins with the ranks that were waited for, whose output holds their stacks.
+// The launcher names the rank whose call was overdue as the root cause, not the ranks that
+// received the failure from that rank. The report begins with the rank that the call waited
+// for. The output of the ranks holds the stacks of their goroutines.
 func TestTheLauncherReportsADeadline(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	_, errs, err := launch(t, 3, "deaf", "GODDP_FLIGHT_DIR="+t.TempDir())
@@ -659,7 +667,7 @@ func TestTheLauncherReportsADeadline(t *testing.T) {
 	if !errors.As(err, &failure) {
 		t.Fatalf("got %v", err)
 	}
-	// If a rank is slow to answer rank 0's inquiry, the diagnosis says that it left no record.
+	// If a rank answers rank 0's inquiry too late, the diagnosis says that the rank left no record.
 	if failure.Root.Rank != 0 || !regexp.MustCompile(`rank 1 is behind|ranks? .*left no record`).MatchString(err.Error()) {
 		t.Errorf("blamed rank %d: %v\n%s", failure.Root.Rank, err, errs)
 	}
@@ -691,7 +699,7 @@ func init() {
 	}
 }
 
-// A rank that ends before Init is named at once, although its exit code is 0.
+// If a rank ends before Init, the error names that rank at once, although its exit code is 0.
 func TestARankThatEndsBeforeInit(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	start := time.Now()
@@ -704,8 +712,8 @@ func TestARankThatEndsBeforeInit(t *testing.T) {
 	}
 }
 
-// An error is caused by the rank that was lost or that reported the failure, whatever else the error
-// holds.
+// CausedBy returns the rank that could not join, was lost or aborted the group, or whose call
+// failed first. It returns nil if the failure began on the rank that has the error.
 func TestErrorsNameTheRankThatCausedThem(t *testing.T) {
 	lost := &comm.PeerLostError{Peer: 2}
 	for _, c := range []struct {
@@ -735,7 +743,7 @@ func TestErrorsNameTheRankThatCausedThem(t *testing.T) {
 	}
 }
 
-// The largest timeout never passes.
+// A call with the largest timeout never times out.
 func TestLargestTimeoutNeverPasses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups, log := local(t, 2, &comm.Options{Timeout: math.MaxInt64})
@@ -756,18 +764,18 @@ func TestLargestTimeoutNeverPasses(t *testing.T) {
 	})
 }
 
-// A failure in a subgroup breaks all groups of all ranks, with the same cause, which numbers ranks as
-// the job does.
+// A failure in a subgroup breaks all groups of all ranks, with the same cause. The cause names
+// a rank by its number in the job.
 func TestFailureInASubgroupBreaksAllGroups(t *testing.T) {
 	commtest.OnRanks(t, 4, nil, failInASubgroup)
 }
 
 func failInASubgroup(pg *comm.ProcessGroup) error {
 	ctx := context.Background()
-	defer pg.MonitoredBarrier(ctx) // no rank leaves before all know of the failure
+	defer pg.MonitoredBarrier(ctx) // no rank leaves before all ranks know of the failure
 	sub, err := pg.Split(ctx, pg.Rank()%2, 0)
 	if err == nil && pg.Rank() == 3 {
-		err = sub.Barrier().Sync(ctx) // until rank 1 has split as well
+		err = sub.Barrier().Sync(ctx) // returns when rank 1 has called Split as well
 		func() {
 			defer func() { recover() }()
 			sub.Broadcast(vec(1), 2)
@@ -776,7 +784,7 @@ func failInASubgroup(pg *comm.ProcessGroup) error {
 	}
 	var whole *comm.Work
 	if err == nil {
-		whole = pg.Barrier() // rank 3 calls none
+		whole = pg.Barrier() // rank 3 does not join this Barrier
 	}
 	for err == nil && pg.Rank() == 1 {
 		err = sub.Barrier().Sync(ctx)
@@ -798,7 +806,7 @@ func failInASubgroup(pg *comm.ProcessGroup) error {
 	return nil
 }
 
-// Abort of a subgroup breaks that subgroup alone, on all its ranks.
+// Abort of a subgroup breaks that subgroup on all its ranks, and no other group.
 func TestAbortOfASubgroupBreaksItAlone(t *testing.T) { commtest.OnRanks(t, 4, nil, abortASubgroup) }
 
 func abortASubgroup(pg *comm.ProcessGroup) error {
@@ -821,22 +829,22 @@ func abortASubgroup(pg *comm.ProcessGroup) error {
 	return pg.Barrier().Sync(ctx)
 }
 
-// A failure in the group of all ranks breaks its subgroups.
+// A failure in the group of all ranks also breaks its subgroups.
 func TestFailureBreaksSubgroups(t *testing.T) { commtest.OnRanks(t, 4, nil, failOutsideASubgroup) }
 
 func failOutsideASubgroup(pg *comm.ProcessGroup) error {
 	ctx := context.Background()
-	defer pg.MonitoredBarrier(ctx) // no rank leaves before all know of the failure
+	defer pg.MonitoredBarrier(ctx) // no rank leaves before all ranks know of the failure
 	sub, err := pg.Split(ctx, pg.Rank()/2, 0)
 	if err != nil {
 		return err
 	}
-	err = pg.Barrier().Sync(ctx) // after it, all ranks have split
+	err = pg.Barrier().Sync(ctx) // when Sync returns, all ranks have called Split
 	switch pg.Rank() {
 	case 0:
 		pg.Abort(errors.New("no luck"))
 		return err
-	case 2: // waits for rank 3, number 1 of this subgroup, which makes no call
+	case 2: // waits for rank 3, which is the other rank of this subgroup and makes no call in it
 		err = sub.Barrier().Sync(ctx)
 	default:
 		for err == nil {
@@ -852,8 +860,8 @@ func failOutsideASubgroup(pg *comm.ProcessGroup) error {
 	return nil
 }
 
-// A call on memory that the host cannot address is rejected before it gets a number. The other ranks,
-// which wait for it, get that cause at once.
+// The host backend rejects a call on memory that the host cannot address. The matching calls of
+// the other ranks fail at once, with the same cause.
 func TestDeviceMemoryIsRejectedByTheHostBackend(t *testing.T) {
 	groups, _ := local(t, 2, &comm.Options{Timeout: time.Hour, ErrorMode: comm.CleanUpOnly})
 	defer func() {

@@ -43,7 +43,8 @@ func expect(got device.Tensor, want ...float32) error {
 }
 
 func TestCollectives(t *testing.T) {
-	// TestCollectives checks the result of each collective on 3 ranks. Each element names the rank that sent it.
+	// Each function starts a collective on rank r of 3. It returns the Work, the tensor that receives
+	// the result, and the elements that the tensor must hold in the end.
 	collectives := map[string]func(pg *comm.ProcessGroup, r float32) (*comm.Work, device.Tensor, []float32){
 		"AllReduce": func(pg *comm.ProcessGroup, r float32) (*comm.Work, device.Tensor, []float32) {
 			x := vec(r, 10)
@@ -148,7 +149,7 @@ func TestObjects(t *testing.T) {
 		Zero  int
 	}
 	commtest.OnRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {
-		// The previous value on the other ranks must be replaced as a whole.
+		// BroadcastObject must replace all fields of the other ranks' values, also by zeros.
 		got := config{"another", []float64{5, 6, 7}, map[string]int{"mine": 1}, 9}
 		want := config{"model", []float64{0.1, 0.01}, map[string]int{"a": 1}, 0}
 		if pg.Rank() == 1 {
@@ -182,7 +183,7 @@ func TestObjects(t *testing.T) {
 	})
 }
 
-// A value that one rank cannot encode is an error on all ranks and does not break the group.
+// If one rank cannot encode its value, all ranks get an error, and the group still works.
 func TestObjectsThatCannotBeEncoded(t *testing.T) {
 	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
 		var v any = pg.Rank()
@@ -223,7 +224,8 @@ func TestAgree(t *testing.T) {
 	})
 }
 
-// If the context of an exchange ends, its memory is freed when the call has ended.
+// If the context of AllGatherObject ends, its device memory is freed when its collective has
+// ended.
 func TestCancelledExchangeFreesItsMemory(t *testing.T) {
 	groups, err := comm.Local(2, nil)
 	if err != nil {
@@ -234,7 +236,7 @@ func TestCancelledExchangeFreesItsMemory(t *testing.T) {
 	if _, err := comm.AllGatherObject(ctx, groups[0], 1); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	for _, pg := range slices.Backward(groups) { // rank 1, which has not joined the exchange, closes first
+	for _, pg := range slices.Backward(groups) { // rank 1 closes first: it has not joined the collective
 		pg.Close()
 	}
 	if m := groups[0].Device().Memory(); m.InUse != 0 {
@@ -244,7 +246,7 @@ func TestCancelledExchangeFreesItsMemory(t *testing.T) {
 
 func TestSplit(t *testing.T) {
 	commtest.OnRanks(t, 5, nil, func(pg *comm.ProcessGroup) error {
-		// The even ranks form a group in reverse order, the odd ranks one in order; rank 4 is in no group.
+		// Ranks 0 and 2 form a group in reverse order, ranks 1 and 3 form a group in order, and rank 4 is in no group.
 		color, key := pg.Rank()%2, pg.Rank()
 		if color == 0 {
 			key = -pg.Rank()
@@ -275,7 +277,7 @@ func TestSplit(t *testing.T) {
 		if err := expect(x, map[int]float32{0: 2, 1: 4}[color]); err != nil {
 			return err
 		}
-		// A second Split with the same colors makes another group, with its own keys and calls.
+		// A second Split with the same colors makes another group. Here its keys are negated, which reverses the order.
 		again, err := pg.Split(t.Context(), color, -key)
 		if err != nil {
 			return err
@@ -286,7 +288,7 @@ func TestSplit(t *testing.T) {
 		if err := again.Barrier().Wait(t.Context()); err != nil {
 			return err
 		}
-		// A group can be split again, and the parent still works.
+		// A subgroup can be split as well.
 		one, err := sub.Split(t.Context(), sub.Rank(), 0)
 		if err != nil {
 			return err
@@ -326,8 +328,8 @@ func TestMismatchNamesBothCalls(t *testing.T) {
 	}
 }
 
-// A missing rank is a timeout on the other ranks after ten minutes, which the bubble's clock makes
-// short.
+// If a rank is missing, the calls of the other ranks time out after ten minutes. The test does
+// not wait so long, because the clock of a synctest bubble jumps.
 func TestTimeoutNamesTheRankThatDidNotCome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups, err := comm.Local(3, nil)
@@ -376,7 +378,7 @@ func TestAbortEndsPendingAndLaterCalls(t *testing.T) {
 	}
 	for _, pg := range groups {
 		pg.Close()
-		pg.Close() // does nothing
+		pg.Close() // a second Close does nothing
 	}
 	if err := groups[1].Barrier().Wait(t.Context()); err == nil {
 		t.Error("a call after Close succeeded")
@@ -400,12 +402,12 @@ func TestAbortTakesNoCause(t *testing.T) {
 	}
 }
 
-// A Sync whose context ends does not end the call.
+// If the context of Sync ends, Sync returns, and the call goes on.
 func TestCancelledSyncLeavesTheCallRunning(t *testing.T) {
 	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
 		x := vec(1)
 		if pg.Rank() == 1 {
-			// When rank 0 sends, its Sync has returned.
+			// Rank 0 sends after its Sync has returned.
 			if err := pg.Recv(vec(0), 0).Sync(t.Context()); err != nil {
 				return err
 			}
@@ -428,8 +430,8 @@ func TestCancelledSyncLeavesTheCallRunning(t *testing.T) {
 	})
 }
 
-// The backend of a subgroup is wrapped as that of its parent, and the subgroup is closed with its
-// parent.
+// The backend of a subgroup gets the same wrapper as the backend of the parent group. Abort and
+// Close of the parent group also end the subgroup.
 func TestSubgroupsBelongToTheirParent(t *testing.T) {
 	var wrapped atomic.Int32
 	opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { wrapped.Add(1); return b })
@@ -455,14 +457,15 @@ func TestSubgroupsBelongToTheirParent(t *testing.T) {
 		t.Errorf("a call of the subgroup, after Abort of the parent: %v", err)
 	}
 	for _, pg := range groups {
-		pg.Close() // goleak detects goroutines that a subgroup leaves behind
+		pg.Close() // goleak detects goroutines that a subgroup has left running
 	}
 	if err := subs[1].Barrier().Wait(t.Context()); err == nil {
 		t.Error("a call of the subgroup succeeded after Close of the parent")
 	}
 }
 
-// truant is a backend whose rank 2 does not take part in Split.
+// truant is a backend whose Split fails at once on rank 2, so rank 2 does not take part in the
+// Split of the other ranks.
 type truant struct{ backend.Backend }
 
 func (b truant) Split(ctx context.Context, cfg backend.Config, members []int) (backend.Backend, error) {
@@ -473,7 +476,8 @@ func (b truant) Split(ctx context.Context, cfg backend.Config, members []int) (b
 	return b.Backend.Split(ctx, cfg, members)
 }
 
-// The error of Split names the missing rank by its number in the group that is split.
+// If a rank does not take part in Split, the error names that rank by its number in the group
+// that is split.
 func TestSplitNamesTheMissingRank(t *testing.T) {
 	groups, err := comm.Local(3, commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return truant{b} }))
 	if err != nil {
@@ -494,11 +498,11 @@ func TestSplitNamesTheMissingRank(t *testing.T) {
 	}
 }
 
-// unwilling is a backend whose rank 3 fails in Split.
+// unwilling is a backend whose Split fails on rank 3.
 type unwilling struct {
 	backend.Backend
-	err     error // the error of Split on ranks 1 and 2; nil means the error of the wrapped backend
-	arrived *sync.WaitGroup
+	err     error           // the error of Split on ranks 1 and 2; if it is nil, the wrapped backend's Split runs on these ranks
+	arrived *sync.WaitGroup // counts the ranks that have called Split
 }
 
 func (b unwilling) Split(ctx context.Context, cfg backend.Config, members []int) (backend.Backend, error) {
@@ -512,8 +516,8 @@ func (b unwilling) Split(ctx context.Context, cfg backend.Config, members []int)
 	return b.Backend.Split(ctx, cfg, members)
 }
 
-// If a rank fails during Split, the errors name it by its number in the job, whether it belongs to
-// the new group or only to the one that is split.
+// If a rank fails during Split, the errors name that rank by its number in the job. The rank
+// may belong to the new group, or only to the group that is split.
 func TestSplitNamesTheRankThatFailed(t *testing.T) {
 	for _, c := range []struct {
 		err     error
@@ -550,10 +554,10 @@ func TestSplitNamesTheRankThatFailed(t *testing.T) {
 	}
 }
 
-// The end of Init's context does nothing to the groups that were made with it. Abort ends
-// the waits of a group and of the groups split from it.
+// The end of Init's context does not end the groups that Init made. Abort of a group makes the
+// calls of that group and of its subgroups return.
 func TestContextBoundsInitAlone(t *testing.T) {
-	t.Setenv("GODDP_FLIGHT_DIR", t.TempDir()) // Abort writes records
+	t.Setenv("GODDP_FLIGHT_DIR", t.TempDir()) // Abort writes flight records
 	kv := store.NewLocal()
 	ctx, cancel := context.WithCancel(t.Context())
 	groups, subs := make([]*comm.ProcessGroup, 2), make([]*comm.ProcessGroup, 2)
@@ -580,7 +584,7 @@ func TestContextBoundsInitAlone(t *testing.T) {
 	works := []*comm.Work{groups[0].Barrier(), subs[0].Barrier()}
 	groups[0].Abort(cause)
 	for _, w := range works {
-		// The cause is the same on both ranks.
+		// The calls of the group and of its subgroup fail with the same cause.
 		if err := w.Wait(t.Context()); !errors.Is(err, comm.ErrAborted) || !strings.Contains(err.Error(), cause.Error()) {
 			t.Errorf("%v: %v", w, err)
 		}
@@ -590,8 +594,8 @@ func TestContextBoundsInitAlone(t *testing.T) {
 	}
 }
 
-// Sends and receives are numbered separately from collectives, so that ranks may make different
-// numbers of them.
+// Send and Recv are numbered separately from collectives, so ranks may make different numbers
+// of them.
 func TestSendsAreNotCollectives(t *testing.T) {
 	commtest.OnRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {
 		x := vec(1)
@@ -647,7 +651,8 @@ func TestInvalidOptionsAreErrors(t *testing.T) {
 	}
 }
 
-// PreMulSum computes the mean over ranks with different shares, one of them 0.
+// PreMulSum with different factors computes a weighted mean over the ranks. Here one rank has
+// the factor 0.
 func TestPreMulSum(t *testing.T) {
 	commtest.OnRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {
 		share := pg.With(comm.CallOptions{Factor: new([]float64{0.25, 0.75, 0}[pg.Rank()])})

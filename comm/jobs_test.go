@@ -22,8 +22,8 @@ import (
 )
 
 func init() {
-	// add sums the ranks' GODDP_TEST_NUMBER. If GODDP_TEST_GO names a file, it waits for that file
-	// first.
+	// Program add sums the GODDP_TEST_NUMBER of all ranks. If GODDP_TEST_GO names a file, each
+	// rank first waits until that file exists.
 	workers["add"] = func(ctx context.Context) error {
 		pg, err := comm.Init(ctx, &comm.Options{Timeout: time.Minute})
 		if err != nil {
@@ -52,7 +52,8 @@ func init() {
 		fmt.Printf("sum %v\n", vals(x)[0])
 		return nil
 	}
-	// meddle tries to end a job through its store, at the address GODDP_TEST_STORE.
+	// Program meddle tries to end a job: it writes to the store at the address GODDP_TEST_STORE
+	// as if a rank had failed.
 	workers["meddle"] = func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, time.Second) // Dial retries until then
 		defer cancel()
@@ -69,7 +70,7 @@ func init() {
 	}
 }
 
-// jobs starts the ranks of several jobs whose store has the same address.
+// jobs starts the ranks of several jobs. The store of every job has the same address.
 type jobs struct {
 	t    *testing.T
 	port int
@@ -92,7 +93,7 @@ func (j *jobs) start(rank, size int, more ...string) *process {
 	return start(j.t, "add", j.vars(rank, size, more...)...)
 }
 
-// awaitKey waits until the store exists and has a key.
+// awaitKey waits until the store exists and holds a key.
 func (j *jobs) awaitKey(key string) {
 	j.t.Helper()
 	ctx, cancel := context.WithTimeout(j.t.Context(), 30*time.Second)
@@ -107,7 +108,8 @@ func (j *jobs) awaitKey(key string) {
 	}
 }
 
-// expectEnd waits for the end of a rank, which must fail and print all of wants.
+// expectEnd waits until a rank has ended. The rank must have failed, and its standard error
+// must contain all of wants.
 func (p *process) expectEnd(t *testing.T, who string, wants ...string) {
 	t.Helper()
 	if err := p.cmd.Wait(); err == nil {
@@ -127,8 +129,8 @@ func (p *process) expectSum(t *testing.T, who, want string) {
 	}
 }
 
-// Two jobs at one address do not mix. The second one is refused with an error that says how it
-// differs, and the first one succeeds.
+// Two jobs at one address do not mix. The second job is refused with an error that says how it
+// differs from the first job, and the first job succeeds.
 func TestTwoJobsOnOnePort(t *testing.T) {
 	for name, c := range map[string]struct {
 		a, b  []string
@@ -161,8 +163,9 @@ func TestTwoJobsOnOnePort(t *testing.T) {
 	}
 }
 
-// If two processes have the same rank, in jobs that are otherwise equal, neither joins, and the
-// errors of all ranks name both.
+// Two jobs with the same program, arguments and size use one address. If one process of each
+// job says that it is rank 1, neither of the two processes joins, and the errors of all ranks
+// name both processes.
 func TestTwoProcessesOfOneRankBothFail(t *testing.T) {
 	j := newJobs(t)
 	a0 := j.start(0, 3)
@@ -180,7 +183,8 @@ func TestTwoProcessesOfOneRankBothFail(t *testing.T) {
 	a0.expectEnd(t, "A0", both...)
 }
 
-// If the second process of a rank starts after the group is made, it alone fails, at once.
+// If a second process with the same rank starts after the group was made, only the second
+// process fails, and it fails at once.
 func TestLateProcessOfARankFailsAlone(t *testing.T) {
 	j := newJobs(t)
 	file := filepath.Join(t.TempDir(), "go")
@@ -278,8 +282,9 @@ func TestRanksWithoutTheSecretAreKeptOut(t *testing.T) {
 	}
 }
 
-// plainStore returns the address of a store without goddp's handshake, such as PyTorch's. It is a store
-// of ours behind a proxy that corrupts the handshake's key.
+// plainStore returns the address of a store that lacks goddp's handshake, as PyTorch's store
+// does. It is a store of package store behind a proxy. The proxy changes the handshake's key in
+// every message.
 func plainStore(t *testing.T) *net.TCPAddr {
 	server, err := store.Listen("", nil)
 	if err != nil {
@@ -326,7 +331,8 @@ func plainStore(t *testing.T) *net.TCPAddr {
 	return ln.Addr().(*net.TCPAddr)
 }
 
-// A job works with a store without a handshake. It logs one warning, unless the job has a secret.
+// A job works with a store that lacks the handshake. If the job has no secret, one rank logs
+// one warning.
 func TestStoreWithoutHandshakeIsUsedWithOneWarning(t *testing.T) {
 	at := plainStore(t)
 	join := func() (string, error) {

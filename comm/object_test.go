@@ -9,8 +9,8 @@ import (
 	"github.com/goddp/goddp/comm"
 )
 
-// A wrong object size from one rank does not make the other ranks allocate memory. Here rank 1
-// sends an arbitrary number as its size.
+// If a rank sends a wrong size for its object, the other ranks return an error before they
+// allocate memory for the object. Here rank 1 sends an arbitrary number as its size.
 func TestObjectSizesAreBounded(t *testing.T) {
 	for _, size := range []int64{1<<30 + 1, 2e9, 1 << 60, -7} {
 		groups, err := comm.Local(2, nil)

@@ -12,24 +12,25 @@ import (
 	"github.com/goddp/goddp/internal/commtest"
 )
 
-// rejection returns the error with which a call was rejected, or nil.
+// rejection makes a call. It returns the error with which the call panics if the call is
+// rejected, else nil.
 func rejection(call func()) (usage *comm.UsageError) {
 	defer func() { usage, _ = recover().(*comm.UsageError) }()
 	call()
 	return nil
 }
 
-// A call that is rejected in a subgroup breaks all groups. The errors of all ranks name the rank by
-// its number in the job.
+// If a call in a subgroup is rejected, all groups break. The errors of all ranks name the rank
+// that made the call, by its number in the job.
 func TestRejectedCallInASubgroupBreaksAllGroups(t *testing.T) {
 	commtest.OnRanks(t, 4, &comm.Options{Timeout: time.Hour}, func(pg *comm.ProcessGroup) error {
 		ctx := context.Background()
-		defer pg.MonitoredBarrier(ctx) // no rank leaves before all know of the failure
+		defer pg.MonitoredBarrier(ctx) // no rank leaves before all ranks know of the failure
 		sub, err := pg.Split(ctx, pg.Rank()/2, 0)
 		if err != nil {
 			return err
 		}
-		if err := pg.MonitoredBarrier(ctx); err != nil { // all have split
+		if err := pg.MonitoredBarrier(ctx); err != nil { // here all ranks have split the group
 			return err
 		}
 		x := vec(1, 2)
@@ -51,8 +52,8 @@ func TestRejectedCallInASubgroupBreaksAllGroups(t *testing.T) {
 	})
 }
 
-// If the program does not recover from the panic of a rejected call, the other processes still get
-// the cause, and the launcher blames the rank that made the call.
+// If the program does not recover from the panic of a rejected call, its process ends. The
+// other ranks still get the cause, and the launcher names the rank that made the call.
 func TestRejectedCallThatEndsTheProcessIsTheCause(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	for r, p := range startWorld(t, 3, "overlap") {

@@ -21,11 +21,15 @@ import (
 	"github.com/goddp/goddp/launcher"
 )
 
-// workerMode is an environment variable that makes this test binary run the worker of that name.
+// workerMode is an environment variable. If it holds the name of a program in workers, this
+// test binary runs that program instead of the tests.
 const workerMode = "GODDP_TEST_WORKER"
 
+// workers holds programs by name. Every rank of a test job is a process that runs the same
+// program.
 var workers = map[string]func(context.Context) error{
-	// sum sums the ranks' numbers, twice: a process may call Init again after Close.
+	// Program sum sums the ranks' numbers, twice, because a process may call Init again after
+	// Close.
 	"sum": func(ctx context.Context) error {
 		for range 2 {
 			pg, err := comm.Init(ctx, nil)
@@ -43,15 +47,15 @@ var workers = map[string]func(context.Context) error{
 		}
 		return nil
 	},
-	// kill makes the rank that GODDP_TEST_VICTIM names kill itself. The errors of the other ranks must
-	// name it.
+	// In program kill, the rank that GODDP_TEST_VICTIM names kills itself. The errors of the
+	// other ranks must name that rank.
 	"kill": func(ctx context.Context) error {
 		pg, err := comm.Init(ctx, nil)
 		if err != nil {
 			return err
 		}
 		defer pg.Close()
-		// The victim may die before the others have left this barrier.
+		// The victim may die before the other ranks have left this barrier.
 		err = pg.Barrier().Wait(ctx)
 		if strconv.Itoa(pg.Rank()) == os.Getenv("GODDP_TEST_VICTIM") {
 			return syscall.Kill(os.Getpid(), syscall.SIGKILL)
@@ -65,7 +69,7 @@ var workers = map[string]func(context.Context) error{
 		fmt.Println(err)
 		return nil
 	},
-	// leave makes rank 1 return an error while the others wait for it.
+	// In program leave, rank 1 returns an error while the other ranks wait for rank 1.
 	"leave": func(ctx context.Context) error {
 		pg, err := comm.Init(ctx, nil)
 		if err != nil {
@@ -77,7 +81,8 @@ var workers = map[string]func(context.Context) error{
 		}
 		return pg.Barrier().Wait(ctx)
 	},
-	// overlap makes rank 1 make a call that is rejected while the others wait for it.
+	// In program overlap, rank 1 makes a call that is rejected, while the other ranks wait for
+	// rank 1.
 	"overlap": func(ctx context.Context) error {
 		pg, err := comm.Init(ctx, &comm.Options{Timeout: time.Hour})
 		if err != nil {
@@ -89,8 +94,8 @@ var workers = map[string]func(context.Context) error{
 		}
 		return pg.Barrier().Sync(ctx)
 	},
-	// unclosed does not close its groups. When a rank returns, other ranks may still be in the last
-	// calls.
+	// Program unclosed does not close its groups. When train returns on a rank, other ranks may
+	// still be in the last calls.
 	"unclosed": func(ctx context.Context) error {
 		pg, err := comm.Init(ctx, nil)
 		if err != nil {
@@ -110,7 +115,7 @@ var workers = map[string]func(context.Context) error{
 		}
 		return nil
 	},
-	// gone makes rank 1 exit with code 0 while the other ranks still make calls.
+	// In program gone, rank 1 exits with code 0 while the other ranks still make calls.
 	"gone": func(ctx context.Context) error {
 		pg, err := comm.Init(ctx, nil)
 		if err != nil {
@@ -125,8 +130,8 @@ var workers = map[string]func(context.Context) error{
 			}
 		}
 	},
-	// stop runs steps until all ranks agree to stop. The rank that GODDP_TEST_VICTIM names signals
-	// itself. The rank that GODDP_TEST_FAIL names then fails to save.
+	// Program stop runs steps until all ranks agree to stop. The rank that GODDP_TEST_VICTIM
+	// names sends itself a signal. The rank that GODDP_TEST_FAIL names then fails to save.
 	"stop": func(ctx context.Context) error {
 		pg, err := comm.Init(ctx, nil)
 		if err != nil {
@@ -154,8 +159,8 @@ var workers = map[string]func(context.Context) error{
 			}
 		}
 	},
-	// unheard starts a call on rank 0 that the program does not wait for and that rank 1 does not
-	// join.
+	// In program unheard, rank 0 starts a call that rank 1 does not join, and does not wait for
+	// the call.
 	"unheard": func(ctx context.Context) error {
 		pg, err := comm.Init(ctx, nil)
 		if err != nil {
@@ -169,9 +174,10 @@ var workers = map[string]func(context.Context) error{
 		}
 		return nil
 	},
-	// absent makes the rank that GODDP_TEST_VICTIM names end before Init. The other ranks print the
-	// error of Init. If rank 0 is not the victim, it alone has a short timeout: the other ranks must
-	// get the error from the store before the store ends with rank 0.
+	// In program absent, the rank that GODDP_TEST_VICTIM names ends before Init. The other
+	// ranks print the error of Init. If rank 0 is not the victim, rank 0 alone has a short
+	// timeout: rank 0 hosts the store, and the other ranks must get the error from the store
+	// before the store ends with rank 0.
 	"absent": func(ctx context.Context) error {
 		rank, victim := os.Getenv("RANK"), os.Getenv("GODDP_TEST_VICTIM")
 		if rank == victim {
@@ -208,7 +214,8 @@ var workers = map[string]func(context.Context) error{
 	},
 }
 
-// onGroup runs f on a group in whose error mode a failure does not end the process.
+// onGroup returns a program that runs f on a group. The group has an error mode in which a
+// failure does not end the process.
 func onGroup(f func(*comm.ProcessGroup) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		pg, err := comm.Init(ctx, &comm.Options{ErrorMode: comm.CleanUpOnly})
@@ -223,14 +230,14 @@ func onGroup(f func(*comm.ProcessGroup) error) func(context.Context) error {
 //go:noinline
 func firstMistake() { panic("a mistake") }
 
-// process is a worker process.
+// process is a process that runs a program of workers, with its output.
 type process struct {
 	cmd      *exec.Cmd
 	out, err bytes.Buffer
 }
 
-// start starts this binary as a worker, with vars in its environment and with the arguments of
-// GODDP_TEST_ARGS.
+// start starts this test binary as a process that runs the program that `mode` names. vars are
+// added to its environment. The words of GODDP_TEST_ARGS become its arguments.
 func start(t *testing.T, mode string, vars ...string) *process {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -249,7 +256,8 @@ func start(t *testing.T, mode string, vars ...string) *process {
 	return p
 }
 
-// launch runs n workers under the launcher, with vars in their environment, and returns their output.
+// launch runs n ranks of the program that `mode` names under the launcher, and returns their
+// output. vars are added to the environment of the ranks.
 func launch(t *testing.T, n int, mode string, vars ...string) (out, errs string, err error) {
 	t.Helper()
 	var o, e lockedBuffer
@@ -259,7 +267,8 @@ func launch(t *testing.T, n int, mode string, vars ...string) (out, errs string,
 	return o.String(), e.String(), err
 }
 
-// startWorld starts n workers without a launcher, as a scheduler does. Rank 0 hosts the store.
+// startWorld starts n ranks of the program that `mode` names without a launcher, as a scheduler
+// does. Rank 0 hosts the store.
 func startWorld(t *testing.T, n int, mode string, vars ...string) []*process {
 	t.Helper()
 	port, _ := testport.New(t)
@@ -293,7 +302,8 @@ func TestWorldUnderTheLauncher(t *testing.T) {
 	}
 }
 
-// Failures in one group break other groups on processes as they do on goroutines.
+// A failure in one group breaks the other groups also if the ranks are processes. Other tests
+// cover ranks that are goroutines.
 func TestFailuresOfOtherGroups(t *testing.T) {
 	for _, mode := range []string{"subgroup", "whole"} {
 		if _, errs, err := launch(t, 4, mode, "GODDP_FLIGHT_DIR="+t.TempDir()); err != nil {
@@ -302,8 +312,8 @@ func TestFailuresOfOtherGroups(t *testing.T) {
 	}
 }
 
-// If one rank is signalled, the ranks agree by a reduction of their own and stop after the same step.
-// The launcher counts that as a requested stop.
+// If one rank gets a signal, the ranks agree to stop by a reduction of the program, and stop
+// after the same step. The launcher counts the end of the job as a requested stop.
 func TestRanksAgreeOnAStopRequestOfOneRank(t *testing.T) {
 	for range 4 {
 		out, errs, err := launch(t, 3, "stop", "GODDP_TEST_VICTIM=2")
@@ -318,7 +328,8 @@ func TestRanksAgreeOnAStopRequestOfOneRank(t *testing.T) {
 	}
 }
 
-// A rank that fails to save during a stop is a failure, whether it ends before or after the others.
+// If a rank fails to save during a stop, the job has failed, whether that rank ends before or
+// after the other ranks.
 func TestFailureDuringAStopIsAFailure(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	for range 4 {
@@ -330,7 +341,7 @@ func TestFailureDuringAStopIsAFailure(t *testing.T) {
 	}
 }
 
-// A program that does not close its groups exits with code 0 on all ranks.
+// If a program does not close its groups, Main closes them, and all ranks exit with code 0.
 func TestMainClosesGroups(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	for range 8 {
@@ -352,7 +363,8 @@ func TestMainReportsFailedCalls(t *testing.T) {
 	}
 }
 
-// The launcher blames the rank that failed, not the ranks that lost it.
+// The launcher names the rank that failed as the root cause, not the ranks whose calls failed
+// because of that rank.
 func TestTheLauncherBlamesTheCause(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	for range 3 {
@@ -367,8 +379,8 @@ func TestTheLauncherBlamesTheCause(t *testing.T) {
 	}
 }
 
-// A rank that exited with code 0 too early does not count as failed, but the launcher's report begins
-// with it.
+// A rank that exited with code 0 too early does not count as failed, but the launcher's report
+// names that rank first.
 func TestTheLauncherNamesTheRankThatLeft(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	for range 8 {
@@ -383,7 +395,7 @@ func TestTheLauncherNamesTheRankThatLeft(t *testing.T) {
 	}
 }
 
-// The errors of all ranks name a rank that died, also if that rank hosted the store.
+// The errors of all other ranks name a rank that died, also if the dead rank hosted the store.
 func TestADeadPeerIsNamed(t *testing.T) {
 	for _, victim := range []int{0, 2} {
 		t.Run(fmt.Sprint("rank ", victim), func(t *testing.T) {
@@ -407,7 +419,8 @@ func TestADeadPeerIsNamed(t *testing.T) {
 	}
 }
 
-// The errors of all ranks name a rank that does not join, also if that rank hosts the store.
+// The errors of all other ranks name a rank that does not join, also if the missing rank has to
+// host the store.
 func TestAnAbsentRankIsNamed(t *testing.T) {
 	for victim, want := range map[int]string{
 		0: "rank 0, which hosts the job's store, has not come, has ended or cannot be reached: store 127.0.0.1:",

@@ -9,12 +9,12 @@ import (
 	"github.com/cockroachdb/datadriven"
 )
 
-// TestStopScenarios runs the scenarios of testdata/stop. "new" starts a process. Then each
-// command is an event: "poll" is a call of StopRequested; "SIGINT" and "SIGTERM" are signals,
-// followed by the time at which they come and by "abort" if the launcher ends the program
-// rather than asks it to stop; "request" is a call of RequestStop; "accept NAME" is a call of
-// AcceptStop; "late" is the armed timer. The output is the action, and the signal that the
-// program is asked to stop for.
+// TestStopScenarios runs the scenarios of testdata/stop. "new" starts a process. Each later
+// command is an event. "poll" is a call of StopRequested. "SIGINT" and "SIGTERM" are signals,
+// followed by the time at which the signal arrives, and by "abort" if the launcher ends the
+// program rather than asks it to stop. "request" is a call of RequestStop. "accept NAME" is a
+// call of AcceptStop. "late" means that the timer fires. The output is the action that step
+// returns, and the signal for which the program is asked to stop.
 func TestStopScenarios(t *testing.T) {
 	actions := [...]string{"nothing", "tell the launcher", "wait", "expire calls", "end the context"}
 	signals := map[string]syscall.Signal{"SIGINT": syscall.SIGINT, "SIGTERM": syscall.SIGTERM}

@@ -12,13 +12,14 @@ import (
 	"github.com/goddp/goddp/store"
 )
 
-// proxy is an address that leads to one server after another.
+// proxy forwards the connections of one address to a server. The method follow replaces the
+// server by another one.
 type proxy struct {
 	ln net.Listener
 	wg sync.WaitGroup
 
 	mu    sync.Mutex
-	to    string // the server's address; "" if there is none any more
+	to    string // the server's address; "" after the test
 	conns []net.Conn
 }
 
@@ -61,7 +62,8 @@ func newStage(t *testing.T, to string) *proxy {
 	return s
 }
 
-// follow ends all connections. Later connections lead to another server.
+// follow closes all connections. From then on the proxy forwards new connections to the server
+// at address `to`.
 func (s *proxy) follow(to string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,9 +74,10 @@ func (s *proxy) follow(to string) {
 	s.conns = nil
 }
 
-// A rank that joins its second group early connects to the store of the first group. When that
-// store ends, it connects to the next one. Messages for the first store must not reach the next
-// one, which would count the rank as having left, or wait for messages that nobody sends.
+// A rank that joins its second group early connects to the store of the first group. When the
+// first store ends, the rank connects to the second store. Messages for the first store must
+// not reach the second store: it would count the rank as having left, or it would wait for
+// messages that nobody sends.
 func TestJoinContinuesAtTheNextStore(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -16,9 +16,10 @@ import (
 	"github.com/goddp/goddp/comm"
 )
 
-// suspended is a worker whose ranks wait for rank 1. GODDP_TEST_WAIT says in what they wait: join,
-// sum or barrier. GODDP_TEST_TIMEOUT is the timeout. Rank 1 does its part only when the file "go"
-// exists. Each rank creates a file when it is about to wait.
+// In program suspended, ranks 0 and 2 wait for rank 1, in Init, in an AllReduce or in a
+// MonitoredBarrier. GODDP_TEST_WAIT says where they wait: join, sum or barrier. Rank 1 joins
+// them only when the file "go" exists. GODDP_TEST_TIMEOUT is the timeout. Each rank creates a
+// file just before it begins to wait.
 func suspended(ctx context.Context) error {
 	timeout, err := time.ParseDuration(os.Getenv("GODDP_TEST_TIMEOUT"))
 	if err != nil {
@@ -65,8 +66,9 @@ func suspended(ctx context.Context) error {
 	return nil
 }
 
-// startSuspended starts three such workers and returns when all are about to wait. The returned
-// function creates the file "go".
+// startSuspended starts three ranks of program suspended, and returns when all of them have
+// begun to wait. The returned function `let` creates the file "go", so that rank 1 joins the
+// other ranks.
 func startSuspended(t *testing.T, wait string, timeout time.Duration) (ps []*process, let func()) {
 	t.Helper()
 	dir := t.TempDir()
@@ -89,7 +91,8 @@ func startSuspended(t *testing.T, wait string, timeout time.Duration) (ps []*pro
 	}
 }
 
-// suspend stops all workers for some time, and then continues them one after the other.
+// suspend stops all processes for the time `length`, and then continues them one after the
+// other.
 func suspend(t *testing.T, ps []*process, length time.Duration) {
 	t.Helper()
 	for _, p := range ps {
@@ -105,15 +108,15 @@ func suspend(t *testing.T, ps []*process, length time.Duration) {
 	}
 }
 
-// A job that is suspended as a whole for longer than its timeout continues normally, whatever its
-// ranks wait for.
+// If a whole job is suspended for longer than its timeout, it then continues normally, whether
+// its ranks wait in Init, in a collective or in a barrier.
 func TestSuspendedJobContinues(t *testing.T) {
 	for _, wait := range []string{"join", "sum", "barrier"} {
 		t.Run(wait, func(t *testing.T) {
 			t.Parallel()
 			ps, let := startSuspended(t, wait, 4*time.Second)
 			suspend(t, ps, 5*time.Second)
-			time.Sleep(time.Second) // enough for a rank to time out if it counted the suspension
+			time.Sleep(time.Second) // in this second a rank would time out if its timeout counted the suspension
 			let()
 			for r, p := range ps {
 				if err := p.cmd.Wait(); err != nil || p.out.String() != "sum 6\n" {
@@ -124,12 +127,12 @@ func TestSuspendedJobContinues(t *testing.T) {
 	}
 }
 
-// Calls time out even if the job is stopped and continued again and again, and the error names the
-// rank that is missing.
+// If a job is stopped and continued again and again, the calls still time out, and the error
+// names the missing rank.
 func TestSuspensionsDoNotPostponeTimeoutsForever(t *testing.T) {
 	for wait, want := range map[string]string{
 		"join":    "rank 1 has not come",
-		"sum":     "waiting for ranks [1", // also rank 2, if it is stopped when rank 0 asks it
+		"sum":     "waiting for ranks [1", // rank 2 is also named if it is stopped when rank 0 asks it
 		"barrier": "ranks [1] have not come",
 	} {
 		t.Run(wait, func(t *testing.T) {
@@ -143,7 +146,7 @@ func TestSuspensionsDoNotPostponeTimeoutsForever(t *testing.T) {
 			}()
 			ended := make(chan error, 1)
 			go func() { ended <- ps[0].cmd.Wait() }()
-			const cycles = 30 // each counts as at least a tenth of a second
+			const cycles = 30 // each cycle counts as at least 0.1 s of the timeout
 			for range cycles {
 				suspend(t, ps, 800*time.Millisecond)
 				select {

@@ -12,18 +12,20 @@ import (
 	"github.com/goddp/goddp/internal/flight/analyze"
 )
 
-// forgedRecord returns a record that no recorder wrote, of a job of the given size.
+// forgedRecord returns a flight record of a rank in a job of the given size. No recorder wrote
+// the record.
 func forgedRecord(rank, size int) []byte {
 	return fmt.Appendf(nil, `{"version": 2, "rank": %d, "world_size": %d, "taken": "2030-01-01T00:01:00Z", "reason": "why",
 		"groups": [{"name": "default", "rank": %[1]d, "size": %[2]d, "enqueued": 7}],
 		"records": [{"number": 1, "group": "default", "state": "running", "queued": "2020-01-01T00:00:00Z", "call": {"kind": "AllReduce", "seq": 7}}]}`, rank, size)
 }
 
-// accountWith returns the account of a rank with this record.
+// accountWith returns the encoded account of a rank that has this flight record.
 func accountWith(record []byte) []byte { return fmt.Appendf(nil, `{"Dump": %s, "Waits": [0]}`, record) }
 
-// A record of another rank, of another job, or of an impossible size is not compared with the
-// others, because the comparison takes memory in proportion to the size.
+// decodeAccount rejects a flight record of another rank, of another job, or of an impossible
+// size. Analyzing a record takes memory in proportion to the size of the job that the record
+// states.
 func TestForgedAccountsAreLeftOut(t *testing.T) {
 	for _, c := range []struct{ rank, size int }{{1, 2_000_000_000}, {1, 1 << 20}, {0, 2}, {1, 3}, {-1, 2}} {
 		if _, _, err := decodeAccount(accountWith(forgedRecord(c.rank, c.size)), 1, 2); err == nil {
@@ -50,7 +52,8 @@ func TestForgedAccountsAreLeftOut(t *testing.T) {
 	}
 }
 
-// FuzzAccounts decodes arbitrary bytes as the accounts of other ranks.
+// FuzzAccounts decodes arbitrary bytes as the account of another rank. decodeAccount must not
+// allocate much more memory than the bytes take.
 func FuzzAccounts(f *testing.F) {
 	f.Add([]byte(`{"Waits":[2000000000]}`))
 	f.Add(accountWith(forgedRecord(1, 2)))

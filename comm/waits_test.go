@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// follow returns the ends of chains of waits.
+// The function follow returns the ranks at the ends of the chains of waits.
 func TestFollow(t *testing.T) {
 	for _, c := range []struct {
 		what    string

@@ -12,7 +12,7 @@ import (
 func setEnv(t *testing.T, vars map[string]string) {
 	for _, name := range []string{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
 		"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT"} {
-		t.Setenv(name, "") // so that the variable is restored after the test
+		t.Setenv(name, "") // makes the test restore the variable at its end
 		os.Unsetenv(name)
 	}
 	for name, value := range vars {
