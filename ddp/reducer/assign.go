@@ -7,7 +7,8 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// assignment is one planned bucket: its parameters, and the cap in bytes at which it was closed.
+// assignment is one planned bucket: its parameters, and its cap in bytes. The bucket takes no more
+// parameters once its size has reached the cap.
 type assignment struct {
 	params []int
 	cap    int
@@ -15,15 +16,15 @@ type assignment struct {
 
 // assign puts parameters into buckets by PyTorch's rule (compute_bucket_assignment_by_size). It goes
 // through the parameters in the given order. For each element type one bucket is open at a time. assign
-// adds a parameter first; when the bucket's bytes then reach its cap, it closes the bucket, and the
-// type's next bucket has the next cap. The last cap is used repeatedly. So a bucket may exceed its cap
-// by less than one parameter, and a parameter is never split. Buckets are sorted by their last
-// parameter's place in order.
+// adds a parameter to the open bucket of its type. If the size of the bucket then reaches the cap, assign
+// closes the bucket, and the next bucket of this type has the next cap in caps. The last cap is used
+// repeatedly. So a bucket may exceed its cap by less than one parameter, and a parameter is never split.
+// The result is sorted: the bucket whose last parameter comes first in order is the first bucket.
 func assign(params []Param, order []int, caps []int) []assignment {
 	type open struct {
 		assignment
 		bytes int
-		caps  []int // the remaining caps of this type
+		caps  []int // the caps of this bucket and of the following buckets of the same type
 	}
 	byType := map[device.DType]*open{}
 	var types []device.DType
@@ -62,8 +63,8 @@ func assign(params []Param, order []int, caps []int) []assignment {
 	return closed
 }
 
-// reversed returns the order in which the reducer expects gradients before it knows better: the
-// parameter that was registered last comes first.
+// reversed returns the reverse of the order of registration. The reducer expects gradients in this order
+// until it knows rank 0's order.
 func reversed(n int) []int {
 	order := make([]int, n)
 	for i := range order {

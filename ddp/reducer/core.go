@@ -3,31 +3,31 @@ package reducer
 import "fmt"
 
 // core makes the reducer's decisions. It holds no tensors and does not communicate. The reducer
-// passes it events, and carries out the actions that it returns, in order.
+// passes events to the core, and carries out the actions that the core returns, in order.
 //
-// Invariants: launched <= len(pending). All buckets before launched were launched in this pass.
-// pending[b] is the number of parameters of bucket b that are not final in this pass. Only finish
-// launches the last bucket: the flags travel with that bucket, or just before it, and tell the other
-// ranks what went wrong anywhere in the pass.
+// Invariants: launched <= len(pending). The first `launched` buckets were launched in this pass.
+// pending[b] is the number of parameters of bucket b that are not final in this pass. Only the event
+// finish launches the last bucket. The flags are reduced with the last bucket or just before it, so that
+// they tell the other ranks about errors anywhere in the pass.
 type core struct {
 	buckets [][]int // the parameters of each bucket
-	home    []int   // the bucket of each parameter
+	home    []int   // by parameter: the index of its bucket
 	static  bool    // the first successful pass determines which parameters all passes use
 	reorder bool    // rank 0 still has to send the order of its gradients
 
 	phase    phase
 	pending  []int
-	final    []bool // per parameter, in this pass: it is ready, or unused
+	final    []bool // per parameter: it is ready or unused in this pass
 	unused   []bool // per parameter: this pass does not use it
 	launched int    // the number of buckets launched in this pass
-	order    []int  // the parameters that became ready in this pass, in that order
-	usual    []bool // per parameter of a static graph: passes use it; nil before the first successful pass
-	changed  bool   // this pass of a static graph uses other parameters than usual
-	shadow   bool   // this rank makes this pass only because others make it
+	order    []int  // the parameters that became ready in this pass, in the order in which they did
+	usual    []bool // with static, per parameter: the first successful pass used it; nil before that pass
+	changed  bool   // with static: this pass uses other parameters than the first successful pass
+	shadow   bool   // this rank makes this pass as a shadow pass: it has no gradients
 	actions  []action
 }
 
-// phase says whether a pass is under way.
+// phase says whether a backward pass is under way, and whether it reduces.
 type phase uint8
 
 const (
@@ -38,15 +38,15 @@ const (
 
 func (p phase) String() string { return [...]string{"idle", "accumulating", "reducing"}[p] }
 
-// event is what happens in a pass. The engine or the reducer reports it to the core.
+// event is an event in a pass that the reducer reports to the core. Most fields are for one kind only.
 type event struct {
 	kind    eventKind
-	param   int    // of ready
-	sync    bool   // of begin: the pass reduces
-	reached []bool // of begin: the parameters that the pass will use; nil: all
-	shadow  bool   // of begin: only other ranks compute gradients in this pass
-	failed  bool   // of finish: the pass was cut short
-	stop    bool   // of finish: this rank was asked to stop
+	param   int    // for ready: the parameter whose gradient is final
+	sync    bool   // for begin: the pass reduces
+	reached []bool // for begin, by parameter: the pass will use it; nil: it will use all
+	shadow  bool   // for begin: the pass is a shadow pass
+	failed  bool   // for finish: the pass failed on this rank
+	stop    bool   // for finish: this rank must ask all ranks to stop
 }
 
 type eventKind uint8
@@ -55,14 +55,14 @@ const (
 	begin   eventKind = iota // a backward pass starts
 	ready                    // a gradient is final
 	finish                   // the backward pass has ended
-	succeed                  // the pass that was finished last was made by all ranks, and succeeded on all
+	succeed                  // the last finished pass succeeded on all ranks, and was a shadow pass on none
 )
 
-// action is what the reducer has to do.
+// action is something that the core tells the reducer to do.
 type action struct {
 	kind   actionKind
-	bucket int // of launch
-	param  int // of skipUnused, noteMissing, noteNewlyUsed and noteNoLongerUsed
+	bucket int // for launch
+	param  int // for skipUnused, noteMissing, noteNewlyUsed and noteNoLongerUsed
 }
 
 type actionKind uint8
@@ -71,12 +71,12 @@ const (
 	launch           actionKind = iota // start the bucket's reduction
 	skipUnused                         // param is unused: this pass must add nothing to its gradient
 	noteMissing                        // the gradient of param is missing
-	noteNewlyUsed                      // the pass uses param, and the static graph did not
-	noteNoLongerUsed                   // the pass does not use param, and the static graph did
+	noteNewlyUsed                      // with static: the pass uses param, the first successful pass did not
+	noteNoLongerUsed                   // with static: the first successful pass used param, this pass does not
 	setShadowFlag                      // tell the other ranks that this rank makes a shadow pass
-	raiseFlag                          // raise this rank's flag
+	raiseFlag                          // raise this rank's flag: no rank must apply the step
 	askToStop                          // ask all ranks to stop
-	sendOrder                          // rank 0 sends its order of gradients to all ranks
+	sendOrder                          // start the broadcast of rank 0's order of gradients
 )
 
 func newCore(buckets [][]int, params int) *core {
@@ -85,7 +85,7 @@ func newCore(buckets [][]int, params int) *core {
 	return c
 }
 
-// rebuild replaces the buckets. It is called between two passes.
+// rebuild replaces the buckets. It must be called between two passes.
 func (c *core) rebuild(buckets [][]int) {
 	c.buckets, c.pending = buckets, make([]int, len(buckets))
 	for b, ps := range buckets {
@@ -95,8 +95,8 @@ func (c *core) rebuild(buckets [][]int) {
 	}
 }
 
-// step processes an event and returns the actions, which are valid until the next step. If the engine
-// made a mistake, step returns an error and changes nothing.
+// step processes an event and returns the actions, which are valid until the next call of step. If the
+// event is a mistake of the engine, step returns an error and changes nothing.
 func (c *core) step(e event) ([]action, error) {
 	c.actions = c.actions[:0]
 	switch e.kind {
@@ -175,8 +175,8 @@ func (c *core) begin(e event) {
 	c.launchComplete()
 }
 
-// launchComplete launches buckets in order of index until one is not complete. It never launches
-// the last bucket.
+// launchComplete launches buckets in order of index until it finds a bucket that is not complete. It
+// never launches the last bucket.
 func (c *core) launchComplete() {
 	for c.phase == reducing && c.launched < len(c.buckets)-1 && c.pending[c.launched] == 0 {
 		c.act(action{kind: launch, bucket: c.launched})
@@ -184,9 +184,9 @@ func (c *core) launchComplete() {
 	}
 }
 
-// launchRest launches the remaining buckets. Before the last one it sets the shadow flag, asks to
-// stop, and raises the flag, where that applies. The flag is raised if a gradient is missing or the pass
-// failed.
+// launchRest launches the remaining buckets. Before the last bucket it sets the shadow flag in a shadow
+// pass, asks all ranks to stop if stop is true, and raises this rank's flag if failed is true or a
+// gradient is missing.
 func (c *core) launchRest(failed, stop bool) {
 	for ; c.launched < len(c.buckets); c.launched++ {
 		b := c.launched
@@ -210,9 +210,9 @@ func (c *core) launchRest(failed, stop bool) {
 	}
 }
 
-// knownOrder returns the order in which the parameters became ready in the pass that was finished
-// last, followed by the unused ones. It returns nil if a gradient was missing, or if the pass was a
-// shadow.
+// knownOrder returns the parameters in the order in which they became ready in the last finished pass.
+// The parameters that this pass did not use come last. knownOrder returns nil if a gradient was missing,
+// or if the pass was a shadow pass.
 func (c *core) knownOrder() []int {
 	if c.shadow {
 		return nil

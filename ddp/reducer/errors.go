@@ -19,9 +19,9 @@ type skipped struct{}
 // Is makes errors.Is(err, device.ErrSkipped) true: the flags are raised on every rank's device.
 func (skipped) Is(target error) bool { return target == device.ErrSkipped }
 
-// MissingGradientError lists the parameters that got no gradient in a pass, or the ranks whose pass
-// failed. Every rank gets it for that pass. No rank applies the step, and the group remains usable. It
-// matches [device.ErrSkipped].
+// MissingGradientError lists the parameters that got no gradient in a pass, and the ranks whose pass
+// failed. Every rank gets this error for that pass. No rank applies the step, and the group remains
+// usable. The error matches [device.ErrSkipped].
 type MissingGradientError struct {
 	Missing []Missing // by rank
 	skipped
@@ -30,7 +30,7 @@ type MissingGradientError struct {
 // Missing describes the incomplete pass of one rank.
 type Missing struct {
 	Rank   int
-	Params []string // the parameters without a gradient; none if the pass failed after the last gradient
+	Params []string // the parameters without a gradient; empty if the pass failed after the last gradient
 	Cause  string   // the error that cut the pass short; "" if there was none
 }
 
@@ -56,19 +56,19 @@ func (e *MissingGradientError) Error() string {
 	return b.String()
 }
 
-// GraphChangedError says that a pass of a static graph used other parameters than the first pass.
-// Every rank gets it for that pass. No rank applies the step, and the group remains usable. It matches
-// [device.ErrSkipped].
+// GraphChangedError says that a pass with UnusedFixed (a static graph) used other parameters than the
+// first successful pass. Every rank gets this error for that pass. No rank applies the step, and the
+// group remains usable. The error matches [device.ErrSkipped].
 type GraphChangedError struct {
 	Changed []GraphChange // by rank
 	skipped
 }
 
-// GraphChange is the change of one rank's graph.
+// GraphChange says how the parameters that one rank uses have changed since its first successful pass.
 type GraphChange struct {
 	Rank         int
-	NewlyUsed    []string // parameters that this pass uses and the first did not
-	NoLongerUsed []string // parameters that the first pass used and this one does not
+	NewlyUsed    []string // parameters that this pass uses and the first successful pass did not use
+	NoLongerUsed []string // parameters that the first successful pass used and this pass does not use
 }
 
 func (e *GraphChangedError) Error() string {
@@ -91,7 +91,8 @@ func (e *GraphChangedError) Error() string {
 	return b.String()
 }
 
-// names lists parameters for an error text: the first few, and how many more there are.
+// names lists parameters for an error text. If there are many, it lists the first ones and says how many
+// more there are.
 func names(ps []string) string {
 	const most = 8
 	if len(ps) == 0 {
@@ -106,14 +107,14 @@ func names(ps []string) string {
 	return fmt.Sprintf("parameters %q", ps)
 }
 
-// ModelMismatchError describes the first difference between a rank's model and that of rank 0.
+// ModelMismatchError describes the first difference between the model of a rank and the model of rank 0.
 type ModelMismatchError struct {
 	What   string // "parameter", "buffer" or the like
 	Rank   int
-	Index  int    // the place in order of registration; -1 if the numbers of parameters differ
+	Index  int    // the index of the item that differs; -1 if the numbers of items differ
 	Theirs string // the value on Rank
 	Rank0  string // the value on rank 0
-	Ranks  []int  // all ranks that differ from rank 0 there, ascending; the first is Rank
+	Ranks  []int  // all ranks that have this difference from rank 0, ascending; the first is Rank
 }
 
 func (e *ModelMismatchError) Error() string {

@@ -2,9 +2,9 @@ package reducer
 
 import "github.com/goddp/goddp/comm"
 
-// Failed returns the error of a reduction of the current pass that has failed, or nil if no failure is
-// known. It does not wait. An engine may call it during a pass, to end a pass early that is useless.
-// Finish returns the failure too.
+// Failed returns the error of a failed reduction of the current pass. It returns nil if no reduction is
+// known to have failed. It does not wait. An engine may call Failed during a pass, so that it can stop
+// computing gradients that are useless. Finish returns the same error.
 func (r *Reducer) Failed() error {
 	for _, w := range r.works {
 		if w, ok := w.(interface{ State() (comm.State, error) }); ok {

@@ -8,14 +8,16 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// Attendance says which ranks made the passes since Join themselves.
+// Attendance says which ranks were active in the passes since Join. A rank is active in a pass unless it
+// makes the pass as a shadow pass.
 type Attendance struct {
-	Away   []bool // by rank: it made only a shadow pass last time; nil: no rank did
-	Last   int    // the lowest rank that made the last pass that any rank made itself
-	Uneven bool   // some pass was made by some ranks and shadowed by others
+	Away   []bool // by rank: the rank made the last pass as a shadow pass; nil: no rank did
+	Last   int    // the lowest active rank of the latest pass in which any rank was active
+	Uneven bool   // there was a pass in which some ranks were active and others were not
 }
 
-// First returns the lowest rank that made the last pass itself, -1 if none did.
+// First returns the lowest rank that was active in the last pass. It returns -1 if all ranks made the
+// last pass as a shadow pass.
 func (a Attendance) First() int {
 	if a.Away == nil {
 		return 0
@@ -24,37 +26,37 @@ func (a Attendance) First() int {
 }
 
 // Join starts a period in which ranks may make different numbers of passes that reduce. A rank that has
-// no more passes makes shadow passes ([Reducer.Shadow]) until no rank has one. All ranks call Join,
-// and later Leave. With byActive, averages are over the ranks that made the pass themselves instead
-// of all; Finish then waits for the outcome, which tells how many these are.
+// no more passes makes shadow passes ([Reducer.Shadow]) until no rank has a pass left. All ranks must
+// call Join, and later Leave. With byActive, averages are only over the ranks that did not make the pass
+// as a shadow pass; Finish then waits for the outcome, which tells the number of these ranks.
 //
-// In this period the ranks of a static graph exchange in each pass which gradients they have, and wait
-// for that if this rank's pass did not use a gradient that is asked for. As with UnusedFound, a
-// gradient that no active rank uses remains zeroed.
+// With UnusedFixed, the ranks exchange which gradients they have in each pass of this period. So Zeroed
+// may wait for the outcome, as with UnusedFound. A gradient that no rank uses in a pass remains zeroed.
 func (r *Reducer) Join(byActive bool) {
 	r.attendance, r.byActive, r.joining = Attendance{}, byActive, true
 }
 
-// Leave ends the period that Join started. It zeroes the gradients.
+// Leave ends the period that Join started. It zeroes all gradients.
 func (r *Reducer) Leave() {
 	r.byActive, r.joining, r.left = false, false, nil
-	r.status.isStale = true // it holds the flags of the last pass
+	r.status.isStale = true // the status holds the flags of the last pass
 	r.freshen()
 }
 
-// Shadow starts a pass in place of Begin, on a rank that has no more passes while others may. It starts
-// the same reductions as they do, with zeros; Finish ends it. The gradients of this rank are discarded
-// and replaced by those of the other ranks. If leave is true, or if Finish gets a cause, it is the last
-// pass of all ranks: the gradients must not be used, and each rank gets a [*LeftError]. The exception
-// is that all ranks leave only because they have no more passes: then there is no error.
+// Shadow starts a shadow pass. A rank that has no more passes calls Shadow in place of Begin, while other
+// ranks may still make passes. Finish ends the shadow pass. A shadow pass starts the same reductions as
+// the passes of the other ranks, with zeros. It discards the gradients of this rank and receives the
+// averages. If leave is true, or if Finish gets a cause, this pass is the last pass of all ranks: the
+// gradients must not be used, and each rank gets a [*LeftError]. If all ranks leave in the same pass, and
+// Finish gets no cause on any rank, there is no error.
 func (r *Reducer) Shadow(leave bool) {
 	r.begin(event{kind: begin, sync: true, shadow: true}, nil)
 	r.isLeaving = leave
 	r.stats.Shadowed++
 }
 
-// Left returns the [*LeftError] that ended the passes of all ranks since Join, or nil. It waits for the
-// outcome of the last pass as Err does.
+// Left returns the [*LeftError] that has ended the passes of all ranks since Join, or nil if ranks can
+// still make passes. Left waits for the outcome of the last pass as Err does.
 func (r *Reducer) Left() error {
 	if r.awaitOutcome(); r.left != nil {
 		return r.left
@@ -62,14 +64,15 @@ func (r *Reducer) Left() error {
 	return nil
 }
 
-// Attendance returns which ranks made the passes since Join. It waits for the outcome of the last pass
-// as Err does.
+// Attendance returns which ranks were active in the passes since Join. It waits for the outcome of the
+// last pass as Err does.
 func (r *Reducer) Attendance() Attendance {
 	r.awaitOutcome()
 	return r.attendance
 }
 
-// attend updates the attendance after a pass. away are the ranks that shadowed the pass, nil for none.
+// attend updates the attendance after a pass. away says, by rank, whether the rank made the pass as a
+// shadow pass; nil means that no rank did.
 func (r *Reducer) attend(away []bool) {
 	a := &r.attendance
 	if a.Away = away; away != nil {
@@ -80,8 +83,9 @@ func (r *Reducer) attend(away []bool) {
 	}
 }
 
-// divide changes averages over all ranks to averages over the ranks that made the pass themselves, if
-// Join was called with byActive. The other ranks contributed zeros.
+// divide corrects the averages if Join was called with byActive. The reductions divided by the number
+// of all ranks, but the ranks that made a shadow pass contributed zeros. After divide, the averages are
+// over the other ranks.
 func (r *Reducer) divide() error {
 	away := 0
 	for _, is := range r.attendance.Away {
@@ -103,21 +107,21 @@ func (r *Reducer) divide() error {
 	return nil
 }
 
-// LeftError says that some ranks have left the passes that all ranks make together, so that no rank can
-// make another: see [Reducer.Shadow]. Every rank gets it for the pass in which they leave. No rank
-// applies that step, and the group remains usable. It matches [device.ErrSkipped].
+// LeftError says that some ranks have left, so that no rank can make further passes: see
+// [Reducer.Shadow]. Every rank gets this error for the pass in which these ranks leave. No rank applies
+// the step of this pass, and the group remains usable. The error matches [device.ErrSkipped].
 type LeftError struct {
 	Left []Left // by rank
 	skipped
 }
 
-// Left is a rank that left.
+// Left describes a rank that has left.
 type Left struct {
 	Rank  int
-	Cause string // "": it ran out of inputs
+	Cause string // why the rank left; "": it ran out of inputs
 }
 
-// add adds a rank that leaves. theirs is its report; err is the error of reading the report.
+// add adds a rank that leaves. theirs is the report of this rank; err is the error of reading the report.
 func (e *LeftError) add(rank int, theirs *report, err error) {
 	l := Left{Rank: rank}
 	switch {

@@ -8,11 +8,11 @@ import (
 	"github.com/goddp/goddp/internal/arena"
 )
 
-// layout is the memory of the buckets, and the places of the gradients and the status in it.
+// layout is the memory of the buckets, with views of this memory for the gradients and the status.
 type layout struct {
 	buckets  []bucket
-	grads    []device.Tensor // by parameter: views of the buckets
-	words    device.Tensor   // the status
+	grads    []device.Tensor // by parameter: its gradient, a view of a bucket
+	words    device.Tensor   // the words of the status
 	separate bool            // the status has its own memory; otherwise it is in the last bucket
 }
 
@@ -20,28 +20,30 @@ type layout struct {
 type bucket struct {
 	assignment
 	name  string
-	flat  device.Tensor // the gradients, the status if this is the last bucket and it is not separate, and the padding
-	bytes int           // the size of the gradients
+	flat  device.Tensor // the gradients, the status (only in the last bucket, and unless it is separate), and padding
+	bytes int           // the size of the gradients in bytes, without padding
 
-	hookParams []Param         // GradBucket.Params; nil before the hook is called for the first time
-	hookGrads  []device.Tensor // GradBucket.Grads; likewise
+	hookParams []Param         // GradBucket.Params; nil before the first call of the hook
+	hookGrads  []device.Tensor // GradBucket.Grads; nil before the first call of the hook
 }
 
 // largeBucket is the size in bytes of gradients from which a delay of some microseconds is negligible
-// compared with the reduction. If the last bucket is large, the status is reduced separately before
-// it, so that the updates of all other buckets run during the last reduction. Large buckets other than
-// the last get a head start.
+// compared with the time of the reduction. If the last bucket is at least this large, the status is
+// reduced separately before the last bucket, so that the optimizer's updates of all other buckets run
+// during the last reduction. Any other bucket that is at least this large gets a head start: see
+// headStart.
 const largeBucket = 4 << 20
 
-// headStart returns an event after everything that the compute stream was given so far, for a reduction
-// of the given size. It returns nil if the reduction gets no head start.
+// headStart records and returns an event with a time on the compute stream, for a reduction of `bytes`
+// bytes. It returns nil if the reduction gets no head start. last says that the reduction is the last one
+// of the pass.
 //
 // Recording an event with a time delays the compute stream of a GPU by about three microseconds. In
-// this time a large reduction occupies its multiprocessors. Without the delay it would compete for them
-// with the next kernel, such as a matrix product with a block for every multiprocessor. On a rank where
-// it loses, the reduction starts only after that kernel, and the reductions on all other ranks spin
-// until then, on multiprocessors that their own products need. After the last bucket nothing is
-// computed, so it needs no head start.
+// this time a large reduction occupies its multiprocessors. Without the delay, the reduction competes
+// for multiprocessors with the next kernel, such as a matrix product with a block for every
+// multiprocessor. On a rank where the kernel wins, the reduction starts only after the kernel. Until then
+// the reductions on all other ranks spin, and occupy multiprocessors that kernels on those ranks need.
+// The last reduction needs no head start, because the backward pass has no kernels after it.
 func headStart(pg *comm.ProcessGroup, bytes int, last bool) device.Event {
 	if bytes < largeBucket || last || pg.Size() == 1 {
 		return nil
@@ -83,8 +85,8 @@ func (r *Reducer) lay(plan []assignment) (l layout, err error) {
 	return l, nil
 }
 
-// layBucket allocates one bucket and sets the views of its gradients in l, and that of the status if
-// words is not 0.
+// layBucket allocates one bucket and sets the views of its gradients in l. If words is not 0, the bucket
+// also holds the status, of `words` words, and layBucket sets the view of the status in l.
 func (r *Reducer) layBucket(l *layout, name string, a assignment, words int) (bucket, error) {
 	b := bucket{assignment: a, name: name}
 	dt := r.params[a.params[0]].DType
@@ -110,7 +112,7 @@ func (r *Reducer) layBucket(l *layout, name string, a assignment, words int) (bu
 	return b, nil
 }
 
-// use puts the buckets of l into use.
+// use makes l the layout in use.
 func (r *Reducer) use(l layout) {
 	r.layout = l
 	r.status.words, r.status.isStale = l.words, false
@@ -127,10 +129,10 @@ func members(plan []assignment) [][]int {
 
 // Bucket describes one bucket.
 type Bucket struct {
-	Params []string // the names of its parameters
-	Bytes  int      // the size of the gradients
-	Cap    int      // the size at which the bucket was closed, in bytes
-	Padded int      // the size that is reduced, in bytes
+	Params []string // the names of the bucket's parameters
+	Bytes  int      // the size of the gradients in bytes
+	Cap    int      // the limit in bytes: the bucket took no more parameters once its size had reached Cap
+	Padded int      // the size of the bucket in bytes, with padding
 }
 
 // describeBuckets describes the buckets in the order in which they are reduced.

@@ -11,9 +11,9 @@ import (
 )
 
 // NonFiniteError lists gradients that held a NaN or an infinity before they were reduced. Only a
-// Reducer with Options.CheckNonFinite looks for them. Every rank gets it for that pass. No rank applies
-// the step, and the group remains usable. It matches [device.ErrSkipped]. It may be joined with a
-// [*MissingGradientError].
+// Reducer with Options.CheckNonFinite looks for such gradients. Every rank gets this error for that pass.
+// No rank applies the step, and the group remains usable. The error matches [device.ErrSkipped]. It may be
+// joined with a [*MissingGradientError].
 type NonFiniteError struct {
 	Found []NonFinite // by rank
 	skipped
@@ -22,9 +22,9 @@ type NonFiniteError struct {
 // NonFinite describes what one rank found in its own gradients.
 type NonFinite struct {
 	Rank   int
-	Bucket int    // the first bucket with such a gradient, in the order of reduction
-	Param  string // the first such parameter in that bucket, in order of registration
-	Params int    // the number of parameters with such gradients, in all buckets
+	Bucket int    // the first bucket that has a non-finite gradient, in the order of reduction
+	Param  string // the first parameter in Bucket with a non-finite gradient, in order of registration
+	Params int    // the number of parameters with a non-finite gradient, in all buckets
 }
 
 func (e *NonFiniteError) Error() string {
@@ -44,12 +44,12 @@ func (e *NonFiniteError) Error() string {
 	return b.String()
 }
 
-// scan looks for gradients that are not finite. It checks each gradient when it is final, on the
-// compute stream, before a reduction would spread the NaN or infinity to all ranks.
+// scan looks for gradients that are not finite. The compute stream checks each gradient when the
+// gradient is final, before a reduction spreads a NaN or an infinity to all ranks.
 type scan struct {
 	dev       device.Device
-	flags     device.Tensor // one byte per parameter, raised by the device
-	hostFlags device.Buffer // a copy of flags for the host
+	flags     device.Tensor // one byte per parameter; not 0: the gradient is not finite
+	hostFlags device.Buffer // host memory: a copy of flags
 }
 
 func newScan(dev device.Device, params int) (*scan, error) {
@@ -65,22 +65,23 @@ func newScan(dev device.Device, params int) (*scan, error) {
 	return &scan{dev: dev, flags: device.NewTensor(flags, device.Uint8, params), hostFlags: hostFlags}, nil
 }
 
-// begin lowers all flags at the start of a pass.
+// begin sets all flags to 0 at the start of a pass.
 func (s *scan) begin() error { return s.dev.Kernels().Fill(s.dev.Compute(), s.flags, 0) }
 
-// check raises flag i if the gradient is not finite.
+// check enqueues a kernel that sets flag i if grad, the gradient of parameter i, is not finite.
 func (s *scan) check(i int, grad device.Tensor) error {
 	return kernels.Of(s.dev).NonFinite(s.dev.Compute(), s.flags.Range(i, i+1), grad)
 }
 
-// copyToHost enqueues the copy of the flags to the host. hostFlags is valid after the event.
+// copyToHost enqueues a copy of flags to hostFlags. hostFlags is valid after the returned event.
 func (s *scan) copyToHost() (device.Event, error) {
 	err := s.dev.Copy(s.dev.Compute(), s.hostFlags, s.flags.Buf)
 	return s.dev.Compute().Mark(), err
 }
 
-// nonFinite returns what the check of this rank's gradients found in the current pass, nil if all are
-// finite. It waits for the device to finish the pass, because the result travels before the last bucket.
+// nonFinite describes the gradients of this rank that are not finite in the current pass. It returns nil
+// if all are finite. nonFinite waits for the device to finish the pass, because this rank's flag must be
+// set before the last bucket is reduced.
 func (r *Reducer) nonFinite(ctx context.Context) (*NonFinite, error) {
 	at, err := r.scan.copyToHost()
 	if err == nil {

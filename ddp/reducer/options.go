@@ -5,25 +5,29 @@ import (
 	"math"
 )
 
-// The default caps of buckets in bytes. The first is small, so that communication starts early.
+// The default caps of buckets in bytes. The first bucket is small, so that communication starts early.
 const (
 	defaultFirstBucketCap = 1 << 20
 	defaultBucketCap      = 25 << 20
 )
 
-// Options are the options of [New]. The zero value is the default. They are the same on every rank,
-// except for CheckNonFinite.
+// Options are the options of [New]. The zero value is the default. The options must be the same on every
+// rank, except for CheckNonFinite.
 type Options struct {
-	// BucketCapMB is the size, in MiB, at which a bucket is closed; 0: 25, and 1 for the first bucket.
+	// BucketCapMB is the cap of buckets in MiB. A bucket takes no more parameters once its gradients
+	// have reached its cap. 0 means 25, and 1 for the first bucket.
 	BucketCapMB float64
-	// FirstBucketCapMB is the size of the first bucket; 0: BucketCapMB, if that is set.
+	// FirstBucketCapMB is the cap of the first bucket in MiB. 0 means BucketCapMB or, if BucketCapMB is 0
+	// too, 1.
 	FirstBucketCapMB float64
-	// BucketCapsMB are the sizes of the buckets one by one, in place of the two above. The last one
-	// holds for all further buckets.
+	// BucketCapsMB are the caps of the single buckets in MiB, from the first bucket on. The last cap
+	// also holds for all further buckets. If BucketCapsMB is set, BucketCapMB and FirstBucketCapMB must
+	// be 0.
 	BucketCapsMB []float64
 
-	// Prescaled says that the engine multiplies each gradient by Scale in its last write of a pass,
-	// so that the division by the number of ranks needs no separate pass.
+	// Prescaled says that the engine multiplies each gradient by the factor [Reducer.Scale] when it
+	// writes the gradient for the last time in a pass. The reducer then does not divide gradients by the
+	// number of ranks itself.
 	Prescaled bool
 	// Unused selects the treatment of parameters that a pass does not use.
 	Unused Unused
@@ -32,17 +36,19 @@ type Options struct {
 	CheckNonFinite bool
 	// Hook reduces the buckets in place of an all-reduce.
 	Hook Hook
-	// BeforeLast, if not nil, is called in each pass that reduces: after all gradients are final and just
-	// before the reduction of the last bucket is started. A call that it starts on the group has the
-	// same place in the order of calls on every rank, and ends before the last reduction. Whoever waits
-	// for that call need not wait for the last reduction.
+	// BeforeLast, if not nil, is called in each pass that reduces, just before the reduction of the last
+	// bucket starts. All gradients are final then. If BeforeLast starts a collective on the group, the
+	// collective has the same place in the order of collectives on every rank, and ends before the
+	// reduction of the last bucket. So the program can wait for this collective without waiting for
+	// the last bucket.
 	BeforeLast func()
 	// Alike are further lists that must be equal on all ranks. New compares them in the same
-	// collective as its own options and parameters, and reports differences in them first.
+	// collective as the options and parameters. If several lists differ, the error is about a list of
+	// Alike.
 	Alike []List
 }
 
-// caps returns the caps of the buckets in bytes, first to last.
+// caps returns the caps of the buckets in bytes, from the first bucket on.
 func (o Options) caps() ([]int, error) {
 	mbs := o.BucketCapsMB
 	if len(mbs) == 0 {
@@ -66,7 +72,8 @@ func (o Options) caps() ([]int, error) {
 	return caps, nil
 }
 
-// compared returns the options that ranks compare.
+// compared returns lists with the options that must be the same on all ranks. caps is the result of
+// Options.caps.
 func (o Options) compared(caps []int) []List {
 	var sizes []string
 	for _, c := range caps {

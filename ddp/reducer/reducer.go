@@ -12,9 +12,9 @@ import (
 	"github.com/goddp/goddp/profile"
 )
 
-// Reducer averages the gradients of one model over the ranks of a group. One goroutine drives it. It
-// does not have to be closed: the memory of the buckets is freed by the garbage collector, and a few
-// bytes of host memory are freed with the device.
+// Reducer averages the gradients of one model over the ranks of a group. One goroutine must call all its
+// methods. A Reducer does not have to be closed: the garbage collector frees the memory of the buckets,
+// and a few bytes of host memory are freed with the device.
 type Reducer struct {
 	pg         *comm.ProcessGroup
 	params     []Param
@@ -24,43 +24,43 @@ type Reducer struct {
 	beforeLast func() // Options.BeforeLast
 	unused     Unused
 	core       *core
-	layout             // of the buckets in use
+	layout             // the layout of the buckets in use
 	order      *order  // nil if rank 0's order is not needed any more
-	status     status  // the words that the ranks exchange in a pass
-	fresh      []bool  // by parameter: the next write overwrites
+	status     status  // the words that the ranks sum in each pass that reduces
+	fresh      []bool  // by parameter: the next write of the gradient must overwrite
 	invalid    []error // by parameter: the error of a pass that may have written a part of the gradient
-	absent     []bool  // by parameter: this rank has no gradient; the pending outcome tells whether another has
-	shared     []bool  // by parameter of a static graph: some rank has a gradient; nil before that is known
+	absent     []bool  // by parameter: this rank has no gradient; the pending outcome tells whether another rank has one
+	shared     []bool  // with UnusedFixed, by parameter: some rank has a gradient; nil until this is known
 	reports    reports
 	scan       *scan // nil without CheckNonFinite
 	trace      *profile.Recorder
 
-	attendance Attendance // since Join, according to the known outcomes
-	joining    bool       // between Join and Leave
-	byActive   bool       // averages are over the ranks that made the pass themselves
-	isLeaving  bool       // this shadow pass is this rank's last pass
-	left       *LeftError // not nil: no rank makes passes any more
+	attendance Attendance // the attendance since Join, according to the known outcomes
+	joining    bool       // Join was called, and Leave was not called since
+	byActive   bool       // averages are only over the ranks that did not make a shadow pass
+	isLeaving  bool       // this is a shadow pass, and the last pass of all ranks
+	left       *LeftError // not nil: the error that ended the passes of all ranks
 
 	heedsStop bool           // the engine has called Stopping
-	requested syscall.Signal // the signal for which this rank asks all to stop in this pass; 0: none
+	requested syscall.Signal // the signal for which this rank asks all ranks to stop in this pass; 0: none
 	stop      syscall.Signal // the signal for which all ranks agreed to stop; 0: none
 
-	scale    float64      // the factor of this pass; 1 outside of passes
+	scale    float64      // the result of Scale: the factor of this pass, or 1 outside of passes
 	works    []Reduction  // the reductions of this pass in order; a separate status comes before the last bucket
-	joined   int          // the compute stream waits for this many of works
-	change   GraphChange  // the change of a static graph in this pass
+	joined   int          // the compute stream waits for the first `joined` reductions in works
+	change   GraphChange  // the change of the static graph in this pass
 	early    error        // errors of the reducer itself in this pass
-	pending  device.Event // the host has the status after this event; nil if the outcome is known
+	pending  device.Event // the event after which the host has the status; nil if the outcome is known
 	err      error        // the outcome of the last pass: why the gradients must not be used
 	isUnread bool         // err is known, but the program has not asked for it
 
-	reached []bool             // by parameter: scratch memory of Begin
-	also    func(profile.Span) // set by Trace
-	stats   Stats              // the counts, and Rebuilt
+	reached []bool             // scratch memory for the parameters that a pass will use
+	also    func(profile.Span) // the function given to Trace
+	stats   Stats              // the fields of Stats that the method Stats does not compute
 }
 
-// New plans and allocates the buckets for params, which are in order of registration. All ranks call
-// it. If their parameters or options differ, every rank gets a [*ModelMismatchError].
+// New plans and allocates the buckets for params, which are in order of registration. All ranks must
+// call New. If their parameters or options differ, every rank gets a [*ModelMismatchError].
 func New(ctx context.Context, pg *comm.ProcessGroup, params []Param, opts *Options) (*Reducer, error) {
 	if pg == nil {
 		return nil, fmt.Errorf("reducer: %w", comm.ErrNoGroup)
@@ -102,10 +102,10 @@ func New(ctx context.Context, pg *comm.ProcessGroup, params []Param, opts *Optio
 	return r, nil
 }
 
-// allocate allocates the memory of this rank.
+// allocate allocates the status, the buckets and all other memory of the reducer on this rank.
 func (r *Reducer) allocate(plan []assignment, o Options) (err error) {
 	r.reports = newReports(r.pg)
-	used := len(r.params) // the number of words for parameters in the status
+	used := len(r.params) // the status has this many words for parameters
 	if o.Unused == UnusedMissing {
 		used = 0
 	}
@@ -121,7 +121,7 @@ func (r *Reducer) allocate(plan []assignment, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	if o.Unused != UnusedFound && !resident { // with UnusedFound the order of one pass does not predict that of the next
+	if o.Unused != UnusedFound && !resident { // with UnusedFound the next pass may have another order
 		if r.order, err = newOrder(r.pg, len(r.params)); err != nil {
 			return err
 		}
@@ -132,12 +132,13 @@ func (r *Reducer) allocate(plan []assignment, o Options) (err error) {
 	return err
 }
 
-// Grad returns the memory of gradient i. It may change once, when a pass that reduces begins: see the
-// package documentation. A caller that uses the contents calls Settle first.
+// Grad returns the memory of gradient i. The memory may change once, when a pass that reduces begins:
+// see the package documentation. A caller must call Settle before it uses the contents.
 func (r *Reducer) Grad(i int) device.Tensor { return r.grads[i] }
 
-// Settle makes everything that is enqueued on the compute stream afterwards see gradient i as the last
-// pass left it. It is needed because Finish may let the stream continue before the reductions end.
+// Settle makes the compute stream wait until the last pass has finished gradient i. Work that is
+// enqueued on the stream after Settle sees the final gradient. Settle is needed because Finish may let
+// the stream continue before the reductions end.
 func (r *Reducer) Settle(i int) {
 	if !r.Pending() {
 		return
@@ -146,19 +147,19 @@ func (r *Reducer) Settle(i int) {
 	if n == len(r.buckets) {
 		n = len(r.works)
 	}
-	r.join(context.Background(), n) // Err returns the error
+	r.join(context.Background(), n) // if a reduction failed, Err returns its error
 }
 
-// Flags returns bytes on the device. After a pass, on the compute stream, the gradients must not be
-// used if any byte is not zero. (Sums of zeros and ones are never -0.) The memory may change when that
-// of the gradients does.
+// Flags returns the bytes of the ranks' flags on the device. Work on the compute stream after a pass
+// must not use the gradients if any byte is not zero. (Sums of zeros and ones are never -0.) The memory
+// of the flags may change when the memory of the gradients changes: see Grad.
 func (r *Reducer) Flags() device.Tensor {
 	flags := r.status.flags()
 	return device.NewTensor(flags.Buf, device.Uint8, flags.Bytes())
 }
 
-// Fresh reports, only once, that the next write of gradient i is the first since Zero and has to
-// overwrite.
+// Fresh reports whether the next write of gradient i must overwrite, because it is the first write since
+// Zero. After that call, Fresh returns false until Zero is called again.
 func (r *Reducer) Fresh(i int) bool {
 	r.Settle(i)
 	f := r.Zeroed(i)
@@ -166,19 +167,20 @@ func (r *Reducer) Fresh(i int) bool {
 	return f
 }
 
-// Zero makes the next write of gradient i overwrite.
+// Zero discards gradient i: its next write must overwrite.
 func (r *Reducer) Zero(i int) { r.fresh[i], r.invalid[i], r.absent[i] = true, nil, false }
 
-// Fail reports that a pass failed which was going to write gradient i. The gradient is invalid until
-// Zero, with everything that had accumulated. Unless Zero comes first, all ranks skip the next pass
-// that reduces. (A pass that reduces and fails zeroes all gradients in Finish.)
+// Fail reports that a pass that would have written gradient i has failed with err. The gradient, with
+// everything that had accumulated in it, is invalid until Zero is called. If Zero is not called first,
+// all ranks skip the next pass that reduces. (If a pass that reduces fails, Finish zeroes all gradients.)
 func (r *Reducer) Fail(i int, err error) {
 	if r.invalid[i] == nil {
 		r.invalid[i] = err
 	}
 }
 
-// GradErr returns why gradient i must not be used: the error given to Fail, or else Err.
+// GradErr returns why gradient i must not be used: the error given to Fail or, if there is none, the
+// result of Err.
 func (r *Reducer) GradErr(i int) error {
 	if err := r.invalid[i]; err != nil {
 		return err
@@ -186,7 +188,8 @@ func (r *Reducer) GradErr(i int) error {
 	return r.Err()
 }
 
-// accumulatedError returns an error if an accumulated gradient is invalid and must not be reduced.
+// accumulatedError returns an error if Fail was called for an accumulated gradient, which must not be
+// reduced.
 func (r *Reducer) accumulatedError() error {
 	for i, err := range r.invalid {
 		if err != nil {
@@ -196,9 +199,9 @@ func (r *Reducer) accumulatedError() error {
 	return nil
 }
 
-// Zeroed reports whether there is no gradient i: it was not written since Zero, or since a pass that
-// failed. If this rank's last pass did not use the parameter, but another rank may have, Zeroed waits
-// for the outcome as Err does.
+// Zeroed reports whether gradient i has no value, because neither this rank nor a reduction has written
+// it since Zero or since a failed pass. If this rank's last pass did not use the parameter, another rank
+// may have used it, and Zeroed waits for the outcome as Err does.
 func (r *Reducer) Zeroed(i int) bool {
 	if r.absent[i] {
 		r.awaitOutcome()
@@ -213,30 +216,30 @@ func (r *Reducer) freshen() {
 	}
 }
 
-// Scale returns the factor for the last write of each gradient in this pass: with Prescaled one
-// over the number of ranks in a pass that reduces, otherwise 1.
+// Scale returns the factor for the last write of each gradient in this pass. With Options.Prescaled, in
+// a pass that reduces, the factor is 1/n, where n is the number of ranks. Otherwise it is 1.
 func (r *Reducer) Scale() float64 { return r.scale }
 
 // Begin starts a backward pass. If sync is false, the pass only accumulates; a later pass reduces the
-// sum. reached reports which gradients the pass will write. It may be nil with UnusedMissing. If the
-// program has not asked for the outcome of the pass before, Begin waits for that outcome, and its error
-// becomes this pass's error. After a [*LeftError] nothing is reduced any more; this pass fails with that
-// error.
+// sum. reached reports which gradients the pass will write. With UnusedMissing reached may be nil. If the
+// program has not asked for the outcome of the previous pass, Begin waits for this outcome; if it is an
+// error, the new pass fails with this error. After a [*LeftError] the new pass reduces nothing and fails
+// with the LeftError.
 func (r *Reducer) Begin(sync bool, reached func(i int) bool) {
 	r.begin(event{kind: begin, sync: sync}, reached)
 }
 
-// begin starts a pass. It fills in e.reached.
+// begin starts a backward pass or a shadow pass. It sets e.reached from the function reached.
 func (r *Reducer) begin(e event, reached func(i int) bool) {
 	r.early, r.err, r.scale, r.change, r.isLeaving = r.unreadError(), nil, 1, GraphChange{Rank: r.pg.Rank()}, false
-	if e.shadow { // after the outcome of the last pass, which may have left gradients here
+	if e.shadow { // the last pass, whose outcome is known now, may have left gradients
 		r.freshen()
 	}
-	if r.left != nil { // the other ranks would not take part
+	if r.left != nil { // the other ranks do not take part in reductions any more
 		r.early, e.sync = r.left, false
 	}
 	if e.sync && r.order != nil && r.order.sent != nil {
-		r.early = errors.Join(r.early, r.rebuild(context.Background())) // bounded by the group's timeout
+		r.early = errors.Join(r.early, r.rebuild(context.Background())) // the group's timeout bounds the wait
 	}
 	if !e.sync {
 		r.stats.Accumulated++
@@ -257,8 +260,8 @@ func (r *Reducer) begin(e event, reached func(i int) bool) {
 	r.perform(r.step(e), nil)
 }
 
-// Ready reports that gradient i is final on the compute stream at event at. It starts the reductions
-// of all buckets that are now complete, and never waits.
+// Ready reports that gradient i is final on the compute stream after the event at. Ready starts the
+// reductions of all buckets that are now complete, and never waits.
 func (r *Reducer) Ready(i int, at device.Event) {
 	actions, err := r.core.step(event{kind: ready, param: i})
 	if err != nil {
@@ -280,8 +283,9 @@ func (r *Reducer) step(e event) []action {
 	return actions
 }
 
-// perform carries out the core's actions. It stores errors for Finish and continues, because the other
-// ranks wait for the reductions.
+// perform carries out the core's actions. If an action fails, perform keeps the error for Finish and
+// continues, because the other ranks wait for the reductions. at is the event after which the gradients
+// of the buckets to launch are final; nil means the present.
 func (r *Reducer) perform(actions []action, at device.Event) {
 	for _, a := range actions {
 		switch a.kind {
@@ -305,8 +309,8 @@ func (r *Reducer) perform(actions []action, at device.Event) {
 	}
 }
 
-// launch starts the reduction of a bucket whose gradients are final at event at. Before the last bucket
-// it starts the reduction of a separate status and calls Options.BeforeLast.
+// launch starts the reduction of bucket i, whose gradients are final after the event at. Before the last
+// bucket, launch starts the reduction of a separate status and calls Options.BeforeLast.
 func (r *Reducer) launch(i int, at device.Event) {
 	b, last := &r.buckets[i], i == len(r.buckets)-1
 	if last && r.separate {
@@ -316,7 +320,7 @@ func (r *Reducer) launch(i int, at device.Event) {
 		r.beforeLast()
 	}
 	if r.timed() {
-		at = r.pg.Device().Compute().Record() // an event at the same point, but with a time
+		at = r.pg.Device().Compute().Record() // an event at the same point of the stream, but with a time
 	} else if e := headStart(r.pg, b.bytes, last); e != nil {
 		at = e
 	}

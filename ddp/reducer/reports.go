@@ -14,15 +14,15 @@ import (
 	"github.com/goddp/goddp/internal/coordinator"
 )
 
-// reports exchanges through the coordinator what went wrong in a pass. A flag says that a rank failed;
-// the rank's report says why.
+// reports exchanges reports between the ranks, through the coordinator. If a rank raises its flag in a
+// pass, the rank's report says why.
 type reports struct {
 	control *coordinator.Group
-	number  int    // the number of this reducer among those of the group
-	pass    uint64 // the number of the pass among those that reduce
+	number  int    // the number of this reducer among the reducers of the group
+	pass    uint64 // the number of the current pass; only passes that reduce are counted
 }
 
-// report is what a rank reports about a pass.
+// report says what went wrong on a rank in one pass.
 type report struct {
 	Pass uint64
 	Missing
@@ -33,20 +33,22 @@ type report struct {
 // isEmpty reports whether there is nothing to report.
 func (r *report) isEmpty() bool { return !r.isIncomplete() && r.NonFinite == nil && r.Graph == nil }
 
-// isIncomplete reports whether the rank's pass was incomplete.
+// isIncomplete reports whether the rank lacked gradients or its pass failed.
 func (r *report) isIncomplete() bool { return len(r.Params) > 0 || r.Cause != "" }
 
-// reportTimeout bounds the communication with the coordinator about one pass.
+// reportTimeout is the time limit for publishing a report, and for reading the reports of one pass.
 const reportTimeout = 10 * time.Second
 
-// newReports numbers this reducer. All ranks make their reducers in the same order.
+// newReports returns the reports of a new reducer. The reducer gets the same number on all ranks,
+// because all ranks make their reducers in the same order.
 func newReports(pg *comm.ProcessGroup) reports {
 	control := commaccess.Control(pg)
 	return reports{control: control, number: control.Count("reducer")}
 }
 
-// key returns the key of the reports of this pass. It replaces the reports of two passes ago. All ranks
-// have taken part in the pass between, so they have read those.
+// key returns the key under which ranks publish their reports of this pass. Two keys alternate, so a new
+// report replaces the report of two passes ago. Nobody needs the old report: all ranks have taken part in
+// the previous pass, so they have read the reports of the pass before it.
 func (r *reports) key() string { return fmt.Sprintf("reducer/%d/%d", r.number, r.pass%2) }
 
 // publish publishes this rank's report of the current pass.
@@ -64,11 +66,11 @@ func (r *reports) publish(ctx context.Context, mine report) error {
 	return err
 }
 
-// collect reads the reports of the ranks whose flags are raised, and returns the error that they
-// describe. A rank publishes its report before its flag is visible. If there is no report, the flag was
-// left from another pass or the rank could not publish. away are the ranks that made a shadow pass; if
-// such a rank raises its flag, it leaves. If all ranks leave because they have no more passes, collect
-// returns nil.
+// collect reads the reports of the ranks whose flags are raised, and returns the error that the reports
+// describe. A rank publishes its report before its flag is visible. A flag without a report was left by
+// another pass, or its rank could not publish; the error names such ranks only if no other rank reports
+// an error. away says which ranks made a shadow pass; if such a rank raises its flag, this means that the
+// rank leaves. If all ranks leave because they have no more passes, collect returns nil.
 func (r *reports) collect(ctx context.Context, raised, away []bool) error {
 	ctx, cancel := awake.WithTimeout(ctx, reportTimeout)
 	defer cancel()
@@ -132,7 +134,8 @@ func (r *reports) collect(ctx context.Context, raised, away []bool) error {
 	return errors.Join(errs...)
 }
 
-// decode decodes what a rank posted last. It returns nil if that is no report of this pass.
+// decode decodes the text that a rank posted last. It returns nil if the text is empty or is a report of
+// another pass.
 func (r *reports) decode(text []byte, rank int) (*report, error) {
 	if len(text) == 0 {
 		return nil, nil
@@ -144,7 +147,7 @@ func (r *reports) decode(text []byte, rank int) (*report, error) {
 	return theirs, nil
 }
 
-// decodeReport decodes the report of a rank.
+// decodeReport decodes a report. It returns an error if the report is not about the given rank.
 func decodeReport(text []byte, rank int) (*report, error) {
 	theirs := &report{}
 	if err := json.Unmarshal(text, theirs); err != nil {
