@@ -26,8 +26,8 @@ func (k *kernelSet) AdamW(_ device.Stream, p kernels.AdamWStep) error {
 type adamRule[T float] struct {
 	beta1, fresh1, beta2, fresh2 T // fresh: 1 - beta
 	rate, root, eps              T // see kernels.AdamWStep.Rates
-	coupled                      T // of the parameter added to its gradient
-	kept                         T // of the parameter
+	coupled                      T // the weight decay that is added to the gradient
+	kept                         T // the factor of the parameter: 1 less the decoupled weight decay
 	unscale                      T
 	first                        bool
 }
@@ -46,7 +46,7 @@ func newAdamRule[T float](p *kernels.AdamWStep) adamRule[T] {
 	return r
 }
 
-// step updates w, m and v by g, and most, which is nil without AMSGrad.
+// step updates w, m and v with the gradient g. most is AMSGrad's maximum of the variances, or nil.
 func (r adamRule[T]) step(w, g, m, v, most []T) {
 	g, m, v = g[:len(w)], m[:len(w)], v[:len(w)]
 	for i, x := range w {
@@ -82,7 +82,7 @@ func adamWHalf(k *kernelSet, r adamRule[float32], p kernels.AdamWStep) {
 	w, g, s := newOperand32(p.Param), newOperand32(p.Grad), newOperand32(p.Master)
 	m, v, most := newOperand32(p.Mean), newOperand32(p.Variance), newOperand32(p.MaxVariance)
 	if p.Master.IsZero() {
-		s = w // what the rule is applied to
+		s = w // s: the master weights, or the parameter if there are none
 	}
 	k.each(p.Param.Len(), 4, func(lo, hi int) {
 		var bs, bg, bm, bv, bmost [tile]float32

@@ -56,13 +56,14 @@ type heads[T float] struct {
 
 func newHeads[T float](h kernels.Heads) heads[T] { return heads[T]{h, device.Elements[T](h.Data)} }
 
-// row returns the elements of a row.
+// row returns the elements of row i of a head.
 func (h heads[T]) row(b, head, i int) []T {
 	at := b*h.BatchStride + head*h.HeadStride + i*h.RowStride
 	return h.v[at : at+h.D]
 }
 
-// rows returns the memory of the rows i to to-1, whose starts are RowStride elements apart.
+// rows returns the memory of the rows i to to-1 of a head, whose starts are RowStride elements
+// apart.
 func (h heads[T]) rows(b, head, i, to int) []T {
 	at := b*h.BatchStride + head*h.HeadStride
 	return h.v[at+i*h.RowStride : at+(to-1)*h.RowStride+h.D]
@@ -72,13 +73,13 @@ func (h heads[T]) rows(b, head, i, to int) []T {
 type attention[T float] struct {
 	kernels *kernelSet
 	q, k, v heads[T]
-	allowed []uint8 // the mask is this, or the next, or there is none
+	allowed []uint8 // the mask is allowed or the field after it; both are nil without a mask
 	added   []T
-	strides [4]int // of the mask
+	strides [4]int // the strides of the mask
 	causal  bool
 	scale   T
-	group   int // heads of q for each of k
-	tile    int // rows and columns of a tile
+	group   int // the number of heads of q for each head of k
+	tile    int // the rows and columns of a tile
 }
 
 func newAttention[T float](k *kernelSet, a kernels.Attend) *attention[T] {
@@ -128,8 +129,8 @@ func (a *attention[T]) keysOf(iTo int) int {
 	return a.k.T
 }
 
-// products computes the tile's products x·yᵀ of rows, those of x along queries, those of
-// y along keys.
+// products computes x·yᵀ for a tile. The rows of x are along the queries, the rows of y along the
+// keys.
 func (a *attention[T]) products(dst []T, t block, scale T, x, y heads[T]) {
 	if x.D == 0 {
 		clear(dst[:t.queries()*t.keys()])
@@ -180,9 +181,9 @@ func (a *attention[T]) eachTile(h heads[T], columns, work int, f func(w []T, b, 
 	})
 }
 
-// forward keeps, for each query of a tile, the largest score so far, the sum of the exponentials of the
-// scores minus that score, and the sum of values weighted by them (Dao, "FlashAttention-2", 2023). When a
-// larger score comes, it scales both sums down.
+// forward computes attention tile by tile (Dao, "FlashAttention-2", 2023). For each query of a tile
+// it keeps the largest score so far, the sum of exp(score - largest), and the sum of the values
+// weighted by these. When it finds a larger score, it scales both sums down.
 func (a *attention[T]) forward(out kernels.Heads, lse device.Tensor) {
 	o, l, size := newHeads[T](out), device.Elements[T](lse), a.tile*a.tile
 	a.eachTile(a.q, a.k.T, size+a.tile*(a.q.D+2), func(w []T, b, head, i, to int) {
@@ -230,8 +231,8 @@ func (a *attention[T]) forward(out kernels.Heads, lse device.Tensor) {
 	})
 }
 
-// addRows adds to sum the products of the tile's numbers, or their transpose, with the
-// rows from to to-1 of h.
+// addRows adds to sum the product of the tile's numbers, or of their transpose, and the rows from
+// to to-1 of h.
 func (a *attention[T]) addRows(sum, numbers []T, transpose bool, t block, h heads[T], head, from, to int) {
 	if h.D == 0 {
 		return
@@ -264,7 +265,7 @@ func exps[T float](dst, x []T, shift T) (sum T) {
 // factor. The error is less than 2 units in the last place. Results below 2^-126 are 0.
 func exps32(dst, x []float32, shift float32) (sum float32) {
 	const (
-		round    = 0x1.8p23 // adding this leaves the integer in the lowest bits
+		round    = 0x1.8p23 // adding round leaves the integer in the lowest bits
 		log2e    = float32(math.Log2E)
 		ln2High  = float32(0.693359375)
 		ln2Low   = float32(-2.12194440e-4)
@@ -311,8 +312,8 @@ func attentionDelta[T float](k *kernelSet, delta device.Tensor, gs, os kernels.H
 	})
 }
 
-// derive computes the tile's probabilities p and the gradients ds for its products of
-// queries and keys, from g, that for the result.
+// derive computes the tile's probabilities p and the gradients ds with respect to the products of
+// queries and keys. g is the gradient with respect to the result.
 func (a *attention[T]) derive(p, ds []T, t block, g heads[T], lse, delta []T) {
 	a.scores(p, t)
 	a.products(ds, t, 1, g, a.v)

@@ -8,7 +8,7 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// BenchmarkMatMul reports GFLOP/s; a product [n n]·[n n] is 2n³ operations.
+// BenchmarkMatMul reports GFLOP/s. A product [n n]·[n n] counts as 2n³ operations.
 func BenchmarkMatMul(b *testing.B) {
 	for _, lib := range []BLAS{OpenBLAS, Gonum} {
 		for _, threads := range []int{1, 2} {
@@ -31,7 +31,7 @@ func BenchmarkMatMul(b *testing.B) {
 	}
 }
 
-// BenchmarkKernels reports the memory that kernels move in a second.
+// BenchmarkKernels reports the bytes that kernels move per second.
 func BenchmarkKernels(b *testing.B) {
 	const m, n = 1024, 1024
 	x, y, dst := host(random(m*n), m, n), host(random(m*n), m, n), host(make([]float32, m*n), m, n)
@@ -45,7 +45,7 @@ func BenchmarkKernels(b *testing.B) {
 		k, s := kernels.Of(d), d.Compute()
 		for _, c := range []struct {
 			name   string
-			passes int64 // over a matrix
+			passes int64 // how often the kernel reads or writes a whole matrix
 			run    func() error
 		}{
 			{"Axpby", 3, func() error { return k.Axpby(s, dst, device.Accum{Alpha: 0.5, Beta: 0.5}, x) }},

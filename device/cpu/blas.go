@@ -13,9 +13,9 @@ import (
 // BLAS selects a library of matrix products.
 type BLAS string
 
-// The libraries of matrix products.
+// These are the libraries of matrix products.
 const (
-	AutoBLAS BLAS = ""         // OpenBLAS if it is there, else gonum
+	AutoBLAS BLAS = ""         // OpenBLAS if it is installed, else gonum
 	OpenBLAS BLAS = "openblas" // a shared library, opened at run time
 	Gonum    BLAS = "gonum"    // pure Go
 )

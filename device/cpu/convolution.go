@@ -43,7 +43,7 @@ func (k *kernelSet) Conv2dGradWeight(_ device.Stream, dst device.Tensor, acc dev
 // of the result. To bound memory, only the columns of one image exist at a time.
 
 // columns is a pool of memory for the columns of an image.
-var columns sync.Pool // of *[]byte
+var columns sync.Pool // holds *[]byte
 
 // withColumns calls f with memory for n elements with undefined content.
 func withColumns[T float](n int, f func(cols []T)) {
@@ -59,7 +59,7 @@ func withColumns[T float](n int, f func(cols []T)) {
 	f(device.Elements[T](device.NewTensor(device.HostBuffer(*mem, nil), dt, n)))
 }
 
-// gemmOf computes the product p of slices. Sizes may be 0.
+// gemmOf computes the product p of x and y. Sizes may be 0.
 func gemmOf[T float](k *kernelSet, p product, alpha T, x, y []T, beta T, dst []T) {
 	if p.m == 0 || p.n == 0 {
 		return
@@ -77,9 +77,10 @@ func gemmOf[T float](k *kernelSet, p product, alpha T, x, y []T, beta T, dst []T
 	}
 }
 
-// span returns the positions [from, to) along an axis, among out, at which tap t lies within n elements.
+// span returns the range [from, to) of positions along an axis, out of out positions, at which tap
+// t reads one of the n elements.
 func span(z *operand.ConvSizes, axis, t, n, out int) (from, to int) {
-	stride, first := z.Stride[axis], t*z.Dilation[axis]-z.Padding[axis] // where position 0 reads
+	stride, first := z.Stride[axis], t*z.Dilation[axis]-z.Padding[axis] // first: the element that position 0 reads
 	from = max(0, (-first+stride-1)/stride)
 	if first >= 0 {
 		from = 0
@@ -152,7 +153,7 @@ func col2im[T float](z *operand.ConvSizes, x, cols []T) {
 	}
 }
 
-// work is how many elements' worth an image is to k.each.
+// work returns the cost of an image for k.each, in elements.
 func work(z *operand.ConvSizes) int { return z.Positions() * (z.C + z.O) * z.Kernel[0] * z.Kernel[1] }
 
 func conv2d[T float](k *kernelSet, z operand.ConvSizes, dst, x, w, bias device.Tensor) {

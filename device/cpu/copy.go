@@ -172,14 +172,14 @@ func odd(v float64) float32 {
 	}
 	bits := math.Float32bits(f)
 	if math.Abs(float64(f)) > math.Abs(v) {
-		bits-- // towards zero, from an infinity to the largest number
+		bits-- // the next number towards zero; for an infinity, the largest number
 	}
 	return math.Float32frombits(bits | 1)
 }
 
 // sticky converts v to float64 and rounds to odd if it is inexact.
 func sticky(v int64) float64 {
-	const low = 1<<10 - 1 // 63 bits less the 53 of a float64
+	const low = 1<<10 - 1 // the bits that a float64, which has 53, cannot hold of 63
 	if v&low != 0 && (v >= 1<<53 || v <= -1<<53) {
 		v = v&^low | 1<<10
 	}

@@ -14,22 +14,22 @@ import (
 	"github.com/goddp/goddp/internal/memcheck"
 )
 
-// Options are the choices of [New].
+// Options configure [New].
 type Options struct {
-	// Threads is the number of threads that a kernel may use; 0 means GOMAXPROCS. If several
-	// ranks share a host, the caller divides its cores among them.
+	// Threads is the maximum number of threads of a kernel; default GOMAXPROCS. If several ranks
+	// share a host, the caller divides its cores among them.
 	Threads int
 	// BLAS selects the library of matrix products.
 	BLAS BLAS
-	// MemoryLimit bounds the device's memory, in bytes. 0 means the memory that is available on
-	// the host at the time of an allocation.
+	// MemoryLimit is the maximum memory of the device, in bytes. 0 stands for the memory that is
+	// available on the host at the time of an allocation.
 	MemoryLimit int64
-	// Log receives the name of the BLAS; nil means slog.Default().
+	// Log receives the name of the BLAS; default slog.Default().
 	Log *slog.Logger
 }
 
-// New returns a device of the host's cores. It panics if opts selects OpenBLAS and the library cannot be
-// loaded. With the zero Options it never fails.
+// New opens a device on the host's cores. It panics if opts selects OpenBLAS and the library cannot
+// be loaded. With the zero Options it never fails.
 func New(opts *Options) device.Device {
 	var o Options
 	if opts != nil {
@@ -61,7 +61,7 @@ type kernelSet struct {
 	values  kernels.Values
 }
 
-// Values returns the per-device state of the packages above.
+// Values returns the state that the packages above keep for the device.
 func (k *kernelSet) Values() *kernels.Values { return &k.values }
 
 // raw returns the functions by which the arena gets and returns memory. The memory is Go's heap, so a

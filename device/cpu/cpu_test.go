@@ -18,8 +18,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// open makes a device with several threads, so that kernels split even where
-// the machine has one core.
+// open makes a device with several threads, so that kernels divide their work even on a machine
+// with one core.
 func open(t *testing.T) device.Device {
 	return New(&Options{Threads: 3, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 }
@@ -29,7 +29,7 @@ func TestConformance(t *testing.T) {
 	devicetest.Run(t, open)
 }
 
-// TestProductsInGo runs the suite's matrix products without OpenBLAS.
+// The matrix products in pure Go pass the conformance suite.
 func TestProductsInGo(t *testing.T) {
 	t.Parallel()
 	d := New(&Options{BLAS: Gonum})
@@ -42,8 +42,8 @@ func TestProductsInGo(t *testing.T) {
 	}
 }
 
-// needOpenBLAS skips a test where OpenBLAS is not installed; CI sets
-// GODDP_REQUIRE_OPENBLAS so that it cannot skip unseen.
+// needOpenBLAS skips a test if OpenBLAS is not installed. With GODDP_REQUIRE_OPENBLAS it fails the
+// test instead, so that CI cannot skip tests unnoticed.
 func needOpenBLAS(t testing.TB) {
 	if _, err := openBLAS(1); err != nil {
 		if os.Getenv("GODDP_REQUIRE_OPENBLAS") != "" {
@@ -53,7 +53,7 @@ func needOpenBLAS(t testing.TB) {
 	}
 }
 
-// mutant is a device whose kernels do one thing wrong.
+// mutant is a device with a defect in one kernel.
 type mutant struct {
 	device.Device
 	kernels kernels.Kernels
@@ -61,8 +61,8 @@ type mutant struct {
 
 func (m mutant) Kernels() device.Kernels { return m.kernels }
 
-// TestSuiteCatches checks that the conformance suite can fail: each mutant
-// must fail the cases named, and only those.
+// The conformance suite catches defects: each mutant fails the cases that are listed for it, and no
+// others.
 func TestSuiteCatches(t *testing.T) {
 	t.Parallel()
 	for _, m := range []struct {
@@ -104,15 +104,15 @@ func TestSuiteCatches(t *testing.T) {
 					failed = append(failed, kernel)
 				}
 			}
-			if failed = slices.Compact(failed); !slices.Equal(failed, m.fails) { // some cases are there for several types
+			if failed = slices.Compact(failed); !slices.Equal(failed, m.fails) { // a case may have failed in several types
 				t.Errorf("cases %v failed, want %v", failed, m.fails)
 			}
 		})
 	}
 }
 
-// concerns tells whether a case is run for a mutant: the one that must catch
-// it, and two that must not.
+// concerns reports whether to run a case for a mutant: the cases that must catch it, and two that
+// must not.
 func concerns(fails []string, kernel string) bool {
 	return slices.Contains(fails, kernel) || slices.Contains([]string{"Memory", "CrossEntropy"}, kernel)
 }
@@ -218,7 +218,7 @@ func (m forgetsScale) SGD(s device.Stream, p kernels.SGDStep) error {
 	return m.Kernels.SGD(s, p)
 }
 
-// masterless makes the step from the parameter, and keeps its rounded result.
+// masterless updates the parameter instead of the master weight, so roundings accumulate.
 type masterless struct{ kernels.Kernels }
 
 func (m masterless) SGD(s device.Stream, p kernels.SGDStep) error {
@@ -257,7 +257,7 @@ func (m dropsNaN) Unary(s device.Stream, op kernels.UnaryOp, dst, x device.Tenso
 	return err
 }
 
-// dropsNaNGrad has a derivative of 0 where ReLU's result is NaN.
+// dropsNaNGrad returns the derivative 0 where ReLU's result is NaN.
 type dropsNaNGrad struct{ kernels.Kernels }
 
 func (m dropsNaNGrad) UnaryGrad(s device.Stream, op kernels.UnaryOp, dst device.Tensor, acc device.Accum, g, x, y device.Tensor) error {

@@ -14,7 +14,7 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// signal is an event of something other than a device.
+// signal is an event that belongs to no device.
 type signal chan struct{}
 
 func (s signal) Done() (bool, error) {
@@ -37,8 +37,8 @@ func (s signal) Sync(ctx context.Context) error {
 
 func (s signal) Time() time.Time { return time.Time{} }
 
-// TestEventsOfOtherDevices checks that a stream waits for another's event before it
-// runs anything else, as long as its context lasts.
+// A stream waits for another device's event before it runs later work, unless the context ends
+// first.
 func TestEventsOfOtherDevices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := New(&Options{BLAS: Gonum})
@@ -61,7 +61,7 @@ func TestEventsOfOtherDevices(t *testing.T) {
 	})
 }
 
-// TestRecordAllocs checks that an event is all that recording allocates.
+// Recording an event allocates only the event.
 func TestRecordAllocs(t *testing.T) {
 	s := open(t).Compute()
 	var e device.Event
@@ -90,7 +90,7 @@ func TestMemoryLimit(t *testing.T) {
 	}
 }
 
-// TestHostMemory asks for more than any host has.
+// An allocation that is larger than any host's memory returns an OutOfMemoryError.
 func TestHostMemory(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("the host does not tell what it has")
@@ -102,7 +102,7 @@ func TestHostMemory(t *testing.T) {
 	}
 }
 
-// TestWithoutOpenBLAS checks what a device does where the library is missing.
+// Without OpenBLAS a device uses gonum and logs a warning.
 func TestWithoutOpenBLAS(t *testing.T) {
 	t.Setenv("GODDP_OPENBLAS", "/nonexistent/libopenblas.so")
 	var log bytes.Buffer

@@ -25,8 +25,8 @@ func tail(mem []byte) (w uint64) {
 	return w
 }
 
-// exponents are, for the elements in a word, the bits of their exponents: all
-// set in a NaN or an infinity alone.
+// exponents holds, for each type, a word with the exponent bits of all its elements set. Only a NaN
+// or an infinity has all exponent bits set.
 var exponents = [...]uint64{
 	device.Float32:  0x7F800000_7F800000,
 	device.Float64:  0x7FF00000_00000000,
@@ -34,7 +34,7 @@ var exponents = [...]uint64{
 	device.BFloat16: 0x7F80_7F80_7F80_7F80,
 }
 
-// signs are the bits above them.
+// signs holds, for each type, a word with the sign bits of all its elements set.
 var signs = [...]uint64{
 	device.Float32:  0x80000000_80000000,
 	device.Float64:  0x80000000_00000000,
@@ -60,7 +60,7 @@ func (k *kernelSet) NonFinite(_ device.Stream, flag, x device.Tensor) error {
 // nonFinite reports whether an exponent in mem is all ones. Adding one to such an exponent carries into the
 // sign bit, and no further, because the sign bits are masked out.
 func nonFinite(mem []byte, exponent, sign uint64) bool {
-	one := sign - exponent // the exponents' lowest bits
+	one := sign - exponent // one: the lowest bit of every exponent
 	carried := tail(mem)&exponent + one
 	for ; len(mem) >= 4*wordBytes; mem = mem[4*wordBytes:] {
 		a, b := littleEndian(mem), littleEndian(mem[8:])
@@ -79,7 +79,7 @@ func (k *kernelSet) Hash(_ device.Stream, dst, x device.Tensor) error {
 	operand.Hash(dst, x)
 	mem := x.Buf.Host()[:x.Bytes()]
 	var sum atomic.Uint64
-	k.each(words(len(mem)), 4, func(lo, hi int) { // a word takes as long as some four elements of a sum
+	k.each(words(len(mem)), 4, func(lo, hi int) { // a word costs about as much as four elements of a sum
 		sum.Add(hash(mem[lo*wordBytes:min(hi*wordBytes, len(mem))], uint64(lo)))
 	})
 	device.Elements[int64](dst)[0] += int64(uint64(len(mem)) + sum.Load())

@@ -26,8 +26,7 @@ func random(n int) []float32 {
 	return v
 }
 
-// TestThreads checks that results do not depend on the number of threads, to
-// the bit.
+// Results do not depend on the number of threads, to the bit.
 func TestThreads(t *testing.T) {
 	const m, n = 700, 301
 	both, labels := random(2*m*n), make([]int64, m)
@@ -84,8 +83,7 @@ func TestLabelOutOfRange(t *testing.T) {
 	}
 }
 
-// TestNoRows checks the losses of nothing: the mean is a NaN, and no gradient
-// is written.
+// The mean loss of no rows is NaN, and its gradient writes nothing.
 func TestNoRows(t *testing.T) {
 	d := open(t)
 	k, s := kernels.Of(d), d.Compute()
@@ -100,8 +98,7 @@ func TestNoRows(t *testing.T) {
 	}
 }
 
-// TestConversionEdges checks what Copy makes of numbers outside an integer
-// type's range.
+// Copy saturates numbers outside an integer type's range.
 func TestConversionEdges(t *testing.T) {
 	d := open(t)
 	src := host([]float64{-1, 256, 1e30, -1e30, math.NaN()})
@@ -115,8 +112,7 @@ func TestConversionEdges(t *testing.T) {
 	}
 }
 
-// TestProductsFromManyGoroutines checks that ranks of one process can
-// multiply at the same time: more of them than OpenBLAS has work areas.
+// More ranks of one process can multiply concurrently than OpenBLAS has work areas.
 func TestProductsFromManyGoroutines(t *testing.T) {
 	needOpenBLAS(t)
 	const n, ranks = 96, 200

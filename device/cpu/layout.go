@@ -35,12 +35,13 @@ func (k *kernelSet) CopyStrided(_ device.Stream, shape device.Shape, dst device.
 	return nil
 }
 
-// rawElements returns the memory of a tensor that is not empty as elements of their size.
+// rawElements returns the memory of a non-empty tensor as unsigned integers of its elements' size.
 func rawElements[T uint8 | uint16 | uint32 | uint64](t device.Tensor) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(t.Buf.Host()))), t.Len())
 }
 
-// line copies n elements of src, dy apart from element y, to dst, dx apart from element x.
+// line copies n elements from src to dst. It begins at element y of src and x of dst, and advances
+// by dy and dx.
 type line[T any] func(dst []T, x, dx int, src []T, y, dy, n int)
 
 // edge is the side of the squares into which copyStrided divides a plane. The rows of a square, of both

@@ -90,7 +90,7 @@ func crossEntropyGrad[T float](k *kernelSet, dst device.Tensor, acc device.Accum
 		for i, v := range p[lo : lo+len(t)] {
 			t[i] = scale * v
 		}
-		// The tile covers parts of these rows.
+		// This iteration handles the part of row r that lies in the tile.
 		for r := lo / n; r < m && r*n < lo+len(t); r++ {
 			if i := r*n + int(l[r]) - lo; i >= 0 && i < len(t) {
 				t[i] = scale * (p[lo+i] - 1)

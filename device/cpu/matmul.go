@@ -30,7 +30,7 @@ func (k *kernelSet) LinearGrad(s device.Stream, dw device.Tensor, accW device.Ac
 	return k.Sum(s, db, accB, g)
 }
 
-// PrepareLinearGrad does nothing, because everything is loaded.
+// PrepareLinearGrad only checks its operands, because the CPU loads nothing later.
 func (k *kernelSet) PrepareLinearGrad(_ device.Stream, y, x, w, bias device.Tensor) error {
 	operands.Linear(y, x, w, bias)
 	return nil

@@ -89,7 +89,7 @@ func (k *kernelSet) NormGradSums(_ device.Stream, sums, g, x, mean, variance dev
 	return nil
 }
 
-// at is element i of a factor or a summand that may not be there.
+// at returns v[i], or absent if v is nil.
 func at[T float](v []T, i int, absent T) T {
 	if v == nil {
 		return absent
@@ -304,7 +304,7 @@ func batchNormGrad[T float](k *kernelSet, z operand.NormSizes, dst device.Tensor
 func normGradSums[T float](k *kernelSet, z operand.NormSizes, sums, g, x, mean, variance device.Tensor, p kernels.Norm) {
 	gs, xs := device.Elements[T](g), device.Elements[T](x)
 	ms, vs := device.Elements[T](mean), device.Elements[T](variance)
-	const most = 64 // chunks, which bounds their memory
+	const most = 64 // the maximum number of chunks, which bounds their memory
 	per := max((z.N+most-1)/most, chunk/max(z.C*z.L, 1), 1)
 	chunks := (z.N + per - 1) / per
 	parts := make([]float64, chunks*2*z.C)

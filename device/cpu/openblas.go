@@ -3,7 +3,7 @@
 package cpu
 
 /*
-// OpenBLAS's own declarations, for its ordinary build with 32-bit integers.
+// These are OpenBLAS's declarations, for its ordinary build with 32-bit integers.
 typedef void (*sgemm_fn)(int order, int tx, int ty, int m, int n, int k, float alpha,
 	const float *x, int ldx, const float *y, int ldy, float beta, float *dst, int ldd);
 typedef void (*dgemm_fn)(int order, int tx, int ty, int m, int n, int k, double alpha,
@@ -83,7 +83,7 @@ func (o *openblas) gemm64(p product, alpha float64, x, y []float64, beta float64
 		C.double(alpha), (*C.double)(&x[0]), C.int(p.ldx), (*C.double)(&y[0]), C.int(p.ldy), C.double(beta), (*C.double)(&dst[0]))
 }
 
-// tooLarge tells whether a size does not fit into OpenBLAS's integers.
+// tooLarge reports whether a size exceeds the range of OpenBLAS's integers.
 func (p product) tooLarge() bool { return max(p.m, p.n, p.k, p.ldx, p.ldy) > math.MaxInt32 }
 
 // cblasForm returns CBLAS's constant for an operand that is transposed or not.

@@ -20,7 +20,7 @@ func installHint() string {
 // installCommand returns the command that installs OpenBLAS on the Linux distribution that an
 // os-release file describes.
 func installCommand(release string) string {
-	var ids []string // the distribution and those it is derived from
+	var ids []string // ids: the distribution, and the distributions that it is derived from
 	for line := range strings.Lines(release) {
 		if name, value, _ := strings.Cut(strings.TrimSpace(line), "="); name == "ID" || name == "ID_LIKE" {
 			ids = append(ids, strings.Fields(strings.Trim(value, `"'`))...)

@@ -2,7 +2,7 @@ package cpu
 
 import "testing"
 
-// The command to install OpenBLAS is the one of the distribution, or of one it is derived from.
+// The command is that of the distribution, or of a distribution that it is derived from.
 func TestInstallCommand(t *testing.T) {
 	for release, want := range map[string]string{
 		"NAME=\"Debian GNU/Linux\"\nID=debian\n":                  "apt-get install libopenblas0",

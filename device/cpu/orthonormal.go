@@ -31,7 +31,7 @@ func orthonormalize[T float](k *kernelSet, x, substitute device.Tensor, rows, n 
 	}
 }
 
-// least is the fraction of a row's squared norm that must be left.
+// least is the minimum fraction of a row's squared norm that must remain after the subtraction.
 const least = 0x1p-28
 
 // independent subtracts from row its projections on the rows before it, and scales it to norm 1. It returns
@@ -44,7 +44,7 @@ func independent[T float](k *kernelSet, row, before []T) bool {
 		}
 	}
 	left := dot(k, row, row)
-	if !(left > whole*least) { // nor is it if they are NaN or infinite
+	if !(left > whole*least) { // also true if a norm is NaN or infinite
 		return false
 	}
 	scale := T(1 / math.Sqrt(left))

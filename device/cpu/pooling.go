@@ -48,8 +48,8 @@ func (k *kernelSet) AvgPool2dGrad(_ device.Stream, dst device.Tensor, acc device
 	return nil
 }
 
-// taps are the elements of an axis of n that a window at a position holds: from, and behind
-// the last, in steps of its dilation.
+// taps returns the elements of an axis of size n that the window at a position contains: the first
+// one, and the end, which is behind the last one. They are Dilation apart.
 func taps(w *kernels.Window, axis, position, n int) (from, to int) {
 	from = position*w.Stride[axis] - w.Padding[axis]
 	to = min(from+w.Dilation[axis]*(w.Kernel[axis]-1)+1, n)

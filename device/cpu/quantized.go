@@ -12,9 +12,9 @@ import (
 // The documentation of package kernels defines quantised numbers.
 const (
 	notFinite  = -128       // the number that stands for NaN
-	leastTop   = 0x1p-100   // blocks with nothing larger are zeros
-	infinity   = 0x7F800000 // the bits of
-	magnitude  = 0x7FFFFFFF // the bits of a float32 but for its sign
+	leastTop   = 0x1p-100   // a block without a larger number is quantised to zeros
+	infinity   = 0x7F800000 // the bits of +Inf
+	magnitude  = 0x7FFFFFFF // masks all bits of a float32 except its sign
 	quantCost  = 2 * kernels.QuantBlock
 	scaleBytes = device.Align - kernels.QuantBlock
 )
@@ -32,7 +32,7 @@ func (k *kernelSet) Quantize(_ device.Stream, dst, x device.Tensor) error {
 
 // quantize writes one block.
 func quantize(block []uint8, x []float32) {
-	var top uint32 // of numbers without a sign, the bits are in order
+	var top uint32 // top: for numbers without a sign, the order of the bits is that of the numbers
 	for _, v := range x {
 		if bits := math.Float32bits(v) & magnitude; bits < infinity {
 			top = max(top, bits)

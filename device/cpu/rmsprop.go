@@ -75,7 +75,7 @@ func rmsPropHalf(k *kernelSet, r rmsPropRule[float32], p kernels.RMSPropStep) {
 	w, g, s := newOperand32(p.Param), newOperand32(p.Grad), newOperand32(p.Master)
 	sq, m, v := newOperand32(p.Square), newOperand32(p.Mean), newOperand32(p.Velocity)
 	if p.Master.IsZero() {
-		s = w // what the rule is applied to
+		s = w // s: the master weights, or the parameter if there are none
 	}
 	k.each(p.Param.Len(), 4, func(lo, hi int) {
 		var bs, bg, bsq, bm, bv [tile]float32

@@ -18,7 +18,7 @@ func (k *kernelSet) Rotate(_ device.Stream, dst device.Tensor, acc device.Accum,
 func rotate[T float](k *kernelSet, dst device.Tensor, acc device.Accum, x device.Tensor, r kernels.Rotation) {
 	d, v, cos, sin := device.Elements[T](dst), device.Elements[T](x), device.Elements[T](r.Cos), device.Elements[T](r.Sin)
 	rows, heads, size, pairs := x.Shape[1], x.Shape[2], x.Shape[3], r.Cos.Shape[1]
-	step, distance := 1, pairs // between pairs, and within one
+	step, distance := 1, pairs // the distance between two pairs, and between the elements of one pair
 	if r.Interleaved {
 		step, distance = 2, 1
 	}

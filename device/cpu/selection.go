@@ -51,8 +51,9 @@ func (k *kernelSet) FindExtreme(_ device.Stream, e kernels.Extreme, values, indi
 	return nil
 }
 
-// eachRow calls row for runs of dst's elements, from first on, with where they begin in x
-// and in y, and how far apart they are there: 0 or 1.
+// eachRow calls row for runs of dst's elements. A run begins at element first of dst, x of the
+// operand x and y of the operand y. dx and dy are the distances between its elements in the
+// operands, 0 or 1.
 func (k *kernelSet) eachRow(dst, x, y device.Tensor, row func(first, n, x, dx, y, dy int)) {
 	space := operand.Space(dst.Shape, x.Shape, y.Shape)
 	cols, rows := space[0], space[1:]
@@ -106,7 +107,7 @@ func findExtreme[T float](k *kernelSet, e kernels.Extreme, values, indices, src 
 		for ; lo < hi; lo++ {
 			at := lo/inner*n*inner + lo%inner
 			best, where := s[at], 0
-			for i := 1; i < n && best == best; i++ { // nothing is more extreme than a NaN
+			for i := 1; i < n && best == best; i++ { // the loop ends at a NaN, which counts as the most extreme value
 				if v := s[at+i*inner]; e == kernels.Largest && v > best || e == kernels.Smallest && v < best || v != v {
 					best, where = v, i
 				}

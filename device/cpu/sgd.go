@@ -66,7 +66,8 @@ func (r rule[T]) step(w, g, v []T) {
 	}
 }
 
-// gradient is g as the rule sees it, for the parameter w.
+// gradient returns the gradient g of the parameter w with loss scale, sign and weight decay
+// applied.
 func (r *rule[T]) gradient(g, w T) T {
 	g *= r.unscale
 	if r.decay != 0 {
@@ -87,7 +88,7 @@ func sgdHalf(k *kernelSet, r rule[float32], p kernels.SGDStep) {
 		var bw, bg, bv [tile]float32
 		for ; lo < hi; lo += tile {
 			to := min(lo+tile, hi)
-			state := m // what the rule is applied to
+			state := m // state: the master weights, or the parameter if there are none
 			if m.dt == device.Invalid {
 				state = w
 			}
@@ -115,7 +116,8 @@ func window[T any](s []T, lo, hi int) []T {
 	return s[lo:hi]
 }
 
-// operand32 reads an operand as float32. The operand is of float32 or of a 16-bit type, or absent.
+// operand32 reads and writes an operand as float32. The operand is of float32 or of a 16-bit type,
+// or absent.
 type operand32 struct {
 	dt   device.DType
 	bits []uint16
@@ -129,8 +131,8 @@ func newOperand32(t device.Tensor) operand32 {
 	return operand32{dt: t.DType, bits: device.Elements[uint16](t)}
 }
 
-// read is the elements from lo to hi: where they are, or in buf; nil for an
-// operand that is not there.
+// read returns the elements lo to hi: a slice of a float32 operand, or a conversion into buf. It
+// returns nil if the operand is absent.
 func (h operand32) read(buf []float32, lo, hi int) []float32 {
 	switch h.dt {
 	case device.Float32:
@@ -145,8 +147,8 @@ func (h operand32) read(buf []float32, lo, hi int) []float32 {
 	return buf[:hi-lo]
 }
 
-// write rounds x, unless it is the operand's own memory, to the elements from
-// lo on.
+// write rounds x and stores it to the elements from lo on. It does nothing if x is a slice of the
+// operand.
 func (h operand32) write(x []float32, lo int) {
 	switch h.dt {
 	case device.Float16:

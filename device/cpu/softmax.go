@@ -27,8 +27,8 @@ func (k *kernelSet) SoftmaxGrad(_ device.Stream, dst device.Tensor, acc device.A
 	return nil
 }
 
-// eachLines calls f for neighbouring lines, up to a tile of them: their first elements lie
-// side by side from at on, width of them.
+// eachLines calls f for groups of neighbouring lines, at most a tile of them. The first elements of
+// a group's lines are at, at+1, ..., at+width-1.
 func (k *kernelSet) eachLines(l operand.Lines, cost int, f func(at, width int)) {
 	tiles := (l.Inner + tile - 1) / tile
 	k.each(l.Outer*tiles, l.N*min(l.Inner, tile)*cost, func(lo, hi int) {
@@ -138,7 +138,7 @@ func softmaxLinesGrad[T float](k *kernelSet, l operand.Lines, dst device.Tensor,
 	if log {
 		cost = 8
 	}
-	if l.Inner == 1 { // a line of its own is a tile of neighbouring elements
+	if l.Inner == 1 { // the elements of a contiguous line are processed in tiles
 		k.each(l.Outer, cost*l.N, func(lo, hi int) {
 			for ; lo < hi; lo++ {
 				g, y := gs[lo*l.N:(lo+1)*l.N], ys[lo*l.N:(lo+1)*l.N]

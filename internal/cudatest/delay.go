@@ -6,8 +6,8 @@ package cudatest
 #include <stddef.h>
 #include <stdint.h>
 
-// The driver's functions, as its documentation states their types. Each call
-// makes the context current, which belongs to the thread.
+// These are the driver's functions, with the types of its documentation. Each call first makes the
+// context current, because the current context belongs to the thread.
 typedef int (*set_current)(uintptr_t ctx);
 typedef int (*load_data)(uintptr_t *module, const void *image);
 typedef int (*get_function)(uintptr_t *function, uintptr_t module, const char *name);
@@ -40,8 +40,8 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// delay is the kernel, in PTX, which the driver itself compiles: one thread
-// that looks at the GPU's clock, of nanoseconds, until ns have gone by.
+// delay is the kernel in PTX, which the driver compiles. Its one thread polls the GPU's nanosecond
+// clock until ns have passed.
 const delay = `
 .version 7.0
 .target sm_80

@@ -1,3 +1,3 @@
-// Package cudatest is what tests need of a GPU beside a device's operations: a
-// kernel that takes its time. It needs Linux, cgo and a GPU.
+// Package cudatest has a kernel for tests on GPUs that runs for a given time. It needs Linux, cgo
+// and a GPU.
 package cudatest

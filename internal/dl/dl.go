@@ -9,39 +9,38 @@ import (
 	"unsafe"
 )
 
-// Search says where a library may be.
+// Search lists the places where a library may be.
 type Search struct {
-	// Name is what errors call the library: "OpenBLAS".
+	// Name is the library's name in errors: "OpenBLAS".
 	Name string
-	// Env is an environment variable. If it is set, it holds the library's
-	// path and nothing else is tried: a user who names a library means it.
+	// Env is an environment variable. If it is set, its value is the library's path, and Open tries
+	// no other place.
 	Env string
-	// Files are the library's file names, the best first:
-	// "libopenblas.so.0", "libopenblas.so".
+	// Files are the library's file names, the preferred one first: "libopenblas.so.0",
+	// "libopenblas.so".
 	Files []string
-	// Dirs are folders, as patterns of [filepath.Glob], that are tried after
-	// the loader's path.
+	// Dirs are folders, as patterns of [filepath.Glob], which Open tries after the loader's path.
 	Dirs []string
 }
 
-// Library is a shared library that was opened.
+// Library is an open shared library.
 type Library struct {
 	path   string
 	handle unsafe.Pointer
 }
 
-// NotFoundError says why a library could not be opened anywhere.
+// NotFoundError lists the places where a library was searched.
 type NotFoundError struct {
-	Name  string  // the Search's
-	Env   string  // the variable that could name it
-	Tried []Tried // in order
+	Name  string  // Search.Name
+	Env   string  // Search.Env
+	Tried []Tried // in the order of the search
 }
 
-// Tried is one place where a library was looked for, and the loader's words.
+// Tried is a place where a library was searched, and the loader's error message.
 type Tried struct{ Place, Why string }
 
-// Error lists the places: folders without the files together, and what was
-// there and could not be loaded with the loader's reason.
+// Error lists the places. It lists folders without the files together, and gives the loader's
+// reason for each file that could not be loaded.
 func (e *NotFoundError) Error() string {
 	var files, folders, faults []string
 	for _, t := range e.Tried {
@@ -86,7 +85,7 @@ func Open(s Search) (*Library, error) {
 	return nil, missing
 }
 
-// places lists what to give the loader, in order.
+// places returns the paths to give to the loader, in order.
 func (s Search) places() []string {
 	if s.Env != "" {
 		if path := os.Getenv(s.Env); path != "" {
@@ -98,7 +97,7 @@ func (s Search) places() []string {
 		for _, file := range s.Files {
 			found, err := filepath.Glob(filepath.Join(dir, file))
 			if err != nil || len(found) == 0 {
-				found = []string{filepath.Join(dir, file)} // the loader says why not
+				found = []string{filepath.Join(dir, file)} // the loader's error names the missing file
 			}
 			places = append(places, found...)
 		}
@@ -106,7 +105,7 @@ func (s Search) places() []string {
 	return places
 }
 
-// Lookup finds a symbol's address.
+// Lookup returns the address of a symbol.
 func (l *Library) Lookup(symbol string) (unsafe.Pointer, error) {
 	p, err := lookup(l.handle, symbol)
 	if err != nil {
@@ -115,5 +114,5 @@ func (l *Library) Lookup(symbol string) (unsafe.Pointer, error) {
 	return p, nil
 }
 
-// String is the name that the library was opened by.
+// String returns the path that the library was opened with.
 func (l *Library) String() string { return l.path }

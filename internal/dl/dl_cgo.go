@@ -8,8 +8,8 @@ package dl
 #include <stdlib.h>
 #include <string.h>
 
-// dlerror's text belongs to the thread and to the next call: it is copied
-// before the goroutine can move. The caller frees *err.
+// The text of dlerror is valid until the thread's next call, so the shim copies it before the
+// goroutine can move to another thread. The caller frees *err.
 
 static void *dl_open(const char *path, char **err) {
 	void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -52,7 +52,7 @@ func lookup(handle unsafe.Pointer, symbol string) (unsafe.Pointer, error) {
 	return result(C.dl_lookup(handle, name, &why), why)
 }
 
-// result turns what a shim gave back into Go's form.
+// result converts a shim's result to Go's form.
 func result(p unsafe.Pointer, why *C.char) (unsafe.Pointer, error) {
 	if p == nil {
 		defer C.free(unsafe.Pointer(why))

@@ -59,15 +59,14 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestOpenLoaderPath finds the C library where the loader does.
+// Open finds the C library on the loader's path.
 func TestOpenLoaderPath(t *testing.T) {
 	if _, err := Open(Search{Name: "libc", Files: []string{"libc.so.6", "libSystem.dylib"}}); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestNotFound checks that the error lists every place, and that a variable
-// that is set is the only one.
+// The error lists every place. If the variable is set, its value is the only place.
 func TestNotFound(t *testing.T) {
 	s := Search{Name: "Answer", Env: "DL_TEST_ANSWER", Files: []string{"libanswer-a.so", "libanswer-b.so"}, Dirs: []string{"/nonexistent"}}
 	_, err := Open(s)

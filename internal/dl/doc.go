@@ -1,10 +1,9 @@
-// Package dl opens shared libraries at run time, so that one binary runs with
-// or without them: nothing is linked, and a missing library is an error that
-// lists the places tried.
+// Package dl opens shared libraries at run time. Nothing is linked, so one binary runs with and
+// without the libraries, and the error for a missing library lists the places that were searched.
 //
-// A [Search] is tried in order: a file that an environment variable names,
-// which is then the only place; the names by the loader's own path; the names
-// in folders of the caller's choice. Without cgo, opening fails.
+// If the environment variable of a [Search] is set, its value is the only place. Otherwise Open
+// tries the file names on the loader's path, and then in the Search's folders. Without cgo, opening
+// fails.
 //
-// Libraries are never closed: code of theirs may be running on any thread.
+// Libraries are never closed, because their code may be running on any thread.
 package dl

@@ -22,9 +22,9 @@ func TestRoundsToNearestEven(t *testing.T) {
 		in        float32
 		f16, bf16 float32
 	}{
-		{1 + 0x1p-8, 1 + 0x1p-8, 1},              // bfloat16: a tie, to even
-		{1 + 3*0x1p-8, 1 + 3*0x1p-8, 1 + 0x1p-6}, // bfloat16: a tie, to even, upwards
-		{1 + 0x1p-11, 1, 1},                      // binary16: a tie, to even
+		{1 + 0x1p-8, 1 + 0x1p-8, 1},              // bfloat16: a tie, rounded down to even
+		{1 + 3*0x1p-8, 1 + 3*0x1p-8, 1 + 0x1p-6}, // bfloat16: a tie, rounded up to even
+		{1 + 0x1p-11, 1, 1},                      // binary16: a tie, rounded down to even
 		{1 + 3*0x1p-11, 1 + 0x1p-9, 1},
 		{65520, float32(math.Inf(1)), 65536}, // binary16: larger than the largest number
 		{float32(math.Inf(-1)), float32(math.Inf(-1)), float32(math.Inf(-1))},

@@ -1,4 +1,4 @@
-// Package memcheck asks the host how much memory it has left.
+// Package memcheck reads how much memory the host has left.
 package memcheck
 
 import (
@@ -14,18 +14,18 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// small is a size for which reading the kernel's files is not worth its time.
+// small is a size below which Check skips reading the kernel's files, which would take too long.
 const small = 1 << 20
 
-// Check returns a [*device.OutOfMemoryError] if the host has not got size bytes left:
-// to use them would have the kernel kill a process, this one or another. It returns
-// nil where the host does not tell.
+// Check returns a [*device.OutOfMemoryError] if the host has less than size bytes left. If a
+// process used more, the kernel would kill a process, perhaps another one. Check returns nil if the
+// host does not report its memory.
 func Check(size int) error {
 	host := os.DirFS("/")
 	if size < small || int64(size) <= read(host).free {
 		return nil
 	}
-	debug.FreeOSMemory() // some of what is in use may be this process's garbage
+	debug.FreeOSMemory() // because part of the memory in use may be this process's garbage
 	left := read(host)
 	if int64(size) <= left.free {
 		return nil
@@ -33,11 +33,12 @@ func Check(size int) error {
 	return &device.OutOfMemoryError{Device: "cpu", Asked: int64(size), InUse: left.inUse, Free: left.free}
 }
 
-// usage is how many bytes of memory are in use and free.
+// usage is the number of bytes in use and of bytes free.
 type usage struct{ inUse, free int64 }
 
-// read is the usage of the host, or of the control group, this process's or one above
-// it, that has less left. Without a word from the kernel everything is free.
+// read returns the usage of the host, or of the control group that has the least memory left, if
+// that is less. The control groups are this process's and those above them. If the kernel reports
+// nothing, all memory counts as free.
 func read(host fs.FS) usage {
 	least := usage{free: math.MaxInt64}
 	consider := func(total, free int64) {
@@ -50,22 +51,22 @@ func read(host fs.FS) usage {
 		consider(mem["MemTotal"]+mem["SwapTotal"], free+mem["SwapFree"])
 	}
 	for _, g := range groups(host) {
-		limit, errL := number(host, g.dir+"/"+g.limit) // "max" is no number, and no limit; nor is what version 1 says instead
+		limit, errL := number(host, g.dir+"/"+g.limit) // the file holds "max", which number refuses, if there is no limit; version 1 holds a huge number
 		current, errC := number(host, g.dir+"/"+g.current)
 		if errL == nil && errC == nil && limit < unlimited {
 			stat := numbers(host, g.dir+"/memory.stat")
-			cache := stat[g.stat+"active_file"] + stat[g.stat+"inactive_file"] // goes when memory is needed
+			cache := stat[g.stat+"active_file"] + stat[g.stat+"inactive_file"] // the kernel frees the file cache when it needs memory
 			consider(limit, limit-current+cache+g.swap(host, limit-current, mem["SwapFree"]))
 		}
 	}
 	return least
 }
 
-// version is what a version of control groups calls its files.
+// version describes the file names of a version of control groups.
 type version struct {
 	limit, current         string
 	swapLimit, swapCurrent string
-	stat                   string // what the counts of the group and those below it begin with
+	stat                   string // the prefix of the counters that include the groups below
 }
 
 var (
@@ -73,8 +74,8 @@ var (
 	version2 = version{"memory.max", "memory.current", "memory.swap.max", "memory.swap.current", ""}
 )
 
-// unlimited is less than what version 1 says where there is no limit, and more than any
-// host has.
+// unlimited is a bound for limits: version 1 reports a larger number if there is no limit, and no
+// host has as much memory.
 const unlimited = 1 << 60
 
 // group is a control group.
@@ -83,28 +84,28 @@ type group struct {
 	dir string
 }
 
-// swap is how much of the host's swap the group may still use, beside left bytes of
+// swap returns how much of the host's swap the group may still use besides the left bytes of its
 // memory.
 func (g group) swap(host fs.FS, left, free int64) int64 {
-	limit, errL := number(host, g.dir+"/"+g.swapLimit) // "max" is no limit
+	limit, errL := number(host, g.dir+"/"+g.swapLimit) // "max" stands for no limit
 	current, errC := number(host, g.dir+"/"+g.swapCurrent)
 	if errL != nil || errC != nil {
 		return free
 	}
 	unused := limit - current
-	if g.version == version1 { // which limits the sum of memory and swap
+	if g.version == version1 { // version 1 limits the sum of memory and swap
 		unused -= left
 	}
 	return max(min(unused, free), 0)
 }
 
-// groups are this process's control groups, of either version, that may limit its
-// memory, and those above them. In a container of version 1 its own group is what is
-// mounted at the top, whatever its name.
+// groups returns this process's control groups, of either version, that may limit its memory, and
+// the groups above them. In a container with version 1, the process's own group is mounted at the
+// top, whatever its name is.
 func groups(host fs.FS) (all []group) {
 	lines, _ := fs.ReadFile(host, "proc/self/cgroup")
 	for line := range strings.Lines(string(lines)) {
-		fields := strings.SplitN(strings.TrimSpace(line), ":", 3) // number, controllers, name
+		fields := strings.SplitN(strings.TrimSpace(line), ":", 3) // number:controllers:name
 		if len(fields) < 3 {
 			continue
 		}
@@ -123,7 +124,7 @@ func groups(host fs.FS) (all []group) {
 	return all
 }
 
-// number is what a file of nothing but a number holds.
+// number returns the content of a file with one number.
 func number(host fs.FS, name string) (int64, error) {
 	text, err := fs.ReadFile(host, name)
 	if err != nil {
@@ -132,8 +133,8 @@ func number(host fs.FS, name string) (int64, error) {
 	return strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
 }
 
-// numbers are the values of a file of lines such as "MemTotal: 1024 kB" or "file 4096",
-// in bytes.
+// numbers returns the values, in bytes, of a file with lines such as "MemTotal: 1024 kB" or "file
+// 4096".
 func numbers(host fs.FS, name string) map[string]int64 {
 	text, _ := fs.ReadFile(host, name)
 	values := map[string]int64{}

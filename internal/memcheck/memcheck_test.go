@@ -10,7 +10,7 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// host is a host whose files hold these texts.
+// host returns a file system with the given files of /proc and /sys.
 func host(files map[string]string) fstest.MapFS {
 	fsys := fstest.MapFS{}
 	for name, text := range files {
