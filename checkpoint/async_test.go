@@ -25,11 +25,11 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// A slowDisk holds up the files of one rank until it is opened.
+// slowDisk blocks the files of one rank until the test opens it.
 type slowDisk struct {
 	disk
 	open chan struct{}
-	err  error // what it then returns
+	err  error // the error that a write returns afterwards
 }
 
 func (d slowDisk) Create(path string) (file, error) {
@@ -40,7 +40,7 @@ func (d slowDisk) Create(path string) (file, error) {
 	return d.disk.Create(path)
 }
 
-// sharedFolder is one folder for all ranks, be they goroutines or processes.
+// sharedFolder returns a folder that all ranks use, whether they are goroutines or processes.
 func sharedFolder(t *testing.T, pg *comm.ProcessGroup) (string, error) {
 	dir := t.TempDir()
 	return dir, comm.BroadcastObject(t.Context(), pg, &dir, 0)
@@ -50,15 +50,15 @@ func TestOnProcesses(t *testing.T) { commtest.Processes(t, 2, "GODDP_DEVICE=cpu"
 
 func TestGPUOnProcesses(t *testing.T) { commtest.ProcessesOnGPUs(t, 2) }
 
-// What is saved is the state as it was when Save was called, though the steps that follow
-// write it while the files are written; and the run goes on from it, to the bit.
+// An asynchronous checkpoint holds the state at the call of Save, although later steps overwrite
+// the state while the files are written. A run that resumes from it continues with the same bits.
 func TestAsyncSavesTheStateOfItsCall(t *testing.T) {
 	for _, kind := range []string{plain, zeros} {
 		commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error { return saveBesideSteps(t, pg, kind) })
 	}
 }
 
-// So it is where copies run beside the compute stream: a forward pass does not wait for the
+// On a device whose copies run beside the compute stream, a forward pass does not wait for the
 // snapshot, and an update does.
 func TestUpdatesWaitForTheSnapshot(t *testing.T) {
 	var late []device.Device
@@ -121,8 +121,8 @@ func saveBesideSteps(t *testing.T, pg *comm.ProcessGroup, kind string) error {
 	return err
 }
 
-// The error of a writer is that of the next Save, on all ranks, and of Close where there is
-// none; the save after it succeeds.
+// If a writer fails, the next Save returns its error on all ranks, or Close does if there is no
+// other Save. The save after that succeeds.
 func TestAsyncErrors(t *testing.T) {
 	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
 		dir, err := sharedFolder(t, pg)
@@ -170,7 +170,7 @@ func TestAsyncErrors(t *testing.T) {
 		m.fs = disk{}
 		inconsistent := r.state()
 		inconsistent.RankValues = map[string]any{"rank": pg.Rank()}
-		if pg.Rank() == 1 { // its snapshot fails
+		if pg.Rank() == 1 { // the snapshot of rank 1 fails
 			inconsistent.RankValues["rank"] = func() {}
 		}
 		if err := m.Save(t.Context(), 5, inconsistent); err != nil {
@@ -190,7 +190,7 @@ func TestAsyncErrors(t *testing.T) {
 	})
 }
 
-// resumedAt resumes a state, and returns the step.
+// resumedAt resumes a state and returns the step.
 func resumedAt(ctx context.Context, pg *comm.ProcessGroup, dir string, s State) (int, error) {
 	m, err := Open(pg, dir, nil)
 	if err != nil {
@@ -200,8 +200,8 @@ func resumedAt(ctx context.Context, pg *comm.ProcessGroup, dir string, s State) 
 	return step, errors.Join(err, m.Close())
 }
 
-// With SkipBusy a second save does nothing, on all ranks, while one rank still writes;
-// without it waits.
+// With SkipBusy, a Save while a rank still writes the one before does nothing, on all ranks.
+// Without it, the Save waits.
 func TestASecondSave(t *testing.T) {
 	for _, skip := range []bool{true, false} {
 		commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
@@ -225,7 +225,7 @@ func TestASecondSave(t *testing.T) {
 				return err
 			}
 			if !skip {
-				close(slow.open) // or the second waits for ever
+				close(slow.open) // otherwise the second Save would wait forever
 			}
 			if err := m.Save(t.Context(), 2, r.state()); err != nil {
 				return err
@@ -252,8 +252,8 @@ func TestASecondSave(t *testing.T) {
 	}
 }
 
-// A rank that dies in mid-save holds the others up for a bounded time: until the timeout, or
-// where they know of it, for some seconds.
+// A rank that dies during a save delays the other ranks for a bounded time: until the timeout, or
+// for a few seconds if their group is broken.
 func TestADeadRank(t *testing.T) {
 	for _, known := range []bool{false, true} {
 		dir := t.TempDir()
@@ -263,7 +263,7 @@ func TestADeadRank(t *testing.T) {
 				t.Fatal(err)
 			}
 			var wg, opened sync.WaitGroup
-			opened.Add(len(groups)) // an abort ends what a rank is still gathering
+			opened.Add(len(groups)) // because an abort of the group would end an Open in progress
 			for _, pg := range groups {
 				wg.Go(func() {
 					r, err := newRun(pg, plain, 1)
@@ -279,7 +279,7 @@ func TestADeadRank(t *testing.T) {
 						return
 					}
 					if pg.Rank() == 1 {
-						return // dies
+						return // rank 1 dies
 					}
 					opened.Wait()
 					if err := m.Save(t.Context(), 1, r.state()); err != nil {
@@ -304,8 +304,8 @@ func TestADeadRank(t *testing.T) {
 	}
 }
 
-// A writer that ran out of time leaves copies of the snapshot to the device. Their memory is not
-// given to another owner.
+// A writer whose deadline has passed leaves copies of the snapshot to the device. Close does not
+// free the memory that they write.
 func TestCloseKeepsMemoryThatIsCopiedTo(t *testing.T) {
 	d := cpu.New(&cpu.Options{Threads: 1})
 	defer d.Close()
@@ -339,7 +339,7 @@ func TestCloseKeepsMemoryThatIsCopiedTo(t *testing.T) {
 	})
 }
 
-// A hook has a state of each rank.
+// hook is a communication hook whose state differs between ranks.
 type hook struct{ state map[string]device.Tensor }
 
 func (h *hook) State(context.Context) (map[string]device.Tensor, error) { return h.state, nil }
@@ -349,8 +349,8 @@ func (h *hook) LoadState(s map[string]device.Tensor) error {
 	return nil
 }
 
-// Each rank gets its own values and its hook's state back, at the number of ranks that they
-// were saved at, and keeps what it has at another; a loss scale is all ranks'.
+// At the number of ranks that saved, each rank gets back its own values and its hook's state. At
+// another number of ranks it keeps what it has. All ranks get the loss scale.
 func TestRanksHaveTheirOwn(t *testing.T) {
 	dir := t.TempDir()
 	tensor := func(x float32) device.Tensor { return device.HostTensor([]float32{x, 2 * x}, device.Float32) }
@@ -394,7 +394,7 @@ func TestRanksHaveTheirOwn(t *testing.T) {
 	}
 }
 
-// A model that is of another type than the checkpoint takes its numbers.
+// A model of another floating-point type than the checkpoint gets converted numbers.
 func TestTypesAreConverted(t *testing.T) {
 	dir := t.TempDir()
 	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {

@@ -19,25 +19,25 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// A run is a small training run on one rank.
+// run is a small training run on one rank.
 type run struct {
 	pg    *comm.ProcessGroup
 	net   nn.Module
 	model nn.Model
 	opt   optim.Optimizer
-	step  func(n int) (loss float64, err error) // the n-th
+	step  func(n int) (loss float64, err error) // makes step n
 	ema   *optim.EMA
-	seen  int // a value of the program's
+	seen  int // a value of the program
 }
 
-// kinds of optimizers.
+// These are kinds of optimizers.
 const (
 	plain = "plain"
 	zeros = "zero"
 )
 
-// newRun makes a model with a first value of all zeros, so that only a checkpoint can make
-// two runs alike.
+// newRun makes a model whose first value is zero everywhere, so two runs can be equal only through
+// a checkpoint.
 func newRun(pg *comm.ProcessGroup, kind string, seed uint64) (*run, error) {
 	net := nn.Sequential(nn.Linear(7, 13), nn.GELU(), nn.Linear(13, 3))
 	if err := nn.Place(net, pg.Device(), seed); err != nil {
@@ -94,12 +94,12 @@ func newRun(pg *comm.ProcessGroup, kind string, seed uint64) (*run, error) {
 	return r, nil
 }
 
-// state is what the checkpoints of a run hold.
+// state returns the state that the run's checkpoints hold.
 func (r *run) state() State {
 	return State{Model: r.model, Optimizers: []optim.Optimizer{r.opt}, Values: map[string]any{"seen": &r.seen}}
 }
 
-// train makes steps from to to and returns their losses, of this rank.
+// train makes the steps from to to and returns this rank's losses.
 func (r *run) train(from, to int) ([]float64, error) {
 	var losses []float64
 	for n := from; n < to; n++ {
@@ -112,7 +112,7 @@ func (r *run) train(from, to int) ([]float64, error) {
 	return losses, nil
 }
 
-// saved trains some steps and saves the last one into dir.
+// saved makes some steps and saves the state after the last one to dir.
 func saved(ctx context.Context, pg *comm.ProcessGroup, dir, kind string, steps int, o Options) (*run, error) {
 	r, err := newRun(pg, kind, 1)
 	if err != nil {
@@ -128,7 +128,7 @@ func saved(ctx context.Context, pg *comm.ProcessGroup, dir, kind string, steps i
 	return r, errors.Join(m.Save(ctx, steps, r.state()), m.Close())
 }
 
-// resumed makes a run of other weights and resumes it from dir.
+// resumed makes a run with different weights and resumes it from dir.
 func resumed(ctx context.Context, pg *comm.ProcessGroup, dir, kind string, want int) (*run, error) {
 	r, err := newRun(pg, kind, 2)
 	if err != nil {
@@ -145,7 +145,7 @@ func resumed(ctx context.Context, pg *comm.ProcessGroup, dir, kind string, want 
 	return r, errors.Join(err, m.Close())
 }
 
-// bits are the bits of a run's weights.
+// bits returns the bytes of a run's weights.
 func bits(r *run) map[string][]byte {
 	all := map[string][]byte{}
 	for name, v := range nn.State(r.net) {
@@ -154,8 +154,8 @@ func bits(r *run) map[string][]byte {
 	return all
 }
 
-// A run goes on, at another number of ranks and with or without shards, as the one that was
-// not interrupted: to the bit at the same number of ranks.
+// A resumed run continues as the run that was not interrupted, also at another number of ranks, and
+// with or without shards. At the same number of ranks it has the same bits.
 func TestARunGoesOn(t *testing.T) {
 	const before, after = 5, 4
 	for _, ranks := range []int{1, 2, 3} {
@@ -202,7 +202,7 @@ func TestARunGoesOn(t *testing.T) {
 	}
 }
 
-// average is the mean of all ranks' i-th losses.
+// average returns the mean of all ranks' i-th losses.
 func average(losses [][]float64, i int) float64 {
 	sum := 0.0
 	for _, l := range losses {
@@ -211,7 +211,7 @@ func average(losses [][]float64, i int) float64 {
 	return sum / float64(len(losses))
 }
 
-// The last checkpoints stay, and latest names the last.
+// The last Keep checkpoints remain, and the file latest names the last one.
 func TestKeepLast(t *testing.T) {
 	dir := t.TempDir()
 	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
@@ -248,8 +248,8 @@ func TestKeepLast(t *testing.T) {
 	}
 }
 
-// A corrupt checkpoint is passed over, and the one before it is loaded; where that is corrupt
-// too, there is an error.
+// Resume skips a corrupt checkpoint and loads the one before. If that is corrupt too, Resume
+// returns an error.
 func TestACorruptOneIsPassedOver(t *testing.T) {
 	dir := t.TempDir()
 	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {

@@ -43,7 +43,7 @@ func (m *Manager) commit(ctx context.Context, s *saving, temp string) (string, e
 }
 
 // publish writes the manifest into temp, a folder of durable files, renames temp to name, and
-// has the file latest name it. Each of the three steps is durable before the next one begins.
+// writes name to the file latest. Each of the three steps is durable before the next one begins.
 func publish(fs filesystem, dir, name, temp string, manifest *Manifest) error {
 	data, err := manifest.encode()
 	if err != nil {
@@ -85,8 +85,8 @@ func (m *Manager) gather(ctx context.Context, seq int) ([]share, error) {
 	return shares, nil
 }
 
-// merge makes the manifest of the shares of all ranks. The error says which of them do not
-// fit together.
+// merge makes the manifest of all ranks' shares. Its error names the ranks whose shares contradict
+// each other.
 func merge(shares []share) (*Manifest, error) {
 	first := &shares[0]
 	m := &Manifest{
@@ -144,7 +144,7 @@ func (m *Manager) deleteOld(committed string) error {
 	kept := 0
 	for _, info := range all {
 		if info.Manifest == nil {
-			continue // it is corrupt, and may be looked at by a person
+			continue // the corrupt checkpoint is kept, so that a person can examine it
 		}
 		if kept++; kept > m.o.Keep && !info.Latest {
 			old = append(old, info)
@@ -157,7 +157,8 @@ func (m *Manager) deleteOld(committed string) error {
 		return fmt.Errorf("the new one is not readable: %w", err)
 	}
 	for _, info := range old {
-		// A folder that is half deleted must not have the name of a checkpoint.
+		// The folder is renamed first, because a partly deleted folder must not have the name of a
+		// checkpoint.
 		temp := m.temp("deleted-" + filepath.Base(info.Path))
 		if err := m.fs.Rename(info.Path, temp); err != nil {
 			return err

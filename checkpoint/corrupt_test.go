@@ -14,8 +14,8 @@ import (
 	"github.com/goddp/goddp/internal/commtest"
 )
 
-// A flipped bit anywhere in a checkpoint is found, and the tensor is named. The checkpoint
-// before it loads.
+// Verify finds a flipped bit anywhere in a checkpoint and names the tensor. Resume loads the
+// checkpoint before it.
 func TestEveryFlippedBitIsFound(t *testing.T) {
 	dir := t.TempDir()
 	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
@@ -80,7 +80,7 @@ func TestEveryFlippedBitIsFound(t *testing.T) {
 	t.Logf("flips by place: %v", places)
 }
 
-// owner is the tensor that has a byte of a file, or its header.
+// owner returns the tensor that contains a byte of a file, or the header.
 func owner(t *testing.T, path string, content []byte, at int64) string {
 	f, err := safetensors.NewFile(strings.NewReader(string(content)), int64(len(content)))
 	if err != nil {

@@ -18,9 +18,9 @@ type Difference struct {
 	Text string // what differs
 }
 
-// Diff compares the tensors, the optimizers' steps and the values of two checkpoints, or of the
-// latest ones of two folders. How they are divided among files does not count. Diff returns nothing
-// if they are the same to the bit.
+// Diff compares the tensors, the optimizers' steps and the values of two checkpoints. If a path is
+// a folder of checkpoints, Diff takes the latest one. Diff ignores how the tensors are divided
+// among files. It returns nothing if the checkpoints are equal to the bit.
 func Diff(a, b string) ([]Difference, error) {
 	var r [2]*reader
 	for i, path := range []string{a, b} {
@@ -96,7 +96,7 @@ func describe(t *Tensor) string {
 	return fmt.Sprintf("%v%v", t.DType.Device(), t.Shape)
 }
 
-// difference says how the elements of two tensors of one type and shape differ.
+// difference describes how the elements of two tensors of the same type and shape differ.
 func difference(t *Tensor, a, b []byte) string {
 	width, dt := int(t.size(1)), t.DType.Device()
 	if t.len() == 1 && dt == device.Int64 {
@@ -110,7 +110,7 @@ func difference(t *Tensor, a, b []byte) string {
 		}
 		count++
 		if dt.IsFloat() {
-			most = math.Max(most, math.Abs(number(dt, x)-number(dt, y))) // a NaN stays
+			most = math.Max(most, math.Abs(number(dt, x)-number(dt, y))) // math.Max keeps a NaN
 		}
 	}
 	text := fmt.Sprintf("%d of %d elements differ", count, t.len())
@@ -120,7 +120,7 @@ func difference(t *Tensor, a, b []byte) string {
 	return text
 }
 
-// number is one element of a floating-point type.
+// number returns one element of a floating-point type.
 func number(dt device.DType, b []byte) float64 {
 	switch le := binary.LittleEndian; dt {
 	case device.Float16:

@@ -16,30 +16,30 @@
 //	position = batch.After
 //	err = ck.Save(ctx, step, state)
 //
-// # What lies in the folder
+// # Files
 //
 //	run1/latest                                          the name of the latest checkpoint
-//	run1/step-00001200/manifest.json                     what it holds, with all checksums
+//	run1/step-00001200/manifest.json                     the list of its tensors, with all checksums
 //	run1/step-00001200/rank-00000-of-00002.safetensors   the share of each rank
 //	run1/step-00001200/rank-00001-of-00002.safetensors
-//	run1/.tmp-...                                        what is not complete
+//	run1/.tmp-...                                        incomplete checkpoints
 //
-// Each rank writes a share: an equal part, in bytes, of the state that all ranks have, and its own
-// shard of what package ddp/zero divides. Rank 0's share has the model's buffers too. The
-// manifest lists each tensor with its parts, which are ranges of elements, so that any number of
-// ranks, with or without package ddp/zero, can read the elements that they need. It has a CRC-32C of
-// each part and the SHA-256 of itself.
+// Each rank writes a share of the state: an equal part, in bytes, of the tensors that all ranks have,
+// and its own part of the tensors that package ddp/zero divides. Rank 0's share also has the model's
+// buffers. The manifest lists each tensor with its parts, which are ranges of elements. So any number of
+// ranks, with or without package ddp/zero, can read the elements that they need. The manifest has a
+// CRC-32C of each part and the SHA-256 of itself.
 //
-// The files are in the format of package safetensors, which PyTorch and Hugging Face
-// read. [Export] makes one file of the weights, under their own names; [Import] makes a
-// checkpoint of such a file. The command goddp checkpoint does both, and lists, verifies and
-// compares.
+// The files have the format of package safetensors, which PyTorch and Hugging Face read. [Export]
+// makes one file of the weights, under their own names; [Import] makes a checkpoint of such a file. The
+// command goddp checkpoint exports, imports, lists, verifies and compares checkpoints.
 //
 // # Weights alone
 //
-// [SaveWeights] writes a model's weights to a safetensors file. [LoadWeights] loads such a file,
-// or a checkpoint, into a model, in part if need be, such as a network that was trained before
-// under a head of another size. Its report says what fitted:
+// [SaveWeights] writes a model's weights to a safetensors file. [LoadWeights] loads the weights of such
+// a file, or of a checkpoint, into a model. The model and the file may differ: a model may, for example,
+// have another last layer than the one that was saved. The report lists the weights that were loaded and
+// those that did not fit:
 //
 //	report, err := checkpoint.LoadWeights("resnet18.safetensors", net)
 //	if err != nil {
@@ -51,44 +51,43 @@
 //
 // # When a checkpoint is complete
 //
-// Each rank writes its file into a temporary folder, syncs the file and the folder, and reports
-// to rank 0. When all ranks have, rank 0 writes the manifest, syncs it and the folder, renames
-// the folder, syncs the folder above, and replaces the file latest in the same way. So a folder
-// of a checkpoint's name with a manifest is durable as a whole, and a process or machine that
-// fails at any moment leaves the checkpoint before. A second checkpoint of a step is named
+// Each rank writes its file into a temporary folder, syncs the file and the folder, and reports to rank
+// 0. When all ranks have reported, rank 0 writes the manifest, syncs it and the folder, renames the
+// folder, and syncs the parent folder. It replaces the file latest in the same way. So a folder that has
+// the name of a checkpoint and a manifest is durable and complete. A process or machine that fails at
+// any moment leaves at least the checkpoint before. A second checkpoint of a step is named
 // step-00001200.1 and replaces nothing.
 //
-// Then rank 0 deletes all but the last Options.Keep checkpoints. Before the first deletion it
-// reads the new one back and compares the checksums. If they differ it deletes nothing.
+// Then rank 0 deletes all checkpoints except the last Options.Keep. Before the first deletion it reads
+// the new checkpoint back and compares the checksums. If they differ, it deletes nothing.
 //
 // # Network file systems
 //
-// Ranks on several hosts need a folder that all of them see. Of its file system the package needs
-// what NFS promises: a host that opens a file or folder sees what other hosts have synced and closed
-// before, and a rename is one step. A rank that looks for another host's file opens its folder
-// first, because a host may cache names and sizes. It opens a file again whose handle has become
-// stale. An error of a write may come from the write, the sync or the close. A deletion that
-// fails, because NFS keeps a folder while a process has a file in it open, is logged, and the next
-// Open tries again. There are no locks: only one job at a time may use a folder.
+// Ranks on several hosts need a folder that all of them see. The package relies on the guarantees of
+// NFS: a host that opens a file or folder sees everything that other hosts have synced and closed
+// before, and a rename is atomic. A host may cache names and sizes, so a rank opens the folder before it
+// opens a file of another host. It opens a file again if its handle has become stale. An error of a
+// write may be returned by the write, the sync or the close. NFS keeps a folder while a process has a
+// file in it open. If a deletion fails for that reason, it is logged, and the next Open tries again.
+// There are no locks: only one job at a time may use a folder.
 //
 // # Asynchronous saves
 //
-// With Options.Async, Save enqueues copies of this rank's share to page-locked memory on a
-// stream of its own, behind what the compute stream was given, and returns. The forward and
-// backward passes of the next step run beside these copies. The next update is enqueued behind
-// them ([autograd.HoldWrites]), so it cannot overwrite what they read, and the host waits for
-// nothing. A goroutine, the writer, does the rest: it waits for the copies, writes them, and
-// exchanges reports with the writers of the other ranks through the group's store
-// ([comm.ProcessGroup.Store]). Only the program's goroutine runs collectives.
+// With Options.Async, Save enqueues copies of this rank's share to page-locked memory, on its own stream
+// and behind the work on the compute stream, and returns. The forward and backward passes of the next
+// step run beside these copies. The next update runs behind them ([autograd.HoldWrites]), so it cannot
+// overwrite memory that is still to be copied. The host does not wait. A goroutine, the writer, waits for
+// the copies, writes them, and exchanges reports with the writers of the other ranks through the group's
+// store ([comm.ProcessGroup.Store]). Only the program's goroutine runs collectives.
 //
-// If a rank dies, the writers of the others wait until Options.Timeout, and Close in a broken group
-// waits for some seconds. [Manager.Stats] tells how long the last save took. The program
-// bench/checkpoint measures what saves cost a step.
+// If a rank dies, the writers of the other ranks wait until Options.Timeout. Close in a broken group
+// waits for a few seconds. [Manager.Stats] returns how long the last save took. The program
+// bench/checkpoint measures how much saves slow down the steps.
 //
 // # Failure
 //
 // If a save fails, because the disk is full or a rank died, all ranks get an error and the
-// earlier checkpoints stay. If the latest checkpoint is corrupt, Resume logs that and takes the one
+// earlier checkpoints stay. If the latest checkpoint is corrupt, Resume logs that and loads the one
 // before.
 //
 // A job that golaunch restarts (--max-restarts) calls Resume as in its first attempt. After

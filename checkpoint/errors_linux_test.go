@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// mounted is a small file system of its own, of some KiB.
+// mounted mounts a new file system of kib KiB.
 func mounted(t *testing.T, kib int) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -30,7 +30,7 @@ func TestDiskFull(t *testing.T) {
 	var once sync.Once
 	failing(t, dir, "no space left on device", func(*Manager) (err error) {
 		once.Do(func() {
-			for n := 64 << 10; n > 0; n /= 2 { // all but less than a page
+			for n := 64 << 10; n > 0; n /= 2 { // fills all but less than a page
 				f, failed := os.OpenFile(filler, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 				if failed != nil {
 					err = failed

@@ -12,8 +12,8 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// failing runs f on two ranks, which save step 3 in a folder that has a checkpoint of step 2.
-// All get an error of one line with want in it, and the one of step 2 stays.
+// failing runs f on two ranks, which save step 3 in a folder that has a checkpoint of step 2. All
+// ranks get an error of one line that contains want, and the checkpoint of step 2 remains.
 func failing(t *testing.T, dir, want string, before func(m *Manager) error, after func()) {
 	t.Helper()
 	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
@@ -49,7 +49,7 @@ func failing(t *testing.T, dir, want string, before func(m *Manager) error, afte
 	})
 }
 
-// vanishing is a disk whose folder is moved away at a sync of a file.
+// vanishing is a disk whose folder is moved away when a file is synced.
 type vanishing struct {
 	disk
 	once *sync.Once
@@ -74,7 +74,7 @@ func TestFolderGoneInMidSave(t *testing.T) {
 	})
 }
 
-// A folder that is not shared is found when it is opened, and the rank is named.
+// Open finds that a rank does not see the folder, and names the rank.
 func TestARankWithoutTheFolderIsNamed(t *testing.T) {
 	shared, other := t.TempDir(), t.TempDir()
 	commtest.OnGoroutines(t, 3, nil, func(pg *comm.ProcessGroup) error {
@@ -90,8 +90,8 @@ func TestARankWithoutTheFolderIsNamed(t *testing.T) {
 	})
 }
 
-// What does not fit is an error that says so, and changes neither the model nor the
-// checkpoint.
+// Loading a checkpoint that does not fit the state returns an error that says what does not fit,
+// and changes neither the state nor the checkpoint.
 func TestWhatDoesNotFit(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "step-00000002")
@@ -123,7 +123,7 @@ func TestWhatDoesNotFit(t *testing.T) {
 					t.Errorf("%s: %s has changed", what, name)
 				}
 			}
-			if _, err := r.train(0, 1); err != nil { // the optimizer is whole
+			if _, err := r.train(0, 1); err != nil { // the optimizer's state is consistent
 				return err
 			}
 			return m.Close()

@@ -16,23 +16,23 @@ import (
 
 var errFault = errors.New("injected fault")
 
-// A faultyDisk is a disk of all ranks that fails at one of its calls, or from it on. It
-// remembers what is not durable yet, so that the power can fail.
+// faultyDisk is a disk of all ranks. One of its calls fails, or that call and all later ones. It
+// records which data is not durable yet, so that a test can simulate a power failure.
 type faultyDisk struct {
 	disk
 	mu        sync.Mutex
-	calls     int                 // so far
-	failAt    int                 // the call that fails, from 1; 0: none
+	calls     int                 // the number of calls so far
+	failAt    int                 // the number of the call that fails, from 1; 0: none
 	permanent bool                // all later calls fail too, as if the machine were off
 	unsynced  map[string]bool     // files whose content is not durable
-	undo      map[string][]func() // by folder: what takes back the names that are not durable, in order
+	undo      map[string][]func() // functions that undo the names that are not durable, in order, by folder
 }
 
 func newFaultyDisk(failAt int, permanent bool) *faultyDisk {
 	return &faultyDisk{failAt: failAt, permanent: permanent, unsynced: map[string]bool{}, undo: map[string][]func(){}}
 }
 
-// fails counts a call. Its caller holds mu.
+// fails counts a call and returns an error if it has to fail. The caller holds mu.
 func (d *faultyDisk) fails(op, path string) error {
 	d.calls++
 	if d.failAt > 0 && (d.calls == d.failAt || d.permanent && d.calls > d.failAt) {
@@ -79,7 +79,7 @@ func (d *faultyDisk) Rename(from, to string) error {
 	if err := d.fails("rename", from); err != nil {
 		return err
 	}
-	before, gone := os.ReadFile(to) // what it replaces is a small file, or nothing
+	before, gone := os.ReadFile(to) // the replaced file is small, or there is none
 	if err := d.disk.Rename(from, to); err != nil {
 		return err
 	}
@@ -115,8 +115,8 @@ func (d *faultyDisk) RemoveAll(path string) error {
 	return d.disk.RemoveAll(path)
 }
 
-// cut fails the power: what is not durable is lost, the contents of files, the names in
-// folders, or both.
+// cut simulates a power failure. It removes the contents of files, the names in folders, or both,
+// as far as they are not durable.
 func (d *faultyDisk) cut(contents, names bool) {
 	if contents {
 		for path := range d.unsynced {
@@ -139,7 +139,7 @@ type faultyFile struct {
 	path string
 }
 
-// Write writes half of the data where it fails.
+// Write writes half of the data if it has to fail.
 func (f *faultyFile) Write(data []byte) (int, error) {
 	f.d.mu.Lock()
 	defer f.d.mu.Unlock()
@@ -167,9 +167,9 @@ func (f *faultyFile) Close() error {
 	return errors.Join(err, f.file.Close())
 }
 
-// Whichever call of the file system fails, alone or with all later ones and the power, the
-// ranks agree on whether the checkpoint is complete; one that Save has returned nil for
-// loads, and else that or the one before.
+// Any call of the file system may fail, alone or with all later calls and the power. The ranks
+// agree on whether the checkpoint is complete. If Save returned nil, that checkpoint loads;
+// otherwise that one or the one before loads.
 func TestEveryFault(t *testing.T) {
 	base := t.TempDir()
 	const ranks = 2
@@ -232,8 +232,8 @@ func TestEveryFault(t *testing.T) {
 	}
 }
 
-// resumesAt checks that a run resumes from dir at step 3, or, if that is not complete, at 2,
-// goes on, and saves.
+// resumesAt checks that a run resumes from dir at step 3, or at step 2 if the checkpoint of step 3
+// is not complete, and then trains and saves.
 func resumesAt(ctx context.Context, pg *comm.ProcessGroup, dir string, complete bool, outcomes map[string]int) error {
 	r, err := newRun(pg, plain, 2)
 	if err != nil {

@@ -12,18 +12,18 @@ import (
 	"github.com/goddp/goddp/checkpoint/safetensors"
 )
 
-// filesystem is what a Manager asks of the operating system for its checkpoints. Tests have
-// one that fails at a given call.
+// filesystem holds the calls of the operating system that a Manager makes for its checkpoints.
+// Tests replace it by one in which a given call fails.
 type filesystem interface {
-	Open(path string) (source, error) // a file or a folder
-	Mkdir(path string) error          // also when it is there
+	Open(path string) (source, error) // opens a file or a folder
+	Mkdir(path string) error          // succeeds if the folder exists already
 	Create(path string) (file, error)
 	Rename(from, to string) error
 	SyncFolder(path string) error
 	RemoveAll(path string) error
 }
 
-// source is a file that is there, or a folder.
+// source is an existing file or folder that is open.
 type source interface {
 	io.ReaderAt
 	Stat() (os.FileInfo, error)
@@ -37,7 +37,7 @@ type file interface {
 	Close() error
 }
 
-// disk is the operating system's.
+// disk is the operating system's file system.
 type disk struct{}
 
 func (disk) Open(path string) (source, error) { return os.Open(path) }
@@ -57,14 +57,15 @@ func (disk) Create(path string) (file, error) {
 	return &diskFile{File: f}, nil
 }
 
-// diskFile has the disk write while the program still does: Sync then has little left.
+// diskFile tells the disk to write while the program still adds data, so that Sync has little left
+// to write.
 type diskFile struct {
 	*os.File
-	written   int64 // bytes
-	submitted int64 // those that the disk was told to write
+	written   int64 // in bytes
+	submitted int64 // the bytes that the disk was told to write
 }
 
-// stride is how many bytes the disk is told to write at once.
+// stride is the number of bytes after which the disk is told to write.
 const stride = 16 << 20
 
 func (f *diskFile) Write(data []byte) (int, error) {
@@ -88,8 +89,8 @@ func (disk) Rename(from, to string) error { return os.Rename(from, to) }
 
 func (disk) RemoveAll(path string) error { return os.RemoveAll(path) }
 
-// SyncFolder makes the names in a folder durable. A file system that cannot sync folders
-// is taken to have them durable.
+// SyncFolder makes the names in a folder durable. If a file system cannot sync folders, SyncFolder
+// assumes that its names are durable.
 func (disk) SyncFolder(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -102,8 +103,9 @@ func (disk) SyncFolder(path string) error {
 	return nil
 }
 
-// open opens what another host may have made a moment ago. A network file system may answer
-// for its names and sizes from a cache, but asks the server when a folder or file is opened.
+// open opens a file that another host may just have made. A network file system may take names and
+// sizes from a cache, but asks the server when a file or folder is opened. So open opens the folder
+// first.
 func open(fs filesystem, path string) (source, error) {
 	if folder, err := fs.Open(filepath.Dir(path)); err == nil {
 		folder.Close()
@@ -111,7 +113,7 @@ func open(fs filesystem, path string) (source, error) {
 	return fs.Open(path)
 }
 
-// stat is like os.Stat, for a file that another host may have made a moment ago.
+// stat is os.Stat for a file that another host may just have made.
 func stat(fs filesystem, path string) (info os.FileInfo, err error) {
 	err = retried(func() error {
 		f, err := open(fs, path)
@@ -125,7 +127,7 @@ func stat(fs filesystem, path string) (info os.FileInfo, err error) {
 	return info, err
 }
 
-// readFile is like os.ReadFile, for a file that another host may have made a moment ago.
+// readFile is os.ReadFile for a file that another host may just have made.
 func readFile(fs filesystem, path string) (data []byte, err error) {
 	err = retried(func() error {
 		f, err := open(fs, path)
@@ -142,8 +144,8 @@ func readFile(fs filesystem, path string) (data []byte, err error) {
 	return data, err
 }
 
-// retried calls f. It calls f once more if a network file system no longer knew a file that f had
-// opened: f then opens the present file of that name.
+// retried calls f. If a network file system reports that a file which f had opened no longer
+// exists, retried calls f once more; f then opens the file that now has the name.
 func retried(f func() error) error {
 	err := f()
 	if errors.Is(err, syscall.ESTALE) {
@@ -162,11 +164,10 @@ func create(fs filesystem, path string, write func(io.Writer) error) error {
 	if err == nil {
 		err = f.Sync()
 	}
-	return cmp.Or(err, f.Close()) // the first tells what is wrong
+	return cmp.Or(err, f.Close()) // the first error is the cause
 }
 
-// replace puts a file in the place of what is at path. Its content is durable before it is
-// there.
+// replace replaces the file at path. The new content is durable before it becomes visible at path.
 func replace(fs filesystem, path, temp string, write func(io.Writer) error) error {
 	err := create(fs, temp, write)
 	if err == nil {
@@ -178,7 +179,7 @@ func replace(fs filesystem, path, temp string, write func(io.Writer) error) erro
 	return fs.SyncFolder(filepath.Dir(path))
 }
 
-// content writes data.
+// content returns a function that writes data.
 func content(data []byte) func(io.Writer) error {
 	return func(w io.Writer) error {
 		_, err := w.Write(data)
@@ -186,7 +187,7 @@ func content(data []byte) func(io.Writer) error {
 	}
 }
 
-// tensorFile writes tensors in the format of package safetensors.
+// tensorFile returns a function that writes tensors in the format of package safetensors.
 func tensorFile(tensors map[string]safetensors.Source, metadata map[string]string) func(io.Writer) error {
 	return func(w io.Writer) error {
 		b := bufio.NewWriterSize(w, 1<<20)

@@ -14,25 +14,25 @@ import (
 
 const (
 	latestName = "latest"
-	// tempPrefix begins the names of what is not yet a checkpoint, or no longer one.
+	// tempPrefix is the prefix of the names of incomplete and of partly deleted checkpoints.
 	tempPrefix = ".tmp-"
 )
 
-// folderName matches the name of a step's checkpoint. The name of a second one of the same step
-// ends in a dot and a number.
+// folderName matches the name of a checkpoint of a step. If a step has several checkpoints, the
+// names of the later ones end in a dot and a number.
 var folderName = regexp.MustCompile(`^step-(\d{8,18})(\.\d+)?$`)
 
-// An Info is one checkpoint in a folder.
+// Info describes one checkpoint in a folder.
 type Info struct {
 	Path     string
 	Step     int
-	Latest   bool      // the file latest names it
-	Manifest *Manifest // nil if Err is not
+	Latest   bool      // whether the file latest names it
+	Manifest *Manifest // nil if Err is not nil
 	Err      error     // why the manifest could not be read
 }
 
-// List lists the checkpoints in a folder, the one that was saved last first, those without
-// a readable manifest at the end. It reads no tensors: see [Verify].
+// List lists the checkpoints in a folder, the last saved first. Those without a readable manifest
+// are at the end. List reads no tensors: see [Verify].
 func List(dir string) ([]Info, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -49,7 +49,7 @@ func List(dir string) ([]Info, error) {
 			continue
 		}
 		info := Info{Path: filepath.Join(dir, e.Name()), Latest: e.Name() == latest}
-		info.Step, _ = strconv.Atoi(parts[1]) // 18 digits fit
+		info.Step, _ = strconv.Atoi(parts[1]) // folderName allows at most 18 digits, which fit an int
 		info.Manifest, info.Err = readManifest(disk{}, info.Path)
 		all = append(all, info)
 	}
@@ -59,7 +59,7 @@ func List(dir string) ([]Info, error) {
 	return all, nil
 }
 
-// number is that of the manifest, 1 or more; 0 without a readable manifest.
+// number returns the manifest's number, which is at least 1, or 0 if the manifest cannot be read.
 func (i *Info) number() int {
 	if i.Manifest == nil {
 		return 0
@@ -91,7 +91,7 @@ func candidates(dir string) ([]Info, error) {
 	return all, err
 }
 
-// newName returns a name for a step's checkpoint that no other one has.
+// newName returns a name for a checkpoint of a step that no checkpoint in the folder has.
 func newName(dir string, step int) (string, error) {
 	first := fmt.Sprintf("step-%08d", step)
 	for n := 0; ; n++ {

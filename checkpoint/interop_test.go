@@ -16,9 +16,9 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// pytorch reads the weights of a model from one file, computes with them, and writes weights
-// of its own to another file, with what it computes with these. Where there is Hugging Face's
-// library it does the reading and the writing.
+// pytorch reads the weights of a model from one file and computes with them. Then it writes its own
+// weights, and what it computes with them, to another file. It reads and writes with Hugging Face's
+// library if that is installed.
 const pytorch = `
 import json, struct, sys, torch
 source, target, result, kind = sys.argv[1:]
@@ -60,7 +60,8 @@ save_file({k: v.detach().clone() for k, v in model.state_dict().items()}, target
 json.dump({"ours": ours, "theirs": outputs()}, open(result, "w"))
 `
 
-// Weights that were saved here give the same outputs in PyTorch, and PyTorch's here.
+// PyTorch computes the same outputs with weights that this package saved, and this package with
+// PyTorch's.
 func TestPyTorch(t *testing.T) {
 	python := testpython.Require(t, "import torch")
 	for _, dt := range []device.DType{device.Float32, device.BFloat16} {
@@ -122,7 +123,7 @@ func TestPyTorch(t *testing.T) {
 	}
 }
 
-// near fails unless numbers are alike but for the order of a sum.
+// near fails unless the numbers are equal up to the order of a sum.
 func near(t *testing.T, what string, want []float64, got []float32) {
 	t.Helper()
 	most := 0.0

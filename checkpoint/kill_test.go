@@ -26,14 +26,15 @@ import (
 )
 
 const (
-	// childVar makes the test binary a rank of a training run in the folder that it names.
+	// childVar is an environment variable. If it is set, the test binary is a rank of a training
+	// run in the folder that it names.
 	childVar = "GODDP_CHECKPOINT_CHILD"
-	// killsVar names the environment variable with the number of runs that TestKill kills;
-	// the default is small.
+	// killsVar is the environment variable with the number of runs that TestKill kills. The default
+	// is small.
 	killsVar = "GODDP_CHECKPOINT_KILLS"
 	// killSteps is the number of steps of a run.
 	killSteps = 60
-	// exitWrong is what a rank exits with that has found something wrong.
+	// exitWrong is the exit code of a rank that has found an error.
 	exitWrong = 9
 )
 
@@ -51,7 +52,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// kill says when a rank kills itself, or all.
+// kill says at which moment a rank kills itself, or all ranks.
 type kill struct {
 	rank, ranks int
 	all         bool
@@ -78,16 +79,17 @@ func parseKill(s string) (k kill) {
 	return k
 }
 
-// status is a rank's file that outlives it: what it is doing.
+// status returns the path of the file in which a rank writes its current phase. The file survives
+// the rank.
 func status(dir string, rank int) string { return filepath.Join(dir, fmt.Sprint("status-", rank)) }
 
-// child is one rank of a run that saves after each step, and checks each loss against those
-// of the run that nobody killed.
+// child is one rank of a run that saves after each step. It compares each loss with that of an
+// uninterrupted run.
 func child(dir string) error {
 	kind := os.Getenv("GODDP_CHECKPOINT_KIND")
 	pg, err := comm.Init(context.Background(), nil)
 	if err != nil {
-		return nil // another rank was killed
+		return nil // because another rank was killed
 	}
 	want, err := os.ReadFile(filepath.Join(dir, fmt.Sprint("losses-", pg.Rank())))
 	if err != nil {
@@ -130,7 +132,7 @@ func child(dir string) error {
 	if n, _ := strconv.Atoi(string(durable)); step < n || r.seen != step {
 		return fmt.Errorf("resumed at step %d with the value %d, but step %d was complete", step, r.seen, n)
 	}
-	if step == 0 { // as the run that nobody killed begins
+	if step == 0 { // the run begins as the uninterrupted run does
 		if r, err = newRun(pg, kind, 1); err != nil {
 			return gone(err)
 		}
@@ -146,7 +148,7 @@ func child(dir string) error {
 		if err := m.Save(context.Background(), n+1, r.state()); err != nil {
 			return gone(err)
 		}
-		if pg.Rank() == 0 { // the save before is complete
+		if pg.Rank() == 0 { // the save of the step before is complete
 			if err := replace(disk{}, filepath.Join(dir, "durable"), filepath.Join(dir, "durable-temp"+fmt.Sprint(os.Getpid(), n)), content([]byte(fmt.Sprint(n)))); err != nil {
 				return err
 			}
@@ -155,7 +157,7 @@ func child(dir string) error {
 	return gone(errors.Join(m.Close(), pg.Close()))
 }
 
-// gone is nil for an error that another rank's death explains.
+// gone returns nil if the death of another rank explains err, and err otherwise.
 func gone(err error) error {
 	if errors.Is(err, comm.ErrPeerLost) || errors.Is(err, comm.ErrAborted) || err != nil && strings.Contains(err.Error(), "store") {
 		return nil
@@ -163,14 +165,14 @@ func gone(err error) error {
 	return err
 }
 
-// atStart writes to the beginning of a file.
+// atStart overwrites the beginning of a file at each Write.
 type atStart struct{ f *os.File }
 
 func (w atStart) Write(b []byte) (int, error) { return w.f.WriteAt(b, 0) }
 
-// strike kills after the delay.
+// strike kills the rank, or all ranks, after the delay.
 func (k kill) strike(dir string) {
-	for start := time.Now(); time.Since(start) < k.delay; { // a sleep is too coarse
+	for start := time.Now(); time.Since(start) < k.delay; { // a loop, because a sleep is too coarse
 	}
 	if k.all {
 		for rank := range k.ranks {
@@ -183,8 +185,8 @@ func (k kill) strike(dir string) {
 	syscall.Kill(os.Getpid(), syscall.SIGKILL)
 }
 
-// Runs that are killed at random moments while they save all the time resume at a checkpoint
-// that was complete, or a later one, and their losses are those of a run that nobody killed.
+// Runs that save after every step are killed at random moments. Each resumes at the last checkpoint
+// that was complete, or at a later one, and has the losses of an uninterrupted run.
 //
 //	GODDP_CHECKPOINT_KILLS=300 go test ./checkpoint -run TestKill -v
 func TestKill(t *testing.T) {
@@ -221,7 +223,7 @@ func TestKill(t *testing.T) {
 			count: 1 + random.IntN(6), delay: time.Duration(random.IntN(300)) * time.Microsecond,
 		}
 		switch k.phase {
-		case "commit", "clean-up": // rank 0's
+		case "commit", "clean-up": // only rank 0 has these phases
 			k.rank = 0
 			k.delay *= 3
 		case "snapshot":
@@ -239,7 +241,7 @@ func TestKill(t *testing.T) {
 		if strings.Contains(out.String(), "wrong:") {
 			t.Fatalf("after %d kills, at %v: %v\n%s", killed, k, err, out.String())
 		}
-		if err == nil { // it came to its end
+		if err == nil { // the run ended before the kill
 			fresh(runs)
 			continue
 		}

@@ -17,12 +17,12 @@ import (
 
 // Resume sets the state to that of the latest checkpoint and returns its step. If there is no
 // checkpoint, Resume returns 0 and changes nothing. Any number of ranks may have saved the
-// checkpoint. If it is corrupt, Resume logs what is and takes the one before. All ranks
-// call it.
+// checkpoint. If it is corrupt, Resume logs the problems and takes the checkpoint before it. All
+// ranks call Resume.
 //
-// The error is an [*nn.StateError] if the checkpoint does not fit the state, and a
-// [*VersionError] if it is of a newer format. After one of these, or if all checkpoints are
-// corrupt, the state is unchanged. After another error it is inconsistent.
+// The error is an [*nn.StateError] if the checkpoint does not fit the state, and a [*VersionError]
+// if its format is newer. After one of these, or if all checkpoints are corrupt, the state is
+// unchanged. After another error the state is inconsistent.
 func (m *Manager) Resume(ctx context.Context, state State) (step int, err error) {
 	if m.closed {
 		return 0, ErrClosed
@@ -70,8 +70,8 @@ func (m *Manager) resume(ctx context.Context, state State) (int, error) {
 	return 0, nil
 }
 
-// Load sets the state to that of the checkpoint of a step, as [Manager.Resume] does. It is an
-// error if there is none, or if it is corrupt.
+// Load sets the state to that of the checkpoint of a step, as [Manager.Resume] does. It returns an
+// error if there is no such checkpoint, or if it is corrupt.
 func (m *Manager) Load(ctx context.Context, step int, state State) error {
 	if m.closed {
 		return ErrClosed
@@ -112,8 +112,8 @@ func (m *Manager) loadStep(ctx context.Context, step int, state State) error {
 	return err
 }
 
-// load loads one checkpoint. If it is corrupt, problems says what is, the same on all ranks, and
-// the state is unchanged.
+// load loads one checkpoint. If the checkpoint is corrupt, problems describes that, the same on all
+// ranks, and the state is unchanged.
 func (m *Manager) load(ctx context.Context, path string, state State) (step int, problems string, err error) {
 	r, err := openReader(m.fs, path)
 	if err == nil {
@@ -146,14 +146,14 @@ func (m *Manager) load(ctx context.Context, path string, state State) (step int,
 	return r.manifest.Step, "", comm.Agree(ctx, m.pg, m.set(ctx, r, state, targets))
 }
 
-// target is a tensor of the state and the saved tensor that it is set to.
+// target is a tensor of the state, with the saved tensor that it is set to.
 type target struct {
 	item
 	from *Tensor
 }
 
-// targets pairs the tensors of the state with those of the checkpoint. The error says what does
-// not fit.
+// targets pairs the tensors of the state with those of the checkpoint. The error lists the tensors
+// that do not fit.
 func (r *reader) targets(state State, rank, size int) ([]target, error) {
 	if got, want := len(r.manifest.Optimizers), len(state.Optimizers); got != want && !r.manifest.WeightsOnly {
 		return nil, fmt.Errorf("%s has the state of %d optimizers, the program has %d", r.path, got, want)
@@ -198,7 +198,7 @@ func (r *reader) targets(state State, rank, size int) ([]target, error) {
 	return all, nil
 }
 
-// set sets the state to the checkpoint's.
+// set sets the state to that of the checkpoint.
 func (m *Manager) set(ctx context.Context, r *reader, state State, targets []target) error {
 	for _, opt := range state.Optimizers {
 		opt.BeginLoad()
@@ -238,8 +238,8 @@ func (m *Manager) set(ctx context.Context, r *reader, state State, targets []tar
 	return state.Hook.LoadState(hook)
 }
 
-// setVariable sets a variable to elements of type dt, which may be another floating-point
-// type than its own.
+// setVariable sets a variable to elements of the floating-point type dt, which may differ from the
+// variable's type.
 func setVariable(v *autograd.Variable, data []byte, dt device.DType) error {
 	dev, to := v.Device(), v.Tensor()
 	v.BumpVersion()
@@ -253,7 +253,7 @@ func setVariable(v *autograd.Variable, data []byte, dt device.DType) error {
 	if err != nil {
 		return err
 	}
-	defer dev.Free(buf) // behind the copies
+	defer dev.Free(buf) // Free takes effect after the copies on the stream
 	if err := dev.CopyIn(dev.Compute(), buf, data); err != nil {
 		return err
 	}

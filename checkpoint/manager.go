@@ -17,39 +17,38 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// Options are the choices of [Open]. The zero value saves synchronously and deletes
-// nothing.
+// Options configure [Open]. The zero value saves synchronously and deletes nothing.
 type Options struct {
-	// Keep is how many checkpoints stay in the folder; 0: all. Older ones are deleted once
-	// the new one has been read back and its checksums are right.
+	// Keep is the number of checkpoints that stay in the folder; 0: all. Older ones are deleted
+	// after the new one has been read back and its checksums are right.
 	Keep int
-	// Async has Save return after a snapshot, while a goroutine writes it.
+	// Async makes Save return after it has taken a snapshot. A goroutine writes the snapshot.
 	Async bool
-	// SkipBusy has an asynchronous Save skip, on all ranks, while a rank still writes the
-	// one before; otherwise it waits. To agree costs a collective in each Save.
+	// SkipBusy makes an asynchronous Save do nothing, on all ranks, if a rank still writes the save
+	// before. Otherwise Save waits. SkipBusy costs a collective in each Save.
 	SkipBusy bool
-	// Timeout bounds the wait for the slowest rank to have its share durable; 0: that of the
-	// group.
+	// Timeout is the maximum time that a save waits for the slowest rank's share; 0: the group's
+	// timeout.
 	Timeout time.Duration
 
-	fs    filesystem         // nil: the operating system's
-	phase func(phase string) // for tests: called when a phase of a save begins
+	fs    filesystem         // nil: the operating system's file system
+	phase func(phase string) // tests set it; it is called when a phase of a save begins
 }
 
-// A Manager saves and loads the checkpoints of one group of ranks in one folder. Its
-// methods are called by the goroutine that drives the group's device, on all ranks in the
-// same order as their collectives.
+// Manager saves and loads the checkpoints of one group of ranks in one folder. The goroutine that
+// drives the group's device calls its methods. All ranks call them in the same order relative to
+// their collectives.
 type Manager struct {
 	pg      *comm.ProcessGroup
 	dir     string
 	o       Options
 	fs      filesystem
-	id      string        // of this Manager, the same on all ranks
-	seq     int           // of the last Save
-	copying device.Stream // of the snapshots' copies
-	pinned  device.Buffer // of the snapshot
-	copied  device.Event  // behind the last copy to pinned
-	writing *saving       // nil: none
+	id      string        // identifies this Manager, the same on all ranks
+	seq     int           // the number of the last Save
+	copying device.Stream // the stream that copies snapshots
+	pinned  device.Buffer // the memory of the snapshot
+	copied  device.Event  // the event behind the last copy to pinned
+	writing *saving       // the save in progress; nil: none
 	closed  bool
 
 	mu    sync.Mutex
@@ -59,10 +58,10 @@ type Manager struct {
 // ErrClosed is the error of a method called after Close.
 var ErrClosed = errors.New("checkpoint: the manager is closed")
 
-// Open makes a folder, where there is none, and returns a manager of the checkpoints in it.
-// All ranks call it. The error, the same on all ranks, names the ranks that do not see
-// rank 0's folder, or cannot write to it. Open deletes what incomplete saves have left, so only one
-// job at a time may use a folder.
+// Open makes the folder dir if it does not exist, and returns a manager of the checkpoints in it.
+// All ranks call it. The error, the same on all ranks, names the ranks that do not see rank 0's
+// folder or cannot write to it. Open deletes the files of incomplete saves, so only one job at a
+// time may use a folder.
 func Open(pg *comm.ProcessGroup, dir string, opts *Options) (*Manager, error) {
 	if pg == nil {
 		return nil, fmt.Errorf("checkpoint: opening %s: %w", dir, comm.ErrNoGroup)
@@ -80,7 +79,7 @@ func Open(pg *comm.ProcessGroup, dir string, opts *Options) (*Manager, error) {
 	if m.o.phase == nil {
 		m.o.phase = func(string) {}
 	}
-	if err := m.open(context.Background()); err != nil { // its calls have deadlines of their own
+	if err := m.open(context.Background()); err != nil { // the calls in open have their own deadlines
 		if m.copying != nil {
 			m.copying.Close()
 		}
@@ -98,7 +97,7 @@ func (m *Manager) open(ctx context.Context) error {
 	if m.pg.Rank() == 0 && err == nil {
 		m.id = rand.Text()
 		if err = os.MkdirAll(m.dir, 0o777); err == nil {
-			m.cleanUp() // before another rank makes anything
+			m.cleanUp() // must precede anything that another rank creates
 			err = m.fs.Mkdir(m.temp("probe"))
 		}
 	}
@@ -110,13 +109,12 @@ func (m *Manager) open(ctx context.Context) error {
 	}
 	err = comm.Agree(ctx, m.pg, m.probe())
 	if m.pg.Rank() == 0 {
-		m.fs.RemoveAll(m.temp("probe")) // else the next Open deletes it
+		m.fs.RemoveAll(m.temp("probe")) // if this fails, the next Open deletes it
 	}
 	return err
 }
 
-// probe returns an error unless this rank sees the folder that rank 0 has made, and can
-// write to it.
+// probe returns an error unless this rank sees the folder that rank 0 has made and can write to it.
 func (m *Manager) probe() error {
 	probe := m.temp("probe")
 	if _, err := stat(m.fs, probe); err != nil {
@@ -126,13 +124,13 @@ func (m *Manager) probe() error {
 	return create(m.fs, filepath.Join(probe, fmt.Sprint(m.pg.Rank())), func(io.Writer) error { return nil })
 }
 
-// temp returns a path in the folder that is not a checkpoint's.
+// temp returns a path in the folder that no checkpoint has.
 func (m *Manager) temp(what string) string {
 	return filepath.Join(m.dir, tempPrefix+what+"-"+m.id)
 }
 
-// cleanUp deletes checkpoints that were never completed, or not entirely deleted. A failure is
-// logged only: on a network file system a folder stays while a process has a file in it open.
+// cleanUp deletes incomplete and partly deleted checkpoints. It only logs a failure, because a
+// network file system keeps a folder while a process has a file in it open.
 func (m *Manager) cleanUp() {
 	entries, err := os.ReadDir(m.dir)
 	for _, e := range entries {
@@ -145,13 +143,13 @@ func (m *Manager) cleanUp() {
 	}
 }
 
-// brokenGroupTimeout bounds Close's wait in a group that is broken: a rank that died never
+// brokenGroupTimeout is the maximum wait of Close in a broken group, because a dead rank never
 // reports its share.
 const brokenGroupTimeout = 3 * time.Second
 
-// Close waits until the last save is complete or has failed; in a broken group some seconds at
-// most. It returns the save's error if no call has returned it yet. All ranks call Close before
-// they close the group. A second Close does nothing.
+// Close waits until the last save is complete or has failed, but only a few seconds if the group is
+// broken. It returns the save's error unless another call has returned it. All ranks call Close
+// before they close the group. A second Close does nothing.
 func (m *Manager) Close() error {
 	if m.closed {
 		return nil
@@ -160,14 +158,14 @@ func (m *Manager) Close() error {
 		late := time.AfterFunc(brokenGroupTimeout, m.writing.cancel)
 		defer late.Stop()
 	}
-	err := m.Wait(context.Background()) // the writer has a deadline of its own
+	err := m.Wait(context.Background()) // the writer has its own deadline
 	m.closed = true
 	m.free()
 	return errors.Join(err, m.copying.Close())
 }
 
-// free frees the snapshots' memory. A writer whose deadline is over may have ended before the
-// device has copied to it: the memory then stays the device's until that is closed.
+// free frees the snapshot's memory. If the writer's deadline passed, the device may still copy to
+// that memory. Then free leaves the memory allocated until the device is closed.
 func (m *Manager) free() {
 	if m.pinned.Len() == 0 {
 		return

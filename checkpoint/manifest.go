@@ -18,7 +18,8 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// Version is the format that this package writes, and the newest that it reads.
+// Version is the version of the format that this package writes, and the newest version that it
+// reads.
 const Version = 1
 
 const (
@@ -26,46 +27,47 @@ const (
 	formatName   = "goddp checkpoint"
 )
 
-// A Manifest says what a checkpoint holds. It is the file manifest.json in its folder.
+// Manifest lists the content of a checkpoint. It is the file manifest.json in the checkpoint's
+// folder.
 type Manifest struct {
 	Format    string    `json:"format"`
 	Version   int       `json:"version"`
 	Step      int       `json:"step"`
-	Number    int       `json:"number"` // of the checkpoints in a folder, later ones have greater numbers
+	Number    int       `json:"number"` // orders the checkpoints of a folder: later ones have greater numbers
 	Time      time.Time `json:"time"`
 	WorldSize int       `json:"world_size"`
-	// Optimizers are the steps that each optimizer of State.Optimizers had committed.
+	// Optimizers holds the number of steps that each of State.Optimizers had committed.
 	Optimizers []int `json:"optimizers"`
-	// Values are State.Values, and RankValues State.RankValues by rank.
+	// Values is the JSON of State.Values, and RankValues that of State.RankValues for each rank.
 	Values     map[string]json.RawMessage   `json:"values"`
 	RankValues []map[string]json.RawMessage `json:"rank_values"`
-	// Hooks tells whether each rank's hook was saved.
+	// Hooks is whether each rank's hook was saved.
 	Hooks bool `json:"hooks"`
-	// WeightsOnly says that the checkpoint was made of a file of weights.
+	// WeightsOnly is whether the checkpoint was made of a file of weights.
 	WeightsOnly bool     `json:"weights_only,omitempty"`
 	Files       []File   `json:"files"`
 	Tensors     []Tensor `json:"tensors"`
 }
 
-// A File is a safetensors file of a checkpoint.
+// File is a safetensors file of a checkpoint.
 type File struct {
 	Name   string   `json:"name"`
 	Bytes  int64    `json:"bytes"`
-	Header int64    `json:"header"` // bytes before the first tensor
-	CRC    checksum `json:"crc32c"` // of the header
+	Header int64    `json:"header"` // the number of bytes before the first tensor
+	CRC    checksum `json:"crc32c"` // the checksum of the header
 }
 
-// A Tensor is one tensor of a checkpoint. Its parts are in the order of their elements
-// and cover it.
+// Tensor is a tensor of a checkpoint. Its parts are in the order of their elements, and together
+// hold all elements.
 type Tensor struct {
-	Kind  string            `json:"kind"` // "model", "optimizer0", ... or "hook0", ..., of a rank
+	Kind  string            `json:"kind"` // "model", "optimizer0" (and so on), or "hook0" (and so on), the hook of a rank
 	Name  string            `json:"name"`
 	DType safetensors.DType `json:"dtype"`
 	Shape []int             `json:"shape"`
 	Parts []Part            `json:"parts"`
 }
 
-// A Part is elements Lo to Hi of a tensor: those from byte Offset of a file.
+// Part is the elements Lo to Hi-1 of a tensor. They begin at byte Offset of a file.
 type Part struct {
 	File   int      `json:"file"` // index in Manifest.Files
 	Lo     int      `json:"lo"`
@@ -74,7 +76,7 @@ type Part struct {
 	CRC    checksum `json:"crc32c"`
 }
 
-// key is the name of a tensor in the files of a checkpoint.
+// key returns the name of a tensor in the files of a checkpoint.
 func key(kind, name string) string { return kind + "/" + name }
 
 func (t *Tensor) String() string {
@@ -84,10 +86,10 @@ func (t *Tensor) String() string {
 // size returns the size of n elements in bytes.
 func (t *Tensor) size(n int) int64 { return int64(n) * int64(t.DType.Device().Size()) }
 
-// len is the number of elements.
+// len returns the number of elements.
 func (t *Tensor) len() int { return device.Shape(t.Shape).Len() }
 
-// A checksum is a CRC-32C, eight hexadecimal digits in JSON.
+// checksum is a CRC-32C. In JSON it has eight hexadecimal digits.
 type checksum uint32
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -107,10 +109,10 @@ func (c *checksum) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// A CorruptError says in what a checkpoint differs from what was saved.
+// CorruptError reports how a checkpoint differs from what was saved.
 type CorruptError struct {
 	Path     string   // the checkpoint's folder
-	Problems []string // the tensors, and what else
+	Problems []string // the corrupt tensors and files
 }
 
 func (e *CorruptError) Error() string {
@@ -121,7 +123,7 @@ func corrupt(path, format string, args ...any) error {
 	return &CorruptError{path, []string{fmt.Sprintf(format, args...)}}
 }
 
-// A VersionError says that a checkpoint is of a format that this package does not know.
+// VersionError reports that a checkpoint has a format that this package does not know.
 type VersionError struct {
 	Path    string
 	Version int
@@ -131,13 +133,13 @@ func (e *VersionError) Error() string {
 	return fmt.Sprintf("checkpoint: %s is of format version %d, this program reads versions up to %d: load it with a newer goddp", e.Path, e.Version, Version)
 }
 
-// sealed is a manifest with its own checksum.
+// sealed is a manifest with its checksum.
 type sealed struct {
-	SHA256   string          `json:"sha256"` // of the bytes of Manifest
+	SHA256   string          `json:"sha256"` // the checksum of the bytes of Manifest
 	Manifest json.RawMessage `json:"manifest"`
 }
 
-// encode is the content of manifest.json.
+// encode returns the content of manifest.json.
 func (m *Manifest) encode() ([]byte, error) {
 	data, err := json.Marshal(m)
 	if err != nil {
@@ -146,7 +148,7 @@ func (m *Manifest) encode() ([]byte, error) {
 	return seal(data), nil
 }
 
-// seal encodes a sealed. It does so by hand because package json would change the bytes of the
+// seal encodes a sealed manifest by hand, because package json would change the bytes of the
 // manifest.
 func seal(manifest []byte) []byte {
 	hash := sha256.Sum256(manifest)
@@ -236,7 +238,7 @@ func (m *Manifest) tensors(kind string) map[string]*Tensor {
 	return all
 }
 
-// Bytes is the size of the checkpoint's files, without the manifest.
+// Bytes returns the size of the checkpoint's files, without the manifest.
 func (m *Manifest) Bytes() int64 {
 	n := int64(0)
 	for _, f := range m.Files {

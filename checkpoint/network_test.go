@@ -14,39 +14,39 @@ import (
 	"github.com/goddp/goddp/internal/commtest"
 )
 
-// server is a folder that hosts share, as NFS shares it.
+// server is a folder that hosts share, with the guarantees of NFS.
 type server struct {
 	mu    sync.Mutex
-	count int             // of the names that hosts have made
-	made  map[string]name // by path
+	count int             // the number of names that hosts have made
+	made  map[string]name // the names that exist, by path
 }
 
 type name struct {
-	number int // among all, from 1
+	number int // the position among all names, from 1
 	by     *host
 }
 
-// host is a client of a server, with one rank. It sees a name that another host has made once it
-// has opened the folder anew. Its first read of a file finds the handle stale. Its first removal
-// of a folder leaves a file that a process has open.
+// host is a client of a server, with one rank. It sees a name that another host made only after it
+// has opened the folder again. Its first read of a file fails with a stale handle. Its first
+// removal of a folder leaves a file, as if a process had it open.
 type host struct {
 	disk
 	*server
-	known map[string]int  // by folder: the names that there were when the host last opened it
-	once  map[string]bool // what happens at the first call alone has happened, by call and path
+	known map[string]int  // by folder: the number of names at the time when the host last opened it
+	once  map[string]bool // the calls, with their paths, that have failed once
 }
 
 func (s *server) host() *host {
 	return &host{server: s, known: map[string]int{}, once: map[string]bool{}}
 }
 
-// add says that the host has made a name. mu is held.
+// add records that the host has made a name. The caller holds mu.
 func (h *host) add(path string) {
 	h.count++
 	h.made[path] = name{h.count, h}
 }
 
-// first is true at the first call for a path. mu is held.
+// first returns true at the first call for a path. The caller holds mu.
 func (h *host) first(op, path string) bool {
 	was := h.once[op+path]
 	h.once[op+path] = true
@@ -87,7 +87,7 @@ func (f *handle) ReadAt(data []byte, offset int64) (int, error) {
 func (h *host) Mkdir(path string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if n, there := h.made[path]; there { // the server says so, and the host knows it now
+	if n, there := h.made[path]; there { // after Open the host knows the file
 		h.known[filepath.Dir(path)] = max(h.known[filepath.Dir(path)], n.number)
 		return nil
 	}
@@ -123,14 +123,13 @@ func (h *host) RemoveAll(path string) error {
 	return h.disk.RemoveAll(path)
 }
 
-// A run saves in a folder on a network file system, and another one, of other hosts, resumes from
-// it.
+// A run saves in a folder on a network file system, and a run on other hosts resumes from it.
 func TestNetworkFolder(t *testing.T) {
 	dir := t.TempDir()
 	shared := &server{made: map[string]name{}}
 	for _, from := range []int{0, 3} {
 		hosts := []*host{shared.host(), shared.host()}
-		quiet := &comm.Options{Log: slog.New(slog.DiscardHandler)} // it tells of folders that stay
+		quiet := &comm.Options{Log: slog.New(slog.DiscardHandler)} // discards the warnings about folders that cannot be removed
 		commtest.OnGoroutines(t, 2, quiet, func(pg *comm.ProcessGroup) error {
 			r, err := newRun(pg, plain, 1)
 			if err != nil {

@@ -19,7 +19,7 @@ type reader struct {
 	files    map[int]source
 }
 
-// openReader opens the checkpoint in a folder. Its owner closes it.
+// openReader opens the checkpoint in a folder. The caller closes the reader.
 func openReader(fs filesystem, path string) (*reader, error) {
 	m, err := readManifest(fs, path)
 	if err != nil {
@@ -61,7 +61,7 @@ func (r *reader) file(i int) (source, error) {
 	return f, nil
 }
 
-// read fills data with the bytes of a file from an offset on. what names them in errors.
+// read fills data with the bytes of a file from an offset on. what is the data's name in errors.
 func (r *reader) read(what string, i int, offset int64, data []byte) error {
 	return retried(func() error {
 		f, err := r.file(i)
@@ -79,7 +79,7 @@ func (r *reader) read(what string, i int, offset int64, data []byte) error {
 	})
 }
 
-// part reads a part of a tensor and checks it.
+// part reads a part of a tensor and compares its checksum.
 func (r *reader) part(t *Tensor, p Part) ([]byte, error) {
 	data := make([]byte, t.size(p.Hi-p.Lo))
 	if err := r.read(t.String(), p.File, p.Offset, data); err != nil {
@@ -92,8 +92,8 @@ func (r *reader) part(t *Tensor, p Part) ([]byte, error) {
 	return data, nil
 }
 
-// elements reads elements lo to hi of a tensor. It reads and checks all parts that have some of
-// them.
+// elements returns the elements lo to hi-1 of a tensor. It reads and checks all parts that contain
+// some of them.
 func (r *reader) elements(t *Tensor, lo, hi int) ([]byte, error) {
 	var out []byte
 	for _, p := range t.Parts {
@@ -116,7 +116,7 @@ func (r *reader) elements(t *Tensor, lo, hi int) ([]byte, error) {
 	return out, nil
 }
 
-// header checks the bytes before the first tensor of a file.
+// header compares the checksum of the bytes before the first tensor of a file.
 func (r *reader) header(i int) error {
 	want := r.manifest.Files[i]
 	data := make([]byte, want.Header)
@@ -129,7 +129,7 @@ func (r *reader) header(i int) error {
 	return nil
 }
 
-// verify checks rank's share of the parts and of the files' headers. Its error is a
+// verify checks the part of the tensors and headers that falls to rank. Its error is a
 // [*CorruptError] with all problems, or the first error of another kind.
 func (r *reader) verify(rank, size int) error {
 	type job struct {
@@ -166,7 +166,7 @@ func (r *reader) verify(rank, size int) error {
 	}
 	if len(problems) > 0 {
 		slices.Sort(problems)
-		return &CorruptError{r.path, slices.Compact(problems)} // a missing file is one problem, not one for each part
+		return &CorruptError{r.path, slices.Compact(problems)} // a missing file is reported once, not once for each part
 	}
 	return nil
 }

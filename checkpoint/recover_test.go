@@ -18,13 +18,13 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// A survivor is what a rank keeps from one group to the next.
+// survivor is the state that a rank keeps from one group to the next.
 type survivor struct {
 	net nn.Module
 	opt *optim.AdamW
 }
 
-// train makes the steps from from to to and saves every second one.
+// train makes the steps from to to and saves every second one.
 func (s survivor) train(ctx context.Context, pg *comm.ProcessGroup, m *Manager, from, to int) error {
 	model, err := ddp.New(s.net, pg, nil)
 	if err != nil {
@@ -61,9 +61,9 @@ func (s survivor) bits() (all []byte, err error) {
 	return all, err
 }
 
-// TestRecoverFromACheckpoint: where a failure leaves no rank consistent, ddp.Recover says so on
-// all, and the new group resumes from the latest checkpoint. Where a rank is consistent, Recover
-// is enough, and the new group saves into the same folder.
+// If a failure leaves no rank consistent, ddp.Recover says so on all ranks, and the new group
+// resumes from the latest checkpoint. If a rank is consistent, Recover suffices, and the new group
+// saves to the same folder.
 func TestRecoverFromACheckpoint(t *testing.T) {
 	const ranks, steps, failing = 2, 9, 5
 	for _, inconsistent := range []int{0, 1, ranks} {
@@ -92,7 +92,7 @@ func TestRecoverFromACheckpoint(t *testing.T) {
 			inGroup(func(pg *comm.ProcessGroup, m *Manager) error {
 				s := failed[pg.Rank()]
 				err := s.train(ctx, pg, m, 0, failing)
-				if pg.Rank() < inconsistent { // as an update that fails between two parameters
+				if pg.Rank() < inconsistent { // as if an update had failed between two parameters
 					s.opt.BeginLoad()
 					device.Elements[float32](s.net.Parameters()[0].Var().Tensor())[0] = 100
 				}

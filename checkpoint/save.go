@@ -18,44 +18,44 @@ import (
 	"github.com/goddp/goddp/internal/arena"
 )
 
-// saving is one Save of one rank, from its snapshot to its end.
+// saving is one Save on one rank, from its snapshot until the write has ended.
 type saving struct {
 	seq, step int
 	started   time.Time
-	pieces    []piece      // of the snapshot, in pinned memory
-	copied    device.Event // after which the pieces hold the snapshot; nil if nothing was enqueued
+	pieces    []piece      // the pieces of the snapshot, in page-locked memory
+	copied    device.Event // the event after which the pieces are copied; nil if nothing was enqueued
 	share     share
-	cancel    func()        // ends the writer's waits
-	done      chan struct{} // closed by the writer when it no longer uses any of this
-	err       error         // of the writer; valid once done is closed
+	cancel    func()        // ends the waits of the writer
+	done      chan struct{} // the writer closes it when it no longer uses any field
+	err       error         // the writer's error; valid once done is closed
 }
 
-// share is what a rank reports to rank 0 about its file.
+// share is a rank's report to rank 0 about its file.
 type share struct {
 	Step       int
-	Layout     uint64                     // of the state, the same on all ranks
-	Optimizers []int                      // steps that each has committed
-	Values     map[string]json.RawMessage // of rank 0
+	Layout     uint64                     // a hash of the state's names, types and shapes, which must be the same on all ranks
+	Optimizers []int                      // the number of steps that each optimizer has committed
+	Values     map[string]json.RawMessage // only rank 0's
 	RankValues map[string]json.RawMessage
 	Hook       bool
 	File       File
-	Tensors    []Tensor // the rank's parts; Part.File is set by rank 0
-	Err        string   // why there is no file; "" if it is durable
+	Tensors    []Tensor // this rank's parts of tensors; rank 0 sets Part.File
+	Err        string   // why there is no durable file; "" if there is
 }
 
-// outcome is what rank 0 reports to the others about a save.
+// outcome is rank 0's report to the other ranks about a save.
 type outcome struct {
-	Err string // "" when the checkpoint is complete
+	Err string // "" if the checkpoint is complete
 }
 
-// Save saves the state as the checkpoint of a step. All ranks call it with the same step,
-// between two steps of the optimizers. The state may be changed when Save returns; a program
-// that does so by a kernel or copy of its own calls [autograd.Variable.BumpVersion] first.
+// Save saves the state as the checkpoint of a step. All ranks call it with the same step, between
+// two steps of the optimizers. The program may change the state when Save returns. If it does so by
+// its own kernel or copy, it calls [autograd.Variable.BumpVersion] first.
 //
-// Without Options.Async Save returns when all ranks' shares are durable and the checkpoint is
-// the latest. With it Save returns after a snapshot, and the next Save, Wait or Close returns
-// the error of the write, on all ranks. A Save that returns the error of the one before saves
-// nothing. A save that fails leaves the earlier checkpoints as they were.
+// Without Options.Async, Save returns when all ranks' shares are durable and the checkpoint is the
+// latest one. With Options.Async, Save returns after it has taken a snapshot. The next Save, Wait
+// or Close then returns the error of the write, on all ranks. If Save returns the error of the save
+// before, it saves nothing itself. A failed save leaves the earlier checkpoints as they were.
 func (m *Manager) Save(ctx context.Context, step int, state State) error {
 	if m.closed {
 		return ErrClosed
@@ -76,7 +76,7 @@ func (m *Manager) Save(ctx context.Context, step int, state State) error {
 		s.share.Err = err.Error()
 	}
 	m.writing = s
-	writeCtx, cancel := context.WithTimeout(context.Background(), m.o.Timeout) // ctx may end with the call
+	writeCtx, cancel := context.WithTimeout(context.Background(), m.o.Timeout) // not derived from ctx, which may end when Save returns
 	s.cancel = cancel
 	go func() {
 		defer close(s.done)
@@ -85,12 +85,12 @@ func (m *Manager) Save(ctx context.Context, step int, state State) error {
 		m.o.phase("idle")
 	}()
 	if m.o.Async {
-		return nil // also if the snapshot failed: all ranks get the error from the same later call
+		return nil // also if the snapshot failed, so that the same later call returns the error on all ranks
 	}
 	return m.Wait(ctx)
 }
 
-// saveError adds to err, unless it is nil, what was being saved.
+// saveError adds the step to err, unless err is nil.
 func (m *Manager) saveError(step int, err error) error {
 	if err == nil {
 		return nil
@@ -98,8 +98,8 @@ func (m *Manager) saveError(step int, err error) error {
 	return fmt.Errorf("checkpoint: saving step %d in %s: %w", step, m.dir, err)
 }
 
-// Wait waits until the asynchronous save under way, if there is one, is complete, and
-// returns its error. Only the first call after a save returns that error.
+// Wait waits until the asynchronous save in progress, if there is one, is complete, and returns its
+// error. Only the first call after a save returns that save's error.
 func (m *Manager) Wait(ctx context.Context) error {
 	s := m.writing
 	if s == nil {
@@ -114,7 +114,7 @@ func (m *Manager) Wait(ctx context.Context) error {
 	return m.saveError(s.step, s.err)
 }
 
-// busy reports whether any rank still writes. All ranks return the same.
+// busy reports whether any rank still writes a save. It returns the same on all ranks.
 func (m *Manager) busy(ctx context.Context) (bool, error) {
 	mine := int64(0)
 	if s := m.writing; s != nil {
@@ -128,8 +128,8 @@ func (m *Manager) busy(ctx context.Context) (bool, error) {
 	return slices.ContainsFunc(ranks, func(r []int64) bool { return r[0] > 0 }), err
 }
 
-// snapshot enqueues the copies of this rank's part of the state to pinned memory, and fills
-// s.share with what is known without the file.
+// snapshot enqueues the copies of this rank's part of the state to page-locked memory. It sets the
+// fields of s.share that do not depend on the file.
 func (m *Manager) snapshot(ctx context.Context, s *saving, state State) error {
 	r := &s.share
 	r.Step = s.step
@@ -226,8 +226,8 @@ func (m *Manager) copy(s *saving) error {
 	return err
 }
 
-// write makes this rank's share durable and, on rank 0, a checkpoint of all shares. It runs on
-// the writer's goroutine.
+// write makes this rank's share durable. On rank 0 it then makes a checkpoint of all shares. It
+// runs on the writer's goroutine.
 func (m *Manager) write(ctx context.Context, s *saving) error {
 	r := &s.share
 	if s.copied != nil {
@@ -259,12 +259,12 @@ func (m *Manager) write(ctx context.Context, s *saving) error {
 	committed, err := m.commit(ctx, s, temp)
 	var o outcome
 	if err != nil {
-		m.fs.RemoveAll(temp) // what remains is deleted by the next Open
+		m.fs.RemoveAll(temp) // if this fails, the next Open deletes the folder
 		o.Err = err.Error()
 	}
 	reported := m.report(ctx, m.outcomeKey(s.seq), o)
 	if s.seq > 1 {
-		m.forget(ctx, m.outcomeKey(s.seq-1)) // all ranks have read it: they take part in this save
+		m.forget(ctx, m.outcomeKey(s.seq-1)) // all ranks have read the outcome before, because they take part in this save
 	}
 	if err := cmp.Or(err, reported); err != nil {
 		return err
@@ -277,29 +277,29 @@ func (m *Manager) write(ctx context.Context, s *saving) error {
 	return nil
 }
 
-// Stats describe a save.
+// Stats describes a save.
 type Stats struct {
 	Step    int
-	Bytes   int64         // of this rank's file
-	Durable time.Duration // from the call of Save until the checkpoint was complete
+	Bytes   int64         // the size of this rank's file
+	Durable time.Duration // the time from the call of Save until the checkpoint was complete
 }
 
-// Stats describes the last save that completed. It is the zero Stats if there is none. Any
-// goroutine may call it.
+// Stats returns the statistics of the last save that completed, or the zero Stats if there is none.
+// Any goroutine may call it.
 func (m *Manager) Stats() Stats {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.stats
 }
 
-// completed sets the Stats.
+// completed sets the statistics.
 func (m *Manager) completed(s *saving) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.stats = Stats{s.step, s.share.File.Bytes, time.Since(s.started)}
 }
 
-// The writers of the ranks exchange reports through the group's store. Only the program's
+// The ranks' writers exchange reports through the group's store, because only the program's
 // goroutine may call collectives.
 
 func (m *Manager) shareKey(seq, rank int) string {
@@ -310,7 +310,7 @@ func (m *Manager) outcomeKey(seq int) string {
 	return fmt.Sprintf("checkpoint/%s/%d/outcome", m.id, seq)
 }
 
-// report puts v into the store.
+// report stores v under key.
 func (m *Manager) report(ctx context.Context, key string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -328,11 +328,11 @@ func (m *Manager) await(ctx context.Context, key string, v any) error {
 	return json.Unmarshal(data, v)
 }
 
-// forget deletes a report that nobody will read. One that stays takes little memory, until the
-// store closes.
+// forget deletes a report that no rank will read. If that fails, the report takes a little memory
+// until the store closes.
 func (m *Manager) forget(ctx context.Context, key string) { m.pg.Store().Delete(ctx, key) }
 
-// shareName is the name of a rank's file.
+// shareName returns the name of a rank's file.
 func shareName(rank, size int) string {
 	return fmt.Sprintf("rank-%05d-of-%05d.safetensors", rank, size)
 }
@@ -355,7 +355,7 @@ func (m *Manager) writeShare(temp string, s *saving) error {
 	}
 	r.File.Header, r.File.CRC = int64(len(header)), sum(header)
 	sums := make([]checksum, len(s.pieces))
-	var summing sync.WaitGroup // runs while the disk writes
+	var summing sync.WaitGroup // summing computes checksums while the disk writes
 	summing.Go(func() {
 		for i := range s.pieces {
 			sums[i] = sum(s.pieces[i].t.Buf.Host())

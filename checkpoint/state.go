@@ -15,31 +15,30 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// A State names what a checkpoint holds. Save reads it and Load writes it. All ranks give
-// the same fields, with the same names.
+// State lists what a checkpoint holds. Save reads it and Load writes it. All ranks set the same
+// fields, with the same names.
 type State struct {
-	// Model has the weights, by the names of [nn.State]. It may be wrapped by package ddp
-	// or ddp/zero.
+	// Model is the model whose weights are saved, under the names of [nn.State]. Package ddp or
+	// ddp/zero may wrap it.
 	Model nn.Model
-	// Optimizers are those of the program, such as [*optim.AdamW], [*optim.EMA] around one
-	// or [*zero.Optimizer], always in the same order.
+	// Optimizers are the program's optimizers, such as [*optim.AdamW], [*optim.EMA] around one, or
+	// [*zero.Optimizer], always in the same order.
 	Optimizers []optim.Optimizer
-	// Hook is the communication hook, nil for none. Each rank's state is its own, and
-	// is restored only at the number of ranks that it was saved at.
+	// Hook is the communication hook, or nil. Each rank has a state of its own, which is restored
+	// only if the number of ranks is the same as at the save.
 	Hook Hook
-	// Values are the program's own, by name, such as the position of the sampler: pointers,
-	// or what encodes itself as JSON, such as an [*amp.Scaler]. They are the same on all ranks,
-	// and rank 0's are saved. It is an error to load a checkpoint that lacks one.
+	// Values are the program's own values by name, such as the position of the sampler. Each is a
+	// pointer, or encodes itself as JSON, as [*amp.Scaler] does. They are the same on all ranks;
+	// rank 0's are saved. Loading a checkpoint that lacks one is an error.
 	Values map[string]any
-	// RankValues are values that each rank has of its own. They are restored only at
-	// the number of ranks that they were saved at, and are otherwise left as they are.
+	// RankValues are values that differ between ranks. They are restored only if the number of
+	// ranks is the same as at the save. Otherwise they are unchanged.
 	RankValues map[string]any
 }
 
-// Hook is what a checkpoint needs to know of a communication hook with a state, such as
-// [commhook.PowerSGD].
+// Hook is a communication hook with a state, such as [commhook.PowerSGD].
 type Hook interface {
-	// State is the hook's state, in the host's memory.
+	// State returns the hook's state, in the host's memory.
 	State(ctx context.Context) (map[string]device.Tensor, error)
 	LoadState(state map[string]device.Tensor) error
 }
@@ -54,11 +53,11 @@ type item struct {
 	kind, name string
 	v          *autograd.Variable
 	nn.Span
-	sharded bool // each rank has other elements; if false, all ranks have all of them
-	buffer  bool // of the model, or its average: ranks may differ, and rank 0's is saved
+	sharded bool // whether each rank has other elements; if false, all ranks have all elements
+	buffer  bool // whether it is a buffer of the model, or an average of one: ranks may differ, and rank 0's is saved
 }
 
-// items are the tensors of the state, in the order of their kinds and names.
+// items returns the tensors of the state, in the order of their kinds and names.
 func (s *State) items() ([]item, error) {
 	var all []item
 	buffers := map[string]bool{}
@@ -90,7 +89,7 @@ func (s *State) items() ([]item, error) {
 	return all, nil
 }
 
-// layout is a hash of the names, types and shapes of the state, which are the same on all
+// layout returns a hash of the names, types and shapes of the state, which must be the same on all
 // ranks.
 func layout(items []item) uint64 {
 	h := fnv.New64a()
@@ -100,18 +99,19 @@ func layout(items []item) uint64 {
 	return h.Sum64()
 }
 
-// A piece is elements lo to hi of a tensor, which this rank writes.
+// piece is the elements lo to hi-1 of a tensor, which this rank writes.
 type piece struct {
 	kind, name string
 	dtype      device.DType
 	whole      device.Shape
 	lo, hi     int
 	t          device.Tensor      // the elements
-	v          *autograd.Variable // the variable that they are part of; nil if they were copied
-	buffer     bool               // of the model: a forward pass may write it
+	v          *autograd.Variable // the variable that contains them; nil once they are copied
+	buffer     bool               // whether it is a buffer of the model, which a forward pass may write
 }
 
-// shape is the piece's in the file: that of the tensor where it is all of it.
+// shape returns the piece's shape in the file. It is the tensor's shape if the piece is the whole
+// tensor.
 func (p *piece) shape() device.Shape {
 	if p.hi-p.lo == p.whole.Len() {
 		return p.whole
@@ -134,7 +134,7 @@ func pieces(items []item, rank, size int) []piece {
 	at := 0
 	for _, it := range items {
 		t := it.v.Tensor()
-		lo, hi := 0, t.Len() // of t
+		lo, hi := 0, t.Len() // the range of t's elements in this share
 		switch {
 		case it.sharded:
 		case it.buffer:
@@ -154,18 +154,18 @@ func pieces(items []item, rank, size int) []piece {
 	return mine
 }
 
-// shareStart returns the first byte of rank's share of total bytes.
+// shareStart returns the first byte of a rank's share of total bytes.
 func shareStart(total, rank, size int) int {
 	each, more := total/size, total%size
 	return rank*each + min(rank, more)
 }
 
-// elementsBefore counts the elements, of n of width bytes each, that begin before a byte.
+// elementsBefore returns how many of n elements, of width bytes each, begin before byte end.
 func elementsBefore(end, width, n int) int {
 	return min(max((end+width-1)/width, 0), n)
 }
 
-// encodeValues takes a snapshot of values.
+// encodeValues returns the JSON of values.
 func encodeValues(values map[string]any) (map[string]json.RawMessage, error) {
 	out := map[string]json.RawMessage{}
 	for name, v := range values {
@@ -178,7 +178,7 @@ func encodeValues(values map[string]any) (map[string]json.RawMessage, error) {
 	return out, nil
 }
 
-// decodeValues sets values to what was saved of them.
+// decodeValues sets values to what was saved.
 func decodeValues(values map[string]any, saved map[string]json.RawMessage) error {
 	for name, v := range values {
 		if err := json.Unmarshal(saved[name], v); err != nil {
@@ -188,7 +188,7 @@ func decodeValues(values map[string]any, saved map[string]json.RawMessage) error
 	return nil
 }
 
-// notSaved returns the names of the values that were not saved.
+// notSaved returns the names of the values that the checkpoint lacks.
 func notSaved(values map[string]any, saved map[string]json.RawMessage) []string {
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(values)) {

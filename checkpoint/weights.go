@@ -19,12 +19,12 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// A Report names the weights that were loaded into a model, and those that were not.
+// Report names the weights that were loaded into a model, and those that were not.
 type Report struct {
 	Loaded     []string
-	Missing    []string           // of the model, not in the file; unchanged
-	Unexpected []string           // in the file, not of the model
-	Mismatched []nn.StateMismatch // of another shape, or integers in place of floating-point numbers; unchanged
+	Missing    []string           // the model's weights that the file lacks; they are unchanged
+	Unexpected []string           // the file's tensors that the model lacks
+	Mismatched []nn.StateMismatch // the weights with another shape, or with integers instead of floating-point numbers; they are unchanged
 }
 
 // Complete returns an [*nn.StateError] unless each weight was loaded and the file has no others.
@@ -35,11 +35,11 @@ func (r *Report) Complete() error {
 	return &nn.StateError{Missing: r.Missing, Unexpected: r.Unexpected, Mismatched: r.Mismatched}
 }
 
-// LoadWeights sets the weights of a model to those of the same names at path, and reports what
-// did not fit. path is a safetensors file, a checkpoint, or a folder of checkpoints, whose
-// latest it takes. Floating-point numbers are converted to the model's type. The model must be
-// on a device ([nn.Place]). Each rank calls LoadWeights and reads the file by itself. If
-// LoadWeights returns an error, some weights may be loaded.
+// LoadWeights sets the weights of a model to those with the same names at path, and reports which
+// did not fit. path is a safetensors file, a checkpoint, or a folder of checkpoints, of which
+// LoadWeights takes the latest. Floating-point numbers are converted to the model's type. The model
+// must be on a device ([nn.Place]). Each rank calls LoadWeights and reads the file itself. If
+// LoadWeights returns an error, some weights may have been loaded.
 func LoadWeights(path string, m nn.Model) (*Report, error) {
 	w, err := openWeights(path)
 	if err != nil {
@@ -77,7 +77,7 @@ func LoadWeights(path string, m nn.Model) (*Report, error) {
 	return report, nil
 }
 
-// weights are the tensors of a safetensors file, or the model's of a checkpoint.
+// weights holds the tensors of a safetensors file, or the model's tensors of a checkpoint.
 type weights struct {
 	tensors map[string]*Tensor
 	read    func(name string) ([]byte, error)
@@ -107,7 +107,7 @@ func openWeights(path string) (*weights, error) {
 	return &weights{all, func(name string) ([]byte, error) { return r.elements(all[name], 0, all[name].len()) }, r.close}, nil
 }
 
-// fileTensors returns the tensors of a file as those of a kind.
+// fileTensors returns the tensors of a file as tensors of the given kind.
 func fileTensors(f *safetensors.File, kind string) map[string]*Tensor {
 	all := map[string]*Tensor{}
 	for name, t := range f.Tensors() {
@@ -116,8 +116,8 @@ func fileTensors(f *safetensors.File, kind string) map[string]*Tensor {
 	return all
 }
 
-// Latest returns path if that is a checkpoint, and the latest checkpoint if it is a folder of
-// them.
+// Latest returns path if it is a checkpoint. If path is a folder of checkpoints, Latest returns the
+// latest one.
 func Latest(path string) (string, error) {
 	if _, err := os.Stat(filepath.Join(path, manifestName)); err == nil || folderName.MatchString(filepath.Base(path)) {
 		return path, nil
@@ -132,14 +132,14 @@ func Latest(path string) (string, error) {
 	return all[0].Path, nil
 }
 
-// manifestKey is the member of a file's metadata in which Export puts the manifest, if it writes
+// manifestKey is the key in a file's metadata under which Export stores the manifest if it exports
 // everything.
 const manifestKey = "goddp.manifest"
 
-// Export writes the weights of a checkpoint, or of the latest in a folder, to one
-// safetensors file, under their own names. With everything it also writes the rest of the
-// checkpoint, so that [Import] makes an equal one of the file; weights are then named
-// "model/NAME". Export replaces a file of that name when the new one is complete.
+// Export writes the weights of a checkpoint to one safetensors file, under their own names. If path
+// is a folder of checkpoints, Export takes the latest one. With everything it also writes the rest
+// of the checkpoint, from which [Import] makes an equal checkpoint; weights then have the names
+// "model/NAME". Export replaces an existing file when the new one is complete.
 func Export(path, file string, everything bool) error {
 	path, err := Latest(path)
 	if err != nil {
@@ -189,9 +189,9 @@ func Export(path, file string, everything bool) error {
 }
 
 // SaveWeights writes the weights of a model, its parameters and buffers, to one safetensors file,
-// under their own names: [LoadWeights], PyTorch and Hugging Face load it. One rank calls
+// under their own names. [LoadWeights], PyTorch and Hugging Face can load the file. One rank calls
 // SaveWeights. It waits until the device has computed the weights, or until ctx ends, and replaces
-// a file of that name when the new one is complete.
+// an existing file when the new one is complete.
 func SaveWeights(ctx context.Context, file string, m nn.Model) error {
 	sources := map[string]safetensors.Source{}
 	for name, v := range nn.State(m) {
@@ -219,9 +219,9 @@ func writeWeights(file string, tensors map[string]safetensors.Source, metadata m
 	return err
 }
 
-// Import makes a checkpoint of a safetensors file, the latest in a folder, and returns its path.
-// It makes the folder if there is none. The checkpoint of a file of weights is of step 0:
-// [Manager.Resume] sets the model's weights and leaves all else as it is.
+// Import makes a checkpoint of a safetensors file in the folder dir, as the latest one, and returns
+// its path. It makes the folder if necessary. If the file has only weights, the checkpoint is of
+// step 0: [Manager.Resume] sets the model's weights and leaves the rest of the state unchanged.
 func Import(file, dir string) (string, error) {
 	path, err := importFile(file, dir)
 	if err != nil {
@@ -260,7 +260,7 @@ func importFile(file, dir string) (string, error) {
 	if err := fs.Mkdir(temp); err != nil {
 		return "", err
 	}
-	defer fs.RemoveAll(temp) // unless publish has renamed it
+	defer fs.RemoveAll(temp) // does nothing once publish has renamed the folder
 	if err := writeWhole(fs, filepath.Join(temp, shareName(0, 1)), f, tensors, m); err != nil {
 		return "", err
 	}
@@ -274,8 +274,8 @@ func importFile(file, dir string) (string, error) {
 	return filepath.Join(dir, name), publish(fs, dir, name, temp, m)
 }
 
-// writeWhole writes tensors of f, by their names there, to the only file of a checkpoint, and
-// adds them to its manifest.
+// writeWhole writes tensors of f, by their names in f, to the only file of a checkpoint, and adds
+// them to the manifest.
 func writeWhole(fs filesystem, path string, f *safetensors.File, tensors map[string]*Tensor, m *Manifest) error {
 	sources := map[string]safetensors.Source{}
 	for k, t := range tensors {

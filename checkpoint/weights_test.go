@@ -15,8 +15,8 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// A checkpoint that was exported whole and imported is the same; the weights alone load
-// into a model, and leave out, with a report, what does not fit.
+// A checkpoint that was exported with everything and imported is equal to the original. An export
+// of the weights alone loads into a model; the report lists the weights that do not fit.
 func TestExportAndImport(t *testing.T) {
 	dir := t.TempDir()
 	want := map[string][]byte{}
@@ -92,8 +92,8 @@ func TestExportAndImport(t *testing.T) {
 	})
 }
 
-// The weights of a model are saved and loaded again, bit for bit. Where they cannot be saved,
-// the file of before stays, and nothing else.
+// Weights that are saved and loaded have the same bits. If they cannot be saved, the earlier file
+// remains, and no other file.
 func TestSaveWeights(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "model.safetensors")

@@ -4,5 +4,5 @@ package checkpoint
 
 import "os"
 
-// startWriteback does nothing: Sync does it all.
+// startWriteback does nothing: Sync writes everything.
 func startWriteback(*os.File, int64, int64) {}

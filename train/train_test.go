@@ -29,7 +29,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// points are samples of a linear function.
+// points returns samples of a linear function.
 func points(n int) data.Dataset {
 	fields := []data.Field{{DType: device.Float32, Shape: device.Shape{3}}, {DType: device.Float32, Shape: device.Shape{1}}}
 	return data.Each(n, fields, func(i int, dst []device.Tensor) error {
@@ -44,8 +44,8 @@ func points(n int) data.Dataset {
 	})
 }
 
-// trained is what a training of 60 samples on pg comes to, with what edit makes of the
-// configuration.
+// trained trains on 60 samples with a configuration that edit has changed, and returns the
+// parameters.
 func trained(ctx context.Context, pg *comm.ProcessGroup, sharded bool, batch int, edit func(*train.Config)) ([]float64, error) {
 	net := nn.Sequential(nn.Linear(3, 8), nn.GELU(), nn.Dropout(0.1), nn.Linear(8, 1))
 	autograd.Generator(pg.Device()).Seed(1)
@@ -90,8 +90,8 @@ func trained(ctx context.Context, pg *comm.ProcessGroup, sharded bool, batch int
 	return all, nil
 }
 
-// TestAccumulate: two batches of 5 to a step are one of 10, over the ends of epochs too,
-// with replicas and with shards of the optimizer's state.
+// With Accumulate 2, two batches of 5 give the same step as one batch of 10, also across the ends
+// of epochs, with replicas and with shards of the optimizer's state.
 func TestAccumulate(t *testing.T) {
 	for _, sharded := range []bool{false, true} {
 		t.Run(fmt.Sprint("sharded=", sharded), func(t *testing.T) {
@@ -105,7 +105,8 @@ func TestAccumulate(t *testing.T) {
 					return err
 				}
 				for i := range whole {
-					// A global batch of 10 is not the same samples on each rank, but together.
+					// The ranks share a global batch of 10 in another way in both runs, so sums are
+					// added in another order.
 					if d := math.Abs(whole[i] - parts[i]); !(d < 1e-4) {
 						return fmt.Errorf("parameter %d is %v with one batch to a step and %v with two", i, whole[i], parts[i])
 					}
@@ -116,8 +117,8 @@ func TestAccumulate(t *testing.T) {
 	}
 }
 
-// TestResume: a run that is given up in its second epoch goes on from its checkpoint, and
-// ends with the same bits.
+// A run that ends in its second epoch continues from its checkpoint, and ends with the same bits as
+// an uninterrupted run.
 func TestResume(t *testing.T) {
 	dir := t.TempDir()
 	given := errors.New("given up")
@@ -157,8 +158,8 @@ func TestResume(t *testing.T) {
 	})
 }
 
-// TestMaxSteps: a run that ends within an epoch evaluates and saves there, evaluates again
-// where it is started again, and one of more steps goes on behind the last batch.
+// A run whose last step is within an epoch evaluates and saves after it. It evaluates again when it
+// is started again. A run with more steps continues behind the last batch.
 func TestMaxSteps(t *testing.T) {
 	dir := t.TempDir()
 	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
@@ -168,7 +169,7 @@ func TestMaxSteps(t *testing.T) {
 		}
 		var got []float64
 		for _, run := range []struct{ epochs, steps, batches, evaluations int }{
-			{0, 8, 8, 2}, // of 6 steps an epoch
+			{0, 8, 8, 2}, // an epoch has 6 steps
 			{5, 8, 0, 1},
 			{0, 13, 5, 2},
 			{3, 100, 5, 1},
@@ -203,8 +204,8 @@ func TestMaxSteps(t *testing.T) {
 	})
 }
 
-// TestLog: rank 0 logs the mean loss of the ranks, the rate, and what an evaluation
-// returns after each epoch.
+// Rank 0 logs the mean loss of the ranks, the learning rate, and the results of the evaluation
+// after each epoch.
 func TestLog(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "run.jsonl")
 	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {

@@ -1,6 +1,6 @@
 // Package safetensors reads and writes files of named tensors in the format
 // that PyTorch and Hugging Face exchange weights in
-// (github.com/huggingface/safetensors). Nothing in a file is ever executed.
+// (github.com/huggingface/safetensors). Reading a file never executes code.
 //
 //	f, err := safetensors.Open("model.safetensors")
 //	if err != nil {
@@ -22,10 +22,9 @@
 // "data_offsets": [from, to]} with offsets into the rest, and may have a member
 // "__metadata__" of strings.
 //
-// # What is checked
+// # Checks
 //
-// [Open] believes nothing: the header is at most [MaxHeader] bytes and within
-// the file; no name comes twice; a tensor's offsets fit its type and shape; the
-// tensors cover the rest of the file without a hole or an overlap. The format
-// has no checksum: a file with other bits in a tensor is a valid file.
+// [Open] checks the whole header: it is at most [MaxHeader] bytes long and lies within the file; no name
+// occurs twice; a tensor's offsets fit its type and shape; the tensors cover the rest of the file without
+// a hole or an overlap. The format has no checksum, so Open cannot detect changed bits in a tensor.
 package safetensors

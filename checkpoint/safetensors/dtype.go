@@ -2,10 +2,10 @@ package safetensors
 
 import "github.com/goddp/goddp/device"
 
-// A DType is the type of a tensor's elements, as the header names it.
+// DType is the type of a tensor's elements, under its name in the header.
 type DType string
 
-// sizes are, in bits, those of an element of each type that the format has.
+// sizes holds the size of an element, in bits, of each type of the format.
 var sizes = map[DType]int{
 	"BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,
 	"U16": 16, "I16": 16, "F16": 16, "BF16": 16,
@@ -14,17 +14,16 @@ var sizes = map[DType]int{
 	"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
 }
 
-// names are the types that devices have.
+// names holds the format's names of the types that devices have.
 var names = map[device.DType]DType{
 	device.Uint8: "U8", device.Int32: "I32", device.Int64: "I64",
 	device.Float16: "F16", device.BFloat16: "BF16", device.Float32: "F32", device.Float64: "F64",
 }
 
-// Of is the format's name for a type that devices have.
+// Of returns the format's name of a device's type.
 func Of(dt device.DType) DType { return names[dt] }
 
-// Device is the type of a device's tensors, device.Invalid where devices have
-// none that corresponds.
+// Device returns the device's type that corresponds to d, or device.Invalid if there is none.
 func (d DType) Device() device.DType {
 	for dt, name := range names {
 		if name == d {

@@ -15,20 +15,18 @@ import (
 	"slices"
 )
 
-// MaxHeader is the largest header that is read, in bytes. It is that of the
-// format's own library.
+// MaxHeader is the maximum size of a header in bytes, as in the format's own library.
 const MaxHeader = 100_000_000
 
-// A Tensor is what the header says of a tensor.
+// Tensor describes a tensor of a file.
 type Tensor struct {
 	DType DType
 	Shape []int
-	// From and To are its bytes in the file.
+	// From and To are the range of its bytes in the file.
 	From, To int64
 }
 
-// A File is an open file of tensors. Its methods may be called from several
-// goroutines at the same time.
+// File is an open file of tensors. Several goroutines may call its methods concurrently.
 type File struct {
 	r        io.ReaderAt
 	close    func() error
@@ -36,8 +34,7 @@ type File struct {
 	metadata map[string]string
 }
 
-// Open opens a file and checks its header. The error names the file, and the
-// tensor that does not fit.
+// Open opens a file and checks its header. The error names the file, and the tensor that is wrong.
 func Open(path string) (*File, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -79,7 +76,7 @@ func NewFile(r io.ReaderAt, size int64) (*File, error) {
 	return f, f.cover(8+int64(n), size)
 }
 
-// noEOF is err, where the end of a file is not expected.
+// noEOF returns err, but io.ErrUnexpectedEOF in place of io.EOF.
 func noEOF(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF
@@ -87,11 +84,10 @@ func noEOF(err error) error {
 	return err
 }
 
-// Tensors are all tensors of the file, by name. The map belongs to the caller.
+// Tensors returns all tensors of the file by name. The map belongs to the caller.
 func (f *File) Tensors() map[string]Tensor { return maps.Clone(f.tensors) }
 
-// Metadata is what the file says beside its tensors. The map belongs to the
-// caller.
+// Metadata returns the strings of the file's "__metadata__". The map belongs to the caller.
 func (f *File) Metadata() map[string]string { return maps.Clone(f.metadata) }
 
 // Read reads the elements of a tensor.
@@ -110,7 +106,7 @@ func (f *File) Read(name string) ([]byte, error) {
 // Close closes the file that Open opened.
 func (f *File) Close() error { return f.close() }
 
-// entry is a tensor's member of the header. Pointers tell what is missing.
+// entry is a tensor's member of the header. A nil pointer stands for a missing field.
 type entry struct {
 	DType   *DType   `json:"dtype"`
 	Shape   *[]int64 `json:"shape"`
@@ -119,7 +115,7 @@ type entry struct {
 
 const metadataKey = "__metadata__"
 
-// parse reads the header. Offsets are then still relative to its end.
+// parse parses the header. It leaves offsets relative to the end of the header.
 func (f *File) parse(header []byte) error {
 	if len(header) == 0 || header[0] != '{' {
 		return errors.New("it does not begin with '{'")
@@ -166,7 +162,7 @@ func (f *File) parse(header []byte) error {
 	return nil
 }
 
-// tensor checks that offsets fit type and shape.
+// tensor checks that the offsets fit the type and the shape.
 func (e entry) tensor() (t Tensor, err error) {
 	if e.DType == nil || e.Shape == nil || e.Offsets == nil || len(*e.Offsets) != 2 {
 		return t, errors.New("it lacks a dtype, a shape or two data_offsets")
@@ -191,8 +187,8 @@ func (e entry) tensor() (t Tensor, err error) {
 	return t, nil
 }
 
-// cover checks that the tensors fill what follows the header, and makes their
-// offsets those in the file.
+// cover checks that the tensors fill the file behind the header, and converts their offsets to
+// offsets in the file.
 func (f *File) cover(start, size int64) error {
 	inOrder := slices.SortedFunc(maps.Keys(f.tensors), func(a, b string) int {
 		x, y := f.tensors[a], f.tensors[b]

@@ -18,13 +18,13 @@ import (
 	"github.com/goddp/goddp/internal/testpython"
 )
 
-// file is a file with a header and some bytes of elements.
+// file returns a file with the given header and number of bytes of elements.
 func file(header string, elements int) []byte {
 	out := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
 	return append(append(out, header...), make([]byte, elements)...)
 }
 
-// examples are tensors of every type that devices have, a scalar and empty ones.
+// examples returns tensors of every type that devices have, a scalar and empty tensors.
 func examples() map[string]Source {
 	out := map[string]Source{
 		"scalar":         Bytes(device.Float32, nil, []byte{0, 0, 128, 63}),
@@ -146,8 +146,8 @@ func TestWriteRefuses(t *testing.T) {
 	}
 }
 
-// TestPython: PyTorch reads what this package writes, and the other way round,
-// by the format's definition.
+// PyTorch reads files that this package writes, and this package reads files that Python writes by
+// the format's definition.
 func TestPython(t *testing.T) {
 	python := testpython.Require(t, "import torch")
 	dir := t.TempDir()
@@ -157,7 +157,7 @@ func TestPython(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer out.Close()
-	elements := []byte{0, 0, 0x80, 0x3f, 0, 0, 0x20, 0xc0} // 1, -2.5
+	elements := []byte{0, 0, 0x80, 0x3f, 0, 0, 0x20, 0xc0} // 1 and -2.5
 	if err := Write(out, map[string]Source{
 		"f": Bytes(device.Float32, device.Shape{2, 1}, elements),
 		"b": Bytes(device.BFloat16, device.Shape{2}, []byte{0x80, 0x3f, 0x20, 0xc0}),
@@ -194,9 +194,8 @@ open(sys.argv[2], "wb").write(struct.pack("<Q", len(head)) + head + data)
 	}
 }
 
-// FuzzNewFile: whatever a file holds, opening it neither panics nor takes memory
-// beyond the file's size; what opens has tensors that lie within it, and is
-// written again with the same tensors.
+// Opening any file neither panics nor allocates more than the file's size. The tensors of a file
+// that opens lie within it, and the file written from them has the same tensors.
 func FuzzNewFile(f *testing.F) {
 	var out bytes.Buffer
 	if err := Write(&out, examples(), map[string]string{"a": "b"}); err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// A Source is a tensor that is to be written.
+// Source is a tensor that [Write] writes.
 type Source struct {
 	DType device.DType
 	Shape device.Shape
@@ -21,7 +21,7 @@ type Source struct {
 	Write func(w io.Writer) error
 }
 
-// Bytes is a source whose elements are in memory.
+// Bytes returns a source whose elements are in memory.
 func Bytes(dt device.DType, shape device.Shape, elements []byte) Source {
 	return Source{DType: dt, Shape: shape, Write: func(w io.Writer) error {
 		_, err := w.Write(elements)
@@ -29,9 +29,9 @@ func Bytes(dt device.DType, shape device.Shape, elements []byte) Source {
 	}}
 }
 
-// Write writes a file of tensors, those of the widest type first, as the
-// format's own library does, so that all are aligned. metadata may be nil. The
-// same tensors make the same bytes. The error names the tensor.
+// Write writes a file of tensors. Tensors of the widest type come first, as in the format's own
+// library, so that all are aligned. metadata may be nil. The same tensors give the same bytes. The
+// error names the tensor.
 func Write(w io.Writer, tensors map[string]Source, metadata map[string]string) error {
 	names := inOrder(tensors)
 	header, err := header(names, tensors, metadata)
@@ -54,15 +54,15 @@ func Write(w io.Writer, tensors map[string]Source, metadata map[string]string) e
 	return nil
 }
 
-// inOrder are the names of tensors as Write writes them.
+// inOrder returns the names of tensors in the order in which Write writes them.
 func inOrder(tensors map[string]Source) []string {
 	return slices.SortedFunc(maps.Keys(tensors), func(a, b string) int {
 		return cmp.Or(cmp.Compare(tensors[b].DType.Size(), tensors[a].DType.Size()), cmp.Compare(a, b))
 	})
 }
 
-// Plan is what [Write] writes of these tensors before their elements, and where each of
-// them will be in the file. It calls no Source.Write.
+// Plan returns the bytes that [Write] writes before the elements of these tensors, and the place of
+// each tensor in the file. It does not call Source.Write.
 func Plan(tensors map[string]Source, metadata map[string]string) (head []byte, places map[string]Tensor, err error) {
 	names := inOrder(tensors)
 	if head, err = header(names, tensors, metadata); err != nil {
@@ -79,9 +79,9 @@ func Plan(tensors map[string]Source, metadata map[string]string) (head []byte, p
 	return head, places, nil
 }
 
-// header is the length and the header, filled up with spaces to a multiple of 8.
+// header returns the length and the header, padded with spaces to a multiple of 8 bytes.
 func header(names []string, tensors map[string]Source, metadata map[string]string) ([]byte, error) {
-	out := bytes.NewBuffer(make([]byte, 8)) // room for the length
+	out := bytes.NewBuffer(make([]byte, 8)) // reserves the bytes of the length
 	out.WriteByte('{')
 	member := func(key string, value any) error {
 		k, err := json.Marshal(key)
@@ -134,7 +134,7 @@ func header(names []string, tensors map[string]Source, metadata map[string]strin
 	return out.Bytes(), nil
 }
 
-// A counter counts what is written.
+// counter counts the bytes that are written.
 type counter struct {
 	w io.Writer
 	n int
