@@ -20,34 +20,34 @@ import (
 
 // ServerOptions configure a [Server]. The zero value is a good default.
 type ServerOptions struct {
-	// Logger gets a line for each connection that the server refuses or closes
-	// for what came over it: at most one a second, with their number. Default:
-	// slog.Default().
+	// Logger receives the lines about connections that the server rejects, at most one
+	// line a second. Default: slog.Default().
 	Logger *slog.Logger
 
 	// Limits bound the table and the requests.
 	Limits Limits
 
-	// Clients bounds the connections of clients that have proved to belong to the
-	// job. A [Client] holds one and one more for each call that waits. Default 16384.
+	// Clients is the largest number of connections of clients that have proved that they
+	// belong to the job. A [Client] has one connection, and one more for each call that
+	// waits. Default 16384.
 	Clients int
 
-	// InFlightBytes bounds, over the connections of those clients, the memory of
-	// requests that are being received or wait and of replies being sent. The
-	// first 16 KiB of each connection do not count. Default 512 MiB.
+	// InFlightBytes bounds the memory that the connections of these clients use together
+	// for requests that are being received or that wait, and for replies that are being
+	// sent. The first 16 KiB of each connection do not count. Default 512 MiB.
 	InFlightBytes int64
 
-	// Unproven bounds what clients may take that have not proved to belong to
-	// the job, such as PyTorch's.
+	// Unproven bounds the connections and the memory of clients that have not proved that
+	// they belong to the job, such as PyTorch's.
 	Unproven Quota
 
-	// FrameTimeout bounds the time from the first byte of a request to its
-	// last, and the writing of a reply. Default 30 s.
+	// FrameTimeout is the longest time from the first to the last byte of a request, and
+	// the longest time for writing a reply. Default 30 s.
 	FrameTimeout time.Duration
 
-	// Member is the process that hosts the server, and the job that it is for. A
-	// client that introduces itself must be of that job and have its secret, if it
-	// has one. Without a secret, or Insecure, Listen refuses an address that other
+	// Member identifies the process that hosts the server, and the job. A client that
+	// performs a handshake must belong to this job and know its secret, if it has one. If
+	// Member has no secret, and Insecure is not set, Listen refuses an address that other
 	// hosts can reach.
 	Member Member
 }

@@ -12,28 +12,28 @@ import (
 	"github.com/goddp/goddp/internal/flight/analyze"
 )
 
-// exitCulprit is the exit code of "goddp analyze" when something is wrong.
+// exitCulprit is the exit code of "goddp analyze" if the records show a failure.
 const exitCulprit = 1
 
-// analyzeRecords is "goddp analyze": it judges the flight records in a folder.
+// analyzeRecords implements "goddp analyze", which analyzes the flight records in a folder.
 func analyzeRecords(args []string) error {
 	var asJSON bool
 	fs := newFlags("analyze")
 	fs.BoolVar(&asJSON, "json", false, "print the report as a JSON object")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
-			fmt.Printf(`Say from all ranks' flight records which rank is the culprit.
+			fmt.Printf(`Find out from all ranks' flight records which rank caused a failure.
 
 Usage:
   goddp analyze [flags] DIR
 
-DIR holds rank_*.json, as golaunch, goddp dump and failed ranks write them. Of a
-job on several nodes, bring the files of all into one folder.
+DIR holds the files rank_*.json that golaunch, goddp dump and failed ranks write.
+For a job on several nodes, copy the files of all nodes into one folder.
 
 Flags:
 %s
-Exit codes: 0 nothing is wrong; 1 there is a culprit, or a record that cannot be
-read; 2 usage, or no records in DIR.
+Exit codes: 0 if nothing is wrong; 1 if a rank caused a failure, or a record cannot
+be read; 2 if the command line is wrong, or DIR holds no records.
 `, fs.FlagUsages())
 			return nil
 		}

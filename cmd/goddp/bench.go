@@ -17,7 +17,7 @@ import (
 	"github.com/goddp/goddp/internal/collective"
 )
 
-// bench is "goddp bench": one rank of a benchmark.
+// bench implements "goddp bench", one rank of a benchmark.
 func bench(args []string) error {
 	o, err := parseBench(args)
 	if errors.Is(err, pflag.ErrHelp) {
@@ -26,7 +26,7 @@ func bench(args []string) error {
 	if err != nil {
 		return err
 	}
-	// Where the variables make no sense, it is for comm.Init to say so.
+	// If the variables are invalid, comm.Init returns the error.
 	if world, err := comm.WorldFromEnv(); err == nil {
 		if err := o.CheckRanks(world.Size); err != nil {
 			return &usageError{err: err, known: true}
@@ -36,24 +36,24 @@ func bench(args []string) error {
 	return nil
 }
 
-// benchOptions are the parsed command line of "goddp bench".
+// benchOptions holds the parsed command line of "goddp bench".
 type benchOptions struct {
 	collective.Config
 	json bool
 }
 
-// parseBench reads the command line. Where that asks for help it is shown, and
-// the error is pflag.ErrHelp.
+// parseBench parses the command line. If the user asks for help, parseBench prints it and
+// returns pflag.ErrHelp.
 func parseBench(args []string) (*benchOptions, error) {
 	o := &benchOptions{}
 	var minBytes, maxBytes, datatype, op string
 	fs := newFlags("bench")
 	fs.StringVarP(&minBytes, "minbytes", "b", "32M", "`size` to start with, in bytes; K, M and G are powers of 1024")
 	fs.StringVarP(&maxBytes, "maxbytes", "e", "32M", "`size` to end at")
-	fs.IntVarP(&o.StepFactor, "stepfactor", "f", 2, "each size is so many times the one before")
+	fs.IntVarP(&o.StepFactor, "stepfactor", "f", 2, "ratio of each size to the one before")
 	fs.StringVarP(&datatype, "datatype", "d", "float", "element `type`: uint8, int32, int64, half, bfloat16, float, double")
 	fs.StringVarP(&op, "op", "o", "sum", "`reduction`: sum, prod, min, max, avg")
-	fs.IntVarP(&o.Root, "root", "r", 0, "`rank` that broadcast and reduce have for their root")
+	fs.IntVarP(&o.Root, "root", "r", 0, "`rank` that is the root of broadcast and reduce")
 	fs.IntVarP(&o.Iters, "iters", "n", 20, "calls in a measurement")
 	fs.IntVarP(&o.Warmup, "warmup_iters", "w", 5, "calls before the first one, at each size")
 	fs.IntVar(&o.Repeat, "repeat", 1, "measurements at each size, of which the median is shown")
@@ -101,7 +101,7 @@ func parseBench(args []string) (*benchOptions, error) {
 	return o, nil
 }
 
-// parseSize reads a number of bytes as nccl-tests does: "8", "1.5K", "64M".
+// parseSize parses a number of bytes in the notation of nccl-tests: "8", "1.5K", "64M".
 func parseSize(flag, text string) (int, error) {
 	number, unit := text, 1.0
 	if n := len(text); n > 0 {
@@ -116,7 +116,7 @@ func parseSize(flag, text string) (int, error) {
 	return int(bytes), nil
 }
 
-// runBench is a rank's part. Rank 0 prints.
+// runBench runs the benchmark on one rank. Rank 0 prints the results.
 func runBench(ctx context.Context, o *benchOptions) error {
 	pg, err := comm.Init(ctx, nil)
 	if err != nil {
@@ -144,7 +144,7 @@ func runBench(ctx context.Context, o *benchOptions) error {
 	return nil
 }
 
-// benchReport prints what was measured: nccl-tests' table, or JSON lines.
+// benchReport prints the results, as nccl-tests' table or as JSON lines.
 type benchReport struct {
 	out io.Writer
 	*benchOptions
@@ -198,7 +198,7 @@ func (r *benchReport) end(wrong int, busBW float64) {
 	fmt.Fprintf(r.out, "# Out of bounds values : %d %s\n# Avg bus bandwidth    : %.4g\n", wrong, verdict, busBW)
 }
 
-// benchHelp is what goddp bench --help shows.
+// benchHelp prints the text of goddp bench --help.
 func benchHelp(w io.Writer, fs *pflag.FlagSet) {
 	fmt.Fprintf(w, `Measure a collective at several sizes, and check its results.
 

@@ -13,7 +13,7 @@ import (
 	"github.com/goddp/goddp/checkpoint"
 )
 
-// checkpointHelp is what "goddp checkpoint --help" shows.
+// checkpointHelp is the text of "goddp checkpoint --help".
 const checkpointHelp = `Look into checkpoints.
 
 Usage:
@@ -36,7 +36,7 @@ Exit codes: 0 all is well; 1 a checkpoint is corrupt or cannot be read, or two d
 2 usage.
 `
 
-// checkpoints is "goddp checkpoint".
+// checkpoints implements "goddp checkpoint".
 func checkpoints(args []string) error {
 	var all, verify bool
 	fs := newFlags("checkpoint")
@@ -74,7 +74,7 @@ func checkpoints(args []string) error {
 	}
 }
 
-// errCorrupt ends goddp with exit code 1 when the output has said why.
+// errCorrupt makes goddp exit with code 1. The output has already named the reason.
 var errCorrupt = errors.New("not all checkpoints are as they were saved")
 
 func listCheckpoints(dir string, verify bool) error {
@@ -127,7 +127,7 @@ func verifyCheckpoints(path string) error {
 	for _, info := range infos {
 		paths = append(paths, info.Path)
 	}
-	if paths == nil { // it is a checkpoint itself
+	if paths == nil { // path is itself a checkpoint
 		one, err := checkpoint.Latest(path)
 		if err != nil {
 			return err
@@ -149,7 +149,7 @@ func verifyCheckpoints(path string) error {
 	return nil
 }
 
-// problems are what is wrong with a checkpoint, without its path.
+// problems returns the text of err, the errors of a checkpoint, without its path.
 func problems(err error) string {
 	var c *checkpoint.CorruptError
 	if errors.As(err, &c) {
@@ -189,7 +189,7 @@ func convertCheckpoint(from, to string, all bool) error {
 	return err
 }
 
-// size is a number of bytes for a person.
+// size formats a number of bytes.
 func size(n int64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	x, i := float64(n), 0
@@ -202,7 +202,7 @@ func size(n int64) string {
 	return fmt.Sprintf("%.1f %s", x, units[i])
 }
 
-// age is a time for a person, in its two largest units.
+// age formats a time in its two largest units.
 func age(d time.Duration) string {
 	s, m, h := int(d.Seconds()), int(d.Minutes()), int(d.Hours())
 	switch {

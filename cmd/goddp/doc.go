@@ -1,4 +1,4 @@
-// Command goddp is the tools:
+// Command goddp holds the tools of goddp:
 //
 //	golaunch --nproc-per-node 4 goddp bench all_reduce -b 1K -e 64M
 //	goddp dump JOB     # what every rank is doing
@@ -7,6 +7,6 @@
 //	goddp tokens input.txt -o shards
 //	goddp checkpoint ls FOLDER
 //
-// "goddp --help" lists its commands, "goddp COMMAND --help" what each takes.
-// The exit code is 2 for a command line that makes no sense.
+// "goddp --help" lists the commands, and "goddp COMMAND --help" their arguments. The exit
+// code is 2 if the command line is wrong.
 package main

@@ -11,7 +11,7 @@ import (
 	"github.com/goddp/goddp/internal/flight"
 )
 
-// dump is "goddp dump": it writes the flight records of a running job.
+// dump implements "goddp dump", which writes the flight records of a running job.
 func dump(args []string) error {
 	var dir string
 	fs := newFlags("dump")

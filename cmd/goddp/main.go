@@ -12,17 +12,17 @@ import (
 	"github.com/goddp/goddp/internal/version"
 )
 
-// exitUsage is the exit code for what is wrong before anything is done.
+// exitUsage is the exit code for a wrong command line.
 const exitUsage = 2
 
-// command is one of goddp's commands.
+// command is a command of goddp.
 type command struct {
 	name, about string
-	// run is given what follows the name. It may end the process itself.
+	// run runs the command with the arguments after its name. It may end the process.
 	run func(args []string) error
 }
 
-// commands are in the order in which the help shows them.
+// commands holds all commands, in the order of the help text.
 var commands = []command{
 	{"bench", "measure a collective, with nccl-tests' flags and columns", bench},
 	{"dump", "write the flight records of a running job", dump},
@@ -51,7 +51,7 @@ func run(args []string) int {
 	return 1
 }
 
-// dispatch runs the command that args name.
+// dispatch runs the command that args names.
 func dispatch(args []string) error {
 	if len(args) == 0 {
 		return &usageError{err: errors.New("no command")}
@@ -82,10 +82,10 @@ func dispatch(args []string) error {
 	return &usageError{err: fmt.Errorf("there is no command %q", name)}
 }
 
-// usageError is a command line that makes no sense.
+// usageError is the error for a wrong command line.
 type usageError struct {
-	command string // whose help says more, behind a space; "" for goddp's own
-	known   bool   // whoever typed it knows how to: the help says nothing about this
+	command string // the command with the relevant help, after a space; "" for goddp itself
+	known   bool   // the command line has the right form, so the help would not explain the error
 	err     error
 }
 
@@ -96,8 +96,8 @@ func usagef(format string, args ...any) error {
 	return &usageError{err: fmt.Errorf(format, args...)}
 }
 
-// newFlags is an empty set of a command's flags. Dashes and underscores in
-// their names are alike.
+// newFlags returns an empty set of flags for a command. In the flags' names, underscores
+// may stand for dashes.
 func newFlags(name string) *pflag.FlagSet {
 	fs := pflag.NewFlagSet(name, pflag.ContinueOnError)
 	fs.SortFlags = false
@@ -108,7 +108,7 @@ func newFlags(name string) *pflag.FlagSet {
 	return fs
 }
 
-// help is what goddp --help shows.
+// help prints the text of goddp --help.
 func help(w io.Writer) {
 	fmt.Fprint(w, `The tools of goddp.
 

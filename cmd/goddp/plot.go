@@ -9,7 +9,7 @@ import (
 	"github.com/goddp/goddp/internal/curve"
 )
 
-// plotRuns is "goddp plot": it draws what package progress recorded.
+// plotRuns implements "goddp plot", which draws files of package progress.
 func plotRuns(args []string) error {
 	var out string
 	var opts curve.Options

@@ -20,13 +20,13 @@ import (
 	"github.com/goddp/goddp/data"
 )
 
-// separator stands between the documents of a file.
+// separator separates the documents of a file.
 const separator = "<|endoftext|>"
 
-// endOfText is the token that a document begins with, as in llm.c's shards.
+// endOfText is the first token of each document, as in llm.c's shards.
 const endOfText = 50256
 
-// makeTokens is "goddp tokens": it makes shards of text.
+// makeTokens implements "goddp tokens", which makes shards of tokens from text.
 func makeTokens(args []string) error {
 	var out string
 	var shardSize, valSize int
@@ -80,7 +80,7 @@ Exit codes: 0 the shards are written; 1 a file cannot be read or written; 2 usag
 // shardWriter writes the tokens of files to shards.
 type shardWriter struct {
 	dir        string
-	val, train int // tokens of a shard
+	val, train int // number of tokens of a validation and of a training shard
 	written    []shard
 }
 
@@ -89,8 +89,8 @@ type shard struct {
 	tokens int
 }
 
-// write writes all shards. Shards of an earlier run would be taken for part of this one: where
-// the folder has some, write returns an error.
+// write writes all shards. It returns an error if the folder holds shards of an earlier run,
+// because a reader would take them for part of this one.
 func (w *shardWriter) write(files []string) error {
 	if err := os.MkdirAll(w.dir, 0o777); err != nil {
 		return err
@@ -133,7 +133,7 @@ func (w *shardWriter) write(files []string) error {
 	return nil
 }
 
-// shard writes one.
+// shard writes one shard.
 func (w *shardWriter) shard(path string, tokens iter.Seq[uint16]) (err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o666)
 	if err != nil {
@@ -145,7 +145,7 @@ func (w *shardWriter) shard(path string, tokens iter.Seq[uint16]) (err error) {
 	return err
 }
 
-// remove removes what was written.
+// remove removes the shards that were written.
 func (w *shardWriter) remove() error {
 	var errs []error
 	for _, s := range w.written {
@@ -154,8 +154,8 @@ func (w *shardWriter) remove() error {
 	return errors.Join(errs...)
 }
 
-// tokensOf is the tokens of all files, in order. Pieces of text are encoded at the same time.
-// An error ends them, and is in failed then.
+// tokensOf returns the tokens of all files, in order. It encodes pieces of text concurrently.
+// After an error the sequence ends, and *failed holds the error.
 func tokensOf(files []string, failed *error) iter.Seq[uint16] {
 	type encoded struct {
 		tokens []uint16
@@ -165,7 +165,7 @@ func tokensOf(files []string, failed *error) iter.Seq[uint16] {
 		gpt2 := codec.NewR50kBase()
 		waiting := make(chan chan encoded, runtime.GOMAXPROCS(0))
 		stop := make(chan struct{})
-		go func() { // ends when all is encoded, or the loop below ends
+		go func() { // ends when all text is encoded, or when the loop below ends
 			defer close(waiting)
 			for _, path := range files {
 				for piece, err := range pieces(path) {
@@ -186,7 +186,7 @@ func tokensOf(files []string, failed *error) iter.Seq[uint16] {
 				}
 			}
 		}()
-		defer func() { // the goroutines are over when tokensOf returns
+		defer func() { // waits for the end of the goroutines
 			close(stop)
 			for done := range waiting {
 				<-done
@@ -210,10 +210,10 @@ func tokensOf(files []string, failed *error) iter.Seq[uint16] {
 // piece is a part of a document's text.
 type piece struct {
 	text  []byte
-	first bool // the document begins here
+	first bool // the piece begins a document
 }
 
-// encode is the tokens of a piece.
+// encode returns the tokens of a piece.
 func encode(gpt2 tokenizer.Codec, p piece) ([]uint16, error) {
 	ids, _, err := gpt2.Encode(string(p.text))
 	if err != nil {
@@ -229,11 +229,12 @@ func encode(gpt2 tokenizer.Codec, p piece) ([]uint16, error) {
 	return tokens, nil
 }
 
-// pieceSize is how many bytes a piece has at least, but a document's last one.
+// pieceSize is the smallest size of a piece in bytes. The last piece of a document may be
+// smaller.
 const pieceSize = 1 << 20
 
-// pieces are those of a file's documents. A document is cut where it makes no difference to the
-// encoding.
+// pieces returns the pieces of a file's documents. It cuts documents only at places that do
+// not change the encoding.
 func pieces(path string) iter.Seq2[piece, error] {
 	return func(yield func(piece, error) bool) {
 		f, err := os.Open(path)
@@ -243,7 +244,7 @@ func pieces(path string) iter.Seq2[piece, error] {
 		}
 		defer f.Close()
 		var text []byte
-		var offset int64 // of text in the file
+		var offset int64 // offset of text in the file
 		first, ended := true, false
 		for !ended || len(text) > 0 {
 			if !ended && len(text) < 2*pieceSize {
@@ -257,7 +258,7 @@ func pieces(path string) iter.Seq2[piece, error] {
 				}
 			}
 			end, next := cut(text, ended)
-			if end < 0 { // no place to cut at: more text
+			if end < 0 { // cut needs more text
 				more, err := io.ReadAll(io.LimitReader(f, pieceSize))
 				if err != nil {
 					yield(piece{}, err)
@@ -280,15 +281,15 @@ func pieces(path string) iter.Seq2[piece, error] {
 	}
 }
 
-// cut is where the first piece of text ends and the next one begins: at a separator, or at a line's end
-// between two characters that are no space, where the encoding's own pieces end too. ended tells
-// that no text follows. end is -1 where more text is needed to know.
+// cut returns where the first piece of text ends, and where the next one begins. It cuts at a
+// separator, or at the end of a line between two characters that are not spaces, where the
+// encoding also splits. ended says that no text follows. end is -1 if cut needs more text.
 func cut(text []byte, ended bool) (end, next int) {
 	at := bytes.Index(text, []byte(separator))
 	if at >= 0 && at < pieceSize {
 		return at, at + len(separator)
 	}
-	last := len(text) - 1 // what follows is known up to here
+	last := len(text) - 1 // the character after each earlier index is known
 	if at >= 0 {
 		last = at - 1
 	}
@@ -315,7 +316,7 @@ func isVisible(r rune) bool {
 	return r != utf8.RuneError && !unicode.IsSpace(r) && !unicode.IsControl(r)
 }
 
-// invalidAt is where text stops being UTF-8.
+// invalidAt returns the index of the first byte of text that is not UTF-8.
 func invalidAt(text []byte) int {
 	for i := 0; i < len(text); {
 		r, n := utf8.DecodeRune(text[i:])

@@ -21,8 +21,8 @@ import (
 
 // options are the parsed command line.
 type options struct {
-	command []string // the program and its arguments
-	groups  []flagGroup
+	command []string    // the program and its arguments
+	groups  []flagGroup // the flags, by heading of the help text
 
 	nproc            int
 	role             string
@@ -46,13 +46,13 @@ type options struct {
 	help, version bool
 }
 
-// flagGroup is a headed part of the help text.
+// flagGroup is a group of flags with a heading in the help text.
 type flagGroup struct {
 	title string
 	*pflag.FlagSet
 }
 
-// usageError is a command line, or a PET_ variable, that makes no sense.
+// usageError is the error for a wrong command line or PET_ variable.
 type usageError struct{ error }
 
 func (e *usageError) Unwrap() error { return e.error }
@@ -61,8 +61,9 @@ func usagef(format string, args ...any) error {
 	return &usageError{fmt.Errorf(format, args...)}
 }
 
-// parseFlags reads torchrun's command line: flags up to the program, dashes and
-// underscores alike, and for each flag that is not given, its PET_ variable.
+// parseFlags parses torchrun's command line. Flags end at the program. A flag's name may
+// have dashes or underscores. A flag that is not given takes the value of its PET_
+// variable.
 func parseFlags(args []string, lookup func(string) (string, bool)) (*options, error) {
 	o := &options{}
 	all := o.define()
@@ -92,8 +93,8 @@ func parseFlags(args []string, lookup func(string) (string, bool)) (*options, er
 	return o, o.check()
 }
 
-// readEnv sets what the command line left open. PET_ variables are the flags'
-// own; the others are those that torchrun reads besides.
+// readEnv sets the flags that the command line does not give, from their PET_ variables. It
+// also reads the other variables that torchrun reads.
 func (o *options) readEnv(all *pflag.FlagSet, lookup func(string) (string, bool)) (err error) {
 	set := func(variable string, f *pflag.Flag) {
 		value, ok := lookup(variable)
@@ -124,7 +125,7 @@ func (o *options) readEnv(all *pflag.FlagSet, lookup func(string) (string, bool)
 	return err
 }
 
-// define declares the flags, by the groups in which the help shows them.
+// define declares the flags, in the groups of the help text.
 func (o *options) define() *pflag.FlagSet {
 	all := pflag.NewFlagSet("golaunch", pflag.ContinueOnError)
 	all.SetInterspersed(false)
@@ -151,7 +152,7 @@ func (o *options) define() *pflag.FlagSet {
 	addFlag(fs, &o.signals, "signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT", "names", parseSignals,
 		"signals that end the job, forwarded to the workers")
 	addFlag(fs, &o.monitorInterval, "monitor-interval", "0.1", "seconds", parseInterval,
-		"upper bound for polling what workers leave behind; workers themselves are not polled")
+		"longest pause between searches for processes that workers left behind")
 
 	fs = group("Output")
 	fs.StringVar(&o.logDir, "log-dir", "", "folder for the files of --redirects and --tee (default: a temporary one)")
@@ -166,20 +167,20 @@ func (o *options) define() *pflag.FlagSet {
 	var ignored string
 	addFlag(fs, new(int), "nnodes", "1", "n", parseNodes, "nodes of the job, or MIN:MAX; only 1 so far")
 	addFlag(fs, new(int), "node-rank", "0", "n", parseNodeRank, "rank of this node")
-	fs.Bool("standalone", false, "one node, free port: what happens anyway while there is one node")
-	fs.StringVar(&o.masterAddr, "master-addr", "127.0.0.1", "address of the store that the workers meet in")
-	addFlag(fs, &o.masterPort, "master-port", "0", "port", parsePort, "its port; 0 is a free one")
+	fs.Bool("standalone", false, "one node and a free port; this is the default")
+	fs.StringVar(&o.masterAddr, "master-addr", "127.0.0.1", "address of the store that connects the workers")
+	addFlag(fs, &o.masterPort, "master-port", "0", "port", parsePort, "port of the store; 0 takes a free one")
 	fs.StringVar(&o.runID, "rdzv-id", "", "name of the job (default: random)")
-	addFlag(fs, &ignored, "rdzv-backend", "static", "name", parseBackend, "static or c10d: one and the same on one node")
+	addFlag(fs, &ignored, "rdzv-backend", "static", "name", parseBackend, "static or c10d; no difference on one node")
 	addFlag(fs, &ignored, "rdzv-endpoint", "", "host[:port]", parseEndpoint,
-		"where nodes meet; one node meets nobody and takes a free port")
-	fs.StringVar(&ignored, "rdzv-conf", "", "settings of the rendezvous; one node needs none")
+		"address of the rendezvous; not used on one node")
+	fs.StringVar(&ignored, "rdzv-conf", "", "settings of the rendezvous; not used on one node")
 
-	fs = group("Torchrun's, of no effect")
-	fs.StringVar(&ignored, "start-method", "", "workers are executed, always")
-	fs.StringVar(&ignored, "event-log-handler", "", "there are no events")
-	fs.StringVar(&ignored, "logs-specs", "", "where output goes, the flags under Output say")
-	fs.StringVar(&ignored, "local-addr", "", "one node needs no address for others")
+	fs = group("Torchrun's flags without effect")
+	fs.StringVar(&ignored, "start-method", "", "workers are always started as processes of PROGRAM")
+	fs.StringVar(&ignored, "event-log-handler", "", "golaunch logs no events")
+	fs.StringVar(&ignored, "logs-specs", "", "use the flags under Output instead")
+	fs.StringVar(&ignored, "local-addr", "", "not used on one node")
 
 	fs = group("Other")
 	fs.BoolVarP(&o.help, "help", "h", false, "show this text")
@@ -199,7 +200,7 @@ func (o *options) define() *pflag.FlagSet {
 	return all
 }
 
-// check finds what is wrong between flags.
+// check returns an error if the values of several flags contradict each other.
 func (o *options) check() error {
 	for _, local := range o.localRanksFilter {
 		if local >= o.nproc {
@@ -217,7 +218,7 @@ func (o *options) check() error {
 	return nil
 }
 
-// config is what the launcher needs of the options; the program is added to it.
+// config returns the launcher's configuration, without the program.
 func (o *options) config() *launcher.Config {
 	return &launcher.Config{
 		Workers:          o.nproc,
@@ -236,17 +237,17 @@ func (o *options) config() *launcher.Config {
 	}
 }
 
-// help is the whole of what --help shows.
+// help returns the text of --help.
 func help(o *options) string {
 	var b strings.Builder
-	b.WriteString(`Start the workers of a distributed job, watch them, and name the culprit when one fails.
+	b.WriteString(`Start the workers of a distributed job, watch them, and name the one that failed first.
 
 Usage:
   golaunch [flags] PROGRAM [arguments]
 
-PROGRAM is an executable, a Go package (a folder, an import path or a .go file,
-built first), or a .py file (run by python3, or $PYTHON_EXEC). What follows it is
-its own.
+PROGRAM is an executable, a Go package (a folder, an import path or a .go file),
+which golaunch builds first, or a .py file, which python3 or $PYTHON_EXEC runs.
+All arguments after PROGRAM are passed to it.
 
 Examples:
   golaunch --nproc-per-node 4 ./train --epochs 3
@@ -258,18 +259,18 @@ Examples:
 	}
 	b.WriteString(`
 Every flag may also be given as a variable: --max-restarts is PET_MAX_RESTARTS.
-The command line wins. Underscores may stand for the dashes of a flag's name.
-TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE is what stands before a worker's line, with
-${role_name}, ${rank} and ${local_rank} in it.
+The command line takes precedence. A flag's name may have underscores for dashes.
+TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE is the prefix of a worker's lines; ${role_name},
+${rank} and ${local_rank} in it are replaced.
 
-Exit codes: 0 all workers succeeded; the code of the worker that failed first,
-128+n if signal n killed it; 128+n if signal n stopped golaunch; 1 PROGRAM cannot
-be built; 2 usage.
+Exit codes: 0 if all workers succeeded; else the code of the worker that failed
+first, or 128+n if signal n killed it; 128+n if signal n stopped golaunch; 1 if
+PROGRAM cannot be built; 2 if the command line is wrong.
 `)
 	return b.String()
 }
 
-// parseSignals reads names such as "SIGTERM,SIGINT".
+// parseSignals parses names such as "SIGTERM,SIGINT".
 func parseSignals(text string) ([]os.Signal, error) {
 	var signals []os.Signal
 	for name := range strings.SplitSeq(text, ",") {

@@ -1,19 +1,18 @@
-// Golaunch starts the workers of a distributed job on this machine, watches
-// them, and names the culprit when one fails. It takes torchrun's flags, PET_
-// variables and worker environment, and the program may be Go, Python or
-// anything that can be executed:
+// Golaunch starts the workers of a distributed job on this machine, watches them, and
+// names the one that failed first. It accepts torchrun's flags and PET_ variables, and
+// gives workers torchrun's environment. The program may be a Go package, a Python script
+// or any executable:
 //
 //	golaunch --nproc-per-node 4 ./train --epochs 3
 //	golaunch --nproc-per-node gpu ./cmd/train      # a Go package: built, then run
 //	golaunch --nnodes=1 --nproc_per_node=2 train.py
 //
-// "golaunch --help" lists the flags. The exit code is 0 when every worker
-// succeeded; that of the worker which failed first, or 128+n if signal n killed
-// it; 128+n when golaunch itself was told to stop by signal n; 1 for a program that
-// cannot be built; and 2 for a command line that makes no sense or a program that is
-// not there.
+// "golaunch --help" lists the flags. The exit code is 0 if every worker succeeded. If a
+// worker failed, it is the code of the worker that failed first, or 128+n if signal n
+// killed that worker. It is 128+n if signal n stopped golaunch, 1 if the program cannot be
+// built, and 2 if the command line is wrong or the program does not exist.
 //
-// SIGHUP stays ignored where it is when golaunch starts, as under nohup.
+// If SIGHUP is ignored when golaunch starts, as under nohup, golaunch ignores it too.
 //
 // Package [github.com/goddp/goddp/launcher] documents what happens to workers.
 package main
@@ -32,7 +31,7 @@ import (
 	"github.com/goddp/goddp/launcher"
 )
 
-// The exit codes for what is wrong before any worker runs.
+// The exit codes for errors before any worker runs.
 const (
 	exitFailure = 1
 	exitUsage   = 2
@@ -43,8 +42,8 @@ func main() {
 	os.Exit(run(os.Args[1:]))
 }
 
-// memoryGoal is where golaunch begins to collect garbage at once: above all that it
-// needs, and what clients of its store may make it hold.
+// memoryGoal is the memory limit of golaunch's garbage collector. It is more than golaunch
+// and its store usually need.
 const memoryGoal = 128 << 20
 
 func run(args []string) int {
@@ -64,13 +63,12 @@ func run(args []string) int {
 		return 0
 	}
 
-	// A write to a reader that has ended fails, and the job runs on. Ignore would do
-	// that too, but the workers would inherit it.
+	// If the reader of the output ends, a write must fail instead of ending golaunch. So
+	// SIGPIPE is caught. It is not ignored, because the workers would inherit that.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	// Buffered, so that a second signal is there while the first is handled.
-	signals := make(chan os.Signal, 4)
+	signals := make(chan os.Signal, 4) // buffered: more signals may arrive while one is handled
 	building, stop := context.WithCancel(context.Background())
-	if handled := heeded(opts.signals); len(handled) > 0 { // of none, Notify would take all
+	if handled := notIgnored(opts.signals); len(handled) > 0 { // Notify without signals would catch all
 		signal.Notify(signals, handled...)
 		building, stop = signal.NotifyContext(building, handled...)
 	}
@@ -96,14 +94,14 @@ func run(args []string) int {
 	return launcher.ExitCode(err)
 }
 
-// heeded leaves out a SIGHUP that whoever started golaunch has ignored, as nohup does:
-// Notify would undo it. A shell that starts golaunch in the background ignores SIGINT
-// too, and may pass that on all the same.
-func heeded(signals []os.Signal) []os.Signal {
+// notIgnored returns signals without SIGHUP if SIGHUP is ignored, as under nohup: Notify
+// would undo that. SIGINT is kept: a shell that starts golaunch in the background ignores
+// SIGINT, but the user may still send it.
+func notIgnored(signals []os.Signal) []os.Signal {
 	return slices.DeleteFunc(slices.Clone(signals), func(s os.Signal) bool { return s == syscall.SIGHUP && signal.Ignored(s) })
 }
 
-// complain reports what kept the job from starting.
+// complain prints the error that kept the job from starting, and returns the exit code.
 func complain(err error) int {
 	fmt.Fprintf(os.Stderr, "golaunch: %v\n", err)
 	var usage *usageError

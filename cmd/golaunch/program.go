@@ -14,14 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// program is what the workers execute.
+// program is the program that the workers execute.
 type program struct {
-	args []string // of the worker process
-	name string   // what the user calls it
-	temp string   // a folder that holds the executable built for the job, or ""
+	args []string // the arguments of the worker process, with the program first
+	name string   // the program's name in reports
+	temp string   // the temporary folder with the executable that golaunch built, or ""
 }
 
-// remove deletes what was built.
+// remove deletes the executable that golaunch built.
 func (p *program) remove() {
 	if p.temp == "" {
 		return
@@ -31,9 +31,9 @@ func (p *program) remove() {
 	}
 }
 
-// findProgram turns PROGRAM and its arguments into a command. It prefers what
-// is here over what PATH has, and says what is wrong with what is here if
-// neither will do.
+// findProgram turns PROGRAM and its arguments into a command. A file or folder takes
+// precedence over a program on PATH. If neither can be executed, the error is about the
+// file or folder.
 func findProgram(ctx context.Context, o *options) (*program, error) {
 	name, args := o.command[0], o.command[1:]
 	switch {
@@ -71,7 +71,7 @@ func python(name string, args []string) (*program, error) {
 	return &program{args: append([]string{path, "-u"}, args...), name: filepath.Base(name)}, nil
 }
 
-// executable finds a file that can be executed.
+// executable returns the program of an executable file, or of that name on PATH.
 func executable(name string, args []string) (*program, error) {
 	path, where := name, ""
 	if !strings.ContainsRune(name, filepath.Separator) {
@@ -91,8 +91,8 @@ func executable(name string, args []string) (*program, error) {
 	return orOnPath(name, args, nil, err)
 }
 
-// orOnPath returns prog, or if err is why there is none, the program called
-// name on PATH, if name is not a path.
+// orOnPath returns prog if err is nil. Otherwise it returns the program called name on
+// PATH. If there is none, or if name holds a separator, it returns err.
 func orOnPath(name string, args []string, prog *program, err error) (*program, error) {
 	if err == nil || strings.ContainsRune(name, filepath.Separator) {
 		return prog, err
@@ -114,18 +114,19 @@ func goPackage(ctx context.Context, dir string, args []string) (*program, error)
 	case err == nil && !pkg.IsCommand():
 		return nil, usagef("%s holds package %s; want package main", dir, pkg.Name)
 	}
-	// Any other error is the compiler's to explain.
+	// The compiler explains any other error.
 	return goBuild(ctx, dir, ".", dir, args)
 }
 
-// isImportPath tells whether a name that is no file can be an import path outside the
-// standard library: its first element is a host's name.
+// isImportPath reports whether name, which is not the name of a file, can be an import
+// path: its first element must look like a host's name.
 func isImportPath(name string) bool {
 	host, _, longer := strings.Cut(name, "/")
 	return longer && strings.Contains(host, ".") && !strings.HasPrefix(host, ".")
 }
 
-// importedPackage builds the command of an import path, as the module here knows it.
+// importedPackage builds the command with an import path, in the version that the module of
+// the current folder requires.
 func importedPackage(ctx context.Context, path string, args []string) (*program, error) {
 	cmd := exec.CommandContext(ctx, "go", "list", "-f", "{{.Name}}", path)
 	var why strings.Builder

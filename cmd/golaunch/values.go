@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// value makes a pflag.Value of a function that parses one.
+// value is a pflag.Value that a function parses.
 type value[T any] struct {
 	target *T
 	parse  func(string) (T, error)
@@ -38,7 +38,8 @@ func addFlag[T any](fs *pflag.FlagSet, target *T, name, initial, kind string, pa
 	addFlagP(fs, target, name, "", initial, kind, parse, usage)
 }
 
-// addFlagP declares a flag whose initial value is given as text, unless it is "".
+// addFlagP declares a flag with a one-letter name. initial is the text of its initial
+// value; "" means the zero value.
 func addFlagP[T any](fs *pflag.FlagSet, target *T, name, short, initial, kind string, parse func(string) (T, error), usage string) {
 	v := &value[T]{target: target, parse: parse, kind: kind}
 	if initial != "" {
@@ -49,8 +50,9 @@ func addFlagP[T any](fs *pflag.FlagSet, target *T, name, short, initial, kind st
 	fs.VarP(v, name, short, usage)
 }
 
-// refuse declares a flag of torchrun's that golaunch has nothing for: to go on without
-// what it asks for would be worse than to stop. One without a kind is a switch.
+// refuse declares a flag of torchrun whose effect golaunch does not have. If the flag is
+// given, golaunch stops with an error that names an alternative. A flag without a kind is a
+// switch.
 func refuse(fs *pflag.FlagSet, name, kind, instead string) {
 	addFlag(fs, new(string), name, "", kind, func(text string) (string, error) {
 		if on, err := strconv.ParseBool(text); kind == "" && err == nil && !on {
@@ -79,7 +81,7 @@ func parsePort(text string) (int, error) {
 	return int(n), nil
 }
 
-// parseSeconds reads torchrun's notation of a time: a number of seconds.
+// parseSeconds parses a time in torchrun's notation, a number of seconds.
 func parseSeconds(text string) (time.Duration, error) {
 	s, err := strconv.ParseFloat(text, 64)
 	if err != nil || !(s >= 0 && s < math.MaxInt32) {
@@ -108,7 +110,7 @@ func parseRanks(text string) ([]int, error) {
 	return ranks, nil
 }
 
-// parseNodes accepts the one number of nodes that there can be so far.
+// parseNodes parses a number of nodes, or a range. golaunch supports only one node.
 func parseNodes(text string) (int, error) {
 	least, most, isRange := strings.Cut(text, ":")
 	if !isRange {
@@ -175,8 +177,9 @@ func parseNproc(text string) (int, error) {
 	return n, nil
 }
 
-// gpus counts the GPUs that workers will see: those that CUDA_VISIBLE_DEVICES
-// names up to the first invalid entry, as CUDA reads it, else the device files.
+// gpus returns the number of GPUs that workers will see. If CUDA_VISIBLE_DEVICES is set, it
+// counts its entries up to the first invalid one, like CUDA. Otherwise it counts the device
+// files.
 func gpus() int {
 	if visible, ok := os.LookupEnv("CUDA_VISIBLE_DEVICES"); ok {
 		n := 0

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A message is its magic, its kind and its fields, in an order of their own. A number has
-// four bytes, little-endian; a text has its length before it, in two.
+// A message consists of magic, its kind, and its fields in a fixed order. A number has four
+// bytes, little-endian. A text follows its length, which has two bytes.
 
 // encoder appends the fields of a message.
 type encoder []byte
@@ -40,7 +40,7 @@ func (e *encoder) process(p Process) {
 	*e = binary.LittleEndian.AppendUint64(*e, uint64(p.Started.UnixMilli()))
 }
 
-// decoder takes the fields of a message off again. After an error it returns zeros.
+// decoder reads the fields of a message. After an error it returns zero values.
 type decoder struct {
 	rest []byte
 	err  error
@@ -75,7 +75,7 @@ func (d *decoder) number() int { return int(int32(binary.LittleEndian.Uint32(d.t
 
 func (d *decoder) flag() bool { return d.number() != 0 }
 
-// text returns a text that a log can hold.
+// text reads a text and replaces characters that would disturb a log.
 func (d *decoder) text() string { return printable(string(d.bytes())) }
 
 func (d *decoder) bytes() []byte {
@@ -97,7 +97,7 @@ func (d *decoder) process() Process {
 	return p
 }
 
-// end returns the first error, also of what is behind the last field.
+// end returns the first error. Bytes after the last field are an error too.
 func (d *decoder) end() error {
 	if d.err == nil && len(d.rest) > 0 {
 		d.err = fmt.Errorf("handshake with %d bytes behind its end", len(d.rest))

@@ -7,7 +7,7 @@ import (
 	"errors"
 )
 
-// end is what both ends of a handshake know of it.
+// end is the state of one end of a handshake.
 type end struct {
 	self, peer    greeting
 	key           []byte
@@ -20,7 +20,7 @@ func newEnd(self Party, key []byte) end {
 	return end{self: greeting{Party: self, nonce: nonce}, key: key}
 }
 
-// compare returns why these two ends may not talk.
+// compare returns an error if the two ends must not use the connection.
 func (e *end) compare() error {
 	by := e.peer.Process
 	if err := e.self.Job.Compare(e.peer.Job); err != nil {
@@ -44,12 +44,13 @@ func (e *end) verify(given []byte, direction string) error {
 	return nil
 }
 
-// A Dialler is the end of a handshake that opened the connection. Its methods are
-// called once each, in the order Hello, Prove, Finish, until one fails: then the
-// connection is to be closed.
+// A Dialler is the end of a handshake that opened the connection. The caller must call its
+// methods once each, in the order Hello, Prove, Finish. If one fails, the caller must close
+// the connection.
 type Dialler struct{ end }
 
-// NewDialler returns a handshake of own under key, which may be empty.
+// NewDialler returns the dialler's end of a handshake. self identifies this process. key may
+// be empty.
 func NewDialler(self Party, key []byte) *Dialler { return &Dialler{newEnd(self, key)} }
 
 // Hello returns the first message.
@@ -71,8 +72,8 @@ func (d *Dialler) Prove(answer []byte) (proving []byte, err error) {
 	return encodeProof(proof(d.key, byDialler, d.hello, d.answer)), nil
 }
 
-// Finish takes the listener's last message. rival, if not nil, is another process that
-// the listener knows under this end's rank.
+// Finish takes the listener's last message. If the listener knows another process with this
+// end's rank, rival is that process. Otherwise it is nil.
 func (d *Dialler) Finish(accept []byte) (rival *Process, err error) {
 	given, rival, err := decodeAccept(accept)
 	if err != nil {
@@ -81,16 +82,17 @@ func (d *Dialler) Finish(accept []byte) (rival *Process, err error) {
 	return rival, d.verify(given, byListener)
 }
 
-// Peer returns the listener, once Prove has succeeded. It is not proven before Finish
-// has succeeded.
+// Peer returns the listener. It must be called after Prove has succeeded. The listener is
+// authenticated only after Finish has succeeded.
 func (d *Dialler) Peer() Party { return d.peer.Party }
 
-// A Listener is the end of a handshake that accepted the connection. Its methods are
-// called once each, in the order Answer, Verify, Accept, until one fails: then the
-// dialler is to be sent Refuse's message, and the connection to be closed.
+// A Listener is the end of a handshake that accepted the connection. The caller must call
+// its methods once each, in the order Answer, Verify, Accept. If one fails, the caller must
+// send the message that Refuse returns, and close the connection.
 type Listener struct{ end }
 
-// NewListener returns a handshake of own under key, which may be empty.
+// NewListener returns the listener's end of a handshake. self identifies this process. key
+// may be empty.
 func NewListener(self Party, key []byte) *Listener { return &Listener{newEnd(self, key)} }
 
 // Answer takes the dialler's hello and returns the second message. Its error may be a
@@ -116,16 +118,15 @@ func (l *Listener) Verify(proving []byte) error {
 	return l.verify(given, byDialler)
 }
 
-// Accept returns the last message. It tells the dialler of rival, if that is not nil:
-// another process that bears the dialler's rank.
+// Accept returns the last message. rival, if not nil, is another process with the dialler's
+// rank. The message contains it.
 func (l *Listener) Accept(rival *Process) []byte {
 	return encodeAccept(proof(l.key, byListener, l.hello, l.answer), rival)
 }
 
-// Refuse returns the message that ends the handshake with why, as the dialler is to see
-// it.
+// Refuse returns the message that rejects the dialler because of why.
 func (l *Listener) Refuse(why error) []byte { return encodeRejection(l.self.Process, why) }
 
-// Peer returns the dialler, once Answer has succeeded. It is not proven before Verify
-// has succeeded.
+// Peer returns the dialler. It must be called after Answer has succeeded. The dialler is
+// authenticated only after Verify has succeeded.
 func (l *Listener) Peer() Party { return l.peer.Party }

@@ -1,34 +1,34 @@
-// Package handshake opens the connections of a job: those between a store and its
-// clients, and those between two ranks. Before anything else is said on a connection,
-// each end learns who the other is, whether both are of one job, and, where the job
-// has a secret, that the other end has it too.
+// Package handshake authenticates the connections of a job: those between a store and its
+// clients, and those between two ranks. The handshake is the first exchange on a
+// connection. By it each end learns which process the other is, and whether both belong to
+// the same job. If the job has a secret, each end verifies that the other knows it.
 //
 // # The four messages
 //
 //	dialler                                listener
-//	hello: who I am, nonce          →
-//	                                ←      answer: who I am, nonce
+//	hello: identity, nonce          →
+//	                                ←      answer: identity, nonce
 //	proof: HMAC as the dialler      →
 //	                                ←      accept: HMAC as the listener
 //
-// In place of an answer or an accept the listener may send a refusal, which says why.
-// So both ends end with the same reason.
+// In place of an answer or an accept, the listener may send a rejection with the reason. So
+// both ends report the same reason.
 //
-// Both proofs are HMAC-SHA256 under the key, over the direction and the hashes of hello
-// and answer. The two messages hold a nonce of either end, the role, the rank and the
-// job of each. So a proof is of use on one connection, in one direction, between these
-// two ends: it can be neither replayed nor reflected, nor shown by another rank. The
-// key is never sent. Without a secret the key is empty, and the proofs prove nothing.
+// Both proofs are HMAC-SHA256 under the key, over the direction and the hashes of hello and
+// answer. These two messages hold the nonce, the role, the rank and the job of each end. So
+// a proof is valid only on one connection, in one direction, between these two ends. It can
+// be neither replayed nor reflected, nor used by another rank. The key is never sent. If
+// the job has no secret, the key is empty, and the proofs prove nothing.
 //
-// What follows on the connection is neither encrypted nor authenticated: whoever can
-// change packets between two hosts can change the data.
+// After the handshake the connection is neither encrypted nor authenticated. An attacker who
+// can change packets between two hosts can change the data.
 //
-// # One job or two
+// # Same job
 //
-// [Job] is what the processes of one job agree on. [Job.Compare] compares the id that
-// the environment gives the job; where it gives none, the program and its arguments;
-// and the number of ranks.
+// [Job] holds the properties on which the processes of a job must agree. [Job.Compare]
+// compares the number of ranks, and the id that the environment gives the job. If the
+// environment gives no id, it compares the program and its arguments instead.
 //
-// [Dialler] and [Listener] are the handshake without a connection: bytes in, bytes out.
-// [Dial] and [Accept] perform it on one.
+// [Dialler] and [Listener] implement the handshake without I/O: they take and return the
+// bytes of messages. [Dial] and [Accept] perform the handshake on a connection.
 package handshake

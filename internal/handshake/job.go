@@ -14,25 +14,25 @@ import (
 	"unicode/utf8"
 )
 
-// The variables that give a job its id, in the order in which they count.
+// The variables that hold a job's id, in order of precedence.
 const (
 	JobIDVar = "GODDP_JOB_ID" // set by golaunch, or by the user
 	runIDVar = "TORCHELASTIC_RUN_ID"
 )
 
-// Remedy is what to do about processes that are not of one job, or should not be.
+// Remedy is the advice for processes that do not belong to the same job, or should not.
 const Remedy = "give all processes of one job the same " + JobIDVar + ", and each job another one, or another MASTER_PORT"
 
-// A Job is what the processes of one job agree on. The zero value is of no job, and
-// agrees with any.
+// A Job holds the properties on which the processes of a job must agree. The zero value
+// agrees with every job.
 type Job struct {
-	ID      string // "": the environment names none
-	Program string // tells one executable from another; "" where ID is not
-	Args    string // the program's arguments; "" where ID is not
-	World   int    // ranks; 0: not known
+	ID      string // the job's id; "" if the environment holds none
+	Program string // identifies the executable; "" if ID is set
+	Args    string // the program's arguments; "" if ID is set
+	World   int    // number of ranks; 0 if not known
 }
 
-// JobFromEnv returns the job that this process is of, with world ranks.
+// JobFromEnv returns the job of this process. world is its number of ranks.
 func JobFromEnv(world int) Job {
 	if id := idFromEnv(os.Getenv); id != "" {
 		return Job{ID: id, World: world}
@@ -40,8 +40,8 @@ func JobFromEnv(world int) Job {
 	return Job{Program: program(), Args: arguments(os.Args[1:]), World: world}
 }
 
-// idFromEnv returns the job's id, or "". torchrun calls a job without an id "none".
-// Within one allocation of Slurm's every step is a job.
+// idFromEnv returns the job's id, or "". torchrun uses "none" for a job without an id. Under
+// Slurm, every step of an allocation is a job.
 func idFromEnv(getenv func(string) string) string {
 	if id := getenv(JobIDVar); id != "" {
 		return short(id)
@@ -61,8 +61,8 @@ func idFromEnv(getenv func(string) string) string {
 	return ""
 }
 
-// program names this process's executable: its size, and a hash of its first part,
-// which holds the linker's build id. Copies of it on other hosts have the same name.
+// program identifies this process's executable by its size and a hash of its first part,
+// which holds the linker's build id. Copies on other hosts have the same value.
 var program = sync.OnceValue(func() string {
 	path, err := os.Executable()
 	if err != nil {
@@ -96,11 +96,11 @@ func arguments(args []string) string {
 	return short(strings.Join(quoted, " "))
 }
 
-// maxText bounds a text of a message.
+// maxText is the longest text in a message, in bytes.
 const maxText = 1 << 10
 
-// short returns text as a message can hold it: printable and, if it is longer than
-// maxText, its beginning and a hash.
+// short makes text fit into a message. It makes text printable. If text is longer than
+// maxText, short returns its beginning and a hash.
 func short(text string) string {
 	clean := printable(text)
 	if len(clean) <= maxText {
@@ -111,7 +111,7 @@ func short(text string) string {
 	return strings.ToValidUTF8(clean[:maxText-len(end)], "") + end
 }
 
-// printable returns text with question marks for what would disturb a log.
+// printable replaces characters of text that would disturb a log by question marks.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
@@ -121,8 +121,8 @@ func printable(text string) string {
 	}, text)
 }
 
-// Compare returns nil if processes with these two values are of one job, else a
-// [*DifferentJobError].
+// Compare returns nil if processes with these two values belong to the same job, and
+// otherwise a [*DifferentJobError].
 func (j Job) Compare(other Job) error {
 	if j == (Job{}) || other == (Job{}) {
 		return nil
@@ -150,9 +150,9 @@ func quoteID(id string) string {
 	return strconv.Quote(id)
 }
 
-// A DifferentJobError says that two processes are not of one job.
+// A DifferentJobError says that two processes belong to different jobs.
 type DifferentJobError struct {
-	What       string // what differs
+	What       string // the property that differs
 	Own, Other string
 	By         Process // the other process
 }

@@ -7,13 +7,13 @@ import (
 	"fmt"
 )
 
-// MaxMessage bounds the bytes of one message.
+// MaxMessage is the largest size of a message in bytes.
 const MaxMessage = 6 << 10
 
 // magic begins every message.
 const magic = "goddp/h2"
 
-// A Role is what an end of a connection is there for.
+// A Role says what an end of a connection does.
 type Role string
 
 const (
@@ -25,22 +25,22 @@ const (
 	Coordinator  Role = "coordinator"
 )
 
-// opposite is the role that the other end of a connection must have.
+// opposite maps a role to the role that the other end of the connection must have.
 var opposite = map[Role]Role{
 	StoreClient: StoreServer, StoreServer: StoreClient,
 	PeerDialler: PeerListener, PeerListener: PeerDialler,
 	Rank: Coordinator, Coordinator: Rank,
 }
 
-// A Party is one end of a connection, as the other end is to see it.
+// A Party describes one end of a connection to the other end.
 type Party struct {
 	Role      Role
 	Job       Job
-	HasSecret bool // whether the process has the job's secret, and wants proof of it
-	Rank      int  // -1: none
-	ConnIndex int  // which of the connections between two ranks
+	HasSecret bool // the process has the job's secret, and requires a proof of it
+	Rank      int  // -1 for a process without a rank
+	ConnIndex int  // index of the connection among those between two ranks
 	Process   Process
-	Server    string // of a StoreServer: random, tells one server from the next at its address
+	Server    string // for a StoreServer, a random id, which differs from that of a later server at its address
 }
 
 const nonceSize = 32
@@ -49,12 +49,12 @@ const nonceSize = 32
 type kind byte
 
 const (
-	kindGreeting  kind = iota + 1 // a hello, or an answer
-	kindProof                     // the dialler's
+	kindGreeting  kind = iota + 1 // a hello or an answer
+	kindProof                     // the dialler's proof
 	kindAccept                    // the listener's proof
-	kindRejection                 // in place of an answer or an accept
-	kindDifferent                 // a refusal with a DifferentJobError
-	kindSecret                    // a refusal with a SecretError
+	kindRejection                 // a rejection, in place of an answer or an accept
+	kindDifferent                 // a rejection with a DifferentJobError
+	kindSecret                    // a rejection with a SecretError
 )
 
 // greeting is a hello or an answer.
@@ -79,7 +79,7 @@ func (g *greeting) encode() []byte {
 	return e
 }
 
-// decodeGreeting decodes a hello or an answer, of an end that has a role.
+// decodeGreeting decodes a hello or an answer. The sender must have the role want.
 func decodeGreeting(b []byte, want Role) (g greeting, err error) {
 	k, d, err := newDecoder(b)
 	if err != nil {
@@ -151,7 +151,7 @@ func decodeAccept(b []byte) (proof []byte, rival *Process, err error) {
 	return proof, rival, d.end()
 }
 
-// encodeRejection makes the message that tells the other end why, as it is to see it.
+// encodeRejection returns a rejection by process by, because of why.
 func encodeRejection(by Process, why error) []byte {
 	var differ *DifferentJobError
 	var secret *SecretError
@@ -176,7 +176,8 @@ func encodeRejection(by Process, why error) []byte {
 	return e
 }
 
-// rejection decodes the rest of a message that is a rejection, if its kind is that of one.
+// rejection decodes the rest of a message of kind k. It returns the error that the rejection
+// holds, or nil if k is no kind of rejection.
 func (d *decoder) rejection(k kind) error {
 	var err error
 	switch by := d.process(); k {
@@ -195,7 +196,7 @@ func (d *decoder) rejection(k kind) error {
 	return err
 }
 
-// A RefusedError says that the other end refused the connection, and why.
+// A RefusedError says why the other end rejected the connection.
 type RefusedError struct {
 	By   Process
 	Text string
@@ -203,9 +204,9 @@ type RefusedError struct {
 
 func (e *RefusedError) Error() string { return fmt.Sprintf("%v refuses: %s", e.By, e.Text) }
 
-// A SecretError says that the two ends of a connection do not have one secret.
+// A SecretError says that the two ends of a connection do not have the same secret.
 type SecretError struct {
-	Own, Other bool // who has a secret; both: they differ
+	Own, Other bool // this end, and the other end, have a secret; if both have one, they differ
 	By         Process
 }
 
@@ -220,8 +221,8 @@ func (e *SecretError) Error() string {
 	return fmt.Sprintf("%v has a secret, and this process has none: %s", e.By, give)
 }
 
-// proof is what an end with the key proves of a hello and its answer. The direction
-// tells the dialler's proof from the listener's.
+// proof returns the proof of an end that has key, for a hello and an answer. direction makes
+// the dialler's proof differ from the listener's.
 func proof(key []byte, direction string, hello, answer []byte) []byte {
 	h := hmac.New(sha256.New, key)
 	h.Write([]byte(magic + " " + direction + " "))

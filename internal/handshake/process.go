@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// A Process tells one process from all others, and people where to find it.
+// A Process identifies a process, and says where it runs.
 type Process struct {
-	ID      string // random, "" of an unknown process
+	ID      string // random; "" for an unknown process
 	Host    string
 	PID     int
-	Started time.Time // about
+	Started time.Time // the approximate start time
 }
 
 // ThisProcess returns the process that calls it.
@@ -35,10 +35,10 @@ func (p Process) String() string {
 	return fmt.Sprintf("process %d on %s (started at %s)", p.PID, p.Host, p.Started.Local().Format("15:04:05.000"))
 }
 
-// A RivalError says that two processes bear one rank of a job.
+// A RivalError says that two processes have the same rank of a job.
 type RivalError struct {
 	Rank          int
-	First, Second Process // in the order in which they came
+	First, Second Process // in the order in which they connected
 }
 
 func (e *RivalError) Error() string {

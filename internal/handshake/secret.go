@@ -9,14 +9,14 @@ import (
 	"github.com/goddp/goddp/internal/envflag"
 )
 
-// The variables that say how a job keeps others out.
+// The variables that say how a job authenticates its processes.
 const (
 	// TokenFileVar names the file that holds the job's secret.
 	TokenFileVar = "GODDP_TOKEN_FILE"
-	// InsecureVar, if 1, has a store serve anybody.
+	// InsecureVar, if it is on, makes a store serve every client.
 	InsecureVar = "GODDP_INSECURE"
-	// StoreVar is the address, host:port, at which golaunch hosts a store: one that
-	// is not goddp's will not do there.
+	// StoreVar is the address, host:port, of the store that golaunch hosts. A worker does
+	// not accept another program's store at this address.
 	StoreVar = "GODDP_STORE"
 )
 
@@ -26,9 +26,9 @@ const (
 	maxSecret = 4 << 10
 )
 
-// ReadSecret returns the secret in the file that [TokenFileVar] names, without white
-// space around it, or nil if getenv, such as [os.Getenv], knows no such file. No error
-// holds any of it.
+// ReadSecret returns the secret in the file that [TokenFileVar] names, without white space
+// around it. It returns nil if the variable is not set. getenv is a function such as
+// [os.Getenv]. The errors contain no part of the secret.
 func ReadSecret(getenv func(string) string) ([]byte, error) {
 	path := getenv(TokenFileVar)
 	if path == "" {

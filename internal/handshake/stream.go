@@ -6,9 +6,9 @@ import (
 	"io"
 )
 
-// Dial performs the dialler's side of a handshake on a connection of nothing else yet,
-// and returns the listener. The caller bounds its time by a deadline of c. Nothing is
-// read beyond the handshake.
+// Dial performs the dialler's side of a handshake on a new connection, and returns the
+// listener. The caller bounds its time by a deadline of c. Dial reads no bytes after the
+// handshake.
 func Dial(c io.ReadWriter, self Party, key []byte) (Party, error) {
 	d := NewDialler(self, key)
 	answer, err := exchange(c, d.Hello())
@@ -27,8 +27,9 @@ func Dial(c io.ReadWriter, self Party, key []byte) (Party, error) {
 	return d.Peer(), err
 }
 
-// Accept is the listener's side. It tells the dialler why it refuses. admit, if not nil, may
-// refuse one that has proved itself.
+// Accept performs the listener's side of a handshake on a new connection, and returns the
+// dialler. If it rejects the dialler, it sends the reason. admit, if not nil, is called
+// after the dialler's proof, and rejects the dialler by an error.
 func Accept(c io.ReadWriter, self Party, key []byte, admit func() error) (Party, error) {
 	l := NewListener(self, key)
 	hello, err := readMessage(c)
@@ -36,7 +37,7 @@ func Accept(c io.ReadWriter, self Party, key []byte, admit func() error) (Party,
 		return Party{}, err
 	}
 	refuse := func(why error) (Party, error) {
-		writeMessage(c, l.Refuse(why)) // the error is why
+		writeMessage(c, l.Refuse(why)) // an error of the write matters less than why
 		return l.Peer(), why
 	}
 	answer, err := l.Answer(hello)
@@ -64,7 +65,7 @@ func exchange(c io.ReadWriter, m []byte) ([]byte, error) {
 	return readMessage(c)
 }
 
-// A message on a connection has its length before it, as two bytes.
+// A message on a connection follows its length, which has two bytes.
 
 func writeMessage(w io.Writer, m []byte) error {
 	_, err := w.Write(append(binary.LittleEndian.AppendUint16(nil, uint16(len(m))), m...))
