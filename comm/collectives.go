@@ -84,7 +84,7 @@ func (pg *ProcessGroup) AllReduce(t device.Tensor, op ReduceOp) *Work {
 	return pg.start(backend.Call{Kind: backend.AllReduce, Op: op, Dst: t, Src: t})
 }
 
-// Broadcast copies t of rank root to t of all ranks.
+// Broadcast copies the elements of t on rank root to t on all other ranks.
 func (pg *ProcessGroup) Broadcast(t device.Tensor, root int) *Work {
 	c := backend.Call{Kind: backend.Broadcast, Dst: t, Root: root}
 	if pg.rank == root {
@@ -150,7 +150,7 @@ func (pg *ProcessGroup) Send(src device.Tensor, peer int) *Work {
 	return pg.start(backend.Call{Kind: backend.Send, Src: src, Root: peer})
 }
 
-// Recv receives elements that rank peer sends, into dst.
+// Recv receives into dst the elements that rank peer sends.
 func (pg *ProcessGroup) Recv(dst device.Tensor, peer int) *Work {
 	return pg.start(backend.Call{Kind: backend.Recv, Dst: dst, Root: peer})
 }

@@ -17,7 +17,7 @@ import (
 type ErrorMode = watchdog.Mode
 
 // The error modes. In all modes but NoErrorHandling, a failed call breaks the group on all
-// ranks: pending and later calls return the cause. Each rank writes its flight record.
+// ranks: pending and later calls return the cause, and each rank writes its flight record.
 const (
 	// DefaultErrorMode takes the mode from GODDP_BLOCKING_WAIT and
 	// GODDP_ASYNC_ERROR_HANDLING, or from PyTorch's variables, which begin with TORCH_NCCL_.

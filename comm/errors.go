@@ -4,7 +4,7 @@ import "github.com/goddp/goddp/internal/backend"
 
 // The kinds of failures. Match them with errors.Is.
 var (
-	// ErrTimeout says that the deadline of a call, or of making a group, passed.
+	// ErrTimeout says that the deadline of a call, of Init or of Split has passed.
 	ErrTimeout = backend.ErrTimeout
 	// ErrAborted says that this rank or another one aborted the group.
 	ErrAborted = backend.ErrAborted

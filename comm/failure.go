@@ -13,18 +13,17 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// The time limits of the steps of handling a failure. If the coordinator answers, they add up
-// to less than two seconds from a deadline to the end of the process, not counting the
-// shutdown hooks.
+// The time limits of the steps of handling a failure. If the coordinator answers, the process
+// ends less than two seconds after a deadline has passed, not counting the shutdown hooks.
 const (
-	announceTime = 300 * time.Millisecond // limit of a request to the coordinator
-	gatherTime   = 700 * time.Millisecond // limit of the other ranks' answers to an inquiry
-	decideTime   = 200 * time.Millisecond // limit of the coordinator's decision
-	reasonTime   = 3 * time.Second        // limit from a deadline until all ranks know the cause
-	breakTime    = 200 * time.Millisecond // limit until a call fails with the decided cause
-	recordTime   = 300 * time.Millisecond // limit of writing a file; the disk may be slow
-	askTime      = 100 * time.Millisecond // limit of a request to the backend, whose driver may hang
-	logTime      = 100 * time.Millisecond // limit of writing a log line; the pipe may be full
+	announceTime = 300 * time.Millisecond // how long a request to the coordinator may take
+	gatherTime   = 700 * time.Millisecond // how long an inquiry waits for the answers of the other ranks
+	decideTime   = 200 * time.Millisecond // how long a rank waits for the coordinator to decide which failure is the cause
+	reasonTime   = 3 * time.Second        // how long it may take from a deadline until all ranks know the cause
+	breakTime    = 200 * time.Millisecond // how long the watchdog waits for a call of its rank to fail, after the coordinator has decided
+	recordTime   = 300 * time.Millisecond // how long writing a file may take; the disk may be slow
+	askTime      = 100 * time.Millisecond // how long a request to the backend may take; the backend's driver may hang
+	logTime      = 100 * time.Millisecond // how long writing a log line may take; the pipe may be full
 	leaveTime    = 500 * time.Millisecond // time in which the program may close the group before the watchdog ends the process
 )
 

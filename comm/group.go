@@ -43,8 +43,8 @@ type group struct {
 	log         *slog.Logger
 	timed       atomic.Bool // the program has asked when a call started or ended
 
-	// startMu is held while a call is numbered and given to the backend, so that the
-	// backend sees the calls in the order of their numbers.
+	// start holds startMu while it numbers a call and gives the call to the backend, so that
+	// the backend sees the calls in the order of their numbers.
 	startMu sync.Mutex
 	seq     uint64   // number of the latest collective
 	sends   []uint64 // number of the latest Send to each rank
@@ -52,7 +52,7 @@ type group struct {
 	splits  int      // number of calls of Split
 
 	main      *mainRun // the run of Main that the group was made in; nil outside Main
-	stop      *stopper // the stop requests of this rank
+	stop      *stopper // holds the stop requests of this rank
 	watchdog  *watchdogLoop
 	closing   atomic.Bool           // Close was called: the watchdog ignores later failures
 	aborted   atomic.Bool           // Abort was called
@@ -172,7 +172,8 @@ func (g *group) openChildren() []*ProcessGroup {
 	return slices.Clone(g.children)
 }
 
-// removeChild removes a group that was split from this one and is now closed.
+// removeChild removes child, which has been closed, from the groups that were split from this
+// one.
 func (g *group) removeChild(child *group) {
 	g.childMu.Lock()
 	defer g.childMu.Unlock()

@@ -38,13 +38,13 @@ type Options struct {
 	// ErrorMode says what happens when a call fails. DefaultErrorMode means that environment
 	// variables decide.
 	ErrorMode ErrorMode
-	// CheckCalls makes every collective wait for all ranks and compare their calls before
-	// it runs. If the calls differ, the error holds the calls of all ranks. The comparison
-	// takes one round trip to the coordinator per call. GODDP_DEBUG=DETAIL and
-	// TORCH_DISTRIBUTED_DEBUG=DETAIL switch it on as well.
+	// CheckCalls makes the ranks compare their calls of a collective before the collective
+	// runs. If the calls differ, the error holds the calls of all ranks. The comparison takes
+	// one round trip to the coordinator per call. GODDP_DEBUG=DETAIL and
+	// TORCH_DISTRIBUTED_DEBUG=DETAIL switch CheckCalls on as well.
 	CheckCalls bool
-	// NoLockOSThread keeps Init from locking the calling goroutine to its thread. By
-	// default Init locks it if the group's device is a GPU; see [Init].
+	// NoLockOSThread keeps Init from locking the calling goroutine to its thread. Without it,
+	// Init locks the goroutine if the group's device is a GPU; see [Init].
 	NoLockOSThread bool
 	// ShutdownTimeout bounds the functions given to OnShutdown. 0 means
 	// DefaultShutdownTimeout.

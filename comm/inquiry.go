@@ -74,8 +74,8 @@ type finding struct {
 	text  string
 }
 
-// reportedFinding returns this rank's finding if the coordinator has chosen the failure that
-// this rank reported as the cause. Else it returns nil.
+// reportedFinding returns this rank's finding if this rank reported a failure and the
+// coordinator has chosen that failure as the cause. Else it returns nil.
 func (d *watchdogLoop) reportedFinding() *finding {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -142,8 +142,8 @@ func culprits(report *analyze.Report) (ranks []int) {
 // follow finds the ranks at the ends of chains of waits. The chains begin with the ranks in
 // waits, which this rank waits for. answers[r] holds the ranks that rank r waits for; it is
 // missing if rank r did not answer. follow returns the ranks on the chains that did not answer.
-// If all of them answered, follow returns the ranks on the chains that wait for nobody. If
-// every rank waits for another one, follow returns waits.
+// If all ranks on the chains answered, follow returns those of them that wait for no other
+// rank. If each of them waits for another rank, follow returns waits.
 func follow(rank int, waits []int, answers map[int][]int) []int {
 	var silent, idle []int
 	seen := map[int]bool{rank: true}
@@ -202,8 +202,8 @@ type account struct {
 	Waits []int           `json:",omitempty"`
 }
 
-// answer returns this rank's account, encoded. The coordinator's client calls it when another
-// rank inquires.
+// answer returns this rank's account, encoded. Package coordinator calls it when another rank
+// inquires what this rank is doing.
 func (d *watchdogLoop) answer(*coordinator.Failure) []byte {
 	a := account{Waits: d.waits()}
 	if dump := d.dump(); dump != nil {

@@ -77,7 +77,7 @@ func run(train func(context.Context) error) int {
 
 // mainRun is one run of Main: its context, its stop requests and its groups.
 type mainRun struct {
-	ctx  context.Context // ends when a signal ends the run, and when train has returned
+	ctx  context.Context // ends because of a signal, or because train has returned
 	stop *stopper
 
 	mu     sync.Mutex

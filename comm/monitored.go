@@ -10,8 +10,8 @@ import (
 	"github.com/goddp/goddp/internal/awake"
 )
 
-// BarrierError names the ranks that did not call a MonitoredBarrier in time. It numbers ranks
-// as the job does. It matches ErrTimeout.
+// BarrierError names the ranks that did not call a MonitoredBarrier in time, by their numbers
+// in the job. It matches ErrTimeout.
 type BarrierError struct {
 	Rank    int           // the rank that returns the error
 	After   time.Duration // the timeout

@@ -95,7 +95,7 @@ func (pg *ProcessGroup) validateCoalesced(group *backend.Call) {
 		add(src, false, c)
 	}
 	slices.SortFunc(all, func(a, b access) int { return cmp.Compare(a.lo, b.lo) })
-	var reached, written access // of all accesses so far, and of all writes so far: the one with the highest end address
+	var reached, written access // reached is the access so far with the highest end address; written is the same among the writes
 	for _, a := range all {
 		before := written
 		if a.writes {

@@ -7,7 +7,7 @@ import (
 	"github.com/goddp/goddp/internal/flight"
 )
 
-// identity returns the identity that this process's flight record contains.
+// identity returns the description of this process that its flight record contains.
 func (w World) identity() flight.Identity {
 	return flight.Identity{
 		Rank: w.Rank, WorldSize: w.Size, LocalRank: w.LocalRank, Generation: w.Generation,

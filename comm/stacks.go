@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// maxStacks is the size in bytes of the largest stack dump. The rest of a longer dump is lost.
+// maxStacks is the largest size of the runtime's dump of all stacks, in bytes. The runtime cuts
+// off the rest.
 const maxStacks = 1 << 20
 
 // stacks returns the stacks of the program's goroutines. It omits the goroutines that this

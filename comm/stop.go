@@ -167,8 +167,8 @@ func (s *stopper) acceptedSignal() syscall.Signal {
 }
 
 // aborts reports whether a signal that arrives now ends the program rather than asks it to
-// stop. golaunch announces such a signal: it removes the file in which this process told
-// golaunch that the program polls for stop requests.
+// stop. Before golaunch sends such a signal, it removes the file through which this process
+// told golaunch that the program polls for stop requests.
 func (s *stopper) aborts() bool {
 	return s.isPolled.Load() && s.file != "" && stopfile.Read(s.file) == stopfile.Unheeded
 }

@@ -42,8 +42,8 @@ func (l *stragglers) note(seq uint64, took time.Duration) {
 }
 
 // publish posts the durations of the latest complete window to the coordinator, unless this
-// rank has posted them before. Rank 0 then judges the previous window, because all ranks should
-// have posted that window by now.
+// rank has posted them before. Then rank 0 compares the durations of the previous window,
+// because all ranks should have posted that window by now.
 func (l *stragglers) publish(d *watchdogLoop) {
 	window := l.full.Load()
 	if window == l.published {

@@ -39,8 +39,8 @@ var forms = [...]form{
 
 // reject breaks the group and panics with a [*UsageError]. It is for calls that are wrong
 // whatever the other ranks do. A rejected call gets no sequence number and sends nothing, so
-// the peers would wait for it until their deadline. Breaking the group tells them the cause
-// at once.
+// the peers would wait for the call until their deadline. Because the group breaks, the peers
+// get the cause at once.
 func (pg *ProcessGroup) reject(c *backend.Call, format string, args ...any) {
 	err := &UsageError{Rank: pg.world.Rank, Call: c.Kind.String(), Msg: fmt.Sprintf(format, args...)}
 	pg.reported.Store(true) // the panic reports the failure to the program

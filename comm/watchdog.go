@@ -46,7 +46,7 @@ type watchdogLoop struct {
 	wg        sync.WaitGroup // the watchdog's goroutines other than loop, which end when ctx ends
 	breakOnce sync.Once
 
-	// mu guards the fields below.
+	// mu guards the fields from events to hookTimeout.
 	mu          sync.Mutex
 	events      []event
 	finding     *finding      // the result of this rank's inquiry about an overdue call
@@ -58,11 +58,11 @@ type watchdogLoop struct {
 	hookTimeout time.Duration
 }
 
-// event is an input of loop.
+// event is an input of the watchdog's goroutine.
 type event struct {
 	kind  watchdog.Event
-	call  *Work  // the overdue call, for Overdue
-	group *group // the broken group, for Broke
+	call  *Work  // if kind is Overdue: the overdue call
+	group *group // if kind is Broke: the broken group
 }
 
 // far is a time later than any deadline.
@@ -107,7 +107,7 @@ func (d *watchdogLoop) leave() { d.leaveOnce.Do(func() { close(d.leaving) }) }
 // now returns the time on the watchdog's clock. The clock is monotonic.
 func (d *watchdogLoop) now() time.Duration { return time.Since(d.startTime) }
 
-// notify gives an event to loop.
+// notify queues an event and wakes the goroutine that runs the method loop.
 func (d *watchdogLoop) notify(e event) {
 	d.mu.Lock()
 	d.events = append(d.events, e)
@@ -115,7 +115,7 @@ func (d *watchdogLoop) notify(e event) {
 	d.poke()
 }
 
-// poke wakes loop.
+// poke wakes the goroutine that runs the method loop.
 func (d *watchdogLoop) poke() {
 	select {
 	case d.wake <- struct{}{}:
@@ -123,7 +123,8 @@ func (d *watchdogLoop) poke() {
 	}
 }
 
-// loop polls the clock every tick, detects overdue calls and handles failures.
+// loop is the watchdog's goroutine. It polls the clock every watchdog.Tick, detects overdue
+// calls and handles failures.
 func (d *watchdogLoop) loop() {
 	defer close(d.done)
 	timer := time.NewTimer(watchdog.Tick)
@@ -207,7 +208,8 @@ func (d *watchdogLoop) extend(now, suspended time.Duration) {
 	}
 }
 
-// expire sets the deadlines of the calls in flight to now, unless they are earlier.
+// expire sets the deadlines of the calls in flight to now. It does not change a deadline that
+// has already passed.
 func (d *watchdogLoop) expire() {
 	now := d.now()
 	d.mu.Lock()

@@ -33,9 +33,9 @@ type Work struct {
 // Wait makes the device's compute stream wait for the call that w stands for: work that the
 // program enqueues on the stream after Wait has returned runs when the call is done. On the
 // CPU, and in the mode BlockingWait, Wait also blocks until the call is done or has failed. On
-// a GPU in the other modes, Wait does not block until then. Wait returns the call's error if
-// the call has failed by the time that Wait returns. If ctx ends while Wait blocks, Wait
-// returns the cause of ctx.
+// a GPU in the other modes, Wait does not block until the end of the call. Wait returns the
+// call's error if the call has failed by the time that Wait returns. If ctx ends while Wait
+// blocks, Wait returns the cause of ctx.
 func (w *Work) Wait(ctx context.Context) error {
 	if w.err != nil {
 		return w.report(w.err)
@@ -81,7 +81,7 @@ func (w *Work) Started() Moment { return Moment{w, false} }
 // Ended returns the moment at which the call was done, for a trace.
 func (w *Work) Ended() Moment { return Moment{w, true} }
 
-// Moment is the start or the end of a call, which may still lie in the future.
+// Moment is the time at which a call starts to run or ends. A Moment may lie in the future.
 type Moment struct {
 	w   *Work
 	end bool

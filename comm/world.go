@@ -61,7 +61,8 @@ func WorldFromEnv() (World, error) {
 // wrong number in the environment could take all memory.
 const maxRanks = 1 << 16
 
-// validate returns an error if the numbers contradict each other or exceed maxRanks.
+// validate returns an error if the fields of w contradict each other, or if Size exceeds
+// maxRanks.
 func (w World) validate() error {
 	switch {
 	case w.Size > maxRanks:
