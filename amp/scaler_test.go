@@ -415,8 +415,8 @@ func (d *counting) AllocHost(size int) (device.Buffer, error) {
 	return d.Device.AllocHost(size)
 }
 
-// The Scaler does not keep an optimizer alive after the program has dropped it. It reuses the
-// memory of the optimizer's check for the next optimizer, unless that is on another device.
+// The Scaler does not keep an optimizer alive after the program has dropped it. It reuses the memory of
+// that optimizer's check for the next optimizer on the same device, and ignores memory of closed devices.
 func TestScalerKeepsNoOptimizerAlive(t *testing.T) {
 	s := must.New(amp.NewScaler(nil))
 	gone := make(chan int, 9)

@@ -25,9 +25,9 @@ type Model struct {
 	hook       reducer.Hook // nil: none
 	replicas   *replicas
 	noSync     bool // within NoSync
-	joining    bool // within Join
+	isJoining  bool // within Join
 	inBackward bool // within a backward pass through the model's output
-	reduces    bool // the current pass reduces
+	isReducing bool // the current pass reduces
 	passes     int  // the number of passes that reduced
 	trace      *profile.Recorder
 	times      *timing      // nil without Options.Stats
@@ -171,7 +171,7 @@ func (o *observer) BeginBackward(reached func(*autograd.Variable) bool) {
 	m := (*Model)(o)
 	m.begin(!m.noSync && m.reducer.Left() == nil)
 	m.inBackward = true
-	m.reducer.Begin(m.reduces, func(i int) bool { return reached(m.params[i].Var()) })
+	m.reducer.Begin(m.isReducing, func(i int) bool { return reached(m.params[i].Var()) })
 }
 
 func (o *observer) EndBackward(err error) error {
@@ -186,7 +186,7 @@ func (o *observer) EndBackward(err error) error {
 // begin prepares a pass, before the reducer begins it.
 func (m *Model) begin(reduces bool) {
 	m.checkOwner()
-	m.passStart, m.reduces = m.mark(), reduces
+	m.passStart, m.isReducing = m.mark(), reduces
 	if reduces {
 		m.passes++
 		m.replicas.begin() // before the reducer may start the reduction of buckets that this rank does not use
@@ -198,11 +198,11 @@ func (m *Model) end(name string, err error) error {
 	m.span(name, m.passStart, m.passArgs()...)
 	ctx := context.Background() // the group's timeout bounds the calls
 	err = m.reducer.Finish(ctx, err)
-	if !m.reduces {
+	if !m.isReducing {
 		return err
 	}
 	var who reducer.Attendance // outside of Join: all ranks made the pass
-	if m.joining && (m.replicas.checking() || len(m.buffers) > 0) {
+	if m.isJoining && (m.replicas.checking() || len(m.buffers) > 0) {
 		who = m.reducer.Attendance()
 	}
 	var drift *ReplicaDriftError
@@ -222,7 +222,7 @@ func (m *Model) end(name string, err error) error {
 // waiting for the buffers does not wait for gradients. Within Join rank 0 may not have made the pass
 // itself; syncBuffers then sends the buffers.
 func (m *Model) sendBuffers() {
-	if len(m.buffers) > 0 && !m.joining {
+	if len(m.buffers) > 0 && !m.isJoining {
 		m.sent = broadcast(m.pg, "buffers", variables(m.buffers), 0)
 	}
 }
@@ -230,7 +230,7 @@ func (m *Model) sendBuffers() {
 // syncBuffers makes the compute stream wait for the buffers. Within Join it first broadcasts those of
 // rank first, the lowest rank that made the pass itself; -1 means that no rank did.
 func (m *Model) syncBuffers(ctx context.Context, first int) error {
-	if m.joining && len(m.buffers) > 0 && first >= 0 {
+	if m.isJoining && len(m.buffers) > 0 && first >= 0 {
 		m.sent = broadcast(m.pg, "buffers", variables(m.buffers), first)
 	}
 	if m.sent == nil {
@@ -278,7 +278,7 @@ func (m *Model) passArgs() []profile.Arg {
 	}
 	s := m.reducer.Stats()
 	return []profile.Arg{
-		{Name: "pass", Value: m.passes}, {Name: "reduces", Value: m.reduces},
+		{Name: "pass", Value: m.passes}, {Name: "reduces", Value: m.isReducing},
 		{Name: "buckets", Value: len(s.Buckets)}, {Name: "unused parameters", Value: len(s.Unused)},
 	}
 }

@@ -93,7 +93,7 @@ func (m *Model) Join(opts *JoinOptions, f func() error) error {
 		}
 		return fmt.Errorf("ddp: join: %w", err)
 	}
-	if m.joining {
+	if m.isJoining {
 		return wrap(errors.New("Join was called within Join"))
 	}
 	ctx := context.Background() // the group's timeout bounds the calls
@@ -104,8 +104,8 @@ func (m *Model) Join(opts *JoinOptions, f func() error) error {
 		return wrap(fmt.Errorf("DivideByActive counts the ranks of the whole group, but the hook %v averages over a part of them", m.hook))
 	}
 	m.reducer.Join(o.DivideByActive)
-	m.joining = true
-	defer func() { m.joining = false; m.reducer.Leave() }()
+	m.isJoining = true
+	defer func() { m.isJoining = false; m.reducer.Leave() }()
 	if err := f(); err != nil {
 		m.leave(err)
 		return err

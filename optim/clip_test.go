@@ -177,7 +177,7 @@ func TestClipGradNormOfManyElements(t *testing.T) {
 	near(t, "small", read(t, small.Grad()), []float64{3 / (want + 1e-6)})
 }
 
-// A norm that is not finite is not clipped. The sum over other ranks counts. If the summation
+// A norm that is not finite stays so. The sum over other ranks counts. If the summation
 // fails, the gradients do not change.
 func TestClipGradPNormOver(t *testing.T) {
 	dev := newDevice(t)

@@ -178,12 +178,12 @@ func (t *Machine) RunAll() error {
 
 // begin starts a pass. After a pass that reduced, the pass overwrites the gradients.
 func (m *Model) begin() (err error) {
-	if m.reduced {
+	if m.hasReduced {
 		for i := range m.learnables {
 			m.reducer.Zero(i)
 		}
 	}
-	m.reduced = !m.noSync
+	m.hasReduced = !m.noSync
 	m.pass = &pass{}
 	m.reducer.Begin(!m.noSync, nil)
 	for _, l := range m.learnables {

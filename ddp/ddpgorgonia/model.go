@@ -41,7 +41,7 @@ type Model struct {
 	reducer    *reducer.Reducer
 	trace      *profile.Recorder
 	noSync     bool
-	reduced    bool // the last pass reduced, so the next pass overwrites the gradients
+	hasReduced bool // the last pass reduced, so the next pass overwrites the gradients
 	pass       *pass
 }
 

@@ -10,21 +10,21 @@ import "fmt"
 // finish launches the last bucket. The flags are reduced with the last bucket or just before it, so that
 // they tell the other ranks about errors anywhere in the pass.
 type core struct {
-	buckets [][]int // the parameters of each bucket
-	home    []int   // by parameter: the index of its bucket
-	static  bool    // the first successful pass determines which parameters all passes use
-	reorder bool    // rank 0 still has to send the order of its gradients
+	buckets  [][]int // the parameters of each bucket
+	home     []int   // by parameter: the index of its bucket
+	isStatic bool    // the first successful pass determines which parameters all passes use
+	reorder  bool    // rank 0 still has to send the order of its gradients
 
-	phase    phase
-	pending  []int
-	final    []bool // per parameter: it is ready or unused in this pass
-	unused   []bool // per parameter: this pass does not use it
-	launched int    // the number of buckets launched in this pass
-	order    []int  // the parameters that became ready in this pass, in the order in which they did
-	usual    []bool // with static, per parameter: the first successful pass used it; nil before that pass
-	changed  bool   // with static: this pass uses other parameters than the first successful pass
-	shadow   bool   // this rank makes this pass as a shadow pass: it has no gradients
-	actions  []action
+	phase      phase
+	pending    []int
+	final      []bool // per parameter: it is ready or unused in this pass
+	unused     []bool // per parameter: this pass does not use it
+	launched   int    // the number of buckets launched in this pass
+	order      []int  // the parameters that became ready in this pass, in the order in which they did
+	usual      []bool // with isStatic, per parameter: the first successful pass used it; nil before that pass
+	hasChanged bool   // with isStatic: this pass uses other parameters than the first successful pass
+	shadow     bool   // this rank makes this pass as a shadow pass: it has no gradients
+	actions    []action
 }
 
 // phase says whether a backward pass is under way, and whether it reduces.
@@ -123,14 +123,14 @@ func (c *core) step(e event) ([]action, error) {
 			return nil, fmt.Errorf("a backward pass is finished that has not started")
 		}
 		if c.phase == reducing {
-			c.launchRest(e.failed || c.changed, e.stop)
+			c.launchRest(e.failed || c.hasChanged, e.stop)
 			if c.reorder {
 				c.act(action{kind: sendOrder})
 			}
 		}
 		c.phase = idle
 	case succeed:
-		if c.static && c.usual == nil {
+		if c.isStatic && c.usual == nil {
 			c.usual = make([]bool, len(c.home))
 			for p, unused := range c.unused {
 				c.usual[p] = !unused
@@ -152,7 +152,7 @@ func (c *core) begin(e event) {
 	for b, ps := range c.buckets {
 		c.pending[b] = len(ps)
 	}
-	c.launched, c.order, c.changed, c.shadow = 0, c.order[:0], false, e.shadow
+	c.launched, c.order, c.hasChanged, c.shadow = 0, c.order[:0], false, e.shadow
 	if !e.sync {
 		return
 	}
@@ -164,7 +164,7 @@ func (c *core) begin(e event) {
 			c.act(action{kind: skipUnused, param: p})
 		}
 		if c.usual != nil && !e.shadow && c.usual[p] != reached {
-			c.changed = true
+			c.hasChanged = true
 			kind := noteNoLongerUsed
 			if reached {
 				kind = noteNewlyUsed

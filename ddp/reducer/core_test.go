@@ -38,7 +38,7 @@ func TestCore(t *testing.T) {
 			case "buckets":
 				buckets, n := lists(t, d.Input)
 				c = newCore(buckets, n)
-				c.static, c.reorder = d.HasArg("static"), d.HasArg("reorder")
+				c.isStatic, c.reorder = d.HasArg("static"), d.HasArg("reorder")
 				return ""
 			case "rebuild":
 				buckets, _ := lists(t, d.Input)

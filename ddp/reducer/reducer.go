@@ -97,7 +97,7 @@ func New(ctx context.Context, pg *comm.ProcessGroup, params []Param, opts *Optio
 		return nil, err
 	}
 	r.core = newCore(members(plan), len(params))
-	r.core.static, r.core.reorder = o.Unused == UnusedFixed, r.order != nil
+	r.core.isStatic, r.core.reorder = o.Unused == UnusedFixed, r.order != nil
 	r.freshen()
 	return r, nil
 }

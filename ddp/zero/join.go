@@ -40,7 +40,7 @@ func (m *Model) Join(opts *JoinOptions, f func() error) error {
 	}
 	s := m.shards
 	var err error
-	if s.join.on {
+	if s.join.isActive {
 		err = errors.New("Join was called within Join")
 	} else {
 		ctx := context.Background() // the group's timeout bounds the calls
@@ -53,13 +53,13 @@ func (m *Model) Join(opts *JoinOptions, f func() error) error {
 	if step == nil {
 		step = m.step
 	}
-	s.join = joining{on: true, customStep: o.Step != nil}
+	s.join = joining{isActive: true, customStep: o.Step != nil}
 	defer func() { s.join = joining{} }()
 	return m.Model.Join(&ddp.JoinOptions{
 		DivideByActive: o.DivideByActive, StopEarly: o.StopEarly, With: append([]ddp.Joinable{step}, o.With...),
 	}, func() error {
 		err := f()
-		if err != nil && s.join.owes && !s.skipped() {
+		if err != nil && s.join.owesStep && !s.skipped() {
 			step() // if this step fails too, it has aborted the group because of err's step
 		}
 		return err
@@ -68,9 +68,9 @@ func (m *Model) Join(opts *JoinOptions, f func() error) error {
 
 // joining is the state of Join.
 type joining struct {
-	on         bool
+	isActive   bool
 	customStep bool // JoinOptions.Step makes the steps
-	owes       bool // a pass was reduced, and its step has not begun
+	owesStep   bool // a pass was reduced, and its step has not begun
 }
 
 // steps makes the steps of a rank without inputs, for [ddp.Model.Join].

@@ -66,7 +66,7 @@ func (o *Optimizer[O]) Local() O { return o.local }
 // step. A rank without inputs makes only the steps that are not skipped, so it would not take part
 // in the agreement.
 func (o *Optimizer[O]) Group() *comm.ProcessGroup {
-	if o.shards.join.on && o.shards.skipped() {
+	if o.shards.join.isActive && o.shards.skipped() {
 		return nil
 	}
 	return o.shards.pg
@@ -99,7 +99,7 @@ func (o *Optimizer[O]) ClipGradNorm(max float64) (norm *autograd.Variable, err e
 // ClipGradPNorm is [optim.ClipGradPNorm] for the gradients of the whole model. It has the same
 // rules as ClipGradNorm.
 func (o *Optimizer[O]) ClipGradPNorm(p, max float64) (norm *autograd.Variable, err error) {
-	if join := &o.shards.join; join.on && !join.customStep {
+	if join := &o.shards.join; join.isActive && !join.customStep {
 		return nil, fmt.Errorf("zero: rank %d: within Join ranks without inputs must clip gradients too: clip in JoinOptions.Step", o.shards.pg.Rank())
 	}
 	group := o.Group()
@@ -130,8 +130,8 @@ func (o *Optimizer[O]) Step() error { return o.StepScaled(optim.Scaled{}) }
 // see package amp.
 func (o *Optimizer[O]) StepScaled(s optim.Scaled) error {
 	join := &o.shards.join
-	join.owes = false
-	if join.on && !join.customStep && s.Err != nil {
+	join.owesStep = false
+	if join.isActive && !join.customStep && s.Err != nil {
 		return fmt.Errorf("zero: rank %d: within Join ranks without inputs must make scaled steps too: step in JoinOptions.Step", o.shards.pg.Rank())
 	}
 	if err := o.failed(); err != nil {

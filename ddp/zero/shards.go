@@ -13,12 +13,12 @@ import (
 // shards divides the buckets of a model among the ranks. It is the hook that reduces gradients to
 // shards, and observes the backward passes of the model.
 type shards struct {
-	pg      *comm.ProcessGroup
-	module  nn.Model
-	buckets []bucket
-	parts   []*part
-	reduced bool // a pass was reduced, and none has started since
-	join    joining
+	pg         *comm.ProcessGroup
+	module     nn.Model
+	buckets    []bucket
+	parts      []*part
+	hasReduced bool // a pass was reduced, and none has started since
+	join       joining
 }
 
 // bucket is a bucket of parameters. It has the layout of the bucket of their gradients.
@@ -45,7 +45,7 @@ func shard(pg *comm.ProcessGroup, flat device.Tensor) device.Tensor {
 
 // Reduce reduce-scatters the bucket, so that this rank gets the averages of its shard.
 func (s *shards) Reduce(b reducer.GradBucket) reducer.Reduction {
-	s.reduced, s.join.owes = true, s.join.on
+	s.hasReduced, s.join.owesStep = true, s.join.isActive
 	return s.pg.With(comm.CallOptions{Name: b.Name, After: b.After}).ReduceScatter(shard(s.pg, b.Flat), b.Flat, b.Op)
 }
 
@@ -106,7 +106,7 @@ func (s *shards) locals() []*nn.Parameter {
 // BeginBackward panics with an [*AccumulationError] if the pass would add to gradients that are
 // reduced to shards.
 func (s *shards) BeginBackward(func(*autograd.Variable) bool) {
-	if !s.reduced {
+	if !s.hasReduced {
 		return
 	}
 	for _, p := range s.parts {
@@ -114,7 +114,7 @@ func (s *shards) BeginBackward(func(*autograd.Variable) bool) {
 			panic(&AccumulationError{s.pg.Rank(), p.Name()})
 		}
 	}
-	s.reduced = false
+	s.hasReduced = false
 }
 
 // EndBackward does nothing.
