@@ -202,7 +202,7 @@ func resumedAt(ctx context.Context, pg *comm.ProcessGroup, dir string, s State) 
 
 // With SkipBusy, a Save while a rank still writes the one before does nothing, on all ranks.
 // Without it, the Save waits.
-func TestASecondSave(t *testing.T) {
+func TestSecondSaveWaitsOrIsSkipped(t *testing.T) {
 	for _, skip := range []bool{true, false} {
 		commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
 			dir, err := sharedFolder(t, pg)
@@ -254,7 +254,7 @@ func TestASecondSave(t *testing.T) {
 
 // A rank that dies during a save delays the other ranks for a bounded time: until the timeout, or
 // for a few seconds if their group is broken.
-func TestADeadRank(t *testing.T) {
+func TestCloseReturnsDespiteADeadRank(t *testing.T) {
 	for _, known := range []bool{false, true} {
 		dir := t.TempDir()
 		synctest.Test(t, func(t *testing.T) {
@@ -351,7 +351,7 @@ func (h *hook) LoadState(s map[string]device.Tensor) error {
 
 // At the number of ranks that saved, each rank gets back its own values and its hook's state. At
 // another number of ranks it keeps what it has. All ranks get the loss scale.
-func TestRanksHaveTheirOwn(t *testing.T) {
+func TestRankValuesAreRestored(t *testing.T) {
 	dir := t.TempDir()
 	tensor := func(x float32) device.Tensor { return device.HostTensor([]float32{x, 2 * x}, device.Float32) }
 	for _, ranks := range []int{2, 2, 3} {

@@ -156,7 +156,7 @@ func bits(r *run) map[string][]byte {
 
 // A resumed run continues as the run that was not interrupted, also at another number of ranks, and
 // with or without shards. At the same number of ranks it has the same bits.
-func TestARunGoesOn(t *testing.T) {
+func TestResumedRunContinuesAsAnUninterruptedOne(t *testing.T) {
 	const before, after = 5, 4
 	for _, ranks := range []int{1, 2, 3} {
 		for _, kind := range []string{plain, zeros} {
@@ -250,7 +250,7 @@ func TestKeepLast(t *testing.T) {
 
 // Resume skips a corrupt checkpoint and loads the one before. If that is corrupt too, Resume
 // returns an error.
-func TestACorruptOneIsPassedOver(t *testing.T) {
+func TestResumeSkipsACorruptCheckpoint(t *testing.T) {
 	dir := t.TempDir()
 	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
 		for _, steps := range []int{2, 3} {

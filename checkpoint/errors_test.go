@@ -75,7 +75,7 @@ func TestFolderGoneInMidSave(t *testing.T) {
 }
 
 // Open finds that a rank does not see the folder, and names the rank.
-func TestARankWithoutTheFolderIsNamed(t *testing.T) {
+func TestOpenNamesTheRankThatSeesAnotherFolder(t *testing.T) {
 	shared, other := t.TempDir(), t.TempDir()
 	commtest.OnGoroutines(t, 3, nil, func(pg *comm.ProcessGroup) error {
 		dir := shared
@@ -92,7 +92,7 @@ func TestARankWithoutTheFolderIsNamed(t *testing.T) {
 
 // Loading a checkpoint that does not fit the state returns an error that says what does not fit,
 // and changes neither the state nor the checkpoint.
-func TestWhatDoesNotFit(t *testing.T) {
+func TestLoadRefusesAnotherState(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "step-00000002")
 	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {

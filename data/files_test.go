@@ -14,7 +14,7 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// write writes a file into a folder of the test's own and returns its path.
+// write writes a file into dir and returns its path.
 func write(t *testing.T, dir, name string, parts ...[]byte) string {
 	t.Helper()
 	path := filepath.Join(dir, name)
@@ -36,7 +36,7 @@ func zipped(t *testing.T, b []byte) []byte {
 	return out.Bytes()
 }
 
-// idx is an IDX file of bytes.
+// idx returns an IDX file with elements of one byte.
 func idx(elements []byte, shape ...uint32) []byte {
 	out := []byte{0, 0, idxBytes, byte(len(shape))}
 	for _, n := range shape {
@@ -45,7 +45,7 @@ func idx(elements []byte, shape ...uint32) []byte {
 	return append(out, elements...)
 }
 
-// sample reads one sample into memory of its own.
+// sample reads one sample into new memory.
 func sample(t *testing.T, set Dataset, i int) []device.Tensor {
 	t.Helper()
 	var dst []device.Tensor
@@ -59,7 +59,7 @@ func sample(t *testing.T, set Dataset, i int) []device.Tensor {
 	return dst
 }
 
-// wantError reports whether err has all words.
+// wantError fails unless the text of err contains all words.
 func wantError(t *testing.T, name string, err error, words ...string) {
 	t.Helper()
 	for _, part := range words {
@@ -195,7 +195,7 @@ func TestCSV(t *testing.T) {
 	}
 }
 
-// shardOf writes a shard of the tokens from, from+1, ...
+// shardOf writes a shard with n consecutive tokens, starting with from.
 func shardOf(t *testing.T, path string, from, n int) {
 	t.Helper()
 	f, err := os.Create(path)
@@ -217,8 +217,8 @@ func shardOf(t *testing.T, path string, from, n int) {
 
 func TestTokens(t *testing.T) {
 	dir := t.TempDir()
-	shardOf(t, filepath.Join(dir, "train_0.bin"), 0, 10)   // windows 0-2, 3-5, 6-8
-	shardOf(t, filepath.Join(dir, "train_1.bin"), 100, 12) // 100-102, 103-105, 106-108
+	shardOf(t, filepath.Join(dir, "train_0.bin"), 0, 10)   // its windows begin at the tokens 0, 3 and 6
+	shardOf(t, filepath.Join(dir, "train_1.bin"), 100, 12) // its windows begin at the tokens 100, 103 and 106
 	set, err := OpenTokens(filepath.Join(dir, "train_*.bin"), 3, 200)
 	if err != nil {
 		t.Fatal(err)
@@ -275,7 +275,7 @@ func TestOpenTokensRefuses(t *testing.T) {
 		_, err := OpenTokens(c.path, 10, 50257)
 		wantError(t, name, err, c.words...)
 	}
-	// A shard that the writer did not finish has no header yet.
+	// A shard that was not finished has zeros in place of the header.
 	unfinished := write(t, dir, "e", make([]byte, shardHeader), raw[shardHeader:])
 	_, err = OpenTokens(unfinished, 10, 50257)
 	wantError(t, "unfinished", err, "magic number 0")

@@ -16,7 +16,7 @@ import (
 	"github.com/goddp/goddp/internal/devicetest"
 )
 
-// ranks is a Group.
+// ranks implements Group.
 type ranks struct {
 	rank, size int
 	dev        device.Device
@@ -26,7 +26,7 @@ func (r ranks) Rank() int             { return r.rank }
 func (r ranks) Size() int             { return r.size }
 func (r ranks) Device() device.Device { return r.dev }
 
-// numbers is a data set whose sample i is the numbers i, i+1/2 and the label 2i.
+// numbers returns a data set of n samples. Sample i has the numbers i and i+1/2, and the label 2i.
 func numbers(n int) Dataset {
 	return Each(n, []Field{
 		{Name: "x", DType: device.Float32, Shape: device.Shape{2}},
@@ -38,10 +38,10 @@ func numbers(n int) Dataset {
 	})
 }
 
-// opaque is a device whose memory the host cannot address, as a GPU's.
+// opaque is a device whose memory the host cannot address, like a GPU.
 type opaque struct {
 	device.Device
-	mem map[uintptr]device.Buffer // what Alloc gave, by address
+	mem map[uintptr]device.Buffer // the memory behind each address that Alloc returned
 }
 
 func (o opaque) Alloc(size int) (device.Buffer, error) {
@@ -71,8 +71,8 @@ func (o opaque) CopyOut(ctx context.Context, s device.Stream, dst []byte, src de
 	return o.Device.CopyOut(ctx, s, dst, o.mem[src.Addr()].Slice(0, src.Len()))
 }
 
-// devices are one whose memory the host can address, and one that is behind a
-// queue and has memory of its own.
+// devices returns a device whose memory the host can address, and an opaque one whose streams are
+// queues.
 func devices(t *testing.T) map[string]device.Device {
 	all := map[string]device.Device{
 		"inline": cpu.New(&cpu.Options{Threads: 1}),
@@ -84,8 +84,8 @@ func devices(t *testing.T) map[string]device.Device {
 	return all
 }
 
-// TestLoaderGivesWhatTheSamplerSays: the values of each batch are those of its
-// indices, and all memory is back when the epoch ends.
+// Each batch has the samples that the sampler's indices select. When the epoch ends, all memory is
+// free.
 func TestLoaderGivesWhatTheSamplerSays(t *testing.T) {
 	for name, dev := range devices(t) {
 		for _, ahead := range []int{1, 2, 5} {
@@ -120,7 +120,7 @@ func TestLoaderGivesWhatTheSamplerSays(t *testing.T) {
 	}
 }
 
-// hasty is an opaque device that counts the copies on streams that did not wait for another.
+// hasty is an opaque device that counts copies on streams that have not waited for another stream.
 type hasty struct {
 	opaque
 	early *int
@@ -151,8 +151,8 @@ func (s *hastyStream) WaitFor(ctx context.Context, e device.Event) error {
 	return s.Stream.WaitFor(ctx, e)
 }
 
-// TestCopiesWaitForTheMemory: no batch of an epoch is copied before the compute stream is done
-// with what used the memory before.
+// The loader copies a batch into memory only after the compute stream has finished the work that
+// used that memory before.
 func TestCopiesWaitForTheMemory(t *testing.T) {
 	dev := hasty{devices(t)["queued"].(opaque), new(int)}
 	loader, err := NewLoader(numbers(45), ranks{0, 1, dev}, LoaderOptions{Batch: 4})
@@ -191,8 +191,7 @@ func checkBatch(t *testing.T, batch *Batch) {
 	}
 }
 
-// TestLoaderEndsWithItsLoop: a loop that breaks leaves no goroutine (see
-// TestMain) and no memory.
+// A loop that ends early leaves no goroutine (TestMain checks that) and no memory.
 func TestLoaderEndsWithItsLoop(t *testing.T) {
 	for name, dev := range devices(t) {
 		t.Run(name, func(t *testing.T) {
@@ -217,7 +216,7 @@ func TestLoaderEndsWithItsLoop(t *testing.T) {
 	}
 }
 
-// TestLoaderStopsAtTheFirstError: of a sample, after the batches before it.
+// If a sample cannot be read, the loader returns the batches before it and then the error.
 func TestLoaderStopsAtTheFirstError(t *testing.T) {
 	broken := errors.New("no such picture")
 	set := Each(20, []Field{{Name: "x", DType: device.Float32}}, func(i int, dst []device.Tensor) error {
@@ -246,7 +245,7 @@ func TestLoaderStopsAtTheFirstError(t *testing.T) {
 	}
 }
 
-// TestLoaderEndsWithItsContext: also while it waits for a sample.
+// The loader returns when its context ends, also while it waits for a sample.
 func TestLoaderEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	enough := errors.New("enough")
@@ -331,7 +330,7 @@ func TestNewLoaderRefuses(t *testing.T) {
 	}
 }
 
-// A graph over a batch that is not valid any more is refused.
+// A backward pass through a batch that is no longer valid panics.
 func TestAGraphThatOutlivesItsBatch(t *testing.T) {
 	dev := cpu.New(&cpu.Options{Threads: 1})
 	defer dev.Close()

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// epoch is what all ranks get from a position on: each rank's shares.
+// epoch returns each rank's shares from a position on.
 func epoch(s Sampler, from Position) [][]Share {
 	ranks := make([][]Share, s.Size)
 	for r := range ranks {
@@ -16,7 +16,8 @@ func epoch(s Sampler, from Position) [][]Share {
 	return ranks
 }
 
-// TestSamplerGivesEverySampleOnce: but for what a tail adds or leaves out.
+// In an epoch the ranks get every sample once, except for the samples that LastBatch repeats or
+// drops.
 func TestSamplerGivesEverySampleOnce(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 7, 8, 9, 64, 100, 101} {
 		for _, size := range []int{1, 2, 3, 4} {
@@ -72,8 +73,8 @@ func checkEpoch(t *testing.T, s Sampler) {
 	}
 }
 
-// TestSamplerRanksShareOneOrder: N ranks with batches of B see what one with
-// batches of N·B sees.
+// N ranks with batches of B samples get the same global batches as one rank with batches of N·B
+// samples.
 func TestSamplerRanksShareOneOrder(t *testing.T) {
 	one := Sampler{Len: 103, Size: 1, Batch: 12, Shuffle: true, Seed: 9}
 	four := Sampler{Len: 103, Size: 4, Batch: 3, Shuffle: true, Seed: 9}
@@ -90,8 +91,8 @@ func TestSamplerRanksShareOneOrder(t *testing.T) {
 	}
 }
 
-// TestSamplerResumesAtAnotherNumberOfRanks: from any position, at any number of
-// ranks, the rest of the epoch is given once and the part before it not again.
+// A sampler that resumes at any position, at any number of ranks, returns the rest of the epoch
+// once, and nothing of the part before.
 func TestSamplerResumesAtAnotherNumberOfRanks(t *testing.T) {
 	first := Sampler{Len: 97, Size: 3, Batch: 4, Shuffle: true, Seed: 1, LastBatch: Uneven}
 	for stop := range 8 {
@@ -139,8 +140,7 @@ func TestSamplerOrderDependsOnSeedAndEpoch(t *testing.T) {
 	}
 }
 
-// TestSamplerOrderIsFixed: a run that is resumed with a later version needs the
-// same order.
+// The order of a seed is fixed, because a later version may resume a run.
 func TestSamplerOrderIsFixed(t *testing.T) {
 	got := Sampler{Len: 10, Shuffle: true, Seed: 42}.Order(7)
 	if want := []int{2, 9, 1, 0, 5, 3, 6, 8, 4, 7}; !slices.Equal(got, want) {

@@ -13,7 +13,7 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// watched maps its input to itself, and tells how it was called.
+// watched returns its input, and records the modes in which it was called.
 type watched struct {
 	nn.Container
 	trained, recorded bool
@@ -27,12 +27,12 @@ func (m *watched) Forward(x *autograd.Variable) *autograd.Variable {
 	return y
 }
 
-// TestAccuracy: each of 7 samples counts once over 3 ranks, in evaluation mode, and the
-// mode is put back.
+// Each of 7 samples counts once over 3 ranks. The model is in evaluation mode during the call and
+// in training mode afterwards.
 func TestAccuracy(t *testing.T) {
 	fields := []data.Field{{DType: device.Float32, Shape: device.Shape{2}}, {DType: device.Int64}}
 	set := data.Each(7, fields, func(i int, dst []device.Tensor) error {
-		device.Elements[float32](dst[0])[0] = float32(i) // class 0 from sample 3 on, for which 2.5 is less
+		device.Elements[float32](dst[0])[0] = float32(i) // class 0 is predicted from sample 3 on, whose number is greater than 2.5
 		device.Elements[float32](dst[0])[1] = 2.5
 		device.Elements[int64](dst[1])[0] = int64(i % 2)
 		return nil
@@ -47,7 +47,7 @@ func TestAccuracy(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if want := 3.0 / 7; got != want { // samples 1, 4 and 6
+		if want := 3.0 / 7; got != want { // samples 1, 4 and 6 are classified correctly
 			return fmt.Errorf("accuracy %v, want %v", got, want)
 		}
 		if model.trained || model.recorded || !model.Training() {

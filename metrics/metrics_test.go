@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// counted counts the calls that its ranks start.
+// counted counts the collectives that the ranks start.
 type counted struct {
 	backend.Backend
 	calls *atomic.Int64
@@ -29,18 +29,17 @@ func (c counted) Start(call *backend.Call) (backend.Task, error) {
 	return c.Backend.Start(call)
 }
 
-// All metrics are reduced in one collective, and the results are the same bits
-// on every rank.
+// One collective reduces all metrics, and all ranks get the same bits.
 func TestReduce(t *testing.T) {
-	const ranks, big = 3, 1<<53 + 1 // which no float64 holds
+	const ranks, big = 3, 1<<53 + 1 // float64 cannot represent big
 	nan, inf := math.NaN(), math.Inf(1)
 	each := [ranks][]metrics.Metric{
 		{metrics.Mean(0.1, 0), metrics.Mean(1, 4), metrics.Mean(nan, 0), metrics.Mean(0, 0), metrics.Sum(1e16), metrics.Min(3), metrics.Max(3), metrics.Min(-inf), metrics.Max(inf), metrics.Sum(1), metrics.Count(big), metrics.Mean(nan, 1)},
 		{metrics.Mean(0.1, 3), metrics.Mean(5, 1), metrics.Mean(7, 5), metrics.Mean(0, 0), metrics.Sum(1), metrics.Min(-2), metrics.Max(-2), metrics.Min(nan), metrics.Max(nan), metrics.Sum(nan), metrics.Count(1), metrics.Mean(1, 99)},
 		{metrics.Mean(nan, 0), metrics.Mean(9, 3), metrics.Mean(7, 5), metrics.Mean(0, 0), metrics.Sum(-1e16), metrics.Min(1), metrics.Max(4), metrics.Min(0), metrics.Max(0), metrics.Sum(1), metrics.Count(1), metrics.Mean(1, 0)},
 	}
-	// (1·4 + 5·1 + 9·3)/8 is 4.5; 1e16+1 is no float64, so the sum is 0 in order
-	// of rank, and 1 in others.
+	// (1·4 + 5·1 + 9·3)/8 is 4.5. float64 cannot represent 1e16+1, so the sum is 0 in the order of
+	// ranks and 1 in other orders.
 	want := []metrics.Result{
 		{0.1, 3}, {4.5, 8}, {7, 10}, {nan, 0}, {0, ranks}, {-2, ranks}, {4, ranks},
 		{nan, ranks}, {nan, ranks}, {nan, ranks}, {big + 2, big + 2}, {nan, 100},
@@ -71,8 +70,7 @@ func TestReduce(t *testing.T) {
 	}
 }
 
-// The mean weighted by counts is that over all samples, with batches as uneven
-// as they come.
+// The mean weighted by counts is the mean over all samples, however uneven the batches are.
 func TestUnevenBatches(t *testing.T) {
 	const ranks = 4
 	samples := []float64{3, 1, 4, 1, 5, 9, 2, 6, 5, 3}
@@ -87,7 +85,7 @@ func TestUnevenBatches(t *testing.T) {
 		for _, x := range part {
 			mine += x
 		}
-		got, err := metrics.Reduce(t.Context(), pg, metrics.Mean(mine/float64(len(part)), len(part))) // 0/0 on the last rank
+		got, err := metrics.Reduce(t.Context(), pg, metrics.Mean(mine/float64(len(part)), len(part))) // the last rank, without samples, passes 0/0
 		if err != nil {
 			return err
 		}
@@ -98,7 +96,7 @@ func TestUnevenBatches(t *testing.T) {
 	})
 }
 
-// Ranks that report different things are all told.
+// If ranks pass different metrics, all ranks get the error.
 func TestMismatch(t *testing.T) {
 	commtest.OnRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {
 		ms := []metrics.Metric{metrics.Sum(1), metrics.Mean(1, 1)}
@@ -111,7 +109,7 @@ func TestMismatch(t *testing.T) {
 			return fmt.Errorf("got %v", err)
 		}
 		_, err = metrics.Reduce(t.Context(), pg, ms[:1]...)
-		return err // the group is whole
+		return err // the group is still usable
 	})
 	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
 		ms := []metrics.Metric{metrics.Sum(1), metrics.Sum(1)}

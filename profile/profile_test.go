@@ -14,7 +14,7 @@ var epoch = time.Unix(1_700_000_000, 0)
 
 func at(ms int) At { return At(epoch.Add(time.Duration(ms) * time.Millisecond)) }
 
-// pending is a moment that has not come.
+// pending is a Moment that lies in the future.
 type pending struct{}
 
 func (pending) Time() time.Time { return time.Time{} }
@@ -62,15 +62,15 @@ func TestOverlapOfSpansWithinSpans(t *testing.T) {
 	r.Add(Span{Track: Compute, Begin: at(10), End: at(20)})
 	r.Add(Span{Track: Communication, Begin: at(50), End: at(90)})
 	r.Add(Span{Track: Communication, Begin: at(60), End: at(70)})
-	r.Add(Span{Track: Communication, Begin: at(200), End: at(300)}) // beside no computation
+	r.Add(Span{Track: Communication, Begin: at(200), End: at(300)}) // no computation runs at the same time
 	if got, want := r.Overlap(), (Overlap{Reductions: 3, Comm: 140 * time.Millisecond, Hidden: 40 * time.Millisecond}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	r.Add(Span{Track: Compute, Begin: at(55), End: at(65), Waits: true})
 	r.Add(Span{Track: Compute, Begin: at(85), End: at(95), Waits: true})
 	r.Add(Span{Track: Compute, Begin: at(50), End: at(60), Waits: true})
-	r.Add(Span{Track: Host, Begin: at(70), End: at(80), Waits: true})      // not the stream that computes
-	r.Add(Span{Track: Compute, Begin: at(250), End: at(260), Waits: true}) // beside nothing that would run else
+	r.Add(Span{Track: Host, Begin: at(70), End: at(80), Waits: true})      // on a track that is not the compute stream's
+	r.Add(Span{Track: Compute, Begin: at(250), End: at(260), Waits: true}) // the compute stream waits, so no computation is hidden
 	if got, want := r.Overlap(), (Overlap{Reductions: 3, Comm: 140 * time.Millisecond, Hidden: 20 * time.Millisecond}); got != want {
 		t.Errorf("with waits got %+v, want %+v", got, want)
 	}
@@ -79,8 +79,8 @@ func TestOverlapOfSpansWithinSpans(t *testing.T) {
 	}
 }
 
-// clock is a moment that comes when it is told to, and must not be asked again
-// once it has: what it holds on to is gone.
+// clock is a Moment that comes when the test says so. After the Recorder has read the time once,
+// another read fails the test, because the event may have been freed.
 type clock struct {
 	t     *testing.T
 	at    time.Time

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// clock is a fake one that goes on by a second with every look.
+// clock returns a fake clock that advances by a second at each call.
 func clock() func() time.Time {
 	now := time.Unix(1000, 0)
 	return func() time.Time {
@@ -22,7 +22,7 @@ func clock() func() time.Time {
 	}
 }
 
-// train runs six steps of 100 samples with a note behind the fourth.
+// train runs six steps of 100 samples, with a note after the fourth.
 func train(t *testing.T, rank int, opts Options) (due []bool) {
 	t.Helper()
 	m, err := New(rank, opts)
@@ -48,7 +48,7 @@ func train(t *testing.T, rank int, opts Options) (due []bool) {
 func TestLines(t *testing.T) {
 	var out bytes.Buffer
 	file := filepath.Join(t.TempDir(), "run.jsonl")
-	runtime.GC() // heap_bytes is 0 before the first
+	runtime.GC() // because heap_bytes is 0 before the first collection
 	var held int64
 	train(t, 0, Options{Steps: 6, Every: 2, Out: &out, File: file, DeviceBytes: func() int64 { held += 40; return held }, now: clock()})
 	want := `step 2/6  loss 1  lr 0.1  200 samples/s  2s left
@@ -74,8 +74,7 @@ step 6/6  loss 0.2  lr 0.1  200 samples/s
 	}
 }
 
-// TestTerminal: the line moves in place, a shorter one wipes out a longer one,
-// and a note stays.
+// On a terminal a line replaces the line before, also a longer one, and a note remains.
 func TestTerminal(t *testing.T) {
 	var out bytes.Buffer
 	m, err := New(0, Options{Out: &out, now: clock()})
@@ -100,7 +99,7 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
-// TestOtherRanksAreSilent: and they know as well when a line is due.
+// Ranks other than 0 write nothing, but Step reports on them too when a line is due.
 func TestOtherRanksAreSilent(t *testing.T) {
 	var out bytes.Buffer
 	file := filepath.Join(t.TempDir(), "run.jsonl")
@@ -115,7 +114,7 @@ func TestOtherRanksAreSilent(t *testing.T) {
 	}
 }
 
-// TestResume: a second run goes on in the file, with its own number of steps.
+// A resumed run appends to the file and continues the number of steps.
 func TestResume(t *testing.T) {
 	var out bytes.Buffer
 	file := filepath.Join(t.TempDir(), "run.jsonl")
@@ -149,7 +148,7 @@ func TestNumbersThatJSONHasNot(t *testing.T) {
 	}
 }
 
-// TestFileErrors: they do not end the training, but are told.
+// An error of writing the file does not end the training. Close returns it.
 func TestFileErrors(t *testing.T) {
 	if _, err := New(0, Options{File: filepath.Join(t.TempDir(), "none", "run.jsonl")}); err == nil {
 		t.Error("a file in no folder was opened")

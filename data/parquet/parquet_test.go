@@ -87,7 +87,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// What cannot be read is one line with the file, and the column and the row.
+// The error for a value that cannot be read is one line with the file, the column and the row.
 func TestOpenRefuses(t *testing.T) {
 	path := write(t, 10)
 	raw, err := os.ReadFile(path)

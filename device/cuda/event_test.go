@@ -163,7 +163,7 @@ func TestEnqueueOnALostDevice(t *testing.T) {
 }
 
 // A call of Enqueue that does not return blocks only a Close of the same stream.
-func TestAStreamThatIsHeldUp(t *testing.T) {
+func TestBlockedEnqueueDelaysOnlyClose(t *testing.T) {
 	d := bare(t)
 	s, err := d.newStream(false)
 	ok(t, err)
@@ -205,7 +205,7 @@ func as[T ~uint64](_ T, v uintptr) T { return T(v) }
 
 // The events of a closed stream stay correct, and their CUevents return to the pool when nobody
 // keeps the events.
-func TestAClosedStreamsEvents(t *testing.T) {
+func TestEventsOutliveTheirStream(t *testing.T) {
 	eachDevice(t, func(t *testing.T, d *gpuDevice) {
 		for range 200 {
 			s, err := d.newStream(false)
@@ -230,7 +230,7 @@ func TestAClosedStreamsEvents(t *testing.T) {
 
 // Goroutines query events, and make streams wait for them, while the stream records the CUevents
 // again for later events.
-func TestEventsAreAskedFromEverywhere(t *testing.T) {
+func TestEventsAreSafeForConcurrentUse(t *testing.T) {
 	d := bare(t, "delay 20")
 	events := make(chan device.Event, 100)
 	var wg sync.WaitGroup

@@ -11,7 +11,7 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// pool is a device's memory of a fixed size, for an arena to draw on.
+// pool is device memory of a fixed size, from which an arena allocates.
 type pool struct {
 	size, used int64
 	released   int
@@ -85,8 +85,7 @@ func TestArenaReuse(t *testing.T) {
 	}
 }
 
-// TestArenaSteadyState checks that a program in a steady state pays no Go
-// allocations, and no calls to the device, for its memory.
+// In a steady state, Alloc and Free allocate nothing on Go's heap and do not call the device.
 func TestArenaSteadyState(t *testing.T) {
 	a := (&pool{size: 1 << 30}).arena()
 	var held [10]device.Buffer
@@ -108,13 +107,13 @@ func TestArenaSteadyState(t *testing.T) {
 	}
 }
 
-// TestArenaReclaims checks what happens before memory runs out: the cache is
-// given back, then the collector finds buffers nobody can reach.
+// When memory runs out, the arena first releases its cache, and then runs the garbage collector to
+// free buffers that are unreachable.
 func TestArenaReclaims(t *testing.T) {
 	p := &pool{size: 10 << 10}
 	a := p.arena()
 	a.Free(alloc(t, a, 8<<10))
-	held := alloc(t, a, 4<<10) // too small for the cached block
+	held := alloc(t, a, 4<<10) // 4 KiB do not use the cached block of 8 KiB
 	if p.released != 1 {
 		t.Fatalf("%d blocks given back, want the one cached", p.released)
 	}

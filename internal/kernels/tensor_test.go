@@ -6,8 +6,8 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// Of tensors on the same memory the first is kept, whatever its shape; parts of it are
-// others.
+// Of several tensors on the same memory Distinct keeps the first, whatever their shapes are. A
+// tensor on a part of that memory is distinct from it.
 func TestDistinct(t *testing.T) {
 	data := make([]float32, 6)
 	x, y := device.HostTensor(data, device.Invalid), device.HostTensor(make([]float32, 6), device.Invalid)
