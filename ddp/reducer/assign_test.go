@@ -7,7 +7,8 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// The cases are those of PyTorch's ComputeBucketAssignmentTest, and a few more.
+// assign returns the expected buckets in the cases of PyTorch's ComputeBucketAssignmentTest and in a few
+// more cases.
 func TestAssign(t *testing.T) {
 	f32 := func(n int) Param { return Param{Shape: device.Shape{n}, DType: device.Float32} }
 	f64 := func(n int) Param { return Param{Shape: device.Shape{n}, DType: device.Float64} }

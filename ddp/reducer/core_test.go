@@ -17,19 +17,22 @@ import (
 //	2 1
 //	0
 //
-// "buckets static" starts a scenario with a static graph, "buckets reorder" one whose buckets may
-// be rebuilt. Events follow:
+// In place of "buckets", "buckets static" is for a static graph, and "buckets reorder" for buckets that
+// may be rebuilt. Events follow:
 //
 //	begin [nosync] [shadow] [unused=(PARAM...)] [all]
 //	ready PARAM...
 //	finish [failed] [stop]
 //	succeed
 //
-// With unused or all, begin is that of a reducer that finds unused parameters: unused lists them,
-// all says that there are none. Two commands are no events: order prints the order that rank 0
-// would send, and rebuild, followed by buckets as above, replaces the buckets. The output is the
-// core's actions. If it differs, run the test with -rewrite and inspect the difference. Commit it
-// only if it is intended.
+// nosync begins a pass that only accumulates, shadow begins a shadow pass. unused lists the parameters
+// that the pass will not use. With all, the engine says that the pass will use all parameters.
+//
+// Two commands are no events. "order" prints the order that rank 0 would send. "rebuild" replaces the
+// buckets; its input lists buckets as for "buckets".
+//
+// The output is the core's actions. If the output changes, run the test with -rewrite, and commit the
+// difference only if it is intended.
 func TestCore(t *testing.T) {
 	datadriven.Walk(t, "testdata/core", func(t *testing.T, path string) {
 		var c *core
@@ -75,7 +78,8 @@ func TestCore(t *testing.T) {
 	})
 }
 
-// lists returns the parameters of the buckets, and the number of parameters.
+// lists parses the input of "buckets". It returns the parameters of each bucket, and their number in all
+// buckets.
 func lists(t *testing.T, input string) (buckets [][]int, n int) {
 	for line := range strings.Lines(input) {
 		var ps []int

@@ -19,10 +19,10 @@ func step(ctx context.Context, pg *comm.ProcessGroup, gradients [][]float32) err
 		return err
 	}
 	r.Begin(true, nil)
-	for i := len(gradients) - 1; i >= 0; i-- { // a backward pass ends with the first parameter
+	for i := len(gradients) - 1; i >= 0; i-- { // the gradient of the first parameter is ready last
 		bucket := device.Elements[float32](r.Grad(i))
 		for k, g := range gradients[i] {
-			bucket[k] = g * float32(r.Scale()) // the last write of a gradient divides it by the number of ranks
+			bucket[k] = g * float32(r.Scale()) // Scale is 1, because Options.Prescaled is not set
 		}
 		r.Ready(i, pg.Device().Compute().Mark())
 	}
@@ -33,7 +33,8 @@ func step(ctx context.Context, pg *comm.ProcessGroup, gradients [][]float32) err
 	return r.Err()
 }
 
-// An engine writes its gradients to the reducer's buckets, which are reduced as soon as they are complete.
+// An engine writes its gradients to the reducer's buckets. The reducer reduces each bucket as soon as the
+// bucket is complete.
 func ExampleReducer() {
 	groups, err := comm.Local(1, nil)
 	if err != nil {

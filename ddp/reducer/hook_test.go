@@ -15,8 +15,9 @@ import (
 	"github.com/goddp/goddp/profile"
 )
 
-// halves is a hook that reduces half of each gradient in its own memory. Its Wait doubles the
-// averages and copies them back, so that the gradients are right only if Wait is called.
+// halves is a hook that copies half of each gradient to its own memory and reduces the copy. The
+// reduction's Wait doubles the averages and copies them back. So the gradients are right only if the
+// reducer calls Wait.
 type halves struct {
 	dev  device.Device
 	seen []GradBucket
@@ -49,8 +50,8 @@ func (h *halved) Wait(ctx context.Context) error {
 	return h.dev.Kernels().Axpby(h.dev.Compute(), h.flat, device.Accum{Alpha: 2}, h.scratch)
 }
 
-// The gradients are what the reduction of the hook returns. The hook gets the content of the
-// bucket, and learns whether the buckets were rebuilt.
+// After a pass, the gradients are the results of the hook's reductions. The hook gets each bucket with its
+// parameters and gradients, and learns whether the buckets were rebuilt.
 func TestCommHookFuturePassing(t *testing.T) {
 	for _, prescaled := range []bool{false, true} {
 		for _, unused := range []Unused{UnusedMissing, UnusedFound, UnusedFixed} {
@@ -83,7 +84,7 @@ func TestCommHookFuturePassing(t *testing.T) {
 							want := 8.
 							switch {
 							case unused != UnusedMissing && i == 0:
-								want = 6 // half of rank 1's gradient
+								want = 6 // half of rank 1's gradient, because rank 0 has none
 							case unused != UnusedMissing && i == 2:
 								want = 2
 							}
@@ -117,15 +118,15 @@ func TestCommHookFuturePassing(t *testing.T) {
 	}
 }
 
-// noop is a hook that leaves every rank its own gradients.
+// noop is a hook that reduces nothing: every rank keeps its own gradients.
 type noop struct{}
 
 func (n noop) Reduce(GradBucket) Reduction { return n }
 func (noop) Wait(context.Context) error    { return nil }
 func (noop) Sync(context.Context) error    { return nil }
 
-// If other buckets follow a large bucket, its reduction starts after an event with a time, which
-// delays the compute stream of a GPU. Other reductions do not.
+// The reduction of a large bucket starts after an event with a time, which delays the compute stream of a
+// GPU, unless it is the last bucket. The reductions of other buckets start without such an event.
 func TestLargeBucketsGetAHeadStart(t *testing.T) {
 	half := device.Shape{largeBucket / 8}
 	sizes := []Param{
@@ -148,7 +149,7 @@ func TestLargeBucketsGetAHeadStart(t *testing.T) {
 		}
 		var timed []string
 		for _, b := range h.seen {
-			if b.After == nil { // at the end of the pass
+			if b.After == nil { // Finish launched this bucket
 				continue
 			}
 			if err := b.After.Sync(t.Context()); err != nil {
@@ -194,8 +195,8 @@ func TestFlagsDoNotDependOnTheHook(t *testing.T) {
 	})
 }
 
-// If a hook fails, on all ranks or on one, the group is aborted, so that no rank trains alone or
-// waits for another.
+// If a hook fails, on all ranks or on one, the reducer aborts the group. So no rank trains alone, and no
+// rank waits for another rank.
 func TestFailingHookAbortsGroup(t *testing.T) {
 	failed := errors.New("no hook today")
 	for _, everywhere := range []bool{true, false} {
@@ -228,7 +229,7 @@ func TestFailingHookAbortsGroup(t *testing.T) {
 	}
 }
 
-// late is a hook that may fail after the communication.
+// late is a hook that all-reduces each bucket. The Wait of its reductions then returns err.
 type late struct{ err error }
 
 func (l late) Reduce(b GradBucket) Reduction { return &lateReduction{plain{}.Reduce(b), l.err} }

@@ -12,15 +12,15 @@ import (
 	"github.com/goddp/goddp/internal/commtest"
 )
 
-// plain is a hook that does the same as no hook.
+// plain is a hook that all-reduces each bucket, as the reducer does without a hook.
 type plain struct{}
 
 func (plain) Reduce(b GradBucket) Reduction {
 	return b.Group.With(comm.CallOptions{Name: b.Name, After: b.After}).AllReduce(b.Flat, b.Op)
 }
 
-// Rank r makes r+1 passes, and then shadow passes. Gradients of two types in several buckets are
-// averages over all ranks, or over the ranks that made the pass, and equal on all ranks.
+// Rank r makes r+1 passes, and then shadow passes. After each pass the gradients are equal on all ranks.
+// They are averages over all ranks or, with byActive, over the ranks that did not make a shadow pass.
 func TestShadowPasses(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -88,8 +88,8 @@ func TestShadowPasses(t *testing.T) {
 	}
 }
 
-// A shadow pass adds nothing, even if the outcome of the pass before is not known yet. That pass
-// may itself be a shadow pass, which left the other ranks' gradients here.
+// A shadow pass adds zeros to the sums, even if the outcome of the previous pass is not known when it
+// starts. If the previous pass was a shadow pass too, it has left averages in this rank's buckets.
 func TestShadowPassBeforeOutcomeIsKnown(t *testing.T) {
 	commtest.OnDevices(t, lagging(2), nil, func(pg *comm.ProcessGroup) error {
 		r, err := New(t.Context(), pg, params(), &Options{Prescaled: true})
@@ -125,8 +125,8 @@ func TestShadowPassBeforeOutcomeIsKnown(t *testing.T) {
 	})
 }
 
-// If one rank leaves with a cause, a second one makes the pass and a third one lacks a gradient,
-// all ranks get errors that say so.
+// In one pass, rank 0 leaves because it has no inputs, rank 1 leaves with a cause, and rank 3 lacks a
+// gradient. All ranks get errors that say all this.
 func TestLeaveIsKnownToAllRanks(t *testing.T) {
 	commtest.OnRanks(t, 4, nil, func(pg *comm.ProcessGroup) error {
 		r, err := New(t.Context(), pg, params(), &Options{Prescaled: true})
@@ -140,7 +140,7 @@ func TestLeaveIsKnownToAllRanks(t *testing.T) {
 		case 0:
 			r.Shadow(true)
 		case 1:
-			r.Shadow(false) // a cause means that the rank leaves
+			r.Shadow(false) // rank 1 leaves because Finish gets a cause
 			cause = errors.New("no luck")
 		default:
 			r.Begin(true, nil)
@@ -162,7 +162,7 @@ func TestLeaveIsKnownToAllRanks(t *testing.T) {
 		if want := "rank 0 ran out of inputs; rank 1 failed: no luck: training ends on every rank"; !strings.Contains(err.Error(), want) {
 			return fmt.Errorf("%q lacks %q", err, want)
 		}
-		// After that no pass reduces, whichever rank makes it.
+		// After the LeftError no rank's pass reduces any more.
 		if pg.Rank() == 2 {
 			r.Begin(true, nil)
 			if err := r.Finish(t.Context(), nil); !errors.As(err, &left) {

@@ -14,25 +14,25 @@ import (
 	"github.com/goddp/goddp/internal/commtest"
 )
 
-// If gradients of some ranks are not finite, every rank gets an error that names the ranks, for
-// buckets with one and with several parameters. The next pass works.
+// If gradients of some ranks are not finite, every rank gets an error that names these ranks. The next
+// pass succeeds. Buckets have one or several parameters.
 func TestNonFinite(t *testing.T) {
 	nan, inf := math.NaN(), math.Inf(-1)
 	for _, c := range []struct {
 		name  string
 		mb    float64
-		bad   map[int]map[int]float64 // by rank and gradient
+		bad   map[int]map[int]float64 // by rank and gradient: the NaN or infinity in it
 		lacks int                     // the gradient that rank 0 lacks; -1: none
 		want  []NonFinite
 		says  string
 	}{
-		// One bucket each for d, c, b and a.
+		// In these cases d, c, b and a have one bucket each, in this order.
 		{"the middle bucket", 1e-6, map[int]map[int]float64{1: {2: nan}}, -1,
 			[]NonFinite{{1, 1, "c", 1}}, `parameter "c", in bucket 1, on rank 1: the step`},
 		{"the last bucket", 1e-6, map[int]map[int]float64{2: {0: inf}}, -1, []NonFinite{{2, 3, "a", 1}}, ""},
 		{"several", 1e-6, map[int]map[int]float64{0: {0: inf, 1: nan, 3: nan}, 2: {2: nan}}, -1,
 			[]NonFinite{{0, 0, "d", 3}, {2, 1, "c", 1}}, `"d", in bucket 0, and 2 more on rank 0; of parameter "c", in bucket 1, on rank 2`},
-		// One bucket for each type: d and b, c and a.
+		// In this case d and b have one bucket, and c and a another.
 		{"the first in a bucket", 0, map[int]map[int]float64{1: {0: nan, 1: nan, 3: inf}}, -1, []NonFinite{{1, 0, "b", 3}}, ""},
 		{"beside one that is missing", 1e-6, map[int]map[int]float64{1: {2: nan}}, 1, []NonFinite{{1, 1, "c", 1}}, `no gradient in this backward pass for parameter "b" on rank 0`},
 	} {
@@ -87,7 +87,8 @@ func TestNonFinite(t *testing.T) {
 	}
 }
 
-// The pass that reduces accumulated gradients finds those that are not finite.
+// If an accumulating pass makes a gradient non-finite, the next pass that reduces fails with a
+// NonFiniteError.
 func TestNonFiniteAccumulates(t *testing.T) {
 	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
 		r, err := New(t.Context(), pg, params(), &Options{CheckNonFinite: true})
@@ -113,7 +114,7 @@ func TestNonFiniteAccumulates(t *testing.T) {
 	})
 }
 
-// If only some ranks check, each of them finds only its own gradients.
+// If only rank 0 checks its gradients, a NonFiniteError names only gradients of rank 0.
 func TestNonFiniteCheckOnSomeRanks(t *testing.T) {
 	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
 		r, err := New(t.Context(), pg, params(), &Options{CheckNonFinite: pg.Rank() == 0})

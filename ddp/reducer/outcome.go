@@ -12,17 +12,18 @@ import (
 	"github.com/goddp/goddp/profile"
 )
 
-// Finish ends the pass. It starts the remaining reductions and makes the compute stream wait for them
-// as [comm.Work.Wait] does, or leaves that to [Reducer.Settle] for each gradient. cause is the error that
-// cut the pass short, or nil; if it is not nil, the other ranks get it.
+// Finish ends the pass. It starts the remaining reductions and makes the compute stream wait for them,
+// as [comm.Work.Wait] does, or leaves this wait to [Reducer.Settle] for each gradient. cause is the error
+// that cut the pass short on this rank, or nil. If cause is not nil, all ranks get an error that
+// contains its text.
 //
-// Finish returns why the gradients must not be used, if that is known already: on a device that runs
-// work inline, and if this rank lacks a gradient, found one that is not finite, or was given a cause.
-// Otherwise Finish does not wait, and [Reducer.Err] returns the outcome: a [*MissingGradientError], a
-// [*NonFiniteError], or the error of a reduction, after which the group is broken. If ctx ends, Finish
-// aborts the group, because the buckets are in use.
+// Finish waits for the outcome and returns it in these cases: the device runs work inline, this rank
+// lacks a gradient, a gradient of this rank is not finite, cause is not nil, or Join was called with
+// byActive. Otherwise Finish does not wait, and [Reducer.Err] returns the outcome. The outcome is nil, a [*MissingGradientError], another
+// error that matches [device.ErrSkipped], or the error of a reduction; after a failed reduction the group
+// is aborted. If ctx ends, Finish aborts the group, because the buckets are in use.
 //
-// With Options.CheckNonFinite Finish waits for the device to complete the pass before it starts the
+// With Options.CheckNonFinite, Finish waits for the device to complete the pass before it starts the
 // reduction of the last bucket.
 func (r *Reducer) Finish(ctx context.Context, cause error) error {
 	reduces := r.core.phase == reducing
@@ -37,7 +38,7 @@ func (r *Reducer) Finish(ctx context.Context, cause error) error {
 			mine.Graph = &r.change
 		}
 	}
-	// An error of the reducer itself is a reason to tell the other ranks too: this rank will not
+	// The other ranks must also learn of an error of the reducer itself, because this rank does not
 	// apply the step.
 	if cause = errors.Join(cause, r.early); cause != nil {
 		mine.Cause = cause.Error()
@@ -53,7 +54,7 @@ func (r *Reducer) Finish(ctx context.Context, cause error) error {
 	}
 	reports := reduces && (r.isLeaving || !mine.isEmpty())
 	if reports {
-		// The report is published before the flag is visible, so a rank that sees the flag finds the report.
+		// This rank publishes its report before its flag is visible, so a rank that sees the flag finds the report.
 		if err := r.reports.publish(ctx, mine); err != nil {
 			r.early = errors.Join(r.early, err)
 		}
@@ -62,7 +63,7 @@ func (r *Reducer) Finish(ctx context.Context, cause error) error {
 	start := time.Now()
 	switch {
 	case r.early != nil:
-		// A rank that failed may wait here. Otherwise it could replace its report before others read it.
+		// A rank that failed waits for the reductions. Otherwise it could replace its report before other ranks have read it.
 		r.err, r.joined = r.wait(ctx, r.works, Reduction.Sync), len(r.works)
 	case reduces && r.separate && r.hook == nil && r.pg.ErrorMode() != comm.BlockingWait:
 		at := len(r.works) - 2 // the reduction of the status
@@ -91,8 +92,8 @@ func (r *Reducer) Finish(ctx context.Context, cause error) error {
 func (r *Reducer) Pending() bool { return r.pending != nil }
 
 // Err returns why the gradients of the last pass must not be used, or nil if they may be used. If the
-// outcome is not known yet, Err waits for the reductions, which have deadlines, and then at most the
-// group's timeout for the compute stream.
+// outcome is not known yet, Err waits for the reductions, which have a timeout. Then it waits for the
+// compute stream, at most for the group's timeout.
 func (r *Reducer) Err() error {
 	r.isUnread = false
 	if r.Pending() {
@@ -103,8 +104,8 @@ func (r *Reducer) Err() error {
 	return r.err
 }
 
-// unreadError returns the outcome of the last pass as Err does if the program has not asked for it, and
-// otherwise nil.
+// unreadError returns the result of Err if the program has not asked for the outcome of the last pass.
+// Otherwise it returns nil.
 func (r *Reducer) unreadError() error {
 	if r.Pending() || r.isUnread {
 		return r.Err()
@@ -112,16 +113,17 @@ func (r *Reducer) unreadError() error {
 	return nil
 }
 
-// awaitOutcome waits for the outcome as Err does, but the outcome still counts as not asked for.
+// awaitOutcome waits for the outcome as Err does. If the outcome is an error, unreadError still returns
+// this error afterwards.
 func (r *Reducer) awaitOutcome() {
 	if r.Pending() {
 		r.isUnread = r.Err() != nil
 	}
 }
 
-// Reject adds err to the outcome of the pass that was finished last: although the gradients were
-// reduced, they must not be used. All ranks must call it for the same pass. It returns the outcome, for
-// which it waits as Err does.
+// Reject adds err to the outcome of the last finished pass: the gradients were reduced, but must not be
+// used. All ranks must call Reject for the same pass. Reject waits for the outcome as Err does, and
+// returns the outcome with err.
 func (r *Reducer) Reject(err error) error {
 	if r.Err() == nil {
 		r.stats.Skipped++
@@ -131,15 +133,16 @@ func (r *Reducer) Reject(err error) error {
 	return r.err
 }
 
-// deviceWait is how long outcome waits for the device before it asks the reductions for errors. The wait
-// for the device has less latency.
+// deviceWait is the time for which the method outcome first waits for the device, before it waits for
+// each reduction. In the usual case, without an error, the wait for the device ends sooner.
 const deviceWait = time.Second
 
-// outcome waits until the outcome of the pass is known. If it fails, the group is broken.
+// outcome waits until the outcome of the pass is known, and returns it. If the reductions fail or do not
+// end in time, outcome aborts the group.
 func (r *Reducer) outcome(ctx context.Context) error {
 	at := r.pending
 	r.pending = nil
-	reach(ctx, at, min(deviceWait, r.pg.Timeout())) // the calls below return the error
+	reach(ctx, at, min(deviceWait, r.pg.Timeout())) // the calls of wait and reach below return the error
 	if err := r.wait(ctx, r.works, Reduction.Sync); err != nil {
 		return err
 	}
@@ -160,7 +163,7 @@ func (r *Reducer) outcome(ctx context.Context) error {
 	return r.divide()
 }
 
-// reach waits until the event e is reached, but no longer than most.
+// reach waits until the device has reached the event e. It waits at most for the time `most`.
 func reach(ctx context.Context, e device.Event, most time.Duration) error {
 	if done, err := e.Done(); done || err != nil {
 		return err
@@ -170,7 +173,7 @@ func reach(ctx context.Context, e device.Event, most time.Duration) error {
 	return e.Sync(ctx)
 }
 
-// conclude ends a pass whose outcome is known. start is when the wait for the outcome began.
+// conclude ends a pass whose outcome is known. start is the time at which the wait for the outcome began.
 func (r *Reducer) conclude(start time.Time) {
 	reduced := len(r.works) > 0
 	if reduced && r.trace.On() {
@@ -187,7 +190,7 @@ func (r *Reducer) conclude(start time.Time) {
 	}
 }
 
-// join makes the compute stream wait for the first n reductions of the pass.
+// join makes the compute stream wait for the first n reductions of the pass, unless it does so already.
 func (r *Reducer) join(ctx context.Context, n int) error {
 	if n <= r.joined {
 		return nil
@@ -209,16 +212,16 @@ func (r *Reducer) hold(ctx context.Context, works []Reduction) error {
 	return err
 }
 
-// wait calls how, which is Wait or Sync, for each of the reductions. If one returns an error, wait aborts
-// the group, because the other ranks would apply the step, and then waits until no reduction of the
-// pass uses the buckets any more.
+// wait calls how, which is Reduction.Wait or Reduction.Sync, for each of the reductions in works. If a
+// call returns an error, wait aborts the group, because the other ranks would apply the step. It then
+// waits until no reduction of the pass uses the buckets any more.
 func (r *Reducer) wait(ctx context.Context, works []Reduction, how func(Reduction, context.Context) error) error {
 	for _, w := range works {
 		err := how(w, ctx)
 		if err == nil {
 			continue
 		}
-		r.pg.Abort(err) // err may be of ctx, or of a hook on this rank only
+		r.pg.Abort(err) // without Abort the other ranks may not notice err: it may come from ctx or from this rank's hook
 		for _, w := range r.works {
 			w.Sync(context.Background()) // returns soon: the group is broken
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/goddp/goddp/internal/commtest"
 )
 
-// An error that the engine rejects a pass with is an outcome like others: Err returns it, and the
-// next pass starts with zero gradients.
+// After Reject, Err returns the error that was given to Reject, and the next pass starts with zeroed
+// gradients.
 func TestRejectIsAnOutcome(t *testing.T) {
 	for _, isLagging := range []bool{false, true} {
 		devices := lagging(2)

@@ -15,12 +15,13 @@ import (
 	"github.com/goddp/goddp/profile"
 )
 
-// order sends the order in which rank 0's gradients became final to all ranks. Buckets in that order
-// can be reduced as early as possible. It is sent after the first pass that reduces and received when
-// the next one begins. It then is not needed any more.
+// order broadcasts the order in which rank 0's gradients became final. Buckets that follow this order
+// can be reduced as early as possible. Rank 0 sends the order after a pass that reduces, and all ranks
+// receive it when the next pass that reduces begins. Once they have received a valid order, the Reducer
+// drops its order.
 type order struct {
-	params device.Tensor // Int32: the parameters in order; -1 everywhere if a gradient was missing
-	sent   *comm.Work    // nil if there is nothing to receive
+	params device.Tensor // Int32: the parameters in order; all -1 if rank 0 lacked a gradient
+	sent   *comm.Work    // the broadcast; nil if there is nothing to receive
 }
 
 func newOrder(pg *comm.ProcessGroup, params int) (*order, error) {
@@ -32,8 +33,9 @@ func newOrder(pg *comm.ProcessGroup, params int) (*order, error) {
 	return &order{params: device.NewTensor(buf.Slice(0, size), device.Int32, params)}, nil
 }
 
-// send starts to send rank 0's order to all ranks. mine is nil if rank 0's pass was incomplete. If send
-// fails, the ranks receive no valid order and keep their buckets; the pass itself does not fail.
+// send starts the broadcast of rank 0's order. On rank 0, mine is the order, or nil if rank 0 lacked a
+// gradient. If rank 0 cannot copy its order to the device, the ranks receive no valid order and keep
+// their buckets; the pass does not fail.
 func (o *order) send(pg *comm.ProcessGroup, mine []int) {
 	if pg.Rank() == 0 {
 		words := make([]byte, 0, o.params.Bytes())
@@ -51,7 +53,7 @@ func (o *order) send(pg *comm.ProcessGroup, mine []int) {
 	o.sent = pg.With(comm.CallOptions{Name: "order of gradients"}).Broadcast(o.params, 0)
 }
 
-// receive waits for the order that rank 0 sent. It returns nil if that is no valid order.
+// receive waits for the order that rank 0 has sent. It returns nil if rank 0 has sent no valid order.
 func (o *order) receive(ctx context.Context, pg *comm.ProcessGroup) ([]int, error) {
 	sent := o.sent
 	o.sent = nil
@@ -77,9 +79,9 @@ func (o *order) receive(ctx context.Context, pg *comm.ProcessGroup) ([]int, erro
 	return params, nil
 }
 
-// rebuild assigns the parameters to buckets in rank 0's order. If the buckets differ from those in
-// use, it moves the gradients to them. Either all ranks do this or none: if one rank has no memory, all
-// keep their buckets.
+// rebuild assigns the parameters to buckets in rank 0's order. If the result differs from the buckets in
+// use, rebuild allocates new buckets and copies the gradients to them. If one rank has no memory for the
+// new buckets, all ranks keep their old buckets.
 func (r *Reducer) rebuild(ctx context.Context) error {
 	start := time.Now()
 	params, err := r.order.receive(ctx, r.pg)

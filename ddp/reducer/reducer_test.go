@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// The tests that work with any number of ranks also run on real processes.
+// The tests that call onRanks also run with each rank in a process of its own.
 func TestOnProcesses(t *testing.T) {
 	for _, n := range []int{2, 4} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) { commtest.Processes(t, n, "GODDP_DEVICE=cpu") })
@@ -44,8 +44,8 @@ type engine struct {
 	r  *Reducer
 }
 
-// write sets all elements of gradient i to v, as an engine does: it overwrites or adds, and scales
-// in the last write.
+// write writes v to all elements of gradient i and calls Ready, as an engine does. It overwrites the
+// gradient or adds to it, and multiplies by the reducer's Scale.
 func (e engine) write(i int, v float64) {
 	d, dst, acc := e.pg.Device(), e.r.Grad(i), device.Accum{Alpha: e.r.Scale(), Beta: e.r.Scale()}
 	if e.r.Fresh(i) {
@@ -86,8 +86,8 @@ func params() []Param {
 	}
 }
 
-// Gradients of two types in several buckets, ready in an unexpected order, are averaged, by the
-// reducer or by the engine's scale.
+// The reducer averages gradients of two types in several buckets, which become ready in an unexpected
+// order. Either the reducer or the engine (Options.Prescaled) divides by the number of ranks.
 func TestAverages(t *testing.T) {
 	for _, prescaled := range []bool{false, true} {
 		for _, mb := range []float64{0, 1e-5} {
@@ -124,7 +124,8 @@ func TestAverages(t *testing.T) {
 	}
 }
 
-// If two ranks lack different gradients in the same pass, every rank gets an error with both.
+// If two ranks lack different gradients in the same pass, every rank gets an error that names both
+// gradients.
 func TestSeveralRanksLackGradients(t *testing.T) {
 	commtest.OnRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {
 		r, err := New(t.Context(), pg, params(), &Options{Prescaled: true})
@@ -177,7 +178,8 @@ func TestTwoReducersOnOneGroup(t *testing.T) {
 			}
 			es = append(es, engine{pg, r})
 		}
-		// Both reducers lack a gradient in their first pass. Their reports do not mix.
+		// On rank 1, each reducer lacks another gradient in its first pass. Each error names the gradient of
+		// its own reducer.
 		for k, e := range es {
 			e.r.Begin(true, nil)
 			for i := range 4 {
@@ -190,7 +192,7 @@ func TestTwoReducersOnOneGroup(t *testing.T) {
 				return fmt.Errorf("reducer %d: got %v", k, err)
 			}
 		}
-		// In one pass of both reducers, the last buckets are reduced at the end, in order.
+		// The passes of both reducers overlap. Each Finish launches the last bucket of its reducer.
 		for k, e := range es {
 			e.r.Begin(true, nil)
 			for i := range 4 {
@@ -209,7 +211,7 @@ func TestTwoReducersOnOneGroup(t *testing.T) {
 	})
 }
 
-// faulty is a device whose Fill fails on request.
+// faulty is a device whose kernel Fill fails with value 0 while *fails is true.
 type faulty struct {
 	device.Device
 	fails *bool
@@ -231,8 +233,8 @@ func (k faultyKernels) Fill(s device.Stream, dst device.Tensor, v float64) error
 	return k.Kernels.Fill(s, dst, v)
 }
 
-// If the reducer fails on one rank, here while it clears the flags of a failed pass, every rank
-// gets an error, so that no rank applies the step alone.
+// The reducer of one rank fails when it clears the flags of a failed pass. Every rank gets an error, so
+// that no rank applies the step alone.
 func TestAFailureOfTheReducerFailsOnAllRanks(t *testing.T) {
 	var fails [2]bool
 	var devices []device.Device
@@ -273,8 +275,8 @@ func lagging(n int) (devices []device.Device) {
 	return devices
 }
 
-// If the host cannot know at once how a pass ended, Finish does not wait. Err waits, and so does
-// the next pass.
+// If the outcome of a pass is not known at once, Finish does not wait for it. Err waits, and so does Begin
+// of the next pass.
 func TestFinishDoesNotWaitForOutcome(t *testing.T) {
 	commtest.OnDevices(t, lagging(2), nil, func(pg *comm.ProcessGroup) error {
 		r, err := New(t.Context(), pg, params(), &Options{BucketCapMB: 1e-5})
@@ -283,7 +285,7 @@ func TestFinishDoesNotWaitForOutcome(t *testing.T) {
 		}
 		e, rank := engine{pg, r}, pg.Rank()
 		used := pg.Device().Memory().InUse
-		// pass makes a pass in which rank 1 lacks the first gradient if lacks is true.
+		// pass makes a pass. If lacks is true, rank 1 lacks the gradient of the last parameter.
 		pass := func(lacks bool) error {
 			r.Begin(true, nil)
 			for i := range 4 {
@@ -296,7 +298,8 @@ func TestFinishDoesNotWaitForOutcome(t *testing.T) {
 		raised := func() bool {
 			return slices.ContainsFunc(r.Flags().Buf.Host(), func(b byte) bool { return b != 0 })
 		}
-		// outcome returns an error unless the pass that returned err ended as expected.
+		// outcome checks the last pass, whose Finish returned err. atOnce says that Finish must have returned
+		// the outcome; lacks says that the outcome must be a MissingGradientError.
 		outcome := func(what string, err error, atOnce, lacks bool) error {
 			if (err != nil) != atOnce || r.Pending() == atOnce {
 				return fmt.Errorf("%s: Finish returned %v, pending: %v", what, err, r.Pending())
@@ -322,8 +325,8 @@ func TestFinishDoesNotWaitForOutcome(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		// Rank 0 does not ask for the outcome: its next pass returns the error, and all ranks get
-		// it.
+		// Rank 0 does not ask for the outcome of this pass, so its next pass fails with the error, and all
+		// ranks get this error.
 		lacked := pass(true)
 		if (lacked == nil) != (rank == 0) {
 			return fmt.Errorf("lacking a gradient: Finish returned %v", lacked)
@@ -348,7 +351,7 @@ func TestFinishDoesNotWaitForOutcome(t *testing.T) {
 	})
 }
 
-// unjoined is a backend whose calls the host does not wait for, as on a GPU.
+// unjoined is a backend whose calls do not block the host in Work.Wait, as on a GPU.
 type unjoined struct{ backend.Backend }
 
 func (u unjoined) Start(c *backend.Call) (backend.Task, error) {
@@ -363,8 +366,8 @@ type unjoinedTask struct{ backend.Task }
 
 func (unjoinedTask) Join(context.Context, device.Stream) error { return nil }
 
-// The outcome contains the error of a reduction that fails after Finish. Whether the step was
-// skipped is then unknown.
+// If a reduction fails after Finish, the outcome is the error of this reduction. It does not match
+// device.ErrSkipped, because other ranks may have applied the step.
 func TestReductionFailureAfterFinish(t *testing.T) {
 	opts := commtest.WrapBackend(&comm.Options{ErrorMode: comm.CleanUpOnly}, func(b backend.Backend) backend.Backend { return unjoined{b} })
 	cause := errors.New("enough")
@@ -397,7 +400,8 @@ func TestReductionFailureAfterFinish(t *testing.T) {
 	})
 }
 
-// stuck is a device that reaches only a given number of further marks.
+// stuck is a device that reaches only the next stream.left events of its compute stream. Later events
+// never complete.
 type stuck struct {
 	device.Device
 	stream *stuckStream
@@ -426,7 +430,8 @@ func (never) Sync(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// If a device does not finish the reductions in time, the group is aborted: its buckets are in use.
+// If a device does not finish the reductions within the group's timeout, the reducer aborts the group,
+// because the buckets are still in use.
 func TestStuckDeviceAbortsGroup(t *testing.T) {
 	dev := cpu.New(nil)
 	stream := &stuckStream{dev.Compute(), math.MaxInt}
@@ -441,7 +446,7 @@ func TestStuckDeviceAbortsGroup(t *testing.T) {
 		for i := range 4 {
 			e.write(i, 1)
 		}
-		stream.left = 2 // the marks before the last bucket and the order of gradients
+		stream.left = 2 // Finish records two events that must complete: before the last bucket and before the order of gradients
 		if err := r.Finish(t.Context(), nil); err != nil || !r.Pending() {
 			return fmt.Errorf("Finish returned %v, pending: %v", err, r.Pending())
 		}
@@ -455,10 +460,10 @@ func TestStuckDeviceAbortsGroup(t *testing.T) {
 	})
 }
 
-// If a rank fails in every pass and waits for no reductions, it still does not get ahead of ranks
-// that have to read its reports.
+// Rank 1 fails in every pass. Its Finish still waits until the other ranks have taken part in the pass,
+// because they have to read its report.
 func TestFailingRankDoesNotGetAhead(t *testing.T) {
-	var fails bool // rank 1 fails
+	var fails bool // Fill fails on rank 1
 	devices := []device.Device{devicetest.Lagging(cpu.New(nil)), devicetest.Lagging(faulty{cpu.New(nil), &fails})}
 	opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return unjoined{b} })
 	finished := make(chan struct{})
@@ -472,11 +477,11 @@ func TestFailingRankDoesNotGetAhead(t *testing.T) {
 				select {
 				case <-finished:
 					return errors.New("rank 1 finished a pass that this rank has not begun")
-				case <-time.After(20 * time.Millisecond): // rank 1 waits, however long this takes
+				case <-time.After(20 * time.Millisecond): // by now rank 1 would have finished if it did not wait
 				}
 			}
 			if pg.Rank() == 1 {
-				fails = pass == 1 // fails to clear the flags of the pass before
+				fails = pass == 1 // in pass 1, rank 1 cannot clear the flags of pass 0
 			}
 			r.Begin(true, nil)
 			err := r.Finish(t.Context(), nil)
@@ -494,7 +499,7 @@ func TestFailingRankDoesNotGetAhead(t *testing.T) {
 	})
 }
 
-// If the context of Finish ends, the group is aborted, because a reduction may still use the
+// If the context of Finish ends, the reducer aborts the group, because a reduction may still use the
 // buckets.
 func TestFinishAbortsWhenContextEnds(t *testing.T) {
 	groups, err := comm.Local(2, nil)

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// FuzzReport decodes the report of rank 1 as another rank reads it from the store.
+// FuzzReport decodes arbitrary text as the report of rank 1. A decoded report is about rank 1, and
+// decoding does not take much memory.
 func FuzzReport(f *testing.F) {
 	f.Add([]byte(`{"Rank":1,"Params":["a","b"],"Cause":"why"}`))
 	f.Add([]byte(`{"Rank":2000000000,"Params":["a"]}`))

@@ -1,7 +1,7 @@
 package reducer
 
-// Resident is a Hook that keeps memory with the layout of the buckets, such as package ddp/zero, which
-// keeps the parameters there. The buckets are then never rebuilt.
+// Resident is a Hook that keeps memory with the layout of the buckets. For example, the hook of package
+// ddp/zero keeps the parameters in such memory. With a Resident the reducer never rebuilds the buckets.
 type Resident interface {
 	Hook
 	// Place is called once, by New, with all buckets in order of index. If it returns an error, New
@@ -9,7 +9,7 @@ type Resident interface {
 	Place(buckets []GradBucket) error
 }
 
-// place calls Place if the hook is a Resident, and reports whether it is.
+// place calls Place if the hook is a Resident. It reports whether the hook is a Resident.
 func (r *Reducer) place() (bool, error) {
 	h, resident := r.hook.(Resident)
 	if !resident {

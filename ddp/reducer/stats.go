@@ -2,20 +2,20 @@ package reducer
 
 import "github.com/goddp/goddp/profile"
 
-// Stats are counts of what a Reducer did on this rank.
+// Stats describes the passes and the buckets of a Reducer on this rank.
 type Stats struct {
-	Passes      int // passes that reduced
-	Skipped     int // those of Passes whose gradients must not be used
-	Shadowed    int // those of Passes that were shadow passes of this rank
-	Accumulated int // passes that only accumulated
+	Passes      int // the number of passes that reduced, with shadow passes
+	Skipped     int // the number of passes in Passes whose gradients must not be used
+	Shadowed    int // the number of passes in Passes that were shadow passes on this rank
+	Accumulated int // the number of passes that only accumulated
 
 	Buckets []Bucket // the buckets in use, in the order in which they are reduced
-	Rebuilt []string // the parameters in rank 0's order; nil if the buckets were not rebuilt
-	Ready   []string // the parameters in the order in which this rank's last pass made them final
-	Unused  []string // the parameters that this rank's last pass did not use; only if the reducer looks for them
+	Rebuilt []string // the names of the parameters in rank 0's order; nil if the buckets were not rebuilt
+	Ready   []string // the names of the parameters in the order in which their gradients became final in the last pass
+	Unused  []string // the names of the parameters that the last pass did not use; nil with UnusedMissing
 }
 
-// Stats returns the counts so far.
+// Stats returns the current Stats of the reducer.
 func (r *Reducer) Stats() Stats {
 	s := r.stats
 	s.Buckets, s.Ready = r.describeBuckets(), r.names(r.core.order)
@@ -27,10 +27,11 @@ func (r *Reducer) Stats() Stats {
 	return s
 }
 
-// Trace makes the Reducer call f with each span of a reduction, even if the device's recorder is off.
+// Trace makes the Reducer call f with the span of each reduction and of each rebuilding of the buckets,
+// even if the device's recorder is off.
 func (r *Reducer) Trace(f func(profile.Span)) { r.also = f }
 
-// timed reports whether times of reductions are needed.
+// timed reports whether the reducer must measure the times of reductions.
 func (r *Reducer) timed() bool { return r.trace.On() || r.also != nil }
 
 // record records a span in the device's trace and passes it to the function given to Trace.

@@ -10,32 +10,34 @@ import (
 	"github.com/goddp/goddp/internal/half"
 )
 
-// status is a tensor of words that the ranks sum in every pass that reduces. First there is one flag per
-// rank; if any flag is raised, no rank may use the gradients. Then there is one shadow flag per rank;
-// it says that the rank makes a shadow pass. Two words follow by which any rank asks all to stop. If the
-// Reducer looks for unused parameters, one word per parameter follows, which is not zero if some rank
-// has a gradient for it. The layout decides where the words are: in the last bucket, after the
-// gradients, where they need no reduction of their own, or separately.
+// status is a tensor of words that the ranks sum in every pass that reduces. It starts with one flag per
+// rank; if any flag is raised, no rank may use the gradients. One shadow flag per rank follows; it says
+// that the rank makes a shadow pass. Two words follow, by which any rank asks all ranks to stop. If the
+// Reducer looks for unused parameters, one word per parameter follows; its sum is not zero if some rank
+// has a gradient for the parameter. The layout decides where the words are: in the last bucket, after the
+// gradients, where they need no reduction of their own, or in separate memory.
 type status struct {
 	dev      device.Device
 	ranks    int
 	words    device.Tensor
 	hostUsed device.Buffer // host memory: the words of parameters before they are copied to the device
-	hostSums device.Buffer // host memory: a copy of all words after they are summed
+	hostSums device.Buffer // host memory: a copy of all words after the sum over the ranks
 	isStale  bool          // words may hold values of an earlier pass
 }
 
-// wordSize is the largest size of a word in bytes. The last bucket's type determines the actual size.
+// wordSize is the largest size of a word in bytes. The actual size is that of an element of the last
+// bucket, or of a Float32 if the status is separate.
 const wordSize = 8
 
-// stopSignals are the signals by which a rank may be asked to stop. Each has a word. If both words
-// are set, the ranks agree on the first signal.
+// stopSignals are the signals that ask a process to stop. Each signal has a word in the status. If both
+// words are set, the ranks agree on the first signal.
 var stopSignals = [stopWords]syscall.Signal{syscall.SIGTERM, syscall.SIGINT}
 
 const stopWords = 2
 
-// newStatus allocates the host memory now, because a driver may wait for the device when it allocates
-// host memory, and later a reduction may hang on the device.
+// newStatus allocates the host memory of a status. This must happen before the first pass: a driver may
+// wait for the device when it allocates host memory, and during a pass a reduction may hang on the
+// device.
 func newStatus(dev device.Device, ranks, params int) (s status, err error) {
 	s = status{dev: dev, ranks: ranks}
 	if s.hostSums, err = dev.AllocHost((2*ranks + stopWords + params) * wordSize); err == nil && params > 0 {
@@ -44,10 +46,10 @@ func newStatus(dev device.Device, ranks, params int) (s status, err error) {
 	return s, err
 }
 
-// len returns the number of words.
+// len returns the number of words in the status.
 func (s *status) len() int { return s.hostSums.Len() / wordSize }
 
-// flags returns the words that forbid the use of the gradients.
+// flags returns the flags of all ranks, without the shadow flags.
 func (s *status) flags() device.Tensor { return s.words.Range(0, s.ranks) }
 
 // raise raises the flag of a rank.
@@ -75,8 +77,8 @@ func (s *status) clear() error {
 	return s.dev.Kernels().Fill(s.dev.Compute(), s.words, 0)
 }
 
-// setUsed sets the words of the parameters. absent are those for which this rank has no gradient. The
-// outcome of the pass before must be known, so that hostUsed is free.
+// setUsed sets the words for parameters. absent says, by parameter, whether this rank has no gradient.
+// The caller must know the outcome of the previous pass, so that no copy from hostUsed is under way.
 func (s *status) setUsed(absent []bool) error {
 	set := one(s.words.DType)
 	used := s.hostUsed.Slice(0, len(absent)*len(set))
@@ -91,7 +93,7 @@ func (s *status) setUsed(absent []bool) error {
 	return s.dev.Copy(s.dev.Compute(), words.Buf, used)
 }
 
-// copyToHost enqueues a copy of the words to hostSums, which is valid after the event.
+// copyToHost enqueues a copy of the words to hostSums. hostSums is valid after the returned event.
 func (s *status) copyToHost() (device.Event, error) {
 	if err := s.dev.Copy(s.dev.Compute(), s.hostSums.Slice(0, s.words.Bytes()), s.words.Buf); err != nil {
 		return nil, err
@@ -105,13 +107,14 @@ func (s *status) isSet(i int) bool {
 	return slices.ContainsFunc(s.hostSums.Host()[i*size:(i+1)*size], func(b byte) bool { return b != 0 })
 }
 
-// raised returns, by rank, whether its flag is raised; nil if none is.
+// raised returns, by rank, whether the rank's flag is raised. It returns nil if no flag is raised.
 func (s *status) raised() []bool { return s.ranksSet(0) }
 
-// shadows returns, by rank, whether it made a shadow pass; nil if none did.
+// shadows returns, by rank, whether the rank made a shadow pass. It returns nil if no rank did.
 func (s *status) shadows() []bool { return s.ranksSet(s.ranks) }
 
-// ranksSet returns, by rank, whether word from + rank is set; nil if none is.
+// ranksSet returns, by rank, whether the word with index from+rank is set. It returns nil if none of
+// these words is set.
 func (s *status) ranksSet(from int) (ranks []bool) {
 	for r := range s.ranks {
 		if !s.isSet(from + r) {
@@ -128,7 +131,8 @@ func (s *status) ranksSet(from int) (ranks []bool) {
 // isUsed reports whether some rank has a gradient for parameter i.
 func (s *status) isUsed(i int) bool { return s.isSet(2*s.ranks + stopWords + i) }
 
-// stopRequested returns the signal for which some rank asks all to stop; 0 if none does.
+// stopRequested returns the signal for which some rank asks all ranks to stop. It returns 0 if no rank
+// asks.
 func (s *status) stopRequested() syscall.Signal {
 	for i, sig := range stopSignals {
 		if s.isSet(2*s.ranks + i) {
@@ -138,7 +142,7 @@ func (s *status) stopRequested() syscall.Signal {
 	return 0
 }
 
-// one returns the number 1 as bytes of type dt.
+// one returns the bytes of the number 1 as an element of type dt.
 func one(dt device.DType) []byte {
 	switch e := binary.NativeEndian; dt {
 	case device.Float64:

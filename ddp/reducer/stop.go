@@ -2,11 +2,11 @@ package reducer
 
 import "syscall"
 
-// Stopping returns the signal for which all ranks agreed to stop, or 0. From the first call on, a
-// signal to this process is a request to stop ([comm.ProcessGroup.StopRequested]). The request travels in
-// the status of the next pass that this rank finishes. The outcome of that pass is the agreement: all
-// ranks see it after the same pass, and it stays. Stopping waits for the outcome of the last pass as Err
-// does.
+// Stopping returns the signal for which all ranks have agreed to stop, or 0. From the first call of
+// Stopping on, a signal to this process is a request to stop ([comm.ProcessGroup.StopRequested]). This
+// rank sends the request to all ranks in the next pass that it finishes. When the outcome of this pass is
+// known, Stopping returns the signal on all ranks, then and in all later calls. Stopping waits for the
+// outcome of the last pass as Err does.
 func (r *Reducer) Stopping() syscall.Signal {
 	r.heedsStop = true
 	r.pg.StopRequested()
@@ -14,8 +14,8 @@ func (r *Reducer) Stopping() syscall.Signal {
 	return r.stop
 }
 
-// stopToRequest returns the signal for which this rank has to ask all ranks to stop in the pass that
-// ends, or 0.
+// stopToRequest returns the signal for which this rank must ask all ranks to stop in the current pass. It
+// returns 0 if there is no such signal.
 func (r *Reducer) stopToRequest() syscall.Signal {
 	if !r.heedsStop || r.stop != 0 {
 		return 0
@@ -23,7 +23,7 @@ func (r *Reducer) stopToRequest() syscall.Signal {
 	return r.pg.StopRequested()
 }
 
-// agreeToStop sets r.stop if the outcome of a pass says that some rank asks all to stop.
+// agreeToStop sets r.stop if some rank has asked all ranks to stop in the last pass.
 func (r *Reducer) agreeToStop() {
 	if sig := r.status.stopRequested(); sig != 0 {
 		r.stop = sig

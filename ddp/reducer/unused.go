@@ -12,16 +12,18 @@ type Unused uint8
 const (
 	// UnusedMissing makes unused parameters an error: their gradients are missing.
 	UnusedMissing Unused = iota
-	// UnusedFound lets each pass use other parameters, and each rank too.
+	// UnusedFound allows that the used parameters differ from pass to pass and from rank to rank.
 	UnusedFound
-	// UnusedFixed lets each rank use other parameters, but the same ones in each pass as in the first
-	// successful pass. A pass that uses others is a [*GraphChangedError].
+	// UnusedFixed is for a static graph. The used parameters may differ from rank to rank, but every
+	// pass of a rank must use the same parameters as its first successful pass. Otherwise the pass fails
+	// with a [*GraphChangedError].
 	UnusedFixed
 )
 
 func (u Unused) String() string { return [...]string{"missing", "found", "fixed"}[u] }
 
-// reach returns which parameters the pass that begins will use; nil: all.
+// reach returns, by parameter, whether the pass that begins will use it. It returns nil with
+// UnusedMissing, which means all parameters.
 func (r *Reducer) reach(reached func(i int) bool) []bool {
 	if r.unused == UnusedMissing {
 		return nil
@@ -32,8 +34,8 @@ func (r *Reducer) reach(reached func(i int) bool) []bool {
 	return r.reached
 }
 
-// skipUnused prepares a gradient that the pass does not write, so that it adds nothing to the sum over
-// the ranks. What earlier passes accumulated there stays.
+// skipUnused prepares gradient i, which the pass does not write, so that this pass adds nothing to the
+// sum over the ranks. Values that earlier passes have accumulated in the gradient stay.
 func (r *Reducer) skipUnused(i int) error {
 	d := r.pg.Device()
 	g := r.grads[i]
@@ -51,20 +53,21 @@ func (r *Reducer) skipUnused(i int) error {
 	return nil
 }
 
-// exchangesUse reports whether the ranks exchange in each pass which gradients they have. With a static
-// graph they do until they know. Within Join they continue, because a rank that makes shadow passes
-// uses nothing, and a parameter that only this rank used is then used by no rank.
+// exchangesUse reports whether the ranks exchange in this pass which gradients they have. With
+// UnusedFixed they do so up to the first successful pass, and between Join and Leave: a rank that makes a
+// shadow pass uses no parameter, so a parameter that only this rank uses has no gradient in this pass.
 func (r *Reducer) exchangesUse() bool {
 	return r.unused != UnusedMissing && (r.shared == nil || r.joining)
 }
 
-// exchangeUse publishes, in a pass that is about to end, which gradients this rank has. With a static
-// graph it applies what is already known.
+// exchangeUse is called when a pass is about to end. If exchangesUse, it publishes which gradients this
+// rank has. With UnusedFixed, the ranks know from an earlier pass which gradients exist: exchangeUse notes
+// a gradient of this rank that did not exist, and marks gradients that other ranks provide as not zeroed.
 func (r *Reducer) exchangeUse() error {
 	for i, shared := range r.shared {
 		switch {
 		case !shared && !r.fresh[i] && !slices.Contains(r.change.NewlyUsed, r.params[i].Name):
-			// A pass that only accumulated used the parameter, which no event reported.
+			// A pass that only accumulated has used the parameter, and the core has not noted it.
 			r.change.NewlyUsed = append(r.change.NewlyUsed, r.params[i].Name)
 		case shared && r.core.unused[i] && !r.exchangesUse():
 			r.fresh[i] = false
@@ -77,8 +80,8 @@ func (r *Reducer) exchangeUse() error {
 	return r.status.setUsed(r.absent)
 }
 
-// learnUse updates, after a successful pass, which gradients this rank has: if one rank has a gradient,
-// all have it now.
+// learnUse updates, after a successful pass, which gradients this rank has. Every gradient that some rank
+// had before the reductions is now on all ranks.
 func (r *Reducer) learnUse() {
 	if r.unused == UnusedMissing && r.core.shadow {
 		clear(r.fresh)
@@ -98,6 +101,6 @@ func (r *Reducer) learnUse() {
 		for i := range r.shared {
 			r.shared[i] = r.status.isUsed(i)
 		}
-		r.status.isStale = true // outside of Join the words of parameters are not set any more
+		r.status.isStale = true // outside of Join and Leave, setUsed does not overwrite the words for parameters any more
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/goddp/goddp/internal/commtest"
 )
 
-// The status arrives whatever the type of the bucket that it travels in. For a static graph the
-// used parameters are sent only once.
+// The status is right with each element type of the last bucket, which holds it. With UnusedFixed the
+// ranks exchange the used parameters only once.
 func TestStatusOfAllTypes(t *testing.T) {
 	for _, dt := range []device.DType{device.Float32, device.Float64, device.Float16, device.BFloat16} {
 		for _, unused := range []Unused{UnusedFound, UnusedFixed} {
@@ -59,7 +59,8 @@ func TestStatusOfAllTypes(t *testing.T) {
 	}
 }
 
-// It is a mistake if an engine reports a gradient that it said the pass would not compute.
+// If an engine calls Ready for a gradient after it told Begin that the pass will not write it, Ready
+// panics.
 func TestReadyOfUnusedGradientIsMistake(t *testing.T) {
 	commtest.OnRanks(t, 1, nil, func(pg *comm.ProcessGroup) error {
 		r, err := New(t.Context(), pg, params(), &Options{Unused: UnusedFound})

@@ -13,7 +13,7 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// Param is a parameter in the form in which ranks compare it.
+// Param describes a parameter. New compares the Params of all ranks.
 type Param struct {
 	Name  string
 	Shape device.Shape
@@ -30,7 +30,8 @@ type List struct {
 	Items []string
 }
 
-// Listed makes a List of values in printed form. A Param prints as its name, element type and shape.
+// Listed makes a List whose items are the values as fmt.Sprint prints them. A Param prints as its name,
+// element type and shape.
 func Listed[T any](what string, values []T) List {
 	l := List{What: what, Items: make([]string, len(values))}
 	for i, v := range values {
@@ -39,14 +40,14 @@ func Listed[T any](what string, values []T) List {
 	return l
 }
 
-// Verify compares lists between the ranks. If they differ in the number of items or in an item, every
-// rank gets a [*ModelMismatchError] that describes the first list that differs. All ranks call it with
-// the same number of lists. If nothing differs it costs one collective.
+// Verify compares lists between the ranks. If a list has another number of items or another item on some
+// rank, every rank gets a [*ModelMismatchError] that describes the first list that differs. All ranks
+// must call Verify with the same number of lists. If no list differs, Verify costs one collective.
 func Verify(ctx context.Context, pg *comm.ProcessGroup, lists ...List) error {
 	if pg == nil {
 		return fmt.Errorf("reducer: comparing the ranks: %w", comm.ErrNoGroup)
 	}
-	// The ranks compare digests first. They send the lists only if the digests differ.
+	// The ranks compare digests of the lists first. They send the lists only if the digests differ.
 	digests, err := comm.AllGatherInts(ctx, pg, digest(lists))
 	if err != nil {
 		return err
@@ -89,8 +90,8 @@ func digest(lists []List) []int64 {
 	return words
 }
 
-// mismatch describes the first difference between the ranks' lists and that of rank 0: in the number of
-// items, or else in an item. It returns nil if there is none.
+// mismatch describes the first difference between the list of rank 0 and the lists of the other ranks. It
+// compares the numbers of items first, and then the items. It returns nil if all lists are equal.
 func mismatch(what string, lists [][]string) *ModelMismatchError {
 	e := &ModelMismatchError{What: what, Index: -1, Rank0: strconv.Itoa(len(lists[0]))}
 	differ := func(rank int, theirs string) {

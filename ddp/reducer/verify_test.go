@@ -9,8 +9,8 @@ import (
 	"github.com/goddp/goddp/comm"
 )
 
-// If lists differ between ranks, the error names the first list that differs, even if the items of
-// all lists together are the same.
+// If lists differ between ranks, the error names the first list that differs. A difference is found even
+// if all lists together have the same items on all ranks.
 func TestVerify(t *testing.T) {
 	onRanks(t, func(pg *comm.ProcessGroup) error {
 		odd := pg.Rank() == 1
@@ -42,10 +42,10 @@ func TestVerify(t *testing.T) {
 	})
 }
 
-// New compares any number of lists with one collective if nothing differs.
+// If no list differs, New compares any number of lists with one collective.
 func TestVerifyIsOneCollective(t *testing.T) {
 	onRanks(t, func(pg *comm.ProcessGroup) error {
-		calls := func() (n int, err error) { // the number of the group's last collective
+		calls := func() (n int, err error) { // starts a barrier, and returns its number among the group's collectives
 			w := pg.Barrier()
 			if err := w.Wait(t.Context()); err != nil {
 				return 0, err
