@@ -9,10 +9,11 @@ import (
 	"syscall"
 )
 
-// CheckFolder returns why this user's files do not belong into a folder: it is not this
-// user's, and others can write into it, or another user made it where anybody can make
-// one. Those others could replace what is written, and forge what is read. A folder of
-// root's whose sticky bit keeps files apart by their owners, such as /tmp, is no error.
+// CheckFolder returns an error if a folder is not safe for this user's files. A folder is
+// unsafe if another user owns it and others can write into it, or if another user made it in
+// a folder that everybody can write into. Those users could replace files that are written
+// there, and forge files that are read. A folder of root with the sticky bit, such as /tmp,
+// is safe.
 func CheckFolder(dir string) error {
 	folder, err := os.OpenRoot(dir)
 	if err != nil {
@@ -22,7 +23,7 @@ func CheckFolder(dir string) error {
 	return check(dir, folder)
 }
 
-// check is CheckFolder for a folder that is open under the name dir.
+// check does what CheckFolder does, for a folder that is open. dir is its name.
 func check(dir string, folder *os.Root) error {
 	if entry, err := os.Lstat(dir); err != nil {
 		return err
@@ -46,15 +47,16 @@ func check(dir string, folder *os.Root) error {
 	return nil
 }
 
-// IsShared tells whether a folder is there and anybody can make files in it, as in
-// /tmp. Files that belong together get a folder of their own there, by [MakePrivate].
+// IsShared reports whether dir is an existing folder in which everybody can make files, such
+// as /tmp. Files that belong together should get a folder of their own there, by
+// [MakePrivate].
 func IsShared(dir string) bool {
 	info, err := os.Stat(dir)
 	return err == nil && info.IsDir() && info.Mode()&0o002 != 0 && info.Mode()&fs.ModeSticky != 0
 }
 
-// MakePrivate makes a folder that this user alone can write into, where there is none.
-// What is there must be such a folder, and no link.
+// MakePrivate makes a folder into which only this user can write. If dir exists, it must be
+// such a folder, and not a symbolic link.
 func MakePrivate(dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !os.IsExist(err) {
 		return err
@@ -73,9 +75,10 @@ func owner(info fs.FileInfo) int { return int(info.Sys().(*syscall.Stat_t).Uid) 
 
 func isOwnOrRoots(info fs.FileInfo) bool { return owner(info) == os.Geteuid() || owner(info) == 0 }
 
-// isOwnGroup tells whether this process is of the group of what info describes.
+// isOwnGroup reports whether the group of the file that info describes is a group of this
+// process.
 func isOwnGroup(info fs.FileInfo) bool {
 	gid := int(info.Sys().(*syscall.Stat_t).Gid)
-	groups, _ := os.Getgroups() // of an error nothing is known: the effective group is left
+	groups, _ := os.Getgroups() // after an error, only the effective group is known
 	return gid == os.Getegid() || slices.Contains(groups, gid)
 }

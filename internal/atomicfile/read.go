@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// Read returns the content of a regular file of at most most bytes. Another process may
-// have made anything of the path: Read waits for nobody, as opening a pipe would.
+// Read returns the content of a regular file of at most most bytes. Another process may have
+// put any kind of file at path. Read never blocks, not even if the file is a pipe.
 func Read(path string, most int64) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -24,7 +24,7 @@ func Read(path string, most int64) ([]byte, error) {
 	case info.Size() > most:
 		return nil, tooLarge(path, info.Size(), most)
 	}
-	// The file may grow meanwhile.
+	// The file may have grown since Stat.
 	content, err := io.ReadAll(io.LimitReader(f, most+1))
 	if err == nil && int64(len(content)) > most {
 		return nil, tooLarge(path, int64(len(content)), most)

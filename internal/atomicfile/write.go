@@ -1,7 +1,8 @@
-// Package atomicfile writes files that are there whole or not at all: those of a process
-// that may end at any moment, or that others read meanwhile. It writes where a path
-// from the environment or a flag says, and so into folders that others may have made:
-// it never writes through a link of theirs, and not into a folder that is theirs.
+// Package atomicfile writes files atomically: a file has either its old or its whole new
+// content, even if the process ends during the write or another process reads meanwhile.
+// Paths may come from the environment or a flag, so they may lead into folders that other
+// users made. The package never writes through another user's symbolic link, nor into
+// another user's folder.
 package atomicfile
 
 import (
@@ -16,10 +17,10 @@ import (
 	"syscall"
 )
 
-// Write makes what write writes the content of a file of this mode: a new one under
-// another name in the same folder, which then takes the place of what is at path, be
-// it a link. It does not wait for the disk. Errors name path. A pipe or a device stays
-// what it is, and is written to. Write fails where [CheckFolder] does for the folder.
+// Write writes a file with the given mode and the content that write writes. It writes a new
+// file with another name in the same folder, and renames it to path. So it replaces a
+// symbolic link at path. If path is a pipe or a device, it writes to that. It does not sync
+// the file to disk. Errors name path. Write fails if [CheckFolder] fails for the folder.
 func Write(path string, mode fs.FileMode, write func(io.Writer) error) error {
 	name := filepath.Base(path)
 	folder, err := os.OpenRoot(filepath.Dir(path))
@@ -40,7 +41,7 @@ func Write(path string, mode fs.FileMode, write func(io.Writer) error) error {
 	if err != nil {
 		return of(path, err)
 	}
-	defer folder.Remove(temp) // fails once it is renamed
+	defer folder.Remove(temp) // has no effect after the rename
 	wrote := write(f)
 	err = errors.Join(f.Chmod(mode), f.Close())
 	switch {
@@ -52,16 +53,16 @@ func Write(path string, mode fs.FileMode, write func(io.Writer) error) error {
 	return of(path, folder.Rename(temp, name))
 }
 
-// prefix is what other names for path begin with.
+// prefix returns the prefix of the names of temporary files for path.
 func prefix(path string) string { return "." + filepath.Base(path) + "." }
 
-// leadsToDevice tells whether path is a pipe or a device, or a link to one that nobody
-// but this user or root made, such as /dev/stdout. It is an error that path is a folder.
+// leadsToDevice reports whether path is a pipe or a device, or a symbolic link to one that
+// this user or root made, such as /dev/stdout. It returns an error if path is a folder.
 func leadsToDevice(folder *os.Root, path string) (bool, error) {
 	info, err := folder.Lstat(filepath.Base(path))
 	switch {
 	case err != nil || info.Mode().IsRegular():
-		return false, nil // what else is wrong, writing finds out
+		return false, nil // the write returns any other error
 	case info.IsDir():
 		return false, &fs.PathError{Op: "write", Path: path, Err: fs.ErrExist}
 	case info.Mode()&fs.ModeSymlink == 0:
@@ -71,7 +72,7 @@ func leadsToDevice(folder *os.Root, path string) (bool, error) {
 	return err == nil && isOwnOrRoots(info) && !target.Mode().IsRegular() && !target.IsDir(), nil
 }
 
-// writeInPlace writes to a pipe or device. A pipe that nobody reads is an error.
+// writeInPlace writes to a pipe or a device. It returns an error for a pipe without a reader.
 func writeInPlace(path string, write func(io.Writer) error) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -83,7 +84,7 @@ func writeInPlace(path string, write func(io.Writer) error) error {
 	return nil
 }
 
-// WriteBytes is Write for content that is there already.
+// WriteBytes does what Write does, with the given content.
 func WriteBytes(path string, mode fs.FileMode, content []byte) error {
 	return Write(path, mode, func(w io.Writer) error {
 		_, err := w.Write(content)
@@ -91,7 +92,8 @@ func WriteBytes(path string, mode fs.FileMode, content []byte) error {
 	})
 }
 
-// of is err, of what was done under another name or by a caller, as an error of path.
+// of makes err an error that names path. err may name the temporary file, or come from the
+// caller's function.
 func of(path string, err error) error {
 	var p *fs.PathError
 	var l *os.LinkError

@@ -1,12 +1,12 @@
-// Package awake bounds waits by the time in which the process runs. A process that
-// is suspended longer than a timeout (SIGSTOP, a paused virtual machine) and goes on
-// with the processes that it waits for has not waited in vain.
+// Package awake provides timeouts that count only the time in which the process runs. If a
+// process is suspended for longer than a timeout (SIGSTOP, a paused virtual machine)
+// together with the processes that it waits for, the timeout does not expire because of
+// that.
 //
 // The package divides a timeout into 16 equal parts and starts the timer of a part when
-// the timer of the part before has fired. However long a suspension is, only the part
-// during which it happens ends early. Each part ends at the latest when the process
-// continues, so that 16 suspensions end any wait: cycles of stop and continue cannot
-// postpone the end for ever.
+// the timer of the part before has fired. However long a suspension is, only the part during
+// which it happens ends early. Each part ends at the latest when the process continues. So
+// 16 suspensions end any wait, and repeated suspensions cannot postpone the end for ever.
 package awake
 
 import (
@@ -23,7 +23,7 @@ type Timer struct {
 	mu    sync.Mutex
 	timer *time.Timer
 	part  time.Duration
-	left  int // parts that have not ended; 0 after Stop, and when f is called
+	left  int // number of parts that have not ended; 0 after Stop, and when f is called
 	f     func()
 }
 
@@ -37,7 +37,7 @@ func AfterFunc(d time.Duration, f func()) *Timer {
 	return t
 }
 
-// next ends a part.
+// next is called when a part ends. It starts the next part or calls f.
 func (t *Timer) next() {
 	t.mu.Lock()
 	if t.left == 0 {
@@ -67,8 +67,8 @@ func (t *Timer) Stop() bool {
 
 // WithTimeoutCause returns a context that ends when parent does, when cancel is called,
 // or with a cause when the process has run for d. The context's cause then wraps cause
-// and context.DeadlineExceeded. Its Err is context.Canceled, and it has no Deadline:
-// when it ends is known only then.
+// and context.DeadlineExceeded. Its Err is context.Canceled. It has no Deadline, because the
+// time of its end is not known before.
 func WithTimeoutCause(parent context.Context, d time.Duration, cause error) (ctx context.Context, cancel context.CancelFunc) {
 	ctx, end := context.WithCancelCause(parent)
 	t := AfterFunc(d, func() { end(&timeoutError{cause}) })
@@ -78,12 +78,12 @@ func WithTimeoutCause(parent context.Context, d time.Duration, cause error) (ctx
 	}
 }
 
-// WithTimeout is WithTimeoutCause without a cause of the caller's.
+// WithTimeout is like WithTimeoutCause, with context.DeadlineExceeded as the cause.
 func WithTimeout(parent context.Context, d time.Duration) (ctx context.Context, cancel context.CancelFunc) {
 	return WithTimeoutCause(parent, d, context.DeadlineExceeded)
 }
 
-// timeoutError is why a context ended whose time has passed.
+// timeoutError is the cause of a context whose time has passed.
 type timeoutError struct{ cause error }
 
 func (e *timeoutError) Error() string   { return e.cause.Error() }

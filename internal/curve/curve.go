@@ -19,8 +19,8 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// A Run is a file of package progress: for each name the points that have it, in
-// the order of the file.
+// A Run is the content of a file of package progress: for each name, the points that have
+// this name, in the order of the file.
 type Run struct {
 	Name   string
 	Series map[string][]Point
@@ -29,11 +29,11 @@ type Run struct {
 // A Point is a number at a step and a time.
 type Point struct{ Step, Time, Number float64 }
 
-// maxLine bounds a line of the file.
+// maxLine is the longest line of a file, in bytes.
 const maxLine = 1 << 20
 
-// Read reads a run. A last line that was cut off, by the end of a process, is
-// left out; the error of any other names its number.
+// Read reads a run. It leaves out a last line that is incomplete because the process that
+// wrote it ended. An error about another line names the line's number.
 func Read(path string) (*Run, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -43,7 +43,7 @@ func Read(path string) (*Run, error) {
 	run := &Run{Name: strings.TrimSuffix(filepath.Base(path), filepath.Ext(path)), Series: map[string][]Point{}}
 	lines := bufio.NewScanner(f)
 	lines.Buffer(nil, maxLine)
-	var bad error // of the line before
+	var bad error // the error of the line before
 	n := 0
 	for lines.Scan() {
 		if bad != nil {
@@ -72,7 +72,7 @@ func Read(path string) (*Run, error) {
 	return run, nil
 }
 
-// number is a number, or a string such as "NaN".
+// number converts a JSON value, which is a number or a string such as "NaN".
 func number(v any) float64 {
 	switch v := v.(type) {
 	case float64:
@@ -85,18 +85,19 @@ func number(v any) float64 {
 	return math.NaN()
 }
 
-// Options say what is drawn.
+// Options selects the curves and the axes.
 type Options struct {
-	Names  []string // of the series, a panel for each; nil: all but what the process held
-	ByTime bool     // against seconds, not steps
-	Log    bool     // logarithmic numbers
+	Names  []string // the names to draw, each in a panel; nil means all names except those in held
+	ByTime bool     // the horizontal axis is seconds instead of steps
+	Log    bool     // the vertical axis is logarithmic
 }
 
-// held are the names of what package progress says that the process holds.
+// held holds the names of the numbers that package progress records about the process's
+// memory and goroutines.
 var held = []string{"heap_bytes", "goroutines", "device_bytes"}
 
-// colours are those of runs, distinguishable for most people with a colour
-// vision deficiency (Okabe and Ito, "Color Universal Design", 2008).
+// colours holds the colours of the runs. Most people with a colour vision deficiency can
+// distinguish them (Okabe and Ito, "Color Universal Design", 2008).
 var colours = []color.RGBA{
 	{0, 114, 178, 255}, {213, 94, 0, 255}, {0, 158, 115, 255}, {204, 121, 167, 255}, {230, 159, 0, 255}, {86, 180, 233, 255},
 }
@@ -107,8 +108,8 @@ const (
 	height = 8 * vg.Centimeter
 )
 
-// Save draws runs into a file whose name ends in .svg, .png or .pdf: a panel for
-// each name, a line in it for each run that has the name.
+// Save draws runs into a file whose name ends with .svg, .png or .pdf. Each name has a panel.
+// In the panel, each run that has the name has a line.
 func Save(path string, runs []*Run, opts Options) error {
 	names := opts.Names
 	if names == nil {
@@ -160,7 +161,7 @@ func share(panels [][]*plot.Plot) {
 	}
 }
 
-// panel has a line for each run that has the name.
+// panel returns a panel with a line for each run that has the name.
 func panel(name string, runs []*Run, opts Options) (*plot.Plot, error) {
 	p := plot.New()
 	p.Y.Label.Text = strings.ReplaceAll(name, "_", " ")
@@ -214,7 +215,7 @@ func panel(name string, runs []*Run, opts Options) (*plot.Plot, error) {
 		slices.Sort(have)
 		return nil, fmt.Errorf("no finite number is called %q; there are %q", name, slices.Compact(have))
 	}
-	if opts.Log && p.Y.Min == p.Y.Max { // else the axis would reach below 0
+	if opts.Log && p.Y.Min == p.Y.Max { // otherwise the logarithmic axis would reach below 0
 		p.Y.Min, p.Y.Max = p.Y.Min/2, p.Y.Max*2
 	}
 	return p, nil

@@ -1,9 +1,9 @@
-// Package daemon is, for tests and for the fault campaign, processes that hide from who
-// wants to end them. They need Linux.
+// Package daemon starts processes that are hard to find and to kill, for tests and for the
+// fault campaign. It needs Linux.
 //
-// A program that calls Main first is such a process when its arguments are those of
-// Command. It locks a file, as the processes that it forks do, so that nobody has to
-// find them to know whether one lives.
+// A program that calls Main first becomes such a process if Command started it. The process
+// locks a file. The processes that it forks hold the lock too. So a test can see from the
+// file whether one of them lives, without finding them.
 package daemon
 
 import (
@@ -15,27 +15,28 @@ import (
 
 // Kinds of daemons.
 const (
-	Plain       = "plain"       // in a session of its own
-	Mainless    = "mainless"    // its main thread has ended, another lives
-	Overwritten = "overwritten" // its environment is gone from its memory
+	Plain       = "plain"       // only has a session of its own, as all kinds do
+	Mainless    = "mainless"    // its main thread has ended, and another thread lives
+	Overwritten = "overwritten" // has overwritten its environment in memory
 	Bare        = "bare"        // started without an environment
-	Undumpable  = "undumpable"  // /proc shows it to root alone
+	Undumpable  = "undumpable"  // only root can read its files in /proc
 	Forking     = "forking"     // forks and exits every 1 to 3 ms
 	Deaf        = "deaf"        // ignores SIGHUP, SIGINT and SIGTERM
-	Suspended   = "suspended"   // by SIGSTOP
+	Suspended   = "suspended"   // suspended by SIGSTOP
 )
 
-// Kinds are all of them.
+// Kinds holds all kinds.
 var Kinds = []string{Plain, Mainless, Overwritten, Bare, Undumpable, Forking, Deaf, Suspended}
 
-// Lifetime is when a daemon ends that nobody ended.
+// Lifetime is the time after which a daemon ends by itself.
 const Lifetime = time.Minute
 
-// daemonArg is the first argument of a daemon; its kind and its file follow.
+// daemonArg is the first argument of a daemon. Its kind and its file follow.
 const daemonArg = "be-a-daemon"
 
-// Command is a daemon in a session of its own. The file exists, locked, once the daemon
-// is what its kind says. The program is one that calls Main.
+// Command returns a command that starts a daemon of a kind in a session of its own. program
+// must call Main first. The daemon creates and locks file once it has the properties of its
+// kind.
 func Command(program, kind, file string) *exec.Cmd {
 	cmd := exec.Command(program, daemonArg, kind, file)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -45,7 +46,8 @@ func Command(program, kind, file string) *exec.Cmd {
 	return cmd
 }
 
-// Main returns at once in a process that is no daemon.
+// Main runs the daemon, and does not return, if Command started this process. Otherwise it
+// returns at once.
 func Main() {
 	if isDaemon() {
 		play(os.Args[2], os.Args[3])
@@ -55,7 +57,7 @@ func Main() {
 
 func isDaemon() bool { return len(os.Args) == 4 && os.Args[1] == daemonArg }
 
-// Alive reports whether a daemon that locked file, or a process that it forked, lives.
+// Alive reports whether the daemon that locked file, or a process that it forked, lives.
 func Alive(file string) bool {
 	f, err := os.Open(file)
 	if err != nil {

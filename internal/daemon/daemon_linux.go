@@ -17,11 +17,11 @@ import (
 
 func init() {
 	if isDaemon() {
-		runtime.LockOSThread() // play is to run on the main thread
+		runtime.LockOSThread() // play must run on the main thread
 	}
 }
 
-// play is the daemon.
+// play acts as a daemon of a kind.
 func play(kind, file string) {
 	f, err := os.Create(file + ".new")
 	check(err)
@@ -37,7 +37,7 @@ func play(kind, file string) {
 			time.Sleep(Lifetime)
 			os.Exit(0)
 		}()
-		_, _, _ = syscall.Syscall(syscall.SYS_EXIT, 0, 0, 0) // of this thread
+		_, _, _ = syscall.Syscall(syscall.SYS_EXIT, 0, 0, 0) // ends only this thread
 	case Overwritten:
 		overwriteEnvironment()
 	case Undumpable:
@@ -71,7 +71,7 @@ func mainThreadEnded() bool {
 	return strings.Contains(string(status), "State:\tZ")
 }
 
-// overwriteEnvironment clears what /proc/PID/environ shows.
+// overwriteEnvironment clears the memory that /proc/PID/environ shows.
 func overwriteEnvironment() {
 	stat, err := os.ReadFile("/proc/self/stat")
 	check(err)
@@ -87,9 +87,9 @@ func overwriteEnvironment() {
 	check(err)
 }
 
-// forkAndExit forks and exits after 1, 2 or 3 ms, and so do its children, until
-// Lifetime is over. A process that is forked has one thread, and no Go runtime that
-// could do more than this.
+// forkAndExit forks, and exits after 1, 2 or 3 ms. Its children do the same, until Lifetime
+// is over. A forked process has only one thread, so its Go runtime does not work, and
+// forkAndExit must use system calls alone.
 //
 //go:norace
 func forkAndExit() {

@@ -1,5 +1,5 @@
-// Package descriptors shares out the files that a process may open, so that what serves
-// connections leaves some to the rest of the process.
+// Package descriptors divides the file descriptors of a process, so that servers of
+// connections leave some to the rest of the process.
 package descriptors
 
 import (
@@ -8,14 +8,14 @@ import (
 	"syscall"
 )
 
-// parts is into how many shares the files are divided. A store takes one for each of its four
-// kinds of connections.
+// parts is the number of shares of the file descriptors. A store takes one share for each of
+// its four classes of connections.
 const parts = 5
 
-// Remedy is what helps who may not open enough files.
+// Remedy is the advice for a process that may open too few files.
 const Remedy = "raise its limit (ulimit -n)"
 
-// Limit is how many files this process may open.
+// Limit returns the number of files that this process may open.
 func Limit() uint64 {
 	var files syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files) != nil {
@@ -24,8 +24,8 @@ func Limit() uint64 {
 	return files.Cur
 }
 
-// Share returns how many of these connections fit into a share of the files. why is for the error of
-// a connection that is refused, and names the process. It is "" if all fit.
+// Share returns how many of the given number of connections fit into one share. why is "" if all
+// fit. Otherwise it is the reason, which names process, for the error of a rejected connection.
 func Share(connections int, process string) (fit int, why string) {
 	files := Limit()
 	if most := files / parts; uint64(connections) > most {

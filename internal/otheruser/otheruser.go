@@ -1,5 +1,5 @@
-// Package otheruser starts processes of another user, for tests of what such a process
-// may not do.
+// Package otheruser starts processes of another user, for tests that such processes are
+// refused.
 package otheruser
 
 import (
@@ -10,11 +10,11 @@ import (
 	"testing"
 )
 
-// UID is the user and the group that the processes have.
+// UID is the user id and group id of the processes.
 const UID = 54321
 
-// Command is the test's own binary as a process of user UID, with what env adds to this
-// process's environment. It skips the test where this process may not start one.
+// Command returns a command that runs the test binary as user UID, with env added to this
+// process's environment. It skips the test if this process may not change its user.
 func Command(t *testing.T, env ...string) *exec.Cmd {
 	t.Helper()
 	if os.Geteuid() != 0 {

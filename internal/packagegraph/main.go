@@ -1,6 +1,6 @@
 // Command packagegraph prints which package of this module imports which, highest first, so
 // that each name on the right of an arrow has its own line further down. An import that another
-// import of the same line implies is left out. docs/design.md holds what it prints:
+// import of the same line implies is left out. docs/design.md holds the output:
 //
 //	go run ./internal/packagegraph
 //
@@ -51,7 +51,8 @@ func readImports() (map[string][]string, error) {
 	return imports, nil
 }
 
-// isLeftOut tells whether a package is a program around the library, or serves such alone.
+// isLeftOut reports whether the graph leaves a package out: a program of bench, test or
+// examples, or a helper of tests.
 func isLeftOut(name string) bool {
 	top, _, _ := strings.Cut(name, "/")
 	return slices.Contains([]string{"bench", "test", "examples"}, top) || strings.HasSuffix(name, "test") || name == "internal/packagegraph"
@@ -113,10 +114,10 @@ func reaches(from, to string, imports map[string][]string) bool {
 	return from == to || slices.ContainsFunc(imports[from], func(below string) bool { return reaches(below, to, imports) })
 }
 
-// lineWidth is where lines are wrapped.
+// lineWidth is the largest width of a line.
 const lineWidth = 100
 
-// wrap writes words behind a first one, separated by commas.
+// wrap writes first and then words, separated by commas, in lines of at most lineWidth.
 func wrap(text *strings.Builder, first string, words []string) {
 	line := first
 	for i, name := range words {

@@ -12,15 +12,14 @@ import (
 	"github.com/goddp/goddp/store"
 )
 
-// Standalone is the rendezvous of a single node: nobody else is waited for,
-// and each round gets a store of its own in this process. The zero value
-// listens on the loopback address, on a free port that the system picks.
+// Standalone is the rendezvous of a single node. It waits for no other node. Each round gets
+// its own store in this process. The zero value listens on a free port of the loopback
+// interface.
 type Standalone struct {
-	// Addr is the address the store listens on and MASTER_ADDR names;
-	// empty means 127.0.0.1.
+	// Addr is the store's address, and the value of MASTER_ADDR. Empty means 127.0.0.1.
 	Addr string
-	// Port is the port of the store; 0 picks a free one for each round, so
-	// that two jobs on a machine never collide.
+	// Port is the store's port. 0 means a free port for each round, so that jobs on the same
+	// machine do not collide.
 	Port int
 
 	rounds      int
@@ -28,8 +27,8 @@ type Standalone struct {
 	coordinator *coordinator.Server
 }
 
-// Join opens a fresh store and returns a round of one node. The error names
-// the address that could not be listened on.
+// Join opens an empty store and returns a round of one node. If it cannot listen on the
+// address, the error names the address.
 func (s *Standalone) Join(ctx context.Context, node Node) (*Round, error) {
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
@@ -46,7 +45,7 @@ func (s *Standalone) Join(ctx context.Context, node Node) (*Round, error) {
 	}
 	server, err := store.Listen(net.JoinHostPort(host, strconv.Itoa(s.Port)), &store.ServerOptions{Member: member})
 	if err != nil {
-		return nil, err // it says that it is the store's
+		return nil, err // the error names the store
 	}
 	s.store = server
 	s.coordinator, err = coordinator.Publish(ctx, store.Prefix(server.Local(), coordinator.LauncherPrefix), member, net.JoinHostPort(host, "0"),
@@ -69,14 +68,14 @@ func (s *Standalone) Join(ctx context.Context, node Node) (*Round, error) {
 	return round, nil
 }
 
-// Exited tells the ranks that wait for one that it has ended.
+// Exited notifies the ranks that wait for the worker of rank that it has ended.
 func (s *Standalone) Exited(rank int, how string) {
 	if s.coordinator != nil {
 		s.coordinator.Exited(rank, how)
 	}
 }
 
-// Close closes the store and the coordinator of the last round; closing twice is harmless.
+// Close closes the store and the coordinator of the last round. A second call has no effect.
 func (s *Standalone) Close() error {
 	var err error
 	if s.coordinator != nil {

@@ -9,9 +9,10 @@ import (
 	"testing"
 )
 
-// New is a free TCP port of 127.0.0.1, and its address. Until the test ends it is
-// kept: a socket is bound to it, which does not listen, so that the kernel gives it to
-// nobody else, and a listener that reuses addresses, as Go's and PyTorch's do, gets it.
+// New returns a free TCP port of 127.0.0.1, and its address. It reserves the port until the
+// test ends, by a socket that is bound to it and does not listen. So the kernel gives the port
+// to no other process that asks for a free one. A listener that reuses addresses, as Go's and
+// PyTorch's do, can listen on it.
 func New(t testing.TB) (port int, addr string) {
 	t.Helper()
 	syscall.ForkLock.RLock()

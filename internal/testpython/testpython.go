@@ -12,7 +12,8 @@ import (
 	"testing"
 )
 
-// unsupported is the exit code of a script that finds a package missing.
+// unsupported is the exit code of a script if Python has not got a package that the script
+// needs.
 const unsupported = 77
 
 func interpreter() string {
@@ -22,7 +23,7 @@ func interpreter() string {
 	return "/usr/bin/python3"
 }
 
-// Require returns the interpreter's path. It skips the test where statement, such as
+// Require returns the interpreter's path. It skips the test if a Python statement, such as
 // "import torch", fails.
 func Require(t *testing.T, statement string) string {
 	t.Helper()
@@ -33,9 +34,10 @@ func Require(t *testing.T, statement string) string {
 	return python
 }
 
-// Output runs the interpreter with args and returns its standard output. It skips the test where
-// there is no interpreter or the script exits with 77, by which a script says that Python lacks a
-// package. Any other failure fails the test. Called from the test's goroutine.
+// Output runs the interpreter with args and returns its standard output. It skips the test if
+// there is no interpreter, or if the script exits with code 77, which means that a package is
+// not installed. Any other failure fails the test. Output must be called from the test's
+// goroutine.
 func Output(t *testing.T, stdin io.Reader, args ...string) []byte {
 	t.Helper()
 	var stdout, stderr bytes.Buffer

@@ -1,5 +1,6 @@
-// Package torchtest compares operations of autograd and nn with PyTorch's, for tests. The interpreter
-// is package testpython's; where it has no torch, the tests are skipped. The device is the one that GODDP_DEVICE chooses, and PyTorch's is of the same kind.
+// Package torchtest compares operations of autograd and nn with PyTorch's, for tests. Package
+// testpython chooses the interpreter. If it has no torch, the tests are skipped. GODDP_DEVICE chooses
+// the device, and PyTorch uses a device of the same kind.
 package torchtest
 
 import (
@@ -21,27 +22,27 @@ import (
 //go:embed torchtest.py
 var script string
 
-// Input is an operand of a [Case]: numbers, or, where Integers is not nil, integers.
+// Input is an operand of a [Case]. It holds Integers if that is not nil, else Numbers.
 type Input struct {
 	Shape    []int
 	Numbers  []float64
 	Integers []int64
-	Constant bool // no gradient is asked for
+	Constant bool // the gradient for this input is not computed
 }
 
-// Case is one computation in both languages.
+// Case is a computation, in Go and in Python.
 type Case struct {
 	Name string
-	// Expr is Python's expression of the inputs x[0], x[1], ...; it may use torch and F, which is
-	// torch.nn.functional. It makes one tensor.
+	// Expr is a Python expression of the inputs x[0], x[1], ... Its value is a tensor. It may use torch,
+	// and F for torch.nn.functional.
 	Expr string
 	In   []Input
-	// DType is the type of the numbers; Invalid is Float64.
+	// DType is the type of the numbers. The zero value, Invalid, means Float64.
 	DType device.DType
-	// Go computes the same.
+	// Go computes the same tensor.
 	Go func(x []*autograd.Variable) *autograd.Variable
-	// Tolerance is how far an element may be off, relative to the larger of 1 and the largest element
-	// of its tensor. 0 is 1e-10 of Float64 and 1e-5 of the other types.
+	// Tolerance is the allowed error of an element, relative to the larger of 1 and the largest element
+	// of its tensor. 0 means 1e-10 for Float64 and 1e-5 for the other types.
 	Tolerance float64
 }
 
@@ -62,7 +63,7 @@ func (c *Case) tolerance() float64 {
 	return 1e-5
 }
 
-// array is a tensor of numbers on its way from or to Python.
+// array is a tensor in the JSON that is exchanged with Python.
 type array struct {
 	Shape   []int  `json:"shape"`
 	Data    []byte `json:"data"`
@@ -70,7 +71,7 @@ type array struct {
 	Grad    bool   `json:"grad"`
 }
 
-// numbers are what a's data stands for.
+// numbers decodes the data of a.
 func (a *array) numbers() []float64 {
 	v := make([]float64, len(a.Data)/8)
 	copy(bytesOf(v), a.Data)
@@ -102,7 +103,7 @@ type reply struct {
 }
 
 // Check runs all cases in Go and in one process of PyTorch, and compares the results and the
-// gradients for the inputs that are no constants. The gradient of the result is sin(i+1) at element i.
+// gradients for all inputs that are not Constant. The gradient of the result at element i is sin(i+1).
 func Check(t *testing.T, cases []Case) {
 	t.Helper()
 	dev, err := comm.OpenDevice(nil)
@@ -131,7 +132,7 @@ func Check(t *testing.T, cases []Case) {
 	}
 }
 
-// evaluate is what PyTorch makes of the cases.
+// evaluate returns PyTorch's results of the cases.
 func evaluate(t *testing.T, cuda bool, cases []Case) (r reply) {
 	t.Helper()
 	ask := request{Cuda: cuda}
@@ -150,9 +151,9 @@ func evaluate(t *testing.T, cuda bool, cases []Case) (r reply) {
 	return r
 }
 
-// Run runs a script of Python's, which reads request as JSON from its standard input, and
-// decodes the JSON that it prints into answer. It skips the test if the script exits with
-// 77, which says that there is no torch.
+// Run runs a Python script. The script reads request as JSON from its standard input. Run decodes
+// the JSON that the script prints into answer. It skips the test if the script exits with code 77,
+// which means that torch is not installed.
 func Run(t *testing.T, script string, request, answer any) {
 	t.Helper()
 	text, err := json.Marshal(request)
@@ -164,7 +165,7 @@ func Run(t *testing.T, script string, request, answer any) {
 	}
 }
 
-// compare computes c on dev.
+// compare computes c on dev, and compares the result y and the gradients grads of PyTorch with it.
 func (c *Case) compare(t *testing.T, dev device.Device, y *array, grads []*array) (err error) {
 	autograd.Scope(dev, func() {
 		var x []*autograd.Variable

@@ -1,4 +1,4 @@
-// Package version is what the commands answer to --version.
+// Package version returns the text that the commands print for --version.
 package version
 
 import (
@@ -7,7 +7,8 @@ import (
 	"runtime/debug"
 )
 
-// Of is the command's name and the module's version, as the go command stamped it.
+// Of returns the command's name and the module's version, which the go command put into the
+// binary.
 func Of(command string) string {
 	v := "(devel)"
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
