@@ -12,8 +12,8 @@ import (
 )
 
 // BenchmarkWatched measures how long the watchdog and the flight recorder take for one call,
-// including their common reading of the clock. It does not include the backend. A call must
-// allocate nothing.
+// including their common reading of the clock. It does not include the backend. The measured
+// code must allocate nothing.
 func BenchmarkWatched(b *testing.B) {
 	o := (&Options{Log: slog.New(slog.DiscardHandler)}).orDefaults()
 	if err := o.readEnv(); err != nil {

@@ -17,8 +17,9 @@ import (
 	"github.com/goddp/goddp/device/cpu"
 )
 
-// In program starved, rank 1 opens files until it has no free file descriptor. Then rank 0
-// tries to share memory with rank 1, for which rank 1 needs a descriptor.
+// In the test program starved, rank 1 opens files until it has no free file descriptor left.
+// Then rank 0 tries to share memory with rank 1. To receive that memory, rank 1 needs a free
+// descriptor.
 func starved(ctx context.Context) error {
 	pg, err := comm.Init(ctx, &comm.Options{ErrorMode: comm.CleanUpOnly})
 	if err != nil {
@@ -59,8 +60,8 @@ func starved(ctx context.Context) error {
 	return nil
 }
 
-// If a rank has no free file descriptor for memory that rank 0 shares with it, the errors name
-// that rank as the cause. They do not say that a rank was lost.
+// If a rank has no free file descriptor for memory that rank 0 shares with it, the errors of
+// both ranks name that rank as the cause. The errors do not say that a rank was lost.
 func TestRankOutOfDescriptorsIsNotLost(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("ranks share memory on Linux alone")

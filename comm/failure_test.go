@@ -137,7 +137,7 @@ func TestAbortIsRecorded(t *testing.T) {
 		w := groups[1].Barrier()
 		groups[0].Abort(errors.New("no luck"))
 		err := w.Sync(t.Context())
-		synctest.Wait() // until the watchdog has handled the failure
+		synctest.Wait() // returns when the watchdog has handled the failure
 		groups[1].Abort(err)
 		for r, pg := range groups {
 			if at := comm.Recorded(pg).Aborted; at.IsZero() != (r == 1) {
@@ -164,7 +164,7 @@ func TestCloseReturnsUnreportedFailures(t *testing.T) {
 			}
 			ended := make(chan error, 1)
 			go func() { ended <- groups[0].Close() }()
-			synctest.Wait() // until Close waits for the call
+			synctest.Wait() // returns when Close is waiting for the call
 			groups[1].Close()
 			err = <-ended
 			var call *comm.CallError
@@ -195,7 +195,7 @@ func TestCloseReturnsAFailureOnce(t *testing.T) {
 				}
 				w := sub[0].AllReduce(vec(1), comm.Sum)
 				groups[1].Close()
-				synctest.Wait() // until the call has failed
+				synctest.Wait() // returns when the call has failed
 				waitErr := learn(groups[0], sub[0], w)
 				err = groups[0].Close()
 				if !errors.Is(errors.Join(waitErr, err), comm.ErrPeerLost) || (waitErr == nil) == (err == nil) {
@@ -247,7 +247,7 @@ func TestEachCallHasItsOwnDeadline(t *testing.T) {
 			}
 		}
 		for _, pg := range groups[1:] {
-			if err := pg.Recv(vec(0), 0).Wait(t.Context()); err != nil { // the Send of rank 0 to this rank ends
+			if err := pg.Recv(vec(0), 0).Wait(t.Context()); err != nil { // so the Send of rank 0 to this rank ends
 				t.Fatal(err)
 			}
 		}
@@ -280,7 +280,7 @@ func TestEachCallHasItsOwnDeadline(t *testing.T) {
 
 // If a program ignores a failure, the watchdogs end the process of the rank whose call is
 // overdue, and the process of the missing rank. If the missing rank answers the inquiry too
-// late, the diagnosis says that it left no record.
+// late, the diagnosis says that the missing rank left no flight record.
 func TestAsyncErrorHandlingEndsTheProcess(t *testing.T) {
 	start := time.Now()
 	for r, p := range startWorld(t, 2, "deaf") {
@@ -306,8 +306,8 @@ func TestAsyncErrorHandlingEndsTheProcess(t *testing.T) {
 	}
 }
 
-// In program deaf, rank 0 makes a call that rank 1 does not join. Both ranks ignore all errors
-// and never close the group.
+// In the test program deaf, rank 0 makes a call that rank 1 does not join. Both ranks ignore
+// all errors and never close the group.
 func deaf(ctx context.Context) error {
 	pg, err := comm.Init(ctx, &comm.Options{Timeout: 20 * time.Second})
 	if err != nil {
@@ -332,8 +332,8 @@ func TestBlockingWaitLetsTheProcessMakeANewGroup(t *testing.T) {
 	}
 }
 
-// In program again, ranks 0 and 1 make a call that times out, because rank 2 does not join it.
-// Then all ranks make a second group, and sum their numbers.
+// In the test program again, ranks 0 and 1 make a call that times out, because rank 2 does not
+// join it. Then all ranks make a second group, and sum their numbers.
 func again(ctx context.Context) error {
 	pg, err := comm.Init(ctx, &comm.Options{Timeout: 20 * time.Second})
 	if err != nil {
@@ -627,7 +627,7 @@ func TestMonitorDetectsAStuckWatchdog(t *testing.T) {
 			}
 			func() {
 				defer func() { recover() }()
-				pg.Broadcast(vec(1), 1) // rejected, so the watchdog calls exit; here exit blocks, so the watchdog is stuck
+				pg.Broadcast(vec(1), 1) // the call is rejected, so the watchdog calls exit; here exit blocks, so the watchdog is stuck
 			}()
 			for !strings.Contains(log.String(), "the watchdog got stuck") {
 				time.Sleep(10 * time.Millisecond)

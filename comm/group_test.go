@@ -149,7 +149,7 @@ func TestObjects(t *testing.T) {
 		Zero  int
 	}
 	commtest.OnRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {
-		// BroadcastObject must replace all fields of the other ranks' values, also by zeros.
+		// BroadcastObject must replace all fields of the other ranks' values, including fields whose new value is zero.
 		got := config{"another", []float64{5, 6, 7}, map[string]int{"mine": 1}, 9}
 		want := config{"model", []float64{0.1, 0.01}, map[string]int{"a": 1}, 0}
 		if pg.Rank() == 1 {

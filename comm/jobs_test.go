@@ -22,8 +22,8 @@ import (
 )
 
 func init() {
-	// Program add sums the GODDP_TEST_NUMBER of all ranks. If GODDP_TEST_GO names a file, each
-	// rank first waits until that file exists.
+	// The test program add sums the GODDP_TEST_NUMBER of all ranks. If GODDP_TEST_GO names a
+	// file, each rank first waits until that file exists.
 	workers["add"] = func(ctx context.Context) error {
 		pg, err := comm.Init(ctx, &comm.Options{Timeout: time.Minute})
 		if err != nil {
@@ -52,8 +52,8 @@ func init() {
 		fmt.Printf("sum %v\n", vals(x)[0])
 		return nil
 	}
-	// Program meddle tries to end a job: it writes to the store at the address GODDP_TEST_STORE
-	// as if a rank had failed.
+	// The test program meddle tries to end a job: it writes to the store at the address
+	// GODDP_TEST_STORE as if a rank had failed.
 	workers["meddle"] = func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, time.Second) // Dial retries until then
 		defer cancel()
@@ -283,8 +283,8 @@ func TestRanksWithoutTheSecretAreKeptOut(t *testing.T) {
 }
 
 // plainStore returns the address of a store that lacks goddp's handshake, as PyTorch's store
-// does. It is a store of package store behind a proxy. The proxy changes the handshake's key in
-// every message.
+// does. It is goddp's own store behind a proxy that changes the handshake's key in every
+// message.
 func plainStore(t *testing.T) *net.TCPAddr {
 	server, err := store.Listen("", nil)
 	if err != nil {

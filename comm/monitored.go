@@ -14,7 +14,7 @@ import (
 // in the job. It matches ErrTimeout.
 type BarrierError struct {
 	Rank    int           // the rank that returns the error
-	After   time.Duration // the timeout
+	After   time.Duration // the timeout of the barrier
 	Missing []int         // the ranks that did not call MonitoredBarrier
 }
 

@@ -30,7 +30,7 @@ func TestRejectedCallInASubgroupBreaksAllGroups(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if err := pg.MonitoredBarrier(ctx); err != nil { // here all ranks have split the group
+		if err := pg.MonitoredBarrier(ctx); err != nil { // when it returns, all ranks have called Split
 			return err
 		}
 		x := vec(1, 2)
@@ -40,7 +40,7 @@ func TestRejectedCallInASubgroupBreaksAllGroups(t *testing.T) {
 			}
 		}
 		for _, g := range []*comm.ProcessGroup{pg, sub} {
-			for err = nil; err == nil; { // until this rank knows of the failure
+			for err = nil; err == nil; { // repeat until this rank knows of the failure
 				err = g.Barrier().Sync(ctx)
 			}
 			var usage *comm.UsageError

@@ -28,8 +28,8 @@ const workerMode = "GODDP_TEST_WORKER"
 // workers holds programs by name. Every rank of a test job is a process that runs the same
 // program.
 var workers = map[string]func(context.Context) error{
-	// Program sum sums the ranks' numbers, twice, because a process may call Init again after
-	// Close.
+	// The test program sum sums the ranks' numbers, twice, because a process may call Init
+	// again after Close.
 	"sum": func(ctx context.Context) error {
 		for range 2 {
 			pg, err := comm.Init(ctx, nil)
@@ -47,8 +47,8 @@ var workers = map[string]func(context.Context) error{
 		}
 		return nil
 	},
-	// In program kill, the rank that GODDP_TEST_VICTIM names kills itself. The errors of the
-	// other ranks must name that rank.
+	// In the test program kill, the rank that GODDP_TEST_VICTIM names kills itself. The errors
+	// of the other ranks must name that rank.
 	"kill": func(ctx context.Context) error {
 		pg, err := comm.Init(ctx, nil)
 		if err != nil {
@@ -69,7 +69,7 @@ var workers = map[string]func(context.Context) error{
 		fmt.Println(err)
 		return nil
 	},
-	// In program leave, rank 1 returns an error while the other ranks wait for rank 1.
+	// In the test program leave, rank 1 returns an error while the other ranks wait for rank 1.
 	"leave": func(ctx context.Context) error {
 		pg, err := comm.Init(ctx, nil)
 		if err != nil {
@@ -81,8 +81,8 @@ var workers = map[string]func(context.Context) error{
 		}
 		return pg.Barrier().Wait(ctx)
 	},
-	// In program overlap, rank 1 makes a call that is rejected, while the other ranks wait for
-	// rank 1.
+	// In the test program overlap, rank 1 makes a call that is rejected, while the other ranks
+	// wait for rank 1.
 	"overlap": func(ctx context.Context) error {
 		pg, err := comm.Init(ctx, &comm.Options{Timeout: time.Hour})
 		if err != nil {
@@ -94,8 +94,8 @@ var workers = map[string]func(context.Context) error{
 		}
 		return pg.Barrier().Sync(ctx)
 	},
-	// Program unclosed does not close its groups. When train returns on a rank, other ranks may
-	// still be in the last calls.
+	// The test program unclosed does not close its groups. When train returns on a rank, other
+	// ranks may still be in the last calls.
 	"unclosed": func(ctx context.Context) error {
 		pg, err := comm.Init(ctx, nil)
 		if err != nil {
@@ -115,7 +115,8 @@ var workers = map[string]func(context.Context) error{
 		}
 		return nil
 	},
-	// In program gone, rank 1 exits with code 0 while the other ranks still make calls.
+	// In the test program gone, rank 1 exits with code 0 while the other ranks still make
+	// calls.
 	"gone": func(ctx context.Context) error {
 		pg, err := comm.Init(ctx, nil)
 		if err != nil {
@@ -130,8 +131,9 @@ var workers = map[string]func(context.Context) error{
 			}
 		}
 	},
-	// Program stop runs steps until all ranks agree to stop. The rank that GODDP_TEST_VICTIM
-	// names sends itself a signal. The rank that GODDP_TEST_FAIL names then fails to save.
+	// The test program stop runs steps until all ranks agree to stop. The rank that
+	// GODDP_TEST_VICTIM names sends itself a signal. The rank that GODDP_TEST_FAIL names then
+	// fails to save.
 	"stop": func(ctx context.Context) error {
 		pg, err := comm.Init(ctx, nil)
 		if err != nil {
@@ -159,8 +161,8 @@ var workers = map[string]func(context.Context) error{
 			}
 		}
 	},
-	// In program unheard, rank 0 starts a call that rank 1 does not join, and does not wait for
-	// the call.
+	// In the test program unheard, rank 0 starts a call and returns without waiting for the
+	// call. Rank 1 does not join the call.
 	"unheard": func(ctx context.Context) error {
 		pg, err := comm.Init(ctx, nil)
 		if err != nil {
@@ -174,10 +176,10 @@ var workers = map[string]func(context.Context) error{
 		}
 		return nil
 	},
-	// In program absent, the rank that GODDP_TEST_VICTIM names ends before Init. The other
-	// ranks print the error of Init. If rank 0 is not the victim, rank 0 alone has a short
-	// timeout: rank 0 hosts the store, and the other ranks must get the error from the store
-	// before the store ends with rank 0.
+	// In the test program absent, the rank that GODDP_TEST_VICTIM names ends before Init. The
+	// other ranks print the error of Init. If rank 0 is not the victim, rank 0 alone has a
+	// short timeout: rank 0 hosts the store, and the other ranks must get the error from the
+	// store before the store ends with rank 0.
 	"absent": func(ctx context.Context) error {
 		rank, victim := os.Getenv("RANK"), os.Getenv("GODDP_TEST_VICTIM")
 		if rank == victim {

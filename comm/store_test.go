@@ -107,7 +107,7 @@ func TestJoinContinuesAtTheNextStore(t *testing.T) {
 	if err := servers[0].Local().Wait(ctx, joining); err != nil {
 		t.Fatal(err)
 	}
-	at.follow(servers[1].Addr()) // at any point of the rank's join
+	at.follow(servers[1].Addr()) // the rank may be at any point of its join
 	next := servers[1].Local()
 	if err := next.Wait(ctx, joining); err != nil {
 		t.Fatal(err)

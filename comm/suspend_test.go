@@ -16,8 +16,8 @@ import (
 	"github.com/goddp/goddp/comm"
 )
 
-// In program suspended, ranks 0 and 2 wait for rank 1, in Init, in an AllReduce or in a
-// MonitoredBarrier. GODDP_TEST_WAIT says where they wait: join, sum or barrier. Rank 1 joins
+// In the test program suspended, ranks 0 and 2 wait for rank 1, in Init, in an AllReduce or in
+// a MonitoredBarrier. GODDP_TEST_WAIT says where they wait: join, sum or barrier. Rank 1 joins
 // them only when the file "go" exists. GODDP_TEST_TIMEOUT is the timeout. Each rank creates a
 // file just before it begins to wait.
 func suspended(ctx context.Context) error {

@@ -5,8 +5,8 @@ import "time"
 // Tick is the interval at which a watchdog polls its clock while its process runs.
 const Tick = 100 * time.Millisecond
 
-// A poll that comes leastSuspension late, or later, means that the process was suspended. A
-// busy machine delays polls by less.
+// If a poll comes at least leastSuspension late, the process was suspended. A busy machine
+// delays polls by less.
 const leastSuspension = 500 * time.Millisecond
 
 // Clock detects that the process was suspended, by SIGSTOP, a paused virtual machine or a
