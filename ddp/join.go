@@ -68,8 +68,8 @@ type Joinable interface {
 // discarded, including accumulated ones.
 //
 // All ranks call Join, in the same order as their other collectives. Within f only the model
-// communicates. If f makes a collective of its own, over a group that includes a rank without inputs,
-// the other ranks wait for that rank in vain, unless StopEarly ends f before. For a model that
+// communicates. If f makes another collective over a group that includes a rank without inputs, the
+// other ranks wait for that rank until the timeout, unless StopEarly has ended f. For a model that
 // communicates in its forward pass StopEarly is too late: see [Lockstep].
 //
 // If f returns an error, Join returns it, and the training of all ranks ends: the next backward pass that
@@ -124,7 +124,7 @@ func (m *Model) Join(opts *JoinOptions, f func() error) error {
 	return wrap(err)
 }
 
-// leave tells the other ranks that this rank leaves for good, unless they know.
+// leave notifies the other ranks that this rank makes no more passes, unless they already know.
 func (m *Model) leave(cause error) {
 	if m.reducer.Left() == nil {
 		m.shadowPass(true, cause)

@@ -36,7 +36,8 @@ func TestUnevenInputsStopEarly(t *testing.T) {
 					}
 					opt.ZeroGrad()
 					steps++
-					sum := autograd.FromSlice(pg.Device(), []float64{1}) // no rank waits for this sum in vain
+					// All ranks take part in this sum: StopEarly ends their loops in the same step.
+					sum := autograd.FromSlice(pg.Device(), []float64{1})
 					if err := pg.AllReduce(sum.Tensor(), comm.Sum).Wait(context.Background()); err != nil {
 						return err
 					}

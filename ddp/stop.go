@@ -8,8 +8,8 @@ package ddp
 //	... // save; comm.Main exits with 128 plus the signal's number
 //
 // From the first call of Stopping on, the first signal to this process is a request: it does not end the
-// context that [comm.Main] gave the program. A rank that received a signal tells the others in words that
-// travel with the gradients of each reducing pass. Stopping therefore becomes true on all ranks after the
+// context that [comm.Main] gave the program. A rank that received a signal sends the request
+// with the gradients of each reducing pass. Stopping therefore becomes true on all ranks after the
 // same pass, also on ranks without a signal, and remains true. A request that comes during the last pass
 // is delivered by the next one.
 //
