@@ -12,7 +12,7 @@ import "fmt"
 type core struct {
 	buckets  [][]int // the parameters of each bucket
 	home     []int   // by parameter: the index of its bucket
-	isStatic bool    // the first successful pass determines which parameters all passes use
+	isStatic bool    // the graph is static: every pass must use the same parameters as the first successful pass
 	reorder  bool    // rank 0 still has to send the order of its gradients
 
 	phase      phase
@@ -20,7 +20,7 @@ type core struct {
 	final      []bool // per parameter: it is ready or unused in this pass
 	unused     []bool // per parameter: this pass does not use it
 	launched   int    // the number of buckets launched in this pass
-	order      []int  // the parameters that became ready in this pass, in the order in which they did
+	order      []int  // the parameters that became ready in this pass; the first one that became ready comes first
 	usual      []bool // with isStatic, per parameter: the first successful pass used it; nil before that pass
 	hasChanged bool   // with isStatic: this pass uses other parameters than the first successful pass
 	shadow     bool   // this rank makes this pass as a shadow pass: it has no gradients
@@ -61,8 +61,8 @@ const (
 // action is something that the core tells the reducer to do.
 type action struct {
 	kind   actionKind
-	bucket int // for launch
-	param  int // for skipUnused, noteMissing, noteNewlyUsed and noteNoLongerUsed
+	bucket int // for launch: the bucket
+	param  int // for skipUnused, noteMissing, noteNewlyUsed and noteNoLongerUsed: the parameter
 }
 
 type actionKind uint8
@@ -71,8 +71,8 @@ const (
 	launch           actionKind = iota // start the bucket's reduction
 	skipUnused                         // param is unused: this pass must add nothing to its gradient
 	noteMissing                        // the gradient of param is missing
-	noteNewlyUsed                      // with static: the pass uses param, the first successful pass did not
-	noteNoLongerUsed                   // with static: the first successful pass used param, this pass does not
+	noteNewlyUsed                      // a static graph changed: the pass uses param, the first successful pass did not
+	noteNoLongerUsed                   // a static graph changed: the first successful pass used param, this pass does not
 	setShadowFlag                      // tell the other ranks that this rank makes a shadow pass
 	raiseFlag                          // raise this rank's flag: no rank must apply the step
 	askToStop                          // ask all ranks to stop

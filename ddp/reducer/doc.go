@@ -43,8 +43,7 @@
 //
 // If a rank finishes a pass without some gradient, or its pass failed, the rank raises its flag: it sets
 // its flag in the status to one. It still reduces all buckets, so that no other rank waits for it. The
-// last reductions of a pass are those of the status and of the last bucket, so one set of flags covers
-// the whole pass. The sum of the flags tells every rank, and every optimizer, that this step must not be
+// status is reduced at the end of the pass, so one set of flags covers the whole pass. The sum of the flags tells every rank, and every optimizer, that this step must not be
 // applied. Every rank gets a [*MissingGradientError] for this pass, which names the ranks and the
 // parameters. The group remains usable, and the next pass starts normally.
 //

@@ -23,7 +23,7 @@ func (skipped) Is(target error) bool { return target == device.ErrSkipped }
 // failed. Every rank gets this error for that pass. No rank applies the step, and the group remains
 // usable. The error matches [device.ErrSkipped].
 type MissingGradientError struct {
-	Missing []Missing // by rank
+	Missing []Missing // one element for each rank with an incomplete pass, in order of rank
 	skipped
 }
 
@@ -60,7 +60,7 @@ func (e *MissingGradientError) Error() string {
 // first successful pass. Every rank gets this error for that pass. No rank applies the step, and the
 // group remains usable. The error matches [device.ErrSkipped].
 type GraphChangedError struct {
-	Changed []GraphChange // by rank
+	Changed []GraphChange // one element for each rank whose graph changed, in order of rank
 	skipped
 }
 
@@ -112,8 +112,8 @@ type ModelMismatchError struct {
 	What   string // "parameter", "buffer" or the like
 	Rank   int
 	Index  int    // the index of the item that differs; -1 if the numbers of items differ
-	Theirs string // the value on Rank
-	Rank0  string // the value on rank 0
+	Theirs string // the item, or the number of items, on Rank
+	Rank0  string // the item, or the number of items, on rank 0
 	Ranks  []int  // all ranks that have this difference from rank 0, ascending; the first is Rank
 }
 

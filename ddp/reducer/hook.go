@@ -23,8 +23,8 @@ type Hook interface {
 	Reduce(b GradBucket) Reduction
 }
 
-// Partial is a Hook that may average over only a part of the group's ranks. If it passes buckets on to
-// another hook, the other hook may be the one that does so.
+// Partial is a Hook that may average over only a part of the group's ranks. A hook that passes buckets
+// on to another hook also is a Partial if the other hook may be one.
 type Partial interface {
 	Hook
 	Partial() bool

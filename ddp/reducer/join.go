@@ -111,7 +111,7 @@ func (r *Reducer) divide() error {
 // [Reducer.Shadow]. Every rank gets this error for the pass in which these ranks leave. No rank applies
 // the step of this pass, and the group remains usable. The error matches [device.ErrSkipped].
 type LeftError struct {
-	Left []Left // by rank
+	Left []Left // one element for each rank that left, in order of rank
 	skipped
 }
 

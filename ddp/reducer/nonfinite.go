@@ -15,11 +15,11 @@ import (
 // No rank applies the step, and the group remains usable. The error matches [device.ErrSkipped]. It may be
 // joined with a [*MissingGradientError].
 type NonFiniteError struct {
-	Found []NonFinite // by rank
+	Found []NonFinite // one element for each rank that has non-finite gradients, in order of rank
 	skipped
 }
 
-// NonFinite describes what one rank found in its own gradients.
+// NonFinite describes the gradients of one rank that are not finite.
 type NonFinite struct {
 	Rank   int
 	Bucket int    // the first bucket that has a non-finite gradient, in the order of reduction

@@ -186,7 +186,7 @@ func (r *Reducer) conclude(start time.Time) {
 			r.stats.Skipped++
 		}
 		r.status.isStale = true
-		r.freshen() // the next pass must not add to these gradients
+		r.freshen() // the next pass must overwrite the gradients, not add to them
 	}
 }
 

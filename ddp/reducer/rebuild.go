@@ -65,7 +65,7 @@ func (o *order) receive(ctx context.Context, pg *comm.ProcessGroup) ([]int, erro
 	words := make([]byte, o.params.Bytes())
 	if err := pg.Device().CopyOut(ctx, pg.Device().Compute(), words, o.params.Buf); err != nil {
 		err = fmt.Errorf("reducer: rank %d: reading the order of gradients: %w", pg.Rank(), err)
-		pg.Abort(err) // the other ranks may rebuild their buckets
+		pg.Abort(err) // this rank cannot rebuild its buckets, and the other ranks may rebuild theirs
 		return nil, err
 	}
 	params, seen := make([]int, o.params.Len()), make([]bool, o.params.Len())
@@ -96,7 +96,7 @@ func (r *Reducer) rebuild(ctx context.Context) error {
 	l, err := r.lay(plan)
 	if err := comm.Agree(ctx, r.pg, err); err != nil {
 		r.pg.Log().Warn("the reducer's buckets were not rebuilt", "error", err)
-		return nil // if the group is broken, its next call returns the error
+		return nil // if Agree failed because the group is broken, the group's next call returns the error
 	}
 	for i, fresh := range r.fresh {
 		if !fresh {

@@ -32,12 +32,12 @@ type Reducer struct {
 	absent     []bool  // by parameter: this rank has no gradient; the pending outcome tells whether another rank has one
 	shared     []bool  // with UnusedFixed, by parameter: some rank has a gradient; nil until this is known
 	reports    reports
-	scan       *scan // nil without CheckNonFinite
+	scan       *scan // nil without Options.CheckNonFinite
 	trace      *profile.Recorder
 
 	attendance Attendance // the attendance since Join, according to the known outcomes
 	joining    bool       // Join was called, and Leave was not called since
-	byActive   bool       // averages are only over the ranks that did not make a shadow pass
+	byActive   bool       // averages are only over the ranks that do not make a shadow pass
 	isLeaving  bool       // this is a shadow pass, and the last pass of all ranks
 	left       *LeftError // not nil: the error that ended the passes of all ranks
 
@@ -49,7 +49,7 @@ type Reducer struct {
 	works    []Reduction  // the reductions of this pass in order; a separate status comes before the last bucket
 	joined   int          // the compute stream waits for the first `joined` reductions in works
 	change   GraphChange  // the change of the static graph in this pass
-	early    error        // errors of the reducer itself in this pass
+	early    error        // the errors of the reducer itself in this pass, before the outcome is known
 	pending  device.Event // the event after which the host has the status; nil if the outcome is known
 	err      error        // the outcome of the last pass: why the gradients must not be used
 	isUnread bool         // err is known, but the program has not asked for it
@@ -105,7 +105,7 @@ func New(ctx context.Context, pg *comm.ProcessGroup, params []Param, opts *Optio
 // allocate allocates the status, the buckets and all other memory of the reducer on this rank.
 func (r *Reducer) allocate(plan []assignment, o Options) (err error) {
 	r.reports = newReports(r.pg)
-	used := len(r.params) // the status has this many words for parameters
+	used := len(r.params) // the number of words for parameters in the status
 	if o.Unused == UnusedMissing {
 		used = 0
 	}

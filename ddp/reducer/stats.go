@@ -4,7 +4,7 @@ import "github.com/goddp/goddp/profile"
 
 // Stats describes the passes and the buckets of a Reducer on this rank.
 type Stats struct {
-	Passes      int // the number of passes that reduced, with shadow passes
+	Passes      int // the number of passes that reduced, shadow passes included
 	Skipped     int // the number of passes in Passes whose gradients must not be used
 	Shadowed    int // the number of passes in Passes that were shadow passes on this rank
 	Accumulated int // the number of passes that only accumulated

@@ -25,8 +25,8 @@ type status struct {
 	isStale  bool          // words may hold values of an earlier pass
 }
 
-// wordSize is the largest size of a word in bytes. The actual size is that of an element of the last
-// bucket, or of a Float32 if the status is separate.
+// wordSize is the largest size of a word in bytes. If the status is in the last bucket, a word has the
+// size of an element of this bucket. If the status is separate, a word is a Float32.
 const wordSize = 8
 
 // stopSignals are the signals that ask a process to stop. Each signal has a word in the status. If both

@@ -17,17 +17,17 @@ import (
 // Client is a rank's connection to the coordinator, for one session.
 type Client struct {
 	rank    int
-	session int // set by Join
+	session int // the number of the session; Join sets it
 	opts    ClientOptions
 	send    func(*Message) error
-	quit    func() // ends the connection once everything is sent
+	quit    func() // ends the connection once all messages are sent
 	wg      sync.WaitGroup
-	done    chan struct{} // closed when no more messages arrive
+	done    chan struct{} // closed when the connection has ended and no more messages arrive
 
 	// listen locks reading while it reads and handles messages. If a goroutine holds the read lock
 	// of reading and the connection has no unread input, all messages received so far are handled.
 	reading sync.RWMutex
-	conn    *net.TCPConn // nil in the coordinator's process
+	conn    *net.TCPConn // nil if this rank runs in the coordinator's process
 
 	// hasPending and awaitOthers are nil unless this rank runs in the coordinator's process.
 	hasPending  func() bool               // reports whether a received message has not been handled

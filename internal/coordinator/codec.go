@@ -67,7 +67,7 @@ type outbox struct {
 	queue  net.Buffers
 	bytes  int
 	closed bool
-	wake   chan struct{} // capacity 1: wakes run
+	wake   chan struct{} // capacity 1; a value wakes the method run
 }
 
 func newOutbox() *outbox { return &outbox{wake: make(chan struct{}, 1)} }

@@ -51,12 +51,12 @@ type group struct {
 	name    string // "" for the group of all ranks
 	members []int
 	gathers map[string]*gather
-	posts   map[string]map[int][]byte // by key and rank
+	posts   map[string]map[int][]byte // by key and rank: the latest posted value
 	last    string                    // the key of the latest complete gather
-	made    bool                      // all members have sent ReadyKey or, in the group of all ranks, have joined
+	made    bool                      // all members have sent ReadyKey; for the group of all ranks: all ranks have joined
 	left    gather                    // the members that have left
 	alone   bool                      // a member left without waiting for the others
-	failure *inquiry                  // the reported or chosen failure; nil: none
+	failure *inquiry                  // the reported or chosen failure; nil if there is none
 
 	leaving   []int    // the members that leave without waiting, and that no Leaving has named yet
 	values    [][]byte // the values of the members in leaving
@@ -81,7 +81,7 @@ const (
 type inquiry struct {
 	number   uint64
 	failure  Failure
-	wants    bool         // the reporter wants the answers, and decides itself
+	wants    bool         // the reporter wants the answers of the asked ranks, and decides itself
 	asked    []int        // the ranks that were asked about the failure
 	owed     map[int]bool // the asked ranks that have not answered
 	answers  map[int][]byte
@@ -99,7 +99,7 @@ type acknowledgement struct {
 	owed   map[int]bool // the ranks that have not acknowledged the message
 	notify []int        // the ranks that receive Settled when all ranks have acknowledged
 	group  *group
-	leave  bool // the message is Leaving, and the ranks in notify are those that leave
+	leave  bool // the message is Leaving, and the ranks in notify leave
 }
 
 // NewCore returns the core of a session of size ranks.
@@ -362,7 +362,7 @@ func (c *Core) fail(g *group, from int, m *Message) error {
 		return fmt.Errorf("rank %d reports a failure without saying which", from)
 	}
 	if g.failure != nil && g.failure.decided {
-		return nil // the core has sent the chosen failure to the reporter; it caused the reported failure
+		return nil // the core has already sent the chosen failure, the cause of the reported one, to the reporter
 	}
 	g = c.scope(g, m.Failure)
 	f := *m.Failure
@@ -426,7 +426,7 @@ func (c *Core) conclude(g *group) {
 	}
 	if !q.wants {
 		departed := slices.DeleteFunc(slices.Clone(q.asked), func(r int) bool { return !c.departed(q.failure.Group, r) })
-		if len(departed) > 0 { // the cause: ranks left that the reporter still needs
+		if len(departed) > 0 { // the cause of the failure: these ranks have left, and the reporter still needs them
 			q.failure.Kind, q.failure.Ranks = Departed, departed
 		}
 		c.decide(g, q.failure)
@@ -455,7 +455,7 @@ func (c *Core) decide(g *group, f Failure) {
 	if f.Key != "" {
 		if of := c.groups[f.Group]; of != nil {
 			f.Absent = of.missing(f.Key)
-			if of.gathers[f.Key] == nil && f.Key != of.last && f.Key != LeaveKey { // no member has given a value
+			if of.gathers[f.Key] == nil && f.Key != of.last && f.Key != LeaveKey { // no member has given a value of f.Key
 				f.Absent = of.members
 			}
 		}

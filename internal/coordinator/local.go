@@ -86,7 +86,7 @@ type inbox struct {
 	queue  []*Message
 	taken  bool // take has returned a message that has not been handled
 	closed bool
-	wake   chan struct{} // capacity 1: wakes take
+	wake   chan struct{} // capacity 1; a value wakes the method take
 }
 
 func (in *inbox) put(m *Message) {

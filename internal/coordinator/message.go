@@ -105,7 +105,7 @@ type Message struct {
 // An Option is a setting that must be equal on all ranks.
 type Option struct{ Name, Value string }
 
-// A Kind says what kind of failure a Failure is.
+// A Kind is the kind of a failure.
 type Kind string
 
 // The kinds of failures.
