@@ -1,9 +1,9 @@
-// One step of Adam: see device.AdamWStep.
+// One step of Adam, as package internal/kernels defines it in AdamWStep.
 
 struct AdamW {
 	u64 w, g, m, v;
-	u64 most, s;        // 0 without AMSGrad, and without a master
-	u64 skip, overflow; // bytes
+	u64 most, s; // most is 0 without AMSGrad; s is 0 without master weights
+	u64 skip, overflow; // the numbers of flags, in bytes
 	u64 n, skips, overflows;
 	double beta1, fresh1, beta2, fresh2; // fresh: 1 - beta
 	double rate, root, eps, coupled, kept, unscale;
@@ -21,7 +21,8 @@ template <class A> struct Rule {
 		: beta1(a.beta1), fresh1(a.fresh1), beta2(a.beta2), fresh2(a.fresh2), rate(a.rate), root(a.root), eps(a.eps),
 		  coupled(a.coupled), kept(a.kept), unscale(a.unscale), first(a.first), amsgrad(a.most != 0) {}
 
-	// step changes w, m and v, which are of type S, by g, and with AMSGrad most.
+	// step updates w, m and v, which have type S, with the gradient g; with AMSGrad it also updates
+	// most.
 	template <class S, class G> __device__ void step(S &w, G g, S &m, S &v, S &most) const {
 		A d = up(g) * unscale, p = up(w);
 		if (coupled != 0) d += coupled * p;
@@ -41,9 +42,9 @@ template <class A> struct Rule {
 	}
 };
 
-// adamw steps parameters of type T by gradients of type G. The rule is applied to
-// what is of type S: the parameters themselves, or where MASTER their masters,
-// which they are then the rounding of.
+// adamw updates parameters of type T with gradients of type G. The rule computes in type S. It
+// updates the parameters themselves or, with MASTER, the master weights, and then rounds these to
+// the parameters.
 template <class T, class G, class S, bool MASTER> __device__ inline void adamw(const AdamW &a) {
 	if (__syncthreads_or(raised(a.skip, a.skips) || raised(a.overflow, a.overflows))) return;
 	const Rule<typename Arith<S>::type> rule(a);

@@ -1,14 +1,13 @@
-// Scaled dot-product attention in tiles, after Dao, "FlashAttention-2" (2023): what
-// attention_plain.cu and attention_mma.cu begin with. A block takes rows of queries, or
-// of keys, of one head, and goes over tiles of the others, so that every sum is made in
-// one order.
+// Scaled dot-product attention in tiles, after Dao, "FlashAttention-2" (2023). This part is common
+// to attention_plain.cu and attention_mma.cu. A block computes rows of queries, or of keys, of one
+// head, and iterates over tiles of the other side, so every sum is added in one order.
 
-// Heads is one of device.Heads: strides in elements.
+// Heads has the fields of kernels.Heads. Strides are in elements.
 struct Heads { u64 data; i64 batch, head, row; };
 
 struct Attend {
-	Heads q, k, v, o; // o: the result, or the gradient for it
-	Heads dst, dst2;  // of the gradients: dq, or dk and dv
+	Heads q, k, v, o; // o: the result, or the gradient with respect to it
+	Heads dst, dst2; // the gradients: dq, or dk and dv
 	u64 lse, delta, mask;
 	i64 mask_batch, mask_head, mask_row, mask_col; // strides in elements
 	i64 heads, key_heads, t, s, d;
@@ -19,11 +18,12 @@ struct Attend {
 
 enum { NO_MASK, ALLOWED, ADDED };
 
-// Place is what a block works at: rows of a head of a batch.
+// Place is the work of a block: rows of one head in one batch, from first on.
 struct Place { i64 batch, head, first; };
 
-// place is the block's, where each head has so many rows, of which a block takes some.
-// Of causal queries the last rows have the most to do, and begin first.
+// place returns the block's Place. Each head has the given number of rows, and a block computes
+// each of them. With last_first the last rows of a head begin first, because they take the longest
+// for causal queries.
 __device__ inline Place place(i64 heads, i64 rows, int each, bool last_first) {
 	const i64 blocks = (rows + each - 1) / each, at = divide(blockIdx.x, blocks), batch = divide(at, heads);
 	i64 block = blockIdx.x - at * blocks;
@@ -32,19 +32,19 @@ __device__ inline Place place(i64 heads, i64 rows, int each, bool last_first) {
 	return p;
 }
 
-// head_of is the first row of a head.
+// head_of returns the address of the first row of a head.
 template <class T> __device__ inline T *head_of(const Heads &h, i64 batch, i64 head) {
 	return (T *)h.data + batch * h.batch + head * h.head;
 }
 
 __device__ inline i64 smaller(i64 a, i64 b) { return a < b ? a : b; }
 
-// least is -Inf.
+// least returns -Inf.
 __device__ inline double least() { return __longlong_as_double(0xfff0000000000000ll); }
 
-// masked is the score s of query i and key j with the mask of their head, which begins at
-// element mask: -Inf where the query may not see the key, or one of them is not there. An
-// added mask is multiplied by added.
+// masked applies the mask to s, the score of query i and key j. The head's mask begins at element
+// mask. The result is -Inf if the query may not attend to the key, or if i or j is out of range.
+// added is a factor of a mask that is added.
 template <class T, class A> __device__ inline A masked(const Attend &a, i64 mask, i64 i, i64 j, A s, A added) {
 	if (i >= a.t || j >= a.s || (a.causal && j > i)) return (A)least();
 	if (a.mask_kind == NO_MASK) return s;

@@ -1,5 +1,5 @@
-// Attention of any type, by tiles of 32 queries and 32 keys. A block has 256 threads. Each
-// warp has 4 rows of a tile, each of its lanes a column.
+// Attention in any type, with tiles of 32 queries and 32 keys. A block has 256 threads. Each warp
+// computes 4 rows of a tile, and each of its lanes a column.
 
 static const int TILE = 32, ROWS = 4;
 
@@ -8,7 +8,7 @@ __device__ inline double exp_(double v) { return exp(v); }
 __device__ inline float log_(float v) { return logf(v); }
 __device__ inline double log_(double v) { return log(v); }
 
-// load_tile copies up to 32 rows of up to 32 elements, and makes the rest zeros.
+// load_tile copies up to 32 rows of up to 32 elements, and sets the rest of the tile to zero.
 template <class T, class A> __device__ inline void load_tile(A (*to)[TILE + 1], const T *from, i64 stride, i64 rows, i64 cols) {
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
@@ -18,13 +18,13 @@ template <class T, class A> __device__ inline void load_tile(A (*to)[TILE + 1], 
 	}
 }
 
-// products are those of the warp's rows of x and the lane's row of y.
+// products computes the products of the warp's rows of x and the lane's row of y.
 template <class T, class A>
 __device__ inline void products(A *s, const T *x, i64 xs, i64 xn, const T *y, i64 ys, i64 yn, i64 d, A (*tx)[TILE + 1], A (*ty)[TILE + 1]) {
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 	for (int i = 0; i < ROWS; i++) s[i] = 0;
 	for (i64 from = 0; from < d; from += TILE) {
-		__syncthreads(); // the tiles may still be read
+		__syncthreads(); // other threads may still read the tiles
 		load_tile(tx, x + from, xs, xn, d - from);
 		load_tile(ty, y + from, ys, yn, d - from);
 		__syncthreads();
@@ -37,15 +37,15 @@ __device__ inline void products(A *s, const T *x, i64 xs, i64 xn, const T *y, i6
 	}
 }
 
-// add_rows adds to sum the products of the warp's rows of p and the n rows of y: the
-// lane's columns are lane, 32 + lane and so on.
+// add_rows adds to sum the product of the warp's rows of p and the n rows of y. The lane computes
+// the columns lane, 32 + lane and so on.
 template <int C, class T, class A>
 __device__ inline void add_rows(A (*sum)[C], A (*p)[TILE + 1], const T *y, i64 ys, i64 n, i64 d, A (*ty)[TILE + 1]) {
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
 	for (int c = 0; c < C; c++) {
 		if (c * TILE >= d) continue;
-		__syncthreads(); // the tile may still be read
+		__syncthreads(); // other threads may still read the tile
 		load_tile(ty, y + c * TILE, ys, n, d - c * TILE);
 		__syncthreads();
 #pragma unroll 8
@@ -65,9 +65,9 @@ template <class A> __device__ inline A warp_max(A v) {
 	return v;
 }
 
-// attention keeps, for each query, the largest score so far, the sum of the exponentials
-// of scores less that, and the sum of values by these: they are made smaller when a larger
-// score comes. C times 32 columns hold a head's.
+// attention keeps, for each query, the largest score so far, the sum of exp(score - largest), and
+// the sum of the values weighted by these. When it finds a larger score, it scales both sums down.
+// A head has at most C times 32 columns.
 template <class T, int C> __device__ inline void attention(const Attend &a) {
 	typedef typename Arith<T>::type A;
 	__shared__ A tx[TILE][TILE + 1], ty[TILE][TILE + 1], p[TILE][TILE + 1];
@@ -112,10 +112,10 @@ template <class T, int C> __device__ inline void attention(const Attend &a) {
 	}
 }
 
-// probability is that of a score: 0 of -Inf, whatever the row's lse.
+// probability returns the probability of a score. It is 0 for -Inf, whatever the row's lse is.
 template <class A> __device__ inline A probability(A score, A lse) { return score == (A)least() ? A(0) : exp_(score - lse); }
 
-// product_grad is the gradient for a score of probability p.
+// score_grad returns the gradient with respect to a score whose probability is p.
 template <class A> __device__ inline A score_grad(A score, A p, A dp, A delta) { return score == (A)least() ? A(0) : p * (dp - delta); }
 
 template <class T, int C> __device__ inline void attention_query_grad(const Attend &a) {
@@ -159,7 +159,7 @@ template <class T, int C> __device__ inline void attention_query_grad(const Atte
 	}
 }
 
-// attention_key_value_grad: rows are keys, columns queries.
+// attention_key_value_grad computes a tile whose rows are keys and whose columns are queries.
 template <class T, int C> __device__ inline void attention_key_value_grad(const Attend &a) {
 	typedef typename Arith<T>::type A;
 	__shared__ A tx[TILE][TILE + 1], ty[TILE][TILE + 1], p[TILE][TILE + 1];
@@ -208,11 +208,12 @@ template <class T, int C> __device__ inline void attention_key_value_grad(const 
 	}
 }
 
-// attention_delta gives 8 threads to each of a number of rows: o is the gradient, q the result.
+// attention_delta computes each row with 8 threads. o is the gradient, and q the result of the
+// attention.
 template <class T> __device__ inline void attention_delta(const Attend &a, u64 rows) {
 	typedef typename Arith<T>::type A;
 	const int N = Pack<T>::N, lane = threadIdx.x % 8;
-	for (u64 r = global_thread() / 8; r < (rows + 3) / 4 * 4; r += global_threads() / 8) { // whole warps
+	for (u64 r = global_thread() / 8; r < (rows + 3) / 4 * 4; r += global_threads() / 8) { // rounded up, so that whole warps take part
 		double sum = 0;
 		if (r < rows) {
 			const i64 at = divide(r, a.t), i = r - at * a.t, batch = divide(at, a.heads), head = at - batch * a.heads;

@@ -1,7 +1,7 @@
 // Binary: two operands broadcast to the result's shape.
 
-// The result is rows × cols. Along a row an operand is contiguous (step 1) or
-// one number (step 0); the other axes, innermost first, place its rows.
+// The result has rows × cols elements. Along a row, an operand is contiguous (step 1) or a single
+// number (step 0). The other axes, innermost first, give the positions of its rows.
 struct Binary {
 	u64 dst, x, y;
 	u64 rows, cols;
@@ -11,7 +11,7 @@ struct Binary {
 	u64 n[8], xstride[8], ystride[8];
 };
 
-// The numbers of device.BinaryOp.
+// These are the values of kernels.BinaryOp.
 enum { ADD, SUB, MUL, DIV };
 
 template <class T> __device__ inline void spread(Pack<T> &p, const T *from, i32 step, u64 col) {
@@ -24,10 +24,10 @@ template <class T> __device__ inline void spread(Pack<T> &p, const T *from, i32 
 	for (int j = 0; j < Pack<T>::N; j++) p.v[j] = v;
 }
 
-// combine covers the result with a grid of blocks, columns along x.
+// combine covers the result with a grid of blocks. Columns are along x.
 template <class T, class F> __device__ inline void combine(const Binary &a, F f) {
 	const int N = Pack<T>::N;
-	const u64 wide = a.wide ? a.cols / N * N : 0; // columns moved in packs
+	const u64 wide = a.wide ? a.cols / N * N : 0; // the number of columns that are moved in packs
 	for (u64 row = blockIdx.y * (u64)blockDim.y + threadIdx.y; row < a.rows; row += gridDim.y * (u64)blockDim.y) {
 		T *dst = (T *)a.dst + row * a.cols;
 		const T *x = (const T *)a.x, *y = (const T *)a.y;

@@ -1,5 +1,5 @@
-// Convolution as products of matrices: what an image gives to each position of the result,
-// as columns, and back. Several images lie side by side in the columns.
+// Convolution as matrix products. im2col writes the elements that each position of the result
+// depends on as columns; col2im is its adjoint. The columns of several images lie side by side.
 
 struct Conv {
 	u64 to, from, bias;
@@ -27,7 +27,7 @@ template <class T> __device__ inline void im2col(const Conv &a) {
 	}
 }
 
-// col2im accumulates into each element of images [n c h w] what the columns hold for it, in
+// col2im accumulates into each element of images [n c h w] the sum of its copies in the columns, in
 // the order of the taps.
 template <class T> __device__ inline void col2im(const Conv &a) {
 	const u64 l = a.oh * a.ow, width = a.images * l, plane = a.h * a.w, n = a.images * a.c * plane;
@@ -49,8 +49,8 @@ template <class T> __device__ inline void col2im(const Conv &a) {
 	}
 }
 
-// to_columns brings results [n c oh ow] into columns [c images·oh·ow]; from_columns brings
-// such columns back, plus the bias of each channel.
+// to_columns copies results [n c oh ow] to columns [c images·oh·ow]. from_columns copies such
+// columns back and adds the bias of each channel.
 template <class T> __device__ inline void to_columns(const Conv &a) {
 	const u64 l = a.oh * a.ow, width = a.images * l;
 	for (u64 e = global_thread(); e < a.c * width; e += global_threads()) {

@@ -1,11 +1,11 @@
-// Fill, and Copy between two types: floats by way of double, integers by way of
-// i64, each of which holds them exactly, rounded once. A float outside an
-// integer type's range becomes the nearest number in it, and a NaN 0.
+// Fill, and Copy between two types. Floats are converted through double and integers through i64,
+// which represent them exactly, and are rounded once. A float outside an integer type's range
+// becomes the nearest number of the type, and a NaN becomes 0.
 
 struct Copy {
 	u64 dst, src, n;
-	double value; // Fill's
-	u64 wide;     // both are aligned to four elements, or 16 bytes
+	double value; // only for Fill
+	u64 wide; // whether both are aligned to four elements, or to 16 bytes
 };
 
 template <class T> struct Four {
@@ -13,7 +13,7 @@ template <class T> struct Four {
 	struct alignas(bytes < 16 ? bytes : 16) type { T v[4]; };
 };
 
-// truncate is v rounded towards zero.
+// truncate returns v rounded towards zero.
 __device__ inline i64 truncate(double v) { return v != v ? 0 : __double2ll_rz(v); }
 
 __device__ inline i64 clamp(i64 v, i64 lo, i64 hi) { return v < lo ? lo : v > hi ? hi : v; }
@@ -22,7 +22,7 @@ template <> __device__ inline i64 narrow<i64>(double v) { return truncate(v); }
 template <> __device__ inline i32 narrow<i32>(double v) { return (i32)clamp(truncate(v), -2147483648ll, 2147483647ll); }
 template <> __device__ inline u8 narrow<u8>(double v) { return (u8)clamp(truncate(v), 0, 255); }
 
-// narrow_int rounds an integer to a float, once; among integers it wraps.
+// narrow_int rounds an integer to a float once. It wraps to a narrower integer type.
 template <class T> __device__ inline T narrow_int(i64 v) {
 	float f = __ll2float_rz(v);
 	return down<T>(__float2ll_rz(f) == v ? f : __uint_as_float(__float_as_uint(f) | 1));

@@ -1,5 +1,5 @@
-// Elementwise kernels over contiguous arrays: Axpby, Unary, UnaryGrad, MSEGrad
-// and the bias and activation of a Linear that could not be fused.
+// Elementwise kernels over contiguous arrays: Axpby, Unary, UnaryGrad, MSEGrad, and the bias and
+// activation of a Linear if cuBLAS has no fused kernel for them.
 
 struct Map {
 	u64 dst, x, y, g; // g: a scalar, or the bias
@@ -9,7 +9,7 @@ struct Map {
 	i32 op, wide; // wide: dst, x and y are aligned to 16 bytes
 };
 
-// map accumulates f(x, y, i) into dst for every i. dst may be x or y.
+// map accumulates f(x, y, i) into dst for every i. dst may be the same memory as x or y.
 template <class T, class F> __device__ inline void map(const Map &a, F f) {
 	typedef typename Arith<T>::type A;
 	T *dst = (T *)a.dst;
@@ -40,7 +40,7 @@ template <class T, class F> __device__ inline void map(const Map &a, F f) {
 	}
 }
 
-// The functions of CUDA's library, by type.
+// These are the functions of CUDA's library, overloaded by type.
 __device__ inline float exp_(float v) { return expf(v); }
 __device__ inline double exp_(double v) { return exp(v); }
 __device__ inline float log_(float v) { return logf(v); }
@@ -53,8 +53,8 @@ __device__ inline double tanh_(double v) { return tanh(v); }
 __device__ inline float erfc_(float v) { return erfcf(v); }
 __device__ inline double erfc_(double v) { return erfc(v); }
 
-// normal_cdf is the normal distribution function: by erfc, which keeps its
-// digits where the result is small.
+// normal_cdf is the normal distribution function. It uses erfc, which is accurate for small
+// results.
 template <class A> __device__ inline A normal_cdf(A v) { return A(0.5) * erfc_(v * A(-0.70710678118654752440)); }
 
 // GELUTanh is x·(1 + tanh u)/2 with u = c·(x + k·x³), and (1 + tanh u)/2 is the
@@ -83,13 +83,13 @@ __device__ inline double abs_(double v) { return fabs(v); }
 
 template <class A> __device__ inline A sigmoid(A v) { return 1 / (1 + exp_(-v)); }
 
-// power is x to the power of a. All threads have the same a.
+// power returns x to the power of a. All threads have the same a, so they do not diverge.
 template <class A> __device__ inline A power(A x, A a) { return a == 2 ? x * x : a == 1 ? x : pow_(x, a); }
 
-// relu keeps a NaN.
+// relu returns NaN for NaN.
 template <class A> __device__ inline A relu(A v) { return v < 0 ? A(0) : v; }
 
-// The numbers of device.UnaryFunc.
+// These are the values of kernels.UnaryFunc.
 enum {
 	NEG, EXP, LOG, SQRT, TANH, SIGMOID, RELU, GELU, GELU_TANH, ABS, RSQRT, SIN, COS, SILU,
 	ADD_SCALAR, POW, CLAMP, LEAKY_RELU, ELU, SOFTPLUS
@@ -137,8 +137,8 @@ template <class T> __device__ inline void unary(const Map &a) {
 	}
 }
 
-// unary_grad: x is the gradient of the result, y what the derivative is
-// written in.
+// unary_grad: x is the gradient of the result. y is the operand or the result, from which the
+// derivative is computed.
 template <class T> __device__ inline void unary_grad(const Map &a) {
 	typedef typename Arith<T>::type A;
 	const A pa = a.a, pb = a.b;
@@ -149,7 +149,7 @@ template <class T> __device__ inline void unary_grad(const Map &a) {
 	case SQRT: map<T>(a, [](A g, A y, u64) { return g / (2 * y); }); break;
 	case TANH: map<T>(a, [](A g, A y, u64) { return g * (1 - y * y); }); break;
 	case SIGMOID: map<T>(a, [](A g, A y, u64) { return g * y * (1 - y); }); break;
-	case RELU: map<T>(a, [](A g, A y, u64) { return y > 0 ? g : y; }); break; // a y that is not above 0 is 0 or NaN
+	case RELU: map<T>(a, [](A g, A y, u64) { return y > 0 ? g : y; }); break; // if y is not positive, it is 0 or NaN
 	case GELU:
 		map<T>(a, [](A g, A x, u64) {
 			const A density = A(0.39894228040143267794) * exp_(x * x / -2); // 1/√(2π)
@@ -162,7 +162,7 @@ template <class T> __device__ inline void unary_grad(const Map &a) {
 			return g * (gelu_gate(x, e) + x * slope * A(2 * GELU_C) * (1 + A(3 * GELU_K) * x * x));
 		});
 		break;
-	// In the next ones, an x that no comparison holds for is NaN.
+	// In the following functions, x is NaN if no comparison is true.
 	case ABS: map<T>(a, [](A g, A x, u64) { return x > 0 ? g : x < 0 ? -g : x; }); break;
 	case CLAMP: map<T>(a, [pa, pb](A g, A x, u64) { return x >= pa && x <= pb ? g : x == x ? A(0) : x; }); break;
 	case LEAKY_RELU: map<T>(a, [pa](A g, A x, u64) { return x > 0 ? g : x <= 0 ? pa * g : x; }); break;
@@ -193,7 +193,7 @@ template <class T> __device__ inline void mse_grad(const Map &a) {
 	map<T>(a, [scale](A x, A y, u64) { return scale * (x - y); });
 }
 
-// bias_act: op tells whether a ReLU follows.
+// bias_act adds a bias. op says whether a ReLU follows.
 template <class T> __device__ inline void bias_act(const Map &a) {
 	typedef typename Arith<T>::type A;
 	const T *bias = (const T *)a.g;

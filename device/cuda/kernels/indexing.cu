@@ -1,15 +1,16 @@
-// Gather, and ScatterAdd, which sorts the terms by where they belong, stably, and has
-// each thread add a chunk of what is then side by side: no order depends on timing.
+// Gather and ScatterAdd. ScatterAdd sorts the terms by their destination, with a stable sort. Then
+// each thread adds a chunk of consecutive terms. So the order of additions does not depend on
+// timing.
 
 struct Gather {
 	u64 dst, src, index;
 	u64 rows, m, n, inner;
-	i32 each, wide; // each: there is an index for every element; wide: rows are aligned to 16 bytes
+	i32 each, wide; // each: whether every element has its own index; wide: whether rows are aligned to 16 bytes
 };
 
 template <class T> __device__ inline T not_a_number() { return narrow<T>(__longlong_as_double(0x7ff8000000000000ll)); }
 
-// gather covers the result with a grid of blocks, columns along x.
+// gather covers the result with a grid of blocks. Columns are along x.
 template <class T> __device__ inline void gather(const Gather &a) {
 	const int N = Pack<T>::N;
 	const u64 *index = (const u64 *)a.index;
@@ -37,9 +38,9 @@ template <class T> __device__ inline void gather(const Gather &a) {
 	}
 }
 
-// A term is one item of the index: a row of src, or an element where there is an index
-// for each. Its key is where it belongs: a row of dst, or an element; keys is the key of
-// terms that belong nowhere.
+// A term is a row of src that one index item selects, or an element of src if every element has its
+// own index. Its key is its destination, a row or an element of dst. Terms with an invalid index
+// have the key keys.
 struct Scatter {
 	u64 dst, src, index;
 	Accum acc;
@@ -51,7 +52,7 @@ struct Scatter {
 	// The sort: one digit of the key at a time, the lowest first.
 	u64 from, to; // the items' order before, 0 for that in index, and after
 	u64 table, blocks, shift;
-	// The sum: of chunks of the sorted items.
+	// The sum adds chunks of the sorted items.
 	u64 part, chunks;
 };
 
@@ -78,7 +79,7 @@ __device__ inline void count_digits(const Scatter &a, u32 (*count)[SORT_THREADS]
 	__syncthreads();
 }
 
-// sort_count writes the number of the block's items of every digit to table[digit][block].
+// sort_count writes the number of the block's items with each digit to table[digit][block].
 extern "C" __global__ void sort_count(const Scatter a) {
 	__shared__ u32 count[DIGITS][SORT_THREADS];
 	u64 item[SORT_ITEMS];
@@ -91,15 +92,16 @@ extern "C" __global__ void sort_count(const Scatter a) {
 	}
 }
 
-// sort_place moves the items behind those of lower digits, and behind those of their own
-// that come before.
+// sort_place moves the items behind all items with lower digits, and behind earlier items with the
+// same digit.
 extern "C" __global__ void sort_place(const Scatter a) {
 	__shared__ u32 count[DIGITS][SORT_THREADS];
 	__shared__ u64 before[SORT_THREADS], all[SORT_THREADS], base[DIGITS];
 	u64 item[SORT_ITEMS];
 	u32 digit[SORT_ITEMS];
 	count_digits(a, count, item, digit);
-	// 16 threads add up a digit's row of the table: the blocks before this one, and all.
+	// 16 threads add a digit's row of the table: the sum of the blocks before this one, and the sum
+	// of all.
 	const int d = threadIdx.x / 16, lane = threadIdx.x % 16;
 	u64 mine = 0, total = 0;
 	for (u64 b = lane; b < a.blocks; b += 16) {
@@ -120,7 +122,7 @@ extern "C" __global__ void sort_place(const Scatter a) {
 			}
 		}
 	}
-	if (threadIdx.x < DIGITS) { // each thread's items come behind those of the threads before it
+	if (threadIdx.x < DIGITS) { // each thread's items follow those of the threads before it
 		u32 at = 0;
 		for (int t = 0; t < SORT_THREADS; t++) {
 			const u32 n = count[threadIdx.x][t];
@@ -136,7 +138,7 @@ extern "C" __global__ void sort_place(const Scatter a) {
 	}
 }
 
-// CHUNK is the number of sorted items that a thread adds up.
+// CHUNK is the number of sorted items that a thread adds.
 #define CHUNK 32
 
 __device__ inline u64 sorted_key(const Scatter &a, u64 i) { return key_of(a, ((const u64 *)a.to)[i]); }
@@ -165,9 +167,9 @@ template <class T> struct Row<T, 1> {
 	__device__ double at(int) const { return up(e); }
 };
 
-// add_runs adds the terms of one key that lie in a chunk. Where they are all there are,
-// the sum goes to dst; else to the chunk's first part, if terms of the key lie in the
-// chunk before, or to its second, if they go on in the next.
+// add_runs adds the terms of one key that lie in a chunk. If these are all terms of the key, the
+// sum goes to dst. Otherwise it goes to a part of the chunk: to the first one if terms of the key
+// lie in the chunk before, and to the second one if terms of the key follow in the next chunk.
 template <class T, int N> __device__ inline void add_runs(const Scatter &a) {
 	const int ahead = 4;
 	const T *src = (const T *)a.src;
@@ -216,7 +218,7 @@ template <class T, int N> __device__ inline void add_runs(const Scatter &a) {
 	}
 }
 
-// join_runs adds the parts of a key whose terms begin in a chunk and go on in the next.
+// join_runs adds the parts of a key whose terms begin in one chunk and continue in the next.
 template <class T, int N> __device__ inline void join_runs(const Scatter &a) {
 	for (u64 chunk = blockIdx.y * (u64)blockDim.y + threadIdx.y; chunk < a.chunks; chunk += gridDim.y * (u64)blockDim.y) {
 		const u64 lo = chunk * CHUNK, hi = lo + CHUNK;

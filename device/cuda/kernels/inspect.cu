@@ -1,13 +1,13 @@
-// NonFinite and Hash: what is in an array's memory, whatever its type, read in
-// words of eight bytes, the last one filled up with zeros.
+// NonFinite and Hash. They read an array's memory, whatever its type is, in words of eight bytes.
+// The last word is padded with zeros.
 
 struct Inspect {
 	u64 dst, src, bytes;
-	u64 exponent, sign; // of every element in a word; NonFinite's
+	u64 exponent, sign; // only for NonFinite: the bits of every element in a word
 	u64 wide;           // src is aligned to 16 bytes
 };
 
-// each_word calls f(i, word i) for the thread's share of the words.
+// each_word calls f(i, word i) for each word of this thread's share.
 template <class F> __device__ inline void each_word(const Inspect &a, F f) {
 	u64 done = 0;
 	if (a.wide) {
@@ -29,16 +29,16 @@ template <class F> __device__ inline void each_word(const Inspect &a, F f) {
 	}
 }
 
-// An element is NaN or infinite where its exponent is all ones: adding one to
-// it then carries into the sign, and no further, as the sign is masked out.
+// An element is NaN or infinite if all bits of its exponent are set. Adding one to such an exponent
+// carries into the sign bit and no further, because the sign bits are masked out.
 extern "C" __global__ void nonfinite(const Inspect a) {
-	const u64 one = a.sign - a.exponent; // the exponents' lowest bits
+	const u64 one = a.sign - a.exponent; // the lowest bit of every exponent
 	u64 carried = 0;
 	each_word(a, [&](u64, u64 w) { carried |= (w & a.exponent) + one; });
 	if (carried & a.sign) *(u8 *)a.dst = 1;
 }
 
-// hash adds what package device defines. The mix is SplitMix64's.
+// hash adds the hash that package internal/kernels defines. The mix is SplitMix64's.
 extern "C" __global__ void hash(const Inspect a) {
 	u64 sum = global_thread() == 0 ? a.bytes : 0;
 	each_word(a, [&](u64 i, u64 w) {

@@ -1,26 +1,26 @@
-// CopyStrided: a box of one tensor into a box of another, each with strides of its own.
+// CopyStrided copies a box of one tensor to a box of another. Both boxes have their own strides.
 
-// The box is rows × cols elements. Along a row the operands step by xstep and ystep
-// elements; the other axes, innermost first, place the rows.
+// The box has rows × cols elements. Along a row, the operands advance by xstep and ystep elements.
+// The other axes, innermost first, give the positions of the rows.
 struct Strided {
 	u64 dst, src;
 	Accum acc;
 	u64 rows, cols;
 	i64 xstep, ystep;
-	u64 wide; // rows are contiguous and aligned to 16 bytes in both operands
+	u64 wide; // whether rows are contiguous and aligned to 16 bytes in both operands
 	u64 rank;
 	u64 n[8];
 	i64 x[8], y[8];
 };
 
-// Verbatim takes an element of any type as it is.
+// Verbatim copies an element of any type bit for bit.
 struct Verbatim {
 	template <class T> __device__ static void put(T *dst, T v, const Accum &) { *dst = v; }
 	template <class T> __device__ static void put(Pack<T> &dst, const Pack<T> &v, const Accum &) { dst = v; }
 	static const bool reads = false;
 };
 
-// Accumulated takes an element of a float type.
+// Accumulated accumulates an element of a floating-point type.
 struct Accumulated {
 	template <class T> __device__ static void put(T *dst, T e, const Accum &acc) {
 		typedef typename Arith<T>::type A;
@@ -48,10 +48,10 @@ __device__ inline void place(const Strided &a, u64 i, i64 &x, i64 &y) {
 	}
 }
 
-// strided covers the box with a grid of blocks, columns along x.
+// strided covers the box with a grid of blocks. Columns are along x.
 template <class T, class Put> __device__ inline void strided(const Strided &a) {
 	const int N = Pack<T>::N;
-	const u64 whole = a.wide ? a.cols / N * N : 0; // columns moved in packs
+	const u64 whole = a.wide ? a.cols / N * N : 0; // the number of columns that are moved in packs
 	for (u64 row = blockIdx.y * (u64)blockDim.y + threadIdx.y; row < a.rows; row += gridDim.y * (u64)blockDim.y) {
 		i64 x, y;
 		place(a, row, x, y);
@@ -69,9 +69,9 @@ template <class T, class Put> __device__ inline void strided(const Strided &a) {
 	}
 }
 
-// transpose is for boxes that are contiguous along their columns in dst, and along axis 0
-// of the others in src. A block of 32 × 8 threads takes a square of 32 × 32 at a time by
-// way of shared memory, so that it reads and writes whole lines.
+// transpose copies a box that is contiguous along its columns in dst, and along axis 0 of the other
+// axes in src. A block of 32 × 8 threads copies one square of 32 × 32 elements at a time through
+// shared memory, so that it reads and writes whole cache lines.
 template <class T, class Put> __device__ inline void transpose(const Strided &a, T (*square)[33]) {
 	const u64 across = (a.cols + 31) / 32, lines = a.n[0], down_ = (lines + 31) / 32;
 	const u64 squares = across * down_ * (a.rows / lines);
@@ -81,7 +81,7 @@ template <class T, class Put> __device__ inline void transpose(const Strided &a,
 		place(a, t / across / down_ * lines, x, y);
 		T *dst = (T *)a.dst + x;
 		const T *src = (const T *)a.src + y;
-		__syncthreads(); // the last square may still be read
+		__syncthreads(); // other threads may still read the last square
 		for (u32 i = threadIdx.y; i < 32; i += 8) {
 			const u64 col = c0 + i, r = r0 + threadIdx.x;
 			if (col < a.cols && r < lines) square[i][threadIdx.x] = src[(i64)col * a.ystep + (i64)r * a.y[0]];

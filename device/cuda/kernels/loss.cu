@@ -1,13 +1,12 @@
-// Mean squared error and cross-entropy. Sums are taken in float64, each block
-// writing its own to part and mean adding those: the grid depends on the
-// shapes alone, so the result does.
+// Mean squared error and cross-entropy. Each block adds in float64 and writes its sum to part; mean
+// adds these sums. The grid depends on the shapes alone, and so does the order of additions.
 
 struct Loss {
 	u64 dst, part, parts;
 	u64 x, y, labels, g;
 	u64 rows, cols; // of x
 	Accum acc;
-	u64 wide; // rows of x, y and dst are aligned to 16 bytes and whole packs
+	u64 wide; // whether rows of x, y and dst are aligned to 16 bytes and consist of whole packs
 };
 
 // squares sums (x-y)² over the block's share of the elements.
@@ -36,7 +35,7 @@ template <class T> __device__ inline void squares(const Loss &a) {
 	if (threadIdx.x == 0) ((double *)a.part)[blockIdx.x] = s;
 }
 
-// mean is the sum of parts over rows, by one block.
+// mean divides the sum of parts by rows. One block runs it.
 template <class T> __device__ inline void mean(const Loss &a) {
 	double s = 0;
 	for (u64 i = threadIdx.x; i < a.parts; i += blockDim.x) s += ((const double *)a.part)[i];
@@ -47,7 +46,7 @@ template <class T> __device__ inline void mean(const Loss &a) {
 __device__ inline float exp_(float v) { return expf(v); }
 __device__ inline double exp_(double v) { return exp(v); }
 
-// block_max is the largest v of a block of whole warps. It may lose a NaN.
+// block_max returns the largest v in a block of whole warps. It may ignore a NaN.
 template <class A> __device__ inline A block_max(A v) {
 	__shared__ A part[32];
 	for (int lane = 16; lane > 0; lane /= 2) {
@@ -55,7 +54,7 @@ template <class A> __device__ inline A block_max(A v) {
 		v = o > v ? o : v;
 	}
 	if (blockDim.x <= 32) return v;
-	__syncthreads(); // part may still be read from the last call
+	__syncthreads(); // other threads may still read part from the last call
 	if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
 	__syncthreads();
 	v = part[0];
@@ -63,10 +62,10 @@ template <class A> __device__ inline A block_max(A v) {
 	return v;
 }
 
-// cross_entropy has a block take rows: the softmax of x goes to y, and the sum
-// of log Σ exp(x) - x[label] to part. The largest element is subtracted first,
-// so that no exponential overflows; a NaN comes through the sum. The loss of a
-// label that names no class is NaN.
+// cross_entropy computes rows in each block. It writes the softmax of x to y and the sum of log Σ
+// exp(x) - x[label] to part. It subtracts the largest element first, so that no exponential
+// overflows; a NaN reaches the result through the sum. The loss of a label that is out of range is
+// NaN.
 template <class T> __device__ inline void cross_entropy(const Loss &a) {
 	typedef typename Arith<T>::type A;
 	double loss = 0;
@@ -98,7 +97,7 @@ template <class T> __device__ inline void cross_entropy(const Loss &a) {
 	if (threadIdx.x == 0) ((double *)a.part)[blockIdx.x] = loss;
 }
 
-// cross_entropy_grad: x holds the probabilities.
+// cross_entropy_grad reads the probabilities from x.
 template <class T> __device__ inline void cross_entropy_grad(const Loss &a) {
 	typedef typename Arith<T>::type A;
 	const A scale = (double)up(*(const T *)a.g) / (double)a.rows;

@@ -1,5 +1,5 @@
-// Normalisation by group, and by channel. x is [n c l]. Sums are taken in float64, in an
-// order that depends on the shapes alone.
+// Normalisation by group and by channel. x is [n c l]. Sums are added in float64, in an order that
+// depends on the shapes alone.
 
 struct Norm {
 	u64 dst, x, g, mean, variance, weight, bias, sums, count, part;
@@ -12,13 +12,13 @@ struct Norm {
 	Accum acc;
 };
 
-// Means and variances of elements T are of the type that these are computed with in.
+// Means and variances have the type in which elements of type T are computed.
 
 template <class A> __device__ inline A inverse(A variance, double eps) {
 	return (A)(1 / sqrt((double)variance + eps));
 }
 
-// factor is weight c, 1 where there is none; summand is bias c, or 0.
+// factor returns weight c, or 1 without a weight. summand returns bias c, or 0 without a bias.
 template <class T> __device__ inline typename Arith<T>::type factor(const Norm &a, u64 c) {
 	return a.weight ? up(((const T *)a.weight)[c]) : typename Arith<T>::type(1);
 }
@@ -26,7 +26,7 @@ template <class T> __device__ inline typename Arith<T>::type summand(const Norm 
 	return a.bias ? up(((const T *)a.bias)[c]) : typename Arith<T>::type(0);
 }
 
-// group_norm has a block take rows: groups of channels of a sample.
+// group_norm computes rows in each block. A row is a group of channels of one sample.
 template <class T> __device__ inline void group_norm(const Norm &a) {
 	typedef typename Arith<T>::type A;
 	const u64 rows = a.n * a.groups, per = a.c / a.groups, cols = per * a.l;
@@ -81,7 +81,7 @@ template <class T> __device__ inline void group_norm_grad(const Norm &a) {
 	}
 }
 
-// The modes of sums: of x; of (x - mean)²; of g, and of g times the normalised x.
+// These are the modes of sums: the sum of x; of (x - mean)²; of g, and of g times the normalised x.
 enum { SUM_X, SUM_SQUARES, SUM_GRADS };
 
 // add adds element (n, c) at index i of x to the sums of channel c.
@@ -102,7 +102,7 @@ template <class T> __device__ inline void add(const Norm &a, u64 n, u64 c, u64 i
 	}
 }
 
-// norm_planes has a block add one chunk of a channel's elements: channels along the grid's
+// norm_planes adds one chunk of a channel's elements in each block. Channels are along the grid's
 // x, chunks along y.
 template <class T> __device__ inline void norm_planes(const Norm &a) {
 	const u64 c = blockIdx.x, from = blockIdx.y * a.chunk, to = min(from + a.chunk, a.n * a.l);
@@ -120,8 +120,8 @@ template <class T> __device__ inline void norm_planes(const Norm &a) {
 	}
 }
 
-// norm_columns does the same where a channel has one position: a block of 32 × 8 threads
-// takes 32 channels, each thread every eighth sample of the chunk.
+// norm_columns does the same if a channel has one position. A block of 32 × 8 threads computes 32
+// channels, and each thread adds every eighth sample of the chunk.
 template <class T> __device__ inline void norm_columns(const Norm &a) {
 	__shared__ double part[2][8][32];
 	const u64 c = blockIdx.x * 32ull + threadIdx.x, from = blockIdx.y * a.chunk, to = min(from + a.chunk, a.n);
@@ -138,8 +138,8 @@ template <class T> __device__ inline void norm_columns(const Norm &a) {
 	}
 }
 
-// norm_fold adds the chunks: of the first sums to dst, times a factor, or of both to dst
-// [2 c].
+// norm_fold adds the chunks' sums. It writes the first sums, times a factor, to dst, or both sums
+// to dst [2 c].
 template <class T> __device__ inline void norm_fold(const Norm &a) {
 	typedef typename Arith<T>::type A;
 	const u64 n = a.mode == SUM_GRADS ? 2 * a.c : a.c;
@@ -189,8 +189,8 @@ struct Merge {
 	double momentum;
 };
 
-// merge_moments has a thread take channels. A rank without elements counts for nothing,
-// whatever its mean is.
+// merge_moments computes channels in each thread. It ignores a rank without elements, whatever that
+// rank's mean is.
 template <class A> __device__ inline void merge_moments(const Merge &a) {
 	const u64 row = 2 * a.c + 1;
 	const A *parts = (const A *)a.parts;
@@ -212,7 +212,7 @@ template <class A> __device__ inline void merge_moments(const Merge &a) {
 	}
 }
 
-// track_moments moves the running mean and variance, which a has, towards mean and variance.
+// track_moments moves the running mean and variance, which a holds, towards mean and variance.
 template <class A> __device__ inline void track_moments(const Merge &a, const A *mean, const A *variance) {
 	const double n = *(const A *)a.count;
 	if (global_thread() == 0) *(i64 *)a.batches += 1;

@@ -1,5 +1,5 @@
-// Orthonormalize: the rows of a matrix, by one block of threads. A thread reads of
-// a row only what it wrote itself.
+// Orthonormalize runs in one block of threads. A thread reads only those elements of a row that it
+// wrote itself.
 
 struct Orthonormal { u64 x, spare, rows, n; };
 
@@ -9,8 +9,8 @@ template <class T> __device__ inline double dot(const T *a, const T *b, u64 n) {
 	return block_sum(s);
 }
 
-// independent takes from row what the rows from first on, up to it, span, and
-// makes its norm 1, if enough is left of it. All threads agree.
+// independent subtracts from row its projections on the rows from first up to it, and scales it to
+// norm 1. It returns false, in all threads, if too little of the row is left.
 template <class T> __device__ inline bool independent(T *row, const T *first, u64 n) {
 	const double whole = dot(row, row, n);
 	for (int pass = 0; pass < 2; pass++)

@@ -1,4 +1,4 @@
-// Pooling: a thread for each element of what is written, so that sums have one order.
+// Pooling uses a thread for each element of the result, so that sums are added in one order.
 
 struct Pool {
 	u64 to, from, index;
@@ -8,7 +8,7 @@ struct Pool {
 	Accum acc;
 };
 
-// Region is what element i of out along an axis of n elements is the mean of.
+// Region is the range of elements, along an axis of n elements, whose mean is element i of out.
 struct Region {
 	i64 from, to, size;
 	__device__ Region(const Pool &a, int axis, i64 i, i64 n, i64 out) {
@@ -25,7 +25,8 @@ struct Region {
 	}
 };
 
-// reach is which elements of out along an axis may depend on element i of n: [from, to).
+// reach computes the range [from, to) of elements of out, along an axis, that may depend on element
+// i of n.
 __device__ inline void reach(const Pool &a, int axis, i64 i, i64 n, i64 out, i64 &from, i64 &to) {
 	if (a.adaptive) {
 		from = i * out / n;

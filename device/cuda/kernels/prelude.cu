@@ -1,8 +1,8 @@
-// What every kernel source begins with. Nothing is included: NVRTC knows CUDA's
-// own functions, and no toolkit's headers need be there.
+// This text precedes every kernel source. It includes nothing: NVRTC knows CUDA's own functions,
+// and a toolkit's headers may be missing.
 //
-// A kernel takes one structure by value, whose fields are laid out as those of
-// the Go structure of the same name. Addresses travel as u64.
+// A kernel takes one structure by value, whose fields have the layout of the Go structure of the
+// same name. Addresses are passed as u64.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -11,8 +11,8 @@ typedef unsigned long long u64;
 typedef int i32;
 typedef long long i64;
 
-// The conversions of the half types, by their bits. Where no GPU's compiler reads
-// this, what stands in for it has functions of these names.
+// These functions convert the 16-bit types by their bits. A compiler for the host defines functions
+// with the same names.
 #ifdef __CUDACC__
 __device__ inline float half_to_float(u16 h) {
 	float f;
@@ -31,43 +31,42 @@ __device__ inline u16 float_to_bfloat(float v) {
 }
 #endif
 
-// The half types are kept as their bits and computed with in float.
+// The 16-bit types are stored as bits. Arithmetic on them is in float.
 struct f16 { u16 bits; };
 struct bf16 { u16 bits; };
 
-// EACH_FLOAT expands X once per floating-point type, with device.DType's name
-// for it: kernels are called axpby_float32 and so on.
+// EACH_FLOAT expands X once for each floating-point type, with the name that device.DType gives it.
+// So kernels are named axpby_float32 and so on.
 #define EACH_FLOAT(X) X(float32, float) X(float64, double) X(float16, f16) X(bfloat16, bf16)
 
-// Arith<T>::type is what elements of type T are computed with in.
+// Arith<T>::type is the type in which elements of type T are computed.
 template <class T> struct Arith { typedef float type; };
 template <> struct Arith<double> { typedef double type; };
 
-// up reads an element for arithmetic; it is exact.
+// up converts an element to its arithmetic type. The conversion is exact.
 __device__ inline float up(float v) { return v; }
 __device__ inline double up(double v) { return v; }
 __device__ inline float up(bf16 v) { return __uint_as_float((u32)v.bits << 16); }
 __device__ inline float up(f16 v) { return half_to_float(v.bits); }
 
-// down rounds the result of arithmetic to an element, to nearest even.
+// down rounds the result of arithmetic to an element, to nearest, ties to even.
 template <class T> __device__ inline T down(typename Arith<T>::type v) { return v; }
 template <> __device__ inline bf16 down<bf16>(float v) { return {float_to_bfloat(v)}; }
 template <> __device__ inline f16 down<f16>(float v) { return {float_to_half(v)}; }
 
-// odd is v in float, rounded to odd where it is inexact: rounding that once
-// more, to a type of at most 22 bits, is as rounding v itself.
+// odd converts v to float and rounds to odd if v is inexact. Rounding the result again, to a type
+// of at most 22 bits, is then the same as rounding v itself.
 __device__ inline float odd(double v) {
 	float f = __double2float_rz(v);
 	return (double)f == v || v != v ? f : __uint_as_float(__float_as_uint(f) | 1);
 }
 
-// narrow rounds a double to an element, once.
+// narrow rounds a double to an element in one rounding.
 template <class T> __device__ inline T narrow(double v) { return down<T>(odd(v)); }
 template <> __device__ inline float narrow<float>(double v) { return __double2float_rn(v); }
 template <> __device__ inline double narrow<double>(double v) { return v; }
 
-// Accum is device.Accum: dst = alpha·value + beta·dst, which with beta 0 does
-// not read dst.
+// Accum is device.Accum: dst = alpha·value + beta·dst. With beta 0, dst is not read.
 struct Accum { double alpha, beta; };
 
 template <class T> __device__ inline void accumulate(T *dst, const Accum &acc, double value) {
@@ -77,7 +76,7 @@ template <class T> __device__ inline void accumulate(T *dst, const Accum &acc, d
 	*dst = down<T>(v);
 }
 
-// Pack is the 16 bytes that a thread moves at once.
+// Pack holds the 16 bytes that a thread moves at once.
 template <class T> struct Pack {
 	static const int N = 16 / sizeof(T);
 	union {
@@ -88,7 +87,7 @@ template <class T> struct Pack {
 	__device__ void store(T *p) const { *(uint4 *)p = raw; }
 };
 
-// Packs are N elements, as many whole packs.
+// Packs holds N elements in whole packs.
 template <class T, int N> struct Packs {
 	static const int each = Pack<T>::N;
 	Pack<T> p[N / each];
@@ -103,17 +102,16 @@ template <class T, int N> struct Packs {
 	}
 };
 
-// raised tells whether one of n flags, bytes, is, as this thread of its block sees
-// them: __syncthreads_or over the block has the answer.
+// raised reports whether this thread's share of n flags, which are bytes, has one that is set.
+// __syncthreads_or combines the answers of a block's threads.
 __device__ inline bool raised(u64 flags, u64 n) {
 	bool any = false;
 	for (u64 i = threadIdx.x; i < n; i += blockDim.x) any |= ((const u8 *)flags)[i] != 0;
 	return any;
 }
 
-// each_of calls f(i, element i) for i = first, first + step, ... below n; where
-// wide, the same of packs: p is aligned and n elements are whole packs. Several
-// loads are on their way at once.
+// each_of calls f(i, element i) for i = first, first + step, ... below n. With wide it does so for
+// packs: p is aligned and the n elements are whole packs. Several loads are in flight at a time.
 template <class T, class F> __device__ inline void each_of(const T *p, u64 first, u64 step, u64 n, bool wide, F f) {
 	const int N = Pack<T>::N, ahead = 4;
 	if (!wide) {
@@ -135,7 +133,7 @@ template <class T, class F> __device__ inline void each_of(const T *p, u64 first
 	}
 }
 
-// divide is i / by, which is faster in 32 bits.
+// divide returns i / by. It divides in 32 bits if possible, which is faster.
 __device__ inline u64 divide(u64 i, u64 by) {
 	if (by == 1) return i;
 	return (i | by) >> 32 ? i / by : (u32)i / (u32)by;
@@ -144,20 +142,19 @@ __device__ inline u64 divide(u64 i, u64 by) {
 __device__ inline u64 global_thread() { return blockIdx.x * (u64)blockDim.x + threadIdx.x; }
 __device__ inline u64 global_threads() { return gridDim.x * (u64)blockDim.x; }
 
-// warp_sum adds v over the lanes of a full warp, in a fixed order; every lane
-// gets the sum.
+// warp_sum adds v over the lanes of a full warp in a fixed order. Every lane gets the sum.
 __device__ inline double warp_sum(double v) {
 	for (int lane = 16; lane > 0; lane /= 2) v += __shfl_xor_sync(0xffffffffu, v, lane);
 	return v;
 }
 
-// block_sum adds v over a block of whole warps, threads along x, in a fixed
-// order; every thread gets the sum.
+// block_sum adds v over a block of whole warps, with threads along x, in a fixed order. Every
+// thread gets the sum.
 __device__ inline double block_sum(double v) {
 	__shared__ double part[32];
 	v = warp_sum(v);
 	if (blockDim.x <= 32) return v;
-	__syncthreads(); // part may still be read from the last call
+	__syncthreads(); // other threads may still read part from the last call
 	if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
 	__syncthreads();
 	v = 0;

@@ -1,10 +1,9 @@
-// Quantize and Dequantize: blocks of 252 numbers of 8 bits behind their scale,
-// which package device defines. A block is 64 words of four bytes, the first of
-// which is the scale.
+// Quantize and Dequantize. A block has a scale followed by 252 numbers of 8 bits, as package
+// internal/kernels defines. It is read as 64 words of four bytes, the first of which is the scale.
 
 struct Quant {
 	u64 numbers, blocks, n;
-	Accum acc;  // Dequantize's
+	Accum acc; // only for Dequantize
 	u64 wide;   // numbers are aligned to 16 bytes
 };
 
@@ -12,7 +11,7 @@ static const int WORDS = 64, NUMBERS = 252;
 static const int NOT_FINITE = -128;
 static const u32 INFINITE = 0x7f800000u, MAGNITUDE = 0x7fffffffu;
 
-// Word is one of a block's, but the first, and the four numbers that are in it.
+// Word is a word of a block, other than the first, with the positions of its four numbers.
 struct Word {
 	u64 first; // number
 	bool whole;
@@ -43,13 +42,13 @@ struct Word {
 
 __device__ inline u32 bits(float v) { return __float_as_uint(v) & MAGNITUDE; }
 
-// quantize writes a block with each warp: every lane two of its words.
+// quantize writes a block with each warp. Every lane writes two words.
 extern "C" __global__ void quantize(const Quant a) {
 	const int lane = threadIdx.x % 32;
 	const u64 blocks = (a.n + NUMBERS - 1) / NUMBERS;
 	for (u64 b = global_thread() / 32; b < blocks; b += global_threads() / 32) {
 		Pack<float> p[2];
-		u32 top = 0; // of numbers without a sign, the bits are in order
+		u32 top = 0; // for numbers without a sign, the order of the bits is that of the numbers
 #pragma unroll
 		for (int k = 0; k < 2; k++) {
 			const int word = lane + 32 * k;
@@ -89,7 +88,7 @@ extern "C" __global__ void quantize(const Quant a) {
 	}
 }
 
-// dequantize reads a word with each thread.
+// dequantize reads one word in each thread.
 extern "C" __global__ void dequantize(const Quant a) {
 	const float alpha = a.acc.alpha, beta = a.acc.beta;
 	const u64 words = (a.n + NUMBERS - 1) / NUMBERS * WORDS;

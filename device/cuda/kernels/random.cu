@@ -1,13 +1,12 @@
-// Random numbers by Philox4x32-10: element e of a sequence is a function of the
-// seed and e alone, the same on every device. Package device defines the
-// mapping. Nothing here may be fused: each operation is rounded by itself. The
-// half types take float32's sequence.
+// Random numbers by Philox4x32-10. Element e of a sequence depends only on the seed and e, and is
+// the same on every device, as package internal/kernels defines. The compiler must not fuse
+// operations: each is rounded separately. The 16-bit types use float32's sequence.
 
 struct Random {
 	u64 dst, n;
 	u64 seed, offset;
-	double a, b; // lo and hi-lo, or mean and std
-	double top;  // the largest number that a uniform one may round to
+	double a, b; // lo and hi-lo, or mean and standard deviation
+	double top; // the largest number that Uniform may return
 };
 
 struct Words { u32 w[4]; };
@@ -29,16 +28,15 @@ __device__ inline Words philox(u64 seed, u64 block, u32 stream) {
 	return Words{{c0, c1, c2, c3}};
 }
 
-// unit53 is a number from [0, 1) of 53 random bits.
+// unit53 returns a number in [0, 1) made of 53 random bits.
 __device__ inline double unit53(u32 hi, u32 lo) {
 	return (double)(((u64)hi << 32 | lo) >> 11) * 0x1p-53;
 }
 
-// affine is a + b·u.
+// affine returns a + b·u.
 __device__ inline double affine(double a, double b, double u) { return __dadd_rn(a, __dmul_rn(b, u)); }
 
-// box_muller makes two independent normal numbers of u from (0, 1] and v from
-// [0, 1).
+// box_muller computes two independent normal numbers from u in (0, 1] and v in [0, 1).
 __device__ inline void box_muller(double u, double v, double *z) {
 	double r = sqrt(-2 * log(u)), s, c;
 	sincos(6.283185307179586 * v, &s, &c);
@@ -46,7 +44,7 @@ __device__ inline void box_muller(double u, double v, double *z) {
 	z[1] = r * s;
 }
 
-// A block of four words gives four numbers, or two of 53 bits.
+// A block of four words gives four numbers, or two numbers of 53 bits.
 template <class T> struct PerBlock { static const int n = 4; };
 template <> struct PerBlock<double> { static const int n = 2; };
 
@@ -68,8 +66,7 @@ template <class T> __device__ inline void normal_block(const Words &r, double *z
 	}
 }
 
-// draw gives every thread blocks of the sequence, and keeps the elements that
-// lie in dst.
+// draw computes blocks of the sequence in every thread, and stores the elements that lie in dst.
 template <class T, bool normal> __device__ inline void draw(const Random &a) {
 	const int per = PerBlock<T>::n;
 	const u64 first = a.offset / per, last = (a.offset + a.n - 1) / per;
@@ -79,7 +76,7 @@ template <class T, bool normal> __device__ inline void draw(const Random &a) {
 		if (normal) normal_block<T>(r, v);
 		else uniform_block<T>(r, v);
 		for (int j = 0; j < per; j++) {
-			const u64 i = block * per + j - a.offset; // wraps for elements before dst
+			const u64 i = block * per + j - a.offset; // an element before dst wraps to a large number
 			if (i >= a.n) continue;
 			const T e = narrow<T>(affine(a.a, a.b, v[j]));
 			((T *)a.dst)[i] = !normal && up(e) > a.top ? narrow<T>(a.top) : e;
@@ -94,7 +91,7 @@ struct Dropout {
 	Accum acc;
 };
 
-// dropout gives every thread blocks of four words, one for each element.
+// dropout computes blocks of four words in every thread, one word for each element.
 template <class T> __device__ inline void dropout(const Dropout &a) {
 	typedef typename Arith<T>::type A;
 	const A alpha = a.acc.alpha, beta = a.acc.beta, factor = a.factor;
@@ -105,7 +102,7 @@ template <class T> __device__ inline void dropout(const Dropout &a) {
 		const Words r = philox(a.seed, block, 2);
 #pragma unroll
 		for (int j = 0; j < 4; j++) {
-			const u64 i = block * 4 + j - a.offset; // wraps for elements before dst
+			const u64 i = block * 4 + j - a.offset; // an element before dst wraps to a large number
 			if (i >= a.n) continue;
 			A v = alpha * (up(x[i]) * (r.w[j] < a.threshold ? A(0) : factor));
 			if (beta != 0) v += beta * up(dst[i]);
