@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// blockedConsole is a console that takes nothing until it is opened.
+// blockedConsole is a console whose writes block until open is closed.
 type blockedConsole struct {
 	bytes.Buffer
 	started, open chan struct{}
@@ -24,8 +24,8 @@ func (g *blockedConsole) Write(p []byte) (int, error) {
 	return g.Buffer.Write(p)
 }
 
-// Nobody who must not wait waits for a console that blocks, and what it takes then is
-// in order.
+// If the console blocks, logf does not wait, and write waits only until its channel is
+// closed. The console writes the queue in order afterwards.
 func TestConsoleThatBlocks(t *testing.T) {
 	g := newBlockedConsole()
 	c := &console{stdout: g, stderr: g, grace: soon}
@@ -45,8 +45,8 @@ func TestConsoleThatBlocks(t *testing.T) {
 	}
 }
 
-// The rest is given up when the console has had its time, or a signal comes; not for one
-// that was there before, nor because no more will come.
+// close drops the rest of the queue when the grace period has passed or a signal arrives.
+// It ignores signals that arrived before, and a closed channel of signals.
 func TestConsoleGivenUp(t *testing.T) {
 	closed := make(chan os.Signal)
 	close(closed)
@@ -99,8 +99,8 @@ func TestConsoleGivenUp(t *testing.T) {
 	})
 }
 
-// An attempt ends although its workers' output does not, and leaves the console to the
-// next.
+// An attempt ends although the console blocks. The console then writes the next attempt's
+// output.
 func TestDrainOfABlockedConsole(t *testing.T) {
 	g := newBlockedConsole()
 	c := &console{stdout: g, grace: time.Millisecond}

@@ -17,7 +17,8 @@ import (
 )
 
 // daemons are processes that a worker may leave behind, as shell commands of the worker.
-// Each makes the file $R when it is what its name says. "$T" be-a-daemon is one of package daemon.
+// Each makes the file $R once it has the property of its name. "$T" be-a-daemon starts a
+// daemon of package daemon.
 var daemons = map[string]string{
 	"double fork and setsid":                       `(setsid bash -c 'echo >$R; exec sleep 1000' >/dev/null 2>&1 &)`,
 	"main thread ended, in the worker's own group": `("$T" be-a-daemon mainless $R >/dev/null 2>&1 &)`,
@@ -33,8 +34,8 @@ var daemons = map[string]string{
 	"no descriptors":                               `(setsid bash -c 'echo >$R; exec sleep 1000 0<&- 1>&- 2>&-' &)`,
 }
 
-// ends are how a job with a daemon ends: what its worker does when the daemon is up, and
-// the exit code of golaunch, -1 for death by a signal.
+// ends are the ways in which a job with a daemon ends: the command of its worker once the
+// daemon is up, and golaunch's exit code, -1 for death by a signal.
 var ends = map[string]struct {
 	worker string
 	code   int
@@ -46,8 +47,8 @@ var ends = map[string]struct {
 	"the reaper gets SIGKILL": {"exec sleep 1000", 1},
 }
 
-// TestDaemons: of a job nothing is left, whatever its workers started and however it
-// ends. A judge, from below which no process can escape, says so of each case.
+// No process of a job is left, whatever its workers started and however the job ends.
+// Each case runs below a judge, a subreaper, which no process can escape.
 func TestDaemons(t *testing.T) {
 	for daemon, script := range daemons {
 		for end := range ends {
@@ -70,7 +71,7 @@ func TestDaemons(t *testing.T) {
 	}
 }
 
-// testJudge runs a job, ends it, and exits with 1 if anything of it is left.
+// testJudge runs a job, ends it, and exits with code 1 if a process of the job is left.
 func testJudge(end, daemon string) {
 	check(unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
 	dir, err := os.MkdirTemp("", "judge")
@@ -133,7 +134,7 @@ func testJudge(end, daemon string) {
 	os.Exit(0)
 }
 
-// childrenOf lists the children of a process.
+// childrenOf returns the children of a process.
 func childrenOf(pid int) string {
 	var all strings.Builder
 	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
@@ -144,7 +145,7 @@ func childrenOf(pid int) string {
 	return all.String()
 }
 
-// describeAll tells what processes are.
+// describeAll describes processes for an error message.
 func describeAll(pids string) (all []string) {
 	for _, pid := range strings.Fields(pids) {
 		args, _ := os.ReadFile("/proc/" + pid + "/cmdline")

@@ -7,8 +7,8 @@ import (
 	"github.com/goddp/goddp/launcher"
 )
 
-// Two workers of a job whose rank 1 fails. The program's own process becomes the job's
-// reaper where main calls [launcher.ReaperMain].
+// Two workers run, and rank 1 fails. Since main calls [launcher.ReaperMain], the program
+// can also run as the job's reaper.
 func ExampleRun() {
 	_, err := launcher.Run(context.Background(), &launcher.Config{
 		Args:    []string{"sh", "-c", "exit $RANK"},

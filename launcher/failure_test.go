@@ -68,8 +68,8 @@ func TestRootCause(t *testing.T) {
 	}
 }
 
-// What the records say comes first in the report, unless it is no more than that the
-// process of the root cause ended.
+// The report begins with the analysis of the records, unless the analysis only says that
+// the process of the root cause ended.
 func TestReportBeginsWithTheRecords(t *testing.T) {
 	for _, c := range []struct {
 		finding *analyze.Finding
@@ -127,8 +127,8 @@ func TestParseErrorFile(t *testing.T) {
 	}
 }
 
-// FuzzErrorFile reads error files of anybody's making, and passes them on to whoever
-// started this agent, who reads the same.
+// FuzzErrorFile reads arbitrary error files, and copies them to the parent's error file.
+// The copy must have the same content.
 func FuzzErrorFile(f *testing.F) {
 	for _, text := range []string{
 		`{"message": {"message": "boom", "extraInfo": {"py_callstack": "at f", "timestamp": "1700000000.25", "caused_by": "2000000000"}}}`,

@@ -9,7 +9,7 @@ import (
 	"github.com/goddp/goddp/internal/daemon"
 )
 
-// linuxRole plays the roles that only Linux has, and does not return from one.
+// linuxRole runs the roles that exist only on Linux. It does not return if it ran one.
 var linuxRole = func(role string) {}
 
 func TestMain(m *testing.M) {

@@ -14,8 +14,8 @@ import (
 	"github.com/goddp/goddp/internal/daemon"
 )
 
-// TestExiting: a process that has ended is exiting before, and after, it is
-// waited for; one that is running or suspended is not.
+// A process that has ended is exiting, before and after its parent waits for it. A
+// process that runs or is suspended is not.
 func TestExiting(t *testing.T) {
 	cmd := exec.Command("cat")
 	in, err := cmd.StdinPipe()
@@ -43,7 +43,7 @@ func TestExiting(t *testing.T) {
 	}
 }
 
-// TestExitingMainThread: a process whose main thread alone has ended is not exiting.
+// A process of which only the main thread has ended is not exiting.
 func TestExitingMainThread(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "ready")
 	cmd := daemon.Command(os.Args[0], daemon.Mainless, file)
@@ -65,7 +65,8 @@ func TestExitingMainThread(t *testing.T) {
 	}
 }
 
-// TestGroupWithAReusedNumberIsLeftAlone: a group whose number has come back as a stranger's is left alone.
+// If the number of a process group belongs to a new process, groupMembers leaves it
+// alone.
 func TestGroupWithAReusedNumberIsLeftAlone(t *testing.T) {
 	stranger := exec.Command("sleep", "1000")
 	stranger.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -80,7 +81,7 @@ func TestGroupWithAReusedNumberIsLeftAlone(t *testing.T) {
 	_ = stranger.Wait()
 }
 
-// limitFiles lets this process open no file, until the returned function is called.
+// limitFiles prevents this process from opening files, until restore is called.
 func limitFiles(t *testing.T) (restore func()) {
 	t.Helper()
 	var before syscall.Rlimit
@@ -99,8 +100,8 @@ func limitFiles(t *testing.T) (restore func()) {
 	return restore
 }
 
-// TestOrphansWithoutDescriptors: a finder that cannot look does not take that for
-// nothing left, and looks again.
+// A finder that cannot read /proc returns an error, and not an empty list. killOrphans
+// then searches again.
 func TestOrphansWithoutDescriptors(t *testing.T) {
 	orphan := exec.Command("sleep", "1000")
 	orphan.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

@@ -25,7 +25,7 @@ func TestSplitter(t *testing.T) {
 		{long + "b\n", []string{long, "b"}},
 		{long + long, []string{long, long}},
 	} {
-		// However the bytes are cut into reads, the lines are the same.
+		// The lines do not depend on how the bytes are divided into reads.
 		for seed := range uint64(8) {
 			cut := rand.New(rand.NewPCG(seed, 0))
 			var s splitter
@@ -84,7 +84,7 @@ func TestTail(t *testing.T) {
 	if tl.crash != nil {
 		t.Errorf("crash %q in a line that only mentions one", tl.crash)
 	}
-	// The reason comes first, the stacks of all goroutines after it.
+	// A crash begins with its reason. The stacks of all goroutines follow.
 	tl.add([]byte("fatal error: unexpected signal during runtime execution"))
 	tl.add([]byte("[signal SIGSEGV: segmentation violation]"))
 	add(&tl, 100, 300)
@@ -130,7 +130,8 @@ func TestParseStreamMap(t *testing.T) {
 	}
 }
 
-// On a terminal a line that a worker redraws stays in its place; elsewhere it is a line.
+// On a terminal, the next line replaces a line that ended with a lone "\r". Elsewhere
+// each is a line.
 func TestLinesThatAreRedrawn(t *testing.T) {
 	for redraws, want := range map[bool]string{
 		false: "0> 10%\n0> 20%\n0> done\n",

@@ -16,8 +16,8 @@ import (
 	"github.com/goddp/goddp/internal/flight"
 )
 
-// recorders is a job of four workers that record. Once all are in the middle of
-// a call, rank 2 is suspended, then act is called, and then rank 1 is killed.
+// recorders is a job of four workers with flight recorders. When all workers are in the
+// middle of a call, rank 2 is suspended, then act is called, and then rank 1 is killed.
 func recorders(act func()) *job {
 	j := role(4, "recorder")
 	var pids [4]int
@@ -148,8 +148,8 @@ func TestRecordsGoWhereTheyShould(t *testing.T) {
 			t.Errorf("written through the stranger's link: %q, %v", got, err)
 		}
 	})
-	// Of a job that a worker starts, they go where the user says, and else not among
-	// those of the outer job.
+	// The records of a job that a worker starts go to the folder that the user chose. If
+	// the user chose none, they do not go among those of the outer job.
 	for _, chosen := range []string{"", filepath.Join(t.TempDir(), "chosen")} {
 		t.Run("nested, chosen "+chosen, func(t *testing.T) {
 			outer := shell(1, `env`)
@@ -194,8 +194,7 @@ func TestRecorderSettings(t *testing.T) {
 	}
 }
 
-// TestWorkerThatRecordsNothing: a worker that knows nothing of records runs as ever, and
-// a failure of it names no folder.
+// A worker that records nothing runs normally. Its failure names no folder of records.
 func TestWorkerThatRecordsNothing(t *testing.T) {
 	python, err := exec.LookPath("python3")
 	if err != nil {

@@ -22,11 +22,11 @@ import (
 	"time"
 )
 
-// soon bounds what must not take long, generously: the shutdown timeout, which
-// must not be waited for, is longer.
+// soon is a generous limit for events that must not take long. The shutdown timeout is
+// longer, so a test that waits for it fails.
 const soon = 25 * time.Second
 
-// buffer is where a job's output goes; a test may read it meanwhile.
+// buffer receives a job's output. A test may read it while the job runs.
 type buffer struct {
 	mu    sync.Mutex
 	data  bytes.Buffer
@@ -52,7 +52,7 @@ func (b *buffer) String() string {
 	return b.data.String()
 }
 
-// contains returns a channel that is closed once text has been written.
+// contains returns a channel that is closed when the buffer contains text.
 func (b *buffer) contains(text string) <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -80,7 +80,7 @@ func shell(n int, script string) *job {
 	return &job{cfg: Config{Args: []string{"bash", "-c", script}, Workers: n}}
 }
 
-// role is a job of this test binary's own workers.
+// role returns a job whose workers are processes of this test binary in a role.
 func role(n int, name string, args ...string) *job {
 	j := &job{}
 	j.cfg = Config{
@@ -92,7 +92,7 @@ func role(n int, name string, args ...string) *job {
 	return j
 }
 
-// run runs the job, which must end soon, and checks that nothing of it is left.
+// run runs the job, which must end soon, and checks that no worker is left.
 func (j *job) run(t *testing.T) (*Result, error) {
 	t.Helper()
 	return j.runContext(t, t.Context())
@@ -207,8 +207,8 @@ func TestEnvironmentDefaultsYield(t *testing.T) {
 	}
 }
 
-// TestCauseAndEchoes lets rank 2 of 4 die in several ways while its peers
-// notice within a millisecond, write error files, and exit.
+// Rank 2 of 4 dies in several ways. The other ranks notice this within a millisecond,
+// write error files, and exit.
 func TestCauseAndEchoes(t *testing.T) {
 	for _, test := range []struct {
 		death  string
@@ -292,8 +292,8 @@ func TestIgnoredSIGTERM(t *testing.T) {
 	}
 }
 
-// TestGrace: a worker may be a shell whose child, which the signal reaches as
-// well, needs time to save what it has, long after the shell is gone.
+// A worker may be a shell whose child receives the signal as well. The child gets the
+// rest of the shutdown timeout to save its state, even if the shell has ended.
 func TestGrace(t *testing.T) {
 	dir := t.TempDir()
 	inner := `trap "sleep 0.3; echo saved > ` + dir + `/state; echo saved; exit 0" TERM; echo > ` + dir + `/ready; while :; do sleep 0.01; done`
@@ -323,8 +323,8 @@ func TestGrandchildren(t *testing.T) {
 	expectGone(t, pid)
 }
 
-// TestReaperGoroutine: in a program that cannot start itself as a reaper, an attempt
-// ends with the workers' process groups.
+// In a program that cannot run as a reaper, the end of an attempt kills the workers'
+// process groups.
 func TestReaperGoroutine(t *testing.T) {
 	canReap.Store(false)
 	defer canReap.Store(true)
@@ -345,7 +345,7 @@ func TestReaperGoroutine(t *testing.T) {
 	}
 }
 
-// TestKilledAgent: without a reaper of its own, the workers still die with their agent.
+// If the reaper is a goroutine, the workers die when their agent is killed.
 func TestKilledAgent(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux has parent-death signals")
@@ -387,7 +387,7 @@ func expectGone(t *testing.T, pid int) {
 	}
 }
 
-// exclusive counts the writes that begin while another is under way.
+// exclusive counts writes that begin while another write is in progress.
 type exclusive struct {
 	io.Writer
 	busy     atomic.Bool
@@ -620,7 +620,8 @@ func TestErrorFileInReport(t *testing.T) {
 	}
 }
 
-// An error file that is none keeps nobody waiting, and the report says what it is.
+// A file that is no valid error file does not block the launcher, and the log says what
+// is wrong with it.
 func TestErrorFileThatIsNone(t *testing.T) {
 	for script, want := range map[string]string{
 		`mkfifo $TORCHELASTIC_ERROR_FILE`:                                   "error.json is no regular file",
@@ -653,7 +654,8 @@ func TestCrashIsNotExit2(t *testing.T) {
 	}
 }
 
-// A Go program's panic is there once: as its error file has it, if there is one.
+// The report shows a Go program's panic once: from the error file if there is one, else
+// from stderr.
 func TestAPanicIsReportedOnce(t *testing.T) {
 	const script = `%s
 		printf 'panic: bad batch\n\ngoroutine 1 [running]:\nmain.train()\n\t/train.go:7 +0x1d\n' >&2
@@ -665,7 +667,7 @@ func TestAPanicIsReportedOnce(t *testing.T) {
 			t.Errorf("%s the place is there %d times:\n%s", name, n, report)
 		}
 	}
-	// The first of two is in what the runtime says alone.
+	// If the program panicked twice, only the runtime's output has the first panic.
 	report := shell(1, fmt.Sprintf(strings.Replace(script, "bad batch\\n", "no labels\\n\\tpanic: bad batch\\n", 1), file)).fail(t).Report()
 	if !strings.Contains(report, "panic: no labels") {
 		t.Errorf("the first panic is not there:\n%s", report)
@@ -709,7 +711,7 @@ func TestStackOutsideOfAReportIsShown(t *testing.T) {
 	}
 }
 
-// Workers that went on after a failure leave their records where they said.
+// Run keeps the records of workers that recorded a failure and then succeeded.
 func TestRecordsOfASuccess(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	j := shell(1, `mkdir -p $GODDP_FLIGHT_DIR && echo {} > $GODDP_FLIGHT_DIR/rank_0.json`)

@@ -7,8 +7,9 @@ import (
 	"testing"
 )
 
-// The secret of a job is in one file that only its user can read, and that is gone with
-// the job; not in what the workers inherit, write, or leave.
+// The secret of a job is only in one file that only its user can read. The file is
+// removed with the end of the job. The secret is not in the workers' environment, output
+// or files.
 func TestSecretOfAJob(t *testing.T) {
 	dir := t.TempDir()
 	copied := filepath.Join(t.TempDir(), "copy")
@@ -65,7 +66,7 @@ func TestSecretOfAJob(t *testing.T) {
 	}
 }
 
-// A secret that the user gave is the workers' as it is, and a bad one is an error.
+// A secret that the user gave reaches the workers unchanged. An invalid one is an error.
 func TestSecretThatIsGiven(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "given")
 	if err := os.WriteFile(path, []byte("sixteen letters!"), 0o600); err != nil {

@@ -19,10 +19,10 @@ import (
 	"github.com/goddp/goddp/internal/flight"
 )
 
-// testRoleVar makes the test binary a worker that plays a role.
+// testRoleVar makes the test binary a worker in a role.
 const testRoleVar = "LAUNCHER_TEST_ROLE"
 
-// testWorker plays a role and exits. Arguments begin at os.Args[1].
+// testWorker runs a role and exits. The arguments of the role begin at os.Args[1].
 func testWorker(role string) {
 	switch role {
 	case "peers":
@@ -45,7 +45,7 @@ func testWorker(role string) {
 	os.Exit(0)
 }
 
-// testDedicated is golaunch with one worker, which runs a script.
+// testDedicated runs a job like golaunch does, with one worker that runs a script.
 func testDedicated(script string) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM)
@@ -58,9 +58,9 @@ func testDedicated(script string) {
 	os.Exit(ExitCode(err))
 }
 
-// testPeers is a job whose ranks notice a death as real ones do, by the end of
-// a connection. Rank 2 listens in dir and dies in the given way once all are
-// connected; the others then write an error file and exit with 1.
+// testPeers is a job whose ranks notice a death by the end of a connection. Rank 2
+// listens in dir, and dies in the given way once all are connected. The other ranks then
+// write an error file and exit with code 1.
 func testPeers(dir, death string) {
 	sock := filepath.Join(dir, "sock")
 	if os.Getenv("RANK") == "2" {
@@ -108,8 +108,8 @@ func writeErrorFile(message string) {
 	check(os.WriteFile(os.Getenv("TORCHELASTIC_ERROR_FILE"), data, 0o600))
 }
 
-// testRecorder is in the middle of a call. Told to stop, rank 3 writes its
-// record itself.
+// testRecorder records a call that does not end. When rank 3 is told to stop, it writes
+// its record itself.
 func testRecorder() {
 	settings, err := flight.ReadSettings(os.LookupEnv)
 	check(err)
@@ -137,7 +137,8 @@ const (
 	chatterWidth = 100
 )
 
-// testChatter writes lines that a reader can check, on both streams at once and in pieces.
+// testChatter writes lines that a reader can check, on both streams at the same time, and
+// in pieces.
 func testChatter() {
 	done := make(chan bool)
 	for name, f := range map[string]*os.File{"out": os.Stdout, "err": os.Stderr} {

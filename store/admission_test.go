@@ -17,7 +17,7 @@ import (
 	"github.com/goddp/goddp/internal/testport"
 )
 
-// quickly is a context for what must not be tried until it ends.
+// quickly returns a context for calls that must fail before it ends.
 func quickly(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
@@ -35,7 +35,8 @@ func members(secrets ...string) (m []Member) {
 	return m
 }
 
-// Who has not the server's secret is refused at once, and told why.
+// The server refuses a client without its secret at once, and the client learns the
+// reason.
 func TestSecrets(t *testing.T) {
 	for _, test := range []struct{ server, client, want string }{
 		{"sixteen letters!", "sixteen letters!", ""},
@@ -75,7 +76,8 @@ func TestSecrets(t *testing.T) {
 	}
 }
 
-// A process of another job is refused at once, with both values; the server goes on.
+// The server refuses a process of another job at once. The error holds both values, and
+// the server goes on.
 func TestOtherJobs(t *testing.T) {
 	for _, test := range []struct {
 		job  Job
@@ -109,7 +111,7 @@ func TestOtherJobs(t *testing.T) {
 	}
 }
 
-// The second process that bears a rank learns of the first while that one lives.
+// The second process with a rank learns of the first one while that one is connected.
 func TestRivals(t *testing.T) {
 	m := members("", "")
 	s := listen(t, &ServerOptions{Member: m[0]})
@@ -118,7 +120,7 @@ func TestRivals(t *testing.T) {
 	if first.Rival() != nil || again.Rival() != nil {
 		t.Errorf("one process is its own rival: %v, %v", first.Rival(), again.Rival())
 	}
-	// A handshake of another process, in all but its id.
+	// This handshake differs from that of member 1 only by the process's id.
 	join := func() *handshake.Process {
 		nc, err := net.Dial("tcp", s.Addr())
 		if err != nil {
@@ -159,7 +161,7 @@ func TestRivals(t *testing.T) {
 	}
 }
 
-// Our client tells a server that is PyTorch's, or an echo, from one of ours.
+// A client recognises a server that is PyTorch's store, or an echo server.
 func TestPyTorchStoreIsRecognised(t *testing.T) {
 	_, addr := testport.New(t)
 	ln, err := net.Listen("tcp", addr)
@@ -205,7 +207,7 @@ func TestPyTorchStoreIsRecognised(t *testing.T) {
 	}
 }
 
-// A store that other hosts can reach is not hosted without a secret.
+// Listen refuses an address that other hosts can reach if there is no secret.
 func TestExposedAddresses(t *testing.T) {
 	exposed := ":0"
 	addrs, err := net.InterfaceAddrs()
@@ -249,10 +251,12 @@ func TestExposedAddresses(t *testing.T) {
 	}
 }
 
-// strangerVar holds the address of a store, for a process of another user.
+// strangerVar holds the address of a store. It makes the test binary a process of another
+// user.
 const strangerVar = "STORE_TEST_STRANGER"
 
-// beStranger tries what it may not, and says how that ended.
+// beStranger tries what another user's process must not be able to do, and prints the
+// results.
 func beStranger(addr string) {
 	try := func(who string, limit time.Duration, opts *ClientOptions) {
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -267,7 +271,7 @@ func beStranger(addr string) {
 	for _, m := range members("", "wrong letters !!", "sixteen letters!") {
 		try(fmt.Sprint("rank ", m.Rank), patience, &ClientOptions{Member: &m})
 	}
-	// Silent connections, and cut off ones, as many as there may be and more.
+	// Open more silent and incomplete connections than the server allows.
 	for range 2 * maxStrangers {
 		if nc, err := net.Dial("tcp", addr); err == nil {
 			defer nc.Close()
@@ -281,8 +285,8 @@ func beStranger(addr string) {
 	time.Sleep(time.Minute) // until it is killed
 }
 
-// A process of another user that has not got the secret changes nothing, and keeps
-// nobody out.
+// A process of another user without the secret changes nothing, and keeps no other client
+// out.
 func TestStrangerOfAnotherUser(t *testing.T) {
 	for _, secret := range []string{"", "sixteen letters!"} {
 		ours := members(secret, secret)
@@ -313,7 +317,7 @@ func TestStrangerOfAnotherUser(t *testing.T) {
 		if n, err := s.Local().NumKeys(t.Context()); n != want || err != nil {
 			t.Errorf("secret %q: %d keys, %v", secret, n, err)
 		}
-		// Plain clients of this user, and members, find their place.
+		// Plain clients of this user, and members, can still connect.
 		if err := dial(t, s.Addr(), nil).Set(quickly(t), "k", nil); err != nil {
 			t.Error(err)
 		}
@@ -325,7 +329,7 @@ func TestStrangerOfAnotherUser(t *testing.T) {
 	}
 }
 
-// stdoutOf starts cmd and returns a function that returns its next line.
+// stdoutOf starts cmd and returns a function that returns the next line of its output.
 func stdoutOf(t *testing.T, cmd *exec.Cmd) func() string {
 	t.Helper()
 	cmd.Stderr = os.Stderr

@@ -17,7 +17,7 @@ import (
 	"github.com/goddp/goddp/internal/testport"
 )
 
-// The server may come up after its clients.
+// The server may start after its clients.
 func TestDialBeforeServer(t *testing.T) {
 	_, addr := testport.New(t)
 	ln, err := net.Listen("tcp", addr)
@@ -33,7 +33,7 @@ func TestDialBeforeServer(t *testing.T) {
 		}
 		dialled <- err
 	}()
-	// What answers first is no store: that too is tried again.
+	// The first server that answers is no store. Dial retries then too.
 	nc, err := ln.Accept()
 	if err != nil {
 		t.Fatal(err)
@@ -50,7 +50,7 @@ func TestDialBeforeServer(t *testing.T) {
 	}
 }
 
-// A client of one server is none of the next at its address.
+// A client of one server does not use a later server at the same address.
 func TestNextServer(t *testing.T) {
 	_, addr := testport.New(t)
 	serve := func() *Server {
@@ -141,8 +141,9 @@ func TestAnnounce(t *testing.T) {
 	}
 }
 
-// A process that makes one call at a time has one connection, also after waits
-// that it gave up; one that waits n times at once has n, and keeps a few.
+// A process that makes one call at a time has one connection, even after waits that were
+// cancelled. A process with n waits at the same time has n connections, and keeps a few
+// of them.
 func TestConnections(t *testing.T) {
 	s := listen(t, nil)
 	c := dial(t, s.Addr(), nil)
@@ -177,8 +178,8 @@ func TestConnections(t *testing.T) {
 	waitFor(t, func() bool { return open() == maxIdle })
 }
 
-// Taking a wait back races with its answer; either way the connection is in
-// step afterwards.
+// A wait may be cancelled at the moment at which the server answers it. In both orders
+// the connection is of use afterwards.
 func TestCancelRacesWithAnswer(t *testing.T) {
 	s := listen(t, nil)
 	c := dial(t, s.Addr(), nil)
@@ -202,18 +203,18 @@ func TestCancelRacesWithAnswer(t *testing.T) {
 	}
 }
 
-// A step is what a scripted server receives and what it answers, in hex, and
-// what else it does then.
+// A step holds the bytes that a scripted server receives and those that it answers, in
+// hex, and what else it does then.
 type step struct {
 	receive, answer string
 	then            func()
 }
 
-// connected is how every connection of a client begins.
+// connected is the first step of every connection of a client.
 var connected = step{receive: hello + numKeys, answer: "0000000000000000"}
 
-// scripted is a server that goes through the steps on each connection and then
-// waits for its end. What else it receives is an error.
+// scripted starts a server that performs the steps on each connection, and then waits for
+// its end. Any other bytes that it receives are an error.
 func scripted(t *testing.T, steps ...step) (addr string) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -257,8 +258,8 @@ func scripted(t *testing.T, steps ...step) (addr string) {
 	return ln.Addr().String()
 }
 
-// A wait may have been answered when it is taken back. Both answers are then
-// read, and the connection is used again.
+// If the server has answered a wait before the client cancels it, the client reads both
+// replies and uses the connection again.
 func TestCancelAfterAnswer(t *testing.T) {
 	const waitK = "06 0100000000000000 0200000000000000 2f6b"
 	cancels := make(chan context.CancelFunc, 1)
@@ -280,7 +281,7 @@ func TestCancelAfterAnswer(t *testing.T) {
 	}
 }
 
-// A key deleted between the wait for it and the reading of it is waited for again.
+// If a key is deleted between the wait and the read, the client waits again.
 func TestGetOfDeletedKey(t *testing.T) {
 	const k = "0200000000000000 2f6b"
 	c := dial(t, scripted(t, connected,
@@ -293,8 +294,8 @@ func TestGetOfDeletedKey(t *testing.T) {
 	}
 }
 
-// A server that stops answering is lost after the timeout; a context that ends
-// first ends the call first.
+// A server that stops answering counts as lost after the timeout. If the context ends
+// first, the call ends with it.
 func TestSilentServer(t *testing.T) {
 	asked := make(chan struct{}, 2)
 	addr := scripted(t, connected, step{
@@ -318,7 +319,7 @@ func TestSilentServer(t *testing.T) {
 	}
 }
 
-// A reply beyond the limits is refused by what it claims.
+// The client refuses a reply whose stated length exceeds the limits.
 func TestHostileServer(t *testing.T) {
 	c := dial(t, scripted(t, connected,
 		step{receive: "02 0200000000000000 2f6b 0000000000000000 0000000000000000", answer: "ffffffffffffff7f"}), nil)
@@ -328,7 +329,7 @@ func TestHostileServer(t *testing.T) {
 	}
 }
 
-// A client checks the limits before it sends, so that it keeps its connection.
+// A client checks the limits before it sends a request, so that it keeps its connection.
 func TestClientChecksLimits(t *testing.T) {
 	limits := Limits{KeyBytes: 4, ValueBytes: 8, RequestKeys: 2, RequestBytes: 20}
 	s := listen(t, &ServerOptions{Limits: limits})
@@ -357,7 +358,7 @@ func TestPing(t *testing.T) {
 	}
 }
 
-// Under a fake clock a Local's waits end by the clock, not by the wall.
+// Under a fake clock, the waits of a local store end by the fake clock.
 func TestLocalUnderSynctest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := NewLocal()
@@ -379,8 +380,8 @@ func TestLocalUnderSynctest(t *testing.T) {
 	})
 }
 
-// The call after a failure opens a new connection, also where others were idle: what
-// broke one may have broken them all.
+// After a failure, the next call opens a new connection, even if others were idle: they
+// may be broken too.
 func TestIdleConnectionsThatBroke(t *testing.T) {
 	s, err := Listen("", nil)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// What clients without proof hold together leaves the members theirs: room in the table,
-// connections and memory in flight.
+// Clients without proof cannot use up the members' share of the table, of the connections
+// and of the memory in flight.
 func TestUnprovenClientsLeaveConnectionsForMembers(t *testing.T) {
 	lines, logger := newLog()
 	s := listen(t, &ServerOptions{
@@ -30,7 +30,8 @@ func TestUnprovenClientsLeaveConnectionsForMembers(t *testing.T) {
 	if err := host.Set(withPatience(t), "b", make([]byte, 20<<10)); err != nil {
 		t.Errorf("a member: %v", err)
 	}
-	// The table is larger now than these clients may make it. They may make it smaller.
+	// The table is now larger than these clients may make it. They may still make it
+	// smaller.
 	if err := guest.Set(withPatience(t), "a", make([]byte, 30<<10)); err != nil {
 		t.Errorf("a shorter value: %v", err)
 	}
@@ -68,8 +69,8 @@ func TestUnprovenClientsLeaveConnectionsForMembers(t *testing.T) {
 	}
 }
 
-// A flood of connections that say nothing keeps nobody out, and leaves those alone that
-// were there before: a PyTorch 1.x client spins on a CPU once its second connection is
+// A flood of silent connections keeps no client out, and spares the connections that
+// existed before it. A PyTorch 1.x client spins on a CPU if its second connection is
 // closed.
 func TestSilentConnectionsAreEvicted(t *testing.T) {
 	s := newSlots([classes]int{silent: 6, unproven: 1})
@@ -141,8 +142,8 @@ func TestFitDescriptors(t *testing.T) {
 	}
 }
 
-// Waits for many keys, of any length, cost the server no more than the pool that they
-// share and what each connection has for itself.
+// Waits for many keys, of any length, take no more memory than their pool and the share
+// of each connection.
 func TestParkedWaitsMemory(t *testing.T) {
 	heap := func() int64 {
 		var m runtime.MemStats

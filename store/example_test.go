@@ -7,7 +7,7 @@ import (
 	"github.com/goddp/goddp/store"
 )
 
-// A server, and a client that counts in it.
+// A client counts in a server.
 func Example() {
 	server, err := store.Listen("127.0.0.1:0", nil)
 	if err != nil {

@@ -12,9 +12,9 @@ import (
 	"testing"
 )
 
-// golden are frames as the two dialects have them on the wire: those of 1.x
-// were captured from PyTorch 1.13, those of 2.x follow its sources. One of ""
-// does not exist in that dialect.
+// golden holds frames of both dialects. The frames of 1.x were captured from PyTorch
+// 1.13; those of 2.x follow its sources. "" means that the frame does not exist in the
+// dialect.
 var golden = []struct {
 	req    request
 	v1, v2 string
@@ -114,7 +114,7 @@ func encode(f func(w *bufio.Writer)) []byte {
 	return b.Bytes()
 }
 
-// decode returns a decoder of data and a count of the bytes it reserved.
+// decode returns a decoder of data, and a count of the bytes that it reserved.
 func decode(data []byte, limits Limits) (*decoder, *int) {
 	reserved := new(int)
 	return &decoder{
@@ -141,8 +141,8 @@ func TestGoldenFrames(t *testing.T) {
 			if got, err := dec.request(d); err != nil || !reflect.DeepEqual(got, g.req) {
 				t.Errorf("%x:\ngot  %+v, %v\nwant %+v", frame, got, err, g.req)
 			}
-			// Cut short anywhere, the frame is an error, and io.EOF only if
-			// nothing came at all.
+			// If the frame is cut off anywhere, the decoder returns an error. The error
+			// is io.EOF only if no byte arrived.
 			for n := range frame {
 				dec, _ := decode(frame[:n], Limits{})
 				_, err := dec.request(d)
@@ -188,7 +188,7 @@ func TestRefusedFrames(t *testing.T) {
 	}
 }
 
-// A length is only a claim: memory is taken as the bytes come.
+// The decoder allocates memory as bytes arrive, whatever length a frame states.
 func TestDecoderReservesAsBytesCome(t *testing.T) {
 	const claim = 8 << 20
 	frame := encode(func(w *bufio.Writer) {
@@ -206,12 +206,12 @@ func TestDecoderReservesAsBytesCome(t *testing.T) {
 	}
 }
 
-// memoryBound is the most memory that a decoder may reserve for n bytes of the wire.
-// A key or value of few bytes costs its header, twice while the list grows, and an
-// allocation. The bytes of a long one are taken twice ahead at most.
+// memoryBound returns the most memory that a decoder may reserve for n bytes of input. A
+// short key or value costs its header, twice while the list grows, and an allocation. For
+// a long one the decoder reserves at most twice the bytes that have arrived.
 func memoryBound(n int) int { return 8*n + 4*firstStep }
 
-// memoryOf is the memory of a frame's keys and values.
+// memoryOf returns the memory of a frame's keys and values.
 func memoryOf(keys []string, values [][]byte) int {
 	total := cap(keys)*stringHeader + cap(values)*sliceHeader
 	for _, k := range keys {
@@ -223,8 +223,8 @@ func memoryOf(keys []string, values [][]byte) int {
 	return total
 }
 
-// A wait that is parked takes memory for as long as its client likes. What it takes is
-// the list of its keys above all, which the wire has as a length alone.
+// A parked wait holds memory as long as its client likes. Most of that is the list of its
+// keys, of which the input holds only the lengths.
 func TestWaitLimit(t *testing.T) {
 	keys := make([]string, 131071)
 	for _, op := range []opcode{opWait, opCheck} {
@@ -240,9 +240,9 @@ func TestWaitLimit(t *testing.T) {
 	}
 }
 
-// FuzzRequests decodes a stream of requests. What decodes must encode to the
-// very bytes it came from, must respect the limits, and must have reserved
-// the memory that it takes, and no more than the bytes that came justify.
+// FuzzRequests decodes a stream of requests. A request that decodes must encode to the
+// same bytes and respect the limits. The decoder must have reserved the memory that the
+// request takes, and no more than the bytes that arrived justify.
 func FuzzRequests(f *testing.F) {
 	for _, g := range golden {
 		for i, frame := range []string{g.v1, g.v2} {
@@ -286,7 +286,7 @@ func FuzzRequests(f *testing.F) {
 	})
 }
 
-// FuzzReply does the same for the reply that a client reads.
+// FuzzReply does the same for the replies that a client reads.
 func FuzzReply(f *testing.F) {
 	for _, g := range golden {
 		f.Add(byte(g.req.op), byte(len(g.req.keys)), unhex(f, g.reply))

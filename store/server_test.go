@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// A logLines is a Logger's output, line by line.
+// A logLines receives a Logger's output, line by line.
 type logLines chan string
 
 func (l logLines) Write(p []byte) (int, error) {
@@ -29,7 +29,7 @@ func newLog() (logLines, *slog.Logger) {
 	return lines, slog.New(slog.NewTextHandler(lines, nil))
 }
 
-// expect fails unless the next line comes soon and contains all of parts.
+// expect fails the test unless the next line comes soon and contains all of parts.
 func (l logLines) expect(t *testing.T, parts ...string) {
 	t.Helper()
 	select {
@@ -44,7 +44,7 @@ func (l logLines) expect(t *testing.T, parts ...string) {
 	}
 }
 
-// A rawConn is a client that sends what the test likes.
+// A rawConn is a client that sends arbitrary bytes.
 type rawConn struct {
 	t *testing.T
 	net.Conn
@@ -77,7 +77,8 @@ func (c rawConn) expect(reply string) {
 	}
 }
 
-// expectClosed fails if the server sends anything more or keeps the connection.
+// expectClosed fails the test if the server sends anything more, or keeps the connection
+// open.
 func (c rawConn) expectClosed() {
 	c.t.Helper()
 	if n, err := c.Read(make([]byte, 1)); n != 0 || errors.Is(err, context.DeadlineExceeded) {
@@ -90,8 +91,8 @@ const (
 	numKeys = "07 "
 )
 
-// The session of a PyTorch 1.13 client, byte for byte, code and body in
-// separate segments as it sends them.
+// This is the session of a PyTorch 1.13 client, byte for byte. It sends the code and the
+// body of a request in separate segments.
 func TestSessionDialect1(t *testing.T) {
 	c := dialRaw(t, listen(t, nil))
 	c.send("03 0500000000000000 696e69742f 0100000000000000") // init/ += 1
@@ -108,7 +109,7 @@ func TestSessionDialect1(t *testing.T) {
 	c.expect("0100000000000000")
 }
 
-// The session of a 2.x client; the ping is part of its connecting.
+// This is the session of a 2.x client, which sends a PING when it connects.
 func TestSessionDialect2(t *testing.T) {
 	s := listen(t, nil)
 	c := dialRaw(t, s)
@@ -120,8 +121,8 @@ func TestSessionDialect2(t *testing.T) {
 	c.send("03 0200000000000000 2f78") // an absent key reads as empty
 	c.expect("0000000000000000")
 
-	// A wait that is taken back is answered by the taking back alone, one that
-	// was answered already by both.
+	// A wait that is cancelled gets only the reply to the cancellation. A wait that was
+	// already answered gets both replies.
 	c.send("06 0100000000000000 0200000000000000 2f78")
 	c.send("0c")
 	c.expect("01")
@@ -135,8 +136,8 @@ func TestSessionDialect2(t *testing.T) {
 	c.expect("0200000000000000")
 }
 
-// A 1.x client cannot take a wait back: it times out and asks for the next
-// thing. A later answer to the wait would pass for the answer to what it asks then.
+// A 1.x client cannot cancel a wait. After a timeout it makes its next request. It would
+// take a late reply to the wait for the reply to that request.
 func TestRequestDropsParkedWait(t *testing.T) {
 	s := listen(t, nil)
 	c := dialRaw(t, s)
@@ -149,8 +150,8 @@ func TestRequestDropsParkedWait(t *testing.T) {
 	c.expect("0100000000000000")
 }
 
-// Whatever comes over a connection ends that connection, and nothing else. The
-// log says who and why.
+// Invalid bytes on a connection end only this connection. The log names the client and
+// the reason.
 func TestHostileFrames(t *testing.T) {
 	for _, c := range []struct{ frames, why string }{
 		{hello + "00 ffffffffffffffff", "not the first request"},
@@ -177,8 +178,8 @@ func TestHostileFrames(t *testing.T) {
 	}
 }
 
-// The log gets one line at once, and for all that follows one a second, with the
-// number: whoever can reach the port cannot fill a disk.
+// The server logs the first rejection at once, and then one line a second with the number
+// of rejections. So a flood of connections cannot fill a disk.
 func TestRejectionsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lines, logger := newLog()
@@ -208,8 +209,8 @@ func TestRejectionsAreCounted(t *testing.T) {
 	})
 }
 
-// A request once begun must be completed in time. A connection on which nothing
-// is asked may stay: the second one of a 1.x client spins on a CPU otherwise.
+// A client must complete a request in time once it has begun it. A connection without
+// requests may stay: otherwise a 1.x client with such a connection would spin on a CPU.
 func TestHalfOpenFrames(t *testing.T) {
 	for _, frames := range []string{"00", "00 cef7", hello + "01", hello + "01 0200000000000000 2f6b 01"} {
 		lines, logger := newLog()
@@ -238,9 +239,9 @@ func TestClientLimit(t *testing.T) {
 	first.expect("0000000000000000")
 }
 
-// What is in flight beyond the memory that each connection has for itself is that
-// of all connections together. It comes back when a request is done, a wait is over or
-// a connection ends.
+// All connections share the memory in flight, except for the memory that each has of its
+// own. A connection returns it when a request is done, when a wait ends, or when the
+// connection ends.
 func TestInFlightLimit(t *testing.T) {
 	lines, logger := newLog()
 	const limit = 30 << 10
@@ -278,7 +279,7 @@ func TestInFlightLimit(t *testing.T) {
 	waitFor(t, func() bool { return taken() == 0 })
 }
 
-// waitFor yields until cond holds: for states that nothing announces.
+// waitFor waits until cond returns true. It is for states that cause no event.
 func waitFor(t *testing.T, cond func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !cond(); time.Sleep(time.Millisecond) {
@@ -288,8 +289,8 @@ func waitFor(t *testing.T, cond func() bool) {
 	}
 }
 
-// A client that asks for much and reads nothing is dropped after a while; the
-// others do not wait for it.
+// The server drops a client that requests much and reads nothing. Other clients do not
+// wait for it.
 func TestSlowReader(t *testing.T) {
 	lines, logger := newLog()
 	s := listen(t, &ServerOptions{Logger: logger, FrameTimeout: 500 * time.Millisecond})
@@ -325,7 +326,7 @@ func TestReplyLimit(t *testing.T) {
 	lines.expect(t, "MULTI_GET", "120 bytes in a reply, at most 100")
 }
 
-// Close ends what waits on every kind of handle, and comes back.
+// Close ends the waits on every kind of handle, and returns.
 func TestServerClose(t *testing.T) {
 	s := listen(t, nil)
 	var wg sync.WaitGroup
@@ -413,8 +414,8 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
-// A server that is closed answers nobody, over whatever connection is still open: a
-// client would take it for one that lives.
+// A server that is closed answers no request, not even on a connection that is still
+// open. A client would take the server for a live one.
 func TestClosedServerIsSilent(t *testing.T) {
 	s, err := Listen("", &ServerOptions{Member: Member{Insecure: true}, Logger: slog.New(slog.DiscardHandler)}) // a pipe is nobody's
 	if err != nil {

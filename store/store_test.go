@@ -16,7 +16,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// TestMain is also the main of a process that a test starts as another user.
+// TestMain also runs processes that a test starts as another user.
 func TestMain(m *testing.M) {
 	if addr := os.Getenv(strangerVar); addr != "" {
 		beStranger(addr)
@@ -25,7 +25,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// patience bounds what must happen soon; a test that needs it has failed.
+// patience is a limit for events that must happen soon. A test that reaches it has
+// failed.
 const patience = time.Minute
 
 func withPatience(t testing.TB) context.Context {
@@ -34,7 +35,7 @@ func withPatience(t testing.TB) context.Context {
 	return ctx
 }
 
-// listen starts a server that logs nowhere unless opts say otherwise.
+// listen starts a server that logs nothing unless opts has a logger.
 func listen(t testing.TB, opts *ServerOptions) *Server {
 	t.Helper()
 	if opts == nil {
@@ -61,7 +62,7 @@ func dial(t testing.TB, addr string, opts *ClientOptions) *Client {
 	return c
 }
 
-// stores are all the ways to reach a table: each returns two handles on one.
+// stores holds all kinds of stores. Each function returns two handles on one table.
 var stores = map[string]func(t *testing.T) (a, b Store){
 	"local": func(t *testing.T) (a, b Store) {
 		l := NewLocal()
@@ -103,7 +104,7 @@ func TestOperations(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		// equal compares what a call returned with what it should have.
+		// equal compares the result of a call with the expected one.
 		equal := func(got any, err error, want any) {
 			t.Helper()
 			must(err)
@@ -188,7 +189,7 @@ func TestWaiting(t *testing.T) {
 				t.Errorf("got %q, %v", v, err)
 			}
 		})
-		// Calls on the same handle go on beside those that wait.
+		// Other calls on the same handle do not wait for those that wait.
 		for _, err := range []error{
 			a.Append(ctx, "y", []byte("2")),
 			b.Set(ctx, "x", []byte("1")),
@@ -200,7 +201,7 @@ func TestWaiting(t *testing.T) {
 		}
 		wg.Wait()
 
-		// A key made by CompareAndSet wakes too.
+		// A key that CompareAndSet creates wakes waiters too.
 		wg.Go(func() {
 			if err := a.Wait(ctx, "cas"); err != nil {
 				t.Error(err)
@@ -213,7 +214,8 @@ func TestWaiting(t *testing.T) {
 	})
 }
 
-// A call whose context ends says what it waited for, and the handle stays in use.
+// If the context of a call ends, the error says what the call waited for, and the handle
+// can still be used.
 func TestContextEnds(t *testing.T) {
 	eachStore(t, func(t *testing.T, a, b Store) {
 		ctx := withPatience(t)
@@ -230,7 +232,8 @@ func TestContextEnds(t *testing.T) {
 			if !strings.Contains(err.Error(), op.Addr) || !strings.Contains(err.Error(), key) {
 				t.Fatalf("message lacks the address or the key: %v", err)
 			}
-			// The key of the wait given up arrives; nobody may take it for a reply.
+			// The key of the cancelled wait now appears. No later call may take this for
+			// its reply.
 			if err := b.Set(ctx, key, nil); err != nil {
 				t.Fatal(err)
 			}
@@ -288,7 +291,7 @@ func TestClosePrefixLeavesStore(t *testing.T) {
 	}
 }
 
-// What the caller does with its slices after the call is its own affair.
+// The caller may change its slices after the call.
 func TestValuesAreCopies(t *testing.T) {
 	eachStore(t, func(t *testing.T, a, _ Store) {
 		ctx := withPatience(t)
@@ -322,8 +325,8 @@ func TestMultiSetPanicsOnLengths(t *testing.T) {
 	})
 }
 
-// Many goroutines on one handle: every increment counts once, and each waits for
-// keys that others make.
+// Many goroutines use one handle. Every increment counts once, and each goroutine waits
+// for keys that others make.
 func TestConcurrent(t *testing.T) {
 	eachStore(t, func(t *testing.T, a, b Store) {
 		ctx := withPatience(t)

@@ -11,9 +11,9 @@ import (
 	"github.com/cockroachdb/datadriven"
 )
 
-// TestTable runs the scenarios of testdata/table. Each starts with an empty
-// table of at most 4 keys, 20 bytes a value and 590 bytes in all. After each
-// command come the waits that it ended.
+// TestTable runs the scenarios of testdata/table. Each starts with an empty table of at
+// most 4 keys, 20 bytes a value and 590 bytes in all. The output of a command ends with
+// the waits that it ended.
 func TestTable(t *testing.T) {
 	datadriven.RunTest(t, "testdata/table", runTable())
 }

@@ -112,7 +112,8 @@ func TestTorchClient(t *testing.T) {
 	}
 }
 
-// Go joins a job whose store PyTorch hosts, which waits for its workers.
+// A Go process joins a job whose store a PyTorch process hosts. That process waits for
+// its workers.
 func TestTorchServer(t *testing.T) {
 	python := torchPython(t)
 	_, addr := testport.New(t)
@@ -156,7 +157,7 @@ func TestTorchServer(t *testing.T) {
 	p.finish()
 }
 
-// Two ranks of PyTorch meet at a store that we host, as under a launcher.
+// Two PyTorch ranks use a store that this process hosts, as under a launcher.
 func TestTorchProcessGroup(t *testing.T) {
 	python := torchPython(t)
 	s := listen(t, nil)
@@ -167,7 +168,7 @@ func TestTorchProcessGroup(t *testing.T) {
 		wg.Go(p.finish)
 	}
 	wg.Wait()
-	// The ranks left their addresses behind: the store was used.
+	// The ranks wrote their addresses, which shows that they used the store.
 	if n, err := s.Local().NumKeys(t.Context()); err != nil || n == 0 {
 		t.Errorf("%d keys, %v", n, err)
 	}

@@ -14,11 +14,11 @@ import (
 	"github.com/goddp/goddp/store"
 )
 
-// joinVar makes this test binary, as a worker, run join.
+// joinVar makes this test binary run join if it is a worker.
 const joinVar = "GODDP_TEST_JOIN"
 
-// join is a worker that joins the process group and leaves. Before it does, each rank
-// holds a connection of its own to the store.
+// join is a worker that joins the process group and leaves. Before it leaves, each rank
+// has a connection of its own to the store.
 func join(ctx context.Context) error {
 	w, err := comm.WorldFromEnv()
 	if err != nil {
@@ -53,7 +53,7 @@ func join(ctx context.Context) error {
 	return pg.Barrier().Wait(ctx)
 }
 
-// limited is golaunch in a process that may open 64 files.
+// limited returns a command that runs golaunch in a process that may open 64 files.
 func limited(t *testing.T, env []string, args ...string) *exec.Cmd {
 	cmd := golaunch(t, env, args...)
 	shell := exec.CommandContext(t.Context(), "bash", append([]string{"-c", `ulimit -n 64; exec "$@"`, "bash"}, cmd.Args...)...)
@@ -61,8 +61,9 @@ func limited(t *testing.T, env []string, args ...string) *exec.Cmd {
 	return shell
 }
 
-// A rank for which the store has no connection learns why, and so does the report. The
-// store has 12 for the 8 ranks, and each wants two at least.
+// A rank for which the store has no free connection learns the reason, and the report
+// shows it. The store has 12 connections for the 8 ranks, and each rank needs at least
+// two.
 func TestFullStoreSaysWhy(t *testing.T) {
 	got := finish(t, limited(t, []string{joinVar + "=1", "TMPDIR=" + t.TempDir()}, "--nproc-per-node=8", os.Args[0]))
 	const why = "13 connections, at most 12: the store's process may open 64 files: raise its limit (ulimit -n)"
@@ -73,7 +74,7 @@ func TestFullStoreSaysWhy(t *testing.T) {
 	}
 }
 
-// More workers than golaunch can open files for are not started.
+// golaunch does not start more workers than it can open files for.
 func TestTooManyWorkersForDescriptors(t *testing.T) {
 	got := finish(t, limited(t, nil, "--nproc-per-node=16", "true"))
 	const why = "16 workers need 104 open files, and this process may open 64: raise its limit (ulimit -n)"

@@ -20,14 +20,14 @@ import (
 	"github.com/goddp/goddp/launcher"
 )
 
-// mainVar makes the test binary golaunch itself.
+// mainVar makes the test binary run golaunch.
 const mainVar = "GOLAUNCH_TEST_MAIN"
 
-// markVar is in the environment of every process of a test's job, so that the
-// test can find them by means of its own.
+// markVar is in the environment of every process of a test's job, so that the test can
+// find these processes itself.
 const markVar = "GOLAUNCH_TEST_MARK"
 
-// soon bounds what must not take long, generously.
+// soon is a generous limit for events that must not take long.
 const soon = 25 * time.Second
 
 func TestMain(m *testing.M) {
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// golaunch is a command that runs golaunch with extra variables NAME=value.
+// golaunch returns a command that runs golaunch with extra variables NAME=value.
 func golaunch(t *testing.T, env []string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
@@ -51,7 +51,7 @@ func golaunch(t *testing.T, env []string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// outcome is what a run of golaunch gave.
+// outcome is the result of a run of golaunch.
 type outcome struct {
 	code           int
 	stdout, stderr string
@@ -218,12 +218,12 @@ func TestVariables(t *testing.T) {
 	if got := runIt(t, env, show...); strings.Count(got.stdout, "3 petrole petid 2\n") != 3 {
 		t.Errorf("got %+v", got)
 	}
-	// What torchrun does for these happens here anyway, or means nothing.
+	// golaunch does the same without these flags, or they have no effect.
 	idle := []string{"PET_RUN_PATH=0", "PET_START_METHOD=spawn", "PET_LOGS_SPECS=x"}
 	if got := runIt(t, idle, "--start-method=fork", "--local_addr", "10.0.0.1", "--event-log-handler", "null", "echo", "ran"); got.stdout != "[default0]: ran\n" {
 		t.Errorf("got %+v", got)
 	}
-	// The command line wins.
+	// The command line takes precedence.
 	if got := runIt(t, env, append([]string{"--nproc_per_node=1", "--rdzv-id=x"}, show...)...); got.stdout != "[petrole0]: 1 petrole x 2\n" {
 		t.Errorf("got %+v", got)
 	}
@@ -260,7 +260,7 @@ func TestPrograms(t *testing.T) {
 	write("broken/go.mod", "module example.com/broken\n\ngo 1.24\n", 0o644)
 	write("script", "#!/bin/sh\necho script $1 $RANK\n", 0o755)
 	write("p.py", "import os, sys\nprint('py', sys.argv[1], os.environ['RANK'])\n", 0o644)
-	// A folder or a file that cannot be executed does not hide a program on PATH.
+	// A folder, or a file that is not executable, does not hide a program on PATH.
 	write("true/note", "", 0o644)
 
 	in := func(args ...string) outcome {
@@ -302,7 +302,7 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
-// TestSignals sends a real signal to a real golaunch.
+// TestSignals sends a signal to a golaunch process.
 func TestSignals(t *testing.T) {
 	for sig, want := range map[syscall.Signal]int{syscall.SIGTERM: 143, syscall.SIGINT: 130, syscall.SIGHUP: 129, syscall.SIGQUIT: 131} {
 		cmd := golaunch(t, nil, "--nproc-per-node=2", "bash", "-c",
@@ -320,7 +320,8 @@ func TestSignals(t *testing.T) {
 	}
 }
 
-// A job that is suspended as a whole while its workers stop leaves them their time.
+// If a whole job is suspended while its workers stop, the suspension does not count as
+// their time.
 func TestSuspensionIsNotTheWorkersTime(t *testing.T) {
 	cmd := golaunch(t, nil, "--nproc-per-node=2", "--shutdown-timeout=4", "bash", "-c",
 		`trap "echo stopping; for i in {1..15}; do sleep 0.1; done; echo saved; exit 0" TERM; echo ready; while :; do sleep 0.01; done`)
@@ -346,8 +347,8 @@ func TestSuspensionIsNotTheWorkersTime(t *testing.T) {
 	}
 }
 
-// TestIgnoredSignal: what nohup does to golaunch holds for the job, also where that
-// leaves no signal to handle.
+// If SIGHUP is ignored, as under nohup, a job ignores it too, even if no other signal is
+// to be handled.
 func TestIgnoredSignal(t *testing.T) {
 	for handled, want := range map[string]int{"SIGHUP,SIGTERM": 143, "SIGHUP": 0} {
 		end := filepath.Join(t.TempDir(), "end")
@@ -379,8 +380,8 @@ func TestIgnoredSignal(t *testing.T) {
 	}
 }
 
-// TestReaderThatEnds: the job runs on when nobody reads its output any more, and its
-// workers still die of a broken pipe of their own.
+// The job goes on when the reader of its output has ended. A broken pipe of a worker's
+// own still ends the worker.
 func TestReaderThatEnds(t *testing.T) {
 	dir := t.TempDir()
 	cmd := golaunch(t, nil, "bash", "-c", `echo ready; until [ -e `+dir+`/ended ]; do sleep 0.01; done
@@ -405,8 +406,7 @@ func TestReaderThatEnds(t *testing.T) {
 	}
 }
 
-// TestStuckConsole: golaunch can be stopped while nobody reads what it writes, and
-// leaves nothing.
+// golaunch can be stopped while nobody reads its output, and leaves no process.
 func TestStuckConsole(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -464,7 +464,8 @@ func TestStuckConsole(t *testing.T) {
 	}
 }
 
-// TestKilledLauncher kills golaunch with SIGKILL: nothing of the job may be left.
+// TestKilledLauncher kills golaunch by SIGKILL. No process and no folder of the job may
+// be left.
 func TestKilledLauncher(t *testing.T) {
 	for name, script := range map[string]string{
 		"worker":              `echo ready; exec sleep 1000`,
@@ -505,7 +506,8 @@ func TestKilledLauncher(t *testing.T) {
 	}
 }
 
-// TestKilledReaper kills the workers' parent: golaunch says so, and leaves nothing.
+// TestKilledReaper kills the parent of the workers. golaunch reports this, and leaves no
+// process.
 func TestKilledReaper(t *testing.T) {
 	temp := t.TempDir()
 	cmd := golaunch(t, []string{"TMPDIR=" + temp}, "--nproc-per-node=2", "--max-restarts=3", "bash", "-c",
@@ -532,8 +534,8 @@ func TestKilledReaper(t *testing.T) {
 	}
 }
 
-// TestKilledWithReaper kills golaunch and its reaper at one moment: the workers, at
-// least, die with them.
+// TestKilledWithReaper kills golaunch and its reaper at the same moment. At least the
+// workers die with them.
 func TestKilledWithReaper(t *testing.T) {
 	cmd := golaunch(t, []string{"TMPDIR=" + t.TempDir()}, "--nproc-per-node=2", "bash", "-c", `echo ready; exec sleep 1000`)
 	lines := start(t, cmd)
@@ -551,7 +553,7 @@ func TestKilledWithReaper(t *testing.T) {
 	expectNone(t, "a worker", markVar+"="+t.Name())
 }
 
-// TestKilledAtStart kills golaunch at every moment of its start: no folder is left.
+// TestKilledAtStart kills golaunch at many moments of its start. No folder may be left.
 func TestKilledAtStart(t *testing.T) {
 	const runs, step = 60, 300 * time.Microsecond
 	var temps []string

@@ -15,11 +15,11 @@ import (
 	"time"
 )
 
-// lines are what a running command writes to stdout.
+// lines reads the lines that a running command writes to stdout.
 type lines struct{ *bufio.Scanner }
 
-// start starts cmd, whose end the test waits for, and reads its stdout, and its stderr
-// only if cmd says where.
+// start starts cmd and reads its stdout. It reads stderr only if cmd directs it there.
+// The test waits for the end of cmd.
 func start(t *testing.T, cmd *exec.Cmd) lines {
 	t.Helper()
 	out, err := cmd.StdoutPipe()
@@ -35,7 +35,7 @@ func start(t *testing.T, cmd *exec.Cmd) lines {
 	return lines{bufio.NewScanner(out)}
 }
 
-// expect reads on until n lines have held text.
+// expect reads until n lines have contained text.
 func (l lines) expect(t *testing.T, text string, n int) {
 	t.Helper()
 	for n > 0 && l.Scan() {
@@ -48,9 +48,9 @@ func (l lines) expect(t *testing.T, text string, n int) {
 	}
 }
 
-// processes finds what has variable, a NAME=value, in its environment, zombies
-// apart. It is this test's own reading of /proc, so that it does not share a
-// mistake with what it judges.
+// processes returns the processes that have variable, a NAME=value, in their environment,
+// without zombies. The test reads /proc with its own code, so that it does not share a
+// mistake with the code under test.
 func processes(t *testing.T, variable string) []int {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/environ")
@@ -72,7 +72,7 @@ func processes(t *testing.T, variable string) []int {
 	return pids
 }
 
-// reaperOf is the reaper of a golaunch: its only child.
+// reaperOf returns the reaper of a golaunch, which is its only child.
 func reaperOf(t *testing.T, golaunch int) int {
 	t.Helper()
 	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", golaunch))
@@ -94,7 +94,7 @@ func reaperOf(t *testing.T, golaunch int) int {
 	return pid
 }
 
-// expectNone waits until no process has the variable.
+// expectNone waits until no process has the variable in its environment.
 func expectNone(t *testing.T, what, variable string) {
 	t.Helper()
 	deadline := time.Now().Add(soon)
@@ -115,7 +115,7 @@ func expectNone(t *testing.T, what, variable string) {
 	}
 }
 
-// expectGone waits until a process that is not a child is gone.
+// expectGone waits for the end of a process that is not a child.
 func expectGone(t *testing.T, what string, pid int) {
 	t.Helper()
 	for deadline := time.Now().Add(soon); syscall.Kill(pid, 0) == nil; time.Sleep(time.Millisecond) {
@@ -126,7 +126,7 @@ func expectGone(t *testing.T, what string, pid int) {
 	}
 }
 
-// expectNoGroup waits until none of pids leads a process group that has members.
+// expectNoGroup waits until none of pids leads a process group with members.
 func expectNoGroup(t *testing.T, pids []int) {
 	t.Helper()
 	deadline := time.Now().Add(soon)

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// writeVar makes the test binary write "new" to the file that it names.
+// writeVar makes the test binary write "new" to the file that the variable names.
 const writeVar = "WHOLE_TEST_WRITE"
 
 func TestMain(m *testing.M) {
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 
 const stranger, other = 65534, 65533 // users that own nothing here
 
-// folders is a folder that every user can go through, and not write into.
+// folders returns a folder that every user can traverse, and only root can write into.
 func folders(t *testing.T) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -45,7 +45,7 @@ func folders(t *testing.T) string {
 	return dir
 }
 
-// makeFolder makes a folder of a user and group.
+// makeFolder makes a folder with a user, a group and a mode.
 func makeFolder(t *testing.T, dir string, uid, gid int, mode fs.FileMode) {
 	t.Helper()
 	if err := errors.Join(os.Mkdir(dir, 0o700), os.Chown(dir, uid, gid), os.Chmod(dir, mode)); err != nil {
@@ -53,7 +53,7 @@ func makeFolder(t *testing.T, dir string, uid, gid int, mode fs.FileMode) {
 	}
 }
 
-// writeAs has a process of another user write to a file.
+// writeAs writes to a file from a process of another user.
 func writeAs(t *testing.T, uid int, path string) error {
 	t.Helper()
 	data, err := os.ReadFile(os.Args[0]) // lies where others cannot go
@@ -74,8 +74,8 @@ func writeAs(t *testing.T, uid int, path string) error {
 	return nil
 }
 
-// What strangers can write into is refused, with the reason, but for root's folders that
-// keep files apart by their owners.
+// Write refuses folders into which other users can write, with the reason, except for
+// folders of root with the sticky bit.
 func TestFoldersOfOthersAreRefused(t *testing.T) {
 	top := folders(t)
 	shared := filepath.Join(top, "shared")
@@ -127,8 +127,8 @@ func TestFoldersOfOthersAreRefused(t *testing.T) {
 	}
 }
 
-// A link that another user planted is not written through, wherever it is: in place of
-// the file, or of the folder.
+// Write does not follow a symbolic link that another user made, neither in place of the
+// file nor in place of the folder.
 func TestLinksOfOthersAreNotFollowed(t *testing.T) {
 	top := folders(t)
 	private := filepath.Join(top, "own")

@@ -28,7 +28,7 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// What fails leaves the earlier file, and no other.
+// A failed write leaves the earlier file, and no other file.
 func TestAFailureLeavesWhatWasThere(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "f")
@@ -51,7 +51,7 @@ func TestAFailureLeavesWhatWasThere(t *testing.T) {
 	}
 }
 
-// An error names the file that was asked for.
+// An error names the file that the caller named.
 func TestErrorsNameTheFile(t *testing.T) {
 	dir := t.TempDir()
 	taken := filepath.Join(dir, "taken")
@@ -69,7 +69,8 @@ func TestErrorsNameTheFile(t *testing.T) {
 	}
 }
 
-// A link is replaced, not followed: it may be another user's.
+// Write replaces a symbolic link and does not follow it, because another user may have
+// made it.
 func TestSymlinkIsReplaced(t *testing.T) {
 	dir := t.TempDir()
 	target, symlink := filepath.Join(dir, "target"), filepath.Join(dir, "link")
@@ -90,7 +91,8 @@ func TestSymlinkIsReplaced(t *testing.T) {
 	}
 }
 
-// A pipe stays one and is written to, also through a link of this user's.
+// Write writes to a pipe and does not replace it, also through a symbolic link of this
+// user.
 func TestAPipeIsWrittenTo(t *testing.T) {
 	dir := t.TempDir()
 	pipe, symlink := filepath.Join(dir, "pipe"), filepath.Join(dir, "link")

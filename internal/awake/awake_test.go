@@ -12,8 +12,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// In a process that is not suspended a timeout is as long as it says, also where it is
-// no multiple of a part.
+// If the process is not suspended, a timeout has its nominal length, also if that is no
+// multiple of a part.
 func TestTimeoutIsAsLongAsItSays(t *testing.T) {
 	cause := errors.New("enough")
 	for _, d := range []time.Duration{0, 5, time.Second, 1234567891, time.Hour} {

@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// childVar makes the test binary a process that waits.
+// childVar makes the test binary a process that waits for a timeout.
 const childVar = "AWAKE_TEST_CHILD"
 
-// A process that was suspended for longer than its timeout has all of it left but for
-// the part in which that was.
+// After a suspension that is longer than the timeout, a process has the rest of its
+// timeout, except for the part in which it was suspended.
 func TestSuspensionDoesNotCount(t *testing.T) {
 	if os.Getenv(childVar) != "" {
 		fired := make(chan struct{})

@@ -21,7 +21,7 @@ const run = `{"time":1.5,"step":10,"loss":2}
 {"time":4,"step":30,"loss":1,"heap_bytes":5}
 {"time":5,"st`
 
-// TestRead: a line that a killed process cut off is left out.
+// Read leaves out a line that is incomplete because the process was killed.
 func TestRead(t *testing.T) {
 	r, err := Read(write(t, run))
 	if err != nil {

@@ -2,10 +2,10 @@ package handshake
 
 import "testing"
 
-// FuzzHandshake gives both ends what another process may write. Neither end may take a
-// process without the key for one of the job, whatever it sends.
+// FuzzHandshake passes arbitrary bytes to both ends. Neither end may accept a process
+// without the key as one of the job.
 func FuzzHandshake(f *testing.F) {
-	// An attacker who has a key of its own can send whole messages.
+	// An attacker who has another key can send complete messages.
 	job := Job{ID: "j", World: 2}
 	messages, dialled, listened := run(NewDialler(dialler(1, job, true), testKey), NewListener(listener(job, true), testKey))
 	if dialled != nil || listened != nil {

@@ -22,7 +22,7 @@ func listener(job Job, secret bool) Party {
 	return Party{Role: PeerListener, Job: job, HasSecret: secret, Process: Process{ID: "l", Host: "listen", PID: 2}}
 }
 
-// run performs a handshake and returns its messages, and how either end ended.
+// run performs a handshake. It returns the messages, and the error of each end.
 func run(d *Dialler, l *Listener) (messages [][]byte, dialled, listened error) {
 	hello := d.Hello()
 	answer, listened := l.Answer(hello)
@@ -63,7 +63,7 @@ func TestHandshake(t *testing.T) {
 	}
 }
 
-// What two ends disagree on is the error of both, with both values.
+// If the two ends disagree, both get an error with both values.
 func TestDifferentJobs(t *testing.T) {
 	for _, test := range []struct {
 		dialler, listener Job
@@ -124,8 +124,8 @@ func TestSecretsThatDiffer(t *testing.T) {
 	}
 }
 
-// A proof that was recorded is of no use: not to the same listener again, not to the
-// dialler that made it, not under another rank, not with a hello that was changed.
+// A recorded proof cannot be used again: not with the same listener, not with the dialler
+// that made it, not under another rank, not with a changed hello.
 func TestProofsAreOfOneConnection(t *testing.T) {
 	old, dialled, listened := run(NewDialler(dialler(1, Job{}, true), testKey), NewListener(listener(Job{}, true), testKey))
 	if dialled != nil || listened != nil {
@@ -153,7 +153,7 @@ func TestProofsAreOfOneConnection(t *testing.T) {
 		}
 	})
 	t.Run("reflected", func(t *testing.T) {
-		// A listener without the key sends the dialler its own proof back.
+		// A listener without the key sends the dialler's own proof back.
 		d := NewDialler(dialler(1, Job{}, true), testKey)
 		answer, err := NewListener(listener(Job{}, true), nil).Answer(d.Hello())
 		if err != nil {
@@ -256,7 +256,8 @@ func TestJobIDs(t *testing.T) {
 	}
 }
 
-// A program has one name in all its processes and copies, and another has another.
+// All processes and copies of a program have the same value of program. Another program
+// has another one.
 func TestProgramNames(t *testing.T) {
 	if program() == "" {
 		t.Error("this program has no name")

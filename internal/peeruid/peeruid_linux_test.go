@@ -18,11 +18,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stranger is the uid that the tests' other user has.
+// stranger is the uid of the tests' other user.
 const stranger = 54321
 
-// roles are what this binary does in place of testing, in processes that the
-// tests start: the arguments are those of the process.
+// roles maps names to what this binary does, instead of running tests, in processes that
+// the tests start. The argument is that of the process.
 var roles = map[string]func(args ...string) error{
 	"dial":      dialAndStay,
 	"sendClose": sendAndClose,
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// dialAndStay connects, says "connected", and stays until stdin ends.
+// dialAndStay connects, prints "connected", and stays until stdin ends.
 func dialAndStay(args ...string) error {
 	c, err := net.Dial(args[0], args[1])
 	if err != nil {
@@ -53,9 +53,10 @@ func dialAndStay(args ...string) error {
 	return err
 }
 
-// sendAndClose connects from the port args[2] (0 is any), sends a byte, ends the
-// connection as args[3] says, and says "closed". After "full", the near end still
-// takes the connection for established: its end is behind data that found no room.
+// sendAndClose connects from the port args[2] (0 means any), sends a byte, ends the
+// connection in the way that args[3] names, and prints "closed". After "full", the near
+// end still takes the connection for established, because the end of the stream waits
+// behind data for which there is no buffer space.
 func sendAndClose(args ...string) error {
 	from, err := net.ResolveTCPAddr(args[0], "127.0.0.1:"+args[2])
 	if err != nil {
@@ -84,7 +85,7 @@ func sendAndClose(args ...string) error {
 	return nil
 }
 
-// sendAndShutWrite is dialAndStay with the writing half closed.
+// sendAndShutWrite is like dialAndStay, but closes its writing half.
 func sendAndShutWrite(args ...string) error {
 	c, err := net.Dial(args[0], args[1])
 	if err != nil {
@@ -102,7 +103,7 @@ func sendAndShutWrite(args ...string) error {
 	return err
 }
 
-// serve listens, says where, and says what SameUser answers for each connection.
+// serve listens, prints its address, and prints SameUser's result for each connection.
 func serve(...string) error {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -119,7 +120,7 @@ func serve(...string) error {
 	}
 }
 
-// kindOf is the kind of SameUser's answer in a word.
+// kindOf returns the kind of SameUser's result as a word.
 func kindOf(err error) string {
 	var other *OtherUserError
 	switch {
@@ -135,15 +136,15 @@ func kindOf(err error) string {
 	return "error: " + err.Error()
 }
 
-// A process is one that a test started.
+// A process is a process that a test started.
 type process struct {
 	t   *testing.T
 	in  io.Closer
 	out *bufio.Reader
 }
 
-// start runs this binary in a role, as uid, and in a user namespace of its own
-// that maps uid 0 alone if namespace is set. The process ends with the test.
+// start runs this binary in a role, as user uid. If namespace is set, the process is in a
+// user namespace of its own that maps only uid 0. The process ends with the test.
 func start(t *testing.T, uid uint32, namespace bool, role string, args ...string) *process {
 	t.Helper()
 	cmd := exec.Command(copyOfSelf(t), args...)
@@ -183,7 +184,7 @@ func start(t *testing.T, uid uint32, namespace bool, role string, args ...string
 	return &process{t, in, bufio.NewReader(out)}
 }
 
-// line is the next line that the process says.
+// line returns the next line that the process prints.
 func (p *process) line() string {
 	p.t.Helper()
 	s, err := p.out.ReadString('\n')
@@ -193,7 +194,7 @@ func (p *process) line() string {
 	return strings.TrimSpace(s)
 }
 
-// copyOfSelf is this binary where every user may execute it.
+// copyOfSelf returns a copy of this binary that every user may execute.
 func copyOfSelf(t *testing.T) string {
 	t.Helper()
 	self, err := os.ReadFile("/proc/self/exe")
@@ -238,7 +239,7 @@ func accept(t *testing.T, ln net.Listener) net.Conn {
 	return c
 }
 
-// want fails the test unless SameUser's answer is of the kind.
+// want fails the test unless SameUser's result is of the kind.
 func want(t *testing.T, c net.Conn, kind string) {
 	t.Helper()
 	if err := SameUser(c); kindOf(err) != kind {
@@ -254,7 +255,7 @@ var listeners = []struct{ name, network, listen, dial string }{
 	{"unix", "unix", "", ""},
 }
 
-// at is where a client finds ln.
+// at returns the address at which a client reaches ln.
 func at(ln net.Listener, host string) string {
 	if a, ok := ln.Addr().(*net.TCPAddr); ok {
 		return net.JoinHostPort(host, fmt.Sprint(a.Port))
@@ -338,8 +339,8 @@ func TestSameUserRefusesOtherUser(t *testing.T) {
 	}
 }
 
-// Some kernels report uid 0 for a socket that nobody has open, which is this
-// process's uid where root runs the tests.
+// Some kernels report uid 0 for a socket that no process has open. If root runs the
+// tests, this is the uid of this process.
 func TestSameUserRefusesClosedPeer(t *testing.T) {
 	for _, end := range []string{"close", "reset", "full"} {
 		t.Run(end, func(t *testing.T) {
@@ -365,8 +366,8 @@ func TestSameUserRefusesClosedPeer(t *testing.T) {
 	})
 }
 
-// The stranger's port belongs to this user by the time that SameUser looks: the
-// far end that the kernel finds is not the one that the connection is to.
+// When SameUser looks, the stranger's port belongs to this user. The far end that the
+// kernel finds is not the one of the connection.
 func TestSameUserRefusesReusedPort(t *testing.T) {
 	ln := listen(t, "tcp", "127.0.0.1:0")
 	free := listen(t, "tcp", "127.0.0.1:0")

@@ -44,8 +44,7 @@ func TestStandaloneRounds(t *testing.T) {
 	}
 }
 
-// TestStandaloneFreshStore: a round must not see what the one before stored,
-// also on the same port.
+// A round must not see the keys of the round before, even on the same port.
 func TestStandaloneFreshStore(t *testing.T) {
 	s := &Standalone{}
 	defer s.Close()
