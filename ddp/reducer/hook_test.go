@@ -125,8 +125,8 @@ func (n noop) Reduce(GradBucket) Reduction { return n }
 func (noop) Wait(context.Context) error    { return nil }
 func (noop) Sync(context.Context) error    { return nil }
 
-// The reduction of a large bucket starts after an event with a time, which delays the compute stream of a
-// GPU, unless it is the last bucket. The reductions of other buckets start without such an event.
+// The reduction of a large bucket that is not the last bucket starts after an event with a time. On a GPU
+// this event delays the compute stream. The reductions of all other buckets start without such an event.
 func TestLargeBucketsGetAHeadStart(t *testing.T) {
 	half := device.Shape{largeBucket / 8}
 	sizes := []Param{

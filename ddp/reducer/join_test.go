@@ -126,7 +126,7 @@ func TestShadowPassBeforeOutcomeIsKnown(t *testing.T) {
 }
 
 // In one pass, rank 0 leaves because it has no inputs, rank 1 leaves with a cause, and rank 3 lacks a
-// gradient. All ranks get errors that say all this.
+// gradient. Every rank gets an error that names all three ranks.
 func TestLeaveIsKnownToAllRanks(t *testing.T) {
 	commtest.OnRanks(t, 4, nil, func(pg *comm.ProcessGroup) error {
 		r, err := New(t.Context(), pg, params(), &Options{Prescaled: true})

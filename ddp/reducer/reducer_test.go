@@ -63,7 +63,7 @@ func (e engine) write(i int, v float64) {
 	e.r.Ready(i, d.Compute().Mark())
 }
 
-// all returns the value of gradient i, which must be the same in all elements.
+// The method all returns the value of gradient i, which must be the same in all elements.
 func (e engine) all(i int) (float64, error) {
 	var vs []float64
 	if t := e.r.Grad(i); t.DType == device.Float32 {
@@ -178,8 +178,8 @@ func TestTwoReducersOnOneGroup(t *testing.T) {
 			}
 			es = append(es, engine{pg, r})
 		}
-		// On rank 1, each reducer lacks another gradient in its first pass. Each error names the gradient of
-		// its own reducer.
+		// On rank 1, the two reducers lack different gradients in their first passes. The error of each
+		// reducer names only the gradient that this reducer lacks.
 		for k, e := range es {
 			e.r.Begin(true, nil)
 			for i := range 4 {
@@ -275,8 +275,8 @@ func lagging(n int) (devices []device.Device) {
 	return devices
 }
 
-// If the outcome of a pass is not known at once, Finish does not wait for it. Err waits, and so does Begin
-// of the next pass.
+// If the outcome of a pass is not known at once, Finish does not wait for it. Err waits for the outcome,
+// and the Begin of the next pass waits too.
 func TestFinishDoesNotWaitForOutcome(t *testing.T) {
 	commtest.OnDevices(t, lagging(2), nil, func(pg *comm.ProcessGroup) error {
 		r, err := New(t.Context(), pg, params(), &Options{BucketCapMB: 1e-5})

@@ -142,7 +142,7 @@ func (s *status) stopRequested() syscall.Signal {
 	return 0
 }
 
-// one returns the bytes of the number 1 as an element of type dt.
+// The function one returns the bytes of the number 1 in type dt.
 func one(dt device.DType) []byte {
 	switch e := binary.NativeEndian; dt {
 	case device.Float64:

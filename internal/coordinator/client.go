@@ -227,7 +227,8 @@ func (c *Client) receive(m *Message) {
 	}
 }
 
-// answer answers the coordinator's question about a failure. The caller must hold mu.
+// answer sends an Ack with the answer to m, the coordinator's question about a failure. The caller must
+// hold mu.
 func (c *Client) answer(m *Message) {
 	answerer := c.answerer
 	if !m.WantAnswers || answerer == nil {
@@ -257,8 +258,9 @@ func (c *Client) noteFailure(name string, f *Failure) {
 	}
 }
 
-// settled notes that all ranks know of the failure of the group with this name, or of all groups if
-// name is "". The caller must hold mu.
+// settled closes the channel settled of the group with this name, or of all groups if name is "",
+// because all ranks know of the failure. Groups that have not failed do not change. The caller must hold
+// mu.
 func (c *Client) settled(name string) {
 	for _, g := range c.groups {
 		if (name == "" || name == g.Name) && g.failure != nil && !closed(g.settled) {

@@ -70,7 +70,7 @@ func (j *job) connect(ctx context.Context, rank int, o ClientOptions) (*Client, 
 	return Dial(ctx, j.Addr().String(), rank, o)
 }
 
-// each calls f for all ranks concurrently and returns the errors of the calls, by rank.
+// The method each calls f for all ranks concurrently. It returns the errors of the calls, by rank.
 func (j *job) each(f func(r int, c *Client) error) []error {
 	errs := make([]error, len(j.clients))
 	var wg sync.WaitGroup
