@@ -3,7 +3,7 @@
 struct AdamW {
 	u64 w, g, m, v;
 	u64 most, s; // most is 0 without AMSGrad; s is 0 without master weights
-	u64 skip, overflow; // the numbers of flags, in bytes
+	u64 skip, overflow; // addresses of flags, which are bytes
 	u64 n, skips, overflows;
 	double beta1, fresh1, beta2, fresh2; // fresh: 1 - beta
 	double rate, root, eps, coupled, kept, unscale;
