@@ -438,6 +438,6 @@ func TestOptimizerIsInconsistentWhileParametersAreSwapped(t *testing.T) {
 	}
 	opt.EndLoad(0)
 	if !consistent() {
-		t.Error("not whole when it is restored")
+		t.Error("inconsistent after the load ended")
 	}
 }

@@ -34,7 +34,7 @@ func folders(t *testing.T) string {
 	if os.Geteuid() != 0 {
 		t.Skip("giving folders to other users takes root")
 	}
-	dir, err := os.MkdirTemp("/tmp", "whole-")
+	dir, err := os.MkdirTemp("/tmp", "atomicfile-")
 	if err != nil {
 		t.Fatal(err)
 	}
