@@ -176,7 +176,7 @@ func (p *section) reads(sc *scope) (reads []read) {
 }
 
 // sectionOf returns the section that leads to root and was recorded after node number from. It does not
-// change the notes of a running pass in the graph.
+// change the fields in which a running backward pass keeps its state in the nodes.
 func sectionOf(root *Variable, from uint64) *section {
 	p := &section{}
 	seen := map[*node]bool{}

@@ -87,7 +87,7 @@ func (s *state) call(out *Variable) *Call {
 	return c
 }
 
-// called returns a Call for reuse.
+// called gives back a Call whose function has returned, so that call can use it again.
 func (s *state) called(c *Call) {
 	clear(c.In)
 	*c = Call{In: c.In[:0]}

@@ -194,7 +194,8 @@ func numeric(dev device.Device, data [][]float64, shapes []device.Shape, i int, 
 	return grad
 }
 
-// The operations compute the documented values where a gradient would not show an error.
+// The operations compute the documented values. This is tested where a wrong value would not make a gradient
+// wrong.
 func TestForward(t *testing.T) {
 	dev := newDevice(t)
 	x := autograd.FromSlice(dev, []float32{1, 2, 3, 4, 5, 6}, 2, 3)

@@ -56,7 +56,8 @@ func (f indexSelect) Shape(in []device.Shape) device.Shape {
 
 func (indexSelect) Saves(_, j int) bool { return j == 1 }
 
-// planes returns x, reshaped from the input's shape in, and y, of the result's shape, with three axes.
+// planes returns x and y reshaped to three axes each. x has the input's shape, which is `in`, and y has the
+// result's shape.
 func (f indexSelect) planes(in device.Shape, x, y, index device.Tensor) (x3, y3 device.Tensor) {
 	outer, inner := in[:f.axis].Len(), in[f.axis+1:].Len()
 	return x.Reshape(outer, in[f.axis], inner), y.Reshape(outer, index.Len(), inner)

@@ -31,8 +31,8 @@ func (v *Variable) TryItem(ctx context.Context) (float64, error) {
 	return x[0], nil
 }
 
-// Read copies v's elements, of any type, to the host, in row-major order. It waits for the device until
-// ctx ends.
+// Read copies v's elements, of any type, to the host, in row-major order. It waits
+// until the device has computed v, or until ctx ends.
 func (v *Variable) Read(ctx context.Context) ([]float64, error) {
 	src := v.Tensor()
 	if err := v.Err(); err != nil {

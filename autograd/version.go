@@ -20,7 +20,7 @@ func (v *Variable) Version() uint64 { return v.mem.version }
 func (v *Variable) BumpVersion() {
 	v.mem.version++
 	if v.mem.held {
-		v.s.awaitReaders() // the device's error also fails the write
+		v.s.awaitReaders() // an error of the device is returned by the write as well
 	}
 }
 

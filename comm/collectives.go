@@ -96,7 +96,7 @@ func (pg *ProcessGroup) Broadcast(t device.Tensor, root int) *Work {
 // Reduce reduces src over all ranks into dst of rank root, where dst may be src. The other
 // ranks ignore dst.
 func (pg *ProcessGroup) Reduce(dst, src device.Tensor, op ReduceOp, root int) *Work {
-	return pg.start(backend.Call{Kind: backend.Reduce, Op: op, Dst: pg.only(root, dst), Src: src, Root: root})
+	return pg.start(backend.Call{Kind: backend.Reduce, Op: op, Dst: pg.tensorOn(root, dst), Src: src, Root: root})
 }
 
 // AllGather concatenates the ranks' src, of c elements each, in order of rank. Every rank
@@ -123,13 +123,13 @@ func (pg *ProcessGroup) ReduceScatter(dst, src device.Tensor, op ReduceOp) *Work
 // Gather concatenates the ranks' src, of c elements each, in dst of rank root, of Size·c
 // elements. On root, src may be root's part of dst. The other ranks ignore dst.
 func (pg *ProcessGroup) Gather(dst, src device.Tensor, root int) *Work {
-	return pg.start(backend.Call{Kind: backend.Gather, Dst: pg.only(root, dst), Src: src, Root: root})
+	return pg.start(backend.Call{Kind: backend.Gather, Dst: pg.tensorOn(root, dst), Src: src, Root: root})
 }
 
 // Scatter divides src of rank root, of Size·c elements: rank r gets the r-th c elements in
 // dst. On root, dst may be root's part of src. The other ranks ignore src.
 func (pg *ProcessGroup) Scatter(dst, src device.Tensor, root int) *Work {
-	return pg.start(backend.Call{Kind: backend.Scatter, Dst: dst, Src: pg.only(root, src), Root: root})
+	return pg.start(backend.Call{Kind: backend.Scatter, Dst: dst, Src: pg.tensorOn(root, src), Root: root})
 }
 
 // AllToAll exchanges parts between all pairs of ranks: the r-th c elements of rank s's src
@@ -189,8 +189,8 @@ func (pg *ProcessGroup) factor(c *backend.Call) *float64 {
 // errCoalesced is the error of waiting for a single call of a Coalesce.
 var errCoalesced = errors.New("comm: a coalesced call has no end of its own: wait for the Work of Coalesce")
 
-// The function only returns t on rank root, and the zero Tensor on the other ranks.
-func (pg *ProcessGroup) only(root int, t device.Tensor) device.Tensor {
+// tensorOn returns t if this is the rank root, and otherwise the zero Tensor.
+func (pg *ProcessGroup) tensorOn(root int, t device.Tensor) device.Tensor {
 	if pg.rank == root {
 		return t
 	}

@@ -128,7 +128,7 @@ func (a *agent) stopWorkers(locals []int, sig syscall.Signal) {
 }
 
 func (a *agent) signalWorkers(locals []int, sig syscall.Signal) {
-	_ = a.reaper.request(request{Signal: &signalRequest{Locals: locals, Signal: sig}}) // its loss is an event
+	_ = a.reaper.request(request{Signal: &signalRequest{Locals: locals, Signal: sig}}) // the loss of the reaper is an event of its own
 }
 
 // removeOrphans asks the reaper to remove the processes that the workers left behind. If

@@ -251,8 +251,8 @@ func (c *core) reaperLost(err error) []action {
 }
 
 // signalled forwards the first signal to the workers. A second SIGINT or SIGTERM kills
-// them. Once all processes have been sent SIGKILL, another one ends the wait for the
-// console.
+// them. One that arrives after all processes have been sent SIGKILL ends the wait until the
+// console has taken the output.
 func (c *core) signalled(sig syscall.Signal) []action {
 	first := c.signal == 0
 	if first {

@@ -38,7 +38,7 @@ type MultiheadAttentionLayer struct {
 
 	opts         MultiheadAttentionOptions
 	embed, heads int
-	cos, sin     *autograd.Variable // cached angles of angleRows rows
+	cos, sin     *autograd.Variable // the cosines and sines of the rotary embedding for the first angleRows positions
 	angleRows    int
 }
 

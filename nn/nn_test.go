@@ -59,7 +59,7 @@ func TestNames(t *testing.T) {
 	net := nn.Sequential(
 		nn.Linear(3, 4), nn.ReLU(),
 		inner,
-		shared, // by its name in inner
+		shared, // this parameter keeps the name that it has in inner
 		normed{nn.Linear(4, 2), nn.NewUnplacedBuffer("mean", nn.Constant(7), device.Float64, 2)},
 	)
 	want := []string{

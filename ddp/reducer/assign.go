@@ -19,7 +19,7 @@ type assignment struct {
 // adds a parameter to the open bucket of its type. If the size of the bucket then reaches the cap, assign
 // closes the bucket, and the next bucket of this type has the next cap in caps. The last cap is used
 // repeatedly. So a bucket may exceed its cap by less than one parameter, and a parameter is never split.
-// The result is sorted: the bucket whose last parameter comes first in order is the first bucket.
+// The result is sorted by the positions that the last parameters of the buckets have in order.
 func assign(params []Param, order []int, caps []int) []assignment {
 	type open struct {
 		assignment

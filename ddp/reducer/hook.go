@@ -76,9 +76,9 @@ type GradBucket struct {
 }
 
 // Ready returns the event after which a buffer of the hook may be reduced. bytes is the size of the
-// buffer. The hook must have enqueued everything that writes the buffer. For a large buffer the event
-// gives the reduction a head start: see headStart. Otherwise Ready returns nil, which comm treats as the
-// present.
+// buffer. The hook must have enqueued everything that writes the buffer. For a large buffer
+// the event lets the reduction start before kernels that are enqueued later: see headStart. Otherwise Ready
+// returns nil. The reduction then runs after everything that is enqueued when it is called.
 func (b GradBucket) Ready(bytes int) device.Event { return headStart(b.Group, bytes, b.Last) }
 
 // Times returns when a reduction started to run and when it ended. It returns these times for a

@@ -16,7 +16,7 @@ type layout struct {
 	separate bool            // the status has its own memory; otherwise it is in the last bucket
 }
 
-// bucket is a bucket with its memory.
+// bucket is the memory of a bucket, and the assignment that says which parameters it holds.
 type bucket struct {
 	assignment
 	name  string

@@ -38,7 +38,7 @@ type Reducer struct {
 	attendance Attendance // the attendance since Join, according to the known outcomes
 	joining    bool       // Join was called, and Leave was not called since
 	byActive   bool       // averages are only over the ranks that do not make a shadow pass
-	isLeaving  bool       // this is a shadow pass, and the last pass of all ranks
+	isLeaving  bool       // this is a shadow pass, and no rank makes another pass after it
 	left       *LeftError // not nil: the error that ended the passes of all ranks
 
 	heedsStop bool           // the engine has called Stopping
@@ -48,7 +48,7 @@ type Reducer struct {
 	scale    float64      // the result of Scale: the factor of this pass, or 1 outside of passes
 	works    []Reduction  // the reductions of this pass in order; a separate status comes before the last bucket
 	joined   int          // the compute stream waits for the first `joined` reductions in works
-	change   GraphChange  // the change of the static graph in this pass
+	change   GraphChange  // how this pass differs from the static graph
 	early    error        // the errors of the reducer itself in this pass, before the outcome is known
 	pending  device.Event // the event after which the host has the status; nil if the outcome is known
 	err      error        // the outcome of the last pass: why the gradients must not be used

@@ -101,6 +101,6 @@ func (r *Reducer) learnUse() {
 		for i := range r.shared {
 			r.shared[i] = r.status.isUsed(i)
 		}
-		r.status.isStale = true // outside of Join and Leave, setUsed does not overwrite the words for parameters any more
+		r.status.isStale = true // words of parameters keep their sums: later passes of a static graph call setUsed only between Join and Leave
 	}
 }

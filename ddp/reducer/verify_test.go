@@ -42,7 +42,8 @@ func TestVerify(t *testing.T) {
 	})
 }
 
-// If no list differs, New compares any number of lists with one collective.
+// Verify compares what the ranks say of their models, any number of lists, by one collective, unless a list
+// differs between ranks.
 func TestVerifyIsOneCollective(t *testing.T) {
 	onRanks(t, func(pg *comm.ProcessGroup) error {
 		calls := func() (n int, err error) { // starts a barrier, and returns its number among the group's collectives

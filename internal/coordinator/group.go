@@ -203,7 +203,7 @@ func (g *Group) Failure() *Failure {
 // Fail reports the failure f. The coordinator asks the ranks in asked. When they have answered or are
 // lost, it chooses f or another failure as the failure of the group. Fail returns at once. When the
 // channel Failed is closed, Failure returns the chosen failure. If an asked rank or the coordinator
-// does not answer within some intervals, f is the failure.
+// does not answer within a few intervals of heartbeats, f becomes the failure of the group.
 func (g *Group) Fail(f *Failure, asked ...int) { g.report(*f, &Message{Ranks: asked}) }
 
 // report sends a failure in the message m.

@@ -389,7 +389,7 @@ func (s *Server) peerLost(p *peer, cause error) {
 	default:
 	}
 	n := p.session
-	if s.closed || n == nil || n.peers[p.rank] != p { // the server itself has ended or refused the connection
+	if s.closed || n == nil || n.peers[p.rank] != p { // the connection was ended or refused by this server
 		return
 	}
 	delete(n.peers, p.rank)

@@ -578,7 +578,7 @@ func simulate(core coordinator, size int, seed uint64) string {
 	return strings.Join(s.broken, "\n")
 }
 
-// The invariants that check checks hold in all schedules.
+// The function check finds no violated invariant in any simulated schedule.
 func TestSimulation(t *testing.T) {
 	run := func(size int, seed uint64) {
 		if broken := simulate(NewCore(size), size, seed); broken != "" {
