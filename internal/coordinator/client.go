@@ -24,13 +24,14 @@ type Client struct {
 	wg      sync.WaitGroup
 	done    chan struct{} // closed when the connection has ended and no more messages arrive
 
-	// listen locks reading while it reads and handles messages. If a goroutine holds the read lock
-	// of reading and the connection has no unread input, all messages received so far are handled.
+	// The lock `reading` tells whether all received messages are handled. The method listen holds the
+	// write lock while it reads and handles messages. So if another goroutine holds the read lock,
+	// and the connection has no unread input, all messages received so far are handled.
 	reading sync.RWMutex
 	conn    *net.TCPConn // nil if this rank runs in the coordinator's process
 
 	// hasPending and awaitOthers are nil unless this rank runs in the coordinator's process.
-	hasPending  func() bool               // reports whether a received message has not been handled
+	hasPending  func() bool               // reports whether the coordinator or this rank has received a message and not handled it
 	awaitOthers func(ctx context.Context) // Server.awaitOthers
 
 	mu          sync.Mutex
@@ -42,16 +43,16 @@ type Client struct {
 	hasReceived bool // a message has arrived since the last tick
 	silence     silence
 	reported    *Failure // the latest failure that this rank reported
-	undecided   int      // the number of ticks since this rank reported a failure
-	abandoned   bool     // this rank broke its groups without a decision of the coordinator
+	undecided   int      // the number of ticks since this rank's latest report
+	abandoned   bool     // see Group.Lost
 }
 
 // ClientOptions are the options of a client.
 type ClientOptions struct {
 	Options
 	Size int
-	// Host describes the process that hosts the coordinator, for error messages. HostRank is
-	// the rank of this process, or -1 if the process is no rank.
+	// Host describes the process that hosts the coordinator, for error messages. HostRank is the
+	// rank that hosts the coordinator. It is -1 if no rank hosts the coordinator.
 	Host     string
 	HostRank int
 }
@@ -116,7 +117,7 @@ func newClient(rank int, o ClientOptions) *Client {
 }
 
 // group returns the group with a name, and creates it if the client does not know it yet. The caller
-// must hold mu, or the client must not be shared yet.
+// must hold mu, except in newClient, where no other goroutine knows the client yet.
 func (c *Client) group(name string) *Group {
 	g := c.groups[name]
 	if g == nil {
@@ -140,8 +141,10 @@ func (c *Client) Root() *Group {
 }
 
 // Join joins a session and waits until all ranks have joined. It returns the values of all ranks, by
-// rank. The options must be equal on all ranks. isolated says that the failure of a group does not
-// break other groups.
+// rank. The options must be equal on all ranks. So must be the parameter isolated, but Join does not
+// check this: the coordinator uses the value of the first rank that joins. If isolated is true, a failure
+// reported in one group breaks only that group. A failure of the group of all ranks, such as a rank's
+// death, still breaks all groups.
 func (c *Client) Join(ctx context.Context, session int, options []Option, isolated bool, value []byte) ([][]byte, error) {
 	c.session = session
 	m := &Message{Verb: Join, Session: session, Process: handshake.ThisProcess().String(), Options: options, Isolated: isolated, Value: value}
@@ -158,14 +161,14 @@ func (c *Client) Depart(ctx context.Context) {
 	c.Close()
 }
 
-// Close ends the connection. If this rank has not left the session, the other ranks are notified that
-// it is lost.
+// Close ends the connection. If this rank has not left the session, the coordinator notifies the other
+// ranks that this rank is lost.
 func (c *Client) Close() {
 	c.mu.Lock()
 	c.leaving = true
 	c.mu.Unlock()
 	c.quit()
-	if c.conn != nil { // the coordinator ends the connection, unless it is suspended
+	if c.conn != nil { // normally the coordinator now ends the connection; if the coordinator is suspended, the timer does
 		timer := time.AfterFunc(flushTime, func() { c.conn.Close() })
 		defer timer.Stop()
 	}
@@ -204,7 +207,7 @@ func (c *Client) receive(m *Message) {
 		c.answer(m)
 	case Failed:
 		c.noteFailure(m.Group, m.Failure)
-		if m.Number > 0 { // number 0: the coordinator has refused this connection
+		if m.Number > 0 { // a Failed without a number needs no Ack: this connection is refused, or the group has ended
 			c.send(&Message{Verb: Ack, Number: m.Number})
 		}
 	case Settled:
@@ -227,8 +230,9 @@ func (c *Client) receive(m *Message) {
 	}
 }
 
-// answer sends an Ack with the answer to m, the coordinator's question about a failure. The caller must
-// hold mu.
+// answer answers m, a message Asked, by an Ack. If the coordinator wants an answer, the function that is
+// registered with OnAsked makes it, in a new goroutine. Otherwise the Ack is empty. The caller must hold
+// mu.
 func (c *Client) answer(m *Message) {
 	answerer := c.answerer
 	if !m.WantAnswers || answerer == nil {
@@ -258,9 +262,9 @@ func (c *Client) noteFailure(name string, f *Failure) {
 	}
 }
 
-// settled closes the channel settled of the group with this name, or of all groups if name is "",
-// because all ranks know of the failure. Groups that have not failed do not change. The caller must hold
-// mu.
+// settled closes the channel settled of the group with this name, or of all groups if name is "". The
+// caller knows that no rank reports a call of these groups as successful any more. Groups that have not
+// failed do not change. The caller must hold mu.
 func (c *Client) settled(name string) {
 	for _, g := range c.groups {
 		if (name == "" || name == g.Name) && g.failure != nil && !closed(g.settled) {
@@ -278,15 +282,21 @@ func closed(c chan struct{}) bool {
 	}
 }
 
-// leaseTicks is the number of ticks for which this rank relies on the coordinator. If the
-// coordinator has been silent for more ticks, this rank reports no call as successful, because it
-// would not be notified of a failure. If the coordinator has not decided about a report of this rank
-// for leaseTicks, the rank asks for a decision or breaks its groups.
+// leaseTicks is a number of ticks with two uses:
+//
+//   - While the coordinator has been silent for fewer ticks, this rank assumes that the coordinator
+//     would have notified this rank of a failure. After leaseTicks of silence, this rank reports no
+//     call as successful (Group.Quiet).
+//   - If the coordinator has not decided leaseTicks after a report of this rank, this rank acts itself
+//     (Client.tick).
 const leaseTicks = 5
 
-// coordinatorLost breaks all groups because the coordinator has ended or does not answer. The other
-// ranks also lose the coordinator, or the coordinator notifies them that this rank is lost. The
-// message Settled will not arrive; instead, abandon settles the groups after leaseTicks.
+// coordinatorLost breaks all groups because the connection to the coordinator has ended or the
+// coordinator is silent. If the coordinator has ended, the other ranks lose it too. If only the
+// connection of this rank has ended, the coordinator notifies the other ranks that this rank is lost.
+// In both cases this rank cannot receive the message Settled any more. So abandon closes the channels
+// Settled after some time. If this rank is leaving, or all groups have failed already, coordinatorLost
+// closes the channels Settled at once.
 func (c *Client) coordinatorLost(why error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -306,8 +316,10 @@ func (c *Client) coordinatorLost(why error) {
 	c.abandon(f)
 }
 
-// abandon breaks all groups without the coordinator. After leaseTicks it settles the groups: by then
-// no rank reports a call as successful any more. The caller must hold mu.
+// abandon breaks all groups with the failure f, without the coordinator. After leaseTicks+1 intervals,
+// abandon closes the channels Settled. By then every other rank has received a failure or has noticed
+// that the coordinator is silent, so no rank reports a call as successful any more. The caller must hold
+// mu.
 func (c *Client) abandon(f *Failure) {
 	c.noteFailure("", f)
 	c.abandoned = true
@@ -327,8 +339,12 @@ func (c *Client) reportedIn() *Group {
 	return c.groups[c.reported.Group]
 }
 
-// tick sends Alive every interval, and detects that the coordinator is silent. If the coordinator
-// has not decided about a report of this rank in time, tick asks for a decision or breaks all groups.
+// tick sends Alive every interval, and detects that the coordinator is silent. While this rank has
+// reported a failure and the coordinator has not decided, tick also does one of two things:
+//
+//   - If the coordinator has been silent for more than leaseTicks, tick breaks all groups with the
+//     reported failure.
+//   - Otherwise, tick asks the coordinator for a decision every leaseTicks ticks.
 func (c *Client) tick() {
 	ticker := time.NewTicker(c.opts.Interval)
 	defer ticker.Stop()
@@ -344,8 +360,8 @@ func (c *Client) tick() {
 			f := c.reported
 			if c.undecided++; c.silence > leaseTicks {
 				c.noteFailure("", f)
-				c.settled("") // after leaseTicks of silence no rank reports a call as successful any more
-			} else if c.undecided%leaseTicks == 0 { // an asked rank, or the reporter of another failure, may be suspended
+				c.settled("") // at once: the coordinator has been silent on all ranks for leaseTicks, so Quiet is false on all ranks
+			} else if c.undecided%leaseTicks == 0 { // do not wait longer: an asked rank, or the reporter of another failure, may be suspended
 				undecided = f
 			}
 		}

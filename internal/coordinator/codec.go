@@ -17,7 +17,8 @@ import (
 // many ranks.
 const maxMessage = 64 << 20
 
-// readSize is the size of the read buffer. All messages but the results of gathers fit into it.
+// readSize is the size of the read buffer in bytes. Most messages fit into it. Larger messages, for
+// example those with the values of many ranks, need several reads.
 const readSize = 1 << 10
 
 // encode returns the encoding of a message.
@@ -67,7 +68,7 @@ type outbox struct {
 	queue  net.Buffers
 	bytes  int
 	closed bool
-	wake   chan struct{} // capacity 1; a value wakes the method run
+	wake   chan struct{} // capacity 1; a value wakes the goroutine in run
 }
 
 func newOutbox() *outbox { return &outbox{wake: make(chan struct{}, 1)} }
@@ -85,7 +86,7 @@ func (o *outbox) put(b []byte) bool {
 	return true
 }
 
-// close makes run return once all messages are written.
+// close makes run return when run has written all messages in the queue.
 func (o *outbox) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -100,7 +101,8 @@ func (o *outbox) signal() {
 	}
 }
 
-// run writes messages until close is called or a write fails.
+// run writes the messages in the queue. It returns an error if a write fails. After close, run writes
+// the rest of the queue and returns nil.
 func (o *outbox) run(c net.Conn) error {
 	for {
 		o.mu.Lock()

@@ -12,16 +12,17 @@ import (
 type Core struct {
 	size     int
 	ranks    []rank
-	first    int  // the first rank that joined; -1: none has joined
-	isolated bool // the failure of a group does not break other groups
-	number   uint64
+	first    int    // the first rank that joined; -1: none has joined
+	isolated bool   // a failure reported in one group breaks only that group (Message.Isolated)
+	number   uint64 // the number of the latest message Asked, Failed or Leaving
 	groups   map[string]*group
 	acks     map[uint64]*acknowledgement
 	out      []Outgoing // the output of the current Step
 }
 
 // Sender, as an element of Outgoing.To, stands for the connection that sent the message of this
-// Step. The core uses it to refuse a Join: the refused connection is not the connection of a rank.
+// Step. The core uses Sender to refuse a Join. The core cannot use a rank's number there: the number
+// in the Join is wrong, or belongs to another connection.
 const Sender = -1
 
 // Outgoing is a message for some ranks.
@@ -59,8 +60,8 @@ type group struct {
 	failure *inquiry                  // the reported or chosen failure; nil if there is none
 
 	leaving   []int    // the members that leave without waiting, and that no Leaving has named yet
-	values    [][]byte // the values of the members in leaving
-	announced bool     // some members have not acknowledged the latest Leaving
+	values    [][]byte // the values of the members in the field leaving
+	announced bool     // the core has sent Leaving, and some members have not acknowledged it
 }
 
 // gather collects one value from each member of a group.
@@ -76,19 +77,19 @@ const (
 	LeaveKey = "leave" // the member leaves; it sends the message Leave, not Gather
 )
 
-// inquiry is a reported failure, before and after the coordinator has chosen it as the failure of
-// its group.
+// inquiry is the core's state of a group's failure. Before the decision, it holds a rank's report and
+// the answers of the asked ranks. After the decision, it holds the chosen failure.
 type inquiry struct {
 	number   uint64
 	failure  Failure
-	wants    bool         // the reporter wants the answers of the asked ranks, and decides itself
+	wants    bool         // Message.WantAnswers: the reporter wants the answers of the asked ranks, and decides itself
 	asked    []int        // the ranks that were asked about the failure
 	owed     map[int]bool // the asked ranks that have not answered
 	answers  map[int][]byte
 	answered bool // the core has sent the answers to the reporter
-	// impatient are the ranks that have asked for a decision once although another rank is the
-	// reporter. If such a rank asks again, the core chooses the failure that this rank reports,
-	// because the first reporter may be suspended.
+	// impatient are the ranks that have sent one Fail with Final although the failure in this
+	// inquiry is the report of another rank. If such a rank sends a second one, the core chooses the
+	// failure in this second Fail, because the other rank may be suspended.
 	impatient map[int]bool
 	decided   bool // the coordinator has chosen this failure
 }
@@ -102,7 +103,7 @@ type acknowledgement struct {
 	leave  bool // the message is Leaving, and the ranks in notify leave
 }
 
-// NewCore returns the core of a session of size ranks.
+// NewCore returns the core of a session of `size` ranks.
 func NewCore(size int) *Core {
 	c := &Core{size: size, first: -1, ranks: make([]rank, size), groups: map[string]*group{}, acks: map[uint64]*acknowledgement{}}
 	all := make([]int, size)
@@ -117,8 +118,8 @@ func newGroup(name string, members []int) *group {
 	return &group{name: name, members: members, gathers: map[string]*gather{}, posts: map[string]map[int][]byte{}}
 }
 
-// Step handles a message of rank from and returns the messages to send. If Step returns an error,
-// the rank has violated the protocol, and the caller must close its connection.
+// Step handles a message of the rank `from` and returns the messages to send. If Step returns an
+// error, the rank has violated the protocol, and the caller must close the rank's connection.
 func (c *Core) Step(from int, m *Message) ([]Outgoing, error) {
 	c.out = nil
 	if m.Verb == Join {
@@ -141,7 +142,7 @@ func (c *Core) Step(from int, m *Message) ([]Outgoing, error) {
 	case g == nil && m.Verb == Gather && m.Key == JoinKey:
 		g = newGroup(m.Group, m.Ranks)
 		c.groups[m.Group] = g
-	case g == nil && m.Verb == Fail && m.Failure != nil: // all members have left the group, so the failure concerns only this rank
+	case g == nil && m.Verb == Fail && m.Failure != nil: // all members have left the group, so only the reporter receives the failure
 		f := *m.Failure
 		f.Reporter, f.Group = from, m.Group
 		c.send(&Message{Verb: Failed, Group: m.Group, Failure: &f}, from)
@@ -171,8 +172,8 @@ func (c *Core) Step(from int, m *Message) ([]Outgoing, error) {
 	return c.out, err
 }
 
-// Lost handles the end of the connection of rank r. how describes the end. The end is a failure
-// unless the rank has left the session.
+// Lost handles the end of the connection of rank r. The text `how` describes the end. The end is a
+// failure unless the rank has left the session.
 func (c *Core) Lost(r int, how string) []Outgoing {
 	c.out = nil
 	if c.ranks[r].state == present {
@@ -181,8 +182,9 @@ func (c *Core) Lost(r int, how string) []Outgoing {
 	return c.out
 }
 
-// Exited handles the end of the process of rank r. how describes the end. The end is a failure if
-// the rank has not joined, because the other ranks wait for this rank.
+// Exited handles the end of the process of rank r. The text `how` describes the end. The end is a
+// failure if the rank has not joined, because the other ranks wait for this rank. If the rank has
+// joined, Exited does nothing: the end of the rank's connection arrives too, and Lost handles that end.
 func (c *Core) Exited(r int, how string) []Outgoing {
 	c.out = nil
 	if c.ranks[r].state == absent {
@@ -196,9 +198,10 @@ func (c *Core) Ended() bool {
 	return !slices.ContainsFunc(c.ranks, func(r rank) bool { return r.state == absent || r.state == present })
 }
 
-// join handles the message Join. If the rank's number or options are wrong, or a process has already
-// joined as this rank, the session fails. If all ranks have joined already, the session continues
-// and join only refuses the new connection.
+// join handles the message Join. A Join is wrong if the rank's number is not in the job, if another
+// process has joined as this rank, or if the rank's options differ from the options of other ranks. A
+// wrong Join fails the session while ranks are still joining. When all ranks have joined, the session
+// continues, and join only refuses the connection that sent the wrong Join.
 func (c *Core) join(from int, m *Message) {
 	root := c.groups[""]
 	refuse := func(f Failure) {
@@ -261,7 +264,7 @@ func (c *Core) gather(g *group, from int, m *Message) error {
 			return fmt.Errorf("rank %d gives its value of %q twice", from, m.Key)
 		}
 	}
-	if g.failure == nil || !g.failure.decided { // otherwise the core has already sent the failure to the rank
+	if g.failure == nil || !g.failure.decided { // otherwise the group is broken, and the core has sent the failure to the rank
 		c.collect(g, m.Key, from, m.Value)
 	}
 	return nil
@@ -299,8 +302,9 @@ func (a *gather) add(from int, value []byte) {
 	a.some = a.some || len(value) > 0
 }
 
-// missing returns the members that have not given their value of a key. It returns nil if all
-// members or no members have given it. For LeaveKey, missing returns the members that have not left.
+// missing returns the members that the gather of a key waits for. For LeaveKey, missing returns the
+// members that have not left. For any other key, missing returns nil if no member has given its value
+// or if all members have given theirs, because the core keeps no state of such a gather.
 func (g *group) missing(key string) (ranks []int) {
 	a := g.gathers[key]
 	switch {
@@ -317,8 +321,9 @@ func (g *group) missing(key string) (ranks []int) {
 	return ranks
 }
 
-// maxPost is the largest size of a posted value in bytes. postsAtOnce is the number of posted values
-// that fit into one message.
+// maxPost is the largest size of a posted value in bytes. postsAtOnce is the number of posted values of
+// this size that fit into one message. Half of the message is left for the overhead of the encoding:
+// JSON holds values in base64.
 const (
 	maxPost     = 1 << 20
 	postsAtOnce = maxMessage / 2 / maxPost
@@ -344,8 +349,9 @@ func (c *Core) post(g *group, from int, m *Message) error {
 	return nil
 }
 
-// scope returns the group that breaks when f is reported in g. This is g if failures are isolated,
-// if g is still being made, or if f is confined to g. Otherwise it is the group of all ranks.
+// scope returns the group that breaks when the failure f is reported in the group g. This group is g if
+// failures are isolated, if g is still being made, or if f is confined to g. Otherwise it is the group
+// of all ranks.
 func (c *Core) scope(g *group, f *Failure) *group {
 	if c.isolated || !g.made || f.Confined {
 		return g
@@ -354,15 +360,18 @@ func (c *Core) scope(g *group, f *Failure) *group {
 }
 
 // fail handles the message Fail, a report. If the core has already chosen a failure, fail ignores the
-// report. If an older report still waits for answers, the new report replaces it in two cases: the
-// new report is more certain, or the older report waits for the answer of the new reporter, whose
-// failure may be the cause of the older one.
+// report. If the core still waits for answers about an older report, the new report replaces the older
+// one in two cases:
+//
+//   - The new report is more certain.
+//   - The older report is not a timeout, and the core waits for the new reporter's answer about the
+//     older report. The new failure then may be the cause of the older one.
 func (c *Core) fail(g *group, from int, m *Message) error {
 	if m.Failure == nil {
 		return fmt.Errorf("rank %d reports a failure without saying which", from)
 	}
 	if g.failure != nil && g.failure.decided {
-		return nil // the core has already sent the chosen failure, the cause of the reported one, to the reporter
+		return nil // ignore the report: the core has already sent the chosen failure to the reporter
 	}
 	g = c.scope(g, m.Failure)
 	f := *m.Failure
@@ -372,7 +381,7 @@ func (c *Core) fail(g *group, from int, m *Message) error {
 	case q != nil && q.decided:
 		return nil
 	case m.Final && q != nil && q.failure.Reporter != from && !q.impatient[from]:
-		q.impatient[from] = true // another rank's report has replaced the report of this rank
+		q.impatient[from] = true // the inquiry is about another rank's report: only the next Fail with Final decides
 		return nil
 	case m.Final:
 		c.decide(g, f)
@@ -405,8 +414,13 @@ func (c *Core) fail(g *group, from int, m *Message) error {
 	return nil
 }
 
-// certainty orders inquiries: 0 for a timeout, which says little about the cause; 1 for a broken
-// connection, which says more; 2 for a failure that the reporter detected in itself.
+// certainty returns how much a report tells about the cause of the failure:
+//
+//   - 0 if the reporter wants answers. Such a report is a timeout.
+//   - 1 if the report only names ranks to ask. Such a report is for example a broken connection to
+//     these ranks.
+//   - 2 if the report names no ranks to ask. Such a report is for example an invalid call on the
+//     reporter.
 func (q *inquiry) certainty() int {
 	switch {
 	case q.wants:
@@ -417,8 +431,8 @@ func (q *inquiry) certainty() int {
 	return 2
 }
 
-// conclude ends the inquiry of g if all asked ranks have answered: it chooses the failure or, if the
-// reporter wants to decide itself, sends the answers to the reporter.
+// conclude ends the inquiry of g if all asked ranks have answered. If the reporter wants to decide
+// itself, conclude sends the answers to the reporter. Otherwise conclude chooses the failure.
 func (c *Core) conclude(g *group) {
 	q := g.failure
 	if len(q.owed) > 0 {
@@ -426,7 +440,7 @@ func (c *Core) conclude(g *group) {
 	}
 	if !q.wants {
 		departed := slices.DeleteFunc(slices.Clone(q.asked), func(r int) bool { return !c.departed(q.failure.Group, r) })
-		if len(departed) > 0 { // the cause of the failure: these ranks have left, and the reporter still needs them
+		if len(departed) > 0 { // these ranks are the cause: they have left, and the reporter still needed them
 			q.failure.Kind, q.failure.Ranks = Departed, departed
 		}
 		c.decide(g, q.failure)
@@ -435,7 +449,7 @@ func (c *Core) conclude(g *group) {
 	c.giveAnswers(q)
 }
 
-// giveAnswers sends the answers so far to the reporter. It sends them only once for an inquiry.
+// giveAnswers sends the answers so far to the reporter. A second call for the same inquiry does nothing.
 func (c *Core) giveAnswers(q *inquiry) {
 	if q.answered {
 		return
@@ -455,7 +469,7 @@ func (c *Core) decide(g *group, f Failure) {
 	if f.Key != "" {
 		if of := c.groups[f.Group]; of != nil {
 			f.Absent = of.missing(f.Key)
-			if of.gathers[f.Key] == nil && f.Key != of.last && f.Key != LeaveKey { // no member has given a value of f.Key
+			if of.gathers[f.Key] == nil && f.Key != of.last && f.Key != LeaveKey { // no member has given a value of f.Key, so all members are absent
 				f.Absent = of.members
 			}
 		}
@@ -475,15 +489,17 @@ func (c *Core) sendFailure(g *group, to ...int) {
 	c.send(&Message{Verb: Failed, Number: q.number, Group: g.name, Failure: &q.failure}, to...)
 }
 
-// sendSettledFailure sends the chosen failure of g to a rank that joined after the decision.
-// Settled follows at once, because that rank has no transfers to abort.
+// sendSettledFailure sends the chosen failure of g to a rank that joined after the decision. It sends
+// Settled at once, even if other ranks have not acknowledged the failure. This is safe: Settled allows
+// the rank to abort its transfers, and the rank has none.
 func (c *Core) sendSettledFailure(g *group, to int) {
 	c.sendFailure(g, to)
 	c.send(&Message{Verb: Settled, Number: g.failure.number, Group: g.name}, to)
 }
 
-// await notes that the latest numbered message must be acknowledged by ranks. When all of them have
-// acknowledged it, the ranks in notify receive Settled.
+// await notes that the ranks in the parameter ranks must acknowledge the message with the number
+// c.number. When all of them have acknowledged this message, the ranks in the parameter notify receive
+// Settled. The parameter leave says that the message is Leaving.
 func (c *Core) await(g *group, ranks, notify []int, leave bool) {
 	a := &acknowledgement{owed: map[int]bool{}, notify: notify, group: g, leave: leave}
 	for _, r := range ranks {
@@ -493,7 +509,8 @@ func (c *Core) await(g *group, ranks, notify []int, leave bool) {
 	c.settle(c.number)
 }
 
-// settle sends Settled if all ranks have acknowledged the message with this number.
+// settle sends Settled if the core no longer waits for any rank to acknowledge the message with this
+// number.
 func (c *Core) settle(number uint64) {
 	a := c.acks[number]
 	if len(a.owed) > 0 {
@@ -562,8 +579,12 @@ func (c *Core) announce(g *group) {
 	c.await(g, rest, notify, true)
 }
 
-// remove handles that rank r has left the session or is lost. The core no longer waits for its
-// acknowledgements. If the rank is lost, why becomes the failure of its groups.
+// remove removes rank r, which has left the session or is lost. The parameter to is the rank's new
+// state, `left` or `lost`. The core no longer waits for rank r to acknowledge or answer messages. If
+// rank r is lost, the failure `why` becomes the failure of the group of all ranks and, if failures are
+// isolated, of every group of rank r. If rank r is the reporter in the inquiry of a group, this report
+// becomes the group's failure instead. Groups for which the core has already chosen a failure do not
+// change.
 func (c *Core) remove(r int, to state, why Failure) {
 	c.ranks[r].state = to
 	c.waiveAcks(r, nil)
@@ -573,7 +594,7 @@ func (c *Core) remove(r int, to state, why Failure) {
 		switch {
 		case !g.has(r) || q != nil && q.decided:
 		case q != nil && q.failure.Reporter == r:
-			c.decide(g, q.failure) // rank r reported this failure before it left or was lost
+			c.decide(g, q.failure) // the reporter, rank r, cannot decide any more: choose the failure that it reported
 		case to == lost && (g.name == "" || c.isolated):
 			c.decide(g, why)
 		case q != nil && q.owed[r]:
@@ -584,9 +605,9 @@ func (c *Core) remove(r int, to state, why Failure) {
 	}
 }
 
-// waiveAcks makes the core stop waiting for acknowledgements of rank r. If leaves is not nil, the
-// rank leaves only that group, and the core stops waiting only for acknowledgements of messages
-// Leaving of that group.
+// waiveAcks makes the core stop waiting for rank r to acknowledge messages. If the parameter leaves is
+// nil, rank r is gone, and this holds for all messages. Otherwise rank r leaves only the group `leaves`,
+// and this holds only for messages Leaving of that group.
 func (c *Core) waiveAcks(r int, leaves *group) {
 	for _, number := range slices.Sorted(maps.Keys(c.acks)) {
 		if a := c.acks[number]; a.owed[r] && (leaves == nil || a.leave && a.group == leaves) {
@@ -596,7 +617,7 @@ func (c *Core) waiveAcks(r int, leaves *group) {
 	}
 }
 
-// departed reports whether rank r has left a group, or the session, without a failure.
+// departed reports whether rank r has sent Leave for the group with this name or for the session.
 func (c *Core) departed(group string, r int) bool {
 	if g := c.groups[group]; g != nil {
 		if _, departed := g.left.values[r]; departed {

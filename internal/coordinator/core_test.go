@@ -25,6 +25,10 @@ import (
 //	RANK lost HOW
 //	RANK exited HOW
 //
+// Some words stand for fields of Message: members= and ask= are Ranks, [answers] is WantAnswers. Some
+// words of fail stand for fields of Failure: TEXT is Text, [confined] is Confined, and key= is Key. KEY
+// is the message's Key, and HOW describes the end of the rank's connection or process.
+//
 // An underscore in a text stands for a space. The output repeats each line of the input, followed by
 // the messages that the core sends. If the output of a scenario changes, run the test with -rewrite,
 // and commit the difference only if it is intended.
@@ -133,7 +137,7 @@ func number(t *testing.T, s string) int {
 	return n
 }
 
-// describe returns a message that the core sends as a line of a scenario's output.
+// describe formats a message of the core as one line of a scenario's output.
 func describe(o *Outgoing) string {
 	m := o.Message
 	var b strings.Builder

@@ -79,7 +79,8 @@ func Find(ctx context.Context, kv store.Store, m store.Member, o ClientOptions) 
 	return nil, errors.Join(errs...)
 }
 
-// of returns a copy of o in which Job, HasSecret, Insecure and Key belong to member m.
+// of returns a copy of o for member m. In the copy, Job, HasSecret and Insecure come from m, and Key is
+// computed from m's secret and the token.
 func (o Options) of(m store.Member, token []byte) Options {
 	h := hmac.New(sha256.New, m.Secret)
 	h.Write(token)

@@ -4,8 +4,9 @@
 //
 // Every rank has one connection to the coordinator for each Init. golaunch hosts the
 // coordinator; under other launchers, rank 0 hosts it. If ranks report failures, the coordinator
-// chooses the first failure and sends it to all ranks. Groups from Split, the checks of debug modes
-// and the parts of a backend share this one connection: each uses group names or keys of its own.
+// chooses the first failure and sends it to all ranks. Process groups that the program splits off, the
+// checks of debug modes and the parts of a backend share this one connection. Each of them uses its own
+// group names or keys.
 // Ranks in messages are numbers in the job, not in a group.
 //
 // # What ranks send
@@ -14,7 +15,7 @@
 //	Gather  my value of this key, for the members of this group
 //	Fail    I report this failure, or a timeout; ask these ranks before you decide
 //	Ack     I acknowledge the failure, or: this is my answer to your question
-//	Leave   I close this group, or leave the session, without a failure
+//	Leave   I leave this group, or the session, without a failure
 //	Query   which members have not sent a Gather with this key yet?
 //	Post    my latest value of this key; and: which values have these ranks posted?
 //	Alive   sent every second, without content
@@ -58,8 +59,9 @@
 // that its peers read from. The abort may give a peer wrong data, but this peer can no longer report
 // its call as successful.
 //
-// A failure breaks all groups, unless the ranks joined with Isolated. If a group is still being
-// made, a failure in this group breaks this group alone.
+// A failure usually breaks all groups. A failure that a rank reports in one group breaks only that group
+// in three cases: the ranks joined with Isolated, the group is still being made, or the failure is
+// Confined. A failure of the group of all ranks always breaks all groups.
 //
 // # Which ranks are lost
 //

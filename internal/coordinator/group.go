@@ -18,7 +18,7 @@ type Group struct {
 	client  *Client
 
 	failed  chan struct{} // closed when failure is set
-	settled chan struct{} // closed when all ranks have acknowledged the group's failure
+	settled chan struct{} // see Settled
 
 	// The client's mu guards failure, counts, awaited and onLeaving.
 	failure   *Failure
@@ -30,8 +30,9 @@ type Group struct {
 // Rank returns this rank's number in the job.
 func (g *Group) Rank() int { return g.client.rank }
 
-// Key returns a key that all members of the group know and no process outside the job knows. The
-// members can use it for connections between themselves.
+// Key returns a key that all members of the group can compute. The members can use the key for
+// connections between themselves. In a job with a secret, no process outside the job knows the key. In
+// a job without a secret, every process that can read the job's store can compute it.
 func (g *Group) Key() []byte {
 	h := hmac.New(sha256.New, g.client.opts.Key)
 	fmt.Fprintf(h, "%d %s", g.client.session, g.Name)
@@ -56,8 +57,9 @@ func (g *Group) Gather(ctx context.Context, key string, value []byte) ([][]byte,
 	return g.exchange(ctx, &Message{Verb: Gather, Group: g.Name, Key: key, Value: value}, answerKey{verb: Gathered, group: g.Name, key: key})
 }
 
-// Missing returns the members that have not called Gather with this key. For LeaveKey, Missing
-// returns the members that have not left.
+// Missing returns the members that the gather of a key waits for: the members that have not called
+// Gather with this key. Missing returns nil if no member has called it, or if all members have. For
+// LeaveKey, Missing returns the members that have not left.
 func (g *Group) Missing(ctx context.Context, key string) ([]int, error) {
 	m, err := g.question(ctx, &Message{Verb: Query, Key: key}, Queried)
 	if err != nil {
@@ -108,9 +110,9 @@ func (g *Group) exchange(ctx context.Context, m *Message, key answerKey) ([][]by
 	return answer.Values, nil
 }
 
-// question sends m with a number of its own, and waits for the answer with the same number. The
-// number is needed because several goroutines may send the same message, and because an answer may
-// arrive after its goroutine has stopped waiting.
+// question gives m a new number, sends m, and waits for the answer with the same number. The number is
+// needed for two reasons: several goroutines may ask the same question, and an answer may arrive after
+// its goroutine has stopped waiting.
 func (g *Group) question(ctx context.Context, m *Message, answer Verb) (*Message, error) {
 	c := g.client
 	c.mu.Lock()
@@ -128,8 +130,8 @@ func (g *Group) ask(ctx context.Context, m *Message, key answerKey) (*Message, e
 	return g.say(ctx, m, answer)
 }
 
-// await returns a channel that receives the next message with this key. The caller must call forget
-// when it no longer waits for the message.
+// await returns a channel. The client sends the next message that has this answerKey to the channel,
+// and no later message. The caller must call forget when the caller no longer waits for the message.
 func (g *Group) await(key answerKey) (answer chan *Message, forget func()) {
 	c := g.client
 	answer = make(chan *Message, 1)
@@ -159,7 +161,7 @@ func (g *Group) say(ctx context.Context, m *Message, answer chan *Message) (*Mes
 	case <-ctx.Done():
 	}
 	select {
-	case a := <-answer: // the answer has arrived too
+	case a := <-answer: // the answer has arrived at the same time, so the call succeeds
 		return a, nil
 	default:
 	}
@@ -188,25 +190,32 @@ func (g *Group) Bound(ctx context.Context) (context.Context, func()) {
 // group's failure, or this rank has lost the coordinator.
 func (g *Group) Failed() <-chan struct{} { return g.failed }
 
-// Settled returns a channel that is closed when all ranks know of the group's failure. Then this rank
-// may abort transfers: no rank reports a call that uses these transfers as successful any more.
+// Settled returns a channel. When the channel is closed, no rank reports a call of the broken group as
+// successful any more, so this rank may abort the group's transfers. The channel is closed when all
+// ranks have acknowledged the group's failure. If this rank has lost the coordinator, the channel is
+// closed when every other rank has had enough time to notice this too.
 func (g *Group) Settled() <-chan struct{} { return g.settled }
 
-// Failure returns why the group broke, which is the same on all ranks. It returns nil if the group
-// has not failed.
+// Failure returns why the group broke. It returns nil if the group has not failed. The failure is the
+// same on all ranks if the coordinator chose it. A rank that breaks its groups without the coordinator
+// may have another failure.
 func (g *Group) Failure() *Failure {
 	g.client.mu.Lock()
 	defer g.client.mu.Unlock()
 	return g.failure
 }
 
-// Fail reports the failure f. The coordinator asks the ranks in asked. When they have answered or are
-// lost, it chooses f or another failure as the failure of the group. Fail returns at once. When the
-// channel Failed is closed, Failure returns the chosen failure. If an asked rank or the coordinator
-// does not answer within a few intervals of heartbeats, f becomes the failure of the group.
+// Fail reports the failure f to the coordinator, and returns at once. The coordinator asks the ranks in
+// the parameter asked. When these ranks have answered or are lost, the coordinator chooses f or another
+// failure. Then the channel Failed is closed, and Failure returns the chosen failure.
+//
+// If an asked rank does not answer, this rank asks the coordinator to choose f after leaseTicks
+// intervals. If the coordinator itself is silent for longer than that, this rank breaks its own groups
+// with f, without the coordinator.
 func (g *Group) Fail(f *Failure, asked ...int) { g.report(*f, &Message{Ranks: asked}) }
 
-// report sends a failure in the message m.
+// report completes m as a message Fail with the failure f, and sends m. This restarts the time after
+// which Client.tick asks for a decision.
 func (g *Group) report(f Failure, m *Message) {
 	c := g.client
 	f.Reporter, f.Group = c.rank, g.Name
@@ -217,18 +226,18 @@ func (g *Group) report(f Failure, m *Message) {
 	c.send(m) // no error check: if the connection has ended, the group has failed already
 }
 
-// Expect says that this rank will next wait for the Gather with this key. If GiveUp is called, the
-// failure names the members that have not called this Gather.
+// Expect notes that this rank will next wait for the other members at the Gather with this key. If this
+// rank then calls GiveUp, the reported failure names the members that have not called this Gather.
 func (g *Group) Expect(key string) {
 	g.client.mu.Lock()
 	defer g.client.mu.Unlock()
 	g.awaited = key
 }
 
-// GiveUp reports that this rank stops making the group because of err. late says that err is a
-// timeout. GiveUp returns the failure that the coordinator has chosen, which is the same on all
-// ranks. If the coordinator chose the failure that this rank reported, this failure names the ranks
-// that this rank waited for.
+// GiveUp reports that this rank cannot make the group because of the error err. The parameter late says
+// that err is a timeout. GiveUp waits until the group has failed, and returns the group's failure. If
+// the coordinator chose this rank's report, the failure names the members that this rank waited for in
+// a Gather (see Expect). If err is already a Failure, GiveUp reports nothing and returns err.
 func (g *Group) GiveUp(err error, late bool) error {
 	if errors.As(err, new(*Failure)) {
 		return err
@@ -241,14 +250,17 @@ func (g *Group) GiveUp(err error, late bool) error {
 	return g.Failure()
 }
 
-// Decide asks the coordinator to make f the failure of the group now, without waiting for answers
-// of other ranks. This ends an inquiry that this rank has started by Fail or Inquire.
+// Decide asks the coordinator to choose f as the failure of the group now, without waiting for answers
+// of other ranks. If the coordinator is asking ranks about a report of another rank, the coordinator
+// ignores the first call of Decide and chooses f at the second call. Otherwise the coordinator chooses f
+// at the first call.
 func (g *Group) Decide(f *Failure) { g.report(*f, &Message{Final: true}) }
 
-// Inquire reports the failure f and asks ranks what they know of it. When all have answered, Inquire
-// returns their answers, by rank. When ctx ends first, it returns the answers so far. The answer of a
-// rank that has left is empty. The caller must call Decide next. If the coordinator chooses another
-// failure meanwhile, Inquire returns this failure as its error.
+// Inquire reports the failure f and asks the ranks in the parameter ranks what they know of f. When all
+// of them have answered, Inquire returns the answers, by rank. If ctx ends first, Inquire returns the
+// answers so far. The answer of a rank that has left is empty. If the coordinator chooses a failure
+// before Inquire returns, Inquire returns this failure as its error. Unless the group has failed, the
+// caller must call Decide next, even if Inquire has returned an error.
 func (g *Group) Inquire(ctx context.Context, f *Failure, ranks []int) (answers map[int][]byte, err error) {
 	m := &Message{Verb: Fail, Group: g.Name, Failure: f, Ranks: ranks, WantAnswers: true}
 	answer, err := g.ask(ctx, m, answerKey{verb: Answered, group: g.Name})
@@ -267,21 +279,21 @@ func (g *Group) Inquire(ctx context.Context, f *Failure, ranks []int) (answers m
 	return answers, nil
 }
 
-// OnAsked registers f, which answers the inquiries of other ranks. The client calls f in a goroutine
-// of its own. f must return soon.
+// OnAsked registers the function f, which answers when another rank calls Inquire. The client calls f
+// in a new goroutine. f must return soon.
 func (g *Group) OnAsked(f func(*Failure) []byte) {
 	g.client.mu.Lock()
 	defer g.client.mu.Unlock()
 	g.client.answerer = f
 }
 
-// Host returns a description of the process that hosts the coordinator, and the rank of this process.
-// The rank is -1 if the process is no rank.
+// Host returns a description of the process that hosts the coordinator, and the rank that hosts the
+// coordinator. The rank is -1 if no rank hosts it.
 func (g *Group) Host() (host string, rank int) { return g.client.opts.Host, g.client.opts.HostRank }
 
-// Abandon breaks all groups on this rank with the failure f. It does not use the coordinator. The
-// caller calls Abandon if the coordinator does not answer, for example because its process is
-// suspended. The other ranks notice this silence themselves.
+// Abandon breaks all groups on this rank with the failure f, without the coordinator. Call Abandon if
+// the coordinator does not answer, for example because the coordinator's process is suspended. The
+// other ranks notice the coordinator's silence themselves.
 func (g *Group) Abandon(f *Failure) {
 	f.Reporter, f.Group = g.client.rank, g.Name
 	g.client.mu.Lock()
@@ -289,10 +301,12 @@ func (g *Group) Abandon(f *Failure) {
 	g.client.abandon(f)
 }
 
-// Leave leaves the group without a failure, and waits until all members have left. value is this
-// rank's progress. If ctx ends first, Leave only waits until the other members have reached the
-// progress value and do not need this rank any more. alone reports that a member of the group left
-// in this way. life bounds the second wait. The rank stays in the session.
+// Leave leaves the group without a failure, and waits until all members have left. If ctx ends first,
+// Leave stops waiting for the others to leave. Leave then waits only until the others have made as much
+// progress as this rank, because from then on they do not need this rank. The parameter value is this
+// rank's progress. The second wait ends with an error if the context `life` ends. The result alone
+// reports whether this rank or another member left without waiting for all members. This rank stays in
+// the session.
 func (g *Group) Leave(ctx, life context.Context, value []byte) (alone bool, err error) {
 	answer, forget := g.await(answerKey{verb: Left, group: g.Name})
 	defer forget()
@@ -307,19 +321,24 @@ func (g *Group) Leave(ctx, life context.Context, value []byte) (alone bool, err 
 	return left.Alone || left.Verb == Settled, nil
 }
 
-// OnLeaving registers f. The client calls f, in a goroutine of its own, when ranks leave the group
-// without waiting for the others. values are the progress of these ranks. f must call done when this
-// rank has reached the same progress. If no f is registered, the client lets ranks leave at once.
+// OnLeaving registers the function f. The client calls f, in a new goroutine, when the ranks in the
+// parameter ranks leave the group without waiting for the others. The parameter values holds the
+// progress of these ranks. f must call done when this rank has reached the progress of all of them. If
+// no function is registered, the client acknowledges the message Leaving at once.
 func (g *Group) OnLeaving(f func(ranks []int, values [][]byte, done func())) {
 	g.client.mu.Lock()
 	defer g.client.mu.Unlock()
 	g.onLeaving = f
 }
 
-// Quiet reports whether no message about a failure can have reached this host. It returns false if
-// the group has failed, if a message has arrived that this process has not read, if the operating
-// system cannot say whether there is unread input, or if the coordinator has been silent for
-// leaseTicks.
+// Quiet reports whether this rank may report a call as successful. Quiet returns true if all of these
+// conditions hold:
+//
+//   - The group has not failed.
+//   - This rank has handled all messages that have reached its host. On the rank that hosts the
+//     coordinator, the coordinator has handled all messages of other ranks too. If the operating system
+//     cannot say whether there is unread input, Quiet returns false.
+//   - A message of the coordinator has arrived within the last leaseTicks intervals.
 func (g *Group) Quiet() bool {
 	c := g.client
 	if c.hasPending != nil && c.hasPending() {
@@ -339,22 +358,24 @@ func (g *Group) Quiet() bool {
 	return g.failure == nil && c.silence < leaseTicks
 }
 
-// Lost reports whether this rank broke its groups without a decision of the coordinator. The message
-// Settled then does not arrive.
+// Lost reports whether this rank has broken its groups itself, because it lost the connection to the
+// coordinator or because the caller called Abandon. This rank then does not wait for the message
+// Settled: the client closes the channel Settled after leaseTicks+1 intervals.
 func (g *Group) Lost() bool {
 	g.client.mu.Lock()
 	defer g.client.mu.Unlock()
 	return g.client.abandoned
 }
 
-// Depart leaves the group without a failure and without waiting for the other members. The rank stays
-// in the session.
+// Depart leaves the group without a failure, and returns at once. The coordinator does not ask the other
+// members whether they still need this rank. If a member still needs this rank, and reports a failure
+// about which this rank is to be asked, the group's failure is Departed. This rank stays in the session.
 func (g *Group) Depart() {
 	g.client.send(&Message{Verb: Leave, Group: g.Name})
 	g.forget()
 }
 
-// forget removes a group that this rank has left from the client's groups.
+// forget removes the group, which this rank has left, from the client's groups.
 func (g *Group) forget() {
 	g.client.mu.Lock()
 	defer g.client.mu.Unlock()
@@ -372,6 +393,5 @@ func (g *Group) fail(f *Failure) {
 	}
 }
 
-// answerTime: when ctx has ended, Inquire waits for half of this time until the coordinator returns the
-// answers so far.
+// answerTime/2 is the time for which Inquire waits, after ctx has ended, for the answers so far.
 const answerTime = time.Second

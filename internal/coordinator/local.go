@@ -44,8 +44,9 @@ func (s *Server) Local(rank int, o ClientOptions) (*Client, error) {
 	return c, nil
 }
 
-// hasPending reports whether a message of a rank has arrived and has not been handled. After this
-// process was suspended, such messages may be old.
+// hasPending reports whether a message of a rank has arrived over TCP and has not been handled. Such a
+// message may report a failure, even an old one if this process was suspended. So while hasPending
+// returns true, a rank of this process must not report a call as successful.
 func (s *Server) hasPending() bool {
 	if s.ln == nil {
 		return false
@@ -86,7 +87,7 @@ type inbox struct {
 	queue  []*Message
 	taken  bool // take has returned a message that has not been handled
 	closed bool
-	wake   chan struct{} // capacity 1; a value wakes the method take
+	wake   chan struct{} // capacity 1; a value wakes the goroutine in take
 }
 
 func (in *inbox) put(m *Message) {
@@ -134,8 +135,8 @@ func (in *inbox) handled() {
 	in.taken = false
 }
 
-// busy reports whether a message has not been handled. The message may be in the queue, or take may
-// have returned it.
+// busy reports whether the rank has not handled all messages that were put into the inbox. An unhandled
+// message is in the queue, or take has returned it.
 func (in *inbox) busy() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()

@@ -14,26 +14,32 @@ const (
 	// Join is a rank's first message. It holds the rank's Process, the Options that must be
 	// equal on all ranks, and a Value for the other ranks.
 	Join Verb = iota + 1
-	// Gather gives a rank's Value of Key to the members of Group. In the first Gather of a group
-	// from Split, Ranks are the members.
+	// Gather gives a rank's Value of Key to the members of Group. The first Gather of a group has
+	// the key JoinKey, and its Ranks are the members. The group of all ranks needs no such Gather.
 	Gather
-	// Fail reports a Failure. The coordinator asks Ranks about it, and makes it the failure of
-	// Group when all of them have answered. With WantAnswers, the coordinator does not decide: it
-	// sends the answers to the reporter, as Answered, and the reporter decides by a Fail with
-	// Final. A reporter that does not want to wait for all answers repeats the Fail with
-	// WantAnswers, and gets the answers so far. If another rank's report has replaced the
-	// reporter's own, the first Fail with Final has no effect and the second one decides.
+	// Fail reports a Failure. Ranks are the ranks that the coordinator asks about it.
+	//
+	// Without WantAnswers and Final, the coordinator decides when all Ranks have answered.
+	//
+	// With WantAnswers, the coordinator sends the answers to the reporter, as Answered, when all
+	// Ranks have answered. The reporter then decides: it sends a Fail with Final. To get the
+	// answers so far, the reporter sends the Fail with WantAnswers a second time.
+	//
+	// With Final, the coordinator chooses the Failure at once. There is one exception: if the
+	// coordinator is busy with the report of another rank, it ignores a rank's first Fail with
+	// Final and obeys the second one, because the other rank may be suspended.
 	Fail
-	// Ack acknowledges or answers the message Asked, Failed or Leaving with the same Number.
-	// Value is the answer.
+	// Ack acknowledges the message Failed or Leaving with the same Number, or answers the message
+	// Asked with the same Number. Value is the answer.
 	Ack
-	// Leave says that the rank closes Group without a failure. Value is the rank's progress, for
-	// example its number of calls on Group; the coordinator does not interpret it. With Alone the
-	// rank does not wait until the other members close Group too. Final, in the group of all
-	// ranks, says that the rank leaves the session: the end of its connection is then no failure.
+	// Leave says that the rank leaves Group, and that this is no failure. With Alone, the rank does
+	// not wait until the other members leave too. Value is then the rank's progress, for example
+	// its number of calls on Group. The coordinator does not interpret Value. With Final, the
+	// rank leaves the session: the end of its connection is then no failure. Group is then the
+	// group of all ranks.
 	Leave
-	// Query asks which members of Group have not sent a Gather with Key. The answer, Queried, has
-	// the same Number.
+	// Query asks which members a gather still waits for: the members of Group that have not sent a
+	// Gather with Key. The answer, Queried, has the same Number.
 	Query
 	// Post stores Value as the rank's value of Key in Group, if Value is not empty, and asks
 	// for the values that Ranks have posted. The answer, Posted, has the same Number.
@@ -45,26 +51,32 @@ const (
 	// Gathered holds the Values of Key, in the order of the members. Values is nil if all values
 	// are empty.
 	Gathered Verb = iota + 16
-	// Asked asks what the rank knows about Failure. The rank must answer by an Ack.
+	// Asked asks a rank about the Failure that another rank reported. The rank must send an Ack.
+	// With WantAnswers, the Ack holds what the rank knows about Failure. Without WantAnswers, the
+	// Ack is empty: the coordinator only needs to know that the rank still runs.
 	Asked
-	// Answered is sent to the reporter of a Fail with WantAnswers. Values are the answers of
-	// Ranks. The answer of a rank that has left is empty.
+	// Answered is sent to the reporter of a Fail with WantAnswers. Ranks are the asked ranks whose
+	// answers the coordinator has. Values are their answers, in the order of Ranks. The answer of
+	// a rank that has left or is lost is empty.
 	Answered
-	// Failed holds the Failure that the coordinator has chosen for Group. Group breaks; if Group
-	// is the group of all ranks, all groups break. The rank must send an Ack once it can no longer
-	// report a call of a broken group as successful.
+	// Failed holds the Failure that the coordinator has chosen for Group. Group breaks. If Group
+	// is the group of all ranks, all groups break. The receiver first makes sure that no call of a
+	// broken group returns success any more. Then the receiver must send an Ack.
 	Failed
-	// Settled says that all ranks have acknowledged the message with this Number. That message is
-	// Failed or, if Settled has Alone, the Leaving that announced the receiver of Settled.
+	// Settled says that the coordinator no longer waits for any Ack of the message with this
+	// Number. Without Alone, this message is Failed. With Alone, this message is the Leaving that
+	// named the receiver of Settled as leaving, and the receiver may now go.
 	Settled
 	// Left says that all members have left Group. Alone says that at least one member did not wait
 	// for the others.
 	Left
-	// Leaving says that Ranks leave Group without waiting for the others. Values are their
-	// progress, from Leave. A rank that receives Leaving must send an Ack once its own progress
-	// reaches these Values.
+	// Leaving says that Ranks leave Group without waiting for the others. Values are the progress
+	// that these ranks gave in their messages Leave. A rank that receives Leaving must send an Ack
+	// once its own progress has reached all of these Values.
 	Leaving
-	// Queried answers Query: Ranks are the members that have not sent a Gather with Key.
+	// Queried answers Query. Ranks are the members that have not sent a Gather with Key. Ranks is
+	// empty if no member has sent one, or if all members have. If Key is LeaveKey, Ranks are the
+	// members that have not left.
 	Queried
 	// Posted answers Post. Values are the posted values of the Ranks in that Post. The value of a
 	// rank that has posted nothing is empty.
@@ -91,15 +103,19 @@ type Message struct {
 	Value  []byte   `json:",omitempty"`
 	Values [][]byte `json:",omitempty"`
 
-	Session  int      `json:",omitempty"` // Join: the number of the session
-	Process  string   `json:",omitempty"` // Join: a description of the process, which identifies it
-	Options  []Option `json:",omitempty"` // Join: the rank's settings
-	Isolated bool     `json:",omitempty"` // Join: the failure of a group does not break other groups
+	Session int      `json:",omitempty"` // Join: the number of the session
+	Process string   `json:",omitempty"` // Join: a description of the process, which identifies it
+	Options []Option `json:",omitempty"` // Join: the rank's settings
+	// Isolated, in Join, says that a failure reported in one group breaks only that group. A failure
+	// of the group of all ranks still breaks all groups.
+	Isolated bool `json:",omitempty"`
 
-	Failure     *Failure `json:",omitempty"`
-	WantAnswers bool     `json:",omitempty"` // used in Fail and Asked
-	Final       bool     `json:",omitempty"` // used in Fail and Leave
-	Alone       bool     `json:",omitempty"` // used in Leave, Left and Settled
+	Failure *Failure `json:",omitempty"`
+	// WantAnswers, in Fail, says that the reporter wants the answers of Ranks and decides itself.
+	// WantAnswers, in Asked, says that the Ack must hold an answer.
+	WantAnswers bool `json:",omitempty"`
+	Final       bool `json:",omitempty"` // see Fail and Leave
+	Alone       bool `json:",omitempty"` // see Leave, Left and Settled
 }
 
 // An Option is a setting that must be equal on all ranks.
@@ -110,14 +126,14 @@ type Kind string
 
 // The kinds of failures.
 const (
-	Reported  Kind = ""          // Reporter reported the failure; Detail describes it
+	Reported  Kind = ""          // the rank Reporter reported the failure; Text and Detail describe it
 	Lost      Kind = "lost"      // the connections of Ranks ended without a Leave
-	Departed  Kind = "departed"  // Ranks left while Reporter still needed them
+	Departed  Kind = "departed"  // Ranks left while the rank Reporter still needed them
 	Exited    Kind = "exited"    // the processes of Ranks ended before they joined
 	Duplicate Kind = "duplicate" // two processes joined as the rank in Ranks
-	Different Kind = "different" // the options of Ranks differ
-	// Unreachable says that the coordinator has ended or is silent. The rank itself, not the
-	// coordinator, makes this failure.
+	Different Kind = "different" // the options of Ranks differ, or Ranks are not numbers of this job
+	// Unreachable says that the coordinator has ended or is silent. The coordinator cannot send this
+	// failure: each rank makes its own.
 	Unreachable Kind = "unreachable"
 )
 
@@ -128,14 +144,14 @@ type Failure struct {
 	Group    string `json:",omitempty"`
 	Ranks    []int  `json:",omitempty"` // the ranks at fault
 	Text     string `json:",omitempty"`
-	// Detail is the reporter's own description. The coordinator does not interpret it.
+	// Detail is a further description by the reporter. The coordinator does not interpret it.
 	Detail []byte `json:",omitempty"`
 	// Key is the key of the Gather that the reporter waited for. The coordinator sets Absent to
 	// the members that have not sent this Gather.
 	Key    string `json:",omitempty"`
 	Absent []int  `json:",omitempty"`
 	Late   bool   `json:",omitempty"` // the reporter's timeout passed
-	// Confined says that the failure breaks Group alone, because the program aborted that group.
+	// Confined says that the failure breaks only Group, because the program aborted or closed Group.
 	Confined bool `json:",omitempty"`
 }
 

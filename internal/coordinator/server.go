@@ -26,8 +26,8 @@ const (
 
 // Options are the options that a rank and the coordinator both need for their connection.
 type Options struct {
-	// Job, HasSecret and Key are for the handshake. Every process that knows Key belongs to the
-	// job.
+	// Job, HasSecret and Key are for the handshake. A process proves by Key that it belongs to the
+	// job: the coordinator serves only processes that know Key.
 	Job       handshake.Job
 	HasSecret bool
 	Key       []byte
@@ -49,8 +49,10 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// silent returns the number of ticks for which the other end of a connection may be silent. The
-// client and the server count ticks, not time, because a suspended process has no ticks.
+// silent returns the number of ticks for which the other end of a connection may be silent. After more
+// ticks of silence, the other end counts as lost. The client and the server count ticks, not time. A
+// suspended process counts no ticks, so when the process runs again, it does not take its own pause for
+// silence of the others.
 func (o *Options) silent() silence { return max(2, silence(o.Silence/o.Interval)) }
 
 // Server is the coordinator of a job. It serves all sessions of the job's ranks.
@@ -60,18 +62,18 @@ type Server struct {
 	ln          net.Listener // nil if the server serves only ranks of this process
 	wg          sync.WaitGroup
 	done        chan struct{}
-	ended       chan struct{} // capacity 1: receives when a rank's connection has ended
+	ended       chan struct{} // capacity 1; a value says that a rank's connection has ended (for awaitOthers)
 	limit       int           // the largest allowed size of admitted
-	limitReason string        // for errors: why limit is so small
+	limitReason string        // if limit is less than maxConnections: the reason, for the error of admit
 	taken       atomic.Int32  // the number of goroutines that are reading and handling messages
 
 	mu       sync.Mutex // guards the fields below, and every Core
 	closed   bool
 	sessions map[int]*session
 	exited   []exit             // the processes that have ended; the first one that ended comes first
-	open     map[net.Conn]bool  // all connections; true if the rank of the connection has joined
-	admitted map[net.Conn]bool  // the connections that have passed the handshake
-	peers    map[*peer]struct{} // the connections of ranks that have joined a session
+	open     map[net.Conn]bool  // all accepted connections; the value says whether a rank has joined over the connection
+	admitted map[net.Conn]bool  // the accepted connections that count towards limit; admit adds them
+	peers    map[*peer]struct{} // the ranks that have joined a session, also the ranks in this process
 }
 
 // exit is the end of a rank's process.
@@ -80,7 +82,7 @@ type exit struct {
 	how  string
 }
 
-// session is the coordinator's state for one Init of all ranks.
+// session is the coordinator's state of one session: all ranks join once, and later leave.
 type session struct {
 	core  *Core
 	peers map[int]*peer // by rank
@@ -102,9 +104,10 @@ type peer struct {
 // silence is the number of ticks for which the other end of a connection has been silent.
 type silence int
 
-// tick counts a tick. hasReceived says whether a message has arrived since the last tick. tick returns
-// whether the caller must send Alive now. If the other end is silent, the caller sends Alive rarely,
-// because unread messages would fill the connection.
+// tick counts a tick. The parameter hasReceived says whether a message has arrived since the last tick.
+// The result say tells the caller to send Alive now. If the other end has been silent for 4 ticks, the
+// caller sends Alive only at every 16th tick: a suspended process reads nothing, and unread messages
+// would fill the buffers of the connection.
 func (n *silence) tick(hasReceived bool) (say bool) {
 	if *n++; hasReceived {
 		*n = 0
@@ -119,7 +122,8 @@ const (
 	maxConnections = 16384
 )
 
-// NewServer returns the coordinator of a job of `size` ranks that all run in this process.
+// NewServer returns the coordinator of a job of `size` ranks. It has no listener: ranks of this process
+// connect by Local.
 func NewServer(size int, o Options) *Server {
 	s := &Server{
 		opts: o.withDefaults(), size: size, done: make(chan struct{}), ended: make(chan struct{}, 1),
@@ -129,8 +133,8 @@ func NewServer(size int, o Options) *Server {
 	return s
 }
 
-// Listen returns the coordinator of a job of `size` ranks, which connect to the TCP address addr. addr
-// is host:port.
+// Listen returns the coordinator of a job of `size` ranks. It listens on the TCP address addr, which is
+// host:port. Ranks of other processes connect by Dial, ranks of this process by Local.
 func Listen(addr string, size int, o Options) (*Server, error) {
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -146,8 +150,8 @@ func Listen(addr string, size int, o Options) (*Server, error) {
 // Addr returns the address that the server listens on.
 func (s *Server) Addr() *net.TCPAddr { return s.ln.Addr().(*net.TCPAddr) }
 
-// Exited notifies the server that the process of a rank has ended. how describes the end, such as
-// "exit code 1".
+// Exited notifies the server that the process of a rank has ended. The text `how` describes the end,
+// such as "exit code 1".
 func (s *Server) Exited(rank int, how string) {
 	if rank < 0 || rank >= s.size {
 		return
@@ -171,7 +175,8 @@ func (s *Server) CloseIdle() error {
 	return nil
 }
 
-// flushTime is the time that Close has for sending the pending messages.
+// flushTime is the longest time for which Server.Close and Client.Close send pending messages. Then they
+// end the connections.
 const flushTime = time.Second
 
 // Close sends the pending messages, ends all connections, and waits for the server's goroutines to
@@ -235,7 +240,7 @@ func (s *Server) accept() {
 }
 
 // serve performs the handshake on a connection, and then handles the messages of the rank until the
-// connection ends. It calls known when the handshake is over.
+// connection ends. It calls the function known once, when the handshake has succeeded or failed.
 func (s *Server) serve(c net.Conn, known func()) {
 	known = sync.OnceFunc(known)
 	defer known()
@@ -389,7 +394,7 @@ func (s *Server) peerLost(p *peer, cause error) {
 	default:
 	}
 	n := p.session
-	if s.closed || n == nil || n.peers[p.rank] != p { // the connection was ended or refused by this server
+	if s.closed || n == nil || n.peers[p.rank] != p { // no failure: this server is closed, the rank has not joined, or the core has refused the connection
 		return
 	}
 	delete(n.peers, p.rank)

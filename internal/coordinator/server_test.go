@@ -28,7 +28,7 @@ type job struct {
 	clients []*Client
 }
 
-// transports are the ways in which ranks reach the coordinator: over TCP, or in its process.
+// transports are the two ways to connect ranks with the coordinator: over TCP, or inside one process.
 var transports = []string{"tcp", "local"}
 
 func open(t testing.TB, transport string, size int, change func(*ClientOptions)) *job {
@@ -256,8 +256,9 @@ func TestInquireAndDecide(t *testing.T) {
 	})
 }
 
-// Rank 0 leaves without waiting for the other ranks to leave. It only waits until the other ranks have
-// reached its progress. The ranks that leave later need not wait for each other.
+// Rank 0 calls Leave and does not wait for the other ranks to leave. Leave returns on rank 0 only when the
+// other ranks have reached the progress of rank 0. When the other ranks leave later, the result alone of
+// Leave is true on these ranks too.
 func TestLeaveAlone(t *testing.T) {
 	forTransports(t, func(t *testing.T, transport string) {
 		j := open(t, transport, 3, nil)
@@ -351,7 +352,7 @@ func TestGroupsThatWereLeftAreForgotten(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer waiting.Wait() // the goroutines end when the deferred function below has closed their clients
+		defer waiting.Wait() // this runs last: the goroutines end only when the deferred function below has closed the clients
 		defer func() {
 			for _, c := range j.clients {
 				c.Close()
@@ -371,8 +372,8 @@ func TestGroupsThatWereLeftAreForgotten(t *testing.T) {
 	})
 }
 
-// Ranks call Leave at random times. Leave reports alone either on all ranks or on none, and no rank
-// waits longer than its grace time.
+// Ranks call Leave at random times. The result alone of Leave is the same on all ranks, and no rank waits
+// in Leave for longer than the timeout of its context, `grace`.
 func TestLeaveAtAnyTime(t *testing.T) {
 	const seeds, n, grace = 100, 4, 2 * time.Second
 	jointly := 0
@@ -639,8 +640,9 @@ func TestReportIsDecidedWhileOthersAreSuspended(t *testing.T) {
 	}
 }
 
-// Rank 0 reports a failure and is then suspended. Rank 1, which the coordinator asks about it, is
-// suspended too. Rank 2 then reports another failure. The coordinator chooses the failure of rank 2.
+// Rank 0 reports a failure and is then suspended. The coordinator asks rank 1 about this failure, but
+// rank 1 is suspended too, so the coordinator cannot decide. Rank 2 then reports another failure. Rank 2
+// asks for a decision until the coordinator chooses the failure of rank 2.
 func TestReportReplacesThatOfASuspendedRank(t *testing.T) {
 	forTransports(t, func(t *testing.T, transport string) {
 		j := open(t, transport, 3, func(o *ClientOptions) { o.Interval = 20 * time.Millisecond })
@@ -660,8 +662,8 @@ func TestReportReplacesThatOfASuspendedRank(t *testing.T) {
 	})
 }
 
-// While all processors are busy, the coordinator is not silent for leaseTicks on any rank. If a rank
-// then reports a failure, all ranks receive it.
+// All processors are busy. Even then every rank hears from the coordinator often enough: the silence is
+// always shorter than leaseTicks. When a rank reports a failure, all ranks receive the failure.
 func TestBusyProcessorsLoseNoRank(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes 10 seconds")
@@ -695,8 +697,8 @@ func TestBusyProcessorsLoseNoRank(t *testing.T) {
 	busy.Wait()
 }
 
-// On the rank that hosts the coordinator, Quiet does not return true after a report of another rank has
-// reached the process, even if the coordinator has not handled the report yet.
+// The report of another rank has reached the process of the coordinator, and the coordinator has not
+// handled the report yet. Quiet must already not return true on the rank that hosts the coordinator.
 func TestQuietInTheCoordinatorsProcess(t *testing.T) {
 	j := open(t, "tcp", 2, nil)
 	local, err := j.Local(0, j.clients[0].opts)

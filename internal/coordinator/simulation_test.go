@@ -34,9 +34,9 @@ const (
 	simJoin     = time.Minute            // the timeout of joining
 	simTimeout  = 10 * time.Second       // the timeout of a step
 	simAnswers  = time.Second            // the time after which a reporter decides without all answers
-	simGrace    = 2 * time.Second        // the time after which a rank leaves without waiting for the others
+	simGrace    = 2 * time.Second        // the time for which a rank waits for the others to leave
 	simSilence  = 10 * time.Minute       // the time after which a silent rank is lost
-	simLateness = 100 * time.Millisecond // the time until a process ends that has lost the coordinator
+	simLateness = 100 * time.Millisecond // the time between the loss of the coordinator and the end of the rank's process
 )
 
 // fault is something that goes wrong on a simulated rank.
@@ -50,7 +50,7 @@ const (
 	stops                     // the rank's process is suspended forever
 	losesData                 // the rank's connection to the next rank breaks
 	losesControl              // the rank's connection to the coordinator breaks
-	errs                      // the rank makes a wrong call
+	errs                      // the rank's program makes an invalid call, and the rank reports it
 	leavesEarly               // the rank leaves before its last step
 	differs                   // the rank's options differ from the options of the other ranks
 	faults                    // the number of kinds of faults
@@ -99,20 +99,24 @@ type simRank struct {
 	sim *simulation
 	id  int
 
-	up, down, data time.Duration // the arrival times of the latest message to the coordinator, from it, and to the next rank
+	// up, down and data are arrival times: of the latest message from this rank to the coordinator,
+	// from the coordinator to this rank, and from this rank to the next rank.
+	up, down, data time.Duration
 
 	dead, stopped, hung, unconnected bool
 	joined                           bool
 	step                             int  // the number of the current step, from 1
-	waits                            bool // the rank waits for the token
+	waits                            bool // the rank waits for the token of its current step from the previous rank
 	tokens                           int  // the step of the latest token that has arrived
-	cutBefore, cutBehind             bool // the data connections to the previous and to the next rank have ended
+	cutBefore, cutBehind             bool // cutBefore: the connection from the previous rank has ended; cutBehind: the one to the next rank
 	reported                         bool // the rank has reported a failure
 	leaving, gone                    bool
-	leavingAcks                      map[uint64]int // by number of a message Leaving: the step that the rank must reach before it acknowledges
-	failure                          *Failure
-	settled                          bool
-	messages                         int
+	// leavingAcks are the messages Leaving that the rank has not acknowledged. The key is the number
+	// of the message. The value is the step that the rank must reach before it acknowledges.
+	leavingAcks map[uint64]int
+	failure     *Failure
+	settled     bool
+	messages    int
 }
 
 func newSimulation(core coordinator, size int, seed uint64, faulty int) *simulation {
@@ -170,8 +174,9 @@ func (s *simulation) run() {
 	s.check()
 }
 
-// arrives calls do when a message arrives that is sent now. *last is the arrival time of the previous
-// message on the same connection. arrives sets *last to the new arrival time.
+// arrives schedules the function do for the time at which a message arrives that is sent now. *last is
+// the arrival time of the previous message on the same connection. The new message does not arrive
+// before *last, and arrives sets *last to its arrival time.
 func (s *simulation) arrives(last *time.Duration, do func()) {
 	at := max(s.now+s.some(simDelay), *last)
 	*last = at
@@ -399,8 +404,9 @@ func (r *simRank) look() {
 	}
 }
 
-// leave leaves the group without a failure. After simGrace the rank no longer waits for the others,
-// and after simTimeout it reports a failure.
+// leave leaves the group without a failure. If the rank has not left simGrace later, it sends Leave with
+// Alone: it no longer waits for the others to leave. If the rank has not left simTimeout after the call
+// of leave, it reports a failure.
 func (r *simRank) leave() {
 	r.leaving = true
 	at := []byte{byte(r.step)}
@@ -418,8 +424,8 @@ func (r *simRank) leave() {
 	})
 }
 
-// acknowledge acknowledges each message Leaving whose step this rank has reached. A rank that leaves
-// itself acknowledges all of them.
+// acknowledge acknowledges the messages Leaving. A rank acknowledges a message Leaving when the rank has
+// reached the step in the message. If the rank is leaving too, it acknowledges all of them.
 func (r *simRank) acknowledge() {
 	for number, step := range r.leavingAcks {
 		if r.step >= step || r.leaving {
@@ -467,7 +473,7 @@ func (r *simRank) receive(m *Message) {
 		if m.Number > 0 {
 			r.say(&Message{Verb: Ack, Number: m.Number})
 		}
-		if s.rng.IntN(3) == 0 { // the rank's process ends because of the failure, before the other ranks have acknowledged it
+		if s.rng.IntN(3) == 0 { // the rank's process ends because of the failure, and does not wait for Settled
 			r.settled = true
 			r.dead = true
 			r.cut(0)
@@ -509,7 +515,7 @@ func (s *simulation) faults() []int {
 }
 
 // check checks the invariants: all ranks receive the same failure and then Settled, no rank waits
-// forever, and the ranks need few messages.
+// forever, and the counted messages (see count) are at most 10 per rank.
 func (s *simulation) check() {
 	var first *simRank
 	total := 0
@@ -560,7 +566,7 @@ func (s *simulation) checkCause(f *Failure) {
 	for rank, what = range s.faulty {
 	}
 	want := map[fault]Kind{dies: Lost, exitsEarly: Exited, losesControl: Lost, leavesEarly: Departed, differs: Different}[what]
-	also := map[fault]Kind{stops: Lost, losesData: Departed}[what] // the rank may be lost or leave before the coordinator asks it
+	also := map[fault]Kind{stops: Lost, losesData: Departed}[what] // another allowed kind: the rank may be lost, or may leave, before the coordinator asks it
 	if f.Kind != want && (also == "" || f.Kind != also) {
 		s.breakf("rank %d %v, and the cause is %+v, want kind %q", rank, what, *f, want)
 	}
@@ -589,7 +595,7 @@ func TestSimulation(t *testing.T) {
 		}
 	}
 	small, thousand, tenThousand := 30_000, 100, 10
-	if testing.Short() || race.Enabled { // the simulation is one goroutine, so the race detector finds nothing
+	if testing.Short() || race.Enabled { // a few schedules are enough for the race detector: the simulation is one goroutine, so it has no races
 		small, thousand, tenThousand = 3000, 3, 0
 	}
 	for seed := range small {
@@ -603,8 +609,8 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
-// hasty is a mutant of Core that chooses the first reported failure without asking the ranks that the
-// report names.
+// hasty is a mutant of Core that chooses the first reported failure, unless it is a timeout, without
+// asking any rank.
 type hasty struct{ *Core }
 
 func (c hasty) Step(from int, m *Message) ([]Outgoing, error) {
@@ -616,8 +622,8 @@ func (c hasty) Step(from int, m *Message) ([]Outgoing, error) {
 	return c.Core.Step(from, m)
 }
 
-// forgetful is a mutant of Core that ignores that a rank is lost after a decision, and so waits for the
-// acknowledgement of this rank forever.
+// forgetful is a mutant of Core. When it has chosen a failure, it ignores the loss of a rank. So it waits
+// forever for this rank to acknowledge the failure.
 type forgetful struct{ *Core }
 
 func (c forgetful) Lost(r int, how string) []Outgoing {
