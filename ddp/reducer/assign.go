@@ -15,11 +15,11 @@ type assignment struct {
 }
 
 // assign puts parameters into buckets by PyTorch's rule (compute_bucket_assignment_by_size). It goes
-// through the parameters in the given order. For each element type one bucket is open at a time. assign
+// through the parameters in the order of the list `order`. For each element type one bucket is open at a time. assign
 // adds a parameter to the open bucket of its type. If the size of the bucket then reaches the cap, assign
 // closes the bucket, and the next bucket of this type has the next cap in caps. The last cap is used
 // repeatedly. So a bucket may exceed its cap by less than one parameter, and a parameter is never split.
-// The result is sorted by the positions that the last parameters of the buckets have in order.
+// assign sorts the buckets by the position of each bucket's last parameter in the list `order`.
 func assign(params []Param, order []int, caps []int) []assignment {
 	type open struct {
 		assignment

@@ -13,14 +13,14 @@ type core struct {
 	buckets  [][]int // the parameters of each bucket
 	home     []int   // by parameter: the index of its bucket
 	isStatic bool    // the graph is static: every pass must use the same parameters as the first successful pass
-	reorder  bool    // rank 0 still has to send the order of its gradients
+	reorder  bool    // rank 0 sends the order of its gradients after each pass that reduces
 
 	phase      phase
 	pending    []int
 	final      []bool // per parameter: it is ready or unused in this pass
 	unused     []bool // per parameter: this pass does not use it
 	launched   int    // the number of buckets launched in this pass
-	order      []int  // the parameters that became ready in this pass; the first one that became ready comes first
+	order      []int  // the parameters that became ready in this pass, in the order in which they became ready
 	usual      []bool // with isStatic, per parameter: the first successful pass used it; nil before that pass
 	hasChanged bool   // with isStatic: this pass uses other parameters than the first successful pass
 	shadow     bool   // this rank makes this pass as a shadow pass: it has no gradients
@@ -55,7 +55,7 @@ const (
 	begin   eventKind = iota // a backward pass starts
 	ready                    // a gradient is final
 	finish                   // the backward pass has ended
-	succeed                  // the last finished pass succeeded on all ranks, and was a shadow pass on none
+	succeed                  // the last finished pass succeeded on all ranks, and no rank made it as a shadow pass
 )
 
 // action is something that the core tells the reducer to do.
@@ -69,14 +69,14 @@ type actionKind uint8
 
 const (
 	launch           actionKind = iota // start the bucket's reduction
-	skipUnused                         // param is unused: this pass must add nothing to its gradient
+	skipUnused                         // prepare the gradient of param for the reduction: this rank's pass does not write it
 	noteMissing                        // the gradient of param is missing
 	noteNewlyUsed                      // a static graph changed: the pass uses param, the first successful pass did not
 	noteNoLongerUsed                   // a static graph changed: the first successful pass used param, this pass does not
 	setShadowFlag                      // tell the other ranks that this rank makes a shadow pass
 	raiseFlag                          // raise this rank's flag: no rank must apply the step
 	askToStop                          // ask all ranks to stop
-	sendOrder                          // start the broadcast of rank 0's order of gradients
+	sendOrder                          // start the broadcast of the order in which rank 0's gradients became final
 )
 
 func newCore(buckets [][]int, params int) *core {
@@ -210,9 +210,9 @@ func (c *core) launchRest(failed, stop bool) {
 	}
 }
 
-// knownOrder returns the parameters in the order in which they became ready in the last finished pass.
-// The parameters that this pass did not use come last. knownOrder returns nil if a gradient was missing,
-// or if the pass was a shadow pass.
+// knownOrder returns the parameters in the order in which they became ready in the last pass. The
+// parameters that the last pass did not use are at the end. knownOrder returns nil if a gradient was
+// missing in the last pass, or if the last pass was a shadow pass.
 func (c *core) knownOrder() []int {
 	if c.shadow {
 		return nil

@@ -26,7 +26,9 @@ import (
 //	succeed
 //
 // nosync begins a pass that only accumulates, shadow begins a shadow pass. unused lists the parameters
-// that the pass will not use. With all, the engine says that the pass will use all parameters.
+// that the pass will not use; the pass will use all others. If neither unused nor all is given, the field
+// event.reached is nil, which means all parameters. With all, event.reached is a list that is true for
+// each parameter.
 //
 // Two commands are no events. "order" prints the order that rank 0 would send. "rebuild" replaces the
 // buckets; its input lists buckets as for "buckets".

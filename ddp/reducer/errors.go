@@ -13,10 +13,11 @@ var (
 	errReadyUnused = errors.New("ready in a backward pass that was not going to use it")
 )
 
-// skipped is embedded by the errors of a pass that all ranks skip.
+// skipped is embedded in the types of errors after which all ranks skip the step.
 type skipped struct{}
 
-// Is makes errors.Is(err, device.ErrSkipped) true: the flags are raised on every rank's device.
+// Is makes errors.Is(err, device.ErrSkipped) true. With such an error, every rank's device sees a raised
+// flag and skips the step.
 func (skipped) Is(target error) bool { return target == device.ErrSkipped }
 
 // MissingGradientError lists the parameters that got no gradient in a pass, and the ranks whose pass
@@ -109,12 +110,12 @@ func names(ps []string) string {
 
 // ModelMismatchError describes the first difference between the model of a rank and the model of rank 0.
 type ModelMismatchError struct {
-	What   string // "parameter", "buffer" or the like
+	What   string // the kind of an item, such as "parameter" or "buffer"
 	Rank   int
 	Index  int    // the index of the item that differs; -1 if the numbers of items differ
-	Theirs string // the item, or the number of items, on Rank
+	Theirs string // the item, or the number of items, on the rank Rank
 	Rank0  string // the item, or the number of items, on rank 0
-	Ranks  []int  // all ranks that have this difference from rank 0, ascending; the first is Rank
+	Ranks  []int  // all ranks whose item at Index, or number of items, differs from rank 0's; ascending, the first is Rank
 }
 
 func (e *ModelMismatchError) Error() string {

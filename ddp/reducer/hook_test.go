@@ -15,9 +15,9 @@ import (
 	"github.com/goddp/goddp/profile"
 )
 
-// halves is a hook that copies half of each gradient to its own memory and reduces the copy. The
-// reduction's Wait doubles the averages and copies them back. So the gradients are right only if the
-// reducer calls Wait.
+// halves is a hook that multiplies each gradient by 0.5, writes the products to the hook's own memory and
+// reduces them. The reduction's Wait doubles the averages and copies them back. So the gradients are right
+// only if the reducer calls Wait.
 type halves struct {
 	dev  device.Device
 	seen []GradBucket
@@ -125,8 +125,8 @@ func (n noop) Reduce(GradBucket) Reduction { return n }
 func (noop) Wait(context.Context) error    { return nil }
 func (noop) Sync(context.Context) error    { return nil }
 
-// The reduction of a large bucket that is not the last bucket starts after an event with a time. On a GPU
-// this event delays the compute stream. The reductions of all other buckets start without such an event.
+// The reduction of a large bucket, except the last bucket, waits for an event with a time, which gives it a
+// head start: see headStart. The reductions of all other buckets do not wait for such an event.
 func TestLargeBucketsGetAHeadStart(t *testing.T) {
 	half := device.Shape{largeBucket / 8}
 	sizes := []Param{
@@ -166,7 +166,8 @@ func TestLargeBucketsGetAHeadStart(t *testing.T) {
 	})
 }
 
-// With any hook, all ranks get the error of a missing gradient in the same pass.
+// If a gradient is missing on one rank, all ranks get a MissingGradientError for this pass, whatever the
+// hook does.
 func TestFlagsDoNotDependOnTheHook(t *testing.T) {
 	onRanks(t, func(pg *comm.ProcessGroup) error {
 		r, err := New(t.Context(), pg, params(), &Options{Hook: noop{}})
@@ -229,7 +230,7 @@ func TestFailingHookAbortsGroup(t *testing.T) {
 	}
 }
 
-// late is a hook that all-reduces each bucket. The Wait of its reductions then returns err.
+// late is a hook that all-reduces each bucket. Wait of each reduction ends the all-reduce and returns err.
 type late struct{ err error }
 
 func (l late) Reduce(b GradBucket) Reduction { return &lateReduction{plain{}.Reduce(b), l.err} }

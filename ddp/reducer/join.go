@@ -31,12 +31,12 @@ func (a Attendance) First() int {
 // as a shadow pass; Finish then waits for the outcome, which tells the number of these ranks.
 //
 // With UnusedFixed, the ranks exchange which gradients they have in each pass of this period. So Zeroed
-// may wait for the outcome, as with UnusedFound. A gradient that no rank uses in a pass remains zeroed.
+// may wait for the outcome, as with UnusedFound. If no rank uses parameter i, Zeroed(i) stays true.
 func (r *Reducer) Join(byActive bool) {
 	r.attendance, r.byActive, r.joining = Attendance{}, byActive, true
 }
 
-// Leave ends the period that Join started. It zeroes all gradients.
+// Leave ends the period that Join started. It discards all gradients, as Zero does.
 func (r *Reducer) Leave() {
 	r.byActive, r.joining, r.left = false, false, nil
 	r.status.isStale = true // the status holds the flags of the last pass
@@ -46,9 +46,11 @@ func (r *Reducer) Leave() {
 // Shadow starts a shadow pass. A rank that has no more passes calls Shadow in place of Begin, while other
 // ranks may still make passes. Finish ends the shadow pass. A shadow pass starts the same reductions as
 // the passes of the other ranks, with zeros. It discards the gradients of this rank and receives the
-// averages. If leave is true, or if Finish gets a cause, this pass is the last pass of all ranks: the
-// gradients must not be used, and each rank gets a [*LeftError]. If all ranks leave in the same pass, and
-// Finish gets no cause on any rank, there is no error.
+// averages.
+//
+// If leave is true, or if the parameter cause of Finish is not nil, this rank leaves. The pass is then the
+// last pass of all ranks: the gradients must not be used, and each rank gets a [*LeftError]. If all ranks
+// leave in the same pass, and cause is nil on all of them, there is no error.
 func (r *Reducer) Shadow(leave bool) {
 	r.begin(event{kind: begin, sync: true, shadow: true}, nil)
 	r.isLeaving = leave
@@ -71,8 +73,8 @@ func (r *Reducer) Attendance() Attendance {
 	return r.attendance
 }
 
-// attend updates the attendance after a pass. away says, by rank, whether the rank made the pass as a
-// shadow pass; nil means that no rank did.
+// attend updates the attendance after a pass. The parameter `away` says, by rank, whether the rank made
+// the pass as a shadow pass; nil means that no rank did.
 func (r *Reducer) attend(away []bool) {
 	a := &r.attendance
 	if a.Away = away; away != nil {
@@ -121,7 +123,8 @@ type Left struct {
 	Cause string // why the rank left; "": it ran out of inputs
 }
 
-// add adds a rank that leaves. theirs is the report of this rank; err is the error of reading the report.
+// add adds the leaving rank `rank`. The parameter theirs is the report of that rank; err is the error of
+// reading the report.
 func (e *LeftError) add(rank int, theirs *report, err error) {
 	l := Left{Rank: rank}
 	switch {

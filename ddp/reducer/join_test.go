@@ -88,8 +88,9 @@ func TestShadowPasses(t *testing.T) {
 	}
 }
 
-// A shadow pass adds zeros to the sums, even if the outcome of the previous pass is not known when it
-// starts. If the previous pass was a shadow pass too, it has left averages in this rank's buckets.
+// A shadow pass adds zeros to the sums, even if the outcome of the previous pass is not known when the
+// program calls Shadow. The buckets then hold the averages of the previous pass; the shadow pass must not
+// add these averages to the sums.
 func TestShadowPassBeforeOutcomeIsKnown(t *testing.T) {
 	commtest.OnDevices(t, lagging(2), nil, func(pg *comm.ProcessGroup) error {
 		r, err := New(t.Context(), pg, params(), &Options{Prescaled: true})

@@ -20,30 +20,33 @@ type layout struct {
 type bucket struct {
 	assignment
 	name  string
-	flat  device.Tensor // the gradients, the status (only in the last bucket, and unless it is separate), and padding
+	flat  device.Tensor // the gradients; then, in the last bucket, the status if it has no memory of its own; then padding
 	bytes int           // the size of the gradients in bytes, without padding
 
 	hookParams []Param         // GradBucket.Params; nil before the first call of the hook
 	hookGrads  []device.Tensor // GradBucket.Grads; nil before the first call of the hook
 }
 
-// largeBucket is the size in bytes of gradients from which a delay of some microseconds is negligible
-// compared with the time of the reduction. If the last bucket is at least this large, the status is
-// reduced separately before the last bucket, so that the optimizer's updates of all other buckets run
-// during the last reduction. Any other bucket that is at least this large gets a head start: see
+// A bucket is large if its gradients have at least largeBucket bytes. A delay of some microseconds is
+// negligible compared with the reduction of a large bucket. If the last bucket is large, the reducer
+// reduces the status separately before the last bucket. The optimizer can then update the parameters of
+// the other buckets during the last reduction. Large buckets other than the last get a head start: see
 // headStart.
 const largeBucket = 4 << 20
 
-// headStart records and returns an event with a time on the compute stream, for a reduction of `bytes`
-// bytes. It returns nil if the reduction gets no head start. last says that the reduction is the last one
-// of the pass.
+// headStart lets a large reduction start before the kernels that are enqueued after it. It records a timing
+// event on the compute stream and returns the event; the reduction must wait for the event. The parameter
+// bytes is the size of the reduction. The parameter last says that the reduction is the last one of the
+// pass. If the reduction is small or the last one, or there is only one rank, headStart records nothing and
+// returns nil.
 //
-// Recording an event with a time delays the compute stream of a GPU by about three microseconds. In
-// this time a large reduction occupies its multiprocessors. Without the delay, the reduction competes
-// for multiprocessors with the next kernel, such as a matrix product with a block for every
-// multiprocessor. On a rank where the kernel wins, the reduction starts only after the kernel. Until then
-// the reductions on all other ranks spin, and occupy multiprocessors that kernels on those ranks need.
-// The last reduction needs no head start, because the backward pass has no kernels after it.
+// A timing event is an event that also records a time. On a GPU it holds up the kernels behind it for about
+// three microseconds. The reduction waits only for the event, and meanwhile occupies the multiprocessors
+// that the reduction needs. Without the delay, the reduction competes for multiprocessors with the next
+// kernel, such as a matrix product with a block for every multiprocessor. On a rank where the kernel wins,
+// the reduction starts only after the kernel. Until then the reductions on all other ranks spin, and occupy
+// multiprocessors that kernels on those ranks need. The last reduction needs no head start, because the
+// backward pass has no kernels after it.
 func headStart(pg *comm.ProcessGroup, bytes int, last bool) device.Event {
 	if bytes < largeBucket || last || pg.Size() == 1 {
 		return nil
@@ -51,7 +54,7 @@ func headStart(pg *comm.ProcessGroup, bytes int, last bool) device.Event {
 	return pg.Device().Compute().Record()
 }
 
-// sum returns the size in bytes of the gradients of a planned bucket.
+// sum returns the total size in bytes of the gradients of the planned bucket a.
 func (r *Reducer) sum(a assignment) (bytes int) {
 	for _, p := range a.params {
 		bytes += r.params[p].bytes()
@@ -85,8 +88,9 @@ func (r *Reducer) lay(plan []assignment) (l layout, err error) {
 	return l, nil
 }
 
-// layBucket allocates one bucket and sets the views of its gradients in l. If words is not 0, the bucket
-// also holds the status, of `words` words, and layBucket sets the view of the status in l.
+// layBucket allocates one bucket and sets the views of its gradients in l. The parameter words is the
+// number of words of the status if the bucket also holds the status; layBucket then sets the view of the
+// status in l. Otherwise words is 0.
 func (r *Reducer) layBucket(l *layout, name string, a assignment, words int) (bucket, error) {
 	b := bucket{assignment: a, name: name}
 	dt := r.params[a.params[0]].DType
@@ -131,7 +135,7 @@ func members(plan []assignment) [][]int {
 type Bucket struct {
 	Params []string // the names of the bucket's parameters
 	Bytes  int      // the size of the gradients in bytes
-	Cap    int      // the limit in bytes: the bucket took no more parameters once its size had reached Cap
+	Cap    int      // the cap in bytes: the bucket took no more parameters once Bytes had reached Cap
 	Padded int      // the size of the bucket in bytes, with padding
 }
 

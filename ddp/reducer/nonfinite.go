@@ -44,8 +44,8 @@ func (e *NonFiniteError) Error() string {
 	return b.String()
 }
 
-// scan looks for gradients that are not finite. The compute stream checks each gradient when the
-// gradient is final, before a reduction spreads a NaN or an infinity to all ranks.
+// scan looks for gradients that are not finite. The compute stream checks each gradient as soon as the
+// gradient is final, before its reduction, which would spread a NaN or an infinity to all ranks.
 type scan struct {
 	dev       device.Device
 	flags     device.Tensor // one byte per parameter; not 0: the gradient is not finite
@@ -80,8 +80,8 @@ func (s *scan) copyToHost() (device.Event, error) {
 }
 
 // nonFinite describes the gradients of this rank that are not finite in the current pass. It returns nil
-// if all are finite. nonFinite waits for the device to finish the pass, because this rank's flag must be
-// set before the last bucket is reduced.
+// if all are finite. nonFinite waits until the device has checked all gradients of the pass, because this
+// rank must raise its flag before the status is reduced.
 func (r *Reducer) nonFinite(ctx context.Context) (*NonFinite, error) {
 	at, err := r.scan.copyToHost()
 	if err == nil {

@@ -5,7 +5,8 @@ import (
 	"math"
 )
 
-// The default caps of buckets in bytes. The first bucket is small, so that communication starts early.
+// The default caps of buckets in bytes. The first bucket of an element type is small, so that
+// communication starts early.
 const (
 	defaultFirstBucketCap = 1 << 20
 	defaultBucketCap      = 25 << 20
@@ -15,40 +16,42 @@ const (
 // rank, except for CheckNonFinite.
 type Options struct {
 	// BucketCapMB is the cap of buckets in MiB. A bucket takes no more parameters once its gradients
-	// have reached its cap. 0 means 25, and 1 for the first bucket.
+	// have reached its cap. 0 means 25, except for the first bucket of each element type: see
+	// FirstBucketCapMB.
 	BucketCapMB float64
-	// FirstBucketCapMB is the cap of the first bucket in MiB. 0 means BucketCapMB or, if BucketCapMB is 0
-	// too, 1.
+	// FirstBucketCapMB is the cap in MiB of the first bucket of each element type. 0 means the value of
+	// BucketCapMB. If both are 0, the cap is 1 MiB.
 	FirstBucketCapMB float64
-	// BucketCapsMB are the caps of the single buckets in MiB, from the first bucket on. The last cap
-	// also holds for all further buckets. If BucketCapsMB is set, BucketCapMB and FirstBucketCapMB must
-	// be 0.
+	// BucketCapsMB lists the caps in MiB of the first bucket, the second bucket and so on of each element
+	// type. Buckets beyond the list have the last cap. If BucketCapsMB is set, BucketCapMB and
+	// FirstBucketCapMB must be 0.
 	BucketCapsMB []float64
 
-	// Prescaled says that the engine multiplies each gradient by the factor [Reducer.Scale] when it
-	// writes the gradient for the last time in a pass. The reducer then does not divide gradients by the
-	// number of ranks itself.
+	// Prescaled says that the engine scales the gradients. When the engine writes a gradient for the last
+	// time in a pass, it multiplies the whole gradient, accumulated values included, by [Reducer.Scale].
+	// The reducer then only sums the gradients of the ranks, and does not divide.
 	Prescaled bool
 	// Unused selects the treatment of parameters that a pass does not use.
 	Unused Unused
 	// CheckNonFinite looks for NaN and Inf in the gradients before they are reduced: see
-	// [NonFiniteError]. It may differ between ranks.
+	// [NonFiniteError]. The option CheckNonFinite may differ between ranks.
 	CheckNonFinite bool
 	// Hook reduces the buckets in place of an all-reduce.
 	Hook Hook
-	// BeforeLast, if not nil, is called in each pass that reduces, just before the reduction of the last
-	// bucket starts. All gradients are final then. If BeforeLast starts a collective on the group, the
-	// collective has the same place in the order of collectives on every rank, and ends before the
-	// reduction of the last bucket. So the program can wait for this collective without waiting for
-	// the last bucket.
+	// If BeforeLast is not nil, the reducer calls it in each pass that reduces, just before it starts the
+	// reduction of the last bucket. By then the engine has enqueued all work that writes gradients.
+	// BeforeLast may start a collective on the group: every rank calls BeforeLast at the same place in
+	// the order of collectives. The collective precedes the reduction of the last bucket. So the program
+	// can wait for the collective without waiting for the last bucket.
 	BeforeLast func()
-	// Alike are further lists that must be equal on all ranks. New compares them in the same
-	// collective as the options and parameters. If several lists differ, the error is about a list of
-	// Alike.
+	// Alike are further lists that must be equal on all ranks. New compares the lists of Alike first,
+	// then the options, then the parameters, all in one collective. The error describes the first
+	// difference.
 	Alike []List
 }
 
-// caps returns the caps of the buckets in bytes, from the first bucket on.
+// caps returns, in bytes, the caps of the first bucket, the second bucket and so on of each element type.
+// Further buckets have the last cap.
 func (o Options) caps() ([]int, error) {
 	mbs := o.BucketCapsMB
 	if len(mbs) == 0 {
@@ -72,8 +75,8 @@ func (o Options) caps() ([]int, error) {
 	return caps, nil
 }
 
-// compared returns lists with the options that must be the same on all ranks. caps is the result of
-// Options.caps.
+// compared returns lists of the options that must be the same on all ranks. The parameter caps is the
+// result of Options.caps.
 func (o Options) compared(caps []int) []List {
 	var sizes []string
 	for _, c := range caps {

@@ -13,18 +13,22 @@ import (
 )
 
 // Finish ends the pass. It starts the remaining reductions and makes the compute stream wait for them,
-// as [comm.Work.Wait] does, or leaves this wait to [Reducer.Settle] for each gradient. cause is the error
-// that cut the pass short on this rank, or nil. If cause is not nil, all ranks get an error that
-// contains its text.
+// as [comm.Work.Wait] does, or leaves this wait to [Reducer.Settle] for each gradient. The parameter cause
+// says why the pass failed on this rank; nil means that it did not fail. If cause is not nil, all ranks
+// get an error that contains the text of cause. (A pass that only accumulates ignores cause: the engine
+// calls [Reducer.Fail] for its gradients.)
 //
-// Finish waits for the outcome and returns it in these cases: the device runs work inline, this rank
-// lacks a gradient, a gradient of this rank is not finite, cause is not nil, or Join was called with
-// byActive. Otherwise Finish does not wait, and [Reducer.Err] returns the outcome. The outcome is nil, a [*MissingGradientError], another
-// error that matches [device.ErrSkipped], or the error of a reduction; after a failed reduction the group
-// is aborted. If ctx ends, Finish aborts the group, because the buckets are in use.
+// Finish waits for the outcome and returns it in these cases: the device has already completed the pass
+// (always so on the CPU); the pass failed on this rank, for example because a gradient is missing; or Join
+// was called with byActive. Otherwise Finish does not wait for the outcome. It then returns nil or the
+// error of a reduction that has failed already, and [Reducer.Err] returns the outcome.
 //
-// With Options.CheckNonFinite, Finish waits for the device to complete the pass before it starts the
-// reduction of the last bucket.
+// The outcome is nil, a [*MissingGradientError], another error that matches [device.ErrSkipped], or the
+// error of a reduction. After a failed reduction the group is aborted. If ctx ends, Finish aborts the
+// group, because the reductions still use the buckets.
+//
+// With Options.CheckNonFinite, Finish waits until the device has checked all gradients before it starts
+// the reduction of the last bucket.
 func (r *Reducer) Finish(ctx context.Context, cause error) error {
 	reduces := r.core.phase == reducing
 	mine := report{Missing: Missing{Rank: r.pg.Rank()}}
@@ -38,8 +42,8 @@ func (r *Reducer) Finish(ctx context.Context, cause error) error {
 			mine.Graph = &r.change
 		}
 	}
-	// The other ranks must also learn of an error of the reducer itself, because this rank does not
-	// apply the step.
+	// An error of the reducer itself also makes the pass fail: this rank does not apply the step, so the
+	// other ranks must not apply it either.
 	if cause = errors.Join(cause, r.early); cause != nil {
 		mine.Cause = cause.Error()
 	}
@@ -54,7 +58,7 @@ func (r *Reducer) Finish(ctx context.Context, cause error) error {
 	}
 	reports := reduces && (r.isLeaving || !mine.isEmpty())
 	if reports {
-		// This rank publishes its report before its flag is visible, so a rank that sees the flag finds the report.
+		// This rank publishes its report before its flag is reduced, so a rank that sees the flag finds the report.
 		if err := r.reports.publish(ctx, mine); err != nil {
 			r.early = errors.Join(r.early, err)
 		}
@@ -63,10 +67,12 @@ func (r *Reducer) Finish(ctx context.Context, cause error) error {
 	start := time.Now()
 	switch {
 	case r.early != nil:
-		// A rank that failed waits for the reductions. Otherwise it could replace its report before other ranks have read it.
+		// If the pass failed on this rank, the host waits for the reductions. Without this wait, the host could
+		// get two passes ahead of the other ranks. A report of the later pass would replace the report of this
+		// pass (see reports.key) before the other ranks have read it.
 		r.err, r.joined = r.wait(ctx, r.works, Reduction.Sync), len(r.works)
 	case reduces && r.separate && r.hook == nil && r.pg.ErrorMode() != comm.BlockingWait:
-		at := len(r.works) - 2 // the reduction of the status
+		at := len(r.works) - 2 // the index of the reduction of the status
 		r.err = r.hold(ctx, r.works[at:at+1])
 	default:
 		r.err = r.join(ctx, len(r.works))
@@ -92,8 +98,9 @@ func (r *Reducer) Finish(ctx context.Context, cause error) error {
 func (r *Reducer) Pending() bool { return r.pending != nil }
 
 // Err returns why the gradients of the last pass must not be used, or nil if they may be used. If the
-// outcome is not known yet, Err waits for the reductions, which have a timeout. Then it waits for the
-// compute stream, at most for the group's timeout.
+// outcome is not known yet, Err waits until the reductions have ended and the compute stream has copied
+// the status to the host. Each of these waits is limited by the group's timeout. If a wait exceeds the
+// timeout, the group is aborted, and Err returns an error.
 func (r *Reducer) Err() error {
 	r.isUnread = false
 	if r.Pending() {
@@ -104,7 +111,7 @@ func (r *Reducer) Err() error {
 	return r.err
 }
 
-// unreadError returns the result of Err if the program has not asked for the outcome of the last pass.
+// unreadError returns the result of Err if the program has not yet received the outcome of the last pass.
 // Otherwise it returns nil.
 func (r *Reducer) unreadError() error {
 	if r.Pending() || r.isUnread {
@@ -113,17 +120,17 @@ func (r *Reducer) unreadError() error {
 	return nil
 }
 
-// awaitOutcome waits for the outcome as Err does. If the outcome is an error, unreadError still returns
-// this error afterwards.
+// awaitOutcome waits for the outcome as Err does, but the program does not receive the outcome: if it is
+// an error, unreadError still returns it afterwards.
 func (r *Reducer) awaitOutcome() {
 	if r.Pending() {
 		r.isUnread = r.Err() != nil
 	}
 }
 
-// Reject adds err to the outcome of the last finished pass: the gradients were reduced, but must not be
-// used. All ranks must call Reject for the same pass. Reject waits for the outcome as Err does, and
-// returns the outcome with err.
+// Reject adds err to the outcome of the last finished pass, and discards the gradients: they were reduced,
+// but must not be used. All ranks must call Reject for the same pass. Reject waits for the outcome as Err
+// does, and returns the outcome joined with err.
 func (r *Reducer) Reject(err error) error {
 	if r.Err() == nil {
 		r.stats.Skipped++
@@ -133,8 +140,9 @@ func (r *Reducer) Reject(err error) error {
 	return r.err
 }
 
-// deviceWait is the time for which the method outcome first waits for the device, before it waits for
-// each reduction. In the usual case, without an error, the wait for the device ends sooner.
+// deviceWait limits the first wait of the method outcome. This wait is for the device to complete the
+// pass. Usually the device completes the pass within this time. The waits for the single reductions, which
+// follow, then return at once.
 const deviceWait = time.Second
 
 // outcome waits until the outcome of the pass is known, and returns it. If the reductions fail or do not
@@ -142,7 +150,7 @@ const deviceWait = time.Second
 func (r *Reducer) outcome(ctx context.Context) error {
 	at := r.pending
 	r.pending = nil
-	reach(ctx, at, min(deviceWait, r.pg.Timeout())) // the calls of wait and reach below return the error
+	reach(ctx, at, min(deviceWait, r.pg.Timeout())) // an error is ignored here: the calls of wait and reach below return it
 	if err := r.wait(ctx, r.works, Reduction.Sync); err != nil {
 		return err
 	}
@@ -163,7 +171,8 @@ func (r *Reducer) outcome(ctx context.Context) error {
 	return r.divide()
 }
 
-// reach waits until the device has reached the event e. It waits at most for the time `most`.
+// reach waits until the device has reached the event e. If this takes longer than `most`, reach returns
+// an error.
 func reach(ctx context.Context, e device.Event, most time.Duration) error {
 	if done, err := e.Done(); done || err != nil {
 		return err
@@ -186,7 +195,7 @@ func (r *Reducer) conclude(start time.Time) {
 			r.stats.Skipped++
 		}
 		r.status.isStale = true
-		r.freshen() // the next pass must overwrite the gradients, not add to them
+		r.freshen() // the pass failed, so the next pass must overwrite the gradients, not add to them
 	}
 }
 
@@ -212,9 +221,9 @@ func (r *Reducer) hold(ctx context.Context, works []Reduction) error {
 	return err
 }
 
-// wait calls how, which is Reduction.Wait or Reduction.Sync, for each of the reductions in works. If a
-// call returns an error, wait aborts the group, because the other ranks would apply the step. It then
-// waits until no reduction of the pass uses the buckets any more.
+// wait calls the method `how` of each reduction in works: Reduction.Wait or Reduction.Sync. If a call
+// returns an error, wait aborts the group, because the other ranks would otherwise apply the step. After
+// the abort, wait waits until no reduction of the pass uses the buckets any more, and returns the error.
 func (r *Reducer) wait(ctx context.Context, works []Reduction, how func(Reduction, context.Context) error) error {
 	for _, w := range works {
 		err := how(w, ctx)

@@ -11,8 +11,7 @@ import (
 	"github.com/goddp/goddp/internal/commtest"
 )
 
-// After Reject, Err returns the error that was given to Reject, and the next pass starts with zeroed
-// gradients.
+// After Reject, Err returns the error that was given to Reject, and Zeroed is true for every gradient.
 func TestRejectIsAnOutcome(t *testing.T) {
 	for _, isLagging := range []bool{false, true} {
 		devices := lagging(2)

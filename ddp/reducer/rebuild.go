@@ -17,10 +17,10 @@ import (
 
 // order broadcasts the order in which rank 0's gradients became final. Buckets that follow this order
 // can be reduced as early as possible. Rank 0 sends the order after a pass that reduces, and all ranks
-// receive it when the next pass that reduces begins. Once they have received a valid order, the Reducer
-// drops its order.
+// receive it when the next pass that reduces begins. Once the ranks have received a valid order, they no
+// longer need this object, and each Reducer sets its field `order` to nil.
 type order struct {
-	params device.Tensor // Int32: the parameters in order; all -1 if rank 0 lacked a gradient
+	params device.Tensor // Int32: the parameters in the order of rank 0; all -1 if rank 0 lacked a gradient
 	sent   *comm.Work    // the broadcast; nil if there is nothing to receive
 }
 
@@ -33,9 +33,9 @@ func newOrder(pg *comm.ProcessGroup, params int) (*order, error) {
 	return &order{params: device.NewTensor(buf.Slice(0, size), device.Int32, params)}, nil
 }
 
-// send starts the broadcast of rank 0's order. On rank 0, mine is the order, or nil if rank 0 lacked a
-// gradient. If rank 0 cannot copy its order to the device, the ranks receive no valid order and keep
-// their buckets; the pass does not fail.
+// send starts the broadcast of rank 0's order. On rank 0, the parameter `mine` is the order, or nil if
+// rank 0 lacked a gradient. Other ranks ignore `mine`. If rank 0 cannot copy its order to the device, the ranks
+// receive no valid order and keep their buckets; the pass does not fail.
 func (o *order) send(pg *comm.ProcessGroup, mine []int) {
 	if pg.Rank() == 0 {
 		words := make([]byte, 0, o.params.Bytes())
@@ -96,7 +96,7 @@ func (r *Reducer) rebuild(ctx context.Context) error {
 	l, err := r.lay(plan)
 	if err := comm.Agree(ctx, r.pg, err); err != nil {
 		r.pg.Log().Warn("the reducer's buckets were not rebuilt", "error", err)
-		return nil // if Agree failed because the group is broken, the group's next call returns the error
+		return nil // the pass goes on with the old buckets; if the group is broken, its next call returns the error
 	}
 	for i, fresh := range r.fresh {
 		if !fresh {

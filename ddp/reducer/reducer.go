@@ -30,7 +30,7 @@ type Reducer struct {
 	fresh      []bool  // by parameter: the next write of the gradient must overwrite
 	invalid    []error // by parameter: the error of a pass that may have written a part of the gradient
 	absent     []bool  // by parameter: this rank has no gradient; the pending outcome tells whether another rank has one
-	shared     []bool  // with UnusedFixed, by parameter: some rank has a gradient; nil until this is known
+	shared     []bool  // with UnusedFixed, by parameter: some rank has a gradient; nil until the ranks know this
 	reports    reports
 	scan       *scan // nil without Options.CheckNonFinite
 	trace      *profile.Recorder
@@ -38,18 +38,18 @@ type Reducer struct {
 	attendance Attendance // the attendance since Join, according to the known outcomes
 	joining    bool       // Join was called, and Leave was not called since
 	byActive   bool       // averages are only over the ranks that do not make a shadow pass
-	isLeaving  bool       // this is a shadow pass, and no rank makes another pass after it
+	isLeaving  bool       // this rank leaves: its shadow pass must be the last pass of all ranks
 	left       *LeftError // not nil: the error that ended the passes of all ranks
 
 	heedsStop bool           // the engine has called Stopping
-	requested syscall.Signal // the signal for which this rank asks all ranks to stop in this pass; 0: none
-	stop      syscall.Signal // the signal for which all ranks agreed to stop; 0: none
+	requested syscall.Signal // the signal because of which this rank asks all ranks to stop in this pass; 0: none
+	stop      syscall.Signal // the signal because of which all ranks agreed to stop; 0: none
 
-	scale    float64      // the result of Scale: the factor of this pass, or 1 outside of passes
+	scale    float64      // the result of the method Scale; 1 between passes
 	works    []Reduction  // the reductions of this pass in order; a separate status comes before the last bucket
 	joined   int          // the compute stream waits for the first `joined` reductions in works
 	change   GraphChange  // how this pass differs from the static graph
-	early    error        // the errors of the reducer itself in this pass, before the outcome is known
+	early    error        // this rank's errors before the outcome is known: of the reducer itself, or of an earlier pass
 	pending  device.Event // the event after which the host has the status; nil if the outcome is known
 	err      error        // the outcome of the last pass: why the gradients must not be used
 	isUnread bool         // err is known, but the program has not asked for it
@@ -59,7 +59,7 @@ type Reducer struct {
 	stats   Stats              // the fields of Stats that the method Stats does not compute
 }
 
-// New plans and allocates the buckets for params, which are in order of registration. All ranks must
+// New plans and allocates the buckets for the parameters `params`, which are in order of registration. All ranks must
 // call New. If their parameters or options differ, every rank gets a [*ModelMismatchError].
 func New(ctx context.Context, pg *comm.ProcessGroup, params []Param, opts *Options) (*Reducer, error) {
 	if pg == nil {
@@ -151,15 +151,16 @@ func (r *Reducer) Settle(i int) {
 }
 
 // Flags returns the bytes of the ranks' flags on the device. Work on the compute stream after a pass
-// must not use the gradients if any byte is not zero. (Sums of zeros and ones are never -0.) The memory
-// of the flags may change when the memory of the gradients changes: see Grad.
+// must not use the gradients if any byte is not zero. (A flag is a floating-point sum of zeros and ones.
+// Such a sum is never -0, so the flag is zero exactly if all its bytes are zero.) The memory of the flags
+// may change when the memory of the gradients changes: see Grad.
 func (r *Reducer) Flags() device.Tensor {
 	flags := r.status.flags()
 	return device.NewTensor(flags.Buf, device.Uint8, flags.Bytes())
 }
 
 // Fresh reports whether the next write of gradient i must overwrite, because it is the first write since
-// Zero. After that call, Fresh returns false until Zero is called again.
+// Zero. Fresh also marks the gradient as written: it returns true at most once after each call of Zero.
 func (r *Reducer) Fresh(i int) bool {
 	r.Settle(i)
 	f := r.Zeroed(i)
@@ -172,7 +173,8 @@ func (r *Reducer) Zero(i int) { r.fresh[i], r.invalid[i], r.absent[i] = true, ni
 
 // Fail reports that a pass that would have written gradient i has failed with err. The gradient, with
 // everything that had accumulated in it, is invalid until Zero is called. If Zero is not called first,
-// all ranks skip the next pass that reduces. (If a pass that reduces fails, Finish zeroes all gradients.)
+// all ranks skip the next pass that reduces. (If a pass that reduces fails, the reducer
+// calls Zero for all gradients.)
 func (r *Reducer) Fail(i int, err error) {
 	if r.invalid[i] == nil {
 		r.invalid[i] = err
@@ -209,22 +211,25 @@ func (r *Reducer) Zeroed(i int) bool {
 	return r.fresh[i]
 }
 
-// freshen zeroes all gradients.
+// freshen calls Zero for every gradient. It writes no memory.
 func (r *Reducer) freshen() {
 	for i := range r.fresh {
 		r.Zero(i)
 	}
 }
 
-// Scale returns the factor for the last write of each gradient in this pass. With Options.Prescaled, in
-// a pass that reduces, the factor is 1/n, where n is the number of ranks. Otherwise it is 1.
+// Scale returns the factor of this pass. The last write of a gradient in the pass must multiply the whole
+// gradient, accumulated values included, by this factor. With Options.Prescaled, in a pass that reduces,
+// the factor is 1/n, where n is the number of ranks. Otherwise it is 1.
 func (r *Reducer) Scale() float64 { return r.scale }
 
 // Begin starts a backward pass. If sync is false, the pass only accumulates; a later pass reduces the
-// sum. reached reports which gradients the pass will write. With UnusedMissing reached may be nil. If the
-// program has not asked for the outcome of the previous pass, Begin waits for this outcome; if it is an
-// error, the new pass fails with this error. After a [*LeftError] the new pass reduces nothing and fails
-// with the LeftError.
+// sum. The function reached reports which gradients the pass will write. With UnusedMissing reached may be
+// nil.
+//
+// If the program has not asked for the outcome of the previous pass, Begin waits for this outcome. If the
+// outcome is an error, the new pass fails with this error. After a [*LeftError] the new pass reduces
+// nothing and fails with the LeftError.
 func (r *Reducer) Begin(sync bool, reached func(i int) bool) {
 	r.begin(event{kind: begin, sync: sync}, reached)
 }
@@ -232,14 +237,14 @@ func (r *Reducer) Begin(sync bool, reached func(i int) bool) {
 // begin starts a backward pass or a shadow pass. It sets e.reached from the function reached.
 func (r *Reducer) begin(e event, reached func(i int) bool) {
 	r.early, r.err, r.scale, r.change, r.isLeaving = r.unreadError(), nil, 1, GraphChange{Rank: r.pg.Rank()}, false
-	if e.shadow { // the last pass, whose outcome is known now, may have left gradients
+	if e.shadow { // a shadow pass must add zeros to the sums, not the gradients of earlier passes
 		r.freshen()
 	}
-	if r.left != nil { // the other ranks do not take part in reductions any more
+	if r.left != nil { // a LeftError has ended the passes of all ranks, so no other rank would take part in a reduction
 		r.early, e.sync = r.left, false
 	}
 	if e.sync && r.order != nil && r.order.sent != nil {
-		r.early = errors.Join(r.early, r.rebuild(context.Background())) // the group's timeout bounds the wait
+		r.early = errors.Join(r.early, r.rebuild(context.Background())) // rebuild waits at most for the group's timeout
 	}
 	if !e.sync {
 		r.stats.Accumulated++
@@ -260,8 +265,9 @@ func (r *Reducer) begin(e event, reached func(i int) bool) {
 	r.perform(r.step(e), nil)
 }
 
-// Ready reports that gradient i is final on the compute stream after the event at. Ready starts the
-// reductions of all buckets that are now complete, and never waits.
+// Ready tells the reducer that gradient i is final once the compute stream has reached the event `at`.
+// Ready starts the reductions that can start now: those of complete buckets, in order of index. A bucket
+// is not reduced before an earlier bucket, and only Finish reduces the last bucket. Ready never waits.
 func (r *Reducer) Ready(i int, at device.Event) {
 	actions, err := r.core.step(event{kind: ready, param: i})
 	if err != nil {
@@ -284,8 +290,9 @@ func (r *Reducer) step(e event) []action {
 }
 
 // perform carries out the core's actions. If an action fails, perform keeps the error for Finish and
-// continues, because the other ranks wait for the reductions. at is the event after which the gradients
-// of the buckets to launch are final; nil means the present.
+// continues, because the other ranks wait for the reductions. The gradients of the buckets to launch are
+// final once the compute stream has reached the event `at`. If `at` is nil, they are final after all work
+// that is enqueued on the compute stream now.
 func (r *Reducer) perform(actions []action, at device.Event) {
 	for _, a := range actions {
 		switch a.kind {
@@ -309,8 +316,8 @@ func (r *Reducer) perform(actions []action, at device.Event) {
 	}
 }
 
-// launch starts the reduction of bucket i, whose gradients are final after the event at. Before the last
-// bucket, launch starts the reduction of a separate status and calls Options.BeforeLast.
+// launch starts the reduction of bucket i. The parameter `at` is as for perform. If bucket i is the last
+// bucket, launch first starts the reduction of a separate status and calls Options.BeforeLast.
 func (r *Reducer) launch(i int, at device.Event) {
 	b, last := &r.buckets[i], i == len(r.buckets)-1
 	if last && r.separate {
@@ -320,7 +327,7 @@ func (r *Reducer) launch(i int, at device.Event) {
 		r.beforeLast()
 	}
 	if r.timed() {
-		at = r.pg.Device().Compute().Record() // an event at the same point of the stream, but with a time
+		at = r.pg.Device().Compute().Record() // like `at`, this event comes after all writes of the gradients, and it also has a time
 	} else if e := headStart(r.pg, b.bytes, last); e != nil {
 		at = e
 	}

@@ -31,7 +31,7 @@ func TestOnProcesses(t *testing.T) {
 	}
 }
 
-// onRanks runs f, which works with any number of ranks, on several numbers of ranks.
+// onRanks runs f with several numbers of ranks. The function f must work with any number of ranks.
 func onRanks(t *testing.T, f func(pg *comm.ProcessGroup) error) {
 	for _, n := range commtest.Sizes(t, 2, 3, 4) {
 		commtest.OnRanks(t, n, nil, f)
@@ -44,8 +44,8 @@ type engine struct {
 	r  *Reducer
 }
 
-// write writes v to all elements of gradient i and calls Ready, as an engine does. It overwrites the
-// gradient or adds to it, and multiplies by the reducer's Scale.
+// write sets all elements of gradient i to v if Fresh returns true, and otherwise adds v to them. It
+// multiplies the result by the reducer's Scale, and calls Ready.
 func (e engine) write(i int, v float64) {
 	d, dst, acc := e.pg.Device(), e.r.Grad(i), device.Accum{Alpha: e.r.Scale(), Beta: e.r.Scale()}
 	if e.r.Fresh(i) {
@@ -211,7 +211,7 @@ func TestTwoReducersOnOneGroup(t *testing.T) {
 	})
 }
 
-// faulty is a device whose kernel Fill fails with value 0 while *fails is true.
+// faulty is a device. While *fails is true, its kernel Fill returns an error if it has to fill with zeros.
 type faulty struct {
 	device.Device
 	fails *bool
@@ -233,8 +233,8 @@ func (k faultyKernels) Fill(s device.Stream, dst device.Tensor, v float64) error
 	return k.Kernels.Fill(s, dst, v)
 }
 
-// The reducer of one rank fails when it clears the flags of a failed pass. Every rank gets an error, so
-// that no rank applies the step alone.
+// The reducer of one rank fails when it clears the flags of the last pass, which had failed. Every rank
+// gets an error, so that no rank applies the step alone.
 func TestAFailureOfTheReducerFailsOnAllRanks(t *testing.T) {
 	var fails [2]bool
 	var devices []device.Device
@@ -351,7 +351,7 @@ func TestFinishDoesNotWaitForOutcome(t *testing.T) {
 	})
 }
 
-// unjoined is a backend whose calls do not block the host in Work.Wait, as on a GPU.
+// unjoined is a backend whose all-reduces do not block the host in Work.Wait, as on a GPU.
 type unjoined struct{ backend.Backend }
 
 func (u unjoined) Start(c *backend.Call) (backend.Task, error) {
@@ -400,8 +400,8 @@ func TestReductionFailureAfterFinish(t *testing.T) {
 	})
 }
 
-// stuck is a device that reaches only the next stream.left events of its compute stream. Later events
-// never complete.
+// stuck is a device whose compute stream completes only the next stream.left events. Later events never
+// complete.
 type stuck struct {
 	device.Device
 	stream *stuckStream
@@ -446,7 +446,7 @@ func TestStuckDeviceAbortsGroup(t *testing.T) {
 		for i := range 4 {
 			e.write(i, 1)
 		}
-		stream.left = 2 // Finish records two events that must complete: before the last bucket and before the order of gradients
+		stream.left = 2 // two events of Finish must complete: one when it launches the last bucket, one when it broadcasts the order
 		if err := r.Finish(t.Context(), nil); err != nil || !r.Pending() {
 			return fmt.Errorf("Finish returned %v, pending: %v", err, r.Pending())
 		}
@@ -460,8 +460,8 @@ func TestStuckDeviceAbortsGroup(t *testing.T) {
 	})
 }
 
-// Rank 1 fails in every pass. Its Finish still waits until the other ranks have taken part in the pass,
-// because they have to read its report.
+// Rank 1 fails in every pass. Its Finish still waits until the other ranks have taken part in the pass.
+// Otherwise rank 1 could replace its report before the other ranks have read it.
 func TestFailingRankDoesNotGetAhead(t *testing.T) {
 	var fails bool // Fill fails on rank 1
 	devices := []device.Device{devicetest.Lagging(cpu.New(nil)), devicetest.Lagging(faulty{cpu.New(nil), &fails})}

@@ -47,8 +47,8 @@ func newReports(pg *comm.ProcessGroup) reports {
 }
 
 // key returns the key under which ranks publish their reports of this pass. Two keys alternate, so a new
-// report replaces the report of two passes ago. Nobody needs the old report: all ranks have taken part in
-// the previous pass, so they have read the reports of the pass before it.
+// report replaces the report of two passes ago. No rank needs the old report: all ranks have taken
+// part in the previous pass, and a rank reads the reports of one pass before it takes part in the next.
 func (r *reports) key() string { return fmt.Sprintf("reducer/%d/%d", r.number, r.pass%2) }
 
 // publish publishes this rank's report of the current pass.
@@ -61,16 +61,19 @@ func (r *reports) publish(ctx context.Context, mine report) error {
 		return err
 	}
 	if err = r.control.Post(ctx, r.key(), text); errors.As(err, new(*coordinator.Failure)) {
-		return nil // the group is broken; the reductions return the cause
+		return nil // the group is broken, and the reductions return the cause
 	}
 	return err
 }
 
 // collect reads the reports of the ranks whose flags are raised, and returns the error that the reports
-// describe. A rank publishes its report before its flag is visible. A flag without a report was left by
-// another pass, or its rank could not publish; the error names such ranks only if no other rank reports
-// an error. away says which ranks made a shadow pass; if such a rank raises its flag, this means that the
-// rank leaves. If all ranks leave because they have no more passes, collect returns nil.
+// describe. The list `raised` says, by rank, whether the flag is raised; `away` says, by rank, whether the
+// rank made a shadow pass.
+//
+// A rank with a raised flag and no report could not publish its report, or its flag is a value of an
+// earlier pass that some rank failed to clear. The error names ranks without a report only if there is no
+// other error. A raised flag of a rank that made a shadow pass means that this rank leaves. If all ranks
+// leave because they have no more passes, collect returns nil.
 func (r *reports) collect(ctx context.Context, raised, away []bool) error {
 	ctx, cancel := awake.WithTimeout(ctx, reportTimeout)
 	defer cancel()
@@ -134,8 +137,8 @@ func (r *reports) collect(ctx context.Context, raised, away []bool) error {
 	return errors.Join(errs...)
 }
 
-// decode decodes the text that a rank posted last. It returns nil if the text is empty or is a report of
-// another pass.
+// decode decodes the text that a rank last published under the key. It returns nil if the text is empty or
+// is a report of another pass.
 func (r *reports) decode(text []byte, rank int) (*report, error) {
 	if len(text) == 0 {
 		return nil, nil

@@ -1,11 +1,11 @@
 package reducer
 
-// Resident is a Hook that keeps memory with the layout of the buckets. For example, the hook of package
-// ddp/zero keeps the parameters in such memory. With a Resident the reducer never rebuilds the buckets.
+// Resident is a Hook that has memory of its own with the same layout as the buckets. For example, the hook
+// of package ddp/zero keeps the parameters in such memory. With a Resident the reducer never rebuilds the buckets.
 type Resident interface {
 	Hook
-	// Place is called once, by New, with all buckets in order of index. If it returns an error, New
-	// fails on every rank.
+	// Place is called once, by New, with all buckets in order of index. If Place returns an error,
+	// New fails on every rank.
 	Place(buckets []GradBucket) error
 }
 

@@ -25,12 +25,12 @@ type status struct {
 	isStale  bool          // words may hold values of an earlier pass
 }
 
-// wordSize is the largest size of a word in bytes. If the status is in the last bucket, a word has the
-// size of an element of this bucket. If the status is separate, a word is a Float32.
+// wordSize is the largest possible size of a word in bytes. If the status is in the last bucket, a word is
+// an element of this bucket. If the status has its own memory, a word is a Float32.
 const wordSize = 8
 
 // stopSignals are the signals that ask a process to stop. Each signal has a word in the status. If both
-// words are set, the ranks agree on the first signal.
+// words are set, the ranks agree on SIGTERM, the first signal of the list.
 var stopSignals = [stopWords]syscall.Signal{syscall.SIGTERM, syscall.SIGINT}
 
 const stopWords = 2
@@ -77,7 +77,8 @@ func (s *status) clear() error {
 	return s.dev.Kernels().Fill(s.dev.Compute(), s.words, 0)
 }
 
-// setUsed sets the words for parameters. absent says, by parameter, whether this rank has no gradient.
+// setUsed sets the word of each parameter to 1 if this rank has a gradient for the parameter, and to 0
+// otherwise. The list `absent` is true for the parameters without a gradient on this rank.
 // The caller must know the outcome of the previous pass, so that no copy from hostUsed is under way.
 func (s *status) setUsed(absent []bool) error {
 	set := one(s.words.DType)
@@ -131,8 +132,8 @@ func (s *status) ranksSet(from int) (ranks []bool) {
 // isUsed reports whether some rank has a gradient for parameter i.
 func (s *status) isUsed(i int) bool { return s.isSet(2*s.ranks + stopWords + i) }
 
-// stopRequested returns the signal for which some rank asks all ranks to stop. It returns 0 if no rank
-// asks.
+// stopRequested returns the signal because of which some rank asks all ranks to stop. It returns 0 if no
+// rank asks.
 func (s *status) stopRequested() syscall.Signal {
 	for i, sig := range stopSignals {
 		if s.isSet(2*s.ranks + i) {

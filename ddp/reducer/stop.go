@@ -2,11 +2,13 @@ package reducer
 
 import "syscall"
 
-// Stopping returns the signal for which all ranks have agreed to stop, or 0. From the first call of
-// Stopping on, a signal to this process is a request to stop ([comm.ProcessGroup.StopRequested]). This
-// rank sends the request to all ranks in the next pass that it finishes. When the outcome of this pass is
-// known, Stopping returns the signal on all ranks, then and in all later calls. Stopping waits for the
-// outcome of the last pass as Err does.
+// Stopping returns the signal because of which all ranks have agreed to stop. It returns 0 if they have
+// not agreed. Stopping waits for the outcome of the last pass as Err does.
+//
+// Before the first call of Stopping, a signal has its usual effect. From the first call on, a SIGTERM or
+// SIGINT to this process is a request to stop ([comm.ProcessGroup.StopRequested]). This rank then asks all
+// ranks to stop in the next pass that it finishes and that reduces. Once the outcome of that pass is known,
+// every call of Stopping on every rank returns the signal.
 func (r *Reducer) Stopping() syscall.Signal {
 	r.heedsStop = true
 	r.pg.StopRequested()
@@ -14,8 +16,9 @@ func (r *Reducer) Stopping() syscall.Signal {
 	return r.stop
 }
 
-// stopToRequest returns the signal for which this rank must ask all ranks to stop in the current pass. It
-// returns 0 if there is no such signal.
+// stopToRequest is called at the end of each pass. It returns the signal because of which this rank must
+// now ask all ranks to stop. It returns 0 if there is no such signal, or if the ranks have already agreed
+// to stop.
 func (r *Reducer) stopToRequest() syscall.Signal {
 	if !r.heedsStop || r.stop != 0 {
 		return 0
@@ -23,7 +26,7 @@ func (r *Reducer) stopToRequest() syscall.Signal {
 	return r.pg.StopRequested()
 }
 
-// agreeToStop sets r.stop if some rank has asked all ranks to stop in the last pass.
+// agreeToStop sets r.stop if, in the last pass, some rank asked all ranks to stop.
 func (r *Reducer) agreeToStop() {
 	if sig := r.status.stopRequested(); sig != 0 {
 		r.stop = sig

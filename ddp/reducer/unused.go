@@ -22,8 +22,8 @@ const (
 
 func (u Unused) String() string { return [...]string{"missing", "found", "fixed"}[u] }
 
-// reach returns, by parameter, whether the pass that begins will use it. It returns nil with
-// UnusedMissing, which means all parameters.
+// reach returns, by parameter, whether the pass that begins will use the parameter. With UnusedMissing it
+// returns nil, which means that the pass will use all parameters.
 func (r *Reducer) reach(reached func(i int) bool) []bool {
 	if r.unused == UnusedMissing {
 		return nil
@@ -53,21 +53,28 @@ func (r *Reducer) skipUnused(i int) error {
 	return nil
 }
 
-// exchangesUse reports whether the ranks exchange in this pass which gradients they have. With
-// UnusedFixed they do so up to the first successful pass, and between Join and Leave: a rank that makes a
-// shadow pass uses no parameter, so a parameter that only this rank uses has no gradient in this pass.
+// exchangesUse reports whether, in this pass, each rank tells the other ranks which gradients it has. With
+// UnusedMissing the ranks never do so, with UnusedFound they do so in every pass. With UnusedFixed they do
+// so until a pass has succeeded that no rank made as a shadow pass, and in every pass between Join and
+// Leave. The reason: a rank that makes a shadow pass has no gradients. If no other rank uses some parameter,
+// no rank has a gradient for this parameter in the pass, and the ranks must learn this.
 func (r *Reducer) exchangesUse() bool {
 	return r.unused != UnusedMissing && (r.shared == nil || r.joining)
 }
 
-// exchangeUse is called when a pass is about to end. If exchangesUse, it publishes which gradients this
-// rank has. With UnusedFixed, the ranks know from an earlier pass which gradients exist: exchangeUse notes
-// a gradient of this rank that did not exist, and marks gradients that other ranks provide as not zeroed.
+// exchangeUse is called at the end of a pass that reduces, before the status is reduced. If exchangesUse
+// returns true, exchangeUse sets the words of the status that say which gradients this rank has.
+//
+// With UnusedFixed, r.shared says for which parameters some rank had a gradient in an earlier pass. If this
+// rank now has a gradient for another parameter, exchangeUse notes a change of the graph. If this rank does
+// not use a shared parameter, exchangeUse marks its gradient as not zeroed, because the reduction will
+// write it.
 func (r *Reducer) exchangeUse() error {
 	for i, shared := range r.shared {
 		switch {
 		case !shared && !r.fresh[i] && !slices.Contains(r.change.NewlyUsed, r.params[i].Name):
-			// A pass that only accumulated has used the parameter, and the core has not noted it.
+			// An earlier pass that only accumulated has written this gradient. The core does not notice this: it
+			// compares only passes that reduce.
 			r.change.NewlyUsed = append(r.change.NewlyUsed, r.params[i].Name)
 		case shared && r.core.unused[i] && !r.exchangesUse():
 			r.fresh[i] = false
@@ -80,8 +87,8 @@ func (r *Reducer) exchangeUse() error {
 	return r.status.setUsed(r.absent)
 }
 
-// learnUse updates, after a successful pass, which gradients this rank has. Every gradient that some rank
-// had before the reductions is now on all ranks.
+// learnUse is called after a successful pass. It updates r.fresh: if some rank had a gradient before the
+// reductions, all ranks have this gradient now.
 func (r *Reducer) learnUse() {
 	if r.unused == UnusedMissing && r.core.shadow {
 		clear(r.fresh)
@@ -101,6 +108,8 @@ func (r *Reducer) learnUse() {
 		for i := range r.shared {
 			r.shared[i] = r.status.isUsed(i)
 		}
-		r.status.isStale = true // words of parameters keep their sums: later passes of a static graph call setUsed only between Join and Leave
+		// The words of parameters now hold sums. The next pass must clear them, because it may not call
+		// setUsed, which overwrites them: passes of a static graph call setUsed only between Join and Leave.
+		r.status.isStale = true
 	}
 }

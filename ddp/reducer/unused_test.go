@@ -11,8 +11,9 @@ import (
 	"github.com/goddp/goddp/internal/commtest"
 )
 
-// The status is right with each element type of the last bucket, which holds it. With UnusedFixed the
-// ranks exchange the used parameters only once.
+// The status is in the last bucket and has the element type of this bucket. With each element type, all
+// ranks learn which gradients some rank has. With UnusedFixed the ranks exchange this only in the first
+// pass.
 func TestStatusOfAllTypes(t *testing.T) {
 	for _, dt := range []device.DType{device.Float32, device.Float64, device.Float16, device.BFloat16} {
 		for _, unused := range []Unused{UnusedFound, UnusedFixed} {

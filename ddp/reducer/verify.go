@@ -40,9 +40,9 @@ func Listed[T any](what string, values []T) List {
 	return l
 }
 
-// Verify compares lists between the ranks. If a list has another number of items or another item on some
-// rank, every rank gets a [*ModelMismatchError] that describes the first list that differs. All ranks
-// must call Verify with the same number of lists. If no list differs, Verify costs one collective.
+// Verify compares lists between the ranks. If the items of a list, or their number, differ on some rank
+// from rank 0, every rank gets a [*ModelMismatchError] that describes the first list that differs. All
+// ranks must call Verify with the same number of lists. If no list differs, Verify uses one collective.
 func Verify(ctx context.Context, pg *comm.ProcessGroup, lists ...List) error {
 	if pg == nil {
 		return fmt.Errorf("reducer: comparing the ranks: %w", comm.ErrNoGroup)

@@ -9,8 +9,8 @@ import (
 	"github.com/goddp/goddp/comm"
 )
 
-// If lists differ between ranks, the error names the first list that differs. A difference is found even
-// if all lists together have the same items on all ranks.
+// If lists differ between ranks, the error names the first list that differs. Verify also finds an item
+// that is in the first list on one rank and in the second list on the others.
 func TestVerify(t *testing.T) {
 	onRanks(t, func(pg *comm.ProcessGroup) error {
 		odd := pg.Rank() == 1
@@ -42,8 +42,7 @@ func TestVerify(t *testing.T) {
 	})
 }
 
-// Verify compares what the ranks say of their models, any number of lists, by one collective, unless a list
-// differs between ranks.
+// If all lists are equal on all ranks, Verify uses one collective, however many lists there are.
 func TestVerifyIsOneCollective(t *testing.T) {
 	onRanks(t, func(pg *comm.ProcessGroup) error {
 		calls := func() (n int, err error) { // starts a barrier, and returns its number among the group's collectives
