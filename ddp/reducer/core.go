@@ -6,9 +6,9 @@ import "fmt"
 // passes events to the core, and carries out the actions that the core returns, in order.
 //
 // Invariants: launched <= len(pending). The first `launched` buckets were launched in this pass.
-// pending[b] is the number of parameters of bucket b that are not final in this pass. Only the event
-// finish launches the last bucket. The flags are reduced with the last bucket or just before it, so that
-// they tell the other ranks about errors anywhere in the pass.
+// pending[b] is the number of parameters of bucket b whose gradients are not final in this pass. The last
+// bucket is launched by the event finish alone. The flags, by which each rank tells the others about errors
+// in the pass, are reduced together with the last bucket or directly before it.
 type core struct {
 	buckets  [][]int // the parameters of each bucket
 	home     []int   // by parameter: the index of its bucket

@@ -80,8 +80,8 @@ func TestCore(t *testing.T) {
 	})
 }
 
-// lists parses the input of "buckets". It returns the parameters of each bucket, and their number in all
-// buckets.
+// lists parses the input of the test command "buckets", one line for each bucket. It returns the parameters
+// of each bucket, and the number of all parameters.
 func lists(t *testing.T, input string) (buckets [][]int, n int) {
 	for line := range strings.Lines(input) {
 		var ps []int

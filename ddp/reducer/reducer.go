@@ -29,7 +29,7 @@ type Reducer struct {
 	status     status  // the words that the ranks sum in each pass that reduces
 	fresh      []bool  // by parameter: the next write of the gradient must overwrite
 	invalid    []error // by parameter: the error of a pass that may have written a part of the gradient
-	absent     []bool  // by parameter: this rank has no gradient; the pending outcome tells whether another rank has one
+	absent     []bool  // by parameter: this rank has no gradient; the outcome of the pass will tell whether another rank has one
 	shared     []bool  // with UnusedFixed, by parameter: some rank has a gradient; nil until the ranks know this
 	reports    reports
 	scan       *scan // nil without Options.CheckNonFinite
@@ -42,7 +42,7 @@ type Reducer struct {
 	left       *LeftError // not nil: the error that ended the passes of all ranks
 
 	heedsStop bool           // the engine has called Stopping
-	requested syscall.Signal // the signal because of which this rank asks all ranks to stop in this pass; 0: none
+	requested syscall.Signal // the signal because of which this rank, in this pass, asks all ranks to stop; 0: it does not ask
 	stop      syscall.Signal // the signal because of which all ranks agreed to stop; 0: none
 
 	scale    float64      // the result of the method Scale; 1 between passes
@@ -152,8 +152,8 @@ func (r *Reducer) Settle(i int) {
 
 // Flags returns the bytes of the ranks' flags on the device. Work on the compute stream after a pass
 // must not use the gradients if any byte is not zero. (A flag is a floating-point sum of zeros and ones.
-// Such a sum is never -0, so the flag is zero exactly if all its bytes are zero.) The memory of the flags
-// may change when the memory of the gradients changes: see Grad.
+// Such a sum is never -0, so the flag is zero exactly if all its bytes are zero.) When the
+// gradients move to other memory, the flags may move too: see Grad.
 func (r *Reducer) Flags() device.Tensor {
 	flags := r.status.flags()
 	return device.NewTensor(flags.Buf, device.Uint8, flags.Bytes())
@@ -190,8 +190,8 @@ func (r *Reducer) GradErr(i int) error {
 	return r.Err()
 }
 
-// accumulatedError returns an error if Fail was called for an accumulated gradient, which must not be
-// reduced.
+// accumulatedError returns an error if Fail was called for any accumulated gradient. Such a gradient must
+// not be reduced.
 func (r *Reducer) accumulatedError() error {
 	for i, err := range r.invalid {
 		if err != nil {
@@ -211,7 +211,7 @@ func (r *Reducer) Zeroed(i int) bool {
 	return r.fresh[i]
 }
 
-// freshen calls Zero for every gradient. It writes no memory.
+// freshen marks every gradient as zeroed, by the method Zero, which writes no memory.
 func (r *Reducer) freshen() {
 	for i := range r.fresh {
 		r.Zero(i)
@@ -224,8 +224,8 @@ func (r *Reducer) freshen() {
 func (r *Reducer) Scale() float64 { return r.scale }
 
 // Begin starts a backward pass. If sync is false, the pass only accumulates; a later pass reduces the
-// sum. The function reached reports which gradients the pass will write. With UnusedMissing reached may be
-// nil.
+// sum. The parameter `reached` is a function that reports which gradients the pass will write. With
+// UnusedMissing it may be nil.
 //
 // If the program has not asked for the outcome of the previous pass, Begin waits for this outcome. If the
 // outcome is an error, the new pass fails with this error. After a [*LeftError] the new pass reduces
@@ -280,7 +280,8 @@ func (r *Reducer) Ready(i int, at device.Event) {
 	r.perform(actions, at)
 }
 
-// step passes an event to the core. It panics if the engine made a mistake.
+// step passes an event to the core. It panics if the event shows that the engine, which drives the reducer,
+// has called methods in a wrong order.
 func (r *Reducer) step(e event) []action {
 	actions, err := r.core.step(e)
 	if err != nil {

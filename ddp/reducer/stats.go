@@ -10,7 +10,7 @@ type Stats struct {
 	Accumulated int // the number of passes that only accumulated
 
 	Buckets []Bucket // the buckets in use, in the order in which they are reduced
-	Rebuilt []string // the names of the parameters in rank 0's order; nil if the buckets were not rebuilt
+	Rebuilt []string // the names of the parameters in the order in which rank 0's gradients became final; nil if the buckets were not rebuilt
 	Ready   []string // the names of the parameters in the order in which their gradients became final in the last pass
 	Unused  []string // the names of the parameters that the last pass did not use; nil with UnusedMissing
 }

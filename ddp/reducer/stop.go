@@ -6,8 +6,8 @@ import "syscall"
 // not agreed. Stopping waits for the outcome of the last pass as Err does.
 //
 // Before the first call of Stopping, a signal has its usual effect. From the first call on, a SIGTERM or
-// SIGINT to this process is a request to stop ([comm.ProcessGroup.StopRequested]). This rank then asks all
-// ranks to stop in the next pass that it finishes and that reduces. Once the outcome of that pass is known,
+// SIGINT to this process is a request to stop ([comm.ProcessGroup.StopRequested]). In its
+// next pass that reduces, this rank sends the request to all ranks. Once the outcome of that pass is known,
 // every call of Stopping on every rank returns the signal.
 func (r *Reducer) Stopping() syscall.Signal {
 	r.heedsStop = true

@@ -200,8 +200,8 @@ func (c *Core) Ended() bool {
 
 // join handles the message Join. A Join is wrong if the rank's number is not in the job, if another
 // process has joined as this rank, or if the rank's options differ from the options of other ranks. A
-// wrong Join fails the session while ranks are still joining. When all ranks have joined, the session
-// continues, and join only refuses the connection that sent the wrong Join.
+// wrong Join fails the session while ranks are still joining. A wrong Join that comes after
+// all ranks have joined does not harm the session: join only refuses its connection.
 func (c *Core) join(from int, m *Message) {
 	root := c.groups[""]
 	refuse := func(f Failure) {

@@ -251,9 +251,8 @@ func (g *Group) GiveUp(err error, late bool) error {
 }
 
 // Decide asks the coordinator to choose f as the failure of the group now, without waiting for answers
-// of other ranks. If the coordinator is asking ranks about a report of another rank, the coordinator
-// ignores the first call of Decide and chooses f at the second call. Otherwise the coordinator chooses f
-// at the first call.
+// of other ranks. There is one exception: while the coordinator asks ranks about a report of another rank,
+// this rank's first call of Decide has no effect, and only its second call makes the coordinator choose f.
 func (g *Group) Decide(f *Failure) { g.report(*f, &Message{Final: true}) }
 
 // Inquire reports the failure f and asks the ranks in the parameter ranks what they know of f. When all

@@ -71,8 +71,8 @@ const (
 	// for the others.
 	Left
 	// Leaving says that Ranks leave Group without waiting for the others. Values are the progress
-	// that these ranks gave in their messages Leave. A rank that receives Leaving must send an Ack
-	// once its own progress has reached all of these Values.
+	// of these ranks, such as the number of their calls, which they gave in their messages Leave. A
+	// rank that receives Leaving must send an Ack once its own progress has reached all of these Values.
 	Leaving
 	// Queried answers Query. Ranks are the members that have not sent a Gather with Key. Ranks is
 	// empty if no member has sent one, or if all members have. If Key is LeaveKey, Ranks are the
