@@ -92,20 +92,19 @@ func startSuspended(t *testing.T, wait string, timeout time.Duration) (ps []*pro
 }
 
 // suspend stops all processes for the time `length`, and then continues them one after the
-// other.
+// other. Processes that have ended stay as they are.
 func suspend(t *testing.T, ps []*process, length time.Duration) {
 	t.Helper()
-	for _, p := range ps {
-		if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
+	signal := func(sig os.Signal) {
+		for _, p := range ps {
+			if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+				t.Fatal(err)
+			}
 		}
 	}
+	signal(syscall.SIGSTOP)
 	time.Sleep(length)
-	for _, p := range ps {
-		if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil && !errors.Is(err, os.ErrProcessDone) {
-			t.Fatal(err)
-		}
-	}
+	signal(syscall.SIGCONT)
 }
 
 // If a whole job is suspended for longer than its timeout, it then continues normally, whether
