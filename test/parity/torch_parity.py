@@ -77,8 +77,8 @@ def samples(case):
 
 
 def open_or_shut(initial, x):
-    """Adds to the hidden layers' biases, in place, alternately plus and minus four standard deviations
-    of the ReLU's input, so that each ReLU is clearly open or shut.
+    """Adds to the hidden layers' biases, in place, alternately plus and minus six standard deviations
+    of the ReLU's input, so that each ReLU is clearly open or shut in all steps.
 
     Otherwise some of millions of inputs would be so close to zero that two correct programs open
     different ReLUs, and a single one changes the gradient by a thousandth."""
@@ -86,7 +86,7 @@ def open_or_shut(initial, x):
     for layer in layers[:-1]:
         bias = initial[layer + ".bias"]
         x = nn.functional.linear(x, initial[layer + ".weight"], bias)
-        shift = torch.full_like(bias, 4 * x.std().item())
+        shift = torch.full_like(bias, 6 * x.std().item())
         shift[1::2] *= -1
         bias += shift
         x = (x + shift).relu()
