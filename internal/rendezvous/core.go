@@ -1,0 +1,438 @@
+package rendezvous
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// phase is what the agents of a job are doing together.
+type phase int
+
+const (
+	gathering phase = iota // agents join the first round
+	running                // a round has begun, and its workers run
+	stopping               // the participants stop their workers, before the next round or the end
+	ended
+)
+
+// agentID identifies one connection of an agent. Two connections never have the same.
+type agentID int
+
+// agent is what the core knows of a connected agent.
+type agent struct {
+	id      agentID
+	node    nodeInfo
+	place   int    // the node's rank in the current round, or -1 if the agent waits
+	done    bool   // its workers have ended as the phase demands: see core.undone
+	leaving string // why it leaves the job, "" if it stays
+}
+
+// nodeInfo is what an agent says of its node when it joins.
+type nodeInfo struct {
+	Host    string // for messages
+	Workers int    // number of workers
+	Rank    int    // the node's rank if the user numbers the nodes
+}
+
+// limits are the settings of a job. They are equal on all nodes.
+type limits struct {
+	MinNodes, MaxNodes int
+	MaxRestarts        int  // the number of failed rounds that are followed by another
+	Static             bool // the user numbers the nodes
+}
+
+// core decides which agents take part in which round, when a round ends, and how the job ends. It is a
+// pure state machine: Step takes one event and returns the actions. The server performs the actions, owns
+// the connections and the clock, and reports what happens as further events. Each event costs time that
+// does not depend on the number of agents, except those that start or stop a round.
+//
+// Invariants: every agent is in agents, and either in waiting or, at its place, in round. No action
+// concerns an agent that was lost.
+type core struct {
+	limits
+	phase    phase
+	epoch    int // number of the current round; in phase gathering, of the next one
+	restarts int // number of failed rounds that were followed by another
+
+	agents  map[agentID]*agent
+	waiting []*agent       // in the order in which they joined
+	ranks   map[int]*agent // by the user's node rank; static jobs only
+	round   []*agent       // the participants by node rank; nil for one that was lost
+
+	// undone is the number of participants whose workers have not succeeded (in phase running), or have
+	// not ended (in phase stopping).
+	undone   int
+	lastCall bool // whether the timer of the last call runs
+	agreed   bool // the ranks of the current round have agreed to stop, because of a signal
+	gentle   bool // in phase stopping: the workers can finish their step
+	failures []Failure
+}
+
+// Failure is one reason for the end of a round.
+type Failure struct {
+	Node int       // the node's rank in the round
+	Host string    // the node's host
+	At   time.Time // by the clock of the rendezvous host; of a lost node, the time of its last message
+	What string    // describes the failure in one line
+	Lost bool      // the whole node is lost or left, rather than one of its workers
+}
+
+// The events.
+type (
+	event interface{ isEvent() }
+
+	agentJoined struct {
+		id   agentID
+		node nodeInfo
+	}
+	agentLost struct { // its connection ended, or it was silent for too long
+		id  agentID
+		how string
+		at  time.Time
+	}
+	agentLeaves struct { // it received a signal, and ends when its workers have ended
+		id  agentID
+		why string
+	}
+	workerFailed struct {
+		id      agentID
+		epoch   int
+		failure Failure // without Node and Host
+	}
+	workersEnded struct { // all workers of the agent have ended, without a failure or after the stop order
+		id     agentID
+		epoch  int
+		agreed bool // they ended because all ranks agreed to stop
+	}
+	joinTimeout     struct{}
+	lastCallElapsed struct{}
+)
+
+func (agentJoined) isEvent()     {}
+func (agentLost) isEvent()       {}
+func (agentLeaves) isEvent()     {}
+func (workerFailed) isEvent()    {}
+func (workersEnded) isEvent()    {}
+func (joinTimeout) isEvent()     {}
+func (lastCallElapsed) isEvent() {}
+
+// The actions.
+type (
+	action interface{ isAction() }
+
+	// refuse sends an agent away.
+	refuse struct {
+		id     agentID
+		reason string
+	}
+	// hold tells an agent why it waits for a later round.
+	hold struct {
+		id     agentID
+		reason string
+	}
+	// begin starts a round on its participants, which are ordered by node rank.
+	begin struct {
+		epoch        int
+		participants []*agent
+	}
+	// stop has the participants stop their workers. If gently, all workers live, so that they can finish
+	// their step and save a checkpoint. A second stop of a round is never gentle.
+	stop struct {
+		epoch  int
+		gently bool
+		reason string
+	}
+	// startLastCall starts the timer of the last call, cancelLastCall stops it.
+	startLastCall  struct{}
+	cancelLastCall struct{}
+	// end ends the job on all agents.
+	end struct{ result Result }
+)
+
+func (refuse) isAction()         {}
+func (hold) isAction()           {}
+func (begin) isAction()          {}
+func (stop) isAction()           {}
+func (startLastCall) isAction()  {}
+func (cancelLastCall) isAction() {}
+func (end) isAction()            {}
+
+// Result is how a job ended. It is the same on all nodes.
+type Result struct {
+	Restarts int
+	// Agreed says that all ranks agreed to stop because of a signal.
+	Agreed bool
+	// Failures are the failures of the last round, the earliest first. None: its workers succeeded.
+	Failures []Failure
+	// Reason says why no round follows, if the number of restarts is not the reason.
+	Reason string
+}
+
+// newCore returns the core of a job whose next round has the number epoch. restarts is the number of rounds
+// that have failed.
+func newCore(l limits, epoch, restarts int) *core {
+	return &core{limits: l, epoch: epoch, restarts: restarts, agents: map[agentID]*agent{}, ranks: map[int]*agent{}}
+}
+
+// Step applies an event and returns the actions that it leads to, in order. An event of a round that is
+// over, or of an agent that is gone, leads to none.
+func (c *core) Step(ev event) []action {
+	switch ev := ev.(type) {
+	case agentJoined:
+		return c.join(ev)
+	case agentLost:
+		return c.lose(c.agents[ev.id], "lost: "+ev.how, ev.at)
+	case agentLeaves:
+		a := c.agents[ev.id]
+		if a == nil {
+			return nil
+		}
+		a.leaving = ev.why
+		if a.place < 0 {
+			return c.lose(a, "", time.Time{})
+		}
+		return nil
+	case workerFailed:
+		if a := c.participant(ev.id, ev.epoch); a != nil {
+			return c.fail(a, ev.failure)
+		}
+		return nil
+	case workersEnded:
+		a := c.participant(ev.id, ev.epoch)
+		if a == nil || a.done {
+			return nil
+		}
+		a.done = true
+		c.undone--
+		c.agreed = c.agreed || ev.agreed
+		return c.endRound()
+	case joinTimeout:
+		if c.phase != gathering {
+			return nil
+		}
+		return c.end(Result{Reason: fmt.Sprintf("%s of at least %d joined", count(len(c.agents), "node"), c.MinNodes)})
+	case lastCallElapsed:
+		if !c.lastCall {
+			return nil
+		}
+		c.lastCall = false
+		if c.phase == gathering {
+			return c.begin()
+		}
+		return c.stopFor(fmt.Sprintf("%s joined", count(len(c.waiting), "node")), true)
+	}
+	panic(fmt.Sprintf("rendezvous: unknown event %T", ev))
+}
+
+// join takes an agent in, or refuses it.
+func (c *core) join(ev agentJoined) []action {
+	if c.phase == ended {
+		return []action{refuse{ev.id, "the job has ended"}}
+	}
+	a := &agent{id: ev.id, node: ev.node, place: -1}
+	if c.Static {
+		rank := ev.node.Rank
+		if rank < 0 || rank >= c.MaxNodes {
+			return []action{refuse{ev.id, fmt.Sprintf("node rank %d in a job of %s", rank, count(c.MaxNodes, "node"))}}
+		}
+		if other := c.ranks[rank]; other != nil {
+			return []action{refuse{ev.id, fmt.Sprintf("node rank %d is taken, by %s", rank, other.node.Host)}}
+		}
+		c.ranks[rank] = a
+	}
+	c.agents[a.id] = a
+	c.waiting = append(c.waiting, a)
+	switch {
+	case c.phase == stopping:
+		return []action{hold{a.id, fmt.Sprintf("round %d is being stopped", c.epoch)}}
+	case c.phase == running && c.live() >= c.MaxNodes:
+		return []action{c.reserve(a)}
+	case c.phase == running:
+		acts := []action{hold{a.id, fmt.Sprintf("round %d runs; the next one begins soon", c.epoch)}}
+		if len(c.agents) >= c.MaxNodes {
+			return append(acts, c.stopFor(fmt.Sprintf("%s joined", count(len(c.waiting), "node")), true)...)
+		}
+		return append(acts, c.startLastCall()...)
+	case len(c.agents) >= c.MaxNodes:
+		return c.begin()
+	case len(c.agents) >= c.MinNodes:
+		return c.startLastCall()
+	}
+	return nil
+}
+
+func (c *core) reserve(a *agent) hold {
+	return hold{a.id, fmt.Sprintf("in reserve: round %d has %s, the maximum", c.epoch, count(c.MaxNodes, "node"))}
+}
+
+// lose removes an agent that is lost or leaves. what and at describe the failure of a participant.
+func (c *core) lose(a *agent, what string, at time.Time) []action {
+	if a == nil || c.phase == ended {
+		return nil
+	}
+	delete(c.agents, a.id)
+	delete(c.ranks, a.node.Rank)
+	if a.place < 0 {
+		c.waiting = slices.DeleteFunc(c.waiting, func(other *agent) bool { return other == a })
+		if c.phase == gathering && len(c.agents) < c.MinNodes || c.phase == running && len(c.waiting) == 0 {
+			return c.cancelLastCall()
+		}
+		return nil
+	}
+	c.round[a.place] = nil
+	if a.leaving != "" {
+		what = "left: " + a.leaving
+	}
+	if a.done && (c.phase == running || a.leaving != "") {
+		return c.endRound() // its part of the round is complete
+	}
+	if !a.done {
+		c.undone--
+	}
+	return c.fail(a, Failure{At: at, What: what, Lost: true})
+}
+
+// fail adds a failure of a participant to the round, which stops.
+func (c *core) fail(a *agent, f Failure) []action {
+	f.Node, f.Host = a.place, a.node.Host
+	c.failures = append(c.failures, f)
+	if c.phase == stopping && !c.gentle {
+		return c.endRound()
+	}
+	return c.stopFor(fmt.Sprintf("node %d (%s) %s", f.Node, f.Host, f.What), false)
+}
+
+// stopFor stops the current round, or hastens a stop that was gentle.
+func (c *core) stopFor(reason string, gently bool) []action {
+	acts := c.cancelLastCall()
+	if c.phase == running {
+		c.undone = 0
+		for _, a := range c.round {
+			if a != nil {
+				a.done = false
+				c.undone++
+			}
+		}
+	}
+	c.phase, c.gentle = stopping, gently
+	if c.undone > 0 {
+		acts = append(acts, stop{c.epoch, gently, reason})
+	}
+	return append(acts, c.endRound()...)
+}
+
+// begin starts a round with as many agents as it can have. The participants of the round before come
+// first, in their order, then the others in the order in which they joined.
+func (c *core) begin() []action {
+	acts := c.cancelLastCall()
+	var candidates []*agent
+	for _, a := range append(c.round, c.waiting...) {
+		if a != nil {
+			candidates = append(candidates, a)
+		}
+	}
+	if c.Static {
+		slices.SortFunc(candidates, func(a, b *agent) int { return a.node.Rank - b.node.Rank })
+	}
+	n := min(len(candidates), c.MaxNodes)
+	c.round, c.waiting = candidates[:n:n], candidates[n:]
+	c.phase, c.undone, c.agreed, c.failures = running, n, false, nil
+	for place, a := range c.round {
+		a.place, a.done = place, false
+	}
+	for _, a := range c.waiting {
+		acts = append(acts, c.reserve(a))
+	}
+	return append(acts, begin{c.epoch, c.round})
+}
+
+// endRound begins the next round, or ends the job, if the workers of all participants have ended as the
+// phase demands.
+func (c *core) endRound() []action {
+	if c.undone > 0 {
+		return nil
+	}
+	staying := len(c.waiting)
+	for _, a := range c.round {
+		if a != nil && a.leaving == "" {
+			staying++
+		}
+	}
+	switch {
+	case c.phase == running && (!c.agreed || staying < c.MinNodes || staying == len(c.agents)):
+		return c.end(Result{Agreed: c.agreed})
+	case c.phase == running: // the ranks stopped because some nodes leave, and the others go on
+	case c.failed():
+		if c.restarts >= c.MaxRestarts {
+			return c.end(Result{Failures: c.sortedFailures()})
+		}
+		c.restarts++
+	}
+	if staying < c.MinNodes {
+		reason := fmt.Sprintf("%s of at least %d remain", count(staying, "node"), c.MinNodes)
+		return c.end(Result{Failures: c.sortedFailures(), Reason: reason})
+	}
+	for i, a := range c.round {
+		if a != nil && a.leaving != "" {
+			delete(c.agents, a.id)
+			delete(c.ranks, a.node.Rank)
+			c.round[i] = nil
+		}
+	}
+	c.epoch++
+	return c.begin()
+}
+
+// failed reports whether the round that stops counts as a restart: a worker failed, and no node was lost,
+// which would be the cause.
+func (c *core) failed() bool {
+	return !c.gentle && !slices.ContainsFunc(c.failures, func(f Failure) bool { return f.Lost })
+}
+
+func (c *core) end(r Result) []action {
+	acts := c.cancelLastCall()
+	c.phase, r.Restarts = ended, c.restarts
+	return append(acts, end{r})
+}
+
+func (c *core) startLastCall() []action {
+	if c.lastCall {
+		return nil
+	}
+	c.lastCall = true
+	return []action{startLastCall{}}
+}
+
+func (c *core) cancelLastCall() []action {
+	if !c.lastCall {
+		return nil
+	}
+	c.lastCall = false
+	return []action{cancelLastCall{}}
+}
+
+// sortedFailures returns the failures of the round, the earliest first.
+func (c *core) sortedFailures() []Failure {
+	return slices.SortedStableFunc(slices.Values(c.failures), func(a, b Failure) int { return a.At.Compare(b.At) })
+}
+
+// participant returns the agent with an id if it takes part in the round of number epoch, else nil.
+func (c *core) participant(id agentID, epoch int) *agent {
+	a := c.agents[id]
+	if a == nil || a.place < 0 || epoch != c.epoch || c.phase != running && c.phase != stopping {
+		return nil
+	}
+	return a
+}
+
+// live returns the number of participants that are not lost.
+func (c *core) live() int { return len(c.agents) - len(c.waiting) }
+
+// count returns "1 node", "2 nodes" and so on.
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

@@ -1,0 +1,131 @@
+package rendezvous
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+)
+
+// TestCore plays the scenarios under testdata/core. If one fails, run
+//
+//	go test ./internal/rendezvous -run TestCore -rewrite
+//
+// and read the diff; keep it only if you understand and want it.
+//
+// Commands are the events, about agents named a, b and so on. Each event happens one second after the one
+// before. The output is the actions, one per line.
+func TestCore(t *testing.T) {
+	datadriven.Walk(t, "testdata/core", func(t *testing.T, path string) {
+		var c *core
+		ids, names := map[string]agentID{}, map[agentID]string{}
+		now := 0
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			now++
+			at := time.Unix(int64(now), 0)
+			if d.Cmd == "new" {
+				l := limits{MinNodes: 1, MaxNodes: 1}
+				scan(t, d, "min", &l.MinNodes)
+				scan(t, d, "max", &l.MaxNodes)
+				scan(t, d, "restarts", &l.MaxRestarts)
+				l.Static = d.HasArg("static")
+				c = newCore(l, 0, 0)
+				clear(ids)
+				return ""
+			}
+			var b strings.Builder
+			play := func(name string) {
+				if d.Cmd == "join" {
+					ids[name] = agentID(len(names))
+					names[ids[name]] = name
+				}
+				for _, act := range c.Step(parseEvent(t, d, c, ids[name], name, at)) {
+					describe(&b, act, names)
+				}
+			}
+			subjects := 0
+			for _, arg := range d.CmdArgs {
+				if len(arg.Vals) == 0 && arg.Key != "agreed" {
+					play(arg.Key)
+					subjects++
+				}
+			}
+			if subjects == 0 {
+				play("")
+			}
+			return b.String()
+		})
+	})
+}
+
+func parseEvent(t *testing.T, d *datadriven.TestData, c *core, id agentID, name string, at time.Time) event {
+	epoch, rank, what := c.epoch, -1, "rank 0 exited with 1"
+	scan(t, d, "epoch", &epoch)
+	scan(t, d, "rank", &rank)
+	switch d.Cmd {
+	case "join":
+		return agentJoined{id, nodeInfo{Host: "host-" + name, Workers: 2, Rank: rank}}
+	case "lose":
+		ago := 0
+		scan(t, d, "ago", &ago)
+		return agentLost{id, "3 heartbeats missed", at.Add(-time.Duration(ago) * time.Second)}
+	case "leave":
+		return agentLeaves{id, "SIGTERM"}
+	case "fail":
+		return workerFailed{id, epoch, Failure{At: at, What: what}}
+	case "end":
+		return workersEnded{id, epoch, d.HasArg("agreed")}
+	case "join-timeout":
+		return joinTimeout{}
+	case "last-call":
+		return lastCallElapsed{}
+	}
+	d.Fatalf(t, "unknown event %q", d.Cmd)
+	return nil
+}
+
+func describe(b *strings.Builder, act action, names map[agentID]string) {
+	switch act := act.(type) {
+	case refuse:
+		fmt.Fprintf(b, "refuse %s: %s\n", names[act.id], act.reason)
+	case hold:
+		fmt.Fprintf(b, "hold %s: %s\n", names[act.id], act.reason)
+	case begin:
+		fmt.Fprintf(b, "begin round %d:", act.epoch)
+		for _, a := range act.participants {
+			fmt.Fprintf(b, " %s", names[a.id])
+		}
+		fmt.Fprintln(b)
+	case stop:
+		how := ""
+		if act.gently {
+			how = " gently"
+		}
+		fmt.Fprintf(b, "stop round %d%s: %s\n", act.epoch, how, act.reason)
+	case startLastCall:
+		fmt.Fprintln(b, "start last call")
+	case cancelLastCall:
+		fmt.Fprintln(b, "cancel last call")
+	case end:
+		r := act.result
+		fmt.Fprintf(b, "end after %s", count(r.Restarts, "restart"))
+		if r.Agreed {
+			fmt.Fprint(b, ", agreed")
+		}
+		if r.Reason != "" {
+			fmt.Fprintf(b, ": %s", r.Reason)
+		}
+		fmt.Fprintln(b)
+		for _, f := range r.Failures {
+			fmt.Fprintf(b, "  %ds node %d (%s): %s\n", f.At.Unix(), f.Node, f.Host, f.What)
+		}
+	}
+}
+
+func scan(t *testing.T, d *datadriven.TestData, key string, dest any) {
+	if d.HasArg(key) {
+		d.ScanArgs(t, key, dest)
+	}
+}
