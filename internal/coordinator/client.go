@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/goddp/goddp/internal/frame"
 	"github.com/goddp/goddp/internal/handshake"
 )
 
@@ -87,17 +88,17 @@ func Dial(ctx context.Context, addr string, rank int, o ClientOptions) (*Client,
 		conn.Close()
 		return nil, fmt.Errorf("the coordinator, in %s: %w", o.Host, err)
 	}
-	box := newOutbox()
+	box := frame.NewOutbox(maxPending)
 	c := newClient(rank, o)
-	c.conn, c.quit = conn, box.close
+	c.conn, c.quit = conn, box.Close
 	c.send = func(m *Message) error {
-		if !box.put(encode(m)) {
-			return fmt.Errorf("more than %d bytes that the coordinator has not taken", 2*maxMessage)
+		if !box.Put(frame.Encode(m)) {
+			return fmt.Errorf("more than %d bytes that the coordinator has not taken", maxPending)
 		}
 		return nil
 	}
 	c.wg.Go(func() {
-		if err := box.run(conn); err == nil {
+		if err := box.Run(conn); err == nil {
 			conn.CloseWrite()
 		}
 	})
@@ -183,8 +184,8 @@ func (c *Client) listen() {
 	for {
 		awaitInput(c.conn) // if the connection has failed, decode returns the error
 		c.reading.Lock()
-		m, err := decode(in, maxMessage)
-		for ; err == nil; m, err = decode(in, maxMessage) {
+		m, err := decode(in)
+		for ; err == nil; m, err = decode(in) {
 			if c.receive(m); in.Buffered() == 0 {
 				break
 			}

@@ -3,17 +3,19 @@ package coordinator
 import (
 	"bytes"
 	"testing"
+
+	"github.com/goddp/goddp/internal/frame"
 )
 
 // FuzzDecode decodes arbitrary bytes as messages and gives the messages to a core of three ranks. A
 // decoded message that is encoded and decoded again is unchanged. No message makes the core panic,
 // or makes it send a message to a rank that does not exist.
 func FuzzDecode(f *testing.F) {
-	const size, most = 3, 1 << 12
+	const size = 3
 	add := func(messages ...Message) {
 		var stream []byte
 		for _, m := range messages {
-			stream = append(stream, encode(&m)...)
+			stream = append(stream, frame.Encode(&m)...)
 		}
 		f.Add(stream)
 	}
@@ -32,7 +34,7 @@ func FuzzDecode(f *testing.F) {
 		core := NewCore(size)
 		check := func(out []Outgoing) {
 			for _, o := range out {
-				encode(o.Message)
+				frame.Encode(o.Message)
 				for _, r := range o.To {
 					if r < Sender || r >= size {
 						t.Errorf("%v to rank %d", o.Message.Verb, r)
@@ -41,13 +43,13 @@ func FuzzDecode(f *testing.F) {
 			}
 		}
 		for from := 0; ; from = (from + 1) % size {
-			m, err := decode(in, most)
+			m, err := decode(in)
 			if err != nil {
 				return
 			}
-			sent := encode(m)
-			again, err := decode(bytes.NewReader(sent), len(sent))
-			if err != nil || !bytes.Equal(encode(again), sent) {
+			sent := frame.Encode(m)
+			again, err := decode(bytes.NewReader(sent))
+			if err != nil || !bytes.Equal(frame.Encode(again), sent) {
 				t.Fatalf("%s is read as %+v, %v", sent, again, err)
 			}
 			out, err := core.Step(from, m)

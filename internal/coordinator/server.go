@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/descriptors"
+	"github.com/goddp/goddp/internal/frame"
 	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/internal/peeruid"
 )
@@ -262,16 +263,16 @@ func (s *Server) serve(c net.Conn, known func()) {
 	if err := detectDeadHost(c.(*net.TCPConn)); err != nil {
 		s.opts.Log.Debug("coordinator: connection of a rank", "rank", rank, "error", err)
 	}
-	box := newOutbox()
-	p := &peer{rank: rank, conn: c, drop: box.close, cut: func() { c.Close() }}
-	p.send = func(_ *Message, encoded func() []byte) bool { return box.put(encoded()) }
+	box := frame.NewOutbox(maxPending)
+	p := &peer{rank: rank, conn: c, drop: box.Close, cut: func() { c.Close() }}
+	p.send = func(_ *Message, encoded func() []byte) bool { return box.Put(encoded()) }
 	var writer sync.WaitGroup
 	writer.Go(func() {
-		box.run(c)
+		box.Run(c)
 		c.Close()
 	})
 	defer writer.Wait()
-	defer box.close()
+	defer box.Close()
 	in := bufio.NewReaderSize(c, readSize)
 	for err == nil {
 		err = s.receive(p, c.(*net.TCPConn), in)
@@ -286,7 +287,7 @@ func (s *Server) receive(p *peer, c *net.TCPConn, in *bufio.Reader) error {
 	s.taken.Add(1)
 	defer s.taken.Add(-1)
 	for {
-		m, err := decode(in, maxMessage)
+		m, err := decode(in)
 		if err == nil {
 			err = s.handle(p, m)
 		}
@@ -368,7 +369,7 @@ func (s *Server) joinSession(p *peer, number int) {
 // the message goes to many ranks. sender is the connection whose message the core has handled.
 func (n *session) deliver(out []Outgoing, sender *peer) {
 	for _, o := range out {
-		encoded := sync.OnceValue(func() []byte { return encode(o.Message) })
+		encoded := sync.OnceValue(func() []byte { return frame.Encode(o.Message) })
 		for _, rank := range o.To {
 			p := n.peers[rank]
 			if rank == Sender {
@@ -419,7 +420,7 @@ func (s *Server) peerLost(p *peer, cause error) {
 // for longer than Options.Silence.
 func (s *Server) tick() {
 	alive := &Message{Verb: Alive}
-	encoded := sync.OnceValue(func() []byte { return encode(alive) })
+	encoded := sync.OnceValue(func() []byte { return frame.Encode(alive) })
 	ticker := time.NewTicker(s.opts.Interval)
 	defer ticker.Stop()
 	for {
