@@ -107,6 +107,7 @@ type (
 	}
 	joinTimeout     struct{}
 	lastCallElapsed struct{}
+	hostFailed      struct{ err error } // the host cannot do its part
 )
 
 func (agentJoined) isEvent()     {}
@@ -116,6 +117,7 @@ func (workerFailed) isEvent()    {}
 func (workersEnded) isEvent()    {}
 func (joinTimeout) isEvent()     {}
 func (lastCallElapsed) isEvent() {}
+func (hostFailed) isEvent()      {}
 
 // The actions.
 type (
@@ -212,6 +214,8 @@ func (c *core) Step(ev event) []action {
 			return nil
 		}
 		return c.end(Result{Reason: fmt.Sprintf("%s of at least %d joined", count(len(c.agents), "node"), c.MinNodes)})
+	case hostFailed:
+		return c.end(Result{Failures: c.sortedFailures(), Reason: ev.err.Error()})
 	case lastCallElapsed:
 		if !c.lastCall {
 			return nil

@@ -53,4 +53,6 @@ type Round struct {
 	// MASTER_ADDR and MASTER_PORT.
 	MasterAddr string
 	MasterPort int
+	// Restarts is the number of rounds that failed before this one.
+	Restarts int
 }

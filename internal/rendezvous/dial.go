@@ -1,0 +1,163 @@
+package rendezvous
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/yamux"
+
+	"github.com/goddp/goddp/internal/frame"
+)
+
+// DialOptions are what an agent needs to join the rendezvous of another process.
+type DialOptions struct {
+	Addr       string // of the host, host:port
+	Identity   *identity
+	Node       nodeInfo
+	Limits     limits
+	MasterPort int
+	Heartbeat  time.Duration // as the host's
+}
+
+// Remote is the session of an agent with a host in another process.
+type Remote struct {
+	*Session
+	mux  *yamux.Session
+	wg   sync.WaitGroup
+	done chan struct{} // closed when no more orders come
+	// received counts the messages of the host.
+	received atomic.Int64
+}
+
+// Dial connects an agent with the host of the rendezvous and joins. ctx bounds the connection alone. If
+// nothing listens at the address yet, the caller dials again.
+func Dial(ctx context.Context, o DialOptions) (*Remote, error) {
+	var d tls.Dialer
+	d.Config = o.Identity.config()
+	c, err := d.DialContext(ctx, "tcp", o.Addr)
+	if err != nil {
+		var op *net.OpError
+		if errors.As(err, &op) && op.Op == "dial" {
+			return nil, err
+		}
+		return nil, &HandshakeError{o.Addr, describeHandshake(err)}
+	}
+	mux, err := yamux.Client(c, muxConfig())
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	control, err := mux.Open()
+	if err != nil {
+		mux.Close()
+		return nil, err
+	}
+	r := &Remote{Session: newSession(), mux: mux, done: make(chan struct{})}
+	box := frame.NewOutbox(maxPending)
+	r.send = func(m *toHost) { box.Put(frame.Encode(m)) }
+	r.cut = func() { mux.Close() }
+	r.send(&toHost{Join: &joinMessage{o.Node, o.Limits, o.MasterPort}}) // the first message
+	r.wg.Go(func() {
+		box.Run(control)
+		mux.Close()
+	})
+	r.wg.Go(func() {
+		defer close(r.done)
+		defer box.Close()
+		err := r.listen(control)
+		if !errors.As(err, new(*RefusedError)) {
+			err = &HostLostError{o.Addr, err}
+		}
+		r.put(Order{Err: err})
+	})
+	r.wg.Go(func() { r.beatUntilDone(cmp.Or(o.Heartbeat, DefaultHeartbeat)) })
+	return r, nil
+}
+
+// listen handles the host's messages until the connection ends.
+func (r *Remote) listen(control io.Reader) error {
+	in := bufio.NewReader(control)
+	for {
+		m := &toAgent{}
+		if err := frame.Decode(in, maxMessage, m); err != nil {
+			return err
+		}
+		r.received.Add(1)
+		if err := r.receive(m); err != nil {
+			return err
+		}
+	}
+}
+
+// beatUntilDone sends heartbeats, and ends the connection with a host that is silent.
+func (r *Remote) beatUntilDone(interval time.Duration) {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	silence, received := 0, int64(0)
+	for r.beat(); ; r.beat() {
+		select {
+		case <-ticker.C:
+		case <-r.done:
+			return
+		}
+		if silence++; r.received.Load() != received {
+			silence, received = 0, r.received.Load()
+		}
+		if silence >= missedBeats {
+			r.mux.Close()
+		}
+	}
+}
+
+// HostLostError says that the connection with the host of the rendezvous has ended.
+type HostLostError struct {
+	Addr string
+	Err  error
+}
+
+func (e *HostLostError) Error() string {
+	return fmt.Sprintf("the host of the rendezvous, %s, is lost: %v", e.Addr, e.Err)
+}
+
+func (e *HostLostError) Unwrap() error { return e.Err }
+
+// HandshakeError says that the process at an address is no host of this job's rendezvous. Dialling again
+// does not help.
+type HandshakeError struct {
+	Addr string
+	Err  error
+}
+
+func (e *HandshakeError) Error() string {
+	return fmt.Sprintf("%s is not the host of this job's rendezvous: %v", e.Addr, e.Err)
+}
+
+func (e *HandshakeError) Unwrap() error { return e.Err }
+
+// Open connects with a service of the current round.
+func (r *Remote) Open(to service) (net.Conn, error) {
+	stream, err := r.mux.Open()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := stream.Write([]byte{byte(to)}); err != nil {
+		stream.Close()
+		return nil, err
+	}
+	return stream, nil
+}
+
+// Close ends the session and waits for its goroutines.
+func (r *Remote) Close() {
+	r.Session.Close()
+	r.wg.Wait()
+}

@@ -1,0 +1,267 @@
+package rendezvous
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/goddp/goddp/internal/awake"
+)
+
+// The defaults of HostOptions, which are torchrun's but for the heartbeat.
+const (
+	DefaultJoinTimeout = 10 * time.Minute
+	DefaultLastCall    = 30 * time.Second
+	DefaultHeartbeat   = time.Second
+)
+
+// missedBeats is the number of heartbeats in a row after which a silent agent, or a silent host, is lost.
+const missedBeats = 3
+
+// HostOptions are the settings of a job's rendezvous.
+type HostOptions struct {
+	Limits limits
+	Node   Node   // the job's id and secret
+	Addr   string // the host of the address that the stores listen on; "" means 127.0.0.1
+	Port   int    // the port of the stores; 0 means a free one for each round
+	// JoinTimeout bounds the time from the start until MinNodes agents have joined. LastCall is how long
+	// more agents can join then. Heartbeat is the time between two heartbeats. 0 means the default.
+	JoinTimeout, LastCall, Heartbeat time.Duration
+	Log                              *slog.Logger // nil means no log
+}
+
+// Host hosts the rendezvous of a job, and the store and the coordinator of each round. It makes the
+// decisions for all agents.
+type Host struct {
+	opts HostOptions
+	wg   sync.WaitGroup
+	done chan struct{}
+
+	mu        sync.Mutex // guards the fields below, and is held while messages are handled
+	closed    bool
+	core      *core
+	peers     map[agentID]*peer // the agents that have joined
+	lastID    agentID
+	joinTimer *awake.Timer
+	lastCall  *awake.Timer // nil unless it runs
+	services  *services    // of the latest round
+	epoch     int          // number of that round
+}
+
+// peer is the host's end of the connection with an agent.
+type peer struct {
+	id         agentID // 0 before it has joined
+	send       func(*toAgent) bool
+	cut        func() // ends the connection
+	addr       string // the host of the agent's address
+	masterPort int
+	received   bool // since the last heartbeat
+	silence    int  // number of heartbeats without a message
+	heard      time.Time
+	local      bool // the agent is in this process, so it cannot be silent
+}
+
+// NewHost returns the host of a new job.
+func NewHost(o HostOptions) *Host {
+	o.JoinTimeout = cmp.Or(o.JoinTimeout, DefaultJoinTimeout)
+	o.LastCall = cmp.Or(o.LastCall, DefaultLastCall)
+	o.Heartbeat = cmp.Or(o.Heartbeat, DefaultHeartbeat)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	h := &Host{opts: o, done: make(chan struct{}), core: newCore(o.Limits, 0, 0), peers: map[agentID]*peer{}}
+	h.joinTimer = awake.AfterFunc(o.JoinTimeout, func() { h.lockAndStep(joinTimeout{}) })
+	h.wg.Go(h.tick)
+	return h
+}
+
+// Close ends the rendezvous: the connections with the agents, and the services of the latest round.
+func (h *Host) Close() error {
+	h.mu.Lock()
+	if h.closed {
+		h.mu.Unlock()
+		return nil
+	}
+	h.closed = true
+	h.joinTimer.Stop()
+	if h.lastCall != nil {
+		h.lastCall.Stop()
+	}
+	for _, p := range h.peers {
+		p.cut()
+	}
+	services := h.services
+	h.services = nil
+	h.mu.Unlock()
+	close(h.done)
+	h.wg.Wait()
+	return services.close()
+}
+
+// addr returns the host of the address that the stores listen on.
+func (h *Host) addr() string { return cmp.Or(h.opts.Addr, "127.0.0.1") }
+
+// receive handles a message of an agent. An error ends the connection.
+func (h *Host) receive(p *peer, m *toHost) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p.received, p.heard = true, time.Now()
+	if h.closed {
+		return fmt.Errorf("the rendezvous is closed")
+	}
+	if p.id == 0 && m.Join == nil {
+		return fmt.Errorf("the first message is not Join")
+	}
+	switch {
+	case m.Join != nil && p.id != 0:
+		return fmt.Errorf("the agent joined twice")
+	case m.Join != nil:
+		return h.join(p, m.Join)
+	case m.Beat != nil:
+		m.Beat.Host = p.heard
+		p.send(&toAgent{Beat: m.Beat})
+	case m.Failed != nil:
+		h.step(workerFailed{p.id, m.Failed.Epoch, m.Failed.Failure})
+	case m.Ended != nil:
+		p.masterPort = m.Ended.MasterPort
+		h.step(workersEnded{p.id, m.Ended.Epoch, m.Ended.Agreed})
+	case m.Leaves != nil:
+		h.step(agentLeaves{p.id, m.Leaves.Text})
+	case m.Exited != nil && m.Exited.Epoch == h.epoch:
+		h.services.exited(m.Exited.Rank, m.Exited.How)
+	}
+	return nil
+}
+
+func (h *Host) join(p *peer, m *joinMessage) error {
+	if m.Limits != h.opts.Limits {
+		p.send(&toAgent{Refused: &textMessage{fmt.Sprintf("it was started with %v, the host of the rendezvous with %v", m.Limits, h.opts.Limits)}})
+		return fmt.Errorf("settings %v, want %v", m.Limits, h.opts.Limits)
+	}
+	h.lastID++
+	p.id, p.masterPort = h.lastID, m.MasterPort
+	h.peers[p.id] = p
+	h.step(agentJoined{p.id, m.Node})
+	return nil
+}
+
+// detach handles the end of the connection with an agent.
+func (h *Host) detach(p *peer, how string, at time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.peers[p.id] == p {
+		h.lose(p, how, at)
+	}
+}
+
+// lose handles the loss of an agent at a time. The caller must hold mu.
+func (h *Host) lose(p *peer, how string, at time.Time) {
+	delete(h.peers, p.id)
+	if !h.closed {
+		h.step(agentLost{p.id, how, at})
+	}
+}
+
+// tick finds silent agents.
+func (h *Host) tick() {
+	ticker := time.NewTicker(h.opts.Heartbeat)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-h.done:
+			return
+		}
+		h.mu.Lock()
+		for _, p := range h.peers {
+			if p.silence++; p.received || p.local {
+				p.silence = 0
+			}
+			if p.received = false; p.silence >= missedBeats {
+				p.cut()
+				h.lose(p, fmt.Sprintf("no heartbeat for %v", missedBeats*h.opts.Heartbeat), p.heard)
+			}
+		}
+		h.mu.Unlock()
+	}
+}
+
+func (h *Host) lockAndStep(ev event) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.closed {
+		h.step(ev)
+	}
+}
+
+// step has the core handle an event, and performs the actions. The caller must hold mu.
+func (h *Host) step(ev event) {
+	for _, act := range h.core.Step(ev) {
+		h.perform(act)
+	}
+}
+
+func (h *Host) perform(act action) {
+	switch act := act.(type) {
+	case refuse:
+		h.send(act.id, &toAgent{Refused: &textMessage{act.reason}})
+		delete(h.peers, act.id)
+	case hold:
+		h.send(act.id, &toAgent{Hold: &textMessage{act.reason}})
+	case begin:
+		h.joinTimer.Stop()
+		if err := h.begin(act); err != nil {
+			h.step(hostFailed{err})
+		}
+	case stop:
+		for _, a := range h.core.round {
+			if a != nil {
+				h.send(a.id, &toAgent{Stop: &StopOrder{act.epoch, act.gently, act.reason}})
+			}
+		}
+	case startLastCall:
+		h.lastCall = awake.AfterFunc(h.opts.LastCall, func() { h.lockAndStep(lastCallElapsed{}) })
+	case cancelLastCall:
+		h.lastCall.Stop()
+		h.lastCall = nil
+	case end:
+		for id := range h.peers {
+			h.send(id, &toAgent{End: &act.result})
+		}
+	}
+}
+
+// begin opens the services of a round, and tells the participants their places.
+func (h *Host) begin(act begin) error {
+	world := 0
+	for _, a := range act.participants {
+		world += a.node.Workers
+	}
+	if err := h.services.close(); err != nil {
+		return fmt.Errorf("closing the store of round %d: %w", h.epoch, err)
+	}
+	var err error
+	h.epoch = act.epoch
+	if h.services, err = openServices(h.opts, world); err != nil {
+		return err
+	}
+	first := h.peers[act.participants[0].id]
+	rank := 0
+	for place, a := range act.participants {
+		h.send(a.id, &toAgent{Begin: &Round{
+			Number: act.epoch, Node: place, Nodes: len(act.participants), FirstRank: rank, WorldSize: world,
+			MasterAddr: first.addr, MasterPort: first.masterPort, Restarts: h.core.restarts,
+		}})
+		rank += a.node.Workers
+	}
+	return nil
+}
+
+// send sends a message to an agent, or ends the connection of one that does not read.
+func (h *Host) send(id agentID, m *toAgent) {
+	if p := h.peers[id]; p != nil && !p.send(m) {
+		p.cut()
+	}
+}

@@ -1,0 +1,227 @@
+package rendezvous
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/store"
+)
+
+// job is a rendezvous with agents, of which the first is in the host's process.
+type job struct {
+	t    *testing.T
+	host *Host
+	id   *identity
+	addr string
+	opts HostOptions
+}
+
+func newJob(t *testing.T, l limits) *job {
+	t.Helper()
+	id, err := newIdentity([]byte("token"), "job")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := &job{t: t, id: id, addr: ln.Addr().String(), opts: HostOptions{
+		Limits: l, Node: Node{JobID: "job", Secret: []byte("a secret of more than 16 bytes")}, LastCall: 20 * time.Millisecond, Heartbeat: 50 * time.Millisecond,
+	}}
+	j.host = NewHost(j.opts)
+	j.host.Serve(ln, id)
+	t.Cleanup(func() {
+		if err := j.host.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return j
+}
+
+func (j *job) dial(name string) *Remote {
+	j.t.Helper()
+	ctx, cancel := context.WithTimeout(j.t.Context(), 10*time.Second)
+	defer cancel()
+	r, err := Dial(ctx, DialOptions{
+		Addr: j.addr, Identity: j.id, Node: nodeInfo{Host: name, Workers: 2, Rank: -1}, Limits: j.opts.Limits, Heartbeat: j.opts.Heartbeat,
+	})
+	if err != nil {
+		j.t.Fatal(err)
+	}
+	j.t.Cleanup(r.Close)
+	return r
+}
+
+// next returns the next order of a session.
+func next(t *testing.T, s *Session) Order {
+	t.Helper()
+	select {
+	case o := <-s.Orders():
+		return o
+	case <-time.After(10 * time.Second):
+		t.Fatal("no order within 10s")
+	}
+	panic("unreachable")
+}
+
+func nextRound(t *testing.T, s *Session) *Round {
+	t.Helper()
+	o := next(t, s)
+	if o.Begin == nil {
+		t.Fatalf("order %+v, want a round", o)
+	}
+	return o.Begin
+}
+
+func TestNodesTrainTogetherUntilOneIsLost(t *testing.T) {
+	j := newJob(t, limits{MinNodes: 2, MaxNodes: 3})
+	local := j.host.Join(nodeInfo{Host: "a", Workers: 1, Rank: -1}, 1234)
+	b := j.dial("b")
+	// The last call is over before the third node joins.
+	first, second := nextRound(t, local), nextRound(t, b.Session)
+	want := Round{Nodes: 2, WorldSize: 3, MasterAddr: "127.0.0.1", MasterPort: 1234}
+	if *first != want {
+		t.Errorf("node 0 has %+v, want %+v", *first, want)
+	}
+	if want.Node, want.FirstRank = 1, 1; *second != want {
+		t.Errorf("node 1 has %+v, want %+v", *second, want)
+	}
+	c := j.dial("c")
+	if o := next(t, c.Session); !strings.Contains(o.Hold, "round 0 runs") {
+		t.Errorf("the third node: %+v", o)
+	}
+	for _, s := range []*Session{local, b.Session} {
+		if o := next(t, s); o.Stop == nil || !o.Stop.Gently {
+			t.Errorf("a node joins: %+v", o)
+		}
+		s.Ended(false, 1235)
+	}
+	for i, s := range []*Session{local, b.Session, c.Session} {
+		if r := nextRound(t, s); r.Number != 1 || r.Node != i || r.WorldSize != 5 {
+			t.Errorf("node %d has %+v", i, r)
+		}
+	}
+	b.Close()
+	for _, s := range []*Session{local, c.Session} {
+		if o := next(t, s); o.Stop == nil || o.Stop.Gently || !strings.Contains(o.Stop.Reason, "node 1 (b) lost: its agent ended") {
+			t.Errorf("node 1 is lost: %+v", o)
+		}
+		s.Ended(false, 0)
+	}
+	for i, s := range []*Session{local, c.Session} {
+		if r := nextRound(t, s); r.Number != 2 || r.Node != i || r.WorldSize != 3 {
+			t.Errorf("node %d has %+v", i, r)
+		}
+	}
+	c.Failed(Failure{At: time.Now(), What: "rank 1 exited with 1"})
+	for _, s := range []*Session{local, c.Session} {
+		if o := next(t, s); o.Stop == nil {
+			t.Errorf("a worker failed: %+v", o)
+		}
+		s.Ended(false, 0)
+	}
+	for _, s := range []*Session{local, c.Session} {
+		if o := next(t, s); o.End == nil || len(o.End.Failures) != 1 || o.End.Failures[0].Host != "c" {
+			t.Errorf("the job ends: %+v", o)
+		}
+	}
+}
+
+func TestAgentWithOtherSettingsIsRefused(t *testing.T) {
+	j := newJob(t, limits{MinNodes: 2, MaxNodes: 2})
+	other := *j
+	other.opts.Limits.MaxNodes = 3
+	var refused *RefusedError
+	if o := next(t, other.dial("b").Session); !errors.As(o.Err, &refused) {
+		t.Errorf("order %+v", o)
+	}
+}
+
+func TestSilentAgentIsLost(t *testing.T) {
+	j := newJob(t, limits{MinNodes: 2, MaxNodes: 2})
+	local := j.host.Join(nodeInfo{Host: "a", Workers: 1}, 0)
+	silent := *j
+	silent.opts.Heartbeat = time.Hour
+	silent.dial("b")
+	nextRound(t, local)
+	if o := next(t, local); o.Stop == nil || !strings.Contains(o.Stop.Reason, "no heartbeat for 150ms") {
+		t.Errorf("order %+v", o)
+	}
+}
+
+func TestWorkersOfOtherNodesReachTheStore(t *testing.T) {
+	j := newJob(t, limits{MinNodes: 1, MaxNodes: 1})
+	b := j.dial("b")
+	round := nextRound(t, b.Session)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	forwarded := make(chan error, 1)
+	go func() {
+		c, err := ln.Accept()
+		if err == nil {
+			var stream net.Conn
+			if stream, err = b.Open(storeService); err == nil {
+				splice(c, stream)
+				stream.Close()
+			}
+			c.Close()
+		}
+		forwarded <- err
+	}()
+	member := store.Member{Job: handshake.Job{ID: "job", World: round.WorldSize}, Rank: 0, Secret: j.opts.Node.Secret}
+	kv, err := store.Dial(t.Context(), ln.Addr().String(), &store.ClientOptions{Member: &member})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := kv.Set(t.Context(), "key", []byte("value")); err != nil {
+		t.Error(err)
+	}
+	if v, err := kv.Get(t.Context(), "key"); string(v) != "value" || err != nil {
+		t.Errorf("%q, %v", v, err)
+	}
+	if err := kv.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-forwarded; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestStrangersChangeNothing(t *testing.T) {
+	j := newJob(t, limits{MinNodes: 2, MaxNodes: 2})
+	local := j.host.Join(nodeInfo{Host: "a", Workers: 1}, 0)
+	other := *j
+	var err error
+	if other.id, err = newIdentity([]byte("nekot"), "job"); err != nil {
+		t.Fatal(err)
+	}
+	var refused *HandshakeError
+	_, err = Dial(t.Context(), DialOptions{Addr: j.addr, Identity: other.id, Limits: j.opts.Limits})
+	if !errors.As(err, &refused) || !errors.Is(err, errOtherToken) {
+		t.Errorf("another token: %v", err)
+	}
+	for i := range 100 {
+		c, err := net.Dial("tcp", j.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(c, "%d nonsense", i)
+		c.Close()
+	}
+	b := j.dial("b")
+	for _, s := range []*Session{local, b.Session} {
+		if r := nextRound(t, s); r.Nodes != 2 || r.Number != 0 {
+			t.Errorf("round %+v", r)
+		}
+	}
+}

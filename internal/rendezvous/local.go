@@ -1,0 +1,25 @@
+package rendezvous
+
+import "time"
+
+// Join has an agent in the host's own process join. masterPort is a free port of this host.
+func (h *Host) Join(node nodeInfo, masterPort int) *Session {
+	s := newSession()
+	p := &peer{addr: h.addr(), local: true}
+	p.send = func(m *toAgent) bool {
+		err := s.receive(m)
+		if err != nil {
+			s.put(Order{Err: err})
+		}
+		return err == nil
+	}
+	p.cut = func() {}
+	s.send = func(m *toHost) {
+		if err := h.receive(p, m); err != nil {
+			s.put(Order{Err: err})
+		}
+	}
+	s.cut = func() { h.detach(p, "it closed its session", time.Now()) }
+	s.send(&toHost{Join: &joinMessage{node, h.opts.Limits, masterPort}})
+	return s
+}

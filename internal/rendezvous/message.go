@@ -1,0 +1,70 @@
+package rendezvous
+
+import "time"
+
+// toHost is a message of an agent to the host of the rendezvous. One field is set.
+type toHost struct {
+	Join   *joinMessage   `json:",omitempty"`
+	Beat   *beat          `json:",omitempty"`
+	Failed *failedMessage `json:",omitempty"`
+	Ended  *endedMessage  `json:",omitempty"`
+	Leaves *textMessage   `json:",omitempty"`
+	Exited *exitedMessage `json:",omitempty"`
+}
+
+// toAgent is a message of the host to an agent. One field is set.
+type toAgent struct {
+	Beat    *beat        `json:",omitempty"`
+	Refused *textMessage `json:",omitempty"`
+	Hold    *textMessage `json:",omitempty"`
+	Begin   *Round       `json:",omitempty"`
+	Stop    *StopOrder   `json:",omitempty"`
+	End     *Result      `json:",omitempty"`
+}
+
+// textMessage says something to the user.
+type textMessage struct{ Text string }
+
+// joinMessage is the first message of an agent.
+type joinMessage struct {
+	Node nodeInfo
+	// Limits are the settings of the agent's user. They must be those of the host.
+	Limits limits
+	// MasterPort is a free port on the agent's node.
+	MasterPort int
+}
+
+// beat is sent at every heartbeat. The host returns the agent's beat with Host set, so that the agent
+// knows how far the clocks differ.
+type beat struct {
+	Agent time.Time
+	Host  time.Time
+}
+
+// failedMessage says that a worker has failed.
+type failedMessage struct {
+	Epoch   int
+	Failure Failure
+}
+
+// endedMessage says that all workers of the agent have ended.
+type endedMessage struct {
+	Epoch  int
+	Agreed bool
+	// MasterPort is a free port on the agent's node, for the next round.
+	MasterPort int
+}
+
+// exitedMessage says that the process of a rank has ended.
+type exitedMessage struct {
+	Epoch, Rank int
+	How         string
+}
+
+// StopOrder has an agent stop its workers.
+type StopOrder struct {
+	Epoch int
+	// Gently says that the workers can finish their step and save a checkpoint.
+	Gently bool
+	Reason string
+}

@@ -1,0 +1,164 @@
+package rendezvous
+
+import (
+	"bufio"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/yamux"
+
+	"github.com/goddp/goddp/internal/frame"
+)
+
+// The bounds on what a connection may cost.
+const (
+	handshakeTime = 10 * time.Second
+	flushTime     = time.Second
+	maxHandshakes = 256
+	maxMessage    = 1 << 20
+	maxPending    = 4 * maxMessage
+)
+
+// Serve accepts agents of other processes until the listener or the host is closed. Each proves the
+// identity of the job. The first stream of a connection carries messages; the agent's workers have the
+// others, each of which is connected with the store or the coordinator of the current round.
+func (h *Host) Serve(ln net.Listener, id *identity) {
+	h.wg.Go(func() {
+		<-h.done
+		ln.Close()
+	})
+	h.wg.Go(func() {
+		slots := make(chan struct{}, maxHandshakes)
+		for {
+			c, err := ln.Accept()
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if err != nil { // such as no free file descriptor, which may change soon
+				select {
+				case <-time.After(10 * time.Millisecond):
+					continue
+				case <-h.done:
+					return
+				}
+			}
+			select {
+			case slots <- struct{}{}:
+			case <-h.done:
+				c.Close()
+				return
+			}
+			h.wg.Go(func() {
+				defer c.Close()
+				mux, err := h.accept(c, id)
+				<-slots
+				if err != nil {
+					h.opts.Log.Warn("rendezvous: connection refused", "from", c.RemoteAddr().String(), "error", err)
+					return
+				}
+				h.serve(c, mux)
+			})
+		}
+	})
+}
+
+// accept performs the handshake with an agent.
+func (h *Host) accept(c net.Conn, id *identity) (*yamux.Session, error) {
+	stop := closeWhen(h.done, c)
+	defer stop()
+	c.SetDeadline(time.Now().Add(handshakeTime))
+	secured := tls.Server(c, id.config())
+	if err := secured.Handshake(); err != nil {
+		return nil, describeHandshake(err)
+	}
+	c.SetDeadline(time.Time{})
+	return yamux.Server(secured, muxConfig())
+}
+
+// serve serves an agent that has passed the handshake, until its connection ends.
+func (h *Host) serve(c net.Conn, mux *yamux.Session) {
+	stop := closeWhen(h.done, mux)
+	defer stop()
+	var streams sync.WaitGroup
+	defer streams.Wait()
+	defer mux.Close()
+	control, err := mux.Accept()
+	if err != nil {
+		return
+	}
+	streams.Go(func() { h.forwardAll(mux, &streams) })
+	host, _, _ := net.SplitHostPort(c.RemoteAddr().String())
+	box := frame.NewOutbox(maxPending)
+	p := &peer{addr: host, cut: func() { c.Close() }, heard: time.Now()}
+	p.send = func(m *toAgent) bool { return box.Put(frame.Encode(m)) }
+	written := make(chan struct{})
+	streams.Go(func() {
+		defer close(written)
+		box.Run(control)
+	})
+	in := bufio.NewReader(control)
+	for err == nil {
+		m := &toHost{}
+		if err = frame.Decode(in, maxMessage, m); err == nil {
+			err = h.receive(p, m)
+		}
+	}
+	how := "its agent ended"
+	if !errors.Is(err, io.EOF) {
+		how = err.Error()
+	}
+	h.detach(p, how, time.Now())
+	box.Close()
+	select {
+	case <-written: // such as why the agent is refused
+	case <-time.After(flushTime):
+	}
+}
+
+// muxConfig returns the configuration of the streams of a connection. Heartbeats are the rendezvous' own.
+func muxConfig() *yamux.Config {
+	c := yamux.DefaultConfig()
+	c.EnableKeepAlive = false
+	c.LogOutput = io.Discard
+	return c
+}
+
+// closeWhen closes c when done is closed, until stop is called.
+func closeWhen(done <-chan struct{}, c io.Closer) (stop func()) {
+	stopped := make(chan struct{})
+	go func() {
+		select {
+		case <-done:
+			c.Close()
+		case <-stopped:
+		}
+	}()
+	return func() { close(stopped) }
+}
+
+// describeHandshake says in plain words why a TLS handshake failed.
+func describeHandshake(err error) error {
+	var record tls.RecordHeaderError
+	switch {
+	case errors.As(err, &record) && len(record.RecordHeader) > 0 && isTCPStore(record.RecordHeader):
+		return errors.New("it speaks the protocol of PyTorch's TCPStore: a torchrun agent, or a worker of PyTorch")
+	case errors.As(err, &record):
+		return errors.New("it does not speak TLS")
+	case strings.Contains(err.Error(), "bad certificate"):
+		return errOtherToken
+	case errors.Is(err, io.EOF):
+		return errors.New("it ended the connection during the handshake")
+	}
+	return err
+}
+
+// isTCPStore reports whether a connection starts as one with PyTorch's TCPStore: with a request of
+// version 1 that adds to a key, or with the magic number of version 2.
+func isTCPStore(head [5]byte) bool {
+	return head == [5]byte{3, 5, 0, 0, 0} || head == [5]byte{0, 0xce, 0xf7, 0x85, 0x3c}
+}

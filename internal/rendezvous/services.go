@@ -1,0 +1,66 @@
+package rendezvous
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"github.com/goddp/goddp/internal/coordinator"
+	"github.com/goddp/goddp/store"
+)
+
+// services are what the workers of one round meet in. They are in the process that hosts the rendezvous.
+// A nil *services is that of no round.
+type services struct {
+	store       *store.Server
+	coordinator *coordinator.Server
+	addr        netip.AddrPort // of the store
+}
+
+// openServices opens a fresh store and coordinator for a round of so many workers. The error names the
+// address that could not be listened on.
+func openServices(o HostOptions, world int) (*services, error) {
+	host := cmp.Or(o.Addr, "127.0.0.1")
+	member := store.Member{Job: store.Job{ID: o.Node.JobID, World: world}, Rank: -1, Secret: o.Node.Secret, Insecure: o.Node.Insecure}
+	server, err := store.Listen(net.JoinHostPort(host, strconv.Itoa(o.Port)), &store.ServerOptions{Member: member})
+	if err != nil {
+		return nil, err // it says that it is the store's
+	}
+	s := &services{store: server}
+	// The store is in this process.
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	s.coordinator, err = coordinator.Publish(ctx, store.Prefix(server.Local(), coordinator.LauncherPrefix), member, net.JoinHostPort(host, "0"),
+		world, coordinator.ClientOptions{Host: "the launcher", HostRank: -1})
+	if err == nil {
+		s.addr, err = netip.ParseAddrPort(server.Addr())
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("the services of a round: %w", err), s.close())
+	}
+	return s, nil
+}
+
+// exited notifies the ranks that wait for one that its process has ended.
+func (s *services) exited(rank int, how string) {
+	if s != nil {
+		s.coordinator.Exited(rank, how)
+	}
+}
+
+// close closes the coordinator and the store.
+func (s *services) close() error {
+	if s == nil {
+		return nil
+	}
+	var err error
+	if s.coordinator != nil {
+		err = s.coordinator.Close()
+	}
+	return errors.Join(err, s.store.Close())
+}

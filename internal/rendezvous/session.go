@@ -1,0 +1,121 @@
+package rendezvous
+
+import (
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Session is an agent's part in the rendezvous. Its methods may be called by any goroutine.
+type Session struct {
+	orders chan Order
+	send   func(*toHost) // never blocks, and is called without mu
+	cut    func()
+
+	mu     sync.Mutex
+	epoch  int
+	offset time.Duration // the host's clock minus this one's
+	trip   time.Duration // the shortest round trip so far, by which offset was estimated; 0: none yet
+}
+
+// Order is what the host of the rendezvous has an agent do. One field is set.
+type Order struct {
+	Hold  string     // wait; this says why
+	Begin *Round     // start the workers of this round
+	Stop  *StopOrder // stop the workers, and call Ended
+	End   *Result    // the job is over
+	// Err says that the agent was refused, or that the host is lost: then the workers must be stopped.
+	Err error
+}
+
+// orderQueue is the number of orders that an agent may be late with.
+const orderQueue = 64
+
+func newSession() *Session { return &Session{orders: make(chan Order, orderQueue)} }
+
+// Orders returns the channel of the host's orders. Its last order has End or Err.
+func (s *Session) Orders() <-chan Order { return s.orders }
+
+// Failed reports the first failure of a worker of the current round. f.At is by this host's clock.
+func (s *Session) Failed(f Failure) {
+	epoch, offset := s.current()
+	f.At = f.At.Add(offset)
+	s.send(&toHost{Failed: &failedMessage{epoch, f}})
+}
+
+// Ended reports that all workers of the current round have ended: with success, after a stop order, or,
+// if agreed, because all ranks agreed to stop. masterPort is a free port for the next round.
+func (s *Session) Ended(agreed bool, masterPort int) {
+	epoch, _ := s.current()
+	s.send(&toHost{Ended: &endedMessage{epoch, agreed, masterPort}})
+}
+
+// Leave announces that this agent ends when its workers have ended. why is for messages.
+func (s *Session) Leave(why string) { s.send(&toHost{Leaves: &textMessage{why}}) }
+
+// Exited reports that the process of a rank has ended in the current round, and how. Ranks that wait for
+// it are notified, unless it had joined them.
+func (s *Session) Exited(rank int, how string) {
+	epoch, _ := s.current()
+	s.send(&toHost{Exited: &exitedMessage{epoch, rank, how}})
+}
+
+// Close ends the session. If the agent has not left, the host finds that it is lost.
+func (s *Session) Close() { s.cut() }
+
+// beat sends a heartbeat.
+func (s *Session) beat() { s.send(&toHost{Beat: &beat{Agent: time.Now()}}) }
+
+// current returns the number of the current round, and the host's clock minus this one's.
+func (s *Session) current() (epoch int, offset time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.epoch, s.offset
+}
+
+// receive handles a message of the host. An error ends the connection.
+func (s *Session) receive(m *toAgent) error {
+	switch {
+	case m.Beat != nil:
+		s.estimateOffset(m.Beat.Agent, m.Beat.Host, time.Now())
+	case m.Hold != nil:
+		return s.put(Order{Hold: m.Hold.Text})
+	case m.Begin != nil:
+		s.mu.Lock()
+		s.epoch = m.Begin.Number
+		s.mu.Unlock()
+		return s.put(Order{Begin: m.Begin})
+	case m.Stop != nil:
+		return s.put(Order{Stop: m.Stop})
+	case m.End != nil:
+		return s.put(Order{End: m.End})
+	case m.Refused != nil:
+		return &RefusedError{m.Refused.Text}
+	}
+	return nil
+}
+
+// RefusedError says why the host of the rendezvous refused this agent.
+type RefusedError struct{ Reason string }
+
+func (e *RefusedError) Error() string { return "the rendezvous refused this node: " + e.Reason }
+
+func (s *Session) put(o Order) error {
+	select {
+	case s.orders <- o:
+		return nil
+	default:
+		return fmt.Errorf("the agent does not take its orders: %d wait", orderQueue)
+	}
+}
+
+// estimateOffset takes a heartbeat that was sent at start and returned by the host at host, and that came
+// back at end. The shortest round trip gives the best estimate, as in NTP.
+func (s *Session) estimateOffset(start, host, end time.Time) {
+	trip := end.Sub(start)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.trip == 0 || trip < s.trip {
+		s.trip, s.offset = max(trip, 1), host.Sub(start.Add(trip/2))
+	}
+}
