@@ -1,0 +1,14 @@
+// Package election elects, among the agents of a job, the one that hosts the rendezvous. The votes are
+// kept in etcd, so that another agent is elected when the host dies.
+//
+// Under the prefix /goddp/NAME/ of a job there are two keys:
+//
+//	host   the address of the elected agent. It has the lease of this agent, which ends a few seconds
+//	       after the agent does.
+//	state  how far the job is: the number of the next round, and of the restarts. Only the elected
+//	       agent writes it, in a transaction that requires that the key host is still the agent's own.
+//
+// So a host that was cut off from etcd, and replaced, cannot begin a round any more.
+//
+// Writes to etcd that failed may have taken effect. Each is a transaction that can be repeated.
+package election

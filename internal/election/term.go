@@ -1,0 +1,70 @@
+package election
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+)
+
+// Term is the time in which this agent is elected.
+type Term struct {
+	election *Election
+	session  *concurrency.Session
+	addr     string
+	state    State
+}
+
+// State returns how far the job was when this agent was elected.
+func (t *Term) State() State { return t.state }
+
+// Over returns a channel that is closed when this agent is not elected any more, because etcd has not
+// heard of it for the TTL.
+func (t *Term) Over() <-chan struct{} { return t.session.Done() }
+
+// ErrOver is the error of a term that is over.
+var ErrOver = errors.New("this agent does not host the rendezvous any more: etcd has not heard of it in time")
+
+// Save writes how far the job is. It returns ErrOver if this agent is not elected any more.
+func (t *Term) Save(ctx context.Context, s State) error {
+	text, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	e := t.election
+	return e.retry(ctx, func(ctx context.Context) error {
+		r, err := e.client.Txn(ctx).
+			If(clientv3.Compare(clientv3.LeaseValue(e.host), "=", t.session.Lease())).
+			Then(clientv3.OpPut(e.state, string(text))).
+			Commit()
+		if err == nil && !r.Succeeded {
+			return ErrOver
+		}
+		return err
+	})
+}
+
+// Resign ends the term at once, so that another agent can be elected.
+func (t *Term) Resign() error { return t.session.Close() }
+
+// temporary reports whether repeating a request can help: etcd elects a new leader, or a member is lost.
+func temporary(err error) bool {
+	if errors.Is(err, ErrOver) {
+		return false
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return true
+	}
+	var known rpctypes.EtcdError
+	if errors.As(err, &known) {
+		return known.Code() == codes.Unavailable
+	}
+	s, ok := status.FromError(err)
+	return ok && (s.Code() == codes.Unavailable || s.Code() == codes.DeadlineExceeded)
+}
