@@ -37,6 +37,7 @@ type Election struct {
 type State struct {
 	Epoch    int // number of the next round
 	Restarts int
+	Nodes    int // number of nodes that can go on if the host is lost
 	Ended    bool
 }
 

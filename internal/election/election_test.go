@@ -4,97 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"testing"
 	"time"
+
+	"github.com/goddp/goddp/internal/etcdtest"
 )
 
-// cluster is an etcd cluster of real processes on this machine.
-type cluster struct {
-	t         *testing.T
-	dir       string
-	peers     []string
-	endpoints []string
-	members   []*exec.Cmd
-}
-
-func freePort(t *testing.T) int {
+func open(t *testing.T, c *etcdtest.Cluster, name string) *Election {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	e, err := New(ctx, Options{Endpoints: c.Endpoints, Name: name, TTL: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer ln.Close()
-	return ln.Addr().(*net.TCPAddr).Port
-}
-
-func startCluster(t *testing.T, n int) *cluster {
-	t.Helper()
-	if _, err := exec.LookPath("etcd"); err != nil {
-		t.Skip("there is no etcd: apt-get install etcd-server")
-	}
-	c := &cluster{t: t, dir: t.TempDir(), members: make([]*exec.Cmd, n)}
-	for range n {
-		c.endpoints = append(c.endpoints, fmt.Sprintf("http://127.0.0.1:%d", freePort(t)))
-		c.peers = append(c.peers, fmt.Sprintf("http://127.0.0.1:%d", freePort(t)))
-	}
-	for i := range n {
-		c.start(i)
-	}
-	t.Cleanup(func() {
-		for i := range c.members {
-			c.kill(i)
-		}
-	})
-	return c
-}
-
-// start starts a member, or starts it again.
-func (c *cluster) start(i int) {
-	c.t.Helper()
-	var initial []string
-	for k, peer := range c.peers {
-		initial = append(initial, fmt.Sprintf("m%d=%s", k, peer))
-	}
-	name := fmt.Sprintf("m%d", i)
-	cmd := exec.Command("etcd", "--name", name, "--data-dir", filepath.Join(c.dir, name),
-		"--listen-client-urls", c.endpoints[i], "--advertise-client-urls", c.endpoints[i],
-		"--listen-peer-urls", c.peers[i], "--initial-advertise-peer-urls", c.peers[i],
-		"--initial-cluster", strings.Join(initial, ","), "--initial-cluster-state", "new",
-		"--heartbeat-interval", "50", "--election-timeout", "250", "--unsafe-no-fsync")
-	log, err := os.OpenFile(filepath.Join(c.dir, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	defer log.Close()
-	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		c.t.Fatal(err)
-	}
-	c.members[i] = cmd
-}
-
-func (c *cluster) kill(i int) {
-	if cmd := c.members[i]; cmd != nil {
-		cmd.Process.Kill()
-		cmd.Wait()
-		c.members[i] = nil
-	}
-}
-
-func (c *cluster) open(name string) *Election {
-	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.t.Context(), 30*time.Second)
-	defer cancel()
-	e, err := New(ctx, Options{Endpoints: c.endpoints, Name: name, TTL: time.Second})
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	c.t.Cleanup(func() { e.Close() })
+	t.Cleanup(func() { e.Close() })
 	return e
 }
 
@@ -110,10 +34,10 @@ func elect(t *testing.T, e *Election, addr, dead string) *Result {
 }
 
 func TestOneAgentIsElected(t *testing.T) {
-	c := startCluster(t, 1)
+	c := etcdtest.Start(t, 1)
 	results := make(chan *Result, 8)
 	for i := range 8 {
-		e := c.open("job")
+		e := open(t, c, "job")
 		go func() {
 			r, err := e.Elect(t.Context(), fmt.Sprintf("host%d:1", i), "")
 			if err != nil {
@@ -138,7 +62,7 @@ func TestOneAgentIsElected(t *testing.T) {
 		t.Fatalf("elected: %v", addrs)
 	}
 	// Another job has an election of its own.
-	other := elect(t, c.open("other"), "host9:1", "")
+	other := elect(t, open(t, c, "other"), "host9:1", "")
 	if other.Term == nil {
 		t.Errorf("the other job elected %s", other.Addr)
 	} else {
@@ -150,8 +74,8 @@ func TestOneAgentIsElected(t *testing.T) {
 }
 
 func TestNextHostGoesOnWhereTheLastOneWas(t *testing.T) {
-	c := startCluster(t, 1)
-	first := elect(t, c.open("job"), "a:1", "").Term
+	c := etcdtest.Start(t, 1)
+	first := elect(t, open(t, c, "job"), "a:1", "").Term
 	if first == nil || first.State() != (State{}) {
 		t.Fatalf("first term %+v", first)
 	}
@@ -159,7 +83,7 @@ func TestNextHostGoesOnWhereTheLastOneWas(t *testing.T) {
 	if err := first.Save(t.Context(), want); err != nil {
 		t.Fatal(err)
 	}
-	e := c.open("job")
+	e := open(t, c, "job")
 	if r := elect(t, e, "b:1", ""); r.Addr != "a:1" {
 		t.Errorf("elected %+v while a is", r)
 	}
@@ -181,27 +105,27 @@ func TestNextHostGoesOnWhereTheLastOneWas(t *testing.T) {
 }
 
 func TestElectionSurvivesTheLossOfAMember(t *testing.T) {
-	c := startCluster(t, 3)
-	e := c.open("job")
+	c := etcdtest.Start(t, 3)
+	e := open(t, c, "job")
 	term := elect(t, e, "a:1", "").Term
 	if term == nil {
 		t.Fatal("not elected")
 	}
 	for i := range 3 {
-		c.kill(i)
+		c.Kill(i)
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		if err := term.Save(ctx, State{Epoch: i}); err != nil {
 			t.Fatalf("member %d is dead: %v", i, err)
 		}
 		cancel()
-		c.start(i)
+		c.StartMember(i)
 		if r := elect(t, e, "b:1", ""); r.Addr != "a:1" {
 			t.Errorf("elected %+v", r)
 		}
 		ctx, cancel = context.WithTimeout(t.Context(), 30*time.Second)
 		for { // until the member is back
 			one, stop := context.WithTimeout(ctx, time.Second)
-			_, err := e.client.Status(one, c.endpoints[i])
+			_, err := e.client.Status(one, c.Endpoints[i])
 			if stop(); err == nil {
 				break
 			}

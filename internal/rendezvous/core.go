@@ -10,7 +10,8 @@ import (
 type phase int
 
 const (
-	gathering phase = iota // agents join the first round
+	gathering phase = iota // agents join the first round of this host
+	saving                 // enough agents have joined, and the number of the round is being saved
 	running                // a round has begun, and its workers run
 	stopping               // the participants stop their workers, before the next round or the end
 	ended
@@ -22,21 +23,21 @@ type agentID int
 // agent is what the core knows of a connected agent.
 type agent struct {
 	id      agentID
-	node    nodeInfo
+	node    NodeInfo
 	place   int    // the node's rank in the current round, or -1 if the agent waits
 	done    bool   // its workers have ended as the phase demands: see core.undone
 	leaving string // why it leaves the job, "" if it stays
 }
 
-// nodeInfo is what an agent says of its node when it joins.
-type nodeInfo struct {
+// NodeInfo is what an agent says of its node when it joins.
+type NodeInfo struct {
 	Host    string // for messages
 	Workers int    // number of workers
 	Rank    int    // the node's rank if the user numbers the nodes
 }
 
-// limits are the settings of a job. They are equal on all nodes.
-type limits struct {
+// Limits are the settings of a job. They are equal on all nodes.
+type Limits struct {
 	MinNodes, MaxNodes int
 	MaxRestarts        int  // the number of failed rounds that are followed by another
 	Static             bool // the user numbers the nodes
@@ -50,9 +51,9 @@ type limits struct {
 // Invariants: every agent is in agents, and either in waiting or, at its place, in round. No action
 // concerns an agent that was lost.
 type core struct {
-	limits
+	Limits
 	phase    phase
-	epoch    int // number of the current round; in phase gathering, of the next one
+	epoch    int // number of the current round; in phases gathering and saving, of the next one
 	restarts int // number of failed rounds that were followed by another
 
 	agents  map[agentID]*agent
@@ -63,6 +64,8 @@ type core struct {
 	// undone is the number of participants whose workers have not succeeded (in phase running), or have
 	// not ended (in phase stopping).
 	undone   int
+	expected int  // number of agents that will join the first round of this host; 0 if unknown
+	durable  bool // a round begins when its number has been saved
 	lastCall bool // whether the timer of the last call runs
 	agreed   bool // the ranks of the current round have agreed to stop, because of a signal
 	gentle   bool // in phase stopping: the workers can finish their step
@@ -84,7 +87,7 @@ type (
 
 	agentJoined struct {
 		id   agentID
-		node nodeInfo
+		node NodeInfo
 	}
 	agentLost struct { // its connection ended, or it was silent for too long
 		id  agentID
@@ -105,6 +108,7 @@ type (
 		epoch  int
 		agreed bool // they ended because all ranks agreed to stop
 	}
+	saved           struct{} // the number of the round that begins
 	joinTimeout     struct{}
 	lastCallElapsed struct{}
 	hostFailed      struct{ err error } // the host cannot do its part
@@ -115,6 +119,7 @@ func (agentLost) isEvent()       {}
 func (agentLeaves) isEvent()     {}
 func (workerFailed) isEvent()    {}
 func (workersEnded) isEvent()    {}
+func (saved) isEvent()           {}
 func (joinTimeout) isEvent()     {}
 func (lastCallElapsed) isEvent() {}
 func (hostFailed) isEvent()      {}
@@ -133,6 +138,8 @@ type (
 		id     agentID
 		reason string
 	}
+	// save saves the number of the round that begins, and of the restarts. The event saved answers it.
+	save struct{ epoch, restarts int }
 	// begin starts a round on its participants, which are ordered by node rank.
 	begin struct {
 		epoch        int
@@ -154,6 +161,7 @@ type (
 
 func (refuse) isAction()         {}
 func (hold) isAction()           {}
+func (save) isAction()           {}
 func (begin) isAction()          {}
 func (stop) isAction()           {}
 func (startLastCall) isAction()  {}
@@ -173,8 +181,8 @@ type Result struct {
 
 // newCore returns the core of a job whose next round has the number epoch. restarts is the number of rounds
 // that have failed.
-func newCore(l limits, epoch, restarts int) *core {
-	return &core{limits: l, epoch: epoch, restarts: restarts, agents: map[agentID]*agent{}, ranks: map[int]*agent{}}
+func newCore(l Limits, epoch, restarts int) *core {
+	return &core{Limits: l, epoch: epoch, restarts: restarts, agents: map[agentID]*agent{}, ranks: map[int]*agent{}}
 }
 
 // Step applies an event and returns the actions that it leads to, in order. An event of a round that is
@@ -209,6 +217,18 @@ func (c *core) Step(ev event) []action {
 		c.undone--
 		c.agreed = c.agreed || ev.agreed
 		return c.endRound()
+	case saved:
+		if c.phase != saving {
+			return nil
+		}
+		switch {
+		case len(c.agents) >= c.MinNodes:
+			return c.beginNow()
+		case c.round == nil:
+			c.phase = gathering // agents were lost meanwhile, and others can still come
+			return nil
+		}
+		return c.end(c.tooFew(len(c.agents)))
 	case joinTimeout:
 		if c.phase != gathering {
 			return nil
@@ -248,6 +268,8 @@ func (c *core) join(ev agentJoined) []action {
 	c.agents[a.id] = a
 	c.waiting = append(c.waiting, a)
 	switch {
+	case c.phase == saving:
+		return nil
 	case c.phase == stopping:
 		return []action{hold{a.id, fmt.Sprintf("round %d is being stopped", c.epoch)}}
 	case c.phase == running && c.live() >= c.MaxNodes:
@@ -258,7 +280,7 @@ func (c *core) join(ev agentJoined) []action {
 			return append(acts, c.stopFor(fmt.Sprintf("%s joined", count(len(c.waiting), "node")), true)...)
 		}
 		return append(acts, c.startLastCall()...)
-	case len(c.agents) >= c.MaxNodes:
+	case len(c.agents) >= c.MaxNodes, c.expected > 0 && len(c.agents) >= max(c.expected, c.MinNodes):
 		return c.begin()
 	case len(c.agents) >= c.MinNodes:
 		return c.startLastCall()
@@ -288,19 +310,30 @@ func (c *core) lose(a *agent, what string, at time.Time) []action {
 	if a.leaving != "" {
 		what = "left: " + a.leaving
 	}
+	f := Failure{At: at, What: what, Lost: true}
+	if c.phase == saving {
+		c.note(a, f)
+		return nil
+	}
 	if a.done && (c.phase == running || a.leaving != "") {
 		return c.endRound() // its part of the round is complete
 	}
 	if !a.done {
 		c.undone--
 	}
-	return c.fail(a, Failure{At: at, What: what, Lost: true})
+	return c.fail(a, f)
 }
 
-// fail adds a failure of a participant to the round, which stops.
-func (c *core) fail(a *agent, f Failure) []action {
+// note adds a failure of a participant to those of the round.
+func (c *core) note(a *agent, f Failure) Failure {
 	f.Node, f.Host = a.place, a.node.Host
 	c.failures = append(c.failures, f)
+	return f
+}
+
+// fail stops the round because of a failure of a participant.
+func (c *core) fail(a *agent, f Failure) []action {
+	f = c.note(a, f)
 	if c.phase == stopping && !c.gentle {
 		return c.endRound()
 	}
@@ -326,9 +359,18 @@ func (c *core) stopFor(reason string, gently bool) []action {
 	return append(acts, c.endRound()...)
 }
 
-// begin starts a round with as many agents as it can have. The participants of the round before come
-// first, in their order, then the others in the order in which they joined.
+// begin starts a round, or first saves its number.
 func (c *core) begin() []action {
+	if !c.durable {
+		return c.beginNow()
+	}
+	c.phase = saving
+	return append(c.cancelLastCall(), save{c.epoch, c.restarts})
+}
+
+// beginNow starts a round with as many agents as it can have. The participants of the round before come
+// first, in their order, then the others in the order in which they joined.
+func (c *core) beginNow() []action {
 	acts := c.cancelLastCall()
 	var candidates []*agent
 	for _, a := range append(c.round, c.waiting...) {
@@ -341,7 +383,7 @@ func (c *core) begin() []action {
 	}
 	n := min(len(candidates), c.MaxNodes)
 	c.round, c.waiting = candidates[:n:n], candidates[n:]
-	c.phase, c.undone, c.agreed, c.failures = running, n, false, nil
+	c.phase, c.undone, c.agreed, c.failures, c.expected = running, n, false, nil, 0
 	for place, a := range c.round {
 		a.place, a.done = place, false
 	}
@@ -374,8 +416,7 @@ func (c *core) endRound() []action {
 		c.restarts++
 	}
 	if staying < c.MinNodes {
-		reason := fmt.Sprintf("%s of at least %d remain", count(staying, "node"), c.MinNodes)
-		return c.end(Result{Failures: c.sortedFailures(), Reason: reason})
+		return c.end(c.tooFew(staying))
 	}
 	for i, a := range c.round {
 		if a != nil && a.leaving != "" {
@@ -392,6 +433,11 @@ func (c *core) endRound() []action {
 // which would be the cause.
 func (c *core) failed() bool {
 	return !c.gentle && !slices.ContainsFunc(c.failures, func(f Failure) bool { return f.Lost })
+}
+
+// tooFew is the result of a job that too few nodes are left of.
+func (c *core) tooFew(n int) Result {
+	return Result{Failures: c.sortedFailures(), Reason: fmt.Sprintf("%s of at least %d remain", count(n, "node"), c.MinNodes)}
 }
 
 func (c *core) end(r Result) []action {

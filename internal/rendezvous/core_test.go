@@ -26,12 +26,16 @@ func TestCore(t *testing.T) {
 			now++
 			at := time.Unix(int64(now), 0)
 			if d.Cmd == "new" {
-				l := limits{MinNodes: 1, MaxNodes: 1}
+				l := Limits{MinNodes: 1, MaxNodes: 1}
 				scan(t, d, "min", &l.MinNodes)
 				scan(t, d, "max", &l.MaxNodes)
 				scan(t, d, "restarts", &l.MaxRestarts)
 				l.Static = d.HasArg("static")
-				c = newCore(l, 0, 0)
+				epoch := 0
+				scan(t, d, "epoch", &epoch)
+				c = newCore(l, epoch, 0)
+				c.durable = d.HasArg("durable")
+				scan(t, d, "expected", &c.expected)
 				clear(ids)
 				return ""
 			}
@@ -66,7 +70,7 @@ func parseEvent(t *testing.T, d *datadriven.TestData, c *core, id agentID, name 
 	scan(t, d, "rank", &rank)
 	switch d.Cmd {
 	case "join":
-		return agentJoined{id, nodeInfo{Host: "host-" + name, Workers: 2, Rank: rank}}
+		return agentJoined{id, NodeInfo{Host: "host-" + name, Workers: 2, Rank: rank}}
 	case "lose":
 		ago := 0
 		scan(t, d, "ago", &ago)
@@ -77,6 +81,8 @@ func parseEvent(t *testing.T, d *datadriven.TestData, c *core, id agentID, name 
 		return workerFailed{id, epoch, Failure{At: at, What: what}}
 	case "end":
 		return workersEnded{id, epoch, d.HasArg("agreed")}
+	case "saved":
+		return saved{}
 	case "join-timeout":
 		return joinTimeout{}
 	case "last-call":
@@ -92,6 +98,8 @@ func describe(b *strings.Builder, act action, names map[agentID]string) {
 		fmt.Fprintf(b, "refuse %s: %s\n", names[act.id], act.reason)
 	case hold:
 		fmt.Fprintf(b, "hold %s: %s\n", names[act.id], act.reason)
+	case save:
+		fmt.Fprintf(b, "save round %d, %s\n", act.epoch, count(act.restarts, "restart"))
 	case begin:
 		fmt.Fprintf(b, "begin round %d:", act.epoch)
 		for _, a := range act.participants {

@@ -21,9 +21,9 @@ import (
 // DialOptions are what an agent needs to join the rendezvous of another process.
 type DialOptions struct {
 	Addr       string // of the host, host:port
-	Identity   *identity
-	Node       nodeInfo
-	Limits     limits
+	Identity   *Identity
+	Node       NodeInfo
+	Limits     Limits
 	MasterPort int
 	Heartbeat  time.Duration // as the host's
 }

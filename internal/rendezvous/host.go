@@ -2,12 +2,14 @@ package rendezvous
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/goddp/goddp/internal/awake"
+	"github.com/goddp/goddp/internal/election"
 )
 
 // The defaults of HostOptions, which are torchrun's but for the heartbeat.
@@ -22,14 +24,17 @@ const missedBeats = 3
 
 // HostOptions are the settings of a job's rendezvous.
 type HostOptions struct {
-	Limits limits
+	Limits Limits
 	Node   Node   // the job's id and secret
 	Addr   string // the host of the address that the stores listen on; "" means 127.0.0.1
 	Port   int    // the port of the stores; 0 means a free one for each round
 	// JoinTimeout bounds the time from the start until MinNodes agents have joined. LastCall is how long
 	// more agents can join then. Heartbeat is the time between two heartbeats. 0 means the default.
 	JoinTimeout, LastCall, Heartbeat time.Duration
-	Log                              *slog.Logger // nil means no log
+	// State is how far the job is, and Save saves it. A job without Save ends with its host.
+	State election.State
+	Save  func(context.Context, election.State) error
+	Log   *slog.Logger // nil means no log
 }
 
 // Host hosts the rendezvous of a job, and the store and the coordinator of each round. It makes the
@@ -38,6 +43,7 @@ type Host struct {
 	opts HostOptions
 	wg   sync.WaitGroup
 	done chan struct{}
+	left chan struct{} // capacity 1: receives when an agent has left
 
 	mu        sync.Mutex // guards the fields below, and is held while messages are handled
 	closed    bool
@@ -48,6 +54,7 @@ type Host struct {
 	lastCall  *awake.Timer // nil unless it runs
 	services  *services    // of the latest round
 	epoch     int          // number of that round
+	saving    context.CancelFunc
 }
 
 // peer is the host's end of the connection with an agent.
@@ -71,7 +78,12 @@ func NewHost(o HostOptions) *Host {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	h := &Host{opts: o, done: make(chan struct{}), core: newCore(o.Limits, 0, 0), peers: map[agentID]*peer{}}
+	core := newCore(o.Limits, o.State.Epoch, o.State.Restarts)
+	core.durable, core.expected = o.Save != nil, o.State.Nodes
+	if o.State.Ended {
+		core.phase = ended
+	}
+	h := &Host{opts: o, done: make(chan struct{}), left: make(chan struct{}, 1), core: core, peers: map[agentID]*peer{}}
 	h.joinTimer = awake.AfterFunc(o.JoinTimeout, func() { h.lockAndStep(joinTimeout{}) })
 	h.wg.Go(h.tick)
 	return h
@@ -88,6 +100,9 @@ func (h *Host) Close() error {
 	h.joinTimer.Stop()
 	if h.lastCall != nil {
 		h.lastCall.Stop()
+	}
+	if h.saving != nil {
+		h.saving()
 	}
 	for _, p := range h.peers {
 		p.cut()
@@ -159,6 +174,10 @@ func (h *Host) detach(p *peer, how string, at time.Time) {
 // lose handles the loss of an agent at a time. The caller must hold mu.
 func (h *Host) lose(p *peer, how string, at time.Time) {
 	delete(h.peers, p.id)
+	select {
+	case h.left <- struct{}{}:
+	default:
+	}
 	if !h.closed {
 		h.step(agentLost{p.id, how, at})
 	}
@@ -210,6 +229,8 @@ func (h *Host) perform(act action) {
 		delete(h.peers, act.id)
 	case hold:
 		h.send(act.id, &toAgent{Hold: &textMessage{act.reason}})
+	case save:
+		h.save(act)
 	case begin:
 		h.joinTimer.Stop()
 		if err := h.begin(act); err != nil {
@@ -229,6 +250,52 @@ func (h *Host) perform(act action) {
 	case end:
 		for id := range h.peers {
 			h.send(id, &toAgent{End: &act.result})
+		}
+	}
+}
+
+// save saves the state of the job. If this agent may not host the rendezvous any more, that is the end of
+// the host. The caller must hold mu.
+func (h *Host) save(act save) {
+	state := election.State{Epoch: act.epoch + 1, Restarts: act.restarts, Nodes: min(len(h.core.agents), h.opts.Limits.MaxNodes) - 1}
+	ctx, cancel := context.WithCancel(context.Background())
+	h.saving = cancel
+	h.wg.Go(func() {
+		err := h.opts.Save(ctx, state)
+		cancel()
+		if err == nil {
+			h.lockAndStep(saved{})
+			return
+		}
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		for _, p := range h.peers {
+			p.cut()
+		}
+		h.opts.Log.Error("rendezvous: the state of the job cannot be saved", "error", err)
+	})
+}
+
+// awaitAgents waits until the agents of other processes have left, at most for a time.
+func (h *Host) awaitAgents(most time.Duration) {
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	for {
+		h.mu.Lock()
+		n := 0
+		for _, p := range h.peers {
+			if !p.local {
+				n++
+			}
+		}
+		h.mu.Unlock()
+		if n == 0 {
+			return
+		}
+		select {
+		case <-h.left:
+		case <-timer.C:
+			return
 		}
 	}
 }

@@ -17,14 +17,14 @@ import (
 type job struct {
 	t    *testing.T
 	host *Host
-	id   *identity
+	id   *Identity
 	addr string
 	opts HostOptions
 }
 
-func newJob(t *testing.T, l limits) *job {
+func newJob(t *testing.T, l Limits) *job {
 	t.Helper()
-	id, err := newIdentity([]byte("token"), "job")
+	id, err := NewIdentity([]byte("token"), "job")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func (j *job) dial(name string) *Remote {
 	ctx, cancel := context.WithTimeout(j.t.Context(), 10*time.Second)
 	defer cancel()
 	r, err := Dial(ctx, DialOptions{
-		Addr: j.addr, Identity: j.id, Node: nodeInfo{Host: name, Workers: 2, Rank: -1}, Limits: j.opts.Limits, Heartbeat: j.opts.Heartbeat,
+		Addr: j.addr, Identity: j.id, Node: NodeInfo{Host: name, Workers: 2, Rank: -1}, Limits: j.opts.Limits, Heartbeat: j.opts.Heartbeat,
 	})
 	if err != nil {
 		j.t.Fatal(err)
@@ -81,8 +81,8 @@ func nextRound(t *testing.T, s *Session) *Round {
 }
 
 func TestNodesTrainTogetherUntilOneIsLost(t *testing.T) {
-	j := newJob(t, limits{MinNodes: 2, MaxNodes: 3})
-	local := j.host.Join(nodeInfo{Host: "a", Workers: 1, Rank: -1}, 1234)
+	j := newJob(t, Limits{MinNodes: 2, MaxNodes: 3})
+	local := j.host.Join(NodeInfo{Host: "a", Workers: 1, Rank: -1}, 1234)
 	b := j.dial("b")
 	// The last call is over before the third node joins.
 	first, second := nextRound(t, local), nextRound(t, b.Session)
@@ -135,7 +135,7 @@ func TestNodesTrainTogetherUntilOneIsLost(t *testing.T) {
 }
 
 func TestAgentWithOtherSettingsIsRefused(t *testing.T) {
-	j := newJob(t, limits{MinNodes: 2, MaxNodes: 2})
+	j := newJob(t, Limits{MinNodes: 2, MaxNodes: 2})
 	other := *j
 	other.opts.Limits.MaxNodes = 3
 	var refused *RefusedError
@@ -145,8 +145,8 @@ func TestAgentWithOtherSettingsIsRefused(t *testing.T) {
 }
 
 func TestSilentAgentIsLost(t *testing.T) {
-	j := newJob(t, limits{MinNodes: 2, MaxNodes: 2})
-	local := j.host.Join(nodeInfo{Host: "a", Workers: 1}, 0)
+	j := newJob(t, Limits{MinNodes: 2, MaxNodes: 2})
+	local := j.host.Join(NodeInfo{Host: "a", Workers: 1}, 0)
 	silent := *j
 	silent.opts.Heartbeat = time.Hour
 	silent.dial("b")
@@ -157,7 +157,7 @@ func TestSilentAgentIsLost(t *testing.T) {
 }
 
 func TestWorkersOfOtherNodesReachTheStore(t *testing.T) {
-	j := newJob(t, limits{MinNodes: 1, MaxNodes: 1})
+	j := newJob(t, Limits{MinNodes: 1, MaxNodes: 1})
 	b := j.dial("b")
 	round := nextRound(t, b.Session)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -198,11 +198,11 @@ func TestWorkersOfOtherNodesReachTheStore(t *testing.T) {
 }
 
 func TestStrangersChangeNothing(t *testing.T) {
-	j := newJob(t, limits{MinNodes: 2, MaxNodes: 2})
-	local := j.host.Join(nodeInfo{Host: "a", Workers: 1}, 0)
+	j := newJob(t, Limits{MinNodes: 2, MaxNodes: 2})
+	local := j.host.Join(NodeInfo{Host: "a", Workers: 1}, 0)
 	other := *j
 	var err error
-	if other.id, err = newIdentity([]byte("nekot"), "job"); err != nil {
+	if other.id, err = NewIdentity([]byte("nekot"), "job"); err != nil {
 		t.Fatal(err)
 	}
 	var refused *HandshakeError

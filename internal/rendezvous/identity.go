@@ -15,16 +15,16 @@ import (
 	"time"
 )
 
-// identity is the key that the agents of a job share. Every agent derives it from the job's token and name.
+// Identity is the key that the agents of a job share. Every agent derives it from the job's token and name.
 // An agent proves that it belongs to the job by TLS with a certificate of this key.
-type identity struct {
+type Identity struct {
 	key  ed25519.PrivateKey
 	cert tls.Certificate
 }
 
-// newIdentity derives the identity of a job. A job without a token has an identity that everybody can
+// NewIdentity derives the identity of a job. A job without a token has an identity that everybody can
 // derive: its connections are encrypted, but prove nothing.
-func newIdentity(token []byte, job string) (*identity, error) {
+func NewIdentity(token []byte, job string) (*Identity, error) {
 	seed, err := hkdf.Key(sha256.New, token, []byte(job), "goddp: an agent's key", ed25519.SeedSize)
 	if err != nil {
 		return nil, err
@@ -36,14 +36,14 @@ func newIdentity(token []byte, job string) (*identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &identity{key, tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}}, nil
+	return &Identity{key, tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}}, nil
 }
 
 // errOtherToken is the error of a connection with a process that does not have the job's token and name.
 var errOtherToken = errors.New("it has another token, or another --rdzv-id")
 
 // config returns the TLS configuration of both ends of a connection between agents.
-func (id *identity) config() *tls.Config {
+func (id *Identity) config() *tls.Config {
 	return &tls.Config{
 		MinVersion:             tls.VersionTLS13,
 		Certificates:           []tls.Certificate{id.cert},

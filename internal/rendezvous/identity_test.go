@@ -29,11 +29,11 @@ func connect(t *testing.T, dialler, listener *tls.Config) (dialling, listening e
 }
 
 func TestAgentsOfOneJobConnect(t *testing.T) {
-	a, err := newIdentity([]byte("token"), "job")
+	a, err := NewIdentity([]byte("token"), "job")
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := newIdentity([]byte("token"), "job")
+	b, err := NewIdentity([]byte("token"), "job")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func TestAgentsOfOneJobConnect(t *testing.T) {
 }
 
 func TestStrangersAreRefused(t *testing.T) {
-	self, err := newIdentity([]byte("token"), "job")
+	self, err := NewIdentity([]byte("token"), "job")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func TestStrangersAreRefused(t *testing.T) {
 		"other token": {"nekot", "job"}, "no token": {"", "job"}, "other job": {"token", "boj"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			stranger, err := newIdentity([]byte(other.token), other.job)
+			stranger, err := NewIdentity([]byte(other.token), other.job)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -1,10 +1,14 @@
 package rendezvous
 
-import "time"
+import (
+	"net"
+	"time"
+)
 
 // Join has an agent in the host's own process join. masterPort is a free port of this host.
-func (h *Host) Join(node nodeInfo, masterPort int) *Session {
+func (h *Host) Join(node NodeInfo, masterPort int) *Session {
 	s := newSession()
+	s.local = true
 	p := &peer{addr: h.addr(), local: true}
 	p.send = func(m *toAgent) bool {
 		err := s.receive(m)
@@ -13,7 +17,7 @@ func (h *Host) Join(node nodeInfo, masterPort int) *Session {
 		}
 		return err == nil
 	}
-	p.cut = func() {}
+	p.cut = func() { s.put(Order{Err: &HostLostError{"this node", net.ErrClosed}}) }
 	s.send = func(m *toHost) {
 		if err := h.receive(p, m); err != nil {
 			s.put(Order{Err: err})

@@ -27,9 +27,9 @@ type textMessage struct{ Text string }
 
 // joinMessage is the first message of an agent.
 type joinMessage struct {
-	Node nodeInfo
+	Node NodeInfo
 	// Limits are the settings of the agent's user. They must be those of the host.
-	Limits limits
+	Limits Limits
 	// MasterPort is a free port on the agent's node.
 	MasterPort int
 }

@@ -12,7 +12,7 @@ import (
 type traffic struct{ messages, bytes int }
 
 // joinEncoded has an agent in this process join. Its messages are encoded and decoded as on a connection.
-func (h *Host) joinEncoded(node nodeInfo, t *traffic) *Session {
+func (h *Host) joinEncoded(node NodeInfo, t *traffic) *Session {
 	s := newSession()
 	p := &peer{addr: "10.0.0.1", local: true, cut: func() {}}
 	transfer := func(from, to any) {
@@ -43,13 +43,13 @@ func (h *Host) joinEncoded(node nodeInfo, t *traffic) *Session {
 // returns the traffic and the time that it took.
 func play(t *testing.T, n int) (traffic, time.Duration) {
 	t.Helper()
-	h := NewHost(HostOptions{Limits: limits{MinNodes: n, MaxNodes: n, MaxRestarts: 1}, Node: Node{JobID: "job", Secret: make([]byte, 16)}})
+	h := NewHost(HostOptions{Limits: Limits{MinNodes: n, MaxNodes: n, MaxRestarts: 1}, Node: Node{JobID: "job", Secret: make([]byte, 16)}})
 	defer h.Close()
 	var sum traffic
 	start := time.Now()
 	agents := make([]*Session, n)
 	for i := range agents {
-		agents[i] = h.joinEncoded(nodeInfo{Host: "node", Workers: 8, Rank: -1}, &sum)
+		agents[i] = h.joinEncoded(NodeInfo{Host: "node", Workers: 8, Rank: -1}, &sum)
 	}
 	for round := range 2 {
 		for i, s := range agents {

@@ -27,7 +27,7 @@ const (
 // Serve accepts agents of other processes until the listener or the host is closed. Each proves the
 // identity of the job. The first stream of a connection carries messages; the agent's workers have the
 // others, each of which is connected with the store or the coordinator of the current round.
-func (h *Host) Serve(ln net.Listener, id *identity) {
+func (h *Host) Serve(ln net.Listener, id *Identity) {
 	h.wg.Go(func() {
 		<-h.done
 		ln.Close()
@@ -68,7 +68,7 @@ func (h *Host) Serve(ln net.Listener, id *identity) {
 }
 
 // accept performs the handshake with an agent.
-func (h *Host) accept(c net.Conn, id *identity) (*yamux.Session, error) {
+func (h *Host) accept(c net.Conn, id *Identity) (*yamux.Session, error) {
 	stop := closeWhen(h.done, c)
 	defer stop()
 	c.SetDeadline(time.Now().Add(handshakeTime))

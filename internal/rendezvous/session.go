@@ -11,6 +11,7 @@ type Session struct {
 	orders chan Order
 	send   func(*toHost) // never blocks, and is called without mu
 	cut    func()
+	local  bool // the host is in this process
 
 	mu     sync.Mutex
 	epoch  int

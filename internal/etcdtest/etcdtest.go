@@ -1,0 +1,88 @@
+// Package etcdtest runs real etcd clusters in tests.
+package etcdtest
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Cluster is an etcd cluster of real processes on this machine.
+type Cluster struct {
+	t         *testing.T
+	dir       string
+	peers     []string
+	Endpoints []string
+	members   []*exec.Cmd
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	return ln.Addr().(*net.TCPAddr).Port
+}
+
+// Start starts a cluster of n members, which the end of the test ends. It skips the test if etcd is not
+// installed.
+func Start(t *testing.T, n int) *Cluster {
+	t.Helper()
+	if _, err := exec.LookPath("etcd"); err != nil {
+		t.Skip("there is no etcd: apt-get install etcd-server")
+	}
+	c := &Cluster{t: t, dir: t.TempDir(), members: make([]*exec.Cmd, n)}
+	for range n {
+		c.Endpoints = append(c.Endpoints, fmt.Sprintf("http://127.0.0.1:%d", freePort(t)))
+		c.peers = append(c.peers, fmt.Sprintf("http://127.0.0.1:%d", freePort(t)))
+	}
+	for i := range n {
+		c.StartMember(i)
+	}
+	t.Cleanup(func() {
+		for i := range c.members {
+			c.Kill(i)
+		}
+	})
+	return c
+}
+
+// StartMember starts a member, or starts it again.
+func (c *Cluster) StartMember(i int) {
+	c.t.Helper()
+	var initial []string
+	for k, peer := range c.peers {
+		initial = append(initial, fmt.Sprintf("m%d=%s", k, peer))
+	}
+	name := fmt.Sprintf("m%d", i)
+	cmd := exec.Command("etcd", "--name", name, "--data-dir", filepath.Join(c.dir, name),
+		"--listen-client-urls", c.Endpoints[i], "--advertise-client-urls", c.Endpoints[i],
+		"--listen-peer-urls", c.peers[i], "--initial-advertise-peer-urls", c.peers[i],
+		"--initial-cluster", strings.Join(initial, ","), "--initial-cluster-state", "new",
+		"--heartbeat-interval", "50", "--election-timeout", "250", "--unsafe-no-fsync")
+	log, err := os.OpenFile(filepath.Join(c.dir, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer log.Close()
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+	c.members[i] = cmd
+}
+
+// Kill kills a member.
+func (c *Cluster) Kill(i int) {
+	if cmd := c.members[i]; cmd != nil {
+		cmd.Process.Kill()
+		cmd.Wait()
+		c.members[i] = nil
+	}
+}

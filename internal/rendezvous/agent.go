@@ -1,0 +1,231 @@
+package rendezvous
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/goddp/goddp/internal/awake"
+)
+
+// Options say how a node takes part in a job.
+type Options struct {
+	Discovery Discovery
+	Identity  *Identity // nil: the job has one node
+	Node      NodeInfo
+	// MasterPort returns a free port of this node, for the next round.
+	MasterPort func() int
+	Host       HostOptions // for when this agent hosts the rendezvous; every agent needs Limits and the times
+}
+
+// Agent is a node's part in the rendezvous of a job, over all rounds and whichever agent hosts it. Its
+// methods may be called by any goroutine.
+type Agent struct {
+	opts   Options
+	orders chan Order
+	ended  chan struct{} // capacity 1: receives when the workers have ended
+	cancel context.CancelCauseFunc
+	wg     sync.WaitGroup
+
+	mu      sync.Mutex
+	session *Session
+	running bool // whether workers run: between an order Begin and the call of Ended
+}
+
+// Open has a node take part in a job. The caller must take the orders until one has End or Err, and then
+// call Close.
+func Open(ctx context.Context, o Options) *Agent {
+	ctx, cancel := context.WithCancelCause(ctx)
+	a := &Agent{opts: o, orders: make(chan Order), ended: make(chan struct{}, 1), cancel: cancel}
+	a.wg.Go(func() { a.run(ctx) })
+	return a
+}
+
+// Orders returns the channel of the host's orders. Its last order has End or Err.
+func (a *Agent) Orders() <-chan Order { return a.orders }
+
+// Failed reports a failure of a worker in the current round.
+func (a *Agent) Failed(f Failure) { a.current().Failed(f) }
+
+// Ended reports that all workers of the current round have ended: see Session.Ended.
+func (a *Agent) Ended(agreed bool) {
+	a.mu.Lock()
+	a.running = false
+	a.mu.Unlock()
+	select {
+	case a.ended <- struct{}{}:
+	default:
+	}
+	a.current().Ended(agreed, a.opts.MasterPort())
+}
+
+// Leave announces that this agent ends when its workers have ended.
+func (a *Agent) Leave(why string) {
+	if s := a.current(); s != nil {
+		s.Leave(why)
+	}
+}
+
+// Exited reports that the process of a rank has ended: see Session.Exited.
+func (a *Agent) Exited(rank int, how string) { a.current().Exited(rank, how) }
+
+func (a *Agent) current() *Session {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.session
+}
+
+// Close ends this node's part. If the agent has not left, and the job has not ended, the node is lost.
+func (a *Agent) Close() error {
+	a.cancel(net.ErrClosed)
+	a.wg.Wait()
+	return a.opts.Discovery.Close()
+}
+
+// run takes part until the job ends, in the rendezvous of one host after another.
+func (a *Agent) run(ctx context.Context) {
+	dead := ""
+	for {
+		addr, err := a.attend(ctx, dead)
+		if err == nil {
+			return
+		}
+		var lost *HostLostError
+		if !errors.As(err, &lost) || ctx.Err() != nil {
+			a.put(ctx, Order{Err: err})
+			return
+		}
+		a.mu.Lock()
+		running := a.running
+		a.mu.Unlock()
+		if running {
+			a.put(ctx, Order{Stop: &StopOrder{Reason: err.Error()}})
+			select {
+			case <-a.ended:
+			case <-ctx.Done():
+				return
+			}
+		}
+		dead = addr
+	}
+}
+
+// attend finds the host, or hosts the rendezvous itself, and passes on the host's orders. It returns nil
+// when the job has ended, or the host's address and why the session with it has ended.
+func (a *Agent) attend(ctx context.Context, dead string) (addr string, err error) {
+	finding, cancel := awake.WithTimeoutCause(ctx, cmp.Or(a.opts.Host.JoinTimeout, DefaultJoinTimeout), errNoHost)
+	defer cancel()
+	found, err := a.opts.Discovery.Find(finding, dead)
+	if err != nil {
+		return "", err
+	}
+	if found.Role != nil {
+		return a.host(ctx, found.Role)
+	}
+	r, err := a.dial(finding, found.Addr)
+	if err != nil {
+		return found.Addr, err
+	}
+	cancel()
+	defer r.Close()
+	return found.Addr, a.follow(ctx, r.Session)
+}
+
+var errNoHost = errors.New("no host of the rendezvous was found in time")
+
+// dial dials the host until it answers.
+func (a *Agent) dial(ctx context.Context, addr string) (*Remote, error) {
+	o := DialOptions{Addr: addr, Identity: a.opts.Identity, Node: a.opts.Node, Limits: a.opts.Host.Limits,
+		MasterPort: a.opts.MasterPort(), Heartbeat: a.opts.Host.Heartbeat}
+	for {
+		r, err := Dial(ctx, o)
+		if err == nil || errors.As(err, new(*HandshakeError)) && ctx.Err() == nil {
+			return r, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%s: %w: %w", addr, context.Cause(ctx), err)
+		case <-time.After(dialInterval):
+		}
+	}
+}
+
+// leaveTime bounds how long the host waits, at the end of a job, for the other agents to leave.
+const leaveTime = 5 * time.Second
+
+// host hosts the rendezvous, and takes part in it.
+func (a *Agent) host(ctx context.Context, role *Role) (addr string, err error) {
+	o := a.opts.Host
+	o.State, o.Save = role.State, role.Save
+	h := NewHost(o)
+	addr = "this node"
+	if role.Listener != nil {
+		addr = role.Listener.Addr().String()
+		h.Serve(role.Listener, a.opts.Identity)
+	}
+	stop := make(chan struct{})
+	a.wg.Go(func() {
+		select {
+		case <-role.Over: // nil if the role never ends
+			h.Close()
+		case <-stop:
+		}
+	})
+	defer close(stop)
+	err = a.follow(ctx, h.Join(a.opts.Node, a.opts.MasterPort()))
+	if err == nil {
+		h.awaitAgents(leaveTime)
+	}
+	err = errors.Join(err, h.Close())
+	if role.Resign != nil {
+		err = errors.Join(err, role.Resign())
+	}
+	return addr, err
+}
+
+// follow passes on the orders of a session until it ends. It returns nil when the job has ended.
+func (a *Agent) follow(ctx context.Context, s *Session) error {
+	defer s.Close()
+	a.mu.Lock()
+	a.session = s
+	a.mu.Unlock()
+	for {
+		var o Order
+		select {
+		case o = <-s.Orders():
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if o.Err != nil {
+			return o.Err
+		}
+		if o.Begin != nil {
+			select { // of the round before
+			case <-a.ended:
+			default:
+			}
+			a.mu.Lock()
+			a.running = true
+			a.mu.Unlock()
+		}
+		if !a.put(ctx, o) {
+			return context.Cause(ctx)
+		}
+		if o.End != nil {
+			return nil
+		}
+	}
+}
+
+func (a *Agent) put(ctx context.Context, o Order) bool {
+	select {
+	case a.orders <- o:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,124 @@
+package rendezvous
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/goddp/goddp/internal/election"
+	"github.com/goddp/goddp/internal/etcdtest"
+	"github.com/goddp/goddp/internal/testport"
+)
+
+// openAgent opens an agent of a job whose other agents are on this host as well.
+func openAgent(t *testing.T, name string, d Discovery, l Limits) *Agent {
+	t.Helper()
+	id, err := NewIdentity([]byte("token"), "job")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := Open(t.Context(), Options{
+		Discovery: d, Identity: id, Node: NodeInfo{Host: name, Workers: 1, Rank: -1}, MasterPort: func() int { return 29500 },
+		Host: HostOptions{Limits: l, Node: Node{JobID: "job", Secret: make([]byte, 16)}, Heartbeat: 100 * time.Millisecond, LastCall: time.Minute},
+	})
+	t.Cleanup(func() { a.Close() })
+	return a
+}
+
+func nextOrder(t *testing.T, a *Agent) Order {
+	t.Helper()
+	select {
+	case o := <-a.Orders():
+		return o
+	case <-time.After(30 * time.Second):
+		t.Fatal("no order within 30s")
+	}
+	panic("unreachable")
+}
+
+func awaitRound(t *testing.T, a *Agent) *Round {
+	t.Helper()
+	o := nextOrder(t, a)
+	if o.Begin == nil {
+		t.Fatalf("order %+v, want a round", o)
+	}
+	return o.Begin
+}
+
+func TestJobEndsWithItsHost(t *testing.T) {
+	port, _ := testport.New(t)
+	d := Endpoint{fmt.Sprintf("localhost:%d", port)}
+	agents := []*Agent{openAgent(t, "a", d, Limits{MinNodes: 2, MaxNodes: 3})}
+	// The second agent finds the first one's listener.
+	for agents[0].current() == nil {
+		time.Sleep(time.Millisecond)
+	}
+	for _, name := range []string{"b", "c"} {
+		agents = append(agents, openAgent(t, name, d, Limits{MinNodes: 2, MaxNodes: 3}))
+	}
+	for _, a := range agents {
+		if r := awaitRound(t, a); r.Nodes != 3 {
+			t.Errorf("round %+v", r)
+		}
+	}
+	if err := agents[0].Close(); err != nil {
+		t.Error(err)
+	}
+	for _, a := range agents[1:] {
+		o := nextOrder(t, a)
+		for ; o.Stop != nil; o = nextOrder(t, a) { // the first may be the host's
+			a.Ended(false)
+		}
+		if !errors.Is(o.Err, ErrHostLost) {
+			t.Errorf("order %+v", o)
+		}
+	}
+}
+
+func TestJobSurvivesItsHost(t *testing.T) {
+	c := etcdtest.Start(t, 1)
+	hosts := map[string]*Agent{}
+	for i := range 3 {
+		e, err := election.New(t.Context(), election.Options{Endpoints: c.Endpoints, Name: "job", TTL: time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := fmt.Sprint("node", i)
+		hosts[name] = openAgent(t, name, &Etcd{Election: e, Addr: "127.0.0.1"}, Limits{MinNodes: 1, MaxNodes: 3})
+	}
+	for epoch := 0; len(hosts) > 0; epoch++ {
+		var host string
+		rounds := make(chan Order, len(hosts))
+		for _, a := range hosts {
+			go func() {
+				for o := range a.Orders() {
+					if o.Stop == nil {
+						rounds <- o
+						return
+					}
+					a.Ended(false)
+				}
+			}()
+		}
+		for name, a := range hosts {
+			var o Order
+			select {
+			case o = <-rounds:
+			case <-time.After(30 * time.Second):
+				t.Fatal("no round within 30s")
+			}
+			if o.Begin == nil || o.Begin.Number != epoch || o.Begin.Nodes != len(hosts) {
+				t.Fatalf("order %+v, want round %d of %d nodes", o, epoch, len(hosts))
+			}
+			if a.current().local {
+				host = name
+			}
+		}
+		if err := hosts[host].Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+			t.Error(err)
+		}
+		delete(hosts, host)
+	}
+}

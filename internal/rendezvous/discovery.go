@@ -1,0 +1,126 @@
+package rendezvous
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/goddp/goddp/internal/election"
+)
+
+// Discovery finds the agent that hosts the rendezvous.
+type Discovery interface {
+	// Find returns the address of the host, or makes this agent the host. dead is the address of a host
+	// that this agent has lost, or "" at first.
+	Find(ctx context.Context, dead string) (*Found, error)
+	Close() error
+}
+
+// Found is the outcome of a search: one of the fields is set.
+type Found struct {
+	Addr string // of the host
+	Role *Role  // this agent hosts the rendezvous
+}
+
+// Role is what an agent needs to host the rendezvous.
+type Role struct {
+	Listener net.Listener // for the other agents; nil if there are none
+	State    election.State
+	// Save saves the state of the job. nil: the job ends with its host.
+	Save func(context.Context, election.State) error
+	// Over is closed when this agent may not host the rendezvous any more.
+	Over <-chan struct{}
+	// Resign ends the role. nil if there is nothing to end.
+	Resign func() error
+}
+
+// SingleNode is the discovery of a job of one node.
+type SingleNode struct{}
+
+func (SingleNode) Find(context.Context, string) (*Found, error) { return &Found{Role: &Role{}}, nil }
+func (SingleNode) Close() error                                 { return nil }
+
+// Endpoint is the discovery by an address, host:port, that all nodes are given. The first agent on the node
+// that has this address is the host.
+type Endpoint struct{ Addr string }
+
+// ErrHostLost is in the error of an agent that has lost the host, and cannot find another.
+var ErrHostLost = errors.New("the host of the rendezvous is lost, and only --rdzv-backend=etcd can replace it")
+
+func (e Endpoint) Find(ctx context.Context, dead string) (*Found, error) {
+	if dead != "" {
+		return nil, fmt.Errorf("%s: %w", dead, ErrHostLost)
+	}
+	host, port, err := net.SplitHostPort(e.Addr)
+	if err != nil {
+		return nil, fmt.Errorf("--rdzv-endpoint: %w", err)
+	}
+	local, err := isLocal(ctx, host)
+	if err != nil {
+		return nil, fmt.Errorf("--rdzv-endpoint: %w", err)
+	}
+	if !local {
+		return &Found{Addr: e.Addr}, nil
+	}
+	// The other nodes may know this one by another of its addresses.
+	ln, err := net.Listen("tcp", net.JoinHostPort("", port))
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE): // by another agent of this node
+		return &Found{Addr: e.Addr}, nil
+	case err != nil:
+		return nil, fmt.Errorf("the rendezvous: %w", err)
+	}
+	return &Found{Role: &Role{Listener: ln}}, nil
+}
+
+func (Endpoint) Close() error { return nil }
+
+// isLocal reports whether a host name or address is one of this host's.
+func isLocal(ctx context.Context, host string) (bool, error) {
+	addrs, err := net.DefaultResolver.LookupIPAddr(ctx, host)
+	if err != nil {
+		return false, err
+	}
+	for _, addr := range addrs {
+		// The kernel lets a socket be bound to the addresses of this host alone.
+		c, err := net.ListenUDP("udp", &net.UDPAddr{IP: addr.IP, Zone: addr.Zone})
+		if err == nil {
+			c.Close()
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// Etcd is the discovery by an election in etcd.
+type Etcd struct {
+	Election *election.Election
+	Addr     string // the address that other agents can reach this one at, without a port
+}
+
+func (e *Etcd) Find(ctx context.Context, dead string) (*Found, error) {
+	ln, err := net.Listen("tcp", net.JoinHostPort(e.Addr, "0"))
+	if err != nil {
+		return nil, fmt.Errorf("the rendezvous: %w", err)
+	}
+	r, err := e.Election.Elect(ctx, net.JoinHostPort(e.Addr, strconv.Itoa(ln.Addr().(*net.TCPAddr).Port)), dead)
+	if err != nil || r.Term == nil {
+		ln.Close()
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case r.Term == nil:
+		return &Found{Addr: r.Addr}, nil
+	}
+	return &Found{Role: &Role{Listener: ln, State: r.Term.State(), Save: r.Term.Save, Over: r.Term.Over(), Resign: r.Term.Resign}}, nil
+}
+
+func (e *Etcd) Close() error { return e.Election.Close() }
+
+// dialInterval is the time between two attempts to reach a host that may not have started yet.
+const dialInterval = 100 * time.Millisecond
