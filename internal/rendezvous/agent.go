@@ -132,7 +132,14 @@ func (a *Agent) attend(ctx context.Context, dead string) (addr string, err error
 	}
 	cancel()
 	defer r.Close()
-	return found.Addr, a.follow(ctx, r.Session)
+	f, err := newForwarder(r.Open)
+	if err != nil {
+		return found.Addr, fmt.Errorf("forwarding to the host of the rendezvous: %w", err)
+	}
+	defer f.close()
+	return found.Addr, a.follow(ctx, r.Session, func(round *Round) {
+		round.StoreAddr, round.CoordinatorAddr = f.store.Addr().String(), f.coordinator.Addr().String()
+	})
 }
 
 var errNoHost = errors.New("no host of the rendezvous was found in time")
@@ -176,7 +183,7 @@ func (a *Agent) host(ctx context.Context, role *Role) (addr string, err error) {
 		}
 	})
 	defer close(stop)
-	err = a.follow(ctx, h.Join(a.opts.Node, a.opts.MasterPort()))
+	err = a.follow(ctx, h.Join(a.opts.Node, a.opts.MasterPort()), func(*Round) {})
 	if err == nil {
 		h.awaitAgents(leaveTime)
 	}
@@ -187,8 +194,9 @@ func (a *Agent) host(ctx context.Context, role *Role) (addr string, err error) {
 	return addr, err
 }
 
-// follow passes on the orders of a session until it ends. It returns nil when the job has ended.
-func (a *Agent) follow(ctx context.Context, s *Session) error {
+// follow passes on the orders of a session until it ends, and calls adapt with each round. It returns nil
+// when the job has ended.
+func (a *Agent) follow(ctx context.Context, s *Session, adapt func(*Round)) error {
 	defer s.Close()
 	a.mu.Lock()
 	a.session = s
@@ -204,6 +212,7 @@ func (a *Agent) follow(ctx context.Context, s *Session) error {
 			return o.Err
 		}
 		if o.Begin != nil {
+			adapt(o.Begin)
 			select { // of the round before
 			case <-a.ended:
 			default:

@@ -1,9 +1,11 @@
 package rendezvous
 
 import (
+	"errors"
 	"io"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/yamux"
 )
@@ -16,6 +18,83 @@ const (
 	coordinatorService service = 'c'
 )
 
+// forwarder lets the workers of a node reach the services of the current round through their agent, at
+// addresses on the loopback interface. The workers and the services know each other by the job's secret;
+// the forwarder passes bytes on.
+type forwarder struct {
+	store, coordinator net.Listener
+	open               func(service) (net.Conn, error)
+	wg                 sync.WaitGroup
+
+	mu    sync.Mutex
+	conns map[net.Conn]struct{} // nil when the forwarder is closed
+}
+
+// newForwarder returns a forwarder that connects with the services by open.
+func newForwarder(open func(service) (net.Conn, error)) (*forwarder, error) {
+	f := &forwarder{open: open, conns: map[net.Conn]struct{}{}}
+	var err error
+	if f.store, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+		return nil, err
+	}
+	if f.coordinator, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+		return nil, errors.Join(err, f.store.Close())
+	}
+	f.wg.Go(func() { f.accept(f.store, storeService) })
+	f.wg.Go(func() { f.accept(f.coordinator, coordinatorService) })
+	return f, nil
+}
+
+func (f *forwarder) accept(ln net.Listener, to service) {
+	for {
+		c, err := ln.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // such as no free file descriptor, which may change soon
+			time.Sleep(10 * time.Millisecond)
+			continue
+		}
+		f.mu.Lock()
+		if f.conns == nil {
+			f.mu.Unlock()
+			c.Close()
+			return
+		}
+		f.conns[c] = struct{}{}
+		f.wg.Go(func() { f.forward(c, to) })
+		f.mu.Unlock()
+	}
+}
+
+func (f *forwarder) forward(c net.Conn, to service) {
+	defer func() {
+		c.Close()
+		f.mu.Lock()
+		delete(f.conns, c)
+		f.mu.Unlock()
+	}()
+	s, err := f.open(to)
+	if err != nil {
+		return // the worker finds that its connection ended
+	}
+	defer s.Close()
+	splice(c, s)
+}
+
+// close ends all connections.
+func (f *forwarder) close() error {
+	err := errors.Join(f.store.Close(), f.coordinator.Close())
+	f.mu.Lock()
+	for c := range f.conns {
+		c.Close()
+	}
+	f.conns = nil
+	f.mu.Unlock()
+	f.wg.Wait()
+	return err
+}
+
 // forwardAll connects the streams of an agent's workers with the services of the current round, until the
 // connection ends. streams counts the goroutines that it starts.
 func (h *Host) forwardAll(mux *yamux.Session, streams *sync.WaitGroup) {
@@ -24,52 +103,55 @@ func (h *Host) forwardAll(mux *yamux.Session, streams *sync.WaitGroup) {
 		if err != nil {
 			return
 		}
-		streams.Go(func() { h.forward(stream) })
+		streams.Go(func() {
+			defer stream.Close()
+			var which [1]byte
+			if _, err := io.ReadFull(stream, which[:]); err != nil {
+				return
+			}
+			c, err := h.open(service(which[0]))
+			if err != nil {
+				return
+			}
+			defer c.Close()
+			splice(stream, c)
+		})
 	}
 }
 
-func (h *Host) forward(stream net.Conn) {
-	defer stream.Close()
-	var which [1]byte
-	if _, err := io.ReadFull(stream, which[:]); err != nil {
-		return
-	}
+// open connects with a service of the current round.
+func (h *Host) open(to service) (net.Conn, error) {
 	h.mu.Lock()
-	services := h.services
+	s := h.services
 	h.mu.Unlock()
-	if services == nil {
-		return
+	switch {
+	case s == nil:
+		return nil, net.ErrClosed
+	case to == coordinatorService:
+		return net.Dial("tcp", s.coordinator.Addr().String())
 	}
-	addr := services.store.Addr()
-	if service(which[0]) == coordinatorService {
-		addr = services.coordinator.Addr().String()
-	}
-	c, err := net.Dial("tcp", addr) // in this process
-	if err != nil {
-		return
-	}
-	defer c.Close()
-	splice(stream, c)
+	return net.Dial("tcp", s.store.Addr())
 }
-
-// halfCloser is a connection one direction of which can be ended.
-type halfCloser interface{ CloseWrite() error }
 
 // splice copies between two connections, until both directions have ended.
 func splice(a, b net.Conn) {
 	var wg sync.WaitGroup
-	copyTo := func(dst, src net.Conn) {
-		if _, err := io.Copy(dst, src); err != nil {
-			a.Close()
-			b.Close()
-		}
-		if c, ok := dst.(halfCloser); ok {
-			c.CloseWrite()
-		} else {
-			dst.Close() // of a stream, this ends one direction
-		}
-	}
-	wg.Go(func() { copyTo(a, b) })
-	copyTo(b, a)
+	wg.Go(func() { pass(a, b) })
+	pass(b, a)
 	wg.Wait()
+}
+
+// pass copies from one connection to another until the first ends, and then ends this direction of the
+// other. If the copy fails, it ends both connections.
+func pass(to, from net.Conn) {
+	if _, err := io.Copy(to, from); err != nil {
+		to.Close()
+		from.Close()
+		return
+	}
+	if c, ok := to.(interface{ CloseWrite() error }); ok {
+		c.CloseWrite()
+	} else {
+		to.Close() // ends one direction of a stream
+	}
 }

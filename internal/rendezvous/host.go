@@ -320,6 +320,7 @@ func (h *Host) begin(act begin) error {
 		h.send(a.id, &toAgent{Begin: &Round{
 			Number: act.epoch, Node: place, Nodes: len(act.participants), FirstRank: rank, WorldSize: world,
 			MasterAddr: first.addr, MasterPort: first.masterPort, Restarts: h.core.restarts,
+			StoreAddr: h.services.addr.String(), CoordinatorAddr: h.services.coordinator.Addr().String(),
 		}})
 		rank += a.node.Workers
 	}

@@ -86,7 +86,7 @@ func TestNodesTrainTogetherUntilOneIsLost(t *testing.T) {
 	b := j.dial("b")
 	// The last call is over before the third node joins.
 	first, second := nextRound(t, local), nextRound(t, b.Session)
-	want := Round{Nodes: 2, WorldSize: 3, MasterAddr: "127.0.0.1", MasterPort: 1234}
+	want := Round{Nodes: 2, WorldSize: 3, MasterAddr: "127.0.0.1", MasterPort: 1234, StoreAddr: first.StoreAddr, CoordinatorAddr: first.CoordinatorAddr}
 	if *first != want {
 		t.Errorf("node 0 has %+v, want %+v", *first, want)
 	}
@@ -160,26 +160,12 @@ func TestWorkersOfOtherNodesReachTheStore(t *testing.T) {
 	j := newJob(t, Limits{MinNodes: 1, MaxNodes: 1})
 	b := j.dial("b")
 	round := nextRound(t, b.Session)
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	f, err := newForwarder(b.Open)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer ln.Close()
-	forwarded := make(chan error, 1)
-	go func() {
-		c, err := ln.Accept()
-		if err == nil {
-			var stream net.Conn
-			if stream, err = b.Open(storeService); err == nil {
-				splice(c, stream)
-				stream.Close()
-			}
-			c.Close()
-		}
-		forwarded <- err
-	}()
 	member := store.Member{Job: handshake.Job{ID: "job", World: round.WorldSize}, Rank: 0, Secret: j.opts.Node.Secret}
-	kv, err := store.Dial(t.Context(), ln.Addr().String(), &store.ClientOptions{Member: &member})
+	kv, err := store.Dial(t.Context(), f.store.Addr().String(), &store.ClientOptions{Member: &member})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +178,7 @@ func TestWorkersOfOtherNodesReachTheStore(t *testing.T) {
 	if err := kv.Close(); err != nil {
 		t.Error(err)
 	}
-	if err := <-forwarded; err != nil {
+	if err := f.close(); err != nil {
 		t.Error(err)
 	}
 }

@@ -53,6 +53,8 @@ type Round struct {
 	// MASTER_ADDR and MASTER_PORT.
 	MasterAddr string
 	MasterPort int
+	// StoreAddr and CoordinatorAddr are where the workers of this node find the store and the coordinator.
+	StoreAddr, CoordinatorAddr string
 	// Restarts is the number of rounds that failed before this one.
 	Restarts int
 }
