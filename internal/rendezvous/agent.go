@@ -33,6 +33,7 @@ type Agent struct {
 
 	mu      sync.Mutex
 	session *Session
+	epoch   int  // the number of the latest round
 	running bool // whether workers run: between an order Begin and the call of Ended
 }
 
@@ -52,7 +53,7 @@ func (a *Agent) Orders() <-chan Order { return a.orders }
 func (a *Agent) Failed(f Failure) { a.current().Failed(f) }
 
 // Ended reports that all workers of the current round have ended: see Session.Ended.
-func (a *Agent) Ended(agreed bool) {
+func (a *Agent) Ended(agreed bool, failures []Failure) {
 	a.mu.Lock()
 	a.running = false
 	a.mu.Unlock()
@@ -60,7 +61,7 @@ func (a *Agent) Ended(agreed bool) {
 	case a.ended <- struct{}{}:
 	default:
 	}
-	a.current().Ended(agreed, a.opts.MasterPort())
+	a.current().Ended(agreed, failures, a.opts.MasterPort())
 }
 
 // Leave announces that this agent ends when its workers have ended.
@@ -100,10 +101,10 @@ func (a *Agent) run(ctx context.Context) {
 			return
 		}
 		a.mu.Lock()
-		running := a.running
+		running, epoch := a.running, a.epoch
 		a.mu.Unlock()
 		if running {
-			a.put(ctx, Order{Stop: &StopOrder{Reason: err.Error()}})
+			a.put(ctx, Order{Stop: &StopOrder{Epoch: epoch, Reason: err.Error()}})
 			select {
 			case <-a.ended:
 			case <-ctx.Done():
@@ -218,7 +219,7 @@ func (a *Agent) follow(ctx context.Context, s *Session, adapt func(*Round)) erro
 			default:
 			}
 			a.mu.Lock()
-			a.running = true
+			a.epoch, a.running = o.Begin.Number, true
 			a.mu.Unlock()
 		}
 		if !a.put(ctx, o) {

@@ -21,7 +21,7 @@ func openAgent(t *testing.T, name string, d Discovery, l Limits) *Agent {
 	}
 	a := Open(t.Context(), Options{
 		Discovery: d, Identity: id, Node: NodeInfo{Host: name, Workers: 1, Rank: -1}, MasterPort: func() int { return 29500 },
-		Host: HostOptions{Limits: l, Node: Node{JobID: "job", Secret: make([]byte, 16)}, Heartbeat: 100 * time.Millisecond, LastCall: time.Minute},
+		Host: HostOptions{Limits: l, Credentials: Credentials{JobID: "job", Secret: make([]byte, 16)}, Heartbeat: 100 * time.Millisecond, LastCall: time.Minute},
 	})
 	t.Cleanup(func() { a.Close() })
 	return a
@@ -69,7 +69,7 @@ func TestJobEndsWithItsHost(t *testing.T) {
 	for _, a := range agents[1:] {
 		o := nextOrder(t, a)
 		for ; o.Stop != nil; o = nextOrder(t, a) { // the first may be the host's
-			a.Ended(false)
+			a.Ended(false, nil)
 		}
 		if !errors.Is(o.Err, ErrHostLost) {
 			t.Errorf("order %+v", o)
@@ -81,12 +81,8 @@ func TestJobSurvivesItsHost(t *testing.T) {
 	c := etcdtest.Start(t, 1)
 	hosts := map[string]*Agent{}
 	for i := range 3 {
-		e, err := election.New(t.Context(), election.Options{Endpoints: c.Endpoints, Name: "job", TTL: time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
 		name := fmt.Sprint("node", i)
-		hosts[name] = openAgent(t, name, &Etcd{Election: e, Addr: "127.0.0.1"}, Limits{MinNodes: 1, MaxNodes: 3})
+		hosts[name] = openAgent(t, name, &Etcd{Options: election.Options{Endpoints: c.Endpoints, Name: "job", TTL: time.Second}, Addr: "127.0.0.1"}, Limits{MinNodes: 1, MaxNodes: 3})
 	}
 	for epoch := 0; len(hosts) > 0; epoch++ {
 		var host string
@@ -98,7 +94,7 @@ func TestJobSurvivesItsHost(t *testing.T) {
 						rounds <- o
 						return
 					}
-					a.Ended(false)
+					a.Ended(false, nil)
 				}
 			}()
 		}

@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -25,6 +26,7 @@ type agent struct {
 	id      agentID
 	node    NodeInfo
 	place   int    // the node's rank in the current round, or -1 if the agent waits
+	first   int    // the rank of its first worker in the current round
 	done    bool   // its workers have ended as the phase demands: see core.undone
 	leaving string // why it leaves the job, "" if it stays
 }
@@ -32,6 +34,7 @@ type agent struct {
 // NodeInfo is what an agent says of its node when it joins.
 type NodeInfo struct {
 	Host    string // for messages
+	Addr    string // the address at which other nodes reach this one; "": the one that the host of the rendezvous sees
 	Workers int    // number of workers
 	Rank    int    // the node's rank if the user numbers the nodes
 }
@@ -74,11 +77,16 @@ type core struct {
 
 // Failure is one reason for the end of a round.
 type Failure struct {
-	Node int       // the node's rank in the round
-	Host string    // the node's host
-	At   time.Time // by the clock of the rendezvous host; of a lost node, the time of its last message
-	What string    // describes the failure in one line
-	Lost bool      // the whole node is lost or left, rather than one of its workers
+	Node int    // the node's rank in the round
+	Host string // the node's host
+	// FirstRank and Workers tell which ranks the node had.
+	FirstRank, Workers int
+	At                 time.Time // by the clock of the rendezvous host; of a lost node, the time of its last message
+	What               string    // describes the failure in one line
+	Lost               bool      // the whole node is lost or left, rather than one of its workers
+	Fatal              bool      // restarting does not help, such as when the program cannot be started
+	// Detail is what the launcher tells the other nodes' launchers, in its own format.
+	Detail json.RawMessage `json:",omitempty"`
 }
 
 // The events.
@@ -101,12 +109,13 @@ type (
 	workerFailed struct {
 		id      agentID
 		epoch   int
-		failure Failure // without Node and Host
+		failure Failure // without the node's properties
 	}
 	workersEnded struct { // all workers of the agent have ended, without a failure or after the stop order
-		id     agentID
-		epoch  int
-		agreed bool // they ended because all ranks agreed to stop
+		id       agentID
+		epoch    int
+		agreed   bool      // they ended because all ranks agreed to stop
+		failures []Failure // all failures of its workers, if one failed: they replace what was known of them
 	}
 	saved           struct{} // the number of the round that begins
 	joinTimeout     struct{}
@@ -155,6 +164,8 @@ type (
 	// startLastCall starts the timer of the last call, cancelLastCall stops it.
 	startLastCall  struct{}
 	cancelLastCall struct{}
+	// release ends the job for an agent that leaves, because its part is complete.
+	release struct{ id agentID }
 	// end ends the job on all agents.
 	end struct{ result Result }
 )
@@ -166,6 +177,7 @@ func (begin) isAction()          {}
 func (stop) isAction()           {}
 func (startLastCall) isAction()  {}
 func (cancelLastCall) isAction() {}
+func (release) isAction()        {}
 func (end) isAction()            {}
 
 // Result is how a job ended. It is the same on all nodes.
@@ -216,6 +228,9 @@ func (c *core) Step(ev event) []action {
 		a.done = true
 		c.undone--
 		c.agreed = c.agreed || ev.agreed
+		if c.phase == stopping && !c.gentle {
+			c.replaceFailures(a, ev.failures)
+		}
 		return c.endRound()
 	case saved:
 		if c.phase != saving {
@@ -326,9 +341,20 @@ func (c *core) lose(a *agent, what string, at time.Time) []action {
 
 // note adds a failure of a participant to those of the round.
 func (c *core) note(a *agent, f Failure) Failure {
-	f.Node, f.Host = a.place, a.node.Host
+	f.Node, f.Host, f.FirstRank, f.Workers = a.place, a.node.Host, a.first, a.node.Workers
 	c.failures = append(c.failures, f)
 	return f
+}
+
+// replaceFailures replaces the failures of a participant's workers by what it reports of all of them.
+func (c *core) replaceFailures(a *agent, failures []Failure) {
+	if len(failures) == 0 {
+		return
+	}
+	c.failures = slices.DeleteFunc(c.failures, func(f Failure) bool { return f.Node == a.place })
+	for _, f := range failures {
+		c.note(a, f)
+	}
 }
 
 // fail stops the round because of a failure of a participant.
@@ -384,8 +410,10 @@ func (c *core) beginNow() []action {
 	n := min(len(candidates), c.MaxNodes)
 	c.round, c.waiting = candidates[:n:n], candidates[n:]
 	c.phase, c.undone, c.agreed, c.failures, c.expected = running, n, false, nil, 0
+	rank := 0
 	for place, a := range c.round {
-		a.place, a.done = place, false
+		a.place, a.first, a.done = place, rank, false
+		rank += a.node.Workers
 	}
 	for _, a := range c.waiting {
 		acts = append(acts, c.reserve(a))
@@ -410,7 +438,7 @@ func (c *core) endRound() []action {
 		return c.end(Result{Agreed: c.agreed})
 	case c.phase == running: // the ranks stopped because some nodes leave, and the others go on
 	case c.failed():
-		if c.restarts >= c.MaxRestarts {
+		if c.restarts >= c.MaxRestarts || slices.ContainsFunc(c.failures, func(f Failure) bool { return f.Fatal }) {
 			return c.end(Result{Failures: c.sortedFailures()})
 		}
 		c.restarts++
@@ -418,15 +446,17 @@ func (c *core) endRound() []action {
 	if staying < c.MinNodes {
 		return c.end(c.tooFew(staying))
 	}
+	var acts []action
 	for i, a := range c.round {
 		if a != nil && a.leaving != "" {
+			acts = append(acts, release{a.id})
 			delete(c.agents, a.id)
 			delete(c.ranks, a.node.Rank)
 			c.round[i] = nil
 		}
 	}
 	c.epoch++
-	return c.begin()
+	return append(acts, c.begin()...)
 }
 
 // failed reports whether the round that stops counts as a restart: a worker failed, and no node was lost,

@@ -51,7 +51,7 @@ func TestCore(t *testing.T) {
 			}
 			subjects := 0
 			for _, arg := range d.CmdArgs {
-				if len(arg.Vals) == 0 && arg.Key != "agreed" {
+				if len(arg.Vals) == 0 && arg.Key != "agreed" && arg.Key != "fatal" {
 					play(arg.Key)
 					subjects++
 				}
@@ -78,9 +78,17 @@ func parseEvent(t *testing.T, d *datadriven.TestData, c *core, id agentID, name 
 	case "leave":
 		return agentLeaves{id, "SIGTERM"}
 	case "fail":
-		return workerFailed{id, epoch, Failure{At: at, What: what}}
+		return workerFailed{id, epoch, Failure{At: at, What: what, Fatal: d.HasArg("fatal")}}
 	case "end":
-		return workersEnded{id, epoch, d.HasArg("agreed")}
+		var failures []Failure
+		if d.HasArg("failures") { // so many, the last one the earliest
+			n := 0
+			scan(t, d, "failures", &n)
+			for i := range n {
+				failures = append(failures, Failure{At: at.Add(-time.Duration(i) * time.Second), What: fmt.Sprintf("worker %d failed", i)})
+			}
+		}
+		return workersEnded{id, epoch, d.HasArg("agreed"), failures}
 	case "saved":
 		return saved{}
 	case "join-timeout":
@@ -116,6 +124,8 @@ func describe(b *strings.Builder, act action, names map[agentID]string) {
 		fmt.Fprintln(b, "start last call")
 	case cancelLastCall:
 		fmt.Fprintln(b, "cancel last call")
+	case release:
+		fmt.Fprintf(b, "release %s\n", names[act.id])
 	case end:
 		r := act.result
 		fmt.Fprintf(b, "end after %s", count(r.Restarts, "restart"))

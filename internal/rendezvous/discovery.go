@@ -98,16 +98,23 @@ func isLocal(ctx context.Context, host string) (bool, error) {
 
 // Etcd is the discovery by an election in etcd.
 type Etcd struct {
-	Election *election.Election
+	Options  election.Options
 	Addr     string // the address that other agents can reach this one at, without a port
+	election *election.Election
 }
 
 func (e *Etcd) Find(ctx context.Context, dead string) (*Found, error) {
+	if e.election == nil {
+		var err error
+		if e.election, err = election.New(ctx, e.Options); err != nil {
+			return nil, err
+		}
+	}
 	ln, err := net.Listen("tcp", net.JoinHostPort(e.Addr, "0"))
 	if err != nil {
 		return nil, fmt.Errorf("the rendezvous: %w", err)
 	}
-	r, err := e.Election.Elect(ctx, net.JoinHostPort(e.Addr, strconv.Itoa(ln.Addr().(*net.TCPAddr).Port)), dead)
+	r, err := e.election.Elect(ctx, net.JoinHostPort(e.Addr, strconv.Itoa(ln.Addr().(*net.TCPAddr).Port)), dead)
 	if err != nil || r.Term == nil {
 		ln.Close()
 	}
@@ -120,7 +127,12 @@ func (e *Etcd) Find(ctx context.Context, dead string) (*Found, error) {
 	return &Found{Role: &Role{Listener: ln, State: r.Term.State(), Save: r.Term.Save, Over: r.Term.Over(), Resign: r.Term.Resign}}, nil
 }
 
-func (e *Etcd) Close() error { return e.Election.Close() }
+func (e *Etcd) Close() error {
+	if e.election == nil {
+		return nil
+	}
+	return e.election.Close()
+}
 
 // dialInterval is the time between two attempts to reach a host that may not have started yet.
 const dialInterval = 100 * time.Millisecond

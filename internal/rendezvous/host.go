@@ -24,10 +24,12 @@ const missedBeats = 3
 
 // HostOptions are the settings of a job's rendezvous.
 type HostOptions struct {
-	Limits Limits
-	Node   Node   // the job's id and secret
-	Addr   string // the host of the address that the stores listen on; "" means 127.0.0.1
-	Port   int    // the port of the stores; 0 means a free one for each round
+	Limits      Limits
+	Credentials Credentials // of the workers
+	// Addr and Port are the address that the stores listen on. In a job of several nodes they are "" and 0:
+	// 127.0.0.1 and a free port for each round.
+	Addr string
+	Port int
 	// JoinTimeout bounds the time from the start until MinNodes agents have joined. LastCall is how long
 	// more agents can join then. Heartbeat is the time between two heartbeats. 0 means the default.
 	JoinTimeout, LastCall, Heartbeat time.Duration
@@ -62,11 +64,12 @@ type peer struct {
 	id         agentID // 0 before it has joined
 	send       func(*toAgent) bool
 	cut        func() // ends the connection
-	addr       string // the host of the agent's address
+	addr       string // the host of the agent's address; "": of the agent in this process, as the others reach it
+	reached    string // the host of the address at which the agent has reached this one
 	masterPort int
 	received   bool // since the last heartbeat
 	silence    int  // number of heartbeats without a message
-	heard      time.Time
+	reported   time.Time
 	local      bool // the agent is in this process, so it cannot be silent
 }
 
@@ -115,14 +118,11 @@ func (h *Host) Close() error {
 	return services.close()
 }
 
-// addr returns the host of the address that the stores listen on.
-func (h *Host) addr() string { return cmp.Or(h.opts.Addr, "127.0.0.1") }
-
 // receive handles a message of an agent. An error ends the connection.
 func (h *Host) receive(p *peer, m *toHost) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	p.received, p.heard = true, time.Now()
+	p.received, p.reported = true, time.Now()
 	if h.closed {
 		return fmt.Errorf("the rendezvous is closed")
 	}
@@ -135,13 +135,13 @@ func (h *Host) receive(p *peer, m *toHost) error {
 	case m.Join != nil:
 		return h.join(p, m.Join)
 	case m.Beat != nil:
-		m.Beat.Host = p.heard
+		m.Beat.Host = p.reported
 		p.send(&toAgent{Beat: m.Beat})
 	case m.Failed != nil:
 		h.step(workerFailed{p.id, m.Failed.Epoch, m.Failed.Failure})
 	case m.Ended != nil:
 		p.masterPort = m.Ended.MasterPort
-		h.step(workersEnded{p.id, m.Ended.Epoch, m.Ended.Agreed})
+		h.step(workersEnded{p.id, m.Ended.Epoch, m.Ended.Agreed, m.Ended.Failures})
 	case m.Leaves != nil:
 		h.step(agentLeaves{p.id, m.Leaves.Text})
 	case m.Exited != nil && m.Exited.Epoch == h.epoch:
@@ -154,6 +154,9 @@ func (h *Host) join(p *peer, m *joinMessage) error {
 	if m.Limits != h.opts.Limits {
 		p.send(&toAgent{Refused: &textMessage{fmt.Sprintf("it was started with %v, the host of the rendezvous with %v", m.Limits, h.opts.Limits)}})
 		return fmt.Errorf("settings %v, want %v", m.Limits, h.opts.Limits)
+	}
+	if m.Node.Addr != "" {
+		p.addr = m.Node.Addr
 	}
 	h.lastID++
 	p.id, p.masterPort = h.lastID, m.MasterPort
@@ -200,7 +203,7 @@ func (h *Host) tick() {
 			}
 			if p.received = false; p.silence >= missedBeats {
 				p.cut()
-				h.lose(p, fmt.Sprintf("no heartbeat for %v", missedBeats*h.opts.Heartbeat), p.heard)
+				h.lose(p, fmt.Sprintf("no heartbeat for %v", missedBeats*h.opts.Heartbeat), p.reported)
 			}
 		}
 		h.mu.Unlock()
@@ -247,6 +250,8 @@ func (h *Host) perform(act action) {
 	case cancelLastCall:
 		h.lastCall.Stop()
 		h.lastCall = nil
+	case release:
+		h.send(act.id, &toAgent{End: &Result{Agreed: true, Restarts: h.core.restarts}})
 	case end:
 		for id := range h.peers {
 			h.send(id, &toAgent{End: &act.result})
@@ -314,17 +319,29 @@ func (h *Host) begin(act begin) error {
 	if h.services, err = openServices(h.opts, world); err != nil {
 		return err
 	}
-	first := h.peers[act.participants[0].id]
-	rank := 0
+	master, masterPort := h.services.host, int(h.services.addr.Port())
+	if h.opts.Limits.MaxNodes > 1 { // the store is for the agents alone
+		first := h.peers[act.participants[0].id]
+		master, masterPort = h.addrOf(first), first.masterPort
+	}
 	for place, a := range act.participants {
 		h.send(a.id, &toAgent{Begin: &Round{
-			Number: act.epoch, Node: place, Nodes: len(act.participants), FirstRank: rank, WorldSize: world,
-			MasterAddr: first.addr, MasterPort: first.masterPort, Restarts: h.core.restarts,
-			StoreAddr: h.services.addr.String(), CoordinatorAddr: h.services.coordinator.Addr().String(),
+			Number: act.epoch, Node: place, Nodes: len(act.participants), FirstRank: a.first, WorldSize: world,
+			Addr: h.addrOf(h.peers[a.id]), MasterAddr: master, MasterPort: masterPort, Restarts: h.core.restarts,
+			Credentials: h.opts.Credentials,
+			StoreAddr:   h.services.addr.String(), CoordinatorAddr: h.services.coordinator.Addr().String(),
 		}})
-		rank += a.node.Workers
 	}
 	return nil
+}
+
+// addrOf returns the address at which other nodes reach an agent's node. The caller must hold mu.
+func (h *Host) addrOf(p *peer) string {
+	addr := p.addr
+	for _, other := range h.peers {
+		addr = cmp.Or(addr, other.reached)
+	}
+	return cmp.Or(addr, "127.0.0.1")
 }
 
 // send sends a message to an agent, or ends the connection of one that does not read.

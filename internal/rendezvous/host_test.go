@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -33,7 +34,7 @@ func newJob(t *testing.T, l Limits) *job {
 		t.Fatal(err)
 	}
 	j := &job{t: t, id: id, addr: ln.Addr().String(), opts: HostOptions{
-		Limits: l, Node: Node{JobID: "job", Secret: []byte("a secret of more than 16 bytes")}, LastCall: 20 * time.Millisecond, Heartbeat: 50 * time.Millisecond,
+		Limits: l, Credentials: Credentials{JobID: "job", Secret: []byte("a secret of more than 16 bytes")}, LastCall: 20 * time.Millisecond, Heartbeat: 50 * time.Millisecond,
 	}}
 	j.host = NewHost(j.opts)
 	j.host.Serve(ln, id)
@@ -86,11 +87,12 @@ func TestNodesTrainTogetherUntilOneIsLost(t *testing.T) {
 	b := j.dial("b")
 	// The last call is over before the third node joins.
 	first, second := nextRound(t, local), nextRound(t, b.Session)
-	want := Round{Nodes: 2, WorldSize: 3, MasterAddr: "127.0.0.1", MasterPort: 1234, StoreAddr: first.StoreAddr, CoordinatorAddr: first.CoordinatorAddr}
-	if *first != want {
+	want := Round{Nodes: 2, WorldSize: 3, Addr: "127.0.0.1", MasterAddr: "127.0.0.1", MasterPort: 1234,
+		Credentials: j.opts.Credentials, StoreAddr: first.StoreAddr, CoordinatorAddr: first.CoordinatorAddr}
+	if !reflect.DeepEqual(*first, want) {
 		t.Errorf("node 0 has %+v, want %+v", *first, want)
 	}
-	if want.Node, want.FirstRank = 1, 1; *second != want {
+	if want.Node, want.FirstRank = 1, 1; !reflect.DeepEqual(*second, want) {
 		t.Errorf("node 1 has %+v, want %+v", *second, want)
 	}
 	c := j.dial("c")
@@ -101,7 +103,7 @@ func TestNodesTrainTogetherUntilOneIsLost(t *testing.T) {
 		if o := next(t, s); o.Stop == nil || !o.Stop.Gently {
 			t.Errorf("a node joins: %+v", o)
 		}
-		s.Ended(false, 1235)
+		s.Ended(false, nil, 1235)
 	}
 	for i, s := range []*Session{local, b.Session, c.Session} {
 		if r := nextRound(t, s); r.Number != 1 || r.Node != i || r.WorldSize != 5 {
@@ -113,7 +115,7 @@ func TestNodesTrainTogetherUntilOneIsLost(t *testing.T) {
 		if o := next(t, s); o.Stop == nil || o.Stop.Gently || !strings.Contains(o.Stop.Reason, "node 1 (b) lost: its agent ended") {
 			t.Errorf("node 1 is lost: %+v", o)
 		}
-		s.Ended(false, 0)
+		s.Ended(false, nil, 0)
 	}
 	for i, s := range []*Session{local, c.Session} {
 		if r := nextRound(t, s); r.Number != 2 || r.Node != i || r.WorldSize != 3 {
@@ -125,7 +127,7 @@ func TestNodesTrainTogetherUntilOneIsLost(t *testing.T) {
 		if o := next(t, s); o.Stop == nil {
 			t.Errorf("a worker failed: %+v", o)
 		}
-		s.Ended(false, 0)
+		s.Ended(false, nil, 0)
 	}
 	for _, s := range []*Session{local, c.Session} {
 		if o := next(t, s); o.End == nil || len(o.End.Failures) != 1 || o.End.Failures[0].Host != "c" {
@@ -164,7 +166,7 @@ func TestWorkersOfOtherNodesReachTheStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	member := store.Member{Job: handshake.Job{ID: "job", World: round.WorldSize}, Rank: 0, Secret: j.opts.Node.Secret}
+	member := store.Member{Job: handshake.Job{ID: "job", World: round.WorldSize}, Rank: 0, Secret: j.opts.Credentials.Secret}
 	kv, err := store.Dial(t.Context(), f.store.Addr().String(), &store.ClientOptions{Member: &member})
 	if err != nil {
 		t.Fatal(err)

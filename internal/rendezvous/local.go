@@ -9,7 +9,7 @@ import (
 func (h *Host) Join(node NodeInfo, masterPort int) *Session {
 	s := newSession()
 	s.local = true
-	p := &peer{addr: h.addr(), local: true}
+	p := &peer{local: true}
 	p.send = func(m *toAgent) bool {
 		err := s.receive(m)
 		if err != nil {

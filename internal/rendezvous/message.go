@@ -49,8 +49,9 @@ type failedMessage struct {
 
 // endedMessage says that all workers of the agent have ended.
 type endedMessage struct {
-	Epoch  int
-	Agreed bool
+	Epoch    int
+	Agreed   bool
+	Failures []Failure `json:",omitempty"`
 	// MasterPort is a free port on the agent's node, for the next round.
 	MasterPort int
 }

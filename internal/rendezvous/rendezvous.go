@@ -1,41 +1,35 @@
-// Package rendezvous connects the agents of a job.
+// Package rendezvous lets the agents of a job take part in it together.
 //
-// The launcher on each node is an agent. Before it starts its workers, it joins a round of
-// the rendezvous and states its number of workers. It learns the global rank of its first
-// worker, the world size, and the address of the key-value store through which the workers
-// connect. If workers fail and are started again, the agent joins another round. Rounds are
-// numbered from 0 and share no state, so keys that an earlier round left in its store cannot
-// mislead a later one.
+// The launcher on each node is an agent ([Agent]). The agents of a job find each other by a
+// [Discovery]. One of them is the host ([Host]): it decides for all agents which nodes take part
+// in a round, when the round ends, whether another round follows, and how the job ends. A pure
+// core makes these decisions. The host also opens the store and the coordinator of each round,
+// in which the workers meet. Rounds are numbered from 0 and share no state, so nothing that an
+// earlier round left can mislead a later one.
 //
-// An agent hosts the store and the coordinator, not the worker of rank 0. The agent outlives
-// the workers, so a worker that is late by a minute still finds them.
+// A job has between MinNodes and MaxNodes nodes. The first round begins when MaxNodes agents have
+// joined, or some time after MinNodes agents have (the last call). An agent that joins later is
+// taken in at the next round, which begins soon: the workers of the current round finish their
+// step and stop. Agents beyond MaxNodes stay in reserve. If a node is lost, or a worker fails, all
+// agents stop their workers, and the next round begins with the nodes that are left. Failures of
+// workers count as restarts; losses and arrivals of nodes do not.
 //
-// [Standalone] is the rendezvous of a job on one node.
+// An agent of another process has one connection with the host: TLS 1.3, on which both ends prove
+// that they know the job's token ([Identity]). The connection carries streams: one with the
+// messages between agent and host, and one for each connection of a worker with the store or the
+// coordinator. The workers connect with their own agent, on the loopback interface, and the agent
+// forwards. So the number of connections between nodes grows with the number of nodes, and no
+// other process can reach the store.
+//
+// Agents and host exchange heartbeats. Three of them without an answer mean that the other end is
+// lost. If the host is lost, an election in etcd ([Etcd]) makes another agent the host; the other
+// discoveries end the job.
 package rendezvous
 
-import "context"
-
-// Handler is one agent's end of a rendezvous. Its methods are called by one
-// goroutine at a time.
-type Handler interface {
-	// Join blocks until all nodes of the next round have joined, and returns this node's
-	// place among them. When Join returns, the previous round's store and coordinator are
-	// closed.
-	Join(ctx context.Context, node Node) (*Round, error)
-
-	// Exited records that the worker of a rank of this node has ended in the current round,
-	// and how. Ranks that wait for it to join learn of this.
-	Exited(rank int, how string)
-
-	// Close leaves the rendezvous, and closes the last round's store and coordinator.
-	Close() error
-}
-
-// Node describes a node that joins a round.
-type Node struct {
-	Workers int    // number of workers on this node; nodes may differ
-	JobID   string // the job's id, which the store compares with that of its clients; "" if there is none
-	Secret  []byte // the job's secret, by which workers authenticate to the store; nil if there is none
+// Credentials are what the workers of a job authenticate by.
+type Credentials struct {
+	JobID  string // the job's id, which the store compares with that of its clients; "" if there is none
+	Secret []byte // the job's secret, by which workers authenticate to the store; nil if there is none
 	// Insecure makes the store accept clients without authentication, from any host.
 	Insecure bool
 }
@@ -49,12 +43,17 @@ type Round struct {
 	// FirstRank is the global rank of this node's first worker. The other workers of the
 	// node have the following ranks. WorldSize is the number of workers of all nodes.
 	FirstRank, WorldSize int
-	// MasterAddr and MasterPort are the store's address. The workers get them in
-	// MASTER_ADDR and MASTER_PORT.
+	// Addr is the address at which the other nodes reach this one.
+	Addr string
+	// MasterAddr and MasterPort are for the workers' MASTER_ADDR and MASTER_PORT: in a job of one
+	// node the store's address, else a free port of node 0, where rank 0 can listen.
 	MasterAddr string
 	MasterPort int
-	// StoreAddr and CoordinatorAddr are where the workers of this node find the store and the coordinator.
+	// StoreAddr and CoordinatorAddr are where the workers of this node find the store and the
+	// coordinator.
 	StoreAddr, CoordinatorAddr string
+	// Credentials are the job's, by which the workers authenticate to the store and to each other.
+	Credentials Credentials
 	// Restarts is the number of rounds that failed before this one.
 	Restarts int
 }

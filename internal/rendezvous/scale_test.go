@@ -43,7 +43,7 @@ func (h *Host) joinEncoded(node NodeInfo, t *traffic) *Session {
 // returns the traffic and the time that it took.
 func play(t *testing.T, n int) (traffic, time.Duration) {
 	t.Helper()
-	h := NewHost(HostOptions{Limits: Limits{MinNodes: n, MaxNodes: n, MaxRestarts: 1}, Node: Node{JobID: "job", Secret: make([]byte, 16)}})
+	h := NewHost(HostOptions{Limits: Limits{MinNodes: n, MaxNodes: n, MaxRestarts: 1}, Credentials: Credentials{JobID: "job", Secret: make([]byte, 16)}})
 	defer h.Close()
 	var sum traffic
 	start := time.Now()
@@ -66,7 +66,7 @@ func play(t *testing.T, n int) (traffic, time.Duration) {
 			}
 		}
 		for _, s := range agents {
-			s.Ended(false, 29500)
+			s.Ended(false, nil, 29500)
 		}
 	}
 	for _, s := range agents {

@@ -19,6 +19,7 @@ import (
 type services struct {
 	store       *store.Server
 	coordinator *coordinator.Server
+	host        string         // of the store's address, as it was given
 	addr        netip.AddrPort // of the store
 }
 
@@ -26,12 +27,12 @@ type services struct {
 // address that could not be listened on.
 func openServices(o HostOptions, world int) (*services, error) {
 	host := cmp.Or(o.Addr, "127.0.0.1")
-	member := store.Member{Job: store.Job{ID: o.Node.JobID, World: world}, Rank: -1, Secret: o.Node.Secret, Insecure: o.Node.Insecure}
+	member := store.Member{Job: store.Job{ID: o.Credentials.JobID, World: world}, Rank: -1, Secret: o.Credentials.Secret, Insecure: o.Credentials.Insecure}
 	server, err := store.Listen(net.JoinHostPort(host, strconv.Itoa(o.Port)), &store.ServerOptions{Member: member})
 	if err != nil {
 		return nil, err // it says that it is the store's
 	}
-	s := &services{store: server}
+	s := &services{store: server, host: host}
 	// The store is in this process.
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

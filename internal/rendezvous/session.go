@@ -2,6 +2,7 @@ package rendezvous
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -37,18 +38,24 @@ func newSession() *Session { return &Session{orders: make(chan Order, orderQueue
 // Orders returns the channel of the host's orders. Its last order has End or Err.
 func (s *Session) Orders() <-chan Order { return s.orders }
 
-// Failed reports the first failure of a worker of the current round. f.At is by this host's clock.
+// Failed reports the first failure of a worker of the current round, so that the other nodes stop their
+// workers. f.At is by this host's clock.
 func (s *Session) Failed(f Failure) {
 	epoch, offset := s.current()
 	f.At = f.At.Add(offset)
 	s.send(&toHost{Failed: &failedMessage{epoch, f}})
 }
 
-// Ended reports that all workers of the current round have ended: with success, after a stop order, or,
-// if agreed, because all ranks agreed to stop. masterPort is a free port for the next round.
-func (s *Session) Ended(agreed bool, masterPort int) {
-	epoch, _ := s.current()
-	s.send(&toHost{Ended: &endedMessage{epoch, agreed, masterPort}})
+// Ended reports that all workers of the current round have ended: with success, after a failure or a stop
+// order, or, if agreed, because all ranks agreed to stop. failures are all that is known of the workers that
+// failed. masterPort is a free port for the next round.
+func (s *Session) Ended(agreed bool, failures []Failure, masterPort int) {
+	epoch, offset := s.current()
+	failures = slices.Clone(failures)
+	for i := range failures {
+		failures[i].At = failures[i].At.Add(offset)
+	}
+	s.send(&toHost{Ended: &endedMessage{epoch, agreed, failures, masterPort}})
 }
 
 // Leave announces that this agent ends when its workers have ended. why is for messages.
