@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strconv"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/backend/host"
 	"github.com/goddp/goddp/internal/coordinator"
+	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/store"
 )
 
@@ -40,6 +42,9 @@ func openControl(ctx context.Context, o *Options, n int64, release *releases) (*
 		release.addClose(server.Close)
 		client, err = server.Local(0, co)
 	default:
+		if launched {
+			co.Addr = os.Getenv(handshake.CoordinatorVar)
+		}
 		client, err = coordinator.Find(ctx, at, o.member, co)
 	}
 	if err != nil {
@@ -108,8 +113,12 @@ func rejectRival(ctx context.Context, kv *store.Client, w World, m *store.Member
 	if err != nil || n == 0 {
 		return rival
 	}
-	at, _ := coordinatorStore(kv, w, n)
-	client, err := coordinator.Find(ctx, at, *m, coordinator.ClientOptions{Size: w.Size})
+	at, launched := coordinatorStore(kv, w, n)
+	co := coordinator.ClientOptions{Size: w.Size}
+	if launched {
+		co.Addr = os.Getenv(handshake.CoordinatorVar)
+	}
+	client, err := coordinator.Find(ctx, at, *m, co)
 	if err != nil {
 		return rival
 	}

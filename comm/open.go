@@ -14,6 +14,7 @@ import (
 	"github.com/goddp/goddp/internal/backend/host"
 	"github.com/goddp/goddp/internal/backend/nccl"
 	"github.com/goddp/goddp/internal/envflag"
+	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/store"
 )
 
@@ -48,11 +49,15 @@ func isGPU(dev device.Device) bool {
 }
 
 // hostOptions returns the options of the host backend. In a job of several hosts, this rank
-// listens on the local address from which it reaches the master, so that the ranks of other
-// hosts can reach it.
+// listens on the address at which golaunch's agent says that other nodes reach this one, or under
+// other launchers on the local address from which it reaches the master.
 func hostOptions(w World, m store.Member) (*host.Options, error) {
 	o := &host.Options{HostID: os.Getenv("GODDP_HOST_ID"), Member: m}
 	if w.oneHost() {
+		return o, nil
+	}
+	if addr := os.Getenv(handshake.NodeAddrVar); addr != "" && w.AgentStore && !w.anyStore() {
+		o.Listen = net.JoinHostPort(addr, "0")
 		return o, nil
 	}
 	// Connecting a datagram socket sends no packet. It only looks up the route.

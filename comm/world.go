@@ -6,13 +6,16 @@ import (
 	"os"
 	"strconv"
 	"strings"
+
+	"github.com/goddp/goddp/internal/handshake"
 )
 
 // World is a process's place in its job.
 type World struct {
 	Rank, Size           int // this process's number in the job, and the number of processes in the job
 	LocalRank, LocalSize int // this process's number on its host, and the number of processes on its host
-	// MasterAddr and MasterPort are the address of the job's store.
+	// MasterAddr and MasterPort are the address of the job's store. If golaunch started this
+	// process, this is the address at which golaunch forwards to the store.
 	MasterAddr string
 	MasterPort int
 	// AgentStore says whether the launcher hosts the store. If it is false, rank 0 hosts the
@@ -46,6 +49,9 @@ func WorldFromEnv() (World, error) {
 			e.addf("MASTER_ADDR is not set")
 		}
 		w.MasterPort = e.required("MASTER_PORT", 1)
+		if w.launchedByGolaunch() {
+			e.readAgent(&w)
+		}
 	}
 	if err := w.validate(); len(e) == 0 && err != nil {
 		e.addf("%v", err)
@@ -75,6 +81,21 @@ func (w World) validate() error {
 		return fmt.Errorf("a local world of size %d in a world of size %d", w.LocalSize, w.Size)
 	}
 	return nil
+}
+
+// launchedByGolaunch reports whether the variables that golaunch sets belong to this job.
+func (w World) launchedByGolaunch() bool { return os.Getenv(handshake.MasterVar) == w.masterAddr() }
+
+// readAgent replaces the address of the store by the one at which golaunch's agent forwards to it.
+func (e *env) readAgent(w *World) {
+	host, port, err := net.SplitHostPort(os.Getenv(handshake.StoreVar))
+	if err == nil {
+		w.MasterPort, err = strconv.Atoi(port)
+	}
+	if err != nil {
+		e.addf("%s: %v", handshake.StoreVar, err)
+	}
+	w.MasterAddr, w.AgentStore = host, true
 }
 
 // oneHost reports whether all ranks are on this host.

@@ -62,71 +62,59 @@ func Run(ctx context.Context, cfg *Config) (*Result, error) {
 	}
 	a := &agent{
 		cfg:     c,
-		jobID:   randomID(),
 		guard:   security,
 		records: records,
-		core:    newCore(c.Workers, c.MaxRestarts),
+		core:    newCore(c.Workers),
 		console: &console{stdout: c.Stdout, stderr: c.Stderr, grace: consoleGrace},
-		rounds:  make(chan joinResult, 1),
 		orphans: make(chan orphanReport, 1),
 	}
-	a.env = jobEnv(c, a.jobID)
+	options, err := a.rendezvousOptions()
+	if err != nil {
+		return nil, err
+	}
+	a.rendezvous = rendezvous.Open(context.WithoutCancel(ctx), options)
 	return a.run(ctx)
 }
 
 // agent performs the actions of the core, and turns exits, signals and timeouts into the
 // core's events. Only the goroutine that called Run may use it.
 type agent struct {
-	cfg       *Config
-	jobID     string
-	guard     security
-	env       []string // of all workers
-	records   flight.Settings
-	core      *core
-	console   *console
-	reaper    *reaperClient
-	lost      error // how the reaper ended; nil while it runs
-	subreaper bool  // orphans become children of this process once the reaper has ended
-	runDir    string
-	timer     *awake.Timer    // the latest timer; nil before the first one
-	timeout   <-chan struct{} // closed when the timer fires; nil if no timer is armed
+	cfg        *Config
+	guard      security
+	rendezvous *rendezvous.Agent
+	records    flight.Settings
+	core       *core
+	console    *console
+	reaper     *reaperClient
+	lost       error // how the reaper ended; nil while it runs
+	subreaper  bool  // orphans become children of this process once the reaper has ended
+	runDir     string
+	timer      *awake.Timer    // the latest timer; nil before the first one
+	timeout    <-chan struct{} // closed when the timer fires; nil if no timer is armed
 
-	// One helper goroutine at a time joins the rendezvous or completes an attempt.
+	// One helper goroutine at a time completes an attempt.
 	helper  sync.WaitGroup
-	rounds  chan joinResult
 	orphans chan orphanReport
 
 	*attempt               // the current attempt; nil before the first one
-	failure  *FailureError // the failure of the last attempt that failed
+	failure  *FailureError // the failure of the job; nil until the job has ended by one
 }
 
-type joinResult struct {
-	round *rendezvous.Round
-	err   error
-}
-
-func (a *agent) run(parent context.Context) (_ *Result, err error) {
-	ctx, cancel := context.WithCancel(parent)
+func (a *agent) run(ctx context.Context) (_ *Result, err error) {
 	canceled := false
-	defer func() {
-		cancel() // ends the helper, for which close waits
-		a.close(err, canceled)
-	}()
-	done, signals := parent.Done(), a.cfg.Signals
+	defer func() { a.close(err, canceled) }()
+	done, signals := ctx.Done(), a.cfg.Signals
 
-	a.perform(ctx, []action{{verb: doJoin}})
-	if err := a.startReaper(); err != nil { // the helper joins the rendezvous meanwhile
+	if err := a.startReaper(); err != nil { // the agent joins the rendezvous meanwhile
 		return a.result(), err
 	}
 	reports := a.reaper.reports
 	for a.core.phase != finished {
 		var ev event
 		select {
-		case r := <-a.rounds:
-			ev = joinFailed{r.err}
-			if r.err == nil {
-				a.begin(r.round)
-				ev = joined{}
+		case o := <-a.rendezvous.Orders():
+			if ev = a.ordered(&o); ev == nil {
+				continue
 			}
 		case r, ok := <-reports:
 			if ok {
@@ -166,7 +154,7 @@ func (a *agent) run(parent context.Context) (_ *Result, err error) {
 		if a.core.verdict == failed {
 			a.takeRecords() // before the others are stopped
 		}
-		a.perform(ctx, acts)
+		a.perform(acts)
 	}
 	if a.lost != nil && a.core.verdict != broken {
 		a.console.logf("%v", a.lost)
@@ -183,9 +171,9 @@ func (a *agent) run(parent context.Context) (_ *Result, err error) {
 		return result, a.failure
 	case signalled:
 		if canceled {
-			return result, context.Cause(parent)
+			return result, context.Cause(ctx)
 		}
-		return result, &SignalError{cmp.Or(a.core.asked, a.core.signal)}
+		return result, &SignalError{cmp.Or(a.core.asked, a.core.signal, syscall.SIGTERM)}
 	case broken:
 		return result, a.core.err
 	}
@@ -222,12 +210,12 @@ func (a *agent) reported(r *report) event {
 		for _, p := range a.procs { // a worker that an earlier attempt abandoned is not among them
 			if p.PID == r.Exited.PID && p.end == nil {
 				p.end = r.Exited
-				a.cfg.Rendezvous.Exited(p.Rank, p.end.Status.String())
+				a.rendezvous.Exited(p.Rank, p.end.Status.String())
 				return workerExited{p.LocalRank, p.end.Status, p.askedToStop()}
 			}
 		}
 	case r.Orphans != nil:
-		if r.Orphans.Attempt == a.core.restarts {
+		if r.Orphans.Attempt == a.round.Number {
 			a.complete(func() orphanReport { return *r.Orphans })
 		}
 	}
@@ -235,20 +223,12 @@ func (a *agent) reported(r *report) event {
 }
 
 // perform carries out actions. An action that takes time ends with an event.
-func (a *agent) perform(ctx context.Context, actions []action) {
+func (a *agent) perform(actions []action) {
 	for _, act := range actions {
 		switch act.verb {
-		case doJoin:
-			a.disarm()
-			a.helper.Go(func() {
-				round, err := a.cfg.Rendezvous.Join(ctx, rendezvous.Node{
-					Workers: a.cfg.Workers, JobID: a.jobID, Secret: a.guard.secret, Insecure: a.guard.insecure,
-				})
-				a.rounds <- joinResult{round, err}
-			})
 		case doStart:
 			if local, err := a.requestWorkers(); err != nil {
-				a.perform(ctx, a.core.Step(startFailed{local, err}))
+				a.perform(a.core.Step(startFailed{local, err}))
 			}
 		case doSignal:
 			a.stopWorkers(act.locals, act.signal)
@@ -271,6 +251,13 @@ func (a *agent) perform(ctx context.Context, actions []action) {
 		case doHide:
 			a.hide()
 			a.console.giveUp()
+		case doTellFailure:
+			a.tellFailure(act.locals)
+		case doTellLeave:
+			a.rendezvous.Leave(signalName(act.signal))
+		case doTellEnd:
+			a.disarm()
+			a.rendezvous.Ended(act.signal != 0, a.reportedFailures())
 		case doReportFailure:
 			a.logFailure(a.procs[act.locals[0]])
 		case doReportSignal:
@@ -283,11 +270,6 @@ func (a *agent) perform(ctx context.Context, actions []action) {
 		case doReportStop:
 			if len(act.locals) > 0 {
 				a.console.logf("the ranks were asked to stop by %s: waiting up to %v for %s", signalName(act.signal), a.cfg.ShutdownTimeout, a.ranks(act.locals))
-			}
-		case doReportRestart:
-			a.console.logf("restart %d of %d: %v", a.core.restarts, a.cfg.MaxRestarts, a.failure)
-			if stack := a.failure.Root.stack(); stack != nil {
-				a.console.put(a.console.stderr, []byte("  | "+strings.Join(stack, "\n  | ")+"\n"))
 			}
 		case doReportAbandoned:
 			a.console.logf("%s survived SIGKILL for %v and is left behind: it is stuck in the kernel",
@@ -317,8 +299,9 @@ func (a *agent) disarm() {
 // result returns the result of the job. It removes the run's folder, except for logs that
 // the user asked for and for flight records.
 func (a *agent) result() *Result {
-	result := &Result{Restarts: a.core.restarts}
+	result := &Result{}
 	if a.attempt != nil {
+		result.Restarts = a.round.Restarts
 		for _, e := range a.core.exits {
 			result.Workers = append(result.Workers, WorkerResult{a.procs[e.local].Worker, e.status})
 		}
@@ -337,7 +320,7 @@ func (a *agent) result() *Result {
 	if err != nil {
 		a.console.logf("removing temporary files: %v", err)
 	}
-	isReported := a.core.verdict == failed && a.failure.Records != "" && a.core.restarts == 0
+	isReported := a.core.verdict == failed && a.failure.Records != "" && a.round.Number == 0
 	if hasRecords && !isReported { // the report names the folder itself
 		contents = append(contents, "flight records")
 	}
@@ -387,7 +370,7 @@ func (a *agent) cleanRunDir() (hasRecords bool, err error) {
 // of the caller's context is its cause.
 func (a *agent) close(err error, canceled bool) {
 	a.helper.Wait()
-	if err := a.cfg.Rendezvous.Close(); err != nil {
+	if err := a.rendezvous.Close(); err != nil {
 		a.console.logf("leaving the rendezvous: %v", err)
 	}
 	a.reaper.close()

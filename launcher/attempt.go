@@ -30,11 +30,16 @@ type attempt struct {
 
 	recorded bool // takeRecords has been called
 
+	stopReason string        // why the rendezvous ended the attempt; "" if it did not
+	failures   []Failure     // of the workers that failed or were stopped, the earliest first; set by end
+	failure    *FailureError // of this node's workers, set by end; nil if none failed
+
 	completing bool        // complete has been called
 	unanswered *time.Timer // kills a reaper that does not report the end of killing orphans; nil before
 }
 
 func (a *agent) begin(round *rendezvous.Round) {
+	a.logRound(round)
 	showing, hide := context.WithCancel(context.Background())
 	a.attempt = &attempt{
 		round:   round,
@@ -51,20 +56,18 @@ func (a *agent) requestWorkers() (local int, err error) {
 		if err = a.makeRunDir(); err != nil {
 			return 0, err
 		}
-		secretEnv, err := a.guard.publish(a.runDir)
-		if err != nil {
-			return 0, err
-		}
-		a.env = append(a.env, secretEnv...)
+	}
+	secretEnv, err := a.guard.publish(a.runDir, a.round.Credentials.Secret)
+	if err != nil {
+		return 0, err
 	}
 	s := spawner{
 		cfg:     a.cfg,
 		reaper:  a.reaper,
 		console: a.console,
 		hidden:  a.showing.Done(),
-		env:     a.env,
+		env:     append(jobEnv(a.cfg, a.round.Credentials.JobID), secretEnv...),
 		round:   a.round,
-		attempt: a.core.restarts,
 		dir:     a.attemptDir(),
 		records: a.records.Entries,
 		dumps:   a.dumpDir(),
@@ -113,7 +116,7 @@ func (a *agent) makeRunDir() error {
 
 // attemptDir returns the attempt's folder within the run's folder.
 func (a *agent) attemptDir() string {
-	return filepath.Join(a.runDir, fmt.Sprintf("attempt_%d", a.core.restarts))
+	return filepath.Join(a.runDir, fmt.Sprintf("attempt_%d", a.round.Number))
 }
 
 // stopWorkers sends sig to workers. First it records which of them are already exiting:
@@ -149,7 +152,7 @@ func (a *agent) removeOrphans(kill bool) {
 		return
 	}
 	_ = a.reaper.request(request{Orphans: &orphanRequest{
-		Attempt: a.core.restarts, Kill: kill, Interval: a.cfg.PollInterval,
+		Attempt: a.round.Number, Kill: kill, Interval: a.cfg.PollInterval,
 	}})
 	if kill && a.unanswered == nil {
 		a.unanswered = time.AfterFunc(orphanLimit+abandonAfter, a.reaper.kill)
@@ -192,14 +195,18 @@ func (at *attempt) drain(grace time.Duration, late func()) {
 }
 
 // end finishes an attempt whose processes are gone and whose output is complete. If the
-// attempt failed, end makes its FailureError.
+// attempt failed, end makes the FailureError of this node's workers.
 func (a *agent) end() {
-	if a.core.verdict == failed {
-		a.failure = a.describeFailure()
-		a.failure.Records, a.failure.Meaning = a.writeRecords()
+	if a.core.verdict == failed || a.core.verdict == stopped {
+		a.failures = a.describeFailures()
+		f := newFailureError(a.cfg.Name, a.round.Nodes, a.round.Restarts, a.failures)
+		f.Records, f.Meaning = a.writeRecords(f)
+		if f.Root.PID != 0 {
+			a.attempt.failure = f
+		}
 	}
 	for _, p := range a.procs {
-		if a.core.verdict != failed || !a.failure.showsStack(p.Rank) {
+		if a.attempt.failure == nil || !a.attempt.failure.showsStack(p.Rank) {
 			for _, st := range p.streams {
 				st.showStack()
 			}
@@ -208,9 +215,9 @@ func (a *agent) end() {
 	}
 }
 
-// describeFailure collects the exit status, the error file and the stderr of every worker
+// describeFailures collects the exit status, the error file and the stderr of every worker
 // that failed or was stopped.
-func (a *agent) describeFailure() *FailureError {
+func (a *agent) describeFailures() []Failure {
 	var failures []Failure
 	var ordered time.Time // when the first failure was observed and the others were told to stop
 	for _, e := range a.core.exits {
@@ -225,6 +232,8 @@ func (a *agent) describeFailure() *FailureError {
 		}
 		f := Failure{
 			Worker:    p.Worker,
+			Node:      a.round.Node,
+			Host:      hostname(),
 			Status:    e.status,
 			Exited:    p.end.At,
 			Stopped:   stopped,
@@ -241,13 +250,10 @@ func (a *agent) describeFailure() *FailureError {
 			a.console.logf("error file of rank %d: %v", p.Rank, err)
 		}
 		f.date(a.start, ordered, late)
+		f.classify(ordered)
 		failures = append(failures, f)
 	}
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
-	return newFailureError(a.cfg.Name, host, a.core.restarts, failures, ordered)
+	return failures
 }
 
 // logFailure logs at once which worker ends the attempt. The report follows when the

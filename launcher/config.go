@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/descriptors"
-	"github.com/goddp/goddp/internal/rendezvous"
 	"github.com/goddp/goddp/internal/stopfile"
 )
 
@@ -76,9 +75,14 @@ type Config struct {
 	// for the parent of this process, in the format of [ErrorFile] with errorCode added.
 	ErrorFile string
 
-	// Rendezvous is how this node finds the other nodes. Run closes it. nil means a
-	// [rendezvous.Standalone].
-	Rendezvous rendezvous.Handler
+	// MasterAddr and MasterPort are the workers' MASTER_ADDR and MASTER_PORT. In a job of one
+	// node, the store listens there; the default is a free port of 127.0.0.1. In a job of several
+	// nodes MasterAddr is not used: rank 0's node is the master, and MasterPort must be free there;
+	// the default is a free port.
+	MasterAddr string
+	MasterPort int
+	// Nodes says how the nodes of a job of several nodes find each other. nil means one node.
+	Nodes *Nodes
 	// Signals delivers the signals that this process received and that should
 	// end the job.
 	Signals <-chan os.Signal
@@ -128,7 +132,9 @@ func (c *Config) withDefaults() (*Config, error) {
 		d.Role = "default"
 	}
 	if d.RunID == "" {
-		d.RunID = randomID()
+		if d.RunID = randomID(); d.Nodes != nil {
+			d.RunID = "none" // equal on all nodes
+		}
 	}
 	if d.ShutdownTimeout == 0 {
 		d.ShutdownTimeout = stopfile.DefaultTimeout
@@ -144,9 +150,6 @@ func (c *Config) withDefaults() (*Config, error) {
 	}
 	if d.LinePrefix == "" {
 		d.LinePrefix = defaultLinePrefix
-	}
-	if d.Rendezvous == nil {
-		d.Rendezvous = &rendezvous.Standalone{}
 	}
 	if err := d.check(); err != nil {
 		return nil, fmt.Errorf("launcher: %w", err)
@@ -164,6 +167,11 @@ func (c *Config) check() error {
 	const ownFiles, workerFiles = 24, 5
 	if need, most := uint64(ownFiles+workerFiles*c.Workers), descriptors.Limit(); need > most {
 		return fmt.Errorf("%d workers need %d open files, and this process may open %d: %s", c.Workers, need, most, descriptors.Remedy)
+	}
+	if c.Nodes != nil {
+		if err := c.Nodes.check(); err != nil {
+			return err
+		}
 	}
 	if c.MaxRestarts < 0 {
 		return fmt.Errorf("%d restarts: want 0 or more", c.MaxRestarts)

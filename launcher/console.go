@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"sync"
 	"time"
@@ -51,6 +52,24 @@ type output struct {
 // logf queues a line of the agent itself. It does not wait for the write.
 func (c *console) logf(format string, args ...any) {
 	c.put(c.stderr, fmt.Appendf(nil, "golaunch: "+format+"\n", args...))
+}
+
+// logger returns a logger whose records are lines of the agent itself.
+func (c *console) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(lineWriter{c}, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey || a.Key == slog.LevelKey {
+			return slog.Attr{}
+		}
+		return a
+	}}))
+}
+
+// lineWriter queues each line as one of the agent's own.
+type lineWriter struct{ console *console }
+
+func (w lineWriter) Write(line []byte) (int, error) {
+	w.console.logf("%s", bytes.TrimSuffix(line, []byte("\n")))
+	return len(line), nil
 }
 
 // write queues whole lines and waits until they are written or giveUp is closed. It

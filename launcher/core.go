@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,20 +12,22 @@ import (
 type phase int
 
 const (
-	joining         phase = iota // waiting for the rendezvous
+	waiting         phase = iota // no attempt runs: the rendezvous begins the next one, or ends the job
 	running                      // each worker runs or has exited with code 0
 	stopping                     // the workers were told to stop, and some still run
 	removingOrphans              // all workers have ended; processes that they left behind are being removed
 	finished
 )
 
-// verdict says how an attempt ended. The first event that ends the attempt decides it.
+// verdict says how an attempt ended on this node, and in the end how the job ended. The
+// first event that ends the attempt decides it.
 type verdict int
 
 const (
 	succeeded verdict = iota
 	failed            // a worker failed
 	signalled         // the agent received a signal, or all ranks agreed to stop because a worker did
+	stopped           // the rendezvous ended the attempt, because of another node
 	broken            // the attempt could not begin, or the agent can no longer watch its workers
 )
 
@@ -32,22 +35,26 @@ const (
 // no clock and no signals. Step takes one event and returns the actions to perform, in
 // order. The agent performs them and reports their outcome as further events.
 //
+// The core decides how an attempt on this node ends. Whether another attempt follows, on
+// which nodes, is the rendezvous' decision.
+//
 // Invariants: alive is empty unless the phase is running or stopping. exits holds one
 // record for each worker of the attempt that has ended, in the order in which the exits
 // were observed.
 type core struct {
-	workers     int
-	maxRestarts int
+	workers int
 
-	phase    phase
-	restarts int
-	verdict  verdict
-	err      error          // why the attempt is broken, or why no other attempt can follow it
-	signal   syscall.Signal // the first signal that the agent received; 0 if none
-	asked    syscall.Signal // the signal because of which the ranks agreed to stop before the agent received one; 0 if none
-	killing  bool           // SIGKILL has been sent
-	alive    []int          // local ranks still running, ascending
-	exits    []exitRecord
+	phase   phase
+	begun   bool // an attempt has begun
+	verdict verdict
+	err     error          // why the attempt is broken, or why no other attempt can follow it
+	over    *jobEnded      // the job has ended, but not yet the attempt; else nil
+	gentle  bool           // in phase stopping, of verdict stopped: the workers can finish their step
+	signal  syscall.Signal // the first signal that the agent received; 0 if none
+	asked   syscall.Signal // the signal because of which the ranks agreed to stop before the agent received one; 0 if none
+	killing bool           // SIGKILL has been sent
+	alive   []int          // local ranks still running, ascending
+	exits   []exitRecord
 }
 
 // exitRecord describes the exit of one worker.
@@ -66,8 +73,14 @@ type exitRecord struct {
 type (
 	event interface{ isEvent() }
 
-	joined      struct{}
-	joinFailed  struct{ err error }
+	roundBegan  struct{}
+	stopOrdered struct { // the rendezvous ends the attempt
+		gently bool // the workers can finish their step and save a checkpoint
+	}
+	jobEnded struct {
+		verdict verdict
+		err     error // of verdict broken
+	}
 	startFailed struct { // worker local could not be started; workers of higher local ranks are not started
 		local int
 		err   error
@@ -85,8 +98,9 @@ type (
 	orphansGone    struct{} // no process of the attempt is left
 )
 
-func (joined) isEvent()         {}
-func (joinFailed) isEvent()     {}
+func (roundBegan) isEvent()     {}
+func (stopOrdered) isEvent()    {}
+func (jobEnded) isEvent()       {}
 func (startFailed) isEvent()    {}
 func (reaperLost) isEvent()     {}
 func (workerExited) isEvent()   {}
@@ -98,8 +112,7 @@ func (orphansGone) isEvent()    {}
 type verb int
 
 const (
-	doJoin            verb = iota // join the next round
-	doStart                       // start the workers
+	doStart           verb = iota // start the workers
 	doSignal                      // send signal, then SIGCONT, to the process groups of locals
 	doAbort                       // like doSignal; no worker may take the signal as a request to stop after the step
 	doKill                        // send SIGKILL to the process groups of locals
@@ -108,21 +121,23 @@ const (
 	doStopOrphans                 // remove orphans by SIGTERM
 	doKillOrphans                 // remove orphans by SIGKILL, also while doStopOrphans is in progress
 	doHide                        // stop waiting until the workers' output is written to the console
+	doTellFailure                 // tell the rendezvous that worker locals[0] failed, or without locals, that this node cannot go on
+	doTellLeave                   // tell the rendezvous that this node leaves when its workers have ended
+	doTellEnd                     // tell the rendezvous that the attempt has ended here; with signal, that the ranks agreed to stop
 	doReportFailure               // tell the user that worker locals[0] failed and the others are stopped
 	doReportSignal                // tell the user that locals are stopped because the agent received signal
 	doReportStop                  // tell the user that locals still run after the ranks agreed to stop because a worker received signal
-	doReportRestart               // tell the user that another attempt begins
 	doReportAbandoned             // tell the user that locals survive SIGKILL and are left behind
 	doFinish                      // the job is over, and the verdict is final
 )
 
-var verbNames = [...]string{"join", "start", "signal", "abort", "kill", "arm-shutdown", "arm-abandon", "stop-orphans",
-	"kill-orphans", "hide", "report-failure", "report-signal", "report-stop", "report-restart", "report-abandoned", "finish"}
+var verbNames = [...]string{"start", "signal", "abort", "kill", "arm-shutdown", "arm-abandon", "stop-orphans", "kill-orphans", "hide",
+	"tell-failure", "tell-leave", "tell-end", "report-failure", "report-signal", "report-stop", "report-abandoned", "finish"}
 
 type action struct {
 	verb   verb
-	signal syscall.Signal // of doSignal, doAbort, doReportSignal and doReportStop
-	locals []int          // of doSignal, doAbort, doKill, doReportFailure, doReportSignal, doReportStop and doReportAbandoned
+	signal syscall.Signal // of doSignal, doAbort, doTellLeave, doTellEnd, doReportSignal and doReportStop
+	locals []int          // of doSignal, doAbort, doKill, doTellFailure, doReportFailure, doReportSignal, doReportStop and doReportAbandoned
 }
 
 func (a action) String() string {
@@ -137,39 +152,39 @@ func (a action) String() string {
 	return b.String()
 }
 
-// newCore returns a core in phase joining. The agent must join the first round without an
-// action of the core.
-func newCore(workers, maxRestarts int) *core {
-	return &core{workers: workers, maxRestarts: maxRestarts}
-}
+// newCore returns a core in phase waiting.
+func newCore(workers int) *core { return &core{workers: workers} }
 
-// Step applies ev and returns the actions to perform. It returns none for an event that
+// Step applies an event and returns the actions to perform. It returns none for an event that
 // comes too late to matter.
 func (c *core) Step(ev event) []action {
 	switch ev := ev.(type) {
-	case joined:
-		if c.phase != joining {
+	case roundBegan:
+		if c.phase != waiting {
 			return nil
 		}
-		c.phase = running
+		c.phase, c.begun, c.verdict, c.gentle, c.killing, c.asked, c.exits = running, true, succeeded, false, false, 0, nil
 		for local := range c.workers {
 			c.alive = append(c.alive, local)
 		}
 		return []action{{verb: doStart}}
 
-	case joinFailed:
-		if c.phase != joining {
-			return nil
+	case stopOrdered:
+		return c.stopOrdered(ev.gently)
+
+	case jobEnded:
+		if c.phase == waiting {
+			return c.end(ev)
 		}
-		c.verdict, c.err = broken, ev.err
-		return c.finish()
+		c.over = &ev
+		return c.stopOrdered(false)
 
 	case startFailed:
 		c.alive = slices.DeleteFunc(c.alive, func(local int) bool { return local >= ev.local })
 		switch c.phase {
 		case running:
 			c.verdict, c.err = broken, ev.err
-			return c.stop(doAbort, syscall.SIGTERM)
+			return append([]action{{verb: doTellFailure}}, c.stop(doAbort, syscall.SIGTERM)...)
 		case stopping:
 			return c.removeOrphansWhenAllEnded()
 		}
@@ -198,14 +213,54 @@ func (c *core) Step(ev event) []action {
 		if c.phase != removingOrphans {
 			return nil
 		}
-		if c.verdict == failed && c.restarts < c.maxRestarts && c.signal == 0 && c.err == nil {
-			c.restarts++
-			c.phase, c.verdict, c.killing, c.exits = joining, succeeded, false, nil
-			return []action{{verb: doReportRestart}, {verb: doJoin}}
+		c.phase = waiting
+		if c.over != nil {
+			return c.end(*c.over)
 		}
-		return c.finish()
+		if c.verdict == signalled && !c.agreed() {
+			return c.finish() // the rendezvous finds that this node left
+		}
+		return []action{c.tellEnd()}
 	}
 	panic(fmt.Sprintf("launcher: unknown event %T", ev))
+}
+
+// stopOrdered ends the attempt because of another node.
+func (c *core) stopOrdered(gently bool) []action {
+	switch {
+	case c.phase == running:
+		c.verdict, c.gentle = stopped, gently
+		if gently {
+			return c.stop(doSignal, syscall.SIGTERM)
+		}
+		return c.stop(doAbort, syscall.SIGTERM)
+	case c.phase == stopping && c.gentle && !gently:
+		c.gentle = false
+		return []action{c.toAlive(doAbort, syscall.SIGTERM)}
+	case c.phase == waiting && c.begun: // the workers of this node had succeeded
+		return []action{c.tellEnd()}
+	}
+	return nil
+}
+
+// end ends the job. An error of this node takes precedence over what happened to the others.
+func (c *core) end(ev jobEnded) []action {
+	if c.err == nil {
+		c.verdict, c.err = ev.verdict, ev.err
+	}
+	return c.finish()
+}
+
+// agreed reports whether all workers ended because the ranks agreed to stop.
+func (c *core) agreed() bool {
+	return !slices.ContainsFunc(c.exits, func(e exitRecord) bool { return !e.asked })
+}
+
+func (c *core) tellEnd() action {
+	if c.verdict == signalled {
+		return action{verb: doTellEnd, signal: cmp.Or(c.asked, c.signal)}
+	}
+	return action{verb: doTellEnd}
 }
 
 func (c *core) exited(ev workerExited) []action {
@@ -224,13 +279,17 @@ func (c *core) exited(ev workerExited) []action {
 	if c.asked != 0 && c.signal == 0 && c.verdict == signalled && !c.killing && ev.asked == 0 && !ev.status.isSuccess() {
 		// The worker failed at its work between the ranks' agreement and the stop.
 		c.verdict = failed
-		return append([]action{{verb: doReportFailure, locals: []int{ev.local}}}, c.removeOrphansWhenAllEnded()...)
+		return append([]action{{verb: doTellFailure, locals: []int{ev.local}}, {verb: doReportFailure, locals: []int{ev.local}}}, c.removeOrphansWhenAllEnded()...)
+	}
+	if c.phase == stopping && c.gentle && ev.asked == 0 && !stoppedBy(ev.status, syscall.SIGTERM, c.killing) {
+		return append([]action{{verb: doTellFailure, locals: []int{ev.local}}}, c.removeOrphansWhenAllEnded()...)
 	}
 	if c.phase == running && !ev.status.isSuccess() {
 		c.verdict = failed
 		// The report comes after the stop, because a console that blocks must not keep the
 		// other workers running.
-		return append(c.stop(doAbort, syscall.SIGTERM), action{verb: doReportFailure, locals: []int{ev.local}})
+		failed := []int{ev.local}
+		return append(c.stop(doAbort, syscall.SIGTERM), action{verb: doTellFailure, locals: failed}, action{verb: doReportFailure, locals: failed})
 	}
 	return c.removeOrphansWhenAllEnded()
 }
@@ -240,14 +299,17 @@ func (c *core) exited(ev workerExited) []action {
 func (c *core) reaperLost(err error) []action {
 	c.err, c.alive, c.killing = err, nil, true
 	switch c.phase {
-	case joining:
+	case waiting:
 		c.verdict = broken
 		return c.finish()
 	case running:
 		c.verdict = broken
 	}
 	c.phase = removingOrphans
-	return []action{{verb: doKillOrphans}}
+	if c.verdict == succeeded {
+		return []action{{verb: doKillOrphans}}
+	}
+	return []action{{verb: doTellFailure}, {verb: doKillOrphans}}
 }
 
 // signalled forwards the first signal to the workers. A second SIGINT or SIGTERM kills
@@ -259,29 +321,33 @@ func (c *core) signalled(sig syscall.Signal) []action {
 		c.signal = sig
 	}
 	switch c.phase {
-	case joining:
+	case waiting:
 		c.verdict = signalled
 		return c.finish()
 	case running:
 		c.verdict = signalled
 		report := c.toAlive(doReportSignal, sig)
-		return append(c.stop(doSignal, sig), report)
+		return append(append([]action{{verb: doTellLeave, signal: sig}}, c.stop(doSignal, sig)...), report)
 	case stopping, removingOrphans:
+		var acts []action
+		if first {
+			acts = append(acts, action{verb: doTellLeave, signal: sig})
+		}
 		switch ends := sig == syscall.SIGINT || sig == syscall.SIGTERM; {
 		case ends && c.phase == removingOrphans && c.killing:
-			return []action{{verb: doHide}}
+			return append(acts, action{verb: doHide})
 		case ends && !first:
 			return c.kill()
 		case c.asked != 0:
-			return []action{c.toAlive(doReportStop, sig)}
+			return append(acts, c.toAlive(doReportStop, sig))
 		}
 		if len(c.alive) > 0 {
-			acts := []action{c.toAlive(doSignal, sig)}
+			acts = append(acts, c.toAlive(doSignal, sig))
 			if first {
 				acts = append(acts, c.toAlive(doReportSignal, sig))
 			}
-			return acts
 		}
+		return acts
 	}
 	return nil
 }

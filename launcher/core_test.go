@@ -25,12 +25,11 @@ func TestCore(t *testing.T) {
 			var acts []action
 			switch d.Cmd {
 			case "new", "start":
-				workers, restarts := 1, 0
+				workers := 1
 				argument(t, d, "workers", &workers)
-				argument(t, d, "max-restarts", &restarts)
-				c = newCore(workers, restarts)
+				c = newCore(workers)
 				if d.Cmd == "start" {
-					acts = c.Step(joined{})
+					acts = c.Step(roundBegan{})
 				}
 			default:
 				acts = c.Step(parseEvent(t, d))
@@ -62,10 +61,20 @@ func parseEvent(t *testing.T, d *datadriven.TestData) event {
 	}
 	sig := parse(name)
 	switch d.Cmd {
-	case "joined":
-		return joined{}
-	case "join-failed":
-		return joinFailed{errors.New("port in use")}
+	case "begin":
+		return roundBegan{}
+	case "stop":
+		return stopOrdered{d.HasArg("gently")}
+	case "end":
+		verdicts := map[string]verdict{"succeeded": succeeded, "failed": failed, "signalled": signalled, "broken": broken}
+		v, known := verdicts[d.CmdArgs[0].Key]
+		if !known {
+			d.Fatalf(t, "end wants a verdict")
+		}
+		if v == broken {
+			return jobEnded{v, errors.New("port in use")}
+		}
+		return jobEnded{verdict: v}
 	case "start-failed":
 		return startFailed{local, errors.New("exec format error")}
 	case "reaper-lost":
@@ -97,13 +106,13 @@ func argument(t *testing.T, d *datadriven.TestData, key string, dest any) {
 }
 
 func describe(c *core) string {
-	phases := [...]string{"joining", "running", "stopping", "removing-orphans", "finished"}
+	phases := [...]string{"waiting", "running", "stopping", "removing-orphans", "finished"}
 	text := phases[c.phase]
 	if len(c.alive) > 0 {
 		text += fmt.Sprintf(", alive %v", c.alive)
 	}
 	if c.phase == finished {
-		verdicts := [...]string{"succeeded", "failed", "signalled", "broken"}
+		verdicts := [...]string{"succeeded", "failed", "signalled", "stopped", "broken"}
 		text += ": " + verdicts[c.verdict]
 		if c.err != nil {
 			text += ": " + c.err.Error()

@@ -48,13 +48,12 @@ func jobEnv(c *Config, jobID string) []string {
 		"LOCAL_WORLD_SIZE="+strconv.Itoa(c.Workers),
 		"TORCHELASTIC_MAX_RESTARTS="+strconv.Itoa(c.MaxRestarts),
 		"TORCHELASTIC_RUN_ID="+c.RunID,
-		"TORCHELASTIC_USE_AGENT_STORE=True",
 		stopfile.TimeoutEnv(c.ShutdownTimeout),
 	)
 }
 
 // workerEnv adds to env the variables that hold one worker's ranks and the store's address.
-func workerEnv(env []string, round *rendezvous.Round, local, attempt int, errorFile string) []string {
+func workerEnv(env []string, round *rendezvous.Round, local int, errorFile string) []string {
 	add := func(name string, value any) { env = append(env, fmt.Sprintf("%s=%v", name, value)) }
 	env = env[:len(env):len(env)]
 	rank := round.FirstRank + local
@@ -67,8 +66,16 @@ func workerEnv(env []string, round *rendezvous.Round, local, attempt int, errorF
 	add("GROUP_WORLD_SIZE", round.Nodes)
 	add("MASTER_ADDR", round.MasterAddr)
 	add("MASTER_PORT", round.MasterPort)
-	add(handshake.StoreVar, net.JoinHostPort(round.MasterAddr, strconv.Itoa(round.MasterPort)))
-	add("TORCHELASTIC_RESTART_COUNT", attempt)
+	add(handshake.MasterVar, net.JoinHostPort(round.MasterAddr, strconv.Itoa(round.MasterPort)))
+	add(handshake.StoreVar, round.StoreAddr)
+	add(handshake.CoordinatorVar, round.CoordinatorAddr)
+	add(handshake.NodeAddrVar, round.Addr)
+	add("TORCHELASTIC_RESTART_COUNT", round.Restarts)
+	if round.Nodes == 1 {
+		add("TORCHELASTIC_USE_AGENT_STORE", "True")
+	} else { // no program but goddp's reaches the agent's store, so rank 0 hosts its own
+		add("TORCHELASTIC_USE_AGENT_STORE", "False")
+	}
 	add("TORCHELASTIC_ERROR_FILE", errorFile)
 	if round.Nodes == 1 {
 		// NCCL's listeners authenticate nobody, so they should use the loopback interface,

@@ -90,7 +90,13 @@ func copyErrorFile(root *Failure, path string) error {
 	}
 	if json.Unmarshal(doc["message"], &message) != nil || message == nil {
 		var text string
-		if json.Unmarshal(doc["message"], &text) != nil {
+		switch {
+		case json.Unmarshal(doc["message"], &text) == nil:
+		case root.ErrorFile != nil: // on another node
+			text = root.ErrorFile.Message
+		case root.Lost != "":
+			text = fmt.Sprintf("node %d (%s) %s", root.Node, root.Host, root.Lost)
+		default:
 			text = fmt.Sprintf("rank %d (pid %d) %s", root.Rank, root.PID, root.Status)
 		}
 		stamp := strconv.FormatFloat(float64(root.Time.UnixMicro())/1e6, 'f', 3, 64)

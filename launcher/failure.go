@@ -13,7 +13,8 @@ import (
 	"github.com/goddp/goddp/internal/flight/analyze"
 )
 
-// Failure describes a worker that did not exit with code 0.
+// Failure describes a worker that did not exit with code 0, or a node that was lost with all
+// its workers.
 //
 // Time orders the failures of an attempt. The earliest failure is the root cause:
 //
@@ -31,13 +32,19 @@ import (
 // that do not, whatever the times.
 type Failure struct {
 	Worker
+	// Node is the node's rank, and Host its name.
+	Node int
+	Host string
+	// Lost says how the node was lost, or why it could not go on. It is "" if the failure is one
+	// of a worker. Otherwise Rank is the node's first rank, and PID is 0.
+	Lost   string
 	Status Status
 	Time   time.Time
 	// Exited is the time at which the exit was observed.
 	Exited time.Time
-	// Stopped says that the worker ended because golaunch told it to. The worker still
-	// counts as failed if its error file is older than the order to stop. It was then
-	// exiting because of its error.
+	// Stopped says that the worker ended because golaunch told it to. It is false if the
+	// worker's error file is older than the order to stop. The worker was then exiting because
+	// of its error.
 	Stopped bool
 	// ErrorFile is the worker's error file; nil if it wrote none.
 	ErrorFile *ErrorFile
@@ -50,7 +57,9 @@ type Failure struct {
 	// lines.
 	Stderr []string
 
-	errorPath string // the path of ErrorFile
+	errorPath  string // the path of ErrorFile; "" if the worker was on another node
+	wasExiting bool   // it was exiting because of its error when golaunch told it to stop
+	ranks      int    // the number of ranks of a node that was lost
 }
 
 const (
@@ -80,6 +89,13 @@ func (f *Failure) date(start, ordered time.Time, late bool) {
 	}
 }
 
+// classify separates a worker that golaunch stopped from one that was exiting because of its
+// error when golaunch told it to stop, at the time `ordered`.
+func (f *Failure) classify(ordered time.Time) {
+	f.wasExiting = f.Stopped && !f.Status.isSuccess() && f.Time.Before(ordered)
+	f.Stopped = f.Stopped && !f.wasExiting
+}
+
 // crashed reports whether the process died without choosing to. A process chooses
 // SIGABRT: watchdogs end a process by it when its peers are gone.
 func (f *Failure) crashed() bool {
@@ -97,28 +113,34 @@ func stoppedBy(s Status, sig syscall.Signal, killed bool) bool {
 // FailureError says that a job failed because a worker did.
 type FailureError struct {
 	Program  string
-	Host     string
+	Nodes    int // number of nodes of the attempt
 	Restarts int // number of attempts that had failed before
-	// Root is the earliest failure. Others holds the other failures, ordered by Time.
-	// Stopped holds the workers that golaunch stopped because of the failure.
+	// Root is the earliest failure on any node. Others holds the other failures, ordered by
+	// Time. Stopped holds the workers of this node that golaunch stopped because of the
+	// failure.
 	Root    Failure
 	Others  []Failure
 	Stopped []Failure
-	// Records is the folder with the workers' flight records, or "".
+	// Records is the folder with the flight records of this node's workers, or "".
 	Records string
-	// Meaning is the analysis of the flight records, or nil. It may name another rank
-	// than Root: the first rank that fails may have waited in vain for another.
+	// Meaning is the analysis of the flight records, or nil, as in a job of several nodes. It
+	// may name another rank than Root: the first rank that fails may have waited in vain for
+	// another.
 	Meaning *analyze.Report
+	// Reason says why no restart followed, if their number is not the reason; else it is "".
+	Reason string
 }
 
 // newFailureError sorts failures into the root cause, other failures and stopped workers.
-// The caller passes them in the order in which the exits were observed. ordered is the
-// time at which golaunch told the workers to stop.
-func newFailureError(program, host string, restarts int, failures []Failure, ordered time.Time) *FailureError {
-	e := &FailureError{Program: program, Host: host, Restarts: restarts}
+// The caller passes those of a node in the order in which the exits were observed. If no
+// worker failed, Root is the zero value.
+func newFailureError(program string, nodes, restarts int, failures []Failure) *FailureError {
+	e := &FailureError{Program: program, Nodes: nodes, Restarts: restarts}
 	failed := map[int]bool{}
 	for _, f := range failures {
-		failed[f.Rank] = true
+		for i := range max(1, f.ranks) {
+			failed[f.Rank+i] = true
+		}
 	}
 	// The sort is stable: failures of equal time stay in the order of their exits.
 	slices.SortStableFunc(failures, func(a, b Failure) int {
@@ -133,9 +155,9 @@ func newFailureError(program, host string, restarts int, failures []Failure, ord
 	})
 	for _, f := range failures {
 		switch {
-		case f.Stopped && (f.Status.isSuccess() || !f.Time.Before(ordered)):
+		case f.Stopped:
 			e.Stopped = append(e.Stopped, f)
-		case e.Root.PID == 0:
+		case e.Root.PID == 0 && e.Root.Lost == "":
 			e.Root = f
 		default:
 			e.Others = append(e.Others, f)
@@ -167,18 +189,29 @@ func (e *FailureError) causedByOthers() map[int]*ErrorFile {
 
 // Error names the root cause on one line; Report has the details.
 func (e *FailureError) Error() string {
-	text := fmt.Sprintf("%s failed: rank %d (local rank %d, pid %d) %s",
-		e.Program, e.Root.Rank, e.Root.LocalRank, e.Root.PID, e.Root.Status)
+	if e.Root.Lost != "" {
+		return fmt.Sprintf("%s failed: node %d (%s) %s", e.Program, e.Root.Node, e.Root.Host, e.Root.Lost)
+	}
+	text := fmt.Sprintf("%s failed: rank %d (%slocal rank %d, pid %d) %s",
+		e.Program, e.Root.Rank, e.where(&e.Root), e.Root.LocalRank, e.Root.PID, e.Root.Status)
 	if why := e.Root.reason(); why != "" {
 		text += ": " + why
 	}
 	return text
 }
 
+// where returns "node 1 on host-b, " in a job of several nodes, else "".
+func (e *FailureError) where(f *Failure) string {
+	if e.Nodes == 1 {
+		return ""
+	}
+	return fmt.Sprintf("node %d on %s, ", f.Node, f.Host)
+}
+
 // ExitCode returns the worker's exit code, or 1 if golaunch stopped the worker before it
-// could exit by itself.
+// could exit by itself, or if the node was lost.
 func (f *Failure) ExitCode() int {
-	if f.Stopped {
+	if f.Stopped || f.wasExiting || f.Lost != "" {
 		return 1
 	}
 	return f.Status.ExitCode()

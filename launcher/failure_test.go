@@ -56,12 +56,13 @@ func TestRootCause(t *testing.T) {
 		var failures []Failure
 		for _, e := range test.ends {
 			e.date(start, test.ends[0].Exited, e.late)
+			e.classify(test.ends[0].Exited)
 			if e.Time.Before(start.Add(-crashCredit)) {
 				t.Errorf("%s: rank %d is dated %v, long before the attempt", test.name, e.Rank, e.Time)
 			}
 			failures = append(failures, e.Failure)
 		}
-		got := newFailureError("train", "host", 0, failures, test.ends[0].Exited)
+		got := newFailureError("train", 1, 0, failures)
 		if got.Root.Rank != test.root || len(got.Stopped) != test.stopped || 1+len(got.Others)+len(got.Stopped) != len(test.ends) {
 			t.Errorf("%s: root rank %d, %d stopped; want %d, %d", test.name, got.Root.Rank, len(got.Stopped), test.root, test.stopped)
 		}
@@ -84,7 +85,7 @@ func TestReportBeginsWithTheRecords(t *testing.T) {
 		{&analyze.Finding{Kind: analyze.Behind, Ranks: []int{3}, Summary: "rank 3 is behind"}, true},
 		{&analyze.Finding{Kind: analyze.Transport, Summary: "no byte moves"}, true},
 	} {
-		e := &FailureError{Program: "train", Root: Failure{Worker: Worker{PID: 1}, Status: Status{Code: 1}}, Meaning: &analyze.Report{}}
+		e := &FailureError{Program: "train", Nodes: 1, Root: Failure{Worker: Worker{PID: 1}, Status: Status{Code: 1}}, Meaning: &analyze.Report{}}
 		for rank, said := range map[int]*ErrorFile{1: nil, 2: {Message: "no luck"}} {
 			e.Others = append(e.Others, Failure{Worker: Worker{Rank: rank}, Status: Status{Code: 1}, ErrorFile: said})
 		}

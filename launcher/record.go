@@ -86,7 +86,7 @@ const flightFolder = "flight"
 // flight records: the folder that the user chose, or else one beside the workers' logs.
 func (a *agent) dumpDir() string {
 	if a.records.Chosen() != "" {
-		dir := a.records.Folder(a.jobID)
+		dir := a.records.Folder(a.round.Credentials.JobID)
 		if abs, err := filepath.Abs(dir); err == nil {
 			return abs
 		}
@@ -119,14 +119,14 @@ func (a *agent) takeRecords() {
 // writeRecords writes the records that takeRecords has read, and adds how each worker
 // ended. It prefers the record that a worker wrote itself. It returns the folder, or "" if
 // no record was written, and the analysis of the records.
-func (a *agent) writeRecords() (dir string, meaning *analyze.Report) {
+func (a *agent) writeRecords(e *FailureError) (dir string, meaning *analyze.Report) {
 	if !a.records.DumpOnFailure {
 		return "", nil
 	}
 	dir = a.dumpDir()
 	var dumps []*flight.Dump
 	written := 0
-	ended, causes := a.endedByThemselves(), a.failure.causedByOthers()
+	ended, causes := a.endedByThemselves(&e.Root), e.causedByOthers()
 	for _, p := range a.procs {
 		d, err := flight.ReadFile(filepath.Join(dir, flight.File(p.Rank)))
 		if err != nil || d.PID != p.PID {
@@ -141,8 +141,8 @@ func (a *agent) writeRecords() (dir string, meaning *analyze.Report) {
 		if ended[p] {
 			d.Fate, d.FateAt = p.end.Status.String(), p.end.At
 		}
-		if e := causes[p.Rank]; d.Reason == "" && e != nil { // the worker ended before it could record its reason
-			d.Reason, d.ReasonAt = e.Message, e.Time
+		if file := causes[p.Rank]; d.Reason == "" && file != nil { // the worker ended before it could record its reason
+			d.Reason, d.ReasonAt = file.Message, file.Time
 		}
 		dumps = append(dumps, d)
 		if _, err := d.Write(dir); err != nil {
@@ -157,18 +157,20 @@ func (a *agent) writeRecords() (dir string, meaning *analyze.Report) {
 	if written == 0 {
 		dir = ""
 	}
+	if a.round.Nodes > 1 { // the records of the other nodes are there
+		return dir, nil
+	}
 	return dir, analyze.Analyze(dumps)
 }
 
 // endedByThemselves returns the workers that did not end because golaunch stopped them:
 // the workers that ended before the stop, and the root cause, which may have exited
 // slowly.
-func (a *agent) endedByThemselves() map[*process]bool {
+func (a *agent) endedByThemselves(root *Failure) map[*process]bool {
 	ended := map[*process]bool{}
-	root := &a.failure.Root
 	for _, e := range a.core.exits {
 		p := a.procs[e.local]
-		ended[p] = !e.late || p.dying || p.Rank == root.Rank && !root.Stopped
+		ended[p] = !e.late || p.dying || p.Rank == root.Rank && !root.wasExiting
 	}
 	return ended
 }

@@ -33,7 +33,11 @@ func (e *FailureError) Report() string {
 	if len(e.Others) > 0 {
 		fmt.Fprintf(&b, "%s\nOther failures (later, often effects of the first):\n", frameLight)
 		for _, f := range e.Others {
-			fmt.Fprintf(&b, "  rank %d (local_rank: %d, pid: %d) %s", f.Rank, f.LocalRank, f.PID, f.Status)
+			if f.Lost != "" {
+				fmt.Fprintf(&b, "  node %d (%s): %s\n", f.Node, f.Host, f.Lost)
+				continue
+			}
+			fmt.Fprintf(&b, "  rank %d (%slocal_rank: %d, pid: %d) %s", f.Rank, e.where(&f), f.LocalRank, f.PID, f.Status)
 			if why := f.reason(); why != "" {
 				fmt.Fprintf(&b, ": %s", why)
 			}
@@ -50,7 +54,14 @@ func (e *FailureError) Report() string {
 		}
 	}
 	if e.Records != "" {
-		fmt.Fprintf(&b, "%s\nWhat each rank was doing: goddp analyze %s\n", frameLight, e.Records)
+		ranks := "each rank"
+		if e.Nodes > 1 {
+			ranks = "each rank of this node"
+		}
+		fmt.Fprintf(&b, "%s\nWhat %s was doing: goddp analyze %s\n", frameLight, ranks, e.Records)
+	}
+	if e.Reason != "" {
+		fmt.Fprintf(&b, "%s\nNo restart: %s\n", frameLight, e.Reason)
 	}
 	fmt.Fprintln(&b, frameHeavy)
 	return b.String()
@@ -93,7 +104,17 @@ func (e *FailureError) writeRoot(b *strings.Builder) {
 		when = f.Time
 	}
 	field("time", "%s", when.Format(reportTime))
-	field("host", "%s", e.Host)
+	if e.Nodes > 1 {
+		field("node", "%d", f.Node)
+	}
+	field("host", "%s", f.Host)
+	if f.Lost != "" {
+		if f.ranks > 0 {
+			field("ranks", "%d to %d", f.Rank, f.Rank+f.ranks-1)
+		}
+		field("error", "%s", f.Lost)
+		return
+	}
 	field("rank", "%d (local_rank: %d)", f.Rank, f.LocalRank)
 	field("exitcode", "%s", f.exitcode())
 	if e.Restarts > 0 {
@@ -139,7 +160,7 @@ func (f *Failure) exitcode() string {
 // hint explains an exit status that may mislead, or returns "".
 func (f *Failure) hint() string {
 	switch {
-	case f.Stopped:
+	case f.wasExiting:
 		return "golaunch stopped it while it was still exiting after the error"
 	case f.Status.Signal == syscall.SIGKILL:
 		return "golaunch did not send it; without a kill -9, look for the out-of-memory killer in the kernel's log"

@@ -4,7 +4,9 @@ import (
 	"crypto/rand"
 	"os"
 	"path/filepath"
+	"slices"
 
+	"github.com/goddp/goddp/internal/atomicfile"
 	"github.com/goddp/goddp/internal/handshake"
 )
 
@@ -47,22 +49,15 @@ func readSecurity(env []string) (s security, err error) {
 	return s, nil
 }
 
-// publish writes the secret to a file in dir that only this user can read. It returns the
-// variables by which the workers find the file. If the user gave the secret, publish does
-// nothing.
-func (s *security) publish(dir string) (env []string, err error) {
+// publish writes the secret of a round to a file in dir that only this user can read. It
+// returns the variables by which the workers find the file. If the user gave the secret,
+// publish does nothing.
+func (s *security) publish(dir string, secret []byte) (env []string, err error) {
 	if s.given {
 		return nil, nil
 	}
 	path := filepath.Join(dir, secretFile)
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	_, err = f.Write(append(s.secret, '\n'))
-	if closing := f.Close(); err == nil {
-		err = closing
-	}
+	err = atomicfile.WriteBytes(path, 0o600, append(slices.Clone(secret), '\n'))
 	return []string{handshake.TokenFileVar + "=" + path, ownSecretVar + "=" + path}, err
 }
 

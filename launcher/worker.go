@@ -55,7 +55,6 @@ type spawner struct {
 	hidden  <-chan struct{} // hidden of the workers' streams
 	env     []string
 	round   *rendezvous.Round
-	attempt int
 	dir     string // the attempt's folder, attempt_<n>
 	records int    // number of entries of each worker's flight recorder
 	dumps   string // the folder into which the workers write their flight records
@@ -66,7 +65,7 @@ type spawner struct {
 // spawn asks the reaper to start the worker with local rank local, and starts the
 // goroutines that copy the worker's output.
 func (s *spawner) spawn(local int) (_ *process, err error) {
-	p := &process{Worker: Worker{Rank: s.round.FirstRank + local, LocalRank: local, Attempt: s.attempt}}
+	p := &process{Worker: Worker{Rank: s.round.FirstRank + local, LocalRank: local, Attempt: s.round.Number}}
 	var theirs []*os.File // the write ends of the pipes; the reaper receives copies of them
 	defer func() {
 		closeAll(theirs)
@@ -103,7 +102,7 @@ func (s *spawner) spawn(local int) (_ *process, err error) {
 	if s.giveRecorder(p); p.memory != nil {
 		files = append(slices.Clone(theirs), p.memory.File())
 	}
-	env := append(workerEnv(s.env, s.round, local, s.attempt, p.errorFile), s.recorderEnv(p)...)
+	env := append(workerEnv(s.env, s.round, local, p.errorFile), s.recorderEnv(p)...)
 	env = append(env, stopfile.Var+"="+p.stopFile)
 	start := &startRequest{
 		Local: local,

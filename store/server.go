@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/rejections"
 )
 
 // ServerOptions configure a [Server]. The zero value is a good default.
@@ -87,7 +88,7 @@ type Server struct {
 	opts       ServerOptions
 	name       string         // random
 	pools      [classes]*pool // the pools of the classes silent and stranger are empty
-	rejections rejections
+	rejections *rejections.Log
 	wg         sync.WaitGroup // the goroutine that accepts, and the goroutines of the connections
 
 	mu      sync.Mutex
@@ -123,7 +124,7 @@ func Listen(addr string, opts *ServerOptions) (*Server, error) {
 		opts:       o,
 		name:       rand.Text(),
 		bearers:    make(map[int]*bearer),
-		rejections: rejections{log: o.Logger},
+		rejections: rejections.New(o.Logger, "store: connection rejected"),
 		slots:      newSlots([classes]int{o.Unproven.Clients, maxStrangers, o.Unproven.Clients, o.Clients}),
 		closed:     make(chan struct{}),
 	}
@@ -162,7 +163,7 @@ func (s *Server) Close() error {
 	}
 	s.mu.Unlock()
 	s.wg.Wait()
-	s.rejections.close()
+	s.rejections.Close()
 	return err
 }
 
@@ -184,7 +185,7 @@ func (s *Server) accept() {
 		case <-s.closed:
 			return
 		case <-time.After(pause):
-			s.rejections.add(s.Addr(), fmt.Errorf("accept failed: %w", err))
+			s.rejections.Add(s.Addr(), fmt.Errorf("accept failed: %w", err))
 		}
 	}
 }
@@ -218,7 +219,7 @@ func (s *Server) serve(nc net.Conn) {
 			s.opts.Logger.Debug("store: connection closed", "peer", nc.RemoteAddr().String(), "err", err)
 			return
 		}
-		s.rejections.add(nc.RemoteAddr().String(), err)
+		s.rejections.Add(nc.RemoteAddr().String(), err)
 	})
 }
 
@@ -226,7 +227,7 @@ func (s *Server) serve(nc net.Conn) {
 func (s *Server) reject(nc net.Conn, why error) {
 	if nc != nil {
 		nc.Close()
-		s.rejections.add(nc.RemoteAddr().String(), why)
+		s.rejections.Add(nc.RemoteAddr().String(), why)
 	}
 }
 

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -176,37 +175,6 @@ func TestHostileFrames(t *testing.T) {
 		good.send(numKeys)
 		good.expect("0100000000000000")
 	}
-}
-
-// The server logs the first rejection at once, and then one line a second with the number
-// of rejections. So a flood of connections cannot fill a disk.
-func TestRejectionsAreCounted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		lines, logger := newLog()
-		r := rejections{log: logger}
-		start := time.Now()
-		for i := range 10000 {
-			r.add(fmt.Sprint("peer", i), io.ErrUnexpectedEOF)
-			time.Sleep(time.Millisecond)
-		}
-		synctest.Wait()
-		r.add("last", io.ErrUnexpectedEOF)
-		r.close()
-		close(lines)
-		var counts []int
-		total := 0
-		for line := range lines {
-			var n int
-			if _, err := fmt.Sscanf(line[strings.Index(line, "count="):], "count=%d", &n); err != nil {
-				t.Fatalf("%q: %v", line, err)
-			}
-			counts = append(counts, n)
-			total += n
-		}
-		if seconds := int(time.Since(start) / time.Second); total != 10001 || len(counts) > seconds+2 || counts[0] != 1 {
-			t.Errorf("%d lines in %d s count %d of 10001 rejections: %v", len(counts), seconds, total, counts)
-		}
-	})
 }
 
 // A client must complete a request in time once it has begun it. A connection without

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"strconv"
 	"strings"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/goddp/goddp/internal/envflag"
 	"github.com/goddp/goddp/internal/flight"
-	"github.com/goddp/goddp/internal/rendezvous"
 	"github.com/goddp/goddp/launcher"
 )
 
@@ -39,12 +37,12 @@ type options struct {
 	linePrefix       string
 	errorFile        string
 
-	masterAddr string
-	masterPort int
-	runID      string
+	rendezvous rendezvousFlags
 
 	help, version bool
 }
+
+type flagSet = *pflag.FlagSet
 
 // flagGroup is a group of flags with a heading in the help text.
 type flagGroup struct {
@@ -130,7 +128,7 @@ func (o *options) define() *pflag.FlagSet {
 	all := pflag.NewFlagSet("golaunch", pflag.ContinueOnError)
 	all.SetInterspersed(false)
 	all.SetOutput(io.Discard)
-	group := func(title string) *pflag.FlagSet {
+	group := func(title string) flagSet {
 		fs := pflag.NewFlagSet(title, pflag.ContinueOnError)
 		fs.SortFlags = false
 		o.groups = append(o.groups, flagGroup{title, fs})
@@ -163,24 +161,13 @@ func (o *options) define() *pflag.FlagSet {
 	addFlag(fs, &o.localRanksFilter, "local-ranks-filter", "", "ranks", parseRanks,
 		"show only these local ranks, as in 0,3; files hold all")
 
-	fs = group("Rendezvous")
-	var ignored string
-	addFlag(fs, new(int), "nnodes", "1", "n", parseNodes, "nodes of the job, or MIN:MAX; only 1 so far")
-	addFlag(fs, new(int), "node-rank", "0", "n", parseNodeRank, "rank of this node")
-	fs.Bool("standalone", false, "one node and a free port; this is the default")
-	fs.StringVar(&o.masterAddr, "master-addr", "127.0.0.1", "address of the store that connects the workers")
-	addFlag(fs, &o.masterPort, "master-port", "0", "port", parsePort, "port of the store; 0 takes a free one")
-	fs.StringVar(&o.runID, "rdzv-id", "", "name of the job (default: random)")
-	addFlag(fs, &ignored, "rdzv-backend", "static", "name", parseBackend, "static or c10d; no difference on one node")
-	addFlag(fs, &ignored, "rdzv-endpoint", "", "host[:port]", parseEndpoint,
-		"address of the rendezvous; not used on one node")
-	fs.StringVar(&ignored, "rdzv-conf", "", "settings of the rendezvous; not used on one node")
+	o.rendezvous.define(group)
 
+	var ignored string
 	fs = group("Torchrun's flags without effect")
 	fs.StringVar(&ignored, "start-method", "", "workers are always started as processes of PROGRAM")
 	fs.StringVar(&ignored, "event-log-handler", "", "golaunch logs no events")
 	fs.StringVar(&ignored, "logs-specs", "", "use the flags under Output instead")
-	fs.StringVar(&ignored, "local-addr", "", "not used on one node")
 
 	fs = group("Other")
 	fs.BoolVarP(&o.help, "help", "h", false, "show this text")
@@ -212,18 +199,17 @@ func (o *options) check() error {
 			return usagef("--%s %s: local rank %d, but there are %d workers here", name, m, highest, o.nproc)
 		}
 	}
-	if strings.ContainsAny(o.masterAddr, "[]/ ") || strings.Contains(o.masterAddr, ":") && net.ParseIP(o.masterAddr) == nil {
-		return usagef("--master-addr %q: want a host name or an address", o.masterAddr)
-	}
-	return nil
+	return o.rendezvous.check()
 }
 
 // config returns the launcher's configuration, without the program.
-func (o *options) config() *launcher.Config {
+func (o *options) config() (*launcher.Config, error) {
+	nodes, err := o.rendezvous.config()
 	return &launcher.Config{
 		Workers:          o.nproc,
 		Role:             o.role,
-		RunID:            o.runID,
+		RunID:            o.rendezvous.runID,
+		Env:              o.rendezvous.env(),
 		MaxRestarts:      o.maxRestarts,
 		ShutdownTimeout:  max(o.shutdownTimeout, time.Nanosecond), // 0 is the launcher's default
 		PollInterval:     o.monitorInterval,
@@ -233,8 +219,10 @@ func (o *options) config() *launcher.Config {
 		Redirects:        o.redirects,
 		Tee:              o.tee,
 		ErrorFile:        o.errorFile,
-		Rendezvous:       &rendezvous.Standalone{Addr: o.masterAddr, Port: o.masterPort},
-	}
+		MasterAddr:       o.rendezvous.masterAddr,
+		MasterPort:       o.rendezvous.masterPort,
+		Nodes:            nodes,
+	}, err
 }
 
 // help returns the text of --help.

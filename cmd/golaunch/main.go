@@ -84,7 +84,10 @@ func run(args []string) int {
 	}
 	defer prog.remove()
 
-	cfg := opts.config()
+	cfg, err := opts.config()
+	if err != nil {
+		return complain(err)
+	}
 	cfg.Dedicated = true
 	cfg.Args, cfg.Name, cfg.Scratch, cfg.Signals = prog.args, prog.name, prog.temp, signals
 	result, err := launcher.Run(context.Background(), cfg)

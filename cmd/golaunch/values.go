@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -108,51 +107,6 @@ func parseRanks(text string) ([]int, error) {
 		ranks = append(ranks, n)
 	}
 	return ranks, nil
-}
-
-// parseNodes parses a number of nodes, or a range. golaunch supports only one node.
-func parseNodes(text string) (int, error) {
-	least, most, isRange := strings.Cut(text, ":")
-	if !isRange {
-		most = least
-	}
-	a, errA := strconv.Atoi(least)
-	b, errB := strconv.Atoi(most)
-	if errA != nil || errB != nil || a < 1 || b < a {
-		return 0, errors.New("want a number of nodes, or MIN:MAX")
-	}
-	if b != 1 {
-		return 0, errors.New("several nodes are not supported yet; want 1")
-	}
-	return 1, nil
-}
-
-func parseNodeRank(text string) (int, error) {
-	if n, err := parseCount(text); err != nil || n != 0 {
-		return 0, errors.New("the only node has rank 0")
-	}
-	return 0, nil
-}
-
-func parseBackend(text string) (string, error) {
-	if text != "static" && text != "c10d" {
-		return "", errors.New("want static or c10d")
-	}
-	return text, nil
-}
-
-func parseEndpoint(text string) (string, error) {
-	if !strings.Contains(text, ":") {
-		return text, nil
-	}
-	_, port, err := net.SplitHostPort(text)
-	if err == nil {
-		_, err = parsePort(port)
-	}
-	if err != nil {
-		return "", errors.New("want host:port")
-	}
-	return text, nil
 }
 
 func parseNproc(text string) (int, error) {

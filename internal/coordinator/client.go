@@ -56,6 +56,8 @@ type ClientOptions struct {
 	// rank that hosts the coordinator. It is -1 if no rank hosts the coordinator.
 	Host     string
 	HostRank int
+	// Addr is the address, host:port, of the coordinator for Find; "": the published ones.
+	Addr string
 }
 
 // answerKey identifies the message that a goroutine waits for.

@@ -68,6 +68,9 @@ func Find(ctx context.Context, kv store.Store, m store.Member, o ClientOptions) 
 		return nil, fmt.Errorf("where the coordinator is: %w", err)
 	}
 	o.Options, o.Host, o.HostRank = o.of(m, p.Token), p.Host, p.HostRank
+	if o.Addr != "" {
+		p.Addrs = []string{o.Addr}
+	}
 	var errs []error
 	for _, addr := range p.Addrs {
 		c, err := Dial(ctx, addr, m.Rank, o)

@@ -15,9 +15,17 @@ const (
 	TokenFileVar = "GODDP_TOKEN_FILE"
 	// InsecureVar, if it is on, makes a store serve every client.
 	InsecureVar = "GODDP_INSECURE"
-	// StoreVar is the address, host:port, of the store that golaunch hosts. A worker does
-	// not accept another program's store at this address.
-	StoreVar = "GODDP_STORE"
+	// StoreVar and CoordinatorVar are the addresses, host:port, at which a worker of golaunch
+	// finds the job's store and coordinator. A worker does not accept another program's store
+	// there. NodeAddrVar is the address at which other nodes reach the worker's node.
+	//
+	// The three hold in the job whose MASTER_ADDR and MASTER_PORT are those in MasterVar. A
+	// launcher that is not golaunch may have been started by a worker, and passes them on to
+	// another job.
+	StoreVar       = "GODDP_STORE"
+	CoordinatorVar = "GODDP_COORDINATOR"
+	NodeAddrVar    = "GODDP_NODE_ADDR"
+	MasterVar      = "GODDP_MASTER"
 )
 
 // The size of a secret in bytes, without white space around it.

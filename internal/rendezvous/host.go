@@ -10,6 +10,7 @@ import (
 
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/election"
+	"github.com/goddp/goddp/internal/rejections"
 )
 
 // The defaults of HostOptions, which are torchrun's but for the heartbeat.
@@ -42,10 +43,11 @@ type HostOptions struct {
 // Host hosts the rendezvous of a job, and the store and the coordinator of each round. It makes the
 // decisions for all agents.
 type Host struct {
-	opts HostOptions
-	wg   sync.WaitGroup
-	done chan struct{}
-	left chan struct{} // capacity 1: receives when an agent has left
+	opts       HostOptions
+	rejections *rejections.Log
+	wg         sync.WaitGroup
+	done       chan struct{}
+	left       chan struct{} // capacity 1: receives when an agent has left
 
 	mu        sync.Mutex // guards the fields below, and is held while messages are handled
 	closed    bool
@@ -86,7 +88,7 @@ func NewHost(o HostOptions) *Host {
 	if o.State.Ended {
 		core.phase = ended
 	}
-	h := &Host{opts: o, done: make(chan struct{}), left: make(chan struct{}, 1), core: core, peers: map[agentID]*peer{}}
+	h := &Host{opts: o, rejections: rejections.New(o.Log, "rendezvous: connection rejected"), done: make(chan struct{}), left: make(chan struct{}, 1), core: core, peers: map[agentID]*peer{}}
 	h.joinTimer = awake.AfterFunc(o.JoinTimeout, func() { h.lockAndStep(joinTimeout{}) })
 	h.wg.Go(h.tick)
 	return h
@@ -115,6 +117,7 @@ func (h *Host) Close() error {
 	h.mu.Unlock()
 	close(h.done)
 	h.wg.Wait()
+	h.rejections.Close()
 	return services.close()
 }
 

@@ -58,7 +58,7 @@ func (h *Host) Serve(ln net.Listener, id *Identity) {
 				mux, err := h.accept(c, id)
 				<-slots
 				if err != nil {
-					h.opts.Log.Warn("rendezvous: connection refused", "from", c.RemoteAddr().String(), "error", err)
+					h.rejections.Add(c.RemoteAddr().String(), err)
 					return
 				}
 				h.serve(c, mux)

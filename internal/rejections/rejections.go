@@ -1,4 +1,5 @@
-package store
+// Package rejections logs the connections that a server rejects, so that a flood of them cannot fill a disk.
+package rejections
 
 import (
 	"context"
@@ -7,14 +8,15 @@ import (
 	"time"
 )
 
-// rejectionInterval is the shortest time between two log lines about rejections.
-const rejectionInterval = time.Second
+// interval is the shortest time between two log lines about rejections.
+const interval = time.Second
 
-// rejections logs the connections that a server rejects. It logs the first one at once.
+// Log logs the connections that a server rejects. It logs the first one at once.
 // The rejections of the following interval get one line at its end, with their number and
 // the last peer and error.
-type rejections struct {
-	log *slog.Logger
+type Log struct {
+	log  *slog.Logger
+	text string
 
 	mu     sync.Mutex
 	timer  *time.Timer // the timer of the current interval; nil if there is none
@@ -24,8 +26,11 @@ type rejections struct {
 	closed bool
 }
 
-// add logs that peer was rejected because of err, or counts it for the next line.
-func (r *rejections) add(peer string, err error) {
+// New returns a Log that writes lines with a text to a logger.
+func New(log *slog.Logger, text string) *Log { return &Log{log: log, text: text} }
+
+// Add logs that peer was rejected because of err, or counts it for the next line.
+func (r *Log) Add(peer string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.count++
@@ -33,31 +38,31 @@ func (r *rejections) add(peer string, err error) {
 	if r.timer == nil {
 		r.write()
 		if !r.closed {
-			r.timer = time.AfterFunc(rejectionInterval, r.tick)
+			r.timer = time.AfterFunc(interval, r.tick)
 		}
 	}
 }
 
 // tick ends an interval and logs its rejections. If there were any, a new interval begins.
-func (r *rejections) tick() {
+func (r *Log) tick() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.timer = nil
 	if r.count > 0 && !r.closed {
 		r.write()
-		r.timer = time.AfterFunc(rejectionInterval, r.tick)
+		r.timer = time.AfterFunc(interval, r.tick)
 	}
 }
 
 // write logs a line. The caller must hold mu.
-func (r *rejections) write() {
-	r.log.LogAttrs(context.Background(), slog.LevelWarn, "store: connection rejected",
+func (r *Log) write() {
+	r.log.LogAttrs(context.Background(), slog.LevelWarn, r.text,
 		slog.Int("count", r.count), slog.String("peer", r.peer), slog.Any("err", r.err))
 	r.count = 0
 }
 
-// close logs the rejections that are not logged yet. No interval begins after close.
-func (r *rejections) close() {
+// Close logs the rejections that are not logged yet. No interval begins after Close.
+func (r *Log) Close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closed = true

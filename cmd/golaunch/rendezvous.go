@@ -1,0 +1,235 @@
+package main
+
+import (
+	"cmp"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/launcher"
+)
+
+// nodeRange is the value of --nnodes.
+type nodeRange struct{ least, most int }
+
+// rendezvousFlags are the flags that say how the nodes of a job find each other.
+type rendezvousFlags struct {
+	nodes      nodeRange
+	nodeRank   int
+	standalone bool
+	masterAddr string
+	masterPort int
+	runID      string
+	backend    string
+	endpoint   string
+	conf       rendezvousConf
+	localAddr  string
+	tokenFile  string
+	insecure   bool
+}
+
+// rendezvousConf is the value of --rdzv-conf.
+type rendezvousConf struct {
+	joinTimeout, lastCall, heartbeat time.Duration
+	https                            bool
+	caFile, certFile, keyFile        string
+	user, passwordFile               string
+}
+
+// define declares the flags.
+func (r *rendezvousFlags) define(group func(title string) flagSet) {
+	fs := group("Rendezvous")
+	addFlag(fs, &r.nodes, "nnodes", "1", "n", parseNodes, "nodes of the job, or MIN:MAX: it goes on with at least MIN, and takes in up to MAX")
+	addFlag(fs, &r.nodeRank, "node-rank", "0", "n", parseCount, "rank of this node; for the static backend")
+	fs.BoolVar(&r.standalone, "standalone", false, "one node and a free port; this is the default")
+	fs.StringVar(&r.masterAddr, "master-addr", "127.0.0.1", "one node: address of the store; static: address of node 0")
+	addFlag(fs, &r.masterPort, "master-port", "0", "port", parsePort, "the workers' MASTER_PORT; 0 takes a free one")
+	fs.StringVar(&r.runID, "rdzv-id", "", "name of the job (default: random; \"none\" on several nodes)")
+	addFlag(fs, &r.backend, "rdzv-backend", "static", "name", parseBackend, "static: nodes have ranks; c10d: the node at the endpoint hosts; etcd: nodes elect the host")
+	fs.StringVar(&r.endpoint, "rdzv-endpoint", "", "host[:port] of the hosting node, default port 29400, or of etcd: host:port,host:port")
+	addFlag(fs, &r.conf, "rdzv-conf", "", "k=v,...", parseConf, "join_timeout, last_call_timeout and keep_alive_interval in seconds; for etcd "+
+		"protocol=https, cacert, cert, key, user and password_file")
+	fs.StringVar(&r.localAddr, "local-addr", "", "this node's address for the others (default: the one it connects from)")
+	fs.StringVar(&r.tokenFile, "token-file", "", "file with a secret that all nodes know; also "+handshake.TokenFileVar)
+	fs.BoolVar(&r.insecure, "insecure", false, "several nodes without a secret: everybody on the network can join the job")
+}
+
+// check returns an error if the values contradict each other.
+func (r *rendezvousFlags) check() error {
+	if strings.ContainsAny(r.masterAddr, "[]/ ") || strings.Contains(r.masterAddr, ":") && net.ParseIP(r.masterAddr) == nil {
+		return usagef("--master-addr %q: want a host name or an address", r.masterAddr)
+	}
+	switch {
+	case r.nodes.most > 1 && r.standalone:
+		return usagef("--standalone is one node, and --nnodes says %d", r.nodes.most)
+	case r.nodes.most == 1 && r.nodeRank != 0:
+		return usagef("--node-rank %d: the only node has rank 0", r.nodeRank)
+	case r.nodes.most == 1:
+		return nil
+	case r.backend == "static" && r.nodes.least != r.nodes.most:
+		return usagef("--nnodes %d:%d: want one number for --rdzv-backend static, or --rdzv-backend c10d or etcd", r.nodes.least, r.nodes.most)
+	case r.backend == "static" && r.nodeRank >= r.nodes.most:
+		return usagef("--node-rank %d in a job of %d nodes", r.nodeRank, r.nodes.most)
+	case r.backend != "static" && r.endpoint == "":
+		return usagef("--rdzv-backend %s needs --rdzv-endpoint", r.backend)
+	case r.backend == "etcd" && !r.conf.https && (r.conf.caFile != "" || r.conf.certFile != ""):
+		return usagef("--rdzv-conf: cacert and cert need protocol=https")
+	case (r.conf.certFile == "") != (r.conf.keyFile == ""):
+		return usagef("--rdzv-conf: cert and key need each other")
+	}
+	return nil
+}
+
+// config returns how the nodes find each other, nil for one node.
+func (r *rendezvousFlags) config() (*launcher.Nodes, error) {
+	if r.nodes.most == 1 {
+		return nil, nil
+	}
+	n := &launcher.Nodes{
+		Min: r.nodes.least, Max: r.nodes.most, Static: r.backend == "static", Rank: r.nodeRank, LocalAddr: r.localAddr,
+		JoinTimeout: r.conf.joinTimeout, LastCall: r.conf.lastCall, Heartbeat: r.conf.heartbeat,
+	}
+	if r.backend == "etcd" {
+		var err error
+		n.Etcd, err = r.etcd()
+		return n, err
+	}
+	n.Endpoint = withPort(cmp.Or(r.endpoint, r.masterAddr), launcher.DefaultPort)
+	return n, nil
+}
+
+// etcd returns how to reach etcd.
+func (r *rendezvousFlags) etcd() (*launcher.Etcd, error) {
+	e := &launcher.Etcd{Username: r.conf.user}
+	for endpoint := range strings.SplitSeq(r.endpoint, ",") {
+		e.Endpoints = append(e.Endpoints, withPort(endpoint, 2379))
+	}
+	if r.conf.passwordFile != "" {
+		text, err := os.ReadFile(r.conf.passwordFile)
+		if err != nil {
+			return nil, err
+		}
+		e.Password = strings.TrimSpace(string(text))
+	}
+	if !r.conf.https {
+		return e, nil
+	}
+	e.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	if r.conf.caFile != "" {
+		text, err := os.ReadFile(r.conf.caFile)
+		if err != nil {
+			return nil, err
+		}
+		e.TLS.RootCAs = x509.NewCertPool()
+		if !e.TLS.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("%s holds no certificate", r.conf.caFile)
+		}
+	}
+	if r.conf.certFile != "" {
+		cert, err := tls.LoadX509KeyPair(r.conf.certFile, r.conf.keyFile)
+		if err != nil {
+			return nil, err
+		}
+		e.TLS.Certificates = []tls.Certificate{cert}
+	}
+	return e, nil
+}
+
+// env returns the variables by which the launcher and the workers learn of the job's secret.
+func (r *rendezvousFlags) env() []string {
+	env := os.Environ()
+	if r.tokenFile != "" {
+		env = append(env, handshake.TokenFileVar+"="+r.tokenFile)
+	}
+	if r.insecure {
+		env = append(env, handshake.InsecureVar+"=1")
+	}
+	return env
+}
+
+// withPort adds a port to an address that has none.
+func withPort(addr string, port int) string {
+	if _, _, err := net.SplitHostPort(addr); err == nil {
+		return addr
+	}
+	return net.JoinHostPort(strings.Trim(addr, "[]"), strconv.Itoa(port))
+}
+
+// parseNodes parses a number of nodes, or a range.
+func parseNodes(text string) (nodeRange, error) {
+	least, most, isRange := strings.Cut(text, ":")
+	if !isRange {
+		most = least
+	}
+	a, errA := strconv.Atoi(least)
+	b, errB := strconv.Atoi(most)
+	if errA != nil || errB != nil || a < 1 || b < a {
+		return nodeRange{}, errors.New("want a number of nodes, or MIN:MAX")
+	}
+	return nodeRange{a, b}, nil
+}
+
+func parseBackend(text string) (string, error) {
+	switch text {
+	case "static", "c10d", "etcd":
+		return text, nil
+	case "etcd-v2":
+		return "", errors.New("etcd's version 2 is gone; want static, c10d or etcd, which is version 3")
+	}
+	return "", errors.New("want static, c10d or etcd")
+}
+
+// parseConf parses "key=value,key=value".
+func parseConf(text string) (conf rendezvousConf, err error) {
+	seconds := func(to *time.Duration) func(string) error {
+		return func(value string) (err error) {
+			*to, err = parseSeconds(value)
+			return err
+		}
+	}
+	word := func(to *string) func(string) error {
+		return func(value string) error {
+			*to = value
+			return nil
+		}
+	}
+	keys := map[string]func(string) error{
+		"join_timeout": seconds(&conf.joinTimeout), "last_call_timeout": seconds(&conf.lastCall), "keep_alive_interval": seconds(&conf.heartbeat),
+		"cacert": word(&conf.caFile), "cert": word(&conf.certFile), "key": word(&conf.keyFile),
+		"user": word(&conf.user), "password_file": word(&conf.passwordFile),
+		"protocol": func(value string) error {
+			if value != "http" && value != "https" {
+				return errors.New("want http or https")
+			}
+			conf.https = value == "https"
+			return nil
+		},
+	}
+	for setting := range strings.SplitSeq(text, ",") {
+		if text == "" {
+			break
+		}
+		key, value, _ := strings.Cut(setting, "=")
+		set := keys[strings.TrimSpace(key)]
+		if set == nil {
+			known := make([]string, 0, len(keys))
+			for k := range keys {
+				known = append(known, k)
+			}
+			slices.Sort(known)
+			return conf, fmt.Errorf("%q is not one of %s", key, strings.Join(known, ", "))
+		}
+		if err := set(strings.TrimSpace(value)); err != nil {
+			return conf, fmt.Errorf("%s: %w", key, err)
+		}
+	}
+	return conf, nil
+}

@@ -1,0 +1,116 @@
+package launcher
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/goddp/goddp/internal/rendezvous"
+)
+
+// The bounds on what a node tells the others about its failures.
+const (
+	maxFailures   = 16
+	maxDetailText = 16 << 10 // bytes of an error message, of a stack, of all lines of stderr
+)
+
+// tellFailure reports to the rendezvous that a worker failed, or without locals, that this
+// node cannot go on.
+func (a *agent) tellFailure(locals []int) {
+	f := rendezvous.Failure{At: time.Now(), Fatal: len(locals) == 0}
+	if f.Fatal {
+		f.What = a.core.err.Error()
+	} else {
+		p := a.procs[locals[0]]
+		f.At, f.What = p.end.At, fmt.Sprintf("rank %d %s", p.Rank, p.end.Status)
+	}
+	a.rendezvous.Failed(f)
+}
+
+// reportedFailures returns what the other nodes' reports need to know of this node's workers
+// that failed.
+func (a *agent) reportedFailures() []rendezvous.Failure {
+	e := a.attempt.failure
+	if e == nil {
+		return nil
+	}
+	details := []Failure{e.Root.bounded()}
+	for _, f := range e.Others[:min(len(e.Others), maxFailures-1)] {
+		details = append(details, f.bounded())
+	}
+	return []rendezvous.Failure{{At: e.Root.Time, What: fmt.Sprintf("rank %d %s", e.Root.Rank, e.Root.Status), Detail: mustMarshal(details)}}
+}
+
+// bounded returns a copy of a failure of bounded size.
+func (f Failure) bounded() Failure {
+	if f.ErrorFile != nil {
+		file := *f.ErrorFile
+		file.Message, file.Callstack = bound(file.Message), bound(file.Callstack)
+		f.ErrorFile = &file
+	}
+	f.Crash, f.Stderr = boundLines(f.Crash), boundLines(f.Stderr)
+	return f
+}
+
+func bound(text string) string { return text[:min(len(text), maxDetailText)] }
+
+func boundLines(lines []string) []string {
+	if len(lines) == 0 {
+		return nil
+	}
+	return strings.Split(bound(strings.Join(lines, "\n")), "\n")
+}
+
+// jobFailure returns the failure of the job: the failures of all nodes, by the clock of the
+// rendezvous' host, and the workers of this node that were stopped.
+func (a *agent) jobFailure(r *rendezvous.Result) *FailureError {
+	var failures []Failure
+	for _, f := range r.Failures {
+		own := a.attempt != nil && f.Node == a.round.Node && !f.Lost && !f.Fatal && a.attempt.failure != nil
+		switch details := decodeFailures(&f); {
+		case own:
+			shift := f.At.Sub(a.attempt.failure.Root.Time)
+			for _, f := range a.attempt.failures {
+				failures = append(failures, f.shifted(shift))
+			}
+		case len(details) > 0:
+			failures = append(failures, details...)
+		default:
+			failures = append(failures, Failure{
+				Worker: Worker{Rank: f.FirstRank}, Node: f.Node, Host: f.Host, Lost: f.What, Time: f.At, Exited: f.At, ranks: f.Workers,
+			})
+		}
+	}
+	e := newFailureError(a.cfg.Name, 1, r.Restarts, failures)
+	e.Reason = r.Reason
+	if a.attempt == nil {
+		return e
+	}
+	e.Nodes = a.round.Nodes
+	if own := a.attempt.failure; own != nil {
+		e.Records, e.Meaning = own.Records, own.Meaning
+	}
+	return e
+}
+
+// decodeFailures returns the failures of another node's workers. It returns none if the node
+// could not tell.
+func decodeFailures(f *rendezvous.Failure) []Failure {
+	var details []Failure
+	if len(f.Detail) == 0 || json.Unmarshal(f.Detail, &details) != nil || len(details) == 0 {
+		return nil
+	}
+	shift := f.At.Sub(details[0].Time)
+	for i := range details {
+		details[i] = details[i].shifted(shift)
+	}
+	return details
+}
+
+// shifted returns a copy of a failure whose times are by another clock, which is ahead of the
+// failure's by a duration.
+func (f Failure) shifted(by time.Duration) Failure {
+	f.Time, f.Exited = f.Time.Add(by), f.Exited.Add(by)
+	return f
+}

@@ -1,0 +1,207 @@
+package launcher
+
+import (
+	"cmp"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/goddp/goddp/internal/election"
+	"github.com/goddp/goddp/internal/rendezvous"
+)
+
+// Nodes says how the nodes of a job find each other, and how many they are. The fields must be
+// equal on all nodes, except those that say otherwise.
+type Nodes struct {
+	// Min and Max bound the number of nodes. If Max is larger than Min, the job is elastic: it
+	// goes on without nodes that are lost, and takes in nodes that come later.
+	Min, Max int
+	// Static says that the user numbers the nodes, by Rank. Rank differs on every node.
+	Static bool
+	Rank   int
+	// Endpoint is the address, host:port, of the node that hosts the rendezvous. The job ends if
+	// that node is lost. Endpoint is not used if Etcd is set.
+	Endpoint string
+	// Etcd lets an election in etcd choose the node that hosts the rendezvous, and choose another
+	// one if that node is lost.
+	Etcd *Etcd
+	// JoinTimeout bounds the wait for Min nodes; the default is 10 minutes. LastCall is how long
+	// more nodes are waited for after that; the default is 30 s. Heartbeat is the time between two
+	// messages of each node; after three without an answer the node is lost. The default is 1 s.
+	JoinTimeout, LastCall, Heartbeat time.Duration
+	// LocalAddr is the address at which the other nodes reach this one. It differs on every node.
+	// The default is the one from which this node connects.
+	LocalAddr string
+}
+
+// Etcd says how to reach etcd.
+type Etcd struct {
+	Endpoints          []string    // host:port
+	TLS                *tls.Config // nil means no TLS
+	Username, Password string      // "" means no authentication
+}
+
+// DefaultPort is the port of the rendezvous, as torchrun's.
+const DefaultPort = 29400
+
+// check returns an error if the number of nodes is wrong.
+func (n *Nodes) check() error {
+	switch {
+	case n.Min < 1 || n.Max < n.Min:
+		return fmt.Errorf("%d to %d nodes: want at least 1, and no more at least than at most", n.Min, n.Max)
+	case n.Static && n.Min != n.Max:
+		return fmt.Errorf("%d to %d nodes that the user numbers: want one number of nodes", n.Min, n.Max)
+	case n.Static && (n.Rank < 0 || n.Rank >= n.Max):
+		return fmt.Errorf("node rank %d in a job of %d nodes", n.Rank, n.Max)
+	}
+	return nil
+}
+
+// errNoToken says that everybody on the network could join the job.
+var errNoToken = errors.New("a job of several nodes needs a secret that all its nodes know: `head -c 32 /dev/urandom | base64 > FILE` makes one; " +
+	"copy the file to all nodes and name it by --token-file or GODDP_TOKEN_FILE. With --insecure, everybody who reaches the nodes can join the job")
+
+// rendezvousOptions returns how this node takes part in the job.
+func (a *agent) rendezvousOptions() (rendezvous.Options, error) {
+	c := a.cfg
+	o := rendezvous.Options{
+		Discovery:  rendezvous.SingleNode{},
+		Node:       rendezvous.NodeInfo{Host: hostname(), Workers: c.Workers, Rank: -1},
+		MasterPort: func() int { return c.MasterPort },
+		Host: rendezvous.HostOptions{
+			Limits:      rendezvous.Limits{MinNodes: 1, MaxNodes: 1, MaxRestarts: c.MaxRestarts},
+			Credentials: rendezvous.Credentials{JobID: randomID(), Secret: a.guard.secret, Insecure: a.guard.insecure},
+			Addr:        c.MasterAddr, Port: c.MasterPort,
+		},
+	}
+	n := c.Nodes
+	if n == nil {
+		return o, nil
+	}
+	var token []byte
+	if a.guard.given {
+		token = a.guard.secret
+	} else if !a.guard.insecure {
+		return o, errNoToken
+	}
+	var err error
+	if o.Identity, err = rendezvous.NewIdentity(token, c.RunID); err != nil {
+		return o, err
+	}
+	o.Node.Rank, o.Node.Addr = n.Rank, n.LocalAddr
+	o.Host.Addr, o.Host.Port = "", 0
+	o.Host.Limits = rendezvous.Limits{MinNodes: n.Min, MaxNodes: n.Max, MaxRestarts: c.MaxRestarts, Static: n.Static}
+	o.Host.JoinTimeout, o.Host.LastCall, o.Host.Heartbeat = n.JoinTimeout, n.LastCall, n.Heartbeat
+	o.Host.Log = a.console.logger()
+	if c.MasterPort == 0 {
+		o.MasterPort = func() int {
+			port, err := freePort()
+			if err != nil {
+				a.console.logf("MASTER_PORT: %v", err)
+			}
+			return port
+		}
+	}
+	o.Discovery = rendezvous.Endpoint{Addr: n.Endpoint}
+	if n.Etcd != nil {
+		addr := n.LocalAddr
+		if addr == "" {
+			if addr, err = outgoingAddr(n.Etcd.Endpoints[0]); err != nil {
+				return o, fmt.Errorf("this node's address on the way to etcd: %w", err)
+			}
+		}
+		o.Discovery = &rendezvous.Etcd{Addr: addr, Options: election.Options{
+			Endpoints: n.Etcd.Endpoints, TLS: n.Etcd.TLS, Username: n.Etcd.Username, Password: n.Etcd.Password,
+			Name: c.RunID, TTL: 3 * cmp.Or(n.Heartbeat, rendezvous.DefaultHeartbeat),
+		}}
+	}
+	return o, nil
+}
+
+// hostname returns this host's name, for messages.
+func hostname() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return "unknown"
+	}
+	return name
+}
+
+// freePort returns a port that no program listens on at present.
+func freePort() (int, error) {
+	ln, err := net.Listen("tcp", ":0")
+	if err != nil {
+		return 0, err
+	}
+	port := ln.Addr().(*net.TCPAddr).Port
+	return port, ln.Close()
+}
+
+// outgoingAddr returns the address of this host from which it connects with addr, host:port.
+func outgoingAddr(addr string) (string, error) {
+	c, err := net.Dial("udp", addr) // sends no packet
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	host, _, err := net.SplitHostPort(c.LocalAddr().String())
+	return host, err
+}
+
+// ordered handles an order of the rendezvous. It returns nil if the core need not know of it.
+func (a *agent) ordered(o *rendezvous.Order) event {
+	switch {
+	case o.Begin != nil:
+		a.begin(o.Begin)
+		return roundBegan{}
+	case o.Stop != nil:
+		if a.attempt == nil || o.Stop.Epoch != a.round.Number {
+			return nil
+		}
+		if a.stopReason = o.Stop.Reason; a.round.Nodes > 1 {
+			a.console.logf("stopping the workers: %s", o.Stop.Reason)
+		}
+		return stopOrdered{o.Stop.Gently}
+	case o.Err != nil:
+		return jobEnded{verdict: broken, err: o.Err}
+	case o.End == nil:
+		a.console.logf("waiting: %s", o.Hold)
+		return nil
+	}
+	switch r := o.End; {
+	case len(r.Failures) > 0:
+		a.failure = a.jobFailure(r)
+		return jobEnded{verdict: failed}
+	case r.Agreed:
+		return jobEnded{verdict: signalled}
+	case r.Reason != "":
+		return jobEnded{verdict: broken, err: errors.New(r.Reason)}
+	}
+	return jobEnded{verdict: succeeded}
+}
+
+// logRound tells the user about a round that begins, if it follows a failure or has several
+// nodes.
+func (a *agent) logRound(round *rendezvous.Round) {
+	if a.attempt != nil && round.Restarts > a.round.Restarts {
+		reason := a.stopReason
+		if a.attempt.failure != nil {
+			reason = a.attempt.failure.Error()
+		}
+		a.console.logf("restart %d of %d: %s", round.Restarts, a.cfg.MaxRestarts, reason)
+		if f := a.attempt.failure; f != nil && f.Root.stack() != nil {
+			a.console.put(a.console.stderr, []byte("  | "+strings.Join(f.Root.stack(), "\n  | ")+"\n"))
+		}
+	}
+	if a.cfg.Nodes != nil {
+		ranks := fmt.Sprintf("rank %d", round.FirstRank)
+		if a.cfg.Workers > 1 {
+			ranks = fmt.Sprintf("ranks %d to %d", round.FirstRank, round.FirstRank+a.cfg.Workers-1)
+		}
+		a.console.logf("round %d: this is node %d of %d, with %s of %d", round.Number, round.Node, round.Nodes, ranks, round.WorldSize)
+	}
+}
