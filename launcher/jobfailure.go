@@ -66,6 +66,9 @@ func boundLines(lines []string) []string {
 // rendezvous' host, and the workers of this node that were stopped.
 func (a *agent) jobFailure(r *rendezvous.Result) *FailureError {
 	var failures []Failure
+	if a.attempt != nil && a.attempt.failure == nil {
+		failures = a.attempt.failures // stopped workers
+	}
 	for _, f := range r.Failures {
 		own := a.attempt != nil && f.Node == a.round.Node && !f.Lost && !f.Fatal && a.attempt.failure != nil
 		switch details := decodeFailures(&f); {
