@@ -171,6 +171,7 @@ func (a *Agent) host(ctx context.Context, role *Role) (addr string, err error) {
 	o.State, o.Save = role.State, role.Save
 	h := NewHost(o)
 	addr = "this node"
+	s := h.Join(a.opts.Node, a.opts.MasterPort()) // the first one, so that the host is node 0 of the first round
 	if role.Listener != nil {
 		addr = role.Listener.Addr().String()
 		h.Serve(role.Listener, a.opts.Identity)
@@ -184,7 +185,7 @@ func (a *Agent) host(ctx context.Context, role *Role) (addr string, err error) {
 		}
 	})
 	defer close(stop)
-	err = a.follow(ctx, h.Join(a.opts.Node, a.opts.MasterPort()), func(*Round) {})
+	err = a.follow(ctx, s, func(*Round) {})
 	if err == nil {
 		h.awaitAgents(leaveTime)
 	}

@@ -46,6 +46,15 @@ type Limits struct {
 	Static             bool // the user numbers the nodes
 }
 
+// String returns the settings as the flags that set them.
+func (l Limits) String() string {
+	backend := ""
+	if l.Static {
+		backend = " --rdzv-backend=static"
+	}
+	return fmt.Sprintf("--nnodes=%d:%d --max-restarts=%d%s", l.MinNodes, l.MaxNodes, l.MaxRestarts, backend)
+}
+
 // core decides which agents take part in which round, when a round ends, and how the job ends. It is a
 // pure state machine: Step takes one event and returns the actions. The server performs the actions, owns
 // the connections and the clock, and reports what happens as further events. Each event costs time that

@@ -1,0 +1,203 @@
+package launcher
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/goddp/goddp/internal/testport"
+)
+
+// nodeResult is what Run returned on a node.
+type nodeResult struct {
+	*job
+	result *Result
+	err    error
+}
+
+// startNodes starts a job of several nodes, all on this host: the agents are in this process. The returned
+// function waits for the ends of all agents, and checks that no worker is left.
+func startNodes(t *testing.T, n *Nodes, jobs ...*job) (wait func() []nodeResult) {
+	t.Helper()
+	if n.Endpoint == "" {
+		_, n.Endpoint = testport.New(t)
+	}
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("the nodes' common secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	results := make([]nodeResult, len(jobs))
+	var wg sync.WaitGroup
+	for i, j := range jobs {
+		nodes := *n
+		nodes.Rank = i
+		j.cfg.Nodes, j.cfg.RunID = &nodes, "job"
+		if j.cfg.Env == nil {
+			j.cfg.Env = os.Environ()
+		}
+		j.cfg.Env = append(j.cfg.Env, "GODDP_TOKEN_FILE="+token)
+		wg.Go(func() {
+			result, err := j.run(t)
+			results[i] = nodeResult{j, result, err}
+		})
+	}
+	return func() []nodeResult {
+		wg.Wait()
+		return results
+	}
+}
+
+func TestNodesShareAWorld(t *testing.T) {
+	print := `echo "$RANK/$WORLD_SIZE local $LOCAL_RANK/$LOCAL_WORLD_SIZE node $GROUP_RANK/$GROUP_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT $TORCHELASTIC_USE_AGENT_STORE"`
+	var masters []string
+	for i, r := range startNodes(t, &Nodes{Min: 2, Max: 2, Static: true}, shell(2, print), shell(1, print))() {
+		if r.err != nil {
+			t.Fatalf("node %d: %v\n%s", i, r.err, &r.job.err)
+		}
+		for local, rank := range [][]int{{0, 1}, {2}}[i] {
+			want := fmt.Sprintf(`%d/3 local %d/%d node %d/2 (\S+) False`, rank, local, 2-i, i)
+			found := regexp.MustCompile(want).FindStringSubmatch(r.out.String())
+			if found == nil {
+				t.Errorf("node %d printed %q, want %s", i, &r.out, want)
+				continue
+			}
+			masters = append(masters, found[1])
+		}
+	}
+	for _, m := range masters {
+		if m != masters[0] {
+			t.Errorf("the workers have different masters: %v", masters)
+		}
+	}
+}
+
+// Every node reports the same root cause, and ends with its exit code.
+func TestNodesReportOneRootCause(t *testing.T) {
+	script := `if [ $RANK = 1 ]; then echo "out of luck" >&2; exit 7; fi; sleep 60`
+	var roots []string
+	for i, r := range startNodes(t, &Nodes{Min: 2, Max: 2, Static: true}, shell(1, script), shell(2, script))() {
+		var failure *FailureError
+		if !errors.As(r.err, &failure) || failure.Root.Rank != 1 || failure.Root.Node != 1 || ExitCode(r.err) != 7 {
+			t.Fatalf("node %d: %v\n%s", i, r.err, &r.job.err)
+		}
+		_, root, _ := strings.Cut(failure.Report(), "Root Cause")
+		root, _, _ = strings.Cut(root, frameLight)
+		root, _, _ = strings.Cut(root, frameHeavy)
+		if !strings.Contains(root, "  | out of luck\n") {
+			t.Errorf("node %d reports%s", i, root)
+		}
+		roots = append(roots, root)
+		if want := 1; len(failure.Stopped) != want {
+			t.Errorf("node %d: %d stopped workers, want %d", i, len(failure.Stopped), want)
+		}
+	}
+	if roots[0] != roots[1] {
+		t.Errorf("the nodes report%s and%s", roots[0], roots[1])
+	}
+}
+
+// A failure on one node restarts the workers of all nodes, and counts once.
+func TestNodesRestartTogether(t *testing.T) {
+	script := `echo "round $TORCHELASTIC_RESTART_COUNT"; if [ $TORCHELASTIC_RESTART_COUNT != 0 ]; then exit 0; fi
+		if [ $RANK = 1 ]; then exit 3; fi; sleep 60`
+	jobs := []*job{shell(1, script), shell(1, script)}
+	for _, j := range jobs {
+		j.cfg.MaxRestarts = 1
+	}
+	for i, r := range startNodes(t, &Nodes{Min: 2, Max: 2, Static: true}, jobs...)() {
+		if r.err != nil || r.result.Restarts != 1 || !strings.Contains(r.out.String(), "round 1") || !strings.Contains(r.job.err.String(), "restart 1 of 1: ") {
+			t.Errorf("node %d: %v, %+v, printed %q\n%s", i, r.err, r.result, &r.out, &r.job.err)
+		}
+	}
+}
+
+// A program that cannot be started on one node ends the job on all nodes, whatever restarts are left.
+func TestNodesEndIfOneCannotStart(t *testing.T) {
+	jobs := []*job{shell(1, "sleep 60"), {cfg: Config{Args: []string{"/nonexistent"}, Workers: 1}}}
+	for _, j := range jobs {
+		j.cfg.MaxRestarts = 3
+	}
+	for i, r := range startNodes(t, &Nodes{Min: 2, Max: 2, Static: true}, jobs...)() {
+		if want := []int{1, 2}[i]; ExitCode(r.err) != want || !strings.Contains(r.err.Error(), "cannot start rank 1: ") {
+			t.Errorf("node %d: %v, exit code %d, want %d", i, r.err, ExitCode(r.err), want)
+		}
+	}
+}
+
+// Nodes that were started with different settings cannot be one job: the host refuses the second one.
+func TestNodesMustAgreeOnSettings(t *testing.T) {
+	one, other := shell(1, "true"), shell(1, "true")
+	other.cfg.MaxRestarts = 1
+	n := &Nodes{Min: 2, Max: 2, JoinTimeout: 3 * time.Second}
+	var got []string
+	for _, r := range startNodes(t, n, one, other)() {
+		got = append(got, fmt.Sprint(r.err))
+	}
+	slices.Sort(got)
+	const hosts, refused = "1 node of at least 2 joined", "the rendezvous refused this node: it was started with --nnodes=2:2 --max-restarts="
+	if got[0] != hosts || !strings.HasPrefix(got[1], refused) {
+		t.Errorf("got %q, want %q and %q", got, hosts, refused)
+	}
+}
+
+// A job of several nodes needs a token, or the user's consent.
+func TestNodesNeedAToken(t *testing.T) {
+	j := shell(1, "true")
+	j.cfg.Nodes = &Nodes{Min: 2, Max: 2, Endpoint: "127.0.0.1:1"}
+	if _, err := j.run(t); !errors.Is(err, errNoToken) {
+		t.Errorf("got error %v", err)
+	}
+}
+
+// If a node of an elastic job receives a signal, the others go on without it. A node that comes later is
+// taken in.
+func TestElasticJob(t *testing.T) {
+	script := `trap 'exit 0' TERM; echo "$WORLD_SIZE ranks"; until [ -e ` + filepath.Join(t.TempDir(), "end") + ` ]; do sleep 0.05 & wait; done`
+	end := regexp.MustCompile(`-e (\S+) `).FindStringSubmatch(script)[1]
+	_, endpoint := testport.New(t)
+	n := &Nodes{Min: 1, Max: 3, Endpoint: endpoint, LastCall: 200 * time.Millisecond}
+	jobs := []*job{shell(1, script), shell(1, script), shell(1, script)}
+	signals := make([]chan os.Signal, len(jobs))
+	for i, j := range jobs {
+		signals[i] = make(chan os.Signal, 1)
+		j.cfg.Signals = signals[i]
+	}
+	wait := startNodes(t, n, jobs...)
+	await := func(j *job, text string) {
+		t.Helper()
+		select {
+		case <-j.out.contains(text):
+		case <-time.After(soon):
+			t.Fatalf("no %q in %q\n%s", text, &j.out, &j.err)
+		}
+	}
+	for _, j := range jobs {
+		await(j, "3 ranks")
+	}
+	leaver := slices.IndexFunc(jobs, func(j *job) bool { return strings.Contains(j.err.String(), "this is node 2 ") }) // not the host
+	signals[leaver] <- syscall.SIGTERM
+	await(jobs[(leaver+1)%3], "2 ranks")
+	late := shell(1, script)
+	waitLate := startNodes(t, n, late)
+	await(late, "3 ranks")
+	if err := os.WriteFile(end, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range append(wait(), waitLate()...) {
+		var signal *SignalError
+		if i == leaver && errors.As(r.err, &signal) {
+			continue
+		}
+		if r.err != nil || r.result.Restarts != 0 {
+			t.Errorf("node %d: %v, %+v\n%s", i, r.err, r.result, &r.job.err)
+		}
+	}
+}
