@@ -1,0 +1,122 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/goddp/goddp/internal/testport"
+)
+
+// agentOf returns a golaunch of a job of several nodes, which all are on this host.
+func agentOf(t *testing.T, endpoint string, env []string, args ...string) *exec.Cmd {
+	t.Helper()
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("the nodes' common secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return golaunch(t, append(env, "TMPDIR="+t.TempDir()), append([]string{
+		"--rdzv-backend=c10d", "--rdzv-endpoint=" + endpoint, "--rdzv-id=job", "--token-file=" + token,
+	}, args...)...)
+}
+
+// The workers of two nodes reach the store and the coordinator through their agents, and each other by the
+// nodes' addresses.
+func TestWorkersOfTwoNodesMeet(t *testing.T) {
+	_, endpoint := testport.New(t)
+	outcomes := make([]outcome, 2)
+	var wg sync.WaitGroup
+	for i := range outcomes {
+		// Without GODDP_HOST_ID the workers would share memory.
+		env := []string{joinVar + "=1", fmt.Sprintf("GODDP_HOST_ID=%d", i)}
+		cmd := agentOf(t, endpoint, env, "--nnodes=2", "--nproc-per-node=2", os.Args[0])
+		wg.Go(func() { outcomes[i] = finish(t, cmd) })
+	}
+	wg.Wait()
+	for i, got := range outcomes {
+		if got.code != 0 {
+			t.Errorf("node %d: exit code %d\n%s", i, got.code, got.stderr)
+		}
+	}
+}
+
+// output is a process's output, which a test reads while the process writes it.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// await waits until the output contains text n times.
+func (o *output) await(t *testing.T, text string, n int) {
+	t.Helper()
+	for deadline := time.Now().Add(soon); strings.Count(o.String(), text) < n; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("no %d lines with %q in\n%s", n, text, o)
+		}
+	}
+}
+
+// If the agent of one node is killed, the others go on without it within three heartbeats. When the node
+// comes back, it is taken in. Neither counts as a restart.
+func TestJobGoesOnWithoutAKilledAgent(t *testing.T) {
+	_, endpoint := testport.New(t)
+	end := filepath.Join(t.TempDir(), "end")
+	script := `trap 'exit 0' TERM; echo "of $WORLD_SIZE, restarts $TORCHELASTIC_RESTART_COUNT"; until [ -e ` + end + ` ]; do sleep 0.05 & wait; done`
+	run := func() (*exec.Cmd, *output) {
+		out := &output{}
+		cmd := agentOf(t, endpoint, nil, "--nnodes=1:3", "--rdzv-conf=last_call_timeout=0.2,keep_alive_interval=0.2", "bash", "-c", script)
+		cmd.Stdout, cmd.Stderr = out, out
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		return cmd, out
+	}
+	host, hostOut := run()
+	hostOut.await(t, "of 1, restarts 0", 1)
+	other, otherOut := run()
+	hostOut.await(t, "of 2, restarts 0", 1)
+	third, _ := run()
+	hostOut.await(t, "of 3, restarts 0", 1)
+
+	killed := time.Now()
+	third.Process.Kill()
+	third.Wait()
+	hostOut.await(t, "lost: its agent ended", 1)
+	if took := time.Since(killed); took > time.Second {
+		t.Errorf("the loss was found after %v", took)
+	}
+	hostOut.await(t, "of 2, restarts 0", 2)
+	third, thirdOut := run()
+	hostOut.await(t, "of 3, restarts 0", 2)
+	if err := os.WriteFile(end, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for i, cmd := range []*exec.Cmd{host, other, third} {
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("node %d: %v\n%s", i, err, []*output{hostOut, otherOut, thirdOut}[i])
+		}
+	}
+	for deadline := time.Now().Add(soon); len(processes(t, markVar+"="+t.Name())) > 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("processes %v are left", processes(t, markVar+"="+t.Name()))
+		}
+	}
+}
