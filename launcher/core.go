@@ -44,17 +44,17 @@ const (
 type core struct {
 	workers int
 
-	phase   phase
-	begun   bool // an attempt has begun
-	verdict verdict
-	err     error          // why the attempt is broken, or why no other attempt can follow it
-	over    *jobEnded      // the job has ended, but not yet the attempt; else nil
-	gentle  bool           // in phase stopping, of verdict stopped: the workers can finish their step
-	signal  syscall.Signal // the first signal that the agent received; 0 if none
-	asked   syscall.Signal // the signal because of which the ranks agreed to stop before the agent received one; 0 if none
-	killing bool           // SIGKILL has been sent
-	alive   []int          // local ranks still running, ascending
-	exits   []exitRecord
+	phase     phase
+	attempted bool // an attempt has been made
+	verdict   verdict
+	err       error          // why the attempt is broken, or why no other attempt can follow it
+	ending    *jobEnded      // the job has ended, but not yet the attempt; else nil
+	gentle    bool           // in phase stopping, of verdict stopped: the workers can finish their step
+	signal    syscall.Signal // the first signal that the agent received; 0 if none
+	asked     syscall.Signal // the signal because of which the ranks agreed to stop before the agent received one; 0 if none
+	killing   bool           // SIGKILL has been sent
+	alive     []int          // local ranks still running, ascending
+	exits     []exitRecord
 }
 
 // exitRecord describes the exit of one worker.
@@ -163,7 +163,7 @@ func (c *core) Step(ev event) []action {
 		if c.phase != waiting {
 			return nil
 		}
-		c.phase, c.begun, c.verdict, c.gentle, c.killing, c.asked, c.exits = running, true, succeeded, false, false, 0, nil
+		c.phase, c.attempted, c.verdict, c.gentle, c.killing, c.asked, c.exits = running, true, succeeded, false, false, 0, nil
 		for local := range c.workers {
 			c.alive = append(c.alive, local)
 		}
@@ -176,7 +176,7 @@ func (c *core) Step(ev event) []action {
 		if c.phase == waiting {
 			return c.end(ev)
 		}
-		c.over = &ev
+		c.ending = &ev
 		return c.stopOrdered(false)
 
 	case startFailed:
@@ -214,8 +214,8 @@ func (c *core) Step(ev event) []action {
 			return nil
 		}
 		c.phase = waiting
-		if c.over != nil {
-			return c.end(*c.over)
+		if c.ending != nil {
+			return c.end(*c.ending)
 		}
 		if c.verdict == signalled && !c.agreed() {
 			return c.finish() // the rendezvous finds that this node left
@@ -237,7 +237,7 @@ func (c *core) stopOrdered(gently bool) []action {
 	case c.phase == stopping && c.gentle && !gently:
 		c.gentle = false
 		return []action{c.toAlive(doAbort, syscall.SIGTERM)}
-	case c.phase == waiting && c.begun: // the workers of this node had succeeded
+	case c.phase == waiting && c.attempted: // the workers of this node had succeeded
 		return []action{c.tellEnd()}
 	}
 	return nil

@@ -70,9 +70,9 @@ func (a *agent) jobFailure(r *rendezvous.Result) *FailureError {
 		failures = a.attempt.failures // stopped workers
 	}
 	for _, f := range r.Failures {
-		own := a.attempt != nil && f.Node == a.round.Node && !f.Lost && !f.Fatal && a.attempt.failure != nil
+		local := a.attempt != nil && f.Node == a.round.Node && !f.Lost && !f.Fatal && a.attempt.failure != nil
 		switch details := decodeFailures(&f); {
-		case own:
+		case local:
 			shift := f.At.Sub(a.attempt.failure.Root.Time)
 			for _, f := range a.attempt.failures {
 				failures = append(failures, f.shifted(shift))
@@ -91,8 +91,8 @@ func (a *agent) jobFailure(r *rendezvous.Result) *FailureError {
 		return e
 	}
 	e.Nodes = a.round.Nodes
-	if own := a.attempt.failure; own != nil {
-		e.Records, e.Meaning = own.Records, own.Meaning
+	if local := a.attempt.failure; local != nil {
+		e.Records, e.Meaning = local.Records, local.Meaning
 	}
 	return e
 }

@@ -188,14 +188,14 @@ func parseBackend(text string) (string, error) {
 }
 
 // parseConf parses "key=value,key=value".
-func parseConf(text string) (conf rendezvousConf, err error) {
+func parseConf(settings string) (conf rendezvousConf, err error) {
 	seconds := func(to *time.Duration) func(string) error {
 		return func(value string) (err error) {
 			*to, err = parseSeconds(value)
 			return err
 		}
 	}
-	word := func(to *string) func(string) error {
+	text := func(to *string) func(string) error {
 		return func(value string) error {
 			*to = value
 			return nil
@@ -203,8 +203,8 @@ func parseConf(text string) (conf rendezvousConf, err error) {
 	}
 	keys := map[string]func(string) error{
 		"join_timeout": seconds(&conf.joinTimeout), "last_call_timeout": seconds(&conf.lastCall), "keep_alive_interval": seconds(&conf.heartbeat),
-		"cacert": word(&conf.caFile), "cert": word(&conf.certFile), "key": word(&conf.keyFile),
-		"user": word(&conf.user), "password_file": word(&conf.passwordFile),
+		"cacert": text(&conf.caFile), "cert": text(&conf.certFile), "key": text(&conf.keyFile),
+		"user": text(&conf.user), "password_file": text(&conf.passwordFile),
 		"protocol": func(value string) error {
 			if value != "http" && value != "https" {
 				return errors.New("want http or https")
@@ -213,8 +213,8 @@ func parseConf(text string) (conf rendezvousConf, err error) {
 			return nil
 		},
 	}
-	for setting := range strings.SplitSeq(text, ",") {
-		if text == "" {
+	for setting := range strings.SplitSeq(settings, ",") {
+		if settings == "" {
 			break
 		}
 		key, value, _ := strings.Cut(setting, "=")

@@ -54,6 +54,7 @@ type Host struct {
 	core      *core
 	peers     map[agentID]*peer // the agents that have joined
 	lastID    agentID
+	reached   string // the host of the address at which the latest agent of another process has reached this one
 	joinTimer *awake.Timer
 	lastCall  *awake.Timer // nil unless it runs
 	services  *services    // of the latest round
@@ -66,8 +67,7 @@ type peer struct {
 	id         agentID // 0 before it has joined
 	send       func(*toAgent) bool
 	cut        func() // ends the connection
-	addr       string // the host of the agent's address; "": of the agent in this process, as the others reach it
-	reached    string // the host of the address at which the agent has reached this one
+	addr       string // the host of the agent's address; "": of the agent in this process, which the others reach by Host.reached
 	masterPort int
 	received   bool // since the last heartbeat
 	silence    int  // number of heartbeats without a message
@@ -322,29 +322,21 @@ func (h *Host) begin(act begin) error {
 	if h.services, err = openServices(h.opts, world); err != nil {
 		return err
 	}
+	addr := func(p *peer) string { return cmp.Or(p.addr, h.reached, "127.0.0.1") }
 	master, masterPort := h.services.host, int(h.services.addr.Port())
 	if h.opts.Limits.MaxNodes > 1 { // the store is for the agents alone
 		first := h.peers[act.participants[0].id]
-		master, masterPort = h.addrOf(first), first.masterPort
+		master, masterPort = addr(first), first.masterPort
 	}
 	for place, a := range act.participants {
 		h.send(a.id, &toAgent{Begin: &Round{
 			Number: act.epoch, Node: place, Nodes: len(act.participants), FirstRank: a.first, WorldSize: world,
-			Addr: h.addrOf(h.peers[a.id]), MasterAddr: master, MasterPort: masterPort, Restarts: h.core.restarts,
+			Addr: addr(h.peers[a.id]), MasterAddr: master, MasterPort: masterPort, Restarts: h.core.restarts,
 			Credentials: h.opts.Credentials,
 			StoreAddr:   h.services.addr.String(), CoordinatorAddr: h.services.coordinator.Addr().String(),
 		}})
 	}
 	return nil
-}
-
-// addrOf returns the address at which other nodes reach an agent's node. The caller must hold mu.
-func (h *Host) addrOf(p *peer) string {
-	addr := p.addr
-	for _, other := range h.peers {
-		addr = cmp.Or(addr, other.reached)
-	}
-	return cmp.Or(addr, "127.0.0.1")
 }
 
 // send sends a message to an agent, or ends the connection of one that does not read.

@@ -25,6 +25,11 @@ type job struct {
 
 func newJob(t *testing.T, l Limits) *job {
 	t.Helper()
+	return newJobOf(t, HostOptions{Limits: l, LastCall: 20 * time.Millisecond, Heartbeat: 50 * time.Millisecond})
+}
+
+func newJobOf(t *testing.T, o HostOptions) *job {
+	t.Helper()
 	id, err := NewIdentity([]byte("token"), "job")
 	if err != nil {
 		t.Fatal(err)
@@ -33,10 +38,8 @@ func newJob(t *testing.T, l Limits) *job {
 	if err != nil {
 		t.Fatal(err)
 	}
-	j := &job{t: t, id: id, addr: ln.Addr().String(), opts: HostOptions{
-		Limits: l, Credentials: Credentials{JobID: "job", Secret: []byte("a secret of more than 16 bytes")}, LastCall: 20 * time.Millisecond, Heartbeat: 50 * time.Millisecond,
-	}}
-	j.host = NewHost(j.opts)
+	o.Credentials = Credentials{JobID: "job", Secret: []byte("a secret of more than 16 bytes")}
+	j := &job{t: t, id: id, addr: ln.Addr().String(), opts: o, host: NewHost(o)}
 	j.host.Serve(ln, id)
 	t.Cleanup(func() {
 		if err := j.host.Close(); err != nil {

@@ -2,6 +2,8 @@ package rendezvous
 
 import (
 	"bytes"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -88,4 +90,52 @@ func TestRendezvousGrowsWithTheNumberOfAgents(t *testing.T) {
 	if large.messages > 11*small.messages || large.bytes > 11*small.bytes {
 		t.Errorf("10000 agents: %+v, 1000 agents: %+v", large, small)
 	}
+}
+
+// A thousand agents take part over TLS connections.
+func TestThousandAgentsOverTCP(t *testing.T) {
+	const n = 1000
+	var files syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil || files.Cur < 3*n {
+		t.Skipf("this process may open %d files, and %d agents need %d: %v", files.Cur, n, 3*n, err)
+	}
+	j := newJobOf(t, HostOptions{Limits: Limits{MinNodes: n, MaxNodes: n, MaxRestarts: 1}, Heartbeat: 5 * time.Second})
+	start := time.Now()
+	agents := make([]*Remote, n)
+	var wg sync.WaitGroup
+	dialling := make(chan struct{}, 64)
+	for i := range agents {
+		wg.Go(func() {
+			dialling <- struct{}{}
+			agents[i] = j.dial("node")
+			<-dialling
+		})
+	}
+	wg.Wait()
+	each := func(do func(r *Remote)) {
+		for _, r := range agents {
+			wg.Go(func() { do(r) })
+		}
+		wg.Wait()
+	}
+	each(func(r *Remote) { nextRound(t, r.Session) })
+	joined := time.Now()
+	agents[n/2].Failed(Failure{At: time.Now(), What: "rank 5 exited with 1"})
+	each(func(r *Remote) {
+		if o := next(t, r.Session); o.Stop == nil {
+			t.Errorf("order %+v, want a stop", o)
+		}
+	})
+	notified := time.Now()
+	each(func(r *Remote) {
+		r.Ended(false, nil, 0)
+		if round := nextRound(t, r.Session); round.Number != 1 || round.Nodes != n {
+			t.Errorf("round %+v", round)
+		}
+		r.Ended(false, nil, 0)
+		if o := next(t, r.Session); o.End == nil {
+			t.Errorf("order %+v, want the end", o)
+		}
+	})
+	t.Logf("joined after %v, a failure known to all after %v, a round and the end after %v", joined.Sub(start), notified.Sub(joined), time.Since(notified))
 }

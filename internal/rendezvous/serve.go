@@ -95,7 +95,10 @@ func (h *Host) serve(c net.Conn, mux *yamux.Session) {
 	host, _, _ := net.SplitHostPort(c.RemoteAddr().String())
 	reached, _, _ := net.SplitHostPort(c.LocalAddr().String())
 	box := frame.NewOutbox(maxPending)
-	p := &peer{addr: host, reached: reached, cut: func() { c.Close() }, reported: time.Now()}
+	h.mu.Lock()
+	h.reached = reached
+	h.mu.Unlock()
+	p := &peer{addr: host, cut: func() { c.Close() }, reported: time.Now()}
 	p.send = func(m *toAgent) bool { return box.Put(frame.Encode(m)) }
 	written := make(chan struct{})
 	streams.Go(func() {
