@@ -145,14 +145,22 @@ func (a *Agent) attend(ctx context.Context, dead string) (addr string, err error
 
 var errNoHost = errors.New("no host of the rendezvous was found in time")
 
+// patience is the time after which an agent says what it waits for.
+const patience = 5 * time.Second
+
 // dial dials the host until it answers.
 func (a *Agent) dial(ctx context.Context, addr string) (*Remote, error) {
 	o := DialOptions{Addr: addr, Identity: a.opts.Identity, Node: a.opts.Node, Limits: a.opts.Host.Limits,
 		MasterPort: a.opts.MasterPort(), Heartbeat: a.opts.Host.Heartbeat}
+	silent := time.Now().Add(patience)
 	for {
 		r, err := Dial(ctx, o)
 		if err == nil || errors.As(err, new(*HandshakeError)) && ctx.Err() == nil {
 			return r, err
+		}
+		if !silent.IsZero() && time.Now().After(silent) {
+			silent = time.Time{}
+			a.put(ctx, Order{Hold: fmt.Sprintf("the host of the rendezvous cannot be reached yet: %v", err)})
 		}
 		select {
 		case <-ctx.Done():
@@ -203,10 +211,15 @@ func (a *Agent) follow(ctx context.Context, s *Session, adapt func(*Round)) erro
 	a.mu.Lock()
 	a.session = s
 	a.mu.Unlock()
+	impatient := time.NewTimer(patience)
+	defer impatient.Stop()
 	for {
 		var o Order
 		select {
 		case o = <-s.Orders():
+			impatient.Stop()
+		case <-impatient.C:
+			o.Hold = fmt.Sprintf("this node has joined, and at least %s must", count(a.opts.Host.Limits.MinNodes, "node"))
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
