@@ -1,0 +1,232 @@
+package netns
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// dial connects one host with an address of another. It must not take longer than a time.
+func dial(h *Host, to netip.Addr, port int, most time.Duration) (c net.Conn, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), most)
+	defer cancel()
+	h.Do(func() {
+		c, err = (&net.Dialer{}).DialContext(ctx, "tcp", netip.AddrPortFrom(to, uint16(port)).String())
+	})
+	return c, err
+}
+
+// listen has a host return all bytes that it receives at the port. It ends with the test.
+func listen(t *testing.T, h *Host) (port int) {
+	t.Helper()
+	var ln net.Listener
+	var err error
+	h.Do(func() { ln, err = net.Listen("tcp", ":0") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(func() {
+		cancel()
+		ln.Close()
+		wg.Wait()
+	})
+	wg.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			stop := context.AfterFunc(ctx, func() { c.Close() })
+			wg.Go(func() {
+				defer stop()
+				defer c.Close()
+				io.Copy(c, c)
+			})
+		}
+	})
+	return ln.Addr().(*net.TCPAddr).Port
+}
+
+// exchange sends a line and expects it back in a time.
+func exchange(c net.Conn, most time.Duration) error {
+	c.SetDeadline(time.Now().Add(most))
+	if _, err := io.WriteString(c, "line\n"); err != nil {
+		return err
+	}
+	_, err := bufio.NewReader(c).ReadString('\n')
+	return err
+}
+
+// short is a time that is far longer than what takes place in it, and soon is one that may be long.
+const (
+	short = 300 * time.Millisecond
+	soon  = 20 * time.Second
+)
+
+func TestHostsReachEachOtherByAllAddresses(t *testing.T) {
+	n := New(t, 3, 2)
+	port := listen(t, n.Hosts[2])
+	for s := range 2 {
+		for _, addr := range []netip.Addr{n.Hosts[2].Addr(s), n.Hosts[2].Addr6(s)} {
+			for _, from := range n.Hosts {
+				c, err := dial(from, addr, port, soon)
+				if err != nil {
+					t.Errorf("%s: %v", from.Name(), err)
+					continue
+				}
+				if from != n.Hosts[2] {
+					want := from.Addr(s)
+					if addr.Is6() {
+						want = from.Addr6(s)
+					}
+					if got := c.LocalAddr().(*net.TCPAddr).AddrPort().Addr(); got != want {
+						t.Errorf("%s reaches %v from %v, want %v", from.Name(), addr, got, want)
+					}
+				}
+				c.Close()
+			}
+		}
+	}
+	if c, err := dial(n.Hosts[0], netip.MustParseAddr("127.0.0.1"), port, soon); err == nil {
+		c.Close()
+		t.Error("the loopback interfaces of two hosts are one")
+	}
+}
+
+func TestPartitionsAreSilentAndHeal(t *testing.T) {
+	n := New(t, 3, 1)
+	a, b, c := n.Hosts[0], n.Hosts[1], n.Hosts[2]
+	port := listen(t, b)
+	connect := func(from *Host) net.Conn {
+		t.Helper()
+		conn, err := dial(from, b.Addr(0), port, soon)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return conn
+	}
+	fromA, fromC := connect(a), connect(c)
+	defer fromA.Close()
+	defer fromC.Close()
+	steps := []struct {
+		name       string
+		do, undo   func()
+		reachesToo bool // whether c still reaches b
+	}{
+		{"one way", func() { n.Drop(b, a) }, n.Heal, true},
+		{"the other way", func() { n.Drop(a, b) }, n.Heal, true},
+		{"isolated", func() { n.Isolate(a) }, n.Heal, true},
+		{"all but one isolated", func() { n.Isolate(a, c) }, n.Heal, false},
+		{"disconnected", func() { a.SetConnected(false) }, func() { a.SetConnected(true) }, true},
+	}
+	for _, s := range steps {
+		s.do()
+		if err := exchange(fromA, short); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%s: the error is %v, want silence", s.name, err)
+		}
+		if err := exchange(fromC, short); (err == nil) != s.reachesToo {
+			t.Errorf("%s: the third host: %v", s.name, err)
+		}
+		if conn, err := dial(a, b.Addr(0), port, short); err == nil {
+			conn.Close()
+			t.Errorf("%s: a connection is made", s.name)
+		}
+		s.undo()
+		for _, conn := range []net.Conn{fromA, fromC} { // lines that were not delivered come late
+			if err := exchange(conn, soon); err != nil {
+				t.Fatalf("%s, and healed: %v", s.name, err)
+			}
+		}
+		fromA.Close()
+		fromC.Close()
+		fromA, fromC = connect(a), connect(c)
+	}
+}
+
+func TestRateIsLimitedInBothDirections(t *testing.T) {
+	n := New(t, 2, 1)
+	port := listen(t, n.Hosts[1])
+	const rate, bytes = 40_000_000, 2_000_000
+	ideal := time.Duration(bytes * 8 * int(time.Second) / rate)
+	measure := func() time.Duration {
+		t.Helper()
+		c, err := dial(n.Hosts[0], n.Hosts[1].Addr(0), port, soon)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(soon))
+		start := time.Now()
+		go c.Write(make([]byte, bytes))
+		if _, err := io.ReadFull(c, make([]byte, bytes)); err != nil {
+			t.Fatal(err)
+		}
+		return time.Since(start)
+	}
+	for i, h := range n.Hosts { // the bytes cross the limit on their way there and back
+		h.LimitRate(rate)
+		if took := measure(); took < ideal*8/10 {
+			t.Errorf("host %d at %d bit/s: %d bytes there and back took %v, want %v", i, rate, bytes, took, ideal)
+		}
+		h.LimitRate(0)
+		if took := measure(); took > ideal*8/10 {
+			t.Errorf("host %d without a limit: %d bytes there and back took %v", i, bytes, took)
+		}
+	}
+}
+
+func TestProcessesAreOnTheirHostAndEndWithIt(t *testing.T) {
+	var left []int
+	t.Run("network", func(t *testing.T) {
+		n := New(t, 2, 1)
+		for _, h := range n.Hosts {
+			var out strings.Builder
+			cmd := exec.CommandContext(t.Context(), "sh", "-c", "hostname; ip -brief addr")
+			cmd.Stdout = &out
+			if err := h.Start(cmd); err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Wait(); err != nil || !strings.HasPrefix(out.String(), h.Name()+"\n") || !strings.Contains(out.String(), h.Addr(0).String()+"/24") {
+				t.Errorf("%s: %v: %s", h.Name(), err, &out)
+			}
+		}
+		cmd := exec.Command("sleep", "1000")
+		if err := n.Hosts[1].Start(cmd); err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(n.Hosts[1].Processes()); got != fmt.Sprintf("[pid %d (sleep 1000)]", cmd.Process.Pid) {
+			t.Errorf("processes %s", got)
+		}
+		if got := n.Hosts[0].Processes(); len(got) > 0 {
+			t.Errorf("processes %v on another host", got)
+		}
+		left = append(left, cmd.Process.Pid)
+		n.Hosts[1].killAll(n.Hosts[1].Processes()) // or it would fail the test as left over
+		cmd.Wait()
+	})
+	if names, _ := filepath.Glob("/run/netns/*"); len(names) > 0 {
+		t.Logf("namespaces of others: %v", names)
+	}
+	for _, pid := range left {
+		if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err == nil {
+			t.Errorf("process %d lives", pid)
+		}
+	}
+}
