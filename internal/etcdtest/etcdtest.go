@@ -17,7 +17,14 @@ type Cluster struct {
 	dir       string
 	peers     []string
 	Endpoints []string
+	places    []Place
 	members   []*exec.Cmd
+}
+
+// Place is where a member runs.
+type Place struct {
+	Addr  string                // the address at which the others reach it
+	Start func(*exec.Cmd) error // starts its process
 }
 
 func freePort(t *testing.T) int {
@@ -30,19 +37,29 @@ func freePort(t *testing.T) int {
 	return ln.Addr().(*net.TCPAddr).Port
 }
 
-// Start starts a cluster of n members, which the end of the test ends. It skips the test if etcd is not
-// installed.
+// Start starts a cluster of n members on this host: see StartAt.
 func Start(t *testing.T, n int) *Cluster {
+	t.Helper()
+	places := make([]Place, n)
+	for i := range places {
+		places[i] = Place{"127.0.0.1", (*exec.Cmd).Start}
+	}
+	return StartAt(t, places...)
+}
+
+// StartAt starts a cluster with a member at each place, which the end of the test ends. It skips the test
+// if etcd is not installed.
+func StartAt(t *testing.T, places ...Place) *Cluster {
 	t.Helper()
 	if _, err := exec.LookPath("etcd"); err != nil {
 		t.Skip("there is no etcd: apt-get install etcd-server")
 	}
-	c := &Cluster{t: t, dir: t.TempDir(), members: make([]*exec.Cmd, n)}
-	for range n {
-		c.Endpoints = append(c.Endpoints, fmt.Sprintf("http://127.0.0.1:%d", freePort(t)))
-		c.peers = append(c.peers, fmt.Sprintf("http://127.0.0.1:%d", freePort(t)))
+	c := &Cluster{t: t, dir: t.TempDir(), places: places, members: make([]*exec.Cmd, len(places))}
+	for _, p := range places {
+		c.Endpoints = append(c.Endpoints, fmt.Sprintf("http://%s:%d", p.Addr, freePort(t)))
+		c.peers = append(c.peers, fmt.Sprintf("http://%s:%d", p.Addr, freePort(t)))
 	}
-	for i := range n {
+	for i := range places {
 		c.StartMember(i)
 	}
 	t.Cleanup(func() {
@@ -72,7 +89,7 @@ func (c *Cluster) StartMember(i int) {
 	}
 	defer log.Close()
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
+	if err := c.places[i].Start(cmd); err != nil {
 		c.t.Fatal(err)
 	}
 	c.members[i] = cmd
