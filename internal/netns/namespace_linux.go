@@ -37,13 +37,21 @@ func newNamespace(name string) (*namespace, error) {
 
 // run makes the namespace, and runs the calls in it.
 func (ns *namespace) run(made chan<- error) {
-	defer close(ns.ended)
 	runtime.LockOSThread() // for ever: the thread ends with the goroutine
+	if unix.Gettid() == os.Getpid() {
+		// The main thread does not end. While it is locked, another goroutine runs on another thread.
+		defer runtime.UnlockOSThread()
+		started := make(chan error)
+		go ns.run(started)
+		made <- <-started
+		return
+	}
+	defer close(ns.ended)
 	if err := ns.enter(); err != nil {
 		made <- err
 		return
 	}
-	close(made)
+	made <- nil
 	for call := range ns.calls {
 		call()
 	}
