@@ -1,0 +1,175 @@
+package hosts
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/goddp/goddp/internal/netns"
+)
+
+// The processes of a node.
+const (
+	agentProcess  = "agent"
+	reaperProcess = "reaper"
+	workerProcess = "worker"
+)
+
+// killScenario is a job of 2 to 3 hosts with two workers each, one of whose processes is killed.
+type killScenario struct {
+	seed   uint64
+	etcd   bool
+	node   int           // of the victim
+	victim string        // agentProcess, reaperProcess or workerProcess
+	local  int           // the local rank of a worker
+	delay  time.Duration // from the start of the agents
+}
+
+func (s *killScenario) String() string {
+	rdzv := "c10d"
+	if s.etcd {
+		rdzv = "etcd"
+	}
+	what := s.victim
+	if s.victim == workerProcess {
+		what = fmt.Sprintf("worker %d", s.local)
+	}
+	return fmt.Sprintf("seed %d: %s of host%d, %s, after %v", s.seed, what, s.node, rdzv, s.delay)
+}
+
+func drawKill(seed uint64) *killScenario {
+	r := rand.New(rand.NewPCG(seed, 0))
+	return &killScenario{
+		seed: seed, etcd: r.IntN(2) == 1, node: r.IntN(3), local: r.IntN(2),
+		victim: []string{agentProcess, reaperProcess, workerProcess}[r.IntN(3)],
+		delay:  time.Duration(r.IntN(1500)) * time.Millisecond,
+	}
+}
+
+// TestKills kills one process of each job. The job ends or goes on as docs/golaunch.md says.
+func TestKills(t *testing.T) {
+	n := 3
+	if *long {
+		n = *kills
+	}
+	var worst time.Duration
+	var worstOf *killScenario
+	for k := range uint64(n) {
+		s := drawKill(*seed + k)
+		t.Run(s.String(), func(t *testing.T) {
+			if took := s.run(t); took > worst {
+				worst, worstOf = took, s
+			}
+		})
+	}
+	t.Logf("worst time from a kill to the first line about it: %v (%v)", worst.Round(time.Millisecond), worstOf)
+}
+
+// run runs the job, and returns the time from the kill until every node has written the cause.
+func (s *killScenario) run(t *testing.T) (took time.Duration) {
+	n := netns.New(t, 4, 1)
+	j := newJob(t, n)
+	if s.etcd {
+		j.etcd("2:3", n.Hosts[3])
+	} else {
+		j.c10d("2:3", endpoint(n.Hosts[0].Addr(0)))
+	}
+	j.flags = append(j.flags, "--nproc-per-node", "2", "--max-restarts", "1")
+	j.start(0, 1, 2)
+	time.Sleep(s.delay) // the moment of the kill is what the seed chooses
+	cause := s.kill(j)
+	killed := time.Now()
+
+	others := slices.DeleteFunc(upTo(3), func(node int) bool { return node == s.node })
+	informed := upTo(3)
+	if s.victim == agentProcess {
+		j.agents[s.node].wait(-1)
+		informed = others
+	}
+	for _, node := range informed {
+		l := j.agents[node].awaitAfter(killed, cause, 1)
+		took = max(took, l.at.Sub(killed))
+	}
+	switch {
+	case s.victim == workerProcess: // another round of all nodes
+		for _, node := range upTo(3) {
+			j.agents[node].awaitAfter(killed, `of 6 on host\d trains`, 2)
+		}
+		j.finish()
+		j.ends(6, 0, 1, 2)
+	case s.victim == reaperProcess: // no other round
+		for _, node := range upTo(3) {
+			j.agents[node].wait(1)
+		}
+	case s.node == 0 && !s.etcd: // the others have lost the host of the rendezvous
+		for _, node := range others {
+			j.agents[node].wait(1)
+		}
+	default:
+		for _, node := range others {
+			j.agents[node].awaitAfter(killed, `of 4 on host\d trains`, 2)
+		}
+		j.finish()
+		j.ends(4, others...)
+	}
+	return took
+}
+
+// kill kills the victim, and returns the pattern of the line that names the cause on every other node.
+func (s *killScenario) kill(j *job) (cause string) {
+	j.t.Helper()
+	pid := j.agents[s.node].cmd.Process.Pid
+	switch s.victim {
+	case workerProcess:
+		pid = s.find(j, func(p netns.Process) bool {
+			return p.Args[0] == j.worker[0] && slices.Contains(environ(p.PID), fmt.Sprintf("LOCAL_RANK=%d", s.local))
+		})
+		cause = fmt.Sprintf(`host%d.*SIGKILL|SIGKILL.*host%d`, s.node, s.node)
+	case reaperProcess:
+		agent := pid
+		pid = s.find(j, func(p netns.Process) bool { return p.PID != agent && parent(p.PID) == agent })
+		cause = `reaper`
+	case agentProcess:
+		cause = fmt.Sprintf(`host%d.* lost`, s.node)
+		if s.node == 0 && !s.etcd {
+			cause = hostLost
+		}
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		j.t.Fatal(err)
+	}
+	return cause
+}
+
+// find waits for a process of the victim's host.
+func (s *killScenario) find(j *job, is func(netns.Process) bool) (pid int) {
+	j.t.Helper()
+	for deadline := time.Now().Add(soon); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		for _, p := range j.net.Hosts[s.node].Processes() {
+			if is(p) {
+				return p.PID
+			}
+		}
+	}
+	j.t.Fatalf("there is no %s on host%d", s.victim, s.node)
+	return 0
+}
+
+// environ returns the environment of a process.
+func environ(pid int) []string {
+	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	return strings.Split(string(data), "\x00")
+}
+
+// parent returns the parent of a process, or 0.
+func parent(pid int) (ppid int) {
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	_, rest, _ := strings.Cut(string(status), "\nPPid:")
+	fmt.Sscan(rest, &ppid)
+	return ppid
+}

@@ -1,0 +1,231 @@
+package hosts
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"math/rand/v2"
+	"net"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/goddp/goddp/internal/netns"
+)
+
+// dialFrom connects a host with an address.
+func dialFrom(t *testing.T, h *netns.Host, addr string) net.Conn {
+	t.Helper()
+	var c net.Conn
+	var err error
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	h.Do(func() { c, err = (&net.Dialer{}).DialContext(ctx, "tcp", addr) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// recorder passes connections on, and records the first one.
+type recorder struct {
+	addr string
+	wg   sync.WaitGroup
+
+	mu               sync.Mutex
+	conns            []net.Conn
+	toHost, toClient []byte // of the first connection
+}
+
+// newRecorder starts a recorder on a host. It passes connections on to an address.
+func newRecorder(t *testing.T, h *netns.Host, to string) *recorder {
+	t.Helper()
+	r := &recorder{addr: endpoint(h.Addr(0))}
+	var ln net.Listener
+	var err error
+	h.Do(func() { ln, err = net.Listen("tcp", r.addr) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.wg.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			var out net.Conn
+			h.Do(func() { out, err = net.Dial("tcp", to) })
+			if err != nil {
+				c.Close()
+				continue
+			}
+			r.mu.Lock()
+			isFirst := len(r.conns) == 0
+			r.conns = append(r.conns, c, out)
+			r.mu.Unlock()
+			r.wg.Go(func() { r.pass(out, c, isFirst, &r.toHost) })
+			r.wg.Go(func() { r.pass(c, out, isFirst, &r.toClient) })
+		}
+	})
+	t.Cleanup(func() {
+		ln.Close()
+		r.mu.Lock()
+		for _, c := range r.conns {
+			c.Close()
+		}
+		r.mu.Unlock()
+		r.wg.Wait()
+	})
+	return r
+}
+
+func (r *recorder) pass(to, from net.Conn, records bool, record *[]byte) {
+	defer to.Close()
+	buf := make([]byte, 1<<16)
+	for {
+		n, err := from.Read(buf)
+		if records {
+			r.mu.Lock()
+			*record = append(*record, buf[:n]...)
+			r.mu.Unlock()
+		}
+		if _, werr := to.Write(buf[:n]); err != nil || werr != nil {
+			return
+		}
+	}
+}
+
+// recorded returns the bytes in both directions so far.
+func (r *recorder) recorded() (toHost, toClient []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.toHost), slices.Clone(r.toClient)
+}
+
+// tlsRecords splits a TLS connection's bytes into its records.
+func tlsRecords(data []byte) (records [][]byte) {
+	for len(data) >= 5 {
+		n := min(5+int(data[3])<<8+int(data[4]), len(data))
+		records = append(records, data[:n])
+		data = data[n:]
+	}
+	return records
+}
+
+// TestStrangersChangeNothing attacks the host of the rendezvous from another host of the network, while a
+// job trains. The job goes on. The agent writes one line for each kind of stranger, and one a second when
+// there are many.
+func TestStrangersChangeNothing(t *testing.T) {
+	n := netns.New(t, 3, 1)
+	stranger, target := n.Hosts[2], endpoint(n.Hosts[0].Addr(0))
+	j := newJob(t, n)
+	r := newRecorder(t, stranger, target)
+	j.c10d("2", target)
+	j.of = func(node int) []string { return []string{"--rdzv-endpoint", []string{target, r.addr}[node]} }
+	j.start(0, 1)
+	j.trains(2, 1, 0, 1)
+	agent := j.agents[0]
+
+	// The rendezvous is the only port that others can reach.
+	if ports := openPorts(t, n.Hosts[0]); !slices.Equal(ports, []int{rdzvPort}) {
+		t.Errorf("open ports of host0: %v", ports)
+	}
+	if ports := openPorts(t, n.Hosts[1]); len(ports) > 0 {
+		t.Errorf("open ports of host1: %v", ports)
+	}
+
+	const refused = "connection refused"
+	// once expects that the agent writes one line about what do does.
+	once := func(why string, do func()) {
+		t.Helper()
+		before := len(agent.matches(refused))
+		do()
+		if l := agent.await(refused, before+1); len(agent.matches(why)) == 0 {
+			t.Errorf("%q, want one about %q", l.text, why)
+		}
+		time.Sleep(1100 * time.Millisecond) // later lines are not held back
+		if lines := agent.matches(refused)[before:]; len(lines) != 1 {
+			t.Errorf("%d lines for one stranger: %v", len(lines), lines)
+		}
+	}
+	// send writes bytes on a connection of its own, and waits until the agent ends it.
+	send := func(data []byte) {
+		t.Helper()
+		c := dialFrom(t, stranger, target)
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(soon))
+		c.Write(data) // fails if the agent has seen enough
+		c.(*net.TCPConn).CloseWrite()
+		if _, err := io.Copy(io.Discard, c); err != nil && isTimeout(err) {
+			t.Error(err)
+		}
+	}
+
+	once("certificate", func() {
+		c := tls.Client(dialFrom(t, stranger, target), &tls.Config{InsecureSkipVerify: true})
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(soon))
+		if _, err := c.Read(make([]byte, 1)); err == nil || isTimeout(err) {
+			t.Errorf("a connection without a certificate: %v", err)
+		}
+	})
+	once("it has another token", func() {
+		args := append(slices.Clone(j.flags), "--rdzv-endpoint", target, "--token-file", newToken(t))
+		other := start(t, stranger, nil, filepath.Join(programs, "golaunch"), append(args, j.worker...)...)
+		other.wait(1)
+		other.expect("it has another token", 1)
+	})
+	withoutToken := []string{"--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", target}
+	other := start(t, stranger, nil, filepath.Join(programs, "golaunch"), append(withoutToken, j.worker...)...)
+	<-other.ended
+	if other.cmd.ProcessState.ExitCode() == 0 {
+		t.Error("golaunch runs on several nodes without a token")
+	}
+	other.expect("--token-file", 1)
+	once("does not speak TLS", func() { send([]byte("GET / HTTP/1.0\r\n\r\n")) })
+	once("TCPStore", func() { send([]byte{0, 0xce, 0xf7, 0x85, 0x3c, 1}) })
+
+	toHost, toClient := r.recorded()
+	once("", func() { send(toHost) })      // replayed
+	once("TLS", func() { send(toClient) }) // reflected
+	records := tlsRecords(toHost)
+	random := rand.New(rand.NewPCG(1, 1))
+	frames := 10_000
+	if !*long {
+		frames = 1000
+	}
+	for name, draw := range map[string]func() []byte{
+		"reordered": func() []byte {
+			random.Shuffle(len(records), func(a, b int) { records[a], records[b] = records[b], records[a] })
+			return slices.Concat(records...)
+		},
+		"replayed": func() []byte { return toHost[:random.IntN(len(toHost))] },
+		"garbage": func() []byte {
+			frame := make([]byte, 1+random.IntN(300))
+			for i := range frame {
+				frame[i] = byte(random.Uint32())
+			}
+			return frame
+		},
+	} {
+		before, begin := len(agent.matches(refused)), time.Now()
+		for range frames {
+			send(draw())
+		}
+		took := time.Since(begin)
+		lines := len(agent.matches(refused)) - before
+		t.Logf("%d connections, %s: %v, %d lines", frames, name, took.Round(time.Millisecond), lines)
+		if lines > int(took/time.Second)+2 {
+			t.Errorf("%d lines in %v", lines, took)
+		}
+	}
+	j.finish()
+	j.ends(2, 0, 1)
+}
+
+func isTimeout(err error) bool {
+	e, is := err.(net.Error)
+	return is && e.Timeout()
+}

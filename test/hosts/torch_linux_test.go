@@ -1,0 +1,89 @@
+package hosts
+
+import (
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+
+	"github.com/goddp/goddp/internal/netns"
+	"github.com/goddp/goddp/internal/testpython"
+)
+
+// startTorchrun starts a torchrun agent on a host.
+func startTorchrun(t *testing.T, h *netns.Host, args ...string) *program {
+	t.Helper()
+	python := testpython.Require(t, "import torch.distributed.run")
+	// PyTorch 1.13 cannot parse the default of --redirects and --tee with Python 3.11.
+	agent := []string{"-m", "torch.distributed.run", "--redirects", "2", "--tee", "1", "--log_dir", t.TempDir(), "--no_python"}
+	return start(t, h, []string{"PYTHONUNBUFFERED=1"}, python, append(agent, args...)...)
+}
+
+// TestGoWorkersUnderTorchrun trains on two hosts whose agents are torchrun's.
+func TestGoWorkersUnderTorchrun(t *testing.T) {
+	needsLong(t)
+	n := netns.New(t, 2, 1)
+	j := newJob(t, n)
+	for node, h := range n.Hosts {
+		j.agents[node] = startTorchrun(t, h, append([]string{"--nnodes", "2", "--node_rank", strconv.Itoa(node),
+			"--master_addr", n.Hosts[0].Addr(0).String(), "--master_port", "29500"}, j.worker...)...)
+	}
+	j.trains(2, 1, 0, 1)
+	j.finish()
+	j.ends(2, 0, 1)
+}
+
+// TestPyTorchWorkersOnTwoHosts has PyTorch's workers reduce a tensor by Gloo.
+func TestPyTorchWorkersOnTwoHosts(t *testing.T) {
+	needsLong(t)
+	python := testpython.Require(t, "import torch.distributed")
+	script, err := filepath.Abs("testdata/gloo.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := netns.New(t, 2, 1)
+	j := newJob(t, n)
+	j.c10d("2", endpoint(n.Hosts[0].Addr(0)))
+	j.worker = []string{"--no-python", python, script}
+	j.flags = append(j.flags, "--nproc-per-node", "2")
+	j.start(0, 1)
+	for node := range n.Hosts {
+		j.agents[node].wait(0)
+		j.agents[node].expect(`rank \d of 4 has the sum 10`, 2)
+	}
+}
+
+// TestTorchrunMeetsGolaunch has an agent of torchrun come to the rendezvous of golaunch. The job goes on.
+func TestTorchrunMeetsGolaunch(t *testing.T) {
+	needsLong(t)
+	n := netns.New(t, 3, 1)
+	j := newJob(t, n)
+	j.c10d("2", endpoint(n.Hosts[0].Addr(0)))
+	j.start(0)
+	j.agents[0].await("rendezvous", 1)
+	other := startTorchrun(t, n.Hosts[2], "--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_id", "job",
+		"--rdzv_endpoint", endpoint(n.Hosts[0].Addr(0)), "--rdzv_conf", "read_timeout=5", "true")
+	j.agents[0].await("it speaks the protocol of PyTorch's TCPStore: a torchrun agent", 1)
+	j.start(1)
+	j.trains(2, 1, 0, 1)
+	other.wait(1)
+	j.finish()
+	j.ends(2, 0, 1)
+	j.agents[0].expect("torchrun", 1)
+}
+
+// TestGolaunchMeetsTorchrun has golaunch come to the rendezvous of torchrun. It ends with one line.
+func TestGolaunchMeetsTorchrun(t *testing.T) {
+	needsLong(t)
+	n := netns.New(t, 2, 1)
+	host := startTorchrun(t, n.Hosts[0], "--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_id", "job",
+		"--rdzv_endpoint", endpoint(n.Hosts[0].Addr(0)), "--rdzv_conf", "join_timeout=20", "true")
+	awaitPorts(t, n.Hosts[0], 1)
+	j := newJob(t, n)
+	j.c10d("2", endpoint(n.Hosts[0].Addr(0)))
+	j.start(1)
+	j.agents[1].wait(1)
+	j.agents[1].expect(fmt.Sprintf("%s is not the host of this job's rendezvous", endpoint(n.Hosts[0].Addr(0))), 1)
+	host.cmd.Process.Signal(syscall.SIGTERM)
+}
