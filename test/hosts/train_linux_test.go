@@ -33,10 +33,10 @@ func TestHostsTrain(t *testing.T) {
 			}},
 			{"etcd", false, 1, func(j *job, n *netns.Network) { j.etcd(fmt.Sprint(hosts), n.Hosts[0], n.Hosts[1], n.Hosts[hosts-1]) }},
 		} {
+			if !c.isShort && !*long {
+				continue
+			}
 			t.Run(fmt.Sprintf("%d hosts, %s", hosts, c.name), func(t *testing.T) {
-				if !c.isShort {
-					needsLong(t)
-				}
 				n := netns.New(t, hosts, c.segments)
 				j := newJob(t, n)
 				c.meet(j, n)
