@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/goddp/goddp/internal/awake"
@@ -35,12 +37,13 @@ type ClientOptions struct {
 	// the client performs no handshake.
 	Member *Member
 
-	// AnyStore also accepts a store that knows no handshake, such as PyTorch's. See
-	// [Client.IsPyTorchStore].
+	// AnyStore also accepts a store that knows no handshake, such as PyTorch's, of either
+	// dialect. See [Client.IsPyTorchStore].
 	AnyStore bool
 
-	// Legacy makes the client speak the dialect of PyTorch before 2.1. A store that such
-	// a PyTorch hosts needs it. The servers of this package accept both dialects.
+	// Legacy makes the client speak the dialect of PyTorch before 2.1, which the servers of
+	// this package accept too. With AnyStore the client finds out which dialect the server
+	// speaks, and Legacy says which one to try first.
 	Legacy bool
 }
 
@@ -125,12 +128,21 @@ func (c *Client) connect(ctx context.Context) error {
 		if d, bounded := ctx.Deadline(); ctx.Err() == nil && (!bounded || time.Now().Before(d)) || errors.As(err, new(*muteError)) {
 			last = netError{err, c.addr}
 		}
+		if c.opts.AnyStore && isHangUp(err) {
+			c.opts.Legacy = !c.opts.Legacy // no other goroutine uses the client yet
+		}
 		select {
 		case <-ctx.Done():
 			return &unreachableError{contextError(ctx), last}
 		case <-time.After(pause):
 		}
 	}
+}
+
+// isHangUp reports whether a server accepted a connection and then ended it. PyTorch's does
+// that when it receives a request of the other dialect.
+func isHangUp(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 // IsPyTorchStore reports whether the server knows no handshake, as PyTorch's store. Every

@@ -127,7 +127,7 @@ func TestTorchServer(t *testing.T) {
 	if _, err := Dial(withPatience(t), addr, &opts); !errors.Is(err, errPyTorchStore) {
 		t.Errorf("a store that has to be ours: %v", err)
 	}
-	opts.AnyStore = true
+	opts.AnyStore, opts.Legacy = true, false // the client finds out
 	store := dial(t, addr, &opts)
 	if !store.IsPyTorchStore() {
 		t.Error("the store is taken for ours")
