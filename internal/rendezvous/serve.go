@@ -161,8 +161,9 @@ func describeHandshake(err error) error {
 	return err
 }
 
-// isTCPStore reports whether a connection starts as one with PyTorch's TCPStore: with a request of
-// version 1 that adds to a key, or with the magic number of version 2.
+// isTCPStore reports whether a connection starts as one with PyTorch's TCPStore: in version 1 with a
+// request about a key, whose length has 8 bytes, in version 2 with a magic number.
 func isTCPStore(head [5]byte) bool {
-	return head == [5]byte{3, 5, 0, 0, 0} || head == [5]byte{0, 0xce, 0xf7, 0x85, 0x3c}
+	const requests = 9 // of version 1
+	return head[0] < requests && head[1] > 0 && [3]byte(head[2:]) == [3]byte{} || head == [5]byte{0, 0xce, 0xf7, 0x85, 0x3c}
 }
