@@ -15,7 +15,7 @@ import (
 )
 
 // soon is a generous limit for what must not take long.
-const soon = time.Minute
+const soon = 15 * time.Second
 
 // line is a line that a program wrote.
 type line struct {

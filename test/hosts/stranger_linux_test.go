@@ -59,7 +59,7 @@ func newRecorder(t *testing.T, h *netns.Host, to string) *recorder {
 			h.Do(func() { out, err = net.Dial("tcp", to) })
 			if err != nil {
 				c.Close()
-				continue
+				return
 			}
 			r.mu.Lock()
 			isFirst := len(r.conns) == 0
@@ -123,8 +123,12 @@ func TestStrangersChangeNothing(t *testing.T) {
 	j := newJob(t, n)
 	r := newRecorder(t, stranger, target)
 	j.c10d("2", target)
-	j.of = func(node int) []string { return []string{"--rdzv-endpoint", []string{target, r.addr}[node]} }
-	j.start(0, 1)
+	j.of = func(node int) []string {
+		return []string{"--rdzv-endpoint", []string{target, r.addr}[node], "--local-addr", n.Hosts[node].Addr(0).String()}
+	}
+	j.start(0)
+	awaitPorts(t, n.Hosts[0], 1)
+	j.start(1)
 	j.trains(2, 1, 0, 1)
 	agent := j.agents[0]
 
@@ -136,7 +140,7 @@ func TestStrangersChangeNothing(t *testing.T) {
 		t.Errorf("open ports of host1: %v", ports)
 	}
 
-	const refused = "connection refused"
+	const refused = "rendezvous: connection rejected"
 	// once expects that the agent writes one line about what do does.
 	once := func(why string, do func()) {
 		t.Helper()

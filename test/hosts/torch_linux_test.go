@@ -45,8 +45,8 @@ func TestPyTorchWorkersOnTwoHosts(t *testing.T) {
 	n := netns.New(t, 2, 1)
 	j := newJob(t, n)
 	j.c10d("2", endpoint(n.Hosts[0].Addr(0)))
-	j.worker = []string{"--no-python", python, script}
 	j.flags = append(j.flags, "--nproc-per-node", "2")
+	j.worker = []string{"--no-python", "env", "GLOO_SOCKET_IFNAME=eth0", python, script}
 	j.start(0, 1)
 	for node := range n.Hosts {
 		j.agents[node].wait(0)
@@ -61,9 +61,9 @@ func TestTorchrunMeetsGolaunch(t *testing.T) {
 	j := newJob(t, n)
 	j.c10d("2", endpoint(n.Hosts[0].Addr(0)))
 	j.start(0)
-	j.agents[0].await("rendezvous", 1)
+	awaitPorts(t, n.Hosts[0], 1)
 	other := startTorchrun(t, n.Hosts[2], "--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_id", "job",
-		"--rdzv_endpoint", endpoint(n.Hosts[0].Addr(0)), "--rdzv_conf", "read_timeout=5", "true")
+		"--rdzv_endpoint", endpoint(n.Hosts[0].Addr(0)), "--rdzv_conf", "is_host=0,read_timeout=5", "true")
 	j.agents[0].await("it speaks the protocol of PyTorch's TCPStore: a torchrun agent", 1)
 	j.start(1)
 	j.trains(2, 1, 0, 1)
@@ -78,7 +78,7 @@ func TestGolaunchMeetsTorchrun(t *testing.T) {
 	needsLong(t)
 	n := netns.New(t, 2, 1)
 	host := startTorchrun(t, n.Hosts[0], "--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_id", "job",
-		"--rdzv_endpoint", endpoint(n.Hosts[0].Addr(0)), "--rdzv_conf", "join_timeout=20", "true")
+		"--rdzv_endpoint", endpoint(n.Hosts[0].Addr(0)), "--rdzv_conf", "is_host=1,join_timeout=20", "true")
 	awaitPorts(t, n.Hosts[0], 1)
 	j := newJob(t, n)
 	j.c10d("2", endpoint(n.Hosts[0].Addr(0)))
