@@ -12,7 +12,8 @@ import (
 // The bounds on what a node tells the others about its failures.
 const (
 	maxFailures   = 16
-	maxDetailText = 16 << 10 // bytes of an error message, of a stack, of all lines of stderr
+	maxDetailText = 16 << 10  // bytes of an error message, of a stack, of all lines of stderr
+	maxDetail     = 256 << 10 // bytes of all failures, unless one alone takes more
 )
 
 // tellFailure reports to the rendezvous that a worker failed, or without locals, that this
@@ -39,7 +40,12 @@ func (a *agent) reportedFailures() []rendezvous.Failure {
 	for _, f := range e.Others[:min(len(e.Others), maxFailures-1)] {
 		details = append(details, f.bounded())
 	}
-	return []rendezvous.Failure{{At: e.Root.Time, What: fmt.Sprintf("rank %d %s", e.Root.Rank, e.Root.Status), Detail: mustMarshal(details)}}
+	text := mustMarshal(details)
+	for len(text) > maxDetail && len(details) > 1 { // JSON may take six bytes for one
+		details = details[:len(details)-1]
+		text = mustMarshal(details)
+	}
+	return []rendezvous.Failure{{At: e.Root.Time, What: fmt.Sprintf("rank %d %s", e.Root.Rank, e.Root.Status), Detail: text}}
 }
 
 // bounded returns a copy of a failure of bounded size.

@@ -188,13 +188,14 @@ func (a *agent) ordered(o *rendezvous.Order) event {
 // nodes.
 func (a *agent) logRound(round *rendezvous.Round) {
 	if a.attempt != nil && round.Restarts > a.round.Restarts {
-		reason := a.stopReason
-		if a.attempt.failure != nil {
-			reason = a.attempt.failure.Error()
+		reason, stack := a.stopReason, []string(nil)
+		if len(round.Failures) > 0 { // or another host of the rendezvous knew them
+			e := a.jobFailure(&rendezvous.Result{Failures: round.Failures})
+			reason, stack = e.Error(), e.Root.stack()
 		}
 		a.console.logf("restart %d of %d: %s", round.Restarts, a.cfg.MaxRestarts, reason)
-		if f := a.attempt.failure; f != nil && f.Root.stack() != nil {
-			a.console.put(a.console.stderr, []byte("  | "+strings.Join(f.Root.stack(), "\n  | ")+"\n"))
+		if stack != nil {
+			a.console.put(a.console.stderr, []byte("  | "+strings.Join(stack, "\n  | ")+"\n"))
 		}
 	}
 	if a.cfg.Nodes != nil {

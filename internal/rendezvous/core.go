@@ -158,10 +158,12 @@ type (
 	}
 	// save saves the number of the round that begins, and of the restarts. The event saved answers it.
 	save struct{ epoch, restarts int }
-	// begin starts a round on its participants, which are ordered by node rank.
+	// begin starts a round on its participants, which are ordered by node rank. failures are those that
+	// ended the round before, the earliest first.
 	begin struct {
 		epoch        int
 		participants []*agent
+		failures     []Failure
 	}
 	// stop has the participants stop their workers. If gently, all workers live, so that they can finish
 	// their step and save a checkpoint. A second stop of a round is never gentle.
@@ -407,6 +409,7 @@ func (c *core) begin() []action {
 // first, in their order, then the others in the order in which they joined.
 func (c *core) beginNow() []action {
 	acts := c.cancelLastCall()
+	failures := c.sortedFailures()
 	var candidates []*agent
 	for _, a := range append(c.round, c.waiting...) {
 		if a != nil {
@@ -427,7 +430,7 @@ func (c *core) beginNow() []action {
 	for _, a := range c.waiting {
 		acts = append(acts, c.reserve(a))
 	}
-	return append(acts, begin{c.epoch, c.round})
+	return append(acts, begin{c.epoch, c.round, failures})
 }
 
 // endRound begins the next round, or ends the job, if the workers of all participants have ended as the

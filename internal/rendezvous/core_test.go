@@ -114,6 +114,7 @@ func describe(b *strings.Builder, act action, names map[agentID]string) {
 			fmt.Fprintf(b, " %s", names[a.id])
 		}
 		fmt.Fprintln(b)
+		describeFailures(b, act.failures)
 	case stop:
 		how := ""
 		if act.gently {
@@ -136,9 +137,13 @@ func describe(b *strings.Builder, act action, names map[agentID]string) {
 			fmt.Fprintf(b, ": %s", r.Reason)
 		}
 		fmt.Fprintln(b)
-		for _, f := range r.Failures {
-			fmt.Fprintf(b, "  %ds node %d (%s): %s\n", f.At.Unix(), f.Node, f.Host, f.What)
-		}
+		describeFailures(b, r.Failures)
+	}
+}
+
+func describeFailures(b *strings.Builder, failures []Failure) {
+	for _, f := range failures {
+		fmt.Fprintf(b, "  %ds node %d (%s): %s\n", f.At.Unix(), f.Node, f.Host, f.What)
 	}
 }
 

@@ -256,6 +256,7 @@ func (h *Host) perform(act action) {
 	case release:
 		h.send(act.id, &toAgent{End: &Result{Agreed: true, Restarts: h.core.restarts}})
 	case end:
+		act.result.Failures = boundFailures(act.result.Failures, len(h.peers))
 		for id := range h.peers {
 			h.send(id, &toAgent{End: &act.result})
 		}
@@ -328,10 +329,11 @@ func (h *Host) begin(act begin) error {
 		first := h.peers[act.participants[0].id]
 		master, masterPort = addr(first), first.masterPort
 	}
+	failures := boundFailures(act.failures, len(act.participants))
 	for place, a := range act.participants {
 		h.send(a.id, &toAgent{Begin: &Round{
 			Number: act.epoch, Node: place, Nodes: len(act.participants), FirstRank: a.first, WorldSize: world,
-			Addr: addr(h.peers[a.id]), MasterAddr: master, MasterPort: masterPort, Restarts: h.core.restarts,
+			Addr: addr(h.peers[a.id]), MasterAddr: master, MasterPort: masterPort, Restarts: h.core.restarts, Failures: failures,
 			Credentials: h.opts.Credentials,
 			StoreAddr:   h.services.addr.String(), CoordinatorAddr: h.services.coordinator.Addr().String(),
 		}})

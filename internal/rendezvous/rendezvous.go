@@ -56,4 +56,6 @@ type Round struct {
 	Credentials Credentials
 	// Restarts is the number of rounds that failed before this one.
 	Restarts int
+	// Failures are those that ended the round before, the earliest first.
+	Failures []Failure `json:",omitempty"`
 }
