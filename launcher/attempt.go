@@ -31,6 +31,7 @@ type attempt struct {
 	recorded bool // takeRecords has been called
 
 	stopReason string        // why the rendezvous ended the attempt; "" if it did not
+	stopTime   time.Time     // when it did
 	failures   []Failure     // of the workers that failed or were stopped, the earliest first; set by end
 	failure    *FailureError // of this node's workers, set by end; nil if none failed
 
@@ -219,7 +220,7 @@ func (a *agent) end() {
 // that failed or was stopped.
 func (a *agent) describeFailures() []Failure {
 	var failures []Failure
-	var ordered time.Time // when the first failure was observed and the others were told to stop
+	ordered := a.stopTime // when the first failure was observed, or the rendezvous ended the attempt, and the others were told to stop
 	for _, e := range a.core.exits {
 		p := a.procs[e.local]
 		late := e.late && !p.dying
@@ -227,7 +228,7 @@ func (a *agent) describeFailures() []Failure {
 		if e.asked || e.status.isSuccess() && !stopped {
 			continue
 		}
-		if ordered.IsZero() {
+		if ordered.IsZero() || p.end.At.Before(ordered) {
 			ordered = p.end.At
 		}
 		f := Failure{

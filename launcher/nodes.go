@@ -162,6 +162,9 @@ func (a *agent) ordered(o *rendezvous.Order) event {
 		if a.attempt == nil || o.Stop.Epoch != a.round.Number {
 			return nil
 		}
+		if a.stopTime.IsZero() {
+			a.stopTime = time.Now()
+		}
 		if a.stopReason = o.Stop.Reason; a.round.Nodes > 1 && a.core.phase == running {
 			a.console.logf("stopping the workers: %s", o.Stop.Reason)
 		}

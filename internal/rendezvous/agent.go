@@ -120,16 +120,25 @@ func (a *Agent) run(ctx context.Context) {
 func (a *Agent) attend(ctx context.Context, dead string) (addr string, err error) {
 	finding, cancel := awake.WithTimeoutCause(ctx, cmp.Or(a.opts.Host.JoinTimeout, DefaultJoinTimeout), errNoHost)
 	defer cancel()
-	found, err := a.opts.Discovery.Find(finding, dead)
-	if err != nil {
-		return "", err
-	}
-	if found.Role != nil {
-		return a.host(ctx, found.Role)
-	}
-	r, err := a.dial(finding, found.Addr)
-	if err != nil {
-		return found.Addr, err
+	var found *Found
+	var r *Remote
+	for isReported := false; r == nil; {
+		if found, err = a.opts.Discovery.Find(finding, dead); err != nil {
+			return "", err
+		}
+		if found.Role != nil {
+			return a.host(ctx, found.Role)
+		}
+		r, err = a.dial(finding, found.Addr)
+		switch {
+		case errors.As(err, new(*unreachableError)):
+			if !isReported {
+				isReported = true
+				a.put(ctx, Order{Hold: err.Error()})
+			}
+		case err != nil:
+			return found.Addr, err
+		}
 	}
 	cancel()
 	defer r.Close()
@@ -145,22 +154,23 @@ func (a *Agent) attend(ctx context.Context, dead string) (addr string, err error
 
 var errNoHost = errors.New("no host of the rendezvous was found in time")
 
-// patience is the time after which an agent says what it waits for.
-const patience = 5 * time.Second
+// patience is the time after which an agent that has not reached the host says so, and finds out again which
+// agent the host is: the first one may have died.
+const patience = 3 * time.Second
 
-// dial dials the host until it answers.
+// dial dials the host until it answers, for patience. It returns an *unreachableError after that.
 func (a *Agent) dial(ctx context.Context, addr string) (*Remote, error) {
 	o := DialOptions{Addr: addr, Identity: a.opts.Identity, Node: a.opts.Node, Limits: a.opts.Host.Limits,
 		MasterPort: a.opts.MasterPort(), Heartbeat: a.opts.Host.Heartbeat}
-	silent := time.Now().Add(patience)
-	for {
-		r, err := Dial(ctx, o)
-		if err == nil || errors.As(err, new(*HandshakeError)) && ctx.Err() == nil {
+	for start := time.Now(); ; {
+		once, cancel := awake.WithTimeout(ctx, handshakeTime)
+		r, err := Dial(once, o)
+		cancel()
+		if err == nil || errors.As(err, new(*HandshakeError)) {
 			return r, err
 		}
-		if !silent.IsZero() && time.Now().After(silent) {
-			silent = time.Time{}
-			a.put(ctx, Order{Hold: fmt.Sprintf("the host of the rendezvous cannot be reached yet: %v", err)})
+		if time.Since(start) > patience {
+			return nil, &unreachableError{addr, err}
 		}
 		select {
 		case <-ctx.Done():
@@ -169,6 +179,18 @@ func (a *Agent) dial(ctx context.Context, addr string) (*Remote, error) {
 		}
 	}
 }
+
+// unreachableError says that the host at an address has not answered yet.
+type unreachableError struct {
+	addr string
+	err  error
+}
+
+func (e *unreachableError) Error() string {
+	return fmt.Sprintf("the host of the rendezvous, %s, cannot be reached yet: %v", e.addr, e.err)
+}
+
+func (e *unreachableError) Unwrap() error { return e.err }
 
 // leaveTime bounds how long the host waits, at the end of a job, for the other agents to leave.
 const leaveTime = 5 * time.Second

@@ -38,18 +38,18 @@ type Remote struct {
 	received atomic.Int64
 }
 
-// Dial connects an agent with the host of the rendezvous and joins. ctx bounds the connection alone. If
-// nothing listens at the address yet, the caller dials again.
+// Dial connects an agent with the host of the rendezvous and joins. ctx bounds the connection alone. Unless
+// the error is a *HandshakeError, dialling again can help.
 func Dial(ctx context.Context, o DialOptions) (*Remote, error) {
 	var d tls.Dialer
 	d.Config = o.Identity.config()
 	c, err := d.DialContext(ctx, "tcp", o.Addr)
 	if err != nil {
-		var op *net.OpError
-		if errors.As(err, &op) && op.Op == "dial" {
-			return nil, err
+		err = describeHandshake(err)
+		if errors.Is(err, errOtherToken) || errors.Is(err, errNoTLS) || errors.Is(err, errTCPStore) {
+			return nil, &HandshakeError{o.Addr, err}
 		}
-		return nil, &HandshakeError{o.Addr, describeHandshake(err)}
+		return nil, err
 	}
 	mux, err := yamux.Client(c, muxConfig())
 	if err != nil {

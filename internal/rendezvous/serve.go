@@ -8,6 +8,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/yamux"
@@ -145,18 +146,25 @@ func closeWhen(done <-chan struct{}, c io.Closer) (stop func()) {
 	return func() { close(stopped) }
 }
 
+// The reasons why a TLS handshake fails.
+var (
+	errTCPStore = errors.New("it speaks the protocol of PyTorch's TCPStore: a torchrun agent, or a worker of PyTorch")
+	errNoTLS    = errors.New("it does not speak TLS")
+	errHungUp   = errors.New("it ended the connection during the handshake, as torchrun agents do")
+)
+
 // describeHandshake says in plain words why a TLS handshake failed.
 func describeHandshake(err error) error {
 	var record tls.RecordHeaderError
 	switch {
 	case errors.As(err, &record) && len(record.RecordHeader) > 0 && isTCPStore(record.RecordHeader):
-		return errors.New("it speaks the protocol of PyTorch's TCPStore: a torchrun agent, or a worker of PyTorch")
+		return errTCPStore
 	case errors.As(err, &record):
-		return errors.New("it does not speak TLS")
+		return errNoTLS
 	case strings.Contains(err.Error(), "bad certificate"):
 		return errOtherToken
-	case errors.Is(err, io.EOF):
-		return errors.New("it ended the connection during the handshake")
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return errHungUp
 	}
 	return err
 }
