@@ -36,6 +36,7 @@ type Remote struct {
 	done chan struct{} // closed when no more orders come
 	// received counts the messages of the host.
 	received atomic.Int64
+	silent   atomic.Bool // the connection was ended because the host was silent
 }
 
 // Dial connects an agent with the host of the rendezvous and joins. ctx bounds the connection alone. Unless
@@ -62,6 +63,7 @@ func Dial(ctx context.Context, o DialOptions) (*Remote, error) {
 		return nil, err
 	}
 	r := &Remote{Session: newSession(), mux: mux, done: make(chan struct{})}
+	heartbeat := cmp.Or(o.Heartbeat, DefaultHeartbeat)
 	box := frame.NewOutbox(maxPending)
 	r.send = func(m *toHost) { box.Put(frame.Encode(m)) }
 	r.cut = func() { mux.Close() }
@@ -74,12 +76,18 @@ func Dial(ctx context.Context, o DialOptions) (*Remote, error) {
 		defer close(r.done)
 		defer box.Close()
 		err := r.listen(control)
-		if !errors.As(err, new(*RefusedError)) {
+		switch {
+		case errors.As(err, new(*RefusedError)):
+		case r.silent.Load():
+			err = &HostLostError{o.Addr, fmt.Errorf("no heartbeat for %v", missedBeats*heartbeat)}
+		case errors.Is(err, io.EOF):
+			err = &HostLostError{o.Addr, errAgentEnded}
+		default:
 			err = &HostLostError{o.Addr, err}
 		}
 		r.put(Order{Err: err})
 	})
-	r.wg.Go(func() { r.beatUntilDone(cmp.Or(o.Heartbeat, DefaultHeartbeat)) })
+	r.wg.Go(func() { r.beatUntilDone(heartbeat) })
 	return r, nil
 }
 
@@ -113,10 +121,14 @@ func (r *Remote) beatUntilDone(interval time.Duration) {
 			silence, received = 0, r.received.Load()
 		}
 		if silence >= missedBeats {
+			r.silent.Store(true)
 			r.mux.Close()
 		}
 	}
 }
+
+// errAgentEnded says that a process ended its connection in order, as its kernel does for it when it is killed.
+var errAgentEnded = errors.New("its agent ended")
 
 // HostLostError says that the connection with the host of the rendezvous has ended.
 type HostLostError struct {

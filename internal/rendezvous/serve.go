@@ -113,11 +113,10 @@ func (h *Host) serve(c net.Conn, mux *yamux.Session) {
 			err = h.receive(p, m)
 		}
 	}
-	how := "its agent ended"
-	if !errors.Is(err, io.EOF) {
-		how = err.Error()
+	if errors.Is(err, io.EOF) {
+		err = errAgentEnded
 	}
-	h.detach(p, how, time.Now())
+	h.detach(p, err.Error(), time.Now())
 	box.Close()
 	select {
 	case <-written: // such as why the agent is refused

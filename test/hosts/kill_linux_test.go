@@ -82,8 +82,7 @@ func (s *killScenario) run(t *testing.T) (took time.Duration) {
 	j.flags = append(j.flags, "--nproc-per-node", "2", "--max-restarts", "1")
 	j.start(0, 1, 2)
 	time.Sleep(s.delay) // the moment of the kill is what the seed chooses
-	cause := s.kill(j)
-	killed := time.Now()
+	cause, killed := s.kill(j)
 
 	others := slices.DeleteFunc(upTo(3), func(node int) bool { return node == s.node })
 	if s.victim != workerProcess {
@@ -132,8 +131,9 @@ func (j *job) goOn(ranks int, after time.Time, nodes ...int) {
 	j.ends(ranks, nodes...)
 }
 
-// kill kills the victim, and returns the pattern of the line that names the cause on every other node.
-func (s *killScenario) kill(j *job) (cause string) {
+// kill kills the victim. It returns the pattern of the line that names the cause on every other node, and
+// the time before the kill.
+func (s *killScenario) kill(j *job) (cause string, at time.Time) {
 	j.t.Helper()
 	pid := j.agents[s.node].cmd.Process.Pid
 	switch s.victim {
@@ -147,15 +147,16 @@ func (s *killScenario) kill(j *job) (cause string) {
 		pid = s.find(j, func(p netns.Process) bool { return p.PID != agent && parent(p.PID) == agent })
 		cause = fmt.Sprintf(`node \d \(host%d\) the reaper \(pid %d\), the parent of the workers, was killed by SIGKILL`, s.node, pid)
 	case agentProcess:
-		cause = fmt.Sprintf(`node \d \(host%d\) lost: its agent ended`, s.node)
+		cause = fmt.Sprintf(`node \d \(host%d\) lost: its agent ended|the host of the rendezvous, %v:\d+, is lost: its agent ended`, s.node, j.net.Hosts[s.node].Addr(0))
 		if s.node == 0 && !s.etcd {
 			cause = hostLost
 		}
 	}
+	at = time.Now()
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		j.t.Fatal(err)
 	}
-	return cause
+	return cause, at
 }
 
 // find waits for a process of the victim's host.
