@@ -61,8 +61,9 @@ func (n *Nodes) check() error {
 	return nil
 }
 
-// errNoToken says that everybody on the network could join the job.
-var errNoToken = errors.New("a job of several nodes needs a secret that all its nodes know: `head -c 32 /dev/urandom | base64 > FILE` makes one; " +
+// ErrNoToken is the error of Run for a job of several nodes without a secret: everybody on the network could
+// join it.
+var ErrNoToken = errors.New("a job of several nodes needs a secret that all its nodes know: `head -c 32 /dev/urandom | base64 > FILE` makes one; " +
 	"copy the file to all nodes and name it by --token-file or GODDP_TOKEN_FILE. With --insecure, everybody who reaches the nodes can join the job")
 
 // rendezvousOptions returns how this node takes part in the job.
@@ -86,7 +87,7 @@ func (a *agent) rendezvousOptions() (rendezvous.Options, error) {
 	if a.guard.given {
 		token = a.guard.secret
 	} else if !a.guard.insecure {
-		return o, errNoToken
+		return o, ErrNoToken
 	}
 	var err error
 	if o.Identity, err = rendezvous.NewIdentity(token, c.RunID); err != nil {

@@ -152,7 +152,7 @@ func TestNodesMustAgreeOnSettings(t *testing.T) {
 func TestNodesNeedAToken(t *testing.T) {
 	j := shell(1, "true")
 	j.cfg.Nodes = &Nodes{Min: 2, Max: 2, Endpoint: "127.0.0.1:1"}
-	if _, err := j.run(t); !errors.Is(err, errNoToken) {
+	if _, err := j.run(t); !errors.Is(err, ErrNoToken) {
 		t.Errorf("got error %v", err)
 	}
 }

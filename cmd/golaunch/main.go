@@ -108,7 +108,7 @@ func notIgnored(signals []os.Signal) []os.Signal {
 func complain(err error) int {
 	fmt.Fprintf(os.Stderr, "golaunch: %v\n", err)
 	var usage *usageError
-	if !errors.As(err, &usage) {
+	if !errors.As(err, &usage) && !errors.Is(err, launcher.ErrNoToken) {
 		return exitFailure
 	}
 	fmt.Fprintln(os.Stderr, "Run 'golaunch --help' for how to call it.")

@@ -50,12 +50,12 @@ func (r *rendezvousFlags) define(group func(title string) flagSet) {
 	addFlag(fs, &r.nodes, "nnodes", "1", "n", parseNodes, "nodes of the job, or MIN:MAX: it goes on with at least MIN, and takes in up to MAX")
 	addFlag(fs, &r.nodeRank, "node-rank", "0", "n", parseCount, "rank of this node; for the static backend")
 	fs.BoolVar(&r.standalone, "standalone", false, "one node and a free port; this is the default")
-	fs.StringVar(&r.masterAddr, "master-addr", "127.0.0.1", "one node: address of the store; static: address of node 0")
+	addFlag(fs, &r.masterAddr, "master-addr", "", "host", parseHost, "address of the store (default: 127.0.0.1); on several static nodes the address of node 0")
 	addFlag(fs, &r.masterPort, "master-port", "0", "port", parsePort, "the workers' MASTER_PORT; 0 takes a free one")
 	fs.StringVar(&r.runID, "rdzv-id", "", "name of the job (default: random; \"none\" on several nodes)")
 	addFlag(fs, &r.backend, "rdzv-backend", "static", "name", parseBackend, "static: nodes have ranks; c10d: the node at the endpoint hosts; etcd: nodes elect the host")
 	fs.StringVar(&r.endpoint, "rdzv-endpoint", "", "host[:port] of the hosting node, default port 29400, or of etcd: host:port,host:port")
-	addFlag(fs, &r.conf, "rdzv-conf", "", "k=v,...", parseConf, "join_timeout, last_call_timeout and keep_alive_interval in seconds; for etcd "+
+	addFlag(fs, &r.conf, "rdzv-conf", "", "k=v,...", parseConf, "join_timeout (or timeout), last_call_timeout and keep_alive_interval in seconds; for etcd "+
 		"protocol=https, cacert, cert, key, user and password_file")
 	fs.StringVar(&r.localAddr, "local-addr", "", "this node's address for the others (default: the one it connects from)")
 	fs.StringVar(&r.tokenFile, "token-file", "", "file with a secret that all nodes know; also "+handshake.TokenFileVar)
@@ -64,8 +64,10 @@ func (r *rendezvousFlags) define(group func(title string) flagSet) {
 
 // check returns an error if the values contradict each other.
 func (r *rendezvousFlags) check() error {
-	if strings.ContainsAny(r.masterAddr, "[]/ ") || strings.Contains(r.masterAddr, ":") && net.ParseIP(r.masterAddr) == nil {
-		return usagef("--master-addr %q: want a host name or an address", r.masterAddr)
+	for endpoint := range strings.SplitSeq(r.endpoint, ",") {
+		if err := checkEndpoint(endpoint); r.endpoint != "" && err != nil {
+			return usagef("--rdzv-endpoint %q: %w", endpoint, err)
+		}
 	}
 	switch {
 	case r.nodes.most > 1 && r.standalone:
@@ -78,8 +80,12 @@ func (r *rendezvousFlags) check() error {
 		return usagef("--nnodes %d:%d: want one number for --rdzv-backend static, or --rdzv-backend c10d or etcd", r.nodes.least, r.nodes.most)
 	case r.backend == "static" && r.nodeRank >= r.nodes.most:
 		return usagef("--node-rank %d in a job of %d nodes", r.nodeRank, r.nodes.most)
+	case r.backend == "static" && r.masterAddr == "" && r.endpoint == "":
+		return usagef("--nnodes %d needs --master-addr, the address of node 0, or --rdzv-backend c10d or etcd", r.nodes.most)
 	case r.backend != "static" && r.endpoint == "":
 		return usagef("--rdzv-backend %s needs --rdzv-endpoint", r.backend)
+	case r.backend != "etcd" && strings.Contains(r.endpoint, ","):
+		return usagef("--rdzv-endpoint %s: want one endpoint, or --rdzv-backend etcd", r.endpoint)
 	case r.backend == "etcd" && !r.conf.https && (r.conf.caFile != "" || r.conf.certFile != ""):
 		return usagef("--rdzv-conf: cacert and cert need protocol=https")
 	case (r.conf.certFile == "") != (r.conf.keyFile == ""):
@@ -163,6 +169,31 @@ func withPort(addr string, port int) string {
 	return net.JoinHostPort(strings.Trim(addr, "[]"), strconv.Itoa(port))
 }
 
+// parseHost parses a host name or an address. An IPv6 address may be in brackets, as torchrun wants it.
+func parseHost(text string) (string, error) {
+	host := text
+	if strings.HasPrefix(text, "[") && strings.HasSuffix(text, "]") {
+		host = text[1 : len(text)-1]
+	}
+	if host == "" || strings.ContainsAny(host, "[]/ ") || strings.Contains(host, ":") && net.ParseIP(host) == nil {
+		return "", errors.New("want a host name or an address")
+	}
+	return host, nil
+}
+
+// checkEndpoint returns an error if a text is neither a host nor host:port.
+func checkEndpoint(text string) error {
+	host, port, err := net.SplitHostPort(text)
+	if err != nil {
+		host, port = text, "1"
+	}
+	_, err = parseHost(host)
+	if n, badPort := parsePort(port); err != nil || badPort != nil || n == 0 {
+		return errors.New("want host or host:port")
+	}
+	return nil
+}
+
 // parseNodes parses a number of nodes, or a range.
 func parseNodes(text string) (nodeRange, error) {
 	least, most, isRange := strings.Cut(text, ":")
@@ -202,7 +233,7 @@ func parseConf(settings string) (conf rendezvousConf, err error) {
 		}
 	}
 	keys := map[string]func(string) error{
-		"join_timeout": seconds(&conf.joinTimeout), "last_call_timeout": seconds(&conf.lastCall), "keep_alive_interval": seconds(&conf.heartbeat),
+		"join_timeout": seconds(&conf.joinTimeout), "timeout": seconds(&conf.joinTimeout), "last_call_timeout": seconds(&conf.lastCall), "keep_alive_interval": seconds(&conf.heartbeat),
 		"cacert": text(&conf.caFile), "cert": text(&conf.certFile), "key": text(&conf.keyFile),
 		"user": text(&conf.user), "password_file": text(&conf.passwordFile),
 		"protocol": func(value string) error {
