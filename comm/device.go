@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"runtime"
 	"strconv"
 	"strings"
 
@@ -12,6 +11,7 @@ import (
 	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/device/cuda"
 	"github.com/goddp/goddp/internal/envflag"
+	"github.com/goddp/goddp/internal/threads"
 )
 
 // OpenDevice opens the device that Init would open with the same options. It is for programs
@@ -72,23 +72,9 @@ func openCPU(w World, log *slog.Logger) (device.Device, error) {
 	if w.LocalRank != 0 {
 		log = slog.New(slog.DiscardHandler)
 	}
-	threads, err := threadsPerRank(w)
+	n, err := threads.PerRank(os.Getenv, w.LocalSize)
 	if err != nil {
 		return nil, err
 	}
-	return cpu.New(&cpu.Options{Threads: threads, Log: log}), nil
-}
-
-// threadsPerRank returns OMP_NUM_THREADS or, if it is not set, this rank's share of the
-// host's cores.
-func threadsPerRank(w World) (int, error) {
-	s := os.Getenv("OMP_NUM_THREADS")
-	if s == "" {
-		return max(1, runtime.GOMAXPROCS(0)/w.LocalSize), nil
-	}
-	n, err := strconv.Atoi(s)
-	if err != nil || n < 1 {
-		return 0, fmt.Errorf("OMP_NUM_THREADS is %q, not a number of at least 1", s)
-	}
-	return n, nil
+	return cpu.New(&cpu.Options{Threads: n, Log: log}), nil
 }

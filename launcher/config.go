@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/goddp/goddp/internal/descriptors"
@@ -28,6 +29,9 @@ type Config struct {
 
 	// Workers is the number of workers on this node; 0 means 1.
 	Workers int
+	// VirtualLocalRank has each worker see its own GPU alone: LOCAL_RANK is 0 for all workers, and
+	// CUDA_VISIBLE_DEVICES is the entry of the local rank, or that number.
+	VirtualLocalRank bool
 	// Role names the workers in their environment and log prefix; the default is "default".
 	Role string
 	// RunID is the name of the job, in TORCHELASTIC_RUN_ID and in the name of the log
@@ -171,6 +175,11 @@ func (c *Config) check() error {
 	if c.Nodes != nil {
 		if err := c.Nodes.check(); err != nil {
 			return err
+		}
+	}
+	if visible, ok := lookup(c.Env)(gpusVar); c.VirtualLocalRank && ok && visible != "" {
+		if n := strings.Count(visible, ",") + 1; n < c.Workers {
+			return fmt.Errorf("%s=%s: %d GPUs, and each of %d workers is to have its own", gpusVar, visible, n, c.Workers)
 		}
 	}
 	if c.MaxRestarts < 0 {

@@ -4,13 +4,13 @@ import (
 	"crypto/rand"
 	"fmt"
 	"net"
-	"runtime"
 	"strconv"
 	"strings"
 
 	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/internal/rendezvous"
 	"github.com/goddp/goddp/internal/stopfile"
+	"github.com/goddp/goddp/internal/threads"
 )
 
 // jobIDVar names the variable that holds the job's random id in the workers' environment.
@@ -34,9 +34,7 @@ func jobEnv(c *Config, jobID string) []string {
 		return false
 	}
 	env := append([]string{}, base...)
-	if !isSet("OMP_NUM_THREADS") {
-		env = append(env, "OMP_NUM_THREADS="+strconv.Itoa(max(1, runtime.GOMAXPROCS(0)/c.Workers)))
-	}
+	env = append(env, threads.LauncherEnv(func(name string) bool { return isSet(name) }, c.Workers)...)
 	// If the user chose an error mode by any of these names, no second mode may be added.
 	if !isSet("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING", "GODDP_ASYNC_ERROR_HANDLING",
 		"TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT", "GODDP_BLOCKING_WAIT") {
@@ -51,6 +49,22 @@ func jobEnv(c *Config, jobID string) []string {
 		stopfile.TimeoutEnv(c.ShutdownTimeout),
 	)
 }
+
+// virtualEnv returns the variables by which the worker with local rank local sees its own GPU alone, as
+// GPU 0. env is the environment of all workers.
+func virtualEnv(env []string, local int) []string {
+	gpu := strconv.Itoa(local)
+	if visible, ok := lookup(env)(gpusVar); ok {
+		gpu = ""
+		if all := strings.Split(visible, ","); local < len(all) {
+			gpu = all[local]
+		}
+	}
+	return []string{"LOCAL_RANK=0", gpusVar + "=" + gpu}
+}
+
+// gpusVar names the variable that lists the GPUs that a process sees.
+const gpusVar = "CUDA_VISIBLE_DEVICES"
 
 // workerEnv adds to env the variables that hold one worker's ranks and the store's address.
 func workerEnv(env []string, round *rendezvous.Round, local int, errorFile string) []string {

@@ -104,6 +104,9 @@ func (s *spawner) spawn(local int) (_ *process, err error) {
 	}
 	env := append(workerEnv(s.env, s.round, local, p.errorFile), s.recorderEnv(p)...)
 	env = append(env, stopfile.Var+"="+p.stopFile)
+	if s.cfg.VirtualLocalRank {
+		env = append(env, virtualEnv(s.env, local)...)
+	}
 	start := &startRequest{
 		Local: local,
 		Path:  []byte(cmd.Path), Dir: []byte(s.cfg.Dir),

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -25,6 +26,8 @@ type options struct {
 	nproc            int
 	role             string
 	module, noPython bool
+	runPath          bool
+	virtualLocalRank bool
 
 	maxRestarts     int
 	shutdownTimeout time.Duration
@@ -87,6 +90,10 @@ func parseFlags(args []string, lookup func(string) (string, bool)) (*options, er
 		return nil, usagef("no program to run")
 	case o.module && o.noPython:
 		return nil, usagef("--module runs a Python module, which --no-python excludes")
+	case o.module && o.runPath:
+		return nil, usagef("--module runs a Python module, which --run-path excludes")
+	case o.runPath && !filepath.IsAbs(o.command[0]):
+		return nil, usagef("--run-path %s: want the absolute path of a script", o.command[0])
 	}
 	return o, o.check()
 }
@@ -141,6 +148,8 @@ func (o *options) define() *pflag.FlagSet {
 	fs.StringVar(&o.role, "role", "default", "the workers' role, part of their log prefix")
 	fs.BoolVarP(&o.module, "module", "m", false, "PROGRAM is a Python module")
 	fs.BoolVar(&o.noPython, "no-python", false, "execute PROGRAM as it is, whatever its name ends with")
+	fs.BoolVar(&o.runPath, "run-path", false, "Python runs PROGRAM, an absolute path, whatever its name ends with")
+	fs.BoolVar(&o.virtualLocalRank, "virtual-local-rank", false, "each worker sees its own GPU alone, and LOCAL_RANK is 0 for all")
 
 	fs = group("Failures")
 	addFlag(fs, &o.maxRestarts, "max-restarts", "0", "n", parseCount,
@@ -176,8 +185,7 @@ func (o *options) define() *pflag.FlagSet {
 	for _, g := range o.groups {
 		all.AddFlagSet(g.FlagSet)
 	}
-	refuse(all, "run-path", "", "the script is PROGRAM, and Python runs it")
-	refuse(all, "virtual-local-rank", "", "each worker sees all GPUs, and LOCAL_RANK says which is its own")
+	refuse(all, "print-completion", "shell", "golaunch --help lists the flags")
 	refuse(all, "numa-binding", "mode", "a worker may bind itself, by LOCAL_RANK")
 	refuse(all, "duplicate-stdout-filters", "words", "--tee 1 keeps all lines in files, --local-ranks-filter shows those of some ranks")
 	refuse(all, "duplicate-stderr-filters", "words", "--tee 2 keeps all lines in files, --local-ranks-filter shows those of some ranks")
@@ -207,6 +215,7 @@ func (o *options) config() (*launcher.Config, error) {
 	nodes, err := o.rendezvous.config()
 	return &launcher.Config{
 		Workers:          o.nproc,
+		VirtualLocalRank: o.virtualLocalRank,
 		Role:             o.role,
 		RunID:            o.rendezvous.runID,
 		Env:              o.rendezvous.env(),

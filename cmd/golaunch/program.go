@@ -39,6 +39,11 @@ func findProgram(ctx context.Context, o *options) (*program, error) {
 	switch {
 	case o.module:
 		return python(name, append([]string{"-m", name}, args...))
+	case o.runPath:
+		if _, err := os.Stat(name); err != nil {
+			return nil, usagef("%s: %w", name, errors.Unwrap(err))
+		}
+		return python(name, append([]string{name}, args...))
 	case o.noPython:
 		return executable(name, args)
 	}

@@ -50,18 +50,11 @@ func addFlagP[T any](fs *pflag.FlagSet, target *T, name, short, initial, kind st
 }
 
 // refuse declares a flag of torchrun whose effect golaunch does not have. If the flag is
-// given, golaunch stops with an error that names an alternative. A flag without a kind is a
-// switch.
+// given, golaunch stops with an error that names an alternative.
 func refuse(fs *pflag.FlagSet, name, kind, instead string) {
-	addFlag(fs, new(string), name, "", kind, func(text string) (string, error) {
-		if on, err := strconv.ParseBool(text); kind == "" && err == nil && !on {
-			return text, nil
-		}
+	addFlag(fs, new(string), name, "", kind, func(string) (string, error) {
 		return "", fmt.Errorf("golaunch has no such thing: %s", instead)
 	}, "")
-	if kind == "" {
-		fs.Lookup(name).NoOptDefVal = "true"
-	}
 }
 
 func parseCount(text string) (int, error) {
