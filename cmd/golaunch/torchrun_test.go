@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/goddp/goddp/internal/etcdtest"
@@ -264,5 +265,29 @@ func TestNodesWithoutATokenAndWithAnother(t *testing.T) {
 	}
 	if !strings.Contains(all, "it has another token") {
 		t.Errorf("the nodes say %q", all)
+	}
+}
+
+// A signal that the user names is forwarded to the workers and ends the job.
+func TestSignalsToHandle(t *testing.T) {
+	cmd := golaunch(t, nil, "--signals-to-handle=SIGUSR1", "bash", "-c", `trap "echo caught; exit 0" USR1; echo ready; while :; do sleep 0.01; done`)
+	lines := start(t, cmd)
+	lines.expect(t, "ready", 1)
+	if err := cmd.Process.Signal(syscall.SIGUSR1); err != nil {
+		t.Fatal(err)
+	}
+	lines.expect(t, "caught", 1)
+	_ = cmd.Wait()
+	if code, want := cmd.ProcessState.ExitCode(), 128+int(syscall.SIGUSR1); code != want {
+		t.Errorf("exit code %d, want %d", code, want)
+	}
+}
+
+// golaunch runs jobs that set torchrun's variables for what it does not have.
+func TestVariablesWithoutEffect(t *testing.T) {
+	env := []string{"TORCHELASTIC_SIGNALS_TO_HANDLE=SIGUSR1", "TORCHELASTIC_ENABLE_FILE_TIMER=1", "TORCHELASTIC_HEALTH_CHECK_PORT=29999", "LOGLEVEL=DEBUG"}
+	got := runIt(t, env, "bash", "-c", "echo ${TORCHELASTIC_TIMER_FILE-no timer}; ! exec 3<>/dev/tcp/127.0.0.1/29999", "--signals-to-handle=SIGTERM")
+	if got.code != 0 || got.stdout != "[default0]: no timer\n" || strings.Contains(got.stderr, "golaunch") {
+		t.Errorf("got %+v", got)
 	}
 }
