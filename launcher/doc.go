@@ -1,6 +1,7 @@
 // Package launcher starts the workers of a distributed job on this machine, watches
-// them, and reports which worker failed first, and why. The golaunch command is a thin
-// layer above it. Tests use it to start real worker processes.
+// them, and reports which worker failed first, and why. In a job of several nodes it does so
+// together with the launchers of the other nodes. The golaunch command is a thin layer above
+// it. Tests use it to start real worker processes.
 //
 //	result, err := launcher.Run(ctx, &launcher.Config{
 //		Args:    []string{"./train", "--epochs", "3"},
@@ -20,7 +21,7 @@
 //     another attempt, it begins with a new round and an empty store. Otherwise Run returns
 //     a [*FailureError].
 //   - When a signal arrives on Config.Signals, Run forwards it to the workers and stops
-//     the job as above, without another attempt. Run returns a [*SignalError]. A second
+//     them as above, without another attempt on this node. Run returns a [*SignalError]. A second
 //     SIGINT or SIGTERM kills the workers at once. The end of Run's context acts like a
 //     SIGTERM.
 //   - When a worker itself received a signal, and its ranks agreed to stop because of it
@@ -32,7 +33,7 @@
 // this file before it signals the workers, so that they end at once.
 //
 // A job has an id and a secret. Its processes prove to each other that they know them.
-// Run makes both. The secret is in a file of the run's folder until the job is over, and
+// Run makes both for a job of one node. The secret is in a file of the run's folder until the job is over, and
 // GODDP_TOKEN_FILE names that file to the workers. If the user sets this variable, the
 // job uses the user's secret.
 //
@@ -40,13 +41,34 @@
 // describe its behaviour. Nothing polls while the job runs: exits, signals and one timer
 // are events.
 //
+// # Several nodes
+//
+// If Config.Nodes is set, the agents of several nodes take part in one rendezvous, which one of
+// them hosts. The host decides for all nodes when a round begins, with which nodes, when it ends,
+// whether another follows, and how the job ends:
+//
+//   - When a worker fails on any node, the agents of all nodes stop their workers. MaxRestarts
+//     counts the failures of the whole job.
+//   - When a node is lost, or leaves because of a signal, the others go on without it if at least
+//     Nodes.Min are left. When a node joins and fewer than Nodes.Max take part, the workers get
+//     SIGTERM while all of them live, so that they can finish their step and save, and a round
+//     with the new node follows. Neither counts as a restart.
+//   - When the job ends by a failure, Run returns the same root cause on every node. The agents
+//     exchange what they know of their failures; the times are by the host's clock.
+//
+// The nodes prove to each other that they know the job's secret, so the user must give one
+// ([ErrNoToken]), and all that the agents send each other is encrypted. The workers of goddp reach the
+// store and the coordinator through their own agent, on the loopback interface. Other programs, such
+// as PyTorch's, find node 0's address in MASTER_ADDR, and rank 0 hosts their store there.
+//
 // # Which worker failed first
 //
 // When a rank dies, its peers notice within milliseconds and fail as well. The report has
 // to tell the cause from its effects. The agent observes exits in the order in which the
 // kernel reports them. The time of a failure is the time in the worker's error file, or
 // else the time of its exit; [Failure] states the exact rule. A worker that golaunch
-// stopped does not count as failed.
+// stopped does not count as failed. The time of a failure on another node is translated to the
+// clock of the rendezvous' host.
 //
 // # What each rank was doing
 //

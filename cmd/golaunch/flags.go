@@ -153,7 +153,7 @@ func (o *options) define() *pflag.FlagSet {
 
 	fs = group("Failures")
 	addFlag(fs, &o.maxRestarts, "max-restarts", "0", "n", parseCount,
-		"how often all workers are started again after a failure")
+		"how often the workers of all nodes are started again after a failure of one")
 	addFlag(fs, &o.shutdownTimeout, "shutdown-timeout", "30", "seconds", parseSeconds,
 		"time between asking workers to stop and killing them; also TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
 	addFlag(fs, &o.signals, "signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT", "names", parseSignals,
@@ -238,6 +238,7 @@ func (o *options) config() (*launcher.Config, error) {
 func help(o *options) string {
 	var b strings.Builder
 	b.WriteString(`Start the workers of a distributed job, watch them, and name the one that failed first.
+Run it once on each node of the job.
 
 Usage:
   golaunch [flags] PROGRAM [arguments]
@@ -250,6 +251,7 @@ Examples:
   golaunch --nproc-per-node 4 ./train --epochs 3
   golaunch --nproc-per-node gpu --max-restarts 2 ./cmd/train
   golaunch --nproc-per-node 2 --tee 3 --log-dir logs train.py
+  golaunch --nnodes 2:4 --rdzv-backend c10d --rdzv-endpoint node0 --token-file job.token ./train
 `)
 	for _, g := range o.groups {
 		fmt.Fprintf(&b, "\n%s:\n%s", g.title, g.FlagUsagesWrapped(100))
@@ -260,9 +262,10 @@ The command line takes precedence. A flag's name may have underscores for dashes
 TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE is the prefix of a worker's lines; ${role_name},
 ${rank} and ${local_rank} in it are replaced.
 
-Exit codes: 0 if all workers succeeded; else the code of the worker that failed
-first, or 128+n if signal n killed it; 128+n if signal n stopped golaunch; 1 if
-PROGRAM cannot be built; 2 if the command line is wrong.
+Exit codes, equal on all nodes: 0 if all workers succeeded; else the code of the
+worker that failed first, or 128+n if signal n killed it; 1 if a node was lost.
+Of one node: 128+n if signal n stopped golaunch; 1 if PROGRAM cannot be built or
+the nodes do not meet; 2 if the command line is wrong.
 `)
 	return b.String()
 }

@@ -1,16 +1,18 @@
-// Golaunch starts the workers of a distributed job on this machine, watches them, and
-// names the one that failed first. It accepts torchrun's flags and PET_ variables, and
-// gives workers torchrun's environment. The program may be a Go package, a Python script
-// or any executable:
+// Golaunch starts the workers of a distributed job, watches them, and names the one that
+// failed first. It runs once on each node of the job. It accepts torchrun's flags and PET_
+// variables, and gives workers torchrun's environment. The program may be a Go package, a
+// Python script or any executable:
 //
 //	golaunch --nproc-per-node 4 ./train --epochs 3
 //	golaunch --nproc-per-node gpu ./cmd/train      # a Go package: built, then run
 //	golaunch --nnodes=1 --nproc_per_node=2 train.py
+//	golaunch --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=node0 --token-file=job.token ./train
 //
-// "golaunch --help" lists the flags. The exit code is 0 if every worker succeeded. If a
-// worker failed, it is the code of the worker that failed first, or 128+n if signal n
-// killed that worker. It is 128+n if signal n stopped golaunch, 1 if the program cannot be
-// built, and 2 if the command line is wrong or the program does not exist.
+// "golaunch --help" lists the flags, and docs/golaunch.md compares them with torchrun's. The
+// exit code is 0 if every worker succeeded. If a worker failed, on whichever node, it is the
+// code of the worker that failed first, or 128+n if signal n killed that worker. It is 128+n
+// if signal n stopped golaunch, 1 if the program cannot be built, if a node was lost or if the
+// nodes did not meet, and 2 if the command line is wrong or the program does not exist.
 //
 // If SIGHUP is ignored when golaunch starts, as under nohup, golaunch ignores it too.
 //

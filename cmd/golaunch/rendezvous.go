@@ -48,12 +48,12 @@ type rendezvousConf struct {
 func (r *rendezvousFlags) define(group func(title string) flagSet) {
 	fs := group("Rendezvous")
 	addFlag(fs, &r.nodes, "nnodes", "1", "n", parseNodes, "nodes of the job, or MIN:MAX: it goes on with at least MIN, and takes in up to MAX")
-	addFlag(fs, &r.nodeRank, "node-rank", "0", "n", parseCount, "rank of this node; for the static backend")
+	addFlag(fs, &r.nodeRank, "node-rank", "0", "n", parseCount, "rank of this node; static only")
 	fs.BoolVar(&r.standalone, "standalone", false, "one node and a free port; this is the default")
 	addFlag(fs, &r.masterAddr, "master-addr", "", "host", parseHost, "address of the store (default: 127.0.0.1); on several static nodes the address of node 0")
-	addFlag(fs, &r.masterPort, "master-port", "0", "port", parsePort, "the workers' MASTER_PORT; 0 takes a free one")
+	addFlag(fs, &r.masterPort, "master-port", "0", "port", parsePort, "the workers' MASTER_PORT (default: a free one)")
 	fs.StringVar(&r.runID, "rdzv-id", "", "name of the job (default: random; \"none\" on several nodes)")
-	addFlag(fs, &r.backend, "rdzv-backend", "static", "name", parseBackend, "static: nodes have ranks; c10d: the node at the endpoint hosts; etcd: nodes elect the host")
+	addFlag(fs, &r.backend, "rdzv-backend", "static", "name", parseBackend, "static: the user numbers the nodes; c10d: the node at the endpoint hosts; etcd: the nodes elect the host")
 	fs.StringVar(&r.endpoint, "rdzv-endpoint", "", "host[:port] of the hosting node, default port 29400, or of etcd: host:port,host:port")
 	addFlag(fs, &r.conf, "rdzv-conf", "", "k=v,...", parseConf, "join_timeout (or timeout), last_call_timeout and keep_alive_interval in seconds; for etcd "+
 		"protocol=https, cacert, cert, key, user and password_file")
