@@ -82,7 +82,7 @@ func TestPageNamesTests(t *testing.T) {
 		t.Errorf("the page has %d rows with tests", len(rows))
 	}
 	dirs := map[string]string{
-		"golaunch": "cmd/golaunch", "launcher": "launcher", "rendezvous": "internal/rendezvous", "threads": "internal/threads",
+		"golaunch": "cmd/golaunch", "launcher": "launcher", "rendezvous": "internal/rendezvous", "threads": "internal/threads", "hosts": "test/hosts",
 	}
 	sources := map[string]string{}
 	for pkg, dir := range dirs {

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -48,8 +49,7 @@ func kernelAddr(t *testing.T, s string) netip.AddrPort {
 	if err != nil {
 		t.Fatalf("%s: %v", s, err)
 	}
-	for word := range len(bytes) / 4 {
-		b := bytes[4*word:]
+	for b := range slices.Chunk(bytes, 4) {
 		binary.BigEndian.PutUint32(b, binary.LittleEndian.Uint32(b))
 	}
 	addr, isAddr := netip.AddrFromSlice(bytes)
