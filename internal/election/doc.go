@@ -7,6 +7,8 @@
 //	       after the agent does.
 //	state  how far the job is: the number of the next round, and of the restarts. Only the elected
 //	       agent writes it, in a transaction that requires that the key host is still the agent's own.
+//	       The key outlives its writer by half a minute, in which the other agents elect the next host.
+//	       It is deleted when the job ends. So another job can have the same name.
 //
 // So a host that was cut off from etcd, and replaced, cannot begin a round any more.
 //

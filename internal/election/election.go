@@ -38,8 +38,10 @@ type State struct {
 	Epoch    int // number of the next round
 	Restarts int
 	Nodes    int // number of nodes that can go on if the host is lost
-	Ended    bool
 }
+
+// stateTTL is the time in seconds that the state of a job outlives its host.
+const stateTTL = 30
 
 // New connects with etcd. ctx bounds the first connection.
 func New(ctx context.Context, o Options) (*Election, error) {
@@ -137,7 +139,12 @@ func (e *Election) stand(ctx context.Context, addr string) (*Term, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Term{election: e, session: session, addr: addr}
+	memory, err := concurrency.NewSession(e.client, concurrency.WithTTL(max(stateTTL, 5*e.ttl)), concurrency.WithContext(context.WithoutCancel(ctx)))
+	if err != nil {
+		session.Close()
+		return nil, err
+	}
+	t := &Term{election: e, session: session, memory: memory, addr: addr}
 	// The second comparison recognizes this agent's own vote, after a transaction whose answer was lost.
 	err = e.retry(ctx, func(ctx context.Context) error {
 		r, err := e.client.Txn(ctx).
@@ -159,8 +166,12 @@ func (e *Election) stand(ctx context.Context, addr string) (*Term, error) {
 		}
 		return nil
 	})
+	if err == nil && t.state != (State{}) {
+		err = t.Save(ctx, t.state) // under this agent's lease
+	}
 	if err != nil {
 		session.Close()
+		memory.Close()
 		if errors.Is(err, errNotElected) {
 			return nil, nil
 		}

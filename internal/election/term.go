@@ -16,7 +16,8 @@ import (
 // Term is the time in which this agent is elected.
 type Term struct {
 	election *Election
-	session  *concurrency.Session
+	session  *concurrency.Session // its lease is that of the key host
+	memory   *concurrency.Session // its lease is that of the key state
 	addr     string
 	state    State
 }
@@ -41,7 +42,7 @@ func (t *Term) Save(ctx context.Context, s State) error {
 	return e.retry(ctx, func(ctx context.Context) error {
 		r, err := e.client.Txn(ctx).
 			If(clientv3.Compare(clientv3.LeaseValue(e.host), "=", t.session.Lease())).
-			Then(clientv3.OpPut(e.state, string(text))).
+			Then(clientv3.OpPut(e.state, string(text), clientv3.WithLease(t.memory.Lease()))).
 			Commit()
 		if err == nil && !r.Succeeded {
 			return ErrOver
@@ -50,8 +51,15 @@ func (t *Term) Save(ctx context.Context, s State) error {
 	})
 }
 
-// Resign ends the term at once, so that another agent can be elected.
-func (t *Term) Resign() error { return t.session.Close() }
+// Resign ends the term at once, so that another agent can be elected. If the job has ended, its state is
+// deleted.
+func (t *Term) Resign(ended bool) error {
+	if !ended {
+		t.memory.Orphan()
+		return t.session.Close()
+	}
+	return errors.Join(t.memory.Close(), t.session.Close())
+}
 
 // temporary reports whether repeating a request can help: etcd elects a new leader, or a member is lost.
 func temporary(err error) bool {

@@ -221,7 +221,7 @@ func (a *Agent) host(ctx context.Context, role *Role) (addr string, err error) {
 	}
 	err = errors.Join(err, h.Close())
 	if role.Resign != nil {
-		err = errors.Join(err, role.Resign())
+		err = errors.Join(err, role.Resign(h.jobEnded()))
 	}
 	return addr, err
 }

@@ -35,7 +35,7 @@ type Role struct {
 	// Over is closed when this agent may not host the rendezvous any more.
 	Over <-chan struct{}
 	// Resign ends the role. nil if there is nothing to end.
-	Resign func() error
+	Resign func(jobEnded bool) error
 }
 
 // SingleNode is the discovery of a job of one node.

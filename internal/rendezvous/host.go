@@ -85,9 +85,6 @@ func NewHost(o HostOptions) *Host {
 	}
 	core := newCore(o.Limits, o.State.Epoch, o.State.Restarts)
 	core.durable, core.expected = o.Save != nil, o.State.Nodes
-	if o.State.Ended {
-		core.phase = ended
-	}
 	h := &Host{opts: o, rejections: rejections.New(o.Log, "rendezvous: connection rejected"), done: make(chan struct{}), left: make(chan struct{}, 1), core: core, peers: map[agentID]*peer{}}
 	h.joinTimer = awake.AfterFunc(o.JoinTimeout, func() { h.lockAndStep(joinTimeout{}) })
 	h.wg.Go(h.tick)
@@ -283,6 +280,13 @@ func (h *Host) save(act save) {
 		}
 		h.opts.Log.Error("rendezvous: the state of the job cannot be saved", "error", err)
 	})
+}
+
+// jobEnded reports whether the job has ended.
+func (h *Host) jobEnded() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.core.phase == ended
 }
 
 // awaitAgents waits until the agents of other processes have left, at most for a time.
