@@ -56,7 +56,7 @@ func joinProcesses(ctx context.Context, g *Group) (err error) {
 		return err
 	}
 	n := &processNet{group: g, peers: b.peers, shm: b.shm}
-	n.overConns = connCollectives{group: g, rank: g.cfg.Rank, size: g.cfg.Size, peers: b.peers, ctx: g.ctx}
+	n.overConns = connCollectives{transfers: newTransfers(g, b.peers), rank: g.cfg.Rank, size: g.cfg.Size}
 	shared, err := b.allShareMemory(ctx)
 	if err != nil {
 		return err

@@ -29,19 +29,27 @@
 // Every collective begins with an exchange of headers. A rank's header holds the fingerprint of its
 // call, where its memory is, and, up to 16 KiB, the data itself. So if ranks call different
 // collectives, all ranks find out before any memory is written, and a small collective of any kind
-// takes one step. Larger data then move in one of these ways:
+// takes no more steps. In shared memory the exchange takes one step. Over connections it takes log2
+// N, in which each rank passes on the headers that it has, and the data of at most 32 KiB from all
+// other ranks. Larger data then move in one of these ways:
 //
 //   - If all ranks share memory, each rank reads the other ranks' tensors directly. The tensors must
 //     come from Alloc, for AllReduce and Reduce also Dst. If a tensor of any rank does not, the data
 //     of all ranks go through scratch memory piece by piece.
-//   - Over connections, AllReduce uses a ring, Broadcast a chain, and the other kinds exchange data
-//     between all pairs of ranks.
+//   - Over connections, AllReduce takes 2 log2 N steps up to 64 KiB for each rank, and uses a ring
+//     above. Broadcast and Reduce use a tree, or a chain if the data have many segments. AllGather
+//     takes log2 N steps, and so does ReduceScatter for blocks up to 64 KiB. The other kinds
+//     exchange data between all pairs of ranks.
 //
-// The comment of each algorithm states its steps and bytes. The result of a reduction is bitwise
-// equal on all ranks, because each element is combined in one order: the order of the ranks, which
-// the ring rotates for each chunk. The 16-bit floats are combined in float32 and rounded once, but
-// on the ring at every step. Min and Max are NaN if any operand is NaN. Integers wrap around. For a
-// PreMulSum each rank multiplies its tensor first, in a separate pass.
+// Over connections all ranks choose the same algorithm, because it depends on nothing but the call
+// and the number of ranks. The comment of each algorithm states its steps and bytes.
+//
+// The result of a reduction is bitwise equal on all ranks, because each element is combined once,
+// and in one order: the order of the ranks if one rank has all operands, as in shared memory or from
+// headers, and else the order in which the algorithm passes partial results on. The 16-bit floats
+// are combined in float32. They are rounded once, and each time that a partial result is passed on.
+// Min and Max are NaN if any operand is NaN. Integers wrap around. For a PreMulSum each rank
+// multiplies its tensor first, in a separate pass.
 //
 // Collectives run one after the other. Send and Recv have a queue for each direction between two
 // ranks. A rank that waits spins for some tens of microseconds, yielding the processor to others,

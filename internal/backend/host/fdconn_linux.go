@@ -27,7 +27,7 @@ func (c *fdConn) Read(p []byte) (int, error) {
 			c.fds = append(c.fds, fds...)
 		}
 	}
-	return n, err
+	return max(n, 0), err // ReadMsgUnix returns -1 with an error
 }
 
 // Close also closes the descriptors that were not taken.

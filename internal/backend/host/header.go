@@ -49,6 +49,13 @@ func (c *callHeader) encode(b []byte) {
 	le.PutUint64(b[72:], c.countsHash)
 }
 
+// appendTo appends the encoded header and the payload to b.
+func (c *callHeader) appendTo(b []byte) []byte {
+	b = append(b, make([]byte, headerSize)...)
+	c.encode(b[len(b)-headerSize:])
+	return append(b, c.payload...)
+}
+
 // decodeHeader decodes b, which encode wrote. It also returns the length of the payload.
 func decodeHeader(b []byte) (c callHeader, payload int) {
 	le := binary.LittleEndian
@@ -79,12 +86,12 @@ func (p *plan) header() callHeader {
 	return c
 }
 
-// maxInline is the largest Src, in bytes, that is sent in the header.
+// maxInline is the largest payload of a header, in bytes.
 const maxInline = 16 << 10
 
 // isInline reports whether the headers hold all the data of the collective. The result is the same
 // on all ranks whose fingerprints are equal.
-func (p *plan) isInline() bool { return p.srcBytes() <= maxInline }
+func (p *plan) isInline() bool { return p.srcBytes() <= p.inlineLimit }
 
 // checkHeaders compares the headers of all ranks with this rank's plan. If it returns nil, every
 // payload has the length that the plan reads.

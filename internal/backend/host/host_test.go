@@ -171,7 +171,33 @@ func TestLargeTensorsMoveInPieces(t *testing.T) {
 	}
 }
 
-// maxInline is the largest Src, in bytes, that is sent in the header.
+// Several rounds, levels of the trees and segments, with numbers of ranks that are powers of two and
+// not.
+func TestAlgorithmsAmongManyRanks(t *testing.T) {
+	for n := 6; n <= 9; n++ {
+		ranks := open(t, "tcp", n)
+		for i, c := range []int{1000, 5003, 30_011, 70_001, 90_001, 200_003} {
+			for _, k := range []backend.Kind{backend.AllReduce, backend.Reduce, backend.Broadcast, backend.AllGather, backend.ReduceScatter} {
+				x := backendtest.Trial{Kind: k, DType: device.Float32, Count: c, Root: i % n, InPlace: i%2 == 0, Private: true}
+				if k == backend.AllGather || k == backend.ReduceScatter {
+					x.Count /= 4
+				}
+				if err := backendtest.Each(ranks, x.Run); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		counts := make([]int, n)
+		for r := range counts {
+			counts[r] = r % 3 * 10_007
+		}
+		if err := backendtest.Each(ranks, func(m *backendtest.Rank) error { return backendtest.Uneven(m, counts, true) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// maxInline is the largest payload of a header, in bytes.
 const maxInline = 16 << 10
 
 // The reductions run inline, on memory that all ranks can access, and staged.

@@ -41,6 +41,7 @@ type plan struct {
 	dtype       device.DType
 	src, dst    []byte
 	maxBlock    int   // length of a block; if lengths differ, of the longest
+	inlineLimit int   // the largest Src that is sent in the header
 	offsets     []int // if the blocks differ in length: the start of each block of Dst, and the end of the last block; else nil
 }
 
@@ -48,7 +49,8 @@ func newPlan(c *backend.Call, rank int, members []int, b *reduceScratch) *plan {
 	size := len(members)
 	p := &plan{
 		pattern: patterns[c.Kind], call: c, scratch: b, fingerprint: c.Fingerprint(), rank: rank, size: size, members: members, dtype: c.DType(),
-		src: hostBytes(c, c.Src), dst: hostBytes(c, c.Dst),
+		inlineLimit: maxInline,
+		src:         hostBytes(c, c.Src), dst: hostBytes(c, c.Dst),
 	}
 	p.maxBlock = p.fingerprint.Count * p.dtype.Size()
 	switch {

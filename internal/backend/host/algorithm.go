@@ -1,0 +1,114 @@
+package host
+
+import (
+	"math/bits"
+	"slices"
+
+	"github.com/goddp/goddp/internal/backend"
+)
+
+// algorithm is a way in which the bytes of a collective travel over connections.
+type algorithm uint8
+
+const (
+	inHeaders algorithm = iota // the headers hold the data
+	halving                    // every rank reduces a part, in rounds of doubling distance, and distributes it
+	ring                       // the same, from each rank to the next
+	tree                       // along a binomial tree
+	chain                      // from rank to rank, segment by segment
+	pairwise                   // between all pairs of ranks
+)
+
+// Sizes at which the algorithm changes, in bytes.
+const (
+	inlineTotal  = 32 << 10 // most inline data that a rank sends
+	halvingChunk = 64 << 10 // largest N-th of Src that AllReduce and ReduceScatter move by halving
+)
+
+// inlineLimit returns the largest Src, in bytes, that the headers hold among n ranks.
+func inlineLimit(n int) int { return min(maxInline, inlineTotal/max(n-1, 1)) }
+
+// algorithm returns the algorithm of a collective. It is the same on all ranks, because it depends
+// on nothing but the number of ranks, the fingerprint and Counts, which the headers compare.
+func (p *plan) algorithm() algorithm {
+	switch {
+	case p.isInline() || p.maxBlock == 0:
+		return inHeaders
+	case p.call.Kind == backend.AllGather:
+		return halving
+	case p.call.Kind == backend.ReduceScatter && p.maxBlock <= halvingChunk:
+		return halving
+	case p.call.Kind == backend.AllReduce:
+		if p.maxBlock <= p.size*halvingChunk {
+			return halving
+		}
+		return ring
+	case p.call.Kind == backend.Broadcast || p.call.Kind == backend.Reduce:
+		// On the way to the last rank, a tree moves S log N bytes, a chain S and N-2 segments.
+		if p.maxBlock*(bits.Len(uint(p.size-1))-1) <= (p.size-2)*segmentBytes {
+			return tree
+		}
+		return chain
+	}
+	return pairwise
+}
+
+// round is one step of an exchange among N ranks in which rank r holds the blocks of ranks r, r+1,
+// ... r+lo-1. Then it receives those of ranks r+lo, ... r+hi-1 from rank r+lo, which holds them
+// first. The rounds of a reduction run backwards.
+type round struct{ lo, hi int }
+
+// blocks returns the number of blocks that a rank sends, and receives, in the round.
+func (r round) blocks() int { return r.hi - r.lo }
+
+// rounds returns the rounds among n ranks. The number of blocks at most doubles in a round, so that
+// every rank sends n-1 blocks in log2 n rounds, rounded up, for any n. Source: J. L. Träff, Optimal,
+// Non-pipelined Reduce-scatter and Allreduce Algorithms, 2024.
+func rounds(n int) []round {
+	var rs []round
+	for hi := n; hi > 1; {
+		lo := (hi + 1) / 2
+		rs = append(rs, round{lo, hi})
+		hi = lo
+	}
+	slices.Reverse(rs)
+	return rs
+}
+
+// relatives are the neighbours of a rank in a tree whose root is the root of the call.
+type relatives struct {
+	parent   int // -1 for the root
+	children []int
+}
+
+// binomial returns the relatives of p's rank in a binomial tree. The subtree of the first child is
+// the largest.
+func binomial(p *plan) (r relatives) {
+	at := (p.rank - p.call.Root + p.size) % p.size // number in the tree
+	low := at & -at                                // at without this bit is the parent
+	if at == 0 {
+		low = 1 << bits.Len(uint(p.size-1))
+	}
+	for d := low / 2; d > 0; d /= 2 {
+		if at+d < p.size {
+			r.children = append(r.children, (p.rank+d)%p.size)
+		}
+	}
+	r.parent = (p.rank - low + p.size) % p.size
+	if at == 0 {
+		r.parent = -1
+	}
+	return r
+}
+
+// linear returns the relatives of p's rank in a tree in which the only child of a rank is the next.
+func linear(p *plan) relatives {
+	r := relatives{parent: (p.rank + p.size - 1) % p.size, children: []int{(p.rank + 1) % p.size}}
+	if p.rank == p.call.Root {
+		r.parent = -1
+	}
+	if r.children[0] == p.call.Root {
+		r.children = nil
+	}
+	return r
+}
