@@ -32,7 +32,7 @@ func inlineLimit(n int) int { return min(maxInline, inlineTotal/max(n-1, 1)) }
 // on nothing but the number of ranks, the fingerprint and Counts, which the headers compare.
 func (p *plan) algorithm() algorithm {
 	switch {
-	case p.isInline() || p.maxBlock == 0:
+	case p.isInline():
 		return inHeaders
 	case p.call.Kind == backend.AllGather:
 		return halving
@@ -63,7 +63,7 @@ func (r round) blocks() int { return r.hi - r.lo }
 
 // rounds returns the rounds among n ranks. The number of blocks at most doubles in a round, so that
 // every rank sends n-1 blocks in log2 n rounds, rounded up, for any n. Source: J. L. Träff, Optimal,
-// Non-pipelined Reduce-scatter and Allreduce Algorithms, 2024.
+// Non-pipelined Reduce-scatter and Allreduce Algorithms, arXiv 2410.14234.
 func rounds(n int) []round {
 	var rs []round
 	for hi := n; hi > 1; {

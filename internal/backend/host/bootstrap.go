@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -33,8 +34,7 @@ type bootstrap struct {
 	wg       sync.WaitGroup
 }
 
-// joinProcesses makes the network of g. Every pair of ranks connects; the higher rank dials. If all
-// ranks can share memory, collectives use it.
+// joinProcesses makes the network of g. Every pair of ranks connects; the higher rank dials.
 func joinProcesses(ctx context.Context, g *Group) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -56,15 +56,21 @@ func joinProcesses(ctx context.Context, g *Group) (err error) {
 		return err
 	}
 	n := &processNet{group: g, peers: b.peers, shm: b.shm}
-	n.overConns = connCollectives{transfers: newTransfers(g, b.peers), rank: g.cfg.Rank, size: g.cfg.Size}
-	shared, err := b.allShareMemory(ctx)
+	allRanks := make([]int, g.cfg.Size)
+	for r := range allRanks {
+		allRanks[r] = r
+	}
+	t := newTransfers(g, b.peers)
+	n.overConns = newConnCollectives(t, allRanks)
+	sharing, err := b.exchangeSharing(ctx)
 	if err != nil {
 		return err
 	}
-	if shared {
-		n.isShared = true
-		n.shm.setConns(b.peers)
-		n.inMemory = memCollectives{memoryGroup: n.shm, rank: g.cfg.Rank, size: g.cfg.Size}
+	if across := ranksAcross(sharing, g.cfg.Rank); across != nil {
+		n.sharing = sharing[g.cfg.Rank]
+		n.shm.connect(n.sharing, b.peers)
+		n.inMemory = memCollectives{memoryGroup: n.shm, rank: slices.Index(n.sharing, g.cfg.Rank), size: len(n.sharing)}
+		n.overConns.hosts = &hostLevels{shm: n.shm, inMemory: &n.inMemory, ranks: n.sharing, across: newConnCollectives(t, across)}
 	}
 	g.net = n
 	for _, l := range b.peers {
@@ -185,24 +191,29 @@ func (b *bootstrap) connectPeers(ctx context.Context, addrs []address) error {
 	return nil
 }
 
-// allShareMemory reports whether every two ranks share memory. When it returns, all ranks are
-// connected.
-func (b *bootstrap) allShareMemory(ctx context.Context) (bool, error) {
+// exchangeSharing returns, for every rank, the ranks with which it shares memory, itself included.
+// When it returns, all ranks are connected.
+func (b *bootstrap) exchangeSharing(ctx context.Context) ([][]int, error) {
 	g := b.group
-	self := "shared"
-	for _, l := range b.peers {
-		if l != nil && l.region == nil {
-			self = "tcp"
+	var mine []int
+	for r, l := range b.peers {
+		if l == nil || l.region != nil {
+			mine = append(mine, r)
 		}
 	}
-	values, err := g.cfg.Control.Gather(ctx, "host/transport", []byte(self))
+	value, err := json.Marshal(mine)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
-	for _, v := range values {
-		if string(v) != "shared" {
-			return false, nil
+	values, err := g.cfg.Control.Gather(ctx, "host/sharing", value)
+	if err != nil {
+		return nil, err
+	}
+	sharing := make([][]int, g.cfg.Size)
+	for r, v := range values {
+		if err := json.Unmarshal(v, &sharing[r]); err != nil {
+			return nil, fmt.Errorf("ranks that share memory with rank %d: %w", r, err)
 		}
 	}
-	return true, nil
+	return sharing, nil
 }

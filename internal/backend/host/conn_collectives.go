@@ -2,14 +2,24 @@ package host
 
 import (
 	"fmt"
+	"slices"
+
+	"github.com/goddp/goddp/internal/backend"
 )
 
-// connCollectives runs collectives over connections.
+// connCollectives runs collectives over connections, among all ranks of the group or some.
 type connCollectives struct {
 	*transfers
-	rank, size int
-	headers    []byte // the headers of the running collective
-	work       []byte // scratch memory
+	rank, size int         // in the numbering of these ranks
+	ranks      []int       // their ranks in the group
+	hosts      *hostLevels // nil if AllReduce does not use shared memory
+	headers    []byte      // the headers of the running collective
+	work       []byte      // scratch memory
+}
+
+// newConnCollectives returns the collectives among some ranks of t's group, with this one.
+func newConnCollectives(t *transfers, ranks []int) connCollectives {
+	return connCollectives{transfers: t, rank: slices.Index(ranks, t.group.cfg.Rank), size: len(ranks), ranks: ranks}
 }
 
 // segmentBytes is the most that is sent before the receiver starts to process it.
@@ -23,20 +33,33 @@ func (cc *connCollectives) run(p *plan) error {
 
 func (cc *connCollectives) execute(p *plan) error {
 	p.inlineLimit = inlineLimit(p.size)
-	headers, err := cc.exchangeHeaders(p.header())
+	mine := p.header()
+	if cc.hosts != nil && p.call.Kind == backend.AllReduce {
+		cc.hosts.shm.announce(&mine)
+	}
+	headers, err := cc.exchangeHeaders(mine)
 	if err != nil {
 		return err
 	}
 	if err := p.checkHeaders(headers); err != nil {
 		return err
 	}
-	switch p.algorithm() {
-	case inHeaders:
+	if p.algorithm() == inHeaders {
 		p.fillDst(0, p.maxBlock, func(s int) []byte {
 			from, to := p.srcRange(s, cc.rank, 0, p.maxBlock)
 			return headers[s].payload[from:to]
 		})
 		return nil
+	}
+	if cc.hosts.canReduce(p, headers) {
+		return cc.hosts.allReduce(p, headers)
+	}
+	return cc.move(p)
+}
+
+// move moves data that is not in the headers.
+func (cc *connCollectives) move(p *plan) error {
+	switch p.algorithm() {
 	case halving:
 		return cc.halving(p)
 	case ring:
@@ -48,6 +71,12 @@ func (cc *connCollectives) execute(p *plan) error {
 	default:
 		return cc.pairwise(p)
 	}
+}
+
+func (cc *connCollectives) send(to int, data []byte) { cc.transfers.send(cc.ranks[to], data) }
+
+func (cc *connCollectives) recv(from int, data []byte) error {
+	return cc.transfers.recv(cc.ranks[from], data)
 }
 
 // scratch returns n bytes, which are valid until the next call.

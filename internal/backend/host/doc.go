@@ -36,6 +36,9 @@
 //   - If all ranks share memory, each rank reads the other ranks' tensors directly. The tensors must
 //     come from Alloc, for AllReduce and Reduce also Dst. If a tensor of any rank does not, the data
 //     of all ranks go through scratch memory piece by piece.
+//   - If there are several hosts with as many ranks on each, and the ranks of each share memory,
+//     AllReduce of tensors from Alloc first reduces within each host: each rank a slice, which it
+//     then reduces with the ranks of the same position on the other hosts, over connections.
 //   - Over connections, AllReduce takes 2 log2 N steps up to 64 KiB for each rank, and uses a ring
 //     above. Broadcast and Reduce use a tree, or a chain if the data have many segments. AllGather
 //     takes log2 N steps, and so does ReduceScatter for blocks up to 64 KiB. The other kinds

@@ -59,7 +59,7 @@ var transports = map[string]func() func(rank int) *host.Options{
 	"tcp": func() func(int) *host.Options {
 		return func(r int) *host.Options { return &host.Options{HostID: fmt.Sprint("host ", r)} }
 	},
-	"mixed": func() func(int) *host.Options {
+	"mixed": func() func(int) *host.Options { // pairs of ranks that share memory, and the last one if their number is odd
 		return func(r int) *host.Options { return &host.Options{HostID: fmt.Sprint("host ", r/2)} }
 	},
 }
@@ -175,25 +175,30 @@ func TestLargeTensorsMoveInPieces(t *testing.T) {
 // not.
 func TestAlgorithmsAmongManyRanks(t *testing.T) {
 	for n := 6; n <= 9; n++ {
-		ranks := open(t, "tcp", n)
-		for i, c := range []int{1000, 5003, 30_011, 70_001, 90_001, 200_003} {
-			for _, k := range []backend.Kind{backend.AllReduce, backend.Reduce, backend.Broadcast, backend.AllGather, backend.ReduceScatter} {
-				x := backendtest.Trial{Kind: k, DType: device.Float32, Count: c, Root: i % n, InPlace: i%2 == 0, Private: true}
-				if k == backend.AllGather || k == backend.ReduceScatter {
-					x.Count /= 4
-				}
-				if err := backendtest.Each(ranks, x.Run); err != nil {
-					t.Fatal(err)
-				}
+		testAlgorithms(t, open(t, "tcp", n))
+		testAlgorithms(t, open(t, "mixed", n))
+	}
+}
+
+func testAlgorithms(t *testing.T, ranks []*backendtest.Rank) {
+	n := len(ranks)
+	for i, c := range []int{1000, 5003, 30_011, 70_001, 90_001, 200_003} {
+		for _, k := range []backend.Kind{backend.AllReduce, backend.Reduce, backend.Broadcast, backend.AllGather, backend.ReduceScatter} {
+			x := backendtest.Trial{Kind: k, DType: device.Float32, Count: c, Root: i % n, InPlace: i%2 == 0, Private: i/2%2 == 0}
+			if k == backend.AllGather || k == backend.ReduceScatter {
+				x.Count /= 4
+			}
+			if err := backendtest.Each(ranks, x.Run); err != nil {
+				t.Fatal(err)
 			}
 		}
-		counts := make([]int, n)
-		for r := range counts {
-			counts[r] = r % 3 * 10_007
-		}
-		if err := backendtest.Each(ranks, func(m *backendtest.Rank) error { return backendtest.Uneven(m, counts, true) }); err != nil {
-			t.Fatal(err)
-		}
+	}
+	counts := make([]int, n)
+	for r := range counts {
+		counts[r] = r % 3 * 10_007
+	}
+	if err := backendtest.Each(ranks, func(m *backendtest.Rank) error { return backendtest.Uneven(m, counts, true) }); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -236,7 +241,7 @@ func TestResultsAreBitwiseEqual(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			const n = 4
 			groups := open(t, name, n)
-			for seq, c := range []int{1, 100, 5000, 123_457} {
+			for seq, c := range []int{1, 100, 5000, 5000, 123_457, 123_457} {
 				results := make([][]float32, n)
 				sums := make([]float64, c)
 				srcs := make([][]float32, n)
@@ -249,11 +254,11 @@ func TestResultsAreBitwiseEqual(t *testing.T) {
 					}
 				}
 				err := each(groups, func(r int, g *backendtest.Rank) error {
-					results[r] = make([]float32, c)
-					return call(g, &backend.Call{
-						Seq: uint64(seq), Kind: backend.AllReduce,
-						Dst: device.HostTensor(results[r], device.Invalid), Src: device.HostTensor(srcs[r], device.Invalid),
-					})
+					x := []alloc{private, shared}[seq%2](g, device.Float32, c)
+					into := device.Elements[float32](x)
+					copy(into, srcs[r])
+					results[r] = into
+					return call(g, &backend.Call{Seq: uint64(seq), Kind: backend.AllReduce, Dst: x, Src: x})
 				})
 				if err != nil {
 					t.Fatal(err)

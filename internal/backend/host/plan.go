@@ -41,6 +41,7 @@ type plan struct {
 	dtype       device.DType
 	src, dst    []byte
 	maxBlock    int   // length of a block; if lengths differ, of the longest
+	operands    int   // of each element of a reduction
 	inlineLimit int   // the largest Src that is sent in the header
 	offsets     []int // if the blocks differ in length: the start of each block of Dst, and the end of the last block; else nil
 }
@@ -49,8 +50,8 @@ func newPlan(c *backend.Call, rank int, members []int, b *reduceScratch) *plan {
 	size := len(members)
 	p := &plan{
 		pattern: patterns[c.Kind], call: c, scratch: b, fingerprint: c.Fingerprint(), rank: rank, size: size, members: members, dtype: c.DType(),
-		inlineLimit: maxInline,
-		src:         hostBytes(c, c.Src), dst: hostBytes(c, c.Dst),
+		operands: size, inlineLimit: maxInline,
+		src: hostBytes(c, c.Src), dst: hostBytes(c, c.Dst),
 	}
 	p.maxBlock = p.fingerprint.Count * p.dtype.Size()
 	switch {
@@ -181,7 +182,7 @@ func (p *plan) fillDst(lo, hi int, from func(s int) []byte) {
 
 // reduce combines srcs in their order and stores the result in each of dsts.
 func (p *plan) reduce(dsts, srcs [][]byte, op backend.ReduceOp) {
-	p.scratch.reduce(dsts, srcs, p.dtype, op, p.size)
+	p.scratch.reduce(dsts, srcs, p.dtype, op, p.operands)
 }
 
 // move copies src to dst. If both are the same memory it does nothing, because a peer may be

@@ -9,13 +9,14 @@ import (
 )
 
 // processNet is the network of ranks that are processes. Every two ranks are connected. Collectives
-// use shared memory if all ranks share it, else the connections.
+// use shared memory if all ranks share it, else the connections, and AllReduce both if the ranks of
+// each host share memory.
 type processNet struct {
 	group     *Group
 	peers     []*peerConn // by rank; nil for this rank
 	overConns connCollectives
 	shm       sharedMemory // this rank's shared memory; nil if it has none
-	isShared  bool         // all ranks share memory: collectives use shm
+	sharing   []int        // the ranks with which collectives use shm, with this one; nil if none
 	inMemory  memCollectives
 }
 
@@ -31,12 +32,17 @@ const (
 // sharedMemory is the memoryGroup of processes on one host.
 type sharedMemory interface {
 	memoryGroup
+	// announce fills in where the memory that the header refers to is shared, and tells the peers
+	// of segments that they do not know.
+	announce(c *callHeader)
 	// descriptor returns the file descriptor and size of this rank's shared region.
 	descriptor() (fd, size int)
 	// setStatus publishes this rank's status.
 	setStatus(s rankStatus)
-	// setConns sets the connections to the peers, by rank. Each has the peer's region.
-	setConns(peers []*peerConn)
+	// connect sets the ranks that share memory, with this one. peers are the connections of the
+	// group; those to these ranks have regions.
+	connect(ranks []int, peers []*peerConn)
+	// waitingFor returns the ranks of the group that this rank waits for at a barrier.
 	waitingFor() []int
 	alloc(size int) (device.Buffer, error)
 }
@@ -44,21 +50,22 @@ type sharedMemory interface {
 var _ network = (*processNet)(nil)
 
 func (n *processNet) run(p *plan) error {
-	if n.isShared {
+	if len(n.sharing) == len(n.peers) {
 		return n.inMemory.run(p)
 	}
 	return n.overConns.run(p)
 }
 
 func (n *processNet) waitingFor() []int {
-	if n.isShared {
-		return n.shm.waitingFor()
+	ranks := n.overConns.waitingFor()
+	if n.sharing != nil {
+		ranks = append(ranks, n.shm.waitingFor()...)
 	}
-	return n.overConns.waitingFor()
+	return ranks
 }
 
 func (n *processNet) alloc(size int) (device.Buffer, error) {
-	if n.isShared {
+	if n.sharing != nil {
 		return n.shm.alloc(size)
 	}
 	return allocGo(size)

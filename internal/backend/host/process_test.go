@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 }
 
 // worker is rank args[0] of args[1] at the store args[2]. If args[3] is "tcp", each rank is on a
-// host of its own. The worker reduces args[4] elements args[5] times and prints how it ended.
+// host of its own; if it is "mixed", two ranks are. The worker reduces args[4] elements args[5] times and prints how it ended.
 func worker(args []string) {
 	rank, _ := strconv.Atoi(args[0])
 	size, _ := strconv.Atoi(args[1])
@@ -50,8 +50,11 @@ func worker(args []string) {
 			return err
 		}
 		o := &host.Options{}
-		if args[3] == "tcp" {
+		switch args[3] {
+		case "tcp":
 			o.HostID = args[0]
+		case "mixed":
+			o.HostID = fmt.Sprint(rank / 2)
 		}
 		g, err := host.New(ctx, backend.Config{Rank: rank, Size: size, Control: control, Timeout: soon}, o)
 		if err != nil {
@@ -83,7 +86,7 @@ const forever = 1 << 30
 // between two calls and fail at the next Start; the test runs many times so that a wrong rank would
 // be named.
 func TestKilledRankIsNamed(t *testing.T) {
-	for _, transport := range []string{"shm", "tcp"} {
+	for _, transport := range []string{"shm", "tcp", "mixed"} {
 		for count, times := range map[int]int{10: 20, 1 << 20: 1} {
 			t.Run(fmt.Sprintf("%s/%d", transport, count), func(t *testing.T) {
 				for range times {
@@ -120,9 +123,9 @@ func TestStoppedRankTimesOut(t *testing.T) {
 
 // All ranks close as soon as they are done.
 func TestRanksCloseInGoodOrder(t *testing.T) {
-	for _, transport := range []string{"shm", "tcp"} {
+	for _, transport := range []string{"shm", "tcp", "mixed"} {
 		t.Run(transport, func(t *testing.T) {
-			w := startWorkers(t, 3, transport, 1000, 500)
+			w := startWorkers(t, 4, transport, 10_000, 500)
 			for r := range w.Cmds {
 				if how := w.Wait(t, r, "ended: "); how != "done" {
 					t.Errorf("rank %d ended: %s", r, how)

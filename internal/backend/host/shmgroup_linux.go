@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -27,8 +28,9 @@ const (
 // shmGroup is the memoryGroup of ranks that have mapped each other's shared regions.
 type shmGroup struct {
 	group      *Group
-	rank, size int
-	peers      []*peerConn // by rank, all with regions; nil for this rank
+	rank, size int         // among the ranks that share memory
+	ranks      []int       // their ranks in the group
+	peers      []*peerConn // the connections to them, all with regions; nil for this rank
 	region     *segment
 
 	// Only the collectives' goroutine uses these fields.
@@ -58,22 +60,27 @@ func newSharedMemory(g *Group) (sharedMemory, error) {
 		return nil, err
 	}
 	return &shmGroup{
-		group: g, rank: g.cfg.Rank, size: g.cfg.Size, region: region, announced: map[uint64]bool{},
+		group: g, region: region, announced: map[uint64]bool{},
 	}, nil
 }
 
 func (g *shmGroup) descriptor() (fd, size int) { return g.region.fd, regionBytes }
 
-func (g *shmGroup) setStatus(s rankStatus) { g.statusOf(g.rank).Store(uint32(s)) }
+func (g *shmGroup) setStatus(s rankStatus) { statusIn(g.region.mem).Store(uint32(s)) }
 
 // status returns the status that a rank published.
-func (g *shmGroup) status(rank int) rankStatus { return rankStatus(g.statusOf(rank).Load()) }
+func (g *shmGroup) status(rank int) rankStatus { return rankStatus(statusIn(g.memory(rank)).Load()) }
 
-func (g *shmGroup) statusOf(rank int) *atomic.Uint32 {
-	return (*atomic.Uint32)(unsafe.Pointer(&g.memory(rank)[statusOffset]))
+func statusIn(region []byte) *atomic.Uint32 {
+	return (*atomic.Uint32)(unsafe.Pointer(&region[statusOffset]))
 }
 
-func (g *shmGroup) setConns(peers []*peerConn) { g.peers = peers }
+func (g *shmGroup) connect(ranks []int, peers []*peerConn) {
+	g.ranks, g.size, g.rank = ranks, len(ranks), slices.Index(ranks, g.group.cfg.Rank)
+	for _, r := range ranks {
+		g.peers = append(g.peers, peers[r])
+	}
+}
 
 // memory returns a rank's shared region.
 func (g *shmGroup) memory(rank int) []byte {
@@ -95,9 +102,7 @@ func (g *shmGroup) scratch(rank int) []byte { return g.memory(rank)[scratchOffse
 
 func (g *shmGroup) postHeader(c callHeader) {
 	g.posts++
-	g.announce(&c.src)
-	g.announce(&c.dst)
-	g.announceRetired()
+	g.announce(&c)
 	slot := g.slot(g.rank)
 	c.encode(slot)
 	copy(slot[headerSize:], c.payload)
@@ -105,10 +110,16 @@ func (g *shmGroup) postHeader(c callHeader) {
 	g.arrive()
 }
 
-// announce fills in r's segment and offset if the memory comes from Alloc, and announces the
+func (g *shmGroup) announce(c *callHeader) {
+	g.announceMemory(&c.src)
+	g.announceMemory(&c.dst)
+	g.announceRetired()
+}
+
+// announceMemory fills in r's segment and offset if the memory comes from Alloc, and announces the
 // segment to peers that do not know it. Errors are ignored: a peer whose connection fails is lost
 // anyway.
-func (g *shmGroup) announce(r *memRef) {
+func (g *shmGroup) announceMemory(r *memRef) {
 	s, ok := r.owner.(*segment)
 	if !ok || len(r.mem) == 0 {
 		return
@@ -165,13 +176,13 @@ func (g *shmGroup) await() error {
 				return err
 			}
 			if g.status(s) == statusLeft && !c.hasReached(target) {
-				return g.group.peerLeft(s)
+				return g.group.peerLeft(g.ranks[s])
 			}
 		}
 	}
 	for s := range g.size {
 		if s != g.rank && g.status(s) == statusBroken {
-			return g.group.peerLost(g.group.ctx, s, errBroke)
+			return g.group.peerLost(g.group.ctx, g.ranks[s], errBroke)
 		}
 	}
 	return context.Cause(g.group.ctx)
@@ -182,7 +193,7 @@ func (g *shmGroup) waitingFor() []int {
 	target := g.counter(g.rank).count.Load()
 	for s := range g.size {
 		if !g.counter(s).hasReached(target) {
-			ranks = append(ranks, s)
+			ranks = append(ranks, g.ranks[s])
 		}
 	}
 	return ranks
