@@ -51,7 +51,8 @@ type Config struct {
 	// lines. The default is this process's stdout and stderr. Run makes one write at a
 	// time, of whole lines.
 	Stdout, Stderr io.Writer
-	// LinePrefix precedes each line. ${role_name}, ${local_rank} and ${rank} in it are
+	// LinePrefix precedes each line. ${role_name}, ${rank}, ${local_rank}, ${node} (the
+	// node's rank), ${host} (its name) and ${attempt} (the attempt's number) in it are
 	// replaced. "" means "[${role_name}${rank}]: ".
 	LinePrefix string
 	// LocalRanksFilter, if not empty, lists the local ranks whose lines are shown. Files

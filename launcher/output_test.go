@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/goddp/goddp/internal/rendezvous"
 )
 
 func TestSplitter(t *testing.T) {
@@ -142,5 +144,26 @@ func TestLinesThatAreRedrawn(t *testing.T) {
 		if got := string(s.out); got != want {
 			t.Errorf("redrawn in place %v: %q, want %q", redraws, got, want)
 		}
+	}
+}
+
+// The prefix of a line can say on which node and in which attempt the worker wrote it.
+func TestLinePrefix(t *testing.T) {
+	s := spawner{
+		cfg:   &Config{LinePrefix: "${role_name} ${rank} ${local_rank} ${node} ${host} ${attempt} ${other}> ", Role: "trainer"},
+		round: &rendezvous.Round{Node: 3, Nodes: 4},
+	}
+	p := &process{Worker: Worker{Rank: 7, LocalRank: 1, Attempt: 2}}
+	if got, want := s.prefix(p), "trainer 7 1 3 "+hostname()+" 2 ${other}> "; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+
+	j := shell(1, `echo hello; exit $((1 - TORCHELASTIC_RESTART_COUNT))`)
+	j.cfg.LinePrefix, j.cfg.MaxRestarts = "${attempt}/${node}: ", 1
+	if _, err := j.run(t); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := j.out.String(), "0/0: hello\n1/0: hello\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -159,6 +159,12 @@ func (s *spawner) prefix(p *process) string {
 			return strconv.Itoa(p.LocalRank)
 		case "rank":
 			return strconv.Itoa(p.Rank)
+		case "node":
+			return strconv.Itoa(s.round.Node)
+		case "host":
+			return hostname()
+		case "attempt":
+			return strconv.Itoa(p.Attempt)
 		}
 		return "${" + name + "}"
 	})

@@ -260,7 +260,7 @@ Examples:
 Every flag may also be given as a variable: --max-restarts is PET_MAX_RESTARTS.
 The command line takes precedence. A flag's name may have underscores for dashes.
 TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE is the prefix of a worker's lines; ${role_name},
-${rank} and ${local_rank} in it are replaced.
+${rank}, ${local_rank}, ${node}, ${host} and ${attempt} in it are replaced.
 
 Exit codes, equal on all nodes: 0 if all workers succeeded; else the code of the
 worker that failed first, or 128+n if signal n killed it; 1 if a node was lost.
