@@ -68,6 +68,9 @@ func Run(ctx context.Context, cfg *Config) (*Result, error) {
 		console: &console{stdout: c.Stdout, stderr: c.Stderr, grace: consoleGrace},
 		orphans: make(chan orphanReport, 1),
 	}
+	if c.JSONLines {
+		a.console.json = &jsonLine{Source: fromGolaunch, Host: hostname()}
+	}
 	options, err := a.rendezvousOptions()
 	if err != nil {
 		return nil, err
@@ -380,7 +383,7 @@ func (a *agent) close(err error, canceled bool) {
 	var failure *FailureError
 	switch {
 	case errors.As(err, &failure):
-		a.console.put(a.console.stderr, []byte(failure.Report()))
+		a.console.logReport(failure)
 	case err != nil && !canceled:
 		a.console.logf("%v", err)
 	}

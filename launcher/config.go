@@ -55,6 +55,15 @@ type Config struct {
 	// node's rank), ${host} (its name) and ${attempt} (the attempt's number) in it are
 	// replaced. "" means "[${role_name}${rank}]: ".
 	LinePrefix string
+	// JSONLines makes each line of Stdout and Stderr a JSON object, without a prefix. A line
+	// of a worker is
+	//
+	//	{"time": "2006-01-02T15:04:05.000000000Z", "source": "worker", "host": "a", "node": 0, "rank": 3,
+	//	 "local_rank": 3, "role": "default", "attempt": 0, "stream": "stdout", "line": "..."}
+	//
+	// on one line. One of the agent itself has source "golaunch", time, host and line. The
+	// report of a failure is such a line, with the object "failure".
+	JSONLines bool
 	// LocalRanksFilter, if not empty, lists the local ranks whose lines are shown. Files
 	// hold the lines of all ranks.
 	LocalRanksFilter []int
@@ -67,6 +76,13 @@ type Config struct {
 	// Redirects selects the streams that go to a file and are not shown. Tee selects the
 	// streams that go to a file and are shown. A stream in both is not shown.
 	Redirects, Tee StreamMap
+	// LogMaxSize, if not 0, limits the size of stdout.log and stderr.log, in bytes. A new file
+	// begins when the next line does not fit, and stdout.log becomes stdout.log.1, the newest
+	// old file. Only a line as long as the limit is divided between files. A line that was
+	// begun is finished in its file, which may exceed the limit by that.
+	LogMaxSize int64
+	// LogKeep is the number of old files that are kept of each stream; 0 means 5.
+	LogKeep int
 
 	// Scratch, if not "", is a temporary folder that the reaper removes if this process
 	// is killed. If this process is not killed, the caller must remove the folder.
@@ -153,6 +169,9 @@ func (c *Config) withDefaults() (*Config, error) {
 	if d.Stderr == nil {
 		d.Stderr = os.Stderr
 	}
+	if d.LogKeep == 0 {
+		d.LogKeep = 5
+	}
 	if d.LinePrefix == "" {
 		d.LinePrefix = defaultLinePrefix
 	}
@@ -188,6 +207,9 @@ func (c *Config) check() error {
 	}
 	if c.ShutdownTimeout < 0 || c.PollInterval < 0 {
 		return fmt.Errorf("shutdown timeout %v, poll interval %v: want positive times", c.ShutdownTimeout, c.PollInterval)
+	}
+	if c.LogMaxSize < 0 || c.LogKeep < 0 {
+		return fmt.Errorf("log files of %d bytes, %d old ones: want positive numbers", c.LogMaxSize, c.LogKeep)
 	}
 	for _, local := range c.LocalRanksFilter {
 		if local < 0 || local >= c.Workers {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
 	"time"
 )
@@ -20,6 +21,7 @@ const consoleGrace = 10 * time.Minute
 // for a write, so that output does not pile up.
 type console struct {
 	stdout, stderr io.Writer
+	json           *jsonLine // what all JSON lines of the agent have in common; nil: lines are text
 	grace          time.Duration
 	redrawn        bool // the terminal's last line ended with "\r"; used by the writing goroutine only
 
@@ -51,7 +53,32 @@ type output struct {
 
 // logf queues a line of the agent itself. It does not wait for the write.
 func (c *console) logf(format string, args ...any) {
-	c.put(c.stderr, fmt.Appendf(nil, "golaunch: "+format+"\n", args...))
+	text := fmt.Sprintf(format, args...)
+	if c.json != nil {
+		c.put(c.stderr, c.json.append(nil, text))
+		return
+	}
+	c.put(c.stderr, []byte("golaunch: "+text+"\n"))
+}
+
+// logStack queues the frames of a crash, as describeStack returns them.
+func (c *console) logStack(frames []string) {
+	if c.json != nil {
+		c.put(c.stderr, c.json.append(nil, strings.Join(frames, "\n")))
+		return
+	}
+	c.put(c.stderr, []byte("  | "+strings.Join(frames, "\n  | ")+"\n"))
+}
+
+// logReport queues the report of a failure.
+func (c *console) logReport(e *FailureError) {
+	if c.json != nil {
+		line := *c.json
+		line.Failure = newJSONFailure(e)
+		c.put(c.stderr, line.append(nil, e.Error()))
+		return
+	}
+	c.put(c.stderr, []byte(e.Report()))
 }
 
 // logger returns a logger whose records are lines of the agent itself.

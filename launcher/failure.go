@@ -96,6 +96,14 @@ func (f *Failure) classify(ordered time.Time) {
 	f.Stopped = f.Stopped && !f.wasExiting
 }
 
+// when returns the time of the failure as reports show it.
+func (f *Failure) when() time.Time {
+	if f.ErrorFile != nil {
+		return f.Time
+	}
+	return f.Exited
+}
+
 // crashed reports whether the process died without choosing to. A process chooses
 // SIGABRT: watchdogs end a process by it when its peers are gone.
 func (f *Failure) crashed() bool {

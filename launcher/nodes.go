@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/goddp/goddp/internal/election"
@@ -199,7 +198,7 @@ func (a *agent) logRound(round *rendezvous.Round) {
 		}
 		a.console.logf("restart %d of %d: %s", round.Restarts, a.cfg.MaxRestarts, reason)
 		if stack != nil {
-			a.console.put(a.console.stderr, []byte("  | "+strings.Join(stack, "\n  | ")+"\n"))
+			a.console.logStack(stack)
 		}
 	}
 	if a.cfg.Nodes != nil {

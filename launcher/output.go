@@ -30,7 +30,8 @@ type stream struct {
 	redraws bool            // shown is a terminal, which redraws lines in place
 	hidden  <-chan struct{} // closed when copy must no longer wait for the console
 	prefix  string
-	file    *os.File     // gets the bytes unchanged, closed by copy; or nil
+	json    *jsonLine    // what all JSON lines of the stream have in common; nil: lines are text, after prefix
+	file    *logFile     // gets the bytes unchanged, closed by copy; or nil
 	tail    *tail        // remembers the last lines; or nil
 	holder  *stackHolder // keeps a crash's stack from being shown; or nil
 
@@ -60,7 +61,7 @@ func (s *stream) copy() {
 	})
 	s.show()
 	if s.file != nil {
-		s.closeFile(s.file.Close())
+		s.file.close()
 	}
 }
 
@@ -95,22 +96,11 @@ func (s *stream) takeBacklog(buf []byte) {
 
 // take writes p to the file and shows the lines that p completes.
 func (s *stream) take(p []byte) {
-	if s.file != nil && len(p) > 0 {
-		if _, err := s.file.Write(p); err != nil {
-			s.file.Close()
-			s.closeFile(err)
-		}
+	if s.file != nil {
+		s.file.write(p)
 	}
 	s.lines.feed(p, s.line)
 	s.show()
-}
-
-// closeFile stops writing the file. It logs err if err is not nil.
-func (s *stream) closeFile(err error) {
-	s.file = nil
-	if err != nil {
-		s.console.logf("log file: %v", err)
-	}
 }
 
 // line handles one complete line of the worker. redrawn says that the line ended with a
@@ -134,6 +124,10 @@ func (s *stream) line(text []byte, redrawn bool) {
 // append adds a line to the lines that show writes. On a terminal, the next line replaces
 // a line that ended with a lone "\r".
 func (s *stream) append(text []byte, redrawn bool) {
+	if s.json != nil {
+		s.out = s.json.append(s.out, string(text))
+		return
+	}
 	if n := len(s.out); n > 0 && s.out[n-1] == '\r' {
 		s.out = append(s.out, eraseLine...)
 	}

@@ -99,11 +99,7 @@ func (e *FailureError) writeRoot(b *strings.Builder) {
 	field := func(name, format string, args ...any) {
 		fmt.Fprintf(b, "  %-10s: %s\n", name, fmt.Sprintf(format, args...))
 	}
-	when := f.Exited
-	if f.ErrorFile != nil {
-		when = f.Time
-	}
-	field("time", "%s", when.Format(reportTime))
+	field("time", "%s", f.when().Format(reportTime))
 	if e.Nodes > 1 {
 		field("node", "%d", f.Node)
 	}

@@ -73,7 +73,7 @@ func (s *spawner) spawn(local int) (_ *process, err error) {
 			for _, st := range p.streams {
 				st.pipe.Close()
 				if st.file != nil {
-					st.file.Close()
+					st.file.close()
 				}
 			}
 			p.closeRecord()
@@ -125,24 +125,30 @@ func (s *spawner) spawn(local int) (_ *process, err error) {
 // for the worker.
 func (s *spawner) open(which streamSet, p *process, dir string) (_ *stream, w *os.File, err error) {
 	st := &stream{console: s.console, hidden: s.hidden, prefix: s.prefix(p)}
-	name, shown := stdoutLog, s.console.stdout
+	name, shown, label := stdoutLog, s.console.stdout, "stdout"
 	if which == stderrStream {
-		name, shown = stderrLog, s.console.stderr
+		name, shown, label = stderrLog, s.console.stderr, "stderr"
 		st.tail, st.holder = &p.stderr, &stackHolder{}
 	}
 	redirected := s.cfg.Redirects.of(p.LocalRank)&which != 0
 	filter := s.cfg.LocalRanksFilter
 	if !redirected && (len(filter) == 0 || slices.Contains(filter, p.LocalRank)) {
-		st.shown, st.redraws = shown, isTerminal(shown)
+		st.shown, st.redraws = shown, isTerminal(shown) && !s.cfg.JSONLines
+	}
+	if s.cfg.JSONLines {
+		st.json = &jsonLine{Source: fromWorker, Host: hostname(), workerLabel: &workerLabel{
+			Node: s.round.Node, Rank: p.Rank, LocalRank: p.LocalRank, Role: s.cfg.Role, Attempt: p.Attempt, Stream: label,
+		}}
 	}
 	if redirected || s.cfg.Tee.of(p.LocalRank)&which != 0 {
-		if st.file, err = os.Create(filepath.Join(dir, name)); err != nil {
+		st.file = &logFile{path: filepath.Join(dir, name), maxSize: s.cfg.LogMaxSize, keep: s.cfg.LogKeep, logf: s.console.logf}
+		if err := st.file.open(); err != nil {
 			return nil, nil, err
 		}
 	}
 	if st.pipe, w, err = os.Pipe(); err != nil {
 		if st.file != nil {
-			st.file.Close()
+			st.file.close()
 		}
 		return nil, nil, err
 	}

@@ -38,6 +38,13 @@ func testWorker(role string) {
 		testDedicated(os.Args[1])
 	case "recorder":
 		testRecorder()
+	case "printer": // of a file
+		text, err := os.ReadFile(os.Args[1])
+		check(err)
+		for _, f := range []*os.File{os.Stdout, os.Stderr} {
+			_, err := f.Write(text)
+			check(err)
+		}
 	case "panic":
 		fmt.Fprintln(os.Stderr, "about to fail")
 		panic("bad batch")

@@ -36,6 +36,9 @@ type options struct {
 
 	logDir           string
 	redirects, tee   launcher.StreamMap
+	jsonLines        bool
+	logMaxSize       int64
+	logKeep          int
 	localRanksFilter []int
 	linePrefix       string
 	errorFile        string
@@ -167,6 +170,12 @@ func (o *options) define() *pflag.FlagSet {
 		"to files only: 0 nothing, 1 stdout, 2 stderr, 3 both, or by local rank as in 0:3,1:1")
 	addFlagP(fs, &o.tee, "tee", "t", "0", "streams", launcher.ParseStreamMap,
 		"to files and the console, in the same notation")
+	addFlag(fs, &o.jsonLines, "log-format", "text", "format", parseLogFormat,
+		"of the console: text, or json: one object per line; files hold the workers' bytes")
+	addFlag(fs, &o.logMaxSize, "log-max-size", "0", "size", parseSize,
+		"limit of each file's size, as in 100MiB; at the limit stdout.log becomes stdout.log.1; 0: no limit")
+	addFlag(fs, &o.logKeep, "log-keep", "5", "n", parsePositive,
+		"number of old files to keep of each stream; for --log-max-size")
 	addFlag(fs, &o.localRanksFilter, "local-ranks-filter", "", "ranks", parseRanks,
 		"show only these local ranks, as in 0,3; files hold all")
 
@@ -227,6 +236,9 @@ func (o *options) config() (*launcher.Config, error) {
 		LogDir:           o.logDir,
 		Redirects:        o.redirects,
 		Tee:              o.tee,
+		JSONLines:        o.jsonLines,
+		LogMaxSize:       o.logMaxSize,
+		LogKeep:          o.logKeep,
 		ErrorFile:        o.errorFile,
 		MasterAddr:       o.rendezvous.masterAddr,
 		MasterPort:       o.rendezvous.masterPort,

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestParseSize(t *testing.T) {
+	for text, want := range map[string]int64{"0": 0, "4096": 4096, "3KiB": 3 << 10, "100MiB": 100 << 20, "2 GiB": 2 << 30, "7TiB": 7 << 40} {
+		if got, err := parseSize(text); err != nil || got != want {
+			t.Errorf("%q: %d, %v, want %d", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "-1", "MiB", "1.5GiB", "10MB", "9999999TiB", "1 MiB 2"} {
+		if got, err := parseSize(text); err == nil {
+			t.Errorf("%q is accepted as %d", text, got)
+		}
+	}
+}
+
+func TestLogFilesAreRotated(t *testing.T) {
+	dir := t.TempDir()
+	got := runIt(t, []string{"PET_LOG_KEEP=2"}, "--log-dir", dir, "--redirects=1", "--log-max-size=4", "bash", "-c", "seq 1 9")
+	if got.code != 0 || got.stdout != "" {
+		t.Fatalf("got %+v", got)
+	}
+	for name, want := range map[string]string{"stdout.log": "9\n", "stdout.log.1": "7\n8\n", "stdout.log.2": "5\n6\n"} {
+		paths, err := filepath.Glob(filepath.Join(dir, "*", "attempt_0", "0", name))
+		if err != nil || len(paths) != 1 {
+			t.Fatalf("%s: %q, %v", name, paths, err)
+		}
+		if data, err := os.ReadFile(paths[0]); err != nil || string(data) != want {
+			t.Errorf("%s: %q, %v, want %q", name, data, err, want)
+		}
+	}
+}
+
+func TestLogFormat(t *testing.T) {
+	for _, env := range []string{"PET_LOG_FORMAT=json", ""} {
+		args := []string{"--log-format=json", "bash", "-c", "echo hello; exit 3"}
+		if env != "" {
+			args = args[1:]
+		}
+		got := runIt(t, []string{env}, args...)
+		var line struct {
+			Line   string
+			Source string
+		}
+		if err := json.Unmarshal([]byte(got.stdout), &line); err != nil || line.Line != "hello" || line.Source != "worker" {
+			t.Errorf("stdout %q: %v", got.stdout, err)
+		}
+		var report struct {
+			Source  string
+			Failure struct {
+				ExitCode int `json:"exit_code"`
+			}
+		}
+		if err := json.Unmarshal([]byte(got.stderr), &report); err != nil || report.Source != "golaunch" || report.Failure.ExitCode != 3 || got.code != 3 {
+			t.Errorf("exit code %d, stderr %q: %v", got.code, got.stderr, err)
+		}
+	}
+	if got := runIt(t, nil, "--log-format=xml", "true"); got.code != 2 || !strings.Contains(got.stderr, `--log-format "xml": want text or json`) {
+		t.Errorf("got %+v", got)
+	}
+}

@@ -1,0 +1,124 @@
+package launcher
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"time"
+)
+
+// jsonTime is RFC 3339 with nanoseconds of a fixed width.
+const jsonTime = "2006-01-02T15:04:05.000000000Z07:00"
+
+// The sources of a line.
+const (
+	fromWorker   = "worker"
+	fromGolaunch = "golaunch"
+)
+
+// jsonLine is a line of the console if Config.JSONLines is set. Users' log collectors
+// depend on the names of its fields.
+type jsonLine struct {
+	Time   string `json:"time"` // when the agent read the line
+	Source string `json:"source"`
+	Host   string `json:"host"`
+	*workerLabel
+	Line    string       `json:"line"` // bytes that are no UTF-8 are replaced by U+FFFD
+	Failure *jsonFailure `json:"failure,omitempty"`
+}
+
+// workerLabel says which worker wrote a line.
+type workerLabel struct {
+	Node      int    `json:"node"`
+	Rank      int    `json:"rank"`
+	LocalRank int    `json:"local_rank"`
+	Role      string `json:"role"`
+	Attempt   int    `json:"attempt"`
+	Stream    string `json:"stream"` // "stdout" or "stderr"
+}
+
+// append appends the line's JSON and "\n" to out. The line has the current time and the
+// given text.
+func (l jsonLine) append(out []byte, text string) []byte {
+	l.Time, l.Line = time.Now().UTC().Format(jsonTime), text
+	b := bytes.NewBuffer(out)
+	e := json.NewEncoder(b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(l); err != nil {
+		panic(err) // the line is plain data
+	}
+	return b.Bytes()
+}
+
+// jsonFailure is a FailureError as JSON.
+type jsonFailure struct {
+	Program  string `json:"program"`
+	ExitCode int    `json:"exit_code"` // golaunch's
+	Nodes    int    `json:"nodes"`
+	Restarts int    `json:"restarts"`
+	Reason   string `json:"reason,omitempty"`  // why no restart followed
+	Records  string `json:"records,omitempty"` // the folder with the flight records
+	Meaning  string `json:"meaning,omitempty"` // the analysis of these records
+
+	Root    jsonWorker   `json:"root_cause"`
+	Others  []jsonWorker `json:"others,omitempty"`
+	Stopped []jsonWorker `json:"stopped,omitempty"`
+}
+
+// jsonWorker is a Failure as JSON.
+type jsonWorker struct {
+	Time      string   `json:"time"`
+	Node      int      `json:"node"`
+	Host      string   `json:"host"`
+	Lost      string   `json:"lost,omitempty"` // how the node was lost; then Rank is its first rank
+	Rank      int      `json:"rank"`
+	LocalRank int      `json:"local_rank"`
+	PID       int      `json:"pid,omitempty"`
+	Attempt   int      `json:"attempt"`
+	Code      int      `json:"code"`             // the exit code, 0 if a signal killed the worker
+	Signal    string   `json:"signal,omitempty"` // the signal's name
+	Message   string   `json:"message,omitempty"`
+	Stack     []string `json:"stack,omitempty"`
+	Stderr    []string `json:"stderr,omitempty"` // its last lines
+}
+
+func newJSONFailure(e *FailureError) *jsonFailure {
+	j := &jsonFailure{
+		Program: e.Program, ExitCode: ExitCode(e), Nodes: e.Nodes, Restarts: e.Restarts, Reason: e.Reason, Records: e.Records,
+		Root: newJSONWorker(&e.Root),
+	}
+	if e.showsMeaning() {
+		j.Meaning = e.Meaning.String()
+	}
+	for _, f := range e.Others {
+		j.Others = append(j.Others, newJSONWorker(&f))
+	}
+	for _, f := range e.Stopped {
+		j.Stopped = append(j.Stopped, newJSONWorker(&f))
+	}
+	return j
+}
+
+func newJSONWorker(f *Failure) jsonWorker {
+	j := jsonWorker{
+		Time: f.when().UTC().Format(jsonTime), Node: f.Node, Host: f.Host, Lost: f.Lost,
+		Rank: f.Rank, LocalRank: f.LocalRank, PID: f.PID, Attempt: f.Attempt, Code: f.Status.Code,
+		Stack: f.stack(),
+	}
+	if f.Status.Signal != 0 {
+		j.Signal = signalName(f.Status.Signal)
+	}
+	switch {
+	case f.ErrorFile != nil:
+		j.Message = f.ErrorFile.Message
+		if j.Stack == nil && f.ErrorFile.Callstack != "" { // of a program that is not Go
+			j.Stack = []string{f.ErrorFile.Callstack}
+		}
+	case len(f.Crash) > 0:
+		j.Message = strings.Join(f.crashMessage(), "\n")
+	}
+	if len(f.Crash) == 0 || j.Stack == nil { // else its stderr ends with the stack
+		j.Stderr = f.Stderr
+	}
+	return j
+}
