@@ -95,6 +95,8 @@ type agent struct {
 	timer      *awake.Timer    // the latest timer; nil before the first one
 	timeout    <-chan struct{} // closed when the timer fires; nil if no timer is armed
 
+	mirrors sync.WaitGroup // the goroutines that send lines to the host of the rendezvous
+
 	// One helper goroutine at a time completes an attempt.
 	helper  sync.WaitGroup
 	orphans chan orphanReport
@@ -373,9 +375,11 @@ func (a *agent) cleanRunDir() (hasRecords bool, err error) {
 // of the caller's context is its cause.
 func (a *agent) close(err error, canceled bool) {
 	a.helper.Wait()
+	a.endMirror()
 	if err := a.rendezvous.Close(); err != nil {
 		a.console.logf("leaving the rendezvous: %v", err)
 	}
+	a.mirrors.Wait() // their connections have ended
 	a.reaper.close()
 	if a.subreaper {
 		_ = setSubreaper(false)

@@ -40,6 +40,7 @@ type attempt struct {
 }
 
 func (a *agent) begin(round *rendezvous.Round) {
+	a.mirrorConsole()
 	a.logRound(round)
 	showing, hide := context.WithCancel(context.Background())
 	a.attempt = &attempt{
@@ -173,6 +174,7 @@ func (a *agent) complete(remove func() orphanReport) {
 	a.helper.Go(func() {
 		left := remove()
 		a.drain(a.console.grace, a.console.giveUp)
+		a.endMirror()
 		a.orphans <- left
 	})
 }

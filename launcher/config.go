@@ -53,7 +53,8 @@ type Config struct {
 	Stdout, Stderr io.Writer
 	// LinePrefix precedes each line. ${role_name}, ${rank}, ${local_rank}, ${node} (the
 	// node's rank), ${host} (its name) and ${attempt} (the attempt's number) in it are
-	// replaced. "" means "[${role_name}${rank}]: ".
+	// replaced. "" means "[${role_name}${rank}]: ",
+	// or with Nodes.ShowAllOutput "[node ${node}, ${role_name}${rank}]: ".
 	LinePrefix string
 	// JSONLines makes each line of Stdout and Stderr a JSON object, without a prefix. A line
 	// of a worker is
@@ -112,6 +113,9 @@ type Config struct {
 	OnStart func(Worker)
 }
 
+// showsAllOutput reports whether the console of one node shows the output of all nodes.
+func (c *Config) showsAllOutput() bool { return c.Nodes != nil && c.Nodes.ShowAllOutput }
+
 // keepsLogs reports whether the user asked for files in the run's folder.
 func (c *Config) keepsLogs() bool { return c.LogDir != "" || c.Redirects.any() || c.Tee.any() }
 
@@ -131,7 +135,10 @@ const (
 	stopState = "stop"
 )
 
-const defaultLinePrefix = "[${role_name}${rank}]: "
+const (
+	defaultLinePrefix = "[${role_name}${rank}]: "
+	nodeLinePrefix    = "[node ${node}, ${role_name}${rank}]: "
+)
 
 // withDefaults returns a copy with every default filled in, or an error that says what is
 // wrong with the configuration.
@@ -173,7 +180,9 @@ func (c *Config) withDefaults() (*Config, error) {
 		d.LogKeep = 5
 	}
 	if d.LinePrefix == "" {
-		d.LinePrefix = defaultLinePrefix
+		if d.LinePrefix = defaultLinePrefix; d.showsAllOutput() {
+			d.LinePrefix = nodeLinePrefix
+		}
 	}
 	if err := d.check(); err != nil {
 		return nil, fmt.Errorf("launcher: %w", err)

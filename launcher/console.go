@@ -22,13 +22,15 @@ const consoleGrace = 10 * time.Minute
 type console struct {
 	stdout, stderr io.Writer
 	json           *jsonLine // what all JSON lines of the agent have in common; nil: lines are text
+	where          string    // " on HOST" if the host of the rendezvous shows the lines too, else ""
 	grace          time.Duration
 	redrawn        bool // the terminal's last line ended with "\r"; used by the writing goroutine only
 
-	mu    sync.Mutex
-	queue []output      // the first element is being written
-	idle  chan struct{} // closed when the writing goroutine has ended; nil before the first write
-	stuck bool          // giveUp has been called
+	mu     sync.Mutex
+	mirror *mirror       // gets all lines; or nil
+	queue  []output      // the first element is being written
+	idle   chan struct{} // closed when the writing goroutine has ended; nil before the first write
+	stuck  bool          // giveUp has been called
 }
 
 // eraseLine makes a terminal erase the line on which its cursor is.
@@ -53,12 +55,16 @@ type output struct {
 
 // logf queues a line of the agent itself. It does not wait for the write.
 func (c *console) logf(format string, args ...any) {
+	c.put(c.stderr, c.line(format, args...))
+}
+
+// line returns a line of the agent itself.
+func (c *console) line(format string, args ...any) []byte {
 	text := fmt.Sprintf(format, args...)
 	if c.json != nil {
-		c.put(c.stderr, c.json.append(nil, text))
-		return
+		return c.json.append(nil, text)
 	}
-	c.put(c.stderr, []byte("golaunch: "+text+"\n"))
+	return []byte("golaunch" + c.where + ": " + text + "\n")
 }
 
 // logStack queues the frames of a crash, as describeStack returns them.
@@ -115,6 +121,9 @@ func (c *console) put(to io.Writer, lines []byte) (written <-chan struct{}) {
 	o := output{to, lines, make(chan struct{})}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.mirror != nil {
+		c.mirror.send(to == c.stderr, lines)
+	}
 	c.queue = append(c.queue, o)
 	if len(c.queue) == 1 {
 		c.idle = make(chan struct{})

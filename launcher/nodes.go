@@ -32,6 +32,10 @@ type Nodes struct {
 	// more nodes are waited for after that; the default is 30 s. Heartbeat is the time between two
 	// messages of each node; after three without an answer the node is lost. The default is 1 s.
 	JoinTimeout, LastCall, Heartbeat time.Duration
+	// ShowAllOutput makes the node that hosts the rendezvous show the output of all nodes, besides
+	// its own. The other nodes show theirs as well. The prefix of lines then names the node, unless
+	// LinePrefix is set. If the node that hosts is too slow, it leaves lines out, and says how many.
+	ShowAllOutput bool
 	// LocalAddr is the address at which the other nodes reach this one. It differs on every node.
 	// The default is the one from which this node connects.
 	LocalAddr string
@@ -97,6 +101,10 @@ func (a *agent) rendezvousOptions() (rendezvous.Options, error) {
 	o.Host.Limits = rendezvous.Limits{MinNodes: n.Min, MaxNodes: n.Max, MaxRestarts: c.MaxRestarts, Static: n.Static}
 	o.Host.JoinTimeout, o.Host.LastCall, o.Host.Heartbeat = n.JoinTimeout, n.LastCall, n.Heartbeat
 	o.Host.Log = a.console.logger()
+	if n.ShowAllOutput {
+		a.console.where = " on " + hostname()
+		o.Host.Output = a.console.showMirrored
+	}
 	if c.MasterPort == 0 {
 		o.MasterPort = func() int {
 			port, err := freePort()

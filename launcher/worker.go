@@ -133,7 +133,7 @@ func (s *spawner) open(which streamSet, p *process, dir string) (_ *stream, w *o
 	redirected := s.cfg.Redirects.of(p.LocalRank)&which != 0
 	filter := s.cfg.LocalRanksFilter
 	if !redirected && (len(filter) == 0 || slices.Contains(filter, p.LocalRank)) {
-		st.shown, st.redraws = shown, isTerminal(shown) && !s.cfg.JSONLines
+		st.shown, st.redraws = shown, isTerminal(shown) && !s.cfg.JSONLines && !s.cfg.showsAllOutput()
 	}
 	if s.cfg.JSONLines {
 		st.json = &jsonLine{Source: fromWorker, Host: hostname(), workerLabel: &workerLabel{

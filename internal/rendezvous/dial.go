@@ -66,7 +66,7 @@ func Dial(ctx context.Context, o DialOptions) (*Remote, error) {
 	heartbeat := cmp.Or(o.Heartbeat, DefaultHeartbeat)
 	box := frame.NewOutbox(maxPending)
 	r.send = func(m *toHost) { box.Put(frame.Encode(m)) }
-	r.cut = func() { mux.Close() }
+	r.cut, r.open = func() { mux.Close() }, r.Open
 	r.send(&toHost{Join: &joinMessage{o.Node, o.Limits, o.MasterPort}}) // the first message
 	r.wg.Go(func() {
 		box.Run(control)

@@ -10,12 +10,13 @@ import (
 	"github.com/hashicorp/yamux"
 )
 
-// service is what a stream of an agent's worker is connected with. It is the first byte of the stream.
+// service is what a stream of an agent, or of its worker, is connected with. It is the first byte of the stream.
 type service byte
 
 const (
 	storeService       service = 's'
 	coordinatorService service = 'c'
+	outputService      service = 'o' // HostOptions.Output
 )
 
 // forwarder lets the workers of a node reach the services of the current round through their agent, at
@@ -107,6 +108,12 @@ func (h *Host) forwardAll(mux *yamux.Session, streams *sync.WaitGroup) {
 			defer stream.Close()
 			var which [1]byte
 			if _, err := io.ReadFull(stream, which[:]); err != nil {
+				return
+			}
+			if service(which[0]) == outputService {
+				if h.opts.Output != nil {
+					h.opts.Output(stream, h.done)
+				}
 				return
 			}
 			c, err := h.open(service(which[0]))

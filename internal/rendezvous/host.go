@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"sync"
 	"time"
@@ -38,6 +39,9 @@ type HostOptions struct {
 	State election.State
 	Save  func(context.Context, election.State) error
 	Log   *slog.Logger // nil means no log
+	// Output reads what another agent shows its user, until the stream ends or done is closed. nil means
+	// that the host does not take it.
+	Output func(stream io.Reader, done <-chan struct{})
 }
 
 // Host hosts the rendezvous of a job, and the store and the coordinator of each round. It makes the

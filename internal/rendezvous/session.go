@@ -2,6 +2,7 @@ package rendezvous
 
 import (
 	"fmt"
+	"net"
 	"slices"
 	"sync"
 	"time"
@@ -12,7 +13,8 @@ type Session struct {
 	orders chan Order
 	send   func(*toHost) // never blocks, and is called without mu
 	cut    func()
-	local  bool // the host is in this process
+	local  bool                            // the host is in this process
+	open   func(service) (net.Conn, error) // nil if local
 
 	mu     sync.Mutex
 	epoch  int

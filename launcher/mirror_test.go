@@ -1,0 +1,136 @@
+package launcher
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	framing "github.com/goddp/goddp/internal/frame"
+	"github.com/goddp/goddp/internal/testport"
+)
+
+// slowWriter blocks until open is closed.
+type slowWriter struct {
+	buffer
+	open chan struct{}
+}
+
+func (w *slowWriter) Write(p []byte) (int, error) {
+	<-w.open
+	return w.buffer.Write(p)
+}
+
+// startHostFirst starts a job of two nodes, the first of which hosts the rendezvous.
+func startHostFirst(t *testing.T, jobs ...*job) (wait func() []nodeResult) {
+	t.Helper()
+	_, endpoint := testport.New(t)
+	n := &Nodes{Min: 2, Max: 2, Endpoint: endpoint, ShowAllOutput: true}
+	host := startNodes(t, n, jobs[0])
+	for {
+		if c, err := net.Dial("tcp", endpoint); err == nil {
+			c.Close()
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	other := startNodes(t, n, jobs[1])
+	return func() []nodeResult { return append(host(), other()...) }
+}
+
+// The node that hosts the rendezvous shows the output of both attempts of all nodes; the
+// other node shows its own.
+func TestHostShowsAllOutput(t *testing.T) {
+	jobs := []*job{
+		shell(1, `[ $TORCHELASTIC_RESTART_COUNT = 1 ] || exec sleep 60; echo "of the host"`),
+		shell(1, `echo "out of attempt $TORCHELASTIC_RESTART_COUNT"; echo "err" >&2; exit $((1 - TORCHELASTIC_RESTART_COUNT))`),
+	}
+	for _, j := range jobs {
+		j.cfg.MaxRestarts = 1
+	}
+	for i, r := range startHostFirst(t, jobs...)() {
+		if r.err != nil {
+			t.Fatalf("node %d: %v\n%s", i, r.err, &r.job.err)
+		}
+		out, stderr := r.out.String(), r.job.err.String()
+		for attempt := range 2 {
+			if line := fmt.Sprintf("[node 1, default1]: out of attempt %d\n", attempt); strings.Count(out, line) != 1 {
+				t.Errorf("node %d shows %q, want once %q", i, out, line)
+			}
+		}
+		if strings.Count(stderr, "[node 1, default1]: err\n") != 2 {
+			t.Errorf("node %d shows on stderr %q", i, stderr)
+		}
+		if isHost := i == 0; strings.Contains(out, "[node 0, default0]: of the host\n") != isHost {
+			t.Errorf("node %d shows %q", i, out)
+		}
+		if line := "golaunch on " + hostname() + ": round 1: this is node 1 of 2"; !strings.Contains(stderr, line) {
+			t.Errorf("node %d does not show %q:\n%s", i, line, stderr)
+		}
+	}
+}
+
+// If the host does not show the lines, the workers of other nodes go on. The host then says
+// how many lines it has left out.
+func TestSlowHostDelaysNoWorker(t *testing.T) {
+	const lines = 700_000
+	jobs := []*job{shell(1, "exit 0"), shell(1, fmt.Sprintf("seq 1 %d; echo printed >&2", lines))}
+	host := &slowWriter{open: make(chan struct{})}
+	jobs[0].cfg.Stdout, jobs[1].cfg.Stdout = host, &jobs[1].out
+	printed := jobs[1].err.contains("]: printed\n")
+	wait := startHostFirst(t, jobs...)
+	<-printed
+	close(host.open)
+	for i, r := range wait() {
+		if r.err != nil {
+			t.Fatalf("node %d: %v\n%s", i, r.err, &r.job.err)
+		}
+	}
+	if n := strings.Count(jobs[1].out.String(), "\n"); n != lines {
+		t.Errorf("node 1 shows %d lines, want %d", n, lines)
+	}
+	if !strings.Contains(jobs[0].err.String(), "lines are not shown here") {
+		t.Errorf("the host shows %d lines, and on stderr\n%s", strings.Count(host.String(), "\n"), &jobs[0].err)
+	}
+}
+
+// The lines that are sent, and those that are said to be dropped, are all lines.
+func TestMirrorCountsDroppedLines(t *testing.T) {
+	c := &console{}
+	m := newMirror(c.line)
+	m.queue = framing.NewOutbox(64 << 10)
+	mine, theirs := net.Pipe()
+	shown := &console{stdout: io.Discard, stderr: io.Discard}
+	var out, notices buffer
+	shown.stdout, shown.stderr = &out, &notices
+	go m.run(func() (net.Conn, error) { return mine, nil })
+	const lines, width = 2000, 500
+	text := []byte(strings.Repeat("x", width-1) + "\n")
+	for range lines {
+		m.send(false, text) // nobody reads yet
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		shown.showMirrored(theirs, nil)
+	}()
+	m.close()
+	<-done
+	shown.close(make(chan os.Signal))
+	dropped := 0
+	for _, found := range regexp.MustCompile(`golaunch: (\d+) lines are not shown here`).FindAllStringSubmatch(notices.String(), -1) {
+		n, err := strconv.Atoi(found[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		dropped += n
+	}
+	if sent := strings.Count(out.String(), "\n"); sent+dropped != lines || dropped == 0 || sent == 0 {
+		t.Errorf("%d lines sent, %d dropped, want %d", sent, dropped, lines)
+	}
+}
