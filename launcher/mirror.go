@@ -113,7 +113,11 @@ func (c *console) showMirrored(stream io.Reader, done <-chan struct{}) {
 	for {
 		var m mirroredLines
 		if framing.Decode(in, 2*maxMirrored, &m) != nil {
-			c.logf("lines of another node may be missing here: its agent ended, or they came too fast")
+			select {
+			case <-done:
+			default:
+				c.logf("lines of another node may be missing here: its agent ended, or they came too fast")
+			}
 			return
 		}
 		to := c.stdout
@@ -141,6 +145,7 @@ func (a *agent) mirrorConsole() {
 	if !a.cfg.showsAllOutput() || a.rendezvous.IsHost() {
 		return
 	}
+	a.endMirror() // of an attempt that was not completed
 	m := newMirror(a.console.line)
 	a.mirrors.Go(func() { m.run(a.rendezvous.OpenOutput) })
 	a.console.setMirror(m)

@@ -5,7 +5,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+
+	"github.com/goddp/goddp/internal/testport"
 )
 
 func TestParseSize(t *testing.T) {
@@ -64,5 +67,26 @@ func TestLogFormat(t *testing.T) {
 	}
 	if got := runIt(t, nil, "--log-format=xml", "true"); got.code != 2 || !strings.Contains(got.stderr, `--log-format "xml": want text or json`) {
 		t.Errorf("got %+v", got)
+	}
+}
+
+func TestOneNodeShowsTheOutputOfAll(t *testing.T) {
+	_, endpoint := testport.New(t)
+	outcomes := make([]outcome, 2)
+	var wg sync.WaitGroup
+	for i := range outcomes {
+		cmd := agentOf(t, endpoint, []string{"PET_LOG_ALL_NODES=1"}, "--nnodes=2", "bash", "-c", `echo "of rank $RANK"`)
+		wg.Go(func() { outcomes[i] = finish(t, cmd) })
+	}
+	wg.Wait()
+	shown := 0 // number of times that a node shows the output of node 1; the other is the host
+	for i, got := range outcomes {
+		if got.code != 0 {
+			t.Errorf("exit code %d of node %d:\n%s", got.code, i, got.stderr)
+		}
+		shown += strings.Count(got.stdout, "[node 1, default1]: of rank 1\n")
+	}
+	if shown != 2 {
+		t.Errorf("the nodes show %+v", outcomes)
 	}
 }
