@@ -15,7 +15,7 @@ import (
 )
 
 // soon is a generous limit for what must not take long.
-const soon = 15 * time.Second
+const soon = time.Minute
 
 // line is a line that a program wrote.
 type line struct {
@@ -66,7 +66,7 @@ func start(t *testing.T, h *netns.Host, env []string, name string, args ...strin
 			p.cmd.Process.Kill()
 			<-p.ended
 		}
-		if t.Failed() {
+		if t.Failed() || os.Getenv("HOSTS_V") != "" {
 			t.Logf("%s wrote:\n%s", h.Name(), p.text())
 		}
 	})

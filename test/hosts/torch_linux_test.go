@@ -1,7 +1,6 @@
 package hosts
 
 import (
-	"fmt"
 	"path/filepath"
 	"strconv"
 	"syscall"
@@ -70,10 +69,10 @@ func TestTorchrunMeetsGolaunch(t *testing.T) {
 	other.wait(1)
 	j.finish()
 	j.ends(2, 0, 1)
-	j.agents[0].expect("torchrun", 1)
+	j.agents[0].expect("TCPStore", 1)
 }
 
-// TestGolaunchMeetsTorchrun has golaunch come to the rendezvous of torchrun. It ends with one line.
+// TestGolaunchMeetsTorchrun has golaunch come to the rendezvous of torchrun. It says what it waits for.
 func TestGolaunchMeetsTorchrun(t *testing.T) {
 	needsLong(t)
 	n := netns.New(t, 2, 1)
@@ -82,8 +81,10 @@ func TestGolaunchMeetsTorchrun(t *testing.T) {
 	awaitPorts(t, n.Hosts[0], 1)
 	j := newJob(t, n)
 	j.c10d("2", endpoint(n.Hosts[0].Addr(0)))
+	j.flags = append(j.flags, "--rdzv-conf", "join_timeout=5")
 	j.start(1)
 	j.agents[1].wait(1)
-	j.agents[1].expect(fmt.Sprintf("%s is not the host of this job's rendezvous", endpoint(n.Hosts[0].Addr(0))), 1)
+	j.agents[1].expect("waiting: .* it ended the connection during the handshake, as torchrun agents do", 1)
+	j.agents[1].expect("no host of the rendezvous was found in time: it ended the connection during the handshake", 1)
 	host.cmd.Process.Signal(syscall.SIGTERM)
 }
