@@ -32,6 +32,7 @@ type attempt struct {
 
 	stopReason string        // why the rendezvous ended the attempt; "" if it did not
 	stopTime   time.Time     // when it did
+	stopLogged string        // the reason that the user was given; "" if the workers ended before
 	failures   []Failure     // of the workers that failed or were stopped, the earliest first; set by end
 	failure    *FailureError // of this node's workers, set by end; nil if none failed
 

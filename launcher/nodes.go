@@ -174,6 +174,7 @@ func (a *agent) ordered(o *rendezvous.Order) event {
 			a.stopTime = time.Now()
 		}
 		if a.stopReason = o.Stop.Reason; a.round.Nodes > 1 && a.core.phase == running {
+			a.stopLogged = o.Stop.Reason
 			a.console.logf("stopping the workers: %s", o.Stop.Reason)
 		}
 		return stopOrdered{o.Stop.Gently}
@@ -195,18 +196,23 @@ func (a *agent) ordered(o *rendezvous.Order) event {
 	return jobEnded{verdict: succeeded}
 }
 
-// logRound tells the user about a round that begins, if it follows a failure or has several
-// nodes.
+// logRound tells the user about a round that begins: why the round before ended, and, in a
+// job of several nodes, this node's place.
 func (a *agent) logRound(round *rendezvous.Round) {
-	if a.attempt != nil && round.Restarts > a.round.Restarts {
-		reason, stack := a.stopReason, []string(nil)
-		if len(round.Failures) > 0 { // or another host of the rendezvous knew them
+	if a.attempt != nil {
+		cause, stack := a.stopReason, []string(nil)
+		if len(round.Failures) > 0 { // else no node failed, or this host of the rendezvous does not know
 			e := a.jobFailure(&rendezvous.Result{Failures: round.Failures})
-			reason, stack = e.Error(), e.Root.stack()
+			cause, stack = e.Error(), e.Root.stack()
 		}
-		a.console.logf("restart %d of %d: %s", round.Restarts, a.cfg.MaxRestarts, reason)
-		if stack != nil {
-			a.console.logStack(stack)
+		switch {
+		case round.Restarts > a.round.Restarts:
+			a.console.logf("restart %d of %d: %s", round.Restarts, a.cfg.MaxRestarts, cause)
+			if stack != nil {
+				a.console.logStack(stack)
+			}
+		case a.stopLogged == "" && cause != "" || !strings.HasSuffix(cause, a.stopLogged):
+			a.console.logf("going on: %s", cause)
 		}
 	}
 	if a.cfg.Nodes != nil {
