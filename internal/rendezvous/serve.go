@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -16,9 +17,11 @@ import (
 	"github.com/goddp/goddp/internal/frame"
 )
 
-// The bounds on what a connection may cost.
+// The bounds on what a connection may cost. While more than half of maxHandshakes take place, new ones have
+// crowdedTime, so that strangers who say nothing keep no agent out.
 const (
 	handshakeTime = 10 * time.Second
+	crowdedTime   = 2 * time.Second
 	flushTime     = time.Second
 	maxHandshakes = 256
 	maxMessage    = 1 << 20
@@ -55,9 +58,13 @@ func (h *Host) Serve(ln net.Listener, id *Identity) {
 				c.Close()
 				return
 			}
+			most := handshakeTime
+			if len(slots) > maxHandshakes/2 {
+				most = crowdedTime
+			}
 			h.wg.Go(func() {
 				defer c.Close()
-				mux, err := h.accept(c, id)
+				mux, err := h.accept(c, id, most)
 				<-slots
 				if err != nil {
 					h.rejections.Add(c.RemoteAddr().String(), err)
@@ -69,11 +76,11 @@ func (h *Host) Serve(ln net.Listener, id *Identity) {
 	})
 }
 
-// accept performs the handshake with an agent.
-func (h *Host) accept(c net.Conn, id *Identity) (*yamux.Session, error) {
+// accept performs the handshake with an agent, which may take so long at most.
+func (h *Host) accept(c net.Conn, id *Identity, most time.Duration) (*yamux.Session, error) {
 	stop := closeWhen(h.done, c)
 	defer stop()
-	c.SetDeadline(time.Now().Add(handshakeTime))
+	c.SetDeadline(time.Now().Add(most))
 	secured := tls.Server(c, id.config())
 	if err := secured.Handshake(); err != nil {
 		return nil, describeHandshake(err)
@@ -150,6 +157,7 @@ func closeWhen(done <-chan struct{}, c io.Closer) (stop func()) {
 var (
 	errTCPStore = errors.New("it speaks the protocol of PyTorch's TCPStore: a torchrun agent, or a worker of PyTorch")
 	errNoTLS    = errors.New("it does not speak TLS")
+	errTimeout  = errors.New("it did not end the handshake in time")
 	errHungUp   = errors.New("it ended the connection during the handshake, as torchrun agents do")
 )
 
@@ -163,6 +171,8 @@ func describeHandshake(err error) error {
 		return errNoTLS
 	case strings.Contains(err.Error(), "bad certificate"):
 		return errOtherToken
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return errTimeout
 	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return errHungUp
 	}

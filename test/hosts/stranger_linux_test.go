@@ -229,6 +229,52 @@ func TestStrangersChangeNothing(t *testing.T) {
 	j.ends(2, 0, 1)
 }
 
+// TestSilentStrangersKeepNoNodeOut has a stranger hold more connections than the rendezvous serves at once.
+// It opens each again that the agent closes. A node that returns is taken in.
+func TestSilentStrangersKeepNoNodeOut(t *testing.T) {
+	needsLong(t)
+	j := startElastic(t)
+	target := endpoint(j.net.Hosts[0].Addr(0))
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	j.agents[2].cmd.Process.Kill()
+	j.agents[2].wait(-1)
+	j.trains(2, 1, 0, 1)
+	opened := make(chan struct{}, 600)
+	for range cap(opened) {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				var c net.Conn
+				var err error
+				j.net.Hosts[2].Do(func() { c, err = (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", target) })
+				if err != nil {
+					continue
+				}
+				select {
+				case opened <- struct{}{}:
+				default:
+				}
+				stop := context.AfterFunc(ctx, func() { c.Close() })
+				c.Read(make([]byte, 1)) // until the agent closes it
+				stop()
+				c.Close()
+			}
+		})
+	}
+	for range cap(opened) {
+		<-opened
+	}
+	begin := time.Now()
+	j.start(2)
+	j.trains(3, 2, 0, 1)
+	t.Logf("taken in after %v", time.Since(begin).Round(time.Millisecond))
+	cancel()
+	j.finish()
+	j.ends(3, 0, 1, 2)
+}
+
 func isTimeout(err error) bool {
 	e, is := err.(net.Error)
 	return is && e.Timeout()
