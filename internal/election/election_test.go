@@ -10,7 +10,9 @@ import (
 	"github.com/goddp/goddp/internal/etcdtest"
 )
 
-func open(t *testing.T, c *etcdtest.Cluster, name string) *Election { return openTTL(t, c, name, time.Second) }
+func open(t *testing.T, c *etcdtest.Cluster, name string) *Election {
+	return openTTL(t, c, name, time.Second)
+}
 
 func openTTL(t *testing.T, c *etcdtest.Cluster, name string, ttl time.Duration) *Election {
 	t.Helper()
