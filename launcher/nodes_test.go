@@ -142,8 +142,8 @@ func TestNodesMustAgreeOnSettings(t *testing.T) {
 		got = append(got, fmt.Sprint(r.err))
 	}
 	slices.Sort(got)
-	const hosts, refused = "1 node of at least 2 joined", "the rendezvous refused this node: it was started with --nnodes=2:2 --max-restarts="
-	if got[0] != hosts || !strings.HasPrefix(got[1], refused) {
+	const hosts, refused = "too few nodes joined: 1 of at least 2", "the rendezvous refused this node: it was started with --nnodes=2:2 --max-restarts="
+	if !strings.HasPrefix(got[0], refused) || got[1] != hosts {
 		t.Errorf("got %q, want %q and %q", got, hosts, refused)
 	}
 }

@@ -105,7 +105,11 @@ func (e *FailureError) writeRoot(b *strings.Builder) {
 	}
 	field("host", "%s", f.Host)
 	if f.Lost != "" {
-		if f.ranks > 0 {
+		switch f.ranks {
+		case 0:
+		case 1:
+			field("rank", "%d", f.Rank)
+		default:
 			field("ranks", "%d to %d", f.Rank, f.Rank+f.ranks-1)
 		}
 		field("error", "%s", f.Lost)

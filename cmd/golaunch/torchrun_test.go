@@ -227,7 +227,7 @@ func TestTooFewNodes(t *testing.T) {
 	_, endpoint := testport.New(t)
 	for _, name := range []string{"join_timeout", "timeout"} {
 		got := onNodes(t, [][]string{{"--nnodes=2", "--rdzv-endpoint=" + endpoint, "--rdzv-conf=" + name + "=0.3"}}, "true")[0]
-		if got != (outcome{1, "", "golaunch: 1 node of at least 2 joined\n"}) {
+		if got != (outcome{1, "", "golaunch: too few nodes joined: 1 of at least 2\n"}) {
 			t.Errorf("%s: got %+v", name, got)
 		}
 	}

@@ -259,7 +259,7 @@ func (c *core) Step(ev event) []action {
 		if c.phase != gathering {
 			return nil
 		}
-		return c.end(Result{Reason: fmt.Sprintf("%s of at least %d joined", count(len(c.agents), "node"), c.MinNodes)})
+		return c.end(Result{Reason: fmt.Sprintf("too few nodes joined: %d of at least %d", len(c.agents), c.MinNodes)})
 	case hostFailed:
 		return c.end(Result{Failures: c.sortedFailures(), Reason: ev.err.Error()})
 	case lastCallElapsed:
@@ -479,7 +479,7 @@ func (c *core) failed() bool {
 
 // tooFew is the result of a job that too few nodes are left of.
 func (c *core) tooFew(n int) Result {
-	return Result{Failures: c.sortedFailures(), Reason: fmt.Sprintf("%s of at least %d remain", count(n, "node"), c.MinNodes)}
+	return Result{Failures: c.sortedFailures(), Reason: fmt.Sprintf("too few nodes are left: %d of at least %d", n, c.MinNodes)}
 }
 
 func (c *core) end(r Result) []action {

@@ -64,7 +64,7 @@ func TestTooFewHostsStop(t *testing.T) {
 	j.net.Hosts[2].SetConnected(false)
 	for _, node := range []int{0, 1} {
 		j.agents[node].wait(1)
-		j.agents[node].expect("2 nodes of at least 3 remain", 1)
+		j.agents[node].expect("too few nodes are left: 2 of at least 3", 1)
 	}
 	j.agents[2].wait(1)
 	j.agents[2].expect(hostLost, 1)
@@ -192,7 +192,7 @@ func TestRendezvousHostDies(t *testing.T) {
 			}
 			if name == "disconnected" { // it lacks the others
 				j.agents[0].wait(1)
-				j.agents[0].expect("1 node of at least 2 remain", 1)
+				j.agents[0].expect("too few nodes are left: 1 of at least 2", 1)
 			}
 		})
 	}
