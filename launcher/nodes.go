@@ -2,7 +2,7 @@ package launcher
 
 import (
 	"cmp"
-	"crypto/tls"
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -42,11 +42,12 @@ type Nodes struct {
 	LocalAddr string
 }
 
-// Etcd says how to reach etcd.
+// Etcd says how to reach etcd. The program golaunch-etcd must be beside this program or on PATH.
 type Etcd struct {
-	Endpoints          []string    // host:port
-	TLS                *tls.Config // nil means no TLS
-	Username, Password string      // "" means no authentication
+	Endpoints                 []string // host:port
+	HTTPS                     bool
+	CAFile, CertFile, KeyFile string // PEM files for HTTPS; "" means the system's authorities, and no certificate
+	Username, Password        string // "" means no authentication
 }
 
 // DefaultPort is the port of the rendezvous, as torchrun's.
@@ -123,10 +124,12 @@ func (a *agent) rendezvousOptions() (rendezvous.Options, error) {
 				return o, fmt.Errorf("this node's address on the way to etcd: %w", err)
 			}
 		}
-		o.Discovery = &rendezvous.Etcd{Addr: addr, Options: election.Options{
-			Endpoints: n.Etcd.Endpoints, TLS: n.Etcd.TLS, Username: n.Etcd.Username, Password: n.Etcd.Password,
+		options := election.Options{
+			Endpoints: n.Etcd.Endpoints, HTTPS: n.Etcd.HTTPS, CAFile: n.Etcd.CAFile, CertFile: n.Etcd.CertFile, KeyFile: n.Etcd.KeyFile,
+			Username: n.Etcd.Username, Password: n.Etcd.Password,
 			Name: c.RunID, TTL: 3 * cmp.Or(n.Heartbeat, rendezvous.DefaultHeartbeat),
-		}}
+		}
+		o.Discovery = &rendezvous.Etcd{Addr: addr, Open: func(ctx context.Context) (election.Election, error) { return election.Start(ctx, options) }}
 	}
 	return o, nil
 }

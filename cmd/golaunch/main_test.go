@@ -17,6 +17,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/internal/election"
+	"github.com/goddp/goddp/internal/election/etcd"
 	"github.com/goddp/goddp/launcher"
 )
 
@@ -31,6 +33,12 @@ const markVar = "GOLAUNCH_TEST_MARK"
 const soon = 25 * time.Second
 
 func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == election.Program {
+		if election.Serve(os.Stdin, os.Stdout, etcd.New) != nil {
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	launcher.ReaperMain()
 	if os.Getenv(joinVar) != "" && os.Getenv("RANK") != "" {
 		comm.Main(join)

@@ -2,8 +2,6 @@ package main
 
 import (
 	"cmp"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -116,7 +114,7 @@ func (r *rendezvousFlags) config() (*launcher.Nodes, error) {
 
 // etcd returns how to reach etcd.
 func (r *rendezvousFlags) etcd() (*launcher.Etcd, error) {
-	e := &launcher.Etcd{Username: r.conf.user}
+	e := &launcher.Etcd{HTTPS: r.conf.https, CAFile: r.conf.caFile, CertFile: r.conf.certFile, KeyFile: r.conf.keyFile, Username: r.conf.user}
 	for endpoint := range strings.SplitSeq(r.endpoint, ",") {
 		e.Endpoints = append(e.Endpoints, withPort(endpoint, 2379))
 	}
@@ -126,27 +124,6 @@ func (r *rendezvousFlags) etcd() (*launcher.Etcd, error) {
 			return nil, err
 		}
 		e.Password = strings.TrimSpace(string(text))
-	}
-	if !r.conf.https {
-		return e, nil
-	}
-	e.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
-	if r.conf.caFile != "" {
-		text, err := os.ReadFile(r.conf.caFile)
-		if err != nil {
-			return nil, err
-		}
-		e.TLS.RootCAs = x509.NewCertPool()
-		if !e.TLS.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("%s holds no certificate", r.conf.caFile)
-		}
-	}
-	if r.conf.certFile != "" {
-		cert, err := tls.LoadX509KeyPair(r.conf.certFile, r.conf.keyFile)
-		if err != nil {
-			return nil, err
-		}
-		e.TLS.Certificates = []tls.Certificate{cert}
 	}
 	return e, nil
 }

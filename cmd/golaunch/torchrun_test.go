@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/goddp/goddp/internal/election"
 	"github.com/goddp/goddp/internal/etcdtest"
 	"github.com/goddp/goddp/internal/testport"
 )
@@ -214,6 +215,11 @@ func TestC10dNodes(t *testing.T) {
 // The nodes elect the host in etcd.
 func TestEtcdNodes(t *testing.T) {
 	c := etcdtest.Start(t, 1)
+	dir := t.TempDir()
+	if err := os.Symlink(os.Args[0], filepath.Join(dir, election.Program)); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	flags := []string{"--nnodes=2", "--rdzv-backend=etcd", "--rdzv-id=job", "--rdzv-endpoint=" + strings.TrimPrefix(c.Endpoints[0], "http://")}
 	for i, got := range onNodes(t, [][]string{flags, flags}, "bash", "-c", showRanks) {
 		if got.code != 0 || !strings.Contains(got.stdout, " of 2, job, ") {

@@ -1,36 +1,24 @@
+// Package election is the election, among the agents of a job, of the one that hosts the rendezvous.
+//
+// Package etcd below this one holds elections in etcd. etcd's client would make every start of golaunch a
+// third slower, also of jobs that do not use etcd. So the command golaunch-etcd holds the client, and
+// golaunch starts that command if it is needed: [Start] and [Serve] are the two ends.
 package election
 
 import (
 	"context"
-	"crypto/tls"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"time"
-
-	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/client/v3/concurrency"
-	"go.uber.org/zap"
 )
 
-// Options say how to reach etcd.
+// Options say how to reach etcd, and which job the election is of.
 type Options struct {
-	Endpoints          []string
-	TLS                *tls.Config // nil means no TLS
-	Username, Password string
-	Name               string        // the job's
-	TTL                time.Duration // how long a dead host stays elected; a number of seconds
-}
-
-// requestTimeout bounds a request, so that one that a dead member has got is repeated at another member.
-const requestTimeout = 5 * time.Second
-
-// Election is the election of one job.
-type Election struct {
-	client *clientv3.Client
-	ttl    int // seconds
-	host   string
-	state  string
+	Endpoints                 []string // host:port, or URLs
+	HTTPS                     bool
+	CAFile, CertFile, KeyFile string // PEM files for HTTPS; "" means the system's authorities, and no certificate
+	Username, Password        string
+	Name                      string        // the job's
+	TTL                       time.Duration // how long a dead host stays elected; a number of seconds
 }
 
 // State is how far a job is.
@@ -40,161 +28,28 @@ type State struct {
 	Nodes    int // number of nodes that can go on if the host is lost
 }
 
-// stateTTL is the time in seconds that the state of a job outlives its host.
-const stateTTL = 30
-
-// New connects with etcd. ctx bounds the first connection.
-func New(ctx context.Context, o Options) (*Election, error) {
-	client, err := clientv3.New(clientv3.Config{
-		Endpoints: o.Endpoints, TLS: o.TLS, Username: o.Username, Password: o.Password,
-		DialTimeout: requestTimeout, DialKeepAliveTime: 2 * time.Second, DialKeepAliveTimeout: 2 * time.Second,
-		Logger: zap.NewNop(),
-	})
-	if err != nil {
-		return nil, fmt.Errorf("etcd at %v: %w", o.Endpoints, err)
-	}
-	prefix := "/goddp/" + o.Name + "/"
-	e := &Election{client: client, ttl: max(1, int(o.TTL/time.Second)), host: prefix + "host", state: prefix + "state"}
-	// etcd may be starting.
-	if err := e.retry(ctx, func(ctx context.Context) error {
-		_, err := client.Get(ctx, e.host)
-		return err
-	}); err != nil {
-		client.Close()
-		return nil, fmt.Errorf("etcd at %v: %w", o.Endpoints, err)
-	}
-	return e, nil
+// Election is the election of one job.
+type Election interface {
+	// Elect returns the address of the elected agent. If there is none, this agent stands for election
+	// with the address addr; if it is elected, Elect returns its term. dead is the address of a host that
+	// this agent has found dead: Elect waits until it is not elected any more.
+	Elect(ctx context.Context, addr, dead string) (host string, term Term, err error)
+	// Close ends the connection. A term must have ended before.
+	Close() error
 }
 
-// Close ends the connection. A term must have ended before.
-func (e *Election) Close() error { return e.client.Close() }
-
-// Result is the outcome of an election: one of the fields is set.
-type Result struct {
-	Addr string // of the elected agent
-	Term *Term  // this agent is elected
+// Term is the time in which this agent is elected.
+type Term interface {
+	// State returns how far the job was when this agent was elected.
+	State() State
+	// Save writes how far the job is. It returns ErrOver if this agent is not elected any more.
+	Save(ctx context.Context, s State) error
+	// Over returns a channel that is closed when this agent is not elected any more.
+	Over() <-chan struct{}
+	// Resign ends the term at once, so that another agent can be elected. If the job has ended, its state
+	// is deleted.
+	Resign(ended bool) error
 }
 
-// Elect returns the elected agent. If there is none, this agent stands for election with the address
-// addr. dead is the address of a host that this agent has found dead: Elect waits until it is not elected
-// any more.
-func (e *Election) Elect(ctx context.Context, addr, dead string) (*Result, error) {
-	for {
-		current, revision, err := e.current(ctx)
-		switch {
-		case err != nil:
-			return nil, err
-		case current != "" && current != dead:
-			return &Result{Addr: current}, nil
-		case current != "":
-			if err := e.awaitChange(ctx, revision); err != nil {
-				return nil, err
-			}
-		default:
-			term, err := e.stand(ctx, addr)
-			if err != nil {
-				return nil, err
-			}
-			if term != nil {
-				return &Result{Term: term}, nil
-			}
-		}
-	}
-}
-
-// current returns the address of the elected agent, "" if there is none, and the revision of the answer.
-func (e *Election) current(ctx context.Context) (addr string, revision int64, err error) {
-	err = e.retry(ctx, func(ctx context.Context) error {
-		r, err := e.client.Get(ctx, e.host)
-		if err != nil {
-			return err
-		}
-		revision = r.Header.Revision
-		if addr = ""; len(r.Kvs) > 0 {
-			addr = string(r.Kvs[0].Value)
-		}
-		return nil
-	})
-	return addr, revision, err
-}
-
-// awaitChange waits until the key host changes after a revision.
-func (e *Election) awaitChange(ctx context.Context, revision int64) error {
-	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
-	defer cancel()
-	for r := range e.client.Watch(ctx, e.host, clientv3.WithRev(revision+1)) {
-		if len(r.Events) > 0 {
-			return nil
-		}
-		if r.Err() != nil {
-			return nil // the caller looks again
-		}
-	}
-	return context.Cause(ctx)
-}
-
-// stand puts this agent's address where no other is. It returns nil if another agent was first.
-func (e *Election) stand(ctx context.Context, addr string) (*Term, error) {
-	session, err := concurrency.NewSession(e.client, concurrency.WithTTL(e.ttl), concurrency.WithContext(context.WithoutCancel(ctx)))
-	if err != nil {
-		return nil, err
-	}
-	memory, err := concurrency.NewSession(e.client, concurrency.WithTTL(max(stateTTL, 5*e.ttl)), concurrency.WithContext(context.WithoutCancel(ctx)))
-	if err != nil {
-		session.Close()
-		return nil, err
-	}
-	t := &Term{election: e, session: session, memory: memory, addr: addr}
-	// The second comparison recognizes this agent's own vote, after a transaction whose answer was lost.
-	err = e.retry(ctx, func(ctx context.Context) error {
-		r, err := e.client.Txn(ctx).
-			If(clientv3.Compare(clientv3.CreateRevision(e.host), "=", 0)).
-			Then(clientv3.OpPut(e.host, addr, clientv3.WithLease(session.Lease())), clientv3.OpGet(e.state)).
-			Else(clientv3.OpGet(e.host), clientv3.OpGet(e.state)).
-			Commit()
-		if err != nil {
-			return err
-		}
-		if !r.Succeeded {
-			kvs := r.Responses[0].GetResponseRange().Kvs
-			if len(kvs) == 0 || clientv3.LeaseID(kvs[0].Lease) != session.Lease() {
-				return errNotElected
-			}
-		}
-		if kvs := r.Responses[1].GetResponseRange().Kvs; len(kvs) > 0 {
-			return json.Unmarshal(kvs[0].Value, &t.state)
-		}
-		return nil
-	})
-	if err == nil && t.state != (State{}) {
-		err = t.Save(ctx, t.state) // under this agent's lease
-	}
-	if err != nil {
-		session.Close()
-		memory.Close()
-		if errors.Is(err, errNotElected) {
-			return nil, nil
-		}
-		return nil, err
-	}
-	return t, nil
-}
-
-var errNotElected = errors.New("another agent is elected")
-
-// retry repeats a request that etcd did not answer in time, or that failed because of a lost member.
-func (e *Election) retry(ctx context.Context, request func(context.Context) error) error {
-	for {
-		once, cancel := context.WithTimeout(ctx, requestTimeout)
-		err := request(once)
-		cancel()
-		if err == nil || errors.Is(err, errNotElected) || !temporary(err) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
-}
+// ErrOver is the error of a term that is over.
+var ErrOver = errors.New("this agent does not host the rendezvous any more: etcd has not heard of it in time")

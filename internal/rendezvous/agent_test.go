@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/election"
+	"github.com/goddp/goddp/internal/election/etcd"
 	"github.com/goddp/goddp/internal/etcdtest"
 	"github.com/goddp/goddp/internal/testport"
 )
@@ -80,9 +82,12 @@ func TestJobEndsWithItsHost(t *testing.T) {
 func TestJobSurvivesItsHost(t *testing.T) {
 	c := etcdtest.Start(t, 1)
 	hosts := map[string]*Agent{}
+	open := func(ctx context.Context) (election.Election, error) {
+		return etcd.New(ctx, election.Options{Endpoints: c.Endpoints, Name: "job", TTL: time.Second})
+	}
 	for i := range 3 {
 		name := fmt.Sprint("node", i)
-		hosts[name] = openAgent(t, name, &Etcd{Options: election.Options{Endpoints: c.Endpoints, Name: "job", TTL: time.Second}, Addr: "127.0.0.1"}, Limits{MinNodes: 1, MaxNodes: 3})
+		hosts[name] = openAgent(t, name, &Etcd{Open: open, Addr: "127.0.0.1"}, Limits{MinNodes: 1, MaxNodes: 3})
 	}
 	for epoch := 0; len(hosts) > 0; epoch++ {
 		var host string

@@ -98,15 +98,15 @@ func isLocal(ctx context.Context, host string) (bool, error) {
 
 // Etcd is the discovery by an election in etcd.
 type Etcd struct {
-	Options  election.Options
-	Addr     string // the address that other agents can reach this one at, without a port
-	election *election.Election
+	Open     func(context.Context) (election.Election, error)
+	Addr     string            // the address that other agents can reach this one at, without a port
+	election election.Election // nil before the first use
 }
 
 func (e *Etcd) Find(ctx context.Context, dead string) (*Found, error) {
 	if e.election == nil {
 		var err error
-		if e.election, err = election.New(ctx, e.Options); err != nil {
+		if e.election, err = e.Open(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -114,17 +114,17 @@ func (e *Etcd) Find(ctx context.Context, dead string) (*Found, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the rendezvous: %w", err)
 	}
-	r, err := e.election.Elect(ctx, net.JoinHostPort(e.Addr, strconv.Itoa(ln.Addr().(*net.TCPAddr).Port)), dead)
-	if err != nil || r.Term == nil {
+	host, term, err := e.election.Elect(ctx, net.JoinHostPort(e.Addr, strconv.Itoa(ln.Addr().(*net.TCPAddr).Port)), dead)
+	if err != nil || term == nil {
 		ln.Close()
 	}
 	switch {
 	case err != nil:
 		return nil, err
-	case r.Term == nil:
-		return &Found{Addr: r.Addr}, nil
+	case term == nil:
+		return &Found{Addr: host}, nil
 	}
-	return &Found{Role: &Role{Listener: ln, State: r.Term.State(), Save: r.Term.Save, Over: r.Term.Over(), Resign: r.Term.Resign}}, nil
+	return &Found{Role: &Role{Listener: ln, State: term.State(), Save: term.Save, Over: term.Over(), Resign: term.Resign}}, nil
 }
 
 func (e *Etcd) Close() error {

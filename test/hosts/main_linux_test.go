@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 
 func build(ctx context.Context, dir string) error {
 	out, err := exec.CommandContext(ctx, "go", "build", "-o", dir+string(filepath.Separator),
-		"github.com/goddp/goddp/cmd/golaunch", "github.com/goddp/goddp/test/hosts/worker").CombinedOutput()
+		"github.com/goddp/goddp/cmd/golaunch", "github.com/goddp/goddp/cmd/golaunch-etcd", "github.com/goddp/goddp/test/hosts/worker").CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("building: %w\n%s", err, out)
 	}

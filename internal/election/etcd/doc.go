@@ -1,5 +1,5 @@
-// Package election elects, among the agents of a job, the one that hosts the rendezvous. The votes are
-// kept in etcd, so that another agent is elected when the host dies.
+// Package etcd holds elections in etcd, by which another agent is elected when the host of the rendezvous
+// dies.
 //
 // Under the prefix /goddp/NAME/ of a job there are two keys:
 //
@@ -13,4 +13,4 @@
 // So a host that was cut off from etcd, and replaced, cannot begin a round any more.
 //
 // Writes to etcd that failed may have taken effect. Each is a transaction that can be repeated.
-package election
+package etcd

@@ -1,4 +1,4 @@
-package election
+package etcd
 
 import (
 	"context"
@@ -11,29 +11,28 @@ import (
 	"google.golang.org/grpc/status"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/goddp/goddp/internal/election"
 )
 
-// Term is the time in which this agent is elected.
-type Term struct {
-	election *Election
+// term is the time in which this agent is elected.
+type term struct {
+	election *etcdElection
 	session  *concurrency.Session // its lease is that of the key host
 	memory   *concurrency.Session // its lease is that of the key state
 	addr     string
-	state    State
+	state    election.State
 }
 
 // State returns how far the job was when this agent was elected.
-func (t *Term) State() State { return t.state }
+func (t *term) State() election.State { return t.state }
 
 // Over returns a channel that is closed when this agent is not elected any more, because etcd has not
 // heard of it for the TTL.
-func (t *Term) Over() <-chan struct{} { return t.session.Done() }
+func (t *term) Over() <-chan struct{} { return t.session.Done() }
 
-// ErrOver is the error of a term that is over.
-var ErrOver = errors.New("this agent does not host the rendezvous any more: etcd has not heard of it in time")
-
-// Save writes how far the job is. It returns ErrOver if this agent is not elected any more.
-func (t *Term) Save(ctx context.Context, s State) error {
+// Save writes how far the job is. It returns election.ErrOver if this agent is not elected any more.
+func (t *term) Save(ctx context.Context, s election.State) error {
 	text, err := json.Marshal(s)
 	if err != nil {
 		return err
@@ -45,7 +44,7 @@ func (t *Term) Save(ctx context.Context, s State) error {
 			Then(clientv3.OpPut(e.state, string(text), clientv3.WithLease(t.memory.Lease()))).
 			Commit()
 		if err == nil && !r.Succeeded {
-			return ErrOver
+			return election.ErrOver
 		}
 		return err
 	})
@@ -53,7 +52,7 @@ func (t *Term) Save(ctx context.Context, s State) error {
 
 // Resign ends the term at once, so that another agent can be elected. If the job has ended, its state is
 // deleted.
-func (t *Term) Resign(ended bool) error {
+func (t *term) Resign(ended bool) error {
 	if !ended {
 		t.memory.Orphan()
 		return t.session.Close()
@@ -63,7 +62,7 @@ func (t *Term) Resign(ended bool) error {
 
 // temporary reports whether repeating a request can help: etcd elects a new leader, or a member is lost.
 func temporary(err error) bool {
-	if errors.Is(err, ErrOver) {
+	if errors.Is(err, election.ErrOver) {
 		return false
 	}
 	if errors.Is(err, context.DeadlineExceeded) {

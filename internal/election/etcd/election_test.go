@@ -1,4 +1,4 @@
-package election
+package etcd
 
 import (
 	"context"
@@ -7,62 +7,75 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goddp/goddp/internal/election"
 	"github.com/goddp/goddp/internal/etcdtest"
 )
 
-func open(t *testing.T, c *etcdtest.Cluster, name string) *Election {
+func open(t *testing.T, c *etcdtest.Cluster, name string) *etcdElection {
 	return openTTL(t, c, name, time.Second)
 }
 
-func openTTL(t *testing.T, c *etcdtest.Cluster, name string, ttl time.Duration) *Election {
+func openTTL(t *testing.T, c *etcdtest.Cluster, name string, ttl time.Duration) *etcdElection {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	e, err := New(ctx, Options{Endpoints: c.Endpoints, Name: name, TTL: ttl})
+	e, err := New(ctx, election.Options{Endpoints: c.Endpoints, Name: name, TTL: ttl})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { e.Close() })
-	return e
+	return e.(*etcdElection)
 }
 
-func elect(t *testing.T, e *Election, addr, dead string) *Result {
+// result is the outcome of an election: the address of the elected agent, or a term.
+type result struct {
+	Addr string
+	Term *term
+}
+
+func elect(t *testing.T, e *etcdElection, addr, dead string) *result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	r, err := e.Elect(ctx, addr, dead)
+	r, err := e.electIn(ctx, addr, dead)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return r
 }
 
+func (e *etcdElection) electIn(ctx context.Context, addr, dead string) (*result, error) {
+	host, elected, err := e.Elect(ctx, addr, dead)
+	own, _ := elected.(*term)
+	return &result{host, own}, err
+}
+
 func TestOneAgentIsElected(t *testing.T) {
 	c := etcdtest.Start(t, 1)
-	results := make(chan *Result, 8)
+	results := make(chan *result, 8)
 	for i := range 8 {
 		e := open(t, c, "job")
 		go func() {
-			r, err := e.Elect(t.Context(), fmt.Sprintf("host%d:1", i), "")
+			r, err := e.electIn(t.Context(), fmt.Sprintf("host%d:1", i), "")
 			if err != nil {
 				t.Error(err)
 			}
 			results <- r
 		}()
 	}
-	var term *Term
+	var own *term
 	addrs := map[string]int{}
 	for range 8 {
 		if r := <-results; r == nil {
 			t.FailNow()
 		} else if r.Term != nil {
-			term = r.Term
+			own = r.Term
 			addrs[r.Term.addr]++
 		} else {
 			addrs[r.Addr]++
 		}
 	}
-	if len(addrs) != 1 || term == nil {
+	if len(addrs) != 1 || own == nil {
 		t.Fatalf("elected: %v", addrs)
 	}
 	// Another job has an election of its own.
@@ -72,7 +85,7 @@ func TestOneAgentIsElected(t *testing.T) {
 	} else {
 		other.Term.Resign(true)
 	}
-	if err := term.Resign(true); err != nil {
+	if err := own.Resign(true); err != nil {
 		t.Error(err)
 	}
 }
@@ -80,10 +93,10 @@ func TestOneAgentIsElected(t *testing.T) {
 func TestNextHostGoesOnWhereTheLastOneWas(t *testing.T) {
 	c := etcdtest.Start(t, 1)
 	first := elect(t, open(t, c, "job"), "a:1", "").Term
-	if first == nil || first.State() != (State{}) {
+	if first == nil || first.State() != (election.State{}) {
 		t.Fatalf("first term %+v", first)
 	}
-	want := State{Epoch: 3, Restarts: 1}
+	want := election.State{Epoch: 3, Restarts: 1}
 	if err := first.Save(t.Context(), want); err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +111,7 @@ func TestNextHostGoesOnWhereTheLastOneWas(t *testing.T) {
 	if second == nil || second.State() != want {
 		t.Fatalf("second term %+v", second)
 	}
-	if err := first.Save(t.Context(), State{Epoch: 4}); !errors.Is(err, ErrOver) {
+	if err := first.Save(t.Context(), election.State{Epoch: 4}); !errors.Is(err, election.ErrOver) {
 		t.Errorf("the first host saves: %v", err)
 	}
 	select {
@@ -116,7 +129,7 @@ func TestNextHostGoesOnWhereTheLastOneWas(t *testing.T) {
 		t.Error(err)
 	}
 	fourth := elect(t, e, "d:1", "").Term
-	if fourth == nil || fourth.State() != (State{}) {
+	if fourth == nil || fourth.State() != (election.State{}) {
 		t.Fatalf("after the end of the job, a term begins with %+v", fourth)
 	}
 	fourth.Resign(true)
@@ -132,7 +145,7 @@ func TestElectionSurvivesTheLossOfAMember(t *testing.T) {
 	for i := range 3 {
 		c.Kill(i)
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-		if err := term.Save(ctx, State{Epoch: i}); err != nil {
+		if err := term.Save(ctx, election.State{Epoch: i}); err != nil {
 			t.Fatalf("member %d is dead: %v", i, err)
 		}
 		cancel()

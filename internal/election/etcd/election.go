@@ -1,0 +1,208 @@
+package etcd
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+	"go.uber.org/zap"
+
+	"github.com/goddp/goddp/internal/election"
+)
+
+// requestTimeout bounds a request, so that one that a dead member has got is repeated at another member.
+const requestTimeout = 5 * time.Second
+
+// etcdElection is the election of one job.
+type etcdElection struct {
+	client *clientv3.Client
+	ttl    int // seconds
+	host   string
+	state  string
+}
+
+// stateTTL is the time in seconds that the state of a job outlives its host.
+const stateTTL = 30
+
+// New connects with etcd. ctx bounds the first connection.
+func New(ctx context.Context, o election.Options) (election.Election, error) {
+	config, err := tlsConfig(o)
+	if err != nil {
+		return nil, err
+	}
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: o.Endpoints, TLS: config, Username: o.Username, Password: o.Password,
+		DialTimeout: requestTimeout, DialKeepAliveTime: 2 * time.Second, DialKeepAliveTimeout: 2 * time.Second,
+		Logger: zap.NewNop(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("etcd at %v: %w", o.Endpoints, err)
+	}
+	prefix := "/goddp/" + o.Name + "/"
+	e := &etcdElection{client: client, ttl: max(1, int(o.TTL/time.Second)), host: prefix + "host", state: prefix + "state"}
+	// etcd may be starting.
+	if err := e.retry(ctx, func(ctx context.Context) error {
+		_, err := client.Get(ctx, e.host)
+		return err
+	}); err != nil {
+		client.Close()
+		return nil, fmt.Errorf("etcd at %v: %w", o.Endpoints, err)
+	}
+	return e, nil
+}
+
+func (e *etcdElection) Close() error { return e.client.Close() }
+
+func (e *etcdElection) Elect(ctx context.Context, addr, dead string) (string, election.Term, error) {
+	for {
+		current, revision, err := e.current(ctx)
+		switch {
+		case err != nil:
+			return "", nil, err
+		case current != "" && current != dead:
+			return current, nil, nil
+		case current != "":
+			if err := e.awaitChange(ctx, revision); err != nil {
+				return "", nil, err
+			}
+		default:
+			term, err := e.stand(ctx, addr)
+			if err != nil {
+				return "", nil, err
+			}
+			if term != nil {
+				return "", term, nil
+			}
+		}
+	}
+}
+
+// current returns the address of the elected agent, "" if there is none, and the revision of the answer.
+func (e *etcdElection) current(ctx context.Context) (addr string, revision int64, err error) {
+	err = e.retry(ctx, func(ctx context.Context) error {
+		r, err := e.client.Get(ctx, e.host)
+		if err != nil {
+			return err
+		}
+		revision = r.Header.Revision
+		if addr = ""; len(r.Kvs) > 0 {
+			addr = string(r.Kvs[0].Value)
+		}
+		return nil
+	})
+	return addr, revision, err
+}
+
+// awaitChange waits until the key host changes after a revision.
+func (e *etcdElection) awaitChange(ctx context.Context, revision int64) error {
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	defer cancel()
+	for r := range e.client.Watch(ctx, e.host, clientv3.WithRev(revision+1)) {
+		if len(r.Events) > 0 {
+			return nil
+		}
+		if r.Err() != nil {
+			return nil // the caller looks again
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// stand puts this agent's address where no other is. It returns nil if another agent was first.
+func (e *etcdElection) stand(ctx context.Context, addr string) (*term, error) {
+	session, err := concurrency.NewSession(e.client, concurrency.WithTTL(e.ttl), concurrency.WithContext(context.WithoutCancel(ctx)))
+	if err != nil {
+		return nil, err
+	}
+	memory, err := concurrency.NewSession(e.client, concurrency.WithTTL(max(stateTTL, 5*e.ttl)), concurrency.WithContext(context.WithoutCancel(ctx)))
+	if err != nil {
+		session.Close()
+		return nil, err
+	}
+	t := &term{election: e, session: session, memory: memory, addr: addr}
+	// The second comparison recognizes this agent's own vote, after a transaction whose answer was lost.
+	err = e.retry(ctx, func(ctx context.Context) error {
+		r, err := e.client.Txn(ctx).
+			If(clientv3.Compare(clientv3.CreateRevision(e.host), "=", 0)).
+			Then(clientv3.OpPut(e.host, addr, clientv3.WithLease(session.Lease())), clientv3.OpGet(e.state)).
+			Else(clientv3.OpGet(e.host), clientv3.OpGet(e.state)).
+			Commit()
+		if err != nil {
+			return err
+		}
+		if !r.Succeeded {
+			kvs := r.Responses[0].GetResponseRange().Kvs
+			if len(kvs) == 0 || clientv3.LeaseID(kvs[0].Lease) != session.Lease() {
+				return errNotElected
+			}
+		}
+		if kvs := r.Responses[1].GetResponseRange().Kvs; len(kvs) > 0 {
+			return json.Unmarshal(kvs[0].Value, &t.state)
+		}
+		return nil
+	})
+	if err == nil && t.state != (election.State{}) {
+		err = t.Save(ctx, t.state) // under this agent's lease
+	}
+	if err != nil {
+		session.Close()
+		memory.Close()
+		if errors.Is(err, errNotElected) {
+			return nil, nil
+		}
+		return nil, err
+	}
+	return t, nil
+}
+
+var errNotElected = errors.New("another agent is elected")
+
+// retry repeats a request that etcd did not answer in time, or that failed because of a lost member.
+func (e *etcdElection) retry(ctx context.Context, request func(context.Context) error) error {
+	for {
+		once, cancel := context.WithTimeout(ctx, requestTimeout)
+		err := request(once)
+		cancel()
+		if err == nil || errors.Is(err, errNotElected) || !temporary(err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// tlsConfig returns the configuration of connections with etcd; nil without HTTPS.
+func tlsConfig(o election.Options) (*tls.Config, error) {
+	if !o.HTTPS {
+		return nil, nil
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if o.CAFile != "" {
+		text, err := os.ReadFile(o.CAFile)
+		if err != nil {
+			return nil, err
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("%s holds no certificate", o.CAFile)
+		}
+	}
+	if o.CertFile != "" {
+		cert, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile)
+		if err != nil {
+			return nil, err
+		}
+		config.Certificates = []tls.Certificate{cert}
+	}
+	return config, nil
+}

@@ -1,0 +1,195 @@
+package election
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/goddp/goddp/internal/frame"
+)
+
+// Program is the command that Start runs. Its main function calls Serve.
+const Program = "golaunch-etcd"
+
+// closeTime bounds how long Program may take to resign and end.
+const closeTime = 5 * time.Second
+
+// process is an election that a process of Program makes.
+type process struct {
+	cmd       *exec.Cmd
+	in        io.WriteCloser
+	responses chan response // closed when the process has ended
+	abandoned chan struct{} // closed when nobody waits for the responses any more
+	abandon   func()        // kills the process
+	reader    sync.WaitGroup
+
+	asking sync.Mutex // held from a request until its response
+
+	mu   sync.Mutex
+	term *processTerm // nil if this agent is not elected
+}
+
+// Start starts Program and has it open the election. The program is looked for beside this process's
+// executable, and then on PATH.
+func Start(ctx context.Context, o Options) (Election, error) {
+	path, err := find()
+	if err != nil {
+		return nil, err
+	}
+	p := &process{cmd: exec.Command(path), responses: make(chan response), abandoned: make(chan struct{})}
+	p.cmd.Stderr = os.Stderr
+	if p.in, err = p.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	p.abandon = sync.OnceFunc(func() {
+		close(p.abandoned)
+		_ = p.cmd.Process.Kill() // it may have ended
+	})
+	p.reader.Go(func() { p.read(out) })
+	if _, err := p.ask(ctx, request{Open: &o}); err != nil {
+		p.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// find returns the path of Program.
+func find() (string, error) {
+	if self, err := os.Executable(); err == nil {
+		path := filepath.Join(filepath.Dir(self), Program)
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
+			return path, nil
+		}
+	}
+	path, err := exec.LookPath(Program)
+	if err != nil {
+		return "", fmt.Errorf("an election in etcd needs the program %s beside golaunch or on PATH: go install github.com/goddp/goddp/cmd/%s@latest installs it", Program, Program)
+	}
+	return path, nil
+}
+
+// read passes on the responses until the process ends.
+func (p *process) read(out io.Reader) {
+	defer close(p.responses)
+	defer p.expire()
+	in := bufio.NewReader(out)
+	for {
+		var r response
+		if err := frame.Decode(in, maxMessage, &r); err != nil {
+			return
+		}
+		switch {
+		case r.Expired:
+			p.expire()
+			continue
+		case r.Elected:
+			p.mu.Lock()
+			p.term = &processTerm{process: p, state: r.State, over: make(chan struct{})}
+			p.mu.Unlock()
+		}
+		select {
+		case p.responses <- r:
+		case <-p.abandoned:
+			return
+		}
+	}
+}
+
+// expire ends the current term.
+func (p *process) expire() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.term != nil {
+		close(p.term.over)
+		p.term = nil
+	}
+}
+
+// ask makes a request and waits for the response. If ctx ends before, the process is killed.
+func (p *process) ask(ctx context.Context, r request) (response, error) {
+	p.asking.Lock()
+	defer p.asking.Unlock()
+	if _, err := p.in.Write(frame.Encode(r)); err != nil {
+		return response{}, errEnded
+	}
+	select {
+	case answer, ok := <-p.responses:
+		switch {
+		case !ok:
+			return answer, errEnded
+		case answer.IsOver:
+			return answer, ErrOver
+		case answer.Error != "":
+			return answer, errors.New(answer.Error)
+		}
+		return answer, nil
+	case <-ctx.Done():
+		p.abandon()
+		return response{}, context.Cause(ctx)
+	}
+}
+
+var errEnded = errors.New(Program + " has ended")
+
+func (p *process) Elect(ctx context.Context, addr, dead string) (host string, term Term, err error) {
+	answer, err := p.ask(ctx, request{Elect: &electRequest{addr, dead}})
+	if err != nil || !answer.Elected {
+		return answer.Host, nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.term == nil {
+		return "", nil, ErrOver
+	}
+	return "", p.term, nil
+}
+
+// Close makes the process end, and waits for that.
+func (p *process) Close() error {
+	p.in.Close()
+	timer := time.AfterFunc(closeTime, p.abandon)
+	defer timer.Stop()
+	go func() { // takes a response that came too late
+		for range p.responses {
+		}
+	}()
+	p.reader.Wait()
+	_ = p.cmd.Wait() // how it ended does not matter
+	return nil
+}
+
+// processTerm is the term of this agent in an election that a process makes.
+type processTerm struct {
+	process *process
+	state   State
+	over    chan struct{}
+}
+
+func (t *processTerm) State() State          { return t.state }
+func (t *processTerm) Over() <-chan struct{} { return t.over }
+
+func (t *processTerm) Save(ctx context.Context, s State) error {
+	_, err := t.process.ask(ctx, request{Save: &s})
+	return err
+}
+
+func (t *processTerm) Resign(ended bool) error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+	defer cancel()
+	_, err := t.process.ask(ctx, request{Resign: &resignRequest{ended}})
+	return err
+}

@@ -1,0 +1,191 @@
+package election
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == Program {
+		if err := Serve(os.Stdin, os.Stdout, openFake); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// fake is an election that this agent wins, unless its address is that of the elected agent: "other".
+type fake struct {
+	log  *os.File // takes a line for each call
+	over chan struct{}
+}
+
+func openFake(_ context.Context, o Options) (Election, error) {
+	if o.Name == "" {
+		return nil, errors.New("no name")
+	}
+	log, err := os.OpenFile(o.CAFile, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	return &fake{log: log, over: make(chan struct{})}, err
+}
+
+func (f *fake) Elect(ctx context.Context, addr, dead string) (string, Term, error) {
+	fmt.Fprintf(f.log, "elect %s %s\n", addr, dead)
+	switch addr {
+	case "second":
+		return "other", nil, nil
+	case "never":
+		<-ctx.Done()
+		return "", nil, ctx.Err()
+	}
+	return "", f, nil
+}
+
+func (f *fake) State() State          { return State{Epoch: 3, Restarts: 1} }
+func (f *fake) Over() <-chan struct{} { return f.over }
+
+func (f *fake) Save(_ context.Context, s State) error {
+	fmt.Fprintf(f.log, "save %+v\n", s)
+	if s.Epoch > 4 {
+		close(f.over)
+		return ErrOver
+	}
+	return nil
+}
+
+func (f *fake) Resign(ended bool) error {
+	fmt.Fprintf(f.log, "resign %v\n", ended)
+	select {
+	case <-f.over:
+	default:
+		close(f.over)
+	}
+	return nil
+}
+
+func (f *fake) Close() error {
+	fmt.Fprintln(f.log, "close")
+	return f.log.Close()
+}
+
+// start starts this test binary as Program. It returns the election, and a function that ends the process
+// and returns the calls that it had.
+func start(t *testing.T) (*process, func() string) {
+	t.Helper()
+	dir := t.TempDir()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(self, filepath.Join(dir, Program)); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir)
+	log := filepath.Join(dir, "log")
+	e, err := Start(t.Context(), Options{Name: "job", CAFile: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e.(*process), func() string {
+		t.Helper()
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+		text, err := os.ReadFile(log)
+		if err != nil {
+			t.Error(err)
+		}
+		return string(text)
+	}
+}
+
+func awaitOver(t *testing.T, term Term) {
+	t.Helper()
+	select {
+	case <-term.Over():
+	case <-time.After(20 * time.Second):
+		t.Fatal("the term is not over")
+	}
+}
+
+func TestProcessHoldsTheElection(t *testing.T) {
+	p, end := start(t)
+	if host, term, err := p.Elect(t.Context(), "second", "dead:1"); host != "other" || term != nil || err != nil {
+		t.Errorf("elected %q, %v, %v", host, term, err)
+	}
+	host, term, err := p.Elect(t.Context(), "first", "")
+	if host != "" || term == nil || err != nil || term.State() != (State{Epoch: 3, Restarts: 1}) {
+		t.Fatalf("elected %q, %+v, %v", host, term, err)
+	}
+	if err := term.Save(t.Context(), State{Epoch: 4}); err != nil {
+		t.Error(err)
+	}
+	select {
+	case <-term.Over():
+		t.Error("the term is over")
+	default:
+	}
+	if err := term.Save(t.Context(), State{Epoch: 5}); !errors.Is(err, ErrOver) {
+		t.Errorf("got error %v", err)
+	}
+	awaitOver(t, term)
+	if got, want := end(), "elect second dead:1\nelect first \nsave {Epoch:4 Restarts:0 Nodes:0}\nsave {Epoch:5 Restarts:0 Nodes:0}\nresign false\nclose\n"; got != want {
+		t.Errorf("the process was asked to\n%swant\n%s", got, want)
+	}
+}
+
+// When golaunch ends without a word, the process resigns, so that another agent is elected at once.
+func TestProcessResignsWhenNobodyNeedsIt(t *testing.T) {
+	p, end := start(t)
+	if _, _, err := p.Elect(t.Context(), "first", ""); err != nil {
+		t.Fatal(err)
+	}
+	if got := end(); !strings.HasSuffix(got, "resign false\nclose\n") {
+		t.Errorf("the process was asked to\n%s", got)
+	}
+}
+
+func TestTermEndsWithTheProcess(t *testing.T) {
+	p, _ := start(t)
+	defer p.Close()
+	_, term, err := p.Elect(t.Context(), "first", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.cmd.Process.Kill()
+	awaitOver(t, term)
+	if err := term.Save(t.Context(), State{}); !errors.Is(err, errEnded) {
+		t.Errorf("got error %v", err)
+	}
+}
+
+func TestElectEndsWithItsContext(t *testing.T) {
+	p, _ := start(t)
+	defer p.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, _, err := p.Elect(ctx, "never", ""); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got error %v", err)
+	}
+}
+
+func TestStartErrors(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	if _, err := Start(t.Context(), Options{Name: "job"}); err == nil || !strings.Contains(err.Error(), "go install github.com/goddp/goddp/cmd/golaunch-etcd@latest") {
+		t.Errorf("without the program: %v", err)
+	}
+	p, end := start(t)
+	defer end()
+	if _, err := p.ask(t.Context(), request{Open: &Options{}}); err == nil || err.Error() != "no name" {
+		t.Errorf("an error of the election: %v", err)
+	}
+}

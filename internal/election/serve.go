@@ -1,0 +1,110 @@
+package election
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"sync"
+
+	"github.com/goddp/goddp/internal/frame"
+)
+
+// Serve answers the requests of a process that has called Start, until in ends. That process has then ended
+// or does not need the election any more, so Serve resigns.
+func Serve(in io.Reader, out io.Writer, open func(context.Context, Options) (Election, error)) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	s := &server{out: out, open: open}
+	defer s.close()
+	requests := make(chan request)
+	failed := make(chan error, 1)
+	go func() { // ends with in
+		defer cancel() // also ends the request that is being answered
+		buffered := bufio.NewReader(in)
+		for {
+			var r request
+			if err := frame.Decode(buffered, maxMessage, &r); err != nil {
+				failed <- err
+				return
+			}
+			select {
+			case requests <- r:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	for {
+		select {
+		case r := <-requests:
+			if err := s.respond(s.answer(ctx, r)); err != nil {
+				return err
+			}
+		case err := <-failed:
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+// server is the state of Serve.
+type server struct {
+	open     func(context.Context, Options) (Election, error)
+	election Election
+	term     Term
+	watchers sync.WaitGroup
+
+	mu  sync.Mutex // guards out
+	out io.Writer
+}
+
+func (s *server) respond(r response) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, err := s.out.Write(frame.Encode(r))
+	return err
+}
+
+func (s *server) answer(ctx context.Context, r request) (answer response) {
+	var err error
+	switch {
+	case r.Open != nil:
+		s.election, err = s.open(ctx, *r.Open)
+	case s.election == nil:
+		err = errors.New("the election is not open")
+	case r.Elect != nil:
+		if answer.Host, s.term, err = s.election.Elect(ctx, r.Elect.Addr, r.Elect.Dead); err == nil && s.term != nil {
+			answer.Elected, answer.State = true, s.term.State()
+			over := s.term.Over()
+			s.watchers.Go(func() { // ends when the term does
+				<-over
+				_ = s.respond(response{Expired: true}) // if it fails, golaunch has ended
+			})
+		}
+	case s.term == nil:
+		err = ErrOver
+	case r.Save != nil:
+		err = s.term.Save(ctx, *r.Save)
+	case r.Resign != nil:
+		err = s.term.Resign(r.Resign.Ended)
+		s.term = nil
+		s.watchers.Wait()
+	}
+	if err != nil {
+		answer.Error, answer.IsOver = err.Error(), errors.Is(err, ErrOver)
+	}
+	return answer
+}
+
+func (s *server) close() {
+	if s.term != nil {
+		_ = s.term.Resign(false) // if it fails, the leases expire
+	}
+	if s.election != nil {
+		_ = s.election.Close()
+	}
+	s.watchers.Wait()
+}
