@@ -98,7 +98,7 @@ func (p *process) read(out io.Reader) {
 			continue
 		case r.Elected:
 			p.mu.Lock()
-			p.term = &processTerm{process: p, state: r.State, over: make(chan struct{})}
+			p.term = &processTerm{process: p, state: r.State, expired: make(chan struct{})}
 			p.mu.Unlock()
 		}
 		select {
@@ -114,7 +114,7 @@ func (p *process) expire() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.term != nil {
-		close(p.term.over)
+		close(p.term.expired)
 		p.term = nil
 	}
 }
@@ -176,11 +176,11 @@ func (p *process) Close() error {
 type processTerm struct {
 	process *process
 	state   State
-	over    chan struct{}
+	expired chan struct{}
 }
 
 func (t *processTerm) State() State          { return t.state }
-func (t *processTerm) Over() <-chan struct{} { return t.over }
+func (t *processTerm) Over() <-chan struct{} { return t.expired }
 
 func (t *processTerm) Save(ctx context.Context, s State) error {
 	_, err := t.process.ask(ctx, request{Save: &s})

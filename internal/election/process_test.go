@@ -26,8 +26,8 @@ func TestMain(m *testing.M) {
 
 // fake is an election that this agent wins, unless its address is that of the elected agent: "other".
 type fake struct {
-	log  *os.File // takes a line for each call
-	over chan struct{}
+	log     *os.File // takes a line for each call
+	expired chan struct{}
 }
 
 func openFake(_ context.Context, o Options) (Election, error) {
@@ -35,7 +35,7 @@ func openFake(_ context.Context, o Options) (Election, error) {
 		return nil, errors.New("no name")
 	}
 	log, err := os.OpenFile(o.CAFile, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
-	return &fake{log: log, over: make(chan struct{})}, err
+	return &fake{log: log, expired: make(chan struct{})}, err
 }
 
 func (f *fake) Elect(ctx context.Context, addr, dead string) (string, Term, error) {
@@ -51,12 +51,12 @@ func (f *fake) Elect(ctx context.Context, addr, dead string) (string, Term, erro
 }
 
 func (f *fake) State() State          { return State{Epoch: 3, Restarts: 1} }
-func (f *fake) Over() <-chan struct{} { return f.over }
+func (f *fake) Over() <-chan struct{} { return f.expired }
 
 func (f *fake) Save(_ context.Context, s State) error {
 	fmt.Fprintf(f.log, "save %+v\n", s)
 	if s.Epoch > 4 {
-		close(f.over)
+		close(f.expired)
 		return ErrOver
 	}
 	return nil
@@ -65,9 +65,9 @@ func (f *fake) Save(_ context.Context, s State) error {
 func (f *fake) Resign(ended bool) error {
 	fmt.Fprintf(f.log, "resign %v\n", ended)
 	select {
-	case <-f.over:
+	case <-f.expired:
 	default:
-		close(f.over)
+		close(f.expired)
 	}
 	return nil
 }

@@ -78,9 +78,9 @@ func (s *server) answer(ctx context.Context, r request) (answer response) {
 	case r.Elect != nil:
 		if answer.Host, s.term, err = s.election.Elect(ctx, r.Elect.Addr, r.Elect.Dead); err == nil && s.term != nil {
 			answer.Elected, answer.State = true, s.term.State()
-			over := s.term.Over()
+			expired := s.term.Over()
 			s.watchers.Go(func() { // ends when the term does
-				<-over
+				<-expired
 				_ = s.respond(response{Expired: true}) // if it fails, golaunch has ended
 			})
 		}

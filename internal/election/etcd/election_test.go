@@ -46,8 +46,8 @@ func elect(t *testing.T, e *etcdElection, addr, dead string) *result {
 
 func (e *etcdElection) electIn(ctx context.Context, addr, dead string) (*result, error) {
 	host, elected, err := e.Elect(ctx, addr, dead)
-	own, _ := elected.(*term)
-	return &result{host, own}, err
+	mine, _ := elected.(*term)
+	return &result{host, mine}, err
 }
 
 func TestOneAgentIsElected(t *testing.T) {
@@ -63,29 +63,29 @@ func TestOneAgentIsElected(t *testing.T) {
 			results <- r
 		}()
 	}
-	var own *term
+	var mine *term
 	addrs := map[string]int{}
 	for range 8 {
 		if r := <-results; r == nil {
 			t.FailNow()
 		} else if r.Term != nil {
-			own = r.Term
+			mine = r.Term
 			addrs[r.Term.addr]++
 		} else {
 			addrs[r.Addr]++
 		}
 	}
-	if len(addrs) != 1 || own == nil {
+	if len(addrs) != 1 || mine == nil {
 		t.Fatalf("elected: %v", addrs)
 	}
-	// Another job has an election of its own.
+	// Another job has an election of its mine.
 	other := elect(t, open(t, c, "other"), "host9:1", "")
 	if other.Term == nil {
 		t.Errorf("the other job elected %s", other.Addr)
 	} else {
 		other.Term.Resign(true)
 	}
-	if err := own.Resign(true); err != nil {
+	if err := mine.Resign(true); err != nil {
 		t.Error(err)
 	}
 }
