@@ -86,6 +86,24 @@ func TestHostReturns(t *testing.T) {
 	j.ends(3, 0, 1, 2)
 }
 
+// TestReserveTakesOver starts more agents than the job has nodes. When a node is lost, the agent in reserve
+// takes its place.
+func TestReserveTakesOver(t *testing.T) {
+	needsLong(t)
+	j := newJob(t, netns.New(t, 3, 1))
+	j.c10d("2", endpoint(j.net.Hosts[0].Addr(0)))
+	j.start(0, 1)
+	j.trains(2, 1, 0, 1)
+	j.start(2)
+	j.agents[2].await("waiting: in reserve: round 0 has 2 nodes, the maximum", 1)
+	j.net.Hosts[1].SetConnected(false)
+	j.trains(2, 2, 0)
+	j.trains(2, 1, 2)
+	j.agents[1].wait(1)
+	j.finish()
+	j.ends(2, 0, 2)
+}
+
 // TestHostReturnsAfterPartition isolates a host and starts its agent again when the network has healed.
 func TestHostReturnsAfterPartition(t *testing.T) {
 	needsLong(t)

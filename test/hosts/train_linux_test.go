@@ -31,6 +31,10 @@ func TestHostsTrain(t *testing.T) {
 					return []string{"--rdzv-endpoint", at}
 				}
 			}},
+			{"c10d without a secret", false, 1, func(j *job, n *netns.Network) {
+				j.flags = []string{"--rdzv-id", "job", "--insecure"}
+				j.c10d(fmt.Sprint(hosts), n.Hosts[0].Addr(0).String())
+			}},
 			{"etcd", false, 1, func(j *job, n *netns.Network) { j.etcd(fmt.Sprint(hosts), n.Hosts[0], n.Hosts[1], n.Hosts[hosts-1]) }},
 		} {
 			if !c.isShort && !*long {
