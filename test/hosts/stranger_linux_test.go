@@ -198,7 +198,7 @@ func TestStrangersChangeNothing(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 1))
 	frames := 10_000
 	if !*long {
-		frames = 1000
+		frames = 200
 	}
 	for name, draw := range map[string]func() []byte{
 		"reordered": func() []byte {
