@@ -298,11 +298,11 @@ func (c *core) exited(ev workerExited) []action {
 // wait for them. A verdict that was reached before stays.
 func (c *core) reaperLost(err error) []action {
 	c.err, c.alive, c.killing = err, nil, true
-	switch c.phase {
-	case waiting:
+	switch {
+	case c.phase == waiting:
 		c.verdict = broken
 		return c.finish()
-	case running:
+	case c.phase == running, c.verdict == stopped:
 		c.verdict = broken
 	}
 	c.phase = removingOrphans
