@@ -28,6 +28,7 @@ type killScenario struct {
 	victim string        // agentProcess, reaperProcess or workerProcess
 	local  int           // the local rank of a worker
 	delay  time.Duration // from the start of the agents
+	final  bool          // the job has no restarts
 }
 
 func (s *killScenario) String() string {
@@ -39,6 +40,9 @@ func (s *killScenario) String() string {
 	if s.victim == workerProcess {
 		what = fmt.Sprintf("worker %d", s.local)
 	}
+	if s.final {
+		rdzv += ", no restarts"
+	}
 	return fmt.Sprintf("seed %d: %s of host%d, %s, after %v", s.seed, what, s.node, rdzv, s.delay)
 }
 
@@ -48,6 +52,7 @@ func drawKill(seed uint64) *killScenario {
 		seed: seed, etcd: r.IntN(2) == 1, node: r.IntN(3), local: r.IntN(2),
 		victim: []string{agentProcess, reaperProcess, workerProcess}[r.IntN(3)],
 		delay:  time.Duration(r.IntN(1500)) * time.Millisecond,
+		final:  r.IntN(2) == 1,
 	}
 }
 
@@ -89,7 +94,10 @@ func (s *killScenario) run(t *testing.T, detected, settled *worst) {
 	} else {
 		j.c10d("2:3", endpoint(n.Hosts[0].Addr(0)))
 	}
-	j.flags = append(j.flags, "--nproc-per-node", "2", "--max-restarts", "1")
+	j.flags = append(j.flags, "--nproc-per-node", "2")
+	if !s.final {
+		j.flags = append(j.flags, "--max-restarts", "1")
+	}
 	j.start(0, 1, 2)
 	time.Sleep(s.delay) // the moment of the kill is what the seed chooses
 	cause, killed := s.kill(j)
@@ -105,7 +113,11 @@ func (s *killScenario) run(t *testing.T, detected, settled *worst) {
 		}
 	}
 	hostsAlone := s.node == 0 && !s.etcd && s.victim != workerProcess // nobody can replace the victim
-	isKnown := s.victim == workerProcess || hostsAlone || len(j.agents[s.node].matches("round 0: ")) > 0
+	hadRound := len(j.agents[s.node].matches("round 0: ")) > 0
+	isKnown := s.victim == workerProcess || hostsAlone || hadRound
+	if hostsAlone && !hadRound { // the others may not have reached the host of the rendezvous yet
+		cause = hostLost + "|no host of the rendezvous was found in time"
+	}
 	var notices []line
 	if isKnown { // or the others began without the victim
 		for _, node := range nodes {
@@ -114,9 +126,13 @@ func (s *killScenario) run(t *testing.T, detected, settled *worst) {
 		}
 	}
 	last := time.Time{}
-	if hostsAlone || s.victim == reaperProcess && isKnown {
+	if hostsAlone || s.victim == reaperProcess && isKnown || s.victim == workerProcess && s.final {
+		code := 1
+		if s.victim == workerProcess {
+			code = 128 + int(syscall.SIGKILL)
+		}
 		for _, node := range nodes {
-			j.agents[node].wait(1)
+			j.agents[node].wait(code)
 		}
 		last = time.Now()
 	} else {
@@ -152,6 +168,9 @@ func (s *killScenario) kill(j *job) (cause string, at time.Time) {
 			return p.Args[0] == j.worker[0] && slices.Contains(environ(p.PID), fmt.Sprintf("LOCAL_RANK=%d", s.local))
 		})
 		cause = fmt.Sprintf(`restart 1 of 1: worker failed: rank \d \(node \d on host%d, local rank %d, pid %d\) was killed by SIGKILL`, s.node, s.local, pid)
+		if s.final {
+			cause = fmt.Sprintf(`exitcode  : -9 \(pid: %d\), killed by SIGKILL`, pid) // of the root cause
+		}
 	case reaperProcess:
 		agent := pid
 		pid = s.find(j, func(p netns.Process) bool { return p.PID != agent && parent(p.PID) == agent })
@@ -159,7 +178,7 @@ func (s *killScenario) kill(j *job) (cause string, at time.Time) {
 	case agentProcess:
 		cause = fmt.Sprintf(`node \d \(host%d\) lost: its agent ended|the host of the rendezvous, %v:\d+, is lost: its agent ended`, s.node, j.net.Hosts[s.node].Addr(0))
 		if s.node == 0 && !s.etcd {
-			cause = hostLost + "|no host of the rendezvous was found in time" // the others may not have reached it yet
+			cause = hostLost
 		}
 	}
 	at = time.Now()
