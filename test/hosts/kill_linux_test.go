@@ -172,8 +172,7 @@ func (s *killScenario) kill(j *job) (cause string, at time.Time) {
 			cause = fmt.Sprintf(`exitcode  : -9 \(pid: %d\), killed by SIGKILL`, pid) // of the root cause
 		}
 	case reaperProcess:
-		agent := pid
-		pid = s.find(j, func(p netns.Process) bool { return p.PID != agent && parent(p.PID) == agent })
+		pid = s.find(j, func(p netns.Process) bool { return p.Args[0] == "golaunch-reaper" })
 		cause = fmt.Sprintf(`error     : the reaper \(pid %d\), the parent of the workers, was killed by SIGKILL`, pid) // in the report
 	case agentProcess:
 		cause = fmt.Sprintf(`node \d \(host%d\) lost: its agent ended|the host of the rendezvous, %v:\d+, is lost: its agent ended`, s.node, j.net.Hosts[s.node].Addr(0))
@@ -206,12 +205,4 @@ func (s *killScenario) find(j *job, is func(netns.Process) bool) (pid int) {
 func environ(pid int) []string {
 	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 	return strings.Split(string(data), "\x00")
-}
-
-// parent returns the parent of a process, or 0.
-func parent(pid int) (ppid int) {
-	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	_, rest, _ := strings.Cut(string(status), "\nPPid:")
-	fmt.Sscan(rest, &ppid)
-	return ppid
 }
