@@ -100,7 +100,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "garbage closes the store", file: "store/server.go", function: "Server.serve",
-		old: "s.rejections.add(nc.RemoteAddr().String(), err)", new: "go s.Close()",
+		old: "s.rejections.Add(nc.RemoteAddr().String(), err)", new: "go s.Close()",
 		shows: func(s *scenario) bool { return s.Fault == garbage },
 	},
 	{
