@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/goddp/goddp/internal/accept"
 	"github.com/goddp/goddp/internal/descriptors"
 	"github.com/goddp/goddp/internal/frame"
 	"github.com/goddp/goddp/internal/handshake"
@@ -209,19 +210,7 @@ func (s *Server) Close() error {
 // accept accepts connections until the server is closed.
 func (s *Server) accept() {
 	slots := make(chan struct{}, min(maxHandshakes, s.limit))
-	for {
-		c, err := s.ln.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err != nil { // retry: the error may be temporary, such as no free file descriptor
-			select {
-			case <-time.After(10 * time.Millisecond):
-				continue
-			case <-s.done:
-				return
-			}
-		}
+	accept.Each(s.ln, s.done, func(c net.Conn) {
 		select {
 		case slots <- struct{}{}:
 		case <-s.done:
@@ -229,15 +218,14 @@ func (s *Server) accept() {
 			return
 		}
 		s.mu.Lock()
+		defer s.mu.Unlock()
 		if s.closed {
-			s.mu.Unlock()
 			c.Close()
 			return
 		}
 		s.open[c] = false
 		s.wg.Go(func() { s.serve(c, func() { <-slots }) })
-		s.mu.Unlock()
-	}
+	})
 }
 
 // serve performs the handshake on a connection, and then handles the messages of the rank until the

@@ -5,18 +5,21 @@ import (
 	"io"
 	"net"
 	"sync"
-	"time"
 
 	"github.com/hashicorp/yamux"
+
+	"github.com/goddp/goddp/internal/accept"
 )
 
-// service is what a stream of an agent, or of its worker, is connected with. It is the first byte of the stream.
+// service names what the host of the rendezvous connects a stream with: the store or the coordinator, for a
+// connection of a worker, or the host's console, for an agent's output. The first byte of the stream is the
+// service.
 type service byte
 
 const (
 	storeService       service = 's'
 	coordinatorService service = 'c'
-	outputService      service = 'o' // HostOptions.Output
+	outputService      service = 'o' // see HostOptions.Output
 )
 
 // forwarder lets the workers of a node reach the services of the current round through their agent, at
@@ -25,6 +28,7 @@ const (
 type forwarder struct {
 	store, coordinator net.Listener
 	open               func(service) (net.Conn, error)
+	done               chan struct{} // closed by close
 	wg                 sync.WaitGroup
 
 	mu    sync.Mutex
@@ -33,7 +37,7 @@ type forwarder struct {
 
 // newForwarder returns a forwarder that connects with the services by open.
 func newForwarder(open func(service) (net.Conn, error)) (*forwarder, error) {
-	f := &forwarder{open: open, conns: map[net.Conn]struct{}{}}
+	f := &forwarder{open: open, done: make(chan struct{}), conns: map[net.Conn]struct{}{}}
 	var err error
 	if f.store, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 		return nil, err
@@ -47,25 +51,16 @@ func newForwarder(open func(service) (net.Conn, error)) (*forwarder, error) {
 }
 
 func (f *forwarder) accept(ln net.Listener, to service) {
-	for {
-		c, err := ln.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err != nil { // such as no free file descriptor, which may change soon
-			time.Sleep(10 * time.Millisecond)
-			continue
-		}
+	accept.Each(ln, f.done, func(c net.Conn) {
 		f.mu.Lock()
+		defer f.mu.Unlock()
 		if f.conns == nil {
-			f.mu.Unlock()
 			c.Close()
 			return
 		}
 		f.conns[c] = struct{}{}
 		f.wg.Go(func() { f.forward(c, to) })
-		f.mu.Unlock()
-	}
+	})
 }
 
 func (f *forwarder) forward(c net.Conn, to service) {
@@ -85,6 +80,7 @@ func (f *forwarder) forward(c net.Conn, to service) {
 
 // close ends all connections.
 func (f *forwarder) close() error {
+	close(f.done)
 	err := errors.Join(f.store.Close(), f.coordinator.Close())
 	f.mu.Lock()
 	for c := range f.conns {

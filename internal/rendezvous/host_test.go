@@ -2,8 +2,10 @@ package rendezvous
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"reflect"
 	"strings"
@@ -215,4 +217,44 @@ func TestStrangersChangeNothing(t *testing.T) {
 			t.Errorf("round %+v", r)
 		}
 	}
+}
+
+// An agent that proves its identity and then says nothing is cut off.
+func TestSilentAgentIsCutOff(t *testing.T) {
+	j := newJob(t, Limits{MinNodes: 2, MaxNodes: 2})
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	dialled := make(chan error, 1)
+	go func() {
+		c, err := tls.Dial("tcp", ln.Addr().String(), j.id.config())
+		if err == nil {
+			defer c.Close()
+			_, err = io.Copy(io.Discard, c) // until the host ends the connection
+		}
+		dialled <- err
+	}()
+	c, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	mux, err := j.host.accept(c, j.id, 500*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		j.host.serve(c, mux)
+	}()
+	select {
+	case <-served:
+	case <-time.After(10 * time.Second):
+		t.Error("the host waits for Join without a deadline")
+	}
+	c.Close()
+	<-dialled
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hashicorp/yamux"
 
+	"github.com/goddp/goddp/internal/accept"
 	"github.com/goddp/goddp/internal/frame"
 )
 
@@ -39,19 +40,7 @@ func (h *Host) Serve(ln net.Listener, id *Identity) {
 	})
 	h.wg.Go(func() {
 		slots := make(chan struct{}, maxHandshakes)
-		for {
-			c, err := ln.Accept()
-			if errors.Is(err, net.ErrClosed) {
-				return
-			}
-			if err != nil { // such as no free file descriptor, which may change soon
-				select {
-				case <-time.After(10 * time.Millisecond):
-					continue
-				case <-h.done:
-					return
-				}
-			}
+		accept.Each(ln, h.done, func(c net.Conn) {
 			select {
 			case slots <- struct{}{}:
 			case <-h.done:
@@ -72,11 +61,11 @@ func (h *Host) Serve(ln net.Listener, id *Identity) {
 				}
 				h.serve(c, mux)
 			})
-		}
+		})
 	})
 }
 
-// accept performs the handshake with an agent, which may take so long at most.
+// accept performs the handshake with an agent. most bounds the time until the agent has joined.
 func (h *Host) accept(c net.Conn, id *Identity, most time.Duration) (*yamux.Session, error) {
 	stop := closeWhen(h.done, c)
 	defer stop()
@@ -85,11 +74,11 @@ func (h *Host) accept(c net.Conn, id *Identity, most time.Duration) (*yamux.Sess
 	if err := secured.Handshake(); err != nil {
 		return nil, describeHandshake(err)
 	}
-	c.SetDeadline(time.Time{})
 	return yamux.Server(secured, muxConfig())
 }
 
-// serve serves an agent that has passed the handshake, until its connection ends.
+// serve serves an agent that has passed the handshake, until its connection ends. From the agent's first
+// message on, which is Join, heartbeats take the place of the deadline that accept has set.
 func (h *Host) serve(c net.Conn, mux *yamux.Session) {
 	stop := closeWhen(h.done, mux)
 	defer stop()
@@ -118,6 +107,7 @@ func (h *Host) serve(c net.Conn, mux *yamux.Session) {
 	for err == nil {
 		m := &toHost{}
 		if err = frame.Decode(in, maxMessage, m); err == nil {
+			c.SetDeadline(time.Time{})
 			err = h.receive(p, m)
 		}
 	}
