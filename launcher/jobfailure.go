@@ -91,14 +91,14 @@ func (a *agent) jobFailure(r *rendezvous.Result) *FailureError {
 			})
 		}
 	}
-	e := newFailureError(a.cfg.Name, 1, r.Restarts, failures)
-	e.Reason = r.Reason
-	if a.attempt == nil {
-		return e
+	nodes := 1
+	if a.attempt != nil {
+		nodes = a.round.Nodes
 	}
-	e.Nodes = a.round.Nodes
-	if local := a.attempt.failure; local != nil {
-		e.Records, e.Meaning = local.Records, local.Meaning
+	e := newFailureError(a.cfg.Name, nodes, r.Restarts, failures)
+	e.Reason = r.Reason
+	if a.attempt != nil && a.attempt.failure != nil {
+		e.Records, e.Meaning = a.attempt.failure.Records, a.attempt.failure.Meaning
 	}
 	return e
 }
