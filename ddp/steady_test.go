@@ -16,9 +16,9 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// steadyHeap returns the number of bytes that a rank may allocate on Go's heap in a step with three
-// layers in three buckets. Autograd's graph is most of it. Under the race detector a step allocates
-// up to 1 KiB more.
+// steadyHeap returns the number of bytes that a rank may allocate on Go's heap in one training step.
+// The model has three layers, and their gradients are in three buckets. Most of the bytes are those of
+// autograd's graph. Under the race detector a step allocates up to 1 KiB more.
 func steadyHeap() int64 {
 	if race.Enabled {
 		return 19 << 10

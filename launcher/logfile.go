@@ -7,11 +7,14 @@ import (
 	"os"
 )
 
-// logFile is a file that gets the bytes of one stream of a worker unchanged. If its size is
-// limited, a new file begins when the next line does not fit: the file path becomes path.1,
-// path.1 becomes path.2, and so on. Only a line as long as the limit is divided between
-// files. A line that began in a file ends there, so a file may be larger than the limit by
-// the rest of one line. A rotation copies no bytes.
+// logFile is a file to which one stream of a worker is written, byte for byte. The size of
+// the file may be limited. If the next line would exceed the limit, the logFile renames its
+// file from path to path.1, path.1 to path.2 and so on, and begins a new file at path. It
+// copies no bytes.
+//
+// A line is divided between two files only if it is as long as the limit. If a part of a line
+// is written already, the rest of the line follows in the same file, which may then exceed the
+// limit.
 type logFile struct {
 	path    string
 	maxSize int64 // in bytes; 0 means no limit

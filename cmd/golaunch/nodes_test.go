@@ -33,7 +33,7 @@ func TestWorkersOfTwoNodesMeet(t *testing.T) {
 	outcomes := make([]outcome, 2)
 	var wg sync.WaitGroup
 	for i := range outcomes {
-		// Without GODDP_HOST_ID the workers would share memory.
+		// Different values of GODDP_HOST_ID make the workers of different nodes use TCP, not shared memory.
 		env := []string{joinVar + "=1", fmt.Sprintf("GODDP_HOST_ID=%d", i)}
 		cmd := agentOf(t, endpoint, env, "--nnodes=2", "--nproc-per-node=2", os.Args[0])
 		wg.Go(func() { outcomes[i] = finish(t, cmd) })

@@ -110,9 +110,9 @@
 // Finish returns without it. [Reducer.Err] returns the outcome, and may have to wait for it. If the
 // program does not call Err and the outcome is an error, the next pass fails with this error.
 //
-// If the status has its own memory and there is no hook, the reduction of the status precedes the
-// reduction of the last bucket. Finish then makes the compute stream wait only for the reduction of the
-// status, and not for the last bucket. (With [comm.BlockingWait] it waits for both.) Before the
+// If the status has its own memory and there is no hook, the reducer reduces the status before the
+// last bucket. Finish then makes the compute stream wait for the reduction of the status, but not for the
+// reduction of the last bucket. (With [comm.BlockingWait], Finish makes it wait for both.) Before the
 // program uses a gradient, [Reducer.Settle] makes the compute stream wait for that gradient's bucket. So
 // the optimizer can update the parameters of the other buckets during the last reduction.
 //

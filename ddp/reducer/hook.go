@@ -41,9 +41,10 @@ func IsPartial(h Hook) bool {
 // Reduction is a started reduction of a bucket. A [*comm.Work] is a Reduction. Traces show the
 // reductions for which [Times] returns times.
 type Reduction interface {
-	// Wait makes the compute stream wait for the averages: work that is enqueued on the stream after
-	// Wait sees them. Wait also enqueues what is left to do, such as decompression. On the CPU, and in
-	// the mode comm.BlockingWait, Wait also blocks the host until the communication has ended.
+	// Wait makes the compute stream wait for the averages. Work that is enqueued on the stream after
+	// the call of Wait reads the averages. If the reduction needs more work on the device after the
+	// communication, such as decompression, Wait enqueues this work. On the CPU, and in the mode
+	// comm.BlockingWait, Wait also blocks the host until the communication has ended.
 	//
 	// After the pass, the reducer calls Wait at most once for each bucket, in order of index. If the pass
 	// failed on this rank, the reducer may omit the calls. If Wait returns an error, the reducer aborts

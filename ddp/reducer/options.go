@@ -33,8 +33,9 @@ type Options struct {
 	Prescaled bool
 	// Unused selects the treatment of parameters that a pass does not use.
 	Unused Unused
-	// CheckNonFinite looks for NaN and Inf in the gradients before they are reduced: see
-	// [NonFiniteError]. The option CheckNonFinite may differ between ranks.
+	// CheckNonFinite makes the reducer look for NaN and Inf in this rank's gradients before it reduces
+	// them. If it finds any, the pass fails with a [NonFiniteError]. The option may be set on some
+	// ranks only.
 	CheckNonFinite bool
 	// Hook reduces the buckets in place of an all-reduce.
 	Hook Hook

@@ -64,8 +64,9 @@ const (
 	// broken group returns success any more. Then the receiver must send an Ack.
 	Failed
 	// Settled says that the coordinator no longer waits for any Ack of the message with this
-	// Number. Without Alone, this message is Failed. With Alone, this message is the Leaving that
-	// named the receiver of Settled as leaving, and the receiver may now go.
+	// Number. If Alone is not set, that message is a Failed. If Alone is set, that message is the
+	// Leaving by which the coordinator announced that the receiver of Settled leaves. The receiver
+	// may now leave.
 	Settled
 	// Left says that all members have left Group. Alone says that at least one member did not wait
 	// for the others.

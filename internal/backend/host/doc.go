@@ -31,7 +31,7 @@
 // collectives, all ranks find out before any memory is written, and a small collective of any kind
 // takes no more steps. In shared memory the exchange takes one step. Over connections it takes log2
 // N, in which each rank passes on the headers that it has, and the data of at most 32 KiB from all
-// other ranks. Larger data then move in one of these ways:
+// other ranks. Data that the headers do not hold move afterwards, in one of these ways:
 //
 //   - If all ranks share memory, each rank reads the other ranks' tensors directly. The tensors must
 //     come from Alloc, for AllReduce and Reduce also Dst. If a tensor of any rank does not, the data

@@ -30,8 +30,9 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// worker is rank args[0] of args[1] at the store args[2]. If args[3] is "tcp", each rank is on a
-// host of its own; if it is "mixed", two ranks are. The worker reduces args[4] elements args[5] times and prints how it ended.
+// worker runs rank args[0] of args[1] ranks, which meet in the store at the address args[2]. args[3]
+// says how the ranks are placed on hosts: "tcp" places one rank on each host, "mixed" places two ranks
+// on each host, and any other word places all ranks on one host. The worker makes args[5] all-reduces of args[4] elements, and prints how the last one ended.
 func worker(args []string) {
 	rank, _ := strconv.Atoi(args[0])
 	size, _ := strconv.Atoi(args[1])

@@ -111,8 +111,8 @@ func (t *transfers) recv(peer int, data []byte) error {
 	return nil
 }
 
-// finish ends a collective that returned err. It waits until no send is in progress, and returns
-// the first error.
+// finish must be called at the end of each collective, with the collective's error or nil. It
+// waits until no send is in progress. It returns the first error of the sends or of the collective.
 func (t *transfers) finish(err error) error {
 	if err != nil {
 		t.fail(err)
