@@ -40,9 +40,11 @@ type gpuDevice struct {
 	pinned  *arena.Arena // the host's page-locked memory
 	staging *staging
 
-	limit     int64           // the maximum of held; 0 stands for no limit
-	held      atomic.Int64    // the bytes that the arena has got from the driver
-	condemned []device.Buffer // memory that the arena released while a stream still used it; only the arena's calls, one at a time, access it
+	limit     int64                     // the maximum of held; 0 stands for no limit
+	held      atomic.Int64              // the bytes that the arena has got from the driver
+	rec       atomic.Pointer[recording] // nil unless Record is running
+	pools     atomic.Pointer[[]*pool]   // the memory of graphs; nil if there are none
+	condemned []device.Buffer           // memory that the arena released while a stream still used it; only the arena's calls, one at a time, access it
 
 	mu             sync.Mutex
 	streams        map[*gpuStream]struct{}
@@ -153,6 +155,9 @@ func (d *gpuDevice) Alloc(size int) (device.Buffer, error) {
 	if err := d.Err(); err != nil {
 		return device.Buffer{}, err
 	}
+	if r := d.recording(); r != nil {
+		return r.pool.memory.Alloc(size)
+	}
 	return d.memory.Alloc(size)
 }
 
@@ -168,6 +173,8 @@ func (d *gpuDevice) AllocHost(size int) (device.Buffer, error) {
 func (d *gpuDevice) Free(b device.Buffer) {
 	if b.Host() != nil {
 		d.pinned.Free(b)
+	} else if p := d.poolOf(b); p != nil {
+		p.free(b)
 	} else {
 		d.memory.Free(b)
 	}

@@ -43,6 +43,16 @@
 // Each stream on which a sum, a loss or a matrix product is enqueued has 32 MiB of scratch memory,
 // which Memory does not count.
 //
+// # Graphs
+//
+// The device is a kernels.Recorder: work on its streams can be captured in a CUDA graph and run again by
+// one call. The capture's mode is relaxed, because the device itself refuses the calls that a graph
+// cannot repeat, and the calls that CUDA's other modes forbid, to allocate memory and to query events that
+// were not captured, are harmless here. The goroutine that records is locked to its thread, by which
+// Alloc knows that the memory is for the graph. A graph allocates in an arena of its own, which takes
+// blocks from the device's arena and keeps them until the graph is closed. So addresses in the graph stay
+// valid, and nothing else uses them between two launches.
+//
 // # Errors
 //
 // A call that fails returns an [*Error] with the device, the call, the code and the code's name. CUDA

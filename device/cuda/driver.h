@@ -30,6 +30,12 @@
 	X(cuStreamQuery, "cuStreamQuery", (uintptr_t)) \
 	X(cuStreamWaitEvent, "cuStreamWaitEvent", (uintptr_t, uintptr_t, unsigned)) \
 	X(cuStreamIsCapturing, "cuStreamIsCapturing", (uintptr_t, int *)) \
+	X(cuStreamBeginCapture, "cuStreamBeginCapture_v2", (uintptr_t, int)) \
+	X(cuStreamEndCapture, "cuStreamEndCapture", (uintptr_t, uintptr_t *)) \
+	X(cuGraphInstantiate, "cuGraphInstantiateWithFlags", (uintptr_t *, uintptr_t, unsigned long long)) \
+	X(cuGraphDestroy, "cuGraphDestroy", (uintptr_t)) \
+	X(cuGraphLaunch, "cuGraphLaunch", (uintptr_t, uintptr_t)) \
+	X(cuGraphExecDestroy, "cuGraphExecDestroy", (uintptr_t)) \
 	X(cuEventCreate, "cuEventCreate", (uintptr_t *, unsigned)) \
 	X(cuEventDestroy, "cuEventDestroy_v2", (uintptr_t)) \
 	X(cuEventRecord, "cuEventRecord", (uintptr_t, uintptr_t)) \
@@ -110,6 +116,23 @@ static inline int drv_stream_wait(driver *d, uintptr_t ctx, uintptr_t s, uintptr
 static inline int drv_stream_capturing(driver *d, uintptr_t ctx, uintptr_t s, int *status) {
 	WITHIN(d->cuStreamIsCapturing(s, status));
 }
+// drv_capture_begin makes a stream capture its work instead of running it. The mode forbids the thread
+// no calls, such as the allocation of memory and the query of an event that was not captured.
+static inline int drv_capture_begin(driver *d, uintptr_t ctx, uintptr_t s) {
+	WITHIN(d->cuStreamBeginCapture(s, 2 /* CU_STREAM_CAPTURE_MODE_RELAXED */));
+}
+// drv_capture_end ends the capture and makes an executable graph of it.
+static inline int drv_capture_end(driver *d, uintptr_t ctx, uintptr_t s, uintptr_t *exec) {
+	uintptr_t graph = 0;
+	int r = drv_enter(d, ctx);
+	if (r == 0) r = d->cuStreamEndCapture(s, &graph);
+	if (r != 0) return r;
+	r = d->cuGraphInstantiate(exec, graph, 0);
+	d->cuGraphDestroy(graph);
+	return r;
+}
+static inline int drv_graph_launch(driver *d, uintptr_t ctx, uintptr_t exec, uintptr_t s) { WITHIN(d->cuGraphLaunch(exec, s)); }
+static inline int drv_graph_destroy(driver *d, uintptr_t ctx, uintptr_t exec) { WITHIN(d->cuGraphExecDestroy(exec)); }
 static inline int drv_event_create(driver *d, uintptr_t ctx, uintptr_t *e, unsigned flags) { WITHIN(d->cuEventCreate(e, flags)); }
 static inline int drv_event_destroy(driver *d, uintptr_t ctx, uintptr_t e) { WITHIN(d->cuEventDestroy(e)); }
 static inline int drv_event_record(driver *d, uintptr_t ctx, uintptr_t e, uintptr_t s) { WITHIN(d->cuEventRecord(e, s)); }

@@ -23,7 +23,8 @@ type gpuEvent struct {
 	s      *gpuStream
 	number uint64 // the event's position among the stream's events, from 1
 	timed  bool
-	err    error // the error of recording
+	err    error      // the error of recording
+	in     *recording // the recording in which the stream captured it; nil if there is none
 
 	// s.mu guards the fields below.
 	handle C.uintptr_t // the CUevent; 0 after the event has returned it
@@ -69,6 +70,13 @@ func (e *gpuEvent) Done() (bool, error) {
 	h, ok := e.use()
 	if !ok {
 		return true, nil
+	}
+	if e.in != nil { // the driver must not be asked about it
+		e.drop(false)
+		if e.in == e.s.d.recording() {
+			return false, e.in.refuse("a wait for the GPU")
+		}
+		return false, nil
 	}
 	done, err := e.s.d.query(h)
 	e.drop(done)
@@ -164,6 +172,9 @@ func (s *gpuStream) append(timed bool, f func(stream, event uintptr) error) (*gp
 	e := &s.unused[0]
 	s.unused = s.unused[1:]
 	e.s, e.number, e.timed, e.handle = s, s.number, timed, h
+	if r := s.d.recording(); r != nil && r.captures(s) {
+		e.in = r
+	}
 	s.pending = append(s.pending, e)
 	s.last = e
 	return e, nil
@@ -172,7 +183,7 @@ func (s *gpuStream) append(timed bool, f func(stream, event uintptr) error) (*gp
 // take returns an unused CUevent, preferably one of the stream's own. The caller holds s.order.
 func (s *gpuStream) take(timed bool) (C.uintptr_t, error) {
 	free := s.free(timed)
-	if len(*free) == 0 {
+	if len(*free) == 0 && s.d.recording() == nil {
 		s.recycle()
 	}
 	if h, ok := free.pop(); ok {

@@ -120,6 +120,9 @@ func (s *gpuStream) WaitFor(ctx context.Context, e device.Event) error {
 			return err
 		}
 	}
+	if r := s.d.recording(); r != nil && ev.in == nil && r.captures(s) {
+		return ev.Sync(ctx) // a captured stream cannot wait for an event that was not captured
+	}
 	h, ok := ev.use()
 	if !ok {
 		return nil
@@ -183,6 +186,9 @@ func (s *gpuStream) destroy() error {
 func (s *gpuStream) idle() (bool, error) {
 	if err := s.d.Err(); err != nil {
 		return false, err
+	}
+	if r := s.d.rec.Load(); r != nil && r.captures(s) {
+		return true, nil // it was idle before the capture, and has run nothing since
 	}
 	code := C.drv_stream_query(s.d.drv.fns, s.d.ctx, s.handle)
 	if code == codeNotReady {

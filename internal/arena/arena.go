@@ -159,6 +159,14 @@ func (a *Arena) Free(b device.Buffer) {
 	a.stats.Cached += int64(n)
 }
 
+// Has reports whether b is a Buffer that Alloc returned and that was not freed since.
+func (a *Arena) Has(b device.Buffer) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	_, ok := a.live[b.Addr()]
+	return ok
+}
+
 // notLive returns an error that explains why b cannot be freed.
 func (a *Arena) notLive(b device.Buffer) error {
 	for _, c := range a.classes {

@@ -9,6 +9,10 @@
 //	query CODE  result of cuStreamQuery
 //	record CODE result of cuEventRecord
 //	ipc DEVICE  the device can map memory of other devices of this process
+//
+// Work on a stream that is being captured becomes a node of a graph, which depends on the stream's
+// node before it and on the nodes of the events that the stream waited for. A launched graph runs
+// each captured stream's nodes on a thread of its own, so that a missing dependency shows.
 #define _GNU_SOURCE
 #include "control.h"
 #include "elements.h"
@@ -18,24 +22,44 @@
 #include <stdint.h>
 #include <time.h>
 
-enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, NOT_READY = 600, NOT_SUPPORTED = 801 };
+enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, NOT_READY = 600, NOT_SUPPORTED = 801,
+	CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901, CAPTURE_UNMATCHED = 903, CAPTURE_UNJOINED = 904, CAPTURE_ISOLATION = 905, CAPTURED_EVENT = 907 };
 enum { MAX_DEVICES = 16 };
 
 typedef struct { int ordinal; } context;
 
+// A work runs once, or as a node of a graph any number of times. drop, which may be NULL, then frees
+// its argument.
 typedef struct work {
 	void (*run)(void *);
 	void *arg;
+	void (*drop)(void *);
 	struct work *next;
 } work;
 
-typedef struct {
+// A set of a graph's nodes, by their numbers.
+enum { MAX_NODES = 4096 };
+typedef struct { uint64_t bits[MAX_NODES / 64]; } nodes;
+
+// A capture ends with EndCapture on its origin. It is never freed, since events refer to it.
+typedef struct capture {
+	struct graph *graph;
+	struct stream *origin;
+	int branches, invalid, ended;
+} capture;
+
+typedef struct stream {
 	context *ctx;
 	pthread_mutex_t mu;
 	pthread_cond_t changed;
 	work *head, *tail;
 	int pending, ended, held;
 	unsigned seed;
+
+	// Of a stream that is being captured; the thread that captures owns them.
+	capture *in;
+	int branch;   // the stream's number in the graph; 0 for the origin
+	nodes before; // the nodes that the next node depends on directly
 } stream;
 
 // An event counts how often it was recorded and how often it was reached, so that a wait refers to
@@ -43,6 +67,8 @@ typedef struct {
 typedef struct {
 	atomic_uint_fast64_t recorded, reached;
 	atomic_int_fast64_t at; // time in nanoseconds
+	capture *in;            // the capture in which it was recorded last; NULL: none
+	nodes before;           // in that capture: the nodes before it
 } event;
 
 static context contexts[MAX_DEVICES];
@@ -142,6 +168,7 @@ static void *serve(void *p) {
 		while (s->held && !released()) usleep(500);
 		if (most > 0) usleep(rand_r(&s->seed) % (most + 1));
 		w->run(w->arg);
+		if (w->drop != NULL) w->drop(w->arg);
 		free(w);
 		pthread_mutex_lock(&s->mu);
 		s->pending--;
@@ -175,7 +202,14 @@ int cuStreamDestroy_v2(stream *s) {
 	return OK;
 }
 
+// invalidate ends a capture by a call that it does not allow.
+static int invalidate(capture *c, int code) {
+	c->invalid = 1;
+	return code;
+}
+
 int cuStreamQuery(stream *s) {
+	if (s->in != NULL) return invalidate(s->in, CAPTURE_UNSUPPORTED);
 	pthread_mutex_lock(&s->mu);
 	int pending = s->pending;
 	pthread_mutex_unlock(&s->mu);
@@ -183,10 +217,14 @@ int cuStreamQuery(stream *s) {
 	return setting("query", pending == 0 ? OK : NOT_READY);
 }
 
-int cuLaunchHostFunc(stream *s, void (*run)(void *), void *arg) {
+static int add_node(stream *s, work w);
+
+// Not part of CUDA: enqueues a function. drop, which may be NULL, frees the argument after its last run.
+int fakegpu_enqueue(stream *s, void (*run)(void *), void *arg, void (*drop)(void *)) {
 	if (current != s->ctx) return INVALID_CONTEXT;
+	if (s->in != NULL) return add_node(s, (work){run, arg, drop, NULL});
 	work *w = malloc(sizeof *w);
-	*w = (work){run, arg, NULL};
+	*w = (work){run, arg, drop, NULL};
 	pthread_mutex_lock(&s->mu);
 	if (s->head == NULL) s->head = w;
 	else s->tail->next = w;
@@ -197,10 +235,6 @@ int cuLaunchHostFunc(stream *s, void (*run)(void *), void *arg) {
 	return OK;
 }
 
-int cuStreamIsCapturing(stream *s, int *status) {
-	*status = 0;
-	return current == s->ctx ? OK : INVALID_CONTEXT;
-}
 
 // A module from the fake libnvrtc is a shared library, whose kernels run on the host. Functions of
 // other modules do nothing, except for those of internal/backend/nccl's small all-reduce.
@@ -291,7 +325,6 @@ static void run_launch(void *arg) {
 		pthread_mutex_unlock(&kernel_mu);
 		if (code != OK) atomic_store(&failed, code);
 	}
-	free(l);
 }
 
 int cuModuleLoadData(module **out, const void *image) {
@@ -342,14 +375,201 @@ int cuModuleGetFunction(function **out, module *m, const char *name) {
 int cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
 		unsigned shared, stream *s, void **params, void **extra) {
 	(void)shared, (void)params;
-	if (f == NULL) return cuLaunchHostFunc(s, nothing, NULL);
+	if (f == NULL) return fakegpu_enqueue(s, nothing, NULL, NULL);
 	if (gx == 0 || gy == 0 || gz == 0 || gy > 65535 || gz > 65535 || bx * by * bz > 1024) return INVALID_VALUE;
 	size_t size = *(size_t *)extra[3];
 	if (f->type >= 0 && size != sizeof(small_all_reduce)) return INVALID_VALUE;
 	launch *l = malloc(sizeof *l + size);
 	*l = (launch){f, {gx, gy, gz}, {bx, by, bz}, size};
 	memcpy(l->args, extra[1], size);
-	return cuLaunchHostFunc(s, run_launch, l);
+	return fakegpu_enqueue(s, run_launch, l, free);
+}
+
+// A graph's nodes, in the order of their capture, which is one in which they may run. The graph and
+// the executables made from it share it.
+typedef struct { work work; int branch; nodes before; } node;
+
+typedef struct graph {
+	atomic_int users;
+	int n, branches;
+	node *nodes;
+} graph;
+
+static void release(graph *g) {
+	if (atomic_fetch_sub(&g->users, 1) > 1) return;
+	for (int i = 0; i < g->n; i++)
+		if (g->nodes[i].work.drop != NULL) g->nodes[i].work.drop(g->nodes[i].work.arg);
+	free(g->nodes);
+	free(g);
+}
+
+static void unite(nodes *to, const nodes *from) {
+	for (int i = 0; i < MAX_NODES / 64; i++) to->bits[i] |= from->bits[i];
+}
+static int contains(const nodes *all, int i) { return all->bits[i / 64] >> i % 64 & 1; }
+
+static int add_node(stream *s, work w) {
+	graph *g = s->in->graph;
+	if (g->n == MAX_NODES) return invalidate(s->in, CAPTURE_UNSUPPORTED);
+	g->nodes = realloc(g->nodes, (g->n + 1) * sizeof *g->nodes);
+	g->nodes[g->n] = (node){w, s->branch, s->before};
+	s->before = (nodes){{0}};
+	s->before.bits[g->n / 64] = 1ull << g->n % 64;
+	g->n++;
+	return OK;
+}
+
+// The streams of captures, guarded by streams_mu.
+static pthread_mutex_t streams_mu = PTHREAD_MUTEX_INITIALIZER;
+enum { MAX_CAPTURED = 64 };
+static stream *captured[MAX_CAPTURED];
+
+static void begin(stream *s, capture *c) {
+	pthread_mutex_lock(&streams_mu);
+	int i = 0;
+	while (captured[i] != NULL) i++;
+	captured[i] = s;
+	pthread_mutex_unlock(&streams_mu);
+	s->in = c;
+	s->branch = c->branches++;
+	s->before = (nodes){{0}};
+}
+
+static int join_capture(stream *s, event *e) {
+	if (s->in == NULL) begin(s, e->in);
+	unite(&s->before, &e->before);
+	return OK;
+}
+
+// The mode is CU_STREAM_CAPTURE_MODE_RELAXED: the fake has no calls that only other modes forbid.
+int cuStreamBeginCapture_v2(stream *s, int mode) {
+	enum { RELAXED = 2 };
+	if (current != s->ctx) return INVALID_CONTEXT;
+	if (mode != RELAXED || s->in != NULL) return INVALID_VALUE;
+	capture *c = calloc(1, sizeof *c);
+	c->origin = s;
+	c->graph = calloc(1, sizeof *c->graph);
+	c->graph->users = 1;
+	begin(s, c);
+	return OK;
+}
+
+int cuStreamIsCapturing(stream *s, int *status) {
+	enum { NONE, ACTIVE, INVALIDATED };
+	*status = s->in == NULL ? NONE : s->in->invalid ? INVALIDATED : ACTIVE;
+	return current == s->ctx ? OK : INVALID_CONTEXT;
+}
+
+int cuStreamEndCapture(stream *s, graph **out) {
+	capture *c = s->in;
+	if (c == NULL || c->origin != s) return CAPTURE_UNMATCHED;
+	graph *g = c->graph;
+	// Every node must be before the end of the origin.
+	nodes joined = s->before;
+	for (int i = g->n - 1; i >= 0; i--)
+		if (contains(&joined, i)) unite(&joined, &g->nodes[i].before);
+	int code = c->invalid ? CAPTURE_INVALIDATED : OK;
+	for (int i = 0; i < g->n && code == OK; i++)
+		if (!contains(&joined, i)) code = CAPTURE_UNJOINED;
+	pthread_mutex_lock(&streams_mu);
+	for (int i = 0; i < MAX_CAPTURED; i++)
+		if (captured[i] != NULL && captured[i]->in == c) captured[i]->in = NULL, captured[i] = NULL;
+	pthread_mutex_unlock(&streams_mu);
+	c->ended = 1;
+	g->branches = c->branches;
+	*out = code == OK ? g : NULL;
+	if (code != OK) release(g);
+	return code;
+}
+
+int cuGraphDestroy(graph *g) {
+	release(g);
+	return OK;
+}
+
+// An executable runs the nodes of branch 0 on the stream that it is launched on, and those of other
+// branches on streams of its own. A node is done in launch n when done[node] is n.
+typedef struct executable {
+	graph *g;
+	atomic_int users; // the program, and launches in flight
+	stream **branches;
+	atomic_uint_fast64_t *done, launched, started;
+} executable;
+
+int cuStreamCreateWithPriority(stream **out, unsigned flags, int priority);
+int cuStreamDestroy_v2(stream *s);
+
+int cuGraphInstantiateWithFlags(executable **out, graph *g, unsigned long long flags) {
+	if (flags != 0) return INVALID_VALUE;
+	executable *x = *out = calloc(1, sizeof *x);
+	x->g = g;
+	atomic_fetch_add(&g->users, 1);
+	x->users = 1;
+	x->done = calloc(g->n + 1, sizeof *x->done);
+	x->branches = calloc(g->branches, sizeof *x->branches);
+	for (int b = 1; b < g->branches; b++) {
+		int code = cuStreamCreateWithPriority(&x->branches[b], 0, 0);
+		if (code != OK) return code;
+	}
+	return OK;
+}
+
+static void leave(executable *x) {
+	if (atomic_fetch_sub(&x->users, 1) > 1) return;
+	for (int b = 1; b < x->g->branches; b++) {
+		context *was = current;
+		current = x->branches[b]->ctx;
+		cuStreamDestroy_v2(x->branches[b]);
+		current = was;
+	}
+	release(x->g);
+	free(x->branches);
+	free(x->done);
+	free(x);
+}
+
+int cuGraphExecDestroy(executable *x) {
+	leave(x);
+	return OK;
+}
+
+typedef struct { executable *x; int node; uint64_t launch; } turn; // node -1: the launch begins; g->n: it ends
+
+static void take_turn(void *p) {
+	turn *t = p;
+	executable *x = t->x;
+	if (t->node < 0) {
+		atomic_store(&x->started, t->launch);
+		return;
+	}
+	while (atomic_load(&x->started) < t->launch) usleep(20);
+	for (int i = 0; i < t->node; i++)
+		while ((t->node == x->g->n || contains(&x->g->nodes[t->node].before, i)) && atomic_load(&x->done[i]) < t->launch) usleep(20);
+	if (t->node < x->g->n) {
+		work *w = &x->g->nodes[t->node].work;
+		w->run(w->arg);
+	}
+	atomic_store(&x->done[t->node], t->launch);
+}
+
+static void drop_turn(void *p) {
+	leave(((turn *)p)->x);
+	free(p);
+}
+
+int cuGraphLaunch(executable *x, stream *s) {
+	if (current != s->ctx) return INVALID_CONTEXT;
+	if (s->in != NULL) return invalidate(s->in, CAPTURE_UNSUPPORTED);
+	uint64_t launch = atomic_fetch_add(&x->launched, 1) + 1;
+	for (int i = -1; i <= x->g->n; i++) {
+		turn *t = malloc(sizeof *t);
+		*t = (turn){x, i, launch};
+		atomic_fetch_add(&x->users, 1);
+		int branch = i >= 0 && i < x->g->n ? x->g->nodes[i].branch : 0;
+		int code = fakegpu_enqueue(branch == 0 ? s : x->branches[branch], take_turn, t, drop_turn);
+		if (code != OK) return code;
+	}
+	return OK;
 }
 
 typedef struct {
@@ -367,13 +587,11 @@ static void reach(void *p) {
 	mark *m = p;
 	atomic_store(&m->e->at, now());
 	atomic_store(&m->e->reached, m->count);
-	free(m);
 }
 
 static void await(void *p) {
 	mark *m = p;
 	while (atomic_load(&m->e->reached) < m->count) usleep(20);
-	free(m);
 }
 
 int cuEventCreate(event **e, unsigned flags) {
@@ -386,12 +604,23 @@ int cuEventDestroy_v2(event *e) { (void)e; return OK; }
 int cuEventRecord(event *e, stream *s) {
 	long code = setting("record", OK);
 	if (code != OK) return code;
-	return cuLaunchHostFunc(s, reach, new_mark(e, atomic_fetch_add(&e->recorded, 1) + 1));
+	e->in = s->in;
+	if (s->in != NULL) {
+		e->before = s->before;
+		return OK;
+	}
+	return fakegpu_enqueue(s, reach, new_mark(e, atomic_fetch_add(&e->recorded, 1) + 1), free);
 }
-int cuEventQuery(event *e) { return atomic_load(&e->reached) >= atomic_load(&e->recorded) ? OK : NOT_READY; }
+int cuEventQuery(event *e) {
+	if (e->in != NULL) return e->in->ended ? CAPTURED_EVENT : invalidate(e->in, CAPTURED_EVENT);
+	return atomic_load(&e->reached) >= atomic_load(&e->recorded) ? OK : NOT_READY;
+}
 int cuStreamWaitEvent(stream *s, event *e, unsigned flags) {
 	(void)flags;
-	return cuLaunchHostFunc(s, await, new_mark(e, atomic_load(&e->recorded)));
+	if (e->in == NULL && s->in != NULL) return invalidate(s->in, CAPTURE_ISOLATION);
+	if (e->in == NULL) return fakegpu_enqueue(s, await, new_mark(e, atomic_load(&e->recorded)), free);
+	if (e->in->ended || (s->in != NULL && s->in != e->in)) return CAPTURED_EVENT;
+	return join_capture(s, e);
 }
 int cuEventElapsedTime(float *ms, event *from, event *to) {
 	*ms = (atomic_load(&to->at) - atomic_load(&from->at)) / 1e6f;
@@ -489,6 +718,9 @@ static void move(void *p) {
 	transfer *t = p;
 	if (t->src != NULL) memcpy(t->dst, t->src, t->size);
 	else memset(t->dst, 0, t->size);
+}
+static void drop_transfer(void *p) {
+	transfer *t = p;
 	if (t->owned) free((void *)t->src);
 	free(t);
 }
@@ -496,12 +728,13 @@ static void move(void *p) {
 static int enqueue_move(void *dst, const void *src, size_t size, int owned, stream *s) {
 	transfer *t = malloc(sizeof *t);
 	*t = (transfer){dst, src, size, owned};
-	return cuLaunchHostFunc(s, move, t);
+	return fakegpu_enqueue(s, move, t, drop_transfer);
 }
 
 // Host memory is copied before the call returns, as CUDA does for small copies of pageable memory.
-// Page-locked memory is treated in the same way.
+// Page-locked memory is treated in the same way, unless the copy is captured.
 int cuMemcpyHtoDAsync_v2(uint64_t dst, const void *src, size_t size, stream *s) {
+	if (s->in != NULL) return enqueue_move((void *)(uintptr_t)dst, src, size, 0, s);
 	void *copy = malloc(size + 1);
 	memcpy(copy, src, size);
 	return enqueue_move((void *)(uintptr_t)dst, copy, size, 1, s);

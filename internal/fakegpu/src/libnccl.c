@@ -30,7 +30,7 @@
 typedef struct context context;
 typedef struct stream stream;
 extern int cuCtxGetCurrent(context **);
-extern int cuLaunchHostFunc(stream *, void (*)(void *), void *);
+extern int fakegpu_enqueue(stream *, void (*run)(void *), void *, void (*drop)(void *));
 extern int cuMemAlloc_v2(uint64_t *, size_t);
 extern int cuMemFree_v2(uint64_t);
 
@@ -66,7 +66,7 @@ typedef struct comm {
 	int rank, ranks;
 	uint64_t barriers; // used by the stream's thread alone
 	int calls;
-	atomic_int aborted, async, busy; // busy: number of works that were enqueued and are not done
+	atomic_int aborted, async, busy; // busy: number of works that were enqueued, or captured in a graph, and are not dropped
 	struct {
 		int type; // 0: unused; else the type plus 1
 		double factor;
@@ -297,7 +297,7 @@ static int step(comm *c, operation *o) {
 }
 
 static void run(void *p) {
-	batch *b = p;
+	batch copy = *(batch *)p, *b = &copy; // in a graph it runs again
 	comm *c = b->c;
 	int stopped = 0;
 	if (b->hangs) hang(c, 1), stopped = 1;
@@ -316,7 +316,11 @@ static void run(void *p) {
 		if (busy) usleep(10);
 	}
 	if (atomic_load(&c->aborted)) atomic_store(&c->sh->arrived[c->rank], UINT64_MAX);
-	atomic_fetch_sub(&c->busy, 1);
+}
+
+static void drop(void *p) {
+	batch *b = p;
+	atomic_fetch_sub(&b->c->busy, 1);
 	free(b);
 }
 
@@ -354,7 +358,7 @@ static int launch(void) {
 		atomic_store(&c->async, REMOTE_ERROR);
 	}
 	atomic_fetch_add(&c->busy, 1);
-	if (cuLaunchHostFunc(open_stream, run, b) != 0) {
+	if (fakegpu_enqueue(open_stream, run, b, drop) != 0) {
 		atomic_fetch_sub(&c->busy, 1);
 		free(b);
 		return fail(CUDA_ERROR, "the stream's context is not current");

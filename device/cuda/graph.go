@@ -1,0 +1,243 @@
+//go:build cgo && linux
+
+package cuda
+
+// #include "driver.h"
+import "C"
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/arena"
+	"github.com/goddp/goddp/internal/kernels"
+)
+
+var _ kernels.Recorder = (*gpuDevice)(nil)
+
+// recording is a graph that is being recorded. Only the goroutine that called Record uses it.
+type recording struct {
+	d      *gpuDevice
+	thread int // the thread to which that goroutine is locked
+	pool   *pool
+	err    error // the first call that cannot be recorded
+}
+
+// pool is memory that belongs to graphs. The memory was taken from the device's arena, which does not
+// give it to other work while a graph uses it.
+type pool struct {
+	d      *gpuDevice
+	memory *arena.Arena
+	graphs atomic.Int32 // the number of open graphs that use it
+}
+
+// gpuGraph implements kernels.Graph.
+type gpuGraph struct {
+	d    *gpuDevice
+	exec C.uintptr_t // the CUgraphExec; 0 after Close
+	pool *pool
+}
+
+// recording returns the recording of the calling goroutine, or nil.
+func (d *gpuDevice) recording() *recording {
+	r := d.rec.Load()
+	if r == nil || r.thread != syscall.Gettid() {
+		return nil
+	}
+	return r
+}
+
+// Record implements kernels.Recorder.
+func (d *gpuDevice) Record(ctx context.Context, like kernels.Graph, f func() error) (_ kernels.Graph, err error) {
+	if err := d.compute.Sync(ctx); err != nil {
+		return nil, err
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	r := &recording{d: d, thread: syscall.Gettid()}
+	if like != nil {
+		r.pool = like.(*gpuGraph).pool
+	} else {
+		r.pool = d.newPool()
+	}
+	r.pool.graphs.Add(1)
+	if err := d.check("cuStreamBeginCapture", C.drv_capture_begin(d.drv.fns, d.ctx, d.compute.handle)); err != nil {
+		r.pool.leave()
+		return nil, err
+	}
+	d.compute.forget()
+	if !d.rec.CompareAndSwap(nil, r) {
+		panic(fmt.Errorf("%s: Record within Record", d.name))
+	}
+	g := &gpuGraph{d: d, pool: r.pool}
+	finished := false
+	defer func() {
+		code := C.drv_capture_end(d.drv.fns, d.ctx, d.compute.handle, &g.exec)
+		ended := r.end(ctx)
+		d.rec.Store(nil)
+		if !finished { // f panics
+			g.Close()
+			return
+		}
+		if err = errors.Join(r.err, err, ended); err == nil {
+			err = d.check("cuStreamEndCapture", code)
+		}
+		if err != nil {
+			g.Close()
+		}
+	}()
+	err = f()
+	finished = true
+	return g, err
+}
+
+// captures reports whether work on s belongs to the recording. Any goroutine may call it.
+func (r *recording) captures(s *gpuStream) bool {
+	captured, err := s.capturing()
+	return captured && err == nil
+}
+
+// refuse returns the error of a call that cannot be recorded, and makes Record return it.
+func (r *recording) refuse(call string) error {
+	err := fmt.Errorf("%s: %s cannot be recorded in a graph", r.d.name, call)
+	if r.err == nil {
+		r.err = err
+	}
+	return err
+}
+
+// end makes the events that were captured count as reached. No work was enqueued for them, so the
+// streams have nothing to reach. It waits for earlier events of the streams.
+func (r *recording) end(ctx context.Context) error {
+	r.d.mu.Lock()
+	streams := make([]*gpuStream, 0, len(r.d.streams))
+	for s := range r.d.streams {
+		streams = append(streams, s)
+	}
+	r.d.mu.Unlock()
+	var errs []error
+	for _, s := range streams {
+		s.order.Lock()
+		var before, last *gpuEvent // the last event that was not captured, and the last one that was
+		for _, e := range s.pending {
+			if e.in != r {
+				before = e
+			} else {
+				last, s.last = e, nil
+			}
+		}
+		s.order.Unlock()
+		if last == nil {
+			continue
+		}
+		if before != nil {
+			errs = append(errs, before.Sync(ctx))
+		}
+		s.mu.Lock()
+		s.reached.Store(max(s.reached.Load(), last.number))
+		s.mu.Unlock()
+	}
+	return errors.Join(errs...)
+}
+
+// forget makes the next event of the stream a new one.
+func (s *gpuStream) forget() {
+	s.order.Lock()
+	defer s.order.Unlock()
+	s.last = nil
+}
+
+// Launch implements kernels.Graph.
+func (g *gpuGraph) Launch() error {
+	d := g.d
+	if err := d.Err(); err != nil {
+		return err
+	}
+	return d.compute.enqueued(d.check("cuGraphLaunch", C.drv_graph_launch(d.drv.fns, d.ctx, g.exec, d.compute.handle)))
+}
+
+// Close implements kernels.Graph.
+func (g *gpuGraph) Close() error {
+	if g.pool == nil {
+		return nil
+	}
+	p := g.pool
+	g.pool = nil
+	if g.d.Err() != nil {
+		return nil // graph and memory went with the context
+	}
+	p.leave()
+	if g.exec == 0 {
+		return nil
+	}
+	return g.d.check("cuGraphExecDestroy", C.drv_graph_destroy(g.d.drv.fns, g.d.ctx, g.exec))
+}
+
+// newPool makes a pool that no graph uses yet.
+func (d *gpuDevice) newPool() *pool {
+	p := &pool{d: d}
+	p.memory = arena.New(d.memory.Alloc, d.memory.Free)
+	d.changePools(func(all []*pool) []*pool { return append(all, p) })
+	return p
+}
+
+// changePools replaces the list of pools.
+func (d *gpuDevice) changePools(change func([]*pool) []*pool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var all []*pool
+	if old := d.pools.Load(); old != nil {
+		all = slices.Clone(*old)
+	}
+	if all = change(all); len(all) == 0 {
+		d.pools.Store(nil)
+		return
+	}
+	d.pools.Store(&all)
+}
+
+// poolOf returns the pool that b was allocated from, or nil.
+func (d *gpuDevice) poolOf(b device.Buffer) *pool {
+	all := d.pools.Load()
+	if all == nil {
+		return nil
+	}
+	for _, p := range *all {
+		if p.memory.Has(b) {
+			return p
+		}
+	}
+	return nil
+}
+
+// leave ends the use of the pool by one graph. After the last one, free memory returns to the device's
+// arena. Launches that are still in flight run before all later users of that memory.
+func (p *pool) leave() {
+	p.graphs.Add(-1)
+	p.trim()
+}
+
+// free takes back memory of the pool.
+func (p *pool) free(b device.Buffer) {
+	p.memory.Free(b)
+	p.trim()
+}
+
+// trim returns memory that no graph uses to the device's arena.
+func (p *pool) trim() {
+	if p.graphs.Load() > 0 {
+		return
+	}
+	p.memory.Trim()
+	if p.memory.Stats().InUse == 0 {
+		p.d.changePools(func(all []*pool) []*pool {
+			return slices.DeleteFunc(all, func(q *pool) bool { return q == p })
+		})
+	}
+}

@@ -1,0 +1,31 @@
+package kernels
+
+import "context"
+
+// Recorder is a device that can record work in a graph and run the graph with one call.
+type Recorder interface {
+	// Record calls f and returns a graph of the work that f enqueued on Compute, and on streams
+	// that f made wait for Compute and that Compute then waited for. The work does not run. Record
+	// first waits until Compute is idle, or until ctx ends.
+	//
+	// Within f, the calling goroutine allocates from memory that belongs to the graph; Free returns
+	// it to the graph. It must not wait for the device, nor copy from the program's memory, because
+	// a later run of the graph would not do it again: these calls return an error, and so does
+	// Record. Events that f records count as reached when Record returns.
+	//
+	// If like is not nil, it is a graph of this device, and the new graph uses the same memory. The
+	// two graphs then overwrite each other's results.
+	//
+	// If f returns an error or panics, nothing is recorded and Record does the same.
+	Record(ctx context.Context, like Graph, f func() error) (Graph, error)
+}
+
+// Graph is recorded work.
+type Graph interface {
+	// Launch enqueues the work on Compute.
+	Launch() error
+	// Close frees the graph. Launches that were enqueued before still run. The memory of the graph
+	// returns to the device's allocator when Close is called for all graphs that use it, except for
+	// what f allocated and the program has not freed yet: that returns when it is freed.
+	Close() error
+}
