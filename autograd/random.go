@@ -55,9 +55,8 @@ func (g *RandomGenerator) SetShard(rank, ranks int) {
 }
 
 // draw returns the position of this rank's next n numbers.
-func (g *RandomGenerator) draw(n int) generatorState {
-	at := g.state
-	at.Offset += g.rank * uint64(n)
+func (g *RandomGenerator) draw(n int) kernels.Position {
+	at := kernels.Position{Seed: g.state.Seed, Offset: g.state.Offset + g.rank*uint64(n)}
 	g.state.Offset += max(g.ranks, 1) * uint64(n)
 	return at
 }
@@ -76,7 +75,7 @@ func Dropout(x *Variable, p float64) *Variable {
 // gradient.
 type dropout struct {
 	p  float64
-	at generatorState
+	at kernels.Position
 }
 
 func (dropout) Name() string { return "Dropout" }
@@ -86,9 +85,9 @@ func (dropout) Shape(in []device.Shape) device.Shape { return in[0] }
 func (dropout) Saves(_, _ int) bool { return false }
 
 func (f dropout) Forward(c *Call) error {
-	return c.kernels.Dropout(c.Stream, c.Out, device.Store, c.In[0], f.p, f.at.Seed, f.at.Offset)
+	return c.kernels.Dropout(c.Stream, c.Out, device.Store, c.In[0], f.p, f.at)
 }
 
 func (f dropout) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
-	return c.kernels.Dropout(c.Stream, dst, acc, g, f.p, f.at.Seed, f.at.Offset)
+	return c.kernels.Dropout(c.Stream, dst, acc, g, f.p, f.at)
 }

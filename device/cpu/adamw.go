@@ -33,15 +33,14 @@ type adamRule[T float] struct {
 }
 
 func newAdamRule[T float](p *kernels.AdamWStep) adamRule[T] {
-	rate, root := p.Rates()
+	v := p.Numbers()
+	copy(v[:], device.Elements[float64](p.At))
 	r := adamRule[T]{
 		beta1: T(p.Beta1), fresh1: T(1 - p.Beta1), beta2: T(p.Beta2), fresh2: T(1 - p.Beta2),
-		rate: T(rate), root: T(root), eps: T(p.Eps), kept: 1, unscale: T(p.Unscale()), first: p.Step == 1,
+		rate: T(v[0]), root: T(v[1]), eps: T(p.Eps), kept: T(v[2]), unscale: T(v[3]), first: p.Step == 1,
 	}
 	if p.Coupled {
 		r.coupled = T(p.WeightDecay)
-	} else {
-		r.kept = T(1 - p.LR*p.WeightDecay)
 	}
 	return r
 }

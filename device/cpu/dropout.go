@@ -2,15 +2,21 @@ package cpu
 
 import (
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/internal/operand"
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-func (k *kernelSet) Dropout(_ device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor, p float64, seed, offset uint64) error {
+func (k *kernelSet) Dropout(_ device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor, p float64, at kernels.Position) error {
 	operands.Same("Dropout", dst, x)
+	operand.Position("Dropout", at)
+	offset := at.Offset
+	for _, from := range device.Elements[int64](at.From) {
+		offset += uint64(from)
+	}
 	if dst.DType == device.Float32 {
-		dropout[float32](k, dst, acc, x, p, seed, offset)
+		dropout[float32](k, dst, acc, x, p, at.Seed, offset)
 	} else {
-		dropout[float64](k, dst, acc, x, p, seed, offset)
+		dropout[float64](k, dst, acc, x, p, at.Seed, offset)
 	}
 	return nil
 }

@@ -34,9 +34,11 @@ type rmsPropRule[T float] struct {
 }
 
 func newRMSPropRule[T float](p *kernels.RMSPropStep) rmsPropRule[T] {
+	v := p.Numbers()
+	copy(v[:], device.Elements[float64](p.At))
 	return rmsPropRule[T]{
-		lr: T(p.LR), alpha: T(p.Alpha), fresh: T(1 - p.Alpha), eps: T(p.Eps), momentum: T(p.Momentum),
-		decay: T(p.WeightDecay), unscale: T(p.Unscale()),
+		lr: T(v[0]), alpha: T(p.Alpha), fresh: T(1 - p.Alpha), eps: T(p.Eps), momentum: T(p.Momentum),
+		decay: T(p.WeightDecay), unscale: T(v[1]),
 	}
 }
 

@@ -36,8 +36,10 @@ type rule[T float] struct {
 }
 
 func newRule[T float](p *kernels.SGDStep) rule[T] {
+	v := p.Numbers()
+	copy(v[:], device.Elements[float64](p.At))
 	return rule[T]{
-		lr: T(p.LR), momentum: T(p.Momentum), fresh: T(1 - p.Dampening), decay: T(p.WeightDecay), unscale: T(p.Unscale()),
+		lr: T(v[0]), momentum: T(p.Momentum), fresh: T(1 - p.Dampening), decay: T(p.WeightDecay), unscale: T(v[1]),
 		moving: p.Momentum != 0, nesterov: p.Nesterov, first: p.First,
 	}
 }

@@ -16,6 +16,7 @@ type adamWArgs struct {
 	skip, overflow               uint64
 	n, skips, overflows          uint64
 	beta1, fresh1, beta2, fresh2 float64
+	at                           uint64
 	rate, root, eps              float64
 	coupled, kept, unscale       float64
 	first, wide                  int32
@@ -27,16 +28,14 @@ func (k *kernelSet) AdamW(st device.Stream, p kernels.AdamWStep) error {
 	if n == 0 {
 		return nil
 	}
-	rate, root := p.Rates()
+	v := p.Numbers()
 	a := adamWArgs{
-		w: k.addr(p.Param), g: k.addr(p.Grad), m: k.addr(p.Mean), v: k.addr(p.Variance), n: uint64(n),
+		w: k.addr(p.Param), g: k.addr(p.Grad), m: k.addr(p.Mean), v: k.addr(p.Variance), n: uint64(n), at: k.optional(p.At),
 		beta1: p.Beta1, fresh1: 1 - p.Beta1, beta2: p.Beta2, fresh2: 1 - p.Beta2,
-		rate: rate, root: root, eps: p.Eps, kept: 1, unscale: p.Unscale(), first: flag(p.Step == 1),
+		rate: v[0], root: v[1], eps: p.Eps, kept: v[2], unscale: v[3], first: flag(p.Step == 1),
 	}
 	if p.Coupled {
 		a.coupled = p.WeightDecay
-	} else {
-		a.kept = 1 - p.LR*p.WeightDecay
 	}
 	a.skip, a.skips = k.flags(p.Skip)
 	a.overflow, a.overflows = k.flags(p.Overflow)

@@ -85,7 +85,10 @@ func (d *gpuDevice) Record(ctx context.Context, like kernels.Graph, f func() err
 			g.Close()
 			return
 		}
-		if err = errors.Join(r.err, err, ended); err == nil {
+		if r.err != nil && !errors.Is(err, r.err) {
+			err = errors.Join(r.err, err)
+		}
+		if err = errors.Join(err, ended); err == nil {
 			err = d.check("cuStreamEndCapture", code)
 		}
 		if err != nil {

@@ -265,6 +265,14 @@ func (k *kernelSet) flags(t device.Tensor) (addr, n uint64) {
 	return k.addr(t), uint64(t.Len())
 }
 
+// optional returns the address of an operand, 0 if it is absent.
+func (k *kernelSet) optional(t device.Tensor) uint64 {
+	if t.IsZero() {
+		return 0
+	}
+	return k.addr(t)
+}
+
 // addr returns the address of an operand. It panics if the operand is in host memory, because a
 // kernel's access to that would end the device.
 func (k *kernelSet) addr(t device.Tensor) uint64 {

@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/internal/operand"
 	"github.com/goddp/goddp/internal/half"
 	"github.com/goddp/goddp/internal/kernels"
 )
@@ -41,17 +42,22 @@ func (k *kernelSet) draw(s device.Stream, versions *perFloat, dst device.Tensor,
 type dropoutArgs struct {
 	dst, x, n               uint64
 	seed, offset, threshold uint64
+	from                    uint64
 	factor                  float64
 	acc                     device.Accum
 }
 
-func (k *kernelSet) Dropout(s device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor, p float64, seed, offset uint64) error {
+func (k *kernelSet) Dropout(s device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor, p float64, at kernels.Position) error {
 	operands.Same("Dropout", dst, x)
+	operand.Position("Dropout", at)
 	threshold, factor := kernels.DropoutThreshold(p)
 	if dst.Len() == 0 {
 		return nil
 	}
-	a := dropoutArgs{dst: k.addr(dst), x: k.addr(x), n: uint64(dst.Len()), seed: seed, offset: offset, threshold: threshold, factor: factor, acc: acc}
+	a := dropoutArgs{
+		dst: k.addr(dst), x: k.addr(x), n: uint64(dst.Len()), seed: at.Seed, offset: at.Offset, from: k.optional(at.From),
+		threshold: threshold, factor: factor, acc: acc,
+	}
 	return k.launch(k.d.stream(s), k.dropout[dst.DType], k.flat(ceil(dst.Len(), 4)), unsafe.Pointer(&a), unsafe.Sizeof(a))
 }
 

@@ -15,6 +15,7 @@ type rmsPropArgs struct {
 	w, g, sq, m, v, s        uint64
 	skip, overflow           uint64
 	n, skips, overflows      uint64
+	at                       uint64
 	lr, alpha, fresh, eps    float64
 	momentum, decay, unscale float64
 	wide, _pad               int32
@@ -27,7 +28,7 @@ func (k *kernelSet) RMSProp(st device.Stream, p kernels.RMSPropStep) error {
 		return nil
 	}
 	a := rmsPropArgs{
-		w: k.addr(p.Param), g: k.addr(p.Grad), sq: k.addr(p.Square), n: uint64(n),
+		w: k.addr(p.Param), g: k.addr(p.Grad), sq: k.addr(p.Square), n: uint64(n), at: k.optional(p.At),
 		lr: p.LR, alpha: p.Alpha, fresh: 1 - p.Alpha, eps: p.Eps, momentum: p.Momentum, decay: p.WeightDecay, unscale: p.Unscale(),
 	}
 	if p.Centered {

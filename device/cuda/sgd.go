@@ -15,6 +15,7 @@ type sgdArgs struct {
 	w, g, v, m                          uint64
 	skip, overflow                      uint64
 	n, skips, overflows                 uint64
+	at                                  uint64
 	lr, momentum, fresh, decay, unscale float64
 	nesterov, first, wide, _pad         int32
 }
@@ -26,7 +27,7 @@ func (k *kernelSet) SGD(st device.Stream, p kernels.SGDStep) error {
 		return nil
 	}
 	a := sgdArgs{
-		w: k.addr(p.Param), g: k.addr(p.Grad), n: uint64(n),
+		w: k.addr(p.Param), g: k.addr(p.Grad), n: uint64(n), at: k.optional(p.At),
 		lr: p.LR, momentum: p.Momentum, fresh: 1 - p.Dampening, decay: p.WeightDecay, unscale: p.Unscale(),
 		nesterov: flag(p.Nesterov), first: flag(p.First),
 	}

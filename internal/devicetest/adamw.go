@@ -107,6 +107,10 @@ func (r *rig) adamW(kind adamKind, rule kernels.AdamWStep, shape device.Shape) {
 			}
 			r.fill(o.most, encode(kind.state, high.v))
 		}
+		if n == 3 {
+			v := s.Numbers()
+			s.At, s.LR, s.LossScale = r.numbers(v[:]), math.NaN(), math.NaN()
+		}
 		label := fmt.Sprintf("%v, step %d with rate %v, betas %v and %v, eps %v, decay %v, coupled %v, loss scale %v", kind, n,
 			rule.LR, rule.Beta1, rule.Beta2, rule.Eps, rule.WeightDecay, rule.Coupled, rule.LossScale)
 		held := func(o operand) value {

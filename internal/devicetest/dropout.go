@@ -1,10 +1,12 @@
 package devicetest
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 func checkDropout(r *rig) {
@@ -27,12 +29,13 @@ func checkDropout(r *rig) {
 					want.scale[i] = 0
 				}
 			}
+			from := r.place(device.Int64, device.Shape{}, binary.NativeEndian.AppendUint64(nil, 3)).Tensor
 			label := fmt.Sprintf("Dropout of %v, p %v, seed %d, offset %d", px.Tensor, p, d.seed, d.offset)
 			r.accumulates(label, want, func(dst device.Tensor, acc device.Accum) error {
-				return r.k.Dropout(r.s, dst, acc, px.Tensor, p, d.seed, d.offset)
+				return r.k.Dropout(r.s, dst, acc, px.Tensor, p, kernels.Position{Seed: d.seed, Offset: d.offset})
 			})
 			r.from(label+", in place", x, want, func(dst device.Tensor) error {
-				return r.k.Dropout(r.s, dst, device.Store, dst, p, d.seed, d.offset)
+				return r.k.Dropout(r.s, dst, device.Store, dst, p, kernels.Position{Seed: d.seed, Offset: d.offset - 3, From: from})
 			})
 		}
 	})

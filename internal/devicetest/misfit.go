@@ -60,7 +60,7 @@ func checkMisfits(r *rig) {
 		"CrossEntropy of a vector":         func() error { return k.CrossEntropy(s, t(), t(4), t(4), labels) },
 		"CrossEntropyGrad with other rows": func() error { return k.CrossEntropyGrad(s, t(5, 2), one, t(), t(5, 2), labels) },
 		"Softmax to another shape":         func() error { return k.Softmax(s, t(3, 2), t(2, 3), 1, false) },
-		"Dropout to another shape":         func() error { return k.Dropout(s, t(3), one, t(4), 0.5, 1, 0) },
+		"Dropout to another shape":         func() error { return k.Dropout(s, t(3), one, t(4), 0.5, kernels.Position{}) },
 		"Softmax along no axis":            func() error { return k.Softmax(s, t(2, 3), t(2, 3), 2, false) },
 		"SoftmaxGrad with other g":         func() error { return k.SoftmaxGrad(s, t(2, 3), one, t(3), t(2, 3), 1, false) },
 		"SGD with other gradient":          func() error { return k.SGD(s, kernels.SGDStep{Param: t(3), Grad: t(4), LR: 1}) },

@@ -78,6 +78,10 @@ func (r *rig) rmsProp(kind sgdKind, rule kernels.RMSPropStep, shape device.Shape
 			s.Skip = r.place(device.Uint8, device.Shape{3}, make([]byte, 3)).Tensor
 			s.Overflow = r.place(device.Uint8, device.Shape{1}, make([]byte, 1)).Tensor
 		}
+		if n == 3 {
+			v := s.Numbers()
+			s.At, s.LR, s.LossScale = r.numbers(v[:]), math.NaN(), math.NaN()
+		}
 		label := fmt.Sprintf("RMSProp with a master: %v and gradients of %v, step %d with rate %v, alpha %v, eps %v, decay %v, momentum %v, centered %v, loss scale %v",
 			kind.master, kind.grad, n, rule.LR, rule.Alpha, rule.Eps, rule.WeightDecay, rule.Momentum, rule.Centered, rule.LossScale)
 		held := func(o operand) value {

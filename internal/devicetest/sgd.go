@@ -97,6 +97,10 @@ func (r *rig) sgd(kind sgdKind, rule kernels.SGDStep, shape device.Shape) {
 			s.Skip = r.place(device.Uint8, device.Shape{3}, make([]byte, 3)).Tensor
 			s.Overflow = r.place(device.Uint8, device.Shape{1}, make([]byte, 1)).Tensor
 		}
+		if step == 2 {
+			v := s.Numbers()
+			s.At, s.LR, s.LossScale = r.numbers(v[:]), math.NaN(), math.NaN()
+		}
 		label := fmt.Sprintf("%v, step %d with rate %v, momentum %v, dampening %v, decay %v, Nesterov %v, loss scale %v", kind, step,
 			rule.LR, rule.Momentum, rule.Dampening, rule.WeightDecay, rule.Nesterov, rule.LossScale)
 		wantW := value{array{shape, decode(kind.state, r.read(label, o.state))}, make([]float64, shape.Len()), 8}
@@ -132,6 +136,11 @@ func (r *rig) sgd(kind sgdKind, rule kernels.SGDStep, shape device.Shape) {
 			}
 		}
 	}
+}
+
+// numbers places numbers that an update reads from device memory.
+func (r *rig) numbers(v []float64) device.Tensor {
+	return r.place(device.Float64, device.Shape{len(v)}, encode(device.Float64, v)).Tensor
 }
 
 // sgdSkips checks that a step with a raised flag, at any position among the flags, changes nothing,

@@ -25,7 +25,7 @@ import (
 // step takes Mean, Variance and MaxVariance as zeros and does not read them. Every device computes
 // it in all floating-point types. All tensors have the same type.
 //
-// Master, Skip and Overflow are as in [SGDStep]. With a Master, Mean and the variances are Float32,
+// Master, Skip, Overflow and At are as in [SGDStep]. With a Master, Mean and the variances are Float32,
 // and Grad is of Param's type or Float32.
 type AdamWStep struct {
 	Param, Grad, Mean, Variance device.Tensor
@@ -37,6 +37,18 @@ type AdamWStep struct {
 	Step                        int           // the number of this step for this parameter, from 1
 	LossScale                   float64       // the factor of the loss; 0 means 1
 	Skip, Overflow              device.Tensor // Uint8, or absent
+	At                          device.Tensor // Float64, or absent; Step then only says whether this is the first step
+}
+
+// Numbers returns the numbers that may change from step to step: those of Rates, the factor by which the
+// decoupled weight decay multiplies the parameter, and Unscale().
+func (p *AdamWStep) Numbers() [4]float64 {
+	rate, root := p.Rates()
+	kept := 1.0
+	if !p.Coupled {
+		kept = 1 - p.LR*p.WeightDecay
+	}
+	return [...]float64{rate, root, kept, p.Unscale()}
 }
 
 // Unscale returns the factor that undoes LossScale.

@@ -10,10 +10,17 @@ import (
 // Dropout has the kernel of dropout.
 type Dropout interface {
 	// Dropout accumulates into dst x/(1-p) for kept elements and x·0 for dropped elements; p is
-	// the probability of dropping. Whether element i is dropped depends on (seed, offset+i) alone:
+	// the probability of dropping. Whether element i is dropped depends on the element i after at alone:
 	// see the package documentation. The same call computes the gradient of x from that of the
 	// result. dst may be x if acc.Beta is 0.
-	Dropout(s device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor, p float64, seed, offset uint64) error
+	Dropout(s device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor, p float64, at Position) error
+}
+
+// Position is a position in a random sequence: Offset, plus the number in From when the kernel runs, in
+// the sequence that Seed selects. So an operation that a graph repeats can continue the sequence.
+type Position struct {
+	Seed, Offset uint64
+	From         device.Tensor // a scalar of Int64 in device memory, or absent; the sum wraps
 }
 
 // DropoutThreshold returns the threshold of the random word below which an element is dropped with

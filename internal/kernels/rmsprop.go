@@ -23,7 +23,7 @@ type RMSProp interface {
 // It is the update rule of torch.optim.RMSprop. Square, Mean and Velocity start as zeros. Every
 // device computes it in all floating-point types. All tensors have the same type.
 //
-// Master, Skip and Overflow are as in [SGDStep]. With a Master, Square, Mean and Velocity are
+// Master, Skip, Overflow and At are as in [SGDStep]. With a Master, Square, Mean and Velocity are
 // Float32, and Grad is of Param's type or Float32.
 type RMSPropStep struct {
 	Param, Grad, Square      device.Tensor
@@ -34,7 +34,11 @@ type RMSPropStep struct {
 	LossScale                float64 // the factor of the loss; 0 means 1
 	Centered                 bool
 	Skip, Overflow           device.Tensor // Uint8, or absent
+	At                       device.Tensor // Float64, or absent
 }
+
+// Numbers returns the numbers that may change from step to step: LR and Unscale().
+func (p *RMSPropStep) Numbers() [2]float64 { return [...]float64{p.LR, p.Unscale()} }
 
 // Unscale returns the factor that undoes LossScale.
 func (p *RMSPropStep) Unscale() float64 {

@@ -18,6 +18,9 @@ import "github.com/goddp/goddp/device"
 //
 // If a byte of Skip or Overflow is not zero, the step writes nothing. So a gradient that some rank could
 // not compute, or that is not finite, is not applied, although the host does not wait to know.
+//
+// At, if present, holds in device memory the numbers that Numbers returns. The update then reads them
+// when it runs, and ignores the fields. So an update that a graph repeats can change its learning rate.
 type SGDStep struct {
 	Param, Grad, Velocity   device.Tensor // Velocity is absent without momentum
 	Master                  device.Tensor // Float32, or absent
@@ -26,7 +29,11 @@ type SGDStep struct {
 	LossScale               float64 // the factor of the loss; 0 means 1
 	Nesterov, First         bool
 	Skip, Overflow          device.Tensor // Uint8, or absent
+	At                      device.Tensor // Float64, or absent
 }
+
+// Numbers returns the numbers that may change from step to step: LR and Unscale().
+func (p *SGDStep) Numbers() [2]float64 { return [...]float64{p.LR, p.Unscale()} }
 
 // Unscale returns the factor that undoes LossScale.
 func (p *SGDStep) Unscale() float64 {

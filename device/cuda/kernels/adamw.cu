@@ -6,6 +6,7 @@ struct AdamW {
 	u64 skip, overflow; // addresses of flags, which are bytes
 	u64 n, skips, overflows;
 	double beta1, fresh1, beta2, fresh2; // fresh: 1 - beta
+	u64 at; // the address of the numbers that replace rate, root, kept and unscale, or 0
 	double rate, root, eps, coupled, kept, unscale;
 	i32 first, wide;
 };
@@ -18,8 +19,9 @@ template <class A> struct Rule {
 	bool first, amsgrad;
 
 	__device__ Rule(const AdamW &a)
-		: beta1(a.beta1), fresh1(a.fresh1), beta2(a.beta2), fresh2(a.fresh2), rate(a.rate), root(a.root), eps(a.eps),
-		  coupled(a.coupled), kept(a.kept), unscale(a.unscale), first(a.first), amsgrad(a.most != 0) {}
+		: beta1(a.beta1), fresh1(a.fresh1), beta2(a.beta2), fresh2(a.fresh2), rate(number(a.at, 0, a.rate)),
+		  root(number(a.at, 1, a.root)), eps(a.eps), coupled(a.coupled), kept(number(a.at, 2, a.kept)),
+		  unscale(number(a.at, 3, a.unscale)), first(a.first), amsgrad(a.most != 0) {}
 
 	// step updates w, m and v, which have type S, with the gradient g; with AMSGrad it also updates
 	// most.

@@ -87,6 +87,7 @@ template <class T, bool normal> __device__ inline void draw(const Random &a) {
 struct Dropout {
 	u64 dst, x, n;
 	u64 seed, offset, threshold;
+	u64 from; // the address of a number that is added to offset, or 0
 	double factor;
 	Accum acc;
 };
@@ -97,12 +98,13 @@ template <class T> __device__ inline void dropout(const Dropout &a) {
 	const A alpha = a.acc.alpha, beta = a.acc.beta, factor = a.factor;
 	const T *x = (const T *)a.x;
 	T *dst = (T *)a.dst;
-	const u64 first = a.offset / 4, last = (a.offset + a.n - 1) / 4;
+	const u64 offset = a.offset + (a.from != 0 ? *(const u64 *)a.from : 0);
+	const u64 first = offset / 4, last = (offset + a.n - 1) / 4;
 	for (u64 block = first + global_thread(); block <= last; block += global_threads()) {
 		const Words r = philox(a.seed, block, 2);
 #pragma unroll
 		for (int j = 0; j < 4; j++) {
-			const u64 i = block * 4 + j - a.offset; // an element before dst wraps to a large number
+			const u64 i = block * 4 + j - offset; // an element before dst wraps to a large number
 			if (i >= a.n) continue;
 			A v = alpha * (up(x[i]) * (r.w[j] < a.threshold ? A(0) : factor));
 			if (beta != 0) v += beta * up(dst[i]);

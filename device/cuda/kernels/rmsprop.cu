@@ -4,6 +4,7 @@ struct RMSProp {
 	u64 w, g, sq, m, v, s; // m is 0 unless centered, v without momentum, s without a master
 	u64 skip, overflow;    // bytes
 	u64 n, skips, overflows;
+	u64 at; // the address of the numbers that replace lr and unscale, or 0
 	double lr, alpha, fresh, eps, momentum, decay, unscale; // fresh: 1 - alpha
 	i32 wide, pad;
 };
@@ -16,7 +17,8 @@ template <class A> struct Rule {
 	bool centered, moving;
 
 	__device__ Rule(const RMSProp &a)
-		: lr(a.lr), alpha(a.alpha), fresh(a.fresh), eps(a.eps), momentum(a.momentum), decay(a.decay), unscale(a.unscale),
+		: lr(number(a.at, 0, a.lr)), alpha(a.alpha), fresh(a.fresh), eps(a.eps), momentum(a.momentum), decay(a.decay),
+		  unscale(number(a.at, 1, a.unscale)),
 		  centered(a.m != 0), moving(a.v != 0) {}
 
 	// step changes w and sq, which are of type S, by g, and, where they are there, m and v.

@@ -4,6 +4,7 @@ struct SGD {
 	u64 w, g, v, m;     // v is 0 without momentum, m without a master
 	u64 skip, overflow; // bytes
 	u64 n, skips, overflows;
+	u64 at; // the address of the numbers that replace lr and unscale, or 0
 	double lr, momentum, fresh, decay, unscale; // fresh: 1 - dampening
 	i32 nesterov, first, wide, pad;
 };
@@ -13,7 +14,7 @@ template <class A> struct Rule {
 	bool moving, nesterov, first;
 
 	__device__ Rule(const SGD &a)
-		: lr(a.lr), momentum(a.momentum), fresh(a.fresh), decay(a.decay), unscale(a.unscale),
+		: lr(number(a.at, 0, a.lr)), momentum(a.momentum), fresh(a.fresh), decay(a.decay), unscale(number(a.at, 1, a.unscale)),
 		  moving(a.v != 0), nesterov(a.nesterov), first(a.first) {}
 
 	// step changes w and v, which are of type S, by g.

@@ -175,6 +175,7 @@ func (ts Types) CrossEntropyGrad(dst, g, probs, labels device.Tensor) (m, n int)
 // SGD checks the operands of an SGD, which all devices support for every floating-point type.
 func SGD(p kernels.SGDStep) {
 	state := update("SGD", p.Param, p.Grad, p.Master, p.Skip, p.Overflow)
+	numbers("SGD", p.At, len(p.Numbers()))
 	if p.Momentum != 0 {
 		checkType("SGD", p.Velocity, state)
 		checkShape("SGD", p.Param.Shape, p.Velocity)
@@ -184,6 +185,7 @@ func SGD(p kernels.SGDStep) {
 // AdamW checks the operands of an AdamW, which all devices support for every floating-point type.
 func AdamW(p kernels.AdamWStep) {
 	state := update("AdamW", p.Param, p.Grad, p.Master, p.Skip, p.Overflow)
+	numbers("AdamW", p.At, len(p.Numbers()))
 	moments("AdamW", p.Param.Shape, state, p.Mean, p.Variance)
 	if !p.MaxVariance.IsZero() {
 		moments("AdamW", p.Param.Shape, state, p.MaxVariance)
@@ -194,12 +196,21 @@ func AdamW(p kernels.AdamWStep) {
 // type.
 func RMSProp(p kernels.RMSPropStep) {
 	state := update("RMSProp", p.Param, p.Grad, p.Master, p.Skip, p.Overflow)
+	numbers("RMSProp", p.At, len(p.Numbers()))
 	moments("RMSProp", p.Param.Shape, state, p.Square)
 	if p.Centered {
 		moments("RMSProp", p.Param.Shape, state, p.Mean)
 	}
 	if p.Momentum != 0 {
 		moments("RMSProp", p.Param.Shape, state, p.Velocity)
+	}
+}
+
+// numbers checks the numbers in device memory that an update reads, if there are any.
+func numbers(op string, at device.Tensor, n int) {
+	if !at.IsZero() {
+		checkType(op, at, device.Float64)
+		checkShape(op, device.Shape{n}, at)
 	}
 }
 
@@ -320,6 +331,14 @@ func checkShape(op string, want device.Shape, ts ...device.Tensor) {
 		if !t.Shape.Equal(want) {
 			panic(&device.ShapeError{Op: op, A: t.Shape, B: want})
 		}
+	}
+}
+
+// Position checks the position of random numbers.
+func Position(op string, at kernels.Position) {
+	if !at.From.IsZero() {
+		checkType(op, at.From, device.Int64)
+		checkScalar(op, at.From)
 	}
 }
 
