@@ -90,6 +90,12 @@
 // keeps only the input and the output of a part of the model; the backward pass computes the rest
 // again.
 //
+// # Captured steps
+//
+// On a GPU, a step of short kernels takes longer to enqueue than to run. [Capture] wraps a function that
+// makes one step: after some calls it records what the step enqueues in a CUDA graph, and from then on
+// each call launches the graph. The results are the same bits.
+//
 // # In-place writes
 //
 // The backward of an operation reads the operation's operands, and an optimizer's Step writes

@@ -76,6 +76,7 @@ func Observe(out *Variable, o Observer) *Variable {
 func (v *Variable) RequireGrad() *Variable {
 	switch {
 	case v.idle != nil:
+		v.s.changes++
 		v.node, v.idle = v.idle, nil
 	case v.node == nil:
 		if !v.t.DType.IsFloat() {
@@ -100,6 +101,7 @@ func (v *Variable) Freeze() *Variable {
 		panic(&GraphError{Call: "Freeze", Variable: v.String(), Reason: "it is the result of an operation; Detach it"})
 	}
 	v.ZeroGrad()
+	v.s.changes++
 	v.node, v.idle = nil, v.node
 	return v
 }
@@ -118,6 +120,7 @@ func (v *Variable) SetGradSink(s GradSink) {
 	if l == nil {
 		panic(&GraphError{Call: "SetGradSink", Variable: v.String(), Reason: "it is no leaf that requires a gradient"})
 	}
+	v.s.changes++
 	if l.mem != nil {
 		v.s.free(l.mem, "by SetGradSink")
 	}
@@ -131,6 +134,7 @@ func (v *Variable) Grad() *Variable {
 	if l == nil {
 		return nil
 	}
+	v.s.captures.touch(l, true)
 	var t device.Tensor
 	if l.sink != nil {
 		t = l.sink.Grad()
@@ -186,6 +190,7 @@ func (v *Variable) ZeroGrad() {
 	if l == nil {
 		return
 	}
+	v.s.captures.touch(l, false)
 	l.err, l.there = nil, false
 	if l.sink != nil {
 		l.sink.Zero()
@@ -220,6 +225,7 @@ type leaf struct {
 // begin prepares for the first write of a pass. It returns the tensor to write, and whether the write
 // overwrites it.
 func (l *leaf) begin() (dst device.Tensor, fresh bool, err error) {
+	l.v.s.captures.touch(l, true)
 	if l.sink != nil {
 		fresh = l.sink.Fresh()
 		return l.sink.Grad(), fresh, nil

@@ -19,6 +19,9 @@ type hold struct {
 // call HoldWrites.
 func HoldWrites(dev device.Device, vars []*Variable, until device.Event) {
 	s := stateOf(dev)
+	if r := s.captures; r != nil {
+		r.Refuse("a stream beside Compute reads variables")
+	}
 	for _, v := range vars {
 		v.mem.held = true
 	}

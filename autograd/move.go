@@ -25,6 +25,7 @@ func (v *Variable) MoveTo(t device.Tensor) error {
 	if err := v.s.dev.Copy(v.s.dev.Compute(), t.Buf, src.Buf); err != nil {
 		return err
 	}
+	v.s.changes++
 	old := v.mem
 	v.t, v.mem = t, &block{made: v.s.number, version: old.version}
 	if l := v.leaf(); l != nil {

@@ -68,7 +68,7 @@ func Dropout(x *Variable, p float64) *Variable {
 	if p == 0 {
 		return x
 	}
-	return Apply(dropout{p, x.s.random.draw(x.t.Len())}, x)
+	return Apply(dropout{p, x.s.position(x.t.Len())}, x)
 }
 
 // dropout keeps the position of its mask in the random sequence, and draws the mask again for the

@@ -66,9 +66,13 @@ func (s *state) free(b *block, why string) {
 // advance starts the next step if op is the first operation after a Backward that uses no result and no
 // gradient of that Backward's step. It is called before op is applied to in.
 func (s *state) advance(op string, in []*Variable) {
-	if !s.opens(in) {
-		return
+	if s.opens(in) {
+		s.begin(op)
 	}
+}
+
+// begin starts the next step, at op.
+func (s *state) begin(op string) {
 	s.ended = false
 	s.number++
 	s.end(s.step, fmt.Sprintf("when step %d began at %s", s.number, op))

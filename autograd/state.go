@@ -25,6 +25,9 @@ type state struct {
 	calls   []*Call // free Calls
 	random  RandomGenerator
 	holds   []hold // reads that Compute has not waited for yet
+	// captures is the recording of the current step; nil unless it is being recorded.
+	captures *stepCapture
+	changes  uint64 // counts changes of the leaves that gradients and memory depend on: see stepCapture
 
 	// Memory that belongs to the program and that the garbage collector frees.
 	owned int64         // bytes that are not freed yet
@@ -32,8 +35,9 @@ type state struct {
 	began time.Time     // the start of that collection
 	took  time.Duration // the duration of that collection
 
-	mu    sync.Mutex
-	queue []device.Buffer // found unreachable by the garbage collector, not yet freed on the device
+	mu      sync.Mutex
+	queue   []device.Buffer // found unreachable by the garbage collector, not yet freed on the device
+	dropped []*variant      // likewise, and not yet closed
 }
 
 type stateKey struct{}
@@ -65,9 +69,12 @@ func (s *state) alloc(dt device.DType, shape device.Shape) (device.Tensor, error
 // drain frees the memory that the garbage collector found unreachable.
 func (s *state) drain() {
 	s.mu.Lock()
-	queue := s.queue
-	s.queue = nil
+	queue, dropped := s.queue, s.dropped
+	s.queue, s.dropped = nil, nil
 	s.mu.Unlock()
+	for _, v := range dropped {
+		v.Close() // an error is the device's, which its next call returns as well
+	}
 	for _, b := range queue {
 		s.owned -= int64(b.Len())
 		s.dev.Free(b)

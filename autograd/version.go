@@ -19,6 +19,10 @@ func (v *Variable) Version() uint64 { return v.mem.version }
 // separate versions. Gradients need no call, because operations copy the gradients that they save.
 func (v *Variable) BumpVersion() {
 	v.mem.version++
+	if r := v.s.captures; r != nil {
+		mem := v.mem
+		r.After(func(error) error { mem.version++; return nil })
+	}
 	if v.mem.held {
 		v.s.awaitReaders() // an error of the device is returned by the write as well
 	}

@@ -13,7 +13,7 @@ type dropoutLayer struct {
 func Dropout(p float64) Module { return &dropoutLayer{p: p} }
 
 func (l *dropoutLayer) Forward(x *autograd.Variable) *autograd.Variable {
-	if !l.Training() {
+	if !l.trainingOn(x.Device()) {
 		return x
 	}
 	return autograd.Dropout(x, l.p)

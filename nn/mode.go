@@ -1,5 +1,10 @@
 package nn
 
+import (
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/capture"
+)
+
 // Train sets m and all models within it to training mode, in which dropout is active and batch
 // normalisation uses the moments of the batch. Models start in training mode.
 func Train(m Model) { setTraining(m, true) }
@@ -22,3 +27,13 @@ func (m *mode) SetTraining(on bool) { m.evaluates = !on }
 
 // Training reports whether the mode is training.
 func (m *mode) Training() bool { return !m.evaluates }
+
+// trainingOn is Training for a layer that computes on dev. A recorded step stands only for steps in the
+// same mode.
+func (m *mode) trainingOn(dev device.Device) bool {
+	on := m.Training()
+	if r := capture.Of(dev); r != nil {
+		r.Require(func() bool { return m.Training() == on })
+	}
+	return on
+}

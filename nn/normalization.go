@@ -185,7 +185,7 @@ func (l *BatchNormLayer) Forward(x *autograd.Variable) *autograd.Variable {
 	if !l.rank2 && n != 2 && n != 3 {
 		panic(&device.ShapeError{Op: "BatchNorm1d", A: x.Shape(), B: device.Shape{0, l.channels}})
 	}
-	o := autograd.BatchNormOptions{Eps: l.o.eps(), Momentum: l.o.Momentum, Evaluate: !l.Training(), Peers: l.Peers}
+	o := autograd.BatchNormOptions{Eps: l.o.eps(), Momentum: l.o.Momentum, Evaluate: !l.trainingOn(x.Device()), Peers: l.Peers}
 	if l.RunningMean != nil {
 		o.Mean, o.Variance, o.Batches = l.RunningMean.Var(), l.RunningVar.Var(), l.NumBatchesTracked.Var()
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/capture"
 	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/nn"
 )
@@ -170,6 +171,9 @@ func (r *adamRule) allocate(s *slot, dt device.DType) (err error) {
 	if !r.isLoaded {
 		return nil
 	}
+	if c := capture.Of(s.Var().Device()); c != nil {
+		return c.NotYet("%s was loaded", r.count.Name())
+	}
 	if r.writeError != nil {
 		return r.writeError
 	}
@@ -193,7 +197,29 @@ func (r *adamRule) update(s *slot, scaled Scaled) error {
 	if r.maxVariance != nil {
 		step.MaxVariance = r.maxVariance.Tensor()
 	}
+	if scaled.recording != nil {
+		r.record(scaled, &step)
+	}
 	return kernels.Of(v.Device()).AdamW(v.Device().Compute(), step)
+}
+
+// record makes a recorded step take the learning rate and the number of updates of each replay.
+func (r *adamRule) record(scaled Scaled, step *kernels.AdamWStep) {
+	type decisive struct {
+		AdamWOptions
+		first, isLoaded bool
+	}
+	requireSame(scaled, func() decisive {
+		now := decisive{r.group.AdamWOptions, r.updates == 0, r.isLoaded}
+		now.LR = 0
+		return now
+	})
+	numbers := *step
+	step.At = scaled.numbers(r, len(step.Numbers()), func() []float64 {
+		numbers.LR, numbers.Step = r.group.LR, r.updates+1
+		v := numbers.Numbers()
+		return v[:]
+	})
 }
 
 func (r *adamRule) updated() {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/capture"
 	"github.com/goddp/goddp/nn"
 )
 
@@ -76,6 +77,11 @@ func (e *EMA) Step() error {
 func (e *EMA) Update() error {
 	if e.err != nil {
 		return e.err
+	}
+	for _, p := range e.Optimizer.Parameters() {
+		if r := capture.Of(p.Var().Device()); r != nil {
+			return r.Refuse("EMA takes its numbers from the host: call Step of its optimizer within the step, and Update outside")
+		}
 	}
 	steps, _ := e.Optimizer.Committed()
 	if int64(steps) == e.steps.Load() {

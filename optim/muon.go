@@ -222,6 +222,9 @@ func (r *muonRule) allocate(s *slot, dt device.DType) (err error) {
 
 func (r *muonRule) update(s *slot, scaled Scaled) error {
 	v := s.Var()
+	if scaled.recording != nil {
+		return scaled.recording.Refuse("Muon takes its numbers from the host")
+	}
 	if v.Shape().Len() == 0 {
 		return nil
 	}

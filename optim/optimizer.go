@@ -7,6 +7,7 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/capture"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/profile"
 )
@@ -223,6 +224,8 @@ type Scaled struct {
 	// Err returns nil if Overflow is zero, and otherwise an error that matches
 	// [device.ErrSkipped]. It may wait for the device.
 	Err func() error
+
+	recording *capture.Recording // of a step that is being recorded; else nil
 }
 
 // StepScaled is Step for the gradients of a scaled loss. If a gradient overflowed, StepScaled
@@ -237,8 +240,17 @@ func (o *optimizer) StepScaled(s Scaled) error {
 	if len(o.ready) == 0 {
 		return nil
 	}
+	if r := capture.Of(o.ready[0].Var().Device()); r != nil {
+		return o.record(r, s)
+	}
 	o.set(o.steps, true)
 	updated, err := o.update(s)
+	return o.conclude(s, updated, err)
+}
+
+// conclude ends a step whose updates are enqueued, or were until err. updated is the number of those
+// before err.
+func (o *optimizer) conclude(s Scaled, updated int, err error) error {
 	if err == nil {
 		updated, err = 0, outcome(o.ready, s)
 	}
@@ -328,6 +340,9 @@ func skipTogether(ready []*slot) bool {
 // the parameter.
 func (s *slot) allocate() error {
 	dev, dt := s.Var().Device(), s.DType()
+	if r := capture.Of(dev); r != nil && s.unused {
+		return r.NotYet("no step has updated the master of %s", s.Name())
+	}
 	if s.rule.hasMaster() && dt.Size() == 2 {
 		dt = device.Float32
 		if s.master == nil {
@@ -348,6 +363,9 @@ func (s *slot) allocate() error {
 
 // zeros creates a state variable of the parameter, named NAME.what.
 func (s *slot) zeros(what string, dt device.DType, shape ...int) (*autograd.Variable, error) {
+	if r := capture.Of(s.Var().Device()); r != nil {
+		return nil, r.NotYet("%s of %s does not exist", what, s.Name())
+	}
 	v := autograd.Zeros(s.Var().Device(), dt, shape...)
 	if err := v.Err(); err != nil {
 		return nil, fmt.Errorf("%s of %s: %w", what, s.Name(), err)
@@ -400,7 +418,7 @@ func outcome(ready []*slot, scaled Scaled) error {
 // record begins a span in the device's trace. The caller calls end where the span ends.
 func record(dev device.Device) (end func()) {
 	trace := profile.Of(dev)
-	if !trace.On() {
+	if !trace.On() || capture.Of(dev) != nil { // events of a recording have no times
 		return func() {}
 	}
 	start := dev.Compute().Record()

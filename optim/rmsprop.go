@@ -149,7 +149,24 @@ func (r *rmsPropRule) update(s *slot, scaled Scaled) error {
 	if o.Momentum != 0 {
 		step.Velocity = r.velocity.Tensor()
 	}
+	if scaled.recording != nil {
+		r.record(scaled, &step)
+	}
 	return kernels.Of(v.Device()).RMSProp(v.Device().Compute(), step)
+}
+
+// record makes a recorded step take the learning rate of each replay.
+func (r *rmsPropRule) record(scaled Scaled, step *kernels.RMSPropStep) {
+	requireSame(scaled, func() RMSPropOptions {
+		now := r.group.RMSPropOptions
+		now.LR = 0
+		return now
+	})
+	group := r.group
+	step.At = scaled.numbers(group, len(step.Numbers()), func() []float64 {
+		v := (&kernels.RMSPropStep{LR: group.LR}).Numbers()
+		return v[:]
+	})
 }
 
 func (r *rmsPropRule) updated() {

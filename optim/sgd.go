@@ -114,7 +114,28 @@ func (r *sgdRule) update(s *slot, scaled Scaled) error {
 	if o.Momentum != 0 {
 		step.Velocity, step.First = r.velocity.Tensor(), r.first
 	}
+	if scaled.recording != nil {
+		r.record(scaled, &step)
+	}
 	return kernels.Of(v.Device()).SGD(v.Device().Compute(), step)
+}
+
+// record makes a recorded step take the learning rate of each replay.
+func (r *sgdRule) record(scaled Scaled, step *kernels.SGDStep) {
+	type decisive struct {
+		SGDOptions
+		first bool
+	}
+	requireSame(scaled, func() decisive {
+		now := decisive{r.group.SGDOptions, r.first}
+		now.LR = 0
+		return now
+	})
+	group := r.group
+	step.At = scaled.numbers(group, len(step.Numbers()), func() []float64 {
+		v := (&kernels.SGDStep{LR: group.LR}).Numbers()
+		return v[:]
+	})
 }
 
 func (r *sgdRule) updated() {

@@ -1,0 +1,300 @@
+package autograd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"slices"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/capture"
+	"github.com/goddp/goddp/internal/kernels"
+)
+
+// CaptureOptions are the options of [Capture].
+type CaptureOptions struct {
+	// Warmup is the number of calls for each combination of shapes that run step itself, before
+	// the first one that is captured: they allocate state and load kernels. 0: 2.
+	Warmup int
+	// Required makes a call return the error of a step that cannot be captured. Otherwise Capture
+	// logs that error once, and all calls run step itself.
+	Required bool
+	// Log receives that error; default slog.Default().
+	Log *slog.Logger
+}
+
+// maxVariants is the number of recordings that Capture keeps of a step.
+const maxVariants = 16
+
+// Capture returns a function that does what step does, at a fraction of the host's time. Its first calls
+// run step. Then, on a GPU, it records in a CUDA graph what step enqueues, and each further call launches
+// the graph. A call with inputs of other shapes or types, or with options that step decides by changed,
+// records again; recordings are kept, so that shapes may alternate. On other devices each call runs step.
+//
+//	step := autograd.Capture(dev, func(in ...*autograd.Variable) (*autograd.Variable, error) {
+//		opt.ZeroGrad()
+//		loss := nn.MSELoss(model.Forward(in[0]), in[1])
+//		if err := loss.Backward(); err != nil {
+//			return nil, err
+//		}
+//		return loss, opt.Step()
+//	}, nil)
+//	for x, y := range batches {
+//		opt.SetLR(schedule(n))
+//		loss, err := step(x, y)
+//		...
+//	}
+//
+// Losses, parameters and errors are the same, bit for bit. Each call is one step: what earlier calls made
+// is freed as [Scope]'s page says. The learning rate, the number of the step and the positions of random
+// numbers are those of the call. The inputs may be other variables in each call; their content is copied.
+//
+// Only what step enqueues on the device runs in each call. Other code in step runs only when step itself
+// runs, so a schedule, a counter or a log belongs outside. Within step, nothing may wait for the device
+// ([Variable.Item]), copy from the program's memory ([FromSlice]) or depend on values on the device.
+// Variables that step makes cannot be used outside, except for its result. A step that breaks these rules,
+// or uses what cannot be captured, runs uncaptured: see [CaptureOptions].
+//
+// The recordings keep the device memory that a step needs, and one copy of the inputs, until the returned
+// function is unreachable. opts may be nil.
+func Capture(dev device.Device, step func(in ...*Variable) (*Variable, error), opts *CaptureOptions) func(in ...*Variable) (*Variable, error) {
+	if _, ok := dev.(kernels.Recorder); !ok {
+		return step
+	}
+	s := stateOf(dev)
+	c := &captured{s: s, step: step, calls: map[string]int{}, recordings: &recordings{}}
+	runtime.AddCleanup(c, s.drop, c.recordings)
+	if opts != nil {
+		c.CaptureOptions = *opts
+	}
+	if c.Warmup <= 0 {
+		c.Warmup = 2
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	return c.call
+}
+
+// captured is a step that Capture was given.
+type captured struct {
+	CaptureOptions
+	*recordings
+	s       *state
+	step    func(in ...*Variable) (*Variable, error)
+	calls   map[string]int // the number of calls that ran step, by the shapes of the inputs
+	refused error          // why the step cannot be captured
+}
+
+// recordings are those of one step, the one that was used last first.
+type recordings struct{ variants []*variant }
+
+// drop runs on a goroutine of the garbage collector, which must not call the device.
+func (s *state) drop(r *recordings) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dropped = append(s.dropped, r.variants...)
+}
+
+// variant is a recording of a step.
+type variant struct {
+	*capture.Recording
+	shapes string
+	in     []*Variable // the inputs of the recorded work
+	out    *Variable   // its result, or nil
+}
+
+// describe returns the types and shapes of variables.
+func describe(in []*Variable) string {
+	key := ""
+	for _, v := range in {
+		key += v.t.String()
+	}
+	return key
+}
+
+// call is one step.
+func (c *captured) call(in ...*Variable) (*Variable, error) {
+	s, shapes := c.s, describe(in)
+	for i, v := range c.variants {
+		if v.shapes == shapes && v.Fits() {
+			copy(c.variants[1:i+1], c.variants[:i]) // the variant that was used last comes first
+			c.variants[0] = v
+			return c.replay(v, in)
+		}
+	}
+	if n := c.calls[shapes]; n < c.Warmup || c.refused != nil || s.scope != s.step || s.noGrad > 0 {
+		c.calls[shapes]++
+		return c.step(in...)
+	}
+	v, err := c.record(in, shapes)
+	var notYet *capture.NotYetError
+	switch {
+	case errors.As(err, &notYet):
+		return c.step(in...)
+	case err != nil && c.Required:
+		return nil, fmt.Errorf("autograd: capturing a step: %w", err)
+	case err != nil:
+		c.refused = err
+		c.Log.Warn("autograd: steps run uncaptured", "cause", err)
+		return c.step(in...)
+	}
+	if len(c.variants) == maxVariants {
+		last := c.variants[maxVariants-1]
+		c.variants = c.variants[:maxVariants-1]
+		if err := last.Close(); err != nil {
+			return nil, err
+		}
+	}
+	c.variants = append([]*variant{v}, c.variants...)
+	return c.replay(v, in)
+}
+
+// record records the step. Nothing that the program can see has changed then.
+func (c *captured) record(in []*Variable, shapes string) (*variant, error) {
+	s := c.s
+	if err := s.awaitReaders(); err != nil {
+		return nil, err
+	}
+	v := &variant{shapes: shapes}
+	for _, x := range in {
+		x.alive()
+		if x.node != nil {
+			return nil, &capture.RefusedError{Reason: fmt.Sprintf("the input %v requires a gradient", x)}
+		}
+		input := newLeaf(s.dev, x.t.DType, x.t.Shape, func(device.Tensor) error { return nil })
+		if err := input.Err(); err != nil {
+			return nil, err
+		}
+		v.in = append(v.in, input.SetName(x.name))
+	}
+	var like *capture.Recording
+	if len(c.variants) > 0 {
+		like = c.variants[0].Recording
+	}
+	made, err := capture.Record(context.Background(), s.dev, like, func() error {
+		s.captures = &stepCapture{Recording: capture.Of(s.dev), s: s, random: s.random}
+		defer s.captures.end(s.step, s.ended)
+		s.step, s.ended = &scope{}, false
+		s.scope = s.step
+		out, err := c.step(v.in...)
+		if err == nil && out != nil {
+			err = out.Err()
+		}
+		if err == nil && out != nil {
+			out.alive()
+			v.out = out.alias()
+		}
+		return err
+	})
+	v.Recording = made
+	return v, err
+}
+
+// stepCapture is the state of a step that is being recorded.
+type stepCapture struct {
+	*capture.Recording
+	s      *state
+	random RandomGenerator // the generator before the step
+	leaves []touched
+}
+
+// touched is a leaf that the step uses, and whether it has a gradient before and after the step.
+type touched struct {
+	*leaf
+	before, after bool
+}
+
+// touch notes that the step is about to use the leaf's gradient. reads reports whether it depends on
+// there being one.
+func (r *stepCapture) touch(l *leaf, reads bool) {
+	switch {
+	case r == nil || slices.ContainsFunc(r.leaves, func(t touched) bool { return t.leaf == l }):
+		return
+	case l.sink != nil:
+		r.Refuse("the gradient of %v belongs to a model of package ddp", l.v)
+	case l.mem == nil:
+		r.NotYet("%v has never had a gradient", l.v)
+	}
+	before, mem := l.there, l.mem
+	r.leaves = append(r.leaves, touched{leaf: l, before: before})
+	if reads {
+		r.Require(func() bool { return l.there == before && l.mem == mem })
+	}
+}
+
+// end restores what the recorded step has changed on the host, and makes each replay change it.
+func (r *stepCapture) end(step *scope, ended bool) {
+	s := r.s
+	s.end(s.step, "when its step was captured")
+	s.step, s.scope, s.ended, s.captures = step, step, ended, nil
+	for i, l := range r.leaves {
+		r.leaves[i].after, l.there = l.there, l.before
+	}
+	changes := s.changes
+	r.Require(func() bool { return s.changes == changes })
+	first, drawn := r.random, s.random.state.Offset-r.random.state.Offset
+	s.random = first
+	r.Require(func() bool {
+		first.state.Offset = s.random.state.Offset
+		return s.random == first
+	})
+	r.After(func(err error) error {
+		if err != nil {
+			return nil
+		}
+		for _, l := range r.leaves {
+			l.there, l.err = l.after, nil
+		}
+		s.random.state.Offset += drawn
+		return nil
+	})
+}
+
+// positionKey is the key of the word that position uses.
+type positionKey struct{}
+
+// position returns the position of this rank's next n random numbers. In a recorded step it is relative
+// to that of the recording.
+func (s *state) position(n int) kernels.Position {
+	p := s.random.draw(n)
+	if r := s.captures; r != nil {
+		first := r.random.state.Offset
+		p.From = r.Words(positionKey{}, device.Int64, 1, func(bits []int64) { bits[0] = int64(s.random.state.Offset - first) })
+	}
+	return p
+}
+
+// replay makes one step by a recording.
+func (c *captured) replay(v *variant, in []*Variable) (*Variable, error) {
+	s := c.s
+	if err := s.awaitReaders(); err != nil {
+		return nil, err
+	}
+	for i, x := range in {
+		x.alive()
+		if err := x.Err(); err != nil {
+			return nil, err
+		}
+		if err := s.dev.Copy(s.dev.Compute(), v.in[i].t.Buf, x.t.Buf); err != nil {
+			return nil, err
+		}
+	}
+	if s.ended { // as the first operation of step would: see advance
+		s.begin("the captured step")
+	}
+	err := v.Replay()
+	s.ended = true
+	if v.out == nil || err != nil {
+		return nil, err
+	}
+	out := &Variable{s: s, op: v.out.op, name: v.out.name}
+	out.t, err = s.alloc(v.out.t.DType, v.out.t.Shape)
+	if err == nil {
+		err = s.dev.Copy(s.dev.Compute(), out.t.Buf, v.out.t.Buf)
+	}
+	out.mem = s.made(out.t.Buf, err)
+	return out, nil
+}

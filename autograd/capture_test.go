@@ -1,0 +1,402 @@
+//go:build cgo && linux
+
+package autograd_test
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/cuda"
+	"github.com/goddp/goddp/internal/fakegpu"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+)
+
+// fakeGPUs builds the fake versions of CUDA's libraries, once.
+var fakeGPUs = sync.OnceValue(func() error {
+	dir, err := os.MkdirTemp("", "fakegpu")
+	if err != nil {
+		return err
+	}
+	return fakegpu.Libraries(dir)
+})
+
+// openGPU opens the GPU, or a fake one if the machine has none.
+func openGPU(t *testing.T) device.Device {
+	t.Helper()
+	if n, _ := cuda.Count(); n == 0 {
+		if os.Getenv("GODDP_REQUIRE_CUDA") != "" {
+			t.Fatal("no GPU")
+		}
+		if err := fakeGPUs(); errors.Is(err, exec.ErrNotFound) {
+			t.Skip("no GPU and no fake libraries: ", err)
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	dev, err := cuda.Open(0, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := dev.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return dev
+}
+
+// optimizer is what the tests use of an optimizer.
+type optimizer interface {
+	optim.Optimizer
+	optim.LRSetter
+}
+
+// trained is a model with dropout and batch normalisation, and its optimizer.
+type trained struct {
+	dev device.Device
+	net nn.Module
+	opt optimizer
+}
+
+func newTrained(t *testing.T, dev device.Device, dt device.DType, newOptimizer func([]*nn.Parameter) (optimizer, error)) *trained {
+	t.Helper()
+	net := nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.3), nn.BatchNorm1d(16), nn.Linear(16, 3))
+	if err := nn.Place(net, dev, 5); err != nil {
+		t.Fatal(err)
+	}
+	if dt != device.Float32 {
+		if err := nn.Cast(net, dt); err != nil {
+			t.Fatal(err)
+		}
+	}
+	autograd.Generator(dev).Seed(11)
+	opt, err := newOptimizer(net.Parameters())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &trained{dev, net, opt}
+}
+
+// step makes one step with gradient clipping.
+func (m *trained) step(in ...*autograd.Variable) (*autograd.Variable, error) {
+	m.opt.ZeroGrad()
+	loss := nn.MSELoss(m.net.Forward(in[0]), in[1])
+	if err := loss.Backward(); err != nil {
+		return nil, err
+	}
+	if _, err := optim.ClipGradNorm(m.net.Parameters(), 0.5); err != nil {
+		return nil, err
+	}
+	return loss, m.opt.Step()
+}
+
+// batch returns the n-th batch of the given size.
+func (m *trained) batch(n, size int) (x, y *autograd.Variable) {
+	make := func(columns int, phase float64) *autograd.Variable {
+		data := make([]float32, size*columns)
+		for i := range data {
+			data[i] = float32(math.Sin(phase + float64(i)*1.7 + float64(n)*0.9))
+		}
+		v := autograd.FromSlice(m.dev, data, size, columns)
+		return autograd.Cast(v, m.net.Parameters()[0].DType())
+	}
+	return make(6, 0), make(3, 1)
+}
+
+// state returns the bytes of all parameters, buffers and optimizer state.
+func (m *trained) state(t *testing.T) []byte {
+	t.Helper()
+	var all []byte
+	add := func(v *autograd.Variable) {
+		b, err := v.Bytes(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, b...)
+	}
+	for _, p := range m.net.Parameters() {
+		add(p.Var())
+	}
+	for _, b := range nn.Buffers(m.net) {
+		add(b.Var())
+	}
+	kept, err := m.opt.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range kept {
+		add(b.Var())
+	}
+	return all
+}
+
+var optimizers = map[string]func([]*nn.Parameter) (optimizer, error){
+	"SGD": func(p []*nn.Parameter) (optimizer, error) {
+		return optim.NewSGD(p, &optim.SGDOptions{LR: 0.1, Momentum: 0.9, MasterWeights: true})
+	},
+	"AdamW": func(p []*nn.Parameter) (optimizer, error) {
+		return optim.NewAdamW(p, &optim.AdamWOptions{LR: 0.01, WeightDecay: 0.1, MasterWeights: true})
+	},
+	"RMSprop": func(p []*nn.Parameter) (optimizer, error) {
+		return optim.NewRMSProp(p, &optim.RMSPropOptions{LR: 0.01, Momentum: 0.5, Centered: true, MasterWeights: true})
+	},
+}
+
+// Captured steps give the losses and the state of steps that are not captured, bit for bit, with a
+// schedule, dropout, batch normalisation, clipping, and batches of two sizes.
+func TestCapturedStepsEqualEagerSteps(t *testing.T) {
+	dev := openGPU(t)
+	const steps = 100
+	for name, newOptimizer := range optimizers {
+		for _, dt := range []device.DType{device.Float32, device.BFloat16} {
+			t.Run(fmt.Sprint(name, " ", dt), func(t *testing.T) {
+				run := func(captured bool) (losses []float64, state []byte, runs int) {
+					m := newTrained(t, dev, dt, newOptimizer)
+					step := func(in ...*autograd.Variable) (*autograd.Variable, error) {
+						runs++
+						return m.step(in...)
+					}
+					if captured {
+						step = autograd.Capture(dev, step, &autograd.CaptureOptions{Required: true})
+					}
+					for n := range steps {
+						m.opt.SetLR(0.1 / float64(1+n/10))
+						size := 8
+						if n%7 == 6 {
+							size = 5
+						}
+						loss, err := step(m.batch(n, size))
+						if err != nil {
+							t.Fatalf("step %d: %v", n, err)
+						}
+						losses = append(losses, loss.Item())
+						if committed, consistent := m.opt.Committed(); committed != n+1 || !consistent {
+							t.Fatalf("after step %d: %d are committed, consistent: %v", n, committed, consistent)
+						}
+					}
+					return losses, m.state(t), runs
+				}
+				losses, state, _ := run(false)
+				gotLosses, gotState, runs := run(true)
+				if !slices.Equal(gotLosses, losses) {
+					t.Errorf("captured losses %v\nwant %v", gotLosses, losses)
+				}
+				if !slices.Equal(gotState, state) {
+					t.Error("the state after captured steps differs")
+				}
+				if runs != 6 {
+					t.Errorf("the step function ran %d times, want 6: twice and once recorded for each size", runs)
+				}
+				if first, last := losses[0], losses[steps-2]; !(last < first) {
+					t.Errorf("the loss went from %v to %v", first, last)
+				}
+			})
+		}
+	}
+}
+
+// What a recorded step depends on decides whether its recording is used.
+func TestCaptureRecordsAgain(t *testing.T) {
+	dev := openGPU(t)
+	m := newTrained(t, dev, device.Float32, optimizers["AdamW"])
+	runs := 0
+	step := autograd.Capture(dev, func(in ...*autograd.Variable) (*autograd.Variable, error) {
+		runs++
+		return m.step(in...)
+	}, &autograd.CaptureOptions{Required: true, Warmup: 1})
+	call := func(what string, want int) {
+		t.Helper()
+		if _, err := step(m.batch(0, 4)); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if runs != want {
+			t.Errorf("%s: the step function has run %d times, want %d", what, runs, want)
+		}
+	}
+	call("the first step", 1)
+	call("the second step", 2)
+	call("the third step", 2)
+	m.opt.SetLR(0.5)
+	call("another learning rate", 2)
+	nn.Eval(m.net)
+	call("evaluation mode", 3)
+	nn.Train(m.net)
+	call("training mode again", 3)
+	opt := m.opt.(*optim.AdamW)
+	opt.Groups()[0].Eps = 0.1
+	call("another option", 4)
+	m.net.Parameters()[0].Freeze()
+	call("a frozen parameter", 5)
+	m.opt.ZeroGrad() // the step begins with ZeroGrad itself
+	call("gradients were zeroed", 5)
+	autograd.Generator(dev).Seed(3)
+	call("another seed", 6)
+	opt.Groups()[0].LR = -1
+	if _, err := step(m.batch(0, 4)); err == nil || !strings.Contains(err.Error(), "LR is -1") {
+		t.Errorf("with a negative learning rate the step gave %v", err)
+	}
+}
+
+// The steps of one optimizer, and the micro-steps whose gradients it adds up, can be captured apart.
+func TestCapturedAccumulation(t *testing.T) {
+	dev := openGPU(t)
+	run := func(capture func(func(...*autograd.Variable) (*autograd.Variable, error)) func(...*autograd.Variable) (*autograd.Variable, error)) (losses []float64, state []byte) {
+		m := newTrained(t, dev, device.Float32, optimizers["SGD"])
+		micro := capture(func(in ...*autograd.Variable) (*autograd.Variable, error) {
+			loss := nn.MSELoss(m.net.Forward(in[0]), in[1])
+			return loss, loss.Backward()
+		})
+		update := capture(func(...*autograd.Variable) (*autograd.Variable, error) {
+			err := m.opt.Step()
+			m.opt.ZeroGrad()
+			return nil, err
+		})
+		for n := range 30 {
+			loss, err := micro(m.batch(n, 4))
+			if err != nil {
+				t.Fatal(err)
+			}
+			losses = append(losses, loss.Item())
+			if n%3 != 2 {
+				continue
+			}
+			if _, err := update(); err != nil {
+				t.Fatal(err)
+			}
+			if g := m.net.Parameters()[0].Grad(); g != nil {
+				t.Fatal("there is a gradient after ZeroGrad")
+			}
+		}
+		return losses, m.state(t)
+	}
+	losses, state := run(func(f func(...*autograd.Variable) (*autograd.Variable, error)) func(...*autograd.Variable) (*autograd.Variable, error) {
+		return f
+	})
+	gotLosses, gotState := run(func(f func(...*autograd.Variable) (*autograd.Variable, error)) func(...*autograd.Variable) (*autograd.Variable, error) {
+		return autograd.Capture(dev, f, &autograd.CaptureOptions{Required: true})
+	})
+	if !slices.Equal(gotLosses, losses) || !slices.Equal(gotState, state) {
+		t.Errorf("captured losses %v\nwant %v; equal states: %v", gotLosses, losses, slices.Equal(gotState, state))
+	}
+}
+
+// A step that cannot be captured says why, and runs uncaptured unless that is an error.
+func TestStepsThatCannotBeCaptured(t *testing.T) {
+	dev := openGPU(t)
+	steps := map[string]func(m *trained, in ...*autograd.Variable) (*autograd.Variable, error){
+		"a wait for the GPU": func(m *trained, in ...*autograd.Variable) (*autograd.Variable, error) {
+			loss, err := m.step(in...)
+			if err == nil {
+				_, err = loss.TryItem(t.Context())
+			}
+			return loss, err
+		},
+		"a copy from the program's memory": func(m *trained, in ...*autograd.Variable) (*autograd.Variable, error) {
+			loss, err := m.step(in...)
+			return autograd.Mul(loss, autograd.Scalar(dev, 1)), err
+		},
+		"this step is odd": func(m *trained, in ...*autograd.Variable) (*autograd.Variable, error) {
+			n, _ := m.opt.Committed()
+			loss, err := m.step(in...)
+			if err == nil && n == 2 {
+				err = errors.New("this step is odd")
+			}
+			return loss, err
+		},
+	}
+	for want, step := range steps {
+		m := newTrained(t, dev, device.Float32, optimizers["SGD"])
+		strict := autograd.Capture(dev, func(in ...*autograd.Variable) (*autograd.Variable, error) { return step(m, in...) },
+			&autograd.CaptureOptions{Required: true})
+		for n := range 3 {
+			_, err := strict(m.batch(n, 4))
+			if n == 2 && (err == nil || !strings.Contains(err.Error(), want)) || n < 2 && err != nil {
+				t.Errorf("call %d gave %v, want an error with %q in the third call only", n, err, want)
+			}
+		}
+		if committed, consistent := m.opt.Committed(); committed != 2 || !consistent {
+			t.Errorf("%q: after a step that could not be captured, %d are committed, consistent: %v", want, committed, consistent)
+		}
+	}
+	m, plain := newTrained(t, dev, device.Float32, optimizers["SGD"]), newTrained(t, dev, device.Float32, optimizers["SGD"])
+	lenient := autograd.Capture(dev, func(in ...*autograd.Variable) (*autograd.Variable, error) {
+		return steps["a wait for the GPU"](m, in...)
+	}, nil)
+	autograd.Generator(dev).Seed(11)
+	for n := range 5 {
+		if _, err := lenient(m.batch(n, 4)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	autograd.Generator(dev).Seed(11)
+	for n := range 5 {
+		if _, err := plain.step(plain.batch(n, 4)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !slices.Equal(m.state(t), plain.state(t)) {
+		t.Error("the attempt to capture changed something")
+	}
+}
+
+// Captured steps need the memory that the same steps need uncaptured, and a copy of the inputs. It is
+// free again when the captured step is unreachable.
+func TestMemoryOfCapturedSteps(t *testing.T) {
+	dev := openGPU(t)
+	m := newTrained(t, dev, device.Float32, optimizers["AdamW"])
+	x, y := m.batch(0, 256)
+	for range 3 {
+		if _, err := m.step(x, y); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eager := dev.Memory()
+	func() {
+		step := autograd.Capture(dev, m.step, &autograd.CaptureOptions{Required: true, Warmup: 1})
+		var kept *autograd.Variable
+		for n := range 10 {
+			loss, err := step(x, y)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n == 5 {
+				kept = loss.Retain()
+			}
+		}
+		was := kept.Item()
+		if _, err := step(x, y); err != nil {
+			t.Fatal(err)
+		}
+		if kept.Item() != was {
+			t.Error("a later step overwrote a retained loss")
+		}
+		captured := dev.Memory()
+		inputs := int64(2 * (x.Tensor().Bytes() + y.Tensor().Bytes()))
+		if most := eager.Held() + eager.Held()/10 + inputs + 1<<16; captured.Held() > most {
+			t.Errorf("captured steps hold %d bytes, want at most %d", captured.Held(), most)
+		}
+		runtime.KeepAlive(step)
+	}()
+	for range 100 {
+		runtime.GC()
+		runtime.Gosched()
+		if _, err := m.step(x, y); err != nil { // frees what the collector found
+			t.Fatal(err)
+		}
+		if dev.Memory().InUse <= eager.InUse+1<<16 {
+			return
+		}
+	}
+	t.Errorf("%d bytes are in use after the captured step is unreachable, %d before", dev.Memory().InUse, eager.InUse)
+}

@@ -1,0 +1,233 @@
+// Package capture records a training step so that it can be replayed. A recording has two parts. The
+// device's part is a graph of the work that the step enqueues. The host's part is a list of functions,
+// which the layers above the device add while the step is recorded: what a layer's host code would do in
+// each step, it adds here as well. A replay calls the functions, and launches the graph between them.
+//
+// A layer that is about to change its state on the host asks [Of] whether a step is being recorded. If
+// so, it changes nothing, because the recorded work has not run, and adds:
+//
+//   - a guard, for each fact that it decides by and that can be different in a later step;
+//   - words, for each number that a kernel takes from the host and that changes from step to step: the
+//     kernel reads it from the device's memory, to which each replay copies it;
+//   - what it does before the work of a step is enqueued, and what it does after that. After may wait for
+//     the device, for example for the outcome of the step.
+//
+// If a layer cannot be recorded, or not yet, it says so by Refuse or NotYet.
+package capture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
+)
+
+// Recording is a step that is being recorded, or was. Only the goroutine that uses the device uses it.
+type Recording struct {
+	dev   device.Device
+	graph kernels.Graph
+
+	guards []func() bool
+	before []func() error
+	after  []func(err error) error
+	words  []*words
+	blocks []*block
+	reason error // why the step cannot be recorded
+}
+
+// words are numbers of a step in a block.
+type words struct {
+	key  any
+	at   device.Tensor
+	host []int64
+	fill func(bits []int64)
+}
+
+// block is memory for words.
+type block struct {
+	mem    device.Buffer
+	host   []int64
+	copied []int64 // what was copied to the device last
+	used   int     // the number of words in use
+}
+
+// blockWords is the number of words in a block.
+const blockWords = 1024
+
+// wordSize is the size of a word in bytes.
+const wordSize = 8
+
+// NotYetError is the error of a step that cannot be recorded this time, for example because it makes
+// state that later steps only use. The step runs without being recorded, and the next one is recorded.
+type NotYetError struct{ Reason string }
+
+func (e *NotYetError) Error() string { return "the step cannot be recorded yet: " + e.Reason }
+
+// RefusedError is the error of a step that can never be recorded.
+type RefusedError struct{ Reason string }
+
+func (e *RefusedError) Error() string { return "the step cannot be recorded: " + e.Reason }
+
+// current holds the recording of a device.
+type current struct{ r *Recording }
+
+type currentKey struct{}
+
+func currentOf(dev device.Device) *current {
+	return kernels.Of(dev).Values().Get(currentKey{}, func() any { return &current{} }).(*current)
+}
+
+// Of returns the recording that is being made of a step on dev, or nil.
+func Of(dev device.Device) *Recording { return currentOf(dev).r }
+
+// Record calls step and returns a recording of it. The step has not run then. If like is not nil, it is a
+// recording whose memory the new one shares: see [kernels.Recorder]. If the step cannot be recorded,
+// Record returns its error, or a [*NotYetError], or a [*RefusedError].
+func Record(ctx context.Context, dev device.Device, like *Recording, step func() error) (*Recording, error) {
+	r := &Recording{dev: dev}
+	var shared kernels.Graph
+	if like != nil {
+		shared = like.graph
+	}
+	c := currentOf(dev)
+	c.r = r
+	defer func() {
+		c.r = nil
+		if r.graph == nil {
+			r.freeWords()
+		}
+	}()
+	graph, err := dev.(kernels.Recorder).Record(ctx, shared, func() error {
+		err := step()
+		if r.reason != nil {
+			return r.reason
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	r.graph = graph
+	return r, nil
+}
+
+// Refuse makes Record fail with a [*RefusedError], and returns it.
+func (r *Recording) Refuse(reason string, args ...any) error {
+	return r.stop(&RefusedError{fmt.Sprintf(reason, args...)})
+}
+
+// NotYet makes Record fail with a [*NotYetError], and returns it.
+func (r *Recording) NotYet(reason string, args ...any) error {
+	return r.stop(&NotYetError{fmt.Sprintf(reason, args...)})
+}
+
+func (r *Recording) stop(err error) error {
+	if r.reason == nil {
+		r.reason = err
+	}
+	return err
+}
+
+// Require adds a guard: the recording stands for a step only while guard returns true.
+func (r *Recording) Require(guard func() bool) { r.guards = append(r.guards, guard) }
+
+// Before adds what a replay does before its work is enqueued. If f returns an error, the replay ends
+// with it and enqueues nothing.
+func (r *Recording) Before(f func() error) { r.before = append(r.before, f) }
+
+// After adds what a replay does when its work is enqueued, or when that failed with err.
+func (r *Recording) After(f func(err error) error) { r.after = append(r.after, f) }
+
+// Words returns n words in device memory, of 8 bytes each, as a tensor of dt. Before each replay fill
+// writes their bits. Calls with the same key, which must agree in n and dt, return the same words. If
+// there is no memory, Record fails.
+func (r *Recording) Words(key any, dt device.DType, n int, fill func(bits []int64)) device.Tensor {
+	for _, w := range r.words {
+		if w.key == key {
+			return w.at
+		}
+	}
+	var b *block
+	if last := len(r.blocks) - 1; last >= 0 && r.blocks[last].used+n <= blockWords {
+		b = r.blocks[last]
+	} else {
+		mem, err := r.dev.Alloc(max(blockWords, n) * wordSize)
+		if err != nil {
+			r.stop(err)
+			return device.Tensor{}
+		}
+		b = &block{mem: mem, host: make([]int64, max(blockWords, n))}
+		r.blocks = append(r.blocks, b)
+	}
+	w := &words{key: key, host: b.host[b.used : b.used+n], fill: fill}
+	w.at = device.NewTensor(b.mem.Slice(b.used*wordSize, n*wordSize), dt, n)
+	b.used += n
+	r.words = append(r.words, w)
+	return w.at
+}
+
+// Fits reports whether the recording stands for a step that the program would run now.
+func (r *Recording) Fits() bool {
+	return !slices.ContainsFunc(r.guards, func(guard func() bool) bool { return !guard() })
+}
+
+// Replay runs the step. All functions that After added are called, even if one returns an error.
+func (r *Recording) Replay() error {
+	for _, f := range r.before {
+		if err := f(); err != nil {
+			return err
+		}
+	}
+	for _, w := range r.words {
+		w.fill(w.host)
+	}
+	err := r.launch()
+	result := err
+	for _, f := range r.after {
+		switch e := f(err); {
+		case e == nil:
+		case result == nil || errors.Is(e, result):
+			result = e
+		default:
+			result = errors.Join(result, e)
+		}
+	}
+	return result
+}
+
+// launch enqueues the work of a step.
+func (r *Recording) launch() error {
+	for _, b := range r.blocks {
+		if err := b.copyIn(r.dev); err != nil {
+			return err
+		}
+	}
+	return r.graph.Launch()
+}
+
+// copyIn enqueues a copy of the words to the device, if they have changed.
+func (b *block) copyIn(dev device.Device) error {
+	now := b.host[:b.used]
+	if slices.Equal(now, b.copied) {
+		return nil
+	}
+	b.copied = append(b.copied[:0], now...)
+	host := device.HostTensor(now, device.Int64).Buf
+	return dev.CopyIn(dev.Compute(), b.mem.Slice(0, host.Len()), host.Host())
+}
+
+// Close frees the graph and the memory of the words.
+func (r *Recording) Close() error {
+	r.freeWords()
+	return r.graph.Close()
+}
+
+func (r *Recording) freeWords() {
+	for _, b := range r.blocks {
+		r.dev.Free(b.mem)
+	}
+	r.blocks = nil
+}

@@ -1,0 +1,69 @@
+package optim
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/capture"
+)
+
+// record records a step: see [autograd.Capture]. The state on the host changes when it is replayed.
+func (o *optimizer) record(r *capture.Recording, s Scaled) error {
+	switch {
+	case o.hook != nil:
+		return r.Refuse("a StepHook is set")
+	case s.LossScale != 0 || !s.Overflow.IsZero():
+		return r.Refuse("the loss is scaled")
+	}
+	ready := slices.Clone(o.ready)
+	r.Require(func() bool {
+		return o.hook == nil && !slices.ContainsFunc(ready, func(s *slot) bool { return s.unused })
+	})
+	r.Before(func() error {
+		if o.inconsistent != nil {
+			return o.inconsistent
+		}
+		for _, s := range ready {
+			if err := s.rule.check(); err != nil {
+				return fmt.Errorf("optim: step %d: %w", o.steps+1, err)
+			}
+		}
+		o.set(o.steps, true)
+		return nil
+	})
+	s.recording = r
+	if _, err := o.update(s); err != nil {
+		return err
+	}
+	s.recording = nil
+	r.After(func(err error) error {
+		o.ready = append(o.ready[:0], ready...)
+		return o.conclude(s, 0, err)
+	})
+	return nil
+}
+
+// numbers returns the device memory from which recorded updates read numbers that change from step to
+// step; the zero Tensor if no step is being recorded. key identifies updates that have the same numbers
+// in each step. now returns the numbers, n of them, of the step that is about to be replayed.
+func (s Scaled) numbers(key any, n int, now func() []float64) device.Tensor {
+	if s.recording == nil {
+		return device.Tensor{}
+	}
+	return s.recording.Words(key, device.Float64, n, func(bits []int64) {
+		for i, v := range now() {
+			bits[i] = int64(math.Float64bits(v))
+		}
+	})
+}
+
+// requireSame makes a recording stand only for steps in which options is what it is now.
+func requireSame[O comparable](s Scaled, options func() O) {
+	if s.recording == nil {
+		return
+	}
+	recorded := options()
+	s.recording.Require(func() bool { return options() == recorded })
+}
