@@ -6,6 +6,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/capture"
 )
 
 // start validates a call, numbers it and gives it to the backend. Within a Coalesce it only
@@ -29,6 +30,22 @@ func (pg *ProcessGroup) start(call backend.Call) *Work {
 	if c.After == nil {
 		c.After = pg.point()
 	}
+	if r := capture.Of(pg.dev); r != nil {
+		pg.recordCall(w, r)
+	} else {
+		pg.submit(w, pg.backend)
+	}
+	return w
+}
+
+// starter starts calls: a [backend.Backend], or a [backend.Recorded] for the calls of replays.
+type starter interface {
+	Start(c *backend.Call) (backend.Task, error)
+}
+
+// submit numbers and starts the call of w.
+func (pg *ProcessGroup) submit(w *Work, s starter) {
+	c := &w.call
 	c.Observer = (*observed)(w)
 	w.created = pg.watchdog.now()
 	w.deadline = w.created + min(c.Timeout, far-w.created)
@@ -37,7 +54,7 @@ func (pg *ProcessGroup) start(call backend.Call) *Work {
 	pg.number(c)
 	w.entry = pg.record.Begin(c, pg.watchdog.epoch+int64(w.created))
 	pg.watchdog.started(w)
-	task, err := pg.backend.Start(c)
+	task, err := s.Start(c)
 	if err != nil {
 		w.err = backend.OfCall(pg.control, c, err)
 		w.entry.Ended(time.Now(), true)
@@ -45,10 +62,9 @@ func (pg *ProcessGroup) start(call backend.Call) *Work {
 		if pg.control.Failure() == nil && !pg.closing.Load() { // the other ranks do not know of the failure yet
 			pg.control.Fail(backend.Describe(w.err))
 		}
-		return w
+		return
 	}
 	w.task = task
-	return w
 }
 
 // point returns an event for the work enqueued on the compute stream so far. The event records

@@ -18,6 +18,8 @@ type Work struct {
 	task  backend.Task
 	err   error // why the call could not be started
 
+	recorded *recordedCall // nil unless the call is part of a recorded step
+
 	entry    flight.Entry
 	created  time.Duration // when the call was created, by the watchdog's clock; deadline is by the same clock
 	deadline time.Duration
@@ -39,6 +41,9 @@ type Work struct {
 func (w *Work) Wait(ctx context.Context) error {
 	if w.err != nil {
 		return w.report(w.err)
+	}
+	if w.recorded != nil {
+		return w.recorded.wait(ctx, w)
 	}
 	if w.group.watchdog.mode == BlockingWait {
 		if err := w.task.Sync(ctx); err != nil {
@@ -63,6 +68,9 @@ func (w *Work) Sync(ctx context.Context) error {
 	if w.err != nil {
 		return w.report(w.err)
 	}
+	if w.recorded != nil {
+		return w.recorded.sync(ctx, w)
+	}
 	return w.report(w.task.Sync(ctx))
 }
 
@@ -70,6 +78,12 @@ func (w *Work) Sync(ctx context.Context) error {
 func (w *Work) State() (State, error) {
 	if w.err != nil {
 		return Failed, w.report(w.err)
+	}
+	if c := w.recorded; c != nil {
+		if c.replay == nil {
+			return Queued, nil
+		}
+		return c.replay.State()
 	}
 	s, err := w.task.State()
 	return s, w.report(err)
@@ -95,6 +109,12 @@ func (m Moment) Time() time.Time {
 	if m.w.err != nil {
 		return time.Time{}
 	}
+	if c := m.w.recorded; c != nil {
+		if c.replay == nil {
+			return time.Time{}
+		}
+		return Moment{c.replay, m.end}.Time()
+	}
 	m.w.group.timed.Store(true)
 	begin, end := m.w.task.Span()
 	if m.end {
@@ -104,6 +124,9 @@ func (m Moment) Time() time.Time {
 }
 
 func (w *Work) String() string {
+	if c := w.recorded; c != nil && c.replay != nil {
+		return c.replay.String()
+	}
 	s, err := w.State()
 	if err != nil {
 		return fmt.Sprintf("%v: %v: %v", &w.call, s, err)

@@ -1,6 +1,7 @@
 package optim
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -39,6 +40,12 @@ func (o *optimizer) record(r *capture.Recording, s Scaled) error {
 	}
 	s.recording = nil
 	r.After(func(err error) error {
+		if errors.As(err, new(*capture.NotLaunchedError)) {
+			if o.inconsistent == nil {
+				o.set(o.steps, false)
+			}
+			return nil
+		}
 		o.ready = append(o.ready[:0], ready...)
 		return o.conclude(s, 0, err)
 	})

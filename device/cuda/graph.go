@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -40,8 +41,10 @@ type pool struct {
 // gpuGraph implements kernels.Graph.
 type gpuGraph struct {
 	d    *gpuDevice
-	exec C.uintptr_t // the CUgraphExec; 0 after Close
-	pool *pool
+	pool *pool // nil after Close
+
+	mu   sync.Mutex
+	exec C.uintptr_t // the CUgraphExec; 0 after Revoke
 }
 
 // recording returns the recording of the calling goroutine, or nil.
@@ -52,6 +55,9 @@ func (d *gpuDevice) recording() *recording {
 	}
 	return r
 }
+
+// Recording implements kernels.Recorder.
+func (d *gpuDevice) Recording() bool { return d.recording() != nil }
 
 // Record implements kernels.Recorder.
 func (d *gpuDevice) Record(ctx context.Context, like kernels.Graph, f func() error) (_ kernels.Graph, err error) {
@@ -162,6 +168,11 @@ func (g *gpuGraph) Launch() error {
 	if err := d.Err(); err != nil {
 		return err
 	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.exec == 0 {
+		return fmt.Errorf("%s: launch of a graph that was revoked", d.name)
+	}
 	return d.compute.enqueued(d.check("cuGraphLaunch", C.drv_graph_launch(d.drv.fns, d.ctx, g.exec, d.compute.handle)))
 }
 
@@ -176,10 +187,19 @@ func (g *gpuGraph) Close() error {
 		return nil // graph and memory went with the context
 	}
 	p.leave()
-	if g.exec == 0 {
+	return g.Revoke()
+}
+
+// Revoke implements kernels.Graph.
+func (g *gpuGraph) Revoke() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	exec := g.exec
+	g.exec = 0
+	if exec == 0 || g.d.Err() != nil {
 		return nil
 	}
-	return g.d.check("cuGraphExecDestroy", C.drv_graph_destroy(g.d.drv.fns, g.d.ctx, g.exec))
+	return g.d.check("cuGraphExecDestroy", C.drv_graph_destroy(g.d.drv.fns, g.d.ctx, exec))
 }
 
 // newPool makes a pool that no graph uses yet.

@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/kernels"
@@ -27,12 +28,16 @@ import (
 
 // Recording is a step that is being recorded, or was. Only the goroutine that uses the device uses it.
 type Recording struct {
-	dev   device.Device
-	graph kernels.Graph
+	dev device.Device
+
+	mu      sync.Mutex
+	graph   kernels.Graph // nil until the step is recorded
+	revoked error         // why the step must not be replayed; nil: it may be
 
 	guards []func() bool
 	before []func() error
 	after  []func(err error) error
+	closed []func()
 	words  []*words
 	blocks []*block
 	reason error // why the step cannot be recorded
@@ -71,6 +76,17 @@ type RefusedError struct{ Reason string }
 
 func (e *RefusedError) Error() string { return "the step cannot be recorded: " + e.Reason }
 
+// NotLaunchedError is the error of a replay whose work was not enqueued, because a function that Before
+// added failed.
+type NotLaunchedError struct{ Err error }
+
+func (e *NotLaunchedError) Error() string {
+	return "the captured step was not launched: " + e.Err.Error()
+}
+
+// Unwrap returns the error of the function.
+func (e *NotLaunchedError) Unwrap() error { return e.Err }
+
 // current holds the recording of a device.
 type current struct{ r *Recording }
 
@@ -80,8 +96,13 @@ func currentOf(dev device.Device) *current {
 	return kernels.Of(dev).Values().Get(currentKey{}, func() any { return &current{} }).(*current)
 }
 
-// Of returns the recording that is being made of a step on dev, or nil.
-func Of(dev device.Device) *Recording { return currentOf(dev).r }
+// Of returns the recording of a step on dev that the calling goroutine is making, or nil.
+func Of(dev device.Device) *Recording {
+	if d, ok := dev.(kernels.Recorder); !ok || !d.Recording() {
+		return nil
+	}
+	return currentOf(dev).r
+}
 
 // Record calls step and returns a recording of it. The step has not run then. If like is not nil, it is a
 // recording whose memory the new one shares: see [kernels.Recorder]. If the step cannot be recorded,
@@ -110,7 +131,13 @@ func Record(ctx context.Context, dev device.Device, like *Recording, step func()
 	if err != nil {
 		return nil, err
 	}
+	r.mu.Lock()
 	r.graph = graph
+	err = r.revoked
+	r.mu.Unlock()
+	if err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
 	return r, nil
 }
 
@@ -134,11 +161,13 @@ func (r *Recording) stop(err error) error {
 // Require adds a guard: the recording stands for a step only while guard returns true.
 func (r *Recording) Require(guard func() bool) { r.guards = append(r.guards, guard) }
 
-// Before adds what a replay does before its work is enqueued. If f returns an error, the replay ends
-// with it and enqueues nothing.
+// Before adds what a replay does before its work is enqueued. If f returns an error, the replay enqueues
+// nothing, and ends with a [*NotLaunchedError].
 func (r *Recording) Before(f func() error) { r.before = append(r.before, f) }
 
-// After adds what a replay does when its work is enqueued, or when that failed with err.
+// After adds what a replay does when its work is enqueued, or when that failed with err. err is a
+// [*NotLaunchedError] if nothing was enqueued. The function may then be called although one that Before
+// added was not.
 func (r *Recording) After(f func(err error) error) { r.after = append(r.after, f) }
 
 // Words returns n words in device memory, of 8 bytes each, as a tensor of dt. Before each replay fill
@@ -176,15 +205,12 @@ func (r *Recording) Fits() bool {
 
 // Replay runs the step. All functions that After added are called, even if one returns an error.
 func (r *Recording) Replay() error {
-	for _, f := range r.before {
-		if err := f(); err != nil {
-			return err
-		}
+	err := r.prepare()
+	if err != nil {
+		err = &NotLaunchedError{err}
+	} else {
+		err = r.launch()
 	}
-	for _, w := range r.words {
-		w.fill(w.host)
-	}
-	err := r.launch()
 	result := err
 	for _, f := range r.after {
 		switch e := f(err); {
@@ -198,8 +224,23 @@ func (r *Recording) Replay() error {
 	return result
 }
 
+// prepare calls what Before added.
+func (r *Recording) prepare() error {
+	for _, f := range r.before {
+		if err := f(); err != nil {
+			return err
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.revoked
+}
+
 // launch enqueues the work of a step.
 func (r *Recording) launch() error {
+	for _, w := range r.words {
+		w.fill(w.host)
+	}
 	for _, b := range r.blocks {
 		if err := b.copyIn(r.dev); err != nil {
 			return err
@@ -219,8 +260,29 @@ func (b *block) copyIn(dev device.Device) error {
 	return dev.CopyIn(dev.Compute(), b.mem.Slice(0, host.Len()), host.Host())
 }
 
+// Revoke makes later replays fail with why, and frees the graph on the device, because it refers to
+// something that ends. Launches that were enqueued before still run. Any goroutine may call Revoke.
+func (r *Recording) Revoke(why error) error {
+	r.mu.Lock()
+	if r.revoked == nil {
+		r.revoked = why
+	}
+	graph := r.graph
+	r.mu.Unlock()
+	if graph == nil {
+		return nil
+	}
+	return graph.Revoke()
+}
+
+// AtClose adds what Close does first.
+func (r *Recording) AtClose(f func()) { r.closed = append(r.closed, f) }
+
 // Close frees the graph and the memory of the words.
 func (r *Recording) Close() error {
+	for _, f := range r.closed {
+		f()
+	}
 	r.freeWords()
 	return r.graph.Close()
 }

@@ -15,13 +15,18 @@ import (
 // recorder is a device whose graphs count their launches.
 type recorder struct {
 	device.Device
+	recording                bool
 	launches, copies, closed int
 	failure                  error // of the next Launch
 }
 
 func (d *recorder) Record(_ context.Context, _ kernels.Graph, f func() error) (kernels.Graph, error) {
+	d.recording = true
+	defer func() { d.recording = false }()
 	return graph{d}, f()
 }
+
+func (d *recorder) Recording() bool { return d.recording }
 
 func (d *recorder) CopyIn(s device.Stream, dst device.Buffer, src []byte) error {
 	d.copies++
@@ -34,6 +39,8 @@ func (g graph) Launch() error {
 	g.d.launches++
 	return g.d.failure
 }
+
+func (g graph) Revoke() error { return nil }
 
 func (g graph) Close() error {
 	g.d.closed++
@@ -101,12 +108,18 @@ func TestReplay(t *testing.T) {
 		t.Error("the recording fits although its guard does not hold")
 	}
 	calls, beforeErr = nil, errors.New("no")
-	if err := r.Replay(); err != beforeErr || len(calls) != 1 || dev.launches != 4 {
+	var notLaunched *capture.NotLaunchedError
+	if err := r.Replay(); !errors.As(err, &notLaunched) || !errors.Is(err, beforeErr) || len(calls) != 3 || dev.launches != 4 {
 		t.Errorf("a refused replay gave %v, called %v, and launched: %v", err, calls, dev.launches != 4)
 	}
 	beforeErr, dev.failure = nil, errors.New("lost")
 	if err := r.Replay(); err != dev.failure {
 		t.Errorf("a replay whose launch failed gave %v, want %v", err, dev.failure)
+	}
+	dev.failure = nil
+	ended := errors.New("ended")
+	if r.Revoke(ended); !errors.Is(r.Replay(), ended) || dev.launches != 5 {
+		t.Errorf("a replay after Revoke gave %v, and launched: %v", r.Replay(), dev.launches != 5)
 	}
 	if err := r.Close(); err != nil || dev.closed != 1 {
 		t.Errorf("Close closed %d graphs: %v", dev.closed, err)

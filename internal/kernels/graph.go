@@ -18,12 +18,17 @@ type Recorder interface {
 	//
 	// If f returns an error or panics, nothing is recorded and Record does the same.
 	Record(ctx context.Context, like Graph, f func() error) (Graph, error)
+	// Recording reports whether the calling goroutine is within Record.
+	Recording() bool
 }
 
 // Graph is recorded work.
 type Graph interface {
-	// Launch enqueues the work on Compute.
+	// Launch enqueues the work on Compute. It returns an error after Revoke.
 	Launch() error
+	// Revoke frees the graph except for its memory, and waits for nothing. Launches that were
+	// enqueued before still run. Any goroutine may call it.
+	Revoke() error
 	// Close frees the graph. Launches that were enqueued before still run. The memory of the graph
 	// returns to the device's allocator when Close is called for all graphs that use it, except for
 	// what f allocated and the program has not freed yet: that returns when it is freed.

@@ -219,6 +219,7 @@ typedef struct {
 	uint64_t slots[max_small_ranks], stop, stopped, src, dst, count;
 	double scale;
 	uint32_t rank, ranks, call, lines;
+	uint64_t at;
 } small_all_reduce;
 
 // small_enqueue launches a kernel and records an event behind it.

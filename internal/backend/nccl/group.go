@@ -13,6 +13,7 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/backend/callstate"
+	"github.com/goddp/goddp/internal/capture"
 	"github.com/goddp/goddp/internal/coordinator"
 )
 
@@ -47,7 +48,8 @@ type Group struct {
 	sends      map[int]*commStream // by peer; made at the first use
 	recvs      map[int]*commStream
 	comms      []*communicator
-	barrierMem device.Buffer // memory for Barrier's all-reduce
+	barrierMem device.Buffer               // memory for Barrier's all-reduce
+	recordings map[*capture.Recording]bool // those with calls of the group
 
 	left       map[int]progress // ranks that left before the others, and what they have done
 	departures []departure      // ranks that wait for this rank to release them
@@ -59,6 +61,7 @@ func newGroup(cfg backend.Config, o Options, dev cudaDevice) *Group {
 	g := &Group{
 		cfg: cfg, opts: o, dev: dev, memory: memoryOf(dev), state: callstate.New(cfg.Control), wake: make(chan struct{}, 1),
 		epoch: time.Now(), sends: map[int]*commStream{}, recvs: map[int]*commStream{}, left: map[int]progress{},
+		recordings: map[*capture.Recording]bool{},
 	}
 	g.ctx = g.state.Context()
 	return g
@@ -91,18 +94,30 @@ func (g *Group) newCommunicator(ctx context.Context, id []byte, rank, size int, 
 // Start enqueues a call.
 func (g *Group) Start(c *backend.Call) (backend.Task, error) {
 	t := &task{group: g, call: c}
-	cs, err := g.admit(t)
+	cs, err := g.admitted(t)
 	if err != nil {
-		if g.state.Cause() != nil {
-			<-g.ctx.Done() // returns soon; the program may exit on this error, so the other ranks must know the cause first
-		}
 		return nil, err
 	}
 	cs.submit(t)
+	g.wakeWatch()
+	return t, nil
+}
+
+// wakeWatch wakes watch if it sleeps.
+func (g *Group) wakeWatch() {
 	if g.isWatchAsleep.Load() && g.isWatchAsleep.CompareAndSwap(true, false) { // the flag avoids the cost of a channel send, which is a good part of NCCL's own
 		g.wake <- struct{}{}
 	}
-	return t, nil
+}
+
+// admitted is admit. If the group is broken, it returns when the other ranks know the cause, because the
+// program may exit on the error.
+func (g *Group) admitted(t *task) (*commStream, error) {
+	cs, err := g.admit(t)
+	if err != nil && g.state.Cause() != nil {
+		<-g.ctx.Done() // returns soon
+	}
+	return cs, err
 }
 
 // admit counts a call as pending and returns the stream for it. It returns an error if the group is
@@ -199,6 +214,7 @@ func (g *Group) awaitFailure() {
 		return
 	}
 	g.state.AwaitAcknowledged()
+	g.revoke(cause)
 	g.memory.busy.Add(1)
 	g.mu.Lock()
 	for _, cs := range g.streams {
@@ -335,6 +351,7 @@ func (g *Group) Close(ctx context.Context) error {
 	g.mu.Unlock()
 	g.state.Stop(backend.ErrClosed)
 	g.wg.Wait()
+	g.revoke(backend.ErrClosed)
 	switch {
 	case cause != nil:
 	case alone:

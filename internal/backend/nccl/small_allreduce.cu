@@ -14,13 +14,14 @@ struct SmallAllReduce {
 	u64 src, dst, n;
 	double scale; // factor of the sum
 	u32 rank, ranks, call, lines; // lines: lines in a slot
+	u64 at; // the address of a word that replaces call, or 0
 };
 
 // slot returns the first line of rank of's slot in rank in's memory. A slot is written again two
 // calls later. By then its reader has read it: the writer has received the reader's lines of the
 // call in between, which the reader sends only after it has finished the earlier call.
-__device__ inline uint4 *slot(const SmallAllReduce &a, u32 in, u32 of) {
-	return (uint4 *)a.slots[in] + ((u64)(a.call & 1) * a.ranks + of) * a.lines;
+__device__ inline uint4 *slot(const SmallAllReduce &a, u32 call, u32 in, u32 of) {
+	return (uint4 *)a.slots[in] + ((u64)(call & 1) * a.ranks + of) * a.lines;
 }
 
 __device__ inline void send(uint4 *line, uint2 v, u32 call) {
@@ -59,6 +60,7 @@ template <class T> __device__ inline void small_all_reduce(const SmallAllReduce 
 	const int N = Line<T>::N;
 	const T *src = (const T *)a.src;
 	const u64 lines = (a.n + N - 1) / N;
+	const u32 call = a.at != 0 ? *(const u64 *)a.at : a.call;
 	const u32 stopped = *(const volatile u32 *)a.stopped;
 	for (u64 i = global_thread(); i < lines; i += global_threads()) {
 		Line<T> self;
@@ -67,7 +69,7 @@ template <class T> __device__ inline void small_all_reduce(const SmallAllReduce 
 		if (stopped) return;
 		for (u32 k = 1; k < a.ranks; k++) {
 			u32 to = a.rank + k < a.ranks ? a.rank + k : a.rank + k - a.ranks;
-			send(slot(a, to, a.rank) + i, self.raw, a.call);
+			send(slot(a, call, to, a.rank) + i, self.raw, call);
 		}
 	}
 	for (u64 i = global_thread(); i < lines; i += global_threads()) {
@@ -75,7 +77,7 @@ template <class T> __device__ inline void small_all_reduce(const SmallAllReduce 
 		for (u32 r = 0; r < a.ranks; r++) {
 			Line<T> part;
 			if (r == a.rank) part.load(src, i, a.n);
-			else if (!receive(slot(a, a.rank, r) + i, part.raw, a.call, a.stop)) {
+			else if (!receive(slot(a, call, a.rank, r) + i, part.raw, call, a.stop)) {
 				*(volatile u32 *)a.stopped = 1;
 				return;
 			}

@@ -269,9 +269,21 @@ func (s *smallAllReduce) handles(ops []op) bool {
 
 // enqueue launches the kernel for an operation that handles accepted, and records event after it.
 func (s *smallAllReduce) enqueue(stream, event uintptr, o *op) error {
+	s.args.call++
+	return s.launch(stream, event, o)
+}
+
+// record is enqueue for an operation that a graph repeats. The kernel reads the number of the call from
+// device memory.
+func (s *smallAllReduce) record(stream, event uintptr, o *op, number device.Tensor) error {
+	s.args.at = C.uint64_t(number.Buf.Addr())
+	defer func() { s.args.at = 0 }()
+	return s.launch(stream, event, o)
+}
+
+func (s *smallAllReduce) launch(stream, event uintptr, o *op) error {
 	l, a := s.group.lib, &s.args
 	k := s.kernels[o._type]
-	a.call++
 	a.src, a.dst, a.count, a.scale = C.uint64_t(o.src), C.uint64_t(o.dst), C.uint64_t(o.count), 1
 	if o.reduce == reductions[backend.Avg] {
 		a.scale = 1 / C.double(a.ranks)

@@ -68,6 +68,13 @@ int nvrtcVersion(int *major, int *minor) {
 
 int nvrtcCompileProgram(program *p, int n, const char *const *options) {
 	(void)n, (void)options;
+	if (strcmp(p->name, "small_allreduce.cu") == 0) { // it is written in PTX; libcuda.c has the kernels
+		static const char code[] = "small_allreduce";
+		p->log = calloc(1, 1);
+		p->code = malloc(p->size = sizeof code);
+		memcpy(p->code, code, sizeof code);
+		return OK;
+	}
 	char dir[] = "/tmp/fakegpu-nvrtc-XXXXXX", path[sizeof dir + 16], command[PATH_MAX + 256];
 	if (mkdtemp(dir) == NULL) return OUT_OF_MEMORY;
 	snprintf(path, sizeof path, "%s/source.cc", dir);

@@ -1,0 +1,227 @@
+//go:build cgo && linux
+
+package comm_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/cuda"
+	"github.com/goddp/goddp/internal/capture"
+	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/fakegpu"
+)
+
+// fakeGPUs builds the fake versions of CUDA's libraries, once.
+var fakeGPUs = sync.OnceValue(func() error {
+	dir, err := os.MkdirTemp("", "fakegpu")
+	if err != nil {
+		return err
+	}
+	return fakegpu.Libraries(dir)
+})
+
+// openGPUs opens n fake GPUs. lines are faults for fakegpu.Control.
+func openGPUs(t *testing.T, n int, lines ...string) []device.Device {
+	t.Helper()
+	if err := fakeGPUs(); errors.Is(err, exec.ErrNotFound) {
+		t.Skip("no fake libraries: ", err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	release, err := fakegpu.Control(lines...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []device.Device
+	for i := range n {
+		dev, err := cuda.Open(i, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, dev)
+	}
+	t.Cleanup(func() {
+		release()
+		for _, dev := range all {
+			if err := dev.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return all
+}
+
+// reduction is a step that sums x over the ranks into sum.
+type reduction struct {
+	pg     *comm.ProcessGroup
+	x, sum device.Tensor
+	work   *comm.Work
+
+	timeout time.Duration
+}
+
+func newReduction(pg *comm.ProcessGroup, n int) (*reduction, error) {
+	r := &reduction{pg: pg}
+	for _, t := range []*device.Tensor{&r.x, &r.sum} {
+		buf, err := pg.Alloc(4 * n)
+		if err != nil {
+			return nil, err
+		}
+		*t = device.NewTensor(buf, device.Float32, n)
+	}
+	return r, nil
+}
+
+func (r *reduction) step() error {
+	dev := r.pg.Device()
+	if err := dev.Copy(dev.Compute(), r.sum.Buf, r.x.Buf); err != nil {
+		return err
+	}
+	r.work = r.pg.With(comm.CallOptions{Name: "the sum", Timeout: r.timeout}).AllReduce(r.sum, comm.Sum)
+	return r.work.Wait(context.Background())
+}
+
+// run gives x the value v, makes a step, and checks that the sum is want.
+func (r *reduction) run(t *testing.T, step func() error, v, want float32) error {
+	dev := r.pg.Device()
+	if err := dev.Kernels().Fill(dev.Compute(), r.x, float64(v)); err != nil {
+		return err
+	}
+	if err := step(); err != nil {
+		return err
+	}
+	got := make([]float32, r.sum.Len())
+	if err := dev.CopyOut(t.Context(), dev.Compute(), device.HostTensor(got, device.Invalid).Buf.Host(), r.sum.Buf); err != nil {
+		return err
+	}
+	for i, x := range got {
+		if x != want {
+			return fmt.Errorf("rank %d: element %d of the sum is %v, want %v", r.pg.Rank(), i, x, want)
+		}
+	}
+	return nil
+}
+
+// Replays of a recorded all-reduce give the sums, beside calls that are not recorded, and whether or not
+// the other ranks record theirs. Each replay is a call with a number of its own.
+func TestRecordedCallsAreReplayed(t *testing.T) {
+	const ranks, steps = 2, 6
+	for _, small := range []bool{false, true} {
+		for _, recording := range []int{1, ranks} { // the number of ranks that record
+			t.Run(fmt.Sprintf("kernel for small all-reduces: %v, %d ranks record", small, recording), func(t *testing.T) {
+				faults := []string{}
+				if small {
+					faults = []string{"ipc 0", "ipc 1"}
+				}
+				commtest.OnDevices(t, openGPUs(t, ranks, faults...), nil, func(pg *comm.ProcessGroup) error {
+					r, err := newReduction(pg, 100)
+					if err != nil {
+						return err
+					}
+					one := func(step func() error, n int) error {
+						return r.run(t, step, float32(pg.Rank()+n), float32(2*n+1))
+					}
+					if err := one(r.step, 1); err != nil {
+						return err
+					}
+					step := r.step
+					if pg.Rank() < recording {
+						made, err := capture.Record(t.Context(), pg.Device(), nil, r.step)
+						if err != nil {
+							return err
+						}
+						defer made.Close()
+						if s, err := r.work.State(); s != comm.Queued || err != nil {
+							return fmt.Errorf("the recorded call is %v, %v before the first replay", s, err)
+						}
+						step = made.Replay
+					}
+					for n := range steps {
+						if err := one(step, n); err != nil {
+							return err
+						}
+						if err := r.work.Sync(t.Context()); err != nil {
+							return err
+						}
+						if want := fmt.Sprintf("AllReduce #%d(", 2*n+2); !strings.Contains(r.work.String(), want) && pg.Rank() < recording {
+							return fmt.Errorf("after replay %d the call is %v, want %s", n, r.work, want)
+						}
+						if err := one(r2(r), 10*n); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+			})
+		}
+	}
+}
+
+// r2 returns a step that is not recorded, and keeps the recorded call.
+func r2(r *reduction) func() error {
+	return func() error {
+		work := r.work
+		defer func() { r.work = work }()
+		return r.step()
+	}
+}
+
+// A replay that waits for a rank is aborted at its deadline. All ranks get an error, and later replays
+// are refused: the group has freed the graph, for which NCCL's abort would wait.
+func TestHangingReplayIsAborted(t *testing.T) {
+	const timeout = time.Second
+	commtest.OnDevices(t, openGPUs(t, 2), nil, func(pg *comm.ProcessGroup) error {
+		r, err := newReduction(pg, 1000)
+		if err != nil {
+			return err
+		}
+		r.timeout = timeout
+		made, err := capture.Record(t.Context(), pg.Device(), nil, r.step)
+		if err != nil {
+			return err
+		}
+		defer made.Close()
+		if err := r.run(t, made.Replay, 1, 2); err != nil {
+			return err
+		}
+		start := time.Now()
+		if pg.Rank() == 0 {
+			if err := made.Replay(); err != nil {
+				return err
+			}
+			err := r.work.Sync(t.Context())
+			if !errors.Is(err, comm.ErrTimeout) || !strings.Contains(err.Error(), "the sum") {
+				return fmt.Errorf("the replay that rank 1 did not join gave %v", err)
+			}
+		} else {
+			for !pg.Failed() {
+				time.Sleep(time.Millisecond)
+			}
+		}
+		if took := time.Since(start); took > timeout+2*time.Second {
+			return fmt.Errorf("rank %d: the abort took %v", pg.Rank(), took)
+		}
+		err = made.Replay()
+		if pg.Rank() == 1 && err == nil { // the replay was launched before the rank broke its group
+			if r.work.Sync(t.Context()) == nil {
+				return errors.New("a replay in a broken group succeeded")
+			}
+			err = made.Replay()
+		}
+		var notLaunched *capture.NotLaunchedError
+		if !errors.As(err, &notLaunched) {
+			return fmt.Errorf("rank %d: a replay in a broken group gave %v", pg.Rank(), err)
+		}
+		return nil
+	})
+}
