@@ -57,6 +57,9 @@ const maxVariants = 16
 // Variables that step makes cannot be used outside, except for its result. A step that breaks these rules,
 // or uses what cannot be captured, runs uncaptured: see [CaptureOptions].
 //
+// With a model of package ddp, the reductions are part of the graph. All ranks make the same steps, but a rank
+// may record a step that another does not.
+//
 // The recordings keep the device memory that a step needs, and one copy of the inputs, until the returned
 // function is unreachable. opts may be nil.
 func Capture(dev device.Device, step func(in ...*Variable) (*Variable, error), opts *CaptureOptions) func(in ...*Variable) (*Variable, error) {
@@ -207,6 +210,9 @@ type touched struct {
 	before, after bool
 }
 
+// recordable is a GradSink that takes part in recordings by itself.
+type recordable interface{ Recordable() }
+
 // touch notes that the step is about to use the leaf's gradient. reads reports whether it depends on
 // there being one.
 func (r *stepCapture) touch(l *leaf, reads bool) {
@@ -214,7 +220,10 @@ func (r *stepCapture) touch(l *leaf, reads bool) {
 	case r == nil || slices.ContainsFunc(r.leaves, func(t touched) bool { return t.leaf == l }):
 		return
 	case l.sink != nil:
-		r.Refuse("the gradient of %v belongs to a model of package ddp", l.v)
+		if _, ok := l.sink.(recordable); !ok {
+			r.Refuse("the owner of the gradient of %v does not take part in recordings", l.v)
+		}
+		return
 	case l.mem == nil:
 		r.NotYet("%v has never had a gradient", l.v)
 	}

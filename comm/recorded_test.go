@@ -6,60 +6,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/device/cuda"
 	"github.com/goddp/goddp/internal/capture"
 	"github.com/goddp/goddp/internal/commtest"
-	"github.com/goddp/goddp/internal/fakegpu"
 )
-
-// fakeGPUs builds the fake versions of CUDA's libraries, once.
-var fakeGPUs = sync.OnceValue(func() error {
-	dir, err := os.MkdirTemp("", "fakegpu")
-	if err != nil {
-		return err
-	}
-	return fakegpu.Libraries(dir)
-})
-
-// openGPUs opens n fake GPUs. lines are faults for fakegpu.Control.
-func openGPUs(t *testing.T, n int, lines ...string) []device.Device {
-	t.Helper()
-	if err := fakeGPUs(); errors.Is(err, exec.ErrNotFound) {
-		t.Skip("no fake libraries: ", err)
-	} else if err != nil {
-		t.Fatal(err)
-	}
-	release, err := fakegpu.Control(lines...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var all []device.Device
-	for i := range n {
-		dev, err := cuda.Open(i, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, dev)
-	}
-	t.Cleanup(func() {
-		release()
-		for _, dev := range all {
-			if err := dev.Close(); err != nil {
-				t.Error(err)
-			}
-		}
-	})
-	return all
-}
 
 // reduction is a step that sums x over the ranks into sum.
 type reduction struct {
@@ -123,7 +78,7 @@ func TestRecordedCallsAreReplayed(t *testing.T) {
 				if small {
 					faults = []string{"ipc 0", "ipc 1"}
 				}
-				commtest.OnDevices(t, openGPUs(t, ranks, faults...), nil, func(pg *comm.ProcessGroup) error {
+				commtest.OnDevices(t, commtest.FakeGPUs(t, ranks, faults...), nil, func(pg *comm.ProcessGroup) error {
 					r, err := newReduction(pg, 100)
 					if err != nil {
 						return err
@@ -180,7 +135,7 @@ func r2(r *reduction) func() error {
 // are refused: the group has freed the graph, for which NCCL's abort would wait.
 func TestHangingReplayIsAborted(t *testing.T) {
 	const timeout = time.Second
-	commtest.OnDevices(t, openGPUs(t, 2), nil, func(pg *comm.ProcessGroup) error {
+	commtest.OnDevices(t, commtest.FakeGPUs(t, 2), nil, func(pg *comm.ProcessGroup) error {
 		r, err := newReduction(pg, 1000)
 		if err != nil {
 			return err

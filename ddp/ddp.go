@@ -9,6 +9,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/capture"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/profile"
 )
@@ -186,6 +187,9 @@ func (o *observer) EndBackward(err error) error {
 // begin prepares a pass, before the reducer begins it.
 func (m *Model) begin(reduces bool) {
 	m.checkOwner()
+	if r := capture.Of(m.pg.Device()); r != nil {
+		m.beginRecorded(r, reduces)
+	}
 	m.passStart, m.isReducing = m.mark(), reduces
 	if reduces {
 		m.passes++
@@ -299,6 +303,9 @@ type sink struct {
 	r *reducer.Reducer
 	i int
 }
+
+// Recordable marks a sink whose owner takes part in recorded steps: see [autograd.Capture].
+func (s *sink) Recordable() {}
 
 func (s *sink) Fresh() bool         { return s.r.Fresh(s.i) }
 func (s *sink) Settle()             { s.r.Settle(s.i) }

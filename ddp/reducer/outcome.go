@@ -30,6 +30,9 @@ import (
 // With Options.CheckNonFinite, Finish waits until the device has checked all gradients before it starts
 // the reduction of the last bucket.
 func (r *Reducer) Finish(ctx context.Context, cause error) error {
+	if rec := r.recorded; rec != nil && rec.refused != nil {
+		return rec.refused
+	}
 	reduces := r.core.phase == reducing
 	mine := report{Missing: Missing{Rank: r.pg.Rank()}}
 	if reduces && r.scan != nil {
@@ -57,6 +60,9 @@ func (r *Reducer) Finish(ctx context.Context, cause error) error {
 		}
 	}
 	reports := reduces && (r.isLeaving || !mine.isEmpty())
+	if r.recording() != nil {
+		reports = false // the pass does not run
+	}
 	if reports {
 		// This rank publishes its report before its flag is reduced, so a rank that sees the flag finds the report.
 		if err := r.reports.publish(ctx, mine); err != nil {
@@ -76,6 +82,9 @@ func (r *Reducer) Finish(ctx context.Context, cause error) error {
 		r.err = r.hold(ctx, r.works[at:at+1])
 	default:
 		r.err = r.join(ctx, len(r.works))
+	}
+	if rec := r.recording(); rec != nil {
+		return r.finishRecorded(rec, reduces, !mine.isEmpty() || r.requested != 0, errors.Join(r.early, r.err))
 	}
 	if reduces && r.err == nil {
 		r.pending, r.err = r.status.copyToHost()
@@ -229,6 +238,9 @@ func (r *Reducer) wait(ctx context.Context, works []Reduction, how func(Reductio
 		err := how(w, ctx)
 		if err == nil {
 			continue
+		}
+		if r.recorded != nil { // the call was not recorded: nothing runs
+			return err
 		}
 		r.pg.Abort(err) // without Abort the other ranks may not notice err: it may come from ctx or from this rank's hook
 		for _, w := range r.works {

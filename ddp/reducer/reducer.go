@@ -41,6 +41,8 @@ type Reducer struct {
 	isLeaving  bool       // this rank leaves: its shadow pass must be the last pass of all ranks
 	left       *LeftError // not nil: the error that ended the passes of all ranks
 
+	recorded *recorded // nil unless a step is being recorded
+
 	heedsStop bool           // the engine has called Stopping
 	requested syscall.Signal // the signal because of which this rank, in this pass, asks all ranks to stop; 0: it does not ask
 	stop      syscall.Signal // the signal because of which all ranks agreed to stop; 0: none
@@ -162,6 +164,9 @@ func (r *Reducer) Flags() device.Tensor {
 // Fresh reports whether the next write of gradient i must overwrite, because it is the first write since
 // Zero. Fresh also marks the gradient as written: it returns true at most once after each call of Zero.
 func (r *Reducer) Fresh(i int) bool {
+	if rec := r.recording(); rec != nil && !rec.zeroed[i] {
+		rec.asked[i] = true
+	}
 	r.Settle(i)
 	f := r.Zeroed(i)
 	r.fresh[i] = false
@@ -169,7 +174,12 @@ func (r *Reducer) Fresh(i int) bool {
 }
 
 // Zero discards gradient i: its next write must overwrite.
-func (r *Reducer) Zero(i int) { r.fresh[i], r.invalid[i], r.absent[i] = true, nil, false }
+func (r *Reducer) Zero(i int) {
+	if rec := r.recording(); rec != nil {
+		rec.zeroed[i] = rec.zeroed[i] || !rec.asked[i]
+	}
+	r.fresh[i], r.invalid[i], r.absent[i] = true, nil, false
+}
 
 // Fail reports that a pass that would have written gradient i has failed with err. The gradient, with
 // everything that had accumulated in it, is invalid until Zero is called. If Zero is not called first,
@@ -231,6 +241,11 @@ func (r *Reducer) Scale() float64 { return r.scale }
 // outcome is an error, the new pass fails with this error. After a [*LeftError] the new pass reduces
 // nothing and fails with the LeftError.
 func (r *Reducer) Begin(sync bool, reached func(i int) bool) {
+	if rec := r.recording(); rec != nil {
+		if rec.refused = r.beginRecorded(rec); rec.refused != nil {
+			return
+		}
+	}
 	r.begin(event{kind: begin, sync: sync}, reached)
 }
 
@@ -269,6 +284,9 @@ func (r *Reducer) begin(e event, reached func(i int) bool) {
 // Ready starts the reductions that can start now: those of complete buckets, in order of index. A bucket
 // is not reduced before an earlier bucket, and only Finish reduces the last bucket. Ready never waits.
 func (r *Reducer) Ready(i int, at device.Event) {
+	if rec := r.recorded; rec != nil && rec.refused != nil {
+		return
+	}
 	actions, err := r.core.step(event{kind: ready, param: i})
 	if err != nil {
 		panic(fmt.Errorf("reducer: rank %d: parameter %v: %w", r.pg.Rank(), r.params[i], err))

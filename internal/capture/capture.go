@@ -37,6 +37,7 @@ type Recording struct {
 	guards []func() bool
 	before []func() error
 	after  []func(err error) error
+	ended  []func()
 	closed []func()
 	words  []*words
 	blocks []*block
@@ -122,6 +123,11 @@ func Record(ctx context.Context, dev device.Device, like *Recording, step func()
 		}
 	}()
 	graph, err := dev.(kernels.Recorder).Record(ctx, shared, func() error {
+		defer func() {
+			for _, f := range r.ended {
+				f()
+			}
+		}()
 		err := step()
 		if r.reason != nil {
 			return r.reason
@@ -169,6 +175,10 @@ func (r *Recording) Before(f func() error) { r.before = append(r.before, f) }
 // [*NotLaunchedError] if nothing was enqueued. The function may then be called although one that Before
 // added was not.
 func (r *Recording) After(f func(err error) error) { r.after = append(r.after, f) }
+
+// AtEnd adds what Record does when step has returned or panicked, whether or not it can be recorded: it
+// undoes what the layer has changed on the host.
+func (r *Recording) AtEnd(f func()) { r.ended = append(r.ended, f) }
 
 // Words returns n words in device memory, of 8 bytes each, as a tensor of dt. Before each replay fill
 // writes their bits. Calls with the same key, which must agree in n and dt, return the same words. If

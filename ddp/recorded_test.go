@@ -1,0 +1,220 @@
+//go:build cgo && linux
+
+package ddp_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+)
+
+// replica is one rank's model with several buckets, and its optimizer.
+type replica struct {
+	pg    *comm.ProcessGroup
+	model *ddp.Model
+	opt   *optim.AdamW
+	runs  int  // the number of times that step ran
+	skip  bool // the next step leaves out the last layer
+}
+
+func newReplica(pg *comm.ProcessGroup) (*replica, error) {
+	net := nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Dropout(0.2), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 4))
+	model, err := ddp.New(net, pg, &ddp.Options{BucketCapMB: 0.01})
+	if err != nil {
+		return nil, err
+	}
+	opt, err := optim.NewAdamW(model.Parameters(), &optim.AdamWOptions{LR: 0.01})
+	return &replica{pg: pg, model: model, opt: opt}, err
+}
+
+func (r *replica) backward(in ...*autograd.Variable) (*autograd.Variable, error) {
+	r.runs++
+	y := r.model.Forward(in[0])
+	if r.skip {
+		y = r.model.Output(r.model.Parameters()[0].Var())
+		y = autograd.Sum(autograd.Mul(y, y))
+		return y, y.Backward()
+	}
+	loss := nn.MSELoss(y, in[1])
+	return loss, loss.Backward()
+}
+
+func (r *replica) step(in ...*autograd.Variable) (*autograd.Variable, error) {
+	loss, err := r.backward(in...)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := optim.ClipGradNorm(r.model.Parameters(), 1); err != nil {
+		return nil, err
+	}
+	err = r.opt.Step()
+	r.opt.ZeroGrad()
+	return loss, err
+}
+
+// batch returns this rank's n-th batch.
+func (r *replica) batch(n int) (x, y *autograd.Variable) {
+	values := func(columns int) *autograd.Variable {
+		data := make([]float32, 4*columns)
+		for i := range data {
+			data[i] = float32((7*i+3*n+5*r.pg.Rank())%11)/11 - 0.5
+		}
+		return autograd.FromSlice(r.pg.Device(), data, 4, columns)
+	}
+	return values(8), values(4)
+}
+
+func (r *replica) state(t *testing.T) ([]byte, error) {
+	var all []byte
+	for _, p := range r.model.Parameters() {
+		b, err := p.Var().Bytes(t.Context())
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, b...)
+	}
+	return all, nil
+}
+
+// trainSteps makes steps, on ranks below captured with captured steps. It returns each rank's losses and the
+// parameters in the end.
+func trainSteps(t *testing.T, devices []device.Device, steps, captured int) (losses [][]float64, states [][]byte) {
+	t.Helper()
+	losses, states = make([][]float64, len(devices)), make([][]byte, len(devices))
+	commtest.OnDevices(t, devices, nil, func(pg *comm.ProcessGroup) error {
+		autograd.Generator(pg.Device()).Seed(3)
+		r, err := newReplica(pg)
+		if err != nil {
+			return err
+		}
+		step, accumulate := r.step, r.backward
+		if pg.Rank() < captured {
+			step = autograd.Capture(pg.Device(), step, &autograd.CaptureOptions{Required: true})
+			accumulate = autograd.Capture(pg.Device(), accumulate, &autograd.CaptureOptions{Required: true})
+		}
+		for n := range steps {
+			r.opt.SetLR(0.01 / float64(n+1))
+			for i := range n % 3 { // gradients of more batches are accumulated first
+				err := r.model.NoSync(func() error {
+					_, err := accumulate(r.batch(n + 100*i))
+					return err
+				})
+				if err != nil {
+					return fmt.Errorf("step %d, batch %d: %w", n, i, err)
+				}
+			}
+			loss, err := step(r.batch(n))
+			if err != nil {
+				return fmt.Errorf("step %d: %w", n, err)
+			}
+			losses[pg.Rank()] = append(losses[pg.Rank()], loss.Item())
+		}
+		if pg.Rank() < captured && r.runs > 12 { // there are two variants of each, with and without a gradient
+			return fmt.Errorf("rank %d ran its step function %d times", pg.Rank(), r.runs)
+		}
+		states[pg.Rank()], err = r.state(t)
+		return err
+	})
+	return losses, states
+}
+
+// Captured steps of a model give the losses and parameters of steps that are not captured, bit for bit,
+// through NCCL and through the kernel for small all-reduces, and if only one rank captures.
+func TestCapturedStepsOfAModel(t *testing.T) {
+	for _, faults := range [][]string{nil, {"ipc 0", "ipc 1"}} {
+		const ranks, steps = 2, 30
+		losses, states := trainSteps(t, commtest.FakeGPUs(t, ranks, faults...), steps, 0)
+		for captured := 1; captured <= ranks; captured++ {
+			gotLosses, gotStates := trainSteps(t, commtest.FakeGPUs(t, ranks, faults...), steps, captured)
+			for r := range ranks {
+				if !slices.Equal(gotLosses[r], losses[r]) || !bytes.Equal(gotStates[r], states[0]) {
+					t.Errorf("with %v, and %d ranks that capture, rank %d has the losses %v, want %v; equal parameters: %v",
+						faults, captured, r, gotLosses[r], losses[r], bytes.Equal(gotStates[r], states[0]))
+				}
+			}
+		}
+	}
+}
+
+// A rank whose gradients are missing in a step makes the other rank's replay skip the step, with the
+// error that it would get uncaptured. The next steps are made.
+func TestReplayIsSkippedIfAGradientIsMissing(t *testing.T) {
+	commtest.OnDevices(t, commtest.FakeGPUs(t, 2), nil, func(pg *comm.ProcessGroup) error {
+		r, err := newReplica(pg)
+		if err != nil {
+			return err
+		}
+		step := autograd.Capture(pg.Device(), r.step, &autograd.CaptureOptions{Required: true})
+		for n := range 10 {
+			if _, err := step(r.batch(n)); err != nil {
+				return fmt.Errorf("step %d: %w", n, err)
+			}
+		}
+		before, err := r.state(t)
+		if err != nil {
+			return err
+		}
+		if pg.Rank() == 1 {
+			r.skip = true
+			_, err = r.step(r.batch(10))
+			r.skip = false
+		} else {
+			_, err = step(r.batch(10))
+		}
+		var missing *reducer.MissingGradientError
+		if !errors.As(err, &missing) {
+			return fmt.Errorf("rank %d: the step without a gradient on rank 1 gave %v", pg.Rank(), err)
+		}
+		after, err := r.state(t)
+		if err != nil {
+			return err
+		}
+		if committed, consistent := r.opt.Committed(); !bytes.Equal(before, after) || committed != 10 || !consistent {
+			return fmt.Errorf("rank %d: after a skipped step %d steps are committed, consistent: %v, equal parameters: %v",
+				pg.Rank(), committed, consistent, bytes.Equal(before, after))
+		}
+		runs := r.runs
+		for n := range 10 {
+			if _, err := step(r.batch(n)); err != nil {
+				return fmt.Errorf("step %d after the skipped one: %w", n, err)
+			}
+		}
+		if r.runs > runs+2 {
+			return fmt.Errorf("rank %d: the step function ran %d times after the skipped step", pg.Rank(), r.runs-runs)
+		}
+		return nil
+	})
+}
+
+// If the group cannot record its calls, the steps run uncaptured, and the group stays usable.
+func TestStepsOfAGroupThatCannotRecord(t *testing.T) {
+	opts := &comm.Options{ErrorMode: comm.BlockingWait}
+	commtest.OnDevices(t, commtest.FakeGPUs(t, 2), opts, func(pg *comm.ProcessGroup) error {
+		r, err := newReplica(pg)
+		if err != nil {
+			return err
+		}
+		step := autograd.Capture(pg.Device(), r.step, &autograd.CaptureOptions{Log: slog.New(slog.DiscardHandler)})
+		for n := range 6 {
+			if _, err := step(r.batch(n)); err != nil {
+				return fmt.Errorf("step %d: %w", n, err)
+			}
+		}
+		if committed, consistent := r.opt.Committed(); committed != 6 || !consistent {
+			return fmt.Errorf("%d of 6 steps are committed, consistent: %v", committed, consistent)
+		}
+		return nil
+	})
+}

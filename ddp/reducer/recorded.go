@@ -1,0 +1,125 @@
+package reducer
+
+import (
+	"slices"
+
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/internal/capture"
+)
+
+// recorded is a step that is being recorded, and that calls methods of the Reducer.
+type recorded struct {
+	*capture.Recording
+	before, after []bool // Reducer.fresh before and after the step
+	zeroed        []bool // by parameter: the step called Zero before it called Fresh
+	asked         []bool // by parameter: the step called Fresh first
+	refused       error  // why the Reducer does nothing in the current pass
+	stats         Stats
+	pass          uint64 // reports.pass before the step
+}
+
+// recording returns the step that is being recorded, or nil. When the recording ends, the Reducer is as
+// it was before the step.
+func (r *Reducer) recording() *recorded {
+	c := capture.Of(r.pg.Device())
+	switch {
+	case c == nil:
+		return nil
+	case r.recorded != nil:
+		return r.recorded
+	}
+	n := len(r.params)
+	rec := &recorded{Recording: c, before: slices.Clone(r.fresh), zeroed: make([]bool, n), asked: make([]bool, n), stats: r.stats, pass: r.reports.pass}
+	r.recorded = rec
+	c.Require(func() bool {
+		for i, was := range rec.before {
+			if rec.asked[i] && r.fresh[i] != was {
+				return false
+			}
+		}
+		return true
+	})
+	c.AtEnd(func() {
+		rec.after = slices.Clone(r.fresh)
+		copy(r.fresh, rec.before)
+		r.stats, r.reports.pass = rec.stats, rec.pass
+		clear(r.works)
+		r.works, r.joined, r.pending, r.err, r.early, r.recorded = r.works[:0], 0, nil, nil, nil, nil
+	})
+	return rec
+}
+
+// isSettled reports whether nothing of earlier passes is left to do for the next pass.
+func (r *Reducer) isSettled() bool {
+	return !r.Pending() && !r.isUnread && r.left == nil && r.order == nil && !r.status.isStale &&
+		!slices.ContainsFunc(r.invalid, func(err error) bool { return err != nil })
+}
+
+// beginRecorded is called when a backward pass of a recorded step begins. After an error the Reducer does
+// nothing in this pass.
+func (r *Reducer) beginRecorded(rec *recorded) error {
+	switch {
+	case r.hook != nil:
+		return rec.Refuse("a communication hook is set")
+	case r.scan != nil:
+		return rec.Refuse("CheckNonFinite is set")
+	case r.unused != UnusedMissing:
+		return rec.Refuse("the reducer looks for unused parameters")
+	case r.joining:
+		return rec.NotYet("ranks may leave early (Join)")
+	case r.timed():
+		return rec.NotYet("the times of reductions are recorded")
+	case !r.isSettled():
+		return rec.NotYet("the buckets are not in their final order, or the last pass failed")
+	}
+	rec.Require(func() bool { return r.isSettled() && !r.joining && !r.timed() })
+	return nil
+}
+
+// finishRecorded ends a backward pass of a recorded step. reduces says that it is not one that only
+// accumulates, failed that it would raise this rank's flag, and cause why if that is an error.
+func (r *Reducer) finishRecorded(rec *recorded, reduces, failed bool, cause error) error {
+	switch {
+	case failed:
+		rec.NotYet("a gradient is missing, or the pass failed: %v", cause)
+		return cause
+	case !reduces:
+		rec.Before(func() error {
+			r.stats.Accumulated++
+			return nil
+		})
+		rec.After(func(err error) error {
+			if err == nil {
+				copy(r.fresh, rec.after)
+			}
+			return nil
+		})
+		return nil
+	}
+	var err error
+	if r.pending, err = r.status.copyToHost(); err != nil {
+		return err
+	}
+	works := slices.Clone(r.works)
+	rec.Before(func() error {
+		r.stats.Passes++
+		r.reports.pass++
+		if r.requested = r.stopToRequest(); r.requested != 0 {
+			return r.status.requestStop(r.requested)
+		}
+		return nil
+	})
+	rec.After(func(err error) error {
+		if err != nil {
+			r.pg.Abort(err) // the other ranks wait for the reductions of this replay
+			return nil
+		}
+		r.works, r.joined = append(r.works[:0], works...), len(works)
+		copy(r.fresh, rec.after)
+		r.pending = r.pg.Device().Compute().Mark()
+		return nil
+	})
+	return nil
+}
+
+var _ Reduction = (*comm.Work)(nil) // works of a recorded step stand for those of its last replay
