@@ -90,6 +90,6 @@ func benchmarkSteps(b *testing.B, layers, size, batch int, precision string, cap
 		b.ReportMetric(float64(time.Since(start))/steps/1e6, "ms/step")
 		b.ReportMetric(float64(host)/steps/1e6, "host-ms/step")
 	}
-	b.ReportMetric(float64(dev.Memory().Peak)/(1<<20), "peak-MiB")
+	b.ReportMetric(float64(dev.Memory().Held())/(1<<20), "held-MiB")
 	b.ReportMetric(0, "ns/op")
 }

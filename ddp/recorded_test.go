@@ -9,12 +9,14 @@ import (
 	"log/slog"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/cuda"
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
@@ -217,4 +219,117 @@ func TestStepsOfAGroupThatCannotRecord(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// On GPUs captured steps, with NCCL in the graph, equal those that are not captured too.
+func TestGPUCapturedStepsOfAModel(t *testing.T) {
+	var devices []device.Device
+	for i := range min(2, commtest.GPUs(t, 1)) {
+		dev, err := cuda.Open(i, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { dev.Close() })
+		devices = append(devices, dev)
+	}
+	losses, states := trainSteps(t, devices, 30, 0)
+	gotLosses, gotStates := trainSteps(t, devices, 30, len(devices))
+	for r := range devices {
+		if !slices.Equal(gotLosses[r], losses[r]) || !bytes.Equal(gotStates[r], states[0]) {
+			t.Errorf("rank %d has the losses %v, want %v; equal parameters: %v", r, gotLosses[r], losses[r], bytes.Equal(gotStates[r], states[0]))
+		}
+	}
+}
+
+// BenchmarkCapturedSteps times steps in a row of a model on one GPU, as a training loop runs them.
+func BenchmarkCapturedSteps(b *testing.B) {
+	if n, err := cuda.Count(); n == 0 {
+		b.Skip(err)
+	}
+	for _, size := range []struct {
+		layers, width, batch int
+		capMB                float64
+	}{{32, 512, 64, 1}, {3, 4000, 1000, 25}} {
+		for _, precision := range []string{"fp32", "tf32", "bf16"} {
+			for _, captured := range []bool{false, true} {
+				b.Run(fmt.Sprintf("%dx%d/%s/captured=%v", size.layers, size.width, precision, captured), func(b *testing.B) {
+					dev, err := cuda.Open(0, &cuda.Options{AllowTF32: precision == "tf32", TuneMatMul: true})
+					if err != nil {
+						b.Fatal(err)
+					}
+					defer dev.Close()
+					commtest.OnDevices(b, []device.Device{dev}, nil, func(pg *comm.ProcessGroup) error {
+						return timeSteps(b, pg, size.layers, size.width, size.batch, size.capMB, precision, captured)
+					})
+				})
+			}
+		}
+	}
+}
+
+func timeSteps(b *testing.B, pg *comm.ProcessGroup, layers, width, batch int, capMB float64, precision string, captured bool) error {
+	dev, dt := pg.Device(), device.Float32
+	var parts []nn.Module
+	for i := range layers {
+		if i > 0 {
+			parts = append(parts, nn.ReLU())
+		}
+		parts = append(parts, nn.Linear(width, width))
+	}
+	net := nn.Sequential(parts...)
+	if err := nn.Place(net, dev, 1); err != nil {
+		return err
+	}
+	if precision == "bf16" {
+		dt = device.BFloat16
+		if err := nn.Cast(net, dt); err != nil {
+			return err
+		}
+	}
+	model, err := ddp.New(net, pg, &ddp.Options{BucketCapMB: capMB})
+	if err != nil {
+		return err
+	}
+	opt, err := optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.001})
+	if err != nil {
+		return err
+	}
+	data := make([]float32, batch*width)
+	for i := range data {
+		data[i] = float32(i%13)/13 - 0.5
+	}
+	x := autograd.Cast(autograd.FromSlice(dev, data, batch, width), dt).Retain()
+	step := func(in ...*autograd.Variable) (*autograd.Variable, error) {
+		opt.ZeroGrad()
+		loss := nn.MSELoss(model.Forward(in[0]), in[1])
+		if err := loss.Backward(); err != nil {
+			return nil, err
+		}
+		return loss, opt.Step()
+	}
+	if captured {
+		step = autograd.Capture(dev, step, &autograd.CaptureOptions{Required: true})
+	}
+	run := func(n int) error {
+		for range n {
+			if _, err := step(x, x); err != nil {
+				return err
+			}
+		}
+		return dev.Compute().Sync(b.Context())
+	}
+	if err := run(15); err != nil {
+		return err
+	}
+	const steps = 60
+	for b.Loop() {
+		start := time.Now()
+		if err := run(steps); err != nil {
+			return err
+		}
+		b.ReportMetric(float64(time.Since(start))/steps/1e6, "ms/step")
+	}
+	b.ReportMetric(float64(dev.Memory().Held())/(1<<20), "held-MiB")
+	b.ReportMetric(0, "ns/op")
+	return nil
 }
