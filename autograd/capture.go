@@ -155,7 +155,8 @@ func (c *captured) call(in ...*Variable) (*Variable, error) {
 	return c.replay(v, in)
 }
 
-// record records the step. Nothing that the program can see has changed then.
+// record records the step. Whether or not it can be recorded, nothing has changed then, except that the
+// step may have begun.
 func (c *captured) record(in []*Variable, shapes string) (*variant, error) {
 	s := c.s
 	if err := s.awaitReaders(); err != nil {
@@ -172,6 +173,9 @@ func (c *captured) record(in []*Variable, shapes string) (*variant, error) {
 			return nil, err
 		}
 		v.in = append(v.in, input.SetName(x.name))
+	}
+	if s.ended && !slices.ContainsFunc(in, func(x *Variable) bool { return x.mem.scope == s.step }) {
+		s.begin("the captured step") // as its first operation would; the recording can use the memory of the step before
 	}
 	var like *capture.Recording
 	if len(c.variants) > 0 {
