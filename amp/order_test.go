@@ -32,9 +32,11 @@ type tracedKernels struct {
 	d *traced
 }
 
-func (k tracedKernels) SGD(s device.Stream, p kernels.SGDStep) error {
-	k.d.log = append(k.d.log, "update")
-	return k.Kernels.SGD(s, p)
+func (k tracedKernels) SGD(s device.Stream, steps ...kernels.SGDStep) error {
+	for range steps {
+		k.d.log = append(k.d.log, "update")
+	}
+	return k.Kernels.SGD(s, steps...)
 }
 
 func (k tracedKernels) NonFinite(s device.Stream, flag, x device.Tensor) error {

@@ -43,12 +43,17 @@ type brittle struct {
 	s *survivor
 }
 
-func (b brittle) SGD(stream device.Stream, step kernels.SGDStep) error {
-	if b.s.updates == 0 {
-		return errInjected
+func (b brittle) SGD(stream device.Stream, steps ...kernels.SGDStep) error {
+	for _, step := range steps {
+		if b.s.updates == 0 {
+			return errInjected
+		}
+		b.s.updates--
+		if err := b.Kernels.SGD(stream, step); err != nil {
+			return err
+		}
 	}
-	b.s.updates--
-	return b.Kernels.SGD(stream, step)
+	return nil
 }
 
 // restart gives the survivor a new model, as in a new process.

@@ -185,7 +185,7 @@ func (r *adamRule) allocate(s *slot, dt device.DType) (err error) {
 	return nil
 }
 
-func (r *adamRule) update(s *slot, scaled Scaled) error {
+func (r *adamRule) update(s *slot, scaled Scaled, batch *batch) error {
 	v, o := s.Var(), &r.group.AdamWOptions
 	betas, eps := o.rates()
 	step := kernels.AdamWStep{
@@ -200,7 +200,8 @@ func (r *adamRule) update(s *slot, scaled Scaled) error {
 	if scaled.recording != nil {
 		r.record(scaled, &step)
 	}
-	return kernels.Of(v.Device()).AdamW(v.Device().Compute(), step)
+	batch.adamW = append(batch.adamW, step)
+	return nil
 }
 
 // record makes a recorded step take the learning rate and the number of updates of each replay.

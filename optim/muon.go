@@ -220,7 +220,7 @@ func (r *muonRule) allocate(s *slot, dt device.DType) (err error) {
 	return nil
 }
 
-func (r *muonRule) update(s *slot, scaled Scaled) error {
+func (r *muonRule) update(s *slot, scaled Scaled, _ *batch) error {
 	v := s.Var()
 	if scaled.recording != nil {
 		return scaled.recording.Refuse("Muon takes its numbers from the host")

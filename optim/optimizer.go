@@ -97,6 +97,7 @@ type optimizer struct {
 	slots        []*slot
 	slotOf       map[any]int // index in slots, by the identity of a parameter
 	ready        []*slot     // the slots that have a gradient in the current step
+	batch        batch       // empty between steps
 	hook         StepHook    // nil: none
 	inconsistent error       // the error that Step returns until a state is loaded; nil: none
 	progress
@@ -121,8 +122,8 @@ type rule interface {
 	// allocate creates the state variables that an update needs and that do not exist yet, as zeros
 	// of type dt.
 	allocate(s *slot, dt device.DType) error
-	// update enqueues the update.
-	update(s *slot, scaled Scaled) error
+	// update adds the update to batch, or enqueues it.
+	update(s *slot, scaled Scaled, batch *batch) error
 	// updated is called after an update that was not skipped.
 	updated()
 	// state returns the variables that allocate created, with their current values.
@@ -381,24 +382,39 @@ func (s *slot) masterTensor() device.Tensor {
 	return s.master.Tensor()
 }
 
-// update enqueues the updates. If one fails, it returns the number of those before it. It
+// update enqueues the updates. If one fails, it returns the number of those that were enqueued before. It
 // begins with the last parameters, whose gradients are reduced first. If there is a hook, it follows
-// the order of Parameters.
-func (o *optimizer) update(scaled Scaled) (int, error) {
+// the order of Parameters, and enqueues each update by itself.
+func (o *optimizer) update(scaled Scaled) (updated int, err error) {
 	defer record(o.ready[0].Var().Device())()
+	defer o.batch.clear()
 	if o.hook == nil {
 		slices.Reverse(o.ready)
 	}
 	for i, s := range o.ready {
+		size := s.found.Shape().Len() * s.found.DType().Size()
+		if o.batch.size+size > batchSize { // before Tensor, which may make the stream wait for a reduction
+			if err := o.batch.enqueue(s.Var().Device()); err != nil {
+				return updated, fmt.Errorf("updates before that of %s: %w", s.Name(), err)
+			}
+			updated = i
+		}
 		s.grad = s.found.Tensor()
-		if err := s.rule.update(s, scaled); err != nil {
-			return i, fmt.Errorf("update of %s: %w", s.Name(), err)
+		o.batch.size += size
+		err := s.rule.update(s, scaled, &o.batch)
+		if err == nil && (o.hook != nil || i == len(o.ready)-1) {
+			if err = o.batch.enqueue(s.Var().Device()); err == nil {
+				updated = i + 1
+			}
+		}
+		if err != nil {
+			return updated, fmt.Errorf("update of %s: %w", s.Name(), err)
 		}
 		if o.hook != nil {
 			o.hook.Updated(s.Parameter)
 		}
 	}
-	return len(o.ready), nil
+	return updated, nil
 }
 
 // outcome returns the error of a gradient that was pending when its update was enqueued. It waits

@@ -135,7 +135,7 @@ func (r *rmsPropRule) allocate(s *slot, dt device.DType) error {
 	return nil
 }
 
-func (r *rmsPropRule) update(s *slot, scaled Scaled) error {
+func (r *rmsPropRule) update(s *slot, scaled Scaled, batch *batch) error {
 	v, o := s.Var(), &r.group.RMSPropOptions
 	alpha, eps := o.rates()
 	step := kernels.RMSPropStep{
@@ -152,7 +152,8 @@ func (r *rmsPropRule) update(s *slot, scaled Scaled) error {
 	if scaled.recording != nil {
 		r.record(scaled, &step)
 	}
-	return kernels.Of(v.Device()).RMSProp(v.Device().Compute(), step)
+	batch.rmsProp = append(batch.rmsProp, step)
+	return nil
 }
 
 // record makes a recorded step take the learning rate of each replay.

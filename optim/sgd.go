@@ -104,7 +104,7 @@ func (r *sgdRule) allocate(s *slot, dt device.DType) (err error) {
 	return err
 }
 
-func (r *sgdRule) update(s *slot, scaled Scaled) error {
+func (r *sgdRule) update(s *slot, scaled Scaled, batch *batch) error {
 	v, o := s.Var(), &r.group.SGDOptions
 	step := kernels.SGDStep{
 		Param: v.Tensor(), Grad: s.grad, Master: s.masterTensor(),
@@ -117,7 +117,8 @@ func (r *sgdRule) update(s *slot, scaled Scaled) error {
 	if scaled.recording != nil {
 		r.record(scaled, &step)
 	}
-	return kernels.Of(v.Device()).SGD(v.Device().Compute(), step)
+	batch.sgd = append(batch.sgd, step)
+	return nil
 }
 
 // record makes a recorded step take the learning rate of each replay.

@@ -58,12 +58,17 @@ type brittle struct {
 	s *survivor
 }
 
-func (b brittle) AdamW(stream device.Stream, step kernels.AdamWStep) error {
-	if b.s.updates == 0 {
-		return errInjected
+func (b brittle) AdamW(stream device.Stream, steps ...kernels.AdamWStep) error {
+	for _, step := range steps {
+		if b.s.updates == 0 {
+			return errInjected
+		}
+		b.s.updates--
+		if err := b.Kernels.AdamW(stream, step); err != nil {
+			return err
+		}
 	}
-	b.s.updates--
-	return b.Kernels.AdamW(stream, step)
+	return nil
 }
 
 // restart gives the survivor a new model, as in a new process.

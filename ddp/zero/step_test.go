@@ -372,12 +372,12 @@ type countingKernels struct {
 func (d *counting) Compute() device.Stream  { return countingStream{d.Device.Compute(), d} }
 func (d *counting) Kernels() device.Kernels { return countingKernels{kernels.Of(d.Device), d} }
 func (s countingStream) Mark() device.Event { return count{s.Stream.Mark(), s.d.updates} }
-func (k countingKernels) SGD(s device.Stream, p kernels.SGDStep) error {
-	k.d.updates++
+func (k countingKernels) SGD(s device.Stream, steps ...kernels.SGDStep) error {
+	k.d.updates += len(steps)
 	if k.d.pending() {
-		k.d.ahead++
+		k.d.ahead += len(steps)
 	}
-	return k.Kernels.SGD(s, p)
+	return k.Kernels.SGD(s, steps...)
 }
 
 // noting is a backend that stores after how many updates each gather starts.

@@ -8,8 +8,15 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-func (k *kernelSet) AdamW(_ device.Stream, p kernels.AdamWStep) error {
-	operand.AdamW(p)
+func (k *kernelSet) AdamW(_ device.Stream, steps ...kernels.AdamWStep) error {
+	for _, p := range steps {
+		operand.AdamW(p)
+		k.stepAdamW(p)
+	}
+	return nil
+}
+
+func (k *kernelSet) stepAdamW(p kernels.AdamWStep) {
 	switch {
 	case raised(p.Skip) || raised(p.Overflow):
 	case p.Param.DType == device.Float32:
@@ -19,7 +26,6 @@ func (k *kernelSet) AdamW(_ device.Stream, p kernels.AdamWStep) error {
 	default:
 		adamWHalf(k, newAdamRule[float32](&p), p)
 	}
-	return nil
 }
 
 // adamRule holds the numbers of a kernels.AdamWStep. It is small enough to be captured by a closure.

@@ -199,47 +199,61 @@ func (m *drifts) MSEGrad(s device.Stream, dst device.Tensor, acc device.Accum, g
 
 type neverSkips struct{ kernels.Kernels }
 
-func (m neverSkips) SGD(s device.Stream, p kernels.SGDStep) error {
-	p.Skip = device.Tensor{}
-	return m.Kernels.SGD(s, p)
+func (m neverSkips) SGD(s device.Stream, steps ...kernels.SGDStep) error {
+	for i := range steps {
+		steps[i].Skip = device.Tensor{}
+	}
+	return m.Kernels.SGD(s, steps...)
 }
 
 type neverOverflows struct{ kernels.Kernels }
 
-func (m neverOverflows) SGD(s device.Stream, p kernels.SGDStep) error {
-	p.Overflow = device.Tensor{}
-	return m.Kernels.SGD(s, p)
+func (m neverOverflows) SGD(s device.Stream, steps ...kernels.SGDStep) error {
+	for i := range steps {
+		steps[i].Overflow = device.Tensor{}
+	}
+	return m.Kernels.SGD(s, steps...)
 }
 
 type forgetsScale struct{ kernels.Kernels }
 
-func (m forgetsScale) SGD(s device.Stream, p kernels.SGDStep) error {
-	p.LossScale = 0
-	return m.Kernels.SGD(s, p)
+func (m forgetsScale) SGD(s device.Stream, steps ...kernels.SGDStep) error {
+	for i := range steps {
+		steps[i].LossScale = 0
+	}
+	return m.Kernels.SGD(s, steps...)
 }
 
 // masterless updates the parameter instead of the master weight, so roundings accumulate.
 type masterless struct{ kernels.Kernels }
 
-func (m masterless) SGD(s device.Stream, p kernels.SGDStep) error {
-	if p.Master.IsZero() {
-		return m.Kernels.SGD(s, p)
+func (m masterless) SGD(s device.Stream, steps ...kernels.SGDStep) (err error) {
+	for _, p := range steps {
+		if p.Master.IsZero() {
+			err = errors.Join(err, m.Kernels.SGD(s, p))
+		} else {
+			err = errors.Join(err, m.Copy(s, p.Master, p.Param), m.Kernels.SGD(s, p), m.Copy(s, p.Master, p.Param))
+		}
 	}
-	return errors.Join(m.Copy(s, p.Master, p.Param), m.Kernels.SGD(s, p), m.Copy(s, p.Master, p.Param))
+	return err
 }
 
 type uncorrected struct{ kernels.Kernels }
 
-func (m uncorrected) AdamW(s device.Stream, p kernels.AdamWStep) error {
-	p.Step = max(p.Step, 2)
-	return m.Kernels.AdamW(s, p)
+func (m uncorrected) AdamW(s device.Stream, steps ...kernels.AdamWStep) error {
+	for i := range steps {
+		steps[i].Step = max(steps[i].Step, 2)
+	}
+	return m.Kernels.AdamW(s, steps...)
 }
 
 type coupled struct{ kernels.Kernels }
 
-func (m coupled) AdamW(s device.Stream, p kernels.AdamWStep) error {
-	p.Coupled = true
-	return m.Kernels.AdamW(s, p)
+func (m coupled) AdamW(s device.Stream, steps ...kernels.AdamWStep) error {
+	for i := range steps {
+		steps[i].Coupled = true
+	}
+	return m.Kernels.AdamW(s, steps...)
 }
 
 type dropsNaN struct{ kernels.Kernels }

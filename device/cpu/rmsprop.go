@@ -8,8 +8,15 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-func (k *kernelSet) RMSProp(_ device.Stream, p kernels.RMSPropStep) error {
-	operand.RMSProp(p)
+func (k *kernelSet) RMSProp(_ device.Stream, steps ...kernels.RMSPropStep) error {
+	for _, p := range steps {
+		operand.RMSProp(p)
+		k.stepRMSProp(p)
+	}
+	return nil
+}
+
+func (k *kernelSet) stepRMSProp(p kernels.RMSPropStep) {
 	if !p.Centered {
 		p.Mean = device.Tensor{}
 	}
@@ -25,7 +32,6 @@ func (k *kernelSet) RMSProp(_ device.Stream, p kernels.RMSPropStep) error {
 	default:
 		rmsPropHalf(k, newRMSPropRule[float32](&p), p)
 	}
-	return nil
 }
 
 // rmsPropRule holds the numbers of a kernels.RMSPropStep. It is small enough to be captured by a closure.

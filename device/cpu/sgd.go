@@ -9,8 +9,15 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-func (k *kernelSet) SGD(_ device.Stream, p kernels.SGDStep) error {
-	operand.SGD(p)
+func (k *kernelSet) SGD(_ device.Stream, steps ...kernels.SGDStep) error {
+	for _, p := range steps {
+		operand.SGD(p)
+		k.stepSGD(p)
+	}
+	return nil
+}
+
+func (k *kernelSet) stepSGD(p kernels.SGDStep) {
 	switch {
 	case raised(p.Skip) || raised(p.Overflow):
 	case p.Param.DType == device.Float32:
@@ -20,7 +27,6 @@ func (k *kernelSet) SGD(_ device.Stream, p kernels.SGDStep) error {
 	default:
 		sgdHalf(k, newRule[float32](&p), p)
 	}
-	return nil
 }
 
 // raised reports whether one of the flags is set.

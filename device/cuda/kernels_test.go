@@ -138,16 +138,15 @@ func TestLaunchAllocations(t *testing.T) {
 	ok(t, k.Fill(s, x, 1))
 	ok(t, k.Fill(s, row, 1))
 	ok(t, k.Fill(s, few, 1))
+	sgd := []kernels.SGDStep{{Param: x, Grad: x}, {Param: few, Grad: few}}
+	adamW := []kernels.AdamWStep{{Param: x, Grad: x, Mean: x, Variance: x, Step: 1}, {Param: few, Grad: few, Mean: few, Variance: few, Step: 1}}
 	for name, f := range map[string]func() error{
-		"Axpby":  func() error { return k.Axpby(s, x, device.Store, x) },
-		"Binary": func() error { return k.Binary(s, kernels.Add, x, x, row) },
-		"Sum":    func() error { return k.Sum(s, row, device.Store, x) },
-		"MatMul": func() error { return k.MatMul(s, x, device.Store, x, false, x, true) },
-		"SGD":    func() error { return k.SGD(s, kernels.SGDStep{Param: x, Grad: x, LR: 0}) },
-
-		"AdamW": func() error {
-			return k.AdamW(s, kernels.AdamWStep{Param: x, Grad: x, Mean: x, Variance: x, Step: 1})
-		},
+		"Axpby":     func() error { return k.Axpby(s, x, device.Store, x) },
+		"Binary":    func() error { return k.Binary(s, kernels.Add, x, x, row) },
+		"Sum":       func() error { return k.Sum(s, row, device.Store, x) },
+		"MatMul":    func() error { return k.MatMul(s, x, device.Store, x, false, x, true) },
+		"SGD":       func() error { return k.SGD(s, sgd...) },
+		"AdamW":     func() error { return k.AdamW(s, adamW...) },
 		"NonFinite": func() error { return k.NonFinite(s, raised, x) },
 		"Hash":      func() error { return k.Hash(s, hash, x) },
 

@@ -3,47 +3,53 @@
 package cuda
 
 import (
-	"unsafe"
-
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/operand"
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// sgdArgs has the layout of the structure SGD in kernels/sgd.cu.
+// sgdArgs has the layout of the first members of the structure SGD in kernels/sgd.cu.
 type sgdArgs struct {
-	w, g, v, m                          uint64
 	skip, overflow                      uint64
-	n, skips, overflows                 uint64
+	skips, overflows                    uint64
 	at                                  uint64
 	lr, momentum, fresh, decay, unscale float64
-	nesterov, first, wide, _pad         int32
+	nesterov, first                     int32
 }
 
-func (k *kernelSet) SGD(st device.Stream, p kernels.SGDStep) error {
-	operand.SGD(p)
-	n := p.Param.Len()
-	if n == 0 {
-		return nil
-	}
-	a := sgdArgs{
-		w: k.addr(p.Param), g: k.addr(p.Grad), n: uint64(n), at: k.optional(p.At),
-		lr: p.LR, momentum: p.Momentum, fresh: 1 - p.Dampening, decay: p.WeightDecay, unscale: p.Unscale(),
-		nesterov: flag(p.Nesterov), first: flag(p.First),
-	}
-	if p.Momentum != 0 {
-		a.v = k.addr(p.Velocity)
-	}
-	a.skip, a.skips = k.flags(p.Skip)
-	a.overflow, a.overflows = k.flags(p.Overflow)
-	f := k.sgd[p.Param.DType]
-	if !p.Master.IsZero() {
-		a.m = k.addr(p.Master)
-		f = k.sgdMaster[p.Param.DType]
-		if p.Grad.DType == device.Float32 {
-			f = k.sgdMasterWide[p.Param.DType]
+// sgdPart has the layout of the structure SGDPart.
+type sgdPart struct {
+	w, g, v, m, n uint64
+	wide, _       int32
+}
+
+func (k *kernelSet) SGD(st device.Stream, steps ...kernels.SGDStep) error {
+	u := updates[sgdArgs, sgdPart]{k: k, s: k.d.stream(st)}
+	for i := range steps {
+		p := &steps[i]
+		operand.SGD(*p)
+		a := sgdArgs{
+			at: k.optional(p.At), lr: p.LR, momentum: p.Momentum, fresh: 1 - p.Dampening, decay: p.WeightDecay, unscale: p.Unscale(),
+			nesterov: flag(p.Nesterov), first: flag(p.First),
+		}
+		a.skip, a.skips = k.flags(p.Skip)
+		a.overflow, a.overflows = k.flags(p.Overflow)
+		part := sgdPart{w: k.addr(p.Param), g: k.addr(p.Grad), n: uint64(p.Param.Len())}
+		if p.Momentum != 0 {
+			part.v = k.addr(p.Velocity)
+		}
+		f := k.sgd[p.Param.DType]
+		if !p.Master.IsZero() {
+			part.m = k.addr(p.Master)
+			f = k.sgdMaster[p.Param.DType]
+			if p.Grad.DType == device.Float32 {
+				f = k.sgdMasterWide[p.Param.DType]
+			}
+		}
+		part.wide = flag(packed(part.w, part.g, part.v, part.m))
+		if err := u.add(f, a, part, p.Param.Len()); err != nil {
+			return err
 		}
 	}
-	a.wide = flag(packed(a.w, a.g, a.v, a.m))
-	return k.launch(k.d.stream(st), f, k.flat(n), unsafe.Pointer(&a), unsafe.Sizeof(a))
+	return u.launch()
 }

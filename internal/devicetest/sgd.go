@@ -39,6 +39,43 @@ func checkSGD(r *rig) {
 		}
 	}
 	r.sgd(kinds[len(kinds)-1], rules[len(rules)-1], device.Shape{large})
+	for _, kind := range kinds {
+		r.sgdOfMany(kind)
+	}
+}
+
+// sgdOfMany checks that one call with many parameters gives the bits of a call for each.
+func (r *rig) sgdOfMany(kind sgdKind) {
+	const params = 120
+	label := fmt.Sprintf("%v of %d parameters", kind, params)
+	var steps []kernels.SGDStep
+	var alone, batched []operand
+	for i := range params {
+		shape := device.Shape{[]int{3, 0, 257, 1000, 1, 64}[i%6]}
+		o, _ := kind.place(r, shape, r.random(-2, 2, shape...))
+		rule := kernels.SGDStep{LR: 0.1, Momentum: 0.9}
+		if i >= params/2 {
+			rule.WeightDecay = 0.01 // these have another rule
+		}
+		copied := o
+		for _, c := range []struct{ to, from *operand }{{&copied.param, &o.param}, {&copied.state, &o.state}, {&copied.velocity, &o.velocity}} {
+			*c.to = r.place(c.from.DType, shape, r.read(label, *c.from))
+		}
+		if !kind.master {
+			copied.state = copied.param
+		}
+		steps = append(steps, copied.step(kind, rule))
+		batched = append(batched, copied.param, copied.state, copied.velocity)
+		alone = append(alone, o.param, o.state, o.velocity)
+		r.ok(label, r.k.SGD(r.s, o.step(kind, rule)))
+	}
+	r.ok(label, r.k.SGD(r.s, steps...))
+	for i, o := range alone {
+		if !bytes.Equal(r.read(label, o), r.read(label, batched[i])) {
+			r.fail("%s: parameter %d differs from that of a call of its own", label, i/3)
+		}
+	}
+	r.clean()
 }
 
 // sgdKind is a choice of types for a step: the gradient's type, the type that the rule computes in,

@@ -94,10 +94,12 @@ type Kernels interface {
 	// device memory.
 	CrossEntropyGrad(s device.Stream, dst device.Tensor, acc device.Accum, g, probs, labels device.Tensor) error
 
-	// SGD performs one step of stochastic gradient descent in place: see [SGDStep].
-	SGD(s device.Stream, p SGDStep) error
-	// AdamW performs one step of Adam or AdamW in place: see [AdamWStep].
-	AdamW(s device.Stream, p AdamWStep) error
+	// SGD performs steps of stochastic gradient descent in place, each on a parameter of its own:
+	// see [SGDStep]. A device runs steps that follow each other, and differ in their tensors alone,
+	// by one kernel.
+	SGD(s device.Stream, steps ...SGDStep) error
+	// AdamW is SGD for steps of Adam or AdamW: see [AdamWStep].
+	AdamW(s device.Stream, steps ...AdamWStep) error
 
 	// NonFinite sets flag, a scalar of Uint8, to 1 if an element of x is NaN or infinite, and does
 	// not write it otherwise. So several arrays can share a flag, and neighbouring flags can be

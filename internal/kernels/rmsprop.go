@@ -4,8 +4,8 @@ import "github.com/goddp/goddp/device"
 
 // RMSProp has the kernel of RMSProp.
 type RMSProp interface {
-	// RMSProp performs one step of RMSProp in place: see [RMSPropStep].
-	RMSProp(s device.Stream, p RMSPropStep) error
+	// RMSProp is SGD for steps of RMSProp: see [RMSPropStep].
+	RMSProp(s device.Stream, steps ...RMSPropStep) error
 }
 
 // RMSPropStep is one step of RMSProp on one parameter (Tieleman and Hinton, "Lecture

@@ -1,14 +1,20 @@
 // One step of Adam, as package internal/kernels defines it in AdamWStep.
 
-struct AdamW {
+struct AdamWPart {
 	u64 w, g, m, v;
 	u64 most, s; // most is 0 without AMSGrad; s is 0 without master weights
+	u64 n;
+	i32 wide, pad;
+};
+
+struct AdamW {
 	u64 skip, overflow; // addresses of flags, which are bytes
-	u64 n, skips, overflows;
+	u64 skips, overflows;
 	double beta1, fresh1, beta2, fresh2; // fresh: 1 - beta
 	u64 at; // the address of the numbers that replace rate, root, kept and unscale, or 0
 	double rate, root, eps, coupled, kept, unscale;
-	i32 first, wide;
+	i32 first, amsgrad;
+	Parts<AdamWPart> parts;
 };
 
 __device__ inline float root_of(float v) { return sqrtf(v); }
@@ -21,7 +27,7 @@ template <class A> struct Rule {
 	__device__ Rule(const AdamW &a)
 		: beta1(a.beta1), fresh1(a.fresh1), beta2(a.beta2), fresh2(a.fresh2), rate(number(a.at, 0, a.rate)),
 		  root(number(a.at, 1, a.root)), eps(a.eps), coupled(a.coupled), kept(number(a.at, 2, a.kept)),
-		  unscale(number(a.at, 3, a.unscale)), first(a.first), amsgrad(a.most != 0) {}
+		  unscale(number(a.at, 3, a.unscale)), first(a.first), amsgrad(a.amsgrad) {}
 
 	// step updates w, m and v, which have type S, with the gradient g; with AMSGrad it also updates
 	// most.
@@ -47,9 +53,11 @@ template <class A> struct Rule {
 // adamw updates parameters of type T with gradients of type G. The rule computes in type S. It
 // updates the parameters themselves or, with MASTER, the master weights, and then rounds these to
 // the parameters.
-template <class T, class G, class S, bool MASTER> __device__ inline void adamw(const AdamW &a) {
-	if (__syncthreads_or(raised(a.skip, a.skips) || raised(a.overflow, a.overflows))) return;
-	const Rule<typename Arith<S>::type> rule(a);
+template <class T, class G, class S, bool MASTER> __device__ inline void adamw(const AdamW &all) {
+	if (__syncthreads_or(raised(all.skip, all.skips) || raised(all.overflow, all.overflows))) return;
+	const Rule<typename Arith<S>::type> rule(all);
+	const Share<AdamWPart> mine(all.parts);
+	const AdamWPart &a = mine.part;
 	T *w = (T *)a.w;
 	S *s = (S *)(MASTER ? a.s : a.w), *m = (S *)a.m, *v = (S *)a.v, *most = (S *)a.most;
 	const G *g = (const G *)a.g;
@@ -57,7 +65,7 @@ template <class T, class G, class S, bool MASTER> __device__ inline void adamw(c
 	if (a.wide) {
 		const int N = Pack<T>::N;
 		done = a.n / N * N;
-		for (u64 i = global_thread() * N; i < done; i += global_threads() * N) {
+		for (u64 i = mine.thread * N; i < done; i += mine.threads * N) {
 			Packs<S, N> ps, pm, pv, pmost;
 			Packs<G, N> pg;
 			ps.load(s + i);
@@ -82,19 +90,19 @@ template <class T, class G, class S, bool MASTER> __device__ inline void adamw(c
 		}
 	}
 	S none;
-	for (u64 i = done + global_thread(); i < a.n; i += global_threads()) {
+	for (u64 i = done + mine.thread; i < a.n; i += mine.threads) {
 		rule.step(s[i], g[i], m[i], v[i], rule.amsgrad ? most[i] : none);
 		if (MASTER) w[i] = down<T>(up(s[i]));
 	}
 }
 
 #define EXPORT(name, T) \
-	extern "C" __global__ void adamw_##name(const AdamW a) { adamw<T, T, T, false>(a); }
+	extern "C" __global__ void adamw_##name(const __grid_constant__ AdamW a) { adamw<T, T, T, false>(a); }
 EACH_FLOAT(EXPORT)
 
 // With a master: by gradients of the parameters' type, and of float32.
 #define EXPORT_MASTER(name, T)                                                                       \
-	extern "C" __global__ void adamw_master_##name(const AdamW a) { adamw<T, T, float, true>(a); } \
-	extern "C" __global__ void adamw_master_wide_##name(const AdamW a) { adamw<T, float, float, true>(a); }
+	extern "C" __global__ void adamw_master_##name(const __grid_constant__ AdamW a) { adamw<T, T, float, true>(a); } \
+	extern "C" __global__ void adamw_master_wide_##name(const __grid_constant__ AdamW a) { adamw<T, float, float, true>(a); }
 EXPORT_MASTER(float16, f16)
 EXPORT_MASTER(bfloat16, bf16)

@@ -145,6 +145,31 @@ __device__ inline u64 divide(u64 i, u64 by) {
 __device__ inline u64 global_thread() { return blockIdx.x * (u64)blockDim.x + threadIdx.x; }
 __device__ inline u64 global_threads() { return gridDim.x * (u64)blockDim.x; }
 
+// Parts are the parameters that a kernel of an optimizer updates. Block b works on the last part that
+// starts at block b or before.
+const int MAX_PARTS = 48;
+template <class P> struct Parts {
+	i32 count;
+	u32 blocks, starts[MAX_PARTS];
+	P parts[MAX_PARTS];
+};
+
+// Share is a thread's share of a part: the thread's number among those that work on the part, and their
+// number.
+template <class P> struct Share {
+	P part;
+	u64 thread, threads;
+
+	__device__ Share(const Parts<P> &all) {
+		i32 i = 0;
+		while (i + 1 < all.count && all.starts[i + 1] <= blockIdx.x) i++;
+		const u32 start = all.starts[i], end = i + 1 < all.count ? all.starts[i + 1] : all.blocks;
+		part = all.parts[i];
+		thread = (blockIdx.x - start) * (u64)blockDim.x + threadIdx.x;
+		threads = (end - start) * (u64)blockDim.x;
+	}
+};
+
 // warp_sum adds v over the lanes of a full warp in a fixed order. Every lane gets the sum.
 __device__ inline double warp_sum(double v) {
 	for (int lane = 16; lane > 0; lane /= 2) v += __shfl_xor_sync(0xffffffffu, v, lane);

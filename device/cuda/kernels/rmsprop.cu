@@ -1,12 +1,17 @@
 // One step of RMSProp: see device.RMSPropStep.
 
+struct RMSPropPart {
+	u64 w, g, sq, m, v, s, n; // m is 0 unless centered, v without momentum, s without a master
+	i32 wide, pad;
+};
+
 struct RMSProp {
-	u64 w, g, sq, m, v, s; // m is 0 unless centered, v without momentum, s without a master
-	u64 skip, overflow;    // bytes
-	u64 n, skips, overflows;
+	u64 skip, overflow; // bytes
+	u64 skips, overflows;
 	u64 at; // the address of the numbers that replace lr and unscale, or 0
 	double lr, alpha, fresh, eps, momentum, decay, unscale; // fresh: 1 - alpha
-	i32 wide, pad;
+	i32 centered, moving;
+	Parts<RMSPropPart> parts;
 };
 
 __device__ inline float root_of(float v) { return sqrtf(v); }
@@ -19,7 +24,7 @@ template <class A> struct Rule {
 	__device__ Rule(const RMSProp &a)
 		: lr(number(a.at, 0, a.lr)), alpha(a.alpha), fresh(a.fresh), eps(a.eps), momentum(a.momentum), decay(a.decay),
 		  unscale(number(a.at, 1, a.unscale)),
-		  centered(a.m != 0), moving(a.v != 0) {}
+		  centered(a.centered), moving(a.moving) {}
 
 	// step changes w and sq, which are of type S, by g, and, where they are there, m and v.
 	template <class S, class G> __device__ void step(S &w, G g, S &sq, S &m, S &v) const {
@@ -44,9 +49,11 @@ template <class A> struct Rule {
 // rmsprop steps parameters of type T by gradients of type G. The rule is applied to
 // what is of type S: the parameters themselves, or where MASTER their masters,
 // which they are then the rounding of.
-template <class T, class G, class S, bool MASTER> __device__ inline void rmsprop(const RMSProp &a) {
-	if (__syncthreads_or(raised(a.skip, a.skips) || raised(a.overflow, a.overflows))) return;
-	const Rule<typename Arith<S>::type> rule(a);
+template <class T, class G, class S, bool MASTER> __device__ inline void rmsprop(const RMSProp &all) {
+	if (__syncthreads_or(raised(all.skip, all.skips) || raised(all.overflow, all.overflows))) return;
+	const Rule<typename Arith<S>::type> rule(all);
+	const Share<RMSPropPart> mine(all.parts);
+	const RMSPropPart &a = mine.part;
 	T *w = (T *)a.w;
 	S *s = (S *)(MASTER ? a.s : a.w), *sq = (S *)a.sq, *m = (S *)a.m, *v = (S *)a.v;
 	const G *g = (const G *)a.g;
@@ -54,7 +61,7 @@ template <class T, class G, class S, bool MASTER> __device__ inline void rmsprop
 	if (a.wide) {
 		const int N = Pack<T>::N;
 		done = a.n / N * N;
-		for (u64 i = global_thread() * N; i < done; i += global_threads() * N) {
+		for (u64 i = mine.thread * N; i < done; i += mine.threads * N) {
 			Packs<S, N> ps, psq, pm, pv;
 			Packs<G, N> pg;
 			ps.load(s + i);
@@ -77,19 +84,19 @@ template <class T, class G, class S, bool MASTER> __device__ inline void rmsprop
 		}
 	}
 	S none;
-	for (u64 i = done + global_thread(); i < a.n; i += global_threads()) {
+	for (u64 i = done + mine.thread; i < a.n; i += mine.threads) {
 		rule.step(s[i], g[i], sq[i], rule.centered ? m[i] : none, rule.moving ? v[i] : none);
 		if (MASTER) w[i] = down<T>(up(s[i]));
 	}
 }
 
 #define EXPORT(name, T) \
-	extern "C" __global__ void rmsprop_##name(const RMSProp a) { rmsprop<T, T, T, false>(a); }
+	extern "C" __global__ void rmsprop_##name(const __grid_constant__ RMSProp a) { rmsprop<T, T, T, false>(a); }
 EACH_FLOAT(EXPORT)
 
 // With a master: by gradients of the parameters' type, and of float32.
 #define EXPORT_MASTER(name, T)                                                                           \
-	extern "C" __global__ void rmsprop_master_##name(const RMSProp a) { rmsprop<T, T, float, true>(a); } \
-	extern "C" __global__ void rmsprop_master_wide_##name(const RMSProp a) { rmsprop<T, float, float, true>(a); }
+	extern "C" __global__ void rmsprop_master_##name(const __grid_constant__ RMSProp a) { rmsprop<T, T, float, true>(a); } \
+	extern "C" __global__ void rmsprop_master_wide_##name(const __grid_constant__ RMSProp a) { rmsprop<T, float, float, true>(a); }
 EXPORT_MASTER(float16, f16)
 EXPORT_MASTER(bfloat16, bf16)

@@ -1,12 +1,17 @@
 // One step of stochastic gradient descent: see device.SGDStep.
 
+struct SGDPart {
+	u64 w, g, v, m, n; // v is 0 without momentum, m without a master
+	i32 wide, pad;
+};
+
 struct SGD {
-	u64 w, g, v, m;     // v is 0 without momentum, m without a master
 	u64 skip, overflow; // bytes
-	u64 n, skips, overflows;
+	u64 skips, overflows;
 	u64 at; // the address of the numbers that replace lr and unscale, or 0
 	double lr, momentum, fresh, decay, unscale; // fresh: 1 - dampening
-	i32 nesterov, first, wide, pad;
+	i32 nesterov, first;
+	Parts<SGDPart> parts;
 };
 
 template <class A> struct Rule {
@@ -15,7 +20,7 @@ template <class A> struct Rule {
 
 	__device__ Rule(const SGD &a)
 		: lr(number(a.at, 0, a.lr)), momentum(a.momentum), fresh(a.fresh), decay(a.decay), unscale(number(a.at, 1, a.unscale)),
-		  moving(a.v != 0), nesterov(a.nesterov), first(a.first) {}
+		  moving(a.momentum != 0), nesterov(a.nesterov), first(a.first) {}
 
 	// step changes w and v, which are of type S, by g.
 	template <class S, class G> __device__ void step(S &w, G g, S &v) const {
@@ -33,9 +38,11 @@ template <class A> struct Rule {
 // sgd steps parameters of type T by gradients of type G. The rule is applied to
 // what is of type S: the parameters themselves, or where MASTER their masters,
 // which they are then the rounding of.
-template <class T, class G, class S, bool MASTER> __device__ inline void sgd(const SGD &a) {
-	if (__syncthreads_or(raised(a.skip, a.skips) || raised(a.overflow, a.overflows))) return;
-	const Rule<typename Arith<S>::type> rule(a);
+template <class T, class G, class S, bool MASTER> __device__ inline void sgd(const SGD &all) {
+	if (__syncthreads_or(raised(all.skip, all.skips) || raised(all.overflow, all.overflows))) return;
+	const Rule<typename Arith<S>::type> rule(all);
+	const Share<SGDPart> mine(all.parts);
+	const SGDPart &a = mine.part;
 	T *w = (T *)a.w;
 	S *s = (S *)(MASTER ? a.m : a.w), *v = (S *)a.v;
 	const G *g = (const G *)a.g;
@@ -43,7 +50,7 @@ template <class T, class G, class S, bool MASTER> __device__ inline void sgd(con
 	if (a.wide) {
 		const int N = Pack<T>::N;
 		done = a.n / N * N;
-		for (u64 i = global_thread() * N; i < done; i += global_threads() * N) {
+		for (u64 i = mine.thread * N; i < done; i += mine.threads * N) {
 			Packs<S, N> ps, pv;
 			Packs<G, N> pg;
 			ps.load(s + i);
@@ -62,19 +69,19 @@ template <class T, class G, class S, bool MASTER> __device__ inline void sgd(con
 		}
 	}
 	S none;
-	for (u64 i = done + global_thread(); i < a.n; i += global_threads()) {
+	for (u64 i = done + mine.thread; i < a.n; i += mine.threads) {
 		rule.step(s[i], g[i], rule.moving ? v[i] : none);
 		if (MASTER) w[i] = down<T>(up(s[i]));
 	}
 }
 
 #define EXPORT(name, T) \
-	extern "C" __global__ void sgd_##name(const SGD a) { sgd<T, T, T, false>(a); }
+	extern "C" __global__ void sgd_##name(const __grid_constant__ SGD a) { sgd<T, T, T, false>(a); }
 EACH_FLOAT(EXPORT)
 
 // With a master: by gradients of the parameters' type, and of float32.
 #define EXPORT_MASTER(name, T)                                                                   \
-	extern "C" __global__ void sgd_master_##name(const SGD a) { sgd<T, T, float, true>(a); } \
-	extern "C" __global__ void sgd_master_wide_##name(const SGD a) { sgd<T, float, float, true>(a); }
+	extern "C" __global__ void sgd_master_##name(const __grid_constant__ SGD a) { sgd<T, T, float, true>(a); } \
+	extern "C" __global__ void sgd_master_wide_##name(const __grid_constant__ SGD a) { sgd<T, float, float, true>(a); }
 EXPORT_MASTER(float16, f16)
 EXPORT_MASTER(bfloat16, bf16)

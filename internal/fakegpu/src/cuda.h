@@ -23,6 +23,7 @@ using std::tanh; using std::fmax; using std::fmin; using std::ceil;
 
 #define __device__
 #define __host__
+#define __grid_constant__
 #define __global__
 #define __constant__ static
 #define __shared__ static // blocks run one at a time
