@@ -7,42 +7,27 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"os/exec"
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cuda"
-	"github.com/goddp/goddp/internal/fakegpu"
+	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
 
-// fakeGPUs builds the fake versions of CUDA's libraries, once.
-var fakeGPUs = sync.OnceValue(func() error {
-	dir, err := os.MkdirTemp("", "fakegpu")
-	if err != nil {
-		return err
-	}
-	return fakegpu.Libraries(dir)
-})
-
 // openGPU opens the GPU, or a fake one if the machine has none.
 func openGPU(t *testing.T) device.Device {
 	t.Helper()
-	if n, _ := cuda.Count(); n == 0 {
+	if n, err := cuda.Count(); n == 0 {
 		if os.Getenv("GODDP_REQUIRE_CUDA") != "" {
-			t.Fatal("no GPU")
+			t.Fatal("no GPU: ", err)
 		}
-		if err := fakeGPUs(); errors.Is(err, exec.ErrNotFound) {
-			t.Skip("no GPU and no fake libraries: ", err)
-		} else if err != nil {
-			t.Fatal(err)
-		}
+		return commtest.FakeGPUs(t, 1)[0]
 	}
 	dev, err := cuda.Open(0, nil)
 	if err != nil {
