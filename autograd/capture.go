@@ -47,8 +47,8 @@ const maxVariants = 16
 //		...
 //	}
 //
-// Losses, parameters and errors are the same, bit for bit. Each call is one step: what earlier calls made
-// is freed as [Scope]'s page says. The learning rate, the number of the step and the positions of random
+// Losses, parameters and errors are the same, bit for bit, and so is what a step frees of the steps before
+// it. The learning rate, the number of the step and the positions of random
 // numbers are those of the call. The inputs may be other variables in each call; their content is copied.
 //
 // Only what step enqueues on the device runs in each call. Other code in step runs only when step itself
@@ -60,8 +60,8 @@ const maxVariants = 16
 // With a model of package ddp, the reductions are part of the graph. All ranks make the same steps, but a rank
 // may record a step that another does not.
 //
-// The recordings keep the device memory that a step needs, and one copy of the inputs, until the returned
-// function is unreachable. opts may be nil.
+// The recordings share the device memory that a step needs. Each has a copy of its inputs. They are kept
+// until the returned function is unreachable, or until 16 others were used since. opts may be nil.
 func Capture(dev device.Device, step func(in ...*Variable) (*Variable, error), opts *CaptureOptions) func(in ...*Variable) (*Variable, error) {
 	if _, ok := dev.(kernels.Recorder); !ok {
 		return step
@@ -107,6 +107,8 @@ type variant struct {
 	shapes string
 	in     []*Variable // the inputs of the recorded work
 	out    *Variable   // its result, or nil
+
+	begins, ends bool // whether the step has an operation that begins a step after a Backward, and a Backward
 }
 
 // describe returns the types and shapes of variables.
@@ -121,6 +123,9 @@ func describe(in []*Variable) string {
 // call is one step.
 func (c *captured) call(in ...*Variable) (*Variable, error) {
 	s, shapes := c.s, describe(in)
+	if s.scope != s.step || s.noGrad > 0 {
+		return c.step(in...)
+	}
 	for i, v := range c.variants {
 		if v.shapes == shapes && v.Fits() {
 			copy(c.variants[1:i+1], c.variants[:i]) // the variant that was used last comes first
@@ -128,7 +133,7 @@ func (c *captured) call(in ...*Variable) (*Variable, error) {
 			return c.replay(v, in)
 		}
 	}
-	if n := c.calls[shapes]; n < c.Warmup || c.refused != nil || s.scope != s.step || s.noGrad > 0 {
+	if n := c.calls[shapes]; n < c.Warmup || c.refused != nil {
 		c.calls[shapes]++
 		return c.step(in...)
 	}
@@ -174,7 +179,7 @@ func (c *captured) record(in []*Variable, shapes string) (*variant, error) {
 		}
 		v.in = append(v.in, input.SetName(x.name))
 	}
-	if s.ended && !slices.ContainsFunc(in, func(x *Variable) bool { return x.mem.scope == s.step }) {
+	if len(in) > 0 && s.opens(in) {
 		s.begin("the captured step") // as its first operation would; the recording can use the memory of the step before
 	}
 	var like *capture.Recording
@@ -183,8 +188,13 @@ func (c *captured) record(in []*Variable, shapes string) (*variant, error) {
 	}
 	made, err := capture.Record(context.Background(), s.dev, like, func() error {
 		s.captures = &stepCapture{Recording: capture.Of(s.dev), s: s, random: s.random}
+		number := s.number
 		defer s.captures.end(s.step, s.ended)
-		s.step, s.ended = &scope{}, false
+		defer func() {
+			v.begins = s.number > number
+			v.ends = v.begins && s.ended
+		}()
+		s.step, s.ended = &scope{}, true
 		s.scope = s.step
 		out, err := c.step(v.in...)
 		if err == nil && out != nil {
@@ -295,11 +305,11 @@ func (c *captured) replay(v *variant, in []*Variable) (*Variable, error) {
 			return nil, err
 		}
 	}
-	if s.ended { // as the first operation of step would: see advance
+	if v.begins && s.opens(in) { // as the first operation of step would: see advance
 		s.begin("the captured step")
 	}
 	err := v.Replay()
-	s.ended = true
+	s.ended = s.ended || v.ends
 	if v.out == nil || err != nil {
 		return nil, err
 	}

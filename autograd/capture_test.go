@@ -259,6 +259,7 @@ func TestCapturedAccumulation(t *testing.T) {
 			if _, err := update(); err != nil {
 				t.Fatal(err)
 			}
+			losses = append(losses, loss.Item()) // the update frees nothing
 			if g := m.net.Parameters()[0].Grad(); g != nil {
 				t.Fatal("there is a gradient after ZeroGrad")
 			}

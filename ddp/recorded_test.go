@@ -333,3 +333,51 @@ func timeSteps(b *testing.B, pg *comm.ProcessGroup, layers, width, batch int, ca
 	b.ReportMetric(0, "ns/op")
 	return nil
 }
+
+// The update can be captured apart from the passes before it. It waits for their reductions, knows their
+// outcome, and does nothing if there is no gradient.
+func TestCapturedUpdateOfAModel(t *testing.T) {
+	run := func(captured bool) (states [2][]byte) {
+		commtest.OnDevices(t, commtest.FakeGPUs(t, 2), nil, func(pg *comm.ProcessGroup) error {
+			autograd.Generator(pg.Device()).Seed(3)
+			r, err := newReplica(pg)
+			if err != nil {
+				return err
+			}
+			backward := r.backward
+			update := func(...*autograd.Variable) (*autograd.Variable, error) {
+				err := r.opt.Step()
+				r.opt.ZeroGrad()
+				return nil, err
+			}
+			if captured {
+				update = autograd.Capture(pg.Device(), update, &autograd.CaptureOptions{Required: true})
+			}
+			for n := range 20 {
+				if captured && n == 10 {
+					backward = autograd.Capture(pg.Device(), backward, &autograd.CaptureOptions{Required: true})
+				}
+				if _, err := backward(r.batch(n)); err != nil {
+					return fmt.Errorf("pass %d: %w", n, err)
+				}
+				for range 2 { // the second time there is no gradient
+					if _, err := update(); err != nil {
+						return fmt.Errorf("update %d: %w", n, err)
+					}
+				}
+				if committed, consistent := r.opt.Committed(); committed != n+1 || !consistent {
+					return fmt.Errorf("after update %d: %d are committed, consistent: %v", n, committed, consistent)
+				}
+			}
+			states[pg.Rank()], err = r.state(t)
+			return err
+		})
+		return states
+	}
+	want, got := run(false), run(true)
+	for rank := range want {
+		if !bytes.Equal(got[rank], want[rank]) {
+			t.Errorf("rank %d: the parameters after captured updates differ", rank)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package reducer
 
 import (
+	"context"
 	"slices"
 
 	"github.com/goddp/goddp/comm"
@@ -11,8 +12,8 @@ import (
 type recorded struct {
 	*capture.Recording
 	before, after []bool // Reducer.fresh before and after the step
-	zeroed        []bool // by parameter: the step called Zero before it called Fresh
-	asked         []bool // by parameter: the step called Fresh first
+	zeroed        []bool // by parameter: the step called Zero before it asked whether there is a gradient
+	asked         []bool // by parameter: the step asked first
 	refused       error  // why the Reducer does nothing in the current pass
 	stats         Stats
 	pass          uint64 // reports.pass before the step
@@ -39,12 +40,20 @@ func (r *Reducer) recording() *recorded {
 		}
 		return true
 	})
+	works, pending, err, early := slices.Clone(r.works), r.pending, r.err, r.early
 	c.AtEnd(func() {
 		rec.after = slices.Clone(r.fresh)
 		copy(r.fresh, rec.before)
 		r.stats, r.reports.pass = rec.stats, rec.pass
 		clear(r.works)
-		r.works, r.joined, r.pending, r.err, r.early, r.recorded = r.works[:0], 0, nil, nil, nil, nil
+		r.works, r.joined, r.pending, r.err, r.early, r.recorded = append(r.works[:0], works...), 0, pending, err, early, nil
+	})
+	c.Before(func() error { return r.join(context.Background(), len(r.works)) }) // the recorded work uses the gradients of the pass before
+	c.After(func(err error) error {
+		if err == nil {
+			copy(r.fresh, rec.after)
+		}
+		return nil
 	})
 	return rec
 }
@@ -88,12 +97,6 @@ func (r *Reducer) finishRecorded(rec *recorded, reduces, failed bool, cause erro
 			r.stats.Accumulated++
 			return nil
 		})
-		rec.After(func(err error) error {
-			if err == nil {
-				copy(r.fresh, rec.after)
-			}
-			return nil
-		})
 		return nil
 	}
 	var err error
@@ -115,7 +118,6 @@ func (r *Reducer) finishRecorded(rec *recorded, reduces, failed bool, cause erro
 			return nil
 		}
 		r.works, r.joined = append(r.works[:0], works...), len(works)
-		copy(r.fresh, rec.after)
 		r.pending = r.pg.Device().Compute().Mark()
 		return nil
 	})

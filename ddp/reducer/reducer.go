@@ -164,9 +164,6 @@ func (r *Reducer) Flags() device.Tensor {
 // Fresh reports whether the next write of gradient i must overwrite, because it is the first write since
 // Zero. Fresh also marks the gradient as written: it returns true at most once after each call of Zero.
 func (r *Reducer) Fresh(i int) bool {
-	if rec := r.recording(); rec != nil && !rec.zeroed[i] {
-		rec.asked[i] = true
-	}
 	r.Settle(i)
 	f := r.Zeroed(i)
 	r.fresh[i] = false
@@ -215,6 +212,9 @@ func (r *Reducer) accumulatedError() error {
 // it since Zero or since a failed pass. If this rank's last pass did not use the parameter, another rank
 // may have used it, and Zeroed waits for the outcome as Err does.
 func (r *Reducer) Zeroed(i int) bool {
+	if rec := r.recording(); rec != nil && !rec.zeroed[i] {
+		rec.asked[i] = true
+	}
 	if r.absent[i] {
 		r.awaitOutcome()
 	}

@@ -95,7 +95,7 @@ func (e *gpuEvent) Time() time.Time {
 	s := e.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !e.timed || !e.at.IsZero() || e.handle == 0 {
+	if !e.timed || !e.at.IsZero() || e.handle == 0 || e.in != nil {
 		return e.at
 	}
 	h := e.handle

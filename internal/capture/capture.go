@@ -30,9 +30,10 @@ import (
 type Recording struct {
 	dev device.Device
 
-	mu      sync.Mutex
-	graph   kernels.Graph // nil until the step is recorded
-	revoked error         // why the step must not be replayed; nil: it may be
+	mu          sync.Mutex
+	graph       kernels.Graph // nil until the step is recorded
+	revoked     error         // why the step must not be replayed; nil: it may be
+	isLaunching bool          // the graph is being launched, which may wait for the device; then launch frees a revoked graph
 
 	guards []func() bool
 	before []func() error
@@ -78,7 +79,7 @@ type RefusedError struct{ Reason string }
 func (e *RefusedError) Error() string { return "the step cannot be recorded: " + e.Reason }
 
 // NotLaunchedError is the error of a replay whose work was not enqueued, because a function that Before
-// added failed.
+// added failed, or because the recording was revoked.
 type NotLaunchedError struct{ Err error }
 
 func (e *NotLaunchedError) Error() string {
@@ -234,20 +235,13 @@ func (r *Recording) Replay() error {
 	return result
 }
 
-// prepare calls what Before added.
+// prepare calls what Before added, and enqueues the copies of the words.
 func (r *Recording) prepare() error {
 	for _, f := range r.before {
 		if err := f(); err != nil {
 			return err
 		}
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.revoked
-}
-
-// launch enqueues the work of a step.
-func (r *Recording) launch() error {
 	for _, w := range r.words {
 		w.fill(w.host)
 	}
@@ -256,7 +250,26 @@ func (r *Recording) launch() error {
 			return err
 		}
 	}
-	return r.graph.Launch()
+	return nil
+}
+
+// launch enqueues the work of a step.
+func (r *Recording) launch() error {
+	r.mu.Lock()
+	if r.revoked != nil {
+		defer r.mu.Unlock()
+		return &NotLaunchedError{r.revoked}
+	}
+	r.isLaunching = true
+	r.mu.Unlock()
+	err := r.graph.Launch()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.isLaunching = false
+	if r.revoked != nil {
+		err = errors.Join(err, r.graph.Revoke())
+	}
+	return err
 }
 
 // copyIn enqueues a copy of the words to the device, if they have changed.
@@ -265,19 +278,27 @@ func (b *block) copyIn(dev device.Device) error {
 	if slices.Equal(now, b.copied) {
 		return nil
 	}
-	b.copied = append(b.copied[:0], now...)
 	host := device.HostTensor(now, device.Int64).Buf
-	return dev.CopyIn(dev.Compute(), b.mem.Slice(0, host.Len()), host.Host())
+	if err := dev.CopyIn(dev.Compute(), b.mem.Slice(0, host.Len()), host.Host()); err != nil {
+		b.copied = b.copied[:0] // unknown
+		return err
+	}
+	b.copied = append(b.copied[:0], now...)
+	return nil
 }
 
 // Revoke makes later replays fail with why, and frees the graph on the device, because it refers to
-// something that ends. Launches that were enqueued before still run. Any goroutine may call Revoke.
+// something that ends. Launches that were enqueued before still run. Any goroutine may call Revoke, which
+// waits for nothing.
 func (r *Recording) Revoke(why error) error {
 	r.mu.Lock()
 	if r.revoked == nil {
 		r.revoked = why
 	}
 	graph := r.graph
+	if r.isLaunching {
+		graph = nil
+	}
 	r.mu.Unlock()
 	if graph == nil {
 		return nil

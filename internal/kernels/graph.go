@@ -27,7 +27,7 @@ type Graph interface {
 	// Launch enqueues the work on Compute. It returns an error after Revoke.
 	Launch() error
 	// Revoke frees the graph except for its memory, and waits for nothing. Launches that were
-	// enqueued before still run. Any goroutine may call it.
+	// enqueued before still run. Any goroutine may call it, but not during Launch.
 	Revoke() error
 	// Close frees the graph. Launches that were enqueued before still run. The memory of the graph
 	// returns to the device's allocator when Close is called for all graphs that use it, except for

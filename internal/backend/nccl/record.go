@@ -118,7 +118,7 @@ func (rec *recorded) Start(c *backend.Call) (backend.Task, error) {
 	g.mu.Lock()
 	last := cs.last
 	g.mu.Unlock()
-	if last != nil {
+	if last != nil && last != cs.awaited { // what Launched made the stream wait for is on Compute already
 		if err := g.dev.Compute().WaitFor(g.ctx, last); err != nil {
 			g.fail(g.state.CallError(c, err))
 			return nil, err
@@ -139,8 +139,10 @@ func (rec *recorded) Launched(end device.Event, err error) {
 	at := g.now()
 	if err == nil {
 		cs.mu.Lock()
-		err = cs.stream.WaitFor(g.ctx, end)
-		cs.awaited = end
+		if cs.awaited != end {
+			err = cs.stream.WaitFor(g.ctx, end)
+			cs.awaited = end
+		}
 		cs.mu.Unlock()
 	}
 	if err != nil {
