@@ -64,7 +64,7 @@ func Run(ctx context.Context, cfg *Config) (*Result, error) {
 		cfg:     c,
 		guard:   security,
 		records: records,
-		core:    newCore(c.Workers),
+		core:    newCore(c.Workers, c.Nodes == nil),
 		console: &console{stdout: c.Stdout, stderr: c.Stderr, grace: consoleGrace},
 		orphans: make(chan orphanReport, 1),
 	}
@@ -161,7 +161,7 @@ func (a *agent) run(ctx context.Context) (_ *Result, err error) {
 		}
 		a.perform(acts)
 	}
-	if a.lost != nil && a.core.verdict != broken {
+	if a.lost != nil && (a.core.verdict != broken || a.core.err != a.lost) {
 		a.console.logf("%v", a.lost)
 	}
 
@@ -260,6 +260,8 @@ func (a *agent) perform(actions []action) {
 			a.tellFailure(act.locals)
 		case doTellLeave:
 			a.rendezvous.Leave(signalName(act.signal))
+		case doTellLeaveNow:
+			a.rendezvous.LeaveNow(a.core.err.Error(), time.Now())
 		case doTellEnd:
 			a.disarm()
 			a.rendezvous.Ended(act.signal != 0, a.reportedFailures())

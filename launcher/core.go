@@ -43,11 +43,13 @@ const (
 // were observed.
 type core struct {
 	workers int
+	alone   bool // the job has one node, and ends with it
 
 	phase     phase
 	attempted bool // an attempt has been made
 	verdict   verdict
-	err       error          // why the attempt is broken, or why no other attempt can follow it
+	err       error          // why the attempt is broken, or why this node can begin no other one
+	left      bool           // this node has left the job, and waits for the last order of the rendezvous
 	ending    *jobEnded      // the job has ended, but not yet the attempt; else nil
 	gentle    bool           // in phase stopping, of verdict stopped: the workers can finish their step
 	signal    syscall.Signal // the first signal that the agent received; 0 if none
@@ -123,6 +125,7 @@ const (
 	doHide                        // stop waiting until the workers' output is written to the console
 	doTellFailure                 // tell the rendezvous that worker locals[0] failed, or without locals, that this node cannot go on
 	doTellLeave                   // tell the rendezvous that this node leaves when its workers have ended
+	doTellLeaveNow                // tell the rendezvous that this node leaves at once, and why: it has no workers
 	doTellEnd                     // tell the rendezvous that the attempt has ended here; with signal, that the ranks agreed to stop
 	doReportFailure               // tell the user that worker locals[0] failed and the others are stopped
 	doReportSignal                // tell the user that locals are stopped because the agent received signal
@@ -132,7 +135,7 @@ const (
 )
 
 var verbNames = [...]string{"start", "signal", "abort", "kill", "arm-shutdown", "arm-abandon", "stop-orphans", "kill-orphans", "hide",
-	"tell-failure", "tell-leave", "tell-end", "report-failure", "report-signal", "report-stop", "report-abandoned", "finish"}
+	"tell-failure", "tell-leave", "tell-leave-now", "tell-end", "report-failure", "report-signal", "report-stop", "report-abandoned", "finish"}
 
 type action struct {
 	verb   verb
@@ -153,7 +156,7 @@ func (a action) String() string {
 }
 
 // newCore returns a core in phase waiting.
-func newCore(workers int) *core { return &core{workers: workers} }
+func newCore(workers int, alone bool) *core { return &core{workers: workers, alone: alone} }
 
 // Step applies an event and returns the actions to perform. It returns none for an event that
 // comes too late to matter.
@@ -162,6 +165,10 @@ func (c *core) Step(ev event) []action {
 	case roundBegan:
 		if c.phase != waiting {
 			return nil
+		}
+		if c.err != nil {
+			c.verdict, c.left, c.exits = broken, true, nil
+			return []action{{verb: doTellLeaveNow}}
 		}
 		c.phase, c.attempted, c.verdict, c.gentle, c.killing, c.asked, c.exits = running, true, succeeded, false, false, 0, nil
 		for local := range c.workers {
@@ -217,6 +224,9 @@ func (c *core) Step(ev event) []action {
 		if c.ending != nil {
 			return c.end(*c.ending)
 		}
+		if c.left {
+			return nil
+		}
 		if c.verdict == signalled && !c.agreed() {
 			return c.finish() // the rendezvous finds that this node left
 		}
@@ -245,8 +255,8 @@ func (c *core) stopOrdered(gently bool) []action {
 
 // end ends the job. An error of this node takes precedence over what happened to the others.
 func (c *core) end(ev jobEnded) []action {
-	if c.err == nil {
-		c.verdict, c.err = ev.verdict, ev.err
+	if c.verdict != broken && !c.left {
+		c.verdict, c.err = ev.verdict, cmp.Or(ev.err, c.err)
 	}
 	return c.finish()
 }
@@ -294,22 +304,31 @@ func (c *core) exited(ev workerExited) []action {
 	return c.removeOrphansWhenAllEnded()
 }
 
-// reaperLost ends the job: without the reaper, the agent can neither start workers nor
-// wait for them. A verdict that was reached before stays.
+// reaperLost handles the death of the workers' parent: this node can begin no other attempt. If workers were
+// running, they are dead too, and nobody can say how they ended. So the node leaves the job at once, and a job
+// of one node ends. A verdict that was reached before stays.
 func (c *core) reaperLost(err error) []action {
+	areUnseen := len(c.alive) > 0 && c.verdict != failed
 	c.err, c.alive, c.killing = err, nil, true
 	switch {
+	case c.phase == waiting && c.attempted && !c.alone:
+		return nil // the rendezvous knows how the attempt ended
 	case c.phase == waiting:
 		c.verdict = broken
-		return c.finish()
-	case c.phase == running, c.verdict == stopped:
+		return append([]action{{verb: doTellLeaveNow}}, c.finish()...)
+	case c.phase == running, c.verdict == stopped && (c.alone || areUnseen):
 		c.verdict = broken
 	}
 	c.phase = removingOrphans
-	if c.verdict == succeeded {
-		return []action{{verb: doKillOrphans}}
+	kill := action{verb: doKillOrphans}
+	switch {
+	case c.alone && c.verdict != succeeded:
+		return []action{{verb: doTellFailure}, kill}
+	case areUnseen:
+		c.left = true
+		return []action{{verb: doTellLeaveNow}, kill}
 	}
-	return []action{{verb: doTellFailure}, {verb: doKillOrphans}}
+	return []action{kill}
 }
 
 // signalled forwards the first signal to the workers. A second SIGINT or SIGTERM kills

@@ -17,7 +17,8 @@ import (
 // and read the diff; keep it only if you understand and want it.
 //
 // Commands are the events; the output is the actions, one per line, and then
-// the phase the core is left in. "start" makes a core whose first round is up.
+// the phase the core is left in. "start" makes a core whose first round is up; the
+// job has one node, or with "nodes" several.
 func TestCore(t *testing.T) {
 	datadriven.Walk(t, "testdata/core", func(t *testing.T, path string) {
 		var c *core
@@ -27,7 +28,7 @@ func TestCore(t *testing.T) {
 			case "new", "start":
 				workers := 1
 				argument(t, d, "workers", &workers)
-				c = newCore(workers)
+				c = newCore(workers, !d.HasArg("nodes"))
 				if d.Cmd == "start" {
 					acts = c.Step(roundBegan{})
 				}

@@ -49,8 +49,9 @@
 //
 //   - When a worker fails on any node, the agents of all nodes stop their workers. MaxRestarts
 //     counts the failures of the whole job.
-//   - When a node is lost, or leaves because of a signal, the others go on without it if at least
-//     Nodes.Min are left. When a node joins and fewer than Nodes.Max take part, the workers get
+//   - When a node is lost, or leaves because of a signal or because its reaper was killed, the others
+//     go on without it if at least Nodes.Min are left. If the node that hosts the rendezvous leaves,
+//     they go on if an election in etcd can replace it. When a node joins and fewer than Nodes.Max take part, the workers get
 //     SIGTERM while all of them live, so that they can finish their step and save, and a round
 //     with the new node follows. Neither counts as a restart.
 //   - When the job ends by a failure, Run returns the same root cause on every node. The agents
@@ -101,7 +102,8 @@
 //   - When the reaper dies, the workers die by their parent-death signal. If
 //     [Config.Dedicated] is set, as in golaunch, the other processes become children of
 //     the agent, and the agent kills them. In both cases Run returns an error that says how
-//     the reaper ended, without another attempt.
+//     the reaper ended, without another attempt. In a job of several nodes this node leaves
+//     at once, and the others go on if at least Nodes.Min are left.
 //   - When both are killed at the same moment, the workers die by the parent-death signal.
 //     Processes that the workers started live on, and the temporary folders stay. Only a
 //     cgroup could end these processes; golaunch makes none.

@@ -26,6 +26,8 @@ import (
 //     before the kernel reports its death, and write their error files within
 //     milliseconds. Without the correction, effects would be dated before their cause.
 //   - Otherwise Time is the observed exit.
+//   - Of a node that left, or was lost, Time is that moment minus 1 s, as if its workers had
+//     crashed.
 //
 // Failures with equal times stay in the order in which the kernel reported the exits. A
 // failure whose error file names another failed rank as its cause comes after all failures

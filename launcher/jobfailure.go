@@ -86,9 +86,11 @@ func (a *agent) jobFailure(r *rendezvous.Result) *FailureError {
 		case len(details) > 0:
 			failures = append(failures, details...)
 		default:
-			failures = append(failures, Failure{
-				Worker: Worker{Rank: f.FirstRank}, Node: f.Node, Host: f.Host, Lost: f.What, Time: f.At, Exited: f.At, ranks: f.Workers,
-			})
+			lost := Failure{Worker: Worker{Rank: f.FirstRank}, Node: f.Node, Host: f.Host, Lost: f.What, Time: f.At, Exited: f.At, ranks: f.Workers}
+			if f.Lost { // its workers died with it
+				lost.Time = f.At.Add(-crashCredit)
+			}
+			failures = append(failures, lost)
 		}
 	}
 	nodes := 1

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -118,5 +119,61 @@ func TestJobGoesOnWithoutAKilledAgent(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatalf("processes %v are left", processes(t, markVar+"="+t.Name()))
 		}
+	}
+}
+
+// If the reaper of one node is killed, that node leaves, and the others go on without a restart. If the node
+// hosts the rendezvous, the job ends on all nodes, by that cause.
+func TestKilledReaperOfANode(t *testing.T) {
+	_, endpoint := testport.New(t)
+	temp := t.TempDir()
+	type node struct {
+		*exec.Cmd
+		out *output
+	}
+	run := func() node {
+		n := node{agentOf(t, endpoint, nil, "--nnodes=1:3", "--nproc-per-node=2", "--rdzv-conf=last_call_timeout=0.2", "bash", "-c", `setsid sleep 1000 & echo "of $WORLD_SIZE"; wait`), &output{}}
+		n.Env = append(n.Env, "TMPDIR="+temp)
+		n.Stdout, n.Stderr = n.out, n.out
+		if err := n.Start(); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	// killReaper kills the reaper of a node, and returns what the node says of that.
+	killReaper := func(n node) string {
+		reaper := reaperOf(t, n.Process.Pid)
+		if err := syscall.Kill(reaper, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		why := fmt.Sprintf("the reaper (pid %d), the parent of the workers, was killed by SIGKILL\n", reaper)
+		n.Wait()
+		if code := n.ProcessState.ExitCode(); code != 1 || !strings.HasSuffix(n.out.String(), "\ngolaunch: "+why) {
+			t.Errorf("exit code %d\n%s", code, n.out)
+		}
+		return why
+	}
+	host := run()
+	host.out.await(t, "of 2", 2)
+	nodes := []node{run(), run()}
+	for _, n := range nodes {
+		n.out.await(t, "of 6", 2)
+	}
+	why := killReaper(nodes[0])
+	for _, n := range []node{host, nodes[1]} {
+		n.out.await(t, ") left: "+why, 1)
+		n.out.await(t, "of 4", 2)
+		if strings.Contains(n.out.String(), "restart") {
+			t.Errorf("the loss of a node counts as a restart:\n%s", n.out)
+		}
+	}
+	why = killReaper(host)
+	nodes[1].Wait()
+	if code := nodes[1].ProcessState.ExitCode(); code != 1 || !strings.Contains(nodes[1].out.String(), "  node      : 0\n") || !strings.Contains(nodes[1].out.String(), "  error     : left: "+why) {
+		t.Errorf("exit code %d\n%s", code, nodes[1].out)
+	}
+	expectNone(t, "a process of the job", markVar+"="+t.Name())
+	if left, err := os.ReadDir(temp); err != nil || len(left) != 0 {
+		t.Errorf("temporary files are left: %v, %v", left, err)
 	}
 }

@@ -35,6 +35,7 @@ type Agent struct {
 	session *Session
 	epoch   int  // the number of the latest round
 	running bool // whether workers run: between an order Begin and the call of Ended
+	left    bool // LeaveNow was called
 }
 
 // Open has a node take part in a job. The caller must take the orders until one has End or Err, and then
@@ -64,10 +65,20 @@ func (a *Agent) Ended(agreed bool, failures []Failure) {
 	a.current().Ended(agreed, failures, a.opts.MasterPort())
 }
 
-// Leave announces that this agent ends when its workers have ended.
+// Leave announces that this agent leaves the job when its workers have ended.
 func (a *Agent) Leave(why string) {
 	if s := a.current(); s != nil {
 		s.Leave(why)
+	}
+}
+
+// LeaveNow announces that this agent has left the job, and that its workers are dead: see Session.LeaveNow.
+func (a *Agent) LeaveNow(why string, at time.Time) {
+	a.mu.Lock()
+	a.running, a.left = false, true
+	a.mu.Unlock()
+	if s := a.current(); s != nil {
+		s.LeaveNow(why, at)
 	}
 }
 
@@ -108,14 +119,14 @@ func (a *Agent) run(ctx context.Context) {
 		if err == nil {
 			return
 		}
+		a.mu.Lock()
+		running, left, epoch := a.running, a.left, a.epoch
+		a.mu.Unlock()
 		var lost *HostLostError
-		if !errors.As(err, &lost) || ctx.Err() != nil {
+		if !errors.As(err, &lost) || left || ctx.Err() != nil {
 			a.put(ctx, Order{Err: err})
 			return
 		}
-		a.mu.Lock()
-		running, epoch := a.running, a.epoch
-		a.mu.Unlock()
 		if running {
 			a.put(ctx, Order{Stop: &StopOrder{Epoch: epoch, Reason: err.Error()}})
 			select {
@@ -205,7 +216,8 @@ func (e *unreachableError) Error() string {
 
 func (e *unreachableError) Unwrap() error { return e.err }
 
-// leaveTime bounds how long the host waits, at the end of a job, for the other agents to leave.
+// leaveTime bounds how long the host waits, when it has ended the job or resigned, until the other agents know
+// that and leave.
 const leaveTime = 5 * time.Second
 
 // host hosts the rendezvous, and takes part in it.
@@ -229,7 +241,7 @@ func (a *Agent) host(ctx context.Context, role *Role) (addr string, err error) {
 	})
 	defer close(stop)
 	err = a.follow(ctx, s, func(*Round) {})
-	if err == nil {
+	if h.isOver() {
 		h.awaitAgents(leaveTime)
 	}
 	err = errors.Join(err, h.Close())

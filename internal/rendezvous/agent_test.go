@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -121,5 +122,59 @@ func TestJobSurvivesItsHost(t *testing.T) {
 			t.Error(err)
 		}
 		delete(hosts, host)
+	}
+}
+
+// A host whose own agent leaves tells the other agents why, and ends when they know. One of them goes on hosting,
+// at once, however long etcd would remember the host.
+func TestHostResigns(t *testing.T) {
+	c := etcdtest.Start(t, 1)
+	open := func(ctx context.Context) (election.Election, error) {
+		return etcd.New(ctx, election.Options{Endpoints: c.Endpoints, Name: "job", TTL: time.Minute})
+	}
+	var agents []*Agent
+	for i := range 3 {
+		agents = append(agents, openAgent(t, fmt.Sprint("node", i), &Etcd{Open: open, Addr: "127.0.0.1"}, Limits{MinNodes: 2, MaxNodes: 3}))
+	}
+	host := 0
+	for i, a := range agents {
+		if awaitRound(t, a); a.IsHost() {
+			host = i
+		}
+	}
+	agents[host].LeaveNow("no reaper", time.Now())
+	if o := nextOrder(t, agents[host]); o.End == nil {
+		t.Errorf("order %+v, want the end", o)
+	}
+	agents = append(agents[:host], agents[host+1:]...)
+	for _, a := range agents {
+		if o := nextOrder(t, a); o.Stop == nil || !strings.Contains(o.Stop.Reason, fmt.Sprintf(" is lost: node%d left: no reaper", host)) {
+			t.Errorf("order %+v, want a stop", o)
+		}
+		a.Ended(false, nil)
+	}
+	for _, a := range agents {
+		if r := awaitRound(t, a); r.Number != 1 || r.Nodes != 2 || r.Restarts != 0 {
+			t.Errorf("round %+v", r)
+		}
+	}
+
+	// Too few are left now: the agents stop first, and then the job ends by that cause.
+	if host = 0; agents[1].IsHost() {
+		host = 1
+	}
+	agents[host].LeaveNow("no memory", time.Now())
+	other := agents[1-host]
+	if o := nextOrder(t, other); o.Stop == nil {
+		t.Errorf("order %+v, want a stop", o)
+	}
+	effect := Failure{At: time.Now().Add(time.Second), What: "rank 0 exited with 1"}
+	other.Failed(effect)
+	other.Ended(false, []Failure{effect})
+	if o := nextOrder(t, agents[host]); o.End == nil {
+		t.Errorf("order %+v, want the end", o)
+	}
+	if o := nextOrder(t, other); o.End == nil || len(o.End.Failures) != 2 || o.End.Failures[0].What != "left: no memory" {
+		t.Errorf("order %+v, want the end with both failures", o)
 	}
 }

@@ -15,6 +15,7 @@ const (
 	saving                 // enough agents have joined, and the number of the round is being saved
 	running                // a round has begun, and its workers run
 	stopping               // the participants stop their workers, before the next round or the end
+	resigned               // this host has left the job, and another agent becomes the host
 	ended
 )
 
@@ -23,12 +24,14 @@ type agentID int
 
 // agent is what the core knows of a connected agent.
 type agent struct {
-	id      agentID
-	node    NodeInfo
-	place   int    // the node's rank in the current round, or -1 if the agent waits
-	first   int    // the rank of its first worker in the current round
-	done    bool   // its workers have ended as the phase demands: see core.undone
-	leaving string // why it leaves the job, "" if it stays
+	id        agentID
+	node      NodeInfo
+	local     bool      // it is in the host's process, so the host leaves the job with it
+	place     int       // the node's rank in the current round, or -1 if the agent waits
+	first     int       // the rank of its first worker in the current round
+	done      bool      // its workers have ended as the phase demands: see core.undone
+	leaving   string    // why it leaves the job, "" if it stays
+	leavingAt time.Time // when it said so
 }
 
 // NodeInfo is what an agent says of its node when it joins.
@@ -82,6 +85,7 @@ type core struct {
 	agreed   bool // the ranks of the current round have agreed to stop, because of a signal
 	gentle   bool // in phase stopping: the workers can finish their step
 	failures []Failure
+	left     *agent // the agent in the host's process, if it has left; else nil
 }
 
 // Failure is one reason for the end of a round.
@@ -103,17 +107,20 @@ type (
 	event interface{ isEvent() }
 
 	agentJoined struct {
-		id   agentID
-		node NodeInfo
+		id    agentID
+		node  NodeInfo
+		local bool // it is in the host's process
 	}
 	agentLost struct { // its connection ended, or it was silent for too long
 		id  agentID
 		how string
 		at  time.Time
 	}
-	agentLeaves struct { // it received a signal, and ends when its workers have ended
+	agentLeaves struct { // it leaves the job when its workers have ended, as after a signal
 		id  agentID
 		why string
+		at  time.Time
+		now bool // its workers are dead
 	}
 	workerFailed struct {
 		id      agentID
@@ -177,6 +184,8 @@ type (
 	cancelLastCall struct{}
 	// release ends the job for an agent that leaves, because its part is complete.
 	release struct{ id agentID }
+	// resign tells the agents that this host leaves the job, and that another agent becomes the host.
+	resign struct{ reason string }
 	// end ends the job on all agents.
 	end struct{ result Result }
 )
@@ -189,6 +198,7 @@ func (stop) isAction()           {}
 func (startLastCall) isAction()  {}
 func (cancelLastCall) isAction() {}
 func (release) isAction()        {}
+func (resign) isAction()         {}
 func (end) isAction()            {}
 
 // Result is how a job ended. It is the same on all nodes.
@@ -221,9 +231,15 @@ func (c *core) Step(ev event) []action {
 		if a == nil {
 			return nil
 		}
-		a.leaving = ev.why
+		a.leaving, a.leavingAt = ev.why, ev.at
+		if ev.now && a.local {
+			return c.leave(a, true)
+		}
+		if ev.now {
+			return append([]action{release{a.id}}, c.lose(a, "", ev.at)...)
+		}
 		if a.place < 0 {
-			return c.lose(a, "", time.Time{})
+			return c.lose(a, "", ev.at)
 		}
 		return nil
 	case workerFailed:
@@ -280,7 +296,7 @@ func (c *core) join(ev agentJoined) []action {
 	if c.phase == ended {
 		return []action{refuse{ev.id, "the job has ended"}}
 	}
-	a := &agent{id: ev.id, node: ev.node, place: -1}
+	a := &agent{id: ev.id, node: ev.node, local: ev.local, place: -1}
 	if c.Static {
 		rank := ev.node.Rank
 		if rank < 0 || rank >= c.MaxNodes {
@@ -320,8 +336,11 @@ func (c *core) reserve(a *agent) hold {
 
 // lose removes an agent that is lost or leaves. what and at describe the failure of a participant.
 func (c *core) lose(a *agent, what string, at time.Time) []action {
-	if a == nil || c.phase == ended {
+	if a == nil || c.phase >= resigned {
 		return nil
+	}
+	if a.local && a.leaving != "" {
+		return c.leave(a, false) // the process ends
 	}
 	delete(c.agents, a.id)
 	delete(c.ranks, a.node.Rank)
@@ -334,7 +353,7 @@ func (c *core) lose(a *agent, what string, at time.Time) []action {
 	}
 	c.round[a.place] = nil
 	if a.leaving != "" {
-		what = "left: " + a.leaving
+		what, at = "left: "+a.leaving, a.leavingAt
 	}
 	f := Failure{At: at, What: what, Lost: true}
 	if c.phase == saving {
@@ -439,12 +458,10 @@ func (c *core) endRound() []action {
 	if c.undone > 0 {
 		return nil
 	}
-	staying := len(c.waiting)
-	for _, a := range c.round {
-		if a != nil && a.leaving == "" {
-			staying++
-		}
+	if c.left != nil {
+		return c.abdicate()
 	}
+	staying := c.staying()
 	switch {
 	case c.phase == running && (!c.agreed || staying < c.MinNodes || staying == len(c.agents)):
 		return c.end(Result{Agreed: c.agreed})
@@ -459,16 +476,79 @@ func (c *core) endRound() []action {
 		return c.end(c.tooFew(staying))
 	}
 	var acts []action
+	var host *agent
 	for i, a := range c.round {
 		if a != nil && a.leaving != "" {
+			if a.local {
+				host = a
+				continue
+			}
 			acts = append(acts, release{a.id})
 			delete(c.agents, a.id)
 			delete(c.ranks, a.node.Rank)
 			c.round[i] = nil
 		}
 	}
+	if host != nil {
+		return append(acts, c.leave(host, false)...)
+	}
 	c.epoch++
 	return append(acts, c.begin()...)
+}
+
+// leave removes the agent in the host's process, which leaves the job and takes the host with it. canHost says
+// that its process goes on for as long as it is needed: if no other agent can host, the others then stop their
+// workers before the job ends, so that all is known of their failures.
+func (c *core) leave(self *agent, canHost bool) []action {
+	delete(c.agents, self.id)
+	delete(c.ranks, self.node.Rank)
+	c.waiting = slices.DeleteFunc(c.waiting, func(other *agent) bool { return other == self })
+	c.left = self
+	if self.place < 0 {
+		return c.abdicate()
+	}
+	c.round[self.place] = nil
+	why := Failure{At: self.leavingAt, What: "left: " + self.leaving, Lost: true}
+	if canHost && !c.isReplaceable() && (c.phase == running || c.phase == stopping) {
+		if !self.done {
+			c.undone--
+		}
+		return c.fail(self, why)
+	}
+	c.note(self, why)
+	return c.abdicate()
+}
+
+// abdicate ends the part of this host, whose own agent has left the job. Another agent becomes the host, or the
+// job ends.
+func (c *core) abdicate() []action {
+	self := c.left
+	acts := append(c.cancelLastCall(), release{self.id})
+	if c.isReplaceable() {
+		c.phase = resigned
+		return append(acts, resign{fmt.Sprintf("%s left: %s", self.node.Host, self.leaving)})
+	}
+	r := c.tooFew(c.staying())
+	if !c.durable {
+		r.Reason = fmt.Sprintf("the host of the rendezvous (%s) left: %s; only --rdzv-backend=etcd can replace it", self.node.Host, self.leaving)
+	}
+	return append(acts, c.end(r)...)
+}
+
+// isReplaceable reports whether the job can go on with another host.
+func (c *core) isReplaceable() bool {
+	return c.durable && (c.round == nil || c.staying() >= c.MinNodes)
+}
+
+// staying returns the number of agents that do not leave the job.
+func (c *core) staying() int {
+	n := len(c.waiting)
+	for _, a := range c.round {
+		if a != nil && a.leaving == "" {
+			n++
+		}
+	}
+	return n
 }
 
 // failed reports whether the round that stops counts as a restart: a worker failed, and no node was lost,

@@ -2,6 +2,7 @@ package rendezvous
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -51,7 +52,7 @@ func TestCore(t *testing.T) {
 			}
 			subjects := 0
 			for _, arg := range d.CmdArgs {
-				if len(arg.Vals) == 0 && arg.Key != "agreed" && arg.Key != "fatal" {
+				if len(arg.Vals) == 0 && !slices.Contains([]string{"agreed", "fatal", "local", "now"}, arg.Key) {
 					play(arg.Key)
 					subjects++
 				}
@@ -70,13 +71,16 @@ func parseEvent(t *testing.T, d *datadriven.TestData, c *core, id agentID, name 
 	scan(t, d, "rank", &rank)
 	switch d.Cmd {
 	case "join":
-		return agentJoined{id, NodeInfo{Host: "host-" + name, Workers: 2, Rank: rank}}
+		return agentJoined{id, NodeInfo{Host: "host-" + name, Workers: 2, Rank: rank}, d.HasArg("local")}
 	case "lose":
 		ago := 0
 		scan(t, d, "ago", &ago)
 		return agentLost{id, "3 heartbeats missed", at.Add(-time.Duration(ago) * time.Second)}
 	case "leave":
-		return agentLeaves{id, "SIGTERM"}
+		if d.HasArg("now") {
+			return agentLeaves{id, "the reaper was killed", at, true}
+		}
+		return agentLeaves{id, "SIGTERM", at, false}
 	case "fail":
 		return workerFailed{id, epoch, Failure{At: at, What: what, Fatal: d.HasArg("fatal")}}
 	case "end":
@@ -127,6 +131,8 @@ func describe(b *strings.Builder, act action, names map[agentID]string) {
 		fmt.Fprintln(b, "cancel last call")
 	case release:
 		fmt.Fprintf(b, "release %s\n", names[act.id])
+	case resign:
+		fmt.Fprintf(b, "resign: %s\n", act.reason)
 	case end:
 		r := act.result
 		fmt.Fprintf(b, "end after %s", count(r.Restarts, "restart"))

@@ -147,7 +147,7 @@ func (h *Host) receive(p *peer, m *toHost) error {
 		p.masterPort = m.Ended.MasterPort
 		h.step(workersEnded{p.id, m.Ended.Epoch, m.Ended.Agreed, m.Ended.Failures})
 	case m.Leaves != nil:
-		h.step(agentLeaves{p.id, m.Leaves.Text})
+		h.step(agentLeaves{p.id, m.Leaves.Why, m.Leaves.At, m.Leaves.Now})
 	case m.Exited != nil && m.Exited.Epoch == h.epoch:
 		h.services.exited(m.Exited.Rank, m.Exited.How)
 	}
@@ -155,6 +155,9 @@ func (h *Host) receive(p *peer, m *toHost) error {
 }
 
 func (h *Host) join(p *peer, m *joinMessage) error {
+	if h.core.phase == resigned {
+		return fmt.Errorf("this host has resigned") // the agent looks for the next one
+	}
 	if m.Limits != h.opts.Limits {
 		p.send(&toAgent{Refused: &textMessage{fmt.Sprintf("it was started with %v, the host of the rendezvous with %v", m.Limits, h.opts.Limits)}})
 		return fmt.Errorf("settings %v, want %v", m.Limits, h.opts.Limits)
@@ -165,7 +168,7 @@ func (h *Host) join(p *peer, m *joinMessage) error {
 	h.lastID++
 	p.id, p.masterPort = h.lastID, m.MasterPort
 	h.peers[p.id] = p
-	h.step(agentJoined{p.id, m.Node})
+	h.step(agentJoined{p.id, m.Node, p.local})
 	return nil
 }
 
@@ -256,6 +259,12 @@ func (h *Host) perform(act action) {
 		h.lastCall = nil
 	case release:
 		h.send(act.id, &toAgent{End: &Result{Agreed: true, Restarts: h.core.restarts}})
+	case resign:
+		for id, p := range h.peers {
+			if !p.local {
+				h.send(id, &toAgent{Resign: &textMessage{act.reason}})
+			}
+		}
 	case end:
 		act.result.Failures = boundFailures(act.result.Failures, len(h.peers))
 		for id := range h.peers {
@@ -284,6 +293,13 @@ func (h *Host) save(act save) {
 		}
 		h.opts.Log.Error("rendezvous: the state of the job cannot be saved", "error", err)
 	})
+}
+
+// isOver reports whether the job has ended, or this host has resigned.
+func (h *Host) isOver() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.core.phase >= resigned
 }
 
 // jobEnded reports whether the job has ended.

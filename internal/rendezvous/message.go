@@ -8,7 +8,7 @@ type toHost struct {
 	Beat   *beat          `json:",omitempty"`
 	Failed *failedMessage `json:",omitempty"`
 	Ended  *endedMessage  `json:",omitempty"`
-	Leaves *textMessage   `json:",omitempty"`
+	Leaves *leavesMessage `json:",omitempty"`
 	Exited *exitedMessage `json:",omitempty"`
 }
 
@@ -20,6 +20,7 @@ type toAgent struct {
 	Begin   *Round       `json:",omitempty"`
 	Stop    *StopOrder   `json:",omitempty"`
 	End     *Result      `json:",omitempty"`
+	Resign  *textMessage `json:",omitempty"` // this host leaves the job, and another agent becomes the host
 }
 
 // textMessage says something to the user.
@@ -54,6 +55,13 @@ type endedMessage struct {
 	Failures []Failure `json:",omitempty"`
 	// MasterPort is a free port on the agent's node, for the next round.
 	MasterPort int
+}
+
+// leavesMessage says that the agent leaves the job.
+type leavesMessage struct {
+	Why string
+	At  time.Time
+	Now bool // its workers are dead; else it leaves when they have ended
 }
 
 // exitedMessage says that the process of a rank has ended.

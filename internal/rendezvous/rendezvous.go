@@ -23,8 +23,9 @@
 // reach the store.
 //
 // Agents and host exchange heartbeats. Three of them without an answer mean that the other end is
-// lost. If the host is lost, an election in etcd ([Etcd]) makes another agent the host; the other
-// discoveries end the job.
+// lost. An agent that receives a signal leaves the job when its workers have ended; one whose workers
+// are dead leaves at once. If the host is lost, or the agent in its process leaves, an election in
+// etcd ([Etcd]) makes another agent the host; the other discoveries end the job.
 package rendezvous
 
 // Credentials are what the workers of a job authenticate by.

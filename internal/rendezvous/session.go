@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -60,8 +61,17 @@ func (s *Session) Ended(agreed bool, failures []Failure, masterPort int) {
 	s.send(&toHost{Ended: &endedMessage{epoch, agreed, failures, masterPort}})
 }
 
-// Leave announces that this agent ends when its workers have ended. why is for messages.
-func (s *Session) Leave(why string) { s.send(&toHost{Leaves: &textMessage{why}}) }
+// Leave announces that this agent leaves the job when its workers have ended. why is for messages.
+func (s *Session) Leave(why string) { s.leave(why, time.Now(), false) }
+
+// LeaveNow announces that this agent has left the job at a time by this host's clock, and that its workers are
+// dead. The last order follows: at once, unless this agent's process hosts the rendezvous.
+func (s *Session) LeaveNow(why string, at time.Time) { s.leave(why, at, true) }
+
+func (s *Session) leave(why string, at time.Time, now bool) {
+	_, offset := s.current()
+	s.send(&toHost{Leaves: &leavesMessage{why, at.Add(offset), now}})
+}
 
 // Exited reports that the process of a rank has ended in the current round, and how. Ranks that wait for
 // it are notified, unless it had joined them.
@@ -101,6 +111,8 @@ func (s *Session) receive(m *toAgent) error {
 		return s.put(Order{End: m.End})
 	case m.Refused != nil:
 		return &RefusedError{m.Refused.Text}
+	case m.Resign != nil:
+		return errors.New(m.Resign.Text) // why the host is lost
 	}
 	return nil
 }

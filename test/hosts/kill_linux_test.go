@@ -115,8 +115,11 @@ func (s *killScenario) run(t *testing.T, detected, settled *worst) {
 	hostsAlone := s.node == 0 && !s.etcd && s.victim != workerProcess // nobody can replace the victim
 	hadRound := len(j.agents[s.node].matches("round 0: ")) > 0
 	isKnown := s.victim == workerProcess || hostsAlone || hadRound
+	if hostsAlone && s.victim == reaperProcess && hadRound {
+		cause = `error     : ` + cause // the root cause in the report
+	}
 	if hostsAlone && !hadRound { // the others may not have reached the host of the rendezvous yet
-		cause = hostLost + "|no host of the rendezvous was found in time"
+		cause += "|" + hostLost + "|no host of the rendezvous was found in time"
 	}
 	var notices []line
 	if isKnown { // or the others began without the victim
@@ -126,7 +129,7 @@ func (s *killScenario) run(t *testing.T, detected, settled *worst) {
 		}
 	}
 	last := time.Time{}
-	if hostsAlone || s.victim == reaperProcess && isKnown || s.victim == workerProcess && s.final {
+	if hostsAlone || s.victim == workerProcess && s.final {
 		code := 1
 		if s.victim == workerProcess {
 			code = 128 + int(syscall.SIGKILL)
@@ -173,7 +176,7 @@ func (s *killScenario) kill(j *job) (cause string, at time.Time) {
 		}
 	case reaperProcess:
 		pid = s.find(j, func(p netns.Process) bool { return p.Args[0] == "golaunch-reaper" })
-		cause = fmt.Sprintf(`error     : the reaper \(pid %d\), the parent of the workers, was killed by SIGKILL`, pid) // in the report
+		cause = fmt.Sprintf(`left: the reaper \(pid %d\), the parent of the workers, was killed by SIGKILL`, pid)
 	case agentProcess:
 		cause = fmt.Sprintf(`node \d \(host%d\) lost: its agent ended|the host of the rendezvous, %v:\d+, is lost: its agent ended`, s.node, j.net.Hosts[s.node].Addr(0))
 		if s.node == 0 && !s.etcd {
