@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -44,6 +45,7 @@ type options struct {
 	errorFile        string
 
 	rendezvous rendezvousFlags
+	slurm      *slurmStep // nil if srun did not start this process
 
 	help, version bool
 }
@@ -67,7 +69,7 @@ func usagef(format string, args ...any) error {
 
 // parseFlags parses torchrun's command line. Flags end at the program. A flag's name may
 // have dashes or underscores. A flag that is not given takes the value of its PET_
-// variable.
+// variable, or else, in a Slurm step, the value that follows from the step.
 func parseFlags(args []string, lookup func(string) (string, bool)) (*options, error) {
 	o := &options{}
 	all := o.define()
@@ -82,6 +84,9 @@ func parseFlags(args []string, lookup func(string) (string, bool)) (*options, er
 		return o, nil
 	}
 	if err := o.readEnv(all, lookup); err != nil {
+		return nil, err
+	}
+	if err := o.readStep(all, lookup); err != nil {
 		return nil, err
 	}
 	if _, err := flight.ReadSettings(lookup); err != nil {
@@ -131,6 +136,30 @@ func (o *options) readEnv(all *pflag.FlagSet, lookup func(string) (string, bool)
 	o.linePrefix, _ = lookup("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
 	o.errorFile, _ = lookup("TORCHELASTIC_ERROR_FILE")
 	return err
+}
+
+// readStep sets the flags that the user does not give, from the variables of a Slurm step. A user who asks
+// for one node gets one for each task.
+func (o *options) readStep(all *pflag.FlagSet, lookup func(string) (string, bool)) (err error) {
+	if o.slurm, err = readSlurm(lookup); o.slurm == nil || err != nil {
+		return err
+	}
+	isOneNode := o.rendezvous.standalone || all.Changed("nnodes") && o.rendezvous.nodes.most == 1
+	for name, value := range o.slurm.flags {
+		f := all.Lookup(name)
+		isOpen := !f.Changed
+		if name == "nproc-per-node" {
+			isOpen = isOpen || f.Value.String() == "gpu" || f.Value.String() == "auto"
+		} else {
+			isOpen = isOpen && !isOneNode
+		}
+		if isOpen {
+			if err := f.Value.Set(value); err != nil {
+				return usagef("Slurm's --%s %q: %w", name, value, err)
+			}
+		}
+	}
+	return nil
 }
 
 // define declares the flags, in the groups of the help text.
@@ -219,6 +248,20 @@ func (o *options) check() error {
 	return o.rendezvous.check()
 }
 
+// env returns the workers' environment, without what the launcher adds.
+func (o *options) env() []string {
+	env := slices.Concat(os.Environ(), o.rendezvous.env())
+	if s := o.slurm; s != nil {
+		if s.gpus != "" {
+			env = append(env, gpusVar+"="+s.gpus)
+		}
+		if _, isSet := os.LookupEnv("OMP_NUM_THREADS"); !isSet && s.cores > 0 {
+			env = append(env, fmt.Sprintf("OMP_NUM_THREADS=%d", max(1, s.cores/o.nproc)))
+		}
+	}
+	return env
+}
+
 // config returns the launcher's configuration, without the program.
 func (o *options) config() (*launcher.Config, error) {
 	nodes, err := o.rendezvous.config()
@@ -227,7 +270,7 @@ func (o *options) config() (*launcher.Config, error) {
 		VirtualLocalRank: o.virtualLocalRank,
 		Role:             o.role,
 		RunID:            o.rendezvous.runID,
-		Env:              o.rendezvous.env(),
+		Env:              o.env(),
 		MaxRestarts:      o.maxRestarts,
 		ShutdownTimeout:  max(o.shutdownTimeout, time.Nanosecond), // 0 is the launcher's default
 		PollInterval:     o.monitorInterval,
@@ -271,6 +314,7 @@ Examples:
 	b.WriteString(`
 Every flag may also be given as a variable: --max-restarts is PET_MAX_RESTARTS.
 The command line takes precedence. A flag's name may have underscores for dashes.
+Under Slurm's srun, all tasks of a step form one job without any flag.
 TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE is the prefix of a worker's lines; ${role_name},
 ${rank}, ${local_rank}, ${node}, ${host} and ${attempt} in it are replaced.
 

@@ -65,6 +65,10 @@ func run(args []string) int {
 		return 0
 	}
 
+	if hint := slurmHint(opts, os.LookupEnv); hint != "" {
+		fmt.Fprintln(os.Stderr, "golaunch:", hint)
+	}
+
 	// If the reader of the output ends, a write must fail instead of ending golaunch. So
 	// SIGPIPE is caught. It is not ignored, because the workers would inherit that.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
@@ -94,6 +98,9 @@ func run(args []string) int {
 	cfg.Args, cfg.Name, cfg.Scratch, cfg.Signals = prog.args, prog.name, prog.temp, signals
 	result, err := launcher.Run(context.Background(), cfg)
 	if result == nil { // the job did not start, so Run has reported nothing
+		if opts.slurm != nil && errors.Is(err, launcher.ErrNoToken) {
+			err = fmt.Errorf("%w. In a batch script, this line before srun makes a secret for all tasks: %s", err, slurmTokenLine)
+		}
 		return complain(err)
 	}
 	return launcher.ExitCode(err)

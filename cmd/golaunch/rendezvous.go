@@ -129,8 +129,7 @@ func (r *rendezvousFlags) etcd() (*launcher.Etcd, error) {
 }
 
 // env returns the variables by which the launcher and the workers learn of the job's secret.
-func (r *rendezvousFlags) env() []string {
-	env := os.Environ()
+func (r *rendezvousFlags) env() (env []string) {
 	if r.tokenFile != "" {
 		env = append(env, handshake.TokenFileVar+"="+r.tokenFile)
 	}

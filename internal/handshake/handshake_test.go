@@ -303,6 +303,13 @@ func TestReadSecret(t *testing.T) {
 			t.Errorf("%q: %v", test.text, err)
 		}
 	}
+	text := func(name string) string { return map[string]string{TokenVar: " 0123456789abcdef\n"}[name] }
+	if secret, err := ReadSecret(text); string(secret) != "0123456789abcdef" || err != nil {
+		t.Errorf("%s: %q, %v", TokenVar, secret, err)
+	}
+	if _, err := ReadSecret(func(name string) string { return map[string]string{TokenVar: "short"}[name] }); err == nil || !strings.Contains(err.Error(), TokenVar+" holds a secret of 5 bytes") {
+		t.Error(err)
+	}
 	missing := func(string) string { return filepath.Join(dir, "none") }
 	if _, err := ReadSecret(missing); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), TokenFileVar) {
 		t.Error(err)

@@ -11,8 +11,10 @@ import (
 
 // The variables that say how a job authenticates its processes.
 const (
-	// TokenFileVar names the file that holds the job's secret.
+	// TokenFileVar names the file that holds the job's secret. TokenVar is the secret itself, for
+	// jobs whose nodes have no file in common. TokenFileVar takes precedence.
 	TokenFileVar = "GODDP_TOKEN_FILE"
+	TokenVar     = "GODDP_TOKEN"
 	// InsecureVar, if it is on, makes a store serve every client.
 	InsecureVar = "GODDP_INSECURE"
 	// StoreVar and CoordinatorVar are the addresses, host:port, at which a worker of golaunch
@@ -34,28 +36,37 @@ const (
 	maxSecret = 4 << 10
 )
 
-// ReadSecret returns the secret in the file that [TokenFileVar] names, without white space
-// around it. It returns nil if the variable is not set. getenv is a function such as
+// ReadSecret returns the secret in the file that [TokenFileVar] names, or else the one in [TokenVar],
+// without white space around it. It returns nil if neither is set. getenv is a function such as
 // [os.Getenv]. The errors contain no part of the secret.
 func ReadSecret(getenv func(string) string) ([]byte, error) {
-	path := getenv(TokenFileVar)
-	if path == "" {
+	path, text := getenv(TokenFileVar), []byte(getenv(TokenVar))
+	source := TokenVar
+	switch {
+	case path != "":
+		var err error
+		if text, err = readHead(path); err != nil {
+			return nil, fmt.Errorf("%s: the job's secret cannot be read: %w", TokenFileVar, err)
+		}
+		source = TokenFileVar + ": " + path
+	case len(text) == 0:
 		return nil, nil
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("%s: the job's secret cannot be read: %w", TokenFileVar, err)
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxSecret+1))
-	if err != nil {
-		return nil, fmt.Errorf("%s: the job's secret cannot be read: %w", TokenFileVar, err)
 	}
 	secret := bytes.TrimSpace(text)
 	if len(secret) < minSecret || len(text) > maxSecret {
-		return nil, fmt.Errorf("%s: %s holds a secret of %d bytes, want %d to %d", TokenFileVar, path, len(secret), minSecret, maxSecret)
+		return nil, fmt.Errorf("%s holds a secret of %d bytes, want %d to %d", source, len(secret), minSecret, maxSecret)
 	}
 	return secret, nil
+}
+
+// readHead returns a file's content. Of a file that is too large for a secret it returns one byte too many.
+func readHead(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxSecret+1))
 }
 
 // ReadInsecure returns the value of [InsecureVar]. getenv is a function such as [os.Getenv].

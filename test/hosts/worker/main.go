@@ -1,5 +1,5 @@
 // Command worker is the training program of the tests of jobs on several hosts (test/hosts). It trains a
-// small network by package ddp, saves checkpoints, and goes on from the latest one when it is started
+// small network by package ddp, saves checkpoints, also when it is asked to stop, and goes on from the latest one when it is started
 // again, by any number of ranks. Each rank prints a line after its first step, and the digest of its parameters at the end.
 package main
 
@@ -84,6 +84,11 @@ func train(ctx context.Context) (err error) {
 		}
 		if step == first {
 			fmt.Printf("rank %d of %d on %s trains from step %d\n", pg.Rank(), pg.Size(), host, step)
+		}
+	}
+	if saver != nil && model.Stopping() {
+		if err := saver.Save(ctx, step, state); err != nil {
+			return err
 		}
 	}
 	sum, err := digest(ctx, model.Parameters())
