@@ -8,6 +8,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/capture"
 	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/nn"
 )
@@ -42,6 +43,8 @@ type check struct {
 	agreed   *comm.Work   // the all-reduce of found; nil without a group
 	scanned  device.Event // from then on hostFound is valid
 	overflow bool         // the result for the current step
+
+	recording *capture.Recording // the step that is being recorded and has used the check; else nil
 }
 
 // scan enqueues a check of all gradients, of all ranks of the group, and a copy of the result to the
@@ -70,12 +73,24 @@ func (c *check) scan(params []*nn.Parameter, group *comm.ProcessGroup) error {
 		err = dev.Copy(s, c.hostFound, found.Buf)
 	}
 	c.scanned = s.Mark()
+	if c.recording != nil {
+		agreed := c.agreed
+		c.recording.After(func(err error) error {
+			if err == nil {
+				c.agreed, c.scanned = agreed, s.Mark()
+			}
+			return nil
+		})
+	}
 	return err
 }
 
 func (c *check) allocate(dev device.Device) (err error) {
 	if c.found != nil {
 		return nil
+	}
+	if c.recording != nil {
+		return c.recording.NotYet("no step has checked the gradients of this optimizer")
 	}
 	found := autograd.Zeros(dev, device.Uint8, 1)
 	if err := found.Err(); err != nil {
@@ -116,14 +131,22 @@ func (c *check) settle(err error) error {
 	return nil
 }
 
-// divide divides all gradients. A variable with several names is divided once.
-func (c *check) divide(params []*nn.Parameter, by float64) error {
+// divide divides all gradients by the scale. A variable with several names is divided once.
+func (c *check) divide(params []*nn.Parameter, s *Scaler) error {
 	done := map[*autograd.Variable]bool{}
 	for _, p := range params {
 		if g := p.Grad(); g != nil && !done[g] {
 			done[g] = true
 			dev, t := p.Var().Device(), g.Tensor()
-			if err := dev.Kernels().Axpby(dev.Compute(), t, device.Accum{Alpha: 1 / by}, t); err != nil {
+			var err error
+			if c.recording == nil {
+				err = dev.Kernels().Axpby(dev.Compute(), t, device.Accum{Alpha: 1 / s.state.Scale}, t)
+			} else if factor := s.word(c.recording, t.DType, true); factor.IsZero() {
+				err = c.recording.Refuse("Unscale of gradients of %v", t.DType)
+			} else {
+				err = kernels.Of(dev).Binary(dev.Compute(), kernels.Mul, t, t, factor)
+			}
+			if err != nil {
 				return err
 			}
 		}

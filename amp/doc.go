@@ -62,6 +62,12 @@
 // waits at the end of Step, as it also does for the outcome of a reduction. Without ddp this is the only
 // wait of a step on a GPU.
 //
+// # Captured steps
+//
+// A step with Scale, Unscale, Step and Update can be captured ([autograd.Capture]), with gradients of
+// Float32 and Float64 if it has an Unscale. A step that is skipped needs no new recording, nor does a new
+// scale.
+//
 // # Clipping
 //
 // After Backward the gradients are still scaled. [Scaler.Unscale] divides them in a separate pass, for

@@ -7,6 +7,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/capture"
 	"github.com/goddp/goddp/optim"
 )
 
@@ -91,6 +92,9 @@ func (s *Scaler) Scale(loss *autograd.Variable) *autograd.Variable {
 	if loss.DType().Size() == 2 {
 		loss = autograd.Cast(loss, device.Float32)
 	}
+	if r := capture.Of(loss.Device()); r != nil {
+		return autograd.Mul(loss, autograd.FromTensor(loss.Device(), s.word(r, loss.DType(), false)))
+	}
 	return autograd.MulScalar(loss, s.state.Scale)
 }
 
@@ -120,13 +124,16 @@ func (s *Scaler) Unscale(opt optim.Optimizer) error {
 	}
 	err := c.scan(opt.Parameters(), s.group(opt))
 	if err == nil {
-		err = c.divide(opt.Parameters(), s.state.Scale)
+		err = c.divide(opt.Parameters(), s)
 	}
 	if err != nil {
 		c.phase = idle
 		return fmt.Errorf("amp: unscaling: %w", err)
 	}
 	c.phase = unscaled
+	if c.recording != nil {
+		c.replays(unscaled)
+	}
 	return nil
 }
 
@@ -150,8 +157,13 @@ func (s *Scaler) Step(opt optim.Optimizer) error {
 			return fmt.Errorf("amp: checking the gradients: %w", err)
 		}
 	}
+	isUnscaled := c.phase == unscaled
 	c.phase = idle
-	err := stepper.StepScaled(optim.Scaled{LossScale: scale, Overflow: c.found.Tensor(), Err: c.err})
+	scaled := optim.Scaled{LossScale: scale, Overflow: c.found.Tensor(), Err: c.err}
+	if c.recording != nil {
+		return s.recordStep(c, stepper, scaled, isUnscaled)
+	}
+	err := stepper.StepScaled(scaled)
 	if err == nil {
 		err = c.err() // an optimizer without gradients has not called it
 	}
@@ -163,6 +175,9 @@ func (s *Scaler) Step(opt optim.Optimizer) error {
 // Step, Update waits for the check of the gradients. If the device or the group has failed, Update
 // ignores that check, and their next call returns the error.
 func (s *Scaler) Update() {
+	if s.recordUpdate() {
+		return
+	}
 	hasChecked, overflow := false, false
 	for opt, c := range s.checks {
 		if c.phase == idle { // not used since the last Update: the program may have dropped the optimizer
@@ -196,6 +211,9 @@ func (s *Scaler) check(opt optim.Optimizer, call string) *check {
 	}
 	if c.phase == stepped || c.phase == unscaled && call == "Unscale" {
 		panic(&OrderError{call, c.phase.String()})
+	}
+	if r := capture.Of(opt.Parameters()[0].Var().Device()); r != nil {
+		s.record(r, opt, c)
 	}
 	return c
 }

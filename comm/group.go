@@ -13,6 +13,7 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/capture"
 	"github.com/goddp/goddp/internal/coordinator"
 	"github.com/goddp/goddp/internal/flight"
 	"github.com/goddp/goddp/store"
@@ -125,6 +126,9 @@ func (pg *ProcessGroup) Backend() string { return pg.backend.Name() }
 func (pg *ProcessGroup) Alloc(size int) (device.Buffer, error) {
 	if size < 0 {
 		panic(&UsageError{Rank: pg.world.Rank, Call: "Alloc", Msg: fmt.Sprintf("%d bytes", size)})
+	}
+	if r := capture.Of(pg.dev); r != nil {
+		return device.Buffer{}, r.NotYet("rank %d allocates %d bytes of communication memory", pg.rank, size)
 	}
 	b, err := pg.backend.Alloc(size)
 	if err != nil {

@@ -7,13 +7,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/goddp/goddp/amp"
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/ddp/commhook"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cuda"
@@ -24,21 +27,49 @@ import (
 
 // replica is one rank's model with several buckets, and its optimizer.
 type replica struct {
-	pg    *comm.ProcessGroup
-	model *ddp.Model
-	opt   *optim.AdamW
-	runs  int  // the number of times that step ran
-	skip  bool // the next step leaves out the last layer
+	pg     *comm.ProcessGroup
+	model  *ddp.Model
+	opt    *optim.AdamW
+	scaler *amp.Scaler // nil: the loss is not scaled
+	runs   int         // the number of times that step ran
+	skip   bool        // the next step leaves out the last layer
 }
 
-func newReplica(pg *comm.ProcessGroup) (*replica, error) {
-	net := nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Dropout(0.2), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 4))
-	model, err := ddp.New(net, pg, &ddp.Options{BucketCapMB: 0.01})
+func newReplica(pg *comm.ProcessGroup) (*replica, error) { return newReplicaWith(pg, training{}) }
+
+// training says how a replica is trained.
+type training struct {
+	scaled bool
+	dt     device.DType // of the parameters; 0: Float32
+	hook   func() reducer.Hook
+}
+
+func newReplicaWith(pg *comm.ProcessGroup, how training) (*replica, error) {
+	net := nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Dropout(0.2), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
+	if how.dt != 0 {
+		if err := nn.Place(net, pg.Device(), 0); err != nil {
+			return nil, err
+		}
+		if err := nn.Cast(net, how.dt); err != nil {
+			return nil, err
+		}
+	}
+	o := &ddp.Options{BucketCapMB: 0.01}
+	if how.hook != nil {
+		o.Hook = how.hook()
+	}
+	model, err := ddp.New(net, pg, o)
 	if err != nil {
 		return nil, err
 	}
-	opt, err := optim.NewAdamW(model.Parameters(), &optim.AdamWOptions{LR: 0.01})
-	return &replica{pg: pg, model: model, opt: opt}, err
+	r := &replica{pg: pg, model: model}
+	if how.scaled {
+		if r.scaler, err = amp.NewScaler(&amp.Options{InitScale: 1 << 10, GrowthInterval: 7}); err != nil {
+			return nil, err
+		}
+	}
+	r.opt, err = optim.NewAdamW(model.Parameters(), &optim.AdamWOptions{LR: 0.01, MasterWeights: how.dt != 0})
+	return r, err
 }
 
 func (r *replica) backward(in ...*autograd.Variable) (*autograd.Variable, error) {
@@ -50,6 +81,9 @@ func (r *replica) backward(in ...*autograd.Variable) (*autograd.Variable, error)
 		return y, y.Backward()
 	}
 	loss := nn.MSELoss(y, in[1])
+	if r.scaler != nil {
+		return loss, r.scaler.Scale(loss).Backward()
+	}
 	return loss, loss.Backward()
 }
 
@@ -58,10 +92,23 @@ func (r *replica) step(in ...*autograd.Variable) (*autograd.Variable, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := optim.ClipGradNorm(r.model.Parameters(), 1); err != nil {
-		return nil, err
+	isHalf := r.model.Parameters()[0].DType() == device.Float16
+	if r.scaler != nil && !isHalf {
+		if err := r.scaler.Unscale(r.opt); err != nil {
+			return nil, err
+		}
 	}
-	err = r.opt.Step()
+	if !isHalf {
+		if _, err := optim.ClipGradNorm(r.model.Parameters(), 1); err != nil {
+			return nil, err
+		}
+	}
+	if r.scaler != nil {
+		err = r.scaler.Step(r.opt)
+		r.scaler.Update()
+	} else {
+		err = r.opt.Step()
+	}
 	r.opt.ZeroGrad()
 	return loss, err
 }
@@ -73,7 +120,10 @@ func (r *replica) batch(n int) (x, y *autograd.Variable) {
 		for i := range data {
 			data[i] = float32((7*i+3*n+5*r.pg.Rank())%11)/11 - 0.5
 		}
-		return autograd.FromSlice(r.pg.Device(), data, 4, columns)
+		if r.scaler != nil && n%10 == 9 && r.pg.Rank() == 1 && columns == 8 {
+			data[0] = float32(math.Inf(1)) // the step of all ranks is skipped
+		}
+		return autograd.Cast(autograd.FromSlice(r.pg.Device(), data, 4, columns), r.model.Parameters()[0].DType())
 	}
 	return values(8), values(4)
 }
@@ -90,17 +140,30 @@ func (r *replica) state(t *testing.T) ([]byte, error) {
 	return all, nil
 }
 
-// trainSteps makes steps, on ranks below captured with captured steps. It returns each rank's losses and the
-// parameters in the end.
-func trainSteps(t *testing.T, devices []device.Device, steps, captured int) (losses [][]float64, states [][]byte) {
+// trained is what a rank ends with.
+type trained struct {
+	losses    []float64
+	committed []int     // the number of committed steps after each step
+	scales    []float64 // the scale of the loss after each step
+	state     []byte
+}
+
+func (a trained) equal(b trained) bool {
+	sameBits := func(x, y float64) bool { return math.Float64bits(x) == math.Float64bits(y) }
+	return slices.EqualFunc(a.losses, b.losses, sameBits) && slices.Equal(a.committed, b.committed) && slices.Equal(a.scales, b.scales) && bytes.Equal(a.state, b.state)
+}
+
+// trainSteps makes steps, on ranks below captured with captured steps. It returns what each rank ends with.
+func trainSteps(t *testing.T, devices []device.Device, how training, steps, captured int) []trained {
 	t.Helper()
-	losses, states = make([][]float64, len(devices)), make([][]byte, len(devices))
+	all := make([]trained, len(devices))
 	commtest.OnDevices(t, devices, nil, func(pg *comm.ProcessGroup) error {
 		autograd.Generator(pg.Device()).Seed(3)
-		r, err := newReplica(pg)
+		r, err := newReplicaWith(pg, how)
 		if err != nil {
 			return err
 		}
+		mine := &all[pg.Rank()]
 		step, accumulate := r.step, r.backward
 		if pg.Rank() < captured {
 			step = autograd.Capture(pg.Device(), step, &autograd.CaptureOptions{Required: true})
@@ -121,32 +184,54 @@ func trainSteps(t *testing.T, devices []device.Device, steps, captured int) (los
 			if err != nil {
 				return fmt.Errorf("step %d: %w", n, err)
 			}
-			losses[pg.Rank()] = append(losses[pg.Rank()], loss.Item())
+			committed, _ := r.opt.Committed()
+			mine.losses, mine.committed = append(mine.losses, loss.Item()), append(mine.committed, committed)
+			if r.scaler != nil {
+				mine.scales = append(mine.scales, r.scaler.GetScale())
+			}
 		}
 		if pg.Rank() < captured && r.runs > 12 { // there are two variants of each, with and without a gradient
 			return fmt.Errorf("rank %d ran its step function %d times", pg.Rank(), r.runs)
 		}
-		states[pg.Rank()], err = r.state(t)
+		mine.state, err = r.state(t)
 		return err
 	})
-	return losses, states
+	return all
 }
 
 // Captured steps of a model give the losses and parameters of steps that are not captured, bit for bit,
-// through NCCL and through the kernel for small all-reduces, and if only one rank captures.
+// with a schedule, clipping, dropout, accumulated gradients, a scaled loss and hooks, through NCCL and
+// through the kernel for small all-reduces, and if only one rank captures.
 func TestCapturedStepsOfAModel(t *testing.T) {
-	for _, faults := range [][]string{nil, {"ipc 0", "ipc 1"}} {
-		const ranks, steps = 2, 30
-		losses, states := trainSteps(t, commtest.FakeGPUs(t, ranks, faults...), steps, 0)
-		for captured := 1; captured <= ranks; captured++ {
-			gotLosses, gotStates := trainSteps(t, commtest.FakeGPUs(t, ranks, faults...), steps, captured)
-			for r := range ranks {
-				if !slices.Equal(gotLosses[r], losses[r]) || !bytes.Equal(gotStates[r], states[0]) {
-					t.Errorf("with %v, and %d ranks that capture, rank %d has the losses %v, want %v; equal parameters: %v",
-						faults, captured, r, gotLosses[r], losses[r], bytes.Equal(gotStates[r], states[0]))
+	const ranks = 2
+	for name, c := range map[string]struct {
+		how    training
+		steps  int
+		faults []string
+	}{
+		"plain":             {steps: 100},
+		"small all-reduces": {steps: 30, faults: []string{"ipc 0", "ipc 1"}},
+		"scaled":            {how: training{scaled: true}, steps: 100},
+		"scaled, Float16":   {how: training{scaled: true, dt: device.Float16}, steps: 100},
+		"hook BF16":         {how: training{hook: func() reducer.Hook { return commhook.BF16(nil) }}, steps: 100},
+		"hook FP16, scaled": {how: training{scaled: true, hook: func() reducer.Hook { return commhook.FP16(nil) }}, steps: 30},
+		"hook Int8":         {how: training{hook: func() reducer.Hook { return commhook.Int8() }}, steps: 30},
+	} {
+		t.Run(name, func(t *testing.T) {
+			want := trainSteps(t, commtest.FakeGPUs(t, ranks, c.faults...), c.how, c.steps, 0)
+			for captured := 1; captured <= ranks; captured++ {
+				got := trainSteps(t, commtest.FakeGPUs(t, ranks, c.faults...), c.how, c.steps, captured)
+				for r := range ranks {
+					if !got[r].equal(want[r]) {
+						t.Errorf("with %d ranks that capture, rank %d has the losses %v, want %v; scales %v, want %v; committed %v, want %v; equal parameters: %v", captured, r,
+							got[r].losses, want[r].losses, got[r].scales, want[r].scales, got[r].committed, want[r].committed, bytes.Equal(got[r].state, want[r].state))
+					}
 				}
 			}
-		}
+			if c.how.scaled && slices.Max(want[0].committed) > c.steps*9/10 {
+				t.Errorf("%d of %d steps were committed: none was skipped", slices.Max(want[0].committed), c.steps)
+			}
+		})
 	}
 }
 
@@ -232,11 +317,12 @@ func TestGPUCapturedStepsOfAModel(t *testing.T) {
 		t.Cleanup(func() { dev.Close() })
 		devices = append(devices, dev)
 	}
-	losses, states := trainSteps(t, devices, 30, 0)
-	gotLosses, gotStates := trainSteps(t, devices, 30, len(devices))
-	for r := range devices {
-		if !slices.Equal(gotLosses[r], losses[r]) || !bytes.Equal(gotStates[r], states[0]) {
-			t.Errorf("rank %d has the losses %v, want %v; equal parameters: %v", r, gotLosses[r], losses[r], bytes.Equal(gotStates[r], states[0]))
+	for _, how := range []training{{}, {scaled: true}, {scaled: true, dt: device.Float16}, {hook: func() reducer.Hook { return commhook.BF16(nil) }}} {
+		want := trainSteps(t, devices, how, 30, 0)
+		for r, got := range trainSteps(t, devices, how, 30, len(devices)) {
+			if !got.equal(want[r]) {
+				t.Errorf("rank %d with %+v has the losses %v, want %v; equal parameters: %v", r, how, got.losses, want[r].losses, bytes.Equal(got.state, want[r].state))
+			}
 		}
 	}
 }

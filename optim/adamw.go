@@ -217,7 +217,7 @@ func (r *adamRule) record(scaled Scaled, step *kernels.AdamWStep) {
 	})
 	numbers := *step
 	step.At = scaled.numbers(r, len(step.Numbers()), func() []float64 {
-		numbers.LR, numbers.Step = r.group.LR, r.updates+1
+		numbers.LR, numbers.Step, numbers.LossScale = r.group.LR, r.updates+1, scaled.scale()
 		v := numbers.Numbers()
 		return v[:]
 	})

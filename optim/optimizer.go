@@ -95,11 +95,12 @@ type ParameterSwapper interface {
 // goroutine drives it. Other goroutines may call Committed.
 type optimizer struct {
 	slots        []*slot
-	slotOf       map[any]int // index in slots, by the identity of a parameter
-	ready        []*slot     // the slots that have a gradient in the current step
-	batch        batch       // empty between steps
-	hook         StepHook    // nil: none
-	inconsistent error       // the error that Step returns until a state is loaded; nil: none
+	slotOf       map[any]int        // index in slots, by the identity of a parameter
+	ready        []*slot            // the slots that have a gradient in the current step
+	batch        batch              // empty between steps
+	hook         StepHook           // nil: none
+	recording    *capture.Recording // the step that is being recorded and has a step of this optimizer; else nil
+	inconsistent error              // the error that Step returns until a state is loaded; nil: none
 	progress
 }
 
@@ -225,6 +226,8 @@ type Scaled struct {
 	// Err returns nil if Overflow is zero, and otherwise an error that matches
 	// [device.ErrSkipped]. It may wait for the device.
 	Err func() error
+	// Captured is set by package amp in a step that is being captured: see [autograd.Capture].
+	Captured *capture.ScaledStep
 
 	recording *capture.Recording // of a step that is being recorded; else nil
 }

@@ -13,11 +13,15 @@ import (
 // record records a step: see [autograd.Capture]. The state on the host changes when it is replayed.
 func (o *optimizer) record(r *capture.Recording, s Scaled) error {
 	switch {
+	case o.recording == r:
+		return r.Refuse("it has two steps of one optimizer")
 	case o.hook != nil:
 		return r.Refuse("a StepHook is set")
-	case s.LossScale != 0 || !s.Overflow.IsZero():
-		return r.Refuse("the loss is scaled")
+	case s.Captured == nil && (s.LossScale != 0 || !s.Overflow.IsZero()):
+		return r.Refuse("the scale of the loss is a number of the host")
 	}
+	o.recording = r
+	r.AtEnd(func() { o.recording = nil })
 	ready := slices.Clone(o.ready)
 	r.Require(func() bool {
 		return o.hook == nil && !slices.ContainsFunc(ready, func(s *slot) bool { return s.unused })
@@ -47,9 +51,21 @@ func (o *optimizer) record(r *capture.Recording, s Scaled) error {
 			return nil
 		}
 		o.ready = append(o.ready[:0], ready...)
-		return o.conclude(s, 0, err)
+		err = o.conclude(s, 0, err)
+		if s.Captured != nil {
+			err = s.Captured.Conclude(err)
+		}
+		return err
 	})
 	return nil
+}
+
+// scale returns the loss scale of the replay that is about to be launched.
+func (s Scaled) scale() float64 {
+	if s.Captured != nil {
+		return s.Captured.Scale()
+	}
+	return s.LossScale
 }
 
 // numbers returns the device memory from which recorded updates read numbers that change from step to

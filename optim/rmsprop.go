@@ -165,7 +165,7 @@ func (r *rmsPropRule) record(scaled Scaled, step *kernels.RMSPropStep) {
 	})
 	group := r.group
 	step.At = scaled.numbers(group, len(step.Numbers()), func() []float64 {
-		v := (&kernels.RMSPropStep{LR: group.LR}).Numbers()
+		v := (&kernels.RMSPropStep{LR: group.LR, LossScale: scaled.scale()}).Numbers()
 		return v[:]
 	})
 }

@@ -134,7 +134,7 @@ func (r *sgdRule) record(scaled Scaled, step *kernels.SGDStep) {
 	})
 	group := r.group
 	step.At = scaled.numbers(group, len(step.Numbers()), func() []float64 {
-		v := (&kernels.SGDStep{LR: group.LR}).Numbers()
+		v := (&kernels.SGDStep{LR: group.LR, LossScale: scaled.scale()}).Numbers()
 		return v[:]
 	})
 }

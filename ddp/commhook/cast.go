@@ -36,6 +36,9 @@ func (c *cast) String() string { return fmt.Sprintf("%v, then %v", c.dt, c.hook)
 // Partial returns that of the inner hook.
 func (c *cast) Partial() bool { return reducer.IsPartial(c.hook) }
 
+// Stateless returns that of the inner hook.
+func (c *cast) Stateless() bool { return reducer.IsStateless(c.hook) }
+
 func (c *cast) Reduce(b reducer.GradBucket) reducer.Reduction {
 	if b.Flat.DType.Size() <= c.dt.Size() {
 		return c.hook.Reduce(b)

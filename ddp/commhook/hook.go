@@ -20,7 +20,8 @@ func (allReduce) Reduce(b reducer.GradBucket) reducer.Reduction {
 	return b.Group.With(comm.CallOptions{Name: b.Name, After: b.After}).AllReduce(b.Flat, b.Op)
 }
 
-func (allReduce) String() string { return "all-reduce" }
+func (allReduce) String() string  { return "all-reduce" }
+func (allReduce) Stateless() bool { return true }
 
 // Noop does not communicate. It divides each rank's gradients by the number of ranks, as averaging
 // would, and leaves them on their rank. The replicas become different: use it only to measure the
@@ -31,7 +32,8 @@ type noop struct{}
 
 func (noop) Reduce(b reducer.GradBucket) reducer.Reduction { return completed{divide(b)} }
 
-func (noop) String() string { return "no reduction" }
+func (noop) String() string  { return "no reduction" }
+func (noop) Stateless() bool { return true }
 
 // completed is a Reduction that is over.
 type completed struct{ err error }

@@ -34,6 +34,9 @@ type quantized struct {
 
 func (*quantized) String() string { return fmt.Sprintf("8 bits in blocks of %d", kernels.QuantBlock) }
 
+// Stateless is true: what a block loses is not kept for the next pass.
+func (*quantized) Stateless() bool { return true }
+
 // numbers are the buffers for one bucket. A buffer that is divided has one part for each rank, in
 // order of the ranks.
 type numbers struct {

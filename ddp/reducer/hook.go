@@ -38,6 +38,22 @@ func IsPartial(h Hook) bool {
 	return ok && p.Partial()
 }
 
+// Stateless is a Hook whose method Stateless reports whether the hook does the same in each pass: what
+// Reduce and the Reduction's Wait enqueue then depends on the bucket alone, and needs no new memory after the
+// second pass. Only such a hook can be part of a captured step. A hook that passes buckets on to another hook
+// should have this method too, and return IsStateless of the other hook.
+type Stateless interface {
+	Hook
+	Stateless() bool
+}
+
+// IsStateless reports whether h does the same in each pass. It returns h.Stateless(), or false if h has no
+// such method.
+func IsStateless(h Hook) bool {
+	s, ok := h.(Stateless)
+	return ok && s.Stateless()
+}
+
 // Reduction is a started reduction of a bucket. A [*comm.Work] is a Reduction. Traces show the
 // reductions for which [Times] returns times.
 type Reduction interface {

@@ -68,8 +68,8 @@ func (r *Reducer) isSettled() bool {
 // nothing in this pass.
 func (r *Reducer) beginRecorded(rec *recorded) error {
 	switch {
-	case r.hook != nil:
-		return rec.Refuse("a communication hook is set")
+	case r.hook != nil && !IsStateless(r.hook):
+		return rec.Refuse("the communication hook %s keeps state", hookName(r.hook))
 	case r.scan != nil:
 		return rec.Refuse("CheckNonFinite is set")
 	case r.unused != UnusedMissing:

@@ -89,6 +89,12 @@ func (e *NotLaunchedError) Error() string {
 // Unwrap returns the error of the function.
 func (e *NotLaunchedError) Unwrap() error { return e.Err }
 
+// ScaledStep says how the replays of a recorded step of an optimizer take the gradients of a scaled loss.
+type ScaledStep struct {
+	Scale    func() float64        // the scale of the replay
+	Conclude func(err error) error // gets the outcome of the optimizer's step, and returns the replay's error
+}
+
 // current holds the recording of a device.
 type current struct{ r *Recording }
 

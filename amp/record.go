@@ -1,0 +1,116 @@
+package amp
+
+import (
+	"math"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/capture"
+	"github.com/goddp/goddp/optim"
+)
+
+// In a captured step ([autograd.Capture]) the kernels read the scale from device memory, and the device
+// decides whether to skip, as it always does. What Unscale, Step and Update do on the host, each replay
+// does after its launch.
+
+// record notes that the recorded step uses the check of opt. When the recording ends, the check is as it
+// was before.
+func (s *Scaler) record(r *capture.Recording, opt optim.Optimizer, c *check) {
+	if c.recording == r {
+		return
+	}
+	before := *c
+	c.recording = r
+	r.Require(func() bool { return s.checks[opt] == c && c.phase == before.phase })
+	r.AtEnd(func() { *c = before })
+}
+
+// replays makes each replay set the phase.
+func (c *check) replays(to phase) {
+	c.recording.After(func(err error) error {
+		if err == nil {
+			c.phase = to
+		}
+		return nil
+	})
+}
+
+// scaleKey is the key of the words that hold the scale, or its inverse.
+type scaleKey struct {
+	s       *Scaler
+	dt      device.DType
+	inverse bool
+}
+
+// word returns the scale of each replay, or its inverse, as a scalar of dt in device memory; the zero
+// Tensor if dt is no type that represents every scale.
+func (s *Scaler) word(r *capture.Recording, dt device.DType, inverse bool) device.Tensor {
+	if dt != device.Float32 && dt != device.Float64 {
+		return device.Tensor{}
+	}
+	w := r.Words(scaleKey{s, dt, inverse}, device.Float64, 1, func(bits []int64) {
+		v := s.state.Scale
+		if inverse {
+			v = 1 / v
+		}
+		bits[0] = int64(math.Float64bits(v))
+		if dt == device.Float32 {
+			bits[0] = int64(math.Float32bits(float32(v)))
+		}
+	})
+	if w.IsZero() { // no memory: the recording fails
+		return w
+	}
+	return device.NewTensor(w.Buf.Slice(0, dt.Size()), dt)
+}
+
+// recordStep is the end of Step in a step that is being recorded. isUnscaled reports whether Unscale has
+// divided the gradients.
+func (s *Scaler) recordStep(c *check, stepper optim.ScaledStepper, scaled optim.Scaled, isUnscaled bool) error {
+	concluded := false
+	scaled.Captured = &capture.ScaledStep{
+		Scale: func() float64 {
+			if isUnscaled {
+				return 1
+			}
+			return s.state.Scale
+		},
+		Conclude: func(err error) error {
+			concluded = true
+			return c.settle(err)
+		},
+	}
+	if err := stepper.StepScaled(scaled); err != nil {
+		return err
+	}
+	c.phase = stepped
+	c.recording.After(func(err error) error {
+		if err == nil && !concluded { // the optimizer has no gradients
+			err = c.settle(c.err())
+		} else {
+			err = nil // the device's error is that of the launch, which the replay returns
+		}
+		concluded = false
+		return err
+	})
+	return nil
+}
+
+// recordUpdate makes each replay call Update if a step is being recorded. It reports whether that is so.
+func (s *Scaler) recordUpdate() bool {
+	var r *capture.Recording
+	for _, c := range s.checks {
+		if c.recording != nil {
+			r, c.phase = c.recording, idle
+		}
+	}
+	if r == nil {
+		return false
+	}
+	r.After(func(err error) error {
+		if err == nil {
+			s.Update()
+		}
+		return nil
+	})
+	return true
+}
