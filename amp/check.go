@@ -141,7 +141,7 @@ func (c *check) divide(params []*nn.Parameter, s *Scaler) error {
 			var err error
 			if c.recording == nil {
 				err = dev.Kernels().Axpby(dev.Compute(), t, device.Accum{Alpha: 1 / s.state.Scale}, t)
-			} else if factor := s.word(c.recording, t.DType, true); factor.IsZero() {
+			} else if factor := s.scaleOnDevice(c.recording, t.DType, true); factor.IsZero() {
 				err = c.recording.Refuse("Unscale of gradients of %v", t.DType)
 			} else {
 				err = kernels.Of(dev).Binary(dev.Compute(), kernels.Mul, t, t, factor)

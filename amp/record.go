@@ -41,9 +41,9 @@ type scaleKey struct {
 	inverse bool
 }
 
-// word returns the scale of each replay, or its inverse, as a scalar of dt in device memory; the zero
+// scaleOnDevice returns the scale of each replay, or its inverse, as a scalar of dt in device memory; the zero
 // Tensor if dt is no type that represents every scale.
-func (s *Scaler) word(r *capture.Recording, dt device.DType, inverse bool) device.Tensor {
+func (s *Scaler) scaleOnDevice(r *capture.Recording, dt device.DType, inverse bool) device.Tensor {
 	if dt != device.Float32 && dt != device.Float64 {
 		return device.Tensor{}
 	}

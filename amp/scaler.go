@@ -93,7 +93,7 @@ func (s *Scaler) Scale(loss *autograd.Variable) *autograd.Variable {
 		loss = autograd.Cast(loss, device.Float32)
 	}
 	if r := capture.Of(loss.Device()); r != nil {
-		return autograd.Mul(loss, autograd.FromTensor(loss.Device(), s.word(r, loss.DType(), false)))
+		return autograd.Mul(loss, autograd.FromTensor(loss.Device(), s.scaleOnDevice(r, loss.DType(), false)))
 	}
 	return autograd.MulScalar(loss, s.state.Scale)
 }
