@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -82,18 +83,19 @@ func Run(ctx context.Context, cfg *Config) (*Result, error) {
 // agent performs the actions of the core, and turns exits, signals and timeouts into the
 // core's events. Only the goroutine that called Run may use it.
 type agent struct {
-	cfg        *Config
-	guard      security
-	rendezvous *rendezvous.Agent
-	records    flight.Settings
-	core       *core
-	console    *console
-	reaper     *reaperClient
-	lost       error // how the reaper ended; nil while it runs
-	subreaper  bool  // orphans become children of this process once the reaper has ended
-	runDir     string
-	timer      *awake.Timer    // the latest timer; nil before the first one
-	timeout    <-chan struct{} // closed when the timer fires; nil if no timer is armed
+	cfg         *Config
+	guard       security
+	rendezvous  *rendezvous.Agent
+	records     flight.Settings
+	core        *core
+	console     *console
+	reaper      *reaperClient
+	lost        error        // how the reaper ended; nil while it runs
+	electionPID atomic.Int64 // process id of golaunch-etcd; 0 if it was not started
+	subreaper   bool         // orphans become children of this process once the reaper has ended
+	runDir      string
+	timer       *awake.Timer    // the latest timer; nil before the first one
+	timeout     <-chan struct{} // closed when the timer fires; nil if no timer is armed
 
 	mirrors sync.WaitGroup // the goroutines that send lines to the host of the rendezvous
 

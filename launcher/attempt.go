@@ -150,7 +150,7 @@ func (a *agent) removeOrphans(kill bool) {
 			if !a.subreaper {
 				return orphanReport{Error: a.lost.Error()}
 			}
-			return killOrphans(descendants, a.cfg.PollInterval, orphanLimit)
+			return killOrphans(descendants(int(a.electionPID.Load())), a.cfg.PollInterval, orphanLimit)
 		})
 		return
 	}

@@ -129,7 +129,14 @@ func (a *agent) rendezvousOptions() (rendezvous.Options, error) {
 			Username: n.Etcd.Username, Password: n.Etcd.Password,
 			Name: c.RunID, TTL: 3 * cmp.Or(n.Heartbeat, rendezvous.DefaultHeartbeat),
 		}
-		o.Discovery = &rendezvous.Etcd{Addr: addr, Open: func(ctx context.Context) (election.Election, error) { return election.Start(ctx, options) }}
+		o.Discovery = &rendezvous.Etcd{Addr: addr, Open: func(ctx context.Context) (election.Election, error) {
+			e, err := election.Start(ctx, options)
+			if err != nil {
+				return nil, err
+			}
+			a.electionPID.Store(int64(e.PID()))
+			return e, nil
+		}}
 	}
 	return o, nil
 }

@@ -25,36 +25,42 @@ func setSubreaper(on bool) error {
 	return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, flag, 0, 0, 0)
 }
 
-// descendants is a finder of all processes below this process. This process must be a
-// subreaper, and must have no children that it wants to keep. descendants waits for each
+// sureLooks is how often descendants searches in vain when this process keeps a child: then
+// the kernel cannot say that there are no other children.
+const sureLooks = 3
+
+// descendants returns a finder of all processes below this process, except its child keep;
+// 0 means that it keeps none. This process must be a subreaper. The finder waits for each
 // child that has ended, by its process id.
 //
 // A process whose main thread has ended while other threads live looks like a zombie. It
 // cannot be waited for, and signals reach it, so it counts as alive.
 //
 // The list of children in /proc may miss a process that becomes a child during the search.
-// So descendants asks the kernel whether this process has any children before it returns
+// So the finder asks the kernel whether this process has any children before it returns
 // nothing.
-func descendants(act func(pid int)) (found []int, err error) {
+func descendants(keep int) finder {
 	self := os.Getpid()
-	for range maxLooks {
-		err := forEachChild(self, func(pid int) error {
-			if reap(pid) {
-				return nil
-			}
-			return forEachBelow(pid, func(pid int) {
-				act(pid)
-				found = append(found, pid)
+	return func(act func(pid int)) (found []int, err error) {
+		for look := range maxLooks {
+			err := forEachChild(self, func(pid int) error {
+				if pid == keep || reap(pid) {
+					return nil
+				}
+				return forEachBelow(pid, func(pid int) {
+					act(pid)
+					found = append(found, pid)
+				})
 			})
-		})
-		if len(found) > 0 || err != nil {
-			return found, err
+			if len(found) > 0 || err != nil {
+				return found, err
+			}
+			if keep != 0 && look == sureLooks || keep == 0 && !hasChildren() {
+				return nil, nil
+			}
 		}
-		if !hasChildren() {
-			return nil, nil
-		}
+		return nil, errors.New("this process has children, but /proc does not list them")
 	}
-	return nil, errors.New("this process has children, but /proc does not list them")
 }
 
 // reapOrphans waits for the children of this process that have ended, except those for

@@ -110,18 +110,44 @@ func TestOrphansWithoutDescriptors(t *testing.T) {
 	}
 	pid := orphan.Process.Pid
 	restore := limitFiles(t)
-	if found, err := descendants(func(int) {}); len(found) > 0 || !errors.Is(err, syscall.EMFILE) {
+	if found, err := descendants(0)(func(int) {}); len(found) > 0 || !errors.Is(err, syscall.EMFILE) {
 		t.Errorf("found %v, %v", found, err)
 	}
-	if left := killOrphans(descendants, time.Millisecond, time.Millisecond); !strings.Contains(left.Error, syscall.EMFILE.Error()) {
+	if left := killOrphans(descendants(0), time.Millisecond, time.Millisecond); !strings.Contains(left.Error, syscall.EMFILE.Error()) {
 		t.Errorf("when its time is over: %v", left)
 	}
 	if exiting(pid) {
 		t.Error("a process that cannot be looked at is exiting")
 	}
 	time.AfterFunc(10*time.Millisecond, restore)
-	if left := killOrphans(descendants, time.Millisecond, soon); len(left.Survivors) > 0 || left.Error != "" || !exiting(pid) {
+	if left := killOrphans(descendants(0), time.Millisecond, soon); len(left.Survivors) > 0 || left.Error != "" || !exiting(pid) {
 		t.Errorf("once it can look: %v", left)
 	}
 	_ = orphan.Wait() // descendants has
+}
+
+// A child that this process keeps survives, and the others do not.
+func TestDescendantsExceptOne(t *testing.T) {
+	kept, orphan := exec.Command("cat"), exec.Command("cat")
+	for _, cmd := range []*exec.Cmd{kept, orphan} {
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer in.Close()
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if left := killOrphans(descendants(kept.Process.Pid), time.Millisecond, soon); len(left.Survivors) > 0 || left.Error != "" {
+		t.Errorf("left over: %+v", left)
+	}
+	if !exiting(orphan.Process.Pid) || exiting(kept.Process.Pid) {
+		t.Errorf("the orphan has ended: %v, the child to keep: %v", exiting(orphan.Process.Pid), exiting(kept.Process.Pid))
+	}
+	_ = orphan.Wait() // descendants has
+	if err := kept.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = kept.Wait() // it was killed
 }

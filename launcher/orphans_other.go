@@ -8,7 +8,9 @@ import "errors"
 func setSubreaper(bool) error { return errors.ErrUnsupported }
 
 // descendants is never called on this system, because setSubreaper fails.
-func descendants(func(int)) ([]int, error) { return nil, errors.ErrUnsupported }
+func descendants(int) finder {
+	return func(func(int)) ([]int, error) { return nil, errors.ErrUnsupported }
+}
 
 // reapOrphans does nothing, because no orphan becomes a child of this process.
 func reapOrphans(func(int) bool) {}

@@ -257,7 +257,7 @@ func (r *reaper) removeOrphans(q *orphanRequest) {
 // finds only those in the process groups of the workers.
 func (r *reaper) find() finder {
 	if r.subreaper {
-		return descendants
+		return descendants(0)
 	}
 	return groupMembers(slices.Clone(r.groups))
 }

@@ -44,7 +44,7 @@ type Term interface {
 	State() State
 	// Save writes how far the job is. It returns ErrOver if this agent is not elected any more.
 	Save(ctx context.Context, s State) error
-	// Over returns a channel that is closed when this agent is not elected any more.
+	// Over returns a channel that is closed when this agent is not elected any more, or cannot know.
 	Over() <-chan struct{}
 	// Resign ends the term at once, so that another agent can be elected. If the job has ended, its state
 	// is deleted.

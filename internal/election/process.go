@@ -21,8 +21,8 @@ const Program = "golaunch-etcd"
 // closeTime bounds how long Program may take to resign and end.
 const closeTime = 5 * time.Second
 
-// process is an election that a process of Program makes.
-type process struct {
+// Process is an election that a process of Program makes.
+type Process struct {
 	cmd       *exec.Cmd
 	in        io.WriteCloser
 	responses chan response // closed when the process has ended
@@ -38,12 +38,12 @@ type process struct {
 
 // Start starts Program and has it open the election. The program is looked for beside this process's
 // executable, and then on PATH.
-func Start(ctx context.Context, o Options) (Election, error) {
+func Start(ctx context.Context, o Options) (*Process, error) {
 	path, err := find()
 	if err != nil {
 		return nil, err
 	}
-	p := &process{cmd: exec.Command(path), responses: make(chan response), abandoned: make(chan struct{})}
+	p := &Process{cmd: exec.Command(path), responses: make(chan response), abandoned: make(chan struct{})}
 	p.cmd.Stderr = os.Stderr
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err
@@ -83,7 +83,7 @@ func find() (string, error) {
 }
 
 // read passes on the responses until the process ends.
-func (p *process) read(out io.Reader) {
+func (p *Process) read(out io.Reader) {
 	defer close(p.responses)
 	defer p.expire()
 	in := bufio.NewReader(out)
@@ -110,7 +110,7 @@ func (p *process) read(out io.Reader) {
 }
 
 // expire ends the current term.
-func (p *process) expire() {
+func (p *Process) expire() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.term != nil {
@@ -120,17 +120,17 @@ func (p *process) expire() {
 }
 
 // ask makes a request and waits for the response. If ctx ends before, the process is killed.
-func (p *process) ask(ctx context.Context, r request) (response, error) {
+func (p *Process) ask(ctx context.Context, r request) (response, error) {
 	p.asking.Lock()
 	defer p.asking.Unlock()
 	if _, err := p.in.Write(frame.Encode(r)); err != nil {
-		return response{}, errEnded
+		return response{}, ErrEnded
 	}
 	select {
 	case answer, ok := <-p.responses:
 		switch {
 		case !ok:
-			return answer, errEnded
+			return answer, ErrEnded
 		case answer.IsOver:
 			return answer, ErrOver
 		case answer.Error != "":
@@ -143,9 +143,14 @@ func (p *process) ask(ctx context.Context, r request) (response, error) {
 	}
 }
 
-var errEnded = errors.New(Program + " has ended")
+// ErrEnded is the error of an election whose process has ended, as when it was killed. Another one can be started.
+var ErrEnded = errors.New(Program + " has ended")
 
-func (p *process) Elect(ctx context.Context, addr, dead string) (host string, term Term, err error) {
+// PID returns the process id.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Elect is that of [Election].
+func (p *Process) Elect(ctx context.Context, addr, dead string) (host string, term Term, err error) {
 	answer, err := p.ask(ctx, request{Elect: &electRequest{addr, dead}})
 	if err != nil || !answer.Elected {
 		return answer.Host, nil, err
@@ -159,7 +164,7 @@ func (p *process) Elect(ctx context.Context, addr, dead string) (host string, te
 }
 
 // Close makes the process end, and waits for that.
-func (p *process) Close() error {
+func (p *Process) Close() error {
 	p.in.Close()
 	timer := time.AfterFunc(closeTime, p.abandon)
 	defer timer.Stop()
@@ -174,7 +179,7 @@ func (p *process) Close() error {
 
 // processTerm is the term of this agent in an election that a process makes.
 type processTerm struct {
-	process *process
+	process *Process
 	state   State
 	expired chan struct{}
 }

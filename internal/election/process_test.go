@@ -79,7 +79,7 @@ func (f *fake) Close() error {
 
 // start starts this test binary as Program. It returns the election, and a function that ends the process
 // and returns the calls that it had.
-func start(t *testing.T) (*process, func() string) {
+func start(t *testing.T) (*Process, func() string) {
 	t.Helper()
 	dir := t.TempDir()
 	self, err := os.Executable()
@@ -95,7 +95,7 @@ func start(t *testing.T) (*process, func() string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return e.(*process), func() string {
+	return e, func() string {
 		t.Helper()
 		if err := e.Close(); err != nil {
 			t.Error(err)
@@ -163,7 +163,7 @@ func TestTermEndsWithTheProcess(t *testing.T) {
 	}
 	p.cmd.Process.Kill()
 	awaitOver(t, term)
-	if err := term.Save(t.Context(), State{}); !errors.Is(err, errEnded) {
+	if err := term.Save(t.Context(), State{}); !errors.Is(err, ErrEnded) {
 		t.Errorf("got error %v", err)
 	}
 }

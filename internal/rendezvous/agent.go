@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/awake"
+	"github.com/goddp/goddp/internal/election"
 )
 
 // Options say how a node takes part in a job.
@@ -235,6 +236,7 @@ func (a *Agent) host(ctx context.Context, role *Role) (addr string, err error) {
 	a.wg.Go(func() {
 		select {
 		case <-role.Over: // nil if the role never ends
+			h.depose()
 			h.Close()
 		case <-stop:
 		}
@@ -244,11 +246,15 @@ func (a *Agent) host(ctx context.Context, role *Role) (addr string, err error) {
 	if h.isOver() {
 		h.awaitAgents(leaveTime)
 	}
-	err = errors.Join(err, h.Close())
+	closed := h.Close()
+	var resigned error
 	if role.Resign != nil {
-		err = errors.Join(err, role.Resign(h.jobEnded()))
+		resigned = role.Resign(h.jobEnded())
 	}
-	return addr, err
+	if role.Over != nil && errors.As(err, new(*HostLostError)) {
+		return addr, &HostLostError{"this node", cmp.Or(resigned, election.ErrOver)}
+	}
+	return addr, errors.Join(err, closed, resigned)
 }
 
 // follow passes on the orders of a session until it ends, and calls adapt with each round. It returns nil

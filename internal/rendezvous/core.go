@@ -137,6 +137,7 @@ type (
 	joinTimeout     struct{}
 	lastCallElapsed struct{}
 	hostFailed      struct{ err error } // the host cannot do its part
+	hostDeposed     struct{}            // the host is not elected any more
 )
 
 func (agentJoined) isEvent()     {}
@@ -148,6 +149,7 @@ func (saved) isEvent()           {}
 func (joinTimeout) isEvent()     {}
 func (lastCallElapsed) isEvent() {}
 func (hostFailed) isEvent()      {}
+func (hostDeposed) isEvent()     {}
 
 // The actions.
 type (
@@ -228,7 +230,7 @@ func (c *core) Step(ev event) []action {
 		return c.lose(c.agents[ev.id], "lost: "+ev.how, ev.at)
 	case agentLeaves:
 		a := c.agents[ev.id]
-		if a == nil {
+		if a == nil || c.phase >= resigned {
 			return nil
 		}
 		a.leaving, a.leavingAt = ev.why, ev.at
@@ -278,6 +280,12 @@ func (c *core) Step(ev event) []action {
 		return c.end(Result{Reason: fmt.Sprintf("too few nodes joined: %d of at least %d", len(c.agents), c.MinNodes)})
 	case hostFailed:
 		return c.end(Result{Failures: c.sortedFailures(), Reason: ev.err.Error()})
+	case hostDeposed:
+		if c.phase >= resigned {
+			return nil
+		}
+		c.phase = resigned
+		return append(c.cancelLastCall(), resign{"it is not elected any more"})
 	case lastCallElapsed:
 		if !c.lastCall {
 			return nil

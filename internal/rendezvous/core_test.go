@@ -93,6 +93,8 @@ func parseEvent(t *testing.T, d *datadriven.TestData, c *core, id agentID, name 
 			}
 		}
 		return workersEnded{id, epoch, d.HasArg("agreed"), failures}
+	case "depose":
+		return hostDeposed{}
 	case "saved":
 		return saved{}
 	case "join-timeout":

@@ -103,7 +103,23 @@ type Etcd struct {
 	election election.Election // nil before the first use
 }
 
-func (e *Etcd) Find(ctx context.Context, dead string) (*Found, error) {
+// electionTries is how often Find opens an election that ends, before it gives up.
+const electionTries = 3
+
+func (e *Etcd) Find(ctx context.Context, dead string) (found *Found, err error) {
+	for range electionTries {
+		if found, err = e.find(ctx, dead); !errors.Is(err, election.ErrEnded) {
+			break
+		}
+		if e.election != nil { // its process was killed
+			e.election.Close()
+			e.election = nil
+		}
+	}
+	return found, err
+}
+
+func (e *Etcd) find(ctx context.Context, dead string) (*Found, error) {
 	if e.election == nil {
 		var err error
 		if e.election, err = e.Open(ctx); err != nil {

@@ -295,6 +295,12 @@ func (h *Host) save(act save) {
 	})
 }
 
+// depose tells the agents that this host is not elected any more, so that they look for another one.
+func (h *Host) depose() {
+	h.lockAndStep(hostDeposed{})
+	h.awaitAgents(flushTime)
+}
+
 // isOver reports whether the job has ended, or this host has resigned.
 func (h *Host) isOver() bool {
 	h.mu.Lock()

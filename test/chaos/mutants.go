@@ -145,7 +145,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "golaunch does nothing without its reaper", file: "launcher/attempt.go", function: "agent.removeOrphans",
-		old: "killOrphans(descendants, a.cfg.PollInterval, orphanLimit)", new: "orphanReport{}",
+		old: "killOrphans(descendants(int(a.electionPID.Load())), a.cfg.PollInterval, orphanLimit)", new: "orphanReport{}",
 		shows: func(s *scenario) bool { return s.trouble() == reaper },
 	},
 	{
