@@ -268,6 +268,48 @@ func TestRendezvousHostIsReplaced(t *testing.T) {
 	}
 }
 
+// TestElectionProcessDies kills golaunch-etcd, first in an agent that does not host the rendezvous: nothing
+// happens. Then in the one that does: another round begins with all hosts. Then the new host dies: the agents
+// whose golaunch-etcd was killed start another one.
+func TestElectionProcessDies(t *testing.T) {
+	needsLong(t)
+	const hosts = 3
+	n := netns.New(t, hosts+1, 1)
+	j := newJob(t, n)
+	j.etcd("2:3", n.Hosts[hosts])
+	nodes := upTo(hosts)
+	j.start(nodes...)
+	j.trains(hosts, 1, nodes...)
+	killElection := func(node int) {
+		s := &killScenario{node: node, victim: electionProcess}
+		s.kill(j)
+	}
+	host := j.rendezvousHost()
+	for node := range hosts {
+		if node != host {
+			killElection(node)
+		}
+	}
+	for _, a := range j.agents {
+		a.expect("stopping the workers", 0)
+	}
+	killElection(host)
+	j.trains(hosts, 2, nodes...)
+	for node, a := range j.agents {
+		if node == host {
+			a.expect("stopping the workers: the host of the rendezvous, this node, is lost: golaunch-etcd has ended", 1)
+		} else {
+			a.expect("stopping the workers: the host of the rendezvous, .*, is lost: it is not elected any more", 1)
+		}
+	}
+	host = j.rendezvousHost()
+	j.agents[host].cmd.Process.Kill()
+	others := slices.DeleteFunc(upTo(hosts), func(node int) bool { return node == host })
+	j.trains(hosts-1, 1, others...)
+	j.finish()
+	j.ends(hosts-1, others...)
+}
+
 // TestEtcdMemberDies kills each member of etcd and starts it again, while a job trains.
 func TestEtcdMemberDies(t *testing.T) {
 	needsLong(t)
