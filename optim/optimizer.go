@@ -136,7 +136,8 @@ type rule interface {
 }
 
 // StepHook is called within Step, after the updates. Package ddp/zero uses one to send each rank the
-// parameters that other ranks have updated.
+// parameters that other ranks have updated. If the step is captured ([autograd.Capture]), Updated is called
+// when it is recorded, and Complete in each replay.
 type StepHook interface {
 	// Updated is called when the update of p is enqueued, in the order of Parameters, for each
 	// parameter that has a gradient.

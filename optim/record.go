@@ -15,16 +15,14 @@ func (o *optimizer) record(r *capture.Recording, s Scaled) error {
 	switch {
 	case o.recording == r:
 		return r.Refuse("it has two steps of one optimizer")
-	case o.hook != nil:
-		return r.Refuse("a StepHook is set")
 	case s.Captured == nil && (s.LossScale != 0 || !s.Overflow.IsZero()):
 		return r.Refuse("the scale of the loss is a number of the host")
 	}
 	o.recording = r
 	r.AtEnd(func() { o.recording = nil })
-	ready := slices.Clone(o.ready)
+	ready, hook := slices.Clone(o.ready), o.hook
 	r.Require(func() bool {
-		return o.hook == nil && !slices.ContainsFunc(ready, func(s *slot) bool { return s.unused })
+		return o.hook == hook && !slices.ContainsFunc(ready, func(s *slot) bool { return s.unused })
 	})
 	r.Before(func() error {
 		if o.inconsistent != nil {

@@ -7,6 +7,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/capture"
 	"github.com/goddp/goddp/profile"
 )
 
@@ -42,10 +43,12 @@ func (c completed) Wait(context.Context) error { return c.err }
 func (c completed) Sync(context.Context) error { return c.err }
 
 // failed aborts the group and returns the error as a Reduction. The other ranks would wait for this
-// rank otherwise.
+// rank otherwise. A reduction that is only recorded starts nothing, so it aborts nothing.
 func failed(b reducer.GradBucket, err error) reducer.Reduction {
 	err = fmt.Errorf("commhook: rank %d: %s: %w", b.Rank, b.Name, err)
-	b.Group.Abort(err)
+	if capture.Of(b.Group.Device()) == nil {
+		b.Group.Abort(err)
+	}
 	return completed{err}
 }
 

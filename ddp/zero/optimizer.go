@@ -12,6 +12,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/capture"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 	"github.com/goddp/goddp/profile"
@@ -113,7 +114,7 @@ func (o *Optimizer[O]) ClipGradPNorm(p, max float64) (norm *autograd.Variable, e
 		}
 		return group.With(comm.CallOptions{Name: "norm of gradients"}).AllReduce(sum, reduction).Wait(context.Background()) // bounded by the group's timeout
 	})
-	if err != nil && group != nil {
+	if err != nil && group != nil && capture.Of(group.Device()) == nil {
 		group.Abort(err)
 	}
 	return norm, err
@@ -134,6 +135,21 @@ func (o *Optimizer[O]) StepScaled(s optim.Scaled) error {
 	if join.isActive && !join.customStep && s.Err != nil {
 		return fmt.Errorf("zero: rank %d: within Join ranks without inputs must make scaled steps too: step in JoinOptions.Step", o.shards.pg.Rank())
 	}
+	if err := o.begin(); err != nil {
+		return err
+	}
+	if r := capture.Of(o.shards.pg.Device()); r != nil {
+		return o.record(r, s)
+	}
+	err := o.local.StepScaled(s)
+	if errors.As(err, new(*optim.InconsistentError)) {
+		o.shards.pg.Abort(err) // the other ranks may wait for this rank's shards
+	}
+	return err
+}
+
+// begin prepares a step. It returns an error if a gather of the last step has failed.
+func (o *Optimizer[O]) begin() error {
 	if err := o.failed(); err != nil {
 		n := len(o.shards.parts)
 		return &optim.InconsistentError{Step: o.updated, Updated: n, Params: n, Err: err}
@@ -141,11 +157,24 @@ func (o *Optimizer[O]) StepScaled(s optim.Scaled) error {
 	for i := range o.shards.buckets {
 		o.shards.buckets[i].done = nil // a step that was skipped may have set it
 	}
-	err := o.local.StepScaled(s)
-	if errors.As(err, new(*optim.InconsistentError)) {
-		o.shards.pg.Abort(err) // the other ranks may wait for this rank's shards
+	return nil
+}
+
+// record records a step. Each replay makes the updates in its graph, and starts the gathers when it knows
+// that no update was skipped, as a step that is not recorded does: a rank that skips a step uncaptured
+// starts no gathers either.
+func (o *Optimizer[O]) record(r *capture.Recording, s optim.Scaled) error {
+	r.Before(o.begin)
+	if err := o.local.StepScaled(s); err != nil {
+		return err
 	}
-	return err
+	r.After(func(error) error {
+		if steps, whole := o.local.Committed(); !whole {
+			o.shards.pg.Abort(fmt.Errorf("zero: step %d is inconsistent on rank %d", steps+1, o.shards.pg.Rank()))
+		}
+		return nil
+	})
+	return nil
 }
 
 // failed returns the error of a gather of the last step that is known to have failed.
@@ -235,6 +264,9 @@ func (t *stepHook[O]) Updated(p *nn.Parameter) {
 		return
 	}
 	dev := t.shards.pg.Device()
+	if capture.Of(dev) != nil {
+		return // the gathers of a replay run after all of it
+	}
 	if profile.Of(dev).On() {
 		b.done = dev.Compute().Record() // an event with a time, for the trace
 	} else {

@@ -7,6 +7,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/capture"
 	"github.com/goddp/goddp/nn"
 )
 
@@ -106,6 +107,7 @@ func (s *shards) locals() []*nn.Parameter {
 // BeginBackward panics with an [*AccumulationError] if the pass would add to gradients that are
 // reduced to shards.
 func (s *shards) BeginBackward(func(*autograd.Variable) bool) {
+	s.record()
 	if !s.hasReduced {
 		return
 	}
@@ -115,6 +117,27 @@ func (s *shards) BeginBackward(func(*autograd.Variable) bool) {
 		}
 	}
 	s.hasReduced = false
+}
+
+// Stateless is true: each pass reduces its gradients in the same way.
+func (s *shards) Stateless() bool { return true }
+
+// record is called when a pass begins. In a step that is being recorded the pass depends on hasReduced, and
+// changes it in each replay.
+func (s *shards) record() {
+	r := capture.Of(s.pg.Device())
+	if r == nil {
+		return
+	}
+	before, after := s.hasReduced, false
+	r.Require(func() bool { return s.hasReduced == before && !s.join.isActive })
+	r.AtEnd(func() { s.hasReduced, after = before, s.hasReduced })
+	r.After(func(err error) error {
+		if err == nil {
+			s.hasReduced = after
+		}
+		return nil
+	})
 }
 
 // EndBackward does nothing.
@@ -130,6 +153,9 @@ func (g *gradient) Grad() device.Tensor {
 	}
 	return whole.Tensor().Flat().Range(g.lo, g.hi)
 }
+
+// Recordable marks a sink whose owner takes part in recorded steps: see [autograd.Capture].
+func (g *gradient) Recordable() {}
 
 func (g *gradient) Settle()             {} // Grad has settled the parameter's gradient
 func (g *gradient) Pending() bool       { return g.Var().GradPending() }

@@ -1,0 +1,169 @@
+//go:build cgo && linux
+
+package zero_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/goddp/goddp/amp"
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/ddp/zero"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+)
+
+// sharded is what a rank ends with.
+type sharded struct {
+	losses    []float64
+	committed []int // the number of committed steps after each step
+	state     []byte
+}
+
+// trainSharded makes steps with a schedule, dropout and accumulated gradients, on ranks below captured with
+// captured steps. In step missing, rank 1 has no gradient of the last layer; if missing is -1, gradients are
+// clipped.
+func trainSharded(t *testing.T, steps, captured, missing int, scaled bool) []sharded {
+	t.Helper()
+	all := make([]sharded, 2)
+	commtest.OnDevices(t, commtest.FakeGPUs(t, 2), nil, func(pg *comm.ProcessGroup) error {
+		dev := pg.Device()
+		autograd.Generator(dev).Seed(3)
+		net := nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Dropout(0.2), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
+		model, opt, err := zero.New(net, pg, func(p []*nn.Parameter) (*optim.AdamW, error) {
+			return optim.NewAdamW(p, &optim.AdamWOptions{LR: 0.01})
+		}, &ddp.Options{BucketCapMB: 0.01})
+		if err != nil {
+			return err
+		}
+		scaler, err := amp.NewScaler(&amp.Options{InitScale: 1 << 10, GrowthInterval: 7, Disabled: !scaled})
+		if err != nil {
+			return err
+		}
+		runs, partial := 0, false
+		backward := func(in ...*autograd.Variable) (*autograd.Variable, error) {
+			runs++
+			y := model.Forward(in[0])
+			if partial {
+				y = model.Output(model.Parameters()[0].Var())
+				y = autograd.Sum(autograd.Mul(y, y))
+				return y, scaler.Scale(y).Backward()
+			}
+			loss := nn.MSELoss(y, in[1])
+			return loss, scaler.Scale(loss).Backward()
+		}
+		plain := func(in ...*autograd.Variable) (*autograd.Variable, error) {
+			loss, err := backward(in...)
+			if err == nil {
+				err = scaler.Unscale(opt)
+			}
+			if err == nil && missing < 0 {
+				_, err = opt.ClipGradNorm(1)
+			}
+			if err == nil {
+				err = scaler.Step(opt)
+			}
+			scaler.Update()
+			opt.ZeroGrad()
+			return loss, err
+		}
+		step, accumulate := plain, backward
+		if pg.Rank() < captured {
+			step = autograd.Capture(dev, step, &autograd.CaptureOptions{Required: true})
+			accumulate = autograd.Capture(dev, accumulate, &autograd.CaptureOptions{Required: true})
+		}
+		batch := func(n int) (x, y *autograd.Variable) {
+			values := func(columns int) *autograd.Variable {
+				data := make([]float32, 4*columns)
+				for i := range data {
+					data[i] = float32((7*i+3*n+5*pg.Rank())%11)/11 - 0.5
+				}
+				if scaled && n%10 == 9 && pg.Rank() == 1 && columns == 8 {
+					data[0] = float32(math.Inf(1))
+				}
+				return autograd.FromSlice(dev, data, 4, columns)
+			}
+			return values(8), values(4)
+		}
+		mine := &all[pg.Rank()]
+		for n := range steps {
+			opt.SetLR(0.01 / float64(n+1))
+			for i := range n % 3 {
+				if err := model.NoSync(func() error {
+					_, err := accumulate(batch(n + 100*i))
+					return err
+				}); err != nil {
+					return fmt.Errorf("step %d, batch %d: %w", n, i, err)
+				}
+			}
+			do := step
+			if n == missing && pg.Rank() == 1 {
+				do, partial = plain, true
+			}
+			loss, err := do(batch(n))
+			partial = false
+			switch {
+			case n == missing && !errors.Is(err, device.ErrSkipped):
+				return fmt.Errorf("rank %d: the step without a gradient gave %v", pg.Rank(), err)
+			case n == missing:
+				opt.ZeroGrad()
+			case err != nil:
+				return fmt.Errorf("step %d: %w", n, err)
+			default:
+				mine.losses = append(mine.losses, loss.Item())
+			}
+			committed, whole := opt.Committed()
+			if !whole {
+				return fmt.Errorf("rank %d is inconsistent after step %d", pg.Rank(), n)
+			}
+			mine.committed = append(mine.committed, committed)
+		}
+		if pg.Rank() < captured && runs > 16 {
+			return fmt.Errorf("rank %d ran its step function %d times", pg.Rank(), runs)
+		}
+		for _, p := range model.Parameters() {
+			b, err := p.Var().Bytes(t.Context())
+			if err != nil {
+				return err
+			}
+			mine.state = append(mine.state, b...)
+		}
+		return nil
+	})
+	return all
+}
+
+// Captured steps of a sharded optimizer give the losses and parameters of steps that are not captured, bit
+// for bit, and skip the same steps, also if only one rank captures.
+func TestCapturedShardedSteps(t *testing.T) {
+	for name, c := range map[string]struct {
+		steps, missing int
+		scaled         bool
+	}{
+		"clipped":               {40, -1, false},
+		"clipped and scaled":    {100, -1, true},
+		"a gradient is missing": {40, 20, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			want := trainSharded(t, c.steps, 0, c.missing, c.scaled)
+			for captured := 1; captured <= 2; captured++ {
+				got := trainSharded(t, c.steps, captured, c.missing, c.scaled)
+				for r := range got {
+					same := slices.EqualFunc(got[r].losses, want[r].losses, func(a, b float64) bool { return math.Float64bits(a) == math.Float64bits(b) })
+					if !same || !slices.Equal(got[r].committed, want[r].committed) || !bytes.Equal(got[r].state, want[r].state) {
+						t.Errorf("with %d ranks that capture, rank %d has equal losses: %v; committed %v, want %v; equal parameters: %v", captured, r,
+							same, got[r].committed, want[r].committed, bytes.Equal(got[r].state, want[r].state))
+					}
+				}
+			}
+		})
+	}
+}
