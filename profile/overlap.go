@@ -2,8 +2,9 @@ package profile
 
 import (
 	"fmt"
-	"slices"
 	"time"
+
+	"github.com/goddp/goddp/internal/interval"
 )
 
 // Overlap states how much of the communication ran at the same time as computation.
@@ -31,9 +32,9 @@ func (o Overlap) String() string {
 // except spans in which the compute stream waits. Bytes is the sum of the spans' arguments of that name.
 func (r *Recorder) Overlap() Overlap {
 	var o Overlap
-	var comm, compute, waits []interval
+	var comm, compute, waits []interval.Interval
 	for _, s := range r.Spans() {
-		iv := interval{s.Begin.Time(), s.End.Time()}
+		iv := interval.Interval{Begin: s.Begin.Time(), End: s.End.Time()}
 		switch {
 		case s.Track == Communication:
 			comm = append(comm, iv)
@@ -49,65 +50,9 @@ func (r *Recorder) Overlap() Overlap {
 			compute = append(compute, iv)
 		}
 	}
-	comm = union(comm)
-	beside := both(comm, union(compute))
-	o.Comm = length(comm)
-	o.Hidden = length(beside) - length(both(beside, union(waits)))
+	comm = interval.Union(comm)
+	beside := interval.Both(comm, interval.Union(compute))
+	o.Comm = interval.Length(comm)
+	o.Hidden = interval.Length(beside) - interval.Length(interval.Both(beside, interval.Union(waits)))
 	return o
-}
-
-type interval struct{ begin, end time.Time }
-
-// union merges overlapping intervals and sorts them by time.
-func union(ivs []interval) []interval {
-	slices.SortFunc(ivs, func(a, b interval) int { return a.begin.Compare(b.begin) })
-	var out []interval
-	for _, iv := range ivs {
-		if n := len(out); n > 0 && !out[n-1].end.Before(iv.begin) {
-			out[n-1].end = later(out[n-1].end, iv.end)
-			continue
-		}
-		out = append(out, iv)
-	}
-	return out
-}
-
-// both returns the time that lies in a and in b, which are results of union.
-func both(a, b []interval) []interval {
-	var out []interval
-	for i, j := 0, 0; i < len(a) && j < len(b); {
-		iv := interval{later(a[i].begin, b[j].begin), earlier(a[i].end, b[j].end)}
-		if iv.begin.Before(iv.end) {
-			out = append(out, iv)
-		}
-		if a[i].end.Before(b[j].end) {
-			i++
-		} else {
-			j++
-		}
-	}
-	return out
-}
-
-// length returns the total time of a union.
-func length(ivs []interval) time.Duration {
-	var d time.Duration
-	for _, iv := range ivs {
-		d += iv.end.Sub(iv.begin)
-	}
-	return d
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
-
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
 }
