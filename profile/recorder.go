@@ -50,20 +50,32 @@ type Recorder struct {
 	mu    sync.Mutex
 	spans []Span
 	past  int // the spans before this index have ended; their Moments are plain times
+	gpu   gpu
 }
 
 type valuesKey struct{}
 
 // Of returns the recorder of a device.
 func Of(dev device.Device) *Recorder {
-	return kernels.Of(dev).Values().Get(valuesKey{}, func() any { return new(Recorder) }).(*Recorder)
+	return kernels.Of(dev).Values().Get(valuesKey{}, func() any { return &Recorder{gpu: gpu{dev: dev}} }).(*Recorder)
 }
 
-// Start starts recording. Spans recorded before stay.
-func (r *Recorder) Start() { r.on.Store(true) }
+// Start starts recording. Spans recorded before stay. If the device is a GPU, and CUPTI is there, the trace
+// also gets what the GPU runs until Stop.
+func (r *Recorder) Start() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.gpu.start()
+	r.on.Store(true)
+}
 
-// Stop stops recording. Recorded spans stay.
-func (r *Recorder) Stop() { r.on.Store(false) }
+// Stop stops recording. What was recorded stays.
+func (r *Recorder) Stop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.on.Store(false)
+	r.gpu.stop()
+}
 
 // On reports whether the recorder records, so that callers can skip work that serves only the recording.
 func (r *Recorder) On() bool { return r.on.Load() }

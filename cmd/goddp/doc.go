@@ -3,6 +3,7 @@
 //	golaunch --nproc-per-node 4 goddp bench all_reduce -b 1K -e 64M
 //	goddp dump JOB     # what every rank is doing
 //	goddp analyze DIR  # which of them is the culprit
+//	goddp trace trace.json # what the GPUs did, and why they were idle
 //	goddp plot run.jsonl -o curve.svg
 //	goddp tokens input.txt -o shards
 //	goddp checkpoint ls FOLDER

@@ -27,6 +27,7 @@ var commands = []command{
 	{"bench", "measure a collective, with nccl-tests' flags and columns", bench},
 	{"dump", "write the flight records of a running job", dump},
 	{"analyze", "say from flight records which rank is the culprit", analyzeRecords},
+	{"trace", "say what the GPUs did in a trace, and why they were idle", trace},
 	{"plot", "draw the curves of training runs", plotRuns},
 	{"tokens", "make token shards of text, by GPT-2's encoding", makeTokens},
 	{"checkpoint", "list, verify, compare and convert checkpoints", checkpoints},

@@ -21,7 +21,7 @@ func homes() []string {
 	var dirs []string
 	for _, home := range []string{os.Getenv("CUDA_HOME"), os.Getenv("CUDA_PATH"), "/usr/local/cuda"} {
 		if home != "" {
-			dirs = append(dirs, filepath.Join(home, "lib64"), filepath.Join(home, "lib"))
+			dirs = append(dirs, filepath.Join(home, "lib64"), filepath.Join(home, "lib"), filepath.Join(home, "extras/CUPTI/lib64"))
 		}
 	}
 	return dirs

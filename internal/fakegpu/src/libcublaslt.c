@@ -2,6 +2,7 @@
 // column-major, D = alpha·op(A)·op(B) + beta·C, with an epilogue. It sums in double. The products
 // run on their stream.
 #include "elements.h"
+#include "observe.h"
 #include <stdlib.h>
 
 enum { OK = 0, INVALID_VALUE = 7, NOT_SUPPORTED = 15 };
@@ -10,7 +11,7 @@ enum { LAYOUT_LD = 4, BATCH_COUNT = 5, BATCH_OFFSET = 6 };
 enum { NONE = 1, BIAS = 4, BGRADB = 512 };
 enum { R_32F = 0, R_64F = 1, R_16F = 2, R_16BF = 14 }; // cudaDataType
 
-int fakegpu_enqueue(void *stream, void (*run)(void *), void *arg, void (*drop)(void *));
+int fakegpu_enqueue_kernel(void *stream, void (*run)(void *), void *arg, void (*drop)(void *));
 
 typedef struct { int scale; int32_t ta, tb, epilogue; char *bias; } operation;
 typedef struct { int type; uint64_t rows, cols; int64_t ld; int32_t batch; int64_t offset; } layout;
@@ -110,6 +111,7 @@ static double at(const char *x, const layout *l, int transposed, int64_t batch, 
 
 static void multiply(void *arg) {
 	product *p = arg;
+	const int64_t begin = fakegpu_now();
 	const uint64_t k = p->op.ta ? p->a.rows : p->a.cols;
 	const size_t size = sizes[p->d.type];
 	for (int64_t batch = 0; batch < p->d.batch; batch++) {
@@ -129,6 +131,7 @@ static void multiply(void *arg) {
 			}
 		}
 	}
+	fakegpu_ran((observed){.kind = OBSERVED_KERNEL, .name = "fake_gemm", .begin = begin});
 }
 
 int cublasLtMatmul(void *handle, operation *op, const void *alpha, const void *A, layout *a, const void *B, layout *b,
@@ -141,5 +144,5 @@ int cublasLtMatmul(void *handle, operation *op, const void *alpha, const void *A
 	const int wide = op->scale == R_64F;
 	*p = (product){*op, *a, *b, *c, *d, wide ? *(const double *)alpha : *(const float *)alpha,
 		wide ? *(const double *)beta : *(const float *)beta, A, B, C, D};
-	return fakegpu_enqueue(stream, multiply, p, free) == 0 ? OK : INVALID_VALUE;
+	return fakegpu_enqueue_kernel(stream, multiply, p, free) == 0 ? OK : INVALID_VALUE;
 }

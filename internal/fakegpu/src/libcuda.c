@@ -16,6 +16,7 @@
 #define _GNU_SOURCE
 #include "control.h"
 #include "elements.h"
+#include "observe.h"
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -35,6 +36,7 @@ typedef struct work {
 	void *arg;
 	void (*drop)(void *);
 	struct work *next;
+	uint32_t correlation; // of the call that enqueued it
 } work;
 
 // A set of a graph's nodes, by their numbers.
@@ -54,7 +56,7 @@ typedef struct stream {
 	pthread_cond_t changed;
 	work *head, *tail;
 	int pending, ended, held;
-	unsigned seed;
+	unsigned seed, number;
 
 	// Of a stream that is being captured; the thread that captures owns them.
 	capture *in;
@@ -81,10 +83,42 @@ static atomic_int failed; // error of a kernel, which all streams return from th
 
 static size_t memory_total(void) { return setting("memory", 1L << 30); }
 
-static int64_t now(void) {
+int64_t fakegpu_now(void) {
 	struct timespec t;
 	clock_gettime(CLOCK_REALTIME, &t);
 	return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+// The fake libcupti's listener. Each call that enqueues work has a number, its correlation.
+static void (*_Atomic listener)(const observed *);
+static atomic_uint last_correlation, last_graph;
+static _Thread_local uint32_t correlation; // of the caller's call, or of the work that the stream's thread runs
+static _Thread_local stream *running;      // the stream of the thread
+static _Thread_local uint32_t running_graph; // the graph whose node the thread runs; 0: none
+
+void fakegpu_observe(void (*listen)(const observed *)) { atomic_store(&listener, listen); }
+
+static void report(observed o) {
+	void (*listen)(const observed *) = atomic_load(&listener);
+	if (listen == NULL) return;
+	o.correlation = correlation;
+	o.end = fakegpu_now();
+	listen(&o);
+}
+
+void fakegpu_ran(observed o) {
+	o.device = running->ctx->ordinal, o.stream = running->number, o.graph = running_graph;
+	report(o);
+}
+
+// call begins a call that enqueues work, and called ends it.
+static int64_t call(void) {
+	correlation = atomic_fetch_add(&last_correlation, 1) + 1;
+	return fakegpu_now();
+}
+static int called(int64_t begin, uint32_t callback, int code) {
+	report((observed){.kind = OBSERVED_CALL, .callback = callback, .begin = begin});
+	return code;
 }
 
 int cuInit(unsigned flags) { return flags == 0 ? OK : INVALID_VALUE; }
@@ -154,6 +188,7 @@ static void *serve(void *p) {
 	stream *s = p;
 	unsigned most = setting("delay", 0);
 	current = s->ctx;
+	running = s;
 	for (;;) {
 		pthread_mutex_lock(&s->mu);
 		while (s->head == NULL && !s->ended) pthread_cond_wait(&s->changed, &s->mu);
@@ -167,6 +202,7 @@ static void *serve(void *p) {
 		pthread_mutex_unlock(&s->mu);
 		while (s->held && !released()) usleep(500);
 		if (most > 0) usleep(rand_r(&s->seed) % (most + 1));
+		correlation = w->correlation;
 		w->run(w->arg);
 		if (w->drop != NULL) w->drop(w->arg);
 		free(w);
@@ -183,7 +219,8 @@ int cuStreamCreateWithPriority(stream **out, unsigned flags, int priority) {
 	stream *s = calloc(1, sizeof *s);
 	s->ctx = current;
 	s->held = line("hold", 0, NULL, 0) != 0;
-	s->seed = setting("seed", 0) + 7919 * atomic_fetch_add(&streams, 1);
+	s->number = atomic_fetch_add(&streams, 1) + 1;
+	s->seed = setting("seed", 0) + 7919 * (s->number - 1);
 	pthread_mutex_init(&s->mu, NULL);
 	pthread_cond_init(&s->changed, NULL);
 	pthread_t t;
@@ -222,9 +259,9 @@ static int add_node(stream *s, work w);
 // Not part of CUDA: enqueues a function. drop, which may be NULL, frees the argument after its last run.
 int fakegpu_enqueue(stream *s, void (*run)(void *), void *arg, void (*drop)(void *)) {
 	if (current != s->ctx) return INVALID_CONTEXT;
-	if (s->in != NULL) return add_node(s, (work){run, arg, drop, NULL});
+	if (s->in != NULL) return add_node(s, (work){run, arg, drop, NULL, 0});
 	work *w = malloc(sizeof *w);
-	*w = (work){run, arg, drop, NULL};
+	*w = (work){run, arg, drop, NULL, correlation};
 	pthread_mutex_lock(&s->mu);
 	if (s->head == NULL) s->head = w;
 	else s->tail->next = w;
@@ -233,6 +270,12 @@ int fakegpu_enqueue(stream *s, void (*run)(void *), void *arg, void (*drop)(void
 	pthread_cond_signal(&s->changed);
 	pthread_mutex_unlock(&s->mu);
 	return OK;
+}
+
+// Not part of CUDA: the same for a kernel of another library.
+int fakegpu_enqueue_kernel(stream *s, void (*run)(void *), void *arg, void (*drop)(void *)) {
+	int64_t begin = call();
+	return called(begin, 307, fakegpu_enqueue(s, run, arg, drop));
 }
 
 
@@ -321,6 +364,7 @@ typedef struct {
 static pthread_mutex_t kernel_mu = PTHREAD_MUTEX_INITIALIZER;
 static void run_launch(void *arg) {
 	launch *l = arg;
+	int64_t begin = fakegpu_now();
 	if (l->f->type >= 0) run_small_all_reduce((small_all_reduce *)l->args, l->f->type);
 	if (l->f->kernel != NULL) {
 		pthread_mutex_lock(&kernel_mu);
@@ -328,6 +372,7 @@ static void run_launch(void *arg) {
 		pthread_mutex_unlock(&kernel_mu);
 		if (code != OK) atomic_store(&failed, code);
 	}
+	fakegpu_ran((observed){.kind = OBSERVED_KERNEL, .name = l->f->name, .begin = begin});
 }
 
 int cuModuleLoadData(module **out, const void *image) {
@@ -385,7 +430,7 @@ int cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned 
 	launch *l = malloc(sizeof *l + size);
 	*l = (launch){f, {gx, gy, gz}, {bx, by, bz}, size};
 	memcpy(l->args, extra[1], size);
-	return fakegpu_enqueue(s, run_launch, l, free);
+	return fakegpu_enqueue_kernel(s, run_launch, l, free);
 }
 
 // A graph's nodes, in the order of their capture, which is one in which they may run. The graph and
@@ -495,6 +540,7 @@ int cuGraphDestroy(graph *g) {
 typedef struct executable {
 	graph *g;
 	atomic_int users; // the program, and launches in flight
+	uint32_t number;
 	stream **branches;
 	atomic_uint_fast64_t *done, launched, started;
 } executable;
@@ -508,6 +554,7 @@ int cuGraphInstantiateWithFlags(executable **out, graph *g, unsigned long long f
 	x->g = g;
 	atomic_fetch_add(&g->users, 1);
 	x->users = 1;
+	x->number = atomic_fetch_add(&last_graph, 1) + 1;
 	x->done = calloc(g->n + 1, sizeof *x->done);
 	x->branches = calloc(g->branches, sizeof *x->branches);
 	for (int b = 1; b < g->branches; b++) {
@@ -550,7 +597,9 @@ static void take_turn(void *p) {
 		while ((t->node == x->g->n || contains(&x->g->nodes[t->node].before, i)) && atomic_load(&x->done[i]) < t->launch) usleep(20);
 	if (t->node < x->g->n) {
 		work *w = &x->g->nodes[t->node].work;
+		running_graph = x->number;
 		w->run(w->arg);
+		running_graph = 0;
 	}
 	atomic_store(&x->done[t->node], t->launch);
 }
@@ -564,6 +613,7 @@ int cuGraphLaunch(executable *x, stream *s) {
 	if (current != s->ctx) return INVALID_CONTEXT;
 	if (s->in != NULL) return invalidate(s->in, CAPTURE_UNSUPPORTED);
 	uint64_t launch = atomic_fetch_add(&x->launched, 1) + 1;
+	int64_t begin = call();
 	for (int i = -1; i <= x->g->n; i++) {
 		turn *t = malloc(sizeof *t);
 		*t = (turn){x, i, launch};
@@ -572,7 +622,7 @@ int cuGraphLaunch(executable *x, stream *s) {
 		int code = fakegpu_enqueue(branch == 0 ? s : x->branches[branch], take_turn, t, drop_turn);
 		if (code != OK) return code;
 	}
-	return OK;
+	return called(begin, 514, OK);
 }
 
 typedef struct {
@@ -588,7 +638,7 @@ static mark *new_mark(event *e, uint64_t count) {
 
 static void reach(void *p) {
 	mark *m = p;
-	atomic_store(&m->e->at, now());
+	atomic_store(&m->e->at, fakegpu_now());
 	atomic_store(&m->e->reached, m->count);
 }
 
@@ -715,12 +765,17 @@ typedef struct {
 	const void *src; // NULL: set to zero
 	size_t size;
 	int owned; // src is a copy that was made for the call
+	uint8_t direction;
 } transfer;
+
+enum { CLEAR = 0, HTOD = 1, DTOH = 2, DTOD = 8 }; // CUPTI's numbers of directions
 
 static void move(void *p) {
 	transfer *t = p;
+	int64_t begin = fakegpu_now();
 	if (t->src != NULL) memcpy(t->dst, t->src, t->size);
 	else memset(t->dst, 0, t->size);
+	fakegpu_ran((observed){.kind = t->direction == CLEAR ? OBSERVED_CLEAR : OBSERVED_COPY, .direction = t->direction, .bytes = t->size, .begin = begin});
 }
 static void drop_transfer(void *p) {
 	transfer *t = p;
@@ -728,26 +783,28 @@ static void drop_transfer(void *p) {
 	free(t);
 }
 
-static int enqueue_move(void *dst, const void *src, size_t size, int owned, stream *s) {
+static int enqueue_move(void *dst, const void *src, size_t size, int owned, uint8_t direction, stream *s) {
+	static const uint32_t callbacks[] = {[CLEAR] = 216, [HTOD] = 277, [DTOH] = 279, [DTOD] = 281};
+	int64_t begin = call();
 	transfer *t = malloc(sizeof *t);
-	*t = (transfer){dst, src, size, owned};
-	return fakegpu_enqueue(s, move, t, drop_transfer);
+	*t = (transfer){dst, src, size, owned, direction};
+	return called(begin, callbacks[direction], fakegpu_enqueue(s, move, t, drop_transfer));
 }
 
 // Host memory is copied before the call returns, as CUDA does for small copies of pageable memory.
 // Page-locked memory is treated in the same way, unless the copy is captured.
 int cuMemcpyHtoDAsync_v2(uint64_t dst, const void *src, size_t size, stream *s) {
-	if (s->in != NULL) return enqueue_move((void *)(uintptr_t)dst, src, size, 0, s);
+	if (s->in != NULL) return enqueue_move((void *)(uintptr_t)dst, src, size, 0, HTOD, s);
 	void *copy = malloc(size + 1);
 	memcpy(copy, src, size);
-	return enqueue_move((void *)(uintptr_t)dst, copy, size, 1, s);
+	return enqueue_move((void *)(uintptr_t)dst, copy, size, 1, HTOD, s);
 }
 int cuMemcpyDtoHAsync_v2(void *dst, uint64_t src, size_t size, stream *s) {
-	return enqueue_move(dst, (void *)(uintptr_t)src, size, 0, s);
+	return enqueue_move(dst, (void *)(uintptr_t)src, size, 0, DTOH, s);
 }
 int cuMemcpyDtoDAsync_v2(uint64_t dst, uint64_t src, size_t size, stream *s) {
-	return enqueue_move((void *)(uintptr_t)dst, (void *)(uintptr_t)src, size, 0, s);
+	return enqueue_move((void *)(uintptr_t)dst, (void *)(uintptr_t)src, size, 0, DTOD, s);
 }
 int cuMemsetD8Async(uint64_t dst, unsigned char value, size_t size, stream *s) {
-	return value == 0 ? enqueue_move((void *)(uintptr_t)dst, NULL, size, 0, s) : INVALID_VALUE;
+	return value == 0 ? enqueue_move((void *)(uintptr_t)dst, NULL, size, 0, CLEAR, s) : INVALID_VALUE;
 }

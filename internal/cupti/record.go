@@ -1,0 +1,172 @@
+//go:build cgo && linux
+
+package cupti
+
+// #include "collect.h"
+// #include <stdlib.h>
+import "C"
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/goddp/goddp/internal/dl"
+	"github.com/goddp/goddp/internal/nvidia"
+)
+
+// oldest is the oldest version of CUPTI whose records have the fields that this package reads: 11.8.
+// CUPTI numbered its versions from 1 until 12, and since 13 the number is 130000 for 13.0.
+const oldest = 18
+
+// isOptional reports whether an accepted CUPTI may lack a function. Without these no calls are recorded.
+func isOptional(symbol string) bool {
+	return symbol == "cuptiActivityEnableDriverApi" || symbol == "cuptiActivityEnableRuntimeApi"
+}
+
+// active is the process's use of the Activity interface.
+var active struct {
+	mu         sync.Mutex
+	fns        *C.cupti     // nil until the library is open; in C's memory, because every call passes it
+	recordings []*Recording // the interface is enabled while there is one
+}
+
+// Recording collects what one GPU runs, and the process's calls of the driver.
+type Recording struct {
+	device     uint32
+	activities []Activity // not taken; active.mu guards it
+}
+
+// Start starts a recording of the GPU with an ordinal, as the driver numbers it in this process. The
+// error is a *dl.NotFoundError if there is no CUPTI.
+func Start(ordinal int) (*Recording, error) {
+	active.mu.Lock()
+	defer active.mu.Unlock()
+	if active.fns == nil {
+		fns, err := openLibrary()
+		if err != nil {
+			return nil, err
+		}
+		active.fns = fns
+	}
+	if len(active.recordings) == 0 {
+		if err := check("cuptiActivityEnable", C.cupti_enable(active.fns)); err != nil {
+			return nil, err
+		}
+	} else if err := collect(); err != nil { // what was recorded before is not the new recording's
+		return nil, err
+	}
+	r := &Recording{device: uint32(ordinal)}
+	active.recordings = append(active.recordings, r)
+	return r, nil
+}
+
+// Take returns the activities that were recorded since the last Take and have ended. Those that run
+// at the time of a Take of any recording are lost, so callers synchronize their streams first.
+func (r *Recording) Take() ([]Activity, error) {
+	active.mu.Lock()
+	defer active.mu.Unlock()
+	err := collect()
+	taken := r.activities
+	r.activities = nil
+	return taken, err
+}
+
+// Stop ends the recording and returns what Take would. When no recording is left, CUPTI stops observing
+// the GPUs. Stop is called once.
+func (r *Recording) Stop() ([]Activity, error) {
+	active.mu.Lock()
+	defer active.mu.Unlock()
+	if len(active.recordings) == 1 {
+		C.cupti_disable(active.fns)
+	}
+	err := collect()
+	active.recordings = slices.DeleteFunc(active.recordings, func(other *Recording) bool { return other == r })
+	return r.activities, err
+}
+
+// openLibrary opens CUPTI. The function table is never freed, because CUPTI stays loaded.
+func openLibrary() (*C.cupti, error) {
+	lib, err := dl.Open(nvidia.Search("CUPTI", "GODDP_LIBCUPTI", "libcupti.so.13", "libcupti.so.12", "libcupti.so"))
+	if err != nil {
+		return nil, err
+	}
+	fns := (*C.cupti)(C.calloc(1, C.sizeof_cupti))
+	for i := range C.int(C.CUPTI_FUNCTION_COUNT) {
+		symbol := C.GoString(C.cupti_symbol(i))
+		f, err := lib.Lookup(symbol)
+		if err != nil && !isOptional(symbol) {
+			C.free(unsafe.Pointer(fns))
+			return nil, err
+		}
+		C.cupti_set(fns, i, f)
+	}
+	if v := C.cupti_version(fns); v < oldest {
+		C.free(unsafe.Pointer(fns))
+		return nil, fmt.Errorf("%v has version %d of the interface; %d is needed, CUDA 11.8's", lib, v, oldest)
+	}
+	return fns, nil
+}
+
+// check converts a result of CUPTI to an error. The caller holds active.mu.
+func check(call string, code C.int) error {
+	if code == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s: %s (%d)", call, C.GoString(C.cupti_error(active.fns, code)), int(code))
+}
+
+// collect reads all records that CUPTI has, and gives each to the recordings that it belongs to. The caller
+// holds active.mu.
+func collect() error {
+	var offset C.int64_t
+	if err := check("cuptiGetTimestamp", C.cupti_offset(active.fns, &offset)); err != nil {
+		return err
+	}
+	if err := check("cuptiActivityFlushAll", C.cupti_flush(active.fns)); err != nil {
+		return err
+	}
+	names := map[*C.char]string{}
+	for b := C.buffer_take(); b != nil; b = C.buffer_take() {
+		var record *C.uint8_t
+		var a C.activity
+		for C.buffer_next(active.fns, b, &record, &a) != 0 {
+			add(&a, int64(offset), names)
+		}
+		C.buffer_free(b)
+	}
+	if n := C.cupti_dropped(active.fns); n > 0 {
+		return fmt.Errorf("CUPTI dropped %d records, because nobody took those before", n)
+	}
+	return nil
+}
+
+// add gives an activity to the recordings that it belongs to. offset converts CUPTI's times to Unix
+// times in nanoseconds. names caches names.
+func add(a *C.activity, offset int64, names map[*C.char]string) {
+	name := "memset"
+	switch {
+	case a.name != nil:
+		var ok bool
+		if name, ok = names[a.name]; !ok {
+			name = shortName(C.GoString(a.name))
+			names[a.name] = name
+		}
+	case Kind(a.kind) == Memcpy:
+		if name = copies[uint8(a.copy)]; name == "" {
+			name = "copy"
+		}
+	}
+	for _, r := range active.recordings {
+		if Kind(a.kind) != Call && uint32(a.device) != r.device {
+			continue
+		}
+		r.activities = append(r.activities, Activity{
+			Kind: Kind(a.kind), Name: name, Correlation: uint32(a.correlation), Stream: uint32(a.stream), Graph: uint32(a.graph),
+			Bytes: uint64(a.bytes), Thread: uint32(a.thread),
+			Begin: time.Unix(0, int64(a.begin)+offset), End: time.Unix(0, int64(a.end)+offset),
+		})
+	}
+}

@@ -1,0 +1,94 @@
+package timeline
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goddp/goddp/internal/interval"
+)
+
+// event is a complete event of a trace.
+type event struct {
+	interval.Interval
+	name, category string
+	track          string    // the name of its thread
+	enqueued       time.Time // when the host began to enqueue it; zero if unknown
+	isWait         bool      // whether its stream waits in it
+}
+
+// rank is a process of a trace.
+type rank struct {
+	number int
+	events []event
+}
+
+// chromeEvent is what this package reads of an entry of the Trace Event Format.
+type chromeEvent struct {
+	Name, Cat, Ph string
+	TS, Dur       json.Number
+	PID, TID      int
+	Args          struct {
+		Name     string
+		Enqueued json.Number
+		Waits    bool
+	}
+}
+
+// read reads the ranks of a trace, in order.
+func read(path string) ([]*rank, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var trace struct{ TraceEvents []chromeEvent }
+	if err := json.Unmarshal(data, &trace); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	type thread struct{ pid, tid int }
+	threads := map[thread]string{}
+	ranks := map[int]*rank{}
+	for _, e := range trace.TraceEvents {
+		if e.Ph == "M" && e.Name == "thread_name" {
+			threads[thread{e.PID, e.TID}] = e.Args.Name
+		}
+	}
+	for _, e := range trace.TraceEvents {
+		if e.Ph != "X" {
+			continue
+		}
+		begin, err := nanoseconds(e.TS)
+		dur, err2 := nanoseconds(e.Dur)
+		if err != nil || err2 != nil {
+			return nil, fmt.Errorf("%s: %q is at %q for %q microseconds", path, e.Name, e.TS, e.Dur)
+		}
+		if ranks[e.PID] == nil {
+			ranks[e.PID] = &rank{number: e.PID}
+		}
+		ev := event{name: e.Name, category: e.Cat, track: threads[thread{e.PID, e.TID}], isWait: e.Args.Waits}
+		ev.Begin, ev.End = time.Unix(0, begin), time.Unix(0, begin+dur)
+		if at, err := nanoseconds(e.Args.Enqueued); err == nil {
+			ev.enqueued = time.Unix(0, at)
+		}
+		ranks[e.PID].events = append(ranks[e.PID].events, ev)
+	}
+	if len(ranks) == 0 {
+		return nil, fmt.Errorf("%s: the trace has no events", path)
+	}
+	return slices.SortedFunc(maps.Values(ranks), func(a, b *rank) int { return a.number - b.number }), nil
+}
+
+// nanoseconds converts a decimal number of microseconds, without rounding.
+func nanoseconds(us json.Number) (int64, error) {
+	whole, fraction, _ := strings.Cut(us.String(), ".")
+	if whole == "" {
+		return 0, errors.New("no number")
+	}
+	return strconv.ParseInt(whole+(fraction + "000")[:3], 10, 64)
+}

@@ -1,0 +1,207 @@
+package timeline
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/goddp/goddp/internal/interval"
+)
+
+// mostGaps is how many of a rank's longest gaps Analyze returns.
+const mostGaps = 5
+
+// Report is what Analyze found out. Times are in nanoseconds in JSON.
+type Report struct {
+	Ranks []Rank `json:"ranks"`
+}
+
+// Rank is what the GPU of one rank did, from its first to its last activity in the trace.
+type Rank struct {
+	Rank int `json:"rank"`
+	// FromSpans says that the trace has no activities of a GPU. The times are then those of the spans: a
+	// pass counts as computation from its begin to its end.
+	FromSpans     bool          `json:"from_spans"`
+	Activities    int           `json:"activities"` // kernels, copies and memsets, or spans
+	Total         time.Duration `json:"total_ns"`
+	Compute       time.Duration `json:"compute_ns"`       // at least one kernel computed
+	Communication time.Duration `json:"communication_ns"` // at least one kernel communicated
+	Exposed       time.Duration `json:"exposed_ns"`       // a kernel communicated, and none computed
+	Copies        time.Duration `json:"copies_ns"`        // memory was copied or set
+	Idle          time.Duration `json:"idle_ns"`          // nothing of this
+	// HiddenPercent is the part of Communication that is not exposed, 100 if there was none.
+	// SpansHiddenPercent is the same by the spans: what profile.Overlap says.
+	HiddenPercent      float64 `json:"hidden_percent"`
+	SpansHiddenPercent float64 `json:"spans_hidden_percent"`
+	Gaps               []Gap   `json:"gaps"` // the longest, the longest first
+}
+
+// Gap is a time in which the GPU was idle.
+type Gap struct {
+	At     time.Duration `json:"at_ns"` // since the rank's first activity
+	Took   time.Duration `json:"took_ns"`
+	Before string        `json:"before"` // the last activity before the gap
+	After  string        `json:"after"`  // the first one after it
+	During string        `json:"during"` // the span of the program's step that it lies in, such as backward; or ""
+	Cause  string        `json:"cause"`  // or "" if the trace does not say it
+}
+
+// Analyze reads traces and returns what each rank's GPU did. A rank may be in one trace only.
+func Analyze(paths ...string) (*Report, error) {
+	report := &Report{}
+	from := map[int]string{}
+	for _, path := range paths {
+		ranks, err := read(path)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range ranks {
+			if first, ok := from[r.number]; ok {
+				return nil, fmt.Errorf("rank %d is in %s and in %s", r.number, first, path)
+			}
+			from[r.number] = path
+			report.Ranks = append(report.Ranks, r.analyze())
+		}
+	}
+	slices.SortFunc(report.Ranks, func(a, b Rank) int { return a.Rank - b.Rank })
+	return report, nil
+}
+
+// isCommunication reports whether a kernel communicates: one of NCCL's, among them that of a group of one rank,
+// or goddp's own all-reduce.
+func isCommunication(kernel string) bool {
+	return strings.HasPrefix(kernel, "nccl") || strings.HasPrefix(kernel, "oneRankReduce") || strings.HasPrefix(kernel, "small_all_reduce")
+}
+
+func (r *rank) analyze() Rank {
+	var work []event // of the GPU
+	var compute, comm, copies []interval.Interval
+	var spanCompute, spanComm, waits []interval.Interval
+	var spans []event // of compute and communication
+	for _, e := range r.events {
+		switch e.category {
+		case "kernel":
+			if isCommunication(e.name) {
+				comm = append(comm, e.Interval)
+			} else {
+				compute = append(compute, e.Interval)
+			}
+			work = append(work, e)
+		case "gpu_memcpy", "gpu_memset":
+			copies = append(copies, e.Interval)
+			work = append(work, e)
+		case "compute":
+			if e.isWait {
+				waits = append(waits, e.Interval)
+				continue
+			}
+			spanCompute = append(spanCompute, e.Interval)
+			spans = append(spans, e)
+		case "communication":
+			spanComm = append(spanComm, e.Interval)
+			spans = append(spans, e)
+		}
+	}
+	spanCompute, spanComm, waits = interval.Union(spanCompute), interval.Union(spanComm), interval.Union(waits)
+	spanHidden := interval.Both(spanComm, spanCompute)
+	hiddenBySpans := interval.Length(spanHidden) - interval.Length(interval.Both(spanHidden, waits))
+
+	out := Rank{Rank: r.number, SpansHiddenPercent: percent(hiddenBySpans, interval.Length(spanComm)), Gaps: []Gap{}}
+	if len(work) == 0 {
+		out.FromSpans = true
+		work, compute, comm = spans, spanCompute, spanComm
+	}
+	compute, comm = interval.Union(compute), interval.Union(comm)
+	copies = interval.Union(copies)
+	busy := interval.Union(slices.Concat(compute, comm, copies))
+	hidden := interval.Length(interval.Both(comm, compute))
+	out.Activities = len(work)
+	out.Compute, out.Communication, out.Copies = interval.Length(compute), interval.Length(comm), interval.Length(copies)
+	if out.FromSpans {
+		hidden = hiddenBySpans
+		out.Compute -= interval.Length(interval.Both(compute, waits))
+	}
+	out.Exposed = out.Communication - hidden
+	out.HiddenPercent = percent(hidden, out.Communication)
+	if len(busy) == 0 {
+		return out
+	}
+	first := busy[0].Begin
+	out.Total = busy[len(busy)-1].End.Sub(first)
+	out.Idle = out.Total - interval.Length(busy)
+	gaps := interval.Gaps(busy)
+	slices.SortStableFunc(gaps, func(a, b interval.Interval) int { return cmp.Compare(b.End.Sub(b.Begin), a.End.Sub(a.Begin)) })
+	for _, g := range gaps[:min(len(gaps), mostGaps)] {
+		out.Gaps = append(out.Gaps, r.explain(g, first, work))
+	}
+	return out
+}
+
+// percent returns part as a percentage of whole, 100 of nothing.
+func percent(part, whole time.Duration) float64 {
+	if whole == 0 {
+		return 100
+	}
+	return 100 * float64(part) / float64(whole)
+}
+
+// explain says what a gap lies between, and what caused it. If the host enqueued the next activity before the
+// gap, the activity's stream waited for something. Otherwise the host was late, and explain names the
+// call or the span of the host's that took at least half of the gap.
+func (r *rank) explain(gap interval.Interval, first time.Time, work []event) Gap {
+	g := Gap{At: gap.Begin.Sub(first), Took: gap.End.Sub(gap.Begin)}
+	var after event
+	for _, e := range work {
+		if e.End.Equal(gap.Begin) {
+			g.Before = e.name
+		}
+		if e.Begin.Equal(gap.End) && after.name == "" {
+			g.After, after = e.name, e
+		}
+	}
+	if !after.enqueued.IsZero() && !after.enqueued.After(gap.Begin) {
+		g.Cause = fmt.Sprintf("the stream waited: %s was enqueued %v before the gap", after.name, round(gap.Begin.Sub(after.enqueued)))
+	} else if !after.enqueued.IsZero() {
+		g.Cause = fmt.Sprintf("the host enqueued %s %v into the gap", after.name, round(after.enqueued.Sub(gap.Begin)))
+	}
+	var longest, shortest time.Duration
+	host := ""
+	for _, e := range r.events {
+		inGap := interval.Length(interval.Both([]interval.Interval{e.Interval}, []interval.Interval{gap}))
+		if 2*inGap < g.Took {
+			continue
+		}
+		switch e.category {
+		case "kernel", "gpu_memcpy", "gpu_memset", "communication":
+		case "compute":
+			if took := e.End.Sub(e.Begin); g.During == "" || took < shortest {
+				g.During, shortest = e.name, took
+			}
+		default: // a call of the driver, or a span of the host's or of a track of the program's own
+			if inGap > longest {
+				host, longest = e.name, inGap
+			}
+		}
+	}
+	switch {
+	case host == "" || after.enqueued.Before(gap.Begin) && !after.enqueued.IsZero():
+	case g.Cause == "":
+		g.Cause = fmt.Sprintf("the host was in %s for %v", host, round(longest))
+	default:
+		g.Cause += fmt.Sprintf(", after %v in %s", round(longest), host)
+	}
+	return g
+}
+
+// round rounds a time to about three digits.
+func round(d time.Duration) time.Duration {
+	switch {
+	case d >= 10*time.Millisecond:
+		return d.Round(100 * time.Microsecond)
+	case d >= 100*time.Microsecond:
+		return d.Round(time.Microsecond)
+	}
+	return d.Round(100 * time.Nanosecond)
+}
