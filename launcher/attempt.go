@@ -30,11 +30,11 @@ type attempt struct {
 
 	recorded bool // takeRecords has been called
 
-	stopReason string        // why the rendezvous ended the attempt; "" if it did not
-	stopTime   time.Time     // when it did
-	stopLogged string        // the reason that the user was given; "" if the workers ended before
-	failures   []Failure     // of the workers that failed or were stopped, the earliest first; set by end
-	failure    *FailureError // of this node's workers, set by end; nil if none failed
+	stopped  *rendezvous.StopOrder // the latest order to end the attempt; nil if there was none
+	stopTime time.Time             // when the first one came
+	shown    *rendezvous.StopOrder // the order that the user was told of; nil if the workers ended before
+	failures []Failure             // of the workers that failed or were stopped, the earliest first; set by end
+	failure  *FailureError         // of this node's workers, set by end; nil if none failed
 
 	completing bool        // complete has been called
 	unanswered *time.Timer // kills a reaper that does not report the end of killing orphans; nil before
@@ -264,8 +264,8 @@ func (a *agent) describeFailures() []Failure {
 // other workers have ended too.
 func (a *agent) logFailure(p *process) {
 	if n := len(a.core.alive); n > 0 {
-		a.console.logf("rank %d (local rank %d, pid %d) %s; stopping the %d still running%s",
-			p.Rank, p.LocalRank, p.PID, p.end.Status, n, a.grace())
+		a.console.logf("rank %d (local rank %d, pid %d) %s%s; stopping the %d still running%s",
+			p.Rank, p.LocalRank, p.PID, p.end.Status, p.blame(), n, a.grace())
 	}
 }
 

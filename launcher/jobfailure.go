@@ -24,7 +24,7 @@ func (a *agent) tellFailure(locals []int) {
 		f.What = a.core.err.Error()
 	} else {
 		p := a.procs[locals[0]]
-		f.At, f.What = p.end.At, fmt.Sprintf("rank %d %s", p.Rank, p.end.Status)
+		f.At, f.Rank, f.What = p.end.At, p.Rank, fmt.Sprintf("rank %d %s%s", p.Rank, p.end.Status, p.blame())
 	}
 	a.rendezvous.Failed(f)
 }
@@ -45,7 +45,7 @@ func (a *agent) reportedFailures() []rendezvous.Failure {
 		details = details[:len(details)-1]
 		text = mustMarshal(details)
 	}
-	return []rendezvous.Failure{{At: e.Root.Time, What: fmt.Sprintf("rank %d %s", e.Root.Rank, e.Root.Status), Detail: text}}
+	return []rendezvous.Failure{{At: e.Root.Time, Rank: e.Root.Rank, What: fmt.Sprintf("rank %d %s", e.Root.Rank, e.Root.Status), Detail: text}}
 }
 
 // bounded returns a copy of a failure of bounded size.
@@ -117,6 +117,11 @@ func decodeFailures(f *rendezvous.Failure) []Failure {
 		details[i] = details[i].shifted(shift)
 	}
 	return details
+}
+
+// isThat reports whether a failure is the one that the rendezvous speaks of.
+func (f *Failure) isThat(of *rendezvous.Failure) bool {
+	return of != nil && f.Node == of.Node && f.Rank == of.Rank && (f.Lost != "") == of.Lost
 }
 
 // shifted returns a copy of a failure whose times are by another clock, which is ahead of the

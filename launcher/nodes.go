@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/goddp/goddp/internal/election"
@@ -184,8 +183,8 @@ func (a *agent) ordered(o *rendezvous.Order) event {
 		if a.stopTime.IsZero() {
 			a.stopTime = time.Now()
 		}
-		if a.stopReason = o.Stop.Reason; a.round.Nodes > 1 && a.core.phase == running {
-			a.stopLogged = o.Stop.Reason
+		if a.stopped = o.Stop; a.round.Nodes > 1 && a.core.phase == running {
+			a.shown = o.Stop
 			a.console.logf("stopping the workers: %s", o.Stop.Reason)
 		}
 		return stopOrdered{o.Stop.Gently}
@@ -211,10 +210,13 @@ func (a *agent) ordered(o *rendezvous.Order) event {
 // job of several nodes, this node's place.
 func (a *agent) logRound(round *rendezvous.Round) {
 	if a.attempt != nil {
-		cause, stack := a.stopReason, []string(nil)
+		cause, stack, isShown := "", []string(nil), a.shown == a.stopped
+		if a.stopped != nil {
+			cause = a.stopped.Reason
+		}
 		if len(round.Failures) > 0 { // else no node failed, or this host of the rendezvous does not know
 			e := a.jobFailure(&rendezvous.Result{Failures: round.Failures})
-			cause, stack = e.Error(), e.Root.stack()
+			cause, stack, isShown = e.Error(), e.Root.stack(), a.shown != nil && e.Root.isThat(a.shown.Failure)
 		}
 		switch {
 		case round.Restarts > a.round.Restarts:
@@ -222,7 +224,7 @@ func (a *agent) logRound(round *rendezvous.Round) {
 			if stack != nil {
 				a.console.logStack(stack)
 			}
-		case a.stopLogged == "" && cause != "" || !strings.HasSuffix(cause, a.stopLogged):
+		case !isShown:
 			a.console.logf("going on: %s", cause)
 		}
 	}

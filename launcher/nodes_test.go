@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goddp/goddp/internal/rendezvous"
 	"github.com/goddp/goddp/internal/testport"
 )
 
@@ -198,6 +200,51 @@ func TestElasticJob(t *testing.T) {
 		}
 		if r.err != nil || r.result.Restarts != 0 {
 			t.Errorf("node %d: %v, %+v\n%s", i, r.err, r.result, &r.job.err)
+		}
+	}
+}
+
+// A round that follows another says why, unless the user knows: the order to stop was about the same failure.
+func TestRoundSaysOnceWhyItBegins(t *testing.T) {
+	lost := rendezvous.Failure{Node: 1, Host: "b", Rank: 2, FirstRank: 2, Workers: 2, Lost: true, What: "lost: its agent ended", At: time.Now()}
+	effect := rendezvous.Failure{Node: 2, Host: "c", Rank: 4, FirstRank: 4, Workers: 2, What: "rank 4 exited with code 1", At: lost.At.Add(time.Millisecond)}
+	about := func(f *rendezvous.Failure) *rendezvous.StopOrder {
+		return &rendezvous.StopOrder{Reason: "one text", Failure: f}
+	}
+	for name, c := range map[string]struct {
+		shown, stopped *rendezvous.StopOrder
+		failures       []rendezvous.Failure
+		want           string
+	}{
+		"the cause was shown":            {about(&lost), nil, []rendezvous.Failure{lost, effect}, ""},
+		"an effect was shown":            {about(&effect), nil, []rendezvous.Failure{effect, lost}, "golaunch: going on: train failed: node 1 (b) lost: its agent ended\n"},
+		"nothing was shown":              {nil, about(&lost), []rendezvous.Failure{lost}, "golaunch: going on: train failed: node 1 (b) lost: its agent ended\n"},
+		"the new host knows no failures": {nil, about(nil), nil, "golaunch: going on: one text\n"},
+		"nodes joined":                   {about(nil), nil, nil, ""},
+		"the ranks agreed":               {nil, nil, nil, ""},
+	} {
+		var out bytes.Buffer
+		a := &agent{cfg: &Config{Name: "train"}, console: &console{stderr: &out, grace: time.Minute}, attempt: &attempt{round: &rendezvous.Round{Nodes: 3}, shown: c.shown, stopped: c.stopped}}
+		if c.stopped == nil {
+			a.stopped = c.shown
+		}
+		a.logRound(&rendezvous.Round{Number: 1, Nodes: 2, Failures: c.failures})
+		a.console.close(nil)
+		if out.String() != c.want {
+			t.Errorf("%s: got %q, want %q", name, &out, c.want)
+		}
+	}
+}
+
+// The line by which a node stops its workers says if the first worker that failed blames another.
+func TestStopNamesWhomTheFailedWorkerBlames(t *testing.T) {
+	script := `if [ $RANK = 1 ]; then
+			echo '{"message": {"message": "rank 0 lost", "extraInfo": {"caused_by": "0"}}}' > $TORCHELASTIC_ERROR_FILE; exit 7
+		fi; sleep 60`
+	want := []string{") rank 1 exited with code 7 because of rank 0\n", " exited with code 7 because of rank 0; stopping the 1 still running"}
+	for i, r := range startNodes(t, &Nodes{Min: 2, Max: 2, Static: true}, shell(1, script), shell(2, script))() {
+		if !strings.Contains(r.job.err.String(), want[i]) {
+			t.Errorf("node %d lacks %q:\n%s", i, want[i], &r.job.err)
 		}
 	}
 }

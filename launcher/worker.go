@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -36,6 +37,16 @@ func (p *process) askedToStop() syscall.Signal {
 		return sig
 	}
 	return 0
+}
+
+// blame returns a clause that names the rank because of which the worker failed, if its error file says that
+// this was another one. Otherwise it returns "". The worker must have ended.
+func (p *process) blame() string {
+	file, err := readErrorFile(p.errorFile)
+	if err != nil || file == nil || file.CausedBy == nil || *file.CausedBy == p.Rank {
+		return "" // describeFailures reports err
+	}
+	return fmt.Sprintf(" because of rank %d", *file.CausedBy)
 }
 
 // refuseRequests makes the worker take later signals as an order to end at once, and not

@@ -104,7 +104,7 @@ func TestJobSurvivesItsHost(t *testing.T) {
 				}
 			}()
 		}
-		for name, a := range hosts {
+		for range hosts {
 			var o Order
 			select {
 			case o = <-rounds:
@@ -114,7 +114,9 @@ func TestJobSurvivesItsHost(t *testing.T) {
 			if o.Begin == nil || o.Begin.Number != epoch || o.Begin.Nodes != len(hosts) {
 				t.Fatalf("order %+v, want round %d of %d nodes", o, epoch, len(hosts))
 			}
-			if a.current().local {
+		}
+		for name, a := range hosts {
+			if a.IsHost() {
 				host = name
 			}
 		}

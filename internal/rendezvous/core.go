@@ -94,10 +94,12 @@ type Failure struct {
 	Host string // the node's host
 	// FirstRank and Workers tell which ranks the node had.
 	FirstRank, Workers int
-	At                 time.Time // by the clock of the rendezvous host; of a lost node, the time of its last message
-	What               string    // describes the failure in one line
-	Lost               bool      // the whole node is lost or left, rather than one of its workers
-	Fatal              bool      // restarting does not help, such as when the program cannot be started
+	// Rank is the rank that failed, or the first rank of a node that is lost.
+	Rank  int
+	At    time.Time // by the clock of the rendezvous host; of a lost node, the time of its last message
+	What  string    // describes the failure in one line
+	Lost  bool      // the whole node is lost or left, rather than one of its workers
+	Fatal bool      // restarting does not help, such as when the program cannot be started
 	// Detail is what the launcher tells the other nodes' launchers, in its own format.
 	Detail json.RawMessage `json:",omitempty"`
 }
@@ -177,9 +179,10 @@ type (
 	// stop has the participants stop their workers. If gently, all workers live, so that they can finish
 	// their step and save a checkpoint. A second stop of a round is never gentle.
 	stop struct {
-		epoch  int
-		gently bool
-		reason string
+		epoch   int
+		gently  bool
+		reason  string
+		failure *Failure // what the reason is, without its details; nil if it is no failure
 	}
 	// startLastCall starts the timer of the last call, cancelLastCall stops it.
 	startLastCall  struct{}
@@ -294,7 +297,7 @@ func (c *core) Step(ev event) []action {
 		if c.phase == gathering {
 			return c.begin()
 		}
-		return c.stopFor(fmt.Sprintf("%s joined", count(len(c.waiting), "node")), true)
+		return c.stopFor(fmt.Sprintf("%s joined", count(len(c.waiting), "node")), nil)
 	}
 	panic(fmt.Sprintf("rendezvous: unknown event %T", ev))
 }
@@ -327,7 +330,7 @@ func (c *core) join(ev agentJoined) []action {
 	case c.phase == running:
 		acts := []action{hold{a.id, fmt.Sprintf("round %d runs; the next one begins soon", c.epoch)}}
 		if len(c.agents) >= c.MaxNodes {
-			return append(acts, c.stopFor(fmt.Sprintf("%s joined", count(len(c.waiting), "node")), true)...)
+			return append(acts, c.stopFor(fmt.Sprintf("%s joined", count(len(c.waiting), "node")), nil)...)
 		}
 		return append(acts, c.startLastCall()...)
 	case len(c.agents) >= c.MaxNodes, c.expected > 0 && len(c.agents) >= max(c.expected, c.MinNodes):
@@ -380,6 +383,9 @@ func (c *core) lose(a *agent, what string, at time.Time) []action {
 // note adds a failure of a participant to those of the round.
 func (c *core) note(a *agent, f Failure) Failure {
 	f.Node, f.Host, f.FirstRank, f.Workers = a.place, a.node.Host, a.first, a.node.Workers
+	if f.Lost {
+		f.Rank = a.first
+	}
 	c.failures = append(c.failures, f)
 	return f
 }
@@ -401,12 +407,13 @@ func (c *core) fail(a *agent, f Failure) []action {
 	if c.phase == stopping && !c.gentle {
 		return c.endRound()
 	}
-	return c.stopFor(fmt.Sprintf("node %d (%s) %s", f.Node, f.Host, f.What), false)
+	f.Detail = nil
+	return c.stopFor(fmt.Sprintf("node %d (%s) %s", f.Node, f.Host, f.What), &f)
 }
 
-// stopFor stops the current round, or hastens a stop that was gentle.
-func (c *core) stopFor(reason string, gently bool) []action {
-	acts := c.cancelLastCall()
+// stopFor stops the current round, or hastens a stop that was gentle. Without a failure the stop is gentle.
+func (c *core) stopFor(reason string, failure *Failure) []action {
+	acts, gently := c.cancelLastCall(), failure == nil
 	if c.phase == running {
 		c.undone = 0
 		for _, a := range c.round {
@@ -418,7 +425,7 @@ func (c *core) stopFor(reason string, gently bool) []action {
 	}
 	c.phase, c.gentle = stopping, gently
 	if c.undone > 0 {
-		acts = append(acts, stop{c.epoch, gently, reason})
+		acts = append(acts, stop{c.epoch, gently, reason, failure})
 	}
 	return append(acts, c.endRound()...)
 }

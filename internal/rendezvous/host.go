@@ -249,7 +249,7 @@ func (h *Host) perform(act action) {
 	case stop:
 		for _, a := range h.core.round {
 			if a != nil {
-				h.send(a.id, &toAgent{Stop: &StopOrder{act.epoch, act.gently, act.reason}})
+				h.send(a.id, &toAgent{Stop: &StopOrder{act.epoch, act.gently, act.reason, act.failure}})
 			}
 		}
 	case startLastCall:

@@ -76,4 +76,6 @@ type StopOrder struct {
 	// Gently says that the workers can finish their step and save a checkpoint.
 	Gently bool
 	Reason string
+	// Failure is what the order is about, without its details; nil if no failure is its reason.
+	Failure *Failure `json:",omitempty"`
 }
