@@ -63,7 +63,8 @@ type Config struct {
 	//	 "local_rank": 3, "role": "default", "attempt": 0, "stream": "stdout", "line": "..."}
 	//
 	// on one line. One of the agent itself has source "golaunch", time, host and line. The
-	// report of a failure is such a line, with the object "failure".
+	// report of a failure is such a line, with the object "failure". A worker's line of more than
+	// 64 KiB is divided: all parts but the last have "partial": true.
 	JSONLines bool
 	// LocalRanksFilter, if not empty, lists the local ranks whose lines are shown. Files
 	// hold the lines of all ranks.

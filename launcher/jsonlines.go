@@ -23,7 +23,8 @@ type jsonLine struct {
 	Source string `json:"source"`
 	Host   string `json:"host"`
 	*workerLabel
-	Line    string       `json:"line"` // bytes that are no UTF-8 are replaced by U+FFFD
+	Line    string       `json:"line"`              // bytes that are no UTF-8 are replaced by U+FFFD
+	Partial bool         `json:"partial,omitempty"` // the worker's line is longer than maxLine, and the next object of the stream continues it
 	Failure *jsonFailure `json:"failure,omitempty"`
 }
 

@@ -31,7 +31,7 @@ func parseJSONLines(t *testing.T, output string) (lines []map[string]any) {
 
 // Whatever a worker writes, the console shows JSON objects, and the file holds the bytes.
 func TestJSONLines(t *testing.T) {
-	long := strings.Repeat("y", maxLine+10)
+	long := strings.Repeat("y", 2*maxLine+10)
 	text := "plain <&>\n" + `{"loss": "1"}` + "\n\xff\xfe\"\x00\x1b[K\u2028\n 10%\r 20%\rdone\r\n\n" + long + "\npartial"
 	path := filepath.Join(t.TempDir(), "text")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -44,13 +44,20 @@ func TestJSONLines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"plain <&>", `{"loss": "1"}`, "\ufffd\ufffd\"\x00\x1b[K\u2028", " 10%", " 20%", "done", "", long[:maxLine], long[maxLine:], "partial"}
+	want := []string{"plain <&>", `{"loss": "1"}`, "\ufffd\ufffd\"\x00\x1b[K\u2028", " 10%", " 20%", "done", "", long, "partial"}
 	for _, output := range []struct{ stream, text string }{{"stdout", j.out.String()}, {"stderr", j.err.String()}} {
-		shown := map[int][]string{}
+		shown, rest := map[int][]string{}, map[int]string{}
 		for _, line := range parseJSONLines(t, output.text) {
 			rank := int(line["rank"].(float64))
-			shown[rank] = append(shown[rank], line["line"].(string))
+			text := line["line"].(string)
+			if rest[rank] += text; line["partial"] != true {
+				shown[rank] = append(shown[rank], rest[rank])
+				rest[rank] = ""
+			} else if len(text) != maxLine {
+				t.Errorf("a part of %d bytes, want %d", len(text), maxLine)
+			}
 			delete(line, "line")
+			delete(line, "partial")
 			if got, want := fmt.Sprint(line), fmt.Sprint(map[string]any{
 				"source": "worker", "host": hostname(), "node": 0, "rank": rank, "local_rank": rank, "role": "trainer", "attempt": 0, "stream": output.stream,
 			}); got != want {

@@ -54,9 +54,9 @@ func (s *stream) copy() {
 			break
 		}
 	}
-	s.lines.flush(func(text []byte, redrawn bool) {
+	s.lines.flush(func(text []byte, end ending) {
 		if s.holder == nil || !s.holder.hold(string(text)) {
-			s.line(text, redrawn)
+			s.line(text, end)
 		}
 	})
 	s.show()
@@ -103,9 +103,8 @@ func (s *stream) take(p []byte) {
 	s.show()
 }
 
-// line handles one complete line of the worker. redrawn says that the line ended with a
-// lone "\r".
-func (s *stream) line(text []byte, redrawn bool) {
+// line handles one line of the worker.
+func (s *stream) line(text []byte, end ending) {
 	if s.tail != nil {
 		s.tail.add(text)
 	}
@@ -113,19 +112,26 @@ func (s *stream) line(text []byte, redrawn bool) {
 		return
 	}
 	if s.holder == nil {
-		s.append(text, redrawn)
+		s.append(text, end)
 		return
 	}
-	for _, line := range s.holder.next(string(text)) {
-		s.append([]byte(line), redrawn)
+	lines := s.holder.next(string(text))
+	for i, line := range lines {
+		if i == len(lines)-1 {
+			s.append([]byte(line), end)
+		} else {
+			s.append([]byte(line), newline)
+		}
 	}
 }
 
 // append adds a line to the lines that show writes. On a terminal, the next line replaces
 // a line that ended with a lone "\r".
-func (s *stream) append(text []byte, redrawn bool) {
+func (s *stream) append(text []byte, end ending) {
 	if s.json != nil {
-		s.out = s.json.append(s.out, string(text))
+		line := *s.json
+		line.Partial = end == cut
+		s.out = line.append(s.out, string(text))
 		return
 	}
 	if n := len(s.out); n > 0 && s.out[n-1] == '\r' {
@@ -133,7 +139,7 @@ func (s *stream) append(text []byte, redrawn bool) {
 	}
 	s.out = append(s.out, s.prefix...)
 	s.out = append(s.out, text...)
-	if redrawn && s.redraws {
+	if end == redraw && s.redraws {
 		s.out = append(s.out, '\r')
 	} else {
 		s.out = append(s.out, '\n')
@@ -147,7 +153,7 @@ func (s *stream) showStack() {
 		return
 	}
 	for _, line := range s.holder.release() {
-		s.append([]byte(line), false)
+		s.append([]byte(line), newline)
 	}
 	s.console.put(s.shown, s.out)
 	s.out = nil
@@ -164,6 +170,15 @@ func (s *stream) show() {
 	s.out = s.out[:0]
 }
 
+// ending says how a line of a worker ends.
+type ending int
+
+const (
+	newline ending = iota // with "\n", or "\r\n", or at the end of the stream
+	redraw                // with a lone "\r"
+	cut                   // not yet: it is longer than maxLine, and the next line continues it
+)
+
 // splitter cuts a byte stream into lines and removes their ends. A line ends with "\n",
 // with "\r\n", or with a lone "\r", as progress bars write it. A "\r" without text before
 // it ends no line. No line is longer than maxLine bytes.
@@ -172,15 +187,16 @@ type splitter struct {
 	afterCR bool // partial ended with "\r"; the next byte shows whether the end is "\r\n"
 }
 
-// feed calls emit for each line that p completes. redrawn says that the line ended with a
-// lone "\r". emit must not keep its argument.
-func (s *splitter) feed(p []byte, emit func(line []byte, redrawn bool)) {
+// feed calls emit for each line that p completes. emit must not keep its argument.
+func (s *splitter) feed(p []byte, emit func(line []byte, end ending)) {
 	for len(p) > 0 {
 		if s.afterCR {
 			s.afterCR = false
-			s.emit(nil, p[0] != '\n', emit)
 			if p[0] == '\n' {
+				s.emit(nil, newline, emit)
 				p = p[1:]
+			} else {
+				s.emit(nil, redraw, emit)
 			}
 			continue
 		}
@@ -190,7 +206,7 @@ func (s *splitter) feed(p []byte, emit func(line []byte, redrawn bool)) {
 			text = p[:end]
 		}
 		if limit := maxLine - len(s.partial); len(text) > limit {
-			s.emit(p[:limit], false, emit)
+			s.emit(p[:limit], cut, emit)
 			p = p[limit:]
 			continue
 		}
@@ -199,7 +215,7 @@ func (s *splitter) feed(p []byte, emit func(line []byte, redrawn bool)) {
 			return
 		}
 		if p[end] == '\n' {
-			s.emit(text, false, emit)
+			s.emit(text, newline, emit)
 		} else {
 			s.partial = append(s.partial, text...)
 			s.afterCR = len(s.partial) > 0
@@ -209,20 +225,20 @@ func (s *splitter) feed(p []byte, emit func(line []byte, redrawn bool)) {
 }
 
 // flush emits the last line if it has no end.
-func (s *splitter) flush(emit func(line []byte, redrawn bool)) {
+func (s *splitter) flush(emit func(line []byte, end ending)) {
 	if len(s.partial) > 0 {
-		s.emit(nil, false, emit)
+		s.emit(nil, newline, emit)
 	}
 }
 
 // emit emits the partial line with rest appended.
-func (s *splitter) emit(rest []byte, redrawn bool, emit func([]byte, bool)) {
+func (s *splitter) emit(rest []byte, end ending, emit func([]byte, ending)) {
 	if len(s.partial) == 0 {
-		emit(rest, redrawn)
+		emit(rest, end)
 		return
 	}
 	s.partial = append(s.partial, rest...)
-	emit(s.partial, redrawn)
+	emit(s.partial, end)
 	s.partial = s.partial[:0]
 }
 

@@ -24,24 +24,22 @@ func TestSplitter(t *testing.T) {
 		{"\r 10%\r 20%\r100%\ndone\n", []string{" 10%\r", " 20%\r", "100%", "done"}},
 		{"10%\r20%\rdone\n30%\r", []string{"10%\r", "20%\r", "done", "30%"}},
 		{long + "\n", []string{long}},
-		{long + "b\n", []string{long, "b"}},
-		{long + long, []string{long, long}},
+		{long + "b\n", []string{long + "...", "b"}},
+		{long + long, []string{long + "...", long}},
+		{long + long + "b\r\n", []string{long + "...", long + "...", "b"}},
 	} {
 		// The lines do not depend on how the bytes are divided into reads.
 		for seed := range uint64(8) {
-			cut := rand.New(rand.NewPCG(seed, 0))
+			reads := rand.New(rand.NewPCG(seed, 0))
 			var s splitter
 			var got []string
-			emit := func(line []byte, redrawn bool) {
-				if redrawn {
-					line = append(line[:len(line):len(line)], '\r')
-				}
-				got = append(got, string(line))
+			emit := func(line []byte, end ending) {
+				got = append(got, string(line)+[...]string{newline: "", redraw: "\r", cut: "..."}[end])
 			}
 			for rest := []byte(test.text); len(rest) > 0; {
 				n := len(rest)
 				if seed > 0 {
-					n = min(n, 1+cut.IntN(max(4, len(test.text)/4)))
+					n = min(n, 1+reads.IntN(max(4, len(test.text)/4)))
 				}
 				s.feed(rest[:n], emit)
 				rest = rest[n:]

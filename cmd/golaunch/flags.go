@@ -245,6 +245,9 @@ func (o *options) check() error {
 			return usagef("--%s %s: local rank %d, but there are %d workers here", name, m, highest, o.nproc)
 		}
 	}
+	if none := (launcher.StreamMap{}).String(); o.logMaxSize > 0 && o.redirects.String() == none && o.tee.String() == none {
+		return usagef("--log-max-size %d limits the files of --tee and --redirects, and there are none", o.logMaxSize)
+	}
 	return o.rendezvous.check()
 }
 

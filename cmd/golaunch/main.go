@@ -29,6 +29,7 @@ import (
 	"slices"
 	"syscall"
 
+	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/internal/version"
 	"github.com/goddp/goddp/launcher"
 )
@@ -117,7 +118,7 @@ func notIgnored(signals []os.Signal) []os.Signal {
 func complain(err error) int {
 	fmt.Fprintf(os.Stderr, "golaunch: %v\n", err)
 	var usage *usageError
-	if !errors.As(err, &usage) && !errors.Is(err, launcher.ErrNoToken) {
+	if !errors.As(err, &usage) && !errors.Is(err, launcher.ErrNoToken) && !errors.As(err, new(*handshake.InvalidSecretError)) {
 		return exitFailure
 	}
 	fmt.Fprintln(os.Stderr, "Run 'golaunch --help' for how to call it.")

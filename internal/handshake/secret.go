@@ -38,7 +38,7 @@ const (
 
 // ReadSecret returns the secret in the file that [TokenFileVar] names, or else the one in [TokenVar],
 // without white space around it. It returns nil if neither is set. getenv is a function such as
-// [os.Getenv]. The errors contain no part of the secret.
+// [os.Getenv]. An error is a *InvalidSecretError and contains no part of the secret.
 func ReadSecret(getenv func(string) string) ([]byte, error) {
 	path, text := getenv(TokenFileVar), []byte(getenv(TokenVar))
 	source := TokenVar
@@ -46,7 +46,7 @@ func ReadSecret(getenv func(string) string) ([]byte, error) {
 	case path != "":
 		var err error
 		if text, err = readHead(path); err != nil {
-			return nil, fmt.Errorf("%s: the job's secret cannot be read: %w", TokenFileVar, err)
+			return nil, &InvalidSecretError{fmt.Errorf("%s: the job's secret cannot be read: %w", TokenFileVar, err)}
 		}
 		source = TokenFileVar + ": " + path
 	case len(text) == 0:
@@ -54,10 +54,16 @@ func ReadSecret(getenv func(string) string) ([]byte, error) {
 	}
 	secret := bytes.TrimSpace(text)
 	if len(secret) < minSecret || len(text) > maxSecret {
-		return nil, fmt.Errorf("%s holds a secret of %d bytes, want %d to %d", source, len(secret), minSecret, maxSecret)
+		return nil, &InvalidSecretError{fmt.Errorf("%s holds a secret of %d bytes, want %d to %d", source, len(secret), minSecret, maxSecret)}
 	}
 	return secret, nil
 }
+
+// InvalidSecretError says what is wrong with the secret that the user gave.
+type InvalidSecretError struct{ Err error }
+
+func (e *InvalidSecretError) Error() string { return e.Err.Error() }
+func (e *InvalidSecretError) Unwrap() error { return e.Err }
 
 // readHead returns a file's content. Of a file that is too large for a secret it returns one byte too many.
 func readHead(path string) ([]byte, error) {

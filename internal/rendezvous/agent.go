@@ -148,13 +148,14 @@ func (a *Agent) attend(ctx context.Context, dead string) (addr string, err error
 	var found *Found
 	var r *Remote
 	for isReported := false; r == nil; {
-		if found, err = a.opts.Discovery.Find(finding, dead); err != nil {
-			return "", err
+		host := ""
+		if found, err = a.opts.Discovery.Find(finding, dead); err == nil {
+			if found.Role != nil {
+				return a.host(ctx, found.Role)
+			}
+			host = found.Addr
+			r, err = a.dial(finding, host)
 		}
-		if found.Role != nil {
-			return a.host(ctx, found.Role)
-		}
-		r, err = a.dial(finding, found.Addr)
 		switch {
 		case errors.As(err, new(*unreachableError)):
 			if !isReported {
@@ -162,7 +163,7 @@ func (a *Agent) attend(ctx context.Context, dead string) (addr string, err error
 				a.put(ctx, Order{Hold: err.Error()})
 			}
 		case err != nil:
-			return found.Addr, err
+			return host, err
 		}
 	}
 	cancel()

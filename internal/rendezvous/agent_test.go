@@ -52,7 +52,7 @@ func awaitRound(t *testing.T, a *Agent) *Round {
 
 func TestJobEndsWithItsHost(t *testing.T) {
 	port, _ := testport.New(t)
-	d := Endpoint{fmt.Sprintf("localhost:%d", port)}
+	d := Endpoint{Addr: fmt.Sprintf("localhost:%d", port)}
 	agents := []*Agent{openAgent(t, "a", d, Limits{MinNodes: 2, MaxNodes: 3})}
 	// The second agent finds the first one's listener.
 	for agents[0].current() == nil {

@@ -46,7 +46,10 @@ func (SingleNode) Close() error                                 { return nil }
 
 // Endpoint is the discovery by an address, host:port, that all nodes are given. The first agent on the node
 // that has this address is the host.
-type Endpoint struct{ Addr string }
+type Endpoint struct {
+	Addr   string
+	lookup func(ctx context.Context, host string) ([]net.IPAddr, error) // nil: the system's
+}
 
 // ErrHostLost is in the error of an agent that has lost the host, and cannot find another.
 var ErrHostLost = errors.New("the host of the rendezvous is lost, and only --rdzv-backend=etcd can replace it")
@@ -59,11 +62,11 @@ func (e Endpoint) Find(ctx context.Context, dead string) (*Found, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--rdzv-endpoint: %w", err)
 	}
-	local, err := isLocal(ctx, host)
+	addrs, err := e.resolve(ctx, host)
 	if err != nil {
-		return nil, fmt.Errorf("--rdzv-endpoint: %w", err)
+		return nil, err
 	}
-	if !local {
+	if !hasOwn(addrs) {
 		return &Found{Addr: e.Addr}, nil
 	}
 	// The other nodes may know this one by another of its addresses.
@@ -79,21 +82,40 @@ func (e Endpoint) Find(ctx context.Context, dead string) (*Found, error) {
 
 func (Endpoint) Close() error { return nil }
 
-// isLocal reports whether a host name or address is one of this host's.
-func isLocal(ctx context.Context, host string) (bool, error) {
-	addrs, err := net.DefaultResolver.LookupIPAddr(ctx, host)
-	if err != nil {
-		return false, err
+// resolve looks up a host name until there is an answer, for patience: the name may not be known yet. It returns
+// an *unreachableError after that.
+func (e Endpoint) resolve(ctx context.Context, host string) ([]net.IPAddr, error) {
+	lookup := e.lookup
+	if lookup == nil {
+		lookup = net.DefaultResolver.LookupIPAddr
 	}
+	for start := time.Now(); ; {
+		addrs, err := lookup(ctx, host)
+		if err == nil {
+			return addrs, nil
+		}
+		if time.Since(start) > patience {
+			return nil, &unreachableError{e.Addr, err}
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("--rdzv-endpoint: %s: %w: %w", e.Addr, context.Cause(ctx), err)
+		case <-time.After(dialInterval):
+		}
+	}
+}
+
+// hasOwn reports whether one of the addresses is this host's.
+func hasOwn(addrs []net.IPAddr) bool {
 	for _, addr := range addrs {
 		// The kernel lets a socket be bound to the addresses of this host alone.
 		c, err := net.ListenUDP("udp", &net.UDPAddr{IP: addr.IP, Zone: addr.Zone})
 		if err == nil {
 			c.Close()
-			return true, nil
+			return true
 		}
 	}
-	return false, nil
+	return false
 }
 
 // Etcd is the discovery by an election in etcd.

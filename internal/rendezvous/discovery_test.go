@@ -3,7 +3,12 @@ package rendezvous
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/goddp/goddp/internal/election"
 )
@@ -40,4 +45,34 @@ func TestFindOpensAnotherElection(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// The name of the endpoint may not be known yet.
+func TestEndpointIsLookedUpAgain(t *testing.T) {
+	unknown := errors.New("no such host")
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errNoHost)
+		defer cancel()
+		known := time.Now().Add(2 * patience)
+		e := Endpoint{Addr: "node0:29400", lookup: func(_ context.Context, host string) ([]net.IPAddr, error) {
+			if host != "node0" || time.Now().Before(known) {
+				return nil, fmt.Errorf("lookup %s: %w", host, unknown)
+			}
+			return []net.IPAddr{{IP: net.IPv4(192, 0, 2, 1)}}, nil
+		}}
+		_, err := e.Find(ctx, "")
+		if !errors.As(err, new(*unreachableError)) || err.Error() != "the host of the rendezvous, node0:29400, cannot be reached yet: lookup node0: no such host" {
+			t.Errorf("after %v: %v", patience, err)
+		}
+		if found, err := e.Find(ctx, ""); err != nil || found.Addr != "node0:29400" || time.Now().Before(known) {
+			t.Errorf("got %+v, %v", found, err)
+		}
+		known = time.Now().Add(time.Hour)
+		for err = error(&unreachableError{}); errors.As(err, new(*unreachableError)); {
+			_, err = e.Find(ctx, "")
+		}
+		if !errors.Is(err, errNoHost) || !errors.Is(err, unknown) || !strings.HasPrefix(err.Error(), "--rdzv-endpoint: node0:29400: ") {
+			t.Errorf("when no time is left: %v", err)
+		}
+	})
 }
