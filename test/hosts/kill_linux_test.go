@@ -67,13 +67,25 @@ func TestKills(t *testing.T) {
 	if *long {
 		n = *kills
 	}
-	var detected, settled worst
+	tallies := map[string]*tally{}
 	for k := range uint64(n) {
 		s := drawKill(*seed + k)
-		t.Run(s.String(), func(t *testing.T) { s.run(t, &detected, &settled) })
+		if tallies[s.victim] == nil {
+			tallies[s.victim] = &tally{}
+		}
+		t.Run(s.String(), func(t *testing.T) { s.run(t, tallies[s.victim]) })
 	}
-	t.Logf("from a kill in a round until every node noticed it: at most %v", detected)
-	t.Logf("until every node trained again or had ended: at most %v", settled)
+	for victim, of := range tallies {
+		t.Logf("%s: killed %d times, %d times in a round; every node noticed it after at most %v, and trained again or had ended after %v",
+			victim, of.kills, of.inRound, of.detected, of.settled)
+	}
+}
+
+// tally is what the kills of one kind of process came to.
+type tally struct {
+	kills             int
+	inRound           int   // kills that ended a round, in which all nodes took part
+	detected, settled worst // of these
 }
 
 // worst is the longest time that something took, and of which job.
@@ -90,8 +102,9 @@ func (w *worst) add(took time.Duration, of *killScenario) {
 
 func (w worst) String() string { return fmt.Sprintf("%v (%v)", w.took.Round(time.Millisecond), w.of) }
 
-// run runs the job, and adds how long its nodes took, if they were in a round when the process was killed.
-func (s *killScenario) run(t *testing.T, detected, settled *worst) {
+// run runs the job, and adds to a tally.
+func (s *killScenario) run(t *testing.T, of *tally) {
+	of.kills++
 	n := netns.New(t, 4, 1)
 	j := newJob(t, n)
 	if s.etcd {
@@ -166,10 +179,11 @@ func (s *killScenario) run(t *testing.T, detected, settled *worst) {
 	}) {
 		return // or the nodes were still meeting
 	}
+	of.inRound++
 	for _, l := range notices {
-		detected.add(l.at.Sub(killed), s)
+		of.detected.add(l.at.Sub(killed), s)
 	}
-	settled.add(last.Sub(killed), s)
+	of.settled.add(last.Sub(killed), s)
 }
 
 // kill kills the victim. It returns the pattern of the line that names the cause on every other node, and
