@@ -19,9 +19,10 @@
 //
 // On a GPU, Start also opens CUPTI, NVIDIA's library for profilers, which comes with CUDA's toolkit
 // and with PyTorch. The trace then has each kernel, copy and memset, with its stream and with the time at which
-// the host enqueued it, and the calls of CUDA that took 20 µs or more. The work of a captured step is there
-// node by node. If there is no CUPTI, Start logs one line, and the trace has spans alone. CUPTI observes the
-// whole process: the trace of a device has what any part of the process ran on that GPU.
+// the host enqueued it, and the calls of CUDA that took 20 µs or more. A captured step (autograd.Capture)
+// is one span, and its kernels are there node by node. If there is no CUPTI, Start logs one line, and the
+// trace has spans alone. CUPTI observes the whole process: the trace of a device has what any part of the
+// process ran on that GPU.
 //
 // The command "goddp trace trace.json" says from such a trace how long the GPU computed, communicated
 // and was idle, and why.

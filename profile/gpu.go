@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/goddp/goddp/device"
@@ -79,7 +80,8 @@ func activityEvents(activities []cupti.Activity) []event {
 	}
 	var events []event
 	for _, a := range activities {
-		e := event{category: categories[a.Kind], Span: Span{Name: a.Name, Begin: At(a.Begin), End: At(a.End)}}
+		name := strings.TrimPrefix(a.Name, "goddp_launch_") // of a program's own kernel: see device.Module
+		e := event{category: categories[a.Kind], Span: Span{Name: name, Begin: At(a.Begin), End: At(a.End)}}
 		if a.Kind == cupti.Call {
 			if a.End.Sub(a.Begin) >= longCall {
 				e.Track = Track(fmt.Sprintf("thread %d", a.Thread))

@@ -30,6 +30,7 @@ func (o Overlap) String() string {
 
 // Overlap computes how much of the Communication track's time lies within spans of the Compute track,
 // except spans in which the compute stream waits. Bytes is the sum of the spans' arguments of that name.
+// The reductions of captured steps have no spans; "goddp trace" counts their kernels.
 func (r *Recorder) Overlap() Overlap {
 	var o Overlap
 	var comm, compute, waits []interval.Interval

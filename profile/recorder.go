@@ -46,6 +46,7 @@ type Span struct {
 
 // Recorder collects spans. Its methods are safe for concurrent use.
 type Recorder struct {
+	dev   device.Device // nil in a Recorder that Of did not return
 	on    atomic.Bool
 	mu    sync.Mutex
 	spans []Span
@@ -57,7 +58,7 @@ type valuesKey struct{}
 
 // Of returns the recorder of a device.
 func Of(dev device.Device) *Recorder {
-	return kernels.Of(dev).Values().Get(valuesKey{}, func() any { return &Recorder{gpu: gpu{dev: dev}} }).(*Recorder)
+	return kernels.Of(dev).Values().Get(valuesKey{}, func() any { return &Recorder{dev: dev, gpu: gpu{dev: dev}} }).(*Recorder)
 }
 
 // Start starts recording. Spans recorded before stay. If the device is a GPU, and CUPTI is there, the trace
@@ -77,12 +78,20 @@ func (r *Recorder) Stop() {
 	r.gpu.stop()
 }
 
-// On reports whether the recorder records, so that callers can skip work that serves only the recording.
-func (r *Recorder) On() bool { return r.on.Load() }
+// On reports whether the recorder records, so that callers can skip work that serves only the recording. It does
+// not record spans of a step that the calling goroutine is capturing, because the step does not run then. A
+// captured step that runs is one span.
+func (r *Recorder) On() bool {
+	if !r.on.Load() {
+		return false
+	}
+	d, ok := r.dev.(kernels.Recorder)
+	return !ok || !d.Recording()
+}
 
 // Add records a span if the recorder is on.
 func (r *Recorder) Add(s Span) {
-	if !r.on.Load() {
+	if !r.On() {
 		return
 	}
 	r.mu.Lock()

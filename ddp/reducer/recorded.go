@@ -76,12 +76,12 @@ func (r *Reducer) beginRecorded(rec *recorded) error {
 		return rec.Refuse("the reducer looks for unused parameters")
 	case r.joining:
 		return rec.NotYet("ranks may leave early (Join)")
-	case r.timed():
-		return rec.NotYet("the times of reductions are recorded")
+	case r.also != nil:
+		return rec.Refuse("a function is given the times of reductions")
 	case !r.isSettled():
 		return rec.NotYet("the buckets are not in their final order, or the last pass failed")
 	}
-	rec.Require(func() bool { return r.isSettled() && !r.joining && !r.timed() })
+	rec.Require(func() bool { return r.isSettled() && !r.joining && r.also == nil })
 	return nil
 }
 

@@ -24,6 +24,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/kernels"
+	"github.com/goddp/goddp/profile"
 )
 
 // Recording is a step that is being recorded, or was. Only the goroutine that uses the device uses it.
@@ -268,13 +269,25 @@ func (r *Recording) launch() error {
 	}
 	r.isLaunching = true
 	r.mu.Unlock()
-	err := r.graph.Launch()
+	err := r.launchGraph()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.isLaunching = false
 	if r.revoked != nil {
 		err = errors.Join(err, r.graph.Revoke())
 	}
+	return err
+}
+
+// launchGraph launches the graph. In a trace it is one span, because its work has no events.
+func (r *Recording) launchGraph() error {
+	trace, compute := profile.Of(r.dev), r.dev.Compute()
+	if !trace.On() {
+		return r.graph.Launch()
+	}
+	begin := compute.Record()
+	err := r.graph.Launch()
+	trace.Add(profile.Span{Track: profile.Compute, Name: "captured step", Begin: begin, End: compute.Record()})
 	return err
 }
 

@@ -147,9 +147,9 @@ func percent(part, whole time.Duration) float64 {
 	return 100 * float64(part) / float64(whole)
 }
 
-// explain says what a gap lies between, and what caused it. If the host enqueued the next activity before the
-// gap, the activity's stream waited for something. Otherwise the host was late, and explain names the
-// call or the span of the host's that took at least half of the gap.
+// explain says what a gap lies between, and what caused it. If the host enqueued the next activity in the first
+// half of the gap or before it, the activity's stream waited for something. Otherwise the host was late, and
+// explain names the call or the span of the host's that took at least half of that time.
 func (r *rank) explain(gap interval.Interval, first time.Time, work []event) Gap {
 	g := Gap{At: gap.Begin.Sub(first), Took: gap.End.Sub(gap.Begin)}
 	var after event
@@ -161,38 +161,54 @@ func (r *rank) explain(gap interval.Interval, first time.Time, work []event) Gap
 			g.After, after = e.name, e
 		}
 	}
-	if !after.enqueued.IsZero() && !after.enqueued.After(gap.Begin) {
-		g.Cause = fmt.Sprintf("the stream waited: %s was enqueued %v before the gap", after.name, round(gap.Begin.Sub(after.enqueued)))
-	} else if !after.enqueued.IsZero() {
-		g.Cause = fmt.Sprintf("the host enqueued %s %v into the gap", after.name, round(after.enqueued.Sub(gap.Begin)))
+	during := longest(r.events, gap, func(e event) bool { return e.category == "compute" })
+	g.During = during.name
+	late := after.enqueued.Sub(gap.Begin)
+	if after.enqueued.IsZero() {
+		late = g.Took
 	}
-	var longest, shortest time.Duration
-	host := ""
-	for _, e := range r.events {
-		inGap := interval.Length(interval.Both([]interval.Interval{e.Interval}, []interval.Interval{gap}))
-		if 2*inGap < g.Took {
-			continue
-		}
-		switch e.category {
-		case "kernel", "gpu_memcpy", "gpu_memset", "communication":
-		case "compute":
-			if took := e.End.Sub(e.Begin); g.During == "" || took < shortest {
-				g.During, shortest = e.name, took
-			}
-		default: // a call of the driver, or a span of the host's or of a track of the program's own
-			if inGap > longest {
-				host, longest = e.name, inGap
-			}
-		}
-	}
+	host := longest(r.events, interval.Interval{Begin: gap.Begin, End: gap.Begin.Add(late)}, isHost)
 	switch {
-	case host == "" || after.enqueued.Before(gap.Begin) && !after.enqueued.IsZero():
-	case g.Cause == "":
-		g.Cause = fmt.Sprintf("the host was in %s for %v", host, round(longest))
-	default:
-		g.Cause += fmt.Sprintf(", after %v in %s", round(longest), host)
+	case late <= 0:
+		g.Cause = fmt.Sprintf("the stream waited: %s was enqueued %v before the gap", after.name, round(-late))
+	case 2*late < g.Took:
+		g.Cause = fmt.Sprintf("the stream waited: %s was enqueued %v into the gap", after.name, round(late))
+	case !after.enqueued.IsZero() && host.name != "":
+		g.Cause = fmt.Sprintf("the host enqueued %s %v into the gap, and was in %s before", after.name, round(late), host.name)
+	case !after.enqueued.IsZero():
+		g.Cause = fmt.Sprintf("the host enqueued %s %v into the gap", after.name, round(late))
+	case host.name != "":
+		g.Cause = fmt.Sprintf("the host was in %s", host.name)
 	}
 	return g
+}
+
+// isHost reports whether an event is a call of CUDA, or a span of the host's or of a track of the program's own.
+func isHost(e event) bool {
+	switch e.category {
+	case "kernel", "gpu_memcpy", "gpu_memset", "compute", "communication":
+		return false
+	}
+	return true
+}
+
+// longest returns the event of a kind that takes most of iv, and of several that do the shortest. It returns
+// an empty event if none takes half of iv.
+func longest(events []event, iv interval.Interval, isKind func(event) bool) (found event) {
+	var most time.Duration
+	for _, e := range events {
+		if !isKind(e) {
+			continue
+		}
+		part := interval.Length(interval.Both([]interval.Interval{e.Interval}, []interval.Interval{iv}))
+		if 2*part < iv.End.Sub(iv.Begin) || part < most {
+			continue
+		}
+		if part > most || e.End.Sub(e.Begin) < found.End.Sub(found.Begin) {
+			found, most = e, part
+		}
+	}
+	return found
 }
 
 // round rounds a time to about three digits.
