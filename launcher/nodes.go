@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/election"
+	"github.com/goddp/goddp/internal/identity"
 	"github.com/goddp/goddp/internal/rendezvous"
 )
 
@@ -94,7 +95,7 @@ func (a *agent) rendezvousOptions() (rendezvous.Options, error) {
 		return o, ErrNoToken
 	}
 	var err error
-	if o.Identity, err = rendezvous.NewIdentity(token, c.RunID); err != nil {
+	if o.Identity, err = identity.New(token, c.RunID, "goddp: an agent's key"); err != nil {
 		return o, err
 	}
 	o.Node.Rank, o.Node.Addr = n.Rank, n.LocalAddr

@@ -11,12 +11,13 @@ import (
 
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/election"
+	"github.com/goddp/goddp/internal/identity"
 )
 
 // Options say how a node takes part in a job.
 type Options struct {
 	Discovery Discovery
-	Identity  *Identity // nil: the job has one node
+	Identity  *identity.Identity // nil: the job has one node
 	Node      NodeInfo
 	// MasterPort returns a free port of this node, for the next round.
 	MasterPort func() int

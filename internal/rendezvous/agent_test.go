@@ -12,13 +12,14 @@ import (
 	"github.com/goddp/goddp/internal/election"
 	"github.com/goddp/goddp/internal/election/etcd"
 	"github.com/goddp/goddp/internal/etcdtest"
+	"github.com/goddp/goddp/internal/identity"
 	"github.com/goddp/goddp/internal/testport"
 )
 
 // openAgent opens an agent of a job whose other agents are on this host as well.
 func openAgent(t *testing.T, name string, d Discovery, l Limits) *Agent {
 	t.Helper()
-	id, err := NewIdentity([]byte("token"), "job")
+	id, err := identity.New([]byte("token"), "job", "test")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,12 +16,13 @@ import (
 	"github.com/hashicorp/yamux"
 
 	"github.com/goddp/goddp/internal/frame"
+	"github.com/goddp/goddp/internal/identity"
 )
 
 // DialOptions are what an agent needs to join the rendezvous of another process.
 type DialOptions struct {
 	Addr       string // of the host, host:port
-	Identity   *Identity
+	Identity   *identity.Identity
 	Node       NodeInfo
 	Limits     Limits
 	MasterPort int
@@ -43,7 +44,7 @@ type Remote struct {
 // the error is a *HandshakeError, dialling again can help.
 func Dial(ctx context.Context, o DialOptions) (*Remote, error) {
 	var d tls.Dialer
-	d.Config = o.Identity.config()
+	d.Config = o.Identity.Config()
 	c, err := d.DialContext(ctx, "tcp", o.Addr)
 	if err != nil {
 		err = describeHandshake(err)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/identity"
 	"github.com/goddp/goddp/store"
 )
 
@@ -20,7 +21,7 @@ import (
 type job struct {
 	t    *testing.T
 	host *Host
-	id   *Identity
+	id   *identity.Identity
 	addr string
 	opts HostOptions
 }
@@ -32,7 +33,7 @@ func newJob(t *testing.T, l Limits) *job {
 
 func newJobOf(t *testing.T, o HostOptions) *job {
 	t.Helper()
-	id, err := NewIdentity([]byte("token"), "job")
+	id, err := identity.New([]byte("token"), "job", "test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +196,7 @@ func TestStrangersChangeNothing(t *testing.T) {
 	local := j.host.Join(NodeInfo{Host: "a", Workers: 1}, 0)
 	other := *j
 	var err error
-	if other.id, err = NewIdentity([]byte("nekot"), "job"); err != nil {
+	if other.id, err = identity.New([]byte("nekot"), "job", "test"); err != nil {
 		t.Fatal(err)
 	}
 	var refused *HandshakeError
@@ -229,7 +230,7 @@ func TestSilentAgentIsCutOff(t *testing.T) {
 	defer ln.Close()
 	dialled := make(chan error, 1)
 	go func() {
-		c, err := tls.Dial("tcp", ln.Addr().String(), j.id.config())
+		c, err := tls.Dial("tcp", ln.Addr().String(), j.id.Config())
 		if err == nil {
 			defer c.Close()
 			_, err = io.Copy(io.Discard, c) // until the host ends the connection

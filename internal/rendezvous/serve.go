@@ -16,6 +16,7 @@ import (
 
 	"github.com/goddp/goddp/internal/accept"
 	"github.com/goddp/goddp/internal/frame"
+	"github.com/goddp/goddp/internal/identity"
 )
 
 // The bounds on what a connection may cost. While more than half of maxHandshakes take place, new ones have
@@ -33,7 +34,7 @@ const (
 // identity of the job. The first stream of a connection carries messages; the others are those of the
 // agent's workers, each of which is connected with the store or the coordinator of the current round, and
 // the agent's output.
-func (h *Host) Serve(ln net.Listener, id *Identity) {
+func (h *Host) Serve(ln net.Listener, id *identity.Identity) {
 	h.wg.Go(func() {
 		<-h.done
 		ln.Close()
@@ -66,11 +67,11 @@ func (h *Host) Serve(ln net.Listener, id *Identity) {
 }
 
 // accept performs the handshake with an agent. most bounds the time until the agent has joined.
-func (h *Host) accept(c net.Conn, id *Identity, most time.Duration) (*yamux.Session, error) {
+func (h *Host) accept(c net.Conn, id *identity.Identity, most time.Duration) (*yamux.Session, error) {
 	stop := closeWhen(h.done, c)
 	defer stop()
 	c.SetDeadline(time.Now().Add(most))
-	secured := tls.Server(c, id.config())
+	secured := tls.Server(c, id.Config())
 	if err := secured.Handshake(); err != nil {
 		return nil, describeHandshake(err)
 	}
@@ -145,10 +146,11 @@ func closeWhen(done <-chan struct{}, c io.Closer) (stop func()) {
 
 // The reasons why a TLS handshake fails.
 var (
-	errTCPStore = errors.New("it speaks the protocol of PyTorch's TCPStore: a torchrun agent, or a worker of PyTorch")
-	errNoTLS    = errors.New("it does not speak TLS")
-	errTimeout  = errors.New("it did not end the handshake in time")
-	errHungUp   = errors.New("it ended the connection during the handshake, as torchrun agents do")
+	errOtherToken = errors.New("it has another token, or another --rdzv-id")
+	errTCPStore   = errors.New("it speaks the protocol of PyTorch's TCPStore: a torchrun agent, or a worker of PyTorch")
+	errNoTLS      = errors.New("it does not speak TLS")
+	errTimeout    = errors.New("it did not end the handshake in time")
+	errHungUp     = errors.New("it ended the connection during the handshake, as torchrun agents do")
 )
 
 // describeHandshake says in plain words why a TLS handshake failed.
@@ -159,7 +161,7 @@ func describeHandshake(err error) error {
 		return errTCPStore
 	case errors.As(err, &record):
 		return errNoTLS
-	case strings.Contains(err.Error(), "bad certificate"):
+	case errors.Is(err, identity.ErrOtherKey), strings.Contains(err.Error(), "bad certificate"):
 		return errOtherToken
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return errTimeout

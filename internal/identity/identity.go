@@ -1,4 +1,7 @@
-package rendezvous
+// Package identity gives processes that share a secret a key in common, by which both ends of a
+// TLS connection prove that they have the secret. Agents of golaunch connect by it, and ranks on
+// different hosts.
+package identity
 
 import (
 	"bytes"
@@ -15,17 +18,18 @@ import (
 	"time"
 )
 
-// Identity is the key that the agents of a job share. Every agent derives it from the job's token and name.
-// An agent proves that it belongs to the job by TLS with a certificate of this key.
+// Identity is an Ed25519 key that several processes share. A process proves that it has the key by
+// TLS with a certificate of the key.
 type Identity struct {
 	key  ed25519.PrivateKey
 	cert tls.Certificate
 }
 
-// NewIdentity derives the identity of a job. A job without a token has an identity that everybody can
-// derive: its connections are encrypted, but prove nothing.
-func NewIdentity(token []byte, job string) (*Identity, error) {
-	seed, err := hkdf.Key(sha256.New, token, []byte(job), "goddp: an agent's key", ed25519.SeedSize)
+// New derives an identity from a secret by HKDF-SHA256. salt and use make identities differ that
+// come from one secret. If secret is empty, everybody can derive the identity: its connections are
+// encrypted, but prove nothing.
+func New(secret []byte, salt, use string) (*Identity, error) {
+	seed, err := hkdf.Key(sha256.New, secret, []byte(salt), use, ed25519.SeedSize)
 	if err != nil {
 		return nil, err
 	}
@@ -39,17 +43,20 @@ func NewIdentity(token []byte, job string) (*Identity, error) {
 	return &Identity{key, tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}}, nil
 }
 
-// errOtherToken is the error of a connection with a process that does not have the job's token and name.
-var errOtherToken = errors.New("it has another token, or another --rdzv-id")
+// ErrOtherKey is the error of a TLS handshake with a process that has another identity.
+var ErrOtherKey = errors.New("the other end has another key")
 
-// config returns the TLS configuration of both ends of a connection between agents.
-func (id *Identity) config() *tls.Config {
+// Config returns the TLS configuration of both ends of a connection. Each end accepts the other one
+// if it has the same identity.
+func (id *Identity) Config() *tls.Config {
 	return &tls.Config{
 		MinVersion:             tls.VersionTLS13,
 		Certificates:           []tls.Certificate{id.cert},
 		ClientAuth:             tls.RequireAnyClientCert,
 		InsecureSkipVerify:     true, // there is no authority: VerifyConnection compares the keys
 		SessionTicketsDisabled: true,
+		// Records of full size from the start: no data wait for each other.
+		DynamicRecordSizingDisabled: true,
 		VerifyConnection: func(s tls.ConnectionState) error {
 			if len(s.PeerCertificates) != 1 {
 				return fmt.Errorf("%d certificates, want 1", len(s.PeerCertificates))
@@ -57,7 +64,7 @@ func (id *Identity) config() *tls.Config {
 			public := s.PeerCertificates[0].PublicKey.(crypto.PublicKey)
 			other, ok := public.(ed25519.PublicKey)
 			if !ok || !bytes.Equal(other, id.key.Public().(ed25519.PublicKey)) {
-				return errOtherToken
+				return ErrOtherKey
 			}
 			return nil
 		},
