@@ -29,7 +29,9 @@
 // If GODDP_TOKEN_FILE names a file with a secret, as under golaunch, both ends of every
 // connection prove that they know the secret. Without a secret, rank 0 does not host a store
 // that other hosts can reach. GODDP_INSECURE=1 permits it, for networks in which everybody
-// is trusted. SECURITY.md says who is kept out.
+// is trusted. With a secret, the data between ranks on different hosts are encrypted and
+// authenticated, except NCCL's; GODDP_UNPROTECTED_DATA=1, on all ranks, leaves that out.
+// SECURITY.md says who is kept out.
 //
 // # Collectives
 //

@@ -52,7 +52,11 @@ func isGPU(dev device.Device) bool {
 // listens on the address at which golaunch's agent says that other nodes reach this one, or under
 // other launchers on the local address from which it reaches the master.
 func hostOptions(w World, m store.Member) (*host.Options, error) {
-	o := &host.Options{HostID: os.Getenv("GODDP_HOST_ID"), Member: m}
+	unprotected, err := handshake.ReadUnprotected(os.Getenv)
+	if err != nil {
+		return nil, err
+	}
+	o := &host.Options{HostID: os.Getenv("GODDP_HOST_ID"), Member: m, Unprotected: unprotected || m.Insecure}
 	if w.oneHost() {
 		return o, nil
 	}

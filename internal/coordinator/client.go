@@ -79,7 +79,7 @@ func Dial(ctx context.Context, addr string, rank int, o ClientOptions) (*Client,
 	conn := nc.(*net.TCPConn)
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	self := handshake.Party{Role: handshake.Rank, Job: o.Job, HasSecret: o.HasSecret, Rank: rank, Process: handshake.ThisProcess()}
-	_, err = handshake.Dial(conn, self, o.Key)
+	_, _, err = handshake.Dial(conn, self, o.Key)
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
 	}

@@ -293,7 +293,7 @@ func (s *Server) shakeHands(c net.Conn) (rank int, err error) {
 		}
 	}
 	self := handshake.Party{Role: handshake.Coordinator, Job: s.opts.Job, HasSecret: s.opts.HasSecret, Rank: -1, Process: handshake.ThisProcess()}
-	party, err := handshake.Accept(c, self, s.opts.Key, func() error { return s.admit(c) })
+	_, party, err := handshake.Accept(c, self, s.opts.Key, func() error { return s.admit(c) })
 	return party.Rank, err
 }
 

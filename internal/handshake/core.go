@@ -5,6 +5,7 @@ import (
 	"crypto/hmac"
 	"crypto/rand"
 	"errors"
+	"fmt"
 )
 
 // end is the state of one end of a handshake.
@@ -32,6 +33,13 @@ func (e *end) compare() error {
 	}
 	if e.self.HasSecret != e.peer.HasSecret {
 		return &SecretError{Own: e.self.HasSecret, Other: e.peer.HasSecret, By: by}
+	}
+	if e.self.Unprotected != e.peer.Unprotected {
+		on, off := e.self.Process, by
+		if e.peer.Unprotected {
+			on, off = off, on
+		}
+		return fmt.Errorf("%s or %s is on in %v, and off in %v: set it on all nodes of the job, or on none", UnprotectedVar, InsecureVar, on, off)
 	}
 	return nil
 }

@@ -20,8 +20,17 @@
 // be neither replayed nor reflected, nor used by another rank. The key is never sent. If
 // the job has no secret, the key is empty, and the proofs prove nothing.
 //
-// After the handshake the connection is neither encrypted nor authenticated. An attacker who
-// can change packets between two hosts can change the data.
+// # After the handshake
+//
+// If two ranks on different hosts have a secret, their connection goes on in TLS 1.3
+// ([ProtectedConn]). Both ends derive the key that they prove to have there from the key of the
+// handshake, and from hello and answer. So the two ends of the TLS connection are those of the
+// handshake, and whoever changes, repeats or inserts bytes later only breaks the connection. Both
+// ends decide by hello and answer, so nobody else can have them go on without TLS.
+//
+// Other connections are neither encrypted nor authenticated after the handshake: those on one
+// host, those with a store or coordinator, all of a job without a secret, and those between
+// ranks that [UnprotectedVar] leaves so.
 //
 // # Same job
 //

@@ -218,10 +218,10 @@ func TestOnAConnection(t *testing.T) {
 		}
 		accepted := make(chan end)
 		go func() {
-			p, err := Accept(b, listener(Job{}, true), testKey, nil)
+			_, p, err := Accept(b, listener(Job{}, true), testKey, nil)
 			accepted <- end{p, err}
 		}()
-		peer, err := Dial(a, dialler(1, Job{}, true), key)
+		_, peer, err := Dial(a, dialler(1, Job{}, true), key)
 		got := <-accepted
 		if same := name == "same"; (err == nil) != same || (got.err == nil) != same {
 			t.Errorf("%s key: %v, %v", name, err, got.err)

@@ -11,7 +11,7 @@ import (
 const MaxMessage = 6 << 10
 
 // magic begins every message.
-const magic = "goddp/h2"
+const magic = "goddp/h3"
 
 // A Role says what an end of a connection does.
 type Role string
@@ -38,9 +38,12 @@ type Party struct {
 	Job       Job
 	HasSecret bool // the process has the job's secret, and requires a proof of it
 	Rank      int  // -1 for a process without a rank
-	ConnIndex int  // index of the connection among those between two ranks
 	Process   Process
-	Server    string // for a StoreServer, a random id, which differs from that of a later server at its address
+	// Of a connection between two ranks:
+	ConnIndex   int    // index among those between the two
+	Machine     string // names the host, unlike every other host of the job; "" if no name is known
+	Unprotected bool   // data between hosts is to be neither encrypted nor authenticated
+	Server      string // for a StoreServer, a random id, which differs from that of a later server at its address
 }
 
 const nonceSize = 32
@@ -74,6 +77,8 @@ func (g *greeting) encode() []byte {
 	e.number(g.Rank)
 	e.number(g.ConnIndex)
 	e.process(g.Process)
+	e.text(short(g.Machine))
+	e.flag(g.Unprotected)
 	e.text(g.Server)
 	e.bytes(g.nonce)
 	return e
@@ -93,6 +98,8 @@ func decodeGreeting(b []byte, want Role) (g greeting, err error) {
 	g.HasSecret = d.flag()
 	g.Rank, g.ConnIndex = d.number(), d.number()
 	g.Process = d.process()
+	g.Machine = d.text()
+	g.Unprotected = d.flag()
 	g.Server = d.text()
 	g.nonce = d.bytes()
 	switch err := d.end(); {
@@ -222,7 +229,7 @@ func (e *SecretError) Error() string {
 }
 
 // proof returns the proof of an end that has key, for a hello and an answer. direction makes
-// the dialler's proof differ from the listener's.
+// the dialler's proof, the listener's, and the secret for TLS differ.
 func proof(key []byte, direction string, hello, answer []byte) []byte {
 	h := hmac.New(sha256.New, key)
 	h.Write([]byte(magic + " " + direction + " "))
@@ -236,4 +243,5 @@ func proof(key []byte, direction string, hello, answer []byte) []byte {
 const (
 	byDialler  = "dialler"
 	byListener = "listener"
+	forTLS     = "TLS" // is not sent: the secret of the identity that both ends of the connection have
 )

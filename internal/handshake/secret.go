@@ -17,6 +17,9 @@ const (
 	TokenVar     = "GODDP_TOKEN"
 	// InsecureVar, if it is on, makes a store serve every client.
 	InsecureVar = "GODDP_INSECURE"
+	// UnprotectedVar, if it is on, leaves the data between ranks on different hosts neither
+	// encrypted nor authenticated.
+	UnprotectedVar = "GODDP_UNPROTECTED_DATA"
 	// StoreVar and CoordinatorVar are the addresses, host:port, at which a worker of golaunch
 	// finds the job's store and coordinator. A worker does not accept another program's store
 	// there. NodeAddrVar is the address at which other nodes reach the worker's node.
@@ -73,6 +76,12 @@ func readHead(path string) ([]byte, error) {
 	}
 	defer f.Close()
 	return io.ReadAll(io.LimitReader(f, maxSecret+1))
+}
+
+// ReadUnprotected returns the value of [UnprotectedVar]. getenv is a function such as
+// [os.Getenv].
+func ReadUnprotected(getenv func(string) string) (bool, error) {
+	return envflag.Bool(getenv, false, UnprotectedVar)
 }
 
 // ReadInsecure returns the value of [InsecureVar]. getenv is a function such as [os.Getenv].

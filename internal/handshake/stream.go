@@ -1,44 +1,50 @@
 package handshake
 
 import (
+	"crypto/tls"
 	"encoding/binary"
 	"fmt"
 	"io"
+	"net"
 )
 
-// Dial performs the dialler's side of a handshake on a new connection, and returns the
-// listener. The caller bounds its time by a deadline of c. Dial reads no bytes after the
-// handshake.
-func Dial(c io.ReadWriter, self Party, key []byte) (Party, error) {
+// Dial performs the dialler's side of a handshake on a new connection. It returns the listener,
+// and the connection by which the two ends go on, which is c or protects what c carries. The
+// caller bounds the time by a deadline of c, and closes c if there is an error. Dial reads no
+// bytes after the handshake from c, unless it protects c.
+func Dial(c net.Conn, self Party, key []byte) (net.Conn, Party, error) {
 	d := NewDialler(self, key)
 	answer, err := exchange(c, d.Hello())
 	if err != nil {
-		return Party{}, err
+		return nil, Party{}, err
 	}
 	proving, err := d.Prove(answer)
 	if err != nil {
-		return Party{}, err
+		return nil, Party{}, err
 	}
 	accept, err := exchange(c, proving)
 	if err != nil {
-		return Party{}, err
+		return nil, Party{}, err
 	}
-	_, err = d.Finish(accept)
-	return d.Peer(), err
+	if _, err := d.Finish(accept); err != nil {
+		return nil, d.Peer(), err
+	}
+	c, err = d.protect(c, tls.Client)
+	return c, d.Peer(), err
 }
 
-// Accept performs the listener's side of a handshake on a new connection, and returns the
-// dialler. If it rejects the dialler, it sends the reason. admit, if not nil, is called
-// after the dialler's proof, and rejects the dialler by an error.
-func Accept(c io.ReadWriter, self Party, key []byte, admit func() error) (Party, error) {
+// Accept performs the listener's side of a handshake on a new connection. It returns the
+// dialler, and a connection as [Dial] does. If it rejects the dialler, it sends the reason.
+// admit, if not nil, is called after the dialler's proof, and rejects the dialler by an error.
+func Accept(c net.Conn, self Party, key []byte, admit func() error) (net.Conn, Party, error) {
 	l := NewListener(self, key)
 	hello, err := readMessage(c)
 	if err != nil {
-		return Party{}, err
+		return nil, Party{}, err
 	}
-	refuse := func(why error) (Party, error) {
+	refuse := func(why error) (net.Conn, Party, error) {
 		writeMessage(c, l.Refuse(why)) // an error of the write matters less than why
-		return l.Peer(), why
+		return nil, l.Peer(), why
 	}
 	answer, err := l.Answer(hello)
 	if err != nil {
@@ -46,7 +52,7 @@ func Accept(c io.ReadWriter, self Party, key []byte, admit func() error) (Party,
 	}
 	proving, err := exchange(c, answer)
 	if err != nil {
-		return Party{}, err
+		return nil, Party{}, err
 	}
 	err = l.Verify(proving)
 	if err == nil && admit != nil {
@@ -55,7 +61,11 @@ func Accept(c io.ReadWriter, self Party, key []byte, admit func() error) (Party,
 	if err != nil {
 		return refuse(err)
 	}
-	return l.Peer(), writeMessage(c, l.Accept(nil))
+	if err := writeMessage(c, l.Accept(nil)); err != nil {
+		return nil, l.Peer(), err
+	}
+	c, err = l.protect(c, tls.Server)
+	return c, l.Peer(), err
 }
 
 func exchange(c io.ReadWriter, m []byte) ([]byte, error) {

@@ -2,8 +2,12 @@ package host
 
 import (
 	"context"
+	"crypto/hmac"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -27,6 +31,7 @@ type address struct {
 type bootstrap struct {
 	group    *Group
 	key      []byte       // the group's key, which every connection must prove to have
+	machine  string       // names this host to those of the peers; "" if no name is known
 	shm      sharedMemory // nil if this rank cannot share memory
 	peers    []*peerConn
 	incoming chan *peerConn // peers that dialled this rank
@@ -106,6 +111,9 @@ func (b *bootstrap) exchangeAddresses(ctx context.Context) ([]address, error) {
 	g := b.group
 	var self address
 	if key, err := hostKey(); err == nil {
+		name := hmac.New(sha256.New, b.key) // strangers who read it learn nothing of the host
+		fmt.Fprintf(name, "host %q %q", key, g.opts.HostID)
+		b.machine = hex.EncodeToString(name.Sum(nil)[:16])
 		if g.opts.HostID != "" {
 			key = g.opts.HostID
 		}
@@ -116,7 +124,7 @@ func (b *bootstrap) exchangeAddresses(ctx context.Context) ([]address, error) {
 			}
 			self.Host, self.Unix = key, l.Addr().String()
 			b.accept(l, true)
-		} else {
+		} else if !errors.Is(err, errors.ErrUnsupported) {
 			g.log.Warn("no shared memory: using TCP between the ranks of this host", "rank", g.cfg.Rank, "error", err)
 		}
 	}

@@ -21,8 +21,12 @@
 // joins the coordinator. Both ends prove it (internal/handshake) without sending the key. File
 // descriptors are sent only after that. If the job has no secret, everybody who can read the job's
 // store can get the key, except that processes of other users on this host are refused. The
-// listeners close when the group is complete. The data are neither encrypted nor authenticated:
-// whoever can change packets on the network between the hosts can change the data.
+// listeners close when the group is complete.
+//
+// If the job has a secret, TLS encrypts and authenticates the data between ranks on different hosts,
+// unless [Options].Unprotected is set. A change on the way then breaks the group, with an error that
+// names the peer. docs/results/cpu.md says what that costs. Without a secret, whoever can change
+// packets on the network between the hosts can change the data.
 //
 // # How a collective runs
 //

@@ -132,7 +132,8 @@ func (b *bootstrap) party(role handshake.Role, index int) handshake.Party {
 	g := b.group
 	by := &g.opts.Member
 	return handshake.Party{
-		Role: role, Job: by.Job, HasSecret: by.Secret != nil, Rank: g.cfg.Rank, ConnIndex: index, Process: handshake.ThisProcess(),
+		Role: role, Job: by.Job, HasSecret: by.Secret != nil, Rank: g.cfg.Rank, Process: handshake.ThisProcess(),
+		ConnIndex: index, Machine: b.machine, Unprotected: g.opts.Unprotected,
 	}
 }
 
@@ -160,10 +161,14 @@ func (b *bootstrap) acceptConn(c net.Conn, unix bool) (a acceptedConn, err error
 		c = wrapUnix(c)
 	}
 	a.conn = c
-	p, err := handshake.Accept(c, b.party(handshake.PeerListener, 0), b.key, nil)
+	if err := setTCPOptions(c); err != nil {
+		return a, err
+	}
+	c, p, err := handshake.Accept(c, b.party(handshake.PeerListener, 0), b.key, nil)
 	if err != nil {
 		return a, err
 	}
+	a.conn = c
 	a.peer, a.index = p.Rank, p.ConnIndex
 	if a.peer <= b.group.cfg.Rank || a.peer >= b.group.cfg.Size || a.index >= connCount(unix) {
 		return a, fmt.Errorf("unexpected rank %d, connection %d", a.peer, a.index)
@@ -180,10 +185,7 @@ func (b *bootstrap) acceptConn(c net.Conn, unix bool) (a acceptedConn, err error
 			return a, err
 		}
 	}
-	if err := readAck(c); err != nil {
-		return a, err
-	}
-	return a, setTCPOptions(c)
+	return a, readAck(c)
 }
 
 // limitHandshake bounds the time of the handshake on c, until the returned function is called. The
@@ -264,8 +266,11 @@ func (b *bootstrap) dialConns(ctx context.Context, peer int, network, at string)
 
 // dialConn is the dialler's side of a handshake.
 func (b *bootstrap) dialConn(ctx context.Context, l *peerConn, index int, network, at string) error {
-	d := net.Dialer{Timeout: handshakeTimeout}
-	c, err := d.DialContext(ctx, network, at)
+	dial := b.group.opts.dial
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: handshakeTimeout}).DialContext
+	}
+	c, err := dial(ctx, network, at)
 	if err != nil {
 		return err
 	}
@@ -279,10 +284,14 @@ func (b *bootstrap) dialConn(ctx context.Context, l *peerConn, index int, networ
 	}
 	stop := b.limitHandshake(c)
 	defer stop()
-	p, err := handshake.Dial(c, b.party(handshake.PeerDialler, index), b.key)
+	if err := setTCPOptions(c); err != nil {
+		return err
+	}
+	c, p, err := handshake.Dial(c, b.party(handshake.PeerDialler, index), b.key)
 	if err != nil {
 		return err
 	}
+	l.conns[index] = c
 	if p.Rank != l.peer {
 		return fmt.Errorf("rank %d answered, want rank %d", p.Rank, l.peer)
 	}
@@ -298,10 +307,8 @@ func (b *bootstrap) dialConn(ctx context.Context, l *peerConn, index int, networ
 			return err
 		}
 	}
-	if _, err := c.Write([]byte{ackByte}); err != nil {
-		return err
-	}
-	return setTCPOptions(c)
+	_, err = c.Write([]byte{ackByte})
+	return err
 }
 
 // setTCPOptions makes the kernel detect that a peer's host is gone, and send small messages at

@@ -104,7 +104,7 @@ func TestConnectionWithoutTheKeyIsRefused(t *testing.T) {
 		c := dialSoon(t, addrs[0])
 		c.SetDeadline(time.Now().Add(soon))
 		dialler := handshake.Party{Role: handshake.PeerDialler, HasSecret: true, Rank: 1, Process: handshake.ThisProcess()}
-		if _, err := handshake.Dial(c, dialler, key); !errors.As(err, new(*handshake.SecretError)) {
+		if _, _, err := handshake.Dial(c, dialler, key); !errors.As(err, new(*handshake.SecretError)) {
 			t.Errorf("key %q: %v", key, err)
 		}
 	}

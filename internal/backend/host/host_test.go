@@ -17,6 +17,7 @@ import (
 	"github.com/goddp/goddp/internal/backend/host"
 	"github.com/goddp/goddp/internal/coordinator"
 	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
+	"github.com/goddp/goddp/store"
 )
 
 // world makes a group of n ranks in this process and closes it at the end of the test. If change is not
@@ -58,6 +59,11 @@ var transports = map[string]func() func(rank int) *host.Options{
 	"shm": func() func(int) *host.Options { return func(int) *host.Options { return nil } },
 	"tcp": func() func(int) *host.Options {
 		return func(r int) *host.Options { return &host.Options{HostID: fmt.Sprint("host ", r)} }
+	},
+	"tls": func() func(int) *host.Options {
+		return func(r int) *host.Options {
+			return &host.Options{HostID: fmt.Sprint("host ", r), Member: store.Member{Secret: theSecret}}
+		}
 	},
 	"mixed": func() func(int) *host.Options { // pairs of ranks that share memory, and the last one if their number is odd
 		return func(r int) *host.Options { return &host.Options{HostID: fmt.Sprint("host ", r/2)} }

@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"fmt"
+	"net"
 
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/backend"
@@ -24,6 +25,11 @@ type Options struct {
 	// Member identifies this process in its job. The ranks compare its job id and secret on every
 	// connection; its Rank is not used. The zero value belongs to no job and has no secret.
 	Member store.Member
+	// Unprotected leaves connections with ranks on other hosts neither encrypted nor authenticated
+	// after their start, although the job has a secret. It must be equal on all ranks.
+	Unprotected bool
+
+	dial func(ctx context.Context, network, addr string) (net.Conn, error) // nil, except in tests: a net.Dialer's
 }
 
 // New makes this rank's end of a group. It returns when every rank has joined and all ranks are

@@ -20,6 +20,3 @@ func wrapUnix(c net.Conn) net.Conn { return c }
 func writeFD(net.Conn, []byte, int) error { return errors.ErrUnsupported }
 
 func takeFD(net.Conn) (fd int, ok bool) { return -1, false }
-
-// hostKey returns an error, so ranks never try to share memory.
-func hostKey() (string, error) { return "", errors.ErrUnsupported }

@@ -3,9 +3,12 @@ package host
 import (
 	"bufio"
 	"io"
+	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"github.com/goddp/goddp/internal/handshake"
 )
 
 // transfers moves the bytes of collectives between this rank and its peers. Sends do not block, so
@@ -31,8 +34,12 @@ type transfers struct {
 // outgoing is the rest of a send.
 type outgoing struct {
 	peer int
+	conn net.Conn
 	data []byte
 }
+
+// maxSealed is the most that send encrypts itself. More is encrypted by drain, while this rank reduces.
+const maxSealed = 32 << 10
 
 // readerBytes is the size of a connection's read buffer. A header with a small payload fits.
 const readerBytes = 4 << 10
@@ -52,17 +59,23 @@ func newTransfers(g *Group, peers []*peerConn) *transfers {
 // finish says that it was written. What the kernel does not take at once, a goroutine writes.
 func (t *transfers) send(peer int, data []byte) {
 	t.started++
+	conn := t.peers[peer].conns[collectiveConn]
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.queue) == 0 {
-		data = data[tryWrite(t.peers[peer].conns[collectiveConn], data):]
+		if p, ok := conn.(*handshake.ProtectedConn); ok && len(data) <= maxSealed {
+			if under, sealed, err := p.Seal(data); err == nil { // else drain gets the error
+				conn, data = under, sealed
+			}
+		}
+		data = data[tryWrite(conn, data):]
 		if len(data) == 0 {
 			t.written++
 			return
 		}
 		go t.drain() // ends when the queue is empty; finish waits for that
 	}
-	t.queue = append(t.queue, outgoing{peer, data})
+	t.queue = append(t.queue, outgoing{peer, conn, data})
 }
 
 // drain writes the queue until it is empty or a write fails.
@@ -73,7 +86,7 @@ func (t *transfers) drain() {
 		o := t.queue[0]
 		t.mu.Unlock()
 		t.writingTo.Store(int32(o.peer) + 1)
-		_, err := t.peers[o.peer].conns[collectiveConn].Write(o.data)
+		_, err := o.conn.Write(o.data)
 		t.writingTo.Store(0)
 		if err != nil {
 			t.fail(t.group.peerLost(t.group.ctx, o.peer, err))

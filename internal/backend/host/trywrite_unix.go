@@ -9,13 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tryWrite writes as much of data to c as the kernel takes at once, and returns its length. If the
-// connection is broken that is 0.
+// tryWrite writes as much of data to c as the kernel takes at once, and returns its length. That is 0
+// if the connection is broken or encrypted.
 func tryWrite(c net.Conn, data []byte) (n int) {
-	if len(data) == 0 {
+	plain, ok := c.(syscall.Conn)
+	if !ok || len(data) == 0 {
 		return 0
 	}
-	raw, err := c.(syscall.Conn).SyscallConn()
+	raw, err := plain.SyscallConn()
 	if err != nil {
 		return 0
 	}

@@ -1,0 +1,300 @@
+package host_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/backend/backendtest"
+	"github.com/goddp/goddp/internal/backend/host"
+	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
+	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/handshake/handshaketest"
+	"github.com/goddp/goddp/store"
+)
+
+// attacker forwards the bytes of connections. It passes what the dialler has sent on all of them,
+// from a position in each on, through alter.
+type attacker struct {
+	from  int
+	alter func(b []byte) []byte
+
+	wg    sync.WaitGroup
+	mu    sync.Mutex
+	seen  [][]byte // what each dialler sent
+	conns []net.Conn
+	hit   bool
+}
+
+func newAttacker(t *testing.T, from int, alter func(b []byte) []byte) *attacker {
+	a := &attacker{from: from, alter: alter}
+	t.Cleanup(func() {
+		a.mu.Lock()
+		for _, c := range a.conns {
+			c.Close()
+		}
+		a.mu.Unlock()
+		a.wg.Wait()
+	})
+	return a
+}
+
+// dial connects with addr through the attacker.
+func (a *attacker) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	defer ln.Close()
+	var d net.Dialer
+	out, err := d.DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	c, err := d.DialContext(ctx, "tcp", ln.Addr().String())
+	if err != nil {
+		out.Close()
+		return nil, err
+	}
+	in, err := ln.Accept()
+	if err != nil {
+		out.Close()
+		c.Close()
+		return nil, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.conns = append(a.conns, in, out)
+	a.seen = append(a.seen, nil)
+	index := len(a.seen) - 1
+	a.wg.Go(func() { a.forward(out, in, index) })
+	a.wg.Go(func() { a.forward(in, out, -1) })
+	return c, nil
+}
+
+// forward forwards one direction of a connection. index is that of what the dialler sent; -1 in the
+// other direction.
+func (a *attacker) forward(to, from net.Conn, index int) {
+	defer to.Close()
+	buf := make([]byte, 1<<14)
+	for {
+		n, err := from.Read(buf)
+		b := buf[:n]
+		if index >= 0 {
+			a.mu.Lock()
+			before := len(a.seen[index])
+			a.seen[index] = append(a.seen[index], b...)
+			if a.alter != nil && !a.hit && before+n > a.from {
+				a.hit = true
+				at := max(a.from-before, 0)
+				b = slices.Concat(b[:at], a.alter(slices.Clone(b[at:])))
+			}
+			a.mu.Unlock()
+		}
+		if _, werr := to.Write(b); err != nil || werr != nil {
+			return
+		}
+	}
+}
+
+// attacks are what an attacker does to bytes in the middle of a connection.
+var attacks = map[string]func(b []byte) []byte{
+	"flips a bit": func(b []byte) []byte { b[0] ^= 4; return b },
+	"replays":     func(b []byte) []byte { return slices.Concat(b, b) },
+	"injects":     func(b []byte) []byte { return slices.Concat([]byte{0x17, 3, 3, 0, 32}, make([]byte, 32), b) },
+	"leaves out":  func(b []byte) []byte { return b[1:] },
+}
+
+// underAttack makes a group of two ranks on different hosts. An attacker is between them.
+func underAttack(t *testing.T, a *attacker, secret []byte) []*backendtest.Rank {
+	t.Helper()
+	return world(t, 2, func(r int) *host.Options {
+		o := &host.Options{HostID: fmt.Sprint(r), Member: store.Member{Secret: secret}}
+		o.SetDial(a.dial)
+		return o
+	}, nil)
+}
+
+// Somebody changes bytes that rank 1 sends to rank 0. Both ranks fail at once, and the errors name the
+// other rank and say what happened.
+func TestAlteredBytesAreNoticed(t *testing.T) {
+	for name, alter := range attacks {
+		t.Run(name, func(t *testing.T) {
+			ranks := underAttack(t, newAttacker(t, 1<<19, alter), theSecret)
+			began := time.Now()
+			for r, err := range outcomes(t, ranks, func(int) *backend.Call { return reduceCall(1 << 18) }) {
+				checkAltered(t, r, err)
+			}
+			if took := time.Since(began); took > soon/2 {
+				t.Errorf("it took %v", took)
+			}
+		})
+	}
+}
+
+// checkAltered checks the error of a rank that noticed an attack.
+func checkAltered(t *testing.T, rank int, err error) {
+	t.Helper()
+	var lost *backend.PeerLostError
+	if !errors.As(err, &lost) || !strings.Contains(err.Error(), handshake.ErrAltered.Error()) || strings.Contains(err.Error(), "\n") {
+		t.Errorf("rank %d: %v, want one line that names a rank and says %q", rank, err, handshake.ErrAltered)
+	}
+}
+
+// In a call of few bytes only the rank that gets the wrong ones notices. The other rank learns it before
+// its next call.
+func TestAlteredSmallCallIsNoticed(t *testing.T) {
+	for _, name := range []string{"flips a bit", "replays", "injects"} {
+		t.Run(name, func(t *testing.T) {
+			ranks := underAttack(t, newAttacker(t, 8<<10, attacks[name]), theSecret)
+			for seq := uint64(1); seq < 100; seq++ {
+				errs := outcomes(t, ranks, func(int) *backend.Call { c := reduceCall(100); c.Seq = seq; return c })
+				if errs[0] != nil {
+					checkAltered(t, 0, errs[0])
+					_, err := ranks[1].Start(reduceCall(100))
+					checkAltered(t, 1, err)
+					return
+				}
+			}
+			t.Error("rank 0 notices nothing")
+		})
+	}
+}
+
+// The same for a message.
+func TestAlteredMessageIsNoticed(t *testing.T) {
+	a := newAttacker(t, 50_000, attacks["flips a bit"])
+	ranks := underAttack(t, a, theSecret)
+	errs := outcomes(t, ranks, func(r int) *backend.Call {
+		x := device.HostTensor(make([]float32, 1<<16), device.Invalid)
+		if r == 1 {
+			return &backend.Call{Kind: backend.Send, Root: 0, Src: x, Timeout: soon}
+		}
+		return &backend.Call{Kind: backend.Recv, Root: 1, Dst: x, Timeout: soon}
+	})
+	var lost *backend.PeerLostError
+	if !errors.As(errs[0], &lost) || lost.Peer != 1 || !errors.Is(errs[0], handshake.ErrAltered) {
+		t.Errorf("the receiver: %v, want rank 1 and %q", errs[0], handshake.ErrAltered)
+	}
+}
+
+// Without a secret, nobody notices.
+func TestAlteredBytesWithoutASecret(t *testing.T) {
+	for name, o := range map[string]host.Options{"no secret": {}, "unprotected": {Unprotected: true, Member: store.Member{Secret: theSecret}}} {
+		t.Run(name, func(t *testing.T) {
+			a := newAttacker(t, 1<<19, attacks["flips a bit"])
+			ranks := world(t, 2, func(r int) *host.Options {
+				o := o
+				o.HostID = fmt.Sprint(r)
+				o.SetDial(a.dial)
+				return &o
+			}, nil)
+			var sums [2]device.Tensor
+			err := errors.Join(outcomes(t, ranks, func(r int) *backend.Call {
+				c := reduceCall(1 << 19)
+				sums[r] = c.Dst
+				return c
+			})...)
+			if err != nil || backendtest.Each(ranks, func(m *backendtest.Rank) error {
+				return expect("sum", sums[m.Rank], func(int) float64 { return 0 })
+			}) == nil {
+				t.Errorf("%v, and the sums are right: what SECURITY.md says is not so", err)
+			}
+		})
+	}
+}
+
+// An attacker who lets nothing pass any more does not keep a call beyond its deadline.
+func TestWithheldBytesEndWithTheDeadline(t *testing.T) {
+	silence := make(chan struct{})
+	a := newAttacker(t, 1<<19, func([]byte) []byte { <-silence; return nil })
+	ranks := underAttack(t, a, theSecret)
+	errs := outcomes(t, ranks, func(int) *backend.Call {
+		c := reduceCall(1 << 20)
+		c.Timeout = time.Second
+		return c
+	})
+	close(silence)
+	for r, err := range errs {
+		if !errors.Is(err, backend.ErrTimeout) {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+}
+
+// Bytes that are changed while a connection is made let nobody in.
+func TestAlteredHandshakeFails(t *testing.T) {
+	for from := 3; from < 2000; from += 150 {
+		a := newAttacker(t, from, attacks["flips a bit"])
+		ranks := coordinatortest.Ranks(t, 2)
+		var wg sync.WaitGroup
+		var errs [2]error
+		for r := range ranks {
+			wg.Go(func() {
+				o := &host.Options{HostID: fmt.Sprint(r), Member: store.Member{Secret: theSecret}}
+				o.SetDial(a.dial)
+				var g *host.Group
+				if g, errs[r] = host.New(t.Context(), backend.Config{Rank: r, Size: 2, Control: ranks[r], Timeout: 2 * time.Second}, o); errs[r] == nil {
+					errs[r] = callError(g)
+					g.Close(t.Context())
+				}
+			})
+		}
+		wg.Wait()
+		for r, err := range errs {
+			if err == nil {
+				t.Errorf("rank %d makes a group although byte %d was changed", r, from)
+			}
+		}
+	}
+}
+
+// callError returns the error of an all-reduce.
+func callError(g *host.Group) error {
+	task, err := g.Start(reduceCall(1000))
+	if err == nil {
+		err = task.Sync(context.Background())
+	}
+	return err
+}
+
+// Who listens on the way sees the handshake, and then nothing but the records of TLS.
+func TestNothingIsSentInTheClear(t *testing.T) {
+	pattern := []byte("gradients that nobody else may see, and their headers")
+	for name, secret := range map[string][]byte{"secret": theSecret, "no secret": nil} {
+		t.Run(name, func(t *testing.T) {
+			a := newAttacker(t, 0, nil)
+			ranks := underAttack(t, a, secret)
+			for _, n := range []int{100, 1000, 100_000} { // inline, by halving, by a ring
+				err := errors.Join(outcomes(t, ranks, func(r int) *backend.Call {
+					src := bytes.Repeat(pattern, n)
+					return &backend.Call{Seq: uint64(n), Kind: backend.AllReduce, Op: backend.Max, Timeout: soon,
+						Src: device.NewTensor(device.HostBuffer(src, nil), device.Uint8, len(src)), Dst: device.NewTensor(device.HostBuffer(src, nil), device.Uint8, len(src))}
+				})...)
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			isClear := slices.ContainsFunc(a.seen, func(b []byte) bool { return bytes.Contains(b, pattern) })
+			if isClear != (secret == nil) {
+				t.Errorf("the data are visible: %v", isClear)
+			}
+			for i, b := range a.seen {
+				if err := handshaketest.CheckProtected(b); (err == nil) != (secret != nil) {
+					t.Errorf("connection %d: %v", i, err)
+				}
+			}
+		})
+	}
+}
