@@ -11,6 +11,9 @@
 #   RATE       all programs use TCP between network namespaces, one for each rank, each of which
 #              sends at most RATE, such as 1gbit (tc's notation); "unlimited" sets no limit
 #
+# Over TCP, "private" is goddp without encryption (GODDP_UNPROTECTED_DATA=1), as the other programs
+# are, and "encrypted" is goddp's default. PROGRAMS names the columns if not all are wanted.
+#
 # Needs python3-torch (PYTHON_EXEC names another interpreter). The OpenMPI column needs openmpi-bin
 # and libopenmpi-dev. Namespaces need the right to make them, iproute2, and the kernel's tbf.
 set -euo pipefail
@@ -110,16 +113,18 @@ mpi() {
 # times: converts goddp's lines of JSON to "bytes microseconds".
 times() { sed -nE 's/.*"size":([0-9]+).*"time_us":([0-9.]+).*/\1 \2/p'; }
 
-programs=(private gloo)
+programs=(private encrypted gloo)
 [ "$network" != one-host ] || programs=(alloc private gloo)
 [ ! -x "$WORK/mpi" ] || programs+=(openmpi)
+[ -z "${PROGRAMS:-}" ] || read -ra programs <<<"$PROGRAMS"
 
 # measure PROGRAM RANKS MIN MAX ITERS: prints lines of "bytes microseconds".
 measure() {
 	local flags=(-b "$3" -e "$4" -f 4 -n "$5" -w 5 --repeat 3)
 	case $1 in
 	alloc) on "$2" "$WORK/goddp" bench all_reduce "${flags[@]}" --json | times ;;
-	private) on "$2" "$WORK/goddp" bench all_reduce "${flags[@]}" --json --private | times ;;
+	private) GODDP_UNPROTECTED_DATA=1 on "$2" "$WORK/goddp" bench all_reduce "${flags[@]}" --json --private | times ;;
+	encrypted) on "$2" "$WORK/goddp" bench all_reduce "${flags[@]}" --json --private | times ;;
 	gloo) on "$2" "$PYTHON_EXEC" bench/torch_allreduce.py "${flags[@]}" | sed '/^#/d' ;;
 	openmpi) mpi "$2" "$3" "$4" 4 "$5" 5 3 ;;
 	esac
