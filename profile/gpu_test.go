@@ -94,7 +94,7 @@ func TestTraceOfGPUs(t *testing.T) {
 			}
 		}
 	}
-	if text := report.String(); strings.Count(text, "\n  rank ") != 5 {
+	if text := report.String(); strings.Count(text, " after its first activity: ") != 5 {
 		t.Errorf("the report does not have the 5 longest gaps:\n%s", text)
 	}
 }

@@ -46,10 +46,11 @@ mlp() {
 }
 
 # trace RANKS: checks, by the spans of a trace that the devices' events time, that more than half of
-# the communication overlapped the computation. Keeps the trace in OUT.
+# the communication overlapped the computation, and that the trace has the kernels. Keeps the trace in OUT.
 trace() {
 	"$bin/golaunch" --nproc-per-node "$1" "$bin/mlp" --steps 50 --trace "$out/trace_$1.json" | tee /dev/stderr |
-		sed -n 's/.*: \([0-9]*\) reductions.* \([0-9]*\)% hidden.*/\1 \2/p' | awk '$1 >= 20 && $2 > 50 {n++} END {exit !n}'
+		sed -n 's/.*: \([0-9]*\) reductions.* \([0-9]*\)% hidden.*/\1 \2/p' | awk '$1 >= 20 && $2 > 50 {n++} END {exit !n}' &&
+		"$bin/goddp" trace "$out/trace_$1.json" | tee /dev/stderr | awk '/no kernels/ {n++} END {exit n}'
 }
 
 check device_cuda "$bin/cuda.test" -test.v
@@ -58,6 +59,7 @@ check comm_commtest "$bin/commtest.test" -test.v -test.run '^TestGPU'
 check ddp "$bin/ddp.test" -test.v -test.run '^TestGPU'
 check ddp_zero "$bin/zero.test" -test.v -test.run '^TestGPU'
 check ddp_commhook "$bin/commhook.test" -test.v -test.run '^TestGPU'
+check profile "$bin/profile.test" -test.v -test.run '^TestGPU'
 check checkpoint "$bin/checkpoint.test" -test.v -test.run '^TestGPU'
 for ranks in 1 2 4; do
 	if [ "$ranks" -le "$gpus" ]; then

@@ -12,6 +12,7 @@ import (
 // String returns the report as text: a line for each rank, and the longest gaps of all ranks.
 func (r *Report) String() string {
 	var text strings.Builder
+	fmt.Fprint(&text, "Times in milliseconds, and as a part of the total:\n")
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(w, "rank\tactivities\ttotal\tcompute\tcommunication\texposed\tcopies\tidle\thidden\tby spans\t\n")
 	type rankGap struct {
@@ -24,8 +25,9 @@ func (r *Report) String() string {
 		part := func(d time.Duration) string {
 			return fmt.Sprintf("%s %4.1f%%", milliseconds(d), percent(d, max(k.Total, 1)))
 		}
-		fmt.Fprintf(w, "%d\t%d\t%s ms\t%s\t%s\t%s\t%s\t%s\t%.1f%%\t%.1f%%\t\n", k.Rank, k.Activities, milliseconds(k.Total),
-			part(k.Compute), part(k.Communication), part(k.Exposed), part(k.Copies), part(k.Idle), k.HiddenPercent, k.SpansHiddenPercent)
+		fmt.Fprintf(w, "%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", k.Rank, k.Activities, milliseconds(k.Total),
+			part(k.Compute), part(k.Communication), part(k.Exposed), part(k.Copies), part(k.Idle),
+			hidden(k.Communication, k.HiddenPercent), hidden(k.SpansCommunication, k.SpansHiddenPercent))
 		for _, g := range k.Gaps {
 			gaps = append(gaps, rankGap{k.Rank, g})
 		}
@@ -43,7 +45,7 @@ func (r *Report) String() string {
 	}
 	fmt.Fprint(&text, "\nThe longest gaps:\n")
 	for _, g := range gaps[:min(len(gaps), mostGaps)] {
-		fmt.Fprintf(&text, "  rank %d, %s ms after its first activity: %s ms\n    between %s and %s", g.rank, milliseconds(g.At), milliseconds(g.Took), g.Before, g.After)
+		fmt.Fprintf(&text, "  rank %d, %s ms after its first activity: %s ms\n    between %s and %s", g.rank, milliseconds(g.At), milliseconds(g.Took), brief(g.Before), brief(g.After))
 		if g.During != "" {
 			fmt.Fprintf(&text, ", in %s", g.During)
 		}
@@ -53,6 +55,23 @@ func (r *Report) String() string {
 		fmt.Fprintln(&text)
 	}
 	return text.String()
+}
+
+// hidden returns a percentage of some communication, or a dash if there was none.
+func hidden(comm time.Duration, percent float64) string {
+	if comm == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f%%", percent)
+}
+
+// brief cuts long names, which begin with what tells most.
+func brief(name string) string {
+	const most = 48
+	if len(name) <= most {
+		return name
+	}
+	return name[:most] + "..."
 }
 
 func milliseconds(d time.Duration) string { return fmt.Sprintf("%.3f", float64(d)/1e6) }

@@ -31,11 +31,12 @@ type Rank struct {
 	Exposed       time.Duration `json:"exposed_ns"`       // a kernel communicated, and none computed
 	Copies        time.Duration `json:"copies_ns"`        // memory was copied or set
 	Idle          time.Duration `json:"idle_ns"`          // nothing of this
-	// HiddenPercent is the part of Communication that is not exposed, 100 if there was none.
-	// SpansHiddenPercent is the same by the spans: what profile.Overlap says.
-	HiddenPercent      float64 `json:"hidden_percent"`
-	SpansHiddenPercent float64 `json:"spans_hidden_percent"`
-	Gaps               []Gap   `json:"gaps"` // the longest, the longest first
+	// HiddenPercent is the part of Communication that is not exposed, 100 if there was none. The spans'
+	// communication and its hidden part are what profile.Overlap says.
+	HiddenPercent      float64       `json:"hidden_percent"`
+	SpansCommunication time.Duration `json:"spans_communication_ns"`
+	SpansHiddenPercent float64       `json:"spans_hidden_percent"`
+	Gaps               []Gap         `json:"gaps"` // the longest, the longest first
 }
 
 // Gap is a time in which the GPU was idle.
@@ -108,7 +109,8 @@ func (r *rank) analyze() Rank {
 	spanHidden := interval.Both(spanComm, spanCompute)
 	hiddenBySpans := interval.Length(spanHidden) - interval.Length(interval.Both(spanHidden, waits))
 
-	out := Rank{Rank: r.number, SpansHiddenPercent: percent(hiddenBySpans, interval.Length(spanComm)), Gaps: []Gap{}}
+	out := Rank{Rank: r.number, SpansCommunication: interval.Length(spanComm), Gaps: []Gap{}}
+	out.SpansHiddenPercent = percent(hiddenBySpans, out.SpansCommunication)
 	if len(work) == 0 {
 		out.FromSpans = true
 		work, compute, comm = spans, spanCompute, spanComm
@@ -170,13 +172,13 @@ func (r *rank) explain(gap interval.Interval, first time.Time, work []event) Gap
 	host := longest(r.events, interval.Interval{Begin: gap.Begin, End: gap.Begin.Add(late)}, isHost)
 	switch {
 	case late <= 0:
-		g.Cause = fmt.Sprintf("the stream waited: %s was enqueued %v before the gap", after.name, round(-late))
+		g.Cause = fmt.Sprintf("the stream waited: the next activity was enqueued %v before the gap", round(-late))
 	case 2*late < g.Took:
-		g.Cause = fmt.Sprintf("the stream waited: %s was enqueued %v into the gap", after.name, round(late))
+		g.Cause = fmt.Sprintf("the stream waited: the next activity was enqueued %v into the gap", round(late))
 	case !after.enqueued.IsZero() && host.name != "":
-		g.Cause = fmt.Sprintf("the host enqueued %s %v into the gap, and was in %s before", after.name, round(late), host.name)
+		g.Cause = fmt.Sprintf("the host enqueued the next activity %v into the gap, and was in %s before", round(late), host.name)
 	case !after.enqueued.IsZero():
-		g.Cause = fmt.Sprintf("the host enqueued %s %v into the gap", after.name, round(late))
+		g.Cause = fmt.Sprintf("the host enqueued the next activity %v into the gap", round(late))
 	case host.name != "":
 		g.Cause = fmt.Sprintf("the host was in %s", host.name)
 	}

@@ -66,7 +66,7 @@ func TestTimesOfTheGPU(t *testing.T) {
 	got.Gaps = nil
 	us := time.Microsecond
 	want := Rank{Rank: 3, Activities: 7, Total: 460 * us, Compute: 215 * us, Communication: 100 * us, Exposed: 85 * us, Copies: 60 * us, Idle: 100 * us,
-		HiddenPercent: 15, SpansHiddenPercent: 100 * 95. / 110}
+		HiddenPercent: 15, SpansCommunication: 110 * us, SpansHiddenPercent: 100 * 95. / 110}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
@@ -79,7 +79,7 @@ func TestTimesOfSpansWithoutAGPU(t *testing.T) {
 	)
 	us := time.Microsecond
 	want := Rank{FromSpans: true, Activities: 4, Total: 400 * us, Compute: 330 * us, Communication: 140 * us, Exposed: 10 * us, Idle: 50 * us,
-		HiddenPercent: 100 * 130. / 140, SpansHiddenPercent: 100 * 130. / 140,
+		HiddenPercent: 100 * 130. / 140, SpansCommunication: 140 * us, SpansHiddenPercent: 100 * 130. / 140,
 		Gaps: []Gap{{At: 300 * us, Took: 50 * us, Before: "backward", After: "optimizer", Cause: "the host was in data"}}}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
@@ -106,10 +106,10 @@ func TestCausesOfGaps(t *testing.T) {
 		before, after, in, why string
 	}
 	want := []gap{
-		{1900, "b", "c", "step", "the host enqueued c 1.89ms into the gap, and was in cuMemAlloc_v2 before"},
-		{800, "c", "d", "step", "the stream waited: d was enqueued 2.925ms before the gap"},
-		{700, "d", "e", "step", "the stream waited: e was enqueued 20µs into the gap"},
-		{600, "a", "b", "forward", "the host enqueued b 590µs into the gap"},
+		{1900, "b", "c", "step", "the host enqueued the next activity 1.89ms into the gap, and was in cuMemAlloc_v2 before"},
+		{800, "c", "d", "step", "the stream waited: the next activity was enqueued 2.925ms before the gap"},
+		{700, "d", "e", "step", "the stream waited: the next activity was enqueued 20µs into the gap"},
+		{600, "a", "b", "forward", "the host enqueued the next activity 590µs into the gap"},
 		{600, "e", "f", "step", "the host was in save"},
 	}
 	var found []gap

@@ -1,0 +1,210 @@
+//go:build cgo && linux
+
+package profile_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/cuda"
+	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/timeline"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/profile"
+)
+
+// nccl_delay is a kernel of one thread, which leaves the rest of the GPU to the compute stream, as a
+// collective does. By its name it counts as communication. It computes rounds sums that depend on each other.
+var delay = device.NewModule("nccl_delay.cu", `
+template <class T> __device__ void nccl_delay(T *x, i64 rounds) {
+	typename Arith<T>::type v = up(x[0]);
+	for (i64 i = 0; i < rounds; i++) v = v * 0.5f + 1;
+	x[0] = down<T>(v);
+}
+`).Kernel("nccl_delay", "x[n]", func([]float32, int) {}, func([]float64, int) {})
+
+const rounds = 200_000 // some 400 µs
+
+// delays reduces a bucket by nccl_delay on a stream of its own.
+type delays struct {
+	stream device.Stream
+	x      device.Tensor
+}
+
+func newDelays(dev device.Device) (*delays, error) {
+	stream, err := dev.NewStream(true)
+	if err != nil {
+		return nil, err
+	}
+	buf, err := dev.Alloc(4)
+	return &delays{stream, device.NewTensor(buf, device.Float32, 1)}, err
+}
+
+// delayed is a reduction that has been started.
+type delayed struct {
+	compute       device.Stream
+	started, done device.Event
+	err           error
+}
+
+func (d *delays) start(dev device.Device, after device.Event) *delayed {
+	if after == nil {
+		after = dev.Compute().Mark()
+	}
+	err := d.stream.WaitFor(context.Background(), after)
+	started := d.stream.Record()
+	err = errors.Join(err, dev.Kernels().Launch(d.stream, delay, device.Flat(1), d.x, rounds))
+	return &delayed{dev.Compute(), started, d.stream.Record(), err}
+}
+
+func (d *delays) Reduce(b reducer.GradBucket) reducer.Reduction {
+	return d.start(b.Group.Device(), b.After)
+}
+
+func (d *delayed) Wait(ctx context.Context) error {
+	return errors.Join(d.err, d.compute.WaitFor(ctx, d.done))
+}
+func (d *delayed) Sync(ctx context.Context) error         { return errors.Join(d.err, d.done.Sync(ctx)) }
+func (d *delayed) Times() (started, ended profile.Moment) { return d.started, d.done }
+
+// overlap records some steps on a GPU, after some that warm it up. It returns how many percent of the communication
+// were hidden: by events, and by the kernels that CUPTI saw.
+func overlap(t *testing.T, dev device.Device, step func() error) (byEvents, byKernels float64) {
+	t.Helper()
+	trace := profile.Of(dev)
+	run := func(steps int) {
+		for range steps {
+			if err := errors.Join(step(), dev.Compute().Sync(t.Context())); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	run(10)
+	trace.Start()
+	run(30)
+	trace.Stop()
+	path := filepath.Join(t.TempDir(), "trace.json")
+	if err := trace.WriteFile(path, 0); err != nil {
+		t.Fatal(err)
+	}
+	report, err := timeline.Analyze(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("\n%v", report)
+	if report.Ranks[0].FromSpans {
+		t.Fatal("there are no kernels in the trace")
+	}
+	return report.Ranks[0].SpansHiddenPercent, report.Ranks[0].HiddenPercent
+}
+
+func openGPU(t *testing.T) device.Device {
+	t.Helper()
+	n, err := cuda.Count()
+	if n == 0 && os.Getenv("GODDP_REQUIRE_CUDA") == "" {
+		t.Skipf("no GPU: %v", err)
+	}
+	dev, err := cuda.Open(0, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { dev.Close() })
+	return dev
+}
+
+// agree checks that two percentages differ by 3 points at most, and that they measure something.
+func agree(t *testing.T, what string, byEvents, byKernels float64) {
+	t.Helper()
+	t.Logf("%s: %.1f%% hidden by events, %.1f%% by kernels", what, byEvents, byKernels)
+	if math.Abs(byEvents-byKernels) > 3 || byEvents < 20 || byEvents > 99 {
+		t.Errorf("%s: %.1f%% of the communication is hidden by events, %.1f%% by kernels; want a difference of 3 at most, and 20%% to 99%%", what, byEvents, byKernels)
+	}
+}
+
+// On a GPU, the overlap that package ddp measures by events is that of the kernels.
+func TestGPUOverlapOfAModel(t *testing.T) {
+	dev := openGPU(t)
+	hook, err := newDelays(dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	commtest.OnDevices(t, []device.Device{dev}, nil, func(pg *comm.ProcessGroup) error {
+		net := nn.Sequential(nn.Linear(4096, 4096), nn.Linear(4096, 4096), nn.Linear(4096, 4096), nn.Linear(4096, 4096))
+		model, err := ddp.New(net, pg, &ddp.Options{BucketCapMB: 25, Hook: hook})
+		if err != nil {
+			return err
+		}
+		x := autograd.FromSlice(dev, make([]float32, 1024*4096), 1024, 4096)
+		events, kernels := overlap(t, dev, func() error {
+			loss := autograd.Mean(model.Forward(x))
+			err := loss.Backward()
+			for _, p := range model.Parameters() {
+				p.Var().ZeroGrad()
+			}
+			return err
+		})
+		agree(t, "a model's steps", events, kernels)
+		return nil
+	})
+}
+
+// A captured step has no events. Its kernels overlap as those of the same step do if it is not captured.
+func TestGPUOverlapOfCapturedSteps(t *testing.T) {
+	measure := func(isCaptured bool) (events, kernels float64) {
+		dev := openGPU(t)
+		reductions, err := newDelays(dev)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := autograd.FromSlice(dev, make([]float32, 2048*2048), 2048, 2048)
+		step := func(in ...*autograd.Variable) (*autograd.Variable, error) {
+			trace, compute := profile.Of(dev), dev.Compute()
+			on := trace.On()
+			record := func() device.Event { // a time costs the stream three microseconds
+				if on {
+					return compute.Record()
+				}
+				return compute.Mark()
+			}
+			begin := record()
+			x := in[0]
+			var all []*delayed
+			for i := range 6 {
+				x = autograd.MatMul(x, in[0])
+				if i%2 == 1 {
+					r := reductions.start(dev, nil)
+					all = append(all, r)
+					trace.Add(profile.Span{Track: profile.Communication, Name: "delay", Begin: r.started, End: r.done})
+				}
+			}
+			end := record()
+			trace.Add(profile.Span{Track: profile.Compute, Name: "products", Begin: begin, End: end})
+			for _, r := range all {
+				if err := r.Wait(t.Context()); err != nil {
+					return nil, err
+				}
+			}
+			return autograd.Mean(x), nil
+		}
+		if isCaptured {
+			step = autograd.Capture(dev, step, &autograd.CaptureOptions{Required: true})
+		}
+		return overlap(t, dev, func() error {
+			_, err := step(a)
+			return err
+		})
+	}
+	events, kernels := measure(false)
+	agree(t, "steps", events, kernels)
+	_, kernels = measure(true)
+	agree(t, "captured steps", events, kernels)
+}
