@@ -117,6 +117,7 @@ type pass struct {
 	observers []Observer
 	notified  []Observer // observers between BeginBackward and EndBackward
 	running   bool       // gradients are being written
+	aside     *aside     // nil unless the step is being recorded
 	isOver    bool
 }
 
@@ -170,6 +171,7 @@ func (p *pass) meet(v *Variable) {
 // run computes all gradients. The gradient of root is grad, or ones if grad is nil.
 func (p *pass) run(root, grad *Variable) error {
 	dev := p.s.dev
+	p.aside = p.s.beside()
 	dst, acc, err := p.destination(root)
 	if err != nil {
 		return err
@@ -194,8 +196,13 @@ func (p *pass) run(root, grad *Variable) error {
 	if err := dev.Kernels().Axpby(dev.Compute(), dst, acc, seed); err != nil {
 		return err
 	}
-	p.arrived(root.node)
-	return p.throughAll(p.nodes)
+	if err := p.arrived(root.node); err != nil {
+		return err
+	}
+	if err := p.throughAll(p.nodes); err != nil {
+		return err
+	}
+	return p.aside.settle()
 }
 
 // throughAll passes gradients through nodes, in their order.
@@ -209,7 +216,7 @@ func (p *pass) throughAll(nodes []*node) error {
 }
 
 // through passes n's gradient on to the inputs of n.
-func (p *pass) through(n *node) error {
+func (p *pass) through(n *node) (err error) {
 	if f, ok := n.fn.(*checkpoint); ok {
 		return p.again(n, f)
 	}
@@ -223,11 +230,20 @@ func (p *pass) through(n *node) error {
 		scratch = append(scratch, t.Buf)
 		return t, err
 	}
+	forked := false
 	defer func() {
+		p.s.called(c)
+		if forked {
+			if !n.grad.IsZero() {
+				scratch = append(scratch, n.grad.Buf)
+				n.grad = device.Tensor{}
+			}
+			err = errors.Join(err, p.aside.hold(scratch))
+			return
+		}
 		for _, b := range scratch {
 			p.s.dev.Free(b)
 		}
-		p.s.called(c)
 		p.drop(n)
 	}()
 	if f, ok := n.fn.(Preparer); ok {
@@ -238,6 +254,8 @@ func (p *pass) through(n *node) error {
 	// Leaves come first: the reducer can send their gradients to other ranks while
 	// the gradients of results are computed. Later inputs come before earlier inputs, just
 	// as a pass reaches later layers before earlier layers.
+	_, mayFork := n.fn.(weighted)
+	mayFork = mayFork && p.aside != nil && slices.ContainsFunc(n.in, func(v input) bool { return v.node != nil && v.node.leaf == nil })
 	for _, leaves := range []bool{true, false} {
 		needed := func(i int) bool { v := n.in[i]; return v.node != nil && (v.node.leaf != nil) == leaves }
 		for i := len(n.in) - 1; i >= 0; i-- {
@@ -248,7 +266,10 @@ func (p *pass) through(n *node) error {
 			if _, ok := n.fn.(joint); ok && i == 2 && needed(1) {
 				from = 1
 			}
-			if err := p.into(c, n, from, i); err != nil {
+			if leaves && mayFork {
+				forked = true
+			}
+			if err := p.into(c, n, from, i, leaves && mayFork); err != nil {
 				return err
 			}
 			i = from
@@ -257,8 +278,9 @@ func (p *pass) through(n *node) error {
 	return nil
 }
 
-// into computes the gradients of n's inputs first to last, one or two inputs, into their destinations.
-func (p *pass) into(c *Call, n *node, first, last int) (err error) {
+// into computes the gradients of n's inputs first to last, one or two inputs, into their destinations. It
+// does so on the stream of p.aside if fork is set.
+func (p *pass) into(c *Call, n *node, first, last int, fork bool) (err error) {
 	var dst, home [2]device.Tensor
 	var acc, howHome [2]device.Accum
 	in := n.in[first : last+1]
@@ -270,6 +292,23 @@ func (p *pass) into(c *Call, n *node, first, last int) (err error) {
 		if dst[i].DType != v.t.DType && !casts { // a GradSink chose another type
 			home[i], howHome[i], acc[i] = dst[i], acc[i], device.Store
 			if dst[i], err = c.New(v.t.DType, v.t.Shape...); err != nil {
+				return err
+			}
+		}
+	}
+	if fork {
+		if err := p.aside.fork(); err != nil {
+			return err
+		}
+		c.Stream = p.aside.stream
+		defer func() { c.Stream = p.s.dev.Compute() }()
+	}
+	for _, v := range in {
+		switch {
+		case fork:
+			p.aside.written[v.node] = true
+		case p.aside != nil && p.aside.written[v.node]: // the stream may still write this gradient
+			if err := p.aside.join(); err != nil {
 				return err
 			}
 		}
@@ -288,7 +327,9 @@ func (p *pass) into(c *Call, n *node, first, last int) (err error) {
 		return err
 	}
 	for _, v := range slices.Backward(in) {
-		p.arrived(v.node)
+		if err := p.arrived(v.node); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -325,11 +366,20 @@ func (p *pass) begin(v *Variable) (dst device.Tensor, fresh bool, err error) {
 }
 
 // arrived notes that one gradient for n was written. After the last one it notifies the GradSink.
-func (p *pass) arrived(n *node) {
+func (p *pass) arrived(n *node) error {
 	n.pending--
-	if n.pending == 0 && n.leaf != nil && n.leaf.sink != nil {
-		n.leaf.sink.Ready(p.s.dev.Compute().Mark())
+	if n.pending > 0 || n.leaf == nil || n.leaf.sink == nil {
+		return nil
 	}
+	at := p.s.dev.Compute().Mark()
+	if p.aside != nil && len(p.aside.written) > 0 { // all gradients so far are final after the event
+		if err := p.aside.fork(); err != nil {
+			return err
+		}
+		at = p.aside.stream.Mark()
+	}
+	n.leaf.sink.Ready(at)
+	return nil
 }
 
 // drop frees the gradient of the result n.
@@ -343,6 +393,9 @@ func (p *pass) drop(n *node) {
 // end restores the graph's state between passes. err is the pass's error.
 func (p *pass) end(err error, retain bool) {
 	p.running = false
+	if err != nil {
+		p.aside.settle() // err is the pass's
+	}
 	for _, n := range p.nodes {
 		p.drop(n)
 		if !retain {

@@ -182,6 +182,13 @@ func (c *captured) record(in []*Variable, shapes string) (*variant, error) {
 	if len(in) > 0 && s.opens(in) {
 		s.begin("the captured step") // as its first operation would; the recording can use the memory of the step before
 	}
+	if s.side == nil {
+		side, err := s.dev.NewStream(false)
+		if err != nil {
+			return nil, err
+		}
+		s.side = side
+	}
 	var like *capture.Recording
 	if len(c.variants) > 0 {
 		like = c.variants[0].Recording

@@ -118,7 +118,9 @@ func (p *pass) again(n *node, c *checkpoint) (err error) {
 			}
 		}()
 		y.node.grad, n.grad = n.grad, device.Tensor{}
-		err = p.throughAll(part.nodes)
+		if err = p.throughAll(part.nodes); err == nil {
+			err = p.aside.settle() // the scope's end frees what the stream reads
+		}
 	})
 	return err
 }

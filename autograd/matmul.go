@@ -149,6 +149,9 @@ func (f linear) Forward(c *Call) error {
 	return k.PrepareLinearGrad(s, y, x, w, bias)
 }
 
+// Aside says that the gradients of the weight and the bias may be computed on another stream.
+func (linear) Aside() {}
+
 // Prepare takes the gradient back through the activation, in place.
 func (f linear) Prepare(c *Call, g device.Tensor) error {
 	if kernels.Activation(f) == kernels.NoActivation {

@@ -27,7 +27,8 @@ type state struct {
 	holds   []hold // reads that Compute has not waited for yet
 	// captures is the recording of the current step; nil unless it is being recorded.
 	captures *stepCapture
-	changes  uint64 // counts changes of the leaves that gradients and memory depend on: see stepCapture
+	side     device.Stream // for the gradients of weights in recorded steps; nil before the first one
+	changes  uint64        // counts changes of the leaves that gradients and memory depend on: see stepCapture
 
 	// Memory that belongs to the program and that the garbage collector frees.
 	owned int64         // bytes that are not freed yet

@@ -1,0 +1,80 @@
+package autograd
+
+import (
+	"context"
+
+	"github.com/goddp/goddp/device"
+)
+
+// aside runs the gradients of weights on a stream beside Compute, in a step that is being recorded. They
+// depend on the gradient of the result and on a saved operand, and nothing in the pass depends on them. So
+// they can run beside the gradients of the layers below, whose kernels alone do not fill a GPU. In a graph
+// the order among streams costs nothing.
+type aside struct {
+	s       *state
+	stream  device.Stream
+	written map[*node]bool // the leaves whose gradients the stream has written in this pass
+	held    []held         // memory that the stream may still read, in the order of its use
+}
+
+// held is memory that Compute may use again after the event until.
+type held struct {
+	until device.Event
+	mem   []device.Buffer
+}
+
+// asideLag is the number of operations of which aside holds the memory, so that Compute rarely waits and
+// little memory is held.
+const asideLag = 4
+
+// weighted is a [Function] whose gradients of leaves may be computed on another stream: each depends on the
+// operands and on the gradient of the result alone, and Backward enqueues all its work on the Call's Stream.
+type weighted interface{ Aside() }
+
+// beside returns the stream for gradients of weights, or nil if no step is being recorded.
+func (s *state) beside() *aside {
+	if s.captures == nil || s.side == nil {
+		return nil
+	}
+	return &aside{s: s, stream: s.side, written: map[*node]bool{}}
+}
+
+// fork makes the stream run behind everything that is enqueued on Compute.
+func (a *aside) fork() error {
+	return a.stream.WaitFor(context.Background(), a.s.dev.Compute().Mark())
+}
+
+// join makes Compute run behind everything that is enqueued on the stream.
+func (a *aside) join() error {
+	return a.s.dev.Compute().WaitFor(context.Background(), a.stream.Mark())
+}
+
+// hold frees memory that the stream may still read, once Compute is behind that.
+func (a *aside) hold(mem []device.Buffer) error {
+	a.held = append(a.held, held{a.stream.Mark(), mem})
+	if len(a.held) <= asideLag {
+		return nil
+	}
+	err := a.s.dev.Compute().WaitFor(context.Background(), a.held[0].until)
+	a.free(1)
+	return err
+}
+
+func (a *aside) free(n int) {
+	for _, h := range a.held[:n] {
+		for _, b := range h.mem {
+			a.s.dev.Free(b)
+		}
+	}
+	a.held = a.held[n:]
+}
+
+// settle ends the use of the stream for now: Compute is behind it, and the memory is free.
+func (a *aside) settle() error {
+	if a == nil || len(a.written) == 0 {
+		return nil
+	}
+	err := a.join()
+	a.free(len(a.held))
+	return err
+}
