@@ -285,6 +285,41 @@ func TestReplayIsSkippedIfAGradientIsMissing(t *testing.T) {
 	})
 }
 
+// The outcome of a replay is known when its reductions have ended, although other work of the step still runs.
+func TestOutcomeIsKnownBeforeTheEndOfTheReplay(t *testing.T) {
+	early := make([]int, 2)
+	commtest.OnDevices(t, commtest.FakeGPUs(t, 2), nil, func(pg *comm.ProcessGroup) error {
+		r, err := newReplica(pg)
+		if err != nil {
+			return err
+		}
+		dev := pg.Device()
+		large := autograd.FromSlice(dev, make([]float32, 300*300), 300, 300)
+		step := autograd.Capture(dev, func(in ...*autograd.Variable) (*autograd.Variable, error) {
+			loss, err := r.step(in[0], in[1])
+			autograd.NoGrad(dev, func() { autograd.MatMul(in[2], in[2]) })
+			return loss, err
+		}, &autograd.CaptureOptions{Required: true})
+		for n := range 20 {
+			x, y := r.batch(n)
+			if _, err := step(x, y, large); err != nil {
+				return fmt.Errorf("step %d: %w", n, err)
+			}
+			done, err := dev.Compute().Mark().Done()
+			if err != nil {
+				return err
+			}
+			if committed, _ := r.opt.Committed(); !done && committed == n+1 {
+				early[pg.Rank()]++
+			}
+		}
+		return nil
+	})
+	if slices.Min(early) < 5 {
+		t.Errorf("the outcome was known before the end of %v of 20 steps", early)
+	}
+}
+
 // If the group cannot record its calls, the steps run uncaptured, and the group stays usable.
 func TestStepsOfAGroupThatCannotRecord(t *testing.T) {
 	opts := &comm.Options{ErrorMode: comm.BlockingWait}

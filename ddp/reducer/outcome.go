@@ -160,8 +160,10 @@ func (r *Reducer) outcome(ctx context.Context) error {
 	at := r.pending
 	r.pending = nil
 	reach(ctx, at, min(deviceWait, r.pg.Timeout())) // an error is ignored here: the calls of wait and reach below return it
-	if err := r.wait(ctx, r.works, Reduction.Sync); err != nil {
-		return err
+	if a, ok := at.(*arrival); !ok || !a.hasArrived() || r.pg.Failed() {
+		if err := r.wait(ctx, r.works, Reduction.Sync); err != nil {
+			return err
+		}
 	}
 	if err := reach(ctx, at, r.pg.Timeout()); err != nil {
 		err = fmt.Errorf("reducer: rank %d: the device did not finish the reductions within %v: %w", r.pg.Rank(), r.pg.Timeout(), err)
@@ -215,7 +217,10 @@ func (r *Reducer) join(ctx context.Context, n int) error {
 	}
 	works := r.works[r.joined:n]
 	r.joined = n
-	return r.hold(ctx, works)
+	if err := r.hold(ctx, works); err != nil {
+		return err
+	}
+	return r.copyRecorded()
 }
 
 // hold makes the compute stream wait for reductions, and records the wait in the trace.

@@ -1,11 +1,15 @@
 package reducer
 
 import (
+	"bytes"
 	"context"
 	"slices"
+	"time"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/capture"
+	"github.com/goddp/goddp/internal/poll"
 )
 
 // recorded is a step that is being recorded, and that calls methods of the Reducer.
@@ -17,7 +21,35 @@ type recorded struct {
 	refused       error  // why the Reducer does nothing in the current pass
 	stats         Stats
 	pass          uint64 // reports.pass before the step
+	isFinished    bool   // a pass that reduces has finished
+	isCopied      bool   // the copy of its status to the host is recorded
 }
+
+// arrival is the event at which the host has the status of a replayed pass. The status is copied as soon
+// as all reductions have ended, long before the end of the replay. CUDA's events cannot tell when a part of a
+// graph has run, so the host fills hostSums with a byte that no status has, and polls it. That the status has
+// arrived also says that the reductions have ended.
+type arrival struct {
+	words []byte       // the part of hostSums that the copy overwrites
+	end   device.Event // behind the whole replay
+}
+
+// unlikelyByte is in no word of a status with fewer than 511 ranks: a flag is 0 or 1. With more ranks a
+// request to stop may have it, and then the host waits for the end of the replay.
+const unlikelyByte = 0xff
+
+func (a *arrival) hasArrived() bool { return bytes.IndexByte(a.words, unlikelyByte) < 0 }
+
+func (a *arrival) Done() (bool, error) {
+	if a.hasArrived() {
+		return true, nil
+	}
+	return a.end.Done()
+}
+
+func (a *arrival) Sync(ctx context.Context) error { return poll.Until(ctx, a.Done) }
+
+func (a *arrival) Time() time.Time { return time.Time{} }
 
 // recording returns the step that is being recorded, or nil. When the recording ends, the Reducer is as
 // it was before the step.
@@ -42,6 +74,7 @@ func (r *Reducer) recording() *recorded {
 	})
 	works, pending, err, early := slices.Clone(r.works), r.pending, r.err, r.early
 	c.AtEnd(func() {
+		r.endRecorded(rec)
 		rec.after = slices.Clone(r.fresh)
 		copy(r.fresh, rec.before)
 		r.stats, r.reports.pass = rec.stats, rec.pass
@@ -99,12 +132,16 @@ func (r *Reducer) finishRecorded(rec *recorded, reduces, failed bool, cause erro
 		})
 		return nil
 	}
-	var err error
-	if r.pending, err = r.status.copyToHost(); err != nil {
+	rec.isFinished = true
+	if err := r.copyRecorded(); err != nil {
 		return err
 	}
-	works := slices.Clone(r.works)
+	r.pending = r.pg.Device().Compute().Mark()
+	works, arrives := slices.Clone(r.works), &arrival{words: r.status.hostSums.Host()[:r.status.words.Bytes()]}
 	rec.Before(func() error {
+		for i := range arrives.words {
+			arrives.words[i] = unlikelyByte
+		}
 		r.stats.Passes++
 		r.reports.pass++
 		if r.requested = r.stopToRequest(); r.requested != 0 {
@@ -118,10 +155,48 @@ func (r *Reducer) finishRecorded(rec *recorded, reduces, failed bool, cause erro
 			return nil
 		}
 		r.works, r.joined = append(r.works[:0], works...), len(works)
-		r.pending = r.pg.Device().Compute().Mark()
+		arrives.end = r.pg.Device().Compute().Mark()
+		r.pending = arrives
 		return nil
 	})
 	return nil
+}
+
+// copyRecorded records the copy of the status to the host once the compute stream waits for all reductions.
+// The copy is on a stream of its own, so nothing in the graph waits for it.
+func (r *Reducer) copyRecorded() error {
+	rec := r.recorded
+	if rec == nil || !rec.isFinished || rec.isCopied || r.joined < len(r.works) {
+		return nil
+	}
+	rec.isCopied = true
+	compute := r.pg.Device().Compute()
+	if r.copies == nil {
+		s, err := r.pg.Device().NewStream(false)
+		if err != nil {
+			return err
+		}
+		r.copies = s
+	}
+	if err := r.copies.WaitFor(context.Background(), compute.Mark()); err != nil {
+		return err
+	}
+	return r.status.copyOn(r.copies)
+}
+
+// endRecorded makes the compute stream wait for everything that the Reducer has recorded on other streams.
+func (r *Reducer) endRecorded(rec *recorded) {
+	if !rec.isFinished {
+		return
+	}
+	ctx := context.Background()
+	err := r.join(ctx, len(r.works))
+	if err == nil && rec.isCopied {
+		err = r.pg.Device().Compute().WaitFor(ctx, r.copies.Mark())
+	}
+	if err != nil {
+		rec.Refuse("the end of a pass: %v", err)
+	}
 }
 
 var _ Reduction = (*comm.Work)(nil) // works of a recorded step stand for those of its last replay

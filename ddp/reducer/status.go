@@ -96,10 +96,15 @@ func (s *status) setUsed(absent []bool) error {
 
 // copyToHost enqueues a copy of the words to hostSums. hostSums is valid after the returned event.
 func (s *status) copyToHost() (device.Event, error) {
-	if err := s.dev.Copy(s.dev.Compute(), s.hostSums.Slice(0, s.words.Bytes()), s.words.Buf); err != nil {
+	if err := s.copyOn(s.dev.Compute()); err != nil {
 		return nil, err
 	}
 	return s.dev.Compute().Mark(), nil
+}
+
+// copyOn enqueues a copy of the words to hostSums on a stream.
+func (s *status) copyOn(on device.Stream) error {
+	return s.dev.Copy(on, s.hostSums.Slice(0, s.words.Bytes()), s.words.Buf)
 }
 
 // isSet reports whether the sum of word i is not zero.

@@ -130,17 +130,16 @@ func Record(ctx context.Context, dev device.Device, like *Recording, step func()
 			r.freeWords()
 		}
 	}()
-	graph, err := dev.(kernels.Recorder).Record(ctx, shared, func() error {
+	graph, err := dev.(kernels.Recorder).Record(ctx, shared, func() (err error) {
 		defer func() {
 			for _, f := range r.ended {
 				f()
 			}
+			if r.reason != nil {
+				err = r.reason
+			}
 		}()
-		err := step()
-		if r.reason != nil {
-			return r.reason
-		}
-		return err
+		return step()
 	})
 	if err != nil {
 		return nil, err
@@ -185,7 +184,7 @@ func (r *Recording) Before(f func() error) { r.before = append(r.before, f) }
 func (r *Recording) After(f func(err error) error) { r.after = append(r.after, f) }
 
 // AtEnd adds what Record does when step has returned or panicked, whether or not it can be recorded: it
-// undoes what the layer has changed on the host.
+// undoes what the layer has changed on the host. It may still record work and call Refuse.
 func (r *Recording) AtEnd(f func()) { r.ended = append(r.ended, f) }
 
 // Words returns n words in device memory, of 8 bytes each, as a tensor of dt. Before each replay fill
