@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"runtime"
 	"slices"
+	"weak"
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/capture"
@@ -49,7 +50,8 @@ const maxVariants = 16
 //
 // Losses, parameters and errors are the same, bit for bit, and so is what a step frees of the steps before
 // it. The learning rate, the number of the step and the positions of random
-// numbers are those of the call. The inputs may be other variables in each call; their content is copied.
+// numbers are those of the call. The inputs may be other variables in each call; their content is copied, unless
+// it is that of the call before.
 //
 // Only what step enqueues on the device runs in each call. Other code in step runs only when step itself
 // runs, so a schedule, a counter or a log belongs outside. Within step, nothing may wait for the device
@@ -106,9 +108,26 @@ type variant struct {
 	*capture.Recording
 	shapes string
 	in     []*Variable // the inputs of the recorded work
+	from   []content   // by input: what was copied to it last
 	out    *Variable   // its result, or nil
 
 	begins, ends bool // whether the step has an operation that begins a step after a Backward, and a Backward
+}
+
+// content is the content of a variable at some time; the zero value is that of none.
+type content struct {
+	mem     weak.Pointer[block]
+	at      uintptr
+	version uint64
+}
+
+// contentOf returns x's content. It is the zero content if x's memory belongs to a step or to the caller of
+// FromTensor, who may overwrite it.
+func contentOf(x *Variable) content {
+	if x.mem.scope != nil || x.mem.buf.Len() == 0 {
+		return content{}
+	}
+	return content{weak.Make(x.mem), x.t.Buf.Addr(), x.mem.version}
 }
 
 // describe returns the types and shapes of variables.
@@ -213,7 +232,7 @@ func (c *captured) record(in []*Variable, shapes string) (*variant, error) {
 		}
 		return err
 	})
-	v.Recording = made
+	v.Recording, v.from = made, make([]content, len(in))
 	return v, err
 }
 
@@ -308,8 +327,16 @@ func (c *captured) replay(v *variant, in []*Variable) (*Variable, error) {
 		if err := x.Err(); err != nil {
 			return nil, err
 		}
+		from := contentOf(x)
+		if from != (content{}) && from == v.from[i] {
+			continue
+		}
+		v.from[i] = content{}
 		if err := s.dev.Copy(s.dev.Compute(), v.in[i].t.Buf, x.t.Buf); err != nil {
 			return nil, err
+		}
+		if v.in[i].mem.version == 0 { // the step does not write its input
+			v.from[i] = from
 		}
 	}
 	if v.begins && s.opens(in) { // as the first operation of step would: see advance

@@ -386,3 +386,39 @@ func TestMemoryOfCapturedSteps(t *testing.T) {
 	}
 	t.Errorf("%d bytes are in use after the captured step is unreachable, %d before", dev.Memory().InUse, eager.InUse)
 }
+
+// An input that was written in place, or whose memory belongs to another variable now, is copied again.
+func TestCapturedStepSeesItsInputs(t *testing.T) {
+	dev := openGPU(t)
+	step := autograd.Capture(dev, func(in ...*autograd.Variable) (*autograd.Variable, error) {
+		return autograd.Sum(in[0]), nil
+	}, &autograd.CaptureOptions{Required: true, Warmup: 1})
+	call := func(what string, x *autograd.Variable, want float64) {
+		t.Helper()
+		if sum, err := step(x); err != nil || sum.Item() != want {
+			t.Errorf("%s: the sum is %v, %v; want %v", what, sum.Item(), err, want)
+		}
+	}
+	x := autograd.FromSlice(dev, []float32{1, 2}).Retain()
+	for range 3 {
+		call("the same input", x, 3)
+	}
+	x.BumpVersion()
+	if err := dev.Kernels().Fill(dev.Compute(), x.Tensor(), 5); err != nil {
+		t.Fatal(err)
+	}
+	call("after a write in place", x, 10)
+	call("the same input again", x, 10)
+	for i := range 5 {
+		y := autograd.FromSlice(dev, []float32{float32(i), 1})
+		call("another input", y, float64(i+1))
+		y.Free()
+	}
+	mem := device.NewTensor(x.Tensor().Buf, device.Float32, 2)
+	for i := range 3 { // memory that the program may write at any time
+		if err := dev.Kernels().Fill(dev.Compute(), mem, float64(i)); err != nil {
+			t.Fatal(err)
+		}
+		call("an input over memory of the program", autograd.FromTensor(dev, mem), float64(2*i))
+	}
+}
