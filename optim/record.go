@@ -41,6 +41,7 @@ func (o *optimizer) record(r *capture.Recording, s Scaled) error {
 		return err
 	}
 	s.recording = nil
+	copy(ready, o.ready) // the order of the updates, in which outcomes are asked for
 	r.After(func(err error) error {
 		if errors.As(err, new(*capture.NotLaunchedError)) {
 			if o.inconsistent == nil {

@@ -104,6 +104,10 @@ func (rec *recorded) Join(s device.Stream) error { return s.WaitFor(context.Back
 func (rec *recorded) Start(c *backend.Call) (backend.Task, error) {
 	cs := rec.stream
 	g := cs.group
+	if g.cfg.Control.Failure() != nil { // the group is about to break, and the launch could not be undone
+		<-g.ctx.Done()
+		return nil, g.state.Err()
+	}
 	t := &task{group: g, call: c}
 	if _, err := g.admitted(t); err != nil {
 		return nil, err

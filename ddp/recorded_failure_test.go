@@ -1,0 +1,174 @@
+//go:build cgo && linux
+
+package ddp
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"regexp"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/flight"
+	"github.com/goddp/goddp/internal/must"
+	"github.com/goddp/goddp/launcher"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+)
+
+func init() { workers["killed"] = killedWorker }
+
+// resumable is what a rank keeps from one group to the next.
+type resumable struct {
+	net nn.Module
+	opt *optim.SGD
+}
+
+func newResumable() *resumable {
+	net := mlp(64, device.Float32)
+	return &resumable{net, must.New(optim.NewSGD(net.Parameters(), &optim.SGDOptions{LR: 0.05, Momentum: 0.9}))}
+}
+
+// train recovers, and makes captured or plain steps up to the given number.
+func (r *resumable) train(pg *comm.ProcessGroup, steps int, captured bool, before func(step int)) error {
+	at, err := Recover(r.net, pg, r.opt)
+	if err != nil {
+		return err
+	}
+	model, err := New(r.net, pg, &Options{BucketCapMB: 0.01})
+	if err != nil {
+		return err
+	}
+	step := func(in ...*autograd.Variable) (*autograd.Variable, error) {
+		loss := nn.MSELoss(model.Forward(in[0]), in[0])
+		if err := loss.Backward(); err != nil {
+			return nil, err
+		}
+		err := r.opt.Step()
+		r.opt.ZeroGrad()
+		return loss, err
+	}
+	if captured {
+		step = autograd.Capture(pg.Device(), step, &autograd.CaptureOptions{Required: true})
+	}
+	for ; at < steps; at++ {
+		before(at)
+		x := samples(pg.Device(), uint64(at), 8, 64, pg.Rank(), pg.Size())
+		if _, err := step(autograd.Cast(x, device.Float32)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// If a rank stops within a loop of captured steps, all ranks get the errors that they get uncaptured, in the
+// same time. They recover, and reach the parameters that they reach without the failure.
+func TestRecoverAfterARankStopsInACapturedLoop(t *testing.T) {
+	const steps, stopped, timeout = 14, 7, 2 * time.Second
+	t.Setenv(flight.OnFailureVar, "0")
+	opts := &comm.Options{Timeout: timeout, Log: slog.New(slog.DiscardHandler)}
+	run := func(captured, stops bool) (states [2][]byte, broken [2]error) {
+		devices := commtest.FakeGPUs(t, 2)
+		ranks := [2]*resumable{newResumable(), newResumable()}
+		group := func(before func(pg *comm.ProcessGroup, step int)) {
+			commtest.OnDevices(t, devices, opts, func(pg *comm.ProcessGroup) error {
+				r := ranks[pg.Rank()]
+				began := time.Now()
+				err := r.train(pg, steps, captured, func(step int) {
+					began = time.Now()
+					before(pg, step)
+				})
+				if err == nil {
+					states[pg.Rank()], err = readParameters(t.Context(), r.net.Parameters())
+					return err
+				}
+				if broken[pg.Rank()] = err; time.Since(began) > timeout+3*time.Second {
+					return fmt.Errorf("rank %d got %v after %v", pg.Rank(), err, time.Since(began))
+				}
+				if committed, _ := r.opt.Committed(); committed != stopped {
+					return fmt.Errorf("rank %d has committed %d steps when it gets %v, want %d", pg.Rank(), committed, err, stopped)
+				}
+				return nil
+			})
+		}
+		if stops {
+			group(func(pg *comm.ProcessGroup, step int) {
+				for step == stopped && pg.Rank() == 1 && !pg.Failed() {
+					time.Sleep(time.Millisecond)
+				}
+			})
+		}
+		group(func(*comm.ProcessGroup, int) {})
+		return states, broken
+	}
+	want, _ := run(false, false)
+	plain, plainErrs := run(false, true)
+	got, errs := run(true, true)
+	prefix := regexp.MustCompile(`^the captured step was not launched: `)
+	for r := range got {
+		if !errors.Is(errs[r], comm.ErrTimeout) || !errors.Is(plainErrs[r], comm.ErrTimeout) {
+			t.Errorf("rank %d got %v with captured steps, and %v without; want a timeout", r, errs[r], plainErrs[r])
+		} else if prefix.ReplaceAllString(errs[r].Error(), "") != plainErrs[r].Error() {
+			t.Errorf("rank %d got\n%v with captured steps, and\n%v without", r, errs[r], plainErrs[r])
+		}
+		if !bytes.Equal(got[r], want[r]) || !bytes.Equal(plain[r], want[r]) {
+			t.Errorf("rank %d: the parameters after the failure differ; captured: %v", r, !bytes.Equal(got[r], want[r]))
+		}
+	}
+}
+
+// readParameters returns the content of parameters on any device.
+func readParameters(ctx context.Context, params []*nn.Parameter) (all []byte, err error) {
+	for _, p := range params {
+		b, err := p.Var().Bytes(ctx)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, b...)
+	}
+	return all, nil
+}
+
+// If a rank is killed within a loop of captured steps, the other rank's step returns that it is lost, as soon
+// as uncaptured.
+func TestARankIsKilledInACapturedLoop(t *testing.T) {
+	commtest.FakeGPUs(t, 0) // sets the environment
+	for _, mode := range []string{"plain", "captured"} {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		var out bytes.Buffer
+		_, err := launcher.Run(ctx, &launcher.Config{
+			Args: []string{os.Args[0], mode}, Workers: 2, Env: append(os.Environ(), workerMode+"=killed", "GODDP_DEVICE=cuda"),
+			Stdout: &out, Stderr: &out,
+		})
+		if err == nil || !bytes.Contains(out.Bytes(), []byte("the other rank is lost")) {
+			t.Errorf("%s: the job ended with %v:\n%s", mode, err, &out)
+		}
+	}
+}
+
+func killedWorker(ctx context.Context) error {
+	pg, err := comm.Init(ctx, &comm.Options{ErrorMode: comm.CleanUpOnly})
+	if err != nil {
+		return err
+	}
+	var at time.Time
+	err = newResumable().train(pg, 50, os.Args[1] == "captured", func(step int) {
+		if at = time.Now(); step == 10 && pg.Rank() == 1 {
+			syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		}
+	})
+	if took := time.Since(at); errors.Is(err, comm.ErrPeerLost) && took < 10*time.Second {
+		fmt.Printf("rank %d: the other rank is lost: %v\n", pg.Rank(), err)
+	}
+	return err
+}
