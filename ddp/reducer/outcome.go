@@ -160,7 +160,7 @@ func (r *Reducer) outcome(ctx context.Context) error {
 	at := r.pending
 	r.pending = nil
 	reach(ctx, at, min(deviceWait, r.pg.Timeout())) // an error is ignored here: the calls of wait and reach below return it
-	if a, ok := at.(*arrival); !ok || !a.hasArrived() || r.pg.Failed() {
+	if a, ok := at.(*copiedStatus); !ok || !a.isCopied() || r.pg.Failed() {
 		if err := r.wait(ctx, r.works, Reduction.Sync); err != nil {
 			return err
 		}

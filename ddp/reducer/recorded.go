@@ -25,31 +25,31 @@ type recorded struct {
 	isCopied      bool   // the copy of its status to the host is recorded
 }
 
-// arrival is the event at which the host has the status of a replayed pass. The status is copied as soon
+// copiedStatus is the event at which the host has the status of a replayed pass. The status is copied as soon
 // as all reductions have ended, long before the end of the replay. CUDA's events cannot tell when a part of a
 // graph has run, so the host fills hostSums with a byte that no status has, and polls it. That the status has
 // arrived also says that the reductions have ended.
-type arrival struct {
+type copiedStatus struct {
 	words []byte       // the part of hostSums that the copy overwrites
 	end   device.Event // behind the whole replay
 }
 
-// unlikelyByte is in no word of a status with fewer than 511 ranks: a flag is 0 or 1. With more ranks a
+// unlikelyByte is in no word of a status with fewer than 500 ranks: a flag is 0 or 1. With more ranks a
 // request to stop may have it, and then the host waits for the end of the replay.
 const unlikelyByte = 0xff
 
-func (a *arrival) hasArrived() bool { return bytes.IndexByte(a.words, unlikelyByte) < 0 }
+func (a *copiedStatus) isCopied() bool { return bytes.IndexByte(a.words, unlikelyByte) < 0 }
 
-func (a *arrival) Done() (bool, error) {
-	if a.hasArrived() {
+func (a *copiedStatus) Done() (bool, error) {
+	if a.isCopied() {
 		return true, nil
 	}
 	return a.end.Done()
 }
 
-func (a *arrival) Sync(ctx context.Context) error { return poll.Until(ctx, a.Done) }
+func (a *copiedStatus) Sync(ctx context.Context) error { return poll.Until(ctx, a.Done) }
 
-func (a *arrival) Time() time.Time { return time.Time{} }
+func (a *copiedStatus) Time() time.Time { return time.Time{} }
 
 // recording returns the step that is being recorded, or nil. When the recording ends, the Reducer is as
 // it was before the step.
@@ -137,10 +137,10 @@ func (r *Reducer) finishRecorded(rec *recorded, reduces, failed bool, cause erro
 		return err
 	}
 	r.pending = r.pg.Device().Compute().Mark()
-	works, arrives := slices.Clone(r.works), &arrival{words: r.status.hostSums.Host()[:r.status.words.Bytes()]}
+	works, status := slices.Clone(r.works), &copiedStatus{words: r.status.hostSums.Host()[:r.status.words.Bytes()]}
 	rec.Before(func() error {
-		for i := range arrives.words {
-			arrives.words[i] = unlikelyByte
+		for i := range status.words {
+			status.words[i] = unlikelyByte
 		}
 		r.stats.Passes++
 		r.reports.pass++
@@ -155,8 +155,8 @@ func (r *Reducer) finishRecorded(rec *recorded, reduces, failed bool, cause erro
 			return nil
 		}
 		r.works, r.joined = append(r.works[:0], works...), len(works)
-		arrives.end = r.pg.Device().Compute().Mark()
-		r.pending = arrives
+		status.end = r.pg.Device().Compute().Mark()
+		r.pending = status
 		return nil
 	})
 	return nil

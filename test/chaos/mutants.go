@@ -29,7 +29,7 @@ var mutants = []mutant{
 		shows: func(s *scenario) bool { return s.Mode != none && (s.Fault == stop || s.Fault == delay) },
 	},
 	{
-		name: "deadlines come early", file: "comm/collectives.go", function: "ProcessGroup.start",
+		name: "deadlines come early", file: "comm/collectives.go", function: "ProcessGroup.submit",
 		old: "min(c.Timeout,", new: "min(c.Timeout/10,",
 		shows: func(s *scenario) bool { return s.Mode != none && s.Fault == hiccup },
 	},
