@@ -204,6 +204,37 @@ func TestElasticJob(t *testing.T) {
 	}
 }
 
+// If the node that hosts the rendezvous receives a signal, and no other can host, the job ends on the others
+// with that cause.
+func TestHostOfTheRendezvousReceivesASignal(t *testing.T) {
+	jobs := []*job{shell(1, `echo ready; exec sleep 60`), shell(1, `echo ready; exec sleep 60`)}
+	signals := make([]chan os.Signal, len(jobs))
+	for i, j := range jobs {
+		signals[i] = make(chan os.Signal, 1)
+		j.cfg.Signals = signals[i]
+	}
+	wait := startNodes(t, &Nodes{Min: 1, Max: 2}, jobs...)
+	for _, j := range jobs {
+		select {
+		case <-j.out.contains("ready"):
+		case <-time.After(soon):
+			t.Fatalf("no worker in %q\n%s", &j.out, &j.err)
+		}
+	}
+	host := slices.IndexFunc(jobs, func(j *job) bool { return strings.Contains(j.err.String(), "this is node 0 ") })
+	signals[host] <- syscall.SIGTERM
+	results := wait()
+	var signal *SignalError
+	if err := results[host].err; !errors.As(err, &signal) {
+		t.Errorf("the host: %v", err)
+	}
+	var failure *FailureError
+	if err := results[1-host].err; !errors.As(err, &failure) || failure.Root.Node != 0 || failure.Root.Lost != "left: SIGTERM" ||
+		!strings.HasSuffix(failure.Reason, ") left: SIGTERM; only --rdzv-backend=etcd can replace it") {
+		t.Errorf("the other node: %v\n%s", err, &jobs[1-host].err)
+	}
+}
+
 // A round that follows another says why, unless the user knows: the order to stop was about the same failure.
 func TestRoundSaysOnceWhyItBegins(t *testing.T) {
 	lost := rendezvous.Failure{Node: 1, Host: "b", Rank: 2, FirstRank: 2, Workers: 2, Lost: true, What: "lost: its agent ended", At: time.Now()}

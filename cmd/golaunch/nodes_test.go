@@ -122,44 +122,64 @@ func TestJobGoesOnWithoutAKilledAgent(t *testing.T) {
 	}
 }
 
+// node is a running golaunch of a job of several nodes, and its output.
+type node struct {
+	*exec.Cmd
+	out *output
+}
+
+// startNode starts a node whose two workers write the number of ranks, and wait beside a process that is no longer
+// their child.
+func startNode(t *testing.T, endpoint, temp, nnodes string) node {
+	t.Helper()
+	n := node{agentOf(t, endpoint, nil, "--nnodes="+nnodes, "--nproc-per-node=2", "--rdzv-conf=last_call_timeout=0.2", "bash", "-c",
+		`setsid sleep 1000 & echo "of $WORLD_SIZE"; wait`), &output{}}
+	n.Env = append(n.Env, "TMPDIR="+temp)
+	n.Stdout, n.Stderr = n.out, n.out
+	if err := n.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// killReaper kills the reaper of a node. It checks how the node ends, and returns why it says that it does.
+func (n node) killReaper(t *testing.T) string {
+	t.Helper()
+	reaper := reaperOf(t, n.Process.Pid)
+	if err := syscall.Kill(reaper, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	why := fmt.Sprintf("the reaper (pid %d), the parent of the workers, was killed by SIGKILL\n", reaper)
+	_ = n.Wait() // the exit code is checked
+	if code := n.ProcessState.ExitCode(); code != 1 || !strings.HasSuffix(n.out.String(), "\ngolaunch: "+why) {
+		t.Errorf("exit code %d\n%s", code, n.out)
+	}
+	return why
+}
+
+// expectRoot waits until the node has ended with code 1, by a root cause.
+func (n node) expectRoot(t *testing.T, texts ...string) {
+	t.Helper()
+	_ = n.Wait() // the exit code is checked
+	for _, text := range texts {
+		if code := n.ProcessState.ExitCode(); code != 1 || !strings.Contains(n.out.String(), text) {
+			t.Errorf("exit code %d, want 1 and %q in\n%s", code, text, n.out)
+		}
+	}
+}
+
 // If the reaper of one node is killed, that node leaves, and the others go on without a restart. If the node
 // hosts the rendezvous, the job ends on all nodes, by that cause.
 func TestKilledReaperOfANode(t *testing.T) {
 	_, endpoint := testport.New(t)
 	temp := t.TempDir()
-	type node struct {
-		*exec.Cmd
-		out *output
-	}
-	run := func() node {
-		n := node{agentOf(t, endpoint, nil, "--nnodes=1:3", "--nproc-per-node=2", "--rdzv-conf=last_call_timeout=0.2", "bash", "-c", `setsid sleep 1000 & echo "of $WORLD_SIZE"; wait`), &output{}}
-		n.Env = append(n.Env, "TMPDIR="+temp)
-		n.Stdout, n.Stderr = n.out, n.out
-		if err := n.Start(); err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
-	// killReaper kills the reaper of a node, and returns what the node says of that.
-	killReaper := func(n node) string {
-		reaper := reaperOf(t, n.Process.Pid)
-		if err := syscall.Kill(reaper, syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
-		why := fmt.Sprintf("the reaper (pid %d), the parent of the workers, was killed by SIGKILL\n", reaper)
-		n.Wait()
-		if code := n.ProcessState.ExitCode(); code != 1 || !strings.HasSuffix(n.out.String(), "\ngolaunch: "+why) {
-			t.Errorf("exit code %d\n%s", code, n.out)
-		}
-		return why
-	}
-	host := run()
+	host := startNode(t, endpoint, temp, "1:3")
 	host.out.await(t, "of 2", 2)
-	nodes := []node{run(), run()}
+	nodes := []node{startNode(t, endpoint, temp, "1:3"), startNode(t, endpoint, temp, "1:3")}
 	for _, n := range nodes {
 		n.out.await(t, "of 6", 2)
 	}
-	why := killReaper(nodes[0])
+	why := nodes[0].killReaper(t)
 	for _, n := range []node{host, nodes[1]} {
 		n.out.await(t, ") left: "+why, 1)
 		n.out.await(t, "of 4", 2)
@@ -167,13 +187,25 @@ func TestKilledReaperOfANode(t *testing.T) {
 			t.Errorf("the loss of a node counts as a restart:\n%s", n.out)
 		}
 	}
-	why = killReaper(host)
-	nodes[1].Wait()
-	if code := nodes[1].ProcessState.ExitCode(); code != 1 || !strings.Contains(nodes[1].out.String(), "  node      : 0\n") || !strings.Contains(nodes[1].out.String(), "  error     : left: "+why) {
-		t.Errorf("exit code %d\n%s", code, nodes[1].out)
-	}
+	why = host.killReaper(t)
+	nodes[1].expectRoot(t, "  node      : 0\n", "  error     : left: "+why, "only --rdzv-backend=etcd can replace it")
 	expectNone(t, "a process of the job", markVar+"="+t.Name())
 	if left, err := os.ReadDir(temp); err != nil || len(left) != 0 {
 		t.Errorf("temporary files are left: %v, %v", left, err)
 	}
+}
+
+// If too few nodes are left without the one whose reaper was killed, the job ends by that cause.
+func TestKilledReaperOfANodeThatIsNeeded(t *testing.T) {
+	_, endpoint := testport.New(t)
+	temp := t.TempDir()
+	host, other := startNode(t, endpoint, temp, "2"), startNode(t, endpoint, temp, "2")
+	host.out.await(t, "of 4", 2)
+	other.out.await(t, "of 4", 2)
+	if strings.Contains(other.out.String(), "this is node 0 of 2") {
+		host, other = other, host
+	}
+	why := other.killReaper(t)
+	host.expectRoot(t, "  node      : 1\n", "  error     : left: "+why, "too few nodes are left: 1 of at least 2\n")
+	expectNone(t, "a process of the job", markVar+"="+t.Name())
 }

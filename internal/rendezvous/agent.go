@@ -254,7 +254,11 @@ func (a *Agent) host(ctx context.Context, role *Role) (addr string, err error) {
 		resigned = role.Resign(h.jobEnded())
 	}
 	if role.Over != nil && errors.As(err, new(*HostLostError)) {
-		return addr, &HostLostError{"this node", cmp.Or(resigned, election.ErrOver)}
+		why := election.ErrOver
+		if errors.Is(resigned, election.ErrEnded) {
+			why = resigned
+		}
+		return addr, &HostLostError{"this node", why}
 	}
 	return addr, errors.Join(err, closed, resigned)
 }
