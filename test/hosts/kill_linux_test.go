@@ -55,7 +55,7 @@ func drawKill(seed uint64) *killScenario {
 		delay:  time.Duration(r.IntN(1500)) * time.Millisecond,
 		final:  r.IntN(2) == 1,
 	}
-	if s.etcd && s.victim == workerProcess && r.IntN(2) == 1 {
+	if s.etcd && s.victim != reaperProcess && r.IntN(3) == 0 {
 		s.victim = electionProcess
 	}
 	return s

@@ -44,7 +44,8 @@ func TestPyTorchWorkersOnTwoHosts(t *testing.T) {
 	n := netns.New(t, 2, 1)
 	j := newJob(t, n)
 	j.c10d("2", endpoint(n.Hosts[0].Addr(0)))
-	j.flags = append(j.flags, "--nproc-per-node", "2")
+	j.flags = append(j.flags, "--nproc-per-node", "2",
+		"--rdzv-conf", "keep_alive_interval=5") // importing PyTorch takes all cores, and this test is about no loss
 	j.worker = []string{"--no-python", "env", "GLOO_SOCKET_IFNAME=eth0", python, script}
 	j.start(0, 1)
 	for node := range n.Hosts {
