@@ -2,7 +2,7 @@
 
 GO ?= go
 
-.PHONY: build test race lint bench chaos hosts fuzz test-gpu gpu-failures demo cross clean
+.PHONY: build test race lint bench chaos hosts kubernetes fuzz test-gpu gpu-failures demo cross clean
 
 build: ## the commands and the examples, into build/
 	$(GO) build -o build/ ./cmd/... ./examples/...
@@ -31,6 +31,9 @@ chaos: ## a few hundred jobs that something bad is done to, and mutants that thi
 
 hosts: ## jobs on several hosts, each a network namespace, with 100 seeded kills; needs root, nftables and etcd; HOSTS is its flags
 	$(GO) test ./test/hosts -count=1 -timeout 60m -v -long $(HOSTS)
+
+kubernetes: ## the manifests of examples/kubernetes and the Dockerfile; a module of its own
+	cd test/kubernetes && $(GO) vet . && $(GO) test .
 
 fuzz: ## every fuzz target for FUZZTIME, by default ten minutes each
 	test/fuzz.sh

@@ -1,0 +1,23 @@
+# An image with golaunch, goddp and a program that trains.
+#
+#	docker build -t goddp-train .                                                     # for CPUs
+#	docker build -t goddp-train --build-arg BASE=nvidia/cuda:13.0.2-cudnn-runtime-ubuntu24.04 .   # for GPUs
+#	docker build -t mine --build-arg PROGRAM=./examples/gpt .                         # another program
+#
+# The CUDA image brings NCCL, cuBLASLt, NVRTC and cuDNN, which goddp opens at run time.
+ARG BASE=debian:12-slim
+
+FROM golang:1.26-bookworm AS build
+ARG PROGRAM=./examples/fashion
+WORKDIR /src
+COPY go.mod go.sum ./
+RUN go mod download
+COPY . .
+RUN go build -trimpath -ldflags=-s -o /out/ ./cmd/golaunch ./cmd/golaunch-etcd ./cmd/goddp
+RUN go build -trimpath -ldflags=-s -o /out/train "$PROGRAM"
+
+FROM ${BASE}
+RUN apt-get update && apt-get install -y --no-install-recommends libopenblas0-pthread && rm -rf /var/lib/apt/lists/*
+COPY --from=build /out/ /usr/local/bin/
+ENTRYPOINT ["golaunch"]
+CMD ["--help"]
