@@ -5,6 +5,7 @@ package profile_test
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -39,7 +40,9 @@ func train(t *testing.T, captured bool) (paths []string) {
 		if err != nil {
 			return err
 		}
+		runs := 0
 		step := func(in ...*autograd.Variable) (*autograd.Variable, error) {
+			runs++
 			loss := nn.MSELoss(model.Forward(in[0]), in[0])
 			if err := loss.Backward(); err != nil {
 				return nil, err
@@ -66,6 +69,9 @@ func train(t *testing.T, captured bool) (paths []string) {
 			return err
 		}
 		trace.Stop()
+		if captured && runs > steps/2 {
+			return fmt.Errorf("the step function ran %d times in %d steps", runs, steps)
+		}
 		return trace.WriteFile(paths[pg.Rank()], pg.Rank())
 	})
 	if t.Failed() {
