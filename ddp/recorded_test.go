@@ -40,12 +40,17 @@ func newReplica(pg *comm.ProcessGroup) (*replica, error) { return newReplicaWith
 // training says how a replica is trained.
 type training struct {
 	scaled bool
+	normed bool         // the model has a batch normalisation, whose buffers rank 0 sends
 	dt     device.DType // of the parameters; 0: Float32
 	hook   func() reducer.Hook
 }
 
 func newReplicaWith(pg *comm.ProcessGroup, how training) (*replica, error) {
-	net := nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Dropout(0.2), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
+	layers := []nn.Module{nn.Linear(8, 64), nn.Tanh(), nn.Dropout(0.2), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4)}
+	if how.normed {
+		layers = slices.Insert(layers, 2, nn.Module(nn.BatchNorm1d(64)))
+	}
+	net := nn.Sequential(layers...)
 	if how.dt != 0 {
 		if err := nn.Place(net, pg.Device(), 0); err != nil {
 			return nil, err
@@ -130,8 +135,15 @@ func (r *replica) batch(n int) (x, y *autograd.Variable) {
 
 func (r *replica) state(t *testing.T) ([]byte, error) {
 	var all []byte
+	var vars []*autograd.Variable
 	for _, p := range r.model.Parameters() {
-		b, err := p.Var().Bytes(t.Context())
+		vars = append(vars, p.Var())
+	}
+	for _, b := range r.model.Buffers() {
+		vars = append(vars, b.Var())
+	}
+	for _, v := range vars {
+		b, err := v.Bytes(t.Context())
 		if err != nil {
 			return nil, err
 		}
@@ -209,13 +221,14 @@ func TestCapturedStepsOfAModel(t *testing.T) {
 		steps  int
 		faults []string
 	}{
-		"plain":             {steps: 100},
-		"small all-reduces": {steps: 30, faults: []string{"ipc 0", "ipc 1"}},
-		"scaled":            {how: training{scaled: true}, steps: 100},
-		"scaled, Float16":   {how: training{scaled: true, dt: device.Float16}, steps: 100},
-		"hook BF16":         {how: training{hook: func() reducer.Hook { return commhook.BF16(nil) }}, steps: 100},
-		"hook FP16, scaled": {how: training{scaled: true, hook: func() reducer.Hook { return commhook.FP16(nil) }}, steps: 30},
-		"hook Int8":         {how: training{hook: func() reducer.Hook { return commhook.Int8() }}, steps: 30},
+		"batch normalisation": {how: training{normed: true}, steps: 40},
+		"plain":               {steps: 100},
+		"small all-reduces":   {steps: 30, faults: []string{"ipc 0", "ipc 1"}},
+		"scaled":              {how: training{scaled: true}, steps: 100},
+		"scaled, Float16":     {how: training{scaled: true, dt: device.Float16}, steps: 100},
+		"hook BF16":           {how: training{hook: func() reducer.Hook { return commhook.BF16(nil) }}, steps: 100},
+		"hook FP16, scaled":   {how: training{scaled: true, hook: func() reducer.Hook { return commhook.FP16(nil) }}, steps: 30},
+		"hook Int8":           {how: training{hook: func() reducer.Hook { return commhook.Int8() }}, steps: 30},
 	} {
 		t.Run(name, func(t *testing.T) {
 			want := trainSteps(t, commtest.FakeGPUs(t, ranks, c.faults...), c.how, c.steps, 0)
