@@ -18,14 +18,14 @@ var sources embed.FS
 
 // Variables are the environment variables that Libraries sets. A process without them opens the
 // real libraries.
-var Variables = []string{"GODDP_LIBCUDA", "GODDP_LIBNCCL", "GODDP_LIBCUBLASLT", "GODDP_LIBNVRTC", "GODDP_LIBCUPTI", "FAKEGPU_CONTROL"}
+var Variables = []string{"GODDP_LIBCUDA", "GODDP_LIBNCCL", "GODDP_LIBCUBLASLT", "GODDP_LIBCUDNN", "GODDP_LIBNVRTC", "GODDP_LIBCUPTI", "FAKEGPU_CONTROL"}
 
-// Libraries builds libcuda, libnccl, libcublasLt, libnvrtc and libcupti in dir. It sets environment
+// Libraries builds libcuda, libnccl, libcublasLt, libcudnn, libnvrtc and libcupti in dir. It sets environment
 // variables, such as GODDP_LIBCUDA, so that this process and its children open them, and
 // FAKEGPU_CONTROL to the file that Control writes. It needs gcc, and must be called before the
 // process opens any of the libraries.
 func Libraries(dir string) error {
-	for _, file := range []string{"control.h", "cuda.h", "elements.h", "observe.h", "libcuda.c", "libnccl.c", "libcublaslt.c", "libnvrtc.c", "libcupti.c"} {
+	for _, file := range []string{"control.h", "cuda.h", "elements.h", "observe.h", "libcuda.c", "libnccl.c", "libcublaslt.c", "libcudnn.c", "libnvrtc.c", "libcupti.c"} {
 		text, err := sources.ReadFile("src/" + file)
 		if err != nil {
 			return err
@@ -38,6 +38,7 @@ func Libraries(dir string) error {
 		{"libcuda.c", "-o", "libcuda.so", "-Wl,-soname," + filepath.Join(dir, "libcuda.so")}, // so that a library of another folder is not used
 		{"libnccl.c", "-o", "libnccl.so", "-L.", "-l:libcuda.so"},
 		{"libcublaslt.c", "-o", "libcublaslt.so", "-L.", "-l:libcuda.so"},
+		{"libcudnn.c", "-o", "libcudnn.so", "-L.", "-l:libcuda.so", "-lm"},
 		{"libnvrtc.c", "-o", "libnvrtc.so"},
 		{"libcupti.c", "-o", "libcupti.so", "-L.", "-l:libcuda.so"},
 	} {
@@ -47,7 +48,7 @@ func Libraries(dir string) error {
 			return fmt.Errorf("gcc %s: %w\n%s", args[0], err, said)
 		}
 	}
-	for _, lib := range []string{"cuda", "nccl", "cublaslt", "nvrtc", "cupti"} {
+	for _, lib := range []string{"cuda", "nccl", "cublaslt", "cudnn", "nvrtc", "cupti"} {
 		os.Setenv("GODDP_LIB"+strings.ToUpper(lib), filepath.Join(dir, "lib"+lib+".so"))
 	}
 	os.Setenv("FAKEGPU_CONTROL", filepath.Join(dir, "control"))
