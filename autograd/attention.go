@@ -54,7 +54,7 @@ type attention struct {
 	AttentionOptions
 	masked          bool // whether the last input is a mask
 	heads, keyHeads int  // the heads of a packed input, otherwise 0
-	lse, delta      device.Tensor
+	lse             device.Tensor
 }
 
 func (*attention) Name() string { return "ScaledDotProductAttention" }
@@ -125,54 +125,48 @@ func (f *attention) attend(c *Call) kernels.Attend {
 	return a
 }
 
-// perRow allocates one number for each query.
-func (f *attention) perRow(c *Call) (device.Tensor, error) {
+func (f *attention) Forward(c *Call) (err error) {
 	o, dt := f.result(c.Out), device.Float32
 	if c.Out.DType == device.Float64 {
 		dt = device.Float64
 	}
-	return c.New(dt, o.B, o.H, o.T)
-}
-
-func (f *attention) Forward(c *Call) (err error) {
-	if f.lse, err = f.perRow(c); err != nil {
+	if f.lse, err = c.New(dt, o.B, o.H, o.T); err != nil {
 		return err
 	}
-	return c.kernels.Attention(c.Stream, f.result(c.Out), f.lse, f.attend(c))
-}
-
-func (f *attention) Prepare(c *Call, g device.Tensor) (err error) {
-	if f.delta, err = f.perRow(c); err != nil {
-		return err
+	a := f.attend(c)
+	if c.Recorded {
+		if err := c.kernels.PrepareAttention(c.Stream, o, a); err != nil {
+			return err
+		}
 	}
-	return c.kernels.AttentionDelta(c.Stream, f.delta, f.result(g), f.result(c.Out))
+	return c.kernels.Attention(c.Stream, o, f.lse, a)
 }
 
 func (f *attention) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
-	switch {
-	case f.isPacked():
-		dq, dk, dv := f.parts(dst)
-		if err := c.kernels.AttentionQueryGrad(c.Stream, dq, acc, f.result(g), f.lse, f.delta, f.attend(c)); err != nil {
-			return err
+	if f.isPacked() {
+		to := kernels.AttentionGrads{AccQ: acc, AccK: acc, AccV: acc}
+		to.Q, to.K, to.V = f.parts(dst)
+		return f.gradients(c, to, g)
+	}
+	var dsts [3]device.Tensor
+	var accs [3]device.Accum
+	dsts[i], accs[i] = dst, acc
+	return f.backwardJoint(c, dsts, accs, g)
+}
+
+// firstJoint says that the gradients of q, k and v are computed together.
+func (f *attention) firstJoint() int { return 0 }
+
+func (f *attention) backwardJoint(c *Call, dst [3]device.Tensor, acc [3]device.Accum, g device.Tensor) error {
+	to := kernels.AttentionGrads{AccQ: acc[0], AccK: acc[1], AccV: acc[2]}
+	for i, h := range []*kernels.Heads{&to.Q, &to.K, &to.V} {
+		if !dst[i].IsZero() {
+			*h = f.of(dst[i])
 		}
-		return f.keyValueGrad(c, dk, acc, dv, acc, g)
-	case i == 0:
-		return c.kernels.AttentionQueryGrad(c.Stream, f.of(dst), acc, f.result(g), f.lse, f.delta, f.attend(c))
 	}
-	unused, err := c.New(dst.DType, dst.Shape...)
-	if err != nil {
-		return err
-	}
-	if i == 1 {
-		return f.keyValueGrad(c, f.of(dst), acc, f.of(unused), device.Store, g)
-	}
-	return f.keyValueGrad(c, f.of(unused), device.Store, f.of(dst), acc, g)
+	return f.gradients(c, to, g)
 }
 
-func (f *attention) backwardJoint(c *Call, dst [2]device.Tensor, acc [2]device.Accum, g device.Tensor) error {
-	return f.keyValueGrad(c, f.of(dst[0]), acc[0], f.of(dst[1]), acc[1], g)
-}
-
-func (f *attention) keyValueGrad(c *Call, dk kernels.Heads, accK device.Accum, dv kernels.Heads, accV device.Accum, g device.Tensor) error {
-	return c.kernels.AttentionKeyValueGrad(c.Stream, dk, accK, dv, accV, f.result(g), f.lse, f.delta, f.attend(c))
+func (f *attention) gradients(c *Call, to kernels.AttentionGrads, g device.Tensor) error {
+	return c.kernels.AttentionGrad(c.Stream, to, f.result(g), f.result(c.Out), f.lse, f.attend(c))
 }

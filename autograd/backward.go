@@ -263,8 +263,10 @@ func (p *pass) through(n *node) (err error) {
 				continue
 			}
 			from := i
-			if _, ok := n.fn.(joint); ok && i == 2 && needed(1) {
-				from = 1
+			if f, ok := n.fn.(joint); ok && i <= 2 {
+				for from > f.firstJoint() && needed(from-1) && !n.shares(from-1, i) {
+					from--
+				}
 			}
 			if leaves && mayFork {
 				forked = true
@@ -278,20 +280,32 @@ func (p *pass) through(n *node) (err error) {
 	return nil
 }
 
-// into computes the gradients of n's inputs first to last, one or two inputs, into their destinations. It
+// shares reports whether input i is the same variable as one of the inputs after it up to last. Their gradients
+// are added, one after the other.
+func (n *node) shares(i, last int) bool {
+	return slices.ContainsFunc(n.in[i+1:last+1], func(v input) bool { return v.node == n.in[i].node })
+}
+
+// into computes the gradients of n's inputs first to last, at most three, into their destinations. It
 // does so on the stream of p.aside if fork is set.
 func (p *pass) into(c *Call, n *node, first, last int, fork bool) (err error) {
-	var dst, home [2]device.Tensor
-	var acc, howHome [2]device.Accum
-	in := n.in[first : last+1]
+	var dst, home [3]device.Tensor
+	var acc, howHome [3]device.Accum
+	at := func(i int) int { // at: the place of input i among several, or of one input
+		if first == last {
+			return 0
+		}
+		return i
+	}
 	_, casts := n.fn.(cast) // a cast writes a gradient of any type itself
-	for i, v := range in {
-		if dst[i], acc[i], err = p.destination(v.Variable); err != nil {
+	for i := first; i <= last; i++ {
+		v, j := n.in[i], at(i)
+		if dst[j], acc[j], err = p.destination(v.Variable); err != nil {
 			return err
 		}
-		if dst[i].DType != v.t.DType && !casts { // a GradSink chose another type
-			home[i], howHome[i], acc[i] = dst[i], acc[i], device.Store
-			if dst[i], err = c.New(v.t.DType, v.t.Shape...); err != nil {
+		if dst[j].DType != v.t.DType && !casts { // a GradSink chose another type
+			home[j], howHome[j], acc[j] = dst[j], acc[j], device.Store
+			if dst[j], err = c.New(v.t.DType, v.t.Shape...); err != nil {
 				return err
 			}
 		}
@@ -303,7 +317,7 @@ func (p *pass) into(c *Call, n *node, first, last int, fork bool) (err error) {
 		c.Stream = p.aside.stream
 		defer func() { c.Stream = p.s.dev.Compute() }()
 	}
-	for _, v := range in {
+	for _, v := range n.in[first : last+1] {
 		switch {
 		case fork:
 			p.aside.written[v.node] = true
@@ -313,7 +327,7 @@ func (p *pass) into(c *Call, n *node, first, last int, fork bool) (err error) {
 			}
 		}
 	}
-	if len(in) == 1 {
+	if first == last {
 		err = n.fn.Backward(c, first, dst[0], acc[0], n.grad)
 	} else {
 		err = n.fn.(joint).backwardJoint(c, dst, acc, n.grad)
@@ -326,7 +340,7 @@ func (p *pass) into(c *Call, n *node, first, last int, fork bool) (err error) {
 	if err != nil {
 		return err
 	}
-	for _, v := range slices.Backward(in) {
+	for _, v := range slices.Backward(n.in[first : last+1]) {
 		if err := p.arrived(v.node); err != nil {
 			return err
 		}

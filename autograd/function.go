@@ -46,12 +46,15 @@ type converter interface {
 	dtype() device.DType
 }
 
-// joint is a [Function] of at least three inputs. It computes the gradients of the second and the
-// third input with one kernel if both need one.
+// joint is a [Function] that computes the gradients of several of its first three inputs with one kernel.
 type joint interface {
 	Function
-	// backwardJoint is Backward for the inputs 1 and 2.
-	backwardJoint(c *Call, dst [2]device.Tensor, acc [2]device.Accum, g device.Tensor) error
+	// firstJoint returns the first input whose gradient is computed together with those of the
+	// inputs after it, up to input 2.
+	firstJoint() int
+	// backwardJoint is Backward for consecutive inputs from firstJoint() to 2. The destination of an
+	// input whose gradient is not wanted is the zero Tensor.
+	backwardJoint(c *Call, dst [3]device.Tensor, acc [3]device.Accum, g device.Tensor) error
 }
 
 // Call is one application of a [Function], as the Function's methods see it. It is valid until the

@@ -173,6 +173,9 @@ func (linear) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g de
 	}
 }
 
-func (linear) backwardJoint(c *Call, dst [2]device.Tensor, acc [2]device.Accum, g device.Tensor) error {
-	return c.kernels.LinearGrad(c.Stream, dst[0], acc[0], dst[1], acc[1], rows(g), rows(c.In[0]))
+// firstJoint says that the gradients of the weight and the bias are computed together.
+func (linear) firstJoint() int { return 1 }
+
+func (linear) backwardJoint(c *Call, dst [3]device.Tensor, acc [3]device.Accum, g device.Tensor) error {
+	return c.kernels.LinearGrad(c.Stream, dst[1], acc[1], dst[2], acc[2], rows(g), rows(c.In[0]))
 }

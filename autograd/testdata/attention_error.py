@@ -28,7 +28,14 @@ def exact(q, k, v, causal):
 
 
 def own(q, k, v, causal):
-    """PyTorch's attention. Where a version has none, the definition in float32 stands in for it."""
+    """PyTorch's attention, by cuDNN if that computes the shape. Where a version of PyTorch has none, the
+    definition in float32 stands in for it."""
+    if device == "cuda":
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        order = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
+        with sdpa_kernel(order, set_priority=True):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
     if hasattr(F, "scaled_dot_product_attention"):
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
     return defined(q.float(), k.float(), v.float(), causal, q.dtype).to(q.dtype)

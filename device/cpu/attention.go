@@ -18,33 +18,19 @@ func (k *kernelSet) Attention(_ device.Stream, o kernels.Heads, lse device.Tenso
 	return nil
 }
 
-func (k *kernelSet) AttentionDelta(_ device.Stream, delta device.Tensor, g, o kernels.Heads) error {
-	operands.AttentionDelta(delta, g, o)
-	if delta.DType == device.Float32 {
-		attentionDelta[float32](k, delta, g, o)
+func (k *kernelSet) AttentionGrad(_ device.Stream, to kernels.AttentionGrads, g, o kernels.Heads, lse device.Tensor, a kernels.Attend) error {
+	operands.AttentionGrad(to, g, o, lse, a)
+	if lse.DType == device.Float32 {
+		newAttention[float32](k, a).gradients(to, g, o, lse)
 	} else {
-		attentionDelta[float64](k, delta, g, o)
+		newAttention[float64](k, a).gradients(to, g, o, lse)
 	}
 	return nil
 }
 
-func (k *kernelSet) AttentionQueryGrad(_ device.Stream, dq kernels.Heads, acc device.Accum, g kernels.Heads, lse, delta device.Tensor, a kernels.Attend) error {
-	operands.AttentionQueryGrad(dq, g, lse, delta, a)
-	if lse.DType == device.Float32 {
-		newAttention[float32](k, a).queryGrad(dq, acc, g, lse, delta)
-	} else {
-		newAttention[float64](k, a).queryGrad(dq, acc, g, lse, delta)
-	}
-	return nil
-}
-
-func (k *kernelSet) AttentionKeyValueGrad(_ device.Stream, dk kernels.Heads, accK device.Accum, dv kernels.Heads, accV device.Accum, g kernels.Heads, lse, delta device.Tensor, a kernels.Attend) error {
-	operands.AttentionKeyValueGrad(dk, dv, g, lse, delta, a)
-	if lse.DType == device.Float32 {
-		newAttention[float32](k, a).keyValueGrad(dk, accK, dv, accV, g, lse, delta)
-	} else {
-		newAttention[float64](k, a).keyValueGrad(dk, accK, dv, accV, g, lse, delta)
-	}
+// PrepareAttention only checks its operands, because the CPU loads nothing later.
+func (k *kernelSet) PrepareAttention(_ device.Stream, o kernels.Heads, a kernels.Attend) error {
+	operands.PrepareAttention(o, a)
 	return nil
 }
 
@@ -297,9 +283,22 @@ func exps32(dst, x []float32, shift float32) (sum float32) {
 	return sum
 }
 
-func attentionDelta[T float](k *kernelSet, delta device.Tensor, gs, os kernels.Heads) {
-	g, o, d := newHeads[T](gs), newHeads[T](os), device.Elements[T](delta)
-	k.each(len(d), g.D, func(lo, hi int) {
+// gradients computes the gradients that have a destination.
+func (a *attention[T]) gradients(to kernels.AttentionGrads, gs, os kernels.Heads, lse device.Tensor) {
+	g, l := newHeads[T](gs), device.Elements[T](lse)
+	delta := a.deltas(g, newHeads[T](os))
+	if !to.Q.Data.IsZero() {
+		a.queryGrad(newHeads[T](to.Q), to.AccQ, g, l, delta)
+	}
+	if !to.K.Data.IsZero() || !to.V.Data.IsZero() {
+		a.keyValueGrad(to, g, l, delta)
+	}
+}
+
+// deltas returns the sums of the rows of g·o.
+func (a *attention[T]) deltas(g, o heads[T]) []T {
+	d := make([]T, g.B*g.H*g.T)
+	a.kernels.each(len(d), g.D, func(lo, hi int) {
 		for ; lo < hi; lo++ {
 			at, i := lo/g.T, lo%g.T
 			y := o.row(at/g.H, at%g.H, i)
@@ -310,6 +309,7 @@ func attentionDelta[T float](k *kernelSet, delta device.Tensor, gs, os kernels.H
 			d[lo] = sum
 		}
 	})
+	return d
 }
 
 // derive computes the tile's probabilities p and the gradients ds with respect to the products of
@@ -329,15 +329,15 @@ func (a *attention[T]) derive(p, ds []T, t block, g heads[T], lse, delta []T) {
 }
 
 // queryGrad visits all keys for each tile of queries.
-func (a *attention[T]) queryGrad(to kernels.Heads, acc device.Accum, gs kernels.Heads, lse, delta device.Tensor) {
-	dq, g, l, dl, size := newHeads[T](to), newHeads[T](gs), device.Elements[T](lse), device.Elements[T](delta), a.tile*a.tile
+func (a *attention[T]) queryGrad(dq heads[T], acc device.Accum, g heads[T], lse, delta []T) {
+	size := a.tile * a.tile
 	a.eachTile(a.q, 2*a.k.T, 2*size+a.tile*a.q.D, func(w []T, b, head, i, to int) {
 		p, ds, sum := w[:size], w[size:2*size], w[2*size:]
 		clear(sum)
 		keys := a.keysOf(to)
 		for j := 0; j < keys; j += a.tile {
 			t := block{b, head, i, to, j, min(j+a.tile, keys)}
-			a.derive(p, ds, t, g, l, dl)
+			a.derive(p, ds, t, g, lse, delta)
 			a.addRows(sum, ds, false, t, a.k, head/a.group, t.j, t.jTo)
 		}
 		for r := range to - i {
@@ -347,9 +347,16 @@ func (a *attention[T]) queryGrad(to kernels.Heads, acc device.Accum, gs kernels.
 }
 
 // keyValueGrad visits, for each tile of keys, all queries of the heads that use these keys.
-func (a *attention[T]) keyValueGrad(toK kernels.Heads, accK device.Accum, toV kernels.Heads, accV device.Accum, gs kernels.Heads, lse, delta device.Tensor) {
-	dk, dv, g, l, dl, size := newHeads[T](toK), newHeads[T](toV), newHeads[T](gs), device.Elements[T](lse), device.Elements[T](delta), a.tile*a.tile
-	a.eachTile(a.k, 2*a.q.T*a.group, 2*(size+a.tile*a.q.D), func(w []T, b, keyHead, j, to int) {
+func (a *attention[T]) keyValueGrad(to kernels.AttentionGrads, g heads[T], lse, delta []T) {
+	size := a.tile * a.tile
+	var dk, dv heads[T]
+	if !to.K.Data.IsZero() {
+		dk = newHeads[T](to.K)
+	}
+	if !to.V.Data.IsZero() {
+		dv = newHeads[T](to.V)
+	}
+	a.eachTile(a.k, 2*a.q.T*a.group, 2*(size+a.tile*a.q.D), func(w []T, b, keyHead, j, jTo int) {
 		p, ds, sums := w[:size], w[size:2*size], w[2*size:]
 		sumK, sumV := sums[:a.tile*a.q.D], sums[a.tile*a.q.D:]
 		clear(sums)
@@ -359,15 +366,19 @@ func (a *attention[T]) keyValueGrad(toK kernels.Heads, accK device.Accum, toV ke
 		}
 		for head := keyHead * a.group; head < (keyHead+1)*a.group; head++ {
 			for i := first; i < a.q.T; i += a.tile {
-				t := block{b, head, i, min(i+a.tile, a.q.T), j, to}
-				a.derive(p, ds, t, g, l, dl)
+				t := block{b, head, i, min(i+a.tile, a.q.T), j, jTo}
+				a.derive(p, ds, t, g, lse, delta)
 				a.addRows(sumV, p, true, t, g, head, t.i, t.iTo)
 				a.addRows(sumK, ds, true, t, a.q, head, t.i, t.iTo)
 			}
 		}
-		for r := range to - j {
-			accumulate(dk.row(b, keyHead, j+r), accK, sumK[r*a.q.D:(r+1)*a.q.D])
-			accumulate(dv.row(b, keyHead, j+r), accV, sumV[r*a.q.D:(r+1)*a.q.D])
+		for r := range jTo - j {
+			if dk.v != nil {
+				accumulate(dk.row(b, keyHead, j+r), to.AccK, sumK[r*a.q.D:(r+1)*a.q.D])
+			}
+			if dv.v != nil {
+				accumulate(dv.row(b, keyHead, j+r), to.AccV, sumV[r*a.q.D:(r+1)*a.q.D])
+			}
 		}
 	})
 }

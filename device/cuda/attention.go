@@ -87,15 +87,82 @@ func (a *attentionKernels) mmaFunctions() map[string]*C.uintptr_t {
 	return out
 }
 
-func (k *kernelSet) Attention(s device.Stream, o kernels.Heads, lse device.Tensor, a kernels.Attend) error {
+// Attention uses cuDNN's kernel if PrepareAttention found one, and otherwise this package's.
+func (k *kernelSet) Attention(st device.Stream, o kernels.Heads, lse device.Tensor, a kernels.Attend) error {
 	operands.Attention(o, lse, a)
+	s := k.d.stream(st)
+	if done, err := k.flash.forward(s, o, lse, a); done || err != nil {
+		return err
+	}
+	return k.ownAttention(s, o, lse, a)
+}
+
+// AttentionGrad uses cuDNN's kernel if PrepareAttention found one, and otherwise this package's.
+func (k *kernelSet) AttentionGrad(st device.Stream, to kernels.AttentionGrads, g, o kernels.Heads, lse device.Tensor, a kernels.Attend) error {
+	operands.AttentionGrad(to, g, o, lse, a)
+	s := k.d.stream(st)
+	if done, err := k.flash.backward(s, to, g, o, lse, a); done || err != nil {
+		return err
+	}
+	return k.ownAttentionGrad(s, to, g, o, lse, a)
+}
+
+// PrepareAttention lets cuDNN choose and load its kernels.
+func (k *kernelSet) PrepareAttention(st device.Stream, o kernels.Heads, a kernels.Attend) error {
+	operands.PrepareAttention(o, a)
+	return k.flash.prepare(k.d.stream(st), o, a)
+}
+
+func (k *kernelSet) ownAttention(s *gpuStream, o kernels.Heads, lse device.Tensor, a kernels.Attend) error {
 	args := k.attend(a, o)
 	args.lse = k.addr(lse)
 	return k.launchAttention(s, attentionForward, a, args, o)
 }
 
-func (k *kernelSet) AttentionDelta(s device.Stream, delta device.Tensor, g, o kernels.Heads) error {
-	operands.AttentionDelta(delta, g, o)
+// ownAttentionGrad computes the sums of the rows of g·o, which it keeps in scratch memory, and then the
+// gradients.
+func (k *kernelSet) ownAttentionGrad(s *gpuStream, to kernels.AttentionGrads, g, o kernels.Heads, lse device.Tensor, a kernels.Attend) error {
+	if lse.Len() == 0 && a.K.Shape().Len() == 0 {
+		return nil
+	}
+	delta, unused := lse, device.Tensor{}
+	parts := []*device.Tensor{&delta}
+	keys, values := !to.K.Data.IsZero(), !to.V.Data.IsZero()
+	if keys != values { // one kernel computes both
+		unused = device.Tensor{DType: a.K.Data.DType, Shape: a.K.Shape()}
+		parts = append(parts, &unused)
+	}
+	scratch, err := k.scratch(parts...)
+	if err != nil {
+		return err
+	}
+	defer k.freeScratch(s, scratch)
+	if err := k.attentionDelta(s, delta, g, o); err != nil {
+		return err
+	}
+	if !to.Q.Data.IsZero() {
+		args := k.attend(a, g)
+		args.lse, args.delta, args.dst, args.acc = k.addr(lse), k.addr(delta), k.heads(to.Q), to.AccQ
+		if err := k.launchAttention(s, attentionQueryGrad, a, args, g, to.Q); err != nil {
+			return err
+		}
+	}
+	switch {
+	case !keys && !values:
+		return nil
+	case !keys:
+		to.K, to.AccK = kernels.HeadsFirst(unused), device.Store
+	case !values:
+		to.V, to.AccV = kernels.HeadsFirst(unused), device.Store
+	}
+	args := k.attend(a, g)
+	args.lse, args.delta = k.addr(lse), k.addr(delta)
+	args.dst, args.acc, args.dst2, args.acc2 = k.heads(to.K), to.AccK, k.heads(to.V), to.AccV
+	return k.launchAttention(s, attentionKeyValueGrad, a, args, g, to.K, to.V)
+}
+
+// attentionDelta computes delta [B H T], the sums of the rows of g·o.
+func (k *kernelSet) attentionDelta(s *gpuStream, delta device.Tensor, g, o kernels.Heads) error {
 	if delta.Len() == 0 {
 		return nil
 	}
@@ -103,22 +170,7 @@ func (k *kernelSet) AttentionDelta(s device.Stream, delta device.Tensor, g, o ke
 		q: k.heads(o), o: k.heads(g), delta: k.addr(delta),
 		heads: int64(g.H), t: int64(g.T), d: int64(g.D), s: int64(delta.Len()), // 8 threads for each number
 	}
-	return k.launch(k.d.stream(s), k.attention.delta[g.Data.DType], k.flat(8*delta.Len()), unsafe.Pointer(&a), unsafe.Sizeof(a))
-}
-
-func (k *kernelSet) AttentionQueryGrad(s device.Stream, dq kernels.Heads, acc device.Accum, g kernels.Heads, lse, delta device.Tensor, a kernels.Attend) error {
-	operands.AttentionQueryGrad(dq, g, lse, delta, a)
-	args := k.attend(a, g)
-	args.lse, args.delta, args.dst, args.acc = k.addr(lse), k.addr(delta), k.heads(dq), acc
-	return k.launchAttention(s, attentionQueryGrad, a, args, g, dq)
-}
-
-func (k *kernelSet) AttentionKeyValueGrad(s device.Stream, dk kernels.Heads, accK device.Accum, dv kernels.Heads, accV device.Accum, g kernels.Heads, lse, delta device.Tensor, a kernels.Attend) error {
-	operands.AttentionKeyValueGrad(dk, dv, g, lse, delta, a)
-	args := k.attend(a, g)
-	args.lse, args.delta = k.addr(lse), k.addr(delta)
-	args.dst, args.acc, args.dst2, args.acc2 = k.heads(dk), accK, k.heads(dv), accV
-	return k.launchAttention(s, attentionKeyValueGrad, a, args, g, dk, dv)
+	return k.launch(s, k.attention.delta[g.Data.DType], k.flat(8*delta.Len()), unsafe.Pointer(&a), unsafe.Sizeof(a))
 }
 
 // attend returns the argument that all attention kernels take. o is the result of the forward pass,
@@ -147,7 +199,7 @@ func (k *kernelSet) heads(h kernels.Heads) headsArgs {
 
 // launchAttention launches a kernel in which each block computes some rows of queries, or of keys.
 // others are the kernel's operands besides q, k and v.
-func (k *kernelSet) launchAttention(s device.Stream, which attentionKernel, a kernels.Attend, args attendArgs, others ...kernels.Heads) error {
+func (k *kernelSet) launchAttention(s *gpuStream, which attentionKernel, a kernels.Attend, args attendArgs, others ...kernels.Heads) error {
 	batches, heads, rows := a.Q.B, a.Q.H, a.Q.T
 	if which == attentionKeyValueGrad {
 		heads, rows = a.K.H, a.K.T
@@ -169,7 +221,7 @@ func (k *kernelSet) launchAttention(s device.Stream, which attentionKernel, a ke
 		f = k.attention.plain[which][sizeFor(plainSizes[:], a.Q.D)][dt]
 	}
 	blocks := batches * heads * ceil(rows, each)
-	return k.launch(k.d.stream(s), f, grid{blocks, 1, 1, threads, 1}, unsafe.Pointer(&args), unsafe.Sizeof(args))
+	return k.launch(s, f, grid{blocks, 1, 1, threads, 1}, unsafe.Pointer(&args), unsafe.Sizeof(args))
 }
 
 // sizeFor returns the smallest of sizes that is at least d, the head size.

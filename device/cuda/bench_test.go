@@ -242,12 +242,12 @@ func BenchmarkLaunch(b *testing.B) {
 }
 
 // BenchmarkAttention measures causal attention with GPT-2's shape and with larger heads, where
-// queries, keys and values are parts of one tensor. It counts only the products on and below the
-// diagonal. "backward" computes all gradients and counts five products, as other implementations'
-// figures do. bench/torch_attention.py prints PyTorch's figures.
+// queries, keys and values are parts of one tensor, by the package's own kernels and by cuDNN. It counts
+// only the products on and below the diagonal. "backward" computes all gradients and counts five
+// products, as other implementations' figures do. bench/torch_attention.py prints PyTorch's figures.
 func BenchmarkAttention(b *testing.B) {
 	d := gpu(b, &Options{Log: quiet()})
-	k, s := kernels.Of(d), d.Compute()
+	k, s := d.kernels, d.compute
 	const rows = 1024
 	for _, c := range []struct {
 		dt                   device.DType
@@ -258,36 +258,24 @@ func BenchmarkAttention(b *testing.B) {
 	} {
 		qkv, o := uniform(b, d, tensor(b, d, c.dt, c.batches, rows, 3*c.heads, c.size)), tensor(b, d, c.dt, c.batches, rows, c.heads, c.size)
 		dqkv, g := tensor(b, d, c.dt, c.batches, rows, 3*c.heads, c.size), uniform(b, d, tensor(b, d, c.dt, c.batches, rows, c.heads, c.size))
-		lse, delta := tensor(b, d, device.Float32, c.batches, c.heads, rows), tensor(b, d, device.Float32, c.batches, c.heads, rows)
+		lse := tensor(b, d, device.Float32, c.batches, c.heads, rows)
 		part := func(t device.Tensor, i int) kernels.Heads { return kernels.RowsFirst(t, i*c.heads, c.heads) }
 		a := kernels.Attend{Q: part(qkv, 0), K: part(qkv, 1), V: part(qkv, 2), Causal: true, Scale: 1 / math.Sqrt(float64(c.size))}
+		to := kernels.AttentionGrads{Q: part(dqkv, 0), K: part(dqkv, 1), V: part(dqkv, 2), AccQ: device.Store, AccK: device.Store, AccV: device.Store}
 		result, gradient := kernels.RowsFirst(o, 0, c.heads), kernels.RowsFirst(g, 0, c.heads)
 		product := 2 * float64(c.batches*c.heads) * rows * rows / 2 * float64(c.size) / 1e12
-		forward := func() error { return k.Attention(s, result, lse, a) }
-		deltas := func() error { return k.AttentionDelta(s, delta, gradient, result) }
-		queryGrad := func() error {
-			return k.AttentionQueryGrad(s, part(dqkv, 0), device.Store, gradient, lse, delta, a)
+		ok(b, k.ownAttention(s, result, lse, a))
+		run := func(name string, products float64, f func() error) {
+			b.Run(fmt.Sprintf("%v/%dx%dx%dx%d/%s", c.dt, c.batches, c.heads, rows, c.size, name), func(b *testing.B) { measure(b, d, products*product, "TFLOP/s", f) })
 		}
-		keyValueGrad := func() error {
-			return k.AttentionKeyValueGrad(s, part(dqkv, 1), device.Store, part(dqkv, 2), device.Store, gradient, lse, delta, a)
+		run("own forward", 2, func() error { return k.ownAttention(s, result, lse, a) })
+		run("own backward", 5, func() error { return k.ownAttentionGrad(s, to, gradient, result, lse, a) })
+		ok(b, k.PrepareAttention(s, result, a))
+		if k.flash.way(result, a) != nil {
+			run("cuDNN forward", 2, func() error { return k.Attention(s, result, lse, a) })
+			run("cuDNN backward", 5, func() error { return k.AttentionGrad(s, to, gradient, result, lse, a) })
 		}
-		ok(b, forward())
-		ok(b, deltas())
-		for _, m := range []struct {
-			name   string
-			amount float64
-			unit   string
-			f      func() error
-		}{
-			{"forward", 2 * product, "TFLOP/s", forward},
-			{"delta", float64(2*o.Bytes()) / 1e9, "GB/s", deltas},
-			{"query gradient", 3 * product, "TFLOP/s", queryGrad},
-			{"key and value gradient", 4 * product, "TFLOP/s", keyValueGrad},
-			{"backward", 5 * product, "TFLOP/s", func() error { return errors.Join(deltas(), queryGrad(), keyValueGrad()) }},
-		} {
-			b.Run(fmt.Sprintf("%v/%dx%dx%dx%d/%s", c.dt, c.batches, c.heads, rows, c.size, m.name), func(b *testing.B) { measure(b, d, m.amount, m.unit, m.f) })
-		}
-		for _, t := range []device.Tensor{qkv, o, dqkv, g, lse, delta} {
+		for _, t := range []device.Tensor{qkv, o, dqkv, g, lse} {
 			d.Free(t.Buf)
 		}
 	}

@@ -61,6 +61,7 @@ type kernelSet struct {
 	quantize, dequantize                          C.uintptr_t
 	orthonormalize                                perFloat // for Float32 and Float64
 	attention                                     attentionKernels
+	flash                                         flash
 	strided, transpose                            perFloat
 	findExtreme                                   perFloat
 	compare                                       perType
@@ -86,6 +87,7 @@ func (k *kernelSet) Values() *kernels.Values { return &k.values }
 // loading can wait for all work on the device, which may include a collective that waits for a peer.
 func newKernels(d *gpuDevice, o Options) (_ *kernelSet, err error) {
 	k := &kernelSet{d: d, tf32: o.AllowTF32, tune: o.TuneMatMul, fused: map[product]bool{}, prepared: map[layer]bool{}, custom: map[customKey]customModule{}}
+	k.flash = flash{k: k, ways: map[flashShape]*flashWay{}, faults: map[flashKind]error{}, maxWork: flashWork}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, k.close())
@@ -219,10 +221,14 @@ func (k *kernelSet) files() map[string]map[string]*C.uintptr_t {
 
 // close closes the libraries of an idle device.
 func (k *kernelSet) close() error {
-	if k == nil || k.blas == nil {
+	if k == nil {
 		return nil
 	}
-	return k.blas.close()
+	err := k.flash.close()
+	if k.blas != nil {
+		err = errors.Join(err, k.blas.close())
+	}
+	return err
 }
 
 // threads is the default number of threads in a block.

@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -149,6 +150,15 @@ func (k *kernelSet) scratch(ts ...*device.Tensor) (device.Buffer, error) {
 		at += ceil(t.Bytes(), device.Align) * device.Align
 	}
 	return buf, nil
+}
+
+// freeScratch frees memory that kernels on s use. Memory is used again in the order of the compute stream,
+// which therefore waits for other streams.
+func (k *kernelSet) freeScratch(s *gpuStream, scratch device.Buffer) {
+	if s != k.d.compute && k.d.compute.WaitFor(context.Background(), s.Mark()) != nil {
+		return // the device is lost
+	}
+	k.d.Free(scratch)
 }
 
 // layer identifies the products of a Linear and of its gradients, apart from alignments. In

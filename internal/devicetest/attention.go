@@ -191,45 +191,55 @@ func checkAttention(r *rig) {
 		perRow := func() operand {
 			return r.place(rows, device.Shape{c.b, c.h, c.t}, encode(rows, nan(device.Shape{c.b, c.h, c.t}).v))
 		}
-		lse, delta := perRow(), perRow()
+		lse := perRow()
 		var o device.Tensor
 		r.result(label, want.o, func(dst device.Tensor) error {
 			o = dst
+			r.ok(label, r.k.PrepareAttention(r.s, kernels.HeadsFirst(dst), a))
 			return r.k.Attention(r.s, kernels.HeadsFirst(dst), lse.Tensor, a)
 		})
 		r.same(label+", lse", lse, want.lse)
 		pg := kernels.HeadsFirst(r.put(g).Tensor)
-		r.ok(label, r.k.AttentionDelta(r.s, delta.Tensor, pg, kernels.HeadsFirst(o)))
-
-		queryGrad := func(dst kernels.Heads, acc device.Accum) error {
-			return r.k.AttentionQueryGrad(r.s, dst, acc, pg, lse.Tensor, delta.Tensor, a)
-		}
-		keyValueGrad := func(dk kernels.Heads, accK device.Accum, dv kernels.Heads, accV device.Accum) error {
-			return r.k.AttentionKeyValueGrad(r.s, dk, accK, dv, accV, pg, lse.Tensor, delta.Tensor, a)
+		po := kernels.HeadsFirst(o)
+		gradients := func(to kernels.AttentionGrads) error {
+			return r.k.AttentionGrad(r.s, to, pg, po, lse.Tensor, a)
 		}
 		if c.packed {
 			packed := value{array{shape, rowsFirst(c, want.dq.v, want.dk.v, want.dv.v)}, rowsFirst(c, want.dq.scale, want.dk.scale, want.dv.scale), want.dq.c}
-			gradients := func(dst device.Tensor, acc device.Accum) error {
+			into := func(dst device.Tensor, acc device.Accum) error {
 				q, k, v := parts(dst)
-				if err := queryGrad(q, acc); err != nil {
-					return err
-				}
-				return keyValueGrad(k, acc, v, acc)
+				return gradients(kernels.AttentionGrads{Q: q, K: k, V: v, AccQ: acc, AccK: acc, AccV: acc})
 			}
 			if c.t > 100 { // to save time, long sequences run with one Accum
-				r.result(label+", gradients", packed, func(dst device.Tensor) error { return gradients(dst, device.Store) })
+				r.result(label+", gradients", packed, func(dst device.Tensor) error { return into(dst, device.Store) })
 			} else {
-				r.accumulates(label+", gradients", packed, gradients)
+				r.accumulates(label+", gradients", packed, into)
 			}
 			return
 		}
 		third := device.Accum{Alpha: 1. / 3, Beta: 0}
-		r.result(label+", gradient of q", want.dq, func(dst device.Tensor) error { return queryGrad(kernels.HeadsFirst(dst), device.Store) })
+		r.result(label+", gradient of q", want.dq, func(dst device.Tensor) error {
+			return gradients(kernels.AttentionGrads{Q: kernels.HeadsFirst(dst), AccQ: device.Store})
+		})
 		r.result(label+", gradient of k", want.dk, func(dst device.Tensor) error {
-			return keyValueGrad(kernels.HeadsFirst(dst), device.Store, kernels.HeadsFirst(r.put(v).Tensor), third)
+			return gradients(kernels.AttentionGrads{K: kernels.HeadsFirst(dst), AccK: device.Store})
 		})
 		r.result(label+", gradient of v", want.dv, func(dst device.Tensor) error {
-			return keyValueGrad(kernels.HeadsFirst(r.put(k).Tensor), third, kernels.HeadsFirst(dst), device.Store)
+			return gradients(kernels.AttentionGrads{V: kernels.HeadsFirst(dst), AccV: device.Store})
+		})
+		r.result(label+", gradient of v beside the others", want.dv, func(dst device.Tensor) error {
+			return gradients(kernels.AttentionGrads{
+				Q: kernels.HeadsFirst(r.put(q).Tensor), AccQ: device.Store,
+				K: kernels.HeadsFirst(r.put(v).Tensor), AccK: third,
+				V: kernels.HeadsFirst(dst), AccV: device.Store,
+			})
+		})
+		r.result(label+", gradient of q beside the others", want.dq, func(dst device.Tensor) error {
+			return gradients(kernels.AttentionGrads{
+				Q: kernels.HeadsFirst(dst), AccQ: device.Store,
+				K: kernels.HeadsFirst(r.put(k).Tensor), AccK: device.Store,
+				V: kernels.HeadsFirst(r.put(v).Tensor), AccV: device.Store,
+			})
 		})
 	})
 }
@@ -262,12 +272,15 @@ func checkNaNAttention(r *rig) {
 			return r.place(rows, device.Shape{1, 2, t}, make([]byte, 2*t*rows.Size())).Tensor
 		}
 		o, dq, dk, dv, pg := r.put(q), r.put(q), r.put(k), r.put(v), kernels.HeadsFirst(r.put(g).Tensor)
-		lse, delta := perRow(), perRow()
+		lse := perRow()
 		label := "attention with NaN in " + where
+		r.ok(label, r.k.PrepareAttention(r.s, kernels.HeadsFirst(o.Tensor), a))
 		r.ok(label, r.k.Attention(r.s, kernels.HeadsFirst(o.Tensor), lse, a))
-		r.ok(label, r.k.AttentionDelta(r.s, delta, pg, kernels.HeadsFirst(o.Tensor)))
-		r.ok(label, r.k.AttentionQueryGrad(r.s, kernels.HeadsFirst(dq.Tensor), device.Store, pg, lse, delta, a))
-		r.ok(label, r.k.AttentionKeyValueGrad(r.s, kernels.HeadsFirst(dk.Tensor), device.Store, kernels.HeadsFirst(dv.Tensor), device.Store, pg, lse, delta, a))
+		r.ok(label, r.k.AttentionGrad(r.s, kernels.AttentionGrads{
+			Q: kernels.HeadsFirst(dq.Tensor), AccQ: device.Store,
+			K: kernels.HeadsFirst(dk.Tensor), AccK: device.Store,
+			V: kernels.HeadsFirst(dv.Tensor), AccV: device.Store,
+		}, pg, kernels.HeadsFirst(o.Tensor), lse, a))
 		for what, got := range map[string]struct {
 			operand
 			want value
@@ -306,13 +319,14 @@ func checkAttentionMisfits(r *rig) {
 	}
 	misfit[*device.ShapeError](r, "Attention to other rows", func() error { return r.k.Attention(r.s, q, t(2, 4, 6), good) })
 	misfit[*device.ShapeError](r, "Attention to another shape", func() error { return r.k.Attention(r.s, heads(2, 4, 6, 8), rows, good) })
-	misfit[*device.ShapeError](r, "AttentionDelta of two shapes", func() error { return r.k.AttentionDelta(r.s, rows, q, k) })
-	misfit[*device.ShapeError](r, "AttentionQueryGrad to another shape", func() error {
-		return r.k.AttentionQueryGrad(r.s, k, device.Store, q, rows, rows, good)
+	misfit[*device.ShapeError](r, "AttentionGrad of another shape", func() error {
+		return r.k.AttentionGrad(r.s, kernels.AttentionGrads{Q: q}, k, q, rows, good)
 	})
-	misfit[*device.ShapeError](r, "AttentionKeyValueGrad to another shape", func() error {
-		return r.k.AttentionKeyValueGrad(r.s, k, device.Store, q, device.Store, q, rows, rows, good)
-	})
+	for name, to := range map[string]kernels.AttentionGrads{"q": {Q: k}, "k": {K: q}, "v": {V: q}} {
+		misfit[*device.ShapeError](r, "AttentionGrad of "+name+" to another shape", func() error {
+			return r.k.AttentionGrad(r.s, to, q, q, rows, good)
+		})
+	}
 	double := r.place(device.Float64, device.Shape{2, 4, 5}, make([]byte, 8*40)).Tensor
 	misfit[*device.DTypeError](r, "Attention with a mask of doubles", func() error {
 		return r.k.Attention(r.s, q, rows, with(func(a *kernels.Attend) { a.Mask = double.Range(0, 30).Reshape(5, 6) }))

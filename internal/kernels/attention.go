@@ -61,11 +61,20 @@ type Attention interface {
 	// exponentials. lse is of Float64 for operands of Float64, else of Float32. For a query whose
 	// keys are all masked, lse is +Inf.
 	Attention(s device.Stream, o Heads, lse device.Tensor, a Attend) error
-	// AttentionDelta computes delta, the sums of the rows of g·o, which the gradients need. It has
-	// the shape and type of lse. g is the gradient of o.
-	AttentionDelta(s device.Stream, delta device.Tensor, g, o Heads) error
-	// AttentionQueryGrad accumulates the gradient of a.Q into dq.
-	AttentionQueryGrad(s device.Stream, dq Heads, acc device.Accum, g Heads, lse, delta device.Tensor, a Attend) error
-	// AttentionKeyValueGrad accumulates the gradients of a.K into dk and of a.V into dv.
-	AttentionKeyValueGrad(s device.Stream, dk Heads, accK device.Accum, dv Heads, accV device.Accum, g Heads, lse, delta device.Tensor, a Attend) error
+	// AttentionGrad accumulates the gradients of a.Q, a.K and a.V into their destinations. g is the
+	// gradient of o. o and lse are the results of Attention. The gradients are computed together,
+	// because they share most of their work.
+	AttentionGrad(s device.Stream, to AttentionGrads, g, o Heads, lse device.Tensor, a Attend) error
+	// PrepareAttention chooses and loads the kernels for an Attention whose gradients will be computed,
+	// and for its AttentionGrad. It is called before each such Attention. A device may otherwise load
+	// kernels at their first use: see PrepareLinearGrad. PrepareAttention writes nothing and reads no
+	// element.
+	PrepareAttention(s device.Stream, o Heads, a Attend) error
+}
+
+// AttentionGrads are the destinations of the gradients of an attention, with the shapes of Q, K and V. A
+// gradient whose Data is the zero Tensor is not wanted.
+type AttentionGrads struct {
+	Q, K, V          Heads
+	AccQ, AccK, AccV device.Accum
 }

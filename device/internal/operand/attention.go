@@ -15,35 +15,24 @@ func (ts Types) Attention(o kernels.Heads, lse device.Tensor, a kernels.Attend) 
 	checkRows(op, lse, a.Q)
 }
 
-// AttentionDelta checks the operands of an AttentionDelta.
-func (ts Types) AttentionDelta(delta device.Tensor, g, o kernels.Heads) {
-	const op = "AttentionDelta"
-	ts.Float(op, g.Data)
-	checkHeads(op, g, g.Data.DType, g.Shape())
-	checkHeads(op, o, g.Data.DType, g.Shape())
-	checkRows(op, delta, g)
-}
-
-// AttentionQueryGrad checks the operands of an AttentionQueryGrad.
-func (ts Types) AttentionQueryGrad(dq, g kernels.Heads, lse, delta device.Tensor, a kernels.Attend) {
-	const op = "AttentionQueryGrad"
-	ts.attendGrad(op, g, lse, delta, a)
-	checkHeads(op, dq, a.Q.Data.DType, a.Q.Shape())
-}
-
-// AttentionKeyValueGrad checks the operands of an AttentionKeyValueGrad.
-func (ts Types) AttentionKeyValueGrad(dk, dv, g kernels.Heads, lse, delta device.Tensor, a kernels.Attend) {
-	const op = "AttentionKeyValueGrad"
-	ts.attendGrad(op, g, lse, delta, a)
-	checkHeads(op, dk, a.Q.Data.DType, a.K.Shape())
-	checkHeads(op, dv, a.Q.Data.DType, a.K.Shape())
-}
-
-func (ts Types) attendGrad(op string, g kernels.Heads, lse, delta device.Tensor, a kernels.Attend) {
+// PrepareAttention checks the operands of a PrepareAttention.
+func (ts Types) PrepareAttention(o kernels.Heads, a kernels.Attend) {
+	const op = "PrepareAttention"
 	ts.attend(op, a)
-	checkHeads(op, g, a.Q.Data.DType, a.Q.Shape())
-	checkRows(op, lse, a.Q)
-	checkRows(op, delta, a.Q)
+	checkHeads(op, o, a.Q.Data.DType, a.Q.Shape())
+}
+
+// AttentionGrad checks the operands of an AttentionGrad.
+func (ts Types) AttentionGrad(to kernels.AttentionGrads, g, o kernels.Heads, lse device.Tensor, a kernels.Attend) {
+	const op = "AttentionGrad"
+	ts.Attention(o, lse, a)
+	dt := a.Q.Data.DType
+	checkHeads(op, g, dt, a.Q.Shape())
+	for _, grad := range []struct{ to, of kernels.Heads }{{to.Q, a.Q}, {to.K, a.K}, {to.V, a.V}} {
+		if !grad.to.Data.IsZero() {
+			checkHeads(op, grad.to, dt, grad.of.Shape())
+		}
+	}
 }
 
 func (ts Types) attend(op string, a kernels.Attend) {

@@ -1,0 +1,439 @@
+//go:build cgo && linux
+
+package cuda
+
+// #include "dnn.h"
+import "C"
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/half"
+	"github.com/goddp/goddp/internal/kernels"
+)
+
+// flash computes attention of 16-bit types by cuDNN, for the shapes that PrepareAttention was called for.
+type flash struct {
+	k      *kernelSet
+	lib    *cudnn // nil before it is opened, and if there is none that works
+	opened bool   // opening lib was tried
+	// ways holds the plans of shapes. A nil way stands for this package's own kernels.
+	ways map[flashShape]*flashWay
+	// faults holds why a kind of shape is not computed by cuDNN; nil for a kind that is.
+	faults map[flashKind]error
+	// maxWork is the maximum scratch memory of a backward pass, in bytes. cuDNN's deterministic kernel
+	// writes the gradients of all products of queries and keys. A pass that would need more memory
+	// computes some batches after the others.
+	maxWork int
+	passes  int // the number of passes, forwards or backwards, that cuDNN has computed
+}
+
+const (
+	// maxFlashShapes is the maximum number of shapes that cuDNN serves, because making the plans of one
+	// takes longer than a pass.
+	maxFlashShapes = 64
+	// flashWork is the default of maxWork: enough for 64 sequences of 1024 tokens and 12 heads.
+	flashWork = 2 << 30
+	// flashWait is the maximum wait for the stream when a kind of shape is checked.
+	flashWait = 30 * time.Second
+)
+
+// flashKind is what the choice of cuDNN's kernels depends on.
+type flashKind struct {
+	dt       device.DType
+	h, hk    int // the numbers of heads of q and of k
+	t, s, d  int
+	isCausal bool
+}
+
+// flashShape is what a plan depends on.
+type flashShape struct {
+	flashKind
+	batches    int
+	scale      float64
+	q, k, v, o layout
+}
+
+// layout holds the distances between batches, heads and rows, in elements.
+type layout [3]int
+
+func layoutOf(h kernels.Heads) layout { return layout{h.BatchStride, h.HeadStride, h.RowStride} }
+
+// flashWay holds the plans for a shape.
+type flashWay struct {
+	forward, backward *cudnnPlan
+	part              int // the number of batches that backward computes
+}
+
+// shape returns the key of the plans for a. It reports false if cuDNN has no kernel for a: it has none for
+// masks of the program's own, empty operands, and heads that are not whole packs.
+func (f *flash) shape(o kernels.Heads, a kernels.Attend) (flashShape, bool) {
+	z := flashShape{
+		flashKind{a.Q.Data.DType, a.Q.H, a.K.H, a.Q.T, a.K.T, a.Q.D, a.Causal},
+		a.Q.B, a.Scale, layoutOf(a.Q), layoutOf(a.K), layoutOf(a.V), layoutOf(o),
+	}
+	serves := z.dt.Size() == 2 && a.Mask.IsZero() && min(z.batches, z.h, z.hk, z.t, z.s, z.d) > 0 && z.t*z.s > 1 && inPacks(a.Q, a.K, a.V, o)
+	return z, serves
+}
+
+// way returns the plans for a, or nil if the own kernels compute it.
+func (f *flash) way(o kernels.Heads, a kernels.Attend) *flashWay {
+	if len(f.ways) == 0 {
+		return nil
+	}
+	z, serves := f.shape(o, a)
+	if !serves {
+		return nil
+	}
+	return f.ways[z]
+}
+
+// forward computes attention by cuDNN. It reports false if the own kernels have to compute it.
+func (f *flash) forward(s *gpuStream, o kernels.Heads, lse device.Tensor, a kernels.Attend) (done bool, err error) {
+	w := f.way(o, a)
+	if w == nil {
+		return false, nil
+	}
+	work, err := s.workspace()
+	if err != nil {
+		return false, err
+	}
+	f.passes++
+	return true, w.forward.run(s, []uint64{f.k.addr(a.Q.Data), f.k.addr(a.K.Data), f.k.addr(a.V.Data), f.k.addr(o.Data), f.k.addr(lse)}, uint64(work.Addr()))
+}
+
+// backward computes the gradients of attention by cuDNN. It reports false if the own kernels have to compute
+// them: cuDNN computes all of them, and does not add to what is there.
+func (f *flash) backward(s *gpuStream, to kernels.AttentionGrads, g, o kernels.Heads, lse device.Tensor, a kernels.Attend) (done bool, err error) {
+	w := f.way(o, a)
+	if w == nil || to.AccQ != device.Store || to.AccK != device.Store || to.AccV != device.Store ||
+		to.Q.Data.IsZero() || to.K.Data.IsZero() || to.V.Data.IsZero() ||
+		layoutOf(to.Q) != layoutOf(a.Q) || layoutOf(to.K) != layoutOf(a.K) || layoutOf(to.V) != layoutOf(a.V) || layoutOf(g) != layoutOf(o) ||
+		!inPacks(g, to.Q, to.K, to.V) {
+		return false, nil
+	}
+	delta := device.Tensor{DType: device.Float32, Shape: device.Shape{w.part, a.Q.H, a.Q.T}}
+	work := device.Tensor{DType: device.Uint8, Shape: device.Shape{int(w.backward.c.workspace)}}
+	scratch, err := f.k.scratch(&delta, &work)
+	if err != nil {
+		var full *device.OutOfMemoryError
+		if errors.As(err, &full) {
+			err = nil // the own kernels need less memory
+		}
+		return false, err
+	}
+	defer f.k.freeScratch(s, scratch)
+	f.passes++
+	rows := uint64(4 * a.Q.H * a.Q.T)
+	for i := 0; i < a.Q.B; i += w.part {
+		at := func(h kernels.Heads) uint64 { return f.k.addr(h.Data) + uint64(2*i*h.BatchStride) }
+		if err := w.backward.run(s, []uint64{
+			at(a.Q), at(a.K), at(a.V), at(o), at(g), f.k.addr(lse) + uint64(i)*rows, at(to.Q), at(to.K), at(to.V), f.k.addr(delta),
+		}, f.k.addr(work)); err != nil {
+			return true, err
+		}
+	}
+	return true, nil
+}
+
+// prepare makes the plans for a shape at the first call for it. The own kernels compute shapes for which that
+// fails, and shapes that are first seen while a graph is captured.
+func (f *flash) prepare(s *gpuStream, o kernels.Heads, a kernels.Attend) error {
+	z, serves := f.shape(o, a)
+	if !serves || s != f.k.d.compute {
+		return nil
+	}
+	if _, known := f.ways[z]; known || len(f.ways) == maxFlashShapes {
+		return nil
+	}
+	captured, err := s.capturing()
+	if err != nil || captured {
+		return err
+	}
+	w, err := f.plan(s, o, a, z)
+	if lost := f.k.d.Err(); lost != nil {
+		return lost
+	}
+	f.ways[z] = w
+	if len(f.ways) == maxFlashShapes {
+		f.k.d.log.Info("cuda: attention of further shapes is not computed by cuDNN", "shapes", maxFlashShapes)
+	}
+	return err
+}
+
+// plan returns the plans for a shape, or nil if cuDNN cannot compute it, which it logs once for each kind.
+func (f *flash) plan(s *gpuStream, o kernels.Heads, a kernels.Attend, z flashShape) (*flashWay, error) {
+	if !f.opened {
+		f.opened = true
+		var err error
+		if f.lib, err = openCudnn(f.k.d); err != nil {
+			f.k.d.log.Info("cuda: attention is not computed by cuDNN", "device", f.k.d.name, "because", err)
+		} else {
+			f.k.d.log.Debug("cuda: cuDNN opened", "device", f.k.d.name, "libcudnn", f.lib)
+		}
+	}
+	if f.lib == nil {
+		return nil, nil
+	}
+	fault, known := f.faults[z.flashKind]
+	if !known {
+		fault = f.check(s, z.flashKind)
+		f.faults[z.flashKind] = fault
+	}
+	var w *flashWay
+	if fault == nil {
+		if w, fault = f.lib.flashPlans(o, a, f.maxWork); fault == nil {
+			return w, nil
+		}
+	} else if known {
+		return nil, nil
+	}
+	f.k.d.log.Info("cuda: an attention is not computed by cuDNN", "device", f.k.d.name, "type", z.dt, "heads", z.h, "heads of keys", z.hk,
+		"queries", z.t, "keys", z.s, "size", z.d, "causal", z.isCausal, "because", fault)
+	return nil, nil
+}
+
+// check computes one batch of random numbers by cuDNN and by the own kernels. The error says why cuDNN is not
+// used for a kind of shape. Versions of cuDNN are known that compute wrong gradients for some shapes. The
+// computation also loads cuDNN's kernels, which a backward pass must not do beside collectives.
+func (f *flash) check(s *gpuStream, z flashKind) error {
+	const paddedUntil = 91500 // up to this version, cuDNN needs a padding mask for other numbers of keys
+	if f.lib.version <= paddedUntil && z.s%128 != 0 {
+		return fmt.Errorf("version %d of cuDNN computes it only for a multiple of 128 keys", f.lib.version)
+	}
+	queries, keys, rows := device.Shape{1, z.t, z.h, z.d}, device.Shape{1, z.s, z.hk, z.d}, device.Shape{1, z.h, z.t}
+	array := func(shape device.Shape) device.Tensor { return device.Tensor{DType: z.dt, Shape: shape} }
+	q, k, v, g := array(queries), array(keys), array(keys), array(queries)
+	type results struct{ o, dq, dk, dv, lse device.Tensor }
+	var own, theirs results
+	parts := []*device.Tensor{&q, &k, &v, &g}
+	for _, r := range []*results{&own, &theirs} {
+		*r = results{array(queries), array(queries), array(keys), array(keys), device.Tensor{DType: device.Float32, Shape: rows}}
+		parts = append(parts, &r.o, &r.dq, &r.dk, &r.dv, &r.lse)
+	}
+	scratch, err := f.k.scratch(parts...)
+	if err != nil {
+		return err
+	}
+	defer f.k.freeScratch(s, scratch)
+	for i, x := range []device.Tensor{q, k, v, g} {
+		if err := f.k.Uniform(s, x, -1, 1, uint64(i), 0); err != nil {
+			return err
+		}
+	}
+	heads := func(t device.Tensor) kernels.Heads { return kernels.RowsFirst(t, 0, t.Shape[2]) }
+	a := kernels.Attend{Q: heads(q), K: heads(k), V: heads(v), Causal: z.isCausal, Scale: 1 / math.Sqrt(float64(z.d))}
+	to := func(r results) kernels.AttentionGrads {
+		return kernels.AttentionGrads{Q: heads(r.dq), K: heads(r.dk), V: heads(r.dv), AccQ: device.Store, AccK: device.Store, AccV: device.Store}
+	}
+	if err := errors.Join(f.k.ownAttention(s, heads(own.o), own.lse, a), f.k.ownAttentionGrad(s, to(own), heads(g), heads(own.o), own.lse, a)); err != nil {
+		return err
+	}
+	w, err := f.lib.flashPlans(heads(theirs.o), a, f.maxWork)
+	if err != nil {
+		return err
+	}
+	shape, _ := f.shape(heads(theirs.o), a)
+	alone := flash{k: f.k, ways: map[flashShape]*flashWay{shape: w}}
+	if _, err = alone.forward(s, heads(theirs.o), theirs.lse, a); err == nil {
+		_, err = alone.backward(s, to(theirs), heads(g), heads(theirs.o), theirs.lse, a)
+	}
+	for _, pair := range []struct {
+		name        string
+		own, theirs device.Tensor
+	}{{"the result", own.o, theirs.o}, {"the gradient of q", own.dq, theirs.dq}, {"the gradient of k", own.dk, theirs.dk}, {"the gradient of v", own.dv, theirs.dv}} {
+		if err == nil {
+			err = f.compare(s, pair.name, pair.own, pair.theirs)
+		}
+	}
+	w.free() // after compare has waited for the stream
+	return err
+}
+
+// compare returns an error if cuDNN's numbers differ from the own kernel's by more than roundings of 16-bit
+// types can explain.
+func (f *flash) compare(s *gpuStream, name string, own, theirs device.Tensor) error {
+	ctx, cancel := context.WithTimeoutCause(context.Background(), flashWait, errors.New("it could not be checked, because the GPU was busy"))
+	defer cancel()
+	bytes := [2][]byte{make([]byte, own.Bytes()), make([]byte, own.Bytes())}
+	for i, t := range []device.Tensor{own, theirs} {
+		if err := f.k.d.CopyOut(ctx, s, bytes[i], t.Buf); err != nil {
+			return err
+		}
+	}
+	from := half.FromBF16
+	if own.DType == device.Float16 {
+		from = half.FromF16
+	}
+	var size, off float64 // sums of squares
+	for i := 0; i < len(bytes[0]); i += 2 {
+		at := func(b []byte) float64 { return float64(from(uint16(b[i]) | uint16(b[i+1])<<8)) }
+		x, y := at(bytes[0]), at(bytes[1])
+		size += x * x
+		off += (x - y) * (x - y)
+	}
+	n := float64(own.Len())
+	size, off = math.Sqrt(size/n), math.Sqrt(off/n)
+	if !(off <= size/32+1e-5) { // also if off is NaN
+		return fmt.Errorf("cuDNN's numbers for %s differ from the own kernel's by %.3g; the size of these is %.3g (root mean squares)", name, off, size)
+	}
+	return nil
+}
+
+func (f *flash) close() error {
+	for _, w := range f.ways {
+		if w != nil {
+			w.free()
+		}
+	}
+	if f.lib == nil {
+		return nil
+	}
+	return f.lib.close()
+}
+
+func (w *flashWay) free() {
+	w.forward.free()
+	w.backward.free()
+}
+
+// flashPlans returns the plans for a shape. maxWork is as in flash.
+func (c *cudnn) flashPlans(o kernels.Heads, a kernels.Attend, maxWork int) (*flashWay, error) {
+	w := &flashWay{part: a.Q.B}
+	perBatch := 2 * a.Q.H * a.Q.T * a.K.T
+	for w.part > 1 && (w.part*perBatch > maxWork || a.Q.B%w.part != 0) {
+		w.part--
+	}
+	part, partO := a, o
+	for _, h := range []*kernels.Heads{&part.Q, &part.K, &part.V, &partO} {
+		h.B = w.part
+	}
+	var err error
+	if w.forward, err = c.flashForward(a, o).plan(); err != nil {
+		return nil, err
+	}
+	if w.backward, err = c.flashBackward(part, partO).plan(); err != nil {
+		w.forward.free()
+		return nil, err
+	}
+	forward, backward := int(w.forward.c.workspace), int(w.backward.c.workspace)
+	if most := maxWork + workspaceSize; forward > workspaceSize || backward > most {
+		w.free()
+		return nil, fmt.Errorf("cuDNN needs %d bytes of scratch memory forwards and %d backwards, and may use %d and %d", forward, backward, workspaceSize, most)
+	}
+	return w, nil
+}
+
+// flashForward describes attention as cuDNN recognises it: operation by operation, in the order of NVIDIA's
+// own front end (node/scaled_dot_product_flash_attention.h of github.com/NVIDIA/cudnn-frontend). The arrays are
+// q, k, v, o and lse.
+func (c *cudnn) flashForward(a kernels.Attend, o kernels.Heads) *graph {
+	g := &graph{c: c}
+	q, kt, v, out := g.heads(a.Q), g.headsTransposed(a.K), g.heads(a.V), g.heads(o)
+	lse := g.memory(cudnnFloat32, perRow(a), perRow(a).dense())
+
+	s := g.masked(a, g.scores(a, q, kt, g.number(a.Scale)))
+	top, sum := g.between(cudnnFloat32, lse.dims, lse.strides), g.between(cudnnFloat32, lse.dims, lse.strides)
+	g.reduce(reduceMax, top, s)
+	e := g.apply(pointwiseExp, g.apply(pointwiseSub, s, top))
+	g.reduce(reduceAdd, sum, e)
+	g.pointwise(pointwiseAdd, cudnnFloat32, lse, top, g.apply(pointwiseLog, sum))
+	p := g.between(cudnnType(a.Q.Data.DType), s.dims, s.strides)
+	g.pointwise(pointwiseDiv, cudnnFloat32, p, e, sum)
+	g.multiply(out, p, v)
+	return g
+}
+
+// flashBackward describes the gradients of attention in the same way. The arrays are q, k, v, o, the gradient
+// of o, lse, the gradients of q, k and v, and a number for each query, which is scratch memory. The gradients
+// have the layouts of what they are the gradients of. That the product for the gradient of q is stored
+// directly asks for cuDNN's deterministic kernel. Its other kernel adds to the gradient in any order.
+func (c *cudnn) flashBackward(a kernels.Attend, o kernels.Heads) *graph {
+	g := &graph{c: c}
+	q, kt, vt, out, grad := g.heads(a.Q), g.headsTransposed(a.K), g.headsTransposed(a.V), g.heads(o), g.heads(o)
+	lse := g.memory(cudnnFloat32, perRow(a), perRow(a).dense())
+	dq, dk, dv := g.heads(a.Q), g.heads(a.K), g.heads(a.V)
+	delta := g.memory(cudnnFloat32, lse.dims, lse.strides)
+	scale := g.number(a.Scale)
+
+	// delta = the sums of the rows of grad·o
+	strides := out.dims.dense()
+	strides[2] = out.dims[1] * out.dims[3] // as the front end has it
+	products, sum := g.between(cudnnFloat32, out.dims, strides), g.between(cudnnFloat32, lse.dims, lse.strides)
+	g.pointwise(pointwiseMul, cudnnFloat32, products, grad, out)
+	g.reduce(reduceAdd, sum, products)
+	g.pointwise(pointwiseMul, cudnnFloat32, delta, sum, g.number(1))
+
+	// p = the probabilities, dv = pᵀ·grad
+	p := g.apply(pointwiseExp, g.masked(a, g.apply(pointwiseSub, g.scores(a, q, kt, scale), lse)))
+	g.overQueries(dv, p, grad)
+
+	// ds = the gradients of the products of queries and keys, dk = dsᵀ·q, dq = ds·k
+	dp := g.between(cudnnFloat32, p.dims, p.strides)
+	g.multiply(dp, grad, vt)
+	ds := g.apply(pointwiseMul, g.apply(pointwiseMul, g.apply(pointwiseSub, dp, delta), p), scale)
+	g.overQueries(dk, ds, q)
+	k := g.between(cudnnType(a.K.Data.DType), kt.dims.transposed(), kt.strides.transposed())
+	g.reshape(k, kt)
+	g.multiply(dq, ds, k)
+	return g
+}
+
+// heads returns h as an array of the graph.
+func (g *graph) heads(h kernels.Heads) array {
+	return g.memory(cudnnType(h.Data.DType), sizesOf(h), stridesOf(h))
+}
+
+// headsTransposed is heads with rows and columns exchanged.
+func (g *graph) headsTransposed(h kernels.Heads) array {
+	return g.memory(cudnnType(h.Data.DType), sizesOf(h).transposed(), stridesOf(h).transposed())
+}
+
+func sizesOf(h kernels.Heads) dims4 { return dims4{int64(h.B), int64(h.H), int64(h.T), int64(h.D)} }
+func stridesOf(h kernels.Heads) dims4 {
+	return dims4{int64(h.BatchStride), int64(h.HeadStride), int64(h.RowStride), 1}
+}
+
+// perRow returns the dimensions of an array with one number for each query.
+func perRow(a kernels.Attend) dims4 { return dims4{int64(a.Q.B), int64(a.Q.H), int64(a.Q.T), 1} }
+
+// scores adds the scaled products of queries and keys.
+func (g *graph) scores(a kernels.Attend, q, kt, scale array) array {
+	dims := dims4{int64(a.Q.B), int64(a.Q.H), int64(a.Q.T), int64(a.K.T)}
+	s := g.between(cudnnFloat32, dims, dims.dense())
+	g.multiply(s, q, kt)
+	return g.apply(pointwiseMul, s, scale)
+}
+
+// masked adds x with -Inf above the diagonal if a is causal, and otherwise returns x.
+func (g *graph) masked(a kernels.Attend, x array) array {
+	if !a.Causal {
+		return x
+	}
+	row, col := g.between(cudnnInt32, x.dims, x.strides), g.between(cudnnInt32, x.dims, x.strides)
+	allowed := g.between(cudnnBool, x.dims, x.strides)
+	g.index(2, row, x)
+	g.index(3, col, x)
+	g.pointwise(pointwiseGreaterEqual, cudnnBool, allowed, row, col)
+	return g.apply(pointwiseSelect, x, g.number(math.Inf(-1)), allowed)
+}
+
+// overQueries adds to = xᵀ·y, rounded to 16 bits. If several heads of x share a head of to, their products
+// are added.
+func (g *graph) overQueries(to, x, y array) {
+	xt := g.between(to.dt, x.dims.transposed(), x.strides.transposed())
+	g.reshape(xt, x)
+	if to.dims[1] == x.dims[1] {
+		g.multiply(to, xt, y)
+		return
+	}
+	all := dims4{to.dims[0], x.dims[1], to.dims[2], to.dims[3]}
+	each := g.between(to.dt, all, all.dense())
+	g.multiply(each, xt, y)
+	g.reduce(reduceAdd, to, each)
+}

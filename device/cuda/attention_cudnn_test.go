@@ -1,0 +1,228 @@
+//go:build cgo && linux
+
+package cuda
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/devicetest"
+	"github.com/goddp/goddp/internal/fakegpu"
+	"github.com/goddp/goddp/internal/kernels"
+)
+
+// flashCase is an attention on packed queries, keys and values.
+type flashCase struct {
+	dt             device.DType
+	b, h, hk, n, d int
+	causal         bool
+}
+
+// flashed holds the results of an attention.
+type flashed struct {
+	a       kernels.Attend
+	o, g    kernels.Heads
+	lse     device.Tensor
+	to      kernels.AttentionGrads
+	results []device.Tensor // all memory that is written
+}
+
+func (c flashCase) make(t *testing.T, d *gpuDevice) flashed {
+	parts := func(x device.Tensor) (q, k, v kernels.Heads) {
+		return kernels.RowsFirst(x, 0, c.h), kernels.RowsFirst(x, c.h, c.hk), kernels.RowsFirst(x, c.h+c.hk, c.hk)
+	}
+	packed := device.Shape{c.b, c.n, c.h + 2*c.hk, c.d}
+	qkv, dqkv := tensor(t, d, c.dt, packed...), tensor(t, d, c.dt, packed...)
+	o, g := tensor(t, d, c.dt, c.b, c.n, c.h, c.d), tensor(t, d, c.dt, c.b, c.n, c.h, c.d)
+	f := flashed{
+		a: kernels.Attend{Causal: c.causal, Scale: 1 / math.Sqrt(float64(c.d))}, o: kernels.RowsFirst(o, 0, c.h), g: kernels.RowsFirst(g, 0, c.h),
+		lse: tensor(t, d, device.Float32, c.b, c.h, c.n), to: kernels.AttentionGrads{AccQ: device.Store, AccK: device.Store, AccV: device.Store},
+	}
+	f.a.Q, f.a.K, f.a.V = parts(qkv)
+	f.to.Q, f.to.K, f.to.V = parts(dqkv)
+	f.results = []device.Tensor{o, f.lse, dqkv}
+	ok(t, d.kernels.Uniform(d.compute, qkv, -1, 1, 1, 0))
+	ok(t, d.kernels.Uniform(d.compute, g, -1, 1, 2, 0))
+	return f
+}
+
+// compute runs both passes and returns the results as float32.
+func (f flashed) compute(t *testing.T, d *gpuDevice) (out [][]float32) {
+	k, s := d.kernels, d.compute
+	ok(t, k.PrepareAttention(s, f.o, f.a))
+	ok(t, k.Attention(s, f.o, f.lse, f.a))
+	ok(t, k.AttentionGrad(s, f.to, f.g, f.o, f.lse, f.a))
+	for _, r := range f.results {
+		wide := tensor(t, d, device.Float32, r.Shape...)
+		ok(t, k.Copy(s, wide, r))
+		out = append(out, download(t, d, wide))
+	}
+	return out
+}
+
+// near fails the test if results differ by more than roundings of 16-bit types.
+func near(t *testing.T, what string, got, want [][]float32) {
+	t.Helper()
+	for i, name := range []string{"the result", "lse", "the gradients"} {
+		for j, w := range want[i] {
+			if diff := math.Abs(float64(got[i][j] - w)); !(diff <= 0.02*(1+math.Abs(float64(w)))) {
+				t.Fatalf("%s: element %d of %s is %v, want %v", what, j, name, got[i][j], w)
+			}
+		}
+	}
+}
+
+// flashPasses are the passes that cuDNN computed.
+func flashPasses(d *gpuDevice) int { return d.kernels.flash.passes }
+
+// withoutCudnn opens a device that has no cuDNN.
+func withoutCudnn(t *testing.T) *gpuDevice {
+	d := gpu(t, nil)
+	d.kernels.flash.opened = true
+	return d
+}
+
+// cuDNN computes attention of 16-bit types that the program prepared, and its numbers are those of the own
+// kernels.
+func checkFlash(t *testing.T, d *gpuDevice, cases ...flashCase) {
+	own := withoutCudnn(t)
+	for _, c := range cases {
+		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
+			want := c.make(t, own).compute(t, own)
+			before := flashPasses(d)
+			got := c.make(t, d).compute(t, d)
+			if n := flashPasses(d) - before; n != 2 {
+				t.Errorf("cuDNN computed %d passes, want 2", n)
+			}
+			near(t, "cuDNN", got, want)
+		})
+	}
+	if n := flashPasses(own); n != 0 {
+		t.Errorf("cuDNN computed %d passes without cuDNN", n)
+	}
+}
+
+func TestFlash(t *testing.T) {
+	d := gpu(t, nil)
+	if _, err := openCudnn(d); err != nil {
+		t.Skip(err)
+	}
+	checkFlash(t, d,
+		flashCase{device.BFloat16, 2, 3, 3, 256, 64, true}, flashCase{device.Float16, 2, 3, 3, 256, 64, false},
+		flashCase{device.BFloat16, 3, 4, 2, 128, 128, true}, flashCase{device.BFloat16, 1, 1, 1, 1024, 32, true},
+	)
+}
+
+func TestFlashOnTheHost(t *testing.T) {
+	openFakes(t)
+	d := gpu(t, nil)
+	checkFlash(t, d, flashCase{device.BFloat16, 2, 2, 2, 20, 16, true}, flashCase{device.Float16, 1, 4, 2, 17, 8, false})
+}
+
+// A backward pass that would need too much scratch memory computes some batches after the others.
+func TestFlashInParts(t *testing.T) {
+	openFakes(t)
+	d := gpu(t, nil)
+	c := flashCase{device.BFloat16, 6, 1, 1, 16, 8, true}
+	d.kernels.flash.maxWork = 4 * 2 * c.n * c.n // four batches, of which 6 is no multiple
+	f := c.make(t, d)
+	got := f.compute(t, d)
+	if w := d.kernels.flash.way(f.o, f.a); w == nil || w.part != 3 {
+		t.Fatalf("the plans are %+v, want parts of 3 batches", w)
+	}
+	own := withoutCudnn(t)
+	near(t, "in parts", got, c.make(t, own).compute(t, own))
+}
+
+// The own kernels compute what cuDNN does not, and the log says why.
+func TestFlashFallsBack(t *testing.T) {
+	openFakes(t)
+	c := flashCase{device.BFloat16, 1, 2, 2, 16, 8, true}
+	for _, e := range []struct {
+		name, fault, env string
+		why              string
+	}{
+		{name: "no library", env: "/nonexistent/libcudnn.so.9", why: "was not found"},
+		{name: "not supported", fault: "cudnn_refuse", why: "CUDNN_STATUS_NOT_SUPPORTED (3000): a test wants no graph to be supported"},
+		{name: "wrong numbers", fault: "cudnn_wrong", why: "cuDNN's numbers for the result differ"},
+	} {
+		t.Run(e.name, func(t *testing.T) {
+			if e.env != "" {
+				t.Setenv("GODDP_LIBCUDNN", e.env)
+			}
+			if e.fault != "" {
+				release, err := fakegpu.Control(e.fault)
+				ok(t, err)
+				defer release()
+			}
+			var log bytes.Buffer
+			d := gpu(t, &Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+			got := c.make(t, d).compute(t, d)
+			c.make(t, d).compute(t, d)
+			if n := flashPasses(d); n != 0 {
+				t.Errorf("cuDNN computed %d passes", n)
+			}
+			if n := strings.Count(log.String(), "not computed by cuDNN"); n != 1 || !strings.Contains(log.String(), e.why) {
+				t.Errorf("the log has %d lines about it, want one with %q:\n%s", n, e.why, &log)
+			}
+			own := withoutCudnn(t)
+			near(t, "own kernels", got, c.make(t, own).compute(t, own))
+		})
+	}
+}
+
+// cuDNN neither adds to gradients, nor computes some of them, nor applies masks, nor serves shapes that were
+// not prepared.
+func TestFlashServesTrainingOnly(t *testing.T) {
+	openFakes(t)
+	d := gpu(t, nil)
+	k, s := d.kernels, d.compute
+	c := flashCase{device.BFloat16, 1, 2, 2, 16, 8, true}
+	f := c.make(t, d)
+	passes := func(what string, want int, run func() error) {
+		t.Helper()
+		before := flashPasses(d)
+		ok(t, run())
+		if n := flashPasses(d) - before; n != want {
+			t.Errorf("%s: cuDNN computed %d passes, want %d", what, n, want)
+		}
+	}
+	passes("not prepared", 0, func() error { return k.Attention(s, f.o, f.lse, f.a) })
+	ok(t, k.PrepareAttention(s, f.o, f.a))
+	passes("prepared", 1, func() error { return k.Attention(s, f.o, f.lse, f.a) })
+	grad := func(change func(to *kernels.AttentionGrads)) func() error {
+		to := f.to
+		change(&to)
+		return func() error { return k.AttentionGrad(s, to, f.g, f.o, f.lse, f.a) }
+	}
+	passes("stored", 1, grad(func(to *kernels.AttentionGrads) {}))
+	passes("added", 0, grad(func(to *kernels.AttentionGrads) { to.AccK.Beta = 1 }))
+	passes("scaled", 0, grad(func(to *kernels.AttentionGrads) { to.AccV.Alpha = 0.5 }))
+	passes("without that of q", 0, grad(func(to *kernels.AttentionGrads) { to.Q = kernels.Heads{} }))
+	masked := f.a
+	masked.Mask = tensor(t, d, device.Uint8, c.n, c.n)
+	ok(t, k.Fill(s, masked.Mask, 1))
+	ok(t, k.PrepareAttention(s, f.o, masked))
+	passes("masked", 0, func() error { return k.Attention(s, f.o, f.lse, masked) })
+	single := flashCase{device.Float32, 1, 2, 2, 16, 8, true}.make(t, d)
+	ok(t, k.PrepareAttention(s, single.o, single.a))
+	passes("float32", 0, func() error { return k.Attention(s, single.o, single.lse, single.a) })
+}
+
+// The own kernels pass the conformance suite for attention also where cuDNN computes it otherwise.
+func TestOwnAttention(t *testing.T) {
+	d := withoutCudnn(t)
+	for _, c := range devicetest.Cases(device.Float16, device.BFloat16) {
+		name, dt, _ := strings.Cut(c.Name, "/")
+		if strings.HasSuffix(name, "Attention") && strings.HasSuffix(dt, "float16") {
+			if err := c.Check(t.Context(), d); err != nil {
+				t.Errorf("%s: %v", c.Name, err)
+			}
+		}
+	}
+}
