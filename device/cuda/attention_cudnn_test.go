@@ -4,9 +4,11 @@ package cuda
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -51,12 +53,33 @@ func (c flashCase) make(t *testing.T, d *gpuDevice) flashed {
 	return f
 }
 
-// compute runs both passes and returns the results as float32.
-func (f flashed) compute(t *testing.T, d *gpuDevice) (out [][]float32) {
+// compute runs both passes and returns the results.
+func (f flashed) compute(t *testing.T, d *gpuDevice) [][]float32 {
+	ok(t, f.run(d))
+	return f.read(t, d)
+}
+
+// replay is compute by a graph that captures both passes.
+func (f flashed) replay(t *testing.T, d *gpuDevice) [][]float32 {
+	for _, r := range f.results {
+		ok(t, d.kernels.Fill(d.compute, r, 5))
+	}
+	g, err := d.Record(t.Context(), nil, func() error { return f.run(d) })
+	ok(t, err)
+	ok(t, g.Launch())
+	out := f.read(t, d)
+	ok(t, g.Close())
+	return out
+}
+
+func (f flashed) run(d *gpuDevice) error {
 	k, s := d.kernels, d.compute
-	ok(t, k.PrepareAttention(s, f.o, f.a))
-	ok(t, k.Attention(s, f.o, f.lse, f.a))
-	ok(t, k.AttentionGrad(s, f.to, f.g, f.o, f.lse, f.a))
+	return errors.Join(k.PrepareAttention(s, f.o, f.a), k.Attention(s, f.o, f.lse, f.a), k.AttentionGrad(s, f.to, f.g, f.o, f.lse, f.a))
+}
+
+// read returns the results as float32.
+func (f flashed) read(t *testing.T, d *gpuDevice) (out [][]float32) {
+	k, s := d.kernels, d.compute
 	for _, r := range f.results {
 		wide := tensor(t, d, device.Float32, r.Shape...)
 		ok(t, k.Copy(s, wide, r))
@@ -100,6 +123,14 @@ func checkFlash(t *testing.T, d *gpuDevice, cases ...flashCase) {
 				t.Errorf("cuDNN computed %d passes, want 2", n)
 			}
 			near(t, "cuDNN", got, want)
+			f := c.make(t, d)
+			f.compute(t, d)
+			again := f.replay(t, d)
+			for i := range got {
+				if !slices.Equal(again[i], got[i]) {
+					t.Errorf("result %d of a captured attention differs", i)
+				}
+			}
 		})
 	}
 	if n := flashPasses(own); n != 0 {

@@ -24,7 +24,7 @@ enum { HANDLE_T, DATA_T, BOOL_T, INT64_T, FLOAT_T, POINTER_T = 6, HEUR_T = 8, NO
 enum { ADD = 0, MUL = 1, DIV = 6, SUB = 9, EXP = 13, LOG = 15, IDENTITY = 21, GE = 303, INDEX = 501, SELECT = 601, SUM = 0, MAX = 3 };
 enum { NONDETERMINISTIC = 4 };
 
-int cuLaunchHostFunc(void *stream, void (*run)(void *), void *arg);
+int fakegpu_enqueue(void *stream, void (*run)(void *), void *arg, void (*drop)(void *));
 
 typedef struct { void *stream; } handle;
 
@@ -398,10 +398,9 @@ static void pointwise(const desc *how, value *y, value **in, int n) {
 	}
 }
 
-int32_t fakegpu_graphs; // number of graphs computed so far
-
+// compute runs a job, which may run again.
 static void compute(void *arg) {
-	job *j = arg;
+	job copy = *(job *)arg, *j = &copy;
 	int64_t n;
 	desc **ops = get(j->graph, GRAPH_OPS, &n);
 	for (int64_t i = 0; i < n; i++) {
@@ -423,8 +422,11 @@ static void compute(void *arg) {
 	}
 	for (int i = 0; i < j->count; i++)
 		if (j->values[i].owned) free(j->values[i].p);
-	drop(j->graph);
-	free(j);
+}
+
+static void drop_job(void *arg) {
+	drop(((job *)arg)->graph);
+	free(arg);
 }
 
 int cudnnBackendExecute(handle *h, desc *plan, desc *pack) {
@@ -460,6 +462,5 @@ int cudnnBackendExecute(handle *h, desc *plan, desc *pack) {
 			if (!known) return fail(BAD_PARAM, "an operand has no address");
 		}
 	}
-	fakegpu_graphs++;
-	return cuLaunchHostFunc(h->stream, compute, j) == 0 ? OK : fail(BAD_PARAM, "the stream takes no work");
+	return fakegpu_enqueue(h->stream, compute, j, drop_job) == 0 ? OK : fail(BAD_PARAM, "the stream takes no work");
 }
