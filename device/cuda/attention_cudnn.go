@@ -210,9 +210,9 @@ func (f *flash) check(s *gpuStream, z flashKind) error {
 	array := func(shape device.Shape) device.Tensor { return device.Tensor{DType: z.dt, Shape: shape} }
 	q, k, v, g := array(queries), array(keys), array(keys), array(queries)
 	type results struct{ o, dq, dk, dv, lse device.Tensor }
-	var own, theirs results
+	var want, got results
 	parts := []*device.Tensor{&q, &k, &v, &g}
-	for _, r := range []*results{&own, &theirs} {
+	for _, r := range []*results{&want, &got} {
 		*r = results{array(queries), array(queries), array(keys), array(keys), device.Tensor{DType: device.Float32, Shape: rows}}
 		parts = append(parts, &r.o, &r.dq, &r.dk, &r.dv, &r.lse)
 	}
@@ -231,24 +231,24 @@ func (f *flash) check(s *gpuStream, z flashKind) error {
 	to := func(r results) kernels.AttentionGrads {
 		return kernels.AttentionGrads{Q: heads(r.dq), K: heads(r.dk), V: heads(r.dv), AccQ: device.Store, AccK: device.Store, AccV: device.Store}
 	}
-	if err := errors.Join(f.k.ownAttention(s, heads(own.o), own.lse, a), f.k.ownAttentionGrad(s, to(own), heads(g), heads(own.o), own.lse, a)); err != nil {
+	if err := errors.Join(f.k.ownAttention(s, heads(want.o), want.lse, a), f.k.ownAttentionGrad(s, to(want), heads(g), heads(want.o), want.lse, a)); err != nil {
 		return err
 	}
-	w, err := f.lib.flashPlans(heads(theirs.o), a, f.maxWork)
+	w, err := f.lib.flashPlans(heads(got.o), a, f.maxWork)
 	if err != nil {
 		return err
 	}
-	shape, _ := f.shape(heads(theirs.o), a)
+	shape, _ := f.shape(heads(got.o), a)
 	alone := flash{k: f.k, ways: map[flashShape]*flashWay{shape: w}}
-	if _, err = alone.forward(s, heads(theirs.o), theirs.lse, a); err == nil {
-		_, err = alone.backward(s, to(theirs), heads(g), heads(theirs.o), theirs.lse, a)
+	if _, err = alone.forward(s, heads(got.o), got.lse, a); err == nil {
+		_, err = alone.backward(s, to(got), heads(g), heads(got.o), got.lse, a)
 	}
 	for _, pair := range []struct {
-		name        string
-		own, theirs device.Tensor
-	}{{"the result", own.o, theirs.o}, {"the gradient of q", own.dq, theirs.dq}, {"the gradient of k", own.dk, theirs.dk}, {"the gradient of v", own.dv, theirs.dv}} {
+		name      string
+		want, got device.Tensor
+	}{{"the result", want.o, got.o}, {"the gradient of q", want.dq, got.dq}, {"the gradient of k", want.dk, got.dk}, {"the gradient of v", want.dv, got.dv}} {
 		if err == nil {
-			err = f.compare(s, pair.name, pair.own, pair.theirs)
+			err = f.compare(s, pair.name, pair.want, pair.got)
 		}
 	}
 	w.free() // after compare has waited for the stream
@@ -257,17 +257,17 @@ func (f *flash) check(s *gpuStream, z flashKind) error {
 
 // compare returns an error if cuDNN's numbers differ from the own kernel's by more than roundings of 16-bit
 // types can explain.
-func (f *flash) compare(s *gpuStream, name string, own, theirs device.Tensor) error {
+func (f *flash) compare(s *gpuStream, name string, want, got device.Tensor) error {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), flashWait, errors.New("it could not be checked, because the GPU was busy"))
 	defer cancel()
-	bytes := [2][]byte{make([]byte, own.Bytes()), make([]byte, own.Bytes())}
-	for i, t := range []device.Tensor{own, theirs} {
+	bytes := [2][]byte{make([]byte, want.Bytes()), make([]byte, want.Bytes())}
+	for i, t := range []device.Tensor{want, got} {
 		if err := f.k.d.CopyOut(ctx, s, bytes[i], t.Buf); err != nil {
 			return err
 		}
 	}
 	from := half.FromBF16
-	if own.DType == device.Float16 {
+	if want.DType == device.Float16 {
 		from = half.FromF16
 	}
 	var size, off float64 // sums of squares
@@ -277,7 +277,7 @@ func (f *flash) compare(s *gpuStream, name string, own, theirs device.Tensor) er
 		size += x * x
 		off += (x - y) * (x - y)
 	}
-	n := float64(own.Len())
+	n := float64(want.Len())
 	size, off = math.Sqrt(size/n), math.Sqrt(off/n)
 	if !(off <= size/32+1e-5) { // also if off is NaN
 		return fmt.Errorf("cuDNN's numbers for %s differ from the own kernel's by %.3g; the size of these is %.3g (root mean squares)", name, off, size)

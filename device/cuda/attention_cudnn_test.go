@@ -113,10 +113,10 @@ func withoutCudnn(t *testing.T) *gpuDevice {
 // cuDNN computes attention of 16-bit types that the program prepared, and its numbers are those of the own
 // kernels.
 func checkFlash(t *testing.T, d *gpuDevice, cases ...flashCase) {
-	own := withoutCudnn(t)
+	plain := withoutCudnn(t)
 	for _, c := range cases {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
-			want := c.make(t, own).compute(t, own)
+			want := c.make(t, plain).compute(t, plain)
 			before := flashPasses(d)
 			got := c.make(t, d).compute(t, d)
 			if n := flashPasses(d) - before; n != 2 {
@@ -133,7 +133,7 @@ func checkFlash(t *testing.T, d *gpuDevice, cases ...flashCase) {
 			}
 		})
 	}
-	if n := flashPasses(own); n != 0 {
+	if n := flashPasses(plain); n != 0 {
 		t.Errorf("cuDNN computed %d passes without cuDNN", n)
 	}
 }
@@ -166,8 +166,8 @@ func TestFlashInParts(t *testing.T) {
 	if w := d.kernels.flash.way(f.o, f.a); w == nil || w.part != 3 {
 		t.Fatalf("the plans are %+v, want parts of 3 batches", w)
 	}
-	own := withoutCudnn(t)
-	near(t, "in parts", got, c.make(t, own).compute(t, own))
+	plain := withoutCudnn(t)
+	near(t, "in parts", got, c.make(t, plain).compute(t, plain))
 }
 
 // The own kernels compute what cuDNN does not, and the log says why.
@@ -201,8 +201,8 @@ func TestFlashFallsBack(t *testing.T) {
 			if n := strings.Count(log.String(), "not computed by cuDNN"); n != 1 || !strings.Contains(log.String(), e.why) {
 				t.Errorf("the log has %d lines about it, want one with %q:\n%s", n, e.why, &log)
 			}
-			own := withoutCudnn(t)
-			near(t, "own kernels", got, c.make(t, own).compute(t, own))
+			plain := withoutCudnn(t)
+			near(t, "own kernels", got, c.make(t, plain).compute(t, plain))
 		})
 	}
 }
