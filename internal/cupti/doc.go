@@ -17,13 +17,14 @@
 // # Versions
 //
 // The records grow at their end from one version of CUPTI to the next. This package reads only fields
-// whose offsets are the same in all versions from 11.8 to 13.3: in CUpti_ActivityKernel5 to 13,
-// CUpti_ActivityMemcpy4 to 7, CUpti_ActivityMemcpyPtoP3 and 4, CUpti_ActivityMemset3 to 5 and
-// CUpti_ActivityAPI. It was run with CUPTI 13.0. It refuses CUPTI of before 11.8.
+// whose offsets are the same in these versions of the records' types: CUpti_ActivityKernel5 to 13 (CUDA
+// 12.0 has the 9th, 13.0 the 10th, 13.2 the 11th), CUpti_ActivityMemcpy4 to 7, CUpti_ActivityMemcpyPtoP3 and
+// 4, CUpti_ActivityMemset3 to 5 and CUpti_ActivityAPI. It was run with CUPTI 13.0. It refuses CUPTI of
+// before 11.8.
 //
 // # One recorder in a process
 //
 // The Activity interface exists once in a process, and so does this package's state. Recordings of several
-// GPUs share it. If another profiler uses the interface, such as Nsight Systems or PyTorch's profiler in
-// the same process, Start fails.
+// GPUs share it. If another profiler uses the interface, such as Nsight Systems, CUPTI may refuse to record,
+// and Start fails.
 package cupti
