@@ -30,15 +30,25 @@ func (mse) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g devic
 }
 
 // CrossEntropyLoss returns the mean over rows of -log(softmax(logits)[label]) as a scalar. logits is
-// [m n]; labels is int64 [m] (see [FromLabels]), with labels 0 to n-1.
+// [m n]; labels is int64 [m] (see [FromLabels]), with labels 0 to n-1. The loss of 16-bit logits is of
+// Float32, and is computed in it.
 func CrossEntropyLoss(logits, labels *Variable) *Variable {
 	if dt := labels.t.DType; dt != device.Int64 {
 		panic(&device.DTypeError{Op: "CrossEntropyLoss", Got: dt, Want: device.Int64})
 	}
-	return Apply(&crossEntropy{}, logits, labels)
+	f := &crossEntropy{sums: logits.t.DType}
+	if f.sums.Size() == 2 {
+		f.sums = device.Float32
+	}
+	return Apply(f, logits, labels)
 }
 
-type crossEntropy struct{ probs device.Tensor }
+type crossEntropy struct {
+	sums device.DType // of the loss and of lse
+	lse  device.Tensor
+}
+
+func (f *crossEntropy) dtype() device.DType { return f.sums }
 
 func (*crossEntropy) Name() string { return "CrossEntropyLoss" }
 
@@ -49,15 +59,15 @@ func (*crossEntropy) Shape(in []device.Shape) device.Shape {
 	return device.Shape{}
 }
 
-func (*crossEntropy) Saves(_, j int) bool { return j == 1 }
+func (*crossEntropy) Saves(_, j int) bool { return j != Output }
 
 func (f *crossEntropy) Forward(c *Call) (err error) {
-	if f.probs, err = c.New(c.Out.DType, c.In[0].Shape...); err != nil {
+	if f.lse, err = c.New(f.sums, c.In[0].Shape[0]); err != nil {
 		return err
 	}
-	return c.kernels.CrossEntropy(c.Stream, c.Out, f.probs, c.In[0], c.In[1])
+	return c.kernels.CrossEntropy(c.Stream, c.Out, f.lse, c.In[0], c.In[1])
 }
 
 func (f *crossEntropy) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
-	return c.kernels.CrossEntropyGrad(c.Stream, dst, acc, g, f.probs, c.In[1])
+	return c.kernels.CrossEntropyGrad(c.Stream, dst, acc, g, f.lse, c.In[0], c.In[1])
 }

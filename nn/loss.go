@@ -30,8 +30,8 @@ func (r Reduction) reduce(x *autograd.Variable) *autograd.Variable {
 	panic(fmt.Errorf("nn: there is no reduction %d", r))
 }
 
-// LossOptions are the choices of a loss. The zero value is PyTorch's default. All losses convert 16-bit
-// values to Float32 first.
+// LossOptions are the choices of a loss. The zero value is PyTorch's default. All losses of 16-bit
+// values are computed in Float32, and are of that type.
 type LossOptions struct {
 	Reduction Reduction
 }
@@ -159,14 +159,15 @@ type CrossEntropyOptions struct {
 // CrossEntropyLoss returns the mean over rows of -log(softmax(logits)[label]). logits are [N C] with
 // labels int64 [N], or [N C d1 ...] with labels [N d1 ...] and softmax along axis 1 (see
 // [autograd.FromLabels]). The result is a scalar unless opts chooses another reduction. The mean of no
-// rows, or of rows that are all ignored, is NaN. For 16-bit logits the loss is computed in Float32: in
-// 16 bits, 1 minus a probability near 1 would be 0, and so would the gradient. opts holds at most one
+// rows, or of rows that are all ignored, is NaN. For 16-bit logits the loss is computed in Float32
+// and is of that type: in 16 bits, 1 minus a probability near 1 would be 0, and so would the gradient. opts holds at most one
 // value.
 func CrossEntropyLoss(logits, labels *autograd.Variable, opts ...CrossEntropyOptions) *autograd.Variable {
-	o, x := option(opts), wide(logits)
-	if o == (CrossEntropyOptions{}) && len(x.Shape()) == 2 {
-		return autograd.CrossEntropyLoss(x, labels) // one kernel
+	o := option(opts)
+	if o == (CrossEntropyOptions{}) && len(logits.Shape()) == 2 {
+		return autograd.CrossEntropyLoss(logits, labels) // one kernel
 	}
+	x := wide(logits)
 	checkLabels("CrossEntropyLoss", x, labels)
 	return likelihood(autograd.LogSoftmax(x, 1), labels, o)
 }

@@ -22,26 +22,55 @@ func (k *kernelSet) MSEGrad(_ device.Stream, dst device.Tensor, acc device.Accum
 	return nil
 }
 
-func (k *kernelSet) CrossEntropy(_ device.Stream, loss, probs, logits, labels device.Tensor) error {
-	_, n := operands.CrossEntropy(loss, probs, logits, labels)
+// CrossEntropy computes 16-bit logits in Float32. They are the only 16-bit operands that the CPU's kernels
+// take, apart from those of copies, because a loss is computed in Float32 whatever the type of a model.
+func (k *kernelSet) CrossEntropy(s device.Stream, loss, lse, logits, labels device.Tensor) error {
+	if logits.DType.Size() == 2 {
+		wide, err := k.widened(s, logits)
+		if err != nil {
+			return err
+		}
+		logits = wide
+	}
+	_, n := operands.CrossEntropy(loss, lse, logits, labels)
 	checkLabels(device.Elements[int64](labels), n)
 	if loss.DType == device.Float32 {
-		crossEntropy[float32](k, loss, probs, logits, labels)
+		crossEntropy[float32](k, loss, lse, logits, labels)
 	} else {
-		crossEntropy[float64](k, loss, probs, logits, labels)
+		crossEntropy[float64](k, loss, lse, logits, labels)
 	}
 	return nil
 }
 
-func (k *kernelSet) CrossEntropyGrad(_ device.Stream, dst device.Tensor, acc device.Accum, g, probs, labels device.Tensor) error {
-	_, n := operands.CrossEntropyGrad(dst, g, probs, labels)
+func (k *kernelSet) CrossEntropyGrad(s device.Stream, dst device.Tensor, acc device.Accum, g, lse, logits, labels device.Tensor) error {
+	if logits.DType.Size() == 2 {
+		wide, err := k.widened(s, logits)
+		if err != nil {
+			return err
+		}
+		sum, err := k.widened(s, dst)
+		if err == nil {
+			err = k.CrossEntropyGrad(s, sum, acc, g, lse, wide, labels)
+		}
+		if err != nil {
+			return err
+		}
+		return k.Copy(s, dst, sum)
+	}
+	_, n := operands.CrossEntropyGrad(dst, g, lse, logits, labels)
 	checkLabels(device.Elements[int64](labels), n)
 	if dst.DType == device.Float32 {
-		crossEntropyGrad[float32](k, dst, acc, g, probs, labels)
+		crossEntropyGrad[float32](k, dst, acc, g, lse, logits, labels)
 	} else {
-		crossEntropyGrad[float64](k, dst, acc, g, probs, labels)
+		crossEntropyGrad[float64](k, dst, acc, g, lse, logits, labels)
 	}
 	return nil
+}
+
+// widened returns a copy of x in Float32.
+func (k *kernelSet) widened(s device.Stream, x device.Tensor) (device.Tensor, error) {
+	wide := device.HostTensor(make([]float32, x.Len()), device.Float32, x.Shape...)
+	return wide, k.Copy(s, wide, x)
 }
 
 func mse[T float](k *kernelSet, dst, x, y device.Tensor) {
@@ -68,32 +97,35 @@ func mseGrad[T float](k *kernelSet, dst device.Tensor, acc device.Accum, g, x, y
 	})
 }
 
-func crossEntropy[T float](k *kernelSet, loss, probs, logits, labels device.Tensor) {
-	p, x, l := device.Elements[T](probs), device.Elements[T](logits), device.Elements[int64](labels)
+func crossEntropy[T float](k *kernelSet, loss, lse, logits, labels device.Tensor) {
+	sums, x, l := device.Elements[T](lse), device.Elements[T](logits), device.Elements[int64](labels)
 	m, n := logits.Shape[0], logits.Shape[1]
 	rows := max(chunk/max(n, 1), 1)
 	s := k.total(m, rows, n, func(lo, hi int) (s float64) {
 		for ; lo < hi; lo++ {
 			row := x[lo*n : (lo+1)*n]
-			s += softmax(p[lo*n:(lo+1)*n], row) - float64(row[l[lo]])
+			sum := logSumExp(row)
+			sums[lo] = T(sum)
+			s += sum - float64(row[l[lo]])
 		}
 		return s
 	})
 	device.Elements[T](loss)[0] = T(s / float64(m))
 }
 
-func crossEntropyGrad[T float](k *kernelSet, dst device.Tensor, acc device.Accum, g, probs, labels device.Tensor) {
-	d, p, l := device.Elements[T](dst), device.Elements[T](probs), device.Elements[int64](labels)
+func crossEntropyGrad[T float](k *kernelSet, dst device.Tensor, acc device.Accum, g, lse, logits, labels device.Tensor) {
+	d, sums, x, l := device.Elements[T](dst), device.Elements[T](lse), device.Elements[T](logits), device.Elements[int64](labels)
 	m, n := dst.Shape[0], dst.Shape[1]
 	scale := T(float64(device.Elements[T](g)[0]) / float64(m))
 	tiled(k, d, acc, func(t []T, lo int) {
-		for i, v := range p[lo : lo+len(t)] {
-			t[i] = scale * v
-		}
-		// This iteration handles the part of row r that lies in the tile.
-		for r := lo / n; r < m && r*n < lo+len(t); r++ {
+		for r := lo / n; r < m && r*n < lo+len(t); r++ { // the part of row r that lies in the tile
+			from, to := max(r*n-lo, 0), min((r+1)*n-lo, len(t))
+			exps(t[from:to], x[lo+from:lo+to], sums[r])
 			if i := r*n + int(l[r]) - lo; i >= 0 && i < len(t) {
-				t[i] = scale * (p[lo+i] - 1)
+				t[i] -= 1
+			}
+			for i := from; i < to; i++ {
+				t[i] *= scale
 			}
 		}
 	})

@@ -100,6 +100,11 @@ func BenchmarkBandwidth(b *testing.B) {
 		row, column, g := uniform(b, d, tensor(b, d, dt, cols)), uniform(b, d, tensor(b, d, dt, rows, 1)), uniform(b, d, tensor(b, d, dt, 1))
 		other := tensor(b, d, device.Float64, rows*cols)
 		labels := tensor(b, d, device.Int64, rows)
+		sums := device.Float32
+		if dt == device.Float64 {
+			sums = device.Float64
+		}
+		loss, lse := tensor(b, d, sums), uniform(b, d, tensor(b, d, sums, rows))
 		raised, hash := tensor(b, d, device.Uint8), tensor(b, d, device.Int64)
 		variance := tensor(b, d, dt, rows, cols)
 		ok(b, k.Fill(s, labels, 7))
@@ -127,8 +132,8 @@ func BenchmarkBandwidth(b *testing.B) {
 			{"Sum all", 1, func() error { return k.Sum(s, g, device.Store, x) }},
 			{"MSE", 2, func() error { return k.MSE(s, g, x, y) }},
 			{"MSEGrad", 3, func() error { return k.MSEGrad(s, z, device.Store, g, x, y) }},
-			{"CrossEntropy", 2, func() error { return k.CrossEntropy(s, g, z, x, labels) }},
-			{"CrossEntropyGrad", 2, func() error { return k.CrossEntropyGrad(s, z, device.Store, g, x, labels) }},
+			{"CrossEntropy", 1, func() error { return k.CrossEntropy(s, loss, lse, x, labels) }},
+			{"CrossEntropyGrad", 2, func() error { return k.CrossEntropyGrad(s, z, device.Store, loss, lse, x, labels) }},
 			{"SGD", 3, func() error { return k.SGD(s, kernels.SGDStep{Param: z, Grad: x, LR: 1e-9}) }},
 			{"SGD momentum", 5, func() error {
 				return k.SGD(s, kernels.SGDStep{Param: z, Grad: x, Velocity: y, LR: 1e-9, Momentum: 0.9})

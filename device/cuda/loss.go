@@ -2,6 +2,9 @@
 
 package cuda
 
+// #include <stdint.h>
+import "C"
+
 import (
 	"unsafe"
 
@@ -22,7 +25,7 @@ const lossBlocks = 1024
 
 // meanOf launches a kernel that writes a partial sum for each of its blocks, and then a kernel that
 // writes the sum divided by rows to dst.
-func (k *kernelSet) meanOf(st device.Stream, versions *perFloat, blocks, threadsX int, dst device.Tensor, a lossArgs) error {
+func (k *kernelSet) meanOf(st device.Stream, f C.uintptr_t, blocks, threadsX int, dst device.Tensor, a lossArgs) error {
 	s := k.d.stream(st)
 	work, err := s.workspace()
 	if err != nil {
@@ -30,7 +33,7 @@ func (k *kernelSet) meanOf(st device.Stream, versions *perFloat, blocks, threads
 	}
 	a.dst, a.part, a.parts = k.addr(dst), uint64(work.Addr()), uint64(blocks)
 	if blocks > 0 {
-		if err := k.launch(s, versions[dst.DType], grid{blocks, 1, 1, threadsX, 1}, unsafe.Pointer(&a), unsafe.Sizeof(a)); err != nil {
+		if err := k.launch(s, f, grid{blocks, 1, 1, threadsX, 1}, unsafe.Pointer(&a), unsafe.Sizeof(a)); err != nil {
 			return err
 		}
 	}
@@ -39,39 +42,38 @@ func (k *kernelSet) meanOf(st device.Stream, versions *perFloat, blocks, threads
 
 func (k *kernelSet) MSE(s device.Stream, dst, x, y device.Tensor) error {
 	operands.MSE(dst, x, y)
-	a := lossArgs{x: k.addr(x), y: k.addr(y), rows: uint64(x.Len()), cols: 1}
-	a.setWide(x.DType, x.Len())
-	return k.meanOf(s, &k.squares, min(ceil(x.Len(), 8*threads), lossBlocks), threads, dst, a)
+	a := lossArgs{x: k.addr(x), y: k.addr(y), rows: uint64(x.Len()), cols: 1, wide: inRowsOfPacks(x.DType, x.Len(), k.addr(x), k.addr(y))}
+	return k.meanOf(s, k.squares[x.DType], min(ceil(x.Len(), 8*threads), lossBlocks), threads, dst, a)
 }
 
 // CrossEntropy does not check labels, which are on the device. If a label is out of range, the loss
 // is NaN.
-func (k *kernelSet) CrossEntropy(s device.Stream, loss, probs, logits, labels device.Tensor) error {
-	m, n := operands.CrossEntropy(loss, probs, logits, labels)
-	a := lossArgs{x: k.addr(logits), y: k.addr(probs), labels: k.addr(labels), rows: uint64(m), cols: uint64(n)}
-	a.setWide(logits.DType, n)
+func (k *kernelSet) CrossEntropy(s device.Stream, loss, lse, logits, labels device.Tensor) error {
+	m, n := operands.CrossEntropy(loss, lse, logits, labels)
+	a := lossArgs{x: k.addr(logits), y: k.addr(lse), labels: k.addr(labels), rows: uint64(m), cols: uint64(n)}
+	a.wide = inRowsOfPacks(logits.DType, n, a.x)
 	if n == 0 {
 		m = 0
 	}
-	return k.meanOf(s, &k.crossEntropy, min(m, 8*lossBlocks), rowThreads(n), loss, a)
+	return k.meanOf(s, k.crossEntropy[logits.DType], min(m, 8*lossBlocks), rowThreads(n), loss, a)
 }
 
-func (k *kernelSet) CrossEntropyGrad(s device.Stream, dst device.Tensor, acc device.Accum, g, probs, labels device.Tensor) error {
-	m, n := operands.CrossEntropyGrad(dst, g, probs, labels)
+func (k *kernelSet) CrossEntropyGrad(s device.Stream, dst device.Tensor, acc device.Accum, g, lse, logits, labels device.Tensor) error {
+	m, n := operands.CrossEntropyGrad(dst, g, lse, logits, labels)
 	if dst.Len() == 0 {
 		return nil
 	}
 	a := lossArgs{
-		dst: k.addr(dst), x: k.addr(probs), labels: k.addr(labels), g: k.addr(g),
+		dst: k.addr(dst), x: k.addr(logits), y: k.addr(lse), labels: k.addr(labels), g: k.addr(g),
 		rows: uint64(m), cols: uint64(n), acc: acc,
 	}
-	a.setWide(dst.DType, n)
+	a.wide = inRowsOfPacks(logits.DType, n, a.x, a.dst)
 	return k.launch(k.d.stream(s), k.crossEntropyGrad[dst.DType], grid{min(m, 1<<20), 1, 1, rowThreads(n), 1}, unsafe.Pointer(&a), unsafe.Sizeof(a))
 }
 
-// setWide sets whether the kernels move rows of n elements in packs.
-func (a *lossArgs) setWide(dt device.DType, n int) {
-	a.wide = uint64(flag(packed(a.x, a.y, a.dst) && n%(packBytes/dt.Size()) == 0))
+// inRowsOfPacks returns 1 if rows of n elements at addrs are aligned and consist of whole packs.
+func inRowsOfPacks(dt device.DType, n int, addrs ...uint64) uint64 {
+	return uint64(flag(packed(addrs...) && n%(packBytes/dt.Size()) == 0))
 }
 
 // rowThreads returns the number of threads that share a row of n elements.

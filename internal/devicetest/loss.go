@@ -87,35 +87,44 @@ func checkCrossEntropy(r *rig) {
 		x := r.random(-c.size, c.size, c.m, c.n)
 		labels, pl := r.labels(c.m, c.n)
 		px := r.put(x)
-		p, lse := softmax(x)
+		_, lse := softmax(x)
 		want := value{newArray(), []float64{0}, 16}
 		for i, l := range labels {
 			v := x.v[i*c.n+int(l)]
 			want.v[0] += (lse[i] - v) / float64(c.m)
 			want.scale[0] += (math.Abs(lse[i]) + math.Abs(v)) / float64(c.m)
 		}
-		// An absolute error in a difference of logits is a relative error of its exponential.
-		wantP := value{p, mapped(func(v ...float64) float64 { return v[0] * (1 + c.size) }, p).v, 8}
-		r.result(fmt.Sprintf("CrossEntropy of %v", x.shape), want, func(dst device.Tensor) error {
-			probs := r.put(nan(x.shape))
-			if err := r.k.CrossEntropy(r.s, dst, probs.Tensor, px.Tensor, pl.Tensor); err != nil {
-				return err
-			}
-			r.same("CrossEntropy's probabilities", probs, wantP)
-			return nil
-		})
+		wantLSE := value{array{device.Shape{c.m}, lse}, make([]float64, c.m), 8}
+		for i, v := range lse {
+			wantLSE.scale[i] = 1 + math.Abs(v)
+		}
+		what, sums := fmt.Sprintf("CrossEntropy of %v", x.shape), r.sums()
+		loss, got := r.placed(sums, newArray()), r.placed(sums, newArray(c.m))
+		r.ok(what, r.k.CrossEntropy(r.s, loss.Tensor, got.Tensor, px.Tensor, pl.Tensor))
+		r.same(what, loss, want)
+		r.same(what+", lse", got, wantLSE)
 	})
 }
 
+// sums returns the type of a loss and of its sums.
+func (r *rig) sums() device.DType {
+	if r.dt == device.Float64 {
+		return device.Float64
+	}
+	return device.Float32
+}
+
+// placed is put for an operand of another type.
+func (r *rig) placed(dt device.DType, a array) operand { return r.place(dt, a.shape, encode(dt, a.v)) }
+
 func checkCrossEntropyGrad(r *rig) {
 	each(r, batches[:len(batches)-1], func(c batch) {
-		p, _ := softmax(r.random(-c.size, c.size, c.m, c.n))
-		for i, v := range p.v {
-			p.v[i] = round(r.dt, v)
-		}
+		x := r.random(-c.size, c.size, c.m, c.n)
+		p, lse := softmax(x)
 		labels, pl := r.labels(c.m, c.n)
 		g := r.random(0.5, 2)
-		pp, pg := r.put(p), r.put(g)
+		g.v[0] = round(device.BFloat16, g.v[0])
+		px, pg, plse := r.put(x), r.placed(r.sums(), g), r.placed(r.sums(), array{device.Shape{c.m}, lse})
 		want := value{newArray(c.m, c.n), make([]float64, c.m*c.n), 8}
 		for i := range want.v {
 			var hit float64
@@ -123,10 +132,11 @@ func checkCrossEntropyGrad(r *rig) {
 				hit = 1
 			}
 			want.v[i] = g.v[0] * (p.v[i] - hit) / float64(c.m)
-			want.scale[i] = g.v[0] * (p.v[i] + hit) / float64(c.m)
+			// An absolute error in a difference of logits is a relative error of its exponential.
+			want.scale[i] = g.v[0] * (p.v[i]*(1+c.size) + hit) / float64(c.m)
 		}
 		r.accumulates("CrossEntropyGrad", want, func(dst device.Tensor, acc device.Accum) error {
-			return r.k.CrossEntropyGrad(r.s, dst, acc, pg.Tensor, pp.Tensor, pl.Tensor)
+			return r.k.CrossEntropyGrad(r.s, dst, acc, pg.Tensor, plse.Tensor, px.Tensor, pl.Tensor)
 		})
 	})
 }

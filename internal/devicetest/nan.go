@@ -190,8 +190,8 @@ func nanMSE(r *rig) {
 	})
 }
 
-// nanCrossEntropy puts a NaN into one row, at the largest logit, before it, or behind it. The
-// probabilities of that row become NaN, and no others.
+// nanCrossEntropy puts a NaN into one row, at the largest logit, before it, or behind it. The sum and
+// the gradient of that row become NaN, and no others.
 func nanCrossEntropy(r *rig) {
 	const rows, row = 3, 1
 	for _, cols := range []int{3, 257, 1000} {
@@ -199,18 +199,21 @@ func nanCrossEntropy(r *rig) {
 			x := r.random(-4, 4, rows, cols)
 			x.v[row*cols+cols/2] = 5
 			x.v[row*cols+col] = math.NaN()
-			px, loss, probs := r.put(x), r.put(newArray()), r.put(newArray(rows, cols))
+			px, loss, lse := r.put(x), r.placed(r.sums(), newArray()), r.placed(r.sums(), newArray(rows))
 			_, labels := r.labels(rows, cols)
 			label := fmt.Sprintf("CrossEntropy of %d classes with NaN in class %d", cols, col)
-			r.ok(label, r.k.CrossEntropy(r.s, loss.Tensor, probs.Tensor, px.Tensor, labels.Tensor))
+			r.ok(label, r.k.CrossEntropy(r.s, loss.Tensor, lse.Tensor, px.Tensor, labels.Tensor))
 			r.same(label, loss, value{array: nan(scalar)})
-			one, grad := r.put(array{scalar, []float64{1}}), r.put(newArray(rows, cols))
-			r.ok(label, r.k.CrossEntropyGrad(r.s, grad.Tensor, device.Store, one.Tensor, probs.Tensor, labels.Tensor))
-			for what, o := range map[string]operand{"probabilities": probs, "gradient": grad} {
-				for i, v := range decode(r.dt, r.read(label, o)) {
-					if (v != v) != (i/cols == row) {
-						r.fail("%s: the %s at [%d %d] are %v", label, what, i/cols, i%cols, v)
-					}
+			one, grad := r.placed(r.sums(), array{scalar, []float64{1}}), r.put(newArray(rows, cols))
+			r.ok(label, r.k.CrossEntropyGrad(r.s, grad.Tensor, device.Store, one.Tensor, lse.Tensor, px.Tensor, labels.Tensor))
+			for i, v := range decode(r.dt, r.read(label, grad)) {
+				if (v != v) != (i/cols == row) {
+					r.fail("%s: the gradient at [%d %d] is %v", label, i/cols, i%cols, v)
+				}
+			}
+			for i, v := range decode(r.sums(), r.read(label, lse)) {
+				if (v != v) != (i == row) {
+					r.fail("%s: the sum of row %d is %v", label, i, v)
 				}
 			}
 			r.clean()

@@ -86,13 +86,14 @@ type Kernels interface {
 	// MSEGrad accumulates g·2(x-y)/n into dst, with g a scalar in device memory. This is the
 	// gradient of x; with -Alpha it is the gradient of y.
 	MSEGrad(s device.Stream, dst device.Tensor, acc device.Accum, g, x, y device.Tensor) error
-	// CrossEntropy computes the scalar loss, the mean over rows of -log(softmax(logits)[label]),
-	// and the probabilities. logits and probs are [m n], labels are Int64 [m] within [0, n). If the
-	// host can read the labels, a label out of range panics with a [*device.IndexError].
-	CrossEntropy(s device.Stream, loss, probs, logits, labels device.Tensor) error
-	// CrossEntropyGrad accumulates g·(probs - onehot(labels))/m into dst [m n], with g a scalar in
-	// device memory.
-	CrossEntropyGrad(s device.Stream, dst device.Tensor, acc device.Accum, g, probs, labels device.Tensor) error
+	// CrossEntropy computes the scalar loss, the mean over rows of -log(softmax(logits)[label]), and
+	// lse [m], the logarithm of each row's sum of exponentials. Both are of Float64 for logits of
+	// Float64, else of Float32. logits are [m n], labels are Int64 [m] within [0, n). If the host can
+	// read the labels, a label out of range panics with a [*device.IndexError].
+	CrossEntropy(s device.Stream, loss, lse, logits, labels device.Tensor) error
+	// CrossEntropyGrad accumulates g·(softmax(logits) - onehot(labels))/m into dst [m n], of the type
+	// of logits. g is a scalar in device memory, of the type of lse, which CrossEntropy computed.
+	CrossEntropyGrad(s device.Stream, dst device.Tensor, acc device.Accum, g, lse, logits, labels device.Tensor) error
 
 	// SGD performs steps of stochastic gradient descent in place, each on a parameter of its own:
 	// see [SGDStep]. A device runs steps that follow each other, and differ in their tensors alone,

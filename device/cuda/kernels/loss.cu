@@ -6,7 +6,7 @@ struct Loss {
 	u64 x, y, labels, g;
 	u64 rows, cols; // of x
 	Accum acc;
-	u64 wide; // whether rows of x, y and dst are aligned to 16 bytes and consist of whole packs
+	u64 wide; // whether the rows that a thread moves in packs are aligned to 16 bytes and consist of whole packs
 };
 
 // squares sums (x-y)² over the block's share of the elements.
@@ -62,67 +62,63 @@ template <class A> __device__ inline A block_max(A v) {
 	return v;
 }
 
-// cross_entropy computes rows in each block. It writes the softmax of x to y and the sum of log Σ
-// exp(x) - x[label] to part. It subtracts the largest element first, so that no exponential
-// overflows; a NaN reaches the result through the sum. The loss of a label that is out of range is
-// NaN.
+// cross_entropy computes rows in each block. It writes log Σ exp(x) to y and the sum of log Σ exp(x) -
+// x[label] to part. It reads x once: each thread keeps its largest element so far, and the sum of
+// the exponentials of the others minus that element (Milakov and Gimelshein, "Online normalizer
+// calculation for softmax", 2018). A NaN reaches the result through the sum. The loss of a label that is
+// out of range is NaN.
 template <class T> __device__ inline void cross_entropy(const Loss &a) {
 	typedef typename Arith<T>::type A;
 	double loss = 0;
 	for (u64 r = blockIdx.x; r < a.rows; r += gridDim.x) {
 		const T *x = (const T *)a.x + r * a.cols;
-		T *p = (T *)a.y + r * a.cols;
-		A top = up(x[0]);
-		each_of(x, threadIdx.x, blockDim.x, a.cols, a.wide, [&top](u64, A v) { top = v > top ? v : top; });
-		top = block_max(top);
+		const A none = __longlong_as_double(0xfff0000000000000ll); // -Inf
+		A top = none;
 		double s = 0;
-		each_of(x, threadIdx.x, blockDim.x, a.cols, a.wide, [&s, top](u64, A v) { s += exp_(v - top); });
-		s = block_sum(s);
-		const A total = s;
-		if (a.wide) {
-			const int N = Pack<T>::N;
-			for (u64 j = threadIdx.x * N; j < a.cols; j += blockDim.x * N) {
-				Pack<T> q;
-				q.load(x + j);
-#pragma unroll
-				for (int i = 0; i < N; i++) q.v[i] = down<T>(exp_(up(q.v[i]) - top) / total);
-				q.store(p + j);
+		each_of(x, threadIdx.x, blockDim.x, a.cols, a.wide, [&top, &s, none](u64, A v) {
+			if (v > top) {
+				s *= exp_(top - v);
+				top = v;
 			}
-		} else {
-			for (u64 j = threadIdx.x; j < a.cols; j += blockDim.x) p[j] = down<T>(exp_(up(x[j]) - top) / total);
-		}
+			s += exp_(v - (top > none ? top : A(0)));
+		});
+		const A most = block_max(top);
+		s = block_sum(s * exp_(top > none ? top - most : A(0)));
+		const double lse = (most > none ? (double)most : 0.) + log(s);
+		if (threadIdx.x == 0) ((A *)a.y)[r] = lse;
 		const u64 label = ((const u64 *)a.labels)[r];
-		loss += label < a.cols ? (double)top + log(s) - (double)up(x[label]) : __longlong_as_double(0x7ff8000000000000ll);
+		loss += label < a.cols ? lse - (double)up(x[label]) : __longlong_as_double(0x7ff8000000000000ll);
 	}
 	if (threadIdx.x == 0) ((double *)a.part)[blockIdx.x] = loss;
 }
 
-// cross_entropy_grad reads the probabilities from x.
+// cross_entropy_grad reads log Σ exp(x) from y.
 template <class T> __device__ inline void cross_entropy_grad(const Loss &a) {
 	typedef typename Arith<T>::type A;
-	const A scale = (double)up(*(const T *)a.g) / (double)a.rows;
+	const A scale = (double)*(const A *)a.g / (double)a.rows;
 	const A alpha = a.acc.alpha, beta = a.acc.beta;
 	for (u64 r = blockIdx.x; r < a.rows; r += gridDim.x) {
-		const T *p = (const T *)a.x + r * a.cols;
+		const T *x = (const T *)a.x + r * a.cols;
 		T *dst = (T *)a.dst + r * a.cols;
+		const A lse = ((const A *)a.y)[r];
 		const u64 label = ((const u64 *)a.labels)[r];
-		auto value = [=](u64 j, A prob, T old) {
-			A v = alpha * (scale * (prob - (j == label ? A(1) : A(0))));
+		auto value = [=](u64 j, A logit, T old) {
+			A v = alpha * (scale * (exp_(logit - lse) - (j == label ? A(1) : A(0))));
 			if (beta != 0) v += beta * up(old);
 			return down<T>(v);
 		};
 		if (a.wide) {
 			const int N = Pack<T>::N;
 			for (u64 j = threadIdx.x * N; j < a.cols; j += blockDim.x * N) {
-				Pack<T> pp, pd;
-				pp.load(p + j);
+				Pack<T> px, pd;
+				px.load(x + j);
 				if (beta != 0) pd.load(dst + j);
 #pragma unroll
-				for (int i = 0; i < N; i++) pd.v[i] = value(j + i, up(pp.v[i]), pd.v[i]);
+				for (int i = 0; i < N; i++) pd.v[i] = value(j + i, up(px.v[i]), pd.v[i]);
 				pd.store(dst + j);
 			}
 		} else {
-			for (u64 j = threadIdx.x; j < a.cols; j += blockDim.x) dst[j] = value(j, up(p[j]), beta != 0 ? dst[j] : T());
+			for (u64 j = threadIdx.x; j < a.cols; j += blockDim.x) dst[j] = value(j, up(x[j]), beta != 0 ? dst[j] : T());
 		}
 	}
 }

@@ -149,26 +149,31 @@ func (ts Types) MSEGrad(dst, g, x, y device.Tensor) {
 }
 
 // CrossEntropy checks the operands of a CrossEntropy, logits [m n].
-func (ts Types) CrossEntropy(loss, probs, logits, labels device.Tensor) (m, n int) {
-	const op = "CrossEntropy"
-	ts.Float(op, loss, probs, logits)
-	checkType(op, labels, device.Int64)
-	m, n = matrix(op, logits, false)
-	checkShape(op, logits.Shape, probs)
-	checkShape(op, device.Shape{m}, labels)
-	checkScalar(op, loss)
-	return m, n
+func (ts Types) CrossEntropy(loss, lse, logits, labels device.Tensor) (m, n int) {
+	return ts.crossEntropy("CrossEntropy", loss, lse, logits, labels)
 }
 
 // CrossEntropyGrad checks the operands of a CrossEntropyGrad, dst [m n].
-func (ts Types) CrossEntropyGrad(dst, g, probs, labels device.Tensor) (m, n int) {
+func (ts Types) CrossEntropyGrad(dst, g, lse, logits, labels device.Tensor) (m, n int) {
 	const op = "CrossEntropyGrad"
-	ts.Float(op, dst, g, probs)
+	ts.Float(op, dst, logits)
+	checkShape(op, logits.Shape, dst)
+	return ts.crossEntropy(op, g, lse, logits, labels)
+}
+
+// crossEntropy checks logits, labels, and what is of the type of sums: a scalar, and a number for each row.
+func (ts Types) crossEntropy(op string, scalar, lse, logits, labels device.Tensor) (m, n int) {
+	ts.Float(op, logits)
 	checkType(op, labels, device.Int64)
-	m, n = matrix(op, dst, false)
-	checkShape(op, dst.Shape, probs)
-	checkShape(op, device.Shape{m}, labels)
-	checkScalar(op, g)
+	m, n = matrix(op, logits, false)
+	checkShape(op, device.Shape{m}, lse, labels)
+	checkScalar(op, scalar)
+	sums := device.Float32
+	if logits.DType == device.Float64 {
+		sums = device.Float64
+	}
+	checkType(op, scalar, sums)
+	checkType(op, lse, sums)
 	return m, n
 }
 
