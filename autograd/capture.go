@@ -63,7 +63,8 @@ const maxVariants = 16
 // may record a step that another does not.
 //
 // The recordings share the device memory that a step needs. Each has a copy of its inputs. They are kept
-// until the returned function is unreachable, or until 16 others were used since. opts may be nil.
+// until the returned function is unreachable, or until 16 others were used since. The gradients of Linear's
+// weights are computed on a stream of their own, which has scratch memory. opts may be nil.
 func Capture(dev device.Device, step func(in ...*Variable) (*Variable, error), opts *CaptureOptions) func(in ...*Variable) (*Variable, error) {
 	if _, ok := dev.(kernels.Recorder); !ok {
 		return step

@@ -75,6 +75,7 @@ func benchmarkSteps(b *testing.B, layers, size, batch int, precision string, cap
 	}
 	run := func(n int) {
 		for range n {
+			x, y = y, x // so each step copies its inputs
 			_, err := step(x, y)
 			ok(err)
 		}
