@@ -9,6 +9,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/capture"
+	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/internal/poll"
 )
 
@@ -62,6 +63,7 @@ func (r *Reducer) recording() *recorded {
 		return r.recorded
 	}
 	n := len(r.params)
+	r.copies = copyStreamOf(r.pg.Device())
 	rec := &recorded{Recording: c, before: slices.Clone(r.fresh), zeroed: make([]bool, n), asked: make([]bool, n), stats: r.stats, pass: r.reports.pass}
 	r.recorded = rec
 	c.Require(func() bool {
@@ -162,6 +164,15 @@ func (r *Reducer) finishRecorded(rec *recorded, reduces, failed bool, cause erro
 	return nil
 }
 
+// copyStream is a device's stream for the copies of statuses in recorded passes. It ends with the device.
+type copyStream struct{ device.Stream } // nil before the first copy
+
+type copyStreamKey struct{}
+
+func copyStreamOf(dev device.Device) *copyStream {
+	return kernels.Of(dev).Values().Get(copyStreamKey{}, func() any { return &copyStream{} }).(*copyStream)
+}
+
 // copyRecorded records the copy of the status to the host once the compute stream waits for all reductions.
 // The copy is on a stream of its own, so nothing in the graph waits for it.
 func (r *Reducer) copyRecorded() error {
@@ -171,17 +182,17 @@ func (r *Reducer) copyRecorded() error {
 	}
 	rec.isCopied = true
 	compute := r.pg.Device().Compute()
-	if r.copies == nil {
+	if r.copies.Stream == nil {
 		s, err := r.pg.Device().NewStream(false)
 		if err != nil {
 			return err
 		}
-		r.copies = s
+		r.copies.Stream = s
 	}
 	if err := r.copies.WaitFor(context.Background(), compute.Mark()); err != nil {
 		return err
 	}
-	return r.status.copyOn(r.copies)
+	return r.status.copyOn(r.copies.Stream)
 }
 
 // endRecorded makes the compute stream wait for everything that the Reducer has recorded on other streams.

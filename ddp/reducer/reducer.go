@@ -41,8 +41,8 @@ type Reducer struct {
 	isLeaving  bool       // this rank leaves: its shadow pass must be the last pass of all ranks
 	left       *LeftError // not nil: the error that ended the passes of all ranks
 
-	recorded *recorded     // nil unless a step is being recorded
-	copies   device.Stream // for the status of recorded passes; nil before the first one
+	recorded *recorded   // nil unless a step is being recorded
+	copies   *copyStream // for the status of recorded passes; nil before the first one
 
 	heedsStop bool           // the engine has called Stopping
 	requested syscall.Signal // the signal because of which this rank, in this pass, asks all ranks to stop; 0: it does not ask
