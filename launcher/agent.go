@@ -390,7 +390,7 @@ func (a *agent) close(err error, canceled bool) {
 	}
 	var failure *FailureError
 	switch {
-	case errors.As(err, &failure):
+	case errors.As(err, &failure) && !a.cfg.BriefReport:
 		a.console.logReport(failure)
 	case err != nil && !canceled:
 		a.console.logf("%v", err)

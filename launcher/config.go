@@ -66,6 +66,9 @@ type Config struct {
 	// report of a failure is such a line, with the object "failure". A worker's line of more than
 	// 64 KiB is divided: all parts but the last have "partial": true.
 	JSONLines bool
+	// BriefReport has the report of a failure be one line. It suits all nodes but one of a job whose
+	// output comes together in one place.
+	BriefReport bool
 	// LocalRanksFilter, if not empty, lists the local ranks whose lines are shown. Files
 	// hold the lines of all ranks.
 	LocalRanksFilter []int

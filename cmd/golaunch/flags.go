@@ -44,6 +44,10 @@ type options struct {
 	linePrefix       string
 	errorFile        string
 
+	hosts []hostSpec // to be reached by ssh
+	ssh   string     // the command
+	given []string   // the flags that the user gave, for the hosts
+
 	rendezvous rendezvousFlags
 	slurm      *slurmStep // nil if srun did not start this process
 
@@ -92,7 +96,7 @@ func parseFlags(args []string, lookup func(string) (string, bool)) (*options, er
 	if _, err := flight.ReadSettings(lookup); err != nil {
 		return nil, &usageError{err}
 	}
-	o.command = all.Args()
+	o.command, o.given = all.Args(), givenFlags(all)
 	switch {
 	case len(o.command) == 0:
 		return nil, usagef("no program to run")
@@ -210,6 +214,10 @@ func (o *options) define() *pflag.FlagSet {
 
 	o.rendezvous.define(group)
 
+	fs = group("Hosts")
+	addFlag(fs, &o.hosts, "hosts", "", "a:4,b:4", parseHosts, "start the job on these hosts by ssh, with so many workers each (default: --nproc-per-node)")
+	fs.StringVar(&o.ssh, "ssh", "ssh", "the command of --hosts, with its options")
+
 	var ignored string
 	fs = group("Torchrun's flags without effect")
 	fs.StringVar(&ignored, "start-method", "", "workers are always started as processes of PROGRAM")
@@ -235,6 +243,9 @@ func (o *options) define() *pflag.FlagSet {
 
 // check returns an error if the values of several flags contradict each other.
 func (o *options) check() error {
+	if o.hosts != nil {
+		return nil // the golaunch of each host checks the flags
+	}
 	for _, local := range o.localRanksFilter {
 		if local >= o.nproc {
 			return usagef("--local-ranks-filter: local rank %d, but there are %d workers here", local, o.nproc)
@@ -310,6 +321,7 @@ Examples:
   golaunch --nproc-per-node gpu --max-restarts 2 ./cmd/train
   golaunch --nproc-per-node 2 --tee 3 --log-dir logs train.py
   golaunch --nnodes 2:4 --rdzv-backend c10d --rdzv-endpoint node0 --token-file job.token ./train
+  golaunch --hosts a:4,b:4 ./train
 `)
 	for _, g := range o.groups {
 		fmt.Fprintf(&b, "\n%s:\n%s", g.title, g.FlagUsagesWrapped(100))

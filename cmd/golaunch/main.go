@@ -7,6 +7,7 @@
 //	golaunch --nproc-per-node gpu ./cmd/train      # a Go package: built, then run
 //	golaunch --nnodes=1 --nproc_per_node=2 train.py
 //	golaunch --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=node0 --token-file=job.token ./train
+//	golaunch --hosts a:4,b:4 ./train               # by ssh
 //
 // "golaunch --help" lists the flags, and docs/golaunch.md compares them with torchrun's. The
 // exit code is 0 if every worker succeeded. If a worker failed, on whichever node, it is the
@@ -42,14 +43,19 @@ const (
 
 func main() {
 	launcher.ReaperMain()
-	os.Exit(run(os.Args[1:]))
+	if slices.Equal(os.Args[1:], []string{nodeFlag}) {
+		os.Exit(runForHost())
+	}
+	os.Exit(run(os.Args[1:], make(chan os.Signal, 4), false)) // buffered: more signals may arrive while one is handled
 }
 
 // memoryGoal is the memory limit of golaunch's garbage collector. It is more than golaunch
 // and its store usually need.
 const memoryGoal = 128 << 20
 
-func run(args []string) int {
+// run runs a command line and returns the exit code. signals also delivers signals from elsewhere.
+// isBrief makes the report of a failure one line.
+func run(args []string, signals chan os.Signal, isBrief bool) int {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(memoryGoal)
 	}
@@ -73,11 +79,14 @@ func run(args []string) int {
 	// If the reader of the output ends, a write must fail instead of ending golaunch. So
 	// SIGPIPE is caught. It is not ignored, because the workers would inherit that.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	signals := make(chan os.Signal, 4) // buffered: more signals may arrive while one is handled
 	building, stop := context.WithCancel(context.Background())
 	if handled := notIgnored(opts.signals); len(handled) > 0 { // Notify without signals would catch all
 		signal.Notify(signals, handled...)
 		building, stop = signal.NotifyContext(building, handled...)
+	}
+	if opts.hosts != nil {
+		stop()
+		return runHosts(opts, signals)
 	}
 	prog, err := findProgram(building, opts)
 	stop()
@@ -96,6 +105,8 @@ func run(args []string) int {
 		return complain(err)
 	}
 	cfg.Dedicated = true
+	// In a Slurm step the output of all tasks comes together, and one full report is enough.
+	cfg.BriefReport = isBrief || opts.slurm != nil && opts.rendezvous.nodes.most > 1 && opts.rendezvous.nodeRank > 0
 	cfg.Args, cfg.Name, cfg.Scratch, cfg.Signals = prog.args, prog.name, prog.temp, signals
 	result, err := launcher.Run(context.Background(), cfg)
 	if result == nil { // the job did not start, so Run has reported nothing

@@ -1,0 +1,371 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	mathrand "math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/version"
+)
+
+// This file is the side of the user in a job that golaunch starts by ssh: it starts a golaunch on each
+// host, and is connected with each of them by the standard streams of an ssh command. hostnode.go is the other
+// side.
+
+// hostSpec is an entry of --hosts: a destination of ssh, and its number of workers, "" for --nproc-per-node.
+type hostSpec struct{ name, workers string }
+
+func parseHosts(text string) (hosts []hostSpec, err error) {
+	seen := map[string]bool{}
+	for entry := range strings.SplitSeq(text, ",") {
+		h := hostSpec{name: strings.TrimSpace(entry)}
+		if name, workers, ok := strings.Cut(h.name, ":"); ok {
+			if _, err := parseNproc(workers); err != nil && workers != "gpu" {
+				return nil, fmt.Errorf("%s: %w", entry, err)
+			}
+			h = hostSpec{name, workers}
+		}
+		if h.name == "" || strings.HasPrefix(h.name, "-") || strings.ContainsAny(h.name, " \t'\"") || seen[h.name] {
+			return nil, fmt.Errorf("%q: want host names of ssh, each once, as in a:4,b:4", entry)
+		}
+		seen[h.name] = true
+		hosts = append(hosts, h)
+	}
+	return hosts, nil
+}
+
+// Messages from the user's side, one line each. The first line is a nodeRequest.
+const (
+	beatLine = "alive"      // every beatInterval
+	stopLine = "stop "      // and a signal's number
+	nodeFlag = "--for-host" // the only argument of the golaunch that ssh starts
+)
+
+const (
+	beatInterval = time.Second
+	// silence is how long a side waits for the other one before it takes the connection for lost.
+	silence = 10 * time.Second
+	// hostsEnd is how long the hosts have to end by themselves once one of them has failed.
+	hostsEnd = 2 * time.Second
+)
+
+// nodeRequest says what the golaunch on one host shall run.
+type nodeRequest struct {
+	Version string   // of the golaunch here, which must be the same there
+	Args    []string // flags, the program and its arguments
+	Dir     string   // the folder to run in
+	Program string   // the program's file, "" if it is to be found on PATH
+	Sum     string   // hexadecimal SHA-256 of the program's file
+	Env     []string // variables to set
+	Token   string   // the job's secret
+	Brief   bool     // the report of a failure is one line, because another host prints it
+}
+
+// forwarded are the prefixes of the variables that the workers on all hosts get.
+var forwarded = []string{"GODDP_", "NCCL_", "GLOO_", "OMP_NUM_THREADS=", "PYTHON_EXEC=", "TORCH_", "TORCHELASTIC_"}
+
+// runHosts runs the job on the hosts of --hosts, and returns its exit code.
+func runHosts(o *options, signals <-chan os.Signal) int {
+	j, err := newHostsJob(o)
+	if err != nil {
+		return complain(err)
+	}
+	return j.run(signals)
+}
+
+// hostsJob is a job on hosts that ssh connects with.
+type hostsJob struct {
+	ssh     []string // the command
+	elastic bool     // the job goes on without a host
+	hosts   []*sshHost
+	mu      sync.Mutex // held while lines are printed
+}
+
+// sshHost is one host of the job.
+type sshHost struct {
+	job     *hostsJob
+	name    string
+	request []byte
+	lines   chan string        // for the host
+	ctx     context.Context    // of the ssh command
+	kill    context.CancelFunc // ends the ssh command, and so what it started
+	code    int                // its exit code, once it has ended
+}
+
+func newHostsJob(o *options) (*hostsJob, error) {
+	command := o.command
+	request := nodeRequest{Version: version.Of("golaunch")}
+	var err error
+	if request.Dir, err = os.Getwd(); err != nil {
+		return nil, err
+	}
+	if strings.ContainsRune(command[0], filepath.Separator) || filepath.Ext(command[0]) == ".py" {
+		if request.Program, err = filepath.Abs(command[0]); err == nil {
+			request.Sum, err = sumOf(request.Program)
+		}
+		if err != nil {
+			return nil, usagef("--hosts: %w: want a program that is in the same place on all hosts; \"go build\" makes one of a package", err)
+		}
+	}
+	for _, v := range os.Environ() {
+		name, _, _ := strings.Cut(v, "=")
+		isSecret := name == handshake.TokenVar || name == handshake.TokenFileVar
+		if !isSecret && slices.ContainsFunc(forwarded, func(prefix string) bool { return strings.HasPrefix(v, prefix) }) {
+			request.Env = append(request.Env, v)
+		}
+	}
+	getenv := func(name string) string {
+		if name == handshake.TokenFileVar && o.rendezvous.tokenFile != "" {
+			return o.rendezvous.tokenFile
+		}
+		return os.Getenv(name)
+	}
+	secret, err := handshake.ReadSecret(getenv)
+	if err != nil {
+		return nil, &usageError{err}
+	}
+	request.Token = cmp.Or(string(secret), rand.Text()+rand.Text())
+
+	j := &hostsJob{ssh: strings.Fields(o.ssh), elastic: o.rendezvous.nodes.least < o.rendezvous.nodes.most}
+	endpoint := o.rendezvous.endpoint
+	if endpoint == "" {
+		addr := o.rendezvous.masterAddr
+		if addr == "" {
+			if addr, err = j.address(o.hosts[0].name); err != nil {
+				return nil, err
+			}
+		}
+		endpoint = net.JoinHostPort(addr, strconv.Itoa(20000+mathrand.IntN(10000)))
+	}
+	id := cmp.Or(o.rendezvous.runID, rand.Text()[:8])
+	for i, h := range o.hosts {
+		r := request
+		r.Brief = i > 0
+		r.Args = append(r.Args, o.given...)
+		r.Args = append(r.Args, "--rdzv-endpoint", endpoint, "--rdzv-id", id)
+		if len(o.hosts) > 1 && o.rendezvous.nodes.most == 1 {
+			r.Args = append(r.Args, "--nnodes", strconv.Itoa(len(o.hosts)), "--node-rank", strconv.Itoa(i))
+		}
+		if h.workers != "" {
+			r.Args = append(r.Args, "--nproc-per-node", h.workers)
+		}
+		r.Args = append(r.Args, command...)
+		text, err := json.Marshal(r)
+		if err != nil {
+			return nil, err
+		}
+		host := &sshHost{job: j, name: h.name, request: append(text, '\n'), lines: make(chan string, 8)}
+		host.ctx, host.kill = context.WithCancel(context.Background())
+		j.hosts = append(j.hosts, host)
+	}
+	return j, nil
+}
+
+// givenFlags returns the flags that the user gave, except those for this side.
+func givenFlags(all *pflag.FlagSet) (flags []string) {
+	all.VisitAll(func(f *pflag.Flag) {
+		if f.Changed && !slices.Contains([]string{"hosts", "ssh", "token-file", "rdzv-endpoint", "rdzv-id", "master-addr"}, f.Name) {
+			flags = append(flags, "--"+f.Name+"="+f.Value.String())
+		}
+	})
+	return flags
+}
+
+// address returns the address of a host according to ssh's configuration.
+func (j *hostsJob) address(host string) (string, error) {
+	out, err := exec.Command(j.ssh[0], slices.Concat(j.ssh[1:], []string{"-G", host})...).Output()
+	if err != nil {
+		return "", fmt.Errorf("ssh -G %s: %w", host, err)
+	}
+	for line := range strings.Lines(string(out)) {
+		if name, ok := strings.CutPrefix(line, "hostname "); ok {
+			return strings.TrimSpace(name), nil
+		}
+	}
+	return "", fmt.Errorf("ssh -G %s names no hostname", host)
+}
+
+// sumOf returns the hexadecimal SHA-256 of a file.
+func sumOf(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || info.IsDir() {
+		return "", cmp.Or(err, fmt.Errorf("%s is a folder", path))
+	}
+	h := sha256.New()
+	_, err = io.Copy(h, f)
+	return hex.EncodeToString(h.Sum(nil)), err
+}
+
+// run starts the hosts, and waits until all have ended. Signals are passed on to all of them. It returns the
+// code of the host that failed first; of an elastic job, which goes on without a host, that of the last one.
+func (j *hostsJob) run(signals <-chan os.Signal) (code int) {
+	ended := make(chan *sshHost)
+	running := slices.Clone(j.hosts)
+	for _, h := range running {
+		go func() {
+			h.run()
+			ended <- h
+		}()
+	}
+	tell := func(line string) {
+		for _, h := range running {
+			select {
+			case h.lines <- line:
+			default: // it reads nothing, and will take the connection for lost
+			}
+		}
+	}
+	stop := func(sig syscall.Signal) { tell(stopLine + strconv.Itoa(int(sig))) }
+	beat := time.NewTicker(beatInterval)
+	defer beat.Stop()
+	var late <-chan time.Time // set once a host has failed
+	for patience := 0; len(running) > 0; {
+		select {
+		case sig := <-signals:
+			stop(sig.(syscall.Signal))
+		case <-beat.C:
+			tell(beatLine)
+		case <-late:
+			if patience++; patience > 2 {
+				for _, h := range running {
+					j.complain(h, "it does not end: giving it up")
+					h.kill()
+				}
+				break
+			}
+			stop(syscall.SIGTERM) // the second time it kills the workers
+			late = time.After(hostsEnd)
+		case h := <-ended:
+			running = slices.DeleteFunc(running, func(other *sshHost) bool { return other == h })
+			if code == 0 || j.elastic {
+				code = h.code
+			}
+			if h.code != 0 && late == nil && !j.elastic {
+				late = time.After(hostsEnd)
+			}
+		}
+	}
+	return code
+}
+
+// complain prints a line about a host.
+func (j *hostsJob) complain(h *sshHost, why string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	fmt.Fprintf(os.Stderr, "golaunch: host %s: %s\n", h.name, why)
+}
+
+// run runs the host's ssh command until it ends.
+func (h *sshHost) run() {
+	h.code = exitFailure
+	// The path of this executable is tried first: hosts often share their folders, or have equal ones.
+	self, err := os.Executable()
+	if err != nil {
+		self = "golaunch"
+	}
+	remote := fmt.Sprintf("p=%s; [ -x \"$p\" ] || p=golaunch; exec \"$p\" %s", shellQuote(self), nodeFlag)
+	options := []string{"-T", "-o", "ServerAliveInterval=3", "-o", "ServerAliveCountMax=3", h.name, remote}
+	cmd := exec.CommandContext(h.ctx, h.job.ssh[0], slices.Concat(h.job.ssh[1:], options)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C on the terminal is golaunch's to pass on
+	cmd.WaitDelay = time.Second
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		h.job.complain(h, err.Error())
+		return
+	}
+	stdout, stderr := &lineWriter{job: h.job, to: os.Stdout}, &lineWriter{job: h.job, to: os.Stderr}
+	cmd.Stdout, cmd.Stderr = stdout, stderr
+	if err := cmd.Start(); err != nil {
+		h.job.complain(h, err.Error())
+		return
+	}
+	go h.write(stdin) // until the ssh command ends
+	err = cmd.Wait()
+	h.kill() // which ends write
+	stdout.flush()
+	stderr.flush()
+	const sshFailed = 255
+	switch code := cmd.ProcessState.ExitCode(); {
+	case code == sshFailed || code < 0:
+		h.job.complain(h, "the connection by ssh failed or was lost")
+	case code != 0:
+		h.code = code
+	default:
+		if h.code = 0; err != nil { // its output was cut
+			h.job.complain(h, err.Error())
+		}
+	}
+}
+
+// write sends the request and then lines, until the ssh command ends.
+func (h *sshHost) write(stdin io.WriteCloser) {
+	defer stdin.Close()
+	text := h.request
+	for {
+		if _, err := stdin.Write(text); err != nil {
+			return // the command has ended, and its exit code says why
+		}
+		select {
+		case line := <-h.lines:
+			text = []byte(line + "\n")
+		case <-h.ctx.Done():
+			return
+		}
+	}
+}
+
+// lineWriter prints whole lines of a host.
+type lineWriter struct {
+	job  *hostsJob
+	to   io.Writer
+	rest []byte // of a line that has not ended
+}
+
+func (w *lineWriter) Write(text []byte) (int, error) {
+	w.rest = append(w.rest, text...)
+	if end := bytes.LastIndexByte(w.rest, '\n') + 1; end > 0 {
+		w.print(w.rest[:end])
+		w.rest = append(w.rest[:0], w.rest[end:]...)
+	}
+	return len(text), nil
+}
+
+// flush prints a last line without an end.
+func (w *lineWriter) flush() {
+	if len(w.rest) > 0 {
+		w.print(append(w.rest, '\n'))
+	}
+}
+
+func (w *lineWriter) print(text []byte) {
+	w.job.mu.Lock()
+	defer w.job.mu.Unlock()
+	w.to.Write(text) // if nobody reads, the job goes on
+}
+
+// shellQuote quotes a word for a POSIX shell.
+func shellQuote(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }

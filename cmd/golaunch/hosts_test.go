@@ -1,0 +1,79 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/version"
+)
+
+func TestParseHosts(t *testing.T) {
+	for text, want := range map[string][]hostSpec{
+		"a:4,b:2": {{"a", "4"}, {"b", "2"}}, "me@a,b": {{"me@a", ""}, {"b", ""}}, "a:auto, b:cpu": {{"a", "auto"}, {"b", "cpu"}},
+		"": nil, "a,,b": nil, "a,a": nil, "a:0": nil, "-oProxyCommand=x": nil, "a b": nil,
+	} {
+		if got, err := parseHosts(text); !slices.Equal(got, want) && err == nil || (err == nil) != (want != nil) {
+			t.Errorf("%q: %v, %v, want %v", text, got, err, want)
+		}
+	}
+}
+
+// TestHostRequests checks what golaunch asks of each host.
+func TestHostRequests(t *testing.T) {
+	t.Setenv(handshake.TokenVar, "0123456789abcdef")
+	t.Setenv("NCCL_DEBUG", "INFO")
+	program := filepath.Join(t.TempDir(), "train")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	o, err := parseFlags([]string{"--hosts", "a:4,b", "--max-restarts=2", "--nproc-per-node", "3", "--master-addr", "10.0.0.1", program, "--lr", "1"},
+		func(name string) (string, bool) { return map[string]string{"PET_TEE": "3"}[name], name == "PET_TEE" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	j, err := newHostsJob(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, second := string(j.hosts[0].request), string(j.hosts[1].request)
+	for _, want := range []string{
+		`"--max-restarts=2"`, `"--tee=3"`, `"--nproc-per-node=3"`, `"--rdzv-endpoint","10.0.0.1:2`, `"` + program + `","--lr","1"`,
+		`"--nnodes","2"`, `"NCCL_DEBUG=INFO"`, `"Token":"0123456789abcdef"`, `"Sum":"`,
+	} {
+		if !strings.Contains(first, want) || !strings.Contains(second, want) {
+			t.Errorf("no %s in the requests\n%s%s", want, first, second)
+		}
+	}
+	if !strings.Contains(first, `"--node-rank","0","--nproc-per-node","4"`) || !strings.Contains(second, `"--node-rank","1","`) || strings.Count(second, "nproc-per-node") != 1 {
+		t.Errorf("requests\n%s%s", first, second)
+	}
+	if _, err := newHostsJob(&options{command: []string{"./no-such-program"}, hosts: o.hosts}); err == nil || !strings.Contains(err.Error(), "in the same place on all hosts") {
+		t.Error(err)
+	}
+}
+
+// TestHostRefuses checks what a host says to a request that it cannot run as the user's side would.
+func TestHostRefuses(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "train")
+	if err := os.WriteFile(program, []byte("another program"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	own := version.Of("golaunch")
+	for _, test := range []struct {
+		r    nodeRequest
+		want string
+	}{
+		{nodeRequest{Version: "golaunch v9"}, `and "golaunch v9" where the job was started`},
+		{nodeRequest{Version: own, Program: program, Sum: strings.Repeat("0", 64)}, "and 000000000000... where the job was started: copy it"},
+		{nodeRequest{Version: own, Program: program + "2"}, "no such file or directory: copy the program to all hosts"},
+		{nodeRequest{Version: own, Dir: program + "2"}, "the job runs in the folder in which it was started"},
+	} {
+		if err := test.r.prepare(); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%v, want %q", err, test.want)
+		}
+	}
+}
