@@ -43,8 +43,8 @@ func runForHost() int {
 // prepare makes this process one that can run the request: in its folder, with its variables. It returns an
 // error if this host has another golaunch, or another program.
 func (r *nodeRequest) prepare() error {
-	if own := version.Of("golaunch"); own != r.Version {
-		return fmt.Errorf("golaunch here is %q, and %q where the job was started: install the same", own, r.Version)
+	if mine := version.Of("golaunch"); mine != r.Version {
+		return fmt.Errorf("golaunch here is %q, and %q where the job was started: install the same", mine, r.Version)
 	}
 	if r.Program != "" {
 		sum, err := sumOf(r.Program)

@@ -367,5 +367,5 @@ func (w *lineWriter) print(text []byte) {
 	w.to.Write(text) // if nobody reads, the job goes on
 }
 
-// shellQuote quotes a word for a POSIX shell.
-func shellQuote(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
+// shellQuote quotes text for a POSIX shell.
+func shellQuote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }

@@ -62,15 +62,15 @@ func TestHostRefuses(t *testing.T) {
 	if err := os.WriteFile(program, []byte("another program"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	own := version.Of("golaunch")
+	mine := version.Of("golaunch")
 	for _, test := range []struct {
 		r    nodeRequest
 		want string
 	}{
 		{nodeRequest{Version: "golaunch v9"}, `and "golaunch v9" where the job was started`},
-		{nodeRequest{Version: own, Program: program, Sum: strings.Repeat("0", 64)}, "and 000000000000... where the job was started: copy it"},
-		{nodeRequest{Version: own, Program: program + "2"}, "no such file or directory: copy the program to all hosts"},
-		{nodeRequest{Version: own, Dir: program + "2"}, "the job runs in the folder in which it was started"},
+		{nodeRequest{Version: mine, Program: program, Sum: strings.Repeat("0", 64)}, "and 000000000000... where the job was started: copy it"},
+		{nodeRequest{Version: mine, Program: program + "2"}, "no such file or directory: copy the program to all hosts"},
+		{nodeRequest{Version: mine, Dir: program + "2"}, "the job runs in the folder in which it was started"},
 	} {
 		if err := test.r.prepare(); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%v, want %q", err, test.want)
