@@ -1,0 +1,173 @@
+// Command steps measures training steps in a row, as a training loop runs them: nothing waits for the device
+// or for other ranks between two steps. bench/steps.sh runs it beside PyTorch (bench/torch_steps.py).
+//
+//	go run ./cmd/golaunch --nproc-per-node 2 ./bench/steps --size 512 --layers 32 --batch 64 --captured
+//
+// The model is a stack of linear layers. Its first parameters and its data are the same numbers in both
+// programs. Rank 0 prints one JSON object: the mean of a step in milliseconds, the losses of the steps that
+// follow the measured ones, and the peak of device memory.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+)
+
+var (
+	size     = flag.Int("size", 4000, "width of every layer")
+	batch    = flag.Int("batch", 1000, "number of samples per rank and step")
+	layers   = flag.Int("layers", 3, "number of linear layers")
+	warmup   = flag.Int("warmup", 15, "number of steps before the measured ones")
+	steps    = flag.Int("steps", 60, "number of measured steps")
+	bucket   = flag.Float64("bucket-cap-mb", 25, "size of a gradient bucket in `MiB`")
+	dtype    = flag.String("dtype", "float32", "type of parameters and data: float32, or bfloat16 on a GPU")
+	captured = flag.Bool("captured", false, "capture the step")
+)
+
+// losses is the number of losses that are read after the measured steps.
+const losses = 5
+
+// result is the output.
+type result struct {
+	Ranks   int       `json:"ranks"`
+	StepMS  float64   `json:"step_ms"`
+	PeakMiB float64   `json:"peak_mib"`
+	Losses  []float64 `json:"losses"`
+}
+
+// numbers returns the sequence number k of n numbers between -scale and scale, which torch_steps.py makes too.
+func numbers(k uint64, n int, scale float32) []float32 {
+	values := make([]float32, n)
+	for i := range values {
+		h := uint32((uint64(i) + k<<32 + 1) * 0x9E3779B97F4A7C15 >> 40) // 24 bits, which float32 holds
+		values[i] = (float32(h)/(1<<23) - 1) * scale
+	}
+	return values
+}
+
+// network returns the model with its first parameters.
+func network(ctx context.Context, dev device.Device, dt device.DType) (nn.Module, error) {
+	var modules []nn.Module
+	for i := range *layers {
+		if i > 0 {
+			modules = append(modules, nn.ReLU())
+		}
+		modules = append(modules, nn.Linear(*size, *size, nn.LinearOptions{DType: dt}))
+	}
+	net := nn.Sequential(modules...)
+	if err := nn.Place(net, dev, 0); err != nil {
+		return nil, err
+	}
+	bound := float32(1 / math.Sqrt(float64(*size)))
+	state := map[string]*autograd.Variable{}
+	for k, p := range net.Parameters() {
+		values := autograd.FromSlice(dev, numbers(uint64(k), p.Shape().Len(), bound), p.Shape()...)
+		state[p.Name()] = autograd.Cast(values, dt)
+	}
+	return net, nn.LoadState(ctx, net, state)
+}
+
+func train(ctx context.Context) error {
+	pg, err := comm.Init(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer pg.Close()
+	dev, dt := pg.Device(), device.Float32
+	if *dtype == "bfloat16" {
+		dt = device.BFloat16
+	}
+	net, err := network(ctx, dev, dt)
+	if err != nil {
+		return err
+	}
+	model, err := ddp.New(net, pg, &ddp.Options{BucketCapMB: *bucket})
+	if err != nil {
+		return err
+	}
+	opt, err := optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.001})
+	if err != nil {
+		return err
+	}
+	var data [2][2]*autograd.Variable // two batches in turn: each has inputs and targets
+	for i := range data {
+		for k := range data[i] {
+			sequence := uint64(1000 + 10*pg.Rank() + 2*i + k)
+			data[i][k] = autograd.Cast(autograd.FromSlice(dev, numbers(sequence, *batch**size, 1), *batch, *size), dt).Retain()
+		}
+	}
+	step := func(in ...*autograd.Variable) (*autograd.Variable, error) {
+		opt.ZeroGrad()
+		loss := nn.MSELoss(model.Forward(in[0]), in[1])
+		if err := loss.Backward(); err != nil {
+			return nil, err
+		}
+		return loss, opt.Step()
+	}
+	if *captured {
+		step = autograd.Capture(dev, step, &autograd.CaptureOptions{Required: true})
+	}
+	n := 0
+	next := func() (*autograd.Variable, error) {
+		n++
+		return step(data[n%2][0], data[n%2][1])
+	}
+	run := func(steps int) error {
+		for range steps {
+			if _, err := next(); err != nil {
+				return err
+			}
+		}
+		return dev.Compute().Sync(ctx)
+	}
+	if err := run(*warmup); err != nil {
+		return err
+	}
+	if err := pg.Barrier().Sync(ctx); err != nil {
+		return err
+	}
+	start := time.Now()
+	if err := run(*steps); err != nil {
+		return err
+	}
+	r := result{Ranks: pg.Size(), StepMS: time.Since(start).Seconds() * 1e3 / float64(*steps), PeakMiB: peak(dev, model)}
+	for range losses {
+		loss, err := next()
+		if err != nil {
+			return err
+		}
+		r.Losses = append(r.Losses, loss.Item())
+	}
+	if pg.Rank() > 0 {
+		return nil
+	}
+	line, err := json.Marshal(r)
+	fmt.Println(string(line))
+	return err
+}
+
+// peak returns the largest amount of device memory that was in use at once, in MiB. It adds the buckets,
+// which the process group allocates.
+func peak(dev device.Device, model *ddp.Model) float64 {
+	bytes := int(dev.Memory().Peak)
+	for _, b := range model.Stats().Buckets {
+		bytes += b.Padded
+	}
+	return float64(bytes) / (1 << 20)
+}
+
+func main() {
+	flag.Parse()
+	comm.Main(train)
+}
