@@ -18,14 +18,14 @@ var sources embed.FS
 
 // Variables are the environment variables that Libraries sets. A process without them opens the
 // real libraries.
-var Variables = []string{"GODDP_LIBCUDA", "GODDP_LIBNCCL", "GODDP_LIBCUBLASLT", "GODDP_LIBCUDNN", "GODDP_LIBNVRTC", "GODDP_LIBCUPTI", "FAKEGPU_CONTROL"}
+var Variables = []string{"GODDP_LIBCUDA", "GODDP_LIBNCCL", "GODDP_LIBCUBLASLT", "GODDP_LIBCUDNN", "GODDP_LIBNVRTC", "GODDP_LIBCUPTI", "GODDP_LIBNVML", "FAKEGPU_CONTROL"}
 
-// Libraries builds libcuda, libnccl, libcublasLt, libcudnn, libnvrtc and libcupti in dir. It sets environment
-// variables, such as GODDP_LIBCUDA, so that this process and its children open them, and
+// Libraries builds libcuda, libnccl, libcublasLt, libcudnn, libnvrtc, libcupti and libnvml in dir. It sets
+// environment variables, such as GODDP_LIBCUDA, so that this process and its children open them, and
 // FAKEGPU_CONTROL to the file that Control writes. It needs gcc, and must be called before the
 // process opens any of the libraries.
 func Libraries(dir string) error {
-	for _, file := range []string{"control.h", "cuda.h", "elements.h", "observe.h", "libcuda.c", "libnccl.c", "libcublaslt.c", "libcudnn.c", "libnvrtc.c", "libcupti.c"} {
+	for _, file := range []string{"control.h", "cuda.h", "elements.h", "observe.h", "libcuda.c", "libnccl.c", "libcublaslt.c", "libcudnn.c", "libnvrtc.c", "libcupti.c", "libnvml.c"} {
 		text, err := sources.ReadFile("src/" + file)
 		if err != nil {
 			return err
@@ -41,6 +41,7 @@ func Libraries(dir string) error {
 		{"libcudnn.c", "-o", "libcudnn.so", "-L.", "-l:libcuda.so", "-lm"},
 		{"libnvrtc.c", "-o", "libnvrtc.so"},
 		{"libcupti.c", "-o", "libcupti.so", "-L.", "-l:libcuda.so"},
+		{"libnvml.c", "-o", "libnvml.so"},
 	} {
 		cmd := exec.Command("gcc", append([]string{"-O1", "-g", "-shared", "-fPIC", "-pthread"}, args...)...)
 		cmd.Dir = dir
@@ -48,7 +49,7 @@ func Libraries(dir string) error {
 			return fmt.Errorf("gcc %s: %w\n%s", args[0], err, said)
 		}
 	}
-	for _, lib := range []string{"cuda", "nccl", "cublaslt", "cudnn", "nvrtc", "cupti"} {
+	for _, lib := range []string{"cuda", "nccl", "cublaslt", "cudnn", "nvrtc", "cupti", "nvml"} {
 		os.Setenv("GODDP_LIB"+strings.ToUpper(lib), filepath.Join(dir, "lib"+lib+".so"))
 	}
 	os.Setenv("FAKEGPU_CONTROL", filepath.Join(dir, "control"))

@@ -1,0 +1,63 @@
+//go:build cgo && linux
+
+package nvml
+
+import (
+	"fmt"
+	"os"
+	"reflect"
+	"testing"
+
+	"github.com/goddp/goddp/internal/fakegpu"
+)
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "nvml-")
+	if err == nil {
+		err = fakegpu.Libraries(dir)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.RemoveAll(dir)
+		os.Exit(1)
+	}
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+func TestReadGPUs(t *testing.T) {
+	release, err := fakegpu.Control("nvml_throttle 3 65", "nvml_ecc 3 2", "nvml_processes 3 4", "nvml_nvlinks 3 16")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	host, err := Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := GPU{Name: "fakegpu 2", BusID: "0000:02:00.0", Clock: 1980, MaxClock: 1980, NVLinks: 18}
+	bad := GPU{Name: "fakegpu 3", BusID: "0000:03:00.0", Clock: 1980, MaxClock: 1980, NVLinks: 16, ECCErrors: 2, Processes: 4,
+		Slowdowns: []string{"temperature, by the hardware"}} // the GPU is idle as well, which is no fault
+	if host.Driver != "580.95.05" || len(host.GPUs) != 16 || !reflect.DeepEqual(host.GPUs[2], good) || !reflect.DeepEqual(host.GPUs[3], bad) {
+		t.Errorf("got %+v", host)
+	}
+}
+
+func TestReadBlockedPeers(t *testing.T) {
+	release, err := fakegpu.Control("nvml_blocked 1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	host, err := Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(host.GPUs[0].BlockedPeers); n != 0 {
+		t.Errorf("GPU 0 cannot read %d others", n)
+	}
+	if n := len(host.GPUs[1].BlockedPeers); n != 15 {
+		t.Errorf("GPU 1 cannot read %d others, want 15", n)
+	}
+}
