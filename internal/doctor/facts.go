@@ -1,0 +1,82 @@
+package doctor
+
+import (
+	"time"
+
+	"github.com/goddp/goddp/internal/nccllog"
+	"github.com/goddp/goddp/internal/nvml"
+)
+
+// Facts are what one rank has found. The facts about a host come from the first of its ranks.
+type Facts struct {
+	Rank int
+	Node int    // the first rank of this rank's host
+	Host string // the host's name
+	// Environment holds the variables that NCCL, Gloo and comm read.
+	Environment map[string]string
+
+	SharedMemory Space
+	// OpenFiles and LockedMemory (in bytes) are this process's limits.
+	OpenFiles, LockedMemory uint64
+	IsRoot                  bool
+	Interfaces              []Interface
+	// RDMAAdapters are the host's InfiniBand and RoCE adapters: "mlx5_0".
+	RDMAAdapters []string
+	NUMANodes    int
+	// PortError says why nothing can listen on MASTER_PORT; it is empty if the port is free, or if no
+	// rank will listen there.
+	PortError string
+
+	Libraries []Library
+	// NVML is the state of the host's GPUs; nil if the host has no NVML.
+	NVML *nvml.Host
+	// GPU is the bus id of the rank's GPU; empty if the rank computes on the CPU.
+	GPU string
+
+	// ClockOffset is this rank's clock minus rank 0's. ClockError bounds the error of the estimate.
+	ClockOffset, ClockError time.Duration
+	// Pairs are the speeds that this rank has measured with other ranks.
+	Pairs []Pair
+	// TFLOPS is the speed of a matrix product on the rank's device; 0 if it was not measured.
+	TFLOPS float64
+	// NCCL is what NCCL has logged; nil if the ranks do not use NCCL.
+	NCCL *nccllog.Log
+	// GroupError says why the ranks could not make a group, or why a call of it failed.
+	GroupError string
+}
+
+// Space is the size of a file system, in bytes.
+type Space struct{ Size, Free uint64 }
+
+// Interface is a network interface.
+type Interface struct {
+	Name       string
+	IsUp       bool
+	IsLoopback bool
+	MTU        int
+	Addresses  []string
+}
+
+// Library is a shared library that goddp or NCCL opens.
+type Library struct {
+	Name    string
+	Path    string // empty if it was not found
+	Version string
+	Error   string // why it was not found, or cannot be used
+}
+
+// Pair is the speed at which two ranks exchange data.
+type Pair struct {
+	A, B           int
+	BytesPerSecond float64
+}
+
+// hosts returns the first rank of each host.
+func hosts(ranks []Facts) (first []Facts) {
+	for _, f := range ranks {
+		if f.Rank == f.Node {
+			first = append(first, f)
+		}
+	}
+	return first
+}

@@ -1,0 +1,98 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+func checkGPUs(ranks []Facts) (good string, findings []Finding) {
+	for _, f := range hosts(ranks) {
+		if f.NVML == nil {
+			continue
+		}
+		links := 0
+		for _, g := range f.NVML.GPUs {
+			links = max(links, g.NVLinks)
+		}
+		for i, g := range f.NVML.GPUs {
+			where := fmt.Sprintf("%s, GPU %d (%s, %s): ", f.Host, i, g.Name, g.BusID)
+			if len(g.Slowdowns) > 0 {
+				findings = append(findings, Finding{Slow, where + fmt.Sprintf("its clock is %d MHz of %d because of: %s", g.Clock, g.MaxClock, strings.Join(g.Slowdowns, ", ")),
+					"look at its cooling and its power supply (nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER)"})
+			}
+			if g.ECCErrors > 0 {
+				findings = append(findings, Finding{Broken, where + fmt.Sprintf("%d uncorrected memory errors, want 0", g.ECCErrors),
+					"drain the host and reset the GPU (nvidia-smi -r); replace the GPU if the errors return"})
+			}
+			if g.Processes > 0 {
+				findings = append(findings, Finding{Slow, where + fmt.Sprintf("%d other processes use it, at %d%%; want none", g.Processes, g.Utilization),
+					"end them (nvidia-smi names them), or leave this GPU out with CUDA_VISIBLE_DEVICES"})
+			}
+			if g.NVLinks < links {
+				findings = append(findings, Finding{Slow, where + fmt.Sprintf("%d NVLinks are active, and %d of another GPU of the host", g.NVLinks, links),
+					"look at nvidia-smi nvlink -s and the fabric manager's log, and reset the GPU"})
+			}
+			if g.NVLinks > 0 && len(g.BlockedPeers) > 0 {
+				findings = append(findings, Finding{Slow, where + "it has NVLink, and cannot read the memory of " + strings.Join(g.BlockedPeers, ", "),
+					"look at nvidia-smi topo -p2p r, the IOMMU's settings and the fabric manager"})
+			}
+		}
+	}
+	if h := ranks[0].NVML; h != nil && len(h.GPUs) > 0 {
+		g := h.GPUs[0]
+		good = fmt.Sprintf("%d × %s, %d of %d MHz, %d NVLinks, no ECC errors, idle", len(h.GPUs), g.Name, g.Clock, g.MaxClock, g.NVLinks)
+	}
+	return good, findings
+}
+
+func checkSharing(ranks []Facts) (good string, findings []Finding) {
+	users := map[string]int{} // by host and bus id: the first rank
+	for _, f := range ranks {
+		if f.GPU == "" {
+			continue
+		}
+		key := fmt.Sprint(f.Node, " ", f.GPU)
+		if first, ok := users[key]; ok {
+			findings = append(findings, Finding{Broken, fmt.Sprintf("ranks %d and %d on %s use the same GPU, %s; NCCL wants one for each rank", first, f.Rank, f.Host, f.GPU),
+				"start one rank for each GPU, unset GODDP_DEVICE or let it be cuda, and give CUDA_VISIBLE_DEVICES all GPUs of the host"})
+			continue
+		}
+		users[key] = f.Rank
+	}
+	if len(users) > 0 {
+		good = "each rank has a GPU for itself"
+	}
+	return good, findings
+}
+
+// slowGPU is the share of the fastest rank's speed below which a GPU is slow. GPUs of one kind differ by
+// some percent, by their temperature and voltage.
+const slowGPU = 0.85
+
+func checkSpeed(ranks []Facts) (good string, findings []Finding) {
+	fastest := slices.MaxFunc(ranks, func(a, b Facts) int {
+		switch {
+		case a.TFLOPS < b.TFLOPS:
+			return -1
+		case a.TFLOPS > b.TFLOPS:
+			return 1
+		}
+		return 0
+	})
+	slowest := fastest.TFLOPS
+	for _, f := range ranks {
+		if f.GPU == "" || f.TFLOPS == 0 {
+			continue
+		}
+		slowest = min(slowest, f.TFLOPS)
+		if f.TFLOPS < slowGPU*fastest.TFLOPS {
+			findings = append(findings, Finding{Slow, fmt.Sprintf("a matrix product on rank %d (%s, GPU %s) runs at %.0f TFLOPS, and on rank %d (%s) at %.0f", f.Rank, f.Host, f.GPU, f.TFLOPS, fastest.Rank, fastest.Host, fastest.TFLOPS),
+				"compare the two GPUs' clocks, power limits and temperatures (nvidia-smi -q -d CLOCK,POWER,TEMPERATURE); every step waits for the slowest rank"})
+		}
+	}
+	if fastest.GPU != "" && fastest.TFLOPS > 0 {
+		good = fmt.Sprintf("a bfloat16 product runs at %.0f to %.0f TFLOPS", slowest, fastest.TFLOPS)
+	}
+	return good, findings
+}

@@ -1,0 +1,157 @@
+//go:build cgo && linux
+
+package doctor
+
+/*
+#include <stddef.h>
+
+static int call_int(void *f, int *v) { return ((int (*)(int *))f)(v); }
+static int call_two(void *f, int *a, int *b) { return ((int (*)(int *, int *))f)(a, b); }
+static size_t call_size(void *f) { return ((size_t (*)(void))f)(); }
+static const char *call_text(void *f) { return ((const char *(*)(void))f)(); }
+static int call_init(void *f, unsigned flags) { return ((int (*)(unsigned))f)(flags); }
+static int call_bus_id(void *f, char *id, int size, int dev) { return ((int (*)(char *, int, int))f)(id, size, dev); }
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"github.com/goddp/goddp/internal/dl"
+	"github.com/goddp/goddp/internal/nvidia"
+)
+
+// oldestNCCL is the oldest NCCL that package internal/backend/nccl accepts: 2.19.1.
+const oldestNCCL = 21901
+
+// libraries opens the libraries that a rank uses, and returns their versions and the bus id of the rank's GPU.
+// If the host has no libcuda or no GPU, or GODDP_DEVICE is cpu, the bus id is empty and the list has OpenBLAS alone.
+func libraries(localRank int) (gpu string, found []Library) {
+	blas := version("OpenBLAS", dl.Search{Name: "OpenBLAS", Env: "GODDP_OPENBLAS", Files: []string{"libopenblas.so.0", "libopenblas.so"}},
+		"openblas_get_config", func(f unsafe.Pointer) (string, error) {
+			words := strings.Fields(C.GoString(C.call_text(f)))
+			return strings.Join(words[:min(2, len(words))], " "), nil
+		})
+	if os.Getenv("GODDP_DEVICE") == "cpu" {
+		return "", []Library{blas}
+	}
+	cuda, lib := openCUDA()
+	if lib == nil || cuda.Error != "" {
+		if lib == nil && !hasGPU() {
+			return "", []Library{blas}
+		}
+		return "", []Library{blas, cuda}
+	}
+	gpu, err := busID(lib, ordinal(localRank))
+	if err != nil {
+		cuda.Error = err.Error()
+	}
+	return gpu, []Library{blas, cuda,
+		version("NCCL", nvidia.Search("NCCL", "GODDP_LIBNCCL", "libnccl.so.2", "libnccl.so"), "ncclGetVersion", ncclVersion),
+		version("cuBLASLt", nvidia.Search("libcublasLt", "GODDP_LIBCUBLASLT", "libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"),
+			"cublasLtGetVersion", func(f unsafe.Pointer) (string, error) {
+				v := int(C.call_size(f))
+				return fmt.Sprintf("%d.%d.%d", v/10000, v/100%100, v%100), nil
+			}),
+		version("NVRTC", nvidia.Search("libnvrtc", "GODDP_LIBNVRTC", "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"),
+			"nvrtcVersion", func(f unsafe.Pointer) (string, error) {
+				var major, minor C.int
+				if code := C.call_two(f, &major, &minor); code != 0 {
+					return "", fmt.Errorf("nvrtcVersion returned %d", code)
+				}
+				return fmt.Sprintf("%d.%d", major, minor), nil
+			}),
+	}
+}
+
+// ordinal returns the number of a local rank's GPU, as package comm chooses it.
+func ordinal(localRank int) int {
+	_, number, ok := strings.Cut(os.Getenv("GODDP_DEVICE"), ":")
+	if n, err := strconv.Atoi(number); ok && err == nil {
+		return n
+	}
+	return localRank
+}
+
+// hasGPU reports whether the kernel has an NVIDIA GPU, whether or not its driver works.
+func hasGPU() bool { return len(names("/proc/driver/nvidia/gpus/*")) > 0 }
+
+// openCUDA opens the driver's library. The library is nil if it was not found.
+func openCUDA() (Library, *dl.Library) {
+	lib, err := dl.Open(nvidia.Search("libcuda, which comes with NVIDIA's driver,", "GODDP_LIBCUDA", "libcuda.so.1", "libcuda.so"))
+	if err != nil {
+		return Library{Name: "libcuda", Error: err.Error()}, nil
+	}
+	l := Library{Name: "libcuda", Path: lib.String()}
+	f, err := lib.Lookup("cuDriverGetVersion")
+	var v C.int
+	if err == nil && C.call_int(f, &v) == 0 {
+		l.Version = fmt.Sprintf("CUDA %d.%d", v/1000, v/10%100)
+	}
+	if err != nil {
+		l.Error = err.Error()
+	}
+	return l, lib
+}
+
+// codeNoDevice is CUDA's code for a host without a GPU.
+const codeNoDevice = 100
+
+// busID returns the bus id of a GPU; empty if the host has none.
+func busID(lib *dl.Library, ordinal int) (string, error) {
+	start, err := lib.Lookup("cuInit")
+	if err != nil {
+		return "", err
+	}
+	read, err := lib.Lookup("cuDeviceGetPCIBusId")
+	if err != nil {
+		return "", err
+	}
+	switch code := C.call_init(start, 0); code {
+	case 0:
+	case codeNoDevice:
+		return "", nil
+	default:
+		return "", fmt.Errorf("cuInit returned %d", code)
+	}
+	var id [32]C.char
+	if code := C.call_bus_id(read, &id[0], C.int(len(id)), C.int(ordinal)); code != 0 {
+		return "", fmt.Errorf("the host has no GPU %d: cuDeviceGetPCIBusId returned %d", ordinal, code)
+	}
+	return strings.ToUpper(C.GoString(&id[0])), nil
+}
+
+// ncclVersion reads NCCL's version. It returns the version also with the error that NCCL is too old.
+func ncclVersion(f unsafe.Pointer) (string, error) {
+	var v C.int
+	if code := C.call_int(f, &v); code != 0 {
+		return "", fmt.Errorf("ncclGetVersion returned %d", code)
+	}
+	text := fmt.Sprintf("%d.%d.%d", v/10000, v/100%100, v%100)
+	if v < oldestNCCL {
+		return text, errors.New("NCCL is " + text + ", want 2.19.1 or newer")
+	}
+	return text, nil
+}
+
+// version opens a library and reads its version by a function of it.
+func version(name string, s dl.Search, symbol string, read func(unsafe.Pointer) (string, error)) Library {
+	lib, err := dl.Open(s)
+	if err != nil {
+		return Library{Name: name, Error: err.Error()}
+	}
+	l := Library{Name: name, Path: lib.String()}
+	f, err := lib.Lookup(symbol)
+	if err == nil {
+		l.Version, err = read(f)
+	}
+	if err != nil {
+		l.Error = err.Error()
+	}
+	return l
+}

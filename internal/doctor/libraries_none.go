@@ -1,0 +1,6 @@
+//go:build !(cgo && linux)
+
+package doctor
+
+// libraries returns nothing: this program was built without cgo or not for Linux, and opens no library.
+func libraries(int) (gpu string, found []Library) { return "", nil }
