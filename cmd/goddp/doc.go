@@ -1,6 +1,7 @@
 // Command goddp holds the tools of goddp:
 //
 //	golaunch --nproc-per-node 4 goddp bench all_reduce -b 1K -e 64M
+//	goddp doctor       # what would make a job fail or run slowly
 //	goddp dump JOB     # what every rank is doing
 //	goddp analyze DIR  # which of them is the culprit
 //	goddp trace trace.json # what the GPUs did, and why they were idle
@@ -9,5 +10,5 @@
 //	goddp checkpoint ls FOLDER
 //
 // "goddp --help" lists the commands, and "goddp COMMAND --help" their arguments. The exit
-// code is 2 if the command line is wrong.
+// code is 2 if the command line is wrong, and for doctor also if it finds what makes a job fail.
 package main

@@ -25,6 +25,7 @@ type command struct {
 // commands holds all commands, in the order of the help text.
 var commands = []command{
 	{"bench", "measure a collective, with nccl-tests' flags and columns", bench},
+	{"doctor", "find what makes a job fail or run slowly", examine},
 	{"dump", "write the flight records of a running job", dump},
 	{"analyze", "say from flight records which rank is the culprit", analyzeRecords},
 	{"trace", "say what the GPUs did in a trace, and why they were idle", trace},

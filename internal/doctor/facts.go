@@ -39,6 +39,9 @@ type Facts struct {
 	Pairs []Pair
 	// TFLOPS is the speed of a matrix product on the rank's device; 0 if it was not measured.
 	TFLOPS float64
+	// AllReduce is the bus bandwidth of an all-reduce of 64 MiB of all ranks on GPUs, in bytes per second;
+	// 0 if it was not measured.
+	AllReduce float64
 	// NCCL is what NCCL has logged; nil if the ranks do not use NCCL.
 	NCCL *nccllog.Log
 	// GroupError says why the ranks could not make a group, or why a call of it failed.

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -71,15 +72,7 @@ func checkSharing(ranks []Facts) (good string, findings []Finding) {
 const slowGPU = 0.85
 
 func checkSpeed(ranks []Facts) (good string, findings []Finding) {
-	fastest := slices.MaxFunc(ranks, func(a, b Facts) int {
-		switch {
-		case a.TFLOPS < b.TFLOPS:
-			return -1
-		case a.TFLOPS > b.TFLOPS:
-			return 1
-		}
-		return 0
-	})
+	fastest := slices.MaxFunc(ranks, func(a, b Facts) int { return cmp.Compare(a.TFLOPS, b.TFLOPS) })
 	slowest := fastest.TFLOPS
 	for _, f := range ranks {
 		if f.GPU == "" || f.TFLOPS == 0 {

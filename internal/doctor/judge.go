@@ -30,6 +30,7 @@ var checks = []check{
 	{"gpu-sharing", checkSharing},
 	{"gpu-speed", checkSpeed},
 	{"pairs", checkPairs},
+	{"all-reduce", checkAllReduce},
 	{"nccl-network", checkNetwork},
 	{"nccl-local", checkLocal},
 	{"nccl-rdma", checkRDMA},

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,19 +14,37 @@ import (
 const slowPair = 1. / 3
 
 func checkPairs(ranks []Facts) (good string, findings []Finding) {
-	var pairs []Pair
+	var local, remote []Pair // NVLink is faster than a network, so the two are judged apart
 	for _, f := range ranks {
-		pairs = append(pairs, f.Pairs...)
+		for _, p := range f.Pairs {
+			if ranks[p.A].Node == ranks[p.B].Node {
+				local = append(local, p)
+			} else {
+				remote = append(remote, p)
+			}
+		}
 	}
-	if len(pairs) == 0 {
-		return "", nil
+	var parts []string
+	for _, kind := range []struct {
+		name  string
+		pairs []Pair
+	}{{"on one host", local}, {"between hosts", remote}} {
+		if len(kind.pairs) == 0 {
+			continue
+		}
+		bySpeed := func(a, b Pair) int { return cmp.Compare(a.BytesPerSecond, b.BytesPerSecond) }
+		slowest, fastest := slices.MinFunc(kind.pairs, bySpeed), slices.MaxFunc(kind.pairs, bySpeed)
+		parts = append(parts, fmt.Sprintf("%d pairs of ranks %s exchange %s to %s", len(kind.pairs), kind.name, rate(slowest.BytesPerSecond), rate(fastest.BytesPerSecond)))
+		findings = append(findings, slowPairs(ranks, kind.pairs, fastest.BytesPerSecond)...)
 	}
-	slowest, fastest := pairs[0].BytesPerSecond, 0.
-	for _, p := range pairs {
-		slowest, fastest = min(slowest, p.BytesPerSecond), max(fastest, p.BytesPerSecond)
-	}
-	slow := map[int][]Pair{} // by rank
-	count := map[int]int{}   // of all pairs, by rank
+	return strings.Join(parts, "; "), findings
+}
+
+// slowPairs names the ranks and the pairs that are slow. A rank is the culprit if all its pairs are slow, and a rank
+// it was measured with is fast with another.
+func slowPairs(ranks []Facts, pairs []Pair, fastest float64) (findings []Finding) {
+	name := func(r int) string { return fmt.Sprintf("rank %d (%s)", r, ranks[r].Host) }
+	slow, count := map[int][]Pair{}, map[int]int{} // by rank
 	for _, p := range pairs {
 		for _, r := range []int{p.A, p.B} {
 			count[r]++
@@ -34,16 +53,15 @@ func checkPairs(ranks []Facts) (good string, findings []Finding) {
 			}
 		}
 	}
-	name := func(r int) string { return fmt.Sprintf("rank %d (%s)", r, ranks[r].Host) }
 	isNamed := map[int]bool{}
-	for r := range ranks { // a rank of which every pair is slow, while a peer of it is fast with others
+	for r := range ranks {
 		isCulprit := len(slow[r]) > 1 && len(slow[r]) == count[r] && slices.ContainsFunc(slow[r], func(p Pair) bool {
 			other := p.A + p.B - r
 			return len(slow[other]) < count[other]
 		})
 		if isCulprit {
 			isNamed[r] = true
-			findings = append(findings, Finding{Slow, fmt.Sprintf("%s exchanges %s with each of its %d neighbours, and the fastest pair %s", name(r), rate(slow[r][0].BytesPerSecond), count[r], rate(fastest)),
+			findings = append(findings, Finding{Slow, fmt.Sprintf("%s exchanges %s with each of %d ranks, and the fastest pair %s", name(r), rate(slow[r][0].BytesPerSecond), count[r], rate(fastest)),
 				"look at the speed, the cable and the errors of this host's interface (ethtool, ip -s link), and at its switch port"})
 		}
 	}
@@ -53,7 +71,31 @@ func checkPairs(ranks []Facts) (good string, findings []Finding) {
 				"look at the path between the two: interfaces, cables, switches"})
 		}
 	}
-	return fmt.Sprintf("%d pairs exchange %s to %s", len(pairs), rate(slowest), rate(fastest)), findings
+	return findings
+}
+
+// fairAllReduce is the share of the NVLinks' speed below which an all-reduce is slow. One of 64 MiB reaches
+// about half on good hosts, and through the host's memory less than a tenth.
+const fairAllReduce = 0.25
+
+// nvLinkSpeed is what an NVLink of the third generation or a later one moves at least in each direction, in bytes
+// per second.
+const nvLinkSpeed = 25e9
+
+func checkAllReduce(ranks []Facts) (good string, findings []Finding) {
+	got := ranks[0].AllReduce
+	if got == 0 {
+		return "", nil
+	}
+	if first := hosts(ranks); len(first) == 1 && first[0].NVML != nil {
+		for _, g := range first[0].NVML.GPUs {
+			if want := fairAllReduce * nvLinkSpeed * float64(g.NVLinks); g.BusID == ranks[0].GPU && got < want {
+				findings = append(findings, Finding{Slow, fmt.Sprintf("an all-reduce of 64 MiB moves %s, and %d NVLinks give %s or more", rate(got), g.NVLinks, rate(want)),
+					"look at nccl-local, and at nvidia-smi topo -m and nvlink -s"})
+			}
+		}
+	}
+	return fmt.Sprintf("64 MiB at %s (bus bandwidth)", rate(got)), findings
 }
 
 // rate formats a speed.

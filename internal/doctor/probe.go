@@ -120,3 +120,21 @@ func names(pattern string) (names []string) {
 	slices.Sort(names)
 	return names
 }
+
+// ReadClocks reads the GPUs' clocks again, after a measurement has heated the GPUs. It adds the reasons for which
+// they are low.
+func (f *Facts) ReadClocks() {
+	if f.NVML == nil {
+		return
+	}
+	now, err := nvml.Read()
+	if err != nil || len(now.GPUs) != len(f.NVML.GPUs) {
+		return
+	}
+	for i, g := range now.GPUs {
+		f.NVML.GPUs[i].Clock = g.Clock
+		if len(g.Slowdowns) > 0 {
+			f.NVML.GPUs[i].Slowdowns = g.Slowdowns
+		}
+	}
+}

@@ -1,0 +1,206 @@
+package doctor
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goddp/goddp/internal/nccllog"
+	"github.com/goddp/goddp/internal/nvml"
+)
+
+// goodRanks returns the facts of a good job: hosts with two ranks each, on GPUs with NVLink.
+func goodRanks(hosts int) (ranks []Facts) {
+	for r := range 2 * hosts {
+		f := Facts{
+			Rank: r, Node: r / 2 * 2, Host: "node" + string(rune('a'+r/2)), Environment: map[string]string{"NCCL_SOCKET_IFNAME": "eth"},
+			OpenFiles: 65536, LockedMemory: 1 << 40, GPU: []string{"0000:01:00.0", "0000:02:00.0"}[r%2], TFLOPS: 700 - float64(10*r),
+			SharedMemory: Space{64 << 30, 64 << 30}, NUMANodes: 2,
+			ClockOffset: time.Duration(r) * time.Millisecond, ClockError: time.Millisecond,
+			Libraries: []Library{{Name: "OpenBLAS", Error: "OpenBLAS was not found"}, {Name: "NCCL", Path: "libnccl.so.2", Version: "2.28.3"}},
+		}
+		if r%2 == 0 {
+			f.Interfaces = []Interface{{Name: "lo", IsUp: true, IsLoopback: true, MTU: 65536, Addresses: []string{"127.0.0.1/8"}},
+				{Name: "eth0", IsUp: true, MTU: 9000, Addresses: []string{"10.0.0.1/24"}}, {Name: "docker0", IsUp: true, MTU: 1500 - r, Addresses: []string{"172.17.0.1/16"}}}
+			f.NVML = &nvml.Host{Driver: "580.95.05", GPUs: []nvml.GPU{{Name: "H200", BusID: "0000:01:00.0", NVLinks: 18}, {Name: "H200", BusID: "0000:02:00.0", NVLinks: 18}}}
+		}
+		ranks = append(ranks, f)
+	}
+	for r := range ranks { // NVLink within a host is faster than the network
+		p := Pair{r, (r + 1) % len(ranks), 40e9 - float64(r)*1e9}
+		if r%2 == 0 {
+			p.BytesPerSecond *= 4
+		}
+		ranks[r].Pairs = []Pair{p}
+	}
+	return ranks
+}
+
+func TestGoodJobHasNoFinding(t *testing.T) {
+	for hosts := 1; hosts <= 4; hosts++ {
+		r := Judge(goodRanks(hosts))
+		var text bytes.Buffer
+		if err := r.WriteText(&text); err != nil || r.Verdict != Good || !strings.HasSuffix(text.String(), "nothing is wrong\n") {
+			t.Errorf("%d hosts: %v, %v\n%s", hosts, r.Verdict, err, &text)
+		}
+	}
+}
+
+// Each change of a good job of three hosts has exactly the findings of one check, which hold both values.
+func TestFindings(t *testing.T) {
+	parse := func(file string) func(t *testing.T, ranks []Facts) {
+		return func(t *testing.T, ranks []Facts) {
+			text, err := os.ReadFile("../nccllog/testdata/" + file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			log := nccllog.Parse(string(text))
+			ranks[0].NCCL = &log
+		}
+	}
+	change := func(f func(ranks []Facts)) func(*testing.T, []Facts) { return func(_ *testing.T, ranks []Facts) { f(ranks) } }
+	for name, c := range map[string]struct {
+		change func(*testing.T, []Facts)
+		check  string
+		level  Level
+		want   []string // parts of the findings, in order
+	}{
+		"shared memory":        {change(func(r []Facts) { r[2].SharedMemory.Free = 1 << 20 }), "shared-memory", Broken, []string{"nodeb: /dev/shm has 1024 KiB free of 64 GiB, want 64 MiB for 2 GPU ranks"}},
+		"files":                {change(func(r []Facts) { r[1].OpenFiles = 256 }), "open-files", Broken, []string{"rank 1 on nodea may open 256 files, want 1024"}},
+		"locked memory":        {change(func(r []Facts) { r[0].RDMAAdapters, r[0].LockedMemory = []string{"mlx5_0"}, 64<<10 }), "locked-memory", Broken, []string{"mlx5_0 and may lock 64 KiB, want 1048576 KiB"}},
+		"wrong interface":      {change(func(r []Facts) { r[2].Environment["NCCL_SOCKET_IFNAME"] = "nope0" }), "interfaces", Broken, []string{`nodeb: NCCL_SOCKET_IFNAME is "nope0", and the host has lo, eth0, docker0`}},
+		"interface down":       {change(func(r []Facts) { r[0].Interfaces[1].IsUp = false }), "interfaces", Broken, []string{`is "eth", which selects eth0: not up`}},
+		"MTU":                  {change(func(r []Facts) { r[4].Interfaces[1].MTU = 1500 }), "mtu", Slow, []string{"eth0 has the MTU 9000 on nodea and 1500 on nodec"}},
+		"port":                 {change(func(r []Facts) { r[0].PortError = "listen tcp :29500: bind: address already in use" }), "port", Broken, []string{"29500"}},
+		"clock":                {change(func(r []Facts) { r[4].ClockOffset = -30 * time.Second }), "clocks", Slow, []string{"the clock of nodec differs from that of nodea by -30s, want at most 1s"}},
+		"uncertain clock":      {change(func(r []Facts) { r[4].ClockOffset, r[4].ClockError = 2*time.Second, 3*time.Second }), "", Good, nil},
+		"NUMA":                 {change(func(r []Facts) { r[2].NUMANodes = 8 }), "numa", Slow, []string{"nodeb has 8 NUMA nodes and nodea has 2"}},
+		"versions":             {change(func(r []Facts) { r[3].Libraries[1].Version = "2.27.7" }), "libraries", Broken, []string{"2.27.7 on rank 3, 2.28.3 on rank 0"}},
+		"shared GPU":           {change(func(r []Facts) { r[3].GPU = r[2].GPU }), "gpu-sharing", Broken, []string{"ranks 2 and 3 on nodeb use the same GPU, 0000:01:00.0"}},
+		"slow GPU":             {change(func(r []Facts) { r[5].TFLOPS = 350 }), "gpu-speed", Slow, []string{"rank 5 (nodec, GPU 0000:02:00.0) runs at 350 TFLOPS, and on rank 0 (nodea) at 700"}},
+		"hot GPU":              {change(func(r []Facts) { r[2].NVML.GPUs[1].Slowdowns = []string{"power brake"} }), "gpus", Slow, []string{"nodeb, GPU 1 (H200, 0000:02:00.0): its clock"}},
+		"ECC errors":           {change(func(r []Facts) { r[2].NVML.GPUs[1].ECCErrors = 3 }), "gpus", Broken, []string{"3 uncorrected memory errors, want 0"}},
+		"busy GPU":             {change(func(r []Facts) { r[0].NVML.GPUs[0].Processes = 1 }), "gpus", Slow, []string{"1 other processes use it"}},
+		"lost NVLinks":         {change(func(r []Facts) { r[0].NVML.GPUs[0].NVLinks = 16 }), "gpus", Slow, []string{"16 NVLinks are active, and 18 of another"}},
+		"slow host":            {change(func(r []Facts) { r[1].Pairs[0].BytesPerSecond, r[3].Pairs[0].BytesPerSecond = 1e9, 1e9 }), "pairs", Slow, []string{"rank 1 (nodea) and rank 2 (nodeb) exchange 1.0 GB/s, and the fastest pair 35.0 GB/s", "rank 3 (nodeb) and rank 4"}},
+		"P2P off":              {change(func(r []Facts) { r[0].Environment["NCCL_P2P_DISABLE"] = "1" }), "nccl-local", Slow, []string{"NCCL_P2P_DISABLE=1 on rank 0"}},
+		"log: P2P off":         {parse("p2p_disabled.txt"), "nccl-local", Slow, []string{"through the host's memory (SHM), not directly (P2P)"}},
+		"log: NVLink":          {parse("nvlink.txt"), "", Good, nil},
+		"log: InfiniBand":      {parse("ib.txt"), "", Good, nil},
+		"log: RoCE":            {parse("roce.txt"), "", Good, nil},
+		"log: no GPUDirect":    {parse("ib_no_gdr.txt"), "nccl-rdma", Slow, []string{"0 of 4 connections between hosts use it"}},
+		"log: sockets, no HCA": {parse("socket.txt"), "", Good, nil},
+		"log: sockets": {func(t *testing.T, r []Facts) {
+			parse("socket.txt")(t, r)
+			r[0].RDMAAdapters = []string{"mlx5_0"}
+		}, "nccl-network", Slow, []string{"NCCL uses TCP sockets between hosts, and the hosts have the RDMA adapters [mlx5_0]; no variable asks for it"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ranks := goodRanks(3)
+			c.change(t, ranks)
+			r := Judge(ranks)
+			var found []string
+			for _, result := range r.Results {
+				if len(result.Findings) > 0 && result.Check != c.check {
+					t.Errorf("%s: %v", result.Check, result.Findings)
+				}
+				for _, f := range result.Findings {
+					found = append(found, f.What)
+					if f.Fix == "" {
+						t.Errorf("%q has no fix", f.What)
+					}
+				}
+			}
+			if r.Verdict != c.level || len(found) != len(c.want) {
+				t.Fatalf("%v, %q; want %v, %q", r.Verdict, found, c.level, c.want)
+			}
+			for i, want := range c.want {
+				if !strings.Contains(found[i], want) {
+					t.Errorf("got %q, want %q", found[i], want)
+				}
+			}
+		})
+	}
+}
+
+// One host whose connections with both neighbours are slow is named.
+func TestSlowHostIsNamed(t *testing.T) {
+	ranks := []Facts{{Rank: 0, Host: "a"}, {Rank: 1, Node: 1, Host: "b"}, {Rank: 2, Node: 2, Host: "c"}}
+	ranks[0].Pairs = []Pair{{0, 1, 12e6}}
+	ranks[1].Pairs = []Pair{{1, 2, 11e6}}
+	ranks[2].Pairs = []Pair{{2, 0, 900e6}}
+	_, findings := checkPairs(ranks)
+	if len(findings) != 1 || !strings.HasPrefix(findings[0].What, "rank 1 (b) exchanges 12.0 MB/s with each of 2 ranks, and the fastest pair 900.0 MB/s") {
+		t.Errorf("got %v", findings)
+	}
+}
+
+// Every neighbour in the ring is measured once, and no rank is in two pairs at a time.
+func TestPairings(t *testing.T) {
+	for n := range 9 {
+		members := make([]int, n)
+		for i := range members {
+			members[i] = 10 * i
+		}
+		seen := map[[2]int]bool{}
+		for _, round := range pairings(members) {
+			var busy []int
+			for _, p := range round {
+				if slices.Contains(busy, p[0]) || slices.Contains(busy, p[1]) {
+					t.Errorf("%d members: %v", n, round)
+				}
+				busy = append(busy, p[0], p[1])
+				seen[p] = true
+			}
+		}
+		want := n
+		if n < 3 {
+			want = max(0, n-1)
+		}
+		if len(seen) != want {
+			t.Errorf("%d members: %d pairs, want %d", n, len(seen), want)
+		}
+	}
+}
+
+func TestSelects(t *testing.T) {
+	for value, want := range map[string]bool{"eth": true, "eth0": true, "=eth": false, "=eth0": true, "^eth": false, "^docker,lo": true, "ib,eth1": false, "ib,eth": true, "nope0": false} {
+		if got := selects("NCCL_SOCKET_IFNAME", value, "eth0"); got != want {
+			t.Errorf("NCCL_SOCKET_IFNAME=%s selects eth0: %v", value, got)
+		}
+	}
+	if selects("GLOO_SOCKET_IFNAME", "eth", "eth0") || !selects("GLOO_SOCKET_IFNAME", "eth0", "eth0") {
+		t.Error("Gloo's variable is a name, not a prefix")
+	}
+}
+
+// Every check has a section in docs/doctor.md.
+func TestPageHasEveryCheck(t *testing.T) {
+	page, err := os.ReadFile("../../docs/doctor.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range checks {
+		if !strings.Contains(string(page), "\n## "+c.name+"\n") {
+			t.Errorf("docs/doctor.md has no section %s", c.name)
+		}
+	}
+}
+
+func TestJSON(t *testing.T) {
+	ranks := goodRanks(1)
+	ranks[0].OpenFiles = 10
+	text, err := json.Marshal(Judge(ranks))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"verdict":"broken"`, `"check":"open-files","level":"broken","findings":[{"level":"broken","what":"rank 0`, `"docs":"docs/doctor.md#open-files"`, `"level":"ok"`} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("no %s in %s", want, text)
+		}
+	}
+}
