@@ -158,7 +158,7 @@ func (d *examination) onGPUs(ctx context.Context, f doctor.Facts) ([]doctor.Fact
 		return nil, err
 	}
 	f.ReadClocks()
-	if d.world.Size == 1 {
+	if d.world.Size == 1 && !d.world.AgentStore { // without golaunch, one rank needs no NCCL
 		return []doctor.Facts{f}, nil
 	}
 	pg, err := comm.Init(ctx, &comm.Options{Device: dev, Timeout: d.timeout, ErrorMode: comm.CleanUpOnly})

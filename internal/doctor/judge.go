@@ -143,18 +143,18 @@ func checkSharedMemory(ranks []Facts) (good string, findings []Finding) {
 		need := max(1, gpus) * sharedMemoryPerRank
 		if f.SharedMemory.Size > 0 && f.SharedMemory.Free < need {
 			findings = append(findings, Finding{Broken, fmt.Sprintf("%s: %s has %s free of %s, want %s for %d GPU ranks",
-				f.Host, sharedMemory, bytes(f.SharedMemory.Free), bytes(f.SharedMemory.Size), bytes(need), gpus),
+				f.Host, sharedMemory, formatBytes(f.SharedMemory.Free), formatBytes(f.SharedMemory.Size), formatBytes(need), gpus),
 				"remove what is left over in " + sharedMemory + ", or make it larger (docker run --shm-size=8g; mount -o remount,size=8g)"})
 		}
 	}
 	if s := ranks[0].SharedMemory; s.Size > 0 {
-		good = fmt.Sprintf("%s has %s free of %s", sharedMemory, bytes(s.Free), bytes(s.Size))
+		good = fmt.Sprintf("%s has %s free of %s", sharedMemory, formatBytes(s.Free), formatBytes(s.Size))
 	}
 	return good, findings
 }
 
-// bytes formats a size.
-func bytes(n uint64) string {
+// formatBytes formats a size.
+func formatBytes(n uint64) string {
 	switch {
 	case n >= 10<<30:
 		return fmt.Sprintf("%d GiB", n>>30)
@@ -185,7 +185,7 @@ func checkLockedMemory(ranks []Facts) (good string, findings []Finding) {
 		switch {
 		case len(f.RDMAAdapters) == 0 || f.GPU == "":
 		case f.LockedMemory < need && !f.IsRoot:
-			findings = append(findings, Finding{Broken, fmt.Sprintf("%s has the RDMA adapters %s and may lock %s, want %s or more", f.Host, strings.Join(f.RDMAAdapters, " "), bytes(f.LockedMemory), bytes(need)),
+			findings = append(findings, Finding{Broken, fmt.Sprintf("%s has the RDMA adapters %s and may lock %s, want %s or more", f.Host, strings.Join(f.RDMAAdapters, " "), formatBytes(f.LockedMemory), formatBytes(need)),
 				"set the limit to unlimited (ulimit -l unlimited; LimitMEMLOCK=infinity; docker run --ulimit memlock=-1)"})
 		default:
 			good = "enough for RDMA"

@@ -32,7 +32,7 @@ func goodRanks(hosts int) (ranks []Facts) {
 	}
 	for r := range ranks { // NVLink within a host is faster than the network
 		p := Pair{r, (r + 1) % len(ranks), 40e9 - float64(r)*1e9}
-		if r%2 == 0 {
+		if r%2 == 0 || hosts == 1 {
 			p.BytesPerSecond *= 4
 		}
 		ranks[r].Pairs = []Pair{p}
@@ -62,7 +62,9 @@ func TestFindings(t *testing.T) {
 			ranks[0].NCCL = &log
 		}
 	}
-	change := func(f func(ranks []Facts)) func(*testing.T, []Facts) { return func(_ *testing.T, ranks []Facts) { f(ranks) } }
+	change := func(f func(ranks []Facts)) func(*testing.T, []Facts) {
+		return func(_ *testing.T, ranks []Facts) { f(ranks) }
+	}
 	for name, c := range map[string]struct {
 		change func(*testing.T, []Facts)
 		check  string
@@ -71,7 +73,7 @@ func TestFindings(t *testing.T) {
 	}{
 		"shared memory":        {change(func(r []Facts) { r[2].SharedMemory.Free = 1 << 20 }), "shared-memory", Broken, []string{"nodeb: /dev/shm has 1024 KiB free of 64 GiB, want 64 MiB for 2 GPU ranks"}},
 		"files":                {change(func(r []Facts) { r[1].OpenFiles = 256 }), "open-files", Broken, []string{"rank 1 on nodea may open 256 files, want 1024"}},
-		"locked memory":        {change(func(r []Facts) { r[0].RDMAAdapters, r[0].LockedMemory = []string{"mlx5_0"}, 64<<10 }), "locked-memory", Broken, []string{"mlx5_0 and may lock 64 KiB, want 1048576 KiB"}},
+		"locked memory":        {change(func(r []Facts) { r[0].RDMAAdapters, r[0].LockedMemory = []string{"mlx5_0"}, 64<<10 }), "locked-memory", Broken, []string{"mlx5_0 and may lock 64 KiB, want 1024 MiB"}},
 		"wrong interface":      {change(func(r []Facts) { r[2].Environment["NCCL_SOCKET_IFNAME"] = "nope0" }), "interfaces", Broken, []string{`nodeb: NCCL_SOCKET_IFNAME is "nope0", and the host has lo, eth0, docker0`}},
 		"interface down":       {change(func(r []Facts) { r[0].Interfaces[1].IsUp = false }), "interfaces", Broken, []string{`is "eth", which selects eth0: not up`}},
 		"MTU":                  {change(func(r []Facts) { r[4].Interfaces[1].MTU = 1500 }), "mtu", Slow, []string{"eth0 has the MTU 9000 on nodea and 1500 on nodec"}},
@@ -86,7 +88,7 @@ func TestFindings(t *testing.T) {
 		"ECC errors":           {change(func(r []Facts) { r[2].NVML.GPUs[1].ECCErrors = 3 }), "gpus", Broken, []string{"3 uncorrected memory errors, want 0"}},
 		"busy GPU":             {change(func(r []Facts) { r[0].NVML.GPUs[0].Processes = 1 }), "gpus", Slow, []string{"1 other processes use it"}},
 		"lost NVLinks":         {change(func(r []Facts) { r[0].NVML.GPUs[0].NVLinks = 16 }), "gpus", Slow, []string{"16 NVLinks are active, and 18 of another"}},
-		"slow host":            {change(func(r []Facts) { r[1].Pairs[0].BytesPerSecond, r[3].Pairs[0].BytesPerSecond = 1e9, 1e9 }), "pairs", Slow, []string{"rank 1 (nodea) and rank 2 (nodeb) exchange 1.0 GB/s, and the fastest pair 35.0 GB/s", "rank 3 (nodeb) and rank 4"}},
+		"slow pairs":           {change(func(r []Facts) { r[1].Pairs[0].BytesPerSecond, r[3].Pairs[0].BytesPerSecond = 1e9, 1e9 }), "pairs", Slow, []string{"rank 1 (nodea) and rank 2 (nodeb) exchange 1.0 GB/s, and the fastest pair 35.0 GB/s", "rank 3 (nodeb) and rank 4"}},
 		"P2P off":              {change(func(r []Facts) { r[0].Environment["NCCL_P2P_DISABLE"] = "1" }), "nccl-local", Slow, []string{"NCCL_P2P_DISABLE=1 on rank 0"}},
 		"log: P2P off":         {parse("p2p_disabled.txt"), "nccl-local", Slow, []string{"through the host's memory (SHM), not directly (P2P)"}},
 		"log: NVLink":          {parse("nvlink.txt"), "", Good, nil},

@@ -56,14 +56,14 @@ const pairRounds = 3
 
 // MeasurePairs measures how fast each of members, which are ranks in order, exchanges data with the next one
 // and with the one before. f takes the pairs of which this rank is the first. All ranks call it. A pair
-// is measured while its ranks are in no other pair.
+// is measured while its ranks are in no other pair, and sends data there and back.
 func MeasurePairs(ctx context.Context, pg *comm.ProcessGroup, f *Facts, members []int, size int) error {
 	f.Pairs = nil
-	src, err := pg.Alloc(2 * size)
+	buf, err := pg.Alloc(size)
 	if err != nil {
 		return err
 	}
-	send, receive := device.NewTensor(src.Slice(0, size), device.Uint8, size), device.NewTensor(src.Slice(size, size), device.Uint8, size)
+	data := device.NewTensor(buf, device.Uint8, size)
 	for _, round := range pairings(members) {
 		if err := pg.Barrier().Wait(ctx); err != nil {
 			return err
@@ -77,11 +77,7 @@ func MeasurePairs(ctx context.Context, pg *comm.ProcessGroup, f *Facts, members 
 		fastest := time.Duration(0)
 		for i := range 1 + pairRounds { // the first exchange makes the connection
 			start := time.Now()
-			work := pg.Coalesce(func(g *comm.ProcessGroup) {
-				g.Send(send, peer)
-				g.Recv(receive, peer)
-			})
-			if err := work.Wait(ctx); err != nil {
+			if err := pingPong(ctx, pg, data, pair, peer); err != nil {
 				return err
 			}
 			if err := pg.Device().Compute().Sync(ctx); err != nil {
@@ -92,10 +88,27 @@ func MeasurePairs(ctx context.Context, pg *comm.ProcessGroup, f *Facts, members 
 			}
 		}
 		if pair[0] == pg.Rank() {
-			f.Pairs = append(f.Pairs, Pair{pair[0], pair[1], float64(size) / fastest.Seconds()})
+			f.Pairs = append(f.Pairs, Pair{pair[0], pair[1], 2 * float64(size) / fastest.Seconds()})
 		}
 	}
 	return pg.Barrier().Wait(ctx)
+}
+
+// pingPong sends data from the first rank of a pair to the second, and back.
+func pingPong(ctx context.Context, pg *comm.ProcessGroup, data device.Tensor, pair [2]int, peer int) error {
+	works := []func() *comm.Work{
+		func() *comm.Work { return pg.Send(data, peer) },
+		func() *comm.Work { return pg.Recv(data, peer) },
+	}
+	if pair[0] != pg.Rank() {
+		slices.Reverse(works)
+	}
+	for _, start := range works {
+		if err := start().Wait(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // pairings divides the neighbours in the ring of members into rounds. No member is in two pairs of a round.
