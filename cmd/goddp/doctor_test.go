@@ -1,0 +1,199 @@
+//go:build cgo && linux
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/goddp/goddp/internal/doctor"
+	"github.com/goddp/goddp/internal/fakegpu"
+	"github.com/goddp/goddp/internal/netns"
+	"github.com/goddp/goddp/launcher"
+)
+
+// doctorReport is what "goddp doctor --json" prints.
+type doctorReport struct {
+	Verdict string   `json:"verdict"`
+	Hosts   []string `json:"hosts"`
+	Results []struct {
+		Check, Good string
+		Findings    []struct{ Level, What string }
+	}
+}
+
+// expect fails the test if the report does not have findings of one check alone, with the parts.
+func (r doctorReport) expect(t *testing.T, verdict, check string, parts ...string) {
+	t.Helper()
+	if r.Verdict != verdict {
+		t.Errorf("the verdict is %q, want %q: %+v", r.Verdict, verdict, r)
+	}
+	for _, result := range r.Results {
+		for i, f := range result.Findings {
+			if result.Check != check || i >= len(parts) || !strings.Contains(f.What, parts[i]) {
+				t.Errorf("%s: %s; want %s: %q", result.Check, f.What, check, parts)
+			}
+		}
+		if result.Check == check && len(result.Findings) != len(parts) {
+			t.Errorf("%s has %d findings, want %d", check, len(result.Findings), len(parts))
+		}
+	}
+}
+
+// examineHost runs a command that runs "goddp doctor --json" on this host. The doctor is $0 of a shell script.
+func examineHost(t *testing.T, script string, env ...string) (code int, r doctorReport) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", script, os.Args[0])
+	cmd.Env = append(workerEnv(), env...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
+		t.Fatalf("%v in %q\n%s", err, &out, &errs)
+	}
+	return cmd.ProcessState.ExitCode(), r
+}
+
+// needsOpenBLAS skips a test of a host on which the doctor rightly finds that OpenBLAS is missing.
+func needsOpenBLAS(t *testing.T) {
+	t.Helper()
+	for _, l := range doctor.Probe(doctor.Options{}).Libraries {
+		if l.Name == "OpenBLAS" && l.Error != "" {
+			t.Skip(l.Error)
+		}
+	}
+}
+
+func TestDoctorOfThisHost(t *testing.T) {
+	needsOpenBLAS(t)
+	code, r := examineHost(t, `exec "$0" doctor --json`)
+	r.expect(t, "ok", "")
+	if code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestDoctorFindsTinySharedMemory(t *testing.T) {
+	needsOpenBLAS(t)
+	const mount = "mount -t tmpfs -o size=1m none /dev/shm"
+	if out, err := exec.CommandContext(t.Context(), "unshare", "-rm", "sh", "-c", mount).CombinedOutput(); err != nil {
+		t.Skipf("no mount namespace: %v: %s", err, out)
+	}
+	code, r := examineHost(t, `exec unshare -rm sh -c '`+mount+` && exec "$0" doctor --json' "$0"`)
+	r.expect(t, "broken", "shared-memory", "/dev/shm has 1024 KiB free of 1024 KiB, want 32 MiB")
+	if code != 2 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestDoctorFindsFewFiles(t *testing.T) {
+	needsOpenBLAS(t)
+	code, r := examineHost(t, `ulimit -n 300 && exec "$0" doctor --json`)
+	r.expect(t, "broken", "open-files", "may open 300 files, want 1024")
+	if code != 2 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestDoctorFindsWrongInterface(t *testing.T) {
+	needsOpenBLAS(t)
+	_, r := examineHost(t, `exec "$0" doctor --json`, "NCCL_SOCKET_IFNAME=nope0")
+	r.expect(t, "broken", "interfaces", `NCCL_SOCKET_IFNAME is "nope0", and the host has lo`)
+}
+
+func TestDoctorFindsUsedPort(t *testing.T) {
+	needsOpenBLAS(t)
+	listener, err := net.Listen("tcp", ":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	port := listener.Addr().(*net.TCPAddr).Port
+	_, r := examineHost(t, `exec "$0" doctor --json`, "RANK=0", "WORLD_SIZE=1", "MASTER_ADDR=127.0.0.1", "MASTER_PORT="+strconv.Itoa(port))
+	r.expect(t, "broken", "port", fmt.Sprintf("%d: bind: address already in use", port))
+}
+
+// fakeGPUs builds the fake libraries and returns the variables by which a process opens them.
+func fakeGPUs(t *testing.T, device string) (env []string) {
+	t.Helper()
+	for _, name := range fakegpu.Variables {
+		t.Setenv(name, "") // restores the variables after the test
+	}
+	if err := fakegpu.Libraries(t.TempDir()); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range fakegpu.Variables {
+		env = append(env, name+"="+os.Getenv(name))
+	}
+	return append(env, "GODDP_DEVICE="+device)
+}
+
+func TestDoctorFindsOldNCCL(t *testing.T) {
+	env := fakeGPUs(t, "cuda")
+	release, err := fakegpu.Control("version 21805")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	_, r := examineHost(t, `exec "$0" doctor --json`, env...)
+	r.expect(t, "broken", "libraries", "NCCL is 2.18.5, want 2.19.1 or newer")
+}
+
+func TestDoctorFindsSharedGPU(t *testing.T) {
+	var out bytes.Buffer
+	result, err := launcher.Run(t.Context(), &launcher.Config{
+		Args: []string{os.Args[0], "doctor"}, Workers: 2, Stdout: &out, Stderr: &out,
+		Env: append(workerEnv(), fakeGPUs(t, "cuda:1")...),
+	})
+	if err == nil {
+		t.Fatalf("the job succeeded: %+v\n%s", result, &out)
+	}
+	if want := "BROKEN  gpu-sharing    ranks 0 and 1 on"; !strings.Contains(out.String(), want) || !strings.Contains(out.String(), "the same GPU, 0000:01:00.0") {
+		t.Errorf("no %q in\n%s", want, &out)
+	}
+}
+
+// Of three hosts, the one with a slow interface is named.
+func TestDoctorFindsSlowHost(t *testing.T) {
+	needsOpenBLAS(t)
+	const hosts, slow = 3, 1
+	n := netns.New(t, hosts, 1)
+	n.Hosts[slow].LimitRate(50_000_000)
+	commands := make([]*exec.Cmd, hosts)
+	outs := make([]bytes.Buffer, hosts)
+	for r, host := range n.Hosts {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "doctor", "--json")
+		cmd.Env = append(workerEnv(), "GODDP_INSECURE=1", "GODDP_JOB_ID=doctor", "WORLD_SIZE="+strconv.Itoa(hosts), "RANK="+strconv.Itoa(r),
+			"LOCAL_RANK=0", "LOCAL_WORLD_SIZE=1", "MASTER_PORT=29500", "MASTER_ADDR="+n.Hosts[0].Addr(0).String())
+		cmd.Stdout, cmd.Stderr = &outs[r], os.Stderr
+		if err := host.Start(cmd); err != nil {
+			t.Fatal(err)
+		}
+		commands[r] = cmd
+	}
+	for r, cmd := range commands {
+		if err := cmd.Wait(); (err == nil) != (r != 0) || r == 0 && cmd.ProcessState.ExitCode() != 1 {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+	var report doctorReport
+	if err := json.Unmarshal(outs[0].Bytes(), &report); err != nil {
+		t.Fatalf("%v in %q", err, &outs[0])
+	}
+	report.expect(t, "slow", "pairs", fmt.Sprintf("rank %d (", slow))
+	if len(report.Hosts) != hosts {
+		t.Errorf("hosts %q", report.Hosts)
+	}
+}
