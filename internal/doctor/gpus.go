@@ -12,9 +12,9 @@ func checkGPUs(ranks []Facts) (good string, findings []Finding) {
 		if f.NVML == nil {
 			continue
 		}
-		links := 0
+		most := 0
 		for _, g := range f.NVML.GPUs {
-			links = max(links, g.NVLinks)
+			most = max(most, g.NVLinks)
 		}
 		for i, g := range f.NVML.GPUs {
 			where := fmt.Sprintf("%s, GPU %d (%s, %s): ", f.Host, i, g.Name, g.BusID)
@@ -30,8 +30,8 @@ func checkGPUs(ranks []Facts) (good string, findings []Finding) {
 				findings = append(findings, Finding{Slow, where + fmt.Sprintf("%d other processes use it, at %d%%; want none", g.Processes, g.Utilization),
 					"end them (nvidia-smi names them), or leave this GPU out with CUDA_VISIBLE_DEVICES"})
 			}
-			if g.NVLinks < links {
-				findings = append(findings, Finding{Slow, where + fmt.Sprintf("%d NVLinks are active, and %d of another GPU of the host", g.NVLinks, links),
+			if g.NVLinks < most {
+				findings = append(findings, Finding{Slow, where + fmt.Sprintf("%d NVLinks are active, and %d of another GPU of the host", g.NVLinks, most),
 					"look at nvidia-smi nvlink -s and the fabric manager's log, and reset the GPU"})
 			}
 			if g.NVLinks > 0 && len(g.BlockedPeers) > 0 {

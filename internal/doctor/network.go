@@ -78,9 +78,9 @@ func slowPairs(ranks []Facts, pairs []Pair, fastest float64) (findings []Finding
 // about half on good hosts, and through the host's memory less than a tenth.
 const fairAllReduce = 0.25
 
-// nvLinkSpeed is what an NVLink of the third generation or a later one moves at least in each direction, in bytes
+// speedOfNVLinks is what one NVLink of the third generation or a later one moves at least in each direction, in bytes
 // per second.
-const nvLinkSpeed = 25e9
+const speedOfNVLinks = 25e9
 
 func checkAllReduce(ranks []Facts) (good string, findings []Finding) {
 	got := ranks[0].AllReduce
@@ -89,7 +89,7 @@ func checkAllReduce(ranks []Facts) (good string, findings []Finding) {
 	}
 	if first := hosts(ranks); len(first) == 1 && first[0].NVML != nil {
 		for _, g := range first[0].NVML.GPUs {
-			if want := fairAllReduce * nvLinkSpeed * float64(g.NVLinks); g.BusID == ranks[0].GPU && got < want {
+			if want := fairAllReduce * speedOfNVLinks * float64(g.NVLinks); g.BusID == ranks[0].GPU && got < want {
 				findings = append(findings, Finding{Slow, fmt.Sprintf("an all-reduce of 64 MiB moves %s, and %d NVLinks give %s or more", rate(got), g.NVLinks, rate(want)),
 					"look at nccl-local, and at nvidia-smi topo -m and nvlink -s"})
 			}
