@@ -34,8 +34,11 @@ const oldestNCCL = 21901
 func libraries(localRank int) (gpu string, found []Library) {
 	blas := version("OpenBLAS", dl.Search{Name: "OpenBLAS", Env: "GODDP_OPENBLAS", Files: []string{"libopenblas.so.0", "libopenblas.so"}},
 		"openblas_get_config", func(f unsafe.Pointer) (string, error) {
-			words := strings.Fields(C.GoString(C.call_text(f)))
-			return strings.Join(words[:min(2, len(words))], " "), nil
+			words := strings.Fields(C.GoString(C.call_text(f))) // "OpenBLAS 0.3.21 DYNAMIC_ARCH ..."
+			if len(words) < 2 {
+				return "", fmt.Errorf("openblas_get_config returned %q, want the version as its second word", words)
+			}
+			return words[1], nil
 		})
 	if os.Getenv("GODDP_DEVICE") == "cpu" {
 		return "", []Library{blas}

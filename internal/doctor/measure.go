@@ -63,6 +63,7 @@ func MeasurePairs(ctx context.Context, pg *comm.ProcessGroup, f *Facts, members 
 	if err != nil {
 		return err
 	}
+	defer pg.Device().Free(buf)
 	data := device.NewTensor(buf, device.Uint8, size)
 	for _, round := range pairings(members) {
 		if err := pg.Barrier().Wait(ctx); err != nil {

@@ -228,7 +228,10 @@ func checkRDMA(ranks []Facts) (good string, findings []Finding) {
 
 func checkRings(ranks []Facts) (good string, findings []Finding) {
 	log := merged(ranks)
-	if log == nil {
+	switch {
+	case log == nil && ranks[0].AllReduce > 0:
+		return "unknown: NCCL wrote no log", nil
+	case log == nil:
 		return "", nil
 	}
 	v := log.Verdicts()
