@@ -151,6 +151,11 @@ func TestDoctorFindsOldNCCL(t *testing.T) {
 	r.expect(t, "broken", "libraries", "NCCL is 2.18.5, want 2.19.1 or newer")
 }
 
+func TestDoctorFindsMissingDriver(t *testing.T) {
+	_, r := examineHost(t, `exec "$0" doctor --json`, "GODDP_DEVICE=cuda", "GODDP_OPENBLAS=", "GODDP_LIBCUDA=/nowhere/libcuda.so")
+	r.expect(t, "broken", "libraries", "libcuda, which comes with NVIDIA's driver, was not found (GODDP_LIBCUDA can name it): /nowhere/libcuda.so")
+}
+
 func TestDoctorFindsSharedGPU(t *testing.T) {
 	var out bytes.Buffer
 	result, err := launcher.Run(t.Context(), &launcher.Config{

@@ -312,7 +312,7 @@ func checkNUMA(ranks []Facts) (good string, findings []Finding) {
 		}
 	}
 	if ranks[0].NUMANodes > 0 {
-		good = fmt.Sprintf("%d nodes", ranks[0].NUMANodes)
+		good = fmt.Sprintf("NUMA nodes: %d", ranks[0].NUMANodes)
 	}
 	return good, findings
 }

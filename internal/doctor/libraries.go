@@ -30,7 +30,8 @@ import (
 const oldestNCCL = 21901
 
 // libraries opens the libraries that a rank uses, and returns their versions and the bus id of the rank's GPU.
-// If the host has no libcuda or no GPU, or GODDP_DEVICE is cpu, the bus id is empty and the list has OpenBLAS alone.
+// If GODDP_DEVICE is cpu, or the host has no GPU and GODDP_DEVICE does not ask for one, the bus id is empty and the
+// list has OpenBLAS alone.
 func libraries(localRank int) (gpu string, found []Library) {
 	blas := version("OpenBLAS", dl.Search{Name: "OpenBLAS", Env: "GODDP_OPENBLAS", Files: []string{"libopenblas.so.0", "libopenblas.so"}},
 		"openblas_get_config", func(f unsafe.Pointer) (string, error) {
@@ -40,19 +41,26 @@ func libraries(localRank int) (gpu string, found []Library) {
 			}
 			return words[1], nil
 		})
-	if os.Getenv("GODDP_DEVICE") == "cpu" {
+	kind, _, _ := strings.Cut(os.Getenv("GODDP_DEVICE"), ":")
+	if kind == "cpu" {
 		return "", []Library{blas}
 	}
+	wantsGPU := kind == "cuda" || hasGPU()
 	cuda, lib := openCUDA()
-	if lib == nil || cuda.Error != "" {
-		if lib == nil && !hasGPU() {
-			return "", []Library{blas}
-		}
+	switch {
+	case lib == nil && !wantsGPU:
+		return "", []Library{blas}
+	case lib == nil:
 		return "", []Library{blas, cuda}
 	}
 	gpu, err := busID(lib, ordinal(localRank))
-	if err != nil {
+	switch {
+	case err != nil:
 		cuda.Error = err.Error()
+	case gpu == "" && wantsGPU:
+		cuda.Error = "the driver finds no GPU, and GODDP_DEVICE or the kernel says that there is one"
+	case gpu == "":
+		return "", []Library{blas}
 	}
 	return gpu, []Library{blas, cuda,
 		version("NCCL", nvidia.Search("NCCL", "GODDP_LIBNCCL", "libnccl.so.2", "libnccl.so"), "ncclGetVersion", ncclVersion),

@@ -59,7 +59,7 @@ const pairRounds = 3
 // is measured while its ranks are in no other pair, and sends data there and back.
 func MeasurePairs(ctx context.Context, pg *comm.ProcessGroup, f *Facts, members []int, size int) error {
 	f.Pairs = nil
-	buf, err := pg.Alloc(size)
+	buf, err := pg.Device().Alloc(size)
 	if err != nil {
 		return err
 	}

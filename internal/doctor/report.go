@@ -49,7 +49,7 @@ type Report struct {
 // says what is wrong, one with the fix, and one with the section of docs/doctor.md.
 func (r Report) WriteText(w io.Writer) error {
 	var text strings.Builder
-	fmt.Fprintf(&text, "goddp doctor: %d ranks on %d hosts: %s\n\n", r.Ranks, len(r.Hosts), strings.Join(r.Hosts, ", "))
+	fmt.Fprintf(&text, "goddp doctor: ranks: %d; hosts: %s\n\n", r.Ranks, strings.Join(r.Hosts, ", "))
 	width := 0
 	for _, result := range r.Results {
 		width = max(width, len(result.Check))
