@@ -154,7 +154,10 @@ func (d *examination) onGPUs(ctx context.Context, f doctor.Facts) ([]doctor.Fact
 		return nil, err
 	}
 	defer dev.Close()
-	if f.TFLOPS, err = doctor.MeasureProduct(ctx, dev, productSize); err != nil {
+	bounded, cancel := context.WithTimeout(ctx, d.timeout)
+	f.TFLOPS, err = doctor.MeasureProduct(bounded, dev, productSize)
+	cancel()
+	if err != nil {
 		return nil, err
 	}
 	f.ReadClocks()

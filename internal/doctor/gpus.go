@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/goddp/goddp/internal/nvml"
 )
 
 func checkGPUs(ranks []Facts) (good string, findings []Finding) {
@@ -30,12 +32,12 @@ func checkGPUs(ranks []Facts) (good string, findings []Finding) {
 				findings = append(findings, Finding{Slow, where + fmt.Sprintf("%d other processes use it, at %d%%; want none", g.Processes, g.Utilization),
 					"end them (nvidia-smi names them), or leave this GPU out with CUDA_VISIBLE_DEVICES"})
 			}
-			if g.NVLinks < most {
+			if g.NVLinks < most && (g.NVLinks > 0 || most >= nvLinksOfAll) {
 				findings = append(findings, Finding{Slow, where + fmt.Sprintf("%d NVLinks are active, and %d of another GPU of the host", g.NVLinks, most),
 					"look at nvidia-smi nvlink -s and the fabric manager's log, and reset the GPU"})
 			}
-			if g.NVLinks > 0 && len(g.BlockedPeers) > 0 {
-				findings = append(findings, Finding{Slow, where + "it has NVLink, and cannot read the memory of " + strings.Join(g.BlockedPeers, ", "),
+			if allHaveNVLinks(f.NVML) && len(g.BlockedPeers) > 0 {
+				findings = append(findings, Finding{Slow, where + "the GPUs have NVLink, and it cannot read the memory of " + strings.Join(g.BlockedPeers, ", "),
 					"look at nvidia-smi topo -p2p r, the IOMMU's settings and the fabric manager"})
 			}
 		}
@@ -45,6 +47,15 @@ func checkGPUs(ranks []Facts) (good string, findings []Finding) {
 		good = fmt.Sprintf("%d × %s, %d of %d MHz, %d NVLinks, no ECC errors, idle", len(h.GPUs), g.Name, g.Clock, g.MaxClock, g.NVLinks)
 	}
 	return good, findings
+}
+
+// nvLinksOfAll is the least number of active NVLinks of a GPU where NVLink connects all GPUs of a host. Bridges, which
+// connect two GPUs, have at most four.
+const nvLinksOfAll = 6
+
+// allHaveNVLinks reports whether NVLink connects all GPUs of a host.
+func allHaveNVLinks(h *nvml.Host) bool {
+	return h != nil && len(h.GPUs) > 1 && !slices.ContainsFunc(h.GPUs, func(g nvml.GPU) bool { return g.NVLinks < nvLinksOfAll })
 }
 
 func checkSharing(ranks []Facts) (good string, findings []Finding) {

@@ -85,6 +85,9 @@ func checkLibraries(ranks []Facts) (good string, findings []Finding) {
 						"install OpenBLAS (Debian: libopenblas0), or name it in GODDP_OPENBLAS"})
 				}
 				continue
+			case l.Error != "" && l.Name == "NVML":
+				findings = append(findings, Finding{Slow, where + "the GPUs' states are unknown: " + l.Error, "install the driver's libnvidia-ml.so.1 of the same version as the driver"})
+				continue
 			case l.Error != "":
 				findings = append(findings, Finding{Broken, where + l.Name + at(l) + ": " + l.Error, "install a version that docs/gpu.md lists, on the loader's path or where GODDP_LIB* names it"})
 			}

@@ -9,9 +9,13 @@ import (
 	"github.com/goddp/goddp/internal/nccllog"
 )
 
-// slowPair is the share of the fastest pair's speed below which a pair is slow. Networks with two levels of
-// switches often have half of the speed between racks, so the share is less than that.
-const slowPair = 1. / 3
+// These are the shares of the fastest pair's speed below which a pair is slow. Networks with two levels of
+// switches often have half of the speed between racks. On hosts in which NVLink connects only some of the GPUs,
+// the others have about a fifth of its speed.
+const (
+	slowRemotePair = 1. / 3
+	slowLocalPair  = 1. / 8
+)
 
 func checkPairs(ranks []Facts) (good string, findings []Finding) {
 	var local, remote []Pair // NVLink is faster than a network, so the two are judged apart
@@ -28,27 +32,28 @@ func checkPairs(ranks []Facts) (good string, findings []Finding) {
 	for _, kind := range []struct {
 		name  string
 		pairs []Pair
-	}{{"on one host", local}, {"between hosts", remote}} {
+		share float64
+	}{{"on one host", local, slowLocalPair}, {"between hosts", remote, slowRemotePair}} {
 		if len(kind.pairs) == 0 {
 			continue
 		}
 		bySpeed := func(a, b Pair) int { return cmp.Compare(a.BytesPerSecond, b.BytesPerSecond) }
 		slowest, fastest := slices.MinFunc(kind.pairs, bySpeed), slices.MaxFunc(kind.pairs, bySpeed)
 		parts = append(parts, fmt.Sprintf("%d pairs of ranks %s exchange %s to %s", len(kind.pairs), kind.name, rate(slowest.BytesPerSecond), rate(fastest.BytesPerSecond)))
-		findings = append(findings, slowPairs(ranks, kind.pairs, fastest.BytesPerSecond)...)
+		findings = append(findings, slowPairs(ranks, kind.pairs, fastest.BytesPerSecond, kind.share)...)
 	}
 	return strings.Join(parts, "; "), findings
 }
 
 // slowPairs names the ranks and the pairs that are slow. A rank is the culprit if all its pairs are slow, and a rank
 // it was measured with is fast with another.
-func slowPairs(ranks []Facts, pairs []Pair, fastest float64) (findings []Finding) {
+func slowPairs(ranks []Facts, pairs []Pair, fastest, share float64) (findings []Finding) {
 	name := func(r int) string { return fmt.Sprintf("rank %d (%s)", r, ranks[r].Host) }
 	slow, count := map[int][]Pair{}, map[int]int{} // by rank
 	for _, p := range pairs {
 		for _, r := range []int{p.A, p.B} {
 			count[r]++
-			if p.BytesPerSecond < slowPair*fastest {
+			if p.BytesPerSecond < share*fastest {
 				slow[r] = append(slow[r], p)
 			}
 		}
@@ -66,7 +71,7 @@ func slowPairs(ranks []Facts, pairs []Pair, fastest float64) (findings []Finding
 		}
 	}
 	for _, p := range pairs {
-		if p.BytesPerSecond < slowPair*fastest && !isNamed[p.A] && !isNamed[p.B] {
+		if p.BytesPerSecond < share*fastest && !isNamed[p.A] && !isNamed[p.B] {
 			findings = append(findings, Finding{Slow, fmt.Sprintf("%s and %s exchange %s, and the fastest pair %s", name(p.A), name(p.B), rate(p.BytesPerSecond), rate(fastest)),
 				"look at the path between the two: interfaces, cables, switches"})
 		}
@@ -87,7 +92,7 @@ func checkAllReduce(ranks []Facts) (good string, findings []Finding) {
 	if got == 0 {
 		return "", nil
 	}
-	if first := hosts(ranks); len(first) == 1 && first[0].NVML != nil {
+	if first := hosts(ranks); len(first) == 1 && allHaveNVLinks(first[0].NVML) {
 		for _, g := range first[0].NVML.GPUs {
 			if want := fairAllReduce * speedOfNVLinks * float64(g.NVLinks); g.BusID == ranks[0].GPU && got < want {
 				findings = append(findings, Finding{Slow, fmt.Sprintf("an all-reduce of 64 MiB moves %s, and %d NVLinks give %s or more", rate(got), g.NVLinks, rate(want)),
@@ -172,7 +177,7 @@ func checkLocal(ranks []Facts) (good string, findings []Finding) {
 	set := settings(ranks, "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE")
 	log := merged(ranks)
 	if log == nil {
-		if set := settings(ranks, "NCCL_P2P_DISABLE"); set != "" {
+		if set := settings(ranks, "NCCL_P2P_DISABLE"); set != "" && slices.ContainsFunc(ranks, func(f Facts) bool { return f.GPU != "" }) {
 			findings = append(findings, Finding{Slow, set + ": GPUs of one host exchange data through the host's memory", "unset NCCL_P2P_DISABLE"})
 		}
 		return "", findings
@@ -180,31 +185,16 @@ func checkLocal(ranks []Facts) (good string, findings []Finding) {
 	switch v := log.Verdicts(); {
 	case v.Local == nccllog.P2P:
 		good = "GPUs of one host read each other's memory (P2P; NCCL_P2P_LEVEL)"
-	case v.Local == nccllog.SHM && (set != "" || hasNVLinks(ranks)):
+	case v.Local == nccllog.SHM && (set != "" || slices.ContainsFunc(ranks, func(f Facts) bool { return allHaveNVLinks(f.NVML) })):
 		if set == "" {
 			set = "no variable asks for it, and the GPUs have NVLink"
 		}
 		findings = append(findings, Finding{Slow, "GPUs of one host exchange data through the host's memory (SHM), not directly (P2P): " + set,
 			"unset NCCL_P2P_DISABLE and NCCL_P2P_LEVEL; look at nvidia-smi topo -p2p r, and at the IOMMU's settings"})
 	case v.Local == nccllog.SHM:
-		good = "GPUs of one host exchange data through the host's memory (SHM); they have no NVLink"
+		good = "GPUs of one host exchange data through the host's memory (SHM); NVLink does not connect them all"
 	}
 	return good, findings
-}
-
-// hasNVLinks reports whether a GPU of the job has an active NVLink.
-func hasNVLinks(ranks []Facts) bool {
-	for _, f := range ranks {
-		if f.NVML == nil {
-			continue
-		}
-		for _, g := range f.NVML.GPUs {
-			if g.NVLinks > 0 {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 func checkRDMA(ranks []Facts) (good string, findings []Finding) {

@@ -61,7 +61,7 @@ func Probe(o Options) Facts {
 	case err == nil:
 		f.Libraries = append(f.Libraries, Library{Name: "driver", Path: "NVML", Version: host.Driver})
 	case !errors.As(err, &missing):
-		f.Libraries = append(f.Libraries, Library{Name: "driver", Error: err.Error()})
+		f.Libraries = append(f.Libraries, Library{Name: "NVML", Error: err.Error()})
 	}
 	return f
 }

@@ -18,7 +18,7 @@ type Log struct {
 	// Size and Nodes are the communicator's numbers of ranks and of nodes, 0 if unknown.
 	Size, Nodes int
 	Connections []Connection
-	Rings       map[int][]int         // by channel: the ranks in the ring's order
+	Rings       map[int][]int         // by channel: the ranks in the ring's order; nil if NCCL cut the line
 	Trees       map[int]map[int]Place // by channel and rank
 	// Choices are the algorithm and the protocol of the calls, as NCCL logs them:
 	// "AllReduce of 1048576 bytes: RING, SIMPLE".
@@ -53,6 +53,9 @@ var (
 	variableLine   = regexp.MustCompile(`^(NCCL_\w+) set by environment to (.+?)\.?$`)
 )
 
+// longest is the length from which a line may have been cut: NCCL has 1024 bytes for it.
+const longest = 1000
+
 // Parse reads a log: of one rank, or of several.
 func Parse(text string) Log {
 	l := Log{Rings: map[int][]int{}, Trees: map[int]map[int]Place{}}
@@ -82,11 +85,18 @@ func (l *Log) add(message string) {
 		for _, rank := range strings.Fields(m[2]) {
 			ring = append(ring, number(rank))
 		}
+		if len(message) >= longest {
+			ring = nil
+		}
 		l.Rings[number(m[1])] = ring
 	} else if m := connectionLine.FindStringSubmatch(message); m != nil {
 		l.Connections = addNew(l.Connections, Connection{number(m[1]), number(m[2]), number(m[3]), m[4]}) // both ranks log it
 	} else if trees, ok := strings.CutPrefix(message, "Trees "); ok {
-		for _, m := range place.FindAllStringSubmatch(trees, -1) {
+		places := place.FindAllStringSubmatch(trees, -1)
+		if len(message) >= longest && len(places) > 0 {
+			places = places[:len(places)-1]
+		}
+		for _, m := range places {
 			l.addPlace(number(m[1]), number(m[3]), m[2], number(m[4]))
 		}
 	} else if m := choiceLine.FindStringSubmatch(message); m != nil {

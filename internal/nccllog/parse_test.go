@@ -3,6 +3,7 @@ package nccllog
 import (
 	"encoding/json"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -83,5 +84,25 @@ h:4:4 [3] NCCL INFO Trees [0] -1/-1/-1->3->2
 	want := "ring 0 lacks the ranks [2] of 4; tree 0 lacks the ranks [2 3] of 4"
 	if got := strings.Join(v.Faults, "; "); got != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// A ring and a tree that NCCL's line is too short for are no faults.
+func TestCutLines(t *testing.T) {
+	const size = 400
+	var text, ring strings.Builder
+	for r := range size {
+		fmt.Fprintf(&ring, " %3d", r)
+	}
+	fmt.Fprintf(&text, "h:1:1 [0] NCCL INFO comm 0x1 rank 0 nRanks %d nNodes 50 localRanks 8 localRank 0 MNNVL 0\n", size)
+	fmt.Fprintf(&text, "h:1:1 [0] NCCL INFO Channel 00/01 :%s\n", ring.String()[:1000])
+	var trees strings.Builder
+	for channel := range 64 {
+		fmt.Fprintf(&trees, "[%d] 1/-1/-1->0->-1 ", channel)
+	}
+	fmt.Fprintf(&text, "h:1:1 [0] NCCL INFO Trees %s\n", trees.String()[:1000])
+	l := Parse(text.String())
+	if v := l.Verdicts(); v.Rings != 1 || v.Trees < 40 || v.Trees > 60 || v.Faults != nil {
+		t.Errorf("got %+v", v)
 	}
 }

@@ -34,7 +34,8 @@ type Verdicts struct {
 	Choices            []string `json:"choices"`
 	Rings              int      `json:"rings"`
 	Trees              int      `json:"trees"`
-	// Faults names the rings and trees that do not hold every rank once.
+	// Faults names the rings and trees that do not hold every rank. Those that the log does not show in full
+	// are left out.
 	Faults []string `json:"faults,omitempty"`
 	// Variables are the settings that NCCL took from the environment.
 	Variables []string `json:"variables,omitempty"`
@@ -64,11 +65,15 @@ func (l Log) Verdicts() Verdicts {
 		}
 	}
 	for _, channel := range slices.Sorted(maps.Keys(l.Rings)) {
-		if missing := l.missing(l.Rings[channel]); len(missing) > 0 {
+		ring := l.Rings[channel]
+		if missing := l.missing(ring); ring != nil && len(missing) > 0 {
 			v.Faults = append(v.Faults, fmt.Sprintf("ring %d lacks the ranks %v of %d", channel, missing, l.Size))
 		}
 	}
 	for _, channel := range slices.Sorted(maps.Keys(l.Trees)) {
+		if len(l.Trees[channel]) < l.Size {
+			continue // the log of a rank is missing, or NCCL has cut the line
+		}
 		if reached := l.reached(channel); len(l.missing(reached)) > 0 {
 			v.Faults = append(v.Faults, fmt.Sprintf("tree %d lacks the ranks %v of %d", channel, l.missing(reached), l.Size))
 		}
