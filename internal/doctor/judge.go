@@ -74,11 +74,21 @@ func checkGroup(ranks []Facts) (good string, findings []Finding) {
 
 func checkLibraries(ranks []Facts) (good string, findings []Finding) {
 	versions := map[string]map[string]int{} // by library and version: the first rank that has it
+	type fault struct {
+		node        int
+		name, error string
+	}
+	seen := map[fault]bool{} // the ranks of a host mostly have the same libraries
 	for _, f := range ranks {
 		hasGPU := f.GPU != ""
 		for _, l := range f.Libraries {
 			where := fmt.Sprintf("rank %d on %s: ", f.Rank, f.Host)
+			id := fault{f.Node, l.Name, l.Error}
+			isKnown := seen[id]
+			seen[id] = true
 			switch {
+			case l.Error != "" && isKnown:
+				continue
 			case l.Error != "" && l.Name == "OpenBLAS":
 				if !hasGPU {
 					findings = append(findings, Finding{Slow, where + l.Error + "; matrix products on the CPU run at about a tenth of the speed",
@@ -172,7 +182,7 @@ func checkOpenFiles(ranks []Facts) (good string, findings []Finding) {
 	// libraries of a GPU open some hundreds.
 	need := uint64(max(1024, 5*len(ranks)+512))
 	least := ranks[0].OpenFiles
-	for _, f := range ranks {
+	for _, f := range hosts(ranks) {
 		least = min(least, f.OpenFiles)
 		if f.OpenFiles < need {
 			findings = append(findings, Finding{Broken, fmt.Sprintf("rank %d on %s may open %d files, want %d for %d ranks", f.Rank, f.Host, f.OpenFiles, need, len(ranks)),

@@ -72,7 +72,7 @@ func TestFindings(t *testing.T) {
 		want   []string // parts of the findings, in order
 	}{
 		"shared memory":      {change(func(r []Facts) { r[2].SharedMemory.Free = 1 << 20 }), "shared-memory", Broken, []string{"nodeb: /dev/shm has 1024 KiB free of 64 GiB, want 64 MiB for 2 GPU ranks"}},
-		"files":              {change(func(r []Facts) { r[1].OpenFiles = 256 }), "open-files", Broken, []string{"rank 1 on nodea may open 256 files, want 1024"}},
+		"files":              {change(func(r []Facts) { r[2].OpenFiles = 256 }), "open-files", Broken, []string{"rank 2 on nodeb may open 256 files, want 1024"}},
 		"locked memory":      {change(func(r []Facts) { r[0].RDMAAdapters, r[0].LockedMemory = []string{"mlx5_0"}, 64<<10 }), "locked-memory", Broken, []string{"mlx5_0 and may lock 64 KiB, want 1024 MiB"}},
 		"wrong interface":    {change(func(r []Facts) { r[2].Environment["NCCL_SOCKET_IFNAME"] = "nope0" }), "interfaces", Broken, []string{`nodeb: NCCL_SOCKET_IFNAME is "nope0", and the host has lo, eth0, docker0`}},
 		"interface down":     {change(func(r []Facts) { r[0].Interfaces[1].IsUp = false }), "interfaces", Broken, []string{`is "eth", which selects eth0: not up`}},
@@ -92,6 +92,11 @@ func TestFindings(t *testing.T) {
 		"an NVLink bridge": {change(func(r []Facts) {
 			r[0].NVML.GPUs = []nvml.GPU{{Name: "A6000", NVLinks: 4, BlockedPeers: []string{"c"}}, {Name: "A6000", NVLinks: 4}, {Name: "A6000"}}
 		}), "", Good, nil},
+		"old NCCL": {change(func(r []Facts) {
+			for i := range r { // both ranks of a host have the same library
+				r[i].Libraries[1].Error = "NCCL is 2.18.5, want 2.19.1 or newer"
+			}
+		}), "libraries", Broken, []string{"rank 0 on nodea: NCCL (libnccl.so.2): NCCL is 2.18.5", "rank 2 on nodeb", "rank 4 on nodec"}},
 		"NVML fails": {change(func(r []Facts) {
 			r[0].Libraries = append(r[0].Libraries, Library{Name: "NVML", Error: "no nvmlInit_v2"})
 		}), "libraries", Slow, []string{"states are unknown: no nvmlInit_v2"}},
