@@ -175,7 +175,7 @@ func TestDoctorFindsSlowHost(t *testing.T) {
 	needsOpenBLAS(t)
 	const hosts, slow = 3, 1
 	n := netns.New(t, hosts, 1)
-	n.Hosts[slow].LimitRate(50_000_000)
+	n.Hosts[slow].LimitRate(100_000_000)
 	commands := make([]*exec.Cmd, hosts)
 	outs := make([]bytes.Buffer, hosts)
 	for r, host := range n.Hosts {

@@ -28,8 +28,11 @@ type Facts struct {
 	PortError string
 
 	Libraries []Library
-	// NVML is the state of the host's GPUs; nil if the host has no NVML.
+	// NVML is the state of the GPUs of the host, also of those that no rank sees; nil if the rank computes on the
+	// CPU, or the host has no NVML.
 	NVML *nvml.Host
+	// VisibleGPUs are the bus ids of the GPUs that the rank sees.
+	VisibleGPUs []string
 	// GPU is the bus id of the rank's GPU; empty if the rank computes on the CPU.
 	GPU string
 

@@ -19,6 +19,9 @@ func checkGPUs(ranks []Facts) (good string, findings []Finding) {
 			most = max(most, g.NVLinks)
 		}
 		for i, g := range f.NVML.GPUs {
+			if !slices.ContainsFunc(ranks, func(r Facts) bool { return r.Node == f.Node && slices.Contains(r.VisibleGPUs, g.BusID) }) {
+				continue // another job may have it
+			}
 			where := fmt.Sprintf("%s, GPU %d (%s, %s): ", f.Host, i, g.Name, g.BusID)
 			if len(g.Slowdowns) > 0 {
 				findings = append(findings, Finding{Slow, where + fmt.Sprintf("its clock is %d MHz of %d because of: %s", g.Clock, g.MaxClock, strings.Join(g.Slowdowns, ", ")),
@@ -43,8 +46,8 @@ func checkGPUs(ranks []Facts) (good string, findings []Finding) {
 		}
 	}
 	if h := ranks[0].NVML; h != nil && len(h.GPUs) > 0 {
-		g := h.GPUs[0]
-		good = fmt.Sprintf("%d × %s, %d of %d MHz, %d NVLinks, no ECC errors, idle", len(h.GPUs), g.Name, g.Clock, g.MaxClock, g.NVLinks)
+		g := h.GPUs[max(0, slices.IndexFunc(h.GPUs, func(g nvml.GPU) bool { return g.BusID == ranks[0].GPU }))]
+		good = fmt.Sprintf("%d × %s, %d of %d MHz, %d NVLinks, no ECC errors, idle", len(ranks[0].VisibleGPUs), g.Name, g.Clock, g.MaxClock, g.NVLinks)
 	}
 	return good, findings
 }

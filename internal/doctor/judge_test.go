@@ -19,6 +19,7 @@ func goodRanks(hosts int) (ranks []Facts) {
 		f := Facts{
 			Rank: r, Node: r / 2 * 2, Host: "node" + string(rune('a'+r/2)), Environment: map[string]string{"NCCL_SOCKET_IFNAME": "eth"},
 			OpenFiles: 65536, LockedMemory: 1 << 40, GPU: []string{"0000:01:00.0", "0000:02:00.0"}[r%2], TFLOPS: 700 - float64(10*r),
+			VisibleGPUs:  []string{"0000:01:00.0", "0000:02:00.0"},
 			SharedMemory: Space{64 << 30, 64 << 30}, NUMANodes: 2,
 			ClockOffset: time.Duration(r) * time.Millisecond, ClockError: time.Millisecond,
 			Libraries: []Library{{Name: "OpenBLAS", Error: "OpenBLAS was not found"}, {Name: "NCCL", Path: "libnccl.so.2", Version: "2.28.3"}},
@@ -26,7 +27,8 @@ func goodRanks(hosts int) (ranks []Facts) {
 		if r%2 == 0 {
 			f.Interfaces = []Interface{{Name: "lo", IsUp: true, IsLoopback: true, MTU: 65536, Addresses: []string{"127.0.0.1/8"}},
 				{Name: "eth0", IsUp: true, MTU: 9000, Addresses: []string{"10.0.0.1/24"}}, {Name: "docker0", IsUp: true, MTU: 1500 - r, Addresses: []string{"172.17.0.1/16"}}}
-			f.NVML = &nvml.Host{Driver: "580.95.05", GPUs: []nvml.GPU{{Name: "H200", BusID: "0000:01:00.0", NVLinks: 18}, {Name: "H200", BusID: "0000:02:00.0", NVLinks: 18}}}
+			f.NVML = &nvml.Host{Driver: "580.95.05", GPUs: []nvml.GPU{{Name: "H200", BusID: "0000:01:00.0", NVLinks: 18}, {Name: "H200", BusID: "0000:02:00.0", NVLinks: 18},
+				{Name: "H200", BusID: "0000:03:00.0", NVLinks: 18, Processes: 1}}} // the last one is another job's
 		}
 		ranks = append(ranks, f)
 	}
@@ -90,7 +92,7 @@ func TestFindings(t *testing.T) {
 		"lost NVLinks":       {change(func(r []Facts) { r[0].NVML.GPUs[0].NVLinks = 16 }), "gpus", Slow, []string{"16 NVLinks are active, and 18 of another"}},
 		"NVLinks of one GPU": {change(func(r []Facts) { r[0].NVML.GPUs[0].NVLinks = 0 }), "gpus", Slow, []string{"0 NVLinks are active, and 18 of another"}},
 		"an NVLink bridge": {change(func(r []Facts) {
-			r[0].NVML.GPUs = []nvml.GPU{{Name: "A6000", NVLinks: 4, BlockedPeers: []string{"c"}}, {Name: "A6000", NVLinks: 4}, {Name: "A6000"}}
+			r[0].NVML.GPUs = []nvml.GPU{{Name: "A6000", NVLinks: 4, BusID: "0000:01:00.0"}, {Name: "A6000", NVLinks: 4}, {Name: "A6000", BusID: "0000:02:00.0", BlockedPeers: []string{"0000:01:00.0"}}}
 		}), "", Good, nil},
 		"old NCCL": {change(func(r []Facts) {
 			for i := range r { // both ranks of a host have the same library

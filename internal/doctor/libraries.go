@@ -29,10 +29,10 @@ import (
 // oldestNCCL is the oldest NCCL that package internal/backend/nccl accepts: 2.19.1.
 const oldestNCCL = 21901
 
-// libraries opens the libraries that a rank uses, and returns their versions and the bus id of the rank's GPU.
-// If GODDP_DEVICE is cpu, or the host has no GPU and GODDP_DEVICE does not ask for one, the bus id is empty and the
-// list has OpenBLAS alone.
-func libraries(localRank int) (gpu string, found []Library) {
+// libraries opens the libraries that a rank uses, and returns their versions, the bus ids of the GPUs that the rank
+// sees, and that of its GPU. If GODDP_DEVICE is cpu, or the host has no GPU and GODDP_DEVICE does not ask for one, there
+// are no bus ids, and the list has OpenBLAS alone.
+func libraries(localRank int) (visible []string, gpu string, found []Library) {
 	blas := version("OpenBLAS", dl.Search{Name: "OpenBLAS", Env: "GODDP_OPENBLAS", Files: []string{"libopenblas.so.0", "libopenblas.so"}},
 		"openblas_get_config", func(f unsafe.Pointer) (string, error) {
 			words := strings.Fields(C.GoString(C.call_text(f))) // "OpenBLAS 0.3.21 DYNAMIC_ARCH ..."
@@ -43,26 +43,30 @@ func libraries(localRank int) (gpu string, found []Library) {
 		})
 	kind, _, _ := strings.Cut(os.Getenv("GODDP_DEVICE"), ":")
 	if kind == "cpu" {
-		return "", []Library{blas}
+		return nil, "", []Library{blas}
 	}
 	wantsGPU := kind == "cuda" || hasGPU()
 	cuda, lib := openCUDA()
 	switch {
 	case lib == nil && !wantsGPU:
-		return "", []Library{blas}
+		return nil, "", []Library{blas}
 	case lib == nil:
-		return "", []Library{blas, cuda}
+		return nil, "", []Library{blas, cuda}
 	}
-	gpu, err := busID(lib, ordinal(localRank))
-	switch {
+	visible, err := busIDs(lib)
+	switch n := ordinal(localRank); {
 	case err != nil:
 		cuda.Error = err.Error()
-	case gpu == "" && wantsGPU:
+	case n < len(visible):
+		gpu = visible[n]
+	case len(visible) > 0:
+		cuda.Error = fmt.Sprintf("the rank wants GPU %d, and sees %d GPUs", n, len(visible))
+	case wantsGPU:
 		cuda.Error = "the driver finds no GPU, and GODDP_DEVICE or the kernel says that there is one"
-	case gpu == "":
-		return "", []Library{blas}
+	default:
+		return nil, "", []Library{blas}
 	}
-	return gpu, []Library{blas, cuda,
+	return visible, gpu, []Library{blas, cuda,
 		version("NCCL", nvidia.Search("NCCL", "GODDP_LIBNCCL", "libnccl.so.2", "libnccl.so"), "ncclGetVersion", ncclVersion),
 		version("cuBLASLt", nvidia.Search("libcublasLt", "GODDP_LIBCUBLASLT", "libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"),
 			"cublasLtGetVersion", func(f unsafe.Pointer) (string, error) {
@@ -113,28 +117,33 @@ func openCUDA() (Library, *dl.Library) {
 // codeNoDevice is CUDA's code for a host without a GPU.
 const codeNoDevice = 100
 
-// busID returns the bus id of a GPU; empty if the host has none.
-func busID(lib *dl.Library, ordinal int) (string, error) {
-	start, err := lib.Lookup("cuInit")
-	if err != nil {
-		return "", err
-	}
-	read, err := lib.Lookup("cuDeviceGetPCIBusId")
-	if err != nil {
-		return "", err
+// busIDs returns the bus ids of the GPUs that this process sees, in CUDA's order.
+func busIDs(lib *dl.Library) (ids []string, err error) {
+	var start, count, read unsafe.Pointer
+	for symbol, f := range map[string]*unsafe.Pointer{"cuInit": &start, "cuDeviceGetCount": &count, "cuDeviceGetPCIBusId": &read} {
+		if *f, err = lib.Lookup(symbol); err != nil {
+			return nil, err
+		}
 	}
 	switch code := C.call_init(start, 0); code {
 	case 0:
 	case codeNoDevice:
-		return "", nil
+		return nil, nil
 	default:
-		return "", fmt.Errorf("cuInit returned %d", code)
+		return nil, fmt.Errorf("cuInit returned %d", code)
 	}
-	var id [32]C.char
-	if code := C.call_bus_id(read, &id[0], C.int(len(id)), C.int(ordinal)); code != 0 {
-		return "", fmt.Errorf("the host has no GPU %d: cuDeviceGetPCIBusId returned %d", ordinal, code)
+	var n C.int
+	if code := C.call_int(count, &n); code != 0 {
+		return nil, fmt.Errorf("cuDeviceGetCount returned %d", code)
 	}
-	return strings.ToUpper(C.GoString(&id[0])), nil
+	for i := range n {
+		var id [32]C.char
+		if code := C.call_bus_id(read, &id[0], C.int(len(id)), i); code != 0 {
+			return nil, fmt.Errorf("cuDeviceGetPCIBusId of GPU %d returned %d", i, code)
+		}
+		ids = append(ids, strings.ToUpper(C.GoString(&id[0])))
+	}
+	return ids, nil
 }
 
 // ncclVersion reads NCCL's version. It returns the version also with the error that NCCL is too old.

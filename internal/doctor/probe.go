@@ -40,7 +40,7 @@ func Probe(o Options) Facts {
 		}
 	}
 	f.LockedMemory = lockedMemory()
-	f.GPU, f.Libraries = libraries(o.LocalRank)
+	f.VisibleGPUs, f.GPU, f.Libraries = libraries(o.LocalRank)
 	if o.HostsStore {
 		f.PortError = portError(f.Environment["MASTER_PORT"])
 	}
@@ -54,6 +54,9 @@ func Probe(o Options) Facts {
 	f.Interfaces = interfaces()
 	f.RDMAAdapters = names("/sys/class/infiniband/*")
 	f.NUMANodes = len(names("/sys/devices/system/node/node[0-9]*"))
+	if f.GPU == "" {
+		return f
+	}
 	host, err := nvml.Read()
 	f.NVML = host
 	var missing *dl.NotFoundError

@@ -18,7 +18,7 @@ type Log struct {
 	// Size and Nodes are the communicator's numbers of ranks and of nodes, 0 if unknown.
 	Size, Nodes int
 	Connections []Connection
-	Rings       map[int][]int         // by channel: the ranks in the ring's order; nil if NCCL cut the line
+	Rings       map[int][]int         // by channel: the ranks in the ring's order; none if NCCL cut the line
 	Trees       map[int]map[int]Place // by channel and rank
 	// Choices are the algorithm and the protocol of the calls, as NCCL logs them:
 	// "AllReduce of 1048576 bytes: RING, SIMPLE".

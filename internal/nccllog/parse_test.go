@@ -1,6 +1,8 @@
 package nccllog
 
 import (
+	"bytes"
+	"encoding/gob"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -101,7 +103,14 @@ func TestCutLines(t *testing.T) {
 		fmt.Fprintf(&trees, "[%d] 1/-1/-1->0->-1 ", channel)
 	}
 	fmt.Fprintf(&text, "h:1:1 [0] NCCL INFO Trees %s\n", trees.String()[:1000])
-	l := Parse(text.String())
+	var sent bytes.Buffer // as between ranks
+	if err := gob.NewEncoder(&sent).Encode(Parse(text.String())); err != nil {
+		t.Fatal(err)
+	}
+	var l Log
+	if err := gob.NewDecoder(&sent).Decode(&l); err != nil {
+		t.Fatal(err)
+	}
 	if v := l.Verdicts(); v.Rings != 1 || v.Trees < 40 || v.Trees > 60 || v.Faults != nil {
 		t.Errorf("got %+v", v)
 	}

@@ -66,7 +66,7 @@ func (l Log) Verdicts() Verdicts {
 	}
 	for _, channel := range slices.Sorted(maps.Keys(l.Rings)) {
 		ring := l.Rings[channel]
-		if missing := l.missing(ring); ring != nil && len(missing) > 0 {
+		if missing := l.missing(ring); len(ring) > 0 && len(missing) > 0 {
 			v.Faults = append(v.Faults, fmt.Sprintf("ring %d lacks the ranks %v of %d", channel, missing, l.Size))
 		}
 	}
