@@ -95,6 +95,12 @@ func checkLibraries(ranks []Facts) (good string, findings []Finding) {
 						"install OpenBLAS (Debian: libopenblas0), or name it in GODDP_OPENBLAS"})
 				}
 				continue
+			case l.Error != "" && l.Name == "cuDNN":
+				findings = append(findings, Finding{Slow, where + l.Error + "; goddp's own, slower kernels compute attention",
+					"install cuDNN 9 (Python package nvidia-cudnn), or set GODDP_LIBCUDNN=none if the model has no attention in 16 bits"})
+				continue
+			case l.Error != "" && l.Name == "NCCL" && len(ranks) == 1 && len(f.VisibleGPUs) < 2:
+				continue // one rank needs no NCCL
 			case l.Error != "" && l.Name == "NVML":
 				findings = append(findings, Finding{Slow, where + "the GPUs' states are unknown: " + l.Error, "install the driver's libnvidia-ml.so.1 of the same version as the driver"})
 				continue
@@ -109,7 +115,7 @@ func checkLibraries(ranks []Facts) (good string, findings []Finding) {
 			}
 		}
 	}
-	for _, name := range []string{"NCCL", "libcuda", "driver", "cuBLASLt", "NVRTC"} {
+	for _, name := range []string{"NCCL", "libcuda", "driver", "cuBLASLt", "cuDNN", "NVRTC"} {
 		if len(versions[name]) < 2 {
 			continue
 		}

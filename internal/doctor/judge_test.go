@@ -99,6 +99,9 @@ func TestFindings(t *testing.T) {
 				r[i].Libraries[1].Error = "NCCL is 2.18.5, want 2.19.1 or newer"
 			}
 		}), "libraries", Broken, []string{"rank 0 on nodea: NCCL (libnccl.so.2): NCCL is 2.18.5", "rank 2 on nodeb", "rank 4 on nodec"}},
+		"no cuDNN": {change(func(r []Facts) {
+			r[2].Libraries = append(r[2].Libraries, Library{Name: "cuDNN", Error: "libcudnn was not found"})
+		}), "libraries", Slow, []string{"rank 2 on nodeb: libcudnn was not found; goddp's own, slower kernels"}},
 		"NVML fails": {change(func(r []Facts) {
 			r[0].Libraries = append(r[0].Libraries, Library{Name: "NVML", Error: "no nvmlInit_v2"})
 		}), "libraries", Slow, []string{"states are unknown: no nvmlInit_v2"}},

@@ -26,8 +26,11 @@ import (
 	"github.com/goddp/goddp/internal/nvidia"
 )
 
-// oldestNCCL is the oldest NCCL that package internal/backend/nccl accepts: 2.19.1.
-const oldestNCCL = 21901
+// These are the oldest versions that this module's packages accept: NCCL 2.19.1 and cuDNN 9.10.2.
+const (
+	oldestNCCL  = 21901
+	oldestCuDNN = 91002
+)
 
 // libraries opens the libraries that a rank uses, and returns their versions, the bus ids of the GPUs that the rank
 // sees, and that of its GPU. If GODDP_DEVICE is cpu, or the host has no GPU and GODDP_DEVICE does not ask for one, there
@@ -66,7 +69,7 @@ func libraries(localRank int) (visible []string, gpu string, found []Library) {
 	default:
 		return nil, "", []Library{blas}
 	}
-	return visible, gpu, []Library{blas, cuda,
+	found = []Library{blas, cuda,
 		version("NCCL", nvidia.Search("NCCL", "GODDP_LIBNCCL", "libnccl.so.2", "libnccl.so"), "ncclGetVersion", ncclVersion),
 		version("cuBLASLt", nvidia.Search("libcublasLt", "GODDP_LIBCUBLASLT", "libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"),
 			"cublasLtGetVersion", func(f unsafe.Pointer) (string, error) {
@@ -82,6 +85,10 @@ func libraries(localRank int) (visible []string, gpu string, found []Library) {
 				return fmt.Sprintf("%d.%d", major, minor), nil
 			}),
 	}
+	if os.Getenv("GODDP_LIBCUDNN") != "none" {
+		found = append(found, version("cuDNN", nvidia.Search("libcudnn", "GODDP_LIBCUDNN", "libcudnn.so.9"), "cudnnGetVersion", cudnnVersion))
+	}
+	return visible, gpu, found
 }
 
 // ordinal returns the number of a local rank's GPU, as package comm chooses it.
@@ -155,6 +162,16 @@ func ncclVersion(f unsafe.Pointer) (string, error) {
 	text := fmt.Sprintf("%d.%d.%d", v/10000, v/100%100, v%100)
 	if v < oldestNCCL {
 		return text, errors.New("NCCL is " + text + ", want 2.19.1 or newer")
+	}
+	return text, nil
+}
+
+// cudnnVersion reads cuDNN's version, like ncclVersion.
+func cudnnVersion(f unsafe.Pointer) (string, error) {
+	v := int(C.call_size(f))
+	text := fmt.Sprintf("%d.%d.%d", v/10000, v/100%100, v%100)
+	if v < oldestCuDNN {
+		return text, errors.New("cuDNN is " + text + ", want 9.10.2 or newer")
 	}
 	return text, nil
 }

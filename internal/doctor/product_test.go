@@ -47,7 +47,7 @@ func TestProbeFindsGPU(t *testing.T) {
 	for _, l := range f.Libraries {
 		versions[l.Name] = l.Version
 	}
-	if f.GPU != "0000:03:00.0" || versions["NCCL"] != "2.28.3" || versions["cuBLASLt"] != "13.1.0" || versions["libcuda"] != "CUDA 13.0" {
+	if f.GPU != "0000:03:00.0" || versions["NCCL"] != "2.28.3" || versions["cuBLASLt"] != "13.1.0" || versions["libcuda"] != "CUDA 13.0" || versions["cuDNN"] != "9.19.0" {
 		t.Errorf("GPU %s, libraries %v", f.GPU, f.Libraries)
 	}
 	if f.NVML != nil {
