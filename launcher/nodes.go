@@ -69,7 +69,7 @@ func (n *Nodes) check() error {
 // ErrNoToken is the error of Run for a job of several nodes without a secret: everybody on the network could
 // join it.
 var ErrNoToken = errors.New("a job of several nodes needs a secret that all its nodes know: `head -c 32 /dev/urandom | base64 > FILE` makes one; " +
-	"copy the file to all nodes and name it by --token-file or GODDP_TOKEN_FILE. With --insecure, everybody who reaches the nodes can join the job")
+	"copy the file to all nodes and name it by --token-file or GODDP_TOKEN_FILE, or put the secret into GODDP_TOKEN. With --insecure, everybody who reaches the nodes can join the job")
 
 // rendezvousOptions returns how this node takes part in the job.
 func (a *agent) rendezvousOptions() (rendezvous.Options, error) {

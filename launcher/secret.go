@@ -22,7 +22,7 @@ const ownSecretVar = "GODDP_LAUNCHER_SECRET"
 // security holds the settings that keep other processes out of the job.
 type security struct {
 	secret   []byte
-	given    bool // the user named a file with the secret
+	given    bool // the user gave the secret
 	insecure bool // GODDP_INSECURE is on
 }
 

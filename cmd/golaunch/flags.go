@@ -246,6 +246,9 @@ func (o *options) check() error {
 	if o.hosts != nil {
 		return nil // the golaunch of each host checks the flags
 	}
+	if o.nproc == 0 {
+		return usagef("--nproc-per-node gpu: there is no GPU here")
+	}
 	for _, local := range o.localRanksFilter {
 		if local >= o.nproc {
 			return usagef("--local-ranks-filter: local rank %d, but there are %d workers here", local, o.nproc)

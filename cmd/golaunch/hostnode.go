@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -14,10 +15,10 @@ import (
 	"github.com/goddp/goddp/internal/version"
 )
 
-// This file is the side of a host in a job that golaunch starts by ssh: hosts.go is the other side.
+// This file is what runs on the hosts of golaunch --hosts: hosts.go starts it.
 
-// runForHost runs what the user's side asks for on standard input, and returns the exit code. If the connection
-// is lost, the job ends here.
+// runForHost runs what the request on standard input asks for, and returns the exit code. If the connection is
+// lost, the job ends here.
 func runForHost() int {
 	in := bufio.NewReader(os.Stdin)
 	text, err := in.ReadBytes('\n')
@@ -31,20 +32,32 @@ func runForHost() int {
 		return exitUsage
 	}
 	host, _ := os.Hostname()
-	if err := r.prepare(); err != nil {
+	scratch, err := os.MkdirTemp("", "golaunch_host_")
+	if err == nil {
+		defer os.RemoveAll(scratch)
+		err = r.prepare(scratch)
+	}
+	if err != nil {
 		fmt.Fprintf(os.Stderr, "golaunch: host %s: %v\n", host, err)
 		return exitUsage
 	}
 	signals := make(chan os.Signal, 4)
 	go listen(in, host, signals) // until this process ends
-	return run(r.Args, signals, r.Brief)
+	return run(r.Args, signals, &hostNode{r.Brief, scratch})
 }
 
-// prepare makes this process one that can run the request: in its folder, with its variables. It returns an
-// error if this host has another golaunch, or another program.
-func (r *nodeRequest) prepare() error {
+// hostNode is what a golaunch knows that golaunch --hosts has started.
+type hostNode struct {
+	isBrief bool   // the report of a failure is one line
+	scratch string // the folder of the file with the job's secret
+}
+
+// prepare makes this process one that can run the request: in its folder, with its variables, and with the
+// secret in a file in the folder scratch. It returns an error if this host has another golaunch, or another
+// program.
+func (r *nodeRequest) prepare(scratch string) error {
 	if mine := version.Of("golaunch"); mine != r.Version {
-		return fmt.Errorf("golaunch here is %q, and %q where the job was started: install the same", mine, r.Version)
+		return fmt.Errorf("this host has %q, and the host that started the job has %q: install the same on both", mine, r.Version)
 	}
 	if r.Program != "" {
 		sum, err := sumOf(r.Program)
@@ -52,13 +65,17 @@ func (r *nodeRequest) prepare() error {
 			return fmt.Errorf("%w: copy the program to all hosts", err)
 		}
 		if sum != r.Sum {
-			return fmt.Errorf("%s has SHA-256 %.12s..., and %.12s... where the job was started: copy it to all hosts", r.Program, sum, r.Sum)
+			return fmt.Errorf("%s has SHA-256 %.12s..., and %.12s... on the host that started the job: copy it to all hosts", r.Program, sum, r.Sum)
 		}
 	}
 	if err := os.Chdir(r.Dir); err != nil {
 		return fmt.Errorf("%w: the job runs in the folder in which it was started", err)
 	}
-	for _, v := range append(r.Env, handshake.TokenVar+"="+r.Token) {
+	token := filepath.Join(scratch, "token")
+	if err := os.WriteFile(token, []byte(r.Token), 0o600); err != nil {
+		return err
+	}
+	for _, v := range append(r.Env, handshake.TokenFileVar+"="+token) {
 		name, value, _ := strings.Cut(v, "=")
 		if err := os.Setenv(name, value); err != nil {
 			return err
@@ -67,7 +84,7 @@ func (r *nodeRequest) prepare() error {
 	return nil
 }
 
-// listen turns the lines from the user's side into signals. When the connection is lost, it stops the job with
+// listen turns the lines of golaunch --hosts into signals. When the connection is lost, it stops the job with
 // SIGTERM, and then, with a second one, kills the workers.
 func listen(in *bufio.Reader, host string, signals chan<- os.Signal) {
 	lines := make(chan string)
@@ -93,7 +110,7 @@ func listen(in *bufio.Reader, host string, signals chan<- os.Signal) {
 			isLost = true
 		}
 	}
-	fmt.Fprintf(os.Stderr, "golaunch: host %s: the connection with where the job was started is lost: stopping\n", host)
+	fmt.Fprintf(os.Stderr, "golaunch: host %s: the connection to the host that started the job is lost: stopping the workers\n", host)
 	for {
 		signals <- syscall.SIGTERM
 		time.Sleep(hostsEnd)

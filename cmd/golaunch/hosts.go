@@ -28,9 +28,8 @@ import (
 	"github.com/goddp/goddp/internal/version"
 )
 
-// This file is the side of the user in a job that golaunch starts by ssh: it starts a golaunch on each
-// host, and is connected with each of them by the standard streams of an ssh command. hostnode.go is the other
-// side.
+// golaunch --hosts runs on the user's machine. It starts a golaunch on each host by ssh, and talks to it by
+// the standard streams of the ssh command. hostnode.go is what runs on the hosts.
 
 // hostSpec is an entry of --hosts: a destination of ssh, and its number of workers, "" for --nproc-per-node.
 type hostSpec struct{ name, workers string }
@@ -40,7 +39,7 @@ func parseHosts(text string) (hosts []hostSpec, err error) {
 	for entry := range strings.SplitSeq(text, ",") {
 		h := hostSpec{name: strings.TrimSpace(entry)}
 		if name, workers, ok := strings.Cut(h.name, ":"); ok {
-			if _, err := parseNproc(workers); err != nil && workers != "gpu" {
+			if _, err := parseNproc(workers); err != nil {
 				return nil, fmt.Errorf("%s: %w", entry, err)
 			}
 			h = hostSpec{name, workers}
@@ -95,8 +94,9 @@ func runHosts(o *options, signals <-chan os.Signal) int {
 
 // hostsJob is a job on hosts that ssh connects with.
 type hostsJob struct {
-	ssh     []string // the command
-	elastic bool     // the job goes on without a host
+	ssh     []string      // the command
+	grace   time.Duration // between two requests to stop
+	elastic bool          // the job goes on without a host
 	hosts   []*sshHost
 	mu      sync.Mutex // held while lines are printed
 }
@@ -113,13 +113,17 @@ type sshHost struct {
 }
 
 func newHostsJob(o *options) (*hostsJob, error) {
+	if n := o.rendezvous.nodes; n.least == n.most && n.most > 1 && n.most != len(o.hosts) {
+		return nil, usagef("--nnodes %d, and --hosts names %d", n.most, len(o.hosts))
+	}
 	command := o.command
 	request := nodeRequest{Version: version.Of("golaunch")}
 	var err error
 	if request.Dir, err = os.Getwd(); err != nil {
 		return nil, err
 	}
-	if strings.ContainsRune(command[0], filepath.Separator) || filepath.Ext(command[0]) == ".py" {
+	isPath := strings.ContainsRune(command[0], filepath.Separator) || filepath.Ext(command[0]) == ".py"
+	if info, err := os.Stat(command[0]); isPath || err == nil && !info.IsDir() { // else it is on PATH
 		if request.Program, err = filepath.Abs(command[0]); err == nil {
 			request.Sum, err = sumOf(request.Program)
 		}
@@ -146,7 +150,10 @@ func newHostsJob(o *options) (*hostsJob, error) {
 	}
 	request.Token = cmp.Or(string(secret), rand.Text()+rand.Text())
 
-	j := &hostsJob{ssh: strings.Fields(o.ssh), elastic: o.rendezvous.nodes.least < o.rendezvous.nodes.most}
+	j := &hostsJob{ssh: strings.Fields(o.ssh), grace: o.shutdownTimeout + hostsEnd, elastic: o.rendezvous.nodes.least < o.rendezvous.nodes.most}
+	if len(j.ssh) == 0 {
+		return nil, usagef("--ssh is empty: want a command")
+	}
 	endpoint := o.rendezvous.endpoint
 	if endpoint == "" {
 		addr := o.rendezvous.masterAddr
@@ -163,7 +170,7 @@ func newHostsJob(o *options) (*hostsJob, error) {
 		r.Brief = i > 0
 		r.Args = append(r.Args, o.given...)
 		r.Args = append(r.Args, "--rdzv-endpoint", endpoint, "--rdzv-id", id)
-		if len(o.hosts) > 1 && o.rendezvous.nodes.most == 1 {
+		if len(o.hosts) > 1 && !j.elastic {
 			r.Args = append(r.Args, "--nnodes", strconv.Itoa(len(o.hosts)), "--node-rank", strconv.Itoa(i))
 		}
 		if h.workers != "" {
@@ -235,37 +242,46 @@ func (j *hostsJob) run(signals <-chan os.Signal) (code int) {
 		for _, h := range running {
 			select {
 			case h.lines <- line:
-			default: // it reads nothing, and will take the connection for lost
+			default: // the host reads nothing, and will take the connection for lost
 			}
 		}
 	}
 	stop := func(sig syscall.Signal) { tell(stopLine + strconv.Itoa(int(sig))) }
 	beat := time.NewTicker(beatInterval)
 	defer beat.Stop()
-	var late <-chan time.Time // set once a host has failed
-	for patience := 0; len(running) > 0; {
+	requests := 0 // to stop, by the user or because a host has failed; the second one kills the workers
+	var late <-chan time.Time
+	wait := func() {
+		if late = time.After(hostsEnd); requests == 1 {
+			late = time.After(j.grace)
+		}
+	}
+	for len(running) > 0 {
 		select {
 		case sig := <-signals:
 			stop(sig.(syscall.Signal))
+			requests = min(requests+1, 2)
+			wait()
 		case <-beat.C:
 			tell(beatLine)
 		case <-late:
-			if patience++; patience > 2 {
+			if late = nil; requests == 2 {
 				for _, h := range running {
 					j.complain(h, "it does not end: giving it up")
 					h.kill()
 				}
 				break
 			}
-			stop(syscall.SIGTERM) // the second time it kills the workers
-			late = time.After(hostsEnd)
+			stop(syscall.SIGTERM)
+			requests++
+			wait()
 		case h := <-ended:
 			running = slices.DeleteFunc(running, func(other *sshHost) bool { return other == h })
 			if code == 0 || j.elastic {
 				code = h.code
 			}
 			if h.code != 0 && late == nil && !j.elastic {
-				late = time.After(hostsEnd)
+				wait()
 			}
 		}
 	}
@@ -287,8 +303,9 @@ func (h *sshHost) run() {
 	if err != nil {
 		self = "golaunch"
 	}
-	remote := fmt.Sprintf("p=%s; [ -x \"$p\" ] || p=golaunch; exec \"$p\" %s", shellQuote(self), nodeFlag)
-	options := []string{"-T", "-o", "ServerAliveInterval=3", "-o", "ServerAliveCountMax=3", h.name, remote}
+	script := fmt.Sprintf("p=%s; [ -x \"$p\" ] || p=golaunch; exec \"$p\" %s", shellQuote(self), nodeFlag)
+	options := []string{"-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=3", "-o", "ServerAliveCountMax=3",
+		h.name, "exec sh -c " + shellQuote(script)} // the account's shell may be none of POSIX
 	cmd := exec.CommandContext(h.ctx, h.job.ssh[0], slices.Concat(h.job.ssh[1:], options)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C on the terminal is golaunch's to pass on
 	cmd.WaitDelay = time.Second
@@ -308,10 +325,12 @@ func (h *sshHost) run() {
 	h.kill() // which ends write
 	stdout.flush()
 	stderr.flush()
-	const sshFailed = 255
+	const sshFailed, noProgram = 255, 127
 	switch code := cmd.ProcessState.ExitCode(); {
 	case code == sshFailed || code < 0:
-		h.job.complain(h, "the connection by ssh failed or was lost")
+		h.job.complain(h, "ssh failed: no connection, or it was lost, or a worker ended with code 255")
+	case code == noProgram && !stdout.isUsed:
+		h.job.complain(h, "golaunch was not found: install it there, on the PATH of ssh's commands")
 	case code != 0:
 		h.code = code
 	default:
@@ -343,9 +362,12 @@ type lineWriter struct {
 	job  *hostsJob
 	to   io.Writer
 	rest []byte // of a line that has not ended
+
+	isUsed bool // something was written
 }
 
 func (w *lineWriter) Write(text []byte) (int, error) {
+	w.isUsed = true
 	w.rest = append(w.rest, text...)
 	if end := bytes.LastIndexByte(w.rest, '\n') + 1; end > 0 {
 		w.print(w.rest[:end])

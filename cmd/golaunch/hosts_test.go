@@ -51,6 +51,17 @@ func TestHostRequests(t *testing.T) {
 	if !strings.Contains(first, `"--node-rank","0","--nproc-per-node","4"`) || !strings.Contains(second, `"--node-rank","1","`) || strings.Count(second, "nproc-per-node") != 1 {
 		t.Errorf("requests\n%s%s", first, second)
 	}
+	for args, want := range map[string]string{
+		"--hosts a,b --nnodes 3 sh": "--nnodes 3, and --hosts names 2", "--hosts a --ssh= sh": "--ssh is empty",
+	} {
+		o, err := parseFlags(strings.Fields(args), func(string) (string, bool) { return "", false })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := newHostsJob(o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", args, err, want)
+		}
+	}
 	if _, err := newHostsJob(&options{command: []string{"./no-such-program"}, hosts: o.hosts}); err == nil || !strings.Contains(err.Error(), "in the same place on all hosts") {
 		t.Error(err)
 	}
@@ -67,12 +78,12 @@ func TestHostRefuses(t *testing.T) {
 		r    nodeRequest
 		want string
 	}{
-		{nodeRequest{Version: "golaunch v9"}, `and "golaunch v9" where the job was started`},
-		{nodeRequest{Version: mine, Program: program, Sum: strings.Repeat("0", 64)}, "and 000000000000... where the job was started: copy it"},
+		{nodeRequest{Version: "golaunch v9"}, `the host that started the job has "golaunch v9"`},
+		{nodeRequest{Version: mine, Program: program, Sum: strings.Repeat("0", 64)}, "and 000000000000... on the host that started the job: copy it"},
 		{nodeRequest{Version: mine, Program: program + "2"}, "no such file or directory: copy the program to all hosts"},
 		{nodeRequest{Version: mine, Dir: program + "2"}, "the job runs in the folder in which it was started"},
 	} {
-		if err := test.r.prepare(); err == nil || !strings.Contains(err.Error(), test.want) {
+		if err := test.r.prepare(t.TempDir()); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%v, want %q", err, test.want)
 		}
 	}

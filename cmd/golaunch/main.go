@@ -21,6 +21,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,7 +47,7 @@ func main() {
 	if slices.Equal(os.Args[1:], []string{nodeFlag}) {
 		os.Exit(runForHost())
 	}
-	os.Exit(run(os.Args[1:], make(chan os.Signal, 4), false)) // buffered: more signals may arrive while one is handled
+	os.Exit(run(os.Args[1:], make(chan os.Signal, 4), nil)) // buffered: more signals may arrive while one is handled
 }
 
 // memoryGoal is the memory limit of golaunch's garbage collector. It is more than golaunch
@@ -54,8 +55,8 @@ func main() {
 const memoryGoal = 128 << 20
 
 // run runs a command line and returns the exit code. signals also delivers signals from elsewhere.
-// isBrief makes the report of a failure one line.
-func run(args []string, signals chan os.Signal, isBrief bool) int {
+// node is set if golaunch --hosts started this process.
+func run(args []string, signals chan os.Signal, node *hostNode) int {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(memoryGoal)
 	}
@@ -106,8 +107,13 @@ func run(args []string, signals chan os.Signal, isBrief bool) int {
 	}
 	cfg.Dedicated = true
 	// In a Slurm step the output of all tasks comes together, and one full report is enough.
-	cfg.BriefReport = isBrief || opts.slurm != nil && opts.rendezvous.nodes.most > 1 && opts.rendezvous.nodeRank > 0
+	if opts.slurm != nil && opts.rendezvous.nodes.most > 1 && opts.rendezvous.nodeRank > 0 {
+		cfg.BriefReport = true
+	}
 	cfg.Args, cfg.Name, cfg.Scratch, cfg.Signals = prog.args, prog.name, prog.temp, signals
+	if node != nil {
+		cfg.BriefReport, cfg.Scratch = node.isBrief, cmp.Or(cfg.Scratch, node.scratch)
+	}
 	result, err := launcher.Run(context.Background(), cfg)
 	if result == nil { // the job did not start, so Run has reported nothing
 		if opts.slurm != nil && errors.Is(err, launcher.ErrNoToken) {

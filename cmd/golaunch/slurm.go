@@ -93,7 +93,7 @@ func firstHost(list string) string {
 // slurmHint returns what to tell a user whose command uses one of several nodes of a Slurm job, or "".
 func slurmHint(o *options, lookup func(string) (string, bool)) string {
 	nodes, _ := lookup("SLURM_JOB_NUM_NODES")
-	if _, isStep := lookup("SLURM_STEP_ID"); isStep || nodes == "" || nodes == "1" || o.rendezvous.standalone || o.rendezvous.nodes.most > 1 {
+	if _, isStep := lookup("SLURM_STEP_ID"); isStep || nodes == "" || nodes == "1" || o.rendezvous.standalone || o.rendezvous.nodes.most > 1 || o.hosts != nil {
 		return ""
 	}
 	return fmt.Sprintf("this Slurm job has %s nodes, and golaunch uses one of them: \"srun golaunch\" uses all", nodes)

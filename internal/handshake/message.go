@@ -218,7 +218,7 @@ type SecretError struct {
 }
 
 func (e *SecretError) Error() string {
-	const give = "give all processes of the job the same file in " + TokenFileVar
+	const give = "give all processes of the job the same secret by " + TokenFileVar + " or " + TokenVar
 	switch {
 	case e.Own && e.Other:
 		return fmt.Sprintf("%v has another secret than this process: %s", e.By, give)

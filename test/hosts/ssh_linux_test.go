@@ -154,13 +154,13 @@ func TestJobBySSH(t *testing.T) {
 		p := train()
 		syscall.Kill(j.find(2, "sshd: root@notty").PID, syscall.SIGKILL)
 		p.wait(1)
-		p.expect("host c: the connection by ssh failed or was lost", 1)
+		p.expect("host c: ssh failed: no connection, or it was lost", 1)
 		j.awaitNothingLeft()
 	})
 	t.Run("a host is not there", func(t *testing.T) {
 		p := j.start("--hosts", "a,nobody", worker)
 		p.wait(1)
-		p.expect("host nobody: the connection by ssh failed", 1)
+		p.expect("host nobody: ssh failed", 1)
 		j.awaitNothingLeft()
 	})
 }
