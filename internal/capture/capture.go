@@ -127,7 +127,7 @@ func Record(ctx context.Context, dev device.Device, like *Recording, step func()
 	defer func() {
 		c.r = nil
 		if r.graph == nil {
-			r.freeWords()
+			r.release()
 		}
 	}()
 	graph, err := dev.(kernels.Recorder).Record(ctx, shared, func() (err error) {
@@ -324,19 +324,20 @@ func (r *Recording) Revoke(why error) error {
 	return graph.Revoke()
 }
 
-// AtClose adds what Close does first.
+// AtClose adds what Close does first, and what Record does if it fails.
 func (r *Recording) AtClose(f func()) { r.closed = append(r.closed, f) }
 
 // Close frees the graph and the memory of the words.
 func (r *Recording) Close() error {
-	for _, f := range r.closed {
-		f()
-	}
-	r.freeWords()
+	r.release()
 	return r.graph.Close()
 }
 
-func (r *Recording) freeWords() {
+// release calls what AtClose added, and frees the memory of the words.
+func (r *Recording) release() {
+	for _, f := range r.closed {
+		f()
+	}
 	for _, b := range r.blocks {
 		r.dev.Free(b.mem)
 	}

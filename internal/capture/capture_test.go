@@ -129,7 +129,8 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// Record returns why a step cannot be recorded, also if the step ignores that, and frees its memory.
+// Record returns why a step cannot be recorded, also if the step ignores that, and frees what
+// the step added.
 func TestRecordFails(t *testing.T) {
 	dev := newRecorder(t)
 	var notYet *capture.NotYetError
@@ -143,12 +144,17 @@ func TestRecordFails(t *testing.T) {
 		{func(r *capture.Recording) error { return r.Refuse("%d", 1) }, func(err error) bool { return errors.As(err, &refused) }},
 		{func(r *capture.Recording) error { return odd }, func(err error) bool { return err == odd }},
 	} {
+		closed := 0
 		r, err := capture.Record(t.Context(), dev, nil, func() error {
 			capture.Of(dev).Words("key", device.Int64, 1, nil)
+			capture.Of(dev).AtClose(func() { closed++ })
 			return c.step(capture.Of(dev))
 		})
 		if r != nil || !c.is(err) {
 			t.Errorf("Record gave %v, %v", r, err)
+		}
+		if closed != 1 {
+			t.Errorf("Record, which gave %v, called what AtClose added %d times, want once", err, closed)
 		}
 	}
 	if used := dev.Memory().InUse; used != 0 {
