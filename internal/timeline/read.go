@@ -18,7 +18,6 @@ import (
 type event struct {
 	interval.Interval
 	name, category string
-	track          string    // the name of its thread
 	enqueued       time.Time // when the host began to enqueue it; zero if unknown
 	isWait         bool      // whether its stream waits in it
 }
@@ -33,9 +32,8 @@ type rank struct {
 type chromeEvent struct {
 	Name, Cat, Ph string
 	TS, Dur       json.Number
-	PID, TID      int
+	PID           int
 	Args          struct {
-		Name     string
 		Enqueued json.Number
 		Waits    bool
 	}
@@ -51,14 +49,7 @@ func read(path string) ([]*rank, error) {
 	if err := json.Unmarshal(data, &trace); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	type thread struct{ pid, tid int }
-	threads := map[thread]string{}
 	ranks := map[int]*rank{}
-	for _, e := range trace.TraceEvents {
-		if e.Ph == "M" && e.Name == "thread_name" {
-			threads[thread{e.PID, e.TID}] = e.Args.Name
-		}
-	}
 	for _, e := range trace.TraceEvents {
 		if e.Ph != "X" {
 			continue
@@ -71,7 +62,7 @@ func read(path string) ([]*rank, error) {
 		if ranks[e.PID] == nil {
 			ranks[e.PID] = &rank{number: e.PID}
 		}
-		ev := event{name: e.Name, category: e.Cat, track: threads[thread{e.PID, e.TID}], isWait: e.Args.Waits}
+		ev := event{name: e.Name, category: e.Cat, isWait: e.Args.Waits}
 		ev.Begin, ev.End = time.Unix(0, begin), time.Unix(0, begin+dur)
 		if at, err := nanoseconds(e.Args.Enqueued); err == nil {
 			ev.enqueued = time.Unix(0, at)
