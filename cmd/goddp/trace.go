@@ -31,8 +31,8 @@ For each rank:
   exposed        the part of it in which no kernel computed
   copies         time in which memory was copied or set
   idle           time in which the GPU did nothing of this
-  hidden         the part of the communication that is not exposed; "by spans" as
-                 events on the streams measure it, which trace.Overlap() returns
+  hidden         the part of the communication that is not exposed; "by spans": the same
+                 by the events on the streams, as profile.Recorder's Overlap returns it
 
 Flags:
 %s
