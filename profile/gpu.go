@@ -23,7 +23,6 @@ type gpu struct {
 func (g *gpu) start() {
 	d, isGPU := g.dev.(interface {
 		Ordinal() int // in the driver's numbering
-		Context() uintptr
 	})
 	if !isGPU || g.recording != nil {
 		return
