@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"regexp"
 	"syscall"
 	"testing"
@@ -20,7 +21,7 @@ import (
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/flight"
 	"github.com/goddp/goddp/internal/must"
-	"github.com/goddp/goddp/launcher"
+	"github.com/goddp/goddp/internal/testport"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -112,6 +113,12 @@ func TestRecoverAfterARankStopsInACapturedLoop(t *testing.T) {
 	}
 	want, _ := run(false, false)
 	plain, plainErrs := run(false, true)
+	// Uncaptured, a rank that begins its step between the failure and the abort may still complete the
+	// reduction, and then no rank is consistent: Recover says so. Such a run is no reference.
+	var lost *LostStateError
+	for tries := 1; tries < 10 && errors.As(plainErrs[0], &lost); tries++ {
+		plain, plainErrs = run(false, true)
+	}
 	got, errs := run(true, true)
 	prefix := regexp.MustCompile(`^the captured step was not launched: `)
 	for r := range got {
@@ -141,17 +148,31 @@ func readParameters(ctx context.Context, params []*nn.Parameter) (all []byte, er
 // If a rank is killed within a loop of captured steps, the other rank's step returns that it is lost, as soon
 // as uncaptured.
 func TestARankIsKilledInACapturedLoop(t *testing.T) {
+	commtest.OutsideJobs(t)
 	commtest.FakeGPUs(t, 0) // sets the environment
 	for _, mode := range []string{"plain", "captured"} {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
-		var out bytes.Buffer
-		_, err := launcher.Run(ctx, &launcher.Config{
-			Args: []string{os.Args[0], mode}, Workers: 2, Env: append(os.Environ(), workerMode+"=killed", "GODDP_DEVICE=cuda"),
-			Stdout: &out, Stderr: &out,
-		})
-		if err == nil || !bytes.Contains(out.Bytes(), []byte("the other rank is lost")) {
-			t.Errorf("%s: the job ended with %v:\n%s", mode, err, &out)
+		// No launcher starts the ranks: it would stop rank 0 as soon as rank 1 is killed.
+		port, _ := testport.New(t)
+		var ranks [2]*exec.Cmd
+		var out bytes.Buffer // of rank 0
+		for r := range ranks {
+			ranks[r] = exec.CommandContext(ctx, os.Args[0], mode)
+			ranks[r].Env = append(os.Environ(), workerMode+"=killed", "GODDP_DEVICE=cuda", "GODDP_FLIGHT_DIR="+t.TempDir(), fmt.Sprint("RANK=", r), "WORLD_SIZE=2",
+				fmt.Sprint("LOCAL_RANK=", r), "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", fmt.Sprint("MASTER_PORT=", port))
+			if r == 0 {
+				ranks[r].Stdout, ranks[r].Stderr = &out, &out
+			}
+			if err := ranks[r].Start(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, rank := range ranks {
+			rank.Wait() // what rank 0 printed is checked
+		}
+		if !bytes.Contains(out.Bytes(), []byte("the other rank is lost")) {
+			t.Errorf("%s: rank 0 printed\n%s", mode, &out)
 		}
 	}
 }
