@@ -423,9 +423,9 @@ func TestCapturedStepSeesItsInputs(t *testing.T) {
 	}
 }
 
-// The gradients of weights that a captured step computes on a stream of their own are those of an uncaptured
-// step, bit for bit: if several operations of several kinds share a weight, within a Checkpoint, and if two
-// passes add up.
+// A captured step computes the gradients of weights on a stream of their own. They are those of an uncaptured
+// step, bit for bit, also of a weight that operations of several kinds share, that a Checkpoint uses, and whose
+// gradients two backward passes add up.
 func TestCapturedGradientsOfSharedWeights(t *testing.T) {
 	dev := openGPU(t)
 	run := func(captured bool) []float64 {

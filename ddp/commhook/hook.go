@@ -42,8 +42,8 @@ type completed struct{ err error }
 func (c completed) Wait(context.Context) error { return c.err }
 func (c completed) Sync(context.Context) error { return c.err }
 
-// failed aborts the group and returns the error as a Reduction. The other ranks would wait for this
-// rank otherwise. A reduction that is only recorded starts nothing, so it aborts nothing.
+// failed returns the error as a Reduction. It also aborts the group, because the other ranks would wait for
+// this rank. While this rank records a step, the reduction has not started: the recording fails instead.
 func failed(b reducer.GradBucket, err error) reducer.Reduction {
 	err = fmt.Errorf("commhook: rank %d: %s: %w", b.Rank, b.Name, err)
 	if capture.Of(b.Group.Device()) == nil {

@@ -81,7 +81,7 @@ func (f *flash) shape(o kernels.Heads, a kernels.Attend) (flashShape, bool) {
 	return z, serves
 }
 
-// way returns the plans for a, or nil if the own kernels compute it.
+// way returns the plans for a, or nil if goddp's kernels compute it.
 func (f *flash) way(o kernels.Heads, a kernels.Attend) *flashWay {
 	if len(f.ways) == 0 {
 		return nil
@@ -93,7 +93,7 @@ func (f *flash) way(o kernels.Heads, a kernels.Attend) *flashWay {
 	return f.ways[z]
 }
 
-// forward computes attention by cuDNN. It reports false if the own kernels have to compute it.
+// forward computes attention by cuDNN. It reports false if goddp's kernels have to compute it.
 func (f *flash) forward(s *gpuStream, o kernels.Heads, lse device.Tensor, a kernels.Attend) (done bool, err error) {
 	w := f.way(o, a)
 	if w == nil {
@@ -107,7 +107,7 @@ func (f *flash) forward(s *gpuStream, o kernels.Heads, lse device.Tensor, a kern
 	return true, w.forward.run(s, []uint64{f.k.addr(a.Q.Data), f.k.addr(a.K.Data), f.k.addr(a.V.Data), f.k.addr(o.Data), f.k.addr(lse)}, uint64(work.Addr()))
 }
 
-// backward computes the gradients of attention by cuDNN. It reports false if the own kernels have to compute
+// backward computes the gradients of attention by cuDNN. It reports false if goddp's kernels have to compute
 // them: cuDNN computes all of them, and does not add to what is there.
 func (f *flash) backward(s *gpuStream, to kernels.AttentionGrads, g, o kernels.Heads, lse device.Tensor, a kernels.Attend) (done bool, err error) {
 	w := f.way(o, a)
@@ -123,7 +123,7 @@ func (f *flash) backward(s *gpuStream, to kernels.AttentionGrads, g, o kernels.H
 	if err != nil {
 		var full *device.OutOfMemoryError
 		if errors.As(err, &full) {
-			err = nil // the own kernels need less memory
+			err = nil // goddp's kernels need less memory
 		}
 		return false, err
 	}

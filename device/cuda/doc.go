@@ -95,9 +95,9 @@
 // The package has its own kernels for attention, of every type. In training, cuDNN 9.10.2 or newer computes
 // attention of 16-bit types, with or without a causal mask, and its gradients, 1.4 to 2.1 times as fast. The
 // first application of a shape that records gradients makes cuDNN's plans for it, which takes some tenths of a
-// second, and seconds if cuDNN compiles a kernel. It also computes one batch of random numbers by cuDNN and by
-// the own kernels, because versions of cuDNN are known that compute wrong gradients for some shapes. The own
-// kernels compute everything else:
+// second, and seconds if cuDNN compiles a kernel. It also computes one batch of random numbers both by cuDNN and
+// by goddp's kernels, and compares them, because some versions of cuDNN compute wrong gradients for some shapes.
+// goddp's kernels compute everything else:
 //
 //   - attention of float32 and float64, and attention with a mask of the program's own;
 //   - shapes that had no application with gradients yet, such as those of generated text, and the 65th shape
@@ -106,9 +106,9 @@
 //   - gradients that are added to others, and gradients of q, k or v alone.
 //
 // cuDNN computes the gradients by its deterministic kernel, which takes 7 % longer than its other kernel at
-// GPT-2's shape. It needs scratch memory of two bytes for each product of a query and a key. A pass that would
-// need more than 2 GiB computes some batches after the others. With GODDP_LIBCUDNN=none the own kernels compute
-// all attention.
+// GPT-2's shape. It needs scratch memory of two bytes for each product of a query and a key. If that would be
+// more than 2 GiB for the whole batch, the batch is computed in parts. With GODDP_LIBCUDNN=none goddp's kernels
+// compute all attention.
 //
 // # Loading of kernels
 //

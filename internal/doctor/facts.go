@@ -63,7 +63,7 @@ type Interface struct {
 	Addresses  []string
 }
 
-// Library is a shared library that goddp or NCCL opens.
+// Library is a shared library that goddp or NCCL opens when a program runs.
 type Library struct {
 	Name    string
 	Path    string // empty if it was not found

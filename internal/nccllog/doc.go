@@ -1,6 +1,6 @@
-// Package nccllog reads what NCCL logs when it makes a communicator (NCCL_DEBUG=INFO), and says in
-// four verdicts what NCCL chose: the network, GPUDirect RDMA, the channels with the algorithm, and
-// the rings and trees.
+// Package nccllog reads what NCCL logs when it makes a communicator (NCCL_DEBUG=INFO). It gives four
+// verdicts on what NCCL chose: the network; GPUDirect RDMA; the channels and the algorithm; the rings
+// and trees.
 //
 // NCCL has no function that tells its choices, so its log is the one source. Each rank logs its
 // connections and its place in each tree; rank 0 alone logs the rings. So the verdicts need the logs

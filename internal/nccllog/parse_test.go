@@ -48,7 +48,8 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// The ranks' logs, parsed one by one and merged, say what one file with all of them says.
+// The logs of the ranks give the same verdicts whether each is parsed by itself, and the results merged, or
+// all are one file.
 func TestMergeOfRanks(t *testing.T) {
 	text, err := os.ReadFile("testdata/roce.txt")
 	if err != nil {

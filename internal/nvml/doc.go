@@ -2,6 +2,6 @@
 // with the driver. It opens the library at run time (GODDP_LIBNVML names it, or the loader's path is
 // searched) and makes no CUDA context, so reading disturbs nobody.
 //
-// NVML lists all GPUs of the host, whatever CUDA_VISIBLE_DEVICES says. A GPU's PCI bus id says which
-// of CUDA's devices it is.
+// NVML lists all GPUs of the host: it ignores CUDA_VISIBLE_DEVICES. The PCI bus id, which CUDA knows
+// too, tells which of CUDA's devices a GPU is.
 package nvml

@@ -94,7 +94,7 @@ type Failure struct {
 	Host string // the node's host
 	// FirstRank and Workers tell which ranks the node had.
 	FirstRank, Workers int
-	// Rank is the rank that failed, or the first rank of a node that is lost.
+	// Rank is the rank that failed; of a lost node, the node's first rank.
 	Rank  int
 	At    time.Time // by the clock of the rendezvous host; of a lost node, the time of its last message
 	What  string    // describes the failure in one line
@@ -411,7 +411,8 @@ func (c *core) fail(a *agent, f Failure) []action {
 	return c.stopFor(fmt.Sprintf("node %d (%s) %s", f.Node, f.Host, f.What), &f)
 }
 
-// stopFor stops the current round, or hastens a stop that was gentle. Without a failure the stop is gentle.
+// stopFor has all nodes stop the current round. Without a failure the stop is gentle: the workers may finish
+// their step and save. A failure during a gentle stop turns it into one without that time.
 func (c *core) stopFor(reason string, failure *Failure) []action {
 	acts, gently := c.cancelLastCall(), failure == nil
 	if c.phase == running {

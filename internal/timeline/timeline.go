@@ -26,13 +26,14 @@ type Rank struct {
 	FromSpans     bool          `json:"from_spans"`
 	Activities    int           `json:"activities"` // kernels, copies and memsets, or spans
 	Total         time.Duration `json:"total_ns"`
-	Compute       time.Duration `json:"compute_ns"`       // at least one kernel computed
-	Communication time.Duration `json:"communication_ns"` // at least one kernel communicated
-	Exposed       time.Duration `json:"exposed_ns"`       // a kernel communicated, and none computed
-	Copies        time.Duration `json:"copies_ns"`        // memory was copied or set
-	Idle          time.Duration `json:"idle_ns"`          // nothing of this
-	// HiddenPercent is the part of Communication that is not exposed, 100 if there was none. The spans'
-	// communication and its hidden part are what profile.Overlap says.
+	Compute       time.Duration `json:"compute_ns"`       // while a kernel computed
+	Communication time.Duration `json:"communication_ns"` // while a kernel communicated
+	Exposed       time.Duration `json:"exposed_ns"`       // while a kernel communicated and none computed
+	Copies        time.Duration `json:"copies_ns"`        // while memory was copied or set
+	Idle          time.Duration `json:"idle_ns"`          // while nothing of this happened
+	// HiddenPercent is the part of Communication that is not exposed; it is 100 without communication.
+	// The two fields for spans are the same by the events on the streams, as profile.Recorder's Overlap
+	// returns it.
 	HiddenPercent      float64       `json:"hidden_percent"`
 	SpansCommunication time.Duration `json:"spans_communication_ns"`
 	SpansHiddenPercent float64       `json:"spans_hidden_percent"`
