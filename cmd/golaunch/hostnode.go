@@ -21,7 +21,12 @@ import (
 // lost, the job ends here.
 func runForHost() int {
 	in := bufio.NewReader(os.Stdin)
+	late := time.AfterFunc(silence, func() {
+		fmt.Fprintf(os.Stderr, "golaunch: no request of golaunch --hosts came in %v\n", silence)
+		os.Exit(exitFailure)
+	})
 	text, err := in.ReadBytes('\n')
+	late.Stop()
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "golaunch: %s is for golaunch --hosts: %v\n", nodeFlag, err)
 		return exitUsage

@@ -200,7 +200,9 @@ func givenFlags(all *pflag.FlagSet) (flags []string) {
 
 // address returns the address of a host according to ssh's configuration.
 func (j *hostsJob) address(host string) (string, error) {
-	out, err := exec.Command(j.ssh[0], slices.Concat(j.ssh[1:], []string{"-G", host})...).Output()
+	ctx, cancel := context.WithTimeout(context.Background(), silence) // the configuration may run commands
+	defer cancel()
+	out, err := exec.CommandContext(ctx, j.ssh[0], slices.Concat(j.ssh[1:], []string{"-G", host})...).Output()
 	if err != nil {
 		return "", fmt.Errorf("ssh -G %s: %w", host, err)
 	}
