@@ -1,6 +1,7 @@
 // Command goddp holds the tools of goddp:
 //
 //	golaunch --nproc-per-node 4 goddp bench all_reduce -b 1K -e 64M
+//	golaunch --nproc-per-node gpu goddp tune # which of NCCL's settings to change
 //	goddp doctor       # what would make a job fail or run slowly
 //	goddp dump JOB     # what every rank is doing
 //	goddp analyze DIR  # which of them is the culprit

@@ -25,6 +25,7 @@ type command struct {
 // commands holds all commands, in the order of the help text.
 var commands = []command{
 	{"bench", "measure a collective, with nccl-tests' flags and columns", bench},
+	{"tune", "compare NCCL's settings with its defaults", tuneSettings},
 	{"doctor", "find what makes a job fail or run slowly", examine},
 	{"dump", "write the flight records of a running job", dump},
 	{"analyze", "say from flight records which rank is the culprit", analyzeRecords},

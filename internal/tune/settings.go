@@ -1,0 +1,57 @@
+package tune
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Setting is what is compared with the default.
+type Setting struct {
+	// Variables are the environment variables: "NCCL_PROTO=LL". The default has none.
+	Variables []string
+	// Advice says when the setting costs more than the measured calls show.
+	Advice string
+}
+
+// String returns the variables, or the name of the default.
+func (s Setting) String() string {
+	if len(s.Variables) == 0 {
+		return "default again"
+	}
+	return strings.Join(s.Variables, " ")
+}
+
+const (
+	forcedAdvice = "It holds for every collective, size and group of the job. NCCL 2.24 and later take it for one collective: allreduce:VALUE."
+	fewerAdvice  = "The call leaves more multiprocessors to a backward pass beside it, which counts more than the call's own time."
+	moreAdvice   = "The call takes multiprocessors from a backward pass beside it: compare the time of whole steps."
+	bufferAdvice = "NCCL allocates a buffer of this size for each channel, connection and protocol."
+)
+
+// NCCL are the settings of NCCL that are worth a try, and goddp's own for GPUs.
+func NCCL() []Setting {
+	settings := []Setting{{Variables: []string{"GODDP_NO_SMALL_ALLREDUCE=1"}, Advice: "NCCL then runs small all-reduces between GPUs that map each other's memory."}}
+	for _, s := range []struct{ variable, values, advice string }{
+		{"NCCL_ALGO", "Ring Tree", forcedAdvice},
+		{"NCCL_PROTO", "Simple LL128 LL", forcedAdvice},
+		{"NCCL_MAX_CTAS", "4 8", fewerAdvice},
+		{"NCCL_MIN_CTAS", "32", moreAdvice},
+		{"NCCL_BUFFSIZE", "1048576 8388608", bufferAdvice},
+	} {
+		for value := range strings.FieldsSeq(s.values) {
+			settings = append(settings, Setting{Variables: []string{s.variable + "=" + value}, Advice: s.advice})
+		}
+	}
+	return settings
+}
+
+// Parse parses a setting: "NCCL_ALGO=Tree,NCCL_PROTO=LL".
+func Parse(text string) (Setting, error) {
+	s := Setting{Variables: strings.Split(text, ",")}
+	for _, v := range s.Variables {
+		if name, _, ok := strings.Cut(v, "="); !ok || name == "" {
+			return Setting{}, fmt.Errorf("%q in the setting %q: want NAME=VALUE", v, text)
+		}
+	}
+	return s, nil
+}
