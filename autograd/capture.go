@@ -191,7 +191,7 @@ func (c *captured) record(in []*Variable, shapes string) (*variant, error) {
 	for _, x := range in {
 		x.alive()
 		if x.node != nil {
-			return nil, &capture.RefusedError{Reason: fmt.Sprintf("the input %v requires a gradient", x)}
+			return nil, &capture.RefusedError{Reason: fmt.Errorf("the input %v requires a gradient", x)}
 		}
 		input := newLeaf(s.dev, x.t.DType, x.t.Shape, func(device.Tensor) error { return nil })
 		if err := input.Err(); err != nil {

@@ -29,7 +29,7 @@ func (pg *ProcessGroup) recordCall(w *Work, r *capture.Recording) {
 	}
 	recorded, err := b.Record(&w.call, r)
 	if err != nil {
-		w.err = r.Refuse("%v: %v", &w.call, err)
+		w.err = r.Refuse("%v: %w", &w.call, err)
 		return
 	}
 	w.recorded = &recordedCall{Recorded: recorded, recording: r}

@@ -180,3 +180,21 @@ func TestHangingReplayIsAborted(t *testing.T) {
 		return nil
 	})
 }
+
+// A step that is recorded in a broken group fails with the group's error.
+func TestRecordingInABrokenGroup(t *testing.T) {
+	commtest.OnDevices(t, commtest.FakeGPUs(t, 1), nil, func(pg *comm.ProcessGroup) error {
+		r, err := newReduction(pg, 100)
+		if err != nil {
+			return err
+		}
+		cause := errors.New("a cause of the test")
+		pg.Abort(cause)
+		_, err = capture.Record(t.Context(), pg.Device(), nil, r.step)
+		var refused *capture.RefusedError
+		if !errors.As(err, &refused) || !errors.Is(err, comm.ErrAborted) {
+			return fmt.Errorf("got %v, want a refusal because the group was aborted", err)
+		}
+		return nil
+	})
+}

@@ -206,7 +206,7 @@ func (r *Reducer) endRecorded(rec *recorded) {
 		err = r.pg.Device().Compute().WaitFor(ctx, r.copies.Mark())
 	}
 	if err != nil {
-		rec.Refuse("the end of a pass: %v", err)
+		rec.Refuse("the end of a pass: %w", err)
 	}
 }
 

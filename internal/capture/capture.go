@@ -75,9 +75,12 @@ type NotYetError struct{ Reason string }
 func (e *NotYetError) Error() string { return "the step cannot be recorded yet: " + e.Reason }
 
 // RefusedError is the error of a step that can never be recorded.
-type RefusedError struct{ Reason string }
+type RefusedError struct{ Reason error }
 
-func (e *RefusedError) Error() string { return "the step cannot be recorded: " + e.Reason }
+func (e *RefusedError) Error() string { return "the step cannot be recorded: " + e.Reason.Error() }
+
+// Unwrap returns the reason, which may be the error of a process group or of the device.
+func (e *RefusedError) Unwrap() error { return e.Reason }
 
 // NotLaunchedError is the error of a replay whose work was not enqueued, because a function that Before
 // added failed, or because the recording was revoked.
@@ -154,9 +157,9 @@ func Record(ctx context.Context, dev device.Device, like *Recording, step func()
 	return r, nil
 }
 
-// Refuse makes Record fail with a [*RefusedError], and returns it.
+// Refuse makes Record fail with a [*RefusedError], and returns it. The reason is as for [fmt.Errorf].
 func (r *Recording) Refuse(reason string, args ...any) error {
-	return r.stop(&RefusedError{fmt.Sprintf(reason, args...)})
+	return r.stop(&RefusedError{fmt.Errorf(reason, args...)})
 }
 
 // NotYet makes Record fail with a [*NotYetError], and returns it.
