@@ -177,6 +177,24 @@ func nodes(t *testing.T, path string, slack time.Duration) map[string]int {
 	return count
 }
 
+// A GPU that is closed while its recorder records ends CUPTI's recording. The trace has what it ran.
+func TestClosedGPUIsNotRecorded(t *testing.T) {
+	devs := commtest.FakeGPUs(t, 2)
+	trace := profile.Of(devs[0])
+	trace.Start()
+	autograd.Zeros(devs[0], device.Float32, 4)
+	if err := devs[0].Close(); err != nil {
+		t.Fatal(err)
+	}
+	if trace.On() {
+		t.Error("the recorder of a closed GPU is on")
+	}
+	var file bytes.Buffer
+	if err := trace.WriteChrome(&file, 0); err != nil || !strings.Contains(file.String(), "fill") {
+		t.Errorf("the trace is %s, %v; want the kernel", file.String(), err)
+	}
+}
+
 // If CUPTI cannot be used, one line says so, and the trace has spans alone.
 func TestTraceWithoutCUPTI(t *testing.T) {
 	var log bytes.Buffer

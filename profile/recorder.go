@@ -56,13 +56,19 @@ type Recorder struct {
 
 type valuesKey struct{}
 
+// ofDevice is the recorder of a device, which may be closed while the recorder records.
+type ofDevice struct{ *Recorder }
+
+// Close is called before the device closes.
+func (r ofDevice) Close() { r.Stop() }
+
 // Of returns the recorder of a device.
 func Of(dev device.Device) *Recorder {
-	return kernels.Of(dev).Values().Get(valuesKey{}, func() any { return &Recorder{dev: dev, gpu: gpu{dev: dev}} }).(*Recorder)
+	return kernels.Of(dev).Values().Get(valuesKey{}, func() any { return ofDevice{&Recorder{dev: dev, gpu: gpu{dev: dev}}} }).(ofDevice).Recorder
 }
 
 // Start starts recording. Spans recorded before stay. If the device is a GPU, and CUPTI is there, the trace
-// also gets what the GPU runs until Stop.
+// also gets what the GPU runs until Stop, or until the device is closed.
 func (r *Recorder) Start() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -269,6 +269,9 @@ func (d *gpuDevice) Close() error {
 	if err == nil {
 		err = d.drain(ctx)
 	}
+	if d.kernels != nil {
+		d.kernels.values.Close()
+	}
 	if err == nil {
 		err = d.release()
 	}

@@ -7,6 +7,7 @@ package cupti
 import "C"
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -55,7 +56,11 @@ func Start(ordinal int) (*Recording, error) {
 		if err := check("cuptiActivityEnable", C.cupti_enable(active.fns)); err != nil {
 			return nil, err
 		}
-	} else if err := collect(); err != nil { // what was recorded before is not the new recording's
+	}
+	if err := collect(); err != nil { // what was recorded before is not the new recording's
+		if len(active.recordings) == 0 {
+			C.cupti_disable(active.fns)
+		}
 		return nil, err
 	}
 	r := &Recording{device: uint32(ordinal)}
@@ -118,29 +123,26 @@ func check(call string, code C.int) error {
 	return fmt.Errorf("%s: %s (%d)", call, C.GoString(C.cupti_error(active.fns, code)), int(code))
 }
 
-// collect reads all records that CUPTI has, and gives each to the recordings that it belongs to. The caller
-// holds active.mu.
+// collect reads all records that CUPTI has, and gives each to the recordings that it belongs to. After an
+// error it reads those that CUPTI gave before, and frees their buffers. The caller holds active.mu.
 func collect() error {
 	var offset C.int64_t
-	if err := check("cuptiGetTimestamp", C.cupti_offset(active.fns, &offset)); err != nil {
-		return err
-	}
-	if err := check("cuptiActivityFlushAll", C.cupti_flush(active.fns)); err != nil {
-		return err
-	}
+	err := check("cuptiGetTimestamp", C.cupti_offset(active.fns, &offset))
+	isTimed := err == nil
+	err = errors.Join(err, check("cuptiActivityFlushAll", C.cupti_flush(active.fns)))
 	names := map[*C.char]string{}
 	for b := C.buffer_take(); b != nil; b = C.buffer_take() {
 		var record *C.uint8_t
 		var a C.activity
-		for C.buffer_next(active.fns, b, &record, &a) != 0 {
+		for isTimed && C.buffer_next(active.fns, b, &record, &a) != 0 {
 			add(&a, int64(offset), names)
 		}
 		C.buffer_free(b)
 	}
 	if n := C.cupti_dropped(active.fns); n > 0 {
-		return fmt.Errorf("CUPTI dropped %d records, because nobody took those before", n)
+		err = errors.Join(err, fmt.Errorf("CUPTI dropped %d records, because nobody took those before", n))
 	}
-	return nil
+	return err
 }
 
 // add gives an activity to the recordings that it belongs to. offset converts CUPTI's times to Unix

@@ -156,6 +156,34 @@ func TestTakeReadsAllBuffers(t *testing.T) {
 	}
 }
 
+// A recording whose end CUPTI cannot flush returns the records that it has, and leaves none to the next one.
+func TestStopThatCannotFlush(t *testing.T) {
+	devs := fakeGPUs(t)
+	r, err := Start(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 5_000 { // more than a buffer
+		copyAround(t, devs[0], 1)
+	}
+	release, err := fakegpu.Control("cupti_flush 1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := r.Stop()
+	if err == nil || !strings.Contains(err.Error(), "cuptiActivityFlushAll") || len(got) == 0 {
+		t.Errorf("%d activities, %v; want those of the first buffer, and the error", len(got), err)
+	}
+	release()
+	next, err := Start(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := next.Stop(); err != nil || len(got) > 0 {
+		t.Errorf("the next recording has %d activities, %v, want none", len(got), err)
+	}
+}
+
 func TestStartFails(t *testing.T) {
 	for want, faults := range map[string][]string{
 		"MULTIPLE_SUBSCRIBERS":                  {"cupti 39"},

@@ -1,6 +1,10 @@
 package kernels
 
-import "sync"
+import (
+	"maps"
+	"slices"
+	"sync"
+)
 
 // Values keeps per-device state of the packages above device, such as autograd's scopes,
 // so that these packages need no package-level state. A package uses a key of an
@@ -8,6 +12,19 @@ import "sync"
 type Values struct {
 	mu sync.Mutex
 	m  map[any]any
+}
+
+// Close calls the method Close of each value that has one, without parameters and results. A device that
+// closes calls it while its libraries are open.
+func (v *Values) Close() {
+	v.mu.Lock()
+	all := slices.Collect(maps.Values(v.m))
+	v.mu.Unlock()
+	for _, x := range all {
+		if c, ok := x.(interface{ Close() }); ok {
+			c.Close()
+		}
+	}
 }
 
 // Get returns the value under key. If there is none yet, Get makes it with init.

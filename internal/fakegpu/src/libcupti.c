@@ -5,6 +5,7 @@
 // control.h):
 //
 //	cupti CODE         cuptiActivityEnable returns CODE
+//	cupti_flush CODE   cuptiActivityFlushAll does nothing and returns CODE
 //	cupti_version V    result of cuptiGetVersion
 #define _GNU_SOURCE
 #include "control.h"
@@ -132,6 +133,8 @@ static void *flush(void *unused) {
 }
 int cuptiActivityFlushAll(uint32_t flag) {
 	(void)flag;
+	int code = setting("cupti_flush", OK);
+	if (code != OK) return code;
 	pthread_t t;
 	pthread_create(&t, NULL, flush, NULL);
 	pthread_join(t, NULL);
