@@ -9,7 +9,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/goddp/goddp/device"
@@ -24,13 +26,17 @@ type flash struct {
 	opened bool   // opening lib was tried
 	// ways holds the plans of shapes. A nil way stands for this package's own kernels.
 	ways map[flashShape]*flashWay
+	// tried holds the plans of checks. Work that uses them may still be queued when a check has failed, so close
+	// frees them.
+	tried []*flashWay
 	// faults holds why a kind of shape is not computed by cuDNN; nil for a kind that is.
 	faults map[flashKind]error
 	// maxWork is the maximum scratch memory of a backward pass, in bytes. cuDNN's deterministic kernel
 	// writes the gradients of all products of queries and keys. A pass that would need more memory
 	// computes some batches after the others.
 	maxWork int
-	passes  int // the number of passes, forwards or backwards, that cuDNN has computed
+	maxWait time.Duration // the maximum wait for the stream when a kind of shape is checked
+	passes  int           // the number of passes, forwards or backwards, that cuDNN has computed
 }
 
 const (
@@ -39,9 +45,12 @@ const (
 	maxFlashShapes = 64
 	// flashWork is the default of maxWork: enough for 64 sequences of 1024 tokens and 12 heads.
 	flashWork = 2 << 30
-	// flashWait is the maximum wait for the stream when a kind of shape is checked.
+	// flashWait is the default of maxWait.
 	flashWait = 30 * time.Second
 )
+
+// errBusy is the error of a check that the GPU did not finish in time.
+var errBusy = errors.New("it could not be checked, because the GPU was busy")
 
 // flashKind is what the choice of cuDNN's kernels depends on.
 type flashKind struct {
@@ -159,14 +168,22 @@ func (f *flash) prepare(s *gpuStream, o kernels.Heads, a kernels.Attend) error {
 	if lost := f.k.d.Err(); lost != nil {
 		return lost
 	}
+	if errors.Is(err, errBusy) {
+		return nil // the next call tries again
+	}
+	if err != nil {
+		f.k.d.log.Info("cuda: an attention is not computed by cuDNN", "device", f.k.d.name, "type", z.dt, "heads", z.h, "heads of keys", z.hk,
+			"queries", z.t, "keys", z.s, "size", z.d, "causal", z.isCausal, "because", err)
+	}
 	f.ways[z] = w
 	if len(f.ways) == maxFlashShapes {
 		f.k.d.log.Info("cuda: attention of further shapes is not computed by cuDNN", "shapes", maxFlashShapes)
 	}
-	return err
+	return nil
 }
 
-// plan returns the plans for a shape, or nil if cuDNN cannot compute it, which it logs once for each kind.
+// plan returns the plans for a shape, or nil if cuDNN does not compute it. The error says why; it is nil if it
+// was returned for another shape of the kind.
 func (f *flash) plan(s *gpuStream, o kernels.Heads, a kernels.Attend, z flashShape) (*flashWay, error) {
 	if !f.opened {
 		f.opened = true
@@ -181,21 +198,19 @@ func (f *flash) plan(s *gpuStream, o kernels.Heads, a kernels.Attend, z flashSha
 		return nil, nil
 	}
 	fault, known := f.faults[z.flashKind]
-	if !known {
-		fault = f.check(s, z.flashKind)
+	switch {
+	case known && fault != nil:
+		return nil, nil
+	case !known:
+		if fault = f.check(s, z.flashKind); errors.Is(fault, errBusy) {
+			return nil, fault
+		}
 		f.faults[z.flashKind] = fault
 	}
-	var w *flashWay
-	if fault == nil {
-		if w, fault = f.lib.flashPlans(o, a, f.maxWork); fault == nil {
-			return w, nil
-		}
-	} else if known {
-		return nil, nil
+	if fault != nil {
+		return nil, fault
 	}
-	f.k.d.log.Info("cuda: an attention is not computed by cuDNN", "device", f.k.d.name, "type", z.dt, "heads", z.h, "heads of keys", z.hk,
-		"queries", z.t, "keys", z.s, "size", z.d, "causal", z.isCausal, "because", fault)
-	return nil, nil
+	return f.lib.flashPlans(o, a, f.maxWork)
 }
 
 // check computes one batch of random numbers by cuDNN and by the own kernels. The error says why cuDNN is not
@@ -238,6 +253,7 @@ func (f *flash) check(s *gpuStream, z flashKind) error {
 	if err != nil {
 		return err
 	}
+	f.tried = append(f.tried, w)
 	shape, _ := f.shape(heads(got.o), a)
 	alone := flash{k: f.k, ways: map[flashShape]*flashWay{shape: w}}
 	if _, err = alone.forward(s, heads(got.o), got.lse, a); err == nil {
@@ -251,14 +267,13 @@ func (f *flash) check(s *gpuStream, z flashKind) error {
 			err = f.compare(s, pair.name, pair.want, pair.got)
 		}
 	}
-	w.free() // after compare has waited for the stream
 	return err
 }
 
 // compare returns an error if cuDNN's numbers differ from the own kernel's by more than roundings of 16-bit
 // types can explain.
 func (f *flash) compare(s *gpuStream, name string, want, got device.Tensor) error {
-	ctx, cancel := context.WithTimeoutCause(context.Background(), flashWait, errors.New("it could not be checked, because the GPU was busy"))
+	ctx, cancel := context.WithTimeoutCause(context.Background(), f.maxWait, errBusy)
 	defer cancel()
 	bytes := [2][]byte{make([]byte, want.Bytes()), make([]byte, want.Bytes())}
 	for i, t := range []device.Tensor{want, got} {
@@ -286,7 +301,7 @@ func (f *flash) compare(s *gpuStream, name string, want, got device.Tensor) erro
 }
 
 func (f *flash) close() error {
-	for _, w := range f.ways {
+	for _, w := range append(slices.Collect(maps.Values(f.ways)), f.tried...) {
 		if w != nil {
 			w.free()
 		}

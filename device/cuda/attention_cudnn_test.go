@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/devicetest"
@@ -254,6 +255,22 @@ func TestOwnAttention(t *testing.T) {
 			if err := c.Check(t.Context(), d); err != nil {
 				t.Errorf("%s: %v", c.Name, err)
 			}
+		}
+	}
+}
+
+// A check that the GPU does not finish in time is made again at the next call. Its plans stay until Close,
+// because the GPU may still run them.
+func TestFlashIsCheckedAgain(t *testing.T) {
+	openFakes(t)
+	d := gpu(t, nil)
+	f := flashCase{device.BFloat16, 1, 2, 2, 16, 8, true}.make(t, d)
+	flash := &d.kernels.flash
+	for i, wait := range []time.Duration{0, 0, flashWait} {
+		flash.maxWait = wait
+		ok(t, d.kernels.PrepareAttention(d.compute, f.o, f.a))
+		if serves := flash.way(f.o, f.a) != nil; serves != (wait > 0) || len(flash.tried) != i+1 {
+			t.Errorf("call %d, which may wait %v: cuDNN serves the shape: %v; %d plans of checks are kept", i, wait, serves, len(flash.tried))
 		}
 	}
 }
