@@ -55,7 +55,7 @@ func descendants(keep int) finder {
 			if len(found) > 0 || err != nil {
 				return found, err
 			}
-			if keep != 0 && look == sureLooks || keep == 0 && !hasChildren() {
+			if keep != 0 && look+1 == sureLooks || keep == 0 && !hasChildren() {
 				return nil, nil
 			}
 		}
