@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"runtime"
 	"slices"
+	"strconv"
 	"weak"
 
 	"github.com/goddp/goddp/device"
@@ -92,6 +93,7 @@ type captured struct {
 	step    func(in ...*Variable) (*Variable, error)
 	calls   map[string]int // the number of calls that ran step, by the shapes of the inputs
 	refused error          // why the step cannot be captured
+	shapes  []byte         // those of the inputs of the present call
 }
 
 // recordings are those of one step, the one that was used last first.
@@ -111,6 +113,7 @@ type variant struct {
 	in     []*Variable // the inputs of the recorded work
 	from   []content   // by input: what was copied to it last
 	out    *Variable   // its result, or nil
+	copied *Variable   // the copy of out that the replay in progress returns
 
 	begins, ends bool // whether the step has an operation that begins a step after a Backward, and a Backward
 }
@@ -131,33 +134,36 @@ func contentOf(x *Variable) content {
 	return content{weak.Make(x.mem), x.t.Buf.Addr(), x.mem.version}
 }
 
-// describe returns the types and shapes of variables.
-func describe(in []*Variable) string {
-	key := ""
+// describe appends the types and shapes of variables.
+func describe(key []byte, in []*Variable) []byte {
 	for _, v := range in {
-		key += v.t.String()
+		key = append(key, byte(v.t.DType))
+		for _, n := range v.t.Shape {
+			key = append(strconv.AppendInt(key, int64(n), 10), ' ')
+		}
 	}
 	return key
 }
 
 // call is one step.
 func (c *captured) call(in ...*Variable) (*Variable, error) {
-	s, shapes := c.s, describe(in)
+	s := c.s
+	c.shapes = describe(c.shapes[:0], in)
 	if s.scope != s.step || s.noGrad > 0 {
 		return c.step(in...)
 	}
 	for i, v := range c.variants {
-		if v.shapes == shapes && v.Fits() {
+		if v.shapes == string(c.shapes) && v.Fits() {
 			copy(c.variants[1:i+1], c.variants[:i]) // the variant that was used last comes first
 			c.variants[0] = v
 			return c.replay(v, in)
 		}
 	}
-	if n := c.calls[shapes]; n < c.Warmup || c.refused != nil {
-		c.calls[shapes]++
+	if n := c.calls[string(c.shapes)]; n < c.Warmup || c.refused != nil {
+		c.calls[string(c.shapes)]++
 		return c.step(in...)
 	}
-	v, err := c.record(in, shapes)
+	v, err := c.record(in, string(c.shapes))
 	var notYet *capture.NotYetError
 	switch {
 	case errors.As(err, &notYet):
@@ -233,8 +239,25 @@ func (c *captured) record(in []*Variable, shapes string) (*variant, error) {
 		}
 		return err
 	})
+	if err != nil {
+		return nil, err
+	}
 	v.Recording, v.from = made, make([]content, len(in))
-	return v, err
+	if v.out != nil {
+		made.Launched(func() { v.copied = s.copyOf(v.out) })
+	}
+	return v, nil
+}
+
+// copyOf returns a copy of the result of a replay, which the next replay overwrites.
+func (s *state) copyOf(out *Variable) *Variable {
+	v := &Variable{s: s, op: out.op, name: out.name}
+	var err error
+	if v.t, err = s.alloc(out.t.DType, out.t.Shape); err == nil {
+		err = s.dev.Copy(s.dev.Compute(), v.t.Buf, out.t.Buf)
+	}
+	v.mem = s.made(v.t.Buf, err)
+	return v
 }
 
 // stepCapture is the state of a step that is being recorded.
@@ -345,14 +368,10 @@ func (c *captured) replay(v *variant, in []*Variable) (*Variable, error) {
 	}
 	err := v.Replay()
 	s.ended = s.ended || v.ends
-	if v.out == nil || err != nil {
+	out := v.copied
+	v.copied = nil
+	if err != nil {
 		return nil, err
 	}
-	out := &Variable{s: s, op: v.out.op, name: v.out.name}
-	out.t, err = s.alloc(v.out.t.DType, v.out.t.Shape)
-	if err == nil {
-		err = s.dev.Copy(s.dev.Compute(), out.t.Buf, v.out.t.Buf)
-	}
-	out.mem = s.made(out.t.Buf, err)
 	return out, nil
 }

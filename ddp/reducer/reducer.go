@@ -157,10 +157,7 @@ func (r *Reducer) Settle(i int) {
 // must not use the gradients if any byte is not zero. (A flag is a floating-point sum of zeros and ones.
 // Such a sum is never -0, so the flag is zero exactly if all its bytes are zero.) When the
 // gradients move to other memory, the flags may move too: see Grad.
-func (r *Reducer) Flags() device.Tensor {
-	flags := r.status.flags()
-	return device.NewTensor(flags.Buf, device.Uint8, flags.Bytes())
-}
+func (r *Reducer) Flags() device.Tensor { return r.status.flags }
 
 // Fresh reports whether the next write of gradient i must overwrite, because it is the first write since
 // Zero. Fresh also marks the gradient as written: it returns true at most once after each call of Zero.

@@ -20,6 +20,7 @@ type status struct {
 	dev      device.Device
 	ranks    int
 	words    device.Tensor
+	flags    device.Tensor // the bytes of the flags, without the shadow flags
 	hostUsed device.Buffer // host memory: the words of parameters before they are copied to the device
 	hostSums device.Buffer // host memory: a copy of all words after the sum over the ranks
 	isStale  bool          // words may hold values of an earlier pass
@@ -48,9 +49,6 @@ func newStatus(dev device.Device, ranks, params int) (s status, err error) {
 
 // len returns the number of words in the status.
 func (s *status) len() int { return s.hostSums.Len() / wordSize }
-
-// flags returns the flags of all ranks, without the shadow flags.
-func (s *status) flags() device.Tensor { return s.words.Range(0, s.ranks) }
 
 // raise raises the flag of a rank.
 func (s *status) raise(rank int) error { return s.setWord(rank) }

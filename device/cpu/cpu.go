@@ -122,6 +122,7 @@ func (d *cpu) CopyOut(ctx context.Context, _ device.Stream, dst []byte, src devi
 
 // Close drops the arena. Memory that is still reachable stays valid.
 func (d *cpu) Close() error {
+	d.kernels.values.Close()
 	d.arena.Close()
 	return nil
 }

@@ -36,14 +36,15 @@ type Recording struct {
 	revoked     error         // why the step must not be replayed; nil: it may be
 	isLaunching bool          // the graph is being launched, which may wait for the device; then launch frees a revoked graph
 
-	guards []func() bool
-	before []func() error
-	after  []func(err error) error
-	ended  []func()
-	closed []func()
-	words  []*words
-	blocks []*block
-	reason error // why the step cannot be recorded
+	guards   []func() bool
+	before   []func() error
+	launched []func()
+	after    []func(err error) error
+	ended    []func()
+	closed   []func()
+	words    []*words
+	blocks   []*block
+	reason   error // why the step cannot be recorded
 }
 
 // words are numbers of a step in a block.
@@ -181,6 +182,10 @@ func (r *Recording) Require(guard func() bool) { r.guards = append(r.guards, gua
 // nothing, and ends with a [*NotLaunchedError].
 func (r *Recording) Before(f func() error) { r.before = append(r.before, f) }
 
+// Launched adds what a replay does as soon as its work is enqueued: it enqueues more work behind it, before the
+// functions that After added, which may wait. It is not called if the launch fails.
+func (r *Recording) Launched(f func()) { r.launched = append(r.launched, f) }
+
 // After adds what a replay does when its work is enqueued, or when that failed with err. err is a
 // [*NotLaunchedError] if nothing was enqueued. The function may then be called although one that Before
 // added was not.
@@ -228,8 +233,10 @@ func (r *Recording) Replay() error {
 	err := r.prepare()
 	if err != nil {
 		err = &NotLaunchedError{err}
-	} else {
-		err = r.launch()
+	} else if err = r.launch(); err == nil {
+		for _, f := range r.launched {
+			f()
+		}
 	}
 	result := err
 	for _, f := range r.after {
