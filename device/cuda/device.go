@@ -161,6 +161,14 @@ func (d *gpuDevice) Alloc(size int) (device.Buffer, error) {
 	return d.memory.Alloc(size)
 }
 
+// AllocOutside implements kernels.Recorder.
+func (d *gpuDevice) AllocOutside(size int) (device.Buffer, error) {
+	if err := d.Err(); err != nil {
+		return device.Buffer{}, err
+	}
+	return d.memory.Alloc(size)
+}
+
 // AllocHost returns size bytes of page-locked host memory.
 func (d *gpuDevice) AllocHost(size int) (device.Buffer, error) {
 	if err := d.Err(); err != nil {

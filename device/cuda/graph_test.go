@@ -69,6 +69,12 @@ func TestGraphOwnsItsMemory(t *testing.T) {
 				freed, err = d.Alloc(size)
 				ok(t, err)
 				d.Free(freed)
+				outside, err := d.AllocOutside(size)
+				ok(t, err)
+				if d.poolOf(outside) != nil {
+					t.Error("AllocOutside returned memory of the graph")
+				}
+				d.Free(outside)
 				kept, err = d.Alloc(2 * size)
 				return err
 			})

@@ -208,7 +208,8 @@ func (r *Recording) Words(key any, dt device.DType, n int, fill func(bits []int6
 	if last := len(r.blocks) - 1; last >= 0 && r.blocks[last].used+n <= blockWords {
 		b = r.blocks[last]
 	} else {
-		mem, err := r.dev.Alloc(max(blockWords, n) * wordSize)
+		// The step may have used and freed all memory of the graph before: a launch would overwrite the words.
+		mem, err := r.dev.(kernels.Recorder).AllocOutside(max(blockWords, n) * wordSize)
 		if err != nil {
 			r.stop(err)
 			return device.Tensor{}

@@ -28,6 +28,8 @@ func (d *recorder) Record(_ context.Context, _ kernels.Graph, f func() error) (k
 
 func (d *recorder) Recording() bool { return d.recording }
 
+func (d *recorder) AllocOutside(size int) (device.Buffer, error) { return d.Alloc(size) }
+
 func (d *recorder) CopyIn(s device.Stream, dst device.Buffer, src []byte) error {
 	d.copies++
 	return d.Device.CopyIn(s, dst, src)

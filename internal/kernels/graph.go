@@ -1,6 +1,10 @@
 package kernels
 
-import "context"
+import (
+	"context"
+
+	"github.com/goddp/goddp/device"
+)
 
 // Recorder is a device that can record work in a graph and run the graph with one call.
 type Recorder interface {
@@ -20,6 +24,9 @@ type Recorder interface {
 	Record(ctx context.Context, like Graph, f func() error) (Graph, error)
 	// Recording reports whether the calling goroutine is within Record.
 	Recording() bool
+	// AllocOutside returns size bytes that do not belong to a graph, also within Record: no launch of a
+	// graph writes them, unless its work is to do that. Free releases them.
+	AllocOutside(size int) (device.Buffer, error)
 }
 
 // Graph is recorded work.
