@@ -13,6 +13,7 @@ import (
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 	"github.com/goddp/goddp/optim/schedule"
+	"github.com/goddp/goddp/profile"
 	"github.com/goddp/goddp/progress"
 )
 
@@ -35,6 +36,9 @@ type Config struct {
 	Epochs, MaxSteps int
 	// Loss computes the loss of a batch, a scalar.
 	Loss func(b *data.Batch) *autograd.Variable
+	// Captured makes each step, from the loss to the update, one call on a GPU: see [autograd.Capture],
+	// which also says what Loss may do then. Loss takes the batch's Vars alone.
+	Captured bool
 
 	// LR returns the learning rate of each step. If it is nil, Run does not set the learning rate.
 	LR schedule.Schedule
@@ -43,13 +47,18 @@ type Config struct {
 	// ClipNorm is the largest norm of all gradients together. Larger gradients are scaled down.
 	ClipNorm float64
 
-	// Evaluate is called on all ranks after each epoch and at the end of the run. Rank 0 logs the
-	// values that it returns.
-	Evaluate func(ctx context.Context) ([]progress.Value, error)
+	// Evaluate is called on all ranks after each epoch and at the end of the run, and if EvaluateEvery is
+	// not 0 also after each EvaluateEvery steps, but once after one step. Rank 0 logs the values that it
+	// returns.
+	Evaluate      func(ctx context.Context) ([]progress.Value, error)
+	EvaluateEvery int
 	// Log is a file to which rank 0 appends JSON lines: see package progress.
 	Log string
 	// LogEvery is the number of steps between two lines; 0: 100.
 	LogEvery int
+	// Trace is a file to which rank 0 writes a trace of five steps, the first of which is the run's
+	// eleventh: see package profile.
+	Trace string
 
 	// Checkpoints is a folder that all ranks see. Run resumes from the latest checkpoint in it, if
 	// there is one, and saves checkpoints to it.
@@ -80,18 +89,19 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c Config) (err error) {
 	if pg == nil {
 		return fmt.Errorf("train: %w", comm.ErrNoGroup)
 	}
-	if c.Epochs < 0 || c.MaxSteps < 0 || c.Epochs == 0 && c.MaxSteps == 0 || c.Accumulate < 0 || c.ClipNorm < 0 || c.SaveEvery < 0 || c.LogEvery < 0 {
-		return fmt.Errorf("train: Epochs %d, MaxSteps %d, Accumulate %d, ClipNorm %v, SaveEvery %d and LogEvery %d, want at least 1 epoch or step and nothing below 0",
-			c.Epochs, c.MaxSteps, c.Accumulate, c.ClipNorm, c.SaveEvery, c.LogEvery)
+	if c.Epochs < 0 || c.MaxSteps < 0 || c.Epochs == 0 && c.MaxSteps == 0 || c.Accumulate < 0 || c.ClipNorm < 0 || c.SaveEvery < 0 || c.LogEvery < 0 || c.EvaluateEvery < 0 {
+		return fmt.Errorf("train: Epochs %d, MaxSteps %d, Accumulate %d, ClipNorm %v, SaveEvery %d, LogEvery %d and EvaluateEvery %d, want at least 1 epoch or step and nothing below 0",
+			c.Epochs, c.MaxSteps, c.Accumulate, c.ClipNorm, c.SaveEvery, c.LogEvery, c.EvaluateEvery)
 	}
 	if _, ok := c.Optimizer.(optim.LRSetter); !ok && c.LR != nil {
 		return fmt.Errorf("train: LR is set, but %T has no method SetLR", c.Optimizer)
 	}
-	r := run{Config: c, pg: pg, total: c.Steps()}
+	r := run{Config: c, pg: pg, total: c.Steps(), evaluated: -1}
 	if r.total == 0 {
 		return fmt.Errorf("train: Epochs %d of %d batches each are not one step of Accumulate %d batches", c.Epochs, c.Data.Steps(), c.Accumulate)
 	}
 	r.Accumulate = max(r.Accumulate, 1)
+	r.makeSteps()
 	if err := r.resume(ctx); err != nil {
 		return err
 	}
@@ -112,6 +122,9 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c Config) (err error) {
 	if r.step >= r.total && r.position.Sample == 0 {
 		return nil
 	}
+	if r.Trace != "" && pg.Rank() == 0 {
+		r.recorder, r.traceAt = profile.Of(pg.Device()), r.step+10
+	}
 	// If the checkpoint is of the last step within an epoch, the evaluation may be missing: Run goes on.
 	for epoch := r.position.Epoch; ; epoch++ {
 		if stopped, err := r.epoch(ctx, epoch); stopped || err != nil || r.step >= r.total {
@@ -131,8 +144,40 @@ type run struct {
 	step     int           // the number of steps made
 	total    int           // the number of steps of the run
 	saved    int           // the step of the last checkpoint
+	// evaluated is the step after which Evaluate was called last, or -1.
+	evaluated int
+
+	recorder *profile.Recorder // nil: nothing is traced, or the trace is written
+	traceAt  int               // the step that the trace starts with
 
 	gathered int // the number of batches whose gradients are accumulated for the next step
+	share    data.Share
+	// backward computes the loss of a batch, the fields in, and adds its gradients. complete also updates the
+	// parameters.
+	backward, complete func(in ...*autograd.Variable) (loss *autograd.Variable, err error)
+}
+
+// makeSteps sets backward and complete.
+func (r *run) makeSteps() {
+	r.backward = func(in ...*autograd.Variable) (*autograd.Variable, error) {
+		loss := r.Loss(&data.Batch{Vars: in, Share: r.share})
+		if r.Accumulate == 1 {
+			return loss, loss.Backward()
+		}
+		return loss, autograd.MulScalar(loss, 1/float64(r.Accumulate)).Backward()
+	}
+	backward := r.backward
+	r.complete = func(in ...*autograd.Variable) (*autograd.Variable, error) {
+		loss, err := backward(in...)
+		if err != nil {
+			return nil, err
+		}
+		return loss, r.update()
+	}
+	if r.Captured {
+		dev := r.pg.Device()
+		r.backward, r.complete = autograd.Capture(dev, r.backward, nil), autograd.Capture(dev, r.complete, nil)
+	}
 }
 
 // resume opens the folder of the checkpoints and loads the latest one, if there is any.
@@ -175,18 +220,29 @@ func (r *run) epoch(ctx context.Context, epoch int) (isStopped bool, err error) 
 			end = r.position
 			break
 		}
-		r.gathered++
-		loss, err := r.backward(b, r.gathered < r.Accumulate)
+		if err := r.trace(ctx); err != nil {
+			return false, err
+		}
+		r.share = b.Share
+		if r.gathered++; r.gathered < r.Accumulate {
+			err := r.Model.NoSync(func() error {
+				_, err := r.backward(b.Vars...)
+				return err
+			})
+			if err != nil {
+				return false, err
+			}
+			continue
+		}
+		if r.LR != nil {
+			r.Optimizer.(optim.LRSetter).SetLR(r.LR(r.step))
+		}
+		loss, err := r.complete(b.Vars...)
 		if err != nil {
 			return false, err
 		}
-		if r.gathered < r.Accumulate {
-			continue
-		}
+		r.step++
 		r.gathered, r.position = 0, b.After
-		if err := r.update(); err != nil {
-			return false, err
-		}
 		if r.meter.Step(len(b.Indices) * r.pg.Size() * r.Accumulate) {
 			if err := r.log(ctx, loss, len(b.Indices)); err != nil {
 				return false, err
@@ -195,18 +251,21 @@ func (r *run) epoch(ctx context.Context, epoch int) (isStopped bool, err error) 
 		if r.Model.Stopping() {
 			return true, r.save(ctx)
 		}
+		if r.Evaluate != nil && r.EvaluateEvery > 0 && r.step%r.EvaluateEvery == 0 && r.step < r.total {
+			if err := r.evaluate(ctx); err != nil {
+				return false, err
+			}
+		}
 		if r.SaveEvery > 0 && r.step%r.SaveEvery == 0 {
 			if err := r.save(ctx); err != nil {
 				return false, err
 			}
 		}
 	}
-	if r.Evaluate != nil {
-		values, err := r.Evaluate(ctx)
-		if err != nil {
+	if r.Evaluate != nil && r.evaluated != r.step {
+		if err := r.evaluate(ctx, progress.V("epoch", float64(epoch+1))); err != nil {
 			return false, err
 		}
-		r.meter.Note(append([]progress.Value{progress.V("epoch", float64(epoch+1))}, values...)...)
 	}
 	if r.gathered > 0 { // the first batches of the next epoch complete the step
 		return false, nil
@@ -215,28 +274,41 @@ func (r *run) epoch(ctx context.Context, epoch int) (isStopped bool, err error) 
 	return false, r.save(ctx)
 }
 
-// backward computes the gradients of a batch. If more batches of the step follow, they are only
-// accumulated; otherwise they are reduced.
-func (r *run) backward(b *data.Batch, more bool) (loss *autograd.Variable, err error) {
-	pass := func() error {
-		loss = r.Loss(b)
-		if r.Accumulate == 1 {
-			return loss.Backward()
-		}
-		return autograd.MulScalar(loss, 1/float64(r.Accumulate)).Backward()
+// tracedSteps is the number of steps in a trace.
+const tracedSteps = 5
+
+// trace starts the trace, or ends it, if the next step is the first one of it or behind it. It waits for the
+// device, so that the trace has all that these steps enqueue and nothing else.
+func (r *run) trace(ctx context.Context) error {
+	if r.recorder == nil || r.step != r.traceAt && r.step != r.traceAt+tracedSteps {
+		return nil
 	}
-	if more {
-		return loss, r.Model.NoSync(pass)
+	if err := r.pg.Device().Compute().Sync(ctx); err != nil {
+		return err
 	}
-	err = pass()
-	return loss, err
+	if r.step == r.traceAt {
+		r.recorder.Start()
+		return nil
+	}
+	r.recorder.Stop()
+	err := r.recorder.WriteFile(r.Trace, r.pg.Rank())
+	r.recorder = nil
+	return err
+}
+
+// evaluate logs the given values and those of an evaluation.
+func (r *run) evaluate(ctx context.Context, values ...progress.Value) error {
+	measured, err := r.Evaluate(ctx)
+	if err != nil {
+		return err
+	}
+	r.evaluated = r.step
+	r.meter.Note(append(values, measured...)...)
+	return nil
 }
 
 // update updates the parameters.
 func (r *run) update() error {
-	if r.LR != nil {
-		r.Optimizer.(optim.LRSetter).SetLR(r.LR(r.step))
-	}
 	if r.ClipNorm > 0 {
 		if _, err := r.clip(); err != nil {
 			return err
@@ -246,7 +318,6 @@ func (r *run) update() error {
 		return err
 	}
 	r.Optimizer.ZeroGrad()
-	r.step++
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -244,4 +245,44 @@ func TestConfigThatMakesNoSense(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// Evaluations follow each fourth step and each epoch, of 6 steps, and the end.
+func TestEvaluateEvery(t *testing.T) {
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		batches := 0
+		var after []int
+		_, err := trained(t.Context(), pg, false, 5, func(c *train.Config) {
+			c.MaxSteps, c.EvaluateEvery = 14, 4
+			c.Evaluate = func(context.Context) ([]progress.Value, error) {
+				after = append(after, batches)
+				return nil, nil
+			}
+			loss := c.Loss
+			c.Loss = func(b *data.Batch) *autograd.Variable {
+				batches++
+				return loss(b)
+			}
+		})
+		if want := []int{4, 6, 8, 12, 14}; err == nil && !slices.Equal(after, want) {
+			err = fmt.Errorf("evaluations after the steps %v, want %v", after, want)
+		}
+		return err
+	})
+}
+
+// The trace has five steps, from the eleventh on.
+func TestTrace(t *testing.T) {
+	dir := t.TempDir()
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		_, err := trained(t.Context(), pg, false, 5, func(c *train.Config) { c.Trace = filepath.Join(dir, "trace.json") })
+		return err
+	})
+	trace, err := os.ReadFile(filepath.Join(dir, "trace.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(trace), `"name":"optimizer"`); n != 5 {
+		t.Errorf("the trace has %d updates, want 5, in\n%.2000s", n, trace)
+	}
 }
