@@ -35,6 +35,7 @@ import (
 var (
 	text   = flag.String("text", "", "train on the bytes of `file`")
 	tokens = flag.String("tokens", "", "train on the shards of tokens whose names match `pattern`")
+	order  = flag.Bool("in-order", false, "take the samples in the order of the text, not shuffled")
 	size   = flag.String("size", "", "a `size` of GPT-2 (124M, 355M, 774M or 1558M), which replaces --layers, --heads, --embed and --context")
 
 	layers    = flag.Int("layers", 4, "number of blocks")
@@ -42,6 +43,8 @@ var (
 	embed     = flag.Int("embed", 128, "number of elements of a token's vector")
 	window    = flag.Int("context", 128, "number of tokens of a sample")
 	recompute = flag.Bool("checkpoint", false, "compute blocks again in the backward pass, which takes less memory")
+	captured  = flag.Bool("captured", false, "make each step one CUDA graph")
+	initial   = flag.String("init", "", "start from the parameters in `file`, as --save writes it")
 
 	steps  = flag.Int("steps", 1000, "number of training steps")
 	batch  = flag.Int("batch", 8, "number of samples for each rank in a step")
@@ -52,6 +55,8 @@ var (
 	seed   = flag.Uint64("seed", 0, "seed of the parameters, of the samples' order and of the sample at the end")
 
 	log    = flag.String("log", "", "append JSON lines to `file`")
+	period = flag.Int("log-every", 10, "number of steps between two lines")
+	trace  = flag.String("trace", "", "write a trace of some steps to `file`: see goddp trace")
 	resume = flag.String("resume", "", "`folder` to save checkpoints in and to resume from")
 	every  = flag.Int("save-every", 1000, "number of steps between two checkpoints")
 	save   = flag.String("save", "", "write the parameters to `file`, in the format of safetensors")
@@ -131,7 +136,7 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer pg.Close()
-	loader, err := data.NewLoader(set, pg, data.LoaderOptions{Batch: *batch, Shuffle: true, Seed: *seed, LastBatch: data.Drop})
+	loader, err := data.NewLoader(set, pg, data.LoaderOptions{Batch: *batch, Shuffle: !*order, Seed: *seed, LastBatch: data.Drop})
 	if err != nil {
 		return err
 	}
@@ -152,6 +157,15 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if *initial != "" {
+		report, err := checkpoint.LoadWeights(*initial, model)
+		if err == nil {
+			err = report.Complete()
+		}
+		if err != nil {
+			return err
+		}
+	}
 	rate := schedule.Sequence(schedule.Phase{Steps: *warmup, Schedule: schedule.Linear(*lr/float64(*warmup), *lr, *warmup)},
 		schedule.Phase{Schedule: schedule.Cosine(*lr, *lr/10, *steps-*warmup)})
 	opt, err := newOptimizer(net, *decay, *dtype != "f32")
@@ -163,7 +177,7 @@ func run(ctx context.Context) error {
 		Loss: func(b *data.Batch) *autograd.Variable {
 			return model.Run(func() *autograd.Variable { return net.loss(b.Vars[0], b.Vars[1]) })
 		},
-		LR: rate, ClipNorm: 1, Log: *log, LogEvery: 10, Checkpoints: *resume, SaveEvery: *every,
+		LR: rate, ClipNorm: 1, Captured: *captured, Log: *log, LogEvery: *period, Trace: *trace, Checkpoints: *resume, SaveEvery: *every,
 	})
 	if err != nil || model.Stopping() || pg.Rank() != 0 {
 		return err
