@@ -63,6 +63,9 @@ func examine(args []string) error {
 	if err := o.write(os.Stdout, report); err != nil {
 		return err
 	}
+	if report.Verdict != doctor.Good && world.AgentStore {
+		fmt.Fprintln(os.Stderr, "goddp doctor: this report has findings") // golaunch quotes it where it says why the job failed
+	}
 	os.Exit(int(report.Verdict))
 	return nil
 }
@@ -161,7 +164,7 @@ func (d *examination) onGPUs(ctx context.Context, f doctor.Facts) ([]doctor.Fact
 		return nil, err
 	}
 	f.ReadClocks()
-	if d.world.Size == 1 && !d.world.AgentStore { // without golaunch, one rank needs no NCCL
+	if d.world.Size == 1 && !d.world.AgentStore { // no job: the host alone is examined
 		return []doctor.Facts{f}, nil
 	}
 	pg, err := comm.Init(ctx, &comm.Options{Device: dev, Timeout: d.timeout, ErrorMode: comm.CleanUpOnly})

@@ -85,16 +85,21 @@ func TestDoctorOfThisHost(t *testing.T) {
 	}
 }
 
-func TestDoctorFindsTinySharedMemory(t *testing.T) {
-	needsOpenBLAS(t)
-	const mount = "mount -t tmpfs -o size=1m none /dev/shm"
-	if out, err := exec.CommandContext(t.Context(), "unshare", "-rm", "sh", "-c", mount).CombinedOutput(); err != nil {
-		t.Skipf("no mount namespace: %v: %s", err, out)
-	}
-	code, r := examineHost(t, `exec unshare -rm sh -c '`+mount+` && exec "$0" doctor --json' "$0"`)
-	r.expect(t, "broken", "shared-memory", "/dev/shm has 1024 KiB free of 1024 KiB, want 32 MiB")
-	if code != 2 {
-		t.Errorf("exit code %d", code)
+// A tiny /dev/shm, and one that is full, break a job on GPUs.
+func TestDoctorFindsSmallSharedMemory(t *testing.T) {
+	env := fakeGPUs(t, "cuda")
+	for mount, want := range map[string]string{
+		"mount -t tmpfs -o size=1m none /dev/shm":                                                   "/dev/shm has 1024 KiB free of 1024 KiB, want 32 MiB for 1 GPU",
+		"mount -t tmpfs -o size=64m none /dev/shm && head -c 40m /dev/zero >/dev/shm/left-by-a-job": "/dev/shm has 24 MiB free of 64 MiB, want 32 MiB for 1 GPU",
+	} {
+		if out, err := exec.CommandContext(t.Context(), "unshare", "-rm", "sh", "-c", mount).CombinedOutput(); err != nil {
+			t.Skipf("no mount namespace: %v: %s", err, out)
+		}
+		code, r := examineHost(t, `exec unshare -rm sh -c '`+mount+` && exec "$0" doctor --json' "$0"`, env...)
+		r.expect(t, "broken", "shared-memory", want)
+		if code != 2 {
+			t.Errorf("exit code %d", code)
+		}
 	}
 }
 
@@ -149,6 +154,11 @@ func TestDoctorFindsOldNCCL(t *testing.T) {
 	defer release()
 	_, r := examineHost(t, `exec "$0" doctor --json`, env...)
 	r.expect(t, "broken", "libraries", "NCCL is 2.18.5, want 2.19.1 or newer")
+}
+
+func TestDoctorFindsMissingGPU(t *testing.T) {
+	_, r := examineHost(t, `exec "$0" doctor --json`, fakeGPUs(t, "cuda:99")...)
+	r.expect(t, "broken", "gpus", "has no GPU: it wants GPU 99, counted from 0, and sees 16 GPUs")
 }
 
 func TestDoctorFindsMissingDriver(t *testing.T) {

@@ -12,6 +12,7 @@ type Facts struct {
 	Rank int
 	Node int    // the first rank of this rank's host
 	Host string // the host's name
+	Boot string // the boot id of the host's kernel, which its containers share
 	// Environment holds the variables that NCCL, Gloo and comm read.
 	Environment map[string]string
 
@@ -35,6 +36,8 @@ type Facts struct {
 	VisibleGPUs []string
 	// GPU is the bus id of the rank's GPU; empty if the rank computes on the CPU.
 	GPU string
+	// GPUError says why the rank has no GPU although it wants one.
+	GPUError string
 
 	// ClockOffset is this rank's clock minus rank 0's. ClockError bounds the error of the estimate.
 	ClockOffset, ClockError time.Duration

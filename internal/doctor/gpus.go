@@ -10,6 +10,12 @@ import (
 )
 
 func checkGPUs(ranks []Facts) (good string, findings []Finding) {
+	for _, f := range ranks {
+		if f.GPUError != "" {
+			findings = append(findings, Finding{Broken, fmt.Sprintf("rank %d on %s has no GPU: %s", f.Rank, f.Host, f.GPUError),
+				"start as many ranks on a host as it has GPUs (--nproc-per-node gpu), and look at CUDA_VISIBLE_DEVICES and GODDP_DEVICE"})
+		}
+	}
 	for _, f := range hosts(ranks) {
 		if f.NVML == nil {
 			continue
@@ -32,7 +38,7 @@ func checkGPUs(ranks []Facts) (good string, findings []Finding) {
 					"drain the host and reset the GPU (nvidia-smi -r); replace the GPU if the errors return"})
 			}
 			if g.Processes > 0 {
-				findings = append(findings, Finding{Slow, where + fmt.Sprintf("%d other processes use it, at %d%%; want none", g.Processes, g.Utilization),
+				findings = append(findings, Finding{Slow, where + fmt.Sprintf("other processes on it: %d, which keep it busy for %d%% of the time; want 0", g.Processes, g.Utilization),
 					"end them (nvidia-smi names them), or leave this GPU out with CUDA_VISIBLE_DEVICES"})
 			}
 			if g.NVLinks < most && (g.NVLinks > 0 || most >= nvLinksOfAll) {
@@ -47,7 +53,10 @@ func checkGPUs(ranks []Facts) (good string, findings []Finding) {
 	}
 	if h := ranks[0].NVML; h != nil && len(h.GPUs) > 0 {
 		g := h.GPUs[max(0, slices.IndexFunc(h.GPUs, func(g nvml.GPU) bool { return g.BusID == ranks[0].GPU }))]
-		good = fmt.Sprintf("%d × %s, %d of %d MHz, %d NVLinks, no ECC errors, idle", len(ranks[0].VisibleGPUs), g.Name, g.Clock, g.MaxClock, g.NVLinks)
+		good = fmt.Sprintf("%d × %s at %d of %d MHz, no ECC errors, no other processes", len(ranks[0].VisibleGPUs), g.Name, g.Clock, g.MaxClock)
+		if g.NVLinks > 0 {
+			good += ", " + count(g.NVLinks, "NVLink")
+		}
 	}
 	return good, findings
 }
@@ -62,12 +71,12 @@ func allHaveNVLinks(h *nvml.Host) bool {
 }
 
 func checkSharing(ranks []Facts) (good string, findings []Finding) {
-	users := map[string]int{} // by host and bus id: the first rank
+	users := map[string]int{} // by host and bus id: the first rank. Agents of two nodes may run on one host.
 	for _, f := range ranks {
 		if f.GPU == "" {
 			continue
 		}
-		key := fmt.Sprint(f.Node, " ", f.GPU)
+		key := cmp.Or(f.Boot, fmt.Sprint(f.Node)) + " " + f.GPU
 		if first, ok := users[key]; ok {
 			findings = append(findings, Finding{Broken, fmt.Sprintf("ranks %d and %d on %s use the same GPU, %s; NCCL wants one for each rank", first, f.Rank, f.Host, f.GPU),
 				"start one rank for each GPU, unset GODDP_DEVICE or let it be cuda, and give CUDA_VISIBLE_DEVICES all GPUs of the host"})
@@ -75,8 +84,8 @@ func checkSharing(ranks []Facts) (good string, findings []Finding) {
 		}
 		users[key] = f.Rank
 	}
-	if len(users) > 0 {
-		good = "each rank has a GPU for itself"
+	if len(users) > 1 {
+		good = "no two ranks use the same GPU"
 	}
 	return good, findings
 }
@@ -99,7 +108,15 @@ func checkSpeed(ranks []Facts) (good string, findings []Finding) {
 		}
 	}
 	if fastest.GPU != "" && fastest.TFLOPS > 0 {
-		good = fmt.Sprintf("a bfloat16 product runs at %.0f to %.0f TFLOPS", slowest, fastest.TFLOPS)
+		good = fmt.Sprintf("a bfloat16 product runs at %s TFLOPS", span(fmt.Sprintf("%.0f", slowest), fmt.Sprintf("%.0f", fastest.TFLOPS)))
 	}
 	return good, findings
+}
+
+// span formats the least and the most of some values, which may be equal.
+func span(least, most string) string {
+	if least == most {
+		return least
+	}
+	return least + " to " + most
 }

@@ -99,8 +99,6 @@ func checkLibraries(ranks []Facts) (good string, findings []Finding) {
 				findings = append(findings, Finding{Slow, where + l.Error + "; goddp's own, slower kernels compute attention",
 					"install cuDNN 9 (Python package nvidia-cudnn), or set GODDP_LIBCUDNN=none if the model has no attention in 16 bits"})
 				continue
-			case l.Error != "" && l.Name == "NCCL" && len(ranks) == 1 && len(f.VisibleGPUs) < 2:
-				continue // one rank needs no NCCL
 			case l.Error != "" && l.Name == "NVML":
 				findings = append(findings, Finding{Slow, where + "the GPUs' states are unknown: " + l.Error, "install the driver's libnvidia-ml.so.1 of the same version as the driver"})
 				continue
@@ -153,16 +151,19 @@ const sharedMemoryPerRank = 32 << 20
 
 func checkSharedMemory(ranks []Facts) (good string, findings []Finding) {
 	for _, f := range hosts(ranks) {
-		gpus := uint64(0)
+		gpus := 0
 		for _, other := range ranks {
 			if other.Node == f.Node && other.GPU != "" {
 				gpus++
 			}
 		}
-		need := max(1, gpus) * sharedMemoryPerRank
+		if gpus == 0 {
+			continue // only NCCL needs it
+		}
+		need := uint64(gpus) * sharedMemoryPerRank
 		if f.SharedMemory.Size > 0 && f.SharedMemory.Free < need {
-			findings = append(findings, Finding{Broken, fmt.Sprintf("%s: %s has %s free of %s, want %s for %d GPU ranks",
-				f.Host, sharedMemory, formatBytes(f.SharedMemory.Free), formatBytes(f.SharedMemory.Size), formatBytes(need), gpus),
+			findings = append(findings, Finding{Broken, fmt.Sprintf("%s: %s has %s free of %s, want %s for %s",
+				f.Host, sharedMemory, formatBytes(f.SharedMemory.Free), formatBytes(f.SharedMemory.Size), formatBytes(need), count(gpus, "GPU")),
 				"remove what is left over in " + sharedMemory + ", or make it larger (docker run --shm-size=8g; mount -o remount,size=8g)"})
 		}
 	}
@@ -170,6 +171,14 @@ func checkSharedMemory(ranks []Facts) (good string, findings []Finding) {
 		good = fmt.Sprintf("%s has %s free of %s", sharedMemory, formatBytes(s.Free), formatBytes(s.Size))
 	}
 	return good, findings
+}
+
+// count formats a number of things.
+func count(n int, thing string) string {
+	if n != 1 {
+		thing += "s"
+	}
+	return fmt.Sprintf("%d %s", n, thing)
 }
 
 // formatBytes formats a size.
@@ -191,7 +200,7 @@ func checkOpenFiles(ranks []Facts) (good string, findings []Finding) {
 	for _, f := range hosts(ranks) {
 		least = min(least, f.OpenFiles)
 		if f.OpenFiles < need {
-			findings = append(findings, Finding{Broken, fmt.Sprintf("rank %d on %s may open %d files, want %d for %d ranks", f.Rank, f.Host, f.OpenFiles, need, len(ranks)),
+			findings = append(findings, Finding{Broken, fmt.Sprintf("rank %d on %s may open %d files, want %d for %s", f.Rank, f.Host, f.OpenFiles, need, count(len(ranks), "rank")),
 				"raise the limit before the job starts (ulimit -n 65536; LimitNOFILE= of systemd; docker run --ulimit nofile=65536)"})
 		}
 	}

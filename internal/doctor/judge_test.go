@@ -73,22 +73,36 @@ func TestFindings(t *testing.T) {
 		level  Level
 		want   []string // parts of the findings, in order
 	}{
-		"shared memory":      {change(func(r []Facts) { r[2].SharedMemory.Free = 1 << 20 }), "shared-memory", Broken, []string{"nodeb: /dev/shm has 1024 KiB free of 64 GiB, want 64 MiB for 2 GPU ranks"}},
-		"files":              {change(func(r []Facts) { r[2].OpenFiles = 256 }), "open-files", Broken, []string{"rank 2 on nodeb may open 256 files, want 1024"}},
-		"locked memory":      {change(func(r []Facts) { r[0].RDMAAdapters, r[0].LockedMemory = []string{"mlx5_0"}, 64<<10 }), "locked-memory", Broken, []string{"mlx5_0 and may lock 64 KiB, want 1024 MiB"}},
-		"wrong interface":    {change(func(r []Facts) { r[2].Environment["NCCL_SOCKET_IFNAME"] = "nope0" }), "interfaces", Broken, []string{`nodeb: NCCL_SOCKET_IFNAME is "nope0", and the host has lo, eth0, docker0`}},
-		"interface down":     {change(func(r []Facts) { r[0].Interfaces[1].IsUp = false }), "interfaces", Broken, []string{`is "eth", which selects eth0: not up`}},
-		"MTU":                {change(func(r []Facts) { r[4].Interfaces[1].MTU = 1500 }), "mtu", Slow, []string{"eth0 has the MTU 9000 on nodea and 1500 on nodec"}},
-		"port":               {change(func(r []Facts) { r[0].PortError = "listen tcp :29500: bind: address already in use" }), "port", Broken, []string{"29500"}},
-		"clock":              {change(func(r []Facts) { r[4].ClockOffset = -30 * time.Second }), "clocks", Slow, []string{"the clock of nodec differs from that of nodea by -30s, want at most 1s"}},
-		"uncertain clock":    {change(func(r []Facts) { r[4].ClockOffset, r[4].ClockError = 2*time.Second, 3*time.Second }), "", Good, nil},
-		"NUMA":               {change(func(r []Facts) { r[2].NUMANodes = 8 }), "numa", Slow, []string{"nodeb has 8 NUMA nodes and nodea has 2"}},
-		"versions":           {change(func(r []Facts) { r[3].Libraries[1].Version = "2.27.7" }), "libraries", Broken, []string{"2.27.7 on rank 3, 2.28.3 on rank 0"}},
-		"shared GPU":         {change(func(r []Facts) { r[3].GPU = r[2].GPU }), "gpu-sharing", Broken, []string{"ranks 2 and 3 on nodeb use the same GPU, 0000:01:00.0"}},
-		"slow GPU":           {change(func(r []Facts) { r[5].TFLOPS = 350 }), "gpu-speed", Slow, []string{"rank 5 (nodec, GPU 0000:02:00.0) runs at 350 TFLOPS, and on rank 0 (nodea) at 700"}},
-		"hot GPU":            {change(func(r []Facts) { r[2].NVML.GPUs[1].Slowdowns = []string{"power brake"} }), "gpus", Slow, []string{"nodeb, GPU 1 (H200, 0000:02:00.0): its clock"}},
+		"shared memory":   {change(func(r []Facts) { r[2].SharedMemory.Free = 1 << 20 }), "shared-memory", Broken, []string{"nodeb: /dev/shm has 1024 KiB free of 64 GiB, want 64 MiB for 2 GPUs"}},
+		"files":           {change(func(r []Facts) { r[2].OpenFiles = 256 }), "open-files", Broken, []string{"rank 2 on nodeb may open 256 files, want 1024"}},
+		"locked memory":   {change(func(r []Facts) { r[0].RDMAAdapters, r[0].LockedMemory = []string{"mlx5_0"}, 64<<10 }), "locked-memory", Broken, []string{"mlx5_0 and may lock 64 KiB, want 1024 MiB"}},
+		"wrong interface": {change(func(r []Facts) { r[2].Environment["NCCL_SOCKET_IFNAME"] = "nope0" }), "interfaces", Broken, []string{`nodeb: NCCL_SOCKET_IFNAME is "nope0", and the host has lo, eth0, docker0`}},
+		"interface down":  {change(func(r []Facts) { r[0].Interfaces[1].IsUp = false }), "interfaces", Broken, []string{`is "eth", which selects eth0: not up`}},
+		"MTU":             {change(func(r []Facts) { r[4].Interfaces[1].MTU = 1500 }), "mtu", Slow, []string{"eth0 has the MTU 9000 on nodea and 1500 on nodec"}},
+		"port":            {change(func(r []Facts) { r[0].PortError = "listen tcp :29500: bind: address already in use" }), "port", Broken, []string{"29500"}},
+		"clock":           {change(func(r []Facts) { r[4].ClockOffset = -30 * time.Second }), "clocks", Slow, []string{"the clock of nodec differs from that of nodea by -30s, want at most 1s"}},
+		"uncertain clock": {change(func(r []Facts) { r[4].ClockOffset, r[4].ClockError = 2*time.Second, 3*time.Second }), "", Good, nil},
+		"NUMA":            {change(func(r []Facts) { r[2].NUMANodes = 8 }), "numa", Slow, []string{"nodeb has 8 NUMA nodes and nodea has 2"}},
+		"versions":        {change(func(r []Facts) { r[3].Libraries[1].Version = "2.27.7" }), "libraries", Broken, []string{"2.27.7 on rank 3, 2.28.3 on rank 0"}},
+		"shared GPU":      {change(func(r []Facts) { r[3].GPU = r[2].GPU }), "gpu-sharing", Broken, []string{"ranks 2 and 3 on nodeb use the same GPU, 0000:01:00.0"}},
+		"slow GPU":        {change(func(r []Facts) { r[5].TFLOPS = 350 }), "gpu-speed", Slow, []string{"rank 5 (nodec, GPU 0000:02:00.0) runs at 350 TFLOPS, and on rank 0 (nodea) at 700"}},
+		"hot GPU":         {change(func(r []Facts) { r[2].NVML.GPUs[1].Slowdowns = []string{"power brake"} }), "gpus", Slow, []string{"nodeb, GPU 1 (H200, 0000:02:00.0): its clock"}},
+		"two agents on one host": {change(func(r []Facts) {
+			for i := range r {
+				r[i].Boot = "b" + r[i].Host
+			}
+			r[2].Boot = r[0].Boot
+		}), "gpu-sharing", Broken, []string{"ranks 0 and 2 on nodeb use the same GPU, 0000:01:00.0"}},
+		"no GPU for a rank": {change(func(r []Facts) { r[3].GPU, r[3].GPUError = "", "it wants GPU 1, counted from 0, and sees 1 GPU" }), "gpus", Broken,
+			[]string{"rank 3 on nodeb has no GPU: it wants GPU 1, counted from 0, and sees 1 GPU"}},
+		"NCCL of one rank": {change(func(r []Facts) {
+			for i := range r {
+				r[i].Libraries = r[i].Libraries[:1]
+			}
+			r[0].Libraries = append(r[0].Libraries, Library{Name: "NCCL", Error: "NCCL was not found"})
+		}), "libraries", Broken, []string{"rank 0 on nodea: NCCL: NCCL was not found"}},
 		"ECC errors":         {change(func(r []Facts) { r[2].NVML.GPUs[1].ECCErrors = 3 }), "gpus", Broken, []string{"3 uncorrected memory errors, want 0"}},
-		"busy GPU":           {change(func(r []Facts) { r[0].NVML.GPUs[0].Processes = 1 }), "gpus", Slow, []string{"1 other processes use it"}},
+		"busy GPU":           {change(func(r []Facts) { r[0].NVML.GPUs[0].Processes = 1 }), "gpus", Slow, []string{"other processes on it: 1, which keep it busy for 0% of the time; want 0"}},
 		"lost NVLinks":       {change(func(r []Facts) { r[0].NVML.GPUs[0].NVLinks = 16 }), "gpus", Slow, []string{"16 NVLinks are active, and 18 of another"}},
 		"NVLinks of one GPU": {change(func(r []Facts) { r[0].NVML.GPUs[0].NVLinks = 0 }), "gpus", Slow, []string{"0 NVLinks are active, and 18 of another"}},
 		"an NVLink bridge": {change(func(r []Facts) {

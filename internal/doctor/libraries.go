@@ -32,10 +32,10 @@ const (
 	oldestCuDNN = 91002
 )
 
-// libraries opens the libraries that a rank uses, and returns their versions, the bus ids of the GPUs that the rank
+// readLibraries opens the libraries that a rank uses. It sets their versions, the bus ids of the GPUs that the rank
 // sees, and that of its GPU. If GODDP_DEVICE is cpu, or the host has no GPU and GODDP_DEVICE does not ask for one, there
 // are no bus ids, and the list has OpenBLAS alone.
-func libraries(localRank int) (visible []string, gpu string, found []Library) {
+func (f *Facts) readLibraries(localRank int) {
 	blas := version("OpenBLAS", dl.Search{Name: "OpenBLAS", Env: "GODDP_OPENBLAS", Files: []string{"libopenblas.so.0", "libopenblas.so"}},
 		"openblas_get_config", func(f unsafe.Pointer) (string, error) {
 			words := strings.Fields(C.GoString(C.call_text(f))) // "OpenBLAS 0.3.21 DYNAMIC_ARCH ..."
@@ -45,31 +45,34 @@ func libraries(localRank int) (visible []string, gpu string, found []Library) {
 			return words[1], nil
 		})
 	kind, _, _ := strings.Cut(os.Getenv("GODDP_DEVICE"), ":")
+	f.Libraries = []Library{blas}
 	if kind == "cpu" {
-		return nil, "", []Library{blas}
+		return
 	}
 	wantsGPU := kind == "cuda" || hasGPU()
 	cuda, lib := openCUDA()
 	switch {
 	case lib == nil && !wantsGPU:
-		return nil, "", []Library{blas}
+		return
 	case lib == nil:
-		return nil, "", []Library{blas, cuda}
+		f.Libraries = append(f.Libraries, cuda)
+		return
 	}
 	visible, err := busIDs(lib)
+	f.VisibleGPUs = visible
 	switch n := ordinal(localRank); {
 	case err != nil:
 		cuda.Error = err.Error()
 	case n < len(visible):
-		gpu = visible[n]
+		f.GPU = visible[n]
 	case len(visible) > 0:
-		cuda.Error = fmt.Sprintf("the rank wants GPU %d, and sees %d GPUs", n, len(visible))
+		f.GPUError = fmt.Sprintf("it wants GPU %d, counted from 0, and sees %s", n, count(len(visible), "GPU"))
 	case wantsGPU:
-		cuda.Error = "the driver finds no GPU, and GODDP_DEVICE or the kernel says that there is one"
+		f.GPUError = "the driver finds no GPU, and GODDP_DEVICE or the kernel says that there is one"
 	default:
-		return nil, "", []Library{blas}
+		return
 	}
-	found = []Library{blas, cuda,
+	f.Libraries = append(f.Libraries, cuda,
 		version("NCCL", nvidia.Search("NCCL", "GODDP_LIBNCCL", "libnccl.so.2", "libnccl.so"), "ncclGetVersion", ncclVersion),
 		version("cuBLASLt", nvidia.Search("libcublasLt", "GODDP_LIBCUBLASLT", "libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"),
 			"cublasLtGetVersion", func(f unsafe.Pointer) (string, error) {
@@ -83,12 +86,10 @@ func libraries(localRank int) (visible []string, gpu string, found []Library) {
 					return "", fmt.Errorf("nvrtcVersion returned %d", code)
 				}
 				return fmt.Sprintf("%d.%d", major, minor), nil
-			}),
-	}
+			}))
 	if os.Getenv("GODDP_LIBCUDNN") != "none" {
-		found = append(found, version("cuDNN", nvidia.Search("libcudnn", "GODDP_LIBCUDNN", "libcudnn.so.9"), "cudnnGetVersion", cudnnVersion))
+		f.Libraries = append(f.Libraries, version("cuDNN", nvidia.Search("libcudnn", "GODDP_LIBCUDNN", "libcudnn.so.9"), "cudnnGetVersion", cudnnVersion))
 	}
-	return visible, gpu, found
 }
 
 // ordinal returns the number of a local rank's GPU, as package comm chooses it.

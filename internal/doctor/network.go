@@ -39,7 +39,7 @@ func checkPairs(ranks []Facts) (good string, findings []Finding) {
 		}
 		bySpeed := func(a, b Pair) int { return cmp.Compare(a.BytesPerSecond, b.BytesPerSecond) }
 		slowest, fastest := slices.MinFunc(kind.pairs, bySpeed), slices.MaxFunc(kind.pairs, bySpeed)
-		parts = append(parts, fmt.Sprintf("%d pairs of ranks %s exchange %s to %s", len(kind.pairs), kind.name, rate(slowest.BytesPerSecond), rate(fastest.BytesPerSecond)))
+		parts = append(parts, fmt.Sprintf("%s of ranks %s: %s", count(len(kind.pairs), "pair"), kind.name, span(rate(slowest.BytesPerSecond), rate(fastest.BytesPerSecond))))
 		findings = append(findings, slowPairs(ranks, kind.pairs, fastest.BytesPerSecond, kind.share)...)
 	}
 	return strings.Join(parts, "; "), findings
@@ -225,10 +225,13 @@ func checkRings(ranks []Facts) (good string, findings []Finding) {
 		return "", nil
 	}
 	v := log.Verdicts()
+	if log.Size == 1 {
+		return count(v.Channels, "channel") + "; one rank has no other to connect with", nil
+	}
 	for _, fault := range v.Faults {
 		findings = append(findings, Finding{Broken, "NCCL's " + fault, "run again; if it stays, report it to NCCL with the log (NCCL_DEBUG=INFO)"})
 	}
-	good = fmt.Sprintf("%d channels: %d rings and %d trees, each with all %d ranks", v.Channels, v.Rings, v.Trees, log.Size)
+	good = fmt.Sprintf("%s; each ring and each tree holds all %d ranks", count(v.Channels, "channel"), log.Size)
 	if len(v.Choices) > 0 {
 		good += "; " + v.Choices[len(v.Choices)-1]
 	}

@@ -40,7 +40,9 @@ func Probe(o Options) Facts {
 		}
 	}
 	f.LockedMemory = lockedMemory()
-	f.VisibleGPUs, f.GPU, f.Libraries = libraries(o.LocalRank)
+	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	f.Boot = strings.TrimSpace(string(boot))
+	f.readLibraries(o.LocalRank)
 	if o.HostsStore {
 		f.PortError = portError(f.Environment["MASTER_PORT"])
 	}
