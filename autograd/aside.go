@@ -13,8 +13,9 @@ import (
 type aside struct {
 	s       *state
 	stream  device.Stream
-	written map[*node]bool // the leaves whose gradients the stream has written in this pass
-	held    []held         // memory that the stream may still read, in the order of its use
+	release func(device.Buffer) // frees the memory of a gradient
+	written map[*node]bool      // the leaves whose gradients the stream has written in this pass
+	held    []held              // memory that the stream may still read, in the order of its use
 }
 
 // held is memory that Compute may use again after the event until.
@@ -31,12 +32,13 @@ const asideLag = 4
 // operands and on the gradient of the result alone, and Backward enqueues all its work on the Call's Stream.
 type weighted interface{ Aside() }
 
-// beside returns the stream for gradients of weights, or nil if no step is being recorded.
-func (s *state) beside() *aside {
+// beside returns the stream for gradients of weights, or nil if no step is being recorded. release frees the
+// memory of a gradient.
+func (s *state) beside(release func(device.Buffer)) *aside {
 	if s.captures == nil || s.side == nil {
 		return nil
 	}
-	return &aside{s: s, stream: s.side, written: map[*node]bool{}}
+	return &aside{s: s, stream: s.side, release: release, written: map[*node]bool{}}
 }
 
 // fork makes the stream run behind everything that is enqueued on Compute.
@@ -63,7 +65,7 @@ func (a *aside) hold(mem []device.Buffer) error {
 func (a *aside) free(n int) {
 	for _, h := range a.held[:n] {
 		for _, b := range h.mem {
-			a.s.dev.Free(b)
+			a.release(b)
 		}
 	}
 	a.held = a.held[n:]

@@ -119,13 +119,15 @@ type pass struct {
 	running   bool       // gradients are being written
 	aside     *aside     // nil unless the step is being recorded
 	isOver    bool
+	// sharers counts, for each gradient's memory that has several owners, the owners but one.
+	sharers map[uintptr]int
 }
 
 // walk finds the part of the graph that a pass from root reaches. It counts the gradients that will
 // arrive at each node, and panics if a part of the graph or a saved value is gone.
 func (s *state) walk(root *Variable) *pass {
 	s.passes++
-	p := &pass{s: s, id: s.passes}
+	p := &pass{s: s, id: s.passes, sharers: map[uintptr]int{}}
 	p.meet(root)
 	for todo := 0; todo < len(p.nodes); todo++ {
 		n := p.nodes[todo]
@@ -171,7 +173,7 @@ func (p *pass) meet(v *Variable) {
 // run computes all gradients. The gradient of root is grad, or ones if grad is nil.
 func (p *pass) run(root, grad *Variable) error {
 	dev := p.s.dev
-	p.aside = p.s.beside()
+	p.aside = p.s.beside(p.free)
 	dst, acc, err := p.destination(root)
 	if err != nil {
 		return err
@@ -242,11 +244,16 @@ func (p *pass) through(n *node) (err error) {
 			return
 		}
 		for _, b := range scratch {
-			p.s.dev.Free(b)
+			p.free(b)
 		}
 		p.drop(n)
 	}()
 	if f, ok := n.fn.(Preparer); ok {
+		if k, ok := f.(keeper); !ok || !k.keepsGradient() {
+			if err := p.unshare(n); err != nil {
+				return err
+			}
+		}
 		if err := f.Prepare(c, n.grad); err != nil {
 			return err
 		}
@@ -256,16 +263,26 @@ func (p *pass) through(n *node) (err error) {
 	// as a pass reaches later layers before earlier layers.
 	_, mayFork := n.fn.(weighted)
 	mayFork = mayFork && p.aside != nil && slices.ContainsFunc(n.in, func(v input) bool { return v.node != nil && v.node.leaf == nil })
+	var done [3]bool // the inputs of a joint whose gradients were computed with that of a leaf
 	for _, leaves := range []bool{true, false} {
-		needed := func(i int) bool { v := n.in[i]; return v.node != nil && (v.node.leaf != nil) == leaves }
+		needed := func(i int) bool {
+			v := n.in[i]
+			return v.node != nil && (v.node.leaf != nil) == leaves && (i > 2 || !done[i])
+		}
 		for i := len(n.in) - 1; i >= 0; i-- {
 			if !needed(i) {
 				continue
 			}
+			if p.passOn(c, n, i) {
+				continue
+			}
 			from := i
 			if f, ok := n.fn.(joint); ok && i <= 2 {
-				for from > f.firstJoint() && needed(from-1) && !n.shares(from-1, i) {
+				// What another stream computes is of leaves alone.
+				joins := func(i int) bool { return needed(i) || leaves && !mayFork && n.in[i].node != nil }
+				for from > f.firstJoint() && joins(from-1) && !n.shares(from-1, i) {
 					from--
+					done[from] = true
 				}
 			}
 			if leaves && mayFork {
@@ -298,6 +315,13 @@ func (p *pass) into(c *Call, n *node, first, last int, fork bool) (err error) {
 		return i
 	}
 	_, casts := n.fn.(cast) // a cast writes a gradient of any type itself
+	if _, ok := n.fn.(adder); ok && first == 0 && n.in[0].node.leaf == nil && p.isShared(n.in[0].node) {
+		c.addend, n.in[0].node.grad = n.in[0].node.grad, device.Tensor{}
+		defer func() {
+			p.free(c.addend.Buf)
+			c.addend = device.Tensor{}
+		}()
+	}
 	for i := first; i <= last; i++ {
 		v, j := n.in[i], at(i)
 		if dst[j], acc[j], err = p.destination(v.Variable); err != nil {
@@ -351,6 +375,11 @@ func (p *pass) into(c *Call, n *node, first, last int, fork bool) (err error) {
 // destination returns the tensor and the Accum for the next gradient of v.
 func (p *pass) destination(v *Variable) (device.Tensor, device.Accum, error) {
 	n, acc := v.node, device.Accum{Alpha: 1, Beta: 1}
+	if n.leaf == nil {
+		if err := p.unshare(n); err != nil {
+			return n.grad, acc, err
+		}
+	}
 	if n.grad.IsZero() {
 		dst, fresh, err := p.begin(v)
 		if err != nil {
@@ -399,7 +428,7 @@ func (p *pass) arrived(n *node) error {
 // drop frees the gradient of the result n.
 func (p *pass) drop(n *node) {
 	if !n.grad.IsZero() {
-		p.s.dev.Free(n.grad.Buf)
+		p.free(n.grad.Buf)
 		n.grad = device.Tensor{}
 	}
 }

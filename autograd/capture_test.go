@@ -481,3 +481,55 @@ func TestCapturedGradientsOfSharedWeights(t *testing.T) {
 		t.Errorf("captured losses %v\nwant %v", got, want)
 	}
 }
+
+// In a captured step, a branch of a residual network reads a gradient on a stream of its own while the
+// gradient of the sum travels on. The losses are those of an uncaptured step, bit for bit.
+func TestCapturedResiduals(t *testing.T) {
+	dev := openGPU(t)
+	const size = 64
+	run := func(captured bool) []float64 {
+		norm, widen, narrow := nn.LayerNorm(size), nn.Linear(size, size), nn.Linear(size, size)
+		net := nn.Sequential(norm, widen, narrow)
+		if err := nn.Place(net, dev, 5); err != nil {
+			t.Fatal(err)
+		}
+		opt, err := optim.NewSGD(net.Parameters(), &optim.SGDOptions{LR: 0.05})
+		if err != nil {
+			t.Fatal(err)
+		}
+		step := func(in ...*autograd.Variable) (*autograd.Variable, error) {
+			opt.ZeroGrad()
+			x, h := in[0], in[0]
+			for range 3 {
+				var normed *autograd.Variable
+				x, normed = norm.ForwardAdd(x, h)
+				h = narrow.Forward(autograd.GELU(widen.Forward(normed)))
+			}
+			x = autograd.Add(x, h)
+			loss := autograd.Mean(autograd.Mul(x, x))
+			if err := loss.Backward(); err != nil {
+				return nil, err
+			}
+			return loss, opt.Step()
+		}
+		if captured {
+			step = autograd.Capture(dev, step, &autograd.CaptureOptions{Required: true, Warmup: 1})
+		}
+		var losses []float64
+		for n := range 8 {
+			data := make([]float32, 16*size)
+			for i := range data {
+				data[i] = float32((7*i+3*n)%11)/11 - 0.5
+			}
+			loss, err := step(autograd.FromSlice(dev, data, 16, size))
+			if err != nil {
+				t.Fatal(err)
+			}
+			losses = append(losses, loss.Item())
+		}
+		return losses
+	}
+	if got, want := run(true), run(false); !slices.Equal(got, want) || want[0] == want[7] {
+		t.Errorf("captured losses %v\nwant %v", got, want)
+	}
+}

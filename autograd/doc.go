@@ -36,7 +36,8 @@
 // the memory of a leaf's gradient. A [GradSink] replaces autograd as the owner. A distributed reducer
 // is a GradSink: gradients are views of its buckets. The backward pass notifies a GradSink as soon as
 // the gradient is final, and multiplies the last write by a factor that the GradSink chooses. The
-// gradient of a result is temporary memory, which the pass frees as soon as it has used it.
+// gradient of a result is temporary memory, which the pass frees as soon as it has used it. The terms of
+// a sum, and the operand of a [Reshape], get the memory of the result's gradient in place of a copy.
 //
 // A backward pass visits results in the reverse order of their creation, so the order is the same in
 // every run. The pass releases the graph unless [RetainGraph] is given.

@@ -187,6 +187,12 @@ func (f binary) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g 
 	}
 }
 
+// passes says that the terms of a sum that are not broadcast have the gradient of the sum.
+func (f binary) passes(c *Call, i int) bool {
+	adds := kernels.BinaryOp(f) == kernels.Add || kernels.BinaryOp(f) == kernels.Sub && i == 0
+	return adds && c.In[i].Shape.Equal(c.Out.Shape)
+}
+
 // accumulate accumulates g into dst. It sums over the axes along which dst's operand was broadcast.
 func (c *Call) accumulate(dst device.Tensor, acc device.Accum, g device.Tensor) error {
 	if dst.Shape.Equal(g.Shape) {

@@ -73,6 +73,9 @@ type Call struct {
 	// result, such as running means, was then already updated by the first computation.
 	Repeated bool
 
+	// addend is added to the gradient of input 0: see adder.
+	addend device.Tensor
+
 	// New allocates memory with undefined content. Memory that Forward allocates lives as long
 	// as the result, so that Backward can read it. Memory that Prepare and Backward allocate
 	// lives until the pass has finished this Function.

@@ -72,8 +72,8 @@ func gradCases() (cases []gradCase) {
 		add(name, -1, 1, linear, device.Shape{5, 3}, device.Shape{4, 3}, device.Shape{4})
 		add(name, -1, 1, linear, device.Shape{2, 2, 3}, device.Shape{4, 3}, device.Shape{4})
 		add(name, -1, 1, linear, device.Shape{3}, device.Shape{4, 3}, device.Shape{4})
-		// One kernel computes the gradients of weight and bias only if both need one, and both
-		// are leaves or both are results.
+		// One kernel computes the gradients of weight and bias only if both need one, and the bias is a
+		// leaf or the weight is none.
 		add(name+" of a result", -1, 1, func(in variables) *autograd.Variable {
 			return layer(in[0], autograd.Neg(in[1]), in[2])
 		}, device.Shape{5, 3}, device.Shape{4, 3}, device.Shape{4})

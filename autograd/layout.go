@@ -64,6 +64,8 @@ func (reshape) Saves(_, _ int) bool { return false }
 
 func (reshape) Forward(*Call) error { return nil }
 
+func (reshape) passes(*Call, int) bool { return true }
+
 func (reshape) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
 	return c.kernels.Axpby(c.Stream, dst.Flat(), acc, g.Flat())
 }

@@ -160,6 +160,9 @@ func (f linear) Prepare(c *Call, g device.Tensor) error {
 	return c.kernels.UnaryGrad(c.Stream, kernels.ReLU, g, device.Store, g, device.Tensor{}, c.Out)
 }
 
+// keepsGradient says that Prepare overwrites the gradient by that before the activation.
+func (f linear) keepsGradient() bool { return kernels.Activation(f) == kernels.NoActivation }
+
 func (linear) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
 	k, s := c.kernels, c.Stream
 	g = rows(g)

@@ -19,6 +19,38 @@ func RMSNorm(x *Variable, shape []int, weight *Variable, eps float64) *Variable 
 	return normalise(&groupNorm{name: "RMSNorm", axes: shape, p: kernels.Norm{Groups: 1, Uncentered: true, Eps: eps}}, x, weight, nil)
 }
 
+// AddLayerNorm returns x + y, and [LayerNorm] of this sum. If x and y have one shape, one kernel computes
+// both, and otherwise both are broadcast as by [Add]. Bits and gradients are those of Add and LayerNorm.
+func AddLayerNorm(x, y *Variable, shape []int, weight, bias *Variable, eps float64) (sum, normed *Variable) {
+	return addNormalise(&groupNorm{name: "LayerNorm", axes: shape, p: kernels.Norm{Groups: 1, Eps: eps}}, x, y, weight, bias)
+}
+
+// AddRMSNorm is [AddLayerNorm] with [RMSNorm] in place of LayerNorm.
+func AddRMSNorm(x, y *Variable, shape []int, weight *Variable, eps float64) (sum, normed *Variable) {
+	return addNormalise(&groupNorm{name: "RMSNorm", axes: shape, p: kernels.Norm{Groups: 1, Uncentered: true, Eps: eps}}, x, y, weight, nil)
+}
+
+// addNormalise returns x + y and f of this sum. They are two operations of the graph, with the gradients of
+// their own. The kernel of the second computes the results of both.
+func addNormalise(f *groupNorm, x, y, weight, bias *Variable) (sum, normed *Variable) {
+	if !x.t.Shape.Equal(y.t.Shape) {
+		sum = Add(x, y)
+		return sum, normalise(f, sum, weight, bias)
+	}
+	sum = Apply(computedLater{binary(kernels.Add)}, x, y)
+	f.terms = [2]device.Tensor{x.t, y.t}
+	normed = normalise(f, sum, weight, bias)
+	if sum.mem.err == nil {
+		sum.mem.err = normed.mem.err
+	}
+	return sum, normed
+}
+
+// computedLater is an operation whose result the next operation computes with its own.
+type computedLater struct{ binary }
+
+func (computedLater) Forward(*Call) error { return nil }
+
 // GroupNorm divides the channels of x [n c ...] into groups, and normalises each group of each sample
 // to mean 0 and variance 1. It multiplies by weight [c] and adds bias [c]; both may be nil.
 func GroupNorm(x *Variable, groups int, weight, bias *Variable, eps float64) *Variable {
@@ -78,20 +110,6 @@ func (p *parameters) Saves(i, j int) bool {
 	return j == 0 && (i == 0 || i == p.weight) || i == 0 && j > 0 && j == p.weight
 }
 
-// grad accumulates into dst the gradient of the weight or the bias. sums [2 c] holds both.
-func (p *parameters) grad(c *Call, i int, dst device.Tensor, acc device.Accum, sums device.Tensor) error {
-	n := dst.Len()
-	sum := sums.Flat().Range(0, n)
-	if i == p.weight {
-		sum = sums.Flat().Range(n, 2*n)
-	}
-	sum, err := c.in(dst.DType, sum)
-	if err != nil {
-		return err
-	}
-	return c.kernels.Axpby(c.Stream, dst.Flat(), acc, sum)
-}
-
 // groupNorm normalises groups within a sample. A sample of LayerNorm and RMSNorm is one group, with
 // channels of one element.
 type groupNorm struct {
@@ -100,7 +118,8 @@ type groupNorm struct {
 	axes device.Shape // the last axes, over which LayerNorm normalises; nil for GroupNorm
 	p    kernels.Norm
 
-	mean, variance, sums device.Tensor
+	terms          [2]device.Tensor // Forward also computes c.In[0], as the sum of terms; otherwise zero Tensors
+	mean, variance device.Tensor
 }
 
 func (f *groupNorm) Name() string { return f.name }
@@ -147,28 +166,43 @@ func (f *groupNorm) Forward(c *Call) (err error) {
 		return err
 	}
 	weight, bias := f.of(c)
+	if a, b := f.terms[0], f.terms[1]; !a.IsZero() {
+		f.terms = [2]device.Tensor{}
+		return c.kernels.AddGroupNorm(c.Stream, f.view(c.Out), x, f.mean, f.variance, f.view(a), f.view(b), weight, bias, f.p)
+	}
 	return c.kernels.GroupNorm(c.Stream, f.view(c.Out), f.mean, f.variance, x, weight, bias, f.p)
 }
 
-// Prepare computes the gradients of weight and bias, which one kernel computes together.
-func (f *groupNorm) Prepare(c *Call, g device.Tensor) (err error) {
-	if len(c.In) == 1 {
-		return nil
-	}
-	x := f.view(c.In[0])
-	if f.sums, err = c.New(kernels.StatType(x.DType), 2, x.Shape[1]); err != nil {
-		return err
-	}
-	return c.kernels.NormGradSums(c.Stream, f.sums, f.view(g), x, f.mean, f.variance, f.p)
+func (f *groupNorm) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
+	var dsts [3]device.Tensor
+	var accs [3]device.Accum
+	dsts[i], accs[i] = dst, acc
+	return f.backwardJoint(c, dsts, accs, g)
 }
 
-func (f *groupNorm) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
-	if i > 0 {
-		return f.grad(c, i, dst, acc, f.sums)
+// firstJoint says that the gradients of x, weight and bias are computed together.
+func (*groupNorm) firstJoint() int { return 0 }
+
+func (f *groupNorm) backwardJoint(c *Call, dst [3]device.Tensor, acc [3]device.Accum, g device.Tensor) error {
+	x := f.view(c.In[0])
+	var to kernels.NormGrads
+	if !dst[0].IsZero() {
+		to.X, to.AccX = f.view(dst[0]), acc[0]
+	}
+	if !c.addend.IsZero() {
+		to.Addend = f.view(c.addend)
+	}
+	if i := f.parameters.weight; i > 0 && !dst[i].IsZero() {
+		to.Weight, to.AccWeight = dst[i].Flat(), acc[i]
+	}
+	if i := f.parameters.bias; i > 0 && !dst[i].IsZero() {
+		to.Bias, to.AccBias = dst[i].Flat(), acc[i]
 	}
 	weight, _ := f.of(c)
-	return c.kernels.GroupNormGrad(c.Stream, f.view(dst), acc, f.view(g), f.view(c.In[0]), f.mean, f.variance, weight, f.p)
+	return c.kernels.GroupNormGrad(c.Stream, to, f.view(g), x, f.mean, f.variance, weight, f.p)
 }
+
+func (*groupNorm) addsAddend() {}
 
 // BatchNormOptions are the choices of [BatchNorm].
 type BatchNormOptions struct {
@@ -325,12 +359,12 @@ func (f *batchNorm) Prepare(c *Call, g device.Tensor) (err error) {
 	if f.sums, err = c.New(kernels.StatType(x.DType), 2, x.Shape[1]); err != nil {
 		return err
 	}
-	return c.kernels.NormGradSums(c.Stream, f.sums, byChannel(g), x, f.mean, f.variance, kernels.Norm{Eps: f.o.Eps})
+	return c.kernels.NormGradSums(c.Stream, f.sums, byChannel(g), x, f.mean, f.variance, f.o.Eps)
 }
 
 func (f *batchNorm) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
 	if i > 0 {
-		return f.grad(c, i, dst, acc, f.sums)
+		return f.grad(c, i, dst, acc)
 	}
 	var sums device.Tensor
 	if f.byBatch() {
@@ -350,4 +384,18 @@ func (f *batchNorm) Backward(c *Call, i int, dst device.Tensor, acc device.Accum
 	}
 	weight, _ := f.of(c)
 	return c.kernels.BatchNormGrad(c.Stream, byChannel(dst), acc, byChannel(g), byChannel(c.In[0]), f.mean, f.variance, weight, sums, f.count, f.o.Eps)
+}
+
+// grad accumulates into dst the gradient of the weight or the bias.
+func (f *batchNorm) grad(c *Call, i int, dst device.Tensor, acc device.Accum) error {
+	n := dst.Len()
+	sum := f.sums.Flat().Range(0, n)
+	if i == f.parameters.weight {
+		sum = f.sums.Flat().Range(n, 2*n)
+	}
+	sum, err := c.in(dst.DType, sum)
+	if err != nil {
+		return err
+	}
+	return c.kernels.Axpby(c.Stream, dst.Flat(), acc, sum)
 }

@@ -50,6 +50,18 @@ func normalizationCases() (cases []gradCase) {
 			})
 		}, affine(device.Shape{3, 2, 2}, device.Shape{2})...)
 	}
+	add("AddLayerNorm", func(in variables) *autograd.Variable {
+		sum, normed := autograd.AddLayerNorm(in[0], in[1], []int{5}, in[2], in[3], 1e-2)
+		return autograd.Add(autograd.Mul(sum, sum), normed)
+	}, device.Shape{2, 3, 5}, device.Shape{2, 3, 5}, device.Shape{5}, device.Shape{5})
+	add("AddLayerNorm of a broadcast term", func(in variables) *autograd.Variable {
+		sum, normed := autograd.AddLayerNorm(in[0], in[1], []int{5}, nil, nil, 1e-2)
+		return autograd.Add(sum, normed)
+	}, device.Shape{2, 3, 5}, device.Shape{5})
+	add("AddRMSNorm", func(in variables) *autograd.Variable {
+		sum, normed := autograd.AddRMSNorm(in[0], in[1], []int{5}, in[2], 1e-2)
+		return autograd.Add(autograd.Mul(sum, sum), normed)
+	}, device.Shape{2, 3, 5}, device.Shape{2, 3, 5}, device.Shape{5})
 	for n := 1; n <= 2; n++ {
 		add("RMSNorm", func(in variables) *autograd.Variable { return autograd.RMSNorm(in[0], []int{5}, opt(in, 1), 1e-2) },
 			[]device.Shape{{2, 3, 5}, {5}}[:n]...)

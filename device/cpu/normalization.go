@@ -18,12 +18,20 @@ func (k *kernelSet) GroupNorm(_ device.Stream, dst, mean, variance, x, weight, b
 	return nil
 }
 
-func (k *kernelSet) GroupNormGrad(_ device.Stream, dst device.Tensor, acc device.Accum, g, x, mean, variance, weight device.Tensor, p kernels.Norm) error {
-	z := operands.GroupNormGrad(dst, g, x, mean, variance, weight, p)
+func (k *kernelSet) AddGroupNorm(s device.Stream, dst, sum, mean, variance, x, y, weight, bias device.Tensor, p kernels.Norm) error {
+	operands.AddGroupNorm(dst, sum, mean, variance, x, y, weight, bias, p)
+	if err := k.Binary(s, kernels.Add, sum, x, y); err != nil {
+		return err
+	}
+	return k.GroupNorm(s, dst, mean, variance, sum, weight, bias, p)
+}
+
+func (k *kernelSet) GroupNormGrad(_ device.Stream, to kernels.NormGrads, g, x, mean, variance, weight device.Tensor, p kernels.Norm) error {
+	z := operands.GroupNormGrad(to, g, x, mean, variance, weight, p)
 	if x.DType == device.Float32 {
-		groupNormGrad[float32](k, z, dst, acc, g, x, mean, variance, weight, p)
+		groupNormGrads[float32](k, z, to, g, x, mean, variance, weight, p)
 	} else {
-		groupNormGrad[float64](k, z, dst, acc, g, x, mean, variance, weight, p)
+		groupNormGrads[float64](k, z, to, g, x, mean, variance, weight, p)
 	}
 	return nil
 }
@@ -79,12 +87,13 @@ func (k *kernelSet) BatchNormGrad(_ device.Stream, dst device.Tensor, acc device
 	return nil
 }
 
-func (k *kernelSet) NormGradSums(_ device.Stream, sums, g, x, mean, variance device.Tensor, p kernels.Norm) error {
-	z := operands.NormGradSums(sums, g, x, mean, variance, p)
+func (k *kernelSet) NormGradSums(_ device.Stream, sums, g, x, mean, variance device.Tensor, eps float64) error {
+	z := operands.NormGradSums(sums, g, x, mean, variance)
+	p := kernels.Norm{Eps: eps}
 	if x.DType == device.Float32 {
-		normGradSums[float32](k, z, sums, g, x, mean, variance, p)
+		normGradSums(k, z, device.Elements[float32](sums), g, x, mean, variance, p)
 	} else {
-		normGradSums[float64](k, z, sums, g, x, mean, variance, p)
+		normGradSums(k, z, device.Elements[float64](sums), g, x, mean, variance, p)
 	}
 	return nil
 }
@@ -155,13 +164,30 @@ func groupNorm[T float](k *kernelSet, z operand.NormSizes, dst, mean, variance, 
 	})
 }
 
+func groupNormGrads[T float](k *kernelSet, z operand.NormSizes, to kernels.NormGrads, g, x, mean, variance, weight device.Tensor, p kernels.Norm) {
+	if !to.X.IsZero() {
+		groupNormGrad[T](k, z, to, g, x, mean, variance, weight, p)
+	}
+	if to.Weight.IsZero() && to.Bias.IsZero() {
+		return
+	}
+	sums := make([]T, 2*z.C)
+	normGradSums(k, z, sums, g, x, mean, variance, p)
+	for i, v := range []struct {
+		device.Tensor
+		device.Accum
+	}{{to.Bias, to.AccBias}, {to.Weight, to.AccWeight}} {
+		tiled(k, device.Elements[T](v.Tensor), v.Accum, func(t []T, lo int) { copy(t, sums[i*z.C+lo:]) })
+	}
+}
+
 // groupNormGrad computes the gradient of x. With h = g·weight and y the normalised x, it is
 // (h - mean(h) - y·mean(h·y))/√(variance + eps), without mean(h) if x is not centered.
-func groupNormGrad[T float](k *kernelSet, z operand.NormSizes, dst device.Tensor, acc device.Accum, g, x, mean, variance, weight device.Tensor, p kernels.Norm) {
-	d, gs, xs, w := device.Elements[T](dst), device.Elements[T](g), device.Elements[T](x), device.Elements[T](weight)
-	ms, vs := device.Elements[T](mean), device.Elements[T](variance)
+func groupNormGrad[T float](k *kernelSet, z operand.NormSizes, to kernels.NormGrads, g, x, mean, variance, weight device.Tensor, p kernels.Norm) {
+	d, gs, xs, w := device.Elements[T](to.X), device.Elements[T](g), device.Elements[T](x), device.Elements[T](weight)
+	ms, vs, add := device.Elements[T](mean), device.Elements[T](variance), device.Elements[T](to.Addend)
 	rows, cols := z.Rows(p)
-	alpha, beta := T(acc.Alpha), T(acc.Beta)
+	alpha, beta := T(to.AccX.Alpha), T(to.AccX.Beta)
 	k.each(rows, 3*cols, func(lo, hi int) {
 		h := make([]T, cols)
 		for r := lo; r < hi; r++ {
@@ -189,7 +215,7 @@ func groupNormGrad[T float](k *kernelSet, z operand.NormSizes, dst device.Tensor
 			}
 			sum, product = sum/float64(cols), product/float64(cols)
 			for i, v := range h {
-				v = alpha * scale * (v - T(sum) - (in[i]-m)*scale*T(product))
+				v = alpha * (scale*(v-T(sum)-(in[i]-m)*scale*T(product)) + at(add, r*cols+i, 0))
 				if beta != 0 {
 					v += beta * out[i]
 				}
@@ -300,8 +326,9 @@ func batchNormGrad[T float](k *kernelSet, z operand.NormSizes, dst device.Tensor
 	})
 }
 
-// normGradSums adds the samples chunk by chunk. The chunks do not depend on the number of threads.
-func normGradSums[T float](k *kernelSet, z operand.NormSizes, sums, g, x, mean, variance device.Tensor, p kernels.Norm) {
+// normGradSums computes the sums of g, and of g times the normalised x. If p.Groups is 0, mean and variance
+// are those of the channels. It adds the samples chunk by chunk. The chunks do not depend on the number of threads.
+func normGradSums[T float](k *kernelSet, z operand.NormSizes, sums []T, g, x, mean, variance device.Tensor, p kernels.Norm) {
 	gs, xs := device.Elements[T](g), device.Elements[T](x)
 	ms, vs := device.Elements[T](mean), device.Elements[T](variance)
 	const most = 64 // the maximum number of chunks, which bounds their memory
@@ -350,5 +377,5 @@ func normGradSums[T float](k *kernelSet, z operand.NormSizes, sums, g, x, mean, 
 			}
 		}
 	})
-	fold(k, device.Elements[T](sums), device.Store, parts)
+	fold(k, sums, device.Store, parts)
 }

@@ -285,3 +285,53 @@ func BenchmarkAttention(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkNormalization runs the kernels of GPT-2 124M's LayerNorms and embeddings, for 64 sequences of
+// 1024 tokens. It counts the bytes that a kernel must read and write.
+func BenchmarkNormalization(b *testing.B) {
+	const batch, length, cols, vocab = 64, 1024, 768, 50304
+	const rows = batch * length
+	d := gpu(b, &Options{Log: quiet()})
+	k, s := kernels.Of(d), d.Compute()
+	ids := make([]int64, rows)
+	for i := range ids {
+		u := float64(uint32(i*2654435761)) / (1 << 32)
+		ids[i] = int64(u * u * u * vocab) // few tokens are frequent, as in texts
+	}
+	index := tensor(b, d, device.Int64, rows)
+	ok(b, d.CopyIn(s, index.Buf, device.HostTensor(ids, device.Invalid).Buf.Host()))
+	mean, variance := tensor(b, d, device.Float32, rows), tensor(b, d, device.Float32, rows)
+	for _, dt := range []device.DType{device.BFloat16, device.Float32} {
+		random := func(shape ...int) device.Tensor { return uniform(b, d, tensor(b, d, dt, shape...)) }
+		x, y, g, z, sum := random(rows, cols, 1), random(rows, cols, 1), random(rows, cols, 1), tensor(b, d, dt, rows, cols, 1), tensor(b, d, dt, rows, cols, 1)
+		w, bias, dw, db := random(cols), random(cols), tensor(b, d, dt, cols), tensor(b, d, dt, cols)
+		table, positions := random(1, vocab, cols), tensor(b, d, dt, length, cols)
+		p := kernels.Norm{Groups: 1, Eps: 1e-5}
+		grads := kernels.NormGrads{X: z, Weight: dw, Bias: db, AccX: device.Store, AccWeight: device.Store, AccBias: device.Store}
+		adding, addend := grads, grads
+		adding.AccX.Beta, addend.Addend = 1, y
+		pass := float64(x.Bytes()) / 1e9
+		for _, c := range []struct {
+			name   string
+			passes float64
+			f      func() error
+		}{
+			{"norm", 2, func() error { return k.GroupNorm(s, z, mean, variance, x, w, bias, p) }},
+			{"add, norm", 4, func() error { return k.AddGroupNorm(s, z, sum, mean, variance, x, y, w, bias, p) }},
+			{"gradients", 3, func() error { return k.GroupNormGrad(s, grads, g, x, mean, variance, w, p) }},
+			{"gradients, adding", 4, func() error { return k.GroupNormGrad(s, adding, g, x, mean, variance, w, p) }},
+			{"gradients and addend", 4, func() error { return k.GroupNormGrad(s, addend, g, x, mean, variance, w, p) }},
+			{"gradient of x alone", 3, func() error {
+				return k.GroupNormGrad(s, kernels.NormGrads{X: z, AccX: device.Store}, g, x, mean, variance, w, p)
+			}},
+			{"embedding", 2, func() error { return k.Gather(s, z.Reshape(1, rows, cols), table, index) }},
+			{"embedding's gradient", 1 + float64(vocab)/rows, func() error { return k.ScatterAdd(s, table, device.Store, x.Reshape(1, rows, cols), index, -1) }},
+			{"positions' gradient", 1 + 1./batch, func() error { return k.Sum(s, positions, device.Store, x.Reshape(batch, length, cols)) }},
+		} {
+			b.Run(fmt.Sprintf("%v/%s", dt, c.name), func(b *testing.B) { measure(b, d, c.passes*pass, "GB/s", c.f) })
+		}
+		for _, t := range []device.Tensor{x, y, g, z, sum, table} {
+			d.Free(t.Buf)
+		}
+	}
+}

@@ -72,6 +72,7 @@ type kernelSet struct {
 	rotate                                        perFloat
 	groupNorm, groupNormGrad                      perFloat
 	normPlanes, normColumns, normFold             perFloat
+	rowNorm, rowNormGrad, rowNormFold             perFloat // without Float64
 	batchNorm, batchNormGrad                      perFloat
 	im2col, col2im, toColumns, fromColumns        perFloat
 	maxPool, maxPoolGrad, avgPool, avgPoolGrad    perFloat
@@ -180,6 +181,12 @@ func (k *kernelSet) files() map[string]map[string]*C.uintptr_t {
 		normalization["merge_moments_"+dt.String()] = &k.mergeMoments[dt]
 		normalization["track_moments_"+dt.String()] = &k.trackMoments[dt]
 	}
+	rowNorm := map[string]*C.uintptr_t{}
+	for _, dt := range []device.DType{device.Float32, device.Float16, device.BFloat16} {
+		rowNorm["row_norm_"+dt.String()] = &k.rowNorm[dt]
+		rowNorm["row_norm_grad_"+dt.String()] = &k.rowNormGrad[dt]
+		rowNorm["row_norm_fold_"+dt.String()] = &k.rowNormFold[dt]
+	}
 	return map[string]map[string]*C.uintptr_t{
 		"elementwise.cu": floats(map[string]*perFloat{
 			"axpby": &k.axpby, "unary": &k.unary, "unary_grad": &k.unaryGrad, "mse_grad": &k.mseGrad, "bias_act": &k.biasAct,
@@ -206,6 +213,7 @@ func (k *kernelSet) files() map[string]map[string]*C.uintptr_t {
 		"rotary.cu":          floats(map[string]*perFloat{"rotate": &k.rotate}),
 
 		"normalization.cu": normalization,
+		"row_norm.cu":      rowNorm,
 		"convolution.cu": floats(map[string]*perFloat{
 			"im2col": &k.im2col, "col2im": &k.col2im, "to_columns": &k.toColumns, "from_columns": &k.fromColumns,
 		}),

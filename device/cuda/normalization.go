@@ -12,14 +12,16 @@ import (
 
 // normArgs has the layout of the structure Norm in kernels/normalization.cu.
 type normArgs struct {
-	dst, x, g, mean, variance, weight, bias, sums, count, part uint64
-	n, c, l                                                    uint64
-	groups                                                     uint64
-	centered                                                   uint64
-	chunk, chunks                                              uint64
-	mode                                                       uint64
-	eps, factor                                                float64
-	acc                                                        device.Accum
+	dst, x, g, addend, mean, variance, weight, bias, sums, count, part uint64
+	n, c, l                                                            uint64
+	groups                                                             uint64
+	centered                                                           uint64
+	chunk, chunks                                                      uint64
+	mode                                                               uint64
+	eps, factor                                                        float64
+	acc                                                                device.Accum
+	dweight, dbias                                                     uint64
+	accWeight, accBias                                                 device.Accum
 }
 
 // These are the modes of the kernel that computes sums, as in kernels/normalization.cu.
@@ -27,6 +29,7 @@ const (
 	sumX = iota
 	sumSquares
 	sumGrads
+	sumParameters
 )
 
 // mergeArgs has the layout of the structure Merge in kernels/normalization.cu.
@@ -59,20 +62,54 @@ func (k *kernelSet) GroupNorm(s device.Stream, dst, mean, variance, x, weight, b
 	if rows == 0 {
 		return nil
 	}
-	a := newNormArgs(z, p)
-	a.dst, a.x, a.mean, a.variance, a.weight, a.bias = k.addr(dst), k.addr(x), k.addr(mean), k.addr(variance), k.addr(weight), k.addr(bias)
-	return k.norm(s, &k.groupNorm, x.DType, grid{min(rows, 1<<20), 1, 1, rowThreads(cols), 1}, a)
+	a := rowNormArgs{dst: k.addr(dst), x: k.addr(x), mean: k.addr(mean), variance: k.addr(variance), weight: k.addr(weight), bias: k.addr(bias)}
+	if a.fit(x.DType, z, p) {
+		return k.rowNormForward(s, x.DType, a)
+	}
+	b := newNormArgs(z, p)
+	b.dst, b.x, b.mean, b.variance, b.weight, b.bias = a.dst, a.x, a.mean, a.variance, a.weight, a.bias
+	return k.norm(s, &k.groupNorm, x.DType, grid{min(rows, 1<<20), 1, 1, rowThreads(cols), 1}, b)
 }
 
-func (k *kernelSet) GroupNormGrad(s device.Stream, dst device.Tensor, acc device.Accum, g, x, mean, variance, weight device.Tensor, p kernels.Norm) error {
-	z := operands.GroupNormGrad(dst, g, x, mean, variance, weight, p)
-	if dst.Len() == 0 {
+func (k *kernelSet) AddGroupNorm(s device.Stream, dst, sum, mean, variance, x, y, weight, bias device.Tensor, p kernels.Norm) error {
+	z := operands.AddGroupNorm(dst, sum, mean, variance, x, y, weight, bias, p)
+	a := rowNormArgs{
+		dst: k.addr(dst), sum: k.addr(sum), x: k.addr(x), y: k.addr(y),
+		mean: k.addr(mean), variance: k.addr(variance), weight: k.addr(weight), bias: k.addr(bias),
+	}
+	if a.fit(x.DType, z, p) {
+		return k.rowNormForward(s, x.DType, a)
+	}
+	if err := k.Binary(s, kernels.Add, sum, x, y); err != nil {
+		return err
+	}
+	return k.GroupNorm(s, dst, mean, variance, sum, weight, bias, p)
+}
+
+func (k *kernelSet) GroupNormGrad(s device.Stream, to kernels.NormGrads, g, x, mean, variance, weight device.Tensor, p kernels.Norm) error {
+	z := operands.GroupNormGrad(to, g, x, mean, variance, weight, p)
+	a := rowNormArgs{
+		dst: k.addr(to.X), g: k.addr(g), x: k.addr(x), addend: k.addr(to.Addend), mean: k.addr(mean), variance: k.addr(variance), weight: k.addr(weight),
+		dweight: k.addr(to.Weight), dbias: k.addr(to.Bias), acc: to.AccX, accWeight: to.AccWeight, accBias: to.AccBias,
+	}
+	if a.fit(x.DType, z, p) {
+		return k.rowNormBackward(s, x.DType, a)
+	}
+	b := newNormArgs(z, p)
+	b.g, b.x, b.mean, b.variance, b.weight = a.g, a.x, a.mean, a.variance, a.weight
+	if !to.Weight.IsZero() || !to.Bias.IsZero() {
+		sums := b
+		sums.mode, sums.dweight, sums.dbias, sums.accWeight, sums.accBias = sumParameters, a.dweight, a.dbias, a.accWeight, a.accBias
+		if err := k.normSums(s, x.DType, sums); err != nil {
+			return err
+		}
+	}
+	if to.X.Len() == 0 {
 		return nil
 	}
 	rows, cols := z.Rows(p)
-	a := newNormArgs(z, p)
-	a.dst, a.g, a.x, a.mean, a.variance, a.weight, a.acc = k.addr(dst), k.addr(g), k.addr(x), k.addr(mean), k.addr(variance), k.addr(weight), acc
-	return k.norm(s, &k.groupNormGrad, x.DType, grid{min(rows, 1<<20), 1, 1, rowThreads(cols), 1}, a)
+	b.dst, b.addend, b.acc = a.dst, a.addend, a.acc
+	return k.norm(s, &k.groupNormGrad, x.DType, grid{min(rows, 1<<20), 1, 1, rowThreads(cols), 1}, b)
 }
 
 func (k *kernelSet) Moments(s device.Stream, mean, variance, x device.Tensor) error {
@@ -88,9 +125,9 @@ func (k *kernelSet) Moments(s device.Stream, mean, variance, x device.Tensor) er
 	return nil
 }
 
-func (k *kernelSet) NormGradSums(s device.Stream, sums, g, x, mean, variance device.Tensor, p kernels.Norm) error {
-	z := operands.NormGradSums(sums, g, x, mean, variance, p)
-	a := newNormArgs(z, p)
+func (k *kernelSet) NormGradSums(s device.Stream, sums, g, x, mean, variance device.Tensor, eps float64) error {
+	z := operands.NormGradSums(sums, g, x, mean, variance)
+	a := newNormArgs(z, kernels.Norm{Eps: eps})
 	a.dst, a.g, a.x, a.mean, a.variance, a.mode = k.addr(sums), k.addr(g), k.addr(x), k.addr(mean), k.addr(variance), sumGrads
 	return k.normSums(s, x.DType, a)
 }

@@ -19,6 +19,7 @@ var normCases = []normCase{
 	{n: 3, c: 4, l: 5}, {n: 1, c: 1, l: 2}, {n: 40, c: 3, l: 1}, {n: 70, c: 33, l: 1}, {n: 2, c: 3, l: 1000}, {n: 5, c: 7, l: 49}, {n: 2, c: 0, l: 3}, {n: 0, c: 3, l: 2},
 	{n: 3, c: 4, l: 5, groups: 2}, {n: 1, c: 6, l: 1, groups: 6}, {n: 2, c: 8, l: 49, groups: 4}, {n: 0, c: 4, l: 3, groups: 2}, {n: 2, c: 6, l: 0, groups: 3},
 	{n: 5, c: 17, l: 1, groups: 1}, {n: 130, c: 64, l: 1, groups: 1}, {n: 3, c: 1000, l: 1, groups: 1, uncentered: true}, {n: 2, c: 3001, l: 1, groups: 1},
+	{n: 70, c: 768, l: 1, groups: 1}, {n: 37, c: 1608, l: 1, groups: 1}, {n: 3, c: 8192, l: 1, groups: 1, uncentered: true}, {n: 1, c: 8200, l: 1, groups: 1},
 }
 
 const normEps = 1e-3
@@ -128,6 +129,9 @@ func checkNorm(r *rig) {
 				return r.k.BatchNorm(r.s, dst, px.Tensor, means, variance.Tensor, w, b, normEps)
 			})
 			r.normGrads(label, c, ref, g, weight, affine, pg, px, means, variance.Tensor, w)
+			if c.groups > 0 {
+				r.addNorm(label, c, px, pg, w, b)
+			}
 		}
 		if c.size() == 0 { // the moments of no elements are undefined
 			return
@@ -162,12 +166,24 @@ func (r *rig) normGrads(label string, c normCase, ref normalised, g, weight arra
 		scales[c.c+ch] += math.Abs(v) * ref.size[i]
 	}
 	got := r.stat(make([]float64, 2*c.c), 2, c.c)
-	r.ok(label, r.k.NormGradSums(r.s, got.Tensor, pg.Tensor, px.Tensor, mean, variance, c.norm()))
-	r.same(label+": sums", got, value{sums, scales, r.slack(c)})
-	again := r.stat(make([]float64, 2*c.c), 2, c.c)
-	r.ok(label, r.k.NormGradSums(r.s, again.Tensor, pg.Tensor, px.Tensor, mean, variance, c.norm()))
-	if string(r.read(label, got)) != string(r.read(label, again)) {
-		r.fail("%s: sums, computed twice, differ", label)
+	if c.groups == 0 {
+		r.ok(label, r.k.NormGradSums(r.s, got.Tensor, pg.Tensor, px.Tensor, mean, variance, normEps))
+		r.same(label+": sums", got, value{sums, scales, r.slack(c)})
+		again := r.stat(make([]float64, 2*c.c), 2, c.c)
+		r.ok(label, r.k.NormGradSums(r.s, again.Tensor, pg.Tensor, px.Tensor, mean, variance, normEps))
+		if string(r.read(label, got)) != string(r.read(label, again)) {
+			r.fail("%s: sums, computed twice, differ", label)
+		}
+	} else {
+		half := func(i int) value {
+			return value{array{device.Shape{c.c}, sums.v[i*c.c : (i+1)*c.c]}, scales[i*c.c : (i+1)*c.c], r.slack(c)}
+		}
+		r.accumulates(label+": gradient of the bias", half(0), func(dst device.Tensor, acc device.Accum) error {
+			return r.k.GroupNormGrad(r.s, kernels.NormGrads{Bias: dst, AccBias: acc}, pg.Tensor, px.Tensor, mean, variance, w, c.norm())
+		})
+		r.accumulates(label+": gradient of the weight", half(1), func(dst device.Tensor, acc device.Accum) error {
+			return r.k.GroupNormGrad(r.s, kernels.NormGrads{Weight: dst, AccWeight: acc}, pg.Tensor, px.Tensor, mean, variance, w, c.norm())
+		})
 	}
 
 	// h is the gradient with respect to the normalised x.
@@ -195,8 +211,16 @@ func (r *rig) normGrads(label string, c normCase, ref normalised, g, weight arra
 	}
 	if c.groups > 0 {
 		r.accumulates(label+": gradient", want, func(dst device.Tensor, acc device.Accum) error {
-			return r.k.GroupNormGrad(r.s, dst, acc, pg.Tensor, px.Tensor, mean, variance, w, c.norm())
+			return r.k.GroupNormGrad(r.s, kernels.NormGrads{X: dst, AccX: acc}, pg.Tensor, px.Tensor, mean, variance, w, c.norm())
 		})
+		for i, v := range g.v { // with g as the addend
+			want.v[i] += v
+			want.scale[i] += math.Abs(v)
+		}
+		r.accumulates(label+": gradient and addend", want, func(dst device.Tensor, acc device.Accum) error {
+			return r.k.GroupNormGrad(r.s, kernels.NormGrads{X: dst, AccX: acc, Addend: pg.Tensor}, pg.Tensor, px.Tensor, mean, variance, w, c.norm())
+		})
+		r.togetherAsAlone(label, c, pg, px, mean, variance, w)
 		return
 	}
 	count := r.stat([]float64{c.size()})
@@ -208,10 +232,68 @@ func (r *rig) normGrads(label string, c normCase, ref normalised, g, weight arra
 	})
 }
 
+// togetherAsAlone checks that the gradients that one GroupNormGrad computes have the bits of gradients that
+// are computed alone.
+func (r *rig) togetherAsAlone(label string, c normCase, pg, px operand, mean, variance, w device.Tensor) {
+	grads := func(joint bool) [3]operand {
+		x, weight, bias := r.put(nan(device.Shape{c.n, c.c, c.l})), r.put(nan(device.Shape{c.c})), r.put(nan(device.Shape{c.c}))
+		all := kernels.NormGrads{X: x.Tensor, Weight: weight.Tensor, Bias: bias.Tensor, AccX: device.Store, AccWeight: device.Store, AccBias: device.Store}
+		parts := []kernels.NormGrads{all}
+		if !joint {
+			parts = []kernels.NormGrads{{X: all.X, AccX: all.AccX}, {Weight: all.Weight, AccWeight: all.AccWeight}, {Bias: all.Bias, AccBias: all.AccBias}}
+		}
+		for _, to := range parts {
+			r.ok(label, r.k.GroupNormGrad(r.s, to, pg.Tensor, px.Tensor, mean, variance, w, c.norm()))
+		}
+		return [3]operand{x, weight, bias}
+	}
+	alone, joint := grads(false), grads(true)
+	for i, what := range []string{"x", "the weight", "the bias"} {
+		if string(r.read(label, alone[i])) != string(r.read(label, joint[i])) {
+			r.fail("%s: the gradient of %s differs if others are computed with it", label, what)
+		}
+	}
+}
+
+// addNorm checks that AddGroupNorm has the bits of a sum and a GroupNorm of it.
+func (r *rig) addNorm(label string, c normCase, x, y operand, w, b device.Tensor) {
+	shape := device.Shape{c.n, c.c, c.l}
+	outputs := func(f func(dst, sum, mean, variance device.Tensor) error) (all [4]operand) {
+		all = [4]operand{r.put(nan(shape)), r.put(nan(shape)), r.stat(make([]float64, c.stats()), c.stats()), r.stat(make([]float64, c.stats()), c.stats())}
+		means := all[2].Tensor
+		if c.uncentered {
+			means = device.Tensor{}
+		}
+		r.ok(label, f(all[0].Tensor, all[1].Tensor, means, all[3].Tensor))
+		return all
+	}
+	separate := outputs(func(dst, sum, mean, variance device.Tensor) error {
+		if err := r.k.Binary(r.s, kernels.Add, sum, x.Tensor, y.Tensor); err != nil {
+			return err
+		}
+		return r.k.GroupNorm(r.s, dst, mean, variance, sum, w, b, c.norm())
+	})
+	fused := outputs(func(dst, sum, mean, variance device.Tensor) error {
+		return r.k.AddGroupNorm(r.s, dst, sum, mean, variance, x.Tensor, y.Tensor, w, b, c.norm())
+	})
+	inPlace := outputs(func(dst, sum, mean, variance device.Tensor) error {
+		if err := r.k.Copy(r.s, sum, x.Tensor); err != nil {
+			return err
+		}
+		return r.k.AddGroupNorm(r.s, dst, sum, mean, variance, sum, y.Tensor, w, b, c.norm())
+	})
+	for i, what := range []string{"result", "sum", "mean", "variance"} {
+		want := string(r.read(label, separate[i]))
+		if string(r.read(label, fused[i])) != want || string(r.read(label, inPlace[i])) != want {
+			r.fail("%s: the %s of AddGroupNorm is not that of a sum and a GroupNorm", label, what)
+		}
+	}
+}
+
 // checkNormNaN checks that a NaN makes all elements of its group NaN, and no others, in both
 // directions.
 func checkNormNaN(r *rig) {
-	for _, c := range []normCase{{n: 3, c: 4, l: 7}, {n: 9, c: 40, l: 1}, {n: 3, c: 4, l: 7, groups: 2}, {n: 3, c: 600, l: 1, groups: 1}} {
+	for _, c := range []normCase{{n: 3, c: 4, l: 7}, {n: 9, c: 40, l: 1}, {n: 3, c: 4, l: 7, groups: 2}, {n: 3, c: 600, l: 1, groups: 1}, {n: 9, c: 1608, l: 1, groups: 1}} {
 		x, g := r.random(-1, 3, c.n, c.c, c.l), r.random(-1, 1, c.n, c.c, c.l)
 		bad := len(x.v) / 2
 		x.v[bad] = math.NaN()
@@ -220,12 +302,12 @@ func checkNormNaN(r *rig) {
 		label := fmt.Sprintf("normalisation %+v with a NaN", c)
 		if c.groups > 0 {
 			r.ok(label, r.k.GroupNorm(r.s, y.Tensor, mean.Tensor, variance.Tensor, px.Tensor, device.Tensor{}, device.Tensor{}, c.norm()))
-			r.ok(label, r.k.GroupNormGrad(r.s, dx.Tensor, device.Store, pg.Tensor, px.Tensor, mean.Tensor, variance.Tensor, device.Tensor{}, c.norm()))
+			r.ok(label, r.k.GroupNormGrad(r.s, kernels.NormGrads{X: dx.Tensor, AccX: device.Store}, pg.Tensor, px.Tensor, mean.Tensor, variance.Tensor, device.Tensor{}, c.norm()))
 		} else {
 			sums, count := r.stat(make([]float64, 2*c.c), 2, c.c), r.stat([]float64{c.size()})
 			r.ok(label, r.k.Moments(r.s, mean.Tensor, variance.Tensor, px.Tensor))
 			r.ok(label, r.k.BatchNorm(r.s, y.Tensor, px.Tensor, mean.Tensor, variance.Tensor, device.Tensor{}, device.Tensor{}, normEps))
-			r.ok(label, r.k.NormGradSums(r.s, sums.Tensor, pg.Tensor, px.Tensor, mean.Tensor, variance.Tensor, c.norm()))
+			r.ok(label, r.k.NormGradSums(r.s, sums.Tensor, pg.Tensor, px.Tensor, mean.Tensor, variance.Tensor, normEps))
 			r.ok(label, r.k.BatchNormGrad(r.s, dx.Tensor, device.Store, pg.Tensor, px.Tensor, mean.Tensor, variance.Tensor, device.Tensor{}, sums.Tensor, count.Tensor, normEps))
 		}
 		group, _ := c.at(bad)

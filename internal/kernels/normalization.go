@@ -11,6 +11,15 @@ type Norm struct {
 	Eps        float64 // added to the variance
 }
 
+// NormGrads are the gradients that a GroupNormGrad computes: of x, weight and bias. Each may be absent.
+type NormGrads struct {
+	X, Weight, Bias          device.Tensor
+	AccX, AccWeight, AccBias device.Accum
+	// Addend, if present, is added to the gradient of x: X = AccX.Alpha·(gradient + Addend) + AccX.Beta·X.
+	// It may not overlap X.
+	Addend device.Tensor
+}
+
 // Normalization has the kernels that normalise groups of elements to mean 0 and variance 1. x, dst and g
 // are [n c l]: samples, channels, and positions of a channel. weight and bias are [c], or absent. Means
 // and variances are of [StatType]. A variance is the sum of squares divided by the number of elements.
@@ -19,9 +28,11 @@ type Normalization interface {
 	// [n·Groups]; mean is absent if p is Uncentered.
 	// dst = (x - mean)/√(variance + Eps)·weight + bias.
 	GroupNorm(s device.Stream, dst, mean, variance, x, weight, bias device.Tensor, p Norm) error
-	// GroupNormGrad accumulates into dst the gradient of x of a GroupNorm, given g, the gradient of
-	// the result.
-	GroupNormGrad(s device.Stream, dst device.Tensor, acc device.Accum, g, x, mean, variance, weight device.Tensor, p Norm) error
+	// AddGroupNorm is GroupNorm of sum = x + y, which it computes in the same pass. sum may be x or y.
+	AddGroupNorm(s device.Stream, dst, sum, mean, variance, x, y, weight, bias device.Tensor, p Norm) error
+	// GroupNormGrad accumulates into to the gradients of a GroupNorm, given g, the gradient of the
+	// result. Equal inputs give equal bits.
+	GroupNormGrad(s device.Stream, to NormGrads, g, x, mean, variance, weight device.Tensor, p Norm) error
 
 	// Moments computes mean and variance [c] of each channel over samples and positions.
 	Moments(s device.Stream, mean, variance, x device.Tensor) error
@@ -41,10 +52,9 @@ type Normalization interface {
 	// elements per channel, both over all ranks that mean and variance cover. If they are absent,
 	// mean and variance are constants.
 	BatchNormGrad(s device.Stream, dst device.Tensor, acc device.Accum, g, x, mean, variance, weight, sums, count device.Tensor, eps float64) error
-	// NormGradSums computes the gradients of bias and weight: sums [2 c] become the sums of g, and
-	// of g times the normalised x. If p.Groups is 0, mean and variance are [c], else those of a
-	// GroupNorm.
-	NormGradSums(s device.Stream, sums, g, x, mean, variance device.Tensor, p Norm) error
+	// NormGradSums computes the gradients of bias and weight of a BatchNorm: sums [2 c] become the sums
+	// of g, and of g times the normalised x.
+	NormGradSums(s device.Stream, sums, g, x, mean, variance device.Tensor, eps float64) error
 }
 
 // StatType returns the type of means and variances of numbers of type dt: Float64 for Float64, else

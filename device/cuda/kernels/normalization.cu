@@ -1,8 +1,9 @@
-// Normalisation by group and by channel. x is [n c l]. Sums are added in float64, in an order that
-// depends on the shapes alone.
+// Normalisation by group and by channel, in any shape: row_norm.cu is faster for rows that lie in
+// memory in a row. x is [n c l]. Sums are added in float64, in an order that depends on the shapes
+// alone.
 
 struct Norm {
-	u64 dst, x, g, mean, variance, weight, bias, sums, count, part;
+	u64 dst, x, g, addend, mean, variance, weight, bias, sums, count, part;
 	u64 n, c, l;
 	u64 groups;        // of a sample's channels; 0: each channel, over all samples
 	u64 centered;
@@ -10,6 +11,8 @@ struct Norm {
 	u64 mode;          // of sums
 	double eps, factor;
 	Accum acc;
+	u64 dweight, dbias; // of SUM_PARAMETERS
+	Accum acc_weight, acc_bias;
 };
 
 // Means and variances have the type in which elements of type T are computed.
@@ -76,13 +79,16 @@ template <class T> __device__ inline void group_norm_grad(const Norm &a) {
 		const A mean = a.centered ? (A)(s / (double)cols) : A(0), product = (A)(q / (double)cols);
 		for (u64 i = threadIdx.x; i < cols; i += blockDim.x) {
 			const A h = up(g[i]) * factor<T>(a, first + divide(i, a.l));
-			accumulate(dst + i, a.acc, (double)(scale * (h - mean - (up(x[i]) - m) * scale * product)));
+			A v = scale * (h - mean - (up(x[i]) - m) * scale * product);
+			if (a.addend) v += up(((const T *)a.addend)[r * cols + i]);
+			accumulate(dst + i, a.acc, (double)v);
 		}
 	}
 }
 
-// These are the modes of sums: the sum of x; of (x - mean)²; of g, and of g times the normalised x.
-enum { SUM_X, SUM_SQUARES, SUM_GRADS };
+// These are the modes of sums: the sum of x; of (x - mean)²; of g, and of g times the normalised x. The
+// latter two go to dst [2 c], or to the gradients of bias and weight.
+enum { SUM_X, SUM_SQUARES, SUM_GRADS, SUM_PARAMETERS };
 
 // add adds element (n, c) at index i of x to the sums of channel c.
 template <class T> __device__ inline void add(const Norm &a, u64 n, u64 c, u64 i, double &s, double &q) {
@@ -139,14 +145,20 @@ template <class T> __device__ inline void norm_columns(const Norm &a) {
 }
 
 // norm_fold adds the chunks' sums. It writes the first sums, times a factor, to dst, or both sums
-// to dst [2 c].
+// where the mode says.
 template <class T> __device__ inline void norm_fold(const Norm &a) {
 	typedef typename Arith<T>::type A;
-	const u64 n = a.mode == SUM_GRADS ? 2 * a.c : a.c;
+	const u64 n = a.mode >= SUM_GRADS ? 2 * a.c : a.c;
 	for (u64 i = global_thread(); i < n; i += global_threads()) {
 		double v = 0;
 		for (u64 k = 0; k < a.chunks; k++) v += ((const double *)a.part)[k * 2 * a.c + i];
-		((A *)a.dst)[i] = (A)(v * a.factor);
+		if (a.mode != SUM_PARAMETERS) {
+			((A *)a.dst)[i] = (A)(v * a.factor);
+		} else if (i < a.c) {
+			if (a.dbias) accumulate((T *)a.dbias + i, a.acc_bias, v);
+		} else if (a.dweight) {
+			accumulate((T *)a.dweight + (i - a.c), a.acc_weight, v);
+		}
 	}
 }
 

@@ -60,11 +60,25 @@ func (ts Types) GroupNorm(dst, mean, variance, x, weight, bias device.Tensor, p 
 	return z
 }
 
+// AddGroupNorm checks the operands of an AddGroupNorm.
+func (ts Types) AddGroupNorm(dst, sum, mean, variance, x, y, weight, bias device.Tensor, p kernels.Norm) NormSizes {
+	const op = "AddGroupNorm"
+	ts.Same(op, sum, x, y)
+	z := ts.group(op, dst, mean, variance, x, p)
+	checkAffine(op, x, z.C, weight, bias)
+	return z
+}
+
 // GroupNormGrad checks the operands of a GroupNormGrad.
-func (ts Types) GroupNormGrad(dst, g, x, mean, variance, weight device.Tensor, p kernels.Norm) NormSizes {
-	ts.Same("GroupNormGrad", dst, g)
-	z := ts.group("GroupNormGrad", dst, mean, variance, x, p)
-	checkAffine("GroupNormGrad", x, z.C, weight)
+func (ts Types) GroupNormGrad(to kernels.NormGrads, g, x, mean, variance, weight device.Tensor, p kernels.Norm) NormSizes {
+	const op = "GroupNormGrad"
+	z := ts.group(op, g, mean, variance, x, p)
+	for _, t := range []device.Tensor{to.X, to.Addend} {
+		if !t.IsZero() {
+			ts.Same(op, g, t)
+		}
+	}
+	checkAffine(op, x, z.C, weight, to.Weight, to.Bias)
 	return z
 }
 
@@ -136,16 +150,11 @@ func (ts Types) BatchNormGrad(dst, g, x, mean, variance, weight, sums, count dev
 }
 
 // NormGradSums checks the operands of a NormGradSums.
-func (ts Types) NormGradSums(sums, g, x, mean, variance device.Tensor, p kernels.Norm) NormSizes {
+func (ts Types) NormGradSums(sums, g, x, mean, variance device.Tensor) NormSizes {
 	const op = "NormGradSums"
-	var z NormSizes
-	if p.Groups == 0 {
-		ts.Same(op, g, x)
-		z = normSizes(op, x)
-		checkStats(op, x, z.C, mean, variance)
-	} else {
-		z = ts.group(op, g, mean, variance, x, p)
-	}
+	ts.Same(op, g, x)
+	z := normSizes(op, x)
+	checkChannels(op, x.DType, z.C, mean, variance)
 	checkType(op, sums, kernels.StatType(x.DType))
 	checkShape(op, device.Shape{2, z.C}, sums)
 	return z

@@ -1,0 +1,159 @@
+package autograd_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/device"
+)
+
+// same is the identity. It records the memory of the gradient that it receives.
+type same struct{ gradient *uintptr }
+
+func (same) Name() string                         { return "same" }
+func (same) Shape(in []device.Shape) device.Shape { return in[0] }
+func (same) Saves(_, _ int) bool                  { return false }
+func (same) Forward(c *autograd.Call) error       { return c.Kernels.Copy(c.Stream, c.Out, c.In[0]) }
+func (f same) Backward(c *autograd.Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
+	*f.gradient = g.Buf.Addr()
+	return c.Kernels.Axpby(c.Stream, dst, acc, g)
+}
+
+// overwriting is the identity. Its Prepare overwrites the gradient of its result.
+type overwriting struct{ same }
+
+func (overwriting) Prepare(c *autograd.Call, g device.Tensor) error {
+	return c.Kernels.Fill(c.Stream, g, 100)
+}
+
+// The terms of a sum, and the operand of a Reshape, get the memory of the result's gradient.
+func TestGradientsArePassedOnWithoutACopy(t *testing.T) {
+	dev := newDevice(t)
+	var at [4]uintptr
+	f := func(i int, x *autograd.Variable) *autograd.Variable { return autograd.Apply(same{&at[i]}, x) }
+	x := autograd.FromSlice(dev, []float64{1, 2, 3, 4}, 2, 2).RequireGrad()
+	y := f(3, autograd.Reshape(autograd.Add(autograd.Sub(f(0, x), f(1, x)), f(2, x)), 4))
+	if err := autograd.Sum(y).Backward(); err != nil {
+		t.Fatal(err)
+	}
+	if at[0] != at[2] || at[0] == at[1] || at[0] == 0 {
+		t.Errorf("the gradients of the terms are at %#x, want the first and the third at one place, and the second, which has another sign, elsewhere", at[:3])
+	}
+	if got := x.Grad(); !slices.Equal(read(t, got), []float64{1, 1, 1, 1}) {
+		t.Errorf("gradient %v", read(t, got))
+	}
+}
+
+// A gradient that several results share is copied before one of them changes its own.
+func TestSharedGradientsDoNotChange(t *testing.T) {
+	dev := newDevice(t)
+	var at uintptr
+	for _, c := range []struct {
+		name string
+		loss func(x *autograd.Variable) *autograd.Variable
+		want float64
+	}{
+		// b is made before the product, so the pass adds the product's gradient to a's before it reads b's.
+		{"another use adds", func(x *autograd.Variable) *autograd.Variable {
+			b := autograd.MulScalar(x, 2)
+			a := autograd.MulScalar(x, 3)
+			product := autograd.MulScalar(a, 10)
+			return autograd.Add(autograd.Sum(autograd.Add(a, b)), autograd.Sum(product))
+		}, 3 + 2 + 30},
+		{"Prepare overwrites", func(x *autograd.Variable) *autograd.Variable {
+			b := autograd.MulScalar(x, 2)
+			a := autograd.Apply(overwriting{same{&at}}, x)
+			return autograd.Sum(autograd.Add(a, b))
+		}, 100 + 2},
+		{"a sum of one variable with itself", func(x *autograd.Variable) *autograd.Variable {
+			a := autograd.MulScalar(x, 3)
+			return autograd.Sum(autograd.Add(a, autograd.Add(a, a)))
+		}, 9},
+		{"a normalisation adds", func(x *autograd.Variable) *autograd.Variable {
+			b := autograd.MulScalar(x, 2)
+			a := autograd.MulScalar(x, 3)
+			normed := autograd.LayerNorm(a, []int{2}, nil, nil, 1)
+			return autograd.Add(autograd.Sum(autograd.Add(a, b)), autograd.Sum(normed)) // the sum of normed is constant
+		}, 3 + 2},
+	} {
+		x := autograd.FromSlice(dev, []float64{1, 2, 3, 5}, 2, 2).RequireGrad()
+		loss := c.loss(x)
+		for range 2 { // the second pass finds no sharers of the first
+			x.ZeroGrad()
+			if err := loss.Backward(autograd.RetainGraph); err != nil {
+				t.Fatal(err)
+			}
+			for _, v := range read(t, x.Grad()) {
+				if v < c.want-1e-12 || v > c.want+1e-12 {
+					t.Errorf("%s: gradient %v, want %v", c.name, v, c.want)
+				}
+			}
+		}
+	}
+}
+
+// AddLayerNorm and AddRMSNorm have the bits of Add and a normalisation, also within a Checkpoint.
+func TestAddNormEqualsAddAndNorm(t *testing.T) {
+	type pair func(x, y, w, b *autograd.Variable) (sum, normed *autograd.Variable)
+	const cols, eps = 5, 1e-3
+	shape := []int{cols}
+	for _, c := range []struct {
+		name            string
+		fused, separate pair
+	}{
+		{"AddLayerNorm", func(x, y, w, b *autograd.Variable) (sum, normed *autograd.Variable) {
+			return autograd.AddLayerNorm(x, y, shape, w, b, eps)
+		}, func(x, y, w, b *autograd.Variable) (sum, normed *autograd.Variable) {
+			sum = autograd.Add(x, y)
+			return sum, autograd.LayerNorm(sum, shape, w, b, eps)
+		}},
+		{"AddRMSNorm", func(x, y, w, _ *autograd.Variable) (sum, normed *autograd.Variable) {
+			return autograd.AddRMSNorm(x, y, shape, w, eps)
+		}, func(x, y, w, _ *autograd.Variable) (sum, normed *autograd.Variable) {
+			sum = autograd.Add(x, y)
+			return sum, autograd.RMSNorm(sum, shape, w, eps)
+		}},
+	} {
+		run := func(f pair, checkpoint bool, yShape ...int) string {
+			dev := newDevice(t)
+			values := func(from float64, shape ...int) *autograd.Variable {
+				v := make([]float64, device.Shape(shape).Len())
+				for i := range v {
+					v[i] = from + float64(i*i%7)/3
+				}
+				return autograd.FromSlice(dev, v, shape...).RequireGrad()
+			}
+			x, y, w, b := values(1, 3, cols), values(-2, yShape...), values(0.5, cols), values(0.25, cols)
+			block := func(x *autograd.Variable) *autograd.Variable {
+				sum, normed := f(autograd.Tanh(x), autograd.Sin(y), w, b)
+				return autograd.Add(sum, autograd.Mul(normed, normed))
+			}
+			var out *autograd.Variable
+			if checkpoint {
+				out = autograd.Checkpoint(block, x)
+			} else {
+				out = block(x)
+			}
+			all := fmt.Sprint(read(t, out))
+			if err := autograd.Sum(autograd.Mul(out, out)).Backward(); err != nil {
+				t.Fatal(err)
+			}
+			for _, v := range []*autograd.Variable{x, y, w, b} {
+				if g := v.Grad(); g != nil {
+					all += fmt.Sprint(read(t, g))
+				}
+			}
+			return all
+		}
+		for _, yShape := range [][]int{{3, cols}, {cols}} { // the latter is broadcast
+			want := run(c.separate, false, yShape...)
+			for _, checkpoint := range []bool{false, true} {
+				if got := run(c.fused, checkpoint, yShape...); got != want {
+					t.Errorf("%s, y %v, checkpoint %v: %s, want %s", c.name, yShape, checkpoint, got, want)
+				}
+			}
+		}
+	}
+}

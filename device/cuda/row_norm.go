@@ -1,0 +1,81 @@
+//go:build cgo && linux
+
+package cuda
+
+import (
+	"unsafe"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/internal/operand"
+	"github.com/goddp/goddp/internal/kernels"
+)
+
+// rowNormArgs has the layout of the structure RowNorm in kernels/row_norm.cu.
+type rowNormArgs struct {
+	dst, sum, x, y, g, addend    uint64
+	mean, variance, weight, bias uint64
+	part, parts                  uint64
+	rows, cols                   uint64
+	centered                     uint64
+	eps                          float64
+	acc                          device.Accum
+	dweight, dbias               uint64
+	accWeight, accBias           device.Accum
+}
+
+// The constants have the same values in kernels/row_norm.cu.
+const (
+	rowHeld  = 32 // the elements of a row that a thread holds at most
+	rowWarps = 8  // the warps of a block at most
+)
+
+// rowsAtOnce is the number of rows that a block computes beside each other if a row has one warp.
+const rowsAtOnce = 4
+
+// The rows of a gradient are divided into parts, each the work of one block, by the shape alone,
+// because the parts determine the order of additions.
+const (
+	rowParts    = 1024 // the maximum number of parts
+	rowsOfAPart = 16   // the minimum number of rows in a part
+)
+
+// fit sets a's sizes. It reports whether the kernels of kernels/row_norm.cu can compute the
+// normalisation: every sample is one group of channels with one position, of whole packs, and short enough.
+func (a *rowNormArgs) fit(dt device.DType, z operand.NormSizes, p kernels.Norm) bool {
+	a.rows, a.cols, a.centered, a.eps = uint64(z.N), uint64(z.C), uint64(flag(!p.Uncentered)), p.Eps
+	return dt != device.Float64 && p.Groups == 1 && z.L == 1 && z.N > 0 && z.C > 0 && z.C%(packBytes/dt.Size()) == 0 && z.C <= rowHeld*warp*rowWarps &&
+		packed(a.dst, a.sum, a.x, a.y, a.g, a.addend, a.weight, a.bias)
+}
+
+// block returns the grid for a number of blocks. Each block has as many warps for a row as that needs.
+func (a *rowNormArgs) block(blocks int) grid {
+	if warps := ceil(int(a.cols), rowHeld*warp); warps > 1 {
+		return grid{blocks, 1, 1, warp * warps, 1}
+	}
+	return grid{blocks, 1, 1, warp, rowsAtOnce}
+}
+
+func (k *kernelSet) rowNormForward(st device.Stream, dt device.DType, a rowNormArgs) error {
+	g := a.block(1)
+	g.x = min(ceil(int(a.rows), g.threadsY), k.d.props.sms*16)
+	return k.launch(k.d.stream(st), k.rowNorm[dt], g, unsafe.Pointer(&a), unsafe.Sizeof(a))
+}
+
+func (k *kernelSet) rowNormBackward(st device.Stream, dt device.DType, a rowNormArgs) error {
+	if a.dst == 0 && a.dweight == 0 && a.dbias == 0 {
+		return nil
+	}
+	s := k.d.stream(st)
+	parts := min(ceil(int(a.rows), rowsOfAPart), rowParts, workspaceSize/(8*int(a.cols)))
+	if a.dweight != 0 || a.dbias != 0 {
+		work, err := s.workspace()
+		if err != nil {
+			return err
+		}
+		a.part, a.parts = uint64(work.Addr()), uint64(parts)
+	}
+	if err := k.launch(s, k.rowNormGrad[dt], a.block(parts), unsafe.Pointer(&a), unsafe.Sizeof(a)); err != nil || a.part == 0 {
+		return err
+	}
+	return k.launch(s, k.rowNormFold[dt], grid{ceil(2*int(a.cols), warp), 1, 1, warp, 32}, unsafe.Pointer(&a), unsafe.Sizeof(a))
+}
