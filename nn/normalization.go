@@ -85,37 +85,57 @@ func (s *scaling) of(x *autograd.Variable) (in, weight, bias *autograd.Variable)
 	return x, weight, bias
 }
 
-// normLayer is the layer of [LayerNorm], [RMSNorm] or [GroupNorm].
-type normLayer struct {
+// NormLayer is the layer of [LayerNorm], [RMSNorm] or [GroupNorm].
+type NormLayer struct {
 	scaling
 	apply func(x, weight, bias *autograd.Variable) *autograd.Variable
+	// add applies the layer to x + y, and returns this sum too; nil if no kernel computes both.
+	add func(x, y, weight, bias *autograd.Variable) (sum, normed *autograd.Variable)
 }
 
-func (l *normLayer) Forward(x *autograd.Variable) *autograd.Variable { return l.apply(l.of(x)) }
+// Forward applies the layer.
+func (l *NormLayer) Forward(x *autograd.Variable) *autograd.Variable { return l.apply(l.of(x)) }
+
+// ForwardAdd returns x + y, and Forward of this sum. For LayerNorm and RMSNorm one kernel computes both if x
+// and y have one shape and the type of the parameters, as in the residual connections of a transformer.
+func (l *NormLayer) ForwardAdd(x, y *autograd.Variable) (sum, normed *autograd.Variable) {
+	if l.add == nil || l.Weight != nil && l.Weight.Var().DType() != x.DType() {
+		sum = autograd.Add(x, y)
+		return sum, l.Forward(sum)
+	}
+	_, weight, bias := l.of(x)
+	return l.add(x, y, weight, bias)
+}
 
 // LayerNorm is a layer that normalises x [... d] over its last axis. opts holds at most one value.
-func LayerNorm(d int, opts ...NormOptions) Module { return LayerNormOver([]int{d}, opts...) }
+func LayerNorm(d int, opts ...NormOptions) *NormLayer { return LayerNormOver([]int{d}, opts...) }
 
 // LayerNormOver is [LayerNorm] over the last axes, which have the given shape.
-func LayerNormOver(shape []int, opts ...NormOptions) Module {
+func LayerNormOver(shape []int, opts ...NormOptions) *NormLayer {
 	o := normOptions(opts)
 	shape = slices.Clone(shape)
-	return &normLayer{newScaling(o, shape...), func(x, weight, bias *autograd.Variable) *autograd.Variable {
+	return &NormLayer{newScaling(o, shape...), func(x, weight, bias *autograd.Variable) *autograd.Variable {
 		return autograd.LayerNorm(x, shape, weight, bias, o.eps())
+	}, func(x, y, weight, bias *autograd.Variable) (sum, normed *autograd.Variable) {
+		return autograd.AddLayerNorm(x, y, shape, weight, bias, o.eps())
 	}}
 }
 
 // RMSNorm is a layer that divides x [... d] by the root of the mean of its squares over the last axis.
 // It has no bias. opts holds at most one value.
-func RMSNorm(d int, opts ...NormOptions) Module {
+func RMSNorm(d int, opts ...NormOptions) *NormLayer {
 	o := normOptions(opts)
 	o.NoBias = true
-	return &normLayer{newScaling(o, d), func(x, weight, _ *autograd.Variable) *autograd.Variable {
-		eps := o.Eps
-		if eps == 0 {
-			eps = epsilon(x.DType())
+	eps := func(x *autograd.Variable) float64 {
+		if o.Eps == 0 {
+			return epsilon(x.DType())
 		}
-		return autograd.RMSNorm(x, []int{d}, weight, eps)
+		return o.Eps
+	}
+	return &NormLayer{newScaling(o, d), func(x, weight, _ *autograd.Variable) *autograd.Variable {
+		return autograd.RMSNorm(x, []int{d}, weight, eps(x))
+	}, func(x, y, weight, _ *autograd.Variable) (sum, normed *autograd.Variable) {
+		return autograd.AddRMSNorm(x, y, []int{d}, weight, eps(x))
 	}}
 }
 
@@ -126,11 +146,11 @@ func epsilon(dt device.DType) float64 {
 
 // GroupNorm is a layer that divides the channels of x [n channels ...] into groups, and normalises each
 // group of each sample. opts holds at most one value.
-func GroupNorm(groups, channels int, opts ...NormOptions) Module {
+func GroupNorm(groups, channels int, opts ...NormOptions) *NormLayer {
 	o := normOptions(opts)
-	return &normLayer{newScaling(o, channels), func(x, weight, bias *autograd.Variable) *autograd.Variable {
+	return &NormLayer{newScaling(o, channels), func(x, weight, bias *autograd.Variable) *autograd.Variable {
 		return autograd.GroupNorm(x, groups, weight, bias, o.eps())
-	}}
+	}, nil}
 }
 
 // BatchNormLayer normalises each channel over a batch: see [BatchNorm2d].

@@ -74,6 +74,29 @@ func TestNormalizationTypes(t *testing.T) {
 	}
 }
 
+// ForwardAdd equals Add and Forward, also for terms of a type that the layer converts.
+func TestForwardAdd(t *testing.T) {
+	dev := newDevice(t, cpu.Options{})
+	for name, l := range map[string]*nn.NormLayer{
+		"LayerNorm": nn.LayerNorm(4), "LayerNorm of float64": nn.LayerNorm(4, nn.NormOptions{DType: device.Float64}), "no affine": nn.LayerNorm(4, nn.NormOptions{NoAffine: true}),
+		"RMSNorm": nn.RMSNorm(4), "GroupNorm": nn.GroupNorm(2, 4),
+	} {
+		if err := nn.Place(l, dev, 1); err != nil {
+			t.Fatal(err)
+		}
+		x := autograd.FromSlice(dev, []float32{1, 2, 3, 4, 0, -1, 5, 2}, 2, 4)
+		y := autograd.FromSlice(dev, []float32{3, -2, 1, 0, 7, 1, 0.5, 1}, 2, 4)
+		sum, normed := l.ForwardAdd(x, y)
+		want := autograd.Add(x, y)
+		if got := read(t, sum); !slices.Equal(got, read(t, want)) {
+			t.Errorf("%s: sum %v", name, got)
+		}
+		if got, want := read(t, normed), read(t, l.Forward(want)); !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
+	}
+}
+
 // Without running moments, evaluation uses the moments of the batch.
 func TestBatchNormWithoutRunningMoments(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})

@@ -37,20 +37,17 @@ func (c config) check() error {
 type gpt struct {
 	nn.Container
 	tokens, positions *nn.EmbeddingLayer
-	blocks            []nn.Module
-	norm              nn.Module
+	blocks            []*block
+	norm              *nn.NormLayer
+	checkpoint        bool
 }
 
 func newGPT(c config) *gpt {
-	g := &gpt{}
+	g := &gpt{checkpoint: c.checkpoint}
 	g.tokens = nn.Add(&g.Container, "transformer.wte", embedding(c.vocab, c.embed))
 	g.positions = nn.Add(&g.Container, "transformer.wpe", embedding(c.context, c.embed))
 	for i := range c.layers {
-		var b nn.Module = newBlock(c)
-		if c.checkpoint {
-			b = nn.Checkpoint(b)
-		}
-		g.blocks = append(g.blocks, nn.Add(&g.Container, fmt.Sprint("transformer.h.", i), b))
+		g.blocks = append(g.blocks, nn.Add(&g.Container, fmt.Sprint("transformer.h.", i), newBlock(c)))
 	}
 	g.norm = nn.Add(&g.Container, "transformer.ln_f", nn.LayerNorm(c.embed))
 	return g
@@ -58,12 +55,20 @@ func newGPT(c config) *gpt {
 
 // Forward returns the logits [b t vocab] of the token that follows each of ids, int64 [b t].
 func (g *gpt) Forward(ids *autograd.Variable) *autograd.Variable {
-	first := autograd.Slice(g.positions.Weight.Var(), 0, 0, ids.Shape()[1])
-	x := autograd.Add(g.tokens.Forward(ids), first)
-	for _, b := range g.blocks {
-		x = b.Forward(x)
+	x, h := g.tokens.Forward(ids), autograd.Slice(g.positions.Weight.Var(), 0, 0, ids.Shape()[1])
+	if g.checkpoint {
+		x = autograd.Add(x, h)
+		for _, b := range g.blocks {
+			x = autograd.Checkpoint(b.Forward, x)
+		}
+		x = g.norm.Forward(x)
+	} else {
+		for _, b := range g.blocks {
+			x, h = b.apply(b.norm1.ForwardAdd(x, h))
+		}
+		_, x = g.norm.ForwardAdd(x, h)
 	}
-	return autograd.Linear(g.norm.Forward(x), g.tokens.Weight.Var(), nil)
+	return autograd.Linear(x, g.tokens.Weight.Var(), nil)
 }
 
 // loss returns the mean cross-entropy of next, the tokens that follow ids; both are int64 [b t].
@@ -77,7 +82,7 @@ func (g *gpt) loss(ids, next *autograd.Variable) *autograd.Variable {
 type block struct {
 	nn.Container
 	heads            int
-	norm1, norm2     nn.Module
+	norm1, norm2     *nn.NormLayer
 	attend, attended *nn.LinearLayer
 	widen, narrow    *nn.LinearLayer
 }
@@ -96,9 +101,15 @@ func newBlock(c config) *block {
 
 // Forward applies the block to x [b t embed].
 func (b *block) Forward(x *autograd.Variable) *autograd.Variable {
-	qkv := b.attend.Forward(b.norm1.Forward(x))
-	x = autograd.Add(x, b.attended.Forward(autograd.PackedAttention(qkv, b.heads, b.heads, autograd.AttentionOptions{Causal: true})))
-	return autograd.Add(x, b.narrow.Forward(autograd.GELUTanh(b.widen.Forward(b.norm2.Forward(x)))))
+	return autograd.Add(b.apply(x, b.norm1.Forward(x)))
+}
+
+// apply applies the block to x, given norm1 of x. It returns the two terms of the result: the normalisation
+// that follows adds them in its own pass.
+func (b *block) apply(x, normed *autograd.Variable) (sum, h *autograd.Variable) {
+	a := autograd.PackedAttention(b.attend.Forward(normed), b.heads, b.heads, autograd.AttentionOptions{Causal: true})
+	sum, normed = b.norm2.ForwardAdd(x, b.attended.Forward(a))
+	return sum, b.narrow.Forward(autograd.GELUTanh(b.widen.Forward(normed)))
 }
 
 // embedding and linear make layers with GPT-2's initial values.
