@@ -33,7 +33,7 @@ hosts: ## jobs on several hosts, each a network namespace, with 100 seeded kills
 	$(GO) test ./test/hosts -count=1 -timeout 60m -v -long $(HOSTS)
 
 kubernetes: ## the manifests of examples/kubernetes and the Dockerfile; a module of its own
-	cd test/kubernetes && $(GO) vet . && $(GO) test .
+	cd test/kubernetes && $(GO) vet ./... && $(GO) test ./...
 
 fuzz: ## every fuzz target for FUZZTIME, by default ten minutes each
 	test/fuzz.sh

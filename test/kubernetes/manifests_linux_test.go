@@ -31,7 +31,7 @@ type manifests struct {
 // read decodes a file's objects, and fails the test if one has a field that its type does not have.
 func read(t *testing.T, file string) (m manifests) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("../../examples/kubernetes", file))
+	text, err := os.ReadFile(filepath.Join(examples, file))
 	if err != nil {
 		t.Fatal(err)
 	}
