@@ -84,10 +84,13 @@ type Call struct {
 
 // call returns a Call without inputs. The caller returns it with called.
 func (s *state) call(out *Variable) *Call {
-	c := &Call{}
-	if n := len(s.calls); n > 0 {
-		c, s.calls = s.calls[n-1], s.calls[:n-1]
+	n := len(s.calls)
+	if n == 0 {
+		s.calls = append(s.calls, &Call{})
+		n++
 	}
+	c := s.calls[n-1]
+	s.calls = s.calls[:n-1]
 	c.kernels, c.Stream, c.Out = kernels.Of(s.dev), s.dev.Compute(), out.t
 	c.Kernels = c.kernels
 	return c
@@ -169,10 +172,11 @@ func nameLayer(in []*Variable) {
 	panic(r)
 }
 
-// operands checks the inputs of an operation. It returns their shapes, and the error of the first
-// input that could not be computed.
+// operands checks the inputs of an operation. It returns their shapes, which are valid until its next call,
+// and the error of the first input that could not be computed.
 func operands(op string, in []*Variable) (shapes []device.Shape, err error) {
 	first := in[0]
+	shapes = first.s.shapes[:0]
 	for _, v := range in {
 		v.alive()
 		if v.s != first.s {
@@ -186,6 +190,7 @@ func operands(op string, in []*Variable) (shapes []device.Shape, err error) {
 		}
 		shapes = append(shapes, v.t.Shape)
 	}
+	first.s.shapes = shapes
 	return shapes, err
 }
 
@@ -196,6 +201,7 @@ type node struct {
 
 	fn       Function
 	in       []input
+	few      [3]input // the memory of in, unless there are more
 	out      *Variable
 	saved    []*block // the memory that Forward allocated
 	number   uint64   // counts applications
@@ -213,15 +219,16 @@ func (s *state) record(fn Function, in []*Variable, out *Variable) *node {
 		return nil
 	}
 	s.nodes++
-	inputs := make([]input, len(in))
-	for i, v := range in {
-		inputs[i] = input{v, v.mem.version}
+	n := &node{fn: fn, out: out, number: s.nodes}
+	n.in = n.few[:0]
+	for _, v := range in {
+		n.in = append(n.in, input{v, v.mem.version})
 	}
-	out.node = &node{fn: fn, in: inputs, out: out, number: s.nodes}
-	return out.node
+	out.node = n
+	return n
 }
 
 // release drops everything that only a backward pass reads.
 func (n *node) release() {
-	n.fn, n.in, n.out, n.saved, n.released = nil, nil, nil, nil, true
+	n.fn, n.in, n.few, n.out, n.saved, n.released = nil, nil, [3]input{}, nil, nil, true
 }

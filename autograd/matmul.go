@@ -126,6 +126,9 @@ func (linear) Shape(in []device.Shape) device.Shape {
 
 // rows returns t as a matrix, whose rows lie along t's last axis.
 func rows(t device.Tensor) device.Tensor {
+	if len(t.Shape) == 2 {
+		return t
+	}
 	n := t.Shape[len(t.Shape)-1]
 	return t.Reshape(device.Shape(t.Shape[:len(t.Shape)-1]).Len(), n)
 }

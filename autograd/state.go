@@ -14,15 +14,16 @@ import (
 // for queue.
 type state struct {
 	dev     device.Device
-	scope   *scope  // the scope of the next operation's result
-	step    *scope  // the scope of the current step
-	number  int     // the number of the current step, from 1
-	ended   bool    // whether a Backward has ended in the current step
-	noGrad  int     // the depth of NoGrad calls
-	repeats int     // the depth of second runs of checkpointed functions
-	nodes   uint64  // the number of nodes made so far
-	passes  uint64  // the number of backward passes started so far
-	calls   []*Call // free Calls
+	scope   *scope         // the scope of the next operation's result
+	step    *scope         // the scope of the current step
+	number  int            // the number of the current step, from 1
+	ended   bool           // whether a Backward has ended in the current step
+	noGrad  int            // the depth of NoGrad calls
+	repeats int            // the depth of second runs of checkpointed functions
+	nodes   uint64         // the number of nodes made so far
+	passes  uint64         // the number of backward passes started so far
+	calls   []*Call        // free Calls
+	shapes  []device.Shape // the last result of operands
 	random  RandomGenerator
 	holds   []hold // reads that Compute has not waited for yet
 	// captures is the recording of the current step; nil unless it is being recorded.
