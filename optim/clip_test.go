@@ -123,13 +123,17 @@ func TestClipGradNormOfManyParameters(t *testing.T) {
 	}
 }
 
-// If the norm is not finite, the gradients are those of PyTorch.
+// If the norm is not finite, the gradients are those of PyTorch. The norm of large gradients is finite although
+// their squares overflow in Float32.
 func TestClipGradNormNotFinite(t *testing.T) {
 	inf, nan := float32(math.Inf(1)), float32(math.NaN())
-	for name, c := range map[string]struct{ grad, want []float32 }{
-		"NaN":      {[]float32{nan, 1}, []float32{nan, nan}},
-		"infinite": {[]float32{-inf, 1}, []float32{nan, 0}},
-		"overflow": {[]float32{1e20, 1}, []float32{0, 0}},
+	for name, c := range map[string]struct {
+		grad, want []float32
+		norm       float64
+	}{
+		"NaN":      {[]float32{nan, 1}, []float32{nan, nan}, math.NaN()},
+		"infinite": {[]float32{-inf, 1}, []float32{nan, 0}, math.Inf(1)},
+		"large":    {[]float32{1e20, 1}, []float32{1, 1e-20}, float64(float32(1e20))},
 	} {
 		p := nn.NewParameter("p", autograd.FromSlice(newDevice(t), []float32{1, 1}))
 		p.Var().SetGradSink(&owner{t: device.HostTensor(c.grad, device.Invalid)})
@@ -137,8 +141,8 @@ func TestClipGradNormNotFinite(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if x := norm.Item(); !(math.IsInf(x, 1) || name == "NaN" && math.IsNaN(x)) {
-			t.Errorf("%s: the norm is %v", name, x)
+		if x := norm.Item(); x != c.norm && (x == x || c.norm == c.norm) {
+			t.Errorf("%s: the norm is %v, want %v", name, x, c.norm)
 		}
 		for i, want := range c.want {
 			if got := c.grad[i]; got != want && (got == got || want == want) {
@@ -148,8 +152,7 @@ func TestClipGradNormNotFinite(t *testing.T) {
 	}
 }
 
-// The norm is right for a Float32 gradient with more elements than are processed at a time,
-// together with a Float64 gradient.
+// The norm is right for a Float32 gradient of many elements together with a Float64 gradient.
 func TestClipGradNormOfManyElements(t *testing.T) {
 	const n = 1<<22 + 5
 	dev := newDevice(t)
@@ -207,8 +210,7 @@ func TestClipGradPNormOver(t *testing.T) {
 	}
 }
 
-// The 1-norm, the maximum norm and other norms are those of PyTorch, also for gradients of more
-// than one part and with a NaN.
+// The 1-norm, the maximum norm and other norms are those of PyTorch, also for large gradients and with a NaN.
 func TestClipGradPNorm(t *testing.T) {
 	const n = 1<<22 + 5
 	dev := newDevice(t)

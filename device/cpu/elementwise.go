@@ -22,6 +22,16 @@ func (k *kernelSet) Axpby(_ device.Stream, dst device.Tensor, acc device.Accum, 
 	return nil
 }
 
+func (k *kernelSet) ScaleBy(_ device.Stream, dst device.Tensor, acc device.Accum, factor, x device.Tensor) error {
+	operands.ScaleBy(dst, factor, x)
+	if dst.DType == device.Float32 {
+		scaleBy[float32](k, dst, acc, factor, x)
+	} else {
+		scaleBy[float64](k, dst, acc, factor, x)
+	}
+	return nil
+}
+
 func (k *kernelSet) Unary(_ device.Stream, op kernels.UnaryOp, dst, x device.Tensor) error {
 	operands.Same(op.String(), dst, x)
 	if dst.DType == device.Float32 {
@@ -99,6 +109,15 @@ func tiled[T float](k *kernelSet, dst []T, acc device.Accum, value func(tile []T
 			t := buf[:min(tile, hi-lo)]
 			value(t, lo)
 			accumulate(dst[lo:lo+len(t)], acc, t)
+		}
+	})
+}
+
+func scaleBy[T float](k *kernelSet, dst device.Tensor, acc device.Accum, factor, x device.Tensor) {
+	f, v := device.Elements[T](factor)[0], device.Elements[T](x)
+	tiled(k, device.Elements[T](dst), acc, func(t []T, lo int) {
+		for i, x := range v[lo : lo+len(t)] {
+			t[i] = f * x
 		}
 	})
 }

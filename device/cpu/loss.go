@@ -67,6 +67,28 @@ func (k *kernelSet) CrossEntropyGrad(s device.Stream, dst device.Tensor, acc dev
 	return nil
 }
 
+// CrossEntropyInPlace computes 16-bit logits in Float32, as CrossEntropy does.
+func (k *kernelSet) CrossEntropyInPlace(s device.Stream, losses, logits, labels device.Tensor) error {
+	if logits.DType.Size() == 2 {
+		wide, err := k.widened(s, logits)
+		if err == nil {
+			err = k.CrossEntropyInPlace(s, losses, wide, labels)
+		}
+		if err != nil {
+			return err
+		}
+		return k.Copy(s, logits, wide)
+	}
+	_, n := operands.CrossEntropyInPlace(losses, logits, labels)
+	checkLabels(device.Elements[int64](labels), n)
+	if logits.DType == device.Float32 {
+		crossEntropyInPlace[float32](k, losses, logits, labels)
+	} else {
+		crossEntropyInPlace[float64](k, losses, logits, labels)
+	}
+	return nil
+}
+
 // widened returns a copy of x in Float32.
 func (k *kernelSet) widened(s device.Stream, x device.Tensor) (device.Tensor, error) {
 	wide := device.HostTensor(make([]float32, x.Len()), device.Float32, x.Shape...)
@@ -127,6 +149,20 @@ func crossEntropyGrad[T float](k *kernelSet, dst device.Tensor, acc device.Accum
 			for i := from; i < to; i++ {
 				t[i] *= scale
 			}
+		}
+	})
+}
+
+func crossEntropyInPlace[T float](k *kernelSet, losses, logits, labels device.Tensor) {
+	sums, x, l := device.Elements[T](losses), device.Elements[T](logits), device.Elements[int64](labels)
+	m, n := logits.Shape[0], logits.Shape[1]
+	k.each(m, n, func(lo, hi int) {
+		for ; lo < hi; lo++ {
+			row, label := x[lo*n:(lo+1)*n], l[lo]
+			sum := logSumExp(row)
+			sums[lo] = T(sum - float64(row[label]))
+			exps(row, row, T(sum))
+			row[label] -= 1
 		}
 	})
 }

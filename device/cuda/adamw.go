@@ -50,7 +50,7 @@ func (k *kernelSet) AdamW(st device.Stream, steps ...kernels.AdamWStep) error {
 			}
 		}
 		part.wide = flag(packed(part.w, part.g, part.m, part.v, part.most, part.s))
-		if err := u.add(f, a, part, p.Param.Len()); err != nil {
+		if err := u.add(f, a, part, p.Param.Len(), k.updateBlocks(p.Param.Len())); err != nil {
 			return err
 		}
 	}

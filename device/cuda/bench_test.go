@@ -196,6 +196,82 @@ func BenchmarkMasters(b *testing.B) {
 	})
 }
 
+// gpt2Sizes are the numbers of elements of GPT-2's 124M parameters.
+func gpt2Sizes() []int {
+	const c = 768
+	sizes := []int{50304 * c, 1024 * c}
+	for range 12 {
+		sizes = append(sizes, c, c, 3*c*c, 3*c, c*c, c, c, c, 4*c*c, 4*c, 4*c*c, c)
+	}
+	return append(sizes, c, c)
+}
+
+// BenchmarkGPT2Ends measures what is neither a product nor attention of a step of GPT-2 124M, with 64
+// sequences of 1024 tokens in bfloat16, at its two ends: the cross-entropy, the clipping of the gradients'
+// norm, and AdamW with float32 masters, in batches of gradients of so many MiB.
+func BenchmarkGPT2Ends(b *testing.B) {
+	d := gpu(b, &Options{Log: quiet()})
+	k, s := kernels.Of(d), d.Compute()
+	var grads []device.Tensor
+	var steps []kernels.AdamWStep
+	n := 0
+	for _, size := range gpt2Sizes() {
+		g := uniform(b, d, tensor(b, d, device.BFloat16, size))
+		wide := func() device.Tensor {
+			x := tensor(b, d, device.Float32, size)
+			ok(b, k.Fill(s, x, 1))
+			return x
+		}
+		steps = append(steps, kernels.AdamWStep{
+			Param: tensor(b, d, device.BFloat16, size), Grad: g, Master: wide(), Mean: wide(), Variance: wide(),
+			LR: 1e-9, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Step: 10,
+		})
+		grads, n = append(grads, g), n+size
+	}
+	gb := float64(n) / 1e9
+	sum, norm := tensor(b, d, device.Float64), tensor(b, d, device.Float32)
+	b.Run("PowerSum", func(b *testing.B) {
+		measure(b, d, 2*gb, "GB/s", func() error { return k.PowerSum(s, sum, 2, grads...) })
+	})
+	b.Run("ScaleToNorm by 1", func(b *testing.B) {
+		measure(b, d, 2*gb, "GB/s", func() error { return k.ScaleToNorm(s, norm, sum, 2, 1e9, grads...) })
+	})
+	b.Run("ScaleToNorm", func(b *testing.B) {
+		ok(b, k.Fill(s, sum, 1.01))
+		measure(b, d, 4*gb, "GB/s", func() error { return k.ScaleToNorm(s, norm, sum, 2, 1, grads...) })
+	})
+	for _, mib := range []int{4, 16, 1 << 20} {
+		b.Run(fmt.Sprintf("AdamW/%d", mib), func(b *testing.B) {
+			measure(b, d, 28*gb, "GB/s", func() error {
+				first, size := 0, 0
+				for i, g := range grads {
+					if size += g.Bytes(); size > mib<<20 || i == len(grads)-1 {
+						if err := k.AdamW(s, steps[first:i+1]...); err != nil {
+							return err
+						}
+						first, size = i+1, 0
+					}
+				}
+				return nil
+			})
+		})
+	}
+	logits, labels := uniform(b, d, tensor(b, d, device.BFloat16, 65536, 50304)), tensor(b, d, device.Int64, 65536)
+	ok(b, k.Fill(s, labels, 7))
+	grad := tensor(b, d, device.BFloat16, 65536, 50304)
+	loss, lse := tensor(b, d, device.Float32), tensor(b, d, device.Float32, 65536)
+	pass := float64(logits.Bytes()) / 1e9
+	b.Run("CrossEntropy", func(b *testing.B) {
+		measure(b, d, pass, "GB/s", func() error { return k.CrossEntropy(s, loss, lse, logits, labels) })
+	})
+	b.Run("CrossEntropyGrad", func(b *testing.B) {
+		measure(b, d, 2*pass, "GB/s", func() error { return k.CrossEntropyGrad(s, grad, device.Store, loss, lse, logits, labels) })
+	})
+	b.Run("CrossEntropyInPlace", func(b *testing.B) {
+		measure(b, d, 2*pass, "GB/s", func() error { return k.CrossEntropyInPlace(s, lse, logits, labels) })
+	})
+}
+
 // BenchmarkSumBias computes a bias's gradient: the sum of 1000 rows of 4000 elements.
 func BenchmarkSumBias(b *testing.B) {
 	d := gpu(b, &Options{Log: quiet()})

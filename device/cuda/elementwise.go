@@ -45,6 +45,11 @@ func (k *kernelSet) Axpby(s device.Stream, dst device.Tensor, acc device.Accum, 
 	return k.each(s, &k.axpby, dst, mapArgs{x: k.addr(x), acc: acc})
 }
 
+func (k *kernelSet) ScaleBy(s device.Stream, dst device.Tensor, acc device.Accum, factor, x device.Tensor) error {
+	operands.ScaleBy(dst, factor, x)
+	return k.each(s, &k.scaleBy, dst, mapArgs{x: k.addr(x), g: k.addr(factor), acc: acc})
+}
+
 func (k *kernelSet) Unary(s device.Stream, op kernels.UnaryOp, dst, x device.Tensor) error {
 	operands.Same(op.String(), dst, x)
 	return k.each(s, &k.unary, dst, mapArgs{x: k.addr(x), acc: device.Store, op: int32(op.Func), a: op.A, b: op.B})

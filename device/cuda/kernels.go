@@ -52,11 +52,14 @@ type kernelSet struct {
 	binary                                        perFloat
 	sumRuns, sumColumns, fold                     perFloat
 	squares, mean, crossEntropy, crossEntropyGrad perFloat
+	scaleBy, crossEntropyInPlace                  perFloat
 	softmax, softmaxGrad, dropout                 perFloat
 	sgd, uniform, normal                          perFloat
-	sgdMaster, sgdMasterWide                      perFloat    // for the 16-bit types
-	adamW, adamWMaster, adamWMasterWide           perFloat    // the latter two for the 16-bit types
-	rmsProp, rmsPropMaster, rmsPropMasterWide     perFloat    // the latter two for the 16-bit types
+	sgdMaster, sgdMasterWide                      perFloat // for the 16-bit types
+	adamW, adamWMaster, adamWMasterWide           perFloat // the latter two for the 16-bit types
+	rmsProp, rmsPropMaster, rmsPropMasterWide     perFloat // the latter two for the 16-bit types
+	powerSum, scaleToNorm                         perFloat
+	foldPowers                                    C.uintptr_t // for every type
 	nonFinite, hash                               C.uintptr_t // for every type
 	quantize, dequantize                          C.uintptr_t
 	orthonormalize                                perFloat // for Float32 and Float64
@@ -172,6 +175,8 @@ func (k *kernelSet) files() map[string]map[string]*C.uintptr_t {
 		rmsProp["rmsprop_master_"+dt.String()] = &k.rmsPropMaster[dt]
 		rmsProp["rmsprop_master_wide_"+dt.String()] = &k.rmsPropMasterWide[dt]
 	}
+	clipping := floats(map[string]*perFloat{"power_sum": &k.powerSum, "scale_to_norm": &k.scaleToNorm})
+	clipping["fold_powers"] = &k.foldPowers
 	normalization := floats(map[string]*perFloat{
 		"group_norm": &k.groupNorm, "group_norm_grad": &k.groupNormGrad,
 		"norm_planes": &k.normPlanes, "norm_columns": &k.normColumns, "norm_fold": &k.normFold,
@@ -189,12 +194,13 @@ func (k *kernelSet) files() map[string]map[string]*C.uintptr_t {
 	}
 	return map[string]map[string]*C.uintptr_t{
 		"elementwise.cu": floats(map[string]*perFloat{
-			"axpby": &k.axpby, "unary": &k.unary, "unary_grad": &k.unaryGrad, "mse_grad": &k.mseGrad, "bias_act": &k.biasAct,
+			"axpby": &k.axpby, "unary": &k.unary, "unary_grad": &k.unaryGrad, "mse_grad": &k.mseGrad, "scale_by": &k.scaleBy, "bias_act": &k.biasAct,
 		}),
 		"broadcast.cu": floats(map[string]*perFloat{"binary": &k.binary}),
 		"reduce.cu":    floats(map[string]*perFloat{"sum_runs": &k.sumRuns, "sum_columns": &k.sumColumns, "fold": &k.fold}),
 		"loss.cu": floats(map[string]*perFloat{
 			"squares": &k.squares, "mean": &k.mean, "cross_entropy": &k.crossEntropy, "cross_entropy_grad": &k.crossEntropyGrad,
+			"cross_entropy_in_place": &k.crossEntropyInPlace,
 		}),
 		"layout.cu":    layout,
 		"softmax.cu":   floats(map[string]*perFloat{"softmax": &k.softmax, "softmax_grad": &k.softmaxGrad}),
@@ -202,6 +208,7 @@ func (k *kernelSet) files() map[string]map[string]*C.uintptr_t {
 		"indexing.cu":  indexing,
 		"sgd.cu":       sgd,
 		"adamw.cu":     adamW,
+		"clipping.cu":  clipping,
 		"rmsprop.cu":   rmsProp,
 		"random.cu":    floats(map[string]*perFloat{"uniform": &k.uniform, "normal": &k.normal, "dropout": &k.dropout}),
 		"copy.cu":      copies,

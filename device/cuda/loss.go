@@ -71,6 +71,16 @@ func (k *kernelSet) CrossEntropyGrad(s device.Stream, dst device.Tensor, acc dev
 	return k.launch(k.d.stream(s), k.crossEntropyGrad[dst.DType], grid{min(m, 1<<20), 1, 1, rowThreads(n), 1}, unsafe.Pointer(&a), unsafe.Sizeof(a))
 }
 
+func (k *kernelSet) CrossEntropyInPlace(s device.Stream, losses, logits, labels device.Tensor) error {
+	m, n := operands.CrossEntropyInPlace(losses, logits, labels)
+	if m == 0 {
+		return nil
+	}
+	a := lossArgs{x: k.addr(logits), y: k.addr(losses), labels: k.addr(labels), rows: uint64(m), cols: uint64(n)}
+	a.wide = inRowsOfPacks(logits.DType, n, a.x)
+	return k.launch(k.d.stream(s), k.crossEntropyInPlace[logits.DType], grid{min(m, 1<<20), 1, 1, rowThreads(n), 1}, unsafe.Pointer(&a), unsafe.Sizeof(a))
+}
+
 // inRowsOfPacks returns 1 if rows of n elements at addrs are aligned and consist of whole packs.
 func inRowsOfPacks(dt device.DType, n int, addrs ...uint64) uint64 {
 	return uint64(flag(packed(addrs...) && n%(packBytes/dt.Size()) == 0))

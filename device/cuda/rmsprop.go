@@ -51,7 +51,7 @@ func (k *kernelSet) RMSProp(st device.Stream, steps ...kernels.RMSPropStep) erro
 			}
 		}
 		part.wide = flag(packed(part.w, part.g, part.sq, part.m, part.v, part.s))
-		if err := u.add(f, a, part, p.Param.Len()); err != nil {
+		if err := u.add(f, a, part, p.Param.Len(), k.updateBlocks(p.Param.Len())); err != nil {
 			return err
 		}
 	}

@@ -47,7 +47,7 @@ func (k *kernelSet) SGD(st device.Stream, steps ...kernels.SGDStep) error {
 			}
 		}
 		part.wide = flag(packed(part.w, part.g, part.v, part.m))
-		if err := u.add(f, a, part, p.Param.Len()); err != nil {
+		if err := u.add(f, a, part, p.Param.Len(), k.updateBlocks(p.Param.Len())); err != nil {
 			return err
 		}
 	}

@@ -30,8 +30,8 @@ type updateArgs[A comparable, P any] struct {
 	parts  [maxParts]P
 }
 
-// add adds a step on n elements, which f computes. It launches the steps before if that one does not fit.
-func (u *updates[A, P]) add(f C.uintptr_t, common A, part P, n int) error {
+// add adds a step on n elements, which f computes with so many blocks. It launches the steps before if that one does not fit.
+func (u *updates[A, P]) add(f C.uintptr_t, common A, part P, n, blocks int) error {
 	if n == 0 {
 		return nil
 	}
@@ -44,9 +44,12 @@ func (u *updates[A, P]) add(f C.uintptr_t, common A, part P, n int) error {
 	u.f, a.common = f, common
 	a.starts[a.count], a.parts[a.count] = a.blocks, part
 	a.count++
-	a.blocks += uint32(u.k.flat(n).x)
+	a.blocks += uint32(blocks)
 	return nil
 }
+
+// updateBlocks returns the number of blocks for an update of n elements. A thread has two packs of float32.
+func (k *kernelSet) updateBlocks(n int) int { return min(ceil(n, 8*threads), k.d.props.sms*64) }
 
 // launch launches the steps that were added since the last launch.
 func (u *updates[A, P]) launch() error {

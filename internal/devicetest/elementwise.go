@@ -43,6 +43,17 @@ func checkAxpby(r *rig) {
 	})
 }
 
+func checkScaleBy(r *rig) {
+	each(r, shapes, func(shape device.Shape) {
+		x, f := r.random(-2, 2, shape...), r.random(0.5, 2)
+		px, pf := r.put(x), r.placed(r.sums(), f)
+		want := mapped(func(v ...float64) float64 { return f.v[0] * v[0] }, x)
+		r.accumulates("ScaleBy", value{array: want, c: 8}, func(dst device.Tensor, acc device.Accum) error {
+			return r.k.ScaleBy(r.s, dst, acc, pf.Tensor, px.Tensor)
+		})
+	})
+}
+
 // unary is the reference of a UnaryOp: the function, and its derivative as a function of the
 // kernel's operands.
 type unary struct {

@@ -117,6 +117,31 @@ func (r *rig) sums() device.DType {
 // placed is put for an operand of another type.
 func (r *rig) placed(dt device.DType, a array) operand { return r.place(dt, a.shape, encode(dt, a.v)) }
 
+func checkCrossEntropyInPlace(r *rig) {
+	each(r, append(batches[:len(batches):len(batches)], batch{3, 8192, 4}), func(c batch) {
+		x := r.random(-c.size, c.size, c.m, c.n)
+		labels, pl := r.labels(c.m, c.n)
+		p, lse := softmax(x)
+		loss := value{newArray(c.m), make([]float64, c.m), 8}
+		grad := value{p, make([]float64, c.m*c.n), 8}
+		for i, v := range p.v {
+			grad.scale[i] = v * (1 + c.size)
+		}
+		for i, l := range labels {
+			at := i*c.n + int(l)
+			loss.v[i] = lse[i] - x.v[at]
+			loss.scale[i] = 1 + math.Abs(lse[i]) + math.Abs(x.v[at])
+			grad.v[at]--
+			grad.scale[at]++
+		}
+		what, got := fmt.Sprintf("CrossEntropyInPlace of %v", x.shape), r.placed(r.sums(), newArray(c.m))
+		r.from(what, x, grad, func(logits device.Tensor) error {
+			return r.k.CrossEntropyInPlace(r.s, got.Tensor, logits, pl.Tensor)
+		})
+		r.same(what+", losses", got, loss)
+	})
+}
+
 func checkCrossEntropyGrad(r *rig) {
 	each(r, batches[:len(batches)-1], func(c batch) {
 		x := r.random(-c.size, c.size, c.m, c.n)

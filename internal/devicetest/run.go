@@ -18,8 +18,8 @@ type Case struct {
 }
 
 // Run runs each case of the suite as a subtest, on a device that open makes and Run closes. Kernels
-// are checked in Float32 and Float64, and in the 16-bit types of half; Axpby, SGD, AdamW and
-// RMSProp always in all four types.
+// are checked in Float32 and Float64, and in the 16-bit types of half; Axpby, SGD, AdamW,
+// RMSProp, PowerSum and ScaleToNorm always in all four types.
 func Run(t *testing.T, open func(t *testing.T) device.Device, half ...device.DType) {
 	for _, c := range Cases(half...) {
 		t.Run(c.Name, func(t *testing.T) {
@@ -60,7 +60,8 @@ func Cases(half ...device.DType) []Case {
 		for _, c := range []struct {
 			name string
 			run  func(*rig)
-		}{{"Axpby", checkAxpby}, {"SGD", checkSGD}, {"AdamW", checkAdamW}, {"RMSProp", checkRMSProp}, {"NaNUpdates", checkNaNUpdates}} {
+		}{{"Axpby", checkAxpby}, {"SGD", checkSGD}, {"AdamW", checkAdamW}, {"RMSProp", checkRMSProp}, {"NaNUpdates", checkNaNUpdates},
+			{"PowerSum", checkPowerSum}, {"ScaleToNorm", checkScaleToNorm}} {
 			cases = append(cases, check(c.name+"/"+dt.String(), dt, c.run))
 		}
 	}
@@ -73,14 +74,14 @@ func Cases(half ...device.DType) []Case {
 			name string
 			run  func(*rig)
 		}{
-			{"Unary", checkUnary}, {"UnaryGrad", checkUnaryGrad}, {"NaN", checkNaN},
+			{"Unary", checkUnary}, {"UnaryGrad", checkUnaryGrad}, {"ScaleBy", checkScaleBy}, {"NaN", checkNaN},
 			{"Binary", checkBinary}, {"Sum", checkSum}, {"MatMul", checkMatMul}, {"BatchedMatMul", checkBatchedMatMul}, {"Linear", checkLinear}, {"LinearGrad", checkLinearGrad},
 			{"Dropout", checkDropout}, {"Softmax", checkSoftmax}, {"SoftmaxGrad", checkSoftmaxGrad},
 			{"Norm", checkNorm}, {"NormNaN", checkNormNaN},
 			{"Conv2d", checkConv2d}, {"ConvNaN", checkConvNaN}, {"MaxPool2d", checkMaxPool}, {"AvgPool2d", checkAvgPool},
 			{"MSE", checkMSE}, {"MSEGrad", checkMSEGrad},
 			{"AccumulateStrided", checkAccumulateStrided}, {"Compare", checkCompare}, {"FindExtreme", checkFindExtreme}, {"Gather", checkGather}, {"ScatterAdd", checkScatterAdd},
-			{"CrossEntropy", checkCrossEntropy}, {"CrossEntropyGrad", checkCrossEntropyGrad},
+			{"CrossEntropy", checkCrossEntropy}, {"CrossEntropyGrad", checkCrossEntropyGrad}, {"CrossEntropyInPlace", checkCrossEntropyInPlace},
 			{"Custom", checkCustom},
 			{"Attention", checkAttention}, {"NaNAttention", checkNaNAttention}, {"Rotate", checkRotate},
 		} {

@@ -41,6 +41,7 @@ type Kernels interface {
 	Indexing
 	Convolution
 	Pooling
+	Clipping
 
 	// Values returns the per-device state of the packages above.
 	Values() *Values
@@ -56,6 +57,9 @@ type Kernels interface {
 	// UnaryGrad accumulates g·op'(x) into dst, given x and y = op(x). It reads only the operand
 	// that op.Given returns; the other may be absent. dst may be g if acc.Beta is 0.
 	UnaryGrad(s device.Stream, op UnaryOp, dst device.Tensor, acc device.Accum, g, x, y device.Tensor) error
+	// ScaleBy accumulates factor·x into dst. factor is a scalar in device memory, of Float64 for operands
+	// of Float64, else of Float32.
+	ScaleBy(s device.Stream, dst device.Tensor, acc device.Accum, factor, x device.Tensor) error
 	// Binary computes dst = x op y with x and y broadcast to dst's shape. dst may be an operand
 	// that has its shape.
 	Binary(s device.Stream, op BinaryOp, dst, x, y device.Tensor) error
@@ -94,6 +98,11 @@ type Kernels interface {
 	// CrossEntropyGrad accumulates g·(softmax(logits) - onehot(labels))/m into dst [m n], of the type
 	// of logits. g is a scalar in device memory, of the type of lse, which CrossEntropy computed.
 	CrossEntropyGrad(s device.Stream, dst device.Tensor, acc device.Accum, g, lse, logits, labels device.Tensor) error
+
+	// CrossEntropyInPlace computes losses [m], the loss of each row of logits, and overwrites logits by
+	// softmax(logits) - onehot(labels), the gradient of the sum of these losses. losses has the type of
+	// CrossEntropy's lse, which also says which labels panic.
+	CrossEntropyInPlace(s device.Stream, losses, logits, labels device.Tensor) error
 
 	// SGD performs steps of stochastic gradient descent in place, each on a parameter of its own:
 	// see [SGDStep]. A device runs steps that follow each other, and differ in their tensors alone,

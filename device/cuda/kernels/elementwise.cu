@@ -193,6 +193,12 @@ template <class T> __device__ inline void mse_grad(const Map &a) {
 	map<T>(a, [scale](A x, A y, u64) { return scale * (x - y); });
 }
 
+template <class T> __device__ inline void scale_by(const Map &a) {
+	typedef typename Arith<T>::type A;
+	const A factor = *(const A *)a.g;
+	map<T>(a, [factor](A x, A, u64) { return factor * x; });
+}
+
 // bias_act adds a bias. op says whether a ReLU follows.
 template <class T> __device__ inline void bias_act(const Map &a) {
 	typedef typename Arith<T>::type A;
@@ -209,5 +215,6 @@ template <class T> __device__ inline void bias_act(const Map &a) {
 	extern "C" __global__ void unary_##name(const Map a) { unary<T>(a); } \
 	extern "C" __global__ void unary_grad_##name(const Map a) { unary_grad<T>(a); } \
 	extern "C" __global__ void mse_grad_##name(const Map a) { mse_grad<T>(a); } \
+	extern "C" __global__ void scale_by_##name(const Map a) { scale_by<T>(a); } \
 	extern "C" __global__ void bias_act_##name(const Map a) { bias_act<T>(a); }
 EACH_FLOAT(EXPORT)

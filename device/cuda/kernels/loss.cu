@@ -62,29 +62,87 @@ template <class A> __device__ inline A block_max(A v) {
 	return v;
 }
 
+// exponential is e^v in the accuracy that elements of type T need.
+template <class T> __device__ inline typename Arith<T>::type exponential(typename Arith<T>::type v) { return exp_(v); }
+#ifdef __CUDACC__
+template <> __device__ inline float exponential<bf16>(float v) { return __expf(v); }
+template <> __device__ inline float exponential<f16>(float v) { return __expf(v); }
+#endif
+
+// Exponents is Σ e^(x - top) over the numbers that a thread has seen, where top is the largest of them (Milakov
+// and Gimelshein, "Online normalizer calculation for softmax", 2018). It ignores a NaN in top, and has it in sum.
+template <class T> struct Exponents {
+	typedef typename Arith<T>::type A;
+	A top, none;
+	double sum;
+
+	__device__ Exponents() : none(__longlong_as_double(0xfff0000000000000ll)), sum(0) { top = none; } // none: -Inf
+
+	// base returns what is subtracted from an exponent: top, if it is a number.
+	__device__ A base() const { return top > none ? top : A(0); }
+
+	template <int N> __device__ void add(const A (&v)[N]) {
+		A most = v[0];
+#pragma unroll
+		for (int j = 1; j < N; j++) most = v[j] > most ? v[j] : most;
+		if (most > top) {
+			sum *= exp_(top - most);
+			top = most;
+		}
+		const A by = base();
+		A s = 0;
+#pragma unroll
+		for (int j = 0; j < N; j++) s += exponential<T>(v[j] - by);
+		sum += s;
+	}
+
+	// log_sum returns log Σ e^x over the numbers of all threads of the block, to every thread.
+	__device__ double log_sum() const {
+		const A most = block_max(top);
+		const double all = block_sum(sum * exp_(top > none ? top - most : A(0)));
+		return (most > none ? (double)most : 0.) + log(all);
+	}
+};
+
+// log_sum_exp returns log Σ e^x of a row to every thread of the block. It reads x once.
+template <class T> __device__ inline double log_sum_exp(const T *x, u64 cols, bool wide) {
+	typedef typename Arith<T>::type A;
+	const int N = Pack<T>::N, ahead = 4;
+	Exponents<T> e;
+	if (!wide) {
+#pragma unroll 4
+		for (u64 j = threadIdx.x; j < cols; j += blockDim.x) {
+			const A v[1] = {up(x[j])};
+			e.add(v);
+		}
+		return e.log_sum();
+	}
+	const u64 step = blockDim.x * N;
+	for (u64 j = threadIdx.x * N; j < cols; j += ahead * step) {
+		Pack<T> p[ahead];
+#pragma unroll
+		for (int a = 0; a < ahead; a++)
+			if (j + a * step < cols) p[a].load(x + j + a * step);
+#pragma unroll
+		for (int a = 0; a < ahead; a++) {
+			if (j + a * step >= cols) break;
+			A v[N];
+#pragma unroll
+			for (int i = 0; i < N; i++) v[i] = up(p[a].v[i]);
+			e.add(v);
+		}
+	}
+	return e.log_sum();
+}
+
 // cross_entropy computes rows in each block. It writes log Σ exp(x) to y and the sum of log Σ exp(x) -
-// x[label] to part. It reads x once: each thread keeps its largest element so far, and the sum of
-// the exponentials of the others minus that element (Milakov and Gimelshein, "Online normalizer
-// calculation for softmax", 2018). A NaN reaches the result through the sum. The loss of a label that is
-// out of range is NaN.
+// x[label] to part. The loss of a label that is out of range is NaN.
 template <class T> __device__ inline void cross_entropy(const Loss &a) {
 	typedef typename Arith<T>::type A;
 	double loss = 0;
 	for (u64 r = blockIdx.x; r < a.rows; r += gridDim.x) {
 		const T *x = (const T *)a.x + r * a.cols;
-		const A none = __longlong_as_double(0xfff0000000000000ll); // -Inf
-		A top = none;
-		double s = 0;
-		each_of(x, threadIdx.x, blockDim.x, a.cols, a.wide, [&top, &s, none](u64, A v) {
-			if (v > top) {
-				s *= exp_(top - v);
-				top = v;
-			}
-			s += exp_(v - (top > none ? top : A(0)));
-		});
-		const A most = block_max(top);
-		s = block_sum(s * exp_(top > none ? top - most : A(0)));
-		const double lse = (most > none ? (double)most : 0.) + log(s);
+		const double lse = log_sum_exp(x, a.cols, a.wide);
 		if (threadIdx.x == 0) ((A *)a.y)[r] = lse;
 		const u64 label = ((const u64 *)a.labels)[r];
 		loss += label < a.cols ? lse - (double)up(x[label]) : __longlong_as_double(0x7ff8000000000000ll);
@@ -103,7 +161,7 @@ template <class T> __device__ inline void cross_entropy_grad(const Loss &a) {
 		const A lse = ((const A *)a.y)[r];
 		const u64 label = ((const u64 *)a.labels)[r];
 		auto value = [=](u64 j, A logit, T old) {
-			A v = alpha * (scale * (exp_(logit - lse) - (j == label ? A(1) : A(0))));
+			A v = alpha * (scale * (exponential<T>(logit - lse) - (j == label ? A(1) : A(0))));
 			if (beta != 0) v += beta * up(old);
 			return down<T>(v);
 		};
@@ -123,9 +181,45 @@ template <class T> __device__ inline void cross_entropy_grad(const Loss &a) {
 	}
 }
 
+// cross_entropy_in_place writes the loss of each row to y, and the gradient of these losses over x.
+template <class T> __device__ inline void cross_entropy_in_place(const Loss &a) {
+	typedef typename Arith<T>::type A;
+	for (u64 r = blockIdx.x; r < a.rows; r += gridDim.x) {
+		T *x = (T *)a.x + r * a.cols;
+		A *loss = (A *)a.y + r;
+		const double sum = log_sum_exp(x, a.cols, a.wide);
+		const A lse = sum;
+		const u64 label = ((const u64 *)a.labels)[r];
+		if (label >= a.cols && threadIdx.x == 0) *loss = __longlong_as_double(0x7ff8000000000000ll);
+		// value returns the gradient of element j. The thread that has the label's element writes the loss.
+		auto value = [=](u64 j, A logit) {
+			A v = exponential<T>(logit - lse);
+			if (j == label) {
+				v -= 1;
+				*loss = sum - (double)logit;
+			}
+			return down<T>(v);
+		};
+		if (a.wide) {
+			const int N = Pack<T>::N;
+#pragma unroll 4
+			for (u64 j = threadIdx.x * N; j < a.cols; j += blockDim.x * N) {
+				Pack<T> p;
+				p.load(x + j);
+#pragma unroll
+				for (int i = 0; i < N; i++) p.v[i] = value(j + i, up(p.v[i]));
+				p.store(x + j);
+			}
+		} else {
+			for (u64 j = threadIdx.x; j < a.cols; j += blockDim.x) x[j] = value(j, up(x[j]));
+		}
+	}
+}
+
 #define EXPORT(name, T) \
 	extern "C" __global__ void squares_##name(const Loss a) { squares<T>(a); } \
 	extern "C" __global__ void mean_##name(const Loss a) { mean<T>(a); } \
 	extern "C" __global__ void cross_entropy_##name(const Loss a) { cross_entropy<T>(a); } \
-	extern "C" __global__ void cross_entropy_grad_##name(const Loss a) { cross_entropy_grad<T>(a); }
+	extern "C" __global__ void cross_entropy_grad_##name(const Loss a) { cross_entropy_grad<T>(a); } \
+	extern "C" __global__ void cross_entropy_in_place_##name(const Loss a) { cross_entropy_in_place<T>(a); }
 EACH_FLOAT(EXPORT)

@@ -55,6 +55,22 @@ func (ts Types) UnaryGrad(op kernels.UnaryOp, dst, g, x, y device.Tensor) (known
 	return known
 }
 
+// ScaleBy checks the operands of a ScaleBy.
+func (ts Types) ScaleBy(dst, factor, x device.Tensor) {
+	const op = "ScaleBy"
+	ts.Same(op, dst, x)
+	checkScalar(op, factor)
+	checkType(op, factor, sumsOf(dst.DType))
+}
+
+// sumsOf returns the type of losses and other sums over numbers of type dt.
+func sumsOf(dt device.DType) device.DType {
+	if dt == device.Float64 {
+		return dt
+	}
+	return device.Float32
+}
+
 // Binary checks the operands of a Binary.
 func (ts Types) Binary(op kernels.BinaryOp, dst, x, y device.Tensor) {
 	ts.Float(op.String(), dst, x, y)
@@ -161,19 +177,26 @@ func (ts Types) CrossEntropyGrad(dst, g, lse, logits, labels device.Tensor) (m, 
 	return ts.crossEntropy(op, g, lse, logits, labels)
 }
 
+// CrossEntropyInPlace checks the operands of a CrossEntropyInPlace, logits [m n].
+func (ts Types) CrossEntropyInPlace(losses, logits, labels device.Tensor) (m, n int) {
+	return ts.rowLosses("CrossEntropyInPlace", losses, logits, labels)
+}
+
 // crossEntropy checks logits, labels, and what is of the type of sums: a scalar, and a number for each row.
 func (ts Types) crossEntropy(op string, scalar, lse, logits, labels device.Tensor) (m, n int) {
+	m, n = ts.rowLosses(op, lse, logits, labels)
+	checkScalar(op, scalar)
+	checkType(op, scalar, lse.DType)
+	return m, n
+}
+
+// rowLosses checks logits, labels, and a number of the type of sums for each row.
+func (ts Types) rowLosses(op string, each, logits, labels device.Tensor) (m, n int) {
 	ts.Float(op, logits)
 	checkType(op, labels, device.Int64)
 	m, n = matrix(op, logits, false)
-	checkShape(op, device.Shape{m}, lse, labels)
-	checkScalar(op, scalar)
-	sums := device.Float32
-	if logits.DType == device.Float64 {
-		sums = device.Float64
-	}
-	checkType(op, scalar, sums)
-	checkType(op, lse, sums)
+	checkShape(op, device.Shape{m}, each, labels)
+	checkType(op, each, sumsOf(logits.DType))
 	return m, n
 }
 
@@ -255,6 +278,28 @@ func update(op string, param, grad, master, skip, overflow device.Tensor) device
 		}
 	}
 	return state
+}
+
+// PowerSum checks the operands of a PowerSum.
+func PowerSum(dst device.Tensor, xs []device.Tensor) {
+	clipped("PowerSum", dst, xs)
+}
+
+// ScaleToNorm checks the operands of a ScaleToNorm.
+func ScaleToNorm(norm, total device.Tensor, xs []device.Tensor) {
+	const op = "ScaleToNorm"
+	wide.Float(op, norm)
+	checkScalar(op, norm)
+	clipped(op, total, xs)
+}
+
+// clipped checks the sum over arrays of any floating-point types.
+func clipped(op string, sum device.Tensor, xs []device.Tensor) {
+	checkType(op, sum, device.Float64)
+	checkScalar(op, sum)
+	for _, x := range xs {
+		floats.Float(op, x)
+	}
 }
 
 // Fill checks the operand of a Fill, which may be of any type.
