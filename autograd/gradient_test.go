@@ -92,6 +92,12 @@ func gradCases() (cases []gradCase) {
 	add("CrossEntropyLoss", -2, 2, func(in variables) *autograd.Variable {
 		return autograd.CrossEntropyLoss(in[0], autograd.FromLabels(in[0].Device(), []int64{2, 0, 2, 3}))
 	}, device.Shape{4, 5})
+	for _, lead := range []device.Shape{{4}, {2, 2}} {
+		add("LinearCrossEntropyLoss", -2, 2, func(in variables) *autograd.Variable {
+			labels := autograd.Reshape(autograd.FromLabels(in[0].Device(), []int64{2, 0, 2, 3}), lead...)
+			return autograd.LinearCrossEntropyLoss(in[0], in[1], labels)
+		}, append(append(device.Shape{}, lead...), 3), device.Shape{5, 3})
+	}
 	// A leaf that is used several times, and a result that two operations use.
 	add("Shared", 0.5, 2, func(in variables) *autograd.Variable {
 		h := autograd.Mul(in[0], in[1])
@@ -224,19 +230,21 @@ func TestProgrammingErrors(t *testing.T) {
 	x := autograd.Zeros(dev, device.Float32, 2, 3)
 	y := autograd.Zeros(dev, device.Float32, 4, 2)
 	for name, f := range map[string]func(){
-		"Add":              func() { autograd.Add(x, y) },
-		"MatMul":           func() { autograd.MatMul(x, y) },
-		"MatMulT":          func() { autograd.MatMulT(x, true, y, false) },
-		"Linear":           func() { autograd.Linear(x, y, nil) },
-		"Linear bias":      func() { autograd.Linear(x, x, autograd.Zeros(dev, device.Float32, 3)) },
-		"Sum":              func() { autograd.Sum(x, 2) },
-		"Mean":             func() { autograd.Mean(x, 4, 2, 3) },
-		"Reshape":          func() { autograd.Reshape(x, 4) },
-		"MSELoss":          func() { autograd.MSELoss(x, autograd.Zeros(dev, device.Float32, 3)) },
-		"CrossEntropyLoss": func() { autograd.CrossEntropyLoss(x, autograd.FromLabels(dev, []int64{1})) },
-		"FromSlice":        func() { autograd.FromSlice(dev, []float32{1}, 2) },
-		"Item":             func() { x.Item() },
-		"BackwardWith":     func() { x.RequireGrad().BackwardWith(y) },
+		"Add":                              func() { autograd.Add(x, y) },
+		"MatMul":                           func() { autograd.MatMul(x, y) },
+		"MatMulT":                          func() { autograd.MatMulT(x, true, y, false) },
+		"Linear":                           func() { autograd.Linear(x, y, nil) },
+		"Linear bias":                      func() { autograd.Linear(x, x, autograd.Zeros(dev, device.Float32, 3)) },
+		"Sum":                              func() { autograd.Sum(x, 2) },
+		"Mean":                             func() { autograd.Mean(x, 4, 2, 3) },
+		"Reshape":                          func() { autograd.Reshape(x, 4) },
+		"MSELoss":                          func() { autograd.MSELoss(x, autograd.Zeros(dev, device.Float32, 3)) },
+		"CrossEntropyLoss":                 func() { autograd.CrossEntropyLoss(x, autograd.FromLabels(dev, []int64{1})) },
+		"LinearCrossEntropyLoss":           func() { autograd.LinearCrossEntropyLoss(x, y, autograd.FromLabels(dev, []int64{1, 0})) },
+		"LinearCrossEntropyLoss of labels": func() { autograd.LinearCrossEntropyLoss(x, x, autograd.FromLabels(dev, []int64{1})) },
+		"FromSlice":                        func() { autograd.FromSlice(dev, []float32{1}, 2) },
+		"Item":                             func() { x.Item() },
+		"BackwardWith":                     func() { x.RequireGrad().BackwardWith(y) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := panics[*device.ShapeError](t, f); err != nil && err.A.Equal(err.B) {

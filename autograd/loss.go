@@ -33,14 +33,18 @@ func (mse) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g devic
 // [m n]; labels is int64 [m] (see [FromLabels]), with labels 0 to n-1. The loss of 16-bit logits is of
 // Float32, and is computed in it.
 func CrossEntropyLoss(logits, labels *Variable) *Variable {
+	return Apply(&crossEntropy{sums: lossType("CrossEntropyLoss", logits, labels)}, logits, labels)
+}
+
+// lossType returns the type of a cross-entropy. It panics unless labels are int64.
+func lossType(op string, x, labels *Variable) device.DType {
 	if dt := labels.t.DType; dt != device.Int64 {
-		panic(&device.DTypeError{Op: "CrossEntropyLoss", Got: dt, Want: device.Int64})
+		panic(&device.DTypeError{Op: op, Got: dt, Want: device.Int64})
 	}
-	f := &crossEntropy{sums: logits.t.DType}
-	if f.sums.Size() == 2 {
-		f.sums = device.Float32
+	if x.t.DType.Size() == 2 {
+		return device.Float32
 	}
-	return Apply(f, logits, labels)
+	return x.t.DType
 }
 
 type crossEntropy struct {

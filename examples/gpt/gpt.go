@@ -55,6 +55,11 @@ func newGPT(c config) *gpt {
 
 // Forward returns the logits [b t vocab] of the token that follows each of ids, int64 [b t].
 func (g *gpt) Forward(ids *autograd.Variable) *autograd.Variable {
+	return autograd.Linear(g.hidden(ids), g.tokens.Weight.Var(), nil)
+}
+
+// hidden returns what the last layer makes logits of: [b t embed].
+func (g *gpt) hidden(ids *autograd.Variable) *autograd.Variable {
 	x, h := g.tokens.Forward(ids), autograd.Slice(g.positions.Weight.Var(), 0, 0, ids.Shape()[1])
 	if g.checkpoint {
 		x = autograd.Add(x, h)
@@ -68,14 +73,12 @@ func (g *gpt) Forward(ids *autograd.Variable) *autograd.Variable {
 		}
 		_, x = g.norm.ForwardAdd(x, h)
 	}
-	return autograd.Linear(x, g.tokens.Weight.Var(), nil)
+	return x
 }
 
 // loss returns the mean cross-entropy of next, the tokens that follow ids; both are int64 [b t].
 func (g *gpt) loss(ids, next *autograd.Variable) *autograd.Variable {
-	logits := g.Forward(ids)
-	n := next.Shape().Len()
-	return nn.CrossEntropyLoss(autograd.Reshape(logits, n, logits.Shape()[2]), autograd.Reshape(next, n))
+	return autograd.LinearCrossEntropyLoss(g.hidden(ids), g.tokens.Weight.Var(), next)
 }
 
 // block is a transformer block: attention, then a network of two layers, each added to its input.

@@ -147,12 +147,13 @@ func (p pytorch) compare(t *testing.T, c config, pg *comm.ProcessGroup) error {
 			}
 		}
 		in := autograd.Reshape(autograd.FromLabels(dev, ids), each, c.context)
+		out := autograd.Reshape(autograd.FromLabels(dev, next), each, c.context)
 		if step == 0 {
 			if logitsOff, err = p.compareLogits(net, in, pg.Rank()*len(ids)*c.vocab); err != nil {
 				return err
 			}
 		}
-		loss := model.Run(func() *autograd.Variable { return net.loss(in, autograd.FromLabels(dev, next)) })
+		loss := model.Run(func() *autograd.Variable { return net.loss(in, out) })
 		if err := loss.Backward(); err != nil {
 			return err
 		}

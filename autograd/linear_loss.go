@@ -1,0 +1,135 @@
+package autograd
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+
+	"github.com/goddp/goddp/device"
+)
+
+// LinearCrossEntropyLoss is [CrossEntropyLoss] of the logits x·wᵀ: x [... k], w [n k], labels int64 [...],
+// the result a scalar. If there are many classes n, as in a vocabulary, logits and their gradient take more
+// memory than all other results of a model. Here they never exist as a whole: the forward pass computes the
+// logits of some rows at a time, from them the loss, and the gradients of x and w, which the backward pass
+// only scales.
+//
+// The gradient of w is the sum over at most 8 parts of the rows, in w's type.
+func LinearCrossEntropyLoss(x, w, labels *Variable) *Variable {
+	f := &linearLoss{s: x.s, sums: lossType("LinearCrossEntropyLoss", x, labels)}
+	f.needed = [...]bool{x.node != nil, w.node != nil}
+	return Apply(f, x, w, labels)
+}
+
+// A part of the logits has at least lossElements elements, enough to keep a device busy, and there are at most
+// lossParts parts. The number of rows of a part is a multiple of lossRows.
+const (
+	lossElements = 1 << 24
+	lossParts    = 8
+	lossRows     = 128
+)
+
+// linearLoss computes the gradients for the sum of the rows' losses rather than their mean, so that their
+// elements are not too small for Float16.
+type linearLoss struct {
+	s      *state
+	sums   device.DType     // of the loss
+	needed [2]bool          // whether x and w needed a gradient when the function was applied
+	grads  [2]device.Tensor // the gradients for x, and for w
+	shrink float64          // a factor of the gradient for w: the sum over all rows may be too large for Float16
+}
+
+func (f *linearLoss) dtype() device.DType { return f.sums }
+
+func (*linearLoss) Name() string { return "LinearCrossEntropyLoss" }
+
+func (*linearLoss) Shape(in []device.Shape) device.Shape {
+	x, w, labels := in[0], in[1], in[2]
+	if len(x) == 0 || len(w) != 2 || x[len(x)-1] != w[1] {
+		panic(&device.ShapeError{Op: "LinearCrossEntropyLoss", A: x, B: w})
+	}
+	if !labels.Equal(x[:len(x)-1]) {
+		panic(&device.ShapeError{Op: "LinearCrossEntropyLoss", A: x, B: labels})
+	}
+	return device.Shape{}
+}
+
+func (*linearLoss) Saves(_, _ int) bool { return false }
+
+func (f *linearLoss) Forward(c *Call) (err error) {
+	x, w, labels := rows(c.In[0]), c.In[1], c.In[2].Flat()
+	m, n := x.Shape[0], w.Shape[0]
+	f.shrink = math.Ldexp(1, -bits.Len(uint(m))/2)
+	for i, of := range []device.Tensor{x, w} {
+		if c.Recorded && f.needed[i] {
+			if f.grads[i], err = c.New(of.DType, of.Shape...); err != nil {
+				return err
+			}
+		}
+	}
+	most := min(max((m+lossParts-1)/lossParts, lossElements/max(n, 1)), m)
+	most = min((most+lossRows-1)/lossRows*lossRows, m)
+	losses, err := f.s.alloc(f.sums, device.Shape{m})
+	if err != nil {
+		return err
+	}
+	defer f.s.dev.Free(losses.Buf)
+	logits, err := f.s.alloc(x.DType, device.Shape{most, n})
+	if err != nil {
+		return err
+	}
+	defer f.s.dev.Free(logits.Buf)
+	for lo := 0; lo < m; lo += most {
+		hi := min(lo+most, m)
+		if err := f.part(c, lo, rowsOf(x, lo, hi), w, rowsOf(logits, 0, hi-lo), losses.Range(lo, hi), labels.Range(lo, hi)); err != nil {
+			return err
+		}
+	}
+	if m == 0 && !f.grads[1].IsZero() {
+		if err := c.kernels.Fill(c.Stream, f.grads[1], 0); err != nil {
+			return err
+		}
+	}
+	return c.kernels.Sum(c.Stream, c.Out, device.Accum{Alpha: 1 / float64(m)}, losses)
+}
+
+// part computes the losses and gradients of the rows of x, which begin at row lo.
+func (f *linearLoss) part(c *Call, lo int, x, w, logits, losses, labels device.Tensor) error {
+	k, s := c.kernels, c.Stream
+	if err := k.Linear(s, logits, x, w, device.Tensor{}, 0); err != nil {
+		return err
+	}
+	if err := k.CrossEntropyInPlace(s, losses, logits, labels); err != nil {
+		return err
+	}
+	if dx := f.grads[0]; !dx.IsZero() {
+		if err := k.MatMul(s, rowsOf(dx, lo, lo+x.Shape[0]), device.Store, logits, false, w, false); err != nil {
+			return err
+		}
+	}
+	if dw := f.grads[1]; !dw.IsZero() {
+		acc := device.Accum{Alpha: f.shrink, Beta: 1}
+		if lo == 0 {
+			acc.Beta = 0
+		}
+		return k.MatMul(s, dw, acc, logits, true, x, false)
+	}
+	return nil
+}
+
+// rowsOf returns rows lo to hi of a matrix, without hi.
+func rowsOf(t device.Tensor, lo, hi int) device.Tensor {
+	n := t.Shape[1]
+	return t.Range(lo*n, hi*n).Reshape(hi-lo, n)
+}
+
+func (f *linearLoss) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
+	if !f.needed[i] {
+		return fmt.Errorf("operand %d required no gradient when the loss was computed, and now requires one", i)
+	}
+	acc.Alpha /= float64(max(c.In[2].Len(), 1))
+	if i == 1 {
+		acc.Alpha /= f.shrink
+	}
+	return c.kernels.ScaleBy(c.Stream, dst, acc, g, f.grads[i].Reshape(dst.Shape...))
+}
