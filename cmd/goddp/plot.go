@@ -15,8 +15,8 @@ func plotRuns(args []string) error {
 	var opts curve.Options
 	fs := newFlags("plot")
 	fs.StringVarP(&out, "output", "o", "curve.svg", "`file` to write, .svg, .png or .pdf")
-	fs.StringSliceVarP(&opts.Names, "names", "y", nil, "numbers to draw, a panel for each (default all but what the process held)")
-	fs.BoolVar(&opts.ByTime, "time", false, "draw against seconds instead of steps")
+	fs.StringSliceVarP(&opts.Names, "names", "y", nil, "numbers to draw, a row of panels for each (default all but what the process held)")
+	fs.StringSliceVarP(&opts.Axes, "axes", "x", []string{"steps"}, "what to draw against, a panel for each: steps, seconds")
 	fs.BoolVar(&opts.Log, "log", false, "draw on a logarithmic scale")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
@@ -29,7 +29,7 @@ The files are those of package progress: an object on each line.
 
 Examples:
   goddp plot run.jsonl -o curve.svg
-  goddp plot one.jsonl four.jsonl -y loss --time -o compare.png
+  goddp plot one.jsonl four.jsonl -y loss -x steps,seconds -o compare.png
 
 Flags:
 %s

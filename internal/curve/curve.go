@@ -87,9 +87,9 @@ func number(v any) float64 {
 
 // Options selects the curves and the axes.
 type Options struct {
-	Names  []string // the names to draw, each in a panel; nil means all names except those in held
-	ByTime bool     // the horizontal axis is seconds instead of steps
-	Log    bool     // the vertical axis is logarithmic
+	Names []string // the names to draw, each in a row of panels; nil means all names except those in held
+	Axes  []string // the horizontal axes, a panel of each row for each: "steps" or "seconds"; nil means steps
+	Log   bool     // the vertical axis is logarithmic
 }
 
 // held holds the names of the numbers that package progress records about the process's
@@ -108,8 +108,8 @@ const (
 	height = 8 * vg.Centimeter
 )
 
-// Save draws runs into a file whose name ends with .svg, .png or .pdf. Each name has a panel.
-// In the panel, each run that has the name has a line.
+// Save draws runs into a file whose name ends with .svg, .png or .pdf. Each name has a panel for
+// each axis. In the panel, each run that has the name has a line.
 func Save(path string, runs []*Run, opts Options) error {
 	names := opts.Names
 	if names == nil {
@@ -122,22 +122,35 @@ func Save(path string, runs []*Run, opts Options) error {
 		}
 		slices.Sort(names)
 	}
+	axes := opts.Axes
+	if axes == nil {
+		axes = []string{"steps"}
+	}
 	var panels [][]*plot.Plot
 	for _, name := range names {
-		p, err := panel(name, runs, opts)
-		if err != nil {
-			return err
+		var row []*plot.Plot
+		for _, axis := range axes {
+			p, err := panel(name, axis, runs, opts)
+			if err != nil {
+				return err
+			}
+			row = append(row, p)
 		}
-		panels = append(panels, []*plot.Plot{p})
+		panels = append(panels, row)
 	}
-	share(panels)
-	canvas, err := draw.NewFormattedCanvas(width, height*vg.Length(len(panels)), strings.TrimPrefix(filepath.Ext(path), "."))
+	for column := range axes {
+		share(panels, column)
+	}
+	columns := vg.Length(len(axes))
+	canvas, err := draw.NewFormattedCanvas(width*columns, height*vg.Length(len(panels)), strings.TrimPrefix(filepath.Ext(path), "."))
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	tiles := draw.Tiles{Rows: len(panels), Cols: 1, PadY: vg.Centimeter / 2}
+	tiles := draw.Tiles{Rows: len(panels), Cols: len(axes), PadX: vg.Centimeter / 2, PadY: vg.Centimeter / 2}
 	for i, row := range plot.Align(panels, tiles, draw.New(canvas)) {
-		panels[i][0].Draw(row[0])
+		for j, place := range row {
+			panels[i][j].Draw(place)
+		}
 	}
 	f, err := os.Create(path)
 	if err != nil {
@@ -150,25 +163,25 @@ func Save(path string, runs []*Run, opts Options) error {
 	return f.Close()
 }
 
-// share gives all panels the same horizontal axis.
-func share(panels [][]*plot.Plot) {
+// share gives the panels of a column the same horizontal axis.
+func share(panels [][]*plot.Plot, column int) {
 	low, high := math.Inf(1), math.Inf(-1)
 	for _, row := range panels {
-		low, high = min(low, row[0].X.Min), max(high, row[0].X.Max)
+		low, high = min(low, row[column].X.Min), max(high, row[column].X.Max)
 	}
 	for _, row := range panels {
-		row[0].X.Min, row[0].X.Max = low, high
+		row[column].X.Min, row[column].X.Max = low, high
 	}
 }
 
 // panel returns a panel with a line for each run that has the name.
-func panel(name string, runs []*Run, opts Options) (*plot.Plot, error) {
+func panel(name, axis string, runs []*Run, opts Options) (*plot.Plot, error) {
+	if axis != "steps" && axis != "seconds" {
+		return nil, fmt.Errorf("the axis %q, want \"steps\" or \"seconds\"", axis)
+	}
 	p := plot.New()
 	p.Y.Label.Text = strings.ReplaceAll(name, "_", " ")
-	p.X.Label.Text = "step"
-	if opts.ByTime {
-		p.X.Label.Text = "seconds"
-	}
+	p.X.Label.Text = axis
 	if opts.Log {
 		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
 	}
@@ -180,7 +193,7 @@ func panel(name string, runs []*Run, opts Options) (*plot.Plot, error) {
 		var points plotter.XYs
 		for _, at := range r.Series[name] {
 			x := at.Step
-			if opts.ByTime {
+			if axis == "seconds" {
 				x = at.Time
 			}
 			if finite(x) && finite(at.Number) && (!opts.Log || at.Number > 0) {

@@ -52,14 +52,18 @@ func TestSave(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	axes := map[string][]string{".png": {"seconds"}, ".svg": {"steps", "seconds"}}
 	for _, ext := range []string{".svg", ".png", ".pdf"} {
 		path := filepath.Join(t.TempDir(), "curve"+ext)
-		if err := Save(path, []*Run{r, r}, Options{ByTime: ext == ".png", Log: ext == ".pdf"}); err != nil {
+		if err := Save(path, []*Run{r, r}, Options{Axes: axes[ext], Log: ext == ".pdf"}); err != nil {
 			t.Fatal(err)
 		}
 		raw, err := os.ReadFile(path)
 		if err != nil || len(raw) < 1000 {
 			t.Errorf("%s has %d bytes: %v", path, len(raw), err)
+		}
+		if ext == ".svg" && (!strings.Contains(string(raw), "steps") || !strings.Contains(string(raw), "seconds")) {
+			t.Error("the drawing does not name its axes")
 		}
 		if ext == ".svg" && (!strings.Contains(string(raw), "accuracy") || !strings.Contains(string(raw), "loss") || strings.Contains(string(raw), "heap_bytes")) {
 			t.Error("the drawing does not name its panels, or has one for the heap")
@@ -70,6 +74,7 @@ func TestSave(t *testing.T) {
 		opts Options
 	}{
 		`no finite number is called "los"; there are ["accuracy" "heap_bytes" "loss"]`: {"c.svg", Options{Names: []string{"los"}}},
+		`the axis "hours", want "steps" or "seconds"`:                                  {"c.svg", Options{Axes: []string{"hours"}}},
 		"c.xyz": {"c.xyz", Options{}},
 	} {
 		if err := Save(filepath.Join(t.TempDir(), c.file), []*Run{r}, c.opts); err == nil || !strings.Contains(err.Error(), want) {
