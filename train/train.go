@@ -54,7 +54,8 @@ type Config struct {
 	EvaluateEvery int
 	// Log is a file to which rank 0 appends JSON lines: see package progress.
 	Log string
-	// LogEvery is the number of steps between two lines; 0: 100.
+	// LogEvery is the number of steps between two lines; 0: 100. The first and the last step of the run
+	// have lines too.
 	LogEvery int
 	// Trace is a file to which rank 0 writes a trace of five steps, the first of which is the run's
 	// eleventh: see package profile.
@@ -243,7 +244,7 @@ func (r *run) epoch(ctx context.Context, epoch int) (isStopped bool, err error) 
 		}
 		r.step++
 		r.gathered, r.position = 0, b.After
-		if r.meter.Step(len(b.Indices) * r.pg.Size() * r.Accumulate) {
+		if due := r.meter.Step(len(b.Indices) * r.pg.Size() * r.Accumulate); due || r.step == 1 {
 			if err := r.log(ctx, loss, len(b.Indices)); err != nil {
 				return false, err
 			}
