@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/checkpoint/safetensors"
+	"github.com/goddp/goddp/data"
 	"github.com/goddp/goddp/device"
 )
 
@@ -54,6 +55,41 @@ func TestGPTLearns(t *testing.T) {
 	}
 	if again := launch(t, dir, 2, "gpt", append(args, "--checkpoint")...); loss(again) != loss(out) {
 		t.Errorf("with --checkpoint the last loss is %s, else %s", loss(again), loss(out))
+	}
+}
+
+// TestGPTValidates continues from saved parameters with a learning rate of 0, so that the validation loss is that
+// of the parameters. The text to validate with is the text to train on, taken in order.
+func TestGPTValidates(t *testing.T) {
+	dir := t.TempDir()
+	shard, err := os.Create(filepath.Join(dir, "shard.bin"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer shard.Close()
+	if _, err := data.WriteTokens(shard, func(yield func(uint16) bool) {
+		for i := range 65 {
+			if !yield(uint16(i * i % 7)) {
+				return
+			}
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"--tokens", "shard.bin", "--in-order", "--layers", "1", "--heads", "1", "--embed", "8", "--context", "8",
+		"--warmup", "1", "--sample", "0", "--save", "gpt.safetensors"}
+	launch(t, dir, 2, "gpt", append(args, "--batch", "1", "--steps", "4")...)
+	out := launch(t, dir, 2, "gpt", append(args, "--batch", "4", "--steps", "2", "--lr", "0", "--init", "gpt.safetensors",
+		"--validate", "shard.bin", "--validate-batches", "1", "--validate-every", "1")...)
+	losses := regexp.MustCompile(`step 2/2  loss (\S+)`).FindStringSubmatch(out)
+	validation := regexp.MustCompile(`validation_loss (\S+)`).FindAllStringSubmatch(out, -1)
+	if losses == nil || len(validation) != 2 || validation[0][1] != losses[1] || validation[1][1] != losses[1] {
+		t.Errorf("no validation loss equal to the loss after both steps in\n%s", out)
+	}
+	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "gpt"), append(args, "--batch", "1", "--steps", "4", "--validate", "shard.bin")...)
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "--validate-batches 20, want at least 1 of each, and at most the 8 batches") {
+		t.Errorf("%v, no refusal of too many batches in\n%s", err, out)
 	}
 }
 

@@ -46,6 +46,10 @@ var (
 	captured  = flag.Bool("captured", false, "make each step one CUDA graph")
 	initial   = flag.String("init", "", "start from the parameters in `file`, as --save writes it")
 
+	held      = flag.String("validate", "", "compute now and then the loss of the shards of tokens whose names match `pattern`")
+	heldEvery = flag.Int("validate-every", 50, "number of steps between two validations")
+	heldFirst = flag.Int("validate-batches", 20, "number of batches of a validation, the first ones of the shards")
+
 	steps  = flag.Int("steps", 1000, "number of training steps")
 	batch  = flag.Int("batch", 8, "number of samples for each rank in a step")
 	lr     = flag.Float64("lr", 6e-4, "highest learning rate")
@@ -172,11 +176,17 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	v, err := newValidation(pg, net, model)
+	if err != nil {
+		return err
+	}
+	defer v.close()
 	err = train.Run(ctx, pg, train.Config{
 		Model: model, Optimizer: opt, Data: loader, MaxSteps: *steps,
 		Loss: func(b *data.Batch) *autograd.Variable {
 			return model.Run(func() *autograd.Variable { return net.loss(b.Vars[0], b.Vars[1]) })
 		},
+		Evaluate: v.evaluate, EvaluateEvery: v.every,
 		LR: rate, ClipNorm: 1, Captured: *captured, Log: *log, LogEvery: *period, Trace: *trace, Checkpoints: *resume, SaveEvery: *every,
 	})
 	if err != nil || model.Stopping() || pg.Rank() != 0 {
