@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Trains GPT-2 in goddp and in PyTorch on the same tokens in the same order, from the same weights, and compares
+# the losses. The text is this machine's Python sources (bench/gpt2_text.py), and no token comes twice. Prints the
+# validation losses, and fails if the last ones differ by more than 0.01. OUT (default: a new folder) gets the JSON
+# lines of both runs, their table and their curves against steps and seconds.
+#
+# STEPS (500) steps of BATCH (64) sequences, after WARMUP (50) of which the learning rate LR (6e-4) goes down a
+# cosine to a tenth; a validation of the same VALIDATE (20) batches after each EVERY (50) steps. MEGABYTES (100) of
+# text. SIZE is a size of GPT-2 (124M), or tiny. TORCH holds flags of bench/torch_gpt2.py (--compile --attention
+# cudnn), GODDP those of examples/gpt (--captured --dtype bf16). BIN is a folder with the programs goddp and gpt
+# (default: they are built into build/), PYTHON_EXEC a Python with PyTorch.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+if [ -z "${BIN:-}" ]; then
+	BIN=build
+	go build -o build/ ./cmd/goddp ./examples/gpt
+fi
+python=${PYTHON_EXEC:-python3}
+out=${OUT:-$(mktemp -d)}
+steps=${STEPS:-500} batch=${BATCH:-64} size=${SIZE:-124M} validate=${VALIDATE:-20}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+model=(--size "$size") shape=(12 768 1024) context=1024
+case $size in
+355M) shape=(24 1024 1024) ;;
+774M) shape=(36 1280 1024) ;;
+1558M) shape=(48 1600 1024) ;;
+tiny)
+	model=(--layers 2 --heads 2 --embed 64 --context 64) shape=(2 64 64) context=64
+	;;
+esac
+"$python" bench/gpt2_inputs.py weights "$work/weights" "${shape[@]}" &
+"$python" bench/gpt2_text.py "$work/text" "${MEGABYTES:-100}"
+"$BIN/goddp" tokens "$work/text" -o "$work/shards" --val-size $((validate * batch * context + 1)) --shard-size 1000000000
+wait
+read -r -a goddp <<<"${GODDP---captured --dtype bf16}"
+read -r -a torch <<<"${TORCH---compile --attention cudnn}"
+common=("${model[@]}" --tokens "$work/shards/train_*.bin" --validate "$work/shards/val_*.bin" --init "$work/weights"
+	--steps "$steps" --batch "$batch" --warmup "${WARMUP:-50}" --lr "${LR:-6e-4}"
+	--validate-every "${EVERY:-50}" --validate-batches "$validate")
+rm -f "$out/goddp.jsonl" "$out/pytorch.jsonl"
+"$BIN/gpt" "${common[@]}" "${goddp[@]}" --in-order --sample 0 --log "$out/goddp.jsonl" >"$work/log" 2>&1 || { tail "$work/log"; exit 1; }
+"$python" bench/torch_gpt2.py "${common[@]}" "${torch[@]}" --log "$out/pytorch.jsonl" >"$work/log" 2>&1 || { tail "$work/log"; exit 1; }
+"$BIN/goddp" plot "$out/goddp.jsonl" "$out/pytorch.jsonl" -y loss,validation_loss -x steps,seconds -o "$out/curve.svg"
+echo "$steps steps of $((batch * context)) tokens"
+"$python" bench/gpt2_curve.py "$out/goddp.jsonl" "$out/pytorch.jsonl" | tee "$out/table.md"
