@@ -205,8 +205,8 @@ func TestMaxSteps(t *testing.T) {
 	})
 }
 
-// Rank 0 logs the mean loss of the ranks, the learning rate, and the results of the evaluation
-// after each epoch.
+// Rank 0 logs the mean loss of the ranks and the learning rate of the first step and of each sixth, and the
+// results of the evaluation after each epoch.
 func TestLog(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "run.jsonl")
 	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
@@ -222,7 +222,7 @@ func TestLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for what, want := range map[string]int{`"loss":`: 3, `"lr":`: 3, `"answer":42`: 3, `"epoch":3,`: 1} {
+	for what, want := range map[string]int{`"loss":`: 4, `"lr":`: 4, `"step":1,`: 1, `"answer":42`: 3, `"epoch":3,`: 1} {
 		if n := strings.Count(string(text), what); n != want {
 			t.Errorf("%s is there %d times, want %d, in\n%s", what, n, want, text)
 		}
