@@ -17,7 +17,7 @@ for shape in '512 64 3' '1000 250 3' '64 32 16'; do
 	ours=() theirs=()
 	for _ in $(seq "$rounds"); do
 		ours+=("$(build/golaunch --nproc-per-node 2 build/mlp "${flags[@]}" --json | sed -n 's/.*"ms":\([0-9.]*\).*/\1/p' | tail -n +6 | median)")
-		theirs+=("$(build/golaunch --nproc-per-node 2 bench/torch_mlp.py "${flags[@]}" | sed -n 's/.*median //p')")
+		theirs+=("$(build/golaunch --nproc-per-node 2 bench/torch_steps.py --latency --ways tuned "${flags[@]}" | sed -n 's/.*"step_ms": \([0-9.]*\).*/\1/p')")
 	done
 	o=$(printf '%s\n' "${ours[@]}" | median) t=$(printf '%s\n' "${theirs[@]}" | median)
 	printf '%-28s %10s %10s %7.2f\n' "$size x $batch x $layers" "$o" "$t" "$(awk "BEGIN {print $o / $t}")"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs everything that is checked and measured on GPUs, in about eight minutes, on a machine with
+# Runs everything that is checked and measured on GPUs, in about twelve minutes, on a machine with
 # four of them that is available only for minutes. Parts that take no times run side by side on the
 # halves of the machine; the measurements follow. With two GPUs it leaves out the parts that need
 # four. `make test-gpu` and `make gpu-failures` build what it needs. PACK is the package of
@@ -49,7 +49,8 @@ part percall_2 "$BIN/golaunch" --nproc-per-node 2 "$BIN/percall"
 four percall_4 "$BIN/golaunch" --nproc-per-node 4 "$BIN/percall"
 part allreduce_2 bench/gpu_allreduce.sh 2
 four allreduce_4 bench/gpu_allreduce.sh 4
-part steps bench/gpu_ddp.sh "${ranks[@]}"
+ROUNDS=1 JSON=$out/steps.json part steps bench/steps.sh "${ranks[@]}"
+part latency bench/gpu_ddp.sh "${ranks[@]}"
 four hooks bench/gpu_hooks.sh 4
 part failures test/gpu_failures.sh
 ! grep -q FAILED "$results"

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Compares training steps in a row (bench/steps), uncaptured and captured, with PyTorch DDP's as users
 # write them, tuned, captured in a CUDA graph and compiled (bench/torch_steps.py). golaunch starts all in
-# turn, ROUNDS times (default 3). Prints medians of the mean milliseconds of a step, the ratio of goddp's
-# best to PyTorch's best, and the peak memory of these two; fails if their losses differ. Arguments: numbers
-# of ranks (default 1). MODELS holds the models' flags, one model a line; TYPES the element types; WAYS
-# PyTorch's ways. The medians and losses are also written as JSON lines to JSON (default: nowhere). BIN is
-# the folder of golaunch and steps (default build/), PYTHON_EXEC a Python with PyTorch.
+# turn, ROUNDS times (default 3); a process of PyTorch measures all types and ways. Prints medians of the
+# mean milliseconds of a step, its communication that no computation hides, the peak of memory, and the
+# ratio of goddp's best to PyTorch's best; fails if their losses differ. Arguments: numbers of ranks
+# (default 1). MODELS holds the models' flags, one model a line; TYPES the element types; WAYS PyTorch's
+# ways. The medians and losses are also written as JSON lines to JSON (default: nowhere), from which
+# bench/figures draws the README's ratios. BIN is the folder of golaunch and steps (default build/),
+# PYTHON_EXEC a Python with PyTorch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=${BIN:-}
@@ -16,33 +18,26 @@ fi
 export PYTHON_EXEC=${PYTHON_EXEC:-python3}
 default='--size 4000 --batch 1000 --layers 3
 --size 512 --batch 64 --layers 32 --bucket-cap-mb 1'
+types=${TYPES:-float32 tf32 bfloat16}
+ways=${WAYS-plain tuned captured compiled}
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+errors=$(mktemp)
+trap 'rm -f "$log" "$errors"' EXIT
 
-# measure NAME COMMAND...: appends the command's JSON object, with the name, to the log.
+# measure COMMAND...: appends the command's JSON objects, with the model, to the log.
 measure() {
-	local name=$1 line
-	shift
-	line=$("$bin/golaunch" --nproc-per-node "$ranks" "$@" ${flags[@]+"${flags[@]}"} --dtype "$dtype" 2>"$log.err" | sed -n 's/^.*: {/{/p') ||
-		{ tail -n 20 "$log.err" >&2; rm -f "$log.err"; return 1; }
-	rm -f "$log.err"
-	printf '{"name": "%s", "model": "%s", "type": "%s", %s\n' "$name" "${flags[*]}" "$type" "${line#\{}" >>"$log"
+	"$bin/golaunch" --nproc-per-node "$ranks" "$@" $model --steps "${STEPS:-60}" 2>"$errors" |
+		sed -n "s/^.*: {\"name\"/{\"model\": \"$model\", \"name\"/p" >>"$log" || { tail -n 20 "$errors" >&2; return 1; }
 }
 
 while IFS= read -r model; do
-	read -ra flags <<<"$model --steps ${STEPS:-60}"
 	for ranks in "${@:-1}"; do
-		for type in ${TYPES:-float32 tf32 bfloat16}; do
-			export GODDP_ALLOW_TF32=0
-			dtype=$type
-			if [ "$type" = tf32 ]; then GODDP_ALLOW_TF32=1 dtype=float32; fi
-			for _ in $(seq "${ROUNDS:-3}"); do
-				measure goddp "$bin/steps"
-				[ "${GODDP_DEVICE:-}" = cpu ] || measure goddp-captured "$bin/steps" --captured
-				for way in ${WAYS:-plain tuned captured compiled}; do
-					measure "$way" bench/torch_steps.py --way "$way"
-				done
+		for _ in $(seq "${ROUNDS:-3}"); do
+			for type in $types; do
+				measure "$bin/steps" --type "$type"
+				[ "${GODDP_DEVICE:-}" = cpu ] || measure "$bin/steps" --type "$type" --captured
 			done
+			[ -z "$ways" ] || measure bench/torch_steps.py --types $types --ways $ways
 		done
 	done
 done <<<"${MODELS:-$default}"

@@ -11,16 +11,23 @@ for line in open(sys.argv[1]):
 out = open(sys.argv[2], "w") if len(sys.argv) > 2 else None
 differ = False
 for (model, ranks, dtype), programs in runs.items():
-    medians = {name: statistics.median(r["step_ms"] for r in rs) for name, rs in programs.items()}
-    ours = min((n for n in medians if n.startswith("goddp")), key=medians.get)
-    peer = min((n for n in medians if not n.startswith("goddp")), key=medians.get)
+    medians = {
+        name: {**rs[0], **{k: statistics.median(r[k] for r in rs) for k in ("step_ms", "exposed_ms", "peak_mib") if k in rs[0]}}
+        for name, rs in programs.items()
+    }
+    ours, peer = (
+        min((m for m in medians.values() if m["name"].startswith("goddp") == own), key=lambda m: m["step_ms"], default=None) for own in (True, False)
+    )
     print(f"{model}: {ranks} ranks, {dtype}")
-    for name, rs in programs.items():
-        losses = rs[0]["losses"]
-        worst = max(abs(a - b) / abs(b) for a, b in zip(losses, programs[peer][0]["losses"]))
+    print(f"  {'':16} {'ms':>9} {'exposed ms':>11} {'MiB':>7}  losses differ by")
+    for name, m in medians.items():
+        other = peer or m
+        worst = max(abs(a - b) / abs(b) for a, b in zip(m["losses"], other["losses"]))
         differ |= worst > tolerance[dtype]
-        print(f"  {name:16} {medians[name]:9.3f} ms  {rs[0]['peak_mib']:8.0f} MiB  losses differ by {worst:.1e}")
+        exposed = f"{m['exposed_ms']:.3f}" if "exposed_ms" in m else "-"
+        print(f"  {name:16} {m['step_ms']:9.3f} {exposed:>11} {m['peak_mib']:7.0f}  {worst:.1e}")
         if out:
-            print(json.dumps({**rs[0], "step_ms": medians[name]}), file=out)
-    print(f"  {ours} / {peer}: {medians[ours] / medians[peer]:.3f}")
+            print(json.dumps(m), file=out)
+    if peer:
+        print(f"  {ours['name']} / {peer['name']}: {ours['step_ms'] / peer['step_ms']:.3f}")
 sys.exit("the programs train different losses" if differ else 0)

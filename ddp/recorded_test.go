@@ -10,7 +10,6 @@ import (
 	"math"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/goddp/goddp/amp"
 	"github.com/goddp/goddp/autograd"
@@ -40,6 +39,7 @@ func newReplica(pg *comm.ProcessGroup) (*replica, error) { return newReplicaWith
 // training says how a replica is trained.
 type training struct {
 	scaled bool
+	checks bool         // Options.CheckNonFinite
 	normed bool         // the model has a batch normalisation, whose buffers rank 0 sends
 	dt     device.DType // of the parameters; 0: Float32
 	hook   func() reducer.Hook
@@ -59,7 +59,7 @@ func newReplicaWith(pg *comm.ProcessGroup, how training) (*replica, error) {
 			return nil, err
 		}
 	}
-	o := &ddp.Options{BucketCapMB: 0.01}
+	o := &ddp.Options{BucketCapMB: 0.01, CheckNonFinite: how.checks}
 	if how.hook != nil {
 		o.Hook = how.hook()
 	}
@@ -125,7 +125,7 @@ func (r *replica) batch(n int) (x, y *autograd.Variable) {
 		for i := range data {
 			data[i] = float32((7*i+3*n+5*r.pg.Rank())%11)/11 - 0.5
 		}
-		if r.scaler != nil && n%10 == 9 && r.pg.Rank() == 1 && columns == 8 {
+		if r.scaler != nil && n%10 == 9 && r.pg.Rank() == r.pg.Size()-1 && columns == 8 {
 			data[0] = float32(math.Inf(1)) // the step of all ranks is skipped
 		}
 		return autograd.Cast(autograd.FromSlice(r.pg.Device(), data, 4, columns), r.model.Parameters()[0].DType())
@@ -333,6 +333,48 @@ func TestOutcomeIsKnownBeforeTheEndOfTheReplay(t *testing.T) {
 	}
 }
 
+// A NaN on one rank is the error of Options.CheckNonFinite on all ranks, also in a loop of captured steps: these
+// run uncaptured then.
+func TestNaNInALoopOfCapturedSteps(t *testing.T) {
+	const bad = 5 // the step
+	commtest.OnDevices(t, commtest.FakeGPUs(t, 2), nil, func(pg *comm.ProcessGroup) error {
+		r, err := newReplicaWith(pg, training{checks: true})
+		if err != nil {
+			return err
+		}
+		step := autograd.Capture(pg.Device(), r.step, &autograd.CaptureOptions{Log: slog.New(slog.DiscardHandler)})
+		for n := range 10 {
+			x, y := r.batch(n)
+			if n == bad && pg.Rank() == 1 {
+				x = autograd.FromSlice(pg.Device(), slices.Repeat([]float32{float32(math.NaN())}, 4*8), 4, 8)
+			}
+			before, err := r.state(t)
+			if err != nil {
+				return err
+			}
+			_, err = step(x, y)
+			if n != bad {
+				if err != nil {
+					return fmt.Errorf("step %d: %w", n, err)
+				}
+				continue
+			}
+			var found *reducer.NonFiniteError
+			if !errors.As(err, &found) || len(found.Found) != 1 || found.Found[0].Rank != 1 {
+				return fmt.Errorf("rank %d: a NaN on rank 1 gave %v", pg.Rank(), err)
+			}
+			if after, err := r.state(t); err != nil || !bytes.Equal(before, after) {
+				return fmt.Errorf("rank %d: the step with a NaN changed the parameters, %v", pg.Rank(), err)
+			}
+			r.opt.ZeroGrad()
+		}
+		if committed, consistent := r.opt.Committed(); committed != 9 || !consistent {
+			return fmt.Errorf("rank %d: %d of 9 steps are committed, consistent: %v", pg.Rank(), committed, consistent)
+		}
+		return nil
+	})
+}
+
 // If the group cannot record its calls, the steps run uncaptured, and the group stays usable.
 func TestStepsOfAGroupThatCannotRecord(t *testing.T) {
 	opts := &comm.Options{ErrorMode: comm.BlockingWait}
@@ -373,102 +415,6 @@ func TestGPUCapturedStepsOfAModel(t *testing.T) {
 			}
 		}
 	}
-}
-
-// BenchmarkCapturedSteps times steps in a row of a model on one GPU, as a training loop runs them.
-func BenchmarkCapturedSteps(b *testing.B) {
-	if n, err := cuda.Count(); n == 0 {
-		b.Skip(err)
-	}
-	for _, size := range []struct {
-		layers, width, batch int
-		capMB                float64
-	}{{32, 512, 64, 1}, {3, 4000, 1000, 25}} {
-		for _, precision := range []string{"fp32", "tf32", "bf16"} {
-			for _, captured := range []bool{false, true} {
-				b.Run(fmt.Sprintf("%dx%d/%s/captured=%v", size.layers, size.width, precision, captured), func(b *testing.B) {
-					dev, err := cuda.Open(0, &cuda.Options{AllowTF32: precision == "tf32", TuneMatMul: true})
-					if err != nil {
-						b.Fatal(err)
-					}
-					defer dev.Close()
-					commtest.OnDevices(b, []device.Device{dev}, nil, func(pg *comm.ProcessGroup) error {
-						return timeSteps(b, pg, size.layers, size.width, size.batch, size.capMB, precision, captured)
-					})
-				})
-			}
-		}
-	}
-}
-
-func timeSteps(b *testing.B, pg *comm.ProcessGroup, layers, width, batch int, capMB float64, precision string, captured bool) error {
-	dev, dt := pg.Device(), device.Float32
-	var parts []nn.Module
-	for i := range layers {
-		if i > 0 {
-			parts = append(parts, nn.ReLU())
-		}
-		parts = append(parts, nn.Linear(width, width))
-	}
-	net := nn.Sequential(parts...)
-	if err := nn.Place(net, dev, 1); err != nil {
-		return err
-	}
-	if precision == "bf16" {
-		dt = device.BFloat16
-		if err := nn.Cast(net, dt); err != nil {
-			return err
-		}
-	}
-	model, err := ddp.New(net, pg, &ddp.Options{BucketCapMB: capMB})
-	if err != nil {
-		return err
-	}
-	opt, err := optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.001})
-	if err != nil {
-		return err
-	}
-	data := make([]float32, batch*width)
-	for i := range data {
-		data[i] = float32(i%13)/13 - 0.5
-	}
-	var inputs [2]*autograd.Variable // they alternate, so each step copies its inputs
-	for i := range inputs {
-		inputs[i] = autograd.Cast(autograd.FromSlice(dev, data, batch, width), dt).Retain()
-	}
-	step := func(in ...*autograd.Variable) (*autograd.Variable, error) {
-		opt.ZeroGrad()
-		loss := nn.MSELoss(model.Forward(in[0]), in[1])
-		if err := loss.Backward(); err != nil {
-			return nil, err
-		}
-		return loss, opt.Step()
-	}
-	if captured {
-		step = autograd.Capture(dev, step, &autograd.CaptureOptions{Required: true})
-	}
-	run := func(n int) error {
-		for i := range n {
-			if _, err := step(inputs[i%2], inputs[1-i%2]); err != nil {
-				return err
-			}
-		}
-		return dev.Compute().Sync(b.Context())
-	}
-	if err := run(15); err != nil {
-		return err
-	}
-	const steps = 60
-	for b.Loop() {
-		start := time.Now()
-		if err := run(steps); err != nil {
-			return err
-		}
-		b.ReportMetric(float64(time.Since(start))/steps/1e6, "ms/step")
-	}
-	b.ReportMetric(float64(dev.Memory().Held())/(1<<20), "held-MiB")
-	b.ReportMetric(0, "ns/op")
-	return nil
 }
 
 // The update can be captured apart from the passes before it. It waits for their reductions, knows their

@@ -5,23 +5,30 @@
 //
 // The model is a stack of linear layers. Its first parameters and its data are the same numbers in both
 // programs. Rank 0 prints one JSON object: the mean of a step in milliseconds, the losses of the steps that
-// follow the measured ones, and the peak of device memory.
+// follow the measured ones, the peak of device memory, and with several ranks how long a step waits for
+// communication, by the trace of further steps.
 package main
 
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"math"
+	"os"
+	"path/filepath"
+	"runtime/pprof"
 	"time"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/timeline"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
+	"github.com/goddp/goddp/profile"
 )
 
 var (
@@ -31,19 +38,26 @@ var (
 	warmup   = flag.Int("warmup", 15, "number of steps before the measured ones")
 	steps    = flag.Int("steps", 60, "number of measured steps")
 	bucket   = flag.Float64("bucket-cap-mb", 25, "size of a gradient bucket in `MiB`")
-	dtype    = flag.String("dtype", "float32", "type of parameters and data: float32, or bfloat16 on a GPU")
+	dtype    = flag.String("type", "float32", "type of parameters, data and products: float32, or on a GPU tf32 or bfloat16")
 	captured = flag.Bool("captured", false, "capture the step")
+	cpu      = flag.String("cpuprofile", "", "write a profile of rank 0's measured steps to this `FILE`")
 )
 
 // losses is the number of losses that are read after the measured steps.
 const losses = 5
 
+// traced is the number of steps in the trace.
+const traced = 20
+
 // result is the output.
 type result struct {
-	Ranks   int       `json:"ranks"`
-	StepMS  float64   `json:"step_ms"`
-	PeakMiB float64   `json:"peak_mib"`
-	Losses  []float64 `json:"losses"`
+	Name      string    `json:"name"`
+	Type      string    `json:"type"`
+	Ranks     int       `json:"ranks"`
+	StepMS    float64   `json:"step_ms"`
+	PeakMiB   float64   `json:"peak_mib"`
+	ExposedMS *float64  `json:"exposed_ms,omitempty"` // communication in a step that no computation hides; nil with one rank
+	Losses    []float64 `json:"losses"`
 }
 
 // numbers returns the sequence number k of n numbers between -scale and scale, which torch_steps.py makes too.
@@ -79,6 +93,7 @@ func network(ctx context.Context, dev device.Device, dt device.DType) (nn.Module
 }
 
 func train(ctx context.Context) error {
+	os.Setenv("GODDP_ALLOW_TF32", map[bool]string{true: "1", false: "0"}[*dtype == "tf32"])
 	pg, err := comm.Init(ctx, nil)
 	if err != nil {
 		return err
@@ -137,11 +152,20 @@ func train(ctx context.Context) error {
 	if err := pg.Barrier().Sync(ctx); err != nil {
 		return err
 	}
-	start := time.Now()
-	if err := run(*steps); err != nil {
+	stop, err := startProfile(pg.Rank())
+	if err != nil {
 		return err
 	}
-	r := result{Ranks: pg.Size(), StepMS: time.Since(start).Seconds() * 1e3 / float64(*steps), PeakMiB: peak(dev, model)}
+	start := time.Now()
+	err = run(*steps)
+	took := time.Since(start)
+	if err = errors.Join(err, stop()); err != nil {
+		return err
+	}
+	r := result{Name: "goddp", Type: *dtype, Ranks: pg.Size(), StepMS: took.Seconds() * 1e3 / float64(*steps), PeakMiB: peak(dev, model)}
+	if *captured {
+		r.Name = "goddp-captured"
+	}
 	for range losses {
 		loss, err := next()
 		if err != nil {
@@ -149,12 +173,62 @@ func train(ctx context.Context) error {
 		}
 		r.Losses = append(r.Losses, loss.Item())
 	}
+	if pg.Size() > 1 {
+		trace := profile.Of(dev)
+		trace.Start()
+		if err := run(traced); err != nil {
+			return err
+		}
+		if pg.Rank() == 0 {
+			if r.ExposedMS, err = exposed(trace); err != nil {
+				return err
+			}
+		}
+	}
 	if pg.Rank() > 0 {
 		return nil
 	}
 	line, err := json.Marshal(r)
 	fmt.Println(string(line))
 	return err
+}
+
+// startProfile starts the profile of rank 0, if one is wanted. It returns a function that ends it.
+func startProfile(rank int) (stop func() error, err error) {
+	if *cpu == "" || rank > 0 {
+		return func() error { return nil }, nil
+	}
+	f, err := os.Create(*cpu)
+	if err != nil {
+		return nil, err
+	}
+	if err := pprof.StartCPUProfile(f); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return func() error {
+		pprof.StopCPUProfile()
+		return f.Close()
+	}, nil
+}
+
+// exposed returns how long the GPU communicated in a traced step while it computed nothing, as "goddp trace"
+// says it.
+func exposed(trace *profile.Recorder) (*float64, error) {
+	dir, err := os.MkdirTemp("", "steps")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "trace.json")
+	if err := trace.WriteFile(path, 0); err != nil {
+		return nil, err
+	}
+	report, err := timeline.Analyze(path)
+	if err != nil {
+		return nil, err
+	}
+	ms := report.Ranks[0].Exposed.Seconds() * 1e3 / traced
+	return &ms, nil
 }
 
 // peak returns the largest amount of device memory that was in use at once, in MiB. It adds the buckets,
