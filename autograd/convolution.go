@@ -14,16 +14,29 @@ type Conv2dOptions struct {
 	// Groups is the number of groups that the channels are cut into. An output channel
 	// depends on the input channels of its group alone.
 	Groups int
+	// ChannelsLast makes x [n h w c] and the result [n oh ow o]: see [Conv2d].
+	ChannelsLast bool
 }
 
 // Conv2d computes the convolution of x [n c h w] with weight [o c/Groups kh kw], plus bias
 // [o], which may be nil. The result is [n o oh ow]. A nil opts is the zero value.
+//
+// With ChannelsLast, which is faster on GPUs in 16-bit types, x is [n h w c] and the result [n oh ow o].
+// The weight keeps its shape, so that a model's parameters do not depend on the layout of images. Conv2d
+// then copies the weight in another order, unless kh·kw is 1.
 func Conv2d(x, weight, bias *Variable, opts *Conv2dOptions) *Variable {
 	var o Conv2dOptions
 	if opts != nil {
 		o = *opts
 	}
-	p := conv2d{Stride: orOne(o.Stride), Padding: o.Padding, Dilation: orOne(o.Dilation), Groups: cmp.Or(o.Groups, 1)}
+	p := conv2d{Stride: orOne(o.Stride), Padding: o.Padding, Dilation: orOne(o.Dilation), Groups: cmp.Or(o.Groups, 1), ChannelsLast: o.ChannelsLast}
+	if shape := weight.Shape(); o.ChannelsLast && len(shape) == 4 {
+		if shape[2]*shape[3] == 1 {
+			weight = Reshape(weight, shape[0], 1, 1, shape[1])
+		} else {
+			weight = Permute(weight, 0, 2, 3, 1)
+		}
+	}
 	if bias == nil {
 		return Apply(p, x, weight)
 	}
@@ -52,6 +65,11 @@ func (f conv2d) Forward(c *Call) error {
 	if len(c.In) == 3 {
 		bias = c.In[2]
 	}
+	if c.Recorded {
+		if err := c.kernels.PrepareConv2d(c.Stream, c.Out, c.In[0], c.In[1], kernels.Conv(f)); err != nil {
+			return err
+		}
+	}
 	return c.kernels.Conv2d(c.Stream, c.Out, c.In[0], c.In[1], bias, kernels.Conv(f))
 }
 
@@ -61,6 +79,9 @@ func (f conv2d) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g 
 		return c.kernels.Conv2dGradInput(c.Stream, dst, acc, g, c.In[1], kernels.Conv(f))
 	case 1:
 		return c.kernels.Conv2dGradWeight(c.Stream, dst, acc, g, c.In[0], kernels.Conv(f))
+	}
+	if f.ChannelsLast {
+		return c.kernels.Sum(c.Stream, dst, acc, g.Reshape(g.Shape[:3].Len(), dst.Len()))
 	}
 	return c.kernels.Sum(c.Stream, dst.Reshape(dst.Len(), 1, 1), acc, g)
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/goddp/goddp/autograd"
@@ -29,6 +30,9 @@ func convolutionCases() (cases []gradCase) {
 	add("Conv2d", conv(nil), device.Shape{2, 2, 2, 2}, device.Shape{3, 2, 1, 1})
 	add("Conv2d in groups", conv(&autograd.Conv2dOptions{Stride: [2]int{2, 1}, Padding: [2]int{1, 0}, Dilation: [2]int{1, 2}, Groups: 2}),
 		device.Shape{2, 4, 5, 5}, device.Shape{2, 2, 3, 2}, device.Shape{2})
+	last := conv(&autograd.Conv2dOptions{Stride: [2]int{2, 1}, Padding: [2]int{1, 0}, Groups: 2, ChannelsLast: true})
+	add("Conv2d with channels last", last, device.Shape{2, 5, 5, 4}, device.Shape{2, 2, 3, 2}, device.Shape{2})
+	add("Conv2d with channels last", last, device.Shape{2, 2, 2, 4}, device.Shape{2, 2, 1, 1})
 	window := autograd.Pool2dOptions{Stride: twice(1), Padding: twice(1), ExcludePadding: true}
 	add("MaxPool2d", func(in variables) *autograd.Variable { return autograd.MaxPool2d(in[0], twice(2), &window) }, device.Shape{2, 2, 3, 4})
 	add("AvgPool2d", func(in variables) *autograd.Variable {
@@ -78,6 +82,9 @@ func TestConvolutionParityWithPyTorch(t *testing.T) {
 			c.Expr = fmt.Sprintf("F.conv2d(x[0], x[1], x[2], %s, %s, %s, %d)", list(p.Stride), list(p.Padding), list(p.Dilation), p.Groups)
 			c.Go = func(v []*autograd.Variable) *autograd.Variable { return autograd.Conv2d(v[0], v[1], v[2], p) }
 		}
+		if p.ChannelsLast = rng.IntN(2) == 0; p.ChannelsLast {
+			c.Go = channelsLast(c.Go)
+		}
 		cases = append(cases, c)
 	}
 	for n := range 3 * randomShapes() {
@@ -119,6 +126,15 @@ func TestConvolutionParityWithPyTorch(t *testing.T) {
 		cases = append(cases, c)
 	}
 	torchtest.Check(t, cases)
+}
+
+// channelsLast returns f, an operation on images whose channels are the last axis, as one on images [n c h w].
+func channelsLast(f func(v []*autograd.Variable) *autograd.Variable) func(v []*autograd.Variable) *autograd.Variable {
+	return func(v []*autograd.Variable) *autograd.Variable {
+		v = slices.Clone(v)
+		v[0] = autograd.Permute(v[0], 0, 2, 3, 1)
+		return autograd.Permute(f(v), 0, 3, 1, 2)
+	}
 }
 
 func TestConvolutionMisfits(t *testing.T) {

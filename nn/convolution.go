@@ -18,6 +18,9 @@ type ConvOptions struct {
 	Height *ConvHeight
 	// NoBias omits the bias.
 	NoBias bool
+	// ChannelsLast makes images [n h w in] and [n oh ow out], which is faster on GPUs in 16-bit types. The
+	// parameters keep their shapes.
+	ChannelsLast bool
 	// DType is the type of the parameters; Invalid means Float32.
 	DType device.DType
 	// Compute is the type of the products and of the result: see [LinearOptions]. Invalid means
@@ -68,6 +71,7 @@ func Conv2d(in, out, kernel int, opts ...ConvOptions) *ConvLayer {
 		conv: autograd.Conv2dOptions{
 			Stride: [2]int{height.Stride, width.Stride}, Padding: [2]int{height.Padding, width.Padding},
 			Dilation: [2]int{height.Dilation, width.Dilation}, Groups: groups,
+			ChannelsLast: o.ChannelsLast,
 		},
 		compute: o.Compute,
 	}

@@ -8,8 +8,16 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-func (k *kernelSet) Conv2d(_ device.Stream, dst, x, w, bias device.Tensor, p kernels.Conv) error {
+func (k *kernelSet) Conv2d(s device.Stream, dst, x, w, bias device.Tensor, p kernels.Conv) error {
 	z := operands.Conv2d("Conv2d", dst, x, w, bias, p)
+	if p.ChannelsLast {
+		y := unfilled(dst)
+		p.ChannelsLast = false
+		if err := k.Conv2d(s, y, k.channelsFirst(s, x), k.channelsFirst(s, w), bias, p); err != nil {
+			return err
+		}
+		return k.channelsLast(s, dst, device.Store, y)
+	}
 	if dst.DType == device.Float32 {
 		conv2d[float32](k, z, dst, x, w, bias)
 	} else {
@@ -18,8 +26,16 @@ func (k *kernelSet) Conv2d(_ device.Stream, dst, x, w, bias device.Tensor, p ker
 	return nil
 }
 
-func (k *kernelSet) Conv2dGradInput(_ device.Stream, dst device.Tensor, acc device.Accum, g, w device.Tensor, p kernels.Conv) error {
+func (k *kernelSet) Conv2dGradInput(s device.Stream, dst device.Tensor, acc device.Accum, g, w device.Tensor, p kernels.Conv) error {
 	z := operands.Conv2d("Conv2dGradInput", g, dst, w, device.Tensor{}, p)
+	if p.ChannelsLast {
+		dx := unfilled(dst)
+		p.ChannelsLast = false
+		if err := k.Conv2dGradInput(s, dx, device.Store, k.channelsFirst(s, g), k.channelsFirst(s, w), p); err != nil {
+			return err
+		}
+		return k.channelsLast(s, dst, acc, dx)
+	}
 	if dst.DType == device.Float32 {
 		convGradInput[float32](k, z, dst, acc, g, w)
 	} else {
@@ -28,14 +44,52 @@ func (k *kernelSet) Conv2dGradInput(_ device.Stream, dst device.Tensor, acc devi
 	return nil
 }
 
-func (k *kernelSet) Conv2dGradWeight(_ device.Stream, dst device.Tensor, acc device.Accum, g, x device.Tensor, p kernels.Conv) error {
+func (k *kernelSet) Conv2dGradWeight(s device.Stream, dst device.Tensor, acc device.Accum, g, x device.Tensor, p kernels.Conv) error {
 	z := operands.Conv2d("Conv2dGradWeight", g, x, dst, device.Tensor{}, p)
+	if p.ChannelsLast {
+		dw := unfilled(dst)
+		p.ChannelsLast = false
+		if err := k.Conv2dGradWeight(s, dw, device.Store, k.channelsFirst(s, g), k.channelsFirst(s, x), p); err != nil {
+			return err
+		}
+		return k.channelsLast(s, dst, acc, dw)
+	}
 	if dst.DType == device.Float32 {
 		convGradWeight[float32](k, z, dst, acc, g, x)
 	} else {
 		convGradWeight[float64](k, z, dst, acc, g, x)
 	}
 	return nil
+}
+
+// PrepareConv2d only checks its operands, because the CPU loads nothing later.
+func (k *kernelSet) PrepareConv2d(_ device.Stream, dst, x, w device.Tensor, p kernels.Conv) error {
+	operands.Conv2d("PrepareConv2d", dst, x, w, device.Tensor{}, p)
+	return nil
+}
+
+// The kernels of this file compute with channels first. Those for channels last copy their operands.
+
+// unfilled returns a tensor [n c h w] for the content of t [n h w c].
+func unfilled(t device.Tensor) device.Tensor {
+	shape, _ := kernels.ChannelsFirst(t.Shape)
+	return device.NewTensor(device.HostBuffer(make([]byte, t.Bytes()), nil), t.DType, shape...)
+}
+
+// channelsFirst returns a copy [n c h w] of t [n h w c].
+func (k *kernelSet) channelsFirst(s device.Stream, t device.Tensor) device.Tensor {
+	to := unfilled(t)
+	shape, layout := kernels.ChannelsFirst(t.Shape)
+	if err := k.CopyStrided(s, shape, to, kernels.Dense(shape), device.Store, t, layout); err != nil {
+		panic(err) // the CPU's copies do not fail
+	}
+	return to
+}
+
+// channelsLast accumulates t [n c h w] into dst [n h w c].
+func (k *kernelSet) channelsLast(s device.Stream, dst device.Tensor, acc device.Accum, t device.Tensor) error {
+	shape, layout := kernels.ChannelsFirst(dst.Shape)
+	return k.CopyStrided(s, shape, dst, layout, acc, t, kernels.Dense(shape))
 }
 
 // A convolution is one matrix product for each image and group: the weight [o taps] times the image's

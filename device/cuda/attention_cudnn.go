@@ -21,9 +21,7 @@ import (
 
 // flash computes attention of 16-bit types by cuDNN, for the shapes that PrepareAttention was called for.
 type flash struct {
-	k      *kernelSet
-	lib    *cudnn // nil before it is opened, and if there is none that works
-	opened bool   // opening lib was tried
+	k *kernelSet
 	// ways holds the plans of shapes. A nil way stands for this package's own kernels.
 	ways map[flashShape]*flashWay
 	// tried holds the plans of checks. Work that uses them may still be queued when a check has failed, so close
@@ -185,16 +183,8 @@ func (f *flash) prepare(s *gpuStream, o kernels.Heads, a kernels.Attend) error {
 // plan returns the plans for a shape, or nil if cuDNN does not compute it. The error says why; it is nil if it
 // was returned for another shape of the kind.
 func (f *flash) plan(s *gpuStream, o kernels.Heads, a kernels.Attend, z flashShape) (*flashWay, error) {
-	if !f.opened {
-		f.opened = true
-		var err error
-		if f.lib, err = openCudnn(f.k.d); err != nil {
-			f.k.d.log.Info("cuda: attention is not computed by cuDNN", "device", f.k.d.name, "because", err)
-		} else {
-			f.k.d.log.Debug("cuda: cuDNN opened", "device", f.k.d.name, "libcudnn", f.lib)
-		}
-	}
-	if f.lib == nil {
+	lib := f.k.cudnn()
+	if lib == nil {
 		return nil, nil
 	}
 	fault, known := f.faults[z.flashKind]
@@ -202,7 +192,7 @@ func (f *flash) plan(s *gpuStream, o kernels.Heads, a kernels.Attend, z flashSha
 	case known && fault != nil:
 		return nil, nil
 	case !known:
-		if fault = f.check(s, z.flashKind); errors.Is(fault, errBusy) {
+		if fault = f.check(s, lib, z.flashKind); errors.Is(fault, errBusy) {
 			return nil, fault
 		}
 		f.faults[z.flashKind] = fault
@@ -210,16 +200,16 @@ func (f *flash) plan(s *gpuStream, o kernels.Heads, a kernels.Attend, z flashSha
 	if fault != nil {
 		return nil, fault
 	}
-	return f.lib.flashPlans(o, a, f.maxWork)
+	return lib.flashPlans(o, a, f.maxWork)
 }
 
 // check computes one batch of random numbers by cuDNN and by the own kernels. The error says why cuDNN is not
 // used for a kind of shape. Versions of cuDNN are known that compute wrong gradients for some shapes. The
 // computation also loads cuDNN's kernels, which a backward pass must not do beside collectives.
-func (f *flash) check(s *gpuStream, z flashKind) error {
+func (f *flash) check(s *gpuStream, lib *cudnn, z flashKind) error {
 	const paddedUntil = 91500 // up to this version, cuDNN needs a padding mask for other numbers of keys
-	if f.lib.version <= paddedUntil && z.s%128 != 0 {
-		return fmt.Errorf("version %d of cuDNN computes it only for a multiple of 128 keys", f.lib.version)
+	if lib.version <= paddedUntil && z.s%128 != 0 {
+		return fmt.Errorf("version %d of cuDNN computes it only for a multiple of 128 keys", lib.version)
 	}
 	queries, keys, rows := device.Shape{1, z.t, z.h, z.d}, device.Shape{1, z.s, z.hk, z.d}, device.Shape{1, z.h, z.t}
 	array := func(shape device.Shape) device.Tensor { return device.Tensor{DType: z.dt, Shape: shape} }
@@ -249,7 +239,7 @@ func (f *flash) check(s *gpuStream, z flashKind) error {
 	if err := errors.Join(f.k.ownAttention(s, heads(want.o), want.lse, a), f.k.ownAttentionGrad(s, to(want), heads(g), heads(want.o), want.lse, a)); err != nil {
 		return err
 	}
-	w, err := f.lib.flashPlans(heads(got.o), a, f.maxWork)
+	w, err := lib.flashPlans(heads(got.o), a, f.maxWork)
 	if err != nil {
 		return err
 	}
@@ -300,16 +290,12 @@ func (f *flash) compare(s *gpuStream, name string, want, got device.Tensor) erro
 	return nil
 }
 
-func (f *flash) close() error {
+func (f *flash) close() {
 	for _, w := range append(slices.Collect(maps.Values(f.ways)), f.tried...) {
 		if w != nil {
 			w.free()
 		}
 	}
-	if f.lib == nil {
-		return nil
-	}
-	return f.lib.close()
 }
 
 func (w *flashWay) free() {

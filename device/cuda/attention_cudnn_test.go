@@ -107,7 +107,7 @@ func flashPasses(d *gpuDevice) int { return d.kernels.flash.passes }
 // withoutCudnn opens a device that has no cuDNN.
 func withoutCudnn(t *testing.T) *gpuDevice {
 	d := gpu(t, nil)
-	d.kernels.flash.opened = true
+	d.kernels.triedCudnn = true
 	return d
 }
 

@@ -16,6 +16,7 @@ type Options struct {
 	// TuneMatMul also decides by time whether a Linear's bias gradient is computed in its weight's
 	// product. The first product of a shape then waits for the device, and two runs of a program
 	// may round differently.
+	// It does the same for convolutions and their gradients.
 	TuneMatMul bool
 	// MemoryLimit is the maximum device memory that Alloc uses, in bytes. With 0 only the hardware
 	// limits it.

@@ -38,6 +38,21 @@ type cudnn struct {
 	version int      // 91900 stands for 9.19.0
 }
 
+// cudnn returns the library, which it opens at the first call, or nil if there is none that works.
+func (k *kernelSet) cudnn() *cudnn {
+	if k.triedCudnn {
+		return k.dnn
+	}
+	k.triedCudnn = true
+	var err error
+	if k.dnn, err = openCudnn(k.d); err != nil {
+		k.d.log.Info("cuda: attention and convolutions are not computed by cuDNN", "device", k.d.name, "because", err)
+	} else {
+		k.d.log.Debug("cuda: cuDNN opened", "device", k.d.name, "libcudnn", k.dnn)
+	}
+	return k.dnn
+}
+
 // openCudnn loads libcudnn for a device.
 func openCudnn(d *gpuDevice) (*cudnn, error) {
 	lib, err := dl.Open(nvidia.Search("libcudnn, NVIDIA's neural network kernels,", "GODDP_LIBCUDNN", "libcudnn.so.9"))
@@ -110,9 +125,14 @@ func (c *cudnn) check(call string, status C.int) error {
 // These are kinds of descriptors (cudnnBackendDescriptorType_t).
 const (
 	descPointwise          = 0
+	descConvolution        = 1
+	descEngine             = 2
 	descEngineConfig       = 3
 	descEngineHeuristic    = 4
 	descExecutionPlan      = 5
+	descConvolutionForward = 10
+	descConvolutionFilter  = 11
+	descConvolutionData    = 12
 	descPointwiseOperation = 13
 	descOperationGraph     = 15
 	descTensor             = 17
@@ -127,6 +147,7 @@ const (
 const (
 	attrPointwiseMode, attrPointwiseMath, attrPointwiseAxis     = 0, 1, 9
 	attrHeuristicMode, attrHeuristicGraph, attrHeuristicResults = 200, 201, 202
+	attrConfigEngine                                            = 300
 	attrPlanHandle, attrPlanConfig, attrPlanWorkspace           = 400, 401, 402
 	attrPointwiseDesc, attrPointwiseX, attrPointwiseB           = 750, 751, 752
 	attrPointwiseY, attrPointwiseAlpha1, attrPointwiseAlpha2    = 753, 754, 755
@@ -135,6 +156,7 @@ const (
 	attrTensorAlignment, attrTensorType                         = 900, 901
 	attrTensorDims, attrTensorStrides, attrTensorID             = 902, 903, 906
 	attrTensorVirtual, attrTensorByValue                        = 907, 908
+	attrEngineNotes                                             = 1303
 	attrMatMulMath                                              = 1500
 	attrMatMulA, attrMatMulB, attrMatMulC, attrMatMulDesc       = 1520, 1521, 1522, 1523
 	attrReductionMode, attrReductionMath                        = 1600, 1601
@@ -149,7 +171,9 @@ const (
 	typeBool          = 2
 	typeInt64         = 3
 	typeFloat         = 4
+	typeConvolution   = 7
 	typeHeuristicMode = 8
+	typeNote          = 11
 	typePointwiseMode = 14
 	typeDescriptor    = 15
 	typeReductionMode = 18
@@ -181,9 +205,12 @@ const (
 	reduceMax = 3
 )
 
-// cudnnType returns cuDNN's number for a 16-bit type.
+// cudnnType returns cuDNN's number for Float32 and the 16-bit types.
 func cudnnType(dt device.DType) C.int {
-	if dt == device.Float16 {
+	switch dt {
+	case device.Float32:
+		return cudnnFloat32
+	case device.Float16:
 		return cudnnFloat16
 	}
 	return cudnnBFloat16
@@ -352,7 +379,7 @@ func (g *graph) apply(mode C.int, in ...array) array {
 
 // cudnnPlan is a way to compute a graph.
 type cudnnPlan struct {
-	g *graph        // the plan's descriptor is among the graph's
+	g *graph        // the plan's descriptor is among the graph's; nil once that is freed
 	c *C.cudnn_plan // in C's memory
 }
 
@@ -361,9 +388,24 @@ var errNoEngine = errors.New("cuDNN has no kernel for it")
 
 // plan returns the first way that cuDNN proposes and can make. It takes some 50 ms, and more if cuDNN compiles
 // a kernel. The graph then belongs to the plan, or is freed.
-func (g *graph) plan() (_ *cudnnPlan, err error) {
+func (g *graph) plan() (*cudnnPlan, error) {
+	plans, err := g.plans(1, nil)
+	if err != nil {
+		return nil, err
+	}
+	return plans[0], nil
+}
+
+// plans returns at least one and at most most ways that cuDNN proposes and can make, the one that it expects
+// to be the fastest first. serves chooses by a kernel's numerical notes; nil stands for all kernels. The graph
+// then belongs to the plans, or is freed.
+func (g *graph) plans(most int, serves func(notes []C.int) bool) (made []*cudnnPlan, err error) {
 	defer func() {
 		if err != nil {
+			for _, p := range made {
+				p.g = nil
+				p.free()
+			}
 			g.free()
 		}
 	}()
@@ -373,15 +415,12 @@ func (g *graph) plan() (_ *cudnnPlan, err error) {
 	heuristic := g.descriptor(descEngineHeuristic, descAttr(attrHeuristicGraph, whole), enumAttr(attrHeuristicMode, typeHeuristicMode, modeA))
 	var configs []C.uintptr_t
 	if g.err == nil {
-		var n C.int64_t
-		if g.check("cudnnBackendGetAttribute", C.cudnn_query(c.fns, c.d.drv.fns, c.d.ctx, heuristic, attrHeuristicResults, typeDescriptor, 0, &n, nil)) {
-			for range n {
-				configs = append(configs, g.make(descEngineConfig))
-			}
+		n := g.query(heuristic, attrHeuristicResults, typeDescriptor, 0, nil)
+		for range n {
+			configs = append(configs, g.make(descEngineConfig))
 		}
 		if g.err == nil && n > 0 {
-			g.check("cudnnBackendGetAttribute", C.cudnn_query(c.fns, c.d.drv.fns, c.d.ctx, heuristic, attrHeuristicResults, typeDescriptor, n, &n, unsafe.Pointer(&configs[0])))
-			configs = configs[:n]
+			configs = configs[:g.query(heuristic, attrHeuristicResults, typeDescriptor, n, unsafe.Pointer(&configs[0]))]
 		}
 	}
 	if g.err != nil {
@@ -389,22 +428,52 @@ func (g *graph) plan() (_ *cudnnPlan, err error) {
 	}
 	var why error = errNoEngine
 	for _, config := range configs {
+		if len(made) == most {
+			break
+		}
+		if serves != nil && !serves(g.notes(config)) {
+			continue
+		}
 		plan := g.descriptor(descExecutionPlan, attribute{attrPlanHandle, typeHandle, 1, unsafe.Pointer(&c.fns.handle)}, descAttr(attrPlanConfig, config))
 		if g.err == nil {
-			return g.planned(plan)
+			p, err := g.planned(plan)
+			if err != nil {
+				return made, err
+			}
+			made = append(made, p)
+			continue
 		}
 		why, g.err = g.err, nil
 		if err := c.d.Err(); err != nil {
-			return nil, err
+			return made, err
 		}
 	}
-	return nil, why
+	if len(made) == 0 {
+		return nil, why
+	}
+	return made, nil
+}
+
+// query reads at most n values of an attribute and returns their number.
+func (g *graph) query(desc C.uintptr_t, name, kind C.int, n C.int64_t, into unsafe.Pointer) (got C.int64_t) {
+	if g.err == nil {
+		g.check("cudnnBackendGetAttribute", C.cudnn_query(g.c.fns, g.c.d.drv.fns, g.c.d.ctx, desc, name, kind, n, &got, into))
+	}
+	return got
+}
+
+// notes returns the numerical notes of an engine's configuration (cudnnBackendNumericalNote_t).
+func (g *graph) notes(config C.uintptr_t) []C.int {
+	engine := g.make(descEngine)
+	g.query(config, attrConfigEngine, typeDescriptor, 1, unsafe.Pointer(&engine))
+	var notes [16]C.int
+	return notes[:g.query(engine, attrEngineNotes, typeNote, C.int64_t(len(notes)), unsafe.Pointer(&notes[0]))]
 }
 
 // planned completes the plan whose descriptor is desc.
 func (g *graph) planned(desc C.uintptr_t) (*cudnnPlan, error) {
-	var n, workspace C.int64_t
-	if !g.check("cudnnBackendGetAttribute", C.cudnn_query(g.c.fns, g.c.d.drv.fns, g.c.d.ctx, desc, attrPlanWorkspace, typeInt64, 1, &n, unsafe.Pointer(&workspace))) {
+	var workspace C.int64_t
+	if g.query(desc, attrPlanWorkspace, typeInt64, 1, unsafe.Pointer(&workspace)); g.err != nil {
 		return nil, g.err
 	}
 	p := &cudnnPlan{g, (*C.cudnn_plan)(C.calloc(1, C.sizeof_cudnn_plan))}
@@ -419,7 +488,9 @@ func (g *graph) planned(desc C.uintptr_t) (*cudnnPlan, error) {
 }
 
 func (p *cudnnPlan) free() {
-	p.g.free()
+	if p.g != nil {
+		p.g.free()
+	}
 	C.free(unsafe.Pointer(p.c))
 }
 

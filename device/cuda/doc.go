@@ -6,7 +6,7 @@
 // # Libraries
 //
 // The package opens libcuda, libcublasLt and libnvrtc at run time, and libcudnn when a program first
-// computes attention in 16 bits that records gradients. If the environment variable GODDP_LIBCUDA,
+// computes a convolution, or attention in 16 bits that records gradients. If the environment variable GODDP_LIBCUDA,
 // GODDP_LIBCUBLASLT, GODDP_LIBNVRTC or GODDP_LIBCUDNN is set, the library is that file and is searched
 // nowhere else. Otherwise it is searched on the loader's path, in CUDA_HOME, CUDA_PATH and
 // /usr/local/cuda, and among NVIDIA's packages of a Python environment. The error for a missing library
@@ -110,6 +110,17 @@
 // more than 2 GiB for the whole batch, the batch is computed in parts. With GODDP_LIBCUDNN=none goddp's kernels
 // compute all attention.
 //
+// # Convolutions
+//
+// cuDNN 9.10.2 or newer computes convolutions of float32 and the 16-bit types and their gradients. This package's
+// own kernels, which write columns and multiply matrices, compute those of float64, those that are first seen
+// while a graph is captured, and those that cuDNN refuses, which the device logs at level info. Only kernels of
+// cuDNN are used that add in float32 and give the same bits in each run; with float32 also only those without TF32,
+// unless Options.AllowTF32 is set. The first application of a shape makes the plan for the result and, if it
+// records gradients, those for the gradients (PrepareConv2d). Options.TuneMatMul times up to six of cuDNN's kernels
+// for each, as for products. In 16-bit types the kernels are made for channels that are the last axis; cuDNN copies
+// operands whose channels are the first.
+//
 // # Loading of kernels
 //
 // CUDA loads kernels lazily, and loading can wait for all work in flight while it holds the context's
@@ -119,5 +130,6 @@
 // cuBLAS loads a kernel at the first product that uses it. For a forward pass that happens before the
 // step's first collective. For the backward pass, the first Linear of a shape that records gradients
 // computes the products of its gradients once, in scratch memory (PrepareLinearGrad). A plain MatMul is
-// not prepared. Attention is prepared before its forward pass (PrepareAttention).
+// not prepared. Attention is prepared before its forward pass (PrepareAttention), the gradients of a
+// convolution too (PrepareConv2d).
 package cuda

@@ -64,7 +64,10 @@ type kernelSet struct {
 	quantize, dequantize                          C.uintptr_t
 	orthonormalize                                perFloat // for Float32 and Float64
 	attention                                     attentionKernels
+	dnn                                           *cudnn // nil before it is opened, and if there is none that works
+	triedCudnn                                    bool   // opening dnn was tried
 	flash                                         flash
+	convs                                         convs
 	strided, transpose                            perFloat
 	findExtreme                                   perFloat
 	compare                                       perType
@@ -92,6 +95,7 @@ func (k *kernelSet) Values() *kernels.Values { return &k.values }
 func newKernels(d *gpuDevice, o Options) (_ *kernelSet, err error) {
 	k := &kernelSet{d: d, tf32: o.AllowTF32, tune: o.TuneMatMul, fused: map[product]bool{}, prepared: map[layer]bool{}, custom: map[customKey]customModule{}}
 	k.flash = flash{k: k, ways: map[flashShape]*flashWay{}, faults: map[flashKind]error{}, maxWork: flashWork, maxWait: flashWait}
+	k.convs = convs{k: k, plans: map[convKey]*cudnnPlan{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, k.close())
@@ -239,7 +243,12 @@ func (k *kernelSet) close() error {
 	if k == nil {
 		return nil
 	}
-	err := k.flash.close()
+	k.flash.close()
+	k.convs.close()
+	var err error
+	if k.dnn != nil {
+		err = k.dnn.close()
+	}
 	if k.blas != nil {
 		err = errors.Join(err, k.blas.close())
 	}

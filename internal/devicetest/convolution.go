@@ -3,6 +3,7 @@ package devicetest
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/kernels"
@@ -54,6 +55,31 @@ func (c convCase) each(out device.Shape, f func(ix, iw, iy int)) {
 	}
 }
 
+// channelsLast returns a [n c h w] as [n h w c].
+func channelsLast(a array) array {
+	s := a.shape
+	b := newArray(s[0], s[2], s[3], s[1])
+	for i, v := range a.v {
+		n, c, at := i/(s[1]*s[2]*s[3]), i/(s[2]*s[3])%s[1], i%(s[2]*s[3])
+		b.v[(n*s[2]*s[3]+at)*s[1]+c] = v
+	}
+	return b
+}
+
+// imageLayout returns how a check brings arrays [n c h w] and expected results into the layout under test.
+func imageLayout(last bool) (arrays func(array) array, values func(value) value) {
+	if !last {
+		return func(a array) array { return a }, func(v value) value { return v }
+	}
+	return channelsLast, func(v value) value {
+		out := value{array: channelsLast(v.array), c: v.c}
+		if v.scale != nil {
+			out.scale = channelsLast(array{v.shape, v.scale}).v
+		}
+		return out
+	}
+}
+
 func checkConv2d(r *rig) {
 	each(r, convCases(), func(c convCase) {
 		x, w, b := r.random(-2, 2, c.n, c.c, c.h, c.w), r.random(-2, 2, c.o, c.c/c.p.Groups, c.kernel[0], c.kernel[1]), r.random(-2, 2, c.o)
@@ -76,24 +102,30 @@ func checkConv2d(r *rig) {
 				add(dw, iw, g.v[iy]*x.v[ix])
 			}
 		})
-		px, pw, pb, pg := r.put(x), r.put(w), r.put(b), r.put(g)
-		label := fmt.Sprintf("of %v by %v, %+v", x.shape, w.shape, c.p)
-		for _, bias := range []device.Tensor{{}, pb.Tensor} {
-			if !bias.IsZero() {
-				for i := range y.v {
-					add(y, i, b.v[i/(out[2]*out[3])%c.o])
-				}
-			}
-			r.result("Conv2d "+label, y, func(dst device.Tensor) error {
-				return r.k.Conv2d(r.s, dst, px.Tensor, pw.Tensor, bias, c.p)
+		pb := r.put(b)
+		biased := value{array{y.shape, slices.Clone(y.v)}, slices.Clone(y.scale), y.c}
+		for i := range biased.v {
+			add(biased, i, b.v[i/(out[2]*out[3])%c.o])
+		}
+		for _, last := range []bool{false, true} {
+			in, want := imageLayout(last)
+			px, pw, pg, p := r.put(in(x)), r.put(in(w)), r.put(in(g)), c.p
+			p.ChannelsLast = last
+			label := fmt.Sprintf("of %v by %v, %+v", px.Shape, pw.Shape, p)
+			r.ok("PrepareConv2d "+label, r.k.PrepareConv2d(r.s, r.put(nan(in(y.array).shape)).Tensor, px.Tensor, pw.Tensor, p))
+			r.result("Conv2d "+label, want(y), func(dst device.Tensor) error {
+				return r.k.Conv2d(r.s, dst, px.Tensor, pw.Tensor, device.Tensor{}, p)
+			})
+			r.result("Conv2d with bias "+label, want(biased), func(dst device.Tensor) error {
+				return r.k.Conv2d(r.s, dst, px.Tensor, pw.Tensor, pb.Tensor, p)
+			})
+			r.accumulates("Conv2dGradInput "+label, want(dx), func(dst device.Tensor, acc device.Accum) error {
+				return r.k.Conv2dGradInput(r.s, dst, acc, pg.Tensor, pw.Tensor, p)
+			})
+			r.accumulates("Conv2dGradWeight "+label, want(dw), func(dst device.Tensor, acc device.Accum) error {
+				return r.k.Conv2dGradWeight(r.s, dst, acc, pg.Tensor, px.Tensor, p)
 			})
 		}
-		r.accumulates("Conv2dGradInput "+label, dx, func(dst device.Tensor, acc device.Accum) error {
-			return r.k.Conv2dGradInput(r.s, dst, acc, pg.Tensor, pw.Tensor, c.p)
-		})
-		r.accumulates("Conv2dGradWeight "+label, dw, func(dst device.Tensor, acc device.Accum) error {
-			return r.k.Conv2dGradWeight(r.s, dst, acc, pg.Tensor, px.Tensor, c.p)
-		})
 	})
 }
 

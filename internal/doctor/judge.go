@@ -97,7 +97,7 @@ func checkLibraries(ranks []Facts) (good string, findings []Finding) {
 				continue
 			case l.Error != "" && l.Name == "cuDNN":
 				findings = append(findings, Finding{Slow, where + l.Error + "; goddp's own, slower kernels compute attention",
-					"install cuDNN 9 (Python package nvidia-cudnn), or set GODDP_LIBCUDNN=none if the model has no attention in 16 bits"})
+					"install cuDNN 9 (Python package nvidia-cudnn), or set GODDP_LIBCUDNN=none if the model has no convolutions and no attention in 16 bits"})
 				continue
 			case l.Error != "" && l.Name == "NVML":
 				findings = append(findings, Finding{Slow, where + "the GPUs' states are unknown: " + l.Error, "install the driver's libnvidia-ml.so.1 of the same version as the driver"})

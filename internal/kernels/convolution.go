@@ -36,39 +36,58 @@ func (w Window) Valid() bool {
 	return true
 }
 
+// ImageAxes returns the axes of the channels, the rows and the columns of images, which are [n c h w], or
+// with channelsLast [n h w c].
+func ImageAxes(channelsLast bool) (c, h, w int) {
+	if channelsLast {
+		return 3, 1, 2
+	}
+	return 1, 2, 3
+}
+
 // Conv are the parameters of a convolution.
 type Conv struct {
 	Stride, Padding, Dilation [2]int
 	Groups                    int // the groups of channels; an output channel depends on the inputs of its group
+	// ChannelsLast makes images [n h w c] and weights [o kh kw c/Groups], instead of [n c h w] and
+	// [o c/Groups kh kw].
+	ChannelsLast bool
 }
 
 // Window returns the window of a convolution with a weight of shape w.
 func (p Conv) Window(w device.Shape) Window {
-	return Window{Kernel: [2]int{w[2], w[3]}, Stride: p.Stride, Padding: p.Padding, Dilation: p.Dilation}
+	_, rows, cols := ImageAxes(p.ChannelsLast)
+	return Window{Kernel: [2]int{w[rows], w[cols]}, Stride: p.Stride, Padding: p.Padding, Dilation: p.Dilation}
 }
 
-// Shape returns the shape of the convolution of x [n c h w] with w [o c/Groups kh kw]. It panics with a
-// [*device.ShapeError] if they do not fit.
+// Shape returns the shape of the convolution of x with w. It panics with a [*device.ShapeError] if they do
+// not fit.
 func (p Conv) Shape(x, w device.Shape) device.Shape {
+	c, rows, cols := ImageAxes(p.ChannelsLast)
 	misfit := &device.ShapeError{Op: "Conv2d", A: x, B: w}
-	if len(x) != 4 || len(w) != 4 || p.Groups < 1 || w[0]%p.Groups != 0 || x[1] != w[1]*p.Groups {
+	if len(x) != 4 || len(w) != 4 || p.Groups < 1 || w[0]%p.Groups != 0 || x[c] != w[c]*p.Groups {
 		panic(misfit)
 	}
 	window := p.Window(w)
 	if !window.Valid() {
 		panic(misfit)
 	}
-	out := device.Shape{x[0], w[0], window.Out(0, x[2]), window.Out(1, x[3])}
-	if out[2] < 1 || out[3] < 1 {
+	out := make(device.Shape, 4)
+	out[0], out[c], out[rows], out[cols] = x[0], w[0], window.Out(0, x[rows]), window.Out(1, x[cols])
+	if out[rows] < 1 || out[cols] < 1 {
 		panic(misfit)
 	}
 	return out
 }
 
 // Convolution has the kernels of convolutions. x is [n c h w], w is [o c/p.Groups kh kw], bias is [o] or
-// absent. g, the gradient of the result, and the result are [n o oh ow], as p.Shape returns. Padding is
-// zeros, which are multiplied like any number.
+// absent. g, the gradient of the result, and the result are [n o oh ow], as p.Shape returns. With
+// p.ChannelsLast the axes of channels are the last ones. Padding is zeros, which are multiplied like any
+// number.
 type Convolution interface {
+	// PrepareConv2d chooses and loads the kernels for a Conv2d whose gradients will be computed, because a
+	// backward pass must not: see PrepareLinearGrad. It overwrites dst.
+	PrepareConv2d(s device.Stream, dst, x, w device.Tensor, p Conv) error
 	// Conv2d computes the convolution of x with w, plus bias, into dst.
 	Conv2d(s device.Stream, dst, x, w, bias device.Tensor, p Conv) error
 	// Conv2dGradInput accumulates the gradient of x into dst.

@@ -21,6 +21,12 @@ func Dense(shape device.Shape) Layout {
 	return l
 }
 
+// ChannelsFirst returns the shape [n c h w] of the images in a tensor [n h w c], and where they lie in it.
+func ChannelsFirst(shape device.Shape) (device.Shape, Layout) {
+	d := Dense(shape).Strides
+	return device.Shape{shape[0], shape[3], shape[1], shape[2]}, Layout{Strides: []int{d[0], d[3], d[1], d[2]}}
+}
+
 // Rearranging has the kernel that moves elements to other places: it transposes, slices and joins
 // tensors.
 type Rearranging interface {

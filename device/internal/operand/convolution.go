@@ -12,6 +12,7 @@ type ConvSizes struct {
 	O, OH, OW       int // the result's channels, height and width
 	Groups          int
 	InGroup, PerOut int // the channels of a group: in the images, and in the result
+	ChannelsLast    bool
 }
 
 // Taps returns the number of products that are added for an element of the result.
@@ -36,9 +37,11 @@ func (ts Types) Conv2d(op string, dst, x, w, bias device.Tensor, p kernels.Conv)
 		checkType(op, bias, dst.DType)
 		checkShape(op, w.Shape[:1], bias)
 	}
+	c, rows, cols := kernels.ImageAxes(p.ChannelsLast)
 	return ConvSizes{
-		Window: p.Window(w.Shape), N: x.Shape[0], C: x.Shape[1], H: x.Shape[2], W: x.Shape[3],
-		O: w.Shape[0], OH: dst.Shape[2], OW: dst.Shape[3], Groups: p.Groups, InGroup: w.Shape[1], PerOut: w.Shape[0] / p.Groups,
+		Window: p.Window(w.Shape), N: x.Shape[0], C: x.Shape[c], H: x.Shape[rows], W: x.Shape[cols],
+		O: w.Shape[0], OH: dst.Shape[rows], OW: dst.Shape[cols], Groups: p.Groups, InGroup: w.Shape[c], PerOut: w.Shape[0] / p.Groups,
+		ChannelsLast: p.ChannelsLast,
 	}
 }
 

@@ -2,7 +2,8 @@
 // computes a graph operation by operation, in double, and rounds each result to its type. Like
 // cuDNN, it refuses a descriptor whose attributes are missing, of the wrong type or not finalized, an
 // operand that no earlier operation computes, and heads whose size is not a multiple of 8 or larger
-// than 256. Faults (see control.h):
+// than 256. For a convolution it first proposes an engine that adds in any order, whose results are wrong,
+// so that a test notices its use. Faults (see control.h):
 //
 //	cudnn_refuse  no graph is supported
 //	cudnn_wrong   the results are wrong
@@ -13,14 +14,16 @@
 #include <stdio.h>
 
 enum { OK = 0, BAD_PARAM = 2000, NOT_FINALIZED = 2003, BAD_TYPE = 2010, NOT_SUPPORTED = 3000 };
-enum { POINTWISE, ENGINE = 2, CONFIG, HEURISTIC, PLAN, POINTWISE_OP = 13, GRAPH = 15, PACK = 16, TENSOR = 17, MATMUL = 18, MATMUL_OP = 19,
+enum { POINTWISE, CONV, ENGINE, CONFIG, HEURISTIC, PLAN, CONV_FORWARD = 10, CONV_FILTER, CONV_DATA, POINTWISE_OP, GRAPH = 15, PACK = 16, TENSOR = 17, MATMUL = 18, MATMUL_OP = 19,
 	REDUCTION = 21, REDUCTION_OP = 22, RESHAPE_OP = 31 };
-enum { PW_MODE = 0, PW_MATH = 1, PW_AXIS = 9, HEUR_MODE = 200, HEUR_GRAPH = 201, HEUR_RESULTS = 202, CONFIG_ENGINE = 300,
-	PLAN_HANDLE = 400, PLAN_CONFIG = 401, PLAN_WORKSPACE = 402, PW_DESC = 750, PW_X = 751, PW_B = 752, PW_Y = 753, PW_T = 758,
+enum { PW_MODE = 0, PW_MATH = 1, PW_AXIS = 9, CONV_MATH = 100, CONV_MODE, CONV_DILATIONS, CONV_STRIDES, CONV_POST, CONV_PRE, CONV_AXES, HEUR_MODE = 200, HEUR_GRAPH = 201, HEUR_RESULTS = 202, CONFIG_ENGINE = 300,
+	PLAN_HANDLE = 400, PLAN_CONFIG = 401, PLAN_WORKSPACE = 402,
+	FORWARD_ALPHA = 700, FORWARD_BETA, FORWARD_DESC, FORWARD_W, FORWARD_X, FORWARD_Y, DATA_ALPHA, DATA_BETA, DATA_DESC, DATA_W, DATA_X, DATA_Y,
+	FILTER_ALPHA, FILTER_BETA, FILTER_DESC, FILTER_W, FILTER_X, FILTER_Y, PW_DESC = 750, PW_X = 751, PW_B = 752, PW_Y = 753, PW_T = 758,
 	GRAPH_HANDLE = 800, GRAPH_OPS = 801, T_ALIGN = 900, T_TYPE = 901, T_DIMS = 902, T_STRIDES = 903, T_ID = 906, T_VIRTUAL = 907, T_VALUE = 908,
 	PACK_IDS = 1000, PACK_POINTERS = 1001, PACK_WORKSPACE = 1003, ENGINE_NOTES = 1303, MM_MATH = 1500, MM_A = 1520, MM_B, MM_C, MM_DESC,
 	RED_MODE = 1600, RED_MATH = 1601, RED_X = 1610, RED_Y, RED_DESC, RESHAPE_X = 2200, RESHAPE_Y };
-enum { HANDLE_T, DATA_T, BOOL_T, INT64_T, FLOAT_T, POINTER_T = 6, HEUR_T = 8, NOTE_T = 11, MODE_T = 14, DESC_T = 15, REDUCE_T = 18 };
+enum { HANDLE_T, DATA_T, BOOL_T, INT64_T, FLOAT_T, POINTER_T = 6, CONV_T, HEUR_T, NOTE_T = 11, MODE_T = 14, DESC_T = 15, REDUCE_T = 18 };
 enum { ADD = 0, MUL = 1, DIV = 6, SUB = 9, EXP = 13, LOG = 15, IDENTITY = 21, GE = 303, INDEX = 501, SELECT = 601, SUM = 0, MAX = 3 };
 enum { NONDETERMINISTIC = 4 };
 
@@ -31,7 +34,7 @@ typedef struct { void *stream; } handle;
 // desc is any descriptor. Its attributes are kept as they were set.
 typedef struct desc desc;
 struct desc {
-	int kind, finalized, count;
+	int kind, finalized, count, unordered; // unordered: an engine, or its configuration, that adds in any order
 	struct { int name, type; int64_t n; void *v; } attrs[16];
 	atomic_int refers; // by how many attributes, so that a plan keeps its graph
 };
@@ -71,7 +74,7 @@ int cudnnBackendDestroyDescriptor(desc *d) { return drop(d), OK; }
 static size_t width(int type) {
 	switch (type) {
 	case BOOL_T: return 1;
-	case DATA_T: case FLOAT_T: case HEUR_T: case NOTE_T: case MODE_T: case REDUCE_T: return 4;
+	case DATA_T: case FLOAT_T: case CONV_T: case HEUR_T: case NOTE_T: case MODE_T: case REDUCE_T: return 4;
 	}
 	return 8;
 }
@@ -80,11 +83,14 @@ static size_t width(int type) {
 static int type_of(int name) {
 	switch (name) {
 	case PW_MODE: return MODE_T;
-	case PW_MATH: case T_TYPE: case MM_MATH: case RED_MATH: return DATA_T;
+	case PW_MATH: case T_TYPE: case MM_MATH: case RED_MATH: case CONV_MATH: return DATA_T;
+	case CONV_MODE: return CONV_T;
 	case HEUR_MODE: return HEUR_T;
 	case GRAPH_HANDLE: case PLAN_HANDLE: return HANDLE_T;
+	case CONV_DILATIONS: case CONV_STRIDES: case CONV_POST: case CONV_PRE: case CONV_AXES:
 	case PW_AXIS: case T_ALIGN: case T_DIMS: case T_STRIDES: case T_ID: case PACK_IDS: return INT64_T;
 	case T_VIRTUAL: case T_VALUE: return BOOL_T;
+	case FORWARD_ALPHA: case FORWARD_BETA: case DATA_ALPHA: case DATA_BETA: case FILTER_ALPHA: case FILTER_BETA:
 	case 754: case 755: return FLOAT_T;
 	case PACK_POINTERS: case PACK_WORKSPACE: return POINTER_T;
 	case RED_MODE: return REDUCE_T;
@@ -154,6 +160,9 @@ static int inputs(const desc *op, desc **in) {
 	case MATMUL_OP: in[n++] = get_desc(op, MM_A), in[n++] = get_desc(op, MM_B); break;
 	case REDUCTION_OP: in[n++] = get_desc(op, RED_X); break;
 	case RESHAPE_OP: in[n++] = get_desc(op, RESHAPE_X); break;
+	case CONV_FORWARD: in[n++] = get_desc(op, FORWARD_X), in[n++] = get_desc(op, FORWARD_W); break;
+	case CONV_DATA: in[n++] = get_desc(op, DATA_W), in[n++] = get_desc(op, DATA_Y); break;
+	case CONV_FILTER: in[n++] = get_desc(op, FILTER_X), in[n++] = get_desc(op, FILTER_Y); break;
 	case POINTWISE_OP:
 		in[n++] = get_desc(op, PW_X);
 		if (get_desc(op, PW_B)) in[n++] = get_desc(op, PW_B);
@@ -166,9 +175,14 @@ static desc *output(const desc *op) {
 	case MATMUL_OP: return get_desc(op, MM_C);
 	case REDUCTION_OP: return get_desc(op, RED_Y);
 	case RESHAPE_OP: return get_desc(op, RESHAPE_Y);
+	case CONV_FORWARD: return get_desc(op, FORWARD_Y);
+	case CONV_DATA: return get_desc(op, DATA_X);
+	case CONV_FILTER: return get_desc(op, FILTER_W);
 	}
 	return get_desc(op, PW_Y);
 }
+
+static int is_convolution(const desc *op) { return op->kind >= CONV_FORWARD && op->kind <= CONV_DATA; }
 
 static int ports(int mode) { return mode == SELECT ? 3 : mode == EXP || mode == LOG || mode == IDENTITY || mode == INDEX ? 1 : 2; }
 
@@ -185,9 +199,18 @@ static int check_graph(const desc *d) {
 		if (get_bool(output(ops[i]), T_VALUE)) return fail(BAD_PARAM, "a result is a number on the host");
 	}
 	if (setting("cudnn_refuse", 0)) return fail(NOT_SUPPORTED, "a test wants no graph to be supported");
+	if (is_convolution(ops[n - 1])) return OK;
 	const int64_t *last = dims_of(get_desc(ops[n - 1], ops[n - 1]->kind == MATMUL_OP ? MM_C : PW_Y));
 	if (last[3] % 8 != 0 || last[3] > 256) return fail(NOT_SUPPORTED, "the size of the heads");
 	return OK;
+}
+
+static int check_convolution(const desc *how, const desc *x, const desc *w, const desc *y) {
+	const int64_t *a = dims_of(x), *b = dims_of(w), *c = dims_of(y), *pre = get(how, CONV_PRE, NULL), *post = get(how, CONV_POST, NULL),
+		*step = get(how, CONV_STRIDES, NULL), *wide = get(how, CONV_DILATIONS, NULL);
+	int fits = a[0] == c[0] && b[0] == c[1] && a[1] % b[1] == 0 && b[0] % (a[1] / b[1]) == 0;
+	for (int i = 0; i < 2; i++) fits &= c[2 + i] == (a[2 + i] + pre[i] + post[i] - wide[i] * (b[2 + i] - 1) - 1) / step[i] + 1;
+	return fits ? OK : fail(BAD_PARAM, "the shapes of a convolution do not fit");
 }
 
 static int check(const desc *d) {
@@ -220,6 +243,16 @@ static int check(const desc *d) {
 			if (x[i] % y[i] != 0) return fail(BAD_PARAM, "the shapes of a reduction do not fit");
 		return OK;
 	}
+	case CONV: NEED(CONV_MATH, CONV_MODE, CONV_DILATIONS, CONV_STRIDES, CONV_POST, CONV_PRE, CONV_AXES); return OK;
+	case CONV_FORWARD:
+		NEED(FORWARD_ALPHA, FORWARD_BETA, FORWARD_DESC, FORWARD_W, FORWARD_X, FORWARD_Y);
+		return check_convolution(get_desc(d, FORWARD_DESC), get_desc(d, FORWARD_X), get_desc(d, FORWARD_W), get_desc(d, FORWARD_Y));
+	case CONV_DATA:
+		NEED(DATA_ALPHA, DATA_BETA, DATA_DESC, DATA_W, DATA_X, DATA_Y);
+		return check_convolution(get_desc(d, DATA_DESC), get_desc(d, DATA_X), get_desc(d, DATA_W), get_desc(d, DATA_Y));
+	case CONV_FILTER:
+		NEED(FILTER_ALPHA, FILTER_BETA, FILTER_DESC, FILTER_W, FILTER_X, FILTER_Y);
+		return check_convolution(get_desc(d, FILTER_DESC), get_desc(d, FILTER_X), get_desc(d, FILTER_W), get_desc(d, FILTER_Y));
 	case POINTWISE_OP: {
 		NEED(PW_DESC, PW_X, PW_Y);
 		desc *in[3];
@@ -260,14 +293,21 @@ static void refer(desc *to, const desc *from) {
 
 int cudnnBackendGetAttribute(desc *d, int name, int type, int64_t n, int64_t *got, void *v) {
 	switch (name) {
-	case HEUR_RESULTS:
+	case HEUR_RESULTS: {
 		if (type != DESC_T || !d->finalized) break;
-		if (n > 0) refer(*(desc **)v, d);
-		*got = 1;
+		int64_t ops;
+		desc **op = get(get_desc(d, HEUR_GRAPH), GRAPH_OPS, &ops);
+		*got = is_convolution(op[ops - 1]) ? 2 : 1;
+		for (int64_t i = 0; i < n && i < *got; i++) {
+			refer(((desc **)v)[i], d);
+			((desc **)v)[i]->unordered = *got == 2 && i == 0;
+		}
 		return OK;
+	}
 	case CONFIG_ENGINE:
 		if (type != DESC_T || n != 1) break;
 		refer(*(desc **)v, d);
+		(*(desc **)v)->unordered = d->unordered;
 		*got = 1;
 		return OK;
 	case ENGINE_NOTES: { // sums in float32 that are then rounded mean additions in any order
@@ -275,7 +315,7 @@ int cudnnBackendGetAttribute(desc *d, int name, int type, int64_t n, int64_t *go
 		desc **op = get(get_desc(d, HEUR_GRAPH), GRAPH_OPS, &ops);
 		*got = 0;
 		if (type != NOTE_T) break;
-		if (op[ops - 1]->kind == POINTWISE_OP) ((int *)v)[(*got)++] = NONDETERMINISTIC;
+		if (op[ops - 1]->kind == POINTWISE_OP || d->unordered) ((int *)v)[(*got)++] = NONDETERMINISTIC;
 		return OK;
 	}
 	case PLAN_WORKSPACE:
@@ -398,6 +438,35 @@ static void pointwise(const desc *how, value *y, value **in, int n) {
 	}
 }
 
+// convolve computes one of x, w and y from the others.
+static void convolve(const desc *op, value *x, value *w, value *y) {
+	const int alpha_at = op->kind == CONV_FORWARD ? FORWARD_ALPHA : op->kind == CONV_DATA ? DATA_ALPHA : FILTER_ALPHA;
+	const desc *how = get_desc(op, alpha_at + 2);
+	const int64_t *pad = get(how, CONV_PRE, NULL), *step = get(how, CONV_STRIDES, NULL), *wide = get(how, CONV_DILATIONS, NULL);
+	const int64_t *dx = dims_of(x->t), *dw = dims_of(w->t), *dy = dims_of(y->t), per = dw[0] / (dx[1] / dw[1]);
+	value *to = op->kind == CONV_FORWARD ? y : op->kind == CONV_DATA ? x : w;
+	const int64_t *d = dims_of(to->t);
+	double *sums = calloc(d[0] * d[1] * d[2] * d[3], sizeof *sums);
+	int64_t i[4], k[3];
+	EACH(i, dy) for (k[0] = 0; k[0] < dw[1]; k[0]++) for (k[1] = 0; k[1] < dw[2]; k[1]++) for (k[2] = 0; k[2] < dw[3]; k[2]++) {
+		const int64_t in[] = {i[0], i[1] / per * dw[1] + k[0], i[2] * step[0] - pad[0] + k[1] * wide[0], i[3] * step[1] - pad[1] + k[2] * wide[1]};
+		const int64_t tap[] = {i[1], k[0], k[1], k[2]}, *out = op->kind == CONV_FORWARD ? i : op->kind == CONV_DATA ? in : tap;
+		if (in[2] < 0 || in[2] >= dx[2] || in[3] < 0 || in[3] >= dx[3]) continue;
+		double product = 1;
+		if (to != x) product *= load(x, in, dx);
+		if (to != w) product *= load(w, tap, dw);
+		if (to != y) product *= load(y, i, dy);
+		sums[((out[0] * d[1] + out[1]) * d[2] + out[2]) * d[3] + out[3]] += product;
+	}
+	const double alpha = *(float *)get(op, alpha_at, NULL), beta = *(float *)get(op, alpha_at + 1, NULL);
+	int64_t n = 0;
+	EACH(i, d) {
+		const double v = alpha * sums[n++];
+		store(to, i, beta == 0 ? v : v + beta * load(to, i, d));
+	}
+	free(sums);
+}
+
 // compute runs a job, which may run again.
 static void compute(void *arg) {
 	job copy = *(job *)arg, *j = &copy;
@@ -413,7 +482,10 @@ static void compute(void *arg) {
 		case MATMUL_OP: matmul(y, operands[0], operands[1]); break;
 		case REDUCTION_OP: reduce(get_enum(get_desc(ops[i], RED_DESC), RED_MODE), y, operands[0]); break;
 		case RESHAPE_OP: reshape(y, operands[0]); break;
-		case POINTWISE_OP: pointwise(get_desc(ops[i], PW_DESC), y, operands, count);
+		case POINTWISE_OP: pointwise(get_desc(ops[i], PW_DESC), y, operands, count); break;
+		case CONV_FORWARD: convolve(ops[i], operands[0], operands[1], y); break;
+		case CONV_DATA: convolve(ops[i], y, operands[0], operands[1]); break;
+		case CONV_FILTER: convolve(ops[i], operands[0], y, operands[1]);
 		}
 		if (j->wrong && i == n - 1) {
 			const int64_t first[4] = {0};
@@ -437,7 +509,7 @@ int cudnnBackendExecute(handle *h, desc *plan, desc *pack) {
 	const int64_t *ids = get(pack, PACK_IDS, &count);
 	char **pointers = get(pack, PACK_POINTERS, NULL);
 	job *j = calloc(1, sizeof *j);
-	j->graph = g, j->wrong = setting("cudnn_wrong", 0);
+	j->graph = g, j->wrong = setting("cudnn_wrong", 0) || get_desc(plan, PLAN_CONFIG)->unordered;
 	g->refers++;
 	int numbers = 0;
 	for (int64_t i = 0; i < n; i++) {

@@ -1,0 +1,280 @@
+//go:build cgo && linux
+
+package cuda
+
+// #include "dnn.h"
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"unsafe"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/internal/operand"
+)
+
+// convs computes convolutions by cuDNN, for the shapes that were prepared.
+type convs struct {
+	k      *kernelSet
+	plans  map[convKey]*cudnnPlan // a nil plan stands for this package's own kernels
+	passes int                    // the number of passes that cuDNN has computed
+}
+
+// convKey is what a plan depends on.
+type convKey struct {
+	dt   device.DType
+	z    operand.ConvSizes
+	pass convPass
+	adds bool // whether the plan adds to what is there
+}
+
+// convPass says which operand of a convolution a plan computes: the index in convOperands.
+type convPass int
+
+const (
+	convGradInput convPass = iota
+	convGradWeight
+	convForward
+)
+
+func (p convPass) String() string {
+	return [...]string{"gradient of the images", "gradient of the weight", "result"}[p]
+}
+
+// convOperands are images, weight and result, or their gradients.
+type convOperands [3]device.Tensor
+
+const (
+	// maxConvPlans is the maximum number of plans that are kept.
+	maxConvPlans = 1024
+	// convCandidates is the maximum number of cuDNN's kernels that race for a pass.
+	convCandidates = 6
+	// convWork is the maximum scratch memory of a pass, in bytes.
+	convWork = 512 << 20
+)
+
+var addTo = device.Accum{Alpha: 1, Beta: 1}
+
+// compute computes one operand from the others by cuDNN. It reports false if the own kernels have to.
+func (c *convs) compute(s *gpuStream, pass convPass, acc device.Accum, ops convOperands, z operand.ConvSizes) (done bool, err error) {
+	plan := c.plans[convKey{ops[0].DType, z, pass, false}]
+	if plan == nil || !c.packed(ops) {
+		return false, nil
+	}
+	if acc == addTo {
+		if adds := c.plans[convKey{ops[0].DType, z, pass, true}]; adds != nil {
+			plan, acc = adds, device.Store
+		}
+	}
+	if acc == device.Store {
+		return true, c.run(s, plan, ops)
+	}
+	dst := ops[pass]
+	scratch, err := c.k.scratch(&ops[pass])
+	if err != nil {
+		return true, err
+	}
+	defer c.k.freeScratch(s, scratch)
+	if err := c.run(s, plan, ops); err != nil {
+		return true, err
+	}
+	return true, c.k.Axpby(s, dst, acc, ops[pass])
+}
+
+// run enqueues a plan.
+func (c *convs) run(s *gpuStream, plan *cudnnPlan, ops convOperands) error {
+	work, err := s.workspace()
+	if err != nil {
+		return err
+	}
+	at := uint64(work.Addr())
+	if n := int(plan.c.workspace); n > workspaceSize {
+		work := device.Tensor{DType: device.Uint8, Shape: device.Shape{n}}
+		scratch, err := c.k.scratch(&work)
+		if err != nil {
+			return err
+		}
+		defer c.k.freeScratch(s, scratch)
+		at = c.k.addr(work)
+	}
+	c.passes++
+	return plan.run(s, []uint64{c.k.addr(ops[0]), c.k.addr(ops[1]), c.k.addr(ops[2])}, at)
+}
+
+func (c *convs) packed(ops convOperands) bool {
+	return packed(c.k.addr(ops[0]), c.k.addr(ops[1]), c.k.addr(ops[2]))
+}
+
+// prepare makes the plan for a pass at the first call for its shape, and overwrites the operand that the pass
+// computes. The own kernels compute shapes for which that fails, and shapes that are first seen while a graph is
+// captured.
+func (c *convs) prepare(s *gpuStream, pass convPass, adds bool, ops convOperands, z operand.ConvSizes) error {
+	key := convKey{ops[0].DType, z, pass, adds}
+	if _, known := c.plans[key]; known || s != c.k.d.compute || len(c.plans) == maxConvPlans || !serves(key) || !c.packed(ops) {
+		return nil
+	}
+	captured, err := s.capturing()
+	if err != nil || captured {
+		return err
+	}
+	lib := c.k.cudnn()
+	if lib == nil {
+		return nil
+	}
+	plan, err := c.choose(s, lib, key, ops)
+	if lost := c.k.d.Err(); lost != nil {
+		return lost
+	}
+	if err != nil && !adds { // without a plan that adds, the result is added by another kernel
+		c.k.d.log.Info("cuda: a convolution is not computed by cuDNN", "device", c.k.d.name, "type", key.dt, "pass", pass,
+			"images", []int{z.N, z.C, z.H, z.W}, "channels", z.O, "kernel", z.Kernel, "groups", z.Groups, "channels last", z.ChannelsLast, "because", err)
+	}
+	if c.plans[key] = plan; len(c.plans) == maxConvPlans {
+		c.k.d.log.Info("cuda: convolutions of further shapes are not computed by cuDNN", "plans", maxConvPlans)
+	}
+	return nil
+}
+
+// serves reports whether cuDNN may have a kernel for a pass.
+func serves(key convKey) bool {
+	z := &key.z
+	return key.dt != device.Float64 && min(z.N, z.C, z.H, z.W, z.O) > 0
+}
+
+// choose makes the plans that cuDNN proposes, runs each once, which loads its kernels, and returns the fastest,
+// or without tuning the first.
+func (c *convs) choose(s *gpuStream, lib *cudnn, key convKey, ops convOperands) (*cudnnPlan, error) {
+	most := 1
+	if c.k.tune {
+		most = convCandidates
+	}
+	plans, err := lib.convolution(key).plans(most, func(notes []C.int) bool { return c.suits(key.dt, notes) })
+	if err != nil {
+		return nil, err
+	}
+	g := plans[0].g
+	var works []*cudnnPlan
+	for _, p := range plans {
+		if p.c.workspace > convWork {
+			err = fmt.Errorf("cuDNN needs %d bytes of scratch memory, and may use %d", p.c.workspace, convWork)
+		} else if err = c.run(s, p, ops); err == nil {
+			works = append(works, p)
+			continue
+		}
+		p.discard()
+	}
+	if len(works) == 0 {
+		g.free() // no plan has enqueued work
+		return nil, err
+	}
+	best, err := 0, nil
+	if len(works) > 1 {
+		best, err = c.k.d.race(s, len(works), func(i int) error { return c.run(s, works[i], ops) })
+	}
+	for i, p := range works {
+		if i != best {
+			p.discard()
+		}
+	}
+	return works[best], err
+}
+
+// discard frees a plan of a graph that other plans use. Its work may still be queued: the descriptors are freed
+// with the graph.
+func (p *cudnnPlan) discard() { C.free(unsafe.Pointer(p.c)) }
+
+// suits reports whether an engine with these notes adds products in float32, in an order that does not change
+// from run to run. Without TF32 it must not round float32 operands either. Engines that multiply by FFT or
+// Winograd's method are not used, because their errors depend on elements that a result does not depend on.
+func (c *convs) suits(dt device.DType, notes []C.int) bool {
+	const (
+		tensorCore = iota
+		downConvertInputs
+		reducedPrecisionReduction
+		fft
+		nondeterministic
+		winograd
+		winograd13x13 = 8
+	)
+	return !slices.ContainsFunc(notes, func(n C.int) bool {
+		switch {
+		case n == tensorCore || n == downConvertInputs:
+			return dt == device.Float32 && !c.k.tf32
+		case n == reducedPrecisionReduction:
+			return true
+		}
+		return n >= fft && n <= winograd13x13
+	})
+}
+
+func (c *convs) close() {
+	for _, p := range c.plans {
+		if p != nil {
+			p.free()
+		}
+	}
+}
+
+// convolution describes a pass. The arrays are those of convOperands.
+func (c *cudnn) convolution(key convKey) *graph {
+	const (
+		mathType, mode, dilations, strides, after, before, axes = 100, 101, 102, 103, 104, 105, 106
+		crossCorrelation                                        = 1
+	)
+	g, z := &graph{c: c}, &key.z
+	image := func(n, c, h, w int) array {
+		dims := dims4{int64(n), int64(c), int64(h), int64(w)}
+		steps := dims.dense()
+		if z.ChannelsLast {
+			steps = dims4{dims[1] * dims[2] * dims[3], 1, dims[1] * dims[3], dims[1]}
+		}
+		return g.memory(cudnnType(key.dt), dims, steps)
+	}
+	x, w, y := image(z.N, z.C, z.H, z.W), image(z.O, z.InGroup, z.Kernel[0], z.Kernel[1]), image(z.N, z.O, z.OH, z.OW)
+	both := func(name C.int, v [2]int) attribute { return intsAttr(name, int64(v[0]), int64(v[1])) }
+	conv := g.descriptor(descConvolution, enumAttr(mathType, typeDataType, cudnnFloat32), enumAttr(mode, typeConvolution, crossCorrelation), intsAttr(axes, 2),
+		both(before, z.Padding), both(after, z.Padding), both(strides, z.Stride), both(dilations, z.Dilation))
+	var beta float32
+	if key.adds {
+		beta = 1
+	}
+	switch key.pass {
+	case convForward:
+		g.add(descConvolutionForward, floatAttr(700, 1), floatAttr(701, beta), descAttr(702, conv), descAttr(703, w.desc), descAttr(704, x.desc), descAttr(705, y.desc))
+	case convGradInput:
+		g.add(descConvolutionData, floatAttr(706, 1), floatAttr(707, beta), descAttr(708, conv), descAttr(709, w.desc), descAttr(710, x.desc), descAttr(711, y.desc))
+	case convGradWeight:
+		g.add(descConvolutionFilter, floatAttr(712, 1), floatAttr(713, beta), descAttr(714, conv), descAttr(715, w.desc), descAttr(716, x.desc), descAttr(717, y.desc))
+	}
+	return g
+}
+
+// prepareGrads makes the plans for the gradients of a convolution, in scratch memory.
+func (c *convs) prepareGrads(s *gpuStream, ops convOperands, z operand.ConvSizes) error {
+	for _, p := range []struct {
+		pass convPass
+		adds bool
+	}{{convGradInput, false}, {convGradInput, true}, {convGradWeight, false}} {
+		key := convKey{ops[0].DType, z, p.pass, p.adds}
+		if _, known := c.plans[key]; known {
+			continue
+		}
+		own := ops
+		scratch, err := c.k.scratch(&own[p.pass])
+		if err != nil {
+			var full *device.OutOfMemoryError
+			if errors.As(err, &full) {
+				continue // the next step may have the memory
+			}
+			return err
+		}
+		err = c.prepare(s, p.pass, p.adds, own, z)
+		c.k.freeScratch(s, scratch)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,239 @@
+//go:build cgo && linux
+
+package cuda
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/devicetest"
+	"github.com/goddp/goddp/internal/fakegpu"
+	"github.com/goddp/goddp/internal/kernels"
+)
+
+// imageCase is a convolution of n images.
+type imageCase struct {
+	dt             device.DType
+	n, c, size, o  int
+	kernel, stride int
+	groups         int
+	channelsLast   bool
+}
+
+// convolved holds the operands and results of a convolution and of its gradients.
+type convolved struct {
+	x, w, b, g, y, dx, dw device.Tensor
+	p                     kernels.Conv
+}
+
+func (c imageCase) make(t testing.TB, d *gpuDevice) convolved {
+	pad := c.kernel / 2
+	p := kernels.Conv{Stride: [2]int{c.stride, c.stride}, Padding: [2]int{pad, pad}, Dilation: [2]int{1, 1}, Groups: c.groups, ChannelsLast: c.channelsLast}
+	shape := func(n, c, h, w int) device.Shape {
+		if p.ChannelsLast {
+			return device.Shape{n, h, w, c}
+		}
+		return device.Shape{n, c, h, w}
+	}
+	x, w := shape(c.n, c.c, c.size, c.size), shape(c.o, c.c/c.groups, c.kernel, c.kernel)
+	out := p.Shape(x, w)
+	v := convolved{tensor(t, d, c.dt, x...), tensor(t, d, c.dt, w...), tensor(t, d, c.dt, c.o), tensor(t, d, c.dt, out...), tensor(t, d, c.dt, out...),
+		tensor(t, d, c.dt, x...), tensor(t, d, c.dt, w...), p}
+	bound := 1 / math.Sqrt(float64(w[1:].Len()))
+	for i, r := range []struct {
+		t     device.Tensor
+		bound float64
+	}{{v.x, 1}, {v.w, bound}, {v.b, 1}, {v.g, 1}} {
+		ok(t, d.kernels.Uniform(d.compute, r.t, -r.bound, r.bound, uint64(i), 0))
+	}
+	return v
+}
+
+// run enqueues the three passes. They add gradients to numbers that they have set before.
+func (v convolved) run(d *gpuDevice) error {
+	k, s, half := d.kernels, d.compute, device.Accum{Alpha: 0.5, Beta: 1}
+	return errors.Join(
+		k.PrepareConv2d(s, v.y, v.x, v.w, v.p), k.Conv2d(s, v.y, v.x, v.w, v.b, v.p),
+		k.Conv2dGradInput(s, v.dx, device.Store, v.g, v.w, v.p), k.Conv2dGradInput(s, v.dx, addTo, v.g, v.w, v.p),
+		k.Conv2dGradWeight(s, v.dw, device.Store, v.g, v.x, v.p), k.Conv2dGradWeight(s, v.dw, half, v.g, v.x, v.p))
+}
+
+// results returns the result and the gradients as float32.
+func (v convolved) results(t testing.TB, d *gpuDevice) (out [][]float32) {
+	for _, r := range []device.Tensor{v.y, v.dx, v.dw} {
+		wide := tensor(t, d, device.Float32, r.Shape...)
+		ok(t, d.kernels.Copy(d.compute, wide, r))
+		out = append(out, download(t, d, wide))
+	}
+	return out
+}
+
+// similar fails the test unless the root mean square of the differences is at most part of the results'.
+func similar(t *testing.T, got, want [][]float32, part float64) {
+	t.Helper()
+	for i, name := range []string{"the result", "the gradient of the images", "the gradient of the weight"} {
+		var size, off float64
+		for j, w := range want[i] {
+			size += float64(w) * float64(w)
+			off += float64(got[i][j]-w) * float64(got[i][j]-w)
+		}
+		if !(math.Sqrt(off) <= part*math.Sqrt(size)) {
+			t.Errorf("%s is off by %.2g of its size, want at most %.2g", name, math.Sqrt(off/size), part)
+		}
+	}
+}
+
+// checkConvolutions checks that cuDNN computes convolutions, that its numbers are those of the own kernels, and
+// that they are the same bits each time and in a captured step.
+func checkConvolutions(t *testing.T, d *gpuDevice, cases ...imageCase) {
+	plain := withoutCudnn(t)
+	for _, c := range cases {
+		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
+			v, own := c.make(t, d), c.make(t, plain)
+			ok(t, own.run(plain))
+			ok(t, v.run(d)) // which also runs cuDNN's kernels to choose them
+			before := d.kernels.convs.passes
+			ok(t, v.run(d))
+			if n := d.kernels.convs.passes - before; n != 5 {
+				t.Errorf("cuDNN computed %d passes, want 5", n)
+			}
+			got := v.results(t, d)
+			part := 1. / 100
+			if c.dt == device.Float32 {
+				part = 1e-5
+			}
+			similar(t, got, own.results(t, plain), part)
+			for _, r := range []device.Tensor{v.y, v.dx, v.dw} {
+				ok(t, d.kernels.Fill(d.compute, r, 5))
+			}
+			g, err := d.Record(t.Context(), nil, func() error { return v.run(d) })
+			ok(t, err)
+			ok(t, g.Launch())
+			again := v.results(t, d)
+			ok(t, g.Close())
+			for i := range got {
+				if !slices.Equal(again[i], got[i]) {
+					t.Errorf("result %d of a captured convolution differs", i)
+				}
+			}
+		})
+	}
+	if n := plain.kernels.convs.passes; n != 0 {
+		t.Errorf("cuDNN computed %d passes without cuDNN", n)
+	}
+}
+
+func TestConvolutionsByCudnn(t *testing.T) {
+	d := gpu(t, &Options{TuneMatMul: true, Log: quiet()})
+	if d.kernels.cudnn() == nil {
+		t.Skip("there is no cuDNN")
+	}
+	checkConvolutions(t, d,
+		imageCase{device.BFloat16, 4, 64, 28, 128, 3, 2, 1, true}, imageCase{device.BFloat16, 4, 64, 28, 64, 1, 1, 1, true},
+		imageCase{device.Float16, 4, 3, 56, 64, 7, 2, 1, true}, imageCase{device.BFloat16, 2, 64, 14, 64, 3, 1, 32, true},
+		imageCase{device.BFloat16, 4, 64, 28, 128, 3, 2, 1, false}, imageCase{device.Float32, 4, 32, 14, 48, 3, 1, 1, true},
+		imageCase{device.Float32, 4, 32, 14, 48, 3, 2, 2, false},
+	)
+}
+
+func TestConvolutionsByCudnnOnTheHost(t *testing.T) {
+	openFakes(t)
+	for _, tune := range []bool{false, true} {
+		checkConvolutions(t, gpu(t, &Options{TuneMatMul: tune, Log: quiet()}),
+			imageCase{device.BFloat16, 2, 4, 5, 6, 3, 2, 2, true}, imageCase{device.Float32, 2, 3, 4, 5, 1, 1, 1, false})
+	}
+}
+
+// The own kernels compute what cuDNN does not, and the log says why.
+func TestConvolutionsFallBack(t *testing.T) {
+	openFakes(t)
+	c := imageCase{device.BFloat16, 2, 4, 5, 6, 3, 2, 1, true}
+	for _, e := range []struct {
+		name, fault, env string
+		lines            int
+		why              string
+	}{
+		{"no library", "", "/nonexistent/libcudnn.so.9", 1, "was not found"},
+		{"not supported", "cudnn_refuse", "", 3, "a test wants no graph to be supported"},
+	} {
+		t.Run(e.name, func(t *testing.T) {
+			if e.env != "" {
+				t.Setenv("GODDP_LIBCUDNN", e.env)
+			}
+			if e.fault != "" {
+				release, err := fakegpu.Control(e.fault)
+				ok(t, err)
+				defer release()
+			}
+			var log bytes.Buffer
+			d := gpu(t, &Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+			v := c.make(t, d)
+			ok(t, v.run(d))
+			ok(t, v.run(d))
+			if n := d.kernels.convs.passes; n != 0 {
+				t.Errorf("cuDNN computed %d passes", n)
+			}
+			if n := strings.Count(log.String(), "not computed by cuDNN"); n != e.lines || !strings.Contains(log.String(), e.why) {
+				t.Errorf("the log has %d lines about it, want %d with %q:\n%s", n, e.lines, e.why, &log)
+			}
+			plain := withoutCudnn(t)
+			own := c.make(t, plain)
+			ok(t, own.run(plain))
+			similar(t, v.results(t, d), own.results(t, plain), 1e-6)
+		})
+	}
+}
+
+// The own kernels pass the conformance suite for convolutions also where cuDNN computes them otherwise.
+func TestOwnConvolutions(t *testing.T) {
+	openFakes(t)
+	d := withoutCudnn(t)
+	for _, c := range devicetest.Cases() {
+		if strings.HasPrefix(c.Name, "Conv") && strings.HasSuffix(c.Name, "float32") {
+			if err := c.Check(t.Context(), d); err != nil {
+				t.Errorf("%s: %v", c.Name, err)
+			}
+		}
+	}
+}
+
+// BenchmarkConvolutions computes the convolutions of a ResNet-50 with 256 images of 224 × 224.
+func BenchmarkConvolutions(b *testing.B) {
+	d := gpu(b, &Options{TuneMatMul: true, Log: quiet()})
+	if d.kernels.cudnn() == nil {
+		b.Skip("there is no cuDNN")
+	}
+	for _, c := range []imageCase{
+		{c: 3, size: 224, o: 64, kernel: 7, stride: 2},
+		{c: 64, size: 56, o: 64, kernel: 1, stride: 1}, {c: 64, size: 56, o: 64, kernel: 3, stride: 1}, {c: 64, size: 56, o: 256, kernel: 1, stride: 1},
+		{c: 256, size: 56, o: 128, kernel: 1, stride: 1}, {c: 128, size: 56, o: 128, kernel: 3, stride: 2}, {c: 128, size: 28, o: 128, kernel: 3, stride: 1},
+		{c: 256, size: 56, o: 512, kernel: 1, stride: 2}, {c: 256, size: 14, o: 256, kernel: 3, stride: 1}, {c: 1024, size: 14, o: 256, kernel: 1, stride: 1},
+		{c: 512, size: 7, o: 512, kernel: 3, stride: 1}, {c: 512, size: 7, o: 2048, kernel: 1, stride: 1},
+	} {
+		c.dt, c.n, c.groups, c.channelsLast = device.BFloat16, 256, 1, true
+		v := c.make(b, d)
+		k, s := d.kernels, d.compute
+		ok(b, k.PrepareConv2d(s, v.y, v.x, v.w, v.p))
+		flops := 2 * float64(v.y.Len()) * float64(c.c*c.kernel*c.kernel) / 1e12
+		b.Run(fmt.Sprintf("%dx%d,%dto%d,k%d,s%d", c.size, c.size, c.c, c.o, c.kernel, c.stride), func(b *testing.B) {
+			for name, f := range map[string]func() error{
+				"forward": func() error { return k.Conv2d(s, v.y, v.x, v.w, device.Tensor{}, v.p) },
+				"input":   func() error { return k.Conv2dGradInput(s, v.dx, device.Store, v.g, v.w, v.p) },
+				"add":     func() error { return k.Conv2dGradInput(s, v.dx, addTo, v.g, v.w, v.p) },
+				"weight":  func() error { return k.Conv2dGradWeight(s, v.dw, device.Store, v.g, v.x, v.p) },
+			} {
+				b.Run(name, func(b *testing.B) { measure(b, d, flops, "TFLOP/s", f) })
+			}
+		})
+		for _, t := range []device.Tensor{v.x, v.w, v.b, v.g, v.y, v.dx, v.dw} {
+			d.Free(t.Buf)
+		}
+	}
+}
