@@ -261,8 +261,8 @@ func (c *convs) prepareGrads(s *gpuStream, ops convOperands, z operand.ConvSizes
 		if _, known := c.plans[key]; known {
 			continue
 		}
-		own := ops
-		scratch, err := c.k.scratch(&own[p.pass])
+		into := ops
+		scratch, err := c.k.scratch(&into[p.pass])
 		if err != nil {
 			var full *device.OutOfMemoryError
 			if errors.As(err, &full) {
@@ -270,7 +270,7 @@ func (c *convs) prepareGrads(s *gpuStream, ops convOperands, z operand.ConvSizes
 			}
 			return err
 		}
-		err = c.prepare(s, p.pass, p.adds, own, z)
+		err = c.prepare(s, p.pass, p.adds, into, z)
 		c.k.freeScratch(s, scratch)
 		if err != nil {
 			return err

@@ -96,8 +96,8 @@ func checkConvolutions(t *testing.T, d *gpuDevice, cases ...imageCase) {
 	plain := withoutCudnn(t)
 	for _, c := range cases {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
-			v, own := c.make(t, d), c.make(t, plain)
-			ok(t, own.run(plain))
+			v, expected := c.make(t, d), c.make(t, plain)
+			ok(t, expected.run(plain))
 			ok(t, v.run(d)) // which also runs cuDNN's kernels to choose them
 			before := d.kernels.convs.passes
 			ok(t, v.run(d))
@@ -109,7 +109,7 @@ func checkConvolutions(t *testing.T, d *gpuDevice, cases ...imageCase) {
 			if c.dt == device.Float32 {
 				part = 1e-5
 			}
-			similar(t, got, own.results(t, plain), part)
+			similar(t, got, expected.results(t, plain), part)
 			for _, r := range []device.Tensor{v.y, v.dx, v.dw} {
 				ok(t, d.kernels.Fill(d.compute, r, 5))
 			}
@@ -184,9 +184,9 @@ func TestConvolutionsFallBack(t *testing.T) {
 				t.Errorf("the log has %d lines about it, want %d with %q:\n%s", n, e.lines, e.why, &log)
 			}
 			plain := withoutCudnn(t)
-			own := c.make(t, plain)
-			ok(t, own.run(plain))
-			similar(t, v.results(t, d), own.results(t, plain), 1e-6)
+			expected := c.make(t, plain)
+			ok(t, expected.run(plain))
+			similar(t, v.results(t, d), expected.results(t, plain), 1e-6)
 		})
 	}
 }

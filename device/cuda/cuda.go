@@ -8,7 +8,7 @@ import (
 
 // Options configure [Open]. The zero value is the default.
 type Options struct {
-	// AllowTF32 allows matrix products of float32 to round their operands to TF32, which has 11
+	// AllowTF32 allows matrix products and convolutions of float32 to round their operands to TF32, which has 11
 	// significant bits. Tensor cores multiply TF32 about six times as fast.
 	AllowTF32 bool
 	// TuneMatMul times cuBLAS's candidate kernels at the first product of each shape and keeps the
@@ -16,7 +16,7 @@ type Options struct {
 	// TuneMatMul also decides by time whether a Linear's bias gradient is computed in its weight's
 	// product. The first product of a shape then waits for the device, and two runs of a program
 	// may round differently.
-	// It does the same for convolutions and their gradients.
+	// TuneMatMul does the same with cuDNN's kernels for convolutions and their gradients.
 	TuneMatMul bool
 	// MemoryLimit is the maximum device memory that Alloc uses, in bytes. With 0 only the hardware
 	// limits it.

@@ -96,7 +96,7 @@ func checkLibraries(ranks []Facts) (good string, findings []Finding) {
 				}
 				continue
 			case l.Error != "" && l.Name == "cuDNN":
-				findings = append(findings, Finding{Slow, where + l.Error + "; goddp's own, slower kernels compute attention",
+				findings = append(findings, Finding{Slow, where + l.Error + "; goddp's own, slower kernels compute convolutions and attention",
 					"install cuDNN 9 (Python package nvidia-cudnn), or set GODDP_LIBCUDNN=none if the model has no convolutions and no attention in 16 bits"})
 				continue
 			case l.Error != "" && l.Name == "NVML":
