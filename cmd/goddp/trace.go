@@ -13,9 +13,10 @@ import (
 
 // trace implements "goddp trace", which says what traces of package profile show.
 func trace(args []string) error {
-	var asJSON bool
+	var asJSON, kernels bool
 	fs := newFlags("trace")
 	fs.BoolVar(&asJSON, "json", false, "print the report as a JSON object, with times in nanoseconds")
+	fs.BoolVar(&kernels, "kernels", false, "also print what each kernel took, by its name")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
 			fmt.Printf(`Say what the GPUs did in a trace of package profile, and why they were idle.
@@ -53,5 +54,8 @@ Exit codes: 0 it is printed; 1 a file cannot be read; 2 usage.
 		return json.NewEncoder(os.Stdout).Encode(report)
 	}
 	fmt.Print(report)
+	if kernels {
+		fmt.Print(report.KernelTable())
+	}
 	return nil
 }

@@ -57,6 +57,26 @@ func (r *Report) String() string {
 	return text.String()
 }
 
+// KernelTable returns for each rank a line for each name of its activities.
+func (r *Report) KernelTable() string {
+	var text strings.Builder
+	for _, k := range r.Ranks {
+		var all time.Duration
+		for _, kernel := range k.Kernels {
+			all += kernel.Took
+		}
+		fmt.Fprintf(&text, "\nRank %d, all activities by name, in milliseconds:\n", k.Rank)
+		w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
+		fmt.Fprint(w, "took\t\tcount\teach\t  name\n")
+		for _, kernel := range k.Kernels {
+			fmt.Fprintf(w, "%s\t%.1f%%\t%d\t%s\t  %s\n", milliseconds(kernel.Took), percent(kernel.Took, all), kernel.Count,
+				milliseconds(kernel.Took/time.Duration(kernel.Count)), kernel.Name)
+		}
+		w.Flush()
+	}
+	return text.String()
+}
+
 // hidden returns a percentage of some communication, or a dash if there was none.
 func hidden(comm time.Duration, percent float64) string {
 	if comm == 0 {

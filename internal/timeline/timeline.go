@@ -38,6 +38,15 @@ type Rank struct {
 	SpansCommunication time.Duration `json:"spans_communication_ns"`
 	SpansHiddenPercent float64       `json:"spans_hidden_percent"`
 	Gaps               []Gap         `json:"gaps"` // the longest, the longest first
+	// Kernels are the activities by name, those that took longest in all first.
+	Kernels []Kernel `json:"kernels"`
+}
+
+// Kernel is what all activities of one name took.
+type Kernel struct {
+	Name  string        `json:"name"`
+	Count int           `json:"count"`
+	Took  time.Duration `json:"took_ns"`
 }
 
 // Gap is a time in which the GPU was idle.
@@ -110,7 +119,7 @@ func (r *rank) analyze() Rank {
 	spanHidden := interval.Both(spanComm, spanCompute)
 	hiddenBySpans := interval.Length(spanHidden) - interval.Length(interval.Both(spanHidden, waits))
 
-	out := Rank{Rank: r.number, SpansCommunication: interval.Length(spanComm), Gaps: []Gap{}}
+	out := Rank{Rank: r.number, SpansCommunication: interval.Length(spanComm), Gaps: []Gap{}, Kernels: byName(work)}
 	out.SpansHiddenPercent = percent(hiddenBySpans, out.SpansCommunication)
 	if len(work) == 0 {
 		out.FromSpans = true
@@ -140,6 +149,23 @@ func (r *rank) analyze() Rank {
 		out.Gaps = append(out.Gaps, r.explain(g, first, work))
 	}
 	return out
+}
+
+// byName returns what activities took by their names.
+func byName(work []event) []Kernel {
+	at := map[string]int{}
+	all := []Kernel{}
+	for _, e := range work {
+		i, ok := at[e.name]
+		if !ok {
+			i = len(all)
+			at[e.name], all = i, append(all, Kernel{Name: e.name})
+		}
+		all[i].Count++
+		all[i].Took += e.End.Sub(e.Begin)
+	}
+	slices.SortStableFunc(all, func(a, b Kernel) int { return cmp.Compare(b.Took, a.Took) })
+	return all
 }
 
 // percent returns part as a percentage of whole, 100 of nothing.

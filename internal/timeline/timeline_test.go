@@ -63,7 +63,7 @@ func TestTimesOfTheGPU(t *testing.T) {
 		"3 communication 105 215 AllReduce bucket 0",
 		"3 host 0 1000 train",
 	)
-	got.Gaps = nil
+	got.Gaps, got.Kernels = nil, nil
 	us := time.Microsecond
 	want := Rank{Rank: 3, Activities: 7, Total: 460 * us, Compute: 215 * us, Communication: 100 * us, Exposed: 85 * us, Copies: 60 * us, Idle: 100 * us,
 		HiddenPercent: 15, SpansCommunication: 110 * us, SpansHiddenPercent: 100 * 95. / 110}
@@ -158,5 +158,24 @@ func TestReadFails(t *testing.T) {
 	}
 	if _, err := Analyze(filepath.Join(t.TempDir(), "none")); !os.IsNotExist(err) {
 		t.Errorf("without a file: %v", err)
+	}
+}
+
+// Activities of one name are one line. Spans are none.
+func TestKernels(t *testing.T) {
+	report, err := Analyze(writeTrace(t, "3 kernel 0 100 gemm", "3 compute 0 900 forward", "3 kernel 150 850 ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+		"3 kernel 850 950 gemm", "3 gpu_memset 960 960.5 memset"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `
+Rank 3, all activities by name, in milliseconds:
+   took         count   each  name
+  0.700  77.7%      1  0.700  ncclDevKernel_AllReduce_Sum_f32_RING_LL
+  0.200  22.2%      2  0.100  gemm
+  0.001   0.1%      1  0.001  memset
+`
+	if got := report.KernelTable(); got != want {
+		t.Errorf("the table is%s, want%s", got, want)
 	}
 }
