@@ -168,17 +168,10 @@ def report(step, **values):
         print(json.dumps({"time": round(time.perf_counter() - start, 3), "step": step, **values}), file=log, flush=True)
 
 
-def loss_of(batch):
-    with autocast():
-        return model(*batch)
-
-
 def validate():
-    core.eval()
-    with torch.no_grad():
-        total = sum(loss_of(held_out.batch(i)) for i in range(args.validate_batches))
-    core.train()
-    return mean(total / args.validate_batches)
+    """The mean loss of the first batches, computed eagerly, because a compiled model would be compiled again."""
+    with torch.no_grad(), autocast():
+        return mean(sum(core(*held_out.batch(i)) for i in range(args.validate_batches)) / args.validate_batches)
 
 
 def run():
@@ -187,7 +180,8 @@ def run():
         batch, following = following, train.batch(step + 1) if step + 1 < args.steps else None
         for group in optimizer.param_groups:
             group["lr"] = rate(step)
-        loss = loss_of(batch)
+        with autocast():
+            loss = model(*batch)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(core.parameters(), 1.0)
         optimizer.step()
