@@ -78,7 +78,8 @@ type kernelSet struct {
 	rotate                                        perFloat
 	groupNorm, groupNormGrad                      perFloat
 	normPlanes, normColumns, normFold             perFloat
-	rowNorm, rowNormGrad, rowNormFold             perFloat // without Float64
+	rowNorm, rowNormGrad                          [len(rowHeld)]perFloat // without Float64
+	rowNormFold                                   perFloat               // without Float64
 	batchNorm, batchNormGrad                      perFloat
 	im2col, col2im, toColumns, fromColumns        perFloat
 	maxPool, maxPoolGrad, avgPool, avgPoolGrad    perFloat
@@ -192,8 +193,10 @@ func (k *kernelSet) files() map[string]map[string]*C.uintptr_t {
 	}
 	rowNorm := map[string]*C.uintptr_t{}
 	for _, dt := range []device.DType{device.Float32, device.Float16, device.BFloat16} {
-		rowNorm["row_norm_"+dt.String()] = &k.rowNorm[dt]
-		rowNorm["row_norm_grad_"+dt.String()] = &k.rowNormGrad[dt]
+		for i, held := range rowHeld {
+			rowNorm[fmt.Sprintf("row_norm_%d_%v", held, dt)] = &k.rowNorm[i][dt]
+			rowNorm[fmt.Sprintf("row_norm_grad_%d_%v", held, dt)] = &k.rowNormGrad[i][dt]
+		}
 		rowNorm["row_norm_fold_"+dt.String()] = &k.rowNormFold[dt]
 	}
 	return map[string]map[string]*C.uintptr_t{

@@ -23,42 +23,50 @@ type rowNormArgs struct {
 	accWeight, accBias           device.Accum
 }
 
-// The constants have the same values in kernels/row_norm.cu.
-const (
-	rowHeld  = 32 // the elements of a row that a thread holds at most
-	rowWarps = 8  // the warps of a block at most
-)
+// rowHeld holds, for each version of the kernels, the elements of a row that a thread holds at most.
+var rowHeld = [...]int{24, 32}
+
+// rowWarps is the number of warps of a block at most, as in kernels/row_norm.cu.
+const rowWarps = 8
 
 // rowsAtOnce is the number of rows that a block computes beside each other if a row has one warp.
 const rowsAtOnce = 4
 
+// rowBlocks is the number of blocks of a forward pass for each multiprocessor.
+const rowBlocks = 4
+
 // The rows of a gradient are divided into parts, each the work of one block, by the shape alone,
 // because the parts determine the order of additions.
 const (
-	rowParts    = 1024 // the maximum number of parts
-	rowsOfAPart = 16   // the minimum number of rows in a part
+	rowParts    = 512 // the maximum number of parts
+	rowsOfAPart = 16  // the minimum number of rows in a part
 )
 
 // fit sets a's sizes. It reports whether the kernels of kernels/row_norm.cu can compute the
 // normalisation: every sample is one group of channels with one position, of whole packs, and short enough.
 func (a *rowNormArgs) fit(dt device.DType, z operand.NormSizes, p kernels.Norm) bool {
 	a.rows, a.cols, a.centered, a.eps = uint64(z.N), uint64(z.C), uint64(flag(!p.Uncentered)), p.Eps
-	return dt != device.Float64 && p.Groups == 1 && z.L == 1 && z.N > 0 && z.C > 0 && z.C%(packBytes/dt.Size()) == 0 && z.C <= rowHeld*warp*rowWarps &&
+	return dt != device.Float64 && p.Groups == 1 && z.L == 1 && z.N > 0 && z.C > 0 && z.C%(packBytes/dt.Size()) == 0 && z.C <= rowHeld[len(rowHeld)-1]*warp*rowWarps &&
 		packed(a.dst, a.sum, a.x, a.y, a.g, a.addend, a.weight, a.bias)
 }
 
-// block returns the grid for a number of blocks. Each block has as many warps for a row as that needs.
-func (a *rowNormArgs) block(blocks int) grid {
-	if warps := ceil(int(a.cols), rowHeld*warp); warps > 1 {
-		return grid{blocks, 1, 1, warp * warps, 1}
+// blocks returns the grid for n blocks, and the version of the kernels. A block has as many warps for a row
+// as that needs.
+func (a *rowNormArgs) blocks(n int) (g grid, version int) {
+	g = grid{n, 1, 1, warp * ceil(int(a.cols), rowHeld[len(rowHeld)-1]*warp), 1}
+	if g.threadsX == warp {
+		g.threadsY = rowsAtOnce
 	}
-	return grid{blocks, 1, 1, warp, rowsAtOnce}
+	for int(a.cols) > rowHeld[version]*g.threadsX {
+		version++
+	}
+	return g, version
 }
 
 func (k *kernelSet) rowNormForward(st device.Stream, dt device.DType, a rowNormArgs) error {
-	g := a.block(1)
-	g.x = min(ceil(int(a.rows), g.threadsY), k.d.props.sms*16)
-	return k.launch(k.d.stream(st), k.rowNorm[dt], g, unsafe.Pointer(&a), unsafe.Sizeof(a))
+	g, version := a.blocks(1)
+	g.x = min(ceil(int(a.rows), g.threadsY), k.d.props.sms*rowBlocks)
+	return k.launch(k.d.stream(st), k.rowNorm[version][dt], g, unsafe.Pointer(&a), unsafe.Sizeof(a))
 }
 
 func (k *kernelSet) rowNormBackward(st device.Stream, dt device.DType, a rowNormArgs) error {
@@ -74,7 +82,8 @@ func (k *kernelSet) rowNormBackward(st device.Stream, dt device.DType, a rowNorm
 		}
 		a.part, a.parts = uint64(work.Addr()), uint64(parts)
 	}
-	if err := k.launch(s, k.rowNormGrad[dt], a.block(parts), unsafe.Pointer(&a), unsafe.Sizeof(a)); err != nil || a.part == 0 {
+	g, version := a.blocks(parts)
+	if err := k.launch(s, k.rowNormGrad[version][dt], g, unsafe.Pointer(&a), unsafe.Sizeof(a)); err != nil || a.part == 0 {
 		return err
 	}
 	return k.launch(s, k.rowNormFold[dt], grid{ceil(2*int(a.cols), warp), 1, 1, warp, 32}, unsafe.Pointer(&a), unsafe.Sizeof(a))

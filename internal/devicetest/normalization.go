@@ -19,7 +19,7 @@ var normCases = []normCase{
 	{n: 3, c: 4, l: 5}, {n: 1, c: 1, l: 2}, {n: 40, c: 3, l: 1}, {n: 70, c: 33, l: 1}, {n: 2, c: 3, l: 1000}, {n: 5, c: 7, l: 49}, {n: 2, c: 0, l: 3}, {n: 0, c: 3, l: 2},
 	{n: 3, c: 4, l: 5, groups: 2}, {n: 1, c: 6, l: 1, groups: 6}, {n: 2, c: 8, l: 49, groups: 4}, {n: 0, c: 4, l: 3, groups: 2}, {n: 2, c: 6, l: 0, groups: 3},
 	{n: 5, c: 17, l: 1, groups: 1}, {n: 130, c: 64, l: 1, groups: 1}, {n: 3, c: 1000, l: 1, groups: 1, uncentered: true}, {n: 2, c: 3001, l: 1, groups: 1},
-	{n: 70, c: 768, l: 1, groups: 1}, {n: 37, c: 1608, l: 1, groups: 1}, {n: 3, c: 8192, l: 1, groups: 1, uncentered: true}, {n: 1, c: 8200, l: 1, groups: 1},
+	{n: 70, c: 768, l: 1, groups: 1}, {n: 9, c: 1024, l: 1, groups: 1, uncentered: true}, {n: 37, c: 1608, l: 1, groups: 1}, {n: 3, c: 8192, l: 1, groups: 1, uncentered: true}, {n: 1, c: 8200, l: 1, groups: 1},
 }
 
 const normEps = 1e-3

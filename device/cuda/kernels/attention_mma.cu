@@ -28,8 +28,6 @@ template <int R, int D> struct Tile {
 
 // mma adds the product of a, on the left, and b, on the right, to c.
 template <class T> __device__ inline void mma(float *c, const u32 *a, u32 b0, u32 b1);
-// pack2 rounds two numbers, the first to the lower half.
-template <class T> __device__ inline u32 pack2(float low, float high);
 #ifdef __CUDACC__
 template <> __device__ inline void mma<bf16>(float *c, const u32 *a, u32 b0, u32 b1) {
 	asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -38,16 +36,6 @@ template <> __device__ inline void mma<bf16>(float *c, const u32 *a, u32 b0, u32
 template <> __device__ inline void mma<f16>(float *c, const u32 *a, u32 b0, u32 b1) {
 	asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
 		: "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-template <> __device__ inline u32 pack2<bf16>(float low, float high) {
-	u32 r;
-	asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-	return r;
-}
-template <> __device__ inline u32 pack2<f16>(float low, float high) {
-	u32 r;
-	asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-	return r;
 }
 // exp2_ is 2 to the power of v, within 2 units in the last place.
 __device__ inline float exp2_(float v) {
@@ -104,7 +92,6 @@ template <class T> __device__ inline void mma(float *c, const u32 *a, u32 b0, u3
 		}
 	}
 }
-template <class T> __device__ inline u32 pack2(float low, float high) { return down<T>(low).bits | (u32)down<T>(high).bits << 16; }
 __device__ inline float exp2_(float v) { return exp2f(v); }
 typedef u16 *Shared;
 __device__ inline Shared shared(const void *p) { return (u16 *)p; }

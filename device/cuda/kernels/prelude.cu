@@ -54,6 +54,21 @@ template <class T> __device__ inline T down(typename Arith<T>::type v) { return 
 template <> __device__ inline bf16 down<bf16>(float v) { return {float_to_bfloat(v)}; }
 template <> __device__ inline f16 down<f16>(float v) { return {float_to_half(v)}; }
 
+// pack2 rounds two numbers to 16-bit elements, the first to the lower half.
+template <class T> __device__ inline u32 pack2(float low, float high) { return (u32)down<T>(high).bits << 16 | down<T>(low).bits; }
+#ifdef __CUDACC__
+template <> __device__ inline u32 pack2<bf16>(float low, float high) {
+	u32 r;
+	asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+	return r;
+}
+template <> __device__ inline u32 pack2<f16>(float low, float high) {
+	u32 r;
+	asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+	return r;
+}
+#endif
+
 // odd converts v to float and rounds to odd if v is inexact. Rounding the result again, to a type
 // of at most 22 bits, is then the same as rounding v itself.
 __device__ inline float odd(double v) {

@@ -3,7 +3,6 @@
 // up to 32·HELD elements belong to one warp each, and longer rows to a block. Arithmetic is in
 // float. Sums are added in an order that depends on the shapes alone.
 
-#define HELD 32
 #define ROW_WARPS 8 // the most warps of a block
 
 struct RowNorm {
@@ -37,106 +36,126 @@ template <int K> __device__ inline void row_total(float (&v)[K]) {
 	}
 }
 
+// pack_of rounds the numbers of a pack.
+template <class T> __device__ inline uint4 pack_of(const float (&v)[8]) { return make_uint4(pack2<T>(v[0], v[1]), pack2<T>(v[2], v[3]), pack2<T>(v[4], v[5]), pack2<T>(v[6], v[7])); }
+template <class T> __device__ inline uint4 pack_of(const float (&v)[4]) {
+	return make_uint4(__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3]));
+}
+
 // Held is a thread's part of a row: packs threadIdx.x, threadIdx.x + blockDim.x and so on.
-template <class T> struct Held {
+template <class T, int HELD> struct Held {
 	static const int N = Pack<T>::N, PACKS = HELD / N;
 	Pack<T> p[PACKS];
 
-	// load reads the row at from, which has the given number of packs. Elements beyond it become 0.
-	__device__ void load(u64 from, u64 row, u32 packs) {
+	// load reads a row of the array at from, whose rows have the given number of packs. Every element
+	// becomes otherwise if there is no array.
+	__device__ void load(u64 from, u64 row, u32 packs, float otherwise = 0) {
+		if (!from) {
+#pragma unroll
+			for (int i = 0; i < PACKS; i++)
+#pragma unroll
+				for (int j = 0; j < N; j++) p[i].v[j] = down<T>(otherwise);
+			return;
+		}
 #pragma unroll
 		for (int i = 0; i < PACKS; i++) {
 			const u32 at = threadIdx.x + i * blockDim.x;
-			p[i].raw = at < packs && from ? ((const uint4 *)from)[row * packs + at] : make_uint4(0, 0, 0, 0);
+			if (at < packs) p[i].raw = ((const uint4 *)from)[row * packs + at];
 		}
 	}
 	__device__ float operator()(int i, int j) const { return up(p[i].v[j]); }
-};
 
-// each_held calls f(i, j) for the elements of a thread, and done(i, at) after each pack, where at is
-// the pack's number in the row.
-template <class T, class F, class G> __device__ inline void each_held(u32 packs, F f, G done) {
+	// each calls f(i, j) for the elements j of the packs i that a row has, and done(i, at) after each
+	// pack, where at is the pack's number in the row.
+	template <class F, class G> static __device__ void each(u32 packs, F f, G done) {
 #pragma unroll
-	for (int i = 0; i < Held<T>::PACKS; i++) {
-		const u32 at = threadIdx.x + i * blockDim.x;
-		if (at < packs) {
+		for (int i = 0; i < PACKS; i++) {
+			const u32 at = threadIdx.x + i * blockDim.x;
+			if (at < packs) {
 #pragma unroll
-			for (int j = 0; j < Held<T>::N; j++) f(i, j);
-			done(i, at);
+				for (int j = 0; j < N; j++) f(i, j);
+				done(i, at);
+			}
 		}
 	}
-}
-template <class T, class F> __device__ inline void each_held(u32 packs, F f) {
-	each_held<T>(packs, f, [](int, u32) {});
-}
+	template <class F> static __device__ void each(u32 packs, F f) {
+		each(packs, f, [](int, u32) {});
+	}
+};
 
 __device__ inline float row_scale(float variance, double eps) { return 1.0f / sqrtf(variance + (float)eps); }
 
 // row_norm normalises rows. The next row is on its way while one is computed.
-template <class T> __device__ inline void row_norm(const RowNorm &a) {
-	const u32 packs = a.cols / Pack<T>::N;
+template <class T, int HELD> __device__ inline void row_norm(const RowNorm &a) {
+	typedef Held<T, HELD> Row;
+	const int N = Row::N, PACKS = Row::PACKS;
+	const u32 packs = a.cols / N;
 	const u64 step = gridDim.x * (u64)blockDim.y;
 	const float cols = a.cols;
 	u64 row = blockIdx.x * (u64)blockDim.y + threadIdx.y;
 	if (row >= a.rows) return;
-	Held<T> w, b, next, addend;
-	w.load(a.weight, 0, packs);
+	Row w, b, next, addend;
+	w.load(a.weight, 0, packs, 1);
 	b.load(a.bias, 0, packs);
 	next.load(a.x, row, packs);
-	addend.load(a.y, row, packs);
+	if (a.y) addend.load(a.y, row, packs);
 	for (; row < a.rows; row += step) {
-		Held<T> x = next;
+		float x[PACKS][N], total[1] = {}, squares[1] = {};
 		if (a.y) {
-			each_held<T>(packs, [&](int i, int j) { x.p[i].v[j] = down<T>(x(i, j) + addend(i, j)); },
-				[&](int i, u32 at) { ((uint4 *)a.sum)[row * packs + at] = x.p[i].raw; });
+			Row::each(packs, [&](int i, int j) { x[i][j] = next(i, j) + addend(i, j); }, [&](int i, u32 at) {
+				next.p[i].raw = pack_of<T>(x[i]);
+				((uint4 *)a.sum)[row * packs + at] = next.p[i].raw;
+			});
 		}
+		Row::each(packs, [&](int i, int j) { x[i][j] = next(i, j); });
 		if (row + step < a.rows) {
 			next.load(a.x, row + step, packs);
 			if (a.y) addend.load(a.y, row + step, packs);
 		}
-		float total[1] = {}, squares[1] = {};
+		float m = 0;
 		if (a.centered) {
-			each_held<T>(packs, [&](int i, int j) { total[0] += x(i, j); });
+			Row::each(packs, [&](int i, int j) { total[0] += x[i][j]; });
 			row_total(total);
+			m = total[0] / cols;
 		}
-		const float m = total[0] / cols;
-		each_held<T>(packs, [&](int i, int j) { squares[0] += (x(i, j) - m) * (x(i, j) - m); });
+		Row::each(packs, [&](int i, int j) {
+			x[i][j] -= m;
+			squares[0] += x[i][j] * x[i][j];
+		});
 		row_total(squares);
 		const float v = squares[0] / cols, scale = row_scale(v, a.eps);
 		if (threadIdx.x == 0) {
 			if (a.centered) ((float *)a.mean)[row] = m;
 			((float *)a.variance)[row] = v;
 		}
-		each_held<T>(packs, [&](int i, int j) {
-			float r = (x(i, j) - m) * scale;
-			if (a.weight) r *= w(i, j);
-			if (a.bias) r += b(i, j);
-			x.p[i].v[j] = down<T>(r);
-		}, [&](int i, u32 at) { ((uint4 *)a.dst)[row * packs + at] = x.p[i].raw; });
+		Row::each(packs, [&](int i, int j) { x[i][j] = x[i][j] * scale * w(i, j) + b(i, j); },
+			[&](int i, u32 at) { ((uint4 *)a.dst)[row * packs + at] = pack_of<T>(x[i]); });
 	}
 }
 
 // row_norm_grad computes the gradient of x and, in the same pass, each block's sums for the gradients
-// of bias and weight.
-template <class T> __device__ inline void row_norm_grad(const RowNorm &a) {
-	const int N = Pack<T>::N, PACKS = Held<T>::PACKS;
-	__shared__ float fold[2][HELD][32];
+// of bias and weight. With MORE it adds the addend and the present gradient of x.
+template <class T, int HELD, bool MORE> __device__ inline void row_norm_grad(const RowNorm &a, float (*fold)[HELD][32]) {
+	typedef Held<T, HELD> Row;
+	const int N = Row::N, PACKS = Row::PACKS;
 	const u32 packs = a.cols / N;
 	const u64 step = gridDim.x * (u64)blockDim.y;
 	const float cols = a.cols, alpha = a.acc.alpha, beta = a.acc.beta;
 	float sums[PACKS][N] = {}, products[PACKS][N] = {};
-	Held<T> w;
-	w.load(a.weight, 0, packs);
+	Row w;
+	w.load(a.weight, 0, packs, 1);
 	for (u64 row = blockIdx.x * (u64)blockDim.y + threadIdx.y; row < a.rows; row += step) {
-		Held<T> x, g, addend, old;
+		Row x, g, addend, present;
 		x.load(a.x, row, packs);
 		g.load(a.g, row, packs);
-		addend.load(a.addend, row, packs);
-		if (beta != 0) old.load(a.dst, row, packs);
-		const float m = a.centered ? ((const float *)a.mean)[row] : 0.0f, scale = row_scale(((const float *)a.variance)[row], a.eps);
-		float total[2] = {}; // of h, and of h times the normalised x
-		each_held<T>(packs, [&](int i, int j) {
-			const float y = (x(i, j) - m) * scale, d = g(i, j), h = a.weight ? d * w(i, j) : d;
+		if (MORE) {
+			addend.load(a.addend, row, packs);
+			present.load(beta != 0 ? a.dst : 0, row, packs);
+		}
+		const float scale = row_scale(((const float *)a.variance)[row], a.eps), shift = a.centered ? -((const float *)a.mean)[row] * scale : 0.0f;
+		float total[2] = {}; // of h = g·weight, and of h times the normalised x
+		Row::each(packs, [&](int i, int j) {
+			const float y = x(i, j) * scale + shift, d = g(i, j), h = d * w(i, j);
 			sums[i][j] += d;
 			products[i][j] += d * y;
 			total[0] += h;
@@ -144,22 +163,23 @@ template <class T> __device__ inline void row_norm_grad(const RowNorm &a) {
 		});
 		if (!a.dst) continue;
 		row_total(total);
-		const float s = a.centered ? total[0] / cols : 0.0f, q = total[1] / cols;
-		each_held<T>(packs, [&](int i, int j) {
-			const float y = (x(i, j) - m) * scale, d = g(i, j), h = a.weight ? d * w(i, j) : d;
-			float v = alpha * (scale * (h - s - y * q) + addend(i, j));
-			if (beta != 0) v += beta * old(i, j);
-			x.p[i].v[j] = down<T>(v);
-		}, [&](int i, u32 at) { ((uint4 *)a.dst)[row * packs + at] = x.p[i].raw; });
+		float out[N];
+		const float s = a.centered ? total[0] / cols : 0.0f, q = total[1] / cols, by = alpha * scale;
+		Row::each(packs, [&](int i, int j) {
+			const float y = x(i, j) * scale + shift, h = g(i, j) * w(i, j);
+			out[j] = by * (h - s - y * q);
+			if (MORE) out[j] += alpha * addend(i, j) + beta * present(i, j);
+		}, [&](int i, u32 at) { ((uint4 *)a.dst)[row * packs + at] = pack_of<T>(out); });
 	}
 	if (!a.part) return;
+	const u32 lane = threadIdx.x % 32;
 	for (u32 y = 0; y < blockDim.y; y++) { // the block's rows are added warp by warp
 		if (threadIdx.y == y)
 #pragma unroll
 			for (int i = 0; i < PACKS; i++)
 #pragma unroll
 				for (int j = 0; j < N; j++) {
-					float *s = &fold[0][i * N + j][threadIdx.x % 32], *q = &fold[1][i * N + j][threadIdx.x % 32];
+					float *s = &fold[0][i * N + j][lane], *q = &fold[1][i * N + j][lane];
 					if (y > 0) {
 						sums[i][j] += *s;
 						products[i][j] += *q;
@@ -172,11 +192,13 @@ template <class T> __device__ inline void row_norm_grad(const RowNorm &a) {
 		__syncthreads();
 	}
 	if (threadIdx.y + 1 < blockDim.y) return;
-	float *part = (float *)a.part + blockIdx.x * 2 * a.cols;
-	each_held<T>(packs, [&](int i, int j) {
-		const u64 c = (threadIdx.x + i * blockDim.x) * (u64)N + j;
-		part[c] = sums[i][j];
-		part[a.cols + c] = products[i][j];
+	float4 *part = (float4 *)a.part + blockIdx.x * a.cols / 2;
+	Row::each(packs, [](int, int) {}, [&](int i, u32 at) {
+#pragma unroll
+		for (int j = 0; j < N; j += 4) {
+			part[(at * N + j) / 4] = make_float4(sums[i][j], sums[i][j + 1], sums[i][j + 2], sums[i][j + 3]);
+			part[(a.cols + at * N + j) / 4] = make_float4(products[i][j], products[i][j + 1], products[i][j + 2], products[i][j + 3]);
+		}
 	});
 }
 
@@ -202,10 +224,19 @@ template <class T> __device__ inline void row_norm_fold(const RowNorm &a) {
 	}
 }
 
-#define EXPORT(name, T) \
-	extern "C" __global__ void __launch_bounds__(32 * ROW_WARPS) row_norm_##name(const RowNorm a) { row_norm<T>(a); } \
-	extern "C" __global__ void __launch_bounds__(32 * ROW_WARPS) row_norm_grad_##name(const RowNorm a) { row_norm_grad<T>(a); } \
+// Rows of 24 elements a thread have kernels of their own, which take fewer registers. 16-bit elements
+// leave enough registers for two blocks of ROW_WARPS warps on a multiprocessor.
+#define EXPORT(name, T, HELD, blocks) \
+	extern "C" __global__ void __launch_bounds__(32 * ROW_WARPS, blocks) row_norm_##HELD##_##name(const RowNorm a) { row_norm<T, HELD>(a); } \
+	extern "C" __global__ void __launch_bounds__(32 * ROW_WARPS, blocks) row_norm_grad_##HELD##_##name(const RowNorm a) { \
+		__shared__ float fold[2][HELD][32]; \
+		if (a.addend || a.acc.beta != 0) row_norm_grad<T, HELD, true>(a, fold); \
+		else row_norm_grad<T, HELD, false>(a, fold); \
+	}
+#define EXPORT_BOTH(name, T, blocks) \
+	EXPORT(name, T, 24, blocks) \
+	EXPORT(name, T, 32, blocks) \
 	extern "C" __global__ void row_norm_fold_##name(const RowNorm a) { row_norm_fold<T>(a); }
-EXPORT(float32, float)
-EXPORT(float16, f16)
-EXPORT(bfloat16, bf16)
+EXPORT_BOTH(float32, float, 1)
+EXPORT_BOTH(float16, f16, 2)
+EXPORT_BOTH(bfloat16, bf16, 2)
