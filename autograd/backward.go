@@ -226,24 +226,20 @@ func (p *pass) through(n *node) (err error) {
 	for _, v := range n.in {
 		c.In = append(c.In, v.t)
 	}
-	var scratch []device.Buffer
-	c.New = func(dt device.DType, shape ...int) (device.Tensor, error) {
-		t, err := p.s.alloc(dt, shape)
-		scratch = append(scratch, t.Buf)
-		return t, err
-	}
+	c.inBackward = true
 	forked := false
 	defer func() {
-		p.s.called(c)
+		defer p.s.called(c)
 		if forked {
+			held := slices.Clone(c.scratch)
 			if !n.grad.IsZero() {
-				scratch = append(scratch, n.grad.Buf)
+				held = append(held, n.grad.Buf)
 				n.grad = device.Tensor{}
 			}
-			err = errors.Join(err, p.aside.hold(scratch))
+			err = errors.Join(err, p.aside.hold(held))
 			return
 		}
-		for _, b := range scratch {
+		for _, b := range c.scratch {
 			p.free(b)
 		}
 		p.drop(n)

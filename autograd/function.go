@@ -76,10 +76,25 @@ type Call struct {
 	// addend is added to the gradient of input 0: see adder.
 	addend device.Tensor
 
-	// New allocates memory with undefined content. Memory that Forward allocates lives as long
-	// as the result, so that Backward can read it. Memory that Prepare and Backward allocate
-	// lives until the pass has finished this Function.
-	New func(dt device.DType, shape ...int) (device.Tensor, error)
+	s          *state
+	node       *node           // of the result; nil if no pass will reach it
+	inBackward bool            // whether Prepare or Backward is called
+	scratch    []device.Buffer // the memory that they allocated
+}
+
+// New allocates memory with undefined content. Memory that Forward allocates lives as long
+// as the result, so that Backward can read it. Memory that Prepare and Backward allocate
+// lives until the pass has finished this Function.
+func (c *Call) New(dt device.DType, shape ...int) (device.Tensor, error) {
+	t, err := c.s.alloc(dt, shape)
+	if c.inBackward {
+		c.scratch = append(c.scratch, t.Buf)
+		return t, err
+	}
+	if b := c.s.made(t.Buf, err); c.node != nil {
+		c.node.saved = append(c.node.saved, b)
+	}
+	return t, err
 }
 
 // call returns a Call without inputs. The caller returns it with called.
@@ -91,7 +106,7 @@ func (s *state) call(out *Variable) *Call {
 	}
 	c := s.calls[n-1]
 	s.calls = s.calls[:n-1]
-	c.kernels, c.Stream, c.Out = kernels.Of(s.dev), s.dev.Compute(), out.t
+	c.s, c.kernels, c.Stream, c.Out = s, kernels.Of(s.dev), s.dev.Compute(), out.t
 	c.Kernels = c.kernels
 	return c
 }
@@ -99,7 +114,8 @@ func (s *state) call(out *Variable) *Call {
 // called gives back a Call whose function has returned, so that call can use it again.
 func (s *state) called(c *Call) {
 	clear(c.In)
-	*c = Call{In: c.In[:0]}
+	clear(c.scratch)
+	*c = Call{In: c.In[:0], scratch: c.scratch[:0]}
 	s.calls = append(s.calls, c)
 }
 
@@ -141,14 +157,7 @@ func Apply(fn Function, in ...*Variable) *Variable {
 		}
 		c.In = append(c.In, v.t)
 	}
-	c.Recorded, c.Repeated = n != nil, s.repeats > 0
-	c.New = func(dt device.DType, shape ...int) (device.Tensor, error) {
-		t, err := s.alloc(dt, shape)
-		if b := s.made(t.Buf, err); n != nil {
-			n.saved = append(n.saved, b)
-		}
-		return t, err
-	}
+	c.node, c.Recorded, c.Repeated = n, n != nil, s.repeats > 0
 	if err := fn.Forward(c); err != nil {
 		out.mem.err = fmt.Errorf("%s: %w", name, err)
 	}

@@ -200,14 +200,17 @@ func (s *gpuStream) free(timed bool) *handles {
 	return &s.freeMarks
 }
 
+// recycleFrom is the number of pending events from which recycle asks the driver.
+const recycleFrom = 32
+
 // recycle frees the CUevents of the older half of the pending events, if the stream has passed
 // them. So a stream needs about twice as many CUevents as it has events in flight, and queries the
 // driver rarely. The caller holds s.order.
 func (s *gpuStream) recycle() {
-	half := (len(s.pending) + 1) / 2
-	if half == 0 {
+	if len(s.pending) < recycleFrom {
 		return
 	}
+	half := (len(s.pending) + 1) / 2
 	if done, err := s.pending[half-1].Done(); !done || err != nil {
 		return
 	}

@@ -379,7 +379,7 @@ func checkType(op string, t device.Tensor, want device.DType) {
 func checkShape(op string, want device.Shape, ts ...device.Tensor) {
 	for _, t := range ts {
 		if !t.Shape.Equal(want) {
-			panic(&device.ShapeError{Op: op, A: t.Shape, B: want})
+			panic(&device.ShapeError{Op: op, A: t.Shape, B: slices.Clone(want)}) // a clone, so that want can be on the stack
 		}
 	}
 }

@@ -143,11 +143,14 @@ func (g *Group) admit(t *task) (*commStream, error) {
 // streamFor returns the stream for a call. Send and Recv have one for each peer and direction, made
 // when it is first used. mu must be held.
 func (g *Group) streamFor(c *backend.Call) (*commStream, error) {
-	streams, p, rank := g.recvs, pair{from: c.Root, to: g.cfg.Rank}, 1
+	var streams map[int]*commStream
+	var p *pair
+	rank := 0
 	switch c.Kind {
 	case backend.Send:
-		streams, p, rank = g.sends, pair{from: g.cfg.Rank, to: c.Root}, 0
+		streams, p = g.sends, &pair{from: g.cfg.Rank, to: c.Root}
 	case backend.Recv:
+		streams, p, rank = g.recvs, &pair{from: c.Root, to: g.cfg.Rank}, 1
 	default:
 		return g.main, nil
 	}
@@ -158,7 +161,7 @@ func (g *Group) streamFor(c *backend.Call) (*commStream, error) {
 	if err != nil {
 		return nil, err
 	}
-	cs.pair, cs.builder = &p, opBuilder{rank: rank, size: 2, pair: true}
+	cs.pair, cs.builder = p, opBuilder{rank: rank, size: 2, pair: true}
 	streams[c.Root] = cs
 	return cs, nil
 }
