@@ -120,7 +120,7 @@ func runTune(ctx context.Context, o *tuneOptions) error {
 		return fmt.Errorf("a run of the default: %w", err)
 	}
 	if o.settings == nil && t.backend == "nccl" {
-		o.settings = tune.NCCL()
+		o.settings = tune.NCCL(o.collective)
 	}
 	if o.settings == nil {
 		return fmt.Errorf("the %s backend has no settings to compare: name some with --try", t.backend)
@@ -255,7 +255,7 @@ GODDP_NO_SMALL_ALLREDUCE. docs/tune.md says when not to set them.
 
 Examples:
   golaunch --nproc-per-node gpu goddp tune -b 1M -e 256M
-  golaunch --nproc-per-node gpu goddp tune --try NCCL_ALGO=Tree,NCCL_PROTO=LL
+  golaunch --nproc-per-node gpu goddp tune --try NCCL_ALGO=allreduce:tree,NCCL_PROTO=allreduce:ll
 
 Flags:
 %s

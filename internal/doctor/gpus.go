@@ -37,8 +37,8 @@ func checkGPUs(ranks []Facts) (good string, findings []Finding) {
 				findings = append(findings, Finding{Broken, where + fmt.Sprintf("%d uncorrected memory errors, want 0", g.ECCErrors),
 					"drain the host and reset the GPU (nvidia-smi -r); replace the GPU if the errors return"})
 			}
-			if g.Processes > 0 {
-				findings = append(findings, Finding{Slow, where + fmt.Sprintf("other processes on it: %d, which keep it busy for %d%% of the time; want 0", g.Processes, g.Utilization),
+			if g.Processes > 0 && g.Utilization > idleGPU {
+				findings = append(findings, Finding{Slow, where + fmt.Sprintf("it is busy for %d%% of the time, with other processes: %d; want an idle one", g.Utilization, g.Processes),
 					"end them (nvidia-smi names them), or leave this GPU out with CUDA_VISIBLE_DEVICES"})
 			}
 			if g.NVLinks < most && (g.NVLinks > 0 || most >= nvLinksOfAll) {
@@ -53,13 +53,19 @@ func checkGPUs(ranks []Facts) (good string, findings []Finding) {
 	}
 	if h := ranks[0].NVML; h != nil && len(h.GPUs) > 0 {
 		g := h.GPUs[max(0, slices.IndexFunc(h.GPUs, func(g nvml.GPU) bool { return g.BusID == ranks[0].GPU }))]
-		good = fmt.Sprintf("%d × %s at %d of %d MHz, no ECC errors, no other processes", len(ranks[0].VisibleGPUs), g.Name, g.Clock, g.MaxClock)
+		good = fmt.Sprintf("%d × %s at %d of %d MHz, no ECC errors", len(ranks[0].VisibleGPUs), g.Name, g.Clock, g.MaxClock)
+		if g.Processes > 0 {
+			good += fmt.Sprintf(", idle processes: %d", g.Processes)
+		}
 		if g.NVLinks > 0 {
 			good += ", " + count(g.NVLinks, "NVLink")
 		}
 	}
 	return good, findings
 }
+
+// idleGPU is the share of time, in percent, that kernels of others may take: nobody notices them.
+const idleGPU = 10
 
 // nvLinksOfAll is the least number of active NVLinks of a GPU where NVLink connects all GPUs of a host. Bridges, which
 // connect two GPUs, have at most four.

@@ -101,8 +101,10 @@ func TestFindings(t *testing.T) {
 			}
 			r[0].Libraries = append(r[0].Libraries, Library{Name: "NCCL", Error: "NCCL was not found"})
 		}), "libraries", Broken, []string{"rank 0 on nodea: NCCL: NCCL was not found"}},
-		"ECC errors":         {change(func(r []Facts) { r[2].NVML.GPUs[1].ECCErrors = 3 }), "gpus", Broken, []string{"3 uncorrected memory errors, want 0"}},
-		"busy GPU":           {change(func(r []Facts) { r[0].NVML.GPUs[0].Processes = 1 }), "gpus", Slow, []string{"other processes on it: 1, which keep it busy for 0% of the time; want 0"}},
+		"ECC errors": {change(func(r []Facts) { r[2].NVML.GPUs[1].ECCErrors = 3 }), "gpus", Broken, []string{"3 uncorrected memory errors, want 0"}},
+		"busy GPU": {change(func(r []Facts) { r[0].NVML.GPUs[0].Processes, r[0].NVML.GPUs[0].Utilization = 1, 62 }), "gpus", Slow,
+			[]string{"it is busy for 62% of the time, with other processes: 1; want an idle one"}},
+		"an idle process":    {change(func(r []Facts) { r[0].NVML.GPUs[0].Processes, r[0].NVML.GPUs[0].Utilization = 1, 2 }), "", Good, nil},
 		"lost NVLinks":       {change(func(r []Facts) { r[0].NVML.GPUs[0].NVLinks = 16 }), "gpus", Slow, []string{"16 NVLinks are active, and 18 of another"}},
 		"NVLinks of one GPU": {change(func(r []Facts) { r[0].NVML.GPUs[0].NVLinks = 0 }), "gpus", Slow, []string{"0 NVLinks are active, and 18 of another"}},
 		"an NVLink bridge": {change(func(r []Facts) {
@@ -136,10 +138,14 @@ func TestFindings(t *testing.T) {
 		"log: RoCE":            {parse("roce.txt"), "", Good, nil},
 		"log: no GPUDirect":    {parse("ib_no_gdr.txt"), "nccl-rdma", Slow, []string{"0 of 4 connections between hosts use it"}},
 		"log: sockets, no HCA": {parse("socket.txt"), "", Good, nil},
+		"log: sockets, by a variable": {func(t *testing.T, r []Facts) {
+			parse("socket_h200.txt")(t, r)
+			r[0].Environment["NCCL_IB_DISABLE"] = "1"
+		}, "nccl-network", Slow, []string{"NCCL uses TCP sockets between hosts; NCCL_IB_DISABLE=1 on rank 0"}},
 		"log: sockets": {func(t *testing.T, r []Facts) {
 			parse("socket.txt")(t, r)
 			r[0].RDMAAdapters = []string{"mlx5_0"}
-		}, "nccl-network", Slow, []string{"NCCL uses TCP sockets between hosts, and the hosts have the RDMA adapters [mlx5_0]; no variable asks for it"}},
+		}, "nccl-network", Slow, []string{"NCCL uses TCP sockets between hosts, and the hosts have the RDMA adapters mlx5_0; no variable asks for it"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ranks := goodRanks(3)

@@ -155,11 +155,11 @@ func checkNetwork(ranks []Facts) (good string, findings []Finding) {
 		}
 	}
 	if v.Network == nccllog.Socket && (len(adapters) > 0 || set != "") {
-		why := set
-		if why == "" {
-			why = "no variable asks for it"
+		what := "NCCL uses TCP sockets between hosts"
+		if len(adapters) > 0 {
+			what += ", and the hosts have the RDMA adapters " + strings.Join(adapters, " ")
 		}
-		findings = append(findings, Finding{Slow, fmt.Sprintf("NCCL uses TCP sockets between hosts, and the hosts have the RDMA adapters [%s]; %s", strings.Join(adapters, " "), why),
+		findings = append(findings, Finding{Slow, what + "; " + cmp.Or(set, "no variable asks for it"),
 			"unset NCCL_IB_DISABLE and NCCL_NET, set NCCL_IB_HCA to the adapters, and give a container /dev/infiniband"})
 	}
 	switch v.Network {

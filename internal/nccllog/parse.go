@@ -2,6 +2,7 @@ package nccllog
 
 import (
 	"cmp"
+	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
@@ -20,11 +21,20 @@ type Log struct {
 	Connections []Connection
 	Rings       map[int][]int         // by channel: the ranks in the ring's order; none if NCCL cut the line
 	Trees       map[int]map[int]Place // by channel and rank
-	// Choices are the algorithm and the protocol of the calls, as NCCL logs them:
-	// "AllReduce of 1048576 bytes: RING, SIMPLE".
-	Choices []string
+	Choices     []Choice
 	// Variables are the settings that NCCL took from the environment: "NCCL_P2P_DISABLE=1".
 	Variables []string
+}
+
+// Choice is the algorithm and the protocol of calls of one size.
+type Choice struct {
+	Collective          string // "AllReduce"
+	Bytes               int
+	Algorithm, Protocol string // "RING", "SIMPLE"
+}
+
+func (c Choice) String() string {
+	return fmt.Sprintf("%s of %d bytes: %s, %s", c.Collective, c.Bytes, c.Algorithm, c.Protocol)
 }
 
 // Connection is a connection from one rank to another.
@@ -100,7 +110,7 @@ func (l *Log) add(message string) {
 			l.addPlace(number(m[1]), number(m[3]), m[2], number(m[4]))
 		}
 	} else if m := choiceLine.FindStringSubmatch(message); m != nil {
-		l.Choices = addNew(l.Choices, m[1]+" of "+m[2]+" bytes: "+m[3]+", "+m[4])
+		l.Choices = addNew(l.Choices, Choice{m[1], number(m[2]), m[3], m[4]})
 	} else if m := variableLine.FindStringSubmatch(message); m != nil {
 		l.Variables = addNew(l.Variables, m[1]+"="+m[2])
 	}

@@ -1,6 +1,7 @@
 package nccllog
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -28,12 +29,13 @@ type Verdicts struct {
 	// connection.
 	Local Transport `json:"local"`
 	// RDMAConnections of the NetworkConnections use GPUDirect RDMA.
-	RDMAConnections    int      `json:"rdma_connections"`
-	NetworkConnections int      `json:"network_connections"`
-	Channels           int      `json:"channels"`
-	Choices            []string `json:"choices"`
-	Rings              int      `json:"rings"`
-	Trees              int      `json:"trees"`
+	RDMAConnections    int `json:"rdma_connections"`
+	NetworkConnections int `json:"network_connections"`
+	Channels           int `json:"channels"`
+	// Choices are the algorithm and the protocol of each kind of call, of small calls first.
+	Choices []string `json:"choices"`
+	Rings   int      `json:"rings"`
+	Trees   int      `json:"trees"`
 	// Faults names the rings and trees that do not hold every rank. Those that the log does not show in full
 	// are left out.
 	Faults []string `json:"faults,omitempty"`
@@ -44,8 +46,12 @@ type Verdicts struct {
 // Verdicts says what NCCL chose. l is the merged log of all ranks.
 func (l Log) Verdicts() Verdicts {
 	v := Verdicts{
-		Network: NoTransport, Local: NoTransport, Choices: l.Choices, Variables: l.Variables,
+		Network: NoTransport, Local: NoTransport, Variables: l.Variables,
 		Channels: max(len(l.Rings), len(l.Trees)), Rings: len(l.Rings), Trees: len(l.Trees),
+	}
+	bySize := slices.SortedStableFunc(slices.Values(l.Choices), func(a, b Choice) int { return cmp.Compare(a.Bytes, b.Bytes) })
+	for _, c := range bySize {
+		v.Choices = append(v.Choices, c.String())
 	}
 	for _, c := range l.Connections {
 		kind, rest, _ := strings.Cut(c.Via, "/")

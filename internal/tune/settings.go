@@ -22,18 +22,29 @@ func (s Setting) String() string {
 }
 
 const (
-	forcedAdvice = "It holds for every collective, size and group of the job. NCCL 2.24 and later take it for one collective: allreduce:VALUE."
+	forcedAdvice = "It holds for every size and every group of the job."
 	fewerAdvice  = "The call leaves more multiprocessors to a backward pass beside it, which counts more than the call's own time."
 	moreAdvice   = "The call takes multiprocessors from a backward pass beside it: compare the time of whole steps."
 	bufferAdvice = "NCCL allocates a buffer of this size for each channel, connection and protocol."
 )
 
-// NCCL are the settings of NCCL that are worth a try, and goddp's own for GPUs.
-func NCCL() []Setting {
-	settings := []Setting{{Variables: []string{"GODDP_NO_SMALL_ALLREDUCE=1"}, Advice: "NCCL then runs small all-reduces between GPUs that map each other's memory."}}
+// NCCL are the settings of NCCL that are worth a try for a collective ("all_reduce"), and goddp's own for GPUs. An algorithm
+// or a protocol is forced for that collective alone: a plain NCCL_ALGO=Tree makes NCCL fail in an all-gather, which
+// has no tree.
+func NCCL(collective string) []Setting {
+	function := strings.ReplaceAll(collective, "_", "") // NCCL's name of it
+	var settings []Setting
+	if function == "allreduce" {
+		settings = append(settings, Setting{Variables: []string{"GODDP_NO_SMALL_ALLREDUCE=1"}, Advice: "NCCL then runs small all-reduces between GPUs that map each other's memory."},
+			Setting{Variables: []string{"NCCL_ALGO=allreduce:ring"}, Advice: forcedAdvice},
+			Setting{Variables: []string{"NCCL_ALGO=allreduce:tree"}, Advice: forcedAdvice})
+	}
+	if function != "alltoall" && function != "sendrecv" { // NCCL sends these between pairs of ranks
+		for _, protocol := range []string{"simple", "ll128", "ll"} {
+			settings = append(settings, Setting{Variables: []string{"NCCL_PROTO=" + function + ":" + protocol}, Advice: forcedAdvice})
+		}
+	}
 	for _, s := range []struct{ variable, values, advice string }{
-		{"NCCL_ALGO", "Ring Tree", forcedAdvice},
-		{"NCCL_PROTO", "Simple LL128 LL", forcedAdvice},
 		{"NCCL_MAX_CTAS", "4 8", fewerAdvice},
 		{"NCCL_MIN_CTAS", "32", moreAdvice},
 		{"NCCL_BUFFSIZE", "1048576 8388608", bufferAdvice},
