@@ -35,6 +35,7 @@ func examine(args []string) error {
 	o := doctorOptions{}
 	fs := newFlags("doctor")
 	fs.BoolVar(&o.json, "json", false, "print one JSON object")
+	fs.StringVarP(&o.output, "output", "o", "", "write the report to this `file`, without the launcher's prefixes")
 	fs.DurationVar(&o.timeout, "timeout", time.Minute, "`time` in which the ranks must meet, and each call end")
 	err := fs.Parse(args)
 	switch {
@@ -60,7 +61,7 @@ func examine(args []string) error {
 		return nil
 	}
 	report := doctor.Judge(ranks)
-	if err := o.write(os.Stdout, report); err != nil {
+	if err := writeOutput(o.output, func(w io.Writer) error { return o.write(w, report) }); err != nil {
 		return err
 	}
 	if report.Verdict != doctor.Good && world.AgentStore {
@@ -73,6 +74,7 @@ func examine(args []string) error {
 // doctorOptions are the flags of "goddp doctor".
 type doctorOptions struct {
 	json    bool
+	output  string
 	timeout time.Duration
 }
 

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -180,16 +181,41 @@ func TestDoctorFindsSharedGPU(t *testing.T) {
 	}
 }
 
-// Of three hosts, the one with a slow interface is named.
-func TestDoctorFindsSlowHost(t *testing.T) {
+// Of three hosts, the one with a slow interface is named. Of two, the link is.
+func TestDoctorFindsSlowInterface(t *testing.T) {
 	needsOpenBLAS(t)
-	const hosts, slow = 3, 1
-	n := netns.New(t, hosts, 1)
-	n.Hosts[slow].LimitRate(100_000_000)
+	const slow = 1
+	for hosts, want := range map[int]string{2: "rank 0 (host0) and rank 1 (host1) exchange", 3: "rank 1 (host1) exchanges"} {
+		n := netns.New(t, hosts, 1)
+		n.Hosts[slow].LimitRate(100_000_000)
+		code, report := examineHosts(t, n)
+		report.expect(t, "slow", "pairs", want)
+		if code != 1 || len(report.Hosts) != hosts {
+			t.Errorf("exit code %d, hosts %q", code, report.Hosts)
+		}
+	}
+}
+
+func TestDoctorFindsDifferentMTU(t *testing.T) {
+	needsOpenBLAS(t)
+	n := netns.New(t, 2, 1)
+	_, r := examineHosts(t, n, nil, []string{"sh", "-c", `ip link set eth0 mtu 1400 && exec "$@"`, "sh"})
+	r.expect(t, "slow", "mtu", "eth0 has the MTU 1500 on host0 and 1400 on host1")
+}
+
+// examineHosts runs "goddp doctor --json" as one rank on each host of a network, each after a prefix of its own. It returns
+// rank 0's exit code and report.
+func examineHosts(t *testing.T, n *netns.Network, prefixes ...[]string) (code int, r doctorReport) {
+	t.Helper()
+	hosts := len(n.Hosts)
 	commands := make([]*exec.Cmd, hosts)
 	outs := make([]bytes.Buffer, hosts)
 	for r, host := range n.Hosts {
-		cmd := exec.CommandContext(t.Context(), os.Args[0], "doctor", "--json")
+		args := []string{os.Args[0], "doctor", "--json"}
+		if r < len(prefixes) {
+			args = append(slices.Clone(prefixes[r]), args...)
+		}
+		cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
 		cmd.Env = append(workerEnv(), "GODDP_INSECURE=1", "GODDP_JOB_ID=doctor", "WORLD_SIZE="+strconv.Itoa(hosts), "RANK="+strconv.Itoa(r),
 			"LOCAL_RANK=0", "LOCAL_WORLD_SIZE=1", "MASTER_PORT=29500", "MASTER_ADDR="+n.Hosts[0].Addr(0).String())
 		cmd.Stdout, cmd.Stderr = &outs[r], os.Stderr
@@ -199,16 +225,12 @@ func TestDoctorFindsSlowHost(t *testing.T) {
 		commands[r] = cmd
 	}
 	for r, cmd := range commands {
-		if err := cmd.Wait(); (err == nil) != (r != 0) || r == 0 && cmd.ProcessState.ExitCode() != 1 {
+		if err := cmd.Wait(); err != nil && r != 0 {
 			t.Errorf("rank %d: %v", r, err)
 		}
 	}
-	var report doctorReport
-	if err := json.Unmarshal(outs[0].Bytes(), &report); err != nil {
+	if err := json.Unmarshal(outs[0].Bytes(), &r); err != nil {
 		t.Fatalf("%v in %q", err, &outs[0])
 	}
-	report.expect(t, "slow", "pairs", fmt.Sprintf("rank %d (", slow))
-	if len(report.Hosts) != hosts {
-		t.Errorf("hosts %q", report.Hosts)
-	}
+	return commands[0].ProcessState.ExitCode(), r
 }

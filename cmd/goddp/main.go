@@ -111,6 +111,18 @@ func newFlags(name string) *pflag.FlagSet {
 	return fs
 }
 
+// writeOutput calls write with a new file or, if path is empty, with the standard output.
+func writeOutput(path string, write func(io.Writer) error) error {
+	if path == "" {
+		return write(os.Stdout)
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(write(f), f.Close())
+}
+
 // help prints the text of goddp --help.
 func help(w io.Writer) {
 	fmt.Fprint(w, `The tools of goddp.

@@ -18,6 +18,7 @@ const mainVar = "GODDP_TEST_MAIN"
 
 func TestMain(m *testing.M) {
 	launcher.ReaperMain()
+	clockMain()
 	if os.Getenv(mainVar) != "" {
 		main()
 	}

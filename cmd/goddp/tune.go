@@ -47,6 +47,7 @@ type tuneOptions struct {
 	settings   []tune.Setting
 	timeout    time.Duration
 	json       bool
+	output     string
 }
 
 // parseTune parses the command line. If the user asks for help, parseTune prints it and returns pflag.ErrHelp.
@@ -65,6 +66,7 @@ func parseTune(args []string) (*tuneOptions, error) {
 	fs.StringArrayVar(&try, "try", nil, "compare this `setting`, NAME=VALUE or NAME=VALUE,NAME=VALUE, instead of NCCL's; may be repeated")
 	fs.DurationVar(&o.timeout, "timeout", time.Minute, "`time` that a run may take")
 	fs.BoolVar(&o.json, "json", false, "print one JSON object")
+	fs.StringVarP(&o.output, "output", "o", "", "write the result to this `file`, without the launcher's prefixes")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
 			tuneHelp(os.Stdout, fs)
@@ -134,9 +136,9 @@ func runTune(ctx context.Context, o *tuneOptions) error {
 	}
 	report := tune.Report{Collective: o.collective, Ranks: pg.Size(), Backend: t.backend, Pairs: o.pairs, Sizes: t.sizes, Result: result}
 	if o.json {
-		return report.WriteJSON(os.Stdout)
+		return writeOutput(o.output, report.WriteJSON)
 	}
-	return report.WriteText(os.Stdout)
+	return writeOutput(o.output, report.WriteText)
 }
 
 // tuner runs settings on one rank. Its process never opens the GPU.

@@ -52,8 +52,15 @@ func TestTuneJSON(t *testing.T) {
 		Sizes       []int
 		Comparisons []struct{ Setting []string }
 	}
-	text := launchTune(t, "AllGather", "--json", "--try", "A=1,B=2")
-	if err := json.Unmarshal([]byte(text), &got); err != nil {
+	file := t.TempDir() + "/tune.json"
+	if text := launchTune(t, "AllGather", "--json", "-o", file, "--try", "A=1,B=2"); text != "" {
+		t.Errorf("it prints %q", text)
+	}
+	text, err := os.ReadFile(file)
+	if err == nil {
+		err = json.Unmarshal(text, &got)
+	}
+	if err != nil {
 		t.Fatalf("%v in %q", err, text)
 	}
 	if got.Collective != "all_gather" || got.Ranks != 2 || len(got.Sizes) != 2 || got.Sizes[1] != 4<<10 || len(got.Comparisons) != 2 || strings.Join(got.Comparisons[1].Setting, " ") != "A=1 B=2" {

@@ -63,6 +63,7 @@ type Interface struct {
 	IsUp       bool
 	IsLoopback bool
 	MTU        int
+	Speed      float64 // of the link, in bytes per second; 0 if unknown
 	Addresses  []string
 }
 

@@ -275,6 +275,11 @@ func selects(variable, value, name string) bool {
 // virtual are the beginnings of the names of interfaces that lead to containers and not to other hosts.
 var virtual = []string{"docker", "veth", "br-", "virbr", "cni", "cali", "flannel"}
 
+// leadsOut reports whether other hosts may be reached by an interface.
+func (i Interface) leadsOut() bool {
+	return !i.IsLoopback && i.IsUp && len(i.Addresses) > 0 && !slices.ContainsFunc(virtual, func(v string) bool { return strings.HasPrefix(i.Name, v) })
+}
+
 func checkMTU(ranks []Facts) (good string, findings []Finding) {
 	first := hosts(ranks)
 	if len(first) < 2 {
@@ -287,7 +292,7 @@ func checkMTU(ranks []Facts) (good string, findings []Finding) {
 	seen := map[string]place{} // by interface
 	for _, f := range first {
 		for _, i := range f.Interfaces {
-			if i.IsLoopback || !i.IsUp || len(i.Addresses) == 0 || slices.ContainsFunc(virtual, func(v string) bool { return strings.HasPrefix(i.Name, v) }) {
+			if !i.leadsOut() {
 				continue
 			}
 			before, ok := seen[i.Name]

@@ -187,6 +187,23 @@ func TestSlowHostIsNamed(t *testing.T) {
 	}
 }
 
+// Two hosts are one pair, which is compared with what their interfaces are made for.
+func TestSlowInterfaceIsNamed(t *testing.T) {
+	for _, c := range []struct {
+		speed, made float64 // of the pair, and of the slower interface
+		isSlow      bool
+	}{{12e6, 1.25e9, true}, {110e6, 1.25e9, false}, {90e6, 12.5e9, true}, {110e6, 12.5e9, false}, {11e6, 125e6, true}, {13e6, 125e6, false}, {1e6, 0, false}} {
+		ranks := []Facts{{Rank: 0, Host: "a", Pairs: []Pair{{0, 1, c.speed}}}, {Rank: 1, Node: 1, Host: "b"}}
+		for i := range ranks {
+			ranks[i].Interfaces = []Interface{{Name: "eth0", IsUp: true, Addresses: []string{"10.0.0.1/24"}, Speed: c.made * float64(1+i)}, {Name: "docker0", IsUp: true, Addresses: []string{"172.17.0.1/16"}, Speed: 1}}
+		}
+		_, findings := checkPairs(ranks)
+		if (len(findings) == 1) != c.isSlow || c.isSlow && !strings.HasPrefix(findings[0].What, "rank 0 (a) and rank 1 (b) exchange ") {
+			t.Errorf("%v over a link of %v: %v", c.speed, c.made, findings)
+		}
+	}
+}
+
 // Every neighbour in the ring is measured once, and no rank is in two pairs at a time.
 func TestPairings(t *testing.T) {
 	for n := range 9 {

@@ -17,6 +17,13 @@ const (
 	slowLocalPair  = 1. / 8
 )
 
+// A pair between hosts is slow also if it has less than a tenth of the speed that both hosts' interfaces are made for. One
+// core moves at least slowTCP over a fast link.
+const (
+	slowInterface = 1. / 10
+	slowTCP       = 100e6 // bytes per second
+)
+
 func checkPairs(ranks []Facts) (good string, findings []Finding) {
 	var local, remote []Pair // NVLink is faster than a network, so the two are judged apart
 	for _, f := range ranks {
@@ -33,22 +40,52 @@ func checkPairs(ranks []Facts) (good string, findings []Finding) {
 		name  string
 		pairs []Pair
 		share float64
-	}{{"on one host", local, slowLocalPair}, {"between hosts", remote, slowRemotePair}} {
+	}{{"on one host", local, slowLocalPair}, {betweenHosts, remote, slowRemotePair}} {
 		if len(kind.pairs) == 0 {
 			continue
 		}
 		bySpeed := func(a, b Pair) int { return cmp.Compare(a.BytesPerSecond, b.BytesPerSecond) }
 		slowest, fastest := slices.MinFunc(kind.pairs, bySpeed), slices.MaxFunc(kind.pairs, bySpeed)
 		parts = append(parts, fmt.Sprintf("%s of ranks %s: %s", count(len(kind.pairs), "pair"), kind.name, span(rate(slowest.BytesPerSecond), rate(fastest.BytesPerSecond))))
-		findings = append(findings, slowPairs(ranks, kind.pairs, fastest.BytesPerSecond, kind.share)...)
+		isNamed := map[Pair]bool{}
+		slow := slowPairs(ranks, kind.pairs, fastest.BytesPerSecond, kind.share, isNamed)
+		if kind.name == betweenHosts {
+			for _, p := range kind.pairs {
+				if made := slowestInterface(ranks, p); p.BytesPerSecond < min(slowInterface*made, slowTCP) && !isNamed[p] {
+					slow = append(slow, Finding{Slow, fmt.Sprintf("%s and %s exchange %s, and the slowest of their interfaces is made for %s",
+						rankName(ranks, p.A), rankName(ranks, p.B), rate(p.BytesPerSecond), rate(made)), fixPath})
+				}
+			}
+		}
+		findings = append(findings, slow...)
 	}
 	return strings.Join(parts, "; "), findings
 }
 
-// slowPairs names the ranks and the pairs that are slow. A rank is the culprit if all its pairs are slow, and a rank
-// it was measured with is fast with another.
-func slowPairs(ranks []Facts, pairs []Pair, fastest, share float64) (findings []Finding) {
-	name := func(r int) string { return fmt.Sprintf("rank %d (%s)", r, ranks[r].Host) }
+const (
+	betweenHosts = "between hosts"
+	fixPath      = "look at the path between the two: interfaces (ethtool, ip -s link, tc qdisc), cables, switches"
+)
+
+// slowestInterface returns the speed of the slowest interface by which the hosts of a pair may reach each other; 0 if none
+// is known.
+func slowestInterface(ranks []Facts, p Pair) (slowest float64) {
+	for _, r := range []int{p.A, p.B} {
+		for _, i := range ranks[ranks[r].Node].Interfaces {
+			if i.Speed > 0 && i.leadsOut() && (slowest == 0 || i.Speed < slowest) {
+				slowest = i.Speed
+			}
+		}
+	}
+	return slowest
+}
+
+// rankName names a rank and its host.
+func rankName(ranks []Facts, r int) string { return fmt.Sprintf("rank %d (%s)", r, ranks[r].Host) }
+
+// slowPairs names the ranks and the pairs that are slow beside the fastest pair, and adds the pairs to isNamed. A rank
+// is the culprit if all its pairs are slow, and a rank it was measured with is fast with another.
+func slowPairs(ranks []Facts, pairs []Pair, fastest, share float64, isNamed map[Pair]bool) (findings []Finding) {
 	slow, count := map[int][]Pair{}, map[int]int{} // by rank
 	for _, p := range pairs {
 		for _, r := range []int{p.A, p.B} {
@@ -58,22 +95,23 @@ func slowPairs(ranks []Facts, pairs []Pair, fastest, share float64) (findings []
 			}
 		}
 	}
-	isNamed := map[int]bool{}
 	for r := range ranks {
 		isCulprit := len(slow[r]) > 1 && len(slow[r]) == count[r] && slices.ContainsFunc(slow[r], func(p Pair) bool {
 			other := p.A + p.B - r
 			return len(slow[other]) < count[other]
 		})
 		if isCulprit {
-			isNamed[r] = true
-			findings = append(findings, Finding{Slow, fmt.Sprintf("%s exchanges %s with each of %d ranks, and the fastest pair %s", name(r), rate(slow[r][0].BytesPerSecond), count[r], rate(fastest)),
-				"look at the speed, the cable and the errors of this host's interface (ethtool, ip -s link), and at its switch port"})
+			for _, p := range slow[r] {
+				isNamed[p] = true
+			}
+			findings = append(findings, Finding{Slow, fmt.Sprintf("%s exchanges %s with each of %d ranks, and the fastest pair %s", rankName(ranks, r), rate(slow[r][0].BytesPerSecond), count[r], rate(fastest)),
+				"look at the speed, the cable and the errors of this host's interface (ethtool, ip -s link, tc qdisc), and at its switch port"})
 		}
 	}
 	for _, p := range pairs {
-		if p.BytesPerSecond < share*fastest && !isNamed[p.A] && !isNamed[p.B] {
-			findings = append(findings, Finding{Slow, fmt.Sprintf("%s and %s exchange %s, and the fastest pair %s", name(p.A), name(p.B), rate(p.BytesPerSecond), rate(fastest)),
-				"look at the path between the two: interfaces, cables, switches"})
+		if p.BytesPerSecond < share*fastest && !isNamed[p] {
+			isNamed[p] = true
+			findings = append(findings, Finding{Slow, fmt.Sprintf("%s and %s exchange %s, and the fastest pair %s", rankName(ranks, p.A), rankName(ranks, p.B), rate(p.BytesPerSecond), rate(fastest)), fixPath})
 		}
 	}
 	return findings

@@ -88,7 +88,7 @@ func interfaces() (found []Interface) {
 	}
 	for _, i := range all {
 		n := Interface{
-			Name: i.Name, MTU: i.MTU, IsLoopback: i.Flags&net.FlagLoopback != 0,
+			Name: i.Name, MTU: i.MTU, Speed: interfaceSpeed(i.Name), IsLoopback: i.Flags&net.FlagLoopback != 0,
 			IsUp: i.Flags&net.FlagUp != 0 && i.Flags&net.FlagRunning != 0,
 		}
 		addresses, _ := i.Addrs()
