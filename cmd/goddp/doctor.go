@@ -212,9 +212,9 @@ func doctorHelp(w io.Writer, fs *pflag.FlagSet) {
 	fmt.Fprintf(w, `Find what makes a job fail or run slowly, and say how to correct it.
 
 Usage:
-  goddp doctor [flags]                                      # this host
-  golaunch --nproc-per-node gpu goddp doctor [flags]        # and its GPUs, with NCCL
-  golaunch --nnodes N ... goddp doctor [flags]              # all hosts of a job
+  goddp doctor [flags]                                 # this host, and its first GPU
+  golaunch --nproc-per-node gpu goddp doctor [flags]   # all its GPUs, and NCCL
+  golaunch --nnodes N ... goddp doctor [flags]         # all hosts of a job
 
 It reads libraries, limits, interfaces, clocks and the GPUs' states. With GPUs it
 runs a matrix product on each rank's GPU. Under golaunch it also measures how fast

@@ -81,8 +81,8 @@ func parseTune(args []string) (*tuneOptions, error) {
 		o.collective = fs.Arg(0)
 	}
 	switch {
-	case o.pairs < 1:
-		return nil, usagef("--pairs %d: want 1 or more", o.pairs)
+	case o.pairs < 3:
+		return nil, usagef("--pairs %d: want 3 or more, or nothing shows the noise", o.pairs)
 	case o.timeout <= 0:
 		return nil, usagef("--timeout %v: want more than 0", o.timeout)
 	}

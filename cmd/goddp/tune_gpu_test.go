@@ -36,7 +36,7 @@ func (s *stopAt) Write(p []byte) (int, error) {
 func TestTuneNCCL(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	announcement := fmt.Sprintf("goddp tune: %d runs, about ", 2*2*(1+len(tune.NCCL("all_reduce"))))
+	announcement := fmt.Sprintf("goddp tune: %d runs, about ", 2*3*(1+len(tune.NCCL("all_reduce"))))
 	errs := &stopAt{text: announcement, cancel: cancel}
 	launcher.Run(ctx, &launcher.Config{
 		Args: append([]string{os.Args[0], "tune"}, tuneQuickly...), Workers: 2, Stdout: errs, Stderr: errs,

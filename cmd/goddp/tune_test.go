@@ -13,13 +13,13 @@ import (
 )
 
 // tuneQuickly are flags of a run that takes milliseconds.
-var tuneQuickly = []string{"-b", "1K", "-e", "4K", "-f", "4", "-n", "2", "-w", "0", "--repeat", "1", "--pairs", "2"}
+var tuneQuickly = []string{"-b", "1K", "-e", "4K", "-f", "4", "-n", "2", "-w", "0", "--repeat", "1", "--pairs", "3"}
 
 func TestTuneTable(t *testing.T) {
 	// The child processes have the setting: a wrong value of this variable makes them fail.
 	lines := launchTune(t, "--try", "OMP_NUM_THREADS=1", "--try", "GODDP_DEBUG=NONSENSE")
 	for _, want := range []string{
-		`goddp tune all_reduce: ranks: 2, backend: host, pairs of runs: 2`,
+		`goddp tune all_reduce: ranks: 2, backend: host, pairs of runs: 3`,
 		`size \(B\) +1K +4K *`,
 		`default \(us\) +[0-9.]+ +[0-9.]+ *`,
 		`default again +[0-9.]+ \[[0-9.]+, [0-9.]+\] +[0-9.]+ \[[0-9.]+, [0-9.]+\] *`,
@@ -92,7 +92,7 @@ func TestTuneUsage(t *testing.T) {
 	for line, want := range map[string]string{
 		"tune a b":             "want one collective, got 2: a b",
 		"tune gossip":          `there is no collective "gossip"`,
-		"tune --pairs 0":       "--pairs 0: want 1 or more",
+		"tune --pairs 2":       "--pairs 2: want 3 or more",
 		"tune --timeout 0s":    "--timeout 0s: want more than 0",
 		"tune --try NCCL_ALGO": `--try: "NCCL_ALGO" in the setting "NCCL_ALGO": want NAME=VALUE`,
 		"tune -b 1G":           "--maxbytes 64M is less than --minbytes 1G",

@@ -38,7 +38,7 @@ func checkGPUs(ranks []Facts) (good string, findings []Finding) {
 					"drain the host and reset the GPU (nvidia-smi -r); replace the GPU if the errors return"})
 			}
 			if g.Processes > 0 && g.Utilization > idleGPU {
-				findings = append(findings, Finding{Slow, where + fmt.Sprintf("it is busy for %d%% of the time, with other processes: %d; want an idle one", g.Utilization, g.Processes),
+				findings = append(findings, Finding{Slow, where + fmt.Sprintf("kernels of other processes (%d) run on it for %d%% of the time; want an idle GPU", g.Processes, g.Utilization),
 					"end them (nvidia-smi names them), or leave this GPU out with CUDA_VISIBLE_DEVICES"})
 			}
 			if g.NVLinks < most && (g.NVLinks > 0 || most >= nvLinksOfAll) {

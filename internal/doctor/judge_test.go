@@ -103,7 +103,7 @@ func TestFindings(t *testing.T) {
 		}), "libraries", Broken, []string{"rank 0 on nodea: NCCL: NCCL was not found"}},
 		"ECC errors": {change(func(r []Facts) { r[2].NVML.GPUs[1].ECCErrors = 3 }), "gpus", Broken, []string{"3 uncorrected memory errors, want 0"}},
 		"busy GPU": {change(func(r []Facts) { r[0].NVML.GPUs[0].Processes, r[0].NVML.GPUs[0].Utilization = 1, 62 }), "gpus", Slow,
-			[]string{"it is busy for 62% of the time, with other processes: 1; want an idle one"}},
+			[]string{"kernels of other processes (1) run on it for 62% of the time; want an idle GPU"}},
 		"an idle process":    {change(func(r []Facts) { r[0].NVML.GPUs[0].Processes, r[0].NVML.GPUs[0].Utilization = 1, 2 }), "", Good, nil},
 		"lost NVLinks":       {change(func(r []Facts) { r[0].NVML.GPUs[0].NVLinks = 16 }), "gpus", Slow, []string{"16 NVLinks are active, and 18 of another"}},
 		"NVLinks of one GPU": {change(func(r []Facts) { r[0].NVML.GPUs[0].NVLinks = 0 }), "gpus", Slow, []string{"0 NVLinks are active, and 18 of another"}},

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -60,6 +61,10 @@ func Probe(o Options) Facts {
 		return f
 	}
 	host, err := nvml.Read()
+	if err == nil && slices.ContainsFunc(host.GPUs, func(g nvml.GPU) bool { return g.Processes > 0 }) {
+		time.Sleep(utilizationTime)
+		host, err = nvml.Read()
+	}
 	f.NVML = host
 	var missing *dl.NotFoundError
 	switch {
@@ -70,6 +75,10 @@ func Probe(o Options) Facts {
 	}
 	return f
 }
+
+// utilizationTime is longer than the second for which NVML states how busy a GPU was. After it, a process that has just
+// begun shows.
+const utilizationTime = 1100 * time.Millisecond
 
 // lockedMemory returns how much memory this process may lock, in bytes.
 func lockedMemory() uint64 {
