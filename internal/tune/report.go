@@ -45,11 +45,11 @@ func (r *Report) ToSet() (settings []Comparison) {
 // tooNoisy is the noise from which small differences stay hidden.
 const tooNoisy = 1.2
 
-// noise returns the largest factor between two runs of the default.
-func (r *Report) noise() float64 {
+// mostNoise returns the largest factor between two runs of the default.
+func (r *Report) mostNoise() float64 {
 	most := 1.0
 	for _, q := range r.Comparisons[0].Ratios {
-		most = max(most, q.Most, 1/q.Least)
+		most = max(most, noise(q))
 	}
 	return most
 }
@@ -89,9 +89,9 @@ func (r *Report) WriteText(w io.Writer) error {
 		row(c.String(), cells)
 	}
 	text.WriteString("\nA cell is the ratio of the setting's time to the default's: the median of the pairs, [least, most].\n" +
-		"+ faster, - slower by more than the noise, which is the default's ratio to itself, and than 5%.\n\n")
-	if noise := r.noise(); noise > tooNoisy {
-		fmt.Fprintf(&text, "The default's times differ from each other by a factor of up to %.1f: end other work on the hosts, or raise --pairs and --iters.\n", noise)
+		"+ faster, - slower, in every pair by more than the default ever differs from itself, and by 5% at the median.\n\n")
+	if most := r.mostNoise(); most > tooNoisy {
+		fmt.Fprintf(&text, "The default's times differ from each other by a factor of up to %.1f: end other work on the hosts, or raise --pairs and --iters.\n", most)
 	}
 	for _, c := range r.Comparisons {
 		if faster, slower := r.sizesWith(c, Faster), r.sizesWith(c, Slower); faster != "" && slower != "" {

@@ -103,7 +103,7 @@ func Run(ctx context.Context, settings []Setting, pairs int, measure Measure) (*
 		for size, all := range ratios[i] {
 			q := Ratio{Median: round(median(all)), Least: round(slices.Min(all)), Most: round(slices.Max(all)), Verdict: Same}
 			if i > 0 {
-				q.Verdict = judge(q, r.Comparisons[0].Ratios[size])
+				q.Verdict = judge(q, noise(r.Comparisons[0].Ratios[size]))
 			}
 			r.Comparisons[i].Ratios = append(r.Comparisons[i].Ratios, q)
 		}
@@ -114,12 +114,15 @@ func Run(ctx context.Context, settings []Setting, pairs int, measure Measure) (*
 // least is the smallest difference that is worth a setting.
 const least = 0.05
 
-// judge compares a ratio with the noise, which is the default's ratio to itself.
-func judge(q, noise Ratio) Verdict {
+// noise returns the largest factor, 1 or more, between two runs of the default, given its ratio to itself.
+func noise(itself Ratio) float64 { return max(1, itself.Most, 1/itself.Least) }
+
+// judge compares a ratio with the noise.
+func judge(q Ratio, noise float64) Verdict {
 	switch {
-	case q.Median < 1-least && q.Most < min(1, noise.Least):
+	case q.Median < 1-least && q.Most < 1/noise:
 		return Faster
-	case q.Median > 1+least && q.Least > max(1, noise.Most):
+	case q.Median > 1+least && q.Least > noise:
 		return Slower
 	}
 	return Same

@@ -97,6 +97,22 @@ func TestOneSlowPairIsNoise(t *testing.T) {
 	}
 }
 
+// A setting is not slower because the default happened to be faster than itself in each pair.
+func TestNoiseIsSymmetric(t *testing.T) {
+	itself := noise(Ratio{Median: 0.8, Least: 0.5, Most: 0.9})
+	if itself != 2 {
+		t.Errorf("the noise is %v, want 2", itself)
+	}
+	for q, want := range map[Ratio]Verdict{
+		{Median: 1.3, Least: 1.2, Most: 1.4}: Same, {Median: 2.3, Least: 2.1, Most: 2.4}: Slower,
+		{Median: 0.6, Least: 0.5, Most: 0.7}: Same, {Median: 0.4, Least: 0.3, Most: 0.49}: Faster,
+	} {
+		if got := judge(q, itself); got != want {
+			t.Errorf("%+v is %v, want %v", q, got, want)
+		}
+	}
+}
+
 // The order of the runs alternates within the pairs, and a setting that fails once is not run again.
 func TestOrderOfRuns(t *testing.T) {
 	var log []string
