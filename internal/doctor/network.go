@@ -118,7 +118,7 @@ func slowPairs(ranks []Facts, pairs []Pair, fastest, share float64, isNamed map[
 }
 
 // fairAllReduce is the share of the NVLinks' speed below which an all-reduce is slow. One of 64 MiB reaches
-// about half on good hosts, and through the host's memory less than a tenth.
+// 0.6 of it between 2 H200s, and through the host's memory less than a tenth.
 const fairAllReduce = 0.25
 
 // speedOfNVLinks is what one NVLink of the third generation or a later one moves at least in each direction, in bytes
