@@ -140,8 +140,13 @@ func (s *state) walk(root *Variable) *pass {
 				panic(&FreedError{Op: n.fn.Name(), Step: b.made, Freed: b.freed})
 			}
 		}
-		for _, v := range n.in {
-			v.alive()
+		if n.out.mem.freed == byFree && n.saves(Output) {
+			n.out.alive()
+		}
+		for j, v := range n.in {
+			if v.mem.freed != byFree || n.saves(j) {
+				v.alive()
+			}
 			if v.node != nil {
 				p.meet(v.Variable)
 			}

@@ -147,9 +147,12 @@ func (v *Variable) Retain() *Variable {
 }
 
 // Free returns v's memory to the device at once. The program must not use v, or a variable that shares
-// its memory, again. Free does nothing if v was freed before, or if v is over memory that
-// [FromTensor] was given.
-func (v *Variable) Free() { v.s.free(v.mem, "by Free") }
+// its memory, again. A backward pass may still go through v, unless a gradient reads its value. Free does
+// nothing if v was freed before, or if v is over memory that [FromTensor] was given.
+func (v *Variable) Free() { v.s.free(v.mem, byFree) }
+
+// byFree is the cause of a release by Free.
+const byFree = "by Free"
 
 // alive precedes each use of v. It panics with a [*FreedError] if v was freed.
 func (v *Variable) alive() {

@@ -95,6 +95,30 @@ func TestScopes(t *testing.T) {
 	}
 }
 
+// A pass goes through a result that Free freed, unless a gradient reads it.
+func TestBackwardThroughAFreedResult(t *testing.T) {
+	dev := newDevice(t)
+	x := autograd.Scalar(dev, 3).RequireGrad()
+	unread := autograd.Mul(x, x)
+	y := autograd.Add(unread, x)
+	unread.Free()
+	mustBackward(t, y)
+	if got := x.Grad().Item(); got != 7 {
+		t.Errorf("the gradient is %v, want 7", got)
+	}
+	for name, then := range map[string]func(read *autograd.Variable) *autograd.Variable{
+		"operand": func(read *autograd.Variable) *autograd.Variable { return autograd.Mul(read, x) },
+		"result":  func(read *autograd.Variable) *autograd.Variable { return autograd.Add(read, x) },
+	} {
+		read := autograd.Exp(x)
+		y = then(read)
+		read.Free()
+		if err := panics[*autograd.FreedError](t, func() { y.Backward() }); !strings.Contains(err.Error(), "by Free") {
+			t.Errorf("%s: %v does not say how", name, err)
+		}
+	}
+}
+
 // A panic ends a Scope, and NoGrad as well.
 func TestScopeEndsByPanic(t *testing.T) {
 	dev := newDevice(t)
