@@ -68,10 +68,15 @@ func (g *gpt) hidden(ids *autograd.Variable) *autograd.Variable {
 		}
 		x = g.norm.Forward(x)
 	} else {
-		for _, b := range g.blocks {
-			x, h = b.apply(b.norm1.ForwardAdd(x, h))
+		for i, b := range g.blocks {
+			sum, normed := b.norm1.ForwardAdd(x, h)
+			if i > 0 {
+				h.Free()
+			}
+			x, h = b.apply(sum, normed)
 		}
 		_, x = g.norm.ForwardAdd(x, h)
+		h.Free()
 	}
 	return x
 }
@@ -108,10 +113,13 @@ func (b *block) Forward(x *autograd.Variable) *autograd.Variable {
 }
 
 // apply applies the block to x, given norm1 of x. It returns the two terms of the result: the normalisation
-// that follows adds them in its own pass.
+// that follows adds them in its own pass. Their gradients do not read them, so that one that no other layer reads is
+// freed early.
 func (b *block) apply(x, normed *autograd.Variable) (sum, h *autograd.Variable) {
 	a := autograd.PackedAttention(b.attend.Forward(normed), b.heads, b.heads, autograd.AttentionOptions{Causal: true})
-	sum, normed = b.norm2.ForwardAdd(x, b.attended.Forward(a))
+	attended := b.attended.Forward(a)
+	sum, normed = b.norm2.ForwardAdd(x, attended)
+	attended.Free()
 	return sum, b.narrow.Forward(autograd.GELUTanh(b.widen.Forward(normed)))
 }
 
