@@ -34,6 +34,11 @@ esac
 "$python" bench/gpt2_text.py "$work/text" "${MEGABYTES:-100}"
 "$BIN/goddp" tokens "$work/text" -o "$work/shards" --val-size $((validate * batch * context + 1)) --shard-size 1000000000
 wait
+tokens=$((($(stat -c %s "$work/shards/train_000001.bin") - 1024) / 2))
+if ((tokens <= steps * batch * context)); then
+	echo "$tokens tokens to train on, want more than $((steps * batch * context)): increase MEGABYTES" >&2
+	exit 1
+fi
 read -r -a goddp <<<"${GODDP---captured --dtype bf16}"
 read -r -a torch <<<"${TORCH---compile --attention cudnn}"
 common=("${model[@]}" --tokens "$work/shards/train_*.bin" --validate "$work/shards/val_*.bin" --init "$work/weights"
