@@ -26,7 +26,7 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-func init() { workers["killed"] = killedWorker }
+func init() { workers["lost"] = lostWorker }
 
 // resumable is what a rank keeps from one group to the next.
 type resumable struct {
@@ -145,51 +145,84 @@ func readParameters(ctx context.Context, params []*nn.Parameter) (all []byte, er
 	return all, nil
 }
 
-// If a rank is killed within a loop of captured steps, the other rank's step returns that it is lost, as soon
-// as uncaptured.
-func TestARankIsKilledInACapturedLoop(t *testing.T) {
+// If a rank is killed or stops within a loop of captured steps, the other rank's step returns the error that
+// it returns uncaptured, as soon.
+func TestARankIsLostInACapturedLoop(t *testing.T) {
 	commtest.OutsideJobs(t)
 	commtest.FakeGPUs(t, 0) // sets the environment
-	for _, mode := range []string{"plain", "captured"} {
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-		defer cancel()
-		// No launcher starts the ranks: it would stop rank 0 as soon as rank 1 is killed.
-		port, _ := testport.New(t)
-		var ranks [2]*exec.Cmd
-		var out bytes.Buffer // of rank 0
-		for r := range ranks {
-			ranks[r] = exec.CommandContext(ctx, os.Args[0], mode)
-			ranks[r].Env = append(os.Environ(), workerMode+"=killed", "GODDP_DEVICE=cuda", "GODDP_FLIGHT_DIR="+t.TempDir(), fmt.Sprint("RANK=", r), "WORLD_SIZE=2",
-				fmt.Sprint("LOCAL_RANK=", r), "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", fmt.Sprint("MASTER_PORT=", port))
-			if r == 0 {
-				ranks[r].Stdout, ranks[r].Stderr = &out, &out
-			}
-			if err := ranks[r].Start(); err != nil {
-				t.Fatal(err)
-			}
-		}
-		for _, rank := range ranks {
-			rank.Wait() // what rank 0 printed is checked
-		}
-		if !bytes.Contains(out.Bytes(), []byte("the other rank is lost")) {
-			t.Errorf("%s: rank 0 printed\n%s", mode, &out)
+	loseARank(t, func(rank int) []string { return []string{"GODDP_DEVICE=cuda"} })
+}
+
+// So it is with NCCL. On one GPU NCCL takes the ranks for ranks of two hosts.
+func TestGPUARankIsLostInACapturedLoop(t *testing.T) {
+	commtest.OutsideJobs(t)
+	gpus := commtest.GPUs(t, 1)
+	loseARank(t, func(rank int) []string {
+		return []string{fmt.Sprint("GODDP_DEVICE=cuda:", rank%gpus), fmt.Sprint("NCCL_HOSTID=host", rank/gpus)}
+	})
+}
+
+// loseARank starts two ranks, each with env of its own, and checks what rank 0 prints when rank 1 is lost. No
+// launcher starts the ranks: it would stop rank 0 as soon as rank 1 is killed.
+func loseARank(t *testing.T, env func(rank int) []string) {
+	for _, how := range []struct{ loss, want string }{{"killed", "ErrPeerLost"}, {"stopped", "ErrTimeout"}} {
+		for _, mode := range []string{"plain", "captured"} {
+			t.Run(how.loss+"/"+mode, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				port, _ := testport.New(t)
+				var ranks [2]*exec.Cmd
+				var out bytes.Buffer // of rank 0
+				for r := range ranks {
+					ranks[r] = exec.CommandContext(ctx, os.Args[0], mode, how.loss)
+					ranks[r].Env = append(append(os.Environ(), env(r)...), workerMode+"=lost", "GODDP_FLIGHT_DIR="+t.TempDir(), fmt.Sprint("RANK=", r), "WORLD_SIZE=2",
+						fmt.Sprint("LOCAL_RANK=", r), "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", fmt.Sprint("MASTER_PORT=", port))
+					if r == 0 {
+						ranks[r].Stdout, ranks[r].Stderr = &out, &out
+					}
+					if err := ranks[r].Start(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				ranks[0].Wait() // what rank 0 printed is checked
+				ranks[1].Process.Kill()
+				ranks[1].Wait()
+				if !bytes.Contains(out.Bytes(), []byte("rank 0 got "+how.want)) {
+					t.Errorf("rank 0 printed\n%s", &out)
+				}
+				t.Logf("%s", &out)
+			})
 		}
 	}
 }
 
-func killedWorker(ctx context.Context) error {
-	pg, err := comm.Init(ctx, &comm.Options{ErrorMode: comm.CleanUpOnly})
+// lossTimeout is the timeout of the calls of a rank that loses the other, and lossSlack what it may take more.
+const (
+	lossTimeout = 3 * time.Second
+	lossSlack   = 2 * time.Second
+)
+
+// lostWorker is a rank of loseARank. Rank 0 prints which error it got, if it got it in time.
+func lostWorker(ctx context.Context) error {
+	pg, err := comm.Init(ctx, &comm.Options{ErrorMode: comm.CleanUpOnly, Timeout: lossTimeout})
 	if err != nil {
 		return err
 	}
+	signal := map[string]syscall.Signal{"killed": syscall.SIGKILL, "stopped": syscall.SIGSTOP}[os.Args[2]]
 	var at time.Time
 	err = newResumable().train(pg, 50, os.Args[1] == "captured", func(step int) {
 		if at = time.Now(); step == 10 && pg.Rank() == 1 {
-			syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			syscall.Kill(os.Getpid(), signal)
 		}
 	})
-	if took := time.Since(at); errors.Is(err, comm.ErrPeerLost) && took < 10*time.Second {
-		fmt.Printf("rank %d: the other rank is lost: %v\n", pg.Rank(), err)
+	took := time.Since(at)
+	switch {
+	case took > lossTimeout+lossSlack:
+		fmt.Printf("rank %d got its error after %v, want at most %v: %v\n", pg.Rank(), took, lossTimeout+lossSlack, err)
+	case errors.Is(err, comm.ErrPeerLost):
+		fmt.Printf("rank %d got ErrPeerLost after %v: %v\n", pg.Rank(), took, err)
+	case errors.Is(err, comm.ErrTimeout):
+		fmt.Printf("rank %d got ErrTimeout after %v: %v\n", pg.Rank(), took, err)
 	}
 	return err
 }

@@ -193,7 +193,7 @@ func setDefault(name, value string) {
 
 // identity is what a rank tells the others about itself.
 type identity struct {
-	Host    string // the kernel's boot id
+	Host    string // what NCCL takes for the host's identity: NCCL_HOSTID, else the kernel's boot id
 	GPU     string // PCI bus id
 	Version Version
 	Path    string // of the library
@@ -203,11 +203,14 @@ type identity struct {
 // all.
 func (g *Group) exchangeIdentities(ctx context.Context) ([]identity, error) {
 	mine := identity{Version: g.lib.version, Path: g.lib.path}
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return nil, err
+	var err error
+	if mine.Host = os.Getenv("NCCL_HOSTID"); mine.Host == "" {
+		boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+		if err != nil {
+			return nil, err
+		}
+		mine.Host = strings.TrimSpace(string(boot))
 	}
-	mine.Host = strings.TrimSpace(string(boot))
 	if mine.GPU, err = g.lib.busID(); err != nil {
 		return nil, err
 	}
