@@ -51,6 +51,7 @@ part allreduce_2 bench/gpu_allreduce.sh 2
 four allreduce_4 bench/gpu_allreduce.sh 4
 ROUNDS=1 JSON=$out/steps.json part steps bench/steps.sh "${ranks[@]}"
 part latency bench/gpu_ddp.sh "${ranks[@]}"
+part hostcost "$BIN/golaunch" "$BIN/hostcost"
 four hooks bench/gpu_hooks.sh 4
 part failures test/gpu_failures.sh
 ! grep -q FAILED "$results"

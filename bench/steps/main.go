@@ -10,6 +10,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -40,6 +41,7 @@ var (
 	bucket   = flag.Float64("bucket-cap-mb", 25, "size of a gradient bucket in `MiB`")
 	dtype    = flag.String("type", "float32", "type of parameters, data and products: float32, or on a GPU tf32 or bfloat16")
 	captured = flag.Bool("captured", false, "capture the step")
+	file     = flag.String("trace", "", "write a trace of further steps of rank 0 to this `FILE`")
 	cpu      = flag.String("cpuprofile", "", "write a profile of rank 0's measured steps to this `FILE`")
 )
 
@@ -56,7 +58,7 @@ type result struct {
 	Ranks     int       `json:"ranks"`
 	StepMS    float64   `json:"step_ms"`
 	PeakMiB   float64   `json:"peak_mib"`
-	ExposedMS *float64  `json:"exposed_ms,omitempty"` // communication in a step that no computation hides; nil with one rank
+	ExposedMS *float64  `json:"exposed_ms,omitempty"` // communication in a step that no computation hides; nil without a trace
 	Losses    []float64 `json:"losses"`
 }
 
@@ -173,7 +175,7 @@ func train(ctx context.Context) error {
 		}
 		r.Losses = append(r.Losses, loss.Item())
 	}
-	if pg.Size() > 1 {
+	if pg.Size() > 1 || *file != "" {
 		trace := profile.Of(dev)
 		trace.Start()
 		if err := run(traced); err != nil {
@@ -219,7 +221,7 @@ func exposed(trace *profile.Recorder) (*float64, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	path := filepath.Join(dir, "trace.json")
+	path := cmp.Or(*file, filepath.Join(dir, "trace.json"))
 	if err := trace.WriteFile(path, 0); err != nil {
 		return nil, err
 	}
