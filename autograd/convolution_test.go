@@ -38,7 +38,7 @@ func convolutionCases() (cases []gradCase) {
 	add("AvgPool2d", func(in variables) *autograd.Variable {
 		return autograd.AvgPool2d(in[0], twice(2), &window)
 	}, device.Shape{2, 2, 3, 4})
-	add("AdaptiveAvgPool2d", func(in variables) *autograd.Variable { return autograd.AdaptiveAvgPool2d(in[0], 2, 3) }, device.Shape{2, 2, 3, 4})
+	add("AdaptiveAvgPool2d", func(in variables) *autograd.Variable { return autograd.AdaptiveAvgPool2d(in[0], 2, 3, nil) }, device.Shape{2, 2, 3, 4})
 	return cases
 }
 
@@ -119,10 +119,13 @@ func TestConvolutionParityWithPyTorch(t *testing.T) {
 			c.Name = "AdaptiveAvgPool2d"
 			c.Expr = fmt.Sprintf("F.adaptive_avg_pool2d(x[0], %s)", list(out))
 			c.Go = func(v []*autograd.Variable) *autograd.Variable {
-				return autograd.AdaptiveAvgPool2d(v[0], out[0], out[1])
+				return autograd.AdaptiveAvgPool2d(v[0], out[0], out[1], w)
 			}
 		}
-		c.Name = fmt.Sprintf("%s %d of %v, %s", c.Name, n, x, c.Expr)
+		if w.ChannelsLast = rng.IntN(2) == 0; w.ChannelsLast {
+			c.Go = channelsLast(c.Go)
+		}
+		c.Name = fmt.Sprintf("%s %d of %v, %s, channels last %v", c.Name, n, x, c.Expr, w.ChannelsLast)
 		cases = append(cases, c)
 	}
 	torchtest.Check(t, cases)
@@ -153,7 +156,7 @@ func TestConvolutionMisfits(t *testing.T) {
 		"a window too large": func() {
 			autograd.AvgPool2d(zeros(1, 1, 1, 4), twice(2), nil)
 		},
-		"regions of nothing": func() { autograd.AdaptiveAvgPool2d(zeros(1, 1, 0, 4), 2, 2) },
+		"regions of nothing": func() { autograd.AdaptiveAvgPool2d(zeros(1, 1, 0, 4), 2, 2, nil) },
 	} {
 		func() {
 			defer func() {

@@ -2,6 +2,7 @@ package autograd
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/kernels"
@@ -216,6 +217,12 @@ type BatchNormOptions struct {
 	Evaluate bool
 	// Peers are the ranks whose samples form one batch; nil means this rank alone.
 	Peers BatchPeers
+	// ChannelsLast makes x [n ... c] instead of [n c ...].
+	ChannelsLast bool
+	// Residual, which has x's shape, is added to the result; nil means none. ReLU then replaces negative
+	// elements by 0. Both cost no pass over memory of their own.
+	Residual *Variable
+	ReLU     bool
 }
 
 // BatchPeers are the ranks that compute one [BatchNorm] together. All ranks enqueue the same calls in
@@ -234,32 +241,69 @@ type BatchPeers interface {
 // normalise one element per channel by its own moments. A [Checkpoint] updates the running moments
 // once.
 func BatchNorm(x, weight, bias *Variable, o BatchNormOptions) *Variable {
-	return normalise(&batchNorm{o: o}, x, weight, bias)
+	f := &batchNorm{o: o}
+	in := []*Variable{x}
+	if o.Residual != nil {
+		in = append(in, o.Residual)
+	}
+	if weight != nil {
+		f.weight = len(in)
+		in = append(in, weight)
+	}
+	if bias != nil {
+		f.bias = len(in)
+		in = append(in, bias)
+	}
+	return Apply(f, in...)
 }
 
+// batchNorm has the inputs x, and those of a residual, a weight and a bias that there are.
 type batchNorm struct {
 	parameters
 	o BatchNormOptions
 
-	mean, variance, count, sums device.Tensor // count is absent if the moments are constants
+	mean, variance, count, sums, mask device.Tensor // count is absent if the moments are constants
 }
 
 func (*batchNorm) Name() string { return "BatchNorm" }
 
 func (f *batchNorm) Shape(in []device.Shape) device.Shape {
-	x := in[0]
+	x, rest := in[0], in[1:]
 	if len(x) < 2 {
 		panic(&device.ShapeError{Op: "BatchNorm", A: x, B: device.Shape{0, 0}})
 	}
-	f.check("BatchNorm", in, x[1:2])
-	if f.o.Mean != nil {
-		f.check("BatchNorm", []device.Shape{x, f.o.Mean.Shape(), f.o.Variance.Shape()}, x[1:2])
+	if f.o.Residual != nil {
+		if !rest[0].Equal(x) {
+			panic(&device.ShapeError{Op: "BatchNorm", A: x, B: rest[0]})
+		}
+		rest = rest[1:]
 	}
-	if f.byBatch() && f.o.Peers == nil && x[0]*x[2:].Len() == 1 {
-		panic(&device.ShapeError{Op: "BatchNorm of a batch with one element a channel", A: x, B: device.Shape{2, x[1]}})
+	z := f.sizes(x)
+	if f.o.Mean != nil {
+		rest = append(slices.Clone(rest), f.o.Mean.Shape(), f.o.Variance.Shape())
+	}
+	for _, s := range rest {
+		if want := z[1:2]; !s.Equal(want) {
+			panic(&device.ShapeError{Op: "BatchNorm", A: s, B: want})
+		}
+	}
+	if f.byBatch() && f.o.Peers == nil && z[0]*z[2] == 1 {
+		panic(&device.ShapeError{Op: "BatchNorm of a batch with one element a channel", A: x, B: device.Shape{2, z[1]}})
 	}
 	return x
 }
+
+// sizes returns a tensor's numbers of samples, channels and positions. With channels last, each position is a
+// sample.
+func (f *batchNorm) sizes(x device.Shape) device.Shape {
+	if last := len(x) - 1; f.o.ChannelsLast {
+		return device.Shape{x[:last].Len(), x[last], 1}
+	}
+	return device.Shape{x[0], x[1], x[2:].Len()}
+}
+
+// view returns t as [samples channels positions].
+func (f *batchNorm) view(t device.Tensor) device.Tensor { return t.Reshape(f.sizes(t.Shape)...) }
 
 // byBatch reports whether x is normalised by the moments of the batch.
 func (f *batchNorm) byBatch() bool { return !f.o.Evaluate || f.o.Mean == nil }
@@ -272,13 +316,28 @@ func (f *batchNorm) Saves(i, j int) bool {
 	return f.parameters.Saves(i, j)
 }
 
-func (f *batchNorm) Forward(c *Call) error {
-	x := byChannel(c.In[0])
-	if err := f.moments(c, x); err != nil {
+// operation returns what the kernels compute.
+func (f *batchNorm) operation(c *Call) kernels.BatchNorm {
+	weight, bias := f.of(c)
+	return kernels.BatchNorm{
+		X: f.view(c.In[0]), Mean: f.mean, Variance: f.variance, Weight: weight, Bias: bias, Eps: f.o.Eps, ReLU: f.o.ReLU, Mask: f.mask,
+	}
+}
+
+func (f *batchNorm) Forward(c *Call) (err error) {
+	if err := f.moments(c, f.view(c.In[0])); err != nil {
 		return err
 	}
-	weight, bias := f.of(c)
-	return c.kernels.BatchNorm(c.Stream, byChannel(c.Out), x, f.mean, f.variance, weight, bias, f.o.Eps)
+	if f.o.ReLU && c.Recorded {
+		if f.mask, err = c.New(device.Uint8, kernels.MaskBytes(c.Out.Len())); err != nil {
+			return err
+		}
+	}
+	var residual device.Tensor
+	if f.o.Residual != nil {
+		residual = f.view(c.In[1])
+	}
+	return c.kernels.BatchNorm(c.Stream, f.view(c.Out), residual, f.operation(c))
 }
 
 // moments computes mean and variance, and updates the running moments.
@@ -355,19 +414,54 @@ func (f *batchNorm) track(c *Call) error {
 // Prepare computes the gradients of weight and bias over this rank's samples. The gradient of x needs
 // the sums over all ranks.
 func (f *batchNorm) Prepare(c *Call, g device.Tensor) (err error) {
-	x := byChannel(c.In[0])
-	if f.sums, err = c.New(kernels.StatType(x.DType), 2, x.Shape[1]); err != nil {
+	p := f.operation(c)
+	if f.sums, err = c.New(kernels.StatType(p.X.DType), 2, p.X.Shape[1]); err != nil {
 		return err
 	}
-	return c.kernels.NormGradSums(c.Stream, f.sums, byChannel(g), x, f.mean, f.variance, f.o.Eps)
+	return c.kernels.BatchNormGradSums(c.Stream, f.sums, f.view(g), p)
 }
 
 func (f *batchNorm) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
-	if i > 0 {
+	var to kernels.BatchNormGrads
+	switch {
+	case i == 0:
+		to.X, to.AccX = f.view(dst), acc
+	case i == 1 && f.o.Residual != nil:
+		to.Residual, to.AccResidual = f.view(dst), acc
+	default:
 		return f.grad(c, i, dst, acc)
 	}
+	return f.grads(c, to, g)
+}
+
+// firstJoint says that the gradients of x and of the residual are computed together.
+func (*batchNorm) firstJoint() int { return 0 }
+
+func (f *batchNorm) backwardJoint(c *Call, dst [3]device.Tensor, acc [3]device.Accum, g device.Tensor) error {
+	var to kernels.BatchNormGrads
+	for i := len(c.In[:min(len(c.In), 3)]) - 1; i >= 0; i-- {
+		switch {
+		case dst[i].IsZero():
+		case i == 0:
+			to.X, to.AccX = f.view(dst[i]), acc[i]
+		case i == 1 && f.o.Residual != nil:
+			to.Residual, to.AccResidual = f.view(dst[i]), acc[i]
+		default:
+			if err := f.grad(c, i, dst[i], acc[i]); err != nil {
+				return err
+			}
+		}
+	}
+	if to.X.IsZero() && to.Residual.IsZero() {
+		return nil
+	}
+	return f.grads(c, to, g)
+}
+
+// grads computes the gradients of x and of the residual.
+func (f *batchNorm) grads(c *Call, to kernels.BatchNormGrads, g device.Tensor) error {
 	var sums device.Tensor
-	if f.byBatch() {
+	if f.byBatch() && !to.X.IsZero() {
 		sums = f.sums
 		if f.o.Peers != nil {
 			var err error
@@ -382,8 +476,7 @@ func (f *batchNorm) Backward(c *Call, i int, dst device.Tensor, acc device.Accum
 			}
 		}
 	}
-	weight, _ := f.of(c)
-	return c.kernels.BatchNormGrad(c.Stream, byChannel(dst), acc, byChannel(g), byChannel(c.In[0]), f.mean, f.variance, weight, sums, f.count, f.o.Eps)
+	return c.kernels.BatchNormGrad(c.Stream, to, f.view(g), sums, f.count, f.operation(c))
 }
 
 // grad accumulates into dst the gradient of the weight or the bias.

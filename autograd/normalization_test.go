@@ -3,6 +3,7 @@ package autograd_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -43,6 +44,9 @@ func normalizationCases() (cases []gradCase) {
 		add("BatchNorm of rows", func(in variables) *autograd.Variable {
 			return autograd.BatchNorm(in[0], opt(in, 1), opt(in, 2), autograd.BatchNormOptions{Eps: 1e-2})
 		}, affine(device.Shape{5, 3}, device.Shape{3})...)
+		add("BatchNorm with channels last", func(in variables) *autograd.Variable {
+			return autograd.BatchNorm(in[0], opt(in, 1), opt(in, 2), autograd.BatchNormOptions{Eps: 1e-2, ChannelsLast: true})
+		}, affine(device.Shape{3, 2, 2, 2}, device.Shape{2})...)
 		add("BatchNorm in evaluation", func(in variables) *autograd.Variable {
 			dev := in[0].Device()
 			return autograd.BatchNorm(in[0], opt(in, 1), opt(in, 2), autograd.BatchNormOptions{
@@ -167,6 +171,68 @@ func TestNormalizationParityWithPyTorch(t *testing.T) {
 	torchtest.Check(t, cases)
 }
 
+// A BatchNorm with a residual and a ReLU has the result and the gradients of three operations.
+func TestBatchNormWithResidualAndReLU(t *testing.T) {
+	dev := newDevice(t)
+	rng := rand.New(rand.NewPCG(3, 4))
+	random := func(shape ...int) *autograd.Variable {
+		v := make([]float64, device.Shape(shape).Len())
+		for i := range v {
+			v[i] = rng.Float64()*4 - 2
+		}
+		return autograd.FromSlice(dev, v, shape...).RequireGrad()
+	}
+	for n := range 16 {
+		o := autograd.BatchNormOptions{Eps: 1e-3, ChannelsLast: n&1 != 0, ReLU: n&2 != 0}
+		shape := []int{2, 3, 5, 3} // three channels in both layouts
+		x, weight, bias, residual := random(shape...), random(3), random(3), random(shape...)
+		if n&8 != 0 {
+			residual = x
+		}
+		variables := []*autograd.Variable{x, weight, bias, residual}
+		compute := func(fused bool) (all [][]float64) {
+			o, r := o, residual
+			if n&4 == 0 {
+				r = nil
+			}
+			var y *autograd.Variable
+			if fused {
+				o.Residual = r
+				y = autograd.BatchNorm(x, weight, bias, o)
+			} else {
+				o.ReLU = false
+				y = autograd.BatchNorm(x, weight, bias, o)
+				if r != nil {
+					y = autograd.Add(y, r)
+				}
+				if n&2 != 0 {
+					y = autograd.ReLU(y)
+				}
+			}
+			loss := autograd.Sum(autograd.Mul(y, autograd.Add(y, residual)))
+			if err := loss.Backward(); err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, read(t, y))
+			for _, v := range variables {
+				all = append(all, read(t, v.Grad()))
+			}
+			for _, v := range variables {
+				v.ZeroGrad()
+			}
+			return all
+		}
+		want, got := compute(false), compute(true)
+		for i := range want {
+			for j, w := range want[i] {
+				if math.Abs(got[i][j]-w) > 1e-9*(1+math.Abs(w)) {
+					t.Fatalf("%+v: element %d of array %d (the result, then gradients) is %v, want %v", o, j, i, got[i][j], w)
+				}
+			}
+		}
+	}
+}
+
 // BatchNorm panics for a batch that has no variance, and for parameters of a wrong shape.
 func TestNormalizationMisfits(t *testing.T) {
 	dev := newDevice(t)
@@ -174,6 +240,7 @@ func TestNormalizationMisfits(t *testing.T) {
 	for name, f := range map[string]func(){
 		"a batch of one":         func() { autograd.BatchNorm(x(1, 3), nil, nil, autograd.BatchNormOptions{}) },
 		"a vector":               func() { autograd.BatchNorm(x(3), nil, nil, autograd.BatchNormOptions{}) },
+		"another residual":       func() { autograd.BatchNorm(x(2, 3), nil, nil, autograd.BatchNormOptions{Residual: x(3, 2)}) },
 		"a weight too long":      func() { autograd.BatchNorm(x(2, 3), x(4), nil, autograd.BatchNormOptions{}) },
 		"another last axis":      func() { autograd.LayerNorm(x(2, 3), []int{4}, nil, nil, 0) },
 		"a weight of other axes": func() { autograd.LayerNorm(x(2, 3), []int{3}, x(2, 3), nil, 0) },

@@ -2,12 +2,13 @@ package autograd
 
 import (
 	"cmp"
+	"slices"
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// Pool2dOptions are the choices of [MaxPool2d] and [AvgPool2d]: along the first axis of an
+// Pool2dOptions are the choices of [MaxPool2d], [AvgPool2d] and [AdaptiveAvgPool2d]: along the first axis of an
 // image, and along the second.
 type Pool2dOptions struct {
 	Stride   [2]int // 0: the size of the window
@@ -18,6 +19,8 @@ type Pool2dOptions struct {
 	// ExcludePadding makes AvgPool2d leave padding out of its means: PyTorch's
 	// count_include_pad=False.
 	ExcludePadding bool
+	// ChannelsLast makes images [n h w c] instead of [n c h w].
+	ChannelsLast bool
 }
 
 // window returns the window of the given size. A nil o is the zero value.
@@ -26,7 +29,7 @@ func (o *Pool2dOptions) window(size [2]int) kernels.AvgPool {
 		o = &Pool2dOptions{}
 	}
 	stride := [2]int{cmp.Or(o.Stride[0], size[0]), cmp.Or(o.Stride[1], size[1])}
-	w := kernels.Window{Kernel: size, Stride: stride, Padding: o.Padding, Dilation: orOne(o.Dilation), Ceil: o.Ceil}
+	w := kernels.Window{Kernel: size, Stride: stride, Padding: o.Padding, Dilation: orOne(o.Dilation), Ceil: o.Ceil, ChannelsLast: o.ChannelsLast}
 	return kernels.AvgPool{Window: w, ExcludePadding: o.ExcludePadding}
 }
 
@@ -51,8 +54,10 @@ func pooled(op string, x device.Shape, w kernels.Window) device.Shape {
 	fits := len(x) == 4 && w.Valid()
 	var out device.Shape
 	if fits {
-		out = device.Shape{x[0], x[1], w.Out(0, x[2]), w.Out(1, x[3])}
-		fits = out[2] > 0 && out[3] > 0 && 2*w.Padding[0] <= w.Kernel[0] && 2*w.Padding[1] <= w.Kernel[1]
+		_, rows, cols := kernels.ImageAxes(w.ChannelsLast)
+		out = slices.Clone(x)
+		out[rows], out[cols] = w.Out(0, x[rows]), w.Out(1, x[cols])
+		fits = out[rows] > 0 && out[cols] > 0 && 2*w.Padding[0] <= w.Kernel[0] && 2*w.Padding[1] <= w.Kernel[1]
 	}
 	if !fits {
 		panic(&device.ShapeError{Op: op, A: x, B: w.Kernel[:]})
@@ -81,9 +86,12 @@ func AvgPool2d(x *Variable, size [2]int, opts *Pool2dOptions) *Variable {
 	return Apply(&avgPool{p: p}, x)
 }
 
-// AdaptiveAvgPool2d computes the mean of x [n c ...] in each of h × w regions. The result is [n c h w].
-func AdaptiveAvgPool2d(x *Variable, h, w int) *Variable {
-	return Apply(&avgPool{p: kernels.AvgPool{Adaptive: true}, h: h, w: w}, x)
+// AdaptiveAvgPool2d computes the mean of x [n c ...] in each of h × w regions. The result is [n c h w]. Of
+// opts, which may be nil, only ChannelsLast counts.
+func AdaptiveAvgPool2d(x *Variable, h, w int, opts *Pool2dOptions) *Variable {
+	p := kernels.AvgPool{Adaptive: true}
+	p.ChannelsLast = opts != nil && opts.ChannelsLast
+	return Apply(&avgPool{p: p, h: h, w: w}, x)
 }
 
 type avgPool struct {
@@ -103,10 +111,13 @@ func (f *avgPool) Shape(in []device.Shape) device.Shape {
 	if !f.p.Adaptive {
 		return pooled(f.Name(), x, f.p.Window)
 	}
-	if len(x) != 4 || x[2] < 1 || x[3] < 1 || f.h < 0 || f.w < 0 {
+	_, rows, cols := kernels.ImageAxes(f.p.ChannelsLast)
+	if len(x) != 4 || x[rows] < 1 || x[cols] < 1 || f.h < 0 || f.w < 0 {
 		panic(&device.ShapeError{Op: f.Name(), A: x, B: device.Shape{f.h, f.w}})
 	}
-	return device.Shape{x[0], x[1], f.h, f.w}
+	out := slices.Clone(x)
+	out[rows], out[cols] = f.h, f.w
+	return out
 }
 
 func (*avgPool) Saves(_, _ int) bool { return false }

@@ -26,6 +26,10 @@ type NormOptions struct {
 	// NoRunning omits the running moments of a BatchNorm, which then uses the moments of the
 	// batch in evaluation too.
 	NoRunning bool
+	// ChannelsLast makes the input of a BatchNorm [n h w channels] or [n l channels].
+	ChannelsLast bool
+	// ReLU replaces negative elements of a BatchNorm's result by 0, which is faster than a ReLU of its own.
+	ReLU bool
 }
 
 func normOptions(opts []NormOptions) (o NormOptions) {
@@ -198,6 +202,16 @@ func newBatchNorm(channels int, rank2 bool, opts []NormOptions) *BatchNormLayer 
 
 // Forward applies the layer.
 func (l *BatchNormLayer) Forward(x *autograd.Variable) *autograd.Variable {
+	return l.forward(x, nil)
+}
+
+// ForwardResidual applies the layer and adds residual, which has x's shape, before the ReLU if there is one. It
+// is faster than an addition of its own.
+func (l *BatchNormLayer) ForwardResidual(x, residual *autograd.Variable) *autograd.Variable {
+	return l.forward(x, residual)
+}
+
+func (l *BatchNormLayer) forward(x, residual *autograd.Variable) *autograd.Variable {
 	n := len(x.Shape())
 	if l.rank2 && n != 4 {
 		panic(&device.ShapeError{Op: "BatchNorm2d", A: x.Shape(), B: device.Shape{0, l.channels, 0, 0}})
@@ -205,11 +219,15 @@ func (l *BatchNormLayer) Forward(x *autograd.Variable) *autograd.Variable {
 	if !l.rank2 && n != 2 && n != 3 {
 		panic(&device.ShapeError{Op: "BatchNorm1d", A: x.Shape(), B: device.Shape{0, l.channels}})
 	}
-	o := autograd.BatchNormOptions{Eps: l.o.eps(), Momentum: l.o.Momentum, Evaluate: !l.trainingOn(x.Device()), Peers: l.Peers}
+	o := autograd.BatchNormOptions{Eps: l.o.eps(), Momentum: l.o.Momentum, Evaluate: !l.trainingOn(x.Device()), Peers: l.Peers,
+		ChannelsLast: l.o.ChannelsLast, ReLU: l.o.ReLU}
 	if l.RunningMean != nil {
 		o.Mean, o.Variance, o.Batches = l.RunningMean.Var(), l.RunningVar.Var(), l.NumBatchesTracked.Var()
 	}
 	x, weight, bias := l.of(x)
+	if residual != nil {
+		o.Residual = autograd.Cast(residual, x.DType())
+	}
 	return autograd.BatchNorm(x, weight, bias, o)
 }
 

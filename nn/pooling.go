@@ -4,7 +4,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 )
 
-// PoolOptions are the choices of [MaxPool2d] and [AvgPool2d].
+// PoolOptions are the choices of [MaxPool2d], [AvgPool2d] and [AdaptiveAvgPool2d].
 type PoolOptions struct {
 	Stride  int // 0 means the kernel's size
 	Padding int
@@ -15,13 +15,15 @@ type PoolOptions struct {
 	// ExcludePadding makes AvgPool2d leave padding out of its means: PyTorch's
 	// count_include_pad=False.
 	ExcludePadding bool
+	// ChannelsLast makes images [n h w c] instead of [n c h w].
+	ChannelsLast bool
 }
 
 // both returns the options for both axes of an image.
 func (o PoolOptions) both() *autograd.Pool2dOptions {
 	return &autograd.Pool2dOptions{
 		Stride: twice(o.Stride), Padding: twice(o.Padding), Dilation: twice(o.Dilation),
-		Ceil: o.CeilMode, ExcludePadding: o.ExcludePadding,
+		Ceil: o.CeilMode, ExcludePadding: o.ExcludePadding, ChannelsLast: o.ChannelsLast,
 	}
 }
 
@@ -49,7 +51,8 @@ func AvgPool2d(kernel int, opts ...PoolOptions) Module {
 }
 
 // AdaptiveAvgPool2d is a layer that computes the mean of x [n c ...] in each of h × w regions. The result
-// is [n c h w].
-func AdaptiveAvgPool2d(h, w int) Module {
-	return activation(func(x *autograd.Variable) *autograd.Variable { return autograd.AdaptiveAvgPool2d(x, h, w) })
+// is [n c h w]. opts holds at most one value, of which only ChannelsLast counts.
+func AdaptiveAvgPool2d(h, w int, opts ...PoolOptions) Module {
+	o := poolOptions(opts).both()
+	return activation(func(x *autograd.Variable) *autograd.Variable { return autograd.AdaptiveAvgPool2d(x, h, w, o) })
 }

@@ -67,37 +67,6 @@ func (k *kernelSet) TrackMoments(_ device.Stream, runningMean, runningVariance, 
 	return nil
 }
 
-func (k *kernelSet) BatchNorm(_ device.Stream, dst, x, mean, variance, weight, bias device.Tensor, eps float64) error {
-	z := operands.BatchNorm(dst, x, mean, variance, weight, bias)
-	if x.DType == device.Float32 {
-		batchNorm[float32](k, z, dst, x, mean, variance, weight, bias, eps)
-	} else {
-		batchNorm[float64](k, z, dst, x, mean, variance, weight, bias, eps)
-	}
-	return nil
-}
-
-func (k *kernelSet) BatchNormGrad(_ device.Stream, dst device.Tensor, acc device.Accum, g, x, mean, variance, weight, sums, count device.Tensor, eps float64) error {
-	z := operands.BatchNormGrad(dst, g, x, mean, variance, weight, sums, count)
-	if x.DType == device.Float32 {
-		batchNormGrad[float32](k, z, dst, acc, g, x, mean, variance, weight, sums, count, eps)
-	} else {
-		batchNormGrad[float64](k, z, dst, acc, g, x, mean, variance, weight, sums, count, eps)
-	}
-	return nil
-}
-
-func (k *kernelSet) NormGradSums(_ device.Stream, sums, g, x, mean, variance device.Tensor, eps float64) error {
-	z := operands.NormGradSums(sums, g, x, mean, variance)
-	p := kernels.Norm{Eps: eps}
-	if x.DType == device.Float32 {
-		normGradSums(k, z, device.Elements[float32](sums), g, x, mean, variance, p)
-	} else {
-		normGradSums(k, z, device.Elements[float64](sums), g, x, mean, variance, p)
-	}
-	return nil
-}
-
 // at returns v[i], or absent if v is nil.
 func at[T float](v []T, i int, absent T) T {
 	if v == nil {
@@ -285,49 +254,8 @@ func trackMoments[T float](runningMean, runningVariance, mean, variance, count d
 	}
 }
 
-func batchNorm[T float](k *kernelSet, z operand.NormSizes, dst, x, mean, variance, weight, bias device.Tensor, eps float64) {
-	d, xs, w, b := device.Elements[T](dst), device.Elements[T](x), device.Elements[T](weight), device.Elements[T](bias)
-	ms, vs := device.Elements[T](mean), device.Elements[T](variance)
-	scale := make([]T, z.C)
-	for c := range scale {
-		scale[c] = inverse(vs[c], eps) * at(w, c, 1)
-	}
-	k.each(z.N*z.C, z.L, func(lo, hi int) {
-		for i := lo; i < hi; i++ {
-			c := i % z.C
-			affine(d[i*z.L:(i+1)*z.L], xs[i*z.L:], ms[c], scale[c], at(b, c, 0))
-		}
-	})
-}
-
-func batchNormGrad[T float](k *kernelSet, z operand.NormSizes, dst device.Tensor, acc device.Accum, g, x, mean, variance, weight, sums, count device.Tensor, eps float64) {
-	d, gs, xs, w := device.Elements[T](dst), device.Elements[T](g), device.Elements[T](x), device.Elements[T](weight)
-	ms, vs, ss := device.Elements[T](mean), device.Elements[T](variance), device.Elements[T](sums)
-	alpha, beta := T(acc.Alpha), T(acc.Beta)
-	k.each(z.N*z.C, z.L, func(lo, hi int) {
-		for i := lo; i < hi; i++ {
-			c := i % z.C
-			in, grad, out := xs[i*z.L:(i+1)*z.L], gs[i*z.L:(i+1)*z.L], d[i*z.L:(i+1)*z.L]
-			scale, m := inverse(vs[c], eps), ms[c]
-			var sum, product T
-			if ss != nil {
-				n := device.Elements[T](count)[0]
-				sum, product = ss[c]/n, ss[z.C+c]/n*scale
-			}
-			scale *= alpha * at(w, c, 1)
-			for j, v := range grad {
-				v = scale * (v - sum - (in[j]-m)*product)
-				if beta != 0 {
-					v += beta * out[j]
-				}
-				out[j] = v
-			}
-		}
-	})
-}
-
-// normGradSums computes the sums of g, and of g times the normalised x. If p.Groups is 0, mean and variance
-// are those of the channels. It adds the samples chunk by chunk. The chunks do not depend on the number of threads.
+// normGradSums computes the sums of g, and of g times the normalised x, for each channel of a GroupNorm. It adds
+// the samples chunk by chunk. The chunks do not depend on the number of threads.
 func normGradSums[T float](k *kernelSet, z operand.NormSizes, sums []T, g, x, mean, variance device.Tensor, p kernels.Norm) {
 	gs, xs := device.Elements[T](g), device.Elements[T](x)
 	ms, vs := device.Elements[T](mean), device.Elements[T](variance)
@@ -344,7 +272,7 @@ func normGradSums[T float](k *kernelSet, z operand.NormSizes, sums []T, g, x, me
 			part := parts[lo*2*z.C : (lo+1)*2*z.C]
 			sum, product := part[:z.C], part[z.C:]
 			for n := lo * per; n < min((lo+1)*per, z.N); n++ {
-				if z.L == 1 && p.Groups > 0 {
+				if z.L == 1 {
 					wide := z.C / p.Groups
 					for i := 0; i < z.C; i += wide {
 						group := n*p.Groups + i/wide
@@ -359,10 +287,7 @@ func normGradSums[T float](k *kernelSet, z operand.NormSizes, sums []T, g, x, me
 					continue
 				}
 				for c := range sum {
-					group := c
-					if p.Groups > 0 {
-						group = n*p.Groups + c/(z.C/p.Groups)
-					}
+					group := n*p.Groups + c/(z.C/p.Groups)
 					m, scale := at(ms, group, 0), inverses[group]
 					from := (n*z.C + c) * z.L
 					in := xs[from : from+z.L]

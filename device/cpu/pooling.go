@@ -1,6 +1,7 @@
 package cpu
 
 import (
+	"errors"
 	"math"
 
 	"github.com/goddp/goddp/device"
@@ -8,8 +9,16 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-func (k *kernelSet) MaxPool2d(_ device.Stream, dst, index, x device.Tensor, w kernels.Window) error {
+func (k *kernelSet) MaxPool2d(s device.Stream, dst, index, x device.Tensor, w kernels.Window) error {
 	z := operands.MaxPool2d("MaxPool2d", dst, index, x, w)
+	if w.ChannelsLast {
+		y, at := unfilled(dst), unfilled(index)
+		w.ChannelsLast = false
+		if err := k.MaxPool2d(s, y, at, k.channelsFirst(s, x), w); err != nil {
+			return err
+		}
+		return errors.Join(k.channelsLast(s, dst, device.Store, y), k.channelsLast(s, index, device.Store, at))
+	}
 	if x.DType == device.Float32 {
 		maxPool[float32](k, z, dst, index, x, w)
 	} else {
@@ -18,8 +27,16 @@ func (k *kernelSet) MaxPool2d(_ device.Stream, dst, index, x device.Tensor, w ke
 	return nil
 }
 
-func (k *kernelSet) MaxPool2dGrad(_ device.Stream, dst device.Tensor, acc device.Accum, g, index device.Tensor, w kernels.Window) error {
+func (k *kernelSet) MaxPool2dGrad(s device.Stream, dst device.Tensor, acc device.Accum, g, index device.Tensor, w kernels.Window) error {
 	z := operands.MaxPool2d("MaxPool2dGrad", g, index, dst, w)
+	if w.ChannelsLast {
+		dx := unfilled(dst)
+		w.ChannelsLast = false
+		if err := k.MaxPool2dGrad(s, dx, device.Store, k.channelsFirst(s, g), k.channelsFirst(s, index), w); err != nil {
+			return err
+		}
+		return k.channelsLast(s, dst, acc, dx)
+	}
 	if dst.DType == device.Float32 {
 		maxPoolGrad[float32](k, z, dst, acc, g, index)
 	} else {
@@ -28,8 +45,16 @@ func (k *kernelSet) MaxPool2dGrad(_ device.Stream, dst device.Tensor, acc device
 	return nil
 }
 
-func (k *kernelSet) AvgPool2d(_ device.Stream, dst, x device.Tensor, p kernels.AvgPool) error {
+func (k *kernelSet) AvgPool2d(s device.Stream, dst, x device.Tensor, p kernels.AvgPool) error {
 	z := operands.AvgPool2d("AvgPool2d", dst, x, p)
+	if p.ChannelsLast {
+		y := unfilled(dst)
+		p.ChannelsLast = false
+		if err := k.AvgPool2d(s, y, k.channelsFirst(s, x), p); err != nil {
+			return err
+		}
+		return k.channelsLast(s, dst, device.Store, y)
+	}
 	if x.DType == device.Float32 {
 		avgPool[float32](k, z, dst, x, p)
 	} else {
@@ -38,8 +63,16 @@ func (k *kernelSet) AvgPool2d(_ device.Stream, dst, x device.Tensor, p kernels.A
 	return nil
 }
 
-func (k *kernelSet) AvgPool2dGrad(_ device.Stream, dst device.Tensor, acc device.Accum, g device.Tensor, p kernels.AvgPool) error {
+func (k *kernelSet) AvgPool2dGrad(s device.Stream, dst device.Tensor, acc device.Accum, g device.Tensor, p kernels.AvgPool) error {
 	z := operands.AvgPool2d("AvgPool2dGrad", g, dst, p)
+	if p.ChannelsLast {
+		dx := unfilled(dst)
+		p.ChannelsLast = false
+		if err := k.AvgPool2dGrad(s, dx, device.Store, k.channelsFirst(s, g), p); err != nil {
+			return err
+		}
+		return k.channelsLast(s, dst, acc, dx)
+	}
 	if dst.DType == device.Float32 {
 		avgPoolGrad[float32](k, z, dst, acc, g, p)
 	} else {
@@ -61,7 +94,7 @@ func taps(w *kernels.Window, axis, position, n int) (from, to int) {
 
 func maxPool[T float](k *kernelSet, z operand.PoolSizes, dst, index, x device.Tensor, w kernels.Window) {
 	d, at, xs := device.Elements[T](dst), device.Elements[int32](index), device.Elements[T](x)
-	k.each(z.Planes, z.OH*z.OW*w.Kernel[0]*w.Kernel[1], func(lo, hi int) {
+	k.each(z.N*z.C, z.OH*z.OW*w.Kernel[0]*w.Kernel[1], func(lo, hi int) {
 		for ; lo < hi; lo++ {
 			plane := xs[lo*z.H*z.W : (lo+1)*z.H*z.W]
 			for r := range z.OH {
@@ -108,7 +141,7 @@ func scatter[T float](k *kernelSet, planes, n int, d []T, acc device.Accum, add 
 
 func maxPoolGrad[T float](k *kernelSet, z operand.PoolSizes, dst device.Tensor, acc device.Accum, g, index device.Tensor) {
 	gs, at, alpha, l := device.Elements[T](g), device.Elements[int32](index), T(acc.Alpha), z.OH*z.OW
-	scatter(k, z.Planes, z.H*z.W, device.Elements[T](dst), acc, func(i int, plane []T) {
+	scatter(k, z.N*z.C, z.H*z.W, device.Elements[T](dst), acc, func(i int, plane []T) {
 		where := at[i*l : (i+1)*l]
 		for j, v := range gs[i*l : (i+1)*l] {
 			if where[j] >= 0 {
@@ -120,7 +153,7 @@ func maxPoolGrad[T float](k *kernelSet, z operand.PoolSizes, dst device.Tensor, 
 
 func avgPool[T float](k *kernelSet, z operand.PoolSizes, dst, x device.Tensor, p kernels.AvgPool) {
 	d, xs := device.Elements[T](dst), device.Elements[T](x)
-	k.each(z.Planes, z.H*z.W, func(lo, hi int) {
+	k.each(z.N*z.C, z.H*z.W, func(lo, hi int) {
 		for ; lo < hi; lo++ {
 			plane := xs[lo*z.H*z.W : (lo+1)*z.H*z.W]
 			for r := range z.OH {
@@ -143,7 +176,7 @@ func avgPool[T float](k *kernelSet, z operand.PoolSizes, dst, x device.Tensor, p
 
 func avgPoolGrad[T float](k *kernelSet, z operand.PoolSizes, dst device.Tensor, acc device.Accum, g device.Tensor, p kernels.AvgPool) {
 	gs := device.Elements[T](g)
-	scatter(k, z.Planes, z.H*z.W, device.Elements[T](dst), acc, func(n int, plane []T) {
+	scatter(k, z.N*z.C, z.H*z.W, device.Elements[T](dst), acc, func(n int, plane []T) {
 		for r := range z.OH {
 			top, bottom, high := p.Region(0, r, z.H, z.OH)
 			for q := range z.OW {

@@ -81,8 +81,12 @@ type kernelSet struct {
 	rowNorm, rowNormGrad                          [len(rowHeld)]perFloat // without Float64
 	rowNormFold                                   perFloat               // without Float64
 	batchNorm, batchNormGrad                      perFloat
+	batchNormWide, batchNormGradWide              perFloat
+	batchSumsWide, batchFold                      perFloat
 	im2col, col2im, toColumns, fromColumns        perFloat
+	padChannels                                   perFloat
 	maxPool, maxPoolGrad, avgPool, avgPoolGrad    perFloat
+	maxPoolWide, maxPoolGradWide                  perFloat
 	mergeMoments, trackMoments                    perFloat // for Float32 and Float64
 	fill                                          perType
 	copy                                          [device.Uint8 + 1]perType // indexed by the destination's type, then by the source's
@@ -185,7 +189,6 @@ func (k *kernelSet) files() map[string]map[string]*C.uintptr_t {
 	normalization := floats(map[string]*perFloat{
 		"group_norm": &k.groupNorm, "group_norm_grad": &k.groupNormGrad,
 		"norm_planes": &k.normPlanes, "norm_columns": &k.normColumns, "norm_fold": &k.normFold,
-		"batch_norm": &k.batchNorm, "batch_norm_grad": &k.batchNormGrad,
 	})
 	for _, dt := range []device.DType{device.Float32, device.Float64} {
 		normalization["merge_moments_"+dt.String()] = &k.mergeMoments[dt]
@@ -228,11 +231,17 @@ func (k *kernelSet) files() map[string]map[string]*C.uintptr_t {
 
 		"normalization.cu": normalization,
 		"row_norm.cu":      rowNorm,
+		"batchnorm.cu": floats(map[string]*perFloat{
+			"batch_norm": &k.batchNorm, "batch_norm_grad": &k.batchNormGrad, "batch_norm_wide": &k.batchNormWide,
+			"batch_norm_grad_wide": &k.batchNormGradWide, "batch_sums_wide": &k.batchSumsWide, "batch_fold": &k.batchFold,
+		}),
 		"convolution.cu": floats(map[string]*perFloat{
 			"im2col": &k.im2col, "col2im": &k.col2im, "to_columns": &k.toColumns, "from_columns": &k.fromColumns,
+			"pad_channels": &k.padChannels,
 		}),
 		"pooling.cu": floats(map[string]*perFloat{
-			"max_pool": &k.maxPool, "max_pool_grad": &k.maxPoolGrad, "avg_pool": &k.avgPool, "avg_pool_grad": &k.avgPoolGrad,
+			"max_pool": &k.maxPool, "max_pool_grad": &k.maxPoolGrad, "max_pool_wide": &k.maxPoolWide, "max_pool_grad_wide": &k.maxPoolGradWide,
+			"avg_pool": &k.avgPool, "avg_pool_grad": &k.avgPoolGrad,
 		}),
 
 		"orthonormal.cu": {

@@ -12,16 +12,16 @@ import (
 
 // normArgs has the layout of the structure Norm in kernels/normalization.cu.
 type normArgs struct {
-	dst, x, g, addend, mean, variance, weight, bias, sums, count, part uint64
-	n, c, l                                                            uint64
-	groups                                                             uint64
-	centered                                                           uint64
-	chunk, chunks                                                      uint64
-	mode                                                               uint64
-	eps, factor                                                        float64
-	acc                                                                device.Accum
-	dweight, dbias                                                     uint64
-	accWeight, accBias                                                 device.Accum
+	dst, x, g, addend, mean, variance, weight, bias, sums, count, part, mask uint64
+	n, c, l                                                                  uint64
+	groups                                                                   uint64
+	centered                                                                 uint64
+	chunk, chunks                                                            uint64
+	mode                                                                     uint64
+	eps, factor                                                              float64
+	acc                                                                      device.Accum
+	dweight, dbias                                                           uint64
+	accWeight, accBias                                                       device.Accum
 }
 
 // These are the modes of the kernel that computes sums, as in kernels/normalization.cu.
@@ -114,6 +114,10 @@ func (k *kernelSet) GroupNormGrad(s device.Stream, to kernels.NormGrads, g, x, m
 
 func (k *kernelSet) Moments(s device.Stream, mean, variance, x device.Tensor) error {
 	z := operands.Moments(mean, variance, x)
+	wide := batchNormArgs{x: k.addr(x), mean: k.addr(mean), variance: k.addr(variance), n: uint64(z.N), c: uint64(z.C), l: uint64(z.L)}
+	if done, err := k.wideSums(s, x.DType, wide); done {
+		return err
+	}
 	a := newNormArgs(z, kernels.Norm{})
 	a.x, a.mean, a.factor = k.addr(x), k.addr(mean), 1/float64(z.N*z.L)
 	for mode, dst := range []device.Tensor{sumX: mean, sumSquares: variance} {
@@ -123,13 +127,6 @@ func (k *kernelSet) Moments(s device.Stream, mean, variance, x device.Tensor) er
 		}
 	}
 	return nil
-}
-
-func (k *kernelSet) NormGradSums(s device.Stream, sums, g, x, mean, variance device.Tensor, eps float64) error {
-	z := operands.NormGradSums(sums, g, x, mean, variance)
-	a := newNormArgs(z, kernels.Norm{Eps: eps})
-	a.dst, a.g, a.x, a.mean, a.variance, a.mode = k.addr(sums), k.addr(g), k.addr(x), k.addr(mean), k.addr(variance), sumGrads
-	return k.normSums(s, x.DType, a)
 }
 
 // normSums computes, for each channel, the sums that a's mode selects, chunk by chunk.
@@ -155,27 +152,6 @@ func (k *kernelSet) normSums(st device.Stream, dt device.DType, a normArgs) erro
 		}
 	}
 	return k.norm(st, &k.normFold, dt, k.flat(2*c), a)
-}
-
-func (k *kernelSet) BatchNorm(s device.Stream, dst, x, mean, variance, weight, bias device.Tensor, eps float64) error {
-	z := operands.BatchNorm(dst, x, mean, variance, weight, bias)
-	if dst.Len() == 0 {
-		return nil
-	}
-	a := newNormArgs(z, kernels.Norm{Eps: eps})
-	a.dst, a.x, a.mean, a.variance, a.weight, a.bias = k.addr(dst), k.addr(x), k.addr(mean), k.addr(variance), k.addr(weight), k.addr(bias)
-	return k.norm(s, &k.batchNorm, x.DType, k.flat(dst.Len()), a)
-}
-
-func (k *kernelSet) BatchNormGrad(s device.Stream, dst device.Tensor, acc device.Accum, g, x, mean, variance, weight, sums, count device.Tensor, eps float64) error {
-	z := operands.BatchNormGrad(dst, g, x, mean, variance, weight, sums, count)
-	if dst.Len() == 0 {
-		return nil
-	}
-	a := newNormArgs(z, kernels.Norm{Eps: eps})
-	a.dst, a.g, a.x, a.mean, a.variance, a.weight, a.acc = k.addr(dst), k.addr(g), k.addr(x), k.addr(mean), k.addr(variance), k.addr(weight), acc
-	a.sums, a.count = k.addr(sums), k.addr(count)
-	return k.norm(s, &k.batchNormGrad, x.DType, k.flat(dst.Len()), a)
 }
 
 func (k *kernelSet) MergeMoments(s device.Stream, mean, variance, count, parts device.Tensor) error {

@@ -16,7 +16,7 @@ type normCase struct {
 }
 
 var normCases = []normCase{
-	{n: 3, c: 4, l: 5}, {n: 1, c: 1, l: 2}, {n: 40, c: 3, l: 1}, {n: 70, c: 33, l: 1}, {n: 2, c: 3, l: 1000}, {n: 5, c: 7, l: 49}, {n: 2, c: 0, l: 3}, {n: 0, c: 3, l: 2},
+	{n: 3, c: 4, l: 5}, {n: 1, c: 1, l: 2}, {n: 40, c: 3, l: 1}, {n: 70, c: 33, l: 1}, {n: 700, c: 24, l: 1}, {n: 3, c: 264, l: 1}, {n: 2, c: 3, l: 1000}, {n: 5, c: 7, l: 49}, {n: 2, c: 0, l: 3}, {n: 0, c: 3, l: 2},
 	{n: 3, c: 4, l: 5, groups: 2}, {n: 1, c: 6, l: 1, groups: 6}, {n: 2, c: 8, l: 49, groups: 4}, {n: 0, c: 4, l: 3, groups: 2}, {n: 2, c: 6, l: 0, groups: 3},
 	{n: 5, c: 17, l: 1, groups: 1}, {n: 130, c: 64, l: 1, groups: 1}, {n: 3, c: 1000, l: 1, groups: 1, uncentered: true}, {n: 2, c: 3001, l: 1, groups: 1},
 	{n: 70, c: 768, l: 1, groups: 1}, {n: 9, c: 1024, l: 1, groups: 1, uncentered: true}, {n: 37, c: 1608, l: 1, groups: 1}, {n: 3, c: 8192, l: 1, groups: 1, uncentered: true}, {n: 1, c: 8200, l: 1, groups: 1},
@@ -126,7 +126,7 @@ func checkNorm(r *rig) {
 				if err := r.k.Moments(r.s, means, variance.Tensor, px.Tensor); err != nil {
 					return err
 				}
-				return r.k.BatchNorm(r.s, dst, px.Tensor, means, variance.Tensor, w, b, normEps)
+				return r.k.BatchNorm(r.s, dst, device.Tensor{}, kernels.BatchNorm{X: px.Tensor, Mean: means, Variance: variance.Tensor, Weight: w, Bias: b, Eps: normEps})
 			})
 			r.normGrads(label, c, ref, g, weight, affine, pg, px, means, variance.Tensor, w)
 			if c.groups > 0 {
@@ -165,12 +165,13 @@ func (r *rig) normGrads(label string, c normCase, ref normalised, g, weight arra
 		sums.v[c.c+ch] += v * ref.y[i]
 		scales[c.c+ch] += math.Abs(v) * ref.size[i]
 	}
+	batch := kernels.BatchNorm{X: px.Tensor, Mean: mean, Variance: variance, Weight: w, Eps: normEps}
 	got := r.stat(make([]float64, 2*c.c), 2, c.c)
 	if c.groups == 0 {
-		r.ok(label, r.k.NormGradSums(r.s, got.Tensor, pg.Tensor, px.Tensor, mean, variance, normEps))
+		r.ok(label, r.k.BatchNormGradSums(r.s, got.Tensor, pg.Tensor, batch))
 		r.same(label+": sums", got, value{sums, scales, r.slack(c)})
 		again := r.stat(make([]float64, 2*c.c), 2, c.c)
-		r.ok(label, r.k.NormGradSums(r.s, again.Tensor, pg.Tensor, px.Tensor, mean, variance, normEps))
+		r.ok(label, r.k.BatchNormGradSums(r.s, again.Tensor, pg.Tensor, batch))
 		if string(r.read(label, got)) != string(r.read(label, again)) {
 			r.fail("%s: sums, computed twice, differ", label)
 		}
@@ -225,10 +226,10 @@ func (r *rig) normGrads(label string, c normCase, ref normalised, g, weight arra
 	}
 	count := r.stat([]float64{c.size()})
 	r.accumulates(label+": gradient", want, func(dst device.Tensor, acc device.Accum) error {
-		return r.k.BatchNormGrad(r.s, dst, acc, pg.Tensor, px.Tensor, mean, variance, w, got.Tensor, count.Tensor, normEps)
+		return r.k.BatchNormGrad(r.s, kernels.BatchNormGrads{X: dst, AccX: acc}, pg.Tensor, got.Tensor, count.Tensor, batch)
 	})
 	r.accumulates(label+": gradient with constant moments", constants, func(dst device.Tensor, acc device.Accum) error {
-		return r.k.BatchNormGrad(r.s, dst, acc, pg.Tensor, px.Tensor, mean, variance, w, device.Tensor{}, device.Tensor{}, normEps)
+		return r.k.BatchNormGrad(r.s, kernels.BatchNormGrads{X: dst, AccX: acc}, pg.Tensor, device.Tensor{}, device.Tensor{}, batch)
 	})
 }
 
@@ -293,7 +294,7 @@ func (r *rig) addNorm(label string, c normCase, x, y operand, w, b device.Tensor
 // checkNormNaN checks that a NaN makes all elements of its group NaN, and no others, in both
 // directions.
 func checkNormNaN(r *rig) {
-	for _, c := range []normCase{{n: 3, c: 4, l: 7}, {n: 9, c: 40, l: 1}, {n: 3, c: 4, l: 7, groups: 2}, {n: 3, c: 600, l: 1, groups: 1}, {n: 9, c: 1608, l: 1, groups: 1}} {
+	for _, c := range []normCase{{n: 3, c: 4, l: 7}, {n: 9, c: 40, l: 1}, {n: 9, c: 41, l: 1}, {n: 3, c: 4, l: 7, groups: 2}, {n: 3, c: 600, l: 1, groups: 1}, {n: 9, c: 1608, l: 1, groups: 1}} {
 		x, g := r.random(-1, 3, c.n, c.c, c.l), r.random(-1, 1, c.n, c.c, c.l)
 		bad := len(x.v) / 2
 		x.v[bad] = math.NaN()
@@ -306,9 +307,10 @@ func checkNormNaN(r *rig) {
 		} else {
 			sums, count := r.stat(make([]float64, 2*c.c), 2, c.c), r.stat([]float64{c.size()})
 			r.ok(label, r.k.Moments(r.s, mean.Tensor, variance.Tensor, px.Tensor))
-			r.ok(label, r.k.BatchNorm(r.s, y.Tensor, px.Tensor, mean.Tensor, variance.Tensor, device.Tensor{}, device.Tensor{}, normEps))
-			r.ok(label, r.k.NormGradSums(r.s, sums.Tensor, pg.Tensor, px.Tensor, mean.Tensor, variance.Tensor, normEps))
-			r.ok(label, r.k.BatchNormGrad(r.s, dx.Tensor, device.Store, pg.Tensor, px.Tensor, mean.Tensor, variance.Tensor, device.Tensor{}, sums.Tensor, count.Tensor, normEps))
+			batch := kernels.BatchNorm{X: px.Tensor, Mean: mean.Tensor, Variance: variance.Tensor, Eps: normEps}
+			r.ok(label, r.k.BatchNorm(r.s, y.Tensor, device.Tensor{}, batch))
+			r.ok(label, r.k.BatchNormGradSums(r.s, sums.Tensor, pg.Tensor, batch))
+			r.ok(label, r.k.BatchNormGrad(r.s, kernels.BatchNormGrads{X: dx.Tensor, AccX: device.Store}, pg.Tensor, sums.Tensor, count.Tensor, batch))
 		}
 		group, _ := c.at(bad)
 		for what, o := range map[string]operand{"result": y, "gradient": dx} {

@@ -24,6 +24,7 @@ func poolCases() []poolCase {
 		{2, 2, 7, 10, kernels.Window{Kernel: pair(3, 2), Stride: pair(1, 3), Padding: one, Dilation: one, Ceil: true}},
 		{1, 3, 9, 9, kernels.Window{Kernel: pair(3, 3), Stride: one, Padding: one, Dilation: pair(2, 3)}},
 		{1, 2, 1, 3, kernels.Window{Kernel: pair(2, 2), Stride: one, Padding: one, Dilation: pair(2, 2)}}, // some windows contain no elements
+		{2, 16, 7, 9, kernels.Window{Kernel: pair(3, 3), Stride: pair(2, 2), Padding: one, Dilation: pair(2, 1)}},
 		{3, 40, 14, 14, kernels.Window{Kernel: pair(3, 3), Stride: pair(2, 2), Padding: one, Dilation: one, Ceil: true}},
 	}
 }
@@ -74,16 +75,20 @@ func checkMaxPool(r *rig) {
 			dx.v[j] += g.v[i]
 			dx.scale[j] += math.Abs(g.v[i])
 		}
-		px, pg := r.put(x), r.put(g)
-		index := r.place(device.Int32, out, make([]byte, 4*out.Len()))
-		label := fmt.Sprintf("MaxPool2d of %v, %+v", x.shape, w)
-		r.result(label, value{array: y}, func(dst device.Tensor) error {
-			return r.k.MaxPool2d(r.s, dst, index.Tensor, px.Tensor, w)
-		})
-		r.same(label+": index", index, value{array: where})
-		r.accumulates(label+": gradient", dx, func(dst device.Tensor, acc device.Accum) error {
-			return r.k.MaxPool2dGrad(r.s, dst, acc, pg.Tensor, index.Tensor, w)
-		})
+		for _, last := range []bool{false, true} {
+			in, want := imageLayout(last)
+			w.ChannelsLast = last
+			px, pg, at := r.put(in(x)), r.put(in(g)), in(where)
+			index := r.place(device.Int32, at.shape, make([]byte, 4*out.Len()))
+			label := fmt.Sprintf("MaxPool2d of %v, %+v", px.Shape, w)
+			r.result(label, want(value{array: y}), func(dst device.Tensor) error {
+				return r.k.MaxPool2d(r.s, dst, index.Tensor, px.Tensor, w)
+			})
+			r.same(label+": index", index, value{array: at})
+			r.accumulates(label+": gradient", want(dx), func(dst device.Tensor, acc device.Accum) error {
+				return r.k.MaxPool2dGrad(r.s, dst, acc, pg.Tensor, index.Tensor, w)
+			})
+		}
 	})
 }
 
@@ -106,12 +111,16 @@ func checkAvgPool(r *rig) {
 				}
 			}
 		}
-		px, pg := r.put(x), r.put(g)
-		label := fmt.Sprintf("AvgPool2d of %v to %v, %+v", x.shape, out, p)
-		r.result(label, y, func(dst device.Tensor) error { return r.k.AvgPool2d(r.s, dst, px.Tensor, p) })
-		r.accumulates(label+": gradient", dx, func(dst device.Tensor, acc device.Accum) error {
-			return r.k.AvgPool2dGrad(r.s, dst, acc, pg.Tensor, p)
-		})
+		for _, last := range []bool{false, true} {
+			in, want := imageLayout(last)
+			p.ChannelsLast = last
+			px, pg := r.put(in(x)), r.put(in(g))
+			label := fmt.Sprintf("AvgPool2d of %v to %v, %+v", px.Shape, out, p)
+			r.result(label, want(y), func(dst device.Tensor) error { return r.k.AvgPool2d(r.s, dst, px.Tensor, p) })
+			r.accumulates(label+": gradient", want(dx), func(dst device.Tensor, acc device.Accum) error {
+				return r.k.AvgPool2dGrad(r.s, dst, acc, pg.Tensor, p)
+			})
+		}
 	}
 	each(r, poolCases(), func(c poolCase) {
 		for _, out := range []device.Shape{{c.n, c.c, 1, 1}, {c.n, c.c, 3, 2}, {c.n, c.c, 10, 11}, {c.n, c.c, 0, 4}} {

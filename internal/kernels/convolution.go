@@ -6,6 +6,7 @@ import "github.com/goddp/goddp/device"
 type Window struct {
 	Kernel, Stride, Padding, Dilation [2]int
 	Ceil                              bool // whether a last window may reach beyond the padding
+	ChannelsLast                      bool // whether images are [n h w c] instead of [n c h w]
 }
 
 // Out returns the number of positions of the window along an axis of n elements. It is at most 0 if the
@@ -57,7 +58,7 @@ type Conv struct {
 // Window returns the window of a convolution with a weight of shape w.
 func (p Conv) Window(w device.Shape) Window {
 	_, rows, cols := ImageAxes(p.ChannelsLast)
-	return Window{Kernel: [2]int{w[rows], w[cols]}, Stride: p.Stride, Padding: p.Padding, Dilation: p.Dilation}
+	return Window{Kernel: [2]int{w[rows], w[cols]}, Stride: p.Stride, Padding: p.Padding, Dilation: p.Dilation, ChannelsLast: p.ChannelsLast}
 }
 
 // Shape returns the shape of the convolution of x with w. It panics with a [*device.ShapeError] if they do

@@ -38,6 +38,7 @@ type Kernels interface {
 	Rotary
 	RMSProp
 	Normalization
+	BatchNormalization
 	Indexing
 	Convolution
 	Pooling

@@ -44,17 +44,6 @@ type Normalization interface {
 	// running = (1-momentum)·running + momentum·new. The new variance is unbiased: multiplied by
 	// count/(count-1). batches, a scalar of Int64, is increased by 1.
 	TrackMoments(s device.Stream, runningMean, runningVariance, batches, mean, variance, count device.Tensor, momentum float64) error
-	// BatchNorm computes dst = (x - mean)/√(variance + eps)·weight + bias, with mean and
-	// variance [c] of each channel.
-	BatchNorm(s device.Stream, dst, x, mean, variance, weight, bias device.Tensor, eps float64) error
-	// BatchNormGrad accumulates into dst the gradient of x of a BatchNorm, given g, the gradient of
-	// the result. sums [2 c] is the result of NormGradSums, and count, a scalar, the number of
-	// elements per channel, both over all ranks that mean and variance cover. If they are absent,
-	// mean and variance are constants.
-	BatchNormGrad(s device.Stream, dst device.Tensor, acc device.Accum, g, x, mean, variance, weight, sums, count device.Tensor, eps float64) error
-	// NormGradSums computes the gradients of bias and weight of a BatchNorm: sums [2 c] become the sums
-	// of g, and of g times the normalised x.
-	NormGradSums(s device.Stream, sums, g, x, mean, variance device.Tensor, eps float64) error
 }
 
 // StatType returns the type of means and variances of numbers of type dt: Float64 for Float64, else

@@ -29,7 +29,8 @@ func (p AvgPool) Region(axis, i, n, out int) (from, to, size int) {
 	return from, to, end - begin
 }
 
-// Pooling has the kernels that make images smaller. x is [n c h w], results are [n c oh ow].
+// Pooling has the kernels that make images smaller. x is [n c h w], results are [n c oh ow]. If the window has
+// ChannelsLast, x is [n h w c], and results are [n oh ow c].
 type Pooling interface {
 	// MaxPool2d computes the largest element in each window, the first of several, or NaN if the
 	// window contains one. index, of Int32, becomes its position row·w + column. Padding is smaller

@@ -91,9 +91,20 @@ template <class T> __device__ inline void from_columns(const Conv &a) {
 	}
 }
 
+// pad_channels writes a.images rows of one pack each: the a.c channels of a row of from, then zeros.
+template <class T> __device__ inline void pad_channels(const Conv &a) {
+	for (u64 row = global_thread(); row < a.images; row += global_threads()) {
+		Pack<T> p;
+#pragma unroll
+		for (int j = 0; j < Pack<T>::N; j++) p.v[j] = j < a.c ? ((const T *)a.from)[row * a.c + j] : T();
+		p.store((T *)a.to + row * Pack<T>::N);
+	}
+}
+
 #define EXPORT(name, T) \
 	extern "C" __global__ void im2col_##name(const Conv a) { im2col<T>(a); } \
 	extern "C" __global__ void col2im_##name(const Conv a) { col2im<T>(a); } \
+	extern "C" __global__ void pad_channels_##name(const Conv a) { pad_channels<T>(a); } \
 	extern "C" __global__ void to_columns_##name(const Conv a) { to_columns<T>(a); } \
 	extern "C" __global__ void from_columns_##name(const Conv a) { from_columns<T>(a); }
 EACH_FLOAT(EXPORT)

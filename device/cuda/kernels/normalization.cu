@@ -3,7 +3,7 @@
 // alone.
 
 struct Norm {
-	u64 dst, x, g, addend, mean, variance, weight, bias, sums, count, part;
+	u64 dst, x, g, addend, mean, variance, weight, bias, sums, count, part, mask;
 	u64 n, c, l;
 	u64 groups;        // of a sample's channels; 0: each channel, over all samples
 	u64 centered;
@@ -102,7 +102,8 @@ template <class T> __device__ inline void add(const Norm &a, u64 n, u64 c, u64 i
 	} else {
 		const u64 group = a.groups ? n * a.groups + divide(c, a.c / a.groups) : c;
 		const A m = a.mean ? ((const A *)a.mean)[group] : A(0), scale = inverse(((const A *)a.variance)[group], a.eps);
-		const A g = up(((const T *)a.g)[i]);
+		const bool passes = !a.mask || ((const u8 *)a.mask)[i / 8] >> i % 8 & 1; // as in batchnorm.cu
+		const A g = passes ? up(((const T *)a.g)[i]) : A(0);
 		s += g;
 		q += (double)g * (double)((x - m) * scale);
 	}
@@ -162,37 +163,12 @@ template <class T> __device__ inline void norm_fold(const Norm &a) {
 	}
 }
 
-template <class T> __device__ inline void batch_norm(const Norm &a) {
-	typedef typename Arith<T>::type A;
-	for (u64 i = global_thread(); i < a.n * a.c * a.l; i += global_threads()) {
-		const u64 plane = divide(i, a.l), c = plane - divide(plane, a.c) * a.c;
-		const A scale = inverse(((const A *)a.variance)[c], a.eps) * factor<T>(a, c);
-		((T *)a.dst)[i] = down<T>((up(((const T *)a.x)[i]) - ((const A *)a.mean)[c]) * scale + summand<T>(a, c));
-	}
-}
-
-template <class T> __device__ inline void batch_norm_grad(const Norm &a) {
-	typedef typename Arith<T>::type A;
-	for (u64 i = global_thread(); i < a.n * a.c * a.l; i += global_threads()) {
-		const u64 plane = divide(i, a.l), c = plane - divide(plane, a.c) * a.c;
-		const A scale = inverse(((const A *)a.variance)[c], a.eps);
-		A v = up(((const T *)a.g)[i]);
-		if (a.sums) {
-			const A *sums = (const A *)a.sums, n = *(const A *)a.count;
-			v = v - sums[c] / n - (up(((const T *)a.x)[i]) - ((const A *)a.mean)[c]) * scale * (sums[a.c + c] / n);
-		}
-		accumulate((T *)a.dst + i, a.acc, (double)(scale * factor<T>(a, c) * v));
-	}
-}
-
 #define EXPORT(name, T) \
 	extern "C" __global__ void group_norm_##name(const Norm a) { group_norm<T>(a); } \
 	extern "C" __global__ void group_norm_grad_##name(const Norm a) { group_norm_grad<T>(a); } \
 	extern "C" __global__ void norm_planes_##name(const Norm a) { norm_planes<T>(a); } \
 	extern "C" __global__ void norm_columns_##name(const Norm a) { norm_columns<T>(a); } \
-	extern "C" __global__ void norm_fold_##name(const Norm a) { norm_fold<T>(a); } \
-	extern "C" __global__ void batch_norm_##name(const Norm a) { batch_norm<T>(a); } \
-	extern "C" __global__ void batch_norm_grad_##name(const Norm a) { batch_norm_grad<T>(a); }
+	extern "C" __global__ void norm_fold_##name(const Norm a) { norm_fold<T>(a); }
 EACH_FLOAT(EXPORT)
 
 struct Merge {

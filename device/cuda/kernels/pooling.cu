@@ -2,11 +2,28 @@
 
 struct Pool {
 	u64 to, from, index;
-	u64 planes, h, w, oh, ow;
+	u64 n, c, h, w, oh, ow;
 	i64 k[2], s[2], p[2], d[2]; // kernel, stride, padding, dilation
-	u64 exclude, adaptive;
+	u64 exclude, adaptive, last; // last: whether channels are the last axis
 	Accum acc;
 };
+
+// Plane is the image and the channel of element e of images whose channels have l elements, and the element's
+// number at in the channel.
+struct Plane {
+	u64 image, channel, at;
+	__device__ Plane(const Pool &a, u64 e, u64 l) {
+		const u64 row = divide(e, a.last ? a.c : l), rest = e - row * (a.last ? a.c : l);
+		image = divide(row, a.last ? l : a.c);
+		const u64 other = row - image * (a.last ? l : a.c);
+		channel = a.last ? rest : other;
+		at = a.last ? other : rest;
+	}
+	// from returns the first element of the same channel in images whose channels have l elements. The
+	// channel's elements are step(a) apart.
+	__device__ u64 from(const Pool &a, u64 l) const { return a.last ? image * l * a.c + channel : (image * a.c + channel) * l; }
+};
+__device__ inline u64 step(const Pool &a) { return a.last ? a.c : 1; }
 
 // Region is the range of elements, along an axis of n elements, whose mean is element i of out.
 struct Region {
@@ -40,9 +57,11 @@ __device__ inline void reach(const Pool &a, int axis, i64 i, i64 n, i64 out, i64
 
 template <class T> __device__ inline void max_pool(const Pool &a) {
 	const u64 l = a.oh * a.ow;
-	for (u64 e = global_thread(); e < a.planes * l; e += global_threads()) {
-		const u64 plane = divide(e, l), at = e - plane * l, oy = divide(at, a.ow), ox = at - oy * a.ow;
-		const T *x = (const T *)a.from + plane * a.h * a.w;
+	const u64 next = step(a);
+	for (u64 e = global_thread(); e < a.n * a.c * l; e += global_threads()) {
+		const Plane p(a, e, l);
+		const u64 oy = divide(p.at, a.ow), ox = p.at - oy * a.ow;
+		const T *x = (const T *)a.from + p.from(a, a.h * a.w);
 		i64 top = (i64)oy * a.s[0] - a.p[0], left = (i64)ox * a.s[1] - a.p[1];
 		const i64 bottom = min(top + a.d[0] * (a.k[0] - 1) + 1, (i64)a.h), right = min(left + a.d[1] * (a.k[1] - 1) + 1, (i64)a.w);
 		while (top < 0) top += a.d[0];
@@ -53,46 +72,123 @@ template <class T> __device__ inline void max_pool(const Pool &a) {
 			continue;
 		}
 		i64 best = top * a.w + left;
-		typename Arith<T>::type most = up(x[best]);
+		typename Arith<T>::type most = up(x[best * next]);
 		for (i64 y = top; y < bottom; y += a.d[0])
 			for (i64 i = left; i < right; i += a.d[1]) {
-				const typename Arith<T>::type v = up(x[y * a.w + i]);
+				const typename Arith<T>::type v = up(x[(y * a.w + i) * next]);
 				if (v > most || (v != v && most == most)) {
 					best = y * a.w + i;
 					most = v;
 				}
 			}
-		((T *)a.to)[e] = x[best];
+		((T *)a.to)[e] = x[best * next];
 		((i32 *)a.index)[e] = best;
 	}
 }
 
 template <class T> __device__ inline void max_pool_grad(const Pool &a) {
 	const u64 n = a.h * a.w, l = a.oh * a.ow;
-	for (u64 e = global_thread(); e < a.planes * n; e += global_threads()) {
-		const u64 plane = divide(e, n), at = e - plane * n, y = divide(at, a.w), x = at - y * a.w;
+	const u64 next = step(a);
+	for (u64 e = global_thread(); e < a.n * a.c * n; e += global_threads()) {
+		const Plane p(a, e, n);
+		const u64 first = p.from(a, l), at = p.at, y = divide(at, a.w), x = at - y * a.w;
 		i64 top, bottom, left, right;
 		reach(a, 0, y, a.h, a.oh, top, bottom);
 		reach(a, 1, x, a.w, a.ow, left, right);
 		double v = 0;
 		for (i64 oy = top; oy < bottom; oy++)
 			for (i64 ox = left; ox < right; ox++) {
-				const u64 i = plane * l + oy * a.ow + ox;
+				const u64 i = first + (oy * a.ow + ox) * next;
 				if (((const i32 *)a.index)[i] == (i32)at) v += up(((const T *)a.from)[i]);
 			}
 		accumulate((T *)a.to + e, a.acc, v);
 	}
 }
 
+// The wide kernels compute eight neighbouring channels in a thread. They need channels that are the last axis, a
+// multiple of eight, and aligned operands.
+const int EACH = 8;
+
+template <class T> __device__ inline void max_pool_wide(const Pool &a) {
+	typedef typename Arith<T>::type A;
+	const u64 packs = a.c / EACH;
+	for (u64 e = global_thread(); e < a.n * a.oh * a.ow * packs; e += global_threads()) {
+		const u64 row = divide(e, packs), c = (e - row * packs) * EACH, line = divide(row, a.ow), image = divide(line, a.oh);
+		const i64 top = (i64)(line - image * a.oh) * a.s[0] - a.p[0], left = (i64)(row - line * a.ow) * a.s[1] - a.p[1];
+		const T *x = (const T *)a.from + image * a.h * a.w * a.c + c;
+		Packs<T, EACH> most;
+		Packs<i32, EACH> best;
+#pragma unroll
+		for (int j = 0; j < EACH; j++) {
+			most[j] = down<T>((A)__longlong_as_double(0xfff0000000000000ll));
+			best[j] = -1;
+		}
+		for (i64 ky = 0, y = top; ky < a.k[0]; ky++, y += a.d[0])
+			for (i64 kx = 0, i = left; kx < a.k[1]; kx++, i += a.d[1]) {
+				if (y < 0 || y >= (i64)a.h || i < 0 || i >= (i64)a.w) continue;
+				const i32 at = y * a.w + i;
+				Packs<T, EACH> in;
+				in.load(x + at * a.c);
+#pragma unroll
+				for (int j = 0; j < EACH; j++) {
+					const A v = up(in[j]), m = up(most[j]);
+					if (best[j] < 0 || v > m || (v != v && m == m)) {
+						most[j] = in[j];
+						best[j] = at;
+					}
+				}
+			}
+		most.store((T *)a.to + row * a.c + c);
+		best.store((i32 *)a.index + row * a.c + c);
+	}
+}
+
+template <class T> __device__ inline void max_pool_grad_wide(const Pool &a) {
+	typedef typename Arith<T>::type A;
+	const u64 packs = a.c / EACH;
+	for (u64 e = global_thread(); e < a.n * a.h * a.w * packs; e += global_threads()) {
+		const u64 row = divide(e, packs), c = (e - row * packs) * EACH, line = divide(row, a.w), image = divide(line, a.h);
+		const i64 y = line - image * a.h, x = row - line * a.w;
+		i64 top, bottom, left, right;
+		reach(a, 0, y, a.h, a.oh, top, bottom);
+		reach(a, 1, x, a.w, a.ow, left, right);
+		const i32 at = y * a.w + x;
+		A sums[EACH] = {};
+		for (i64 oy = top; oy < bottom; oy++)
+			for (i64 ox = left; ox < right; ox++) {
+				const u64 i = ((image * a.oh + oy) * a.ow + ox) * a.c + c;
+				Packs<i32, EACH> index;
+				Packs<T, EACH> g;
+				index.load((const i32 *)a.index + i);
+				g.load((const T *)a.from + i);
+#pragma unroll
+				for (int j = 0; j < EACH; j++)
+					if (index[j] == at) sums[j] += up(g[j]);
+			}
+		T *to = (T *)a.to + row * a.c + c;
+		Packs<T, EACH> out;
+		if (a.acc.beta != 0) out.load(to);
+#pragma unroll
+		for (int j = 0; j < EACH; j++) {
+			A v = (A)a.acc.alpha * sums[j];
+			if (a.acc.beta != 0) v += (A)a.acc.beta * up(out[j]);
+			out[j] = down<T>(v);
+		}
+		out.store(to);
+	}
+}
+
 template <class T> __device__ inline void avg_pool(const Pool &a) {
 	const u64 l = a.oh * a.ow;
-	for (u64 e = global_thread(); e < a.planes * l; e += global_threads()) {
-		const u64 plane = divide(e, l), at = e - plane * l, oy = divide(at, a.ow), ox = at - oy * a.ow;
-		const T *x = (const T *)a.from + plane * a.h * a.w;
+	const u64 next = step(a);
+	for (u64 e = global_thread(); e < a.n * a.c * l; e += global_threads()) {
+		const Plane p(a, e, l);
+		const u64 oy = divide(p.at, a.ow), ox = p.at - oy * a.ow;
+		const T *x = (const T *)a.from + p.from(a, a.h * a.w);
 		const Region rows(a, 0, oy, a.h, a.oh), cols(a, 1, ox, a.w, a.ow);
 		double v = 0;
 		for (i64 y = rows.from; y < rows.to; y++)
-			for (i64 i = cols.from; i < cols.to; i++) v += up(x[y * a.w + i]);
+			for (i64 i = cols.from; i < cols.to; i++) v += up(x[(y * a.w + i) * next]);
 		if (rows.from < rows.to && cols.from < cols.to) v /= (double)(rows.size * cols.size);
 		accumulate((T *)a.to + e, a.acc, v);
 	}
@@ -100,9 +196,11 @@ template <class T> __device__ inline void avg_pool(const Pool &a) {
 
 template <class T> __device__ inline void avg_pool_grad(const Pool &a) {
 	const u64 n = a.h * a.w, l = a.oh * a.ow;
-	for (u64 e = global_thread(); e < a.planes * n; e += global_threads()) {
-		const u64 plane = divide(e, n), at = e - plane * n;
-		const i64 y = divide(at, a.w), x = at - y * a.w;
+	const u64 next = step(a);
+	for (u64 e = global_thread(); e < a.n * a.c * n; e += global_threads()) {
+		const Plane p(a, e, n);
+		const u64 first = p.from(a, l);
+		const i64 y = divide(p.at, a.w), x = p.at - y * a.w;
 		i64 top, bottom, left, right;
 		reach(a, 0, y, a.h, a.oh, top, bottom);
 		reach(a, 1, x, a.w, a.ow, left, right);
@@ -112,7 +210,7 @@ template <class T> __device__ inline void avg_pool_grad(const Pool &a) {
 			if (y < rows.from || y >= rows.to) continue;
 			for (i64 ox = left; ox < right; ox++) {
 				const Region cols(a, 1, ox, a.w, a.ow);
-				if (x >= cols.from && x < cols.to) v += (double)up(((const T *)a.from)[plane * l + oy * a.ow + ox]) / (double)(rows.size * cols.size);
+				if (x >= cols.from && x < cols.to) v += (double)up(((const T *)a.from)[first + (oy * a.ow + ox) * next]) / (double)(rows.size * cols.size);
 			}
 		}
 		accumulate((T *)a.to + e, a.acc, v);
@@ -122,6 +220,8 @@ template <class T> __device__ inline void avg_pool_grad(const Pool &a) {
 #define EXPORT(name, T) \
 	extern "C" __global__ void max_pool_##name(const Pool a) { max_pool<T>(a); } \
 	extern "C" __global__ void max_pool_grad_##name(const Pool a) { max_pool_grad<T>(a); } \
+	extern "C" __global__ void max_pool_wide_##name(const Pool a) { max_pool_wide<T>(a); } \
+	extern "C" __global__ void max_pool_grad_wide_##name(const Pool a) { max_pool_grad_wide<T>(a); } \
 	extern "C" __global__ void avg_pool_##name(const Pool a) { avg_pool<T>(a); } \
 	extern "C" __global__ void avg_pool_grad_##name(const Pool a) { avg_pool_grad<T>(a); }
 EACH_FLOAT(EXPORT)

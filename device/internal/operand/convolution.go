@@ -12,7 +12,6 @@ type ConvSizes struct {
 	O, OH, OW       int // the result's channels, height and width
 	Groups          int
 	InGroup, PerOut int // the channels of a group: in the images, and in the result
-	ChannelsLast    bool
 }
 
 // Taps returns the number of products that are added for an element of the result.
@@ -41,24 +40,24 @@ func (ts Types) Conv2d(op string, dst, x, w, bias device.Tensor, p kernels.Conv)
 	return ConvSizes{
 		Window: p.Window(w.Shape), N: x.Shape[0], C: x.Shape[c], H: x.Shape[rows], W: x.Shape[cols],
 		O: w.Shape[0], OH: dst.Shape[rows], OW: dst.Shape[cols], Groups: p.Groups, InGroup: w.Shape[c], PerOut: w.Shape[0] / p.Groups,
-		ChannelsLast: p.ChannelsLast,
 	}
 }
 
-// PoolSizes holds the sizes of a pooling: the number of planes, and their height and width before
-// (H, W) and after it (OH, OW).
-type PoolSizes struct{ Planes, H, W, OH, OW int }
+// PoolSizes holds the sizes of a pooling: of the batch, the number of channels, and the images' height and
+// width before (H, W) and after it (OH, OW).
+type PoolSizes struct{ N, C, H, W, OH, OW int }
 
-func poolSizes(op string, small, large device.Tensor) PoolSizes {
+func poolSizes(op string, small, large device.Tensor, channelsLast bool) PoolSizes {
 	s, l := small.Shape, large.Shape
-	if len(s) != 4 || len(l) != 4 || s[0] != l[0] || s[1] != l[1] || l[2]*l[3] > 1<<31-1 {
+	c, rows, cols := kernels.ImageAxes(channelsLast)
+	if len(s) != 4 || len(l) != 4 || s[0] != l[0] || s[c] != l[c] || l[rows]*l[cols] > 1<<31-1 {
 		panic(&device.ShapeError{Op: op, A: l, B: s})
 	}
-	return PoolSizes{l[0] * l[1], l[2], l[3], s[2], s[3]}
+	return PoolSizes{l[0], l[c], l[rows], l[cols], s[rows], s[cols]}
 }
 
-func checkWindow(op string, w kernels.Window, small, large device.Tensor) {
-	if !w.Valid() || w.Out(0, large.Shape[2]) != small.Shape[2] || w.Out(1, large.Shape[3]) != small.Shape[3] {
+func checkWindow(op string, w kernels.Window, z PoolSizes, small, large device.Tensor) {
+	if !w.Valid() || w.Out(0, z.H) != z.OH || w.Out(1, z.W) != z.OW {
 		panic(&device.ShapeError{Op: op, A: large.Shape, B: small.Shape})
 	}
 }
@@ -69,8 +68,8 @@ func (ts Types) MaxPool2d(op string, small, index, large device.Tensor, w kernel
 	ts.Float(op, small, large)
 	checkType(op, index, device.Int32)
 	checkShape(op, small.Shape, index)
-	z := poolSizes(op, small, large)
-	checkWindow(op, w, small, large)
+	z := poolSizes(op, small, large, w.ChannelsLast)
+	checkWindow(op, w, z, small, large)
 	return z
 }
 
@@ -78,9 +77,9 @@ func (ts Types) MaxPool2d(op string, small, index, large device.Tensor, w kernel
 // g for the gradient.
 func (ts Types) AvgPool2d(op string, small, large device.Tensor, p kernels.AvgPool) PoolSizes {
 	ts.Float(op, small, large)
-	z := poolSizes(op, small, large)
+	z := poolSizes(op, small, large, p.ChannelsLast)
 	if !p.Adaptive {
-		checkWindow(op, p.Window, small, large)
+		checkWindow(op, p.Window, z, small, large)
 	}
 	return z
 }

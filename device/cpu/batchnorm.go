@@ -1,0 +1,168 @@
+package cpu
+
+import (
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/internal/operand"
+	"github.com/goddp/goddp/internal/kernels"
+)
+
+func (k *kernelSet) BatchNorm(_ device.Stream, dst, residual device.Tensor, p kernels.BatchNorm) error {
+	z := operands.BatchNorm("BatchNorm", p, dst, residual)
+	if p.X.DType == device.Float32 {
+		batchNorm[float32](k, z, dst, residual, p)
+	} else {
+		batchNorm[float64](k, z, dst, residual, p)
+	}
+	return nil
+}
+
+func (k *kernelSet) BatchNormGradSums(_ device.Stream, sums, g device.Tensor, p kernels.BatchNorm) error {
+	z := operands.BatchNormGradSums(sums, g, p)
+	if p.X.DType == device.Float32 {
+		batchNormGradSums[float32](k, z, sums, g, p)
+	} else {
+		batchNormGradSums[float64](k, z, sums, g, p)
+	}
+	return nil
+}
+
+func (k *kernelSet) BatchNormGrad(_ device.Stream, to kernels.BatchNormGrads, g, sums, count device.Tensor, p kernels.BatchNorm) error {
+	z := operands.BatchNormGrad(to, g, sums, count, p)
+	if p.X.DType == device.Float32 {
+		batchNormGrad[float32](k, z, to, g, sums, count, p)
+	} else {
+		batchNormGrad[float64](k, z, to, g, sums, count, p)
+	}
+	return nil
+}
+
+// eachRun calls f for runs of elements [lo, hi) of a channel. Goroutines share no byte of a mask.
+func eachRun(k *kernelSet, z operand.NormSizes, f func(c, lo, hi int)) {
+	n := z.N * z.C * z.L
+	k.each(kernels.MaskBytes(n), 8*4, func(lo, hi int) {
+		for i, end := 8*lo, min(8*hi, n); i < end; {
+			plane := i / z.L
+			next := min((plane+1)*z.L, end)
+			f(plane%z.C, i, next)
+			i = next
+		}
+	})
+}
+
+func batchNorm[T float](k *kernelSet, z operand.NormSizes, dst, residual device.Tensor, p kernels.BatchNorm) {
+	d, xs, rs := device.Elements[T](dst), device.Elements[T](p.X), device.Elements[T](residual)
+	w, b := device.Elements[T](p.Weight), device.Elements[T](p.Bias)
+	ms, mask := device.Elements[T](p.Mean), device.Elements[uint8](p.Mask)
+	scale := make([]T, z.C)
+	for c, v := range device.Elements[T](p.Variance) {
+		scale[c] = inverse(v, p.Eps) * at(w, c, 1)
+	}
+	eachRun(k, z, func(c, lo, hi int) {
+		affine(d[lo:hi], xs[lo:], ms[c], scale[c], at(b, c, 0))
+		if rs != nil {
+			for i := lo; i < hi; i++ {
+				d[i] += rs[i]
+			}
+		}
+		if !p.ReLU {
+			return
+		}
+		for i := lo; i < hi; i++ {
+			isOff := d[i] <= 0
+			if isOff {
+				d[i] = 0
+			}
+			if mask != nil {
+				if i%8 == 0 {
+					mask[i/8] = 0
+				}
+				if !isOff {
+					mask[i/8] |= 1 << (i % 8)
+				}
+			}
+		}
+	})
+}
+
+// masked returns g[i], or 0 if the mask has no bit for it. A nil mask has all bits.
+func masked[T float](g []T, mask []uint8, i int) T {
+	if mask != nil && mask[i/8]>>(i%8)&1 == 0 {
+		return 0
+	}
+	return g[i]
+}
+
+// maskOf returns the mask that gradients read, or nil.
+func maskOf(p kernels.BatchNorm) []uint8 {
+	if !p.ReLU {
+		return nil
+	}
+	return device.Elements[uint8](p.Mask)
+}
+
+func batchNormGrad[T float](k *kernelSet, z operand.NormSizes, to kernels.BatchNormGrads, g, sums, count device.Tensor, p kernels.BatchNorm) {
+	d, r := device.Elements[T](to.X), device.Elements[T](to.Residual)
+	gs, xs, w := device.Elements[T](g), device.Elements[T](p.X), device.Elements[T](p.Weight)
+	ms, vs, ss, mask := device.Elements[T](p.Mean), device.Elements[T](p.Variance), device.Elements[T](sums), maskOf(p)
+	type coefficients struct{ scale, sum, product T }
+	of := make([]coefficients, z.C)
+	for c := range of {
+		scale := inverse(vs[c], p.Eps)
+		of[c].scale = scale * at(w, c, 1)
+		if ss != nil {
+			n := device.Elements[T](count)[0]
+			of[c].sum, of[c].product = ss[c]/n, ss[z.C+c]/n*scale
+		}
+	}
+	store := func(to []T, i int, acc device.Accum, v T) {
+		v *= T(acc.Alpha)
+		if acc.Beta != 0 {
+			v += T(acc.Beta) * to[i]
+		}
+		to[i] = v
+	}
+	eachRun(k, z, func(c, lo, hi int) {
+		o, m := of[c], ms[c]
+		for i := lo; i < hi; i++ {
+			h := masked(gs, mask, i)
+			if r != nil {
+				store(r, i, to.AccResidual, h)
+			}
+			if d != nil {
+				store(d, i, to.AccX, o.scale*(h-o.sum-(xs[i]-m)*o.product))
+			}
+		}
+	})
+}
+
+// batchNormGradSums adds the samples chunk by chunk. The chunks do not depend on the number of threads.
+func batchNormGradSums[T float](k *kernelSet, z operand.NormSizes, sums, g device.Tensor, p kernels.BatchNorm) {
+	gs, xs, ms, mask := device.Elements[T](g), device.Elements[T](p.X), device.Elements[T](p.Mean), maskOf(p)
+	const most = 64 // the maximum number of chunks, which bounds their memory
+	per := max((z.N+most-1)/most, chunk/max(z.C*z.L, 1), 1)
+	chunks := (z.N + per - 1) / per
+	parts := make([]float64, chunks*2*z.C)
+	inverses := make([]T, z.C)
+	for c, v := range device.Elements[T](p.Variance) {
+		inverses[c] = inverse(v, p.Eps)
+	}
+	k.each(chunks, per*z.C*z.L, func(lo, hi int) {
+		for ; lo < hi; lo++ {
+			sum, product := parts[lo*2*z.C:][:z.C], parts[lo*2*z.C+z.C:][:z.C]
+			for n := lo * per; n < min((lo+1)*per, z.N); n++ {
+				for c := range z.C {
+					from := (n*z.C + c) * z.L
+					var s, q float64
+					for i := from; i < from+z.L; i++ {
+						h := float64(masked(gs, mask, i))
+						s += h
+						q += h * float64((xs[i]-ms[c])*inverses[c])
+					}
+					sum[c] += s
+					product[c] += q
+				}
+			}
+		}
+	})
+	fold(k, device.Elements[T](sums), device.Store, parts)
+}
