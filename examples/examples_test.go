@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
-		build := exec.Command("go", "build", "-o", bin, "../cmd/golaunch", "./toy", "./mlp", "./fashion", "./custom", "./gpt", "./recover", "./gorgonia", "./gorgonia/single")
+		build := exec.Command("go", "build", "-o", bin, "../cmd/golaunch", "./toy", "./mlp", "./fashion", "./custom", "./gpt", "./resnet", "./recover", "./gorgonia", "./gorgonia/single")
 		if out, err := build.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "%v: %v\n%s", build, err, out)
 			return 1
