@@ -88,6 +88,22 @@ func gradCases() (cases []gradCase) {
 			return layer(in[0], w, in[1])
 		}, device.Shape{5, 3}, device.Shape{2})
 	}
+	for name, o := range map[string]autograd.FeedForwardOptions{"": {}, "Recompute": {Recompute: true}, "Tanh": {Tanh: true}} {
+		x, w1, b1, w2, b2 := device.Shape{2, 2, 3}, device.Shape{5, 3}, device.Shape{5}, device.Shape{4, 5}, device.Shape{4}
+		add("FeedForward"+name, -1, 1, func(in variables) *autograd.Variable {
+			return autograd.FeedForward(in[0], in[1], in[2], in[3], in[4], o)
+		}, x, w1, b1, w2, b2)
+		add("FeedForward without biases"+name, -1, 1, func(in variables) *autograd.Variable {
+			return autograd.FeedForward(in[0], in[1], nil, in[2], nil, o)
+		}, x, w1, w2)
+		add("FeedForward with the second bias"+name, -1, 1, func(in variables) *autograd.Variable {
+			return autograd.FeedForward(in[0], in[1], nil, in[2], in[3], o)
+		}, x, w1, w2, b2)
+		add("FeedForward of a constant"+name, -1, 1, func(in variables) *autograd.Variable {
+			x := autograd.FromSlice(in[0].Device(), []float64{1, -2, 3, 0.5, 0.25, -1}, 2, 3)
+			return autograd.FeedForward(x, in[0], in[1], in[2], nil, o)
+		}, w1, b1, w2)
+	}
 	add("MSELoss", -1, 1, func(in variables) *autograd.Variable { return autograd.MSELoss(in[0], in[1]) }, device.Shape{2, 3}, device.Shape{2, 3})
 	add("CrossEntropyLoss", -2, 2, func(in variables) *autograd.Variable {
 		return autograd.CrossEntropyLoss(in[0], autograd.FromLabels(in[0].Device(), []int64{2, 0, 2, 3}))
@@ -252,6 +268,7 @@ func TestProgrammingErrors(t *testing.T) {
 			}
 		})
 	}
+	panics[*device.ShapeError](t, func() { autograd.FeedForward(x, y, nil, y, nil) })
 	panics[*device.DTypeError](t, func() { autograd.Add(x, autograd.Zeros(dev, device.Float64, 2, 3)) })
 	panics[*device.DTypeError](t, func() { autograd.CrossEntropyLoss(x, autograd.Zeros(dev, device.Float32, 2)) })
 	panics[*device.DTypeError](t, func() { autograd.FromLabels(dev, []int64{1}).RequireGrad() })

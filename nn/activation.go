@@ -19,11 +19,23 @@ func (relu) Parameters() []*Parameter                        { return nil }
 
 // GELU is a layer that computes x·Φ(x), where Φ is the normal distribution function, as PyTorch's
 // default does.
-func GELU() Module { return activation(autograd.GELU) }
+func GELU() Module { return gelu{} }
 
 // GELUTanh is a layer that approximates GELU by tanh, as PyTorch's with approximate="tanh". Use it for
 // models that were trained with it. See [autograd.GELUTanh].
-func GELUTanh() Module { return activation(autograd.GELUTanh) }
+func GELUTanh() Module { return gelu{tanh: true} }
+
+// gelu has its own type so that [FeedForward] and [Sequential] recognise a GELU between two Linears.
+type gelu struct{ tanh bool }
+
+func (g gelu) Forward(x *autograd.Variable) *autograd.Variable {
+	if g.tanh {
+		return autograd.GELUTanh(x)
+	}
+	return autograd.GELU(x)
+}
+
+func (gelu) Parameters() []*Parameter { return nil }
 
 // Tanh is a layer that computes the hyperbolic tangent.
 func Tanh() Module { return activation(autograd.Tanh) }

@@ -56,16 +56,25 @@ func (l *LinearLayer) Forward(x *autograd.Variable) *autograd.Variable {
 
 // forward applies compute, which is autograd.Linear or autograd.LinearReLU.
 func (l *LinearLayer) forward(x *autograd.Variable, compute func(x, w, bias *autograd.Variable) *autograd.Variable) *autograd.Variable {
-	dt := l.compute
-	if dt == device.Invalid {
-		dt = l.Weight.DType()
+	weight, bias := l.parameters()
+	return compute(autograd.Cast(x, l.computeType()), weight, bias)
+}
+
+// computeType returns the type of the products and of the result.
+func (l *LinearLayer) computeType() device.DType {
+	if l.compute == device.Invalid {
+		return l.Weight.DType()
 	}
-	weight := autograd.Cast(l.Weight.Var(), dt)
-	var bias *autograd.Variable
+	return l.compute
+}
+
+// parameters returns the weight and the bias, or nil for an absent bias, in the layer's compute type.
+func (l *LinearLayer) parameters() (weight, bias *autograd.Variable) {
+	weight = autograd.Cast(l.Weight.Var(), l.computeType())
 	if l.Bias != nil {
-		bias = autograd.Cast(l.Bias.Var(), dt)
+		bias = autograd.Cast(l.Bias.Var(), l.computeType())
 	}
-	return compute(autograd.Cast(x, dt), weight, bias)
+	return weight, bias
 }
 
 // Parameters returns "weight" and, if there is one, "bias".

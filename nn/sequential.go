@@ -13,7 +13,7 @@ type Sequence struct {
 	steps []step // the modules that Forward applies
 }
 
-// step is a module, or two modules that run as one operation, with the first one's name.
+// step is a module, or modules that run as one operation, with the first one's name.
 type step struct {
 	name string
 	Module
@@ -21,7 +21,8 @@ type step struct {
 
 // Sequential applies mods one after another. The name of a parameter is the module's index, a dot, and
 // the parameter's name in the module: "0.weight". A module that occurs twice in mods is applied twice,
-// but its parameters occur once, by the first index. A Linear followed by a ReLU runs as one operation.
+// but its parameters occur once, by the first index. A Linear followed by a ReLU runs as one operation,
+// and so do two Linears with a GELU or GELUTanh between them: see [FeedForward].
 //
 // If a module panics because shapes or types do not fit, the panic names the module: see
 // [device.ShapeError].
@@ -30,23 +31,37 @@ func Sequential(mods ...Module) *Sequence {
 	for i, m := range mods {
 		name := strconv.Itoa(i)
 		Add(&s.Container, name, m)
-		l, after := linearBefore(mods, i)
-		if _, ok := m.(relu); ok && after {
-			s.steps[len(s.steps)-1].Module = linearReLU{l}
-		} else {
-			s.steps = append(s.steps, step{name, m})
-		}
+		s.steps = append(s.steps, step{name, m})
+		s.fuse()
 	}
 	return s
 }
 
-// linearBefore returns the Linear directly before the i-th module, if there is one.
-func linearBefore(mods []Module, i int) (*LinearLayer, bool) {
-	if i == 0 {
-		return nil, false
+// fuse replaces the last steps by one that computes the same as one operation, if there is one.
+func (s *Sequence) fuse() {
+	at := func(fromEnd int) Module { // at: a step counted from the end, nil if there is none
+		if i := len(s.steps) - fromEnd; i >= 0 {
+			return s.steps[i].Module
+		}
+		return nil
 	}
-	l, ok := mods[i-1].(*LinearLayer)
-	return l, ok
+	replace := func(n int, m Module) {
+		s.steps = s.steps[:len(s.steps)-n+1]
+		s.steps[len(s.steps)-1].Module = m
+	}
+	if l, ok := at(2).(*LinearLayer); ok {
+		if _, ok := at(1).(relu); ok {
+			replace(2, linearReLU{l})
+		}
+	}
+	first, ok := at(3).(*LinearLayer)
+	second, also := at(1).(*LinearLayer)
+	if !ok || !also {
+		return
+	}
+	if _, ok := feedForwardOptions(at(2)); ok {
+		replace(3, feedForward{first, at(2), second})
+	}
 }
 
 // Forward applies the modules.

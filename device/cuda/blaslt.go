@@ -34,7 +34,7 @@ type product struct {
 	rows, cols, inner      int  // n, m, k of the row-major product
 	epilogue               C.int
 	alignA, alignB, alignD int
-	alignBias              int
+	alignBias, alignAux    int
 
 	// batch is the number of matrices that are multiplied; the strides are the distances, in
 	// elements, between two consecutive matrices.
@@ -44,11 +44,14 @@ type product struct {
 
 // These are the epilogues: operations that follow the product in the same kernel. epilogueBiasGrad
 // sums B's columns and stores the sums where another epilogue has its bias. It overwrites that
-// memory and does not apply the product's factor.
+// memory and does not apply the product's factor. epilogueGELUTanh and epilogueGELUTanhGrad have the
+// operand of GELUTanh in a matrix beside the result, aux: the first writes it, the second reads it.
 const (
-	epilogueNone     = 1
-	epilogueBias     = 4
-	epilogueBiasGrad = 512 // CUBLASLT_EPILOGUE_BGRADB: B must be stored transposed
+	epilogueNone         = 1
+	epilogueBias         = 4   // may be added to epilogueGELUTanh
+	epilogueBiasGrad     = 512 // CUBLASLT_EPILOGUE_BGRADB: B must be stored transposed
+	epilogueGELUTanh     = 32 | 128
+	epilogueGELUTanhGrad = 64 | 128
 )
 
 func epilogue(bias device.Tensor) C.int {
@@ -118,7 +121,7 @@ func (b *blasLt) check(call string, status C.int) error {
 // plan returns the way to compute a product. The first call for a product asks cuBLAS, which fresh
 // reports; later calls return the same plan. The error is errUnsupported if cuBLAS has no kernel
 // for the product.
-func (b *blasLt) plan(p product, bias uint64) (_ *plan, fresh bool, err error) {
+func (b *blasLt) plan(p product, bias, aux uint64) (_ *plan, fresh bool, err error) {
 	if found, ok := b.plans[p]; ok {
 		if found == nil {
 			return nil, false, errUnsupported
@@ -128,7 +131,7 @@ func (b *blasLt) plan(p product, bias uint64) (_ *plan, fresh bool, err error) {
 	w := C.blaslt_product{
 		ta: C.int(flag(p.ta)), tb: C.int(flag(p.tb)),
 		rows: C.uint64_t(p.rows), cols: C.uint64_t(p.cols), inner: C.uint64_t(p.inner),
-		epilogue: p.epilogue, bias: C.uint64_t(bias), workspace: workspaceSize,
+		epilogue: p.epilogue, bias: C.uint64_t(bias), aux: C.uint64_t(aux), workspace: workspaceSize,
 		alignA: C.uint32_t(p.alignA), alignB: C.uint32_t(p.alignB), alignD: C.uint32_t(p.alignD),
 		batch: C.int32_t(p.batch), strideA: C.int64_t(p.strideA), strideB: C.int64_t(p.strideB), strideD: C.int64_t(p.strideD),
 	}
@@ -169,8 +172,8 @@ func (p product) types() (element, compute, scale C.int) {
 
 // arguments holds the addresses of the operands of one product.
 type arguments struct {
-	alpha, beta      float64
-	a, b, c, d, bias uint64
+	alpha, beta           float64
+	a, b, c, d, bias, aux uint64
 }
 
 // run enqueues a product, using candidate i of its plan.
@@ -180,7 +183,7 @@ func (b *blasLt) run(s *gpuStream, p *plan, i C.int, a arguments) error {
 		return err
 	}
 	return s.enqueued(b.check("cublasLtMatmul", C.blaslt_run(b.fns, b.d.drv.fns, b.d.ctx, p.c, i, C.double(a.alpha), C.uint64_t(a.a), C.uint64_t(a.b),
-		C.double(a.beta), C.uint64_t(a.c), C.uint64_t(a.d), C.uint64_t(a.bias), C.uint64_t(work.Addr()), workspaceSize, s.handle)))
+		C.double(a.beta), C.uint64_t(a.c), C.uint64_t(a.d), C.uint64_t(a.bias), C.uint64_t(a.aux), C.uint64_t(work.Addr()), workspaceSize, s.handle)))
 }
 
 // tune times the candidates of a plan on the product's operands, with results in scratch memory,

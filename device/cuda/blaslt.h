@@ -75,6 +75,7 @@ typedef struct {
 	int epilogue;                 // cublasLtEpilogue_t
 	uint32_t alignA, alignB, alignD; // of the operands' addresses, in bytes
 	uint64_t bias;                // of rows numbers; its alignment counts
+	uint64_t aux;                 // the epilogue's matrix, laid out as D; 0 if it has none
 	int32_t batch;                // how many products, and how many elements apart their operands are
 	int64_t strideA, strideB, strideD;
 	size_t workspace;
@@ -104,13 +105,14 @@ static inline int blaslt_batch(blaslt *t, uintptr_t layout, int32_t count, int64
 }
 
 static inline int blaslt_describe(blaslt *t, blaslt_plan *p, const blaslt_product *w, uintptr_t pref) {
-	enum { TRANSA = 3, TRANSB = 4, EPILOGUE = 7, BIAS_POINTER = 8 };             // cublasLtMatmulDescAttributes_t
+	enum { TRANSA = 3, TRANSB = 4, EPILOGUE = 7, BIAS_POINTER = 8, AUX_POINTER = 11, AUX_LD = 12 }; // cublasLtMatmulDescAttributes_t
 	enum { WORKSPACE = 1, REDUCTIONS = 3, ALIGN_A = 5, ALIGN_B, ALIGN_C, ALIGN_D }; // cublasLtMatmulPreferenceAttributes_t
 	// Partial sums are kept in the type of the computation: in that of the
 	// result they would lose precision, in place they would meet in any order.
 	const uint32_t reductions = 2; // CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
 	const int32_t ta = w->ta, tb = w->tb;
 	const uint64_t workspace = w->workspace;
+	const int64_t ld = w->rows;
 	int r;
 #define TRY(call) if ((r = (call)) != 0) return r
 	TRY(t->cublasLtMatmulDescCreate(&p->op, w->compute, w->scale));
@@ -118,6 +120,10 @@ static inline int blaslt_describe(blaslt *t, blaslt_plan *p, const blaslt_produc
 	TRY(t->cublasLtMatmulDescSetAttribute(p->op, TRANSB, &tb, sizeof tb));
 	TRY(t->cublasLtMatmulDescSetAttribute(p->op, EPILOGUE, &w->epilogue, sizeof w->epilogue));
 	if (w->bias) TRY(t->cublasLtMatmulDescSetAttribute(p->op, BIAS_POINTER, &w->bias, sizeof w->bias));
+	if (w->aux) {
+		TRY(t->cublasLtMatmulDescSetAttribute(p->op, AUX_POINTER, &w->aux, sizeof w->aux));
+		TRY(t->cublasLtMatmulDescSetAttribute(p->op, AUX_LD, &ld, sizeof ld));
+	}
 	TRY(t->cublasLtMatrixLayoutCreate(&p->a, w->type, ta ? w->inner : w->rows, ta ? w->rows : w->inner, ta ? w->inner : w->rows));
 	TRY(t->cublasLtMatrixLayoutCreate(&p->b, w->type, tb ? w->cols : w->inner, tb ? w->inner : w->cols, tb ? w->cols : w->inner));
 	TRY(t->cublasLtMatrixLayoutCreate(&p->d, w->type, w->rows, w->cols, w->rows));
@@ -160,13 +166,13 @@ static inline int blaslt_plan_count(const blaslt_plan *p) { return p->count; }
 
 // blaslt_run computes D = alpha·A·B + beta·C by a plan's way i. C may be D.
 static inline int blaslt_run(blaslt *t, driver *d, uintptr_t ctx, blaslt_plan *p, int i, double alpha, uint64_t a, uint64_t b,
-		double beta, uint64_t c, uint64_t dst, uint64_t bias, uint64_t workspace, size_t size, uintptr_t stream) {
-	enum { BIAS_POINTER = 8, R_64F = 1 };
+		double beta, uint64_t c, uint64_t dst, uint64_t bias, uint64_t aux, uint64_t workspace, size_t size, uintptr_t stream) {
+	enum { BIAS_POINTER = 8, AUX_POINTER = 11, R_64F = 1 };
 	if (drv_enter(d, ctx) != 0) return BLASLT_NOT_INITIALIZED;
-	if (bias) {
-		int r = t->cublasLtMatmulDescSetAttribute(p->op, BIAS_POINTER, &bias, sizeof bias);
-		if (r != 0) return r;
-	}
+	int r = 0;
+	if (bias) r = t->cublasLtMatmulDescSetAttribute(p->op, BIAS_POINTER, &bias, sizeof bias);
+	if (aux && r == 0) r = t->cublasLtMatmulDescSetAttribute(p->op, AUX_POINTER, &aux, sizeof aux);
+	if (r != 0) return r;
 	const float alpha32 = alpha, beta32 = beta;
 	const int wide = p->scale == R_64F;
 	return t->cublasLtMatmul(t->handle, p->op, wide ? (const void *)&alpha : &alpha32, a, p->a, b, p->b,

@@ -44,8 +44,8 @@ type kernelSet struct {
 	compiler string // the compiler's name and version, for the log
 	tf32     bool
 	tune     bool
-	fused    map[product]bool // whether LinearGrad computes a product's bias gradient in the product
-	prepared map[layer]bool
+	fused    map[product]bool           // whether LinearGrad computes a product's bias gradient in the product
+	prepared map[any]bool               // the layers and feedForwards whose gradients' kernels are loaded
 	custom   map[customKey]customModule // the modules that a launch has asked for
 
 	axpby, unary, unaryGrad, mseGrad, biasAct     perFloat
@@ -98,7 +98,7 @@ func (k *kernelSet) Values() *kernels.Values { return &k.values }
 // newKernels compiles and loads all kernels. CUDA would load a kernel later at its first launch, and
 // loading can wait for all work on the device, which may include a collective that waits for a peer.
 func newKernels(d *gpuDevice, o Options) (_ *kernelSet, err error) {
-	k := &kernelSet{d: d, tf32: o.AllowTF32, tune: o.TuneMatMul, fused: map[product]bool{}, prepared: map[layer]bool{}, custom: map[customKey]customModule{}}
+	k := &kernelSet{d: d, tf32: o.AllowTF32, tune: o.TuneMatMul, fused: map[product]bool{}, prepared: map[any]bool{}, custom: map[customKey]customModule{}}
 	k.flash = flash{k: k, ways: map[flashShape]*flashWay{}, faults: map[flashKind]error{}, maxWork: flashWork, maxWait: flashWait}
 	k.convs = convs{k: k, plans: map[convKey]*cudnnPlan{}}
 	defer func() {

@@ -20,11 +20,11 @@ func (k *kernelSet) Linear(st device.Stream, dst, x, w, bias device.Tensor, act 
 	p := product{rows: n, cols: m, inner: inner, ta: true, epilogue: epilogue(bias), batch: 1}
 	err := errUnsupported
 	if inner > 0 && dst.DType != device.Float64 && act == kernels.NoActivation {
-		err = k.multiply(st, p, dst, device.Store, x, w, bias)
+		err = k.multiply(st, p, dst, device.Store, x, w, besides{bias: bias})
 	}
 	if errors.Is(err, errUnsupported) {
 		p.epilogue = epilogueNone
-		if err = k.multiply(st, p, dst, device.Store, x, w, device.Tensor{}); err == nil {
+		if err = k.multiply(st, p, dst, device.Store, x, w, besides{}); err == nil {
 			err = k.finish(st, dst, bias, act)
 		}
 	}
@@ -89,7 +89,7 @@ func (k *kernelSet) gradsApart(st device.Stream, a linearGrad) error {
 // gradsFused computes both gradients in one kernel. It needs accB.Beta 0, because cuBLAS overwrites db.
 // cuBLAS does not scale the sums, so gradsFused scales db afterwards.
 func (k *kernelSet) gradsFused(st device.Stream, a linearGrad) error {
-	err := k.multiply(st, a.product(), a.dw, a.accW, a.g, a.x, a.db)
+	err := k.multiply(st, a.product(), a.dw, a.accW, a.g, a.x, besides{bias: a.db})
 	if err != nil || a.accB.Alpha == 1 {
 		return err
 	}
@@ -104,7 +104,7 @@ func (k *kernelSet) fuses(st device.Stream, a linearGrad) (bool, error) {
 	if !k.tune || a.accB.Beta != 0 || p.inner < 2 || a.dw.Len() == 0 {
 		return false, nil
 	}
-	k.complete(&p, a.dw, a.accW, a.g, a.x, a.db)
+	k.complete(&p, a.dw, a.accW, a.g, a.x, besides{bias: a.db})
 	if p.alignD != device.Align || p.alignBias != device.Align { // the race uses scratch memory, which is always aligned
 		return false, nil
 	}
@@ -176,32 +176,40 @@ type layer struct {
 // first backward pass loads the kernels.
 func (k *kernelSet) PrepareLinearGrad(st device.Stream, y, x, w, bias device.Tensor) error {
 	m, n, inner := operands.Linear(y, x, w, bias)
-	l := layer{y.DType, m, n, inner, !bias.IsZero()}
+	return k.prepare(st, layer{y.DType, m, n, inner, !bias.IsZero()}, func(s *gpuStream) error {
+		dx, dw, db := x, w, bias
+		scratch, err := k.scratch(&dx, &dw, &db)
+		if err != nil {
+			return nil
+		}
+		defer k.d.Free(scratch)
+		err = k.MatMul(s, dx, device.Store, y, false, w, false)
+		switch {
+		case err != nil:
+		case !bias.IsZero():
+			err = k.LinearGrad(s, dw, device.Store, db, device.Store, y, x)
+		default:
+			err = k.MatMul(s, dw, device.Store, y, true, x, false)
+		}
+		if err != nil {
+			return fmt.Errorf("preparing the gradients of a Linear of %v and %v: %w", x, w, err)
+		}
+		return nil
+	})
+}
+
+// prepare calls compute once per key, which identifies products, with the compute stream. It does
+// nothing while a graph is captured, or on another stream, because scratch memory used there could not
+// be freed in that stream's order.
+func (k *kernelSet) prepare(st device.Stream, key any, compute func(s *gpuStream) error) error {
 	s := k.d.stream(st)
-	if k.prepared[l] || s != k.d.compute { // scratch memory used on another stream could not be freed in that stream's order
+	if k.prepared[key] || s != k.d.compute {
 		return nil
 	}
 	captured, err := s.capturing()
 	if err != nil || captured {
 		return err
 	}
-	k.prepared[l] = true
-	dx, dw, db := x, w, bias
-	scratch, err := k.scratch(&dx, &dw, &db)
-	if err != nil {
-		return nil
-	}
-	defer k.d.Free(scratch)
-	err = k.MatMul(s, dx, device.Store, y, false, w, false)
-	switch {
-	case err != nil:
-	case l.bias:
-		err = k.LinearGrad(s, dw, device.Store, db, device.Store, y, x)
-	default:
-		err = k.MatMul(s, dw, device.Store, y, true, x, false)
-	}
-	if err != nil {
-		return fmt.Errorf("preparing the gradients of a Linear of %v and %v: %w", x, w, err)
-	}
-	return nil
+	k.prepared[key] = true
+	return compute(s)
 }

@@ -69,7 +69,7 @@ func multiplying(t *testing.T, tune bool) *gpuDevice {
 	d := bare(t)
 	b, err := openBlasLt(d)
 	ok(t, err)
-	d.kernels = &kernelSet{d: d, blas: b, tune: tune, fused: map[product]bool{}, prepared: map[layer]bool{}}
+	d.kernels = &kernelSet{d: d, blas: b, tune: tune, fused: map[product]bool{}, prepared: map[any]bool{}}
 	return d
 }
 

@@ -18,7 +18,7 @@ func (k *kernelSet) MatMul(st device.Stream, dst device.Tensor, acc device.Accum
 	}
 	size := p.batch * f.M * f.N
 	if size == dst.Len() {
-		if err := k.multiply(st, p, dst, acc, x, y, device.Tensor{}); err != nil {
+		if err := k.multiply(st, p, dst, acc, x, y, besides{}); err != nil {
 			return fmt.Errorf("MatMul of %v and %v: %w", x, y, err)
 		}
 		return nil
@@ -26,16 +26,19 @@ func (k *kernelSet) MatMul(st device.Stream, dst device.Tensor, acc device.Accum
 	for at := 0; at < dst.Len(); at += size {
 		atX, atY := operand.Offset(f.Batch, at/(f.M*f.N))
 		fromX, fromY := x.Flat().Range(atX*f.M*f.K, x.Len()), y.Flat().Range(atY*f.K*f.N, y.Len())
-		if err := k.multiply(st, p, dst.Flat().Range(at, at+size), acc, fromX, fromY, device.Tensor{}); err != nil {
+		if err := k.multiply(st, p, dst.Flat().Range(at, at+size), acc, fromX, fromY, besides{}); err != nil {
 			return fmt.Errorf("MatMul of %v and %v: %w", x, y, err)
 		}
 	}
 	return nil
 }
 
+// besides are the operands of an epilogue; those that it does not have are absent.
+type besides struct{ bias, aux device.Tensor }
+
 // multiply computes dst = acc.Alpha·x·y + acc.Beta·dst. p describes the product, except for types
-// and alignments. bias is the operand of p's epilogue, if it has one.
-func (k *kernelSet) multiply(st device.Stream, p product, dst device.Tensor, acc device.Accum, x, y, bias device.Tensor) error {
+// and alignments. e are the operands of p's epilogue.
+func (k *kernelSet) multiply(st device.Stream, p product, dst device.Tensor, acc device.Accum, x, y device.Tensor, e besides) error {
 	switch {
 	case k.d.Err() != nil:
 		return k.d.Err()
@@ -45,8 +48,8 @@ func (k *kernelSet) multiply(st device.Stream, p product, dst device.Tensor, acc
 		return k.scale(st, dst, acc.Beta)
 	}
 	s := k.d.stream(st)
-	a := k.complete(&p, dst, acc, x, y, bias)
-	plan, fresh, err := k.blas.plan(p, a.bias)
+	a := k.complete(&p, dst, acc, x, y, e)
+	plan, fresh, err := k.blas.plan(p, a.bias, a.aux)
 	if err != nil {
 		return err
 	}
@@ -59,15 +62,15 @@ func (k *kernelSet) multiply(st device.Stream, p product, dst device.Tensor, acc
 }
 
 // complete sets the parts of p that depend on the operands, and returns the operands' addresses.
-func (k *kernelSet) complete(p *product, dst device.Tensor, acc device.Accum, x, y, bias device.Tensor) arguments {
-	a := arguments{alpha: acc.Alpha, beta: acc.Beta, a: k.addr(y), b: k.addr(x), c: k.addr(dst), d: k.addr(dst), bias: k.addr(bias)}
+func (k *kernelSet) complete(p *product, dst device.Tensor, acc device.Accum, x, y device.Tensor, e besides) arguments {
+	a := arguments{alpha: acc.Alpha, beta: acc.Beta, a: k.addr(y), b: k.addr(x), c: k.addr(dst), d: k.addr(dst), bias: k.addr(e.bias), aux: k.addr(e.aux)}
 	p.dt, p.tf32 = dst.DType, k.tf32 && dst.DType == device.Float32
 	// All matrices of a batch have this alignment. A stride of 0 has the largest alignment.
 	size := uint64(dst.DType.Size())
 	p.alignA = min(alignment(a.a), alignment(uint64(p.strideA)*size))
 	p.alignB = min(alignment(a.b), alignment(uint64(p.strideB)*size))
 	p.alignD = min(alignment(a.d), alignment(uint64(p.strideD)*size))
-	p.alignBias = alignment(a.bias)
+	p.alignBias, p.alignAux = alignment(a.bias), alignment(a.aux)
 	return a
 }
 

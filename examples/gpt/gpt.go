@@ -120,7 +120,7 @@ func (b *block) apply(x, normed *autograd.Variable) (sum, h *autograd.Variable) 
 	attended := b.attended.Forward(a)
 	sum, normed = b.norm2.ForwardAdd(x, attended)
 	attended.Free()
-	return sum, b.narrow.Forward(autograd.GELUTanh(b.widen.Forward(normed)))
+	return sum, nn.FeedForward(normed, b.widen, nn.GELUTanh(), b.narrow)
 }
 
 // embedding and linear make layers with GPT-2's initial values.

@@ -28,7 +28,7 @@ func withNaN(a array) array {
 // floats, to all elements that depend on it and to no others.
 func checkNaN(r *rig) {
 	each(r, []func(*rig){
-		nanUnary, nanBinary, nanSum, nanLinear, nanZeroTimes, nanMSE, nanCrossEntropy, nanStrided, nanSoftmax, nanScatter,
+		nanUnary, nanBinary, nanSum, nanLinear, nanFeedForward, nanZeroTimes, nanMSE, nanCrossEntropy, nanStrided, nanSoftmax, nanScatter,
 	}, func(check func(*rig)) { check(r) })
 }
 

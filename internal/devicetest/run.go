@@ -76,6 +76,7 @@ func Cases(half ...device.DType) []Case {
 		}{
 			{"Unary", checkUnary}, {"UnaryGrad", checkUnaryGrad}, {"ScaleBy", checkScaleBy}, {"NaN", checkNaN},
 			{"Binary", checkBinary}, {"Sum", checkSum}, {"MatMul", checkMatMul}, {"BatchedMatMul", checkBatchedMatMul}, {"Linear", checkLinear}, {"LinearGrad", checkLinearGrad},
+			{"LinearUnary", checkLinearUnary}, {"LinearUnaryGrad", checkLinearUnaryGrad},
 			{"Dropout", checkDropout}, {"Softmax", checkSoftmax}, {"SoftmaxGrad", checkSoftmaxGrad},
 			{"Norm", checkNorm}, {"BatchNormReLU", checkBatchNormReLU}, {"NormNaN", checkNormNaN},
 			{"Conv2d", checkConv2d}, {"ConvNaN", checkConvNaN}, {"MaxPool2d", checkMaxPool}, {"AvgPool2d", checkAvgPool},

@@ -37,7 +37,7 @@ func Libraries(dir string) error {
 	for _, args := range [][]string{
 		{"libcuda.c", "-o", "libcuda.so", "-Wl,-soname," + filepath.Join(dir, "libcuda.so")}, // so that a library of another folder is not used
 		{"libnccl.c", "-o", "libnccl.so", "-L.", "-l:libcuda.so"},
-		{"libcublaslt.c", "-o", "libcublaslt.so", "-L.", "-l:libcuda.so"},
+		{"libcublaslt.c", "-o", "libcublaslt.so", "-L.", "-l:libcuda.so", "-lm"},
 		{"libcudnn.c", "-o", "libcudnn.so", "-L.", "-l:libcuda.so", "-lm"},
 		{"libnvrtc.c", "-o", "libnvrtc.so"},
 		{"libcupti.c", "-o", "libcupti.so", "-L.", "-l:libcuda.so"},

@@ -43,6 +43,7 @@ type Kernels interface {
 	Convolution
 	Pooling
 	Clipping
+	FeedForward
 
 	// Values returns the per-device state of the packages above.
 	Values() *Values

@@ -136,6 +136,34 @@ func (ts Types) LinearGrad(dw, db, g, x device.Tensor) (m, n, k int) {
 	return m, n, k
 }
 
+// LinearUnary checks the operands of a LinearUnary, x [m k] and w [n k].
+func (ts Types) LinearUnary(op kernels.UnaryOp, dst, pre, x, w, bias device.Tensor) {
+	ts.Linear(dst, x, w, bias)
+	if !pre.IsZero() {
+		ts.Same("LinearUnary", dst, pre)
+	}
+	checkGivenX(op)
+}
+
+// LinearUnaryGrad checks the operands of a LinearUnaryGrad, g [m n] and w [n k].
+func (ts Types) LinearUnaryGrad(op kernels.UnaryOp, dst, db, g, w, pre device.Tensor) (m, n, k int) {
+	m, k, n = ts.product("LinearUnaryGrad", dst, g, false, w, false)
+	ts.Same("LinearUnaryGrad", dst, pre)
+	if !db.IsZero() {
+		checkType("LinearUnaryGrad", db, dst.DType)
+		checkShape("LinearUnaryGrad", device.Shape{k}, db)
+	}
+	checkGivenX(op)
+	return m, n, k
+}
+
+// checkGivenX panics unless op's derivative is computed from its operand.
+func checkGivenX(op kernels.UnaryOp) {
+	if op.Given() != kernels.GivenX {
+		panic(fmt.Errorf("%v: its derivative is not computed from its operand, want such a function", op))
+	}
+}
+
 func (ts Types) product(op string, dst, x device.Tensor, tx bool, y device.Tensor, ty bool) (m, n, k int) {
 	ts.Float(op, dst, x, y)
 	m, n = matrix(op, dst, false)

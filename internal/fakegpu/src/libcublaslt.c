@@ -3,17 +3,18 @@
 // run on their stream.
 #include "elements.h"
 #include "observe.h"
+#include <math.h>
 #include <stdlib.h>
 
 enum { OK = 0, INVALID_VALUE = 7, NOT_SUPPORTED = 15 };
-enum { TRANSA = 3, TRANSB = 4, EPILOGUE = 7, BIAS_POINTER = 8 };
+enum { TRANSA = 3, TRANSB = 4, EPILOGUE = 7, BIAS_POINTER = 8, AUX_POINTER = 11, AUX_LD = 12 };
 enum { LAYOUT_LD = 4, BATCH_COUNT = 5, BATCH_OFFSET = 6 };
-enum { NONE = 1, BIAS = 4, BGRADB = 512 };
+enum { NONE = 1, BIAS = 4, GELU_AUX = 32 | 128, DGELU = 64 | 128, BGRADB = 512 };
 enum { R_32F = 0, R_64F = 1, R_16F = 2, R_16BF = 14 }; // cudaDataType
 
 int fakegpu_enqueue_kernel(void *stream, void (*run)(void *), void *arg, void (*drop)(void *));
 
-typedef struct { int scale; int32_t ta, tb, epilogue; char *bias; } operation;
+typedef struct { int scale; int32_t ta, tb, epilogue; char *bias, *aux; int64_t ld_aux; } operation;
 typedef struct { int type; uint64_t rows, cols; int64_t ld; int32_t batch; int64_t offset; } layout;
 typedef struct { struct { uint64_t data[8]; } algo; size_t workspace; int state; float waves; int reserved[4]; } found;
 
@@ -36,6 +37,8 @@ int cublasLtMatmulDescSetAttribute(operation *op, int which, const void *v, size
 	case TRANSB: memcpy(&op->tb, v, size); return OK;
 	case EPILOGUE: memcpy(&op->epilogue, v, size); return OK;
 	case BIAS_POINTER: memcpy(&op->bias, v, size); return OK;
+	case AUX_POINTER: memcpy(&op->aux, v, size); return OK;
+	case AUX_LD: memcpy(&op->ld_aux, v, size); return OK;
 	}
 	return INVALID_VALUE;
 }
@@ -80,6 +83,7 @@ static int check(const operation *op, const layout *a, const layout *b, const la
 	if (a->ld < (int64_t)a->rows || b->ld < (int64_t)b->rows || d->ld < (int64_t)d->rows) return INVALID_VALUE;
 	if (a->batch != d->batch || b->batch != d->batch) return INVALID_VALUE;
 	if (op->epilogue == BGRADB && (!op->tb || k == 1)) return NOT_SUPPORTED;
+	if (op->epilogue & 128 && (op->ld_aux < (int64_t)d->rows || op->ld_aux % 8 != 0 || (uintptr_t)op->aux % 16 != 0)) return INVALID_VALUE;
 	return OK;
 }
 
@@ -109,6 +113,14 @@ static double at(const char *x, const layout *l, int transposed, int64_t batch, 
 	return load_float(l->type, x + (batch * l->offset + i) * sizes[l->type]);
 }
 
+// gelu is GELU by tanh, and gelu_slope its derivative.
+static double gelu_tanh(double x) { return tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)); }
+static double gelu(double x) { return x / 2 * (1 + gelu_tanh(x)); }
+static double gelu_slope(double x) {
+	const double t = gelu_tanh(x);
+	return (1 + t) / 2 + x / 2 * (1 - t * t) * 0.79788456080286535588 * (1 + 3 * 0.044715 * x * x);
+}
+
 static void multiply(void *arg) {
 	product *p = arg;
 	const int64_t begin = fakegpu_now();
@@ -122,6 +134,12 @@ static void multiply(void *arg) {
 				double v = p->alpha * sum;
 				if (p->beta != 0) v += p->beta * at(p->C, &p->c, 0, batch, i, j);
 				if (p->op.epilogue & BIAS) v += load_float(p->d.type, p->op.bias + i * size);
+				const size_t beside = (i + j * p->op.ld_aux) * size;
+				if ((p->op.epilogue & ~BIAS) == GELU_AUX) {
+					store_float(p->d.type, p->op.aux + beside, v);
+					v = gelu(v);
+				}
+				if (p->op.epilogue == DGELU) v *= gelu_slope(load_float(p->d.type, p->op.aux + beside));
 				store_float(p->d.type, p->D + (batch * p->d.offset + i + j * p->d.ld) * size, v);
 			}
 			if (p->op.epilogue == BGRADB) {

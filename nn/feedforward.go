@@ -1,0 +1,39 @@
+package nn
+
+import "github.com/goddp/goddp/autograd"
+
+// FeedForward computes second(act(first(x))), the network of two layers in a transformer's block. If act
+// is [GELU] or [GELUTanh], it is one operation: see [autograd.FeedForward]. If act is a [Checkpoint] of
+// one of them, its result is not kept for the backward pass.
+func FeedForward(x *autograd.Variable, first *LinearLayer, act Module, second *LinearLayer) *autograd.Variable {
+	opts, ok := feedForwardOptions(act)
+	if !ok || first.computeType() != second.computeType() {
+		return second.Forward(act.Forward(first.Forward(x)))
+	}
+	w1, b1 := first.parameters()
+	w2, b2 := second.parameters()
+	return autograd.FeedForward(autograd.Cast(x, first.computeType()), w1, b1, w2, b2, opts)
+}
+
+// feedForwardOptions returns the options by which [autograd.FeedForward] computes act. ok reports whether
+// it can.
+func feedForwardOptions(act Module) (o autograd.FeedForwardOptions, ok bool) {
+	if c, is := act.(checkpoint); is {
+		o.Recompute = true
+		act = c.Module
+	}
+	g, ok := act.(gelu)
+	o.Tanh = g.tanh
+	return o, ok
+}
+
+// feedForward is a FeedForward in a Sequence. It has the first layer's parameters.
+type feedForward struct {
+	*LinearLayer
+	act    Module
+	second *LinearLayer
+}
+
+func (f feedForward) Forward(x *autograd.Variable) *autograd.Variable {
+	return FeedForward(x, f.LinearLayer, f.act, f.second)
+}
