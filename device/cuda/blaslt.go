@@ -7,6 +7,7 @@ package cuda
 import "C"
 
 import (
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"unsafe"
@@ -92,8 +93,10 @@ func openBlasLt(d *gpuDevice) (*blasLt, error) {
 }
 
 func (b *blasLt) String() string {
-	return fmt.Sprintf("%v (%d)", b.lib, uint64(C.blaslt_version(b.fns)))
+	return fmt.Sprintf("%v (%d)", b.lib, b.version())
 }
+
+func (b *blasLt) version() uint64 { return uint64(C.blaslt_version(b.fns)) }
 
 func (b *blasLt) close() error {
 	for _, p := range b.plans {
@@ -186,9 +189,24 @@ func (b *blasLt) run(s *gpuStream, p *plan, i C.int, a arguments) error {
 		C.double(a.beta), C.uint64_t(a.c), C.uint64_t(a.d), C.uint64_t(a.bias), C.uint64_t(a.aux), C.uint64_t(work.Addr()), workspaceSize, s.handle)))
 }
 
-// tune times the candidates of a plan on the product's operands, with results in scratch memory,
-// and selects the fastest. If something prevents the timing, cuBLAS's own choice stays selected.
-func (b *blasLt) tune(s *gpuStream, p *plan, a arguments, size int) error {
+// algo returns the name of candidate i of a plan: cuBLAS's description of the algorithm.
+func (p *plan) algo(i C.int) string {
+	return hex.EncodeToString(C.GoBytes(unsafe.Pointer(C.blaslt_plan_algo(p.c, i)), C.sizeof_blaslt_algo))
+}
+
+// tune selects the candidate of a product's plan that an earlier race has chosen. If there was none, it
+// times the candidates on the product's operands, with results in scratch memory. If something prevents
+// the timing, cuBLAS's own choice stays selected.
+func (b *blasLt) tune(s *gpuStream, known *choices, w product, p *plan, a arguments, size int) error {
+	what, count := fmt.Sprintf("%+v", w), C.blaslt_plan_count(p.c)
+	if chosen, ok := known.made[what]; ok {
+		for i := range count {
+			if p.algo(i) == chosen {
+				p.best = i
+				return nil
+			}
+		}
+	}
 	captured, err := s.capturing()
 	if err != nil || captured {
 		return err
@@ -199,7 +217,11 @@ func (b *blasLt) tune(s *gpuStream, p *plan, a arguments, size int) error {
 	}
 	defer b.d.Free(scratch)
 	a.d = uint64(scratch.Addr())
-	best, err := b.d.race(s, int(C.blaslt_plan_count(p.c)), func(i int) error { return b.run(s, p, C.int(i), a) })
+	best, decided, err := b.d.race(s, int(count), func(i int) error { return b.run(s, p, C.int(i), a) })
+	if err != nil || !decided {
+		return err
+	}
 	p.best = C.int(best)
-	return err
+	known.put(what, p.algo(p.best))
+	return nil
 }

@@ -81,7 +81,7 @@ typedef struct {
 	size_t workspace;
 } blaslt_product;
 
-enum { BLASLT_CANDIDATES = 6 };
+enum { BLASLT_CANDIDATES = 16 };
 
 typedef struct {
 	uintptr_t op, a, b, d;
@@ -162,6 +162,7 @@ static inline int blaslt_plan_new(blaslt *t, driver *d, uintptr_t ctx, const bla
 	return r;
 }
 
+static inline const blaslt_algo *blaslt_plan_algo(const blaslt_plan *p, int i) { return &p->found[i].algo; }
 static inline int blaslt_plan_count(const blaslt_plan *p) { return p->count; }
 
 // blaslt_run computes D = alpha·A·B + beta·C by a plan's way i. C may be D.

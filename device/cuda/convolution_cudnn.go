@@ -212,7 +212,7 @@ func serves(key convKey) bool {
 // or without tuning the first.
 func (c *convs) choose(s *gpuStream, lib *cudnn, key convKey, ops convOperands) (*cudnnPlan, error) {
 	most := 1
-	if c.k.tune {
+	if c.k.races != nil {
 		most = convCandidates
 	}
 	plans, err := lib.convolution(key).plans(most, func(notes []C.int) bool { return c.suits(key.dt, notes) })
@@ -236,7 +236,7 @@ func (c *convs) choose(s *gpuStream, lib *cudnn, key convKey, ops convOperands) 
 	}
 	best, err := 0, nil
 	if len(works) > 1 {
-		best, err = c.k.d.race(s, len(works), func(i int) error { return c.run(s, works[i], ops) })
+		best, _, err = c.k.d.race(s, len(works), func(i int) error { return c.run(s, works[i], ops) })
 	}
 	for i, p := range works {
 		if i != best {

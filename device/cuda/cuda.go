@@ -11,18 +11,20 @@ type Options struct {
 	// AllowTF32 allows matrix products and convolutions of float32 to round their operands to TF32, which has 11
 	// significant bits. Tensor cores multiply TF32 about six times as fast.
 	AllowTF32 bool
-	// TuneMatMul times cuBLAS's candidate kernels at the first product of each shape and keeps the
+	// TuneMatMul times cuBLAS's candidate kernels at the first product of each shape and selects the
 	// fastest. Without it the device trusts cuBLAS's estimate, which is good for large products.
 	// TuneMatMul also decides by time whether a Linear's bias gradient is computed in its weight's
-	// product. The first product of a shape then waits for the device, and two runs of a program
-	// may round differently.
-	// TuneMatMul does the same with cuDNN's kernels for convolutions and their gradients.
+	// product. The first product of a shape then waits for the device. The results are kept in CacheDir:
+	// later runs with the same type of GPU and version of cuBLAS use them. Two ranks, and two runs until
+	// then, may round differently.
+	// TuneMatMul does the same with cuDNN's kernels for convolutions and their gradients, but keeps nothing
+	// of that.
 	TuneMatMul bool
 	// MemoryLimit is the maximum device memory that Alloc uses, in bytes. With 0 only the hardware
 	// limits it.
 	MemoryLimit int64
-	// CacheDir is the folder that keeps compiled kernels; default goddp/kernels in the user's cache
-	// folder.
+	// CacheDir is the folder that keeps compiled kernels and TuneMatMul's results; default goddp/kernels in
+	// the user's cache folder.
 	CacheDir string
 	// Log receives, at debug level, the GPU and the libraries that were found; default
 	// slog.Default().

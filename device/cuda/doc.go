@@ -85,11 +85,11 @@
 // cuBLAS has a fast kernel for that. ReLU is not, because some of cuBLAS's 16-bit kernels turn NaN into
 // 0. Between the two Linears of a FeedForward, the tanh approximation of GELU of the 16-bit types is part
 // of the first product, and its derivative of the product in the backward pass. Of float32, cuBLAS
-// computes it with errors of 4e-4, so a pass of its own follows the product. The way to compute a product is chosen once
-// for each shape, type and alignment: by cuBLAS's estimate, or by timing if Options.TuneMatMul is set.
-// TuneMatMul also decides whether a bias's gradient is computed in its weight's product or as a separate
-// sum. Products are never timed while a graph is captured, and enqueueing a product of a known shape
-// allocates nothing.
+// computes it with errors of 4e-4, so a pass of its own follows the product. The way to compute a product is
+// chosen once for each shape, type and alignment: by cuBLAS's estimate, or by timing if Options.TuneMatMul is
+// set. TuneMatMul also decides whether a bias's gradient is computed in its weight's product or as a separate
+// sum, and keeps its results beside the compiled kernels. Products are never timed while a graph is captured,
+// and enqueueing a product of a known shape allocates nothing.
 //
 // # Attention
 //

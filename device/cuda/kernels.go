@@ -43,7 +43,7 @@ type kernelSet struct {
 	blas     *blasLt
 	compiler string // the compiler's name and version, for the log
 	tf32     bool
-	tune     bool
+	races    *choices                   // nil unless products are tuned
 	fused    map[product]bool           // whether LinearGrad computes a product's bias gradient in the product
 	prepared map[any]bool               // the layers and feedForwards whose gradients' kernels are loaded
 	custom   map[customKey]customModule // the modules that a launch has asked for
@@ -98,7 +98,7 @@ func (k *kernelSet) Values() *kernels.Values { return &k.values }
 // newKernels compiles and loads all kernels. CUDA would load a kernel later at its first launch, and
 // loading can wait for all work on the device, which may include a collective that waits for a peer.
 func newKernels(d *gpuDevice, o Options) (_ *kernelSet, err error) {
-	k := &kernelSet{d: d, tf32: o.AllowTF32, tune: o.TuneMatMul, fused: map[product]bool{}, prepared: map[any]bool{}, custom: map[customKey]customModule{}}
+	k := &kernelSet{d: d, tf32: o.AllowTF32, fused: map[product]bool{}, prepared: map[any]bool{}, custom: map[customKey]customModule{}}
 	k.flash = flash{k: k, ways: map[flashShape]*flashWay{}, faults: map[flashKind]error{}, maxWork: flashWork, maxWait: flashWait}
 	k.convs = convs{k: k, plans: map[convKey]*cudnnPlan{}}
 	defer func() {
@@ -125,6 +125,9 @@ func newKernels(d *gpuDevice, o Options) (_ *kernelSet, err error) {
 	}
 	if k.blas, err = openBlasLt(d); err != nil {
 		return nil, err
+	}
+	if o.TuneMatMul {
+		k.races = openChoices(d, k.blas)
 	}
 	if _, err := d.compute.workspace(); err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/kernels"
@@ -101,16 +102,20 @@ func (k *kernelSet) gradsFused(st device.Stream, a linearGrad) error {
 // have no fused kernel for a single row.
 func (k *kernelSet) fuses(st device.Stream, a linearGrad) (bool, error) {
 	p := a.product()
-	if !k.tune || a.accB.Beta != 0 || p.inner < 2 || a.dw.Len() == 0 {
+	if k.races == nil || a.accB.Beta != 0 || p.inner < 2 || a.dw.Len() == 0 {
 		return false, nil
 	}
 	k.complete(&p, a.dw, a.accW, a.g, a.x, besides{bias: a.db})
 	if p.alignD != device.Align || p.alignBias != device.Align { // the race uses scratch memory, which is always aligned
 		return false, nil
 	}
-	fuse, known := k.fused[p]
-	if known {
+	if fuse, known := k.fused[p]; known {
 		return fuse, nil
+	}
+	what := fmt.Sprintf("%+v or a product and a sum", p)
+	if way, known := k.races.made[what]; known {
+		k.fused[p] = way == "1"
+		return k.fused[p], nil
 	}
 	s := k.d.stream(st)
 	captured, err := s.capturing()
@@ -129,9 +134,15 @@ func (k *kernelSet) fuses(st device.Stream, a linearGrad) (bool, error) {
 			return false, k.d.Err()
 		}
 	}
-	best, err := k.d.race(s, len(ways), func(i int) error { return ways[i](st, a) })
+	best, decided, err := k.d.race(s, len(ways), func(i int) error { return ways[i](st, a) })
+	if err != nil {
+		return false, err
+	}
 	k.fused[p] = best == 1
-	return k.fused[p], err
+	if decided {
+		k.races.put(what, strconv.Itoa(best))
+	}
+	return k.fused[p], nil
 }
 
 // scratch replaces the memory of tensors by parts of one new buffer, whose content is undefined.

@@ -69,7 +69,10 @@ func multiplying(t *testing.T, tune bool) *gpuDevice {
 	d := bare(t)
 	b, err := openBlasLt(d)
 	ok(t, err)
-	d.kernels = &kernelSet{d: d, blas: b, tune: tune, fused: map[product]bool{}, prepared: map[any]bool{}}
+	d.kernels = &kernelSet{d: d, blas: b, fused: map[product]bool{}, prepared: map[any]bool{}}
+	if tune {
+		d.kernels.races = &choices{made: map[string]string{}}
+	}
 	return d
 }
 
@@ -188,8 +191,8 @@ func TestPreparedGradients(t *testing.T) {
 				t.Errorf("bias %v: %d products were found and %d races run after preparing", withBias, p-plans, r-races)
 			}
 		}
-		if races := len(d.kernels.fused); races != int(flag(d.kernels.tune)) {
-			t.Errorf("%d races were run, tuning: %v", races, d.kernels.tune)
+		if races := len(d.kernels.fused); races != int(flag(d.kernels.races != nil)) {
+			t.Errorf("%d races were run, tuning: %v", races, d.kernels.races != nil)
 		}
 	}
 	for _, tune := range []bool{false, true} {

@@ -53,8 +53,8 @@ func (k *kernelSet) multiply(st device.Stream, p product, dst device.Tensor, acc
 	if err != nil {
 		return err
 	}
-	if fresh && k.tune {
-		if err := k.blas.tune(s, plan, a, dst.Bytes()); err != nil {
+	if fresh && k.races != nil {
+		if err := k.blas.tune(s, k.races, p, plan, a, dst.Bytes()); err != nil {
 			return err
 		}
 	}

@@ -7,26 +7,28 @@ import "C"
 
 import (
 	"context"
-	"math"
+	"slices"
 	"time"
 )
 
-// A race runs each way several times, in turns, so that no way alone runs while the GPU's clock is
-// at its highest.
+// A race runs each way several times, in turns. The first rounds only warm the GPU up: its clock is higher
+// before products have drawn their power for a while, and then other ways are the fastest.
 const (
-	raceRounds = 5
-	raceRuns   = 3    // the number of runs that are timed together
-	raceGain   = 0.97 // another way must take less than this part of the first way's time to be chosen
-	raceWait   = 5 * time.Second
+	raceRounds = 7
+	raceWarm   = 2                    // the number of rounds that do not count
+	raceTime   = 3 * time.Millisecond // runs that are timed together take at least so long
+	raceRuns   = 64                   // the maximum number of such runs
+	raceGain   = 0.98                 // another way must take less than this part of the first way's time to be chosen
+	raceWait   = 20 * time.Second
 )
 
 // race times several ways to compute one thing, which run enqueues on s, and returns the number of
-// the fastest. It returns 0, the default way, unless another way is clearly faster, and also if the
-// race cannot be completed. An error is the device's.
+// the fastest. It returns 0, the default way, unless another way is clearly faster. decided is false if
+// the race could not be completed. An error is the device's.
 //
 // race blocks the host until the stream has run the race, for a bounded time. No collective that
 // the stream waits for should be running.
-func (d *gpuDevice) race(s *gpuStream, ways int, run func(way int) error) (best int, err error) {
+func (d *gpuDevice) race(s *gpuStream, ways int, run func(way int) error) (best int, decided bool, err error) {
 	var stamps []C.uintptr_t // the CUevents before, between and after the ways' runs, in order
 	defer func() { d.events.put(stamps...) }()
 	stamp := func() error {
@@ -36,43 +38,54 @@ func (d *gpuDevice) race(s *gpuStream, ways int, run func(way int) error) (best 
 		}
 		return err
 	}
-	for range raceRounds {
-		for way := range ways {
-			if stamp() != nil {
-				return 0, d.Err()
-			}
-			for range raceRuns {
-				if run(way) != nil {
-					return 0, d.Err()
-				}
-			}
-			if stamp() != nil {
-				return 0, d.Err()
+	// timed runs a way several times between two stamps.
+	timed := func(way, runs int) error {
+		if err := stamp(); err != nil {
+			return err
+		}
+		for range runs {
+			if err := run(way); err != nil {
+				return err
 			}
 		}
+		return stamp()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), raceWait)
 	defer cancel()
-	if s.Sync(ctx) != nil {
-		return 0, d.Err()
+	took := func(i int) (time.Duration, error) { return d.elapsed(stamps[2*i], stamps[2*i+1]) }
+	if run(0) != nil || timed(0, 1) != nil || s.Sync(ctx) != nil { // the first run may load the kernel
+		return 0, false, d.Err()
 	}
-	var first, fastest time.Duration
-	for way := range ways {
-		least := time.Duration(math.MaxInt64)
-		for round := range raceRounds {
-			at := 2 * (round*ways + way)
-			took, err := d.elapsed(stamps[at], stamps[at+1])
-			if err != nil {
-				return 0, err
+	one, err := took(0)
+	if err != nil {
+		return 0, false, err
+	}
+	runs := int(min(raceTime/max(one, 1)+1, raceRuns))
+	for range raceRounds {
+		for way := range ways {
+			if timed(way, runs) != nil {
+				return 0, false, d.Err()
 			}
-			least = min(least, took)
-		}
-		switch {
-		case way == 0:
-			first, fastest = least, least
-		case least < fastest && float64(least) < raceGain*float64(first):
-			best, fastest = way, least
 		}
 	}
-	return best, nil
+	if s.Sync(ctx) != nil {
+		return 0, false, d.Err()
+	}
+	medians := make([]time.Duration, ways)
+	for way := range ways {
+		var all []time.Duration
+		for round := raceWarm; round < raceRounds; round++ {
+			t, err := took(1 + round*ways + way)
+			if err != nil {
+				return 0, false, err
+			}
+			all = append(all, t)
+		}
+		slices.Sort(all)
+		medians[way] = all[len(all)/2]
+		if medians[way] < medians[best] && float64(medians[way]) < raceGain*float64(medians[0]) {
+			best = way
+		}
+	}
+	return best, true, nil
 }
