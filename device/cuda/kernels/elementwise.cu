@@ -57,16 +57,27 @@ __device__ inline double erfc_(double v) { return erfc(v); }
 // results.
 template <class A> __device__ inline A normal_cdf(A v) { return A(0.5) * erfc_(v * A(-0.70710678118654752440)); }
 
-// GELUTanh is x·(1 + tanh u)/2 with u = c·(x + k·x³), and (1 + tanh u)/2 is the
-// logistic function of 2u. By e = exp(-2|u|) it keeps its digits where it is
-// small, and so does its derivative where that is.
+// quick_exp and quick_divide are accurate to a rounding of T. For the 16-bit types they are a few
+// instructions. The divisor is of moderate size.
+template <class T> __device__ inline float quick_exp(float v) { return __expf(v); }
+template <> __device__ inline float quick_exp<float>(float v) { return expf(v); }
+template <class T> __device__ inline double quick_exp(double v) { return exp(v); }
+template <class T> __device__ inline float quick_divide(float v, float by) { return __fdividef(v, by); }
+template <> __device__ inline float quick_divide<float>(float v, float by) { return v / by; }
+template <class T> __device__ inline double quick_divide(double v, double by) { return v / by; }
+
+// gelu_tanh computes x·(1 + tanh u)/2 with u = c·(x + k·x³), and its slope at x. (1 + tanh u)/2
+// is the logistic function of 2u. By e = exp(-2|u|) it keeps its digits where it is small, and so
+// does the slope where that is.
 #define GELU_C 0.79788456080286535588 // √(2/π)
 #define GELU_K 0.044715
-template <class A> __device__ inline A gelu_tail(A x) {
+template <class T, class A> __device__ inline void gelu_tanh(A x, A &value, A &slope) {
 	const A u2 = A(2 * GELU_C) * (x + A(GELU_K) * x * x * x);
-	return exp_(u2 > 0 ? -u2 : u2);
+	const A e = quick_exp<T>(u2 > 0 ? -u2 : u2);
+	const A share = quick_divide<T>(A(1), 1 + e), gate = x > 0 ? share : e * share;
+	value = x * gate;
+	slope = gate + x * (e * share * share) * A(2 * GELU_C) * (1 + A(3 * GELU_K) * x * x);
 }
-template <class A> __device__ inline A gelu_gate(A x, A e) { return (x > 0 ? 1 : e) / (1 + e); }
 
 __device__ inline float log1p_(float v) { return log1pf(v); }
 __device__ inline double log1p_(double v) { return log1p(v); }
@@ -112,7 +123,13 @@ template <class T> __device__ inline void unary(const Map &a) {
 	case SIGMOID: map<T>(a, [](A x, A, u64) { return sigmoid(x); }); break;
 	case RELU: map<T>(a, [](A x, A, u64) { return relu(x); }); break;
 	case GELU: map<T>(a, [](A x, A, u64) { return x * normal_cdf(x); }); break;
-	case GELU_TANH: map<T>(a, [](A x, A, u64) { return x * gelu_gate(x, gelu_tail(x)); }); break;
+	case GELU_TANH:
+		map<T>(a, [](A x, A, u64) {
+			A value, slope;
+			gelu_tanh<T>(x, value, slope);
+			return value;
+		});
+		break;
 	case ABS: map<T>(a, [](A x, A, u64) { return abs_(x); }); break;
 	case RSQRT: map<T>(a, [](A x, A, u64) { return 1 / sqrt_(x); }); break;
 	case SIN: map<T>(a, [](A x, A, u64) { return sin_(x); }); break;
@@ -158,8 +175,9 @@ template <class T> __device__ inline void unary_grad(const Map &a) {
 		break;
 	case GELU_TANH:
 		map<T>(a, [](A g, A x, u64) {
-			const A e = gelu_tail(x), slope = e / ((1 + e) * (1 + e));
-			return g * (gelu_gate(x, e) + x * slope * A(2 * GELU_C) * (1 + A(3 * GELU_K) * x * x));
+			A value, slope;
+			gelu_tanh<T>(x, value, slope);
+			return g * slope;
 		});
 		break;
 	// In the following functions, x is NaN if no comparison is true.
