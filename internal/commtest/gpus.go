@@ -31,14 +31,37 @@ func GPUs(t testing.TB, least int) int {
 	return gpus
 }
 
+// ShareVar is an environment variable that makes two processes share the first GPU. It takes root. NCCL refuses two
+// ranks on one GPU of a host, and knows a host by its kernel's boot id. So each process gets a boot id of its own, in
+// a mount namespace. NCCL connects them by sockets, and they take turns on the GPU: a call takes milliseconds.
+const ShareVar = "GODDP_TEST_SHARE_GPU"
+
+// sharedGPU is the variable by which processes use the GPU that they share.
+const sharedGPU = "GODDP_DEVICE=cuda:0"
+
+// ownHost are the words of a shell command that runs the command after them with a boot id of its own.
+var ownHost = []string{"unshare", "--mount", "sh", "-c",
+	`id=$(mktemp) && cat /proc/sys/kernel/random/uuid >"$id" && mount --bind "$id" /proc/sys/kernel/random/boot_id && rm "$id" && exec "$@"`, "sh"}
+
+// processesOnGPUs returns how many processes can have a GPU, and the variable by which they use it. It skips
+// the test if there are fewer than least.
+func processesOnGPUs(t *testing.T, least int) (n int, device string) {
+	t.Helper()
+	if os.Getenv(ShareVar) != "" {
+		GPUs(t, 1)
+		return 2, sharedGPU
+	}
+	return GPUs(t, least), "GODDP_DEVICE=cuda"
+}
+
 // ProcessesOnGPUs is Processes over NCCL with one GPU per process. It runs the sizes for which there
 // are enough GPUs, and skips the test if there are fewer than two.
 func ProcessesOnGPUs(t *testing.T, sizes ...int) {
 	t.Helper()
-	gpus := GPUs(t, 2)
+	most, device := processesOnGPUs(t, 2)
 	for _, n := range sizes {
-		if n <= gpus {
-			t.Run(fmt.Sprint(n), func(t *testing.T) { Processes(t, n, "GODDP_DEVICE=cuda") })
+		if n <= most {
+			t.Run(fmt.Sprint(n), func(t *testing.T) { Processes(t, n, device) })
 		}
 	}
 }
@@ -59,16 +82,16 @@ func OnDeviceOf(t *testing.T, sizes []int, vars []string, f func(pg *comm.Proces
 		}
 		return
 	}
-	gpus := GPUs(t, 1)
+	most, device := processesOnGPUs(t, 1)
 	for _, n := range sizes {
 		switch {
-		case n > gpus:
-			t.Logf("not on %d ranks: there are %d GPUs", n, gpus)
+		case n > most:
+			t.Logf("not on %d ranks: the GPUs are enough for %d", n, most)
 		case n == 1:
 			onOneGPU(t, f)
 		default:
 			ctx, cancel := context.WithTimeout(t.Context(), jobTimeout)
-			runs(ctx, t, n, []string{"-test.run", "^" + regexp.QuoteMeta(t.Name()) + "$"}, append(vars, "GODDP_DEVICE=cuda"))
+			runs(ctx, t, n, []string{"-test.run", "^" + regexp.QuoteMeta(t.Name()) + "$"}, append(vars, device))
 			cancel()
 		}
 	}

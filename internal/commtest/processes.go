@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -73,10 +74,13 @@ func runs(ctx context.Context, t *testing.T, n int, flags, vars []string) {
 // job runs this binary's tests, or those that flags select, on n processes. It returns how many parts
 // of tests ran on each process, and their output.
 func job(ctx context.Context, n int, flags, vars []string) (parts int, said string, err error) {
+	args := append([]string{os.Args[0], "-test.v", "-test.timeout", jobTimeout.String()}, flags...)
+	if slices.Contains(vars, sharedGPU) {
+		args = append(slices.Clone(ownHost), args...)
+	}
 	var out bytes.Buffer
 	_, err = launcher.Run(ctx, &launcher.Config{
-		Args:    append([]string{os.Args[0], "-test.v", "-test.timeout", jobTimeout.String()}, flags...),
-		Workers: n, ShutdownTimeout: time.Second, LinePrefix: "rank ${rank}: ", Stdout: &out, Stderr: &out,
+		Args: args, Workers: n, ShutdownTimeout: time.Second, LinePrefix: "rank ${rank}: ", Stdout: &out, Stderr: &out,
 		Env: append(append(os.Environ(), JobVar+"=1"), vars...),
 	})
 	tests := map[string]int{} // how often they ran, by rank
