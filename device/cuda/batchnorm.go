@@ -74,7 +74,11 @@ func (k *kernelSet) wideSums(st device.Stream, dt device.DType, a batchNormArgs)
 		return true, err
 	}
 	at.part, at.dst = uint64(work.Addr()), a.dst
-	if err := k.batch(st, &k.batchSumsWide, dt, g, at); err != nil {
+	f := &k.batchMomentsWide
+	if a.grads != 0 {
+		f = &k.batchSumsWide
+	}
+	if err := k.batch(st, f, dt, g, at); err != nil {
 		return true, err
 	}
 	return true, k.batch(st, &k.batchFold, dt, grid{ceil(int(a.c), warp), 1, 1, warp, warp}, at)

@@ -82,11 +82,11 @@ type kernelSet struct {
 	rowNormFold                                   perFloat               // without Float64
 	batchNorm, batchNormGrad                      perFloat
 	batchNormWide, batchNormGradWide              perFloat
-	batchSumsWide, batchFold                      perFloat
+	batchMomentsWide, batchSumsWide, batchFold    perFloat
 	im2col, col2im, toColumns, fromColumns        perFloat
 	padChannels                                   perFloat
 	maxPool, maxPoolGrad, avgPool, avgPoolGrad    perFloat
-	maxPoolWide, maxPoolGradWide                  perFloat
+	maxPoolWide, maxPoolGradWide, avgPoolGradWide perFloat
 	mergeMoments, trackMoments                    perFloat // for Float32 and Float64
 	fill                                          perType
 	copy                                          [device.Uint8 + 1]perType // indexed by the destination's type, then by the source's
@@ -236,7 +236,7 @@ func (k *kernelSet) files() map[string]map[string]*C.uintptr_t {
 		"row_norm.cu":      rowNorm,
 		"batchnorm.cu": floats(map[string]*perFloat{
 			"batch_norm": &k.batchNorm, "batch_norm_grad": &k.batchNormGrad, "batch_norm_wide": &k.batchNormWide,
-			"batch_norm_grad_wide": &k.batchNormGradWide, "batch_sums_wide": &k.batchSumsWide, "batch_fold": &k.batchFold,
+			"batch_norm_grad_wide": &k.batchNormGradWide, "batch_moments_wide": &k.batchMomentsWide, "batch_sums_wide": &k.batchSumsWide, "batch_fold": &k.batchFold,
 		}),
 		"convolution.cu": floats(map[string]*perFloat{
 			"im2col": &k.im2col, "col2im": &k.col2im, "to_columns": &k.toColumns, "from_columns": &k.fromColumns,
@@ -244,7 +244,7 @@ func (k *kernelSet) files() map[string]map[string]*C.uintptr_t {
 		}),
 		"pooling.cu": floats(map[string]*perFloat{
 			"max_pool": &k.maxPool, "max_pool_grad": &k.maxPoolGrad, "max_pool_wide": &k.maxPoolWide, "max_pool_grad_wide": &k.maxPoolGradWide,
-			"avg_pool": &k.avgPool, "avg_pool_grad": &k.avgPoolGrad,
+			"avg_pool_grad_wide": &k.avgPoolGradWide, "avg_pool": &k.avgPool, "avg_pool_grad": &k.avgPoolGrad,
 		}),
 
 		"orthonormal.cu": {

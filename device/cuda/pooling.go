@@ -57,5 +57,5 @@ func (k *kernelSet) AvgPool2d(s device.Stream, dst, x device.Tensor, p kernels.A
 
 func (k *kernelSet) AvgPool2dGrad(s device.Stream, dst device.Tensor, acc device.Accum, g device.Tensor, p kernels.AvgPool) error {
 	z := operands.AvgPool2d("AvgPool2dGrad", g, dst, p)
-	return k.pool(s, &k.avgPoolGrad, nil, dst, g, device.Tensor{}, z, p, acc)
+	return k.pool(s, &k.avgPoolGrad, &k.avgPoolGradWide, dst, g, device.Tensor{}, z, p, acc)
 }

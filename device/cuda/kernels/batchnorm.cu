@@ -186,34 +186,35 @@ template <class T> __device__ inline typename Arith<T>::type origin(const BatchN
 
 // batch_sums_wide adds a chunk of rows of each channel: of x - origin and its square, or of g and
 // g·(x - mean).
-template <class T> __device__ inline void batch_sums_wide(const BatchNorm &a) {
+template <class T, bool grads> __device__ inline void batch_sums_wide(const BatchNorm &a) {
 	typedef typename Arith<T>::type A;
+	const int ahead = grads ? AHEAD : 2 * AHEAD;
 	__shared__ A shared[2 * EACH][256];
 	const Rows rows(a);
 	A from[EACH], s[EACH], q[EACH];
 #pragma unroll
 	for (int j = 0; j < EACH; j++) {
 		s[j] = q[j] = from[j] = 0;
-		if (rows.channel < a.c) from[j] = a.grads ? ((const A *)a.mean)[rows.channel + j] : origin<T>(a, rows.channel + j);
+		if (rows.channel < a.c) from[j] = grads ? ((const A *)a.mean)[rows.channel + j] : origin<T>(a, rows.channel + j);
 	}
-	for (u64 first = rows.first; first < rows.end; first += AHEAD * rows.step) {
-		Packs<T, EACH> x[AHEAD], g[AHEAD];
-		u32 mask[AHEAD];
+	for (u64 first = rows.first; first < rows.end; first += ahead * rows.step) {
+		Packs<T, EACH> x[ahead], g[ahead];
+		u32 mask[ahead];
 #pragma unroll
-		for (int k = 0; k < AHEAD; k++) {
+		for (int k = 0; k < ahead; k++) {
 			const u64 row = first + k * rows.step, at = row * a.c + rows.channel;
 			if (row >= rows.end) continue;
 			x[k].load((const T *)a.x + at);
-			if (!a.grads) continue;
+			if (!grads) continue;
 			g[k].load((const T *)a.g + at);
 			mask[k] = bits(a, at / EACH);
 		}
 #pragma unroll
-		for (int k = 0; k < AHEAD; k++) {
+		for (int k = 0; k < ahead; k++) {
 			if (first + k * rows.step >= rows.end) continue;
 #pragma unroll
 			for (int j = 0; j < EACH; j++) {
-				const A d = up(x[k][j]) - from[j], h = !a.grads ? d : mask[k] >> j & 1 ? up(g[k][j]) : A(0);
+				const A d = up(x[k][j]) - from[j], h = !grads ? d : mask[k] >> j & 1 ? up(g[k][j]) : A(0);
 				s[j] += h;
 				q[j] += h * d;
 			}
@@ -243,7 +244,7 @@ template <class T> __device__ inline void batch_fold(const BatchNorm &a) {
 	const u64 c = blockIdx.x * 32ull + threadIdx.x;
 	double s = 0, q = 0;
 	if (c < a.c)
-#pragma unroll 4
+#pragma unroll 8
 		for (u64 k = threadIdx.y; k < a.chunks; k += 32) {
 			s += ((const A *)a.part)[k * 2 * a.c + c];
 			q += ((const A *)a.part)[(k * 2 + 1) * a.c + c];
@@ -271,6 +272,7 @@ template <class T> __device__ inline void batch_fold(const BatchNorm &a) {
 	extern "C" __global__ void batch_norm_grad_##name(const BatchNorm a) { batch_norm_grad<T>(a); } \
 	extern "C" __global__ void __launch_bounds__(256) batch_norm_wide_##name(const BatchNorm a) { batch_norm_wide<T>(a); } \
 	extern "C" __global__ void __launch_bounds__(256) batch_norm_grad_wide_##name(const BatchNorm a) { batch_norm_grad_wide<T>(a); } \
-	extern "C" __global__ void __launch_bounds__(256) batch_sums_wide_##name(const BatchNorm a) { batch_sums_wide<T>(a); } \
+	extern "C" __global__ void __launch_bounds__(256) batch_moments_wide_##name(const BatchNorm a) { batch_sums_wide<T, false>(a); } \
+	extern "C" __global__ void __launch_bounds__(256) batch_sums_wide_##name(const BatchNorm a) { batch_sums_wide<T, true>(a); } \
 	extern "C" __global__ void batch_fold_##name(const BatchNorm a) { batch_fold<T>(a); }
 EACH_FLOAT(EXPORT)

@@ -109,13 +109,51 @@ template <class T> __device__ inline void max_pool_grad(const Pool &a) {
 // multiple of eight, and aligned operands.
 const int EACH = 8;
 
+// deposit accumulates eight sums.
+template <class T> __device__ inline void deposit(T *to, const Accum &acc, const typename Arith<T>::type *sums) {
+	typedef typename Arith<T>::type A;
+	Packs<T, EACH> out;
+	if (acc.beta != 0) out.load(to);
+#pragma unroll
+	for (int j = 0; j < EACH; j++) {
+		A v = (A)acc.alpha * sums[j];
+		if (acc.beta != 0) v += (A)acc.beta * up(out[j]);
+		out[j] = down<T>(v);
+	}
+	out.store(to);
+}
+
+// Pack8 is the place of eight channels: the image, the row and the column, and the first channel. All sizes of one
+// image fit in 32 bits.
+struct Pack8 {
+	u64 image;
+	i32 y, x;
+	u32 c;
+	__device__ Pack8(u64 e, u32 packs, u32 h, u32 w) {
+		const u64 row = divide(e, packs), line = divide(row, w);
+		c = (e - row * packs) * EACH;
+		x = row - line * w;
+		image = divide(line, h);
+		y = line - image * h;
+	}
+};
+
+// reach_near is reach in 32 bits, of a window.
+__device__ inline void reach_near(const Pool &a, int axis, i32 i, i32 out, i32 &from, i32 &to) {
+	const u32 stride = a.s[axis];
+	const i32 last = i + (i32)a.p[axis], first = last - (i32)(a.d[axis] * (a.k[axis] - 1));
+	from = first > 0 ? (first + stride - 1) / stride : 0;
+	to = min((i32)((u32)last / stride) + 1, out);
+}
+
 template <class T> __device__ inline void max_pool_wide(const Pool &a) {
 	typedef typename Arith<T>::type A;
-	const u64 packs = a.c / EACH;
+	const u32 packs = a.c / EACH;
+	const i32 h = a.h, w = a.w, kh = a.k[0], kw = a.k[1], dy = a.d[0], dx = a.d[1];
 	for (u64 e = global_thread(); e < a.n * a.oh * a.ow * packs; e += global_threads()) {
-		const u64 row = divide(e, packs), c = (e - row * packs) * EACH, line = divide(row, a.ow), image = divide(line, a.oh);
-		const i64 top = (i64)(line - image * a.oh) * a.s[0] - a.p[0], left = (i64)(row - line * a.ow) * a.s[1] - a.p[1];
-		const T *x = (const T *)a.from + image * a.h * a.w * a.c + c;
+		const Pack8 p(e, packs, a.oh, a.ow);
+		const i32 top = p.y * (i32)a.s[0] - (i32)a.p[0], left = p.x * (i32)a.s[1] - (i32)a.p[1];
+		const T *x = (const T *)a.from + p.image * a.h * a.w * a.c + p.c;
 		Packs<T, EACH> most;
 		Packs<i32, EACH> best;
 #pragma unroll
@@ -123,12 +161,12 @@ template <class T> __device__ inline void max_pool_wide(const Pool &a) {
 			most[j] = down<T>((A)__longlong_as_double(0xfff0000000000000ll));
 			best[j] = -1;
 		}
-		for (i64 ky = 0, y = top; ky < a.k[0]; ky++, y += a.d[0])
-			for (i64 kx = 0, i = left; kx < a.k[1]; kx++, i += a.d[1]) {
-				if (y < 0 || y >= (i64)a.h || i < 0 || i >= (i64)a.w) continue;
-				const i32 at = y * a.w + i;
+		for (i32 ky = 0, y = top; ky < kh; ky++, y += dy)
+			for (i32 kx = 0, i = left; kx < kw; kx++, i += dx) {
+				if (y < 0 || y >= h || i < 0 || i >= w) continue;
+				const i32 at = y * w + i;
 				Packs<T, EACH> in;
-				in.load(x + at * a.c);
+				in.load(x + (u64)at * a.c);
 #pragma unroll
 				for (int j = 0; j < EACH; j++) {
 					const A v = up(in[j]), m = up(most[j]);
@@ -138,25 +176,26 @@ template <class T> __device__ inline void max_pool_wide(const Pool &a) {
 					}
 				}
 			}
-		most.store((T *)a.to + row * a.c + c);
-		best.store((i32 *)a.index + row * a.c + c);
+		most.store((T *)a.to + e * EACH);
+		best.store((i32 *)a.index + e * EACH);
 	}
 }
 
 template <class T> __device__ inline void max_pool_grad_wide(const Pool &a) {
 	typedef typename Arith<T>::type A;
-	const u64 packs = a.c / EACH;
+	const u32 packs = a.c / EACH;
+	const i32 oh = a.oh, ow = a.ow;
 	for (u64 e = global_thread(); e < a.n * a.h * a.w * packs; e += global_threads()) {
-		const u64 row = divide(e, packs), c = (e - row * packs) * EACH, line = divide(row, a.w), image = divide(line, a.h);
-		const i64 y = line - image * a.h, x = row - line * a.w;
-		i64 top, bottom, left, right;
-		reach(a, 0, y, a.h, a.oh, top, bottom);
-		reach(a, 1, x, a.w, a.ow, left, right);
-		const i32 at = y * a.w + x;
+		const Pack8 p(e, packs, a.h, a.w);
+		i32 top, bottom, left, right;
+		reach_near(a, 0, p.y, oh, top, bottom);
+		reach_near(a, 1, p.x, ow, left, right);
+		const i32 at = p.y * (i32)a.w + p.x;
+		const u64 first = p.image * a.oh * a.ow * a.c + p.c;
 		A sums[EACH] = {};
-		for (i64 oy = top; oy < bottom; oy++)
-			for (i64 ox = left; ox < right; ox++) {
-				const u64 i = ((image * a.oh + oy) * a.ow + ox) * a.c + c;
+		for (i32 oy = top; oy < bottom; oy++)
+			for (i32 ox = left; ox < right; ox++) {
+				const u64 i = first + (u64)(oy * ow + ox) * a.c;
 				Packs<i32, EACH> index;
 				Packs<T, EACH> g;
 				index.load((const i32 *)a.index + i);
@@ -165,16 +204,33 @@ template <class T> __device__ inline void max_pool_grad_wide(const Pool &a) {
 				for (int j = 0; j < EACH; j++)
 					if (index[j] == at) sums[j] += up(g[j]);
 			}
-		T *to = (T *)a.to + row * a.c + c;
-		Packs<T, EACH> out;
-		if (a.acc.beta != 0) out.load(to);
+		deposit((T *)a.to + e * EACH, a.acc, sums);
+	}
+}
+
+template <class T> __device__ inline void avg_pool_grad_wide(const Pool &a) {
+	typedef typename Arith<T>::type A;
+	const u32 packs = a.c / EACH;
+	for (u64 e = global_thread(); e < a.n * a.h * a.w * packs; e += global_threads()) {
+		const Pack8 p(e, packs, a.h, a.w);
+		i64 top, bottom, left, right;
+		reach(a, 0, p.y, a.h, a.oh, top, bottom);
+		reach(a, 1, p.x, a.w, a.ow, left, right);
+		A sums[EACH] = {};
+		for (i64 oy = top; oy < bottom; oy++) {
+			const Region rows(a, 0, oy, a.h, a.oh);
+			if (p.y < rows.from || p.y >= rows.to) continue;
+			for (i64 ox = left; ox < right; ox++) {
+				const Region cols(a, 1, ox, a.w, a.ow);
+				if (p.x < cols.from || p.x >= cols.to) continue;
+				const A size = (A)(rows.size * cols.size);
+				Packs<T, EACH> g;
+				g.load((const T *)a.from + ((p.image * a.oh + oy) * a.ow + ox) * a.c + p.c);
 #pragma unroll
-		for (int j = 0; j < EACH; j++) {
-			A v = (A)a.acc.alpha * sums[j];
-			if (a.acc.beta != 0) v += (A)a.acc.beta * up(out[j]);
-			out[j] = down<T>(v);
+				for (int j = 0; j < EACH; j++) sums[j] += up(g[j]) / size;
+			}
 		}
-		out.store(to);
+		deposit((T *)a.to + e * EACH, a.acc, sums);
 	}
 }
 
@@ -222,6 +278,7 @@ template <class T> __device__ inline void avg_pool_grad(const Pool &a) {
 	extern "C" __global__ void max_pool_grad_##name(const Pool a) { max_pool_grad<T>(a); } \
 	extern "C" __global__ void max_pool_wide_##name(const Pool a) { max_pool_wide<T>(a); } \
 	extern "C" __global__ void max_pool_grad_wide_##name(const Pool a) { max_pool_grad_wide<T>(a); } \
+	extern "C" __global__ void avg_pool_grad_wide_##name(const Pool a) { avg_pool_grad_wide<T>(a); } \
 	extern "C" __global__ void avg_pool_##name(const Pool a) { avg_pool<T>(a); } \
 	extern "C" __global__ void avg_pool_grad_##name(const Pool a) { avg_pool_grad<T>(a); }
 EACH_FLOAT(EXPORT)
