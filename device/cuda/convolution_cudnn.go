@@ -13,7 +13,6 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/operand"
-	"github.com/goddp/goddp/internal/kernels"
 )
 
 // convs computes convolutions by cuDNN, for the shapes that were prepared.
@@ -60,62 +59,78 @@ var addTo = device.Accum{Alpha: 1, Beta: 1}
 
 // compute computes one operand from the others by cuDNN. It reports false if the own kernels have to.
 func (c *convs) compute(s *gpuStream, pass convPass, acc device.Accum, ops convOperands, z operand.ConvSizes) (done bool, err error) {
-	if !pads(ops[0].DType, pass, z) || c.plans[keyOf(ops[0].DType, pass, false, z)] == nil {
+	if !folds(ops[0].DType, pass, z) || c.plans[keyOf(ops[0].DType, pass, false, z)] == nil {
 		return c.computeAsIs(s, pass, acc, ops, z)
 	}
-	err = c.padded(s, pass, ops, z, func(padded convOperands, z operand.ConvSizes) (err error) {
-		if done, err = c.computeAsIs(s, pass, device.Store, padded, z); err != nil || !done || pass != convGradWeight {
-			return err
+	err = c.folded(s, pass, ops, z, func(small convOperands, fold operand.ConvSizes) (err error) {
+		if done, err = c.computeAsIs(s, pass, device.Store, small, fold); err == nil && done && pass == convGradWeight {
+			err = c.fold(s, &c.k.unfoldWeight, ops[convGradWeight], small[convGradWeight], acc, z, fold, false, ops[convGradWeight].Len())
 		}
-		dst := ops[convGradWeight]
-		return c.k.CopyStrided(s, dst.Shape, dst, kernels.Dense(dst.Shape), acc, padded[convGradWeight], kernels.Dense(padded[convGradWeight].Shape))
+		return err
 	})
 	return done, err
 }
 
 // keyOf returns the key of the plan for a pass.
 func keyOf(dt device.DType, pass convPass, adds bool, z operand.ConvSizes) convKey {
-	if pads(dt, pass, z) {
-		z.C, z.InGroup = paddedChannels, paddedChannels
+	if folds(dt, pass, z) {
+		z = foldedSizes(z)
 	}
 	return convKey{dt, z, pass, adds}
 }
 
-// pads reports whether a pass is computed with more channels, which are zeros. cuDNN's fast kernels need a multiple
-// of 8 channels in 16-bit types. For the first layer of a network, whose images have three channels, they take a
-// quarter of the time of those for three channels.
-func pads(dt device.DType, pass convPass, z operand.ConvSizes) bool {
-	return pass != convGradInput && dt.Size() == 2 && z.ChannelsLast && z.Groups == 1 && z.C > 0 && z.C < paddedChannels
+// pixelChannels is a number of channels that cuDNN's fast kernels for 16-bit types need a multiple of.
+const pixelChannels = packBytes / 2
+
+// folds reports whether a pass is computed from folded images. Images with few channels, such as the three colors
+// in a network's first layer, would leave most of cuDNN's fast kernels idle. A folded image has a pixel for each
+// block of as many pixels as the strides, with the channels of all of them, and zeros where the padding is. The
+// convolution then has no stride and no padding.
+func folds(dt device.DType, pass convPass, z operand.ConvSizes) bool {
+	return pass != convGradInput && dt.Size() == 2 && z.ChannelsLast && z.Groups == 1 && z.Dilation == [2]int{1, 1} &&
+		z.C > 0 && z.C < pixelChannels && z.C*z.Stride[0]*z.Stride[1] <= 2*pixelChannels
 }
 
-// paddedChannels is the number of channels of padded operands: those of one pack.
-const paddedChannels = packBytes / 2
+func foldedSizes(z operand.ConvSizes) operand.ConvSizes {
+	z.C = ceil(z.C*z.Stride[0]*z.Stride[1], pixelChannels) * pixelChannels
+	z.Kernel = [2]int{ceil(z.Kernel[0], z.Stride[0]), ceil(z.Kernel[1], z.Stride[1])}
+	z.InGroup, z.H, z.W = z.C, z.OH+z.Kernel[0]-1, z.OW+z.Kernel[1]-1
+	z.Stride, z.Padding = [2]int{1, 1}, [2]int{}
+	return z
+}
 
-// padded calls f with copies of images and weight that have paddedChannels channels. The content of the weight is
-// undefined if the pass computes it.
-func (c *convs) padded(s *gpuStream, pass convPass, ops convOperands, z operand.ConvSizes, f func(padded convOperands, z operand.ConvSizes) error) error {
-	padded := ops
-	for i := range 2 {
-		shape := slices.Clone(ops[i].Shape)
-		shape[3] = paddedChannels
-		padded[i] = device.Tensor{DType: ops[i].DType, Shape: shape}
-	}
-	scratch, err := c.k.scratch(&padded[0], &padded[1])
+// folded calls f with folded images and a folded weight, whose content is undefined if the pass computes it.
+func (c *convs) folded(s *gpuStream, pass convPass, ops convOperands, z operand.ConvSizes, f func(small convOperands, fold operand.ConvSizes) error) error {
+	fold, small := foldedSizes(z), ops
+	small[0] = device.Tensor{DType: ops[0].DType, Shape: device.Shape{fold.N, fold.H, fold.W, fold.C}}
+	small[1] = device.Tensor{DType: ops[0].DType, Shape: device.Shape{fold.O, fold.Kernel[0], fold.Kernel[1], fold.C}}
+	scratch, err := c.k.scratch(&small[0], &small[1])
 	if err != nil {
 		return err
 	}
 	defer c.k.freeScratch(s, scratch)
-	for i := range 2 {
-		if convPass(i) == pass {
-			continue
-		}
-		rows := ops[i].Len() / z.C
-		a := convArgs{to: c.k.addr(padded[i]), from: c.k.addr(ops[i]), images: uint64(rows), c: uint64(z.C)}
-		if err := c.k.launch(s, c.k.padChannels[ops[i].DType], c.k.flat(rows), unsafe.Pointer(&a), unsafe.Sizeof(a)); err != nil {
+	if err := c.fold(s, &c.k.foldImages, small[0], ops[0], device.Store, z, fold, true, small[0].Len()/pixelChannels); err != nil {
+		return err
+	}
+	if pass != convGradWeight {
+		if err := c.fold(s, &c.k.foldImages, small[1], ops[1], device.Store, z, fold, false, small[1].Len()/pixelChannels); err != nil {
 			return err
 		}
 	}
-	return f(padded, keyOf(ops[0].DType, pass, false, z).z)
+	return f(small, fold)
+}
+
+// fold runs a kernel with n threads between images, or otherwise weights, and folded ones.
+func (c *convs) fold(s *gpuStream, f *perFloat, to, from device.Tensor, acc device.Accum, z, fold operand.ConvSizes, images bool, n int) error {
+	a := convArgs{
+		to: c.k.addr(to), from: c.k.addr(from), acc: acc, c: uint64(z.C), group: uint64(fold.C), sh: int64(z.Stride[0]), sw: int64(z.Stride[1]),
+		images: uint64(z.O), h: uint64(z.Kernel[0]), w: uint64(z.Kernel[1]), oh: uint64(fold.Kernel[0]), ow: uint64(fold.Kernel[1]),
+	}
+	if images {
+		a.images, a.h, a.w, a.oh, a.ow = uint64(z.N), uint64(z.H), uint64(z.W), uint64(fold.H), uint64(fold.W)
+		a.ph, a.pw = int64(z.Padding[0]), int64(z.Padding[1])
+	}
+	return c.k.launch(s, f[to.DType], c.k.flat(n), unsafe.Pointer(&a), unsafe.Sizeof(a))
 }
 
 func (c *convs) computeAsIs(s *gpuStream, pass convPass, acc device.Accum, ops convOperands, z operand.ConvSizes) (done bool, err error) {
@@ -183,9 +198,9 @@ func (c *convs) prepare(s *gpuStream, pass convPass, adds bool, ops convOperands
 	if lib == nil {
 		return nil
 	}
-	if pads(key.dt, pass, z) {
-		return c.padded(s, pass, ops, z, func(padded convOperands, z operand.ConvSizes) error {
-			return c.prepare(s, pass, adds, padded, z)
+	if folds(key.dt, pass, z) {
+		return c.folded(s, pass, ops, z, func(small convOperands, fold operand.ConvSizes) error {
+			return c.prepare(s, pass, adds, small, fold)
 		})
 	}
 	plan, err := c.choose(s, lib, key, ops)

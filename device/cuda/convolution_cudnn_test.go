@@ -147,7 +147,7 @@ func TestConvolutionsByCudnnOnTheHost(t *testing.T) {
 	openFakes(t)
 	for _, tune := range []bool{false, true} {
 		checkConvolutions(t, gpu(t, &Options{TuneMatMul: tune, Log: quiet()}),
-			imageCase{device.BFloat16, 2, 4, 5, 6, 3, 2, 2, true}, imageCase{device.BFloat16, 2, 3, 5, 6, 3, 2, 1, true}, imageCase{device.Float32, 2, 3, 4, 5, 1, 1, 1, false})
+			imageCase{device.BFloat16, 2, 4, 5, 6, 3, 2, 2, true}, imageCase{device.BFloat16, 2, 3, 9, 6, 7, 2, 1, true}, imageCase{device.BFloat16, 2, 3, 6, 4, 3, 1, 1, true}, imageCase{device.Float32, 2, 3, 4, 5, 1, 1, 1, false})
 	}
 }
 

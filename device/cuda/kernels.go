@@ -84,7 +84,7 @@ type kernelSet struct {
 	batchNormWide, batchNormGradWide              perFloat
 	batchMomentsWide, batchSumsWide, batchFold    perFloat
 	im2col, col2im, toColumns, fromColumns        perFloat
-	padChannels                                   perFloat
+	foldImages, unfoldWeight                      perFloat
 	maxPool, maxPoolGrad, avgPool, avgPoolGrad    perFloat
 	maxPoolWide, maxPoolGradWide, avgPoolGradWide perFloat
 	mergeMoments, trackMoments                    perFloat // for Float32 and Float64
@@ -240,7 +240,7 @@ func (k *kernelSet) files() map[string]map[string]*C.uintptr_t {
 		}),
 		"convolution.cu": floats(map[string]*perFloat{
 			"im2col": &k.im2col, "col2im": &k.col2im, "to_columns": &k.toColumns, "from_columns": &k.fromColumns,
-			"pad_channels": &k.padChannels,
+			"fold_images": &k.foldImages, "unfold_weight": &k.unfoldWeight,
 		}),
 		"pooling.cu": floats(map[string]*perFloat{
 			"max_pool": &k.maxPool, "max_pool_grad": &k.maxPoolGrad, "max_pool_wide": &k.maxPoolWide, "max_pool_grad_wide": &k.maxPoolGradWide,

@@ -91,20 +91,43 @@ template <class T> __device__ inline void from_columns(const Conv &a) {
 	}
 }
 
-// pad_channels writes a.images rows of one pack each: the a.c channels of a row of from, then zeros.
-template <class T> __device__ inline void pad_channels(const Conv &a) {
-	for (u64 row = global_thread(); row < a.images; row += global_threads()) {
+// fold_images turns blocks of sh × sw pixels of images [n h w c] into pixels of a.group channels: those of the
+// block's pixels, then zeros. The result is [n oh ow group]; its first block begins ph rows and pw columns before
+// the image. A thread writes one pack.
+template <class T> __device__ inline void fold_images(const Conv &a) {
+	const u32 packs = a.group / Pack<T>::N, c = a.c, sw = a.sw;
+	for (u64 e = global_thread(); e < a.images * a.oh * a.ow * packs; e += global_threads()) {
+		const u64 place = divide(e, packs), line = divide(place, a.ow), image = divide(line, a.oh);
+		const i64 top = (i64)(line - image * a.oh) * a.sh - a.ph, left = (i64)(place - line * a.ow) * a.sw - a.pw;
 		Pack<T> p;
 #pragma unroll
-		for (int j = 0; j < Pack<T>::N; j++) p.v[j] = j < a.c ? ((const T *)a.from)[row * a.c + j] : T();
-		p.store((T *)a.to + row * Pack<T>::N);
+		for (int j = 0; j < Pack<T>::N; j++) {
+			const u32 channel = (e - place * packs) * Pack<T>::N + j, pixel = channel / c, row = pixel / sw;
+			const i64 y = top + row, x = left + (pixel - row * sw);
+			p.v[j] = T();
+			if (row < a.sh && y >= 0 && y < (i64)a.h && x >= 0 && x < (i64)a.w)
+				p.v[j] = ((const T *)a.from)[((image * a.h + y) * a.w + x) * c + (channel - pixel * c)];
+		}
+		p.store((T *)a.to + e * Pack<T>::N);
+	}
+}
+
+// unfold_weight accumulates into each element of a weight [images h w c] the element of the folded weight
+// [images oh ow group] in its place.
+template <class T> __device__ inline void unfold_weight(const Conv &a) {
+	for (u64 e = global_thread(); e < a.images * a.h * a.w * a.c; e += global_threads()) {
+		const u64 place = divide(e, a.c), c = e - place * a.c, line = divide(place, a.w), x = place - line * a.w;
+		const u64 image = divide(line, a.h), y = line - image * a.h;
+		const u64 from = ((image * a.oh + y / a.sh) * a.ow + x / a.sw) * a.group + (y % a.sh * a.sw + x % a.sw) * a.c + c;
+		accumulate((T *)a.to + e, a.acc, (double)up(((const T *)a.from)[from]));
 	}
 }
 
 #define EXPORT(name, T) \
 	extern "C" __global__ void im2col_##name(const Conv a) { im2col<T>(a); } \
 	extern "C" __global__ void col2im_##name(const Conv a) { col2im<T>(a); } \
-	extern "C" __global__ void pad_channels_##name(const Conv a) { pad_channels<T>(a); } \
+	extern "C" __global__ void fold_images_##name(const Conv a) { fold_images<T>(a); } \
+	extern "C" __global__ void unfold_weight_##name(const Conv a) { unfold_weight<T>(a); } \
 	extern "C" __global__ void to_columns_##name(const Conv a) { to_columns<T>(a); } \
 	extern "C" __global__ void from_columns_##name(const Conv a) { from_columns<T>(a); }
 EACH_FLOAT(EXPORT)
