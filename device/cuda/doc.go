@@ -120,7 +120,8 @@
 // unless Options.AllowTF32 is set. The first application of a shape makes the plan for the result and, if it
 // records gradients, those for the gradients (PrepareConv2d). Options.TuneMatMul times up to six of cuDNN's kernels
 // for each, as for products. In 16-bit types the kernels are made for channels that are the last axis; cuDNN copies
-// operands whose channels are the first.
+// operands whose channels are the first. Images of less than eight channels, such as the three colors in a network's
+// first layer, are folded before: a block of as many pixels as the strides becomes a pixel with all their channels.
 //
 // # Loading of kernels
 //
