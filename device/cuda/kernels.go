@@ -53,6 +53,7 @@ type kernelSet struct {
 	sumRuns, sumColumns, fold                     perFloat
 	squares, mean, crossEntropy, crossEntropyGrad perFloat
 	scaleBy, crossEntropyInPlace                  perFloat
+	crossEntropyHeld                              perFloat
 	softmax, softmaxGrad, dropout                 perFloat
 	sgd, uniform, normal                          perFloat
 	sgdMaster, sgdMasterWide                      perFloat // for the 16-bit types
@@ -213,7 +214,7 @@ func (k *kernelSet) files() map[string]map[string]*C.uintptr_t {
 		"reduce.cu":    floats(map[string]*perFloat{"sum_runs": &k.sumRuns, "sum_columns": &k.sumColumns, "fold": &k.fold}),
 		"loss.cu": floats(map[string]*perFloat{
 			"squares": &k.squares, "mean": &k.mean, "cross_entropy": &k.crossEntropy, "cross_entropy_grad": &k.crossEntropyGrad,
-			"cross_entropy_in_place": &k.crossEntropyInPlace,
+			"cross_entropy_in_place": &k.crossEntropyInPlace, "cross_entropy_held": &k.crossEntropyHeld,
 		}),
 		"layout.cu":    layout,
 		"softmax.cu":   floats(map[string]*perFloat{"softmax": &k.softmax, "softmax_grad": &k.softmaxGrad}),

@@ -78,8 +78,20 @@ func (k *kernelSet) CrossEntropyInPlace(s device.Stream, losses, logits, labels 
 	}
 	a := lossArgs{x: k.addr(logits), y: k.addr(losses), labels: k.addr(labels), rows: uint64(m), cols: uint64(n)}
 	a.wide = inRowsOfPacks(logits.DType, n, a.x)
-	return k.launch(k.d.stream(s), k.crossEntropyInPlace[logits.DType], grid{min(m, 1<<20), 1, 1, rowThreads(n), 1}, unsafe.Pointer(&a), unsafe.Sizeof(a))
+	f, t := k.crossEntropyInPlace[logits.DType], rowThreads(n)
+	if row := n * logits.DType.Size(); a.wide != 0 && row > cachedRow && row <= heldRow {
+		f, t = k.crossEntropyHeld[logits.DType], heldThreads
+	}
+	return k.launch(k.d.stream(s), f, grid{min(m, 1<<20), 1, 1, t, 1}, unsafe.Pointer(&a), unsafe.Sizeof(a))
 }
+
+// heldThreads is the number of threads that hold a row of at most heldRow bytes in their registers. Rows of at
+// most cachedRow bytes stay in the GPU's cache instead, until a block reads them again.
+const (
+	heldThreads = 256
+	heldRow     = 25 * heldThreads * packBytes
+	cachedRow   = 64 << 10
+)
 
 // inRowsOfPacks returns 1 if rows of n elements at addrs are aligned and consist of whole packs.
 func inRowsOfPacks(dt device.DType, n int, addrs ...uint64) uint64 {

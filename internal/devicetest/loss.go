@@ -118,14 +118,14 @@ func (r *rig) sums() device.DType {
 func (r *rig) placed(dt device.DType, a array) operand { return r.place(dt, a.shape, encode(dt, a.v)) }
 
 func checkCrossEntropyInPlace(r *rig) {
-	each(r, append(batches[:len(batches):len(batches)], batch{3, 8192, 4}), func(c batch) {
+	each(r, append(batches[:len(batches):len(batches)], batch{3, 8192, 4}, batch{2, 12008, 4}, batch{2, 33000, 4}), func(c batch) {
 		x := r.random(-c.size, c.size, c.m, c.n)
 		labels, pl := r.labels(c.m, c.n)
 		p, lse := softmax(x)
 		loss := value{newArray(c.m), make([]float64, c.m), 8}
 		grad := value{p, make([]float64, c.m*c.n), 8}
 		for i, v := range p.v {
-			grad.scale[i] = v * (1 + c.size)
+			grad.scale[i] = v * (1 + c.size + math.Abs(lse[i/c.n]))
 		}
 		for i, l := range labels {
 			at := i*c.n + int(l)

@@ -62,12 +62,36 @@ template <class A> __device__ inline A block_max(A v) {
 	return v;
 }
 
-// exponential is e^v in the accuracy that elements of type T need.
-template <class T> __device__ inline typename Arith<T>::type exponential(typename Arith<T>::type v) { return exp_(v); }
+// Exponential computes e^(v - shift), for elements of type T.
+template <class T> struct Exponential {
+	typedef typename Arith<T>::type A;
+	A shift;
+	__device__ Exponential(A shift) : shift(shift) {}
+	__device__ A operator()(A v) const { return exp_(v - shift); }
+};
+
+// Of 16-bit elements it is 2^((v - shift)·log2(e)) by two instructions.
 #ifdef __CUDACC__
-template <> __device__ inline float exponential<bf16>(float v) { return __expf(v); }
-template <> __device__ inline float exponential<f16>(float v) { return __expf(v); }
+struct HalfExponential {
+	float shift;
+	__device__ HalfExponential(float shift) : shift(shift * 1.4426950408889634f) {}
+	__device__ float operator()(float v) const {
+		float e;
+		asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(fmaf(v, 1.4426950408889634f, -shift)));
+		return e;
+	}
+};
+template <> struct Exponential<bf16> : HalfExponential {
+	__device__ Exponential(float shift) : HalfExponential(shift) {}
+};
+template <> struct Exponential<f16> : HalfExponential {
+	__device__ Exponential(float shift) : HalfExponential(shift) {}
+};
 #endif
+
+// larger returns the larger number, or the one that is no NaN.
+__device__ inline float larger(float a, float b) { return fmaxf(a, b); }
+__device__ inline double larger(double a, double b) { return fmax(a, b); }
 
 // Exponents is Σ e^(x - top) over the numbers that a thread has seen, where top is the largest of them (Milakov
 // and Gimelshein, "Online normalizer calculation for softmax", 2018). It ignores a NaN in top, and has it in sum.
@@ -84,15 +108,15 @@ template <class T> struct Exponents {
 	template <int N> __device__ void add(const A (&v)[N]) {
 		A most = v[0];
 #pragma unroll
-		for (int j = 1; j < N; j++) most = v[j] > most ? v[j] : most;
+		for (int j = 1; j < N; j++) most = larger(v[j], most);
 		if (most > top) {
 			sum *= exp_(top - most);
 			top = most;
 		}
-		const A by = base();
+		const Exponential<T> e(base());
 		A s = 0;
 #pragma unroll
-		for (int j = 0; j < N; j++) s += exponential<T>(v[j] - by);
+		for (int j = 0; j < N; j++) s += e(v[j]);
 		sum += s;
 	}
 
@@ -160,8 +184,9 @@ template <class T> __device__ inline void cross_entropy_grad(const Loss &a) {
 		T *dst = (T *)a.dst + r * a.cols;
 		const A lse = ((const A *)a.y)[r];
 		const u64 label = ((const u64 *)a.labels)[r];
+		const Exponential<T> e(lse);
 		auto value = [=](u64 j, A logit, T old) {
-			A v = alpha * (scale * (exponential<T>(logit - lse) - (j == label ? A(1) : A(0))));
+			A v = alpha * (scale * (e(logit) - (j == label ? A(1) : A(0))));
 			if (beta != 0) v += beta * up(old);
 			return down<T>(v);
 		};
@@ -181,42 +206,100 @@ template <class T> __device__ inline void cross_entropy_grad(const Loss &a) {
 	}
 }
 
-// cross_entropy_in_place writes the loss of each row to y, and the gradient of these losses over x.
+// to_gradient makes logits the gradient of their row's loss. label is the label's place in the pack; it is N or
+// more if the label is in another pack.
+template <class T> __device__ inline void to_gradient(Pack<T> &p, const Exponential<T> &e, u64 label) {
+	const int N = Pack<T>::N;
+	typename Arith<T>::type v[N];
+#pragma unroll
+	for (int i = 0; i < N; i++) v[i] = e(up(p.v[i]));
+	if (label < N)
+#pragma unroll
+		for (int i = 0; i < N; i++) v[i] -= label == i ? 1 : 0;
+#pragma unroll
+	for (int i = 0; i < N; i++) p.v[i] = down<T>(v[i]);
+}
+
+// cross_entropy_in_place writes the loss of each row to y, and the gradient of these losses over x. It goes
+// through a row backwards the second time, because the end of the row is still in the cache.
 template <class T> __device__ inline void cross_entropy_in_place(const Loss &a) {
 	typedef typename Arith<T>::type A;
+	const int N = Pack<T>::N;
 	for (u64 r = blockIdx.x; r < a.rows; r += gridDim.x) {
 		T *x = (T *)a.x + r * a.cols;
-		A *loss = (A *)a.y + r;
-		const double sum = log_sum_exp(x, a.cols, a.wide);
-		const A lse = sum;
 		const u64 label = ((const u64 *)a.labels)[r];
-		if (label >= a.cols && threadIdx.x == 0) *loss = __longlong_as_double(0x7ff8000000000000ll);
-		// value returns the gradient of element j. The thread that has the label's element writes the loss.
-		auto value = [=](u64 j, A logit) {
-			A v = exponential<T>(logit - lse);
-			if (j == label) {
-				v -= 1;
-				*loss = sum - (double)logit;
-			}
-			return down<T>(v);
-		};
-		if (a.wide) {
-			const int N = Pack<T>::N;
+		const double sum = log_sum_exp(x, a.cols, a.wide);
+		if (threadIdx.x == 0) ((A *)a.y)[r] = label < a.cols ? sum - (double)up(x[label]) : __longlong_as_double(0x7ff8000000000000ll);
+		__syncthreads(); // before x[label] is overwritten
+		const Exponential<T> e(sum);
+		if (!a.wide) {
+			for (u64 j = threadIdx.x; j < a.cols; j += blockDim.x) x[j] = down<T>(e(up(x[j])) - (j == label ? A(1) : A(0)));
+			continue;
+		}
+		const u64 step = blockDim.x * N, at = threadIdx.x * N;
+		if (at >= a.cols) continue;
 #pragma unroll 4
-			for (u64 j = threadIdx.x * N; j < a.cols; j += blockDim.x * N) {
-				Pack<T> p;
-				p.load(x + j);
+		for (u64 n = divide(a.cols - at - 1, step) + 1; n-- > 0;) {
+			const u64 j = at + n * step;
+			Pack<T> p;
+			p.load(x + j);
+			to_gradient(p, e, label - j);
+			p.store(x + j);
+		}
+	}
+}
+
+// cross_entropy_held is cross_entropy_in_place for rows that the registers of a block hold, so that each is
+// read once: HELD packs for each of HELD_THREADS threads. A multiprocessor has two blocks, so that one moves
+// memory while the other computes.
+const int HELD = 25, HELD_THREADS = 256;
+
+template <class T> __device__ inline void cross_entropy_held(const Loss &a) {
+	typedef typename Arith<T>::type A;
+	const A none = __longlong_as_double(0xfff0000000000000ll); // -Inf
+	const int N = Pack<T>::N;
+	const u32 cols = a.cols, first = threadIdx.x * N, step = HELD_THREADS * N;
+	for (u64 r = blockIdx.x; r < a.rows; r += gridDim.x) {
+		T *x = (T *)a.x + r * a.cols;
+		const u64 label = ((const u64 *)a.labels)[r];
+		Pack<T> p[HELD];
 #pragma unroll
-				for (int i = 0; i < N; i++) p.v[i] = value(j + i, up(p.v[i]));
-				p.store(x + j);
-			}
-		} else {
-			for (u64 j = threadIdx.x; j < a.cols; j += blockDim.x) x[j] = value(j, up(x[j]));
+		for (int q = 0; q < HELD; q++)
+			if (first + q * step < cols) p[q].load(x + first + q * step);
+		A top = none;
+#pragma unroll
+		for (int q = 0; q < HELD; q++)
+			if (first + q * step < cols)
+#pragma unroll
+				for (int i = 0; i < N; i++) top = larger(up(p[q].v[i]), top);
+		top = block_max(top);
+		if (!(top > none)) top = 0;
+		const Exponential<T> f(top);
+		A all = 0;
+#pragma unroll
+		for (int q = 0; q < HELD; q++) {
+			if (first + q * step >= cols) continue;
+			A s = 0;
+#pragma unroll
+			for (int i = 0; i < N; i++) s += f(up(p[q].v[i]));
+			all += s;
+		}
+		const double sum = (double)top + log(block_sum(all));
+		if (threadIdx.x == 0) ((A *)a.y)[r] = label < a.cols ? sum - (double)up(x[label]) : __longlong_as_double(0x7ff8000000000000ll);
+		__syncthreads(); // before x[label] is overwritten
+		const Exponential<T> e(sum);
+#pragma unroll
+		for (int q = 0; q < HELD; q++) {
+			const u32 j = first + q * step;
+			if (j >= cols) continue;
+			to_gradient(p[q], e, label - j);
+			p[q].store(x + j);
 		}
 	}
 }
 
 #define EXPORT(name, T) \
+	extern "C" __global__ void __launch_bounds__(HELD_THREADS, 2) cross_entropy_held_##name(const Loss a) { cross_entropy_held<T>(a); } \
 	extern "C" __global__ void squares_##name(const Loss a) { squares<T>(a); } \
 	extern "C" __global__ void mean_##name(const Loss a) { mean<T>(a); } \
 	extern "C" __global__ void cross_entropy_##name(const Loss a) { cross_entropy<T>(a); } \
