@@ -160,8 +160,8 @@ type CrossEntropyOptions struct {
 // labels int64 [N], or [N C d1 ...] with labels [N d1 ...] and softmax along axis 1 (see
 // [autograd.FromLabels]). The result is a scalar unless opts chooses another reduction. The mean of no
 // rows, or of rows that are all ignored, is NaN. For 16-bit logits the loss is computed in Float32
-// and is of that type: in 16 bits, 1 minus a probability near 1 would be 0, and so would the gradient. opts holds at most one
-// value.
+// and is of that type: in 16 bits, 1 minus a probability near 1 would be 0, and so would the gradient. If the logits are those of
+// a vocabulary, [autograd.LinearCrossEntropyLoss] takes less memory and time. opts holds at most one value.
 func CrossEntropyLoss(logits, labels *autograd.Variable, opts ...CrossEntropyOptions) *autograd.Variable {
 	o := option(opts)
 	if o == (CrossEntropyOptions{}) && len(logits.Shape()) == 2 {
