@@ -35,6 +35,7 @@ func FeedForward(x, w1, b1, w2, b2 *Variable, opts ...FeedForwardOptions) *Varia
 	if b2 != nil {
 		f.b2, in = len(in), append(in, b2)
 	}
+	f.needsPre = x.node != nil || w1.node != nil || b1 != nil && b1.node != nil
 	return Apply(f, in...)
 }
 
@@ -52,7 +53,8 @@ func layerShape(x device.Shape, w, bias *Variable) device.Shape {
 type feedForward struct {
 	FeedForwardOptions
 	op         kernels.UnaryOp
-	b1, w2, b2 int // the numbers of inputs; 0 for a bias that is absent
+	b1, w2, b2 int  // the numbers of inputs; 0 for a bias that is absent
+	needsPre   bool // whether x, w1 or b1 needed a gradient when the function was applied
 
 	pre, hidden device.Tensor // the operand and the result of op; hidden is not kept if Recompute is set
 	gradPre, db device.Tensor // the gradients of pre and of b1 in a pass
@@ -65,9 +67,10 @@ func (f *feedForward) Shape(in []device.Shape) device.Shape {
 	return linear(0).Shape(append([]device.Shape{hidden}, in[f.w2:]...))
 }
 
-// Saves reports what the gradients read. Prepare reads w2 for each of them.
+// Saves reports what the gradients read. Those of x, w1 and b1 come from the gradient of pre, which Prepare
+// computes with w2.
 func (f *feedForward) Saves(i, j int) bool {
-	return j == f.w2 || i == 1 && j == 0 || i == 0 && j == 1
+	return i < f.w2 && j == f.w2 || i == 1 && j == 0 || i == 0 && j == 1
 }
 
 // bias returns the input i, the zero Tensor for i = 0.
@@ -107,8 +110,11 @@ func (f *feedForward) Forward(c *Call) (err error) {
 // Aside says that the gradients of the weights and the biases may be computed on another stream.
 func (*feedForward) Aside() {}
 
-// Prepare computes the gradients of pre and of b1 together.
+// Prepare computes the gradients of pre and of b1 together, if a gradient needs them.
 func (f *feedForward) Prepare(c *Call, g device.Tensor) (err error) {
+	if !f.needsPre {
+		return nil
+	}
 	if f.gradPre, err = c.New(g.DType, f.pre.Shape...); err != nil {
 		return err
 	}
