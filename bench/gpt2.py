@@ -1,4 +1,5 @@
 """Runs examples/gpt and bench/torch_gpt2.py in turn, from the same weights on the same tokens, and prints a table.
+Without a program of PyTorch's, examples/gpt begins with weights of its own.
 
 A step's time is the mean of the steps behind the tenth, in a row, without a wait between two of them; of
 several rounds the median counts. The first process of each program begins without caches of compiled kernels,
@@ -44,6 +45,7 @@ for way, attention in itertools.product(("eager", "compiled"), ("flash", "cudnn"
     programs[f"PyTorch {way} {attention}"] = [*torch, "--attention", attention, *(["--compile"] if way == "compiled" else [])]
 if args.programs:
     programs = {name: p for name, p in programs.items() if any(word in name for word in args.programs)}
+has_peer = any(name.startswith("PyTorch") for name in programs)
 
 
 def run(command, log, environment):
@@ -72,7 +74,7 @@ def measure(folder, batch, rounds):
     """Returns for each program its figures of all rounds."""
     results = {name: [] for name in programs}
     common = [
-        "--tokens", f"{folder}/tokens.bin", "--init", f"{folder}/weights", "--batch", str(batch), "--steps", str(args.steps), "--warmup", "5",
+        "--tokens", f"{folder}/tokens.bin", *(["--init", f"{folder}/weights"] if has_peer else []), "--batch", str(batch), "--steps", str(args.steps), "--warmup", "5",
         "--log-every", str(skipped),
         *(["--size", args.size] if args.size in sizes else ["--layers", "2", "--heads", "2", "--embed", "64", "--context", "32"]),
     ]
@@ -124,7 +126,8 @@ def report(batch, results):
 
 with tempfile.TemporaryDirectory() as folder:
     inputs = os.path.join(here, "gpt2_inputs.py")
-    subprocess.run([python, inputs, "weights", f"{folder}/weights", str(layers), str(width), str(context)], check=True)
+    if has_peer:
+        subprocess.run([python, inputs, "weights", f"{folder}/weights", str(layers), str(width), str(context)], check=True)
     most = max(args.batches) * args.ranks * context * args.steps + 1
     subprocess.run([python, inputs, "tokens", f"{folder}/tokens.bin", str(most)], check=True)
     agree = [report(batch, measure(folder, batch, args.rounds)) for batch in args.batches]
