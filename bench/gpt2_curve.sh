@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Trains GPT-2 in goddp and in PyTorch on the same tokens in the same order, from the same weights, and compares
 # the losses. The text is this machine's Python sources (bench/gpt2_text.py), and no token comes twice. Prints the
-# validation losses, and fails if the last ones differ by more than 0.01. OUT (default: a new folder) gets the JSON
-# lines of both runs, their table and their curves against steps and seconds.
+# validation losses, and fails if the last ones differ by more than 0.01. The folder OUT (default: build/gpt2_curve)
+# gets the JSON lines of both runs, their table and their curves against steps and seconds.
 #
 # STEPS (500) steps of BATCH (64) sequences, after WARMUP (50) of which the learning rate LR (6e-4) goes down a
 # cosine to a tenth; a validation of the same VALIDATE (20) batches after each EVERY (50) steps. MEGABYTES (100) of
@@ -16,8 +16,9 @@ if [ -z "${BIN:-}" ]; then
 	go build -o build/ ./cmd/goddp ./examples/gpt
 fi
 python=${PYTHON_EXEC:-python3}
-out=${OUT:-$(mktemp -d)}
+out=${OUT:-build/gpt2_curve}
 steps=${STEPS:-500} batch=${BATCH:-64} size=${SIZE:-124M} validate=${VALIDATE:-20}
+mkdir -p "$out"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -30,10 +31,9 @@ tiny)
 	model=(--layers 2 --heads 2 --embed 64 --context 64) shape=(2 64 64) context=64
 	;;
 esac
-"$python" bench/gpt2_inputs.py weights "$work/weights" "${shape[@]}" &
+"$python" bench/gpt2_inputs.py weights "$work/weights" "${shape[@]}"
 "$python" bench/gpt2_text.py "$work/text" "${MEGABYTES:-100}"
 "$BIN/goddp" tokens "$work/text" -o "$work/shards" --val-size $((validate * batch * context + 1)) --shard-size 1000000000
-wait
 tokens=$((($(stat -c %s "$work/shards/train_000001.bin") - 1024) / 2))
 if ((tokens <= steps * batch * context)); then
 	echo "$tokens tokens to train on, want more than $((steps * batch * context)): increase MEGABYTES" >&2
