@@ -5,9 +5,8 @@
 # mean milliseconds of a step, its communication that no computation hides, the peak of memory, and the
 # ratio of goddp's best to PyTorch's best; fails if their losses differ. Arguments: numbers of ranks
 # (default 1). MODELS holds the models' flags, one model a line; TYPES the element types; WAYS PyTorch's
-# ways. The medians and losses are also written as JSON lines to JSON (default: nowhere), from which
-# bench/figures draws the README's ratios. BIN is the folder of golaunch and steps (default build/),
-# PYTHON_EXEC a Python with PyTorch.
+# ways. The medians and losses are also written as JSON lines to the file JSON (default: nowhere). BIN is the
+# folder of golaunch and steps (default build/), PYTHON_EXEC a Python with PyTorch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=${BIN:-}

@@ -1,9 +1,8 @@
 // Command figures draws the two pictures of the README. One shows a training step and its reductions, from
-// a trace. The other shows goddp's time divided by PyTorch's: of training steps, from what bench/steps.sh has
-// measured, and of other workloads, from a table.
+// a trace. The other shows goddp's time divided by PyTorch's, from a table of workloads.
 //
 //	go run ./bench/figures -trace trace.json -o docs/figures/overlap.svg
-//	go run ./bench/figures -steps docs/figures/steps.json -ratios docs/figures/ratios.csv -o docs/figures/ratios.svg
+//	go run ./bench/figures -ratios docs/figures/ratios.csv -o docs/figures/ratios.svg
 //
 // docs/figures/make.sh makes the trace and runs both commands.
 package main
@@ -24,17 +23,15 @@ import (
 func main() {
 	trace := flag.String("trace", "", "draw the step of median length of this Chrome trace, a `FILE` of rank 0")
 	ratios := flag.String("ratios", "", "draw this table, a CSV `FILE` with the columns workload, machine, ratio, page")
-	steps := flag.String("steps", "", "before the table, draw the ratios of this `FILE` of bench/steps.sh")
-	gpu := flag.String("gpu", "H200", "the `NAME` of the GPUs on which -steps was measured")
 	out := flag.String("o", "", "write the picture to this SVG `FILE`")
 	flag.Parse()
-	if err := save(*trace, *steps, *gpu, *ratios, *out); err != nil {
+	if err := save(*trace, *ratios, *out); err != nil {
 		fmt.Fprintln(os.Stderr, "figures:", err)
 		os.Exit(1)
 	}
 }
 
-func save(trace, steps, gpu, ratios, out string) error {
+func save(trace, ratios, out string) error {
 	if (trace == "") == (ratios == "") || out == "" {
 		return errors.New("give -o, and one of -trace and -ratios")
 	}
@@ -52,13 +49,6 @@ func save(trace, steps, gpu, ratios, out string) error {
 	bars, err := readRatios(ratios)
 	if err != nil {
 		return err
-	}
-	if steps != "" {
-		first, err := readSteps(steps, gpu)
-		if err != nil {
-			return err
-		}
-		bars = append(first, bars...)
 	}
 	return ratioPlot(bars).Save(24*vg.Centimeter, vg.Length(len(bars))*0.75*vg.Centimeter+2.5*vg.Centimeter, out)
 }
