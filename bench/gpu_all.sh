@@ -4,7 +4,8 @@
 # halves of the machine; the measurements follow. With two GPUs it leaves out the parts that need
 # four. `make test-gpu` and `make gpu-failures` build what it needs. PACK is the package of
 # bench/gpu_cu.sh. Prints a line for each part and writes its output to a file in OUT (default
-# build/gpu/out). PARTS is a regular expression of the parts to run. Exits with 1 if one fails.
+# build/gpu/out). PARTS is a regular expression of the parts to run. Exits with 1 if one fails, or
+# takes more than five minutes.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 export BIN=${BIN:-$PWD/build/gpu}
@@ -49,7 +50,8 @@ part percall_2 "$BIN/golaunch" --nproc-per-node 2 "$BIN/percall"
 four percall_4 "$BIN/golaunch" --nproc-per-node 4 "$BIN/percall"
 part allreduce_2 bench/gpu_allreduce.sh 2
 four allreduce_4 bench/gpu_allreduce.sh 4
-ROUNDS=1 JSON=$out/steps.json part steps bench/steps.sh "${ranks[@]}"
+# A call of bench/steps.sh by itself has three rounds and all of PyTorch's ways, and takes much longer.
+ROUNDS=1 WAYS='tuned captured' JSON=$out/steps.json part steps bench/steps.sh "${ranks[@]}"
 part latency bench/gpu_ddp.sh "${ranks[@]}"
 part hostcost "$BIN/golaunch" "$BIN/hostcost"
 four hooks bench/gpu_hooks.sh 4
