@@ -7,7 +7,8 @@
 // It lists what one step of package ddp enqueues (record.c): kernels, products, copies, events, all-reduces,
 // and the waits for events, with all their arguments. Then goddp and C take turns, in one process and on one
 // thread. A turn is --steps steps in a row, and the wait for the last. C makes each call of the list, and
-// nothing else.
+// nothing else. It measures one rank. Several ranks number their small all-reduces, and C would repeat numbers
+// that no peer waits for.
 //
 // The output says how often a step makes each kind of call, and how long it takes in C, and then the medians
 // of a step on both sides, goddp's allocations and calls of C, and its added time for each kernel and product.
@@ -136,12 +137,11 @@ func median[T ~int64](v []T) T {
 	return v[len(v)/2]
 }
 
-func measure(ctx context.Context) error {
-	pg, err := comm.Init(ctx, nil)
-	if err != nil {
-		return err
+// measure measures, and prints the costs.
+func measure(ctx context.Context, pg *comm.ProcessGroup) error {
+	if pg.Size() > 1 {
+		return fmt.Errorf("hostcost measures one rank, there are %d", pg.Size())
 	}
-	defer pg.Close()
 	dev := pg.Device()
 	if dev.String() == "cpu" {
 		return errors.New("hostcost needs a GPU")
@@ -179,10 +179,7 @@ func measure(ctx context.Context) error {
 	if _, err := inC(*steps, &each); err != nil {
 		return err
 	}
-	if pg.Rank() > 0 {
-		return nil
-	}
-	fmt.Printf("%d x %d, batch %d, %s, %d ranks, %v: medians of %d turns of %d steps\n\n", *layers, *size, *batch, *dtype, pg.Size(), dev, *turns, *steps)
+	fmt.Printf("%d x %d, batch %d, %s, %v: medians of %d turns of %d steps\n\n", *layers, *size, *batch, *dtype, dev, *turns, *steps)
 	fmt.Printf("%-28s %6s %12s\n", "calls in a step", "", "us each in C")
 	for kind, name := range kinds {
 		if n := C.record_count(C.int(kind)); n > 0 {
@@ -204,5 +201,12 @@ func main() {
 		flag.Usage()
 		os.Exit(2)
 	}
-	comm.Main(measure)
+	comm.Main(func(ctx context.Context) error {
+		pg, err := comm.Init(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer pg.Close()
+		return measure(ctx, pg)
+	})
 }
