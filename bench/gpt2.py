@@ -1,12 +1,12 @@
 """Runs examples/gpt and bench/torch_gpt2.py in turn, from the same weights on the same tokens, and prints a table.
 Without a program of PyTorch's, examples/gpt begins with weights of its own.
 
-A step's time is the mean of the steps behind the tenth, in a row, without a wait between two of them; of
-several rounds the median counts. The first process of each program begins without caches of compiled kernels,
-and its later ones with those; both of goddp's programs share theirs. "First step" is the time from the start of the process to the end of its first step. The
-peak of memory is what PyTorch's max_memory_allocated counts: memory that was in use at once. MFU is the rate of
-(6N + 12LCT) operations a token, with N parameters without those of the positions, against 989e12 a second for
-each GPU. Fails if the losses differ by more than 1% of PyTorch's.
+A step's time is the mean of the steps behind the tenth, in a row, without a wait between two of them; of several
+rounds the median counts. "First step" is the time from the start of the process to the end of its first step. The
+first process of each program begins without caches of compiled kernels, and its later ones with those; both of
+goddp's programs share theirs. The peak of memory is what PyTorch's max_memory_allocated counts: memory that was in
+use at once. MFU is the rate of (6N + 12LCT) operations a token, with N parameters without those of the positions,
+against 989e12 a second for each GPU. Fails if the losses differ by more than 1% of PyTorch's.
 """
 import argparse
 import itertools
@@ -74,8 +74,8 @@ def measure(folder, batch, rounds):
     """Returns for each program its figures of all rounds."""
     results = {name: [] for name in programs}
     common = [
-        "--tokens", f"{folder}/tokens.bin", *(["--init", f"{folder}/weights"] if has_peer else []), "--batch", str(batch), "--steps", str(args.steps), "--warmup", "5",
-        "--log-every", str(skipped),
+        "--tokens", f"{folder}/tokens.bin", *(["--init", f"{folder}/weights"] if has_peer else []),
+        "--batch", str(batch), "--steps", str(args.steps), "--warmup", "5", "--log-every", str(skipped),
         *(["--size", args.size] if args.size in sizes else ["--layers", "2", "--heads", "2", "--embed", "64", "--context", "32"]),
     ]
     for number, (name, program) in itertools.product(range(rounds), programs.items()):
