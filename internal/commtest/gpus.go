@@ -31,17 +31,14 @@ func GPUs(t testing.TB, least int) int {
 	return gpus
 }
 
-// ShareVar is an environment variable that makes two processes share the first GPU. It takes root. NCCL refuses two
-// ranks on one GPU of a host, and knows a host by its kernel's boot id. So each process gets a boot id of its own, in
-// a mount namespace. NCCL connects them by sockets, and they take turns on the GPU: a call takes milliseconds.
+// ShareVar is an environment variable that makes two processes share the first GPU. NCCL refuses two ranks on one GPU
+// of a host, so each process gets a host id of its own. NCCL connects them by sockets, and they take turns on the GPU:
+// a call takes milliseconds.
 const ShareVar = "GODDP_TEST_SHARE_GPU"
 
-// sharedGPU is the variable by which processes use the GPU that they share.
-const sharedGPU = "GODDP_DEVICE=cuda:0"
-
-// ownHost are the words of a shell command that runs the command after them with a boot id of its own.
-var ownHost = []string{"unshare", "--mount", "sh", "-c",
-	`id=$(mktemp) && cat /proc/sys/kernel/random/uuid >"$id" && mount --bind "$id" /proc/sys/kernel/random/boot_id && rm "$id" && exec "$@"`, "sh"}
+// ownHost are the words of a shell command that runs the command after them as a rank that NCCL takes for one on a host
+// of its own.
+var ownHost = []string{"sh", "-c", `NCCL_HOSTID=host$RANK exec "$@"`, "sh"}
 
 // processesOnGPUs returns how many processes can have a GPU, and the variable by which they use it. It skips
 // the test if there are fewer than least.
@@ -49,7 +46,7 @@ func processesOnGPUs(t *testing.T, least int) (n int, device string) {
 	t.Helper()
 	if os.Getenv(ShareVar) != "" {
 		GPUs(t, 1)
-		return 2, sharedGPU
+		return 2, "GODDP_DEVICE=cuda:0"
 	}
 	return GPUs(t, least), "GODDP_DEVICE=cuda"
 }

@@ -75,7 +75,7 @@ func runs(ctx context.Context, t *testing.T, n int, flags, vars []string) {
 // of tests ran on each process, and their output.
 func job(ctx context.Context, n int, flags, vars []string) (parts int, said string, err error) {
 	args := append([]string{os.Args[0], "-test.v", "-test.timeout", jobTimeout.String()}, flags...)
-	if slices.Contains(vars, sharedGPU) {
+	if os.Getenv(ShareVar) != "" {
 		args = append(slices.Clone(ownHost), args...)
 	}
 	var out bytes.Buffer

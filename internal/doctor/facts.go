@@ -12,7 +12,8 @@ type Facts struct {
 	Rank int
 	Node int    // the first rank of this rank's host
 	Host string // the host's name
-	Boot string // the boot id of the host's kernel, which its containers share
+	// HostID is what NCCL takes for the host's identity: NCCL_HOSTID, else the boot id of the kernel, which containers share.
+	HostID string
 	// Environment holds the variables that NCCL, Gloo and comm read.
 	Environment map[string]string
 

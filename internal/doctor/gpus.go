@@ -82,7 +82,7 @@ func checkSharing(ranks []Facts) (good string, findings []Finding) {
 		if f.GPU == "" {
 			continue
 		}
-		key := cmp.Or(f.Boot, fmt.Sprint(f.Node)) + " " + f.GPU
+		key := cmp.Or(f.HostID, fmt.Sprint(f.Node)) + " " + f.GPU
 		if first, ok := users[key]; ok {
 			findings = append(findings, Finding{Broken, fmt.Sprintf("ranks %d and %d on %s use the same GPU, %s; NCCL wants one for each rank", first, f.Rank, f.Host, f.GPU),
 				"start one rank for each GPU, unset GODDP_DEVICE or let it be cuda, and give CUDA_VISIBLE_DEVICES all GPUs of the host"})

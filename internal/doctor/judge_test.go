@@ -89,9 +89,9 @@ func TestFindings(t *testing.T) {
 		"hot GPU":         {change(func(r []Facts) { r[2].NVML.GPUs[1].Slowdowns = []string{"power brake"} }), "gpus", Slow, []string{"nodeb, GPU 1 (H200, 0000:02:00.0): its clock"}},
 		"two agents on one host": {change(func(r []Facts) {
 			for i := range r {
-				r[i].Boot = "b" + r[i].Host
+				r[i].HostID = "b" + r[i].Host
 			}
-			r[2].Boot = r[0].Boot
+			r[2].HostID = r[0].HostID
 		}), "gpu-sharing", Broken, []string{"ranks 0 and 2 on nodeb use the same GPU, 0000:01:00.0"}},
 		"no GPU for a rank": {change(func(r []Facts) { r[3].GPU, r[3].GPUError = "", "it wants GPU 1, counted from 0, and sees 1 GPU" }), "gpus", Broken,
 			[]string{"rank 3 on nodeb has no GPU: it wants GPU 1, counted from 0, and sees 1 GPU"}},

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -42,7 +43,7 @@ func Probe(o Options) Facts {
 	}
 	f.LockedMemory = lockedMemory()
 	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	f.Boot = strings.TrimSpace(string(boot))
+	f.HostID = cmp.Or(os.Getenv("NCCL_HOSTID"), strings.TrimSpace(string(boot)))
 	f.readLibraries(o.LocalRank)
 	if o.HostsStore {
 		f.PortError = portError(f.Environment["MASTER_PORT"])
