@@ -26,6 +26,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/internal/timeline"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
@@ -42,7 +43,7 @@ var (
 	dtype    = flag.String("type", "float32", "type of parameters, data and products: float32, or on a GPU tf32 or bfloat16")
 	captured = flag.Bool("captured", false, "capture the step")
 	file     = flag.String("trace", "", "write a trace of further steps of rank 0 to this `FILE`")
-	cpu      = flag.String("cpuprofile", "", "write a profile of rank 0's measured steps to this `FILE`")
+	profiled = flag.String("cpuprofile", "", "write a profile of rank 0's measured steps to this `FILE`")
 )
 
 // losses is the number of losses that are read after the measured steps.
@@ -72,7 +73,8 @@ func numbers(k uint64, n int, scale float32) []float32 {
 	return values
 }
 
-// network returns the model with its first parameters.
+// network returns the model with its first parameters. They come from the host's memory, so that the peak of
+// the device's is that of the steps.
 func network(ctx context.Context, dev device.Device, dt device.DType) (nn.Module, error) {
 	var modules []nn.Module
 	for i := range *layers {
@@ -85,11 +87,11 @@ func network(ctx context.Context, dev device.Device, dt device.DType) (nn.Module
 	if err := nn.Place(net, dev, 0); err != nil {
 		return nil, err
 	}
-	bound := float32(1 / math.Sqrt(float64(*size)))
+	bound, host := float32(1/math.Sqrt(float64(*size))), cpu.New(nil)
+	defer host.Close()
 	state := map[string]*autograd.Variable{}
 	for k, p := range net.Parameters() {
-		values := autograd.FromSlice(dev, numbers(uint64(k), p.Shape().Len(), bound), p.Shape()...)
-		state[p.Name()] = autograd.Cast(values, dt)
+		state[p.Name()] = autograd.FromSlice(host, numbers(uint64(k), p.Shape().Len(), bound), p.Shape()...)
 	}
 	return net, nn.LoadState(ctx, net, state)
 }
@@ -197,10 +199,10 @@ func train(ctx context.Context) error {
 
 // startProfile starts the profile of rank 0, if one is wanted. It returns a function that ends it.
 func startProfile(rank int) (stop func() error, err error) {
-	if *cpu == "" || rank > 0 {
+	if *profiled == "" || rank > 0 {
 		return func() error { return nil }, nil
 	}
-	f, err := os.Create(*cpu)
+	f, err := os.Create(*profiled)
 	if err != nil {
 		return nil, err
 	}
