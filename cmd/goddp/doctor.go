@@ -35,7 +35,7 @@ func examine(args []string) error {
 	o := doctorOptions{}
 	fs := newFlags("doctor")
 	fs.BoolVar(&o.json, "json", false, "print one JSON object")
-	fs.StringVarP(&o.output, "output", "o", "", "write the report to this `file`, without the launcher's prefixes")
+	fs.StringVarP(&o.output, "output", "o", "", "write rank 0's report to this `file`, without the launcher's prefixes")
 	fs.DurationVar(&o.timeout, "timeout", time.Minute, "`time` in which the ranks must meet, and each call end")
 	err := fs.Parse(args)
 	switch {
@@ -53,6 +53,10 @@ func examine(args []string) error {
 	if err != nil {
 		return &usageError{err: err, known: true}
 	}
+	out, err := createOutput(world.Rank, o.output)
+	if err != nil {
+		return err
+	}
 	d := &examination{doctorOptions: o, world: world}
 	ranks := d.facts(context.Background())
 	// The other ranks end well, so that the launcher does not stop rank 0 before it has written the report.
@@ -61,7 +65,7 @@ func examine(args []string) error {
 		return nil
 	}
 	report := doctor.Judge(ranks)
-	if err := writeOutput(o.output, func(w io.Writer) error { return o.write(w, report) }); err != nil {
+	if err := errors.Join(o.write(out, report), out.Close()); err != nil {
 		return err
 	}
 	if report.Verdict != doctor.Good && world.AgentStore {
@@ -218,8 +222,9 @@ Usage:
 
 It reads libraries, limits, interfaces, clocks and the GPUs' states. With GPUs it
 runs a matrix product on each rank's GPU. Under golaunch it also measures how fast
-the ranks exchange data, and reads in NCCL's log what NCCL chose. docs/doctor.md
-explains each finding.
+the ranks exchange data, and reads in NCCL's log what NCCL chose. Rank 0 reports for
+all ranks. If the ranks cannot meet, each of them reports. docs/doctor.md explains
+each finding.
 
 Flags:
 %s

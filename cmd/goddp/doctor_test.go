@@ -18,6 +18,7 @@ import (
 	"github.com/goddp/goddp/internal/doctor"
 	"github.com/goddp/goddp/internal/fakegpu"
 	"github.com/goddp/goddp/internal/netns"
+	"github.com/goddp/goddp/internal/testport"
 	"github.com/goddp/goddp/launcher"
 )
 
@@ -129,6 +130,19 @@ func TestDoctorFindsUsedPort(t *testing.T) {
 	port := listener.Addr().(*net.TCPAddr).Port
 	_, r := examineHost(t, `exec "$0" doctor --json`, "RANK=0", "WORLD_SIZE=1", "MASTER_ADDR=127.0.0.1", "MASTER_PORT="+strconv.Itoa(port))
 	r.expect(t, "broken", "port", fmt.Sprintf("%d: bind: address already in use", port))
+}
+
+// A rank that did not meet the others prints its report. The file of --output is rank 0's.
+func TestDoctorOfLonelyRank(t *testing.T) {
+	needsOpenBLAS(t)
+	port, _ := testport.New(t) // where nothing listens
+	file := t.TempDir() + "/report"
+	code, r := examineHost(t, `exec "$0" doctor --json --timeout 500ms --output `+file, "RANK=1", "WORLD_SIZE=2", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2",
+		"MASTER_ADDR=127.0.0.1", "MASTER_PORT="+strconv.Itoa(port))
+	r.expect(t, "broken", "group", "rank 0, which hosts the job's store, has not come")
+	if _, err := os.Stat(file); code != 2 || err == nil {
+		t.Errorf("exit code %d; the file of rank 0: %v", code, err)
+	}
 }
 
 // fakeGPUs builds the fake libraries and returns the variables by which a process opens them.

@@ -111,16 +111,12 @@ func newFlags(name string) *pflag.FlagSet {
 	return fs
 }
 
-// writeOutput calls write with a new file or, if path is empty, with the standard output.
-func writeOutput(path string, write func(io.Writer) error) error {
-	if path == "" {
-		return write(os.Stdout)
+// createOutput returns where a rank writes its report: on rank 0 a new file, unless path is empty; else the standard output.
+func createOutput(rank int, path string) (*os.File, error) {
+	if rank != 0 || path == "" {
+		return os.Stdout, nil
 	}
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(write(f), f.Close())
+	return os.Create(path)
 }
 
 // help prints the text of goddp --help.

@@ -13,12 +13,18 @@ import (
 	"github.com/goddp/goddp/launcher"
 )
 
+// failOnceVar names a file. A process that can remove it fails.
+const failOnceVar = "GODDP_TEST_FAIL_ONCE"
+
 // mainVar makes the test binary goddp itself.
 const mainVar = "GODDP_TEST_MAIN"
 
 func TestMain(m *testing.M) {
 	launcher.ReaperMain()
 	clockMain()
+	if file := os.Getenv(failOnceVar); file != "" && os.Remove(file) == nil {
+		os.Exit(1)
+	}
 	if os.Getenv(mainVar) != "" {
 		main()
 	}

@@ -63,7 +63,7 @@ func parseTune(args []string) (*tuneOptions, error) {
 	fs.IntP("warmup_iters", "w", 5, "calls before the first one, at each size")
 	fs.Int("repeat", 3, "measurements of each run, of which the median counts")
 	fs.IntVar(&o.pairs, "pairs", 5, "how often each setting runs beside the default")
-	fs.StringArrayVar(&try, "try", nil, "compare this `setting`, NAME=VALUE or NAME=VALUE,NAME=VALUE, instead of NCCL's; may be repeated")
+	fs.StringArrayVar(&try, "try", nil, "compare this `setting`, NAME=VALUE or 'NAME=VALUE NAME=VALUE', instead of NCCL's; may be repeated")
 	fs.DurationVar(&o.timeout, "timeout", time.Minute, "`time` that a run may take")
 	fs.BoolVar(&o.json, "json", false, "print one JSON object")
 	fs.StringVarP(&o.output, "output", "o", "", "write the result to this `file`, without the launcher's prefixes")
@@ -111,6 +111,10 @@ func runTune(ctx context.Context, o *tuneOptions) error {
 	if err != nil {
 		return err
 	}
+	out, err := createOutput(world.Rank, o.output) // before the runs, which a wrong path would waste
+	if err != nil {
+		return err
+	}
 	pg, err := comm.Init(ctx, &comm.Options{Device: cpu.New(nil), Timeout: 2 * o.timeout, ErrorMode: comm.CleanUpOnly})
 	if err != nil {
 		return err
@@ -135,10 +139,11 @@ func runTune(ctx context.Context, o *tuneOptions) error {
 		return err
 	}
 	report := tune.Report{Collective: o.collective, Ranks: pg.Size(), Backend: t.backend, Pairs: o.pairs, Sizes: t.sizes, Result: result}
+	write := report.WriteText
 	if o.json {
-		return writeOutput(o.output, report.WriteJSON)
+		write = report.WriteJSON
 	}
-	return writeOutput(o.output, report.WriteText)
+	return errors.Join(write(out), out.Close())
 }
 
 // tuner runs settings on one rank. Its process never opens the GPU.
@@ -151,8 +156,16 @@ type tuner struct {
 	sizes   []int
 }
 
-// measure runs "goddp bench" with a setting in a new process on every rank, and returns the times on every rank.
+// measure is a tune.Measure. It makes a run that fails once more: another process may have taken the port of the first.
 func (t *tuner) measure(ctx context.Context, s tune.Setting) (times []float64, err error) {
+	if times, err = t.run(ctx, s); err != nil {
+		times, err = t.run(ctx, s)
+	}
+	return times, err
+}
+
+// run runs "goddp bench" with a setting in a new process on every rank, and returns the times on every rank.
+func (t *tuner) run(ctx context.Context, s tune.Setting) (times []float64, err error) {
 	var master string // where the processes of this run meet
 	if t.pg.Rank() == 0 {
 		if master, err = t.freeAddress(); err != nil {
@@ -252,15 +265,16 @@ Usage:
 COLLECTIVE is all_reduce, which data-parallel training calls, or another of
 goddp bench's. Each setting runs beside the default several times, each time in new
 processes. The table has the ratios of the times. Without --try the settings are
-NCCL_ALGO, NCCL_PROTO, NCCL_MIN_CTAS and MAX_CTAS, NCCL_BUFFSIZE and
+NCCL_ALGO, NCCL_PROTO, NCCL_MIN_CTAS, NCCL_MAX_CTAS, NCCL_BUFFSIZE and
 GODDP_NO_SMALL_ALLREDUCE. docs/tune.md says when not to set them.
 
 Examples:
   golaunch --nproc-per-node gpu goddp tune -b 1M -e 256M
-  golaunch --nproc-per-node gpu goddp tune --try NCCL_ALGO=allreduce:tree,NCCL_PROTO=allreduce:ll
+  golaunch --nproc-per-node gpu goddp tune --try 'NCCL_ALGO=allreduce:tree NCCL_PROTO=allreduce:ll'
 
 Flags:
 %s
-Exit codes: 0 all went well; 1 the default failed; 2 usage.
+Exit codes: 0 there is a report, also if a setting failed; 1 there is none; 2 the
+command line is wrong.
 `, fs.FlagUsagesWrapped(100))
 }

@@ -53,7 +53,7 @@ func TestTuneJSON(t *testing.T) {
 		Comparisons []struct{ Setting []string }
 	}
 	file := t.TempDir() + "/tune.json"
-	if text := launchTune(t, "AllGather", "--json", "-o", file, "--try", "A=1,B=2"); text != "" {
+	if text := launchTune(t, "AllGather", "--json", "-o", file, "--try", "A=1,2 B=2"); text != "" {
 		t.Errorf("it prints %q", text)
 	}
 	text, err := os.ReadFile(file)
@@ -63,7 +63,7 @@ func TestTuneJSON(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v in %q", err, text)
 	}
-	if got.Collective != "all_gather" || got.Ranks != 2 || len(got.Sizes) != 2 || got.Sizes[1] != 4<<10 || len(got.Comparisons) != 2 || strings.Join(got.Comparisons[1].Setting, " ") != "A=1 B=2" {
+	if got.Collective != "all_gather" || got.Ranks != 2 || len(got.Sizes) != 2 || got.Sizes[1] != 4<<10 || len(got.Comparisons) != 2 || strings.Join(got.Comparisons[1].Setting, " ") != "A=1,2 B=2" {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -78,6 +78,27 @@ func TestTuneRunHasDeadline(t *testing.T) {
 	code, out, errs := goddp(t, append(append([]string{"tune"}, tuneQuickly...), "--timeout", "2s", "--try", "GODDP_TOKEN_FILE="+fifo)...)
 	if code != 0 || !strings.Contains(out, "failed: rank 0: it ran for more than 2s") {
 		t.Errorf("exit code %d after %v:\n%s%s", code, time.Since(start), out, errs)
+	}
+}
+
+// A run that fails once is made again.
+func TestTuneRunsAgain(t *testing.T) {
+	file := t.TempDir() + "/fails"
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, out, errs := goddp(t, append(append([]string{"tune"}, tuneQuickly...), "--try", failOnceVar+"="+file)...)
+	if _, err := os.Stat(file); code != 0 || strings.Contains(out, "failed") || err == nil {
+		t.Errorf("exit code %d, %v:\n%s%s", code, err, out, errs)
+	}
+}
+
+// A file that cannot be made is an error before the first run.
+func TestTuneCreatesOutputFirst(t *testing.T) {
+	file := t.TempDir() + "/nowhere/tune.txt"
+	code, _, errs := goddp(t, append(append([]string{"tune"}, tuneQuickly...), "-o", file, "--try", "A=1")...)
+	if code != 1 || !strings.Contains(errs, file) || strings.Contains(errs, " runs, ") {
+		t.Errorf("exit code %d, %s; want 1 and no runs", code, errs)
 	}
 }
 

@@ -56,9 +56,12 @@ func NCCL(collective string) []Setting {
 	return settings
 }
 
-// Parse parses a setting: "NCCL_ALGO=Tree,NCCL_PROTO=LL".
+// Parse parses a setting: "NCCL_ALGO=Ring,Tree NCCL_PROTO=LL". NCCL's lists have commas, so spaces separate the variables.
 func Parse(text string) (Setting, error) {
-	s := Setting{Variables: strings.Split(text, ",")}
+	s := Setting{Variables: strings.Fields(text)}
+	if len(s.Variables) == 0 {
+		return Setting{}, fmt.Errorf("the setting %q has no variable: want NAME=VALUE", text)
+	}
 	for _, v := range s.Variables {
 		if name, _, ok := strings.Cut(v, "="); !ok || name == "" {
 			return Setting{}, fmt.Errorf("%q in the setting %q: want NAME=VALUE", v, text)

@@ -181,10 +181,10 @@ func TestJSON(t *testing.T) {
 }
 
 func TestParse(t *testing.T) {
-	if s, err := Parse("NCCL_ALGO=Tree,NCCL_PROTO=LL"); err != nil || s.String() != "NCCL_ALGO=Tree NCCL_PROTO=LL" {
+	if s, err := Parse(" NCCL_ALGO=Ring,Tree  NCCL_PROTO=LL"); err != nil || !slices.Equal(s.Variables, []string{"NCCL_ALGO=Ring,Tree", "NCCL_PROTO=LL"}) {
 		t.Errorf("%v, %v", s, err)
 	}
-	for _, text := range []string{"", "NCCL_ALGO", "=Tree", "A=1,"} {
+	for _, text := range []string{"", " ", "NCCL_ALGO", "=Tree", "A=1 B"} {
 		if s, err := Parse(text); err == nil {
 			t.Errorf("%q is %v", text, s)
 		}
