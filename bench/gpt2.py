@@ -81,7 +81,10 @@ def measure(folder, batch, rounds):
     for number, (name, program) in itertools.product(range(rounds), programs.items()):
         caches = f"{folder}/caches-{'goddp' if name.startswith('goddp') else name.replace(' ', '-')}"
         is_cold = not os.path.exists(caches)
-        environment = dict(os.environ, XDG_CACHE_HOME=caches, CUDA_CACHE_PATH=f"{caches}/cuda", TORCHINDUCTOR_CACHE_DIR=f"{caches}/inductor", TRITON_CACHE_DIR=f"{caches}/triton")
+        environment = dict(
+            os.environ, XDG_CACHE_HOME=caches, CUDA_CACHE_PATH=f"{caches}/cuda",
+            TORCHINDUCTOR_CACHE_DIR=f"{caches}/inductor", TRITON_CACHE_DIR=f"{caches}/triton",
+        )
         first, lines = run([*program, *common], f"{folder}/log-{batch}-{name}-{number}", environment)
         steps = [line for line in lines if "loss" in line and line["step"] >= skipped]
         took = (steps[-1]["time"] - steps[0]["time"]) / (steps[-1]["step"] - steps[0]["step"])
@@ -110,10 +113,10 @@ def report(batch, results):
         starts = [" ".join(f"{r['first_step_s']:.1f}" for r in rounds if r["cold"] == cold) for cold in (True, False)]
         against = ["", "", ""]
         if peer:
-            best = results[peer][0]
-            off = max(abs(loss - best["losses"][step]) / best["losses"][step] for step, loss in rounds[0]["losses"].items())
-            agree &= off <= 1e-2
-            against = [f"{ms / medians[peer]:.3f}", f"{peak / max(best['peak_bytes'], 1):.3f}", f"{off:.1e}"]
+            best = results[peer]
+            off = [abs(loss - b["losses"][step]) / b["losses"][step] for r, b in zip(rounds, best) for step, loss in r["losses"].items()]
+            agree &= all(o <= 1e-2 for o in off)  # a NaN does not agree
+            against = [f"{ms / medians[peer]:.3f}", f"{peak / max(1, *(b['peak_bytes'] for b in best)):.3f}", f"{max(off):.1e}"]
         print(f"| {name} | {ms:.1f} | {rate:,.0f} | {mfu:.1%} | {peak / 2**30:.1f} | {' | '.join(starts)} | {' | '.join(against)} |")
         if args.json:
             with open(args.json, "a") as out:

@@ -54,7 +54,7 @@ print("| program | ms a step | images/s | step / PyTorch's best | peak, MiB | fi
 print("|---|---|---|---|---|---|---|")
 for n, rs in runs.items():
     off = [abs(a - b) / b for r, peer in zip(rs, peers) for a, b in zip(r["losses"][:5], peer["losses"][:5])]
-    agree &= all(o <= 0.02 for o in off)
+    agree &= all(o <= 0.02 for o in off)  # a NaN does not agree
     rate, peak, warm = statistics.median(r["images_per_s"] for r in rs), max(r["peak_mib"] for r in rs), max(r["warmup_s"] for r in rs)
     print(f"| {n} | {step[n]:.2f} | {rate:.0f} | {step[n] / best:.3f} | {peak:.0f} | {max(off):.1e} | {warm:.1f} |")
 sys.exit(None if agree else "the programs train different losses")
