@@ -48,5 +48,5 @@ rm -f "$out/goddp.jsonl" "$out/pytorch.jsonl"
 "$BIN/gpt" "${common[@]}" "${goddp[@]}" --in-order --sample 0 --log "$out/goddp.jsonl" >"$work/log" 2>&1 || { tail "$work/log"; exit 1; }
 "$python" bench/torch_gpt2.py "${common[@]}" "${torch[@]}" --log "$out/pytorch.jsonl" >"$work/log" 2>&1 || { tail "$work/log"; exit 1; }
 "$BIN/goddp" plot "$out/goddp.jsonl" "$out/pytorch.jsonl" -y loss,validation_loss -x steps,seconds -o "$out/curve.svg"
-echo "$steps steps of $((batch * context)) tokens"
+echo "$steps steps of $((batch * context)) tokens; their logs and curves are in $out"
 "$python" bench/gpt2_curve.py "$out/goddp.jsonl" "$out/pytorch.jsonl" | tee "$out/table.md"
