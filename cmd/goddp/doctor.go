@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,8 +23,8 @@ import (
 	"github.com/goddp/goddp/internal/nccllog"
 )
 
-// These are the sizes of the measurements. They take less than a second on good hardware.
-const (
+// These are the sizes of the measurements. They take less than a second on good hardware. Tests on fake GPUs reduce them.
+var (
 	hostPairBytes = 4 << 20
 	gpuPairBytes  = 64 << 20
 	allReduceSize = 64 << 20
@@ -94,111 +95,111 @@ func (o doctorOptions) write(w io.Writer, report doctor.Report) error {
 type examination struct {
 	doctorOptions
 	world comm.World
+	mine  doctor.Facts // of this rank
+
+	dev       device.Device // the rank's GPU; nil if it was not opened
+	logFolder string        // of NCCL's log
 }
 
-// facts returns the facts of all ranks or, if the ranks cannot make a group, those of this rank.
+// facts returns the facts of all ranks or, if the ranks cannot exchange them, those of this rank.
 func (d *examination) facts(ctx context.Context) []doctor.Facts {
-	f := doctor.Probe(doctor.Options{Rank: d.world.Rank, LocalRank: d.world.LocalRank, HostsStore: d.world.Rank == 0 && !d.world.AgentStore})
-	ranks := []doctor.Facts{f}
-	if d.world.Size > 1 {
-		all, err := d.onHosts(ctx, f)
-		if err != nil {
-			f.GroupError = err.Error()
-			return []doctor.Facts{f}
+	d.mine = doctor.Probe(doctor.Options{Rank: d.world.Rank, LocalRank: d.world.LocalRank, HostsStore: d.world.Rank == 0 && !d.world.AgentStore})
+	defer d.release()
+	ranks, err := d.withoutNCCL(ctx)
+	isJob := d.world.Size > 1 || d.world.AgentStore
+	if err == nil && isJob && canUseNCCL(ranks) {
+		if err := d.withNCCL(ctx); err != nil {
+			d.mine.Failure = err.Error()
 		}
-		ranks = all
+		ranks, err = d.afterNCCL(ctx)
 	}
-	for _, r := range ranks {
-		if r.GPU == "" { // ranks on CPUs alone have no more to measure, and a mixed job cannot use NCCL
-			return ranks
-		}
-	}
-	if doctor.Judge(ranks).Verdict == doctor.Broken {
-		return ranks // NCCL would fail for a reason that is known
-	}
-	mine := &ranks[slices.IndexFunc(ranks, func(r doctor.Facts) bool { return r.Rank == d.world.Rank })]
-	all, err := d.onGPUs(ctx, *mine)
 	if err != nil {
-		mine.GroupError = err.Error()
-		return ranks
+		d.mine.Failure = cmp.Or(d.mine.Failure, err.Error())
+		return []doctor.Facts{d.mine}
 	}
-	return all
+	return ranks
 }
 
-// onHosts measures what needs no GPU, and returns the facts of all ranks.
-func (d *examination) onHosts(ctx context.Context, f doctor.Facts) ([]doctor.Facts, error) {
+// canUseNCCL reports whether each rank has a GPU, and nothing was found for which NCCL would fail.
+func canUseNCCL(ranks []doctor.Facts) bool {
+	isOnCPU := func(f doctor.Facts) bool { return f.GPU == "" }
+	return !slices.ContainsFunc(ranks, isOnCPU) && doctor.Judge(ranks).Verdict != doctor.Broken
+}
+
+// withoutNCCL measures what needs no NCCL: the hosts and, if nothing speaks against it, each GPU alone.
+func (d *examination) withoutNCCL(ctx context.Context) ([]doctor.Facts, error) {
 	pg, err := comm.Init(ctx, &comm.Options{Device: cpu.New(nil), Timeout: d.timeout, ErrorMode: comm.CleanUpOnly})
 	if err != nil {
 		return nil, err
 	}
 	defer pg.Close()
-	if err := doctor.MeasureClocks(ctx, pg, &f, time.Now); err != nil {
+	if err := doctor.MeasureClocks(ctx, pg, &d.mine, time.Now); err != nil {
 		return nil, err
 	}
-	first, err := doctor.FirstRanks(ctx, pg, &f)
+	first, err := doctor.FirstRanks(ctx, pg, &d.mine)
 	if err != nil {
 		return nil, err
 	}
-	if err := doctor.MeasurePairs(ctx, pg, &f, first, hostPairBytes); err != nil {
+	if err := doctor.MeasurePairs(ctx, pg, &d.mine, first, hostPairBytes); err != nil {
 		return nil, err
 	}
-	return comm.AllGatherObject(ctx, pg, f)
+	ranks, err := d.exchange(ctx, pg)
+	if err != nil || !canUseNCCL(ranks) {
+		return ranks, err
+	}
+	if err := d.onGPU(ctx); err != nil {
+		d.mine.Failure = err.Error()
+	}
+	return d.exchange(ctx, pg)
 }
 
-// onGPUs measures the GPUs and what NCCL does with them, and returns the facts of all ranks.
-func (d *examination) onGPUs(ctx context.Context, f doctor.Facts) ([]doctor.Facts, error) {
-	folder, err := os.MkdirTemp("", "goddp-doctor-")
-	if err != nil {
-		return nil, err
+// exchange returns the facts of all ranks. A rank that failed calls it earlier than the others, by up to the time in
+// which their calls end.
+func (d *examination) exchange(ctx context.Context, pg *comm.ProcessGroup) ([]doctor.Facts, error) {
+	return comm.AllGatherObject(ctx, pg.With(comm.CallOptions{Timeout: 2 * d.timeout}), d.mine)
+}
+
+// onGPU opens this rank's GPU, and measures it.
+func (d *examination) onGPU(ctx context.Context) (err error) {
+	if d.logFolder, err = os.MkdirTemp("", "goddp-doctor-"); err != nil {
+		return err
 	}
-	defer os.RemoveAll(folder)
-	logFile := filepath.Join(folder, "nccl.log")
-	for name, value := range map[string]string{"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV,GRAPH,NET,P2P,SHM,TUNING", "NCCL_DEBUG_FILE": logFile} {
-		if err := os.Setenv(name, value); err != nil { // NCCL reads them when it is loaded
-			return nil, err
+	for name, value := range map[string]string{"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV,GRAPH,NET,P2P,SHM,TUNING", "NCCL_DEBUG_FILE": d.logFile()} {
+		if err := os.Setenv(name, value); err != nil { // before the GPU's libraries have threads, which read the environment
+			return err
 		}
 	}
-	dev, err := comm.OpenDevice(nil)
-	if err != nil {
-		return nil, err
+	if d.dev, err = comm.OpenDevice(nil); err != nil {
+		return err
 	}
-	defer dev.Close()
-	bounded, cancel := context.WithTimeout(ctx, d.timeout)
-	f.TFLOPS, err = doctor.MeasureProduct(bounded, dev, productSize)
-	cancel()
-	if err != nil {
-		return nil, err
+	ctx, cancel := context.WithTimeout(ctx, d.timeout)
+	defer cancel()
+	if d.mine.TFLOPS, err = doctor.MeasureProduct(ctx, d.dev, productSize); err != nil {
+		return err
 	}
-	f.ReadClocks()
-	if d.world.Size == 1 && !d.world.AgentStore { // no job: the host alone is examined
-		return []doctor.Facts{f}, nil
-	}
-	pg, err := comm.Init(ctx, &comm.Options{Device: dev, Timeout: d.timeout, ErrorMode: comm.CleanUpOnly})
-	if err != nil {
-		return nil, err
-	}
-	defer pg.Close()
-	if err := d.withNCCL(ctx, pg, &f); err != nil {
-		return nil, err
-	}
-	if text, err := os.ReadFile(logFile); err == nil { // without a log, what NCCL chose stays unknown
-		log := nccllog.Parse(string(text))
-		f.NCCL = &log
-	}
-	return comm.AllGatherObject(ctx, pg, f)
+	d.mine.ReadClocks()
+	return nil
 }
 
-// withNCCL measures an all-reduce of all ranks, and pairs of neighbours.
-func (d *examination) withNCCL(ctx context.Context, pg *comm.ProcessGroup, f *doctor.Facts) error {
+// logFile is where NCCL writes its log.
+func (d *examination) logFile() string { return filepath.Join(d.logFolder, "nccl.log") }
+
+// withNCCL measures an all-reduce of all ranks, and pairs of neighbours, and reads NCCL's log.
+func (d *examination) withNCCL(ctx context.Context) error {
 	allReduce, err := collective.Find("all_reduce")
 	if err != nil {
 		return err
 	}
+	pg, err := comm.Init(ctx, &comm.Options{Device: d.dev, Timeout: d.timeout, ErrorMode: comm.CleanUpOnly})
+	if err != nil {
+		return err
+	}
+	defer pg.Close()
 	err = collective.Run(ctx, pg, collective.Config{
 		Collective: allReduce, MinBytes: allReduceSize, MaxBytes: allReduceSize, StepFactor: 2, DType: device.Float32, Op: comm.Sum,
 		Iters: 20, Warmup: 5, Repeat: 1,
 	}, func(row collective.Row) error {
-		f.AllReduce = row.BusBW * 1e9
+		d.mine.AllReduce = row.BusBW * 1e9
 		return nil
 	})
 	if err != nil {
@@ -208,7 +209,32 @@ func (d *examination) withNCCL(ctx context.Context, pg *comm.ProcessGroup, f *do
 	for r := range all {
 		all[r] = r
 	}
-	return doctor.MeasurePairs(ctx, pg, f, all, gpuPairBytes)
+	if err := doctor.MeasurePairs(ctx, pg, &d.mine, all, gpuPairBytes); err != nil {
+		return err
+	}
+	if text, err := os.ReadFile(d.logFile()); err == nil { // without a log, what NCCL chose stays unknown
+		log := nccllog.Parse(string(text))
+		d.mine.NCCL = &log
+	}
+	return nil
+}
+
+// afterNCCL returns the facts of all ranks. They meet again on their CPUs, because NCCL may have failed on some.
+func (d *examination) afterNCCL(ctx context.Context) ([]doctor.Facts, error) {
+	pg, err := comm.Init(ctx, &comm.Options{Device: cpu.New(nil), Timeout: 2 * d.timeout, ErrorMode: comm.CleanUpOnly})
+	if err != nil {
+		return nil, err
+	}
+	defer pg.Close()
+	return d.exchange(ctx, pg)
+}
+
+// release closes the GPU and removes NCCL's log.
+func (d *examination) release() {
+	if d.dev != nil {
+		d.dev.Close()
+	}
+	os.RemoveAll(d.logFolder)
 }
 
 // doctorHelp prints the text of goddp doctor --help.

@@ -181,6 +181,93 @@ func TestDoctorFindsMissingDriver(t *testing.T) {
 	r.expect(t, "broken", "libraries", "libcuda, which comes with NVIDIA's driver, was not found (GODDP_LIBCUDA can name it): /nowhere/libcuda.so")
 }
 
+// examineGPUs runs "goddp doctor --json" as two ranks on fake GPUs, with faults of the fake libraries. The doctor is $0 of a
+// shell script. It returns whether the job succeeded, and rank 0's report.
+func examineGPUs(t *testing.T, script, device string, faults ...string) (isGood bool, r doctorReport) {
+	t.Helper()
+	env := append(fakeGPUs(t, device), smallVar+"=1", "GODDP_NO_SMALL_ALLREDUCE=1")
+	for gpu := range 16 { // without NVLink, because its speed is not that of the fake GPUs
+		faults = append(faults, fmt.Sprintf("nvml_nvlinks %d 0", gpu))
+	}
+	release, err := fakegpu.Control(faults...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	file := t.TempDir() + "/report"
+	var out bytes.Buffer
+	_, err = launcher.Run(t.Context(), &launcher.Config{
+		Args: []string{"sh", "-c", script + ` "$0" doctor --json --timeout 30s --output ` + file, os.Args[0]}, Workers: 2, Stdout: &out, Stderr: &out,
+		Env: append(workerEnv(), env...),
+	})
+	text, fileErr := os.ReadFile(file)
+	if fileErr == nil {
+		fileErr = json.Unmarshal(text, &r)
+	}
+	if fileErr != nil {
+		t.Fatalf("%v; the job: %v\n%s", fileErr, err, &out)
+	}
+	return err == nil, r
+}
+
+// of returns what the report says of a check: what is good, or the findings.
+func (r doctorReport) of(check string) (said []string) {
+	for _, result := range r.Results {
+		if result.Check != check {
+			continue
+		}
+		if result.Good != "" {
+			said = append(said, result.Good)
+		}
+		for _, f := range result.Findings {
+			said = append(said, f.Level+": "+f.What)
+		}
+	}
+	return said
+}
+
+// Two ranks with host ids of their own may share a GPU, as NCCL lets them, and are measured to the end.
+func TestDoctorOfTwoHostsOnOneGPU(t *testing.T) {
+	_, r := examineGPUs(t, `NCCL_HOSTID=host$RANK exec`, "cuda:1")
+	for check, want := range map[string]string{"group": "2 ranks met", "gpu-sharing": "no two ranks", "all-reduce": "64 MiB at ", "pairs": "1 pair of ranks on one host"} {
+		if said := r.of(check); len(said) != 1 || !strings.HasPrefix(said[0], want) {
+			t.Errorf("%s: %q, want %q", check, said, want)
+		}
+	}
+}
+
+// The report has the error of each rank that failed, on its GPU alone or in a call of NCCL.
+func TestDoctorReportsErrorsOfAllRanks(t *testing.T) {
+	full := t.TempDir() + "/control"
+	if err := os.WriteFile(full, []byte("memory 1000\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	port, _ := testport.New(t)
+	refused := []string{"rank 1: AllGather #1(int64, 2 elements): process group aborted", "rank 1: AllGather #1(int64, 2 elements): ncclGroup of 2: internal error (3)"}
+	for name, c := range map[string]struct {
+		script, fault string
+		ranks         []int
+		errors        []string
+	}{
+		"GPU":                   {`test $RANK = 0 || export FAKEGPU_CONTROL=` + full + `; exec`, "", []int{1}, []string{"out of device memory"}},
+		"NCCL":                  {`exec`, "refuse 1 1", []int{0, 1}, refused},
+		"NCCL without golaunch": {fmt.Sprintf(`unset TORCHELASTIC_USE_AGENT_STORE; MASTER_PORT=%d exec`, port), "refuse 1 1", []int{0, 1}, refused},
+	} {
+		t.Run(name, func(t *testing.T) {
+			isGood, r := examineGPUs(t, c.script, "cuda", c.fault)
+			said := r.of("group")
+			if isGood || len(said) != len(c.ranks) {
+				t.Fatalf("the job succeeded: %v; %q, want errors of ranks %v", isGood, said, c.ranks)
+			}
+			for i, rank := range c.ranks {
+				if !strings.HasPrefix(said[i], fmt.Sprintf("broken: rank %d on ", rank)) || !strings.Contains(said[i], c.errors[i]) {
+					t.Errorf("got %q, want %q of rank %d", said[i], c.errors[i], rank)
+				}
+			}
+		})
+	}
+}
+
 func TestDoctorFindsSharedGPU(t *testing.T) {
 	var out bytes.Buffer
 	result, err := launcher.Run(t.Context(), &launcher.Config{
@@ -213,8 +300,11 @@ func TestDoctorFindsSlowInterface(t *testing.T) {
 func TestDoctorFindsDifferentMTU(t *testing.T) {
 	needsOpenBLAS(t)
 	n := netns.New(t, 2, 1)
-	_, r := examineHosts(t, n, nil, []string{"sh", "-c", `ip link set eth0 mtu 1400 && exec "$@"`, "sh"})
+	code, r := examineHosts(t, n, nil, []string{"sh", "-c", `ip link set eth0 mtu 1400 && exec "$@"`, "sh"})
 	r.expect(t, "slow", "mtu", "eth0 has the MTU 1500 on host0 and 1400 on host1")
+	if code != 1 {
+		t.Errorf("exit code %d", code)
+	}
 }
 
 // examineHosts runs "goddp doctor --json" as one rank on each host of a network, each after a prefix of its own. It returns

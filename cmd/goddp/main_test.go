@@ -16,6 +16,9 @@ import (
 // failOnceVar names a file. A process that can remove it fails.
 const failOnceVar = "GODDP_TEST_FAIL_ONCE"
 
+// smallVar makes goddp doctor measure little on GPUs.
+const smallVar = "GODDP_TEST_SMALL"
+
 // mainVar makes the test binary goddp itself.
 const mainVar = "GODDP_TEST_MAIN"
 
@@ -24,6 +27,9 @@ func TestMain(m *testing.M) {
 	clockMain()
 	if file := os.Getenv(failOnceVar); file != "" && os.Remove(file) == nil {
 		os.Exit(1)
+	}
+	if os.Getenv(smallVar) != "" {
+		gpuPairBytes, allReduceSize, productSize = 1<<10, 1<<10, 16
 	}
 	if os.Getenv(mainVar) != "" {
 		main()

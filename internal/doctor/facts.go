@@ -51,8 +51,8 @@ type Facts struct {
 	AllReduce float64
 	// NCCL is what NCCL has logged; nil if the ranks do not use NCCL.
 	NCCL *nccllog.Log
-	// GroupError says why the ranks could not make a group, or why a call of it failed.
-	GroupError string
+	// Failure says why the rank could not join a group of the ranks, or why a measurement failed.
+	Failure string
 }
 
 // Space is the size of a file system, in bytes.

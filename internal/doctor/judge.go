@@ -61,9 +61,9 @@ func Judge(ranks []Facts) Report {
 
 func checkGroup(ranks []Facts) (good string, findings []Finding) {
 	for _, f := range ranks {
-		if f.GroupError != "" {
-			findings = append(findings, Finding{Broken, fmt.Sprintf("rank %d: the ranks' group failed: %s", f.Rank, f.GroupError),
-				"the error says which rank is missing or differs; see docs/failures.md"})
+		if f.Failure != "" {
+			findings = append(findings, Finding{Broken, fmt.Sprintf("rank %d on %s failed: %s", f.Rank, f.Host, f.Failure),
+				"the error says which rank is missing, differs or failed first; see docs/failures.md"})
 		}
 	}
 	if len(ranks) > 1 {

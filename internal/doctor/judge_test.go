@@ -79,6 +79,7 @@ func TestFindings(t *testing.T) {
 		"wrong interface": {change(func(r []Facts) { r[2].Environment["NCCL_SOCKET_IFNAME"] = "nope0" }), "interfaces", Broken, []string{`nodeb: NCCL_SOCKET_IFNAME is "nope0", and the host has lo, eth0, docker0`}},
 		"interface down":  {change(func(r []Facts) { r[0].Interfaces[1].IsUp = false }), "interfaces", Broken, []string{`is "eth", which selects eth0: not up`}},
 		"MTU":             {change(func(r []Facts) { r[4].Interfaces[1].MTU = 1500 }), "mtu", Slow, []string{"eth0 has the MTU 9000 on nodea and 1500 on nodec"}},
+		"failed ranks":    {change(func(r []Facts) { r[1].Failure, r[4].Failure = "out of memory", "rank 1 has left" }), "group", Broken, []string{"rank 1 on nodea failed: out of memory", "rank 4 on nodec failed: rank 1 has left"}},
 		"port":            {change(func(r []Facts) { r[0].PortError = "listen tcp :29500: bind: address already in use" }), "port", Broken, []string{"29500"}},
 		"clock":           {change(func(r []Facts) { r[4].ClockOffset = -30 * time.Second }), "clocks", Slow, []string{"the clock of nodec differs from that of nodea by -30s, want at most 1s"}},
 		"uncertain clock": {change(func(r []Facts) { r[4].ClockOffset, r[4].ClockError = 2*time.Second, 3*time.Second }), "", Good, nil},
