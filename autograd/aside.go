@@ -24,9 +24,12 @@ type held struct {
 	mem   []device.Buffer
 }
 
-// asideLag is the number of operations of which aside holds the memory, so that Compute rarely waits and
-// little memory is held.
-const asideLag = 4
+// aside holds the memory of at most asideLag operations, so that Compute rarely waits. Once it holds
+// asideBytes, Compute waits for what was held before: kernels of such sizes fill a GPU.
+const (
+	asideLag   = 4
+	asideBytes = 64 << 20
+)
 
 // weighted is a [Function] whose gradients of leaves may be computed on another stream: each depends on the
 // operands and on the gradient of the result alone, and Backward enqueues all its work on the Call's Stream.
@@ -54,12 +57,24 @@ func (a *aside) join() error {
 // hold frees memory that the stream may still read, once Compute is behind that.
 func (a *aside) hold(mem []device.Buffer) error {
 	a.held = append(a.held, held{a.stream.Mark(), mem})
-	if len(a.held) <= asideLag {
+	done := len(a.held) // of what is held, the number that Compute waits for
+	for bytes := 0; done > 0 && len(a.held)-done < asideLag && bytes < asideBytes; done-- {
+		bytes += a.held[done-1].size()
+	}
+	if done == 0 {
 		return nil
 	}
-	err := a.s.dev.Compute().WaitFor(context.Background(), a.held[0].until)
-	a.free(1)
+	err := a.s.dev.Compute().WaitFor(context.Background(), a.held[done-1].until)
+	a.free(done)
 	return err
+}
+
+// size returns the number of bytes that are held.
+func (h held) size() (n int) {
+	for _, b := range h.mem {
+		n += b.Len()
+	}
+	return n
 }
 
 func (a *aside) free(n int) {

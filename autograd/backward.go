@@ -57,7 +57,7 @@ func (v *Variable) backward(grad *Variable, opts []BackwardOption) error {
 	for _, n := range p.nodes { // after BeginBackward, so that EndBackward reports a panic to the observers
 		n.checkVersions()
 	}
-	p.running = true
+	p.running, p.retain = true, slices.Contains(opts, RetainGraph)
 	err := v.Err()
 	if err == nil && grad != nil {
 		err = grad.Err()
@@ -65,7 +65,7 @@ func (v *Variable) backward(grad *Variable, opts []BackwardOption) error {
 	if err == nil {
 		err = p.run(v, grad)
 	}
-	p.end(err, slices.Contains(opts, RetainGraph))
+	p.end(err)
 	for len(p.notified) > 0 {
 		o := p.notified[0]
 		p.notified = p.notified[1:]
@@ -86,7 +86,8 @@ func (v *Variable) backward(grad *Variable, opts []BackwardOption) error {
 func (p *pass) panicked(thrown any) {
 	err := &PanicError{Value: thrown}
 	if p.running {
-		p.end(err, false)
+		p.retain = false
+		p.end(err)
 	}
 	for _, o := range p.notified {
 		o.EndBackward(err) // its error is lost, because the panic continues
@@ -117,6 +118,7 @@ type pass struct {
 	observers []Observer
 	notified  []Observer // observers between BeginBackward and EndBackward
 	running   bool       // gradients are being written
+	retain    bool       // the graph is kept for another pass
 	aside     *aside     // nil unless the step is being recorded
 	isOver    bool
 	// sharers counts, for each gradient's memory that has several owners, the owners but one.
@@ -235,6 +237,9 @@ func (p *pass) through(n *node) (err error) {
 	forked := false
 	defer func() {
 		defer p.s.called(c)
+		if !p.retain {
+			c.scratch = append(c.scratch, n.spend()...)
+		}
 		if forked {
 			held := slices.Clone(c.scratch)
 			if !n.grad.IsZero() {
@@ -435,14 +440,14 @@ func (p *pass) drop(n *node) {
 }
 
 // end restores the graph's state between passes. err is the pass's error.
-func (p *pass) end(err error, retain bool) {
+func (p *pass) end(err error) {
 	p.running = false
 	if err != nil {
 		p.aside.settle() // err is the pass's
 	}
 	for _, n := range p.nodes {
 		p.drop(n)
-		if !retain {
+		if !p.retain {
 			n.release()
 		}
 	}

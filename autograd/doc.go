@@ -87,8 +87,8 @@
 // records nothing, or in [Scope]. When these return, they free all results made inside that were not
 // retained.
 //
-// Within a step, the results of a model's operations are kept for the backward pass. [Checkpoint]
-// keeps only the input and the output of a part of the model; the backward pass computes the rest
+// Within a step, the results of a model's operations are kept for the backward pass. It frees what an
+// operation has kept beside its result as soon as it has passed through. [Checkpoint] keeps only the input and the output of a part of the model; the backward pass computes the rest
 // again.
 //
 // # Captured steps

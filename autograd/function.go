@@ -82,9 +82,9 @@ type Call struct {
 	scratch    []device.Buffer // the memory that they allocated
 }
 
-// New allocates memory with undefined content. Memory that Forward allocates lives as long
-// as the result, so that Backward can read it. Memory that Prepare and Backward allocate
-// lives until the pass has finished this Function.
+// New allocates memory with undefined content. Memory that Forward allocates lives until a pass that does
+// not retain the graph has finished this Function, or as long as the result. Memory that Prepare and
+// Backward allocate lives until the pass has finished this Function.
 func (c *Call) New(dt device.DType, shape ...int) (device.Tensor, error) {
 	t, err := c.s.alloc(dt, shape)
 	if c.inBackward {
@@ -235,6 +235,16 @@ func (s *state) record(fn Function, in []*Variable, out *Variable) *node {
 	}
 	out.node = n
 	return n
+}
+
+// spend returns the memory that Forward allocated for Backward, which the caller frees: no other node reads it.
+func (n *node) spend() (mem []device.Buffer) {
+	for _, b := range n.saved {
+		mem = append(mem, b.buf)
+		b.buf, b.freed = device.Buffer{}, "when a backward pass had read it"
+	}
+	n.saved = nil
+	return mem
 }
 
 // release drops everything that only a backward pass reads.

@@ -1,7 +1,9 @@
 package autograd_test
 
 import (
+	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -206,5 +208,51 @@ func TestLeafLivesThroughItsLastUse(t *testing.T) {
 		mustBackward(t, autograd.Sum(y))
 		near(t, "gradient", read(t, w.Grad()), []float64{3, 4}, 0)
 		w.ZeroGrad()
+	}
+}
+
+// A backward pass frees what operations have kept beside their results. A pass that retains the graph frees
+// nothing of it.
+func TestBackwardFreesWhatItHasRead(t *testing.T) {
+	dev := newDevice(t)
+	const layers, rows, width, hidden = 6, 8, 16, 1024
+	kept := int64(2 * rows * hidden * 8) // by a FeedForward: the operand and the result of its GELU
+	rng := rand.New(rand.NewPCG(1, 2))
+	weight := func(n, k int) *autograd.Variable {
+		return autograd.FromSlice(dev, values(rng, n*k, -0.1, 0.1), n, k).RequireGrad()
+	}
+	x, w1, w2 := weight(rows, width), weight(hidden, width), weight(width, hidden)
+	gradients := func() (all [][]float64) {
+		for _, v := range []*autograd.Variable{x, w1, w2} {
+			all = append(all, read(t, v.Grad()))
+			v.ZeroGrad()
+		}
+		return all
+	}
+	forward := func() *autograd.Variable {
+		y := x
+		for range layers {
+			y = autograd.FeedForward(y, w1, nil, w2, nil)
+		}
+		return autograd.Sum(y)
+	}
+	mustBackward(t, forward()) // allocates the gradients
+	want := gradients()
+
+	loss := forward()
+	before := dev.Memory()
+	mustBackward(t, loss, autograd.RetainGraph)
+	if after := dev.Memory(); after.InUse != before.InUse {
+		t.Errorf("a pass that retains the graph left %d bytes in use, want %d", after.InUse, before.InUse)
+	}
+	if got := gradients(); !slices.EqualFunc(got, want, slices.Equal) {
+		t.Error("the gradients of a retained graph are others")
+	}
+	mustBackward(t, loss)
+	if after := dev.Memory(); after.InUse > before.InUse-layers*kept {
+		t.Errorf("a pass left %d of %d bytes in use, want %d less", after.InUse, before.InUse, layers*kept)
+	}
+	if got := gradients(); !slices.EqualFunc(got, want, slices.Equal) {
+		t.Error("the gradients of the second pass are others")
 	}
 }
