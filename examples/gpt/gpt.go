@@ -70,7 +70,9 @@ func (g *gpt) hidden(ids *autograd.Variable) *autograd.Variable {
 	} else {
 		for i, b := range g.blocks {
 			sum, normed := b.norm1.ForwardAdd(x, h)
-			if i > 0 {
+			if i == 0 {
+				x.Free()
+			} else {
 				h.Free()
 			}
 			x, h = b.apply(sum, normed)
