@@ -31,8 +31,9 @@ const (
 	asideBytes = 64 << 20
 )
 
-// weighted is a [Function] whose gradients of leaves may be computed on another stream: each depends on the
-// operands and on the gradient of the result alone, and Backward enqueues all its work on the Call's Stream.
+// weighted is a [Function] whose gradients of leaves may be computed on another stream. Each depends on the
+// operands, on the gradient of the result and on what Prepare computed alone, and Backward enqueues all its
+// work on the Call's Stream.
 type weighted interface{ Aside() }
 
 // beside returns the stream for gradients of weights, or nil if no step is being recorded. release frees the

@@ -233,7 +233,7 @@ func (p *pass) through(n *node) (err error) {
 	for _, v := range n.in {
 		c.In = append(c.In, v.t)
 	}
-	c.inBackward = true
+	c.inBackward, c.node = true, n
 	forked := false
 	defer func() {
 		defer p.s.called(c)

@@ -514,6 +514,47 @@ func TestFreeze(t *testing.T) {
 	panics[*autograd.GraphError](t, func() { autograd.Exp(a).Freeze() })
 }
 
+// Leaves that are frozen while a FeedForward is applied, or only then not, have their gradients in its graph.
+func TestFreezeAroundFeedForward(t *testing.T) {
+	dev := newDevice(t)
+	rng := rand.New(rand.NewPCG(5, 6))
+	var in [5]*autograd.Variable
+	for i, shape := range [][]int{{2, 3}, {4, 3}, {4}, {3, 4}, {3}} {
+		in[i] = autograd.FromSlice(dev, values(rng, device.Shape(shape).Len(), -1, 1), shape...).RequireGrad()
+	}
+	loss := func() *autograd.Variable {
+		y := autograd.FeedForward(in[0], in[1], in[2], in[3], in[4])
+		return autograd.Sum(autograd.Mul(y, y))
+	}
+	mustBackward(t, loss())
+	var want [5][]float64
+	for i, v := range in {
+		want[i] = read(t, v.Grad())
+	}
+	for subset := range 1 << 5 { // the leaves that have a gradient while the graph is recorded
+		for wanted := 1; wanted < 1<<5; wanted++ { // and in the pass
+			set := func(to int) {
+				for i, v := range in {
+					if v.Freeze(); to>>i&1 == 1 {
+						v.RequireGrad().ZeroGrad()
+					}
+				}
+			}
+			if set(subset); subset == 0 {
+				continue // no graph
+			}
+			y := loss()
+			set(wanted)
+			mustBackward(t, y)
+			for i, v := range in {
+				if wanted>>i&1 == 1 && !slices.Equal(read(t, v.Grad()), want[i]) {
+					t.Errorf("recorded with %05b, run with %05b: gradient %d is %v, want %v", subset, wanted, i, v.Grad(), want[i])
+				}
+			}
+		}
+	}
+}
+
 // Grad returns the same handle again, and a new one if the old handle became invalid.
 func TestGradHandles(t *testing.T) {
 	v := autograd.Scalar(newDevice(t), 2).RequireGrad().SetName("w")

@@ -88,6 +88,9 @@ type read struct {
 
 func (*checkpoint) Name() string { return "Checkpoint" }
 
+// Saves reports that the second run reads the operands, and computes the result again.
+func (*checkpoint) Saves(_, j int) bool { return j != Output }
+
 // again computes f of the Checkpoint n once more, and passes n's gradient through the operations of f.
 // They write the gradients of outside variables as if they were part of the graph, because the pass
 // has counted these gradients.

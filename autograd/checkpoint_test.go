@@ -386,6 +386,19 @@ func TestCheckpointThatCapturesTheStep(t *testing.T) {
 	}
 }
 
+// A pass goes through a Checkpoint whose result was freed: the second run computes it again.
+func TestCheckpointOfFreedResult(t *testing.T) {
+	dev := newDevice(t)
+	x := autograd.Scalar(dev, 2).RequireGrad()
+	y := autograd.Checkpoint(func(x *autograd.Variable) *autograd.Variable { return autograd.Exp(autograd.Mul(x, x)) }, x)
+	loss := autograd.MulScalar(y, 2)
+	y.Free()
+	mustBackward(t, loss)
+	if got, want := x.Grad().Item(), 8*math.Exp(4); math.Abs(got-want) > 1e-6*want {
+		t.Errorf("gradient %v, want %v", got, want)
+	}
+}
+
 // A pass panics before it writes anything if the input of a Checkpoint was freed.
 func TestCheckpointOfFreedInput(t *testing.T) {
 	dev := newDevice(t)

@@ -35,7 +35,6 @@ func FeedForward(x, w1, b1, w2, b2 *Variable, opts ...FeedForwardOptions) *Varia
 	if b2 != nil {
 		f.b2, in = len(in), append(in, b2)
 	}
-	f.needsPre = x.node != nil || w1.node != nil || b1 != nil && b1.node != nil
 	return Apply(f, in...)
 }
 
@@ -53,8 +52,7 @@ func layerShape(x device.Shape, w, bias *Variable) device.Shape {
 type feedForward struct {
 	FeedForwardOptions
 	op         kernels.UnaryOp
-	b1, w2, b2 int  // the numbers of inputs; 0 for a bias that is absent
-	needsPre   bool // whether x, w1 or b1 needed a gradient when the function was applied
+	b1, w2, b2 int // the numbers of inputs; 0 for a bias that is absent
 
 	pre, hidden device.Tensor // the operand and the result of op; hidden is not kept if Recompute is set
 	gradPre, db device.Tensor // the gradients of pre and of b1 in a pass
@@ -110,15 +108,20 @@ func (f *feedForward) Forward(c *Call) (err error) {
 // Aside says that the gradients of the weights and the biases may be computed on another stream.
 func (*feedForward) Aside() {}
 
+// keepsGradient says that Prepare only reads the gradient of the result.
+func (*feedForward) keepsGradient() bool { return true }
+
 // Prepare computes the gradients of pre and of b1 together, if a gradient needs them.
 func (f *feedForward) Prepare(c *Call, g device.Tensor) (err error) {
-	if !f.needsPre {
+	needsBias := f.b1 > 0 && c.needs(f.b1)
+	if !c.needs(0) && !c.needs(1) && !needsBias {
 		return nil
 	}
 	if f.gradPre, err = c.New(g.DType, f.pre.Shape...); err != nil {
 		return err
 	}
-	if f.b1 > 0 {
+	f.db = device.Tensor{}
+	if needsBias {
 		if f.db, err = c.New(g.DType, c.In[f.b1].Shape...); err != nil {
 			return err
 		}

@@ -20,7 +20,8 @@ type Function interface {
 	// Name returns the operation's name in messages.
 	Name() string
 	// Shape returns the shape of the result for inputs of these shapes. It panics with a
-	// [*device.ShapeError] if they do not fit. The result has the type of the first input.
+	// [*device.ShapeError] if they do not fit. The result has the type of the first input. in is valid
+	// until Shape returns.
 	Shape(in []device.Shape) device.Shape
 	// Forward enqueues the computation of c.Out from c.In. The content of c.Out is undefined
 	// before.
@@ -96,6 +97,9 @@ func (c *Call) New(dt device.DType, shape ...int) (device.Tensor, error) {
 	}
 	return t, err
 }
+
+// needs reports whether the pass computes the gradient of input i.
+func (c *Call) needs(i int) bool { return c.node.in[i].node != nil }
 
 // call returns a Call without inputs. The caller returns it with called.
 func (s *state) call(out *Variable) *Call {

@@ -10,9 +10,9 @@ import (
 
 // LinearCrossEntropyLoss is [CrossEntropyLoss] of the logits x·wᵀ: x [... k], w [n k], labels int64 [...],
 // the result a scalar. If there are many classes n, as in a vocabulary, logits and their gradient take more
-// memory than all other results of a model. Here they never exist as a whole: the forward pass computes the
-// logits of some rows at a time, from them the loss, and the gradients of x and w, which the backward pass
-// only scales.
+// memory than all other results of a model. Here the forward pass computes the logits of some rows at a time,
+// from them the loss, and the gradients of x and w, which the backward pass only scales. Some rows are about
+// 2²⁴ logits, or an eighth of the rows if that is more.
 //
 // The gradient of w is the sum over at most 8 parts of the rows, in w's type.
 func LinearCrossEntropyLoss(x, w, labels *Variable) *Variable {
@@ -21,8 +21,8 @@ func LinearCrossEntropyLoss(x, w, labels *Variable) *Variable {
 	return Apply(f, x, w, labels)
 }
 
-// A part of the logits has at least lossElements elements, enough to keep a device busy, and there are at most
-// lossParts parts. The number of rows of a part is a multiple of lossRows.
+// A part of the logits has about lossElements elements, enough to keep a device busy, or more so that there are
+// at most lossParts parts. The number of rows of a part but the last is a multiple of lossRows.
 const (
 	lossElements = 1 << 24
 	lossParts    = 8

@@ -163,7 +163,7 @@ func (f linear) Prepare(c *Call, g device.Tensor) error {
 	return c.kernels.UnaryGrad(c.Stream, kernels.ReLU, g, device.Store, g, device.Tensor{}, c.Out)
 }
 
-// keepsGradient says that Prepare overwrites the gradient by that before the activation.
+// keepsGradient reports whether there is no activation, so that Prepare leaves the gradient as it is.
 func (f linear) keepsGradient() bool { return kernels.Activation(f) == kernels.NoActivation }
 
 func (linear) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error {

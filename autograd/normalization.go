@@ -411,9 +411,15 @@ func (f *batchNorm) track(c *Call) error {
 	return c.kernels.TrackMoments(c.Stream, to[0], to[1], f.o.Batches.t, from[0], from[1], from[2], f.o.Momentum)
 }
 
-// Prepare computes the gradients of weight and bias over this rank's samples. The gradient of x needs
-// the sums over all ranks.
+// keepsGradient says that Prepare only reads the gradient of the result.
+func (*batchNorm) keepsGradient() bool { return true }
+
+// Prepare computes the gradients of weight and bias over this rank's samples, if a gradient needs them. That
+// of x needs the sums over all ranks, unless the moments are constants.
 func (f *batchNorm) Prepare(c *Call, g device.Tensor) (err error) {
+	if !(f.byBatch() && c.needs(0)) && !(f.weight > 0 && c.needs(f.weight)) && !(f.bias > 0 && c.needs(f.bias)) {
+		return nil
+	}
 	p := f.operation(c)
 	if f.sums, err = c.New(kernels.StatType(p.X.DType), 2, p.X.Shape[1]); err != nil {
 		return err
