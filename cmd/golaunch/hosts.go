@@ -231,7 +231,9 @@ func sumOf(path string) (string, error) {
 
 // run starts the hosts, and waits until all have ended. Signals are passed on to all of them. It returns the
 // code of the host that failed first; of an elastic job, which goes on without a host, that of the last one.
+// A host whose connection is lost stops the others, which may end before the loss is known: its code counts.
 func (j *hostsJob) run(signals <-chan os.Signal) (code int) {
+	const stopped = 128 + int(syscall.SIGTERM)
 	ended := make(chan *sshHost)
 	running := slices.Clone(j.hosts)
 	for _, h := range running {
@@ -279,7 +281,7 @@ func (j *hostsJob) run(signals <-chan os.Signal) (code int) {
 			wait()
 		case h := <-ended:
 			running = slices.DeleteFunc(running, func(other *sshHost) bool { return other == h })
-			if code == 0 || j.elastic {
+			if code == 0 || j.elastic || code == stopped && requests == 0 && h.code != 0 {
 				code = h.code
 			}
 			if h.code != 0 && late == nil && !j.elastic {
