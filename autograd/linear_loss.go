@@ -12,9 +12,9 @@ import (
 // the result a scalar. If there are many classes n, as in a vocabulary, logits and their gradient take more
 // memory than all other results of a model. Here the forward pass computes the logits of some rows at a time,
 // from them the loss, and the gradients of x and w, which the backward pass only scales. Some rows are about
-// 2²⁴ logits, or an eighth of the rows if that is more.
+// 2²⁴ logits, or a sixteenth of the rows if that is more.
 //
-// The gradient of w is the sum over at most 8 parts of the rows, in w's type.
+// The gradient of w is the sum over at most 16 parts of the rows, in w's type.
 func LinearCrossEntropyLoss(x, w, labels *Variable) *Variable {
 	f := &linearLoss{s: x.s, sums: lossType("LinearCrossEntropyLoss", x, labels)}
 	f.needed = [...]bool{x.node != nil, w.node != nil}
@@ -25,7 +25,7 @@ func LinearCrossEntropyLoss(x, w, labels *Variable) *Variable {
 // at most lossParts parts. The number of rows of a part but the last is a multiple of lossRows.
 const (
 	lossElements = 1 << 24
-	lossParts    = 8
+	lossParts    = 16
 	lossRows     = 128
 )
 

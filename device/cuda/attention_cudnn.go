@@ -41,8 +41,9 @@ const (
 	// maxFlashShapes is the maximum number of shapes that cuDNN serves, because making the plans of one
 	// takes longer than a pass.
 	maxFlashShapes = 64
-	// flashWork is the default of maxWork: enough for 64 sequences of 1024 tokens and 12 heads.
-	flashWork = 2 << 30
+	// flashWork is the default of maxWork: enough for 16 sequences of 1024 tokens and 12 heads, about 400
+	// MB. With four times as much, a step of GPT-2 with 64 sequences is 0.8 % shorter.
+	flashWork = 512 << 20
 	// flashWait is the default of maxWait.
 	flashWait = 30 * time.Second
 )
