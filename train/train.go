@@ -57,8 +57,9 @@ type Config struct {
 	// LogEvery is the number of steps between two lines; 0: 100. The first and the last step of the run
 	// have lines too.
 	LogEvery int
-	// Trace is a file to which rank 0 writes a trace of five steps, the first of which is the run's
-	// eleventh: see package profile.
+	// Trace is a file to which rank 0 writes a trace of five steps, the first of which is the eleventh after
+	// the start or the resumption: see package profile. The trace has fewer steps if the run ends or fails
+	// during them. If the run ends before them, rank 0 logs that there is no trace.
 	Trace string
 
 	// Checkpoints is a folder that all ranks see. Run resumes from the latest checkpoint in it, if
@@ -125,6 +126,7 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c Config) (err error) {
 	}
 	if r.Trace != "" && pg.Rank() == 0 {
 		r.recorder, r.traceAt = profile.Of(pg.Device()), r.step+10
+		defer func() { err = errors.Join(err, r.finishTrace(ctx, err)) }()
 	}
 	// If the checkpoint is of the last step within an epoch, the evaluation may be missing: Run goes on.
 	for epoch := r.position.Epoch; ; epoch++ {
@@ -148,8 +150,9 @@ type run struct {
 	// evaluated is the step after which Evaluate was called last, or -1.
 	evaluated int
 
-	recorder *profile.Recorder // nil: nothing is traced, or the trace is written
-	traceAt  int               // the step that the trace starts with
+	recorder  *profile.Recorder // nil: nothing is traced, or the trace is written
+	traceAt   int               // the step that the trace starts with
+	isTracing bool
 
 	gathered int // the number of batches whose gradients are accumulated for the next step
 	share    data.Share
@@ -278,10 +281,11 @@ func (r *run) epoch(ctx context.Context, epoch int) (isStopped bool, err error) 
 // tracedSteps is the number of steps in a trace.
 const tracedSteps = 5
 
-// trace starts the trace, or ends it, if the next step is the first one of it or behind it. It waits for the
-// device, so that the trace has all that these steps enqueue and nothing else.
+// trace is called before each batch. It starts the trace before the first traced step, and ends it before the
+// step behind the last one. It waits for the device, so that the trace has all that is enqueued between, also by
+// evaluations and checkpoints, and nothing that was enqueued before.
 func (r *run) trace(ctx context.Context) error {
-	if r.recorder == nil || r.step != r.traceAt && r.step != r.traceAt+tracedSteps {
+	if r.recorder == nil || r.gathered > 0 || r.step != r.traceAt && r.step != r.traceAt+tracedSteps {
 		return nil
 	}
 	if err := r.pg.Device().Compute().Sync(ctx); err != nil {
@@ -289,12 +293,34 @@ func (r *run) trace(ctx context.Context) error {
 	}
 	if r.step == r.traceAt {
 		r.recorder.Start()
+		r.isTracing = true
 		return nil
 	}
-	r.recorder.Stop()
-	err := r.recorder.WriteFile(r.Trace, r.pg.Rank())
-	r.recorder = nil
-	return err
+	return r.writeTrace()
+}
+
+// writeTrace ends the trace and writes it.
+func (r *run) writeTrace() error {
+	recorder := r.recorder
+	r.recorder, r.isTracing = nil, false
+	recorder.Stop()
+	return recorder.WriteFile(r.Trace, r.pg.Rank())
+}
+
+// finishTrace is called when the run ends with err. It writes a trace that is not complete. It waits for the
+// device only after a run without error, because a device that has failed may never be idle.
+func (r *run) finishTrace(ctx context.Context, err error) error {
+	if !r.isTracing {
+		if r.recorder != nil && err == nil {
+			r.pg.Log().Warn("train: there is no trace, because the run ended before its first step", "steps", r.step, "first", r.traceAt+1, "file", r.Trace)
+		}
+		return nil
+	}
+	var lost error
+	if err == nil {
+		lost = r.pg.Device().Compute().Sync(ctx)
+	}
+	return errors.Join(lost, r.writeTrace())
 }
 
 // evaluate logs the given values and those of an evaluation.

@@ -1,9 +1,11 @@
 package train_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"os"
 	"path/filepath"
@@ -24,6 +26,7 @@ import (
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 	"github.com/goddp/goddp/optim/schedule"
+	"github.com/goddp/goddp/profile"
 	"github.com/goddp/goddp/progress"
 	"github.com/goddp/goddp/train"
 )
@@ -271,18 +274,49 @@ func TestEvaluateEvery(t *testing.T) {
 	})
 }
 
-// The trace has five steps, from the eleventh on.
+// The trace has five steps, from the eleventh on, or those of them that the run makes. A run that ends before
+// them says that there is no trace.
 func TestTrace(t *testing.T) {
-	dir := t.TempDir()
-	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
-		_, err := trained(t.Context(), pg, false, 5, func(c *train.Config) { c.Trace = filepath.Join(dir, "trace.json") })
-		return err
-	})
-	trace, err := os.ReadFile(filepath.Join(dir, "trace.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := strings.Count(string(trace), `"name":"optimizer"`); n != 5 {
-		t.Errorf("the trace has %d updates, want 5, in\n%.2000s", n, trace)
+	given := errors.New("given up")
+	for _, e := range []struct {
+		name    string
+		edit    func(c *train.Config)
+		err     error
+		updates int // 0: there is no trace
+	}{
+		{"whole", func(*train.Config) {}, nil, 5},
+		{"ends with the trace", func(c *train.Config) { c.MaxSteps = 15 }, nil, 5},
+		{"ends in the trace", func(c *train.Config) { c.MaxSteps = 13 }, nil, 3},
+		{"ends before the trace", func(c *train.Config) { c.MaxSteps = 10 }, nil, 0},
+		{"fails in the trace", func(c *train.Config) {
+			c.EvaluateEvery = 12
+			c.Evaluate = func(context.Context) ([]progress.Value, error) { return nil, given }
+			c.Epochs, c.MaxSteps = 0, 18
+		}, given, 2},
+	} {
+		t.Run(e.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "trace.json")
+			var log bytes.Buffer
+			commtest.OnRanks(t, 1, &comm.Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, func(pg *comm.ProcessGroup) error {
+				_, err := trained(t.Context(), pg, false, 5, func(c *train.Config) {
+					c.Trace = path
+					e.edit(c)
+				})
+				if !errors.Is(err, e.err) {
+					return fmt.Errorf("the run ended with %v, want %v", err, e.err)
+				}
+				if profile.Of(pg.Device()).On() {
+					return errors.New("the recorder is on after the run")
+				}
+				return nil
+			})
+			trace, err := os.ReadFile(path)
+			if n := strings.Count(string(trace), `"name":"optimizer"`); n != e.updates || (err == nil) != (e.updates > 0) {
+				t.Errorf("the trace has %d updates (%v), want %d, in\n%.2000s", n, err, e.updates, trace)
+			}
+			if logs := strings.Contains(log.String(), "there is no trace"); logs != (e.updates == 0) {
+				t.Errorf("the log is\n%s", &log)
+			}
+		})
 	}
 }
