@@ -169,7 +169,8 @@ func TestMisfitNamesTheLayer(t *testing.T) {
 	m.in = nn.Add(&m.Container, "first", nn.Linear(3, 5)) // its result does not fit the next layer
 	nested := nn.Sequential(nn.ReLU(), nn.Sequential(nn.ReLU(), nn.Residual(broadcastTo{7})))
 	nn.Add(&m.Container, "nested", nested)
-	if err := errors.Join(nn.Place(m, dev, 1)); err != nil {
+	conv := nn.Sequential(nn.Conv2d(4, 8, 2, nn.ConvOptions{ChannelsLast: true, Height: &nn.ConvHeight{Kernel: 3}}))
+	if err := errors.Join(nn.Place(m, dev, 1), nn.Place(conv, dev, 1)); err != nil {
 		t.Fatal(err)
 	}
 	x := autograd.Zeros(dev, device.Float32, 2, 3)
@@ -177,6 +178,9 @@ func TestMisfitNamesTheLayer(t *testing.T) {
 		"h.0.0: Linear: shapes [2 5] and [4 4] do not fit (parameter h.0.0.weight)": func() { m.Forward(x, x) },
 		"nested.1.1: Add: shapes [2 3] and [7] do not fit":                          func() { nested.Forward(x) },
 		"layer 2: Linear: shapes [2 3] and [1 4] do not fit (parameter 2.weight)":   func() { unnamed(dev).Forward(x) },
+		"layer 0: Conv2d: shapes [1 6 6 3] and [8 4 3 2] do not fit (parameter 0.weight)": func() {
+			conv.Forward(autograd.Zeros(dev, device.Float32, 1, 6, 6, 3))
+		},
 	} {
 		err := panicOf(f)
 		var misfit *device.ShapeError

@@ -64,21 +64,26 @@ func (p Conv) Window(w device.Shape) Window {
 // Shape returns the shape of the convolution of x with w. It panics with a [*device.ShapeError] if they do
 // not fit.
 func (p Conv) Shape(x, w device.Shape) device.Shape {
+	out, fit := p.TryShape(x, w)
+	if !fit {
+		panic(&device.ShapeError{Op: "Conv2d", A: x, B: w})
+	}
+	return out
+}
+
+// TryShape is Shape, but reports false if x and w do not fit.
+func (p Conv) TryShape(x, w device.Shape) (out device.Shape, fit bool) {
 	c, rows, cols := ImageAxes(p.ChannelsLast)
-	misfit := &device.ShapeError{Op: "Conv2d", A: x, B: w}
 	if len(x) != 4 || len(w) != 4 || p.Groups < 1 || w[0]%p.Groups != 0 || x[c] != w[c]*p.Groups {
-		panic(misfit)
+		return nil, false
 	}
 	window := p.Window(w)
 	if !window.Valid() {
-		panic(misfit)
+		return nil, false
 	}
-	out := make(device.Shape, 4)
+	out = make(device.Shape, 4)
 	out[0], out[c], out[rows], out[cols] = x[0], w[0], window.Out(0, x[rows]), window.Out(1, x[cols])
-	if out[rows] < 1 || out[cols] < 1 {
-		panic(misfit)
-	}
-	return out
+	return out, out[rows] >= 1 && out[cols] >= 1
 }
 
 // Convolution has the kernels of convolutions. x is [n c h w], w is [o c/p.Groups kh kw], bias is [o] or
