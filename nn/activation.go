@@ -11,7 +11,7 @@ func (activation) Parameters() []*Parameter                          { return ni
 // ReLU is a layer that computes max(x, 0).
 func ReLU() Module { return relu{} }
 
-// relu has its own type so that [Sequential] recognises a ReLU after a Linear.
+// relu has its own type so that [Sequential] recognises a ReLU after a Linear or a BatchNorm.
 type relu struct{}
 
 func (relu) Forward(x *autograd.Variable) *autograd.Variable { return autograd.ReLU(x) }

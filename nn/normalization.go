@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"fmt"
 	"math"
 	"slices"
 
@@ -21,14 +22,16 @@ type NormOptions struct {
 	// DType is the type of the parameters, and the type that the layer computes in; Invalid means
 	// Float32.
 	DType device.DType
-	// Momentum is the weight of a batch in the running moments of a BatchNorm; 0 means 0.1.
+
+	// The other options are those of a BatchNorm. The other layers panic if one is set.
+
+	// Momentum is the weight of a batch in the running moments; 0 means 0.1.
 	Momentum float64
-	// NoRunning omits the running moments of a BatchNorm, which then uses the moments of the
-	// batch in evaluation too.
+	// NoRunning omits the running moments. The layer then uses the moments of the batch in evaluation too.
 	NoRunning bool
-	// ChannelsLast makes the input of a BatchNorm [n h w channels] or [n l channels].
+	// ChannelsLast makes the input [n h w channels] or [n l channels].
 	ChannelsLast bool
-	// ReLU replaces negative elements of a BatchNorm's result by 0, which is faster than a ReLU of its own.
+	// ReLU replaces negative elements of the result by 0, which is faster than a ReLU of its own.
 	ReLU bool
 }
 
@@ -38,6 +41,16 @@ func normOptions(opts []NormOptions) (o NormOptions) {
 	}
 	if o.DType == device.Invalid {
 		o.DType = device.Float32
+	}
+	return o
+}
+
+// rowNormOptions returns the options of a layer that is no BatchNorm.
+func rowNormOptions(layer string, opts []NormOptions) NormOptions {
+	o := normOptions(opts)
+	if o.Momentum != 0 || o.NoRunning || o.ChannelsLast || o.ReLU {
+		panic(fmt.Errorf("nn: %s with Momentum %v, NoRunning %v, ChannelsLast %v and ReLU %v, which only a BatchNorm can have",
+			layer, o.Momentum, o.NoRunning, o.ChannelsLast, o.ReLU))
 	}
 	return o
 }
@@ -116,7 +129,7 @@ func LayerNorm(d int, opts ...NormOptions) *NormLayer { return LayerNormOver([]i
 
 // LayerNormOver is [LayerNorm] over the last axes, which have the given shape.
 func LayerNormOver(shape []int, opts ...NormOptions) *NormLayer {
-	o := normOptions(opts)
+	o := rowNormOptions("LayerNorm", opts)
 	shape = slices.Clone(shape)
 	return &NormLayer{newScaling(o, shape...), func(x, weight, bias *autograd.Variable) *autograd.Variable {
 		return autograd.LayerNorm(x, shape, weight, bias, o.eps())
@@ -128,7 +141,7 @@ func LayerNormOver(shape []int, opts ...NormOptions) *NormLayer {
 // RMSNorm is a layer that divides x [... d] by the root of the mean of its squares over the last axis.
 // It has no bias. opts holds at most one value.
 func RMSNorm(d int, opts ...NormOptions) *NormLayer {
-	o := normOptions(opts)
+	o := rowNormOptions("RMSNorm", opts)
 	o.NoBias = true
 	eps := func(x *autograd.Variable) float64 {
 		if o.Eps == 0 {
@@ -151,7 +164,7 @@ func epsilon(dt device.DType) float64 {
 // GroupNorm is a layer that divides the channels of x [n channels ...] into groups, and normalises each
 // group of each sample. opts holds at most one value.
 func GroupNorm(groups, channels int, opts ...NormOptions) *NormLayer {
-	o := normOptions(opts)
+	o := rowNormOptions("GroupNorm", opts)
 	return &NormLayer{newScaling(o, channels), func(x, weight, bias *autograd.Variable) *autograd.Variable {
 		return autograd.GroupNorm(x, groups, weight, bias, o.eps())
 	}, nil}
@@ -202,16 +215,16 @@ func newBatchNorm(channels int, rank2 bool, opts []NormOptions) *BatchNormLayer 
 
 // Forward applies the layer.
 func (l *BatchNormLayer) Forward(x *autograd.Variable) *autograd.Variable {
-	return l.forward(x, nil)
+	return l.forward(x, nil, l.o.ReLU)
 }
 
 // ForwardResidual applies the layer and adds residual, which has x's shape, before the ReLU if there is one. It
 // is faster than an addition of its own.
 func (l *BatchNormLayer) ForwardResidual(x, residual *autograd.Variable) *autograd.Variable {
-	return l.forward(x, residual)
+	return l.forward(x, residual, l.o.ReLU)
 }
 
-func (l *BatchNormLayer) forward(x, residual *autograd.Variable) *autograd.Variable {
+func (l *BatchNormLayer) forward(x, residual *autograd.Variable, relu bool) *autograd.Variable {
 	n := len(x.Shape())
 	if l.rank2 && n != 4 {
 		panic(&device.ShapeError{Op: "BatchNorm2d", A: x.Shape(), B: device.Shape{0, l.channels, 0, 0}})
@@ -220,7 +233,7 @@ func (l *BatchNormLayer) forward(x, residual *autograd.Variable) *autograd.Varia
 		panic(&device.ShapeError{Op: "BatchNorm1d", A: x.Shape(), B: device.Shape{0, l.channels}})
 	}
 	o := autograd.BatchNormOptions{Eps: l.o.eps(), Momentum: l.o.Momentum, Evaluate: !l.trainingOn(x.Device()), Peers: l.Peers,
-		ChannelsLast: l.o.ChannelsLast, ReLU: l.o.ReLU}
+		ChannelsLast: l.o.ChannelsLast, ReLU: relu}
 	if l.RunningMean != nil {
 		o.Mean, o.Variance, o.Batches = l.RunningMean.Var(), l.RunningVar.Var(), l.NumBatchesTracked.Var()
 	}

@@ -21,8 +21,8 @@ type step struct {
 
 // Sequential applies mods one after another. The name of a parameter is the module's index, a dot, and
 // the parameter's name in the module: "0.weight". A module that occurs twice in mods is applied twice,
-// but its parameters occur once, by the first index. A Linear followed by a ReLU runs as one operation,
-// and so do two Linears with a GELU or GELUTanh between them: see [FeedForward].
+// but its parameters occur once, by the first index. A Linear or a BatchNorm followed by a ReLU runs as one
+// operation, and so do two Linears with a GELU or GELUTanh between them: see [FeedForward].
 //
 // If a module panics because shapes or types do not fit, the panic names the module: see
 // [device.ShapeError].
@@ -49,9 +49,12 @@ func (s *Sequence) fuse() {
 		s.steps = s.steps[:len(s.steps)-n+1]
 		s.steps[len(s.steps)-1].Module = m
 	}
-	if l, ok := at(2).(*LinearLayer); ok {
-		if _, ok := at(1).(relu); ok {
+	if _, ok := at(1).(relu); ok {
+		switch l := at(2).(type) {
+		case *LinearLayer:
 			replace(2, linearReLU{l})
+		case *BatchNormLayer:
+			replace(2, batchNormReLU{l})
 		}
 	}
 	first, ok := at(3).(*LinearLayer)
@@ -88,4 +91,11 @@ type linearReLU struct{ *LinearLayer }
 
 func (l linearReLU) Forward(x *autograd.Variable) *autograd.Variable {
 	return l.forward(x, autograd.LinearReLU)
+}
+
+// batchNormReLU is a BatchNorm and a ReLU as one operation.
+type batchNormReLU struct{ *BatchNormLayer }
+
+func (l batchNormReLU) Forward(x *autograd.Variable) *autograd.Variable {
+	return l.forward(x, nil, true)
 }
