@@ -37,7 +37,7 @@ func (k *kernelSet) newBatchNormArgs(z operand.NormSizes, p kernels.BatchNorm) b
 // suit the kernel.
 func (k *kernelSet) wide(a *batchNormArgs) (g grid, suits bool) {
 	rows, packs := int(a.n), int(a.c)/wideChannels
-	if a.l != 1 || a.c%wideChannels != 0 || rows*packs == 0 || !packed(a.dst, a.residual, a.x, a.g) {
+	if a.l != 1 || a.c%wideChannels != 0 || rows*packs == 0 || a.c > maxSumChannels || !packed(a.dst, a.residual, a.x, a.g) {
 		return g, false
 	}
 	g.threadsX = 1
@@ -46,7 +46,7 @@ func (k *kernelSet) wide(a *batchNormArgs) (g grid, suits bool) {
 	}
 	g.threadsY = threads / g.threadsX
 	g.x, g.z = ceil(packs, g.threadsX), 1
-	chunks := max(min(ceil(rows, g.threadsY*wideRows), ceil(k.d.props.sms*wideBlocks, g.x), workspaceSize/(16*int(a.c))), 1)
+	chunks := max(min(ceil(rows, g.threadsY*wideRows), ceil(k.d.props.sms*wideBlocks, g.x), maxSumChannels/int(a.c)), 1)
 	chunk := ceil(rows, chunks)
 	g.y = ceil(rows, chunk)
 	a.chunk, a.chunks = uint64(chunk), uint64(g.y)

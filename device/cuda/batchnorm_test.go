@@ -5,6 +5,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/goddp/goddp/device"
@@ -91,4 +92,37 @@ func TestWideBatchNorm(t *testing.T) {
 func TestWideBatchNormOnTheHost(t *testing.T) {
 	openFakes(t)
 	TestWideBatchNorm(t)
+}
+
+// The sums of more channels than fit in a stream's workspace are not written behind it.
+func TestSumsOfManyChannels(t *testing.T) {
+	openFakes(t)
+	d := gpu(t, nil)
+	k, s := d.kernels, d.compute
+	const guard = 7
+	memory := tensor(t, d, device.Uint8, 2*workspaceSize)
+	behind := memory.Range(workspaceSize, 2*workspaceSize)
+	usual, err := s.workspace()
+	ok(t, err)
+	s.work = memory.Range(0, workspaceSize).Buf
+	defer func() { s.work = usual }()
+	const channels = maxSumChannels + wideChannels
+	ok(t, k.Fill(s, behind, guard))
+	x, mean, variance := tensor(t, d, device.Float64, channels), tensor(t, d, device.Float64, channels), tensor(t, d, device.Float64, channels)
+	ok(t, errors.Join(k.Fill(s, x, 3), k.Moments(s, mean, variance, x.Reshape(1, channels, 1))))
+	bytes := make([]byte, workspaceSize)
+	ok(t, d.CopyOut(t.Context(), s, bytes, behind.Buf))
+	if slices.ContainsFunc(bytes, func(b byte) bool { return b != guard }) {
+		t.Error("the memory behind the workspace was written")
+	}
+	for _, e := range []struct {
+		moment device.Tensor
+		want   float32
+	}{{mean, 3}, {variance, 0}} {
+		narrow := tensor(t, d, device.Float32, channels)
+		ok(t, k.Copy(s, narrow, e.moment))
+		if got := download(t, d, narrow); slices.Min(got) != e.want || slices.Max(got) != e.want {
+			t.Errorf("a moment is between %v and %v, want %v", slices.Min(got), slices.Max(got), e.want)
+		}
+	}
 }

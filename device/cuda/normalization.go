@@ -32,6 +32,11 @@ const (
 	sumParameters
 )
 
+const (
+	sumBytes       = 16                       // the size of what a chunk's sums are for a channel
+	maxSumChannels = workspaceSize / sumBytes // the maximum number of channels whose sums of one chunk fit in a workspace
+)
+
 // mergeArgs has the layout of the structure Merge in kernels/normalization.cu.
 type mergeArgs struct {
 	mean, variance, count, parts, batches uint64
@@ -138,14 +143,24 @@ func (k *kernelSet) normSums(st device.Stream, dt device.DType, a normArgs) erro
 	if err != nil {
 		return err
 	}
+	a.part = uint64(work.Addr())
 	c, terms := int(a.c), int(a.n*a.l)
+	if c > maxSumChannels { // then there is one chunk
+		part := device.Tensor{DType: device.Uint8, Shape: device.Shape{sumBytes * c}}
+		scratch, err := k.scratch(&part)
+		if err != nil {
+			return err
+		}
+		defer k.freeScratch(k.d.stream(st), scratch)
+		a.part = k.addr(part)
+	}
 	f, g, worth := &k.normPlanes, grid{c, 1, 1, threads, 1}, runTerms
 	if a.l == 1 {
 		f, g, worth = &k.normColumns, grid{ceil(c, warp), 1, 1, warp, threads / warp}, columnTerms
 	}
-	chunks := max(min(ceil(terms, worth), sumBlocks/g.x, workspaceSize/16/c), 1)
+	chunks := max(min(ceil(terms, worth), sumBlocks/g.x, maxSumChannels/c), 1)
 	chunk := max(ceil(terms, chunks), 1)
-	a.part, a.chunk, a.chunks = uint64(work.Addr()), uint64(chunk), uint64(ceil(terms, chunk))
+	a.chunk, a.chunks = uint64(chunk), uint64(ceil(terms, chunk))
 	if g.y = int(a.chunks); g.y > 0 {
 		if err := k.norm(st, f, dt, g, a); err != nil {
 			return err
