@@ -8,13 +8,14 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/operand"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // clipArgs has the layout of the first members of the structure Clip in kernels/clipping.cu.
 type clipArgs struct {
-	norm, total uint64
-	p, limit    float64
-	wide, kind  int32
+	norm, total       uint64
+	p, limit, epsilon float64
+	wide, kind        int32
 }
 
 // clipPart has the layout of the structure ClipPart.
@@ -93,7 +94,7 @@ func (k *kernelSet) PowerSum(st device.Stream, dst device.Tensor, p float64, xs 
 func (k *kernelSet) ScaleToNorm(st device.Stream, norm, total device.Tensor, p, limit float64, xs ...device.Tensor) error {
 	operand.ScaleToNorm(norm, total, xs)
 	u := updates[clipArgs, clipPart]{k: k, s: k.d.stream(st)}
-	common := clipArgs{norm: k.addr(norm), total: k.addr(total), p: p, limit: limit, wide: flag(norm.DType == device.Float64), kind: powerKind(p)}
+	common := clipArgs{norm: k.addr(norm), total: k.addr(total), p: p, limit: limit, epsilon: kernels.NormEpsilon, wide: flag(norm.DType == device.Float64), kind: powerKind(p)}
 	for _, x := range xs {
 		part := clipPart{x: k.addr(x), n: uint64(x.Len()), wide: flag(packed(k.addr(x)))}
 		if err := u.add(k.scaleToNorm[x.DType], common, part, x.Len(), k.clipBlocks(x.Len())); err != nil {

@@ -10,7 +10,7 @@ struct ClipPart {
 
 struct Clip {
 	u64 norm, total;
-	double p, limit;
+	double p, limit, epsilon;
 	i32 wide; // whether norm is of float64
 	i32 kind; // of the power: see below
 	Parts<ClipPart> parts;
@@ -86,7 +86,7 @@ __device__ inline double root_of(const Clip &a) {
 }
 
 template <class T> __device__ inline void scale_to_norm(const Clip &all) {
-	const double norm = root_of(all), factor = all.limit / (norm + 1e-6);
+	const double norm = root_of(all), factor = all.limit / (norm + all.epsilon);
 	if (global_thread() == 0) {
 		if (all.wide) *(double *)all.norm = norm;
 		else *(float *)all.norm = narrow<float>(norm);
