@@ -57,8 +57,17 @@ const (
 
 var addTo = device.Accum{Alpha: 1, Beta: 1}
 
-// compute computes one operand from the others by cuDNN. It reports false if the own kernels have to.
+// compute computes one operand from the others by cuDNN. It reports false if the own kernels have to. They
+// also do if memory is lacking, which shows before anything is written to the operand.
 func (c *convs) compute(s *gpuStream, pass convPass, acc device.Accum, ops convOperands, z operand.ConvSizes) (done bool, err error) {
+	if done, err = c.computeFolded(s, pass, acc, ops, z); errors.Is(err, device.ErrOutOfMemory) {
+		return false, nil
+	}
+	return done, err
+}
+
+// computeFolded computes one operand from the others by cuDNN, from folded images if there is a plan for them.
+func (c *convs) computeFolded(s *gpuStream, pass convPass, acc device.Accum, ops convOperands, z operand.ConvSizes) (done bool, err error) {
 	if !folds(ops[0].DType, pass, z) || c.plans[keyOf(ops[0].DType, pass, false, z)] == nil {
 		return c.computeAsIs(s, pass, acc, ops, z)
 	}
@@ -182,30 +191,38 @@ func (c *convs) packed(ops convOperands) bool {
 	return packed(c.k.addr(ops[0]), c.k.addr(ops[1]), c.k.addr(ops[2]))
 }
 
-// prepare makes the plan for a pass at the first call for its shape, and overwrites the operand that the pass
-// computes. The own kernels compute shapes for which that fails, and shapes that are first seen while a graph is
-// captured.
-func (c *convs) prepare(s *gpuStream, pass convPass, adds bool, ops convOperands, z operand.ConvSizes) error {
-	key := keyOf(ops[0].DType, pass, adds, z)
-	if _, known := c.plans[key]; known || s != c.k.d.compute || len(c.plans) == maxConvPlans || !serves(key) || !c.packed(ops) {
-		return nil
+// wants reports whether the plan for a key is still to be made, and can be made now.
+func (c *convs) wants(s *gpuStream, key convKey) (bool, error) {
+	if _, known := c.plans[key]; known || s != c.k.d.compute || len(c.plans) == maxConvPlans || !serves(key) {
+		return false, nil
 	}
 	captured, err := s.capturing()
-	if err != nil || captured {
+	return err == nil && !captured && c.k.cudnn() != nil, err
+}
+
+// prepare makes the plan for a pass at the first call for its shape, and overwrites the operand that the pass
+// computes. The own kernels compute shapes for which that fails, and shapes that are first seen while a graph is
+// captured. Without enough memory, prepare does nothing, and the next call tries again.
+func (c *convs) prepare(s *gpuStream, pass convPass, adds bool, ops convOperands, z operand.ConvSizes) error {
+	key := keyOf(ops[0].DType, pass, adds, z)
+	if wanted, err := c.wants(s, key); !wanted || err != nil || !c.packed(ops) {
 		return err
 	}
-	lib := c.k.cudnn()
-	if lib == nil {
-		return nil
-	}
 	if folds(key.dt, pass, z) {
-		return c.folded(s, pass, ops, z, func(small convOperands, fold operand.ConvSizes) error {
+		err := c.folded(s, pass, ops, z, func(small convOperands, fold operand.ConvSizes) error {
 			return c.prepare(s, pass, adds, small, fold)
 		})
+		if errors.Is(err, device.ErrOutOfMemory) {
+			return nil
+		}
+		return err
 	}
-	plan, err := c.choose(s, lib, key, ops)
+	plan, err := c.choose(s, c.k.cudnn(), key, ops)
 	if lost := c.k.d.Err(); lost != nil {
 		return lost
+	}
+	if errors.Is(err, device.ErrOutOfMemory) {
+		return nil
 	}
 	if err != nil && !adds { // without a plan that adds, the result is added by another kernel
 		c.k.d.log.Info("cuda: a convolution is not computed by cuDNN", "device", c.k.d.name, "type", key.dt, "pass", pass,
@@ -224,7 +241,8 @@ func serves(key convKey) bool {
 }
 
 // choose makes the plans that cuDNN proposes, runs each once, which loads its kernels, and returns the fastest,
-// or without tuning the first.
+// or without tuning the first. If no plan works, it returns the error of one; if memory was lacking for a plan, this
+// is the error, because the next call may have the memory. The caller checks whether the device has failed.
 func (c *convs) choose(s *gpuStream, lib *cudnn, key convKey, ops convOperands) (*cudnnPlan, error) {
 	most := 1
 	if c.k.races != nil {
@@ -236,6 +254,7 @@ func (c *convs) choose(s *gpuStream, lib *cudnn, key convKey, ops convOperands) 
 	}
 	g := plans[0].g
 	var works []*cudnnPlan
+	var why error
 	for _, p := range plans {
 		if p.c.workspace > convWork {
 			err = fmt.Errorf("cuDNN needs %d bytes of scratch memory, and may use %d", p.c.workspace, convWork)
@@ -243,22 +262,25 @@ func (c *convs) choose(s *gpuStream, lib *cudnn, key convKey, ops convOperands) 
 			works = append(works, p)
 			continue
 		}
+		if why == nil || errors.Is(err, device.ErrOutOfMemory) {
+			why = err
+		}
 		p.discard()
 	}
 	if len(works) == 0 {
 		g.free() // no plan has enqueued work
-		return nil, err
+		return nil, why
 	}
-	best, err := 0, nil
-	if len(works) > 1 {
-		best, _, err = c.k.d.race(s, len(works), func(i int) error { return c.run(s, works[i], ops) })
+	best := 0
+	if len(works) > 1 { // the first one is the best of a race that fails
+		best, _, _ = c.k.d.race(s, len(works), func(i int) error { return c.run(s, works[i], ops) })
 	}
 	for i, p := range works {
 		if i != best {
 			p.discard()
 		}
 	}
-	return works[best], err
+	return works[best], nil
 }
 
 // discard frees a plan of a graph that other plans use. Its work may still be queued: the descriptors are freed
@@ -337,16 +359,19 @@ func (c *convs) prepareGrads(s *gpuStream, ops convOperands, z operand.ConvSizes
 		pass convPass
 		adds bool
 	}{{convGradInput, false}, {convGradInput, true}, {convGradWeight, false}} {
-		if _, known := c.plans[keyOf(ops[0].DType, p.pass, p.adds, z)]; known {
+		wanted, err := c.wants(s, keyOf(ops[0].DType, p.pass, p.adds, z))
+		if err != nil {
+			return err
+		}
+		if !wanted {
 			continue
 		}
 		into := ops
 		scratch, err := c.k.scratch(&into[p.pass])
+		if errors.Is(err, device.ErrOutOfMemory) {
+			continue // the next call may have the memory
+		}
 		if err != nil {
-			var full *device.OutOfMemoryError
-			if errors.As(err, &full) {
-				continue // the next step may have the memory
-			}
 			return err
 		}
 		err = c.prepare(s, p.pass, p.adds, into, z)

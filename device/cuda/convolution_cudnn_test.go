@@ -191,6 +191,96 @@ func TestConvolutionsFallBack(t *testing.T) {
 	}
 }
 
+// PrepareConv2d takes no memory where cuDNN does not compute the gradients.
+func TestPrepareConv2dTakesNoMemory(t *testing.T) {
+	openFakes(t)
+	for name, c := range map[string]struct {
+		d  *gpuDevice
+		dt device.DType
+	}{"no library": {withoutCudnn(t), device.BFloat16}, "float64": {gpu(t, &Options{Log: quiet()}), device.Float64}} {
+		v := imageCase{c.dt, 2, 4, 5, 6, 3, 2, 1, true}.make(t, c.d)
+		before := c.d.Memory()
+		ok(t, c.d.kernels.PrepareConv2d(c.d.compute, v.y, v.x, v.w, v.p))
+		if after := c.d.Memory(); before.Peak != before.InUse || after.Peak != before.Peak {
+			t.Errorf("%s: the memory was %+v, and then %+v", name, before, after)
+		}
+	}
+}
+
+// exhaust takes all memory that a device has. The returned function gives it back.
+func exhaust(d *gpuDevice) (release func()) {
+	var taken []device.Buffer
+	d.limit = d.held.Load()
+	for size := int(d.limit); size >= device.Align; size /= 2 {
+		for b, err := d.Alloc(size); err == nil; b, err = d.Alloc(size) {
+			taken = append(taken, b)
+		}
+	}
+	return func() {
+		d.limit = 0
+		for _, b := range taken {
+			d.Free(b)
+		}
+	}
+}
+
+// Without memory for a plan, none is made until there is some.
+func TestConvolutionsArePreparedWhenThereIsMemory(t *testing.T) {
+	openFakes(t)
+	for _, tune := range []bool{false, true} {
+		d := gpu(t, &Options{TuneMatMul: tune, Log: quiet()})
+		v := imageCase{device.BFloat16, 2, 3, 9, 6, 7, 2, 1, true}.make(t, d) // its images are folded
+		prepare := func(pass convPass) int {
+			t.Helper()
+			z := operands.Conv2d("Conv2d", v.y, v.x, v.w, device.Tensor{}, v.p)
+			ok(t, d.kernels.convs.prepare(d.compute, pass, false, convOperands{v.x, v.w, v.y}, z))
+			return len(d.kernels.convs.plans)
+		}
+		release := exhaust(d)
+		if n := prepare(convForward); n != 0 {
+			t.Errorf("%d plans without memory for folded images", n)
+		}
+		release()
+		if n := prepare(convForward); n != 1 {
+			t.Errorf("%d plans, want 1", n)
+		}
+
+		usual, err := d.compute.workspace()
+		ok(t, err)
+		d.compute.work = device.Buffer{}
+		full, err := fakegpu.Control("memory 1")
+		ok(t, err)
+		if n := prepare(convGradInput); n != 1 {
+			t.Errorf("%d plans without scratch memory, want 1", n)
+		}
+		full()
+		d.compute.work = usual
+		if n := prepare(convGradInput); n != 2 {
+			t.Errorf("%d plans, want 2", n)
+		}
+	}
+}
+
+// The own kernels compute what cuDNN lacks the scratch memory for.
+func TestConvolutionsWithoutScratchMemory(t *testing.T) {
+	openFakes(t)
+	c := imageCase{device.BFloat16, 2, 4, 5, 6, 3, 2, 1, true}
+	d, plain := gpu(t, &Options{Log: quiet()}), withoutCudnn(t)
+	v, expected := c.make(t, d), c.make(t, plain)
+	ok(t, v.run(d))
+	ok(t, expected.run(plain))
+	before := d.kernels.convs.passes
+	for _, p := range d.kernels.convs.plans {
+		p.c.workspace = 1 << 30
+	}
+	d.limit = d.held.Load() + 64<<20
+	ok(t, v.run(d))
+	if n := d.kernels.convs.passes - before; n != 0 {
+		t.Errorf("cuDNN computed %d passes", n)
+	}
+	similar(t, v.results(t, d), expected.results(t, plain), 1e-6)
+}
+
 // The own kernels pass the conformance suite for convolutions also where cuDNN computes them otherwise.
 func TestOwnConvolutions(t *testing.T) {
 	openFakes(t)
