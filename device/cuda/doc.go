@@ -115,10 +115,11 @@
 //
 // cuDNN 9.10.2 or newer computes convolutions of float32 and the 16-bit types and their gradients. This package's
 // own kernels, which write columns and multiply matrices, compute those of float64, those that are first seen
-// while a graph is captured, and those that cuDNN refuses, which the device logs at level info. Only kernels of
-// cuDNN are used that add in float32 and give the same bits in each run; with float32 also only those without TF32,
-// unless Options.AllowTF32 is set. The first application of a shape makes the plan for the result and, if it
-// records gradients, those for the gradients (PrepareConv2d). Options.TuneMatMul times up to six of cuDNN's kernels
+// while a graph is captured, those for which cuDNN lacks scratch memory, and those that cuDNN refuses, which the
+// device logs at level info. Only kernels of cuDNN are used that add in float32 and give the same bits in each run;
+// with float32 also only those without TF32, unless Options.AllowTF32 is set. The first application of a shape makes
+// the plan for the result and, if it records gradients, those for the gradients (PrepareConv2d); if memory is
+// lacking for that, a later one does. Options.TuneMatMul times up to six of cuDNN's kernels
 // for each, as for products. In 16-bit types the kernels are made for channels that are the last axis; cuDNN copies
 // operands whose channels are the first. Images of less than eight channels, such as the three colors in a network's
 // first layer, are folded before: a block of as many pixels as the strides becomes a pixel with all their channels.
