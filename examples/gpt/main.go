@@ -53,7 +53,7 @@ var (
 	steps  = flag.Int("steps", 1000, "number of training steps")
 	batch  = flag.Int("batch", 8, "number of samples for each rank in a step")
 	lr     = flag.Float64("lr", 6e-4, "highest learning rate")
-	warmup = flag.Int("warmup", 100, "number of steps until the highest learning rate; a cosine then goes down to a tenth of it")
+	warmup = flag.Int("warmup", 0, "number of steps until the highest learning rate (default: a tenth of --steps, at most 100); a cosine then goes down to a tenth of it")
 	decay  = flag.Float64("weight-decay", 0.1, "weight decay of the matrices")
 	dtype  = flag.String("dtype", "f32", "`type` of the parameters: f32, or on GPUs bf16")
 	seed   = flag.Uint64("seed", 0, "seed of the parameters, of the samples' order and of the sample at the end")
@@ -131,6 +131,9 @@ func run(ctx context.Context) error {
 	set, c, err := open()
 	if err != nil {
 		return err
+	}
+	if *warmup == 0 {
+		*warmup = max(1, min(*steps/10, 100))
 	}
 	if *steps < 1 || *batch < 1 || *warmup < 1 || *warmup >= *steps {
 		return fmt.Errorf("--steps %d, --batch %d and --warmup %d, want at least 1 of each, and more steps than to warm up", *steps, *batch, *warmup)
