@@ -88,6 +88,8 @@ func trainer(pg *comm.ProcessGroup) (*ddp.Model, func() error, error) {
 
 // list lists what a step enqueues.
 func list(ctx context.Context, dev device.Device, step func() error) error {
+	runtime.LockOSThread() // the list has the calls of one thread
+	defer runtime.UnlockOSThread()
 	C.record_begin()
 	err := step()
 	C.record_end()

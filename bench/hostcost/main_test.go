@@ -26,7 +26,9 @@ func TestSeveralRanksAreRefused(t *testing.T) {
 // C enqueues what goddp enqueues: a step and two in C end with the parameters of three steps, bit for bit.
 func TestCMakesTheSameSteps(t *testing.T) {
 	*size, *batch, *layers, *bucket = 16, 4, 3, 0.001
-	devices := commtest.FakeGPUs(t, 1)
+	// Without the delays, in microseconds, an all-reduce could end before the step enqueues the wait for it. The
+	// list would lack that wait.
+	devices := commtest.FakeGPUs(t, 1, "delay 1000")
 	run := func(stepsOfC int) (state []byte) {
 		commtest.OnDevices(t, devices, nil, func(pg *comm.ProcessGroup) error {
 			model, step, err := trainer(pg)
