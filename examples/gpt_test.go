@@ -111,7 +111,7 @@ func TestGPTReportsInvalidInput(t *testing.T) {
 		`--size 1T, want one of ["124M" "1558M" "355M" "774M"]`:                                {"--text", "text", "--size", "1T"},
 		"4 layers and 3 heads in 128 elements":                                                 {"--text", "text", "--heads", "3"},
 		`no file matches "none*.bin"`:                                                          {"--tokens", "none*.bin"},
-		"--steps 5, --batch 8 and --warmup 100, want at least 1":                               {"--text", "text", "--context", "2", "--steps", "5"},
+		"--steps 5, --batch 8 and --warmup 9, want at least 1":                                 {"--text", "text", "--context", "2", "--steps", "5", "--warmup", "9"},
 	} {
 		cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "gpt"), args...)
 		cmd.Dir = dir
