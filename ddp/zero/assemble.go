@@ -17,7 +17,8 @@ type span struct {
 	Lo, Hi int
 }
 
-// held is a span with its elements.
+// held is a span with its elements. Whoever makes it keeps the owner of t's memory reachable: the garbage
+// collector frees the memory of a variable that nothing refers to.
 type held struct {
 	span
 	t device.Tensor

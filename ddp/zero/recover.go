@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -85,6 +86,7 @@ func restore[O Local](ctx context.Context, module nn.Model, pg *comm.ProcessGrou
 	if opts != nil {
 		with = *opts
 	}
+	defer runtime.KeepAlive(old) // owns what give holds
 	var give []held
 	if i := slices.Index(from, pg.Rank()); i >= 0 {
 		give, err = old.all(i == 0, with.Ignore)

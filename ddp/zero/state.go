@@ -3,6 +3,7 @@ package zero
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -108,6 +109,7 @@ func (o *Optimizer[O]) held() ([]held, error) {
 // between ranks. After an error visit is not called again on this rank, and Gather returns the
 // error.
 func (o *Optimizer[O]) Gather(ctx context.Context, visit func(name string, whole device.Tensor) error) error {
+	defer runtime.KeepAlive(o) // owns what mine holds; the program may not use o again
 	mine, err := o.held()
 	if err := comm.Agree(ctx, o.shards.pg, err); err != nil {
 		return fmt.Errorf("zero: gathering the state: %w", err)
@@ -131,6 +133,7 @@ func (o *Optimizer[O]) Load(ctx context.Context, steps int, state map[string]*au
 	if err := compare(mine, state); err != nil {
 		return fmt.Errorf("zero: %w", err)
 	}
+	defer runtime.KeepAlive(state) // owns the memory of parts
 	parts := map[string]*autograd.Variable{}
 	for _, k := range mine {
 		whole := state[k.Name()]

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -208,5 +209,48 @@ func TestFailedGatherReachesAllRanks(t *testing.T) {
 			return fmt.Errorf("got %v", err)
 		}
 		return nil
+	})
+}
+
+// Gather keeps an optimizer that the program does not use again from the garbage collector until it has sent the
+// state.
+func TestGatherOfTheLastUse(t *testing.T) {
+	collect := func() { // returns when clean-ups run
+		ran := make(chan struct{})
+		runtime.AddCleanup(new([64]byte), func(c chan struct{}) { close(c) }, ran)
+		runtime.GC()
+		<-ran
+	}
+	commtest.OnRanks(t, 2, quiet(), func(pg *comm.ProcessGroup) error {
+		make := func() (*Optimizer[Local], error) {
+			w, err := divided(mlp(double), pg, adamW, small)
+			if err == nil {
+				_, err = w.train(pg, device.Float64, 0, 2)
+			}
+			return w.zero, err
+		}
+		keeping, err := make()
+		if err != nil {
+			return err
+		}
+		want, err := gathered(pg, keeping)
+		if err != nil {
+			return err
+		}
+		last, err := make()
+		if err != nil {
+			return err
+		}
+		dev := pg.Device()
+		got := map[string]*autograd.Variable{}
+		err = last.Gather(t.Context(), func(name string, whole device.Tensor) error {
+			collect()
+			got[name] = autograd.Zeros(dev, whole.DType, whole.Shape...) // may take memory that was freed
+			return dev.Kernels().Copy(dev.Compute(), got[name].Tensor(), whole)
+		})
+		if err == nil && !maps.EqualFunc(got, want, equal) {
+			err = errors.New("Gather of an optimizer that is not used again gives another state")
+		}
+		return err
 	})
 }
