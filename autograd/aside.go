@@ -24,8 +24,9 @@ type held struct {
 	mem   []device.Buffer
 }
 
-// aside holds the memory of at most asideLag operations, so that Compute rarely waits. Once it holds
-// asideBytes, Compute waits for what was held before: kernels of such sizes fill a GPU.
+// aside holds the memory of at most asideLag operations, so that Compute rarely waits. If the latest operations
+// hold asideBytes or more, Compute waits for those before them, whose memory is then freed. Little is lost by
+// that wait, because kernels on so much memory fill a GPU alone.
 const (
 	asideLag   = 4
 	asideBytes = 64 << 20

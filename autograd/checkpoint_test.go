@@ -386,7 +386,7 @@ func TestCheckpointThatCapturesTheStep(t *testing.T) {
 	}
 }
 
-// A pass goes through a Checkpoint whose result was freed: the second run computes it again.
+// Backward works if the result of a Checkpoint was freed, because the second run computes the result again.
 func TestCheckpointOfFreedResult(t *testing.T) {
 	dev := newDevice(t)
 	x := autograd.Scalar(dev, 2).RequireGrad()

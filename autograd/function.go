@@ -83,9 +83,9 @@ type Call struct {
 	scratch    []device.Buffer // the memory that they allocated
 }
 
-// New allocates memory with undefined content. Memory that Forward allocates lives until a pass that does
-// not retain the graph has finished this Function, or as long as the result. Memory that Prepare and
-// Backward allocate lives until the pass has finished this Function.
+// New allocates memory with undefined content. Memory that Prepare or Backward allocates is freed when the
+// pass has finished this Function. Memory that Forward allocates is freed at the same time, unless the pass
+// retains the graph. Without a pass it is freed with the result.
 func (c *Call) New(dt device.DType, shape ...int) (device.Tensor, error) {
 	t, err := c.s.alloc(dt, shape)
 	if c.inBackward {

@@ -31,7 +31,7 @@ type NormOptions struct {
 	NoRunning bool
 	// ChannelsLast makes the input [n h w channels] or [n l channels].
 	ChannelsLast bool
-	// ReLU replaces negative elements of the result by 0, which is faster than a ReLU of its own.
+	// ReLU replaces negative elements of the result by 0. That is faster than a ReLU layer behind this one.
 	ReLU bool
 }
 

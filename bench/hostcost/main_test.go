@@ -12,7 +12,7 @@ import (
 	"github.com/goddp/goddp/internal/commtest"
 )
 
-// A rank of several would wait in C for calls that its peers do not make.
+// measure refuses several ranks: the loop in C repeats collectives on one rank alone, so it would wait for the others.
 func TestSeveralRanksAreRefused(t *testing.T) {
 	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
 		want := "hostcost measures one rank, there are 2"

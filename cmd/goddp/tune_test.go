@@ -93,7 +93,7 @@ func TestTuneRunsAgain(t *testing.T) {
 	}
 }
 
-// A file that cannot be made is an error before the first run.
+// If the output file cannot be created, tune fails before it measures anything.
 func TestTuneCreatesOutputFirst(t *testing.T) {
 	file := t.TempDir() + "/nowhere/tune.txt"
 	code, _, errs := goddp(t, append(append([]string{"tune"}, tuneQuickly...), "-o", file, "--try", "A=1")...)

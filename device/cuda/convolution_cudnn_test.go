@@ -191,7 +191,7 @@ func TestConvolutionsFallBack(t *testing.T) {
 	}
 }
 
-// PrepareConv2d takes no memory where cuDNN does not compute the gradients.
+// If cuDNN does not compute the gradients of a convolution, PrepareConv2d allocates no memory for them.
 func TestPrepareConv2dTakesNoMemory(t *testing.T) {
 	openFakes(t)
 	for name, c := range map[string]struct {
@@ -207,7 +207,7 @@ func TestPrepareConv2dTakesNoMemory(t *testing.T) {
 	}
 }
 
-// exhaust takes all memory that a device has. The returned function gives it back.
+// exhaust allocates all memory of a device. The function that it returns frees that memory.
 func exhaust(d *gpuDevice) (release func()) {
 	var taken []device.Buffer
 	d.limit = d.held.Load()

@@ -120,9 +120,10 @@
 // with float32 also only those without TF32, unless Options.AllowTF32 is set. The first application of a shape makes
 // the plan for the result and, if it records gradients, those for the gradients (PrepareConv2d); if memory is
 // lacking for that, a later one does. Options.TuneMatMul times up to six of cuDNN's kernels
-// for each, as for products. In 16-bit types the kernels are made for channels that are the last axis; cuDNN copies
-// operands whose channels are the first. Images of less than eight channels, such as the three colors in a network's
-// first layer, are folded before: a block of as many pixels as the strides becomes a pixel with all their channels.
+// for each, as for products. In 16-bit types the kernels are made for channels that are the last axis. If the
+// channels come first, cuDNN copies the operands. Images of fewer than eight channels, such as the three colors of a
+// network's first layer, are folded before the convolution: with strides of 2, each block of 2 x 2 pixels becomes one
+// pixel with the channels of all four.
 //
 // # Loading of kernels
 //

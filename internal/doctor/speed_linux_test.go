@@ -8,7 +8,7 @@ import (
 	"github.com/goddp/goddp/internal/netns"
 )
 
-// A container's interface has no speed, although its driver states one.
+// A virtual interface, such as a container's, has no speed of its own. Its driver states one that says nothing.
 func TestVirtualInterfaceHasNoSpeed(t *testing.T) {
 	netns.New(t, 1, 1).Hosts[0].Do(func() {
 		socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
