@@ -1,5 +1,6 @@
 """Runs examples/gpt and bench/torch_gpt2.py in turn, from the same weights on the same tokens, and prints a table.
-Without a program of PyTorch's, examples/gpt begins with weights of its own.
+Without a program of PyTorch's, examples/gpt begins with weights of its own. Like PyTorch by default, goddp may add
+the gradients of attention in any order (GODDP_NONDETERMINISTIC=1), except in "goddp deterministic".
 
 A step's time is the mean of the steps behind the tenth, in a row, without a wait between two of them; of several
 rounds the median counts. "First step" is the time from the start of the process to the end of its first step. The
@@ -40,7 +41,7 @@ gpu = os.environ.get("GODDP_DEVICE") != "cpu"
 
 goddp = [f"{bin}/gpt", "--in-order", "--sample", "0", *(["--dtype", "bf16"] if gpu else []), *args.goddp_flags.split()]
 torch = ["torch_gpt2.py"]
-programs = {"goddp": goddp, "goddp captured": [*goddp, "--captured"]}
+programs = {"goddp": goddp, "goddp captured": [*goddp, "--captured"], "goddp deterministic": goddp}
 for way, attention in itertools.product(("eager", "compiled"), ("flash", "cudnn")):
     programs[f"PyTorch {way} {attention}"] = [*torch, "--attention", attention, *(["--compile"] if way == "compiled" else [])]
 if args.programs:
@@ -82,7 +83,7 @@ def measure(folder, batch, rounds):
         caches = f"{folder}/caches-{'goddp' if name.startswith('goddp') else name.replace(' ', '-')}"
         is_cold = not os.path.exists(caches)
         environment = dict(
-            os.environ, XDG_CACHE_HOME=caches, CUDA_CACHE_PATH=f"{caches}/cuda",
+            os.environ, GODDP_NONDETERMINISTIC=str(int("deterministic" not in name)), XDG_CACHE_HOME=caches, CUDA_CACHE_PATH=f"{caches}/cuda",
             TORCHINDUCTOR_CACHE_DIR=f"{caches}/inductor", TRITON_CACHE_DIR=f"{caches}/triton",
         )
         first, lines = run([*program, *common], f"{folder}/log-{batch}-{name}-{number}", environment)

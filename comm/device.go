@@ -63,7 +63,11 @@ func openDevice(w World, log *slog.Logger) (device.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	return cuda.Open(ordinal, &cuda.Options{AllowTF32: tf32, TuneMatMul: tune, Log: log})
+	anyOrder, err := envflag.Bool(os.Getenv, false, "GODDP_NONDETERMINISTIC")
+	if err != nil {
+		return nil, err
+	}
+	return cuda.Open(ordinal, &cuda.Options{AllowTF32: tf32, TuneMatMul: tune, Nondeterministic: anyOrder, Log: log})
 }
 
 // openCPU opens the CPU. Only local rank 0 logs whether OpenBLAS was found, so that there is

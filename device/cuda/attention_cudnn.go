@@ -29,9 +29,11 @@ type flash struct {
 	tried []*flashWay
 	// faults holds why a kind of shape is not computed by cuDNN; nil for a kind that is.
 	faults map[flashKind]error
+	// anyOrder is Options.Nondeterministic.
+	anyOrder bool
 	// maxWork is the maximum scratch memory of a backward pass, in bytes. cuDNN's deterministic kernel
-	// writes the gradients of all products of queries and keys. A pass that would need more memory
-	// computes some batches after the others.
+	// writes the gradients of all products of queries and keys, its other one the gradient of q in float32.
+	// A pass that would need more memory computes some batches after the others.
 	maxWork int
 	maxWait time.Duration // the maximum wait for the stream when a kind of shape is checked
 	passes  int           // the number of passes, forwards or backwards, that cuDNN has computed
@@ -127,7 +129,11 @@ func (f *flash) backward(s *gpuStream, to kernels.AttentionGrads, g, o kernels.H
 	}
 	delta := device.Tensor{DType: device.Float32, Shape: device.Shape{w.part, a.Q.H, a.Q.T}}
 	work := device.Tensor{DType: device.Uint8, Shape: device.Shape{int(w.backward.c.workspace)}}
-	scratch, err := f.k.scratch(&delta, &work)
+	sums := device.Tensor{DType: device.Float32, Shape: device.Shape{0}}
+	if f.anyOrder {
+		sums.Shape = device.Shape{w.part, a.Q.H, a.Q.T, a.Q.D}
+	}
+	scratch, err := f.k.scratch(&delta, &sums, &work)
 	if err != nil {
 		var full *device.OutOfMemoryError
 		if errors.As(err, &full) {
@@ -140,9 +146,11 @@ func (f *flash) backward(s *gpuStream, to kernels.AttentionGrads, g, o kernels.H
 	rows := uint64(4 * a.Q.H * a.Q.T)
 	for i := 0; i < a.Q.B; i += w.part {
 		at := func(h kernels.Heads) uint64 { return f.k.addr(h.Data) + uint64(2*i*h.BatchStride) }
-		if err := w.backward.run(s, []uint64{
-			at(a.Q), at(a.K), at(a.V), at(o), at(g), f.k.addr(lse) + uint64(i)*rows, at(to.Q), at(to.K), at(to.V), f.k.addr(delta),
-		}, f.k.addr(work)); err != nil {
+		arrays := []uint64{at(a.Q), at(a.K), at(a.V), at(o), at(g), f.k.addr(lse) + uint64(i)*rows, at(to.Q), at(to.K), at(to.V), f.k.addr(delta)}
+		if f.anyOrder {
+			arrays = append(arrays, f.k.addr(sums))
+		}
+		if err := w.backward.run(s, arrays, f.k.addr(work)); err != nil {
 			return true, err
 		}
 	}
@@ -201,7 +209,7 @@ func (f *flash) plan(s *gpuStream, o kernels.Heads, a kernels.Attend, z flashSha
 	if fault != nil {
 		return nil, fault
 	}
-	return lib.flashPlans(o, a, f.maxWork)
+	return f.plans(lib, o, a)
 }
 
 // check computes one batch of random numbers by cuDNN and by the own kernels. The error says why cuDNN is not
@@ -240,13 +248,13 @@ func (f *flash) check(s *gpuStream, lib *cudnn, z flashKind) error {
 	if err := errors.Join(f.k.ownAttention(s, heads(want.o), want.lse, a), f.k.ownAttentionGrad(s, to(want), heads(g), heads(want.o), want.lse, a)); err != nil {
 		return err
 	}
-	w, err := lib.flashPlans(heads(got.o), a, f.maxWork)
+	w, err := f.plans(lib, heads(got.o), a)
 	if err != nil {
 		return err
 	}
 	f.tried = append(f.tried, w)
 	shape, _ := f.shape(heads(got.o), a)
-	alone := flash{k: f.k, ways: map[flashShape]*flashWay{shape: w}}
+	alone := flash{k: f.k, anyOrder: f.anyOrder, ways: map[flashShape]*flashWay{shape: w}}
 	if _, err = alone.forward(s, heads(got.o), got.lse, a); err == nil {
 		_, err = alone.backward(s, to(got), heads(g), heads(got.o), got.lse, a)
 	}
@@ -304,11 +312,14 @@ func (w *flashWay) free() {
 	w.backward.free()
 }
 
-// flashPlans returns the plans for a shape. maxWork is as in flash.
-func (c *cudnn) flashPlans(o kernels.Heads, a kernels.Attend, maxWork int) (*flashWay, error) {
+// plans returns the plans for a shape.
+func (f *flash) plans(c *cudnn, o kernels.Heads, a kernels.Attend) (*flashWay, error) {
 	w := &flashWay{part: a.Q.B}
 	perBatch := 2 * a.Q.H * a.Q.T * a.K.T
-	for w.part > 1 && (w.part*perBatch > maxWork || a.Q.B%w.part != 0) {
+	if f.anyOrder {
+		perBatch = 4 * a.Q.H * a.Q.T * a.Q.D
+	}
+	for w.part > 1 && (w.part*perBatch > f.maxWork || a.Q.B%w.part != 0) {
 		w.part--
 	}
 	part, partO := a, o
@@ -319,12 +330,12 @@ func (c *cudnn) flashPlans(o kernels.Heads, a kernels.Attend, maxWork int) (*fla
 	if w.forward, err = c.flashForward(a, o).plan(); err != nil {
 		return nil, err
 	}
-	if w.backward, err = c.flashBackward(part, partO).plan(); err != nil {
+	if w.backward, err = c.flashBackward(part, partO, f.anyOrder).plan(); err != nil {
 		w.forward.free()
 		return nil, err
 	}
 	forward, backward := int(w.forward.c.workspace), int(w.backward.c.workspace)
-	if most := maxWork + workspaceSize; forward > workspaceSize || backward > most {
+	if most := f.maxWork + workspaceSize; forward > workspaceSize || backward > most {
 		w.free()
 		return nil, fmt.Errorf("cuDNN needs %d bytes of scratch memory forwards and %d backwards, and may use %d and %d", forward, backward, workspaceSize, most)
 	}
@@ -354,8 +365,9 @@ func (c *cudnn) flashForward(a kernels.Attend, o kernels.Heads) *graph {
 // flashBackward describes the gradients of attention in the same way. The arrays are q, k, v, o, the gradient
 // of o, lse, the gradients of q, k and v, and a number for each query, which is scratch memory. The gradients
 // have the layouts of what they are the gradients of. That the product for the gradient of q is stored
-// directly asks for cuDNN's deterministic kernel. Its other kernel adds to the gradient in any order.
-func (c *cudnn) flashBackward(a kernels.Attend, o kernels.Heads) *graph {
+// directly asks for cuDNN's deterministic kernel. With anyOrder the product goes through another array of scratch
+// memory in float32, to which cuDNN's other kernel adds in any order.
+func (c *cudnn) flashBackward(a kernels.Attend, o kernels.Heads, anyOrder bool) *graph {
 	g := &graph{c: c}
 	q, kt, vt, out, grad := g.heads(a.Q), g.headsTransposed(a.K), g.headsTransposed(a.V), g.heads(o), g.heads(o)
 	lse := g.memory(cudnnFloat32, perRow(a), perRow(a).dense())
@@ -382,7 +394,13 @@ func (c *cudnn) flashBackward(a kernels.Attend, o kernels.Heads) *graph {
 	g.overQueries(dk, ds, q)
 	k := g.between(cudnnType(a.K.Data.DType), kt.dims.transposed(), kt.strides.transposed())
 	g.reshape(k, kt)
-	g.multiply(dq, ds, k)
+	if !anyOrder {
+		g.multiply(dq, ds, k)
+		return g
+	}
+	sums := g.memory(cudnnFloat32, dq.dims, dq.dims.dense())
+	g.multiply(sums, ds, k)
+	g.pointwise(pointwiseIdentity, cudnnFloat32, dq, sums)
 	return g
 }
 

@@ -127,8 +127,9 @@ func checkFlash(t *testing.T, d *gpuDevice, cases ...flashCase) {
 			f := c.make(t, d)
 			f.compute(t, d)
 			again := f.replay(t, d)
+			near(t, "a captured attention", again, want)
 			for i := range got {
-				if !slices.Equal(again[i], got[i]) {
+				if !d.kernels.flash.anyOrder && !slices.Equal(again[i], got[i]) {
 					t.Errorf("result %d of a captured attention differs", i)
 				}
 			}
@@ -144,16 +145,20 @@ func TestFlash(t *testing.T) {
 	if _, err := openCudnn(d); err != nil {
 		t.Skip(err)
 	}
-	checkFlash(t, d,
-		flashCase{device.BFloat16, 2, 3, 3, 256, 64, true}, flashCase{device.Float16, 2, 3, 3, 256, 64, false},
-		flashCase{device.BFloat16, 3, 4, 2, 128, 128, true}, flashCase{device.BFloat16, 1, 1, 1, 1024, 32, true},
-	)
+	cases := []flashCase{
+		{device.BFloat16, 2, 3, 3, 256, 64, true}, {device.Float16, 2, 3, 3, 256, 64, false},
+		{device.BFloat16, 3, 4, 2, 128, 128, true}, {device.BFloat16, 1, 1, 1, 1024, 32, true},
+	}
+	checkFlash(t, d, cases...)
+	checkFlash(t, gpu(t, &Options{Nondeterministic: true}), cases...)
 }
 
 func TestFlashOnTheHost(t *testing.T) {
 	openFakes(t)
 	d := gpu(t, nil)
-	checkFlash(t, d, flashCase{device.BFloat16, 2, 2, 2, 20, 16, true}, flashCase{device.Float16, 1, 4, 2, 17, 8, false})
+	cases := []flashCase{{device.BFloat16, 2, 2, 2, 20, 16, true}, {device.Float16, 1, 4, 2, 17, 8, false}}
+	checkFlash(t, d, cases...)
+	checkFlash(t, gpu(t, &Options{Nondeterministic: true}), cases...)
 }
 
 // A backward pass that would need too much scratch memory computes some batches after the others.

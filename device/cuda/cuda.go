@@ -20,6 +20,9 @@ type Options struct {
 	// TuneMatMul does the same with cuDNN's kernels for convolutions and their gradients, but keeps nothing
 	// of that.
 	TuneMatMul bool
+	// Nondeterministic allows the gradients of attention to be added in any order, as PyTorch does by default.
+	// cuDNN then needs less time and memory. Runs with the same inputs differ by roundings.
+	Nondeterministic bool
 	// MemoryLimit is the maximum device memory that Alloc uses, in bytes. With 0 only the hardware
 	// limits it.
 	MemoryLimit int64

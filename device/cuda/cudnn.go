@@ -196,6 +196,7 @@ const (
 	pointwiseSub          = 9
 	pointwiseExp          = 13
 	pointwiseLog          = 15
+	pointwiseIdentity     = 21
 	pointwiseGreaterEqual = 303
 	pointwiseIndex        = 501
 	pointwiseSelect       = 601

@@ -100,7 +100,7 @@ func (k *kernelSet) Values() *kernels.Values { return &k.values }
 // loading can wait for all work on the device, which may include a collective that waits for a peer.
 func newKernels(d *gpuDevice, o Options) (_ *kernelSet, err error) {
 	k := &kernelSet{d: d, tf32: o.AllowTF32, fused: map[product]bool{}, prepared: map[any]bool{}, custom: map[customKey]customModule{}}
-	k.flash = flash{k: k, ways: map[flashShape]*flashWay{}, faults: map[flashKind]error{}, maxWork: flashWork, maxWait: flashWait}
+	k.flash = flash{k: k, ways: map[flashShape]*flashWay{}, faults: map[flashKind]error{}, anyOrder: o.Nondeterministic, maxWork: flashWork, maxWait: flashWait}
 	k.convs = convs{k: k, plans: map[convKey]*cudnnPlan{}}
 	defer func() {
 		if err != nil {
