@@ -41,21 +41,22 @@ static char *read_file(const char *path, size_t *size) {
 	return text;
 }
 
-// folder returns the folder of this library.
-static const char *folder(void) {
-	static char path[PATH_MAX];
+// The folder of this library. It is found once, when the library is loaded, because ranks that are
+// threads of one process call the functions below at the same time.
+static char folder[PATH_MAX] = ".";
+
+__attribute__((constructor)) static void find_folder(void) {
 	Dl_info self;
-	if (!dladdr((void *)nvrtcGetErrorString, &self)) return ".";
-	snprintf(path, sizeof path, "%s", self.dli_fname);
-	*strrchr(path, '/') = 0;
-	return path;
+	if (!dladdr((void *)nvrtcGetErrorString, &self)) return;
+	const char *end = strrchr(self.dli_fname, '/');
+	if (end != NULL) snprintf(folder, sizeof folder, "%.*s", (int)(end - self.dli_fname), self.dli_fname);
 }
 
 // The version is no version of CUDA and differs for every cuda.h, because device/cuda caches
 // machine code by version.
 int nvrtcVersion(int *major, int *minor) {
 	char path[PATH_MAX + 16];
-	snprintf(path, sizeof path, "%s/cuda.h", folder());
+	snprintf(path, sizeof path, "%s/cuda.h", folder);
 	size_t size = 0;
 	char *text = read_file(path, &size);
 	unsigned hash = 2166136261u; // FNV-1a
@@ -83,7 +84,7 @@ int nvrtcCompileProgram(program *p, int n, const char *const *options) {
 	fprintf(f, "#line 1 \"%s\"\n%s", p->name, p->source);
 	fclose(f);
 	snprintf(command, sizeof command,
-		"cd %s && g++ -std=c++17 -O1 -w -fno-strict-aliasing -ffp-contract=off -shared -fPIC -include %s/cuda.h source.cc -o code.so >log 2>&1", dir, folder());
+		"cd %s && g++ -std=c++17 -O1 -w -fno-strict-aliasing -ffp-contract=off -shared -fPIC -include %s/cuda.h source.cc -o code.so >log 2>&1", dir, folder);
 	int failed = system(command);
 	snprintf(path, sizeof path, "%s/log", dir);
 	p->log = read_file(path, &p->log_size);
