@@ -14,7 +14,6 @@ func (m *Model) beginRecorded(r *capture.Recording, reduces bool) {
 	r.AtEnd(func() { m.passes, m.replicas.passes, m.sent = passes, replicaPasses, nil })
 	r.Require(func() bool { return !m.noSync == reduces && !m.isJoining })
 	r.Before(func() error {
-		m.checkOwner()
 		m.passes++
 		m.replicas.begin()
 		return nil
