@@ -33,18 +33,13 @@ func (pg *ProcessGroup) start(call backend.Call) *Work {
 	if r := capture.Of(pg.dev); r != nil {
 		pg.recordCall(w, r)
 	} else {
-		pg.submit(w, pg.backend)
+		pg.submit(w)
 	}
 	return w
 }
 
-// starter starts calls: a [backend.Backend], or a [backend.Recorded] for the calls of replays.
-type starter interface {
-	Start(c *backend.Call) (backend.Task, error)
-}
-
 // submit numbers and starts the call of w.
-func (pg *ProcessGroup) submit(w *Work, s starter) {
+func (pg *ProcessGroup) submit(w *Work) {
 	c := &w.call
 	c.Observer = (*observed)(w)
 	w.created = pg.watchdog.now()
@@ -54,17 +49,22 @@ func (pg *ProcessGroup) submit(w *Work, s starter) {
 	pg.number(c)
 	w.entry = pg.record.Begin(c, pg.watchdog.epoch+int64(w.created))
 	pg.watchdog.started(w)
-	task, err := s.Start(c)
+	task, err := pg.backend.Start(c)
 	if err != nil {
-		w.err = backend.OfCall(pg.control, c, err)
-		w.entry.Ended(time.Now(), true)
-		pg.watchdog.ended(w, w.err)
-		if pg.control.Failure() == nil && !pg.closing.Load() { // the other ranks do not know of the failure yet
-			pg.control.Fail(backend.Describe(w.err))
-		}
+		pg.notStarted(w, err)
 		return
 	}
 	w.task = task
+}
+
+// notStarted ends the call of w, which the backend did not start because of err.
+func (g *group) notStarted(w *Work, err error) {
+	w.err = backend.OfCall(g.control, &w.call, err)
+	w.entry.Ended(time.Now(), true)
+	g.watchdog.ended(w, w.err)
+	if g.control.Failure() == nil && !g.closing.Load() { // the other ranks do not know of the failure yet
+		g.control.Fail(backend.Describe(w.err))
+	}
 }
 
 // point returns an event for the work enqueued on the compute stream so far. The event records
@@ -77,21 +77,21 @@ func (g *group) point() device.Event {
 	return g.dev.Compute().Mark()
 }
 
-// number sets a call's sequence number. The caller must hold pg.startMu.
-func (pg *ProcessGroup) number(c *backend.Call) {
+// number sets a call's sequence number. The caller must hold g.startMu.
+func (g *group) number(c *backend.Call) {
 	switch c.Kind {
 	case backend.Send:
-		pg.sends[c.Root]++
-		c.Seq = pg.sends[c.Root]
+		g.sends[c.Root]++
+		c.Seq = g.sends[c.Root]
 	case backend.Recv:
-		pg.recvs[c.Root]++
-		c.Seq = pg.recvs[c.Root]
+		g.recvs[c.Root]++
+		c.Seq = g.recvs[c.Root]
 	default:
-		pg.seq++
-		c.Seq = pg.seq
+		g.seq++
+		c.Seq = g.seq
 	}
 	for _, m := range c.Calls {
-		pg.number(m)
+		g.number(m)
 	}
 }
 

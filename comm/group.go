@@ -52,6 +52,8 @@ type group struct {
 	recvs   []uint64 // number of the latest Recv from each rank
 	splits  int      // number of calls of Split
 
+	recordedCalls *recordedCalls // those of the step that is being recorded; nil without one. Only the goroutine that records uses it.
+
 	main      *mainRun // the run of Main that the group was made in; nil outside Main
 	stop      *stopper // holds the stop requests of this rank
 	watchdog  *watchdogLoop

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/capture"
 )
@@ -14,6 +15,24 @@ type recordedCall struct {
 	backend.Recorded
 	recording *capture.Recording
 	replay    *Work // the call of the last replay; nil before the first one, which follows the recording
+}
+
+// recordedCalls are the calls of a group in a recorded step. A replay starts all of them at once, before its
+// launch: a launch may hang.
+type recordedCalls struct {
+	*group
+	backend  backend.Recorder
+	works    []*Work
+	recorded []backend.Recorded // by work
+	next     *startedCalls      // those of the next replay; nil before the first one
+	launches []backend.Task     // those of the replay that is about to be launched, or nil
+}
+
+// startedCalls are the calls that a replay starts. The GPU waits for the host between two replays, so they are
+// made while it works.
+type startedCalls struct {
+	works []Work
+	calls []*backend.Call // those of works
 }
 
 // recordCall records the call of w instead of starting it.
@@ -33,25 +52,83 @@ func (pg *ProcessGroup) recordCall(w *Work, r *capture.Recording) {
 		return
 	}
 	w.recorded = &recordedCall{Recorded: recorded, recording: r}
-	r.Before(func() error {
-		replay := &Work{call: w.call, group: pg.group}
-		replay.call.Calls = slices.Clone(w.call.Calls)
-		for i, c := range replay.call.Calls {
-			member := *c
-			replay.call.Calls[i] = &member
+	all := pg.recordedCalls
+	if all == nil {
+		all = &recordedCalls{group: pg.group, backend: b}
+		pg.recordedCalls = all
+		r.AtEnd(func() { all.group.recordedCalls = nil })
+		r.Before(all.start)
+		r.After(func(err error) error {
+			all.launched(all.dev.Compute().Mark(), err)
+			return nil
+		})
+	}
+	all.works, all.recorded = append(all.works, w), append(all.recorded, recorded)
+}
+
+// prepare makes the calls of the next replay, which have no numbers yet.
+func (c *recordedCalls) prepare() {
+	n := len(c.works)
+	c.next = &startedCalls{make([]Work, n), make([]*backend.Call, n)}
+	for i, w := range c.works {
+		next := &c.next.works[i]
+		next.call, next.group = w.call, c.group
+		next.call.Calls = slices.Clone(w.call.Calls)
+		for k, m := range next.call.Calls {
+			member := *m
+			next.call.Calls[k] = &member
 		}
-		replay.call.After = pg.point()
-		w.recorded.replay = replay
-		pg.submit(replay, recorded)
-		if replay.err != nil {
-			return replay.report(replay.err)
+		next.call.Observer = (*observed)(next)
+		c.next.calls[i] = &next.call
+	}
+}
+
+// start starts the calls of a replay.
+func (c *recordedCalls) start() error {
+	if c.next == nil {
+		c.prepare()
+	}
+	replay, d := c.next, c.watchdog
+	c.next = nil
+	after, now := c.point(), d.now()
+	c.startMu.Lock()
+	defer c.startMu.Unlock()
+	for i := range replay.works {
+		w := &replay.works[i]
+		c.works[i].recorded.replay = w
+		w.call.After, w.created = after, now
+		w.deadline = now + min(w.call.Timeout, far-now)
+		c.number(&w.call)
+		w.entry = c.record.Begin(&w.call, d.epoch+int64(now))
+		d.started(w)
+	}
+	tasks, err := c.backend.StartRecorded(c.recorded, replay.calls)
+	if err != nil {
+		for i := range replay.works {
+			c.notStarted(&replay.works[i], err)
 		}
-		return nil
-	})
-	r.After(func(err error) error {
-		recorded.Launched(pg.dev.Compute().Mark(), err)
-		return nil
-	})
+		w := &replay.works[0]
+		return w.report(w.err)
+	}
+	for i, t := range tasks {
+		replay.works[i].task = t
+	}
+	c.launches = tasks
+	return nil
+}
+
+// launched is called when the replay that was started last was launched, and ends before the event end, or
+// when that failed with err.
+func (c *recordedCalls) launched(end device.Event, err error) {
+	tasks := c.launches
+	c.launches = nil
+	if tasks == nil {
+		return
+	}
+	c.backend.LaunchedRecorded(tasks, end, err)
+	if err == nil {
+		c.prepare()
+	}
 }
 
 // wait is Wait of a recorded call. While the step is being recorded, it makes the recorded work wait.

@@ -56,14 +56,14 @@ func (s *State) err() error {
 	return s.cause
 }
 
-// Admit counts a call as pending. If the group is broken or closed, Admit returns Err instead.
-func (s *State) Admit() error {
+// Admit counts calls as pending. If the group is broken or closed, Admit returns Err instead.
+func (s *State) Admit(calls int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.err(); err != nil {
 		return err
 	}
-	s.pending++
+	s.pending += calls
 	return nil
 }
 

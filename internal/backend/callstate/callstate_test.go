@@ -19,7 +19,7 @@ import (
 func TestFirstCauseIsKept(t *testing.T) {
 	control := coordinatortest.Ranks(t, 2)[1]
 	state := callstate.New(control)
-	if err := errors.Join(state.Admit(), state.Admit()); err != nil {
+	if err := errors.Join(state.Admit(1), state.Admit(1)); err != nil {
 		t.Fatal(err)
 	}
 	mine, other := &backend.Call{Kind: backend.Barrier, Seq: 1}, &backend.Call{Kind: backend.Barrier, Seq: 2, Name: "other"}
@@ -28,7 +28,7 @@ func TestFirstCauseIsKept(t *testing.T) {
 	if !state.Break(cause) || state.Break(errors.New("a later one")) {
 		t.Error("the first cause does not stay")
 	}
-	if err := state.Admit(); err != cause || state.Pending() != 2 {
+	if err := state.Admit(1); err != cause || state.Pending() != 2 {
 		t.Errorf("a call is admitted with %v, %d pending; want the cause, and 2", err, state.Pending())
 	}
 	if state.Context().Err() != nil {
@@ -56,12 +56,12 @@ func TestFirstCauseIsKept(t *testing.T) {
 func TestDrainWaitsForPendingCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state := callstate.New(coordinatortest.Ranks(t, 1)[0])
-		state.Admit()
-		state.Admit()
+		state.Admit(1)
+		state.Admit(1)
 		if !state.Close() || state.Close() {
 			t.Error("not closed once")
 		}
-		if err := state.Admit(); err != backend.ErrClosed {
+		if err := state.Admit(1); err != backend.ErrClosed {
 			t.Errorf("%v, want that the group is closed", err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -129,7 +129,7 @@ func (g *Group) Start(c *backend.Call) (backend.Task, error) {
 func (g *Group) enqueue(t *task, parts []*task) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if err := g.state.Admit(); err != nil {
+	if err := g.state.Admit(1); err != nil {
 		return err
 	}
 	for _, part := range parts {

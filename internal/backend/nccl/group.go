@@ -110,14 +110,19 @@ func (g *Group) wakeWatch() {
 	}
 }
 
-// admitted is admit. If the group is broken, it returns when the other ranks know the cause, because the
-// program may exit on the error.
+// admitted is admit. If the group is broken, it returns as awaitBroken does.
 func (g *Group) admitted(t *task) (*commStream, error) {
 	cs, err := g.admit(t)
+	return cs, g.awaitBroken(err)
+}
+
+// awaitBroken returns err. If err is that of a broken group, awaitBroken returns when the other ranks know the
+// cause, because the program may exit on the error.
+func (g *Group) awaitBroken(err error) error {
 	if err != nil && g.state.Cause() != nil {
 		<-g.ctx.Done() // returns soon
 	}
-	return cs, err
+	return err
 }
 
 // admit counts a call as pending and returns the stream for it. It returns an error if the group is
@@ -125,7 +130,7 @@ func (g *Group) admitted(t *task) (*commStream, error) {
 func (g *Group) admit(t *task) (*commStream, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if err := g.state.Admit(); err != nil {
+	if err := g.state.Admit(1); err != nil {
 		return nil, err
 	}
 	cs, err := g.streamFor(t.call)

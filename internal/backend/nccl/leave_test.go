@@ -29,7 +29,7 @@ func TestLeaversAreReleasedOnceCallsAreDone(t *testing.T) {
 	leaves([]int{7}, progress{Collectives: 1, Sends: map[int]int{1: 2}})
 	leaves([]int{3}, progress{Collectives: 1, Recvs: map[int]int{0: 5, 1: 1}})
 	start := func(cs *commStream, c *backend.Call) *task {
-		if err := g.state.Admit(); err != nil {
+		if err := g.state.Admit(1); err != nil {
 			t.Fatal(err)
 		}
 		cs.started++

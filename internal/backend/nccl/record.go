@@ -20,11 +20,9 @@ var _ backend.Recorder = (*Group)(nil)
 
 // recorded is a call in a recorded step. All calls of a replay end with the event behind it.
 type recorded struct {
-	stream *commStream
 	end    device.Event // of the recording
 	small  bool         // the kernel for small all-reduces runs the call
 	number int64        // of a small all-reduce: its number in the replay that was started last
-	task   *task        // of the replay that was started last; nil once that was launched
 }
 
 // Record implements [backend.Recorder]. Whether a small all-reduce runs the call does not depend on
@@ -40,7 +38,7 @@ func (g *Group) Record(c *backend.Call, r *capture.Recording) (backend.Recorded,
 	if slices.ContainsFunc(ops, func(o op) bool { return o.kind == C.op_send || o.kind == C.op_recv }) {
 		return nil, fmt.Errorf("%v is sent to or received from one rank", c)
 	}
-	rec := &recorded{stream: cs, small: g.small.handles(ops)}
+	rec := &recorded{small: g.small.handles(ops)}
 	var number device.Tensor
 	if rec.small {
 		number = r.Words(rec, device.Int64, 1, func(bits []int64) { bits[0] = rec.number })
@@ -100,62 +98,79 @@ func (g *Group) revoke(why error) {
 // Join implements [backend.Recorded].
 func (rec *recorded) Join(s device.Stream) error { return s.WaitFor(context.Background(), rec.end) }
 
-// Start implements [backend.Recorded]. The launch must run behind the calls on the communicator's stream.
-func (rec *recorded) Start(c *backend.Call) (backend.Task, error) {
-	cs := rec.stream
-	g := cs.group
+// StartRecorded implements [backend.Recorder]. The launch must run behind the calls on the communicator's
+// stream.
+func (g *Group) StartRecorded(all []backend.Recorded, calls []*backend.Call) ([]backend.Task, error) {
 	if g.cfg.Control.Failure() != nil { // the group is about to break, and the launch could not be undone
 		<-g.ctx.Done()
 		return nil, g.state.Err()
 	}
-	t := &task{group: g, call: c}
-	if _, err := g.admitted(t); err != nil {
-		return nil, err
-	}
-	rec.task = t
+	cs := g.main
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	if rec.small {
-		g.small.args.call++
-		rec.number = int64(g.small.args.call)
-	}
 	g.mu.Lock()
 	last := cs.last
 	g.mu.Unlock()
-	if last != nil && last != cs.awaited { // what Launched made the stream wait for is on Compute already
+	if last != nil && last != cs.awaited { // what LaunchedRecorded made the stream wait for is on Compute already
 		if err := g.dev.Compute().WaitFor(g.ctx, last); err != nil {
-			g.fail(g.state.CallError(c, err))
+			g.fail(g.state.CallError(calls[0], err))
 			return nil, err
 		}
 	}
+	tasks, err := g.admitRecorded(calls)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range all {
+		if rec := r.(*recorded); rec.small {
+			g.small.args.call++
+			rec.number = int64(g.small.args.call)
+		}
+	}
 	g.wakeWatch()
-	return t, nil
+	return tasks, nil
 }
 
-// Launched implements [backend.Recorded]. Later calls on the communicator's stream run behind the launch.
-func (rec *recorded) Launched(end device.Event, err error) {
-	t, cs := rec.task, rec.stream
-	rec.task = nil
-	if t == nil {
-		return
+// admitRecorded is admitted for the calls of a replay.
+func (g *Group) admitRecorded(calls []*backend.Call) ([]backend.Task, error) {
+	made, tasks := make([]task, len(calls)), make([]backend.Task, len(calls))
+	cs := g.main
+	g.mu.Lock()
+	err := g.state.Admit(len(calls))
+	if err == nil {
+		for i, c := range calls {
+			t := &made[i]
+			cs.started++
+			t.group, t.call, t.stream, t.number = g, c, cs, cs.started
+			cs.pending = append(cs.pending, t)
+			tasks[i] = t
+		}
+		g.memory.busy.Add(int64(len(calls)))
 	}
-	g := cs.group
+	g.mu.Unlock()
+	return tasks, g.awaitBroken(err)
+}
+
+// LaunchedRecorded implements [backend.Recorder]. Later calls on the communicator's stream run behind the launch.
+func (g *Group) LaunchedRecorded(tasks []backend.Task, end device.Event, err error) {
+	cs := g.main
 	at := g.now()
 	if err == nil {
 		cs.mu.Lock()
-		if cs.awaited != end {
-			err = cs.stream.WaitFor(g.ctx, end)
-			cs.awaited = end
-		}
+		err = cs.stream.WaitFor(g.ctx, end)
+		cs.awaited = end
 		cs.mu.Unlock()
 	}
 	if err != nil {
-		g.fail(g.state.CallError(t.call, err))
+		g.fail(g.state.CallError(tasks[0].(*task).call, err))
 		return
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	t.enqueuedAt, t.end = at, end
+	for _, t := range tasks {
+		t := t.(*task)
+		t.enqueuedAt, t.end = at, end
+	}
 	cs.last = end
 	if g.state.Cause() != nil { // the group broke meanwhile and may not know of this event
 		g.memory.keepUntil(end)
