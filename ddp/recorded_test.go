@@ -298,6 +298,36 @@ func TestReplayIsSkippedIfAGradientIsMissing(t *testing.T) {
 	})
 }
 
+// A captured step of a model that another one has replaced panics, as the uncaptured step does.
+func TestReplayOfAReplacedModelPanics(t *testing.T) {
+	commtest.OnDevices(t, commtest.FakeGPUs(t, 1), nil, func(pg *comm.ProcessGroup) (err error) {
+		r, err := newReplica(pg)
+		if err != nil {
+			return err
+		}
+		step := autograd.Capture(pg.Device(), r.step, &autograd.CaptureOptions{Required: true})
+		for n := range 6 {
+			if _, err := step(r.batch(n)); err != nil {
+				return fmt.Errorf("step %d: %w", n, err)
+			}
+		}
+		runs := r.runs
+		if _, err := step(r.batch(6)); err != nil || r.runs != runs {
+			return fmt.Errorf("step 6 ran uncaptured, or failed: %v", err)
+		}
+		if _, err := ddp.New(r.model.Unwrap(), pg, nil); err != nil {
+			return err
+		}
+		defer func() {
+			if e, ok := recover().(*ddp.ReplacedError); !ok {
+				err = fmt.Errorf("the step panics with %v, and its error is %v", e, err)
+			}
+		}()
+		_, err = step(r.batch(7))
+		return err
+	})
+}
+
 // The outcome of a replay is known when its reductions have ended, although other work of the step still runs.
 func TestOutcomeIsKnownBeforeTheEndOfTheReplay(t *testing.T) {
 	early := make([]int, 2)
