@@ -16,7 +16,7 @@ import (
 )
 
 // TestGPTLearns trains on a text that repeats itself. It checks the loss, the sample and the names of the
-// saved parameters, and that --checkpoint, which computes blocks again, does not change the loss.
+// saved parameters, and that the loss is the same with --checkpoint, which computes blocks again, and with --zero.
 func TestGPTLearns(t *testing.T) {
 	dir := t.TempDir()
 	text := strings.Repeat("the cat sat on the mat. ", 200)
@@ -53,8 +53,10 @@ func TestGPTLearns(t *testing.T) {
 			t.Errorf("%s is %v, want %v", name, got.Shape, shape)
 		}
 	}
-	if again := launch(t, dir, 2, "gpt", append(args, "--checkpoint")...); loss(again) != loss(out) {
-		t.Errorf("with --checkpoint the last loss is %s, else %s", loss(again), loss(out))
+	for _, option := range []string{"--checkpoint", "--zero"} {
+		if again := launch(t, dir, 2, "gpt", append(args, option)...); loss(again) != loss(out) {
+			t.Errorf("with %s the last loss is %s, else %s", option, loss(again), loss(out))
+		}
 	}
 }
 

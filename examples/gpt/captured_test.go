@@ -29,7 +29,7 @@ func trainSmall(t *testing.T, pg *comm.ProcessGroup, c config, captured bool) (l
 	if err != nil {
 		return nil, nil, err
 	}
-	opt, err := newOptimizer(net, 0.1, true)
+	opt, err := newOptimizer(net.Parameters(), 0.1, true)
 	if err != nil {
 		return nil, nil, err
 	}

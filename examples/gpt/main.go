@@ -25,6 +25,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/data"
 	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/ddp/zero"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
@@ -44,6 +45,7 @@ var (
 	window    = flag.Int("context", 128, "number of tokens of a sample")
 	recompute = flag.Bool("checkpoint", false, "compute blocks again in the backward pass, which takes less memory")
 	captured  = flag.Bool("captured", false, "make each step one CUDA graph")
+	sharded   = flag.Bool("zero", false, "divide the optimizer's state among the processes (ZeRO, stage 1), which takes less memory")
 	initial   = flag.String("init", "", "start from the parameters in `file`, as --save writes it")
 
 	held      = flag.String("validate", "", "compute now and then the loss of the shards of tokens whose names match `pattern`")
@@ -160,12 +162,11 @@ func run(ctx context.Context) error {
 	default:
 		return fmt.Errorf("--dtype %s, want f32 or bf16", *dtype)
 	}
-	model, err := ddp.New(net, pg, &ddp.Options{Seed: *seed})
-	if err != nil {
+	if err := nn.Place(net, pg.Device(), *seed); err != nil {
 		return err
 	}
 	if *initial != "" {
-		report, err := checkpoint.LoadWeights(*initial, model)
+		report, err := checkpoint.LoadWeights(*initial, net)
 		if err == nil {
 			err = report.Complete()
 		}
@@ -173,12 +174,12 @@ func run(ctx context.Context) error {
 			return err
 		}
 	}
-	rate := schedule.Sequence(schedule.Phase{Steps: *warmup, Schedule: schedule.Linear(*lr/float64(*warmup), *lr, *warmup)},
-		schedule.Phase{Schedule: schedule.Cosine(*lr, *lr/10, *steps-*warmup)})
-	opt, err := newOptimizer(net, *decay, *dtype != "f32")
+	model, opt, err := distribute(net, pg)
 	if err != nil {
 		return err
 	}
+	rate := schedule.Sequence(schedule.Phase{Steps: *warmup, Schedule: schedule.Linear(*lr/float64(*warmup), *lr, *warmup)},
+		schedule.Phase{Schedule: schedule.Cosine(*lr, *lr/10, *steps-*warmup)})
 	v, err := newValidation(pg, net, model)
 	if err != nil {
 		return err
@@ -203,13 +204,34 @@ func run(ctx context.Context) error {
 	return generate(ctx, net, pg.Device(), c)
 }
 
+// distribute averages the gradients of net over the group, and makes its optimizer. With --zero each process
+// has a part of the optimizer's state.
+func distribute(net *gpt, pg *comm.ProcessGroup) (*ddp.Model, optim.Optimizer, error) {
+	newLocal := func(params []*nn.Parameter) (*optim.AdamW, error) {
+		return newOptimizer(params, *decay, *dtype != "f32")
+	}
+	if *sharded {
+		model, opt, err := zero.New(net, pg, newLocal, nil)
+		if err != nil {
+			return nil, nil, err
+		}
+		return model.Model, opt, nil
+	}
+	model, err := ddp.New(net, pg, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	opt, err := newLocal(model.Parameters())
+	return model, opt, err
+}
+
 // newOptimizer makes an optimizer that decays only matrices, not biases and the scales of norms.
-func newOptimizer(net nn.Model, decay float64, masters bool) (*optim.AdamW, error) {
+func newOptimizer(params []*nn.Parameter, decay float64, masters bool) (*optim.AdamW, error) {
 	o := optim.AdamWOptions{Betas: [2]float64{0.9, 0.95}, MasterWeights: masters}
 	decayed := optim.AdamWGroup{AdamWOptions: o}
 	decayed.WeightDecay = decay
 	var rest []*nn.Parameter
-	for _, p := range net.Parameters() {
+	for _, p := range params {
 		if len(p.Shape()) > 1 {
 			decayed.Params = append(decayed.Params, p)
 		} else {

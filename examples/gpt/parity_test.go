@@ -126,7 +126,7 @@ func (p pytorch) compare(t *testing.T, c config, pg *comm.ProcessGroup) error {
 	if err != nil {
 		return err
 	}
-	opt := must.New(newOptimizer(net, 0.1, false))
+	opt := must.New(newOptimizer(net.Parameters(), 0.1, false))
 	opt.SetLR(1e-3)
 	losses, err := numbers(p.variable(dev, "losses"))
 	if err != nil {
