@@ -429,7 +429,7 @@ func TestStepsOfAGroupThatCannotRecord(t *testing.T) {
 // On GPUs captured steps, with NCCL in the graph, equal those that are not captured too.
 func TestGPUCapturedStepsOfAModel(t *testing.T) {
 	var devices []device.Device
-	for i := range min(2, commtest.GPUs(t, 1)) {
+	for i := range min(4, commtest.GPUs(t, 1)) {
 		dev, err := cuda.Open(i, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -438,8 +438,11 @@ func TestGPUCapturedStepsOfAModel(t *testing.T) {
 		devices = append(devices, dev)
 	}
 	for _, how := range []training{{}, {scaled: true}, {scaled: true, dt: device.Float16}, {hook: func() reducer.Hook { return commhook.BF16(nil) }}} {
-		want := trainSteps(t, devices, how, 30, 0)
-		for r, got := range trainSteps(t, devices, how, 30, len(devices)) {
+		want := trainSteps(t, devices, how, 100, 0)
+		for r, got := range trainSteps(t, devices, how, 100, len(devices)) {
+			if !bytes.Equal(got.state, want[0].state) {
+				t.Errorf("with %+v the parameters of ranks 0 and %d differ", how, r)
+			}
 			if !got.equal(want[r]) {
 				t.Errorf("rank %d with %+v has the losses %v, want %v; equal parameters: %v", r, how, got.losses, want[r].losses, bytes.Equal(got.state, want[r].state))
 			}
