@@ -2,7 +2,7 @@
 Without a program of PyTorch's, examples/gpt begins with weights of its own. Like PyTorch by default, goddp may add
 the gradients of attention in any order (GODDP_NONDETERMINISTIC=1), except in "goddp deterministic".
 
-A step's time is the mean of the steps behind the tenth, in a row, without a wait between two of them; of several
+A step's time is the mean of the steps behind the 25th, in a row, without a wait between two of them; of several
 rounds the median counts. "First step" is the time from the start of the process to the end of its first step. The
 first process of each program begins without caches of compiled kernels, and its later ones with those; both of
 goddp's programs share theirs. The peak of memory is what PyTorch's max_memory_allocated counts: memory that was in
@@ -25,16 +25,16 @@ flags = argparse.ArgumentParser()
 flags.add_argument("--size", default="124M", choices=(*sizes, "tiny"))
 flags.add_argument("--batches", type=int, nargs="+", default=[32, 64])
 flags.add_argument("--ranks", type=int, default=1)
-flags.add_argument("--steps", type=int, default=40)
+flags.add_argument("--steps", type=int, default=50)
 flags.add_argument("--rounds", type=int, default=2)
-flags.add_argument("--programs", nargs="*", help="those whose names hold one of these words (default: all)")
+flags.add_argument("--programs", nargs="*", help="those with one of these names, or whose names hold one of these words (default: all)")
 flags.add_argument("--goddp-flags", default="", help="more flags of examples/gpt, such as --checkpoint")
 flags.add_argument("--json", help="file to append a JSON line for each program to")
 args = flags.parse_args()
 layers, heads, width = sizes.get(args.size, (2, 2, 64))
 context = 1024 if args.size in sizes else 32
 vocab = 50304
-skipped = 10  # steps before those whose time counts
+skipped = 25  # steps before those whose time counts
 here, bin = os.path.dirname(__file__), os.environ["BIN"]
 python = os.environ.get("PYTHON_EXEC", sys.executable)
 gpu = os.environ.get("GODDP_DEVICE") != "cpu"
@@ -42,10 +42,12 @@ gpu = os.environ.get("GODDP_DEVICE") != "cpu"
 goddp = [f"{bin}/gpt", "--in-order", "--sample", "0", *(["--dtype", "bf16"] if gpu else []), *args.goddp_flags.split()]
 torch = ["torch_gpt2.py"]
 programs = {"goddp": goddp, "goddp captured": [*goddp, "--captured"], "goddp deterministic": goddp}
+if args.ranks > 1:
+    programs["goddp zero"] = [*goddp, "--zero"]
 for way, attention in itertools.product(("eager", "compiled"), ("flash", "cudnn")):
     programs[f"PyTorch {way} {attention}"] = [*torch, "--attention", attention, *(["--compile"] if way == "compiled" else [])]
 if args.programs:
-    programs = {name: p for name, p in programs.items() if any(word in name for word in args.programs)}
+    programs = {name: p for name, p in programs.items() if name in args.programs or any(word in name for word in args.programs if word not in programs)}
 has_peer = any(name.startswith("PyTorch") for name in programs)
 
 

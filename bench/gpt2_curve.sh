@@ -7,7 +7,8 @@
 # STEPS (500) steps of BATCH (64) sequences, after WARMUP (50) of which the learning rate LR (6e-4) goes down a
 # cosine to a tenth; a validation of the same VALIDATE (20) batches after each EVERY (50) steps. MEGABYTES (100) of
 # text. SIZE is a size of GPT-2 (124M), or tiny. TORCH holds flags of bench/torch_gpt2.py (--compile --attention
-# cudnn), GODDP those of examples/gpt (--captured --dtype bf16). BIN is a folder with the programs goddp and gpt
+# cudnn), GODDP those of examples/gpt (--captured --dtype bf16). With BESIDE=1 both train at the same time, on the
+# first two GPUs. BIN is a folder with the programs goddp and gpt
 # (default: they are built into build/), PYTHON_EXEC a Python with PyTorch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -45,8 +46,23 @@ common=("${model[@]}" --tokens "$work/shards/train_*.bin" --validate "$work/shar
 	--steps "$steps" --batch "$batch" --warmup "${WARMUP:-50}" --lr "${LR:-6e-4}"
 	--validate-every "${EVERY:-50}" --validate-batches "$validate")
 rm -f "$out/goddp.jsonl" "$out/pytorch.jsonl"
-"$BIN/gpt" "${common[@]}" "${goddp[@]}" --in-order --sample 0 --log "$out/goddp.jsonl" >"$work/log" 2>&1 || { tail "$work/log"; exit 1; }
-"$python" bench/torch_gpt2.py "${common[@]}" "${torch[@]}" --log "$out/pytorch.jsonl" >"$work/log" 2>&1 || { tail "$work/log"; exit 1; }
+# on GPU NAME COMMAND...: trains on a GPU, or on any if GPU is empty.
+on() {
+	local gpu=$1 name=$2
+	shift 2
+	[ -z "$gpu" ] || export CUDA_VISIBLE_DEVICES=$gpu
+	"$@" --log "$out/$name.jsonl" >"$work/$name.log" 2>&1 || { tail "$work/$name.log"; return 1; }
+}
+theirs=("$python" bench/torch_gpt2.py "${common[@]}" "${torch[@]}")
+ours=("$BIN/gpt" "${common[@]}" "${goddp[@]}" --in-order --sample 0)
+if [ -n "${BESIDE:-}" ]; then
+	(on 1 pytorch "${theirs[@]}") &
+	(on 0 goddp "${ours[@]}")
+	wait $!
+else
+	(on "" goddp "${ours[@]}")
+	(on "" pytorch "${theirs[@]}")
+fi
 "$BIN/goddp" plot "$out/goddp.jsonl" "$out/pytorch.jsonl" -y loss,validation_loss -x steps,seconds -o "$out/curve.svg"
 echo "$steps steps of $((batch * context)) tokens; their logs and curves are in $out"
 "$python" bench/gpt2_curve.py "$out/goddp.jsonl" "$out/pytorch.jsonl" | tee "$out/table.md"
