@@ -87,8 +87,18 @@ func (m *Model) init(ctx context.Context, o Options) error {
 	}
 	if !o.SkipInitSync {
 		state := append(variables(all), variables(buffers)...)
+		masters := map[*nn.Parameter]*autograd.Variable{} // the broadcast counts as a write, which discards them
+		for _, p := range all {
+			if master := p.Master(); master != nil {
+				masters[p] = master
+				state = append(state, master)
+			}
+		}
 		if err := broadcast(m.pg, "initial parameters", state, 0).Wait(ctx); err != nil {
 			return err
+		}
+		for p, master := range masters {
+			p.SetMaster(master)
 		}
 	}
 	if !o.LocalBuffers {

@@ -26,13 +26,17 @@ func listed[V value](values []V) []reducer.Param {
 	return out
 }
 
-// trained describes parameters and whether they are frozen. Ranks must agree on this, because the buckets
-// have no place for frozen parameters.
+// trained describes parameters, whether they are frozen, and whether they have Float32 values from before a
+// rounding. Ranks must agree on this, because the buckets have no place for frozen parameters, and New
+// broadcasts those values.
 func trained(params []*nn.Parameter) reducer.List {
 	list := reducer.Listed("parameter", listed(params))
 	for i, p := range params {
 		if p.Frozen() {
 			list.Items[i] += ", frozen,"
+		}
+		if p.Master() != nil {
+			list.Items[i] += ", with a master,"
 		}
 	}
 	return list

@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/goddp/goddp/device"
@@ -15,7 +16,19 @@ import (
 // Layers of this package convert their input to the type that they compute in, and losses convert 16-bit
 // values to Float32: see [Linear]. Cast panics with a [*device.DTypeError] if dt is not a
 // floating-point type.
-func Cast(m Model, dt device.DType, keep ...Model) error {
+func Cast(m Model, dt device.DType, keep ...Model) error { return cast(m, dt, false, keep) }
+
+// CastWithMasters is [Cast] for a model that is trained with the option MasterWeights of package optim. It keeps
+// the Float32 values of the parameters that it rounds to 16 bits and that training changes; these must be placed.
+// The optimizer's Float32 copies then begin with those values, as the parameters of PyTorch's autocast do. Copies
+// of rounded values lie in the middle between two roundings, so the first updates, as long as they add up to less
+// than half of a rounding step, would change nothing that the forward pass reads.
+//
+// ddp.New makes the values equal on all ranks. Code that writes a parameter discards its values. The first step
+// of an optimizer frees them.
+func CastWithMasters(m Model, dt device.DType, keep ...Model) error { return cast(m, dt, true, keep) }
+
+func cast(m Model, dt device.DType, masters bool, keep []Model) error {
 	if !dt.IsFloat() {
 		panic(&device.DTypeError{Op: "Cast", Got: dt, Want: device.Float32})
 	}
@@ -29,8 +42,15 @@ func Cast(m Model, dt device.DType, keep ...Model) error {
 		if kept[p.value] {
 			continue
 		}
+		old := p.v
+		if masters && old == nil {
+			panic(&UnplacedError{cmp.Or(p.path, p.name)})
+		}
 		if err := p.cast(dt); err != nil {
 			return fmt.Errorf("nn: casting parameter %s to %v: %w", p.name, dt, err)
+		}
+		if masters && dt.Size() == 2 && old.DType() == device.Float32 && !p.Frozen() {
+			p.SetMaster(old)
 		}
 	}
 	return nil

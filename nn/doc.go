@@ -33,6 +33,8 @@
 //
 //	err := nn.Cast(net, device.BFloat16, net.Norm)
 //
+// [CastWithMasters] lets the master weights begin with the values from before the rounding.
+//
 // LinearOptions.Compute works like PyTorch's autocast, at a cost in memory and time: parameters,
 // gradients and reductions stay in Float32, and each forward pass converts the parameters. Package amp
 // scales losses for Float16. The 16-bit types are for GPUs: the CPU computes in Float32 and Float64

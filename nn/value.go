@@ -26,7 +26,7 @@ func NewParameter(name string, v *autograd.Variable) *Parameter {
 // its Var and its Grad have v's shape. v requires a gradient from now on.
 func NewPart(whole *Parameter, v *autograd.Variable) *Parameter {
 	p := NewParameter(whole.name, v)
-	p.shape = whole.shape
+	p.shape, p.whole = whole.shape, whole.Var()
 	return p
 }
 
@@ -169,6 +169,9 @@ type value struct {
 	init  Init
 	v     *autograd.Variable // nil before Place
 	path  string             // its name in the outermost model, for messages; empty before Add
+
+	whole  *autograd.Variable // of a part: the variable that its own has elements of; else nil
+	master master             // of a parameter in 16 bits; mostly there is none
 
 	frozen bool // whether Place leaves the parameter without a gradient
 }

@@ -263,6 +263,7 @@ func (o *optimizer) conclude(s Scaled, updated int, err error) error {
 		for _, s := range o.ready { // the state is that of this step now, even if the hook fails
 			s.rule.updated()
 			s.unused = false
+			s.SetMaster(nil)
 		}
 		if o.hook != nil {
 			updated, err = len(o.ready), o.hook.Complete()
@@ -341,8 +342,8 @@ func skipTogether(ready []*slot) bool {
 }
 
 // allocate creates the master and the state variables that do not exist yet. If no step has
-// updated the master, allocate copies the parameter into it, because the program may have written
-// the parameter.
+// updated the master, allocate copies the parameter into it, or the values that the parameter was rounded from,
+// because the program may have written the parameter.
 func (s *slot) allocate() error {
 	dev, dt := s.Var().Device(), s.DType()
 	if r := capture.Of(dev); r != nil && s.unused {
@@ -358,7 +359,11 @@ func (s *slot) allocate() error {
 			s.master, s.unused = m, true
 		}
 		if s.unused {
-			if err := dev.Kernels().Copy(dev.Compute(), s.master.Tensor(), s.Var().Tensor()); err != nil {
+			from := s.Var()
+			if m := s.Master(); m != nil {
+				from = m
+			}
+			if err := dev.Kernels().Copy(dev.Compute(), s.master.Tensor(), from.Tensor()); err != nil {
 				return fmt.Errorf("master of %s: %w", s.Name(), err)
 			}
 		}

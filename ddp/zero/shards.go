@@ -95,6 +95,28 @@ func newPart(dev device.Device, whole *nn.Parameter, lo, hi, bucket int) *part {
 	return p
 }
 
+// divideMasters gives each part its elements of the whole parameter's master, which is freed.
+func (s *shards) divideMasters() error {
+	dev := s.pg.Device()
+	for _, p := range s.parts {
+		whole := p.Master()
+		if whole == nil {
+			continue
+		}
+		mine := autograd.Zeros(dev, whole.DType(), p.hi-p.lo)
+		err := mine.Err()
+		if err == nil {
+			err = dev.Kernels().Copy(dev.Compute(), mine.Tensor(), whole.Tensor().Flat().Range(p.lo, p.hi))
+		}
+		if err != nil {
+			return fmt.Errorf("this rank's part of the master of %s: %w", p.Name(), err)
+		}
+		p.local.SetMaster(mine)
+		p.SetMaster(nil)
+	}
+	return nil
+}
+
 // locals returns the parts as parameters for the local optimizer.
 func (s *shards) locals() []*nn.Parameter {
 	var params []*nn.Parameter

@@ -70,7 +70,10 @@ func wrap[O Local](ctx context.Context, module nn.Model, pg *comm.ProcessGroup, 
 	}
 	var o *Optimizer[O]
 	var state []kept
-	local, err := newLocal(s.locals())
+	var local O
+	if err = s.divideMasters(); err == nil {
+		local, err = newLocal(s.locals())
+	}
 	if err == nil {
 		o, err = newOptimizer(s, local)
 	}

@@ -150,18 +150,6 @@ func run(ctx context.Context) error {
 		return err
 	}
 	net := newGPT(c)
-	switch *dtype {
-	case "f32":
-	case "bf16":
-		if pg.Device().String() == "cpu" {
-			return errors.New("--dtype bf16: the CPU computes in f32 alone")
-		}
-		if err := nn.Cast(net, device.BFloat16); err != nil {
-			return err
-		}
-	default:
-		return fmt.Errorf("--dtype %s, want f32 or bf16", *dtype)
-	}
 	if err := nn.Place(net, pg.Device(), *seed); err != nil {
 		return err
 	}
@@ -173,6 +161,18 @@ func run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+	}
+	switch *dtype {
+	case "f32":
+	case "bf16":
+		if pg.Device().String() == "cpu" {
+			return errors.New("--dtype bf16: the CPU computes in f32 alone")
+		}
+		if err := nn.CastWithMasters(net, device.BFloat16); err != nil {
+			return err
+		}
+	default:
+		return fmt.Errorf("--dtype %s, want f32 or bf16", *dtype)
 	}
 	model, opt, err := distribute(net, pg)
 	if err != nil {

@@ -111,13 +111,25 @@ func run(ctx context.Context) error {
 	}
 	defer pg.Close()
 	net := newResNet(c)
+	if err := nn.Place(net, pg.Device(), *seed); err != nil {
+		return err
+	}
+	if *initial != "" {
+		report, err := checkpoint.LoadWeights(*initial, net)
+		if err == nil {
+			err = report.Complete()
+		}
+		if err != nil {
+			return err
+		}
+	}
 	switch *dtype {
 	case "f32":
 	case "bf16":
 		if pg.Device().String() == "cpu" {
 			return errors.New("--dtype bf16: the CPU computes in f32 alone")
 		}
-		if err := nn.Cast(net, device.BFloat16); err != nil {
+		if err := nn.CastWithMasters(net, device.BFloat16); err != nil {
 			return err
 		}
 	default:
@@ -126,18 +138,9 @@ func run(ctx context.Context) error {
 	if *sync {
 		ddp.SyncBatchNorm(net, pg)
 	}
-	m, err := ddp.New(net, pg, &ddp.Options{Seed: *seed})
+	m, err := ddp.New(net, pg, nil)
 	if err != nil {
 		return err
-	}
-	if *initial != "" {
-		report, err := checkpoint.LoadWeights(*initial, m)
-		if err == nil {
-			err = report.Complete()
-		}
-		if err != nil {
-			return err
-		}
 	}
 	opt, err := optim.NewSGD(m.Parameters(), &optim.SGDOptions{LR: *lr, Momentum: 0.9, WeightDecay: *decay, MasterWeights: *dtype != "f32"})
 	if err != nil {

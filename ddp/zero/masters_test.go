@@ -1,0 +1,93 @@
+package zero
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+)
+
+// still changes no parameter, so that a master ends with the values that it began with.
+func still(params []*nn.Parameter) (Local, error) {
+	return optim.NewSGD(params, &optim.SGDOptions{LR: 0, MasterWeights: true})
+}
+
+// The masters of a model that CastWithMasters has rounded begin on all ranks with rank 0's values from before, with
+// shards and without. A parameter that the program writes before the first step gives its master the new value.
+func TestMastersBeginWithUnroundedValues(t *testing.T) {
+	const written = "2.bias"
+	for name, wrap := range map[string]func(nn.Module, *comm.ProcessGroup, maker, *ddp.Options) (wrapped, error){"ddp": whole, "zero": divided} {
+		t.Run(name, func(t *testing.T) {
+			commtest.OnRanks(t, 2, quiet(), func(pg *comm.ProcessGroup) error {
+				dev := pg.Device()
+				float := mlp(nn.LinearOptions{})
+				if err := nn.Place(float, dev, 0); err != nil { // as rank 0's
+					return err
+				}
+				net := mlp(nn.LinearOptions{Compute: device.Float32})
+				if err := nn.Place(net, dev, uint64(pg.Rank())); err != nil {
+					return err
+				}
+				if err := nn.CastWithMasters(net, device.BFloat16); err != nil {
+					return err
+				}
+				w, err := wrap(net, pg, still, small)
+				if err != nil {
+					return err
+				}
+				want := map[string]*autograd.Variable{}
+				for i, p := range net.Parameters() {
+					values := float.Parameters()[i].Var()
+					if p.Name() == written {
+						p.Var().BumpVersion()
+						if err := dev.Kernels().Fill(dev.Compute(), p.Var().Tensor(), 0.5); err != nil {
+							return err
+						}
+						values = autograd.FromSlice(dev, slices.Repeat([]float32{0.5}, width), width)
+					}
+					want[p.Name()+".master"] = values
+				}
+				if _, err := w.train(pg, device.Float32, 0, 1); err != nil {
+					return err
+				}
+				got := map[string]*autograd.Variable{}
+				if w.zero != nil {
+					got, err = gathered(pg, w.zero)
+				} else {
+					var state []*nn.Buffer
+					if state, err = w.local.State(); err == nil {
+						for _, b := range state {
+							got[b.Name()] = b.Var()
+						}
+					}
+				}
+				if err != nil {
+					return err
+				}
+				maps.DeleteFunc(got, func(name string, _ *autograd.Variable) bool { return want[name] == nil })
+				if len(got) != len(want) {
+					return fmt.Errorf("there are %d masters, want %d", len(got), len(want))
+				}
+				for name, v := range want {
+					if !equal(got[name], v) {
+						return fmt.Errorf("rank %d: %s does not begin with the values from before the rounding", pg.Rank(), name)
+					}
+				}
+				for _, p := range net.Parameters() {
+					if p.Master() != nil {
+						return fmt.Errorf("%v still has the values from before the rounding", p)
+					}
+				}
+				return nil
+			})
+		})
+	}
+}
