@@ -37,7 +37,7 @@ var (
 	size     = flag.Int("size", 4000, "width of every layer")
 	batch    = flag.Int("batch", 1000, "number of samples per rank and step")
 	layers   = flag.Int("layers", 3, "number of linear layers")
-	warmup   = flag.Int("warmup", 25, "number of steps before the measured ones")
+	warmup   = flag.Int("warmup", 15, "number of steps before the measured ones")
 	steps    = flag.Int("steps", 60, "number of measured steps")
 	bucket   = flag.Float64("bucket-cap-mb", 25, "size of a gradient bucket in `MiB`")
 	first    = flag.Float64("first-bucket-cap-mb", 0, "size of the first bucket in `MiB` (default: as the others)")
