@@ -46,6 +46,7 @@ var (
 	recompute = flag.Bool("checkpoint", false, "compute blocks again in the backward pass, which takes less memory")
 	captured  = flag.Bool("captured", false, "make each step one CUDA graph")
 	sharded   = flag.Bool("zero", false, "divide the optimizer's state among the processes (ZeRO, stage 1), which takes less memory")
+	bucket    = flag.Float64("bucket-cap-mb", 0, "size of a bucket of gradients in `MiB` (default: 25, and 1 for the first)")
 	initial   = flag.String("init", "", "start from the parameters in `file`, as --save writes it")
 
 	held      = flag.String("validate", "", "compute now and then the loss of the shards of tokens whose names match `pattern`")
@@ -210,14 +211,15 @@ func distribute(net *gpt, pg *comm.ProcessGroup) (*ddp.Model, optim.Optimizer, e
 	newLocal := func(params []*nn.Parameter) (*optim.AdamW, error) {
 		return newOptimizer(params, *decay, *dtype != "f32")
 	}
+	o := &ddp.Options{BucketCapMB: *bucket}
 	if *sharded {
-		model, opt, err := zero.New(net, pg, newLocal, nil)
+		model, opt, err := zero.New(net, pg, newLocal, o)
 		if err != nil {
 			return nil, nil, err
 		}
 		return model.Model, opt, nil
 	}
-	model, err := ddp.New(net, pg, nil)
+	model, err := ddp.New(net, pg, o)
 	if err != nil {
 		return nil, nil, err
 	}
