@@ -2,6 +2,7 @@ package autograd
 
 import (
 	"context"
+	"slices"
 
 	"github.com/goddp/goddp/device"
 )
@@ -36,6 +37,18 @@ const (
 // operands, on the gradient of the result and on what Prepare computed alone, and Backward enqueues all its
 // work on the Call's Stream.
 type weighted interface{ Aside() }
+
+// alone is the number of elements of a weight whose gradient's product fills a GPU: in tiles of 128 × 128 it has one
+// for nearly each of an H100's 132 multiprocessors. Such a product runs on Compute, before the gradients of the layers
+// below. Beside them it would be final later, and its reduction would find no free multiprocessor to start on.
+const alone = 2 << 20
+
+// fillsGPU reports whether the gradient of one of n's weights fills a GPU.
+func (n *node) fillsGPU() bool {
+	return slices.ContainsFunc(n.in, func(v input) bool {
+		return v.node != nil && v.node.leaf != nil && v.t.Shape.Len() >= alone
+	})
+}
 
 // beside returns the stream for gradients of weights, or nil if no step is being recorded. release frees the
 // memory of a gradient.

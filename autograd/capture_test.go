@@ -3,6 +3,8 @@
 package autograd_test
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -18,6 +20,7 @@ import (
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
+	"github.com/goddp/goddp/profile"
 )
 
 // openGPU opens the GPU, or a fake one if the machine has none.
@@ -479,6 +482,58 @@ func TestCapturedGradientsOfSharedWeights(t *testing.T) {
 	}
 	if got, want := run(true), run(false); !slices.Equal(got, want) || want[0] == want[19] {
 		t.Errorf("captured losses %v\nwant %v", got, want)
+	}
+}
+
+// The gradients of weights are on a branch of a captured step, unless their products fill a GPU.
+func TestBranchOfACapturedStep(t *testing.T) {
+	for _, c := range []struct{ width, branches int }{{64, 2}, {1 << 14, 1}} {
+		dev := commtest.FakeGPUs(t, 1)[0]
+		net := nn.Sequential(nn.Linear(128, c.width), nn.Linear(c.width, 128))
+		if err := nn.Place(net, dev, 5); err != nil {
+			t.Fatal(err)
+		}
+		step := autograd.Capture(dev, func(in ...*autograd.Variable) (*autograd.Variable, error) {
+			for _, p := range net.Parameters() {
+				p.Var().ZeroGrad()
+			}
+			loss := autograd.Mean(net.Forward(in[0]))
+			return loss, loss.Backward()
+		}, &autograd.CaptureOptions{Required: true, Warmup: 1})
+		x, trace := autograd.Zeros(dev, device.Float32, 1, 128).Retain(), profile.Of(dev)
+		for range 3 {
+			if _, err := step(x); err != nil {
+				t.Fatal(err)
+			}
+			trace.Start() // behind the first step
+		}
+		if err := dev.Compute().Sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		trace.Stop()
+		var file bytes.Buffer
+		if err := trace.WriteChrome(&file, 0); err != nil {
+			t.Fatal(err)
+		}
+		var read struct {
+			TraceEvents []struct {
+				Name string
+				TID  int
+				Args struct{ Graph int }
+			}
+		}
+		if err := json.Unmarshal(file.Bytes(), &read); err != nil {
+			t.Fatal(err)
+		}
+		streams := map[int]bool{}
+		for _, e := range read.TraceEvents {
+			if e.Name == "fake_gemm" && e.Args.Graph != 0 {
+				streams[e.TID] = true
+			}
+		}
+		if len(streams) != c.branches {
+			t.Errorf("the products of a step with layers of %d are on %d branches, want %d", c.width, len(streams), c.branches)
+		}
 	}
 }
 
