@@ -81,8 +81,8 @@ func TestMemoryLimit(t *testing.T) {
 	}
 	_, err = d.Alloc(600 << 10)
 	var oom *device.OutOfMemoryError
-	if !errors.As(err, &oom) || oom.InUse != 640<<10 || oom.Free != 384<<10 {
-		t.Errorf("error %v, want one with 640 KiB in use and 384 KiB free", err)
+	if !errors.As(err, &oom) || oom.InUse != 608<<10 || oom.Free != 416<<10 {
+		t.Errorf("error %v, want one with 608 KiB in use and 416 KiB free", err)
 	}
 	d.Free(b)
 	if _, err := d.Alloc(900 << 10); err != nil {

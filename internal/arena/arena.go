@@ -16,6 +16,9 @@ import (
 const (
 	// maxStep bounds the rounding of large blocks, in bytes.
 	maxStep = 2 << 20
+	// largeBlock is the size in bytes from which cached blocks must fit closely. Memory that lasts, such as an
+	// optimizer's state, keeps a block for good, with what it has too much.
+	largeBlock = 32 << 20
 	// reclaimWait bounds the wait for the clean-ups of a garbage collection.
 	reclaimWait = time.Second
 	// reclaimRest bounds the wait for clean-ups that run concurrently with the first one.
@@ -26,10 +29,11 @@ const (
 // about the same size. Asking a device for memory costs a page fault for each 4 KiB on a host and a full
 // synchronisation on a GPU, and a training step allocates the same sizes over and over.
 //
-// A size is rounded up to a multiple of a quarter of the power of two below it; that quarter is at least
-// [device.Align] and at most 2 MiB. The smallest cached block that is at most 1.5 times as large serves
-// it. The arena neither splits nor merges blocks, so it loses memory to rounding but never to
-// fragmentation.
+// A size is rounded up to a multiple of a sixteenth of the power of two below it; that sixteenth is at
+// least [device.Align] and at most 2 MiB. The smallest cached block that is at most 1.5 times as large serves
+// it. From 32 MiB on the block may be only a sixteenth larger, unless another block would make the arena hold a
+// quarter more than was ever in use at once. The arena neither splits nor merges blocks, so it loses memory
+// to rounding but never to fragmentation.
 //
 // If the device has no memory left, the arena first returns all cached blocks to the device. Then it
 // runs Go's garbage collector, which frees buffers whose owners are unreachable. Only then it returns the
@@ -113,8 +117,12 @@ func (a *Arena) alloc(size int) (device.Buffer, error) {
 
 // cached removes the best-fitting block from the cache.
 func (a *Arena) cached(want int) (device.Buffer, bool) {
+	most := want + want/2
+	if want >= largeBlock && a.stats.InUse+a.stats.Cached+int64(want) <= a.stats.Peak+a.stats.Peak/4 {
+		most = want + want/16
+	}
 	i, _ := a.find(want)
-	for ; i < len(a.classes) && a.classes[i].size <= want+want/2; i++ {
+	for ; i < len(a.classes) && a.classes[i].size <= most; i++ {
 		free := a.classes[i].free
 		if len(free) == 0 {
 			continue
@@ -218,7 +226,7 @@ func (a *Arena) Stats() device.MemoryStats {
 
 // blockSize rounds a size up to that of its class.
 func blockSize(size int) int {
-	step := 1 << max(bits.Len(uint(size))-3, 0) // a quarter of the power of two below
+	step := 1 << max(bits.Len(uint(size))-5, 0) // a sixteenth of the power of two below
 	step = min(max(step, device.Align), maxStep)
 	return (size + step - 1) / step * step
 }

@@ -41,15 +41,15 @@ func alloc(t *testing.T, a *Arena, size int) device.Buffer {
 
 func TestBlockSize(t *testing.T) {
 	for _, c := range []struct{ size, want int }{
-		{1, 256}, {256, 256}, {257, 512}, {1024, 1024}, {1025, 1280}, {4097, 5120}, {1 << 20, 1 << 20},
-		{1<<20 + 1, 5 << 18}, {8 << 20, 8 << 20}, {8<<20 + 1, 10 << 20}, {100<<20 + 1, 102 << 20},
+		{1, 256}, {256, 256}, {257, 512}, {1024, 1024}, {1025, 1280}, {4097, 4352}, {8193, 8704},
+		{1 << 20, 1 << 20}, {1<<20 + 1, 17 << 16}, {9 << 20, 9 << 20}, {9<<20 + 1, 19 << 19}, {100<<20 + 1, 102 << 20},
 	} {
 		if got := blockSize(c.size); got != c.want {
 			t.Errorf("blockSize(%d) = %d, want %d", c.size, got, c.want)
 		}
 	}
 	for size := 1; size < 20<<20; size += 1 + size/37 {
-		if got := blockSize(size); got < size || got%device.Align != 0 || got-size > max(size/4, device.Align) || blockSize(got) != got {
+		if got := blockSize(size); got < size || got%device.Align != 0 || got-size > max(size/16, device.Align) || blockSize(got) != got {
 			t.Fatalf("blockSize(%d) = %d", size, got)
 		}
 	}
@@ -82,6 +82,28 @@ func TestArenaReuse(t *testing.T) {
 	a.Close()
 	if p.used != 0 || a.Stats().InUse != 0 {
 		t.Errorf("after Close, %d bytes of the pool are used and %d counted", p.used, a.Stats().InUse)
+	}
+}
+
+// From 32 MiB on, a cached block serves only sizes that it exceeds by at most a sixteenth, while the arena holds
+// little more than was in use at once.
+func TestArenaFitsLargeBlocks(t *testing.T) {
+	for _, c := range []struct {
+		cached, size int // in MiB
+		beside       int // in use, in MiB
+		reused       bool
+	}{
+		{30, 20, 256, true}, {40, 31, 256, true}, {36, 32, 256, false}, {34, 32, 256, true}, {48, 32, 256, false},
+		{48, 40, 120, false}, {48, 40, 100, true}, {48, 32, 0, true}, {64, 32, 32, false},
+	} {
+		a := (&pool{size: 1 << 30}).arena()
+		alloc(t, a, c.beside<<20)
+		a.Free(alloc(t, a, c.cached<<20))
+		before := a.Stats().Allocs
+		alloc(t, a, c.size<<20)
+		if got := a.Stats().Allocs == before; got != c.reused {
+			t.Errorf("beside %d MiB in use, a cached block of %d MiB serves %d MiB: %v, want %v", c.beside, c.cached, c.size, got, c.reused)
+		}
 	}
 }
 
