@@ -8,15 +8,26 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
+// LinearLossOptions are the choices of [LinearCrossEntropyLoss].
+type LinearLossOptions struct {
+	// Overwrite lets the loss store the gradient of x in the memory of x, which the backward pass then frees. The
+	// program must not use x, or a variable that shares its memory, again. The loss keeps x as it is if it needs no
+	// gradient, or if x is no result of the current step and scope with memory of its own.
+	Overwrite bool
+}
+
 // LinearCrossEntropyLoss is [CrossEntropyLoss] of the logits x·wᵀ: x [... k], w [n k], labels int64 [...],
 // the result a scalar. If there are many classes n, as in a vocabulary, logits and their gradient take more
 // memory than all other results of a model. Here the forward pass computes the logits of some rows at a time,
 // from them the loss, and the gradients of x and w, which the backward pass only scales. Some rows are about
 // 2²⁴ logits, or a sixteenth of the rows if that is more.
 //
-// The gradient of w is the sum over at most 16 parts of the rows, in w's type.
-func LinearCrossEntropyLoss(x, w, labels *Variable) *Variable {
+// The gradient of w is the sum over at most 16 parts of the rows, in w's type. opts holds at most one value.
+func LinearCrossEntropyLoss(x, w, labels *Variable, opts ...LinearLossOptions) *Variable {
 	f := &linearLoss{s: x.s, sums: lossType("LinearCrossEntropyLoss", x, labels)}
+	if len(opts) > 0 && opts[0].Overwrite {
+		f.spent = x.mem
+	}
 	f.needed = [...]bool{x.node != nil, w.node != nil}
 	return Apply(f, x, w, labels)
 }
@@ -34,6 +45,7 @@ const (
 type linearLoss struct {
 	s      *state
 	sums   device.DType     // of the loss
+	spent  *block           // the memory of x if the gradient for x may be stored there, otherwise nil
 	needed [2]bool          // whether x and w needed a gradient when the function was applied
 	grads  [2]device.Tensor // the gradients for x, and for w
 	shrink float64          // a factor of the gradient for w: the sum over all rows may be too large for Float16
@@ -61,7 +73,13 @@ func (f *linearLoss) Forward(c *Call) (err error) {
 	m, n := x.Shape[0], w.Shape[0]
 	f.shrink = math.Ldexp(1, -bits.Len(uint(m))/2)
 	for i, of := range []device.Tensor{x, w} {
-		if c.Recorded && f.needed[i] {
+		switch {
+		case !c.Recorded || !f.needed[i]:
+		case i == 0 && f.overwrites(x):
+			f.spent.version++ // no other gradient can read x from here on
+			c.node.saved = append(c.node.saved, f.spent)
+			f.grads[i] = x
+		default:
 			if f.grads[i], err = c.New(of.DType, of.Shape...); err != nil {
 				return err
 			}
@@ -93,7 +111,13 @@ func (f *linearLoss) Forward(c *Call) (err error) {
 	return c.kernels.Sum(c.Stream, c.Out, device.Accum{Alpha: 1 / float64(m)}, losses)
 }
 
-// part computes the losses and gradients of the rows of x, which begin at row lo.
+// overwrites reports whether the gradient for x is stored in the memory of x.
+func (f *linearLoss) overwrites(x device.Tensor) bool {
+	return f.spent != nil && f.spent.scope == f.s.scope && !f.spent.held && f.spent.buf.Len() == x.Bytes()
+}
+
+// part computes the losses and gradients of the rows of x, which begin at row lo. The gradient for x comes last,
+// because it may overwrite x.
 func (f *linearLoss) part(c *Call, lo int, x, w, logits, losses, labels device.Tensor) error {
 	k, s := c.kernels, c.Stream
 	if err := k.Linear(s, logits, x, w, device.Tensor{}, 0); err != nil {
@@ -102,17 +126,17 @@ func (f *linearLoss) part(c *Call, lo int, x, w, logits, losses, labels device.T
 	if err := k.CrossEntropyInPlace(s, losses, logits, labels); err != nil {
 		return err
 	}
-	if dx := f.grads[0]; !dx.IsZero() {
-		if err := k.MatMul(s, rowsOf(dx, lo, lo+x.Shape[0]), device.Store, logits, false, w, false); err != nil {
-			return err
-		}
-	}
 	if dw := f.grads[1]; !dw.IsZero() {
 		acc := device.Accum{Alpha: f.shrink, Beta: 1}
 		if lo == 0 {
 			acc.Beta = 0
 		}
-		return k.MatMul(s, dw, acc, logits, true, x, false)
+		if err := k.MatMul(s, dw, acc, logits, true, x, false); err != nil {
+			return err
+		}
+	}
+	if dx := f.grads[0]; !dx.IsZero() {
+		return k.MatMul(s, rowsOf(dx, lo, lo+x.Shape[0]), device.Store, logits, false, w, false)
 	}
 	return nil
 }

@@ -16,8 +16,16 @@ var whole headed = func(x, w, labels *autograd.Variable) *autograd.Variable {
 	return autograd.CrossEntropyLoss(autograd.Linear(x, w, nil), labels)
 }
 
-// The loss and the gradients are those of the whole logits, for one part of the rows and for several. Each
-// Backward adds the gradients, multiplied by the gradient of the loss.
+var inParts headed = func(x, w, labels *autograd.Variable) *autograd.Variable {
+	return autograd.LinearCrossEntropyLoss(x, w, labels)
+}
+
+var inPlace headed = func(x, w, labels *autograd.Variable) *autograd.Variable {
+	return autograd.LinearCrossEntropyLoss(x, w, labels, autograd.LinearLossOptions{Overwrite: true})
+}
+
+// The loss and the gradients are those of the whole logits, for one part of the rows and for several, also if the
+// gradient overwrites a result. Each Backward adds the gradients, multiplied by the gradient of the loss.
 func TestLinearCrossEntropyLoss(t *testing.T) {
 	dev := newDevice(t)
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -30,24 +38,26 @@ func TestLinearCrossEntropyLoss(t *testing.T) {
 		run := func(loss headed) (l float64, grads [2][]float64) {
 			x := autograd.FromSlice(dev, xs, c.m, c.k).RequireGrad()
 			w := autograd.FromSlice(dev, ws, c.n, c.k).RequireGrad()
-			y := autograd.MulScalar(loss(x, w, autograd.FromLabels(dev, labels)), 3)
+			y := autograd.MulScalar(loss(autograd.AddScalar(x, 0.5), w, autograd.FromLabels(dev, labels)), 3)
 			mustBackward(t, y, autograd.RetainGraph)
 			mustBackward(t, y)
 			return y.Item(), [2][]float64{read(t, x.Grad()), read(t, w.Grad())}
 		}
 		want, wantGrads := run(whole)
-		got, grads := run(autograd.LinearCrossEntropyLoss)
-		if math.Abs(got-want) > 1e-12*math.Abs(want) {
-			t.Errorf("%v: the loss is %v, want %v", c, got, want)
-		}
-		for i, of := range wantGrads {
-			var most float64
-			for _, v := range of {
-				most = max(most, math.Abs(v))
+		for name, loss := range map[string]headed{"in parts": inParts, "in place": inPlace} {
+			got, grads := run(loss)
+			if math.Abs(got-want) > 1e-12*math.Abs(want) {
+				t.Errorf("%v, %s: the loss is %v, want %v", c, name, got, want)
 			}
-			for j, v := range of {
-				if math.Abs(grads[i][j]-v) > 1e-12*most {
-					t.Fatalf("%v: element %d of gradient %d is %v, want %v", c, j, i, grads[i][j], v)
+			for i, of := range wantGrads {
+				var most float64
+				for _, v := range of {
+					most = max(most, math.Abs(v))
+				}
+				for j, v := range of {
+					if math.Abs(grads[i][j]-v) > 1e-12*most {
+						t.Fatalf("%v, %s: element %d of gradient %d is %v, want %v", c, name, j, i, grads[i][j], v)
+					}
 				}
 			}
 		}
@@ -64,7 +74,7 @@ func TestLinearCrossEntropyLossTakesLittleMemory(t *testing.T) {
 		mustBackward(t, loss(x, w, autograd.Zeros(dev, device.Int64, m)))
 		return dev.Memory().Peak
 	}
-	if got, logits := most(autograd.LinearCrossEntropyLoss), int64(4*m*n); got > logits/4 {
+	if got, logits := most(inParts), int64(4*m*n); got > logits/4 {
 		t.Errorf("%d bytes in use, and logits would take %d", got, logits)
 	}
 }
@@ -91,5 +101,67 @@ func TestLinearCrossEntropyLossOfNothing(t *testing.T) {
 	w.RequireGrad()
 	if err := loss.Backward(); err == nil {
 		t.Error("a matrix that was frozen got a gradient")
+	}
+}
+
+// A gradient that overwrites x takes no memory of its own, and the backward pass frees it.
+func TestLinearCrossEntropyLossOverwrites(t *testing.T) {
+	const m, k = 1 << 10, 1 << 10
+	run := func(loss headed) (peak, kept int64) {
+		dev := newDevice(t)
+		x, w := autograd.Zeros(dev, device.Float32, m, k).RequireGrad(), autograd.Zeros(dev, device.Float32, 3, k)
+		mustBackward(t, loss(autograd.AddScalar(x, 1), w, autograd.Zeros(dev, device.Int64, m)))
+		return dev.Memory().Peak, dev.Memory().InUse
+	}
+	peak, kept := run(inParts)
+	lessPeak, lessKept := run(inPlace)
+	if want := int64(4 * m * k); peak-lessPeak != want || kept-lessKept != want {
+		t.Errorf("it saves %d bytes at the peak and %d after the backward pass, want %d of both", peak-lessPeak, kept-lessKept, want)
+	}
+}
+
+// Memory that is not the loss's to write keeps its values: that of a leaf, of a part of another result, of a
+// retained result, of a result from outside a Checkpoint, and all memory if no gradient is computed.
+func TestLinearCrossEntropyLossKeeps(t *testing.T) {
+	dev := newDevice(t)
+	w, labels := autograd.FromSlice(dev, []float64{1, 2, 3, 4}, 2, 2).RequireGrad(), autograd.FromLabels(dev, []int64{1})
+	leaf := func() *autograd.Variable { return autograd.FromSlice(dev, []float64{5, 6}, 1, 2).RequireGrad() }
+	result := func() *autograd.Variable { return autograd.MulScalar(leaf(), 1) }
+	loss := func(x *autograd.Variable) *autograd.Variable { return inPlace(x, w, labels) }
+	for name, run := range map[string]func() (x *autograd.Variable){
+		"a leaf": func() *autograd.Variable {
+			x := leaf()
+			mustBackward(t, loss(x))
+			return x
+		},
+		"a part": func() *autograd.Variable {
+			x := autograd.Slice(autograd.MulScalar(autograd.FromSlice(dev, []float64{5, 6, 7, 8}, 2, 2).RequireGrad(), 1), 0, 0, 1)
+			mustBackward(t, loss(x))
+			return x
+		},
+		"a retained result": func() *autograd.Variable {
+			x := result().Retain()
+			mustBackward(t, loss(x))
+			return x
+		},
+		"from outside a Checkpoint": func() *autograd.Variable {
+			x := result()
+			mustBackward(t, autograd.Checkpoint(loss, x))
+			return x
+		},
+		"without a gradient": func() *autograd.Variable {
+			x := result()
+			autograd.NoGrad(dev, func() { loss(x) })
+			return x
+		},
+	} {
+		t.Run(name, func(t *testing.T) { near(t, "x", read(t, run()), []float64{5, 6}, 0) })
+	}
+	if err := panics[*autograd.ModifiedError](t, func() {
+		x := result()
+		square := autograd.Sum(autograd.Mul(x, x))
+		autograd.Add(square, loss(x)).Backward()
+	}); err == nil {
+		t.Error("a gradient was computed from x that another had overwritten")
 	}
 }
