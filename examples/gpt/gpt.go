@@ -85,7 +85,7 @@ func (g *gpt) hidden(ids *autograd.Variable) *autograd.Variable {
 
 // loss returns the mean cross-entropy of next, the tokens that follow ids; both are int64 [b t].
 func (g *gpt) loss(ids, next *autograd.Variable) *autograd.Variable {
-	return autograd.LinearCrossEntropyLoss(g.hidden(ids), g.tokens.Weight.Var(), next)
+	return autograd.LinearCrossEntropyLoss(g.hidden(ids), g.tokens.Weight.Var(), next, autograd.LinearLossOptions{Overwrite: true})
 }
 
 // block is a transformer block: attention, then a network of two layers, each added to its input.
