@@ -20,9 +20,9 @@ type LinearLossOptions struct {
 // the result a scalar. If there are many classes n, as in a vocabulary, logits and their gradient take more
 // memory than all other results of a model. Here the forward pass computes the logits of some rows at a time,
 // from them the loss, and the gradients of x and w, which the backward pass only scales. Some rows are about
-// 2²⁴ logits, or a sixteenth of the rows if that is more.
+// 2²⁴ logits, or a twentieth of the rows if that is more.
 //
-// The gradient of w is the sum over at most 16 parts of the rows, in w's type. opts holds at most one value.
+// The gradient of w is the sum over at most 20 parts of the rows, in w's type. opts holds at most one value.
 func LinearCrossEntropyLoss(x, w, labels *Variable, opts ...LinearLossOptions) *Variable {
 	f := &linearLoss{s: x.s, sums: lossType("LinearCrossEntropyLoss", x, labels)}
 	if len(opts) > 0 && opts[0].Overwrite {
@@ -36,7 +36,7 @@ func LinearCrossEntropyLoss(x, w, labels *Variable, opts ...LinearLossOptions) *
 // at most lossParts parts. The number of rows of a part but the last is a multiple of lossRows.
 const (
 	lossElements = 1 << 24
-	lossParts    = 16
+	lossParts    = 20
 	lossRows     = 128
 )
 
