@@ -4,7 +4,7 @@ the gradients of attention in any order (GODDP_NONDETERMINISTIC=1), except in "g
 
 A step's time is the mean of the steps behind the 25th, in a row, without a wait between two of them; of several
 rounds the median counts. "First step" is the time from the start of the process to the end of its first step. The
-first process of each program begins without caches of compiled kernels, and its later ones with those; both of
+first process of each program begins without caches of compiled kernels, and its later ones with those; all of
 goddp's programs share theirs. The peak of memory is what PyTorch's max_memory_allocated counts: memory that was in
 use at once. MFU is the rate of (6N + 12LCT) operations a token, with N parameters without those of the positions,
 against 989e12 a second for each GPU. Fails if the losses differ by more than 1% of PyTorch's.
@@ -48,6 +48,8 @@ for way, attention in itertools.product(("eager", "compiled"), ("flash", "cudnn"
     programs[f"PyTorch {way} {attention}"] = [*torch, "--attention", attention, *(["--compile"] if way == "compiled" else [])]
 if args.programs:
     programs = {name: p for name, p in programs.items() if name in args.programs or any(word in name for word in args.programs if word not in programs)}
+if not programs or args.steps <= skipped:
+    sys.exit(f"{len(programs)} programs and --steps {args.steps}, want at least one program and more than {skipped} steps")
 has_peer = any(name.startswith("PyTorch") for name in programs)
 
 

@@ -57,8 +57,10 @@ theirs=("$python" bench/torch_gpt2.py "${common[@]}" "${torch[@]}")
 ours=("$BIN/gpt" "${common[@]}" "${goddp[@]}" --in-order --sample 0)
 if [ -n "${BESIDE:-}" ]; then
 	(on 1 pytorch "${theirs[@]}") &
-	(on 0 goddp "${ours[@]}")
-	wait $!
+	peer=$! status=0
+	(on 0 goddp "${ours[@]}") || status=$?
+	wait $peer
+	[ $status = 0 ]
 else
 	(on "" goddp "${ours[@]}")
 	(on "" pytorch "${theirs[@]}")

@@ -18,7 +18,7 @@ type recordedCall struct {
 }
 
 // recordedCalls are the calls of a group in a recorded step. A replay starts all of them at once, before its
-// launch: a launch may hang.
+// launch, so that each has a deadline if the launch hangs.
 type recordedCalls struct {
 	*group
 	backend  backend.Recorder

@@ -36,8 +36,8 @@ type Model struct {
 }
 
 // New wraps a module, or any other model. It places the parameters on the group's device if they have no
-// place yet, checks that they are equal in number, name, shape and type on all ranks, and sets them and
-// the buffers to the values of rank 0. All ranks call New, in the same order as their other collectives.
+// place yet, checks that they are equal in number, name, shape and type on all ranks, and sets them, their
+// masters ([nn.CastWithMasters]) and the buffers to the values of rank 0. All ranks call New, in the same order as their other collectives.
 // The group's timeout bounds each collective that New makes.
 func New(module nn.Model, pg *comm.ProcessGroup, opts *Options) (*Model, error) {
 	switch {
@@ -85,19 +85,21 @@ func (m *Model) init(ctx context.Context, o Options) error {
 	if err := comm.Agree(ctx, m.pg, err); err != nil {
 		return err
 	}
+	masters, err := masters(ctx, m.pg, all)
+	if err != nil {
+		return err
+	}
 	if !o.SkipInitSync {
 		state := append(variables(all), variables(buffers)...)
-		masters := map[*nn.Parameter]*autograd.Variable{} // the broadcast counts as a write, which discards them
-		for _, p := range all {
-			if master := p.Master(); master != nil {
-				masters[p] = master
+		for _, p := range all { // in the same order on all ranks
+			if master := masters[p]; master != nil {
 				state = append(state, master)
 			}
 		}
 		if err := broadcast(m.pg, "initial parameters", state, 0).Wait(ctx); err != nil {
 			return err
 		}
-		for p, master := range masters {
+		for p, master := range masters { // the broadcast was a write
 			p.SetMaster(master)
 		}
 	}

@@ -37,8 +37,8 @@ type Options struct {
 	// Ignore lists names of parameters and buffers that belong to each rank alone: New and backward
 	// passes do not compare, synchronize or average them.
 	Ignore []string
-	// SkipInitSync makes New leave parameters and buffers unchanged. The program must have made them
-	// equal on all ranks.
+	// SkipInitSync makes New leave parameters, their masters and buffers unchanged. The program must have made
+	// them equal on all ranks.
 	SkipInitSync bool
 	// LocalBuffers lets each rank keep its own buffers: backward passes do not synchronize them.
 	LocalBuffers bool

@@ -1,6 +1,9 @@
 package ddp
 
 import (
+	"context"
+	"slices"
+
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
@@ -26,17 +29,13 @@ func listed[V value](values []V) []reducer.Param {
 	return out
 }
 
-// trained describes parameters, whether they are frozen, and whether they have Float32 values from before a
-// rounding. Ranks must agree on this, because the buckets have no place for frozen parameters, and New
-// broadcasts those values.
+// trained describes parameters and whether they are frozen. Ranks must agree on this, because the buckets
+// have no place for frozen parameters.
 func trained(params []*nn.Parameter) reducer.List {
 	list := reducer.Listed("parameter", listed(params))
 	for i, p := range params {
 		if p.Frozen() {
 			list.Items[i] += ", frozen,"
-		}
-		if p.Master() != nil {
-			list.Items[i] += ", with a master,"
 		}
 	}
 	return list
@@ -48,6 +47,38 @@ func variables[V value](values []V) []*autograd.Variable {
 		out = append(out, v.Var())
 	}
 	return out
+}
+
+// masters returns the Float32 values of the parameters that have such values on all ranks ([nn.Parameter.Master]).
+// The others lose theirs, because ranks must begin with equal ones.
+func masters(ctx context.Context, pg *comm.ProcessGroup, params []*nn.Parameter) (map[*nn.Parameter]*autograd.Variable, error) {
+	var half []*nn.Parameter
+	var mine []int64
+	for _, p := range params {
+		if p.DType().Size() == 2 {
+			has := int64(0)
+			if p.Master() != nil {
+				has = 1
+			}
+			half, mine = append(half, p), append(mine, has)
+		}
+	}
+	if len(half) == 0 {
+		return nil, nil
+	}
+	all, err := comm.AllGatherInts(ctx, pg, mine)
+	if err != nil {
+		return nil, err
+	}
+	kept := map[*nn.Parameter]*autograd.Variable{}
+	for i, p := range half {
+		if slices.ContainsFunc(all, func(has []int64) bool { return has[i] == 0 }) {
+			p.SetMaster(nil)
+		} else {
+			kept[p] = p.Master()
+		}
+	}
+	return kept, nil
 }
 
 // broadcast sets state on all ranks to that of rank from. It counts as an in-place write on rank from too,

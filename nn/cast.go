@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 
+	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
 )
 
@@ -20,12 +21,13 @@ func Cast(m Model, dt device.DType, keep ...Model) error { return cast(m, dt, fa
 
 // CastWithMasters is [Cast] for a model that is trained with the option MasterWeights of package optim. It keeps
 // the Float32 values of the parameters that it rounds to 16 bits and that training changes; these must be placed.
-// The optimizer's Float32 copies then begin with those values, as the parameters of PyTorch's autocast do. Copies
-// of rounded values lie in the middle between two roundings, so the first updates, as long as they add up to less
-// than half of a rounding step, would change nothing that the forward pass reads.
+// The optimizer's Float32 copies then begin with those values, as the parameters of PyTorch's autocast do. A copy of
+// a rounded value is half a rounding step away from the values that round differently. So the first updates would
+// change nothing that the forward pass reads, until they add up to that.
 //
 // ddp.New makes the values equal on all ranks. Code that writes a parameter discards its values. The first step
-// of an optimizer frees them.
+// of an optimizer frees them, and with them the variables that the parameters had before the cast. A state that is
+// saved before the first step and loaded holds rounded values.
 func CastWithMasters(m Model, dt device.DType, keep ...Model) error { return cast(m, dt, true, keep) }
 
 func cast(m Model, dt device.DType, masters bool, keep []Model) error {
@@ -38,6 +40,7 @@ func cast(m Model, dt device.DType, masters bool, keep []Model) error {
 			kept[p.value] = true
 		}
 	}
+	owned := map[*autograd.Variable]bool{} // several parameters may have one variable
 	for _, p := range m.Parameters() {
 		if kept[p.value] {
 			continue
@@ -49,7 +52,8 @@ func cast(m Model, dt device.DType, masters bool, keep []Model) error {
 		if err := p.cast(dt); err != nil {
 			return fmt.Errorf("nn: casting parameter %s to %v: %w", p.name, dt, err)
 		}
-		if masters && dt.Size() == 2 && old.DType() == device.Float32 && !p.Frozen() {
+		if masters && dt.Size() == 2 && old.DType() == device.Float32 && !p.Frozen() && !owned[old] {
+			owned[old] = true
 			p.SetMaster(old)
 		}
 	}

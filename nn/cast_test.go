@@ -152,3 +152,36 @@ func TestLossesOfHalfTypes(t *testing.T) {
 		}
 	}
 }
+
+// A write to a parameter, or another cast, discards the values from before a rounding, and frees them.
+func TestMastersAreDiscarded(t *testing.T) {
+	dev := newDevice(t, cpu.Options{})
+	for name, discard := range map[string]func(p *nn.Parameter, net nn.Module){
+		"write": func(p *nn.Parameter, _ nn.Module) { p.Var().BumpVersion() },
+		"write and cast": func(p *nn.Parameter, net nn.Module) {
+			p.Var().BumpVersion()
+			if err := nn.Cast(net, device.Float16); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"SetMaster": func(p *nn.Parameter, _ nn.Module) { p.SetMaster(nil) },
+	} {
+		net := nn.Linear(64, 64)
+		if err := nn.Place(net, dev, 1); err != nil {
+			t.Fatal(err)
+		}
+		p := net.Parameters()[0]
+		want := read(t, p.Var())
+		if err := nn.CastWithMasters(net, device.BFloat16); err != nil {
+			t.Fatal(err)
+		}
+		if m := p.Master(); m == nil || !slices.Equal(read(t, m), want) {
+			t.Fatalf("%s: the master is %v, want the values from before the cast", name, m)
+		}
+		before := dev.Memory().InUse
+		discard(p, net)
+		if m := p.Master(); m != nil || dev.Memory().InUse > before-64*64 { // another cast makes new variables
+			t.Errorf("%s: there is the master %v, and %d bytes are in use, before %d", name, m, dev.Memory().InUse, before)
+		}
+	}
+}

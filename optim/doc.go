@@ -39,7 +39,7 @@
 // 16-bit parameter, updates the copy, and rounds it into the parameter. This is done in one pass. With
 // SGD it reads and writes 6 more bytes per element (10 with momentum) and stores 4 more (6 with
 // momentum). The copies are part of the State. They are initialised from the parameters at the first
-// step. A program that writes parameters later must restore the copies too.
+// step, or from the values that nn.CastWithMasters has kept. A program that writes parameters later must restore the copies too.
 //
 // MasterWeights is off by default, so that a step equals that of PyTorch's optimizer in memory and in
 // numbers. PyTorch's own mixed precision keeps Float32 parameters and converts them in each forward

@@ -111,7 +111,7 @@ type slot struct {
 	found  *autograd.Variable // the gradient in the current step
 	grad   device.Tensor      // the memory of found, once the update is enqueued
 	master *autograd.Variable // the Float32 copy; nil before the first step and if there is none
-	unused bool               // no step has updated the master yet: each step begins by copying the parameter into it
+	unused bool               // no step has updated the master yet: each step begins by copying the parameter, or its Master, into it
 }
 
 // rule updates one parameter and keeps the state for it.

@@ -54,7 +54,7 @@ func (p *progress) Committed() (steps int, consistent bool) {
 // State returns the state that the optimizer keeps from step to step: the masters of 16-bit
 // parameters, named "NAME.master", and the state of its rule, such as the velocities of [SGD], named
 // "NAME.velocity". State creates a variable that does not exist yet, so that a saved state can be
-// loaded into it: a master as a copy of the parameter, others as zeros. It returns an error if there
+// loaded into it: a master as a copy of the parameter, or of the values that this was rounded from, others as zeros. It returns an error if there
 // is no memory for that.
 func (o *optimizer) State() ([]*nn.Buffer, error) {
 	var state []*nn.Buffer
@@ -97,6 +97,7 @@ func (o *optimizer) EndLoad(steps int) {
 	o.inconsistent = nil
 	for _, s := range o.slots {
 		s.rule.endLoad(steps)
+		s.SetMaster(nil) // of the values before the load
 		s.unused = steps == 0
 	}
 	o.set(steps, false)

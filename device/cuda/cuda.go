@@ -21,7 +21,7 @@ type Options struct {
 	// of that.
 	TuneMatMul bool
 	// Nondeterministic allows the gradients of attention to be added in any order, as PyTorch does by default.
-	// cuDNN then needs less time and memory. Runs with the same inputs differ by roundings.
+	// cuDNN then needs less time and less scratch memory. Runs with the same inputs differ by roundings.
 	Nondeterministic bool
 	// MemoryLimit is the maximum device memory that Alloc uses, in bytes. With 0 only the hardware
 	// limits it.

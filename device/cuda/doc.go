@@ -107,7 +107,7 @@
 //   - gradients that are added to others, and gradients of q, k or v alone.
 //
 // cuDNN computes the gradients by its deterministic kernel. Options.Nondeterministic selects its other kernel,
-// with which a step of GPT-2 takes 1.8 % less time. The deterministic kernel needs scratch memory of two
+// with which a step of GPT-2 takes 3 % less time (docs/results/models.md). The deterministic kernel needs scratch memory of two
 // bytes for each product of a query and a key. If that would be more than 512 MiB for the whole batch, the batch is
 // computed in parts, which takes another 14 % at 64 sequences. With GODDP_LIBCUDNN=none goddp's kernels compute all
 // attention.

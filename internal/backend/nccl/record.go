@@ -105,6 +105,11 @@ func (g *Group) StartRecorded(all []backend.Recorded, calls []*backend.Call) ([]
 		<-g.ctx.Done()
 		return nil, g.state.Err()
 	}
+	tasks, err := g.startRecorded(all, calls)
+	return tasks, g.awaitBroken(err)
+}
+
+func (g *Group) startRecorded(all []backend.Recorded, calls []*backend.Call) ([]backend.Task, error) {
 	cs := g.main
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -131,7 +136,7 @@ func (g *Group) StartRecorded(all []backend.Recorded, calls []*backend.Call) ([]
 	return tasks, nil
 }
 
-// admitRecorded is admitted for the calls of a replay.
+// admitRecorded is admit for the calls of a replay.
 func (g *Group) admitRecorded(calls []*backend.Call) ([]backend.Task, error) {
 	made, tasks := make([]task, len(calls)), make([]backend.Task, len(calls))
 	cs := g.main
@@ -148,7 +153,7 @@ func (g *Group) admitRecorded(calls []*backend.Call) ([]backend.Task, error) {
 		g.memory.busy.Add(int64(len(calls)))
 	}
 	g.mu.Unlock()
-	return tasks, g.awaitBroken(err)
+	return tasks, err
 }
 
 // LaunchedRecorded implements [backend.Recorder]. Later calls on the communicator's stream run behind the launch.
