@@ -26,11 +26,12 @@ func still(params []*nn.Parameter) (Local, error) {
 func TestMastersBeginWithUnroundedValues(t *testing.T) {
 	const written = "2.bias"
 	type wrapper func(nn.Module, *comm.ProcessGroup, maker, *ddp.Options) (wrapped, error)
-	for name, c := range map[string]struct {
+	for _, c := range []struct {
+		name    string
 		wrap    wrapper
 		rounded bool // rank 1 has no values from before the rounding
-	}{"ddp": {whole, false}, "zero": {divided, false}, "ddp, one rank": {whole, true}, "zero, one rank": {divided, true}} {
-		t.Run(name, func(t *testing.T) {
+	}{{"ddp", whole, false}, {"zero", divided, false}, {"ddp, one rank", whole, true}, {"zero, one rank", divided, true}} {
+		t.Run(c.name, func(t *testing.T) {
 			commtest.OnRanks(t, 2, quiet(), func(pg *comm.ProcessGroup) error {
 				dev := pg.Device()
 				float := mlp(nn.LinearOptions{})
