@@ -11,8 +11,8 @@ import (
 // LinearLossOptions are the choices of [LinearCrossEntropyLoss].
 type LinearLossOptions struct {
 	// Overwrite lets the loss store the gradient of x in the memory of x, which the backward pass then frees. The
-	// program must not use x, or a variable that shares its memory, again. The loss keeps x as it is if it needs no
-	// gradient, or if x is no result of the current step and scope with memory of its own.
+	// program must not use x, or a variable that shares its memory, again. The loss leaves x unchanged if x needs no
+	// gradient, is not a result of the current step and scope, or shares the memory of a larger variable.
 	Overwrite bool
 }
 

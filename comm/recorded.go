@@ -28,8 +28,8 @@ type recordedCalls struct {
 	launches []backend.Task     // those of the replay that is about to be launched, or nil
 }
 
-// startedCalls are the calls that a replay starts. The GPU waits for the host between two replays, so they are
-// made while it works.
+// startedCalls are the calls that one replay starts. They are allocated while the GPU runs the replay before,
+// because between two replays the GPU waits for the host.
 type startedCalls struct {
 	works []Work
 	calls []*backend.Call // those of works
@@ -66,7 +66,7 @@ func (pg *ProcessGroup) recordCall(w *Work, r *capture.Recording) {
 	all.works, all.recorded = append(all.works, w), append(all.recorded, recorded)
 }
 
-// prepare makes the calls of the next replay, which have no numbers yet.
+// prepare allocates the calls of the next replay. start numbers them.
 func (c *recordedCalls) prepare() {
 	n := len(c.works)
 	c.next = &startedCalls{make([]Work, n), make([]*backend.Call, n)}

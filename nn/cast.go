@@ -25,9 +25,9 @@ func Cast(m Model, dt device.DType, keep ...Model) error { return cast(m, dt, fa
 // a rounded value is half a rounding step away from the values that round differently. So the first updates would
 // change nothing that the forward pass reads, until they add up to that.
 //
-// ddp.New makes the values equal on all ranks. Code that writes a parameter discards its values. The first step
-// of an optimizer frees them, and with them the variables that the parameters had before the cast. A state that is
-// saved before the first step and loaded holds rounded values.
+// ddp.New makes the values equal on all ranks. Code that writes a parameter discards its values. The kept values are
+// the variables from before the cast; the optimizer's first step frees them. If the optimizer's state is saved before
+// that step and loaded again, its copies begin with rounded values.
 func CastWithMasters(m Model, dt device.DType, keep ...Model) error { return cast(m, dt, true, keep) }
 
 func cast(m Model, dt device.DType, masters bool, keep []Model) error {

@@ -2,7 +2,7 @@ package nn
 
 import "github.com/goddp/goddp/autograd"
 
-// master is a parameter's values in Float32, if those of its variable are rounded.
+// master holds the Float32 values of a parameter from before they were rounded to 16 bits.
 type master struct {
 	v       *autograd.Variable
 	of      *autograd.Variable // the variable whose values are rounded

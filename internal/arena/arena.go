@@ -31,8 +31,8 @@ const (
 //
 // A size is rounded up to a multiple of a sixteenth of the power of two below it; that sixteenth is at
 // least [device.Align] and at most 2 MiB. The smallest cached block that is at most 1.5 times as large serves
-// it. From 32 MiB on the block may be only a sixteenth larger, unless another block would make the arena hold a
-// quarter more than was ever in use at once. The arena neither splits nor merges blocks, so it loses memory
+// it. For a size of 32 MiB or more, the cached block may be only a sixteenth larger. This limit is lifted if a new
+// block would make the arena hold over 1.25 times the most that was ever in use at once. The arena neither splits nor merges blocks, so it loses memory
 // to rounding but never to fragmentation.
 //
 // If the device has no memory left, the arena first returns all cached blocks to the device. Then it

@@ -110,7 +110,7 @@ func (g *Group) wakeWatch() {
 	}
 }
 
-// admitted is admit. If the group is broken, it returns as awaitBroken does.
+// admitted calls admit. If the group is broken, admitted returns only when the other ranks know the cause.
 func (g *Group) admitted(t *task) (*commStream, error) {
 	cs, err := g.admit(t)
 	return cs, g.awaitBroken(err)
