@@ -1,22 +1,26 @@
-"""Prints the validation losses of two logs side by side, for bench/gpt2_curve.sh. Fails if the last ones differ by
-more than 0.01, or if a log lacks a step of the other."""
+"""Prints the validation losses of logs side by side, for bench/gpt2_curve.sh: of goddp, of PyTorch, and, if there is a
+third log, of another run of PyTorch. Fails if the last ones of goddp and PyTorch differ by more than 0.01, or if a log
+lacks a step of another."""
 import json
 import sys
 
 most = 0.01
-logs = []  # of each program, the lines with a validation loss by their steps
-for path in sys.argv[1:3]:
+names = ("goddp", "PyTorch", "PyTorch again")
+runs = []  # of each program, the lines with a validation loss by their steps
+for name, path in zip(names, sys.argv[1:]):
     with open(path) as f:
         lines = [json.loads(line) for line in f]
-    logs.append({line["step"]: line for line in lines if "validation_loss" in line})
-goddp, torch = logs
-if not goddp or goddp.keys() != torch.keys():
-    sys.exit(f"goddp has validation losses of the steps {list(goddp)}, PyTorch of {list(torch)}")
-print("| step | goddp, s | PyTorch, s | goddp, loss | PyTorch, loss | difference |")
-print("|---|---|---|---|---|---|")
-for step, ours in goddp.items():
-    theirs = torch[step]
-    a, b = ours["validation_loss"], theirs["validation_loss"]
-    print(f"| {step} | {ours['time']:.1f} | {theirs['time']:.1f} | {a:.4f} | {b:.4f} | {a - b:+.4f} |")
-if not abs(a - b) <= most:
-    sys.exit(f"the last validation losses differ by {a - b:+.4f}, want at most {most}")
+    runs.append({line["step"]: line for line in lines if "validation_loss" in line})
+    if not runs[-1] or runs[-1].keys() != runs[0].keys():
+        sys.exit(f"{name} has validation losses of the steps {list(runs[-1])}, goddp of {list(runs[0])}")
+names = names[: len(runs)]
+columns = [f"{name}, s" for name in names] + [f"{name}, loss" for name in names] + [f"{name} - PyTorch" for name in names if name != "PyTorch"]
+print("| step |", " | ".join(columns), "|")
+print("|---" * (len(columns) + 1) + "|")
+for step in runs[0]:
+    losses = [run[step]["validation_loss"] for run in runs]
+    off = [loss - losses[1] for i, loss in enumerate(losses) if i != 1]
+    cells = [f"{run[step]['time']:.1f}" for run in runs] + [f"{loss:.4f}" for loss in losses] + [f"{d:+.4f}" for d in off]
+    print(f"| {step} |", " | ".join(cells), "|")
+if not abs(off[0]) <= most:
+    sys.exit(f"the last validation losses of goddp and PyTorch differ by {off[0]:+.4f}, want at most {most}")

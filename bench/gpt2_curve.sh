@@ -7,8 +7,9 @@
 # STEPS (500) steps of BATCH (64) sequences, after WARMUP (50) of which the learning rate LR (6e-4) goes down a
 # cosine to a tenth; a validation of the same VALIDATE (20) batches after each EVERY (50) steps. MEGABYTES (100) of
 # text. SIZE is a size of GPT-2 (124M), or tiny. TORCH holds flags of bench/torch_gpt2.py (--compile --attention
-# cudnn), GODDP those of examples/gpt (--captured --dtype bf16). With BESIDE=1 both train at the same time, on the
-# first two GPUs. BIN is a folder with the programs goddp and gpt
+# cudnn), GODDP those of examples/gpt (--captured --dtype bf16). AGAIN holds flags of a second run of PyTorch, such as
+# "--compile --attention flash": how far it is from the first run tells how far two equally right runs are apart. With
+# BESIDE=1 goddp and PyTorch train at the same time, on the first two GPUs. BIN is a folder with the programs goddp and gpt
 # (default: they are built into build/), PYTHON_EXEC a Python with PyTorch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -45,7 +46,7 @@ read -r -a torch <<<"${TORCH---compile --attention cudnn}"
 common=("${model[@]}" --tokens "$work/shards/train_*.bin" --validate "$work/shards/val_*.bin" --init "$work/weights"
 	--steps "$steps" --batch "$batch" --warmup "${WARMUP:-50}" --lr "${LR:-6e-4}"
 	--validate-every "${EVERY:-50}" --validate-batches "$validate")
-rm -f "$out/goddp.jsonl" "$out/pytorch.jsonl"
+rm -f "$out"/{goddp,pytorch,again}.jsonl
 # on GPU NAME COMMAND...: trains on a GPU, or on any if GPU is empty.
 on() {
 	local gpu=$1 name=$2
@@ -53,18 +54,24 @@ on() {
 	[ -z "$gpu" ] || export CUDA_VISIBLE_DEVICES=$gpu
 	"$@" --log "$out/$name.jsonl" >"$work/$name.log" 2>&1 || { tail "$work/$name.log"; return 1; }
 }
-theirs=("$python" bench/torch_gpt2.py "${common[@]}" "${torch[@]}")
+peer=("$python" bench/torch_gpt2.py "${common[@]}")
 ours=("$BIN/gpt" "${common[@]}" "${goddp[@]}" --in-order --sample 0)
 if [ -n "${BESIDE:-}" ]; then
-	(on 1 pytorch "${theirs[@]}") &
-	peer=$! status=0
+	(on 1 pytorch "${peer[@]}" "${torch[@]}") &
+	beside=$! status=0
 	(on 0 goddp "${ours[@]}") || status=$?
-	wait $peer
+	wait $beside
 	[ $status = 0 ]
 else
 	(on "" goddp "${ours[@]}")
-	(on "" pytorch "${theirs[@]}")
+	(on "" pytorch "${peer[@]}" "${torch[@]}")
 fi
-"$BIN/goddp" plot "$out/goddp.jsonl" "$out/pytorch.jsonl" -y loss,validation_loss -x steps,seconds -o "$out/curve.svg"
+logs=("$out/goddp.jsonl" "$out/pytorch.jsonl")
+if [ -n "${AGAIN:-}" ]; then
+	read -r -a again <<<"$AGAIN"
+	(on "" again "${peer[@]}" "${again[@]}")
+	logs+=("$out/again.jsonl")
+fi
+"$BIN/goddp" plot "${logs[@]}" -y loss,validation_loss -x steps,seconds -o "$out/curve.svg"
 echo "$steps steps of $((batch * context)) tokens; their logs and curves are in $out"
-"$python" bench/gpt2_curve.py "$out/goddp.jsonl" "$out/pytorch.jsonl" | tee "$out/table.md"
+"$python" bench/gpt2_curve.py "${logs[@]}" | tee "$out/table.md"
