@@ -33,7 +33,7 @@ const maxVariants = 16
 // Capture returns a function that does what step does, at a fraction of the host's time. Its first calls
 // run step. Then, on a GPU, it records in a CUDA graph what step enqueues, and each further call launches
 // the graph. A call with inputs of other shapes or types, or with options that step decides by changed,
-// records again; recordings are kept, so that shapes may alternate. On other devices each call runs step.
+// records again; recordings are kept, so that shapes may alternate. On the CPU no step can be captured.
 //
 //	step := autograd.Capture(dev, func(in ...*autograd.Variable) (*autograd.Variable, error) {
 //		opt.ZeroGrad()
@@ -67,9 +67,6 @@ const maxVariants = 16
 // until the returned function is unreachable, or until 16 others were used since. The gradients of Linear's
 // weights are computed on a stream of their own, which has scratch memory. opts may be nil.
 func Capture(dev device.Device, step func(in ...*Variable) (*Variable, error), opts *CaptureOptions) func(in ...*Variable) (*Variable, error) {
-	if _, ok := dev.(kernels.Recorder); !ok {
-		return step
-	}
 	s := stateOf(dev)
 	c := &captured{s: s, step: step, calls: map[string]int{}, recordings: &recordings{}}
 	runtime.AddCleanup(c, s.drop, c.recordings)
@@ -190,6 +187,9 @@ func (c *captured) call(in ...*Variable) (*Variable, error) {
 // step may have begun.
 func (c *captured) record(in []*Variable, shapes string) (*variant, error) {
 	s := c.s
+	if _, ok := s.dev.(kernels.Recorder); !ok {
+		return nil, &capture.RefusedError{Reason: fmt.Errorf("the device %v captures no steps", s.dev)}
+	}
 	if err := s.awaitReaders(); err != nil {
 		return nil, err
 	}

@@ -1,9 +1,11 @@
 package comm
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -48,7 +50,11 @@ func openDevice(w World, log *slog.Logger) (device.Device, error) {
 	gpus, why := cuda.Count()
 	switch {
 	case gpus == 0 && name == "":
-		log.Debug("no GPU: computing on the CPU", "why", why)
+		if w.LocalRank == 0 && isUnusable(why, "/dev") {
+			log.Warn("this host has an NVIDIA GPU that cannot be used: computing on the CPU (GODDP_DEVICE=cpu chooses it)", "why", why)
+		} else {
+			log.Debug("no GPU: computing on the CPU", "why", why)
+		}
 		return openCPU(w, log)
 	case gpus == 0:
 		return nil, fmt.Errorf("GODDP_DEVICE is %q: %w", name, why)
@@ -68,6 +74,18 @@ func openDevice(w World, log *slog.Logger) (device.Device, error) {
 		return nil, err
 	}
 	return cuda.Open(ordinal, &cuda.Options{AllowTF32: tf32, TuneMatMul: tune, Nondeterministic: anyOrder, Log: log})
+}
+
+// isUnusable reports whether the host has a GPU's device file in the folder dev, although CUDA counts no GPU and
+// gives another reason than that there is none. CUDA_VISIBLE_DEVICES hides GPUs for that reason.
+func isUnusable(why error, dev string) bool {
+	const noDevice = 100 // CUDA_ERROR_NO_DEVICE
+	var e *cuda.Error
+	if errors.As(why, &e) && e.Code == noDevice {
+		return false
+	}
+	files, _ := filepath.Glob(filepath.Join(dev, "nvidia[0-9]*")) // the pattern is valid
+	return len(files) > 0
 }
 
 // openCPU opens the CPU. Only local rank 0 logs whether OpenBLAS was found, so that there is

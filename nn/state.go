@@ -101,7 +101,8 @@ func load(ctx context.Context, dst, src *autograd.Variable) error {
 	return dev.Kernels().Copy(dev.Compute(), dst.Tensor(), t)
 }
 
-// StateError lists all differences that keep a state from being loaded into a module.
+// StateError lists all differences that keep a state from being loaded into a module. Its message names the
+// first of each kind, and says how many more there are.
 type StateError struct {
 	Missing    []string // names that the module has and the state lacks
 	Unexpected []string // names that the state has and the module does not
@@ -115,14 +116,23 @@ type StateMismatch struct {
 }
 
 func (e *StateError) Error() string {
+	const most = 3 // differences of each kind in the message
 	var parts []string
-	if len(e.Missing) > 0 {
-		parts = append(parts, fmt.Sprintf("it lacks %q", e.Missing))
+	list := func(intro string, names []string) {
+		if len(names) > most {
+			intro, names = fmt.Sprintf("%s %d tensors, the first of them", intro, len(names)), names[:most]
+		}
+		if len(names) > 0 {
+			parts = append(parts, fmt.Sprintf("%s %q", intro, names))
+		}
 	}
-	if len(e.Unexpected) > 0 {
-		parts = append(parts, fmt.Sprintf("the module has no %q", e.Unexpected))
-	}
-	for _, m := range e.Mismatched {
+	list("it lacks", e.Missing)
+	list("the module has no", e.Unexpected)
+	for i, m := range e.Mismatched {
+		if i == most {
+			parts = append(parts, fmt.Sprintf("%d more differ", len(e.Mismatched)-most))
+			break
+		}
 		parts = append(parts, fmt.Sprintf("%q is %s in it and %s in the module", m.Name, m.State, m.Module))
 	}
 	return "nn: the state does not fit the module: " + strings.Join(parts, "; ")

@@ -136,11 +136,7 @@ func (m *Meter) Log(values ...Value) {
 	rate := float64(m.samples) / now.Sub(m.logged).Seconds()
 	m.logged, m.samples = now, 0
 
-	line := m.position()
-	for _, v := range values {
-		line += fmt.Sprintf("  %s %.4g", v.Name, v.Number)
-	}
-	line += fmt.Sprintf("  %.0f samples/s", rate)
+	line := m.position() + describe(values) + fmt.Sprintf("  %.0f samples/s", rate)
 	if left := m.opts.Steps - m.steps; left > 0 && m.steps > m.opts.First {
 		each := now.Sub(m.start) / time.Duration(m.steps-m.opts.First)
 		line += fmt.Sprintf("  %v left", (each * time.Duration(left)).Round(time.Second))
@@ -162,11 +158,7 @@ func (m *Meter) Note(values ...Value) {
 	if !m.writes {
 		return
 	}
-	line := m.position()
-	for _, v := range values {
-		line += fmt.Sprintf("  %s %.4g", v.Name, v.Number)
-	}
-	m.show(line, true)
+	m.show(m.position()+describe(values), true)
 	now := m.opts.now()
 	m.record(now, values)
 	m.logged, m.samples = now, 0
@@ -194,6 +186,19 @@ func (m *Meter) position() string {
 		return fmt.Sprintf("step %d/%d", m.steps, m.opts.Steps)
 	}
 	return fmt.Sprintf("step %d", m.steps)
+}
+
+// describe returns the values as a person reads them: those called NAME_bytes are in MiB.
+func describe(values []Value) string {
+	var b strings.Builder
+	for _, v := range values {
+		if name, isSize := strings.CutSuffix(v.Name, "_bytes"); isSize {
+			fmt.Fprintf(&b, "  %s %.4g MiB", name, v.Number/(1<<20))
+		} else {
+			fmt.Fprintf(&b, "  %s %.4g", v.Name, v.Number)
+		}
+	}
+	return b.String()
 }
 
 // show writes a line, on a terminal over the present one.

@@ -206,6 +206,9 @@ func (r *run) resume(ctx context.Context) (err error) {
 		r.saved = r.step
 		err = r.Data.Resume(r.position)
 	}
+	if err == nil && r.step > 0 && r.pg.Rank() == 0 {
+		r.pg.Log().Info("train: resumed from a checkpoint", "folder", r.Checkpoints, "steps", r.step, "of", r.total)
+	}
 	if err != nil {
 		err = errors.Join(err, r.saver.Close())
 	}

@@ -31,7 +31,7 @@ var (
 	seed   = flag.Uint64("seed", 0, "seed of the parameters and of the samples' order")
 	log    = flag.String("log", "", "append JSON lines to `file`")
 	resume = flag.String("resume", "", "`folder` to save checkpoints in and to resume from")
-	every  = flag.Int("save-every", 200, "number of steps between two checkpoints")
+	every  = flag.Int("save-every", 200, "number of steps between two checkpoints; one is also saved after each epoch and at the end")
 )
 
 var networks = map[string]*nn.Sequence{

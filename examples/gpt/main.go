@@ -65,7 +65,7 @@ var (
 	period = flag.Int("log-every", 10, "number of steps between two lines")
 	trace  = flag.String("trace", "", "write a trace of some steps to `file`: see goddp trace")
 	resume = flag.String("resume", "", "`folder` to save checkpoints in and to resume from")
-	every  = flag.Int("save-every", 1000, "number of steps between two checkpoints")
+	every  = flag.Int("save-every", 1000, "number of steps between two checkpoints; one is also saved after each epoch and at the end")
 	save   = flag.String("save", "", "write the parameters to `file`, in the format of safetensors")
 	sample = flag.Int("sample", 200, "number of tokens to print at the end")
 	prompt = flag.String("prompt", "\n", "`text` that these tokens continue, with --text")
