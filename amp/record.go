@@ -66,6 +66,9 @@ func (s *Scaler) scaleOnDevice(r *capture.Recording, dt device.DType, inverse bo
 // recordStep is the end of Step in a step that is being recorded. isUnscaled reports whether Unscale has
 // divided the gradients.
 func (s *Scaler) recordStep(c *check, stepper optim.ScaledStepper, scaled optim.Scaled, isUnscaled bool) error {
+	if _, ok := stepper.(capture.Recordable); !ok {
+		return c.recording.Refuse("%T does not take part in captured steps", stepper)
+	}
 	concluded := false
 	scaled.Captured = &capture.ScaledStep{
 		Scale: func() float64 {
@@ -75,7 +78,7 @@ func (s *Scaler) recordStep(c *check, stepper optim.ScaledStepper, scaled optim.
 			return s.state.Scale
 		},
 		Conclude: func(err error) error {
-			concluded = true
+			concluded, c.phase = true, idle
 			return c.settle(err)
 		},
 	}
@@ -85,6 +88,7 @@ func (s *Scaler) recordStep(c *check, stepper optim.ScaledStepper, scaled optim.
 	c.phase = stepped
 	c.recording.After(func(err error) error {
 		if err == nil && !concluded { // the optimizer has no gradients
+			c.phase = idle
 			err = c.settle(c.err())
 		} else {
 			err = nil // the device's error is that of the launch, which the replay returns

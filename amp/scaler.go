@@ -68,6 +68,8 @@ type Scaler struct {
 	state  state
 	checks map[optim.Optimizer]*check
 	free   []*check // checks of no optimizer, whose memory can be used again
+
+	recording *capture.Recording // the step that is being recorded and has scaled a loss; else nil
 }
 
 // NewScaler makes a Scaler. It returns an error if an option cannot be used.
@@ -93,15 +95,21 @@ func (s *Scaler) Scale(loss *autograd.Variable) *autograd.Variable {
 		loss = autograd.Cast(loss, device.Float32)
 	}
 	if r := capture.Of(loss.Device()); r != nil {
+		s.recording = r
+		r.AtEnd(func() { s.recording = nil })
 		return autograd.Mul(loss, autograd.FromTensor(loss.Device(), s.scaleOnDevice(r, loss.DType(), false)))
 	}
 	return autograd.MulScalar(loss, s.state.Scale)
 }
 
-// GetScale returns the scale; 1 if the Scaler is disabled.
+// GetScale returns the scale; 1 if the Scaler is disabled. A step that calls it cannot be captured, because the
+// scale is a number of the host.
 func (s *Scaler) GetScale() float64 {
 	if s.opts.Disabled {
 		return 1
+	}
+	if s.recording != nil {
+		s.recording.Refuse("amp: GetScale returns a number of the host")
 	}
 	return s.state.Scale
 }

@@ -21,7 +21,8 @@ type CaptureOptions struct {
 	// the first one that is captured: they allocate state and load kernels. 0: 2.
 	Warmup int
 	// Required makes a call return the error of a step that cannot be captured. Otherwise Capture
-	// logs that error once, and all calls run step itself.
+	// logs that error once and captures nothing more: calls that no earlier recording stands for run
+	// step itself.
 	Required bool
 	// Log receives that error; default slog.Default().
 	Log *slog.Logger
@@ -30,9 +31,13 @@ type CaptureOptions struct {
 // maxVariants is the number of recordings that Capture keeps of a step.
 const maxVariants = 16
 
+// maxAttempts is the number of recordings in a row that may fail for a reason that can pass. A failed recording
+// costs as much of the host's time as a step.
+const maxAttempts = 8
+
 // Capture returns a function that does what step does, at a fraction of the host's time. Its first calls
 // run step. Then, on a GPU, it records in a CUDA graph what step enqueues, and each further call launches
-// the graph. A call with inputs of other shapes or types, or with options that step decides by changed,
+// the graph. A call with inputs of other shapes or types, or after a change of an option that step depends on,
 // records again; recordings are kept, so that shapes may alternate. On the CPU no step can be captured.
 //
 //	step := autograd.Capture(dev, func(in ...*autograd.Variable) (*autograd.Variable, error) {
@@ -49,8 +54,8 @@ const maxVariants = 16
 //		...
 //	}
 //
-// Losses, parameters and errors are the same, bit for bit, and so is what a step frees of the steps before
-// it. The learning rate, the number of the step and the positions of random
+// Losses, parameters and errors are the same, bit for bit. A call also frees what step would free of earlier
+// steps. The learning rate, the number of the step and the positions of random
 // numbers are those of the call. The inputs may be other variables in each call; their content is copied, unless
 // it is that of the call before.
 //
@@ -58,10 +63,13 @@ const maxVariants = 16
 // runs, so a schedule, a counter or a log belongs outside. Within step, nothing may wait for the device
 // ([Variable.Item]), copy from the program's memory ([FromSlice]) or depend on values on the device.
 // Variables that step makes cannot be used outside, except for its result. A step that breaks these rules,
-// or uses what cannot be captured, runs uncaptured: see [CaptureOptions].
+// or uses what cannot be captured, runs uncaptured: see [CaptureOptions]. So does a call within [Scope] or
+// [NoGrad], and an optimizer that is not of this module does not notice replays.
 //
 // With a model of package ddp, the reductions are part of the graph. All ranks make the same steps, but a rank
-// may record a step that another does not.
+// may record a step that another does not. A captured step makes all its collectives before an optimizer's Step,
+// because a rank that does not capture a step ends it when Step returns an error such as a missing gradient of
+// another rank, while the graphs of the others would still run what follows.
 //
 // The recordings share the device memory that a step needs. Each has a copy of its inputs. They are kept
 // until the returned function is unreachable, or until 16 others were used since. The gradients of Linear's
@@ -76,6 +84,9 @@ func Capture(dev device.Device, step func(in ...*Variable) (*Variable, error), o
 	if c.Warmup <= 0 {
 		c.Warmup = 2
 	}
+	if _, ok := dev.(kernels.Recorder); !ok {
+		c.Warmup = 0 // the first call tells that nothing is captured
+	}
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
@@ -89,6 +100,7 @@ type captured struct {
 	s       *state
 	step    func(in ...*Variable) (*Variable, error)
 	calls   map[string]int // the number of calls that ran step, by the shapes of the inputs
+	failed  int            // the number of recordings that failed since one succeeded
 	refused error          // why the step cannot be captured
 	shapes  []byte         // those of the inputs of the present call
 }
@@ -145,12 +157,18 @@ func describe(key []byte, in []*Variable) []byte {
 // call is one step.
 func (c *captured) call(in ...*Variable) (*Variable, error) {
 	s := c.s
-	c.shapes = describe(c.shapes[:0], in)
-	if s.scope != s.step || s.noGrad > 0 {
+	switch {
+	case s.captures != nil: // the step is a part of one that is being captured
+		return c.step(in...)
+	case s.scope != s.step || s.noGrad > 0:
+		if c.Required {
+			return nil, errors.New("autograd: a step cannot be captured within Scope or NoGrad")
+		}
 		return c.step(in...)
 	}
+	c.shapes = describe(c.shapes[:0], in)
 	for i, v := range c.variants {
-		if v.shapes == string(c.shapes) && v.Fits() {
+		if v.shapes == string(c.shapes) && !slices.ContainsFunc(in, (*Variable).RequiresGrad) && v.Fits() {
 			copy(c.variants[1:i+1], c.variants[:i]) // the variant that was used last comes first
 			c.variants[0] = v
 			return c.replay(v, in)
@@ -161,17 +179,18 @@ func (c *captured) call(in ...*Variable) (*Variable, error) {
 		return c.step(in...)
 	}
 	v, err := c.record(in, string(c.shapes))
-	var notYet *capture.NotYetError
-	switch {
-	case errors.As(err, &notYet):
-		return c.step(in...)
-	case err != nil && c.Required:
-		return nil, fmt.Errorf("autograd: capturing a step: %w", err)
-	case err != nil:
+	if err != nil {
+		if c.failed++; c.failed < maxAttempts && !errors.As(err, new(*capture.RefusedError)) {
+			return c.step(in...)
+		}
+		if c.Required {
+			return nil, fmt.Errorf("autograd: capturing a step: %w", err)
+		}
 		c.refused = err
 		c.Log.Warn("autograd: steps run uncaptured", "cause", err)
 		return c.step(in...)
 	}
+	c.failed = 0
 	if len(c.variants) == maxVariants {
 		last := c.variants[maxVariants-1]
 		c.variants = c.variants[:maxVariants-1]
@@ -268,10 +287,12 @@ type stepCapture struct {
 	leaves []touched
 }
 
-// touched is a leaf that the step uses, and whether it has a gradient before and after the step.
+// touched is a leaf that the step uses, whether it has a gradient before and after the step, and its error
+// before the step.
 type touched struct {
 	*leaf
 	before, after bool
+	errBefore     error
 }
 
 // recordable is a GradSink that takes part in recordings by itself.
@@ -288,11 +309,9 @@ func (r *stepCapture) touch(l *leaf, reads bool) {
 			r.Refuse("the owner of the gradient of %v does not take part in recordings", l.v)
 		}
 		return
-	case l.mem == nil:
-		r.NotYet("%v has never had a gradient", l.v)
 	}
 	before, mem := l.there, l.mem
-	r.leaves = append(r.leaves, touched{leaf: l, before: before})
+	r.leaves = append(r.leaves, touched{leaf: l, before: before, errBefore: l.err})
 	if reads {
 		r.Require(func() bool { return l.there == before && l.mem == mem })
 	}
@@ -304,7 +323,7 @@ func (r *stepCapture) end(step *scope, ended bool) {
 	s.end(s.step, "when its step was captured")
 	s.step, s.scope, s.ended, s.captures = step, step, ended, nil
 	for i, l := range r.leaves {
-		r.leaves[i].after, l.there = l.there, l.before
+		r.leaves[i].after, l.there, l.err = l.there, l.before, l.errBefore
 	}
 	changes := s.changes
 	r.Require(func() bool { return s.changes == changes })
@@ -370,8 +389,5 @@ func (c *captured) replay(v *variant, in []*Variable) (*Variable, error) {
 	s.ended = s.ended || v.ends
 	out := v.copied
 	v.copied = nil
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
+	return out, err
 }

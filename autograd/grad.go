@@ -82,6 +82,7 @@ func (v *Variable) RequireGrad() *Variable {
 		if !v.t.DType.IsFloat() {
 			panic(&device.DTypeError{Op: "RequireGrad", Got: v.t.DType, Want: device.Float32})
 		}
+		v.s.changes++
 		v.node = &node{leaf: &leaf{v: v.alias()}}
 	case v.node.leaf == nil:
 		panic(&GraphError{Call: "RequireGrad", Variable: v.String(), Reason: "it is the result of an operation; Detach it first"})
@@ -231,6 +232,9 @@ func (l *leaf) begin() (dst device.Tensor, fresh bool, err error) {
 		return l.sink.Grad(), fresh, nil
 	}
 	if l.mem == nil {
+		if r := l.v.s.captures; r != nil {
+			return l.t, false, r.NotYet("%v has never had a gradient", l.v)
+		}
 		if l.t, err = l.v.s.alloc(l.v.t.DType, l.v.t.Shape); err != nil {
 			return l.t, false, err
 		}
@@ -244,8 +248,11 @@ func (l *leaf) begin() (dst device.Tensor, fresh bool, err error) {
 
 // failed records the error of a pass that reached l; err may be nil.
 func (l *leaf) failed(err error) {
+	if err == nil {
+		return
+	}
+	l.v.s.captures.touch(l, false)
 	switch {
-	case err == nil:
 	case l.sink != nil:
 		l.sink.Fail(err)
 	case l.err == nil:

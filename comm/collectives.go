@@ -27,15 +27,28 @@ func (pg *ProcessGroup) start(call backend.Call) *Work {
 	if c.Timeout == 0 {
 		c.Timeout = pg.timeout
 	}
-	if c.After == nil {
-		c.After = pg.point()
-	}
-	if r := capture.Of(pg.dev); r != nil {
-		pg.recordCall(w, r)
-	} else {
-		pg.submit(w)
-	}
+	pg.outside(func() error {
+		if c.After == nil {
+			c.After = pg.point()
+		}
+		if r := capture.Of(pg.dev); r != nil {
+			pg.recordCall(w, r)
+		} else {
+			pg.submit(w)
+		}
+		return nil
+	})
 	return w
+}
+
+// outside calls f, which enqueues work. If another goroutine records a step on the device, outside first waits for
+// its end, because the work would become a part of the recording.
+func (g *group) outside(f func() error) error {
+	if capture.Of(g.dev) == nil { // this goroutine records no step
+		g.recording.RLock()
+		defer g.recording.RUnlock()
+	}
+	return f()
 }
 
 // submit numbers and starts the call of w.

@@ -13,6 +13,7 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/capture"
 	"github.com/goddp/goddp/internal/flight"
 	"github.com/goddp/goddp/store"
 )
@@ -231,6 +232,7 @@ func newGroup(m *mainRun, name string, w World, cfg backend.Config, view store.S
 	pg := &ProcessGroup{group: &group{
 		name: name, rank: cfg.Rank, size: cfg.Size, world: w, dev: cfg.Device, store: view, backend: wrap(be), wrapBackend: wrap, watchdog: d,
 		timeout: cfg.Timeout, log: cfg.Log, control: cfg.Control, sends: make([]uint64, cfg.Size), recvs: make([]uint64, cfg.Size), main: m, stop: m.stopper(),
+		recording: capture.Guard(cfg.Device),
 	}}
 	d.add(pg.group)
 	pg.release.addClose(func() error { pg.abandoned.Wait(); return nil }) // runs after the backend's Close, which ends the abandoned calls

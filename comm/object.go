@@ -25,7 +25,7 @@ func BroadcastObject[T any](ctx context.Context, pg *ProcessGroup, v *T, root in
 	if err != nil {
 		return fmt.Errorf("rank %d: BroadcastObject: %w", pg.rank, err)
 	}
-	st, err := stage(pg.dev, device.Uint8, sizes[root], data)
+	st, err := pg.stage(device.Uint8, sizes[root], data)
 	if err != nil {
 		return err
 	}

@@ -38,7 +38,11 @@ type startedCalls struct {
 // recordCall records the call of w instead of starting it.
 func (pg *ProcessGroup) recordCall(w *Work, r *capture.Recording) {
 	b, ok := pg.backend.(backend.Recorder)
+	_, isChecked := pg.backend.(*callChecker)
 	switch {
+	case isChecked:
+		w.err = r.Refuse("%v: Options.CheckCalls or GODDP_DEBUG=DETAIL compares each call", &w.call)
+		return
 	case !ok:
 		w.err = r.Refuse("%v: the backend %s cannot record calls", &w.call, pg.backend.Name())
 		return

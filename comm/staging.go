@@ -31,11 +31,11 @@ func gather(ctx context.Context, pg *ProcessGroup, dt device.DType, mine []byte,
 	for _, n := range counts {
 		total += n
 	}
-	part, err := stage(pg.dev, dt, counts[pg.rank], mine)
+	part, err := pg.stage(dt, counts[pg.rank], mine)
 	if err != nil {
 		return nil, err
 	}
-	all, err := stage(pg.dev, dt, total, nil)
+	all, err := pg.stage(dt, total, nil)
 	if err != nil {
 		part.free()
 		return nil, err
@@ -72,19 +72,19 @@ func (pg *ProcessGroup) finish(ctx context.Context, w *Work, used ...staged) err
 
 // staged is device memory for a collective that sends or receives small values of the host.
 type staged struct {
-	dev device.Device
-	t   device.Tensor
+	*group
+	t device.Tensor
 }
 
 // stage allocates n elements of type dt. If data is not nil, stage copies data to the elements.
-func stage(dev device.Device, dt device.DType, n int, data []byte) (staged, error) {
-	buf, err := dev.Alloc(n * dt.Size())
+func (g *group) stage(dt device.DType, n int, data []byte) (staged, error) {
+	buf, err := g.dev.Alloc(n * dt.Size())
 	if err != nil {
 		return staged{}, err
 	}
-	s := staged{dev, device.NewTensor(buf, dt, n)}
+	s := staged{g, device.NewTensor(buf, dt, n)}
 	if data != nil {
-		if err := dev.CopyIn(dev.Compute(), s.t.Buf, data); err != nil {
+		if err := g.outside(func() error { return g.dev.CopyIn(g.dev.Compute(), s.t.Buf, data) }); err != nil {
 			s.free()
 			return staged{}, err
 		}
@@ -96,7 +96,7 @@ func stage(dev device.Device, dt device.DType, n int, data []byte) (staged, erro
 func (s staged) take(ctx context.Context) ([]byte, error) {
 	defer s.free()
 	data := make([]byte, s.t.Bytes())
-	return data, s.dev.CopyOut(ctx, s.dev.Compute(), data, s.t.Buf)
+	return data, s.outside(func() error { return s.dev.CopyOut(ctx, s.dev.Compute(), data, s.t.Buf) })
 }
 
 func (s staged) free() { s.dev.Free(s.t.Buf) }

@@ -50,7 +50,7 @@ func (w *Work) Wait(ctx context.Context) error {
 			return w.report(err)
 		}
 	}
-	return w.report(w.task.Join(ctx, w.group.dev.Compute()))
+	return w.report(w.group.outside(func() error { return w.task.Join(ctx, w.group.dev.Compute()) }))
 }
 
 // report returns err. If err is the failure of a call, report also notes that the program has

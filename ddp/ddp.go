@@ -26,6 +26,7 @@ type Model struct {
 	hook       reducer.Hook // nil: none
 	replicas   *replicas
 	noSync     bool // within NoSync
+	ownNoSync  bool // within a NoSync of the step that is being recorded, which is not within another
 	isJoining  bool // within Join
 	inBackward bool // within a backward pass through the model's output
 	isReducing bool // the current pass reduces
@@ -162,9 +163,9 @@ func (m *Model) Output(y *autograd.Variable) *autograd.Variable {
 // NoSync calls f. Backward passes within f accumulate gradients and reduce nothing. The first pass after
 // f reduces the sum.
 func (m *Model) NoSync(f func() error) error {
-	was := m.noSync
-	m.noSync = true
-	defer func() { m.noSync = was }()
+	was, own := m.noSync, m.ownNoSync
+	m.noSync, m.ownNoSync = true, own || !was && capture.Of(m.pg.Device()) != nil
+	defer func() { m.noSync, m.ownNoSync = was, own }()
 	return f()
 }
 
@@ -200,7 +201,7 @@ func (o *observer) EndBackward(err error) error {
 func (m *Model) begin(reduces bool) {
 	m.checkOwner()
 	if r := capture.Of(m.pg.Device()); r != nil {
-		m.beginRecorded(r, reduces)
+		m.beginRecorded(r)
 	}
 	m.passStart, m.isReducing = m.mark(), reduces
 	if reduces {

@@ -3,7 +3,7 @@ package ddp
 import "github.com/goddp/goddp/internal/capture"
 
 // beginRecorded is called when a backward pass of a recorded step begins: see [autograd.Capture].
-func (m *Model) beginRecorded(r *capture.Recording, reduces bool) {
+func (m *Model) beginRecorded(r *capture.Recording) {
 	switch {
 	case m.replicas.every != 0:
 		r.Refuse("Options.CheckReplicas is set")
@@ -12,7 +12,8 @@ func (m *Model) beginRecorded(r *capture.Recording, reduces bool) {
 	}
 	passes, replicaPasses := m.passes, m.replicas.passes
 	r.AtEnd(func() { m.passes, m.replicas.passes, m.sent = passes, replicaPasses, nil })
-	r.Require(func() bool { return !m.noSync == reduces && !m.isJoining })
+	within := m.noSync && !m.ownNoSync
+	r.Require(func() bool { return m.noSync == within && !m.isJoining })
 	r.Before(func() error {
 		m.passes++
 		m.replicas.begin()

@@ -2,13 +2,15 @@ package optim
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"slices"
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/capture"
 )
+
+// Recordable marks an optimizer that takes part in captured steps: see [autograd.Capture].
+func (o *optimizer) Recordable() {}
 
 // record records a step: see [autograd.Capture]. The state on the host changes when it is replayed.
 func (o *optimizer) record(r *capture.Recording, s Scaled) error {
@@ -21,18 +23,11 @@ func (o *optimizer) record(r *capture.Recording, s Scaled) error {
 	o.recording = r
 	r.AtEnd(func() { o.recording = nil })
 	ready, hook := slices.Clone(o.ready), o.hook
-	r.Require(func() bool {
-		return o.hook == hook && !slices.ContainsFunc(ready, func(s *slot) bool { return s.unused })
+	r.Require(func() bool { // an invalid option is an error of Step, before anything is launched
+		return o.hook == hook && o.inconsistent == nil &&
+			!slices.ContainsFunc(ready, func(s *slot) bool { return s.unused || s.rule.check() != nil })
 	})
 	r.Before(func() error {
-		if o.inconsistent != nil {
-			return o.inconsistent
-		}
-		for _, s := range ready {
-			if err := s.rule.check(); err != nil {
-				return fmt.Errorf("optim: step %d: %w", o.steps+1, err)
-			}
-		}
 		o.set(o.steps, true)
 		return nil
 	})

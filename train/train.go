@@ -9,6 +9,7 @@ import (
 	"github.com/goddp/goddp/checkpoint"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/data"
+	"github.com/goddp/goddp/internal/capture"
 	"github.com/goddp/goddp/metrics"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
@@ -178,7 +179,9 @@ func (r *run) makeSteps() {
 		}
 		return loss, r.update()
 	}
-	if r.Captured {
+	if _, ok := r.Optimizer.(capture.Recordable); r.Captured && !ok {
+		r.pg.Log().Warn("train: steps run uncaptured", "cause", fmt.Sprintf("%T does not take part in captured steps", r.Optimizer))
+	} else if r.Captured {
 		dev := r.pg.Device()
 		r.backward, r.complete = autograd.Capture(dev, r.backward, nil), autograd.Capture(dev, r.complete, nil)
 	}

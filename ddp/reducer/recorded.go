@@ -75,10 +75,14 @@ func (r *Reducer) recording() *recorded {
 		return true
 	})
 	works, pending, err, early := slices.Clone(r.works), r.pending, r.err, r.early
+	invalid, absent, isUnread, isStale := slices.Clone(r.invalid), slices.Clone(r.absent), r.isUnread, r.status.isStale
 	c.AtEnd(func() {
 		r.endRecorded(rec)
 		rec.after = slices.Clone(r.fresh)
 		copy(r.fresh, rec.before)
+		copy(r.invalid, invalid)
+		copy(r.absent, absent)
+		r.isUnread, r.status.isStale = isUnread, isStale
 		r.stats, r.reports.pass = rec.stats, rec.pass
 		clear(r.works)
 		r.works, r.joined, r.pending, r.err, r.early, r.recorded = append(r.works[:0], works...), 0, pending, err, early, nil
@@ -110,7 +114,7 @@ func (r *Reducer) beginRecorded(rec *recorded) error {
 	case r.unused != UnusedMissing:
 		return rec.Refuse("the reducer looks for unused parameters")
 	case r.joining:
-		return rec.NotYet("ranks may leave early (Join)")
+		return rec.Refuse("ranks may leave early (Join)")
 	case r.also != nil:
 		return rec.Refuse("a function is given the times of reductions")
 	case !r.isSettled():

@@ -18,7 +18,8 @@ type shards struct {
 	module     nn.Model
 	buckets    []bucket
 	parts      []*part
-	hasReduced bool // a pass was reduced, and none has started since
+	hasReduced bool               // a pass was reduced, and none has started since
+	recording  *capture.Recording // the step that is being recorded and has made a pass; else nil
 	join       joining
 }
 
@@ -144,16 +145,17 @@ func (s *shards) BeginBackward(func(*autograd.Variable) bool) {
 // Stateless is true: each pass reduces its gradients in the same way.
 func (s *shards) Stateless() bool { return true }
 
-// record is called when a pass begins. In a step that is being recorded the pass depends on hasReduced, and
+// record is called when a pass begins. A step that is being recorded depends on hasReduced in its first pass, and
 // changes it in each replay.
 func (s *shards) record() {
 	r := capture.Of(s.pg.Device())
-	if r == nil {
+	if r == nil || s.recording == r {
 		return
 	}
+	s.recording = r
 	before, after := s.hasReduced, false
 	r.Require(func() bool { return s.hasReduced == before && !s.join.isActive })
-	r.AtEnd(func() { s.hasReduced, after = before, s.hasReduced })
+	r.AtEnd(func() { s.recording, s.hasReduced, after = nil, before, s.hasReduced })
 	r.After(func(err error) error {
 		if err == nil {
 			s.hasReduced = after

@@ -114,7 +114,7 @@ func (r *recording) captures(s *gpuStream) bool {
 
 // refuse returns the error of a call that cannot be recorded, and makes Record return it.
 func (r *recording) refuse(call string) error {
-	err := fmt.Errorf("%s: %s cannot be recorded in a graph", r.d.name, call)
+	err := &kernels.RecordError{Device: r.d.name, Call: call}
 	if r.err == nil {
 		r.err = err
 	}

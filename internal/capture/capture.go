@@ -27,7 +27,8 @@ import (
 	"github.com/goddp/goddp/profile"
 )
 
-// Recording is a step that is being recorded, or was. Only the goroutine that uses the device uses it.
+// Recording is a step that is being recorded, or was. Only the goroutine that uses the device uses it, except for
+// Revoke.
 type Recording struct {
 	dev device.Device
 
@@ -101,7 +102,10 @@ type ScaledStep struct {
 }
 
 // current holds the recording of a device.
-type current struct{ r *Recording }
+type current struct {
+	r  *Recording
+	mu sync.RWMutex // see Guard
+}
 
 type currentKey struct{}
 
@@ -117,9 +121,17 @@ func Of(dev device.Device) *Recording {
 	return currentOf(dev).r
 }
 
+// Guard returns the lock that is held while a step on dev is recorded. Another goroutine holds it, for reading, while
+// it enqueues work that must not become a part of the recording.
+func Guard(dev device.Device) *sync.RWMutex { return &currentOf(dev).mu }
+
+// Recordable is implemented by an optimizer of this module, which takes part in recordings by itself.
+type Recordable interface{ Recordable() }
+
 // Record calls step and returns a recording of it. The step has not run then. If like is not nil, it is a
 // recording whose memory the new one shares: see [kernels.Recorder]. If the step cannot be recorded,
-// Record returns its error, or a [*NotYetError], or a [*RefusedError].
+// Record returns a [*RefusedError] or a [*NotYetError], or the error of the step or of the device, which a
+// later recording may not meet.
 func Record(ctx context.Context, dev device.Device, like *Recording, step func() error) (*Recording, error) {
 	r := &Recording{dev: dev}
 	var shared kernels.Graph
@@ -127,6 +139,8 @@ func Record(ctx context.Context, dev device.Device, like *Recording, step func()
 		shared = like.graph
 	}
 	c := currentOf(dev)
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.r = r
 	defer func() {
 		c.r = nil
@@ -136,7 +150,7 @@ func Record(ctx context.Context, dev device.Device, like *Recording, step func()
 	}()
 	graph, err := dev.(kernels.Recorder).Record(ctx, shared, func() (err error) {
 		defer func() {
-			for _, f := range r.ended {
+			for _, f := range slices.Backward(r.ended) {
 				f()
 			}
 			if r.reason != nil {
@@ -145,6 +159,9 @@ func Record(ctx context.Context, dev device.Device, like *Recording, step func()
 		}()
 		return step()
 	})
+	if errors.As(err, new(*kernels.RecordError)) {
+		err = &RefusedError{err}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -192,7 +209,8 @@ func (r *Recording) Launched(f func()) { r.launched = append(r.launched, f) }
 func (r *Recording) After(f func(err error) error) { r.after = append(r.after, f) }
 
 // AtEnd adds what Record does when step has returned or panicked, whether or not it can be recorded: it
-// undoes what the layer has changed on the host. It may still record work and call Refuse.
+// undoes what the layer has changed on the host. It may still record work and call Refuse. The functions are
+// called in reverse order, as deferred ones are.
 func (r *Recording) AtEnd(f func()) { r.ended = append(r.ended, f) }
 
 // Words returns n words in device memory, of 8 bytes each, as a tensor of dt. Before each replay fill

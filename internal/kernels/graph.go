@@ -2,6 +2,7 @@ package kernels
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/goddp/goddp/device"
 )
@@ -14,7 +15,7 @@ type Recorder interface {
 	//
 	// Within f, the calling goroutine allocates from memory that belongs to the graph; Free returns
 	// it to the graph. It must not wait for the device, nor copy from the program's memory, because
-	// a later run of the graph would not do it again: these calls return an error, and so does
+	// a later run of the graph would not do it again: these calls return a [*RecordError], and so does
 	// Record. Events that f records count as reached when Record returns.
 	//
 	// If like is not nil, it is a graph of this device, and the new graph uses the same memory. The
@@ -27,6 +28,16 @@ type Recorder interface {
 	// AllocOutside returns size bytes that do not belong to a graph, also within Record: no launch of a
 	// graph writes them, unless its work is to do that. Free releases them.
 	AllocOutside(size int) (device.Buffer, error)
+}
+
+// RecordError is the error of a call that cannot be recorded.
+type RecordError struct {
+	Device string
+	Call   string // "a wait for the GPU"
+}
+
+func (e *RecordError) Error() string {
+	return fmt.Sprintf("%s: %s cannot be recorded in a graph", e.Device, e.Call)
 }
 
 // Graph is recorded work.
