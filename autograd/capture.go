@@ -87,6 +87,9 @@ func Capture(dev device.Device, step func(in ...*Variable) (*Variable, error), o
 	if _, ok := dev.(kernels.Recorder); !ok {
 		c.Warmup = 0 // the first call tells that nothing is captured
 	}
+	if _, ok := dev.(kernels.Recorder); !ok {
+		c.Warmup = 0 // the first call tells that nothing is captured
+	}
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}

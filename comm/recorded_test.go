@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -194,6 +195,50 @@ func TestRecordingInABrokenGroup(t *testing.T) {
 		var refused *capture.RefusedError
 		if !errors.As(err, &refused) || !errors.Is(err, comm.ErrAborted) {
 			return fmt.Errorf("got %v, want a refusal because the group was aborted", err)
+		}
+		return nil
+	})
+}
+
+// A call of another goroutine does not become a part of the step that is being recorded.
+func TestCallBesideARecording(t *testing.T) {
+	commtest.OnDevices(t, commtest.FakeGPUs(t, 1), nil, func(pg *comm.ProcessGroup) error {
+		recorded, err := newReduction(pg, 100)
+		if err != nil {
+			return err
+		}
+		beside, err := newReduction(pg, 100)
+		if err != nil {
+			return err
+		}
+		started, called := make(chan struct{}), make(chan error, 1)
+		r, err := capture.Record(t.Context(), pg.Device(), nil, func() error {
+			go func() {
+				close(started)
+				w := pg.AllReduce(beside.sum, comm.Sum)
+				_, err := comm.AllGatherObject(t.Context(), pg, "a value of the host")
+				called <- errors.Join(w.Wait(t.Context()), err)
+			}()
+			<-started
+			for range 100 { // so that the calls are made meanwhile
+				runtime.Gosched()
+			}
+			return recorded.step()
+		})
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		if err := <-called; err != nil {
+			return fmt.Errorf("the call beside the recording: %w", err)
+		}
+		for v := range 3 {
+			if err := recorded.run(t, r.Replay, float32(v), float32(v)); err != nil {
+				return err
+			}
+		}
+		if pg.Failed() {
+			return errors.New("the group has failed")
 		}
 		return nil
 	})

@@ -167,3 +167,63 @@ func TestCapturedShardedSteps(t *testing.T) {
 		})
 	}
 }
+
+// Accumulation within a captured step is captured too, and gives the same parameters.
+func TestNoSyncWithinACapturedStep(t *testing.T) {
+	var all [2][2][]byte // parameters, by whether steps are captured and by rank
+	for i := range all {
+		commtest.OnDevices(t, commtest.FakeGPUs(t, 2), nil, func(pg *comm.ProcessGroup) error {
+			net := nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 4))
+			model, opt, err := zero.New(net, pg, func(p []*nn.Parameter) (*optim.AdamW, error) {
+				return optim.NewAdamW(p, &optim.AdamWOptions{LR: 0.01})
+			}, &ddp.Options{BucketCapMB: 0.01})
+			if err != nil {
+				return err
+			}
+			runs := 0
+			step := func(in ...*autograd.Variable) (*autograd.Variable, error) {
+				runs++
+				loss := func() *autograd.Variable { return nn.MSELoss(model.Forward(in[0]), in[1]) }
+				if err := model.NoSync(func() error { return loss().Backward() }); err != nil {
+					return nil, err
+				}
+				err := loss().Backward()
+				if err == nil {
+					err = opt.Step()
+				}
+				opt.ZeroGrad()
+				return nil, err
+			}
+			if i == 1 {
+				step = autograd.Capture(pg.Device(), step, &autograd.CaptureOptions{Required: true})
+			}
+			x, y := make([]float32, 4*8), make([]float32, 4*4)
+			for k := range x {
+				x[k] = float32((7*k+5*pg.Rank())%11)/11 - 0.5
+			}
+			for n := range 12 {
+				if _, err := step(autograd.FromSlice(pg.Device(), x, 4, 8), autograd.FromSlice(pg.Device(), y, 4, 4)); err != nil {
+					return fmt.Errorf("step %d: %w", n, err)
+				}
+			}
+			if i == 1 && runs > 5 {
+				return fmt.Errorf("12 captured steps ran the step function %d times", runs)
+			}
+			for _, p := range model.Parameters() {
+				b, err := p.Var().Bytes(t.Context())
+				if err != nil {
+					return err
+				}
+				all[i][pg.Rank()] = append(all[i][pg.Rank()], b...)
+			}
+			return nil
+		})
+	}
+	for i := range all {
+		for rank, got := range all[i] {
+			if !bytes.Equal(got, all[0][0]) {
+				t.Errorf("captured: %v, rank %d: other parameters than those of rank 0 uncaptured", i == 1, rank)
+			}
+		}
+	}
+}
