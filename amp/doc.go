@@ -66,7 +66,7 @@
 //
 // A step with Scale, Unscale, Step and Update can be captured ([autograd.Capture]), with gradients of
 // Float32 and Float64 if it has an Unscale. A step that is skipped needs no new recording, nor does a new
-// scale.
+// scale. A step that calls GetScale runs uncaptured.
 //
 // # Clipping
 //

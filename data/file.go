@@ -22,7 +22,7 @@ func find(dir, name string) (string, error) {
 			return "", fmt.Errorf("data: %w", err)
 		}
 	}
-	return "", fmt.Errorf("data: neither %s nor %s.gz is in %s", name, name, dir)
+	return "", fmt.Errorf("data: neither %s nor %s.gz is in %s: %w", name, name, dir, fs.ErrNotExist)
 }
 
 // A file is read from start to end and decompressed if it is gzip. It counts the bytes that were read.

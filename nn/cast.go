@@ -21,13 +21,13 @@ func Cast(m Model, dt device.DType, keep ...Model) error { return cast(m, dt, fa
 
 // CastWithMasters is [Cast] for a model that is trained with the option MasterWeights of package optim. It keeps
 // the Float32 values of the parameters that it rounds to 16 bits and that training changes; these must be placed.
-// The optimizer's Float32 copies then begin with those values, as the parameters of PyTorch's autocast do. A copy of
-// a rounded value is half a rounding step away from the values that round differently. So the first updates would
-// change nothing that the forward pass reads, until they add up to that.
+// The optimizer's Float32 copies then begin with those values, as the parameters of PyTorch's autocast do. If a copy
+// began with the rounded value, updates would have to add up to half a rounding step before the parameter changed.
 //
 // ddp.New makes the values equal on all ranks. Code that writes a parameter discards its values. The kept values are
 // the variables from before the cast; the optimizer's first step frees them. If the optimizer's state is saved before
-// that step and loaded again, its copies begin with rounded values.
+// that step and loaded again, its copies begin with rounded values. CastWithMasters panics with an [*UnplacedError]
+// if a parameter is not placed.
 func CastWithMasters(m Model, dt device.DType, keep ...Model) error { return cast(m, dt, true, keep) }
 
 func cast(m Model, dt device.DType, masters bool, keep []Model) error {

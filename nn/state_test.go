@@ -3,6 +3,7 @@ package nn_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -94,6 +95,27 @@ func TestStateThatDoesNotFit(t *testing.T) {
 	state["2.count"] = autograd.FromSlice(dev, []float32{1.5})
 	if err := nn.LoadState(t.Context(), net, state); !errors.As(err, &e) || len(e.Mismatched) != 1 {
 		t.Errorf("a float for an integer: %v", err)
+	}
+}
+
+// The message about a state of quite another module stays short.
+func TestMessageOfAStateThatDoesNotFit(t *testing.T) {
+	e := &nn.StateError{}
+	for i := range 100 {
+		name := fmt.Sprint("layer.", i)
+		e.Missing, e.Unexpected = append(e.Missing, name), append(e.Unexpected, "other."+name)
+		e.Mismatched = append(e.Mismatched, nn.StateMismatch{Name: name, State: "float32[1]", Module: "float32[2]"})
+	}
+	for _, part := range []string{
+		`it lacks 100 tensors, the first of them ["layer.0" "layer.1" "layer.2"]`, `the module has no 100 tensors, the first of them ["other.layer.0"`,
+		`"layer.2" is float32[1] in it and float32[2] in the module; 97 more differ`,
+	} {
+		if !strings.Contains(e.Error(), part) {
+			t.Errorf("%q lacks %q", e, part)
+		}
+	}
+	if len(e.Error()) > 600 {
+		t.Errorf("the message has %d bytes: %s", len(e.Error()), e)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/data"
 	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/optim"
 	"github.com/goddp/goddp/train"
 )
 
@@ -49,4 +50,28 @@ func TestCaptured(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A run whose optimizer does not take part in captured steps is not captured, and ends with the same parameters.
+func TestCapturedWithAForeignOptimizer(t *testing.T) {
+	commtest.OnDevices(t, commtest.FakeGPUs(t, 1), nil, func(pg *comm.ProcessGroup) error {
+		var ends [2][]float64
+		for i, captured := range []bool{false, true} {
+			var err error
+			ends[i], err = trained(t.Context(), pg, false, 5, func(c *train.Config) {
+				c.Epochs, c.Captured = 2, captured
+				c.Optimizer = struct {
+					optim.Optimizer
+					optim.LRSetter
+				}{c.Optimizer, c.Optimizer.(optim.LRSetter)}
+			})
+			if err != nil {
+				return err
+			}
+		}
+		if !slices.Equal(ends[0], ends[1]) {
+			return fmt.Errorf("the parameters are %v, want %v", ends[1], ends[0])
+		}
+		return nil
+	})
 }

@@ -9,8 +9,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
@@ -55,6 +57,9 @@ func run(ctx context.Context) error {
 	defer pg.Close()
 	pixels := &data.ImageOptions{Mean: []float32{0.286}, Std: []float32{0.353}}
 	images, err := data.MNIST(*dir, data.Train, pixels)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: install Debian's package dataset-fashion-mnist, or give --data a folder with the four files", err)
+	}
 	if err != nil {
 		return err
 	}

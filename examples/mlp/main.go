@@ -238,7 +238,8 @@ func main() {
 		"hook": hooks[*hook] == nil,
 	} {
 		if bad {
-			fmt.Fprintf(os.Stderr, "mlp: -%s %v is invalid\n", name, flag.Lookup(name).Value)
+			f := flag.Lookup(name)
+			fmt.Fprintf(os.Stderr, "mlp: --%s %q is invalid; --%s: %s\n", name, f.Value, name, f.Usage)
 			os.Exit(2)
 		}
 	}
