@@ -115,7 +115,7 @@ func TestPageHasCommandsThatParse(t *testing.T) {
 		o, err := parseFlags(strings.Fields(strings.ReplaceAll("--"+command, " gpu ", " 2 ")), func(string) (string, bool) { return "", false })
 		if err != nil {
 			t.Errorf("golaunch --%s%v", command, err)
-		} else if _, err := os.Stat(filepath.Join(root, o.command[0])); err != nil && o.command[0] != "train.py" {
+		} else if _, err := os.Stat(filepath.Join(root, o.command[0])); err != nil {
 			t.Errorf("golaunch --%s%v", command, err)
 		}
 	}

@@ -21,6 +21,7 @@ import (
 
 // manifests are the objects of a file, by kind.
 type manifests struct {
+	PersistentVolumeClaim  core.PersistentVolumeClaim
 	Service                core.Service
 	Job                    batch.Job
 	JobSet                 v1alpha2.JobSet
@@ -41,7 +42,8 @@ func read(t *testing.T, file string) (m manifests) {
 			t.Fatal(err)
 		}
 		object, ok := map[string]any{
-			"Service": &m.Service, "Job": &m.Job, "JobSet": &m.JobSet, "ClusterTrainingRuntime": &m.ClusterTrainingRuntime, "TrainJob": &m.TrainJob,
+			"PersistentVolumeClaim": &m.PersistentVolumeClaim, "Service": &m.Service, "Job": &m.Job, "JobSet": &m.JobSet,
+			"ClusterTrainingRuntime": &m.ClusterTrainingRuntime, "TrainJob": &m.TrainJob,
 		}[head.Kind]
 		if !ok {
 			t.Fatalf("%s: kind %q", file, head.Kind)
@@ -159,6 +161,28 @@ func TestManifests(t *testing.T) {
 				t.Errorf("4 ranks ended at %v:\n%s\n%s", ended, &outputs[0], &outputs[1])
 			}
 		})
+	}
+}
+
+// The pods of each manifest mount the volume that checkpoints.yaml claims.
+func TestPodsMountTheClaim(t *testing.T) {
+	claim := read(t, "checkpoints.yaml").PersistentVolumeClaim.Name
+	for file, podOf := range map[string]func(m manifests) core.PodSpec{
+		"job.yaml":    func(m manifests) core.PodSpec { return m.Job.Spec.Template.Spec },
+		"jobset.yaml": func(m manifests) core.PodSpec { return m.JobSet.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec },
+		"trainer.yaml": func(m manifests) core.PodSpec {
+			return m.ClusterTrainingRuntime.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec
+		},
+	} {
+		var claims []string
+		for _, v := range podOf(read(t, file)).Volumes {
+			if v.PersistentVolumeClaim != nil {
+				claims = append(claims, v.PersistentVolumeClaim.ClaimName)
+			}
+		}
+		if len(claims) != 1 || claims[0] != claim {
+			t.Errorf("the pods of %s mount the claims %q, want %q", file, claims, claim)
+		}
 	}
 }
 

@@ -25,7 +25,7 @@ func validate(t *testing.T, manifest string) []validator.Result {
 
 // The manifests are valid by the published schemas.
 func TestSchemas(t *testing.T) {
-	for file, objects := range map[string]int{"job.yaml": 2, "jobset.yaml": 1, "trainer.yaml": 2} {
+	for file, objects := range map[string]int{"checkpoints.yaml": 1, "job.yaml": 2, "jobset.yaml": 1, "trainer.yaml": 2} {
 		text, err := os.ReadFile(filepath.Join(examples, file))
 		if err != nil {
 			t.Fatal(err)
@@ -45,6 +45,7 @@ func TestSchemas(t *testing.T) {
 // A wrong field of each object is found.
 func TestSchemasFindWrongFields(t *testing.T) {
 	for _, c := range []struct{ file, right, wrong, want string }{
+		{"checkpoints.yaml", "  accessModes:", "  accessMode:", "additional properties 'accessMode' not allowed"},
 		{"job.yaml", "  clusterIP: None", "  clusterIp: None", "additional properties 'clusterIp' not allowed"},
 		{"job.yaml", "        - name: train\n          image", "        - image", "missing property 'name'"},
 		{"job.yaml", "backoffLimit: 6", "backoffLimit: six", "got string, want integer"},

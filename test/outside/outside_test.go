@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -85,6 +87,31 @@ func TestReadme(t *testing.T) {
 		if strings.Contains(line, "golaunch --nproc-per-node") && !strings.Contains(out, "[default0]: ") {
 			t.Errorf("%s printed\n%s", line, out)
 		}
+	}
+}
+
+// docs/migrate.md's program in Go runs in another module, and learns.
+func TestMigratedProgram(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "migrate.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := module(t, map[string]string{"main.go": block(t, string(page), "go", "package main")})
+	run(t, dir, "go mod edit -tool=github.com/goddp/goddp/cmd/golaunch && go mod tidy")
+	out := run(t, dir, "go tool golaunch --nproc-per-node 2 .")
+	var losses []float64
+	for _, m := range regexp.MustCompile(`epoch \d loss (\S+)`).FindAllStringSubmatch(out, -1) {
+		loss, err := strconv.ParseFloat(m[1], 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		losses = append(losses, loss)
+	}
+	if len(losses) != 3 || losses[2] > 0.1 { // the sum of eight numbers has the variance 8
+		t.Errorf("the losses are %v in\n%s", losses, out)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "net.safetensors")); err != nil {
+		t.Error(err)
 	}
 }
 

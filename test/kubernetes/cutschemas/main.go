@@ -28,7 +28,9 @@ var sources = []struct {
 	kinds        map[string]string // file to write, by the name of a definition; one of "" in a custom resource definition
 }{
 	{"k8s.io/kubernetes@v1.32.2", "api/openapi-spec/v3/apis__batch__v1_openapi.json", map[string]string{"io.k8s.api.batch.v1.Job": "job-batch-v1"}},
-	{"k8s.io/kubernetes@v1.32.2", "api/openapi-spec/v3/api__v1_openapi.json", map[string]string{"io.k8s.api.core.v1.Service": "service-v1"}},
+	{"k8s.io/kubernetes@v1.32.2", "api/openapi-spec/v3/api__v1_openapi.json", map[string]string{
+		"io.k8s.api.core.v1.Service": "service-v1", "io.k8s.api.core.v1.PersistentVolumeClaim": "persistentvolumeclaim-v1",
+	}},
 	{"sigs.k8s.io/jobset", "config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml", map[string]string{"": "jobset-jobset-v1alpha2"}},
 	{"github.com/kubeflow/trainer/v2", "manifests/base/crds/trainer.kubeflow.org_clustertrainingruntimes.yaml", map[string]string{"": "clustertrainingruntime-trainer-v1alpha1"}},
 	{"github.com/kubeflow/trainer/v2", "manifests/base/crds/trainer.kubeflow.org_trainjobs.yaml", map[string]string{"": "trainjob-trainer-v1alpha1"}},
