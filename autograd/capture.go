@@ -64,7 +64,7 @@ const maxAttempts = 8
 // ([Variable.Item]), copy from the program's memory ([FromSlice]) or depend on values on the device.
 // Variables that step makes cannot be used outside, except for its result. A step that breaks these rules,
 // or uses what cannot be captured, runs uncaptured: see [CaptureOptions]. So does a call within [Scope] or
-// [NoGrad], and an optimizer that is not of this module does not notice replays.
+// [NoGrad]. The Step of an optimizer of another module is other code: no replay calls it.
 //
 // With a model of package ddp, the reductions are part of the graph. All ranks make the same steps, but a rank
 // may record a step that another does not. A captured step makes all its collectives before an optimizer's Step,
@@ -83,9 +83,6 @@ func Capture(dev device.Device, step func(in ...*Variable) (*Variable, error), o
 	}
 	if c.Warmup <= 0 {
 		c.Warmup = 2
-	}
-	if _, ok := dev.(kernels.Recorder); !ok {
-		c.Warmup = 0 // the first call tells that nothing is captured
 	}
 	if _, ok := dev.(kernels.Recorder); !ok {
 		c.Warmup = 0 // the first call tells that nothing is captured
