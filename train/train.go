@@ -273,7 +273,11 @@ func (r *run) epoch(ctx context.Context, epoch int) (isStopped bool, err error) 
 		}
 	}
 	if r.Evaluate != nil && r.evaluated != r.step {
-		if err := r.evaluate(ctx, progress.V("epoch", float64(epoch+1))); err != nil {
+		var values []progress.Value
+		if end.Epoch > epoch {
+			values = append(values, progress.V("epoch", float64(end.Epoch)))
+		}
+		if err := r.evaluate(ctx, values...); err != nil {
 			return false, err
 		}
 	}
