@@ -41,7 +41,9 @@ func newTwoPart(t *testing.T, dev device.Device, change func(m *twoPart)) *twoPa
 	return m
 }
 
-func (m *twoPart) step(in ...*autograd.Variable) (*autograd.Variable, error) { return m.stepOf(m.net, in) }
+func (m *twoPart) step(in ...*autograd.Variable) (*autograd.Variable, error) {
+	return m.stepOf(m.net, in)
+}
 
 func (m *twoPart) stepOf(part nn.Module, in []*autograd.Variable) (*autograd.Variable, error) {
 	m.runs++
