@@ -76,7 +76,7 @@ func TestDifferentJobs(t *testing.T) {
 		{Job{ID: "a"}, Job{Program: "p"}, `job id "a" here`, `none there`},
 		{Job{Program: "p"}, Job{Program: "q"}, `program p here`, `q there`},
 		{Job{Program: "p", Args: "-x 1"}, Job{Program: "p", Args: "-x 2"}, `arguments [-x 1] here`, `[-x 2] there`},
-		{Job{ID: "a", World: 2}, Job{ID: "a", World: 4}, `WORLD_SIZE 2 here`, `4 there`},
+		{Job{ID: "a", World: 2}, Job{ID: "a", World: 4}, "WORLD_SIZE is 2 here", "and 4 in process 2 on listen: set the same on all ranks; or, if these are two jobs, give each its own MASTER_PORT"},
 		{Job{ID: "a", World: 2}, Job{ID: "a"}, "", ""},
 	} {
 		_, dialled, listened := run(NewDialler(dialler(1, test.dialler, true), testKey), NewListener(listener(test.listener, true), testKey))
@@ -94,10 +94,14 @@ func TestDifferentJobs(t *testing.T) {
 		if here.Own != there.Other || here.Other != there.Own || here.By.Host != "listen" || there.By.Host != "dial" {
 			t.Errorf("the ends disagree: %v; %v", here, there)
 		}
-		for _, want := range []string{test.here, test.there, "GODDP_JOB_ID", "process 2 on listen"} {
+		for _, want := range []string{test.here, test.there, "MASTER_PORT", "process 2 on listen"} {
 			if !strings.Contains(here.Error(), want) {
 				t.Errorf("%q does not say %q", here, want)
 			}
+		}
+		// Another job id does not mend a wrong WORLD_SIZE.
+		if advises := strings.Contains(here.Error(), "GODDP_JOB_ID"); advises == (here.What == "WORLD_SIZE") {
+			t.Errorf("%q advises another job id: %v", here, advises)
 		}
 	}
 }
