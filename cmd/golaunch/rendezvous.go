@@ -139,6 +139,15 @@ func (r *rendezvousFlags) env() (env []string) {
 	return env
 }
 
+// nameTokenFile makes an error about the job's secret name the flag, if the secret is in the flag's file.
+func (r *rendezvousFlags) nameTokenFile(err error) error {
+	var invalid *handshake.InvalidSecretError
+	if r.tokenFile == "" || !errors.As(err, &invalid) {
+		return err
+	}
+	return usagef("--token-file %q: %w", r.tokenFile, invalid.Err)
+}
+
 // withPort adds a port to an address that has none.
 func withPort(addr string, port int) string {
 	if _, _, err := net.SplitHostPort(addr); err == nil {
