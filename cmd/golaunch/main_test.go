@@ -243,9 +243,13 @@ func TestUsageErrors(t *testing.T) {
 }
 
 func TestHelpAndVersion(t *testing.T) {
-	for arg, want := range map[string]string{"--help": "--nproc-per-node", "-h": "PROGRAM", "--version": "golaunch "} {
+	for arg, want := range map[string]string{
+		"--help": "--master-port port the workers' MASTER_PORT (default: a free one); the nodes meet at another, 29400 or that of --rdzv-endpoint ",
+		"-h":     "PROGRAM", "--version": "golaunch ",
+	} {
 		got := runIt(t, []string{"PET_NNODES=nonsense"}, arg)
-		if got.code != 0 || !strings.Contains(got.stdout, want) || got.stderr != "" {
+		text := strings.Join(strings.Fields(got.stdout), " ") + " " // the lines are wrapped
+		if got.code != 0 || !strings.Contains(text, want) || got.stderr != "" {
 			t.Errorf("%s: got %+v", arg, got)
 		}
 	}

@@ -50,7 +50,7 @@ func (r *rendezvousFlags) define(group func(title string) flagSet) {
 	addFlag(fs, &r.nodeRank, "node-rank", "0", "n", parseCount, "rank of this node; static only")
 	fs.BoolVar(&r.standalone, "standalone", false, "one node and a free port; this is the default")
 	addFlag(fs, &r.masterAddr, "master-addr", "", "host", parseHost, "address of the store (default: 127.0.0.1); on several static nodes the address of node 0")
-	addFlag(fs, &r.masterPort, "master-port", "0", "port", parsePort, "the workers' MASTER_PORT (default: a free one)")
+	addFlag(fs, &r.masterPort, "master-port", "0", "port", parsePort, "the workers' MASTER_PORT (default: a free one); the nodes meet at another, 29400 or that of --rdzv-endpoint")
 	fs.StringVar(&r.runID, "rdzv-id", "", "name of the job (default: random; \"none\" on several nodes)")
 	addFlag(fs, &r.backend, "rdzv-backend", "static", "name", parseBackend, "static: the user numbers the nodes; c10d: the node at the endpoint hosts; etcd: the nodes elect the host")
 	fs.StringVar(&r.endpoint, "rdzv-endpoint", "", "host[:port] of the hosting node, default port 29400, or of etcd: host:port,host:port")
