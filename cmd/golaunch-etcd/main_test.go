@@ -42,8 +42,8 @@ func TestUsersAreTurnedAway(t *testing.T) {
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr
 		_ = cmd.Run() // the code says how it ended
-		isTold := strings.Contains(stderr.String(), "golaunch-etcd is started by golaunch --rdzv-backend etcd")
-		if code := cmd.ProcessState.ExitCode(); code != test.code || isTold != (code == 2) {
+		isAnswered := strings.Contains(stderr.String(), "golaunch-etcd is started by golaunch --rdzv-backend etcd")
+		if code := cmd.ProcessState.ExitCode(); code != test.code || isAnswered != (code == 2) {
 			t.Errorf("%q: exit code %d, want %d; it printed %q", test.args, code, test.code, &stderr)
 		}
 	}
