@@ -46,7 +46,7 @@ func Dial(ctx context.Context, o DialOptions) (*Remote, error) {
 	var d net.Dialer
 	raw, err := d.DialContext(ctx, "tcp", o.Addr)
 	if err != nil {
-		if ctx.Err() != nil {
+		if errors.Is(err, context.Canceled) { // ctx ended
 			err = errNoAnswer
 		}
 		return nil, err

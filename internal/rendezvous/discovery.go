@@ -94,7 +94,7 @@ func (e Endpoint) resolve(ctx context.Context, host string) ([]net.IPAddr, error
 		if err == nil {
 			return addrs, nil
 		}
-		if ctx.Err() != nil {
+		if errors.Is(err, context.Canceled) { // ctx ended
 			err = fmt.Errorf("lookup %s: %w", host, errNoAnswer)
 		}
 		if time.Since(start) > patience || !pause(ctx) {
