@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"strconv"
@@ -115,7 +116,7 @@ func openStore(ctx context.Context, w World, o *Options, release *releases) (sto
 		}
 	}
 	client, err := store.Dial(ctx, w.masterAddr(), &store.ClientOptions{Member: m, AnyStore: w.anyStore(), Waiting: func(why error) {
-		log.Info(fmt.Sprintf("[Rank %d] waiting for the job's store at %s: %v; giving up in %v", w.Rank, w.masterAddr(), why, time.Until(o.deadline).Round(time.Second)))
+		logf(log, slog.LevelInfo, "[Rank %d] waiting for the job's store at %s: %v; giving up in %v", w.Rank, w.masterAddr(), why, time.Until(o.deadline).Round(time.Second))
 	}})
 	if err != nil {
 		switch {
