@@ -145,13 +145,18 @@ func (d *watchdogLoop) bounded(limit time.Duration, what string, f func() error)
 	}
 }
 
-// logf logs a line and waits for at most logTime, because the log may be a pipe that nobody
-// reads. A blocked log must not keep the watchdog from acting.
+// logf logs a line. A blocked log must not keep the watchdog from acting.
 func (d *watchdogLoop) logf(level slog.Level, format string, args ...any) {
+	logf(d.log, level, format, args...)
+}
+
+// logf logs a line and waits for at most logTime, because the log may be a pipe that nobody
+// reads.
+func logf(log *slog.Logger, level slog.Level, format string, args ...any) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		d.log.Log(context.Background(), level, fmt.Sprintf(format, args...))
+		log.Log(context.Background(), level, fmt.Sprintf(format, args...))
 	}()
 	timer := time.NewTimer(logTime)
 	defer timer.Stop()

@@ -62,6 +62,8 @@ type Options struct {
 	flight           flight.Settings
 	dumps            func() (string, error) // returns the folder of flight records; nil if none are written
 
+	deadline time.Time // when Init gives up, unless the process is suspended meanwhile
+
 	member store.Member   // this process's identity in the job
 	exit   func(code int) // ends the process: os.Exit, except in tests
 }
@@ -154,6 +156,10 @@ const retryPause = 20 * time.Millisecond
 // first connect to the store of an earlier group, which rank 0 is closing. When that store
 // ends, joinWithRetry calls join again, until rank 0 hosts the store of the new group.
 func joinWithRetry(ctx context.Context, o Options) (*ProcessGroup, error) {
+	o.deadline = time.Now().Add(o.Timeout)
+	if end, ok := ctx.Deadline(); ok && end.Before(o.deadline) {
+		o.deadline = end
+	}
 	ctx, cancel := awake.WithTimeoutCause(ctx, o.Timeout, fmt.Errorf("%w after %v", ErrTimeout, o.Timeout))
 	defer cancel()
 	for {
@@ -189,7 +195,7 @@ func join(ctx context.Context, o Options) (_ *ProcessGroup, err error) {
 		release.addClose(o.Device.Close)
 	}
 	if o.Store == nil {
-		if o.Store, err = openStore(ctx, w, &o.member, o.Log, &release); err != nil {
+		if o.Store, err = openStore(ctx, w, &o, &release); err != nil {
 			return nil, err
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"time"
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
@@ -88,7 +89,8 @@ func namesLoopback(addr string) bool {
 // openStore connects to the job's store. If the launcher does not host the store, rank 0 hosts
 // it. openStore appends to `release` the functions that close the store's connection and
 // server.
-func openStore(ctx context.Context, w World, m *store.Member, log *slog.Logger, release *releases) (store.Store, error) {
+func openStore(ctx context.Context, w World, o *Options, release *releases) (store.Store, error) {
+	m, log := &o.member, o.Log
 	if w.Size == 1 && !w.AgentStore {
 		s := store.NewLocal()
 		release.addClose(s.Close)
@@ -113,7 +115,9 @@ func openStore(ctx context.Context, w World, m *store.Member, log *slog.Logger, 
 			return nil, fmt.Errorf("rank 0 cannot host the store: %w", err)
 		}
 	}
-	client, err := store.Dial(ctx, w.masterAddr(), &store.ClientOptions{Member: m, AnyStore: w.anyStore()})
+	client, err := store.Dial(ctx, w.masterAddr(), &store.ClientOptions{Member: m, AnyStore: w.anyStore(), Waiting: func(why error) {
+		logf(log, slog.LevelInfo, "[Rank %d] waiting for the job's store at %s: %v; giving up in %v", w.Rank, w.masterAddr(), why, time.Until(o.deadline).Round(time.Second))
+	}})
 	if err != nil {
 		switch {
 		case errors.As(err, new(*store.HandshakeError)): // the error says which program answered

@@ -1,14 +1,19 @@
 package comm_test
 
 import (
+	"bufio"
 	"context"
+	"errors"
 	"io"
+	"log/slog"
 	"net"
+	"regexp"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/internal/testport"
 	"github.com/goddp/goddp/store"
 )
 
@@ -72,6 +77,30 @@ func (s *proxy) follow(to string) {
 		c.Close()
 	}
 	s.conns = nil
+}
+
+// A rank that waits for the job's store says so, and how long it will wait.
+func TestRankSaysThatItWaitsForTheStore(t *testing.T) {
+	port, addr := testport.New(t)
+	r, w := io.Pipe()
+	ctx, cancel := context.WithCancel(t.Context())
+	var rank sync.WaitGroup
+	rank.Go(func() {
+		defer w.Close()
+		world := comm.World{Rank: 1, Size: 2, MasterAddr: "127.0.0.1", MasterPort: port}
+		_, err := comm.Init(ctx, &comm.Options{World: &world, Timeout: time.Minute, Log: slog.New(slog.NewTextHandler(w, nil))})
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("Init returned %v", err)
+		}
+	})
+	line, err := bufio.NewReader(r).ReadString('\n')
+	r.Close()
+	cancel()
+	rank.Wait()
+	want := regexp.MustCompile(`\[Rank 1\] waiting for the job's store at ` + addr + `: connection refused; giving up in 5\ds"`)
+	if err != nil || !want.MatchString(line) {
+		t.Errorf("it logs %q, %v, want %q", line, err, want)
+	}
 }
 
 // A rank that joins its second group early connects to the store of the first group. When the

@@ -144,7 +144,7 @@ func TestNodesMustAgreeOnSettings(t *testing.T) {
 		got = append(got, fmt.Sprint(r.err))
 	}
 	slices.Sort(got)
-	const hosts, refused = "too few nodes joined: 1 of at least 2", "the rendezvous refused this node: it was started with --nnodes=2:2 --max-restarts="
+	const hosts, refused = "too few nodes joined: 1 of at least 2 within 3 s (--rdzv-conf join_timeout=3)", "the rendezvous refused this node: it was started with --nnodes=2:2 --max-restarts="
 	if !strings.HasPrefix(got[0], refused) || got[1] != hosts {
 		t.Errorf("got %q, want %q and %q", got, hosts, refused)
 	}

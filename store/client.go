@@ -45,6 +45,10 @@ type ClientOptions struct {
 	// this package accept too. With AnyStore the client finds out which dialect the server
 	// speaks, and Legacy says which one to try first.
 	Legacy bool
+
+	// Waiting, if not nil, is called once if Dial has not reached the server after 3 s. why
+	// is the reason. Dial retries meanwhile, and does not return while Waiting runs.
+	Waiting func(why error)
 }
 
 // A Client is a [Store] that uses a server over TCP.
@@ -68,6 +72,7 @@ type Client struct {
 	idle   []*clientConn            // the open connections that no call uses, most recent last
 	server handshake.Party          // the server of the first connection; its zero value before
 	rival  error                    // says that another process has the same rank; nil if none has
+	why    error                    // why Dial has not reached the server yet
 }
 
 // unknownServer stands for a server that knows no handshake.
@@ -84,10 +89,13 @@ const (
 	lastPause  = time.Second
 )
 
+// waitingAfter is the time after which Dial calls [ClientOptions.Waiting].
+const waitingAfter = 3 * time.Second
+
 // Dial connects to the server at addr, "host:port". If the server is not up yet, Dial
 // retries until ctx ends.
 func Dial(ctx context.Context, addr string, opts *ClientOptions) (*Client, error) {
-	c := &Client{addr: addr, conns: make(map[*clientConn]struct{})}
+	c := &Client{addr: addr, conns: make(map[*clientConn]struct{}), why: errors.New("no answer")}
 	if opts != nil {
 		c.opts = *opts
 	}
@@ -113,6 +121,7 @@ func Dial(ctx context.Context, addr string, opts *ClientOptions) (*Client, error
 
 // connect opens the first connection.
 func (c *Client) connect(ctx context.Context) error {
+	defer c.reportWait()()
 	// last is the error of the last attempt. An attempt that failed because ctx ended does
 	// not count, unless something accepted its connection.
 	last := errors.New("no attempt made")
@@ -127,6 +136,7 @@ func (c *Client) connect(ctx context.Context) error {
 		}
 		if d, bounded := ctx.Deadline(); ctx.Err() == nil && (!bounded || time.Now().Before(d)) || errors.As(err, new(*muteError)) {
 			last = netError{err, c.addr}
+			c.setWhy(last)
 		}
 		if c.opts.AnyStore && isHangUp(err) {
 			c.opts.Legacy = !c.opts.Legacy // no other goroutine uses the client yet
@@ -137,6 +147,33 @@ func (c *Client) connect(ctx context.Context) error {
 		case <-time.After(pause):
 		}
 	}
+}
+
+// reportWait calls opts.Waiting after waitingAfter, unless stop is called before. If opts.Waiting
+// runs, stop waits until it has returned.
+func (c *Client) reportWait() (stop func()) {
+	if c.opts.Waiting == nil {
+		return func() {}
+	}
+	returned := make(chan struct{})
+	timer := time.AfterFunc(waitingAfter, func() {
+		defer close(returned)
+		c.mu.Lock()
+		why := c.why
+		c.mu.Unlock()
+		c.opts.Waiting(why)
+	})
+	return func() {
+		if !timer.Stop() {
+			<-returned
+		}
+	}
+}
+
+func (c *Client) setWhy(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.why = err
 }
 
 // isHangUp reports whether a server accepted a connection and then ended it. PyTorch's does
@@ -391,6 +428,7 @@ func (c *Client) acquire(ctx context.Context) (*clientConn, error) {
 		return nil, ErrClosed
 	}
 	c.conns[cn] = struct{}{}
+	c.why = &muteError{} // until the handshake has ended
 	c.mu.Unlock()
 	if err = c.introduce(dialCtx, cn); err != nil {
 		cn.inStep = false

@@ -130,6 +130,35 @@ func TestDialTimesOut(t *testing.T) {
 	}
 }
 
+// While Dial waits for a server, it says why, once.
+func TestDialSaysWhyItWaits(t *testing.T) {
+	_, silent := testport.New(t)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	var dials sync.WaitGroup
+	for addr, want := range map[string]string{
+		silent:             "connection refused",
+		ln.Addr().String(): "what listens there does not answer as a store does",
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		var got []string
+		dials.Go(func() {
+			_, err := Dial(ctx, addr, &ClientOptions{Waiting: func(why error) {
+				got = append(got, why.Error())
+				cancel()
+			}})
+			if err == nil || len(got) != 1 || got[0] != want {
+				t.Errorf("%s: %v; it waited because of %q, want %q", addr, err, got, want)
+			}
+		})
+	}
+	dials.Wait()
+	dial(t, listen(t, nil).Addr(), &ClientOptions{Waiting: func(why error) { t.Errorf("a server that answers: %v", why) }})
+}
+
 func TestAnnounce(t *testing.T) {
 	s := listen(t, nil)
 	for range 2 {

@@ -55,7 +55,7 @@ func parseBench(args []string) (*benchOptions, error) {
 	fs.StringVarP(&op, "op", "o", "sum", "`reduction`: sum, prod, min, max, avg")
 	fs.IntVarP(&o.Root, "root", "r", 0, "`rank` that is the root of broadcast and reduce")
 	fs.IntVarP(&o.Iters, "iters", "n", 20, "calls in a measurement")
-	fs.IntVarP(&o.Warmup, "warmup_iters", "w", 5, "calls before the first one, at each size")
+	fs.IntVarP(&o.Warmup, "warmup-iters", "w", 5, "calls before the first one, at each size")
 	fs.IntVar(&o.Repeat, "repeat", 1, "measurements at each size, of which the median is shown")
 	fs.IntVarP(&o.Checks, "check", "c", 1, "calls after the last one, whose results are checked")
 	fs.BoolVar(&o.Private, "private", false, "take memory from the device instead of ProcessGroup.Alloc")
@@ -92,7 +92,7 @@ func parseBench(args []string) (*benchOptions, error) {
 		got, least int
 	}{
 		{"stepfactor", o.StepFactor, 2}, {"iters", o.Iters, 1}, {"repeat", o.Repeat, 1},
-		{"warmup_iters", o.Warmup, 0}, {"check", o.Checks, 0}, {"root", o.Root, 0},
+		{"warmup-iters", o.Warmup, 0}, {"check", o.Checks, 0}, {"root", o.Root, 0},
 	} {
 		if f.got < f.least {
 			return nil, usagef("--%s %d: want %d or more", f.name, f.got, f.least)

@@ -48,7 +48,7 @@ func TestDump(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"-d", "/dev/null/x", "job of TestDump"}, 1, "goddp: mkdir /dev/null: not a directory\n"},
+		{[]string{"-d", "/dev/null/x", "job of TestDump"}, 1, "goddp dump: mkdir /dev/null: not a directory\n"},
 		{[]string{"-d", "/proc/self", "job of TestDump"}, 1, "rank_1.json"},
 		{[]string{"another"}, 1, `no process of job "another"`}, {nil, 2, "want one job"}, {[]string{"-x"}, 2, "unknown shorthand flag"},
 	} {

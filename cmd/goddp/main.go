@@ -38,58 +38,52 @@ var commands = []command{
 func main() { os.Exit(run(os.Args[1:])) }
 
 func run(args []string) int {
-	err := dispatch(args)
+	called, err := dispatch(args)
 	if err == nil {
 		return 0
 	}
+	// Errors of package checkpoint begin with its name, which is the command's too.
+	fmt.Fprintf(os.Stderr, "%s: %s\n", called, strings.TrimPrefix(err.Error(), strings.TrimPrefix(called, "goddp ")+": "))
 	var usage *usageError
-	if errors.As(err, &usage) {
-		fmt.Fprintf(os.Stderr, "goddp%s: %v\n", usage.command, err)
-		if !usage.known {
-			fmt.Fprintf(os.Stderr, "Run 'goddp%s --help' for how to call it.\n", usage.command)
-		}
-		return exitUsage
+	if !errors.As(err, &usage) {
+		return 1
 	}
-	fmt.Fprintf(os.Stderr, "goddp: %v\n", err)
-	return 1
+	if !usage.known {
+		fmt.Fprintf(os.Stderr, "Run '%s --help' for how to call it.\n", called)
+	}
+	return exitUsage
 }
 
-// dispatch runs the command that args names.
-func dispatch(args []string) error {
+// dispatch runs the command that args names. called is "goddp", with the command's name if there is such a command.
+func dispatch(args []string) (called string, err error) {
+	called = "goddp"
 	if len(args) == 0 {
-		return &usageError{err: errors.New("no command")}
+		return called, usagef("no command")
 	}
 	name, rest := args[0], args[1:]
 	switch name {
 	case "help", "-h", "--help":
 		if len(rest) == 0 || rest[0] == "help" || rest[0] == "-h" || rest[0] == "--help" {
 			help(os.Stdout)
-			return nil
+			return called, nil
 		}
 		name, rest = rest[0], []string{"--help"}
 	case "--version":
 		fmt.Println(version.Of("goddp"))
-		return nil
+		return called, nil
 	}
 	for _, c := range commands {
-		if c.name != name {
-			continue
+		if c.name == name {
+			return called + " " + name, c.run(rest)
 		}
-		err := c.run(rest)
-		var usage *usageError
-		if errors.As(err, &usage) {
-			usage.command = " " + name
-		}
-		return err
 	}
-	return &usageError{err: fmt.Errorf("there is no command %q", name)}
+	return called, usagef("there is no command %q", name)
 }
 
 // usageError is the error for a wrong command line.
 type usageError struct {
-	command string // the command with the relevant help, after a space; "" for goddp itself
-	known   bool   // the command line has the right form, so the help would not explain the error
-	err     error
+	known bool // the command line has the right form, so the help would not explain the error
+	err   error
 }
 
 func (e *usageError) Error() string { return e.err.Error() }
@@ -106,7 +100,7 @@ func newFlags(name string) *pflag.FlagSet {
 	fs.SortFlags = false
 	fs.SetOutput(io.Discard)
 	fs.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
-		return pflag.NormalizedName(strings.ReplaceAll(name, "-", "_"))
+		return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
 	})
 	return fs
 }

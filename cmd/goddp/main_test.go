@@ -5,6 +5,8 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -70,7 +72,7 @@ func TestUsageErrors(t *testing.T) {
 		"bench all_reduce -b 0":             `--minbytes "0": want a number of bytes, 1 or more`,
 		"bench all_reduce -e 1T":            `--maxbytes "1T"`,
 		"bench all_reduce -n 0":             "--iters 0: want 1 or more",
-		"bench all_reduce --warmup-iters=x": "-w, --warmup_iters",
+		"bench all_reduce --warmup-iters=x": "-w, --warmup-iters",
 		"bench all_reduce -f 1":             "--stepfactor 1: want 2 or more",
 		"bench all_reduce -d int8":          `there is no element type "int8"; want uint8, `,
 		"bench all_reduce -o xor":           `there is no reduction "xor"; want sum, `,
@@ -78,6 +80,24 @@ func TestUsageErrors(t *testing.T) {
 	} {
 		code, stdout, stderr := goddp(t, strings.Fields(line)...)
 		if code != 2 || stdout != "" || !strings.Contains(stderr, want) || !strings.Contains(stderr, "--help' for how to call it.\n") {
+			t.Errorf("%q: exit code %d; it printed %q and\n%s\nwant %q", line, code, stdout, stderr, want)
+		}
+	}
+}
+
+// Errors begin with the command, once.
+func TestErrorsNameTheCommand(t *testing.T) {
+	none := filepath.Join(t.TempDir(), "none")
+	for line, want := range map[string]string{
+		"plot " + none:                      "goddp plot: open " + none + ": no such file",
+		"dump 0":                            `goddp dump: no process of job "0"`,
+		"trace " + none:                     "goddp trace: open " + none + ": no such file",
+		"tokens " + none + " -o x":          "goddp tokens: stat " + none + ": no such file",
+		"checkpoint ls " + none:             "goddp checkpoint: open " + none + ": no such file",
+		"checkpoint convert " + none + " x": "goddp checkpoint: stat " + none + ": no such file",
+	} {
+		code, stdout, stderr := goddp(t, strings.Fields(line)...)
+		if code != 1 || stdout != "" || !strings.HasPrefix(stderr, want) {
 			t.Errorf("%q: exit code %d; it printed %q and\n%s\nwant %q", line, code, stdout, stderr, want)
 		}
 	}
@@ -92,10 +112,11 @@ func TestHelp(t *testing.T) {
 			}
 		}
 	}
+	underscore := regexp.MustCompile(`--[a-z-]+_`) // flags are printed with dashes
 	for _, c := range commands {
 		for _, args := range [][]string{{c.name, "--help"}, {"help", c.name}} {
 			code, stdout, stderr := goddp(t, args...)
-			if code != 0 || stderr != "" || !strings.Contains(stdout, "goddp "+c.name+" ") {
+			if code != 0 || stderr != "" || !strings.Contains(stdout, "goddp "+c.name+" ") || underscore.MatchString(stdout) {
 				t.Errorf("%v: exit code %d; it printed %q and\n%s", args, code, stderr, stdout)
 			}
 		}

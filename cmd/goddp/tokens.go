@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"iter"
 	"os"
 	"path/filepath"
@@ -82,6 +83,7 @@ type shardWriter struct {
 	dir        string
 	val, train int // number of tokens of a validation and of a training shard
 	written    []shard
+	isNewDir   bool // write made the folder
 }
 
 type shard struct {
@@ -92,9 +94,16 @@ type shard struct {
 // write writes all shards. It returns an error if the folder holds shards of an earlier run,
 // because a reader would take them for part of this one.
 func (w *shardWriter) write(files []string) error {
+	for _, path := range files { // before the work, which a wrong path would waste
+		if err := checkInput(path); err != nil {
+			return err
+		}
+	}
+	_, missing := os.Stat(w.dir)
 	if err := os.MkdirAll(w.dir, 0o777); err != nil {
 		return err
 	}
+	w.isNewDir = errors.Is(missing, fs.ErrNotExist)
 	if there, _ := filepath.Glob(filepath.Join(w.dir, "*_[0-9][0-9][0-9][0-9][0-9][0-9].bin")); len(there) > 0 { // the pattern is well formed
 		return fmt.Errorf("%s is there already: want a folder without shards", there[0])
 	}
@@ -145,11 +154,32 @@ func (w *shardWriter) shard(path string, tokens iter.Seq[uint16]) (err error) {
 	return err
 }
 
-// remove removes the shards that were written.
+// checkInput returns an error if a file cannot be read. It does not open a pipe, which can be read only once.
+func checkInput(path string) error {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return err
+	case info.IsDir():
+		return fmt.Errorf("%s is a folder: want a file", path)
+	case !info.Mode().IsRegular():
+		return nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// remove removes the shards that were written, and the folder if write made it.
 func (w *shardWriter) remove() error {
 	var errs []error
 	for _, s := range w.written {
 		errs = append(errs, os.Remove(s.path))
+	}
+	if w.isNewDir {
+		errs = append(errs, os.Remove(w.dir))
 	}
 	return errors.Join(errs...)
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -118,22 +119,23 @@ func TestTokensRefuses(t *testing.T) {
 	binary, short, empty := file("a.bin", "abc<|endoftext|>def\xff\xfe"), file("short.txt", "Hello world"), file("empty.txt", "")
 	out := filepath.Join(dir, "out")
 	for want, args := range map[string][]string{
-		"a.bin: at byte 19: the text is not UTF-8": {short, binary, "-o", out},
-		"no such file":                                   {filepath.Join(dir, "none"), "-o", out},
+		"a.bin: at byte 19: the text is not UTF-8":       {short, binary, "-o", out},
+		"goddp tokens: stat ":                            {short, filepath.Join(dir, "none"), "-o", out},
+		dir + " is a folder: want a file":                {short, dir, "-o", out},
 		"the files have no text":                         {empty, "-o", out},
 		"all of the 3 tokens are for validation":         {short, "-o", out},
 		"want at least one file, got none":               {"-o", out},
 		"want a folder, -o DIR":                          {short},
 		"--shard-size 1: want 2 or more":                 {short, "-o", out, "--shard-size", "1"},
 		"--val-size 1: want 0, or 2 or more":             {short, "-o", out, "--val-size", "1"},
-		`invalid argument "x" for "--shard_size" flag: `: {short, "-o", out, "--shard-size", "x"},
+		`invalid argument "x" for "--shard-size" flag: `: {short, "-o", out, "--shard-size", "x"},
 	} {
 		code, stdout, stderr := goddp(t, append([]string{"tokens"}, args...)...)
 		if code == 0 || stdout != "" || !strings.Contains(stderr, want) {
 			t.Errorf("%v: exit code %d; it printed %q and\n%s\nwant %q", args, code, stdout, stderr, want)
 		}
-		if left, _ := filepath.Glob(filepath.Join(out, "*")); len(left) > 0 {
-			t.Errorf("%v: it left %v", args, left)
+		if _, err := os.Stat(out); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%v: it left the folder: %v", args, err)
 		}
 	}
 }

@@ -60,7 +60,7 @@ func parseTune(args []string) (*tuneOptions, error) {
 	fs.IntP("stepfactor", "f", 16, "ratio of each size to the one before")
 	fs.StringP("datatype", "d", "float", "element `type`, as in goddp bench")
 	fs.IntP("iters", "n", 20, "calls in a measurement")
-	fs.IntP("warmup_iters", "w", 5, "calls before the first one, at each size")
+	fs.IntP("warmup-iters", "w", 5, "calls before the first one, at each size")
 	fs.Int("repeat", 3, "measurements of each run, of which the median counts")
 	fs.IntVar(&o.pairs, "pairs", 5, "how often each setting runs beside the default")
 	fs.StringArrayVar(&try, "try", nil, "compare this `setting`, NAME=VALUE or 'NAME=VALUE NAME=VALUE', instead of NCCL's; may be repeated")
@@ -94,7 +94,7 @@ func parseTune(args []string) (*tuneOptions, error) {
 		o.settings = append(o.settings, s)
 	}
 	o.bench = []string{"bench", o.collective, "--check=0", "--json"}
-	for _, name := range []string{"minbytes", "maxbytes", "stepfactor", "datatype", "iters", "warmup_iters", "repeat"} {
+	for _, name := range []string{"minbytes", "maxbytes", "stepfactor", "datatype", "iters", "warmup-iters", "repeat"} {
 		o.bench = append(o.bench, "--"+name+"="+fs.Lookup(name).Value.String())
 	}
 	parsed, err := parseBench(o.bench[1:])

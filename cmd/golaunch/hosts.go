@@ -146,7 +146,7 @@ func newHostsJob(o *options) (*hostsJob, error) {
 	}
 	secret, err := handshake.ReadSecret(getenv)
 	if err != nil {
-		return nil, &usageError{err}
+		return nil, o.rendezvous.nameTokenFile(err)
 	}
 	request.Token = cmp.Or(string(secret), rand.Text()+rand.Text())
 

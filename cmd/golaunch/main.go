@@ -119,7 +119,7 @@ func run(args []string, signals chan os.Signal, node *hostNode) int {
 		if opts.slurm != nil && errors.Is(err, launcher.ErrNoToken) {
 			err = fmt.Errorf("%w. In a batch script, this line before srun makes a secret for all tasks: %s", err, slurmTokenLine)
 		}
-		return complain(err)
+		return complain(opts.rendezvous.nameTokenFile(err))
 	}
 	return launcher.ExitCode(err)
 }

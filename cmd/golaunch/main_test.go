@@ -139,6 +139,13 @@ func TestUsageErrors(t *testing.T) {
 	if err := os.Mkdir(empty, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	open := filepath.Join(dir, "job.token")
+	if err := os.WriteFile(open, []byte("the secret of the job"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(open, 0o644); err != nil {
+		t.Fatal(err)
+	}
 	library := filepath.Join(dir, "lib")
 	if err := os.Mkdir(library, 0o755); err != nil {
 		t.Fatal(err)
@@ -171,9 +178,11 @@ func TestUsageErrors(t *testing.T) {
 		{"--nproc-per-node gpu true", "CUDA_VISIBLE_DEVICES=", "no GPU"},
 		{"--nnodes 2 true", "", "--nnodes 2 needs --master-addr"},
 		{"--nnodes 2 --master-addr h true", "", "--token-file or GODDP_TOKEN_FILE"},
-		{"--nnodes 2 --master-addr h --token-file /nonexistent true", "", "GODDP_TOKEN_FILE: the job's secret cannot be read: open /nonexistent: no such file"},
-		{"true", "GODDP_TOKEN_FILE=" + empty, "the job's secret cannot be read: read "},
-		{"true", "GODDP_TOKEN=short", "GODDP_TOKEN holds a secret of 5 bytes"},
+		{"--nnodes 2 --master-addr h --token-file /nonexistent true", "", `golaunch: --token-file "/nonexistent": no such file or directory` + "\n"},
+		{"--hosts a:1 --token-file /nonexistent true", "", `golaunch: --token-file "/nonexistent": no such file or directory` + "\n"},
+		{"--token-file " + open + " true", "", fmt.Sprintf("golaunch: --token-file %q: others can read or change it (mode 0644): chmod 600 %s\n", open, open)},
+		{"true", "GODDP_TOKEN_FILE=" + empty, fmt.Sprintf("golaunch: GODDP_TOKEN_FILE=%q: is a directory\n", empty)},
+		{"true", "GODDP_TOKEN=short", "golaunch: GODDP_TOKEN: a secret of 5 bytes, want 16 to 4096\n"},
 		{"--log-max-size 1MiB true", "", "--log-max-size 1048576 limits the files of --tee and --redirects, and there are none"},
 		{"--log-max-size 1MiB --tee 0 --log-dir " + empty + " true", "", "and there are none"},
 		{"--nnodes 1:4 true", "", "want one number for --rdzv-backend static"},
@@ -234,9 +243,13 @@ func TestUsageErrors(t *testing.T) {
 }
 
 func TestHelpAndVersion(t *testing.T) {
-	for arg, want := range map[string]string{"--help": "--nproc-per-node", "-h": "PROGRAM", "--version": "golaunch "} {
+	for arg, want := range map[string]string{
+		"--help": "--master-port port the workers' MASTER_PORT (default: a free one); the nodes meet at another, 29400 or that of --rdzv-endpoint ",
+		"-h":     "PROGRAM", "--version": "golaunch ",
+	} {
 		got := runIt(t, []string{"PET_NNODES=nonsense"}, arg)
-		if got.code != 0 || !strings.Contains(got.stdout, want) || got.stderr != "" {
+		text := strings.Join(strings.Fields(got.stdout), " ") + " " // the lines are wrapped
+		if got.code != 0 || !strings.Contains(text, want) || got.stderr != "" {
 			t.Errorf("%s: got %+v", arg, got)
 		}
 	}

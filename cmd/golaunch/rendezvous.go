@@ -50,7 +50,7 @@ func (r *rendezvousFlags) define(group func(title string) flagSet) {
 	addFlag(fs, &r.nodeRank, "node-rank", "0", "n", parseCount, "rank of this node; static only")
 	fs.BoolVar(&r.standalone, "standalone", false, "one node and a free port; this is the default")
 	addFlag(fs, &r.masterAddr, "master-addr", "", "host", parseHost, "address of the store (default: 127.0.0.1); on several static nodes the address of node 0")
-	addFlag(fs, &r.masterPort, "master-port", "0", "port", parsePort, "the workers' MASTER_PORT (default: a free one)")
+	addFlag(fs, &r.masterPort, "master-port", "0", "port", parsePort, "the workers' MASTER_PORT (default: a free one); the nodes meet at another, 29400 or that of --rdzv-endpoint")
 	fs.StringVar(&r.runID, "rdzv-id", "", "name of the job (default: random; \"none\" on several nodes)")
 	addFlag(fs, &r.backend, "rdzv-backend", "static", "name", parseBackend, "static: the user numbers the nodes; c10d: the node at the endpoint hosts; etcd: the nodes elect the host")
 	fs.StringVar(&r.endpoint, "rdzv-endpoint", "", "host[:port] of the hosting node, default port 29400, or of etcd: host:port,host:port")
@@ -137,6 +137,15 @@ func (r *rendezvousFlags) env() (env []string) {
 		env = append(env, handshake.InsecureVar+"=1")
 	}
 	return env
+}
+
+// nameTokenFile makes an error about the job's secret name the flag, if the secret is in the flag's file.
+func (r *rendezvousFlags) nameTokenFile(err error) error {
+	var invalid *handshake.InvalidSecretError
+	if r.tokenFile == "" || !errors.As(err, &invalid) {
+		return err
+	}
+	return usagef("--token-file %q: %w", r.tokenFile, invalid.Err)
 }
 
 // withPort adds a port to an address that has none.

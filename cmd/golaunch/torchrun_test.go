@@ -233,7 +233,7 @@ func TestTooFewNodes(t *testing.T) {
 	_, endpoint := testport.New(t)
 	for _, name := range []string{"join_timeout", "timeout"} {
 		got := onNodes(t, [][]string{{"--nnodes=2", "--rdzv-endpoint=" + endpoint, "--rdzv-conf=" + name + "=0.3"}}, "true")[0]
-		if got != (outcome{1, "", "golaunch: too few nodes joined: 1 of at least 2\n"}) {
+		if got != (outcome{1, "", "golaunch: too few nodes joined: 1 of at least 2 within 0.3 s (--rdzv-conf join_timeout=0.3)\n"}) {
 			t.Errorf("%s: got %+v", name, got)
 		}
 	}

@@ -76,7 +76,7 @@ func TestDifferentJobs(t *testing.T) {
 		{Job{ID: "a"}, Job{Program: "p"}, `job id "a" here`, `none there`},
 		{Job{Program: "p"}, Job{Program: "q"}, `program p here`, `q there`},
 		{Job{Program: "p", Args: "-x 1"}, Job{Program: "p", Args: "-x 2"}, `arguments [-x 1] here`, `[-x 2] there`},
-		{Job{ID: "a", World: 2}, Job{ID: "a", World: 4}, `WORLD_SIZE 2 here`, `4 there`},
+		{Job{ID: "a", World: 2}, Job{ID: "a", World: 4}, "WORLD_SIZE is 2 here", "and 4 in process 2 on listen: set the same on all ranks; or, if these are two jobs, give each its own MASTER_PORT"},
 		{Job{ID: "a", World: 2}, Job{ID: "a"}, "", ""},
 	} {
 		_, dialled, listened := run(NewDialler(dialler(1, test.dialler, true), testKey), NewListener(listener(test.listener, true), testKey))
@@ -94,10 +94,14 @@ func TestDifferentJobs(t *testing.T) {
 		if here.Own != there.Other || here.Other != there.Own || here.By.Host != "listen" || there.By.Host != "dial" {
 			t.Errorf("the ends disagree: %v; %v", here, there)
 		}
-		for _, want := range []string{test.here, test.there, "GODDP_JOB_ID", "process 2 on listen"} {
+		for _, want := range []string{test.here, test.there, "MASTER_PORT", "process 2 on listen"} {
 			if !strings.Contains(here.Error(), want) {
 				t.Errorf("%q does not say %q", here, want)
 			}
+		}
+		// Another job id does not mend a wrong WORLD_SIZE.
+		if advises := strings.Contains(here.Error(), "GODDP_JOB_ID"); advises == (here.What == "WORLD_SIZE") {
+			t.Errorf("%q advises another job id: %v", here, advises)
 		}
 	}
 }
@@ -303,11 +307,30 @@ func TestReadSecret(t *testing.T) {
 			t.Errorf("%q: %v", test.text, err)
 		}
 	}
+	path := filepath.Join(dir, "0")
+	file := func(name string) string { return map[string]string{TokenFileVar: path}[name] }
+	for mode, isOpen := range map[os.FileMode]bool{0o600: false, 0o400: false, 0o711: false, 0o644: true, 0o640: true, 0o620: true, 0o602: true} {
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+		want := fmt.Sprintf("%s=%q: others can read or change it (mode %04o): chmod 600 %s", TokenFileVar, path, mode, path)
+		if secret, err := ReadSecret(file); isOpen != (err != nil) || isOpen && err.Error() != want || isOpen != (secret == nil) {
+			t.Errorf("mode %04o: %q, %v", mode, secret, err)
+		}
+	}
+	if os.Geteuid() == 0 { // a file of another user, as in a container
+		if err := errors.Join(os.Chmod(path, 0o644), os.Chown(path, 1, 1)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ReadSecret(file); err != nil {
+			t.Error(err)
+		}
+	}
 	text := func(name string) string { return map[string]string{TokenVar: " 0123456789abcdef\n"}[name] }
 	if secret, err := ReadSecret(text); string(secret) != "0123456789abcdef" || err != nil {
 		t.Errorf("%s: %q, %v", TokenVar, secret, err)
 	}
-	if _, err := ReadSecret(func(name string) string { return map[string]string{TokenVar: "short"}[name] }); err == nil || !strings.Contains(err.Error(), TokenVar+" holds a secret of 5 bytes") {
+	if _, err := ReadSecret(func(name string) string { return map[string]string{TokenVar: "short"}[name] }); err == nil || !strings.Contains(err.Error(), TokenVar+": a secret of 5 bytes") {
 		t.Error(err)
 	}
 	missing := func(string) string { return filepath.Join(dir, "none") }

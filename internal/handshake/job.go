@@ -138,10 +138,14 @@ func (j Job) Compare(other Job) error {
 	case j.Args != other.Args:
 		return differ("arguments", fmt.Sprintf("[%s]", j.Args), fmt.Sprintf("[%s]", other.Args))
 	case j.World > 0 && other.World > 0 && j.World != other.World:
-		return differ("WORLD_SIZE", strconv.Itoa(j.World), strconv.Itoa(other.World))
+		return differ(worldSize, strconv.Itoa(j.World), strconv.Itoa(other.World))
 	}
 	return nil
 }
+
+// worldSize is the property that is the number of ranks. Two processes that differ in it may well belong to one
+// job, since everything else is equal.
+const worldSize = "WORLD_SIZE"
 
 func quoteID(id string) string {
 	if id == "" {
@@ -158,5 +162,8 @@ type DifferentJobError struct {
 }
 
 func (e *DifferentJobError) Error() string {
+	if e.What == worldSize {
+		return fmt.Sprintf("%s is %s here and %s in %v: set the same on all ranks; or, if these are two jobs, give each its own MASTER_PORT", e.What, e.Own, e.Other, e.By)
+	}
 	return fmt.Sprintf("%v is of another job: %s %s here, %s there: %s", e.By, e.What, e.Own, e.Other, Remedy)
 }

@@ -2,9 +2,12 @@ package handshake
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"syscall"
 
 	"github.com/goddp/goddp/internal/envflag"
 )
@@ -41,41 +44,65 @@ const (
 
 // ReadSecret returns the secret in the file that [TokenFileVar] names, or else the one in [TokenVar],
 // without white space around it. It returns nil if neither is set. getenv is a function such as
-// [os.Getenv]. An error is a *InvalidSecretError and contains no part of the secret.
+// [os.Getenv]. An error is a *InvalidSecretError and contains no part of the secret. A file of this user's that
+// others can read or change is an error.
 func ReadSecret(getenv func(string) string) ([]byte, error) {
 	path, text := getenv(TokenFileVar), []byte(getenv(TokenVar))
 	source := TokenVar
 	switch {
 	case path != "":
+		source = fmt.Sprintf("%s=%q", TokenFileVar, path)
 		var err error
 		if text, err = readHead(path); err != nil {
-			return nil, &InvalidSecretError{fmt.Errorf("%s: the job's secret cannot be read: %w", TokenFileVar, err)}
+			return nil, &InvalidSecretError{source, err}
 		}
-		source = TokenFileVar + ": " + path
 	case len(text) == 0:
 		return nil, nil
 	}
 	secret := bytes.TrimSpace(text)
 	if len(secret) < minSecret || len(text) > maxSecret {
-		return nil, &InvalidSecretError{fmt.Errorf("%s holds a secret of %d bytes, want %d to %d", source, len(secret), minSecret, maxSecret)}
+		return nil, &InvalidSecretError{source, fmt.Errorf("a secret of %d bytes, want %d to %d", len(secret), minSecret, maxSecret)}
 	}
 	return secret, nil
 }
 
 // InvalidSecretError says what is wrong with the secret that the user gave.
-type InvalidSecretError struct{ Err error }
+type InvalidSecretError struct {
+	Source string // the variable, with its value unless that is the secret
+	Err    error
+}
 
-func (e *InvalidSecretError) Error() string { return e.Err.Error() }
+func (e *InvalidSecretError) Error() string { return e.Source + ": " + e.Err.Error() }
 func (e *InvalidSecretError) Unwrap() error { return e.Err }
 
-// readHead returns a file's content. Of a file that is too large for a secret it returns one byte too many.
-func readHead(path string) ([]byte, error) {
+// readHead returns a file's content. Of a file that is too large for a secret it returns one byte too many. An
+// error does not name the file.
+func readHead(path string) (head []byte, err error) {
 	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		defer f.Close()
+		if err = checkAccess(f); err == nil {
+			head, err = io.ReadAll(io.LimitReader(f, maxSecret+1))
+		}
 	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, maxSecret+1))
+	var named *fs.PathError
+	if errors.As(err, &named) {
+		err = named.Err
+	}
+	return head, err
+}
+
+// checkAccess returns an error if a file is this user's, and others can read or change it. Only its owner can
+// mend that. The file of another user, such as root's in Kubernetes, may be readable to a group on purpose.
+func checkAccess(f *os.File) error {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if owner := int(info.Sys().(*syscall.Stat_t).Uid); info.Mode().IsRegular() && owner == os.Geteuid() && info.Mode()&0o066 != 0 {
+		return fmt.Errorf("others can read or change it (mode %04o): chmod 600 %s", info.Mode().Perm(), f.Name())
+	}
+	return nil
 }
 
 // ReadUnprotected returns the value of [UnprotectedVar]. getenv is a function such as

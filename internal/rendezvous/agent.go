@@ -148,7 +148,8 @@ func (a *Agent) attend(ctx context.Context, dead string) (addr string, err error
 	defer cancel()
 	var found *Found
 	var r *Remote
-	for isReported := false; r == nil; {
+	var why *unreachableError // of the last attempt that the end of finding did not cut short
+	for r == nil {
 		host := ""
 		if found, err = a.opts.Discovery.Find(finding, dead); err == nil {
 			if found.Role != nil {
@@ -157,14 +158,21 @@ func (a *Agent) attend(ctx context.Context, dead string) (addr string, err error
 			host = found.Addr
 			r, err = a.dial(finding, host)
 		}
+		var latest *unreachableError
 		switch {
-		case errors.As(err, new(*unreachableError)):
-			if !isReported {
-				isReported = true
+		case err == nil:
+		case !errors.As(err, &latest):
+			return host, err
+		case finding.Err() != nil:
+			if why == nil {
+				why = latest
+			}
+			return host, fmt.Errorf("%s: %w: %w", why.addr, context.Cause(finding), why.err)
+		default:
+			if why == nil {
 				a.put(ctx, Order{Hold: err.Error()})
 			}
-		case err != nil:
-			return host, err
+			why = latest
 		}
 	}
 	cancel()
@@ -185,10 +193,12 @@ var errNoHost = errors.New("no host of the rendezvous was found in time")
 // agent the host is: the first one may have died.
 const patience = 3 * time.Second
 
-// dial dials the host until it answers, for patience. It returns an *unreachableError after that.
+// dial dials the host until it answers, for patience or until ctx ends. It returns an *unreachableError after
+// that.
 func (a *Agent) dial(ctx context.Context, addr string) (*Remote, error) {
 	o := DialOptions{Addr: addr, Identity: a.opts.Identity, Node: a.opts.Node, Limits: a.opts.Host.Limits,
 		MasterPort: a.opts.MasterPort(), Heartbeat: a.opts.Host.Heartbeat}
+	var mute *muteError
 	for start := time.Now(); ; {
 		once, cancel := awake.WithTimeout(ctx, handshakeTime)
 		r, err := Dial(once, o)
@@ -196,14 +206,22 @@ func (a *Agent) dial(ctx context.Context, addr string) (*Remote, error) {
 		if err == nil || errors.As(err, new(*HandshakeError)) {
 			return r, err
 		}
-		if time.Since(start) > patience {
+		if _, isFixed := a.opts.Discovery.(Endpoint); isFixed && errors.As(err, &mute) {
+			err = fmt.Errorf("the port is in use by a program that is not golaunch, or is stopped (%w): end it, or choose another port with --rdzv-endpoint HOST:PORT", mute)
+		}
+		if time.Since(start) > patience || !pause(ctx) {
 			return nil, &unreachableError{addr, err}
 		}
-		select {
-		case <-ctx.Done():
-			return nil, fmt.Errorf("%s: %w: %w", addr, context.Cause(ctx), err)
-		case <-time.After(dialInterval):
-		}
+	}
+}
+
+// pause waits for dialInterval. It returns false if ctx ends before.
+func pause(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(dialInterval):
+		return true
 	}
 }
 

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/goddp/goddp/internal/election"
@@ -49,6 +51,60 @@ func awaitRound(t *testing.T, a *Agent) *Round {
 		t.Fatalf("order %+v, want a round", o)
 	}
 	return o.Begin
+}
+
+// An agent that cannot look up the endpoint's name says so once while it waits, and when its time is over.
+func TestAgentThatFindsNoHost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		a := Open(t.Context(), Options{
+			Discovery: Endpoint{Addr: "node0:29400", lookup: func(ctx context.Context, host string) ([]net.IPAddr, error) {
+				if time.Since(start) < 2*patience {
+					return nil, errors.New("lookup node0: no such host")
+				}
+				<-ctx.Done() // the server of names does not answer any more
+				return nil, fmt.Errorf("lookup node0: %w", ctx.Err())
+			}},
+			MasterPort: func() int { return 29500 }, Host: HostOptions{JoinTimeout: time.Minute},
+		})
+		defer a.Close()
+		if o := <-a.Orders(); o.Hold != "the host of the rendezvous, node0:29400, cannot be reached yet: lookup node0: no such host" || time.Since(start) > 2*patience {
+			t.Errorf("order %+v after %v", o, time.Since(start))
+		}
+		o := <-a.Orders()
+		if want := "node0:29400: no host of the rendezvous was found in time: lookup node0: no such host"; o.Err == nil || o.Err.Error() != want {
+			t.Errorf("order %+v, want %q", o, want)
+		}
+	})
+}
+
+// If another program has the endpoint's port and says nothing, the messages name the port, and say what to do.
+func TestPortOfASilentProgram(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	id, err := identity.New([]byte("token"), "job", "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := Open(t.Context(), Options{
+		Discovery: Endpoint{Addr: ln.Addr().String()}, Identity: id, MasterPort: func() int { return 29500 },
+		Host: HostOptions{JoinTimeout: handshakeTime + time.Second},
+	})
+	defer a.Close()
+	addr := ln.Addr().String()
+	inUse := `: the port is in use by a program that is not golaunch, or is stopped \(it accepted the connection, and did not answer in 1\d(\.\d)?s\): ` +
+		`end it, or choose another port with --rdzv-endpoint HOST:PORT$`
+	o := nextOrder(t, a)
+	if want := regexp.MustCompile("^the host of the rendezvous, " + addr + ", cannot be reached yet" + inUse); !want.MatchString(o.Hold) {
+		t.Errorf("order %+v, want %q", o, want)
+	}
+	o = nextOrder(t, a)
+	if want := regexp.MustCompile("^" + addr + ": no host of the rendezvous was found in time" + inUse); !want.MatchString(fmt.Sprint(o.Err)) {
+		t.Errorf("order %+v, want %q", o, want)
+	}
 }
 
 func TestJobEndsWithItsHost(t *testing.T) {

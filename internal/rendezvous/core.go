@@ -136,7 +136,7 @@ type (
 		failures []Failure // all failures of its workers, if one failed: they replace what was known of them
 	}
 	saved           struct{} // the number of the round that begins
-	joinTimeout     struct{}
+	joinTimeout     struct{ after time.Duration }
 	lastCallElapsed struct{}
 	hostFailed      struct{ err error } // the host cannot do its part
 	hostDeposed     struct{}            // the host is not elected any more
@@ -280,7 +280,8 @@ func (c *core) Step(ev event) []action {
 		if c.phase != gathering {
 			return nil
 		}
-		return c.end(Result{Reason: fmt.Sprintf("too few nodes joined: %d of at least %d", len(c.agents), c.MinNodes)})
+		seconds := ev.after.Seconds()
+		return c.end(Result{Reason: fmt.Sprintf("too few nodes joined: %d of at least %d within %g s (--rdzv-conf join_timeout=%g)", len(c.agents), c.MinNodes, seconds, seconds)})
 	case hostFailed:
 		return c.end(Result{Failures: c.sortedFailures(), Reason: ev.err.Error()})
 	case hostDeposed:

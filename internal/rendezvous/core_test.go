@@ -98,7 +98,7 @@ func parseEvent(t *testing.T, d *datadriven.TestData, c *core, id agentID, name 
 	case "saved":
 		return saved{}
 	case "join-timeout":
-		return joinTimeout{}
+		return joinTimeout{DefaultJoinTimeout}
 	case "last-call":
 		return lastCallElapsed{}
 	}

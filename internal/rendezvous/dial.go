@@ -43,10 +43,20 @@ type Remote struct {
 // Dial connects an agent with the host of the rendezvous and joins. ctx bounds the connection alone. Unless
 // the error is a *HandshakeError, dialling again can help.
 func Dial(ctx context.Context, o DialOptions) (*Remote, error) {
-	var d tls.Dialer
-	d.Config = o.Identity.Config()
-	c, err := d.DialContext(ctx, "tcp", o.Addr)
+	var d net.Dialer
+	raw, err := d.DialContext(ctx, "tcp", o.Addr)
 	if err != nil {
+		if errors.Is(err, context.Canceled) { // ctx ended
+			err = errNoAnswer
+		}
+		return nil, err
+	}
+	c, start := tls.Client(raw, o.Identity.Config()), time.Now()
+	if err := c.HandshakeContext(ctx); err != nil {
+		raw.Close()
+		if ctx.Err() != nil {
+			return nil, &muteError{time.Since(start)}
+		}
 		err = describeHandshake(err)
 		if errors.Is(err, errOtherToken) || errors.Is(err, errNoTLS) || errors.Is(err, errTCPStore) {
 			return nil, &HandshakeError{o.Addr, err}
@@ -142,6 +152,16 @@ func (e *HostLostError) Error() string {
 }
 
 func (e *HostLostError) Unwrap() error { return e.Err }
+
+// errNoAnswer is the error of an attempt that got no answer in its time.
+var errNoAnswer = errors.New("no answer")
+
+// muteError says that the process at an address accepted the connection and did not answer.
+type muteError struct{ took time.Duration }
+
+func (e *muteError) Error() string {
+	return fmt.Sprintf("it accepted the connection, and did not answer in %v", e.took.Round(100*time.Millisecond))
+}
 
 // HandshakeError says that the process at an address is no host of this job's rendezvous. Dialling again
 // does not help.

@@ -82,8 +82,8 @@ func (e Endpoint) Find(ctx context.Context, dead string) (*Found, error) {
 
 func (Endpoint) Close() error { return nil }
 
-// resolve looks up a host name until there is an answer, for patience: the name may not be known yet. It returns
-// an *unreachableError after that.
+// resolve looks up a host name until there is an answer, for patience or until ctx ends: the name may not be
+// known yet. It returns an *unreachableError after that.
 func (e Endpoint) resolve(ctx context.Context, host string) ([]net.IPAddr, error) {
 	lookup := e.lookup
 	if lookup == nil {
@@ -94,13 +94,11 @@ func (e Endpoint) resolve(ctx context.Context, host string) ([]net.IPAddr, error
 		if err == nil {
 			return addrs, nil
 		}
-		if time.Since(start) > patience {
-			return nil, &unreachableError{e.Addr, err}
+		if errors.Is(err, context.Canceled) { // ctx ended
+			err = fmt.Errorf("lookup %s: %w", host, errNoAnswer)
 		}
-		select {
-		case <-ctx.Done():
-			return nil, fmt.Errorf("--rdzv-endpoint: %s: %w: %w", e.Addr, context.Cause(ctx), err)
-		case <-time.After(dialInterval):
+		if time.Since(start) > patience || !pause(ctx) {
+			return nil, &unreachableError{e.Addr, err}
 		}
 	}
 }

@@ -90,7 +90,7 @@ func NewHost(o HostOptions) *Host {
 	core := newCore(o.Limits, o.State.Epoch, o.State.Restarts)
 	core.durable, core.expected = o.Save != nil, o.State.Nodes
 	h := &Host{opts: o, rejections: rejections.New(o.Log, "rendezvous: connection rejected"), done: make(chan struct{}), left: make(chan struct{}, 1), core: core, peers: map[agentID]*peer{}}
-	h.joinTimer = awake.AfterFunc(o.JoinTimeout, func() { h.lockAndStep(joinTimeout{}) })
+	h.joinTimer = awake.AfterFunc(o.JoinTimeout, func() { h.lockAndStep(joinTimeout{o.JoinTimeout}) })
 	h.wg.Go(h.tick)
 	return h
 }

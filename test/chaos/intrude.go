@@ -123,7 +123,7 @@ func (j *job) judgeSecondJob(v *verdict) {
 		}
 		wants := []string{"has the port"}
 		if p.rank > 0 {
-			wants = []string{j.jobDifference(), "GODDP_JOB_ID"}
+			wants = []string{j.jobDifference(), "MASTER_PORT"}
 		}
 		text := j.wroteBy(p)
 		for _, want := range wants {
