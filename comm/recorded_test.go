@@ -164,7 +164,7 @@ func TestHangingReplayIsAborted(t *testing.T) {
 				time.Sleep(time.Millisecond)
 			}
 		}
-		if took := time.Since(start); took > timeout+2*time.Second {
+		if took := time.Since(start); took > timeout+15*time.Second { // a busy machine may take long
 			return fmt.Errorf("rank %d: the abort took %v", pg.Rank(), took)
 		}
 		err = made.Replay()

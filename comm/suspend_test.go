@@ -18,8 +18,8 @@ import (
 
 // In the test program suspended, ranks 0 and 2 wait for rank 1, in Init, in an AllReduce or in
 // a MonitoredBarrier. GODDP_TEST_WAIT says where they wait: join, sum or barrier. Rank 1 joins
-// them only when the file "go" exists. GODDP_TEST_TIMEOUT is the timeout. Each rank creates a
-// file just before it begins to wait.
+// them only when the file "go" exists. GODDP_TEST_TIMEOUT is the timeout of that wait. Each rank
+// creates a file just before it begins to wait.
 func suspended(ctx context.Context) error {
 	timeout, err := time.ParseDuration(os.Getenv("GODDP_TEST_TIMEOUT"))
 	if err != nil {
@@ -38,16 +38,19 @@ func suspended(ctx context.Context) error {
 		}
 		return nil
 	}
+	initTimeout := time.Minute // the start of the other processes may take long
 	if wait == "join" {
+		initTimeout = timeout
 		if err := come("join"); err != nil {
 			return err
 		}
 	}
-	pg, err := comm.Init(ctx, &comm.Options{Timeout: timeout})
+	pg, err := comm.Init(ctx, &comm.Options{Timeout: initTimeout})
 	if err != nil {
 		return err
 	}
 	defer pg.Close()
+	pg = pg.With(comm.CallOptions{Timeout: timeout})
 	if wait != "join" {
 		if err := come(wait); err != nil {
 			return err
@@ -78,7 +81,7 @@ func startSuspended(t *testing.T, wait string, timeout time.Duration) (ps []*pro
 			if _, err := os.Stat(filepath.Join(dir, fmt.Sprint("rank_", r))); err == nil {
 				break
 			}
-			if time.Since(start) > 20*time.Second {
+			if time.Since(start) > time.Minute {
 				t.Fatalf("rank %d does not come", r)
 			}
 		}
@@ -110,11 +113,14 @@ func suspend(t *testing.T, ps []*process, length time.Duration) {
 // If a whole job is suspended for longer than its timeout, it then continues normally, whether
 // its ranks wait in Init, in a collective or in a barrier.
 func TestSuspendedJobContinues(t *testing.T) {
-	for _, wait := range []string{"join", "sum", "barrier"} {
+	for wait, timeout := range map[string]time.Duration{
+		"join": 6 * time.Second, // in which the processes also start
+		"sum":  4 * time.Second, "barrier": 4 * time.Second,
+	} {
 		t.Run(wait, func(t *testing.T) {
 			t.Parallel()
-			ps, let := startSuspended(t, wait, 4*time.Second)
-			suspend(t, ps, 5*time.Second)
+			ps, let := startSuspended(t, wait, timeout)
+			suspend(t, ps, timeout+time.Second)
 			time.Sleep(time.Second) // in this second a rank would time out if its timeout counted the suspension
 			let()
 			for r, p := range ps {
@@ -136,7 +142,11 @@ func TestSuspensionsDoNotPostponeTimeoutsForever(t *testing.T) {
 	} {
 		t.Run(wait, func(t *testing.T) {
 			t.Parallel()
-			ps, _ := startSuspended(t, wait, 1500*time.Millisecond)
+			timeout := 1500 * time.Millisecond
+			if wait == "join" {
+				timeout = 3 * time.Second // in which the processes also start
+			}
+			ps, _ := startSuspended(t, wait, timeout)
 			defer func() {
 				for _, p := range ps[1:] {
 					p.cmd.Process.Kill()
@@ -145,7 +155,7 @@ func TestSuspensionsDoNotPostponeTimeoutsForever(t *testing.T) {
 			}()
 			ended := make(chan error, 1)
 			go func() { ended <- ps[0].cmd.Wait() }()
-			const cycles = 30 // each cycle counts as at least 0.1 s of the timeout
+			const cycles = 60 // each counts as at least 1/16 of the timeout; rank 0 needs the others to find and to print the error
 			for range cycles {
 				suspend(t, ps, 800*time.Millisecond)
 				select {

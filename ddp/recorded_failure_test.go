@@ -92,7 +92,7 @@ func TestRecoverAfterARankStopsInACapturedLoop(t *testing.T) {
 					states[pg.Rank()], err = readParameters(t.Context(), r.net.Parameters())
 					return err
 				}
-				if broken[pg.Rank()] = err; time.Since(began) > timeout+3*time.Second {
+				if broken[pg.Rank()] = err; time.Since(began) > timeout+lossSlack {
 					return fmt.Errorf("rank %d got %v after %v", pg.Rank(), err, time.Since(began))
 				}
 				if committed, _ := r.opt.Committed(); committed != stopped {
@@ -121,10 +121,15 @@ func TestRecoverAfterARankStopsInACapturedLoop(t *testing.T) {
 	}
 	got, errs := run(true, true)
 	prefix := regexp.MustCompile(`^the captured step was not launched: `)
+	// The diagnosis depends on whether the rank that stops sends its record in time.
+	diagnosis := regexp.MustCompile(`rank 1 (is behind: it is busy, or stuck, outside communication|left no record, and others wait for it)`)
+	comparable := func(err error) string {
+		return diagnosis.ReplaceAllString(prefix.ReplaceAllString(err.Error(), ""), "(diagnosis)")
+	}
 	for r := range got {
 		if !errors.Is(errs[r], comm.ErrTimeout) || !errors.Is(plainErrs[r], comm.ErrTimeout) {
 			t.Errorf("rank %d got %v with captured steps, and %v without; want a timeout", r, errs[r], plainErrs[r])
-		} else if prefix.ReplaceAllString(errs[r].Error(), "") != plainErrs[r].Error() {
+		} else if comparable(errs[r]) != comparable(plainErrs[r]) || !diagnosis.MatchString(errs[r].Error()) {
 			t.Errorf("rank %d got\n%v with captured steps, and\n%v without", r, errs[r], plainErrs[r])
 		}
 		if !bytes.Equal(got[r], want[r]) || !bytes.Equal(plain[r], want[r]) {
@@ -198,12 +203,21 @@ func loseARank(t *testing.T, env func(rank int) []string) {
 
 // lossTimeout is the timeout of the calls of a rank that loses the other, and lossSlack what it may take more.
 const (
-	lossTimeout = 3 * time.Second
-	lossSlack   = 2 * time.Second
+	lossTimeout = 5 * time.Second
+	lossSlack   = 15 * time.Second // on a busy machine
 )
 
 // lostWorker is a rank of loseARank. Rank 0 prints which error it got, if it got it in time.
 func lostWorker(ctx context.Context) error {
+	// One timeout bounds Init and the calls. So the ranks meet first in a group with a longer one: it may take long until
+	// both processes run.
+	first, err := comm.Init(ctx, &comm.Options{Timeout: time.Minute})
+	if err == nil {
+		err = first.Close()
+	}
+	if err != nil {
+		return err
+	}
 	pg, err := comm.Init(ctx, &comm.Options{ErrorMode: comm.CleanUpOnly, Timeout: lossTimeout})
 	if err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -497,6 +498,11 @@ func TestFilesAndFilter(t *testing.T) {
 
 func TestSignals(t *testing.T) {
 	t.Run("forwarded", func(t *testing.T) {
+		// The environment may ignore SIGINT, as a script does for its background jobs, and then bash cannot trap it. A
+		// child gets a signal that this process handles with its default action.
+		handled := make(chan os.Signal, 1)
+		signal.Notify(handled, syscall.SIGINT)
+		defer signal.Stop(handled)
 		j := shell(2, `trap "echo got INT; exit 0" INT; echo ready; while :; do sleep 0.01; done`)
 		signals := make(chan os.Signal, 2)
 		j.cfg.Signals = signals

@@ -91,7 +91,7 @@ func testPeers(dir, death string) {
 			for _, c := range conns {
 				c.Close()
 			}
-			time.Sleep(300 * time.Millisecond) // a slow teardown, during which the peers exit
+			time.Sleep(soon) // a slow teardown, during which the peers exit; golaunch's SIGTERM ends it
 			os.Exit(4)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -347,6 +348,11 @@ func TestPrograms(t *testing.T) {
 
 // TestSignals sends a signal to a golaunch process.
 func TestSignals(t *testing.T) {
+	// The environment may ignore a signal, as nohup ignores SIGHUP, and golaunch rightly ignores it then. A child gets
+	// the signals that this process handles with their default actions.
+	handled := make(chan os.Signal, 4)
+	signal.Notify(handled, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
+	defer signal.Stop(handled)
 	for sig, want := range map[syscall.Signal]int{syscall.SIGTERM: 143, syscall.SIGINT: 130, syscall.SIGHUP: 129, syscall.SIGQUIT: 131} {
 		cmd := golaunch(t, nil, "--nproc-per-node=2", "bash", "-c",
 			`trap "echo caught; exit 0" TERM INT HUP QUIT; echo ready; while :; do sleep 0.01; done`)

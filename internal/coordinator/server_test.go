@@ -619,7 +619,8 @@ func TestReportIsDecidedWhileOthersAreSuspended(t *testing.T) {
 			start := time.Now()
 			g.Fail(&Failure{Text: "broken"}, 1)
 			f := await(t, j.clients[0].Root())
-			if took := time.Since(start); took < (leaseTicks-1)*interval {
+			// The first tick may be due when the report is made. If it is late, the second one follows it at once.
+			if took := time.Since(start); took < (leaseTicks-2)*interval {
 				t.Errorf("given up after %v", took)
 			}
 			if f.Text != "broken" || f.Reporter != 0 || f.Group != "alone" || g.Failure() != f {

@@ -3,12 +3,13 @@ package etcdtest
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/goddp/goddp/internal/testport"
 )
 
 // Cluster is an etcd cluster of real processes on this machine.
@@ -25,16 +26,6 @@ type Cluster struct {
 type Place struct {
 	Addr  string                // the address at which the others reach it
 	Start func(*exec.Cmd) error // starts its process
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	return ln.Addr().(*net.TCPAddr).Port
 }
 
 // Start starts a cluster of n members on this host: see StartAt.
@@ -56,8 +47,10 @@ func StartAt(t *testing.T, places ...Place) *Cluster {
 	}
 	c := &Cluster{t: t, dir: t.TempDir(), places: places, members: make([]*exec.Cmd, len(places))}
 	for _, p := range places {
-		c.Endpoints = append(c.Endpoints, fmt.Sprintf("http://%s:%d", p.Addr, freePort(t)))
-		c.peers = append(c.peers, fmt.Sprintf("http://%s:%d", p.Addr, freePort(t)))
+		for _, urls := range []*[]string{&c.Endpoints, &c.peers} {
+			port, _ := testport.New(t)
+			*urls = append(*urls, fmt.Sprintf("http://%s:%d", p.Addr, port))
+		}
 	}
 	for i := range places {
 		c.StartMember(i)

@@ -141,7 +141,11 @@ func TestPartitionsAreSilentAndHeal(t *testing.T) {
 		if err := exchange(fromA, short); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("%s: the error is %v, want silence", s.name, err)
 		}
-		if err := exchange(fromC, short); (err == nil) != s.reachesToo {
+		most := short
+		if s.reachesToo {
+			most = soon
+		}
+		if err := exchange(fromC, most); (err == nil) != s.reachesToo {
 			t.Errorf("%s: the third host: %v", s.name, err)
 		}
 		if conn, err := dial(a, b.Addr(0), port, short); err == nil {
@@ -186,7 +190,11 @@ func TestRateIsLimitedInBothDirections(t *testing.T) {
 			t.Errorf("host %d at %d bit/s: %d bytes there and back took %v, want %v", i, rate, bytes, took, ideal)
 		}
 		h.LimitRate(0)
-		if took := measure(); took > ideal*8/10 {
+		took := measure()
+		for tries := 1; took > ideal*8/10 && tries < 10; tries++ { // other work on the machine can only slow it down
+			took = min(took, measure())
+		}
+		if took > ideal*8/10 {
 			t.Errorf("host %d without a limit: %d bytes there and back took %v", i, bytes, took)
 		}
 	}

@@ -19,8 +19,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// short is the campaign that fits in a test.
+// short is the campaign that fits in a test. It begins with the scenario that takes longest, so that others run beside it.
 var short = []scenario{
+	{cell: cell{Fault: suspend, Mode: async}, Setup: golaunch, World: 3, Round: 2, Call: 2, Jitter: 5 * time.Millisecond},
 	{cell: cell{Fault: kill, Mode: async}, Setup: alone, World: 3, Victim: 1, Round: 2, Call: 1, Stuck: true},
 	{cell: cell{Fault: fullDisk, Mode: async}, Then: stop, Setup: golaunch, World: 2, Victim: 1, Round: 3},
 	{cell: cell{Fault: delay, Mode: blocking}, Setup: golaunch, World: 3, TCP: true, Victim: 2, Round: 2},
@@ -31,7 +32,6 @@ var short = []scenario{
 	{cell: cell{Fault: store, Mode: async}, Then: kill, Setup: separateStore, World: 3, Round: 2, Call: 1},
 	{cell: cell{Fault: store, Mode: async}, Then: stop, Setup: separateStore, World: 4, TCP: true, Victim: 2, Round: 6, Call: 1, Stuck: true},
 	{cell: cell{Fault: garbage, Mode: blocking}, Setup: golaunch, World: 2, TCP: true},
-	{cell: cell{Fault: suspend, Mode: async}, Setup: golaunch, World: 3, Round: 2, Call: 2, Jitter: 5 * time.Millisecond},
 	{cell: cell{Fault: launcher, Mode: cleanUp}, Setup: golaunch, World: 2, Round: 5},
 	{cell: cell{Fault: stale, Mode: blocking}, Setup: alone, World: 3, Victim: 1, Round: 3},
 	{cell: cell{Fault: daemons, Mode: async}, Then: reaper, Setup: golaunch, World: 2, Round: 2, Daemon: daemon.Mainless},
@@ -39,6 +39,9 @@ var short = []scenario{
 	{cell: cell{Fault: stranger, Mode: async}, Setup: alone, World: 3},
 	{cell: cell{Fault: twoJobs, Mode: async}, Setup: alone, World: 3, Pick: 1},
 }
+
+// patient are the terms of TestShortCampaign. On a busy machine a rank may take longer than the usual timeout to come to a call.
+var patient = terms{Device: usual.Device, Timeout: 5 * time.Second}
 
 // caught is the name of a mutant whose jobs leave processes running.
 const caught = "golaunch does not look for orphans"
@@ -58,7 +61,7 @@ func TestShortCampaign(t *testing.T) {
 	}
 	c := campaign{jobs: 4, slack: 10 * time.Second, out: t.Output(), noDisk: canFill(), noUser: canIntrude(), kept: filepath.Join(dir, "kept")}
 	for i := range short {
-		short[i].terms, short[i].K = usual, i
+		short[i].terms, short[i].K = patient, i
 	}
 	for _, r := range c.run(t.Context(), short, bin) {
 		switch {
@@ -76,7 +79,7 @@ func TestShortCampaign(t *testing.T) {
 	}
 
 	i := slices.IndexFunc(mutants, func(m mutant) bool { return m.name == caught })
-	c.slack, c.terms = time.Second, usual
+	c.terms = patient
 	mutated, err := build(t.Context(), root, filepath.Join(dir, "mutant"), &mutants[i])
 	if err != nil {
 		t.Fatal(err)

@@ -55,7 +55,7 @@ func newToken(t *testing.T) string {
 }
 
 // fastConf are the settings of the rendezvous by which tests take seconds.
-const fastConf = "--rdzv-conf=join_timeout=20,last_call_timeout=2,keep_alive_interval=0.5"
+var fastConf = fmt.Sprintf("--rdzv-conf=join_timeout=20,last_call_timeout=2,keep_alive_interval=%v", beat.Seconds())
 
 // static has the user number the nodes.
 func (j *job) static(nodes int, master netip.Addr) {

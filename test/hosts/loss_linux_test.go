@@ -11,10 +11,11 @@ import (
 )
 
 // beat is the time between two heartbeats of fastConf. A node that is silent for three is lost.
-const beat = 500 * time.Millisecond
+// It is so long because a busy machine may keep an agent from running for seconds.
+const beat = 2 * time.Second
 
 // slack is how much longer a decision may take on a busy machine.
-const slack = 2 * time.Second
+const slack = 10 * time.Second
 
 // detectedBy checks that a line was written at most three heartbeats after an event.
 func detectedBy(t *testing.T, event time.Time, l line) {

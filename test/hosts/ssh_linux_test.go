@@ -78,7 +78,7 @@ func (j *sshJob) start(args ...string) *program {
 	return start(j.t, j.net.Hosts[len(j.net.Hosts)-1], nil, filepath.Join(programs, "golaunch"), append([]string{"--ssh", j.ssh}, args...)...)
 }
 
-// awaitNothingLeft checks that golaunch and its workers are gone from all hosts within 5 seconds.
+// awaitNothingLeft checks that golaunch and its workers are gone from all hosts within 20 seconds.
 func (j *sshJob) awaitNothingLeft() {
 	j.t.Helper()
 	left := func() (found []string) {
@@ -91,7 +91,7 @@ func (j *sshJob) awaitNothingLeft() {
 		}
 		return found
 	}
-	const limit = 5 * time.Second
+	const limit = 20 * time.Second
 	began := time.Now()
 	for len(left()) > 0 {
 		if time.Since(began) > limit {

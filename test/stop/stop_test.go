@@ -155,7 +155,8 @@ func TestRankThatHangsIsNamed(t *testing.T) {
 	const (
 		hangs      = 1
 		behind     = "rank 1 is behind|rank 1 left no record" // rank 1 leaves no record if it is slow to answer
-		unfinished = "by rank 1: signal: terminated: asked to stop, this rank did not finish its step within 3s"
+		unfinished = "by rank 1: signal: terminated: asked to stop, this rank did not finish its step within 10s"
+		unanswered = "the coordinator, in .*, does not answer" // on a busy machine it may be slow to answer too
 	)
 	for _, c := range []struct {
 		name   string
@@ -163,12 +164,13 @@ func TestRankThatHangsIsNamed(t *testing.T) {
 		code   int
 		expect []string
 	}{
-		{"signal to golaunch", -1, 143, []string{"waiting up to 3s for ranks 0-2", behind + "|" + unfinished}},
-		{"signal to another rank", 2, 1, []string{behind}},
+		{"signal to golaunch", -1, 143, []string{"waiting up to 10s for ranks 0-2", behind + "|" + unfinished + "|" + unanswered}},
+		{"signal to another rank", 2, 1, []string{behind + "|" + unanswered}},
 		{"signal to the rank that hangs", hangs, 1, []string{unfinished}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := start(t, []string{"--shutdown-timeout", "6"}, "-stall", fmt.Sprint(hangs))
+			t.Parallel()
+			s := start(t, []string{"--shutdown-timeout", "20"}, "-stall", fmt.Sprint(hangs))
 			s.awaitText(t, fmt.Sprintf("rank %d hangs", hangs))
 			signalled, to := time.Now(), s.cmd.Process.Pid
 			if c.target >= 0 {
@@ -176,7 +178,7 @@ func TestRankThatHangsIsNamed(t *testing.T) {
 			}
 			s.signal(t, to, syscall.SIGTERM)
 			s.awaitEnd(t, c.code, c.expect, " saves step")
-			if took := time.Since(signalled); took < 3*time.Second {
+			if took := time.Since(signalled); took < 10*time.Second {
 				t.Errorf("the job ended after %v, before half of the shutdown timeout", took)
 			}
 		})

@@ -16,6 +16,7 @@ import (
 	"github.com/goddp/goddp/internal/backend/backendtest"
 	"github.com/goddp/goddp/internal/backend/host"
 	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
+	"github.com/goddp/goddp/internal/testport"
 )
 
 const soon = backendtest.Soon
@@ -204,7 +205,8 @@ func (never) Sync(ctx context.Context) error {
 // not disturb it.
 func TestConnectionsOfStrangersAreIgnored(t *testing.T) {
 	ranks := coordinatortest.Ranks(t, 2)
-	addrs := [2]string{freeAddr(t), ""}
+	_, addr := testport.New(t)
+	addrs := [2]string{addr, ""}
 	groups := make([]*backendtest.Rank, 2)
 	open := func(r int) error {
 		g, err := host.New(t.Context(), backend.Config{Rank: r, Size: 2, Control: ranks[r], Timeout: soon}, &host.Options{HostID: fmt.Sprint(r), Listen: addrs[r]})
@@ -224,17 +226,6 @@ func TestConnectionsOfStrangersAreIgnored(t *testing.T) {
 	if err := errors.Join(backendtest.Each(groups, x.Run), backendtest.CloseAll(groups, soon)); err != nil {
 		t.Error(err)
 	}
-}
-
-// freeAddr returns an address on which no process listens.
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // dialSoon dials addr until a process listens there.

@@ -33,11 +33,13 @@ func TestMain(m *testing.M) {
 // worker runs rank args[0] of args[1] ranks, which meet in the store at the address args[2]. args[3]
 // says how the ranks are placed on hosts: "tcp" places one rank on each host, "mixed" places two ranks
 // on each host, and any other word places all ranks on one host. The worker makes args[5] all-reduces of args[4] elements, and prints how the last one ended.
+// args[6] is the timeout of each.
 func worker(args []string) {
 	rank, _ := strconv.Atoi(args[0])
 	size, _ := strconv.Atoi(args[1])
 	count, _ := strconv.Atoi(args[4])
 	rounds, _ := strconv.Atoi(args[5])
+	timeout, _ := time.ParseDuration(args[6])
 	fmt.Println("ended:", backendtest.Describe(func() error {
 		ctx := context.Background()
 		kv, err := store.Dial(ctx, args[2], nil)
@@ -62,12 +64,12 @@ func worker(args []string) {
 			return err
 		}
 		defer g.Close(ctx)
-		return backendtest.ReduceRounds(newRank(g, control), count, rounds, 3*time.Second)
+		return backendtest.ReduceRounds(newRank(g, control), count, rounds, timeout)
 	}()))
 }
 
-// startWorkers starts n workers and waits until all of them work.
-func startWorkers(t *testing.T, n int, transport string, count, rounds int) *backendtest.Workers {
+// startWorkers starts n workers, whose calls have a timeout, and waits until all of them work.
+func startWorkers(t *testing.T, n int, transport string, count, rounds int, timeout time.Duration) *backendtest.Workers {
 	t.Helper()
 	server, err := store.Listen("127.0.0.1:0", nil)
 	if err != nil {
@@ -75,7 +77,7 @@ func startWorkers(t *testing.T, n int, transport string, count, rounds int) *bac
 	}
 	t.Cleanup(func() { server.Close() })
 	w := backendtest.StartWorkers(t, n, func(rank int) []string {
-		return append(os.Environ(), fmt.Sprintf("HOST_TEST_WORKER=%d %d %s %s %d %d", rank, n, server.Addr(), transport, count, rounds))
+		return append(os.Environ(), fmt.Sprintf("HOST_TEST_WORKER=%d %d %s %s %d %d %v", rank, n, server.Addr(), transport, count, rounds, timeout))
 	})
 	w.WaitForRounds(t)
 	return w
@@ -91,7 +93,7 @@ func TestKilledRankIsNamed(t *testing.T) {
 		for count, times := range map[int]int{10: 20, 1 << 20: 1} {
 			t.Run(fmt.Sprintf("%s/%d", transport, count), func(t *testing.T) {
 				for range times {
-					w := startWorkers(t, 4, transport, count, forever)
+					w := startWorkers(t, 4, transport, count, forever, soon)
 					at := time.Now()
 					w.Cmds[2].Process.Kill()
 					for _, r := range []int{0, 1, 3} {
@@ -111,7 +113,7 @@ func TestStoppedRankTimesOut(t *testing.T) {
 	for _, transport := range []string{"shm", "tcp"} {
 		t.Run(transport, func(t *testing.T) {
 			t.Parallel()
-			w := startWorkers(t, 3, transport, 1<<16, forever)
+			w := startWorkers(t, 3, transport, 1<<16, forever, 3*time.Second)
 			w.Cmds[1].Process.Signal(syscall.SIGSTOP)
 			for _, r := range []int{0, 2} {
 				if how := w.Wait(t, r, "ended: "); !strings.HasPrefix(how, "timeout") {
@@ -126,7 +128,7 @@ func TestStoppedRankTimesOut(t *testing.T) {
 func TestRanksCloseInGoodOrder(t *testing.T) {
 	for _, transport := range []string{"shm", "tcp", "mixed"} {
 		t.Run(transport, func(t *testing.T) {
-			w := startWorkers(t, 4, transport, 10_000, 500)
+			w := startWorkers(t, 4, transport, 10_000, 500, soon)
 			for r := range w.Cmds {
 				if how := w.Wait(t, r, "ended: "); how != "done" {
 					t.Errorf("rank %d ended: %s", r, how)

@@ -54,7 +54,7 @@ func TestOneAgentIsElected(t *testing.T) {
 	c := etcdtest.Start(t, 1)
 	results := make(chan *result, 8)
 	for i := range 8 {
-		e := open(t, c, "job")
+		e := openTTL(t, c, "job", time.Minute) // or a pause of this process could end the term of the elected agent
 		go func() {
 			r, err := e.electIn(t.Context(), fmt.Sprintf("host%d:1", i), "")
 			if err != nil {
