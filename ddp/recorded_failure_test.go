@@ -123,13 +123,13 @@ func TestRecoverAfterARankStopsInACapturedLoop(t *testing.T) {
 	prefix := regexp.MustCompile(`^the captured step was not launched: `)
 	// The diagnosis depends on whether the rank that stops sends its record in time.
 	diagnosis := regexp.MustCompile(`rank 1 (is behind: it is busy, or stuck, outside communication|left no record, and others wait for it)`)
-	comparable := func(err error) string {
+	withoutDiagnosis := func(err error) string {
 		return diagnosis.ReplaceAllString(prefix.ReplaceAllString(err.Error(), ""), "(diagnosis)")
 	}
 	for r := range got {
 		if !errors.Is(errs[r], comm.ErrTimeout) || !errors.Is(plainErrs[r], comm.ErrTimeout) {
 			t.Errorf("rank %d got %v with captured steps, and %v without; want a timeout", r, errs[r], plainErrs[r])
-		} else if comparable(errs[r]) != comparable(plainErrs[r]) || !diagnosis.MatchString(errs[r].Error()) {
+		} else if withoutDiagnosis(errs[r]) != withoutDiagnosis(plainErrs[r]) || !diagnosis.MatchString(errs[r].Error()) {
 			t.Errorf("rank %d got\n%v with captured steps, and\n%v without", r, errs[r], plainErrs[r])
 		}
 		if !bytes.Equal(got[r], want[r]) || !bytes.Equal(plain[r], want[r]) {
