@@ -66,7 +66,7 @@ func (s *Scaler) scaleOnDevice(r *capture.Recording, dt device.DType, inverse bo
 // recordStep is the end of Step in a step that is being recorded. isUnscaled reports whether Unscale has
 // divided the gradients.
 func (s *Scaler) recordStep(c *check, stepper optim.ScaledStepper, scaled optim.Scaled, isUnscaled bool) error {
-	if _, ok := stepper.(capture.Recordable); !ok {
+	if !capture.IsRecordable(stepper) {
 		return c.recording.Refuse("%T does not take part in captured steps", stepper)
 	}
 	concluded := false

@@ -67,9 +67,8 @@ type Scaler struct {
 	opts   Options
 	state  state
 	checks map[optim.Optimizer]*check
-	free   []*check // checks of no optimizer, whose memory can be used again
-
-	recording *capture.Recording // the step that is being recorded and has scaled a loss; else nil
+	free   []*check      // checks of no optimizer, whose memory can be used again
+	dev    device.Device // of the last loss; nil before the first one
 }
 
 // NewScaler makes a Scaler. It returns an error if an option cannot be used.
@@ -94,9 +93,8 @@ func (s *Scaler) Scale(loss *autograd.Variable) *autograd.Variable {
 	if loss.DType().Size() == 2 {
 		loss = autograd.Cast(loss, device.Float32)
 	}
-	if r := capture.Of(loss.Device()); r != nil {
-		s.recording = r
-		r.AtEnd(func() { s.recording = nil })
+	s.dev = loss.Device()
+	if r := capture.Of(s.dev); r != nil {
 		return autograd.Mul(loss, autograd.FromTensor(loss.Device(), s.scaleOnDevice(r, loss.DType(), false)))
 	}
 	return autograd.MulScalar(loss, s.state.Scale)
@@ -108,8 +106,10 @@ func (s *Scaler) GetScale() float64 {
 	if s.opts.Disabled {
 		return 1
 	}
-	if s.recording != nil {
-		s.recording.Refuse("amp: GetScale returns a number of the host")
+	if s.dev != nil {
+		if r := capture.Of(s.dev); r != nil {
+			r.Refuse("amp: GetScale returns a number of the host")
+		}
 	}
 	return s.state.Scale
 }

@@ -31,8 +31,8 @@ type CaptureOptions struct {
 // maxVariants is the number of recordings that Capture keeps of a step.
 const maxVariants = 16
 
-// maxAttempts is the number of recordings in a row that may fail for a reason that can pass. A failed recording
-// costs as much of the host's time as a step.
+// maxAttempts is the number of recordings in a row that may fail by an error of the step or of the device. A failed
+// recording costs as much of the host's time as a step.
 const maxAttempts = 8
 
 // Capture returns a function that does what step does, at a fraction of the host's time. Its first calls
@@ -64,12 +64,14 @@ const maxAttempts = 8
 // ([Variable.Item]), copy from the program's memory ([FromSlice]) or depend on values on the device.
 // Variables that step makes cannot be used outside, except for its result. A step that breaks these rules,
 // or uses what cannot be captured, runs uncaptured: see [CaptureOptions]. So does a call within [Scope] or
-// [NoGrad]. The Step of an optimizer of another module is other code: no replay calls it.
+// [NoGrad], or with an input that requires a gradient. The Step of an optimizer of another module is other code: no
+// replay calls it.
 //
 // With a model of package ddp, the reductions are part of the graph. All ranks make the same steps, but a rank
-// may record a step that another does not. A captured step makes all its collectives before an optimizer's Step,
-// because a rank that does not capture a step ends it when Step returns an error such as a missing gradient of
-// another rank, while the graphs of the others would still run what follows.
+// may record a step that another does not. A captured step must make its own collectives before the optimizer's
+// Step. Step returns an error on all ranks if a rank lacks a gradient. A rank whose step is not captured then returns
+// from it, and would not make a collective that the graphs of the other ranks have behind Step. While a step is
+// recorded, the collectives of other goroutines wait, so step must not wait for such a goroutine.
 //
 // The recordings share the device memory that a step needs. Each has a copy of its inputs. They are kept
 // until the returned function is unreachable, or until 16 others were used since. The gradients of Linear's
@@ -160,26 +162,32 @@ func (c *captured) call(in ...*Variable) (*Variable, error) {
 	switch {
 	case s.captures != nil: // the step is a part of one that is being captured
 		return c.step(in...)
-	case s.scope != s.step || s.noGrad > 0:
+	case s.scope != s.step || s.noGrad > 0 || slices.ContainsFunc(in, (*Variable).RequiresGrad):
 		if c.Required {
-			return nil, errors.New("autograd: a step cannot be captured within Scope or NoGrad")
+			return nil, errors.New("autograd: a step cannot be captured within Scope or NoGrad, or with an input that requires a gradient")
 		}
 		return c.step(in...)
 	}
 	c.shapes = describe(c.shapes[:0], in)
 	for i, v := range c.variants {
-		if v.shapes == string(c.shapes) && !slices.ContainsFunc(in, (*Variable).RequiresGrad) && v.Fits() {
+		if v.shapes == string(c.shapes) && v.Fits() {
 			copy(c.variants[1:i+1], c.variants[:i]) // the variant that was used last comes first
 			c.variants[0] = v
 			return c.replay(v, in)
 		}
 	}
-	if n := c.calls[string(c.shapes)]; n < c.Warmup || c.refused != nil {
+	if c.refused != nil {
+		return c.step(in...)
+	}
+	if c.calls[string(c.shapes)] < c.Warmup {
 		c.calls[string(c.shapes)]++
 		return c.step(in...)
 	}
 	v, err := c.record(in, string(c.shapes))
 	if err != nil {
+		if errors.As(err, new(*capture.NotYetError)) {
+			return c.step(in...)
+		}
 		if c.failed++; c.failed < maxAttempts && !errors.As(err, new(*capture.RefusedError)) {
 			return c.step(in...)
 		}
@@ -215,9 +223,6 @@ func (c *captured) record(in []*Variable, shapes string) (*variant, error) {
 	v := &variant{shapes: shapes}
 	for _, x := range in {
 		x.alive()
-		if x.node != nil {
-			return nil, &capture.RefusedError{Reason: fmt.Errorf("the input %v requires a gradient", x)}
-		}
 		input := newLeaf(s.dev, x.t.DType, x.t.Shape, func(device.Tensor) error { return nil })
 		if err := input.Err(); err != nil {
 			return nil, err

@@ -82,7 +82,6 @@ func (v *Variable) RequireGrad() *Variable {
 		if !v.t.DType.IsFloat() {
 			panic(&device.DTypeError{Op: "RequireGrad", Got: v.t.DType, Want: device.Float32})
 		}
-		v.s.changes++
 		v.node = &node{leaf: &leaf{v: v.alias()}}
 	case v.node.leaf == nil:
 		panic(&GraphError{Call: "RequireGrad", Variable: v.String(), Reason: "it is the result of an operation; Detach it first"})

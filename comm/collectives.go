@@ -1,12 +1,15 @@
 package comm
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/capture"
+	"github.com/goddp/goddp/internal/poll"
 )
 
 // start validates a call, numbers it and gives it to the backend. Within a Coalesce it only
@@ -27,28 +30,39 @@ func (pg *ProcessGroup) start(call backend.Call) *Work {
 	if c.Timeout == 0 {
 		c.Timeout = pg.timeout
 	}
-	pg.outside(func() error {
-		if c.After == nil {
-			c.After = pg.point()
+	r := capture.Of(pg.dev)
+	if r == nil {
+		if err := pg.enter(context.Background(), c.Timeout); err != nil {
+			w.err = fmt.Errorf("rank %d: %v: %w", pg.world.Rank, c, err)
+			pg.Abort(w.err) // the other ranks' calls would meet the next call of this rank
+			return w
 		}
-		if r := capture.Of(pg.dev); r != nil {
-			pg.recordCall(w, r)
-		} else {
-			pg.submit(w)
-		}
-		return nil
-	})
+		defer pg.recording.RUnlock()
+	}
+	if c.After == nil {
+		c.After = pg.point()
+	}
+	if r != nil {
+		pg.recordCall(w, r)
+	} else {
+		pg.submit(w)
+	}
 	return w
 }
 
-// outside calls f, which enqueues work. If another goroutine records a step on the device, outside first waits for
-// its end, because the work would become a part of the recording.
-func (g *group) outside(f func() error) error {
-	if capture.Of(g.dev) == nil { // this goroutine records no step
-		g.recording.RLock()
-		defer g.recording.RUnlock()
+// enter waits until no other goroutine records a step on the device, of which the work that the caller enqueues
+// would become a part, and keeps others from that until the caller calls recording.RUnlock. The caller records no
+// step itself. Until RUnlock it waits for no goroutine that may record one.
+func (g *group) enter(ctx context.Context, timeout time.Duration) error {
+	if g.recording.TryRLock() {
+		return nil
 	}
-	return f()
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	if err := poll.Until(ctx, func() (bool, error) { return g.recording.TryRLock(), nil }); err != nil {
+		return fmt.Errorf("another goroutine still captures a step: %w", err)
+	}
+	return nil
 }
 
 // submit numbers and starts the call of w.

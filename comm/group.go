@@ -22,7 +22,7 @@ import (
 // ProcessGroup is one rank's handle on a group of ranks. Its methods are safe for
 // concurrent use. All ranks must start the same collectives in the same order, so
 // goroutines of one rank that start collectives concurrently must agree on an order.
-// While one goroutine captures a step (autograd.Capture), the calls of others wait.
+// While one goroutine captures a step (autograd.Capture), calls of others are started later.
 type ProcessGroup struct {
 	*group
 	opts  CallOptions // set by With
@@ -53,6 +53,7 @@ type group struct {
 	recvs   []uint64 // number of the latest Recv from each rank
 	splits  int      // number of calls of Split
 
+	joins         joinStream
 	recording     *sync.RWMutex  // see capture.Guard
 	recordedCalls *recordedCalls // those of the step that is being recorded; nil without one. Only the goroutine that records uses it.
 

@@ -240,6 +240,7 @@ func newGroup(m *mainRun, name string, w World, cfg backend.Config, view store.S
 		timeout: cfg.Timeout, log: cfg.Log, control: cfg.Control, sends: make([]uint64, cfg.Size), recvs: make([]uint64, cfg.Size), main: m, stop: m.stopper(),
 		recording: capture.Guard(cfg.Device),
 	}}
+	pg.joins = joinStream{cfg.Device.Compute(), pg.group}
 	d.add(pg.group)
 	pg.release.addClose(func() error { pg.abandoned.Wait(); return nil }) // runs after the backend's Close, which ends the abandoned calls
 	pg.release.add(pg.backend.Close)

@@ -243,3 +243,42 @@ func TestCallBesideARecording(t *testing.T) {
 		return nil
 	})
 }
+
+// A goroutine that waits for a peer does not keep another from recording a step.
+func TestWaitBesideARecording(t *testing.T) {
+	commtest.OnDevices(t, commtest.FakeGPUs(t, 2), nil, func(pg *comm.ProcessGroup) error {
+		other, err := pg.Split(t.Context(), 0, pg.Rank())
+		if err != nil {
+			return err
+		}
+		defer other.Close()
+		sum, err := newReduction(pg, 100)
+		if err != nil {
+			return err
+		}
+		if err := sum.pg.AllReduce(sum.sum, comm.Sum).Sync(t.Context()); err != nil {
+			return err
+		}
+		if pg.Rank() == 1 { // sends when rank 0 has recorded
+			err := pg.AllReduce(sum.sum, comm.Sum).Sync(t.Context())
+			return errors.Join(err, other.Send(sum.x, 0).Sync(t.Context()))
+		}
+		started, received := make(chan struct{}), make(chan error, 1)
+		go func() {
+			w := other.Recv(sum.x, 1)
+			close(started)
+			received <- w.Wait(t.Context())
+		}()
+		<-started
+		for range 100 { // so that it waits
+			runtime.Gosched()
+		}
+		r, err := capture.Record(t.Context(), pg.Device(), nil, func() error { return nil })
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		err = pg.AllReduce(sum.sum, comm.Sum).Sync(t.Context())
+		return errors.Join(err, <-received)
+	})
+}

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/capture"
 )
 
 // exchange gathers every rank's integers on all ranks. Element r of the result holds the
@@ -84,7 +85,7 @@ func (g *group) stage(dt device.DType, n int, data []byte) (staged, error) {
 	}
 	s := staged{g, device.NewTensor(buf, dt, n)}
 	if data != nil {
-		if err := g.outside(func() error { return g.dev.CopyIn(g.dev.Compute(), s.t.Buf, data) }); err != nil {
+		if err := g.copyIn(s.t.Buf, data); err != nil {
 			s.free()
 			return staged{}, err
 		}
@@ -92,11 +93,27 @@ func (g *group) stage(dt device.DType, n int, data []byte) (staged, error) {
 	return s, nil
 }
 
+func (g *group) copyIn(dst device.Buffer, data []byte) error {
+	if capture.Of(g.dev) == nil {
+		if err := g.enter(context.Background(), g.timeout); err != nil {
+			return err
+		}
+		defer g.recording.RUnlock()
+	}
+	return g.dev.CopyIn(g.dev.Compute(), dst, data)
+}
+
 // take copies the elements to the host and frees the device memory.
 func (s staged) take(ctx context.Context) ([]byte, error) {
 	defer s.free()
 	data := make([]byte, s.t.Bytes())
-	return data, s.outside(func() error { return s.dev.CopyOut(ctx, s.dev.Compute(), data, s.t.Buf) })
+	if capture.Of(s.dev) == nil {
+		if err := s.enter(ctx, s.timeout); err != nil {
+			return nil, err
+		}
+		defer s.recording.RUnlock()
+	}
+	return data, s.dev.CopyOut(ctx, s.dev.Compute(), data, s.t.Buf)
 }
 
 func (s staged) free() { s.dev.Free(s.t.Buf) }

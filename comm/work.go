@@ -7,7 +7,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/capture"
 	"github.com/goddp/goddp/internal/flight"
 )
 
@@ -50,7 +52,24 @@ func (w *Work) Wait(ctx context.Context) error {
 			return w.report(err)
 		}
 	}
-	return w.report(w.group.outside(func() error { return w.task.Join(ctx, w.group.dev.Compute()) }))
+	return w.report(w.task.Join(ctx, &w.group.joins))
+}
+
+// joinStream is the compute stream, as Wait makes it wait for calls.
+type joinStream struct {
+	device.Stream
+	*group
+}
+
+// WaitFor makes the stream wait for e, but not while another goroutine records a step.
+func (s *joinStream) WaitFor(ctx context.Context, e device.Event) error {
+	if _, enqueues := s.backend.(backend.Recorder); enqueues && capture.Of(s.dev) == nil { // else it waits on the host
+		if err := s.enter(ctx, s.timeout); err != nil {
+			return err
+		}
+		defer s.recording.RUnlock()
+	}
+	return s.Stream.WaitFor(ctx, e)
 }
 
 // report returns err. If err is the failure of a call, report also notes that the program has

@@ -17,23 +17,23 @@ import (
 // Model is a module whose gradients are averaged over a process group. It is itself a module. One
 // goroutine drives it.
 type Model struct {
-	module     nn.Model
-	pg         *comm.ProcessGroup
-	params     []*nn.Parameter // the parameters that require a gradient
-	buffers    []*nn.Buffer    // the buffers that each pass sets to those of rank 0
-	sent       *comm.Work      // the broadcast of the buffers in the current pass
-	reducer    *reducer.Reducer
-	hook       reducer.Hook // nil: none
-	replicas   *replicas
-	noSync     bool // within NoSync
-	ownNoSync  bool // within a NoSync of the step that is being recorded, which is not within another
-	isJoining  bool // within Join
-	inBackward bool // within a backward pass through the model's output
-	isReducing bool // the current pass reduces
-	passes     int  // the number of passes that reduced
-	trace      *profile.Recorder
-	times      *timing      // nil without Options.Stats
-	passStart  device.Event // the start of the current pass; nil if nothing records times
+	module           nn.Model
+	pg               *comm.ProcessGroup
+	params           []*nn.Parameter // the parameters that require a gradient
+	buffers          []*nn.Buffer    // the buffers that each pass sets to those of rank 0
+	sent             *comm.Work      // the broadcast of the buffers in the current pass
+	reducer          *reducer.Reducer
+	hook             reducer.Hook // nil: none
+	replicas         *replicas
+	noSync           bool // within NoSync
+	isNoSyncRecorded bool // the outermost NoSync is a part of the step that is being recorded
+	isJoining        bool // within Join
+	inBackward       bool // within a backward pass through the model's output
+	isReducing       bool // the current pass reduces
+	passes           int  // the number of passes that reduced
+	trace            *profile.Recorder
+	times            *timing      // nil without Options.Stats
+	passStart        device.Event // the start of the current pass; nil if nothing records times
 }
 
 // New wraps a module, or any other model. It places the parameters on the group's device if they have no
@@ -163,9 +163,9 @@ func (m *Model) Output(y *autograd.Variable) *autograd.Variable {
 // NoSync calls f. Backward passes within f accumulate gradients and reduce nothing. The first pass after
 // f reduces the sum.
 func (m *Model) NoSync(f func() error) error {
-	was, own := m.noSync, m.ownNoSync
-	m.noSync, m.ownNoSync = true, own || !was && capture.Of(m.pg.Device()) != nil
-	defer func() { m.noSync, m.ownNoSync = was, own }()
+	was, recorded := m.noSync, m.isNoSyncRecorded
+	m.noSync, m.isNoSyncRecorded = true, recorded || !was && capture.Of(m.pg.Device()) != nil
+	defer func() { m.noSync, m.isNoSyncRecorded = was, recorded }()
 	return f()
 }
 

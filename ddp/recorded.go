@@ -12,8 +12,8 @@ func (m *Model) beginRecorded(r *capture.Recording) {
 	}
 	passes, replicaPasses := m.passes, m.replicas.passes
 	r.AtEnd(func() { m.passes, m.replicas.passes, m.sent = passes, replicaPasses, nil })
-	within := m.noSync && !m.ownNoSync
-	r.Require(func() bool { return m.noSync == within && !m.isJoining })
+	noSync := m.noSync && !m.isNoSyncRecorded // of the replay's caller
+	r.Require(func() bool { return m.noSync == noSync && !m.isJoining })
 	r.Before(func() error {
 		m.passes++
 		m.replicas.begin()

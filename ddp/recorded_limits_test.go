@@ -196,9 +196,9 @@ func TestStepsOfAModelThatCannotBeCaptured(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				step, within := change(r)
+				step, run := change(r)
 				step = autograd.Capture(pg.Device(), step, &autograd.CaptureOptions{Required: true})
-				err = within(func() error {
+				err = run(func() error {
 					for n := range 5 {
 						if _, err := step(r.batch(n)); err != nil {
 							return err

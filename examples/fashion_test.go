@@ -67,7 +67,7 @@ func TestFashionReportsInvalidData(t *testing.T) {
 			labels[8+37] = 10
 			return os.WriteFile(path, labels, 0o600)
 		},
-		"data: neither train-images-idx3-ubyte nor train-images-idx3-ubyte.gz is in DIR": func(dir string) error {
+		"data: neither train-images-idx3-ubyte nor train-images-idx3-ubyte.gz is in DIR: file does not exist: install Debian's package dataset-fashion-mnist, or give --data a folder with the four files": func(dir string) error {
 			return os.Remove(filepath.Join(dir, "train-images-idx3-ubyte"))
 		},
 		"data: fewer samples (1) than ranks (2)": func(dir string) error {

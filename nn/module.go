@@ -53,8 +53,12 @@ func Place(m Model, dev device.Device, seed uint64) error {
 		if err := place("parameter", p.name, p.value); err != nil {
 			return err
 		}
-		if !had && !p.frozen {
+		switch {
+		case had:
+		case !p.frozen:
 			p.v.RequireGrad()
+		case p.v.DType().IsFloat():
+			p.v.RequireGrad().Freeze() // so that captured steps notice Unfreeze
 		}
 	}
 	for _, b := range Buffers(m) {

@@ -244,8 +244,11 @@ func (v *value) cast(dt device.DType) error {
 		if err != nil {
 			return err
 		}
-		if made.SetName(v.v.Name()); v.v.RequiresGrad() {
+		switch made.SetName(v.v.Name()); {
+		case v.v.RequiresGrad():
 			made.RequireGrad()
+		case v.frozen && dt.IsFloat():
+			made.RequireGrad().Freeze()
 		}
 		v.v = made
 	}

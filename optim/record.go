@@ -9,8 +9,14 @@ import (
 	"github.com/goddp/goddp/internal/capture"
 )
 
-// Recordable marks an optimizer that takes part in captured steps: see [autograd.Capture].
-func (o *optimizer) Recordable() {}
+// Recordable returns o. It marks an optimizer that takes part in captured steps: see [autograd.Capture].
+func (o *SGD) Recordable() any { return o }
+
+// Recordable returns o. It marks an optimizer that takes part in captured steps: see [autograd.Capture].
+func (o *AdamW) Recordable() any { return o }
+
+// Recordable returns o. It marks an optimizer that takes part in captured steps: see [autograd.Capture].
+func (o *RMSProp) Recordable() any { return o }
 
 // record records a step: see [autograd.Capture]. The state on the host changes when it is replayed.
 func (o *optimizer) record(r *capture.Recording, s Scaled) error {

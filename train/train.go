@@ -179,7 +179,7 @@ func (r *run) makeSteps() {
 		}
 		return loss, r.update()
 	}
-	if _, ok := r.Optimizer.(capture.Recordable); r.Captured && !ok {
+	if r.Captured && !capture.IsRecordable(r.Optimizer) {
 		r.pg.Log().Warn("train: steps run uncaptured", "cause", fmt.Sprintf("%T does not take part in captured steps", r.Optimizer))
 	} else if r.Captured {
 		dev := r.pg.Device()

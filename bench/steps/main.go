@@ -1,7 +1,9 @@
 // Command steps measures training steps in a row, as a training loop runs them: nothing waits for the device
 // or for other ranks between two steps. bench/steps.sh runs it beside PyTorch (bench/torch_steps.py).
 //
-//	go run ./cmd/golaunch --nproc-per-node 2 ./bench/steps --size 512 --layers 32 --batch 64 --captured
+//	go run ./cmd/golaunch --nproc-per-node 2 ./bench/steps --size 512 --layers 32 --batch 64
+//
+// On GPUs --captured captures the steps.
 //
 // The model is a stack of linear layers. Its first parameters and its data are the same numbers in both
 // programs. Rank 0 prints one JSON object: the mean of a step in milliseconds, the losses of the steps that

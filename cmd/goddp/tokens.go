@@ -83,7 +83,7 @@ type shardWriter struct {
 	dir        string
 	val, train int // number of tokens of a validation and of a training shard
 	written    []shard
-	isNewDir   bool // write made the folder
+	made       []string // the folders that write made, the innermost first
 }
 
 type shard struct {
@@ -99,11 +99,15 @@ func (w *shardWriter) write(files []string) error {
 			return err
 		}
 	}
-	_, missing := os.Stat(w.dir)
+	for dir := filepath.Clean(w.dir); ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		w.made = append(w.made, dir)
+	}
 	if err := os.MkdirAll(w.dir, 0o777); err != nil {
 		return err
 	}
-	w.isNewDir = errors.Is(missing, fs.ErrNotExist)
 	if there, _ := filepath.Glob(filepath.Join(w.dir, "*_[0-9][0-9][0-9][0-9][0-9][0-9].bin")); len(there) > 0 { // the pattern is well formed
 		return fmt.Errorf("%s is there already: want a folder without shards", there[0])
 	}
@@ -178,8 +182,8 @@ func (w *shardWriter) remove() error {
 	for _, s := range w.written {
 		errs = append(errs, os.Remove(s.path))
 	}
-	if w.isNewDir {
-		errs = append(errs, os.Remove(w.dir))
+	for _, dir := range w.made {
+		errs = append(errs, os.Remove(dir))
 	}
 	return errors.Join(errs...)
 }

@@ -128,9 +128,11 @@ func (r *Reducer) beginRecorded(rec *recorded) error {
 // accumulates, failed that it would raise this rank's flag, and cause why if that is an error.
 func (r *Reducer) finishRecorded(rec *recorded, reduces, failed bool, cause error) error {
 	switch {
+	case cause != nil:
+		return rec.Fail(cause)
 	case failed:
-		rec.NotYet("a gradient is missing, or the pass failed: %v", cause)
-		return cause
+		rec.NotYet("a gradient is missing")
+		return nil
 	case !reduces:
 		rec.Before(func() error {
 			r.stats.Accumulated++

@@ -181,6 +181,7 @@ func (r *Reducer) Zero(i int) {
 // all ranks skip the next pass that reduces. (If a pass that reduces fails, the reducer
 // calls Zero for all gradients.)
 func (r *Reducer) Fail(i int, err error) {
+	r.recording() // which restores r.invalid
 	if r.invalid[i] == nil {
 		r.invalid[i] = err
 	}

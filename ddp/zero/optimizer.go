@@ -160,14 +160,14 @@ func (o *Optimizer[O]) begin() error {
 	return nil
 }
 
-// Recordable marks an optimizer that takes part in captured steps: see [autograd.Capture].
-func (o *Optimizer[O]) Recordable() {}
+// Recordable returns o. It marks an optimizer that takes part in captured steps: see [autograd.Capture].
+func (o *Optimizer[O]) Recordable() any { return o }
 
 // record records a step. Each replay makes the updates in its graph, and starts the gathers when it knows
 // that no update was skipped, as a step that is not recorded does: a rank that skips a step uncaptured
 // starts no gathers either.
 func (o *Optimizer[O]) record(r *capture.Recording, s optim.Scaled) error {
-	if _, ok := any(o.local).(capture.Recordable); !ok {
+	if !capture.IsRecordable(o.local) {
 		return r.Refuse("%T does not take part in captured steps", o.local)
 	}
 	r.Before(o.begin)

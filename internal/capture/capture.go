@@ -125,8 +125,12 @@ func Of(dev device.Device) *Recording {
 // it enqueues work that must not become a part of the recording.
 func Guard(dev device.Device) *sync.RWMutex { return &currentOf(dev).mu }
 
-// Recordable is implemented by an optimizer of this module, which takes part in recordings by itself.
-type Recordable interface{ Recordable() }
+// IsRecordable reports whether an optimizer takes part in recordings by itself, as those of this module do: its
+// method Recordable returns itself. That of a type that embeds such an optimizer returns what is embedded.
+func IsRecordable(optimizer any) bool {
+	r, ok := optimizer.(interface{ Recordable() any })
+	return ok && r.Recordable() == optimizer
+}
 
 // Record calls step and returns a recording of it. The step has not run then. If like is not nil, it is a
 // recording whose memory the new one shares: see [kernels.Recorder]. If the step cannot be recorded,
@@ -177,15 +181,16 @@ func Record(ctx context.Context, dev device.Device, like *Recording, step func()
 
 // Refuse makes Record fail with a [*RefusedError], and returns it. The reason is as for [fmt.Errorf].
 func (r *Recording) Refuse(reason string, args ...any) error {
-	return r.stop(&RefusedError{fmt.Errorf(reason, args...)})
+	return r.Fail(&RefusedError{fmt.Errorf(reason, args...)})
 }
 
 // NotYet makes Record fail with a [*NotYetError], and returns it.
 func (r *Recording) NotYet(reason string, args ...any) error {
-	return r.stop(&NotYetError{fmt.Sprintf(reason, args...)})
+	return r.Fail(&NotYetError{fmt.Sprintf(reason, args...)})
 }
 
-func (r *Recording) stop(err error) error {
+// Fail makes Record fail with err, and returns it.
+func (r *Recording) Fail(err error) error {
 	if r.reason == nil {
 		r.reason = err
 	}
@@ -229,7 +234,7 @@ func (r *Recording) Words(key any, dt device.DType, n int, fill func(bits []int6
 		// The step may have used and freed all memory of the graph before: a launch would overwrite the words.
 		mem, err := r.dev.(kernels.Recorder).AllocOutside(max(blockWords, n) * wordSize)
 		if err != nil {
-			r.stop(err)
+			r.Fail(err)
 			return device.Tensor{}
 		}
 		b = &block{mem: mem, host: make([]int64, max(blockWords, n))}

@@ -56,7 +56,7 @@ func TestRanksOfDifferentJobsDoNotJoin(t *testing.T) {
 		"one job":      {[2]store.Member{{Job: job, Secret: theSecret}, {Job: job, Secret: theSecret}}, ""},
 		"no secret":    {[2]store.Member{{Job: job}, {Job: job}}, ""},
 		"another job":  {[2]store.Member{{Job: job}, {Job: store.Job{ID: "other", World: 2}}}, `job id "other" here, "job" there`},
-		"another size": {[2]store.Member{{Job: job}, {Job: store.Job{ID: "job", World: 3}}}, "WORLD_SIZE 3 here, 2 there"},
+		"another size": {[2]store.Member{{Job: job}, {Job: store.Job{ID: "job", World: 3}}}, "WORLD_SIZE is 3 here and 2 in process"},
 		"one secret":   {[2]store.Member{{Job: job, Secret: theSecret}, {Job: job}}, "has a secret, and this process has none"},
 	} {
 		for _, transport := range []string{"shared", "tcp"} {
