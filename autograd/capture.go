@@ -62,16 +62,16 @@ const maxAttempts = 8
 // Only what step enqueues on the device runs in each call. Other code in step runs only when step itself
 // runs, so a schedule, a counter or a log belongs outside. Within step, nothing may wait for the device
 // ([Variable.Item]), copy from the program's memory ([FromSlice]) or depend on values on the device.
-// Variables that step makes cannot be used outside, except for its result. A step that breaks these rules,
-// or uses what cannot be captured, runs uncaptured: see [CaptureOptions]. So does a call within [Scope] or
-// [NoGrad], or with an input that requires a gradient. The Step of an optimizer of another module is other code: no
-// replay calls it.
+// Variables that step makes cannot be used outside, except for its result. A step that breaks these rules runs
+// uncaptured, and so does one that uses what cannot be captured: see [CaptureOptions]. A call within [Scope] or
+// [NoGrad], or with an input that requires a gradient, runs step itself too. A replay does not call the Step of an
+// optimizer that another module defines.
 //
 // With a model of package ddp, the reductions are part of the graph. All ranks make the same steps, but a rank
-// may record a step that another does not. A captured step must make its own collectives before the optimizer's
-// Step. Step returns an error on all ranks if a rank lacks a gradient. A rank whose step is not captured then returns
-// from it, and would not make a collective that the graphs of the other ranks have behind Step. While a step is
-// recorded, the collectives of other goroutines wait, so step must not wait for such a goroutine.
+// may record a step that another does not. If step makes collectives itself, they must be before the optimizer's
+// Step. The reason is a rank that lacks a gradient: Step then returns an error on all ranks. A rank that runs step
+// itself returns there, but a graph runs to its end. A collective behind Step would then wait for the first rank.
+// While a step is recorded, the collectives of other goroutines wait. So step must not wait for such a goroutine.
 //
 // The recordings share the device memory that a step needs. Each has a copy of its inputs. They are kept
 // until the returned function is unreachable, or until 16 others were used since. The gradients of Linear's

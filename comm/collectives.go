@@ -33,7 +33,7 @@ func (pg *ProcessGroup) start(call backend.Call) *Work {
 	r := capture.Of(pg.dev)
 	if r == nil {
 		if err := pg.enter(context.Background(), c.Timeout); err != nil {
-			w.err = fmt.Errorf("rank %d: %v: %w", pg.world.Rank, c, err)
+			w.err = fmt.Errorf("%v: %w", c, err)
 			pg.Abort(w.err) // the other ranks' calls would meet the next call of this rank
 			return w
 		}
@@ -50,9 +50,9 @@ func (pg *ProcessGroup) start(call backend.Call) *Work {
 	return w
 }
 
-// enter waits until no other goroutine records a step on the device, of which the work that the caller enqueues
-// would become a part, and keeps others from that until the caller calls recording.RUnlock. The caller records no
-// step itself. Until RUnlock it waits for no goroutine that may record one.
+// enter waits until no other goroutine records a step on the device: the recording would take in the work that the
+// caller enqueues. No recording begins until the caller calls recording.RUnlock. The caller must not record a step
+// itself. Until RUnlock it must not wait for a goroutine that may record one.
 func (g *group) enter(ctx context.Context, timeout time.Duration) error {
 	if g.recording.TryRLock() {
 		return nil
@@ -60,7 +60,7 @@ func (g *group) enter(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if err := poll.Until(ctx, func() (bool, error) { return g.recording.TryRLock(), nil }); err != nil {
-		return fmt.Errorf("another goroutine still captures a step: %w", err)
+		return fmt.Errorf("rank %d: another goroutine records a step, for longer than %v: %w", g.world.Rank, timeout, err)
 	}
 	return nil
 }

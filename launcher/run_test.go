@@ -498,8 +498,8 @@ func TestFilesAndFilter(t *testing.T) {
 
 func TestSignals(t *testing.T) {
 	t.Run("forwarded", func(t *testing.T) {
-		// The environment may ignore SIGINT, as a script does for its background jobs, and then bash cannot trap it. A
-		// child gets a signal that this process handles with its default action.
+		// A script starts its background jobs with SIGINT ignored. A child would inherit that, and bash cannot trap an
+		// ignored signal. A signal that this process handles has its default action in a child.
 		handled := make(chan os.Signal, 1)
 		signal.Notify(handled, syscall.SIGINT)
 		defer signal.Stop(handled)

@@ -46,8 +46,8 @@ type ClientOptions struct {
 	// speaks, and Legacy says which one to try first.
 	Legacy bool
 
-	// Waiting, if not nil, is called once if Dial has not reached the server after 3 s. why
-	// is the reason. Dial retries meanwhile, and does not return while Waiting runs.
+	// Waiting, if not nil, is called once, 3 s after Dial began, if Dial has not reached the
+	// server. why is the latest reason. Dial goes on trying, and returns only after Waiting.
 	Waiting func(why error)
 }
 

@@ -52,7 +52,8 @@ func TestCaptured(t *testing.T) {
 	}
 }
 
-// A run whose optimizer does not take part in captured steps is not captured, and ends with the same parameters.
+// An optimizer that embeds one of package optim takes no part in captured steps. Its run is not captured, and ends
+// with the same parameters.
 func TestCapturedWithAnOptimizerOfAnotherModule(t *testing.T) {
 	commtest.OnDevices(t, commtest.FakeGPUs(t, 1), nil, func(pg *comm.ProcessGroup) error {
 		var ends [2][]float64

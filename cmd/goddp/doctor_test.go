@@ -295,7 +295,7 @@ func TestDoctorFindsSlowInterface(t *testing.T) {
 		n := netns.New(t, hosts, 1)
 		n.Hosts[slow].LimitRate(100_000_000)
 		code, report := examineHosts(t, n)
-		// Other work on the machine may slow the fast interfaces down too, so that the slow one does not stand out.
+		// On a busy machine the fast interfaces may be as slow as the limited one. Then the test measures again.
 		for tries := 1; report.Verdict != want.verdict && want.verdict == "slow" && tries < 3; tries++ {
 			code, report = examineHosts(t, n)
 		}

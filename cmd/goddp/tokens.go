@@ -176,7 +176,7 @@ func checkInput(path string) error {
 	return f.Close()
 }
 
-// remove removes the shards that were written, and the folder if write made it.
+// remove removes the shards that were written, and the folders that write made.
 func (w *shardWriter) remove() error {
 	var errs []error
 	for _, s := range w.written {

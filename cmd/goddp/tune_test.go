@@ -68,9 +68,9 @@ func TestTuneJSON(t *testing.T) {
 	}
 }
 
-// A run that does not end in time is killed, and its setting fails. The timeout is long because it bounds the runs of the
-// default too, which must end in time on a busy machine. The setting's first run fails at once, so that only the second one,
-// which tune makes because of that, takes the whole timeout.
+// A run that does not end in time is killed, and its setting fails. The timeout also bounds the runs of the default
+// settings, so it must be long enough for a busy machine. tune repeats a run that fails. The first run of the setting
+// fails at once, so only the second one takes the whole timeout.
 func TestTuneRunHasDeadline(t *testing.T) {
 	fifo := t.TempDir() + "/token"
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {

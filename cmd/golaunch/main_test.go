@@ -348,8 +348,8 @@ func TestPrograms(t *testing.T) {
 
 // TestSignals sends a signal to a golaunch process.
 func TestSignals(t *testing.T) {
-	// The environment may ignore a signal, as nohup ignores SIGHUP, and golaunch rightly ignores it then. A child gets
-	// the signals that this process handles with their default actions.
+	// nohup starts this test with SIGHUP ignored, and golaunch would inherit that and ignore the signal too. A signal
+	// that this process handles has its default action in a child.
 	handled := make(chan os.Signal, 4)
 	signal.Notify(handled, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
 	defer signal.Stop(handled)

@@ -121,12 +121,13 @@ func Of(dev device.Device) *Recording {
 	return currentOf(dev).r
 }
 
-// Guard returns the lock that is held while a step on dev is recorded. Another goroutine holds it, for reading, while
-// it enqueues work that must not become a part of the recording.
+// Guard returns the lock that Record holds while it records a step on dev. Another goroutine must hold it for reading
+// while it enqueues work, so that the recording does not take in that work.
 func Guard(dev device.Device) *sync.RWMutex { return &currentOf(dev).mu }
 
-// IsRecordable reports whether an optimizer takes part in recordings by itself, as those of this module do: its
-// method Recordable returns itself. That of a type that embeds such an optimizer returns what is embedded.
+// IsRecordable reports whether an optimizer takes part in recordings by itself. The method Recordable of such an
+// optimizer returns the optimizer. A type that embeds one inherits the method, which then returns the embedded
+// optimizer, so the type is not recordable.
 func IsRecordable(optimizer any) bool {
 	r, ok := optimizer.(interface{ Recordable() any })
 	return ok && r.Recordable() == optimizer

@@ -78,7 +78,7 @@ func TestAgentThatFindsNoHost(t *testing.T) {
 	})
 }
 
-// If another program has the endpoint's port and says nothing, the messages name the port, and say what to do.
+// If another program listens on the endpoint's port and never answers, the messages name the port and the remedy.
 func TestPortOfASilentProgram(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts
 	if err != nil {
