@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -134,11 +135,37 @@ func (ns *namespace) Processes() (found []Process) {
 		if err != nil {
 			continue
 		}
-		line, err := os.ReadFile(dir + "/cmdline")
-		if err != nil || len(line) == 0 { // it has just ended
-			continue
+		if args := awaitArgs(dir); args != nil {
+			found = append(found, Process{pid, args})
 		}
-		found = append(found, Process{pid, strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")})
 	}
 	return found
+}
+
+// awaitArgs returns the arguments of the process that a folder of /proc describes, or nil if it has
+// ended. For a moment the kernel shows no arguments of a process that begins to run a program, and Start
+// may return before it does. A process that is about to end has none either. So awaitArgs reads them
+// until they are there or the process is a zombie.
+func awaitArgs(dir string) []string {
+	for deadline := time.Now().Add(leaveTime); ; time.Sleep(time.Millisecond) {
+		line, err := os.ReadFile(dir + "/cmdline")
+		if err != nil {
+			return nil
+		}
+		if len(line) > 0 {
+			return strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")
+		}
+		stat, err := os.ReadFile(dir + "/stat")
+		if err != nil {
+			return nil
+		}
+		_, name, _ := strings.Cut(string(stat), "(")
+		at := strings.LastIndex(name, ") ") // the name may hold parentheses
+		if at < 0 || strings.ContainsAny(name[at+2:at+3], "ZX") {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return []string{"[" + name[:at] + "]"}
+		}
+	}
 }
