@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // markVar is the environment variable that marks a process as belonging to a scenario. Its value is
@@ -28,6 +29,7 @@ func processes(dir string) (found []process) {
 	names, _ := filepath.Glob("/proc/[0-9]*")
 	mark := []byte(markVar + "=" + dir)
 	for _, name := range names {
+		awaitProgram(name)
 		environ, _ := os.ReadFile(name + "/environ")
 		exe, _ := os.Readlink(name + "/exe")
 		isMarked := false
@@ -42,6 +44,20 @@ func processes(dir string) (found []process) {
 		found = append(found, process{pid, strings.ReplaceAll(string(bytes.Trim(args, "\x00")), "\x00", " ")})
 	}
 	return found
+}
+
+// awaitProgram waits until the process that a folder of /proc describes runs its program. For a moment
+// the kernel shows neither arguments nor an environment of a process that begins to run one. A zombie
+// and a thread of the kernel have no program. Who has erased its arguments is waited for in vain.
+func awaitProgram(folder string) {
+	for deadline := time.Now().Add(time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if args, err := os.ReadFile(folder + "/cmdline"); err != nil || len(args) > 0 {
+			return
+		}
+		if _, err := os.Readlink(folder + "/exe"); err != nil {
+			return
+		}
+	}
 }
 
 // onlyChild returns the child of a process. It is an error if the process has not exactly one.
