@@ -10,6 +10,7 @@ import (
 	"math"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/goddp/goddp/amp"
 	"github.com/goddp/goddp/autograd"
@@ -20,6 +21,7 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cuda"
 	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/fakegpu"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -325,6 +327,58 @@ func TestReplayOfAReplacedModelPanics(t *testing.T) {
 		}()
 		_, err = step(r.batch(7))
 		return err
+	})
+}
+
+// A rank alone starts replays without waiting for the device. It agrees with itself to stop.
+func TestReplaysOfOneRankWaitForNothing(t *testing.T) {
+	commtest.OnDevices(t, commtest.FakeGPUs(t, 1), nil, func(pg *comm.ProcessGroup) error {
+		r, err := newReplica(pg)
+		if err != nil {
+			return err
+		}
+		dev := pg.Device()
+		step := autograd.Capture(dev, r.step, &autograd.CaptureOptions{Required: true})
+		n := 0
+		train := func(steps int) error {
+			for range steps {
+				if _, err := step(r.batch(n)); err != nil {
+					return fmt.Errorf("step %d: %w", n, err)
+				}
+				n++
+			}
+			return nil
+		}
+		if err := errors.Join(train(6), dev.Compute().Sync(t.Context())); err != nil {
+			return err
+		}
+		release, err := fakegpu.Control("hold")
+		if err != nil {
+			return err
+		}
+		held, err := dev.NewStream(false)
+		if err != nil {
+			return err
+		}
+		if err := dev.Compute().WaitFor(t.Context(), held.Record()); err != nil {
+			return err
+		}
+		runs := r.runs
+		if r.model.Stopping() {
+			return errors.New("the model stops before the request")
+		}
+		pg.RequestStop()
+		waits := time.AfterFunc(10*time.Second, release)
+		err = train(2)
+		if !waits.Stop() {
+			return errors.Join(errors.New("the steps waited for the device"), err)
+		}
+		done, _ := dev.Compute().Mark().Done()
+		if committed, _ := r.opt.Committed(); err != nil || done || committed != n || r.runs != runs || !r.model.Stopping() {
+			err = fmt.Errorf("after %d steps, committed %d, the device is done: %t, the model stops: %t, %d uncaptured: %w", n, committed, done, r.model.Stopping(), r.runs-runs, err)
+		}
+		release()
+		return errors.Join(err, dev.Compute().Sync(t.Context()), held.Close())
 	})
 }
 

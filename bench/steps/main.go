@@ -27,6 +27,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/ddp/zero"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/internal/timeline"
@@ -45,6 +46,7 @@ var (
 	first    = flag.Float64("first-bucket-cap-mb", 0, "size of the first bucket in `MiB` (default: as the others)")
 	dtype    = flag.String("type", "float32", "type of parameters, data and products: float32, or on a GPU tf32 or bfloat16")
 	captured = flag.Bool("captured", false, "capture the step")
+	sharded  = flag.Bool("zero", false, "divide the optimizer's state and the updates among the ranks (ZeRO-1)")
 	file     = flag.String("trace", "", "write a trace of further steps of rank 0 to this `FILE`")
 	profiled = flag.String("cpuprofile", "", "write a profile of rank 0's measured steps to this `FILE`")
 )
@@ -114,11 +116,7 @@ func train(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	model, err := ddp.New(net, pg, &ddp.Options{BucketCapMB: *bucket, FirstBucketCapMB: *first})
-	if err != nil {
-		return err
-	}
-	opt, err := optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.001})
+	model, opt, err := wrap(net, pg)
 	if err != nil {
 		return err
 	}
@@ -170,8 +168,11 @@ func train(ctx context.Context) error {
 		return err
 	}
 	r := result{Name: "goddp", Type: *dtype, Ranks: pg.Size(), StepMS: took.Seconds() * 1e3 / float64(*steps), PeakMiB: peak(dev, model)}
+	if *sharded {
+		r.Name += "-zero"
+	}
 	if *captured {
-		r.Name = "goddp-captured"
+		r.Name += "-captured"
 	}
 	for range losses {
 		loss, err := next()
@@ -198,6 +199,33 @@ func train(ctx context.Context) error {
 	line, err := json.Marshal(r)
 	fmt.Println(string(line))
 	return err
+}
+
+// trained is the part of a model that the benchmark calls.
+type trained interface {
+	Forward(x *autograd.Variable) *autograd.Variable
+	Stats() ddp.Stats
+}
+
+// optimizer is the part of an optimizer that a step calls.
+type optimizer interface {
+	ZeroGrad()
+	Step() error
+}
+
+// wrap makes the ranks' modules one model, with its optimizer.
+func wrap(net nn.Module, pg *comm.ProcessGroup) (trained, optimizer, error) {
+	sgd := func(params []*nn.Parameter) (*optim.SGD, error) { return optim.NewSGD(params, &optim.SGDOptions{LR: 0.001}) }
+	opts := ddp.Options{BucketCapMB: *bucket, FirstBucketCapMB: *first}
+	if *sharded {
+		return zero.New(net, pg, sgd, &opts)
+	}
+	model, err := ddp.New(net, pg, &opts)
+	if err != nil {
+		return nil, nil, err
+	}
+	opt, err := sgd(model.Parameters())
+	return model, opt, err
 }
 
 // startProfile starts the profile of rank 0, if one is wanted. It returns a function that ends it.
@@ -240,7 +268,7 @@ func exposed(trace *profile.Recorder) (*float64, error) {
 
 // peak returns the largest amount of device memory that was in use at once, in MiB. It adds the buckets,
 // which the process group allocates.
-func peak(dev device.Device, model *ddp.Model) float64 {
+func peak(dev device.Device, model trained) float64 {
 	bytes := int(dev.Memory().Peak)
 	for _, b := range model.Stats().Buckets {
 		bytes += b.Padded

@@ -1,7 +1,6 @@
 package reducer
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/goddp/goddp/comm"
@@ -53,28 +52,6 @@ func headStart(pg *comm.ProcessGroup, bytes int, last bool) device.Event {
 		return nil
 	}
 	return pg.Device().Compute().Record()
-}
-
-// headStartFills is how many kernels of about one microsecond give a reduction in a graph its head start.
-const headStartFills = 3
-
-// headStartInGraph is headStart for a reduction that has been recorded in a graph, where events have no times: kernels
-// that fill one word hold up the compute stream. It also serves the last reduction, beside which the updates of the
-// other buckets run once the flags are known: the updates fill the GPU as products do.
-func headStartInGraph(pg *comm.ProcessGroup, bytes int) error {
-	if bytes < largeBucket || pg.Size() == 1 {
-		return nil
-	}
-	dev := pg.Device()
-	buf, err := dev.Alloc(device.Float32.Size())
-	if err != nil {
-		return err
-	}
-	defer dev.Free(buf)
-	for range headStartFills {
-		err = errors.Join(err, dev.Kernels().Fill(dev.Compute(), device.NewTensor(buf, device.Float32, 1), 0))
-	}
-	return err
 }
 
 // sum returns the total size in bytes of the gradients of the planned bucket a.

@@ -80,9 +80,6 @@ func (r *Reducer) Finish(ctx context.Context, cause error) error {
 	case reduces && r.separate && r.hook == nil && r.pg.ErrorMode() != comm.BlockingWait:
 		at := len(r.works) - 2 // the index of the reduction of the status
 		r.err = r.hold(ctx, r.works[at:at+1])
-		if r.recorded != nil {
-			r.err = errors.Join(r.err, headStartInGraph(r.pg, r.buckets[len(r.buckets)-1].bytes))
-		}
 	default:
 		r.err = r.join(ctx, len(r.works))
 	}

@@ -145,6 +145,10 @@ func (r *Reducer) finishRecorded(rec *recorded, reduces, failed bool, cause erro
 		return err
 	}
 	r.pending = r.pg.Device().Compute().Mark()
+	if r.pg.Size() == 1 {
+		r.finishAlone(rec)
+		return nil
+	}
 	works, status := slices.Clone(r.works), &copiedStatus{words: r.status.hostSums.Host()[:r.status.words.Bytes()]}
 	rec.Before(func() error {
 		for i := range status.words {
@@ -170,6 +174,29 @@ func (r *Reducer) finishRecorded(rec *recorded, reduces, failed bool, cause erro
 	return nil
 }
 
+// finishAlone ends a recorded pass of a group of one rank. No other rank can raise a flag, so the outcome of a
+// replay is known when it starts, and the host need not wait for the device.
+func (r *Reducer) finishAlone(rec *recorded) {
+	rec.Before(func() error {
+		r.stats.Passes++
+		r.reports.pass++
+		r.requested = r.stopToRequest()
+		return nil
+	})
+	rec.After(func(err error) error {
+		if err != nil {
+			r.pg.Abort(err)
+			return nil
+		}
+		r.err = nil
+		r.attend(nil)
+		if r.requested != 0 {
+			r.stop = r.requested
+		}
+		return nil
+	})
+}
+
 // copyStream is a device's stream for the copies of statuses in recorded passes. It ends with the device.
 type copyStream struct{ device.Stream } // nil before the first copy
 
@@ -183,7 +210,7 @@ func copyStreamOf(dev device.Device) *copyStream {
 // The copy is on a stream of its own, so nothing in the graph waits for it.
 func (r *Reducer) copyRecorded() error {
 	rec := r.recorded
-	if rec == nil || !rec.isFinished || rec.isCopied || r.joined < len(r.works) {
+	if rec == nil || !rec.isFinished || rec.isCopied || r.joined < len(r.works) || r.pg.Size() == 1 {
 		return nil
 	}
 	rec.isCopied = true

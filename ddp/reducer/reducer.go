@@ -345,7 +345,7 @@ func (r *Reducer) launch(i int, at device.Event) {
 		r.beforeLast()
 	}
 	switch {
-	case r.recorded != nil: // `at` may be an event of another stream
+	case r.recorded != nil: // a graph has no use for a head start, and `at` may be an event of another stream
 		if at != nil && r.hook != nil { // the hook enqueues work on the compute stream
 			r.early = errors.Join(r.early, r.pg.Device().Compute().WaitFor(context.Background(), at))
 		}
@@ -358,9 +358,6 @@ func (r *Reducer) launch(i int, at device.Event) {
 	}
 	w := r.start(i, at)
 	r.works = append(r.works, w)
-	if r.recorded != nil && !last {
-		r.early = errors.Join(r.early, headStartInGraph(r.pg, b.bytes))
-	}
 	if r.timed() {
 		if started, ended := Times(w); started != nil {
 			r.record(profile.Span{

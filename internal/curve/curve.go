@@ -185,10 +185,8 @@ func panel(name, axis string, runs []*Run, opts Options) (*plot.Plot, error) {
 	if opts.Log {
 		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
 	}
-	p.Legend.Top, p.Legend.Left = true, true
-	p.Legend.XOffs, p.Legend.YOffs = vg.Centimeter/2, -vg.Centimeter/4
 	p.Add(plotter.NewGrid())
-	drawn := 0
+	drawn, rise := 0, 0.0
 	for i, r := range runs {
 		var points plotter.XYs
 		for _, at := range r.Series[name] {
@@ -204,6 +202,7 @@ func panel(name, axis string, runs []*Run, opts Options) (*plot.Plot, error) {
 			continue
 		}
 		drawn++
+		rise += points[len(points)-1].Y - points[0].Y
 		line, dots, err := plotter.NewLinePoints(points)
 		if err != nil {
 			return nil, err
@@ -227,6 +226,11 @@ func panel(name, axis string, runs []*Run, opts Options) (*plot.Plot, error) {
 		}
 		slices.Sort(have)
 		return nil, fmt.Errorf("no finite number is called %q; there are %q", name, slices.Compact(have))
+	}
+	// Falling curves leave the upper right corner free, and others the upper left one.
+	p.Legend.Top, p.Legend.Left, p.Legend.XOffs, p.Legend.YOffs = true, rise >= 0, vg.Centimeter/2, -vg.Centimeter/4
+	if !p.Legend.Left {
+		p.Legend.XOffs *= -1
 	}
 	if opts.Log && p.Y.Min == p.Y.Max { // otherwise the logarithmic axis would reach below 0
 		p.Y.Min, p.Y.Max = p.Y.Min/2, p.Y.Max*2

@@ -66,6 +66,8 @@ typedef struct {
 	X(cuCtxSetCurrent, int, (uintptr_t)) \
 	X(cuCtxGetDevice, int, (int *)) \
 	X(cuDeviceGetPCIBusId, int, (char *, int, int)) \
+	X(cuDeviceGetByPCIBusId, int, (int *, const char *)) \
+	X(cuDeviceGetP2PAttribute, int, (int *, int, int, int)) \
 	X(cuMemGetInfo_v2, int, (size_t *, size_t *)) \
 	X(cuMemsetD8Async, int, (uint64_t, unsigned char, size_t, uintptr_t)) \
 	X(cuMemAlloc_v2, int, (uint64_t *, size_t)) \
@@ -137,6 +139,15 @@ static inline int drv_bus_id(driver *d, uintptr_t ctx, char *id, int size) {
 	int device = 0, r = enter(d, ctx);
 	if (r == 0) r = -d->cuCtxGetDevice(&device);
 	return r != 0 ? r : -d->cuDeviceGetPCIBusId(id, size, device);
+}
+// drv_has_atomics sets *has to 1 if the current device can do atomic operations on the memory of the device with the
+// given PCI bus id, as over NVLink, else to 0.
+static inline int drv_has_atomics(driver *d, uintptr_t ctx, const char *id, int *has) {
+	enum { NATIVE_ATOMIC_SUPPORTED = 3 };
+	int mine = 0, other = 0, r = enter(d, ctx);
+	if (r == 0) r = -d->cuCtxGetDevice(&mine);
+	if (r == 0) r = -d->cuDeviceGetByPCIBusId(&other, id);
+	return r != 0 ? r : -d->cuDeviceGetP2PAttribute(has, NATIVE_ATOMIC_SUPPORTED, mine, other);
 }
 static inline int drv_mem_info(driver *d, uintptr_t ctx, size_t *free, size_t *total) { IN_CONTEXT(-d->cuMemGetInfo_v2(free, total)); }
 static inline int drv_zero(driver *d, uintptr_t ctx, uintptr_t p, size_t size, uintptr_t stream) {
@@ -219,7 +230,7 @@ typedef struct {
 	uint64_t slots[max_small_ranks], stop, stopped, src, dst, count;
 	double scale;
 	uint32_t rank, ranks, call, lines;
-	uint64_t at;
+	uint64_t at, wide, groups;
 } small_all_reduce;
 
 // small_enqueue launches a kernel and records an event behind it.

@@ -33,15 +33,20 @@
 // # Small all-reduces
 //
 // NCCL needs at least six microseconds on the host to start an all-reduce, longer than the GPUs need
-// for a few kilobytes. So small all-reduces and Barrier use a kernel of this package,
+// for a few kilobytes. So small all-reduces and Barrier use kernels of this package,
 // small_allreduce.cu. An all-reduce is small if it is a Sum or Avg of a floating-point type, of at
-// most one mebibyte divided by the number of ranks, and not part of a Group. The kernel is used in
-// groups of two to eight GPUs of one host that can map each other's memory, with one process for each
-// GPU. Each rank writes its elements into the memory of all ranks, and sums the elements in its own
-// memory, in the order of the ranks, as they arrive. The kernel runs on the group's stream like NCCL's
-// kernels, and ends when the group is aborted.
+// most 1.4 MiB, and not part of a Group. The kernels are used in groups of two to eight GPUs of one
+// host that can map each other's memory, with one process for each GPU. They run on the group's
+// stream like NCCL's kernels, and end when the group is aborted.
 //
-// Each rank has 4 MiB of memory for this in each group. The ranks exchange its handles before they make
+// Up to 64 KiB each rank writes its elements into the memory of all ranks, and sums the elements in
+// its own memory, in the order of the ranks, as they arrive. So do two ranks with more elements, in
+// longer lines that need fewer bytes. More than two ranks then take two steps: each rank sums a part
+// of the elements, and writes the sums into the memory of all ranks. The longer lines need NVLink
+// between all GPUs. Without it an all-reduce is small up to one mebibyte divided by the number of
+// ranks.
+//
+// Each rank has 10 MiB of memory for this in each group. The ranks exchange its handles before they make
 // the communicator and map it afterwards. If a rank cannot take part, NCCL runs small all-reduces on
 // all ranks, and a message at debug level says why. Options.NoSmallAllReduce, and variables that turn
 // off NCCL's P2P, have the same effect. A rank unmaps the other ranks' memory before it leaves the

@@ -9,8 +9,11 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// MaxSmallBytes returns the largest size of a small all-reduce, in bytes.
-func MaxSmallBytes(ranks int) int { return linesPerSlot(ranks) * lineBytes }
+// MaxSmallBytes returns the largest size of a group's small all-reduces, in bytes.
+func MaxSmallBytes(b backend.Backend) int { return b.(*Group).small.most() }
+
+// Narrow returns why a group does not use wide lines, or nil.
+func Narrow(b backend.Backend) error { return b.(*Group).small.narrow }
 
 // SmallAllReduceDisabled returns why a group uses NCCL for small all-reduces, or nil.
 func SmallAllReduceDisabled(b backend.Backend) error {

@@ -140,7 +140,7 @@ func (g *Group) connect(ctx context.Context, isRoot bool) error {
 	if _, err := g.gather(ctx, keyConnected, nil); err != nil || g.small == nil {
 		return err
 	}
-	return g.small.connect(ctx, all)
+	return g.small.connect(ctx, all, ids)
 }
 
 // readiness is what a rank sends to the others once it can make the communicator.

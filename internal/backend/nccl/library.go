@@ -100,6 +100,16 @@ func (l *library) busID() (string, error) {
 	return C.GoString(&id[0]), nil
 }
 
+// hasAtomics reports whether the device can do atomic operations on the memory of the device with the
+// given bus id. So it does over NVLink, and not over PCIe.
+func (l *library) hasAtomics(busID string) (bool, error) {
+	id := C.CString(busID)
+	defer C.free(unsafe.Pointer(id))
+	var has C.int
+	err := l.check("cuDeviceGetP2PAttribute", C.drv_has_atomics(l.driver, l.ctx, id, &has))
+	return has != 0, err
+}
+
 // uniqueID returns the ncclUniqueId of a new communicator.
 func (l *library) uniqueID() ([]byte, error) {
 	var id C.unique_id

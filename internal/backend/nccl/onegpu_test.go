@@ -52,8 +52,8 @@ func (r *rankOfOne) sent(ctx context.Context, of *rankOfOne, before uint32) (boo
 	return false, nil
 }
 
-// SmallAllReduceOnOneGPU lets ranks on one device reduce float32s, up to as many as a slot holds.
-// Then it stops the last rank: the call that is stopped has already sent its data, and no later
+// SmallAllReduceOnOneGPU lets ranks on one device reduce float32s, up to as many as a slot holds, with wide
+// lines and without. Then it stops the last rank: the call that is stopped has already sent its data, and no later
 // call sends any.
 func SmallAllReduceOnOneGPU(ctx context.Context, dev device.Device, ranks int) (err error) {
 	gpu := dev.(cudaDevice)
@@ -62,7 +62,7 @@ func SmallAllReduceOnOneGPU(ctx context.Context, dev device.Device, ranks int) (
 		return err
 	}
 	all := make([]*rankOfOne, ranks)
-	most := linesPerSlot(ranks) * lineBytes / device.Float32.Size()
+	most, mostNarrow := mostWide(ranks)/device.Float32.Size(), mostNarrow(ranks)/device.Float32.Size()
 	for i := range all {
 		g := newGroup(backend.Config{Rank: i, Size: ranks, Timeout: defaultTimeout, Log: slog.New(slog.DiscardHandler)}, Options{}, gpu)
 		g.lib = lib
@@ -94,8 +94,11 @@ func SmallAllReduceOnOneGPU(ctx context.Context, dev device.Device, ranks int) (
 	value := func(rank, call, i int) float32 { return float32((rank*31 + call*7 + i) % 1000) }
 	host := make([]float32, most)
 	bytes := device.HostTensor(host, device.Float32).Buf.Host()
-	for call, n := range []int{1, 1001, most, 7, most, most - 1} {
+	for call, n := range []int{1, 1001, most, 7, most, most - 1, mostNarrow, mostNarrow - 1, wideFrom / device.Float32.Size(), 50001} {
 		for _, r := range all {
+			if r.narrow = nil; n == mostNarrow || n == mostNarrow-1 {
+				r.narrow = errors.New("to test lines that are not wide")
+			}
 			for i := range host {
 				host[i] = value(r.builder.rank, call, i)
 			}

@@ -5,6 +5,8 @@
 // elements, the call number again. The GPU writes each aligned half of a line at once, so a half
 // with the right call number also has its elements. No other synchronisation is needed. NCCL's
 // protocol LL works in the same way.
+//
+// More elements are sent in wide lines, if NVLink connects the GPUs: see below.
 
 // SmallAllReduce is the structure small_all_reduce in abi.h.
 struct SmallAllReduce {
@@ -14,8 +16,12 @@ struct SmallAllReduce {
 	u64 src, dst, n;
 	double scale; // factor of the sum
 	u32 rank, ranks, call, lines; // lines: lines in a slot
-	u64 at; // the address of a word that replaces call, or 0
+	u64 at;     // the address of a word that replaces call, or 0
+	u64 wide;   // where a rank's memory has its slots of wide lines
+	u64 groups; // groups of wide lines in a slot
 };
+
+__device__ inline u32 call_number(const SmallAllReduce &a) { return a.at != 0 ? *(const u64 *)a.at : a.call; }
 
 // slot returns the first line of rank of's slot in rank in's memory. A slot is written again two
 // calls later. By then its reader has read it: the writer has received the reader's lines of the
@@ -60,8 +66,7 @@ template <class T> __device__ inline void small_all_reduce(const SmallAllReduce 
 	const int N = Line<T>::N;
 	const T *src = (const T *)a.src;
 	const u64 lines = (a.n + N - 1) / N;
-	const u32 call = a.at != 0 ? *(const u64 *)a.at : a.call;
-	const u32 stopped = *(const volatile u32 *)a.stopped;
+	const u32 call = call_number(a), stopped = *(const volatile u32 *)a.stopped;
 	for (u64 i = global_thread(); i < lines; i += global_threads()) {
 		Line<T> self;
 		self.raw = make_uint2(0, 0);
@@ -90,6 +95,183 @@ template <class T> __device__ inline void small_all_reduce(const SmallAllReduce 
 	}
 }
 
-#define KERNEL(name, T) \
-	extern "C" __global__ void __launch_bounds__(512) small_all_reduce_##name(const SmallAllReduce a) { small_all_reduce<T>(a); }
-EACH_FLOAT(KERNEL)
+// A wide line has 120 bytes of elements, and the call number twice in its last 8 bytes. Eight threads
+// of a warp write it in one instruction, which NVLink delivers at once, and read it in one. So a line
+// with the right call number also has its elements. NCCL's protocol LL128 works in the same way. A
+// warp handles a group of four lines.
+//
+// Two ranks take one step, as above. More ranks take two, which send fewer bytes. Every rank owns a
+// part of the elements. In the first step the ranks write their elements of a part into the memory of
+// its owner. The owner sums them, and writes the sums into the memory of all ranks.
+const int GROUP_LINES = 4, LINE_UNITS = 15; // a unit is 8 bytes
+
+// Wide is a thread's 16 bytes of a group: two units of elements, or one and the call numbers.
+template <class T> union Wide {
+	uint4 raw;
+	T v[sizeof(uint4) / sizeof(T)];
+};
+
+__device__ inline bool ends_line() { return threadIdx.x % 8 == 7; }
+
+// Span is the elements of a thread in a group: n of them, which may be 0, from element `first`.
+template <class T> struct Span {
+	static const int UNIT = 8 / sizeof(T);
+	u64 first;
+	int n;
+	bool units; // they are whole units, of aligned memory
+	__device__ Span(u64 group, const SmallAllReduce &a) {
+		const u32 lane = threadIdx.x % 32, most = ends_line() ? UNIT : 2 * UNIT;
+		first = ((group * GROUP_LINES + lane / 8) * LINE_UNITS + lane % 8 * 2) * UNIT;
+		n = first >= a.n ? 0 : a.n - first < most ? a.n - first : most;
+		units = n % UNIT == 0 && ((a.src | a.dst) & 7) == 0;
+	}
+	__device__ void load(Wide<T> &x, u64 from) const {
+		const T *p = (const T *)from + first;
+		x.raw = make_uint4(0, 0, 0, 0);
+		if (units) {
+			uint2 unit;
+			if (n > 0) unit = ((const uint2 *)p)[0], x.raw.x = unit.x, x.raw.y = unit.y;
+			if (n > UNIT) unit = ((const uint2 *)p)[1], x.raw.z = unit.x, x.raw.w = unit.y;
+			return;
+		}
+#pragma unroll
+		for (int j = 0; j < 2 * UNIT; j++)
+			if (j < n) x.v[j] = p[j];
+	}
+	__device__ void store(const Wide<T> &x, u64 to) const {
+		T *p = (T *)to + first;
+		if (units) {
+			if (n > 0) ((uint2 *)p)[0] = make_uint2(x.raw.x, x.raw.y);
+			if (n > UNIT) ((uint2 *)p)[1] = make_uint2(x.raw.z, x.raw.w);
+			return;
+		}
+#pragma unroll
+		for (int j = 0; j < 2 * UNIT; j++)
+			if (j < n) p[j] = x.v[j];
+	}
+};
+
+// wide_slot returns this thread's place in the first group of rank of's slot for a step in rank in's
+// memory. A slot is written again two calls later. That its reader has read it by then holds as for
+// slot, because every rank owns a group at least.
+__device__ inline uint4 *wide_slot(const SmallAllReduce &a, u32 call, u32 step, u32 in, u32 of) {
+	return (uint4 *)(a.slots[in] + a.wide) + (((call & 1) * (a.ranks == 2 ? 1 : 2) + step) * a.ranks + of) * a.groups * 32 + threadIdx.x % 32;
+}
+
+// send_wide writes a group of lines. The warp calls it together.
+__device__ inline void send_wide(uint4 *to, uint4 v, u32 call) {
+	if (ends_line()) v.z = v.w = call;
+	__syncwarp();
+	asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+
+// receive_wide waits for those of N groups that `which` has a bit for. The warp calls it together, with
+// the same bits. It returns false if it was stopped.
+template <class T, int N> __device__ inline bool receive_wide(uint4 *const (&from)[N], u32 which, Wide<T> (&got)[N], u32 call, u64 stop) {
+	for (u32 spins = 1;; spins++) {
+		bool arrived = true;
+		__syncwarp();
+#pragma unroll
+		for (int i = 0; i < N; i++) {
+			if ((which >> i & 1) == 0) continue;
+			uint4 &v = got[i].raw;
+			asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from[i]) : "memory");
+		}
+#pragma unroll
+		for (int i = 0; i < N; i++)
+			if ((which >> i & 1) != 0 && ends_line()) arrived &= got[i].raw.z == call && got[i].raw.w == call;
+		if (__all_sync(~0u, arrived)) return true;
+		if (spins % 16384 == 0 && __any_sync(~0u, *(volatile u32 *)stop != 0)) return false;
+	}
+}
+
+// wide_all_reduce is for at most PEERS other ranks. A warp waits for BATCH groups of each at once.
+template <class T, int PEERS, int BATCH> __device__ inline void wide_all_reduce(const SmallAllReduce &a) {
+	typedef typename Arith<T>::type A;
+	const int N = sizeof(uint4) / sizeof(T), LATER = 4; // LATER: groups of sums that a warp waits for at once
+	const bool once = PEERS == 1;
+	const u32 elements = GROUP_LINES * LINE_UNITS * (8 / sizeof(T)), groups = (a.n + elements - 1) / elements;
+	const u32 rank = a.rank, ranks = a.ranks, peers = ranks - 1, warp = global_thread() / 32, warps = global_threads() / 32, call = call_number(a);
+	// Rank r owns the groups from begin(r) to begin(r + 1), or all groups if the call takes one step.
+	auto begin = [=](u32 r) { return once ? 0 : groups * r / ranks; };
+	auto end = [=](u32 r) { return once ? groups : groups * (r + 1) / ranks; };
+	auto peer = [=](u32 k) { return rank + k < ranks ? rank + k : rank + k - ranks; }; // for k from 1 to peers
+	volatile u32 *const stopped = (volatile u32 *)a.stopped;
+	auto stop = [=] { *stopped = 1; };
+	if (__any_sync(~0u, *stopped != 0)) return;
+
+	for (u32 k = 1; k <= peers; k++) {
+		const u32 to = peer(k), first = begin(to), last = end(to);
+		uint4 *const at = wide_slot(a, call, 0, to, rank);
+		for (u32 g = first + warp; g < last; g += warps) {
+			Wide<T> x;
+			Span<T>(g, a).load(x, a.src);
+			send_wide(at + (g - first) * 32, x.raw, call);
+		}
+	}
+
+	const u32 first = begin(rank), last = end(rank);
+	for (u32 g = first + warp; g < last; g += warps * BATCH) {
+		uint4 *from[BATCH * PEERS];
+		Wide<T> got[BATCH * PEERS];
+		u32 which = 0;
+#pragma unroll
+		for (int i = 0; i < BATCH * PEERS; i++) {
+			const u32 p = i % PEERS, at = g + i / PEERS * warps; // p: the peers in order of rank
+			from[i] = wide_slot(a, call, 0, rank, p < rank ? p : p + 1) + (at - first) * 32;
+			if (p < peers && at < last) which |= 1 << i;
+		}
+		if (!receive_wide(from, which, got, call, a.stop)) return stop();
+#pragma unroll
+		for (int b = 0; b < BATCH; b++) {
+			const u32 at = g + b * warps;
+			if (at >= last) break;
+			const Span<T> span(at, a);
+			Wide<T> x;
+			span.load(x, a.src);
+#pragma unroll
+			for (int j = 0; j < N; j++) {
+				A sum = -0.0; // to which any number may be added without a change
+#pragma unroll
+				for (u32 p = 0; p <= PEERS; p++) {
+					if (p == rank) sum += up(x.v[j]);
+					if (p < PEERS && p < peers) sum += up(got[b * PEERS + p].v[j]);
+				}
+				x.v[j] = down<T>(sum * (A)a.scale);
+			}
+			span.store(x, a.dst);
+			if (once) continue;
+			for (u32 k = 1; k <= peers; k++) send_wide(wide_slot(a, call, 1, peer(k), rank) + (at - first) * 32, x.raw, call);
+		}
+	}
+	if (once) return;
+
+	const u32 most = groups / ranks + 1, all = most * peers; // as if every peer owned `most` groups
+	for (u32 i = warp; i < all; i += warps * LATER) {
+		uint4 *from[LATER];
+		Wide<T> got[LATER];
+		u32 at[LATER], which = 0;
+#pragma unroll
+		for (int b = 0; b < LATER; b++) {
+			const u32 nth = (i + b * warps) / peers, of = peer(1 + (i + b * warps) % peers);
+			at[b] = begin(of) + nth;
+			from[b] = wide_slot(a, call, 1, rank, of) + nth * 32;
+			if (at[b] < end(of)) which |= 1 << b;
+		}
+		if (!receive_wide(from, which, got, call, a.stop)) return stop();
+#pragma unroll
+		for (int b = 0; b < LATER; b++)
+			if ((which >> b & 1) != 0) Span<T>(at[b], a).store(got[b], a.dst);
+	}
+}
+
+template <class T> __device__ inline void wide_all_reduce(const SmallAllReduce &a) {
+	if (a.ranks == 2) wide_all_reduce<T, 1, 4>(a);
+	else if (a.ranks <= 4) wide_all_reduce<T, 3, 2>(a);
+	else wide_all_reduce<T, 7, 1>(a);
+}
+
+#define KERNELS(name, T) \
+	extern "C" __global__ void __launch_bounds__(512) small_all_reduce_##name(const SmallAllReduce a) { small_all_reduce<T>(a); } \
+	extern "C" __global__ void __launch_bounds__(512) small_all_reduce_wide_##name(const SmallAllReduce a) { wide_all_reduce<T>(a); }
+EACH_FLOAT(KERNELS)

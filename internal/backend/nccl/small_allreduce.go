@@ -8,6 +8,7 @@ import "C"
 import (
 	"context"
 	_ "embed"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -25,11 +26,17 @@ import (
 // Layout of the memory of small_allreduce.cu. In each rank's memory every rank has slotCopies
 // slots, which calls use alternately. A slot consists of lines of lineSize bytes, which hold
 // lineBytes bytes of elements.
+//
+// Behind them are slots of wide lines, also for each of the steps of a call. Such a slot consists of
+// groups of groupSize bytes, which hold groupBytes bytes of elements.
 const (
 	slotsSize  = 4 << 20 // all slots in one rank's memory
 	slotCopies = 2
 	lineSize   = 16
 	lineBytes  = 8
+	wideSize   = 6 << 20 // all slots of wide lines in one rank's memory
+	groupSize  = 512
+	groupBytes = 480
 )
 
 // Launch configuration. Each thread of a block handles one line at a time. The blocks are few
@@ -39,10 +46,35 @@ const (
 	maxBlocks       = 32
 )
 
+// wideFrom is the size in bytes from which small all-reduces use wide lines, if they can. Each rank
+// then owns a group at least.
+const wideFrom = 64 << 10
+
+// wideSteps returns the number of steps of a small all-reduce with wide lines.
+func wideSteps(ranks int) int { return min(ranks-1, 2) }
+
+// groupsPerSlot returns the number of groups of a slot of wide lines. In one step a slot holds all
+// elements of a call; in two, those that one rank owns.
+func groupsPerSlot(ranks int) int {
+	return wideSize / (slotCopies * wideSteps(ranks) * ranks * groupSize)
+}
+
 // linesPerSlot returns the number of lines of a slot. The slots of all ranks together hold one mebibyte
 // of elements. Measured between two GPUs with NVLink, each of which sends half a mebibyte: a small
 // all-reduce takes 9.2 µs, and NCCL 10.3 µs.
 func linesPerSlot(ranks int) int { return slotsSize / (slotCopies * ranks * lineSize) }
+
+// mostNarrow returns the size in bytes of the largest all-reduce that fits into a slot.
+func mostNarrow(ranks int) int { return linesPerSlot(ranks) * lineBytes }
+
+// mostWide returns the size in bytes of the largest all-reduce that fits into a slot of wide lines.
+func mostWide(ranks int) int {
+	parts := 1
+	if wideSteps(ranks) == 2 {
+		parts = ranks
+	}
+	return groupsPerSlot(ranks) * parts * groupBytes
+}
 
 //go:embed small_allreduce.cu
 var smallAllReduceSource string
@@ -55,8 +87,8 @@ var smallAllReduceTypes = [...]device.DType{device.Float32, device.Float64, devi
 type smallAllReduceKernels [9 + 1]smallAllReduceKernel
 
 type smallAllReduceKernel struct {
-	function C.uintptr_t
-	size     int // size of an element in bytes; 0 if there is no kernel
+	function, wide C.uintptr_t // wide: with wide lines
+	size           int         // size of an element in bytes; 0 if there is no kernel
 }
 
 // loadedKernels are the kernels of one device.
@@ -84,16 +116,16 @@ func loadKernels(ctx context.Context, dev cudaDevice) (smallAllReduceKernels, er
 	if k.loaded {
 		return k.smallAllReduceKernels, nil
 	}
-	names := make([]string, len(smallAllReduceTypes))
-	for i, dt := range smallAllReduceTypes {
-		names[i] = "small_all_reduce_" + dt.String()
+	var names []string
+	for _, dt := range smallAllReduceTypes {
+		names = append(names, "small_all_reduce_"+dt.String(), "small_all_reduce_wide_"+dt.String())
 	}
 	functions, err := c.Compile(ctx, "small_allreduce.cu", smallAllReduceSource, names...)
 	if err != nil {
 		return smallAllReduceKernels{}, err
 	}
 	for i, dt := range smallAllReduceTypes {
-		k.smallAllReduceKernels[types[dt]] = smallAllReduceKernel{C.uintptr_t(functions[i]), dt.Size()}
+		k.smallAllReduceKernels[types[dt]] = smallAllReduceKernel{C.uintptr_t(functions[2*i]), C.uintptr_t(functions[2*i+1]), dt.Size()}
 	}
 	k.loaded = true
 	return k.smallAllReduceKernels, nil
@@ -113,6 +145,7 @@ type smallAllReduce struct {
 	stop     device.Buffer // a word in host memory; kernels end when it is not 0
 	mapped   []C.uint64_t  // the peers' slots
 	disabled error         // why NCCL runs small all-reduces; nil if all ranks have mapped all slots
+	narrow   error         // why no wide lines are used; nil if NVLink connects all ranks
 	args     C.small_all_reduce
 }
 
@@ -177,10 +210,11 @@ func (s *smallAllReduce) prepare(ctx context.Context, isCandidate bool) (_ offer
 	}
 	clear(s.stop.Host())
 	var addr C.uint64_t
-	if err := l.check("cuMemAlloc", C.drv_alloc(l.driver, l.ctx, &addr, slotsSize)); err != nil {
+	const size = slotsSize + wideSize
+	if err := l.check("cuMemAlloc", C.drv_alloc(l.driver, l.ctx, &addr, size)); err != nil {
 		return offer{}, err
 	}
-	s.slots = &allocation{lib: l, addr: C.uintptr_t(addr), size: slotsSize, isExported: true}
+	s.slots = &allocation{lib: l, addr: C.uintptr_t(addr), size: size, isExported: true}
 	if err := g.zero(s.slots); err != nil { // call numbers begin at 1
 		return offer{}, err
 	}
@@ -192,14 +226,21 @@ func (s *smallAllReduce) prepare(ctx context.Context, isCandidate bool) (_ offer
 	s.args = C.small_all_reduce{
 		stop: C.uint64_t(s.stop.Addr()), stopped: addr + C.uint64_t(g.cfg.Rank*slot*lineSize), // in the slot for data from this rank itself, which is otherwise unused
 		rank: C.uint32_t(g.cfg.Rank), ranks: C.uint32_t(g.cfg.Size), lines: C.uint32_t(slot),
+		wide: slotsSize, groups: C.uint64_t(groupsPerSlot(g.cfg.Size)),
 	}
 	s.args.slots[g.cfg.Rank] = addr
 	return offer{Handle: C.GoBytes(unsafe.Pointer(&handle), C.ipc_handle_size)}, nil
 }
 
+// mapping is what a rank tells the others about the slots that it has mapped.
+type mapping struct {
+	Failed string `json:",omitempty"` // why the rank could not map the slots of all ranks
+	Narrow string `json:",omitempty"` // why the rank cannot send wide lines to all ranks
+}
+
 // connect maps the other ranks' slots. When it returns, either all ranks have mapped all slots, or
-// small all-reduces are disabled on all ranks.
-func (s *smallAllReduce) connect(ctx context.Context, all []readiness) error {
+// small all-reduces are disabled on all ranks. In the same way either all ranks use wide lines, or none.
+func (s *smallAllReduce) connect(ctx context.Context, all []readiness, ids []identity) error {
 	g := s.group
 	why := func(rank int, what string) {
 		s.disabled = fmt.Errorf("rank %d: %s", g.jobRank(rank), what)
@@ -215,21 +256,53 @@ func (s *smallAllReduce) connect(ctx context.Context, all []readiness) error {
 		}
 	}
 	g.cfg.Control.Expect(keyMapped)
-	verdict := ""
+	var mine mapping
 	if _, err := detach(ctx, func() (struct{}, error) { return struct{}{}, s.mapAll(offers) }, nil); err != nil {
-		verdict = err.Error()
+		mine.Failed = err.Error()
 	}
-	verdicts, err := g.gather(ctx, keyMapped, []byte(verdict))
+	if err := s.checkLinks(ids); err != nil {
+		mine.Narrow = err.Error()
+	}
+	value, err := json.Marshal(mine)
 	if err != nil {
 		return err
 	}
-	for r, v := range verdicts {
-		if len(v) > 0 {
-			why(r, string(v))
+	values, err := g.gather(ctx, keyMapped, value)
+	if err != nil {
+		return err
+	}
+	for r, v := range values {
+		var m mapping
+		if err := json.Unmarshal(v, &m); err != nil {
+			return fmt.Errorf("mapping of rank %d: %w", g.jobRank(r), err)
+		}
+		if m.Failed != "" {
+			why(r, m.Failed)
 			return nil
+		}
+		if m.Narrow != "" {
+			s.narrow = fmt.Errorf("rank %d: %s", g.jobRank(r), m.Narrow)
 		}
 	}
 	s.disabled = nil
+	return nil
+}
+
+// checkLinks returns an error unless NVLink connects this rank's GPU to those of all others.
+func (s *smallAllReduce) checkLinks(ids []identity) error {
+	g := s.group
+	for r, id := range ids {
+		if r == g.cfg.Rank {
+			continue
+		}
+		has, err := g.lib.hasAtomics(id.GPU)
+		if err == nil && !has {
+			err = errors.New("not connected by NVLink")
+		}
+		if err != nil {
+			return fmt.Errorf("GPU %s of rank %d: %w", id.GPU, g.jobRank(r), err)
+		}
+	}
 	return nil
 }
 
@@ -264,7 +337,16 @@ func (s *smallAllReduce) handles(ops []op) bool {
 		return false
 	}
 	size := s.kernels[o._type].size
-	return size > 0 && int(o.count)*size <= int(s.args.lines)*lineBytes
+	return size > 0 && int(o.count)*size <= s.most()
+}
+
+// most returns the size in bytes of the largest small all-reduce.
+func (s *smallAllReduce) most() int {
+	if ranks := int(s.args.ranks); s.narrow == nil {
+		return mostWide(ranks)
+	} else {
+		return mostNarrow(ranks)
+	}
 }
 
 // enqueue launches the kernel for an operation that handles accepted, and records event after it.
@@ -288,11 +370,17 @@ func (s *smallAllReduce) launch(stream, event uintptr, o *op) error {
 	if o.reduce == reductions[backend.Avg] {
 		a.scale = 1 / C.double(a.ranks)
 	}
-	n := (int(o.count)*k.size + lineBytes - 1) / lineBytes
 	const warp = 32
+	size, function := int(o.count)*k.size, k.function
+	var n int // threads
+	if s.narrow == nil && size >= wideFrom {
+		function, n = k.wide, (size+groupBytes-1)/groupBytes*warp
+	} else {
+		n = (size + lineBytes - 1) / lineBytes
+	}
 	threads := min((n+warp-1)/warp*warp, threadsPerBlock)
 	blocks := min((n+threads-1)/threads, maxBlocks)
-	return l.check("cuLaunchKernel of a small all-reduce", C.small_enqueue(l.driver, l.ctx, k.function,
+	return l.check("cuLaunchKernel of a small all-reduce", C.small_enqueue(l.driver, l.ctx, function,
 		C.uintptr_t(stream), C.uintptr_t(event), C.uint(blocks), C.uint(threads), a))
 }
 

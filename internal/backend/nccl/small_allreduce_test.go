@@ -24,36 +24,44 @@ import (
 // mapping lets the fake GPUs map each other's memory.
 const mapping = "ipc 0\nipc 1\nipc 2\nipc 3"
 
-// Small all-reduces and barriers of two to four ranks work although NCCL refuses every call.
+// Small all-reduces and barriers of two to four ranks work although NCCL refuses every call. If one GPU
+// reaches the others over PCIe, no rank uses wide lines.
 func TestSmallAllReduce(t *testing.T) {
 	for n := 2; n <= 4; n++ {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			lines := []string{mapping}
-			for r := range n {
-				lines = append(lines, fmt.Sprintf("refuse %d 1", r))
-			}
-			control(t, lines...)
-			members := world(t, n)
-			if err := backendtest.Each(members, func(m *backendtest.Rank) error {
-				for _, dt := range []device.DType{device.Float32, device.Float64, device.Float16, device.BFloat16} {
-					for _, x := range []backendtest.Trial{
-						{Kind: backend.AllReduce, Op: backend.Sum, DType: dt, Count: 1}, {Kind: backend.AllReduce, Op: backend.Avg, DType: dt, Count: 22222},
-						{Kind: backend.AllReduce, Op: backend.Avg, DType: dt, Count: 2, InPlace: true}, {Kind: backend.AllReduce, Op: backend.Sum, DType: dt, Count: nccl.MaxSmallBytes(n) / dt.Size(), InPlace: true},
-					} {
-						if err := x.Run(m); err != nil {
-							return fmt.Errorf("%v: %w", x, err)
-						}
+		for name, links := range map[string]string{"NVLink": "", "PCIe": "pcie 1"} {
+			t.Run(fmt.Sprint(n, " over ", name), func(t *testing.T) {
+				lines := []string{mapping, links}
+				for r := range n {
+					lines = append(lines, fmt.Sprintf("refuse %d 1", r))
+				}
+				control(t, lines...)
+				members := world(t, n)
+				if err := errors.Join(backendtest.Each(members, manySmallAllReduces), backendtest.CloseAll(members, soon)); err != nil {
+					t.Error(err)
+				}
+				for _, m := range members {
+					if why := nccl.Narrow(m.Backend); (why == nil) != (links == "") {
+						t.Errorf("rank %d: no wide lines because of %v", m.Rank, why)
 					}
 				}
-				return m.Run(&backend.Call{Kind: backend.Barrier})
-			}); err != nil {
-				t.Error(err)
-			}
-			if err := backendtest.CloseAll(members, soon); err != nil {
-				t.Error(err)
-			}
-		})
+			})
+		}
 	}
+}
+
+// manySmallAllReduces runs small all-reduces of all types, the largest included, and a barrier.
+func manySmallAllReduces(m *backendtest.Rank) error {
+	for _, dt := range []device.DType{device.Float32, device.Float64, device.Float16, device.BFloat16} {
+		for _, x := range []backendtest.Trial{
+			{Kind: backend.AllReduce, Op: backend.Sum, DType: dt, Count: 1}, {Kind: backend.AllReduce, Op: backend.Avg, DType: dt, Count: 22222},
+			{Kind: backend.AllReduce, Op: backend.Avg, DType: dt, Count: 2, InPlace: true}, {Kind: backend.AllReduce, Op: backend.Sum, DType: dt, Count: nccl.MaxSmallBytes(m.Backend) / dt.Size(), InPlace: true},
+		} {
+			if err := x.Run(m); err != nil {
+				return fmt.Errorf("%v: %w", x, err)
+			}
+		}
+	}
+	return m.Run(&backend.Call{Kind: backend.Barrier})
 }
 
 // Up to eight ranks share one fake GPU.
@@ -163,12 +171,12 @@ func TestOtherCallsUseNCCL(t *testing.T) {
 		"too many of it": func(c *backend.Call) *backend.Call { return c },
 	} {
 		t.Run(name, func(t *testing.T) {
-			count := 1000
-			if name == "too many of it" {
-				count = nccl.MaxSmallBytes(2)/device.Float32.Size() + 1
-			}
 			wantRefused(t, mapping, func(t *testing.T) []error {
 				errs, _ := backendtest.Outcomes(world(t, 2), func(m *backendtest.Rank) error {
+					count := 1000
+					if name == "too many of it" {
+						count = nccl.MaxSmallBytes(m.Backend)/device.Float32.Size() + 1
+					}
 					c, err := m.Ones(count)
 					if err != nil {
 						return err
@@ -249,7 +257,7 @@ func TestNCCLServesAfterTheLastCallNumber(t *testing.T) {
 // them.
 func TestSmallAllReduceMemoryIsFreed(t *testing.T) {
 	control(t, mapping, "refuse 0 1", "refuse 1 1")
-	for i := range 130 { // each group needs 8 MiB, and all fake GPUs together have one gibibyte
+	for i := range 130 { // each group needs 20 MiB, and all fake GPUs together have one gibibyte
 		members := world(t, 2)
 		if err := errors.Join(backendtest.Each(members, oneReduction), backendtest.CloseAll(members, soon)); err != nil {
 			t.Fatal("group ", i, ": ", err)
@@ -282,7 +290,7 @@ func smallAllReduces(m *backendtest.Rank) error {
 			s := started{from: sizes.IntN(3), op: []backend.ReduceOp{backend.Sum, backend.Avg}[call%2]}
 			n := 1 + sizes.IntN(64)
 			if call%4 == 0 {
-				n = 1 + sizes.IntN(nccl.MaxSmallBytes(m.Size)/4)
+				n = 1 + sizes.IntN(nccl.MaxSmallBytes(m.Backend)/4)
 			}
 			s.to = s.from + n
 			h := backendtest.HostTensor([]device.DType{device.Float32, device.BFloat16}[call%3/2], s.to+sizes.IntN(3))

@@ -9,6 +9,7 @@
 //	query CODE  result of cuStreamQuery
 //	record CODE result of cuEventRecord
 //	ipc DEVICE  the device can map memory of other devices of this process
+//	pcie DEVICE the device reaches others over PCIe, not NVLink
 //
 // Work on a stream that is being captured becomes a node of a graph, which depends on the stream's
 // node before it and on the nodes of the events that the stream waited for. A launched graph runs
@@ -130,6 +131,19 @@ int cuDeviceGet(int *dev, int ordinal) {
 }
 int cuDeviceGetPCIBusId(char *id, int size, int dev) {
 	snprintf(id, size, "0000:%02X:00.0", dev);
+	return OK;
+}
+
+int cuDeviceGetByPCIBusId(int *dev, const char *id) {
+	unsigned bus;
+	if (sscanf(id, "0000:%X:00.0", &bus) != 1 || bus >= MAX_DEVICES) return INVALID_DEVICE;
+	*dev = bus;
+	return OK;
+}
+// Each attribute is 1 over NVLink, else 0.
+int cuDeviceGetP2PAttribute(int *v, int which, int from, int to) {
+	(void)which;
+	*v = from != to && !line("pcie", 1, (const long[]){from}, 0) && !line("pcie", 1, (const long[]){to}, 0);
 	return OK;
 }
 
@@ -290,7 +304,7 @@ typedef struct {
 	uint64_t slots[8], stop, stopped, src, dst, count;
 	double scale;
 	uint32_t rank, ranks, call, lines;
-	uint64_t at;
+	uint64_t at, wide, groups;
 } small_all_reduce;
 
 typedef struct {
@@ -303,12 +317,85 @@ static line_of_elements *slot(const small_all_reduce *a, int in, int of) {
 	return (line_of_elements *)(uintptr_t)(a->slots[in] + 16 * ((a->call % 2 * a->ranks + of) * (uint64_t)a->lines));
 }
 
+// await_line waits until a line has the call's number. It returns 0 if the call was stopped.
+static int await_line(const small_all_reduce *a, _Atomic uint32_t *number) {
+	while (atomic_load(number) != a->call) {
+		if (atomic_load((_Atomic uint32_t *)(uintptr_t)a->stop) || released()) {
+			atomic_store((_Atomic uint32_t *)(uintptr_t)a->stopped, 1);
+			return 0;
+		}
+		usleep(20);
+	}
+	return 1;
+}
+
+// Groups of wide lines, each as one line. Every rank owns some, or with two ranks all.
+enum { GROUP_BYTES = 480, GROUP_SIZE = 512 };
+
+typedef struct {
+	char elements[GROUP_BYTES];
+	_Atomic uint32_t number;
+} group;
+
+static group *wide_slot(const small_all_reduce *a, int step, int in, int of) {
+	_Static_assert(sizeof(group) <= GROUP_SIZE, "a group is longer than the kernel's");
+	int steps = a->ranks == 2 ? 1 : 2;
+	return (group *)(uintptr_t)(a->slots[in] + a->wide + GROUP_SIZE * (((a->call % 2 * steps + step) * a->ranks + of) * a->groups));
+}
+
+static group *nth(group *slot, size_t n) { return (group *)((char *)slot + n * GROUP_SIZE); }
+
+static void run_wide_all_reduce(const small_all_reduce *args, int type) {
+	small_all_reduce copy = *args, *a = &copy;
+	if (a->at != 0) a->call = *(uint64_t *)(uintptr_t)a->at;
+	size_t bytes = a->count * sizes[type], groups = (bytes + GROUP_BYTES - 1) / GROUP_BYTES;
+	char *src = (char *)(uintptr_t)a->src, *dst = (char *)(uintptr_t)a->dst;
+#define OWNED(r) size_t first = a->ranks == 2 ? 0 : groups * (r) / a->ranks, last = a->ranks == 2 ? groups : groups * ((r) + 1) / a->ranks
+#define SIZE(g) (bytes - (g) * GROUP_BYTES < GROUP_BYTES ? bytes - (g) * GROUP_BYTES : GROUP_BYTES)
+	if (atomic_load((_Atomic uint32_t *)(uintptr_t)a->stopped)) return;
+	for (unsigned to = 0; to < a->ranks; to++) {
+		OWNED(to);
+		for (size_t g = first; g < last && to != a->rank; g++) {
+			group *l = nth(wide_slot(a, 0, to, a->rank), g - first);
+			memcpy(l->elements, src + g * GROUP_BYTES, SIZE(g));
+			atomic_store(&l->number, a->call);
+		}
+	}
+	OWNED(a->rank);
+	for (size_t g = first; g < last; g++) {
+		char sums[GROUP_BYTES];
+		for (size_t i = 0; i < SIZE(g); i += sizes[type]) {
+			double sum = 0;
+			for (unsigned r = 0; r < a->ranks; r++) {
+				group *l = nth(wide_slot(a, 0, a->rank, r), g - first);
+				if (r != a->rank && !await_line(a, &l->number)) return;
+				sum += load_float(type, (r == a->rank ? src + g * GROUP_BYTES : l->elements) + i);
+			}
+			store_float(type, sums + i, sum * a->scale);
+		}
+		memcpy(dst + g * GROUP_BYTES, sums, SIZE(g));
+		for (unsigned to = 0; to < a->ranks && a->ranks > 2; to++) {
+			if (to == a->rank) continue;
+			group *l = nth(wide_slot(a, 1, to, a->rank), g - first);
+			memcpy(l->elements, sums, SIZE(g));
+			atomic_store(&l->number, a->call);
+		}
+	}
+	for (unsigned of = 0; of < a->ranks && a->ranks > 2; of++) {
+		OWNED(of);
+		for (size_t g = first; g < last && of != a->rank; g++) {
+			group *l = nth(wide_slot(a, 1, a->rank, of), g - first);
+			if (!await_line(a, &l->number)) return;
+			memcpy(dst + g * GROUP_BYTES, l->elements, SIZE(g));
+		}
+	}
+}
+
 static void run_small_all_reduce(const small_all_reduce *args, int type) {
 	small_all_reduce copy = *args, *a = &copy;
 	if (a->at != 0) a->call = *(uint64_t *)(uintptr_t)a->at;
 	size_t each = LINE_BYTES / sizes[type];
-	_Atomic uint32_t *stop = (void *)(uintptr_t)a->stop, *stopped = (void *)(uintptr_t)a->stopped;
-	if (atomic_load(stopped)) return;
+	if (atomic_load((_Atomic uint32_t *)(uintptr_t)a->stopped)) return;
 	for (size_t i = 0; i * each < a->count; i++) {
 		size_t n = a->count - i * each < each ? a->count - i * each : each;
 		for (unsigned r = 0; r < a->ranks; r++) {
@@ -326,13 +413,7 @@ static void run_small_all_reduce(const small_all_reduce *args, int type) {
 				continue;
 			}
 			line_of_elements *l = slot(a, a->rank, r) + i / each;
-			while (atomic_load(&l->number) != a->call) {
-				if (atomic_load(stop) || released()) {
-					atomic_store(stopped, 1);
-					return;
-				}
-				usleep(20);
-			}
+			if (!await_line(a, &l->number)) return;
 			sum += load_float(type, l->elements + i % each * sizes[type]);
 		}
 		store_float(type, (char *)(uintptr_t)a->dst + i * sizes[type], sum * a->scale);
@@ -349,6 +430,7 @@ typedef struct {
 typedef struct {
 	char name[64];
 	int type;     // element type of a small all-reduce, else -1
+	int wide;     // it has wide lines
 	void *kernel; // function of the module's library, or NULL
 	module *in;
 } function;
@@ -365,7 +447,7 @@ static pthread_mutex_t kernel_mu = PTHREAD_MUTEX_INITIALIZER;
 static void run_launch(void *arg) {
 	launch *l = arg;
 	int64_t begin = fakegpu_now();
-	if (l->f->type >= 0) run_small_all_reduce((small_all_reduce *)l->args, l->f->type);
+	if (l->f->type >= 0) (l->f->wide ? run_wide_all_reduce : run_small_all_reduce)((small_all_reduce *)l->args, l->f->type);
 	if (l->f->kernel != NULL) {
 		pthread_mutex_lock(&kernel_mu);
 		int code = l->f->in->launch(l->f->kernel, l->f->name, l->grid, l->threads, l->args, l->size);
@@ -403,17 +485,21 @@ int cuModuleUnload(module *m) {
 	return current != NULL ? OK : INVALID_CONTEXT;
 }
 int cuModuleGetFunction(function **out, module *m, const char *name) {
-	static const char *const small_all_reduces[TYPES] = {
-		[FLOAT32] = "small_all_reduce_float32", [FLOAT64] = "small_all_reduce_float64", [FLOAT16] = "small_all_reduce_float16", [BFLOAT16] = "small_all_reduce_bfloat16",
-	};
+	static const char *const types[TYPES] = {[FLOAT32] = "float32", [FLOAT64] = "float64", [FLOAT16] = "float16", [BFLOAT16] = "bfloat16"};
+	static const char small[] = "small_all_reduce_", wide[] = "wide_";
 	enum { NOT_FOUND = 500 };
 	if (name == NULL || strlen(name) >= sizeof (*out)->name) return INVALID_VALUE;
 	function *f = *out = calloc(1, sizeof *f); // never freed
 	strcpy(f->name, name);
 	f->in = m;
 	f->type = -1;
-	for (int t = 0; t < TYPES; t++)
-		if (small_all_reduces[t] != NULL && strcmp(small_all_reduces[t], name) == 0) f->type = t;
+	if (strncmp(name, small, strlen(small)) == 0) {
+		const char *rest = name + strlen(small);
+		f->wide = strncmp(rest, wide, strlen(wide)) == 0;
+		if (f->wide) rest += strlen(wide);
+		for (int t = 0; t < TYPES; t++)
+			if (types[t] != NULL && strcmp(types[t], rest) == 0) f->type = t;
+	}
 	if (f->type < 0 && m->library != NULL) {
 		f->kernel = dlsym(m->library, name);
 		if (f->kernel == NULL) return NOT_FOUND;
