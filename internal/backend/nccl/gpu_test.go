@@ -54,7 +54,7 @@ func TestGPUSmallAllReduceOnOneGPU(t *testing.T) {
 // Rank 0 reduces and the other ranks do not.
 func TestGPUTimeoutAborts(t *testing.T) {
 	real(t, 2)
-	for _, scenario := range []string{"lonely", "lonely-big"} {
+	for _, scenario := range []string{"lonely", "lonely-wide", "lonely-big"} {
 		t.Run(scenario, func(t *testing.T) { gpuAbort(t, scenario) })
 	}
 }
@@ -83,7 +83,7 @@ func gpuAbort(t *testing.T, scenario string) {
 // A process is killed while its peers reduce with it.
 func TestGPUKilledRankIsNamed(t *testing.T) {
 	real(t, 2)
-	for _, scenario := range []string{"forever", "forever-big"} {
+	for _, scenario := range []string{"forever", "forever-wide", "forever-big"} {
 		t.Run(scenario, func(t *testing.T) { gpuPeerDies(t, scenario) })
 	}
 }

@@ -139,8 +139,11 @@ func worldOf(t testing.TB, n int, change func(rank int, cfg *backend.Config)) []
 	return members
 }
 
-// large is more elements than a small all-reduce takes.
-const large = 1 << 20
+// A small all-reduce takes wide elements in wide lines. It does not take as many as large.
+const (
+	wide  = 100_000
+	large = 1 << 20
+)
 
 // worker is rank args[1] of args[2], at the store args[3], on a GPU of the kind args[0]: "real" or
 // "fakegpu". It runs the scenario args[4] and prints how that ended.

@@ -35,26 +35,49 @@ func (r *rankOfOne) reduce(n int) error {
 }
 
 // sent reports whether rank r has received data of a call of rank of: its last call, or an earlier
-// one if before is not 0.
-func (r *rankOfOne) sent(ctx context.Context, of *rankOfOne, before uint32) (bool, error) {
-	call := uint32(of.args.call) - before
-	line := (call%slotCopies*uint32(r.args.ranks) + uint32(of.args.rank)) * uint32(r.args.lines)
-	got := make([]byte, lineSize)
-	at := device.DeviceBuffer(uintptr(r.slots.addr)+uintptr(line)*lineSize, lineSize, nil)
+// one if before is not 0. The calls have wide lines or not.
+func (r *rankOfOne) sent(ctx context.Context, of *rankOfOne, before uint32, wide bool) (bool, error) {
+	call, ranks := uint32(of.args.call)-before, uint32(r.args.ranks)
+	from, size := (call%slotCopies*ranks+uint32(of.args.rank))*uint32(r.args.lines)*lineSize, lineSize
+	if wide {
+		from, size = uint32(r.args.wide)+(call%slotCopies*uint32(wideSteps(int(ranks)))*ranks+uint32(of.args.rank))*uint32(r.args.groups)*groupSize, groupSize
+	}
+	got := make([]byte, size)
+	at := device.DeviceBuffer(uintptr(r.slots.addr)+uintptr(from), size, nil)
 	if err := r.group.dev.CopyOut(ctx, r.group.dev.Compute(), got, at); err != nil {
 		return false, err
 	}
 	for w := range slices.Chunk(got, 4) {
-		if binary.LittleEndian.Uint32(w) == call {
+		if binary.LittleEndian.Uint32(w) == call { // no element has these bits
 			return true, nil
 		}
 	}
 	return false, nil
 }
 
+// stopOne stops rank r, which reduces n elements: the call that is stopped has already sent its data to the
+// peer, and no later call sends any.
+func (r *rankOfOne) stopOne(ctx context.Context, peer *rankOfOne, n int, wide bool) error {
+	r.halt()
+	for range 2 {
+		if err := errors.Join(r.reduce(n), r.stream.Sync(ctx)); err != nil {
+			return err
+		}
+	}
+	for _, before := range []uint32{1, 0} {
+		sent, err := peer.sent(ctx, r, before, wide)
+		if err == nil && sent != (before == 1) {
+			err = fmt.Errorf("rank %d of %d, stopped with %d elements, %d calls before the last: sent %v", r.args.rank, r.args.ranks, n, before, sent)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // SmallAllReduceOnOneGPU lets ranks on one device reduce float32s, up to as many as a slot holds, with wide
-// lines and without. Then it stops the last rank: the call that is stopped has already sent its data, and no later
-// call sends any.
+// lines and without. Then it stops two of them.
 func SmallAllReduceOnOneGPU(ctx context.Context, dev device.Device, ranks int) (err error) {
 	gpu := dev.(cudaDevice)
 	lib, err := openLibrary(gpu)
@@ -129,20 +152,5 @@ func SmallAllReduceOnOneGPU(ctx context.Context, dev device.Device, ranks int) (
 		}
 	}
 	last := all[ranks-1]
-	last.halt()
-	for range 2 {
-		if err := errors.Join(last.reduce(1), last.stream.Sync(ctx)); err != nil {
-			return err
-		}
-	}
-	for _, before := range []uint32{1, 0} {
-		sent, err := all[0].sent(ctx, last, before)
-		if err == nil && sent != (before == 1) {
-			err = fmt.Errorf("the last rank of %d, stopped, %d calls before the last: sent %v", ranks, before, sent)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return errors.Join(last.stopOne(ctx, all[0], 1, false), all[0].stopOne(ctx, last, wideFrom/device.Float32.Size(), true))
 }
