@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Compares training steps in a row (bench/steps), uncaptured, captured and, with several ranks, captured
-# with the updates divided among the ranks (ZeRO-1), with PyTorch DDP's as users write them, tuned,
-# captured in a CUDA graph and compiled (bench/torch_steps.py). golaunch starts all in turn, ROUNDS times
-# (default 3); a process of PyTorch measures all types and ways. Prints medians of the mean milliseconds of
-# a step, its communication that no computation hides, the peak of memory, and the ratio of goddp's best to
-# PyTorch's best; fails if their losses differ. Arguments: numbers of ranks (default 1). MODELS holds the
-# models' flags, one model a line; TYPES the element types; WAYS PyTorch's ways. The medians and losses are
+# Compares training steps in a row (bench/steps), uncaptured and captured, with PyTorch DDP's as users
+# write them, tuned, captured in a CUDA graph and compiled (bench/torch_steps.py). golaunch starts all in
+# turn, ROUNDS times (default 3); a process of PyTorch measures all types and ways. Prints medians of the
+# mean milliseconds of a step, its communication that no computation hides, the peak of memory, and the
+# ratio of goddp's best to PyTorch's best; fails if their losses differ. Arguments: numbers of ranks
+# (default 1). MODELS holds the models' flags, one model a line; TYPES the element types; WAYS PyTorch's
+# ways. With ZERO=1 goddp also divides the updates among the ranks (ZeRO-1). The medians and losses are
 # also written as JSON lines to the file JSON (default: nowhere). BIN is the folder of golaunch and steps
 # (default build/), PYTHON_EXEC a Python with PyTorch.
 set -euo pipefail
@@ -36,7 +36,7 @@ while IFS= read -r model; do
 			for type in $types; do
 				measure "$bin/steps" --type "$type"
 				[ "${GODDP_DEVICE:-}" = cpu ] || measure "$bin/steps" --type "$type" --captured
-				[ "${GODDP_DEVICE:-}" = cpu ] || [ "$ranks" = 1 ] || measure "$bin/steps" --type "$type" --captured --zero
+				[ -z "${ZERO:-}" ] || measure "$bin/steps" --type "$type" --captured --zero
 			done
 			[ -z "$ways" ] || measure bench/torch_steps.py --types $types --ways $ways
 		done
