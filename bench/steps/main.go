@@ -215,7 +215,9 @@ type optimizer interface {
 
 // wrap makes the ranks' modules one model, with its optimizer.
 func wrap(net nn.Module, pg *comm.ProcessGroup) (trained, optimizer, error) {
-	sgd := func(params []*nn.Parameter) (*optim.SGD, error) { return optim.NewSGD(params, &optim.SGDOptions{LR: 0.001}) }
+	sgd := func(params []*nn.Parameter) (*optim.SGD, error) {
+		return optim.NewSGD(params, &optim.SGDOptions{LR: 0.001})
+	}
 	opts := ddp.Options{BucketCapMB: *bucket, FirstBucketCapMB: *first}
 	if *sharded {
 		return zero.New(net, pg, sgd, &opts)
