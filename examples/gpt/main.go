@@ -19,6 +19,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
+	"unicode"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/checkpoint"
@@ -279,8 +281,16 @@ func generate(ctx context.Context, net *gpt, dev device.Device, c config) error 
 	for _, id := range ids[before:] {
 		bytes = append(bytes, byte(id))
 	}
-	fmt.Printf("%s\n", bytes)
+	fmt.Println(strings.Map(printable, string(bytes)))
 	return nil
+}
+
+// printable returns r, or a replacement if r would control a terminal, as a model's first samples may.
+func printable(r rune) rune {
+	if unicode.IsPrint(r) || r == '\n' || r == '\t' {
+		return r
+	}
+	return unicode.ReplacementChar
 }
 
 // draw returns a random index of logits, drawn by their softmax. It overwrites logits.
