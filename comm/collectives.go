@@ -39,8 +39,9 @@ func (pg *ProcessGroup) start(call backend.Call) *Work {
 		}
 		defer pg.recording.RUnlock()
 	}
+	c.Timed = pg.timed.Load() || pg.trace.On()
 	if c.After == nil {
-		c.After = pg.point()
+		c.After = pg.point(c.Timed)
 	}
 	if r != nil {
 		pg.recordCall(w, r)
@@ -94,11 +95,10 @@ func (g *group) notStarted(w *Work, err error) {
 	}
 }
 
-// point returns an event for the work enqueued on the compute stream so far. The event records
-// a time only if the program asks for the times of calls, because recording a time costs the
-// stream some microseconds.
-func (g *group) point() device.Event {
-	if g.timed.Load() {
+// point returns an event for the work enqueued on the compute stream so far. timed says whether the
+// event records a time, which costs the stream some microseconds.
+func (g *group) point(timed bool) device.Event {
+	if timed {
 		return g.dev.Compute().Record()
 	}
 	return g.dev.Compute().Mark()

@@ -16,6 +16,7 @@ import (
 	"github.com/goddp/goddp/internal/capture"
 	"github.com/goddp/goddp/internal/coordinator"
 	"github.com/goddp/goddp/internal/flight"
+	"github.com/goddp/goddp/profile"
 	"github.com/goddp/goddp/store"
 )
 
@@ -43,7 +44,8 @@ type group struct {
 	wrapBackend func(backend.Backend) backend.Backend
 	timeout     time.Duration
 	log         *slog.Logger
-	timed       atomic.Bool // the program has asked when a call started or ended
+	timed       atomic.Bool       // the program has asked when a call started or ended
+	trace       *profile.Recorder // the device's: calls have times while it records
 
 	// start holds startMu while it numbers a call and gives the call to the backend, so that
 	// the backend sees the calls in the order of their numbers.

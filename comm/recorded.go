@@ -94,7 +94,7 @@ func (c *recordedCalls) start() error {
 	}
 	replay, d := c.next, c.watchdog
 	c.next = nil
-	after, now := c.point(), d.now()
+	after, now := c.point(c.timed.Load()), d.now()
 	c.startMu.Lock()
 	defer c.startMu.Unlock()
 	for i := range replay.works {

@@ -109,6 +109,7 @@ type Call struct {
 	Name     string        // the caller's name for it, such as "bucket 3", for messages
 	Timeout  time.Duration // enforced by comm's watchdog; backends ignore it
 	After    device.Event  // the call must not touch Src and Dst before this event; nil if it may begin at once
+	Timed    bool          // events of the call record times, which cost a GPU's stream some microseconds
 	Observer Observer      // may be nil
 }
 

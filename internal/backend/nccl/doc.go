@@ -43,10 +43,9 @@
 // its own memory, in the order of the ranks, as they arrive. So do two ranks with more elements, in
 // longer lines that need fewer bytes. More than two ranks then take two steps: each rank sums a part
 // of the elements, and writes the sums into the memory of all ranks. The longer lines need NVLink
-// between all GPUs. Without it an all-reduce is small up to one mebibyte divided by the number of
-// ranks.
+// between all GPUs. Without it an all-reduce is small up to 64 KiB.
 //
-// Each rank has 10 MiB of memory for this in each group. The ranks exchange its handles before they make
+// Each rank has 6.5 to 8 MiB of memory for this in each group. The ranks exchange its handles before they make
 // the communicator and map it afterwards. If a rank cannot take part, NCCL runs small all-reduces on
 // all ranks, and a message at debug level says why. Options.NoSmallAllReduce, and variables that turn
 // off NCCL's P2P, have the same effect. A rank unmaps the other ranks' memory before it leaves the

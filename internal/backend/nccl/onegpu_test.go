@@ -85,7 +85,7 @@ func SmallAllReduceOnOneGPU(ctx context.Context, dev device.Device, ranks int) (
 		return err
 	}
 	all := make([]*rankOfOne, ranks)
-	most, mostNarrow := mostWide(ranks)/device.Float32.Size(), mostNarrow(ranks)/device.Float32.Size()
+	most, mostNarrow := mostWide(ranks)/device.Float32.Size(), wideFrom/device.Float32.Size()
 	for i := range all {
 		g := newGroup(backend.Config{Rank: i, Size: ranks, Timeout: defaultTimeout, Log: slog.New(slog.DiscardHandler)}, Options{}, gpu)
 		g.lib = lib
@@ -117,7 +117,7 @@ func SmallAllReduceOnOneGPU(ctx context.Context, dev device.Device, ranks int) (
 	value := func(rank, call, i int) float32 { return float32((rank*31 + call*7 + i) % 1000) }
 	host := make([]float32, most)
 	bytes := device.HostTensor(host, device.Float32).Buf.Host()
-	for call, n := range []int{1, 1001, most, 7, most, most - 1, mostNarrow, mostNarrow - 1, wideFrom / device.Float32.Size(), 50001} {
+	for call, n := range []int{1, 1001, most, 7, most, most - 1, mostNarrow, mostNarrow - 1, mostNarrow + 1, 50001} {
 		for _, r := range all {
 			if r.narrow = nil; n == mostNarrow || n == mostNarrow-1 {
 				r.narrow = errors.New("to test lines that are not wide")

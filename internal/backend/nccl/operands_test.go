@@ -15,7 +15,7 @@ import (
 // The rules for operands that share memory also hold for memory that the host cannot address.
 // Package commtest has this test for real GPUs.
 func TestOperandsThatShareMemory(t *testing.T) {
-	control(t)
+	control(t, "memory 8000000000") // of many groups
 	devices := make([]device.Device, 2)
 	for i := range devices {
 		dev, err := fakegpu.Open(i)
@@ -27,6 +27,6 @@ func TestOperandsThatShareMemory(t *testing.T) {
 	}
 	commtest.Operands(t, len(devices), func(t testing.TB, opts *comm.Options, f func(pg *comm.ProcessGroup) error) {
 		commtest.OnDevices(t, devices, opts, f)
-		runtime.GC() // fake GPUs have little memory
+		runtime.GC()
 	})
 }

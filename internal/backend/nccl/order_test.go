@@ -186,3 +186,38 @@ func buckets(m *backendtest.Rank) error {
 	}
 	return nil
 }
+
+// A call that is timed tells when its data was ready, although the call before it was not timed.
+func TestTimedCallTellsWhenItBegan(t *testing.T) {
+	control(t, mapping)
+	members := world(t, 2)
+	if err := backendtest.Each(members, func(m *backendtest.Rank) error {
+		c, err := m.Ones(1000)
+		if err == nil {
+			err = m.Run(c)
+		}
+		if err != nil {
+			return err
+		}
+		compute, host := m.Device.Compute(), backendtest.HostTensor(device.Float32, 1<<20)
+		x, err := m.Upload(host)
+		for range 50 {
+			err = errors.Join(err, m.Device.CopyIn(compute, x.Buf, host.Buf.Host()))
+		}
+		ready := compute.Record()
+		c.After, c.Timed = ready, true
+		task, err := m.Enqueue(c)
+		if err == nil {
+			err = task.Sync(t.Context())
+		}
+		if err != nil {
+			return err
+		}
+		if began, done := task.Span(); !began.Equal(ready.Time()) || done.Before(began) {
+			return fmt.Errorf("the call ran from %v to %v after its data was ready", began.Sub(ready.Time()), done.Sub(ready.Time()))
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+}

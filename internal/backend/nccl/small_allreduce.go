@@ -23,32 +23,28 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
+// wideFrom is the size in bytes from which small all-reduces use wide lines. Without NVLink it is the
+// size of the largest small all-reduce.
+const wideFrom = 64 << 10
+
 // Layout of the memory of small_allreduce.cu. In each rank's memory every rank has slotCopies
-// slots, which calls use alternately. A slot consists of lines of lineSize bytes, which hold
-// lineBytes bytes of elements.
+// slots, which calls use alternately. A slot consists of linesPerSlot lines of lineSize bytes, which
+// hold lineBytes bytes of elements.
 //
 // Behind them are slots of wide lines, also for each of the steps of a call. Such a slot consists of
 // groups of groupSize bytes, which hold groupBytes bytes of elements.
 const (
-	slotsSize  = 4 << 20 // all slots in one rank's memory
-	slotCopies = 2
-	lineSize   = 16
-	lineBytes  = 8
-	wideSize   = 6 << 20 // all slots of wide lines in one rank's memory
-	groupSize  = 512
-	groupBytes = 480
+	slotCopies   = 2
+	lineSize     = 16
+	lineBytes    = 8
+	linesPerSlot = wideFrom / lineBytes
+	wideSize     = 6 << 20 // all slots of wide lines in one rank's memory
+	groupSize    = 512
+	groupBytes   = 480
 )
 
-// Launch configuration. Each thread of a block handles one line at a time. The blocks are few
-// enough to run beside the program's kernels.
-const (
-	threadsPerBlock = 512
-	maxBlocks       = 32
-)
-
-// wideFrom is the size in bytes from which small all-reduces use wide lines, if they can. Each rank
-// then owns a group at least.
-const wideFrom = 64 << 10
+// slotsSize returns the size in bytes of all slots, without those of wide lines, in one rank's memory.
+func slotsSize(ranks int) int { return slotCopies * ranks * linesPerSlot * lineSize }
 
 // wideSteps returns the number of steps of a small all-reduce with wide lines.
 func wideSteps(ranks int) int { return min(ranks-1, 2) }
@@ -59,22 +55,21 @@ func groupsPerSlot(ranks int) int {
 	return wideSize / (slotCopies * wideSteps(ranks) * ranks * groupSize)
 }
 
-// linesPerSlot returns the number of lines of a slot. The slots of all ranks together hold one mebibyte
-// of elements. Measured between two GPUs with NVLink, each of which sends half a mebibyte: a small
-// all-reduce takes 9.2 µs, and NCCL 10.3 µs.
-func linesPerSlot(ranks int) int { return slotsSize / (slotCopies * ranks * lineSize) }
-
-// mostNarrow returns the size in bytes of the largest all-reduce that fits into a slot.
-func mostNarrow(ranks int) int { return linesPerSlot(ranks) * lineBytes }
-
-// mostWide returns the size in bytes of the largest all-reduce that fits into a slot of wide lines.
+// mostWide returns the size in bytes of the largest small all-reduce with wide lines.
 func mostWide(ranks int) int {
-	parts := 1
+	owners := 1 // of the elements in a slot
 	if wideSteps(ranks) == 2 {
-		parts = ranks
+		owners = ranks
 	}
-	return groupsPerSlot(ranks) * parts * groupBytes
+	return groupsPerSlot(ranks) * owners * groupBytes
 }
+
+// Launch configuration. Each thread of a block handles one line at a time. The blocks are few
+// enough to run beside the program's kernels.
+const (
+	threadsPerBlock = 512
+	maxBlocks       = 32
+)
 
 //go:embed small_allreduce.cu
 var smallAllReduceSource string
@@ -210,8 +205,8 @@ func (s *smallAllReduce) prepare(ctx context.Context, isCandidate bool) (_ offer
 	}
 	clear(s.stop.Host())
 	var addr C.uint64_t
-	const size = slotsSize + wideSize
-	if err := l.check("cuMemAlloc", C.drv_alloc(l.driver, l.ctx, &addr, size)); err != nil {
+	size := slotsSize(g.cfg.Size) + wideSize
+	if err := l.check("cuMemAlloc", C.drv_alloc(l.driver, l.ctx, &addr, C.size_t(size))); err != nil {
 		return offer{}, err
 	}
 	s.slots = &allocation{lib: l, addr: C.uintptr_t(addr), size: size, isExported: true}
@@ -222,11 +217,10 @@ func (s *smallAllReduce) prepare(ctx context.Context, isCandidate bool) (_ offer
 	if err := l.check("cuIpcGetMemHandle", C.drv_export(l.driver, l.ctx, &handle, addr)); err != nil {
 		return offer{}, err
 	}
-	slot := linesPerSlot(g.cfg.Size)
 	s.args = C.small_all_reduce{
-		stop: C.uint64_t(s.stop.Addr()), stopped: addr + C.uint64_t(g.cfg.Rank*slot*lineSize), // in the slot for data from this rank itself, which is otherwise unused
-		rank: C.uint32_t(g.cfg.Rank), ranks: C.uint32_t(g.cfg.Size), lines: C.uint32_t(slot),
-		wide: slotsSize, groups: C.uint64_t(groupsPerSlot(g.cfg.Size)),
+		stop: C.uint64_t(s.stop.Addr()), stopped: addr + C.uint64_t(g.cfg.Rank*linesPerSlot*lineSize), // in the slot for data from this rank itself, which is otherwise unused
+		rank: C.uint32_t(g.cfg.Rank), ranks: C.uint32_t(g.cfg.Size), lines: linesPerSlot,
+		wide: C.uint64_t(slotsSize(g.cfg.Size)), groups: C.uint64_t(groupsPerSlot(g.cfg.Size)),
 	}
 	s.args.slots[g.cfg.Rank] = addr
 	return offer{Handle: C.GoBytes(unsafe.Pointer(&handle), C.ipc_handle_size)}, nil
@@ -342,11 +336,10 @@ func (s *smallAllReduce) handles(ops []op) bool {
 
 // most returns the size in bytes of the largest small all-reduce.
 func (s *smallAllReduce) most() int {
-	if ranks := int(s.args.ranks); s.narrow == nil {
-		return mostWide(ranks)
-	} else {
-		return mostNarrow(ranks)
+	if s.narrow != nil {
+		return wideFrom
 	}
+	return mostWide(int(s.args.ranks))
 }
 
 // enqueue launches the kernel for an operation that handles accepted, and records event after it.

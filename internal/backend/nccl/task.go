@@ -160,7 +160,8 @@ func (t *task) Sync(ctx context.Context) error {
 }
 
 // Span returns when the call began to run and when it was done. The first call of Span makes the
-// group record times. Times of earlier calls are when this rank noticed, a few milliseconds late.
+// group record times. The times of earlier calls that were not Timed are when this rank noticed, a few
+// milliseconds late.
 func (t *task) Span() (began, done time.Time) {
 	g := t.group
 	g.timesCalls.Store(true)
@@ -178,16 +179,16 @@ func (t *task) Span() (began, done time.Time) {
 	default:
 		return began, done
 	}
-	exact := g.epoch.Add(t.enqueuedAt)
+	exact, known := g.epoch.Add(t.enqueuedAt), false
 	for e := range t.starts {
-		at := e.Time()
-		if at.IsZero() {
-			exact = began
-			break
-		}
+		at := e.Time() // zero for the end of a call that was not timed
+		known = known || !at.IsZero()
 		if at.After(exact) {
 			exact = at
 		}
+	}
+	if !known {
+		exact = began
 	}
 	if !done.IsZero() {
 		if at := t.end.Time(); !at.IsZero() {
