@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -330,8 +331,8 @@ func TestReplayOfAReplacedModelPanics(t *testing.T) {
 	})
 }
 
-// A rank alone starts replays without waiting for the device. It agrees with itself to stop.
-func TestReplaysOfOneRankWaitForNothing(t *testing.T) {
+// A rank alone starts a replay while the one before it has not ended. It agrees with itself to stop.
+func TestReplaysOfOneRankFollowEachOther(t *testing.T) {
 	commtest.OnDevices(t, commtest.FakeGPUs(t, 1), nil, func(pg *comm.ProcessGroup) error {
 		r, err := newReplica(pg)
 		if err != nil {
@@ -356,6 +357,7 @@ func TestReplaysOfOneRankWaitForNothing(t *testing.T) {
 		if err != nil {
 			return err
 		}
+		defer release()
 		held, err := dev.NewStream(false)
 		if err != nil {
 			return err
@@ -375,9 +377,16 @@ func TestReplaysOfOneRankWaitForNothing(t *testing.T) {
 		}
 		done, _ := dev.Compute().Mark().Done()
 		if committed, _ := r.opt.Committed(); err != nil || done || committed != n || r.runs != runs || !r.model.Stopping() {
-			err = fmt.Errorf("after %d steps, committed %d, the device is done: %t, the model stops: %t, %d uncaptured: %w", n, committed, done, r.model.Stopping(), r.runs-runs, err)
+			err = errors.Join(fmt.Errorf("after %d steps, committed %d, the device is done: %t, the model stops: %t, %d uncaptured", n, committed, done, r.model.Stopping(), r.runs-runs), err)
 		}
-		release()
+		var isReleased atomic.Bool
+		time.AfterFunc(50*time.Millisecond, func() {
+			isReleased.Store(true)
+			release()
+		})
+		if err = errors.Join(err, train(1)); !isReleased.Load() {
+			err = errors.Join(errors.New("three replays are under way"), err)
+		}
 		return errors.Join(err, dev.Compute().Sync(t.Context()), held.Close())
 	})
 }

@@ -3,6 +3,7 @@ package reducer
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -175,9 +176,18 @@ func (r *Reducer) finishRecorded(rec *recorded, reduces, failed bool, cause erro
 }
 
 // finishAlone ends a recorded pass of a group of one rank. No other rank can raise a flag, so the outcome of a
-// replay is known when it starts, and the host need not wait for the device.
+// replay is known when it starts. The host waits only so that at most two replays are under way: the deadlines of
+// their calls count from their start.
 func (r *Reducer) finishAlone(rec *recorded) {
+	var ends [2]device.Event // of the last replays, the older one first
 	rec.Before(func() error {
+		if ends[0] != nil {
+			if err := reach(context.Background(), ends[0], r.pg.Timeout()); err != nil {
+				err = fmt.Errorf("reducer: rank %d: the device did not finish a step within %v: %w", r.pg.Rank(), r.pg.Timeout(), err)
+				r.pg.Abort(err)
+				return err
+			}
+		}
 		r.stats.Passes++
 		r.reports.pass++
 		r.requested = r.stopToRequest()
@@ -188,6 +198,7 @@ func (r *Reducer) finishAlone(rec *recorded) {
 			r.pg.Abort(err)
 			return nil
 		}
+		ends[0], ends[1] = ends[1], r.pg.Device().Compute().Mark()
 		r.err = nil
 		r.attend(nil)
 		if r.requested != 0 {
