@@ -72,15 +72,15 @@ func (r *reduction) run(t *testing.T, step func() error, v, want float32) error 
 // the other ranks record theirs. Each replay is a call with a number of its own.
 func TestRecordedCallsAreReplayed(t *testing.T) {
 	const ranks, steps = 2, 6
-	for _, small := range []bool{false, true} {
+	for kernel, elements := range map[string]int{"NCCL": 100, "the kernel for small ones": 100, "wide lines": 50_000} {
 		for _, recording := range []int{1, ranks} { // the number of ranks that record
-			t.Run(fmt.Sprintf("kernel for small all-reduces: %v, %d ranks record", small, recording), func(t *testing.T) {
+			t.Run(fmt.Sprintf("by %s, %d ranks record", kernel, recording), func(t *testing.T) {
 				faults := []string{}
-				if small {
+				if kernel != "NCCL" {
 					faults = []string{"ipc 0", "ipc 1"}
 				}
 				commtest.OnDevices(t, commtest.FakeGPUs(t, ranks, faults...), nil, func(pg *comm.ProcessGroup) error {
-					r, err := newReduction(pg, 100)
+					r, err := newReduction(pg, elements)
 					if err != nil {
 						return err
 					}

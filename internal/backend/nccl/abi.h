@@ -68,6 +68,7 @@ typedef struct {
 	X(cuDeviceGetPCIBusId, int, (char *, int, int)) \
 	X(cuDeviceGetByPCIBusId, int, (int *, const char *)) \
 	X(cuDeviceGetP2PAttribute, int, (int *, int, int, int)) \
+	X(cuDeviceGetAttribute, int, (int *, int, int)) \
 	X(cuMemGetInfo_v2, int, (size_t *, size_t *)) \
 	X(cuMemsetD8Async, int, (uint64_t, unsigned char, size_t, uintptr_t)) \
 	X(cuMemAlloc_v2, int, (uint64_t *, size_t)) \
@@ -140,15 +141,28 @@ static inline int drv_bus_id(driver *d, uintptr_t ctx, char *id, int size) {
 	if (r == 0) r = -d->cuCtxGetDevice(&device);
 	return r != 0 ? r : -d->cuDeviceGetPCIBusId(id, size, device);
 }
-// drv_has_atomics sets *has to 1 if the current device can do atomic operations on the memory of the device with the
-// given PCI bus id, as over NVLink, else to 0.
-static inline int drv_has_atomics(driver *d, uintptr_t ctx, const char *id, int *has) {
-	enum { NATIVE_ATOMIC_SUPPORTED = 3 };
-	int mine = 0, other = 0, r = enter(d, ctx);
-	if (r == 0) r = -d->cuCtxGetDevice(&mine);
-	if (r == 0) r = -d->cuDeviceGetByPCIBusId(&other, id);
-	return r != 0 ? r : -d->cuDeviceGetP2PAttribute(has, NATIVE_ATOMIC_SUPPORTED, mine, other);
+// What a device has to do with another one.
+typedef struct {
+	int has_atomics;    // it can do atomic operations on the memory of the other
+	int capability[2];  // compute capabilities times ten, its own first
+} gpu_link;
+
+// drv_link describes the current device and the one with the given PCI bus id.
+static inline int drv_link(driver *d, uintptr_t ctx, const char *id, gpu_link *l) {
+	enum { NATIVE_ATOMIC_SUPPORTED = 3, MAJOR = 75, MINOR = 76 };
+	int devices[2], r = enter(d, ctx);
+	if (r == 0) r = -d->cuCtxGetDevice(&devices[0]);
+	if (r == 0) r = -d->cuDeviceGetByPCIBusId(&devices[1], id);
+	if (r == 0) r = -d->cuDeviceGetP2PAttribute(&l->has_atomics, NATIVE_ATOMIC_SUPPORTED, devices[0], devices[1]);
+	for (int i = 0; i < 2 && r == 0; i++) {
+		int minor = 0;
+		r = -d->cuDeviceGetAttribute(&l->capability[i], MAJOR, devices[i]);
+		if (r == 0) r = -d->cuDeviceGetAttribute(&minor, MINOR, devices[i]);
+		l->capability[i] = 10 * l->capability[i] + minor;
+	}
+	return r;
 }
+
 static inline int drv_mem_info(driver *d, uintptr_t ctx, size_t *free, size_t *total) { IN_CONTEXT(-d->cuMemGetInfo_v2(free, total)); }
 static inline int drv_zero(driver *d, uintptr_t ctx, uintptr_t p, size_t size, uintptr_t stream) {
 	IN_CONTEXT(-d->cuMemsetD8Async(p, 0, size, stream));

@@ -39,18 +39,22 @@
 // host that can map each other's memory, with one process for each GPU. They run on the group's
 // stream like NCCL's kernels, and end when the group is aborted.
 //
-// Up to 64 KiB each rank writes its elements into the memory of all ranks, and sums the elements in
-// its own memory, in the order of the ranks, as they arrive. So do two ranks with more elements, in
-// longer lines that need fewer bytes. More than two ranks then take two steps: each rank sums a part
-// of the elements, and writes the sums into the memory of all ranks. The longer lines need NVLink
-// between all GPUs. Without it an all-reduce is small up to 64 KiB.
+// Below 64 KiB each rank writes its elements into the memory of all ranks, and sums the elements in
+// its own memory, in the order of the ranks, as they arrive. From 64 KiB on two ranks do the same in
+// longer lines, which need fewer bytes. More than two ranks take two steps with them: each rank sums a
+// part of the elements, and writes the sums into the memory of all ranks.
+//
+// The longer lines need NVLink between all GPUs, of one generation, and processes that each see the
+// GPUs of all: CUDA_VISIBLE_DEVICES must not hide them. NCCL_PROTO turns them off as it does NCCL's
+// LL128. Without them an all-reduce is small up to 64 KiB, and a message at debug level says why.
 //
 // Each rank has 6.5 to 8 MiB of memory for this in each group. The ranks exchange its handles before they make
 // the communicator and map it afterwards. If a rank cannot take part, NCCL runs small all-reduces on
 // all ranks, and a message at debug level says why. Options.NoSmallAllReduce, and variables that turn
 // off NCCL's P2P, have the same effect. A rank unmaps the other ranks' memory before it leaves the
 // group. It frees its own memory if all ranks leave together. If the group broke, was not completed,
-// or the ranks leave one by one, the memory is not freed, because a peer may still write to it.
+// or the ranks leave one by one, the memory is not freed, because a peer may still write to it: a
+// process loses 6.5 to 8 MiB with each such group.
 //
 // # Send and Recv
 //

@@ -16,7 +16,7 @@ const (
 	keyOpened    = "nccl/opened"    // the rank's identity
 	keyReady     = "nccl/ready"     // the rank's readiness
 	keyConnected = "nccl/connected" // empty
-	keyMapped    = "nccl/mapped"    // why the rank could not map its peers' memory; empty if it could
+	keyMapped    = "nccl/mapped"    // what the rank tells of its peers' memory: see mapping
 )
 
 // steps describes what a rank has not done yet if it has not sent its value of a key.

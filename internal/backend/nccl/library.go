@@ -7,6 +7,7 @@ package nccl
 import "C"
 
 import (
+	"errors"
 	"fmt"
 	"unsafe"
 
@@ -100,14 +101,24 @@ func (l *library) busID() (string, error) {
 	return C.GoString(&id[0]), nil
 }
 
-// hasAtomics reports whether the device can do atomic operations on the memory of the device with the
-// given bus id. So it does over NVLink, and not over PCIe.
-func (l *library) hasAtomics(busID string) (bool, error) {
+// checkLink returns an error unless this process sees the device with the given bus id, NVLink connects it to the
+// process's own, and both are of one generation for which NCCL has its protocol LL128. NVLink is known by
+// atomic operations on the other device's memory, which PCIe does not have.
+func (l *library) checkLink(busID string) error {
 	id := C.CString(busID)
 	defer C.free(unsafe.Pointer(id))
-	var has C.int
-	err := l.check("cuDeviceGetP2PAttribute", C.drv_has_atomics(l.driver, l.ctx, id, &has))
-	return has != 0, err
+	var link C.gpu_link
+	if err := l.check("cuDeviceGetByPCIBusId", C.drv_link(l.driver, l.ctx, id, &link)); err != nil {
+		return err
+	}
+	mine, other := int(link.capability[0]), int(link.capability[1])
+	switch {
+	case link.has_atomics == 0:
+		return errors.New("not connected by NVLink")
+	case mine != other || mine != 70 && mine != 80 && mine < 90:
+		return fmt.Errorf("compute capabilities %d and %d, want both 70, both 80, or both the same from 90", mine, other)
+	}
+	return nil
 }
 
 // uniqueID returns the ncclUniqueId of a new communicator.

@@ -1,5 +1,5 @@
-// The small all-reduce takes one step: every rank writes its elements into the memory of all ranks,
-// and sums the elements that it finds in its own memory.
+// A small all-reduce takes one step, if it has no wide lines: every rank writes its elements into the
+// memory of all ranks, and sums the elements that it finds in its own memory.
 //
 // Elements are sent in lines of 16 bytes: 4 bytes of elements, the 4-byte call number, 4 bytes of
 // elements, the call number again. The GPU writes each aligned half of a line at once, so a half
@@ -96,9 +96,9 @@ template <class T> __device__ inline void small_all_reduce(const SmallAllReduce 
 }
 
 // A wide line has 120 bytes of elements, and the call number twice in its last 8 bytes. Eight threads
-// of a warp write it in one instruction, which NVLink delivers at once, and read it in one. So a line
-// with the right call number also has its elements. NCCL's protocol LL128 works in the same way. A
-// warp handles a group of four lines.
+// of a warp write it in one instruction, whose bytes NVLink delivers in the order of their addresses.
+// So when the call number is there, the elements are too. NCCL's protocol LL128 works in the same way.
+// A warp handles a group of four lines.
 //
 // Two ranks take one step, as above. More ranks take two, which send fewer bytes. Every rank owns a
 // part of the elements. In the first step the ranks write their elements of a part into the memory of
@@ -166,9 +166,11 @@ __device__ inline void send_wide(uint4 *to, uint4 v, u32 call) {
 }
 
 // receive_wide waits for those of N groups that `which` has a bit for. The warp calls it together, with
-// the same bits. It returns false if it was stopped.
+// the same bits. It returns false if it was stopped. It loads the lines once more after it has seen their
+// call numbers: the elements arrive before the number, but the load that saw the number may have read
+// elements before it.
 template <class T, int N> __device__ inline bool receive_wide(uint4 *const (&from)[N], u32 which, Wide<T> (&got)[N], u32 call, u64 stop) {
-	for (u32 spins = 1;; spins++) {
+	for (u32 spins = 1, complete = false;; spins++) {
 		bool arrived = true;
 		__syncwarp();
 #pragma unroll
@@ -177,11 +179,12 @@ template <class T, int N> __device__ inline bool receive_wide(uint4 *const (&fro
 			uint4 &v = got[i].raw;
 			asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from[i]) : "memory");
 		}
+		if (complete) return true;
 #pragma unroll
 		for (int i = 0; i < N; i++)
 			if ((which >> i & 1) != 0 && ends_line()) arrived &= got[i].raw.z == call && got[i].raw.w == call;
-		if (__all_sync(~0u, arrived)) return true;
-		if (spins % 16384 == 0 && __any_sync(~0u, *(volatile u32 *)stop != 0)) return false;
+		complete = __all_sync(~0u, arrived);
+		if (!complete && spins % 16384 == 0 && __any_sync(~0u, *(volatile u32 *)stop != 0)) return false;
 	}
 }
 

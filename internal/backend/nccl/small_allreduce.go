@@ -250,12 +250,17 @@ func (s *smallAllReduce) connect(ctx context.Context, all []readiness, ids []ide
 		}
 	}
 	g.cfg.Control.Expect(keyMapped)
-	var mine mapping
-	if _, err := detach(ctx, func() (struct{}, error) { return struct{}{}, s.mapAll(offers) }, nil); err != nil {
+	mine, err := detach(ctx, func() (m mapping, err error) {
+		if err = s.mapAll(offers); err != nil {
+			return m, err
+		}
+		if err := s.checkLinks(ids); err != nil {
+			m.Narrow = err.Error()
+		}
+		return m, nil
+	}, nil)
+	if err != nil {
 		mine.Failed = err.Error()
-	}
-	if err := s.checkLinks(ids); err != nil {
-		mine.Narrow = err.Error()
 	}
 	value, err := json.Marshal(mine)
 	if err != nil {
@@ -278,22 +283,25 @@ func (s *smallAllReduce) connect(ctx context.Context, all []readiness, ids []ide
 			s.narrow = fmt.Errorf("rank %d: %s", g.jobRank(r), m.Narrow)
 		}
 	}
+	if s.narrow != nil {
+		g.cfg.Log.Debug("nccl: NCCL runs all-reduces of more than 64 KiB", "rank", g.cfg.Control.Rank(), "cause", s.narrow)
+	}
 	s.disabled = nil
 	return nil
 }
 
-// checkLinks returns an error unless NVLink connects this rank's GPU to those of all others.
+// checkLinks returns an error if this rank's GPU cannot send wide lines to those of all others, or if the
+// user has turned NCCL's protocol of that kind off.
 func (s *smallAllReduce) checkLinks(ids []identity) error {
 	g := s.group
+	if v := os.Getenv("NCCL_PROTO"); v != "" && strings.HasPrefix(v, "^") == strings.Contains(strings.ToUpper(v), "LL128") {
+		return fmt.Errorf("%w by NCCL_PROTO=%s", errTurnedOff, v)
+	}
 	for r, id := range ids {
 		if r == g.cfg.Rank {
 			continue
 		}
-		has, err := g.lib.hasAtomics(id.GPU)
-		if err == nil && !has {
-			err = errors.New("not connected by NVLink")
-		}
-		if err != nil {
+		if err := g.lib.checkLink(id.GPU); err != nil {
 			return fmt.Errorf("GPU %s of rank %d: %w", id.GPU, g.jobRank(r), err)
 		}
 	}

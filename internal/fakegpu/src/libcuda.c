@@ -10,6 +10,7 @@
 //	record CODE result of cuEventRecord
 //	ipc DEVICE  the device can map memory of other devices of this process
 //	pcie DEVICE the device reaches others over PCIe, not NVLink
+//	hidden FROM DEVICE  a thread whose context is of the device FROM does not find DEVICE by its bus id
 //
 // Work on a stream that is being captured becomes a node of a graph, which depends on the stream's
 // node before it and on the nodes of the events that the stream waited for. A launched graph runs
@@ -137,6 +138,7 @@ int cuDeviceGetPCIBusId(char *id, int size, int dev) {
 int cuDeviceGetByPCIBusId(int *dev, const char *id) {
 	unsigned bus;
 	if (sscanf(id, "0000:%X:00.0", &bus) != 1 || bus >= MAX_DEVICES) return INVALID_DEVICE;
+	if (current != NULL && line("hidden", 2, (const long[]){current->ordinal, bus}, 0)) return INVALID_DEVICE;
 	*dev = bus;
 	return OK;
 }
@@ -345,26 +347,33 @@ static group *wide_slot(const small_all_reduce *a, int step, int in, int of) {
 
 static group *nth(group *slot, size_t n) { return (group *)((char *)slot + n * GROUP_SIZE); }
 
+static size_t groups_of(size_t bytes) { return (bytes + GROUP_BYTES - 1) / GROUP_BYTES; }
+
+// Rank r owns the groups from first_of(r) to last_of(r).
+static size_t first_of(const small_all_reduce *a, size_t groups, unsigned r) { return a->ranks == 2 ? 0 : groups * r / a->ranks; }
+static size_t last_of(const small_all_reduce *a, size_t groups, unsigned r) { return a->ranks == 2 ? groups : groups * (r + 1) / a->ranks; }
+
+// size_of returns the size of group g of a call.
+static size_t size_of(size_t bytes, size_t g) { return bytes - g * GROUP_BYTES < GROUP_BYTES ? bytes - g * GROUP_BYTES : GROUP_BYTES; }
+
 static void run_wide_all_reduce(const small_all_reduce *args, int type) {
 	small_all_reduce copy = *args, *a = &copy;
 	if (a->at != 0) a->call = *(uint64_t *)(uintptr_t)a->at;
-	size_t bytes = a->count * sizes[type], groups = (bytes + GROUP_BYTES - 1) / GROUP_BYTES;
+	size_t bytes = a->count * sizes[type], groups = groups_of(bytes);
 	char *src = (char *)(uintptr_t)a->src, *dst = (char *)(uintptr_t)a->dst;
-#define OWNED(r) size_t first = a->ranks == 2 ? 0 : groups * (r) / a->ranks, last = a->ranks == 2 ? groups : groups * ((r) + 1) / a->ranks
-#define SIZE(g) (bytes - (g) * GROUP_BYTES < GROUP_BYTES ? bytes - (g) * GROUP_BYTES : GROUP_BYTES)
 	if (atomic_load((_Atomic uint32_t *)(uintptr_t)a->stopped)) return;
 	for (unsigned to = 0; to < a->ranks; to++) {
-		OWNED(to);
+		size_t first = first_of(a, groups, to), last = last_of(a, groups, to);
 		for (size_t g = first; g < last && to != a->rank; g++) {
 			group *l = nth(wide_slot(a, 0, to, a->rank), g - first);
-			memcpy(l->elements, src + g * GROUP_BYTES, SIZE(g));
+			memcpy(l->elements, src + g * GROUP_BYTES, size_of(bytes, g));
 			atomic_store(&l->number, a->call);
 		}
 	}
-	OWNED(a->rank);
+	size_t first = first_of(a, groups, a->rank), last = last_of(a, groups, a->rank);
 	for (size_t g = first; g < last; g++) {
 		char sums[GROUP_BYTES];
-		for (size_t i = 0; i < SIZE(g); i += sizes[type]) {
+		for (size_t i = 0; i < size_of(bytes, g); i += sizes[type]) {
 			double sum = 0;
 			for (unsigned r = 0; r < a->ranks; r++) {
 				group *l = nth(wide_slot(a, 0, a->rank, r), g - first);
@@ -373,20 +382,20 @@ static void run_wide_all_reduce(const small_all_reduce *args, int type) {
 			}
 			store_float(type, sums + i, sum * a->scale);
 		}
-		memcpy(dst + g * GROUP_BYTES, sums, SIZE(g));
+		memcpy(dst + g * GROUP_BYTES, sums, size_of(bytes, g));
 		for (unsigned to = 0; to < a->ranks && a->ranks > 2; to++) {
 			if (to == a->rank) continue;
 			group *l = nth(wide_slot(a, 1, to, a->rank), g - first);
-			memcpy(l->elements, sums, SIZE(g));
+			memcpy(l->elements, sums, size_of(bytes, g));
 			atomic_store(&l->number, a->call);
 		}
 	}
 	for (unsigned of = 0; of < a->ranks && a->ranks > 2; of++) {
-		OWNED(of);
+		size_t first = first_of(a, groups, of), last = last_of(a, groups, of);
 		for (size_t g = first; g < last && of != a->rank; g++) {
 			group *l = nth(wide_slot(a, 1, a->rank, of), g - first);
 			if (!await_line(a, &l->number)) return;
-			memcpy(dst + g * GROUP_BYTES, l->elements, SIZE(g));
+			memcpy(dst + g * GROUP_BYTES, l->elements, size_of(bytes, g));
 		}
 	}
 }
