@@ -5,7 +5,7 @@
 # mean milliseconds of a step, its communication that no computation hides, the peak of memory, and the
 # ratio of goddp's best to PyTorch's best; fails if their losses differ. Arguments: numbers of ranks
 # (default 1). MODELS holds the models' flags, one model a line; TYPES the element types; WAYS PyTorch's
-# ways. With ZERO=1 goddp also divides the updates among the ranks (ZeRO-1). The medians and losses are
+# ways. With ZERO=1 captured steps also divide the updates among the ranks (ZeRO-1). The medians and losses are
 # also written as JSON lines to the file JSON (default: nowhere). BIN is the folder of golaunch and steps
 # (default build/), PYTHON_EXEC a Python with PyTorch.
 set -euo pipefail
@@ -36,7 +36,7 @@ while IFS= read -r model; do
 			for type in $types; do
 				measure "$bin/steps" --type "$type"
 				[ "${GODDP_DEVICE:-}" = cpu ] || measure "$bin/steps" --type "$type" --captured
-				[ -z "${ZERO:-}" ] || measure "$bin/steps" --type "$type" --captured --zero
+				[ "${GODDP_DEVICE:-}" = cpu ] || [ -z "${ZERO:-}" ] || measure "$bin/steps" --type "$type" --captured --zero
 			done
 			[ -z "$ways" ] || measure bench/torch_steps.py --types $types --ways $ways
 		done

@@ -19,13 +19,13 @@ for (model, ranks, dtype), programs in runs.items():
         min((m for m in medians.values() if m["name"].startswith("goddp") == own), key=lambda m: m["step_ms"], default=None) for own in (True, False)
     )
     print(f"{model}: {ranks} ranks, {dtype}")
-    print(f"  {'':16} {'ms':>9} {'exposed ms':>11} {'MiB':>7}  losses differ by")
+    print(f"  {'':20} {'ms':>9} {'exposed ms':>11} {'MiB':>7}  losses differ by")
     for name, m in medians.items():
         other = peer or m
         off = [abs(a - b) / abs(b) for a, b in zip(m["losses"], other["losses"])]
         differ |= not all(o <= tolerance[dtype] for o in off)  # a NaN differs
         exposed = f"{m['exposed_ms']:.3f}" if "exposed_ms" in m else "-"
-        print(f"  {name:16} {m['step_ms']:9.3f} {exposed:>11} {m['peak_mib']:7.0f}  {max(off):.1e}")
+        print(f"  {name:20} {m['step_ms']:9.3f} {exposed:>11} {m['peak_mib']:7.0f}  {max(off):.1e}")
         if out:
             print(json.dumps(m), file=out)
     if peer:
