@@ -266,7 +266,7 @@ func (a *agent) perform(actions []action) {
 			a.rendezvous.LeaveNow(a.core.err.Error(), time.Now())
 		case doTellEnd:
 			a.disarm()
-			a.rendezvous.Ended(act.signal != 0, a.reportedFailures())
+			a.rendezvous.Ended(a.round.Number, act.signal != 0, a.reportedFailures())
 		case doReportFailure:
 			a.logFailure(a.procs[act.locals[0]])
 		case doReportSignal:

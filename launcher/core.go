@@ -247,7 +247,7 @@ func (c *core) stopOrdered(gently bool) []action {
 	case c.phase == stopping && c.gentle && !gently:
 		c.gentle = false
 		return []action{c.toAlive(doAbort, syscall.SIGTERM)}
-	case c.phase == waiting && c.attempted: // the workers of this node had succeeded
+	case c.phase == waiting && c.attempted && c.verdict == succeeded: // the rendezvous may have known that before it ordered the stop
 		return []action{c.tellEnd()}
 	}
 	return nil

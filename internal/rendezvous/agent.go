@@ -55,8 +55,8 @@ func (a *Agent) Orders() <-chan Order { return a.orders }
 // Failed reports a failure of a worker in the current round.
 func (a *Agent) Failed(f Failure) { a.current().Failed(f) }
 
-// Ended reports that all workers of the current round have ended: see Session.Ended.
-func (a *Agent) Ended(agreed bool, failures []Failure) {
+// Ended reports that all workers of a round have ended: see Session.Ended.
+func (a *Agent) Ended(round int, agreed bool, failures []Failure) {
 	a.mu.Lock()
 	a.running = false
 	a.mu.Unlock()
@@ -64,7 +64,7 @@ func (a *Agent) Ended(agreed bool, failures []Failure) {
 	case a.ended <- struct{}{}:
 	default:
 	}
-	a.current().Ended(agreed, failures, a.opts.MasterPort())
+	a.current().Ended(round, agreed, failures, a.opts.MasterPort())
 }
 
 // Leave announces that this agent leaves the job when its workers have ended.

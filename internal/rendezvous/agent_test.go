@@ -129,7 +129,7 @@ func TestJobEndsWithItsHost(t *testing.T) {
 	for _, a := range agents[1:] {
 		o := nextOrder(t, a)
 		for ; o.Stop != nil; o = nextOrder(t, a) { // the first may be the host's
-			a.Ended(false, nil)
+			a.Ended(roundOf(a.current()), false, nil)
 		}
 		if !errors.Is(o.Err, ErrHostLost) {
 			t.Errorf("order %+v", o)
@@ -157,7 +157,7 @@ func TestJobSurvivesItsHost(t *testing.T) {
 						rounds <- o
 						return
 					}
-					a.Ended(false, nil)
+					a.Ended(roundOf(a.current()), false, nil)
 				}
 			}()
 		}
@@ -210,7 +210,7 @@ func TestHostResigns(t *testing.T) {
 		if o := nextOrder(t, a); o.Stop == nil || !strings.Contains(o.Stop.Reason, fmt.Sprintf(" is lost: node%d left: no reaper", host)) {
 			t.Errorf("order %+v, want a stop", o)
 		}
-		a.Ended(false, nil)
+		a.Ended(roundOf(a.current()), false, nil)
 	}
 	for _, a := range agents {
 		if r := awaitRound(t, a); r.Number != 1 || r.Nodes != 2 || r.Restarts != 0 {
@@ -229,7 +229,7 @@ func TestHostResigns(t *testing.T) {
 	}
 	effect := Failure{At: time.Now().Add(time.Second), What: "rank 0 exited with 1"}
 	other.Failed(effect)
-	other.Ended(false, []Failure{effect})
+	other.Ended(roundOf(other.current()), false, []Failure{effect})
 	if o := nextOrder(t, agents[host]); o.End == nil {
 		t.Errorf("order %+v, want the end", o)
 	}

@@ -109,19 +109,20 @@ func TestNodesTrainTogetherUntilOneIsLost(t *testing.T) {
 		if o := next(t, s); o.Stop == nil || !o.Stop.Gently {
 			t.Errorf("a node joins: %+v", o)
 		}
-		s.Ended(false, nil, 1235)
+		s.Ended(roundOf(s), false, nil, 1235)
 	}
 	for i, s := range []*Session{local, b.Session, c.Session} {
 		if r := nextRound(t, s); r.Number != 1 || r.Node != i || r.WorldSize != 5 {
 			t.Errorf("node %d has %+v", i, r)
 		}
+		s.Ended(0, false, nil, 0) // tells the end of the round before once more, which ends nothing
 	}
 	b.Close()
 	for _, s := range []*Session{local, c.Session} {
 		if o := next(t, s); o.Stop == nil || o.Stop.Gently || !strings.Contains(o.Stop.Reason, "node 1 (b) lost: its agent ended") {
 			t.Errorf("node 1 is lost: %+v", o)
 		}
-		s.Ended(false, nil, 0)
+		s.Ended(roundOf(s), false, nil, 0)
 	}
 	for i, s := range []*Session{local, c.Session} {
 		if r := nextRound(t, s); r.Number != 2 || r.Node != i || r.WorldSize != 3 {
@@ -133,7 +134,7 @@ func TestNodesTrainTogetherUntilOneIsLost(t *testing.T) {
 		if o := next(t, s); o.Stop == nil {
 			t.Errorf("a worker failed: %+v", o)
 		}
-		s.Ended(false, nil, 0)
+		s.Ended(roundOf(s), false, nil, 0)
 	}
 	for _, s := range []*Session{local, c.Session} {
 		if o := next(t, s); o.End == nil || len(o.End.Failures) != 1 || o.End.Failures[0].Host != "c" {
@@ -258,4 +259,10 @@ func TestSilentAgentIsCutOff(t *testing.T) {
 	}
 	c.Close()
 	<-dialled
+}
+
+// roundOf returns the number of the round that began last.
+func roundOf(s *Session) int {
+	round, _ := s.current()
+	return round
 }

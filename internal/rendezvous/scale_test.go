@@ -68,7 +68,7 @@ func play(t *testing.T, n int) (traffic, time.Duration) {
 			}
 		}
 		for _, s := range agents {
-			s.Ended(false, nil, 29500)
+			s.Ended(roundOf(s), false, nil, 29500)
 		}
 	}
 	for _, s := range agents {
@@ -128,11 +128,11 @@ func TestThousandAgentsOverTCP(t *testing.T) {
 	})
 	notified := time.Now()
 	each(func(r *Remote) {
-		r.Ended(false, nil, 0)
+		r.Ended(roundOf(r.Session), false, nil, 0)
 		if round := nextRound(t, r.Session); round.Number != 1 || round.Nodes != n {
 			t.Errorf("round %+v", round)
 		}
-		r.Ended(false, nil, 0)
+		r.Ended(roundOf(r.Session), false, nil, 0)
 		if o := next(t, r.Session); o.End == nil {
 			t.Errorf("order %+v, want the end", o)
 		}

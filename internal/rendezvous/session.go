@@ -49,16 +49,17 @@ func (s *Session) Failed(f Failure) {
 	s.send(&toHost{Failed: &failedMessage{epoch, f}})
 }
 
-// Ended reports that all workers of the current round have ended: with success, after a failure or a stop
-// order, or, if agreed, because all ranks agreed to stop. failures are all that is known of the workers that
+// Ended reports that all workers of a round have ended: with success, after a failure or a stop order, or, if
+// agreed, because all ranks agreed to stop. The host ignores it if another round has begun: the order of that
+// round may have arrived before the caller has read it. failures are all that is known of the workers that
 // failed. masterPort is a free port for the next round.
-func (s *Session) Ended(agreed bool, failures []Failure, masterPort int) {
-	epoch, offset := s.current()
+func (s *Session) Ended(round int, agreed bool, failures []Failure, masterPort int) {
+	_, offset := s.current()
 	failures = slices.Clone(failures)
 	for i := range failures {
 		failures[i].At = failures[i].At.Add(offset)
 	}
-	s.send(&toHost{Ended: &endedMessage{epoch, agreed, failures, masterPort}})
+	s.send(&toHost{Ended: &endedMessage{round, agreed, failures, masterPort}})
 }
 
 // Leave announces that this agent leaves the job when its workers have ended. why is for messages.

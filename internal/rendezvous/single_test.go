@@ -51,7 +51,7 @@ func TestSingleNodeHasAStoreForEachRound(t *testing.T) {
 				t.Errorf("order %+v, want a stop", o)
 			}
 		}
-		a.Ended(false, nil)
+		a.Ended(roundOf(a.current()), false, nil)
 	}
 	if o := nextOrder(t, a); o.End == nil || len(o.End.Failures) > 0 || o.End.Restarts != 2 {
 		t.Errorf("order %+v, want the end after two restarts", o)
