@@ -145,10 +145,10 @@ static inline int drv_bus_id(driver *d, uintptr_t ctx, char *id, int size) {
 typedef struct {
 	int has_atomics;    // it can do atomic operations on the memory of the other
 	int capability[2];  // compute capabilities times ten, its own first
-} gpu_link;
+} gpu_pair;
 
-// drv_link describes the current device and the one with the given PCI bus id.
-static inline int drv_link(driver *d, uintptr_t ctx, const char *id, gpu_link *l) {
+// drv_pair describes the current device and the one with the given PCI bus id.
+static inline int drv_pair(driver *d, uintptr_t ctx, const char *id, gpu_pair *l) {
 	enum { NATIVE_ATOMIC_SUPPORTED = 3, MAJOR = 75, MINOR = 76 };
 	int devices[2], r = enter(d, ctx);
 	if (r == 0) r = -d->cuCtxGetDevice(&devices[0]);

@@ -101,19 +101,19 @@ func (l *library) busID() (string, error) {
 	return C.GoString(&id[0]), nil
 }
 
-// checkLink returns an error unless this process sees the device with the given bus id, NVLink connects it to the
+// checkPeer returns an error unless this process sees the device with the given bus id, NVLink connects it to the
 // process's own, and both are of one generation for which NCCL has its protocol LL128. NVLink is known by
 // atomic operations on the other device's memory, which PCIe does not have.
-func (l *library) checkLink(busID string) error {
+func (l *library) checkPeer(busID string) error {
 	id := C.CString(busID)
 	defer C.free(unsafe.Pointer(id))
-	var link C.gpu_link
-	if err := l.check("cuDeviceGetByPCIBusId", C.drv_link(l.driver, l.ctx, id, &link)); err != nil {
+	var pair C.gpu_pair
+	if err := l.check("cuDeviceGetByPCIBusId", C.drv_pair(l.driver, l.ctx, id, &pair)); err != nil {
 		return err
 	}
-	mine, other := int(link.capability[0]), int(link.capability[1])
+	mine, other := int(pair.capability[0]), int(pair.capability[1])
 	switch {
-	case link.has_atomics == 0:
+	case pair.has_atomics == 0:
 		return errors.New("not connected by NVLink")
 	case mine != other || mine != 70 && mine != 80 && mine < 90:
 		return fmt.Errorf("compute capabilities %d and %d, want both 70, both 80, or both the same from 90", mine, other)

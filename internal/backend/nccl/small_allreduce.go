@@ -254,7 +254,7 @@ func (s *smallAllReduce) connect(ctx context.Context, all []readiness, ids []ide
 		if err = s.mapAll(offers); err != nil {
 			return m, err
 		}
-		if err := s.checkLinks(ids); err != nil {
+		if err := s.checkPeers(ids); err != nil {
 			m.Narrow = err.Error()
 		}
 		return m, nil
@@ -290,9 +290,9 @@ func (s *smallAllReduce) connect(ctx context.Context, all []readiness, ids []ide
 	return nil
 }
 
-// checkLinks returns an error if this rank's GPU cannot send wide lines to those of all others, or if the
+// checkPeers returns an error if this rank's GPU cannot send wide lines to those of all others, or if the
 // user has turned NCCL's protocol of that kind off.
-func (s *smallAllReduce) checkLinks(ids []identity) error {
+func (s *smallAllReduce) checkPeers(ids []identity) error {
 	g := s.group
 	if v := os.Getenv("NCCL_PROTO"); v != "" && strings.HasPrefix(v, "^") == strings.Contains(strings.ToUpper(v), "LL128") {
 		return fmt.Errorf("%w by NCCL_PROTO=%s", errTurnedOff, v)
@@ -301,7 +301,7 @@ func (s *smallAllReduce) checkLinks(ids []identity) error {
 		if r == g.cfg.Rank {
 			continue
 		}
-		if err := g.lib.checkLink(id.GPU); err != nil {
+		if err := g.lib.checkPeer(id.GPU); err != nil {
 			return fmt.Errorf("GPU %s of rank %d: %w", id.GPU, g.jobRank(r), err)
 		}
 	}
