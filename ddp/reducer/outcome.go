@@ -170,9 +170,7 @@ func (r *Reducer) outcome(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := reach(ctx, at, r.pg.Timeout()); err != nil {
-		err = fmt.Errorf("reducer: rank %d: the device did not finish the reductions within %v: %w", r.pg.Rank(), r.pg.Timeout(), err)
-		r.pg.Abort(err)
+	if err := r.awaitDevice(ctx, at, "the reductions"); err != nil {
 		return err
 	}
 	away := r.status.shadows()
@@ -185,6 +183,17 @@ func (r *Reducer) outcome(ctx context.Context) error {
 	}
 	r.learnUse()
 	return r.divide()
+}
+
+// awaitDevice waits until the device has reached the event e, at which it has finished what. If this takes longer
+// than the group's timeout, awaitDevice aborts the group and returns an error.
+func (r *Reducer) awaitDevice(ctx context.Context, e device.Event, what string) error {
+	err := reach(ctx, e, r.pg.Timeout())
+	if err != nil {
+		err = fmt.Errorf("reducer: rank %d: the device did not finish %s within %v: %w", r.pg.Rank(), what, r.pg.Timeout(), err)
+		r.pg.Abort(err)
+	}
+	return err
 }
 
 // reach waits until the device has reached the event e. If this takes longer than `most`, reach returns

@@ -3,7 +3,6 @@ package reducer
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -176,15 +175,13 @@ func (r *Reducer) finishRecorded(rec *recorded, reduces, failed bool, cause erro
 }
 
 // finishAlone ends a recorded pass of a group of one rank. No other rank can raise a flag, so the outcome of a
-// replay is known when it starts. The host waits only so that at most two replays are under way: the deadlines of
-// their calls count from their start.
+// replay is known when it starts. The host still waits until at most one earlier replay is under way: the deadline
+// of a replay's calls counts from its start, however many replays it waits for.
 func (r *Reducer) finishAlone(rec *recorded) {
 	var ends [2]device.Event // of the last replays, the older one first
 	rec.Before(func() error {
 		if ends[0] != nil {
-			if err := reach(context.Background(), ends[0], r.pg.Timeout()); err != nil {
-				err = fmt.Errorf("reducer: rank %d: the device did not finish a step within %v: %w", r.pg.Rank(), r.pg.Timeout(), err)
-				r.pg.Abort(err)
+			if err := r.awaitDevice(context.Background(), ends[0], "the step before the last"); err != nil {
 				return err
 			}
 		}
