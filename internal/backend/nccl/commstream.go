@@ -167,8 +167,8 @@ func (cs *commStream) enqueue(t *task, how enqueue) {
 	}
 }
 
-// put puts a call on the stream. Its event has a time only if the call is Timed or Span was called before,
-// because a GPU takes about three microseconds between two kernels to record a time.
+// put puts a call on the stream. Its event has a time only if the call is Timed, because a GPU takes about
+// three microseconds between two kernels to record a time.
 func (cs *commStream) put(t *task, how enqueue) error {
 	g := cs.group
 	var err error
@@ -188,7 +188,7 @@ func (cs *commStream) put(t *task, how enqueue) error {
 		return context.Cause(g.ctx)
 	}
 	at := g.now() // before Enqueue, since the call may be done when it returns
-	end, err := cs.stream.Enqueue(t.call.Timed || g.timesCalls.Load(), how)
+	end, err := cs.stream.Enqueue(t.call.Timed, how)
 	if err != nil {
 		return err
 	}

@@ -32,7 +32,6 @@ type Group struct {
 	wake          chan struct{}    // capacity 1: a call was started while watch slept
 	isWatchAsleep atomic.Bool      // watch sleeps until a call is started
 	wg            sync.WaitGroup   // goroutines that end with the group, or a bounded time later
-	timesCalls    atomic.Bool      // Span was called: events are recorded with times
 	isStuck       atomic.Bool      // a thread was left in C: what it may use must not be freed
 	wasReported   atomic.Bool      // this rank has reported a failure
 

@@ -159,12 +159,10 @@ func (t *task) Sync(ctx context.Context) error {
 	return why
 }
 
-// Span returns when the call began to run and when it was done. The first call of Span makes the
-// group record times. The times of earlier calls that were not Timed are when this rank noticed, a few
-// milliseconds late.
+// Span returns when the call began to run and when it was done. For a call that is not Timed these are
+// the times at which this rank noticed, a few milliseconds late.
 func (t *task) Span() (began, done time.Time) {
 	g := t.group
-	g.timesCalls.Store(true)
 	t.State() // updates the state
 	g.mu.Lock()
 	defer g.mu.Unlock()
