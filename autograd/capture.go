@@ -62,7 +62,7 @@ const maxAttempts = 8
 // Only what step enqueues on the device runs in each call. Other code in step runs only when step itself
 // runs, so a schedule, a counter or a log belongs outside. Within step, nothing may wait for the device
 // ([Variable.Item]), copy from the program's memory ([FromSlice]) or depend on values on the device.
-// Variables that step makes cannot be used outside, except for its result. A step that breaks these rules runs
+// Outside step only its result can be used, no other variable that it makes. A step that breaks these rules runs
 // uncaptured, and so does one that uses what cannot be captured: see [CaptureOptions]. A call within [Scope] or
 // [NoGrad], or with an input that requires a gradient, runs step itself too. A replay does not call the Step of an
 // optimizer that another module defines.

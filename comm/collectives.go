@@ -52,8 +52,8 @@ func (pg *ProcessGroup) start(call backend.Call) *Work {
 }
 
 // enter waits until no other goroutine records a step on the device: the recording would take in the work that the
-// caller enqueues. No recording begins until the caller calls recording.RUnlock. The caller must not record a step
-// itself. Until RUnlock it must not wait for a goroutine that may record one.
+// caller enqueues. After enter, no recording can begin until the caller calls recording.RUnlock. Meanwhile the
+// caller must neither record a step nor wait for a goroutine that may record one.
 func (g *group) enter(ctx context.Context, timeout time.Duration) error {
 	if g.recording.TryRLock() {
 		return nil
@@ -95,8 +95,8 @@ func (g *group) notStarted(w *Work, err error) {
 	}
 }
 
-// point returns an event for the work enqueued on the compute stream so far. timed says whether the
-// event records a time, which costs the stream some microseconds.
+// point returns an event for the work enqueued on the compute stream so far. If timed is true, the
+// event also records a time. That costs the stream some microseconds.
 func (g *group) point(timed bool) device.Event {
 	if timed {
 		return g.dev.Compute().Record()

@@ -68,9 +68,9 @@ func TestTuneJSON(t *testing.T) {
 	}
 }
 
-// A run that does not end in time is killed, and its setting fails. The timeout also bounds the runs of the default
-// settings, so it must be long enough for a busy machine. tune repeats a run that fails. The first run of the setting
-// fails at once, so only the second one takes the whole timeout.
+// tune kills a run that does not end in time, and reports that its setting failed. The timeout also applies to the
+// runs with default settings, so it must be long enough for a busy machine. tune repeats a failed run. Here the first
+// run of the setting fails at once, and only the second one takes the whole timeout.
 func TestTuneRunHasDeadline(t *testing.T) {
 	fifo := t.TempDir() + "/token"
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {

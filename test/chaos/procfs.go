@@ -46,9 +46,10 @@ func processes(dir string) (found []process) {
 	return found
 }
 
-// awaitProgram waits until the process that a folder of /proc describes runs its program. For a moment
-// the kernel shows neither arguments nor an environment of a process that begins to run one. A zombie
-// and a thread of the kernel have no program. Who has erased its arguments is waited for in vain.
+// awaitProgram waits until the process that a folder of /proc describes runs its program. While a process
+// begins to run one, the kernel shows neither its arguments nor its environment. awaitProgram does not
+// wait for a zombie or a kernel thread, which have no program. It gives up after a second, because a
+// process can erase its arguments.
 func awaitProgram(folder string) {
 	for deadline := time.Now().Add(time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		if args, err := os.ReadFile(folder + "/cmdline"); err != nil || len(args) > 0 {

@@ -39,10 +39,10 @@
 // host that can map each other's memory, with one process for each GPU. They run on the group's
 // stream like NCCL's kernels, and end when the group is aborted.
 //
-// Below 64 KiB each rank writes its elements into the memory of all ranks, and sums the elements in
-// its own memory, in the order of the ranks, as they arrive. From 64 KiB on two ranks do the same in
-// longer lines, which need fewer bytes. More than two ranks take two steps with them: each rank sums a
-// part of the elements, and writes the sums into the memory of all ranks.
+// Below 64 KiB each rank writes its elements into the memory of all ranks, and sums what arrives in its
+// own memory, in the order of the ranks. From 64 KiB on the elements travel in longer lines, which need
+// fewer bytes. Two ranks still do the same. Three ranks or more take two steps: each rank sums a part of
+// the elements, and then writes the sums into the memory of all ranks.
 //
 // The longer lines need NVLink between all GPUs, of one generation, and processes that each see the
 // GPUs of all: CUDA_VISIBLE_DEVICES must not hide them. NCCL_PROTO turns them off as it does NCCL's

@@ -100,12 +100,14 @@ template <class T> __device__ inline void small_all_reduce(const SmallAllReduce 
 // So when the call number is there, the elements are too. NCCL's protocol LL128 works in the same way.
 // A warp handles a group of four lines.
 //
-// Two ranks take one step, as above. More ranks take two, which send fewer bytes. Every rank owns a
-// part of the elements. In the first step the ranks write their elements of a part into the memory of
-// its owner. The owner sums them, and writes the sums into the memory of all ranks.
+// Two ranks take one step, as above. Three ranks or more take two steps, because that sends fewer
+// bytes. Every rank owns a part of the elements. In the first step each rank writes its elements of a
+// part into the memory of that part's owner. In the second step the owner sums them, and writes the
+// sums into the memory of all ranks.
 const int GROUP_LINES = 4, LINE_UNITS = 15; // a unit is 8 bytes
 
-// Wide is a thread's 16 bytes of a group: two units of elements, or one and the call numbers.
+// Wide holds the 16 bytes of a group that one thread handles: two units of elements or, at the end of
+// a line, one unit and the call number twice.
 template <class T> union Wide {
 	uint4 raw;
 	T v[sizeof(uint4) / sizeof(T)];
@@ -152,8 +154,8 @@ template <class T> struct Span {
 };
 
 // wide_slot returns this thread's place in the first group of rank of's slot for a step in rank in's
-// memory. A slot is written again two calls later. That its reader has read it by then holds as for
-// slot, because every rank owns a group at least.
+// memory. A slot is written again two calls later. By then its reader has read it, for the reason given
+// at slot: every rank owns at least one group, so each rank receives lines from every other rank.
 __device__ inline uint4 *wide_slot(const SmallAllReduce &a, u32 call, u32 step, u32 in, u32 of) {
 	return (uint4 *)(a.slots[in] + a.wide) + (((call & 1) * (a.ranks == 2 ? 1 : 2) + step) * a.ranks + of) * a.groups * 32 + threadIdx.x % 32;
 }
@@ -195,7 +197,7 @@ template <class T, int PEERS, int BATCH> __device__ inline void wide_all_reduce(
 	const bool once = PEERS == 1;
 	const u32 elements = GROUP_LINES * LINE_UNITS * (8 / sizeof(T)), groups = (a.n + elements - 1) / elements;
 	const u32 rank = a.rank, ranks = a.ranks, peers = ranks - 1, warp = global_thread() / 32, warps = global_threads() / 32, call = call_number(a);
-	// Rank r owns the groups from begin(r) to begin(r + 1), or all groups if the call takes one step.
+	// Rank r owns the groups from begin(r) up to end(r). If the call takes one step, every rank owns all.
 	auto begin = [=](u32 r) { return once ? 0 : groups * r / ranks; };
 	auto end = [=](u32 r) { return once ? groups : groups * (r + 1) / ranks; };
 	auto peer = [=](u32 k) { return rank + k < ranks ? rank + k : rank + k - ranks; }; // for k from 1 to peers
