@@ -11,7 +11,9 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -78,8 +80,7 @@ type entry struct {
 	make func() ([]byte, error)
 }
 
-// get returns the contents of entries. It reads those that the cache has, and makes all missing
-// ones at the same time.
+// get returns the contents of entries. It reads those that the cache has, and makes the missing ones.
 func (c cache) get(ctx context.Context, entries []entry) ([][]byte, error) {
 	got := make([][]byte, len(entries))
 	if c.dir == "" {
@@ -124,17 +125,21 @@ func (c cache) load(key string) []byte {
 	return content
 }
 
-// build makes the entries that are missing in got, at the same time, and stores them.
+// build makes the entries that are missing in got and stores them. It makes as many at the same
+// time as there are cores, and begins with the first ones.
 func (c cache) build(entries []entry, got [][]byte) error {
 	errs := make([]error, len(entries))
+	var next atomic.Int64
 	var wg sync.WaitGroup
-	for i, e := range entries {
-		if got[i] != nil {
-			continue
-		}
+	for range runtime.GOMAXPROCS(0) {
 		wg.Go(func() {
-			if got[i], errs[i] = e.make(); errs[i] == nil && c.dir != "" {
-				errs[i] = c.store(e.key, got[i])
+			for i := next.Add(1) - 1; int(i) < len(entries); i = next.Add(1) - 1 {
+				if got[i] != nil {
+					continue
+				}
+				if got[i], errs[i] = entries[i].make(); errs[i] == nil && c.dir != "" {
+					errs[i] = c.store(entries[i].key, got[i])
+				}
 			}
 		})
 	}

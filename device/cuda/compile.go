@@ -11,13 +11,44 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"strings"
 	"unsafe"
+
+	"github.com/goddp/goddp/device"
 )
 
 // program is a CUDA source, with the places for the handles of its functions.
 type program struct {
 	name, text string
+	only       device.DType // the floating-point type that the source is compiled for; Invalid for all
 	functions  map[string]*C.uintptr_t
+}
+
+// perType splits a program, whose functions all end in the name of their floating-point type, into
+// programs for one type each.
+func (p program) perType() []program {
+	var out []program
+	for _, dt := range operands {
+		of := program{name: p.name, text: p.text, only: dt, functions: map[string]*C.uintptr_t{}}
+		for name, into := range p.functions {
+			if strings.HasSuffix(name, "_"+dt.String()) {
+				of.functions[name] = into
+			}
+		}
+		if len(of.functions) > 0 {
+			out = append(out, of)
+		}
+	}
+	return out
+}
+
+// source is the program's text as NVRTC gets it.
+func (p program) source() string {
+	text := source("prelude.cu") + p.text
+	if p.only != device.Invalid {
+		text = fmt.Sprintf("#define ONLY %d\n", p.only) + text
+	}
+	return text
 }
 
 // Compile compiles a CUDA C++ source, with kernels/prelude.cu in front, and returns the CUfunctions
@@ -34,7 +65,7 @@ func (d *gpuDevice) Compile(ctx context.Context, name, text string, functions ..
 	for i, f := range functions {
 		into[f] = &handles[i]
 	}
-	if err := d.build(ctx, c, []program{{name, text, into}}); err != nil {
+	if err := d.build(ctx, c, []program{{name: name, text: text, functions: into}}); err != nil {
 		return nil, err
 	}
 	out := make([]uintptr, len(handles))
@@ -62,10 +93,9 @@ func (d *gpuDevice) build(ctx context.Context, c *compiler, programs []program) 
 // of everything that the machine code depends on.
 func (c *compiler) entries(programs []program, arch string) []entry {
 	options := []string{"--gpu-architecture=" + arch, "--std=c++17", "--generate-line-info"}
-	prelude := source("prelude.cu")
 	out := make([]entry, len(programs))
 	for i, p := range programs {
-		text := prelude + p.text
+		text := p.source()
 		key := sha256.Sum256(fmt.Appendf(nil, "%q %q %q", c.version, options, text))
 		out[i] = entry{fmt.Sprintf("%x.cubin", key), func() ([]byte, error) { return c.compile(p.name, text, options) }}
 	}

@@ -12,10 +12,12 @@ package cuda
 import "C"
 
 import (
+	"cmp"
 	"context"
 	"embed"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -23,6 +25,10 @@ import (
 	"github.com/goddp/goddp/device/internal/operand"
 	"github.com/goddp/goddp/internal/kernels"
 )
+
+// large are the sources that take NVRTC longest. Each is compiled for one floating-point type at a
+// time, because NVRTC compiles a program on one core, but several programs beside each other.
+var large = []string{"attention_mma.cu", "attention_plain.cu", "batchnorm.cu", "elementwise.cu", "loss.cu", "pooling.cu", "row_norm.cu"}
 
 //go:embed kernels/*.cu
 var sources embed.FS
@@ -119,8 +125,14 @@ func newKernels(d *gpuDevice, o Options) (_ *kernelSet, err error) {
 		if strings.HasPrefix(name, "attention_") {
 			text = source("attention.cu") + text
 		}
-		programs = append(programs, program{name, text, functions})
+		p := program{name: name, text: text, functions: functions}
+		if slices.Contains(large, name) {
+			programs = append(programs, p.perType()...)
+		} else {
+			programs = append(programs, p)
+		}
 	}
+	slices.SortFunc(programs, func(a, b program) int { return cmp.Compare(len(b.text), len(a.text)) })
 	if err := d.build(context.Background(), c, programs); err != nil {
 		return nil, err
 	}

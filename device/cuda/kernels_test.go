@@ -46,6 +46,21 @@ func TestConformanceOnTheHost(t *testing.T) {
 	}
 }
 
+// The programs of a large source have all its functions. One without a floating-point type's name would
+// be in none of them, and its handle would stay 0.
+func TestProgramsOfLargeSources(t *testing.T) {
+	files := new(kernelSet).files()
+	for _, name := range large {
+		want, got := files[name], 0
+		for _, p := range (program{name: name, functions: want}).perType() {
+			got += len(p.functions)
+		}
+		if len(want) == 0 || got != len(want) {
+			t.Errorf("the programs of %s have %d of its %d functions", name, got, len(want))
+		}
+	}
+}
+
 // Products whose kernels are chosen by timing pass the conformance suite.
 func TestTunedProducts(t *testing.T) {
 	d := gpu(t, &Options{TuneMatMul: true})

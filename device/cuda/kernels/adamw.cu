@@ -104,5 +104,4 @@ EACH_FLOAT(EXPORT)
 #define EXPORT_MASTER(name, T)                                                                       \
 	extern "C" __global__ void adamw_master_##name(const __grid_constant__ AdamW a) { adamw<T, T, float, true>(a); } \
 	extern "C" __global__ void adamw_master_wide_##name(const __grid_constant__ AdamW a) { adamw<T, float, float, true>(a); }
-EXPORT_MASTER(float16, f16)
-EXPORT_MASTER(bfloat16, bf16)
+EACH_16_BIT(EXPORT_MASTER)

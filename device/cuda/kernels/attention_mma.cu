@@ -526,5 +526,4 @@ template <class T, int D, int M, int R, int N> __device__ inline void attention_
 	EXPORT_SIZE(32, 2, 64, 64, 2, 64, 32, 1, 64, 64, name, T) \
 	EXPORT_SIZE(64, 2, 64, 64, 2, 64, 32, 1, 64, 64, name, T) \
 	EXPORT_SIZE(128, 1, 32, 32, 1, 32, 32, 1, 32, 32, name, T)
-EXPORT(float16, f16)
-EXPORT(bfloat16, bf16)
+EACH_16_BIT(EXPORT)

@@ -35,9 +35,31 @@ __device__ inline u16 float_to_bfloat(float v) {
 struct f16 { u16 bits; };
 struct bf16 { u16 bits; };
 
-// EACH_FLOAT expands X once for each floating-point type, with the name that device.DType gives it.
-// So kernels are named axpby_float32 and so on.
-#define EACH_FLOAT(X) X(float32, float) X(float64, double) X(float16, f16) X(bfloat16, bf16)
+// FLOAT32(X) and so on expand X for one floating-point type, with the name that device.DType gives it.
+// So kernels are named axpby_float32 and so on. A program of a large source is for one of the types:
+// its number in device.DType is ONLY, and the other macros expand to nothing.
+#if !defined(ONLY) || ONLY == 1
+#define FLOAT32(X) X(float32, float)
+#else
+#define FLOAT32(X)
+#endif
+#if !defined(ONLY) || ONLY == 2
+#define FLOAT64(X) X(float64, double)
+#else
+#define FLOAT64(X)
+#endif
+#if !defined(ONLY) || ONLY == 3
+#define FLOAT16(X) X(float16, f16)
+#else
+#define FLOAT16(X)
+#endif
+#if !defined(ONLY) || ONLY == 4
+#define BFLOAT16(X) X(bfloat16, bf16)
+#else
+#define BFLOAT16(X)
+#endif
+#define EACH_16_BIT(X) FLOAT16(X) BFLOAT16(X)
+#define EACH_FLOAT(X) FLOAT32(X) FLOAT64(X) EACH_16_BIT(X)
 
 // Arith<T>::type is the type in which elements of type T are computed.
 template <class T> struct Arith { typedef float type; };

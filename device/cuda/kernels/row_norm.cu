@@ -226,17 +226,16 @@ template <class T> __device__ inline void row_norm_fold(const RowNorm &a) {
 
 // Rows of 24 elements a thread have kernels of their own, which take fewer registers. 16-bit elements
 // leave enough registers for two blocks of ROW_WARPS warps on a multiprocessor.
-#define EXPORT(name, T, HELD, blocks) \
-	extern "C" __global__ void __launch_bounds__(32 * ROW_WARPS, blocks) row_norm_##HELD##_##name(const RowNorm a) { row_norm<T, HELD>(a); } \
-	extern "C" __global__ void __launch_bounds__(32 * ROW_WARPS, blocks) row_norm_grad_##HELD##_##name(const RowNorm a) { \
+#define EXPORT(name, T, HELD) \
+	extern "C" __global__ void __launch_bounds__(32 * ROW_WARPS, 4 / sizeof(T)) row_norm_##HELD##_##name(const RowNorm a) { row_norm<T, HELD>(a); } \
+	extern "C" __global__ void __launch_bounds__(32 * ROW_WARPS, 4 / sizeof(T)) row_norm_grad_##HELD##_##name(const RowNorm a) { \
 		__shared__ float fold[2][HELD][32]; \
 		if (a.addend || a.acc.beta != 0) row_norm_grad<T, HELD, true>(a, fold); \
 		else row_norm_grad<T, HELD, false>(a, fold); \
 	}
-#define EXPORT_BOTH(name, T, blocks) \
-	EXPORT(name, T, 24, blocks) \
-	EXPORT(name, T, 32, blocks) \
+#define EXPORT_BOTH(name, T) \
+	EXPORT(name, T, 24) \
+	EXPORT(name, T, 32) \
 	extern "C" __global__ void row_norm_fold_##name(const RowNorm a) { row_norm_fold<T>(a); }
-EXPORT_BOTH(float32, float, 1)
-EXPORT_BOTH(float16, f16, 2)
-EXPORT_BOTH(bfloat16, bf16, 2)
+FLOAT32(EXPORT_BOTH)
+EACH_16_BIT(EXPORT_BOTH)
