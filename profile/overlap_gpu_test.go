@@ -196,7 +196,11 @@ func TestGPUOverlapOfCapturedSteps(t *testing.T) {
 			return autograd.Mean(x), nil
 		}
 		if isCaptured {
-			step = autograd.Capture(dev, step, &autograd.CaptureOptions{Required: true})
+			captured := autograd.Capture(dev, step, &autograd.CaptureOptions{Required: true})
+			return overlap(t, dev, func() error {
+				_, err := captured(a)
+				return err
+			})
 		}
 		return overlap(t, dev, func() (err error) {
 			autograd.Scope(dev, func() { _, err = step(a) }) // without it, the allocation of more memory would hold the host up
