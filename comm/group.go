@@ -62,7 +62,7 @@ type group struct {
 	main      *mainRun // the run of Main that the group was made in; nil outside Main
 	stop      *stopper // holds the stop requests of this rank
 	watchdog  *watchdogLoop
-	closing   atomic.Bool           // Close was called: the watchdog ignores later failures
+	closing   atomic.Bool           // Close was called
 	aborted   atomic.Bool           // Abort was called
 	failure   atomic.Pointer[error] // the first failure of a call
 	reported  atomic.Bool           // a method of the group or of a Work has returned a failure to the program

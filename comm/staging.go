@@ -77,14 +77,13 @@ type staged struct {
 	t device.Tensor
 }
 
-// stage allocates n elements of type dt. If data is not nil, stage copies data to the elements. In a
-// closed group it returns ErrClosed: the device may be closed too, with an error of its own.
+// stage allocates n elements of type dt. If data is not nil, stage copies data to the elements.
 func (g *group) stage(dt device.DType, n int, data []byte) (staged, error) {
-	if g.closing.Load() {
-		return staged{}, ErrClosed
-	}
 	buf, err := g.dev.Alloc(n * dt.Size())
 	if err != nil {
+		if g.closing.Load() {
+			err = ErrClosed // the device is often closed with its group
+		}
 		return staged{}, err
 	}
 	s := staged{g, device.NewTensor(buf, dt, n)}

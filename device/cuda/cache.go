@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -33,11 +32,11 @@ type cache struct {
 	dir string // if empty, no kernel is kept
 }
 
-// lockWait is the maximum wait for another process's compilation.
-const lockWait = 2 * time.Minute
+// lockWait is the maximum wait for another process's compilation, which takes minutes on one core.
+const lockWait = 10 * time.Minute
 
 // openCache prepares the cache's folder. An empty dir stands for the default folder. If the folder
-// cannot be made or trusted, the cache keeps nothing, which costs some seconds at each start, and
+// cannot be made or trusted, the cache keeps nothing, which costs a compilation at each start, and
 // openCache logs the reason.
 func openCache(dir string, log *slog.Logger) cache {
 	dir, err := cacheDir(dir)
@@ -129,14 +128,17 @@ func (c cache) load(key string) []byte {
 // time as there are cores, and begins with the first ones.
 func (c cache) build(entries []entry, got [][]byte) error {
 	errs := make([]error, len(entries))
-	var next atomic.Int64
+	missing := make(chan int, len(entries))
+	for i := range entries {
+		if got[i] == nil {
+			missing <- i
+		}
+	}
+	close(missing)
 	var wg sync.WaitGroup
-	for range runtime.GOMAXPROCS(0) {
+	for range min(runtime.GOMAXPROCS(0), len(missing)) {
 		wg.Go(func() {
-			for i := next.Add(1) - 1; int(i) < len(entries); i = next.Add(1) - 1 {
-				if got[i] != nil {
-					continue
-				}
+			for i := range missing {
 				if got[i], errs[i] = entries[i].make(); errs[i] == nil && c.dir != "" {
 					errs[i] = c.store(entries[i].key, got[i])
 				}

@@ -76,8 +76,9 @@ func TestCacheErrors(t *testing.T) {
 	if _, err := c.get(t.Context(), []entry{counted("good", &made), failing}); err == nil || !strings.Contains(err.Error(), "does not compile") {
 		t.Errorf("got %v", err)
 	}
-	if _, err := c.get(t.Context(), []entry{counted("good", &made)}); err != nil || made != 1 {
-		t.Errorf("made %d times, %v", made, err)
+	var another int
+	if _, err := c.get(t.Context(), []entry{counted("another", &another), counted("good", &made)}); err != nil || made != 1 || another != 1 {
+		t.Errorf("made %d times, and another entry %d times, %v", made, another, err)
 	}
 }
 

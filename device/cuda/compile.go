@@ -24,9 +24,9 @@ type program struct {
 	functions  map[string]*C.uintptr_t
 }
 
-// perType splits a program, whose functions all end in the name of their floating-point type, into
+// split splits a program, whose functions all end in the name of their floating-point type, into
 // programs for one type each.
-func (p program) perType() []program {
+func (p program) split() []program {
 	var out []program
 	for _, dt := range operands {
 		of := program{name: p.name, text: p.text, only: dt, functions: map[string]*C.uintptr_t{}}
@@ -42,13 +42,21 @@ func (p program) perType() []program {
 	return out
 }
 
-// source is the program's text as NVRTC gets it.
-func (p program) source() string {
+// withPrelude returns the program's text as NVRTC gets it.
+func (p program) withPrelude() string {
 	text := source("prelude.cu") + p.text
 	if p.only != device.Invalid {
-		text = fmt.Sprintf("#define ONLY %d\n", p.only) + text
+		text = fmt.Sprintf("#define ONLY %d\n#line 1\n", p.only) + text
 	}
 	return text
+}
+
+// String names the program in errors.
+func (p program) String() string {
+	if p.only == device.Invalid {
+		return p.name
+	}
+	return fmt.Sprintf("%s for %v", p.name, p.only)
 }
 
 // Compile compiles a CUDA C++ source, with kernels/prelude.cu in front, and returns the CUfunctions
@@ -83,7 +91,7 @@ func (d *gpuDevice) build(ctx context.Context, c *compiler, programs []program) 
 	}
 	for i, p := range programs {
 		if err := d.load(images[i], p.functions); err != nil {
-			return fmt.Errorf("%s: %w", p.name, err)
+			return fmt.Errorf("%v: %w", p, err)
 		}
 	}
 	return nil
@@ -95,9 +103,9 @@ func (c *compiler) entries(programs []program, arch string) []entry {
 	options := []string{"--gpu-architecture=" + arch, "--std=c++17", "--generate-line-info"}
 	out := make([]entry, len(programs))
 	for i, p := range programs {
-		text := p.source()
+		text := p.withPrelude()
 		key := sha256.Sum256(fmt.Appendf(nil, "%q %q %q", c.version, options, text))
-		out[i] = entry{fmt.Sprintf("%x.cubin", key), func() ([]byte, error) { return c.compile(p.name, text, options) }}
+		out[i] = entry{fmt.Sprintf("%x.cubin", key), func() ([]byte, error) { return c.compile(p.String(), text, options) }}
 	}
 	return out
 }

@@ -127,11 +127,12 @@ func newKernels(d *gpuDevice, o Options) (_ *kernelSet, err error) {
 		}
 		p := program{name: name, text: text, functions: functions}
 		if slices.Contains(large, name) {
-			programs = append(programs, p.perType()...)
+			programs = append(programs, p.split()...)
 		} else {
 			programs = append(programs, p)
 		}
 	}
+	// The longest texts take NVRTC longest. At the end one of them would run alone.
 	slices.SortFunc(programs, func(a, b program) int { return cmp.Compare(len(b.text), len(a.text)) })
 	if err := d.build(context.Background(), c, programs); err != nil {
 		return nil, err

@@ -52,7 +52,7 @@ func TestProgramsOfLargeSources(t *testing.T) {
 	files := new(kernelSet).files()
 	for _, name := range large {
 		want, got := files[name], 0
-		for _, p := range (program{name: name, functions: want}).perType() {
+		for _, p := range (program{name: name, functions: want}).split() {
 			got += len(p.functions)
 		}
 		if len(want) == 0 || got != len(want) {

@@ -221,5 +221,5 @@ struct Track {
 	extern "C" __global__ void track_moments_##name(const Track a) { \
 		track_moments<A>(a.to, (const A *)a.mean, (const A *)a.variance); \
 	}
-EXPORT_WIDE(float32, float)
-EXPORT_WIDE(float64, double)
+FLOAT32(EXPORT_WIDE)
+FLOAT64(EXPORT_WIDE)

@@ -35,9 +35,11 @@ __device__ inline u16 float_to_bfloat(float v) {
 struct f16 { u16 bits; };
 struct bf16 { u16 bits; };
 
-// FLOAT32(X) and so on expand X for one floating-point type, with the name that device.DType gives it.
-// So kernels are named axpby_float32 and so on. A program of a large source is for one of the types:
-// its number in device.DType is ONLY, and the other macros expand to nothing.
+// FLOAT32(X) expands to X(float32, float), and the other macros do so for their types. The names are
+// device.DType's, so kernels are named axpby_float32 and so on. EACH_FLOAT(X) expands X for every type.
+//
+// kernels.go compiles its large sources for one type at a time. Then ONLY is the type's number in
+// device.DType, and the macros of the other types expand to nothing.
 #if !defined(ONLY) || ONLY == 1
 #define FLOAT32(X) X(float32, float)
 #else

@@ -226,9 +226,10 @@ template <class T> __device__ inline void row_norm_fold(const RowNorm &a) {
 
 // Rows of 24 elements a thread have kernels of their own, which take fewer registers. 16-bit elements
 // leave enough registers for two blocks of ROW_WARPS warps on a multiprocessor.
+#define ROW_BLOCKS(T) (sizeof(T) == 2 ? 2 : 1)
 #define EXPORT(name, T, HELD) \
-	extern "C" __global__ void __launch_bounds__(32 * ROW_WARPS, 4 / sizeof(T)) row_norm_##HELD##_##name(const RowNorm a) { row_norm<T, HELD>(a); } \
-	extern "C" __global__ void __launch_bounds__(32 * ROW_WARPS, 4 / sizeof(T)) row_norm_grad_##HELD##_##name(const RowNorm a) { \
+	extern "C" __global__ void __launch_bounds__(32 * ROW_WARPS, ROW_BLOCKS(T)) row_norm_##HELD##_##name(const RowNorm a) { row_norm<T, HELD>(a); } \
+	extern "C" __global__ void __launch_bounds__(32 * ROW_WARPS, ROW_BLOCKS(T)) row_norm_grad_##HELD##_##name(const RowNorm a) { \
 		__shared__ float fold[2][HELD][32]; \
 		if (a.addend || a.acc.beta != 0) row_norm_grad<T, HELD, true>(a, fold); \
 		else row_norm_grad<T, HELD, false>(a, fold); \
