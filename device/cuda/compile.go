@@ -103,9 +103,8 @@ func (c *compiler) entries(programs []program, arch string) []entry {
 	options := []string{"--gpu-architecture=" + arch, "--std=c++17", "--generate-line-info"}
 	out := make([]entry, len(programs))
 	for i, p := range programs {
-		text := p.withPrelude()
-		key := sha256.Sum256(fmt.Appendf(nil, "%q %q %q", c.version, options, text))
-		out[i] = entry{fmt.Sprintf("%x.cubin", key), func() ([]byte, error) { return c.compile(p.String(), text, options) }}
+		key := sha256.Sum256(fmt.Appendf(nil, "%q %q %q", c.version, options, p.withPrelude()))
+		out[i] = entry{fmt.Sprintf("%x.cubin", key), func() ([]byte, error) { return c.compile(p, options) }}
 	}
 	return out
 }

@@ -74,18 +74,18 @@ func (c *compiler) check(call string, code C.int) error {
 	return &Error{Call: call, Code: int(code), Name: C.GoString(C.nvrtc_error_name(c.fns, code))}
 }
 
-// compile compiles a source to machine code. If the source is wrong, the error is a compileError.
-func (c *compiler) compile(name, source string, options []string) ([]byte, error) {
+// compile compiles a program to machine code. If its source is wrong, the error is a compileError.
+func (c *compiler) compile(p program, options []string) ([]byte, error) {
 	var frees []unsafe.Pointer
 	defer func() {
-		for _, p := range frees {
-			C.free(p)
+		for _, f := range frees {
+			C.free(f)
 		}
 	}()
 	cstring := func(s string) *C.char {
-		p := C.CString(s)
-		frees = append(frees, unsafe.Pointer(p))
-		return p
+		text := C.CString(s)
+		frees = append(frees, unsafe.Pointer(text))
+		return text
 	}
 	list := (*[1 << 10]*C.char)(C.calloc(C.size_t(len(options)), C.size_t(unsafe.Sizeof((*C.char)(nil)))))
 	frees = append(frees, unsafe.Pointer(list))
@@ -94,11 +94,11 @@ func (c *compiler) compile(name, source string, options []string) ([]byte, error
 	}
 	var code, log *C.char
 	var size C.size_t
-	err := c.check("nvrtcCompileProgram", C.nvrtc_compile(c.fns, cstring(source), cstring(name),
+	err := c.check("nvrtcCompileProgram", C.nvrtc_compile(c.fns, cstring(p.withPrelude()), cstring(p.name),
 		C.int(len(options)), &list[0], &code, &size, &log))
 	frees = append(frees, unsafe.Pointer(code), unsafe.Pointer(log))
 	if err != nil {
-		return nil, &compileError{name, err, strings.TrimSpace(C.GoString(log))}
+		return nil, &compileError{p.String(), err, strings.TrimSpace(C.GoString(log))}
 	}
 	return C.GoBytes(unsafe.Pointer(code), C.int(size)), nil
 }
