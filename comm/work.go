@@ -121,9 +121,9 @@ type Moment struct {
 }
 
 // Time returns the host's time of the moment. It returns the zero Time if the moment has not
-// come. On a GPU the time is exact if, when the call was started, the device's trace was recording
-// ([profile.Recorder.Start]) or Time had been called before. Otherwise it is when the host noticed
-// the moment, a few milliseconds late.
+// come. On a GPU the time is exact for a call that was started while the device's trace was recording
+// ([profile.Recorder.Start]), or after the group's first call of Time. For any other call, Time
+// returns when the host noticed the moment, a few milliseconds later.
 func (m Moment) Time() time.Time {
 	if m.w.err != nil {
 		return time.Time{}

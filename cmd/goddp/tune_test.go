@@ -68,9 +68,9 @@ func TestTuneJSON(t *testing.T) {
 	}
 }
 
-// tune kills a run that does not end in time, and reports that its setting failed. The timeout also applies to the
-// runs with default settings, so it must be long enough for a busy machine. tune repeats a failed run. Here the first
-// run of the setting fails at once, and only the second one takes the whole timeout.
+// tune kills a run that exceeds the timeout, and reports that the run's setting failed. The runs with default settings
+// have the same timeout, so it must be long enough for a busy machine. tune repeats a failed run. In this test the
+// setting's first run fails at once and its second one never ends, so tune waits for only one timeout.
 func TestTuneRunHasDeadline(t *testing.T) {
 	fifo := t.TempDir() + "/token"
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {

@@ -38,8 +38,8 @@ type Options struct {
 func Count() (int, error) { return count() }
 
 // Open opens the GPU with an ordinal from 0 to Count()-1, in the numbering of CUDA_VISIBLE_DEVICES.
-// It loads CUDA's libraries and all kernels. The first Open on a machine compiles the kernels: about
-// 12 seconds on 16 cores, two minutes on one. The error is a *dl.NotFoundError if a library is missing, and an
+// It loads CUDA's libraries and all kernels. The first Open on a machine compiles the kernels.
+// That takes about 12 seconds with 16 cores, and two minutes with one. The error is a *dl.NotFoundError if a library is missing, and an
 // [*Error] if a call to a library failed.
 func Open(ordinal int, opts *Options) (device.Device, error) {
 	var o Options

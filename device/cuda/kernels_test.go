@@ -46,8 +46,8 @@ func TestConformanceOnTheHost(t *testing.T) {
 	}
 }
 
-// The programs of a large source have all its functions. One without a floating-point type's name would
-// be in none of them, and its handle would stay 0.
+// A large source is split into programs by the type that ends a function's name. A function without such
+// an ending would be in none of the programs, and could not be launched.
 func TestProgramsOfLargeSources(t *testing.T) {
 	files := new(kernelSet).files()
 	for _, name := range large {

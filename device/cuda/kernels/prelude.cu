@@ -35,8 +35,8 @@ __device__ inline u16 float_to_bfloat(float v) {
 struct f16 { u16 bits; };
 struct bf16 { u16 bits; };
 
-// FLOAT32(X) expands to X(float32, float), and the other macros do so for their types. The names are
-// device.DType's, so kernels are named axpby_float32 and so on. EACH_FLOAT(X) expands X for every type.
+// FLOAT32(X) expands to X(float32, float). FLOAT64, FLOAT16 and BFLOAT16 do the same for their types, and
+// EACH_FLOAT for all four. A kernel's name ends in its type's name in device.DType: axpby_float32.
 //
 // kernels.go compiles its large sources for one type at a time. Then ONLY is the type's number in
 // device.DType, and the macros of the other types expand to nothing.

@@ -39,10 +39,13 @@
 // host that can map each other's memory, with one process for each GPU. They run on the group's
 // stream like NCCL's kernels, and end when the group is aborted.
 //
-// Below 64 KiB each rank writes its elements into the memory of all ranks, and sums what arrives in its
-// own memory, in the order of the ranks. From 64 KiB on the elements travel in longer lines, which need
-// fewer bytes. Two ranks still do the same. Three ranks or more take two steps: each rank sums a part of
-// the elements, and then writes the sums into the memory of all ranks.
+// Elements are sent in lines. A line also has the number of the call, which tells its reader that the
+// elements have arrived. Below 64 KiB a line has 16 bytes, 8 of them elements. Each rank writes its lines
+// into the memory of every rank, and sums what arrives in its own memory, in the order of the ranks.
+//
+// From 64 KiB on a line has 128 bytes, 120 of them elements, so fewer bytes are sent. Two ranks proceed as
+// below 64 KiB. Three or more take two steps: each rank sums one part of the elements, and then writes its
+// sums into the memory of every rank.
 //
 // The longer lines need NVLink between all GPUs, of one generation, and processes that each see the
 // GPUs of all: CUDA_VISIBLE_DEVICES must not hide them. NCCL_PROTO turns them off as it does NCCL's

@@ -154,8 +154,9 @@ template <class T> struct Span {
 };
 
 // wide_slot returns this thread's place in the first group of rank of's slot for a step in rank in's
-// memory. A slot is written again two calls later. By then its reader has read it, for the reason given
-// at slot: every rank owns at least one group, so each rank receives lines from every other rank.
+// memory. A slot is written again two calls later. By then the writer has received lines of the call in
+// between from every other rank, because every rank owns at least one group. A rank sends those only
+// after it has finished the earlier call, and so has read the slot.
 __device__ inline uint4 *wide_slot(const SmallAllReduce &a, u32 call, u32 step, u32 in, u32 of) {
 	return (uint4 *)(a.slots[in] + a.wide) + (((call & 1) * (a.ranks == 2 ? 1 : 2) + step) * a.ranks + of) * a.groups * 32 + threadIdx.x % 32;
 }

@@ -159,8 +159,8 @@ func (t *task) Sync(ctx context.Context) error {
 	return why
 }
 
-// Span returns when the call began to run and when it was done. For a call that is not Timed these are
-// the times at which this rank noticed, a few milliseconds late.
+// Span returns when the call began to run and when it was done. Unless the call is Timed, it returns when
+// this rank noticed that, a few milliseconds later.
 func (t *task) Span() (began, done time.Time) {
 	g := t.group
 	t.State() // updates the state
