@@ -11,27 +11,45 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unsafe"
-
-	"github.com/goddp/goddp/device"
 )
 
 // program is a CUDA source, with the places for the handles of its functions.
 type program struct {
 	name, text string
-	only       device.DType // the floating-point type that the source is compiled for; Invalid for all
+	parts      []part // what the source is limited to; nothing for all of it
 	functions  map[string]*C.uintptr_t
 }
 
-// split splits a program, whose functions all end in the name of their floating-point type, into
-// programs for one type each.
-func (p program) split() []program {
-	var out []program
+// part is a part of a source: the functions whose names contain mark. The source has no others if
+// macro is defined as value.
+type part struct {
+	macro string
+	value int
+	mark  string
+}
+
+// byType and byHead are the parts of a source by floating-point type and by head size.
+var byType, byHead = func() (types, heads []part) {
 	for _, dt := range operands {
-		of := program{name: p.name, text: p.text, only: dt, functions: map[string]*C.uintptr_t{}}
+		types = append(types, part{"ONLY_TYPE", int(dt), "_" + dt.String()})
+	}
+	for _, size := range mmaSizes {
+		heads = append(heads, part{"ONLY_HEAD", size, fmt.Sprintf("_%d_", size)})
+	}
+	return types, heads
+}()
+
+// split splits a program into its parts that have functions. NVRTC compiles a program on one core,
+// but several programs beside each other.
+func (p program) split(parts []part) []program {
+	var out []program
+	for _, part := range parts {
+		of := program{name: p.name, text: p.text, parts: append(slices.Clone(p.parts), part), functions: map[string]*C.uintptr_t{}}
 		for name, into := range p.functions {
-			if strings.HasSuffix(name, "_"+dt.String()) {
+			if strings.Contains(name, part.mark) {
 				of.functions[name] = into
 			}
 		}
@@ -44,43 +62,62 @@ func (p program) split() []program {
 
 // withPrelude returns the program's text as NVRTC gets it.
 func (p program) withPrelude() string {
-	text := source("prelude.cu") + p.text
-	if p.only != device.Invalid {
-		text = fmt.Sprintf("#define ONLY %d\n#line 1\n", p.only) + text
+	var defines strings.Builder
+	for _, part := range p.parts {
+		fmt.Fprintf(&defines, "#define %s %d\n", part.macro, part.value)
 	}
-	return text
+	if len(p.parts) > 0 {
+		defines.WriteString("#line 1\n")
+	}
+	return defines.String() + source("prelude.cu") + p.text
 }
 
 // String names the program in errors.
 func (p program) String() string {
-	if p.only == device.Invalid {
-		return p.name
+	name := p.name
+	for i, part := range p.parts {
+		name += []string{" for ", ", "}[min(i, 1)] + strings.Trim(part.mark, "_")
 	}
-	return fmt.Sprintf("%s for %v", p.name, p.only)
+	return name
 }
 
 // Compile compiles a CUDA C++ source, with kernels/prelude.cu in front, and returns the CUfunctions
-// with the given names. Package internal/backend/nccl launches them itself. The cache keeps the
-// machine code between runs. Compile loads the functions, which may wait for work in flight; they
-// are valid until the device is closed. name appears in error messages.
+// with the given names. Each name ends in a floating-point type: the source defines the functions by
+// prelude.cu's macros, and its types are compiled beside each other. Package internal/backend/nccl
+// launches the functions itself. The cache keeps the machine code between runs. Compile loads the
+// functions, which may wait for work in flight; they are valid until the device is closed. name
+// appears in error messages.
 func (d *gpuDevice) Compile(ctx context.Context, name, text string, functions ...string) ([]uintptr, error) {
-	c, err := openCompiler()
-	if err != nil {
+	p := program{name: name, text: text, functions: places(functions)}
+	if err := d.compile(ctx, p.split(byType)); err != nil {
 		return nil, err
 	}
-	defer c.close()
-	handles, into := make([]C.uintptr_t, len(functions)), map[string]*C.uintptr_t{}
+	out := make([]uintptr, len(functions))
 	for i, f := range functions {
-		into[f] = &handles[i]
-	}
-	if err := d.build(ctx, c, []program{{name: name, text: text, functions: into}}); err != nil {
-		return nil, err
-	}
-	out := make([]uintptr, len(handles))
-	for i, h := range handles {
-		out[i] = uintptr(h)
+		if out[i] = uintptr(*p.functions[f]); out[i] == 0 {
+			return nil, fmt.Errorf("%s: the function %s is of no floating-point type", name, f)
+		}
 	}
 	return out, nil
+}
+
+// places returns new places for the handles of functions.
+func places(functions []string) map[string]*C.uintptr_t {
+	out := map[string]*C.uintptr_t{}
+	for _, f := range functions {
+		out[f] = new(C.uintptr_t)
+	}
+	return out
+}
+
+// compile opens the compiler and builds programs.
+func (d *gpuDevice) compile(ctx context.Context, programs []program) error {
+	c, err := openCompiler()
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	return d.build(ctx, c, programs)
 }
 
 // build compiles the programs that are not in the cache, and loads all programs.

@@ -44,14 +44,15 @@ func (k *kernelSet) Launch(st device.Stream, kernel *device.Kernel, g device.Gri
 
 // compileCustom compiles and loads a program's own module.
 func (k *kernelSet) compileCustom(p device.Program) customModule {
-	handles, err := k.d.Compile(context.Background(), p.File, p.Text, p.Functions...)
+	to := program{name: p.File, text: p.Text, functions: places(p.Functions)}
+	err := k.d.compile(context.Background(), []program{to})
 	var failed *compileError
 	if errors.As(err, &failed) {
 		err = &device.CompileError{File: p.File, Log: failed.log}
 	}
 	m := customModule{functions: map[string]C.uintptr_t{}, err: err}
-	for i, h := range handles {
-		m.functions[p.Functions[i]] = C.uintptr_t(h)
+	for name, h := range to.functions {
+		m.functions[name] = *h
 	}
 	return m
 }

@@ -27,7 +27,7 @@ import (
 )
 
 // large are the sources that take NVRTC longest. Each is compiled for one floating-point type at a
-// time, because NVRTC compiles a program on one core, but several programs beside each other.
+// time, and attention_mma.cu for one head size, too.
 var large = []string{"attention_mma.cu", "attention_plain.cu", "batchnorm.cu", "elementwise.cu", "loss.cu", "pooling.cu", "row_norm.cu"}
 
 //go:embed kernels/*.cu
@@ -126,11 +126,7 @@ func newKernels(d *gpuDevice, o Options) (_ *kernelSet, err error) {
 			text = source("attention.cu") + text
 		}
 		p := program{name: name, text: text, functions: functions}
-		if slices.Contains(large, name) {
-			programs = append(programs, p.split()...)
-		} else {
-			programs = append(programs, p)
-		}
+		programs = append(programs, p.ofSource()...)
 	}
 	// The longest texts take NVRTC longest. At the end one of them would run alone.
 	slices.SortFunc(programs, func(a, b program) int { return cmp.Compare(len(b.text), len(a.text)) })
@@ -147,6 +143,22 @@ func newKernels(d *gpuDevice, o Options) (_ *kernelSet, err error) {
 		return nil, err
 	}
 	return k, nil
+}
+
+// ofSource returns the programs for one of this package's sources.
+func (p program) ofSource() []program {
+	if !slices.Contains(large, p.name) {
+		return []program{p}
+	}
+	programs := p.split(byType)
+	if p.name != "attention_mma.cu" {
+		return programs
+	}
+	var out []program
+	for _, p := range programs {
+		out = append(out, p.split(byHead)...)
+	}
+	return out
 }
 
 // source returns the text of an embedded source file.

@@ -46,13 +46,13 @@ func TestConformanceOnTheHost(t *testing.T) {
 	}
 }
 
-// A large source is split into programs by the type that ends a function's name. A function without such
-// an ending would be in none of the programs, and could not be launched.
+// A large source is split into programs by what its functions' names contain. A function of no part
+// would be in none of the programs, and could not be launched.
 func TestProgramsOfLargeSources(t *testing.T) {
 	files := new(kernelSet).files()
 	for _, name := range large {
 		want, got := files[name], 0
-		for _, p := range (program{name: name, functions: want}).split() {
+		for _, p := range (program{name: name, functions: want}).ofSource() {
 			got += len(p.functions)
 		}
 		if len(want) == 0 || got != len(want) {

@@ -38,24 +38,24 @@ struct bf16 { u16 bits; };
 // FLOAT32(X) expands to X(float32, float). FLOAT64, FLOAT16 and BFLOAT16 do the same for their types, and
 // EACH_FLOAT for all four. A kernel's name ends in its type's name in device.DType: axpby_float32.
 //
-// kernels.go compiles its large sources for one type at a time. Then ONLY is the type's number in
+// Large sources are compiled for one type at a time. Then ONLY_TYPE is the type's number in
 // device.DType, and the macros of the other types expand to nothing.
-#if !defined(ONLY) || ONLY == 1
+#if !defined(ONLY_TYPE) || ONLY_TYPE == 1
 #define FLOAT32(X) X(float32, float)
 #else
 #define FLOAT32(X)
 #endif
-#if !defined(ONLY) || ONLY == 2
+#if !defined(ONLY_TYPE) || ONLY_TYPE == 2
 #define FLOAT64(X) X(float64, double)
 #else
 #define FLOAT64(X)
 #endif
-#if !defined(ONLY) || ONLY == 3
+#if !defined(ONLY_TYPE) || ONLY_TYPE == 3
 #define FLOAT16(X) X(float16, f16)
 #else
 #define FLOAT16(X)
 #endif
-#if !defined(ONLY) || ONLY == 4
+#if !defined(ONLY_TYPE) || ONLY_TYPE == 4
 #define BFLOAT16(X) X(bfloat16, bf16)
 #else
 #define BFLOAT16(X)
