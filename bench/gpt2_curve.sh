@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # Trains GPT-2 in goddp and in PyTorch on the same tokens in the same order, from the same weights, and compares
 # the losses. The text is this machine's Python sources (bench/gpt2_text.py), and no token comes twice. Prints the
-# validation losses, and fails if the last ones differ by more than 0.01. The folder OUT (default: build/gpt2_curve)
-# gets the JSON lines of both runs, their table and their curves against steps and seconds.
+# validation losses, and fails if goddp's last one is more than 0.01 from the mean of PyTorch's. The folder OUT
+# (default: build/gpt2_curve) gets the JSON lines of all runs, their table and their curves against steps and seconds.
 #
 # STEPS (500) steps of BATCH (64) sequences, after WARMUP (50) of which the learning rate LR (6e-4) goes down a
 # cosine to a tenth; a validation of the same VALIDATE (20) batches after each EVERY (50) steps. MEGABYTES (100) of
 # text. SIZE is a size of GPT-2 (124M), or tiny. TORCH holds flags of bench/torch_gpt2.py (--compile --attention
-# cudnn), GODDP those of examples/gpt (--captured --dtype bf16). AGAIN holds flags of a second run of PyTorch, such as
-# "--compile --attention flash": how far it is from the first run tells how far two equally right runs are apart. With
-# BESIDE=1 goddp and PyTorch train at the same time, on the first two GPUs. BIN is a folder with the programs goddp and gpt
-# (default: they are built into build/), PYTHON_EXEC a Python with PyTorch.
+# cudnn), GODDP those of examples/gpt (--captured --dtype bf16). PyTorch trains RUNS (1) times: its attention adds
+# gradients in any order, so that two of its runs end apart. goddp repeats its own run bit by bit. With BESIDE=1 all
+# runs train at the same time, goddp on the first GPU and PyTorch on the RUNS next ones. BIN is a folder with the
+# programs goddp and gpt (default: they are built into build/), PYTHON_EXEC a Python with PyTorch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if [ -z "${BIN:-}" ]; then
@@ -46,32 +46,30 @@ read -r -a torch <<<"${TORCH---compile --attention cudnn}"
 common=("${model[@]}" --tokens "$work/shards/train_*.bin" --validate "$work/shards/val_*.bin" --init "$work/weights"
 	--steps "$steps" --batch "$batch" --warmup "${WARMUP:-50}" --lr "${LR:-6e-4}"
 	--validate-every "${EVERY:-50}" --validate-batches "$validate")
-rm -f "$out"/{goddp,pytorch,again}.jsonl
-# on GPU NAME COMMAND...: trains on a GPU, or on any if GPU is empty.
-on() {
+rm -f "$out"/{goddp,pytorch*}.jsonl
+# train GPU NAME COMMAND...: trains and keeps the log; with BESIDE, on a GPU and without waiting.
+logs=() running=()
+train() {
 	local gpu=$1 name=$2
 	shift 2
-	[ -z "$gpu" ] || export CUDA_VISIBLE_DEVICES=$gpu
-	"$@" --log "$out/$name.jsonl" >"$work/$name.log" 2>&1 || { tail "$work/$name.log"; return 1; }
+	logs+=("$out/$name.jsonl")
+	set -- "$@" --log "$out/$name.jsonl"
+	if [ -n "${BESIDE:-}" ]; then
+		(CUDA_VISIBLE_DEVICES=$gpu "$@" >"$work/$name.log" 2>&1 || { tail "$work/$name.log"; exit 1; }) &
+		running+=($!)
+	else
+		"$@" >"$work/$name.log" 2>&1 || { tail "$work/$name.log"; exit 1; }
+	fi
 }
 peer=("$python" bench/torch_gpt2.py "${common[@]}")
 ours=("$BIN/gpt" "${common[@]}" "${goddp[@]}" --in-order --sample 0)
-if [ -n "${BESIDE:-}" ]; then
-	(on 1 pytorch "${peer[@]}" "${torch[@]}") &
-	beside=$! status=0
-	(on 0 goddp "${ours[@]}") || status=$?
-	wait $beside
-	[ $status = 0 ]
-else
-	(on "" goddp "${ours[@]}")
-	(on "" pytorch "${peer[@]}" "${torch[@]}")
-fi
-logs=("$out/goddp.jsonl" "$out/pytorch.jsonl")
-if [ -n "${AGAIN:-}" ]; then
-	read -r -a again <<<"$AGAIN"
-	(on "" again "${peer[@]}" "${again[@]}")
-	logs+=("$out/again.jsonl")
-fi
+train 0 goddp "${ours[@]}"
+for run in $(seq "${RUNS:-1}"); do
+	train "$run" "pytorch$run" "${peer[@]}" "${torch[@]}"
+done
+failed=0
+for process in "${running[@]}"; do wait "$process" || failed=1; done
+[ $failed = 0 ]
 "$BIN/goddp" plot "${logs[@]}" -y loss,validation_loss -x steps,seconds -o "$out/curve.svg"
 echo "$steps steps of $((batch * context)) tokens; their logs and curves are in $out"
 "$python" bench/gpt2_curve.py "${logs[@]}" | tee "$out/table.md"
