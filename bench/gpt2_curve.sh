@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Trains GPT-2 in goddp and in PyTorch on the same tokens in the same order, from the same weights, and compares
 # the losses. The text is this machine's Python sources (bench/gpt2_text.py), and no token comes twice. Prints the
-# validation losses, and fails if goddp's last one is more than 0.01 from the mean of PyTorch's. The folder OUT
+# validation losses, and fails if goddp's last one is more than 0.01 from the median of PyTorch's. The folder OUT
 # (default: build/gpt2_curve) gets the JSON lines of all runs, their table and their curves against steps and seconds.
 #
 # STEPS (500) steps of BATCH (64) sequences, after WARMUP (50) of which the learning rate LR (6e-4) goes down a
