@@ -29,3 +29,6 @@ func ExpireDeadlines(pg *ProcessGroup) { pg.watchdog.expire() }
 
 // CausedBy returns the rank whose failure caused err on this rank, or nil.
 func CausedBy(err error) *int { return causedBy(err) }
+
+// SetNotice sets how long rank 0 waits for the other ranks before it says so.
+func SetNotice(o *Options, d time.Duration) { o.notice = d }

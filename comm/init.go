@@ -63,7 +63,8 @@ type Options struct {
 	flight           flight.Settings
 	dumps            func() (string, error) // returns the folder of flight records; nil if none are written
 
-	deadline time.Time // when Init gives up, unless the process is suspended meanwhile
+	deadline time.Time     // when Init gives up, unless the process is suspended meanwhile
+	notice   time.Duration // how long rank 0 waits for the other ranks before it says so
 
 	member store.Member   // this process's identity in the job
 	exit   func(code int) // ends the process: os.Exit, except in tests
@@ -79,6 +80,9 @@ func (o *Options) orDefaults() Options {
 	}
 	if d.ShutdownTimeout == 0 {
 		d.ShutdownTimeout = DefaultShutdownTimeout
+	}
+	if d.notice == 0 {
+		d.notice = 10 * time.Second
 	}
 	if d.exit == nil {
 		d.exit = os.Exit

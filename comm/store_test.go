@@ -103,6 +103,31 @@ func TestRankSaysThatItWaitsForTheStore(t *testing.T) {
 	}
 }
 
+// Rank 0 says that it waits for the other ranks, and how long it will wait.
+func TestRank0SaysThatItWaitsForTheOthers(t *testing.T) {
+	port, _ := testport.New(t)
+	r, w := io.Pipe()
+	ctx, cancel := context.WithCancel(t.Context())
+	var rank sync.WaitGroup
+	rank.Go(func() {
+		defer w.Close()
+		world := comm.World{Rank: 0, Size: 2, MasterAddr: "127.0.0.1", MasterPort: port}
+		opts := &comm.Options{World: &world, Timeout: time.Minute, Log: slog.New(slog.NewTextHandler(w, nil))}
+		comm.SetNotice(opts, time.Millisecond)
+		if _, err := comm.Init(ctx, opts); !errors.Is(err, context.Canceled) {
+			t.Errorf("Init returned %v", err)
+		}
+	})
+	line, err := bufio.NewReader(r).ReadString('\n')
+	r.Close()
+	cancel()
+	rank.Wait()
+	want := regexp.MustCompile(`\[Rank 0\] waiting until all 2 ranks have joined; giving up in (1m0|5\d)s"`)
+	if err != nil || !want.MatchString(line) {
+		t.Errorf("it logs %q, %v, want %q", line, err, want)
+	}
+}
+
 // A rank that joins its second group early connects to the store of the first group. When the
 // first store ends, the rank connects to the second store. Messages for the first store must
 // not reach the second store: it would count the rank as having left, or it would wait for
