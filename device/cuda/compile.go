@@ -23,38 +23,47 @@ type program struct {
 	functions  map[string]*C.uintptr_t
 }
 
-// part is a part of a source: the functions whose names contain mark. The source has no others if
-// macro is defined as value.
+// part limits a source to some of its functions: it has no others if macro is defined as value.
 type part struct {
 	macro string
 	value int
-	mark  string
+	label string // names the part in errors
+	has   func(function string) bool
 }
 
-// byType and byHead are the parts of a source by floating-point type and by head size.
-var byType, byHead = func() (types, heads []part) {
+// typeParts returns the parts of a source for the floating-point types, in which the functions' names end.
+func typeParts() []part {
+	var out []part
 	for _, dt := range operands {
-		types = append(types, part{"ONLY_TYPE", int(dt), "_" + dt.String()})
+		has := func(function string) bool { return strings.HasSuffix(function, "_"+dt.String()) }
+		out = append(out, part{macro: "ONLY_TYPE", value: int(dt), label: dt.String(), has: has})
 	}
-	for _, size := range mmaSizes {
-		heads = append(heads, part{"ONLY_HEAD", size, fmt.Sprintf("_%d_", size)})
-	}
-	return types, heads
-}()
+	return out
+}
 
-// split splits a program into its parts that have functions. NVRTC compiles a program on one core,
-// but several programs beside each other.
+// headParts returns the parts of attention_mma.cu for the head sizes.
+func headParts() []part {
+	var out []part
+	for _, size := range mmaSizes {
+		has := func(function string) bool { return strings.Contains(function, fmt.Sprintf("_%d_", size)) }
+		out = append(out, part{macro: "ONLY_HEAD", value: size, label: fmt.Sprint("head size ", size), has: has})
+	}
+	return out
+}
+
+// split splits a program into those of its parts that have functions. NVRTC compiles a program on one
+// core, but several programs beside each other.
 func (p program) split(parts []part) []program {
 	var out []program
-	for _, part := range parts {
-		of := program{name: p.name, text: p.text, parts: append(slices.Clone(p.parts), part), functions: map[string]*C.uintptr_t{}}
-		for name, into := range p.functions {
-			if strings.Contains(name, part.mark) {
-				of.functions[name] = into
+	for _, only := range parts {
+		limited := program{name: p.name, text: p.text, parts: append(slices.Clone(p.parts), only), functions: map[string]*C.uintptr_t{}}
+		for f, into := range p.functions {
+			if only.has(f) {
+				limited.functions[f] = into
 			}
 		}
-		if len(of.functions) > 0 {
-			out = append(out, of)
+		if len(limited.functions) > 0 {
+			out = append(out, limited)
 		}
 	}
 	return out
@@ -63,8 +72,8 @@ func (p program) split(parts []part) []program {
 // withPrelude returns the program's text as NVRTC gets it.
 func (p program) withPrelude() string {
 	var defines strings.Builder
-	for _, part := range p.parts {
-		fmt.Fprintf(&defines, "#define %s %d\n", part.macro, part.value)
+	for _, only := range p.parts {
+		fmt.Fprintf(&defines, "#define %s %d\n", only.macro, only.value)
 	}
 	if len(p.parts) > 0 {
 		defines.WriteString("#line 1\n")
@@ -74,9 +83,10 @@ func (p program) withPrelude() string {
 
 // String names the program in errors.
 func (p program) String() string {
-	name := p.name
-	for i, part := range p.parts {
-		name += []string{" for ", ", "}[min(i, 1)] + strings.Trim(part.mark, "_")
+	name, before := p.name, " for "
+	for _, only := range p.parts {
+		name += before + only.label
+		before = ", "
 	}
 	return name
 }
@@ -88,15 +98,18 @@ func (p program) String() string {
 // functions, which may wait for work in flight; they are valid until the device is closed. name
 // appears in error messages.
 func (d *gpuDevice) Compile(ctx context.Context, name, text string, functions ...string) ([]uintptr, error) {
+	for _, f := range functions {
+		if !slices.ContainsFunc(typeParts(), func(p part) bool { return p.has(f) }) {
+			return nil, fmt.Errorf("%s: the name of the function %s ends in no floating-point type", name, f)
+		}
+	}
 	p := program{name: name, text: text, functions: places(functions)}
-	if err := d.compile(ctx, p.split(byType)); err != nil {
+	if err := d.compile(ctx, p.split(typeParts())); err != nil {
 		return nil, err
 	}
 	out := make([]uintptr, len(functions))
 	for i, f := range functions {
-		if out[i] = uintptr(*p.functions[f]); out[i] == 0 {
-			return nil, fmt.Errorf("%s: the function %s is of no floating-point type", name, f)
-		}
+		out[i] = uintptr(*p.functions[f])
 	}
 	return out, nil
 }

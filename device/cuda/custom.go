@@ -44,14 +44,14 @@ func (k *kernelSet) Launch(st device.Stream, kernel *device.Kernel, g device.Gri
 
 // compileCustom compiles and loads a program's own module.
 func (k *kernelSet) compileCustom(p device.Program) customModule {
-	to := program{name: p.File, text: p.Text, functions: places(p.Functions)}
-	err := k.d.compile(context.Background(), []program{to})
+	whole := program{name: p.File, text: p.Text, functions: places(p.Functions)}
+	err := k.d.compile(context.Background(), []program{whole})
 	var failed *compileError
 	if errors.As(err, &failed) {
 		err = &device.CompileError{File: p.File, Log: failed.log}
 	}
 	m := customModule{functions: map[string]C.uintptr_t{}, err: err}
-	for name, h := range to.functions {
+	for name, h := range whole.functions {
 		m.functions[name] = *h
 	}
 	return m

@@ -126,9 +126,9 @@ func newKernels(d *gpuDevice, o Options) (_ *kernelSet, err error) {
 			text = source("attention.cu") + text
 		}
 		p := program{name: name, text: text, functions: functions}
-		programs = append(programs, p.ofSource()...)
+		programs = append(programs, p.splitSource()...)
 	}
-	// The longest texts take NVRTC longest. At the end one of them would run alone.
+	// Longer texts tend to take NVRTC longer. They begin first, so that none of them runs alone at the end.
 	slices.SortFunc(programs, func(a, b program) int { return cmp.Compare(len(b.text), len(a.text)) })
 	if err := d.build(context.Background(), c, programs); err != nil {
 		return nil, err
@@ -145,18 +145,18 @@ func newKernels(d *gpuDevice, o Options) (_ *kernelSet, err error) {
 	return k, nil
 }
 
-// ofSource returns the programs for one of this package's sources.
-func (p program) ofSource() []program {
+// splitSource returns the programs for one of this package's sources.
+func (p program) splitSource() []program {
 	if !slices.Contains(large, p.name) {
 		return []program{p}
 	}
-	programs := p.split(byType)
+	types := p.split(typeParts())
 	if p.name != "attention_mma.cu" {
-		return programs
+		return types
 	}
 	var out []program
-	for _, p := range programs {
-		out = append(out, p.split(byHead)...)
+	for _, t := range types {
+		out = append(out, t.split(headParts())...)
 	}
 	return out
 }

@@ -46,18 +46,28 @@ func TestConformanceOnTheHost(t *testing.T) {
 	}
 }
 
-// A large source is split into programs by what its functions' names contain. A function of no part
-// would be in none of the programs, and could not be launched.
-func TestProgramsOfLargeSources(t *testing.T) {
-	files := new(kernelSet).files()
-	for _, name := range large {
-		want, got := files[name], 0
-		for _, p := range (program{name: name, functions: want}).ofSource() {
-			got += len(p.functions)
+// Each function of a source is in one of the source's programs. A function in none could not be launched.
+func TestProgramsOfSources(t *testing.T) {
+	for name, functions := range new(kernelSet).files() {
+		in := map[string]int{}
+		for _, p := range (program{name: name, functions: functions}).splitSource() {
+			for f := range p.functions {
+				in[f]++
+			}
 		}
-		if len(want) == 0 || got != len(want) {
-			t.Errorf("the programs of %s have %d of its %d functions", name, got, len(want))
+		for f := range functions {
+			if in[f] != 1 {
+				t.Errorf("%s of %s is in %d programs", f, name, in[f])
+			}
 		}
+	}
+}
+
+// The kernels that Compile compiles end in their types: it would compile no others.
+func TestCompileWantsTypes(t *testing.T) {
+	_, err := new(gpuDevice).Compile(t.Context(), "sums.cu", "", "sum_float32", "sum_all")
+	if err == nil || !strings.Contains(err.Error(), "sums.cu: the name of the function sum_all ends in no floating-point type") {
+		t.Errorf("Compile returned %v", err)
 	}
 }
 

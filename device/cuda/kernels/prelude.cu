@@ -38,8 +38,8 @@ struct bf16 { u16 bits; };
 // FLOAT32(X) expands to X(float32, float). FLOAT64, FLOAT16 and BFLOAT16 do the same for their types, and
 // EACH_FLOAT for all four. A kernel's name ends in its type's name in device.DType: axpby_float32.
 //
-// Large sources are compiled for one type at a time. Then ONLY_TYPE is the type's number in
-// device.DType, and the macros of the other types expand to nothing.
+// Large sources, and those of gpuDevice.Compile, are compiled for one type at a time. Then ONLY_TYPE is
+// the type's number in device.DType, and the macros of the other types expand to nothing.
 #if !defined(ONLY_TYPE) || ONLY_TYPE == 1
 #define FLOAT32(X) X(float32, float)
 #else

@@ -95,7 +95,8 @@ type loadedKernels struct {
 
 type kernelsKey struct{}
 
-// compiler is a GPU that can compile CUDA C++. Compile returns the CUfunctions of the given names.
+// compiler is a GPU that can compile CUDA C++. Compile returns the CUfunctions of the given names, each of
+// which ends in a floating-point type.
 type compiler interface {
 	Compile(ctx context.Context, name, text string, functions ...string) ([]uintptr, error)
 }
