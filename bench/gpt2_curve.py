@@ -13,7 +13,7 @@ for name, path in zip(names, sys.argv[1:]):
     runs.append({line["step"]: line for line in lines if "validation_loss" in line})
     if not runs[-1] or runs[-1].keys() != runs[0].keys():
         sys.exit(f"{name} has validation losses of the steps {list(runs[-1])}, goddp of {list(runs[0])}")
-print("| step | goddp, s | PyTorch, s |", " | ".join(names), "| goddp - median | PyTorch's range |")
+print("| step | goddp, s | PyTorch 1, s |", " | ".join(names), "| goddp - median | PyTorch's range |")
 print("|---" * (len(names) + 5) + "|")
 for step in runs[0]:
     goddp, *peers = [run[step]["validation_loss"] for run in runs]

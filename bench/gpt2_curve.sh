@@ -4,13 +4,14 @@
 # validation losses, and fails if goddp's last one is more than 0.01 from the median of PyTorch's. The folder OUT
 # (default: build/gpt2_curve) gets the JSON lines of all runs, their table and their curves against steps and seconds.
 #
-# STEPS (500) steps of BATCH (64) sequences, after WARMUP (50) of which the learning rate LR (6e-4) goes down a
-# cosine to a tenth; a validation of the same VALIDATE (20) batches after each EVERY (50) steps. MEGABYTES (100) of
-# text. SIZE is a size of GPT-2 (124M), or tiny. TORCH holds flags of bench/torch_gpt2.py (--compile --attention
-# cudnn), GODDP those of examples/gpt (--captured --dtype bf16). PyTorch trains RUNS (1) times: its attention adds
-# gradients in any order, so that two of its runs end apart. goddp repeats its own run bit by bit. With BESIDE=1 all
-# runs train at the same time, goddp on the first GPU and PyTorch on the RUNS next ones. BIN is a folder with the
-# programs goddp and gpt (default: they are built into build/), PYTHON_EXEC a Python with PyTorch.
+# STEPS (500) steps of BATCH (64) sequences, after WARMUP (50) of which the learning rate LR (6e-4) goes down a cosine
+# to a tenth; a validation of the same VALIDATE (20) batches after each EVERY (50) steps. MEGABYTES (100) of text.
+# SIZE is a size of GPT-2 (124M), or tiny. TORCH holds flags of bench/torch_gpt2.py (--compile --attention cudnn),
+# GODDP those of examples/gpt (--captured --dtype bf16). PyTorch trains RUNS (3) times, at least once: its attention
+# adds gradients in any order, so that two of its runs end apart; of five runs, two ended more than 0.01 from the
+# others. goddp repeats its own run bit by bit. With BESIDE=1 all runs train at the same time, goddp on the first GPU
+# and PyTorch on the RUNS next ones. BIN is a folder with the programs goddp and gpt (default: they are built into
+# build/), PYTHON_EXEC a Python with PyTorch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if [ -z "${BIN:-}" ]; then
@@ -47,6 +48,12 @@ common=("${model[@]}" --tokens "$work/shards/train_*.bin" --validate "$work/shar
 	--steps "$steps" --batch "$batch" --warmup "${WARMUP:-50}" --lr "${LR:-6e-4}"
 	--validate-every "${EVERY:-50}" --validate-batches "$validate")
 rm -f "$out"/{goddp,pytorch*}.jsonl
+# failed NAME: shows the end of a run's output, and ends.
+failed() {
+	echo "$1 failed:" >&2
+	tail "$work/$1.log" >&2
+	exit 1
+}
 # train GPU NAME COMMAND...: trains and keeps the log; with BESIDE, on a GPU and without waiting.
 logs=() running=()
 train() {
@@ -55,21 +62,21 @@ train() {
 	logs+=("$out/$name.jsonl")
 	set -- "$@" --log "$out/$name.jsonl"
 	if [ -n "${BESIDE:-}" ]; then
-		(CUDA_VISIBLE_DEVICES=$gpu "$@" >"$work/$name.log" 2>&1 || { tail "$work/$name.log"; exit 1; }) &
+		(CUDA_VISIBLE_DEVICES=$gpu "$@" >"$work/$name.log" 2>&1 || failed "$name") &
 		running+=($!)
 	else
-		"$@" >"$work/$name.log" 2>&1 || { tail "$work/$name.log"; exit 1; }
+		"$@" >"$work/$name.log" 2>&1 || failed "$name"
 	fi
 }
 peer=("$python" bench/torch_gpt2.py "${common[@]}")
 ours=("$BIN/gpt" "${common[@]}" "${goddp[@]}" --in-order --sample 0)
 train 0 goddp "${ours[@]}"
-for run in $(seq "${RUNS:-1}"); do
+for run in $(seq "${RUNS:-3}"); do
 	train "$run" "pytorch$run" "${peer[@]}" "${torch[@]}"
 done
-failed=0
-for process in "${running[@]}"; do wait "$process" || failed=1; done
-[ $failed = 0 ]
+status=0
+for process in "${running[@]}"; do wait "$process" || status=1; done
+[ $status = 0 ] || exit 1
 "$BIN/goddp" plot "${logs[@]}" -y loss,validation_loss -x steps,seconds -o "$out/curve.svg"
 echo "$steps steps of $((batch * context)) tokens; their logs and curves are in $out"
 "$python" bench/gpt2_curve.py "${logs[@]}" | tee "$out/table.md"
