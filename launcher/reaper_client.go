@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -20,6 +21,7 @@ type reaperClient struct {
 	reports chan report
 	closing chan struct{}
 	running sync.WaitGroup
+	isStuck atomic.Bool // the reaper left a request unread, and was killed
 }
 
 // startReaper starts the reaper. It returns as soon as the process exists, in less than a
@@ -75,10 +77,13 @@ func (r *reaperClient) startGoroutine(socket *os.File) error {
 	return nil
 }
 
-// receive sends the reaper's reports to r.reports, in order. It closes r.reports when the
-// connection ends.
+// receive reads the reaper's reports until the connection ends. It never waits for the agent: while
+// the agent sends requests it reads no reports, and a reaper that cannot send its reports would read
+// no requests.
 func (r *reaperClient) receive() {
-	defer close(r.reports)
+	received := make(chan report)
+	r.running.Go(func() { r.deliver(received) })
+	defer close(received)
 	for {
 		var m report
 		files, err := r.conn.receive(&m)
@@ -87,7 +92,33 @@ func (r *reaperClient) receive() {
 		}
 		closeAll(files)
 		select {
-		case r.reports <- m:
+		case received <- m:
+		case <-r.closing:
+			return
+		}
+	}
+}
+
+// deliver keeps reports until the agent takes them from r.reports, in order. It closes r.reports
+// behind the last one. The reports are at most a few for each request.
+func (r *reaperClient) deliver(received <-chan report) {
+	defer close(r.reports)
+	var kept []report
+	for received != nil || len(kept) > 0 {
+		var next report
+		var to chan<- report // nil if there is no report
+		if len(kept) > 0 {
+			next, to = kept[0], r.reports
+		}
+		select {
+		case m, ok := <-received:
+			if ok {
+				kept = append(kept, m)
+			} else {
+				received = nil
+			}
+		case to <- next:
+			kept = kept[1:]
 		case <-r.closing:
 			return
 		}
@@ -108,6 +139,7 @@ func (r *reaperClient) request(q request, files ...*os.File) error {
 	}
 	err := r.conn.send(q, files...)
 	if errors.Is(err, os.ErrDeadlineExceeded) { // a part of the message may be written
+		r.isStuck.Store(true)
 		r.kill()
 		r.conn.Close()
 		return nil
@@ -140,6 +172,9 @@ func (r *reaperClient) lost() error {
 	state, err := r.cmd.Process.Wait()
 	if err != nil {
 		return fmt.Errorf("waiting for the reaper (pid %d): %w", r.cmd.Process.Pid, err)
+	}
+	if r.isStuck.Load() {
+		return fmt.Errorf("the reaper (pid %d), the parent of the workers, read no request for %v and was ended", r.cmd.Process.Pid, requestTimeout)
 	}
 	return fmt.Errorf("the reaper (pid %d), the parent of the workers, %s", r.cmd.Process.Pid, statusOf(state))
 }

@@ -764,6 +764,14 @@ func TestTemporaryFolder(t *testing.T) {
 	}
 }
 
+// The reports of many workers do not stop the reaper while the agent asks it to start more.
+func TestManyWorkers(t *testing.T) {
+	j := &job{cfg: Config{Args: []string{"true"}, Workers: 300}}
+	if _, err := j.run(t); err != nil {
+		t.Errorf("%v; stderr:\n%s", err, &j.err)
+	}
+}
+
 func TestBadConfig(t *testing.T) {
 	for _, cfg := range []*Config{
 		nil,
