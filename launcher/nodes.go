@@ -68,7 +68,7 @@ func (n *Nodes) check() error {
 
 // ErrNoToken is the error of Run for a job of several nodes without a secret: everybody on the network could
 // join it.
-var ErrNoToken = errors.New("a job of several nodes needs a secret that all its nodes know: `head -c 32 /dev/urandom | base64 > FILE` makes one; " +
+var ErrNoToken = errors.New("a job of several nodes needs a secret that all its nodes know: `(umask 077; head -c 32 /dev/urandom | base64 > FILE)` makes one; " +
 	"copy the file to all nodes and name it by --token-file or GODDP_TOKEN_FILE, or put the secret into GODDP_TOKEN. With --insecure, everybody who reaches the nodes can join the job")
 
 // rendezvousOptions returns how this node takes part in the job.
@@ -129,14 +129,16 @@ func (a *agent) rendezvousOptions() (rendezvous.Options, error) {
 			Username: n.Etcd.Username, Password: n.Etcd.Password,
 			Name: c.RunID, TTL: 3 * cmp.Or(n.Heartbeat, rendezvous.DefaultHeartbeat),
 		}
-		o.Discovery = &rendezvous.Etcd{Addr: addr, Open: func(ctx context.Context) (election.Election, error) {
+		open := func(ctx context.Context) (election.Election, error) {
 			e, err := election.Start(ctx, options)
 			if err != nil {
 				return nil, err
 			}
 			a.electionPID.Store(int64(e.PID()))
 			return e, nil
-		}}
+		}
+		waiting := func(text string) { a.console.logf("waiting: %s", text) }
+		o.Discovery = &rendezvous.Etcd{Addr: addr, Open: open, Endpoints: n.Etcd.Endpoints, Waiting: waiting}
 	}
 	return o, nil
 }

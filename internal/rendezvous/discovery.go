@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -118,15 +119,18 @@ func hasOwn(addrs []net.IPAddr) bool {
 
 // Etcd is the discovery by an election in etcd.
 type Etcd struct {
-	Open     func(context.Context) (election.Election, error)
-	Addr     string            // the address that other agents can reach this one at, without a port
-	election election.Election // nil before the first use
+	Open      func(context.Context) (election.Election, error)
+	Addr      string            // the address that other agents can reach this one at, without a port
+	Endpoints []string          // of etcd, for messages
+	Waiting   func(text string) // called once by a Find that takes longer than patience; nil: not
+	election  election.Election // nil before the first use
 }
 
 // electionTries is how often Find opens an election that ends, before it gives up.
 const electionTries = 3
 
 func (e *Etcd) Find(ctx context.Context, dead string) (found *Found, err error) {
+	defer e.reportWait()()
 	for range electionTries {
 		if found, err = e.find(ctx, dead); !errors.Is(err, election.ErrEnded) {
 			break
@@ -136,8 +140,30 @@ func (e *Etcd) Find(ctx context.Context, dead string) (found *Found, err error) 
 			e.election = nil
 		}
 	}
+	if errors.Is(err, errNoHost) {
+		err = fmt.Errorf("%s: %w", e.name(), err)
+	}
 	return found, err
 }
+
+// reportWait calls e.Waiting after patience, unless stop is called before. stop waits for the call.
+func (e *Etcd) reportWait() (stop func()) {
+	if e.Waiting == nil {
+		return func() {}
+	}
+	said := make(chan struct{})
+	timer := time.AfterFunc(patience, func() {
+		defer close(said)
+		e.Waiting(e.name() + " has named no host of the rendezvous yet; does it run there?")
+	})
+	return func() {
+		if !timer.Stop() {
+			<-said
+		}
+	}
+}
+
+func (e *Etcd) name() string { return "etcd at " + strings.Join(e.Endpoints, ", ") }
 
 func (e *Etcd) find(ctx context.Context, dead string) (*Found, error) {
 	if e.election == nil {

@@ -46,6 +46,33 @@ func TestFindOpensAnotherElection(t *testing.T) {
 	}
 }
 
+// muteElection is an election that never ends.
+type muteElection struct{ endingElection }
+
+func (muteElection) Elect(ctx context.Context, _, _ string) (string, election.Term, error) {
+	<-ctx.Done()
+	return "", nil, context.Cause(ctx)
+}
+
+// An etcd that does not answer is named once while Find waits, and when its time is over.
+func TestSilentEtcdIsNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errNoHost)
+		defer cancel()
+		var said []string
+		e := &Etcd{Addr: "127.0.0.1", Endpoints: []string{"a:2379", "b:2379"}, Waiting: func(text string) { said = append(said, text) },
+			Open: func(context.Context) (election.Election, error) { return &muteElection{}, nil }}
+		defer e.Close()
+		_, err := e.Find(ctx, "")
+		if want := "etcd at a:2379, b:2379: no host of the rendezvous was found in time"; err == nil || err.Error() != want {
+			t.Errorf("Find returned %v, want %q", err, want)
+		}
+		if want := "etcd at a:2379, b:2379 has named no host of the rendezvous yet; does it run there?"; len(said) != 1 || said[0] != want {
+			t.Errorf("it said %q, want %q once", said, want)
+		}
+	})
+}
+
 // The name of the endpoint may not be known yet.
 func TestEndpointIsLookedUpAgain(t *testing.T) {
 	unknown := errors.New("no such host")
