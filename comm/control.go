@@ -88,29 +88,15 @@ func joinSession(ctx context.Context, client *coordinator.Client, o *Options, n 
 		{Name: "the check of calls (GODDP_DEBUG=DETAIL)", Value: onOff(o.CheckCalls)},
 		{Name: "error handling", Value: onOff(o.ErrorMode != NoErrorHandling)},
 	}
-	defer o.reportWait()()
+	if o.World.Rank == 0 {
+		defer awake.Notice(o.notice, func() {
+			logf(o.Log, slog.LevelInfo, "[Rank 0] waiting until all %d ranks have joined; giving up in %v", o.World.Size, time.Until(o.deadline).Round(time.Second))
+		})()
+	}
 	if _, err := client.Join(ctx, int(n), options, o.ErrorMode == NoErrorHandling, nil); err != nil {
 		return backend.GiveUp(client.Root(), err)
 	}
 	return nil
-}
-
-// reportWait lets rank 0 log after o.notice that it waits for the other ranks, unless stop is called
-// before. stop waits for the log.
-func (o *Options) reportWait() (stop func()) {
-	if o.World.Rank != 0 {
-		return func() {}
-	}
-	logged := make(chan struct{})
-	timer := time.AfterFunc(o.notice, func() {
-		defer close(logged)
-		logf(o.Log, slog.LevelInfo, "[Rank 0] waiting until all %d ranks have joined; giving up in %v", o.World.Size, time.Until(o.deadline).Round(time.Second))
-	})
-	return func() {
-		if !timer.Stop() {
-			<-logged
-		}
-	}
 }
 
 func onOff(b bool) string {

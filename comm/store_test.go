@@ -82,49 +82,37 @@ func (s *proxy) follow(to string) {
 // A rank that waits for the job's store says so, and how long it will wait.
 func TestRankSaysThatItWaitsForTheStore(t *testing.T) {
 	port, addr := testport.New(t)
-	r, w := io.Pipe()
-	ctx, cancel := context.WithCancel(t.Context())
-	var rank sync.WaitGroup
-	rank.Go(func() {
-		defer w.Close()
-		world := comm.World{Rank: 1, Size: 2, MasterAddr: "127.0.0.1", MasterPort: port}
-		_, err := comm.Init(ctx, &comm.Options{World: &world, Timeout: time.Minute, Log: slog.New(slog.NewTextHandler(w, nil))})
-		if !errors.Is(err, context.Canceled) {
-			t.Errorf("Init returned %v", err)
-		}
-	})
-	line, err := bufio.NewReader(r).ReadString('\n')
-	r.Close()
-	cancel()
-	rank.Wait()
-	want := regexp.MustCompile(`\[Rank 1\] waiting for the job's store at ` + addr + `: connection refused; giving up in 5\ds"`)
-	if err != nil || !want.MatchString(line) {
-		t.Errorf("it logs %q, %v, want %q", line, err, want)
-	}
+	world := comm.World{Rank: 1, Size: 2, MasterAddr: "127.0.0.1", MasterPort: port}
+	wantsPeers(t, &comm.Options{World: &world}, `\[Rank 1\] waiting for the job's store at `+addr+`: connection refused; giving up in 5\ds"`)
 }
 
 // Rank 0 says that it waits for the other ranks, and how long it will wait.
 func TestRank0SaysThatItWaitsForTheOthers(t *testing.T) {
 	port, _ := testport.New(t)
+	opts := &comm.Options{World: &comm.World{Rank: 0, Size: 2, MasterAddr: "127.0.0.1", MasterPort: port}}
+	comm.SetNotice(opts, time.Millisecond)
+	wantsPeers(t, opts, `\[Rank 0\] waiting until all 2 ranks have joined; giving up in (1m0|5\d)s"`)
+}
+
+// wantsPeers starts one rank, which waits for its peers. It checks the first line that the rank logs.
+func wantsPeers(t *testing.T, opts *comm.Options, line string) {
+	t.Helper()
 	r, w := io.Pipe()
+	opts.Timeout, opts.Log = time.Minute, slog.New(slog.NewTextHandler(w, nil))
 	ctx, cancel := context.WithCancel(t.Context())
 	var rank sync.WaitGroup
 	rank.Go(func() {
 		defer w.Close()
-		world := comm.World{Rank: 0, Size: 2, MasterAddr: "127.0.0.1", MasterPort: port}
-		opts := &comm.Options{World: &world, Timeout: time.Minute, Log: slog.New(slog.NewTextHandler(w, nil))}
-		comm.SetNotice(opts, time.Millisecond)
 		if _, err := comm.Init(ctx, opts); !errors.Is(err, context.Canceled) {
 			t.Errorf("Init returned %v", err)
 		}
 	})
-	line, err := bufio.NewReader(r).ReadString('\n')
+	got, err := bufio.NewReader(r).ReadString('\n')
 	r.Close()
 	cancel()
 	rank.Wait()
-	want := regexp.MustCompile(`\[Rank 0\] waiting until all 2 ranks have joined; giving up in (1m0|5\d)s"`)
-	if err != nil || !want.MatchString(line) {
-		t.Errorf("it logs %q, %v, want %q", line, err, want)
+	if err != nil || !regexp.MustCompile(line).MatchString(got) {
+		t.Errorf("it logs %q, %v, want %q", got, err, line)
 	}
 }
 

@@ -155,19 +155,12 @@ func (c *Client) reportWait() (stop func()) {
 	if c.opts.Waiting == nil {
 		return func() {}
 	}
-	returned := make(chan struct{})
-	timer := time.AfterFunc(waitingAfter, func() {
-		defer close(returned)
+	return awake.Notice(waitingAfter, func() {
 		c.mu.Lock()
 		why := c.why
 		c.mu.Unlock()
 		c.opts.Waiting(why)
 	})
-	return func() {
-		if !timer.Stop() {
-			<-returned
-		}
-	}
 }
 
 func (c *Client) setWhy(err error) {

@@ -65,6 +65,21 @@ func (t *Timer) Stop() bool {
 	return stopped
 }
 
+// Notice calls f, which says that something takes long, once the process has run for d, unless
+// stop is called before. If f has begun, stop waits until it has returned. Call stop once.
+func Notice(d time.Duration, f func()) (stop func()) {
+	returned := make(chan struct{})
+	t := AfterFunc(d, func() {
+		defer close(returned)
+		f()
+	})
+	return func() {
+		if !t.Stop() {
+			<-returned
+		}
+	}
+}
+
 // WithTimeoutCause returns a context that ends when parent does, when cancel is called,
 // or with a cause when the process has run for d. The context's cause then wraps cause
 // and context.DeadlineExceeded. Its Err is context.Canceled. It has no Deadline, because the

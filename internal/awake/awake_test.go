@@ -67,3 +67,27 @@ func TestParentEndsTheContext(t *testing.T) {
 		}
 	})
 }
+
+func TestNotice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := 0
+		stop := Notice(time.Second, func() { calls++ })
+		time.Sleep(time.Second / 2)
+		stop()
+		time.Sleep(time.Second)
+		if calls != 0 {
+			t.Errorf("stopped in time, it called f %d times", calls)
+		}
+
+		hasReturned := false
+		stop = Notice(time.Second, func() {
+			time.Sleep(time.Second)
+			calls, hasReturned = calls+1, true
+		})
+		time.Sleep(3 * time.Second / 2) // f runs
+		stop()
+		if calls != 1 || !hasReturned {
+			t.Errorf("stop returned after %d calls, f had returned: %v", calls, hasReturned)
+		}
+	})
+}

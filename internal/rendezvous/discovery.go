@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/election"
 )
 
@@ -119,18 +120,28 @@ func hasOwn(addrs []net.IPAddr) bool {
 
 // Etcd is the discovery by an election in etcd.
 type Etcd struct {
-	Open      func(context.Context) (election.Election, error)
-	Addr      string            // the address that other agents can reach this one at, without a port
-	Endpoints []string          // of etcd, for messages
-	Waiting   func(text string) // called once by a Find that takes longer than patience; nil: not
-	election  election.Election // nil before the first use
+	// Open takes part in the election.
+	Open func(context.Context) (election.Election, error)
+	// Addr is where the other agents reach this one: a name or an IP address, without a port.
+	Addr string
+	// Endpoints are the addresses of etcd, host:port. Only messages use them.
+	Endpoints []string
+	// Waiting, if not nil, is called with a message for the user when a Find has taken longer than
+	// patience. Each Find calls it at most once.
+	Waiting func(text string)
+
+	election election.Election // nil before the first Find
 }
 
 // electionTries is how often Find opens an election that ends, before it gives up.
 const electionTries = 3
 
 func (e *Etcd) Find(ctx context.Context, dead string) (found *Found, err error) {
-	defer e.reportWait()()
+	defer awake.Notice(patience, func() {
+		if e.Waiting != nil {
+			e.Waiting(e.name() + " has named no host of the rendezvous yet; does it run there?")
+		}
+	})()
 	for range electionTries {
 		if found, err = e.find(ctx, dead); !errors.Is(err, election.ErrEnded) {
 			break
@@ -144,23 +155,6 @@ func (e *Etcd) Find(ctx context.Context, dead string) (found *Found, err error) 
 		err = fmt.Errorf("%s: %w", e.name(), err)
 	}
 	return found, err
-}
-
-// reportWait calls e.Waiting after patience, unless stop is called before. stop waits for the call.
-func (e *Etcd) reportWait() (stop func()) {
-	if e.Waiting == nil {
-		return func() {}
-	}
-	said := make(chan struct{})
-	timer := time.AfterFunc(patience, func() {
-		defer close(said)
-		e.Waiting(e.name() + " has named no host of the rendezvous yet; does it run there?")
-	})
-	return func() {
-		if !timer.Stop() {
-			<-said
-		}
-	}
 }
 
 func (e *Etcd) name() string { return "etcd at " + strings.Join(e.Endpoints, ", ") }
