@@ -77,9 +77,9 @@ func (r *reaperClient) startGoroutine(socket *os.File) error {
 	return nil
 }
 
-// receive reads the reaper's reports until the connection ends. It never waits for the agent: while
-// the agent sends requests it reads no reports, and a reaper that cannot send its reports would read
-// no requests.
+// receive reads the reaper's reports until the connection ends. It does not wait for the agent to take
+// them: the agent takes none while it sends a request, and the reaper reads no requests while it cannot
+// send a report. Each would wait for the other.
 func (r *reaperClient) receive() {
 	received := make(chan report)
 	r.running.Go(func() { r.deliver(received) })
@@ -99,8 +99,8 @@ func (r *reaperClient) receive() {
 	}
 }
 
-// deliver keeps reports until the agent takes them from r.reports, in order. It closes r.reports
-// behind the last one. The reports are at most a few for each request.
+// deliver keeps the reports, in order, until the agent takes them from r.reports. It closes r.reports
+// after the last one. There are at most a few reports for each request, so kept stays small.
 func (r *reaperClient) deliver(received <-chan report) {
 	defer close(r.reports)
 	var kept []report

@@ -23,7 +23,8 @@ type program struct {
 	functions  map[string]*C.uintptr_t
 }
 
-// part limits a source to some of its functions: it has no others if macro is defined as value.
+// part is some of a source's functions. A source that is compiled with macro defined as value has
+// these functions only.
 type part struct {
 	macro string
 	value int
@@ -31,7 +32,8 @@ type part struct {
 	has   func(function string) bool
 }
 
-// typeParts returns the parts of a source for the floating-point types, in which the functions' names end.
+// typeParts returns a part for each floating-point type. It has the functions whose names end in the
+// type.
 func typeParts() []part {
 	var out []part
 	for _, dt := range operands {
@@ -41,7 +43,7 @@ func typeParts() []part {
 	return out
 }
 
-// headParts returns the parts of attention_mma.cu for the head sizes.
+// headParts returns a part of attention_mma.cu for each head size.
 func headParts() []part {
 	var out []part
 	for _, size := range mmaSizes {
@@ -51,8 +53,8 @@ func headParts() []part {
 	return out
 }
 
-// split splits a program into those of its parts that have functions. NVRTC compiles a program on one
-// core, but several programs beside each other.
+// split returns a program for each of the parts that has functions. NVRTC compiles one program on one
+// core, and several programs in parallel.
 func (p program) split(parts []part) []program {
 	var out []program
 	for _, only := range parts {
@@ -92,19 +94,23 @@ func (p program) String() string {
 }
 
 // Compile compiles a CUDA C++ source, with kernels/prelude.cu in front, and returns the CUfunctions
-// with the given names. Each name ends in a floating-point type: the source defines the functions by
-// prelude.cu's macros, and its types are compiled beside each other. Package internal/backend/nccl
-// launches the functions itself. The cache keeps the machine code between runs. Compile loads the
-// functions, which may wait for work in flight; they are valid until the device is closed. name
-// appears in error messages.
+// with the given names. Package internal/backend/nccl launches them itself.
+//
+// The source defines its functions with prelude.cu's macros for types, so each name ends in a
+// floating-point type. Compile compiles the source once for each of these types, in parallel. It
+// returns an error if a name ends in no such type.
+//
+// The cache keeps the machine code between runs. Loading the functions may wait for work in flight on
+// the GPU. The functions are valid until the device is closed. name appears in error messages.
 func (d *gpuDevice) Compile(ctx context.Context, name, text string, functions ...string) ([]uintptr, error) {
+	types := typeParts()
 	for _, f := range functions {
-		if !slices.ContainsFunc(typeParts(), func(p part) bool { return p.has(f) }) {
+		if !slices.ContainsFunc(types, func(p part) bool { return p.has(f) }) {
 			return nil, fmt.Errorf("%s: the name of the function %s ends in no floating-point type", name, f)
 		}
 	}
 	p := program{name: name, text: text, functions: places(functions)}
-	if err := d.compile(ctx, p.split(typeParts())); err != nil {
+	if err := d.compile(ctx, p.split(types)); err != nil {
 		return nil, err
 	}
 	out := make([]uintptr, len(functions))

@@ -26,8 +26,8 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// large are the sources that take NVRTC longest. Each is compiled for one floating-point type at a
-// time, and attention_mma.cu for one head size, too.
+// large are the sources that take NVRTC longest. Each is compiled as one program for each
+// floating-point type. attention_mma.cu is compiled as one for each type and head size.
 var large = []string{"attention_mma.cu", "attention_plain.cu", "batchnorm.cu", "elementwise.cu", "loss.cu", "pooling.cu", "row_norm.cu"}
 
 //go:embed kernels/*.cu
@@ -128,7 +128,8 @@ func newKernels(d *gpuDevice, o Options) (_ *kernelSet, err error) {
 		p := program{name: name, text: text, functions: functions}
 		programs = append(programs, p.splitSource()...)
 	}
-	// Longer texts tend to take NVRTC longer. They begin first, so that none of them runs alone at the end.
+	// Longer texts tend to take NVRTC longer. They begin first, so that no long one is left at the end,
+	// when it would use one core and the others would be idle.
 	slices.SortFunc(programs, func(a, b program) int { return cmp.Compare(len(b.text), len(a.text)) })
 	if err := d.build(context.Background(), c, programs); err != nil {
 		return nil, err
@@ -145,7 +146,8 @@ func newKernels(d *gpuDevice, o Options) (_ *kernelSet, err error) {
 	return k, nil
 }
 
-// splitSource returns the programs for one of this package's sources.
+// splitSource returns the programs that one of this package's sources is compiled as: one if the
+// source is small, several if it is large.
 func (p program) splitSource() []program {
 	if !slices.Contains(large, p.name) {
 		return []program{p}

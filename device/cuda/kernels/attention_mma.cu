@@ -522,7 +522,8 @@ template <class T, int D, int M, int R, int N> __device__ inline void attention_
 	extern "C" __global__ void attention_##size##_##name(const Attend a) { attention<T, size, m, r, n>(a); } \
 	extern "C" __global__ void attention_query_grad_##size##_##name(const Attend a) { attention_query_grad<T, size, mq, rq, nq>(a); } \
 	extern "C" __global__ void attention_key_value_grad_##size##_##name(const Attend a) { attention_key_value_grad<T, size, mk, rk, nk>(a); }
-// ONLY_HEAD limits a compilation to one of the sizes, which are mmaSizes in attention.go.
+// This source is compiled once for each head size. Each time, ONLY_HEAD is defined as the size. The
+// sizes are those of mmaSizes in attention.go.
 #if !defined(ONLY_HEAD) || ONLY_HEAD == 32
 #define EXPORT_32(name, T) EXPORT_SIZE(32, 2, 64, 64, 2, 64, 32, 1, 64, 64, name, T)
 EACH_16_BIT(EXPORT_32)

@@ -38,8 +38,9 @@ struct bf16 { u16 bits; };
 // FLOAT32(X) expands to X(float32, float). FLOAT64, FLOAT16 and BFLOAT16 do the same for their types, and
 // EACH_FLOAT for all four. A kernel's name ends in its type's name in device.DType: axpby_float32.
 //
-// Large sources, and those of gpuDevice.Compile, are compiled for one type at a time. Then ONLY_TYPE is
-// the type's number in device.DType, and the macros of the other types expand to nothing.
+// Some sources are compiled once for each type: the large ones, and those of gpuDevice.Compile. Each
+// time, ONLY_TYPE is defined as the type's number in device.DType. The macros of the other types then
+// expand to nothing.
 #if !defined(ONLY_TYPE) || ONLY_TYPE == 1
 #define FLOAT32(X) X(float32, float)
 #else

@@ -95,8 +95,8 @@ type loadedKernels struct {
 
 type kernelsKey struct{}
 
-// compiler is a GPU that can compile CUDA C++. Compile returns the CUfunctions of the given names, each of
-// which ends in a floating-point type.
+// compiler is a GPU that can compile CUDA C++. Compile returns the CUfunctions of the given names. Each
+// name must end in a floating-point type.
 type compiler interface {
 	Compile(ctx context.Context, name, text string, functions ...string) ([]uintptr, error)
 }
