@@ -202,22 +202,19 @@ func TestObjectsThatCannotBeEncoded(t *testing.T) {
 }
 
 func TestAgree(t *testing.T) {
-	mine := errors.New("no room")
-	commtest.OnRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {
+	full, gone := errors.New("no room"), errors.New("no folder")
+	commtest.OnRanks(t, 4, nil, func(pg *comm.ProcessGroup) error {
 		if err := comm.Agree(t.Context(), pg, nil); err != nil {
 			return err
 		}
-		var met error
-		if pg.Rank() > 0 {
-			met = mine
-		}
+		met := []error{nil, full, gone, full}[pg.Rank()]
 		err := comm.Agree(t.Context(), pg, met)
-		if err == nil || errors.Is(err, mine) != (pg.Rank() > 0) {
-			return fmt.Errorf("got %v", err)
+		if want := "ranks 1, 3: no room; rank 2: no folder"; err == nil || err.Error() != want {
+			return fmt.Errorf("got %v, want %q", err, want)
 		}
-		for _, want := range []string{"rank 1: no room", "rank 2: no room"} {
-			if strings.Count(err.Error(), want) != 1 {
-				return fmt.Errorf("%q is not once in %q", want, err)
+		for _, e := range []error{full, gone} {
+			if errors.Is(err, e) != (e == met) {
+				return fmt.Errorf("that the error wraps %q is %v", e, e != met)
 			}
 		}
 		return nil

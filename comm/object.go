@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/ranklist"
 )
 
 // BroadcastObject copies *v of rank root to *v of all ranks. The value may be of any type that
@@ -89,8 +90,8 @@ func GatherObject[T any](ctx context.Context, pg *ProcessGroup, v T, root int) (
 
 // Agree makes all ranks succeed or fail together. All ranks must call it, each with its own
 // error or nil. If all ranks give nil, Agree returns nil on every rank. Else it returns an
-// error on every rank. That error lists the ranks that gave an error, with the texts of their
-// errors. On a rank that gave an error, the returned error also wraps met.
+// error on every rank. Its text, the same on all ranks, has each error once, behind the ranks
+// that gave it. On a rank that gave an error, the returned error also wraps met.
 func Agree(ctx context.Context, pg *ProcessGroup, met error) error {
 	var text string
 	var mine int64
@@ -108,20 +109,33 @@ func Agree(ctx context.Context, pg *ProcessGroup, met error) error {
 	if err != nil {
 		return errors.Join(met, err)
 	}
-	var others []string
+	var distinct []string // the ranks' errors, in the order of the first ranks that have them
+	ranks := map[string][]int{}
 	for r, t := range texts {
-		if failed[r][0] != 0 && r != pg.rank {
-			others = append(others, fmt.Sprintf("rank %d: %s", r, t))
+		if failed[r][0] == 0 {
+			continue
 		}
+		if ranks[t] == nil {
+			distinct = append(distinct, t)
+		}
+		ranks[t] = append(ranks[t], r)
 	}
-	switch {
-	case met == nil:
-		return errors.New(strings.Join(others, "; "))
-	case len(others) == 0:
-		return fmt.Errorf("rank %d: %w", pg.rank, met)
+	var parts []string
+	for _, t := range distinct {
+		parts = append(parts, fmt.Sprintf("%s: %s", ranklist.Format(ranks[t]), t))
 	}
-	return fmt.Errorf("rank %d: %w; %s", pg.rank, met, strings.Join(others, "; "))
+	return &agreedError{strings.Join(parts, "; "), met}
 }
+
+// agreedError is what Agree returns.
+type agreedError struct {
+	text string
+	met  error // this rank's error, or nil
+}
+
+func (e *agreedError) Error() string { return e.text }
+
+func (e *agreedError) Unwrap() error { return e.met }
 
 // objectSizes returns the sizes in bytes of all ranks' encoded objects, on every rank. unfit is
 // the error of encoding this rank's object, or nil. If any rank could not encode its object, or

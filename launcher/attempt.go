@@ -6,13 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/goddp/goddp/internal/atomicfile"
+	"github.com/goddp/goddp/internal/ranklist"
 	"github.com/goddp/goddp/internal/rendezvous"
 	"github.com/goddp/goddp/internal/stopfile"
 )
@@ -287,22 +287,11 @@ func (a *agent) heedStop(act action) bool {
 
 // ranks formats workers as "ranks 0-3, 5".
 func (a *agent) ranks(locals []int) string {
-	var runs []string
-	for i := 0; i < len(locals); {
-		first, last := a.procs[locals[i]].Rank, a.procs[locals[i]].Rank
-		for i++; i < len(locals) && a.procs[locals[i]].Rank == last+1; i++ {
-			last++
-		}
-		if first == last {
-			runs = append(runs, strconv.Itoa(first))
-		} else {
-			runs = append(runs, fmt.Sprintf("%d-%d", first, last))
-		}
+	var all []int
+	for _, local := range locals {
+		all = append(all, a.procs[local].Rank)
 	}
-	if len(locals) == 1 {
-		return "rank " + runs[0]
-	}
-	return "ranks " + strings.Join(runs, ", ")
+	return ranklist.Format(all)
 }
 
 // names formats workers as "rank 1 (pid 5), rank 3 (pid 7)".

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/goddp/goddp/internal/flight"
+	"github.com/goddp/goddp/internal/ranklist"
 )
 
 // Analyze analyzes the records of a job's ranks, as [flight.ReadDir] returns them.
@@ -30,12 +31,12 @@ func Analyze(dumps []*flight.Dump) *Report {
 			report.notef("the first failure that was recorded, by rank %d at %s: %s", d.Rank, clock(d.ReasonAt), d.Reason)
 		}
 		if len(missing) > 0 && !report.has(Missing) {
-			report.notef("%s left no record", rankList(missing))
+			report.notef("%s left no record", ranklist.Format(missing))
 		}
 	case len(missing) > 0 && j.waitsToBegin():
-		report.add(Missing, missing, rankList(missing)+" left no record, and no other rank got beyond the start")
+		report.add(Missing, missing, ranklist.Format(missing)+" left no record, and no other rank got beyond the start")
 	case len(missing) > 0:
-		report.notef("%s left no record", rankList(missing))
+		report.notef("%s left no record", ranklist.Format(missing))
 	}
 	report.sort()
 	j.prioritizeAwaited(report)
@@ -64,7 +65,7 @@ func (j *job) prioritizeAwaited(report *Report) {
 		})
 		report.Findings = slices.Insert(report.Findings, 0, Finding{
 			Kind: Awaited, Ranks: d.Awaited, Details: details,
-			Summary: fmt.Sprintf("%s waited for %s when the deadline of a call passed, at %s", rankList([]int{d.Rank}), rankList(d.Awaited), clock(d.ReasonAt)),
+			Summary: fmt.Sprintf("%s waited for %s when the deadline of a call passed, at %s", ranklist.Format([]int{d.Rank}), ranklist.Format(d.Awaited), clock(d.ReasonAt)),
 		})
 		return
 	}
@@ -117,7 +118,7 @@ func (j *job) blame(report *Report, waits []wait) {
 		j.blameEnd(report, rank, waits)
 	}
 	if len(missing) > 0 {
-		report.add(Missing, missing, rankList(missing)+" left no record, and others wait for it", few(waitsFor(missing, waits))...)
+		report.add(Missing, missing, ranklist.Format(missing)+" left no record, and others wait for it", few(waitsFor(missing, waits))...)
 	}
 	for _, circle := range circles(edges) {
 		j.blameCircle(report, circle, waits)
@@ -253,7 +254,7 @@ func (j *job) blameCircle(report *Report, circle []int, waits []wait) {
 		}
 	}
 	ranks := slices.Sorted(slices.Values(circle))
-	summary := rankList(ranks) + " wait for each other"
+	summary := ranklist.Format(ranks) + " wait for each other"
 	if len(groups) > 1 {
 		summary += ": they use the groups " + strings.Join(slices.Sorted(maps.Keys(groups)), ", ") + " in different orders"
 	}
@@ -287,7 +288,7 @@ func (j *job) blameSomebody(report *Report, waits []wait) {
 	case unknown >= 0:
 		w := waits[unknown]
 		others := j.ranksOutside(w.call.Group)
-		report.add(Missing, others, fmt.Sprintf("group %s lacks %d of its members, among %s", w.call.Group, w.unknown, rankList(others)), w.String())
+		report.add(Missing, others, fmt.Sprintf("group %s lacks %d of its members, among %s", w.call.Group, w.unknown, ranklist.Format(others)), w.String())
 	case first != nil:
 		report.add(Failed, []int{first.Rank}, fmt.Sprintf("rank %d was the first to record a failure, at %s", first.Rank, clock(first.ReasonAt)),
 			lastCall(first.Dump))
@@ -310,5 +311,5 @@ func (j *job) blameTransport(report *Report, waits []wait) {
 	}
 	slices.Sort(ranks)
 	ranks = slices.Compact(ranks)
-	report.add(kind, ranks, rankList(ranks)+" "+summary, few(lines)...)
+	report.add(kind, ranks, ranklist.Format(ranks)+" "+summary, few(lines)...)
 }

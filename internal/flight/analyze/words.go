@@ -2,35 +2,10 @@ package analyze
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/goddp/goddp/internal/flight"
 )
-
-// rankList returns "rank 2", or "ranks 0-2, 5". The ranks must be in ascending order.
-func rankList(ranks []int) string {
-	var parts []string
-	for i := 0; i < len(ranks); {
-		j := i
-		for j+1 < len(ranks) && ranks[j+1] == ranks[j]+1 {
-			j++
-		}
-		switch j - i {
-		case 0:
-			parts = append(parts, fmt.Sprint(ranks[i]))
-		case 1:
-			parts = append(parts, fmt.Sprint(ranks[i]), fmt.Sprint(ranks[j]))
-		default:
-			parts = append(parts, fmt.Sprintf("%d-%d", ranks[i], ranks[j]))
-		}
-		i = j + 1
-	}
-	if len(ranks) == 1 {
-		return "rank " + parts[0]
-	}
-	return "ranks " + strings.Join(parts, ", ")
-}
 
 // call describes a call, its group and its call site.
 func call(d *flight.Dump, r flight.Record) string {
