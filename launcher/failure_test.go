@@ -104,6 +104,25 @@ func TestReportBeginsWithTheRecords(t *testing.T) {
 	}
 }
 
+// An error that several ranks return, as all do that agreed on one, is in the report once.
+func TestReportHasAnErrorOnce(t *testing.T) {
+	failed := func(rank int, said string) Failure {
+		return Failure{Worker: Worker{Rank: rank}, Status: Status{Code: 1}, ErrorFile: &ErrorFile{Message: said}}
+	}
+	e := &FailureError{Program: "train", Nodes: 1, Root: failed(0, "no room\nin /a")}
+	for i, said := range []string{"no room\nin /a", "no luck", "no room\nin /b"} {
+		e.Others = append(e.Others, failed(i+1, said))
+	}
+	report := e.Report()
+	for want, times := range map[string]int{
+		"pid: 0) exited with code 1 with the same error\n": 1, "pid: 0) exited with code 1: no luck\n": 1, "pid: 0) exited with code 1: no room\n": 1,
+	} {
+		if n := strings.Count(report, want); n != times {
+			t.Errorf("%q is there %d times, want %d, in\n%s", want, n, times, report)
+		}
+	}
+}
+
 func TestParseErrorFile(t *testing.T) {
 	for text, want := range map[string]ErrorFile{
 		`{"message": {"message": "boom", "extraInfo": {"py_callstack": "at f", "timestamp": "1700000000.25"}}}`: {

@@ -38,7 +38,9 @@ func (e *FailureError) Report() string {
 				continue
 			}
 			fmt.Fprintf(&b, "  rank %d (%slocal_rank: %d, pid: %d) %s", f.Rank, e.where(&f), f.LocalRank, f.PID, f.Status)
-			if why := f.reason(); why != "" {
+			if f.ErrorFile != nil && e.Root.ErrorFile != nil && f.ErrorFile.Message == e.Root.ErrorFile.Message {
+				b.WriteString(" with the same error")
+			} else if why := f.reason(); why != "" {
 				fmt.Fprintf(&b, ": %s", why)
 			}
 			if stack := f.stack(); stack != nil {
