@@ -25,7 +25,8 @@ func plotRuns(args []string) error {
 Usage:
   goddp plot [flags] RUN.jsonl...
 
-The files are those of package progress: an object on each line.
+The files are those of package progress: an object on each line. Of steps that a file
+has twice, because the run was resumed, those written last are drawn.
 
 Examples:
   goddp plot run.jsonl -o curve.svg

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"image/color"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -32,7 +33,9 @@ type Point struct{ Step, Time, Number float64 }
 // maxLine is the longest line of a file, in bytes.
 const maxLine = 1 << 20
 
-// Read reads a run. It leaves out a last line that is incomplete because the process that
+// Read reads a run. Where time or step fall from one line to the next, the run was resumed, or started anew in
+// the same file. Of the steps that the file then has twice, Read keeps the later numbers. It adds to their times
+// that of the last step before them. Read leaves out a last line that is incomplete because the process that
 // wrote it ended. An error about another line names the line's number.
 func Read(path string) (*Run, error) {
 	f, err := os.Open(path)
@@ -45,6 +48,8 @@ func Read(path string) (*Run, error) {
 	lines.Buffer(nil, maxLine)
 	var bad error // the error of the line before
 	n := 0
+	var previous Point // of the line before, as the file has it
+	offset := 0.0      // the time of the run until it was resumed
 	for lines.Scan() {
 		if bad != nil {
 			return nil, bad
@@ -56,10 +61,19 @@ func Read(path string) (*Run, error) {
 			continue
 		}
 		at := Point{Step: number(members["step"]), Time: number(members["time"])}
+		if at.Time < previous.Time || at.Step < previous.Step {
+			offset = run.cut(at.Step)
+		}
+		previous = at
+		at.Time += offset
 		for name, v := range members {
 			if name != "step" && name != "time" {
 				at.Number = number(v)
-				run.Series[name] = append(run.Series[name], at)
+				all := run.Series[name]
+				if n := len(all); n > 0 && all[n-1].Step == at.Step {
+					all = all[:n-1]
+				}
+				run.Series[name] = append(all, at)
 			}
 		}
 	}
@@ -70,6 +84,24 @@ func Read(path string) (*Run, error) {
 		return nil, fmt.Errorf("%s: there are no numbers in it", path)
 	}
 	return run, nil
+}
+
+// cut removes the points behind step, and returns the latest time of those up to it. If none is before step, the
+// run starts anew: cut removes all and returns 0.
+func (r *Run) cut(step float64) (latest float64) {
+	isResumed := false
+	for name, all := range r.Series {
+		r.Series[name] = slices.DeleteFunc(all, func(p Point) bool { return p.Step > step })
+		for _, p := range r.Series[name] {
+			latest, isResumed = max(latest, p.Time), isResumed || p.Step < step
+		}
+	}
+	if !isResumed {
+		clear(r.Series)
+		return 0
+	}
+	maps.DeleteFunc(r.Series, func(_ string, all []Point) bool { return len(all) == 0 })
+	return latest
 }
 
 // number converts a JSON value, which is a number or a string such as "NaN".

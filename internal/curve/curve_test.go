@@ -3,6 +3,7 @@ package curve
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -33,6 +34,32 @@ func TestRead(t *testing.T) {
 	}
 	if accuracy := r.Series["accuracy"]; len(accuracy) != 1 || accuracy[0] != (Point{20, 3, 0.5}) {
 		t.Errorf("accuracy %v", accuracy)
+	}
+}
+
+// A run that goes on after a failure repeats steps, and counts its time anew. It may first make up for an
+// evaluation of the last step. A run from the beginning replaces all that the file holds.
+func TestReadResumed(t *testing.T) {
+	first := `{"time":1,"step":10,"loss":4}
+{"time":2,"step":20,"loss":3,"accuracy":0.5}
+{"time":3,"step":30,"loss":9,"top5":0.5}
+`
+	for text, want := range map[string]map[string][]Point{
+		`{"time":0.5,"step":21,"loss":2}
+{"time":1,"step":30,"loss":1,"accuracy":0.75}`: {"loss": {{10, 1, 4}, {20, 2, 3}, {21, 2.5, 2}, {30, 3, 1}}, "accuracy": {{20, 2, 0.5}, {30, 3, 0.75}}},
+		`{"time":0.5,"step":20,"accuracy":0.25}
+{"time":1,"step":30,"loss":1}`: {"loss": {{10, 1, 4}, {20, 2, 3}, {30, 3, 1}}, "accuracy": {{20, 2.5, 0.25}}},
+		`{"time":2,"step":1,"loss":7}
+{"time":4,"step":10,"loss":6}`: {"loss": {{1, 2, 7}, {10, 4, 6}}},
+		`{"time":0.5,"step":10,"loss":7}`: {"loss": {{10, 0.5, 7}}},
+	} {
+		r, err := Read(write(t, first+text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(r.Series, want) {
+			t.Errorf("got %v, want %v, of\n%s", r.Series, want, first+text)
+		}
 	}
 }
 
