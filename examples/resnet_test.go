@@ -116,6 +116,7 @@ func TestResNetReportsInvalidInput(t *testing.T) {
 		"--depths 1,0,1,1, want positive numbers":                              {"--depths", "1,0,1,1"},
 		"--dtype f16, want f32 or bf16":                                        {"--dtype", "f16"},
 		"empty: no images, want a folder with files for each class":            {"--images", "empty"},
+		"--log, --resume and --save need --images":                             {"--log", "run.jsonl"},
 		"--width 64, --classes 0, --size 224, --batch 64, --warmup 20, --step": {"--classes", "0"},
 	} {
 		cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "resnet"), args...)

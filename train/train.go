@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/checkpoint"
@@ -25,8 +27,9 @@ type Model interface {
 	Stopping() bool
 }
 
-// Config describes a training run. It is the same on all ranks, except that only rank 0 uses
-// Log. A field that is nil, 0 or "" switches its feature off, unless its comment gives a default.
+// Config describes a training run. It is the same on all ranks, except that only rank 0 uses Log, Trace and
+// Weights. Run returns an error on all ranks before the first step if one of these files cannot be made. A field
+// that is nil, 0 or "" switches its feature off, unless its comment gives a default.
 type Config struct {
 	Model Model
 	// Optimizer is an [optim.LRSetter] if LR is set.
@@ -62,6 +65,9 @@ type Config struct {
 	// the start or the resumption: see package profile. The trace has fewer steps if the run ends or fails
 	// during them. If the run ends before them, rank 0 logs that there is no trace.
 	Trace string
+	// Weights is a file to which rank 0 writes the model's weights when all steps are made, unless
+	// the ranks stop on request: see [checkpoint.SaveWeights].
+	Weights string
 
 	// Checkpoints is a folder that all ranks see. Run resumes from the latest checkpoint in it, if
 	// there is one, and saves checkpoints to it.
@@ -118,21 +124,50 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c Config) (err error) {
 	r.meter, err = progress.New(pg.Rank(), progress.Options{
 		Steps: r.total, First: r.step, Every: every, File: c.Log, DeviceBytes: func() int64 { return pg.Device().Memory().Held() },
 	})
-	if err != nil {
+	if err == nil {
+		defer func() { err = errors.Join(err, r.meter.Close()) }()
+		if pg.Rank() == 0 {
+			err = errors.Join(tryFile("Trace", c.Trace), tryFile("Weights", c.Weights))
+		}
+	}
+	if err := comm.Agree(ctx, pg, err); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, r.meter.Close()) }()
-	if r.step >= r.total && r.position.Sample == 0 {
+	if stopped, err := r.train(ctx); stopped || err != nil || c.Weights == "" || pg.Rank() != 0 {
+		return err
+	}
+	return checkpoint.SaveWeights(ctx, c.Weights, c.Model)
+}
+
+// tryFile returns an error if a file cannot be made at path, the value of a field of Config. Run calls it first,
+// so that hours of training do not end with this error.
+func tryFile(field, path string) error {
+	if path == "" {
 		return nil
 	}
-	if r.Trace != "" && pg.Rank() == 0 {
-		r.recorder, r.traceAt = profile.Of(pg.Device()), r.step+10
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return fmt.Errorf("train: %s: %s is a folder, want the name of a file", field, path)
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".try-*")
+	if err != nil {
+		return fmt.Errorf("train: %s: no file can be made beside %s: %w", field, path, err)
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
+// train makes the steps that are left. It returns true if all ranks stop on request.
+func (r *run) train(ctx context.Context) (isStopped bool, err error) {
+	if r.step >= r.total && r.position.Sample == 0 {
+		return false, nil
+	}
+	if r.Trace != "" && r.pg.Rank() == 0 {
+		r.recorder, r.traceAt = profile.Of(r.pg.Device()), r.step+10
 		defer func() { err = errors.Join(err, r.finishTrace(ctx, err)) }()
 	}
 	// If the checkpoint is of the last step within an epoch, the evaluation may be missing: Run goes on.
 	for epoch := r.position.Epoch; ; epoch++ {
 		if stopped, err := r.epoch(ctx, epoch); stopped || err != nil || r.step >= r.total {
-			return err
+			return stopped, err
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"math"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/checkpoint"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/data"
 	"github.com/goddp/goddp/ddp"
@@ -51,7 +53,7 @@ func points(n int) data.Dataset {
 // trained trains on 60 samples with a configuration that edit has changed, and returns the
 // parameters.
 func trained(ctx context.Context, pg *comm.ProcessGroup, sharded bool, batch int, edit func(*train.Config)) ([]float64, error) {
-	net := nn.Sequential(nn.Linear(3, 8), nn.GELU(), nn.Dropout(0.1), nn.Linear(8, 1))
+	net := network()
 	autograd.Generator(pg.Device()).Seed(1)
 	var model interface {
 		train.Model
@@ -83,8 +85,16 @@ func trained(ctx context.Context, pg *comm.ProcessGroup, sharded bool, batch int
 	if err := train.Run(ctx, pg, c); err != nil {
 		return nil, err
 	}
-	var all []float64
-	for _, p := range net.Parameters() {
+	return values(ctx, net)
+}
+
+func network() *nn.Sequence {
+	return nn.Sequential(nn.Linear(3, 8), nn.GELU(), nn.Dropout(0.1), nn.Linear(8, 1))
+}
+
+// values returns the elements of all parameters.
+func values(ctx context.Context, m nn.Model) (all []float64, err error) {
+	for _, p := range m.Parameters() {
 		v, err := p.Var().Read(ctx)
 		if err != nil {
 			return nil, err
@@ -248,6 +258,79 @@ func TestConfigThatMakesNoSense(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// stopping is a model whose ranks stop after the first step.
+type stopping struct{ train.Model }
+
+func (stopping) Stopping() bool { return true }
+
+// The weights are written when all steps are made, also by a run that resumes behind the last one, but not by a
+// run that stops on request. The file may be in the folder of the checkpoints, which Run makes.
+func TestWeights(t *testing.T) {
+	dir := t.TempDir()
+	file := func(run string) string { return filepath.Join(dir, run, "weights") }
+	commtest.OnRanks(t, 1, nil, func(pg *comm.ProcessGroup) error {
+		run := func(name string, stop bool) ([]float64, error) {
+			return trained(t.Context(), pg, false, 5, func(c *train.Config) {
+				c.Weights, c.Checkpoints = file(name), filepath.Join(dir, name)
+				if stop {
+					c.Model = stopping{c.Model}
+				}
+			})
+		}
+		if _, err := run("stopped", true); err != nil {
+			return err
+		}
+		if _, err := os.Stat(file("stopped")); !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%v, want no file of weights of a run that was stopped", err)
+		}
+		for range 2 {
+			params, err := run("whole", false)
+			if err != nil {
+				return err
+			}
+			net := network()
+			if err := nn.Place(net, pg.Device(), 5); err != nil {
+				return err
+			}
+			report, err := checkpoint.LoadWeights(file("whole"), net)
+			if err == nil {
+				err = errors.Join(report.Complete(), os.Remove(file("whole")))
+			}
+			if err != nil {
+				return err
+			}
+			if got, err := values(t.Context(), net); err != nil || !slices.Equal(got, params) {
+				return fmt.Errorf("the file has %v (%v), want %v", got, err, params)
+			}
+		}
+		return nil
+	})
+}
+
+// A file that cannot be made is an error on all ranks before the first step.
+func TestFilesThatCannotBeMade(t *testing.T) {
+	dir := t.TempDir()
+	missing := filepath.Join(dir, "no", "file")
+	for want, edit := range map[string]func(c *train.Config){
+		"rank 0: train: Weights: " + dir + " is a folder":                      func(c *train.Config) { c.Weights = dir },
+		"rank 0: train: Weights: no file can be made beside " + missing + ": ": func(c *train.Config) { c.Weights = missing },
+		"rank 0: train: Trace: no file can be made beside " + missing + ": ":   func(c *train.Config) { c.Trace = missing },
+		"rank 0: progress: open " + missing + ": ":                             func(c *train.Config) { c.Log = missing },
+	} {
+		commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+			steps := 0
+			_, err := trained(t.Context(), pg, false, 5, func(c *train.Config) {
+				c.LR = func(int) float64 { steps++; return 0.1 }
+				edit(c)
+			})
+			if err == nil || !strings.HasPrefix(err.Error(), want) || steps > 0 {
+				return fmt.Errorf("got %v after %d steps, want %q before the first", err, steps, want)
+			}
+			return nil
+		})
+	}
 }
 
 // Evaluations follow each fourth step and each epoch, of 6 steps, and the end.

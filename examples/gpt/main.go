@@ -1,10 +1,10 @@
 // Command gpt trains a language model of GPT-2's architecture and any size, on any number of processes. It
 // trains on the bytes of a text file, or on shards of tokens.
 //
-//	go run ./cmd/golaunch --nproc-per-node 2 ./examples/gpt --text README.md --log run.jsonl
+//	go run ./cmd/golaunch --nproc-per-node 2 ./examples/gpt --text README.md --log gpt.jsonl
 //	go run ./cmd/golaunch --nproc-per-node 8 ./examples/gpt --tokens 'fineweb_train_*.bin' \
 //		--size 124M --batch 64 --dtype bf16 --steps 19560 --warmup 700 --resume run --save gpt2.safetensors
-//	go run ./cmd/goddp plot run.jsonl -o curve.svg
+//	go run ./cmd/goddp plot gpt.jsonl -o curve.svg
 //
 // With --resume FOLDER it saves checkpoints in the folder and resumes from the latest one.
 package main
@@ -194,15 +194,11 @@ func run(ctx context.Context) error {
 			return model.Run(func() *autograd.Variable { return net.loss(b.Vars[0], b.Vars[1]) })
 		},
 		Evaluate: v.evaluate, EvaluateEvery: v.every,
-		LR: rate, ClipNorm: 1, Captured: *captured, Log: *log, LogEvery: *period, Trace: *trace, Checkpoints: *resume, SaveEvery: *every,
+		LR: rate, ClipNorm: 1, Captured: *captured, Log: *log, LogEvery: *period, Trace: *trace, Weights: *save,
+		Checkpoints: *resume, SaveEvery: *every,
 	})
 	if err != nil || model.Stopping() || pg.Rank() != 0 {
 		return err
-	}
-	if *save != "" {
-		if err := checkpoint.SaveWeights(ctx, *save, net); err != nil {
-			return err
-		}
 	}
 	return generate(ctx, net, pg.Device(), c)
 }

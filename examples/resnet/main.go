@@ -59,7 +59,7 @@ var (
 	log    = flag.String("log", "", "append JSON lines to `file`, with --images")
 	trace  = flag.String("trace", "", "write a trace of some steps to `file`: see goddp trace")
 	resume = flag.String("resume", "", "`folder` to save checkpoints in and to resume from, with --images")
-	save   = flag.String("save", "", "write the parameters to `file`, in the format of safetensors")
+	save   = flag.String("save", "", "write the parameters to `file`, in the format of safetensors, with --images")
 
 	batchFile = flag.String("batch-file", "", "without --images: a `file` of safetensors with images [n 3 h w] and labels [n]")
 	warmup    = flag.Int("warmup", 20, "without --images: number of steps before the measured ones, whose losses are printed")
@@ -90,6 +90,9 @@ func configure() (config, error) {
 	if min(c.width, c.classes, *size, *batch, *warmup, *steps, *epochs) < 1 {
 		return c, fmt.Errorf("--width %d, --classes %d, --size %d, --batch %d, --warmup %d, --steps %d and --epochs %d, want at least 1 of each",
 			c.width, c.classes, *size, *batch, *warmup, *steps, *epochs)
+	}
+	if *images == "" && *log+*resume+*save != "" {
+		return c, errors.New("--log, --resume and --save need --images")
 	}
 	return c, nil
 }
@@ -147,14 +150,9 @@ func run(ctx context.Context) error {
 		return err
 	}
 	if set == nil {
-		err = measure(ctx, pg, m, opt, c)
-	} else {
-		err = fit(ctx, pg, m, opt, set)
+		return measure(ctx, pg, m, opt, c)
 	}
-	if err != nil || *save == "" || m.Stopping() || pg.Rank() != 0 {
-		return err
-	}
-	return checkpoint.SaveWeights(ctx, *save, net)
+	return fit(ctx, pg, m, opt, set)
 }
 
 // fit trains on a data set.
@@ -168,7 +166,8 @@ func fit(ctx context.Context, pg *comm.ProcessGroup, m *ddp.Model, opt *optim.SG
 		Model: m, Optimizer: opt, Data: loader, MaxSteps: all,
 		Loss:     func(b *data.Batch) *autograd.Variable { return nn.CrossEntropyLoss(m.Forward(b.Vars[0]), b.Vars[1]) },
 		LR:       schedule.Cosine(*lr, 0, all),
-		Captured: *captured, Log: *log, Trace: *trace, Checkpoints: *resume, SaveEvery: loader.Steps(),
+		Captured: *captured, Log: *log, Trace: *trace, Weights: *save,
+		Checkpoints: *resume, SaveEvery: loader.Steps(),
 	})
 }
 
@@ -203,6 +202,9 @@ func measure(ctx context.Context, pg *comm.ProcessGroup, m *ddp.Model, opt *opti
 	}
 	if *captured {
 		step = autograd.Capture(dev, step, &autograd.CaptureOptions{Required: true})
+	}
+	if pg.Rank() == 0 {
+		pg.Log().Info("no --images: training on one batch", "batch", x.Shape()[0], "size", x.Shape()[1], "warmup", *warmup, "steps", *steps)
 	}
 	r := result{IsCaptured: *captured, DType: *dtype}
 	start := time.Now()
