@@ -57,13 +57,17 @@ func (r *Report) String() string {
 	return text.String()
 }
 
-// KernelTable returns for each rank a line for each name of its activities.
+// KernelTable returns for each rank a line for each name of its activities, or says that it has none.
 func (r *Report) KernelTable() string {
 	var text strings.Builder
 	for _, k := range r.Ranks {
 		var all time.Duration
 		for _, kernel := range k.Kernels {
 			all += kernel.Took
+		}
+		if len(k.Kernels) == 0 {
+			fmt.Fprintf(&text, "\nRank %d: its trace has no activities of a GPU.\n", k.Rank)
+			continue
 		}
 		fmt.Fprintf(&text, "\nRank %d, all activities by name, in milliseconds:\n", k.Rank)
 		w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)

@@ -161,14 +161,16 @@ func TestReadFails(t *testing.T) {
 	}
 }
 
-// Activities of one name are one line. Spans are none.
+// Activities of one name are one line. Spans are none: rank 2 has nothing else.
 func TestKernels(t *testing.T) {
-	report, err := Analyze(writeTrace(t, "3 kernel 0 100 gemm", "3 compute 0 900 forward", "3 kernel 150 850 ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+	report, err := Analyze(writeTrace(t, "2 compute 0 900 forward", "3 kernel 0 100 gemm", "3 compute 0 900 forward", "3 kernel 150 850 ncclDevKernel_AllReduce_Sum_f32_RING_LL",
 		"3 kernel 850 950 gemm", "3 gpu_memset 960 960.5 memset"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := `
+Rank 2: its trace has no activities of a GPU.
+
 Rank 3, all activities by name, in milliseconds:
    took         count   each  name
   0.700  77.7%      1  0.700  ncclDevKernel_AllReduce_Sum_f32_RING_LL
