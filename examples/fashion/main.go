@@ -1,8 +1,8 @@
 // Command fashion trains a classifier of clothes on Fashion-MNIST, on any number of processes.
 //
 //	apt-get install dataset-fashion-mnist # or give --data a folder with the four files
-//	go run ./cmd/golaunch --nproc-per-node 2 ./examples/fashion --model cnn --log run.jsonl
-//	go run ./cmd/goddp plot run.jsonl -o curve.svg
+//	go run ./cmd/golaunch --nproc-per-node 2 ./examples/fashion --model cnn --log fashion.jsonl
+//	go run ./cmd/goddp plot fashion.jsonl -o curve.svg
 //
 // With --resume FOLDER it saves checkpoints in the folder and resumes from the latest one.
 package main
@@ -49,6 +49,9 @@ func run(ctx context.Context) error {
 	net, ok := networks[*kind]
 	if !ok {
 		return fmt.Errorf("--model %q, want mlp or cnn", *kind)
+	}
+	if *epochs < 1 {
+		return fmt.Errorf("--epochs %d, want at least 1", *epochs)
 	}
 	pg, err := comm.Init(ctx, nil)
 	if err != nil {

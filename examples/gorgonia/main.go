@@ -167,7 +167,8 @@ func report(ctx context.Context, pg *comm.ProcessGroup, step int, cost G.Value) 
 func main() {
 	flag.Parse()
 	if *hidden < 1 || *layers < 0 || *samples < 1 || *batch < 1 || *epochs < 1 || flag.NArg() > 0 {
-		flag.Usage()
+		fmt.Fprintf(os.Stderr, "gorgonia: --hidden %d, --layers %d, --samples %d, --batch %d, --epochs %d and arguments %q, want at least 0 layers, at least 1 of the others and no arguments\n",
+			*hidden, *layers, *samples, *batch, *epochs, flag.Args())
 		os.Exit(2)
 	}
 	comm.Main(train)
