@@ -20,7 +20,6 @@ import (
 	"github.com/goddp/goddp/ddp/commhook"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/device/cuda"
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/fakegpu"
 	"github.com/goddp/goddp/nn"
@@ -491,15 +490,7 @@ func TestStepsOfAGroupThatCannotRecord(t *testing.T) {
 
 // On GPUs captured steps, with NCCL in the graph, equal those that are not captured too.
 func TestGPUCapturedStepsOfAModel(t *testing.T) {
-	var devices []device.Device
-	for i := range min(4, commtest.GPUs(t, 1)) {
-		dev, err := cuda.Open(i, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { dev.Close() })
-		devices = append(devices, dev)
-	}
+	devices := commtest.OpenGPUs(t, 1, 4)
 	for _, how := range []training{{}, {scaled: true}, {scaled: true, dt: device.Float16}, {hook: func() reducer.Hook { return commhook.BF16(nil) }}} {
 		want := trainSteps(t, devices, how, 100, 0)
 		for r, got := range trainSteps(t, devices, how, 100, len(devices)) {

@@ -31,10 +31,10 @@ type sharded struct {
 // trainSharded makes steps with a schedule, dropout and accumulated gradients, on ranks below captured with
 // captured steps. In step missing, rank 1 has no gradient of the last layer; if missing is -1, gradients are
 // clipped.
-func trainSharded(t *testing.T, steps, captured, missing int, scaled bool) []sharded {
+func trainSharded(t *testing.T, devices []device.Device, steps, captured, missing int, scaled bool) []sharded {
 	t.Helper()
-	all := make([]sharded, 2)
-	commtest.OnDevices(t, commtest.FakeGPUs(t, 2), nil, func(pg *comm.ProcessGroup) error {
+	all := make([]sharded, len(devices))
+	commtest.OnDevices(t, devices, nil, func(pg *comm.ProcessGroup) error {
 		dev := pg.Device()
 		autograd.Generator(dev).Seed(3)
 		net := nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Dropout(0.2), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
@@ -153,18 +153,33 @@ func TestCapturedShardedSteps(t *testing.T) {
 		"a gradient is missing": {40, 20, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			want := trainSharded(t, c.steps, 0, c.missing, c.scaled)
+			want := trainSharded(t, commtest.FakeGPUs(t, 2), c.steps, 0, c.missing, c.scaled)
 			for captured := 1; captured <= 2; captured++ {
-				got := trainSharded(t, c.steps, captured, c.missing, c.scaled)
-				for r := range got {
-					same := slices.EqualFunc(got[r].losses, want[r].losses, func(a, b float64) bool { return math.Float64bits(a) == math.Float64bits(b) })
-					if !same || !slices.Equal(got[r].committed, want[r].committed) || !bytes.Equal(got[r].state, want[r].state) {
-						t.Errorf("with %d ranks that capture, rank %d has equal losses: %v; committed %v, want %v; equal parameters: %v", captured, r,
-							same, got[r].committed, want[r].committed, bytes.Equal(got[r].state, want[r].state))
-					}
-				}
+				got := trainSharded(t, commtest.FakeGPUs(t, 2), c.steps, captured, c.missing, c.scaled)
+				equalSharded(t, got, want, captured)
 			}
 		})
+	}
+}
+
+// equalSharded fails the test unless each rank ends with what is wanted, bit for bit.
+func equalSharded(t *testing.T, got, want []sharded, captured int) {
+	t.Helper()
+	for r := range got {
+		same := slices.EqualFunc(got[r].losses, want[r].losses, func(a, b float64) bool { return math.Float64bits(a) == math.Float64bits(b) })
+		if !same || !slices.Equal(got[r].committed, want[r].committed) || !bytes.Equal(got[r].state, want[r].state) {
+			t.Errorf("with %d ranks that capture, rank %d has equal losses: %v; committed %v, want %v; equal parameters: %v", captured, r,
+				same, got[r].committed, want[r].committed, bytes.Equal(got[r].state, want[r].state))
+		}
+	}
+}
+
+// On GPUs captured steps of a sharded optimizer, with NCCL in the graph, equal those that are not captured too.
+func TestGPUCapturedShardedSteps(t *testing.T) {
+	devices := commtest.OpenGPUs(t, 2, 4)
+	for _, scaled := range []bool{false, true} {
+		want := trainSharded(t, devices, 100, 0, -1, scaled)
+		equalSharded(t, trainSharded(t, devices, 100, len(devices), -1, scaled), want, len(devices))
 	}
 }
 

@@ -31,6 +31,20 @@ func GPUs(t testing.TB, least int) int {
 	return gpus
 }
 
+// OpenGPUs opens the first GPUs, no more than most, and closes them when the test ends. It skips the test as GPUs does.
+func OpenGPUs(t testing.TB, least, most int) (devices []device.Device) {
+	t.Helper()
+	for i := range min(most, GPUs(t, least)) {
+		dev, err := cuda.Open(i, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { dev.Close() })
+		devices = append(devices, dev)
+	}
+	return devices
+}
+
 // ShareVar is an environment variable that makes two processes share the first GPU. NCCL refuses two ranks on one GPU
 // of a host, so each process gets a host id of its own. NCCL connects them by sockets, and they take turns on the GPU:
 // a call takes milliseconds.
