@@ -90,7 +90,7 @@ func GatherObject[T any](ctx context.Context, pg *ProcessGroup, v T, root int) (
 
 // Agree makes all ranks succeed or fail together. All ranks must call it, each with its own
 // error or nil. If all ranks give nil, Agree returns nil on every rank. Else it returns an
-// error on every rank. Its text, the same on all ranks, has each error once, behind the ranks
+// error on every rank. Its text, the same on all ranks, has each error once, after the ranks
 // that gave it. On a rank that gave an error, the returned error also wraps met.
 func Agree(ctx context.Context, pg *ProcessGroup, met error) error {
 	var text string

@@ -104,7 +104,7 @@ func TestReportBeginsWithTheRecords(t *testing.T) {
 	}
 }
 
-// An error that several ranks return, as all do that agreed on one, is in the report once.
+// All ranks that take part in comm.Agree return the same error. The report has its text once.
 func TestReportHasAnErrorOnce(t *testing.T) {
 	failed := func(rank int, said string) Failure {
 		return Failure{Worker: Worker{Rank: rank}, Status: Status{Code: 1}, ErrorFile: &ErrorFile{Message: said}}

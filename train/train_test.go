@@ -265,8 +265,8 @@ type stopping struct{ train.Model }
 
 func (stopping) Stopping() bool { return true }
 
-// The weights are written when all steps are made, also by a run that resumes behind the last one, but not by a
-// run that stops on request. The file may be in the folder of the checkpoints, which Run makes.
+// Run writes the weights when all steps are made. It also does so if it resumes from a checkpoint of the last step,
+// but not if the ranks stop on request. The file may be in the folder of the checkpoints, which Run makes.
 func TestWeights(t *testing.T) {
 	dir := t.TempDir()
 	file := func(run string) string { return filepath.Join(dir, run, "weights") }

@@ -33,10 +33,10 @@ type Point struct{ Step, Time, Number float64 }
 // maxLine is the longest line of a file, in bytes.
 const maxLine = 1 << 20
 
-// Read reads a run. Where time or step fall from one line to the next, the run was resumed, or started anew in
-// the same file. Of the steps that the file then has twice, Read keeps the later numbers. It adds to their times
-// that of the last step before them. Read leaves out a last line that is incomplete because the process that
-// wrote it ended. An error about another line names the line's number.
+// Read reads a run. A line with a lower time or step than the line before is the first of a resumed run, or of a
+// new run in the same file. From its step on, its numbers replace the earlier ones. A resumed run counts its time
+// from 0, so Read adds the time that the run had reached at that step. Read leaves out an incomplete last line, as
+// a killed process leaves it. An error about another line names the line's number.
 func Read(path string) (*Run, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -48,8 +48,8 @@ func Read(path string) (*Run, error) {
 	lines.Buffer(nil, maxLine)
 	var bad error // the error of the line before
 	n := 0
-	var previous Point // of the line before, as the file has it
-	offset := 0.0      // the time of the run until it was resumed
+	var previous Point // the line before, with its time in the file
+	offset := 0.0      // what is added to the times of a resumed run
 	for lines.Scan() {
 		if bad != nil {
 			return nil, bad
@@ -86,8 +86,8 @@ func Read(path string) (*Run, error) {
 	return run, nil
 }
 
-// cut removes the points behind step, and returns the latest time of those up to it. If none is before step, the
-// run starts anew: cut removes all and returns 0.
+// cut removes the points after step, and returns the latest time of the points that are left. If there is no point
+// before step, this is a new run: cut removes all points and returns 0.
 func (r *Run) cut(step float64) (latest float64) {
 	isResumed := false
 	for name, all := range r.Series {

@@ -37,8 +37,8 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// A run that goes on after a failure repeats steps, and counts its time anew. It may first make up for an
-// evaluation of the last step. A run from the beginning replaces all that the file holds.
+// A resumed run repeats the steps since its checkpoint, and counts its time from 0. Its first line may be an
+// evaluation that the failed run did not make. A new run replaces all that the file holds.
 func TestReadResumed(t *testing.T) {
 	first := `{"time":1,"step":10,"loss":4}
 {"time":2,"step":20,"loss":3,"accuracy":0.5}

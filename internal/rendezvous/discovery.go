@@ -124,7 +124,7 @@ type Etcd struct {
 	Open func(context.Context) (election.Election, error)
 	// Addr is where the other agents reach this one: a name or an IP address, without a port.
 	Addr string
-	// Endpoints are the addresses of etcd, host:port. Only messages use them.
+	// Endpoints are etcd's addresses, each host:port, as messages to the user name them.
 	Endpoints []string
 	// Waiting, if not nil, is called with a message for the user when a Find has taken longer than
 	// patience. Each Find calls it at most once.
