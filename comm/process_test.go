@@ -81,6 +81,21 @@ var workers = map[string]func(context.Context) error{
 		}
 		return pg.Barrier().Wait(ctx)
 	},
+	// The test program leave slowly is like leave, but the launcher tells rank 1 to stop before
+	// it has returned its error.
+	"leave slowly": func(ctx context.Context) error {
+		pg, err := comm.Init(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer pg.Close()
+		if pg.Rank() == 1 {
+			pg.Close()
+			<-ctx.Done()
+			return errors.New("no luck")
+		}
+		return pg.Barrier().Wait(ctx)
+	},
 	// In the test program overlap, rank 1 makes a call that is rejected, while the other ranks
 	// wait for rank 1.
 	"overlap": func(ctx context.Context) error {
@@ -369,14 +384,14 @@ func TestMainReportsFailedCalls(t *testing.T) {
 // because of that rank.
 func TestTheLauncherBlamesTheCause(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
-	for range 3 {
-		_, errs, err := launch(t, 4, "leave")
+	for _, program := range []string{"leave", "leave", "leave slowly"} {
+		_, errs, err := launch(t, 4, program)
 		var failure *launcher.FailureError
 		if !errors.As(err, &failure) {
 			t.Fatalf("got %v", err)
 		}
 		if failure.Root.Rank != 1 || !strings.Contains(err.Error(), "no luck") {
-			t.Errorf("blamed: %v\n%s", err, errs)
+			t.Errorf("%s: blamed: %v\n%s", program, err, errs)
 		}
 	}
 }

@@ -254,8 +254,10 @@ func (a *agent) describeFailures() []Failure {
 			a.console.logf("error file of rank %d: %v", p.Rank, err)
 		}
 		f.date(a.start, ordered, late)
-		f.classify(ordered)
 		failures = append(failures, f)
+	}
+	for i := range failures {
+		failures[i].classify(ordered, failures)
 	}
 	return failures
 }

@@ -44,9 +44,9 @@ type Failure struct {
 	Time   time.Time
 	// Exited is the time at which the exit was observed.
 	Exited time.Time
-	// Stopped says that the worker ended because golaunch told it to. It is false if the
-	// worker's error file is older than the order to stop. The worker was then exiting because
-	// of its error.
+	// Stopped says that the worker ended because golaunch told it to. It is false if the worker
+	// had failed before the order to stop: its error file is older than the order, or it has an
+	// error of its own and another worker named it as the cause before the order.
 	Stopped bool
 	// ErrorFile is the worker's error file; nil if it wrote none.
 	ErrorFile *ErrorFile
@@ -92,10 +92,26 @@ func (f *Failure) date(start, ordered time.Time, late bool) {
 }
 
 // classify separates a worker that golaunch stopped from one that was exiting because of its
-// error when golaunch told it to stop, at the time `ordered`.
-func (f *Failure) classify(ordered time.Time) {
-	f.wasExiting = f.Stopped && !f.Status.isSuccess() && f.Time.Before(ordered)
-	f.Stopped = f.Stopped && !f.wasExiting
+// error when golaunch told it to stop, at the time `ordered`. all holds all failures of the
+// attempt, with their times.
+func (f *Failure) classify(ordered time.Time, all []Failure) {
+	if !f.Stopped || f.Status.isSuccess() {
+		return
+	}
+	f.wasExiting = f.Time.Before(ordered)
+	// A worker closes its connections before it writes its error file, and the order may come in
+	// between. The peers' error files then tell that it failed first.
+	if f.ErrorFile != nil && f.ErrorFile.CausedBy == nil {
+		f.wasExiting = f.wasExiting || slices.ContainsFunc(all, func(other Failure) bool {
+			return other.Rank != f.Rank && other.Time.Before(ordered) && other.names(f.Rank)
+		})
+	}
+	f.Stopped = !f.wasExiting
+}
+
+// names reports whether the error file names a rank as the cause.
+func (f *Failure) names(rank int) bool {
+	return f.ErrorFile != nil && f.ErrorFile.CausedBy != nil && *f.ErrorFile.CausedBy == rank
 }
 
 // when returns the time of the failure as reports show it.

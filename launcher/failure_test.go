@@ -18,6 +18,9 @@ func TestRootCause(t *testing.T) {
 	start := time.Unix(1_700_000_000, 0)
 	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
 	wrote := func(ms int) *ErrorFile { return &ErrorFile{Message: "error", Time: at(ms)} }
+	blamed := func(ms, rank int) *ErrorFile {
+		return &ErrorFile{Message: "rank lost", Time: at(ms), CausedBy: &rank}
+	}
 	type end struct {
 		Failure
 		late bool
@@ -27,6 +30,7 @@ func TestRootCause(t *testing.T) {
 			Stopped: late && stoppedBy(s, syscall.SIGTERM, false)}, late}
 	}
 	one, term, kill := Status{Code: 1}, Status{Signal: syscall.SIGTERM}, Status{Signal: syscall.SIGKILL}
+	caught := Status{Code: 128 + int(syscall.SIGTERM)}
 	abort := Status{Signal: syscall.SIGABRT}
 	for _, test := range []struct {
 		name    string
@@ -50,17 +54,29 @@ func TestRootCause(t *testing.T) {
 			[]end{exit(0, 2050, one, wrote(2040), false), exit(2, 2060, term, wrote(2000), true)}, 2, 0},
 		{"an error file that the stop caused", // interrupted, it complains
 			[]end{exit(0, 2050, one, nil, false), exit(2, 2060, term, wrote(2055), true)}, 0, 1},
+		{"told to stop after it closed its connections, before it wrote its error file",
+			[]end{exit(0, 2050, one, blamed(2040, 2), false), exit(1, 2055, caught, blamed(2052, 2), true), exit(2, 2060, caught, wrote(2055), true)}, 2, 1},
+		{"blamed, but it blames another too",
+			[]end{exit(0, 2050, one, blamed(2040, 2), false), exit(2, 2060, caught, blamed(2055, 0), true)}, 0, 1},
+		{"blamed, but it left without an error",
+			[]end{exit(0, 2050, one, blamed(2040, 2), false), exit(2, 2060, term, nil, true)}, 0, 1},
+		{"blamed, but it had succeeded",
+			[]end{exit(0, 2050, one, blamed(2040, 2), false), exit(2, 2060, Status{}, wrote(2055), true)}, 0, 1},
+		{"blamed for what the stop did",
+			[]end{exit(0, 2050, one, nil, false), exit(1, 2060, one, blamed(2056, 2), true), exit(2, 2060, caught, wrote(2055), true)}, 0, 1},
 		{"a clock from before the attempt is not believed",
 			[]end{exit(0, 50, one, wrote(10), false), exit(1, 3000, one, wrote(-9000), true)}, 1, 0},
 	} {
 		var failures []Failure
 		for _, e := range test.ends {
 			e.date(start, test.ends[0].Exited, e.late)
-			e.classify(test.ends[0].Exited)
 			if e.Time.Before(start.Add(-crashCredit)) {
 				t.Errorf("%s: rank %d is dated %v, long before the attempt", test.name, e.Rank, e.Time)
 			}
 			failures = append(failures, e.Failure)
+		}
+		for i := range failures {
+			failures[i].classify(test.ends[0].Exited, failures)
 		}
 		got := newFailureError("train", 1, 0, failures)
 		if got.Root.Rank != test.root || len(got.Stopped) != test.stopped || 1+len(got.Others)+len(got.Stopped) != len(test.ends) {
