@@ -230,12 +230,13 @@ func (m *mainRun) takeOldest() *ProcessGroup {
 }
 
 // causedBy returns the rank whose failure caused err on this rank: the rank that could not
-// join, was lost or aborted the group, or whose call failed first. It returns nil if err
-// originated on this rank.
+// join, was lost or aborted the group, whose call failed first, or whose error [Agree] passed
+// on. It returns nil if err originated on this rank.
 func causedBy(err error) *int {
 	var join *JoinError
 	var lost *PeerLostError
 	var aborted *AbortedError
+	var agreed *agreedError
 	var mine, innermost *CallError
 	errors.As(err, &mine)
 	for call := mine; call != nil; {
@@ -251,6 +252,8 @@ func causedBy(err error) *int {
 		origin = &lost.Peer
 	case errors.As(err, &aborted):
 		origin = &aborted.By
+	case errors.As(err, &agreed) && agreed.met == nil:
+		origin = &agreed.first
 	case innermost != nil:
 		origin = &innermost.Rank
 	}

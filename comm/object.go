@@ -124,13 +124,15 @@ func Agree(ctx context.Context, pg *ProcessGroup, met error) error {
 	for _, t := range distinct {
 		parts = append(parts, fmt.Sprintf("%s: %s", ranklist.Format(ranks[t]), t))
 	}
-	return &agreedError{strings.Join(parts, "; "), met}
+	first := slices.IndexFunc(failed, func(f []int64) bool { return f[0] != 0 })
+	return &agreedError{strings.Join(parts, "; "), met, pg.control.Members[first]}
 }
 
 // agreedError is what Agree returns.
 type agreedError struct {
-	text string
-	met  error // this rank's error, or nil
+	text  string
+	met   error // this rank's error, or nil
+	first int   // the first rank that gave an error, by its number in the job
 }
 
 func (e *agreedError) Error() string { return e.text }

@@ -96,6 +96,31 @@ var workers = map[string]func(context.Context) error{
 		}
 		return pg.Barrier().Wait(ctx)
 	},
+	// In the test program hang, rank 1 hangs, while rank 0 waits for it, fails, and leaves at once.
+	"hang": func(ctx context.Context) error {
+		pg, err := comm.Init(ctx, &comm.Options{Timeout: time.Second})
+		if err != nil {
+			return err
+		}
+		defer pg.Close()
+		pg.OnShutdown(func(context.Context, error) { fmt.Println("shutdown") })
+		if pg.Rank() == 1 {
+			select {}
+		}
+		return pg.Barrier().Wait(ctx)
+	},
+	// In the test program disagree, rank 1 alone fails, and both ranks return its error.
+	"disagree": func(ctx context.Context) error {
+		pg, err := comm.Init(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer pg.Close()
+		if pg.Rank() == 1 {
+			err = errors.New("no luck")
+		}
+		return comm.Agree(ctx, pg, err)
+	},
 	// In the test program overlap, rank 1 makes a call that is rejected, while the other ranks
 	// wait for rank 1.
 	"overlap": func(ctx context.Context) error {
@@ -392,6 +417,38 @@ func TestTheLauncherBlamesTheCause(t *testing.T) {
 		}
 		if failure.Root.Rank != 1 || !strings.Contains(err.Error(), "no luck") {
 			t.Errorf("%s: blamed: %v\n%s", program, err, errs)
+		}
+	}
+}
+
+// If ranks agree that one of them failed, that one is the root cause.
+func TestTheLauncherBlamesTheRankThatDisagreed(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	for range 8 {
+		_, errs, err := launch(t, 3, "disagree")
+		var failure *launcher.FailureError
+		if !errors.As(err, &failure) || failure.Root.Rank != 1 {
+			t.Fatalf("%v\n%s", err, errs)
+		}
+	}
+}
+
+// A rank that hangs runs its shutdown functions, says where it hangs and ends by itself, although
+// the launcher tells it to stop as soon as the rank that waited for it has failed. The launcher
+// would wait longer before it kills the rank.
+func TestARankThatHangsEndsItself(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	out, errs, err := launch(t, 2, "hang")
+	var failure *launcher.FailureError
+	if !errors.As(err, &failure) || failure.Root.Rank != 0 || len(failure.Others) != 1 || failure.Others[0].Status.Code != 1 {
+		t.Errorf("want rank 0 as the root cause, and that rank 1 exits with code 1: %v\n%s", err, errs)
+	}
+	if want := "[default1]: shutdown\n"; out != want {
+		t.Errorf("the program printed %q, want %q", out, want)
+	}
+	for _, want := range []string{"Most probable: rank 1 is behind", "goroutine 1 [select (no cases)]"} {
+		if !strings.Contains(errs+failure.Report(), want) {
+			t.Errorf("%q is not in\n%s", want, errs)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package comm
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"math"
 	"slices"
@@ -284,15 +285,17 @@ func (d *watchdogLoop) failed(g *group, err error) {
 }
 
 // broke notifies loop that group g broke. Only the first notification counts. broke does
-// nothing if the program has closed g or if Main's context has ended, because then the program
-// itself ends its groups.
+// nothing if the program has closed g. If Main's context has ended, the program ends its groups
+// itself, and broke does nothing either, except after a timeout: the launcher stops all ranks
+// as soon as the first rank has failed, and this rank may be the one that hangs.
 func (d *watchdogLoop) broke(g *group) {
-	if !g.closing.Load() && !g.main.hasEnded() {
-		d.breakOnce.Do(func() {
-			close(d.broken)
-			d.notify(event{kind: watchdog.Broke, group: g})
-		})
+	if g.closing.Load() || g.main.hasEnded() && !errors.Is(d.reason(g), ErrTimeout) {
+		return
 	}
+	d.breakOnce.Do(func() {
+		close(d.broken)
+		d.notify(event{kind: watchdog.Broke, group: g})
+	})
 }
 
 // add puts a group under the watchdog.
