@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -55,6 +56,9 @@ func publish(fs filesystem, dir, name, temp string, manifest *Manifest) error {
 	}
 	if err == nil {
 		err = fs.Rename(temp, filepath.Join(dir, name))
+		if errors.Is(err, os.ErrExist) {
+			return fmt.Errorf("another job saves in this folder, which only one may use at a time: %w", err)
+		}
 	}
 	if err == nil {
 		err = fs.SyncFolder(dir)

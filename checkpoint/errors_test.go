@@ -61,6 +61,25 @@ func (v vanishing) SyncFolder(path string) error {
 	return v.disk.SyncFolder(path)
 }
 
+// contested is a disk on which another job saves the same step first.
+type contested struct{ disk }
+
+func (c contested) Rename(from, to string) error {
+	if filepath.Base(to) == "step-00000003" {
+		if err := os.MkdirAll(filepath.Join(to, "other"), 0o777); err != nil {
+			return err
+		}
+	}
+	return c.disk.Rename(from, to)
+}
+
+func TestTwoJobsInOneFolder(t *testing.T) {
+	failing(t, t.TempDir(), "another job saves in this folder", func(m *Manager) error {
+		m.fs = contested{}
+		return nil
+	}, func() {})
+}
+
 func TestFolderGoneInMidSave(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	var once sync.Once

@@ -322,6 +322,9 @@ func (m *Manager) report(ctx context.Context, key string, v any) error {
 // await waits for a report and decodes it into v.
 func (m *Manager) await(ctx context.Context, key string, v any) error {
 	data, err := m.pg.Store().Get(ctx, key)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("all ranks have to call Save, and have %v for it (Options.Timeout): %w", m.o.Timeout, err)
+	}
 	if err != nil {
 		return err
 	}
