@@ -19,7 +19,8 @@ type Group interface {
 	Device() device.Device
 }
 
-// LoaderOptions configure a [Loader].
+// LoaderOptions configure a [Loader]. Batch, Shuffle, Seed, LastBatch and the length of the data set are the same
+// on all ranks. If they differ, some samples are used twice and others never. train.Run compares them.
 type LoaderOptions struct {
 	Batch     int // samples for each rank in a step
 	Shuffle   bool
@@ -77,6 +78,9 @@ func NewLoader(set Dataset, group Group, opts LoaderOptions) (*Loader, error) {
 	}
 	return l, l.sampler.Check()
 }
+
+// Sampler returns the sampler that chooses the loader's samples.
+func (l *Loader) Sampler() Sampler { return l.sampler }
 
 // Steps returns the number of global batches of an epoch.
 func (l *Loader) Steps() int { return l.sampler.Steps() }

@@ -98,6 +98,9 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c Config) (err error) {
 	if pg == nil {
 		return fmt.Errorf("train: %w", comm.ErrNoGroup)
 	}
+	if c.Model == nil || c.Optimizer == nil || c.Data == nil || c.Loss == nil {
+		return fmt.Errorf("train: Model is set: %v, Optimizer: %v, Data: %v, Loss: %v; want all of them", c.Model != nil, c.Optimizer != nil, c.Data != nil, c.Loss != nil)
+	}
 	if c.Epochs < 0 || c.MaxSteps < 0 || c.Epochs == 0 && c.MaxSteps == 0 || c.Accumulate < 0 || c.ClipNorm < 0 || c.SaveEvery < 0 || c.LogEvery < 0 || c.EvaluateEvery < 0 {
 		return fmt.Errorf("train: Epochs %d, MaxSteps %d, Accumulate %d, ClipNorm %v, SaveEvery %d, LogEvery %d and EvaluateEvery %d, want at least 1 epoch or step and nothing below 0",
 			c.Epochs, c.MaxSteps, c.Accumulate, c.ClipNorm, c.SaveEvery, c.LogEvery, c.EvaluateEvery)
@@ -108,6 +111,9 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c Config) (err error) {
 	r := run{Config: c, pg: pg, total: c.Steps(), evaluated: -1}
 	if r.total == 0 {
 		return fmt.Errorf("train: Epochs %d of %d batches each are not one step of Accumulate %d batches", c.Epochs, c.Data.Steps(), c.Accumulate)
+	}
+	if err := compareData(ctx, pg, c.Data.Sampler()); err != nil {
+		return err
 	}
 	r.Accumulate = max(r.Accumulate, 1)
 	r.makeSteps()
@@ -137,6 +143,24 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c Config) (err error) {
 		return err
 	}
 	return checkpoint.SaveWeights(ctx, c.Weights, c.Model)
+}
+
+// compareData returns an error on all ranks if their samplers differ in more than the rank.
+func compareData(ctx context.Context, pg *comm.ProcessGroup, mine data.Sampler) error {
+	mine.Rank = 0
+	if !mine.Shuffle {
+		mine.Seed = 0
+	}
+	all, err := comm.AllGatherObject(ctx, pg, mine)
+	if err != nil {
+		return err
+	}
+	for r, s := range all {
+		if s != all[0] {
+			return fmt.Errorf("train: the data of rank %d have %+v, those of rank 0 %+v: the data sets' lengths and the loaders' options must be equal", r, s, all[0])
+		}
+	}
+	return nil
 }
 
 // tryFile returns an error if a file cannot be made at path, the value of a field of Config. Run calls it first,

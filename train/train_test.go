@@ -256,6 +256,27 @@ func TestConfigThatMakesNoSense(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "not one step of Accumulate 1000 batches") {
 			return fmt.Errorf("%v, want an error that says that there is no step", err)
 		}
+		_, err = trained(t.Context(), pg, false, 5, func(c *train.Config) { c.Loss = nil })
+		if err == nil || !strings.Contains(err.Error(), "Loss: false") {
+			return fmt.Errorf("%v, want an error that names Loss", err)
+		}
+		return nil
+	})
+}
+
+// If the loaders differ, all ranks return an error with both values.
+func TestLoadersThatDiffer(t *testing.T) {
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		_, err := trained(t.Context(), pg, false, 5, func(c *train.Config) {
+			loader, err := data.NewLoader(points(60), pg, data.LoaderOptions{Batch: 4, Shuffle: true, Seed: uint64(7 + pg.Rank())})
+			if err != nil {
+				t.Error(err)
+			}
+			c.Data = loader
+		})
+		if err == nil || !strings.Contains(err.Error(), "rank 1") || !strings.Contains(err.Error(), "Seed:7") || !strings.Contains(err.Error(), "Seed:8") {
+			return fmt.Errorf("%v, want an error with both seeds", err)
+		}
 		return nil
 	})
 }
