@@ -159,7 +159,7 @@ func Constant(x float64) Init {
 type UnplacedError struct{ Name string }
 
 func (e *UnplacedError) Error() string {
-	return fmt.Sprintf("nn: %s is on no device yet: Place its module", e.Name)
+	return fmt.Sprintf("nn: %s is on no device yet. If its module is a part of a model, the model has to register it by nn.Add; else Place it", e.Name)
 }
 
 // value is the content of a parameter or a buffer, shared by all its names.
