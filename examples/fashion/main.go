@@ -1,7 +1,7 @@
 // Command fashion trains a classifier of clothes on Fashion-MNIST, on any number of processes.
 //
 //	apt-get install dataset-fashion-mnist # or give --data a folder with the four files
-//	go run ./cmd/golaunch --nproc-per-node 2 ./examples/fashion --model cnn --log fashion.jsonl
+//	go run ./cmd/golaunch --nproc-per-node 2 ./examples/fashion --log fashion.jsonl
 //	go run ./cmd/goddp plot fashion.jsonl -o curve.svg
 //
 // With --resume FOLDER it saves checkpoints in the folder and resumes from the latest one.
