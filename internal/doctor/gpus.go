@@ -51,6 +51,9 @@ func checkGPUs(ranks []Facts) (good string, findings []Finding) {
 			}
 		}
 	}
+	if !slices.ContainsFunc(ranks, func(f Facts) bool { return f.GPU != "" || f.GPUError != "" }) {
+		return "none is used: the ranks compute on the CPU", findings
+	}
 	if h := ranks[0].NVML; h != nil && len(h.GPUs) > 0 {
 		g := h.GPUs[max(0, slices.IndexFunc(h.GPUs, func(g nvml.GPU) bool { return g.BusID == ranks[0].GPU }))]
 		good = fmt.Sprintf("%d × %s at %d of %d MHz, no ECC errors", len(ranks[0].VisibleGPUs), g.Name, g.Clock, g.MaxClock)

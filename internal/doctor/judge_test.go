@@ -52,6 +52,21 @@ func TestGoodJobHasNoFinding(t *testing.T) {
 	}
 }
 
+// The report says whether the ranks compute on GPUs, because they also do without one.
+func TestReportSaysWhereTheRanksCompute(t *testing.T) {
+	ranks := goodRanks(1)
+	for _, want := range []string{"2 × H200 at ", "none is used: the ranks compute on the CPU"} {
+		report := Judge(ranks)
+		i := slices.IndexFunc(report.Results, func(r Result) bool { return r.Check == "gpus" })
+		if i < 0 || !strings.HasPrefix(report.Results[i].Good, want) {
+			t.Errorf("the results are %+v, want %q of the GPUs", report.Results, want)
+		}
+		for r := range ranks {
+			ranks[r].GPU, ranks[r].VisibleGPUs, ranks[r].NVML = "", nil, nil
+		}
+	}
+}
+
 // Each change of a good job of three hosts has exactly the findings of one check, which hold both values.
 func TestFindings(t *testing.T) {
 	parse := func(file string) func(t *testing.T, ranks []Facts) {
