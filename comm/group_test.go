@@ -341,7 +341,7 @@ func TestTimeoutNamesTheRankThatDidNotCome(t *testing.T) {
 				if !errors.Is(err, comm.ErrTimeout) {
 					t.Errorf("rank %d: %v", pg.Rank(), err)
 				}
-				if !strings.Contains(err.Error(), "[2]") {
+				if !strings.Contains(err.Error(), "waiting for rank 2") {
 					t.Errorf("rank %d: %q does not name rank 2", pg.Rank(), err)
 				}
 				if took := time.Since(start); took < comm.DefaultTimeout || took > comm.DefaultTimeout+5*time.Second {
@@ -521,8 +521,8 @@ func TestSplitNamesTheRankThatFailed(t *testing.T) {
 		culprit int
 		said    string
 	}{
-		{&comm.JoinError{Rank: 3, Err: errors.New("no luck")}, 3, "color 1, ranks [1 2 3]: rank 3 could not join: no luck"},
-		{&comm.PeerLostError{Peer: 3}, 3, "color 1, ranks [1 2 3]: rank 3 lost"},
+		{&comm.JoinError{Rank: 3, Err: errors.New("no luck")}, 3, "color 1, ranks 1-3: rank 3 could not join: no luck"},
+		{&comm.PeerLostError{Peer: 3}, 3, "color 1, ranks 1-3: rank 3 lost"},
 		{nil, 0, "process group aborted: by rank 0: no luck"},
 	} {
 		var arrived, wg sync.WaitGroup

@@ -9,6 +9,7 @@ import (
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/coordinator"
+	"github.com/goddp/goddp/internal/ranklist"
 	"github.com/goddp/goddp/store"
 )
 
@@ -48,7 +49,7 @@ func (pg *ProcessGroup) Split(ctx context.Context, color, key int) (*ProcessGrou
 	}
 	be, err := pg.makeSplit(ctx, name, ranks, &cfg, members)
 	if err != nil {
-		return nil, fmt.Errorf("rank %d: splitting the process group: color %d, ranks %v: %w", pg.world.Rank, color, ranks, err)
+		return nil, fmt.Errorf("rank %d: splitting the process group: color %d, %s: %w", pg.world.Rank, color, ranklist.Format(ranks), err)
 	}
 	sub := newGroup(pg.main, name, pg.world, cfg, view, be, pg.watchdog, pg.wrapBackend)
 	sub.parent, sub.stop = pg, pg.stop

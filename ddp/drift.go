@@ -12,6 +12,7 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/kernels"
+	"github.com/goddp/goddp/internal/ranklist"
 	"github.com/goddp/goddp/nn"
 )
 
@@ -28,12 +29,11 @@ type ReplicaDriftError struct {
 
 func (e *ReplicaDriftError) Error() string {
 	who := "there is no majority that shows which rank is wrong"
-	switch len(e.Ranks) {
-	case 0:
-	case 1:
-		who = fmt.Sprintf("rank %d differs from the majority", e.Ranks[0])
-	default:
-		who = fmt.Sprintf("ranks %v differ from the majority", e.Ranks)
+	switch n := len(e.Ranks); {
+	case n == 1:
+		who = ranklist.Format(e.Ranks) + " differs from the majority"
+	case n > 1:
+		who = ranklist.Format(e.Ranks) + " differ from the majority"
 	}
 	return fmt.Sprintf("the ranks' replicas differ at backward pass %d, in %d of %d parameters: %s: %q has the hash %s",
 		e.Pass, e.Differ, e.Params, who, e.Param, e.holders())
@@ -59,16 +59,9 @@ func (e *ReplicaDriftError) holders() string {
 			out = append(out, fmt.Sprintf("%d more", len(hashes)-most))
 			break
 		}
-		whose := fmt.Sprintf("ranks %v", ranks[h])
-		switch n := len(ranks[h]); {
-		case n == 1:
-			whose = fmt.Sprintf("rank %d", ranks[h][0])
-		case n > most:
-			whose = fmt.Sprintf("%d ranks", n)
-		}
-		out = append(out, fmt.Sprintf("%#016x on %s", h, whose))
+		out = append(out, fmt.Sprintf("%#016x on %s", h, ranklist.Format(ranks[h])))
 	}
-	return strings.Join(out, ", ")
+	return strings.Join(out, "; ")
 }
 
 // UnfrozenError is the panic value of a backward pass through a model with a parameter that was frozen

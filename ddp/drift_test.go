@@ -40,7 +40,7 @@ func TestCompare(t *testing.T) {
 			1, 2, 3,
 			1, 2, 3,
 			1, 2, -1,
-		}, drift([]int{2}, "c", 1, 3, 3, 1<<64-1), `rank 2 differs from the majority: "c" has the hash 0x0000000000000003 on ranks [0 1], 0xffffffffffffffff on rank 2`},
+		}, drift([]int{2}, "c", 1, 3, 3, 1<<64-1), `rank 2 differs from the majority: "c" has the hash 0x0000000000000003 on ranks 0, 1; 0xffffffffffffffff on rank 2`},
 		{"rank 0 of three", []int64{
 			5, 6, 7,
 			1, 2, 3,
@@ -50,7 +50,7 @@ func TestCompare(t *testing.T) {
 			1, 2, 3,
 			1, 9, 3,
 			1, 2, 9,
-		}, drift([]int{1, 2}, "b", 2, 2, 9, 2), "ranks [1 2] differ"},
+		}, drift([]int{1, 2}, "b", 2, 2, 9, 2), "ranks 1, 2 differ"},
 		{"all three", []int64{
 			1, 2, 3,
 			4, 2, 3,
@@ -61,7 +61,7 @@ func TestCompare(t *testing.T) {
 			1, 2, 3,
 			4, 2, 3,
 			4, 2, 3,
-		}, drift(nil, "a", 1, 1, 1, 4, 4), "on ranks [0 1], 0x0000000000000004 on ranks [2 3]"},
+		}, drift(nil, "a", 1, 1, 1, 4, 4), "on ranks 0, 1; 0x0000000000000004 on ranks 2, 3"},
 		{"no majority in one, but in another", []int64{
 			1, 2, 3,
 			4, 2, 3,
@@ -77,17 +77,17 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// With many ranks the message names only a few of them.
+// With many different ranks the message names only a few of them.
 func TestDriftOfManyRanks(t *testing.T) {
 	var same, all []int64
 	for rank := range int64(64) {
 		same = append(same, min(rank, 1))
 		all = append(all, rank)
 	}
-	if got := compare(same, []string{"w"}, nil).Error(); !strings.Contains(got, "rank 0 differs") || !strings.Contains(got, "on 63 ranks") {
+	if got := compare(same, []string{"w"}, nil).Error(); !strings.Contains(got, "rank 0 differs") || !strings.Contains(got, "on ranks 1-63") {
 		t.Errorf("one of many: %s", got)
 	}
-	if got := compare(all, []string{"w"}, nil).Error(); !strings.HasSuffix(got, "on rank 7, 56 more") {
+	if got := compare(all, []string{"w"}, nil).Error(); !strings.HasSuffix(got, "on rank 7; 56 more") {
 		t.Errorf("all of many: %s", got)
 	}
 }

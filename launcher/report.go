@@ -6,8 +6,8 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/flight/analyze"
+	"github.com/goddp/goddp/internal/ranklist"
 )
 
 const (
@@ -93,7 +93,7 @@ func (e *FailureError) culprits() string {
 	if len(ranks) == 0 || slices.Contains(ranks, e.Root.Rank) {
 		return ""
 	}
-	return backend.RankList(ranks)
+	return ranklist.Format(ranks)
 }
 
 func (e *FailureError) writeRoot(b *strings.Builder) {

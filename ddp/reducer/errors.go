@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/ranklist"
 )
 
 var (
@@ -121,7 +122,7 @@ type ModelMismatchError struct {
 func (e *ModelMismatchError) Error() string {
 	others := ""
 	if len(e.Ranks) > 1 {
-		others = fmt.Sprintf("; ranks %v differ from rank 0", e.Ranks)
+		others = fmt.Sprintf("; %s differ from rank 0", ranklist.Format(e.Ranks))
 	}
 	if e.Index < 0 {
 		return fmt.Sprintf("the ranks' models differ: %s %ss on rank %d, %s on rank 0%s", e.Theirs, e.What, e.Rank, e.Rank0, others)

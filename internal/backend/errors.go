@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/coordinator"
+	"github.com/goddp/goddp/internal/ranklist"
 )
 
 // Why a call or a group failed; match with errors.Is.
@@ -89,23 +90,11 @@ type AbsentError struct {
 }
 
 func (e *AbsentError) Error() string {
-	who := RankList(e.Ranks)
+	who := ranklist.Format(e.Ranks)
 	if len(e.Ranks) == 1 {
 		return fmt.Sprintf("%v: %s has not come: it did not start, ended before, or cannot reach the store", e.Err, who)
 	}
 	return fmt.Sprintf("%v: %s have not come: they did not start, ended before, or cannot reach the store", e.Err, who)
-}
-
-// RankList names ranks in messages: "rank 3", "ranks [1 3]". It names at most 16.
-func RankList(ranks []int) string {
-	if len(ranks) == 1 {
-		return fmt.Sprintf("rank %d", ranks[0])
-	}
-	const shown = 16
-	if n := len(ranks) - shown; n > 0 {
-		return fmt.Sprintf("ranks %v and %d more", ranks[:shown], n)
-	}
-	return fmt.Sprintf("ranks %v", ranks)
 }
 
 // Is makes errors.Is(err, ErrTimeout) hold.
@@ -175,12 +164,12 @@ func (e *MismatchError) Error() string {
 					same = append(same, s)
 				}
 			}
-			fmt.Fprintf(&b, "%sranks %v %v", sep, same, f)
-			sep = ", "
+			fmt.Fprintf(&b, "%s%s %v", sep, ranklist.Format(same), f)
+			sep = "; "
 		}
 		return b.String()
 	}
-	return fmt.Sprintf("ranks called different collectives: rank %d %v, rank %d %v", e.Rank, e.Mine, e.Peer, e.Theirs)
+	return fmt.Sprintf("ranks called different collectives: rank %d %v; rank %d %v", e.Rank, e.Mine, e.Peer, e.Theirs)
 }
 
 // UsageError says which rank made a call that is wrong whatever the other ranks do. No rank
@@ -207,7 +196,7 @@ type TimeoutError struct {
 func (e *TimeoutError) Error() string {
 	s := fmt.Sprintf("timed out after %v while %v", e.After, e.State)
 	if len(e.Waiting) > 0 {
-		s += fmt.Sprintf(", waiting for ranks %v", e.Waiting)
+		s += ", waiting for " + ranklist.Format(e.Waiting)
 	}
 	if e.Diagnosis != "" {
 		s += ": " + e.Diagnosis

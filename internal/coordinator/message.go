@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/ranklist"
 )
 
 // A Verb is the type of a message.
@@ -164,7 +165,7 @@ func (e *Failure) Error() string {
 	case Lost:
 		return fmt.Sprintf("rank %d lost: %s", e.Ranks[0], e.Text)
 	case Departed:
-		return fmt.Sprintf("ranks %v left: they closed the process group", e.Ranks)
+		return ranklist.Format(e.Ranks) + " closed the process group"
 	case Exited:
 		return fmt.Sprintf("rank %d has ended before it joined: %s", e.Ranks[0], e.Text)
 	case Duplicate:
@@ -173,7 +174,7 @@ func (e *Failure) Error() string {
 		return e.Text
 	}
 	if len(e.Absent) > 0 {
-		return fmt.Sprintf("%s: ranks %v have not come", e.Text, e.Absent)
+		return fmt.Sprintf("%s, waiting for %s", e.Text, ranklist.Format(e.Absent))
 	}
 	return e.Text
 }

@@ -84,7 +84,7 @@ h:2:2 [1] NCCL INFO Trees [0] -1/-1/-1->1->0
 h:3:3 [2] NCCL INFO Trees [0] 3/-1/-1->2->1
 h:4:4 [3] NCCL INFO Trees [0] -1/-1/-1->3->2
 `).Verdicts()
-	want := "ring 0 lacks the ranks [2] of 4; tree 0 lacks the ranks [2 3] of 4"
+	want := "ring 0 lacks rank 2 of 4; tree 0 lacks ranks 2, 3 of 4"
 	if got := strings.Join(v.Faults, "; "); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/goddp/goddp/internal/ranklist"
 )
 
 // Transport is what connections use.
@@ -73,7 +75,7 @@ func (l Log) Verdicts() Verdicts {
 	for _, channel := range slices.Sorted(maps.Keys(l.Rings)) {
 		ring := l.Rings[channel]
 		if missing := l.missing(ring); len(ring) > 0 && len(missing) > 0 {
-			v.Faults = append(v.Faults, fmt.Sprintf("ring %d lacks the ranks %v of %d", channel, missing, l.Size))
+			v.Faults = append(v.Faults, fmt.Sprintf("ring %d lacks %s of %d", channel, ranklist.Format(missing), l.Size))
 		}
 	}
 	for _, channel := range slices.Sorted(maps.Keys(l.Trees)) {
@@ -81,7 +83,7 @@ func (l Log) Verdicts() Verdicts {
 			continue // the log of a rank is missing, or NCCL has cut the line
 		}
 		if reached := l.reached(channel); len(l.missing(reached)) > 0 {
-			v.Faults = append(v.Faults, fmt.Sprintf("tree %d lacks the ranks %v of %d", channel, l.missing(reached), l.Size))
+			v.Faults = append(v.Faults, fmt.Sprintf("tree %d lacks %s of %d", channel, ranklist.Format(l.missing(reached)), l.Size))
 		}
 	}
 	return v

@@ -247,13 +247,13 @@ func (j *job) namesVictim(text string) bool {
 		return strings.Contains(text, fmt.Sprintf("rank %d lost", j.Victim))
 	case stop, delay:
 		// A rank that is only late has a record, and answers when other ranks ask for it.
-		return strings.Contains(text, fmt.Sprintf("waiting for ranks [%d]", j.Victim)) &&
+		return strings.Contains(text, fmt.Sprintf("waiting for rank %d", j.Victim)) &&
 			(j.trouble() == stop || !strings.Contains(text, "left no record"))
 	case skip, resize:
 		if j.isBlind() { // the ranks compare their records at the deadline
 			return strings.Contains(text, "timed out after") && strings.Contains(text, j.difference())
 		}
-		return regexp.MustCompile(fmt.Sprintf(`ranks called different collectives:.* (rank %[1]d|ranks \[%[1]d\]) (AllReduce|Barrier)`, j.Victim)).MatchString(text)
+		return regexp.MustCompile(fmt.Sprintf(`ranks called different collectives:.* rank %[1]d (AllReduce|Barrier)`, j.Victim)).MatchString(text)
 	case stale:
 		return modified.MatchString(text) && strings.Contains(text, fmt.Sprintf("by rank %d:", j.Victim))
 	case overlap: // the error holds both address ranges

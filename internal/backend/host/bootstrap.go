@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/coordinator"
+	"github.com/goddp/goddp/internal/ranklist"
 )
 
 // silence is the time without an answer after which a peer's host counts as lost.
@@ -193,7 +194,7 @@ func (b *bootstrap) connectPeers(ctx context.Context, addrs []address) error {
 					missing = append(missing, peer)
 				}
 			}
-			return fmt.Errorf("no connection with ranks %v: %w", missing, context.Cause(ctx))
+			return fmt.Errorf("no connection with %s: %w", ranklist.Format(missing), context.Cause(ctx))
 		}
 	}
 	return nil
