@@ -323,7 +323,7 @@ func (m *Manager) report(ctx context.Context, key string, v any) error {
 func (m *Manager) await(ctx context.Context, key string, v any) error {
 	data, err := m.pg.Store().Get(ctx, key)
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("all ranks have to call Save, and have %v for it (Options.Timeout): %w", m.o.Timeout, err)
+		return fmt.Errorf("waited %v (Options.Timeout): it did not call Save, as all ranks have to, or writes for longer: %w", m.o.Timeout, err)
 	}
 	if err != nil {
 		return err

@@ -112,7 +112,7 @@ func (d *watchdogLoop) errorFile() error {
 	if d.mode != AsyncErrorHandling {
 		return nil
 	}
-	return writeErrorFile(d.failure.Error(), "", causedBy(&CallError{Rank: d.world.Rank, Err: d.failure}))
+	return errorFile{message: d.failure.Error(), culprit: causedBy(&CallError{Rank: d.world.Rank, Err: d.failure})}.write()
 }
 
 // awaited returns the ranks that this rank's overdue call waited for, by their numbers in the

@@ -48,7 +48,7 @@ func run(train func(context.Context) error) int {
 	go m.handleSignals(signals, done, cancel)
 	defer func() {
 		if p := recover(); p != nil {
-			report(fmt.Sprintf("panic: %v", p), panicked(string(debug.Stack())), nil)
+			report(errorFile{message: fmt.Sprintf("panic: %v", p), stack: panicked(string(debug.Stack()))})
 			panic(p)
 		}
 	}()
@@ -65,8 +65,8 @@ func run(train func(context.Context) error) int {
 		return 128 + int(accepted)
 	}
 	fmt.Fprintf(os.Stderr, "error: %v\n", err)
-	report(err.Error(), "", causedBy(err))
 	var sig *SignalError
+	report(errorFile{message: err.Error(), culprit: causedBy(err), isInterrupted: errors.As(err, &sig) || errors.Is(err, context.Canceled)})
 	if errors.As(context.Cause(ctx), &sig) {
 		if n, ok := sig.Signal.(syscall.Signal); ok {
 			return 128 + int(n)
@@ -265,26 +265,35 @@ func causedBy(err error) *int {
 
 // report writes the error file. If it cannot write the file, it prints the reason to the
 // standard error.
-func report(message, stack string, culprit *int) {
-	if err := writeErrorFile(message, stack, culprit); err != nil {
+func report(e errorFile) {
+	if err := e.write(); err != nil {
 		fmt.Fprintf(os.Stderr, "writing the error file: %v\n", err)
 	}
 }
 
-// writeErrorFile writes a failure to the file that TORCHELASTIC_ERROR_FILE names, in
-// torchelastic's format. It writes nothing if the variable is not set. culprit is the rank that
-// caused the failure, or nil if the failure originated on this rank.
-func writeErrorFile(message, stack string, culprit *int) error {
+// errorFile is what a rank tells the launcher about its failure.
+type errorFile struct {
+	message, stack string
+	culprit        *int // the rank that caused the failure, or nil if it originated on this rank
+	isInterrupted  bool // whether the error says that the program was told to stop
+}
+
+// write writes e to the file that TORCHELASTIC_ERROR_FILE names, in torchelastic's format. It
+// writes nothing if the variable is not set.
+func (e errorFile) write() error {
 	path := os.Getenv("TORCHELASTIC_ERROR_FILE")
 	if path == "" {
 		return nil
 	}
 	now := float64(time.Now().UnixMicro()) / 1e6
-	info := map[string]string{"py_callstack": stack, "timestamp": strconv.FormatFloat(now, 'f', 6, 64)}
-	if culprit != nil {
-		info["caused_by"] = strconv.Itoa(*culprit)
+	info := map[string]string{"py_callstack": e.stack, "timestamp": strconv.FormatFloat(now, 'f', 6, 64)}
+	if e.culprit != nil {
+		info["caused_by"] = strconv.Itoa(*e.culprit)
 	}
-	content, err := json.Marshal(map[string]any{"message": map[string]any{"message": message, "extraInfo": info}})
+	if e.isInterrupted {
+		info["interrupted"] = "true"
+	}
+	content, err := json.Marshal(map[string]any{"message": map[string]any{"message": e.message, "extraInfo": info}})
 	if err != nil {
 		return err
 	}

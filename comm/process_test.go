@@ -3,6 +3,7 @@ package comm_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -82,20 +83,9 @@ var workers = map[string]func(context.Context) error{
 		return pg.Barrier().Wait(ctx)
 	},
 	// The test program leave slowly is like leave, but the launcher tells rank 1 to stop before
-	// it has returned its error.
-	"leave slowly": func(ctx context.Context) error {
-		pg, err := comm.Init(ctx, nil)
-		if err != nil {
-			return err
-		}
-		defer pg.Close()
-		if pg.Rank() == 1 {
-			pg.Close()
-			<-ctx.Done()
-			return errors.New("no luck")
-		}
-		return pg.Barrier().Wait(ctx)
-	},
+	// it has returned its error. In leave early, that rank has no error until then.
+	"leave slowly": func(ctx context.Context) error { return closeAndWait(ctx, errors.New("no luck")) },
+	"leave early":  func(ctx context.Context) error { return closeAndWait(ctx, nil) },
 	// In the test program hang, rank 1 hangs, while rank 0 waits for it, fails, and leaves at once.
 	"hang": func(ctx context.Context) error {
 		pg, err := comm.Init(ctx, &comm.Options{Timeout: time.Second})
@@ -321,6 +311,22 @@ func startWorld(t *testing.T, n int, mode string, vars ...string) []*process {
 	return ps
 }
 
+// closeAndWait closes the group on rank 1 before the other ranks' barrier, and waits there for the
+// end of ctx. Rank 1 then returns err, or the error of ctx if err is nil.
+func closeAndWait(ctx context.Context, err error) error {
+	pg, failed := comm.Init(ctx, nil)
+	if failed != nil {
+		return failed
+	}
+	defer pg.Close()
+	if pg.Rank() != 1 {
+		return pg.Barrier().Wait(ctx)
+	}
+	pg.Close()
+	<-ctx.Done()
+	return cmp.Or(err, ctx.Err())
+}
+
 func TestWorldOfProcesses(t *testing.T) {
 	for r, p := range startWorld(t, 3, "sum") {
 		if err := p.cmd.Wait(); err != nil {
@@ -418,6 +424,16 @@ func TestTheLauncherBlamesTheCause(t *testing.T) {
 		if failure.Root.Rank != 1 || !strings.Contains(err.Error(), "no luck") {
 			t.Errorf("%s: blamed: %v\n%s", program, err, errs)
 		}
+	}
+}
+
+// A rank that only did as it was told is not the root cause, though its peers name it.
+func TestTheLauncherDoesNotBlameARankThatItStopped(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	_, errs, err := launch(t, 4, "leave early")
+	var failure *launcher.FailureError
+	if !errors.As(err, &failure) || failure.Root.Rank == 1 || !strings.Contains(err.Error(), "rank 1 left: it closed the process group") {
+		t.Errorf("blamed: %v\n%s", err, errs)
 	}
 }
 

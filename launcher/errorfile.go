@@ -21,11 +21,13 @@ const maxErrorFile = 1 << 20
 //	{"message": {"message": "...", "extraInfo": {"py_callstack": "...", "timestamp": "1700000000.123"}}}
 //
 // The inner object may be a plain string instead. A worker that failed because of the
-// failure of rank 2 adds "caused_by": "2" to extraInfo.
+// failure of rank 2 adds "caused_by": "2" to extraInfo. A worker that failed because it was told
+// to stop adds "interrupted": "true".
 type ErrorFile struct {
-	Message   string
-	Callstack string    // "" if there is none
-	Time      time.Time // when the error happened; zero if it is not in the file
+	Message     string
+	Callstack   string    // "" if there is none
+	Time        time.Time // when the error happened; zero if it is not in the file
+	Interrupted bool      // the worker says that it failed because it was told to stop
 	// CausedBy is the rank whose failure made the worker fail. It is nil if the failure
 	// originated in the worker, or if the file does not say.
 	CausedBy *int
@@ -60,15 +62,16 @@ func parseErrorFile(data []byte) (*ErrorFile, error) {
 	var inner struct {
 		Message   string
 		ExtraInfo struct {
-			Callstack string          `json:"py_callstack"`
-			Timestamp json.RawMessage // a string or a number
-			CausedBy  string          `json:"caused_by"`
+			Callstack   string          `json:"py_callstack"`
+			Timestamp   json.RawMessage // a string or a number
+			CausedBy    string          `json:"caused_by"`
+			Interrupted string          `json:"interrupted"`
 		}
 	}
 	if err := json.Unmarshal(outer["message"], &inner); err != nil {
 		return nil, err
 	}
-	ef := &ErrorFile{Message: inner.Message, Callstack: inner.ExtraInfo.Callstack}
+	ef := &ErrorFile{Message: inner.Message, Callstack: inner.ExtraInfo.Callstack, Interrupted: inner.ExtraInfo.Interrupted == "true"}
 	if rank, err := strconv.Atoi(inner.ExtraInfo.CausedBy); err == nil {
 		ef.CausedBy = &rank
 	}

@@ -46,7 +46,7 @@ type Failure struct {
 	Exited time.Time
 	// Stopped says that the worker ended because golaunch told it to. It is false if the worker
 	// had failed before the order to stop: its error file is older than the order, or it has an
-	// error of its own and another worker named it as the cause before the order.
+	// error of its own and another worker of the node named it as the cause before the order.
 	Stopped bool
 	// ErrorFile is the worker's error file; nil if it wrote none.
 	ErrorFile *ErrorFile
@@ -93,7 +93,7 @@ func (f *Failure) date(start, ordered time.Time, late bool) {
 
 // classify separates a worker that golaunch stopped from one that was exiting because of its
 // error when golaunch told it to stop, at the time `ordered`. all holds all failures of the
-// attempt, with their times.
+// attempt on this node, with their times.
 func (f *Failure) classify(ordered time.Time, all []Failure) {
 	if !f.Stopped || f.Status.isSuccess() {
 		return
@@ -101,7 +101,7 @@ func (f *Failure) classify(ordered time.Time, all []Failure) {
 	f.wasExiting = f.Time.Before(ordered)
 	// A worker closes its connections before it writes its error file, and the order may come in
 	// between. The peers' error files then tell that it failed first.
-	if f.ErrorFile != nil && f.ErrorFile.CausedBy == nil {
+	if f.ErrorFile != nil && f.ErrorFile.CausedBy == nil && !f.ErrorFile.Interrupted {
 		f.wasExiting = f.wasExiting || slices.ContainsFunc(all, func(other Failure) bool {
 			return other.Rank != f.Rank && other.Time.Before(ordered) && other.names(f.Rank)
 		})

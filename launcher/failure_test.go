@@ -58,6 +58,8 @@ func TestRootCause(t *testing.T) {
 			[]end{exit(0, 2050, one, blamed(2040, 2), false), exit(1, 2055, caught, blamed(2052, 2), true), exit(2, 2060, caught, wrote(2055), true)}, 2, 1},
 		{"blamed, but it blames another too",
 			[]end{exit(0, 2050, one, blamed(2040, 2), false), exit(2, 2060, caught, blamed(2055, 0), true)}, 0, 1},
+		{"blamed, but its own error is that it was told to stop",
+			[]end{exit(0, 2050, one, blamed(2040, 2), false), exit(2, 2060, caught, &ErrorFile{Message: "context canceled", Time: at(2055), Interrupted: true}, true)}, 0, 1},
 		{"blamed, but it left without an error",
 			[]end{exit(0, 2050, one, blamed(2040, 2), false), exit(2, 2060, term, nil, true)}, 0, 1},
 		{"blamed, but it had succeeded",
@@ -149,6 +151,7 @@ func TestParseErrorFile(t *testing.T) {
 		`{"message": {"message": "boom", "extraInfo": {"timestamp": "NaN"}}}`:      {Message: "boom"},
 		`{"message": {"message": "boom", "extraInfo": {"timestamp": "-1"}}}`:       {Message: "boom"},
 		`{"message": {"message": "boom", "extraInfo": {"caused_by": "2"}}}`:        {Message: "boom", CausedBy: new(2)},
+		`{"message": {"message": "boom", "extraInfo": {"interrupted": "true"}}}`:   {Message: "boom", Interrupted: true},
 		`{"message": {"message": "boom", "extraInfo": {"caused_by": "x"}}}`:        {Message: "boom"},
 	} {
 		got, err := parseErrorFile([]byte(text))

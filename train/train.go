@@ -145,19 +145,21 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c Config) (err error) {
 	return checkpoint.SaveWeights(ctx, c.Weights, c.Model)
 }
 
-// compareData returns an error on all ranks if their samplers differ in more than the rank.
+// compareData returns an error on all ranks if their samplers differ in more than the rank, or the seed that nothing
+// reads.
 func compareData(ctx context.Context, pg *comm.ProcessGroup, mine data.Sampler) error {
-	mine.Rank = 0
-	if !mine.Shuffle {
-		mine.Seed = 0
-	}
 	all, err := comm.AllGatherObject(ctx, pg, mine)
 	if err != nil {
 		return err
 	}
 	for r, s := range all {
-		if s != all[0] {
-			return fmt.Errorf("train: the data of rank %d have %+v, those of rank 0 %+v: the data sets' lengths and the loaders' options must be equal", r, s, all[0])
+		want := all[0]
+		want.Rank = r
+		if !s.Shuffle {
+			want.Seed = s.Seed
+		}
+		if s != want {
+			return fmt.Errorf("train: the loader of rank %d has %+v, that of rank 0 %+v: the data sets' lengths and the loaders' options must be equal", r, s, all[0])
 		}
 	}
 	return nil

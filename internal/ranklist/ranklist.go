@@ -3,19 +3,24 @@ package ranklist
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
-// most is the largest number of ranks and ranges that Format returns.
+// most is the largest number of ranks and ranges in a list.
 const most = 16
 
-// Format returns "rank 2", or "ranks 0-2, 5". The ranks are in ascending order, and there is at least one. If there
-// are very many, the text ends with their number: "ranks 0, 2, 4 and 250 more".
+// Format returns "rank 2", or "ranks 0-2, 5" in ascending order. There is at least one rank. A long list ends with the
+// number of ranks that it leaves out: "ranks 0, 2, 4 and 250 more".
 func Format(ranks []int) string {
+	ranks = slices.Sorted(slices.Values(ranks))
+	if len(ranks) == 1 {
+		return fmt.Sprintf("rank %d", ranks[0])
+	}
 	var parts []string
 	more := ""
 	for i := 0; i < len(ranks); {
-		if len(parts) >= most {
+		if len(parts) == most {
 			more = fmt.Sprintf(" and %d more", len(ranks)-i)
 			break
 		}
@@ -23,18 +28,13 @@ func Format(ranks []int) string {
 		for j+1 < len(ranks) && ranks[j+1] == ranks[j]+1 {
 			j++
 		}
-		switch j - i {
-		case 0:
+		if j-i < 2 { // two neighbours are not written as a range
+			j = i
 			parts = append(parts, fmt.Sprint(ranks[i]))
-		case 1:
-			parts = append(parts, fmt.Sprint(ranks[i]), fmt.Sprint(ranks[j]))
-		default:
+		} else {
 			parts = append(parts, fmt.Sprintf("%d-%d", ranks[i], ranks[j]))
 		}
 		i = j + 1
-	}
-	if len(ranks) == 1 {
-		return "rank " + parts[0]
 	}
 	return "ranks " + strings.Join(parts, ", ") + more
 }

@@ -247,7 +247,7 @@ func (j *job) namesVictim(text string) bool {
 		return strings.Contains(text, fmt.Sprintf("rank %d lost", j.Victim))
 	case stop, delay:
 		// A rank that is only late has a record, and answers when other ranks ask for it.
-		return strings.Contains(text, fmt.Sprintf("waiting for rank %d", j.Victim)) &&
+		return regexp.MustCompile(fmt.Sprintf(`waiting for rank %d\b`, j.Victim)).MatchString(text) &&
 			(j.trouble() == stop || !strings.Contains(text, "left no record"))
 	case skip, resize:
 		if j.isBlind() { // the ranks compare their records at the deadline
