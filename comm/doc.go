@@ -5,10 +5,10 @@
 //
 // # A group
 //
-// [Init] joins the job's group. It reads the environment variables that golaunch, torchrun
-// and most schedulers set: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and
-// MASTER_PORT. If none of them is set, the group has one member, so the same program also
-// runs alone. [Main] wraps a program's main function: it handles signals, writes the error
+// [Init] joins the job's group. It reads the environment variables that golaunch and torchrun
+// set: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT. If neither
+// RANK nor WORLD_SIZE is set, the group has one member, so the same program also runs alone.
+// [Main] wraps a program's main function: it handles signals, writes the error
 // file that the launcher reads, and sets the exit code. [Local] makes n groups within one
 // process, one per goroutine, for tests.
 //

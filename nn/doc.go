@@ -46,7 +46,7 @@
 // and [Train] set the mode of a whole model:
 //
 //	nn.Eval(net)
-//	autograd.NoGrad(dev, func() { logits = net.Forward(x) })
+//	autograd.NoGrad(dev, func() { logits = net.Forward(x).Retain() }) // NoGrad frees what is not retained
 //	nn.Train(net)
 //
 // # Models of a program's own

@@ -9,7 +9,8 @@
 //		},
 //	})
 //
-// If a program needs another loop, copy [Run]: it is a page long and uses only exported functions.
+// A program that needs another loop writes it with packages data, optim, checkpoint and progress:
+// docs/checkpoints.md has one.
 //
 // # Steps
 //

@@ -73,7 +73,7 @@ type Config struct {
 	// there is one, and saves checkpoints to it.
 	Checkpoints string
 	// SaveEvery is the number of steps between two checkpoints. Run also saves one after each
-	// epoch, when it is asked to stop, and at its end.
+	// epoch that ends with a step, when it is asked to stop, and at its end.
 	SaveEvery int
 	// Keep is the number of checkpoints that are kept; 0: 3.
 	Keep int
