@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/goddp/goddp/device"
@@ -142,7 +143,11 @@ func Init(ctx context.Context, opts *Options) (*ProcessGroup, error) {
 // world returns this process's place in the job, from the options or the environment.
 func (o *Options) world() (World, error) {
 	if o.World == nil {
-		return WorldFromEnv()
+		w, err := WorldFromEnv()
+		if w.Size == 1 && os.Getenv("WORLD_SIZE") == "" {
+			o.warnOfOtherTasks()
+		}
+		return w, err
 	}
 	w := *o.World
 	if w.LocalSize == 0 {
@@ -152,6 +157,17 @@ func (o *Options) world() (World, error) {
 		return World{}, fmt.Errorf("comm: Options.World: %w", err)
 	}
 	return w, nil
+}
+
+// warnOfOtherTasks logs a line if srun or mpirun has started this process, which is a job of one
+// rank, as one of several tasks. Each of them then trains by itself, and nothing else says so.
+func (o *Options) warnOfOtherTasks() {
+	for _, name := range []string{"SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"} {
+		if n, err := strconv.Atoi(os.Getenv(name)); err == nil && n > 1 {
+			o.Log.Warn(fmt.Sprintf("comm: this process trains alone, because RANK and WORLD_SIZE are not set, but it is one of %d tasks (%s): start the tasks with golaunch, or set these variables", n, name))
+			return
+		}
+	}
 }
 
 // retryPause is the pause before joinWithRetry connects to the job's store again.

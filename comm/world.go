@@ -25,7 +25,7 @@ type World struct {
 	Generation int
 }
 
-// WorldFromEnv reads the environment variables that golaunch, torchrun and most schedulers set.
+// WorldFromEnv reads the environment variables that golaunch and torchrun set.
 // If neither RANK nor WORLD_SIZE is set, it returns a World of one rank. If LOCAL_RANK and
 // LOCAL_WORLD_SIZE are not set, it assumes that all ranks are on one host. The error names
 // every variable that is missing or invalid, and says what to do.

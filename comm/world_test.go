@@ -1,6 +1,8 @@
 package comm_test
 
 import (
+	"bytes"
+	"log/slog"
 	"os"
 	"strings"
 	"testing"
@@ -65,6 +67,34 @@ func TestWorldFromEnv(t *testing.T) {
 			}
 			if got != c.want {
 				t.Errorf("got %+v, want %+v", got, c.want)
+			}
+		})
+	}
+}
+
+// A program that srun or mpirun starts without golaunch trains alone in each task, and says so.
+func TestATaskThatTrainsAloneSaysSo(t *testing.T) {
+	t.Setenv("GODDP_DEVICE", "cpu")
+	for vars, want := range map[string]string{
+		"SLURM_STEP_NUM_TASKS=4":                                "one of 4 tasks (SLURM_STEP_NUM_TASKS)",
+		"OMPI_COMM_WORLD_SIZE=2":                                "one of 2 tasks (OMPI_COMM_WORLD_SIZE)",
+		"SLURM_STEP_NUM_TASKS=1":                                "",
+		"SLURM_STEP_NUM_TASKS=4 RANK=0 WORLD_SIZE=1 PMI_SIZE=4": "",
+	} {
+		t.Run(vars, func(t *testing.T) {
+			setEnv(t, nil)
+			for _, kv := range strings.Fields(vars) {
+				k, v, _ := strings.Cut(kv, "=")
+				t.Setenv(k, v)
+			}
+			var log bytes.Buffer
+			pg, err := comm.Init(t.Context(), &comm.Options{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer pg.Close()
+			if !strings.Contains(log.String(), want) || want == "" && strings.Contains(log.String(), "trains alone") {
+				t.Errorf("it logged %q, want %q", &log, want)
 			}
 		})
 	}
