@@ -102,7 +102,8 @@ func Agree(ctx context.Context, pg *ProcessGroup, met error) error {
 	if err != nil {
 		return errors.Join(met, err)
 	}
-	if !slices.ContainsFunc(failed, func(f []int64) bool { return f[0] != 0 }) {
+	first := slices.IndexFunc(failed, func(f []int64) bool { return f[0] != 0 })
+	if first < 0 {
 		return nil // without an error on any rank, Agree takes a single collective
 	}
 	texts, err := AllGatherObject(ctx, pg, text)
@@ -124,7 +125,6 @@ func Agree(ctx context.Context, pg *ProcessGroup, met error) error {
 	for _, t := range distinct {
 		parts = append(parts, fmt.Sprintf("%s: %s", ranklist.Format(ranks[t]), t))
 	}
-	first := slices.IndexFunc(failed, func(f []int64) bool { return f[0] != 0 })
 	return &agreedError{strings.Join(parts, "; "), met, pg.control.Members[first]}
 }
 
