@@ -61,7 +61,8 @@ func (v vanishing) SyncFolder(path string) error {
 	return v.disk.SyncFolder(path)
 }
 
-// contested is a disk on which another job saves the same step first.
+// contested is a disk on which another job has a checkpoint of step 3 just before this job renames its folder to that
+// name.
 type contested struct{ disk }
 
 func (c contested) Rename(from, to string) error {

@@ -77,7 +77,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// With many different ranks the message names only a few of them.
+// If very many hashes differ, the message lists the first few and the number of the others.
 func TestDriftOfManyRanks(t *testing.T) {
 	var same, all []int64
 	for rank := range int64(64) {

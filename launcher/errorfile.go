@@ -20,9 +20,9 @@ const maxErrorFile = 1 << 20
 //
 //	{"message": {"message": "...", "extraInfo": {"py_callstack": "...", "timestamp": "1700000000.123"}}}
 //
-// The inner object may be a plain string instead. A worker that failed because of the
-// failure of rank 2 adds "caused_by": "2" to extraInfo. A worker that failed because it was told
-// to stop adds "interrupted": "true".
+// The inner object may be a plain string instead. extraInfo may hold two more entries:
+// "caused_by": "2" if rank 2 failed first and the worker failed because of that, and
+// "interrupted": "true" if the worker's error is that it was told to stop.
 type ErrorFile struct {
 	Message     string
 	Callstack   string    // "" if there is none

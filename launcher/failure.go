@@ -44,9 +44,10 @@ type Failure struct {
 	Time   time.Time
 	// Exited is the time at which the exit was observed.
 	Exited time.Time
-	// Stopped says that the worker ended because golaunch told it to. It is false if the worker
-	// had failed before the order to stop: its error file is older than the order, or it has an
-	// error of its own and another worker of the node named it as the cause before the order.
+	// Stopped says that the worker ended because golaunch told it to stop. A worker that had
+	// failed before that order does not count as stopped. It had failed if its error file is
+	// older than the order, or if it has an error of its own and the error file of another worker
+	// of the node, older than the order, names it as the cause.
 	Stopped bool
 	// ErrorFile is the worker's error file; nil if it wrote none.
 	ErrorFile *ErrorFile
@@ -99,8 +100,8 @@ func (f *Failure) classify(ordered time.Time, all []Failure) {
 		return
 	}
 	f.wasExiting = f.Time.Before(ordered)
-	// A worker closes its connections before it writes its error file, and the order may come in
-	// between. The peers' error files then tell that it failed first.
+	// A worker that fails closes its connections before it writes its error file. If the order
+	// comes in between, its error file is too late, but those of its peers name it in time.
 	if f.ErrorFile != nil && f.ErrorFile.CausedBy == nil && !f.ErrorFile.Interrupted {
 		f.wasExiting = f.wasExiting || slices.ContainsFunc(all, func(other Failure) bool {
 			return other.Rank != f.Rank && other.Time.Before(ordered) && other.names(f.Rank)

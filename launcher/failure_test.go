@@ -122,7 +122,7 @@ func TestReportBeginsWithTheRecords(t *testing.T) {
 	}
 }
 
-// All ranks that take part in comm.Agree return the same error. The report has its text once.
+// All ranks that call comm.Agree return the same error. The report prints its text once.
 func TestReportHasAnErrorOnce(t *testing.T) {
 	failed := func(rank int, said string) Failure {
 		return Failure{Worker: Worker{Rank: rank}, Status: Status{Code: 1}, ErrorFile: &ErrorFile{Message: said}}

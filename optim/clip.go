@@ -19,9 +19,8 @@ import (
 // enqueues work on the device; reading the norm waits for the device. Replicas of package ddp have
 // equal gradients, so they compute equal norms. If parameters are divided among ranks, use
 // [ClipGradPNormOver]. Gradients of a scaled loss must be unscaled first, or, in Float16, max
-// must be scaled: see package amp. As in
-// PyTorch, a norm of NaN makes all gradients NaN. An infinite norm makes finite gradients 0 and
-// infinite ones NaN.
+// must be scaled: see package amp. As in PyTorch, a norm of NaN makes all gradients NaN. An
+// infinite norm makes finite gradients 0 and infinite ones NaN.
 //
 // It returns an [*OptionError] unless max is above 0.
 func ClipGradNorm(params []*nn.Parameter, max float64) (norm *autograd.Variable, err error) {

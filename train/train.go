@@ -145,8 +145,8 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c Config) (err error) {
 	return checkpoint.SaveWeights(ctx, c.Weights, c.Model)
 }
 
-// compareData returns an error on all ranks if their samplers differ in more than the rank, or the seed that nothing
-// reads.
+// compareData returns an error on all ranks if their samplers differ. Only the rank may differ, and the seed if the
+// samples are not shuffled.
 func compareData(ctx context.Context, pg *comm.ProcessGroup, mine data.Sampler) error {
 	all, err := comm.AllGatherObject(ctx, pg, mine)
 	if err != nil {

@@ -52,7 +52,7 @@ func TestGoodJobHasNoFinding(t *testing.T) {
 	}
 }
 
-// The report says whether the ranks compute on GPUs, because they also do without one.
+// The report says on what the ranks compute. Without that line nobody would notice that the driver is missing.
 func TestReportSaysWhereTheRanksCompute(t *testing.T) {
 	ranks := goodRanks(1)
 	for _, want := range []string{"2 × H200 at ", "none is used: the ranks compute on the CPU"} {
