@@ -27,6 +27,9 @@ func Recorded(pg *ProcessGroup) *flight.Dump { return pg.watchdog.recorder.Dump(
 // the ranks do not agree on a stop request in time.
 func ExpireDeadlines(pg *ProcessGroup) { pg.watchdog.expire() }
 
+// IsInterruption reports whether err only says that the program was told to stop.
+func IsInterruption(err error) bool { return isInterruption(err) }
+
 // CausedBy returns the rank whose failure caused err on this rank, or nil.
 func CausedBy(err error) *int { return causedBy(err) }
 

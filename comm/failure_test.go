@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -709,6 +710,22 @@ func TestARankThatEndsBeforeInit(t *testing.T) {
 	}
 	if took := time.Since(start); took > 30*time.Second {
 		t.Errorf("it took %v", took)
+	}
+}
+
+// An error is no interruption if it also says something else.
+func TestInterruptions(t *testing.T) {
+	stop := &comm.SignalError{Signal: syscall.SIGTERM}
+	call := &comm.CallError{Rank: 1, Err: &comm.AbortedError{By: 1, Err: stop}}
+	for want, errs := range map[bool][]error{
+		true:  {stop, context.Canceled, call, fmt.Errorf("epoch 3: %w", context.Canceled), errors.Join(call, stop)},
+		false: {errors.New("no luck"), errors.Join(errors.New("no luck"), call), &comm.AbortedError{By: 1}, context.DeadlineExceeded},
+	} {
+		for _, err := range errs {
+			if comm.IsInterruption(err) != want {
+				t.Errorf("%q is an interruption: %v, want %v", err, !want, want)
+			}
+		}
 	}
 }
 

@@ -66,7 +66,7 @@ func run(train func(context.Context) error) int {
 	}
 	fmt.Fprintf(os.Stderr, "error: %v\n", err)
 	var sig *SignalError
-	report(errorFile{message: err.Error(), culprit: causedBy(err), isInterrupted: errors.As(err, &sig) || errors.Is(err, context.Canceled)})
+	report(errorFile{message: err.Error(), culprit: causedBy(err), isInterrupted: isInterruption(err)})
 	if errors.As(context.Cause(ctx), &sig) {
 		if n, ok := sig.Signal.(syscall.Signal); ok {
 			return 128 + int(n)
@@ -261,6 +261,21 @@ func causedBy(err error) *int {
 		return nil
 	}
 	return origin
+}
+
+// isInterruption reports whether err only says that the program was told to stop. An error that
+// is joined with another one, such as that of a rank which was told to stop while Agree passed its
+// error on, does not.
+func isInterruption(err error) bool {
+	switch e := err.(type) {
+	case *SignalError:
+		return true
+	case interface{ Unwrap() []error }:
+		return !slices.ContainsFunc(e.Unwrap(), func(err error) bool { return !isInterruption(err) })
+	case interface{ Unwrap() error }:
+		return isInterruption(e.Unwrap())
+	}
+	return err == context.Canceled
 }
 
 // report writes the error file. If it cannot write the file, it prints the reason to the

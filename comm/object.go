@@ -107,8 +107,13 @@ func Agree(ctx context.Context, pg *ProcessGroup, met error) error {
 		return nil // without an error on any rank, Agree takes a single collective
 	}
 	texts, err := AllGatherObject(ctx, pg, text)
-	if err != nil {
-		return errors.Join(met, err)
+	switch {
+	case err != nil && met != nil:
+		// A rank that has all texts already may end, and break the group for the others. So err
+		// counts as an effect of met.
+		return &agreedError{errors.Join(met, err).Error(), met, pg.control.Members[pg.rank]}
+	case err != nil:
+		return err
 	}
 	var distinct []string // the ranks' errors, in the order of the first ranks that have them
 	ranks := map[string][]int{}
