@@ -67,12 +67,15 @@ func (s Sampler) Check() error {
 
 // Steps returns the number of global batches of an epoch. With Uneven, some ranks may have no samples in
 // the last one.
-func (s Sampler) Steps() int {
-	global := s.Batch * s.Size
+func (s Sampler) Steps() int { return s.StepsFrom(Position{}) }
+
+// StepsFrom returns the number of global batches from a position to the end of its epoch.
+func (s Sampler) StepsFrom(p Position) int {
+	global, left := s.Batch*s.Size, s.Len-p.Sample
 	if s.LastBatch == Drop {
-		return s.Len / global
+		return left / global
 	}
-	return (s.Len + global - 1) / global
+	return (left + global - 1) / global
 }
 
 // Order returns the order of an epoch's samples: their numbers, shuffled by Fisher–Yates with the

@@ -69,6 +69,20 @@ func (e *EMA) Step() error {
 	return e.Update()
 }
 
+// SetLR sets the learning rate of the optimizer. It panics if that is no [LRSetter].
+func (e *EMA) SetLR(lr float64) { e.Optimizer.(LRSetter).SetLR(lr) }
+
+// ClipGradNorm clips the gradients by the optimizer's method ClipGradNorm, which an optimizer has whose ranks hold
+// parts of them, or else by [ClipGradNorm].
+func (e *EMA) ClipGradNorm(max float64) (norm *autograd.Variable, err error) {
+	if o, ok := e.Optimizer.(interface {
+		ClipGradNorm(max float64) (*autograd.Variable, error)
+	}); ok {
+		return o.ClipGradNorm(max)
+	}
+	return ClipGradNorm(e.Parameters(), max)
+}
+
 // Update includes the current parameters in the averages, if the optimizer has committed a step
 // since the last Update. A program that steps the optimizer itself, for example by a loss scaler,
 // calls Update after each step. Update enqueues work on the device and waits for nothing. If there is

@@ -34,7 +34,8 @@ type Config struct {
 	Model Model
 	// Optimizer is an [optim.LRSetter] if LR is set.
 	Optimizer optim.Optimizer
-	Data      *data.Loader
+	// Data's LastBatch is not data.Uneven, with which a rank may have fewer steps than another.
+	Data *data.Loader
 	// The run ends after Epochs epochs or after MaxSteps steps, whichever comes first. At least one
 	// of them is not 0.
 	Epochs, MaxSteps int
@@ -44,7 +45,8 @@ type Config struct {
 	// which also says what Loss may do then. Loss takes the batch's Vars alone.
 	Captured bool
 
-	// LR returns the learning rate of each step. If it is nil, Run does not set the learning rate.
+	// LR returns the learning rate of each step. If it is nil, Run does not set the learning rate. A run that
+	// resumes with another number of ranks has another number of steps in an epoch, but the same LR.
 	LR schedule.Schedule
 	// Accumulate is the number of batches in a step; 0: 1.
 	Accumulate int
@@ -77,17 +79,27 @@ type Config struct {
 	SaveEvery int
 	// Keep is the number of checkpoints that are kept; 0: 3.
 	Keep int
-	// Values are values of the program that Run saves and loads too. Run itself saves the model,
-	// the optimizer, the position in the data and the device's random generator: see
-	// [checkpoint.State].
+	// Values are values of the program that Run saves and loads too: see [checkpoint.State]. Run itself saves
+	// the model, the optimizer, the position in the data ("position") and the device's random generator
+	// ("generator").
 	Values map[string]any
 }
 
-// Steps returns the number of steps of the run.
-func (c *Config) Steps() int {
-	steps := c.Epochs * c.Data.Steps() / max(c.Accumulate, 1)
-	if c.Epochs == 0 || c.MaxSteps > 0 && c.MaxSteps < steps {
+// Steps returns the number of steps of a run that starts at the beginning. A run that resumes with another number
+// of ranks may have another one, because Epochs counts epochs.
+func (c *Config) Steps() int { return c.stepsAt(0, data.Position{}) }
+
+// stepsAt returns the number of steps of a run that has made steps and is at p.
+func (c *Config) stepsAt(steps int, p data.Position) int {
+	if c.Epochs == 0 {
 		return c.MaxSteps
+	}
+	if p.Epoch < c.Epochs {
+		batches := c.Data.Sampler().StepsFrom(p) + (c.Epochs-p.Epoch-1)*c.Data.Steps()
+		steps += batches / max(c.Accumulate, 1)
+	}
+	if c.MaxSteps > 0 {
+		return min(c.MaxSteps, steps)
 	}
 	return steps
 }
@@ -105,12 +117,20 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c Config) (err error) {
 		return fmt.Errorf("train: Epochs %d, MaxSteps %d, Accumulate %d, ClipNorm %v, SaveEvery %d, LogEvery %d and EvaluateEvery %d, want at least 1 epoch or step and nothing below 0",
 			c.Epochs, c.MaxSteps, c.Accumulate, c.ClipNorm, c.SaveEvery, c.LogEvery, c.EvaluateEvery)
 	}
+	if c.Data.Sampler().LastBatch == data.Uneven {
+		return errors.New("train: LastBatch of Data is Uneven, with which a rank may have fewer steps than another: want Pad or Drop")
+	}
 	if _, ok := c.Optimizer.(optim.LRSetter); !ok && c.LR != nil {
 		return fmt.Errorf("train: LR is set, but %T has no method SetLR", c.Optimizer)
 	}
 	r := run{Config: c, pg: pg, total: c.Steps(), evaluated: -1}
 	if r.total == 0 {
 		return fmt.Errorf("train: Epochs %d of %d batches each are not one step of Accumulate %d batches", c.Epochs, c.Data.Steps(), c.Accumulate)
+	}
+	for _, name := range []string{"position", "generator"} {
+		if _, ok := c.Values[name]; ok {
+			return fmt.Errorf("train: Values has %q, a name under which Run saves a value of its own", name)
+		}
 	}
 	if err := compareData(ctx, pg, c.Data.Sampler()); err != nil {
 		return err
@@ -269,6 +289,7 @@ func (r *run) resume(ctx context.Context) (err error) {
 	if err == nil {
 		r.saved = r.step
 		err = r.Data.Resume(r.position)
+		r.total = r.stepsAt(r.step, r.position)
 	}
 	if err == nil && r.step > 0 && r.pg.Rank() == 0 {
 		r.pg.Log().Info("train: resumed from a checkpoint", "folder", r.Checkpoints, "steps", r.step, "of", r.total)

@@ -131,6 +131,32 @@ func TestAccumulate(t *testing.T) {
 	}
 }
 
+// Averages around the optimizer change nothing about the learning rate and the clipping, also if the ranks hold parts
+// of the gradients.
+func TestAverages(t *testing.T) {
+	for _, sharded := range []bool{false, true} {
+		commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+			var runs [2][]float64
+			for i := range runs {
+				var err error
+				runs[i], err = trained(t.Context(), pg, sharded, 5, func(c *train.Config) {
+					c.ClipNorm = 0.01
+					if i == 1 {
+						c.Optimizer = must.New(optim.NewEMA(c.Model, c.Optimizer, nil))
+					}
+				})
+				if err != nil {
+					return err
+				}
+			}
+			if !slices.Equal(runs[0], runs[1]) {
+				return fmt.Errorf("sharded %v: the parameters are %v with averages, %v without", sharded, runs[1], runs[0])
+			}
+			return nil
+		})
+	}
+}
+
 // A run that ends in its second epoch continues from its checkpoint, and ends with the same bits as
 // an uninterrupted run.
 func TestResume(t *testing.T) {
@@ -170,6 +196,50 @@ func TestResume(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// A run of 4 epochs that resumes after 2 with another number of ranks, or within the third, uses each sample 4 times.
+func TestResumeWithAnotherNumberOfRanks(t *testing.T) {
+	given := errors.New("given up")
+	for _, c := range []struct{ before, after, steps, more int }{
+		{before: 2, after: 1, steps: 12, more: 24}, // an epoch has 60 samples in batches of 5
+		{before: 1, after: 2, steps: 24, more: 12},
+		{before: 2, after: 1, steps: 15, more: 18},
+		{before: 1, after: 2, steps: 27, more: 10}, // the last 5 of the 45 samples that are left of the epoch are dropped
+	} {
+		dir := t.TempDir()
+		commtest.OnRanks(t, c.before, nil, func(pg *comm.ProcessGroup) error {
+			_, err := trained(t.Context(), pg, false, 5, func(config *train.Config) {
+				config.Epochs, config.Checkpoints, config.SaveEvery, config.EvaluateEvery = 4, dir, c.steps, c.steps+1
+				evaluations := 0
+				config.Evaluate = func(context.Context) ([]progress.Value, error) {
+					if evaluations++; evaluations == 3 { // after 2 epochs, and after step c.steps+1 or the third epoch
+						return nil, given
+					}
+					return nil, nil
+				}
+			})
+			if !errors.Is(err, given) {
+				return fmt.Errorf("%v, want what Evaluate returned", err)
+			}
+			return nil
+		})
+		commtest.OnRanks(t, c.after, nil, func(pg *comm.ProcessGroup) error {
+			batches := 0
+			_, err := trained(t.Context(), pg, false, 5, func(config *train.Config) {
+				config.Epochs, config.Checkpoints = 4, dir
+				loss := config.Loss
+				config.Loss = func(b *data.Batch) *autograd.Variable {
+					batches++
+					return loss(b)
+				}
+			})
+			if err == nil && batches != c.more {
+				err = fmt.Errorf("%+v: a rank trained on %d batches more, want %d", c, batches, c.more)
+			}
+			return err
+		})
+	}
 }
 
 // A run whose last step is within an epoch evaluates and saves after it. It evaluates again when it
@@ -244,21 +314,22 @@ func TestLog(t *testing.T) {
 
 func TestConfigThatMakesNoSense(t *testing.T) {
 	commtest.OnRanks(t, 1, nil, func(pg *comm.ProcessGroup) error {
-		_, err := trained(t.Context(), pg, false, 5, func(c *train.Config) { c.Accumulate = -1 })
-		if err == nil || !strings.Contains(err.Error(), "Accumulate -1") {
-			return fmt.Errorf("%v, want an error that names Accumulate", err)
-		}
-		_, err = trained(t.Context(), pg, false, 5, func(c *train.Config) { c.Epochs = 0 })
-		if err == nil || !strings.Contains(err.Error(), "at least 1 epoch or step") {
-			return fmt.Errorf("%v, want an error that asks for epochs or steps", err)
-		}
-		_, err = trained(t.Context(), pg, false, 5, func(c *train.Config) { c.Epochs, c.Accumulate = 1, 1000 })
-		if err == nil || !strings.Contains(err.Error(), "not one step of Accumulate 1000 batches") {
-			return fmt.Errorf("%v, want an error that says that there is no step", err)
-		}
-		_, err = trained(t.Context(), pg, false, 5, func(c *train.Config) { c.Loss = nil })
-		if err == nil || !strings.Contains(err.Error(), "Loss: false") {
-			return fmt.Errorf("%v, want an error that names Loss", err)
+		for _, wrong := range []struct {
+			edit func(*train.Config)
+			want string
+		}{
+			{func(c *train.Config) { c.Accumulate = -1 }, "Accumulate -1"},
+			{func(c *train.Config) { c.Epochs = 0 }, "at least 1 epoch or step"},
+			{func(c *train.Config) { c.Epochs, c.Accumulate = 1, 1000 }, "not one step of Accumulate 1000 batches"},
+			{func(c *train.Config) { c.Loss = nil }, "Loss: false"},
+			{func(c *train.Config) { c.Values = map[string]any{"position": new(int)} }, `Values has "position"`},
+			{func(c *train.Config) {
+				c.Data = must.New(data.NewLoader(points(60), pg, data.LoaderOptions{Batch: 5, LastBatch: data.Uneven}))
+			}, "LastBatch of Data is Uneven"},
+		} {
+			if _, err := trained(t.Context(), pg, false, 5, wrong.edit); err == nil || !strings.Contains(err.Error(), wrong.want) {
+				return fmt.Errorf("%v, want an error with %q", err, wrong.want)
+			}
 		}
 		return nil
 	})
