@@ -168,6 +168,16 @@ func TestAsyncErrors(t *testing.T) {
 		}
 		expect(4, m.Wait(t.Context()))
 		m.fs = disk{}
+		large := r.state()
+		if pg.Rank() == 1 { // the store refuses the share of rank 1
+			large.RankValues = map[string]any{"text": strings.Repeat("x", 9<<20)}
+		}
+		if err := m.Save(t.Context(), 5, large); err != nil {
+			return err
+		}
+		if err := m.Wait(t.Context()); err == nil || !strings.Contains(err.Error(), "rank 1: store local: ") || !strings.Contains(err.Error(), "at most 8388608") {
+			t.Errorf("rank %d: %v", pg.Rank(), err)
+		}
 		inconsistent := r.state()
 		inconsistent.RankValues = map[string]any{"rank": pg.Rank()}
 		if pg.Rank() == 1 { // the snapshot of rank 1 fails
@@ -255,7 +265,8 @@ func TestSecondSaveWaitsOrIsSkipped(t *testing.T) {
 // A rank that dies during a save delays the other ranks for a bounded time: until the timeout, or
 // for a few seconds if their group is broken.
 func TestCloseReturnsDespiteADeadRank(t *testing.T) {
-	for _, known := range []bool{false, true} {
+	for _, breaksAfter := range []time.Duration{0, 20 * time.Second, time.Hour} { // the start of Close
+		known := breaksAfter < time.Minute
 		dir := t.TempDir()
 		synctest.Test(t, func(t *testing.T) {
 			groups, err := comm.Local(2, nil)
@@ -287,8 +298,8 @@ func TestCloseReturnsDespiteADeadRank(t *testing.T) {
 					}
 					start, most := time.Now(), time.Minute
 					if known {
-						pg.Abort(errors.New("rank 1 died"))
-						most = brokenGroupTimeout
+						defer time.AfterFunc(breaksAfter, func() { pg.Abort(errors.New("rank 1 died")) }).Stop()
+						most = breaksAfter + brokenGroupTimeout
 					}
 					err = m.Close()
 					if err == nil || !strings.Contains(err.Error(), "rank 1 did not say that its share is durable") || strings.Contains(err.Error(), "did not call Save") == known || time.Since(start) > most+time.Second {

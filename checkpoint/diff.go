@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"math"
@@ -44,7 +45,8 @@ func Diff(a, b string) ([]Difference, error) {
 	if !slices.Equal(x.Optimizers, y.Optimizers) {
 		add("optimizers", "%d and %d steps committed", x.Optimizers, y.Optimizers)
 	}
-	values := maps.Clone(x.Values)
+	values := map[string]json.RawMessage{}
+	maps.Copy(values, x.Values)
 	maps.Copy(values, y.Values)
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		if !bytes.Equal(x.Values[name], y.Values[name]) {

@@ -144,24 +144,47 @@ func (m *Manager) cleanUp() {
 }
 
 // brokenGroupTimeout is the maximum wait of Close in a broken group, because a dead rank never
-// reports its share.
-const brokenGroupTimeout = 3 * time.Second
+// reports its share. Close asks each brokenGroupPoll whether the group is broken.
+const (
+	brokenGroupTimeout = 3 * time.Second
+	brokenGroupPoll    = 100 * time.Millisecond
+)
 
-// Close waits until the last save is complete or has failed, but only a few seconds if the group is
+// Close waits until the last save is complete or has failed, but only a few seconds once the group is
 // broken. It returns the save's error unless another call has returned it. All ranks call Close
 // before they close the group. A second Close does nothing.
 func (m *Manager) Close() error {
 	if m.closed {
 		return nil
 	}
-	if m.writing != nil && m.pg.Failed() {
-		late := time.AfterFunc(brokenGroupTimeout, m.writing.cancel)
-		defer late.Stop()
+	if m.writing != nil {
+		m.awaitUnlessBroken(m.writing)
 	}
 	err := m.Wait(context.Background()) // the writer has its own deadline
 	m.closed = true
 	m.free()
 	return errors.Join(err, m.copying.Close())
+}
+
+// awaitUnlessBroken waits for the end of a save. It cancels the save if the group has been broken for
+// brokenGroupTimeout.
+func (m *Manager) awaitUnlessBroken(s *saving) {
+	poll := time.NewTicker(brokenGroupPoll)
+	defer poll.Stop()
+	var late <-chan time.Time // nil: the group is not broken
+	for {
+		select {
+		case <-s.done:
+			return
+		case <-poll.C:
+			if late == nil && m.pg.Failed() {
+				late = time.After(brokenGroupTimeout)
+			}
+		case <-late:
+			s.cancel()
+			return
+		}
+	}
 }
 
 // free frees the snapshot's memory. If the writer's deadline passed, the device may still copy to

@@ -242,7 +242,12 @@ func (m *Manager) write(ctx context.Context, s *saving) error {
 			r.Err = err.Error()
 		}
 	}
-	if err := m.report(ctx, m.shareKey(s.seq, m.pg.Rank()), r); err != nil {
+	err := m.report(ctx, m.shareKey(s.seq, m.pg.Rank()), r)
+	if err != nil && ctx.Err() == nil {
+		// The store refuses a share with too large values. The other ranks must not wait for it.
+		err = m.report(ctx, m.shareKey(s.seq, m.pg.Rank()), &share{Err: err.Error()})
+	}
+	if err != nil {
 		return err
 	}
 	if m.pg.Rank() > 0 {

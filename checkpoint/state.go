@@ -32,7 +32,8 @@ type State struct {
 	// rank 0's are saved. Loading a checkpoint that lacks one is an error.
 	Values map[string]any
 	// RankValues are values that differ between ranks. They are restored only if the number of
-	// ranks is the same as at the save. Otherwise they are unchanged.
+	// ranks is the same as at the save. Otherwise they are unchanged. All values of a rank together, as
+	// JSON, are below 8 MiB.
 	RankValues map[string]any
 }
 

@@ -44,6 +44,9 @@ func TestExportAndImport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if differ, err := Diff(weights, dir); err != nil || !slices.ContainsFunc(differ, func(d Difference) bool { return strings.HasPrefix(d.Name, "value/") }) {
+		t.Errorf("weights alone beside their checkpoint: %v, %v, want values among the differences", differ, err)
+	}
 	commtest.OnGoroutines(t, 1, nil, func(pg *comm.ProcessGroup) error {
 		if _, err := resumed(t.Context(), pg, filepath.Dir(again), plain, 3); err != nil {
 			return err
