@@ -21,11 +21,12 @@
 // # The file
 //
 // Each line is a JSON object with the members "time" (seconds since New), "step" (the number of completed
-// steps), "samples_per_second" (since the previous line), and the values given to Log or Note. A number
-// that JSON cannot represent is the string "NaN", "+Inf" or "-Inf". `goddp plot` plots the file.
+// steps), and the values given to Log or Note. A number that JSON cannot represent is the string "NaN", "+Inf"
+// or "-Inf". If the file has lines already, New appends one without values, from which a reader knows at which step the
+// run was resumed. `goddp plot` plots the file.
 //
-// The lines of Log also report the memory of rank 0's process: see [Process], and "device_bytes" if
-// Options.DeviceBytes is set. A heap that grows from line to line indicates a leak.
+// The lines of Log also report "samples_per_second" since the previous line and the memory of rank 0's process: see
+// [Process], and "device_bytes" if Options.DeviceBytes is set. A heap that grows from line to line indicates a leak.
 package progress
 
 import (
@@ -110,13 +111,28 @@ func New(rank int, opts Options) (*Meter, error) {
 		m.inPlace = err == nil && info.Mode()&os.ModeCharDevice != 0
 	}
 	if opts.File != "" {
-		f, err := os.OpenFile(opts.File, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o666)
+		f, err := os.OpenFile(opts.File, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o666)
 		if err != nil {
 			return nil, fmt.Errorf("progress: %w", err)
 		}
 		m.file = f
+		m.continueFile()
 	}
 	return m, nil
+}
+
+// continueFile appends the first line of this run, if the file has lines of an earlier one. It first ends the last line,
+// which may be incomplete because the process was killed.
+func (m *Meter) continueFile() {
+	info, err := m.file.Stat()
+	if err != nil || info.Size() == 0 { // such as a pipe
+		return
+	}
+	last := make([]byte, 1)
+	if _, err := m.file.ReadAt(last, info.Size()-1); err == nil && last[0] != '\n' {
+		_, m.err = m.file.WriteString("\n")
+	}
+	m.record(m.start, nil)
 }
 
 // Step counts a step over the given number of samples of all ranks. It reports whether to call Log, on all

@@ -33,10 +33,11 @@ type Point struct{ Step, Time, Number float64 }
 // maxLine is the longest line of a file, in bytes.
 const maxLine = 1 << 20
 
-// Read reads a run. A line with a lower time or step than the line before is the first of a resumed run, or of a
-// new run in the same file. From its step on, its numbers replace the earlier ones. A resumed run counts its time
-// from 0, so Read adds the time that the run had reached at that step. A killed process may leave an incomplete last
-// line, which Read skips. If another line is invalid, the error holds the line's number.
+// Read reads a run. A line without numbers, or with a lower time or step than the line before, is the first of a
+// resumed run, or of a new run in the same file. From its step on, its numbers replace the earlier ones. A resumed run
+// counts its time from 0, so Read adds the time that the run had reached at that step. A killed process may leave an
+// incomplete last line, which Read skips, also before the first line of a resumed run. If another line is invalid, the
+// error holds the line's number.
 func Read(path string) (*Run, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -51,30 +52,32 @@ func Read(path string) (*Run, error) {
 	var previous Point // the line before, with its time in the file
 	offset := 0.0      // what is added to the times of a resumed run
 	for lines.Scan() {
-		if bad != nil {
-			return nil, bad
-		}
 		n++
 		var members map[string]any
-		if err := json.Unmarshal(lines.Bytes(), &members); err != nil {
+		err := json.Unmarshal(lines.Bytes(), &members)
+		at := Point{Step: number(members["step"]), Time: number(members["time"])}
+		delete(members, "step")
+		delete(members, "time")
+		isFirst := err == nil && len(members) == 0 // of a run in a file that had lines
+		if bad != nil && !isFirst {
+			return nil, bad
+		}
+		if bad = nil; err != nil {
 			bad = fmt.Errorf("%s: line %d: %w", path, n, err)
 			continue
 		}
-		at := Point{Step: number(members["step"]), Time: number(members["time"])}
-		if at.Time < previous.Time || at.Step < previous.Step {
-			offset = run.cut(at.Step)
+		if isFirst || at.Time < previous.Time || at.Step < previous.Step {
+			offset = run.cut(at.Step, isFirst && at.Step > 0)
 		}
 		previous = at
 		at.Time += offset
 		for name, v := range members {
-			if name != "step" && name != "time" {
-				at.Number = number(v)
-				all := run.Series[name]
-				if n := len(all); n > 0 && all[n-1].Step == at.Step {
-					all = all[:n-1]
-				}
-				run.Series[name] = append(all, at)
+			at.Number = number(v)
+			all := run.Series[name]
+			if n := len(all); n > 0 && all[n-1].Step == at.Step {
+				all = all[:n-1]
 			}
+			run.Series[name] = append(all, at)
 		}
 	}
 	if err := lines.Err(); err != nil {
@@ -86,10 +89,9 @@ func Read(path string) (*Run, error) {
 	return run, nil
 }
 
-// cut removes the points after step, and returns the latest time of the points that are left. If there is no point
-// before step, this is a new run: cut removes all points and returns 0.
-func (r *Run) cut(step float64) (latest float64) {
-	isResumed := false
+// cut removes the points after step, and returns the latest time of the points that are left. If it is not known that
+// the run is resumed, and there is no point before step, this is a new run: cut removes all points and returns 0.
+func (r *Run) cut(step float64, isResumed bool) (latest float64) {
 	for name, all := range r.Series {
 		r.Series[name] = slices.DeleteFunc(all, func(p Point) bool { return p.Step > step })
 		for _, p := range r.Series[name] {
@@ -153,6 +155,9 @@ func Save(path string, runs []*Run, opts Options) error {
 			}
 		}
 		slices.Sort(names)
+	}
+	if len(names) == 0 {
+		return fmt.Errorf("%s: the runs have no numbers but %q, which must be named to be drawn", path, held)
 	}
 	axes := opts.Axes
 	if axes == nil {

@@ -52,6 +52,14 @@ func TestReadResumed(t *testing.T) {
 		`{"time":2,"step":1,"loss":7}
 {"time":4,"step":10,"loss":6}`: {"loss": {{1, 2, 7}, {10, 4, 6}}},
 		`{"time":0.5,"step":10,"loss":7}`: {"loss": {{10, 0.5, 7}}},
+		// The first line tells where the run was resumed, which the next one alone does not.
+		`{"time":0,"step":20}
+{"time":1,"step":30,"loss":1}`: {"loss": {{10, 1, 4}, {20, 2, 3}, {30, 3, 1}}, "accuracy": {{20, 2, 0.5}}},
+		`{"time":4,"st
+{"time":0,"step":10}
+{"time":5,"step":40,"loss":1}`: {"loss": {{10, 1, 4}, {40, 6, 1}}},
+		`{"time":0,"step":0}
+{"time":5,"step":40,"loss":1}`: {"loss": {{40, 5, 1}}},
 	} {
 		r, err := Read(write(t, first+text))
 		if err != nil {
