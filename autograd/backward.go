@@ -142,11 +142,11 @@ func (s *state) walk(root *Variable) *pass {
 				panic(&FreedError{Op: n.fn.Name(), Step: b.made, Freed: b.freed})
 			}
 		}
-		if n.out.mem.freed == byFree && n.saves(Output) {
+		if n.out.mem.isGivenUp && n.saves(Output) {
 			n.out.alive()
 		}
 		for j, v := range n.in {
-			if v.mem.freed != byFree || n.saves(j) {
+			if !v.mem.isGivenUp || n.saves(j) {
 				v.alive()
 			}
 			if v.node != nil {

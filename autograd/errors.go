@@ -16,7 +16,11 @@ type FreedError struct {
 }
 
 func (e *FreedError) Error() string {
-	return fmt.Sprintf("autograd: %s made in step %d was freed %s; Retain it or read it before", label(e.Op, e.Name), e.Step, e.Freed)
+	advice := "Retain it or read it before"
+	if e.Op == "" {
+		advice = "use it before"
+	}
+	return fmt.Sprintf("autograd: %s made in step %d was freed %s; %s", label(e.Op, e.Name), e.Step, e.Freed, advice)
 }
 
 // DeviceError is the panic value of an operation on variables of two devices.

@@ -287,7 +287,7 @@ func (f *batchNorm) Shape(in []device.Shape) device.Shape {
 			panic(&device.ShapeError{Op: "BatchNorm", A: s, B: want})
 		}
 	}
-	if f.byBatch() && f.o.Peers == nil && z[0]*z[2] == 1 {
+	if f.byBatch() && (f.o.Peers == nil || f.o.Peers.Size() == 1) && z[0]*z[2] == 1 {
 		panic(&device.ShapeError{Op: "BatchNorm of a batch with one element a channel", A: x, B: device.Shape{2, z[1]}})
 	}
 	return x

@@ -17,7 +17,9 @@ type block struct {
 	made    int           // the step in which it was made
 	scope   *scope        // the scope whose end frees it; nil if it belongs to the program
 	freed   string        // the cause of its release; empty while it is not freed
-	cleanup runtime.Cleanup
+	// isGivenUp says that the program freed it, by Free or Expire. A backward pass that does not read it goes on.
+	isGivenUp bool
+	cleanup   runtime.Cleanup
 }
 
 // scope is a section of the program's run. It owns the results of the operations within it.
@@ -148,11 +150,20 @@ func (v *Variable) Retain() *Variable {
 
 // Free returns v's memory to the device at once. The program must not use v, or a variable that shares
 // its memory, again. A backward pass may still go through v, unless a gradient reads its value. Free does
-// nothing if v was freed before, or if v is over memory that [FromTensor] was given.
-func (v *Variable) Free() { v.s.free(v.mem, byFree) }
+// nothing if v was freed before. It frees no memory that [FromTensor] was given.
+func (v *Variable) Free() { v.giveUp("by Free") }
 
-// byFree is the cause of a release by Free.
-const byFree = "by Free"
+// Expire says that the owner of the memory that [FromTensor] was given for v is going to use it for something else.
+// It frees nothing. A later use of v panics with a [*FreedError] that holds why, such as "when step 4 ended".
+// A backward pass may still go through v, unless a gradient reads its value.
+func (v *Variable) Expire(why string) { v.giveUp(why) }
+
+func (v *Variable) giveUp(why string) {
+	if v.mem.freed == "" {
+		v.mem.isGivenUp = true
+		v.s.free(v.mem, why)
+	}
+}
 
 // alive precedes each use of v. It panics with a [*FreedError] if v was freed.
 func (v *Variable) alive() {

@@ -93,6 +93,9 @@ func copyIn[T float32 | float64 | int64 | uint8](dev device.Device, op string, d
 
 // newLeaf returns a leaf with its own memory, which fill fills.
 func newLeaf(dev device.Device, dt device.DType, shape []int, fill func(device.Tensor) error) *Variable {
+	if slices.ContainsFunc(shape, func(n int) bool { return n < 0 }) {
+		panic(fmt.Sprintf("autograd: a variable of shape %v: want no size below 0", shape))
+	}
 	s := stateOf(dev)
 	t, err := s.alloc(dt, slices.Clone(shape))
 	v := &Variable{s: s, t: t, mem: &block{buf: t.Buf, err: err, made: s.number}}

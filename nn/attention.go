@@ -135,7 +135,8 @@ func (l *MultiheadAttentionLayer) project(x *autograd.Variable, from, to int) *a
 // rotate applies the rotary embedding to as many heads of x [B T N D] as heads says, counted from the first
 // one. It caches the angles.
 func (l *MultiheadAttentionLayer) rotate(x *autograd.Variable, heads int) *autograd.Variable {
-	if rows := x.Shape()[1]; l.cos == nil || l.angleRows < rows || l.cos.Device() != x.Device() {
+	isDouble := x.DType() == device.Float64 // otherwise the angles are in Float32
+	if rows := x.Shape()[1]; l.cos == nil || l.angleRows < rows || l.cos.Device() != x.Device() || isDouble != (l.cos.DType() == device.Float64) {
 		l.angleRows = rows
 		l.cos, l.sin = autograd.RotaryAngles(x.Device(), x.DType(), rows, x.Shape()[3], l.opts.RotaryBase)
 	}

@@ -38,12 +38,16 @@ func TestBatchNorm(t *testing.T) {
 	if got, want := state(), [3]float64{1.5, 2.5, 1}; got != want { // the unbiased variance is 4
 		t.Errorf("running moments and batches are %v, want %v", got, want)
 	}
+	net.Forward(autograd.Zeros(dev, device.Float32, 0, 1)) // an empty batch counts, as in PyTorch, but has no moments
+	if got, want := state(), [3]float64{1.5, 2.5, 2}; got != want {
+		t.Errorf("after an empty batch running moments and batches are %v, want %v", got, want)
+	}
 	nn.Eval(net)
 	y = read(t, net.Forward(x))
 	if want := (5 - 1.5) / math.Sqrt(2.5+1e-5); math.Abs(y[2]-want) > 1e-6 {
 		t.Errorf("in evaluation %v, want %v", y[2], want)
 	}
-	if got, want := state(), [3]float64{1.5, 2.5, 1}; got != want {
+	if got, want := state(), [3]float64{1.5, 2.5, 2}; got != want {
 		t.Errorf("an evaluation changed the state to %v", got)
 	}
 	if y := net.Forward(autograd.FromSlice(dev, []float32{2}, 1, 1)); y.Shape().Len() != 1 {

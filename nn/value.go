@@ -3,6 +3,7 @@ package nn
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
@@ -33,6 +34,9 @@ func NewPart(whole *Parameter, v *autograd.Variable) *Parameter {
 // NewUnplacedParameter returns a parameter without a variable. [Place] makes the variable, and init
 // writes its first values.
 func NewUnplacedParameter(name string, init Init, dt device.DType, shape ...int) *Parameter {
+	if slices.ContainsFunc(shape, func(n int) bool { return n < 0 }) {
+		panic(fmt.Sprintf("nn: parameter %q of shape %v: want no size below 0", name, shape))
+	}
 	return &Parameter{name, &value{init: init, dtype: dt, shape: shape}}
 }
 
