@@ -248,9 +248,13 @@ func mergeMoments[T float](mean, variance, count, parts device.Tensor, ranks, c 
 func trackMoments[T float](runningMean, runningVariance, mean, variance, count device.Tensor, momentum float64) {
 	ms, vs := device.Elements[T](runningMean), device.Elements[T](runningVariance)
 	m, v, n := device.Elements[T](mean), device.Elements[T](variance), float64(device.Elements[T](count)[0])
+	if n == 0 {
+		return
+	}
+	unbiased := n / max(n-1, 1)
 	for i := range ms {
 		ms[i] = T((1-momentum)*float64(ms[i]) + momentum*float64(m[i]))
-		vs[i] = T((1-momentum)*float64(vs[i]) + momentum*float64(v[i])*(n/(n-1)))
+		vs[i] = T((1-momentum)*float64(vs[i]) + momentum*float64(v[i])*unbiased)
 	}
 }
 

@@ -325,7 +325,8 @@ func checkNormNaN(r *rig) {
 }
 
 // checkMergedMoments checks MergeMoments and TrackMoments. The moments merged from the ranks' parts
-// are those of all elements, also if a rank has no elements.
+// are those of all elements, also if a rank has no elements. A batch without elements, whose moments are NaN, changes
+// no running moments.
 func checkMergedMoments(r *rig) {
 	each(r, []int{0, 1, 5, 300}, func(c int) {
 		counts := []int{3, 0, 1, 10}
@@ -363,6 +364,23 @@ func checkMergedMoments(r *rig) {
 		r.same("TrackMoments: mean", prm, value{rm, constant(3, c), 4})
 		r.same("TrackMoments: variance", prv, value{rv, constant(9, c), 4})
 		r.same("TrackMoments: batches", batches, value{array{scalar, []float64{42}}, nil, 0})
+
+		// The variance of one element is not multiplied.
+		for n, weight := range map[float64]float64{0: 0, 1: momentum} {
+			count, m, v := r.put(array{scalar, []float64{n}}), r.put(nan(device.Shape{c})), r.put(nan(device.Shape{c}))
+			if n == 1 {
+				m, v = pm, pv
+			}
+			prm, prv := r.put(rm), r.put(rv)
+			r.ok("TrackMoments", r.k.TrackMoments(r.s, prm.Tensor, prv.Tensor, batches.Tensor, m.Tensor, v.Tensor, count.Tensor, momentum))
+			wm, wv := newArray(c), newArray(c)
+			for i := range c {
+				wm.v[i] = (1-weight)*rm.v[i] + weight*mean.v[i]
+				wv.v[i] = (1-weight)*rv.v[i] + weight*variance.v[i]
+			}
+			r.same(fmt.Sprintf("TrackMoments of %v elements: mean", n), prm, value{wm, constant(3, c), 4})
+			r.same(fmt.Sprintf("TrackMoments of %v elements: variance", n), prv, value{wv, constant(9, c), 4})
+		}
 	})
 }
 

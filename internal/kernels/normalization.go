@@ -42,7 +42,8 @@ type Normalization interface {
 	MergeMoments(s device.Stream, mean, variance, count, parts device.Tensor) error
 	// TrackMoments moves the running mean and variance [c] towards mean and variance:
 	// running = (1-momentum)·running + momentum·new. The new variance is unbiased: multiplied by
-	// count/(count-1). batches, a scalar of Int64, is increased by 1.
+	// count/(count-1), unless count is 1. With count 0 the running ones stay. batches, a scalar of Int64, is
+	// increased by 1.
 	TrackMoments(s device.Stream, runningMean, runningVariance, batches, mean, variance, count device.Tensor, momentum float64) error
 }
 

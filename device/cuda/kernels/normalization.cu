@@ -204,10 +204,12 @@ template <class A> __device__ inline void merge_moments(const Merge &a) {
 template <class A> __device__ inline void track_moments(const Merge &a, const A *mean, const A *variance) {
 	const double n = *(const A *)a.count;
 	if (global_thread() == 0) *(i64 *)a.batches += 1;
+	if (n == 0) return;
+	const double unbiased = n / (n > 1 ? n - 1 : 1);
 	for (u64 c = global_thread(); c < a.c; c += global_threads()) {
 		A *m = (A *)a.mean + c, *v = (A *)a.variance + c;
 		*m = (A)((1 - a.momentum) * (double)*m + a.momentum * (double)mean[c]);
-		*v = (A)((1 - a.momentum) * (double)*v + a.momentum * (double)variance[c] * (n / (n - 1)));
+		*v = (A)((1 - a.momentum) * (double)*v + a.momentum * (double)variance[c] * unbiased);
 	}
 }
 
