@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 
@@ -26,7 +27,8 @@ type CSVOptions struct {
 type Table struct {
 	Columns []string // the names of the features
 	Rows    [][]float32
-	Targets []float32
+	Targets []float32 // empty if the target is a class
+	Labels  []int64   // the classes; empty if the target is not a class
 	classes int
 }
 
@@ -65,23 +67,52 @@ func OpenCSV(path string, opts CSVOptions) (*Table, error) {
 		if err != nil {
 			return nil, fmt.Errorf("data: %s: %w", path, err)
 		}
-		row := make([]float32, len(at))
+		row := make([]float32, len(t.Columns))
 		for i, column := range at {
-			v, err := strconv.ParseFloat(record[column], 32)
+			var v float32
+			var class int64
+			var err error
+			switch isTarget := i == len(row); {
+			case isTarget && t.classes > 0:
+				class, err = parseClass(record[column], t.classes)
+				t.Labels = append(t.Labels, class)
+			case isTarget:
+				v, err = parseNumber(record[column])
+				t.Targets = append(t.Targets, v)
+			default:
+				row[i], err = parseNumber(record[column])
+			}
 			if err != nil {
 				line, _ := r.FieldPos(column)
-				return nil, fmt.Errorf("data: %s: line %d, column %s: %q is not a number", path, line, header[column], record[column])
+				return nil, fmt.Errorf("data: %s: line %d, column %s: %w", path, line, header[column], err)
 			}
-			row[i] = float32(v)
 		}
-		target := row[len(row)-1]
-		if t.classes > 0 && (target < 0 || target >= float32(t.classes) || target != float32(int(target))) {
-			line, _ := r.FieldPos(at[len(at)-1])
-			return nil, fmt.Errorf("data: %s: line %d, column %s: %v is not a class from 0 to %d", path, line, opts.Target, target, t.classes-1)
-		}
-		t.Rows = append(t.Rows, row[:len(row)-1])
-		t.Targets = append(t.Targets, target)
+		t.Rows = append(t.Rows, row)
 	}
+}
+
+func parseNumber(text string) (float32, error) {
+	v, err := strconv.ParseFloat(text, 32)
+	if err != nil {
+		return 0, fmt.Errorf("%q is not a number", text)
+	}
+	return float32(v), nil
+}
+
+func parseClass(text string, classes int) (int64, error) {
+	class, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		// Some programs write 2.0 or 2e+00. A float64 is exact below 1<<53.
+		var v float64
+		if v, err = strconv.ParseFloat(text, 64); v != math.Trunc(v) || v >= 1<<53 {
+			err = strconv.ErrSyntax
+		}
+		class = int64(v)
+	}
+	if err != nil || class < 0 || class >= int64(classes) {
+		return 0, fmt.Errorf("%q is not a class from 0 to %d", text, classes-1)
+	}
+	return class, nil
 }
 
 // Len returns the number of rows.
@@ -102,7 +133,7 @@ func (t *Table) Read(indices []int, dst []device.Tensor) error {
 	for row, i := range indices {
 		copy(out[row*len(t.Columns):], t.Rows[i])
 		if t.classes > 0 {
-			device.Elements[int64](dst[1])[row] = int64(t.Targets[i])
+			device.Elements[int64](dst[1])[row] = t.Labels[i]
 		} else {
 			device.Elements[float32](dst[1])[row] = t.Targets[i]
 		}

@@ -172,6 +172,15 @@ func TestCSV(t *testing.T) {
 	if x := device.Elements[float32](got[0]); set.Len() != 2 || !slices.Equal(x, []float32{-3, 100}) || device.Elements[int64](got[1])[0] != 2 {
 		t.Errorf("%d rows, the second one %v", set.Len(), x)
 	}
+	for _, text := range []string{"16777217", "16777217.0", "1.6777217e+07"} { // a float32 is 16777216
+		many, err := OpenCSV(write(t, dir, "many.csv", []byte("a,class\n1,"+text+"\n")), CSVOptions{Target: "class", Classes: 1 << 25})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if class := device.Elements[int64](sample(t, many, 0)[1])[0]; class != 16777217 {
+			t.Errorf("%s is the class %d", text, class)
+		}
+	}
 	regression, err := OpenCSV(path, CSVOptions{Target: "b", Features: []string{"a"}})
 	if err != nil {
 		t.Fatal(err)
@@ -185,6 +194,10 @@ func TestCSV(t *testing.T) {
 	}{
 		"no number": {"a,class\n1,0\nx,1\n", []string{"line 3", "column a", `"x"`}},
 		"no class":  {"a,class\n1,3\n", []string{"line 2", "column class", "0 to 2"}},
+		"negative":  {"a,class\n1,-1\n", []string{"line 2", `"-1" is not a class from 0 to 2`}},
+		"infinity":  {"a,class\n1,inf\n", []string{`"inf" is not a class`}},
+		"text":      {"a,class\n1,cat\n", []string{`"cat" is not a class`}},
+		"huge":      {"a,class\n1,1e300\n", []string{`"1e300" is not a class`}},
 		"half":      {"a,class\n1,0.5\n", []string{"line 2", "0.5"}},
 		"ragged":    {"a,class\n1,0,2\n", []string{"line 2"}},
 		"no column": {"a,b\n", []string{`"class"`, `"a" "b"`}},
@@ -219,6 +232,9 @@ func TestTokens(t *testing.T) {
 	dir := t.TempDir()
 	shardOf(t, filepath.Join(dir, "train_0.bin"), 0, 10)   // its windows begin at the tokens 0, 3 and 6
 	shardOf(t, filepath.Join(dir, "train_1.bin"), 100, 12) // its windows begin at the tokens 100, 103 and 106
+	for i, n := range map[int]int{0: 3, 2: 0, 3: 3} {      // without a window, before, between and behind the others
+		shardOf(t, filepath.Join(dir, fmt.Sprintf("train_%d_short.bin", i)), 150, n)
+	}
 	set, err := OpenTokens(filepath.Join(dir, "train_*.bin"), 3, 200)
 	if err != nil {
 		t.Fatal(err)
@@ -268,13 +284,19 @@ func TestOpenTokensRefuses(t *testing.T) {
 		"truncated": {write(t, dir, "a", raw[:1100]), []string{"at byte 1100", "truncated", "100 tokens", "1224"}},
 		"long":      {write(t, dir, "f", raw, []byte{1, 2}), []string{"at byte 1224", "100 tokens", "1226"}},
 		"header":    {write(t, dir, "b", raw[:600]), []string{"at byte 600", "truncated"}},
+		"stub":      {write(t, dir, "g", raw[:5]), []string{"at byte 5", "truncated"}},
 		"magic":     {write(t, dir, "c", magic), []string{"20240521", "20240520"}},
 		"short":     {write(t, dir, "d", raw[:8], []byte{2, 0, 0, 0}, raw[12:shardHeader+4]), []string{"2 tokens", "at least 11"}},
+		"folder":    {dir, []string{"is a directory"}},
 		"nothing":   {filepath.Join(dir, "none*"), []string{"no file"}},
 	} {
 		_, err := OpenTokens(c.path, 10, 50257)
 		wantError(t, name, err, c.words...)
 	}
+	shardOf(t, filepath.Join(dir, "short_0"), 0, 3)
+	shardOf(t, filepath.Join(dir, "short_1"), 0, 10)
+	_, err = OpenTokens(filepath.Join(dir, "short_*"), 10, 50257)
+	wantError(t, "all are short", err, "short_*", "at most 10 tokens", "at least 11")
 	// A shard that was not finished has zeros in place of the header.
 	unfinished := write(t, dir, "e", make([]byte, shardHeader), raw[shardHeader:])
 	_, err = OpenTokens(unfinished, 10, 50257)

@@ -42,7 +42,7 @@ type Loader struct {
 }
 
 // A Batch is one rank's part of a global batch. It is valid until the loop asks for the next one. A later
-// backward pass that would read it panics with an [*autograd.ModifiedError].
+// use panics with an [*autograd.FreedError], also a backward pass that would read it.
 type Batch struct {
 	// Vars are the fields of the samples on the device, in the data set's order. The first axis
 	// is that of the samples.
@@ -105,8 +105,11 @@ func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] 
 		}
 		p, err := l.open(ctx, from)
 		if err == nil {
-			err = p.run(ctx, yield)
-			err = errors.Join(err, p.close(ctx))
+			err = func() (err error) {
+				// Deferred, because the loop's body may panic or call runtime.Goexit.
+				defer func() { err = errors.Join(err, p.close(ctx)) }()
+				return p.run(ctx, yield)
+			}()
 		}
 		if err != nil && !errors.Is(err, errStopped) {
 			yield(nil, err)
@@ -233,15 +236,21 @@ func (p *pipeline) run(ctx context.Context, yield func(*Batch, error) bool) erro
 		if err != nil {
 			return err
 		}
-		more := yield(batch, nil)
-		for _, v := range batch.Vars { // the memory will hold another batch
-			v.BumpVersion()
-		}
-		if !more {
+		if !batch.use(yield) {
 			return errStopped
 		}
 		s.used = p.dev.Compute().Mark()
 	}
+}
+
+// use yields the batch, and then makes it invalid, because its memory is freed or will hold another one.
+func (b *Batch) use(yield func(*Batch, error) bool) bool {
+	defer func() {
+		for _, v := range b.Vars {
+			v.Expire("when the loop had ended with its batch")
+		}
+	}()
+	return yield(b, nil)
 }
 
 // request gives s to a worker to read the next share, if there is one.

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/goddp/goddp/autograd"
@@ -194,25 +196,41 @@ func checkBatch(t *testing.T, batch *Batch) {
 // A loop that ends early leaves no goroutine (TestMain checks that) and no memory.
 func TestLoaderEndsWithItsLoop(t *testing.T) {
 	for name, dev := range devices(t) {
-		t.Run(name, func(t *testing.T) {
-			loader, err := NewLoader(numbers(1000), ranks{0, 1, dev}, LoaderOptions{Batch: 10})
-			if err != nil {
-				t.Fatal(err)
-			}
-			before := dev.Memory().InUse
-			steps := 0
-			for _, err := range loader.Epoch(t.Context(), 0) {
+		for how, leave := range map[string]func(){
+			"break":  func() {},
+			"panic":  func() { panic("the body failed") },
+			"Goexit": runtime.Goexit,
+		} {
+			t.Run(name+"/"+how, func(t *testing.T) {
+				loader, err := NewLoader(numbers(1000), ranks{0, 1, dev}, LoaderOptions{Batch: 10})
 				if err != nil {
 					t.Fatal(err)
 				}
-				if steps++; steps == 3 {
-					break
+				before := dev.Memory().InUse
+				var recovered any
+				var wg sync.WaitGroup
+				wg.Go(func() { // Goexit ends this goroutine
+					defer func() { recovered = recover() }()
+					steps := 0
+					for _, err := range loader.Epoch(t.Context(), 0) {
+						if err != nil {
+							t.Error(err)
+						}
+						if steps++; steps == 3 {
+							leave()
+							break
+						}
+					}
+				})
+				wg.Wait()
+				if (how == "panic") != (recovered != nil) {
+					t.Errorf("the loop ended with the panic %v", recovered)
 				}
-			}
-			if after := dev.Memory().InUse; after != before {
-				t.Errorf("%d bytes are in use after the loop, %d before", after, before)
-			}
-		})
+				if after := dev.Memory().InUse; after != before {
+					t.Errorf("%d bytes are in use after the loop, %d before", after, before)
+				}
+			})
+		}
 	}
 }
 
@@ -330,7 +348,7 @@ func TestNewLoaderRefuses(t *testing.T) {
 	}
 }
 
-// A backward pass through a batch that is no longer valid panics.
+// A use of a batch that is no longer valid panics, also by a backward pass that reads it.
 func TestAGraphThatOutlivesItsBatch(t *testing.T) {
 	dev := cpu.New(&cpu.Options{Threads: 1})
 	defer dev.Close()
@@ -339,24 +357,39 @@ func TestAGraphThatOutlivesItsBatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := autograd.Zeros(dev, device.Float32, 2).RequireGrad()
-	var losses []*autograd.Variable
+	var uses []func()
 	for batch, err := range loader.Epoch(t.Context(), 0) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		losses = append(losses, autograd.Sum(autograd.Mul(batch.Vars[0], w)))
+		x := batch.Vars[0]
+		loss, unread := autograd.Sum(autograd.Mul(x, w)), autograd.Sum(autograd.Add(x, w))
+		defer func() { // at the end of the test
+			if err := unread.Backward(); err != nil {
+				t.Error(err)
+			}
+		}()
+		uses = append(uses, func() { loss.Backward() }, func() { autograd.Mul(x, w) })
 	}
-	for _, loss := range losses {
+	func() {
+		defer func() { _ = recover() }()
+		for batch := range loader.Epoch(t.Context(), 1) {
+			loss := autograd.Sum(autograd.Mul(batch.Vars[0], w))
+			uses = append(uses, func() { loss.Backward() })
+			panic("the body failed")
+		}
+	}()
+	for _, use := range uses {
 		func() {
 			defer func() {
-				if err, ok := recover().(*autograd.ModifiedError); !ok || err.Op != "Mul" {
+				if err, ok := recover().(*autograd.FreedError); !ok || !strings.Contains(err.Error(), "ended with its batch; use it before") {
 					t.Errorf("the panic is %v", err)
 				}
 			}()
-			loss.Backward()
+			use()
 		}()
 	}
-	if len(losses) != 2 {
-		t.Errorf("%d batches, want 2", len(losses))
+	if len(uses) != 5 {
+		t.Errorf("%d uses, want 5", len(uses))
 	}
 }

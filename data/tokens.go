@@ -34,14 +34,17 @@ type Tokens struct {
 
 // A shard is an open file. first is the number of its first window.
 type shard struct {
-	path  string
-	file  *os.File
-	first int
-	count int // the number of windows
+	path   string
+	file   *os.File
+	tokens int
+	first  int
+	count  int // the number of windows, which may be 0
 }
 
 // OpenTokens opens the shards that match a pattern of [filepath.Glob], in the order of their names, as
-// windows of tokens less than vocab. The caller closes the Tokens.
+// windows of tokens less than vocab. A shard of at most window tokens has no window and is skipped: the
+// last shard of a text may be that short. If no shard has a window, OpenTokens returns an error. The
+// caller closes the Tokens.
 func OpenTokens(pattern string, window, vocab int) (*Tokens, error) {
 	if window < 1 || vocab < 1 || vocab > 1<<16 {
 		return nil, fmt.Errorf("data: windows of %d tokens of a vocabulary of %d, want at least 1, and 1 to 65536", window, vocab)
@@ -55,6 +58,7 @@ func OpenTokens(pattern string, window, vocab int) (*Tokens, error) {
 	}
 	sort.Strings(paths)
 	t := &Tokens{window: window, vocab: vocab}
+	longest := 0
 	for _, path := range paths {
 		s, err := openShard(path, window)
 		if err != nil {
@@ -62,6 +66,11 @@ func OpenTokens(pattern string, window, vocab int) (*Tokens, error) {
 		}
 		s.first = t.Len()
 		t.shards = append(t.shards, s)
+		longest = max(longest, s.tokens)
+	}
+	if t.Len() == 0 {
+		err := fmt.Errorf("data: %s: shards of at most %d tokens, want at least %d for one window", pattern, longest, window+1)
+		return nil, errors.Join(err, t.Close())
 	}
 	return t, nil
 }
@@ -81,7 +90,11 @@ func openShard(path string, window int) (s shard, err error) {
 	if err != nil {
 		return s, fmt.Errorf("data: %w", err)
 	}
-	if _, err := f.ReadAt(head[:], 0); err != nil || info.Size() < shardHeader {
+	_, err = f.ReadAt(head[:], 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return s, fmt.Errorf("data: %w", err)
+	}
+	if err != nil || info.Size() < shardHeader {
 		return s, fmt.Errorf("data: %s: at byte %d: truncated: the header of a shard has %d bytes", path, info.Size(), shardHeader)
 	}
 	magic, version := binary.LittleEndian.Uint32(head[:]), binary.LittleEndian.Uint32(head[4:])
@@ -95,11 +108,7 @@ func openShard(path string, window int) (s shard, err error) {
 	case info.Size() > want:
 		return s, fmt.Errorf("data: %s: at byte %d: the header says %d tokens, but the file has %d bytes", path, want, tokens, info.Size())
 	}
-	count := int((tokens - 1) / int64(window))
-	if count < 1 {
-		return s, fmt.Errorf("data: %s: %d tokens, want at least %d for one window", path, tokens, window+1)
-	}
-	return shard{path: path, file: f, count: count}, nil
+	return shard{path: path, file: f, tokens: int(tokens), count: max(0, int(tokens)-1) / window}, nil
 }
 
 // Len returns the number of windows.

@@ -156,7 +156,7 @@ func (f *File) parse(header []byte) error {
 	if _, err := d.Token(); err != nil {
 		return err
 	}
-	if rest, _ := io.ReadAll(d.Buffered()); len(bytes.Trim(rest, " ")) > 0 {
+	if len(bytes.Trim(header[d.InputOffset():], " ")) > 0 {
 		return errors.New("there is something behind the JSON object")
 	}
 	return nil

@@ -97,6 +97,7 @@ func TestOpenRefuses(t *testing.T) {
 		"a space first":     {file(" "+one+"}", 8), "begin with '{'"},
 		"broken JSON":       {file(one, 8), "EOF"},
 		"more JSON":         {file(one+"}{}", 8), "behind the JSON object"},
+		"garbage far away":  {file("{}"+strings.Repeat(" ", 5000)+"x", 0), "behind the JSON object"},
 		"twice":             {file(one+`,"a":{"dtype":"F32","shape":[2],"data_offsets":[8,16]}}`, 16), `"a" comes twice`},
 		"metadata twice":    {file(`{"__metadata__":{},"__metadata__":{}}`, 0), "comes twice"},
 		"metadata":          {file(`{"__metadata__":{"a":1}}`, 0), "__metadata__"},

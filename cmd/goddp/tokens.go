@@ -44,7 +44,8 @@ Usage:
 
 A file is a document, or several with %s between them. The shards are files of
 llm.c's format: DIR/val_000000.bin, DIR/train_000001.bin and so on. Each document
-begins with the token %d. Nothing is downloaded.
+begins with the token %d. The last shard has the tokens that remain; a reader skips
+it if it is shorter than a window. Nothing is downloaded.
 
 Examples:
   goddp tokens input.txt -o shards

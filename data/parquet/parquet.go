@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"strings"
 
@@ -26,11 +27,16 @@ import (
 type Field struct {
 	Name string
 	// Columns are the columns' names; dots separate the names of nested columns. Their values
-	// are numbers, or booleans, which count as 0 and 1.
+	// are numbers, or booleans, which count as 0 and 1. A column of decimal fractions is an error.
 	Columns []string
-	// Integer makes the field Int64, from integer columns; otherwise it is Float32.
+	// Integer makes the field Int64, from integer columns; otherwise it is Float32. An unsigned
+	// integer that does not fit into an Int64 is an error.
 	Integer bool
 }
+
+// maxElements is the maximum number of elements of a field. A damaged footer may say more, and make
+// would panic.
+const maxElements = 1 << 40
 
 // table holds rows of columns in memory.
 type table struct {
@@ -51,7 +57,13 @@ func Open(path string, fields ...Field) (data.Dataset, error) {
 	return s, nil
 }
 
-func open(path string, fields []Field) (*table, error) {
+func open(path string, fields []Field) (_ *table, err error) {
+	defer func() {
+		// The library of the format panics on some damaged sizes.
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the file is damaged: %v", p)
+		}
+	}()
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, errors.Unwrap(err) // the message contains the path already
@@ -65,14 +77,17 @@ func open(path string, fields []Field) (*table, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &table{
-		fields: make([]data.Field, len(fields)), floats: make([][]float32, len(fields)), integers: make([][]int64, len(fields)),
-		rows: int(f.NumRows()),
+	s := &table{fields: make([]data.Field, len(fields)), floats: make([][]float32, len(fields)), integers: make([][]int64, len(fields))}
+	if s.rows, err = countRows(f); err != nil {
+		return nil, err
 	}
 	for i, field := range fields {
 		width := len(field.Columns)
 		if width == 0 {
 			return nil, fmt.Errorf("field %q has no columns", field.Name)
+		}
+		if s.rows > maxElements/width {
+			return nil, fmt.Errorf("field %q has %d rows of %d columns, want at most %d elements", field.Name, s.rows, width, maxElements)
 		}
 		s.fields[i] = data.Field{Name: field.Name, DType: device.Float32}
 		if width > 1 {
@@ -100,7 +115,23 @@ func open(path string, fields []Field) (*table, error) {
 	return s, nil
 }
 
-// values calls visit with the values of a column, row by row.
+// countRows returns the number of rows. The footer may be damaged.
+func countRows(f *parquet.File) (int, error) {
+	rows := int64(0)
+	for i, group := range f.RowGroups() {
+		n := group.NumRows()
+		if n < 0 || n > maxElements-rows {
+			return 0, fmt.Errorf("row group %d begins at row %d and has %d rows, want at most %d rows in all", i, rows, n, maxElements)
+		}
+		rows += n
+	}
+	if rows != f.NumRows() {
+		return 0, fmt.Errorf("the footer says %d rows, but the row groups have %d", f.NumRows(), rows)
+	}
+	return int(rows), nil
+}
+
+// values calls visit with the values of a column, row by row. Those of an unsigned column are widened.
 func values(f *parquet.File, column string, integers bool, visit func(row int, v parquet.Value)) error {
 	leaf, ok := f.Schema().Lookup(strings.Split(column, ".")...)
 	if !ok {
@@ -113,7 +144,14 @@ func values(f *parquet.File, column string, integers bool, visit func(row int, v
 	if leaf.Node.Repeated() || leaf.MaxRepetitionLevel > 0 {
 		return errors.New("it has lists of values, not one for each row")
 	}
-	switch kind := leaf.Node.Type().Kind(); kind {
+	isUnsigned := false
+	if logical := leaf.Node.Type().LogicalType(); logical != nil {
+		if logical.Decimal != nil {
+			return fmt.Errorf("its type is %v, want integers or floating-point numbers", leaf.Node.Type())
+		}
+		isUnsigned = logical.Integer != nil && !logical.Integer.IsSigned
+	}
+	switch leaf.Node.Type().Kind() {
 	case parquet.Boolean, parquet.Int32, parquet.Int64:
 	case parquet.Float, parquet.Double:
 		if integers {
@@ -122,7 +160,7 @@ func values(f *parquet.File, column string, integers bool, visit func(row int, v
 	default:
 		return fmt.Errorf("its type is %v, want numbers", leaf.Node.Type())
 	}
-	row := 0
+	row, rows := 0, int(f.NumRows())
 	buffer := make([]parquet.Value, 1024)
 	for _, group := range f.RowGroups() {
 		pages := group.ColumnChunks()[leaf.ColumnIndex].Pages()
@@ -142,6 +180,15 @@ func values(f *parquet.File, column string, integers bool, visit func(row int, v
 						if v.IsNull() {
 							return fmt.Errorf("row %d has no value", row)
 						}
+						if row == rows {
+							return fmt.Errorf("it has more than %d values, want one for each row", rows)
+						}
+						if isUnsigned {
+							var err error
+							if v, err = widen(v, integers); err != nil {
+								return fmt.Errorf("row %d is %w", row, err)
+							}
+						}
 						visit(row, v)
 						row++
 					}
@@ -159,10 +206,26 @@ func values(f *parquet.File, column string, integers bool, visit func(row int, v
 			return err
 		}
 	}
-	if rows := int(f.NumRows()); row != rows {
+	if row != rows {
 		return fmt.Errorf("it has %d values, want %d", row, rows)
 	}
 	return nil
+}
+
+// widen returns an unsigned value in a type that holds it. The file stores a signed value of the same
+// bits.
+func widen(v parquet.Value, integers bool) (parquet.Value, error) {
+	if v.Kind() == parquet.Int32 {
+		return parquet.Int64Value(int64(v.Uint32())), nil
+	}
+	n := v.Uint64()
+	switch {
+	case n <= math.MaxInt64:
+		return v, nil
+	case integers:
+		return v, fmt.Errorf("%d, want at most %d", n, math.MaxInt64)
+	}
+	return parquet.DoubleValue(float64(n)), nil
 }
 
 // integer returns an integer or a boolean as int64.
@@ -179,7 +242,7 @@ func integer(v parquet.Value) int64 {
 	return v.Int64()
 }
 
-// number returns any number as float32.
+// number returns any number as float64.
 func number(v parquet.Value) float64 {
 	switch v.Kind() {
 	case parquet.Float:
