@@ -59,17 +59,17 @@ type group struct {
 	recording     *sync.RWMutex  // see capture.Guard
 	recordedCalls *recordedCalls // those of the step that is being recorded; nil without one. Only the goroutine that records uses it.
 
-	main      *mainRun // the run of Main that the group was made in; nil outside Main
-	stop      *stopper // holds the stop requests of this rank
-	watchdog  *watchdogLoop
-	closing   atomic.Bool           // Close was called
-	aborted   atomic.Bool           // Abort was called
-	failure   atomic.Pointer[error] // the first failure of a call
-	reported  atomic.Bool           // a method of the group or of a Work has returned a failure to the program
-	abandoned sync.WaitGroup        // goroutines that wait for calls on staged memory, because the callers no longer wait
-	parent    *ProcessGroup         // the group that this one was split from; nil for the group of Init
-	childMu   sync.Mutex
-	children  []*ProcessGroup // the open groups that were split from this one
+	main     *mainRun // the run of Main that the group was made in; nil outside Main
+	stop     *stopper // holds the stop requests of this rank
+	watchdog *watchdogLoop
+	closing  atomic.Bool           // Close was called
+	aborted  atomic.Bool           // Abort was called
+	failure  atomic.Pointer[error] // the first failure of a call
+	reported atomic.Bool           // a method of the group or of a Work has returned a failure to the program
+	staging  sync.RWMutex          // held for reading while there is staged memory, and for ever by Close
+	parent   *ProcessGroup         // the group that this one was split from; nil for the group of Init
+	childMu  sync.Mutex
+	children []*ProcessGroup // the open groups that were split from this one
 
 	closeOnce sync.Once
 	closeErr  error

@@ -263,7 +263,7 @@ func newGroup(m *mainRun, name string, w World, cfg backend.Config, view store.S
 	}}
 	pg.joins = joinStream{cfg.Device.Compute(), pg.group}
 	d.add(pg.group)
-	pg.release.addClose(func() error { pg.abandoned.Wait(); return nil }) // runs after the backend's Close, which ends the abandoned calls
+	pg.release.add(pg.awaitStaged) // runs after the backend's Close, which ends the calls on staged memory
 	pg.release.add(pg.backend.Close)
 	if m != nil {
 		stop := context.AfterFunc(m.ctx, func() { pg.Abort(context.Cause(m.ctx)) })

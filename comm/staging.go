@@ -6,6 +6,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/capture"
+	"github.com/goddp/goddp/internal/poll"
 )
 
 // exchange gathers every rank's integers on all ranks. Element r of the result holds the
@@ -64,36 +65,50 @@ func (pg *ProcessGroup) finish(ctx context.Context, w *Work, used ...staged) err
 		free()
 		return err
 	}
-	pg.abandoned.Go(func() { // ends with the call, which has a deadline; Close waits for this goroutine
+	go func() { // ends with the call, which has a deadline; Close waits until the memory is free
 		w.Sync(context.Background())
 		free()
-	})
+	}()
 	return err
 }
 
-// staged is device memory for a collective that sends or receives small values of the host.
+// staged is device memory for a collective that sends or receives small values of the host. It holds the group's lock
+// staging for reading.
 type staged struct {
-	*group
+	*ProcessGroup
 	t device.Tensor
 }
 
-// stage allocates n elements of type dt. If data is not nil, stage copies data to the elements.
-func (g *group) stage(dt device.DType, n int, data []byte) (staged, error) {
-	buf, err := g.dev.Alloc(n * dt.Size())
+// stage allocates n elements of type dt. If data is not nil, stage copies data to the elements. An error aborts the
+// group, because the other ranks wait for this rank's collective. After Close the error is ErrClosed.
+func (pg *ProcessGroup) stage(dt device.DType, n int, data []byte) (staged, error) {
+	if !pg.staging.TryRLock() {
+		return staged{}, ErrClosed
+	}
+	if pg.closing.Load() {
+		pg.staging.RUnlock()
+		return staged{}, ErrClosed
+	}
+	buf, err := pg.dev.Alloc(n * dt.Size())
 	if err != nil {
-		if g.closing.Load() {
-			err = ErrClosed // the device is often closed with its group
-		}
+		pg.staging.RUnlock()
+		pg.Abort(err)
 		return staged{}, err
 	}
-	s := staged{g, device.NewTensor(buf, dt, n)}
+	s := staged{pg, device.NewTensor(buf, dt, n)}
 	if data != nil {
-		if err := g.copyIn(s.t.Buf, data); err != nil {
+		if err := pg.copyIn(s.t.Buf, data); err != nil {
 			s.free()
+			pg.Abort(err)
 			return staged{}, err
 		}
 	}
 	return s, nil
+}
+
+// awaitStaged waits until all staged memory is free. The caller has set closing, so that no more is allocated.
+func (g *group) awaitStaged(ctx context.Context) error {
+	return poll.Until(ctx, func() (bool, error) { return g.staging.TryLock(), nil })
 }
 
 func (g *group) copyIn(dst device.Buffer, data []byte) error {
@@ -119,4 +134,7 @@ func (s staged) take(ctx context.Context) ([]byte, error) {
 	return data, s.dev.CopyOut(ctx, s.dev.Compute(), data, s.t.Buf)
 }
 
-func (s staged) free() { s.dev.Free(s.t.Buf) }
+func (s staged) free() {
+	s.dev.Free(s.t.Buf)
+	s.staging.RUnlock()
+}
