@@ -47,6 +47,9 @@ func New(module nn.Model, pg *comm.ProcessGroup, opts *Options) (*Model, error) 
 	case module == nil:
 		return nil, errors.New("ddp: no model")
 	}
+	if _, ok := module.(interface{ Unwrap() nn.Model }); ok {
+		return nil, fmt.Errorf("ddp: the module is a %T, which wraps a module already: give New its Unwrap()", module)
+	}
 	var o Options
 	if opts != nil {
 		o = *opts
@@ -178,6 +181,9 @@ func (m *Model) Buffers() []*nn.Buffer { return nn.Buffers(m.module) }
 // Unwrap returns the module that New was given.
 func (m *Model) Unwrap() nn.Model { return m.module }
 
+// Passes returns the number of backward passes through the model that have averaged gradients.
+func (m *Model) Passes() int { return m.passes }
+
 // observer implements autograd.Observer for a Model, without exporting the methods.
 type observer Model
 
@@ -239,7 +245,7 @@ func (m *Model) end(name string, err error) error {
 // waiting for the buffers does not wait for gradients. Within Join rank 0 may not have made the pass
 // itself; syncBuffers then sends the buffers.
 func (m *Model) sendBuffers() {
-	if len(m.buffers) > 0 && !m.isJoining {
+	if len(m.buffers) > 0 && !m.isJoining && m.pg.Size() > 1 {
 		m.sent = broadcast(m.pg, "buffers", variables(m.buffers), 0)
 	}
 }

@@ -96,6 +96,47 @@ func (m normalized) Forward(x *autograd.Variable) *autograd.Variable {
 func (m normalized) Parameters() []*nn.Parameter { return []*nn.Parameter{m.w} }
 func (m normalized) Buffers() []*nn.Buffer       { return []*nn.Buffer{m.mean} }
 
+// In a group of one no buffers are sent, so a further pass may go through a graph that reads one.
+func TestTwoPassesThroughAGraphThatReadsABuffer(t *testing.T) {
+	onRanks(t, false, 1, func(pg *comm.ProcessGroup) error {
+		dev := pg.Device()
+		w, mask := nn.NewParameter("w", autograd.FromSlice(dev, []float64{3})), nn.NewBuffer("mask", autograd.FromSlice(dev, []float64{2}))
+		model, err := New(masked{normalized{w, mask}}, pg, nil)
+		if err != nil {
+			return err
+		}
+		y := model.Forward(autograd.FromSlice(dev, []float64{5}))
+		if err := errors.Join(y.Backward(autograd.RetainGraph), autograd.MulScalar(y, 2).Backward()); err != nil {
+			return err
+		}
+		if g := w.Grad().Item(); g != 3*2*5 {
+			return fmt.Errorf("the gradient is %v, want 30", g)
+		}
+		return nil
+	})
+}
+
+// masked is w·x times a buffer.
+type masked struct{ normalized }
+
+func (m masked) Forward(x *autograd.Variable) *autograd.Variable {
+	return autograd.Mul(autograd.Mul(m.w.Var(), x), m.mean.Var())
+}
+
+// A model that is wrapped already is refused.
+func TestNewOfAModel(t *testing.T) {
+	onRanks(t, false, 1, func(pg *comm.ProcessGroup) error {
+		model, err := New(newNormalized(pg.Device()), pg, nil)
+		if err != nil {
+			return err
+		}
+		if _, err := New(model, pg, nil); err == nil || !strings.Contains(err.Error(), "*ddp.Model, which wraps a module already") {
+			return fmt.Errorf("%v, want an error that says so", err)
+		}
+		return nil
+	})
+}
+
 // Setting parameters or buffers to another rank's values counts as an in-place write on all ranks.
 // Training with running statistics, accumulation, shadow passes and graphs of several passes does
 // not make a graph invalid.

@@ -24,6 +24,7 @@ import (
 type Model interface {
 	nn.Model
 	NoSync(f func() error) error
+	Passes() int
 	Stopping() bool
 }
 
@@ -254,9 +255,13 @@ func (r *run) makeSteps() {
 	}
 	backward := r.backward
 	r.complete = func(in ...*autograd.Variable) (*autograd.Variable, error) {
+		passes := r.Model.Passes()
 		loss, err := backward(in...)
 		if err != nil {
 			return nil, err
+		}
+		if r.Model.Passes() == passes {
+			return nil, fmt.Errorf("train: rank %d: the gradients were not averaged, because Loss did not go through Model: call Forward of Model, not of the module that it wraps", r.pg.Rank())
 		}
 		return loss, r.update()
 	}

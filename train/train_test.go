@@ -326,6 +326,10 @@ func TestConfigThatMakesNoSense(t *testing.T) {
 			{func(c *train.Config) {
 				c.Data = must.New(data.NewLoader(points(60), pg, data.LoaderOptions{Batch: 5, LastBatch: data.Uneven}))
 			}, "LastBatch of Data is Uneven"},
+			{func(c *train.Config) {
+				net := c.Model.(*ddp.Model).Unwrap().(nn.Module)
+				c.Loss = func(b *data.Batch) *autograd.Variable { return nn.MSELoss(net.Forward(b.Vars[0]), b.Vars[1]) }
+			}, "Loss did not go through Model"},
 		} {
 			if _, err := trained(t.Context(), pg, false, 5, wrong.edit); err == nil || !strings.Contains(err.Error(), wrong.want) {
 				return fmt.Errorf("%v, want an error with %q", err, wrong.want)
