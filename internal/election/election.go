@@ -31,8 +31,13 @@ type State struct {
 // Election is the election of one job.
 type Election interface {
 	// Elect returns the address of the elected agent. If there is none, this agent stands for election
-	// with the address addr; if it is elected, Elect returns its term. dead is the address of a host that
-	// this agent has found dead: Elect waits until it is not elected any more.
+	// with the address addr; if it is elected, Elect returns its term.
+	//
+	// dead is the address of a host that this agent has lost, or "" if it has had none. Elect waits until that
+	// host is not elected any more. If it still is when its lease must have expired, it lives and was only
+	// cut off from this agent, so Elect returns its address.
+	//
+	// Elect returns ErrJobEnded if there is no host because the job has ended since this agent took part in it.
 	Elect(ctx context.Context, addr, dead string) (host string, term Term, err error)
 	// Close ends the connection. A term must have ended before.
 	Close() error
@@ -47,9 +52,12 @@ type Term interface {
 	// Over returns a channel that is closed when this agent is not elected any more, or cannot know.
 	Over() <-chan struct{}
 	// Resign ends the term at once, so that another agent can be elected. If the job has ended, its state
-	// is deleted.
+	// is deleted, and the agents that took part in it are not elected any more.
 	Resign(ended bool) error
 }
+
+// ErrJobEnded is the error of an agent that lost the host of a job, and found that the job has ended meanwhile.
+var ErrJobEnded = errors.New("the job has ended while this node was cut off from it")
 
 // ErrOver is the error of a term that is over.
 var ErrOver = errors.New("this agent does not host the rendezvous any more: etcd has not heard of it in time")

@@ -1,11 +1,14 @@
 package election
 
+import "time"
+
 // maxMessage bounds the size of a message between golaunch and golaunch-etcd in bytes.
 const maxMessage = 1 << 20
 
 // request is a message to golaunch-etcd. One field is set. Each request has one response, and no request is
-// made before the response to the one before.
+// made before the response to the one before. Only heartbeats come at any time.
 type request struct {
+	Beat   bool // a heartbeat of golaunch, which golaunch-etcd returns
 	Open   *Options
 	Elect  *electRequest
 	Save   *State
@@ -18,11 +21,20 @@ type resignRequest struct{ Ended bool }
 
 // response is a message of golaunch-etcd.
 type response struct {
-	Error  string
-	IsOver bool // Error is that of ErrOver
+	Beat bool // no response: a heartbeat
+
+	Error    string
+	IsOver   bool // Error is that of ErrOver
+	JobEnded bool // Error is that of ErrJobEnded
 
 	Host    string // to Elect: the address of the elected agent
 	Elected bool   // to Elect: this agent is elected
 	State   State  // if Elected
 	Expired bool   // no response: the term is over
 }
+
+// silenceLimit returns how long golaunch and golaunch-etcd may be silent to each other while this agent is
+// elected. Each sends beatsPerLimit heartbeats in that time.
+func silenceLimit(o *Options) time.Duration { return max(o.TTL, time.Second) }
+
+const beatsPerLimit = 3

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/goddp/goddp/internal/frame"
@@ -26,9 +27,11 @@ type Process struct {
 	cmd       *exec.Cmd
 	in        io.WriteCloser
 	responses chan response // closed when the process has ended
+	ended     chan struct{} // closed when the process has ended
 	abandoned chan struct{} // closed when nobody waits for the responses any more
 	abandon   func()        // kills the process
-	reader    sync.WaitGroup
+	running   sync.WaitGroup
+	received  atomic.Bool // a message has come since the last heartbeat
 
 	asking sync.Mutex // held from a request until its response
 
@@ -43,7 +46,7 @@ func Start(ctx context.Context, o Options) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{cmd: exec.Command(path), responses: make(chan response), abandoned: make(chan struct{})}
+	p := &Process{cmd: exec.Command(path), responses: make(chan response), ended: make(chan struct{}), abandoned: make(chan struct{})}
 	p.cmd.Stderr = os.Stderr
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err
@@ -59,12 +62,39 @@ func Start(ctx context.Context, o Options) (*Process, error) {
 		close(p.abandoned)
 		_ = p.cmd.Process.Kill() // it may have ended
 	})
-	p.reader.Go(func() { p.read(out) })
+	p.running.Go(func() { p.read(out) })
 	if _, err := p.ask(ctx, request{Open: &o}); err != nil {
 		p.Close()
 		return nil, err
 	}
+	p.running.Go(func() { p.beat(silenceLimit(&o)) })
 	return p, nil
+}
+
+// beat sends heartbeats until the process has ended: golaunch-etcd resigns without them, so that a golaunch
+// that is stopped does not stay the host. beat kills a process that does not return them. That process is
+// stopped, so its lease may have expired, and another agent may be elected.
+func (p *Process) beat(limit time.Duration) {
+	ticker := time.NewTicker(limit / beatsPerLimit)
+	defer ticker.Stop()
+	message := frame.Encode(request{Beat: true})
+	for silence := 0; ; { // silence counts ticks, so that time in which this process is stopped does not count
+		if _, err := p.in.Write(message); err != nil {
+			return
+		}
+		select {
+		case <-ticker.C:
+		case <-p.ended:
+			return
+		}
+		if silence++; p.received.Swap(false) {
+			silence = 0
+		}
+		if silence >= beatsPerLimit {
+			p.abandon()
+			return
+		}
+	}
 }
 
 // find returns the path of Program.
@@ -85,6 +115,7 @@ func find() (string, error) {
 // read passes on the responses until the process ends.
 func (p *Process) read(out io.Reader) {
 	defer close(p.responses)
+	defer close(p.ended)
 	defer p.expire()
 	in := bufio.NewReader(out)
 	for {
@@ -92,7 +123,10 @@ func (p *Process) read(out io.Reader) {
 		if err := frame.Decode(in, maxMessage, &r); err != nil {
 			return
 		}
+		p.received.Store(true)
 		switch {
+		case r.Beat:
+			continue
 		case r.Expired:
 			p.expire()
 			continue
@@ -133,6 +167,8 @@ func (p *Process) ask(ctx context.Context, r request) (response, error) {
 			return answer, ErrEnded
 		case answer.IsOver:
 			return answer, ErrOver
+		case answer.JobEnded:
+			return answer, ErrJobEnded
 		case answer.Error != "":
 			return answer, errors.New(answer.Error)
 		}
@@ -172,7 +208,7 @@ func (p *Process) Close() error {
 		for range p.responses {
 		}
 	}()
-	p.reader.Wait()
+	p.running.Wait()
 	_ = p.cmd.Wait() // how it ended does not matter
 	return nil
 }

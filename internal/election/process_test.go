@@ -1,16 +1,22 @@
 package election
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/goddp/goddp/internal/frame"
 )
 
 func TestMain(m *testing.M) {
@@ -165,6 +171,78 @@ func TestTermEndsWithTheProcess(t *testing.T) {
 	awaitOver(t, term)
 	if err := term.Save(t.Context(), State{}); !errors.Is(err, ErrEnded) {
 		t.Errorf("got error %v", err)
+	}
+}
+
+// While golaunch-etcd is stopped, its lease may expire. So the term is over, and another process can be started.
+func TestTermEndsWhenTheProcessIsStopped(t *testing.T) {
+	p, _ := start(t)
+	defer p.Close()
+	_, term, err := p.Elect(t.Context(), "first", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	awaitOver(t, term)
+	if err := term.Save(t.Context(), State{}); !errors.Is(err, ErrEnded) {
+		t.Errorf("got error %v", err)
+	}
+}
+
+// A golaunch that is stopped sends no heartbeats, and does not stay the host.
+func TestServeResignsWithoutHeartbeats(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "log")
+	synctest.Test(t, func(t *testing.T) {
+		in, toServe := io.Pipe()
+		fromServe, out := io.Pipe()
+		served := make(chan error, 1)
+		go func() { served <- Serve(in, out, openFake) }()
+		responses := make(chan response, 100)
+		go func() {
+			defer close(responses)
+			buffered := bufio.NewReader(fromServe)
+			for {
+				var r response
+				if frame.Decode(buffered, maxMessage, &r) != nil {
+					return
+				}
+				responses <- r
+			}
+		}()
+		say := func(r request) response {
+			if _, err := toServe.Write(frame.Encode(r)); err != nil {
+				t.Error(err)
+			}
+			return <-responses
+		}
+		say(request{Open: &Options{Name: "job", CAFile: log, TTL: 3 * time.Second}})
+		if r := say(request{Elect: &electRequest{Addr: "first"}}); !r.Elected {
+			t.Fatalf("response %+v", r)
+		}
+		for range 10 {
+			time.Sleep(2 * time.Second)
+			if r := say(request{Beat: true}); !r.Beat {
+				t.Errorf("response %+v, want a heartbeat", r)
+			}
+		}
+		start := time.Now()
+		if r := <-responses; !r.Expired || time.Since(start) != 3*time.Second {
+			t.Errorf("response %+v after %v of silence", r, time.Since(start))
+		}
+		if r := say(request{Save: &State{Epoch: 1}}); !r.IsOver {
+			t.Errorf("response %+v to a former host", r)
+		}
+		toServe.Close()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+		out.Close()
+		<-responses
+	})
+	if text, err := os.ReadFile(log); err != nil || string(text) != "elect first \nresign false\nclose\n" {
+		t.Errorf("it was asked to\n%s%v", text, err)
 	}
 }
 

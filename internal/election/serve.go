@@ -6,12 +6,14 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"time"
 
 	"github.com/goddp/goddp/internal/frame"
 )
 
 // Serve answers the requests of a process that has called Start, until in ends. That process has then ended
-// or does not need the election any more, so Serve resigns.
+// or does not need the election any more, so Serve resigns. It also resigns if that process sends no
+// heartbeats: it is stopped, and cannot host.
 func Serve(in io.Reader, out io.Writer, open func(context.Context, Options) (Election, error)) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -19,14 +21,27 @@ func Serve(in io.Reader, out io.Writer, open func(context.Context, Options) (Ele
 	defer s.close()
 	requests := make(chan request)
 	failed := make(chan error, 1)
+	silence := time.NewTimer(0)
+	silence.Stop()
 	go func() { // ends with in
 		defer cancel() // also ends the request that is being answered
 		buffered := bufio.NewReader(in)
+		var limit time.Duration // 0 before Open
 		for {
 			var r request
 			if err := frame.Decode(buffered, maxMessage, &r); err != nil {
 				failed <- err
 				return
+			}
+			if r.Open != nil {
+				limit = silenceLimit(r.Open)
+			}
+			if limit > 0 {
+				silence.Reset(limit)
+			}
+			if r.Beat {
+				_ = s.respond(response{Beat: true}) // if it fails, golaunch has ended
+				continue
 			}
 			select {
 			case requests <- r:
@@ -40,6 +55,10 @@ func Serve(in io.Reader, out io.Writer, open func(context.Context, Options) (Ele
 		case r := <-requests:
 			if err := s.respond(s.answer(ctx, r)); err != nil {
 				return err
+			}
+		case <-silence.C:
+			if s.term != nil {
+				_ = s.resign(false) // if it fails, the leases expire
 			}
 		case err := <-failed:
 			if errors.Is(err, io.EOF) {
@@ -89,14 +108,20 @@ func (s *server) answer(ctx context.Context, r request) (answer response) {
 	case r.Save != nil:
 		err = s.term.Save(ctx, *r.Save)
 	case r.Resign != nil:
-		err = s.term.Resign(r.Resign.Ended)
-		s.term = nil
-		s.watchers.Wait()
+		err = s.resign(r.Resign.Ended)
 	}
 	if err != nil {
-		answer.Error, answer.IsOver = err.Error(), errors.Is(err, ErrOver)
+		answer.Error, answer.IsOver, answer.JobEnded = err.Error(), errors.Is(err, ErrOver), errors.Is(err, ErrJobEnded)
 	}
 	return answer
+}
+
+// resign ends the term, and has golaunch know that.
+func (s *server) resign(jobEnded bool) error {
+	err := s.term.Resign(jobEnded)
+	s.term = nil
+	s.watchers.Wait()
+	return err
 }
 
 func (s *server) close() {

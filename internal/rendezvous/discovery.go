@@ -127,10 +127,11 @@ type Etcd struct {
 	// Endpoints are etcd's addresses, each host:port, as messages to the user name them.
 	Endpoints []string
 	// Waiting, if not nil, is called with a message for the user when a Find has taken longer than
-	// patience. Each Find calls it at most once.
+	// patience. Each Find calls it at most once, and all that have lost the same host together at most once.
 	Waiting func(text string)
 
 	election election.Election // nil before the first Find
+	missed   string            // the lost host that Waiting was called for; "" if none
 }
 
 // electionTries is how often Find opens an election that ends, before it gives up.
@@ -138,7 +139,12 @@ const electionTries = 3
 
 func (e *Etcd) Find(ctx context.Context, dead string) (found *Found, err error) {
 	defer awake.Notice(patience, func() {
-		if e.Waiting != nil {
+		switch {
+		case e.Waiting == nil || dead != "" && e.missed == dead:
+		case dead != "":
+			e.missed = dead
+			e.Waiting(e.name() + " has named no other host of the rendezvous yet in place of " + dead + ", which this node has lost")
+		default:
 			e.Waiting(e.name() + " has named no host of the rendezvous yet; does it run there?")
 		}
 	})()
@@ -151,7 +157,7 @@ func (e *Etcd) Find(ctx context.Context, dead string) (found *Found, err error) 
 			e.election = nil
 		}
 	}
-	if errors.Is(err, errNoHost) {
+	if errors.Is(err, errNoHost) || errors.Is(err, election.ErrJobEnded) {
 		err = fmt.Errorf("%s: %w", e.name(), err)
 	}
 	return found, err

@@ -70,6 +70,15 @@ func TestSilentEtcdIsNamed(t *testing.T) {
 		if want := "etcd at a:2379, b:2379 has named no host of the rendezvous yet; does it run there?"; len(said) != 1 || said[0] != want {
 			t.Errorf("it said %q, want %q once", said, want)
 		}
+		said = nil
+		for range 2 { // each Find that has lost the same host
+			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errNoHost)
+			_, _ = e.Find(ctx, "c:1")
+			cancel()
+		}
+		if want := "etcd at a:2379, b:2379 has named no other host of the rendezvous yet in place of c:1, which this node has lost"; len(said) != 1 || said[0] != want {
+			t.Errorf("after the loss of a host it said %q, want %q once", said, want)
+		}
 	})
 }
 

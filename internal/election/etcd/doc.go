@@ -1,7 +1,7 @@
 // Package etcd holds elections in etcd, by which another agent is elected when the host of the rendezvous
 // dies.
 //
-// Under the prefix /goddp/NAME/ of a job there are two keys:
+// Under the prefix /goddp/NAME/ of a job there are three keys:
 //
 //	host   the address of the elected agent. It has the lease of this agent, which ends a few seconds
 //	       after the agent does.
@@ -9,6 +9,9 @@
 //	       agent writes it, in a transaction that requires that the key host is still the agent's own.
 //	       The key outlives its writer by half a minute, in which the other agents elect the next host.
 //	       It is deleted when the job ends. So another job can have the same name.
+//	ended  the mark of the job's end, which the last host writes, and which stays for a day. An agent that
+//	       lost the host, and finds this key and no host, leaves instead of running the job again. An agent
+//	       that has just started ignores the key. The first host of another job deletes it.
 //
 // So a host that was cut off from etcd, and replaced, cannot begin a round any more.
 //

@@ -26,10 +26,20 @@ type etcdElection struct {
 	ttl    int // seconds
 	host   string
 	state  string
+	ended  string
+	since  int64 // the key ended tells of this agent's job if it was written after this revision; -1: unknown
 }
 
-// stateTTL is the time in seconds that the state of a job outlives its host.
-const stateTTL = 30
+// stateTTL is the time in seconds that the state of a job outlives its host, and endedTTL the time that the
+// mark of its end does.
+const (
+	stateTTL = 30
+	endedTTL = 24 * 60 * 60
+)
+
+// expiryDelay bounds the time from the end of the TTL until etcd deletes the key of a host that is dead or
+// stopped: etcd has a minimum for TTLs, 2 s by default, and looks for expired leases twice a second.
+const expiryDelay = 3 * time.Second
 
 // New connects with etcd. ctx bounds the first connection.
 func New(ctx context.Context, o election.Options) (election.Election, error) {
@@ -46,7 +56,7 @@ func New(ctx context.Context, o election.Options) (election.Election, error) {
 		return nil, fmt.Errorf("etcd at %v: %w", o.Endpoints, err)
 	}
 	prefix := "/goddp/" + o.Name + "/"
-	e := &etcdElection{client: client, ttl: max(1, int(o.TTL/time.Second)), host: prefix + "host", state: prefix + "state"}
+	e := &etcdElection{client: client, ttl: max(1, int(o.TTL/time.Second)), host: prefix + "host", state: prefix + "state", ended: prefix + "ended", since: -1}
 	// etcd may be starting.
 	if err := e.retry(ctx, func(ctx context.Context) error {
 		_, err := client.Get(ctx, e.host)
@@ -61,19 +71,33 @@ func New(ctx context.Context, o election.Options) (election.Election, error) {
 func (e *etcdElection) Close() error { return e.client.Close() }
 
 func (e *etcdElection) Elect(ctx context.Context, addr, dead string) (string, election.Term, error) {
+	waiting, cancel := context.WithTimeoutCause(ctx, time.Duration(e.ttl)*time.Second+expiryDelay, errStillElected)
+	defer cancel()
 	for {
-		current, revision, err := e.current(ctx)
-		switch {
-		case err != nil:
+		v, err := e.look(ctx)
+		if err != nil {
 			return "", nil, err
-		case current != "" && current != dead:
-			return current, nil, nil
-		case current != "":
-			if err := e.awaitChange(ctx, revision); err != nil {
+		}
+		if e.since < 0 {
+			e.since = v.revision
+			if dead != "" { // this process takes the place of one that was killed
+				e.since = 0 // if the key is there, no job has begun since: see stand
+			}
+		}
+		switch {
+		case v.host != "" && v.host != dead:
+			return v.host, nil, nil
+		case v.host != "":
+			switch err := e.awaitChange(waiting, v.revision); {
+			case errors.Is(err, errStillElected):
+				return v.host, nil, nil
+			case err != nil:
 				return "", nil, err
 			}
+		case v.ended > e.since:
+			return "", nil, election.ErrJobEnded
 		default:
-			term, err := e.stand(ctx, addr)
+			term, err := e.stand(ctx, addr, v)
 			if err != nil {
 				return "", nil, err
 			}
@@ -84,20 +108,31 @@ func (e *etcdElection) Elect(ctx context.Context, addr, dead string) (string, el
 	}
 }
 
-// current returns the address of the elected agent, "" if there is none, and the revision of the answer.
-func (e *etcdElection) current(ctx context.Context) (addr string, revision int64, err error) {
+var errStillElected = errors.New("the lost host is still elected")
+
+// view is what an agent reads in etcd before it stands for election.
+type view struct {
+	host     string // the address of the elected agent; "" if there is none
+	ended    int64  // the revision at which the key ended was written; 0 if there is none
+	revision int64  // of this answer
+}
+
+func (e *etcdElection) look(ctx context.Context) (v view, err error) {
 	err = e.retry(ctx, func(ctx context.Context) error {
-		r, err := e.client.Get(ctx, e.host)
+		r, err := e.client.Txn(ctx).Then(clientv3.OpGet(e.host), clientv3.OpGet(e.ended)).Commit()
 		if err != nil {
 			return err
 		}
-		revision = r.Header.Revision
-		if addr = ""; len(r.Kvs) > 0 {
-			addr = string(r.Kvs[0].Value)
+		v = view{revision: r.Header.Revision}
+		if kvs := r.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
+			v.host = string(kvs[0].Value)
+		}
+		if kvs := r.Responses[1].GetResponseRange().Kvs; len(kvs) > 0 {
+			v.ended = kvs[0].ModRevision
 		}
 		return nil
 	})
-	return addr, revision, err
+	return v, err
 }
 
 // awaitChange waits until the key host changes after a revision.
@@ -115,8 +150,9 @@ func (e *etcdElection) awaitChange(ctx context.Context, revision int64) error {
 	return context.Cause(ctx)
 }
 
-// stand puts this agent's address where no other is. It returns nil if another agent was first.
-func (e *etcdElection) stand(ctx context.Context, addr string) (*term, error) {
+// stand puts this agent's address where no other is, and deletes the mark of the end of an earlier job. It
+// returns nil if etcd has changed since v: another agent was first, or the job has ended.
+func (e *etcdElection) stand(ctx context.Context, addr string, v view) (*term, error) {
 	session, err := concurrency.NewSession(e.client, concurrency.WithTTL(e.ttl), concurrency.WithContext(context.WithoutCancel(ctx)))
 	if err != nil {
 		return nil, err
@@ -130,8 +166,8 @@ func (e *etcdElection) stand(ctx context.Context, addr string) (*term, error) {
 	// The second comparison recognizes this agent's own vote, after a transaction whose answer was lost.
 	err = e.retry(ctx, func(ctx context.Context) error {
 		r, err := e.client.Txn(ctx).
-			If(clientv3.Compare(clientv3.CreateRevision(e.host), "=", 0)).
-			Then(clientv3.OpPut(e.host, addr, clientv3.WithLease(session.Lease())), clientv3.OpGet(e.state)).
+			If(clientv3.Compare(clientv3.CreateRevision(e.host), "=", 0), clientv3.Compare(clientv3.ModRevision(e.ended), "=", v.ended)).
+			Then(clientv3.OpPut(e.host, addr, clientv3.WithLease(session.Lease())), clientv3.OpGet(e.state), clientv3.OpDelete(e.ended)).
 			Else(clientv3.OpGet(e.host), clientv3.OpGet(e.state)).
 			Commit()
 		if err != nil {

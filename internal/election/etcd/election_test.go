@@ -128,11 +128,83 @@ func TestNextHostGoesOnWhereTheLastOneWas(t *testing.T) {
 	if err := third.Resign(true); err != nil {
 		t.Error(err)
 	}
-	fourth := elect(t, e, "d:1", "").Term
+	fourth := elect(t, open(t, c, "job"), "d:1", "").Term // of another job
 	if fourth == nil || fourth.State() != (election.State{}) {
 		t.Fatalf("after the end of the job, a term begins with %+v", fourth)
 	}
 	fourth.Resign(true)
+}
+
+// A host that an agent has lost, and that lives, was cut off from this agent alone. The agent finds it again.
+func TestHostThatLivesIsFoundAgain(t *testing.T) {
+	c := etcdtest.Start(t, 1)
+	term := elect(t, open(t, c, "job"), "a:1", "").Term
+	if term == nil {
+		t.Fatal("not elected")
+	}
+	if r := elect(t, open(t, c, "job"), "b:1", "a:1"); r.Addr != "a:1" {
+		t.Errorf("elected %+v, want a", r)
+	}
+	term.Resign(true)
+}
+
+// An agent that took part in a job that has ended is not elected, so it does not run the job again. An agent
+// that has just started is, for another job.
+func TestEndedJobIsNotRunAgain(t *testing.T) {
+	c := etcdtest.Start(t, 1)
+	host := elect(t, openTTL(t, c, "job", time.Minute), "a:1", "").Term
+	if host == nil {
+		t.Fatal("not elected")
+	}
+	late, waits := open(t, c, "job"), openTTL(t, c, "job", time.Minute)
+	for _, e := range []*etcdElection{late, waits} {
+		if r := elect(t, e, "b:1", ""); r.Addr != "a:1" {
+			t.Errorf("elected %+v, want a", r)
+		}
+	}
+	waited := make(chan error, 1)
+	go func() {
+		_, err := waits.electIn(t.Context(), "b:1", "a:1")
+		waited <- err
+	}()
+	if err := host.Resign(true); err != nil {
+		t.Error(err)
+	}
+	select {
+	case err := <-waited:
+		if !errors.Is(err, election.ErrJobEnded) {
+			t.Errorf("an agent that waited: %v", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("an agent still waits")
+	}
+	if _, err := late.electIn(t.Context(), "c:1", ""); !errors.Is(err, election.ErrJobEnded) {
+		t.Errorf("an agent that did not reach the host: %v", err)
+	}
+	restarted := open(t, c, "job") // its golaunch-etcd was killed
+	if _, err := restarted.electIn(t.Context(), "d:1", "a:1"); !errors.Is(err, election.ErrJobEnded) {
+		t.Errorf("an agent that lost the host: %v", err)
+	}
+	other := elect(t, open(t, c, "job"), "e:1", "").Term
+	if other == nil || other.State() != (election.State{}) {
+		t.Fatalf("an agent of the next job: %+v", other)
+	}
+	if r := elect(t, open(t, c, "job"), "f:1", "x:1"); r.Addr != "e:1" {
+		t.Errorf("an agent of the next job that lost a host: %+v", r)
+	}
+	// A job does not end with a host that is not elected any more.
+	other.session.Orphan()
+	next := elect(t, restarted, "g:1", "e:1").Term
+	if next == nil {
+		t.Fatal("not elected")
+	}
+	if err := other.Resign(true); !errors.Is(err, election.ErrOver) {
+		t.Errorf("the former host ends the job: %v", err)
+	}
+	if err := next.Save(t.Context(), election.State{Epoch: 1}); err != nil {
+		t.Error(err)
+	}
+	next.Resign(true)
 }
 
 func TestElectionSurvivesTheLossOfAMember(t *testing.T) {

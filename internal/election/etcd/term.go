@@ -51,13 +51,45 @@ func (t *term) Save(ctx context.Context, s election.State) error {
 }
 
 // Resign ends the term at once, so that another agent can be elected. If the job has ended, its state is
-// deleted.
+// deleted, and the key ended is written.
 func (t *term) Resign(ended bool) error {
 	if !ended {
 		t.memory.Orphan()
 		return t.session.Close()
 	}
-	return errors.Join(t.memory.Close(), t.session.Close())
+	return errors.Join(t.markEnd(), t.memory.Close(), t.session.Close())
+}
+
+// markEnd puts the key ended in place of the other keys. It returns election.ErrOver if this agent is not
+// elected any more: the job may go on with another host.
+func (t *term) markEnd() error {
+	e := t.election
+	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
+	defer cancel()
+	var lease clientv3.LeaseID
+	return e.retry(ctx, func(ctx context.Context) error {
+		if lease == clientv3.NoLease {
+			granted, err := e.client.Grant(ctx, endedTTL)
+			if err != nil {
+				return err
+			}
+			lease = granted.ID
+		}
+		r, err := e.client.Txn(ctx).
+			If(clientv3.Compare(clientv3.LeaseValue(e.host), "=", t.session.Lease())).
+			Then(clientv3.OpPut(e.ended, "", clientv3.WithLease(lease)), clientv3.OpDelete(e.host), clientv3.OpDelete(e.state)).
+			Else(clientv3.OpGet(e.ended)).
+			Commit()
+		if err != nil || r.Succeeded {
+			return err
+		}
+		// After a transaction whose answer was lost, the key is this agent's own.
+		if kvs := r.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 && clientv3.LeaseID(kvs[0].Lease) == lease {
+			return nil
+		}
+		_, _ = e.client.Revoke(ctx, lease) // else it expires
+		return election.ErrOver
+	})
 }
 
 // temporary reports whether repeating a request can help: etcd elects a new leader, or a member is lost.
