@@ -175,7 +175,7 @@ func TestAsyncErrors(t *testing.T) {
 		if err := m.Save(t.Context(), 5, large); err != nil {
 			return err
 		}
-		if err := m.Wait(t.Context()); err == nil || !strings.Contains(err.Error(), "rank 1: store local: ") || !strings.Contains(err.Error(), "at most 8388608") {
+		if err := m.Wait(t.Context()); err == nil || !strings.Contains(err.Error(), "rank 1: store ") || !strings.Contains(err.Error(), "at most 8388608") {
 			t.Errorf("rank %d: %v", pg.Rank(), err)
 		}
 		inconsistent := r.state()

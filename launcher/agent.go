@@ -139,11 +139,11 @@ func (a *agent) run(ctx context.Context) (_ *Result, err error) {
 				signals = nil
 				continue
 			}
-			ev = signalReceived{n}
+			ev = signalReceived{n, time.Now()}
 		case <-done:
 			done = nil
 			canceled = a.core.signal == 0
-			ev = signalReceived{syscall.SIGTERM}
+			ev = signalReceived{syscall.SIGTERM, time.Now()}
 		case <-a.timeout:
 			a.timeout = nil
 			ev = timerFired{}
@@ -158,7 +158,7 @@ func (a *agent) run(ctx context.Context) (_ *Result, err error) {
 			ev = orphansGone{}
 		}
 		acts := a.core.Step(ev)
-		if a.core.verdict == failed {
+		if a.attempt != nil && (a.core.verdict == failed || a.core.verdict == stopped && a.stopped != nil && a.stopped.Failure != nil) {
 			a.takeRecords() // before the others are stopped
 		}
 		a.perform(acts)
@@ -222,7 +222,7 @@ func (a *agent) reported(r *report) event {
 			}
 		}
 	case r.Orphans != nil:
-		if r.Orphans.Attempt == a.round.Number {
+		if r.Orphans.Attempt == a.attempt.number {
 			a.complete(func() orphanReport { return *r.Orphans })
 		}
 	}

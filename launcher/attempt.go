@@ -21,6 +21,7 @@ import (
 // and output that belong to them.
 type attempt struct {
 	round      *rendezvous.Round
+	number     int // of this agent's attempts; those of rounds can come twice, if etcd has forgotten the job
 	start      time.Time
 	procs      []*process      // the workers whose start was requested, by local rank
 	copying    sync.WaitGroup  // the goroutines that copy output
@@ -35,6 +36,7 @@ type attempt struct {
 	shown    *rendezvous.StopOrder // the order that the user was told of; nil if the workers ended before
 	failures []Failure             // of the workers that failed or were stopped, the earliest first; set by end
 	failure  *FailureError         // of this node's workers, set by end; nil if none failed
+	dumps    string                // the folder with this node's flight records, set by end; "" if there are none
 
 	completing bool        // complete has been called
 	unanswered *time.Timer // kills a reaper that does not report the end of killing orphans; nil before
@@ -43,9 +45,14 @@ type attempt struct {
 func (a *agent) begin(round *rendezvous.Round) {
 	a.mirrorConsole()
 	a.logRound(round)
+	number := 0
+	if a.attempt != nil {
+		number = a.attempt.number + 1
+	}
 	showing, hide := context.WithCancel(context.Background())
 	a.attempt = &attempt{
 		round:   round,
+		number:  number,
 		start:   time.Now(),
 		showing: showing,
 		hide:    hide,
@@ -155,10 +162,13 @@ func (a *agent) removeOrphans(kill bool) {
 		return
 	}
 	_ = a.reaper.request(request{Orphans: &orphanRequest{
-		Attempt: a.round.Number, Kill: kill, Interval: a.cfg.PollInterval,
+		Attempt: a.attempt.number, Kill: kill, Interval: a.cfg.PollInterval,
 	}})
 	if kill && a.unanswered == nil {
-		a.unanswered = time.AfterFunc(orphanLimit+abandonAfter, a.reaper.kill)
+		limit := orphanLimit + abandonAfter
+		a.unanswered = time.AfterFunc(limit, func() {
+			a.reaper.giveUp(fmt.Sprintf("did not end the workers' processes in %v", limit))
+		})
 	}
 }
 
@@ -205,6 +215,7 @@ func (a *agent) end() {
 		a.failures = a.describeFailures()
 		f := newFailureError(a.cfg.Name, a.round.Nodes, a.round.Restarts, a.failures)
 		f.Records, f.Meaning = a.writeRecords(f)
+		a.dumps = f.Records
 		if f.Root.PID != 0 {
 			a.attempt.failure = f
 		}
@@ -296,12 +307,16 @@ func (a *agent) ranks(locals []int) string {
 	return ranklist.Format(all)
 }
 
-// names formats workers as "rank 1 (pid 5), rank 3 (pid 7)".
+// names formats workers as "rank 1 (pid 5), rank 3 (pid 7)". A worker that has not started yet has no pid.
 func (a *agent) names(locals []int) string {
 	var names []string
 	for _, local := range locals {
 		p := a.procs[local]
-		names = append(names, fmt.Sprintf("rank %d (pid %d)", p.Rank, p.PID))
+		name := fmt.Sprintf("rank %d", p.Rank)
+		if p.PID != 0 {
+			name += fmt.Sprintf(" (pid %d)", p.PID)
+		}
+		names = append(names, name)
 	}
 	return strings.Join(names, ", ")
 }

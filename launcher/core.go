@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // phase is the phase of an attempt.
@@ -53,6 +54,7 @@ type core struct {
 	ending    *jobEnded      // the job has ended, but not yet the attempt; else nil
 	gentle    bool           // in phase stopping, of verdict stopped: the workers can finish their step
 	signal    syscall.Signal // the first signal that the agent received; 0 if none
+	signalAt  time.Time      // when it came
 	asked     syscall.Signal // the signal because of which the ranks agreed to stop before the agent received one; 0 if none
 	killing   bool           // SIGKILL has been sent
 	alive     []int          // local ranks still running, ascending
@@ -95,9 +97,12 @@ type (
 		// not agree.
 		asked syscall.Signal
 	}
-	signalReceived struct{ signal syscall.Signal }
-	timerFired     struct{} // the timer that was armed last has fired
-	orphansGone    struct{} // no process of the attempt is left
+	signalReceived struct {
+		signal syscall.Signal
+		at     time.Time
+	}
+	timerFired  struct{} // the timer that was armed last has fired
+	orphansGone struct{} // no process of the attempt is left
 )
 
 func (roundBegan) isEvent()     {}
@@ -204,7 +209,7 @@ func (c *core) Step(ev event) []action {
 		return c.exited(ev)
 
 	case signalReceived:
-		return c.signalled(ev.signal)
+		return c.signalled(ev)
 
 	case timerFired:
 		if c.phase == stopping && c.killing {
@@ -331,13 +336,19 @@ func (c *core) reaperLost(err error) []action {
 	return []action{kill}
 }
 
+// sameRequest is the time after the first signal in which the same signal is a part of the same
+// request: timeout(1) signals its child, and then the child's process group.
+const sameRequest = time.Second
+
 // signalled forwards the first signal to the workers. A second SIGINT or SIGTERM kills
 // them. One that arrives after all processes have been sent SIGKILL ends the wait until the
 // console has taken the output.
-func (c *core) signalled(sig syscall.Signal) []action {
-	first := c.signal == 0
+func (c *core) signalled(ev signalReceived) []action {
+	sig, first := ev.signal, c.signal == 0
 	if first {
-		c.signal = sig
+		c.signal, c.signalAt = sig, ev.at
+	} else if sig == c.signal && ev.at.Sub(c.signalAt) < sameRequest {
+		return nil
 	}
 	switch c.phase {
 	case waiting:

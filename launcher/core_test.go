@@ -6,6 +6,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/datadriven"
 )
@@ -18,10 +19,12 @@ import (
 //
 // Commands are the events; the output is the actions, one per line, and then
 // the phase the core is left in. "start" makes a core whose first round is up; the
-// job has one node, or with "nodes" several.
+// job has one node, or with "nodes" several. Each event comes 2 s after the one before,
+// or "after" another time.
 func TestCore(t *testing.T) {
 	datadriven.Walk(t, "testdata/core", func(t *testing.T, path string) {
 		var c *core
+		var now time.Time
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			var acts []action
 			switch d.Cmd {
@@ -33,7 +36,14 @@ func TestCore(t *testing.T) {
 					acts = c.Step(roundBegan{})
 				}
 			default:
-				acts = c.Step(parseEvent(t, d))
+				after := "2s"
+				argument(t, d, "after", &after)
+				took, err := time.ParseDuration(after)
+				if err != nil {
+					d.Fatalf(t, "%v", err)
+				}
+				now = now.Add(took)
+				acts = c.Step(parseEvent(t, d, now))
 			}
 			var b strings.Builder
 			for _, act := range acts {
@@ -45,7 +55,7 @@ func TestCore(t *testing.T) {
 	})
 }
 
-func parseEvent(t *testing.T, d *datadriven.TestData) event {
+func parseEvent(t *testing.T, d *datadriven.TestData, now time.Time) event {
 	local, code, name, asked := 0, 0, "", ""
 	argument(t, d, "local", &local)
 	argument(t, d, "code", &code)
@@ -83,14 +93,14 @@ func parseEvent(t *testing.T, d *datadriven.TestData) event {
 	case "exit":
 		return workerExited{local, Status{Code: code, Signal: sig}, parse(asked)}
 	case "signal":
-		if len(d.CmdArgs) != 1 {
-			d.Fatalf(t, "signal wants one name")
+		if len(d.CmdArgs) == 0 {
+			d.Fatalf(t, "signal wants a name")
 		}
 		sig, err := ParseSignal(d.CmdArgs[0].Key)
 		if err != nil {
 			d.Fatalf(t, "%v", err)
 		}
-		return signalReceived{sig}
+		return signalReceived{sig, now}
 	case "timer":
 		return timerFired{}
 	case "orphans-gone":

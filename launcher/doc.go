@@ -22,8 +22,8 @@
 //     a [*FailureError].
 //   - When a signal arrives on Config.Signals, Run forwards it to the workers and stops
 //     them as above, without another attempt on this node. Run returns a [*SignalError]. A second
-//     SIGINT or SIGTERM kills the workers at once. The end of Run's context acts like a
-//     SIGTERM.
+//     SIGINT or SIGTERM kills the workers at once, unless it is the same signal within a second
+//     of the first. The end of Run's context acts like a SIGTERM.
 //   - When a worker itself received a signal, and its ranks agreed to stop because of it
 //     (comm.ProcessGroup.AcceptStop), Run also returns a [*SignalError]. The other workers
 //     have ShutdownTimeout to end by themselves.
@@ -75,7 +75,7 @@
 //
 // On Linux every worker inherits memory for its flight recorder (package
 // [github.com/goddp/goddp/internal/flight]). The agent reads this memory when the attempt
-// fails, before it stops the other workers. So there are records even of workers that were
+// fails, on this node or on another, before it stops the other workers. So there are records even of workers that were
 // killed, are suspended or are stuck. The agent writes them into attempt_<n>/flight in the
 // run's folder, which it then keeps, or into GODDP_FLIGHT_DIR if the user sets it. A
 // record that a worker wrote itself is not replaced. The report names the folder. Programs

@@ -94,13 +94,19 @@ func (a *agent) jobFailure(r *rendezvous.Result) *FailureError {
 		}
 	}
 	nodes := 1
-	if a.attempt != nil {
+	switch {
+	case a.attempt != nil:
 		nodes = a.round.Nodes
+	case a.cfg.Nodes != nil: // this node took part in no round
+		nodes = a.cfg.Nodes.Max
 	}
 	e := newFailureError(a.cfg.Name, nodes, r.Restarts, failures)
 	e.Reason = r.Reason
-	if a.attempt != nil && a.attempt.failure != nil {
-		e.Records, e.Meaning = a.attempt.failure.Records, a.attempt.failure.Meaning
+	if a.attempt != nil {
+		e.Records = a.dumps
+		if a.attempt.failure != nil {
+			e.Meaning = a.attempt.failure.Meaning
+		}
 	}
 	return e
 }

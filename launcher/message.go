@@ -44,7 +44,7 @@ type signalRequest struct {
 // left behind. All workers must have ended. A second request of the same attempt may only
 // add Kill.
 type orphanRequest struct {
-	Attempt  int
+	Attempt  int           // its number among those of the agent: larger than that of the attempt before
 	Kill     bool          // use SIGKILL instead of SIGTERM
 	Interval time.Duration // the longest pause between two searches
 }

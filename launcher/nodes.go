@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/goddp/goddp/internal/election"
@@ -197,7 +198,11 @@ func (a *agent) ordered(o *rendezvous.Order) event {
 		a.console.logf("waiting: %s", o.Hold)
 		return nil
 	}
-	switch r := o.End; {
+	r := o.End
+	if a.attempt == nil && r.Reason == "" {
+		a.console.logf("this node waited in reserve and ran nothing; if it was meant for another job, give that job its own --rdzv-id, and without etcd its own --rdzv-endpoint")
+	}
+	switch {
 	case len(r.Failures) > 0:
 		a.failure = a.jobFailure(r)
 		return jobEnded{verdict: failed}
@@ -220,6 +225,9 @@ func (a *agent) logRound(round *rendezvous.Round) {
 		if len(round.Failures) > 0 { // else no node failed, or this host of the rendezvous does not know
 			e := a.jobFailure(&rendezvous.Result{Failures: round.Failures})
 			cause, stack, isShown = e.Error(), e.Root.stack(), a.shown != nil && e.Root.isThat(a.shown.Failure)
+			if e.Root.Lost != "" { // the program did not fail
+				cause = strings.TrimPrefix(cause, e.Program+" failed: ")
+			}
 		}
 		switch {
 		case round.Restarts > a.round.Restarts:

@@ -134,6 +134,47 @@ func TestNodesEndIfOneCannotStart(t *testing.T) {
 	}
 }
 
+// A node in reserve reports the failure of the job, or that it ran nothing, and ends as the others do.
+func TestNodeInReserveEndsWithTheJob(t *testing.T) {
+	for _, code := range []int{9, 0} {
+		end := filepath.Join(t.TempDir(), "end")
+		script := fmt.Sprintf(`until [ -e %s ]; do sleep 0.05; done; [ $RANK = 0 ] || exit %d`, end, code)
+		_, endpoint := testport.New(t)
+		n := &Nodes{Min: 2, Max: 2, Endpoint: endpoint}
+		jobs := []*job{shell(1, script), shell(1, script)}
+		wait := startNodes(t, n, jobs...)
+		reserve := shell(1, script)
+		await := func(j *job, text string) {
+			t.Helper()
+			select {
+			case <-j.err.contains(text):
+			case <-time.After(soon):
+				t.Fatalf("no %q in\n%s", text, &j.err)
+			}
+		}
+		for _, j := range jobs {
+			await(j, "round 0: this is node ")
+		}
+		waitReserve := startNodes(t, n, reserve)
+		await(reserve, "in reserve: round 0 has 2 nodes")
+		if err := os.WriteFile(end, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for i, r := range append(wait(), waitReserve()...) {
+			if ExitCode(r.err) != code {
+				t.Errorf("node %d: %v, want exit code %d\n%s", i, r.err, code, &r.job.err)
+			}
+			const nothing = "golaunch: this node waited in reserve and ran nothing; if it was meant for another job, give that job its own --rdzv-id"
+			if ranNothing := strings.Contains(r.job.err.String(), nothing); ranNothing != (r.job == reserve) {
+				t.Errorf("node %d says that it ran nothing: %v\n%s", i, ranNothing, &r.job.err)
+			}
+			if code != 0 && !strings.Contains(r.job.err.String(), "\n  node      : 1\n") {
+				t.Errorf("node %d does not name the node that failed:\n%s", i, &r.job.err)
+			}
+		}
+	}
+}
+
 // Nodes that were started with different settings cannot be one job: the host refuses the second one.
 func TestNodesMustAgreeOnSettings(t *testing.T) {
 	one, other := shell(1, "true"), shell(1, "true")
@@ -239,6 +280,7 @@ func TestHostOfTheRendezvousReceivesASignal(t *testing.T) {
 func TestRoundSaysOnceWhyItBegins(t *testing.T) {
 	lost := rendezvous.Failure{Node: 1, Host: "b", Rank: 2, FirstRank: 2, Workers: 2, Lost: true, What: "lost: its agent ended", At: time.Now()}
 	effect := rendezvous.Failure{Node: 2, Host: "c", Rank: 4, FirstRank: 4, Workers: 2, What: "rank 4 exited with code 1", At: lost.At.Add(time.Millisecond)}
+	left := rendezvous.Failure{Node: 1, Host: "b", Rank: 2, FirstRank: 2, Workers: 2, Lost: true, What: "left: SIGTERM", At: time.Now()}
 	about := func(f *rendezvous.Failure) *rendezvous.StopOrder {
 		return &rendezvous.StopOrder{Reason: "one text", Failure: f}
 	}
@@ -248,9 +290,10 @@ func TestRoundSaysOnceWhyItBegins(t *testing.T) {
 		want           string
 	}{
 		"the cause was shown":            {about(&lost), nil, []rendezvous.Failure{lost, effect}, ""},
-		"an effect was shown":            {about(&effect), nil, []rendezvous.Failure{effect, lost}, "golaunch: going on: train failed: node 1 (b) lost: its agent ended\n"},
-		"nothing was shown":              {nil, about(&lost), []rendezvous.Failure{lost}, "golaunch: going on: train failed: node 1 (b) lost: its agent ended\n"},
+		"an effect was shown":            {about(&effect), nil, []rendezvous.Failure{effect, lost}, "golaunch: going on: node 1 (b) lost: its agent ended\n"},
+		"nothing was shown":              {nil, about(&lost), []rendezvous.Failure{lost}, "golaunch: going on: node 1 (b) lost: its agent ended\n"},
 		"the new host knows no failures": {nil, about(nil), nil, "golaunch: going on: one text\n"},
+		"a node left by agreement":       {nil, nil, []rendezvous.Failure{left}, "golaunch: going on: node 1 (b) left: SIGTERM\n"},
 		"nodes joined":                   {about(nil), nil, nil, ""},
 		"the ranks agreed":               {nil, nil, nil, ""},
 	} {

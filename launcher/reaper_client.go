@@ -21,7 +21,7 @@ type reaperClient struct {
 	reports chan report
 	closing chan struct{}
 	running sync.WaitGroup
-	isStuck atomic.Bool // the reaper left a request unread, and was killed
+	fault   atomic.Pointer[string] // why giveUp killed the reaper; nil if it did not
 }
 
 // startReaper starts the reaper. It returns as soon as the process exists, in less than a
@@ -139,8 +139,7 @@ func (r *reaperClient) request(q request, files ...*os.File) error {
 	}
 	err := r.conn.send(q, files...)
 	if errors.Is(err, os.ErrDeadlineExceeded) { // a part of the message may be written
-		r.isStuck.Store(true)
-		r.kill()
+		r.giveUp(fmt.Sprintf("read no request for %v", requestTimeout))
 		r.conn.Close()
 		return nil
 	}
@@ -162,6 +161,12 @@ func (r *reaperClient) kill() {
 	}
 }
 
+// giveUp kills a reaper that does not do its part. fault says what it did, for messages.
+func (r *reaperClient) giveUp(fault string) {
+	r.fault.CompareAndSwap(nil, &fault)
+	r.kill()
+}
+
 // lost returns an error that says how the reaper ended. It must be called after r.reports
 // was closed.
 func (r *reaperClient) lost() error {
@@ -173,8 +178,8 @@ func (r *reaperClient) lost() error {
 	if err != nil {
 		return fmt.Errorf("waiting for the reaper (pid %d): %w", r.cmd.Process.Pid, err)
 	}
-	if r.isStuck.Load() {
-		return fmt.Errorf("the reaper (pid %d), the parent of the workers, read no request for %v and was ended", r.cmd.Process.Pid, requestTimeout)
+	if fault := r.fault.Load(); fault != nil {
+		return fmt.Errorf("the reaper (pid %d), the parent of the workers, %s and was ended", r.cmd.Process.Pid, *fault)
 	}
 	return fmt.Errorf("the reaper (pid %d), the parent of the workers, %s", r.cmd.Process.Pid, statusOf(state))
 }

@@ -96,7 +96,8 @@ func (a *agent) dumpDir() string {
 }
 
 // takeRecords reads the flight records of all workers, dead or alive. It is called when
-// the attempt fails, before the agent stops the other workers. A second call does nothing.
+// the attempt fails, on this node or on another, before the agent stops the other workers. A
+// second call does nothing.
 func (a *agent) takeRecords() {
 	if a.recorded {
 		return
@@ -170,7 +171,7 @@ func (a *agent) endedByThemselves(root *Failure) map[*process]bool {
 	ended := map[*process]bool{}
 	for _, e := range a.core.exits {
 		p := a.procs[e.local]
-		ended[p] = !e.late || p.dying || p.Rank == root.Rank && !root.wasExiting
+		ended[p] = !e.late || p.dying || p.PID == root.PID && !root.wasExiting
 	}
 	return ended
 }

@@ -88,6 +88,42 @@ func TestRecordsOfAFailure(t *testing.T) {
 	}
 }
 
+// If a worker fails on one node, the records of all nodes are written, and each node names its folder.
+func TestRecordsOfAFailureOnAnotherNode(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	jobs := []*job{role(1, "recorder"), role(1, "recorder")}
+	victim := make(chan int, 1)
+	for _, j := range jobs {
+		j.cfg.OnStart = func(w Worker) {
+			if w.Rank == 1 {
+				victim <- w.PID
+			}
+		}
+	}
+	wait := startNodes(t, &Nodes{Min: 2, Max: 2, Static: true}, jobs...)
+	for _, j := range jobs {
+		select {
+		case <-j.out.contains("recorded"):
+		case <-time.After(soon):
+			t.Fatalf("no record\n%s", &j.err)
+		}
+	}
+	pid := <-victim
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range wait() {
+		var failure *FailureError
+		if !errors.As(r.err, &failure) || failure.Root.PID != pid {
+			t.Fatalf("node %d: %v\n%s", i, r.err, &r.job.err)
+		}
+		dumps, err := flight.ReadDir(failure.Records)
+		if want := []string{"", "was killed by SIGKILL"}[i]; err != nil || len(dumps) != 1 || dumps[0].Rank != i || dumps[0].Fate != want {
+			t.Errorf("node %d: records %+v in %q, %v; want fate %q", i, dumps, failure.Records, err, want)
+		}
+	}
+}
+
 func TestRecordsGoWhereTheyShould(t *testing.T) {
 	t.Run("log folder", func(t *testing.T) {
 		j := recorders(nil)

@@ -529,7 +529,7 @@ func TestSignals(t *testing.T) {
 		go func() {
 			<-ready
 			signals <- syscall.SIGTERM
-			signals <- syscall.SIGTERM
+			signals <- syscall.SIGINT // another SIGTERM would count as the first one
 		}()
 		result, err := j.run(t)
 		if ExitCode(err) != 143 {
@@ -784,5 +784,14 @@ func TestBadConfig(t *testing.T) {
 		if result, err := Run(t.Context(), cfg); err == nil || result != nil {
 			t.Errorf("Run(%+v) = %v, %v", cfg, result, err)
 		}
+	}
+}
+
+// A worker whose start was not reported yet is named without a process id.
+func TestNamesOfWorkers(t *testing.T) {
+	at := &attempt{procs: []*process{{Worker: Worker{Rank: 4, PID: 77}}, {Worker: Worker{Rank: 5}}}}
+	a := &agent{attempt: at}
+	if got := a.names([]int{0, 1}); got != "rank 4 (pid 77), rank 5" {
+		t.Errorf("got %q", got)
 	}
 }

@@ -66,6 +66,8 @@ const (
 	silence = 10 * time.Second
 	// hostsEnd is how long the hosts have to end by themselves once one of them has failed.
 	hostsEnd = 2 * time.Second
+	// sameRequest is the time in which a signal counts once, as in package launcher.
+	sameRequest = time.Second
 )
 
 // nodeRequest says what the golaunch on one host shall run.
@@ -254,7 +256,11 @@ func (j *hostsJob) run(signals <-chan os.Signal) (code int) {
 	beat := time.NewTicker(beatInterval)
 	defer beat.Stop()
 	requests := 0 // to stop, by the user or because a host has failed; the second one kills the workers
-	var late <-chan time.Time
+	var (
+		first   os.Signal // of the user; nil before
+		firstAt time.Time
+		late    <-chan time.Time
+	)
 	wait := func() {
 		if late = time.After(hostsEnd); requests == 1 {
 			late = time.After(j.grace)
@@ -263,6 +269,12 @@ func (j *hostsJob) run(signals <-chan os.Signal) (code int) {
 	for len(running) > 0 {
 		select {
 		case sig := <-signals:
+			if sig == first && time.Since(firstAt) < sameRequest {
+				break
+			}
+			if first == nil {
+				first, firstAt = sig, time.Now()
+			}
 			stop(sig.(syscall.Signal))
 			requests = min(requests+1, 2)
 			wait()

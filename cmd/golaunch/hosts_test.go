@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/goddp/goddp/internal/handshake"
@@ -86,5 +87,28 @@ func TestHostRefuses(t *testing.T) {
 		if err := test.r.prepare(t.TempDir()); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%v, want %q", err, test.want)
 		}
+	}
+}
+
+// timeout(1) signals its child, and then the child's process group. golaunch --hosts takes that as one request, so the
+// workers have more than hostsEnd to end. A shell takes the place of ssh.
+func TestHostsTakeTwoSignalsAsOne(t *testing.T) {
+	ssh := filepath.Join(t.TempDir(), "ssh")
+	if err := os.WriteFile(ssh, []byte("#!/bin/sh\nfor command; do :; done; eval \"$command\"\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	cmd := golaunch(t, nil, "--hosts=a", "--ssh="+ssh, "--master-addr=127.0.0.1", "bash", "-c",
+		`trap "sleep 2.5; echo saved; exit 0" TERM; echo ready; while :; do sleep 0.01; done`)
+	out := start(t, cmd)
+	out.expect(t, "ready", 1)
+	for range 2 {
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out.expect(t, "saved", 1)
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 143 {
+		t.Errorf("exit code %d, want 143", code)
 	}
 }

@@ -125,6 +125,48 @@ func TestJobGoesOnWithoutAKilledAgent(t *testing.T) {
 	}
 }
 
+// If the golaunch that hosts the rendezvous is stopped, another node hosts. When the first one goes on, it joins
+// the other node. The job ends once, on both.
+func TestStoppedHostIsReplaced(t *testing.T) {
+	endpoint := startEtcd(t)
+	end := filepath.Join(t.TempDir(), "end")
+	script := `trap 'exit 0' TERM; echo "of $WORLD_SIZE"; until [ -e ` + end + ` ]; do sleep 0.05 & wait; done`
+	run := func() node {
+		n := node{agentOf(t, endpoint, nil, "--rdzv-backend=etcd", "--nnodes=1:2", "--rdzv-conf=last_call_timeout=0.2", "bash", "-c", script), &output{}}
+		n.Stdout, n.Stderr = n.out, n.out
+		if err := n.Start(); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	host := run()
+	host.out.await(t, "]: of 1\n", 1)
+	other := run()
+	host.out.await(t, "]: of 2\n", 1)
+	other.out.await(t, "]: of 2\n", 1)
+
+	if err := host.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	other.out.await(t, "]: of 1\n", 1)
+	if err := host.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	host.out.await(t, "the host of the rendezvous, this node, is lost: this agent does not host the rendezvous any more", 1)
+	for _, n := range []node{host, other} {
+		n.out.await(t, "]: of 2\n", 2)
+	}
+	if err := os.WriteFile(end, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []node{host, other} {
+		if err := n.Wait(); err != nil {
+			t.Errorf("%v\n%s", err, n.out)
+		}
+	}
+	expectNone(t, "a process of the job", markVar+"="+t.Name())
+}
+
 // node is a running golaunch of a job of several nodes, and its output.
 type node struct {
 	*exec.Cmd

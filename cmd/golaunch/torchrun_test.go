@@ -212,15 +212,21 @@ func TestC10dNodes(t *testing.T) {
 	}
 }
 
-// The nodes elect the host in etcd.
-func TestEtcdNodes(t *testing.T) {
+// startEtcd starts an etcd, and has golaunch find golaunch-etcd. It returns etcd's address.
+func startEtcd(t *testing.T) string {
+	t.Helper()
 	c := etcdtest.Start(t, 1)
 	dir := t.TempDir()
 	if err := os.Symlink(os.Args[0], filepath.Join(dir, election.Program)); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-	flags := []string{"--nnodes=2", "--rdzv-backend=etcd", "--rdzv-id=job", "--rdzv-endpoint=" + strings.TrimPrefix(c.Endpoints[0], "http://")}
+	return strings.TrimPrefix(c.Endpoints[0], "http://")
+}
+
+// The nodes elect the host in etcd.
+func TestEtcdNodes(t *testing.T) {
+	flags := []string{"--nnodes=2", "--rdzv-backend=etcd", "--rdzv-id=job", "--rdzv-endpoint=" + startEtcd(t)}
 	for i, got := range onNodes(t, [][]string{flags, flags}, "bash", "-c", showRanks) {
 		if got.code != 0 || !strings.Contains(got.stdout, " of 2, job, ") {
 			t.Errorf("node %d: %+v", i, got)

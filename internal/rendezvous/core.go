@@ -500,6 +500,9 @@ func (c *core) endRound() []action {
 				host = a
 				continue
 			}
+			if c.phase == running { // nothing else tells the others why the next round begins
+				c.note(a, Failure{At: a.leavingAt, What: "left: " + a.leaving, Lost: true})
+			}
 			acts = append(acts, release{a.id})
 			delete(c.agents, a.id)
 			delete(c.ranks, a.node.Rank)

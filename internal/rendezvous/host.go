@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -63,6 +64,7 @@ type Host struct {
 	lastCall  *awake.Timer // nil unless it runs
 	services  *services    // of the latest round
 	epoch     int          // number of that round
+	survives  bool         // the job has ended for this host, but may go on with another one
 	saving    context.CancelFunc
 }
 
@@ -71,6 +73,8 @@ type peer struct {
 	id         agentID // 0 before it has joined
 	send       func(*toAgent) bool
 	cut        func() // ends the connection
+	finish     func() // ends the connection when all messages have been sent, or after flushTime; nil if local
+	name       string // of the agent's host, for messages
 	addr       string // the host of the agent's address; "": of the agent in this process, which the others reach by Host.reached
 	masterPort int
 	received   bool // since the last heartbeat
@@ -158,8 +162,9 @@ func (h *Host) join(p *peer, m *joinMessage) error {
 	if h.core.phase == resigned {
 		return fmt.Errorf("this host has resigned") // the agent looks for the next one
 	}
+	p.name = m.Node.Host
 	if m.Limits != h.opts.Limits {
-		p.send(&toAgent{Refused: &textMessage{fmt.Sprintf("it was started with %v, the host of the rendezvous with %v", m.Limits, h.opts.Limits)}})
+		h.refuse(p, fmt.Sprintf("it was started with %v, the host of the rendezvous with %v", m.Limits, h.opts.Limits))
 		return fmt.Errorf("settings %v, want %v", m.Limits, h.opts.Limits)
 	}
 	if m.Node.Addr != "" {
@@ -170,6 +175,12 @@ func (h *Host) join(p *peer, m *joinMessage) error {
 	h.peers[p.id] = p
 	h.step(agentJoined{p.id, m.Node, p.local})
 	return nil
+}
+
+// refuse tells an agent why it cannot join, and logs it. The caller must hold mu.
+func (h *Host) refuse(p *peer, reason string) {
+	h.opts.Log.Warn("rendezvous: node refused", "host", p.name, "reason", reason)
+	p.send(&toAgent{Refused: &textMessage{reason}})
 }
 
 // detach handles the end of the connection with an agent.
@@ -209,8 +220,14 @@ func (h *Host) tick() {
 				p.silence = 0
 			}
 			if p.received = false; p.silence >= missedBeats {
-				p.cut()
-				h.lose(p, fmt.Sprintf("no heartbeat for %v", missedBeats*h.opts.Heartbeat), p.reported)
+				silence := missedBeats * h.opts.Heartbeat
+				// An agent that was suspended goes on later: without a reason it would take this host for lost.
+				// If a lost host can be replaced, the agent finds this host again.
+				if !h.core.durable {
+					p.send(&toAgent{Refused: &textMessage{fmt.Sprintf("it was silent for %v, so the host of the rendezvous gave it up: start it again", silence)}})
+				}
+				p.finish()
+				h.lose(p, fmt.Sprintf("no heartbeat for %v", silence), p.reported)
 			}
 		}
 		h.mu.Unlock()
@@ -235,7 +252,7 @@ func (h *Host) step(ev event) {
 func (h *Host) perform(act action) {
 	switch act := act.(type) {
 	case refuse:
-		h.send(act.id, &toAgent{Refused: &textMessage{act.reason}})
+		h.refuse(h.peers[act.id], act.reason)
 		delete(h.peers, act.id)
 	case hold:
 		h.send(act.id, &toAgent{Hold: &textMessage{act.reason}})
@@ -266,6 +283,7 @@ func (h *Host) perform(act action) {
 			}
 		}
 	case end:
+		h.survives = h.core.durable && act.result.Reason != "" && countLost(act.result.Failures) >= h.opts.Limits.MinNodes
 		act.result.Failures = boundFailures(act.result.Failures, len(h.peers))
 		for id := range h.peers {
 			h.send(id, &toAgent{End: &act.result})
@@ -308,11 +326,23 @@ func (h *Host) isOver() bool {
 	return h.core.phase >= resigned
 }
 
-// jobEnded reports whether the job has ended.
+// jobEnded reports whether the job has ended. It has not if this host has lost so many nodes that they can go
+// on with another host: the network may have cut off this node, and not them.
 func (h *Host) jobEnded() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.core.phase == ended
+	return h.core.phase == ended && !h.survives
+}
+
+// countLost returns the number of nodes that were lost, and did not leave.
+func countLost(failures []Failure) int {
+	n := 0
+	for _, f := range failures {
+		if f.Lost && strings.HasPrefix(f.What, "lost: ") {
+			n++
+		}
+	}
+	return n
 }
 
 // awaitAgents waits until the agents of other processes have left, at most for a time.

@@ -1,11 +1,13 @@
 package rendezvous
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"reflect"
 	"strings"
@@ -143,25 +145,51 @@ func TestNodesTrainTogetherUntilOneIsLost(t *testing.T) {
 	}
 }
 
-func TestAgentWithOtherSettingsIsRefused(t *testing.T) {
-	j := newJob(t, Limits{MinNodes: 2, MaxNodes: 2})
-	other := *j
-	other.opts.Limits.MaxNodes = 3
-	var refused *RefusedError
-	if o := next(t, other.dial("b").Session); !errors.As(o.Err, &refused) {
-		t.Errorf("order %+v", o)
+// The host refuses an agent with other settings, or with a rank that is taken, and both say why.
+func TestAgentThatDoesNotFitIsRefused(t *testing.T) {
+	var log bytes.Buffer
+	j := newJobOf(t, HostOptions{Limits: Limits{MinNodes: 2, MaxNodes: 2, Static: true}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	j.host.Join(NodeInfo{Host: "a", Workers: 1, Rank: 0}, 0)
+	dial := func(name string, l Limits) {
+		r, err := Dial(t.Context(), DialOptions{Addr: j.addr, Identity: j.id, Node: NodeInfo{Host: name, Workers: 1, Rank: 0}, Limits: l})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		if o := next(t, r.Session); !errors.As(o.Err, new(*RefusedError)) {
+			t.Errorf("%s: order %+v", name, o)
+		}
+	}
+	dial("b", Limits{MinNodes: 2, MaxNodes: 3, Static: true})
+	dial("c", j.opts.Limits)
+	if err := j.host.Close(); err != nil { // nothing is logged any more
+		t.Error(err)
+	}
+	for _, want := range []string{
+		`host=b reason="it was started with --nnodes=2:3 --max-restarts=0 --rdzv-backend=static, the host of the rendezvous with --nnodes=2:2 --max-restarts=0 --rdzv-backend=static"`,
+		`host=c reason="node rank 0 is taken, by a"`,
+	} {
+		if !strings.Contains(log.String(), `msg="rendezvous: node refused" `+want) {
+			t.Errorf("no %s in\n%s", want, &log)
+		}
 	}
 }
 
+// The host gives up an agent that is silent, and tells it so, for when it goes on.
 func TestSilentAgentIsLost(t *testing.T) {
 	j := newJob(t, Limits{MinNodes: 2, MaxNodes: 2})
 	local := j.host.Join(NodeInfo{Host: "a", Workers: 1}, 0)
 	silent := *j
 	silent.opts.Heartbeat = time.Hour
-	silent.dial("b")
+	b := silent.dial("b")
 	nextRound(t, local)
 	if o := next(t, local); o.Stop == nil || !strings.Contains(o.Stop.Reason, "no heartbeat for 150ms") {
 		t.Errorf("order %+v", o)
+	}
+	nextRound(t, b.Session)
+	var refused *RefusedError
+	if o := next(t, b.Session); !errors.As(o.Err, &refused) || refused.Reason != "it was silent for 150ms, so the host of the rendezvous gave it up: start it again" {
+		t.Errorf("the silent agent: order %+v", o)
 	}
 }
 

@@ -98,6 +98,7 @@ func (h *Host) serve(c net.Conn, mux *yamux.Session) {
 	h.reached = reached
 	h.mu.Unlock()
 	p := &peer{addr: host, cut: func() { c.Close() }, reported: time.Now()}
+	p.finish = func() { control.SetReadDeadline(time.Now()) } // ends the loop below
 	p.send = func(m *toAgent) bool { return box.Put(frame.Encode(m)) }
 	written := make(chan struct{})
 	streams.Go(func() {
