@@ -25,13 +25,13 @@ func TestCloseDuringAllGatherObject(t *testing.T) {
 		for _, pg := range groups {
 			first := make(chan struct{})
 			wg.Go(func() {
-				for n := 0; ; n++ {
+				end := sync.OnceFunc(func() { close(first) })
+				defer end()
+				for {
 					if _, err := comm.AllGatherObject(context.Background(), pg, "object"); err != nil {
 						return
 					}
-					if n == 0 {
-						close(first)
-					}
+					end()
 				}
 			})
 			wg.Go(func() {

@@ -200,6 +200,25 @@ func TestRecordingInABrokenGroup(t *testing.T) {
 	})
 }
 
+// A call that cannot be recorded, since it copies to the host, fails the recording. It leaves the group alone: the step
+// can run without a recording.
+func TestCallThatCannotBeRecorded(t *testing.T) {
+	commtest.OnDevices(t, commtest.FakeGPUs(t, 1), nil, func(pg *comm.ProcessGroup) error {
+		step := func() error {
+			_, err := comm.AllGatherInts(t.Context(), pg, []int64{1})
+			return err
+		}
+		if made, err := capture.Record(t.Context(), pg.Device(), nil, step); err == nil {
+			made.Close()
+			return errors.New("a copy to the host was recorded")
+		}
+		if pg.Failed() {
+			return errors.New("the group is broken")
+		}
+		return step()
+	})
+}
+
 // A call of another goroutine does not become a part of the step that is being recorded.
 func TestCallBesideARecording(t *testing.T) {
 	commtest.OnDevices(t, commtest.FakeGPUs(t, 1), nil, func(pg *comm.ProcessGroup) error {

@@ -2,6 +2,7 @@ package comm
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	"github.com/goddp/goddp/device"
@@ -79,8 +80,9 @@ type staged struct {
 	t device.Tensor
 }
 
-// stage allocates n elements of type dt. If data is not nil, stage copies data to the elements. An error aborts the
-// group, because the other ranks wait for this rank's collective. After Close the error is ErrClosed.
+// stage allocates n elements of type dt. If data is not nil, stage copies data to the elements. After Close the error is
+// ErrClosed. Another error aborts the group, because the other ranks wait for this rank's collective. It does not while
+// a step is recorded, since a step that cannot be recorded runs without a recording.
 func (pg *ProcessGroup) stage(dt device.DType, n int, data []byte) (staged, error) {
 	if !pg.staging.TryRLock() {
 		return staged{}, ErrClosed
@@ -89,26 +91,36 @@ func (pg *ProcessGroup) stage(dt device.DType, n int, data []byte) (staged, erro
 		pg.staging.RUnlock()
 		return staged{}, ErrClosed
 	}
-	buf, err := pg.dev.Alloc(n * dt.Size())
+	s, err := pg.newStaged(dt, n, data)
 	if err != nil {
 		pg.staging.RUnlock()
-		pg.Abort(err)
+		if capture.Of(pg.dev) == nil {
+			pg.Abort(err)
+		}
+	}
+	return s, err
+}
+
+func (pg *ProcessGroup) newStaged(dt device.DType, n int, data []byte) (staged, error) {
+	buf, err := pg.dev.Alloc(n * dt.Size())
+	if err != nil {
 		return staged{}, err
 	}
-	s := staged{pg, device.NewTensor(buf, dt, n)}
 	if data != nil {
-		if err := pg.copyIn(s.t.Buf, data); err != nil {
-			s.free()
-			pg.Abort(err)
+		if err := pg.copyIn(buf, data); err != nil {
+			pg.dev.Free(buf)
 			return staged{}, err
 		}
 	}
-	return s, nil
+	return staged{pg, device.NewTensor(buf, dt, n)}, nil
 }
 
 // awaitStaged waits until all staged memory is free. The caller has set closing, so that no more is allocated.
 func (g *group) awaitStaged(ctx context.Context) error {
-	return poll.Until(ctx, func() (bool, error) { return g.staging.TryLock(), nil })
+	if err := poll.Until(ctx, func() (bool, error) { return g.staging.TryLock(), nil }); err != nil {
+		return fmt.Errorf("rank %d: a call still uses memory of the device: %w", g.world.Rank, err)
+	}
+	return nil
 }
 
 func (g *group) copyIn(dst device.Buffer, data []byte) error {

@@ -200,7 +200,7 @@ func (a *agent) ordered(o *rendezvous.Order) event {
 	}
 	r := o.End
 	if a.attempt == nil && r.Reason == "" {
-		a.console.logf("this node waited in reserve and ran nothing; if it was meant for another job, give that job its own --rdzv-id, and without etcd its own --rdzv-endpoint")
+		a.console.logf("this node took part in no round and ran nothing; if it was meant for another job, give that job its own --rdzv-id, and without etcd its own --rdzv-endpoint")
 	}
 	switch {
 	case len(r.Failures) > 0:

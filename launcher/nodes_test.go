@@ -164,7 +164,7 @@ func TestNodeInReserveEndsWithTheJob(t *testing.T) {
 			if ExitCode(r.err) != code {
 				t.Errorf("node %d: %v, want exit code %d\n%s", i, r.err, code, &r.job.err)
 			}
-			const nothing = "golaunch: this node waited in reserve and ran nothing; if it was meant for another job, give that job its own --rdzv-id"
+			const nothing = "golaunch: this node took part in no round and ran nothing; if it was meant for another job, give that job its own --rdzv-id"
 			if ranNothing := strings.Contains(r.job.err.String(), nothing); ranNothing != (r.job == reserve) {
 				t.Errorf("node %d says that it ran nothing: %v\n%s", i, ranNothing, &r.job.err)
 			}

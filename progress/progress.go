@@ -111,7 +111,7 @@ func New(rank int, opts Options) (*Meter, error) {
 		m.inPlace = err == nil && info.Mode()&os.ModeCharDevice != 0
 	}
 	if opts.File != "" {
-		f, err := os.OpenFile(opts.File, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o666)
+		f, err := os.OpenFile(opts.File, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o666)
 		if err != nil {
 			return nil, fmt.Errorf("progress: %w", err)
 		}
@@ -125,12 +125,15 @@ func New(rank int, opts Options) (*Meter, error) {
 // which may be incomplete because the process was killed.
 func (m *Meter) continueFile() {
 	info, err := m.file.Stat()
-	if err != nil || info.Size() == 0 { // such as a pipe
+	if err != nil || !info.Mode().IsRegular() || info.Size() == 0 {
 		return
 	}
-	last := make([]byte, 1)
-	if _, err := m.file.ReadAt(last, info.Size()-1); err == nil && last[0] != '\n' {
-		_, m.err = m.file.WriteString("\n")
+	if f, err := os.Open(m.opts.File); err == nil { // the file may allow writing alone
+		last := make([]byte, 1)
+		if _, err := f.ReadAt(last, info.Size()-1); err == nil && last[0] != '\n' {
+			_, m.err = m.file.WriteString("\n")
+		}
+		f.Close()
 	}
 	m.record(m.start, nil)
 }

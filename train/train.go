@@ -121,8 +121,12 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c Config) (err error) {
 	if c.Data.Sampler().LastBatch == data.Uneven {
 		return errors.New("train: LastBatch of Data is Uneven, with which a rank may have fewer steps than another: want Pad or Drop")
 	}
-	if _, ok := c.Optimizer.(optim.LRSetter); !ok && c.LR != nil {
-		return fmt.Errorf("train: LR is set, but %T has no method SetLR", c.Optimizer)
+	inner := c.Optimizer
+	if ema, ok := inner.(*optim.EMA); ok { // whose SetLR needs that of the optimizer
+		inner = ema.Optimizer
+	}
+	if _, ok := inner.(optim.LRSetter); !ok && c.LR != nil {
+		return fmt.Errorf("train: LR is set, but %T has no method SetLR", inner)
 	}
 	r := run{Config: c, pg: pg, total: c.Steps(), evaluated: -1}
 	if r.total == 0 {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/internal/version"
@@ -101,7 +102,10 @@ func TestHostsTakeTwoSignalsAsOne(t *testing.T) {
 		`trap "sleep 2.5; echo saved; exit 0" TERM; echo ready; while :; do sleep 0.01; done`)
 	out := start(t, cmd)
 	out.expect(t, "ready", 1)
-	for range 2 {
+	for n := range 2 {
+		if n > 0 {
+			time.Sleep(100 * time.Millisecond) // the kernel merges signals that come before the process runs
+		}
 		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}

@@ -33,7 +33,7 @@ type Point struct{ Step, Time, Number float64 }
 // maxLine is the longest line of a file, in bytes.
 const maxLine = 1 << 20
 
-// Read reads a run. A line without numbers, or with a lower time or step than the line before, is the first of a
+// Read reads a run. A line of time 0 without numbers, or with a lower time or step than the line before, is the first of a
 // resumed run, or of a new run in the same file. From its step on, its numbers replace the earlier ones. A resumed run
 // counts its time from 0, so Read adds the time that the run had reached at that step. A killed process may leave an
 // incomplete last line, which Read skips, also before the first line of a resumed run. If another line is invalid, the
@@ -58,7 +58,7 @@ func Read(path string) (*Run, error) {
 		at := Point{Step: number(members["step"]), Time: number(members["time"])}
 		delete(members, "step")
 		delete(members, "time")
-		isFirst := err == nil && len(members) == 0 // of a run in a file that had lines
+		isFirst := err == nil && len(members) == 0 && at.Time == 0 // of a run in a file that had lines
 		if bad != nil && !isFirst {
 			return nil, bad
 		}

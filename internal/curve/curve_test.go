@@ -58,6 +58,8 @@ func TestReadResumed(t *testing.T) {
 		`{"time":4,"st
 {"time":0,"step":10}
 {"time":5,"step":40,"loss":1}`: {"loss": {{10, 1, 4}, {40, 6, 1}}},
+		`{"time":4,"step":30}
+{"time":5,"step":40,"loss":1}`: {"loss": {{10, 1, 4}, {20, 2, 3}, {30, 3, 9}, {40, 5, 1}}, "accuracy": {{20, 2, 0.5}}, "top5": {{30, 3, 0.5}}},
 		`{"time":0,"step":0}
 {"time":5,"step":40,"loss":1}`: {"loss": {{40, 5, 1}}},
 	} {

@@ -37,7 +37,7 @@ type Election interface {
 	// host is not elected any more. If it still is when its lease must have expired, it lives and was only
 	// cut off from this agent, so Elect returns its address.
 	//
-	// Elect returns ErrJobEnded if there is no host because the job has ended since this agent took part in it.
+	// Elect returns ErrJobEnded if there is no host because the job has ended since this agent first looked for one.
 	Elect(ctx context.Context, addr, dead string) (host string, term Term, err error)
 	// Close ends the connection. A term must have ended before.
 	Close() error
@@ -52,12 +52,13 @@ type Term interface {
 	// Over returns a channel that is closed when this agent is not elected any more, or cannot know.
 	Over() <-chan struct{}
 	// Resign ends the term at once, so that another agent can be elected. If the job has ended, its state
-	// is deleted, and the agents that took part in it are not elected any more.
+	// is deleted, and the agents that looked for its host are not elected any more.
 	Resign(ended bool) error
 }
 
-// ErrJobEnded is the error of an agent that lost the host of a job, and found that the job has ended meanwhile.
-var ErrJobEnded = errors.New("the job has ended while this node was cut off from it")
+// ErrJobEnded is the error of an agent that lost the host of a job, or did not reach it, and found that the job has ended
+// meanwhile.
+var ErrJobEnded = errors.New("the job has ended while this node could not reach its host")
 
 // ErrOver is the error of a term that is over.
 var ErrOver = errors.New("this agent does not host the rendezvous any more: etcd has not heard of it in time")

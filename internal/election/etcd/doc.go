@@ -11,7 +11,7 @@
 //	       It is deleted when the job ends. So another job can have the same name.
 //	ended  the mark of the job's end, which the last host writes, and which stays for a day. An agent that
 //	       lost the host, and finds this key and no host, leaves instead of running the job again. An agent
-//	       that has just started ignores the key. The first host of another job deletes it.
+//	       that finds the key when it first looks ignores it. The first host of another job deletes it.
 //
 // So a host that was cut off from etcd, and replaced, cannot begin a round any more.
 //
