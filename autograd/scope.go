@@ -17,7 +17,7 @@ type block struct {
 	made    int           // the step in which it was made
 	scope   *scope        // the scope whose end frees it; nil if it belongs to the program
 	freed   string        // the cause of its release; empty while it is not freed
-	// isGivenUp says that the program freed it, by Free or Expire. A backward pass that does not read it goes on.
+	// isGivenUp says that Free or Expire freed it. A backward pass may still go through it without reading it.
 	isGivenUp bool
 	cleanup   runtime.Cleanup
 }
@@ -153,8 +153,8 @@ func (v *Variable) Retain() *Variable {
 // nothing if v was freed before. It frees no memory that [FromTensor] was given.
 func (v *Variable) Free() { v.giveUp("by Free") }
 
-// Expire says that the owner of the memory that [FromTensor] was given for v is going to use it for something else.
-// It frees nothing. A later use of v panics with a [*FreedError] that holds why, such as "when step 4 ended".
+// Expire ends the use of v, a leaf that [FromTensor] made, before its owner writes other content to the memory.
+// Expire frees nothing. A later use of v panics with a [*FreedError] that holds why, such as "when step 4 ended".
 // A backward pass may still go through v, unless a gradient reads its value.
 func (v *Variable) Expire(why string) { v.giveUp(why) }
 

@@ -144,15 +144,15 @@ func (m *Manager) cleanUp() {
 }
 
 // brokenGroupTimeout is the maximum wait of Close in a broken group, because a dead rank never
-// reports its share. Close asks each brokenGroupPoll whether the group is broken.
+// reports its share. Close looks every brokenGroupPoll whether the group is broken.
 const (
 	brokenGroupTimeout = 3 * time.Second
 	brokenGroupPoll    = 100 * time.Millisecond
 )
 
-// Close waits until the last save is complete or has failed, but only a few seconds once the group is
-// broken. It returns the save's error unless another call has returned it. All ranks call Close
-// before they close the group. A second Close does nothing.
+// Close waits until the last save is complete or has failed. If the group is broken, or breaks meanwhile, it
+// waits a few seconds more at most. It returns the save's error unless another call has returned it. All ranks
+// call Close before they close the group. A second Close does nothing.
 func (m *Manager) Close() error {
 	if m.closed {
 		return nil

@@ -244,7 +244,7 @@ func (m *Manager) write(ctx context.Context, s *saving) error {
 	}
 	err := m.report(ctx, m.shareKey(s.seq, m.pg.Rank()), r)
 	if err != nil && ctx.Err() == nil {
-		// The store refuses a share with too large values. The other ranks must not wait for it.
+		// The store refuses values that are too large. Tell rank 0, so that no rank waits for this share.
 		err = m.report(ctx, m.shareKey(s.seq, m.pg.Rank()), &share{Err: err.Error()})
 	}
 	if err != nil {

@@ -73,16 +73,16 @@ func (pg *ProcessGroup) finish(ctx context.Context, w *Work, used ...staged) err
 	return err
 }
 
-// staged is device memory for a collective that sends or receives small values of the host. It holds the group's lock
-// staging for reading.
+// staged is device memory for a collective that sends or receives small values of the host. Until it is free, it holds
+// a read lock of the group's staging.
 type staged struct {
 	*ProcessGroup
 	t device.Tensor
 }
 
 // stage allocates n elements of type dt. If data is not nil, stage copies data to the elements. After Close the error is
-// ErrClosed. Another error aborts the group, because the other ranks wait for this rank's collective. It does not while
-// a step is recorded, since a step that cannot be recorded runs without a recording.
+// ErrClosed. Another error aborts the group, because the other ranks wait for this rank's collective. While a step is
+// recorded, an error aborts nothing: the step then runs unrecorded.
 func (pg *ProcessGroup) stage(dt device.DType, n int, data []byte) (staged, error) {
 	if !pg.staging.TryRLock() {
 		return staged{}, ErrClosed

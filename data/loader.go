@@ -42,7 +42,7 @@ type Loader struct {
 }
 
 // A Batch is one rank's part of a global batch. It is valid until the loop asks for the next one. A later
-// use panics with an [*autograd.FreedError], also a backward pass that would read it.
+// use, such as a backward pass that reads it, panics with an [*autograd.FreedError].
 type Batch struct {
 	// Vars are the fields of the samples on the device, in the data set's order. The first axis
 	// is that of the samples.

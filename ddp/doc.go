@@ -45,8 +45,8 @@
 //
 // Each reducing pass averages the gradients once. Several passes through one or several outputs
 // ([Model.Output]) of one forward pass add up their averages. Run all of them but the last within
-// NoSync to reduce only once. This is necessary if a gradient reads a buffer of the module, such as a mask: a
-// reducing pass sends the buffers, so a further pass through the same graph panics, unless Options.LocalBuffers is set.
+// NoSync to reduce only once. This is necessary if a gradient reads a buffer of the module, such as a mask. A
+// reducing pass writes the buffers, so another pass through the same graph panics, unless Options.LocalBuffers is set.
 //
 // If the module's Forward takes or returns several variables, call it within [Model.Run], and pass
 // the further results to [Model.Output]:

@@ -18,9 +18,9 @@ import (
 // It is torch.nn.utils.clip_grad_norm_. The program calls it between Backward and Step. It only
 // enqueues work on the device; reading the norm waits for the device. Replicas of package ddp have
 // equal gradients, so they compute equal norms. If parameters are divided among ranks, use
-// [ClipGradPNormOver], or with package ddp/zero the method ClipGradNorm of its optimizer. Gradients of a scaled loss
-// must be unscaled first, or, in Float16, max must be scaled: see package amp. As in PyTorch, a norm of NaN makes all gradients NaN. An
-// infinite norm makes finite gradients 0 and infinite ones NaN.
+// [ClipGradPNormOver], or with package ddp/zero the method ClipGradNorm of its optimizer. Unscale the gradients of a scaled
+// loss first or, in Float16, scale max: see package amp. As in PyTorch, a norm of NaN makes all gradients NaN. With an
+// infinite norm finite gradients become 0 and infinite ones NaN.
 //
 // It returns an [*OptionError] unless max is above 0.
 func ClipGradNorm(params []*nn.Parameter, max float64) (norm *autograd.Variable, err error) {

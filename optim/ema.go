@@ -72,8 +72,8 @@ func (e *EMA) Step() error {
 // SetLR sets the learning rate of the optimizer. It panics if that is no [LRSetter].
 func (e *EMA) SetLR(lr float64) { e.Optimizer.(LRSetter).SetLR(lr) }
 
-// ClipGradNorm clips the gradients by the optimizer's method ClipGradNorm, which an optimizer has whose ranks hold
-// parts of them, or else by [ClipGradNorm].
+// ClipGradNorm calls the optimizer's method ClipGradNorm if it has one, as that of package ddp/zero does, whose ranks
+// hold parts of the gradients. Otherwise it calls [ClipGradNorm].
 func (e *EMA) ClipGradNorm(max float64) (norm *autograd.Variable, err error) {
 	if o, ok := e.Optimizer.(interface {
 		ClipGradNorm(max float64) (*autograd.Variable, error)

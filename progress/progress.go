@@ -22,11 +22,11 @@
 //
 // Each line is a JSON object with the members "time" (seconds since New), "step" (the number of completed
 // steps), and the values given to Log or Note. A number that JSON cannot represent is the string "NaN", "+Inf"
-// or "-Inf". If the file has lines already, New appends one without values, from which a reader knows at which step the
-// run was resumed. `goddp plot` plots the file.
+// or "-Inf". If the file has lines already, New appends a line with the time 0, the step at which the run resumes, and
+// no values. `goddp plot` plots the file.
 //
-// The lines of Log also report "samples_per_second" since the previous line and the memory of rank 0's process: see
-// [Process], and "device_bytes" if Options.DeviceBytes is set. A heap that grows from line to line indicates a leak.
+// The lines of Log also have "samples_per_second" since the previous line, the numbers of [Process], and
+// "device_bytes" if Options.DeviceBytes is set. A heap that grows from line to line indicates a leak.
 package progress
 
 import (

@@ -35,7 +35,7 @@ type Config struct {
 	Model Model
 	// Optimizer is an [optim.LRSetter] if LR is set.
 	Optimizer optim.Optimizer
-	// Data's LastBatch is not data.Uneven, with which a rank may have fewer steps than another.
+	// The option LastBatch of Data is Pad or Drop: with Uneven a rank may have fewer steps than another.
 	Data *data.Loader
 	// The run ends after Epochs epochs or after MaxSteps steps, whichever comes first. At least one
 	// of them is not 0.

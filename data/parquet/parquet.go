@@ -131,7 +131,7 @@ func countRows(f *parquet.File) (int, error) {
 	return int(rows), nil
 }
 
-// values calls visit with the values of a column, row by row. Those of an unsigned column are widened.
+// values calls visit with the values of a column, row by row. Unsigned values come in a type that holds them.
 func values(f *parquet.File, column string, integers bool, visit func(row int, v parquet.Value)) error {
 	leaf, ok := f.Schema().Lookup(strings.Split(column, ".")...)
 	if !ok {

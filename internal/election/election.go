@@ -34,8 +34,8 @@ type Election interface {
 	// with the address addr; if it is elected, Elect returns its term.
 	//
 	// dead is the address of a host that this agent has lost, or "" if it has had none. Elect waits until that
-	// host is not elected any more. If it still is when its lease must have expired, it lives and was only
-	// cut off from this agent, so Elect returns its address.
+	// host's lease expires. If the lease is renewed, the host lives and was only cut off from this agent. Elect
+	// then returns its address.
 	//
 	// Elect returns ErrJobEnded if there is no host because the job has ended since this agent first looked for one.
 	Elect(ctx context.Context, addr, dead string) (host string, term Term, err error)
@@ -52,7 +52,7 @@ type Term interface {
 	// Over returns a channel that is closed when this agent is not elected any more, or cannot know.
 	Over() <-chan struct{}
 	// Resign ends the term at once, so that another agent can be elected. If the job has ended, its state
-	// is deleted, and the agents that looked for its host are not elected any more.
+	// is deleted, and agents that have looked for its host get ErrJobEnded from Elect.
 	Resign(ended bool) error
 }
 

@@ -71,8 +71,8 @@ func Start(ctx context.Context, o Options) (*Process, error) {
 	return p, nil
 }
 
-// beat sends heartbeats until the process has ended: golaunch-etcd resigns without them, so that a golaunch
-// that is stopped does not stay the host. beat kills a process that does not return them. That process is
+// beat sends heartbeats until golaunch-etcd has ended. Without them golaunch-etcd resigns, so that a golaunch
+// that is stopped does not remain the host. beat kills a golaunch-etcd that does not return them: it may be
 // stopped, so its lease may have expired, and another agent may be elected.
 func (p *Process) beat(limit time.Duration) {
 	ticker := time.NewTicker(limit / beatsPerLimit)

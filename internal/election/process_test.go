@@ -160,34 +160,25 @@ func TestProcessResignsWhenNobodyNeedsIt(t *testing.T) {
 	}
 }
 
+// A term is over when golaunch-etcd is killed. It is also over when golaunch-etcd is stopped, because its lease may
+// expire meanwhile. Then another process can be started.
 func TestTermEndsWithTheProcess(t *testing.T) {
-	p, _ := start(t)
-	defer p.Close()
-	_, term, err := p.Elect(t.Context(), "first", "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.cmd.Process.Kill()
-	awaitOver(t, term)
-	if err := term.Save(t.Context(), State{}); !errors.Is(err, ErrEnded) {
-		t.Errorf("got error %v", err)
-	}
-}
-
-// While golaunch-etcd is stopped, its lease may expire. So the term is over, and another process can be started.
-func TestTermEndsWhenTheProcessIsStopped(t *testing.T) {
-	p, _ := start(t)
-	defer p.Close()
-	_, term, err := p.Elect(t.Context(), "first", "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	awaitOver(t, term)
-	if err := term.Save(t.Context(), State{}); !errors.Is(err, ErrEnded) {
-		t.Errorf("got error %v", err)
+	for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGSTOP} {
+		t.Run(sig.String(), func(t *testing.T) {
+			p, _ := start(t)
+			defer p.Close()
+			_, term, err := p.Elect(t.Context(), "first", "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := p.cmd.Process.Signal(sig); err != nil {
+				t.Fatal(err)
+			}
+			awaitOver(t, term)
+			if err := term.Save(t.Context(), State{}); !errors.Is(err, ErrEnded) {
+				t.Errorf("got error %v", err)
+			}
+		})
 	}
 }
 

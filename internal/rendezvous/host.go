@@ -177,7 +177,7 @@ func (h *Host) join(p *peer, m *joinMessage) error {
 	return nil
 }
 
-// refuse tells an agent why it cannot join, and logs it. The caller must hold mu.
+// refuse tells an agent why it cannot join, and logs the reason. The caller must hold mu.
 func (h *Host) refuse(p *peer, reason string) {
 	h.opts.Log.Warn("rendezvous: node refused", "host", p.name, "reason", reason)
 	p.send(&toAgent{Refused: &textMessage{reason}})
@@ -221,8 +221,8 @@ func (h *Host) tick() {
 			}
 			if p.received = false; p.silence >= missedBeats {
 				silence := missedBeats * h.opts.Heartbeat
-				// An agent that was suspended goes on later: without a reason it would take this host for lost.
-				// If a lost host can be replaced, the agent finds this host again.
+				// If the agent was suspended, it reads this when it resumes. Else it would report that the host is lost.
+				// With etcd it needs no message: it looks for the host again, and joins.
 				if !h.core.durable {
 					p.send(&toAgent{Refused: &textMessage{fmt.Sprintf("it was silent for %v, so the host of the rendezvous gave it up: start it again", silence)}})
 				}
@@ -326,15 +326,15 @@ func (h *Host) isOver() bool {
 	return h.core.phase >= resigned
 }
 
-// jobEnded reports whether the job has ended. It has not if this host has lost so many nodes that they can go
-// on with another host: the network may have cut off this node, and not them.
+// jobEnded reports whether the job has ended on all nodes. A host that has lost MIN nodes or more cannot know that:
+// perhaps the network has cut off only this node, and the others go on with another host.
 func (h *Host) jobEnded() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.core.phase == ended && !h.survives
 }
 
-// countLost returns the number of nodes that were lost, and did not leave.
+// countLost returns the number of nodes that were lost. Nodes that left do not count.
 func countLost(failures []Failure) int {
 	n := 0
 	for _, f := range failures {

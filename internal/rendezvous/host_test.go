@@ -175,7 +175,7 @@ func TestAgentThatDoesNotFitIsRefused(t *testing.T) {
 	}
 }
 
-// The host gives up an agent that is silent, and tells it so, for when it goes on.
+// The host gives up an agent that is silent. It sends the reason, which a suspended agent reads when it resumes.
 func TestSilentAgentIsLost(t *testing.T) {
 	j := newJob(t, Limits{MinNodes: 2, MaxNodes: 2})
 	local := j.host.Join(NodeInfo{Host: "a", Workers: 1}, 0)

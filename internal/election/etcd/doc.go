@@ -9,9 +9,10 @@
 //	       agent writes it, in a transaction that requires that the key host is still the agent's own.
 //	       The key outlives its writer by half a minute, in which the other agents elect the next host.
 //	       It is deleted when the job ends. So another job can have the same name.
-//	ended  the mark of the job's end, which the last host writes, and which stays for a day. An agent that
-//	       lost the host, and finds this key and no host, leaves instead of running the job again. An agent
-//	       that finds the key when it first looks ignores it. The first host of another job deletes it.
+//	ended  says that the job has ended. The last host writes it, and it stays for a day. An agent that has
+//	       lost the host would otherwise be elected and run the job again; it leaves if it finds this key.
+//	       An agent that finds the key when it first looks belongs to another job and ignores it. The first
+//	       host of that job deletes it.
 //
 // So a host that was cut off from etcd, and replaced, cannot begin a round any more.
 //

@@ -30,15 +30,15 @@ type etcdElection struct {
 	since  int64 // the key ended tells of this agent's job if it was written after this revision; -1: unknown
 }
 
-// stateTTL is the time in seconds that the state of a job outlives its host, and endedTTL the time that the
-// mark of its end does.
+// The key state outlives the host that wrote it by stateTTL seconds, and the key ended stays for endedTTL
+// seconds.
 const (
 	stateTTL = 30
 	endedTTL = 24 * 60 * 60
 )
 
-// expiryDelay bounds the time from the end of the TTL until etcd deletes the key of a host that is dead or
-// stopped: etcd has a minimum for TTLs, 2 s by default, and looks for expired leases twice a second.
+// expiryDelay is how much later than the TTL etcd may delete the key of a host that is dead or stopped. etcd
+// raises a TTL below its minimum, 2 s by default, and looks for expired leases twice a second.
 const expiryDelay = 3 * time.Second
 
 // New connects with etcd. ctx bounds the first connection.
@@ -150,8 +150,8 @@ func (e *etcdElection) awaitChange(ctx context.Context, revision int64) error {
 	return context.Cause(ctx)
 }
 
-// stand puts this agent's address where no other is, and deletes the mark of the end of an earlier job. It
-// returns nil if etcd has changed since v: another agent was first, or the job has ended.
+// stand makes this agent the host: it writes the key host, if there is none, and deletes the key ended, which
+// is of an earlier job. It returns nil if etcd has changed since v: another agent was first, or the job has ended.
 func (e *etcdElection) stand(ctx context.Context, addr string, v view) (*term, error) {
 	session, err := concurrency.NewSession(e.client, concurrency.WithTTL(e.ttl), concurrency.WithContext(context.WithoutCancel(ctx)))
 	if err != nil {
