@@ -7,13 +7,13 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/race"
+	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/internal/torchtest"
 )
 
 // randomShapes returns the number of random shapes for which each operation is compared with PyTorch's.
 func randomShapes() int {
-	if race.Enabled {
+	if testkit.Race {
 		return 40
 	}
 	return 200

@@ -12,7 +12,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/commtest"
-	"github.com/goddp/goddp/internal/testpython"
+	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/nn"
 )
 
@@ -63,7 +63,8 @@ json.dump({"ours": ours, "theirs": outputs()}, open(result, "w"))
 // PyTorch computes the same outputs with weights that this package saved, and this package with
 // PyTorch's.
 func TestPyTorch(t *testing.T) {
-	python := testpython.Require(t, "import torch")
+	testkit.Need(t, testkit.Python("import torch"))
+	python := testkit.Interpreter()
 	for _, dt := range []device.DType{device.Float32, device.BFloat16} {
 		dir := t.TempDir()
 		source, target, result := filepath.Join(dir, "ours.safetensors"), filepath.Join(dir, "theirs.safetensors"), filepath.Join(dir, "result.json")

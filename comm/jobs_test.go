@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -16,8 +17,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/internal/otheruser"
-	"github.com/goddp/goddp/internal/testport"
+	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/store"
 )
 
@@ -79,7 +79,7 @@ type jobs struct {
 
 func newJobs(t *testing.T) *jobs {
 	j := &jobs{t: t}
-	j.port, j.addr = testport.New(t)
+	j.port, j.addr = testkit.Port(t)
 	return j
 }
 
@@ -213,7 +213,8 @@ func TestProcessOfAnotherUserIsKeptOut(t *testing.T) {
 	vars := []string{"GODDP_TEST_NUMBER=1", "GODDP_TEST_GO=" + file}
 	stranger := func(mode string) *process {
 		p := &process{}
-		p.cmd = otheruser.Command(t, append(j.vars(1, 2), workerMode+"="+mode, "GODDP_TEST_NUMBER=1000", "GODDP_TEST_STORE="+j.addr)...)
+		p.cmd = testkit.AsUser(t, exec.CommandContext(t.Context(), os.Args[0]))
+		p.cmd.Env = testkit.Env(append(j.vars(1, 2), workerMode+"="+mode, "GODDP_TEST_NUMBER=1000", "GODDP_TEST_STORE="+j.addr)...)
 		p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.err
 		if err := p.cmd.Start(); err != nil {
 			t.Fatal(err)

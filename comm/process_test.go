@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/internal/testport"
+	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/launcher"
 )
 
@@ -303,7 +303,7 @@ func launch(t *testing.T, n int, mode string, vars ...string) (out, errs string,
 // does. Rank 0 hosts the store.
 func startWorld(t *testing.T, n int, mode string, vars ...string) []*process {
 	t.Helper()
-	port, _ := testport.New(t)
+	port, _ := testkit.Port(t)
 	ps := make([]*process, n)
 	for r := range ps {
 		ps[r] = start(t, mode, append(vars, fmt.Sprintf("RANK=%d", r), fmt.Sprintf("WORLD_SIZE=%d", n), "MASTER_ADDR=127.0.0.1", fmt.Sprintf("MASTER_PORT=%d", port))...)

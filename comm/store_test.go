@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/internal/testport"
+	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/store"
 )
 
@@ -81,14 +81,14 @@ func (s *proxy) follow(to string) {
 
 // A rank that waits for the job's store says so, and how long it will wait.
 func TestRankSaysThatItWaitsForTheStore(t *testing.T) {
-	port, addr := testport.New(t)
+	port, addr := testkit.Port(t)
 	world := comm.World{Rank: 1, Size: 2, MasterAddr: "127.0.0.1", MasterPort: port}
 	wantsPeers(t, &comm.Options{World: &world}, `\[Rank 1\] waiting for the job's store at `+addr+`: connection refused; giving up in 5\ds"`)
 }
 
 // Rank 0 says that it waits for the other ranks, and how long it will wait.
 func TestRank0SaysThatItWaitsForTheOthers(t *testing.T) {
-	port, _ := testport.New(t)
+	port, _ := testkit.Port(t)
 	opts := &comm.Options{World: &comm.World{Rank: 0, Size: 2, MasterAddr: "127.0.0.1", MasterPort: port}}
 	comm.SetNotice(opts, time.Millisecond)
 	wantsPeers(t, opts, `\[Rank 0\] waiting until all 2 ranks have joined; giving up in (1m0|5\d)s"`)

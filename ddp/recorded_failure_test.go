@@ -21,7 +21,7 @@ import (
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/flight"
 	"github.com/goddp/goddp/internal/must"
-	"github.com/goddp/goddp/internal/testport"
+	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -175,7 +175,7 @@ func loseARank(t *testing.T, env func(rank int) []string) {
 			t.Run(how.loss+"/"+mode, func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
-				port, _ := testport.New(t)
+				port, _ := testkit.Port(t)
 				var ranks [2]*exec.Cmd
 				var out bytes.Buffer // of rank 0
 				for r := range ranks {

@@ -11,7 +11,7 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/must"
-	"github.com/goddp/goddp/internal/race"
+	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -20,7 +20,7 @@ import (
 // The model has three layers, and their gradients are in three buckets. Most of the bytes are those of
 // autograd's graph. Under the race detector a step allocates up to 1 KiB more.
 func steadyHeap() int64 {
-	if race.Enabled {
+	if testkit.Race {
 		return 19 << 10
 	}
 	return 17 << 10

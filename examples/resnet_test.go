@@ -17,7 +17,7 @@ import (
 
 	"github.com/goddp/goddp/checkpoint/safetensors"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/testpython"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 // writeImages writes n images of each of two classes: with a bright left half, and with a bright upper half.
@@ -88,7 +88,7 @@ func TestResNetLearns(t *testing.T) {
 func TestResNetParityWithPyTorch(t *testing.T) {
 	dir := t.TempDir()
 	sizes := []string{"--width", "8", "--classes", "10", "--warmup", "5", "--steps", "1", "--lr", "0.002"}
-	text := testpython.Output(t, nil, append([]string{"../bench/torch_resnet.py", "--device", "cpu", "--dtype", "f32", "--depths", "1", "2", "1", "1",
+	text := testkit.RunPython(t, nil, append([]string{"../bench/torch_resnet.py", "--device", "cpu", "--dtype", "f32", "--depths", "1", "2", "1", "1",
 		"--batch", "8", "--image", "64", "--write", dir}, sizes...)...)
 	var want, got struct{ Losses []float64 }
 	if err := json.Unmarshal(text, &want); err != nil {

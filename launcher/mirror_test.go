@@ -12,7 +12,7 @@ import (
 	"time"
 
 	framing "github.com/goddp/goddp/internal/frame"
-	"github.com/goddp/goddp/internal/testport"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 // slowWriter blocks until open is closed.
@@ -29,7 +29,7 @@ func (w *slowWriter) Write(p []byte) (int, error) {
 // startHostFirst starts a job of two nodes, the first of which hosts the rendezvous.
 func startHostFirst(t *testing.T, jobs ...*job) (wait func() []nodeResult) {
 	t.Helper()
-	_, endpoint := testport.New(t)
+	_, endpoint := testkit.Port(t)
 	n := &Nodes{Min: 2, Max: 2, Endpoint: endpoint, ShowAllOutput: true}
 	host := startNodes(t, n, jobs[0])
 	for {

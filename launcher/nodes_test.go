@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/rendezvous"
-	"github.com/goddp/goddp/internal/testport"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 // nodeResult is what Run returned on a node.
@@ -30,7 +30,7 @@ type nodeResult struct {
 func startNodes(t *testing.T, n *Nodes, jobs ...*job) (wait func() []nodeResult) {
 	t.Helper()
 	if n.Endpoint == "" {
-		_, n.Endpoint = testport.New(t)
+		_, n.Endpoint = testkit.Port(t)
 	}
 	token := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(token, []byte("the nodes' common secret"), 0o600); err != nil {
@@ -139,7 +139,7 @@ func TestNodeInReserveEndsWithTheJob(t *testing.T) {
 	for _, code := range []int{9, 0} {
 		end := filepath.Join(t.TempDir(), "end")
 		script := fmt.Sprintf(`until [ -e %s ]; do sleep 0.05; done; [ $RANK = 0 ] || exit %d`, end, code)
-		_, endpoint := testport.New(t)
+		_, endpoint := testkit.Port(t)
 		n := &Nodes{Min: 2, Max: 2, Endpoint: endpoint}
 		jobs := []*job{shell(1, script), shell(1, script)}
 		wait := startNodes(t, n, jobs...)
@@ -205,7 +205,7 @@ func TestNodesNeedAToken(t *testing.T) {
 func TestElasticJob(t *testing.T) {
 	script := `trap 'exit 0' TERM; echo "$WORLD_SIZE ranks"; until [ -e ` + filepath.Join(t.TempDir(), "end") + ` ]; do sleep 0.05 & wait; done`
 	end := regexp.MustCompile(`-e (\S+) `).FindStringSubmatch(script)[1]
-	_, endpoint := testport.New(t)
+	_, endpoint := testkit.Port(t)
 	n := &Nodes{Min: 1, Max: 3, Endpoint: endpoint, LastCall: 200 * time.Millisecond}
 	jobs := []*job{shell(1, script), shell(1, script), shell(1, script)}
 	signals := make([]chan os.Signal, len(jobs))

@@ -10,13 +10,13 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
-	"github.com/goddp/goddp/internal/race"
+	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/nn"
 )
 
 // randomCases returns how many random cases a comparison with PyTorch has.
 func randomCases() int {
-	if race.Enabled {
+	if testkit.Race {
 		return 40
 	}
 	return 200

@@ -16,8 +16,7 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/must"
-	"github.com/goddp/goddp/internal/race"
-	"github.com/goddp/goddp/internal/testpython"
+	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/metrics"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
@@ -103,7 +102,7 @@ func trainResNet(t *testing.T) (r resNetTraining) {
 	t.Helper()
 	if r.dir = os.Getenv(resNetVar); r.dir == "" {
 		r.dir = t.TempDir()
-		testpython.Output(t, nil, "testdata/resnet.py", r.dir)
+		testkit.RunPython(t, nil, "testdata/resnet.py", r.dir)
 	}
 	text, err := os.ReadFile(filepath.Join(r.dir, "training.json"))
 	if err == nil {
@@ -112,7 +111,7 @@ func trainResNet(t *testing.T) (r resNetTraining) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if race.Enabled {
+	if testkit.Race {
 		r.Losses = r.Losses[:3] // the kernels take minutes for all, without a race that the first steps have not
 	}
 	return r

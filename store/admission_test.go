@@ -13,8 +13,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/handshake"
-	"github.com/goddp/goddp/internal/otheruser"
-	"github.com/goddp/goddp/internal/testport"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 // quickly returns a context for calls that must fail before it ends.
@@ -163,7 +162,7 @@ func TestRivals(t *testing.T) {
 
 // A client recognises a server that is PyTorch's store, or an echo server.
 func TestPyTorchStoreIsRecognised(t *testing.T) {
-	_, addr := testport.New(t)
+	_, addr := testkit.Port(t)
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
@@ -291,7 +290,8 @@ func TestStrangerOfAnotherUser(t *testing.T) {
 	for _, secret := range []string{"", "sixteen letters!"} {
 		ours := members(secret, secret)
 		s := listen(t, &ServerOptions{Member: ours[0]})
-		cmd := otheruser.Command(t, strangerVar+"="+s.Addr())
+		cmd := testkit.AsUser(t, exec.CommandContext(t.Context(), os.Args[0]))
+		cmd.Env = testkit.Env(strangerVar + "=" + s.Addr())
 		out := stdoutOf(t, cmd)
 		said := map[string]string{}
 		for {

@@ -14,12 +14,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/goddp/goddp/internal/testport"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 // The server may start after its clients.
 func TestDialBeforeServer(t *testing.T) {
-	_, addr := testport.New(t)
+	_, addr := testkit.Port(t)
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
@@ -52,7 +52,7 @@ func TestDialBeforeServer(t *testing.T) {
 
 // A client of one server does not use a later server at the same address.
 func TestNextServer(t *testing.T) {
-	_, addr := testport.New(t)
+	_, addr := testkit.Port(t)
 	serve := func() *Server {
 		s, err := Listen(addr, nil)
 		if err != nil {
@@ -88,7 +88,7 @@ func TestNextServer(t *testing.T) {
 }
 
 func TestDialTimesOut(t *testing.T) {
-	_, addr := testport.New(t)
+	_, addr := testkit.Port(t)
 	late := errors.New("too late")
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 500*time.Millisecond, late)
 	defer cancel()
@@ -132,7 +132,7 @@ func TestDialTimesOut(t *testing.T) {
 
 // While Dial waits for a server, it says why, once.
 func TestDialSaysWhyItWaits(t *testing.T) {
-	_, silent := testport.New(t)
+	_, silent := testkit.Port(t)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -12,15 +12,15 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/goddp/goddp/internal/testport"
-	"github.com/goddp/goddp/internal/testpython"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 // The tests of this file run real PyTorch processes.
 
 func torchPython(t *testing.T) string {
 	t.Helper()
-	return testpython.Require(t, "import torch.distributed as d; d.TCPStore")
+	testkit.Need(t, testkit.Python("import torch.distributed as d; d.TCPStore"))
+	return testkit.Interpreter()
 }
 
 // A torchProcess is a running testdata/torch_store.py.
@@ -116,7 +116,7 @@ func TestTorchClient(t *testing.T) {
 // its workers.
 func TestTorchServer(t *testing.T) {
 	python := torchPython(t)
-	_, addr := testport.New(t)
+	_, addr := testkit.Port(t)
 	p := startTorch(t, python, "serve", addr)
 	legacy, err := exec.CommandContext(t.Context(), python, "-c",
 		"import torch; v = torch.__version__.split('.'); print((int(v[0]), int(v[1])) < (2, 1))").Output()

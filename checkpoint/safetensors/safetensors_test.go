@@ -15,7 +15,7 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/testpython"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 // file returns a file with the given header and number of bytes of elements.
@@ -150,7 +150,8 @@ func TestWriteRefuses(t *testing.T) {
 // PyTorch reads files that this package writes, and this package reads files that Python writes by
 // the format's definition.
 func TestPython(t *testing.T) {
-	python := testpython.Require(t, "import torch")
+	testkit.Need(t, testkit.Python("import torch"))
+	python := testkit.Interpreter()
 	dir := t.TempDir()
 	ours, theirs := filepath.Join(dir, "ours"), filepath.Join(dir, "theirs")
 	out, err := os.Create(ours)

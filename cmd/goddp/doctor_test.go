@@ -18,7 +18,7 @@ import (
 	"github.com/goddp/goddp/internal/doctor"
 	"github.com/goddp/goddp/internal/fakegpu"
 	"github.com/goddp/goddp/internal/netns"
-	"github.com/goddp/goddp/internal/testport"
+	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/launcher"
 )
 
@@ -135,7 +135,7 @@ func TestDoctorFindsUsedPort(t *testing.T) {
 // A rank that did not meet the others prints its report. The file of --output is rank 0's.
 func TestDoctorOfLonelyRank(t *testing.T) {
 	needsOpenBLAS(t)
-	port, _ := testport.New(t) // where nothing listens
+	port, _ := testkit.Port(t) // where nothing listens
 	file := t.TempDir() + "/report"
 	code, r := examineHost(t, `exec "$0" doctor --json --timeout 500ms --output `+file, "RANK=1", "WORLD_SIZE=2", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2",
 		"MASTER_ADDR=127.0.0.1", "MASTER_PORT="+strconv.Itoa(port))
@@ -242,7 +242,7 @@ func TestDoctorReportsErrorsOfAllRanks(t *testing.T) {
 	if err := os.WriteFile(full, []byte("memory 1000\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	port, _ := testport.New(t)
+	port, _ := testkit.Port(t)
 	refused := []string{"rank 1: AllGather #1(int64, 2 elements): process group aborted", "rank 1: AllGather #1(int64, 2 elements): ncclGroup of 2: internal error (3)"}
 	for name, c := range map[string]struct {
 		script, fault string

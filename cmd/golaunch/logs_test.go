@@ -8,7 +8,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/goddp/goddp/internal/testport"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 func TestParseSize(t *testing.T) {
@@ -71,7 +71,7 @@ func TestLogFormat(t *testing.T) {
 }
 
 func TestOneNodeShowsTheOutputOfAll(t *testing.T) {
-	_, endpoint := testport.New(t)
+	_, endpoint := testkit.Port(t)
 	outcomes := make([]outcome, 2)
 	var wg sync.WaitGroup
 	for i := range outcomes {

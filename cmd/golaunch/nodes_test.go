@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goddp/goddp/internal/testport"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 // agentOf returns a golaunch of a job of several nodes, which all are on this host.
@@ -30,7 +30,7 @@ func agentOf(t *testing.T, endpoint string, env []string, args ...string) *exec.
 // The workers of two nodes reach the store and the coordinator through their agents, and each other by the
 // nodes' addresses.
 func TestWorkersOfTwoNodesMeet(t *testing.T) {
-	_, endpoint := testport.New(t)
+	_, endpoint := testkit.Port(t)
 	outcomes := make([]outcome, 2)
 	var wg sync.WaitGroup
 	for i := range outcomes {
@@ -78,7 +78,7 @@ func (o *output) await(t *testing.T, text string, n int) {
 // If the agent of one node is killed, the others go on without it within three heartbeats. When the node
 // comes back, it is taken in. Neither counts as a restart.
 func TestJobGoesOnWithoutAKilledAgent(t *testing.T) {
-	_, endpoint := testport.New(t)
+	_, endpoint := testkit.Port(t)
 	end := filepath.Join(t.TempDir(), "end")
 	// The heartbeat is long, because an agent that a busy machine keeps from running for three is lost too.
 	const beat = 5 * time.Second
@@ -216,7 +216,7 @@ func (n node) expectRoot(t *testing.T, texts ...string) {
 // If the reaper of one node is killed, that node leaves, and the others go on without a restart. If the node
 // hosts the rendezvous, the job ends on all nodes, by that cause.
 func TestKilledReaperOfANode(t *testing.T) {
-	_, endpoint := testport.New(t)
+	_, endpoint := testkit.Port(t)
 	temp := t.TempDir()
 	host := startNode(t, endpoint, temp, "1:3")
 	host.out.await(t, "of 2", 2)
@@ -242,7 +242,7 @@ func TestKilledReaperOfANode(t *testing.T) {
 
 // If too few nodes are left without the one whose reaper was killed, the job ends by that cause.
 func TestKilledReaperOfANodeThatIsNeeded(t *testing.T) {
-	_, endpoint := testport.New(t)
+	_, endpoint := testkit.Port(t)
 	temp := t.TempDir()
 	host, other := startNode(t, endpoint, temp, "2"), startNode(t, endpoint, temp, "2")
 	host.out.await(t, "of 4", 2)

@@ -14,7 +14,7 @@ import (
 
 	"github.com/goddp/goddp/internal/election"
 	"github.com/goddp/goddp/internal/etcdtest"
-	"github.com/goddp/goddp/internal/testport"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 // OMP_NUM_THREADS is torchrun's: 1 for each of several workers, unless the user chose another, and unset for
@@ -78,7 +78,7 @@ func TestOneNodeTakesTheFlagsOfSeveral(t *testing.T) {
 // MASTER_ADDR and MASTER_PORT of one node are those that the user chose, and the store listens there. Without
 // a choice, two jobs have different ports.
 func TestMasterAddress(t *testing.T) {
-	port, _ := testport.New(t)
+	port, _ := testkit.Port(t)
 	const show = "echo $MASTER_ADDR $MASTER_PORT; exec 3<>/dev/tcp/$MASTER_ADDR/$MASTER_PORT"
 	got := runIt(t, nil, "--master-addr=127.0.0.1", "--master-port", strconv.Itoa(port), "bash", "-c", show)
 	if want := fmt.Sprintf("[default0]: 127.0.0.1 %d\n", port); got.code != 0 || got.stdout != want {
@@ -190,7 +190,7 @@ func checkRanks(t *testing.T, outcomes []outcome, id string) {
 
 // The user numbers the nodes, and names node 0 by --master-addr or --rdzv-endpoint.
 func TestStaticNodes(t *testing.T) {
-	_, endpoint := testport.New(t)
+	_, endpoint := testkit.Port(t)
 	common := []string{"--nnodes=2", "--rdzv-endpoint=" + endpoint}
 	checkRanks(t, onNodes(t, [][]string{
 		append([]string{"--node-rank=1", "--nproc-per-node=2"}, common...),
@@ -200,7 +200,7 @@ func TestStaticNodes(t *testing.T) {
 
 // The node at the endpoint hosts the rendezvous, by whichever of its names the others know it.
 func TestC10dNodes(t *testing.T) {
-	port, _ := testport.New(t)
+	port, _ := testkit.Port(t)
 	flags := func(host string, workers int) []string {
 		return []string{"--nnodes=2:2", "--rdzv-backend=c10d", "--rdzv-id=seven", fmt.Sprintf("--rdzv-endpoint=%s:%d", host, port), fmt.Sprintf("--nproc-per-node=%d", workers)}
 	}
@@ -236,7 +236,7 @@ func TestEtcdNodes(t *testing.T) {
 
 // Too few nodes end the job when the time to join is over, with a message that says how many came.
 func TestTooFewNodes(t *testing.T) {
-	_, endpoint := testport.New(t)
+	_, endpoint := testkit.Port(t)
 	for _, name := range []string{"join_timeout", "timeout"} {
 		got := onNodes(t, [][]string{{"--nnodes=2", "--rdzv-endpoint=" + endpoint, "--rdzv-conf=" + name + "=0.3"}}, "true")[0]
 		if got != (outcome{1, "", "golaunch: too few nodes joined: 1 of at least 2 within 0.3 s (--rdzv-conf join_timeout=0.3)\n"}) {
@@ -247,7 +247,7 @@ func TestTooFewNodes(t *testing.T) {
 
 // With --insecure, nodes need no token. With another token, a node is refused.
 func TestNodesWithoutATokenAndWithAnother(t *testing.T) {
-	_, endpoint := testport.New(t)
+	_, endpoint := testkit.Port(t)
 	flags := []string{"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=" + endpoint, "--rdzv-conf=join_timeout=2"}
 	var wg sync.WaitGroup
 	for range 2 {

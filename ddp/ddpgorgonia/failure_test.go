@@ -20,7 +20,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/internal/commtest"
-	"github.com/goddp/goddp/internal/testport"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 // victim is a hook that ends one rank's process when the second bucket of its third pass is
@@ -121,7 +121,7 @@ func TestPeerDeathIsTypedErrorOfRunAll(t *testing.T) {
 	for mode, victims := range map[string][]int{"GODDP_ASYNC_ERROR_HANDLING=1": {0, 2}, "GODDP_ASYNC_ERROR_HANDLING=2": {0}, "GODDP_BLOCKING_WAIT=1": {0}} {
 		for _, victim := range victims { // rank 0 hosts the store
 			t.Run(fmt.Sprint(mode, "/", victim), func(t *testing.T) {
-				port, _ := testport.New(t)
+				port, _ := testkit.Port(t)
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				var ps [3]*exec.Cmd

@@ -17,7 +17,7 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/must"
-	"github.com/goddp/goddp/internal/testpython"
+	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/metrics"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
@@ -75,7 +75,7 @@ func runPyTorch(t *testing.T, c config) (path string) {
 	if strings.HasPrefix(os.Getenv("GODDP_DEVICE"), "cuda") {
 		args = append(args, "cuda")
 	}
-	testpython.Output(t, nil, args...)
+	testkit.RunPython(t, nil, args...)
 	return path
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cuda"
 	"github.com/goddp/goddp/internal/fakegpu"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 // fakeLibraries builds the fake versions of CUDA's libraries, once. It returns the environment that
@@ -42,6 +43,7 @@ var fakeLibraries = sync.OnceValues(func() (map[string]string, error) {
 // C compiler.
 func FakeGPUs(t testing.TB, n int, faults ...string) []device.Device {
 	t.Helper()
+	testkit.Emulated(t)
 	fake, err := fakeLibraries()
 	if errors.Is(err, exec.ErrNotFound) {
 		t.Skip("no fake libraries: ", err)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/launcher"
 )
 
@@ -55,6 +56,7 @@ func Here(n int) int {
 func Processes(t *testing.T, n int, vars ...string) {
 	t.Helper()
 	OutsideJobs(t)
+	testkit.Long(t)
 	ctx, cancel := context.WithTimeout(t.Context(), jobTimeout)
 	defer cancel()
 	runs(ctx, t, n, nil, vars)

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goddp/goddp/internal/race"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 // The simulation runs the core with simulated ranks in virtual time. The ranks join, make some
@@ -595,7 +595,7 @@ func TestSimulation(t *testing.T) {
 		}
 	}
 	small, thousand, tenThousand := 30_000, 100, 10
-	if testing.Short() || race.Enabled { // a few schedules are enough for the race detector: the simulation is one goroutine, so it has no races
+	if testing.Short() || testkit.Race { // a few schedules are enough for the race detector: the simulation is one goroutine, so it has no races
 		small, thousand, tenThousand = 3000, 3, 0
 	}
 	for seed := range small {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/kernels"
-	"github.com/goddp/goddp/internal/race"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 // products lists m, k and n of products.
@@ -73,7 +73,7 @@ var batchedProducts = [][3]device.Shape{
 
 func checkBatchedMatMul(r *rig) {
 	sizes := [][3]int{{1, 1, 1}, {3, 5, 2}, {2, 0, 3}, {0, 2, 3}, {17, 9, 33}, {64, 80, 72}}
-	if race.Enabled {
+	if testkit.Race {
 		sizes = sizes[:5] // the reference of the last one takes most of the time, in one goroutine
 	}
 	for _, p := range sizes {

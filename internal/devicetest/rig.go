@@ -11,7 +11,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/kernels"
-	"github.com/goddp/goddp/internal/race"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 // rig holds a device under test, and the type in which its kernels are checked.
@@ -181,7 +181,7 @@ var accums = []device.Accum{
 // accumulates checks a kernel that takes an Accum with all accums. With Beta 0, dst starts as NaN.
 func (r *rig) accumulates(label string, want value, kernel func(dst device.Tensor, acc device.Accum) error) {
 	accums := accums
-	if race.Enabled {
+	if testkit.Race {
 		accums = accums[:4] // a store, an addition, an unchanged dst, and a sum of two scaled terms
 	}
 	for _, acc := range accums {

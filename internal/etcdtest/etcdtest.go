@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/goddp/goddp/internal/testport"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 // Cluster is an etcd cluster of real processes on this machine.
@@ -48,7 +48,7 @@ func StartAt(t *testing.T, places ...Place) *Cluster {
 	c := &Cluster{t: t, dir: t.TempDir(), places: places, members: make([]*exec.Cmd, len(places))}
 	for _, p := range places {
 		for _, urls := range []*[]string{&c.Endpoints, &c.peers} {
-			port, _ := testport.New(t)
+			port, _ := testkit.Port(t)
 			*urls = append(*urls, fmt.Sprintf("http://%s:%d", p.Addr, port))
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/goddp/goddp/internal/election/etcd"
 	"github.com/goddp/goddp/internal/etcdtest"
 	"github.com/goddp/goddp/internal/identity"
-	"github.com/goddp/goddp/internal/testport"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 // openAgent opens an agent of a job whose other agents are on this host as well.
@@ -108,7 +108,7 @@ func TestPortOfASilentProgram(t *testing.T) {
 }
 
 func TestJobEndsWithItsHost(t *testing.T) {
-	port, _ := testport.New(t)
+	port, _ := testkit.Port(t)
 	d := Endpoint{Addr: fmt.Sprintf("localhost:%d", port)}
 	agents := []*Agent{openAgent(t, "a", d, Limits{MinNodes: 2, MaxNodes: 3})}
 	// The second agent finds the first one's listener.

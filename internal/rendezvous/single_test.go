@@ -9,7 +9,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/goddp/goddp/internal/testport"
+	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/store"
 )
 
@@ -29,7 +29,7 @@ func openSingle(t *testing.T, port, restarts int) *Agent {
 // Each round of a single node has its own store, even on the same port, and the store does not outlive the
 // agent.
 func TestSingleNodeHasAStoreForEachRound(t *testing.T) {
-	port, _ := testport.New(t)
+	port, _ := testkit.Port(t)
 	a := openSingle(t, port, 2)
 	for number := range 3 {
 		round := awaitRound(t, a)

@@ -16,7 +16,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/testpython"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 //go:embed torchtest.py
@@ -160,7 +160,7 @@ func Run(t *testing.T, script string, request, answer any) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := json.Unmarshal(testpython.Output(t, bytes.NewReader(text), "-c", script), answer); err != nil {
+	if err := json.Unmarshal(testkit.RunPython(t, bytes.NewReader(text), "-c", script), answer); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -7,13 +7,14 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/internal/netns"
-	"github.com/goddp/goddp/internal/testpython"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 // startTorchrun starts a torchrun agent on a host.
 func startTorchrun(t *testing.T, h *netns.Host, args ...string) *program {
 	t.Helper()
-	python := testpython.Require(t, "import torch.distributed.run")
+	testkit.Need(t, testkit.Python("import torch.distributed.run"))
+	python := testkit.Interpreter()
 	// PyTorch 1.13 cannot parse the default of --redirects and --tee with Python 3.11.
 	agent := []string{"-m", "torch.distributed.run", "--redirects", "2", "--tee", "1", "--log_dir", t.TempDir(), "--no_python"}
 	return start(t, h, []string{"PYTHONUNBUFFERED=1"}, python, append(agent, args...)...)
@@ -36,7 +37,8 @@ func TestGoWorkersUnderTorchrun(t *testing.T) {
 // TestPyTorchWorkersOnTwoHosts has PyTorch's workers reduce a tensor by Gloo.
 func TestPyTorchWorkersOnTwoHosts(t *testing.T) {
 	needsLong(t)
-	python := testpython.Require(t, "import torch.distributed")
+	testkit.Need(t, testkit.Python("import torch.distributed"))
+	python := testkit.Interpreter()
 	script, err := filepath.Abs("testdata/gloo.py")
 	if err != nil {
 		t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/internal/commtest"
-	"github.com/goddp/goddp/internal/testpython"
+	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/launcher"
 )
 
@@ -24,7 +24,8 @@ const ranks = 2
 // record runs torch_parity.py, which trains all small cases with PyTorch, and returns its files.
 func record(t *testing.T) []string {
 	t.Helper()
-	python := testpython.Require(t, "import torch.distributed as d; d.TCPStore")
+	testkit.Need(t, testkit.Python("import torch.distributed as d; d.TCPStore"))
+	python := testkit.Interpreter()
 	dir := t.TempDir()
 	var out bytes.Buffer
 	_, err := launcher.Run(t.Context(), &launcher.Config{

@@ -16,7 +16,7 @@ import (
 	"github.com/goddp/goddp/internal/backend/backendtest"
 	"github.com/goddp/goddp/internal/backend/host"
 	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
-	"github.com/goddp/goddp/internal/testport"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 const soon = backendtest.Soon
@@ -205,7 +205,7 @@ func (never) Sync(ctx context.Context) error {
 // not disturb it.
 func TestConnectionsOfStrangersAreIgnored(t *testing.T) {
 	ranks := coordinatortest.Ranks(t, 2)
-	_, addr := testport.New(t)
+	_, addr := testkit.Port(t)
 	addrs := [2]string{addr, ""}
 	groups := make([]*backendtest.Rank, 2)
 	open := func(r int) error {

@@ -14,7 +14,7 @@ import (
 	"github.com/goddp/goddp/internal/backend/host"
 	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
 	"github.com/goddp/goddp/internal/handshake"
-	"github.com/goddp/goddp/internal/testport"
+	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/store"
 )
 
@@ -89,7 +89,7 @@ func TestRanksOfDifferentJobsDoNotJoin(t *testing.T) {
 // A connection with a wrong key is refused. The ranks join all the same.
 func TestConnectionWithoutTheKeyIsRefused(t *testing.T) {
 	ranks := coordinatortest.Ranks(t, 2)
-	_, addr := testport.New(t)
+	_, addr := testkit.Port(t)
 	addrs := [2]string{addr, ""}
 	errs := make(chan error, 2)
 	join := func(r int) {

@@ -1,5 +1,4 @@
-// Package testport finds ports for the processes that tests start.
-package testport
+package testkit
 
 import (
 	"net"
@@ -9,11 +8,11 @@ import (
 	"testing"
 )
 
-// New returns a free TCP port of 127.0.0.1, and its address. It reserves the port until the
+// Port returns a free TCP port of 127.0.0.1, and its address. It reserves the port until the
 // test ends, by a socket that is bound to it and does not listen. So the kernel gives the port
 // to no other process that asks for a free one. A listener that reuses addresses, as Go's and
 // PyTorch's do, can listen on it.
-func New(t testing.TB) (port int, addr string) {
+func Port(t testing.TB) (port int, addr string) {
 	t.Helper()
 	syscall.ForkLock.RLock()
 	s, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)

@@ -1,4 +1,4 @@
-package testport
+package testkit
 
 import (
 	"errors"
@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-func TestNew(t *testing.T) {
-	port, addr := New(t)
+func TestPort(t *testing.T) {
+	port, addr := Port(t)
 	if c, err := net.Dial("tcp", addr); err == nil {
 		c.Close()
 		t.Errorf("somebody listens at %s", addr)

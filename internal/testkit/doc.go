@@ -1,0 +1,23 @@
+// Package testkit is what the tests of all packages share: the ladder of tests, what a test needs
+// beyond the tree, and processes.
+//
+// # The ladder
+//
+// A test without a mark belongs to the first rung, which "go test ./..." runs on any machine. A test that
+// takes seconds, waits in real time, starts a job of processes or meets another program calls [Long] first
+// and runs with -long alone. A test whose name contains Emulated runs kernels on the emulated GPU; it is
+// long too, and "make emulated" runs these tests alone. The race detector sees one process, so under it
+// [Start], [Run] and [Build] skip the test. CONTRIBUTING.md has the table of the rungs.
+//
+//	func TestEtcdLosesItsLeader(t *testing.T) {
+//		testkit.Long(t)
+//		testkit.Need(t, testkit.Root, testkit.Command("etcd"))
+//		...
+//	}
+//
+// # Processes
+//
+// [Start] starts a process, reads its output, and ends it with the test. [Build] builds programs of this
+// module, [Self] makes the test binary itself one of the programs that it gave to [Main], and [World] starts
+// the ranks of a job as a scheduler does, without golaunch. Every wait has the deadline [Soon].
+package testkit
