@@ -6,11 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"go.uber.org/goleak"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // If the process is not suspended, a timeout has its nominal length, also if that is no
 // multiple of a part.
@@ -30,6 +26,23 @@ func TestTimeoutIsAsLongAsItSays(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A suspension ends one part of a timeout: when the process continues, the timer of that part fires, and the other parts
+// have their length.
+func TestASuspensionEndsOnePart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var took time.Duration
+		start := time.Now()
+		timer := AfterFunc(parts*time.Second, func() { took = time.Since(start) })
+		for range 3 {
+			timer.next() // as after a suspension
+		}
+		time.Sleep(time.Hour)
+		if want := (parts - 3) * time.Second; took != want {
+			t.Errorf("after three suspensions the timeout took %v, want %v", took, want)
+		}
+	})
 }
 
 func TestStopKeepsTheFunctionFromBeingCalled(t *testing.T) {

@@ -3,54 +3,38 @@
 package awake
 
 import (
-	"bufio"
 	"fmt"
 	"os"
-	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/goddp/goddp/internal/testkit"
 )
 
-// childVar makes the test binary a process that waits for a timeout.
-const childVar = "AWAKE_TEST_CHILD"
+func TestMain(m *testing.M) { testkit.Main(m, map[string]func(){"suspended": suspended}) }
+
+// suspended suspends itself while it waits for a timeout of a second.
+func suspended() {
+	fired := make(chan struct{})
+	start := time.Now()
+	AfterFunc(time.Second, func() { close(fired) })
+	syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+	<-fired
+	fmt.Println("over", time.Since(start))
+}
 
 // After a suspension that is longer than the timeout, a process has the rest of its
 // timeout, except for the part in which it was suspended.
 func TestSuspensionDoesNotCount(t *testing.T) {
-	if os.Getenv(childVar) != "" {
-		fired := make(chan struct{})
-		start := time.Now()
-		AfterFunc(time.Second, func() { close(fired) })
-		syscall.Kill(os.Getpid(), syscall.SIGSTOP) // itself, because the test may be late
-		<-fired
-		fmt.Println("over", time.Since(start))
-		os.Exit(0)
-	}
-	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
-	cmd.Env = append(os.Environ(), childVar+"=1")
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer cmd.Wait()
-	defer cmd.Process.Kill()
-	var status syscall.WaitStatus
-	if _, err := syscall.Wait4(cmd.Process.Pid, &status, syscall.WUNTRACED, nil); err != nil || !status.Stopped() {
-		t.Fatalf("it did not stop: status %#x, %v", status, err)
-	}
+	testkit.Long(t)
+	p := testkit.Start(t, testkit.Self(t, "suspended"))
+	p.AwaitStop()
 	const suspension = 2 * time.Second
 	time.Sleep(suspension)
-	cmd.Process.Signal(syscall.SIGCONT)
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
-	took, err := time.ParseDuration(strings.TrimSpace(strings.TrimPrefix(line, "over ")))
+	p.Signal(syscall.SIGCONT)
+	took, err := time.ParseDuration(strings.TrimPrefix(p.Await("^over ", 1).Text, "over "))
 	if least := suspension + time.Second*(parts-2)/parts; err != nil || took < least {
 		t.Errorf("over after %v, want %v at least (%v)", took, least, err)
 	}

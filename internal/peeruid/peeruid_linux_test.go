@@ -1,72 +1,62 @@
 package peeruid
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"github.com/goddp/goddp/internal/testkit"
 )
 
-// stranger is the uid of the tests' other user.
-const stranger = 54321
-
-// roles maps names to what this binary does, instead of running tests, in processes that
-// the tests start. The argument is that of the process.
-var roles = map[string]func(args ...string) error{
-	"dial":      dialAndStay,
-	"sendClose": sendAndClose,
-	"halfClose": sendAndShutWrite,
-	"serve":     serve,
-}
-
 func TestMain(m *testing.M) {
-	if role, ok := roles[os.Getenv("PEERUID_ROLE")]; ok {
-		if err := role(os.Args[1:]...); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-	goleak.VerifyTestMain(m)
+	testkit.Main(m, map[string]func(){
+		"dial": dialAndStay, "sendClose": sendAndClose, "halfClose": sendAndShutWrite, "serve": serve,
+	})
 }
 
-// dialAndStay connects, prints "connected", and stays until stdin ends.
-func dialAndStay(args ...string) error {
-	c, err := net.Dial(args[0], args[1])
+// must ends a process if err is not nil.
+func must(err error) {
 	if err != nil {
-		return err
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
-	defer c.Close()
-	fmt.Println("connected")
-	_, err = io.Copy(io.Discard, os.Stdin)
-	return err
 }
 
-// sendAndClose connects from the port args[2] (0 means any), sends a byte, ends the
-// connection in the way that args[3] names, and prints "closed". After "full", the near
+// dial connects as the arguments of the process say: with a network and an address.
+func dial(d net.Dialer) net.Conn {
+	c, err := d.Dial(os.Args[1], os.Args[2])
+	must(err)
+	return c
+}
+
+// dialAndStay connects, prints "connected", and stays until it is killed.
+func dialAndStay() {
+	c := dial(net.Dialer{})
+	fmt.Println("connected")
+	runtime.KeepAlive(c)
+	select {}
+}
+
+// sendAndClose connects from the port that the third argument names (0 means any), sends a byte, ends the
+// connection in the way that the fourth names, and prints "closed". After "full", the near
 // end still takes the connection for established, because the end of the stream waits
 // behind data for which there is no buffer space.
-func sendAndClose(args ...string) error {
-	from, err := net.ResolveTCPAddr(args[0], "127.0.0.1:"+args[2])
-	if err != nil {
-		return err
-	}
-	c, err := (&net.Dialer{LocalAddr: from}).Dial(args[0], args[1])
-	if err != nil {
-		return err
-	}
-	switch args[3] {
+func sendAndClose() {
+	from, err := net.ResolveTCPAddr(os.Args[1], "127.0.0.1:"+os.Args[3])
+	must(err)
+	c := dial(net.Dialer{LocalAddr: from})
+	_, err = c.Write([]byte{1})
+	must(err)
+	switch os.Args[4] {
 	case "reset":
 		c.(*net.TCPConn).SetLinger(0)
 	case "full":
@@ -75,46 +65,29 @@ func sendAndClose(args ...string) error {
 			_, err = c.Write(make([]byte, 1<<20))
 		}
 	}
-	if _, err := c.Write([]byte{1}); err != nil && args[3] != "full" {
-		return err
-	}
-	if err := c.Close(); err != nil {
-		return err
-	}
+	must(c.Close())
 	fmt.Println("closed")
-	return nil
 }
 
 // sendAndShutWrite is like dialAndStay, but closes its writing half.
-func sendAndShutWrite(args ...string) error {
-	c, err := net.Dial(args[0], args[1])
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	if _, err := c.Write([]byte{1}); err != nil {
-		return err
-	}
-	if err := c.(*net.TCPConn).CloseWrite(); err != nil {
-		return err
-	}
+func sendAndShutWrite() {
+	c := dial(net.Dialer{})
+	_, err := c.Write([]byte{1})
+	must(err)
+	must(c.(*net.TCPConn).CloseWrite())
 	fmt.Println("half closed")
-	_, err = io.Copy(io.Discard, os.Stdin)
-	return err
+	runtime.KeepAlive(c)
+	select {}
 }
 
 // serve listens, prints its address, and prints SameUser's result for each connection.
-func serve(...string) error {
+func serve() {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	fmt.Println(ln.Addr())
+	must(err)
+	fmt.Println("listens on", ln.Addr())
 	for {
 		c, err := ln.Accept()
-		if err != nil {
-			return err
-		}
+		must(err)
 		fmt.Println(kindOf(SameUser(c)))
 		c.Close()
 	}
@@ -136,84 +109,10 @@ func kindOf(err error) string {
 	return "error: " + err.Error()
 }
 
-// A process is a process that a test started.
-type process struct {
-	t   *testing.T
-	in  io.Closer
-	out *bufio.Reader
-}
-
-// start runs this binary in a role, as user uid. If namespace is set, the process is in a
-// user namespace of its own that maps only uid 0. The process ends with the test.
-func start(t *testing.T, uid uint32, namespace bool, role string, args ...string) *process {
+// startStranger starts a process of another user, and waits until it has said a word.
+func startStranger(t *testing.T, word, program string, args ...string) {
 	t.Helper()
-	cmd := exec.Command(copyOfSelf(t), args...)
-	cmd.Env = append(os.Environ(), "PEERUID_ROLE="+role)
-	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if uid != uint32(os.Getuid()) {
-		if os.Getuid() != 0 {
-			t.Skip("only root can start a process of another user")
-		}
-		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uid, Gid: uid}
-	}
-	if namespace {
-		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWUSER
-		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
-		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
-	}
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		if namespace && errors.Is(err, syscall.EPERM) {
-			t.Skip("this host permits no user namespaces: ", err)
-		}
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		in.Close()
-		cmd.Process.Kill()
-		cmd.Wait()
-	})
-	return &process{t, in, bufio.NewReader(out)}
-}
-
-// line returns the next line that the process prints.
-func (p *process) line() string {
-	p.t.Helper()
-	s, err := p.out.ReadString('\n')
-	if err != nil {
-		p.t.Fatal("the process said no more: ", err)
-	}
-	return strings.TrimSpace(s)
-}
-
-// copyOfSelf returns a copy of this binary that every user may execute.
-func copyOfSelf(t *testing.T) string {
-	t.Helper()
-	self, err := os.ReadFile("/proc/self/exe")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir, err := os.MkdirTemp("", "peeruid")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(dir, "peer")
-	if err := os.WriteFile(path, self, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	return path
+	testkit.Start(t, testkit.AsUser(t, testkit.Self(t, program, args...))).Await("^"+word+"$", 1)
 }
 
 func listen(t *testing.T, network, addr string) net.Listener {
@@ -286,10 +185,6 @@ func TestSameUserAcceptsOwnProcess(t *testing.T) {
 			}
 			defer client.Close()
 			want(t, accept(t, ln), "same")
-
-			p := start(t, uint32(os.Getuid()), false, "dial", l.network, at(ln, l.dial))
-			p.line()
-			want(t, accept(t, ln), "same")
 		})
 	}
 }
@@ -322,15 +217,14 @@ func TestSameUserRefusesOtherUser(t *testing.T) {
 			if l.network == "unix" {
 				os.Chmod(l.listen, 0o777)
 			}
-			p := start(t, stranger, false, "dial", l.network, at(ln, l.dial))
-			p.line()
+			startStranger(t, "connected", "dial", l.network, at(ln, l.dial))
 			c := accept(t, ln)
 			err := SameUser(c)
 			var other *OtherUserError
-			if !errors.As(err, &other) || other.Peer != stranger || other.Own != uint32(os.Geteuid()) || other.Unmapped {
-				t.Fatalf("SameUser is %v, want an OtherUserError of %d and %d", err, stranger, os.Geteuid())
+			if !errors.As(err, &other) || other.Peer != testkit.OtherUID || other.Own != uint32(os.Geteuid()) || other.Unmapped {
+				t.Fatalf("SameUser is %v, want an OtherUserError of %d and %d", err, testkit.OtherUID, os.Geteuid())
 			}
-			for _, uid := range []int{stranger, os.Geteuid()} {
+			for _, uid := range []int{testkit.OtherUID, os.Geteuid()} {
 				if !strings.Contains(err.Error(), fmt.Sprint("uid ", uid)) {
 					t.Errorf("%q does not hold uid %d", err, uid)
 				}
@@ -345,10 +239,7 @@ func TestSameUserRefusesClosedPeer(t *testing.T) {
 	for _, end := range []string{"close", "reset", "full"} {
 		t.Run(end, func(t *testing.T) {
 			ln := listen(t, "tcp", "127.0.0.1:0")
-			p := start(t, stranger, false, "sendClose", "tcp", ln.Addr().String(), "0", end)
-			if got := p.line(); got != "closed" {
-				t.Fatal(got)
-			}
+			startStranger(t, "closed", "sendClose", "tcp", ln.Addr().String(), "0", end)
 			c := accept(t, ln)
 			want(t, c, "unknown")
 			var b [1]byte
@@ -360,8 +251,7 @@ func TestSameUserRefusesClosedPeer(t *testing.T) {
 	}
 	t.Run("half close", func(t *testing.T) {
 		ln := listen(t, "tcp", "127.0.0.1:0")
-		p := start(t, stranger, false, "halfClose", "tcp", ln.Addr().String())
-		p.line()
+		startStranger(t, "half closed", "halfClose", "tcp", ln.Addr().String())
 		want(t, accept(t, ln), "unknown")
 	})
 }
@@ -373,10 +263,7 @@ func TestSameUserRefusesReusedPort(t *testing.T) {
 	free := listen(t, "tcp", "127.0.0.1:0")
 	port := free.Addr().(*net.TCPAddr).Port
 	free.Close()
-	p := start(t, stranger, false, "sendClose", "tcp", ln.Addr().String(), fmt.Sprint(port), "reset")
-	if got := p.line(); got != "closed" {
-		t.Fatal(got)
-	}
+	startStranger(t, "closed", "sendClose", "tcp", ln.Addr().String(), fmt.Sprint(port), "reset")
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port}, Timeout: 10 * time.Second}
 	mine, err := d.Dial("tcp", ln.Addr().String())
 	if err != nil {
@@ -392,21 +279,28 @@ func TestSameUserRefusesReusedPort(t *testing.T) {
 }
 
 func TestSameUserInUserNamespace(t *testing.T) {
-	server := start(t, uint32(os.Getuid()), true, "serve")
-	addr := server.line()
+	cmd := testkit.Self(t, "serve")
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWUSER,
+		UidMappings: []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}},
+	}
+	server := testkit.StartBy(t, cmd, func() error {
+		err := cmd.Start()
+		if err != nil {
+			t.Skip("this host permits no user namespaces: ", err)
+		}
+		return nil
+	})
+	addr := strings.TrimPrefix(server.Await("^listens on ", 1).Text, "listens on ")
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if got := server.line(); got != "same" {
-		t.Errorf("a process of the mapped user is %q", got)
-	}
-	p := start(t, stranger, false, "dial", "tcp", addr)
-	p.line()
-	if got := server.line(); got != "unmapped" {
-		t.Errorf("a process of an unmapped user is %q", got)
-	}
+	server.Await("^same$", 1)
+	startStranger(t, "connected", "dial", "tcp", addr)
+	server.Await("^unmapped$", 1)
 }
 
 func TestSameUserOfOtherConnections(t *testing.T) {
@@ -442,29 +336,5 @@ func TestSameUserKeepsNoDescriptor(t *testing.T) {
 	// The client's own descriptor is gone; others of the process may come and go.
 	if after := count(); after > before+10 {
 		t.Errorf("%d descriptors before 200 calls, %d after", before, after)
-	}
-}
-
-func BenchmarkSameUser(b *testing.B) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer ln.Close()
-	client, err := net.Dial("tcp", ln.Addr().String())
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer client.Close()
-	c, err := ln.Accept()
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer c.Close()
-	b.ReportAllocs()
-	for b.Loop() {
-		if err := SameUser(c); err != nil {
-			b.Fatal(err)
-		}
 	}
 }

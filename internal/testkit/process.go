@@ -200,6 +200,15 @@ func (p *Process) Signal(sig syscall.Signal) {
 	}
 }
 
+// AwaitStop waits until SIGSTOP has suspended the process.
+func (p *Process) AwaitStop() {
+	p.t.Helper()
+	var status syscall.WaitStatus
+	if _, err := syscall.Wait4(p.Cmd.Process.Pid, &status, syscall.WUNTRACED, nil); err != nil || !status.Stopped() {
+		p.t.Fatalf("%v is not suspended: status %#x, %v", p.Cmd, status, err)
+	}
+}
+
 // Ended returns a channel that is closed when the process has ended and its output is read.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
 
