@@ -242,17 +242,6 @@ func TestLayout(t *testing.T) {
 	}
 }
 
-func BenchmarkRecord(b *testing.B) {
-	g := newRecorder(b, DefaultEntries).Group("default", 0, 1)
-	c, now := allReduce(1), time.Now()
-	b.ReportAllocs()
-	for b.Loop() {
-		e := g.Begin(c, now.UnixNano())
-		e.Running(now)
-		e.Ended(now, false)
-	}
-}
-
 func TestNoAllocation(t *testing.T) {
 	g := newRecorder(t, 100).Group("default", 0, 1)
 	c, now := allReduce(1), time.Now()

@@ -86,23 +86,6 @@ func TestCallersOnMovedStacks(t *testing.T) {
 	}
 }
 
-// BenchmarkCallers compares callers with runtime.Callers on a stack of more than 16 frames.
-func BenchmarkCallers(b *testing.B) {
-	for name, take := range map[string]func(pcs *[maxFrames]uintptr) int{
-		"frame-pointers":  callers,
-		"runtime.Callers": func(pcs *[maxFrames]uintptr) int { return runtime.Callers(3, pcs[:]) },
-	} {
-		b.Run(name, func(b *testing.B) {
-			walk(maxFrames, func() {
-				var pcs [maxFrames]uintptr
-				for b.Loop() {
-					take(&pcs)
-				}
-			})
-		})
-	}
-}
-
 //go:noinline
 func twoFromHere(g *Group) {
 	g.Begin(allReduce(1), at(0).UnixNano())
