@@ -1,13 +1,11 @@
 package store
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -83,8 +81,6 @@ func TestOtherJobs(t *testing.T) {
 		want []string
 	}{
 		{Job{ID: "other", World: 2}, []string{`job id "other" here`, `"job" there`, "is of another job", "GODDP_JOB_ID"}},
-		{Job{ID: "job", World: 3}, []string{"WORLD_SIZE is 3 here", "and 2 in process "}},
-		{Job{Program: "p", Args: "-x", World: 2}, []string{`job id none here`, `"job" there`, "is of another job", "GODDP_JOB_ID"}},
 	} {
 		m := members("", "", "")
 		lines, logger := newLog()
@@ -250,13 +246,10 @@ func TestExposedAddresses(t *testing.T) {
 	}
 }
 
-// strangerVar holds the address of a store. It makes the test binary a process of another
-// user.
-const strangerVar = "STORE_TEST_STRANGER"
-
 // beStranger tries what another user's process must not be able to do, and prints the
 // results.
-func beStranger(addr string) {
+func beStranger() {
+	addr := os.Args[1]
 	try := func(who string, limit time.Duration, opts *ClientOptions) {
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		defer cancel()
@@ -280,8 +273,8 @@ func beStranger(addr string) {
 	for _, m := range members("", "", "sixteen letters!")[2:] {
 		try(fmt.Sprint("rank ", m.Rank, " behind them"), admissionTimeout/2, &ClientOptions{Member: &m})
 	}
-	fmt.Println("idle")
-	time.Sleep(time.Minute) // until it is killed
+	fmt.Println("idle: ")
+	select {}
 }
 
 // A process of another user without the secret changes nothing, and keeps no other client
@@ -290,16 +283,12 @@ func TestStrangerOfAnotherUser(t *testing.T) {
 	for _, secret := range []string{"", "sixteen letters!"} {
 		ours := members(secret, secret)
 		s := listen(t, &ServerOptions{Member: ours[0]})
-		cmd := testkit.AsUser(t, exec.CommandContext(t.Context(), os.Args[0]))
-		cmd.Env = testkit.Env(strangerVar + "=" + s.Addr())
-		out := stdoutOf(t, cmd)
+		p := testkit.Start(t, testkit.AsUser(t, testkit.Self(t, "stranger", s.Addr())))
+		p.Await("^idle: ", 1)
 		said := map[string]string{}
-		for {
-			line := out()
-			who, how, _ := strings.Cut(line, ": ")
-			if said[who] = how; who == "idle" {
-				break
-			}
+		for line := range strings.Lines(p.Stdout()) {
+			who, how, _ := strings.Cut(strings.TrimSpace(line), ": ")
+			said[who] = how
 		}
 		if said["plain"] == "<nil>" || said["rank 0"] == "<nil>" || said["rank 1"] == "<nil>" || (said["rank 2"] == "<nil>") != (secret != "") ||
 			(said["rank 2 behind them"] == "<nil>") != (secret != "") {
@@ -324,31 +313,5 @@ func TestStrangerOfAnotherUser(t *testing.T) {
 		if err := dial(t, s.Addr(), &ClientOptions{Member: &ours[1]}).Set(quickly(t), "k", nil); err != nil {
 			t.Error(err)
 		}
-		cmd.Process.Kill()
-		cmd.Wait()
-	}
-}
-
-// stdoutOf starts cmd and returns a function that returns the next line of its output.
-func stdoutOf(t *testing.T, cmd *exec.Cmd) func() string {
-	t.Helper()
-	cmd.Stderr = os.Stderr
-	pipe, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cmd.Process.Kill()
-		cmd.Wait()
-	})
-	lines := bufio.NewScanner(pipe)
-	return func() string {
-		if !lines.Scan() {
-			t.Fatalf("it says no more: %v", lines.Err())
-		}
-		return lines.Text()
 	}
 }

@@ -49,6 +49,8 @@ type ClientOptions struct {
 	// Waiting, if not nil, is called once, 3 s after Dial began, if Dial has not reached the
 	// server. why is the latest reason. Dial goes on trying, and returns only after Waiting.
 	Waiting func(why error)
+
+	waitingAfter time.Duration // replaces the constant in tests
 }
 
 // A Client is a [Store] that uses a server over TCP.
@@ -155,7 +157,7 @@ func (c *Client) reportWait() (stop func()) {
 	if c.opts.Waiting == nil {
 		return func() {}
 	}
-	return awake.Notice(waitingAfter, func() {
+	return awake.Notice(cmp.Or(c.opts.waitingAfter, waitingAfter), func() {
 		c.mu.Lock()
 		why := c.why
 		c.mu.Unlock()

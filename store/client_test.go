@@ -88,40 +88,35 @@ func TestNextServer(t *testing.T) {
 }
 
 func TestDialTimesOut(t *testing.T) {
+	t.Parallel()
 	_, addr := testkit.Port(t)
-	late := errors.New("too late")
-	ctx, cancel := context.WithTimeoutCause(t.Context(), 500*time.Millisecond, late)
-	defer cancel()
-	_, err := Dial(ctx, addr, nil)
-	for _, want := range []error{ErrServerLost, context.DeadlineExceeded, late, syscall.ECONNREFUSED} {
-		if !errors.Is(err, want) {
-			t.Errorf("error %v is not %v", err, want)
-		}
-	}
-	if want := "store " + addr + ": dial: connection refused (after "; !strings.HasPrefix(err.Error(), want) {
-		t.Errorf("got %q, want %q", err, want)
-	}
-
 	_, port, _ := net.SplitHostPort(addr)
-	brief, stop := context.WithTimeout(t.Context(), 500*time.Millisecond)
-	defer stop()
-	_, err = Dial(brief, "localhost:"+port, nil)
-	if want := "store localhost:" + port + ": dial: 127.0.0.1:" + port + ": connection refused (after "; !strings.HasPrefix(err.Error(), want) {
-		t.Errorf("got %q, want %q", err, want)
-	}
-
 	mute, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer mute.Close()
-	unanswered, stop := context.WithTimeout(t.Context(), 500*time.Millisecond)
-	defer stop()
-	_, err = Dial(unanswered, mute.Addr().String(), nil)
-	if want := "dial: what listens there does not answer as a store does (after "; err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("got %q, want %q", err, want)
+	t.Cleanup(func() { mute.Close() })
+	late := errors.New("too late")
+	for addr, want := range map[string]string{
+		addr:                 "store " + addr + ": dial: connection refused (after ",
+		"localhost:" + port:  "store localhost:" + port + ": dial: 127.0.0.1:" + port + ": connection refused (after ",
+		mute.Addr().String(): "store " + mute.Addr().String() + ": dial: what listens there does not answer as a store does (after ",
+	} {
+		t.Run(want, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeoutCause(t.Context(), 500*time.Millisecond, late)
+			defer cancel()
+			_, err := Dial(ctx, addr, nil)
+			for _, is := range []error{ErrServerLost, context.DeadlineExceeded, late} {
+				if !errors.Is(err, is) {
+					t.Errorf("error %v is not %v", err, is)
+				}
+			}
+			if refused := strings.Contains(want, "refused"); !strings.HasPrefix(err.Error(), want) || errors.Is(err, syscall.ECONNREFUSED) != refused {
+				t.Errorf("got %q, want %q", err, want)
+			}
+		})
 	}
-
 	ended, end := context.WithCancelCause(t.Context())
 	end(errors.New("enough"))
 	_, err = Dial(ended, addr, nil)
@@ -132,6 +127,7 @@ func TestDialTimesOut(t *testing.T) {
 
 // While Dial waits for a server, it says why, once.
 func TestDialSaysWhyItWaits(t *testing.T) {
+	t.Parallel()
 	_, silent := testkit.Port(t)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -146,7 +142,7 @@ func TestDialSaysWhyItWaits(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var got []string
 		dials.Go(func() {
-			_, err := Dial(ctx, addr, &ClientOptions{Waiting: func(why error) {
+			_, err := Dial(ctx, addr, &ClientOptions{waitingAfter: 500 * time.Millisecond, Waiting: func(why error) {
 				got = append(got, why.Error())
 				cancel()
 			}})
@@ -205,31 +201,6 @@ func TestConnections(t *testing.T) {
 	}
 	wg.Wait()
 	waitFor(t, func() bool { return open() == maxIdle })
-}
-
-// A wait may be cancelled at the moment at which the server answers it. In both orders
-// the connection is of use afterwards.
-func TestCancelRacesWithAnswer(t *testing.T) {
-	s := listen(t, nil)
-	c := dial(t, s.Addr(), nil)
-	host := s.Local()
-	ctx := withPatience(t)
-	for i := range 200 {
-		key := fmt.Sprint(i)
-		waitCtx, cancel := context.WithCancel(ctx)
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			if err := c.Wait(waitCtx, key); err != nil && !errors.Is(err, context.Canceled) {
-				t.Error(err)
-			}
-		})
-		wg.Go(func() { host.Set(ctx, key, nil) })
-		wg.Go(cancel)
-		wg.Wait()
-		if n, err := c.NumKeys(ctx); err != nil || n != int64(i+1) {
-			t.Fatalf("NumKeys %d, %v; want %d", n, err, i+1)
-		}
-	}
 }
 
 // A step holds the bytes that a scripted server receives and those that it answers, in
@@ -326,6 +297,7 @@ func TestGetOfDeletedKey(t *testing.T) {
 // A server that stops answering counts as lost after the timeout. If the context ends
 // first, the call ends with it.
 func TestSilentServer(t *testing.T) {
+	t.Parallel()
 	asked := make(chan struct{}, 2)
 	addr := scripted(t, connected, step{
 		receive: "04 0200000000000000 2f6b 0100000000000000",

@@ -1,10 +1,8 @@
 package store
 
 import (
-	"bufio"
 	"errors"
 	"net"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -139,53 +137,5 @@ func TestFitDescriptors(t *testing.T) {
 	}
 	if err := s.full(1).Error(); !strings.Contains(err, "files: raise its limit (ulimit -n)") || s.why[0] != "" {
 		t.Errorf("got %q, %q", err, s.why)
-	}
-}
-
-// Waits for many keys, of any length, take no more memory than their pool and the share
-// of each connection.
-func TestParkedWaitsMemory(t *testing.T) {
-	heap := func() int64 {
-		var m runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
-	}
-	const connections = 100
-	for _, keys := range []int{131071, 60000, 900} {
-		_, logger := newLog()
-		const shared = 8 << 20
-		s := listen(t, &ServerOptions{Logger: logger, Unproven: Quota{InFlightBytes: shared}})
-		frame := encode(func(w *bufio.Writer) {
-			writeRequest(w, dialect2, request{op: opValidate, number: validateMagic})
-			writeRequest(w, dialect2, request{op: opWait, keys: make([]string, keys)})
-		})
-		before := heap()
-		var conns []rawConn
-		for range connections {
-			c := dialRaw(t, s)
-			c.Write(frame) // the server may close the connection before it has read all
-			conns = append(conns, c)
-		}
-		good := dial(t, s.Addr(), nil)
-		if err := good.Set(withPatience(t), "k", make([]byte, 1<<10)); err != nil {
-			t.Errorf("another client: %v", err)
-		}
-		waitFor(t, func() bool { // each is parked or rejected
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.table.mu.Lock()
-			defer s.table.mu.Unlock()
-			return len(s.table.parked[""]) == s.slots.open[unproven].Len()-1 && s.slots.open[silent].Len() == 0
-		})
-		const perConnection = ownBytes + 16<<10 // with its goroutines and buffers
-		grown, most := heap()-before, int64(shared+connections*perConnection)
-		t.Logf("%d waits for %d keys: %d bytes", connections, keys, grown)
-		if grown > most {
-			t.Errorf("%d waits for %d keys take %d bytes, want at most %d", connections, keys, grown, most)
-		}
-		for _, c := range conns {
-			c.Close()
-		}
 	}
 }

@@ -188,24 +188,6 @@ func TestRefusedFrames(t *testing.T) {
 	}
 }
 
-// The decoder allocates memory as bytes arrive, whatever length a frame states.
-func TestDecoderReservesAsBytesCome(t *testing.T) {
-	const claim = 8 << 20
-	frame := encode(func(w *bufio.Writer) {
-		w.WriteByte(opSet.code(dialect2))
-		writeBytes(w, []byte("k"))
-		writeInt(w, 8, claim)
-		w.Write(make([]byte, 100))
-	})
-	dec, reserved := decode(frame, Limits{})
-	if _, err := dec.request(dialect2); !errors.Is(err, io.ErrUnexpectedEOF) {
-		t.Errorf("got %v", err)
-	}
-	if most := memoryBound(len(frame)); *reserved > most {
-		t.Errorf("reserved %d bytes for a frame of %d, want at most %d", *reserved, len(frame), most)
-	}
-}
-
 // memoryBound returns the most memory that a decoder may reserve for n bytes of input. A
 // short key or value costs its header, twice while the list grows, and an allocation. For
 // a long one the decoder reserves at most twice the bytes that have arrived.
@@ -252,6 +234,7 @@ func FuzzRequests(f *testing.F) {
 	f.Add(false, unhex(f, "00 cef7853c 0d 01000000 06 0100000000000000 0100000000000000 61 0c"))
 	f.Add(true, unhex(f, "00 ffffffffffffffff"))
 	f.Add(true, unhex(f, "05 0000010000000000"))
+	f.Add(false, unhex(f, "01 0100000000000000 6b 0000100000000000 76")) // a value of a mebibyte, of which one byte arrives
 	limits := Limits{KeyBytes: 1 << 10, ValueBytes: 1 << 20, RequestKeys: 64, RequestBytes: 1 << 21}
 	f.Fuzz(func(t *testing.T, legacy bool, data []byte) {
 		d := dialect2

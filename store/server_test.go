@@ -180,16 +180,20 @@ func TestHostileFrames(t *testing.T) {
 // A client must complete a request in time once it has begun it. A connection without
 // requests may stay: otherwise a 1.x client with such a connection would spin on a CPU.
 func TestHalfOpenFrames(t *testing.T) {
+	t.Parallel()
 	for _, frames := range []string{"00", "00 cef7", hello + "01", hello + "01 0200000000000000 2f6b 01"} {
-		lines, logger := newLog()
-		s := listen(t, &ServerOptions{Logger: logger, FrameTimeout: 250 * time.Millisecond})
-		silent := dialRaw(t, s)
-		c := dialRaw(t, s)
-		c.send(frames)
-		c.expectClosed()
-		lines.expect(t, "not complete within 250ms", "peer="+c.LocalAddr().String())
-		silent.send(hello + numKeys)
-		silent.expect("0000000000000000")
+		t.Run(frames, func(t *testing.T) {
+			t.Parallel()
+			lines, logger := newLog()
+			s := listen(t, &ServerOptions{Logger: logger, FrameTimeout: 250 * time.Millisecond})
+			silent := dialRaw(t, s)
+			c := dialRaw(t, s)
+			c.send(frames)
+			c.expectClosed()
+			lines.expect(t, "not complete within 250ms", "peer="+c.LocalAddr().String())
+			silent.send(hello + numKeys)
+			silent.expect("0000000000000000")
+		})
 	}
 }
 
@@ -260,6 +264,7 @@ func waitFor(t *testing.T, cond func() bool) {
 // The server drops a client that requests much and reads nothing. Other clients do not
 // wait for it.
 func TestSlowReader(t *testing.T) {
+	t.Parallel()
 	lines, logger := newLog()
 	s := listen(t, &ServerOptions{Logger: logger, FrameTimeout: 500 * time.Millisecond})
 	host := s.Local()
@@ -341,44 +346,6 @@ func TestListenErrors(t *testing.T) {
 	var lookup *net.DNSError
 	if _, err := Listen("256.0.0.0:0", nil); !errors.As(err, &lookup) || err.Error() != "store 256.0.0.0:0: no such host" {
 		t.Errorf("a host that is none: %v", err)
-	}
-}
-
-func BenchmarkSetGet(b *testing.B) {
-	ctx := context.Background()
-	value := bytes.Repeat([]byte("v"), 128)
-	for name, open := range map[string]func() Store{
-		"local":  func() Store { return NewLocal() },
-		"client": func() Store { return dial(b, listen(b, nil).Addr(), nil) },
-	} {
-		s := open()
-		b.Run(name+"/set", func(b *testing.B) {
-			for b.Loop() {
-				if err := s.Set(ctx, "k", value); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-		b.Run(name+"/get", func(b *testing.B) {
-			for b.Loop() {
-				if _, err := s.Get(ctx, "k"); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}
-
-func BenchmarkDecode(b *testing.B) {
-	frame := encode(func(w *bufio.Writer) {
-		writeRequest(w, dialect2, request{op: opSet, keys: []string{"/k"}, values: [][]byte{make([]byte, 1<<20)}})
-	})
-	b.SetBytes(int64(len(frame)))
-	for b.Loop() {
-		dec, _ := decode(frame, Limits{})
-		if _, err := dec.request(dialect2); err != nil {
-			b.Fatal(err)
-		}
 	}
 }
 

@@ -7,23 +7,15 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
-// TestMain also runs processes that a test starts as another user.
-func TestMain(m *testing.M) {
-	if addr := os.Getenv(strangerVar); addr != "" {
-		beStranger(addr)
-		return
-	}
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { testkit.Main(m, map[string]func(){"stranger": beStranger}) }
 
 // patience is a limit for events that must happen soon. A test that reaches it has
 // failed.

@@ -1,15 +1,11 @@
 package store
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/goddp/goddp/internal/testkit"
@@ -17,69 +13,36 @@ import (
 
 // The tests of this file run real PyTorch processes.
 
-func torchPython(t *testing.T) string {
-	t.Helper()
-	testkit.Need(t, testkit.Python("import torch.distributed as d; d.TCPStore"))
-	return testkit.Interpreter()
-}
+var torchStore = testkit.Python("import torch.distributed as d; d.TCPStore")
 
-// A torchProcess is a running testdata/torch_store.py.
-type torchProcess struct {
-	t      *testing.T
-	cmd    *exec.Cmd
-	stdin  io.WriteCloser
-	stdout *bufio.Reader
-	stderr strings.Builder
-}
-
-func startTorch(t *testing.T, python, mode, addr string, env ...string) *torchProcess {
+// startTorch starts testdata/torch_store.py. next lets it go on when it waits.
+func startTorch(t *testing.T, mode, addr string, env ...string) (p *testkit.Process, next func()) {
 	t.Helper()
+	testkit.Need(t, torchStore)
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &torchProcess{t: t, cmd: exec.CommandContext(withPatience(t), python, "testdata/torch_store.py", mode, host, port)}
-	p.cmd.Env = append(os.Environ(), "OMP_NUM_THREADS=1", "MASTER_ADDR="+host, "MASTER_PORT="+port)
-	p.cmd.Env = append(p.cmd.Env, env...)
-	p.cmd.Stderr = &p.stderr
-	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
-		t.Fatal(err)
-	}
-	out, err := p.cmd.StdoutPipe()
+	cmd := exec.Command(testkit.Interpreter(), "testdata/torch_store.py", mode, host, port)
+	cmd.Env = append(testkit.Env("OMP_NUM_THREADS=1", "MASTER_ADDR="+host, "MASTER_PORT="+port), env...)
+	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.stdout = bufio.NewReader(out)
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	return p
+	return testkit.Start(t, cmd), func() { fmt.Fprintln(stdin) }
 }
 
-// expect reads the next line, which must begin with want, and returns the rest.
-func (p *torchProcess) expect(want string) string {
-	line, err := p.stdout.ReadString('\n')
-	rest, ok := strings.CutPrefix(line, want)
-	if err != nil || !ok {
-		p.stdin.Close()
-		p.cmd.Wait()
-		p.t.Errorf("torch says %q, %v; want %q; stderr:\n%s", line, err, want, p.stderr.String())
+// finish expects the last line of a process, and a clean exit.
+func finish(t *testing.T, p *testkit.Process) {
+	t.Helper()
+	p.Await("^done", 1)
+	if code := p.Wait(); code != 0 {
+		t.Errorf("exit code %d", code)
 	}
-	return strings.TrimSpace(rest)
-}
-
-// finish expects the last line and a clean exit.
-func (p *torchProcess) finish() {
-	version := p.expect("done")
-	p.stdin.Close()
-	if err := p.cmd.Wait(); err != nil && !p.t.Failed() {
-		p.t.Errorf("torch: %v; stderr:\n%s", err, p.stderr.String())
-	}
-	p.t.Logf("with torch %s", version)
 }
 
 func TestTorchClient(t *testing.T) {
-	python := torchPython(t)
+	testkit.Need(t, torchStore)
 	lines, logger := newLog()
 	s := listen(t, &ServerOptions{Logger: logger})
 	store := dial(t, s.Addr(), nil)
@@ -87,8 +50,8 @@ func TestTorchClient(t *testing.T) {
 	if err := store.Set(ctx, "go", []byte("from go")); err != nil {
 		t.Fatal(err)
 	}
-	p := startTorch(t, python, "client", s.Addr())
-	p.expect("timed out")
+	p, next := startTorch(t, "client", s.Addr())
+	p.Await("^timed out$", 1)
 	for key, want := range map[string]string{"py": "from python", "n": "-2"} {
 		if v, err := store.Get(ctx, key); err != nil || string(v) != want {
 			t.Errorf("%s is %q, %v; want %q", key, v, err, want)
@@ -100,12 +63,12 @@ func TestTorchClient(t *testing.T) {
 	if err := store.Set(ctx, "late", nil); err != nil {
 		t.Error(err)
 	}
-	fmt.Fprintln(p.stdin)
-	p.expect("blocking")
+	next()
+	p.Await("^blocking$", 1)
 	if err := s.Local().Set(ctx, "blocked on", []byte("woken")); err != nil {
 		t.Error(err)
 	}
-	p.finish()
+	finish(t, p)
 	s.Close()
 	if len(lines) > 0 {
 		t.Errorf("the server complained: %s", <-lines)
@@ -115,15 +78,12 @@ func TestTorchClient(t *testing.T) {
 // A Go process joins a job whose store a PyTorch process hosts. That process waits for
 // its workers.
 func TestTorchServer(t *testing.T) {
-	python := torchPython(t)
+	testkit.Long(t)
 	_, addr := testkit.Port(t)
-	p := startTorch(t, python, "serve", addr)
-	legacy, err := exec.CommandContext(t.Context(), python, "-c",
-		"import torch; v = torch.__version__.split('.'); print((int(v[0]), int(v[1])) < (2, 1))").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	opts := ClientOptions{Announce: true, Legacy: strings.TrimSpace(string(legacy)) == "True", Member: &members("sixteen letters!")[0]}
+	p, next := startTorch(t, "serve", addr)
+	legacy := testkit.Output(t, exec.Command(testkit.Interpreter(), "-c",
+		"import torch; v = torch.__version__.split('.'); print((int(v[0]), int(v[1])) < (2, 1))"))
+	opts := ClientOptions{Announce: true, Legacy: strings.TrimSpace(legacy) == "True", Member: &members("sixteen letters!")[0]}
 	if _, err := Dial(withPatience(t), addr, &opts); !errors.Is(err, errPyTorchStore) {
 		t.Errorf("a store that has to be ours: %v", err)
 	}
@@ -154,20 +114,23 @@ func TestTorchServer(t *testing.T) {
 	if n, err := store.NumKeys(ctx); err != nil || n != 3 { // init/ py go
 		t.Errorf("%d keys, %v", n, err)
 	}
-	p.finish()
+	next()
+	finish(t, p)
 }
 
 // Two PyTorch ranks use a store that this process hosts, as under a launcher.
 func TestTorchProcessGroup(t *testing.T) {
-	python := torchPython(t)
+	testkit.Long(t)
 	s := listen(t, nil)
-	var wg sync.WaitGroup
+	var ranks []*testkit.Process
 	for rank := range 2 {
-		p := startTorch(t, python, "worker", s.Addr(), "TORCHELASTIC_USE_AGENT_STORE=True",
+		p, _ := startTorch(t, "worker", s.Addr(), "TORCHELASTIC_USE_AGENT_STORE=True",
 			"TORCHELASTIC_RESTART_COUNT=0", "WORLD_SIZE=2", fmt.Sprintf("RANK=%d", rank), "GLOO_SOCKET_IFNAME=lo")
-		wg.Go(p.finish)
+		ranks = append(ranks, p)
 	}
-	wg.Wait()
+	for _, p := range ranks {
+		finish(t, p)
+	}
 	// The ranks wrote their addresses, which shows that they used the store.
 	if n, err := s.Local().NumKeys(t.Context()); err != nil || n == 0 {
 		t.Errorf("%d keys, %v", n, err)
