@@ -30,6 +30,10 @@ func Main(m *testing.M, programs map[string]func()) {
 	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
 		os.RemoveAll(binaries.dir)
+		if shared.made {
+			dir, _ := sharedDir()
+			os.RemoveAll(dir)
+		}
 		os.Exit(code)
 	}))
 }
@@ -71,6 +75,24 @@ func AsUser(t testing.TB, cmd *exec.Cmd) *exec.Cmd {
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: OtherUID, Gid: OtherUID}}
 	return cmd
+}
+
+// shared is the folder of SharedDir.
+var shared struct{ made bool }
+
+var sharedDir = sync.OnceValues(func() (dir string, err error) {
+	shared.made = true
+	return os.MkdirTemp("", "goddp-shared-")
+})
+
+// SharedDir returns a folder that the tests of this binary share. The package's TestMain must call [Main], which removes it.
+func SharedDir(t testing.TB) string {
+	t.Helper()
+	dir, err := sharedDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }
 
 // binaries are the programs that Build has built.
