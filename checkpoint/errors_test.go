@@ -1,10 +1,11 @@
 package checkpoint
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/goddp/goddp/comm"
@@ -12,86 +13,78 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// failing runs f on two ranks, which save step 3 in a folder that has a checkpoint of step 2. All
-// ranks get an error of one line that contains want, and the checkpoint of step 2 remains.
-func failing(t *testing.T, dir, want string, before func(m *Manager) error, after func()) {
-	t.Helper()
-	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
-		r, err := saved(t.Context(), pg, dir, plain, 2, Options{})
-		if err != nil {
-			return err
-		}
-		m, err := Open(pg, dir, &Options{Keep: 1})
-		if err != nil {
-			return err
-		}
-		if err := pg.Barrier().Wait(t.Context()); err != nil {
-			return err
-		}
-		if err := before(m); err != nil {
-			return err
-		}
-		_, err = r.train(2, 3)
-		if err != nil {
-			return err
-		}
-		err = m.Save(t.Context(), 3, r.state())
-		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
-			t.Errorf("rank %d: %v, want one line with %q", pg.Rank(), err, want)
-		}
-		t.Log(err)
-		return m.Close()
-	})
-	after()
-	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
-		_, err := resumed(t.Context(), pg, dir, plain, 2)
-		return err
-	})
-}
-
-// vanishing is a disk whose folder is moved away when a file is synced.
-type vanishing struct {
+// misbehaving is a disk on which a test changes some calls.
+type misbehaving struct {
 	disk
-	once *sync.Once
-	away func()
+	before func(op, path string) error // is called before Create, Rename and SyncFolder
 }
 
-func (v vanishing) SyncFolder(path string) error {
-	v.once.Do(v.away)
-	return v.disk.SyncFolder(path)
-}
-
-// contested is a disk on which another job has a checkpoint of step 3 just before this job renames its folder to that
-// name.
-type contested struct{ disk }
-
-func (c contested) Rename(from, to string) error {
-	if filepath.Base(to) == "step-00000003" {
-		if err := os.MkdirAll(filepath.Join(to, "other"), 0o777); err != nil {
-			return err
-		}
+func (d misbehaving) Create(path string) (file, error) {
+	if err := d.before("create", path); err != nil {
+		return nil, err
 	}
-	return c.disk.Rename(from, to)
+	return d.disk.Create(path)
 }
 
-func TestTwoJobsInOneFolder(t *testing.T) {
-	failing(t, t.TempDir(), "another job saves in this folder", func(m *Manager) error {
-		m.fs = contested{}
-		return nil
-	}, func() {})
+func (d misbehaving) Rename(from, to string) error {
+	return errors.Join(d.before("rename", to), d.disk.Rename(from, to))
 }
 
-func TestFolderGoneInMidSave(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "run")
-	var once sync.Once
-	failing(t, dir, "no such file or directory", func(m *Manager) error {
-		m.fs = vanishing{once: &once, away: func() { os.Rename(dir, dir+"-away") }}
-		return nil
-	}, func() {
-		if err := os.Rename(dir+"-away", dir); err != nil {
-			t.Fatal(err)
-		}
-	})
+func (d misbehaving) SyncFolder(path string) error {
+	return errors.Join(d.before("fsync", path), d.disk.SyncFolder(path))
+}
+
+// If two ranks cannot save, all ranks get an error of one line that says why, and the checkpoint before remains.
+func TestSaveFails(t *testing.T) {
+	for want, before := range map[string]func(dir, op, path string) error{
+		"another job saves in this folder": func(_, op, path string) error {
+			if op == "rename" && filepath.Base(path) == "step-00000003" { // the other job is a moment faster
+				return os.MkdirAll(filepath.Join(path, "other"), 0o777)
+			}
+			return nil
+		},
+		"no such file or directory": func(dir, op, _ string) error {
+			if op == "fsync" {
+				_ = os.Rename(dir, dir+"-away") // the first of the calls moves it
+			}
+			return nil
+		},
+		"no space left on device": func(_, op, path string) error {
+			if op == "create" {
+				return &os.PathError{Op: op, Path: path, Err: syscall.ENOSPC}
+			}
+			return nil
+		},
+	} {
+		dir := filepath.Join(t.TempDir(), "run")
+		commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
+			r, err := saved(t.Context(), pg, dir, plain, 2, Options{})
+			if err != nil {
+				return err
+			}
+			m, err := Open(pg, dir, &Options{Keep: 1})
+			if err != nil {
+				return err
+			}
+			if err := pg.Barrier().Wait(t.Context()); err != nil {
+				return err
+			}
+			m.fs = misbehaving{before: func(op, path string) error { return before(dir, op, path) }}
+			if _, err = r.train(2, 3); err != nil {
+				return err
+			}
+			err = m.Save(t.Context(), 3, r.state())
+			if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("rank %d: %v, want one line with %q", pg.Rank(), err, want)
+			}
+			return m.Close()
+		})
+		_ = os.Rename(dir+"-away", dir)
+		commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
+			_, err := resumed(t.Context(), pg, dir, plain, 2)
+			return err
+		})
+	}
 }
 
 // Open finds that a rank does not see the folder, and names the rank.
@@ -134,9 +127,6 @@ func TestLoadRefusesAnotherState(t *testing.T) {
 			step, err := m.Resume(t.Context(), state(r))
 			if err == nil || !check(err) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("%s: step %d, %v", what, step, err)
-			}
-			if pg.Rank() == 0 {
-				t.Log(err)
 			}
 			for name, want := range before {
 				if string(bits(r)[name]) != string(want) {

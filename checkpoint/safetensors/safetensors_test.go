@@ -8,14 +8,12 @@ import (
 	"io"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/testkit"
 )
 
 // file returns a file with the given header and number of bytes of elements.
@@ -147,52 +145,20 @@ func TestWriteRefuses(t *testing.T) {
 	}
 }
 
-// PyTorch reads files that this package writes, and this package reads files that Python writes by
-// the format's definition.
-func TestPython(t *testing.T) {
-	testkit.Need(t, testkit.Python("import torch"))
-	python := testkit.Interpreter()
-	dir := t.TempDir()
-	ours, theirs := filepath.Join(dir, "ours"), filepath.Join(dir, "theirs")
-	out, err := os.Create(ours)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer out.Close()
-	elements := []byte{0, 0, 0x80, 0x3f, 0, 0, 0x20, 0xc0} // 1 and -2.5
-	if err := Write(out, map[string]Source{
-		"f": Bytes(device.Float32, device.Shape{2, 1}, elements),
+// The bytes of a file are those that the format's definition says. checkpoint.TestPyTorch has PyTorch read and write files.
+func TestFormat(t *testing.T) {
+	var out bytes.Buffer
+	if err := Write(&out, map[string]Source{
 		"b": Bytes(device.BFloat16, device.Shape{2}, []byte{0x80, 0x3f, 0x20, 0xc0}),
-	}, nil); err != nil {
+		"f": Bytes(device.Float32, device.Shape{2, 1}, []byte{0, 0, 0x80, 0x3f, 0, 0, 0x20, 0xc0}),
+	}, map[string]string{"format": "pt"}); err != nil {
 		t.Fatal(err)
 	}
-	script := `
-import json, struct, sys, torch
-types = {"F32": torch.float32, "BF16": torch.bfloat16}
-raw = open(sys.argv[1], "rb").read()
-n, = struct.unpack("<Q", raw[:8])
-head = json.loads(raw[8:8+n])
-for name in sorted(head):
-    e = head[name]
-    lo, hi = e["data_offsets"]
-    print(name, torch.frombuffer(bytearray(raw[8+n+lo:8+n+hi]), dtype=types[e["dtype"]]).reshape(e["shape"]).tolist())
-t = torch.tensor([[1.0, -2.5], [3.0, 4.0]]).half()
-data = t.numpy().tobytes()
-head = json.dumps({"w": {"dtype": "F16", "shape": [2, 2], "data_offsets": [0, len(data)]}}).encode()
-open(sys.argv[2], "wb").write(struct.pack("<Q", len(head)) + head + data)
-`
-	printed, err := exec.Command(python, "-c", script, ours, theirs).CombinedOutput()
-	if want := "b [1.0, -2.5]\nf [[1.0], [-2.5]]\n"; err != nil || string(printed) != want {
-		t.Errorf("PyTorch read %q, want %q: %v", printed, want, err)
-	}
-	f, err := Open(theirs)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	got, err := f.Read("w")
-	if want := []byte{0, 0x3c, 0, 0xc1, 0, 0x42, 0, 0x44}; err != nil || !bytes.Equal(got, want) {
-		t.Errorf("read % x, want % x: %v", got, want, err)
+	const header = `{"__metadata__":{"format":"pt"},"f":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},` +
+		`"b":{"dtype":"BF16","shape":[2],"data_offsets":[8,12]}}  ` // the spaces align the elements
+	want := append(file(header, 0), 0, 0, 0x80, 0x3f, 0, 0, 0x20, 0xc0, 0x80, 0x3f, 0x20, 0xc0)
+	if !bytes.Equal(out.Bytes(), want) {
+		t.Errorf("the file is\n%q, want\n%q", &out, want)
 	}
 }
 
