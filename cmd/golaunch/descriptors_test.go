@@ -11,11 +11,9 @@ import (
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/store"
 )
-
-// joinVar makes this test binary run join if it is a worker.
-const joinVar = "GODDP_TEST_JOIN"
 
 // join is a worker that joins the process group and leaves. Before it leaves, each rank
 // has a connection of its own to the store.
@@ -65,20 +63,21 @@ func limited(t *testing.T, env []string, args ...string) *exec.Cmd {
 // shows it. The store has 12 connections for the 8 ranks, and each rank needs at least
 // two.
 func TestFullStoreSaysWhy(t *testing.T) {
-	got := finish(t, limited(t, []string{joinVar + "=1", "TMPDIR=" + t.TempDir()}, "--nproc-per-node=8", os.Args[0]))
+	worker := testkit.Self(t, "join")
+	got := testkit.Run(t, limited(t, []string{"TMPDIR=" + t.TempDir()}, "--nproc-per-node=8", "env", worker.Env[len(worker.Env)-1], worker.Path))
 	const why = "13 connections, at most 12: the store's process may open 64 files: raise its limit (ulimit -n)"
-	ranks, report, failed := strings.Cut(got.stderr, "Root Cause (first observed failure):")
+	ranks, report, failed := strings.Cut(got.Stderr, "Root Cause (first observed failure):")
 	root, _, _ := strings.Cut(report, "from its stderr:")
-	if got.code != 1 || !failed || !strings.Contains(ranks, "joining the process group: ") || !strings.Contains(root, why) {
-		t.Errorf("exit code %d; the root cause is not %q:\n%s", got.code, why, got.stderr)
+	if got.Code != 1 || !failed || !strings.Contains(ranks, "joining the process group: ") || !strings.Contains(root, why) {
+		t.Errorf("exit code %d; the root cause is not %q:\n%s", got.Code, why, got.Stderr)
 	}
 }
 
 // golaunch does not start more workers than it can open files for.
 func TestTooManyWorkersForDescriptors(t *testing.T) {
-	got := finish(t, limited(t, nil, "--nproc-per-node=16", "true"))
+	got := testkit.Run(t, limited(t, nil, "--nproc-per-node=16", "true"))
 	const why = "16 workers need 104 open files, and this process may open 64: raise its limit (ulimit -n)"
-	if got.code != 1 || !strings.Contains(got.stderr, why) {
-		t.Errorf("exit code %d, want 1 and %q:\n%s", got.code, why, got.stderr)
+	if got.Code != 1 || !strings.Contains(got.Stderr, why) {
+		t.Errorf("exit code %d, want 1 and %q:\n%s", got.Code, why, got.Stderr)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/internal/version"
 )
 
@@ -94,25 +95,22 @@ func TestHostRefuses(t *testing.T) {
 // timeout(1) signals its child, and then the child's process group. golaunch --hosts takes that as one request, so the
 // workers have more than hostsEnd to end. A shell takes the place of ssh.
 func TestHostsTakeTwoSignalsAsOne(t *testing.T) {
+	testkit.Long(t)
 	ssh := filepath.Join(t.TempDir(), "ssh")
 	if err := os.WriteFile(ssh, []byte("#!/bin/sh\nfor command; do :; done; eval \"$command\"\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	cmd := golaunch(t, nil, "--hosts=a", "--ssh="+ssh, "--master-addr=127.0.0.1", "bash", "-c",
 		`trap "sleep 2.5; echo saved; exit 0" TERM; echo ready; while :; do sleep 0.01; done`)
-	out := start(t, cmd)
-	out.expect(t, "ready", 1)
+	p := start(t, cmd, "ready", 1)
 	for n := range 2 {
 		if n > 0 {
 			time.Sleep(100 * time.Millisecond) // the kernel merges signals that come before the process runs
 		}
-		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
+		p.Signal(syscall.SIGTERM)
 	}
-	out.expect(t, "saved", 1)
-	_ = cmd.Wait()
-	if code := cmd.ProcessState.ExitCode(); code != 143 {
+	if code := p.Wait(); code != 143 {
 		t.Errorf("exit code %d, want 143", code)
 	}
+	p.Expect("saved", 1)
 }

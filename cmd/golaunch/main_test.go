@@ -1,37 +1,26 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
-	"runtime"
+	"reflect"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/internal/election"
 	"github.com/goddp/goddp/internal/election/etcd"
+	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/launcher"
 )
 
-// mainVar makes the test binary run golaunch.
-const mainVar = "GOLAUNCH_TEST_MAIN"
-
-// markVar is in the environment of every process of a test's job, so that the test can
-// find these processes itself.
+// markVar is in the environment of every process of a test's job, so that the test can find these processes itself.
 const markVar = "GOLAUNCH_TEST_MARK"
-
-// soon is a generous limit for events that must not take long.
-const soon = 25 * time.Second
 
 func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == election.Program {
@@ -41,128 +30,158 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	launcher.ReaperMain()
-	if os.Getenv(joinVar) != "" && os.Getenv("RANK") != "" {
-		comm.Main(join)
-	}
-	if os.Getenv(mainVar) != "" {
-		main()
-	}
-	goleak.VerifyTestMain(m)
+	testkit.Main(m, map[string]func(){"golaunch": main, "join": func() { comm.Main(join) }})
 }
 
 // golaunch returns a command that runs golaunch with extra variables NAME=value.
 func golaunch(t *testing.T, env []string, args ...string) *exec.Cmd {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
-	cmd.Env = append(os.Environ(), mainVar+"=1", markVar+"="+t.Name(),
-		"GORACE=atexit_sleep_ms=0") // or each run takes a second longer under -race
-	cmd.Env = append(cmd.Env, env...)
+	cmd := testkit.Self(t, "golaunch", args...)
+	cmd.Env = append(append(cmd.Env, markVar+"="+t.Name()), env...)
 	return cmd
 }
 
-// outcome is the result of a run of golaunch.
-type outcome struct {
-	code           int
-	stdout, stderr string
+// start starts golaunch, and waits until n lines match a regular expression.
+func start(t *testing.T, cmd *exec.Cmd, pattern string, n int) *testkit.Process {
+	t.Helper()
+	p := testkit.Start(t, cmd)
+	p.Await(pattern, n)
+	return p
 }
 
-func runIt(t *testing.T, env []string, args ...string) outcome {
+func runIt(t *testing.T, env []string, args ...string) testkit.Result {
 	t.Helper()
-	return finish(t, golaunch(t, env, args...))
-}
-
-func finish(t *testing.T, cmd *exec.Cmd) outcome {
-	t.Helper()
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	err := cmd.Run()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		t.Fatal(err)
-	}
-	return outcome{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+	return testkit.Run(t, golaunch(t, env, args...))
 }
 
 func TestExitCodes(t *testing.T) {
 	for script, want := range map[string]int{
 		`exit 0`:                          0,
-		`exit 3`:                          3,
 		`[ $RANK != 1 ] || exit 7`:        7,
-		`[ $RANK != 1 ] || kill -9 $$`:    137,
 		`[ $RANK != 1 ] || kill -SEGV $$`: 139,
 	} {
 		got := runIt(t, nil, "--nproc-per-node=2", "bash", "-c", script)
-		if got.code != want {
-			t.Errorf("%q: exit code %d, want %d; stderr:\n%s", script, got.code, want, got.stderr)
-		}
-		if failed := strings.Contains(got.stderr, "bash FAILED"); failed != (want != 0) {
-			t.Errorf("%q: a report is shown: %v; stderr:\n%s", script, failed, got.stderr)
+		if got.Code != want || strings.Contains(got.Stderr, "bash FAILED") != (want != 0) {
+			t.Errorf("%q: exit code %d, want %d; stderr:\n%s", script, got.Code, want, got.Stderr)
 		}
 	}
 }
 
-func TestReportShowsStderr(t *testing.T) {
-	got := runIt(t, nil, "bash", "-c", `for i in {1..50}; do echo "line $i" >&2; done; exit 1`)
-	_, report, _ := strings.Cut(got.stderr, "Root Cause (first observed failure):")
-	if !strings.Contains(report, "| line 31\n") || !strings.Contains(report, "| line 50\n") || strings.Contains(report, "| line 30\n") {
-		t.Errorf("the report does not show the last 20 lines:\n%s", got.stderr)
+// parse parses a command line without environment.
+func parse(t *testing.T, args ...string) *options {
+	t.Helper()
+	o, err := parseFlags(args, func(string) (string, bool) { return "", false })
+	if err != nil {
+		t.Fatalf("%q: %v", args, err)
 	}
+	return o
 }
 
-func TestLectureLine(t *testing.T) {
-	got := runIt(t, nil, "--nnodes=1", "--nproc_per_node=2", "--rdzv_id=100", "--rdzv_backend=c10d",
-		"--rdzv_endpoint=localhost:29400", "bash", "-c", `echo "rank $RANK: of $WORLD_SIZE in $TORCHELASTIC_RUN_ID"`, "--not-a-flag")
-	for _, want := range []string{"rank 0: of 2 in 100\n", "rank 1: of 2 in 100\n"} {
-		if !strings.Contains(got.stdout, want) {
-			t.Errorf("stdout %q lacks %q; stderr:\n%s", got.stdout, want, got.stderr)
+// Every flag, with dashes or underscores, and every PET_ variable reach the launcher. The program's own flags do not.
+func TestFlagsReachTheLauncher(t *testing.T) {
+	streams := func(text string) launcher.StreamMap {
+		m, err := launcher.ParseStreamMap(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	want := &launcher.Config{
+		Workers: 11, VirtualLocalRank: true, Role: "eval", RunID: "job", MaxRestarts: 2, ShutdownTimeout: 1500 * time.Millisecond,
+		PollInterval: 200 * time.Millisecond, LinePrefix: "${rank}>", LocalRanksFilter: []int{1, 10}, LogDir: "logs",
+		Redirects: streams("10:3"), Tee: streams("1:1"), JSONLines: true, LogMaxSize: 4 << 10, LogKeep: 2, ErrorFile: "error.json",
+		MasterAddr: "a", MasterPort: 7, Nodes: &launcher.Nodes{
+			Min: 2, Max: 4, Rank: 1, Endpoint: "b:29400", LocalAddr: "10.0.0.1", ShowAllOutput: true,
+			JoinTimeout: 3 * time.Second, LastCall: 4 * time.Second, Heartbeat: 5 * time.Second,
+		},
+	}
+	values := map[string]string{
+		"nproc-per-node": "11", "virtual-local-rank": "true", "role": "eval", "rdzv-id": "job", "max-restarts": "2", "shutdown-timeout": "1.5",
+		"monitor-interval": "0.2", "local-ranks-filter": "1,10", "log-dir": "logs", "redirects": "10:3", "tee": "1:1", "log-format": "json",
+		"log-max-size": "4KiB", "log-keep": "2", "master-addr": "a", "master-port": "7", "nnodes": "2:4", "node-rank": "1", "rdzv-backend": "c10d",
+		"rdzv-endpoint": "b", "local-addr": "10.0.0.1", "log-all-nodes": "true", "token-file": "secret", "insecure": "true",
+		"rdzv-conf": "join_timeout=3,last_call_timeout=4,keep_alive_interval=5", "signals-to-handle": "SIGUSR1",
+		"start-method": "spawn", "event-log-handler": "null", "logs-specs": "x", // without effect
+	}
+	variables := map[string]string{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "${rank}>", "TORCHELASTIC_ERROR_FILE": "error.json"}
+	var dashes, underscores []string
+	petVariables := map[string]string{"PET_HELP": "1"} // without effect
+	for name, value := range values {
+		dashes = append(dashes, "--"+name+"="+value)
+		underscores = append(underscores, "--"+strings.ReplaceAll(name, "-", "_")+"="+value)
+		petVariables["PET_"+strings.ToUpper(strings.ReplaceAll(name, "-", "_"))] = value
+	}
+	for name, from := range map[string]struct {
+		args []string
+		pet  map[string]string
+	}{"dashes": {dashes, map[string]string{"PET_ROLE": "train"}}, "underscores": {underscores, nil}, "variables": {nil, petVariables}} {
+		o, err := parseFlags(append(from.args, "train", "--role", "x"), func(name string) (string, bool) {
+			if value, ok := from.pet[name]; ok {
+				return value, true
+			}
+			value, ok := variables[name]
+			return value, ok
+		})
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		got, err := o.config()
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for _, entry := range []string{"GODDP_TOKEN_FILE=secret", "GODDP_INSECURE=1"} {
+			if !slices.Contains(got.Env, entry) {
+				t.Errorf("%s: the workers' environment lacks %s", name, entry)
+			}
+		}
+		if got.Env = nil; !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: got\n%+v\n%+v, want\n%+v\n%+v", name, got, got.Nodes, want, want.Nodes)
+		}
+		if !slices.Equal(o.command, []string{"train", "--role", "x"}) || !slices.Equal(o.signals, []os.Signal{syscall.SIGUSR1}) {
+			t.Errorf("%s: program %q, signals %v", name, o.command, o.signals)
 		}
 	}
+
+	password := writeFile(t, "password", "sesame\n")
+	o := parse(t, "--nnodes=2", "--rdzv-backend=etcd", "--rdzv-endpoint=a,b:1", "--rdzv-conf=timeout=3,protocol=https,cacert=c,cert=d,key=e,user=f,password_file="+password, "train")
+	got, err := o.rendezvous.config()
+	if want := (&launcher.Nodes{Min: 2, Max: 2, JoinTimeout: 3 * time.Second, Etcd: &launcher.Etcd{
+		Endpoints: []string{"a:2379", "b:1"}, HTTPS: true, CAFile: "c", CertFile: "d", KeyFile: "e", Username: "f", Password: "sesame",
+	}}); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("etcd: got %+v, %v, want %+v", got, err, want)
+	}
+	static, err := parse(t, "--nnodes=2", "--node-rank=1", "--master-addr=a", "train").rendezvous.config()
+	if want := (&launcher.Nodes{Min: 2, Max: 2, Static: true, Rank: 1, Endpoint: "a:29400"}); err != nil || !reflect.DeepEqual(static, want) {
+		t.Errorf("static: got %+v, %v, want %+v", static, err, want)
+	}
+	if one, err := parse(t, "--standalone", "--rdzv-endpoint=host.invalid:29400", "train").rendezvous.config(); err != nil || one != nil {
+		t.Errorf("one node: got %+v, %v", one, err)
+	}
 }
 
-func TestStreamsStayApart(t *testing.T) {
-	got := runIt(t, []string{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE=${role_name}/${local_rank}/${rank}>"},
-		"--role", "eval", "bash", "-c", `echo out; echo err >&2; printf partial`)
-	if want := (outcome{0, "eval/0/0>out\neval/0/0>partial\n", "eval/0/0>err\n"}); got != want {
-		t.Errorf("got %+v, want %+v", got, want)
+// writeFile writes a file of a temporary folder, which this user alone can read, and returns its path.
+func writeFile(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
 	}
+	return path
 }
 
 func TestUsageErrors(t *testing.T) {
-	dir := t.TempDir()
-	write := func(name, text string) string {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	empty := filepath.Join(dir, "empty")
-	if err := os.Mkdir(empty, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	open := filepath.Join(dir, "job.token")
-	if err := os.WriteFile(open, []byte("the secret of the job"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(open, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	library := filepath.Join(dir, "lib")
-	if err := os.Mkdir(library, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	write("lib/lib.go", "package lib\n")
+	empty := t.TempDir()
+	library := filepath.Dir(writeFile(t, "lib.go", "package lib\n"))
 	for _, test := range []struct {
 		args string
 		env  string
-		want string // in stderr
+		want string // in the error
 	}{
 		{"", "", "no program"},
 		{"--nproc-per-node 2", "", "no program"},
-		{"--frobnicate true", "", "unknown flag: --frobnicate\n"},
-		{"--nproc 2 true", "", "unknown flag: --nproc\n"},
-		{"-np 2 true", "", "unknown shorthand flag: 'n' in -np\n"},
-		{"-z true", "", "unknown shorthand flag: 'z' in -z\n"},
+		{"--frobnicate true", "", "unknown flag: --frobnicate"},
+		{"--nproc 2 true", "", "unknown flag: --nproc"},
+		{"-np 2 true", "", "unknown shorthand flag: 'n' in -np"},
 		{"--run-path train.py", "", "--run-path train.py: want the absolute path"},
 		{"--run-path /none.py", "", "/none.py: no such file"},
 		{"--run-path -m train", "", "--run-path excludes"},
@@ -178,14 +197,8 @@ func TestUsageErrors(t *testing.T) {
 		{"--nproc_per_node -3 true", "", `--nproc-per-node "-3"`},
 		{"--nproc-per-node gpu true", "CUDA_VISIBLE_DEVICES=", "no GPU"},
 		{"--nnodes 2 true", "", "--nnodes 2 needs --master-addr"},
-		{"--nnodes 2 --master-addr h true", "", "--token-file or GODDP_TOKEN_FILE"},
-		{"--nnodes 2 --master-addr h --token-file /nonexistent true", "", `golaunch: --token-file "/nonexistent": no such file or directory` + "\n"},
-		{"--hosts a:1 --token-file /nonexistent true", "", `golaunch: --token-file "/nonexistent": no such file or directory` + "\n"},
-		{"--token-file " + open + " true", "", fmt.Sprintf("golaunch: --token-file %q: others can read or change it (mode 0644): chmod 600 %s\n", open, open)},
-		{"true", "GODDP_TOKEN_FILE=" + empty, fmt.Sprintf("golaunch: GODDP_TOKEN_FILE=%q: is a directory\n", empty)},
-		{"true", "GODDP_TOKEN=short", "golaunch: GODDP_TOKEN: a secret of 5 bytes, want 16 to 4096\n"},
+		{"--log-format xml true", "", `--log-format "xml": want text or json`},
 		{"--log-max-size 1MiB true", "", "--log-max-size 1048576 limits the files of --tee and --redirects, and there are none"},
-		{"--log-max-size 1MiB --tee 0 --log-dir " + empty + " true", "", "and there are none"},
 		{"--nnodes 1:4 true", "", "want one number for --rdzv-backend static"},
 		{"--nnodes 4:1 true", "", `--nnodes "4:1": want a number of nodes, or MIN:MAX`},
 		{"--nnodes 0 true", "", `--nnodes "0": want a number of nodes`},
@@ -207,7 +220,6 @@ func TestUsageErrors(t *testing.T) {
 		{"--rdzv-conf protocol=gopher true", "", "protocol: want http or https"},
 		{"--rdzv-backend etcd --rdzv-endpoint h --nnodes 2 --rdzv-conf cacert=x true", "", "cacert and cert need protocol=https"},
 		{"--rdzv-backend etcd --rdzv-endpoint h --nnodes 2 --rdzv-conf protocol=https,cert=x true", "", "cert and key need each other"},
-		{"true", "PET_RDZV_BACKEND=x", `PET_RDZV_BACKEND="x"`},
 		{"--shutdown-timeout soon true", "", "--shutdown-timeout"},
 		{"--monitor-interval 0 true", "", "--monitor-interval"},
 		{"--tee 4 true", "", `--tee "4"`},
@@ -218,423 +230,208 @@ func TestUsageErrors(t *testing.T) {
 		{"--signals-to-handle SIGKILL true", "", "SIGKILL cannot be handled"},
 		{"-m --no-python mod", "", "--no-python"},
 		{"true", "PET_NPROC_PER_NODE=many", `PET_NPROC_PER_NODE="many"`},
-		{"true", "PET_NNODES=three", `PET_NNODES="three"`},
 		{"true", "PET_STANDALONE=perhaps", `PET_STANDALONE="perhaps"`},
 		{"true", "GODDP_FLIGHT_ENTRIES=many", `GODDP_FLIGHT_ENTRIES is "many"`},
 		{"true", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=-1", `TORCH_ELASTIC_SHUTDOWN_TIMEOUT="-1"`},
 		{"no-such-program-anywhere", "", "no-such-program-anywhere: there is no such program"},
 		{"./no-such-file", "", "./no-such-file: there is no such program"},
-		{filepath.Join(dir, "none.py"), "", "none.py: no such file"},
-		{filepath.Join(dir, "none.go"), "", "none.go: no such file"},
-		{write("data", "x"), "", "data is not executable"},
-		{empty, "", "empty is a folder without Go files"},
-		{library, "", "lib holds package lib; want package main"},
-		{"github.com/goddp/goddp/launcher", "", "launcher is package launcher; want package main"},
-		{"github.com/goddp/goddp/none", "", "github.com/goddp/goddp/none"},
-		{write("x.py", ""), "PYTHON_EXEC=/no/python", "/no/python"},
+		{"none.py", "", "none.py: no such file"},
+		{"none.go", "", "none.go: no such file"},
+		{writeFile(t, "data", "x"), "", "data is not executable"},
+		{empty, "", empty + " is a folder without Go files"},
+		{library, "", library + " holds package lib; want package main"},
+		{writeFile(t, "x.py", ""), "PYTHON_EXEC=/no/python", "/no/python"},
 	} {
-		cmd := golaunch(t, []string{test.env}, strings.Fields(test.args)...)
-		got := finish(t, cmd)
-		lines := strings.Count(got.stderr, "\n")
-		if got.code != 2 || lines < 1 || lines > 3 || got.stdout != "" || !strings.Contains(got.stderr, test.want) {
-			t.Errorf("%s golaunch %s: exit code %d, stdout %q, stderr, which should have %q:\n%s",
-				test.env, test.args, got.code, got.stdout, test.want, got.stderr)
+		t.Run(test.env+" "+test.args, func(t *testing.T) {
+			if name, value, isSet := strings.Cut(test.env, "="); isSet {
+				t.Setenv(name, value)
+			}
+			o, err := parseFlags(strings.Fields(test.args), os.LookupEnv)
+			if err == nil {
+				_, err = findProgram(t.Context(), o)
+			}
+			if _, isUsage := err.(*usageError); !isUsage || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("error %v, want a usage error with %q", err, test.want)
+			}
+		})
+	}
+}
+
+// A user who calls golaunch wrongly gets one or two lines, and exit code 2. What is wrong with the secret names the flag or the variable.
+func TestComplaints(t *testing.T) {
+	open, folder := writeFile(t, "job.token", "the secret of the job"), t.TempDir()
+	if err := os.Chmod(open, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct{ args, env, want string }{
+		{"--nproc-per-node x true", "", `--nproc-per-node "x": want a number`},
+		{"--nnodes 2 --master-addr h true", "", "--token-file or GODDP_TOKEN_FILE"},
+		{"--nnodes 2 --master-addr h --token-file /none true", "", `--token-file "/none": no such file or directory` + "\n"},
+		{"--hosts a:1 --token-file /none true", "", `--token-file "/none": no such file or directory` + "\n"},
+		{"--token-file " + open + " true", "", fmt.Sprintf("--token-file %q: others can read or change it (mode 0644): chmod 600 %s\n", open, open)},
+		{"true", "GODDP_TOKEN_FILE=" + folder, fmt.Sprintf("GODDP_TOKEN_FILE=%q: is a directory\n", folder)},
+		{"true", "GODDP_TOKEN=short", "GODDP_TOKEN: a secret of 5 bytes, want 16 to 4096\n"},
+	} {
+		got := runIt(t, []string{test.env}, strings.Fields(test.args)...)
+		if got.Code != 2 || got.Stdout != "" || strings.Count(got.Stderr, "\n") != 2 || !strings.HasPrefix(got.Stderr, "golaunch: ") || !strings.Contains(got.Stderr, test.want) {
+			t.Errorf("%s golaunch %s: %+v, want %q", test.env, test.args, got, test.want)
 		}
 	}
 }
 
 func TestHelpAndVersion(t *testing.T) {
-	for arg, want := range map[string]string{
-		"--help": "--master-port port the workers' MASTER_PORT (default: a free one); the nodes meet at another, 29400 or that of --rdzv-endpoint ",
-		"-h":     "PROGRAM", "--version": "golaunch ",
-	} {
-		got := runIt(t, []string{"PET_NNODES=nonsense"}, arg)
-		text := strings.Join(strings.Fields(got.stdout), " ") + " " // the lines are wrapped
-		if got.code != 0 || !strings.Contains(text, want) || got.stderr != "" {
+	for arg, want := range map[string]string{"-h": "PROGRAM", "--version": "golaunch "} {
+		if got := runIt(t, []string{"PET_NNODES=nonsense"}, arg); got.Code != 0 || !strings.Contains(got.Stdout, want) || got.Stderr != "" {
 			t.Errorf("%s: got %+v", arg, got)
 		}
 	}
 }
 
-func TestVariables(t *testing.T) {
-	env := []string{"PET_NPROC_PER_NODE=3", "PET_ROLE=petrole", "PET_RDZV_ID=petid", "PET_STANDALONE=1", "PET_MAX_RESTARTS=2"}
-	show := []string{"bash", "-c", `echo "$WORLD_SIZE $ROLE_NAME $TORCHELASTIC_RUN_ID $TORCHELASTIC_MAX_RESTARTS"`}
-	if got := runIt(t, env, show...); strings.Count(got.stdout, "3 petrole petid 2\n") != 3 {
-		t.Errorf("got %+v", got)
-	}
-	// golaunch does the same without these flags, or they have no effect.
-	idle := []string{"PET_RUN_PATH=0", "PET_START_METHOD=spawn", "PET_LOGS_SPECS=x"}
-	if got := runIt(t, idle, "--start-method=fork", "--local_addr", "10.0.0.1", "--event-log-handler", "null", "echo", "ran"); got.stdout != "[default0]: ran\n" {
-		t.Errorf("got %+v", got)
-	}
-	// The command line takes precedence.
-	if got := runIt(t, env, append([]string{"--nproc_per_node=1", "--rdzv-id=x"}, show...)...); got.stdout != "[petrole0]: 1 petrole x 2\n" {
-		t.Errorf("got %+v", got)
-	}
-}
-
 func TestNprocAuto(t *testing.T) {
-	for visible, want := range map[string]string{"0,1,2": "3", "GPU-1,-1,GPU-2": "1"} {
+	for visible, want := range map[string]int{"0,1,2": 3, "GPU-1,-1,GPU-2": 1} {
+		t.Setenv("CUDA_VISIBLE_DEVICES", visible)
 		for _, kind := range []string{"gpu", "auto"} {
-			got := runIt(t, []string{"CUDA_VISIBLE_DEVICES=" + visible}, "--nproc-per-node", kind, "--local-ranks-filter=0",
-				"bash", "-c", "echo $WORLD_SIZE")
-			if got.stdout != "[default0]: "+want+"\n" {
-				t.Errorf("%s with %s: got %+v", kind, visible, got)
+			if o := parse(t, "--nproc-per-node", kind, "true"); o.nproc != want {
+				t.Errorf("%s with %s: %d workers, want %d", kind, visible, o.nproc, want)
 			}
 		}
 	}
 }
 
+// A file is run, or Python runs it. A folder, or a file that is not executable, does not hide a program on PATH.
 func TestPrograms(t *testing.T) {
-	dir := t.TempDir()
-	write := func(name, text string, mode os.FileMode) {
+	t.Chdir(t.TempDir())
+	for name, mode := range map[string]os.FileMode{"script": 0o755, "p.py": 0o644, "cat": 0o644} {
+		if err := os.WriteFile(name, []byte("#!/bin/sh\n"), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir("true", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	script, err := filepath.Abs("script")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PYTHON_EXEC", script)
+	onPath := func(name string) string {
+		path, err := exec.LookPath(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for args, want := range map[string]string{
+		"script arg":                "./script arg",
+		"p.py arg":                  script + " -u p.py arg",
+		"-m p arg":                  script + " -u -m p arg",
+		"--run-path " + script:      script + " -u " + script,
+		"--no-python script --flag": "./script --flag",
+		"true":                      onPath("true"),
+		"cat":                       onPath("cat"),
+	} {
+		if p, err := findProgram(t.Context(), parse(t, strings.Fields(args)...)); err != nil || strings.Join(p.args, " ") != want {
+			t.Errorf("golaunch %s: got %+v, %v, want %s", args, p, err, want)
+		}
+	}
+}
+
+// golaunch builds Go programs in a temporary folder, and removes it.
+func TestGoPrograms(t *testing.T) {
+	testkit.Long(t)
+	testkit.Need(t, testkit.Command("go"))
+	dir, temp := t.TempDir(), t.TempDir()
+	const goMain = "package main\n\nimport (\n\t\"fmt\"\n\t\"os\"\n)\n\nfunc main() { fmt.Println(\"go\", os.Args[1], os.Getenv(\"RANK\")) }\n"
+	for name, text := range map[string]string{
+		"one.go": goMain, "pkg/main.go": goMain, "pkg/go.mod": "module example.com/pkg\n\ngo 1.24\n", "pkg/lib/lib.go": "package lib\n",
+		"broken/main.go": "package main\n\nfunc main() { undefinedName() }\n", "broken/go.mod": "module example.com/broken\n\ngo 1.24\n",
+	} {
 		path := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(path, []byte(text), mode); err != nil {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	const goMain = "package main\n\nimport (\n\t\"fmt\"\n\t\"os\"\n)\n\nfunc main() { fmt.Println(\"go\", os.Args[1], os.Getenv(\"RANK\")) }\n"
-	write("one.go", goMain, 0o644)
-	write("pkg/main.go", goMain, 0o644)
-	write("pkg/go.mod", "module example.com/pkg\n\ngo 1.24\n", 0o644)
-	write("broken/main.go", "package main\n\nfunc main() { undefinedName() }\n", 0o644)
-	write("broken/go.mod", "module example.com/broken\n\ngo 1.24\n", 0o644)
-	write("script", "#!/bin/sh\necho script $1 $RANK\n", 0o755)
-	write("p.py", "import os, sys\nprint('py', sys.argv[1], os.environ['RANK'])\n", 0o644)
-	// A folder, or a file that is not executable, does not hide a program on PATH.
-	write("true/note", "", 0o644)
-
-	in := func(args ...string) outcome {
+	in := func(folder string, args ...string) testkit.Result {
 		t.Helper()
-		cmd := golaunch(t, []string{"TMPDIR=" + filepath.Join(dir, "tmp")}, args...)
-		cmd.Dir = dir
-		return finish(t, cmd)
+		cmd := golaunch(t, []string{"TMPDIR=" + temp}, args...)
+		cmd.Dir = filepath.Join(dir, folder)
+		return testkit.Run(t, cmd)
 	}
-	if err := os.Mkdir(filepath.Join(dir, "tmp"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	tests := map[string][]string{
-		"go arg 0":     {"one.go", "arg"},
-		"script arg 0": {"script", "arg"},
-	}
-	tests["go --flag 0"] = []string{"./pkg", "--flag"}
-	if _, err := exec.LookPath("python3"); err == nil {
-		tests["py arg 0"] = []string{"p.py", "arg"}
-		tests["py mod 0"] = []string{"-m", "p", "mod"}
-	}
-	for want, args := range tests {
-		if got := in(args...); got != (outcome{0, "[default0]: " + want + "\n", ""}) {
-			t.Errorf("%q: got %+v", args, got)
+	for _, got := range []testkit.Result{in("", "one.go", "arg"), in("", "./pkg", "arg"), in("pkg", "example.com/pkg", "arg")} {
+		if got != (testkit.Result{Stdout: "[default0]: go arg 0\n"}) {
+			t.Errorf("got %+v", got)
 		}
 	}
-	byPath := golaunch(t, []string{"TMPDIR=" + filepath.Join(dir, "tmp")}, "example.com/pkg", "--flag")
-	byPath.Dir = filepath.Join(dir, "pkg")
-	if got := finish(t, byPath); got != (outcome{0, "[default0]: go --flag 0\n", ""}) {
-		t.Errorf("an import path: got %+v", got)
-	}
-	if got := in("true"); got.code != 0 {
-		t.Errorf("true: got %+v", got)
-	}
-	if got := in("./broken"); got.code != 1 || strings.Contains(got.stderr, "--help") || !strings.Contains(got.stderr, "undefinedName") {
+	if got := in("", "./broken"); got.Code != 1 || strings.Contains(got.Stderr, "--help") || !strings.Contains(got.Stderr, "undefinedName") {
 		t.Errorf("a build error: got %+v", got)
 	}
-	if left, err := os.ReadDir(filepath.Join(dir, "tmp")); err != nil || len(left) != 0 {
-		t.Errorf("temporary files are left: %v, %v", left, err)
-	}
-}
-
-// TestSignals sends a signal to a golaunch process.
-func TestSignals(t *testing.T) {
-	// nohup starts this test with SIGHUP ignored, and golaunch would inherit that and ignore the signal too. A signal
-	// that this process handles has its default action in a child.
-	handled := make(chan os.Signal, 4)
-	signal.Notify(handled, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
-	defer signal.Stop(handled)
-	for sig, want := range map[syscall.Signal]int{syscall.SIGTERM: 143, syscall.SIGINT: 130, syscall.SIGHUP: 129, syscall.SIGQUIT: 131} {
-		cmd := golaunch(t, nil, "--nproc-per-node=2", "bash", "-c",
-			`trap "echo caught; exit 0" TERM INT HUP QUIT; echo ready; while :; do sleep 0.01; done`)
-		lines := start(t, cmd)
-		lines.expect(t, "ready", 2)
-		if err := cmd.Process.Signal(sig); err != nil {
-			t.Fatal(err)
-		}
-		lines.expect(t, "caught", 2)
-		_ = cmd.Wait()
-		if code := cmd.ProcessState.ExitCode(); code != want {
-			t.Errorf("%v: exit code %d, want %d", sig, code, want)
+	for path, want := range map[string]string{"example.com/pkg/lib": "lib is package lib; want package main", "example.com/pkg/none": "example.com/pkg/none"} {
+		if got := in("pkg", path); got.Code != 2 || !strings.Contains(got.Stderr, want) {
+			t.Errorf("%s: got %+v", path, got)
 		}
 	}
-}
-
-// If a whole job is suspended while its workers stop, the suspension does not count as
-// their time.
-func TestSuspensionIsNotTheWorkersTime(t *testing.T) {
-	cmd := golaunch(t, nil, "--nproc-per-node=2", "--shutdown-timeout=4", "bash", "-c",
-		`trap "echo stopping; for i in {1..15}; do sleep 0.1; done; echo saved; exit 0" TERM; echo ready; while :; do sleep 0.01; done`)
-	lines := start(t, cmd)
-	lines.expect(t, "ready", 2)
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	lines.expect(t, "stopping", 2)
-	all := processes(t, markVar+"="+t.Name())
-	for _, sig := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGCONT} {
-		for _, pid := range all {
-			_ = syscall.Kill(pid, sig) // a sleep may have ended
-		}
-		if sig == syscall.SIGSTOP {
-			time.Sleep(5 * time.Second)
-		}
-	}
-	lines.expect(t, "saved", 2)
-	_ = cmd.Wait()
-	if code := cmd.ProcessState.ExitCode(); code != 143 {
-		t.Errorf("exit code %d, want 143", code)
-	}
-}
-
-// If SIGHUP is ignored, as under nohup, a job ignores it too, even if no other signal is
-// to be handled.
-func TestIgnoredSignal(t *testing.T) {
-	for handled, want := range map[string]int{"SIGHUP,SIGTERM": 143, "SIGHUP": 0} {
-		end := filepath.Join(t.TempDir(), "end")
-		cmd := golaunch(t, nil, "--signals-to-handle", handled, "bash", "-c",
-			`echo ready; until [ -e `+end+` ]; do sleep 0.01; done`)
-		nohup, err := exec.LookPath("bash")
-		if err != nil {
-			t.Fatal(err)
-		}
-		cmd.Args = append([]string{"bash", "-c", `trap "" HUP; exec "$0" "$@"`}, cmd.Args...)
-		cmd.Path = nohup
-		lines := start(t, cmd)
-		lines.expect(t, "ready", 1)
-		if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
-			t.Fatal(err)
-		}
-		if want == 0 {
-			err = os.WriteFile(end, nil, 0o644)
-		} else {
-			err = cmd.Process.Signal(syscall.SIGTERM)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = cmd.Wait()
-		if code := cmd.ProcessState.ExitCode(); code != want {
-			t.Errorf("handling %s: exit code %d, want %d", handled, code, want)
-		}
-	}
-}
-
-// The job goes on when the reader of its output has ended. A broken pipe of a worker's
-// own still ends the worker.
-func TestReaderThatEnds(t *testing.T) {
-	dir := t.TempDir()
-	cmd := golaunch(t, nil, "bash", "-c", `echo ready; until [ -e `+dir+`/ended ]; do sleep 0.01; done
-		echo more; yes | head -1; [ ${PIPESTATUS[0]} = 141 ] && echo >`+dir+`/saved`)
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	lines{bufio.NewScanner(out)}.expect(t, "ready", 1)
-	out.Close()
-	if err := os.WriteFile(dir+"/ended", nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Error(err)
-	}
-	if _, err := os.Stat(dir + "/saved"); err != nil {
-		t.Error(err)
-	}
-}
-
-// golaunch can be stopped while nobody reads its output, and leaves no process.
-func TestStuckConsole(t *testing.T) {
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	defer w.Close()
-	fd := int(w.Fd())
-	err = syscall.SetNonblock(fd, true)
-	for err == nil {
-		_, err = syscall.Write(fd, make([]byte, 4<<10))
-	}
-	if err != syscall.EAGAIN {
-		t.Fatal(err)
-	}
-	if err := syscall.SetNonblock(fd, false); err != nil {
-		t.Fatal(err)
-	}
-	for script, limit := range map[string]string{
-		`trap "" TERM; echo >$RANK; yes`:                     "0.1", // which the shutdown timeout ends
-		`trap "exit 3" TERM; echo >$RANK; sleep 1000 & wait`: "100",
-	} {
-		t.Run(script, func(t *testing.T) {
-			cmd := golaunch(t, nil, "--nproc-per-node=2", "--shutdown-timeout", limit, "bash", "-c", script)
-			cmd.Dir, cmd.Stdout, cmd.Stderr = t.TempDir(), w, w
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			ended := make(chan struct{})
-			go func() {
-				_ = cmd.Wait()
-				close(ended)
-			}()
-			deadline := time.After(soon)
-			for running := true; running; {
-				select {
-				case <-ended:
-					running = false
-				case <-deadline:
-					t.Error("golaunch does not end")
-					_ = cmd.Process.Kill()
-					<-ended
-					running = false
-				case <-time.After(10 * time.Millisecond): // as an impatient user does
-					if ready, _ := filepath.Glob(cmd.Dir + "/[01]"); len(ready) == 2 {
-						_ = cmd.Process.Signal(syscall.SIGTERM)
-					}
-				}
-			}
-			if code := cmd.ProcessState.ExitCode(); code != 143 {
-				t.Errorf("exit code %d, want 143", code)
-			}
-			expectNone(t, "a process of the job", markVar+"="+t.Name())
-		})
-	}
-}
-
-// TestKilledLauncher kills golaunch by SIGKILL. No process and no folder of the job may
-// be left.
-func TestKilledLauncher(t *testing.T) {
-	for name, script := range map[string]string{
-		"worker":              `echo ready; exec sleep 1000`,
-		"child":               `sleep 1000 & echo ready; wait`,
-		"child's own session": `setsid sleep 1000 & echo ready; wait`,
-		"suspended child":     `setsid bash -c 'kill -STOP $$' & until grep -q "^State:.T" /proc/$!/status; do :; done; echo ready; wait`,
-		"suspended worker":    `echo ready; kill -STOP $$`,
-		"deaf child":          `setsid bash -c 'trap "" TERM INT HUP; echo ready; while :; do sleep 0.1; done' & wait`,
-		"reforking child":     `setsid bash -c 'echo ready; f() { [ $1 = 0 ] && exec sleep 1000; sleep 0.01; f $(($1-1)) & }; f 20' & exec sleep 1000`,
-		"hidden environment":  `env -i sleep 1000 & echo ready; wait`,
-	} {
-		t.Run(name, func(t *testing.T) {
-			temp := t.TempDir()
-			cmd := golaunch(t, []string{"TMPDIR=" + temp}, "--nproc-per-node=2", "bash", "-c", script)
-			lines := start(t, cmd)
-			lines.expect(t, "ready", 2)
-			job := processes(t, markVar+"="+t.Name())
-			for deadline := time.Now().Add(soon); len(job) < 3 && time.Now().Before(deadline); runtime.Gosched() {
-				job = processes(t, markVar+"="+t.Name()) // one that execs has no environment for a moment
-			}
-			if len(job) < 3 { // golaunch and two workers
-				t.Fatalf("the test sees only processes %v", job)
-			}
-			reaper := reaperOf(t, cmd.Process.Pid)
-			if err := cmd.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
-			_ = cmd.Wait()
-			expectNone(t, "a process of the job", markVar+"="+t.Name())
-			expectGone(t, "the reaper", reaper)
-			if left, err := os.ReadDir(temp); err != nil || len(left) != 0 {
-				t.Errorf("temporary files are left: %v, %v", left, err)
-			}
-			if name == "hidden environment" {
-				expectNoGroup(t, job)
-			}
-		})
-	}
-}
-
-// TestKilledReaper kills the parent of the workers. golaunch reports this, and leaves no
-// process.
-func TestKilledReaper(t *testing.T) {
-	temp := t.TempDir()
-	cmd := golaunch(t, []string{"TMPDIR=" + temp}, "--nproc-per-node=2", "--max-restarts=3", "bash", "-c",
-		`setsid sleep 1000 & echo ready; wait`)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	lines := start(t, cmd)
-	lines.expect(t, "ready", 2)
-	reaper := reaperOf(t, cmd.Process.Pid)
-	if err := syscall.Kill(reaper, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	_ = cmd.Wait()
-	if code := cmd.ProcessState.ExitCode(); code != 1 {
-		t.Errorf("exit code %d, want 1", code)
-	}
-	want := fmt.Sprintf("golaunch: the reaper (pid %d), the parent of the workers, was killed by SIGKILL\n", reaper)
-	if stderr.String() != want {
-		t.Errorf("stderr is %q, want %q", &stderr, want)
-	}
-	expectNone(t, "a process of the job", markVar+"="+t.Name())
 	if left, err := os.ReadDir(temp); err != nil || len(left) != 0 {
 		t.Errorf("temporary files are left: %v, %v", left, err)
 	}
 }
 
-// TestKilledWithReaper kills golaunch and its reaper at the same moment. At least the
-// workers die with them.
-func TestKilledWithReaper(t *testing.T) {
-	cmd := golaunch(t, []string{"TMPDIR=" + t.TempDir()}, "--nproc-per-node=2", "bash", "-c", `echo ready; exec sleep 1000`)
-	lines := start(t, cmd)
-	lines.expect(t, "ready", 2)
-	reaper := reaperOf(t, cmd.Process.Pid)
-	for _, kill := range []struct {
-		pid int
-		sig syscall.Signal
-	}{{cmd.Process.Pid, syscall.SIGSTOP}, {reaper, syscall.SIGKILL}, {cmd.Process.Pid, syscall.SIGKILL}} {
-		if err := syscall.Kill(kill.pid, kill.sig); err != nil {
-			t.Fatal(err)
-		}
+// Flags for one node, which torchrun also ignores there or which choose what golaunch does anyway.
+func TestOneNodeTakesTheFlagsOfSeveral(t *testing.T) {
+	got := runIt(t, nil, "--standalone", "--nnodes=1:1", "--rdzv-backend=c10d", "--rdzv-endpoint=host.invalid:29400", "--rdzv_id=7",
+		"--rdzv-conf=timeout=900,last_call_timeout=5", "--local-addr=10.0.0.1", "bash", "-c", "echo $TORCHELASTIC_RUN_ID at $MASTER_ADDR; echo e >&2", "--not-a-flag")
+	if want := (testkit.Result{Stdout: "[default0]: 7 at 127.0.0.1\n", Stderr: "[default0]: e\n"}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
 	}
-	_ = cmd.Wait()
-	expectNone(t, "a worker", markVar+"="+t.Name())
 }
 
-// TestKilledAtStart kills golaunch at many moments of its start. No folder may be left.
-func TestKilledAtStart(t *testing.T) {
-	const runs, step = 60, 300 * time.Microsecond
-	var temps []string
-	for i := range runs {
-		temp := t.TempDir()
-		temps = append(temps, temp)
-		cmd := golaunch(t, []string{"TMPDIR=" + temp}, "sleep", "1000")
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
+// Each worker sees one GPU, as GPU 0.
+func TestVirtualLocalRank(t *testing.T) {
+	show := []string{"--virtual-local-rank", "--nproc-per-node=2", "bash", "-c", "echo $RANK $LOCAL_RANK of $LOCAL_WORLD_SIZE [${CUDA_VISIBLE_DEVICES-unset}]"}
+	for visible, want := range map[string][2]string{"": {"", ""}, "5,GPU-7,9": {"5", "GPU-7"}, "unset": {"0", "1"}} {
+		cmd := golaunch(t, []string{"CUDA_VISIBLE_DEVICES=" + visible}, show...)
+		if visible == "unset" {
+			cmd.Env = slices.DeleteFunc(cmd.Env, func(entry string) bool { return strings.HasPrefix(entry, "CUDA_VISIBLE_DEVICES=") })
 		}
-		time.Sleep(time.Duration(i) * step)
-		if err := cmd.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		_ = cmd.Wait()
-	}
-	deadline := time.Now().Add(soon)
-	for i, temp := range temps {
-		for {
-			left, err := os.ReadDir(temp)
-			if err != nil {
-				t.Fatal(err)
+		got := testkit.Run(t, cmd)
+		for rank, gpu := range want {
+			if line := fmt.Sprintf("[default%d]: %d 0 of 2 [%s]\n", rank, rank, gpu); !strings.Contains(got.Stdout, line) {
+				t.Errorf("CUDA_VISIBLE_DEVICES=%s: %+v, want %q", visible, got, line)
 			}
-			if len(left) == 0 {
-				break
-			}
-			if time.Now().After(deadline) {
-				t.Errorf("killed after %v: %v is left", time.Duration(i)*step, left)
-				break
-			}
-			time.Sleep(time.Millisecond)
 		}
 	}
-	expectNone(t, "a process of the job", markVar+"="+t.Name())
+	if got := runIt(t, []string{"CUDA_VISIBLE_DEVICES=3"}, show...); got.Code == 0 || !strings.Contains(got.Stderr, "CUDA_VISIBLE_DEVICES=3: 1 GPUs, and each of 2 workers") {
+		t.Errorf("too few GPUs: %+v", got)
+	}
+}
+
+// MASTER_ADDR and MASTER_PORT of one node are those that the user chose, and the store listens there. Without
+// a choice, two jobs have different ports.
+func TestMasterAddress(t *testing.T) {
+	port, _ := testkit.Port(t)
+	const show = "echo $MASTER_ADDR $MASTER_PORT; exec 3<>/dev/tcp/$MASTER_ADDR/$MASTER_PORT"
+	got := runIt(t, nil, "--master-addr=127.0.0.1", "--master-port", fmt.Sprint(port), "bash", "-c", show)
+	if want := fmt.Sprintf("[default0]: 127.0.0.1 %d\n", port); got.Code != 0 || got.Stdout != want {
+		t.Errorf("got %+v, want %q", got, want)
+	}
+	start(t, golaunch(t, nil, "bash", "-c", "echo ready; exec sleep 1000"), "ready", 1)
+	if got := runIt(t, nil, "bash", "-c", show); got.Code != 0 {
+		t.Errorf("a second job on this host: got %+v", got)
+	}
+}
+
+// golaunch reads sizes with binary units, and no others.
+func TestParseSize(t *testing.T) {
+	for text, want := range map[string]int64{"0": 0, "4096": 4096, "3KiB": 3 << 10, "100MiB": 100 << 20, "2 GiB": 2 << 30, "7TiB": 7 << 40} {
+		if got, err := parseSize(text); err != nil || got != want {
+			t.Errorf("%q: %d, %v, want %d", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "-1", "MiB", "1.5GiB", "10MB", "9999999TiB", "1 MiB 2"} {
+		if got, err := parseSize(text); err == nil {
+			t.Errorf("%q is accepted as %d", text, got)
+		}
+	}
 }
