@@ -1,37 +1,25 @@
 package coordinator
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"runtime"
 	"slices"
+	"strconv"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goddp/goddp/internal/testkit"
 )
 
-// ranksVar is the name of an environment variable. If the variable is set, this test binary does not
-// run tests: it runs the ranks of a job. The variable's value is "SIZE ADDRESS": the number of ranks
-// and the address of the coordinator.
-const ranksVar = "GODDP_TEST_RANKS"
-
-func init() {
-	if job := os.Getenv(ranksVar); job != "" {
-		if err := ranks(job); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-}
+func init() { programs["ranks"] = ranks }
 
 // death is the cost of a rank's death.
 type death struct {
@@ -45,14 +33,21 @@ type death struct {
 	Memory          float64       // the coordinator's memory per connected rank, in bytes
 }
 
-// ranks runs all ranks of a job in this process. When ranks reads a line from its standard input, it
-// closes the connection of one rank and measures what this death costs the other ranks.
-func ranks(job string) error {
-	var size int
-	var addr string
-	if _, err := fmt.Sscan(job, &size, &addr); err != nil {
-		return err
+// ranks is a program that runs all ranks of a job. Its arguments are the number of ranks and the address of the
+// coordinator. When it reads a line from its standard input, it closes the connection of one rank and measures what
+// this death costs the other ranks.
+func ranks() {
+	size, err := strconv.Atoi(os.Args[1])
+	if err == nil {
+		err = measure(size, os.Args[2])
 	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func measure(size int, addr string) error {
 	clients, errs := make([]*Client, size), make([]error, size)
 	each := func(f func(r int) error) error {
 		var wg sync.WaitGroup
@@ -95,11 +90,7 @@ func ranks(job string) error {
 	d.Settled = time.Since(start)
 	b, m := traffic(others)
 	d.Bytes, d.Messages = float64(b-bytes)/float64(len(others)), float64(m-messages)/float64(len(others))
-	if err := json.NewEncoder(os.Stdout).Encode(d); err != nil {
-		return err
-	}
-	fmt.Scanln()
-	return nil
+	return json.NewEncoder(os.Stdout).Encode(d)
 }
 
 // scaleOptions set such a long Interval that neither end sends Alive during the measurement.
@@ -132,11 +123,7 @@ func BenchmarkDeath(b *testing.B) {
 	measured := map[int][]death{}
 	for range b.N {
 		for _, size := range sizes {
-			d, err := measureDeath(size)
-			if err != nil {
-				b.Fatal(err)
-			}
-			measured[size] = append(measured[size], d)
+			measured[size] = append(measured[size], measureDeath(b, size))
 		}
 	}
 	for name, value := range map[string]func(d death) float64{
@@ -158,43 +145,30 @@ func BenchmarkDeath(b *testing.B) {
 	}
 }
 
-func measureDeath(size int) (d death, err error) {
+func measureDeath(b *testing.B, size int) (d death) {
 	before := memory()
 	s, err := Listen("127.0.0.1:0", size, scaleOptions)
 	if err != nil {
-		return d, err
+		b.Fatal(err)
 	}
 	defer s.Close()
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d %v", ranksVar, size, s.Addr()))
-	cmd.Stderr = os.Stderr
+	cmd := testkit.Self(b, "ranks", strconv.Itoa(size), s.Addr().String())
 	in, err := cmd.StdinPipe()
 	if err != nil {
-		return d, err
+		b.Fatal(err)
 	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return d, err
-	}
-	if err := cmd.Start(); err != nil {
-		return d, err
-	}
-	defer cmd.Wait()
-	defer in.Close()
-	lines := bufio.NewScanner(out)
-	if !lines.Scan() {
-		return d, errors.New("the ranks have not joined")
-	}
+	p := testkit.Start(b, cmd)
+	p.Await("^joined$", 1)
 	held := memory() - before
 	spent := processorTime()
 	fmt.Fprintln(in)
-	if !lines.Scan() {
-		return d, errors.New("the ranks have measured nothing")
-	}
+	result := p.Await("^{", 1)
 	spent = processorTime() - spent
-	err = json.Unmarshal(lines.Bytes(), &d)
+	if err := json.Unmarshal([]byte(result.Text), &d); err != nil {
+		b.Fatal(err)
+	}
 	d.CPU, d.Memory = spent, held/float64(size)
-	return d, err
+	return d
 }
 
 // memory returns the memory that this process uses, in bytes.

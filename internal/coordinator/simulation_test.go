@@ -594,9 +594,9 @@ func TestSimulation(t *testing.T) {
 			t.Fatalf("%d ranks, seed %d, faults %v:\n%s\n%s", size, seed, s.faulty, broken, strings.Join(s.trace, "\n"))
 		}
 	}
-	small, thousand, tenThousand := 30_000, 100, 10
-	if testing.Short() || testkit.Race { // a few schedules are enough for the race detector: the simulation is one goroutine, so it has no races
-		small, thousand, tenThousand = 3000, 3, 0
+	small, thousand, tenThousand := 1000, 2, 0
+	if testkit.IsLong() && !testkit.Race { // one goroutine has no races
+		small, thousand, tenThousand = 10_000, 30, 2
 	}
 	for seed := range small {
 		run(3+seed%14, uint64(seed))
@@ -651,13 +651,13 @@ func TestSimulationCatchesMutants(t *testing.T) {
 		"fickle":    func(c *Core) coordinator { return fickle{c} },
 	} {
 		caught := 0
-		for seed := range 1000 {
+		for seed := range 200 {
 			size := 3 + seed%14
 			if simulate(mutate(NewCore(size)), size, uint64(seed)) != "" {
 				caught++
 			}
 		}
-		t.Logf("%s: caught by %d of 1000 schedules", name, caught)
+		t.Logf("%s: caught by %d of 200 schedules", name, caught)
 		if caught == 0 {
 			t.Errorf("the mutant %s is not caught", name)
 		}
