@@ -77,7 +77,7 @@ func losses(t *testing.T, dev device.Device, n int, step func(in ...*autograd.Va
 
 // A captured step trains parameters from the step on in which they are unfrozen, although they were frozen before
 // they had a place on the device.
-func TestUnfreezeIsSeenByCapturedSteps(t *testing.T) {
+func TestEmulatedUnfreezeIsSeenByCapturedSteps(t *testing.T) {
 	dev := openGPU(t)
 	freeze := func(m *twoPart) {
 		for _, p := range m.first.Parameters() {
@@ -105,7 +105,7 @@ func TestUnfreezeIsSeenByCapturedSteps(t *testing.T) {
 }
 
 // An input that requires a gradient gets it, also after the step was captured.
-func TestInputOfACapturedStepGetsItsGradient(t *testing.T) {
+func TestEmulatedInputOfACapturedStepGetsItsGradient(t *testing.T) {
 	dev := openGPU(t)
 	w := autograd.FromSlice(dev, []float32{1, 2}).RequireGrad()
 	step := autograd.Capture(dev, func(in ...*autograd.Variable) (*autograd.Variable, error) {
@@ -127,7 +127,7 @@ func TestInputOfACapturedStepGetsItsGradient(t *testing.T) {
 }
 
 // A parameter that no step uses does not keep a step from being captured.
-func TestStepWithAnUnusedParameterIsCaptured(t *testing.T) {
+func TestEmulatedStepWithAnUnusedParameterIsCaptured(t *testing.T) {
 	dev := openGPU(t)
 	m := newTwoPart(t, dev, nil)
 	step := autograd.Capture(dev, func(in ...*autograd.Variable) (*autograd.Variable, error) { return m.stepOf(m.second, in) },
@@ -158,7 +158,7 @@ func (f unrecorded) Backward(c *autograd.Call, _ int, dst device.Tensor, acc dev
 
 // A recording whose backward pass fails changes nothing: the step runs uncaptured. After eight such recordings in a
 // row Capture gives up, and says why.
-func TestFailedRecordingChangesNothing(t *testing.T) {
+func TestEmulatedFailedRecordingChangesNothing(t *testing.T) {
 	dev := openGPU(t)
 	want := losses(t, dev, 12, newTwoPart(t, dev, nil).step, nil)
 	m := newTwoPart(t, dev, nil)
@@ -191,7 +191,7 @@ func TestFailedRecordingChangesNothing(t *testing.T) {
 }
 
 // A captured step may be a part of a captured step.
-func TestCaptureWithinCapture(t *testing.T) {
+func TestEmulatedCaptureWithinCapture(t *testing.T) {
 	dev := openGPU(t)
 	for _, plain := range []int{0, 4} { // the first calls, in which only the inner step is captured
 		t.Run(fmt.Sprint(plain), func(t *testing.T) {
@@ -226,7 +226,7 @@ func TestCaptureWithinCapture(t *testing.T) {
 }
 
 // Within Scope a step runs uncaptured, which is an error if capturing is required.
-func TestCaptureWithinScope(t *testing.T) {
+func TestEmulatedCaptureWithinScope(t *testing.T) {
 	dev := openGPU(t)
 	m := newTwoPart(t, dev, nil)
 	for _, required := range []bool{false, true} {

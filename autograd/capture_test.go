@@ -143,7 +143,7 @@ var optimizers = map[string]func([]*nn.Parameter) (optimizer, error){
 
 // Captured steps give the losses and the state of steps that are not captured, bit for bit, with a
 // schedule, dropout, batch normalisation, clipping, and batches of two sizes.
-func TestCapturedStepsEqualEagerSteps(t *testing.T) {
+func TestEmulatedCapturedStepsEqualEagerSteps(t *testing.T) {
 	dev := openGPU(t)
 	const steps = 100
 	for name, newOptimizer := range optimizers {
@@ -195,7 +195,7 @@ func TestCapturedStepsEqualEagerSteps(t *testing.T) {
 }
 
 // What a recorded step depends on decides whether its recording is used.
-func TestCaptureRecordsAgain(t *testing.T) {
+func TestEmulatedCaptureRecordsAgain(t *testing.T) {
 	dev := openGPU(t)
 	m := newTrained(t, dev, device.Float32, optimizers["AdamW"])
 	runs := 0
@@ -237,7 +237,7 @@ func TestCaptureRecordsAgain(t *testing.T) {
 }
 
 // The steps of one optimizer, and the micro-steps whose gradients it adds up, can be captured apart.
-func TestCapturedAccumulation(t *testing.T) {
+func TestEmulatedCapturedAccumulation(t *testing.T) {
 	dev := openGPU(t)
 	run := func(capture func(func(...*autograd.Variable) (*autograd.Variable, error)) func(...*autograd.Variable) (*autograd.Variable, error)) (losses []float64, state []byte) {
 		m := newTrained(t, dev, device.Float32, optimizers["SGD"])
@@ -281,7 +281,7 @@ func TestCapturedAccumulation(t *testing.T) {
 }
 
 // A step that cannot be captured says why, and runs uncaptured unless that is an error.
-func TestStepsThatCannotBeCaptured(t *testing.T) {
+func TestEmulatedStepsThatCannotBeCaptured(t *testing.T) {
 	dev := openGPU(t)
 	steps := map[string]func(m *trained, in ...*autograd.Variable) (*autograd.Variable, error){
 		"a wait for the GPU": func(m *trained, in ...*autograd.Variable) (*autograd.Variable, error) {
@@ -345,7 +345,7 @@ func TestStepsThatCannotBeCaptured(t *testing.T) {
 
 // Captured steps need the memory that the same steps need uncaptured, and a copy of the inputs. It is
 // free again when the captured step is unreachable.
-func TestMemoryOfCapturedSteps(t *testing.T) {
+func TestEmulatedMemoryOfCapturedSteps(t *testing.T) {
 	dev := openGPU(t)
 	m := newTrained(t, dev, device.Float32, optimizers["AdamW"])
 	x, y := m.batch(0, 2048)
@@ -395,7 +395,7 @@ func TestMemoryOfCapturedSteps(t *testing.T) {
 }
 
 // An input that was written in place, or whose memory belongs to another variable now, is copied again.
-func TestCapturedStepSeesItsInputs(t *testing.T) {
+func TestEmulatedCapturedStepSeesItsInputs(t *testing.T) {
 	dev := openGPU(t)
 	step := autograd.Capture(dev, func(in ...*autograd.Variable) (*autograd.Variable, error) {
 		return autograd.Sum(in[0]), nil
@@ -433,7 +433,7 @@ func TestCapturedStepSeesItsInputs(t *testing.T) {
 // A captured step computes the gradients of weights on a stream of their own. They are those of an uncaptured
 // step, bit for bit, also of a weight that operations of several kinds share, that a Checkpoint uses, and whose
 // gradients two backward passes add up.
-func TestCapturedGradientsOfSharedWeights(t *testing.T) {
+func TestEmulatedCapturedGradientsOfSharedWeights(t *testing.T) {
 	dev := openGPU(t)
 	run := func(captured bool) []float64 {
 		net := nn.Sequential(nn.Linear(24, 24), nn.Linear(24, 24))
@@ -490,7 +490,7 @@ func TestCapturedGradientsOfSharedWeights(t *testing.T) {
 }
 
 // The gradients of weights are on a branch of a captured step, unless their products fill a GPU.
-func TestBranchOfACapturedStep(t *testing.T) {
+func TestEmulatedBranchOfACapturedStep(t *testing.T) {
 	for _, c := range []struct{ width, branches int }{{64, 2}, {1 << 14, 1}} {
 		dev := commtest.FakeGPUs(t, 1)[0]
 		net := nn.Sequential(nn.Linear(128, c.width), nn.Linear(c.width, 128))
@@ -543,7 +543,7 @@ func TestBranchOfACapturedStep(t *testing.T) {
 
 // In a captured step, a branch of a residual network reads a gradient on a stream of its own while the
 // gradient of the sum travels on. The losses are those of an uncaptured step, bit for bit.
-func TestCapturedResiduals(t *testing.T) {
+func TestEmulatedCapturedResiduals(t *testing.T) {
 	dev := openGPU(t)
 	const size = 64
 	run := func(captured bool) []float64 {

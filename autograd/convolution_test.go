@@ -1,7 +1,6 @@
 package autograd_test
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -9,6 +8,7 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/internal/torchtest"
 )
 
@@ -44,6 +44,7 @@ func convolutionCases() (cases []gradCase) {
 
 // Convolutions, pooling and their gradients equal PyTorch's for random shapes.
 func TestConvolutionParityWithPyTorch(t *testing.T) {
+	testkit.Long(t)
 	rng := rand.New(rand.NewPCG(5, 6))
 	var cases []torchtest.Case
 	two := func(least, most int) [2]int {
@@ -137,35 +138,5 @@ func channelsLast(f func(v []*autograd.Variable) *autograd.Variable) func(v []*a
 		v = slices.Clone(v)
 		v[0] = autograd.Permute(v[0], 0, 2, 3, 1)
 		return autograd.Permute(f(v), 0, 3, 1, 2)
-	}
-}
-
-func TestConvolutionMisfits(t *testing.T) {
-	dev := newDevice(t)
-	zeros := func(shape ...int) *autograd.Variable { return autograd.Zeros(dev, device.Float32, shape...) }
-	wide := &autograd.Pool2dOptions{Padding: twice(2)}
-	for name, f := range map[string]func(){
-		"other channels":     func() { autograd.Conv2d(zeros(1, 3, 4, 4), zeros(2, 2, 1, 1), nil, nil) },
-		"a kernel too large": func() { autograd.Conv2d(zeros(1, 2, 4, 2), zeros(2, 2, 3, 3), nil, nil) },
-		"another bias":       func() { autograd.Conv2d(zeros(1, 2, 4, 4), zeros(2, 2, 1, 1), zeros(3), nil) },
-		"a negative stride": func() {
-			autograd.Conv2d(zeros(1, 2, 4, 4), zeros(2, 2, 1, 1), nil, &autograd.Conv2dOptions{Stride: [2]int{-1, 1}})
-		},
-		"an image of three axes": func() { autograd.Conv2d(zeros(2, 4, 4), zeros(2, 2, 1, 1), nil, nil) },
-		"too much padding":       func() { autograd.MaxPool2d(zeros(1, 1, 4, 4), twice(2), wide) },
-		"a window too large": func() {
-			autograd.AvgPool2d(zeros(1, 1, 1, 4), twice(2), nil)
-		},
-		"regions of nothing": func() { autograd.AdaptiveAvgPool2d(zeros(1, 1, 0, 4), 2, 2, nil) },
-	} {
-		func() {
-			defer func() {
-				err, _ := recover().(error)
-				if e := (*device.ShapeError)(nil); !errors.As(err, &e) {
-					t.Errorf("%s: %v", name, err)
-				}
-			}()
-			f()
-		}()
 	}
 }

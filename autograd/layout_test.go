@@ -9,6 +9,7 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/internal/torchtest"
 )
 
@@ -65,6 +66,7 @@ func signed(rng *rand.Rand, axis, axes int) int {
 const parityShapes = 200
 
 func TestLayoutParityWithPyTorch(t *testing.T) {
+	testkit.Long(t)
 	rng := rand.New(rand.NewPCG(3, 4))
 	var cases []torchtest.Case
 	add := func(expr string, in []torchtest.Input, f func(x []*autograd.Variable) *autograd.Variable) {
@@ -157,46 +159,4 @@ func TestViewsShareMemory(t *testing.T) {
 			t.Errorf("%s: shares x's memory: %v, want %v", name, got, c.shared)
 		}
 	}
-}
-
-// Operations that move elements also move integers.
-func TestLayoutOfIntegers(t *testing.T) {
-	dev := newDevice(t)
-	ids := autograd.FromSlice(dev, []int64{1, 2, 3, 4, 5, 6}, 2, 3)
-	near(t, "Slice", read(t, autograd.Slice(ids, 1, 1, 3)), []float64{2, 3, 5, 6}, 0)
-	near(t, "Concat", read(t, autograd.Concat(1, ids, ids)), []float64{1, 2, 3, 1, 2, 3, 4, 5, 6, 4, 5, 6}, 0)
-	near(t, "Transpose", read(t, autograd.Transpose(ids, 0, 1)), []float64{1, 4, 2, 5, 3, 6}, 0)
-	near(t, "a mask", read(t, autograd.FromSlice(dev, []uint8{1, 0})), []float64{1, 0}, 0)
-}
-
-func TestLayoutMisfits(t *testing.T) {
-	dev := newDevice(t)
-	x := autograd.Zeros(dev, device.Float32, 2, 3)
-	for name, f := range map[string]func(){
-		"Reshape":            func() { autograd.Reshape(x, 4, -1) },
-		"Reshape to two -1":  func() { autograd.Reshape(x, -1, -1) },
-		"Reshape of nothing": func() { autograd.Reshape(autograd.Zeros(dev, device.Float32, 0, 3), 0, -1) },
-		"Permute of few":     func() { autograd.Permute(x, 0) },
-		"Permute of one":     func() { autograd.Permute(x, 1, -1) },
-		"Slice by nothing":   func() { autograd.Slice(x, 0, 0, 1, 0) },
-		"Concat":             func() { autograd.Concat(0, x, autograd.Zeros(dev, device.Float32, 2, 2)) },
-		"Concat of vectors":  func() { autograd.Concat(0, x, autograd.Zeros(dev, device.Float32, 2)) },
-		"Stack":              func() { autograd.Stack(0, x, autograd.Zeros(dev, device.Float32, 3, 3)) },
-		"Expand":             func() { autograd.Expand(x, 2, 4) },
-	} {
-		t.Run(name, func(t *testing.T) { panics[*device.ShapeError](t, f) })
-	}
-	for name, f := range map[string]func(){
-		"Transpose": func() { autograd.Transpose(x, 0, 2) },
-		"Slice":     func() { autograd.Slice(x, -3, 0, 1) },
-		"Flatten":   func() { autograd.Flatten(x, 2) },
-		"Stack":     func() { autograd.Stack(3, x, x) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			if err := panics[*autograd.AxisError](t, f); err != nil && err.Op != name {
-				t.Errorf("the error is %s's: %v", err.Op, err)
-			}
-		})
-	}
-	panics[*device.DTypeError](t, func() { autograd.Concat(0, x, autograd.FromSlice(dev, []int64{1, 2, 3}, 1, 3)) })
 }

@@ -1,7 +1,6 @@
 package autograd_test
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/internal/torchtest"
 )
 
@@ -77,6 +77,7 @@ func normalizationCases() (cases []gradCase) {
 
 // Normalisations and their gradients equal PyTorch's for random shapes.
 func TestNormalizationParityWithPyTorch(t *testing.T) {
+	testkit.Long(t)
 	rng := rand.New(rand.NewPCG(3, 4))
 	var cases []torchtest.Case
 	size := func() int {
@@ -230,31 +231,6 @@ func TestBatchNormWithResidualAndReLU(t *testing.T) {
 				}
 			}
 		}
-	}
-}
-
-// BatchNorm panics for a batch that has no variance, and for parameters of a wrong shape.
-func TestNormalizationMisfits(t *testing.T) {
-	dev := newDevice(t)
-	x := func(shape ...int) *autograd.Variable { return autograd.Zeros(dev, device.Float32, shape...) }
-	for name, f := range map[string]func(){
-		"a batch of one":         func() { autograd.BatchNorm(x(1, 3), nil, nil, autograd.BatchNormOptions{}) },
-		"a vector":               func() { autograd.BatchNorm(x(3), nil, nil, autograd.BatchNormOptions{}) },
-		"another residual":       func() { autograd.BatchNorm(x(2, 3), nil, nil, autograd.BatchNormOptions{Residual: x(3, 2)}) },
-		"a weight too long":      func() { autograd.BatchNorm(x(2, 3), x(4), nil, autograd.BatchNormOptions{}) },
-		"another last axis":      func() { autograd.LayerNorm(x(2, 3), []int{4}, nil, nil, 0) },
-		"a weight of other axes": func() { autograd.LayerNorm(x(2, 3), []int{3}, x(2, 3), nil, 0) },
-		"groups that do not fit": func() { autograd.GroupNorm(x(2, 3), 2, nil, nil, 0) },
-	} {
-		func() {
-			defer func() {
-				err, _ := recover().(error)
-				if e := (*device.ShapeError)(nil); !errors.As(err, &e) {
-					t.Errorf("%s: %v", name, err)
-				}
-			}()
-			f()
-		}()
 	}
 }
 

@@ -49,6 +49,7 @@ func randomInput(rng *rand.Rand, lo, hi float64, shape ...int) torchtest.Input {
 }
 
 func TestElementwiseIsPyTorchs(t *testing.T) {
+	testkit.Long(t)
 	rng := rand.New(rand.NewPCG(3, 4))
 	var cases []torchtest.Case
 	for _, e := range elementwise {
@@ -64,6 +65,7 @@ func TestElementwiseIsPyTorchs(t *testing.T) {
 }
 
 func TestSoftmaxIsPyTorchs(t *testing.T) {
+	testkit.Long(t)
 	rng := rand.New(rand.NewPCG(5, 6))
 	var cases []torchtest.Case
 	for name, f := range map[string]func(*autograd.Variable, int) *autograd.Variable{"softmax": autograd.Softmax, "log_softmax": autograd.LogSoftmax} {
@@ -82,6 +84,7 @@ func TestSoftmaxIsPyTorchs(t *testing.T) {
 }
 
 func TestMatMulIsPyTorchs(t *testing.T) {
+	testkit.Long(t)
 	rng := rand.New(rand.NewPCG(7, 8))
 	var cases []torchtest.Case
 	for n := range randomShapes() {

@@ -6,12 +6,14 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/internal/torchtest"
 	"github.com/goddp/goddp/nn"
 )
 
 // Activations with PyTorch's default parameters equal PyTorch's modules.
 func TestActivationsArePyTorchs(t *testing.T) {
+	testkit.Long(t)
 	x := torchtest.Input{Shape: []int{3, 4}, Numbers: []float64{-30, -3, -1, -0.5, 0, 0.25, 0.5, 1, 2, 4, 19, 40}}
 	var cases []torchtest.Case
 	for expr, m := range map[string]nn.Module{

@@ -9,6 +9,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/internal/torchtest"
 	"github.com/goddp/goddp/nn"
 )
@@ -41,6 +42,7 @@ func TestMultiheadAttentionParameters(t *testing.T) {
 }
 
 func TestMultiheadAttentionIsPyTorchs(t *testing.T) {
+	testkit.Long(t)
 	rng := rand.New(rand.NewPCG(7, 8))
 	input := func(shape ...int) torchtest.Input {
 		in := torchtest.Input{Shape: shape, Numbers: make([]float64, device.Shape(shape).Len())}

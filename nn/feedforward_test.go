@@ -8,6 +8,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/internal/torchtest"
 	"github.com/goddp/goddp/nn"
 )
@@ -91,6 +92,7 @@ func TestFeedForwardIsFused(t *testing.T) {
 
 // FeedForward has PyTorch's values and gradients, with and without biases.
 func TestFeedForwardIsPyTorchs(t *testing.T) {
+	testkit.Long(t)
 	wave := func(phase int, shape ...int) torchtest.Input {
 		v := make([]float64, device.Shape(shape).Len())
 		for i := range v {

@@ -8,6 +8,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/internal/torchtest"
 	"github.com/goddp/goddp/nn"
 )
@@ -24,6 +25,7 @@ func input(rng *rand.Rand, lo, hi float64, shape ...int) torchtest.Input {
 }
 
 func TestLossesArePyTorchs(t *testing.T) {
+	testkit.Long(t)
 	rng := rand.New(rand.NewPCG(9, 10))
 	type vars = []*autograd.Variable
 	var cases []torchtest.Case
@@ -70,6 +72,7 @@ func TestLossesArePyTorchs(t *testing.T) {
 }
 
 func TestClassLossesArePyTorchs(t *testing.T) {
+	testkit.Long(t)
 	rng := rand.New(rand.NewPCG(11, 12))
 	type vars = []*autograd.Variable
 	var cases []torchtest.Case

@@ -144,6 +144,7 @@ func distance(a []float64, b []float32) float64 {
 //
 //	GODDP_DEVICE=cuda go test ./nn -run TestResNetParityWithPyTorch
 func TestResNetParityWithPyTorch(t *testing.T) {
+	testkit.Long(t)
 	if testing.Short() {
 		t.Skip("trains a ResNet-18")
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/must"
+	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/internal/torchtest"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
@@ -155,6 +156,7 @@ func torchRuns() map[string]*torchRun {
 // different options, scheduled rates, clipped gradients, and steps in which a parameter has no
 // gradient. PyTorch runs once for all of them.
 func TestTrainingMatchesPyTorch(t *testing.T) {
+	testkit.Long(t)
 	dev, err := comm.OpenDevice(nil)
 	if err != nil {
 		t.Fatal(err)

@@ -84,7 +84,7 @@ func train(t *testing.T, devices []device.Device, captured bool) (paths []string
 }
 
 // Two ranks on fake GPUs train, and their traces say what the GPUs ran.
-func TestTraceOfGPUs(t *testing.T) {
+func TestEmulatedTraceOfGPUs(t *testing.T) {
 	start := time.Now()
 	report, err := timeline.Analyze(train(t, commtest.FakeGPUs(t, 2), false)...)
 	if err != nil {
@@ -110,7 +110,7 @@ func TestTraceOfGPUs(t *testing.T) {
 
 // Steps are captured while a trace is recorded. Each is a span, and the trace has the work of each node, on the
 // clock of the spans.
-func TestTraceOfCapturedSteps(t *testing.T) {
+func TestEmulatedTraceOfCapturedSteps(t *testing.T) {
 	for _, path := range train(t, commtest.FakeGPUs(t, 2), true) {
 		const slack = 50 * time.Millisecond // a busy machine cannot tell the time of a fake device better
 		inEach := nodes(t, path, slack)
@@ -178,7 +178,7 @@ func nodes(t *testing.T, path string, slack time.Duration) map[string]int {
 }
 
 // A GPU that is closed while its recorder records ends CUPTI's recording. The trace has what it ran.
-func TestClosedGPUIsNotRecorded(t *testing.T) {
+func TestEmulatedClosedGPUIsNotRecorded(t *testing.T) {
 	devs := commtest.FakeGPUs(t, 2)
 	trace := profile.Of(devs[0])
 	trace.Start()
@@ -196,7 +196,7 @@ func TestClosedGPUIsNotRecorded(t *testing.T) {
 }
 
 // If CUPTI cannot be used, one line says so, and the trace has spans alone.
-func TestTraceWithoutCUPTI(t *testing.T) {
+func TestEmulatedTraceWithoutCUPTI(t *testing.T) {
 	var log bytes.Buffer
 	before := slog.Default()
 	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))

@@ -18,7 +18,7 @@ import (
 // A captured run ends with the bits of one that is not captured, with a schedule, dropout, clipped norms and
 // accumulated gradients, with replicas and with shards of the optimizer's state. Its loss function runs only
 // until the steps are recorded.
-func TestCaptured(t *testing.T) {
+func TestEmulatedCaptured(t *testing.T) {
 	for _, accumulate := range []int{1, 2} {
 		for _, sharded := range []bool{false, true} {
 			t.Run(fmt.Sprintf("accumulate=%d,sharded=%v", accumulate, sharded), func(t *testing.T) {
@@ -54,7 +54,7 @@ func TestCaptured(t *testing.T) {
 
 // An optimizer that embeds one of package optim takes no part in captured steps. Its run is not captured, and ends
 // with the same parameters.
-func TestCapturedWithAnOptimizerOfAnotherModule(t *testing.T) {
+func TestEmulatedCapturedWithAnOptimizerOfAnotherModule(t *testing.T) {
 	commtest.OnDevices(t, commtest.FakeGPUs(t, 1), nil, func(pg *comm.ProcessGroup) error {
 		var ends [2][]float64
 		for i, captured := range []bool{false, true} {

@@ -24,7 +24,7 @@ func TestSeveralRanksAreRefused(t *testing.T) {
 }
 
 // C enqueues what goddp enqueues: a step and two in C end with the parameters of three steps, bit for bit.
-func TestCMakesTheSameSteps(t *testing.T) {
+func TestEmulatedCMakesTheSameSteps(t *testing.T) {
 	*size, *batch, *layers, *bucket = 16, 4, 3, 0.001
 	// Without the delays, in microseconds, an all-reduce could end before the step enqueues the wait for it. The
 	// list would lack that wait.

@@ -71,9 +71,9 @@ func launch(t *testing.T, control []string, args ...string) (lines []string, com
 	return strings.Split(strings.TrimSpace(strings.ReplaceAll(out.String(), "[default0]: ", "")), "\n"), errs.String(), err
 }
 
-// TestTableHasARowForEachSize runs on fake libraries, whose speed means nothing: a row may meet its limit or
+// TestEmulatedTableHasARowForEachSize runs on fake libraries, whose speed means nothing: a row may meet its limit or
 // not.
-func TestTableHasARowForEachSize(t *testing.T) {
+func TestEmulatedTableHasARowForEachSize(t *testing.T) {
 	lines, complaints, err := launch(t, nil, "--max-bytes=16384", "--iters=3", "--turns=5", "--warmup=2")
 	t.Logf("%v\n%s\n%s", err, strings.Join(lines, "\n"), complaints)
 	if len(lines) != 5 || lines[0] != "2 ranks, rank 0 on fakegpu:0, NCCL 2.28.3 from C: 5 turns of 3 calls each" || lines[1] != header {
@@ -97,10 +97,10 @@ func TestTableHasARowForEachSize(t *testing.T) {
 	}
 }
 
-// TestErrorsNameTheSide makes the fake NCCL fail at a numbered call. It numbers a rank's calls for each
+// TestEmulatedErrorsNameTheSide makes the fake NCCL fail at a numbered call. It numbers a rank's calls for each
 // communicator. On goddp's communicator the warm-up calls come after one checked call, and on C's after
 // one for each of its two sides.
-func TestErrorsNameTheSide(t *testing.T) {
+func TestEmulatedErrorsNameTheSide(t *testing.T) {
 	for _, c := range []struct{ name, control, want string }{
 		{"C's side is refused a call", "refuse 1 60", "rank 1, 1024 bytes: NCCL 2.28.3 from C: ncclAllReduce: internal error (3)"},
 		{"goddp's side is refused a call", "refuse 1 20", "rank 1: AllReduce #20(sum, float32, 256 elements): ncclAllReduce: internal error (3)"},

@@ -1,6 +1,6 @@
-// Package torchtest compares operations of autograd and nn with PyTorch's, for tests. Package
-// testpython chooses the interpreter. If it has no torch, the tests are skipped. GODDP_DEVICE chooses
-// the device, and PyTorch uses a device of the same kind.
+// Package torchtest compares operations of autograd and nn with PyTorch's, for tests, which run with -long
+// alone. [testkit.Interpreter] chooses the interpreter. If it has no torch, the tests are skipped. GODDP_DEVICE
+// chooses the device, and PyTorch uses a device of the same kind.
 package torchtest
 
 import (
@@ -156,6 +156,7 @@ func evaluate(t *testing.T, cuda bool, cases []Case) (r reply) {
 // which means that torch is not installed.
 func Run(t *testing.T, script string, request, answer any) {
 	t.Helper()
+	testkit.Long(t)
 	text, err := json.Marshal(request)
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,132 @@
+package autograd_test
+
+import (
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/device"
+)
+
+// Operands that do not fit are a panic with a typed error, which names two shapes that differ.
+func TestMisfits(t *testing.T) {
+	dev, other := newDevice(t), newDevice(t)
+	zeros := func(shape ...int) *autograd.Variable { return autograd.Zeros(dev, device.Float32, shape...) }
+	ints := func(shape ...int) *autograd.Variable { return autograd.Zeros(dev, device.Int64, shape...) }
+	mask := autograd.Zeros(dev, device.Uint8, 2, 3)
+	x, y, empty := zeros(2, 3), zeros(4, 2), zeros(0, 3)
+	q, k := zeros(2, 4, 3, 8), zeros(2, 2, 5, 8)
+	filter, image := zeros(2, 2, 1, 1), zeros(1, 2, 4, 4)
+	for name, f := range map[string]func(){
+		"Add":                              func() { autograd.Add(x, y) },
+		"MatMul":                           func() { autograd.MatMul(x, y) },
+		"MatMulT":                          func() { autograd.MatMulT(x, true, y, false) },
+		"Linear":                           func() { autograd.Linear(x, y, nil) },
+		"Linear bias":                      func() { autograd.Linear(x, x, zeros(3)) },
+		"FeedForward":                      func() { autograd.FeedForward(x, y, nil, y, nil) },
+		"Sum":                              func() { autograd.Sum(x, 2) },
+		"Mean":                             func() { autograd.Mean(x, 4, 2, 3) },
+		"MSELoss":                          func() { autograd.MSELoss(x, zeros(3)) },
+		"CrossEntropyLoss":                 func() { autograd.CrossEntropyLoss(x, ints(1)) },
+		"LinearCrossEntropyLoss":           func() { autograd.LinearCrossEntropyLoss(x, y, ints(2)) },
+		"LinearCrossEntropyLoss of labels": func() { autograd.LinearCrossEntropyLoss(x, x, ints(1)) },
+		"FromSlice":                        func() { autograd.FromSlice(dev, []float32{1}, 2) },
+		"Item":                             func() { x.Item() },
+		"BackwardWith":                     func() { zeros(2, 3).RequireGrad().BackwardWith(y) },
+
+		"Reshape":            func() { autograd.Reshape(x, 4) },
+		"Reshape to 4 rows":  func() { autograd.Reshape(x, 4, -1) },
+		"Reshape to two -1":  func() { autograd.Reshape(x, -1, -1) },
+		"Reshape of nothing": func() { autograd.Reshape(empty, 0, -1) },
+		"Permute of few":     func() { autograd.Permute(x, 0) },
+		"Permute of one":     func() { autograd.Permute(x, 1, -1) },
+		"Slice by nothing":   func() { autograd.Slice(x, 0, 0, 1, 0) },
+		"Concat":             func() { autograd.Concat(0, x, zeros(2, 2)) },
+		"Concat of vectors":  func() { autograd.Concat(0, x, zeros(2)) },
+		"Stack":              func() { autograd.Stack(0, x, zeros(3, 3)) },
+		"Expand":             func() { autograd.Expand(x, 2, 4) },
+
+		"IndexSelect by a matrix":  func() { autograd.IndexSelect(x, 0, ints(1, 1)) },
+		"Embedding of a vector":    func() { autograd.Embedding(zeros(3), ints(1)) },
+		"Gather by a vector":       func() { autograd.Gather(x, 0, ints(1)) },
+		"Gather of more than is x": func() { autograd.Gather(x, 0, ints(1, 4)) },
+
+		"Less":              func() { autograd.Less(x, zeros(2)) },
+		"Where":             func() { autograd.Where(mask, x, zeros(2)) },
+		"MaskedFill":        func() { autograd.MaskedFill(zeros(3), mask, 0) },
+		"Max":               func() { autograd.Max(x, 2) },
+		"Max of nothing":    func() { autograd.Max(empty, 3) },
+		"ArgMax of nothing": func() { autograd.ArgMax(empty, 0) },
+
+		"Conv2d of other channels":      func() { autograd.Conv2d(zeros(1, 3, 4, 4), filter, nil, nil) },
+		"Conv2d by a kernel too large":  func() { autograd.Conv2d(zeros(1, 2, 4, 2), zeros(2, 2, 3, 3), nil, nil) },
+		"Conv2d with another bias":      func() { autograd.Conv2d(image, filter, zeros(3), nil) },
+		"Conv2d with a negative stride": func() { autograd.Conv2d(image, filter, nil, &autograd.Conv2dOptions{Stride: [2]int{-1, 1}}) },
+		"Conv2d of three axes":          func() { autograd.Conv2d(zeros(2, 4, 4), filter, nil, nil) },
+		"MaxPool2d with much padding":   func() { autograd.MaxPool2d(image, twice(2), &autograd.Pool2dOptions{Padding: twice(2)}) },
+		"AvgPool2d of a large window":   func() { autograd.AvgPool2d(zeros(1, 1, 1, 4), twice(2), nil) },
+		"AdaptiveAvgPool2d of nothing":  func() { autograd.AdaptiveAvgPool2d(zeros(1, 1, 0, 4), 2, 2, nil) },
+
+		"BatchNorm of a batch of one":     func() { autograd.BatchNorm(zeros(1, 3), nil, nil, autograd.BatchNormOptions{}) },
+		"BatchNorm of a vector":           func() { autograd.BatchNorm(zeros(3), nil, nil, autograd.BatchNormOptions{}) },
+		"BatchNorm with another residual": func() { autograd.BatchNorm(x, nil, nil, autograd.BatchNormOptions{Residual: zeros(3, 2)}) },
+		"BatchNorm with a long weight":    func() { autograd.BatchNorm(x, zeros(4), nil, autograd.BatchNormOptions{}) },
+		"LayerNorm of another last axis":  func() { autograd.LayerNorm(x, []int{4}, nil, nil, 0) },
+		"LayerNorm with a weight":         func() { autograd.LayerNorm(x, []int{3}, x, nil, 0) },
+		"GroupNorm":                       func() { autograd.GroupNorm(x, 2, nil, nil, 0) },
+
+		"attention of three axes":      func() { autograd.ScaledDotProductAttention(zeros(2, 3, 8), k, k) },
+		"attention of other batches":   func() { autograd.ScaledDotProductAttention(zeros(1, 4, 3, 8), k, k) },
+		"attention of other sizes":     func() { autograd.ScaledDotProductAttention(zeros(2, 4, 3, 7), k, k) },
+		"attention of other values":    func() { autograd.ScaledDotProductAttention(q, k, zeros(2, 2, 4, 8)) },
+		"attention of heads":           func() { autograd.ScaledDotProductAttention(q, zeros(2, 3, 5, 8), zeros(2, 3, 5, 8)) },
+		"attention with another mask":  func() { autograd.ScaledDotProductAttention(q, k, k, autograd.AttentionOptions{Mask: zeros(3, 4)}) },
+		"attention of packed operands": func() { autograd.PackedAttention(zeros(2, 3, 25), 4, 2) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := panics[*device.ShapeError](t, f); err != nil && len(err.B) > 0 && err.A.Equal(err.B) {
+				t.Errorf("%v names one shape twice", err)
+			}
+		})
+	}
+	for name, f := range map[string]func(){
+		"Transpose": func() { autograd.Transpose(x, 0, 2) },
+		"Slice":     func() { autograd.Slice(x, -3, 0, 1) },
+		"Flatten":   func() { autograd.Flatten(x, 2) },
+		"Stack":     func() { autograd.Stack(3, x, x) },
+	} {
+		if err := panics[*autograd.AxisError](t, f); err != nil && err.Op != name {
+			t.Errorf("the error of %s is %s's: %v", name, err.Op, err)
+		}
+	}
+	for _, f := range []func(){
+		func() { autograd.Add(x, autograd.Zeros(dev, device.Float64, 2, 3)) },
+		func() { autograd.CrossEntropyLoss(x, zeros(2)) },
+		func() { ints(1).RequireGrad() },
+		func() { autograd.Concat(0, x, ints(1, 3)) },
+		func() { autograd.Embedding(x, zeros(2)) },
+		func() { autograd.Where(x, x, x) },
+		func() { autograd.MaskedFill(x, x, 1) },
+		func() { autograd.Less(x, mask) },
+		func() { autograd.ArgMax(mask, 0) },
+	} {
+		panics[*device.DTypeError](t, f)
+	}
+	x.RequireGrad()
+	h := autograd.MulScalar(x, 2)
+	for _, f := range []func(){
+		func() { x.Backward() },
+		func() { h.RequireGrad() },
+		func() { h.SetGradSink(&sink{}) },
+		func() { autograd.Sum(h.Detach()).Backward() },
+	} {
+		panics[*autograd.GraphError](t, f)
+	}
+	panics[*autograd.DeviceError](t, func() { autograd.Add(x, autograd.Zeros(other, device.Float32, 2, 3)) })
+	weight := zeros(2, 3).SetName("tok.weight")
+	for _, bad := range []int64{-1, 2} {
+		err := panics[*device.IndexError](t, func() { autograd.Embedding(weight, autograd.FromSlice(dev, []int64{1, bad})) })
+		if want := (device.IndexError{Op: "Gather", At: 1, Index: bad, Limit: 2, Layer: "tok"}); err != nil && *err != want {
+			t.Errorf("the error is %+v, want %+v", *err, want)
+		}
+	}
+}
