@@ -5,6 +5,7 @@ import (
 	"os"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -48,53 +49,41 @@ func TestConsoleThatBlocks(t *testing.T) {
 // close drops the rest of the queue when the grace period has passed or a signal arrives.
 // It ignores signals that arrived before, and a closed channel of signals.
 func TestConsoleGivenUp(t *testing.T) {
-	closed := make(chan os.Signal)
-	close(closed)
-	for name, test := range map[string]struct {
-		grace   time.Duration
-		signals chan os.Signal
-		send    bool
-		before  bool // it was waited for in vain
-	}{
-		"time":   {time.Millisecond, nil, false, false},
-		"closed": {time.Millisecond, closed, false, false},
-		"signal": {time.Hour, make(chan os.Signal), true, false},
-		"before": {time.Hour, nil, false, true},
-	} {
-		t.Run(name, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		closed, earlier := make(chan os.Signal), make(chan os.Signal, 1)
+		close(closed)
+		earlier <- syscall.SIGTERM
+		for name, test := range map[string]struct {
+			signals chan os.Signal
+			act     func(c *console, signals chan os.Signal) // while close waits
+			took    time.Duration
+		}{
+			"time":   {nil, nil, time.Minute},
+			"closed": {closed, nil, time.Minute},
+			"before": {earlier, nil, time.Minute},
+			"signal": {make(chan os.Signal), func(_ *console, signals chan os.Signal) { signals <- syscall.SIGTERM }, 0},
+			"stuck":  {nil, func(c *console, _ chan os.Signal) { c.giveUp() }, time.Second}, // an attempt waited for it
+		} {
 			g := newBlockedConsole()
-			c := &console{stderr: g, grace: test.grace}
+			c := &console{stderr: g, grace: time.Minute}
 			c.logf("first")
 			c.logf("second")
 			<-g.started
-			if test.before {
-				c.giveUp()
+			if name == "stuck" {
+				test.act(c, nil)
+			} else if test.act != nil {
+				go test.act(c, test.signals)
 			}
-			if test.send {
-				go func() { test.signals <- syscall.SIGTERM }()
-			}
+			began := time.Now()
 			c.close(test.signals)
+			if took := time.Since(began); took != test.took {
+				t.Errorf("%s: close took %v, want %v", name, took, test.took)
+			}
 			close(g.open)
 			<-c.idle
 			if want := "golaunch: first\n"; g.String() != want {
-				t.Errorf("got %q, want %q", g, want)
+				t.Errorf("%s: got %q, want %q", name, g, want)
 			}
-		})
-	}
-	t.Run("signal before", func(t *testing.T) {
-		signals := make(chan os.Signal, 1)
-		signals <- syscall.SIGTERM
-		g := newBlockedConsole()
-		c := &console{stderr: g, grace: soon}
-		c.logf("first")
-		c.logf("second")
-		go func() {
-			<-g.started
-			close(g.open)
-		}()
-		c.close(signals)
-		if want := "golaunch: first\ngolaunch: second\n"; g.String() != want {
-			t.Errorf("got %q, want %q", g, want)
 		}
 	})
 }

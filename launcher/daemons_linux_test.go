@@ -2,7 +2,6 @@ package launcher
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 // daemons are processes that a worker may leave behind, as shell commands of the worker.
@@ -52,16 +53,16 @@ var ends = map[string]struct {
 func TestDaemons(t *testing.T) {
 	for daemon, script := range daemons {
 		for end := range ends {
+			if daemon != "double fork and setsid" && !testkit.IsLong() {
+				continue
+			}
 			t.Run(daemon+"/"+end, func(t *testing.T) {
 				t.Parallel()
 				temp := t.TempDir()
-				ctx, cancel := context.WithTimeout(t.Context(), 2*soon)
-				defer cancel()
-				judge := exec.CommandContext(ctx, os.Args[0], end, script)
-				judge.Env = append(os.Environ(), testRoleVar+"=judge", "TMPDIR="+temp, "GORACE=atexit_sleep_ms=0")
-				out, err := judge.CombinedOutput()
-				if err != nil {
-					t.Errorf("%v\n%s", err, out)
+				judge := testkit.Self(t, "judge", end, script)
+				judge.Env = append(judge.Env, "TMPDIR="+temp)
+				if code := testkit.Start(t, judge).Wait(); code != 0 {
+					t.Errorf("exit code %d", code)
 				}
 				if left, err := os.ReadDir(temp); err != nil || len(left) > 0 {
 					t.Errorf("temporary files are left: %v, %v", left, err)
@@ -71,8 +72,11 @@ func TestDaemons(t *testing.T) {
 	}
 }
 
-// testJudge runs a job, ends it, and exits with code 1 if a process of the job is left.
-func testJudge(end, daemon string) {
+func init() { testJudge = judge }
+
+// judge runs a job, ends it, and exits with code 1 if a process of the job is left.
+func judge() {
+	end, daemon := os.Args[1], os.Args[2]
 	check(unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
 	dir, err := os.MkdirTemp("", "judge")
 	check(err)
@@ -80,7 +84,7 @@ func testJudge(end, daemon string) {
 	worker := fmt.Sprintf("export R=%s T=%s; %s; until [ -e $R ]; do sleep 0.01; done; echo up; %s",
 		ready, os.Args[0], daemon, ends[end].worker)
 	golaunch := exec.Command(os.Args[0], worker)
-	golaunch.Env = append(os.Environ(), testRoleVar+"=dedicated")
+	golaunch.Env = append(os.Environ(), "GODDP_TEST_PROGRAM=dedicated")
 	golaunch.Stderr = os.Stderr
 	out, err := golaunch.StdoutPipe()
 	check(err)
@@ -155,12 +159,4 @@ func describeAll(pids string) (all []string) {
 		all = append(all, fmt.Sprintf("%s %q %s", pid, args, state))
 	}
 	return all
-}
-
-func init() {
-	linuxRole = func(role string) {
-		if role == "judge" {
-			testJudge(os.Args[1], os.Args[2])
-		}
-	}
 }

@@ -37,7 +37,7 @@ func TestJSONLines(t *testing.T) {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	j := role(2, "printer", path)
+	j := role(t, 2, "printer", path)
 	j.cfg.JSONLines, j.cfg.Role, j.cfg.LogDir = true, "trainer", t.TempDir()
 	j.cfg.Tee = allStreams(stdoutStream)
 	result, err := j.run(t)
@@ -112,12 +112,12 @@ func TestJSONLinesOfAFailure(t *testing.T) {
 
 // A panic's stack is in the report alone.
 func TestJSONLinesOfAPanic(t *testing.T) {
-	j := role(1, "panic")
+	j := role(t, 1, "panic")
 	j.cfg.JSONLines, j.cfg.MaxRestarts = true, 1
 	j.fail(t)
 	lines := parseJSONLines(t, j.err.String())
 	stack := fmt.Sprint(lines[len(lines)-1]["failure"].(map[string]any)["root_cause"].(map[string]any)["stack"])
-	if !strings.Contains(stack, "launcher.testWorker") || strings.Contains(j.err.String(), "goroutine ") || strings.Count(j.err.String(), "in the program, innermost call first") != 2 {
+	if !strings.Contains(stack, "launcher.TestMain") || strings.Contains(j.err.String(), "goroutine ") || strings.Count(j.err.String(), "in the program, innermost call first") != 2 {
 		t.Errorf("stack %s in\n%s", stack, &j.err)
 	}
 }

@@ -78,6 +78,7 @@ func TestHostShowsAllOutput(t *testing.T) {
 // If the host does not show the lines, the workers of other nodes go on. The host then says
 // how many lines it has left out.
 func TestSlowHostDelaysNoWorker(t *testing.T) {
+	testkit.Long(t)
 	const lines = 700_000
 	jobs := []*job{shell(1, "exit 0"), shell(1, fmt.Sprintf("seq 1 %d; echo printed >&2", lines))}
 	host := &slowWriter{open: make(chan struct{})}

@@ -137,6 +137,9 @@ func TestNodesEndIfOneCannotStart(t *testing.T) {
 // A node in reserve reports the failure of the job, or that it ran nothing, and ends as the others do.
 func TestNodeInReserveEndsWithTheJob(t *testing.T) {
 	for _, code := range []int{9, 0} {
+		if code == 0 && !testkit.IsLong() {
+			continue
+		}
 		end := filepath.Join(t.TempDir(), "end")
 		script := fmt.Sprintf(`until [ -e %s ]; do sleep 0.05; done; [ $RANK = 0 ] || exit %d`, end, code)
 		_, endpoint := testkit.Port(t)
@@ -172,22 +175,6 @@ func TestNodeInReserveEndsWithTheJob(t *testing.T) {
 				t.Errorf("node %d does not name the node that failed:\n%s", i, &r.job.err)
 			}
 		}
-	}
-}
-
-// Nodes that were started with different settings cannot be one job: the host refuses the second one.
-func TestNodesMustAgreeOnSettings(t *testing.T) {
-	one, other := shell(1, "true"), shell(1, "true")
-	other.cfg.MaxRestarts = 1
-	n := &Nodes{Min: 2, Max: 2, JoinTimeout: 3 * time.Second}
-	var got []string
-	for _, r := range startNodes(t, n, one, other)() {
-		got = append(got, fmt.Sprint(r.err))
-	}
-	slices.Sort(got)
-	const hosts, refused = "too few nodes joined: 1 of at least 2 within 3 s (--rdzv-conf join_timeout=3)", "the rendezvous refused this node: it was started with --nnodes=2:2 --max-restarts="
-	if !strings.HasPrefix(got[0], refused) || got[1] != hosts {
-		t.Errorf("got %q, want %q and %q", got, hosts, refused)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -14,12 +13,13 @@ import (
 
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/flight"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 // recorders is a job of four workers with flight recorders. When all workers are in the
 // middle of a call, rank 2 is suspended, then act is called, and then rank 1 is killed.
-func recorders(act func()) *job {
-	j := role(4, "recorder")
+func recorders(t *testing.T, act func()) *job {
+	j := role(t, 4, "recorder")
 	var pids [4]int
 	j.cfg.OnStart = func(w Worker) {
 		pids[w.Rank] = w.PID
@@ -53,7 +53,7 @@ func recorders(act func()) *job {
 func TestRecordsOfAFailure(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	found := make(chan []*flight.Dump, 1)
-	j := recorders(func() {
+	j := recorders(t, func() {
 		live, _ := flight.Find(strconv.Itoa(os.Getpid()))
 		found <- live
 	})
@@ -91,7 +91,7 @@ func TestRecordsOfAFailure(t *testing.T) {
 // If a worker fails on one node, the records of all nodes are written, and each node names its folder.
 func TestRecordsOfAFailureOnAnotherNode(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
-	jobs := []*job{role(1, "recorder"), role(1, "recorder")}
+	jobs := []*job{role(t, 1, "recorder"), role(t, 1, "recorder")}
 	victim := make(chan int, 1)
 	for _, j := range jobs {
 		j.cfg.OnStart = func(w Worker) {
@@ -126,7 +126,7 @@ func TestRecordsOfAFailureOnAnotherNode(t *testing.T) {
 
 func TestRecordsGoWhereTheyShould(t *testing.T) {
 	t.Run("log folder", func(t *testing.T) {
-		j := recorders(nil)
+		j := recorders(t, nil)
 		j.cfg.LogDir = t.TempDir()
 		failure := j.fail(t)
 		if ok, _ := filepath.Match(j.cfg.LogDir+"/*/attempt_0/flight", failure.Records); !ok {
@@ -134,7 +134,7 @@ func TestRecordsGoWhereTheyShould(t *testing.T) {
 		}
 	})
 	t.Run("chosen folder", func(t *testing.T) {
-		j := recorders(nil)
+		j := recorders(t, nil)
 		dir := filepath.Join(t.TempDir(), "chosen")
 		j.cfg.Env = append(j.cfg.Env, "GODDP_FLIGHT_DIR="+dir)
 		if failure := j.fail(t); failure.Records != dir {
@@ -145,7 +145,7 @@ func TestRecordsGoWhereTheyShould(t *testing.T) {
 		}
 	})
 	t.Run("shared folder", func(t *testing.T) {
-		j := recorders(nil)
+		j := recorders(t, nil)
 		dir := t.TempDir()
 		if err := os.Chmod(dir, 0o777|os.ModeSticky); err != nil {
 			t.Fatal(err)
@@ -163,10 +163,8 @@ func TestRecordsGoWhereTheyShould(t *testing.T) {
 		}
 	})
 	t.Run("folder of a stranger", func(t *testing.T) {
-		if os.Geteuid() != 0 {
-			t.Skip("giving a folder to another user takes root")
-		}
-		j := recorders(nil)
+		testkit.Need(t, testkit.Root)
+		j := recorders(t, nil)
 		dir := t.TempDir()
 		precious := filepath.Join(t.TempDir(), "precious")
 		if err := errors.Join(os.WriteFile(precious, nil, 0o600), os.Symlink(precious, filepath.Join(dir, flight.File(1))),
@@ -195,7 +193,7 @@ func TestRecordsGoWhereTheyShould(t *testing.T) {
 			}
 			env := strings.Split(strings.ReplaceAll(outer.out.String(), "[default0]: ", ""), "\n")
 			dir, _ := lookup(env)("GODDP_FLIGHT_DIR")
-			j := recorders(nil)
+			j := recorders(t, nil)
 			j.cfg.LogDir = t.TempDir()
 			j.cfg.Env = append(j.cfg.Env, env...)
 			failure := j.fail(t)
@@ -206,7 +204,7 @@ func TestRecordsGoWhereTheyShould(t *testing.T) {
 	}
 	t.Run("nowhere", func(t *testing.T) {
 		t.Setenv("TMPDIR", t.TempDir())
-		j := recorders(nil)
+		j := recorders(t, nil)
 		j.cfg.Env = append(j.cfg.Env, "TORCH_NCCL_DUMP_ON_TIMEOUT=0")
 		if failure := j.fail(t); failure.Records != "" || strings.Contains(failure.Report(), "goddp analyze") {
 			t.Errorf("records are in %q", failure.Records)
@@ -218,6 +216,10 @@ func TestRecordsGoWhereTheyShould(t *testing.T) {
 }
 
 func TestRecorderSettings(t *testing.T) {
+	unused := shell(1, "readlink /proc/$$/fd/$GODDP_FLIGHT_FD; exit 3")
+	if failure := unused.fail(t); failure.Root.Status.Code != 3 || failure.Records != "" || !strings.Contains(unused.out.String(), "memfd:goddp-flight") {
+		t.Errorf("a worker that records nothing: stdout %q\n%s", &unused.out, failure.Report())
+	}
 	j := shell(1, "true")
 	j.cfg.Env = append(os.Environ(), "GODDP_FLIGHT_ENTRIES=many")
 	if result, err := j.run(t); err == nil || result != nil || !strings.Contains(err.Error(), `GODDP_FLIGHT_ENTRIES is "many"`) {
@@ -227,25 +229,5 @@ func TestRecorderSettings(t *testing.T) {
 	j.cfg.Env = append(os.Environ(), "GODDP_FLIGHT_ENTRIES=0", "GODDP_FLIGHT_FD=77")
 	if _, err := j.run(t); err != nil || !strings.Contains(j.out.String(), "fd=<>\n") || strings.Contains(j.out.String(), "goddp-flight") {
 		t.Errorf("switched off: %q, %v", &j.out, err)
-	}
-}
-
-// A worker that records nothing runs normally. Its failure names no folder of records.
-func TestWorkerThatRecordsNothing(t *testing.T) {
-	python, err := exec.LookPath("python3")
-	if err != nil {
-		t.Skip("needs python3:", err)
-	}
-	script := `import os, subprocess, sys
-print(os.readlink("/proc/self/fd/" + os.environ["GODDP_FLIGHT_FD"]), flush=True)
-subprocess.run(["sh", "-c", "readlink /proc/$$/fd/3; echo child"])
-sys.exit(3)`
-	j := &job{cfg: Config{Args: []string{python, "-c", script}, Workers: 1}}
-	failure := j.fail(t)
-	if failure.Root.Status.Code != 3 || failure.Records != "" {
-		t.Errorf("got %s", failure.Report())
-	}
-	if out := j.out.String(); !strings.Contains(out, "memfd:goddp-flight") || !strings.Contains(out, "child") || strings.Count(out, "memfd") != 1 {
-		t.Errorf("the worker said %q", out)
 	}
 }
