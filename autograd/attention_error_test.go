@@ -10,6 +10,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/internal/torchtest"
 )
 
@@ -37,9 +38,8 @@ const float32Error = 1e-5
 // same standard normal inputs. The maximum error and the root mean square error are at most twice those
 // of PyTorch's attention in the same type on the same GPU. Errors below float32Error always pass: where
 // the exact gradient is 0, such as that of a softmax of one score, both libraries have only such errors.
-//
-// With -short there are few rows, so that an emulated GPU is fast enough, and PyTorch may run on the CPU.
 func TestHalfAttentionIsAsExactAsPyTorchs(t *testing.T) {
+	testkit.Long(t)
 	dev, err := comm.OpenDevice(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -49,9 +49,6 @@ func TestHalfAttentionIsAsExactAsPyTorchs(t *testing.T) {
 		t.Skip("the CPU has no attention of 16-bit types")
 	}
 	rows := []int{1, 63, 64, 192, 1000, 1024}
-	if testing.Short() {
-		rows = rows[:2]
-	}
 	rng := rand.New(rand.NewPCG(1, 2))
 	var cases []halfAttention
 	for _, dt := range []device.DType{device.Float16, device.BFloat16} {
@@ -68,7 +65,7 @@ func TestHalfAttentionIsAsExactAsPyTorchs(t *testing.T) {
 		Cases           [][4]struct{ Ours, Theirs deviation } // for the result, and for the gradients of q, k and v
 	}
 	torchtest.Run(t, attentionErrorScript, map[string]any{"cases": cases}, &info)
-	if info.Device == "cpu" && !testing.Short() {
+	if info.Device == "cpu" {
 		t.Skip("PyTorch has no GPU")
 	}
 

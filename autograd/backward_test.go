@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/goddp/goddp/autograd"
@@ -452,24 +451,6 @@ func TestGradSinkOfAnotherType(t *testing.T) {
 			t.Errorf("number %d of the leaf's own gradient is %v, want %v", j, got, want)
 		}
 	}
-}
-
-// Two goroutines can each use a device: devices share no state.
-func TestTwoDevices(t *testing.T) {
-	var wg sync.WaitGroup
-	for range 2 {
-		dev := newDevice(t)
-		wg.Go(func() {
-			w := autograd.FromSlice(dev, []float64{1, -2}).RequireGrad()
-			for range 50 {
-				loss := autograd.Mean(autograd.Tanh(autograd.Mul(w, w)))
-				if err := loss.Backward(); err != nil || math.IsNaN(loss.Item()) {
-					t.Errorf("loss %v, %v", loss.Item(), err)
-				}
-			}
-		})
-	}
-	wg.Wait()
 }
 
 // A frozen leaf gets no gradient, even in graphs recorded before. Unfrozen, it has its sink again.

@@ -6,7 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
+	"log/slog"
 	"math"
 	"os"
 	"runtime"
@@ -23,13 +23,10 @@ import (
 	"github.com/goddp/goddp/profile"
 )
 
-// openGPU opens the GPU, or a fake one if the machine has none.
+// openGPU opens the emulated GPU, or the GPU where GODDP_REQUIRE_CUDA says that there is one.
 func openGPU(t *testing.T) device.Device {
 	t.Helper()
-	if n, err := cuda.Count(); n == 0 {
-		if os.Getenv("GODDP_REQUIRE_CUDA") != "" {
-			t.Fatal("no GPU: ", err)
-		}
+	if os.Getenv("GODDP_REQUIRE_CUDA") == "" {
 		return commtest.FakeGPUs(t, 1)[0]
 	}
 	dev, err := cuda.Open(0, nil)
@@ -42,6 +39,34 @@ func openGPU(t *testing.T) device.Device {
 		}
 	})
 	return dev
+}
+
+type stepFunc = func(in ...*autograd.Variable) (*autograd.Variable, error)
+
+// sameCaptured checks that run gives the same losses and the same state, bit for bit, whether its steps are
+// captured or not.
+func sameCaptured(t *testing.T, dev device.Device, run func(capture func(stepFunc) stepFunc) (losses []float64, state []byte)) {
+	t.Helper()
+	losses, state := run(func(f stepFunc) stepFunc { return f })
+	got, gotState := run(func(f stepFunc) stepFunc {
+		return autograd.Capture(dev, f, &autograd.CaptureOptions{Required: true})
+	})
+	if !slices.Equal(got, losses) || !slices.Equal(gotState, state) {
+		t.Errorf("captured losses %v\nwant %v; equal states: %v", got, losses, slices.Equal(gotState, state))
+	}
+	if losses[0] == losses[len(losses)-1] {
+		t.Errorf("the losses %v do not change", losses)
+	}
+}
+
+// lossOf makes a step that has to succeed, and returns its loss.
+func lossOf(t *testing.T, step stepFunc, in ...*autograd.Variable) float64 {
+	t.Helper()
+	loss, err := step(in...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return loss.Item()
 }
 
 // optimizer is what the tests use of an optimizer.
@@ -141,56 +166,38 @@ var optimizers = map[string]func([]*nn.Parameter) (optimizer, error){
 	},
 }
 
-// Captured steps give the losses and the state of steps that are not captured, bit for bit, with a
-// schedule, dropout, batch normalisation, clipping, and batches of two sizes.
+// Captured steps equal steps that are not captured, with a schedule, dropout, batch normalisation, clipping, and
+// batches of two sizes. A step is recorded in its third call.
 func TestEmulatedCapturedStepsEqualEagerSteps(t *testing.T) {
 	dev := openGPU(t)
-	const steps = 100
-	for name, newOptimizer := range optimizers {
-		for _, dt := range []device.DType{device.Float32, device.BFloat16} {
-			t.Run(fmt.Sprint(name, " ", dt), func(t *testing.T) {
-				run := func(captured bool) (losses []float64, state []byte, runs int) {
-					m := newTrained(t, dev, dt, newOptimizer)
-					step := func(in ...*autograd.Variable) (*autograd.Variable, error) {
-						runs++
-						return m.step(in...)
+	for name, dt := range map[string]device.DType{"SGD": device.Float32, "RMSprop": device.Float32, "AdamW": device.BFloat16} {
+		t.Run(name, func(t *testing.T) {
+			runs := 0
+			sameCaptured(t, dev, func(capture func(stepFunc) stepFunc) (losses []float64, state []byte) {
+				m := newTrained(t, dev, dt, optimizers[name])
+				runs = 0
+				step := capture(func(in ...*autograd.Variable) (*autograd.Variable, error) {
+					runs++
+					return m.step(in...)
+				})
+				for n := range 20 {
+					m.opt.SetLR(0.1 / float64(1+n/5))
+					size := 8
+					if n%4 == 3 {
+						size = 5
 					}
-					if captured {
-						step = autograd.Capture(dev, step, &autograd.CaptureOptions{Required: true})
+					x, y := m.batch(n, size)
+					losses = append(losses, lossOf(t, step, x, y))
+					if committed, consistent := m.opt.Committed(); committed != n+1 || !consistent {
+						t.Fatalf("after step %d: %d are committed, consistent: %v", n, committed, consistent)
 					}
-					for n := range steps {
-						m.opt.SetLR(0.1 / float64(1+n/10))
-						size := 8
-						if n%7 == 6 {
-							size = 5
-						}
-						loss, err := step(m.batch(n, size))
-						if err != nil {
-							t.Fatalf("step %d: %v", n, err)
-						}
-						losses = append(losses, loss.Item())
-						if committed, consistent := m.opt.Committed(); committed != n+1 || !consistent {
-							t.Fatalf("after step %d: %d are committed, consistent: %v", n, committed, consistent)
-						}
-					}
-					return losses, m.state(t), runs
 				}
-				losses, state, _ := run(false)
-				gotLosses, gotState, runs := run(true)
-				if !slices.Equal(gotLosses, losses) {
-					t.Errorf("captured losses %v\nwant %v", gotLosses, losses)
-				}
-				if !slices.Equal(gotState, state) {
-					t.Error("the state after captured steps differs")
-				}
-				if runs != 6 {
-					t.Errorf("the step function ran %d times, want 6: twice and once recorded for each size", runs)
-				}
-				if first, last := losses[0], losses[steps-2]; !(last < first) {
-					t.Errorf("the loss went from %v to %v", first, last)
-				}
+				return losses, m.state(t)
 			})
-		}
+			if runs != 6 {
+				t.Errorf("the step function ran %d times, want 6: twice and once recorded for each size", runs)
+			}
+		})
 	}
 }
 
@@ -239,7 +246,7 @@ func TestEmulatedCaptureRecordsAgain(t *testing.T) {
 // The steps of one optimizer, and the micro-steps whose gradients it adds up, can be captured apart.
 func TestEmulatedCapturedAccumulation(t *testing.T) {
 	dev := openGPU(t)
-	run := func(capture func(func(...*autograd.Variable) (*autograd.Variable, error)) func(...*autograd.Variable) (*autograd.Variable, error)) (losses []float64, state []byte) {
+	sameCaptured(t, dev, func(capture func(stepFunc) stepFunc) (losses []float64, state []byte) {
 		m := newTrained(t, dev, device.Float32, optimizers["SGD"])
 		micro := capture(func(in ...*autograd.Variable) (*autograd.Variable, error) {
 			loss := nn.MSELoss(m.net.Forward(in[0]), in[1])
@@ -250,7 +257,7 @@ func TestEmulatedCapturedAccumulation(t *testing.T) {
 			m.opt.ZeroGrad()
 			return nil, err
 		})
-		for n := range 30 {
+		for n := range 15 {
 			loss, err := micro(m.batch(n, 4))
 			if err != nil {
 				t.Fatal(err)
@@ -268,16 +275,7 @@ func TestEmulatedCapturedAccumulation(t *testing.T) {
 			}
 		}
 		return losses, m.state(t)
-	}
-	losses, state := run(func(f func(...*autograd.Variable) (*autograd.Variable, error)) func(...*autograd.Variable) (*autograd.Variable, error) {
-		return f
 	})
-	gotLosses, gotState := run(func(f func(...*autograd.Variable) (*autograd.Variable, error)) func(...*autograd.Variable) (*autograd.Variable, error) {
-		return autograd.Capture(dev, f, &autograd.CaptureOptions{Required: true})
-	})
-	if !slices.Equal(gotLosses, losses) || !slices.Equal(gotState, state) {
-		t.Errorf("captured losses %v\nwant %v; equal states: %v", gotLosses, losses, slices.Equal(gotState, state))
-	}
 }
 
 // A step that cannot be captured says why, and runs uncaptured unless that is an error.
@@ -430,62 +428,71 @@ func TestEmulatedCapturedStepSeesItsInputs(t *testing.T) {
 	}
 }
 
-// A captured step computes the gradients of weights on a stream of their own. They are those of an uncaptured
-// step, bit for bit, also of a weight that operations of several kinds share, that a Checkpoint uses, and whose
-// gradients two backward passes add up.
-func TestEmulatedCapturedGradientsOfSharedWeights(t *testing.T) {
-	dev := openGPU(t)
-	run := func(captured bool) []float64 {
-		net := nn.Sequential(nn.Linear(24, 24), nn.Linear(24, 24))
-		if err := nn.Place(net, dev, 5); err != nil {
-			t.Fatal(err)
-		}
-		var w []*autograd.Variable
-		for _, p := range net.Parameters() {
-			w = append(w, p.Var())
-		}
-		opt, err := optim.NewSGD(net.Parameters(), &optim.SGDOptions{LR: 0.05})
-		if err != nil {
-			t.Fatal(err)
-		}
-		step := func(in ...*autograd.Variable) (*autograd.Variable, error) {
-			opt.ZeroGrad()
-			var loss *autograd.Variable
-			for range 2 {
-				x := autograd.MatMul(autograd.LinearReLU(in[0], w[0], w[1]), w[2])
-				for range 6 {
-					x = autograd.Linear(x, w[2], w[3])
-				}
-				x = autograd.MatMul(x, w[2])
-				x = autograd.Checkpoint(func(x *autograd.Variable) *autograd.Variable {
-					return autograd.Linear(autograd.LinearReLU(x, w[0], nil), w[2], w[1])
-				}, autograd.Add(x, w[3]))
-				loss = autograd.Mean(autograd.Mul(x, x))
-				if err := loss.Backward(); err != nil {
-					return nil, err
-				}
-			}
-			return loss, opt.Step()
-		}
-		if captured {
-			step = autograd.Capture(dev, step, &autograd.CaptureOptions{Required: true, Warmup: 1})
-		}
-		var losses []float64
-		for n := range 20 {
-			data := make([]float32, 16*24)
-			for i := range data {
-				data[i] = float32((7*i+3*n)%11)/11 - 0.5
-			}
-			loss, err := step(autograd.FromSlice(dev, data, 16, 24))
-			if err != nil {
-				t.Fatal(err)
-			}
-			losses = append(losses, loss.Item())
-		}
-		return losses
+// wave returns a batch of rows of numbers.
+func wave(dev device.Device, n, rows, columns int) *autograd.Variable {
+	data := make([]float32, rows*columns)
+	for i := range data {
+		data[i] = float32((7*i+3*n)%11)/11 - 0.5
 	}
-	if got, want := run(true), run(false); !slices.Equal(got, want) || want[0] == want[19] {
-		t.Errorf("captured losses %v\nwant %v", got, want)
+	return autograd.FromSlice(dev, data, rows, columns)
+}
+
+// A captured step runs work of its backward pass beside other work: the gradients of weights, also of a weight that
+// operations of several kinds share, that a Checkpoint uses, and whose gradients two backward passes add up; and a
+// residual network's branch, which reads a gradient that travels on.
+func TestEmulatedCapturedStepsWithBranches(t *testing.T) {
+	dev := openGPU(t)
+	const size = 24
+	for name, loss := range map[string]func(x *autograd.Variable, layers []*nn.LinearLayer, norm *nn.NormLayer) *autograd.Variable{
+		"shared weights": func(x *autograd.Variable, layers []*nn.LinearLayer, norm *nn.NormLayer) *autograd.Variable {
+			w := []*autograd.Variable{layers[0].Weight.Var(), layers[0].Bias.Var(), layers[1].Weight.Var(), layers[1].Bias.Var()}
+			x = autograd.MatMul(autograd.LinearReLU(norm.Forward(x), w[0], w[1]), w[2])
+			for range 6 {
+				x = autograd.Linear(x, w[2], w[3])
+			}
+			x = autograd.MatMul(x, w[2])
+			return autograd.Checkpoint(func(x *autograd.Variable) *autograd.Variable {
+				return autograd.Linear(autograd.LinearReLU(x, w[0], nil), w[2], w[1])
+			}, autograd.Add(x, w[3]))
+		},
+		"residuals": func(x *autograd.Variable, layers []*nn.LinearLayer, norm *nn.NormLayer) *autograd.Variable {
+			h := x
+			for range 3 {
+				var normed *autograd.Variable
+				x, normed = norm.ForwardAdd(x, h)
+				h = layers[1].Forward(autograd.GELU(layers[0].Forward(normed)))
+			}
+			return autograd.Add(x, h)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sameCaptured(t, dev, func(capture func(stepFunc) stepFunc) (losses []float64, _ []byte) {
+				norm, layers := nn.LayerNorm(size), []*nn.LinearLayer{nn.Linear(size, size), nn.Linear(size, size)}
+				net := nn.Sequential(norm, layers[0], layers[1])
+				if err := nn.Place(net, dev, 5); err != nil {
+					t.Fatal(err)
+				}
+				opt, err := optim.NewSGD(net.Parameters(), &optim.SGDOptions{LR: 0.05})
+				if err != nil {
+					t.Fatal(err)
+				}
+				step := capture(func(in ...*autograd.Variable) (y *autograd.Variable, err error) {
+					opt.ZeroGrad()
+					for range 2 {
+						y = loss(in[0], layers, norm)
+						y = autograd.Mean(autograd.Mul(y, y))
+						if err := y.Backward(); err != nil {
+							return nil, err
+						}
+					}
+					return y, opt.Step()
+				})
+				for n := range 8 {
+					losses = append(losses, lossOf(t, step, wave(dev, n, 16, size)))
+				}
+				return losses, nil
+			})
+		})
 	}
 }
 
@@ -541,54 +548,223 @@ func TestEmulatedBranchOfACapturedStep(t *testing.T) {
 	}
 }
 
-// In a captured step, a branch of a residual network reads a gradient on a stream of its own while the
-// gradient of the sum travels on. The losses are those of an uncaptured step, bit for bit.
-func TestEmulatedCapturedResiduals(t *testing.T) {
-	dev := openGPU(t)
-	const size = 64
-	run := func(captured bool) []float64 {
-		norm, widen, narrow := nn.LayerNorm(size), nn.Linear(size, size), nn.Linear(size, size)
-		net := nn.Sequential(norm, widen, narrow)
-		if err := nn.Place(net, dev, 5); err != nil {
-			t.Fatal(err)
-		}
-		opt, err := optim.NewSGD(net.Parameters(), &optim.SGDOptions{LR: 0.05})
-		if err != nil {
-			t.Fatal(err)
-		}
-		step := func(in ...*autograd.Variable) (*autograd.Variable, error) {
-			opt.ZeroGrad()
-			x, h := in[0], in[0]
-			for range 3 {
-				var normed *autograd.Variable
-				x, normed = norm.ForwardAdd(x, h)
-				h = narrow.Forward(autograd.GELU(widen.Forward(normed)))
-			}
-			x = autograd.Add(x, h)
-			loss := autograd.Mean(autograd.Mul(x, x))
-			if err := loss.Backward(); err != nil {
-				return nil, err
-			}
-			return loss, opt.Step()
-		}
-		if captured {
-			step = autograd.Capture(dev, step, &autograd.CaptureOptions{Required: true, Warmup: 1})
-		}
-		var losses []float64
-		for n := range 8 {
-			data := make([]float32, 16*size)
-			for i := range data {
-				data[i] = float32((7*i+3*n)%11)/11 - 0.5
-			}
-			loss, err := step(autograd.FromSlice(dev, data, 16, size))
-			if err != nil {
-				t.Fatal(err)
-			}
-			losses = append(losses, loss.Item())
-		}
-		return losses
+// A twoPart model has two layers, of which a step may use only the second.
+type twoPart struct {
+	first, second nn.Module
+	net           nn.Module
+	opt           *optim.SGD
+	runs          int // how often step has run
+}
+
+func newTwoPart(t *testing.T, dev device.Device, change func(m *twoPart)) *twoPart {
+	t.Helper()
+	m := &twoPart{first: nn.Linear(6, 6), second: nn.Linear(6, 3)}
+	m.net = nn.Sequential(m.first, m.second)
+	if change != nil {
+		change(m)
 	}
-	if got, want := run(true), run(false); !slices.Equal(got, want) || want[0] == want[7] {
-		t.Errorf("captured losses %v\nwant %v", got, want)
+	err := nn.Place(m.net, dev, 5)
+	if err == nil {
+		m.opt, err = optim.NewSGD(m.net.Parameters(), &optim.SGDOptions{LR: 0.1})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func (m *twoPart) step(in ...*autograd.Variable) (*autograd.Variable, error) {
+	return m.stepOf(m.net, in)
+}
+
+func (m *twoPart) stepOf(part nn.Module, in []*autograd.Variable) (*autograd.Variable, error) {
+	m.runs++
+	y := part.Forward(in[0])
+	loss := autograd.Mean(autograd.Mul(y, y))
+	err := loss.Backward()
+	if err == nil {
+		err = m.opt.Step()
+	}
+	m.opt.ZeroGrad()
+	return loss, err
+}
+
+// losses returns those of n calls of step. before is called before each.
+func losses(t *testing.T, dev device.Device, n int, step stepFunc, before func(n int)) (all []float64) {
+	t.Helper()
+	x := autograd.FromSlice(dev, []float32{.1, .2, .3, .4, .5, .6}, 1, 6).Retain()
+	for i := range n {
+		if before != nil {
+			before(i)
+		}
+		all = append(all, lossOf(t, step, x))
+	}
+	return all
+}
+
+// A captured step trains parameters from the step on in which they are unfrozen, although they were frozen before
+// they had a place on the device.
+func TestEmulatedUnfreezeIsSeenByCapturedSteps(t *testing.T) {
+	dev := openGPU(t)
+	sameCaptured(t, dev, func(capture func(stepFunc) stepFunc) ([]float64, []byte) {
+		m := newTwoPart(t, dev, func(m *twoPart) {
+			for _, p := range m.first.Parameters() {
+				p.Freeze()
+			}
+		})
+		return losses(t, dev, 10, capture(m.step), func(n int) {
+			if n == 6 {
+				for _, p := range m.first.Parameters() {
+					p.Unfreeze()
+				}
+			}
+		}), nil
+	})
+}
+
+// An input that requires a gradient gets it, also after the step was captured.
+func TestEmulatedInputOfACapturedStepGetsItsGradient(t *testing.T) {
+	dev := openGPU(t)
+	w := autograd.FromSlice(dev, []float32{1, 2}).RequireGrad()
+	step := autograd.Capture(dev, func(in ...*autograd.Variable) (*autograd.Variable, error) {
+		loss := autograd.Sum(autograd.Mul(in[0], w))
+		return loss, loss.Backward()
+	}, &autograd.CaptureOptions{Log: slog.New(slog.DiscardHandler)})
+	for n := range 6 {
+		x := autograd.FromSlice(dev, []float32{1, 2})
+		if n == 5 {
+			x.RequireGrad()
+		}
+		if _, err := step(x); err != nil {
+			t.Fatal(err)
+		}
+		if n == 5 && x.Grad() == nil {
+			t.Error("the input has no gradient")
+		}
+	}
+}
+
+// A parameter that no step uses does not keep a step from being captured.
+func TestEmulatedStepWithAnUnusedParameterIsCaptured(t *testing.T) {
+	dev := openGPU(t)
+	m := newTwoPart(t, dev, nil)
+	step := autograd.Capture(dev, func(in ...*autograd.Variable) (*autograd.Variable, error) { return m.stepOf(m.second, in) },
+		&autograd.CaptureOptions{Required: true})
+	losses(t, dev, 10, step, nil)
+	if m.runs != 3 {
+		t.Errorf("step ran %d times in 10 calls, want 3: the last one is recorded", m.runs)
+	}
+}
+
+// unrecorded is the identity. Its backward pass fails while a step is recorded.
+type unrecorded struct{ dev device.Device }
+
+var errUnrecorded = errors.New("no memory, as it were")
+
+func (unrecorded) Name() string                         { return "unrecorded" }
+func (unrecorded) Shape(in []device.Shape) device.Shape { return in[0] }
+func (unrecorded) Forward(c *autograd.Call) error {
+	return c.Kernels.Axpby(c.Stream, c.Out, device.Accum{Alpha: 1}, c.In[0])
+}
+
+func (f unrecorded) Backward(c *autograd.Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
+	if f.dev.(interface{ Recording() bool }).Recording() {
+		return errUnrecorded
+	}
+	return c.Kernels.Axpby(c.Stream, dst, acc, g)
+}
+
+// A recording whose backward pass fails changes nothing: the step runs uncaptured. After eight such recordings in a
+// row Capture gives up, and says why.
+func TestEmulatedFailedRecordingChangesNothing(t *testing.T) {
+	dev := openGPU(t)
+	want := losses(t, dev, 12, newTwoPart(t, dev, nil).step, nil)
+	m := newTwoPart(t, dev, nil)
+	step := func(in ...*autograd.Variable) (*autograd.Variable, error) {
+		m.runs++
+		y := autograd.Apply(unrecorded{dev}, m.first.Forward(in[0]))
+		y = m.second.Forward(y)
+		loss := autograd.Mean(autograd.Mul(y, y))
+		if err := loss.Backward(); err != nil {
+			return nil, err
+		}
+		err := m.opt.Step()
+		m.opt.ZeroGrad()
+		return loss, err
+	}
+	var log strings.Builder
+	got := losses(t, dev, 12, autograd.Capture(dev, step, &autograd.CaptureOptions{Log: slog.New(slog.NewTextHandler(&log, nil))}), nil)
+	if !slices.Equal(got, want) {
+		t.Errorf("losses %v, want %v", got, want)
+	}
+	if n := strings.Count(log.String(), "steps run uncaptured"); n != 1 || m.runs != 12+8 {
+		t.Errorf("%d lines, want one; step ran %d times, want 12 and 8 to be recorded; log:\n%s", n, m.runs, &log)
+	}
+	strict := autograd.Capture(dev, step, &autograd.CaptureOptions{Required: true})
+	for n := range 12 {
+		if _, err := strict(autograd.Zeros(dev, device.Float32, 1, 6)); errors.Is(err, errUnrecorded) != (n >= 9) {
+			t.Errorf("call %d gave %v, want the error of the recording from the tenth call on", n, err)
+		}
+	}
+}
+
+// A captured step may be a part of a captured step, also of one that ran uncaptured at first.
+func TestEmulatedCaptureWithinCapture(t *testing.T) {
+	dev := openGPU(t)
+	for _, plain := range []int{0, 4} { // the first calls, in which only the inner step is captured
+		sameCaptured(t, dev, func(capture func(stepFunc) stepFunc) ([]float64, []byte) {
+			m, n := newTwoPart(t, dev, nil), 0
+			inner := capture(func(in ...*autograd.Variable) (*autograd.Variable, error) {
+				y := m.net.Forward(in[0])
+				loss := autograd.Mean(autograd.Mul(y, y))
+				return loss, loss.Backward()
+			})
+			outer := func(in ...*autograd.Variable) (*autograd.Variable, error) {
+				loss, err := inner(in...)
+				if err == nil {
+					err = m.opt.Step()
+				}
+				m.opt.ZeroGrad()
+				return loss, err
+			}
+			captured := capture(outer)
+			return losses(t, dev, 12, func(in ...*autograd.Variable) (*autograd.Variable, error) {
+				if n++; n <= plain {
+					return outer(in...)
+				}
+				return captured(in...)
+			}, nil), nil
+		})
+	}
+}
+
+// Within Scope a step runs uncaptured, which is an error if capturing is required.
+func TestEmulatedCaptureWithinScope(t *testing.T) {
+	dev := openGPU(t)
+	m := newTwoPart(t, dev, nil)
+	for _, required := range []bool{false, true} {
+		step := autograd.Capture(dev, m.step, &autograd.CaptureOptions{Required: required})
+		for range 4 {
+			autograd.Scope(dev, func() {
+				if _, err := step(autograd.Zeros(dev, device.Float32, 1, 6)); (err != nil) != required {
+					t.Errorf("required %v: %v", required, err)
+				}
+			})
+		}
+	}
+}
+
+// Where no step can be captured, a step that must be is an error, and another is logged.
+func TestCaptureOnTheCPU(t *testing.T) {
+	dev := newDevice(t)
+	m := newTwoPart(t, dev, nil)
+	var log strings.Builder
+	losses(t, dev, 5, autograd.Capture(dev, m.step, &autograd.CaptureOptions{Log: slog.New(slog.NewTextHandler(&log, nil))}), nil)
+	if n := strings.Count(log.String(), "the device cpu captures no steps"); n != 1 || m.runs != 5 {
+		t.Errorf("%d lines, want one; step ran %d times, want 5; log:\n%s", n, m.runs, &log)
+	}
+	strict := autograd.Capture(dev, m.step, &autograd.CaptureOptions{Required: true})
+	if _, err := strict(autograd.Zeros(dev, device.Float32, 1, 6)); err == nil {
+		t.Error("no error in the first call, though capturing is required")
 	}
 }

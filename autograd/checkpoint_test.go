@@ -107,7 +107,7 @@ func TestCheckpointIsExact(t *testing.T) {
 // Checkpoints keep no intermediate results: of many layers, memory holds the inputs and outputs of the
 // parts, and the intermediate results of one part at a time.
 func TestCheckpointSavesMemory(t *testing.T) {
-	const n, parts, layers = 1 << 16, 8, 8
+	const n, parts, layers = 1 << 13, 8, 8
 	peak := func(apply part) (most, kept int64) {
 		dev := newDevice(t)
 		h := autograd.Zeros(dev, device.Float32, n/4).RequireGrad()

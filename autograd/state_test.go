@@ -6,12 +6,14 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 // If collections take little of a program's time, unreachable leaves take no more memory than reachable
 // leaves, or than some MiB. If a program does nothing but drop leaves, they take more memory, and
 // collections take a bounded part of the time.
 func TestDroppedLeavesTakeNoMoreThanTheModel(t *testing.T) {
+	testkit.Long(t)
 	const mib = 1 << 20
 	for _, c := range []struct {
 		leaf, held  int
