@@ -1,53 +1,37 @@
 package examples
 
 import (
-	"errors"
 	"fmt"
-	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
+
+	"github.com/goddp/goddp/internal/testkit"
 )
 
-// TestGorgoniaOnSeveralRanksEqualsOne compares losses, for numbers of ranks that divide the batch evenly
-// and that do not. The last batch is smaller than the others.
+// TestGorgoniaOnSeveralRanksEqualsOne compares losses, for a number of ranks that divides the batch evenly and one
+// that does not. The last batch is smaller than the others.
 func TestGorgoniaOnSeveralRanksEqualsOne(t *testing.T) {
+	testkit.Long(t)
 	const steps = 16
-	for flag, tolerance := range map[string]float64{"--float32=false": 1e-9, "--float32": 1e-5} {
-		want := losses(t, run(t, t.TempDir(), "single", "--hidden", "32", flag))
-		if len(want) != steps || want[steps-1] >= want[0] {
-			t.Fatalf("%s: losses %v on one process", flag, want)
-		}
-		for _, ranks := range []int{2, 3, 4} {
-			dir := t.TempDir()
-			out := launch(t, dir, ranks, "gorgonia", "--hidden", "32", flag, "--bucket-cap-mb", "0.002", "--trace", "trace.json")
-			got := losses(t, out)
-			if len(got) != steps {
-				t.Fatalf("%s: losses %v on %d ranks", flag, got, ranks)
-			}
-			for i := range want {
-				if d := math.Abs(got[i]-want[i]) / want[i]; d > tolerance {
-					t.Errorf("%s: step %d: loss %v on %d ranks, %v on one process", flag, i, got[i], ranks, want[i])
-				}
-			}
-			var hashes []string
-			for _, m := range hashLine.FindAllStringSubmatch(out, -1) {
-				hashes = append(hashes, m[2])
-			}
-			if len(hashes) != ranks || len(slices.Compact(hashes)) != 1 {
-				t.Errorf("%s: the parameters of %d ranks are %v", flag, ranks, hashes)
-			}
-			buckets := 5
-			if flag == "--float32" {
-				buckets = 4
-			}
-			if n := checkTrace(t, filepath.Join(dir, "trace.json"), buckets*steps)["gradient of w0"]; n != steps {
-				t.Errorf("%d gradients of w0 in the trace of %d steps", n, steps)
-			}
+	for _, c := range []struct {
+		flag           string
+		ranks, buckets int
+		tolerance      float64
+	}{
+		{"--float32=false", 3, 5, 1e-9},
+		{"--float32", 2, 4, 1e-5},
+	} {
+		dir := t.TempDir()
+		want := losses(t, testkit.Output(t, command(t, dir, "single", "--hidden", "32", c.flag)))
+		out := launch(t, dir, c.ranks, "gorgonia", "--hidden", "32", c.flag, "--bucket-cap-mb", "0.002", "--trace", "trace.json").Stdout
+		checkLosses(t, losses(t, out), want, steps, c.tolerance)
+		digest(t, out, c.ranks)
+		if n := checkTrace(t, dir, c.buckets*steps)["gradient of w0"]; n != steps {
+			t.Errorf("%d gradients of w0 in the trace of %d steps", n, steps)
 		}
 	}
 }
@@ -90,22 +74,10 @@ func TestGorgoniaREADMEShowsTheDifference(t *testing.T) {
 	}
 }
 
-// TestGorgoniaInvalidFlags checks that sizes for which Gorgonia would panic are usage errors.
-func TestGorgoniaInvalidFlags(t *testing.T) {
-	for _, program := range []string{"single", "gorgonia"} {
-		for _, args := range [][]string{{"--batch", "0"}, {"--hidden", "0"}, {"--layers", "-1"}, {"--epochs", "0"}, {"--samples", "0"}, {"more"}} {
-			err := exec.CommandContext(t.Context(), filepath.Join(bin, program), args...).Run()
-			var exit *exec.ExitError
-			if !errors.As(err, &exit) || exit.ExitCode() != 2 {
-				t.Errorf("%s %v: %v, want exit code 2", program, args, err)
-			}
-		}
-	}
-}
-
 // A program that uses none of Gorgonia links none of it: gorgonia.org/tensor alone, with
 // Arrow and protobuf, makes a program three times as large.
 func TestProgramsContainNoGorgonia(t *testing.T) {
+	testkit.Need(t, testkit.Command("go"))
 	out, err := exec.Command("go", "list", "-deps", "./toy", "./fashion", "./gpt", "./custom", "./recover").Output()
 	if err != nil {
 		t.Fatal(err)

@@ -8,14 +8,10 @@ import (
 	"image/png"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strconv"
-	"strings"
 	"testing"
 
-	"github.com/goddp/goddp/checkpoint/safetensors"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/testkit"
 )
@@ -56,36 +52,25 @@ func writeImages(t *testing.T, dir string, n int) {
 // TestResNetLearns trains on two ranks on images of two classes, and checks the loss and the names of the saved
 // parameters.
 func TestResNetLearns(t *testing.T) {
+	testkit.Long(t)
 	dir := t.TempDir()
 	writeImages(t, filepath.Join(dir, "images"), 8)
-	out := launch(t, dir, 2, "resnet", "--images", "images", "--size", "32", "--depths", "1,1,1,1", "--width", "8", "--batch", "4",
+	launch(t, dir, 2, "resnet", "--images", "images", "--size", "32", "--depths", "1,1,1,1", "--width", "8", "--batch", "4",
 		"--epochs", "15", "--lr", "0.02", "--log", "run.jsonl", "--save", "resnet.safetensors", "--sync-batchnorm")
-	m := regexp.MustCompile(`step 30/30  loss (\S+)`).FindStringSubmatch(out)
-	if m == nil {
-		t.Fatalf("no last loss in\n%s", out)
+	if last, err := strconv.ParseFloat(outcome(t, dir)["loss of step 30"], 64); err != nil || !(last < 0.3) {
+		t.Errorf("the last loss is %v, %v, want less than 0.3", last, err)
 	}
-	if last, err := strconv.ParseFloat(m[1], 64); err != nil || !(last < 0.3) {
-		t.Errorf("the last loss is %v, %v, want less than 0.3, in\n%s", last, err, out)
-	}
-	f, err := safetensors.Open(filepath.Join(dir, "resnet.safetensors"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	for name, shape := range map[string]device.Shape{
+	checkShapes(t, filepath.Join(dir, "resnet.safetensors"), map[string]device.Shape{
 		"conv1.weight": {8, 3, 7, 7}, "bn1.running_var": {8}, "bn1.num_batches_tracked": {}, "layer1.0.conv1.weight": {8, 8, 1, 1},
 		"layer1.0.downsample.0.weight": {32, 8, 1, 1}, "layer1.0.downsample.1.bias": {32}, "layer2.0.conv2.weight": {16, 16, 3, 3},
 		"layer4.0.bn3.weight": {256}, "fc.weight": {2, 256}, "fc.bias": {2},
-	} {
-		if got, ok := f.Tensors()[name]; !ok || !shape.Equal(got.Shape) {
-			t.Errorf("%s is %v, want %v", name, got.Shape, shape)
-		}
-	}
+	})
 }
 
 // TestResNetParityWithPyTorch starts with PyTorch's parameters on PyTorch's batch, and checks that the losses
 // are PyTorch's.
 func TestResNetParityWithPyTorch(t *testing.T) {
+	testkit.Long(t)
 	dir := t.TempDir()
 	sizes := []string{"--width", "8", "--classes", "10", "--warmup", "5", "--steps", "1", "--lr", "0.002"}
 	text := testkit.RunPython(t, nil, append([]string{"../bench/torch_resnet.py", "--device", "cpu", "--dtype", "f32", "--depths", "1", "2", "1", "1",
@@ -94,35 +79,13 @@ func TestResNetParityWithPyTorch(t *testing.T) {
 	if err := json.Unmarshal(text, &want); err != nil {
 		t.Fatal(err)
 	}
-	out := run(t, dir, "resnet", append([]string{"--depths", "1,2,1,1", "--init", "initial.safetensors", "--batch-file", "images.safetensors"}, sizes...)...)
-	if err := json.Unmarshal([]byte(out[strings.Index(out, "{"):]), &got); err != nil {
-		t.Fatalf("%v in\n%s", err, out)
+	out := testkit.Output(t, command(t, dir, "resnet", append([]string{"--depths", "1,2,1,1", "--init", "initial.safetensors", "--batch-file", "images.safetensors"}, sizes...)...))
+	if err := json.Unmarshal([]byte(out), &got); err != nil || len(got.Losses) == 0 || len(got.Losses) != len(want.Losses) {
+		t.Fatalf("%v in\n%s, want %d losses", err, out, len(want.Losses))
 	}
 	for i, l := range got.Losses {
 		if w := want.Losses[i]; math.Abs(l-w) > 1e-3*w {
 			t.Errorf("step %d: the loss is %v, PyTorch's %v", i, l, w)
-		}
-	}
-}
-
-func TestResNetReportsInvalidInput(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, "empty"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	for want, args := range map[string][]string{
-		`--model 18, want one of ["101" "152" "50"]`:                           {"--model", "18"},
-		"--depths 1,2,3, want 4 numbers":                                       {"--depths", "1,2,3"},
-		"--depths 1,0,1,1, want positive numbers":                              {"--depths", "1,0,1,1"},
-		"--dtype f16, want f32 or bf16":                                        {"--dtype", "f16"},
-		"empty: no images, want a folder with files for each class":            {"--images", "empty"},
-		"--log, --resume and --save need --images":                             {"--log", "run.jsonl"},
-		"--width 64, --classes 0, --size 224, --batch 64, --warmup 20, --step": {"--classes", "0"},
-	} {
-		cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "resnet"), args...)
-		cmd.Dir = dir
-		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), want) {
-			t.Errorf("%q: %v, no %q in\n%s", args, err, want, out)
 		}
 	}
 }

@@ -1,32 +1,18 @@
 package examples
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
-)
 
-// resumable returns the programs that save checkpoints, with their flags. Each trains for some
-// seconds: 250 steps, which for gpt end in the middle of an epoch.
-func resumable(t *testing.T) map[string][]string {
-	text := filepath.Join(t.TempDir(), "text")
-	if err := os.WriteFile(text, []byte(strings.Repeat("the cat sat on the mat. ", 200)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	common := []string{"--batch", "20", "--lr", "0.01", "--resume", "run", "--log", "run.jsonl"}
-	return map[string][]string{
-		"fashion": append([]string{filepath.Join(bin, "fashion"), "--model", "mlp", "--data", clothes(t, 400, 101), "--epochs", "25"}, common...),
-		"gpt": append([]string{filepath.Join(bin, "gpt"), "--text", text, "--layers", "2", "--heads", "2", "--embed", "16", "--context", "17",
-			"--steps", "250", "--warmup", "10", "--save", "weights", "--sample", "10"}, common...),
-	}
-}
+	"github.com/goddp/goddp/internal/testkit"
+)
 
 // outcome returns the results of a run in dir: the losses and accuracies that it logged, with all
 // digits, and gpt's weights. A step that was computed twice must have logged the same twice.
@@ -75,26 +61,29 @@ func compareOutcomes(t *testing.T, got, want map[string]string) {
 	}
 }
 
-// TestInterruptedRunEndsAsUnbrokenRun interrupts a run in three ways. Each time the same command resumes
+// TestInterruptedRunEndsAsUnbrokenRun interrupts runs on two ranks in three ways. Each time the same command resumes
 // from the latest checkpoint, and its outcome equals that of an unbroken run bit for bit.
 func TestInterruptedRunEndsAsUnbrokenRun(t *testing.T) {
-	for program, args := range resumable(t) {
-		t.Run(program, func(t *testing.T) {
-			unbrokenDir := t.TempDir()
-			launched(t, unbrokenDir, append(args, "--save-every", "90")...)
-			want := outcome(t, unbrokenDir)
-			t.Run("later checkpoints are lost", func(t *testing.T) { loseCheckpoints(t, unbrokenDir, args, want) })
-			t.Run("SIGTERM", func(t *testing.T) { stop(t, args, want) })
-			t.Run("SIGKILL", func(t *testing.T) { restart(t, args, want) })
-		})
-	}
-}
+	testkit.Long(t)
+	text := filepath.Join(t.TempDir(), "text")
+	writeText(t, text)
+	bin := build(t)
+	common := []string{"--batch", "20", "--lr", "0.01", "--resume", "run", "--log", "run.jsonl"}
+	gpt := append([]string{filepath.Join(bin, "gpt"), "--text", text, "--layers", "1", "--heads", "2", "--embed", "16", "--context", "9",
+		"--steps", "200", "--warmup", "10", "--save", "weights", "--sample", "10"}, common...) // it ends in the middle of an epoch
+	fashion := append([]string{filepath.Join(bin, "fashion"), "--model", "mlp", "--data", clothes(t, 400, 101), "--epochs", "20"}, common...)
 
-// launched runs the program args[0], with the flags of golaunch before it, on two ranks in dir. It returns
-// the output of the job.
-func launched(t *testing.T, dir string, args ...string) string {
-	t.Helper()
-	return run(t, dir, "golaunch", append([]string{"--nproc-per-node", "2"}, args...)...)
+	unbrokenDir := t.TempDir()
+	succeed(t, job(t, unbrokenDir, 2, append(gpt, "--save-every", "90")...))
+	want := outcome(t, unbrokenDir)
+	t.Run("gpt, later checkpoints are lost", func(t *testing.T) { loseCheckpoints(t, unbrokenDir, gpt, want) })
+	t.Run("gpt, SIGTERM", func(t *testing.T) { stop(t, gpt, want) })
+	t.Run("gpt, SIGKILL", func(t *testing.T) { restart(t, append(gpt, "--save-every", "7"), want) })
+	t.Run("fashion, SIGTERM", func(t *testing.T) {
+		dir := t.TempDir()
+		succeed(t, job(t, dir, 2, fashion...))
+		stop(t, fashion, outcome(t, dir))
+	})
 }
 
 // loseCheckpoints deletes all checkpoints of a finished run but the first, and resumes from that.
@@ -108,7 +97,7 @@ func loseCheckpoints(t *testing.T, dir string, args []string, want map[string]st
 			t.Fatal(err)
 		}
 	}
-	launched(t, dir, args...)
+	succeed(t, job(t, dir, 2, args...))
 	compareOutcomes(t, outcome(t, dir), want)
 }
 
@@ -116,44 +105,28 @@ func loseCheckpoints(t *testing.T, dir string, args []string, want map[string]st
 // the run saves a checkpoint before it ends.
 func stop(t *testing.T, args []string, want map[string]string) {
 	dir := t.TempDir()
-	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "golaunch"), append([]string{"--nproc-per-node", "2"}, args...)...)
-	cmd.Dir = dir
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd.Stderr = cmd.Stdout
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	var text strings.Builder
-	for scanner := bufio.NewScanner(out); scanner.Scan(); {
-		if strings.Contains(scanner.Text(), "step ") && !strings.Contains(text.String(), "step ") {
-			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-				t.Error(err)
-			}
-		}
-		fmt.Fprintln(&text, scanner.Text())
-	}
-	cmd.Wait()
-	if code := cmd.ProcessState.ExitCode(); code != 143 {
-		t.Fatalf("exit code %d, want 143\n%s", code, &text)
+	p := testkit.Start(t, job(t, dir, 2, args...))
+	p.Await("step ", 1)
+	p.Signal(syscall.SIGTERM)
+	if code := p.Wait(); code != 128+int(syscall.SIGTERM) {
+		t.Fatalf("exit code %d, want 143", code)
 	}
 	if n := len(outcome(t, dir)); n == 0 || n >= len(want) {
 		t.Errorf("the run stopped after %d of %d values, want some but not all", n, len(want))
 	}
-	launched(t, dir, args...)
+	succeed(t, job(t, dir, 2, args...))
 	compareOutcomes(t, outcome(t, dir), want)
 }
 
-// restart kills rank 1 when a checkpoint exists. golaunch restarts the job, which resumes.
-func restart(t *testing.T, args []string, want map[string]string) {
+// restart kills rank 1 when a checkpoint exists. golaunch restarts the job, which resumes. restart returns its standard output.
+func restart(t *testing.T, args []string, want map[string]string) string {
 	dir := t.TempDir()
-	out := launched(t, dir, append([]string{"--max-restarts", "1", killer(t)}, append(args, "--save-every", "7")...)...)
-	if !strings.Contains(out, "137") {
-		t.Errorf("no rank was killed:\n%s", out)
+	r := succeed(t, job(t, dir, 2, append([]string{"--max-restarts", "1", killer(t)}, args...)...))
+	if !strings.Contains(r.Stderr, "137") {
+		t.Errorf("no rank was killed:\n%s", r.Stderr)
 	}
 	compareOutcomes(t, outcome(t, dir), want)
+	return r.Stdout
 }
 
 // killer returns the path of a script that runs the command in its arguments. In the first attempt of rank
@@ -170,4 +143,42 @@ exec "$@"`
 		t.Fatal(err)
 	}
 	return path
+}
+
+// TestRecoverFromACheckpoint kills a rank. golaunch starts all ranks again, none of which has the state.
+// They go on from the latest checkpoint, and end with the parameters of a run without the failure.
+func TestRecoverFromACheckpoint(t *testing.T) {
+	testkit.Long(t)
+	args := []string{filepath.Join(build(t), "recover"), "--steps", "600", "--save-every", "50", "--resume", "run", "--log", "run.jsonl"}
+	dir := t.TempDir()
+	want := digest(t, succeed(t, job(t, dir, 2, args...)).Stdout, 2)
+	out := restart(t, args, outcome(t, dir))
+	if got := digest(t, out, 2); got != want {
+		t.Errorf("the parameters are %s, want %s", got, want)
+	}
+	if !regexp.MustCompile(`rank 1: starts at step [1-9]\d*\n`).MatchString(out) {
+		t.Errorf("rank 1 did not start after a checkpoint:\n%s", out)
+	}
+}
+
+// TestRecoverAfterStall has a rank that sleeps past the others' timeout. All ranks go on in the same
+// processes from the last committed step, and end with the parameters of a run without the stall.
+func TestRecoverAfterStall(t *testing.T) {
+	testkit.Long(t)
+	const ranks, steps, stall = 3, 12, 5
+	args := []string{"--steps", fmt.Sprint(steps), "--timeout", "3s", "--log", "run.jsonl"}
+	plainDir, stalledDir := t.TempDir(), t.TempDir()
+	want := digest(t, launch(t, plainDir, ranks, "recover", args...).Stdout, ranks)
+	out := launch(t, stalledDir, ranks, "recover", append(args, "--stall-rank", "1", "--stall-step", fmt.Sprint(stall))...).Stdout
+	if got := digest(t, out, ranks); got != want {
+		t.Errorf("the parameters are %s, want %s", got, want)
+	}
+	for r := range ranks {
+		for _, line := range []string{fmt.Sprintf("rank %d: starts at step 0\n", r), fmt.Sprintf("rank %d: group 1 broke: ", r), fmt.Sprintf("rank %d: starts at step %d\n", r, stall)} {
+			if strings.Count(out, line) != 1 {
+				t.Errorf("the output does not contain %q once:\n%s", line, out)
+			}
+		}
+	}
+	compareOutcomes(t, outcome(t, stalledDir), outcome(t, plainDir))
 }
