@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/goddp/goddp/internal/backend"
@@ -18,44 +19,47 @@ import (
 // Some ranks do not join. All others name them, also a rank whose own time is not over. Ranks that
 // join later get the first failure.
 func TestAbsentRanksAreNamed(t *testing.T) {
-	const size, short, long = 4, 500 * time.Millisecond, time.Minute
-	for name, newOptions := range map[string]func() *host.Options{
-		"inproc":    func() *host.Options { return &host.Options{InProcess: host.NewInProcess()} },
-		"processes": func() *host.Options { return nil },
-	} {
-		for _, absent := range [][]int{{0}, {3}, {1, 2}, {0, 1, 2}} {
-			t.Run(fmt.Sprint(name, absent), func(t *testing.T) {
-				ranks, opts := coordinatortest.Ranks(t, size), newOptions()
-				patient := 3 // has a long timeout; if it is absent, all ranks have a short one
-				var wg sync.WaitGroup
-				for r := range size {
-					if slices.Contains(absent, r) {
-						continue
-					}
-					timeout := short
-					if r == patient && len(absent) < size-1 {
-						timeout = long
-					}
-					wg.Go(func() {
-						ctx, cancel := context.WithTimeoutCause(t.Context(), soon, errors.New("the wait does not end"))
-						defer cancel()
-						_, err := host.New(ctx, backend.Config{Rank: r, Size: size, Control: ranks[r], Timeout: timeout}, opts)
-						var e *backend.AbsentError
-						if !errors.As(err, &e) || !slices.Equal(e.Ranks, absent) || !errors.Is(err, backend.ErrTimeout) {
-							t.Errorf("rank %d: %v, want a timeout that names ranks %v", r, err, absent)
-						}
-						if err != nil && (strings.Count(err.Error(), "not come") != 1 || !strings.Contains(err.Error(), fmt.Sprintf(": timed out after %v: rank", short))) {
-							t.Errorf("rank %d: %q does not say once who has not come, and for how long it was waited", r, err)
-						}
-					})
-				}
-				wg.Wait()
-				late := backend.Config{Rank: absent[0], Size: size, Control: ranks[absent[0]], Timeout: time.Minute}
-				if _, err := host.New(t.Context(), late, opts); err == nil || strings.Count(err.Error(), "could not join") != 1 {
-					t.Errorf("rank %d, too late: %v, want the first failure", absent[0], err)
-				}
-			})
+	for _, absent := range [][]int{{0}, {3}, {1, 2}, {0, 1, 2}} {
+		t.Run(fmt.Sprint("inproc", absent), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { joinWithout(t, absent, &host.Options{InProcess: host.NewInProcess()}) })
+		})
+		t.Run(fmt.Sprint("processes", absent), func(t *testing.T) {
+			t.Parallel()
+			joinWithout(t, absent, nil)
+		})
+	}
+}
+
+func joinWithout(t *testing.T, absent []int, opts *host.Options) {
+	const size, short, long = 4, time.Second, time.Minute
+	ranks := coordinatortest.Ranks(t, size)
+	patient := 3 // has a long timeout; if it is absent, all ranks have a short one
+	var wg sync.WaitGroup
+	for r := range size {
+		if slices.Contains(absent, r) {
+			continue
 		}
+		timeout := short
+		if r == patient && len(absent) < size-1 {
+			timeout = long
+		}
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeoutCause(t.Context(), soon, errors.New("the wait does not end"))
+			defer cancel()
+			_, err := host.New(ctx, backend.Config{Rank: r, Size: size, Control: ranks[r], Timeout: timeout}, opts)
+			var e *backend.AbsentError
+			if !errors.As(err, &e) || !slices.Equal(e.Ranks, absent) || !errors.Is(err, backend.ErrTimeout) {
+				t.Errorf("rank %d: %v, want a timeout that names ranks %v", r, err, absent)
+			}
+			if err != nil && (strings.Count(err.Error(), "not come") != 1 || !strings.Contains(err.Error(), fmt.Sprintf(": timed out after %v: rank", short))) {
+				t.Errorf("rank %d: %q does not say once who has not come, and for how long it was waited", r, err)
+			}
+		})
+	}
+	wg.Wait()
+	late := backend.Config{Rank: absent[0], Size: size, Control: ranks[absent[0]], Timeout: time.Minute}
+	if _, err := host.New(t.Context(), late, opts); err == nil || strings.Count(err.Error(), "could not join") != 1 {
+		t.Errorf("rank %d, too late: %v, want the first failure", absent[0], err)
 	}
 }
 

@@ -12,36 +12,29 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/backend/backendtest"
 	"github.com/goddp/goddp/internal/backend/host"
 	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
+	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/store"
 )
 
-// TestMain is also the main function of the worker processes that tests start.
-func TestMain(m *testing.M) {
-	if spec := os.Getenv("HOST_TEST_WORKER"); spec != "" {
-		worker(strings.Fields(spec))
-		return
-	}
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { testkit.Main(m, map[string]func(){"worker": worker}) }
 
-// worker runs rank args[0] of args[1] ranks, which meet in the store at the address args[2]. args[3]
-// says how the ranks are placed on hosts: "tcp" places one rank on each host, "mixed" places two ranks
-// on each host, and any other word places all ranks on one host. The worker makes args[5] all-reduces of args[4] elements, and prints how the last one ended.
-// args[6] is the timeout of each.
-func worker(args []string) {
+// worker runs a rank of a group. Its arguments are the rank, the number of ranks, the address of the store in which they
+// meet, how they are placed on hosts ("tcp" places one rank on each host, "mixed" two ranks on each host, and any
+// other word all ranks on one host), the number of elements and of all-reduces, and the timeout of each. The worker
+// prints how the last all-reduce ended.
+func worker() {
+	args := os.Args[1:]
 	rank, _ := strconv.Atoi(args[0])
 	size, _ := strconv.Atoi(args[1])
 	count, _ := strconv.Atoi(args[4])
 	rounds, _ := strconv.Atoi(args[5])
 	timeout, _ := time.ParseDuration(args[6])
-	fmt.Println("ended:", backendtest.Describe(func() error {
-		ctx := context.Background()
+	ctx := context.Background()
+	err := func() error {
 		kv, err := store.Dial(ctx, args[2], nil)
 		if err != nil {
 			return err
@@ -64,76 +57,82 @@ func worker(args []string) {
 			return err
 		}
 		defer g.Close(ctx)
-		return backendtest.ReduceRounds(newRank(g, control), count, rounds, timeout)
-	}()))
+		fmt.Println("ended:", backendtest.Describe(backendtest.ReduceRounds(newRank(g, control), count, rounds, timeout)))
+		return nil
+	}()
+	if err != nil {
+		fmt.Println("ended:", err)
+	}
 }
 
 // startWorkers starts n workers, whose calls have a timeout, and waits until all of them work.
-func startWorkers(t *testing.T, n int, transport string, count, rounds int, timeout time.Duration) *backendtest.Workers {
+func startWorkers(t *testing.T, n int, transport string, count, rounds int, timeout time.Duration) (ranks []*testkit.Process) {
 	t.Helper()
 	server, err := store.Listen("127.0.0.1:0", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { server.Close() })
-	w := backendtest.StartWorkers(t, n, func(rank int) []string {
-		return append(os.Environ(), fmt.Sprintf("HOST_TEST_WORKER=%d %d %s %s %d %d %v", rank, n, server.Addr(), transport, count, rounds, timeout))
-	})
-	w.WaitForRounds(t)
-	return w
+	for r := range n {
+		ranks = append(ranks, testkit.Start(t, testkit.Self(t, "worker", fmt.Sprint(r), fmt.Sprint(n), server.Addr(), transport,
+			fmt.Sprint(count), fmt.Sprint(rounds), timeout.String())))
+	}
+	for _, p := range ranks {
+		p.Await("^round$", 1)
+	}
+	return ranks
+}
+
+// wantEnd checks how the last all-reduce of a worker ended.
+func wantEnd(t *testing.T, p *testkit.Process, want string) {
+	t.Helper()
+	if got := p.Await("^ended: ", 1).Text; !strings.HasPrefix(got, "ended: "+want) {
+		t.Errorf("%q, want that it ended: %s", got, want)
+	}
 }
 
 const forever = 1 << 30
 
 // One rank is killed while it works. All others name it. With few elements the others are often
-// between two calls and fail at the next Start; the test runs many times so that a wrong rank would
+// between two calls and fail at the next Start; with -long the test runs many times so that a wrong rank would
 // be named.
 func TestKilledRankIsNamed(t *testing.T) {
+	kill := func(transport string, count int) {
+		ranks := startWorkers(t, 4, transport, count, forever, soon)
+		ranks[2].Signal(syscall.SIGKILL)
+		for _, r := range []int{0, 1, 3} {
+			wantEnd(t, ranks[r], "lost 2 false")
+		}
+	}
+	kill("shm", 10)
+	if !testkit.IsLong() {
+		return
+	}
 	for _, transport := range []string{"shm", "tcp", "mixed"} {
-		for count, times := range map[int]int{10: 20, 1 << 20: 1} {
-			t.Run(fmt.Sprintf("%s/%d", transport, count), func(t *testing.T) {
-				for range times {
-					w := startWorkers(t, 4, transport, count, forever, soon)
-					at := time.Now()
-					w.Cmds[2].Process.Kill()
-					for _, r := range []int{0, 1, 3} {
-						if how := w.Wait(t, r, "ended: "); how != "lost 2 false" {
-							t.Errorf("rank %d ended: %s", r, how)
-						}
-					}
-					t.Logf("noticed by all after %v", time.Since(at))
-				}
-			})
+		kill(transport, 1<<20)
+		for range 5 {
+			kill(transport, 10)
 		}
 	}
 }
 
 // A stopped rank is not dead, so the other ranks time out.
 func TestStoppedRankTimesOut(t *testing.T) {
+	testkit.Long(t)
 	for _, transport := range []string{"shm", "tcp"} {
-		t.Run(transport, func(t *testing.T) {
-			t.Parallel()
-			w := startWorkers(t, 3, transport, 1<<16, forever, 3*time.Second)
-			w.Cmds[1].Process.Signal(syscall.SIGSTOP)
-			for _, r := range []int{0, 2} {
-				if how := w.Wait(t, r, "ended: "); !strings.HasPrefix(how, "timeout") {
-					t.Errorf("rank %d ended: %s", r, how)
-				}
-			}
-		})
+		ranks := startWorkers(t, 3, transport, 1<<16, forever, time.Second)
+		ranks[1].Signal(syscall.SIGSTOP)
+		wantEnd(t, ranks[0], "timeout")
+		wantEnd(t, ranks[2], "timeout")
 	}
 }
 
 // All ranks close as soon as they are done.
 func TestRanksCloseInGoodOrder(t *testing.T) {
+	testkit.Long(t)
 	for _, transport := range []string{"shm", "tcp", "mixed"} {
-		t.Run(transport, func(t *testing.T) {
-			w := startWorkers(t, 4, transport, 10_000, 500, soon)
-			for r := range w.Cmds {
-				if how := w.Wait(t, r, "ended: "); how != "done" {
-					t.Errorf("rank %d ended: %s", r, how)
-				}
-			}
-		})
+		for _, p := range startWorkers(t, 4, transport, 10_000, 500, soon) {
+			wantEnd(t, p, "done")
+		}
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
 	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/internal/handshake/handshaketest"
+	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/store"
 )
 
@@ -130,12 +131,8 @@ func TestAlteredBytesAreNoticed(t *testing.T) {
 	for name, alter := range attacks {
 		t.Run(name, func(t *testing.T) {
 			ranks := underAttack(t, newAttacker(t, 1<<19, alter), theSecret)
-			began := time.Now()
 			for r, err := range outcomes(t, ranks, func(int) *backend.Call { return reduceCall(1 << 18) }) {
 				checkAltered(t, r, err)
-			}
-			if took := time.Since(began); took > soon/2 {
-				t.Errorf("it took %v", took)
 			}
 		})
 	}
@@ -227,7 +224,7 @@ func TestWithheldBytesEndWithTheDeadline(t *testing.T) {
 	ranks := underAttack(t, a, theSecret)
 	errs := outcomes(t, ranks, func(int) *backend.Call {
 		c := reduceCall(1 << 20)
-		c.Timeout = time.Second
+		c.Timeout = 300 * time.Millisecond
 		return c
 	})
 	close(silence)
@@ -240,6 +237,7 @@ func TestWithheldBytesEndWithTheDeadline(t *testing.T) {
 
 // Bytes that are changed while a connection is made let nobody in.
 func TestAlteredHandshakeFails(t *testing.T) {
+	testkit.Long(t)
 	for from := 3; from < 2000; from += 150 {
 		a := newAttacker(t, from, attacks["flips a bit"])
 		ranks := coordinatortest.Ranks(t, 2)

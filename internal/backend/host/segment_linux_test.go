@@ -1,18 +1,25 @@
 package host_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"net"
 	"os"
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/backend/backendtest"
+	"github.com/goddp/goddp/internal/backend/host"
 )
 
 // mappings returns how many times this process has mapped each segment, by inode. Shared regions
@@ -161,5 +168,44 @@ func TestSmallBuffersShareASegment(t *testing.T) {
 	})
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// The kernel gives a peer up whose host has not answered for 20 s. A peer that reads late is not lost: its host answers
+// probes, and data that wait for a reader have no time limit.
+func TestSilentHostsAreLost(t *testing.T) {
+	var mu sync.Mutex
+	var conns []*net.TCPConn
+	world(t, 2, func(r int) *host.Options {
+		o := &host.Options{HostID: fmt.Sprint(r)}
+		o.SetDial(func(ctx context.Context, network, addr string) (net.Conn, error) {
+			c, err := new(net.Dialer).DialContext(ctx, network, addr)
+			if err == nil {
+				mu.Lock()
+				defer mu.Unlock()
+				conns = append(conns, c.(*net.TCPConn))
+			}
+			return c, err
+		})
+		return o
+	}, nil)
+	for _, c := range conns {
+		raw, err := c.SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw.Control(func(fd uintptr) {
+			for option, want := range map[int]int{unix.TCP_KEEPIDLE: 5, unix.TCP_KEEPINTVL: 5, unix.TCP_KEEPCNT: 3, unix.TCP_USER_TIMEOUT: 0} {
+				if got, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, option); got != want || err != nil {
+					t.Errorf("the option %d of TCP is %d, %v, want %d", option, got, err, want)
+				}
+			}
+			if on, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_KEEPALIVE); on != 1 || err != nil {
+				t.Errorf("the kernel does not probe: %v", err)
+			}
+		})
+	}
+	if len(conns) == 0 {
+		t.Error("the ranks have no connection")
 	}
 }
