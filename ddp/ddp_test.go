@@ -7,12 +7,9 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"os"
 	"slices"
 	"strings"
 	"testing"
-
-	"go.uber.org/goleak"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
@@ -23,21 +20,18 @@ import (
 	"github.com/goddp/goddp/internal/devicetest"
 	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/internal/must"
+	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
 
-// workerMode makes this test binary a worker that runs the named program.
-const workerMode = "GODDP_TEST_WORKER"
+// programs are the programs that this test binary can be.
+var programs = map[string]func(){}
 
-var workers = map[string]func(context.Context) error{}
+func TestMain(m *testing.M) { testkit.Main(m, programs) }
 
-func TestMain(m *testing.M) {
-	if worker, ok := workers[os.Getenv(workerMode)]; ok {
-		comm.Main(worker)
-	}
-	goleak.VerifyTestMain(m)
-}
+// The tests of this package that work with any number of ranks also run on two real processes.
+func TestOnProcesses(t *testing.T) { commtest.Processes(t, 2, "GODDP_DEVICE=cpu") }
 
 // samples returns this rank's part of a batch that the ranks share: the rank-th of ranks equal
 // parts.

@@ -17,17 +17,44 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/cuda"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/cudatest"
+	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/internal/must"
+	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/launcher"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
 
 func init() {
-	workers["steady"], workers["delayed"], workers["missing"] = steadyOnGPU, delayedOnGPU, missingOnGPU
+	programs["steady"] = onGroup(func(_ context.Context, pg *comm.ProcessGroup) error { return steady(pg, 1) })
+	programs["checkpoints"] = onGroup(func(_ context.Context, pg *comm.ProcessGroup) error {
+		return checkpointsChangeNothing(pg, &Options{BucketCapMB: 1e-6})
+	})
+	programs["mixed"] = onGroup(func(_ context.Context, pg *comm.ProcessGroup) error {
+		return mixed(pg, 0.05, precision{params: device.BFloat16}, precision{params: device.Float16}, precision{device.Float32, device.BFloat16})
+	})
+	programs["missing"] = onGroup(missingOnGPU)
+	for name, f := range map[string]func(context.Context) error{"delayed": delayedOnGPU, "recover": recoverOnGPU, "lost": lostWorker} {
+		programs[name] = func() { comm.Main(f) }
+	}
+}
+
+// onGroup makes a program that runs f with its process group.
+func onGroup(f func(ctx context.Context, pg *comm.ProcessGroup) error) func() {
+	return func() {
+		comm.Main(func(ctx context.Context) error {
+			pg, err := comm.Init(ctx, nil)
+			if err != nil {
+				return err
+			}
+			defer pg.Close()
+			return f(ctx, pg)
+		})
+	}
 }
 
 // onGPUs runs a program on n processes with a GPU each. If there are fewer GPUs, but at least
@@ -38,9 +65,9 @@ func onGPUs(t *testing.T, least, n int, program string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	var out bytes.Buffer
+	cmd := testkit.Self(t, program)
 	_, err := launcher.Run(ctx, &launcher.Config{
-		Args: []string{os.Args[0]}, Workers: min(n, gpus), Env: append(os.Environ(), workerMode+"="+program, "GODDP_DEVICE=cuda"),
-		Stdout: &out, Stderr: &out,
+		Args: cmd.Args, Workers: min(n, gpus), Env: append(cmd.Env, "GODDP_DEVICE=cuda"), Stdout: &out, Stderr: &out,
 	})
 	t.Logf("%s", &out)
 	if err != nil {
@@ -54,14 +81,12 @@ func TestGPUOnProcesses(t *testing.T) { commtest.ProcessesOnGPUs(t, 2, 4) }
 // On a GPU too, a step in steady state allocates almost nothing on Go's heap, and no device memory.
 func TestGPUSteadyState(t *testing.T) { onGPUs(t, 1, 2, "steady") }
 
-func steadyOnGPU(ctx context.Context) error {
-	pg, err := comm.Init(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer pg.Close()
-	return steady(pg, 1)
-}
+// On GPUs too, training with checkpoints is bit-identical to training without.
+func TestGPUCheckpointsChangeNothing(t *testing.T) { onGPUs(t, 1, 2, "checkpoints") }
+
+// On a GPU products are computed in 16 bits too: with 16-bit parameters, and with float32
+// parameters that are converted.
+func TestGPUMixedPrecision(t *testing.T) { onGPUs(t, 1, 2, "mixed") }
 
 // On GPUs reductions overlap the backward pass: a delay in every reduction lengthens the step by
 // only one delay, that of the last reduction.
@@ -195,12 +220,7 @@ func (b *delayed) alone(ctx context.Context, delay time.Duration) (time.Duration
 // On GPUs Backward does not wait for other ranks. Step reports that another rank lacks a gradient.
 func TestGPUMissingGradient(t *testing.T) { onGPUs(t, 2, 2, "missing") }
 
-func missingOnGPU(ctx context.Context) error {
-	pg, err := comm.Init(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer pg.Close()
+func missingOnGPU(_ context.Context, pg *comm.ProcessGroup) error {
 	const bad = 1
 	skip := false
 	m := two{nn.NewParameter("first", autograd.Scalar(pg.Device(), 1)), nn.NewParameter("second", autograd.Scalar(pg.Device(), 2)), &skip}
@@ -226,4 +246,91 @@ func missingOnGPU(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// If one rank comes too late for a reduction, all ranks recover on GPUs too, and reach the same
+// parameters as without the failure.
+func TestGPURecover(t *testing.T) { onGPUs(t, 2, 2, "recover") }
+
+const lateStep, lateSteps, lateTimeout = 4, 8, 10 * time.Second
+
+func recoverOnGPU(ctx context.Context) error {
+	world, err := comm.WorldFromEnv()
+	if err != nil {
+		return err
+	}
+	dev, err := cuda.Open(world.LocalRank, nil)
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	plain, broken, err := lateTraining(ctx, dev, func(int) {})
+	if err != nil || broken != nil {
+		return fmt.Errorf("without a failure: %w", errors.Join(err, broken))
+	}
+	late := false
+	again, broken, err := lateTraining(ctx, dev, func(step int) {
+		if !late && step == lateStep && world.Rank == 1 {
+			late = true
+			time.Sleep(lateTimeout * 3 / 2)
+		}
+	})
+	fmt.Printf("rank %d: %v\n", world.Rank, broken)
+	switch {
+	case err != nil:
+		return err
+	case broken == nil:
+		return errors.New("nothing failed")
+	case !bytes.Equal(plain, again):
+		return errors.New("it did not come where it comes without a failure")
+	}
+	return nil
+}
+
+// lateTraining trains a new model, in a second group if the first one breaks. It returns the
+// parameters and the error that broke the first group.
+func lateTraining(ctx context.Context, dev device.Device, before func(step int)) (params []byte, broken, err error) {
+	net := mlp(64, device.Float32)
+	opt := must.New(optim.NewSGD(net.Parameters(), &optim.SGDOptions{LR: 0.05, Momentum: 0.9}))
+	group := func(want int) error {
+		pg, err := comm.Init(ctx, &comm.Options{Device: dev, Timeout: lateTimeout, ErrorMode: comm.BlockingWait})
+		if err != nil {
+			return err
+		}
+		defer pg.Close()
+		step, err := Recover(net, pg, opt)
+		if err != nil {
+			return err
+		}
+		if step != want {
+			return fmt.Errorf("recovered step %d, want %d", step, want)
+		}
+		model, err := New(net, pg, nil)
+		if err != nil {
+			return err
+		}
+		x := autograd.Zeros(dev, device.Float32, 8, 64)
+		for ; step < lateSteps; step++ {
+			before(step)
+			if err := kernels.Of(dev).Normal(dev.Compute(), x.Tensor(), 0, 1, uint64(step), uint64(pg.Rank())<<32); err != nil {
+				return err
+			}
+			if err := nn.MSELoss(model.Forward(x), x).Backward(); err != nil {
+				return err
+			}
+			if err := opt.Step(); err != nil {
+				return err
+			}
+			opt.ZeroGrad()
+		}
+		return nil
+	}
+	if err = group(0); errors.Is(err, comm.ErrTimeout) || errors.Is(err, comm.ErrAborted) || errors.Is(err, comm.ErrPeerLost) {
+		broken, err = err, group(lateStep)
+	}
+	if err != nil {
+		return nil, broken, err
+	}
+	params, err = readParameters(ctx, net.Parameters())
+	return params, broken, err
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/nn"
@@ -30,7 +31,7 @@ func wantSame(t *testing.T, how training, train func(r *replica, capture func(st
 	var all [2][2]result
 	for i := range all {
 		commtest.OnDevices(t, commtest.FakeGPUs(t, 2), nil, func(pg *comm.ProcessGroup) error {
-			r, err := newReplicaWith(pg, how)
+			r, err := newReplica(pg, how)
 			if err != nil {
 				return err
 			}
@@ -58,63 +59,82 @@ func wantSame(t *testing.T, how training, train func(r *replica, capture func(st
 }
 
 // Accumulation within a captured step is captured too.
-func TestNoSyncWithinACapturedStep(t *testing.T) {
-	wantSame(t, training{}, func(r *replica, capture func(stepFunc) stepFunc) (string, error) {
-		step := capture(func(in ...*autograd.Variable) (*autograd.Variable, error) {
-			if err := r.model.NoSync(func() error {
-				_, err := r.backward(in[:2]...)
-				return err
-			}); err != nil {
-				return nil, err
+func TestEmulatedNoSyncWithinACapturedStep(t *testing.T) {
+	for _, how := range []training{{}, {sharded: true}} {
+		wantSame(t, how, func(r *replica, capture func(stepFunc) stepFunc) (string, error) {
+			step := capture(func(in ...*autograd.Variable) (*autograd.Variable, error) {
+				if err := r.model.NoSync(func() error {
+					_, err := r.backward(in[:2]...)
+					return err
+				}); err != nil {
+					return nil, err
+				}
+				return r.step(in[2:]...)
+			})
+			for n := range 8 {
+				a, b := r.batch(n)
+				c, d := r.batch(n + 1)
+				if _, err := step(a, b, c, d); err != nil {
+					return "", fmt.Errorf("step %d: %w", n, err)
+				}
 			}
-			return r.step(in[2:]...)
+			if r.runs != 2*8 && r.runs > 2*5 {
+				return "", fmt.Errorf("8 steps of two passes each ran %d passes of the step function, want fewer or all", r.runs)
+			}
+			return fmt.Sprint(r.model.Stats().Passes), nil
 		})
-		for n := range 12 {
-			a, b := r.batch(n)
-			c, d := r.batch(n + 1)
-			if _, err := step(a, b, c, d); err != nil {
-				return "", fmt.Errorf("step %d: %w", n, err)
-			}
-		}
-		if r.runs != 2*12 && r.runs > 2*5 {
-			return "", fmt.Errorf("12 steps of two passes each ran %d passes of the step function, want fewer or all", r.runs)
-		}
-		return fmt.Sprint(r.model.Stats().Passes), nil
-	})
+	}
 }
 
-// After a step that all ranks skip, because one lacks a gradient, the ranks have the same scale of the loss as if
-// no step was captured. The skipped step still returns its loss.
-func TestScaleAfterASkippedReplay(t *testing.T) {
-	wantSame(t, training{scaled: true}, func(r *replica, capture func(stepFunc) stepFunc) (string, error) {
-		step := capture(r.step)
-		var scales []float64
-		for n := range 26 {
-			do := step
-			if n == 5 && r.pg.Rank() == 1 {
-				r.skip, do = true, r.step
+// If a rank lacks a gradient in a step, the other rank's replay skips the step too. Both ranks get the error that they
+// get uncaptured, and nothing changes but the scale of the loss. The replay still returns its loss, and the next steps
+// are replays.
+func TestEmulatedReplayIsSkippedIfAGradientIsMissing(t *testing.T) {
+	const bad, steps = 5, 12
+	for _, how := range []training{{scaled: true}, {sharded: true, unclipped: true}} {
+		wantSame(t, how, func(r *replica, capture func(stepFunc) stepFunc) (string, error) {
+			step := capture(r.step)
+			var scales []float64
+			for n := range steps {
+				before, err := r.state(t)
+				if err != nil {
+					return "", err
+				}
+				do := step
+				if n == bad && r.pg.Rank() == 1 {
+					r.skip, do = true, r.step
+				}
+				loss, err := do(r.batch(n))
+				r.skip = false
+				if n == bad {
+					r.opt.ZeroGrad()
+				}
+				after, stateErr := r.state(t)
+				committed, consistent := r.opt.Committed()
+				switch {
+				case stateErr != nil:
+					return "", stateErr
+				case (n == bad) != errors.As(err, new(*reducer.MissingGradientError)) || n != bad && err != nil:
+					return "", fmt.Errorf("step %d gave %v", n, err)
+				case n == bad && (!bytes.Equal(before, after) || committed != bad || !consistent):
+					return "", fmt.Errorf("after the step without a gradient %d are committed, consistent: %v; equal parameters: %v", committed, consistent, bytes.Equal(before, after))
+				case loss == nil && r.pg.Rank() == 0: // the backward pass of rank 1 fails
+					return "", fmt.Errorf("step %d has no loss", n)
+				}
+				if r.scaler != nil {
+					scales = append(scales, r.scaler.GetScale())
+				}
 			}
-			loss, err := do(r.batch(n % 9))
-			r.skip = false
-			switch {
-			case n != 5 && err != nil:
-				return "", fmt.Errorf("step %d: %w", n, err)
-			case n == 5 && !errors.Is(err, device.ErrSkipped):
-				return "", fmt.Errorf("the step without a gradient gave %v", err)
-			case loss == nil && r.pg.Rank() == 0: // the backward pass of rank 1 fails
-				return "", fmt.Errorf("step %d has no loss", n)
+			if r.runs != steps && r.runs > 7 {
+				return "", fmt.Errorf("%d steps ran the step function %d times", steps, r.runs)
 			}
-			if n == 5 {
-				r.opt.ZeroGrad()
-			}
-			scales = append(scales, r.scaler.GetScale())
-		}
-		return fmt.Sprint(scales), nil
-	})
+			return fmt.Sprint(scales), nil
+		})
+	}
 }
 
 // An invalid option fails the step, and the group lives on.
-func TestInvalidOptionInALoopOfCapturedSteps(t *testing.T) {
+func TestEmulatedInvalidOptionInALoopOfCapturedSteps(t *testing.T) {
 	wantSame(t, training{}, func(r *replica, capture func(stepFunc) stepFunc) (string, error) {
 		step, said := capture(r.step), ""
 		for n := range 10 {
@@ -152,7 +172,7 @@ func (f failsRecorded) Backward(c *autograd.Call, _ int, dst device.Tensor, acc 
 }
 
 // If the backward pass of a step fails while it is recorded, the step runs uncaptured, and so do the next ones.
-func TestFailedRecordingOfAModelChangesNothing(t *testing.T) {
+func TestEmulatedFailedRecordingOfAModelChangesNothing(t *testing.T) {
 	wantSame(t, training{}, func(r *replica, capture func(stepFunc) stepFunc) (string, error) {
 		step := capture(func(in ...*autograd.Variable) (*autograd.Variable, error) {
 			y := r.model.Forward(autograd.Apply(failsRecorded{r.pg.Device()}, in[0]))
@@ -175,30 +195,44 @@ func TestFailedRecordingOfAModelChangesNothing(t *testing.T) {
 	})
 }
 
-// What a model cannot do in a captured step is an error that names it.
-func TestStepsOfAModelThatCannotBeCaptured(t *testing.T) {
-	for want, change := range map[string]func(r *replica) (stepFunc, func(call func() error) error){
-		"two passes that reduce": func(r *replica) (stepFunc, func(func() error) error) {
+// What cannot be done in a captured step is an error that names it.
+func TestEmulatedStepsOfAModelThatCannotBeCaptured(t *testing.T) {
+	plainly := func(_ *replica, call func() error) error { return call() }
+	for _, c := range []struct {
+		want string
+		step func(r *replica) stepFunc
+		run  func(r *replica, call func() error) error
+	}{
+		{"two passes that reduce", func(r *replica) stepFunc {
 			return func(in ...*autograd.Variable) (*autograd.Variable, error) {
 				if _, err := r.backward(in...); err != nil {
 					return nil, err
 				}
 				return r.step(in...)
-			}, func(call func() error) error { return call() }
-		},
-		"ranks may leave early (Join)": func(r *replica) (stepFunc, func(func() error) error) {
-			return r.step, func(call func() error) error { return r.model.Join(nil, call) }
-		},
+			}
+		}, plainly},
+		{"ranks may leave early (Join)", func(r *replica) stepFunc { return r.step }, func(r *replica, call func() error) error { return r.model.Join(nil, call) }},
+		{"GetScale returns a number of the host", func(r *replica) stepFunc {
+			return func(in ...*autograd.Variable) (*autograd.Variable, error) {
+				if r.scaler.GetScale() == 0 {
+					return nil, errors.New("no scale")
+				}
+				return r.step(in...)
+			}
+		}, plainly},
+		{"does not take part in captured steps", func(r *replica) stepFunc {
+			r.opt = struct{ optimizer }{r.opt} // hides the method of optimizers that do
+			return r.step
+		}, plainly},
 	} {
-		t.Run(want, func(t *testing.T) {
+		t.Run(c.want, func(t *testing.T) {
 			commtest.OnDevices(t, commtest.FakeGPUs(t, 2), nil, func(pg *comm.ProcessGroup) error {
-				r, err := newReplica(pg)
+				r, err := newReplica(pg, training{scaled: true, unclipped: true})
 				if err != nil {
 					return err
 				}
-				step, run := change(r)
-				step = autograd.Capture(pg.Device(), step, &autograd.CaptureOptions{Required: true})
-				err = run(func() error {
+				step := autograd.Capture(pg.Device(), c.step(r), &autograd.CaptureOptions{Required: true})
+				err = c.run(r, func() error {
 					for n := range 5 {
 						if _, err := step(r.batch(n)); err != nil {
 							return err
@@ -206,8 +240,8 @@ func TestStepsOfAModelThatCannotBeCaptured(t *testing.T) {
 					}
 					return nil
 				})
-				if err == nil || !strings.Contains(err.Error(), want) {
-					return fmt.Errorf("got %v, want an error with %q", err, want)
+				if err == nil || !strings.Contains(err.Error(), c.want) {
+					return fmt.Errorf("got %v, want an error with %q", err, c.want)
 				}
 				return nil
 			})

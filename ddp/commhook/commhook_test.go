@@ -29,11 +29,10 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // TestOnProcesses runs the tests of this package on real processes.
-func TestOnProcesses(t *testing.T) {
-	for _, n := range []int{2, 4} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) { commtest.Processes(t, n, "GODDP_DEVICE=cpu") })
-	}
-}
+func TestOnProcesses(t *testing.T) { commtest.Processes(t, 2, "GODDP_DEVICE=cpu") }
+
+// TestGPUOnProcesses does the same as TestOnProcesses, with a GPU for each process and NCCL.
+func TestGPUOnProcesses(t *testing.T) { commtest.ProcessesOnGPUs(t, 2, 4) }
 
 // onRanks runs f on n ranks. With isLagging, their devices run work later than the host enqueues
 // it, as GPUs do. In a job it uses the job's devices.

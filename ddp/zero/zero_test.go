@@ -26,6 +26,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// The tests of this package that work with any number of ranks also run on two real processes.
+func TestOnProcesses(t *testing.T) { commtest.Processes(t, 2, "GODDP_DEVICE=cpu") }
+
+// TestGPUOnProcesses does the same as TestOnProcesses, on two processes with a GPU each. With more
+// processes NCCL sums in another order in an all-reduce than in a reduce-scatter.
+func TestGPUOnProcesses(t *testing.T) { commtest.ProcessesOnGPUs(t, 2) }
+
 // width is the width of all models here. It is not a power of two, so that shards cut through
 // parameters.
 const width = 9

@@ -65,14 +65,14 @@ func processesOnGPUs(t *testing.T, least int) (n int, device string) {
 	return GPUs(t, least), "GODDP_DEVICE=cuda"
 }
 
-// ProcessesOnGPUs is Processes over NCCL with one GPU per process. It runs the sizes for which there
+// ProcessesOnGPUs is Processes over NCCL with one GPU per process. It runs the long tests too, needs no -long, and runs the sizes for which there
 // are enough GPUs, and skips the test if there are fewer than two.
 func ProcessesOnGPUs(t *testing.T, sizes ...int) {
 	t.Helper()
 	most, device := processesOnGPUs(t, 2)
 	for _, n := range sizes {
 		if n <= most {
-			t.Run(fmt.Sprint(n), func(t *testing.T) { Processes(t, n, device) })
+			t.Run(fmt.Sprint(n), func(t *testing.T) { processes(t, n, []string{"-long"}, device) })
 		}
 	}
 }

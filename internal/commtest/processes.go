@@ -55,11 +55,17 @@ func Here(n int) int {
 // fails, or if no such part runs.
 func Processes(t *testing.T, n int, vars ...string) {
 	t.Helper()
-	OutsideJobs(t)
 	testkit.Long(t)
+	processes(t, n, nil, vars...)
+}
+
+// processes is Processes with flags for the test binary.
+func processes(t *testing.T, n int, flags []string, vars ...string) {
+	t.Helper()
+	OutsideJobs(t)
 	ctx, cancel := context.WithTimeout(t.Context(), jobTimeout)
 	defer cancel()
-	runs(ctx, t, n, nil, vars)
+	runs(ctx, t, n, flags, vars)
 }
 
 // runs is Processes with flags for the test binary.
