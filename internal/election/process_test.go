@@ -14,9 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/goddp/goddp/internal/frame"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 func TestMain(m *testing.M) {
@@ -27,7 +26,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	goleak.VerifyTestMain(m)
+	testkit.Main(m, nil)
 }
 
 // fake is an election that this agent wins, unless its address is that of the elected agent: "other".
@@ -118,7 +117,7 @@ func awaitOver(t *testing.T, term Term) {
 	t.Helper()
 	select {
 	case <-term.Over():
-	case <-time.After(20 * time.Second):
+	case <-time.After(testkit.Soon):
 		t.Fatal("the term is not over")
 	}
 }
@@ -149,22 +148,14 @@ func TestProcessHoldsTheElection(t *testing.T) {
 	}
 }
 
-// When golaunch ends without a word, the process resigns, so that another agent is elected at once.
-func TestProcessResignsWhenNobodyNeedsIt(t *testing.T) {
-	p, end := start(t)
-	if _, _, err := p.Elect(t.Context(), "first", ""); err != nil {
-		t.Fatal(err)
-	}
-	if got := end(); !strings.HasSuffix(got, "resign false\nclose\n") {
-		t.Errorf("the process was asked to\n%s", got)
-	}
-}
-
 // A term is over when golaunch-etcd is killed. It is also over when golaunch-etcd is stopped, because its lease may
 // expire meanwhile. Then another process can be started.
 func TestTermEndsWithTheProcess(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGSTOP} {
 		t.Run(sig.String(), func(t *testing.T) {
+			if sig == syscall.SIGSTOP {
+				testkit.Long(t)
+			}
 			p, _ := start(t)
 			defer p.Close()
 			_, term, err := p.Elect(t.Context(), "first", "")

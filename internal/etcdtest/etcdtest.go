@@ -3,10 +3,10 @@ package etcdtest
 
 import (
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/goddp/goddp/internal/testkit"
@@ -19,7 +19,7 @@ type Cluster struct {
 	peers     []string
 	Endpoints []string
 	places    []Place
-	members   []*exec.Cmd
+	members   []*testkit.Process
 }
 
 // Place is where a member runs.
@@ -38,14 +38,13 @@ func Start(t *testing.T, n int) *Cluster {
 	return StartAt(t, places...)
 }
 
-// StartAt starts a cluster with a member at each place, which the end of the test ends. It skips the test
-// if etcd is not installed.
+// StartAt starts a cluster with a member at each place, which the end of the test ends. It needs etcd, and the test is
+// long: see package testkit.
 func StartAt(t *testing.T, places ...Place) *Cluster {
 	t.Helper()
-	if _, err := exec.LookPath("etcd"); err != nil {
-		t.Skip("there is no etcd: apt-get install etcd-server")
-	}
-	c := &Cluster{t: t, dir: t.TempDir(), places: places, members: make([]*exec.Cmd, len(places))}
+	testkit.Long(t)
+	testkit.Need(t, testkit.Command("etcd"))
+	c := &Cluster{t: t, dir: t.TempDir(), places: places, members: make([]*testkit.Process, len(places))}
 	for _, p := range places {
 		for _, urls := range []*[]string{&c.Endpoints, &c.peers} {
 			port, _ := testkit.Port(t)
@@ -55,11 +54,6 @@ func StartAt(t *testing.T, places ...Place) *Cluster {
 	for i := range places {
 		c.StartMember(i)
 	}
-	t.Cleanup(func() {
-		for i := range c.members {
-			c.Kill(i)
-		}
-	})
 	return c
 }
 
@@ -76,23 +70,12 @@ func (c *Cluster) StartMember(i int) {
 		"--listen-peer-urls", c.peers[i], "--initial-advertise-peer-urls", c.peers[i],
 		"--initial-cluster", strings.Join(initial, ","), "--initial-cluster-state", "new",
 		"--heartbeat-interval", "50", "--election-timeout", "250", "--unsafe-no-fsync")
-	log, err := os.OpenFile(filepath.Join(c.dir, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	defer log.Close()
-	cmd.Stdout, cmd.Stderr = log, log
-	if err := c.places[i].Start(cmd); err != nil {
-		c.t.Fatal(err)
-	}
-	c.members[i] = cmd
+	c.members[i] = testkit.StartBy(c.t, cmd, func() error { return c.places[i].Start(cmd) })
 }
 
 // Kill kills a member.
 func (c *Cluster) Kill(i int) {
-	if cmd := c.members[i]; cmd != nil {
-		cmd.Process.Kill()
-		cmd.Wait()
-		c.members[i] = nil
-	}
+	c.t.Helper()
+	c.members[i].Signal(syscall.SIGKILL)
+	c.members[i].Wait()
 }

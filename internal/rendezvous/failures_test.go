@@ -17,8 +17,8 @@ func TestFailuresFitInMessages(t *testing.T) {
 	for _, c := range []struct{ failures, detail, agents, want, detailed int }{
 		{3, 1000, 3, 3, 3},
 		{3, maxFailureBytes / 2, 3, 3, 1},
-		{100_000, 0, 3, maxFailureBytes / 300, maxFailureBytes / 300},
-		{10_000, 10_000, 10_000, 20, 0},
+		{5_000, 0, 3, maxFailureBytes / 300, maxFailureBytes / 300},
+		{100, 10_000, 10_000, 20, 0},
 	} {
 		all := make([]Failure, c.failures)
 		for i := range all {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/internal/identity"
+	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/store"
 )
 
@@ -30,7 +31,7 @@ type job struct {
 
 func newJob(t *testing.T, l Limits) *job {
 	t.Helper()
-	return newJobOf(t, HostOptions{Limits: l, LastCall: 20 * time.Millisecond, Heartbeat: 50 * time.Millisecond})
+	return newJobOf(t, HostOptions{Limits: l, LastCall: 20 * time.Millisecond, Heartbeat: 10 * time.Second})
 }
 
 func newJobOf(t *testing.T, o HostOptions) *job {
@@ -56,7 +57,7 @@ func newJobOf(t *testing.T, o HostOptions) *job {
 
 func (j *job) dial(name string) *Remote {
 	j.t.Helper()
-	ctx, cancel := context.WithTimeout(j.t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(j.t.Context(), testkit.Soon)
 	defer cancel()
 	r, err := Dial(ctx, DialOptions{
 		Addr: j.addr, Identity: j.id, Node: NodeInfo{Host: name, Workers: 2, Rank: -1}, Limits: j.opts.Limits, Heartbeat: j.opts.Heartbeat,
@@ -74,8 +75,8 @@ func next(t *testing.T, s *Session) Order {
 	select {
 	case o := <-s.Orders():
 		return o
-	case <-time.After(10 * time.Second):
-		t.Fatal("no order within 10s")
+	case <-time.After(testkit.Soon):
+		t.Fatalf("no order within %v", testkit.Soon)
 	}
 	panic("unreachable")
 }
@@ -177,7 +178,7 @@ func TestAgentThatDoesNotFitIsRefused(t *testing.T) {
 
 // The host gives up an agent that is silent. It sends the reason, which a suspended agent reads when it resumes.
 func TestSilentAgentIsLost(t *testing.T) {
-	j := newJob(t, Limits{MinNodes: 2, MaxNodes: 2})
+	j := newJobOf(t, HostOptions{Limits: Limits{MinNodes: 2, MaxNodes: 2}, Heartbeat: 50 * time.Millisecond})
 	local := j.host.Join(NodeInfo{Host: "a", Workers: 1}, 0)
 	silent := *j
 	silent.opts.Heartbeat = time.Hour
@@ -271,7 +272,7 @@ func TestSilentAgentIsCutOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	mux, err := j.host.accept(c, j.id, 500*time.Millisecond)
+	mux, err := j.host.accept(c, j.id, 100*time.Millisecond)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -282,7 +283,7 @@ func TestSilentAgentIsCutOff(t *testing.T) {
 	}()
 	select {
 	case <-served:
-	case <-time.After(10 * time.Second):
+	case <-time.After(testkit.Soon):
 		t.Error("the host waits for Join without a deadline")
 	}
 	c.Close()

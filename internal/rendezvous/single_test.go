@@ -7,13 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/store"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testkit.Main(m, nil) }
 
 // openSingle opens the agent of a job of one node, whose store listens on a port; 0 means a free port.
 func openSingle(t *testing.T, port, restarts int) *Agent {
