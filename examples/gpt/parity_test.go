@@ -93,8 +93,9 @@ func off(got, want []float64) float64 {
 // weights and batches, on one rank and on two and four ranks that divide each batch. The following
 // command compares GPT-2 with 124M parameters, on one, two and four GPUs if the machine has them:
 //
-//	GODDP_DEVICE=cuda GODDP_TEST_GPT=124M go test ./examples/gpt -run TestParityWithPyTorch
+//	GODDP_DEVICE=cuda GODDP_TEST_GPT=124M go test ./examples/gpt -long -run TestParityWithPyTorch
 func TestParityWithPyTorch(t *testing.T) {
+	testkit.Long(t)
 	c := paritySize(t)
 	path := runPyTorch(t, c)
 	file, err := safetensors.Open(path)

@@ -6,8 +6,6 @@ import (
 	"regexp"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/ddp/commhook"
@@ -15,11 +13,12 @@ import (
 	"github.com/goddp/goddp/ddp/zero"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testkit.Main(m, nil) }
 
 // TestOnProcesses runs the tests of this package on real processes.
 func TestOnProcesses(t *testing.T) { commtest.Processes(t, 2, "GODDP_DEVICE=cpu") }
@@ -54,6 +53,7 @@ func TestEveryWayMeetsItsLimits(t *testing.T) {
 
 // TestSmallMistakesMissALimit trains on the ranks with one small mistake each.
 func TestSmallMistakesMissALimit(t *testing.T) {
+	testkit.Long(t)
 	exact := recipe{params: device.Float64, steps: 20, optimizer: sgd}
 	uneven, branches := exact, exact
 	uneven.uneven = true
