@@ -2,7 +2,6 @@ package optim_test
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"slices"
 	"testing"
@@ -220,52 +219,6 @@ func TestEMABeginsWithTheFirstStep(t *testing.T) {
 	}
 }
 
-// A program that restores what State returned continues with the same averages.
-func TestEMARestart(t *testing.T) {
-	train := func(restart int) (got []float64) {
-		dev := newDevice(t)
-		p := parameter(dev, "p", []float64{1, 2})
-		start := func() (*optim.SGD, *optim.EMA) {
-			opt := must.New(optim.NewSGD([]*nn.Parameter{p}, &optim.SGDOptions{LR: 0.1, Momentum: 0.9}))
-			return opt, must.New(optim.NewEMA(holder{params: []*nn.Parameter{p}}, opt, &optim.EMAOptions{Decay: 0.9}))
-		}
-		opt, e := start()
-		for step := range 6 {
-			if step == restart {
-				from, err := e.State()
-				if err != nil {
-					t.Fatal(err)
-				}
-				opt, e = start()
-				to, err := e.State()
-				if err != nil || len(to) != 2 {
-					t.Fatalf("a state of %d, %v", len(to), err)
-				}
-				e.BeginLoad()
-				if _, whole := e.Committed(); whole || e.Update() == nil || opt.Step() == nil {
-					t.Error("while it is restored it goes on")
-				}
-				for i := range from {
-					copy(device.Elements[float64](to[i].Var().Tensor()), read(t, from[i].Var()))
-				}
-				e.EndLoad(step)
-				if n, whole := e.Committed(); n != step || !whole {
-					t.Errorf("restored at %d, it is at %d, whole: %v", step, n, whole)
-				}
-			}
-			opt.ZeroGrad()
-			give(t, p, []float64{float64(step), 1})
-			if err := errors.Join(opt.Step(), e.Update()); err != nil {
-				t.Fatal(err)
-			}
-		}
-		return append(averaged(t, e, p.Var()), read(t, p.Var())...)
-	}
-	if got, want := train(3), train(-1); !slices.Equal(got, want) {
-		t.Errorf("restarted %v, else %v", got, want)
-	}
-}
-
 // Averages of 16-bit parameters keep changes that are smaller than the type's precision.
 func TestEMAOfHalves(t *testing.T) {
 	dev := newDevice(t)
@@ -401,13 +354,6 @@ func TestEMAFailures(t *testing.T) {
 	}
 	if e.EndLoad(2); e.Update() != nil {
 		t.Error("restored, it does not go on")
-	}
-}
-
-func TestEMAOptions(t *testing.T) {
-	for _, d := range []float64{1, -0.5, math.NaN()} {
-		_, err := optim.NewEMA(holder{}, must.New(optim.NewSGD(nil, nil)), &optim.EMAOptions{Decay: d})
-		refused(t, fmt.Sprint("decay ", d), err)
 	}
 }
 

@@ -11,41 +11,17 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// saved returns a copy of a state.
-func saved(t *testing.T, state map[string]*autograd.Variable) map[string]*autograd.Variable {
-	t.Helper()
-	copies := map[string]*autograd.Variable{}
-	for name, v := range state {
-		data, err := v.Bytes(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		copies[name] = autograd.FromBytes(v.Device(), v.DType(), v.Shape(), data)
-	}
-	return copies
-}
-
 // An optimizer that loads a saved state makes the same steps as the one that saved it.
 func TestLoadState(t *testing.T) {
-	type stepper interface {
-		optim.Optimizer
-		Step() error
-		ZeroGrad()
-	}
-	for name, newOptimizer := range map[string]func([]*nn.Parameter) stepper{
-		"SGD": func(ps []*nn.Parameter) stepper {
-			return must.New(optim.NewSGD(ps, &optim.SGDOptions{LR: 0.1, Momentum: 0.9}))
-		},
-		"AdamW": func(ps []*nn.Parameter) stepper { return must.New(optim.NewAdamW(ps, &optim.AdamWOptions{LR: 0.1})) },
-	} {
+	for name, newOptimizer := range optimizers {
 		t.Run(name, func(t *testing.T) {
 			dev := newDevice(t)
-			make := func() (holder, stepper, *optim.EMA) {
+			make := func() (holder, optim.Optimizer, *optim.EMA) {
 				m := holder{params: []*nn.Parameter{parameter(dev, "a", []float64{1, 2}), parameter(dev, "b", []float64{3})}}
-				opt := newOptimizer(m.params)
+				opt := newOptimizer(m.params, false)
 				return m, opt, must.New(optim.NewEMA(m, opt, nil))
 			}
-			train := func(m holder, opt stepper, ema *optim.EMA, from, to int) {
+			train := func(m holder, opt optim.Optimizer, ema *optim.EMA, from, to int) {
 				for step := from; step < to; step++ {
 					give(t, m.params[0], []float64{float64(step) + 1, -1})
 					give(t, m.params[1], []float64{0.5 - float64(step)})
@@ -71,6 +47,11 @@ func TestLoadState(t *testing.T) {
 			if n, whole := opt2.Committed(); n != 3 || !whole {
 				t.Errorf("after %d steps, whole: %v; want 3", n, whole)
 			}
+			ema2.BeginLoad()
+			if _, whole := ema2.Committed(); whole || ema2.Update() == nil || opt2.Step() == nil {
+				t.Error("while a state is loaded it goes on")
+			}
+			ema2.EndLoad(3)
 			train(m2, opt2, ema2, 3, 6)
 			for i, p := range m.params {
 				if got, want := read(t, m2.params[i].Var()), read(t, p.Var()); !slices.Equal(got, want) {

@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/goddp/goddp/autograd"
@@ -15,82 +16,34 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// put writes numbers to dst, rounded to its type.
-func put(t *testing.T, dev device.Device, dst device.Tensor, data ...float64) {
-	t.Helper()
-	if err := dev.Kernels().Copy(dev.Compute(), dst, device.HostTensor(data, device.Invalid)); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// typed returns a parameter of a given type, and the owner of its gradient.
-func typed(t *testing.T, dev device.Device, name string, dt, grad device.DType, data ...float64) (*nn.Parameter, *owner) {
-	t.Helper()
-	p := nn.NewParameter(name, autograd.Zeros(dev, dt, len(data)))
-	put(t, dev, p.Var().Tensor(), data...)
-	o := &owner{t: autograd.Zeros(dev, grad, len(data)).Tensor()}
-	p.Var().SetGradSink(o)
-	return p, o
-}
-
-// A thousand steps, each too small to change a 16-bit parameter, add up in its master copy.
-func TestSmallStepsAreKeptByMasters(t *testing.T) {
-	for _, dt := range []device.DType{device.BFloat16, device.Float16} {
-		for _, masters := range []bool{false, true} {
-			dev := newDevice(t)
-			p, g := typed(t, dev, "p", dt, dt, 1)
-			put(t, dev, g.t, 1)
-			opt := must.New(optim.NewSGD([]*nn.Parameter{p}, &optim.SGDOptions{LR: 0.5 / 4096, MasterWeights: masters}))
-			for range 1000 {
-				if err := opt.Step(); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want := 1.0
-			if masters {
-				want = 1 - 1000*0.5/4096 // 0.8779; adjacent bfloat16 numbers differ by 1/256 there
-			}
-			if got := p.Item(); math.Abs(got-want) > 1./512 || !masters && got != 1 {
-				t.Errorf("%v, masters %v: 1 became %v, want %v", dt, masters, got, want)
-			}
-		}
-	}
-}
-
-// Master weights take exactly the values of float32 parameters with the same gradients, for
-// gradients of 16 and of 32 bits, also after a restart from a saved state. The parameters are the
-// rounded masters.
+// Master weights take exactly the values of float32 parameters with the same gradients, for gradients of 16 and of
+// 32 bits, also after a restart from a saved state. The parameters are the rounded masters.
 func TestMastersAreFloat32Training(t *testing.T) {
-	const n, steps = 300, 12
-	for _, dt := range []device.DType{device.BFloat16, device.Float16} {
-		for _, grad := range []device.DType{dt, device.Float32} {
+	const n, steps = 30, 12
+	for name, newOptimizer := range optimizers {
+		for _, types := range [][2]device.DType{{device.BFloat16, device.BFloat16}, {device.BFloat16, device.Float32}, {device.Float16, device.Float16}} {
 			for _, restart := range []int{-1, 0, 5} {
-				t.Run(fmt.Sprintf("%v by %v, restart at %d", dt, grad, restart), func(t *testing.T) {
+				t.Run(fmt.Sprintf("%s, %v by %v, restart at %d", name, types[0], types[1], restart), func(t *testing.T) {
 					dev, rnd := newDevice(t), rand.New(rand.NewPCG(1, 2))
 					data := make([]float64, n)
-					for i := range data {
-						data[i] = rnd.NormFloat64()
-					}
-					opts := optim.SGDOptions{LR: 0.01, Momentum: 0.9, WeightDecay: 0.01, Nesterov: true}
-					half, halfGrad := typed(t, dev, "half", dt, grad, data...)
-					full, fullGrad := typed(t, dev, "full", device.Float32, device.Float32, read(t, half.Var())...)
-					ref := must.New(optim.NewSGD([]*nn.Parameter{full}, &opts))
-					opts.MasterWeights = true
-					opt := must.New(optim.NewSGD([]*nn.Parameter{half}, &opts))
-					for step := range steps {
-						if step == restart {
-							again := must.New(optim.NewSGD([]*nn.Parameter{half}, &opts))
-							to := stateOf(t, again)
-							for i, b := range stateOf(t, opt) {
-								put(t, dev, to[i].Var().Tensor(), read(t, b.Var())...)
-							}
-							again.EndLoad(step)
-							opt = again
-						}
+					random := func() []float64 {
 						for i := range data {
 							data[i] = rnd.NormFloat64()
 						}
-						put(t, dev, halfGrad.t, data...)
+						return data
+					}
+					half, halfGrad := typed(t, dev, "half", types[0], types[1], random()...)
+					full, fullGrad := typed(t, dev, "full", device.Float32, device.Float32, read(t, half.Var())...)
+					ref, opt := newOptimizer([]*nn.Parameter{full}, false), newOptimizer([]*nn.Parameter{half}, true)
+					for step := range steps {
+						if step == restart {
+							state := saved(t, must.New(optim.State(opt)))
+							opt = newOptimizer([]*nn.Parameter{half}, true)
+							if err := optim.LoadState(t.Context(), opt, step, state); err != nil {
+								t.Fatal(err)
+							}
+						}
+						put(t, dev, halfGrad.t, random()...)
 						if err := dev.Kernels().Copy(dev.Compute(), fullGrad.t, halfGrad.t); err != nil {
 							t.Fatal(err)
 						}
@@ -98,18 +51,18 @@ func TestMastersAreFloat32Training(t *testing.T) {
 							t.Fatal(err)
 						}
 					}
-					state := stateOf(t, opt)
-					if names := []string{state[0].Name(), state[1].Name()}; !slices.Equal(names, []string{"half.master", "half.velocity"}) {
-						t.Fatalf("the state is %q", names)
-					}
-					master := read(t, state[0].Var())
+					state := must.New(optim.State(opt))
+					master := read(t, state["half.master"])
 					if !slices.Equal(master, read(t, full.Var())) {
 						t.Error("the master is not the float32 parameter")
 					}
-					if !slices.Equal(read(t, state[1].Var()), read(t, stateOf(t, ref)[0].Var())) {
-						t.Error("the velocity is not that of the float32 parameter")
+					for name, want := range must.New(optim.State(ref)) {
+						name = strings.Replace(name, "full", "half", 1)
+						if !slices.Equal(read(t, state[name]), read(t, want)) {
+							t.Errorf("%s is not that of the float32 parameter", name)
+						}
 					}
-					rounded := autograd.Zeros(dev, dt, n)
+					rounded := autograd.Zeros(dev, types[0], n)
 					put(t, dev, rounded.Tensor(), master...)
 					if !slices.Equal(read(t, half.Var()), read(t, rounded)) {
 						t.Error("the parameter is not the rounded master")
@@ -149,13 +102,6 @@ func TestMastersEqualParametersBeforeFirstStep(t *testing.T) {
 	if err := opt.Step(); err != nil || p.Item() != 6 {
 		t.Errorf("the step went to %v, %v; want 6", p.Item(), err)
 	}
-}
-
-func TestMasterWeightsAreChosenOnce(t *testing.T) {
-	p, _ := typed(t, newDevice(t), "p", device.BFloat16, device.BFloat16, 3)
-	opt := must.New(optim.NewSGD([]*nn.Parameter{p}, &optim.SGDOptions{LR: 1}))
-	opt.Groups()[0].MasterWeights = true
-	refused(t, "masters that come later", opt.Step())
 }
 
 // A step whose gradients overflowed changes nothing: the velocity is not initialized, and the step

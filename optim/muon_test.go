@@ -75,33 +75,6 @@ func numbersOf(t *testing.T, opt *optim.Muon) map[string][]float64 {
 	return all
 }
 
-// A step of Muon without momentum and weight decay is nearly orthogonal: all its singular values
-// are near 1.
-func TestMuonStepsAreNearlyOrthogonal(t *testing.T) {
-	dev := newDevice(t)
-	for _, shape := range [][2]int{{4, 7}, {7, 4}, {5, 5}} {
-		p := parameter(dev, "p", make([]float64, shape[0]*shape[1]), shape[0], shape[1])
-		opt := must.New(optim.NewMuon([]*nn.Parameter{p}, &optim.MuonOptions{LR: 1, NoDefaults: true}))
-		g := make([]float64, shape[0]*shape[1])
-		for i := range g {
-			g[i] = 1e-3 * math.Sin(float64(i*i+1))
-		}
-		give(t, p, g)
-		if err := opt.Step(); err != nil {
-			t.Fatal(err)
-		}
-		// The mean square of the singular values is ‖O‖²/min(rows, columns).
-		var squares float64
-		for _, x := range read(t, p.Var()) {
-			squares += x * x
-		}
-		squares /= max(1, float64(shape[0])/float64(shape[1])) * float64(min(shape[0], shape[1]))
-		if squares < 0.5 || squares > 1.5 {
-			t.Errorf("%v: the mean square of the singular values is %v", shape, squares)
-		}
-	}
-}
-
 // Ranks that divide the matrices compute bit for bit the same as one process. So does an optimizer
 // that continues from a saved state.
 func TestMuonDividedEqualsUndivided(t *testing.T) {
@@ -231,17 +204,4 @@ func TestMuonOfScaledAndOf16BitGradients(t *testing.T) {
 			}
 		}
 	}
-}
-
-func TestMuonOptions(t *testing.T) {
-	dev := newDevice(t)
-	p, v := parameter(dev, "p", []float64{1}, 1, 1), parameter(dev, "v", []float64{1})
-	for _, o := range []optim.MuonOptions{{LR: -1}, {Momentum: 1}, {Momentum: -0.1}, {WeightDecay: math.NaN()}} {
-		_, err := optim.NewMuon([]*nn.Parameter{p}, &o)
-		refused(t, fmt.Sprintf("%+v", o), err)
-	}
-	_, err := optim.NewMuon([]*nn.Parameter{v}, nil)
-	refused(t, "a vector", err)
-	_, err = optim.NewMuon([]*nn.Parameter{p}, nil, optim.AdamWGroup{Params: []*nn.Parameter{p}})
-	refused(t, "a parameter in two groups", err)
 }

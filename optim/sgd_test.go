@@ -1,153 +1,23 @@
 package optim_test
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
-	"os"
 	"slices"
 	"testing"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
 
-func newDevice(t *testing.T) device.Device {
-	dev := cpu.New(&cpu.Options{Threads: 1})
-	t.Cleanup(func() { dev.Close() })
-	return dev
-}
-
-func parameter(dev device.Device, name string, data []float64, shape ...int) *nn.Parameter {
-	return nn.NewParameter(name, autograd.FromSlice(dev, data, shape...))
-}
-
-// give sets the gradient of p to g.
-func give(t *testing.T, p *nn.Parameter, g []float64) {
-	t.Helper()
-	dev := p.Var().Device()
-	if err := p.Var().BackwardWith(autograd.FromSlice(dev, g, p.Shape()...)); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func read(t *testing.T, v *autograd.Variable) []float64 {
-	t.Helper()
-	x, err := v.Read(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return x
-}
-
-func near(t *testing.T, what string, got, want []float64) {
-	t.Helper()
-	if len(got) != len(want) {
-		t.Fatalf("%s: %d numbers, want %d", what, len(got), len(want))
-	}
-	for i := range got {
-		if !(math.Abs(got[i]-want[i]) <= 1e-12) {
-			t.Fatalf("%s: element %d is %v, want %v", what, i, got[i], want[i])
-		}
-	}
-}
-
 // steps returns the number of steps that opt committed.
 func steps(opt *optim.SGD) int {
 	n, _ := opt.Committed()
 	return n
-}
-
-// golden is the output of testdata/sgd.py.
-type golden struct {
-	LR       float64
-	Shapes   [][]int
-	Initial  [][]float64
-	Grads    [][][]float64 // by step and parameter; nil: no gradient
-	Variants []struct {
-		Momentum, Dampening, WeightDecay float64
-		Nesterov                         bool
-		After                            [][][]float64 // the parameters after each step
-	}
-}
-
-func readGolden(t *testing.T) (g golden) {
-	t.Helper()
-	file, err := os.ReadFile("testdata/sgd.json")
-	if err == nil {
-		err = json.Unmarshal(file, &g)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return g
-}
-
-// In each variant the parameters are those of torch.optim.SGD, also after a restart from a saved
-// state.
-func TestParityWithPyTorch(t *testing.T) {
-	g := readGolden(t)
-	for _, v := range g.Variants {
-		opts := optim.SGDOptions{LR: g.LR, Momentum: v.Momentum, Dampening: v.Dampening, WeightDecay: v.WeightDecay, Nesterov: v.Nesterov}
-		for _, restart := range []int{-1, 3} {
-			t.Run(fmt.Sprintf("%+v, restart at %d", opts, restart), func(t *testing.T) {
-				dev := newDevice(t)
-				var params []*nn.Parameter
-				for k, shape := range g.Shapes {
-					params = append(params, parameter(dev, fmt.Sprint(k), g.Initial[k], shape...))
-				}
-				opt := must.New(optim.NewSGD(params, &opts))
-				for step, grads := range g.Grads {
-					if step == restart {
-						opt = restarted(t, opt, params, opts)
-					}
-					opt.ZeroGrad()
-					for k, p := range params {
-						if grads[k] != nil {
-							give(t, p, grads[k])
-						}
-					}
-					if err := opt.Step(); err != nil {
-						t.Fatal(err)
-					}
-					for k, p := range params {
-						near(t, fmt.Sprintf("parameter %d after step %d", k, step), read(t, p.Var()), v.After[step][k])
-					}
-				}
-				if steps(opt) != len(g.Grads) {
-					t.Errorf("%d steps committed, want %d", steps(opt), len(g.Grads))
-				}
-			})
-		}
-	}
-}
-
-// restarted returns a new optimizer with opt's state.
-func restarted(t *testing.T, opt *optim.SGD, params []*nn.Parameter, opts optim.SGDOptions) *optim.SGD {
-	t.Helper()
-	again := must.New(optim.NewSGD(params, &opts))
-	from, err := opt.State()
-	if err != nil {
-		t.Fatal(err)
-	}
-	to, err := again.State()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, b := range from {
-		if to[i].Name() != b.Name() || b.Name() != params[i].Name()+".velocity" {
-			t.Fatalf("state %s of %s", to[i].Name(), b.Name())
-		}
-		copy(device.Elements[float64](to[i].Var().Tensor()), read(t, b.Var()))
-	}
-	again.EndLoad(steps(opt))
-	return again
 }
 
 func TestGroups(t *testing.T) {
@@ -210,36 +80,6 @@ func TestParametersUnderSeveralNames(t *testing.T) {
 	}
 }
 
-// owner is a gradient sink, as package ddp has.
-type owner struct {
-	t, skip device.Tensor
-	pending bool // the outcome is not known until Err is called
-	err     error
-	onErr   func() // called by Err, unless nil
-	settle  func() // called by Settle, unless nil
-}
-
-func (o *owner) Fresh() bool         { return true }
-func (o *owner) Grad() device.Tensor { return o.t }
-func (o *owner) Scale() float64      { return 1 }
-func (o *owner) Ready(device.Event)  {}
-func (o *owner) Fail(error)          {}
-func (o *owner) Zero()               {}
-func (o *owner) Pending() bool       { return o.pending }
-func (o *owner) Settle() {
-	if o.settle != nil {
-		o.settle()
-	}
-}
-func (o *owner) Err() error {
-	o.pending = false
-	if o.onErr != nil {
-		o.onErr()
-	}
-	return o.err
-}
-func (o *owner) Skip() device.Tensor { return o.skip }
-
 // An error of one gradient leaves all parameters unchanged. A raised flag on the device leaves the
 // parameters of its sink unchanged.
 func TestGradientErrorLeavesParametersUnchanged(t *testing.T) {
@@ -273,12 +113,6 @@ func TestGradientErrorLeavesParametersUnchanged(t *testing.T) {
 		t.Error("a step without any gradient is committed")
 	}
 }
-
-// skipped is the error of a step that raised flags skip.
-type skipped struct{}
-
-func (skipped) Error() string        { return "rank 3 has no gradient" }
-func (skipped) Is(target error) bool { return target == device.ErrSkipped }
 
 // If an outcome is pending when Step is called, Step asks for it after the updates if one set of
 // flags covers all gradients, and before them otherwise. After an error, everything is as if Step
@@ -482,33 +316,5 @@ func TestCommittedReturnsFalseDuringStep(t *testing.T) {
 		if n, whole := opt.Committed(); !errors.Is(err, c.err) || !asked || n != c.steps || !whole {
 			t.Errorf("step %d: %v, asked: %v, then %d committed, whole: %v; want %d", i, err, asked, n, whole, c.steps)
 		}
-	}
-}
-
-func TestOptions(t *testing.T) {
-	dev := newDevice(t)
-	p := parameter(dev, "p", []float64{1})
-	for _, o := range []optim.SGDOptions{
-		{LR: -1}, {LR: math.NaN()}, {Momentum: -0.1}, {WeightDecay: -1},
-		{LR: 1, Nesterov: true}, {LR: 1, Momentum: 0.9, Dampening: 0.1, Nesterov: true},
-	} {
-		_, err := optim.NewSGD([]*nn.Parameter{p}, &o)
-		refused(t, fmt.Sprintf("%+v", o), err)
-	}
-	_, err := optim.NewSGD([]*nn.Parameter{p, p}, nil)
-	refused(t, "a parameter twice", err)
-	opt := must.New(optim.NewSGD([]*nn.Parameter{p}, &optim.SGDOptions{LR: 1}))
-	opt.SetLR(-1)
-	refused(t, "a negative rate set later", opt.Step())
-	if got := read(t, p.Var()); !slices.Equal(got, []float64{1}) {
-		t.Errorf("the parameter became %v", got)
-	}
-}
-
-// refused fails the test unless err is an [*optim.OptionError].
-func refused(t *testing.T, what string, err error) {
-	t.Helper()
-	if !errors.As(err, new(*optim.OptionError)) {
-		t.Errorf("%s: %v, want an OptionError", what, err)
 	}
 }

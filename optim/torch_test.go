@@ -50,12 +50,7 @@ type torchRun struct {
 
 	// open makes the optimizer, and a function that sets its learning rates to a multiple of the
 	// initial ones.
-	open func(p []*nn.Parameter) (opt stepper, setRate func(float64))
-}
-
-type stepper interface {
-	Step() error
-	ZeroGrad()
+	open func(p []*nn.Parameter) (opt optim.Optimizer, setRate func(float64))
 }
 
 type options = map[string]any
@@ -77,7 +72,7 @@ func torchRuns() map[string]*torchRun {
 			Optimizers: []torchOptimizer{{name, opts, []torchGroup{
 				{[]int{0, 1, 4}, nil}, {[]int{2, 3}, options{"lr": 0.003, "weight_decay": 0.2, "betas": []float64{0.8, 0.95}}},
 			}}},
-			open: func(p []*nn.Parameter) (stepper, func(float64)) {
+			open: func(p []*nn.Parameter) (optim.Optimizer, func(float64)) {
 				opt := must.New(optim.NewAdamW(pick(p, 0, 1, 4), &of, optim.AdamWGroup{Params: pick(p, 2, 3), AdamWOptions: second}))
 				return opt, func(rate float64) { opt.Groups()[0].LR, opt.Groups()[1].LR = of.LR*rate, second.LR*rate }
 			},
@@ -90,7 +85,7 @@ func torchRuns() map[string]*torchRun {
 			Optimizers: []torchOptimizer{{"RMSprop", opts, []torchGroup{
 				{[]int{0, 1, 4}, nil}, {[]int{2, 3}, options{"lr": 0.003, "weight_decay": 0.2, "alpha": 0.9}},
 			}}},
-			open: func(p []*nn.Parameter) (stepper, func(float64)) {
+			open: func(p []*nn.Parameter) (optim.Optimizer, func(float64)) {
 				opt := must.New(optim.NewRMSProp(pick(p, 0, 1, 4), &of, optim.RMSPropGroup{Params: pick(p, 2, 3), RMSPropOptions: second}))
 				return opt, func(rate float64) { opt.Groups()[0].LR, opt.Groups()[1].LR = of.LR*rate, second.LR*rate }
 			},
@@ -101,7 +96,7 @@ func torchRuns() map[string]*torchRun {
 		second.LR, second.WeightDecay = 0.003, 0.2
 		return &torchRun{
 			Optimizers: []torchOptimizer{{"SGD", opts, []torchGroup{{[]int{0, 1, 4}, nil}, {[]int{2, 3}, options{"lr": 0.003, "weight_decay": 0.2}}}}},
-			open: func(p []*nn.Parameter) (stepper, func(float64)) {
+			open: func(p []*nn.Parameter) (optim.Optimizer, func(float64)) {
 				opt := must.New(optim.NewSGD(pick(p, 0, 1, 4), &of, optim.SGDGroup{Params: pick(p, 2, 3), SGDOptions: second}))
 				return opt, func(rate float64) { opt.Groups()[0].LR, opt.Groups()[1].LR = of.LR*rate, second.LR*rate }
 			},
@@ -116,7 +111,7 @@ func torchRuns() map[string]*torchRun {
 				{"Muon", opts, []torchGroup{{[]int{0, 4}, nil}, {[]int{2, 3}, options{"lr": 0.003, "weight_decay": 0.2}}}},
 				{"AdamW", options{"lr": 0.01, "weight_decay": 0.01}, []torchGroup{{[]int{1}, nil}}},
 			},
-			open: func(p []*nn.Parameter) (stepper, func(float64)) {
+			open: func(p []*nn.Parameter) (optim.Optimizer, func(float64)) {
 				opt := must.New(optim.NewMuonGroups([]optim.MuonGroup{{Params: pick(p, 0, 4), MuonOptions: of}, {Params: pick(p, 2, 3), MuonOptions: second}},
 					optim.AdamWGroup{Params: pick(p, 1), AdamWOptions: rest}))
 				return opt, func(rate float64) {
@@ -152,9 +147,9 @@ func torchRuns() map[string]*torchRun {
 	}
 }
 
-// Over 200 steps the parameters are those of PyTorch's optimizers. The runs have groups with
-// different options, scheduled rates, clipped gradients, and steps in which a parameter has no
-// gradient. PyTorch runs once for all of them.
+// In 200 steps the parameters are those of PyTorch's optimizers. The runs have groups with different options,
+// scheduled rates, clipped gradients, and steps in which a parameter has no gradient. PyTorch runs once for all of
+// them.
 func TestTrainingMatchesPyTorch(t *testing.T) {
 	testkit.Long(t)
 	dev, err := comm.OpenDevice(nil)
@@ -162,18 +157,35 @@ func TestTrainingMatchesPyTorch(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer dev.Close()
+	names, runs := typedRuns(200)
+	var answer struct {
+		Version, Device string
+		Runs            [][][][]float64 // by run, step, parameter and element
+	}
+	torchtest.Run(t, torchScript, map[string]any{"cuda": dev.String() != "cpu", "shapes": torchShapes, "runs": runs}, &answer)
+	t.Logf("%v, and PyTorch %s on %s", dev, answer.Version, answer.Device)
+	for i, r := range runs {
+		t.Run(names[i], func(t *testing.T) { t.Logf("off by at most %.1g", r.train(t, dev, answer.Runs[i])) })
+	}
+}
+
+// The same runs, with fewer steps, follow the optimizers' published rules in float64.
+func TestTrainingMatchesTheRules(t *testing.T) {
+	names, runs := typedRuns(24)
+	for i, r := range runs {
+		t.Run(names[i], func(t *testing.T) { r.train(t, newDevice(t), r.byTheRules()) })
+	}
+}
+
+// typedRuns returns the runs in each type, with the given number of steps.
+func typedRuns(steps int) (names []string, runs []*torchRun) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	const steps = 200
-	rate := schedule.Sequence(schedule.Phase{Steps: 20, Schedule: schedule.Linear(0, 1, 20)}, schedule.Phase{Schedule: schedule.Cosine(1, 0.1, steps-20)})
-	var names []string
-	var runs []*torchRun
+	warmup := steps / 10
+	rate := schedule.Sequence(schedule.Phase{Steps: warmup, Schedule: schedule.Linear(0, 1, warmup)}, schedule.Phase{Schedule: schedule.Cosine(1, 0.1, steps-warmup)})
 	for name, run := range torchRuns() {
 		for _, dtype := range []string{"float32", "float64"} {
 			r := *run
-			r.DType, r.Steps = dtype, steps
-			if r.Size == 0 {
-				r.Size = 1
-			}
+			r.DType, r.Steps, r.Size = dtype, steps, max(r.Size, 1)
 			for step := range steps {
 				r.Rates = append(r.Rates, rate(step))
 			}
@@ -187,15 +199,7 @@ func TestTrainingMatchesPyTorch(t *testing.T) {
 			names, runs = append(names, name+" in "+dtype), append(runs, &r)
 		}
 	}
-	var answer struct {
-		Version, Device string
-		Runs            [][][][]float64 // by run, step, parameter and element
-	}
-	torchtest.Run(t, torchScript, map[string]any{"cuda": dev.String() != "cpu", "shapes": torchShapes, "runs": runs}, &answer)
-	t.Logf("%v, and PyTorch %s on %s", dev, answer.Version, answer.Device)
-	for i, r := range runs {
-		t.Run(names[i], func(t *testing.T) { t.Logf("off by at most %.1g", r.train(t, dev, answer.Runs[i])) })
-	}
+	return names, runs
 }
 
 // train makes the steps on dev, and returns the largest deviation of a parameter.
