@@ -4,12 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os/exec"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 // Network is a network of hosts. Its methods, and those of its hosts, fail the test if they cannot do
@@ -33,11 +34,8 @@ type Host struct {
 // the network. A process that is left over on a host then fails the test.
 func New(t testing.TB, hosts, segments int) *Network {
 	t.Helper()
-	for _, command := range []string{"ip", "tc", "nft"} {
-		if _, err := exec.LookPath(command); err != nil {
-			t.Skipf("a network of hosts needs iproute2 and nftables: %v", err)
-		}
-	}
+	testkit.Long(t)
+	testkit.Need(t, testkit.Root, testkit.Command("ip"), testkit.Command("tc"), testkit.Command("nft"))
 	n := &Network{t: t, segments: segments}
 	var err error
 	if n.bridges, err = newNamespace("bridges"); err != nil {

@@ -10,7 +10,7 @@ import (
 // TestRendezvousHostReturns cuts the host of the rendezvous off from the other hosts but not from etcd, and then
 // stops its golaunch. Each time the job goes on with all hosts when the host is back.
 func TestRendezvousHostReturns(t *testing.T) {
-	needsLong(t)
+	inMakeHosts(t)
 	const hosts = 3
 	n := netns.New(t, hosts+1, 1)
 	j := newJob(t, n)
@@ -30,13 +30,13 @@ func TestRendezvousHostReturns(t *testing.T) {
 	j.trains(hosts, 2, nodes...)
 
 	host = j.rendezvousHost()
-	j.agents[host].cmd.Process.Signal(syscall.SIGSTOP)
+	j.agents[host].Cmd.Process.Signal(syscall.SIGSTOP)
 	for node := range hosts {
 		if node != host {
 			j.trains(hosts-1, 1, node)
 		}
 	}
-	j.agents[host].cmd.Process.Signal(syscall.SIGCONT)
+	j.agents[host].Cmd.Process.Signal(syscall.SIGCONT)
 	j.trains(hosts, 3, nodes...)
 	j.finish()
 	j.ends(hosts, nodes...)

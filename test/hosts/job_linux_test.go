@@ -17,6 +17,7 @@ import (
 
 	"github.com/goddp/goddp/internal/etcdtest"
 	"github.com/goddp/goddp/internal/netns"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 // rdzvPort is the default port of the rendezvous.
@@ -26,19 +27,19 @@ const rdzvPort = 29400
 type job struct {
 	t      *testing.T
 	net    *netns.Network
-	flags  []string                // of every agent
-	of     func(node int) []string // flags of one agent
-	worker []string                // the program and its arguments
-	folder string                  // of the job's files
-	agents map[int]*program        // by host: those that were started last
+	flags  []string                 // of every agent
+	of     func(node int) []string  // flags of one agent
+	worker []string                 // the program and its arguments
+	folder string                   // of the job's files
+	agents map[int]*testkit.Process // by host: those that were started last
 }
 
 // newJob returns a job of workers that train until the test calls finish, on up to `hosts` hosts.
 func newJob(t *testing.T, n *netns.Network) *job {
 	t.Helper()
-	j := &job{t: t, net: n, folder: t.TempDir(), of: func(int) []string { return nil }, agents: map[int]*program{}}
+	j := &job{t: t, net: n, folder: t.TempDir(), of: func(int) []string { return nil }, agents: map[int]*testkit.Process{}}
 	j.flags = []string{"--nproc-per-node", "1", "--rdzv-id", "job", "--token-file", newToken(t)}
-	j.worker = []string{filepath.Join(programs, "worker"), "-until", j.finishFile(), "-resume", filepath.Join(j.folder, "checkpoints"), "-pause", "5ms"}
+	j.worker = []string{program(t, "worker"), "-until", j.finishFile(), "-resume", filepath.Join(j.folder, "checkpoints"), "-pause", "5ms"}
 	return j
 }
 
@@ -89,7 +90,7 @@ func (j *job) start(nodes ...int) {
 	j.t.Helper()
 	for _, node := range nodes {
 		args := slices.Concat(j.flags, j.of(node), j.worker)
-		j.agents[node] = start(j.t, j.net.Hosts[node], nil, filepath.Join(programs, "golaunch"), args...)
+		j.agents[node] = start(j.t, j.net.Hosts[node], nil, program(j.t, "golaunch"), args...)
 	}
 }
 
@@ -107,7 +108,7 @@ func (j *job) finish() {
 func (j *job) trains(ranks, n int, nodes ...int) {
 	j.t.Helper()
 	for _, node := range nodes {
-		j.agents[node].await(fmt.Sprintf(`rank \d+ of %d on host%d trains`, ranks, node), n)
+		j.agents[node].Await(fmt.Sprintf(`rank \d+ of %d on host%d trains`, ranks, node), n)
 	}
 }
 
@@ -118,9 +119,9 @@ func (j *job) ends(ranks int, nodes ...int) {
 	digests := map[string]int{}
 	for _, node := range nodes {
 		a := j.agents[node]
-		a.wait(0)
-		for _, l := range a.matches(end.String()) {
-			digests[end.FindStringSubmatch(l.text)[1]]++
+		ends(j.t, a, 0)
+		for _, l := range a.Matches(end.String()) {
+			digests[end.FindStringSubmatch(l.Text)[1]]++
 		}
 	}
 	if len(digests) != 1 {

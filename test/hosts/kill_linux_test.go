@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/netns"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 // The processes of a node.
@@ -63,12 +64,8 @@ func drawKill(seed uint64) *killScenario {
 
 // TestKills kills one process of each job. The job ends or goes on as docs/golaunch.md says.
 func TestKills(t *testing.T) {
-	n := 3
-	if *long {
-		n = *kills
-	}
 	tallies := map[string]*tally{}
-	for k := range uint64(n) {
+	for k := range uint64(max(*kills, 2)) {
 		s := drawKill(*seed + k)
 		if tallies[s.victim] == nil {
 			tallies[s.victim] = &tally{}
@@ -118,7 +115,7 @@ func (s *killScenario) run(t *testing.T, of *tally) {
 	}
 	j.start(0, 1, 2)
 	time.Sleep(s.delay)                                                               // the moment of the kill is what the seed chooses
-	hosted := s.etcd && len(j.agents[s.node].matches("round 0: this is node 0 ")) > 0 // the host is node 0 of its first round
+	hosted := s.etcd && len(j.agents[s.node].Matches("round 0: this is node 0 ")) > 0 // the host is node 0 of its first round
 	cause, killed := s.kill(j)
 
 	others := slices.DeleteFunc(upTo(3), func(node int) bool { return node == s.node })
@@ -126,14 +123,14 @@ func (s *killScenario) run(t *testing.T, of *tally) {
 	if s.victim == agentProcess || s.victim == reaperProcess {
 		nodes = others
 		a := j.agents[s.node]
-		a.wait(map[string]int{agentProcess: -1, reaperProcess: 1}[s.victim])
+		ends(t, a, map[string]int{agentProcess: sigkilled, reaperProcess: 1}[s.victim])
 		if s.victim == reaperProcess {
-			a.expect("the reaper .* was killed by SIGKILL", 1)
+			a.Expect("the reaper .* was killed by SIGKILL", 1)
 		}
 	}
 	hostsAlone := s.node == 0 && !s.etcd && s.victim != workerProcess // nobody can replace the victim
 	changesNothing := s.victim == electionProcess && !hosted
-	hadRound := len(j.agents[s.node].matches("round 0: ")) > 0
+	hadRound := len(j.agents[s.node].Matches("round 0: ")) > 0
 	isKnown := !changesNothing && (s.victim == workerProcess || hostsAlone || hadRound)
 	if hostsAlone && s.victim == reaperProcess && hadRound {
 		cause = `error     : ` + cause // the root cause in the report
@@ -141,11 +138,11 @@ func (s *killScenario) run(t *testing.T, of *tally) {
 	if hostsAlone && !hadRound { // the others may not have reached the host of the rendezvous yet
 		cause += "|" + hostLost + "|no host of the rendezvous was found in time"
 	}
-	var notices []line
+	var notices []testkit.Line
 	if isKnown { // or the others began without the victim
 		for _, node := range nodes {
-			notices = append(notices, j.agents[node].awaitAfter(killed, "^golaunch: ", 1))
-			j.agents[node].awaitAfter(killed, cause, 1)
+			notices = append(notices, j.agents[node].AwaitAfter(killed, "^golaunch: ", 1))
+			j.agents[node].AwaitAfter(killed, cause, 1)
 		}
 	}
 	last := time.Time{}
@@ -155,7 +152,7 @@ func (s *killScenario) run(t *testing.T, of *tally) {
 			code = 128 + int(syscall.SIGKILL)
 		}
 		for _, node := range nodes {
-			j.agents[node].wait(code)
+			ends(t, j.agents[node], code)
 		}
 		last = time.Now()
 	} else {
@@ -164,23 +161,23 @@ func (s *killScenario) run(t *testing.T, of *tally) {
 			after = time.Time{}
 		}
 		for _, node := range nodes {
-			l := j.agents[node].awaitAfter(after, fmt.Sprintf(`of %d on host\d trains`, 2*len(nodes)), 2)
-			if l.at.After(last) {
-				last = l.at
+			l := j.agents[node].AwaitAfter(after, fmt.Sprintf(`of %d on host\d trains`, 2*len(nodes)), 2)
+			if l.At.After(last) {
+				last = l.At
 			}
 		}
 		j.finish()
 		j.ends(2*len(nodes), nodes...)
 	}
 	if changesNothing || slices.ContainsFunc(nodes, func(node int) bool {
-		rounds := j.agents[node].matches("round 0: ")
-		return len(rounds) == 0 || rounds[0].at.After(killed)
+		rounds := j.agents[node].Matches("round 0: ")
+		return len(rounds) == 0 || rounds[0].At.After(killed)
 	}) {
 		return // or the nodes were still meeting
 	}
 	of.inRound++
 	for _, l := range notices {
-		of.detected.add(l.at.Sub(killed), s)
+		of.detected.add(l.At.Sub(killed), s)
 	}
 	of.settled.add(last.Sub(killed), s)
 }
@@ -189,7 +186,7 @@ func (s *killScenario) run(t *testing.T, of *tally) {
 // the time before the kill.
 func (s *killScenario) kill(j *job) (cause string, at time.Time) {
 	j.t.Helper()
-	pid := j.agents[s.node].cmd.Process.Pid
+	pid := j.agents[s.node].Cmd.Process.Pid
 	switch s.victim {
 	case workerProcess:
 		pid = s.find(j, func(p netns.Process) bool {
@@ -221,7 +218,7 @@ func (s *killScenario) kill(j *job) (cause string, at time.Time) {
 // find waits for a process of the victim's host.
 func (s *killScenario) find(j *job, is func(netns.Process) bool) (pid int) {
 	j.t.Helper()
-	for deadline := time.Now().Add(soon); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(testkit.Soon); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		for _, p := range j.net.Hosts[s.node].Processes() {
 			if is(p) {
 				return p.PID

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/netns"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 // openPorts returns the TCP ports of a host that other hosts can reach.
@@ -64,7 +65,7 @@ func kernelAddr(t *testing.T, s string) netip.AddrPort {
 func awaitPorts(t *testing.T, h *netns.Host, n int) []int {
 	t.Helper()
 	var ports []int
-	for deadline := time.Now().Add(soon); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(testkit.Soon); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		if ports = openPorts(t, h); len(ports) == n {
 			return ports
 		}

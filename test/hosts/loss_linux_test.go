@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/netns"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 // beat is the time between two heartbeats of fastConf. A node that is silent for three is lost.
@@ -18,12 +19,12 @@ const beat = 2 * time.Second
 const slack = 10 * time.Second
 
 // detectedBy checks that a line was written at most three heartbeats after an event.
-func detectedBy(t *testing.T, event time.Time, l line) {
+func detectedBy(t *testing.T, event time.Time, l testkit.Line) {
 	t.Helper()
-	took := l.at.Sub(event)
-	t.Logf("%v: %s", took.Round(time.Millisecond), l.text)
+	took := l.At.Sub(event)
+	t.Logf("%v: %s", took.Round(time.Millisecond), l.Text)
 	if took > 4*beat+slack { // the third heartbeat that is missed ends up to one later
-		t.Errorf("%q came after %v", l.text, took)
+		t.Errorf("%q came after %v", l.Text, took)
 	}
 }
 
@@ -46,38 +47,38 @@ func TestHostsGoOnWithoutOne(t *testing.T) {
 	disconnected := time.Now()
 	j.net.Hosts[2].SetConnected(false)
 	for _, node := range []int{0, 1} {
-		detectedBy(t, disconnected, j.agents[node].await("host2.* lost: no heartbeat", 1))
+		detectedBy(t, disconnected, j.agents[node].Await("host2.* lost: no heartbeat", 1))
 	}
 	j.trains(2, 1, 0, 1)
-	j.agents[2].wait(1)
-	j.agents[2].expect(hostLost, 1)
+	ends(t, j.agents[2], 1)
+	j.agents[2].Expect(hostLost, 1)
 	j.finish()
 	j.ends(2, 0, 1)
 }
 
 // TestTooFewHostsStop disconnects a host of a job that needs all.
 func TestTooFewHostsStop(t *testing.T) {
-	needsLong(t)
+	inMakeHosts(t)
 	j := newJob(t, netns.New(t, 3, 1))
 	j.c10d("3", endpoint(j.net.Hosts[0].Addr(0)))
 	j.start(0, 1, 2)
 	j.trains(3, 1, 0, 1, 2)
 	j.net.Hosts[2].SetConnected(false)
 	for _, node := range []int{0, 1} {
-		j.agents[node].wait(1)
-		j.agents[node].expect("too few nodes are left: 2 of at least 3", 1)
+		ends(t, j.agents[node], 1)
+		j.agents[node].Expect("too few nodes are left: 2 of at least 3", 1)
 	}
-	j.agents[2].wait(1)
-	j.agents[2].expect(hostLost, 1)
+	ends(t, j.agents[2], 1)
+	j.agents[2].Expect(hostLost, 1)
 }
 
 // TestHostReturns starts an agent again that was killed. It is taken in at the next round.
 func TestHostReturns(t *testing.T) {
-	needsLong(t)
+	inMakeHosts(t)
 	j := startElastic(t)
 	for round := range 3 {
-		j.agents[2].cmd.Process.Kill()
-		j.agents[2].wait(-1)
+		j.agents[2].Cmd.Process.Kill()
+		ends(t, j.agents[2], sigkilled)
 		j.trains(2, round+1, 0, 1)
 		j.start(2)
 		j.trains(3, round+2, 0, 1)
@@ -90,28 +91,28 @@ func TestHostReturns(t *testing.T) {
 // TestReserveTakesOver starts more agents than the job has nodes. When a node is lost, the agent in reserve
 // takes its place.
 func TestReserveTakesOver(t *testing.T) {
-	needsLong(t)
+	inMakeHosts(t)
 	j := newJob(t, netns.New(t, 3, 1))
 	j.c10d("2", endpoint(j.net.Hosts[0].Addr(0)))
 	j.start(0, 1)
 	j.trains(2, 1, 0, 1)
 	j.start(2)
-	j.agents[2].await("waiting: in reserve: round 0 has 2 nodes, the maximum", 1)
+	j.agents[2].Await("waiting: in reserve: round 0 has 2 nodes, the maximum", 1)
 	j.net.Hosts[1].SetConnected(false)
 	j.trains(2, 2, 0)
 	j.trains(2, 1, 2)
-	j.agents[1].wait(1)
+	ends(t, j.agents[1], 1)
 	j.finish()
 	j.ends(2, 0, 2)
 }
 
 // TestHostReturnsAfterPartition isolates a host and starts its agent again when the network has healed.
 func TestHostReturnsAfterPartition(t *testing.T) {
-	needsLong(t)
+	inMakeHosts(t)
 	j := startElastic(t)
 	j.net.Isolate(j.net.Hosts[2])
 	j.trains(2, 1, 0, 1)
-	j.agents[2].wait(1)
+	ends(t, j.agents[2], 1)
 	j.net.Heal()
 	j.start(2)
 	j.trains(3, 2, 0, 1)
@@ -122,7 +123,7 @@ func TestHostReturnsAfterPartition(t *testing.T) {
 
 // TestShortPartitionChangesNothing isolates a host for less than three heartbeats.
 func TestShortPartitionChangesNothing(t *testing.T) {
-	needsLong(t)
+	inMakeHosts(t)
 	j := startElastic(t)
 	for range 3 {
 		j.net.Isolate(j.net.Hosts[2])
@@ -133,14 +134,14 @@ func TestShortPartitionChangesNothing(t *testing.T) {
 	j.finish()
 	j.ends(3, 0, 1, 2)
 	for _, a := range j.agents {
-		a.expect("lost", 0)
+		a.Expect("lost", 0)
 	}
 }
 
 // TestPartitionInOneDirection drops the packets of one direction between a host and the host of the
 // rendezvous.
 func TestPartitionInOneDirection(t *testing.T) {
-	needsLong(t)
+	inMakeHosts(t)
 	for name, drop := range map[string]func(n *netns.Network){
 		"to the rendezvous":   func(n *netns.Network) { n.Drop(n.Hosts[2], n.Hosts[0]) },
 		"from the rendezvous": func(n *netns.Network) { n.Drop(n.Hosts[0], n.Hosts[2]) },
@@ -149,8 +150,8 @@ func TestPartitionInOneDirection(t *testing.T) {
 			j := startElastic(t)
 			drop(j.net)
 			j.trains(2, 1, 0, 1)
-			j.agents[2].wait(1)
-			j.agents[2].expect(hostLost, 1)
+			ends(t, j.agents[2], 1)
+			j.agents[2].Expect(hostLost, 1)
 			j.finish()
 			j.ends(2, 0, 1)
 		})
@@ -160,7 +161,7 @@ func TestPartitionInOneDirection(t *testing.T) {
 // TestPartitionBetweenWorkers isolates two hosts from each other; both reach the host of the rendezvous.
 // The calls of their workers time out. When the network has healed, the next round goes on.
 func TestPartitionBetweenWorkers(t *testing.T) {
-	needsLong(t)
+	inMakeHosts(t)
 	j := newJob(t, netns.New(t, 3, 1))
 	j.c10d("3", endpoint(j.net.Hosts[0].Addr(0)))
 	j.flags = append(j.flags, "--max-restarts", "1")
@@ -169,7 +170,7 @@ func TestPartitionBetweenWorkers(t *testing.T) {
 	j.trains(3, 1, 0, 1, 2)
 	j.net.Drop(j.net.Hosts[1], j.net.Hosts[2])
 	j.net.Drop(j.net.Hosts[2], j.net.Hosts[1])
-	j.agents[0].await("timeout|timed out|behind", 1)
+	j.agents[0].Await("timeout|timed out|behind", 1)
 	j.net.Heal()
 	j.trains(3, 2, 0, 1, 2)
 	j.finish()
@@ -178,7 +179,7 @@ func TestPartitionBetweenWorkers(t *testing.T) {
 
 // TestSlowHost limits the rate of a host so much that each step takes a long time. Nothing is lost.
 func TestSlowHost(t *testing.T) {
-	needsLong(t)
+	inMakeHosts(t)
 	j := newJob(t, netns.New(t, 3, 1))
 	j.c10d("2:3", endpoint(j.net.Hosts[0].Addr(0)))
 	j.worker = append(j.worker, "-width", "256")
@@ -189,15 +190,15 @@ func TestSlowHost(t *testing.T) {
 	j.finish()
 	j.ends(3, 0, 1, 2)
 	for _, a := range j.agents {
-		a.expect("lost", 0)
+		a.Expect("lost", 0)
 	}
 }
 
 // TestRendezvousHostDies kills the agent that hosts the rendezvous. The others end.
 func TestRendezvousHostDies(t *testing.T) {
-	needsLong(t)
+	inMakeHosts(t)
 	for name, do := range map[string]func(j *job){
-		"killed":       func(j *job) { j.agents[0].cmd.Process.Kill() },
+		"killed":       func(j *job) { j.agents[0].Cmd.Process.Kill() },
 		"disconnected": func(j *job) { j.net.Hosts[0].SetConnected(false) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -205,13 +206,13 @@ func TestRendezvousHostDies(t *testing.T) {
 			at := time.Now()
 			do(j)
 			for _, node := range []int{1, 2} {
-				j.agents[node].wait(1)
-				j.agents[node].expect(hostLost, 1)
-				detectedBy(t, at, j.agents[node].await(hostLost, 1))
+				ends(t, j.agents[node], 1)
+				j.agents[node].Expect(hostLost, 1)
+				detectedBy(t, at, j.agents[node].Await(hostLost, 1))
 			}
 			if name == "disconnected" { // it lacks the others
-				j.agents[0].wait(1)
-				j.agents[0].expect("too few nodes are left: 1 of at least 2", 1)
+				ends(t, j.agents[0], 1)
+				j.agents[0].Expect("too few nodes are left: 1 of at least 2", 1)
 			}
 		})
 	}
@@ -223,11 +224,11 @@ func (j *job) rendezvousHost() int {
 	var found []int
 	for node, a := range j.agents {
 		select {
-		case <-a.ended:
+		case <-a.Ended():
 			continue
 		default:
 		}
-		if len(openPorts(j.t, a.host)) > 0 {
+		if len(openPorts(j.t, j.net.Hosts[node])) > 0 {
 			found = append(found, node)
 		}
 	}
@@ -239,10 +240,10 @@ func (j *job) rendezvousHost() int {
 
 // TestRendezvousHostIsReplaced kills, with etcd, the agent that hosts the rendezvous; then one that took over.
 func TestRendezvousHostIsReplaced(t *testing.T) {
-	needsLong(t)
-	for name, do := range map[string]func(a *program){
-		"killed":       func(a *program) { a.cmd.Process.Kill() },
-		"disconnected": func(a *program) { a.host.SetConnected(false) },
+	inMakeHosts(t)
+	for name, do := range map[string]func(j *job, node int){
+		"killed":       func(j *job, node int) { j.agents[node].Cmd.Process.Kill() },
+		"disconnected": func(j *job, node int) { j.net.Hosts[node].SetConnected(false) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			const hosts = 4
@@ -255,12 +256,12 @@ func TestRendezvousHostIsReplaced(t *testing.T) {
 			for len(left) > 2 {
 				dead := j.rendezvousHost()
 				t.Logf("%s hosts the rendezvous", n.Hosts[dead].Name())
-				do(j.agents[dead])
+				do(j, dead)
 				left = slices.DeleteFunc(left, func(node int) bool { return node == dead })
 				j.trains(len(left), 1, left...)
 				if name == "disconnected" {
-					j.agents[dead].cmd.Process.Signal(syscall.SIGTERM) // or it waits for etcd
-					<-j.agents[dead].ended
+					j.agents[dead].Cmd.Process.Signal(syscall.SIGTERM) // or it waits for etcd
+					<-j.agents[dead].Ended()
 				}
 			}
 			j.finish()
@@ -273,7 +274,7 @@ func TestRendezvousHostIsReplaced(t *testing.T) {
 // happens. Then in the one that does: another round begins with all hosts. Then the new host dies: the agents
 // whose golaunch-etcd was killed start another one.
 func TestElectionProcessDies(t *testing.T) {
-	needsLong(t)
+	inMakeHosts(t)
 	const hosts = 3
 	n := netns.New(t, hosts+1, 1)
 	j := newJob(t, n)
@@ -292,19 +293,19 @@ func TestElectionProcessDies(t *testing.T) {
 		}
 	}
 	for _, a := range j.agents {
-		a.expect("stopping the workers", 0)
+		a.Expect("stopping the workers", 0)
 	}
 	killElection(host)
 	j.trains(hosts, 2, nodes...)
 	for node, a := range j.agents {
 		if node == host {
-			a.expect("stopping the workers: the host of the rendezvous, this node, is lost: golaunch-etcd has ended", 1)
+			a.Expect("stopping the workers: the host of the rendezvous, this node, is lost: golaunch-etcd has ended", 1)
 		} else {
-			a.expect("stopping the workers: the host of the rendezvous, .*, is lost: it is not elected any more", 1)
+			a.Expect("stopping the workers: the host of the rendezvous, .*, is lost: it is not elected any more", 1)
 		}
 	}
 	host = j.rendezvousHost()
-	j.agents[host].cmd.Process.Kill()
+	j.agents[host].Cmd.Process.Kill()
 	others := slices.DeleteFunc(upTo(hosts), func(node int) bool { return node == host })
 	j.trains(hosts-1, 1, others...)
 	j.finish()
@@ -313,7 +314,7 @@ func TestElectionProcessDies(t *testing.T) {
 
 // TestEtcdMemberDies kills each member of etcd and starts it again, while a job trains.
 func TestEtcdMemberDies(t *testing.T) {
-	needsLong(t)
+	inMakeHosts(t)
 	n := netns.New(t, 3, 1)
 	j := newJob(t, n)
 	c := j.etcd("2:3", n.Hosts...)
@@ -321,8 +322,8 @@ func TestEtcdMemberDies(t *testing.T) {
 	j.trains(3, 1, 0, 1, 2)
 	for member := range 3 {
 		c.Kill(member)
-		j.agents[2].cmd.Process.Kill() // so that a round begins
-		j.agents[2].wait(-1)
+		j.agents[2].Cmd.Process.Kill() // so that a round begins
+		ends(t, j.agents[2], sigkilled)
 		j.trains(2, member+1, 0, 1)
 		j.start(2)
 		j.trains(3, member+2, 0, 1)

@@ -1,57 +1,53 @@
 package hosts
 
 import (
-	"context"
 	"flag"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/goddp/goddp/internal/netns"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 var (
-	long  = flag.Bool("long", false, "run all tests, not only those that take seconds")
-	kills = flag.Int("kills", 100, "number of jobs in which a process is killed, with -long")
+	kills = flag.Int("kills", 0, "number of jobs in which a process is killed; 0: a few of them, and of the other tests only those that take seconds")
 	seed  = flag.Uint64("seed", 0, "seed of the first of these jobs")
 )
 
-// programs is the folder that holds golaunch and the worker.
-var programs string
+func TestMain(m *testing.M) { testkit.Main(m, nil) }
 
-func TestMain(m *testing.M) {
-	flag.Parse()
-	dir, err := os.MkdirTemp("", "hosts-")
-	if err == nil {
-		programs = dir
-		err = build(context.Background(), dir)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.RemoveAll(dir)
-		os.Exit(1)
-	}
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		os.RemoveAll(dir)
-		os.Exit(code)
-	}))
-}
-
-func build(ctx context.Context, dir string) error {
-	out, err := exec.CommandContext(ctx, "go", "build", "-o", dir+string(filepath.Separator),
-		"github.com/goddp/goddp/cmd/golaunch", "github.com/goddp/goddp/cmd/golaunch-etcd", "github.com/goddp/goddp/test/hosts/worker").CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("building: %w\n%s", err, out)
-	}
-	return nil
-}
-
-// needsLong skips a test that takes long.
-func needsLong(t *testing.T) {
+// program returns the path of golaunch or of the worker.
+func program(t testing.TB, name string) string {
 	t.Helper()
-	if !*long {
-		t.Skip("takes long: make hosts runs it")
+	return filepath.Join(testkit.Build(t, "cmd/golaunch", "cmd/golaunch-etcd", "test/hosts/worker"), name)
+}
+
+// start starts a program on a host.
+func start(t *testing.T, h *netns.Host, env []string, name string, args ...string) *testkit.Process {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.Env = append(append(os.Environ(), "GODDP_DEVICE=cpu", "TMPDIR="+t.TempDir()), env...)
+	return testkit.StartBy(t, cmd, func() error { return h.Start(cmd) })
+}
+
+// ends waits for the end of a program and checks its exit code.
+func ends(t *testing.T, p *testkit.Process, code int) {
+	t.Helper()
+	if got := p.Wait(); got != code {
+		t.Errorf("%v: exit code %d, want %d", p.Cmd, got, code)
+	}
+}
+
+// sigkilled is the exit code of a process that SIGKILL ended.
+const sigkilled = 128 + int(syscall.SIGKILL)
+
+// inMakeHosts skips a test that takes long, unless make hosts runs the tests.
+func inMakeHosts(t *testing.T) {
+	t.Helper()
+	if *kills == 0 {
+		t.Skip("make hosts runs it")
 	}
 }

@@ -20,17 +20,12 @@ func TestEveryNodeReportsTheSameCause(t *testing.T) {
 	var reports []string
 	for node := range n.Hosts {
 		a := j.agents[node]
-		a.wait(42)
-		_, report, _ := strings.Cut(a.text(), "Root Cause")
+		ends(t, a, 42)
+		_, report, _ := strings.Cut(a.Stderr(), "Root Cause")
 		report, _, _ = strings.Cut(report, "----")
-		var b strings.Builder
-		for l := range strings.Lines(report) {
-			_, text, _ := strings.Cut(l, " ") // without the time at which the line came
-			b.WriteString(text)
-		}
-		reports = append(reports, b.String())
+		reports = append(reports, report)
 		for _, want := range []string{"exitcode  : 42 ", "rank      : 3 (local_rank: 1)", "| line of rank 3"} {
-			if !strings.Contains(b.String(), want) {
+			if !strings.Contains(report, want) {
 				t.Errorf("the report of host%d lacks %q", node, want)
 			}
 		}
@@ -44,7 +39,7 @@ func TestEveryNodeReportsTheSameCause(t *testing.T) {
 
 // TestMuchTextOfFailuresIsReported has all workers fail at once, after they wrote much that is not text.
 func TestMuchTextOfFailuresIsReported(t *testing.T) {
-	needsLong(t)
+	inMakeHosts(t)
 	const workers = 12
 	n := netns.New(t, 3, 1)
 	j := newJob(t, n)
@@ -53,8 +48,8 @@ func TestMuchTextOfFailuresIsReported(t *testing.T) {
 	j.worker = []string{"bash", "-c", `head -c 300000 /dev/urandom | tr '\n' x >&2; echo >&2; trap "" TERM; sleep 1; exit 42`}
 	j.start(0, 1, 2)
 	for node := range n.Hosts {
-		j.agents[node].wait(42)
-		j.agents[node].expect("exitcode +: 42 ", 1)
-		j.agents[node].expect("(lost|cannot be reached)", 0)
+		ends(t, j.agents[node], 42)
+		j.agents[node].Expect("exitcode +: 42 ", 1)
+		j.agents[node].Expect("(lost|cannot be reached)", 0)
 	}
 }

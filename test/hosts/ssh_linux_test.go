@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/netns"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 // sshJob is a job that golaunch starts from the last host of a network on all others, by ssh.
@@ -23,12 +24,8 @@ type sshJob struct {
 // newSSHJob starts sshd on all hosts but the last one, which has their names in its configuration: a, b, ...
 func newSSHJob(t *testing.T, hosts int) *sshJob {
 	t.Helper()
-	sshd, err := exec.LookPath("sshd")
-	if err != nil {
-		if sshd, err = exec.LookPath("/usr/sbin/sshd"); err != nil {
-			t.Skip("there is no sshd: apt-get install openssh-server")
-		}
-	}
+	const sshd = "/usr/sbin/sshd" // it starts itself by its path
+	testkit.Need(t, testkit.Root, testkit.Command(sshd))
 	j := &sshJob{t: t, net: netns.New(t, hosts+1, 1)}
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
@@ -38,7 +35,7 @@ func newSSHJob(t *testing.T, hosts int) *sshJob {
 		}
 	}
 	if err := os.MkdirAll("/run/sshd", 0o755); err != nil { // sshd's empty folder
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	config := fmt.Sprintf("IdentityFile %s\nStrictHostKeyChecking no\nUserKnownHostsFile /dev/null\nLogLevel ERROR\nBatchMode yes\n", path("user"))
 	for i := range hosts {
@@ -46,13 +43,7 @@ func newSSHJob(t *testing.T, hosts int) *sshJob {
 		config += fmt.Sprintf("Host %c\nHostName %s\n", 'a'+i, addr)
 		daemon := exec.Command(sshd, "-D", "-e", "-f", "/dev/null", "-h", path("host"), "-o", "ListenAddress="+addr.String(), "-o", "PidFile=none",
 			"-o", "UsePAM=no", "-o", "StrictModes=no", "-o", "PermitRootLogin=yes", "-o", "AuthorizedKeysFile="+path("user.pub"))
-		if err := j.net.Hosts[i].Start(daemon); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			daemon.Process.Kill()
-			daemon.Wait()
-		})
+		testkit.StartBy(t, daemon, func() error { return j.net.Hosts[i].Start(daemon) })
 	}
 	if err := os.WriteFile(path("config"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
@@ -63,9 +54,9 @@ func newSSHJob(t *testing.T, hosts int) *sshJob {
 			cmd := exec.Command("ssh", "-F", path("config"), string(rune('a'+i)), "true")
 			return j.net.Hosts[hosts].Start(cmd) == nil && cmd.Wait() == nil
 		}
-		for deadline := time.Now().Add(soon); !answers(); time.Sleep(20 * time.Millisecond) {
+		for deadline := time.Now().Add(testkit.Soon); !answers(); time.Sleep(20 * time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Fatalf("sshd on host %d does not answer in %v", i, soon)
+				t.Fatalf("sshd on host %d does not answer in %v", i, testkit.Soon)
 			}
 		}
 	}
@@ -73,9 +64,9 @@ func newSSHJob(t *testing.T, hosts int) *sshJob {
 }
 
 // start starts golaunch on the last host.
-func (j *sshJob) start(args ...string) *program {
+func (j *sshJob) start(args ...string) *testkit.Process {
 	j.t.Helper()
-	return start(j.t, j.net.Hosts[len(j.net.Hosts)-1], nil, filepath.Join(programs, "golaunch"), append([]string{"--ssh", j.ssh}, args...)...)
+	return start(j.t, j.net.Hosts[len(j.net.Hosts)-1], nil, program(j.t, "golaunch"), append([]string{"--ssh", j.ssh}, args...)...)
 }
 
 // awaitNothingLeft checks that golaunch and its workers are gone from all hosts within 20 seconds.
@@ -118,49 +109,49 @@ func (j *sshJob) find(host int, text string) netns.Process {
 // TestJobBySSH starts a job on three hosts from a fourth one, and checks how it ends in each of several ways.
 func TestJobBySSH(t *testing.T) {
 	j := newSSHJob(t, 3)
-	worker := filepath.Join(programs, "worker")
+	worker := program(t, "worker")
 	t.Run("to its end", func(t *testing.T) {
 		p := j.start("--hosts", "a:2,b,c:2", worker, "-steps", "20")
-		p.wait(0)
-		p.expect(`rank \d of 5 on host[012] ends at step 20`, 5)
+		ends(t, p, 0)
+		p.Expect(`rank \d of 5 on host[012] ends at step 20`, 5)
 		j.awaitNothingLeft()
 	})
-	train := func() *program {
+	train := func() *testkit.Process {
 		p := j.start("--hosts", "a,b,c", "--nproc-per-node", "2", worker, "-pause", "5ms")
-		p.await(`trains from step 0`, 6)
+		p.Await(`trains from step 0`, 6)
 		return p
 	}
 	t.Run("a worker is killed", func(t *testing.T) {
 		p := train()
 		syscall.Kill(j.find(1, "worker -pause").PID, syscall.SIGKILL)
-		p.wait(128 + int(syscall.SIGKILL))
-		p.expect("Root Cause", 1)
-		p.expect(`^  node      : 1`, 1)
+		ends(t, p, 128+int(syscall.SIGKILL))
+		p.Expect("Root Cause", 1)
+		p.Expect(`^  node      : 1`, 1)
 		j.awaitNothingLeft()
 	})
 	t.Run("Ctrl-C", func(t *testing.T) {
 		p := train()
-		p.cmd.Process.Signal(syscall.SIGINT)
-		p.wait(128 + int(syscall.SIGINT))
-		p.expect(`ends at step`, 6) // they finished their step
+		p.Cmd.Process.Signal(syscall.SIGINT)
+		ends(t, p, 128+int(syscall.SIGINT))
+		p.Expect(`ends at step`, 6) // they finished their step
 		j.awaitNothingLeft()
 	})
 	t.Run("golaunch is killed", func(t *testing.T) {
 		p := train()
-		p.cmd.Process.Kill()
+		p.Cmd.Process.Kill()
 		j.awaitNothingLeft()
 	})
 	t.Run("an sshd is killed", func(t *testing.T) {
 		p := train()
 		syscall.Kill(j.find(2, "sshd: root@notty").PID, syscall.SIGKILL)
-		p.wait(1)
-		p.expect("host c: ssh failed: no connection, or it was lost", 1)
+		ends(t, p, 1)
+		p.Expect("host c: ssh failed: no connection, or it was lost", 1)
 		j.awaitNothingLeft()
 	})
 	t.Run("a host is not there", func(t *testing.T) {
 		p := j.start("--hosts", "a,nobody", worker)
-		p.wait(1)
-		p.expect("host nobody: ssh failed", 1)
+		ends(t, p, 1)
+		p.Expect("host nobody: ssh failed", 1)
 		j.awaitNothingLeft()
 	})
 }

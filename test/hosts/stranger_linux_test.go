@@ -6,13 +6,13 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
-	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/goddp/goddp/internal/netns"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 // dialFrom connects a host with an address.
@@ -20,7 +20,7 @@ func dialFrom(t *testing.T, h *netns.Host, addr string) net.Conn {
 	t.Helper()
 	var c net.Conn
 	var err error
-	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Soon)
 	defer cancel()
 	h.Do(func() { c, err = (&net.Dialer{}).DialContext(ctx, "tcp", addr) })
 	if err != nil {
@@ -144,13 +144,13 @@ func TestStrangersChangeNothing(t *testing.T) {
 	// once expects that the agent writes one line about what do does.
 	once := func(why string, do func()) {
 		t.Helper()
-		before := len(agent.matches(refused))
+		before := len(agent.Matches(refused))
 		do()
-		if l := agent.await(refused, before+1); len(agent.matches(why)) == 0 {
-			t.Errorf("%q, want one about %q", l.text, why)
+		if l := agent.Await(refused, before+1); len(agent.Matches(why)) == 0 {
+			t.Errorf("%q, want one about %q", l.Text, why)
 		}
 		time.Sleep(1100 * time.Millisecond) // later lines are not held back
-		if lines := agent.matches(refused)[before:]; len(lines) != 1 {
+		if lines := agent.Matches(refused)[before:]; len(lines) != 1 {
 			t.Errorf("%d lines for one stranger: %v", len(lines), lines)
 		}
 	}
@@ -159,7 +159,7 @@ func TestStrangersChangeNothing(t *testing.T) {
 		t.Helper()
 		c := dialFrom(t, stranger, target)
 		defer c.Close()
-		c.SetDeadline(time.Now().Add(soon))
+		c.SetDeadline(time.Now().Add(testkit.Soon))
 		c.Write(data) // fails if the agent has seen enough
 		c.(*net.TCPConn).CloseWrite()
 		if _, err := io.Copy(io.Discard, c); err != nil && isTimeout(err) {
@@ -170,24 +170,24 @@ func TestStrangersChangeNothing(t *testing.T) {
 	once("certificate", func() {
 		c := tls.Client(dialFrom(t, stranger, target), &tls.Config{InsecureSkipVerify: true})
 		defer c.Close()
-		c.SetDeadline(time.Now().Add(soon))
+		c.SetDeadline(time.Now().Add(testkit.Soon))
 		if _, err := c.Read(make([]byte, 1)); err == nil || isTimeout(err) {
 			t.Errorf("a connection without a certificate: %v", err)
 		}
 	})
 	once("it has another token", func() {
 		args := append(slices.Clone(j.flags), "--rdzv-endpoint", target, "--token-file", newToken(t))
-		other := start(t, stranger, nil, filepath.Join(programs, "golaunch"), append(args, j.worker...)...)
-		other.wait(1)
-		other.expect("it has another token", 1)
+		other := start(t, stranger, nil, program(t, "golaunch"), append(args, j.worker...)...)
+		ends(t, other, 1)
+		other.Expect("it has another token", 1)
 	})
 	withoutToken := []string{"--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", target}
-	other := start(t, stranger, nil, filepath.Join(programs, "golaunch"), append(withoutToken, j.worker...)...)
-	<-other.ended
-	if other.cmd.ProcessState.ExitCode() == 0 {
+	other := start(t, stranger, nil, program(t, "golaunch"), append(withoutToken, j.worker...)...)
+	<-other.Ended()
+	if other.Cmd.ProcessState.ExitCode() == 0 {
 		t.Error("golaunch runs on several nodes without a token")
 	}
-	other.expect("--token-file", 1)
+	other.Expect("--token-file", 1)
 	once("does not speak TLS", func() { send([]byte("GET / HTTP/1.0\r\n\r\n")) })
 	once("TCPStore", func() { send([]byte{0, 0xce, 0xf7, 0x85, 0x3c, 1}) })
 
@@ -197,7 +197,7 @@ func TestStrangersChangeNothing(t *testing.T) {
 	records := tlsRecords(toHost)
 	random := rand.New(rand.NewPCG(1, 1))
 	frames := 10_000
-	if !*long {
+	if *kills == 0 {
 		frames = 200
 	}
 	for name, draw := range map[string]func() []byte{
@@ -214,12 +214,12 @@ func TestStrangersChangeNothing(t *testing.T) {
 			return frame
 		},
 	} {
-		before, begin := len(agent.matches(refused)), time.Now()
+		before, begin := len(agent.Matches(refused)), time.Now()
 		for range frames {
 			send(draw())
 		}
 		took := time.Since(begin)
-		lines := len(agent.matches(refused)) - before
+		lines := len(agent.Matches(refused)) - before
 		t.Logf("%d connections, %s: %v, %d lines", frames, name, took.Round(time.Millisecond), lines)
 		if lines > int(took/time.Second)+2 {
 			t.Errorf("%d lines in %v", lines, took)
@@ -232,15 +232,15 @@ func TestStrangersChangeNothing(t *testing.T) {
 // TestSilentStrangersKeepNoNodeOut has a stranger hold more connections than the rendezvous serves at once.
 // It opens each again that the agent closes. A node that returns is taken in.
 func TestSilentStrangersKeepNoNodeOut(t *testing.T) {
-	needsLong(t)
+	inMakeHosts(t)
 	j := startElastic(t)
 	target := endpoint(j.net.Hosts[0].Addr(0))
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	j.agents[2].cmd.Process.Kill()
-	j.agents[2].wait(-1)
+	j.agents[2].Cmd.Process.Kill()
+	ends(t, j.agents[2], sigkilled)
 	j.trains(2, 1, 0, 1)
 	opened := make(chan struct{}, 600)
 	for range cap(opened) {

@@ -11,7 +11,7 @@ import (
 )
 
 // startTorchrun starts a torchrun agent on a host.
-func startTorchrun(t *testing.T, h *netns.Host, args ...string) *program {
+func startTorchrun(t *testing.T, h *netns.Host, args ...string) *testkit.Process {
 	t.Helper()
 	testkit.Need(t, testkit.Python("import torch.distributed.run"))
 	python := testkit.Interpreter()
@@ -22,7 +22,7 @@ func startTorchrun(t *testing.T, h *netns.Host, args ...string) *program {
 
 // TestGoWorkersUnderTorchrun trains on two hosts whose agents are torchrun's.
 func TestGoWorkersUnderTorchrun(t *testing.T) {
-	needsLong(t)
+	inMakeHosts(t)
 	n := netns.New(t, 2, 1)
 	j := newJob(t, n)
 	for node, h := range n.Hosts {
@@ -36,7 +36,7 @@ func TestGoWorkersUnderTorchrun(t *testing.T) {
 
 // TestPyTorchWorkersOnTwoHosts has PyTorch's workers reduce a tensor by Gloo.
 func TestPyTorchWorkersOnTwoHosts(t *testing.T) {
-	needsLong(t)
+	inMakeHosts(t)
 	testkit.Need(t, testkit.Python("import torch.distributed"))
 	python := testkit.Interpreter()
 	script, err := filepath.Abs("testdata/gloo.py")
@@ -48,17 +48,17 @@ func TestPyTorchWorkersOnTwoHosts(t *testing.T) {
 	j.c10d("2", endpoint(n.Hosts[0].Addr(0)))
 	j.flags = append(j.flags, "--nproc-per-node", "2",
 		"--rdzv-conf", "keep_alive_interval=5") // importing PyTorch takes all cores, and this test is about no loss
-	j.worker = []string{"--no-python", "env", "GLOO_SOCKET_IFNAME=eth0", python, script}
+	j.worker = []string{"--no-python", "env", "GLOO_SOCKEtIFNAME=eth0", python, script}
 	j.start(0, 1)
 	for node := range n.Hosts {
-		j.agents[node].wait(0)
-		j.agents[node].expect(`rank \d of 4 has the sum 10`, 2)
+		ends(t, j.agents[node], 0)
+		j.agents[node].Expect(`rank \d of 4 has the sum 10`, 2)
 	}
 }
 
 // TestTorchrunMeetsGolaunch has an agent of torchrun come to the rendezvous of golaunch. The job goes on.
 func TestTorchrunMeetsGolaunch(t *testing.T) {
-	needsLong(t)
+	inMakeHosts(t)
 	n := netns.New(t, 3, 1)
 	j := newJob(t, n)
 	j.c10d("2", endpoint(n.Hosts[0].Addr(0)))
@@ -66,18 +66,18 @@ func TestTorchrunMeetsGolaunch(t *testing.T) {
 	awaitPorts(t, n.Hosts[0], 1)
 	other := startTorchrun(t, n.Hosts[2], "--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_id", "job",
 		"--rdzv_endpoint", endpoint(n.Hosts[0].Addr(0)), "--rdzv_conf", "is_host=0,read_timeout=5", "true")
-	j.agents[0].await("it speaks the protocol of PyTorch's TCPStore: a torchrun agent", 1)
+	j.agents[0].Await("it speaks the protocol of PyTorch's TCPStore: a torchrun agent", 1)
 	j.start(1)
 	j.trains(2, 1, 0, 1)
-	other.wait(1)
+	ends(t, other, 1)
 	j.finish()
 	j.ends(2, 0, 1)
-	j.agents[0].expect("TCPStore", 1)
+	j.agents[0].Expect("TCPStore", 1)
 }
 
 // TestGolaunchMeetsTorchrun has golaunch come to the rendezvous of torchrun. It says what it waits for.
 func TestGolaunchMeetsTorchrun(t *testing.T) {
-	needsLong(t)
+	inMakeHosts(t)
 	n := netns.New(t, 2, 1)
 	host := startTorchrun(t, n.Hosts[0], "--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_id", "job",
 		"--rdzv_endpoint", endpoint(n.Hosts[0].Addr(0)), "--rdzv_conf", "is_host=1,join_timeout=20", "true")
@@ -86,8 +86,8 @@ func TestGolaunchMeetsTorchrun(t *testing.T) {
 	j.c10d("2", endpoint(n.Hosts[0].Addr(0)))
 	j.flags = append(j.flags, "--rdzv-conf", "join_timeout=5")
 	j.start(1)
-	j.agents[1].wait(1)
-	j.agents[1].expect("waiting: .* it ended the connection during the handshake, as torchrun agents do", 1)
-	j.agents[1].expect("no host of the rendezvous was found in time: it ended the connection during the handshake", 1)
-	host.cmd.Process.Signal(syscall.SIGTERM)
+	ends(t, j.agents[1], 1)
+	j.agents[1].Expect("waiting: .* it ended the connection during the handshake, as torchrun agents do", 1)
+	j.agents[1].Expect("no host of the rendezvous was found in time: it ended the connection during the handshake", 1)
+	host.Cmd.Process.Signal(syscall.SIGTERM)
 }

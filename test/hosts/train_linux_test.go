@@ -37,7 +37,7 @@ func TestHostsTrain(t *testing.T) {
 			}},
 			{"etcd", false, 1, func(j *job, n *netns.Network) { j.etcd(fmt.Sprint(hosts), n.Hosts[0], n.Hosts[1], n.Hosts[hosts-1]) }},
 		} {
-			if !c.isShort && !*long {
+			if !c.isShort && *kills == 0 {
 				continue
 			}
 			t.Run(fmt.Sprintf("%d hosts, %s", hosts, c.name), func(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/goddp/goddp/internal/election"
 	"github.com/goddp/goddp/internal/etcdtest"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 func open(t *testing.T, c *etcdtest.Cluster, name string) *etcdElection {
@@ -51,6 +52,7 @@ func (e *etcdElection) electIn(ctx context.Context, addr, dead string) (*result,
 }
 
 func TestOneAgentIsElected(t *testing.T) {
+	testkit.Long(t)
 	c := etcdtest.Start(t, 1)
 	results := make(chan *result, 8)
 	for i := range 8 {
@@ -78,7 +80,7 @@ func TestOneAgentIsElected(t *testing.T) {
 	if len(addrs) != 1 || mine == nil {
 		t.Fatalf("elected: %v", addrs)
 	}
-	// Another job has an election of its mine.
+	// Another job has another election.
 	other := elect(t, open(t, c, "other"), "host9:1", "")
 	if other.Term == nil {
 		t.Errorf("the other job elected %s", other.Addr)
@@ -91,6 +93,7 @@ func TestOneAgentIsElected(t *testing.T) {
 }
 
 func TestNextHostGoesOnWhereTheLastOneWas(t *testing.T) {
+	testkit.Long(t)
 	c := etcdtest.Start(t, 1)
 	first := elect(t, open(t, c, "job"), "a:1", "").Term
 	if first == nil || first.State() != (election.State{}) {
@@ -137,6 +140,7 @@ func TestNextHostGoesOnWhereTheLastOneWas(t *testing.T) {
 
 // A host that an agent has lost, and that lives, was cut off from this agent alone. The agent finds it again.
 func TestHostThatLivesIsFoundAgain(t *testing.T) {
+	testkit.Long(t)
 	c := etcdtest.Start(t, 1)
 	term := elect(t, open(t, c, "job"), "a:1", "").Term
 	if term == nil {
@@ -151,6 +155,7 @@ func TestHostThatLivesIsFoundAgain(t *testing.T) {
 // An agent that took part in a job that has ended is not elected, so it does not run the job again. An agent
 // that has just started is, for another job.
 func TestEndedJobIsNotRunAgain(t *testing.T) {
+	testkit.Long(t)
 	c := etcdtest.Start(t, 1)
 	host := elect(t, openTTL(t, c, "job", time.Minute), "a:1", "").Term
 	if host == nil {
@@ -208,6 +213,7 @@ func TestEndedJobIsNotRunAgain(t *testing.T) {
 }
 
 func TestElectionSurvivesTheLossOfAMember(t *testing.T) {
+	testkit.Long(t)
 	c := etcdtest.Start(t, 3)
 	e := openTTL(t, c, "job", 10*time.Second) // a new leader may take seconds
 	term := elect(t, e, "a:1", "").Term
