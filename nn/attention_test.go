@@ -41,6 +41,37 @@ func TestMultiheadAttentionParameters(t *testing.T) {
 	}
 }
 
+// A MultiheadAttention projects its operands by the rows of in_proj_weight, first those of the queries, attends with
+// each head, and projects the heads' results.
+func TestMultiheadAttentionForward(t *testing.T) {
+	const embed, heads, rows = 6, 3, 4
+	dev := newDevice(t, cpu.Options{})
+	rng := rand.New(rand.NewPCG(7, 8))
+	random := func(shape ...int) *autograd.Variable {
+		return autograd.FromSlice(dev, input(rng, -1, 1, shape...).Numbers, shape...)
+	}
+	mask := random(rows, rows)
+	for _, causal := range []bool{false, true} {
+		l := nn.MultiheadAttention(embed, heads, nn.MultiheadAttentionOptions{Causal: causal, DType: device.Float64})
+		w, b, outW, outB := random(3*embed, embed), random(3*embed), random(embed, embed), random(embed)
+		l.InWeight, l.InBias = nn.NewParameter("in_proj_weight", w), nn.NewParameter("in_proj_bias", b)
+		l.Out.Weight, l.Out.Bias = nn.NewParameter("weight", outW), nn.NewParameter("bias", outB)
+		want := func(q, k, v, mask *autograd.Variable) []float64 {
+			part := func(i int, x *autograd.Variable) *autograd.Variable { // [2 heads rows embed/heads]
+				x = autograd.Linear(x, autograd.Slice(w, 0, i*embed, (i+1)*embed), autograd.Slice(b, 0, i*embed, (i+1)*embed))
+				return autograd.Transpose(autograd.Reshape(x, 2, rows, heads, embed/heads), 1, 2)
+			}
+			y := autograd.ScaledDotProductAttention(part(0, q), part(1, k), part(2, v), autograd.AttentionOptions{Causal: causal, Mask: mask})
+			return read(t, autograd.Linear(autograd.Reshape(autograd.Transpose(y, 1, 2), 2, rows, embed), outW, outB))
+		}
+		x, y, z := random(2, rows, embed), random(2, rows, embed), random(2, rows, embed)
+		near(t, "self-attention", read(t, l.Forward(x)), want(x, x, x, nil), 1e-12)
+		if !causal {
+			near(t, "attention with a mask", read(t, l.Attend(x, y, z, mask)), want(x, y, z, mask), 1e-12)
+		}
+	}
+}
+
 func TestMultiheadAttentionIsPyTorchs(t *testing.T) {
 	testkit.Long(t)
 	rng := rand.New(rand.NewPCG(7, 8))

@@ -66,12 +66,9 @@ func TestCast(t *testing.T) {
 			}
 		}
 	}
-	defer func() {
-		if _, ok := recover().(*device.DTypeError); !ok {
-			t.Error("cast to integers without a DTypeError")
-		}
-	}()
-	nn.Cast(plain, device.Int32)
+	if err := thrown(func() { nn.Cast(plain, device.Int32) }); !errors.As(err, new(*device.DTypeError)) {
+		t.Errorf("cast to integers: %v, want a DTypeError", err)
+	}
 }
 
 // A device that does not compute in 16 bits panics with the types that it computes in.
@@ -81,13 +78,10 @@ func TestCastOnTheCPU(t *testing.T) {
 	if err := errors.Join(nn.Cast(net, device.BFloat16), nn.Place(net, dev, 1)); err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
-		err, _ := recover().(*device.DTypeError)
-		if err == nil || !strings.Contains(err.Error(), "got bfloat16, and the device computes in [float32 float64] alone") {
-			t.Errorf("got %v, want what the device computes in", err)
-		}
-	}()
-	net.Forward(autograd.Zeros(dev, device.Float32, 1, 2))
+	err := thrown(func() { net.Forward(autograd.Zeros(dev, device.Float32, 1, 2)) })
+	if !errors.As(err, new(*device.DTypeError)) || !strings.Contains(err.Error(), "got bfloat16, and the device computes in [float32 float64] alone") {
+		t.Errorf("got %v, want what the device computes in", err)
+	}
 }
 
 // A Linear converts its input and its parameters to its compute type, and the gradients back.

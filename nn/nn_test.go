@@ -38,6 +38,26 @@ func read(t *testing.T, v *autograd.Variable) []float64 {
 	return x
 }
 
+// near fails the test unless got and want agree to tol, relative to the magnitude of numbers above 1.
+func near(t *testing.T, what string, got, want []float64, tol float64) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("%s: %d numbers, want %d", what, len(got), len(want))
+	}
+	for i := range got {
+		if !(math.Abs(got[i]-want[i]) <= tol*max(1, math.Abs(want[i]))) {
+			t.Fatalf("%s: element %d is %v, want %v", what, i, got[i], want[i])
+		}
+	}
+}
+
+// thrown returns the error with which f panics.
+func thrown(f func()) (err error) {
+	defer func() { err, _ = recover().(error) }()
+	f()
+	return nil
+}
+
 func describe[T fmt.Stringer](list []T) (names []string) {
 	for _, x := range list {
 		names = append(names, x.String())
@@ -138,12 +158,9 @@ func TestPlace(t *testing.T) {
 	if err := nn.Place(m, dev, 5); err != nil || m.Parameters()[0].Var() != v || !slices.Equal(read(t, v), one[0]) {
 		t.Errorf("placed again, the parameter has changed; error %v", err)
 	}
-	defer func() {
-		if _, ok := recover().(*autograd.DeviceError); !ok {
-			t.Error("placed on a second device without a DeviceError")
-		}
-	}()
-	nn.Place(m, newDevice(t, cpu.Options{}), 1)
+	if err := thrown(func() { nn.Place(m, newDevice(t, cpu.Options{}), 1) }); !errors.As(err, new(*autograd.DeviceError)) {
+		t.Errorf("placed on a second device: %v, want a DeviceError", err)
+	}
 }
 
 // The bias of a Linear with no inputs starts at zero, as PyTorch's does.
@@ -166,12 +183,9 @@ func TestPlaceWithoutMemory(t *testing.T) {
 	if p := net.Parameters(); !p[0].Placed() || p[2].Placed() {
 		t.Error("what fits has no place, or what does not has one")
 	}
-	defer func() {
-		if e, ok := recover().(*nn.UnplacedError); !ok || e.Name != "1.weight" {
-			t.Errorf("used without a place, panic with %v, want an UnplacedError of 1.weight", e)
-		}
-	}()
-	net.Parameters()[2].Var()
+	if e, ok := thrown(func() { net.Parameters()[2].Var() }).(*nn.UnplacedError); !ok || e.Name != "1.weight" {
+		t.Errorf("used without a place, panic with %v, want an UnplacedError of 1.weight", e)
+	}
 }
 
 // A Linear followed by a ReLU runs as one operation and computes the same.
@@ -204,24 +218,4 @@ func TestLinearReLUIsFused(t *testing.T) {
 			t.Errorf("%d bytes for a result of %d: not one operation", used, y.Tensor().Bytes())
 		}
 	})
-}
-
-// toy is a minimal module of a program's own.
-type toy struct{ w *nn.Parameter }
-
-func (t toy) Forward(x *autograd.Variable) *autograd.Variable {
-	return autograd.Mul(autograd.MulScalar(t.w.Var(), 7), x)
-}
-func (t toy) Parameters() []*nn.Parameter { return []*nn.Parameter{t.w} }
-
-func TestOwnModule(t *testing.T) {
-	dev := newDevice(t, cpu.Options{})
-	m := toy{nn.NewParameter("w", autograd.Scalar(dev, 5))}
-	if err := nn.Place(m, dev, 0); err != nil || m.w.Item() != 5 {
-		t.Fatalf("w is %v, %v; want 5 as before it was placed", m.w.Item(), err)
-	}
-	y := m.Forward(autograd.Scalar(dev, 3))
-	if err := y.Backward(); err != nil || y.Item() != 105 || m.w.Grad().Item() != 21 || m.w.Grad().Name() != "w.grad" {
-		t.Errorf("y %v, %s %v, %v; want 105 and 21", y.Item(), m.w.Grad().Name(), m.w.Grad().Item(), err)
-	}
 }

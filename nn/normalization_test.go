@@ -151,14 +151,9 @@ func TestOptionsOfBatchNormAlone(t *testing.T) {
 		"LayerNormOver": func() { nn.LayerNormOver([]int{4}, nn.NormOptions{Momentum: 0.5}) },
 		"RMSNorm":       func() { nn.RMSNorm(4, nn.NormOptions{NoRunning: true}) },
 	} {
-		func() {
-			defer func() {
-				if err, ok := recover().(error); !ok || !strings.Contains(err.Error(), "which only a BatchNorm can have") {
-					t.Errorf("%s: panic with %v, want an error about the options", name, err)
-				}
-			}()
-			f()
-		}()
+		if err := thrown(f); err == nil || !strings.Contains(err.Error(), "which only a BatchNorm can have") {
+			t.Errorf("%s: panic with %v, want an error about the options", name, err)
+		}
 	}
 }
 

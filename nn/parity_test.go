@@ -88,38 +88,3 @@ func TestParityWithPyTorch(t *testing.T) {
 		return nn.CrossEntropyLoss(pred, labels)
 	})
 }
-
-// GELU and its approximation have PyTorch's values and derivatives.
-func TestGELUParityWithPyTorch(t *testing.T) {
-	file, err := os.ReadFile("testdata/gelu.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	type function struct{ Y, Grad []float64 }
-	var want struct {
-		X              []float64
-		GELU, GELUTanh function
-	}
-	if err := json.Unmarshal(file, &want); err != nil {
-		t.Fatal(err)
-	}
-	dev := newDevice(t, cpu.Options{})
-	check := func(name string, layer nn.Module, want64 function) {
-		x := autograd.FromSlice(dev, want.X, len(want.X)).RequireGrad()
-		y := layer.Forward(x)
-		if err := autograd.Sum(y).Backward(); err != nil {
-			t.Fatal(err)
-		}
-		values, grads := read(t, y), read(t, x.Grad())
-		for i, x := range want.X {
-			if got, want := values[i], want64.Y[i]; !(math.Abs(got-want) <= 1e-14) {
-				t.Errorf("%s(%v) is %v, PyTorch has %v", name, x, got, want)
-			}
-			if got, want := grads[i], want64.Grad[i]; !(math.Abs(got-want) <= 1e-14) {
-				t.Errorf("%s'(%v) is %v, PyTorch has %v", name, x, got, want)
-			}
-		}
-	}
-	check("GELU", nn.GELU(), want.GELU)
-	check("GELUTanh", nn.GELUTanh(), want.GELUTanh)
-}
