@@ -153,8 +153,8 @@ func TestFlash(t *testing.T) {
 	checkFlash(t, gpu(t, &Options{Nondeterministic: true}), cases...)
 }
 
-func TestFlashOnTheHost(t *testing.T) {
-	openFakes(t)
+func TestEmulatedFlash(t *testing.T) {
+	fakegpu.Use(t)
 	d := gpu(t, nil)
 	cases := []flashCase{{device.BFloat16, 2, 2, 2, 20, 16, true}, {device.Float16, 1, 4, 2, 17, 8, false}}
 	checkFlash(t, d, cases...)
@@ -162,8 +162,8 @@ func TestFlashOnTheHost(t *testing.T) {
 }
 
 // A backward pass that would need too much scratch memory computes some batches after the others.
-func TestFlashInParts(t *testing.T) {
-	openFakes(t)
+func TestEmulatedFlashInParts(t *testing.T) {
+	fakegpu.Use(t)
 	d := gpu(t, nil)
 	c := flashCase{device.BFloat16, 6, 1, 1, 16, 8, true}
 	d.kernels.flash.maxWork = 4 * 2 * c.n * c.n // four batches, of which 6 is no multiple
@@ -177,8 +177,8 @@ func TestFlashInParts(t *testing.T) {
 }
 
 // The own kernels compute what cuDNN does not, and the log says why.
-func TestFlashFallsBack(t *testing.T) {
-	openFakes(t)
+func TestEmulatedFlashFallsBack(t *testing.T) {
+	fakegpu.Use(t)
 	c := flashCase{device.BFloat16, 1, 2, 2, 16, 8, true}
 	for _, e := range []struct {
 		name, fault, env string
@@ -215,8 +215,8 @@ func TestFlashFallsBack(t *testing.T) {
 
 // cuDNN neither adds to gradients, nor computes some of them, nor applies masks, nor serves shapes that were
 // not prepared.
-func TestFlashServesTrainingOnly(t *testing.T) {
-	openFakes(t)
+func TestEmulatedFlashServesTrainingOnly(t *testing.T) {
+	fakegpu.Use(t)
 	d := gpu(t, nil)
 	k, s := d.kernels, d.compute
 	c := flashCase{device.BFloat16, 1, 2, 2, 16, 8, true}
@@ -266,8 +266,8 @@ func TestOwnAttention(t *testing.T) {
 
 // A check that the GPU does not finish in time is made again at the next call. Its plans stay until Close,
 // because the GPU may still run them.
-func TestFlashIsCheckedAgain(t *testing.T) {
-	openFakes(t)
+func TestEmulatedFlashIsCheckedAgain(t *testing.T) {
+	fakegpu.Use(t)
 	d := gpu(t, nil)
 	f := flashCase{device.BFloat16, 1, 2, 2, 16, 8, true}.make(t, d)
 	flash := &d.kernels.flash

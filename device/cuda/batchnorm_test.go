@@ -4,51 +4,13 @@ package cuda
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"testing"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/fakegpu"
 	"github.com/goddp/goddp/internal/kernels"
 )
-
-// BenchmarkBatchNorm computes the passes of a batch norm over channels that are the last axis, in a ResNet-50 with
-// 256 images: a forward pass with a residual and a ReLU, and a backward pass.
-func BenchmarkBatchNorm(b *testing.B) {
-	d := gpu(b, nil)
-	for _, c := range []struct{ rows, channels int }{{256 * 112 * 112, 64}, {256 * 56 * 56, 256}, {256 * 14 * 14, 1024}, {256 * 7 * 7, 2048}} {
-		k, s, dt := d.kernels, d.compute, device.BFloat16
-		n := c.rows * c.channels
-		shape := device.Shape{c.rows, c.channels, 1}
-		x, y, g, r := uniform(b, d, tensor(b, d, dt, shape...)), tensor(b, d, dt, shape...), uniform(b, d, tensor(b, d, dt, shape...)), uniform(b, d, tensor(b, d, dt, shape...))
-		weight, bias := uniform(b, d, tensor(b, d, dt, c.channels)), uniform(b, d, tensor(b, d, dt, c.channels))
-		stats := func(shape ...int) device.Tensor { return tensor(b, d, device.Float32, shape...) }
-		mean, variance, sums, count := stats(c.channels), stats(c.channels), stats(2, c.channels), stats()
-		ok(b, k.Fill(s, count, float64(c.rows)))
-		p := kernels.BatchNorm{X: x, Mean: mean, Variance: variance, Weight: weight, Bias: bias, Eps: 1e-5, ReLU: true, Mask: tensor(b, d, device.Uint8, kernels.MaskBytes(n))}
-		to := kernels.BatchNormGrads{X: y, AccX: device.Store}
-		with := to
-		with.Residual, with.AccResidual = r, device.Store
-		moved := func(passes float64) float64 { return passes * 2 * float64(n) / 1e9 }
-		for _, w := range []struct {
-			name   string
-			passes float64
-			run    func() error
-		}{
-			{"moments", 1, func() error { return k.Moments(s, mean, variance, x) }},
-			{"normalise", 2 + 1./16, func() error { return k.BatchNorm(s, y, device.Tensor{}, p) }},
-			{"normalise+residual", 3 + 1./16, func() error { return k.BatchNorm(s, y, r, p) }},
-			{"sums", 2 + 1./16, func() error { return k.BatchNormGradSums(s, sums, g, p) }},
-			{"gradient", 3 + 1./16, func() error { return k.BatchNormGrad(s, to, g, sums, count, p) }},
-			{"gradients", 4 + 1./16, func() error { return k.BatchNormGrad(s, with, g, sums, count, p) }},
-		} {
-			b.Run(fmt.Sprintf("%dx%d/%s", c.rows, c.channels, w.name), func(b *testing.B) { measure(b, d, moved(w.passes), "GB/s", w.run) })
-		}
-		for _, t := range []device.Tensor{x, y, g, r} {
-			d.Free(t.Buf)
-		}
-	}
-}
 
 // The wide kernels compute what the others compute, whose operands need not be aligned.
 func TestWideBatchNorm(t *testing.T) {
@@ -89,14 +51,14 @@ func TestWideBatchNorm(t *testing.T) {
 	}
 }
 
-func TestWideBatchNormOnTheHost(t *testing.T) {
-	openFakes(t)
+func TestEmulatedWideBatchNorm(t *testing.T) {
+	fakegpu.Use(t)
 	TestWideBatchNorm(t)
 }
 
 // The sums of more channels than fit in a stream's workspace are not written behind it.
-func TestSumsOfManyChannels(t *testing.T) {
-	openFakes(t)
+func TestEmulatedSumsOfManyChannels(t *testing.T) {
+	fakegpu.Use(t)
 	d := gpu(t, nil)
 	k, s := d.kernels, d.compute
 	const guard = 7

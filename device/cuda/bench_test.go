@@ -153,49 +153,6 @@ func BenchmarkBandwidth(b *testing.B) {
 	}
 }
 
-// BenchmarkCompression measures the kernels that communication hooks run over a bucket: casts,
-// 8-bit quantisation, and PowerSGD's factors of a matrix.
-func BenchmarkCompression(b *testing.B) {
-	const m, n, rank = 4096, 16384, 4
-	d := gpu(b, &Options{Log: quiet()})
-	k, s := kernels.Of(d), d.Compute()
-	x, half := uniform(b, d, tensor(b, d, device.Float32, m*n)), tensor(b, d, device.BFloat16, m*n)
-	blocks := tensor(b, d, device.Uint8, kernels.QuantizedLen(m*n))
-	p, q := tensor(b, d, device.Float32, rank, m), uniform(b, d, tensor(b, d, device.Float32, rank, n))
-	ok(b, k.Quantize(s, blocks, x))
-	matrix, pass := x.Reshape(m, n), float64(x.Bytes())/1e9
-	for _, c := range []struct {
-		name   string
-		passes float64
-		f      func() error
-	}{
-		{"to bfloat16", 1.5, func() error { return k.Copy(s, half, x) }},
-		{"from bfloat16", 1.5, func() error { return k.Copy(s, x, half) }},
-		{"Quantize", 1.25, func() error { return k.Quantize(s, blocks, x) }},
-		{"Dequantize", 1.25, func() error { return k.Dequantize(s, x, device.Store, blocks) }},
-		{"Dequantize to add", 2.25, func() error { return k.Dequantize(s, x, device.Accum{Alpha: 1, Beta: 1}, blocks) }},
-		{"P", 1, func() error { return k.MatMul(s, p, device.Store, q, false, matrix, true) }},
-		{"Q", 1, func() error { return k.MatMul(s, q, device.Store, p, false, matrix, false) }},
-		{"PQ", 1, func() error { return k.MatMul(s, matrix, device.Store, p, true, q, false) }},
-		{"Orthonormalize", float64(rank*n) / (m * n), func() error { return k.Orthonormalize(s, q, q) }},
-	} {
-		b.Run(c.name, func(b *testing.B) { measure(b, d, c.passes*pass, "GB/s", c.f) })
-	}
-}
-
-// BenchmarkMasters measures SGD with momentum and master weights. For each element the kernel reads
-// 2 bytes of the gradient and 8 of the state, and writes 8 bytes of the state and 2 of the
-// parameter.
-func BenchmarkMasters(b *testing.B) {
-	const n = 64e6
-	d := gpu(b, &Options{Log: quiet()})
-	w, g := tensor(b, d, device.BFloat16, n), uniform(b, d, tensor(b, d, device.BFloat16, n))
-	m, v := uniform(b, d, tensor(b, d, device.Float32, n)), uniform(b, d, tensor(b, d, device.Float32, n))
-	measure(b, d, 20*n/1e9, "GB/s", func() error {
-		return kernels.Of(d).SGD(d.Compute(), kernels.SGDStep{Param: w, Grad: g, Master: m, Velocity: v, LR: 1e-9, Momentum: 0.9, LossScale: 65536})
-	})
-}
-
 // gpt2Sizes are the numbers of elements of GPT-2's 124M parameters.
 func gpt2Sizes() []int {
 	const c = 768
@@ -270,13 +227,6 @@ func BenchmarkGPT2Ends(b *testing.B) {
 	b.Run("CrossEntropyInPlace", func(b *testing.B) {
 		measure(b, d, 2*pass, "GB/s", func() error { return k.CrossEntropyInPlace(s, lse, logits, labels) })
 	})
-}
-
-// BenchmarkSumBias computes a bias's gradient: the sum of 1000 rows of 4000 elements.
-func BenchmarkSumBias(b *testing.B) {
-	d := gpu(b, &Options{Log: quiet()})
-	x, row := uniform(b, d, tensor(b, d, device.Float32, 1000, 4000)), tensor(b, d, device.Float32, 4000)
-	measure(b, d, float64(x.Bytes())/1e9, "GB/s", func() error { return kernels.Of(d).Sum(d.Compute(), row, device.Store, x) })
 }
 
 // BenchmarkHostCopy measures CopyIn and CopyOut of 64 MiB.

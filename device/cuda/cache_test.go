@@ -7,10 +7,10 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -109,48 +109,31 @@ func TestCacheIsPrivate(t *testing.T) {
 	}
 }
 
-// Processes that start at the same time with an empty cache make each entry once.
+// Processes that start at the same time with an empty cache make each entry once. Here they are goroutines: each has opened the
+// lock by itself, as a process does.
 func TestCacheIsFilledOnce(t *testing.T) {
 	dir := privateDir(t)
+	var made atomic.Int32
+	var entries []entry
+	for _, key := range []string{"a", "b", "c"} {
+		entries = append(entries, entry{key, func() ([]byte, error) {
+			made.Add(1)
+			time.Sleep(5 * time.Millisecond) // in place of a compilation
+			return []byte(key), nil
+		}})
+	}
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
-			cmd := exec.CommandContext(t.Context(), os.Args[0])
-			cmd.Env = append(os.Environ(), role+"=cache", "GODDP_CUDA_TEST_DIR="+dir)
-			if out, err := cmd.CombinedOutput(); err != nil {
-				t.Errorf("%v: %s", err, out)
+			if got, err := openCache(dir, quiet()).get(t.Context(), entries); err != nil || len(got) != 3 || string(got[2]) != "c" {
+				t.Errorf("got %q, %v", got, err)
 			}
 		})
 	}
 	wg.Wait()
-	made, err := os.ReadFile(filepath.Join(dir, "made"))
-	if err != nil || len(made) != 3 {
-		t.Errorf("three entries were made %d times by four processes, %v", len(made), err)
+	if n := made.Load(); n != 3 {
+		t.Errorf("three entries were made %d times by four processes", n)
 	}
-}
-
-// fillCache is what each of those processes runs. To make an entry it appends a byte to a file and
-// sleeps.
-func fillCache(dir string) int {
-	var entries []entry
-	for _, key := range []string{"a", "b", "c"} {
-		entries = append(entries, entry{key, func() ([]byte, error) {
-			f, err := os.OpenFile(filepath.Join(dir, "made"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-			if err != nil {
-				return nil, err
-			}
-			defer f.Close()
-			time.Sleep(100 * time.Millisecond) // in place of a compilation
-			_, err = f.Write([]byte{'.'})
-			return []byte(key), err
-		}})
-	}
-	got, err := openCache(dir, quiet()).get(context.Background(), entries)
-	if err != nil || len(got) != 3 || string(got[2]) != "c" {
-		fmt.Println(got, err)
-		return 1
-	}
-	return 0
 }
 
 // The wait for another process's lock ends with its context.

@@ -11,7 +11,7 @@ import (
 )
 
 // A race is run once: a later device finds its result in the cache. After damage it is run again.
-func TestRacesAreKept(t *testing.T) {
+func TestEmulatedRacesAreKept(t *testing.T) {
 	dir := privateDir(t)
 	products := func() int32 { // products: how many the first product of a shape and its gradients take
 		d := multiplying(t, false)

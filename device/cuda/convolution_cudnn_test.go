@@ -143,8 +143,8 @@ func TestConvolutionsByCudnn(t *testing.T) {
 	)
 }
 
-func TestConvolutionsByCudnnOnTheHost(t *testing.T) {
-	openFakes(t)
+func TestEmulatedConvolutionsByCudnn(t *testing.T) {
+	fakegpu.Use(t)
 	for _, tune := range []bool{false, true} {
 		checkConvolutions(t, gpu(t, &Options{TuneMatMul: tune, Log: quiet()}),
 			imageCase{device.BFloat16, 2, 4, 5, 6, 3, 2, 2, true}, imageCase{device.BFloat16, 2, 3, 9, 6, 7, 2, 1, true}, imageCase{device.BFloat16, 2, 3, 6, 4, 3, 1, 1, true}, imageCase{device.Float32, 2, 3, 4, 5, 1, 1, 1, false})
@@ -152,8 +152,8 @@ func TestConvolutionsByCudnnOnTheHost(t *testing.T) {
 }
 
 // The own kernels compute what cuDNN does not, and the log says why.
-func TestConvolutionsFallBack(t *testing.T) {
-	openFakes(t)
+func TestEmulatedConvolutionsFallBack(t *testing.T) {
+	fakegpu.Use(t)
 	c := imageCase{device.BFloat16, 2, 4, 5, 6, 3, 2, 1, true}
 	for _, e := range []struct {
 		name, fault, env string
@@ -192,8 +192,8 @@ func TestConvolutionsFallBack(t *testing.T) {
 }
 
 // If cuDNN does not compute the gradients of a convolution, PrepareConv2d allocates no memory for them.
-func TestPrepareConv2dTakesNoMemory(t *testing.T) {
-	openFakes(t)
+func TestEmulatedPrepareConv2dTakesNoMemory(t *testing.T) {
+	fakegpu.Use(t)
 	for name, c := range map[string]struct {
 		d  *gpuDevice
 		dt device.DType
@@ -225,8 +225,8 @@ func exhaust(d *gpuDevice) (release func()) {
 }
 
 // Without memory for a plan, none is made until there is some.
-func TestConvolutionsArePreparedWhenThereIsMemory(t *testing.T) {
-	openFakes(t)
+func TestEmulatedConvolutionsArePreparedWhenThereIsMemory(t *testing.T) {
+	fakegpu.Use(t)
 	for _, tune := range []bool{false, true} {
 		d := gpu(t, &Options{TuneMatMul: tune, Log: quiet()})
 		v := imageCase{device.BFloat16, 2, 3, 9, 6, 7, 2, 1, true}.make(t, d) // its images are folded
@@ -262,8 +262,8 @@ func TestConvolutionsArePreparedWhenThereIsMemory(t *testing.T) {
 }
 
 // The own kernels compute what cuDNN lacks the scratch memory for.
-func TestConvolutionsWithoutScratchMemory(t *testing.T) {
-	openFakes(t)
+func TestEmulatedConvolutionsWithoutScratchMemory(t *testing.T) {
+	fakegpu.Use(t)
 	c := imageCase{device.BFloat16, 2, 4, 5, 6, 3, 2, 1, true}
 	d, plain := gpu(t, &Options{Log: quiet()}), withoutCudnn(t)
 	v, expected := c.make(t, d), c.make(t, plain)
@@ -282,48 +282,14 @@ func TestConvolutionsWithoutScratchMemory(t *testing.T) {
 }
 
 // The own kernels pass the conformance suite for convolutions also where cuDNN computes them otherwise.
-func TestOwnConvolutions(t *testing.T) {
-	openFakes(t)
+func TestEmulatedOwnConvolutions(t *testing.T) {
+	fakegpu.Use(t)
 	d := withoutCudnn(t)
 	for _, c := range devicetest.Cases() {
 		if strings.HasPrefix(c.Name, "Conv") && strings.HasSuffix(c.Name, "float32") {
 			if err := c.Check(t.Context(), d); err != nil {
 				t.Errorf("%s: %v", c.Name, err)
 			}
-		}
-	}
-}
-
-// BenchmarkConvolutions computes the convolutions of a ResNet-50 with 256 images of 224 × 224.
-func BenchmarkConvolutions(b *testing.B) {
-	d := gpu(b, &Options{TuneMatMul: true, Log: quiet()})
-	if d.kernels.cudnn() == nil {
-		b.Skip("there is no cuDNN")
-	}
-	for _, c := range []imageCase{
-		{c: 3, size: 224, o: 64, kernel: 7, stride: 2},
-		{c: 64, size: 56, o: 64, kernel: 1, stride: 1}, {c: 64, size: 56, o: 64, kernel: 3, stride: 1}, {c: 64, size: 56, o: 256, kernel: 1, stride: 1},
-		{c: 256, size: 56, o: 128, kernel: 1, stride: 1}, {c: 128, size: 56, o: 128, kernel: 3, stride: 2}, {c: 128, size: 28, o: 128, kernel: 3, stride: 1},
-		{c: 256, size: 56, o: 512, kernel: 1, stride: 2}, {c: 256, size: 14, o: 256, kernel: 3, stride: 1}, {c: 1024, size: 14, o: 256, kernel: 1, stride: 1},
-		{c: 512, size: 7, o: 512, kernel: 3, stride: 1}, {c: 512, size: 7, o: 2048, kernel: 1, stride: 1},
-	} {
-		c.dt, c.n, c.groups, c.channelsLast = device.BFloat16, 256, 1, true
-		v := c.make(b, d)
-		k, s := d.kernels, d.compute
-		ok(b, k.PrepareConv2d(s, v.y, v.x, v.w, v.p))
-		flops := 2 * float64(v.y.Len()) * float64(c.c*c.kernel*c.kernel) / 1e12
-		b.Run(fmt.Sprintf("%dx%d,%dto%d,k%d,s%d", c.size, c.size, c.c, c.o, c.kernel, c.stride), func(b *testing.B) {
-			for name, f := range map[string]func() error{
-				"forward": func() error { return k.Conv2d(s, v.y, v.x, v.w, device.Tensor{}, v.p) },
-				"input":   func() error { return k.Conv2dGradInput(s, v.dx, device.Store, v.g, v.w, v.p) },
-				"add":     func() error { return k.Conv2dGradInput(s, v.dx, addTo, v.g, v.w, v.p) },
-				"weight":  func() error { return k.Conv2dGradWeight(s, v.dw, device.Store, v.g, v.x, v.p) },
-			} {
-				b.Run(name, func(b *testing.B) { measure(b, d, flops, "TFLOP/s", f) })
-			}
-		})
-		for _, t := range []device.Tensor{v.x, v.w, v.b, v.g, v.y, v.dx, v.dw} {
-			d.Free(t.Buf)
 		}
 	}
 }

@@ -12,28 +12,12 @@ import (
 	"testing"
 	"unsafe"
 
-	"go.uber.org/goleak"
-
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/dl"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
-// role is the environment variable that tells a process which a test starts what to do instead of
-// running tests.
-const role = "GODDP_CUDA_TEST_ROLE"
-
-func TestMain(m *testing.M) {
-	switch os.Getenv(role) {
-	case "":
-		goleak.VerifyTestMain(m)
-	case "fault":
-		os.Exit(fault())
-	case "cache":
-		os.Exit(fillCache(os.Getenv("GODDP_CUDA_TEST_DIR")))
-	default:
-		panic("no such role")
-	}
-}
+func TestMain(m *testing.M) { testkit.Main(m, map[string]func(){"fault": func() { os.Exit(fault()) }}) }
 
 // needGPU skips a test if the machine has no GPU. With GODDP_REQUIRE_CUDA it fails the test
 // instead, so that a run on a GPU machine cannot skip tests unnoticed.

@@ -4,37 +4,20 @@ package cuda
 
 import (
 	"errors"
-	"os/exec"
 	"runtime"
 	"sync"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/devicetest"
 	"github.com/goddp/goddp/internal/fakegpu"
 )
 
-// openFakes makes the test open the fake versions of CUDA's libraries.
-func openFakes(t testing.TB) {
-	t.Helper()
-	for _, v := range fakegpu.Variables {
-		t.Setenv(v, "") // t.Setenv restores it when the test ends
-	}
-	if err := fakegpu.Libraries(t.TempDir()); errors.Is(err, exec.ErrNotFound) {
-		t.Skip("no fake libraries: ", err)
-	} else if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // bare opens a device without kernels on the fake libcuda. lines are faults for fakegpu.Control.
 func bare(t testing.TB, lines ...string) *gpuDevice {
 	t.Helper()
-	openFakes(t)
-	release, err := fakegpu.Control(lines...)
-	ok(t, err)
+	release := fakegpu.Use(t, lines...)
 	d, err := openBare(0, Options{Log: quiet()})
 	ok(t, err)
 	d.kernels = &kernelSet{d: d}
@@ -47,110 +30,118 @@ func bare(t testing.TB, lines ...string) *gpuDevice {
 	return d
 }
 
-// eachDevice runs a test on the fake libcuda and, if the machine has a GPU, on the GPU.
-func eachDevice(t *testing.T, f func(t *testing.T, d *gpuDevice)) {
-	t.Run("fake", func(t *testing.T) { f(t, bare(t)) })
-	t.Run("GPU", func(t *testing.T) { f(t, gpu(t, nil)) })
+// deviceTests run on a GPU, and on the emulated one.
+var deviceTests = map[string]func(t *testing.T, d *gpuDevice){
+	"events are recycled": eventsAreRecycled, "marks of an unchanged stream": marksOfAnUnchangedStream, "Enqueue": enqueue,
+	"events outlive their stream": eventsOutliveTheirStream, "events across Record": eventsAcrossRecord,
+	"a graph runs what was recorded": graphRunsWhatWasRecorded, "a graph owns its memory": graphOwnsItsMemory,
+	"Record refuses waits": recordRefusesWaits,
+}
+
+func TestEventsAndGraphs(t *testing.T) {
+	for name, f := range deviceTests {
+		t.Run(name, func(t *testing.T) { f(t, gpu(t, nil)) })
+	}
+}
+
+func TestEmulatedEventsAndGraphs(t *testing.T) {
+	for name, f := range deviceTests {
+		t.Run(name, func(t *testing.T) { f(t, bare(t)) })
+	}
 }
 
 // A stream uses a bounded number of CUevents although the test keeps all events. The events stay
 // correct: they are reached in order and have times.
-func TestEventsAreRecycled(t *testing.T) {
-	eachDevice(t, func(t *testing.T, d *gpuDevice) {
-		var events []device.Event
-		for range 20 {
-			for range 100 {
-				events = append(events, d.Compute().Record(), d.Compute().Mark())
-			}
-			ok(t, d.Compute().Sync(t.Context()))
+func eventsAreRecycled(t *testing.T, d *gpuDevice) {
+	var events []device.Event
+	for range 20 {
+		for range 100 {
+			events = append(events, d.Compute().Record(), d.Compute().Mark())
 		}
-		if timed, marks := len(d.events.all), len(d.marks.all); timed > 500 || marks > 500 {
-			t.Errorf("2000 events of each kind took %d CUevents with a time and %d without", timed, marks)
+		ok(t, d.Compute().Sync(t.Context()))
+	}
+	if timed, marks := len(d.events.all), len(d.marks.all); timed > 500 || marks > 500 {
+		t.Errorf("2000 events of each kind took %d CUevents with a time and %d without", timed, marks)
+	}
+	last := time.Time{}
+	for i, e := range events {
+		done, err := e.Done()
+		at := e.Time()
+		if !done || err != nil || i%2 == 1 && !at.IsZero() || i%2 == 0 && (at.IsZero() || at.Before(last.Add(-time.Millisecond))) {
+			t.Fatalf("event %d is done: %v, %v, at %v, the one before at %v", i, done, err, at, last)
 		}
-		last := time.Time{}
-		for i, e := range events {
-			done, err := e.Done()
-			at := e.Time()
-			if !done || err != nil || i%2 == 1 && !at.IsZero() || i%2 == 0 && (at.IsZero() || at.Before(last.Add(-time.Millisecond))) {
-				t.Fatalf("event %d is done: %v, %v, at %v, the one before at %v", i, done, err, at, last)
-			}
-			if i%2 == 0 {
-				last = at
-			}
-			ok(t, d.Compute().WaitFor(t.Context(), e))
+		if i%2 == 0 {
+			last = at
 		}
-	})
+		ok(t, d.Compute().WaitFor(t.Context(), e))
+	}
 }
 
 // Two marks of a stream on which nothing was enqueued in between are the same event. Everything
 // that may enqueue work makes the next mark a new event.
-func TestMarksOfAnUnchangedStream(t *testing.T) {
-	eachDevice(t, func(t *testing.T, d *gpuDevice) {
-		s := d.compute
-		other, err := d.newStream(false)
-		ok(t, err)
-		mem, err := d.Alloc(8)
-		ok(t, err)
-		if s.Mark() != s.Mark() {
-			t.Error("two marks with nothing between them are two events")
+func marksOfAnUnchangedStream(t *testing.T, d *gpuDevice) {
+	s := d.compute
+	other, err := d.newStream(false)
+	ok(t, err)
+	mem, err := d.Alloc(8)
+	ok(t, err)
+	if s.Mark() != s.Mark() {
+		t.Error("two marks with nothing between them are two events")
+	}
+	if s.Record() == s.Record() {
+		t.Error("two events with a time are one")
+	}
+	for what, change := range map[string]func() error{
+		"a copy":                func() error { return d.CopyIn(s, mem, make([]byte, 8)) },
+		"a copy on the device":  func() error { return d.Copy(s, mem, mem) },
+		"an event with a time":  func() error { s.Record(); return nil },
+		"a wait":                func() error { return s.WaitFor(t.Context(), other.Mark()) },
+		"somebody's own handle": func() error { s.Handle(); return nil },
+	} {
+		before := s.Mark()
+		ok(t, change())
+		if s.Mark() == before {
+			t.Errorf("the mark behind %s is the one before it", what)
 		}
-		if s.Record() == s.Record() {
-			t.Error("two events with a time are one")
-		}
-		for what, change := range map[string]func() error{
-			"a copy":                func() error { return d.CopyIn(s, mem, make([]byte, 8)) },
-			"a copy on the device":  func() error { return d.Copy(s, mem, mem) },
-			"an event with a time":  func() error { s.Record(); return nil },
-			"a wait":                func() error { return s.WaitFor(t.Context(), other.Mark()) },
-			"somebody's own handle": func() error { s.Handle(); return nil },
-		} {
-			before := s.Mark()
-			ok(t, change())
-			if s.Mark() == before {
-				t.Errorf("the mark behind %s is the one before it", what)
-			}
-			s.shared.Store(false)
-		}
-	})
+		s.shared.Store(false)
+	}
 }
 
 // Enqueue returns an event behind the work that a library enqueues. If the library's function
 // fails, Enqueue returns no event and loses no CUevent.
-func TestEnqueue(t *testing.T) {
-	eachDevice(t, func(t *testing.T, d *gpuDevice) {
-		s := d.compute
-		for _, timed := range []bool{false, true} {
-			calls := 0
-			e, err := s.Enqueue(timed, func(stream, event uintptr) error {
-				calls++
-				return d.mark(as(s.handle, event), as(s.handle, stream))
-			})
-			ok(t, err)
-			if again := s.Mark(); calls != 1 || (again == e) == timed {
-				t.Errorf("timed %v: recorded %d times, and the next mark is the same event: %v", timed, calls, again == e)
-			}
-			ok(t, e.Sync(t.Context()))
-			if e.Time().IsZero() == timed {
-				t.Errorf("timed %v: at %v", timed, e.Time())
-			}
+func enqueue(t *testing.T, d *gpuDevice) {
+	s := d.compute
+	for _, timed := range []bool{false, true} {
+		calls := 0
+		e, err := s.Enqueue(timed, func(stream, event uintptr) error {
+			calls++
+			return d.mark(as(s.handle, event), as(s.handle, stream))
+		})
+		ok(t, err)
+		if again := s.Mark(); calls != 1 || (again == e) == timed {
+			t.Errorf("timed %v: recorded %d times, and the next mark is the same event: %v", timed, calls, again == e)
 		}
-		before, refused := s.Mark(), errors.New("refused")
-		for range 1000 {
-			if _, err := s.Enqueue(false, func(_, _ uintptr) error { return refused }); err != refused {
-				t.Fatalf("got %v, want %v", err, refused)
-			}
+		ok(t, e.Sync(t.Context()))
+		if e.Time().IsZero() == timed {
+			t.Errorf("timed %v: at %v", timed, e.Time())
 		}
-		if s.Mark() == before {
-			t.Error("what a call enqueued before it failed is not behind the next mark")
+	}
+	before, refused := s.Mark(), errors.New("refused")
+	for range 1000 {
+		if _, err := s.Enqueue(false, func(_, _ uintptr) error { return refused }); err != refused {
+			t.Fatalf("got %v, want %v", err, refused)
 		}
-		if n := len(d.marks.all); n > 10 {
-			t.Errorf("1000 calls that failed took %d CUevents", n)
-		}
-	})
+	}
+	if s.Mark() == before {
+		t.Error("what a call enqueued before it failed is not behind the next mark")
+	}
+	if n := len(d.marks.all); n > 10 {
+		t.Errorf("1000 calls that failed took %d CUevents", n)
+	}
 }
 
 // If the device is lost, the error of Enqueue wraps the device's error besides the library's own.
-func TestEnqueueOnALostDevice(t *testing.T) {
+func TestEmulatedEnqueueOnALostDevice(t *testing.T) {
 	d, refused := bare(t, "query 700"), errors.New("refused")
 	_, err := d.compute.Enqueue(false, func(_, _ uintptr) error { return refused })
 	var lost *LostError
@@ -163,7 +154,7 @@ func TestEnqueueOnALostDevice(t *testing.T) {
 }
 
 // A call of Enqueue that does not return blocks only a Close of the same stream.
-func TestBlockedEnqueueDelaysOnlyClose(t *testing.T) {
+func TestEmulatedBlockedEnqueueDelaysOnlyClose(t *testing.T) {
 	d := bare(t)
 	s, err := d.newStream(false)
 	ok(t, err)
@@ -205,32 +196,30 @@ func as[T ~uint64](_ T, v uintptr) T { return T(v) }
 
 // The events of a closed stream stay correct, and their CUevents return to the pool when nobody
 // keeps the events.
-func TestEventsOutliveTheirStream(t *testing.T) {
-	eachDevice(t, func(t *testing.T, d *gpuDevice) {
-		for range 200 {
-			s, err := d.newStream(false)
-			ok(t, err)
-			var events []*gpuEvent
-			for range 10 {
-				events = append(events, s.record(false))
-				s.enqueued(nil)
-			}
-			ok(t, s.Close())
-			for _, e := range events {
-				ok(t, e.Sync(t.Context()))
-				ok(t, d.compute.WaitFor(t.Context(), e))
-			}
-			collectGarbage()
+func eventsOutliveTheirStream(t *testing.T, d *gpuDevice) {
+	for range 200 {
+		s, err := d.newStream(false)
+		ok(t, err)
+		var events []*gpuEvent
+		for range 10 {
+			events = append(events, s.record(false))
+			s.enqueued(nil)
 		}
-		if n := len(d.marks.all); n > 500 {
-			t.Errorf("2000 marks of closed streams took %d CUevents", n)
+		ok(t, s.Close())
+		for _, e := range events {
+			ok(t, e.Sync(t.Context()))
+			ok(t, d.compute.WaitFor(t.Context(), e))
 		}
-	})
+		collectGarbage()
+	}
+	if n := len(d.marks.all); n > 500 {
+		t.Errorf("2000 marks of closed streams took %d CUevents", n)
+	}
 }
 
 // Goroutines query events, and make streams wait for them, while the stream records the CUevents
 // again for later events.
-func TestEventsAreSafeForConcurrentUse(t *testing.T) {
+func TestEmulatedEventsAreSafeForConcurrentUse(t *testing.T) {
 	d := bare(t, "delay 20")
 	events := make(chan device.Event, 100)
 	var wg sync.WaitGroup
@@ -259,7 +248,7 @@ func TestEventsAreSafeForConcurrentUse(t *testing.T) {
 
 // On a slow stream, an event whose CUevent is recorded again is not mistaken for the later event,
 // and streams that wait for it wait long enough.
-func TestEventsOfASlowStream(t *testing.T) {
+func TestEmulatedEventsOfASlowStream(t *testing.T) {
 	d := bare(t, "delay 2000")
 	other, err := d.newStream(false)
 	ok(t, err)
@@ -289,47 +278,12 @@ func TestEventsOfASlowStream(t *testing.T) {
 }
 
 // A device without kernels passes the cases of the conformance suite that need no kernels.
-func TestConformanceWithoutKernels(t *testing.T) {
+func TestEmulatedConformanceWithoutKernels(t *testing.T) {
 	for _, c := range devicetest.Cases() {
 		switch c.Name {
 		case "Memory", "MemoryConcurrent", "MemoryMisuse", "HostCopies", "Copies", "Values":
 			t.Run(c.Name, func(t *testing.T) { ok(t, c.Check(t.Context(), bare(t, "delay 100"))) })
 		}
-	}
-}
-
-// BenchmarkHost measures the host's time for calls that every step makes many times, on a driver
-// that does next to nothing.
-func BenchmarkHost(b *testing.B) {
-	d := bare(b)
-	other, err := d.newStream(false)
-	ok(b, err)
-	s := d.compute
-	last := s.Mark()
-	var args [64]byte
-	k := &kernelSet{d: d}
-	for _, c := range []struct {
-		name string
-		f    func() error
-	}{
-		{"Record", func() error { last = s.Record(); return nil }},
-		{"Mark", func() error { s.enqueued(nil); last = s.Mark(); return nil }},
-		{"MarkAgain", func() error { last = s.Mark(); return nil }},
-		{"Done", func() error { _, err := last.Done(); return err }},
-		{"WaitFor", func() error { return other.WaitFor(b.Context(), s.Mark()) }},
-		{"Launch", func() error { return k.launch(s, 1, grid{1, 1, 1, 1, 1}, unsafe.Pointer(&args), 64) }},
-	} {
-		b.Run(c.name, func(b *testing.B) {
-			b.ReportAllocs()
-			for i := range b.N {
-				if i%200 == 0 {
-					b.StopTimer()
-					ok(b, s.Sync(b.Context()))
-					b.StartTimer()
-				}
-				ok(b, c.f())
-			}
-		})
 	}
 }
 

@@ -6,28 +6,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
 	"strings"
 	"testing"
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/kernels"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 // An error that CUDA does not recover from ends the device, and the log has one line about it. The
 // test uses another process, because the error ends the process's CUDA context.
 func TestLostDevice(t *testing.T) {
 	needGPU(t)
-	cmd := exec.CommandContext(t.Context(), os.Args[0])
-	cmd.Env = append(os.Environ(), role+"=fault")
-	out, err := cmd.CombinedOutput()
-	t.Logf("%s", out)
-	if err != nil {
-		t.Error(err)
-	}
-	if n := strings.Count(string(out), "device lost"); n != 1 {
-		t.Errorf("the loss was logged %d times", n)
+	r := testkit.Run(t, testkit.Self(t, "fault"))
+	if n := strings.Count(r.Stdout+r.Stderr, "device lost"); r.Code != 0 || n != 1 {
+		t.Errorf("exit code %d; the loss was logged %d times:\n%s%s", r.Code, n, r.Stdout, r.Stderr)
 	}
 }
 

@@ -22,98 +22,94 @@ func numbers(first float32, n int) []float32 {
 
 // A graph runs what was recorded on two streams, in order, each time it is launched and with what its
 // operands then hold. Recording itself runs nothing.
-func TestGraphRunsWhatWasRecorded(t *testing.T) {
-	eachDevice(t, func(t *testing.T, d *gpuDevice) {
-		const n = 100
-		x, y := upload(t, d, numbers(0, n), n), upload(t, d, make([]float32, n), n)
-		side, err := d.NewStream(true)
-		ok(t, err)
-		var inner device.Tensor
-		g, err := d.Record(t.Context(), nil, func() error {
-			inner = tensor(t, d, device.Float32, n)
-			ok(t, d.Copy(d.Compute(), inner.Buf, x.Buf))
-			ok(t, side.WaitFor(t.Context(), d.Compute().Mark()))
-			ok(t, d.Copy(side, y.Buf, inner.Buf))
-			return d.Compute().WaitFor(t.Context(), side.Mark())
-		})
-		ok(t, err)
-		if got := download(t, d, y); !slices.Equal(got, make([]float32, n)) {
-			t.Fatalf("Record ran the copies: %v", got)
-		}
-		for i := range 5 {
-			want := numbers(float32(1000*i), n)
-			ok(t, d.Copy(d.Compute(), x.Buf, upload(t, d, want, n).Buf))
-			ok(t, g.Launch())
-			if got := download(t, d, y); !slices.Equal(got, want) {
-				t.Fatalf("launch %d gave %v, want %v", i, got, want)
-			}
-		}
-		d.Free(inner.Buf)
-		ok(t, g.Close())
-		ok(t, side.Close())
+func graphRunsWhatWasRecorded(t *testing.T, d *gpuDevice) {
+	const n = 100
+	x, y := upload(t, d, numbers(0, n), n), upload(t, d, make([]float32, n), n)
+	side, err := d.NewStream(true)
+	ok(t, err)
+	var inner device.Tensor
+	g, err := d.Record(t.Context(), nil, func() error {
+		inner = tensor(t, d, device.Float32, n)
+		ok(t, d.Copy(d.Compute(), inner.Buf, x.Buf))
+		ok(t, side.WaitFor(t.Context(), d.Compute().Mark()))
+		ok(t, d.Copy(side, y.Buf, inner.Buf))
+		return d.Compute().WaitFor(t.Context(), side.Mark())
 	})
+	ok(t, err)
+	if got := download(t, d, y); !slices.Equal(got, make([]float32, n)) {
+		t.Fatalf("Record ran the copies: %v", got)
+	}
+	for i := range 5 {
+		want := numbers(float32(1000*i), n)
+		ok(t, d.Copy(d.Compute(), x.Buf, upload(t, d, want, n).Buf))
+		ok(t, g.Launch())
+		if got := download(t, d, y); !slices.Equal(got, want) {
+			t.Fatalf("launch %d gave %v, want %v", i, got, want)
+		}
+	}
+	d.Free(inner.Buf)
+	ok(t, g.Close())
+	ok(t, side.Close())
 }
 
 // A graph's memory serves nothing else, whether or not it was freed while it was recorded, until the
 // graph is closed. A graph like it uses the same memory.
-func TestGraphOwnsItsMemory(t *testing.T) {
-	eachDevice(t, func(t *testing.T, d *gpuDevice) {
-		const size = 1 << 16
-		cached, err := d.Alloc(size)
-		ok(t, err)
-		d.Free(cached)
-		before := d.Memory()
-		var kept, freed device.Buffer
-		record := func(like kernels.Graph) kernels.Graph {
-			g, err := d.Record(t.Context(), like, func() (err error) {
-				freed, err = d.Alloc(size)
-				ok(t, err)
-				d.Free(freed)
-				outside, err := d.AllocOutside(size)
-				ok(t, err)
-				if d.poolOf(outside) != nil {
-					t.Error("AllocOutside returned memory of the graph")
-				}
-				d.Free(outside)
-				kept, err = d.Alloc(2 * size)
-				return err
-			})
+func graphOwnsItsMemory(t *testing.T, d *gpuDevice) {
+	const size = 1 << 16
+	cached, err := d.Alloc(size)
+	ok(t, err)
+	d.Free(cached)
+	before := d.Memory()
+	var kept, freed device.Buffer
+	record := func(like kernels.Graph) kernels.Graph {
+		g, err := d.Record(t.Context(), like, func() (err error) {
+			freed, err = d.Alloc(size)
 			ok(t, err)
-			return g
-		}
-		g := record(nil)
-		if freed.Addr() != cached.Addr() {
-			t.Errorf("the graph allocated at %#x, want the cached block at %#x", freed.Addr(), cached.Addr())
-		}
-		other, err := d.Alloc(size)
+			d.Free(freed)
+			outside, err := d.AllocOutside(size)
+			ok(t, err)
+			if d.poolOf(outside) != nil {
+				t.Error("AllocOutside returned memory of the graph")
+			}
+			d.Free(outside)
+			kept, err = d.Alloc(2 * size)
+			return err
+		})
 		ok(t, err)
-		if other.Addr() == freed.Addr() {
-			t.Error("memory of the graph was allocated again")
-		}
-		d.Free(other)
-		was := kept
-		d.Free(kept)
-		like := record(g)
-		if kept.Addr() != was.Addr() {
-			t.Errorf("a graph like the first one allocated at %#x, want %#x", kept.Addr(), was.Addr())
-		}
-		ok(t, g.Close())
-		if used := d.Memory().InUse - before.InUse; used < 3*size {
-			t.Errorf("%d bytes in use with one of two graphs open, want at least %d", used, 3*size)
-		}
-		ok(t, like.Close())
-		if used := d.Memory().InUse - before.InUse; used < 2*size || used >= 3*size {
-			t.Errorf("%d bytes in use after Close, want those of the buffer that is not freed, %d", used, 2*size)
-		}
-		d.Free(kept)
-		if used := d.Memory().InUse - before.InUse; used != 0 {
-			t.Errorf("%d bytes in use after Free, want 0", used)
-		}
-	})
+		return g
+	}
+	g := record(nil)
+	if freed.Addr() != cached.Addr() {
+		t.Errorf("the graph allocated at %#x, want the cached block at %#x", freed.Addr(), cached.Addr())
+	}
+	other, err := d.Alloc(size)
+	ok(t, err)
+	if other.Addr() == freed.Addr() {
+		t.Error("memory of the graph was allocated again")
+	}
+	d.Free(other)
+	was := kept
+	d.Free(kept)
+	like := record(g)
+	if kept.Addr() != was.Addr() {
+		t.Errorf("a graph like the first one allocated at %#x, want %#x", kept.Addr(), was.Addr())
+	}
+	ok(t, g.Close())
+	if used := d.Memory().InUse - before.InUse; used < 3*size {
+		t.Errorf("%d bytes in use with one of two graphs open, want at least %d", used, 3*size)
+	}
+	ok(t, like.Close())
+	if used := d.Memory().InUse - before.InUse; used < 2*size || used >= 3*size {
+		t.Errorf("%d bytes in use after Close, want those of the buffer that is not freed, %d", used, 2*size)
+	}
+	d.Free(kept)
+	if used := d.Memory().InUse - before.InUse; used != 0 {
+		t.Errorf("%d bytes in use after Free, want 0", used)
+	}
 }
 
 // What cannot run again is refused, and the device works on.
-func TestRecordRefusesWaits(t *testing.T) {
+func recordRefusesWaits(t *testing.T, d *gpuDevice) {
 	calls := map[string]func(d *gpuDevice, x device.Tensor) error{
 		"a wait for the GPU":               func(d *gpuDevice, x device.Tensor) error { return d.Compute().Sync(t.Context()) },
 		"a copy from the program's memory": func(d *gpuDevice, x device.Tensor) error { return d.CopyIn(d.Compute(), x.Buf, make([]byte, 4)) },
@@ -121,67 +117,63 @@ func TestRecordRefusesWaits(t *testing.T) {
 			return d.CopyOut(t.Context(), d.Compute(), make([]byte, 4), x.Buf)
 		},
 	}
-	eachDevice(t, func(t *testing.T, d *gpuDevice) {
-		x := upload(t, d, numbers(7, 1), 1)
-		for want, call := range calls {
-			_, err := d.Record(t.Context(), nil, func() error {
-				if err := call(d, x); err == nil || !strings.Contains(err.Error(), want) {
-					t.Errorf("the call gave %v, want an error with %q", err, want)
-				}
-				return nil // Record knows
-			})
-			if err == nil || !strings.Contains(err.Error(), want+" ") {
-				t.Errorf("Record gave %v, want an error with %q", err, want)
+	x := upload(t, d, numbers(7, 1), 1)
+	for want, call := range calls {
+		_, err := d.Record(t.Context(), nil, func() error {
+			if err := call(d, x); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("the call gave %v, want an error with %q", err, want)
 			}
-			if got := download(t, d, x); got[0] != 7 {
-				t.Errorf("after Record the number is %v, want 7", got[0])
-			}
+			return nil // Record knows
+		})
+		if err == nil || !strings.Contains(err.Error(), want+" ") {
+			t.Errorf("Record gave %v, want an error with %q", err, want)
 		}
-		func() {
-			defer func() {
-				if recover() != "inside" {
-					t.Error("Record did not pass on the panic")
-				}
-			}()
-			d.Record(t.Context(), nil, func() error { panic("inside") })
-		}()
 		if got := download(t, d, x); got[0] != 7 {
-			t.Errorf("after a panic in Record the number is %v, want 7", got[0])
+			t.Errorf("after Record the number is %v, want 7", got[0])
 		}
-		if all := d.pools.Load(); all != nil {
-			t.Errorf("%d pools are left", len(*all))
-		}
-	})
+	}
+	func() {
+		defer func() {
+			if recover() != "inside" {
+				t.Error("Record did not pass on the panic")
+			}
+		}()
+		d.Record(t.Context(), nil, func() error { panic("inside") })
+	}()
+	if got := download(t, d, x); got[0] != 7 {
+		t.Errorf("after a panic in Record the number is %v, want 7", got[0])
+	}
+	if all := d.pools.Load(); all != nil {
+		t.Errorf("%d pools are left", len(*all))
+	}
 }
 
 // Within Record a stream may wait for an event that was recorded before, and after Record for one that
 // was recorded within.
-func TestEventsAcrossRecord(t *testing.T) {
-	eachDevice(t, func(t *testing.T, d *gpuDevice) {
-		x, y := upload(t, d, numbers(1, 4), 4), upload(t, d, numbers(5, 4), 4)
-		side, err := d.NewStream(false)
-		ok(t, err)
-		ok(t, d.Copy(side, y.Buf, x.Buf))
-		outside := side.Mark()
-		var inside device.Event
-		g, err := d.Record(t.Context(), nil, func() error {
-			ok(t, d.Compute().WaitFor(t.Context(), outside))
-			ok(t, d.Copy(d.Compute(), x.Buf, y.Buf))
-			inside = d.Compute().Mark()
-			return nil
-		})
-		ok(t, err)
-		if done, err := inside.Done(); !done || err != nil {
-			t.Errorf("the event is not reached after Record: %v, %v", done, err)
-		}
-		ok(t, side.WaitFor(t.Context(), inside))
-		ok(t, g.Launch())
-		ok(t, d.Compute().Sync(t.Context()))
-		ok(t, g.Close())
-		for range 100 { // the CUevents of the recording serve again
-			d.Compute().Record()
-		}
-		ok(t, d.Compute().Sync(t.Context()))
-		ok(t, side.Close())
+func eventsAcrossRecord(t *testing.T, d *gpuDevice) {
+	x, y := upload(t, d, numbers(1, 4), 4), upload(t, d, numbers(5, 4), 4)
+	side, err := d.NewStream(false)
+	ok(t, err)
+	ok(t, d.Copy(side, y.Buf, x.Buf))
+	outside := side.Mark()
+	var inside device.Event
+	g, err := d.Record(t.Context(), nil, func() error {
+		ok(t, d.Compute().WaitFor(t.Context(), outside))
+		ok(t, d.Copy(d.Compute(), x.Buf, y.Buf))
+		inside = d.Compute().Mark()
+		return nil
 	})
+	ok(t, err)
+	if done, err := inside.Done(); !done || err != nil {
+		t.Errorf("the event is not reached after Record: %v, %v", done, err)
+	}
+	ok(t, side.WaitFor(t.Context(), inside))
+	ok(t, g.Launch())
+	ok(t, d.Compute().Sync(t.Context()))
+	ok(t, g.Close())
+	for range 100 { // the CUevents of the recording serve again
+		d.Compute().Record()
+	}
+	ok(t, d.Compute().Sync(t.Context()))
+	ok(t, side.Close())
 }

@@ -78,7 +78,7 @@ func multiplying(t *testing.T, tune bool) *gpuDevice {
 
 // The fake libcublasLt multiplies column-major matrices, as cuBLAS's documentation specifies. The
 // test compares its results for every order and transposition of operands.
-func TestOperandOrder(t *testing.T) {
+func TestEmulatedOperandOrder(t *testing.T) {
 	d := multiplying(t, false)
 	k, s := d.kernels, d.Compute()
 	const m, n, inner = 4, 3, 5
@@ -153,50 +153,56 @@ func TestOperandOrder(t *testing.T) {
 
 // After PrepareLinearGrad the gradients of a Linear load no kernel and allocate no memory.
 func TestPreparedGradients(t *testing.T) {
-	check := func(t *testing.T, d *gpuDevice) {
-		k, s := kernels.Of(d), d.Compute()
-		const m, n, inner = 64, 96, 128
-		for _, withBias := range []bool{false, true} {
-			x, w, y := tensor(t, d, device.Float32, m, inner), tensor(t, d, device.Float32, n, inner), tensor(t, d, device.Float32, m, n)
-			var bias device.Tensor
-			if withBias {
-				bias = tensor(t, d, device.Float32, n)
-			}
-			held := d.Memory().InUse
-			ok(t, k.PrepareLinearGrad(s, y, x, w, bias))
-			if now := d.Memory().InUse; now != held {
-				t.Errorf("preparing left %d bytes in use", now-held)
-			}
-			plans, races := len(d.kernels.blas.plans), len(d.kernels.fused)
-			if plans < 2 {
-				t.Errorf("bias %v: preparing found %d products", withBias, plans)
-			}
-			products := func() (n int32) { // products: the number of products that the fake library has computed
-				if p, err := d.kernels.blas.lib.Lookup("fakegpu_products"); err == nil {
-					n = *(*int32)(p)
-				}
-				return n
-			}
-			before := products()
-			ok(t, k.PrepareLinearGrad(s, y, x, w, bias))
-			if n := products() - before; n != 0 {
-				t.Errorf("bias %v: preparing again ran %d products", withBias, n)
-			}
-			ok(t, k.MatMul(s, x, device.Accum{Alpha: 1, Beta: 1}, y, false, w, false))
-			if withBias {
-				ok(t, k.LinearGrad(s, w, device.Accum{Alpha: 0.5}, bias, device.Accum{Alpha: 0.5}, y, x))
-			}
-			ok(t, k.MatMul(s, w, device.Store, y, true, x, false))
-			if p, r := len(d.kernels.blas.plans), len(d.kernels.fused); p != plans || r != races {
-				t.Errorf("bias %v: %d products were found and %d races run after preparing", withBias, p-plans, r-races)
-			}
+	for _, tune := range []bool{false, true} {
+		checkPreparedGradients(t, gpu(t, &Options{TuneMatMul: tune}))
+	}
+}
+
+func TestEmulatedPreparedGradients(t *testing.T) {
+	for _, tune := range []bool{false, true} {
+		checkPreparedGradients(t, multiplying(t, tune))
+	}
+}
+
+func checkPreparedGradients(t *testing.T, d *gpuDevice) {
+	k, s := kernels.Of(d), d.Compute()
+	const m, n, inner = 64, 96, 128
+	for _, withBias := range []bool{false, true} {
+		x, w, y := tensor(t, d, device.Float32, m, inner), tensor(t, d, device.Float32, n, inner), tensor(t, d, device.Float32, m, n)
+		var bias device.Tensor
+		if withBias {
+			bias = tensor(t, d, device.Float32, n)
 		}
-		if races := len(d.kernels.fused); races != int(flag(d.kernels.races != nil)) {
-			t.Errorf("%d races were run, tuning: %v", races, d.kernels.races != nil)
+		held := d.Memory().InUse
+		ok(t, k.PrepareLinearGrad(s, y, x, w, bias))
+		if now := d.Memory().InUse; now != held {
+			t.Errorf("preparing left %d bytes in use", now-held)
+		}
+		plans, races := len(d.kernels.blas.plans), len(d.kernels.fused)
+		if plans < 2 {
+			t.Errorf("bias %v: preparing found %d products", withBias, plans)
+		}
+		products := func() (n int32) { // products: the number of products that the fake library has computed
+			if p, err := d.kernels.blas.lib.Lookup("fakegpu_products"); err == nil {
+				n = *(*int32)(p)
+			}
+			return n
+		}
+		before := products()
+		ok(t, k.PrepareLinearGrad(s, y, x, w, bias))
+		if n := products() - before; n != 0 {
+			t.Errorf("bias %v: preparing again ran %d products", withBias, n)
+		}
+		ok(t, k.MatMul(s, x, device.Accum{Alpha: 1, Beta: 1}, y, false, w, false))
+		if withBias {
+			ok(t, k.LinearGrad(s, w, device.Accum{Alpha: 0.5}, bias, device.Accum{Alpha: 0.5}, y, x))
+		}
+		ok(t, k.MatMul(s, w, device.Store, y, true, x, false))
+		if p, r := len(d.kernels.blas.plans), len(d.kernels.fused); p != plans || r != races {
+			t.Errorf("bias %v: %d products were found and %d races run after preparing", withBias, p-plans, r-races)
 		}
 	}
-	for _, tune := range []bool{false, true} {
-		t.Run(fmt.Sprintf("fake/tuned=%v", tune), func(t *testing.T) { check(t, multiplying(t, tune)) })
-		t.Run(fmt.Sprintf("GPU/tuned=%v", tune), func(t *testing.T) { check(t, gpu(t, &Options{TuneMatMul: tune})) })
+	if races := len(d.kernels.fused); races != int(flag(d.kernels.races != nil)) {
+		t.Errorf("%d races were run, tuning: %v", races, d.kernels.races != nil)
 	}
 }

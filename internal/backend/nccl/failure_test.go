@@ -57,7 +57,7 @@ func second(m *backendtest.Rank, timeout time.Duration) error {
 	return nil
 }
 
-func TestHungCollectiveTimesOut(t *testing.T) {
+func TestEmulatedHungCollectiveTimesOut(t *testing.T) {
 	control(t, "hang 1 2")
 	members := world(t, 3)
 	const timeout = 500 * time.Millisecond
@@ -84,7 +84,7 @@ func TestHungCollectiveTimesOut(t *testing.T) {
 }
 
 // NCCL reports an asynchronous error while calls are started without a pause. The group must break.
-func TestAsyncErrorIsFoundWhileCallsStart(t *testing.T) {
+func TestEmulatedAsyncErrorIsFoundWhileCallsStart(t *testing.T) {
 	control(t, "async 0 1")
 	m := world(t, 1)[0]
 	c, err := m.Ones(1000)
@@ -105,7 +105,7 @@ func TestAsyncErrorIsFoundWhileCallsStart(t *testing.T) {
 	}
 }
 
-func TestAsyncErrorFailsOnAllRanks(t *testing.T) {
+func TestEmulatedAsyncErrorFailsOnAllRanks(t *testing.T) {
 	control(t, "async 2 2")
 	var others sync.WaitGroup // rank 2 fails only after the others have started the call, so that they fail with an error of it
 	others.Add(2)
@@ -144,7 +144,7 @@ func TestAsyncErrorFailsOnAllRanks(t *testing.T) {
 	}
 }
 
-func TestRefusedCallFailsOnAllRanks(t *testing.T) {
+func TestEmulatedRefusedCallFailsOnAllRanks(t *testing.T) {
 	control(t, "refuse 0 2")
 	errs, _ := backendtest.Outcomes(world(t, 2), func(m *backendtest.Rank) error { return second(m, time.Minute) })
 	var e *nccl.Error
@@ -158,7 +158,7 @@ func TestRefusedCallFailsOnAllRanks(t *testing.T) {
 
 // A call stays inside NCCL, on the caller's thread, even when it is aborted. Close must return,
 // without freeing what the call uses.
-func TestCloseReturnsWhileACallIsStuck(t *testing.T) {
+func TestEmulatedCloseReturnsWhileACallIsStuck(t *testing.T) {
 	for name, more := range map[string][]string{"aborted": nil, "aborted with an error": {"unwell 0"}} {
 		t.Run(name, func(t *testing.T) { closeWhileStuck(t, more...) })
 	}
@@ -210,7 +210,7 @@ func (r *reached) Sync(ctx context.Context) error {
 }
 
 // NCCL never returns from the first Send, which makes the connection.
-func TestHungConnectTimesOut(t *testing.T) {
+func TestEmulatedHungConnectTimesOut(t *testing.T) {
 	control(t, "connect 0 1")
 	m := world(t, 2)[0]
 	c, err := m.Ones(1000)
@@ -233,7 +233,7 @@ func TestHungConnectTimesOut(t *testing.T) {
 }
 
 // The receiving rank never calls Recv.
-func TestSendWithoutRecvTimesOut(t *testing.T) {
+func TestEmulatedSendWithoutRecvTimesOut(t *testing.T) {
 	control(t)
 	members := world(t, 2)
 	c, err := members[0].Ones(1000)
@@ -255,7 +255,7 @@ func TestSendWithoutRecvTimesOut(t *testing.T) {
 	}
 }
 
-func TestHungInitTimesOut(t *testing.T) {
+func TestEmulatedHungInitTimesOut(t *testing.T) {
 	release := control(t, "init 1")
 	const timeout = 500 * time.Millisecond
 	at := time.Now()
@@ -274,7 +274,7 @@ func TestHungInitTimesOut(t *testing.T) {
 // Rank 1 aborts while rank 0 knows of the failure but has not broken its group. The abort makes
 // rank 0's calls end on the GPU, with invalid data. Those calls, one of NCCL and a small all-reduce
 // of its result, must fail.
-func TestDataOfAbortedCallsIsNoResult(t *testing.T) {
+func TestEmulatedDataOfAbortedCallsIsNoResult(t *testing.T) {
 	control(t, mapping)
 	notified, release := make(chan struct{}), make(chan struct{})
 	members, errs := attempt(t, 2, func(r int, cfg *backend.Config, _ *nccl.Options) {
@@ -328,7 +328,7 @@ func TestDataOfAbortedCallsIsNoResult(t *testing.T) {
 }
 
 // The group is aborted after a call has ended, before anything has checked its state.
-func TestAbortKeepsDoneCallsDone(t *testing.T) {
+func TestEmulatedAbortKeepsDoneCallsDone(t *testing.T) {
 	control(t)
 	m := world(t, 1)[0]
 	c, err := m.Ones(1000)
@@ -349,7 +349,7 @@ func TestAbortKeepsDoneCallsDone(t *testing.T) {
 }
 
 // A process is killed while its peers wait for it in a collective.
-func TestKilledRankIsNamed(t *testing.T) {
+func TestEmulatedKilledRankIsNamed(t *testing.T) {
 	control(t)
 	w := launch(t, "fakegpu", 3, "forever")
 	w.WaitForRounds(t)
@@ -366,7 +366,7 @@ func TestKilledRankIsNamed(t *testing.T) {
 }
 
 // Close waits for pending calls. Then it waits for the other ranks, until ctx ends.
-func TestCloseWaitsForCallsAndRanks(t *testing.T) {
+func TestEmulatedCloseWaitsForCallsAndRanks(t *testing.T) {
 	control(t, "delay 2000", "seed 1")
 	members := world(t, 2)
 	err := backendtest.Each(members, func(m *backendtest.Rank) error {
@@ -398,7 +398,7 @@ func TestCloseWaitsForCallsAndRanks(t *testing.T) {
 	}
 }
 
-func TestTwoRanksOnOneGPUAreRefused(t *testing.T) {
+func TestEmulatedTwoRanksOnOneGPUAreRefused(t *testing.T) {
 	control(t)
 	_, errs := attempt(t, 3, func(r int, cfg *backend.Config, _ *nccl.Options) {
 		if r == 2 {
@@ -419,7 +419,7 @@ func TestTwoRanksOnOneGPUAreRefused(t *testing.T) {
 }
 
 // Errors in a group of ranks 2 and 0 number the ranks as the job does.
-func TestErrorsNameRanksOfTheJob(t *testing.T) {
+func TestEmulatedErrorsNameRanksOfTheJob(t *testing.T) {
 	control(t, "hang 1 1")
 	ranks := coordinatortest.Ranks(t, 3)
 	part := func(name string, change func(cfg *backend.Config)) ([]*backendtest.Rank, []error) {
@@ -479,7 +479,7 @@ func TestErrorsNameRanksOfTheJob(t *testing.T) {
 	}
 }
 
-func TestOldLibraryIsRefused(t *testing.T) {
+func TestEmulatedOldLibraryIsRefused(t *testing.T) {
 	control(t, "version 21805")
 	_, errs := attempt(t, 1, nil)
 	var old *nccl.VersionError
@@ -490,7 +490,7 @@ func TestOldLibraryIsRefused(t *testing.T) {
 
 // The error of every rank holds the places where that rank, or the rank that failed first, looked for the
 // library.
-func TestMissingLibraryNamesThePlaces(t *testing.T) {
+func TestEmulatedMissingLibraryNamesThePlaces(t *testing.T) {
 	control(t)
 	t.Setenv("GODDP_LIBNCCL", "/nonexistent/libnccl.so")
 	_, errs := attempt(t, 2, nil)
@@ -549,7 +549,7 @@ func churn(m *backendtest.Rank) error {
 }
 
 // A fake GPU has one gibibyte of memory.
-func TestUnusedMemoryIsReused(t *testing.T) {
+func TestEmulatedUnusedMemoryIsReused(t *testing.T) {
 	control(t)
 	if err := backendtest.Each(world(t, 1), churn); err != nil {
 		t.Error(err)
@@ -558,7 +558,7 @@ func TestUnusedMemoryIsReused(t *testing.T) {
 
 // An Alloc fails while the GPU still clears the memory. The memory must not be freed before the GPU
 // is done.
-func TestMemoryIsKeptWhileTheGPUClearsIt(t *testing.T) {
+func TestEmulatedMemoryIsKeptWhileTheGPUClearsIt(t *testing.T) {
 	release := control(t)
 	members, errs := attempt(t, 1, func(_ int, cfg *backend.Config, _ *nccl.Options) { cfg.Timeout = 3 * time.Second })
 	if errs[0] != nil {
@@ -588,7 +588,7 @@ func TestMemoryIsKeptWhileTheGPUClearsIt(t *testing.T) {
 }
 
 // An Alloc fails because no event can be recorded. Its memory is never freed; all other memory is.
-func TestFailedEventLeaksOneAllocation(t *testing.T) {
+func TestEmulatedFailedEventLeaksOneAllocation(t *testing.T) {
 	release := control(t, "record 2")
 	m := world(t, 1)[0]
 	if _, err := m.Alloc(1000); err == nil {
@@ -604,7 +604,7 @@ func TestFailedEventLeaksOneAllocation(t *testing.T) {
 
 // A group is aborted before the kernel of a small all-reduce has begun. NCCL does not know of that
 // kernel, so the memory it uses must not be freed.
-func TestMemoryOfAnAbortedKernelIsKept(t *testing.T) {
+func TestEmulatedMemoryOfAnAbortedKernelIsKept(t *testing.T) {
 	control(t, mapping)
 	members := world(t, 2)
 	if _, err := fakegpu.Control(mapping, "hold"); err != nil {
@@ -654,7 +654,7 @@ func TestMemoryOfAnAbortedKernelIsKept(t *testing.T) {
 
 // One rank leaves while the others neither call nor close. The fake ncclCommDestroy waits for all
 // ranks, so no rank may call it.
-func TestRankLeavesAlone(t *testing.T) {
+func TestEmulatedRankLeavesAlone(t *testing.T) {
 	control(t)
 	w := launch(t, "fakegpu", 3, "leave")
 	for r := range 3 {

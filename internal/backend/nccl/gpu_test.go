@@ -13,18 +13,20 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/cuda"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/backend/backendtest"
 )
 
+// gpus is the number of real GPUs.
+var gpus int
+
 // real skips a test unless the host has n GPUs.
 func real(t *testing.T, n int) {
 	t.Helper()
-	switch {
-	case noGPU != nil:
-		t.Skip("no GPU: ", noGPU)
-	case gpus < n:
-		t.Skipf("%d GPUs, %d are needed", gpus, n)
+	var err error
+	if gpus, err = cuda.Count(); gpus < n {
+		t.Skipf("%d GPUs, %d are needed: %v", gpus, n, err)
 	}
 }
 

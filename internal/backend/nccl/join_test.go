@@ -18,7 +18,7 @@ import (
 )
 
 // One of three ranks does not join.
-func TestAbsentRankIsNamed(t *testing.T) {
+func TestEmulatedAbsentRankIsNamed(t *testing.T) {
 	control(t)
 	ranks := coordinatortest.Ranks(t, 3)
 	_, errs := attempt(t, 2, func(r int, cfg *backend.Config, _ *nccl.Options) {
@@ -33,7 +33,7 @@ func TestAbsentRankIsNamed(t *testing.T) {
 }
 
 // One rank, or NCCL on all ranks, is too slow. Every rank names the late ranks and the step.
-func TestLateRanksAreNamed(t *testing.T) {
+func TestEmulatedLateRanksAreNamed(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault   string
 		device  func(d gpu, release <-chan struct{}) device.Device // of rank 1

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,6 +23,7 @@ import (
 	"github.com/goddp/goddp/internal/coordinator"
 	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
 	"github.com/goddp/goddp/internal/fakegpu"
+	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/store"
 )
 
@@ -36,48 +36,18 @@ func newRank(b backend.Backend, cfg backend.Config) *backendtest.Rank {
 	return &backendtest.Rank{Backend: b, Rank: cfg.Rank, Size: cfg.Size, Device: cfg.Device, Control: cfg.Control, AvgTolerance: avgTolerance}
 }
 
-// gpus is the number of real GPUs; noGPU says why there is none.
-var (
-	gpus  int
-	noGPU error
-	// fakeErr says why the fake libraries could not be built.
-	fakeErr error
-)
-
-// TestMain is also the main function of the worker processes that tests start.
 func TestMain(m *testing.M) {
-	if spec := os.Getenv("NCCL_TEST_WORKER"); spec != "" {
-		worker(strings.Fields(spec))
-		return
-	}
-	gpus, noGPU = cuda.Count()
-	dir, err := os.MkdirTemp("", "fakegpu")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	fakeErr = fakegpu.Libraries(dir)
-	os.Setenv("TMPDIR", dir) // the fake libraries make files in TMPDIR
-	code := m.Run()
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.RemoveAll(dir)
-	os.Exit(code)
+	testkit.Main(m, map[string]func(){"worker": func() { worker(strings.Fields(os.Getenv(specVar))) }})
 }
+
+// specVar tells a worker what to do.
+const specVar = "GODDP_TEST_NCCL_WORKER"
 
 // control sets the faults of the fake libraries. At the end of the test it waits until hung calls
 // have returned.
 func control(t testing.TB, lines ...string) (release func()) {
 	t.Helper()
-	if fakeErr != nil {
-		t.Skip("no fake GPU libraries: ", fakeErr)
-	}
-	release, err := fakegpu.Control(lines...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	release = fakegpu.Use(t, lines...)
 	t.Cleanup(func() {
 		release()
 		for deadline := time.Now().Add(soon); ; time.Sleep(5 * time.Millisecond) {
@@ -220,13 +190,7 @@ func launch(t *testing.T, kind string, n int, scenario string) *backendtest.Work
 		}
 		t.Cleanup(func() { c.Close() })
 	}
-	var env []string
-	for _, v := range os.Environ() {
-		if name, _, _ := strings.Cut(v, "="); kind == "fakegpu" || !slices.Contains(fakegpu.Variables, name) {
-			env = append(env, v)
-		}
-	}
 	return backendtest.StartWorkers(t, n, func(rank int) []string {
-		return append(slices.Clone(env), fmt.Sprintf("NCCL_TEST_WORKER=%s %d %d %s %s", kind, rank, n, server.Addr(), scenario))
+		return append(testkit.Self(t, "worker").Env, fmt.Sprintf("%s=%s %d %d %s %s", specVar, kind, rank, n, server.Addr(), scenario))
 	})
 }

@@ -14,7 +14,7 @@ import (
 
 // The rules for operands that share memory also hold for memory that the host cannot address.
 // Package commtest has this test for real GPUs.
-func TestOperandsThatShareMemory(t *testing.T) {
+func TestEmulatedOperandsThatShareMemory(t *testing.T) {
 	control(t, "memory 8000000000") // of many groups
 	devices := make([]device.Device, 2)
 	for i := range devices {

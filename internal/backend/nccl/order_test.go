@@ -111,7 +111,7 @@ func leave(m *backendtest.Rank) error {
 // The streams run with random delays. A call must read what the compute stream wrote before its
 // After event, the compute stream must read what the call wrote before its Join, and calls must not
 // overtake each other.
-func TestStreamsKeepOrder(t *testing.T) {
+func TestEmulatedStreamsKeepOrder(t *testing.T) {
 	for seed := range 10 {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			lines, isSmall := []string{"delay 300", fmt.Sprint("seed ", seed)}, seed%2 == 1
@@ -183,7 +183,7 @@ func buckets(m *backendtest.Rank) error {
 }
 
 // A call that is timed tells when its data was ready, although the call before it was not timed.
-func TestTimedCallTellsWhenItBegan(t *testing.T) {
+func TestEmulatedTimedCallTellsWhenItBegan(t *testing.T) {
 	control(t, mapping)
 	members := world(t, 2)
 	if err := backendtest.Each(members, func(m *backendtest.Rank) error {

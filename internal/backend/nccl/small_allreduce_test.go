@@ -26,7 +26,7 @@ const mapping = "ipc 0\nipc 1\nipc 2\nipc 3"
 
 // Small all-reduces and barriers of two to four ranks work although NCCL refuses every call. If one GPU
 // reaches the others over PCIe, or one process does not see the GPU of another, no rank uses wide lines.
-func TestSmallAllReduce(t *testing.T) {
+func TestEmulatedSmallAllReduce(t *testing.T) {
 	for n := 2; n <= 4; n++ {
 		for name, links := range map[string]string{"NVLink": "", "PCIe": "pcie 1", "hidden": "hidden 1 0"} {
 			t.Run(fmt.Sprint(n, " ", name), func(t *testing.T) {
@@ -66,7 +66,7 @@ func manySmallAllReduces(m *backendtest.Rank) error {
 }
 
 // Up to eight ranks share one fake GPU.
-func TestSmallAllReduceOnOneGPU(t *testing.T) {
+func TestEmulatedSmallAllReduceOnOneGPU(t *testing.T) {
 	control(t)
 	dev, err := fakegpu.Open(0)
 	if err != nil {
@@ -91,7 +91,7 @@ func ranksOnOneGPU(dev device.Device, most int) error {
 }
 
 // Small all-reduces and calls of NCCL alternate on one stream.
-func TestSmallAllReduceAlternatesWithNCCL(t *testing.T) {
+func TestEmulatedSmallAllReduceAlternatesWithNCCL(t *testing.T) {
 	control(t, mapping)
 	members := world(t, 3)
 	if err := errors.Join(nccl.SmallAllReduceDisabled(members[0].Backend), backendtest.Each(members, backendtest.Collectives)); err != nil {
@@ -101,7 +101,7 @@ func TestSmallAllReduceAlternatesWithNCCL(t *testing.T) {
 
 // One rank cannot run small all-reduces, or turns them off. Then NCCL runs them on all ranks, which
 // the test sees because NCCL refuses its first call.
-func TestNCCLServesAllIfOneRankCannot(t *testing.T) {
+func TestEmulatedNCCLServesAllIfOneRankCannot(t *testing.T) {
 	for name, c := range map[string]struct {
 		mapping string
 		change  func(cfg *backend.Config, o *nccl.Options) // of rank 1
@@ -146,7 +146,7 @@ type gpu interface {
 type noCompiler struct{ gpu }
 
 // NCCL's variables turn small all-reduces off.
-func TestNCCLVariablesTurnSmallAllReduceOff(t *testing.T) {
+func TestEmulatedNCCLVariablesTurnSmallAllReduceOff(t *testing.T) {
 	for name, value := range map[string]string{"NCCL_P2P_DISABLE": "1", "NCCL_P2P_LEVEL": "LOC"} {
 		t.Run(name, func(t *testing.T) {
 			control(t, mapping)
@@ -161,7 +161,7 @@ func TestNCCLVariablesTurnSmallAllReduceOff(t *testing.T) {
 }
 
 // NCCL, which refuses its first call, runs all calls that are not small all-reduces.
-func TestOtherCallsUseNCCL(t *testing.T) {
+func TestEmulatedOtherCallsUseNCCL(t *testing.T) {
 	for name, change := range map[string]func(c *backend.Call) *backend.Call{
 		"a maximum": func(c *backend.Call) *backend.Call { c.Op = backend.Max; return c },
 		"integers":  func(c *backend.Call) *backend.Call { c.Src.DType = device.Int32; c.Dst = c.Src; return c },
@@ -192,7 +192,7 @@ func TestOtherCallsUseNCCL(t *testing.T) {
 
 // The ranks' Groups contain, next to an AllReduce, different Sends and Recvs or none. NCCL runs all
 // of them.
-func TestGroupsOfDifferentCallsUseNCCL(t *testing.T) {
+func TestEmulatedGroupsOfDifferentCallsUseNCCL(t *testing.T) {
 	control(t, mapping)
 	if err := backendtest.Each(world(t, 3), func(m *backendtest.Rank) error {
 		c, err := m.Ones(1000)
@@ -240,7 +240,7 @@ func wantRefused(t *testing.T, mapping string, calls func(t *testing.T) []error)
 }
 
 // One call number is left. NCCL runs the call after that one.
-func TestNCCLServesAfterTheLastCallNumber(t *testing.T) {
+func TestEmulatedNCCLServesAfterTheLastCallNumber(t *testing.T) {
 	wantRefused(t, mapping, func(t *testing.T) []error {
 		members := world(t, 2)
 		for _, m := range members {
@@ -256,7 +256,7 @@ func TestNCCLServesAfterTheLastCallNumber(t *testing.T) {
 
 // Groups are made and closed without a failure. The slots must be freed, after the peers have unmapped
 // them.
-func TestSmallAllReduceMemoryIsFreed(t *testing.T) {
+func TestEmulatedSmallAllReduceMemoryIsFreed(t *testing.T) {
 	control(t, mapping, "refuse 0 1", "refuse 1 1")
 	for i := range 130 { // each group needs 13 MiB, and all fake GPUs together have one gibibyte
 		members := world(t, 2)

@@ -17,9 +17,9 @@ func suite(faults ...string) backendtest.Suite {
 	}}
 }
 
-func TestScenarios(t *testing.T) { suite().Run(t) }
+func TestEmulatedScenarios(t *testing.T) { suite().Run(t) }
 
-func TestScenariosWithSmallAllReduce(t *testing.T) { suite(mapping).Run(t) }
+func TestEmulatedScenariosWithSmallAllReduce(t *testing.T) { suite(mapping).Run(t) }
 
 // ncclCommAbort does not return on rank 0.
-func TestAbortThatHangs(t *testing.T) { suite("abort 0").Abort(t) }
+func TestEmulatedAbortThatHangs(t *testing.T) { suite("abort 0").Abort(t) }

@@ -122,14 +122,14 @@ func stopped(pid int) error {
 
 // Rank 1 times out while rank 0 is suspended. When rank 0 resumes, rank 1's abort has put invalid
 // data into rank 0's call, which must fail.
-func TestSuspendedRankFailsWhenItResumes(t *testing.T) {
+func TestEmulatedSuspendedRankFailsWhenItResumes(t *testing.T) {
 	control(t)
 	suspend(t, "fakegpu", "resumed", 10)
 }
 
 // The suspended rank hosts the coordinator, which has not read the other rank's report when it
 // resumes.
-func TestSuspendedCoordinatorFailsWhenItResumes(t *testing.T) {
+func TestEmulatedSuspendedCoordinatorFailsWhenItResumes(t *testing.T) {
 	control(t)
 	suspend(t, "fakegpu", "hosted-resumed", 1)
 }
