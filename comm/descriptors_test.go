@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -15,17 +14,13 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 // In the test program starved, rank 1 opens files until it has no free file descriptor left.
 // Then rank 0 tries to share memory with rank 1. To receive that memory, rank 1 needs a free
 // descriptor.
-func starved(ctx context.Context) error {
-	pg, err := comm.Init(ctx, &comm.Options{ErrorMode: comm.CleanUpOnly})
-	if err != nil {
-		return err
-	}
-	defer pg.Close()
+func starved(ctx context.Context, pg *comm.ProcessGroup) error {
 	const elements = 1 << 20
 	buf, err := pg.Alloc(4 * elements)
 	if err != nil {
@@ -63,25 +58,19 @@ func starved(ctx context.Context) error {
 // If a rank has no free file descriptor for memory that rank 0 shares with it, the errors of
 // both ranks name that rank as the cause. The errors do not say that a rank was lost.
 func TestRankOutOfDescriptorsIsNotLost(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("ranks share memory on Linux alone")
-	}
+	testkit.Long(t)
+	testkit.Need(t, testkit.Linux) // where ranks share memory
 	for r, p := range startWorld(t, 2, "starved") {
-		if err := p.cmd.Wait(); err != nil {
-			t.Errorf("rank %d: %v\n%s", r, err, &p.err)
-		}
 		const want = "rank 1 cannot take memory that rank 0 shares with it: "
-		if out := p.out.String(); !strings.Contains(out, want) || !strings.Contains(out, "no more file descriptors") || strings.Contains(out, "lost") {
-			t.Errorf("rank %d: got %q, want %q", r, out, want)
+		if code, out := p.Wait(), p.Stdout(); code != 0 || !strings.Contains(out, want) || !strings.Contains(out, "no more file descriptors") || strings.Contains(out, "lost") {
+			t.Errorf("rank %d: exit code %d, got %q, want %q", r, code, out, want)
 		}
 	}
 }
 
 // A world of one rank opens no socket.
 func TestAWorldOfOneOpensNoSocket(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("/proc is Linux's")
-	}
+	testkit.Need(t, testkit.Linux) // for /proc
 	sockets := func() (n int) {
 		files, err := os.ReadDir("/proc/self/fd")
 		if err != nil {

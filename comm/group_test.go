@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -14,21 +13,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/store"
 )
-
-func TestMain(m *testing.M) {
-	if worker, ok := workers[os.Getenv(workerMode)]; ok {
-		comm.Main(worker)
-	}
-	goleak.VerifyTestMain(m)
-}
 
 // vec returns a float32 tensor in host memory.
 func vec(vs ...float32) device.Tensor { return device.HostTensor(vs, device.Float32) }
@@ -586,9 +576,7 @@ func TestContextBoundsInitAlone(t *testing.T) {
 			t.Errorf("%v: %v", w, err)
 		}
 	}
-	for _, pg := range groups {
-		pg.Close()
-	}
+	closeAll(groups)
 }
 
 // Send and Recv are numbered separately from collectives, so ranks may make different numbers

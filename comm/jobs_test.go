@@ -5,11 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -17,23 +15,16 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/store"
 )
 
-func init() {
-	// The test program add sums the GODDP_TEST_NUMBER of all ranks. If GODDP_TEST_GO names a
-	// file, each rank first waits until that file exists.
-	workers["add"] = func(ctx context.Context) error {
-		pg, err := comm.Init(ctx, &comm.Options{Timeout: time.Minute})
-		if err != nil {
-			return err
-		}
-		defer pg.Close()
+// The test program add sums the GODDP_TEST_NUMBER of all ranks. If GODDP_TEST_GO names a
+// file, each rank first waits until that file exists.
+func add(ctx context.Context) error {
+	return joined(&comm.Options{Timeout: time.Minute}, func(ctx context.Context, pg *comm.ProcessGroup) error {
 		fmt.Println("joined")
-		if err := pg.Store().Set(ctx, fmt.Sprint("joined/", pg.Rank()), nil); err != nil {
-			return err
-		}
 		start := time.Now()
 		for path := os.Getenv("GODDP_TEST_GO"); path != ""; time.Sleep(time.Millisecond) {
 			if _, err := os.Stat(path); err == nil {
@@ -51,52 +42,61 @@ func init() {
 		}
 		fmt.Printf("sum %v\n", vals(x)[0])
 		return nil
+	})(ctx)
+}
+
+// The test program meddle tries to end a job: it writes to the store at the address
+// GODDP_TEST_STORE as if a rank had failed.
+func meddle(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Second) // Dial retries until then
+	defer cancel()
+	kv, err := store.Dial(ctx, os.Getenv("GODDP_TEST_STORE"), nil)
+	if err != nil {
+		return err
 	}
-	// The test program meddle tries to end a job: it writes to the store at the address
-	// GODDP_TEST_STORE as if a rank had failed.
-	workers["meddle"] = func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, time.Second) // Dial retries until then
-		defer cancel()
-		kv, err := store.Dial(ctx, os.Getenv("GODDP_TEST_STORE"), nil)
-		if err != nil {
+	for _, key := range []string{"goddp/0/group/1/failure", "goddp/0/group/1/backend/failed"} {
+		if err := kv.Set(ctx, key, []byte(`{"Rank":0,"Text":"rank 0 did it"}`)); err != nil {
 			return err
 		}
-		for _, key := range []string{"goddp/0/group/1/failure", "goddp/0/group/1/backend/failed"} {
-			if err := kv.Set(ctx, key, []byte(`{"Rank":0,"Text":"rank 0 did it"}`)); err != nil {
-				return err
-			}
-		}
-		return nil
 	}
+	return nil
 }
 
 // jobs starts the ranks of several jobs. The store of every job has the same address.
 type jobs struct {
 	t    *testing.T
-	port int
 	addr string
+	vars []string
+	file string // for GODDP_TEST_GO
 }
 
 func newJobs(t *testing.T) *jobs {
-	j := &jobs{t: t}
-	j.port, j.addr = testkit.Port(t)
-	return j
+	port, addr := testkit.Port(t)
+	return &jobs{t, addr, []string{"MASTER_ADDR=127.0.0.1", fmt.Sprint("MASTER_PORT=", port)}, filepath.Join(t.TempDir(), "go")}
 }
 
-func (j *jobs) vars(rank, size int, more ...string) []string {
-	return append([]string{
-		fmt.Sprint("RANK=", rank), fmt.Sprint("WORLD_SIZE=", size), "MASTER_ADDR=127.0.0.1", fmt.Sprint("MASTER_PORT=", j.port),
-	}, more...)
+// start starts a rank of program add. The words of GODDP_TEST_ARGS become its arguments.
+func (j *jobs) start(rank, size int, vars ...string) *testkit.Process {
+	return j.run("add", rank, size, false, vars...)
 }
 
-func (j *jobs) start(rank, size int, more ...string) *process {
-	return start(j.t, "add", j.vars(rank, size, more...)...)
+func (j *jobs) run(program string, rank, size int, asOtherUser bool, vars ...string) *testkit.Process {
+	cmd := worker(j.t, program, append(append(j.vars, fmt.Sprint("RANK=", rank), fmt.Sprint("WORLD_SIZE=", size)), vars...)...)
+	for _, v := range vars {
+		if args, ok := strings.CutPrefix(v, "GODDP_TEST_ARGS="); ok {
+			cmd.Args = append(cmd.Args, strings.Fields(args)...)
+		}
+	}
+	if asOtherUser {
+		testkit.AsUser(j.t, cmd)
+	}
+	return testkit.Start(j.t, cmd)
 }
 
 // awaitKey waits until the store exists and holds a key.
 func (j *jobs) awaitKey(key string) {
 	j.t.Helper()
-	ctx, cancel := context.WithTimeout(j.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(j.t.Context(), testkit.Soon)
 	defer cancel()
 	kv, err := store.Dial(ctx, j.addr, nil)
 	if err == nil {
@@ -108,148 +108,122 @@ func (j *jobs) awaitKey(key string) {
 	}
 }
 
+// let ends the wait for GODDP_TEST_GO.
+func (j *jobs) let() {
+	if err := os.WriteFile(j.file, nil, 0o600); err != nil {
+		j.t.Fatal(err)
+	}
+}
+
 // expectEnd waits until a rank has ended. The rank must have failed, and its standard error
 // must contain all of wants.
-func (p *process) expectEnd(t *testing.T, who string, wants ...string) {
-	t.Helper()
-	if err := p.cmd.Wait(); err == nil {
-		t.Errorf("%s ended well, with %q", who, &p.out)
+func (j *jobs) expectEnd(p *testkit.Process, who string, wants ...string) {
+	j.t.Helper()
+	if p.Wait() == 0 {
+		j.t.Errorf("%s ended well, with %q", who, p.Stdout())
 	}
 	for _, want := range wants {
-		if !strings.Contains(p.err.String(), want) {
-			t.Errorf("%s does not say %q:\n%s", who, want, &p.err)
+		if !strings.Contains(p.Stderr(), want) {
+			j.t.Errorf("%s does not say %q:\n%s", who, want, p.Stderr())
 		}
 	}
 }
 
-func (p *process) expectSum(t *testing.T, who, want string) {
-	t.Helper()
-	if err := p.cmd.Wait(); err != nil || p.out.String() != "joined\nsum "+want+"\n" {
-		t.Errorf("%s: %v, %q, want sum %s\n%s", who, err, &p.out, want, &p.err)
+func (j *jobs) expectSum(want string, ranks ...*testkit.Process) {
+	j.t.Helper()
+	for r, p := range ranks {
+		if code := p.Wait(); code != 0 || p.Stdout() != "joined\nsum "+want+"\n" {
+			j.t.Errorf("rank %d: exit code %d, %q, want sum %s", r, code, p.Stdout(), want)
+		}
 	}
 }
+
+func named(p *testkit.Process) string { return fmt.Sprintf("process %d on ", p.Cmd.Process.Pid) }
 
 // Two jobs at one address do not mix. The second job is refused with an error that says how it
 // differs from the first job, and the first job succeeds.
 func TestTwoJobsOnOnePort(t *testing.T) {
+	testkit.Long(t)
 	for name, c := range map[string]struct {
-		a, b  []string
+		a, b  string
 		bSize int
 		wants []string
 	}{
-		"job ids":    {a: []string{"GODDP_JOB_ID=first"}, b: []string{"GODDP_JOB_ID=second"}, bSize: 2, wants: []string{`job id "second" here, "first" there`, "GODDP_JOB_ID"}},
-		"run ids":    {a: []string{"TORCHELASTIC_RUN_ID=none"}, b: []string{"TORCHELASTIC_RUN_ID=7"}, bSize: 2, wants: []string{`job id "7" here, none there`, "GODDP_JOB_ID"}},
-		"arguments":  {b: []string{"GODDP_TEST_ARGS=--rate 2"}, bSize: 2, wants: []string{"arguments [--rate 2] here, [] there", "GODDP_JOB_ID"}},
-		"WORLD_SIZE": {bSize: 3, wants: []string{"WORLD_SIZE is 3 here and 2 in process ", "set the same on all ranks; or, if these are two jobs, give each its own MASTER_PORT"}},
+		"job ids":    {"GODDP_JOB_ID=first", "GODDP_JOB_ID=second", 2, []string{`job id "second" here, "first" there`, "GODDP_JOB_ID"}},
+		"run ids":    {"TORCHELASTIC_RUN_ID=none", "TORCHELASTIC_RUN_ID=7", 2, []string{`job id "7" here, none there`, "GODDP_JOB_ID"}},
+		"arguments":  {"", "GODDP_TEST_ARGS=--rate 2", 2, []string{"arguments [--rate 2] here, [] there", "GODDP_JOB_ID"}},
+		"WORLD_SIZE": {"", "", 3, []string{"WORLD_SIZE is 3 here and 2 in process ", "set the same on all ranks; or, if these are two jobs, give each its own MASTER_PORT"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := newJobs(t)
-			number := func(n int, vars []string) []string {
-				return append([]string{fmt.Sprint("GODDP_TEST_NUMBER=", n)}, vars...)
-			}
-			a0 := j.start(0, 2, number(1, c.a)...)
+			a0 := j.start(0, 2, "GODDP_TEST_NUMBER=1", c.a)
 			j.awaitKey("goddp/0/groups/0")
-			j.start(0, c.bSize, number(100, c.b)...).expectEnd(t, "B0", "has the port")
-			start := time.Now()
-			j.start(1, c.bSize, number(100, c.b)...).expectEnd(t, "B1",
-				append(c.wants, fmt.Sprintf("process %d on ", a0.cmd.Process.Pid))...)
-			if took := time.Since(start); took > 30*time.Second {
-				t.Errorf("B1 was refused after %v", took)
-			}
-			a1 := j.start(1, 2, number(2, c.a)...)
-			a0.expectSum(t, "A0", "3")
-			a1.expectSum(t, "A1", "3")
+			j.expectEnd(j.start(0, c.bSize, c.b), "B0", "has the port")
+			j.expectEnd(j.start(1, c.bSize, c.b), "B1", append(c.wants, named(a0))...)
+			j.expectSum("3", a0, j.start(1, 2, "GODDP_TEST_NUMBER=2", c.a))
 		})
 	}
 }
 
 // Two jobs with the same program, arguments and size use one address. If one process of each
 // job says that it is rank 1, neither of the two processes joins, and the errors of all ranks
-// name both processes.
-func TestTwoProcessesOfOneRankBothFail(t *testing.T) {
-	j := newJobs(t)
-	a0 := j.start(0, 3)
-	j.awaitKey("goddp/0/groups/0")
-	j.start(0, 3).expectEnd(t, "B0", "has the port")
-	b1 := j.start(1, 3)
-	j.awaitKey("goddp/0/groups/1")
-	a1 := j.start(1, 3)
-	both := []string{
-		"two processes say that they are rank 1", "GODDP_JOB_ID",
-		fmt.Sprintf("process %d on ", a1.cmd.Process.Pid), fmt.Sprintf("process %d on ", b1.cmd.Process.Pid),
-	}
-	a1.expectEnd(t, "A1", both...)
-	b1.expectEnd(t, "B1", both...)
-	a0.expectEnd(t, "A0", both...)
-}
-
-// If a second process with the same rank starts after the group was made, only the second
-// process fails, and it fails at once.
-func TestLateProcessOfARankFailsAlone(t *testing.T) {
-	j := newJobs(t)
-	file := filepath.Join(t.TempDir(), "go")
-	vars := []string{"GODDP_TEST_NUMBER=5", "GODDP_TEST_GO=" + file}
-	ranks := []*process{j.start(0, 2, vars...), j.start(1, 2, vars...)}
-	j.awaitKey("goddp/0/group/1/joined/0")
-	j.awaitKey("goddp/0/group/1/joined/1")
-	start := time.Now()
-	j.start(1, 2, vars...).expectEnd(t, "the second rank 1", "two processes say that they are rank 1", "GODDP_JOB_ID",
-		fmt.Sprintf("process %d on ", ranks[1].cmd.Process.Pid))
-	if took := time.Since(start); took > 30*time.Second {
-		t.Errorf("it was refused after %v", took)
-	}
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for r, p := range ranks {
-		p.expectSum(t, fmt.Sprint("rank ", r), "10")
-	}
+// name both processes. If the second comes after the group was made, only the second fails.
+func TestTwoProcessesOfOneRank(t *testing.T) {
+	testkit.Long(t)
+	t.Run("while the ranks join", func(t *testing.T) {
+		j := newJobs(t)
+		a0 := j.start(0, 3)
+		j.awaitKey("goddp/0/groups/0")
+		b1 := j.start(1, 3)
+		j.awaitKey("goddp/0/groups/1")
+		a1 := j.start(1, 3)
+		for who, p := range map[string]*testkit.Process{"A0": a0, "A1": a1, "B1": b1} {
+			j.expectEnd(p, who, "two processes say that they are rank 1", "GODDP_JOB_ID", named(a1), named(b1))
+		}
+	})
+	t.Run("late", func(t *testing.T) {
+		j := newJobs(t)
+		vars := []string{"GODDP_TEST_NUMBER=5", "GODDP_TEST_GO=" + j.file}
+		ranks := []*testkit.Process{j.start(0, 2, vars...), j.start(1, 2, vars...)}
+		for _, p := range ranks {
+			p.Await("^joined$", 1)
+		}
+		j.expectEnd(j.start(1, 2, vars...), "the second rank 1", "two processes say that they are rank 1", "GODDP_JOB_ID", named(ranks[1]))
+		j.let()
+		j.expectSum("10", ranks...)
+	})
 }
 
 // A process of another user on this host can neither join a job nor end it.
 func TestProcessOfAnotherUserIsKeptOut(t *testing.T) {
+	testkit.Long(t)
 	j := newJobs(t)
-	file := filepath.Join(t.TempDir(), "go")
-	vars := []string{"GODDP_TEST_NUMBER=1", "GODDP_TEST_GO=" + file}
-	stranger := func(mode string) *process {
-		p := &process{}
-		p.cmd = testkit.AsUser(t, exec.CommandContext(t.Context(), os.Args[0]))
-		p.cmd.Env = testkit.Env(append(j.vars(1, 2), workerMode+"="+mode, "GODDP_TEST_NUMBER=1000", "GODDP_TEST_STORE="+j.addr)...)
-		p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.err
-		if err := p.cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		return p
+	vars := []string{"GODDP_TEST_NUMBER=1", "GODDP_TEST_GO=" + j.file}
+	stranger := func(program string) *testkit.Process {
+		return j.run(program, 1, 2, true, "GODDP_TEST_NUMBER=1000", "GODDP_TEST_STORE="+j.addr)
 	}
 	r0 := j.start(0, 2, vars...)
 	j.awaitKey("goddp/0/groups/0")
-	first := stranger("add")
-	first.expectEnd(t, "a stranger that came as rank 1 first", "GODDP_TOKEN_FILE")
-	stranger("meddle").expectEnd(t, "a stranger that meddles with the join")
+	j.expectEnd(stranger("add"), "a stranger that came as rank 1 first", "GODDP_TOKEN_FILE")
+	j.expectEnd(stranger("meddle"), "a stranger that meddles with the join")
 	r1 := j.start(1, 2, vars...)
-	j.awaitKey("goddp/0/group/1/joined/0")
-	j.awaitKey("goddp/0/group/1/joined/1")
-	stranger("meddle").expectEnd(t, "a stranger that meddles with the job")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	r0.expectSum(t, "rank 0", "2")
-	r1.expectSum(t, "rank 1", "2")
+	r0.Await("^joined$", 1)
+	r1.Await("^joined$", 1)
+	j.expectEnd(stranger("meddle"), "a stranger that meddles with the job")
+	j.let()
+	j.expectSum("2", r0, r1)
 }
 
 // If other hosts can reach the job's store, a job without a secret fails at once on every rank, with
 // an error that says what to do.
 func TestExposedJobWithoutASecretFails(t *testing.T) {
-	for name, vars := range map[string][]string{
-		"several hosts": {"LOCAL_WORLD_SIZE=1", "LOCAL_RANK=0", "MASTER_ADDR=192.0.2.1"},
-		"every address": {"MASTER_ADDR=0.0.0.0"},
-	} {
-		j := newJobs(t)
-		for rank := range 2 {
-			start := time.Now()
-			j.start(rank, 2, vars...).expectEnd(t, fmt.Sprintf("%s, rank %d", name, rank), "GODDP_TOKEN_FILE", "GODDP_INSECURE=1")
-			if took := time.Since(start); took > 30*time.Second {
-				t.Errorf("%s, rank %d: it took %v", name, rank, took)
+	port, _ := testkit.Port(t)
+	for _, w := range []comm.World{{LocalSize: 1, MasterAddr: "192.0.2.1"}, {MasterAddr: "0.0.0.0"}} {
+		for w.Rank = range 2 {
+			w.Size, w.MasterPort = 2, port
+			_, err := comm.Init(t.Context(), &comm.Options{World: &w, Timeout: time.Hour})
+			if text := fmt.Sprint(err); !strings.Contains(text, "GODDP_TOKEN_FILE") || !strings.Contains(text, "GODDP_INSECURE=1") {
+				t.Errorf("%+v: %v", w, err)
 			}
 		}
 	}
@@ -257,6 +231,7 @@ func TestExposedJobWithoutASecretFails(t *testing.T) {
 
 // Ranks with another secret, or without one, are kept out of a job with a secret.
 func TestRanksWithoutTheSecretAreKeptOut(t *testing.T) {
+	testkit.Long(t)
 	dir := t.TempDir()
 	file := func(name, text string) string {
 		path := filepath.Join(dir, name)
@@ -265,85 +240,44 @@ func TestRanksWithoutTheSecretAreKeptOut(t *testing.T) {
 		}
 		return "GODDP_TOKEN_FILE=" + path
 	}
-	secret := "the secret of this job"
+	const secret, other = "the secret of this job", "the secret of another job"
 	j := newJobs(t)
 	right := []string{file("right", secret), "GODDP_TEST_NUMBER=3"}
 	r0 := j.start(0, 2, right...)
 	j.awaitKey("goddp/0/groups/0")
-	j.start(1, 2).expectEnd(t, "without a secret", "has a secret, and this process has none", "GODDP_TOKEN_FILE")
-	wrong := j.start(1, 2, file("wrong", "the secret of another job"))
-	wrong.expectEnd(t, "with a wrong secret", "has another secret than this process", "GODDP_TOKEN_FILE")
+	j.expectEnd(j.start(1, 2), "without a secret", "has a secret, and this process has none", "GODDP_TOKEN_FILE")
+	wrong := j.start(1, 2, file("wrong", other))
+	j.expectEnd(wrong, "with a wrong secret", "has another secret than this process", "GODDP_TOKEN_FILE")
 	r1 := j.start(1, 2, right...)
-	r0.expectSum(t, "rank 0", "6")
-	r1.expectSum(t, "rank 1", "6")
-	for _, p := range []*process{r0, r1, wrong} {
-		if text := p.out.String() + p.err.String(); strings.Contains(text, secret) || strings.Contains(text, "the secret of another job") {
+	j.expectSum("6", r0, r1)
+	for _, p := range []*testkit.Process{r0, r1, wrong} {
+		if text := p.Stdout() + p.Stderr(); strings.Contains(text, secret) || strings.Contains(text, other) {
 			t.Errorf("a secret is told:\n%s", text)
 		}
 	}
 }
 
-// plainStore returns the address of a store that lacks goddp's handshake, as PyTorch's store
-// does. It is goddp's own store behind a proxy that changes the handshake's key in every
-// message.
-func plainStore(t *testing.T) *net.TCPAddr {
+// A job works with a store that lacks the handshake, as PyTorch's store does. If the job has no secret, one rank logs
+// one warning.
+func TestStoreWithoutHandshakeIsUsedWithOneWarning(t *testing.T) {
 	server, err := store.Listen("", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	t.Cleanup(func() {
-		ln.Close()
-		server.Close()
-		wg.Wait()
-	})
-	wg.Go(func() {
-		for {
-			in, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			out, err := net.Dial("tcp", server.Addr())
-			if err != nil {
-				in.Close()
-				continue
-			}
-			wg.Go(func() {
-				io.Copy(in, out)
-				in.Close()
-			})
-			wg.Go(func() {
-				defer out.Close()
-				b := make([]byte, 64<<10)
-				for {
-					n, err := in.Read(b)
-					if err != nil {
-						return
-					}
-					out.Write(bytes.ReplaceAll(b[:n], []byte("goddp/handshake"), []byte("other/handshake")))
-				}
-			})
-		}
-	})
-	return ln.Addr().(*net.TCPAddr)
-}
-
-// A job works with a store that lacks the handshake. If the job has no secret, one rank logs
-// one warning.
-func TestStoreWithoutHandshakeIsUsedWithOneWarning(t *testing.T) {
-	at := plainStore(t)
+	defer server.Close()
+	at := newProxy(t, server.Addr(), func(b []byte) []byte {
+		return bytes.ReplaceAll(b, []byte("goddp/handshake"), []byte("other/handshake"))
+	}).ln.Addr().(*net.TCPAddr)
 	join := func() (string, error) {
 		var log lockedBuffer
 		var errs [2]error
 		var ranks sync.WaitGroup
 		for r := range errs {
 			ranks.Go(func() {
-				w := comm.World{Rank: r, Size: 2, MasterAddr: "127.0.0.1", MasterPort: at.Port, AgentStore: true}
-				pg, err := comm.Init(t.Context(), &comm.Options{World: &w, Timeout: time.Minute, Log: slog.New(slog.NewTextHandler(&log, nil))})
+				pg, err := comm.Init(t.Context(), &comm.Options{
+					World:  &comm.World{Rank: r, Size: 2, MasterAddr: "127.0.0.1", MasterPort: at.Port, AgentStore: true},
+					Device: cpu.New(nil), Timeout: time.Minute, Log: slog.New(slog.NewTextHandler(&log, nil)),
+				})
 				if err == nil {
 					x := vec(1)
 					err = errors.Join(pg.AllReduce(x, comm.Sum).Wait(t.Context()), pg.Close(), expect(x, 2))

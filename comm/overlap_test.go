@@ -51,23 +51,3 @@ func TestRejectedCallInASubgroupBreaksAllGroups(t *testing.T) {
 		return nil
 	})
 }
-
-// If the program does not recover from the panic of a rejected call, its process ends. The
-// other ranks still get the cause, and the launcher names the rank that made the call.
-func TestRejectedCallThatEndsTheProcessIsTheCause(t *testing.T) {
-	t.Setenv("TMPDIR", t.TempDir())
-	for r, p := range startWorld(t, 3, "overlap") {
-		err := p.cmd.Wait()
-		want := "process group aborted: by rank 1: AllToAll: dst [0x"
-		if r == 1 {
-			want = "panic: rank 1: AllToAll: dst [0x"
-		}
-		if err == nil || !strings.Contains(p.err.String(), want) {
-			t.Errorf("rank %d: %v, want %q in\n%s", r, err, want, &p.err)
-		}
-	}
-	_, errs, err := launch(t, 3, "overlap")
-	if err == nil || !strings.Contains(err.Error(), "rank 1: AllToAll: dst [0x") {
-		t.Errorf("the launcher says %v\n%s", err, errs)
-	}
-}

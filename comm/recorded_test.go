@@ -70,7 +70,7 @@ func (r *reduction) run(t *testing.T, step func() error, v, want float32) error 
 
 // Replays of a recorded all-reduce give the sums, beside calls that are not recorded, and whether or not
 // the other ranks record theirs. Each replay is a call with a number of its own.
-func TestRecordedCallsAreReplayed(t *testing.T) {
+func TestEmulatedRecordedCallsAreReplayed(t *testing.T) {
 	const ranks, steps = 2, 6
 	for kernel, elements := range map[string]int{"NCCL": 100, "the kernel for small ones": 100, "wide lines": 50_000} {
 		for _, recording := range []int{1, ranks} { // the number of ranks that record
@@ -134,7 +134,7 @@ func r2(r *reduction) func() error {
 
 // A replay that waits for a rank is aborted at its deadline. All ranks get an error, and later replays
 // are refused: the group has freed the graph, for which NCCL's abort would wait.
-func TestHangingReplayIsAborted(t *testing.T) {
+func TestEmulatedHangingReplayIsAborted(t *testing.T) {
 	const timeout = time.Second
 	commtest.OnDevices(t, commtest.FakeGPUs(t, 2), nil, func(pg *comm.ProcessGroup) error {
 		r, err := newReduction(pg, 1000)
@@ -183,7 +183,7 @@ func TestHangingReplayIsAborted(t *testing.T) {
 }
 
 // A step that is recorded in a broken group fails with the group's error.
-func TestRecordingInABrokenGroup(t *testing.T) {
+func TestEmulatedRecordingInABrokenGroup(t *testing.T) {
 	commtest.OnDevices(t, commtest.FakeGPUs(t, 1), nil, func(pg *comm.ProcessGroup) error {
 		r, err := newReduction(pg, 100)
 		if err != nil {
@@ -202,7 +202,7 @@ func TestRecordingInABrokenGroup(t *testing.T) {
 
 // A call that cannot be recorded, since it copies to the host, fails the recording. It leaves the group alone: the step
 // can run without a recording.
-func TestCallThatCannotBeRecorded(t *testing.T) {
+func TestEmulatedCallThatCannotBeRecorded(t *testing.T) {
 	commtest.OnDevices(t, commtest.FakeGPUs(t, 1), nil, func(pg *comm.ProcessGroup) error {
 		step := func() error {
 			_, err := comm.AllGatherInts(t.Context(), pg, []int64{1})
@@ -220,7 +220,7 @@ func TestCallThatCannotBeRecorded(t *testing.T) {
 }
 
 // A call of another goroutine does not become a part of the step that is being recorded.
-func TestCallBesideARecording(t *testing.T) {
+func TestEmulatedCallBesideARecording(t *testing.T) {
 	commtest.OnDevices(t, commtest.FakeGPUs(t, 1), nil, func(pg *comm.ProcessGroup) error {
 		recorded, err := newReduction(pg, 100)
 		if err != nil {
@@ -264,7 +264,7 @@ func TestCallBesideARecording(t *testing.T) {
 }
 
 // A goroutine that waits for a peer does not keep another from recording a step.
-func TestWaitBesideARecording(t *testing.T) {
+func TestEmulatedWaitBesideARecording(t *testing.T) {
 	commtest.OnDevices(t, commtest.FakeGPUs(t, 2), nil, func(pg *comm.ProcessGroup) error {
 		other, err := pg.Split(t.Context(), 0, pg.Rank())
 		if err != nil {

@@ -4,21 +4,24 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"regexp"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/store"
 )
 
-// proxy forwards the connections of one address to a server. The method follow replaces the
-// server by another one.
+// proxy forwards the connections of one address to a server, through a function that may alter what the clients send.
+// The method follow replaces the server by another one.
 type proxy struct {
 	ln net.Listener
 	wg sync.WaitGroup
@@ -28,7 +31,7 @@ type proxy struct {
 	conns []net.Conn
 }
 
-func newStage(t *testing.T, to string) *proxy {
+func newProxy(t *testing.T, to string, alter func([]byte) []byte) *proxy {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -49,12 +52,21 @@ func newStage(t *testing.T, to string) *proxy {
 				in.Close()
 			} else {
 				s.conns = append(s.conns, in, out)
-				for _, c := range [][2]net.Conn{{in, out}, {out, in}} {
-					s.wg.Go(func() {
-						io.Copy(c[0], c[1])
-						c[0].Close()
-					})
-				}
+				s.wg.Go(func() {
+					defer in.Close()
+					io.Copy(in, out)
+				})
+				s.wg.Go(func() {
+					defer out.Close()
+					b := make([]byte, 64<<10)
+					for {
+						n, err := in.Read(b)
+						if err != nil {
+							return
+						}
+						out.Write(alter(b[:n]))
+					}
+				})
 			}
 			s.mu.Unlock()
 		}
@@ -81,6 +93,7 @@ func (s *proxy) follow(to string) {
 
 // A rank that waits for the job's store says so, and how long it will wait.
 func TestRankSaysThatItWaitsForTheStore(t *testing.T) {
+	testkit.Long(t) // it says so after 3 s
 	port, addr := testkit.Port(t)
 	world := comm.World{Rank: 1, Size: 2, MasterAddr: "127.0.0.1", MasterPort: port}
 	wantsPeers(t, &comm.Options{World: &world}, `\[Rank 1\] waiting for the job's store at `+addr+`: connection refused; giving up in 5\ds"`)
@@ -98,6 +111,7 @@ func TestRank0SaysThatItWaitsForTheOthers(t *testing.T) {
 func wantsPeers(t *testing.T, opts *comm.Options, line string) {
 	t.Helper()
 	r, w := io.Pipe()
+	opts.Device = cpu.New(&cpu.Options{BLAS: cpu.Gonum})
 	opts.Timeout, opts.Log = time.Minute, slog.New(slog.NewTextHandler(w, nil))
 	ctx, cancel := context.WithCancel(t.Context())
 	var rank sync.WaitGroup
@@ -113,6 +127,38 @@ func wantsPeers(t *testing.T, opts *comm.Options, line string) {
 	rank.Wait()
 	if err != nil || !regexp.MustCompile(line).MatchString(got) {
 		t.Errorf("it logs %q, %v, want %q", got, err, line)
+	}
+}
+
+// The errors of all other ranks name a rank that does not join, also if the missing rank has to
+// host the store. If rank 0 hosts it, the other ranks get the error from the store before the store ends with rank 0.
+func TestAnAbsentRankIsNamed(t *testing.T) {
+	for absent, want := range map[int]string{
+		0: "rank 0, which hosts the job's store, has not come, has ended or cannot be reached: store 127.0.0.1:",
+		2: "rank 2 has not come: it did not start, ended before, or cannot reach the store",
+	} {
+		t.Run(fmt.Sprint("rank ", absent), func(t *testing.T) {
+			t.Parallel()
+			port, _ := testkit.Port(t)
+			var ranks sync.WaitGroup
+			for r := range 4 {
+				if r == absent {
+					continue
+				}
+				timeout := time.Hour
+				if r == 0 || absent == 0 {
+					timeout = 2 * time.Second
+				}
+				ranks.Go(func() {
+					w := comm.World{Rank: r, Size: 4, LocalRank: r, MasterAddr: "127.0.0.1", MasterPort: port}
+					_, err := comm.Init(t.Context(), &comm.Options{World: &w, Timeout: timeout})
+					if !errors.Is(err, comm.ErrTimeout) || !strings.Contains(err.Error(), want) {
+						t.Errorf("rank %d: %v, want %q", r, err, want)
+					}
+				})
+			}
+			ranks.Wait()
+		})
 	}
 }
 
@@ -132,7 +178,7 @@ func TestJoinContinuesAtTheNextStore(t *testing.T) {
 		defer server.Close()
 		servers = append(servers, server)
 	}
-	at := newStage(t, servers[0].Addr())
+	at := newProxy(t, servers[0].Addr(), func(b []byte) []byte { return b })
 	var rank sync.WaitGroup
 	defer func() {
 		cancel()

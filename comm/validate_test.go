@@ -21,11 +21,3 @@ func TestValidationAllocatesNothing(t *testing.T) {
 		t.Errorf("a check allocates %v times", n)
 	}
 }
-
-func BenchmarkCheck(b *testing.B) {
-	pg, call := validCall()
-	b.ReportAllocs()
-	for b.Loop() {
-		pg.validate(call)
-	}
-}
