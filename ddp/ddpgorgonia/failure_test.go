@@ -1,7 +1,6 @@
 package ddpgorgonia
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +22,9 @@ import (
 	"github.com/goddp/goddp/internal/testkit"
 )
 
+// victimVar is an environment variable: the rank that dies.
+const victimVar = "GODDP_TEST_VICTIM"
+
 // victim is a hook that ends one rank's process when the second bucket of its third pass is
 // reduced.
 type victim struct {
@@ -31,7 +33,7 @@ type victim struct {
 }
 
 func (v *victim) Reduce(b reducer.GradBucket) reducer.Reduction {
-	if b.Index == 1 && v.passes == 2 && strconv.Itoa(v.pg.Rank()) == os.Getenv("GODDP_TEST_VICTIM") {
+	if b.Index == 1 && v.passes == 2 && strconv.Itoa(v.pg.Rank()) == os.Getenv(victimVar) {
 		syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	}
 	if b.Last {
@@ -115,41 +117,21 @@ func die(ctx context.Context) error {
 // If a peer dies in the middle of a step, RunAll returns a typed error in every error mode, and no
 // process panics.
 func TestPeerDeathIsTypedErrorOfRunAll(t *testing.T) {
-	if commtest.InJob() {
-		t.Skip("it starts processes of its own")
-	}
-	for mode, victims := range map[string][]int{"GODDP_ASYNC_ERROR_HANDLING=1": {0, 2}, "GODDP_ASYNC_ERROR_HANDLING=2": {0}, "GODDP_BLOCKING_WAIT=1": {0}} {
-		for _, victim := range victims { // rank 0 hosts the store
-			t.Run(fmt.Sprint(mode, "/", victim), func(t *testing.T) {
-				port, _ := testkit.Port(t)
-				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-				defer cancel()
-				var ps [3]*exec.Cmd
-				var out, errs [3]bytes.Buffer
-				for r := range ps {
-					p := exec.CommandContext(ctx, os.Args[0])
-					p.Env = append(os.Environ(), workerMode+"=die", fmt.Sprint("GODDP_TEST_VICTIM=", victim), mode, "GODDP_DEVICE=cpu", "GODDP_FLIGHT_DIR="+t.TempDir(),
-						fmt.Sprint("RANK=", r), "WORLD_SIZE=3", "MASTER_ADDR=127.0.0.1", fmt.Sprint("MASTER_PORT=", port))
-					p.Stdout, p.Stderr = &out[r], &errs[r]
-					if err := p.Start(); err != nil {
-						t.Fatal(err)
-					}
-					ps[r] = p
+	commtest.OutsideJobs(t)
+	testkit.Long(t)
+	for mode, victim := range map[string]int{"GODDP_ASYNC_ERROR_HANDLING=1": 2, "GODDP_ASYNC_ERROR_HANDLING=2": 0, "GODDP_BLOCKING_WAIT=1": 0} { // rank 0 hosts the store
+		t.Run(mode, func(t *testing.T) {
+			dir := t.TempDir()
+			for rank, p := range testkit.World(t, 3, func(int) *exec.Cmd {
+				cmd := testkit.Self(t, "die")
+				cmd.Env = append(cmd.Env, victimVar+"="+strconv.Itoa(victim), mode, "GODDP_DEVICE=cpu", "GODDP_FLIGHT_DIR="+dir)
+				return cmd
+			}) {
+				code, out := p.Wait(), p.Stdout()
+				if rank != victim && (code != 0 || out != fmt.Sprintf("rank %d lost\n", victim)) || strings.Contains(p.Stderr(), "panic") {
+					t.Errorf("rank %d: exit code %d, and it prints %q\n%s", rank, code, out, p.Stderr())
 				}
-				for r, p := range ps {
-					err := p.Wait()
-					switch {
-					case r == victim:
-					case err != nil:
-						t.Errorf("rank %d: %v\n%s", r, err, &errs[r])
-					case out[r].String() != fmt.Sprintf("rank %d lost\n", victim):
-						t.Errorf("rank %d printed %q", r, &out[r])
-					}
-					if strings.Contains(errs[r].String(), "panic") {
-						t.Errorf("rank %d:\n%s", r, &errs[r])
-					}
-				}
-			})
-		}
+			}
+		})
 	}
 }

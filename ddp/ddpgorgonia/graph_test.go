@@ -271,32 +271,6 @@ func TestGraphErrors(t *testing.T) {
 	})
 }
 
-// If Use is called for all learnables before the graph uses any, the log has a warning that nothing
-// will overlap.
-func TestUseBeforehandLogsWarning(t *testing.T) {
-	for _, beforehand := range []bool{false, true} {
-		var log bytes.Buffer
-		commtest.OnGoroutines(t, 1, &comm.Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, func(pg *comm.ProcessGroup) error {
-			n := newNetwork(tensor.Float64, 4, 0)
-			m, err := New(pg, n.learnables, nil)
-			if err != nil {
-				return err
-			}
-			for _, l := range n.learnables {
-				if beforehand {
-					m.Use(l)
-				}
-			}
-			n.build(m.Use)
-			_, err = m.NewTapeMachine(n.cost)
-			return err
-		})
-		if said := strings.Contains(log.String(), "after the backward pass"); said != beforehand {
-			t.Errorf("beforehand %t: the log is\n%s", beforehand, &log)
-		}
-	}
-}
-
 func TestLearnablesThatNewRefuses(t *testing.T) {
 	g, other := G.NewGraph(), G.NewGraph()
 	good := G.NewMatrix(g, tensor.Float64, G.WithName("good"), G.WithShape(2, 2), G.WithInit(G.Zeroes()))

@@ -1,35 +1,26 @@
 package ddpgorgonia
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math"
 	"os"
 	"testing"
 
-	"go.uber.org/goleak"
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/internal/testkit"
 )
-
-// workerMode makes this test binary a worker that runs the named program.
-const workerMode = "GODDP_TEST_WORKER"
-
-var workers = map[string]func(context.Context) error{"die": die}
 
 func TestMain(m *testing.M) {
 	if err := UseBLAS(cpu.New(&cpu.Options{Threads: 1})); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	if worker, ok := workers[os.Getenv(workerMode)]; ok {
-		comm.Main(worker)
-	}
-	goleak.VerifyTestMain(m)
+	testkit.Main(m, map[string]func(){"die": func() { comm.Main(die) }})
 }
 
 // network is a graph with every kind of learnable: matrices, one of which is used twice (w1) and

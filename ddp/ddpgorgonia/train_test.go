@@ -42,7 +42,10 @@ func TestTrainsAsOneProcess(t *testing.T) {
 	const rows, steps = 4, 5
 	for _, p := range precisions {
 		for _, solver := range solvers {
-			for _, size := range commtest.Sizes(t, 1, 2, 4) {
+			if p.Dtype == tensor.Float32 && solver.name != "Adam" {
+				continue
+			}
+			for _, size := range commtest.Sizes(t, 1, 2) {
 				t.Run(fmt.Sprint(p.Dtype, "/", solver.name, "/", size), func(t *testing.T) {
 					one, vm := plain(t, p.Dtype, rows*size, G.BindDualValues())
 					defer vm.Close()
@@ -349,7 +352,5 @@ func TestTransposedGradient(t *testing.T) {
 
 // Real processes train like ranks within one process.
 func TestOnProcesses(t *testing.T) {
-	for _, n := range []int{2, 4} {
-		commtest.Processes(t, n, "GODDP_DEVICE=cpu")
-	}
+	commtest.Processes(t, 2, "GODDP_DEVICE=cpu")
 }
