@@ -22,10 +22,7 @@ func TestUseAfterCloseReturnsErrClosed(t *testing.T) {
 		t.Run(fmt.Sprint(ranks, " ranks"), func(t *testing.T) {
 			commtest.OnRanks(t, ranks, nil, func(pg *comm.ProcessGroup) error {
 				net := nn.Linear(2, 2)
-				model, err := ddp.New(net, pg, nil)
-				if err != nil {
-					return err
-				}
+				model := must.New(ddp.New(net, pg, nil))
 				opt := must.New(optim.NewSGD(model.Parameters(), nil))
 				if err := pg.Close(); err != nil {
 					return err

@@ -69,44 +69,27 @@ func bytesOf(v *autograd.Variable) []byte {
 	return out
 }
 
-// values returns the values of all parameters, one after the other.
-func values(ps []*nn.Parameter) (out []float64, err error) {
-	for _, p := range ps {
-		x, err := p.Var().Read(context.Background())
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, x...)
-	}
-	return out, nil
-}
-
 // Several ranks that share a batch train as one process with the whole batch: the losses are equal
-// up to float64 rounding, and the ranks' parameters are bit-identical.
+// up to float64 rounding, dropout drops the same elements, and the ranks' parameters are bit-identical.
 func TestTrainsAsOneProcess(t *testing.T) {
 	const width, rows, steps = 16, 24, 20
 	train := func(t *testing.T, isLagging bool, ranks int, opts *Options) (losses []float64) {
 		losses = make([]float64, steps) // equal on all ranks
 		onRanks(t, isLagging, ranks, func(pg *comm.ProcessGroup) error {
 			dev := pg.Device()
-			net := mlp(width, device.Float64)
+			linear := func() nn.Module { return nn.Linear(width, width, nn.LinearOptions{DType: device.Float64}) }
+			net := nn.Sequential(linear(), nn.Dropout(0.1), nn.Tanh(), linear(), nn.ReLU(), linear())
 			// Ranks start with different values. New sets them to those of rank 0.
 			if err := nn.Place(net, dev, uint64(pg.Rank())); err != nil {
 				return err
 			}
-			model, err := New(net, pg, opts)
-			if err != nil {
-				return err
-			}
+			model := must.New(New(net, pg, opts))
 			opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.05, Momentum: 0.9, WeightDecay: 1e-3}))
 			for step := range steps {
 				x := samples(dev, uint64(2*step), rows, width, pg.Rank(), ranks)
 				y := samples(dev, uint64(2*step+1), rows, width, pg.Rank(), ranks)
 				loss := nn.MSELoss(model.Forward(x), y)
-				if err := loss.Backward(); err != nil {
-					return err
-				}
-				if err := opt.Step(); err != nil {
+				if err := errors.Join(loss.Backward(), opt.Step()); err != nil {
 					return err
 				}
 				opt.ZeroGrad()
@@ -117,11 +100,7 @@ func TestTrainsAsOneProcess(t *testing.T) {
 					losses[step] = mine
 				}
 			}
-			all, err := comm.AllGatherObject(t.Context(), pg, parameterBytes(model.Parameters()))
-			if err == nil && !bytes.Equal(all[pg.Rank()], all[0]) {
-				err = errors.New("the parameters differ from rank 0's")
-			}
-			return err
+			return agree(t.Context(), pg, model.Parameters())
 		})
 		return losses
 	}
@@ -138,14 +117,22 @@ func TestTrainsAsOneProcess(t *testing.T) {
 		{4, &Options{FirstBucketCapMB: 0.0001, BucketCapMB: 0.001}, false},
 	} {
 		t.Run(fmt.Sprintf("%d ranks, %+v, lagging: %v", c.ranks, c.opts, c.isLagging), func(t *testing.T) {
-			got := train(t, c.isLagging, c.ranks, c.opts)
-			for i := range want {
-				if d := math.Abs(got[i]-want[i]) / want[i]; !(d < 1e-9) {
-					t.Errorf("step %d: loss %.15g, want %.15g", i, got[i], want[i])
+			for i, got := range train(t, c.isLagging, c.ranks, c.opts) {
+				if !(math.Abs(got-want[i])/want[i] < 1e-9) {
+					t.Errorf("step %d: loss %.15g, want %.15g", i, got, want[i])
 				}
 			}
 		})
 	}
+}
+
+// agree returns an error unless the parameters are bit-identical on all ranks.
+func agree(ctx context.Context, pg *comm.ProcessGroup, params []*nn.Parameter) error {
+	all, err := comm.AllGatherObject(ctx, pg, parameterBytes(params))
+	if err == nil && !bytes.Equal(all[pg.Rank()], all[0]) {
+		err = errors.New("the parameters differ from rank 0's")
+	}
+	return err
 }
 
 // Within NoSync gradients accumulate locally. The next pass reduces the sum, which is the gradient
@@ -153,13 +140,10 @@ func TestTrainsAsOneProcess(t *testing.T) {
 func TestNoSyncAccumulates(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
-		model, err := New(times{w}, pg, nil)
-		if err != nil {
-			return err
-		}
+		model := must.New(New(times{w}, pg, nil))
 		pass := func(x float32) error { return model.Forward(autograd.Scalar(pg.Device(), x)).Backward() }
 		r := float32(pg.Rank())
-		err = model.NoSync(func() error {
+		err := model.NoSync(func() error {
 			err := model.NoSync(func() error { return pass((1 + r) / 2) })
 			return errors.Join(err, pass((1+r)/2)) // still within NoSync
 		})
@@ -295,10 +279,7 @@ func TestMissingGradient(t *testing.T) {
 	onBuckets(t, Options{}, func(pg *comm.ProcessGroup, isLagging bool, opts *Options) error {
 		skip := false
 		m := two{nn.NewParameter("first", autograd.Scalar(pg.Device(), 1)), nn.NewParameter("second", autograd.Scalar(pg.Device(), 2)), &skip}
-		model, err := New(m, pg, opts)
-		if err != nil {
-			return err
-		}
+		model := must.New(New(m, pg, opts))
 		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1}))
 		// In step s the parameters are 1-k and 2-k after k successful steps.
 		good := 0
@@ -339,62 +320,54 @@ func TestMissingGradient(t *testing.T) {
 	})
 }
 
-// If the pass of one rank fails, before or after the model's gradients are computed, every rank
-// gets an error and no rank applies the step.
+// If the pass of one rank fails after the model's gradients are computed, every rank still gets an error, and no rank
+// applies the step.
 func TestAFailedPassFailsOnAllRanks(t *testing.T) {
-	for _, behind := range []bool{false, true} {
-		t.Run(fmt.Sprint("behind the model's gradients: ", behind), func(t *testing.T) {
-			onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
-				w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
-				model, err := New(times{w}, pg, nil)
-				if err != nil {
-					return err
-				}
-				opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1}))
-				fail := &failing{fails: pg.Rank() == 1}
-				var y *autograd.Variable
-				if behind {
-					y = model.Forward(autograd.Apply(fail, autograd.Scalar(pg.Device(), 1).RequireGrad()))
-				} else {
-					y = autograd.Apply(fail, model.Forward(autograd.Scalar(pg.Device(), 1)))
-				}
-				err = y.Backward()
-				if isLagging && pg.Rank() != 1 && err == nil {
-					err = w.Var().GradErr()
-				}
-				var missing *reducer.MissingGradientError
-				if !errors.As(err, &missing) || !strings.Contains(err.Error(), "rank 1, whose pass failed") || !strings.Contains(err.Error(), errInjected.Error()) {
-					return fmt.Errorf("got %v", err)
-				}
-				if err := opt.Step(); err == nil || w.Item() != 1 {
-					return fmt.Errorf("Step returned %v and left w at %v", err, w.Item())
-				}
-				opt.ZeroGrad()
-				if err := model.Forward(autograd.Scalar(pg.Device(), 3)).Backward(); err != nil {
-					return fmt.Errorf("the next pass: %w", err)
-				}
-				if got := w.Grad().Item(); got != 3 {
-					return fmt.Errorf("the next pass gave %v, want 3", got)
-				}
-				return opt.Step()
-			})
-		})
-	}
+	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
+		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
+		model := must.New(New(times{w}, pg, nil))
+		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1}))
+		err := model.Forward(failIf(pg.Rank() == 1, autograd.Scalar(pg.Device(), 1).RequireGrad())).Backward()
+		if isLagging && pg.Rank() != 1 && err == nil {
+			err = w.Var().GradErr()
+		}
+		if !errors.As(err, new(*reducer.MissingGradientError)) || !strings.Contains(err.Error(), "rank 1, whose pass failed") || !strings.Contains(err.Error(), errInjected.Error()) {
+			return fmt.Errorf("got %v", err)
+		}
+		if err := opt.Step(); err == nil || w.Item() != 1 {
+			return fmt.Errorf("Step returned %v and left w at %v", err, w.Item())
+		}
+		opt.ZeroGrad()
+		if err := model.Forward(autograd.Scalar(pg.Device(), 3)).Backward(); err != nil || w.Grad().Item() != 3 {
+			return fmt.Errorf("the next pass gave %v, want 3: %w", w.Grad().Item(), err)
+		}
+		return opt.Step()
+	})
 }
 
 var errInjected = errors.New("injected")
 
-// failing is an identity whose backward fails if fails is true.
-type failing struct{ fails bool }
+// flawed is an identity. Its backward returns f's error.
+type flawed struct{ f func() error }
 
-func (*failing) Name() string                         { return "failing" }
-func (*failing) Shape(in []device.Shape) device.Shape { return in[0] }
-func (*failing) Forward(c *autograd.Call) error       { return c.Kernels.Copy(c.Stream, c.Out, c.In[0]) }
-func (f *failing) Backward(c *autograd.Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
-	if f.fails {
-		return errInjected
+func (flawed) Name() string                         { return "flawed" }
+func (flawed) Shape(in []device.Shape) device.Shape { return in[0] }
+func (flawed) Forward(c *autograd.Call) error       { return c.Kernels.Copy(c.Stream, c.Out, c.In[0]) }
+func (f flawed) Backward(c *autograd.Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
+	if err := f.f(); err != nil {
+		return err
 	}
 	return c.Kernels.Axpby(c.Stream, dst, acc, g)
+}
+
+// failIf returns x. If fails is true, the backward pass through the result fails.
+func failIf(fails bool, x *autograd.Variable) *autograd.Variable {
+	return autograd.Apply(flawed{func() error {
+		if fails {
+			return errInjected
+		}
+		return nil
+	}}, x)
 }
 
 // tied uses one parameter in two places, under two names, and has a frozen parameter.
@@ -416,10 +389,7 @@ func TestSharedParametersAndBuffers(t *testing.T) {
 		v := autograd.Scalar(pg.Device(), 3)
 		mean := autograd.Scalar(pg.Device(), float32(10+pg.Rank()))
 		m := tied{nn.NewParameter("w", v), nn.NewParameter("again", v), nn.NewParameter("mean", mean)}
-		model, err := New(m, pg, nil)
-		if err != nil {
-			return err
-		}
+		model := must.New(New(m, pg, nil))
 		if got := mean.Item(); got != 10 {
 			return fmt.Errorf("the buffer is %v, want rank 0's 10", got)
 		}
@@ -444,61 +414,93 @@ type buffered struct {
 
 func (m buffered) Buffers() []*nn.Buffer { return []*nn.Buffer{m.b} }
 
-func TestBuffersThatDiffer(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
-		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
-		b := nn.NewBuffer("mean", autograd.Zeros(pg.Device(), device.Float32, 2+pg.Rank()))
-		_, err := New(buffered{times{w}, b}, pg, nil)
-		if err == nil || !strings.Contains(err.Error(), `buffer 0 is "mean" float32[3] on rank 1`) {
-			return fmt.Errorf("got %v", err)
-		}
-		return nil
-	})
-}
-
-func TestOptionsThatDiffer(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
-		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
-		_, err := New(times{w}, pg, &Options{BucketCapMB: float64(1 + pg.Rank())})
-		if err == nil || !strings.Contains(err.Error(), "bucket cap 0 is 2097152 bytes on rank 1, 1048576 bytes on rank 0") {
-			return fmt.Errorf("different caps: %v", err)
-		}
-		_, err = New(times{w}, pg, &Options{BucketCapMB: float64(-pg.Rank())})
-		if err == nil || !strings.Contains(err.Error(), "rank 1: reducer: a bucket cap is -1 MiB") {
-			return fmt.Errorf("a bad cap: %v", err)
-		}
-		return nil
-	})
-}
-
-// If models differ between ranks, New returns an error on every rank that names the difference.
+// If models or options differ between ranks, or are invalid on one rank, New returns an error on every rank that names
+// the difference, and the group remains usable.
 func TestModelsThatDiffer(t *testing.T) {
-	linear := func(in, out int) nn.Module { return nn.Sequential(nn.Linear(4, 4), nn.Linear(in, out)) }
+	layers := func(in, out int, dt device.DType) nn.Module {
+		return nn.Sequential(nn.Linear(4, 4, nn.LinearOptions{DType: dt}), nn.Linear(in, out, nn.LinearOptions{DType: dt}))
+	}
+	freeze := func(i int) nn.Module {
+		net := layers(4, 4, device.Float32)
+		if i >= 0 {
+			net.Parameters()[i].Freeze()
+		}
+		return net
+	}
+	type models func(pg *comm.ProcessGroup, rank int) nn.Module
+	type options func(rank int) Options
+	scalar := func(pg *comm.ProcessGroup, _ int) nn.Module {
+		return times{nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))}
+	}
+	half := func(*comm.ProcessGroup, int) nn.Module { return layers(4, 4, device.BFloat16) }
+	same := func(int) Options { return Options{} }
 	for _, c := range []struct {
-		name  string
-		model func(rank int) nn.Module
-		want  []string
+		name     string
+		model    models
+		opts     options
+		mismatch bool // a ModelMismatchError
+		want     []string
+		wantOf4  string
 	}{
-		{"shape", func(r int) nn.Module { return linear(4, 3+r%2) }, []string{"parameter 2", `"1.weight" float32[4 4] on rank 1`, `"1.weight" float32[3 4] on rank 0`}},
-		{"none", func(r int) nn.Module { return []nn.Module{nn.ReLU(), linear(4, 4)}[r%2] }, []string{"4 parameters on rank 1", "0 on rank 0"}},
-		{"number", func(r int) nn.Module {
-			return nn.Sequential(append([]nn.Module{nn.Linear(4, 4)}, linear(4, 4))[:1+r%2]...)
-		}, []string{"6 parameters on rank 1", "2 on rank 0"}},
+		{"a shape", func(_ *comm.ProcessGroup, r int) nn.Module { return layers(4, 3+r%2, device.Float32) }, same, true,
+			[]string{"parameter 2", `"1.weight" float32[4 4] on rank 1`, `"1.weight" float32[3 4] on rank 0`}, ""},
+		{"parameters on some ranks", func(_ *comm.ProcessGroup, r int) nn.Module {
+			return []nn.Module{nn.ReLU(), layers(4, 4, device.Float32)}[r%2]
+		}, same, true,
+			[]string{"4 parameters on rank 1", "0 on rank 0"}, ""},
+		{"a number", func(_ *comm.ProcessGroup, r int) nn.Module {
+			return []nn.Module{nn.Linear(4, 4), layers(4, 4, device.Float32)}[r%2]
+		}, same, true,
+			[]string{"4 parameters on rank 1", "2 on rank 0"}, ""},
+		{"without a sync", func(pg *comm.ProcessGroup, r int) nn.Module {
+			return times{nn.NewParameter("w", autograd.Zeros(pg.Device(), device.Float32, 1+r))}
+		}, func(int) Options { return Options{SkipInitSync: true} }, true, []string{`"w" float32[2] on rank 1`}, ""},
+		{"a buffer", func(pg *comm.ProcessGroup, r int) nn.Module {
+			return pair{two{skip: new(bool), a: nn.NewParameter("a", autograd.Scalar(pg.Device(), 1)), b: nn.NewParameter("b", autograd.Scalar(pg.Device(), 1))},
+				[]*nn.Buffer{nn.NewBuffer("mean", autograd.Zeros(pg.Device(), device.Float32, 2+r))}}
+		}, same, true, []string{`buffer 0 is "mean" float32[3] on rank 1`}, ""},
+		{"frozen on rank 1", func(_ *comm.ProcessGroup, r int) nn.Module { return freeze([]int{-1, 1, -1, -1}[r]) }, same, true,
+			[]string{`parameter 1 is "0.bias" float32[4], frozen, on rank 1, "0.bias" float32[4] on rank 0`}, ""},
+		{"frozen on all but rank 0", func(_ *comm.ProcessGroup, r int) nn.Module { return freeze([]int{-1, 2, 2, 2}[r]) }, same, true,
+			[]string{`"1.weight" float32[4 4], frozen, on rank 1`, `"1.weight" float32[4 4] on rank 0`}, "ranks 1-3 differ from rank 0"},
+		{"another frozen on each", func(_ *comm.ProcessGroup, r int) nn.Module { return freeze(r) }, same, true,
+			[]string{`"0.weight" float32[4 4] on rank 1`, `"0.weight" float32[4 4], frozen, on rank 0`}, "ranks 1-3 differ from rank 0"},
+		{"types of gradients", half, func(r int) Options { return Options{ReduceDType: []device.DType{0, device.Float32}[r%2]} }, true,
+			[]string{"on rank 1", "on rank 0"}, ""},
+		{"caps", scalar, func(r int) Options { return Options{BucketCapMB: float64(1 + r)} }, true,
+			[]string{"bucket cap 0 is 2097152 bytes on rank 1, 1048576 bytes on rank 0"}, ""},
+		{"checks", scalar, func(r int) Options { return Options{CheckReplicas: 1 + r} }, true,
+			[]string{"option 0 is CheckReplicas 2 on rank 1, CheckReplicas 1 on rank 0"}, ""},
+		{"buffers of each rank", scalar, func(r int) Options { return Options{LocalBuffers: r == 1} }, true, []string{"LocalBuffers true on rank 1"}, ""},
+		{"a static graph", scalar, func(r int) Options { return Options{StaticGraph: r == 1, FindUnusedParameters: true} }, true,
+			[]string{"unused parameters fixed on rank 1, unused parameters found on rank 0"}, ""},
+		{"a negative cap", scalar, func(r int) Options { return Options{BucketCapMB: float64(-r)} }, false, []string{"rank 1: reducer: a bucket cap is -1 MiB"}, ""},
+		{"a negative number of checks", scalar, func(r int) Options { return Options{CheckReplicas: -r} }, false, []string{"rank 1: CheckReplicas is -1"}, ""},
+		{"caps of both kinds", scalar, func(int) Options { return Options{BucketCapsMB: []float64{1}, BucketCapMB: 1} }, false,
+			[]string{"BucketCapsMB is [1], so FirstBucketCapMB and BucketCapMB must be 0"}, ""},
+		{"an unknown name", scalar, func(int) Options { return Options{Ignore: []string{"w", "e"}} }, false,
+			[]string{`Ignore names "e", which is no parameter and no buffer`}, ""},
+		{"a type that rounds", half, func(int) Options { return Options{ReduceDType: device.BFloat16} }, false, []string{"ReduceDType is bfloat16, want float32"}, ""},
+		{"no parameters", func(*comm.ProcessGroup, int) nn.Module { return nn.ReLU() }, same, false, []string{"no parameter"}, ""},
+		{"a model", func(pg *comm.ProcessGroup, r int) nn.Module { return must.New(New(scalar(pg, r), pg, nil)) }, same, false,
+			[]string{"*ddp.Model, which wraps a module already"}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
-				_, err := New(c.model(pg.Rank()), pg, nil)
-				var m *reducer.ModelMismatchError
-				if !errors.As(err, &m) {
-					return fmt.Errorf("got %v, want a ModelMismatchError", err)
+			onEach(t, func(pg *comm.ProcessGroup) error {
+				opts := c.opts(pg.Rank())
+				_, err := New(c.model(pg, pg.Rank()), pg, &opts)
+				if m := (*reducer.ModelMismatchError)(nil); err == nil || errors.As(err, &m) != c.mismatch || c.mismatch && m.Rank != 1 {
+					return fmt.Errorf("got %v, want a ModelMismatchError of rank 1: %v", err, c.mismatch)
 				}
 				for _, want := range c.want {
 					if !strings.Contains(err.Error(), want) {
 						return fmt.Errorf("%q lacks %q", err, want)
 					}
 				}
-				// The group is usable: no collective has failed.
-				return pg.Barrier().Wait(t.Context())
+				if pg.Size() == 4 && !strings.Contains(err.Error(), c.wantOf4) {
+					return fmt.Errorf("%q lacks %q", err, c.wantOf4)
+				}
+				return pg.Barrier().Wait(t.Context()) // no collective has failed
 			})
 		})
 	}
@@ -507,10 +509,7 @@ func TestModelsThatDiffer(t *testing.T) {
 // Gradients are views of the buckets, in reverse order of registration, and stay there.
 func TestGradientsLiveInTheBuckets(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
-		model, err := New(mlp(300, device.Float32), pg, &Options{BucketCapMB: 0.5})
-		if err != nil {
-			return err
-		}
+		model := must.New(New(mlp(300, device.Float32), pg, &Options{BucketCapMB: 0.5}))
 		var got [][]string
 		for _, b := range model.Stats().Buckets {
 			got = append(got, b.Params)
@@ -549,29 +548,17 @@ func TestGradientsLiveInTheBuckets(t *testing.T) {
 func TestPeerThatLeavesIsErrorOfBackward(t *testing.T) {
 	onEach(t, func(pg *comm.ProcessGroup) error {
 		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
-		model, err := New(times{w}, pg, nil)
-		if err != nil {
-			return err
-		}
+		model := must.New(New(times{w}, pg, nil))
 		leaves := pg.Size() - 1
 		if pg.Rank() == leaves {
 			return pg.Close()
 		}
-		err = errors.Join(model.Forward(autograd.Scalar(pg.Device(), 1)).Backward(), w.Var().GradErr())
+		err := errors.Join(model.Forward(autograd.Scalar(pg.Device(), 1)).Backward(), w.Var().GradErr())
 		if !errors.Is(err, comm.ErrPeerLost) || !strings.Contains(err.Error(), fmt.Sprint("rank ", leaves)) || !strings.Contains(err.Error(), "bucket 0") {
 			return fmt.Errorf("got %v", err)
 		}
 		if opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1})); !errors.Is(opt.Step(), comm.ErrPeerLost) {
 			return errors.New("the optimizer stepped on it")
-		}
-		return nil
-	})
-}
-
-func TestAModelWithoutParameters(t *testing.T) {
-	commtest.OnRanks(t, 1, nil, func(pg *comm.ProcessGroup) error {
-		if _, err := New(nn.ReLU(), pg, nil); err == nil || !strings.Contains(err.Error(), "no parameter") {
-			return fmt.Errorf("got %v", err)
 		}
 		return nil
 	})

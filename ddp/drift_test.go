@@ -110,10 +110,7 @@ func TestReplicaDrift(t *testing.T) {
 		t.Run(fmt.Sprint(ranks, " ranks"), func(t *testing.T) {
 			onBoth(t, ranks, func(pg *comm.ProcessGroup, isLagging bool) error {
 				net := mlp(4, device.Float64)
-				model, err := New(net, pg, &Options{CheckReplicas: every, BucketCapMB: 1e-5})
-				if err != nil {
-					return err
-				}
+				model := must.New(New(net, pg, &Options{CheckReplicas: every, BucketCapMB: 1e-5}))
 				opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.1}))
 				x := samples(pg.Device(), 1, 2*ranks, 4, pg.Rank(), ranks)
 				backward := func() error {
@@ -173,14 +170,11 @@ func TestReplicaDriftBesideAMissingGradient(t *testing.T) {
 	onBoth(t, 3, func(pg *comm.ProcessGroup, isLagging bool) error {
 		skip := pg.Rank() == 0
 		m := two{nn.NewParameter("first", autograd.Scalar(pg.Device(), 1)), nn.NewParameter("second", autograd.Scalar(pg.Device(), 2)), &skip}
-		model, err := New(m, pg, &Options{CheckReplicas: 1})
-		if err != nil {
-			return err
-		}
+		model := must.New(New(m, pg, &Options{CheckReplicas: 1}))
 		if pg.Rank() == 2 {
 			flip(m.a.Var(), 0)
 		}
-		err = model.Forward(autograd.Scalar(pg.Device(), 1)).Backward()
+		err := model.Forward(autograd.Scalar(pg.Device(), 1)).Backward()
 		for _, want := range []string{`"second" on rank 0`, "rank 2 differs from the majority"} {
 			if err == nil || !strings.Contains(err.Error(), want) {
 				return fmt.Errorf("got %v, want %s", err, want)
@@ -194,10 +188,7 @@ func TestReplicaDriftBesideAMissingGradient(t *testing.T) {
 func TestReplicaDriftOfMovedParameters(t *testing.T) {
 	onBoth(t, 2, func(pg *comm.ProcessGroup, isLagging bool) error {
 		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
-		model, err := New(times{w}, pg, &Options{CheckReplicas: 1})
-		if err != nil {
-			return err
-		}
+		model := must.New(New(times{w}, pg, &Options{CheckReplicas: 1}))
 		home := autograd.Scalar(pg.Device(), 0)
 		defer runtime.KeepAlive(home)
 		if err := w.Var().MoveTo(home.Tensor()); err != nil {
@@ -209,24 +200,9 @@ func TestReplicaDriftOfMovedParameters(t *testing.T) {
 		if pg.Rank() == 1 {
 			flip(w.Var(), 0)
 		}
-		err = model.Forward(autograd.Scalar(pg.Device(), 1)).Backward()
+		err := model.Forward(autograd.Scalar(pg.Device(), 1)).Backward()
 		if d := (*ReplicaDriftError)(nil); !errors.As(err, &d) {
 			return fmt.Errorf("replicas that differ: got %v, want a ReplicaDriftError", err)
-		}
-		return nil
-	})
-}
-
-func TestReplicaChecksAreAgreedOn(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
-		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
-		_, err := New(times{w}, pg, &Options{CheckReplicas: 1 + pg.Rank()})
-		if err == nil || !strings.Contains(err.Error(), "option 0 is CheckReplicas 2 on rank 1, CheckReplicas 1 on rank 0") {
-			return fmt.Errorf("different numbers: %v", err)
-		}
-		_, err = New(times{w}, pg, &Options{CheckReplicas: -pg.Rank()})
-		if err == nil || !strings.Contains(err.Error(), "rank 1: CheckReplicas is -1") {
-			return fmt.Errorf("a bad number: %v", err)
 		}
 		return nil
 	})

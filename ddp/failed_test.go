@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,19 +16,6 @@ import (
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
-
-// flawed is an identity. Its backward returns f's error.
-type flawed struct{ f func() error }
-
-func (flawed) Name() string                         { return "flawed" }
-func (flawed) Shape(in []device.Shape) device.Shape { return in[0] }
-func (flawed) Forward(c *autograd.Call) error       { return c.Kernels.Copy(c.Stream, c.Out, c.In[0]) }
-func (f flawed) Backward(c *autograd.Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
-	if err := f.f(); err != nil {
-		return err
-	}
-	return c.Kernels.Axpby(c.Stream, dst, acc, g)
-}
 
 // chain is w1·flawed(w0·x). If flawed fails, w1 has a gradient and w0 has none.
 type chain struct {
@@ -65,10 +51,7 @@ func TestFailedPassIsSkippedOnAllRanks(t *testing.T) {
 	for _, accumulates := range []bool{false, true} {
 		onBuckets(t, Options{}, func(pg *comm.ProcessGroup, _ bool, opts *Options) error {
 			c := newChain(pg.Device())
-			model, err := New(c, pg, opts)
-			if err != nil {
-				return err
-			}
+			model := must.New(New(c, pg, opts))
 			opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.1}))
 			works := func() error { return nil }
 			for step := range 4 {
@@ -97,28 +80,17 @@ func TestFailedPassIsSkippedOnAllRanks(t *testing.T) {
 			if steps, whole := opt.Committed(); steps != 3 || !whole {
 				return fmt.Errorf("%d steps, whole: %v", steps, whole)
 			}
-			mine, err := values(model.Parameters())
-			if err != nil {
-				return err
-			}
-			all, err := comm.AllGatherObject(t.Context(), pg, mine)
-			if err == nil && !slices.Equal(all[0], all[1]) {
-				err = fmt.Errorf("the parameters differ: %v", all)
-			}
-			return err
+			return agree(t.Context(), pg, model.Parameters())
 		})
 	}
 }
 
 // If the program zeroes the gradients that accumulated in a failed pass, the next pass succeeds.
 func TestZeroedGradientsOfFailedPass(t *testing.T) {
-	onBuckets(t, Options{}, func(pg *comm.ProcessGroup, _ bool, opts *Options) error {
+	onAll(t, func(pg *comm.ProcessGroup, _ bool) error {
 		c := newChain(pg.Device())
-		model, err := New(c, pg, opts)
-		if err != nil {
-			return err
-		}
-		err = model.NoSync(func() error { return c.pass(model, func() error { return errNoMemory }) })
+		model := must.New(New(c, pg, nil))
+		err := model.NoSync(func() error { return c.pass(model, func() error { return errNoMemory }) })
 		if !errors.Is(err, errNoMemory) || !errors.Is(c.w[1].Var().GradErr(), errNoMemory) {
 			return fmt.Errorf("got %v, and of a gradient %v", err, c.w[1].Var().GradErr())
 		}
@@ -176,10 +148,7 @@ func TestPanicInBackwardAbortsGroup(t *testing.T) {
 func TestNonFiniteAndUnused(t *testing.T) {
 	onBuckets(t, Options{FindUnusedParameters: true, CheckNonFinite: true}, func(pg *comm.ProcessGroup, _ bool, opts *Options) error {
 		m := newSwitches(pg.Device(), 3)
-		model, err := New(m, pg, opts)
-		if err != nil {
-			return err
-		}
+		model := must.New(New(m, pg, opts))
 		x := 1.0
 		if pg.Rank() == 1 {
 			x = math.NaN()
@@ -187,7 +156,7 @@ func TestNonFiniteAndUnused(t *testing.T) {
 		if err := model.NoSync(func() error { return m.step(model, x, 0) }); err != nil {
 			return err
 		}
-		err = errors.Join(m.step(model, 1, 1, 2), m.w[0].Var().GradErr())
+		err := errors.Join(m.step(model, 1, 1, 2), m.w[0].Var().GradErr())
 		var found *reducer.NonFiniteError
 		if !errors.As(err, &found) || len(found.Found) != 1 || found.Found[0].Rank != 1 || found.Found[0].Param != "w0" {
 			return fmt.Errorf("got %v, want that w0 of rank 1 is not finite", err)

@@ -138,10 +138,7 @@ func delayedOnGPU(ctx context.Context) error {
 	for range layers {
 		net = append(net, nn.Linear(width, width))
 	}
-	model, err := New(nn.Sequential(net...), pg, &Options{BucketCapMB: 1})
-	if err != nil {
-		return err
-	}
+	model := must.New(New(nn.Sequential(net...), pg, &Options{BucketCapMB: 1}))
 	if n := len(model.Stats().Buckets); n < layers {
 		return fmt.Errorf("%d buckets, want one for each of %d layers at least", n, layers)
 	}
@@ -224,10 +221,7 @@ func missingOnGPU(_ context.Context, pg *comm.ProcessGroup) error {
 	const bad = 1
 	skip := false
 	m := two{nn.NewParameter("first", autograd.Scalar(pg.Device(), 1)), nn.NewParameter("second", autograd.Scalar(pg.Device(), 2)), &skip}
-	model, err := New(m, pg, &Options{BucketCapMB: 1e-6})
-	if err != nil {
-		return err
-	}
+	model := must.New(New(m, pg, &Options{BucketCapMB: 1e-6}))
 	opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1, Momentum: 0.5}))
 	x := autograd.Scalar(pg.Device(), 1)
 	for step, want := range []float64{1, 0, 0, -1.5} { // the first parameter after each step
@@ -305,10 +299,7 @@ func lateTraining(ctx context.Context, dev device.Device, before func(step int))
 		if step != want {
 			return fmt.Errorf("recovered step %d, want %d", step, want)
 		}
-		model, err := New(net, pg, nil)
-		if err != nil {
-			return err
-		}
+		model := must.New(New(net, pg, nil))
 		x := autograd.Zeros(dev, device.Float32, 8, 64)
 		for ; step < lateSteps; step++ {
 			before(step)
@@ -331,6 +322,5 @@ func lateTraining(ctx context.Context, dev device.Device, before func(step int))
 	if err != nil {
 		return nil, broken, err
 	}
-	params, err = readParameters(ctx, net.Parameters())
-	return params, broken, err
+	return parameterBytes(net.Parameters()), broken, nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 )
 
@@ -124,10 +125,7 @@ func TestGroupsShareOneLaunchOrder(t *testing.T) {
 		}
 		v, w := []float32{3, 5}, []float32{7, 11}
 		m := halved{parameter("u", 2), parameter("v", v[j]), parameter("w", w[j]), row}
-		model, err := New(m, column, &Options{BucketCapMB: 1e-6})
-		if err != nil {
-			return err
-		}
+		model := must.New(New(m, column, &Options{BucketCapMB: 1e-6}))
 		x := []float32{1, 3} // the inputs of the two halves of the batch; their mean is 2
 		for range 3 {
 			// After the first pass rank 0 sends its order of gradients, once.

@@ -20,10 +20,7 @@ import (
 func TestUnevenInputsStopEarly(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m := newSwitches(pg.Device(), 2)
-		model, err := New(m, pg, nil)
-		if err != nil {
-			return err
-		}
+		model := must.New(New(m, pg, nil))
 		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1}))
 		few := pg.Size() / 2 // the number of ranks with 3 inputs, the last ones; the others have 5
 		steps := 0
@@ -49,7 +46,7 @@ func TestUnevenInputsStopEarly(t *testing.T) {
 		if pg.Rank() >= pg.Size()-few {
 			inputs = 3
 		}
-		err = train(inputs)
+		err := train(inputs)
 		var left *reducer.LeftError
 		if !errors.As(err, &left) || len(left.Left) != few || left.Left[0] != (reducer.Left{Rank: pg.Size() - few}) ||
 			!strings.Contains(err.Error(), fmt.Sprintf("rank %d ran out of inputs", pg.Size()-1)) {
@@ -70,13 +67,10 @@ func TestUnevenInputsStopEarly(t *testing.T) {
 func TestLoopAfterStopEarlyGetsErrorAgain(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m := newSummedSwitches(pg.Device(), 2)
-		model, err := New(m, pg, &Options{CheckReplicas: 1})
-		if err != nil {
-			return err
-		}
+		model := must.New(New(m, pg, &Options{CheckReplicas: 1}))
 		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1}))
 		failed := 0
-		err = model.Join(&JoinOptions{StopEarly: true}, func() error {
+		err := model.Join(&JoinOptions{StopEarly: true}, func() error {
 			for range 2 + 3*pg.Rank() {
 				err := errors.Join(m.step(model, 1, 0, 1), opt.Step())
 				opt.ZeroGrad()
@@ -100,13 +94,10 @@ func TestLoopAfterStopEarlyGetsErrorAgain(t *testing.T) {
 func TestUnevenInputsError(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m := newSummedSwitches(pg.Device(), 2)
-		model, err := New(m, pg, &Options{BucketCapMB: 1e-6, CheckReplicas: 2})
-		if err != nil {
-			return err
-		}
+		model := must.New(New(m, pg, &Options{BucketCapMB: 1e-6, CheckReplicas: 2}))
 		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1}))
 		bad := pg.Size() - 1
-		err = model.Join(nil, func() error {
+		err := model.Join(nil, func() error {
 			if pg.Rank() == 0 && pg.Size() > 2 {
 				return nil // this rank has no inputs
 			}
@@ -145,13 +136,10 @@ func TestUnevenInputsError(t *testing.T) {
 func TestUnevenInputsMissingGradient(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m := newSwitches(pg.Device(), 2)
-		model, err := New(m, pg, &Options{BucketCapMB: 1e-6})
-		if err != nil {
-			return err
-		}
+		model := must.New(New(m, pg, &Options{BucketCapMB: 1e-6}))
 		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1}))
 		last := pg.Size() - 1
-		err = model.Join(&JoinOptions{Optimizer: opt}, func() error {
+		err := model.Join(&JoinOptions{Optimizer: opt}, func() error {
 			for i := range 2 + 3*pg.Rank() {
 				use := []int{0, 1}
 				if i == 3 && pg.Rank() == last {
@@ -209,12 +197,9 @@ func TestUnevenInputsMissingGradient(t *testing.T) {
 func TestDriftAmongUnevenInputs(t *testing.T) {
 	onBoth(t, 4, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m := newSwitches(pg.Device(), 2)
-		model, err := New(m, pg, &Options{CheckReplicas: 1})
-		if err != nil {
-			return err
-		}
+		model := must.New(New(m, pg, &Options{CheckReplicas: 1}))
 		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1}))
-		err = model.Join(nil, func() error {
+		err := model.Join(nil, func() error {
 			if pg.Rank() == 0 {
 				return nil
 			}
@@ -250,12 +235,9 @@ func TestDriftAmongUnevenInputs(t *testing.T) {
 // If options of Join differ between ranks, or Join is called within Join, every rank gets an error.
 func TestJoinOptionsThatDiffer(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
-		model, err := New(newSwitches(pg.Device(), 1), pg, nil)
-		if err != nil {
-			return err
-		}
+		model := must.New(New(newSwitches(pg.Device(), 1), pg, nil))
 		never := func() error { return errors.New("the loop runs") }
-		err = model.Join(&JoinOptions{StopEarly: pg.Rank() == 1}, never)
+		err := model.Join(&JoinOptions{StopEarly: pg.Rank() == 1}, never)
 		if err == nil || !strings.Contains(err.Error(), "StopEarly true on rank 1") {
 			return fmt.Errorf("got %v", err)
 		}

@@ -1,19 +1,16 @@
 package ddp
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math"
 	"slices"
-	"sync/atomic"
 	"testing"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
@@ -87,10 +84,7 @@ func TestUnevenInputs(t *testing.T) {
 				onBoth(t, commtest.Sizes(t, 4)[0], func(pg *comm.ProcessGroup, isLagging bool) error { // two ranks are treated as the last two of four
 					const params, rate = 5, 0.125
 					m := newSummedSwitches(pg.Device(), params)
-					model, err := New(m, pg, &how.opts)
-					if err != nil {
-						return err
-					}
+					model := must.New(New(m, pg, &how.opts))
 					opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: rate, Momentum: how.momentum}))
 					join := how.join
 					if how.momentum != 0 {
@@ -171,16 +165,13 @@ func TestUnevenInputsOfTheOnlyUser(t *testing.T) {
 			t.Run(fmt.Sprintf("static: %t, of rank %d", o.StaticGraph, user), func(t *testing.T) {
 				onBoth(t, 2, func(pg *comm.ProcessGroup, isLagging bool) error {
 					m := newSwitches(pg.Device(), 2)
-					model, err := New(m, pg, &o)
-					if err != nil {
-						return err
-					}
+					model := must.New(New(m, pg, &o))
 					opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: rate, Momentum: momentum, WeightDecay: decay}))
 					use, passes := []int{0}, steps
 					if pg.Rank() == user {
 						use, passes = []int{0, 1}, theirs
 					}
-					err = model.Join(nil, func() error {
+					err := model.Join(nil, func() error {
 						for range passes {
 							if err := errors.Join(m.step(model, 2, use...), opt.Step()); err != nil {
 								return err
@@ -195,39 +186,6 @@ func TestUnevenInputsOfTheOnlyUser(t *testing.T) {
 					return nil
 				})
 			})
-		}
-	}
-}
-
-// A step within Join makes as many calls as a step without.
-func TestJoinCostsNoCalls(t *testing.T) {
-	for _, ranks := range commtest.Sizes(t, 2, 4) {
-		calls := func(passes int, join bool) int64 {
-			var n atomic.Int64 // the number of calls of all ranks in this process
-			opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return counting{b, &n} })
-			commtest.OnRanks(t, ranks, opts, func(pg *comm.ProcessGroup) error {
-				m := newSummedSwitches(pg.Device(), 3)
-				model, err := New(m, pg, &Options{BucketCapMB: 1e-6})
-				if err != nil {
-					return err
-				}
-				return model.Join(&JoinOptions{Disabled: !join}, func() error {
-					for range passes {
-						if err := m.step(model, 1, 0, 1, 2); err != nil {
-							return err
-						}
-					}
-					return nil
-				})
-			})
-			return n.Load()
-		}
-		const few, many = 3, 13
-		if with, without := calls(many, true)-calls(few, true), calls(many, false)-calls(few, false); with != without || without == 0 {
-			t.Errorf("%d steps on %d ranks take %d calls within Join, %d without", many-few, ranks, with, without)
-		}
-		if with, without := calls(few, true), calls(few, false); with <= without {
-			t.Errorf("Join takes %d calls, %d without: nothing is counted", with, without)
 		}
 	}
 }
@@ -284,54 +242,13 @@ func (e *expected) check(m summedSwitches) error {
 	return nil
 }
 
-// A gradient is divided by the number of all ranks, or with DivideByActive by the number of ranks
-// that have inputs.
-func TestGradientDivisionUnevenInputs(t *testing.T) {
-	for _, byActive := range []bool{false, true} {
-		t.Run(fmt.Sprint("by the active ranks: ", byActive), func(t *testing.T) {
-			onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
-				m := newSwitches(pg.Device(), 2)
-				model, err := New(m, pg, &Options{BucketCapMB: 1e-6})
-				if err != nil {
-					return err
-				}
-				// Rank r has r+1 inputs, all equal to 1.
-				return model.Join(&JoinOptions{DivideByActive: byActive}, func() error {
-					for i := range pg.Rank() + 1 {
-						if err := m.step(model, 1, 0, 1); err != nil {
-							return err
-						}
-						if pending := m.w[0].Var().GradPending(); byActive && pending {
-							return errors.New("divided before the number of ranks is known")
-						}
-						want := 1.
-						if !byActive {
-							want = float64(pg.Size()-i) / float64(pg.Size())
-						}
-						for k, p := range m.w {
-							if got := p.Grad().Item(); math.Abs(got-want*float64(k+1)) > 1e-12 {
-								return fmt.Errorf("pass %d: gradient %v, want %v", i, got, want*float64(k+1))
-							}
-							p.Var().ZeroGrad()
-						}
-					}
-					return nil
-				})
-			})
-		})
-	}
-}
-
 // With Disabled, Join does not communicate, and gradients are averaged over all ranks.
 func TestUnevenInputsJoinDisabled(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m := newSwitches(pg.Device(), 1)
-		model, err := New(m, pg, nil)
-		if err != nil {
-			return err
-		}
+		model := must.New(New(m, pg, nil))
 		ran := false
-		err = model.Join(&JoinOptions{Disabled: true, DivideByActive: true}, func() error {
+		err := model.Join(&JoinOptions{Disabled: true, DivideByActive: true}, func() error {
 			ran = true
 			return errors.Join(m.step(model, float64(1+2*pg.Rank()), 0), m.has(float64(pg.Size())))
 		})
@@ -339,83 +256,5 @@ func TestUnevenInputsJoinDisabled(t *testing.T) {
 			return fmt.Errorf("%v; %v", s, err)
 		}
 		return m.has(float64(pg.Size()))
-	})
-}
-
-// After epochs with uneven inputs all ranks have bit-identical models. They equal the model of a
-// single process that used the inputs of all ranks in each step.
-func TestJoinModelEquivalence(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
-		const width, rows, rate = 6, 4, 0.1
-		inputs := func(rank int) int { return 3 + 2*(rank%3) }
-		sample := func(rank, step int) *autograd.Variable {
-			return samples(pg.Device(), uint64(100*step+rank), rows, width, 0, 1)
-		}
-		net, alone := mlp(width, device.Float64), mlp(width, device.Float64)
-		if err := errors.Join(nn.Place(net, pg.Device(), uint64(pg.Rank())), nn.Place(alone, pg.Device(), 0)); err != nil {
-			return err
-		}
-		model, err := New(net, pg, &Options{BucketCapMB: 0.0003})
-		if err != nil {
-			return err
-		}
-		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: rate, Momentum: 0.9}))
-		one := must.New(optim.NewSGD(alone.Parameters(), &optim.SGDOptions{LR: rate, Momentum: 0.9}))
-		for epoch := range 3 {
-			err := model.Join(&JoinOptions{Optimizer: opt}, func() error {
-				for step := range inputs(pg.Rank()) {
-					x := sample(pg.Rank(), 10*epoch+step)
-					if err := nn.MSELoss(model.Forward(x), x).Backward(); err != nil {
-						return err
-					}
-					if err := opt.Step(); err != nil {
-						return err
-					}
-					opt.ZeroGrad()
-				}
-				return nil
-			})
-			if err != nil {
-				return err
-			}
-			for step := range 7 {
-				any := false
-				for rank := range pg.Size() {
-					if step < inputs(rank) {
-						any = true
-						x := sample(rank, 10*epoch+step)
-						n := autograd.FromSlice(pg.Device(), []float64{1 / float64(pg.Size())})
-						if err := autograd.Mul(n, nn.MSELoss(alone.Forward(x), x)).Backward(); err != nil {
-							return err
-						}
-					}
-				}
-				if !any {
-					break
-				}
-				if err := one.Step(); err != nil {
-					return err
-				}
-				one.ZeroGrad()
-			}
-		}
-		mine, err := values(model.Parameters())
-		if err != nil {
-			return err
-		}
-		all, err := comm.AllGatherObject(context.Background(), pg, mine)
-		if err != nil {
-			return err
-		}
-		want, err := values(alone.Parameters())
-		if err != nil {
-			return err
-		}
-		for i, x := range mine {
-			if math.Abs(x-want[i]) > 1e-12 || x != all[0][i] {
-				return fmt.Errorf("value %d is %v, %v on rank 0, %v in one process", i, x, all[0][i], want[i])
-			}
-		}
-		return nil
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 )
 
@@ -39,10 +40,7 @@ func numbers(n int) iter.Seq[float32] {
 func TestUnevenInputsOfAModelThatCommunicates(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
-		model, err := New(whole{times{w}, pg}, pg, nil)
-		if err != nil {
-			return err
-		}
+		model := must.New(New(whole{times{w}, pg}, pg, nil))
 		few := pg.Size() - 1
 		train := func(inputs int) (steps int, err error) {
 			for x, err := range Lockstep(pg, numbers(inputs)) {

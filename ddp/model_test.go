@@ -8,6 +8,7 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 )
 
@@ -36,10 +37,7 @@ func (m *twoInputs) Forward(x, y *autograd.Variable) (a, b *autograd.Variable) {
 func TestRunOfSeveralInputsAndResults(t *testing.T) {
 	onBuckets(t, Options{FindUnusedParameters: true}, func(pg *comm.ProcessGroup, _ bool, opts *Options) error {
 		m := newTwoInputs(pg)
-		model, err := New(m, pg, opts)
-		if err != nil {
-			return err
-		}
+		model := must.New(New(m, pg, opts))
 		mine, mean := share(pg)
 		x, y := autograd.FromSlice(pg.Device(), []float64{mine}), autograd.FromSlice(pg.Device(), []float64{2})
 		for range 2 {

@@ -34,11 +34,9 @@ func TestStepBeforeBackwardPanics(t *testing.T) {
 	onBuckets(t, Options{}, func(pg *comm.ProcessGroup, _ bool, opts *Options) error {
 		start := time.Now()
 		c := newChain(pg.Device())
-		model, err := New(c, pg, opts)
-		if err != nil {
-			return err
-		}
+		model := must.New(New(c, pg, opts))
 		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.1}))
+		var err error
 		for step := 0; err == nil; step++ {
 			loss := model.Forward(autograd.FromSlice(pg.Device(), []float64{1}))
 			if step == 1 && pg.Rank() == 1 {
@@ -101,10 +99,7 @@ func TestTwoPassesThroughAGraphThatReadsABuffer(t *testing.T) {
 	onRanks(t, false, 1, func(pg *comm.ProcessGroup) error {
 		dev := pg.Device()
 		w, mask := nn.NewParameter("w", autograd.FromSlice(dev, []float64{3})), nn.NewBuffer("mask", autograd.FromSlice(dev, []float64{2}))
-		model, err := New(masked{normalized{w, mask}}, pg, nil)
-		if err != nil {
-			return err
-		}
+		model := must.New(New(masked{normalized{w, mask}}, pg, nil))
 		y := model.Forward(autograd.FromSlice(dev, []float64{5}))
 		if err := errors.Join(y.Backward(autograd.RetainGraph), autograd.MulScalar(y, 2).Backward()); err != nil {
 			return err
@@ -121,20 +116,6 @@ type masked struct{ normalized }
 
 func (m masked) Forward(x *autograd.Variable) *autograd.Variable {
 	return autograd.Mul(autograd.Mul(m.w.Var(), x), m.mean.Var())
-}
-
-// A model that is wrapped already is refused.
-func TestNewOfAModel(t *testing.T) {
-	onRanks(t, false, 1, func(pg *comm.ProcessGroup) error {
-		model, err := New(newNormalized(pg.Device()), pg, nil)
-		if err != nil {
-			return err
-		}
-		if _, err := New(model, pg, nil); err == nil || !strings.Contains(err.Error(), "*ddp.Model, which wraps a module already") {
-			return fmt.Errorf("%v, want an error that says so", err)
-		}
-		return nil
-	})
 }
 
 // Setting parameters or buffers to another rank's values counts as an in-place write on all ranks.

@@ -81,23 +81,26 @@ func (w *work) Backward(c *autograd.Call, i int, dst device.Tensor, acc device.A
 }
 
 // In a model with k buckets a delay in every reduction lengthens the step by only one delay, that
-// of the last reduction, from the first step on. synctest's clock makes the times exact: only the
-// sleeps count.
+// of the last reduction, from the first step on, also if the layers are recomputed. synctest's clock makes the times
+// exact: only the sleeps count.
 func TestReductionsOverlapTheBackwardPass(t *testing.T) {
 	commtest.OutsideJobs(t)
 	const buckets, each, delay, ranks = 8, 100 * time.Millisecond, 90 * time.Millisecond, 2
-	step := func(t *testing.T, delay time.Duration) (took []time.Duration) {
+	step := func(t *testing.T, checkpoints bool, delay time.Duration) (took []time.Duration) {
 		synctest.Test(t, func(t *testing.T) {
 			opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return slow{b, delay} })
 			commtest.OnGoroutines(t, ranks, opts, func(pg *comm.ProcessGroup) error {
-				m := layers{each: each}
-				for i := range buckets {
-					m.w = append(m.w, nn.NewParameter(fmt.Sprint("w", i), autograd.Scalar(pg.Device(), 1)))
+				var parts []nn.Module
+				for range 2 {
+					part := layers{each: each}
+					for i := range buckets / 2 {
+						part.w = append(part.w, nn.NewParameter(fmt.Sprint("w", i), autograd.Scalar(pg.Device(), 1)))
+					}
+					if parts = append(parts, part); checkpoints {
+						parts[len(parts)-1] = nn.Checkpoint(part)
+					}
 				}
-				model, err := New(m, pg, &Options{BucketCapMB: 1e-6}) // a bucket for each parameter
-				if err != nil {
-					return err
-				}
+				model := must.New(New(nn.Sequential(parts...), pg, &Options{BucketCapMB: 1e-6})) // a bucket for each parameter
 				if n := len(model.Stats().Buckets); n != buckets {
 					return fmt.Errorf("%d buckets, want %d", n, buckets)
 				}
@@ -121,14 +124,16 @@ func TestReductionsOverlapTheBackwardPass(t *testing.T) {
 		})
 		return took
 	}
-	plain, delayed := step(t, 0), step(t, delay)
-	for i := range plain {
-		// The first layer passes no gradient on, so no computation hides the last reduction.
-		if alone := (buckets - 1) * each; plain[i] < alone {
-			t.Fatalf("step %d took %v: the layers alone take %v", i, plain[i], alone)
-		}
-		if longer := delayed[i] - plain[i]; longer < delay/2 || longer >= delay*13/10 {
-			t.Errorf("step %d: %d reductions, each delayed by %v, lengthen the step by %v", i, buckets, delay, longer)
+	for _, checkpoints := range []bool{false, true} {
+		plain, delayed := step(t, checkpoints, 0), step(t, checkpoints, delay)
+		for i := range plain {
+			// The first layer passes no gradient on, so no computation hides the last reduction.
+			if alone := (buckets - 1) * each; plain[i] < alone {
+				t.Fatalf("step %d took %v: the layers alone take %v", i, plain[i], alone)
+			}
+			if longer := delayed[i] - plain[i]; longer < delay/2 || longer >= delay*13/10 {
+				t.Errorf("checkpoints: %v, step %d: %d reductions, each delayed by %v, lengthen the step by %v", checkpoints, i, buckets, delay, longer)
+			}
 		}
 	}
 }
@@ -158,20 +163,20 @@ func (t soughtTask) Join(ctx context.Context, s device.Stream) error {
 	return t.Task.Join(ctx, s)
 }
 
-// counted counts the events with a time on the compute stream.
-type counted struct {
+// timed counts the events with a time on the compute stream.
+type timed struct {
 	device.Device
 	events *int
 }
 
-func (c counted) Compute() device.Stream { return countedStream{c.Device.Compute(), c.events} }
+func (c timed) Compute() device.Stream { return timedStream{c.Device.Compute(), c.events} }
 
-type countedStream struct {
+type timedStream struct {
 	device.Stream
 	events *int
 }
 
-func (c countedStream) Record() device.Event {
+func (c timedStream) Record() device.Event {
 	*c.events++
 	return c.Stream.Record()
 }
@@ -183,14 +188,11 @@ func TestWaitOfUpdatesIsNotHidden(t *testing.T) {
 	var events [2]int
 	var devices []device.Device
 	for r := range events {
-		devices = append(devices, counted{devicetest.Lagging(cpu.New(nil)), &events[r]})
+		devices = append(devices, timed{devicetest.Lagging(cpu.New(nil)), &events[r]})
 	}
 	opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return sought{b, "bucket 1"} })
 	commtest.OnDevices(t, devices, opts, func(pg *comm.ProcessGroup) error {
-		model, err := New(nn.Sequential(nn.Linear(wide, wide), nn.Linear(wide, wide)), pg, &Options{BucketCapMB: 1})
-		if err != nil {
-			return err
-		}
+		model := must.New(New(nn.Sequential(nn.Linear(wide, wide), nn.Linear(wide, wide)), pg, &Options{BucketCapMB: 1}))
 		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.1}))
 		step := func() error {
 			if err := autograd.Sum(model.Forward(autograd.Zeros(pg.Device(), device.Float32, 1, wide))).Backward(); err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/must"
 )
 
 // order returns the parameters in the order of their buckets.
@@ -33,10 +34,7 @@ func TestBucketsAreRebuilt(t *testing.T) {
 
 func bucketsAreRebuilt(pg *comm.ProcessGroup) error {
 	m := newSwitches(pg.Device(), 4)
-	model, err := New(m, pg, &Options{BucketCapMB: 1e-6})
-	if err != nil {
-		return err
-	}
+	model := must.New(New(m, pg, &Options{BucketCapMB: 1e-6}))
 	// Backward goes from the last term to the first.
 	use := [][]int{{3, 1, 0, 2}, {1, 0, 3, 2}}[pg.Rank()%2]
 	registered, observed := []string{"w3", "w2", "w1", "w0"}, []string{"w2", "w0", "w1", "w3"}
@@ -55,7 +53,7 @@ func bucketsAreRebuilt(pg *comm.ProcessGroup) error {
 		}
 		return nil
 	}
-	err = errors.Join(
+	err := errors.Join(
 		pass(false, registered, x, 2*x, 3*x, 4*x), // determines no order: ranks may make different numbers of accumulating passes
 		pass(true, registered, 2*mean, 4*mean, 6*mean, 8*mean),
 		pass(false, registered, 2*mean+x, 4*mean+2*x, 6*mean+3*x, 8*mean+4*x),
@@ -134,10 +132,7 @@ func TestBucketsAreRebuiltOnlyIfNeeded(t *testing.T) {
 			log := &kept{}
 			commtest.OnRanks(t, ranks, &comm.Options{Log: slog.New(log)}, func(pg *comm.ProcessGroup) error {
 				m := newSwitches(pg.Device(), 3)
-				model, err := New(m, pg, &c.opts)
-				if err != nil {
-					return err
-				}
+				model := must.New(New(m, pg, &c.opts))
 				for range 3 {
 					if err := m.step(model, 1, c.use...); err != nil {
 						return err
@@ -165,10 +160,7 @@ func TestBucketsAreRebuiltAfterAFailure(t *testing.T) {
 	for bad := range 2 {
 		onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 			m := newSwitches(pg.Device(), 3)
-			model, err := New(m, pg, &Options{BucketCapMB: 1e-6})
-			if err != nil {
-				return err
-			}
+			model := must.New(New(m, pg, &Options{BucketCapMB: 1e-6}))
 			use := []int{1, 2, 0}
 			for pass := range 3 {
 				mine := use
@@ -179,9 +171,7 @@ func TestBucketsAreRebuiltAfterAFailure(t *testing.T) {
 				if (err != nil) != (pass == 0) {
 					return fmt.Errorf("pass %d: %v", pass, err)
 				}
-				for _, p := range m.w {
-					p.Var().ZeroGrad()
-				}
+				m.zeroGrad()
 				rebuilt := pass == 2 || pass == 1 && bad == 1
 				if got := order(model); slices.Equal(got, []string{"w0", "w2", "w1"}) != rebuilt {
 					return fmt.Errorf("pass %d, without a gradient on rank %d: the buckets are %v", pass, bad, got)
@@ -212,10 +202,7 @@ func TestRebuildWithoutMemoryKeepsBuckets(t *testing.T) {
 	opts := commtest.WrapBackend(&comm.Options{Log: slog.New(log)}, func(b backend.Backend) backend.Backend { return small{b, &full} })
 	commtest.OnGoroutines(t, 2, opts, func(pg *comm.ProcessGroup) error {
 		m := newSwitches(pg.Device(), 3)
-		model, err := New(m, pg, &Options{BucketCapMB: 1e-6})
-		if err != nil {
-			return err
-		}
+		model := must.New(New(m, pg, &Options{BucketCapMB: 1e-6}))
 		before := order(model)
 		for pass := range 4 {
 			if err := pg.Barrier().Wait(t.Context()); err != nil {

@@ -30,7 +30,8 @@ import (
 // model with a buffer, and its optimizer.
 type survivor struct {
 	device.Device
-	updates int // the number of updates before one fails; negative: none fails
+	updates int  // the number of updates before one fails; negative: none fails
+	half    bool // the parameters have 16 bits, and master weights
 	net     nn.Module
 	note    *nn.Buffer
 	opt     *optim.SGD
@@ -59,8 +60,13 @@ func (b brittle) SGD(stream device.Stream, steps ...kernels.SGDStep) error {
 // restart gives the survivor a new model, as in a new process.
 func (s *survivor) restart() {
 	s.note = nn.NewUnplacedBuffer("note", nn.Constant(-1), device.Float64, 1)
-	s.net = noted{mlp(8, device.Float64), s.note}
-	s.opt = must.New(optim.NewSGD(s.net.Parameters(), &optim.SGDOptions{LR: 0.05, Momentum: 0.9}))
+	net := mlp(8, device.Float64)
+	if s.half {
+		o := nn.LinearOptions{DType: device.BFloat16, Compute: device.Float32}
+		net = nn.Sequential(nn.Linear(8, 8, o), nn.ReLU(), nn.Linear(8, 8, o), nn.ReLU(), nn.Linear(8, 8, o))
+	}
+	s.net = noted{net, s.note}
+	s.opt = must.New(optim.NewSGD(s.net.Parameters(), &optim.SGDOptions{LR: 0.05, Momentum: 0.9, MasterWeights: true}))
 }
 
 // noted is a module with a buffer.
@@ -71,12 +77,12 @@ type noted struct {
 
 func (n noted) Buffers() []*nn.Buffer { return []*nn.Buffer{n.note} }
 
-func survivors(t *testing.T, ranks int, isLagging bool) []*survivor {
+func survivors(t *testing.T, ranks int, isLagging, half bool) []*survivor {
 	var out []*survivor
 	for range ranks {
 		dev := cpu.New(&cpu.Options{Threads: 1})
 		t.Cleanup(func() { dev.Close() })
-		s := &survivor{Device: dev, updates: -1}
+		s := &survivor{Device: dev, updates: -1, half: half}
 		if isLagging {
 			s.Device = devicetest.Lagging(dev)
 		}
@@ -112,17 +118,15 @@ func (s *survivor) setNote(v float64) { device.Elements[float64](s.note.Var().Te
 
 // train makes the steps from from up to, but not including, to.
 func (s *survivor) train(pg *comm.ProcessGroup, from, to int, update func(step int) error) error {
-	model, err := New(s.net, pg, &Options{BucketCapMB: 0.0004})
-	if err != nil {
-		return err
-	}
+	model := must.New(New(s.net, pg, &Options{BucketCapMB: 0.0001}))
 	if n := len(model.Stats().Buckets); n < 3 {
 		return fmt.Errorf("%d buckets, want more", n)
 	}
 	for step := from; step < to; step++ {
 		x := samples(s, uint64(2*step), 2*pg.Size(), 8, pg.Rank(), pg.Size())
 		y := samples(s, uint64(2*step+1), 2*pg.Size(), 8, pg.Rank(), pg.Size())
-		if err := nn.MSELoss(model.Forward(x), y).Backward(); err != nil {
+		z := model.Forward(x)
+		if err := nn.MSELoss(z, autograd.Cast(y, z.DType())).Backward(); err != nil {
 			return err
 		}
 		if err := update(step); err != nil {
@@ -134,15 +138,17 @@ func (s *survivor) train(pg *comm.ProcessGroup, from, to int, update func(step i
 }
 
 // After a failure that leaves the ranks at different steps or within one, they go on training and
-// reach exactly the same state as without the failure.
+// reach exactly the same state as without the failure, master weights included.
 func TestRecover(t *testing.T) {
 	const ranks, steps, failing = 3, 8, 4
-	plain := survivors(t, ranks, false)
-	onSurvivors(t, plain, comm.Options{}, func(pg *comm.ProcessGroup, s *survivor) error {
-		return s.train(pg, 0, steps, func(int) error { return s.opt.Step() })
-	})
-	want := parameterBytes(plain[0].net.Parameters())
-
+	parameters := map[bool][]byte{} // without a failure, by whether they have 16 bits
+	for _, half := range []bool{false, true} {
+		plain := survivors(t, ranks, false, half)
+		onSurvivors(t, plain, comm.Options{}, func(pg *comm.ProcessGroup, s *survivor) error {
+			return s.train(pg, 0, steps, func(int) error { return s.opt.Step() })
+		})
+		parameters[half] = parameterBytes(plain[0].net.Parameters())
+	}
 	for _, c := range []struct {
 		name  string
 		at    func(rank int, s *survivor) error // replaces the step of that rank that fails
@@ -172,9 +178,9 @@ func TestRecover(t *testing.T) {
 			}
 		}, 2},
 	} {
-		for _, isLagging := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, lagging: %v", c.name, isLagging), func(t *testing.T) {
-				all := survivors(t, ranks, isLagging)
+		for _, how := range []struct{ isLagging, half bool }{{false, false}, {true, false}, {false, true}} {
+			t.Run(fmt.Sprintf("%s, %+v", c.name, how), func(t *testing.T) {
+				all, want := survivors(t, ranks, how.isLagging, how.half), parameters[how.half]
 				var ready sync.WaitGroup // all ranks have the gradients of the failing step, so that a rank that fails does not stop others from getting them
 				ready.Add(ranks)
 				onSurvivors(t, all, comm.Options{}, func(pg *comm.ProcessGroup, s *survivor) error {
@@ -232,7 +238,7 @@ func TestRecover(t *testing.T) {
 // If no rank is consistent, all ranks get a LostStateError, the group remains usable, and a
 // checkpoint can be restored.
 func TestRecoverWithoutConsistentRank(t *testing.T) {
-	all := survivors(t, 2, false)
+	all := survivors(t, 2, false, false)
 	saved := make([][]byte, 2)
 	onSurvivors(t, all, comm.Options{}, func(pg *comm.ProcessGroup, s *survivor) error {
 		err := s.train(pg, 0, 3, func(step int) (err error) {
@@ -305,7 +311,7 @@ func (r refusing) Start(c *backend.Call) (backend.Task, error) {
 
 // If a recovery fails, no rank takes an incomplete state for a consistent one.
 func TestFailedRecoveryIsNotConsistent(t *testing.T) {
-	all := survivors(t, 2, false)
+	all := survivors(t, 2, false, false)
 	all[1].opt.EndLoad(7)
 	onSurvivors(t, all, *commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return refusing{b} }),
 		func(pg *comm.ProcessGroup, s *survivor) error {
@@ -335,7 +341,7 @@ func TestRecoverOfModelsThatDiffer(t *testing.T) {
 		"0 buffers on rank 1, 1 on rank 0":          func(s *survivor) { s.net = s.net.(noted).Module },
 		"0 optimizer states on rank 1, 6 on rank 0": func(s *survivor) { s.opt = must.New(optim.NewSGD(s.net.Parameters(), nil)) },
 	} {
-		all := survivors(t, 2, false)
+		all := survivors(t, 2, false, false)
 		change(all[1])
 		onSurvivors(t, all, comm.Options{}, func(pg *comm.ProcessGroup, s *survivor) error {
 			_, err := Recover(s.net, pg, s.opt)
@@ -363,10 +369,7 @@ func TestModuleCanBeWrappedAgain(t *testing.T) {
 			if generation == 0 {
 				params[r] = nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
 			}
-			model, err := New(times{params[r]}, pg, nil)
-			if err != nil {
-				return err
-			}
+			model := must.New(New(times{params[r]}, pg, nil))
 			if generation > 0 {
 				if err := mustBeReplaced(func() { pass(old[r], pg) }); err != nil {
 					return err

@@ -17,6 +17,7 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/devicetest"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 )
 
@@ -88,12 +89,9 @@ func TestOnlyLastUpdatesWaitForLastReduction(t *testing.T) {
 	commtest.OnDevices(t, devices, opts, func(pg *comm.ProcessGroup) error {
 		mark := nn.NewBuffer("mark", autograd.FromSlice(pg.Device(), []float32{0}))
 		net := marked{nn.Sequential(nn.Linear(wide, wide), nn.Linear(wide, wide)), mark}
-		model, err := New(net, pg, &Options{BucketCapMB: 1})
-		if err != nil {
-			return err
-		}
+		model := must.New(New(net, pg, &Options{BucketCapMB: 1}))
 		ps := model.Parameters()
-		err = func() error {
+		err := func() error {
 			defer releaseOnce()
 			x := autograd.FromSlice(pg.Device(), slices.Repeat([]float32{float32(1 + 2*pg.Rank())}, wide), 1, wide)
 			if err := autograd.Sum(model.Forward(x)).Backward(); err != nil {

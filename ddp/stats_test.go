@@ -13,6 +13,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/profile"
 )
@@ -54,10 +55,7 @@ func TestStats(t *testing.T) {
 			for i := range buckets {
 				m.w = append(m.w, nn.NewParameter(fmt.Sprint("w", i), autograd.Scalar(pg.Device(), 1)))
 			}
-			model, err := New(m, pg, &Options{BucketCapMB: 1e-6, Stats: true})
-			if err != nil {
-				return err
-			}
+			model := must.New(New(m, pg, &Options{BucketCapMB: 1e-6, Stats: true}))
 			if s := model.Stats(); s.Timed != 0 || s.Percent() != 100 || strings.Contains(s.String(), "forward") {
 				return fmt.Errorf("before the first pass: %v", s)
 			}
@@ -68,7 +66,7 @@ func TestStats(t *testing.T) {
 					return err
 				}
 			}
-			y := autograd.Apply(&failing{fails: true}, model.Forward(x)) // a failed pass, which is not counted
+			y := failIf(true, model.Forward(x)) // a failed pass, which is not counted
 			if err := y.Backward(); err == nil {
 				return errors.New("no error")
 			}
@@ -97,10 +95,7 @@ func TestStatsAreLogged(t *testing.T) {
 		log := &kept{}
 		commtest.OnRanks(t, ranks, &comm.Options{Log: slog.New(log)}, func(pg *comm.ProcessGroup) error {
 			w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
-			model, err := New(times{w}, pg, nil)
-			if err != nil {
-				return err
-			}
+			model := must.New(New(times{w}, pg, nil))
 			x := autograd.Scalar(pg.Device(), 1)
 			for range 2*reportEvery + 1 {
 				if err := model.Forward(x).Backward(); err != nil {
@@ -124,10 +119,7 @@ func TestStatsAreLogged(t *testing.T) {
 func TestTraceOfPasses(t *testing.T) {
 	onEach(t, func(pg *comm.ProcessGroup) error {
 		m := newSwitches(pg.Device(), 3)
-		model, err := New(m, pg, &Options{BucketCapMB: 1e-6, StaticGraph: true})
-		if err != nil {
-			return err
-		}
+		model := must.New(New(m, pg, &Options{BucketCapMB: 1e-6, StaticGraph: true}))
 		trace := profile.Of(pg.Device())
 		trace.Start()
 		pass := func() error { return m.step(model, 1, 2, 1) }

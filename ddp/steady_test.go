@@ -31,10 +31,7 @@ func steadyHeap() int64 {
 func steady(pg *comm.ProcessGroup, ranksHere int) error {
 	const layers, width, rows, warm, steps = 3, 64, 8, 10, 50
 	dev := pg.Device()
-	model, err := New(mlp(width, device.Float32), pg, &Options{BucketCapMB: 0.015})
-	if err != nil {
-		return err
-	}
+	model := must.New(New(mlp(width, device.Float32), pg, &Options{BucketCapMB: 0.015}))
 	if n := len(model.Stats().Buckets); n != layers {
 		return fmt.Errorf("%d buckets, want %d", n, layers)
 	}

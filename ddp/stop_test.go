@@ -22,7 +22,6 @@ func TestAllRanksStopAfterSameStep(t *testing.T) {
 			name string
 			is   func(pg *comm.ProcessGroup) bool
 		}{
-			{"rank 0", func(pg *comm.ProcessGroup) bool { return pg.Rank() == 0 }},
 			{"the last rank", func(pg *comm.ProcessGroup) bool { return pg.Rank() == pg.Size()-1 }},
 			{"each rank", func(*comm.ProcessGroup) bool { return true }},
 		} {
@@ -30,10 +29,7 @@ func TestAllRanksStopAfterSameStep(t *testing.T) {
 				onBoth(t, commtest.Sizes(t, 3)[0], func(pg *comm.ProcessGroup, isLagging bool) error {
 					const at = 2 // the step in which the request comes
 					m := newSwitches(pg.Device(), 5)
-					model, err := New(m, pg, &how.opts)
-					if err != nil {
-						return err
-					}
+					model := must.New(New(m, pg, &how.opts))
 					opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.125, Momentum: how.momentum}))
 					use := how.use(pg.Rank())
 					if how.opts.unused() == reducer.UnusedMissing {
@@ -87,10 +83,7 @@ func TestStopWithUnevenInputs(t *testing.T) {
 			t.Run(how.name+", "+in.name, func(t *testing.T) {
 				onBoth(t, commtest.Sizes(t, 3)[0], func(pg *comm.ProcessGroup, isLagging bool) error {
 					m := newSwitches(pg.Device(), 5)
-					model, err := New(m, pg, &how.opts)
-					if err != nil {
-						return err
-					}
+					model := must.New(New(m, pg, &how.opts))
 					opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.125}))
 					use := how.use(pg.Rank())
 					if how.opts.unused() == reducer.UnusedMissing {
@@ -143,10 +136,7 @@ func TestStopWithUnevenInputs(t *testing.T) {
 func TestStopAfterSkippedStep(t *testing.T) {
 	onBoth(t, commtest.Sizes(t, 2)[0], func(pg *comm.ProcessGroup, isLagging bool) error {
 		m := newSwitches(pg.Device(), 2)
-		model, err := New(m, pg, nil)
-		if err != nil {
-			return err
-		}
+		model := must.New(New(m, pg, nil))
 		if model.Stopping() {
 			return errors.New("nobody has asked")
 		}
@@ -155,7 +145,7 @@ func TestStopAfterSkippedStep(t *testing.T) {
 			pg.RequestStop()
 			use = []int{0}
 		}
-		err = m.step(model, 1, use...)
+		err := m.step(model, 1, use...)
 		if !model.Stopping() {
 			return fmt.Errorf("rank %d does not stop", pg.Rank())
 		}
@@ -169,62 +159,66 @@ func TestStopAfterSkippedStep(t *testing.T) {
 	})
 }
 
-// A loop that calls Stopping makes the same calls, of the same sizes, as one that does not. So does
-// the step after which all ranks stop.
-func TestStoppingCostsNoCalls(t *testing.T) {
+// A loop that calls Stopping makes the same calls, of the same sizes, as one that does not. So does the step after which
+// all ranks stop. A step within Join makes as many calls as a step without.
+func TestStoppingAndJoinCostNoCalls(t *testing.T) {
 	for _, ranks := range commtest.Sizes(t, 2, 4) {
 		for _, how := range unevenly {
-			sent := func(heed, stop bool) (calls, bytes int64) {
-				var c traffic // the traffic of all ranks in this process
-				opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return measured{b, &c} })
+			sent := func(steps int, join, heed, stop bool) (sum traffic) {
+				var c counted // the traffic of all ranks in this process
+				opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return counting{b, &c} })
 				commtest.OnRanks(t, ranks, opts, func(pg *comm.ProcessGroup) error {
 					m := newSwitches(pg.Device(), 5)
-					model, err := New(m, pg, &how.opts)
-					if err != nil {
-						return err
-					}
-					for range 5 {
-						if heed && model.Stopping() {
-							return errors.New("nobody has asked")
+					model := must.New(New(m, pg, &how.opts))
+					return model.Join(&JoinOptions{Disabled: !join}, func() error {
+						for step := range steps {
+							if heed && model.Stopping() {
+								return errors.New("nobody has asked")
+							}
+							if stop && step == steps-1 {
+								pg.RequestStop()
+							}
+							if err := m.step(model, 1, 0, 1, 2, 3, 4); err != nil {
+								return err
+							}
 						}
-						if err := m.step(model, 1, 0, 1, 2, 3, 4); err != nil {
-							return err
+						if heed && model.Stopping() != stop {
+							return fmt.Errorf("asked: %t, stopping: %t", stop, !stop)
 						}
-					}
-					if stop {
-						pg.RequestStop()
-					}
-					if err := m.step(model, 1, 0, 1, 2, 3, 4); err != nil {
-						return err
-					}
-					if heed && model.Stopping() != stop {
-						return fmt.Errorf("asked: %t, stopping: %t", stop, !stop)
-					}
-					return nil
+						return nil
+					})
 				})
-				return c.calls.Load(), c.bytes.Load()
+				return traffic{c.calls.Load(), c.bytes.Load()}
 			}
-			calls, bytes := sent(false, false)
+			const few, many = 3, 7 // a multiple of the steps between two checks apart
+			want := sent(many, false, false, false)
 			for _, stop := range []bool{false, true} {
-				if c, b := sent(true, stop); c != calls || b != bytes || bytes == 0 {
-					t.Errorf("%s, %d ranks, asked to stop: %t: %d calls of %d bytes, want %d of %d", how.name, ranks, stop, c, b, calls, bytes)
+				if got := sent(many, false, true, stop); got != want || want.bytes == 0 {
+					t.Errorf("%s, %d ranks, asked to stop: %t: %v, want %v", how.name, ranks, stop, got, want)
 				}
+			}
+			plain, within, fewWithin := sent(few, false, false, false), sent(many, true, false, false), sent(few, true, false, false)
+			if with, without := within.calls-fewWithin.calls, want.calls-plain.calls; with != without || fewWithin.calls <= plain.calls {
+				t.Errorf("%s: %d steps on %d ranks start %d calls within Join, %d without", how.name, many-few, ranks, with, without)
 			}
 		}
 	}
 }
 
-// traffic counts the calls that ranks start and their bytes.
-type traffic struct{ calls, bytes atomic.Int64 }
+// traffic is a number of calls and of their bytes.
+type traffic struct{ calls, bytes int64 }
 
-// measured is a backend that counts its traffic.
-type measured struct {
+// counted counts the calls that ranks start and their bytes.
+type counted struct{ calls, bytes atomic.Int64 }
+
+// counting is a backend that counts its calls.
+type counting struct {
 	backend.Backend
-	sum *traffic
+	sum *counted
 }
 
-func (m measured) Start(call *backend.Call) (backend.Task, error) {
-	m.sum.calls.Add(1)
-	m.sum.bytes.Add(int64(call.Src.Bytes()))
-	return m.Backend.Start(call)
+func (c counting) Start(call *backend.Call) (backend.Task, error) {
+	c.sum.calls.Add(1)
+	c.sum.bytes.Add(int64(call.Src.Bytes()))
+	return c.Backend.Start(call)
 }

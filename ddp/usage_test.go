@@ -8,10 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
@@ -72,7 +69,7 @@ func TestCheckpointsChangeNothing(t *testing.T) {
 
 func checkpointsChangeNothing(pg *comm.ProcessGroup, opts *Options) error {
 	const width, rows = 8, 4 // on each rank
-	train := func(checkpoints bool) (params []float64, err error) {
+	train := func(checkpoints bool) ([]byte, error) {
 		model, err := New(newWeave(width, checkpoints), pg, opts)
 		if err != nil {
 			return nil, err
@@ -90,14 +87,7 @@ func checkpointsChangeNothing(pg *comm.ProcessGroup, opts *Options) error {
 			}
 			opt.ZeroGrad()
 		}
-		for _, p := range model.Parameters() {
-			x, err := p.Var().Read(context.Background())
-			if err != nil {
-				return nil, err
-			}
-			params = append(params, x...)
-		}
-		return params, nil
+		return parameterBytes(model.Parameters()), nil
 	}
 	without, err := train(false)
 	if err != nil {
@@ -107,11 +97,11 @@ func checkpointsChangeNothing(pg *comm.ProcessGroup, opts *Options) error {
 	if err != nil {
 		return err
 	}
-	if !slices.Equal(with, without) {
+	if !bytes.Equal(with, without) {
 		return errors.New("with checkpoints the parameters are others")
 	}
 	all, err := comm.AllGatherObject(context.Background(), pg, with)
-	if err == nil && !slices.Equal(all[0], with) {
+	if err == nil && !bytes.Equal(all[0], with) {
 		err = errors.New("the parameters differ from rank 0's")
 	}
 	return err
@@ -121,12 +111,9 @@ func checkpointsChangeNothing(pg *comm.ProcessGroup, opts *Options) error {
 func TestAFailedRecomputationFailsOnAllRanks(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
-		fail := &failsAgain{}
+		fail := &failsAgain{flawed: flawed{func() error { return nil }}}
 		m := nn.Checkpoint(nn.Sequential(times{w}, applied{fail}))
-		model, err := New(m, pg, nil)
-		if err != nil {
-			return err
-		}
+		model := must.New(New(m, pg, nil))
 		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1}))
 		for step := range 3 {
 			fail.run, fail.at = 0, 0
@@ -150,7 +137,7 @@ func TestAFailedRecomputationFailsOnAllRanks(t *testing.T) {
 
 // failsAgain is an identity. Its at-th run fails, counted from 1.
 type failsAgain struct {
-	failing
+	flawed
 	run, at int
 }
 
@@ -158,7 +145,7 @@ func (f *failsAgain) Forward(c *autograd.Call) error {
 	if f.run++; f.run == f.at {
 		return errInjected
 	}
-	return f.failing.Forward(c)
+	return f.flawed.Forward(c)
 }
 
 // applied makes a module of a Function.
@@ -166,46 +153,6 @@ type applied struct{ f autograd.Function }
 
 func (m applied) Forward(x *autograd.Variable) *autograd.Variable { return autograd.Apply(m.f, x) }
 func (applied) Parameters() []*nn.Parameter                       { return nil }
-
-// Reductions also overlap the backward pass within checkpoints: a delay in every reduction
-// lengthens the step by only one delay.
-func TestReductionsOverlapCheckpoints(t *testing.T) {
-	commtest.OutsideJobs(t)
-	const parts, each, delay, ranks = 3, 100 * time.Millisecond, 90 * time.Millisecond, 2
-	step := func(delay time.Duration) (took time.Duration) {
-		synctest.Test(t, func(t *testing.T) {
-			opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return slow{b, delay} })
-			commtest.OnGoroutines(t, ranks, opts, func(pg *comm.ProcessGroup) error {
-				var mods []nn.Module
-				for range parts {
-					part := layers{each: each}
-					for i := range 3 {
-						part.w = append(part.w, nn.NewParameter(fmt.Sprint("w", i), autograd.Scalar(pg.Device(), 1)))
-					}
-					mods = append(mods, nn.Checkpoint(part))
-				}
-				model, err := New(nn.Sequential(mods...), pg, &Options{BucketCapMB: 1e-6})
-				if err != nil {
-					return err
-				}
-				start := time.Now()
-				err = model.Forward(autograd.Scalar(pg.Device(), 1)).Backward()
-				if pg.Rank() == 0 {
-					took = time.Since(start)
-				}
-				return err
-			})
-		})
-		return took
-	}
-	plain, delayed := step(0), step(delay)
-	if alone := (3*parts - 1) * each; plain < alone {
-		t.Fatalf("a step took %v: the layers alone take %v", plain, alone)
-	}
-	if longer := delayed - plain; longer < delay/2 || longer >= delay*13/10 {
-		t.Errorf("%d reductions, each delayed by %v, lengthen the step by %v", 3*parts, delay, longer)
-	}
-}
 
 // A parameter that is frozen before New has no place in the buckets. It gets rank 0's value, keeps
 // it, and costs nothing in a step.
@@ -267,51 +214,8 @@ func TestFreezeBeforeNew(t *testing.T) {
 		if want := []string{"4.weight", "4.bias"}; err != nil || !slices.Equal(got, want) {
 			return fmt.Errorf("wrapped again, a step changed %v, want %v; %v", got, want, err)
 		}
-		all, err := comm.AllGatherObject(t.Context(), pg, parameterBytes(ps))
-		if err == nil && !bytes.Equal(all[0], all[1]) {
-			err = errors.New("the ranks' parameters differ")
-		}
-		return err
+		return agree(t.Context(), pg, ps)
 	})
-}
-
-// If ranks freeze different parameters, New returns an error that names the parameter and the rank,
-// even if the numbers are equal.
-func TestFreezeOnOneRank(t *testing.T) {
-	for _, c := range []struct {
-		name   string
-		freeze func(rank int) (param int, frozen bool)
-		index  int
-		want   []string
-	}{
-		{"one rank", func(rank int) (int, bool) { return 1, rank == 1 }, 1, []string{`parameter 1 is "0.bias" float32[4], frozen, on rank 1, "0.bias" float32[4] on rank 0`}},
-		{"all but rank 0", func(rank int) (int, bool) { return 2, rank > 0 }, 2, []string{`"2.weight" float32[4 4], frozen, on rank 1`, `"2.weight" float32[4 4] on rank 0`}},
-		{"another on each", func(rank int) (int, bool) { return rank, true }, 0, []string{`"0.weight" float32[4 4] on rank 1`, `"0.weight" float32[4 4], frozen, on rank 0`}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
-				net := mlp(4, device.Float32)
-				if i, frozen := c.freeze(pg.Rank()); frozen {
-					net.Parameters()[i].Freeze()
-				}
-				_, err := New(net, pg, nil)
-				var m *reducer.ModelMismatchError
-				if !errors.As(err, &m) || m.Index != c.index || m.Rank != 1 {
-					return fmt.Errorf("got %v, want a ModelMismatchError of parameter %d on rank 1", err, c.index)
-				}
-				all := c.want
-				if c.name != "one rank" && pg.Size() == 4 {
-					all = append(slices.Clone(all), "ranks 1-3 differ from rank 0")
-				}
-				for _, want := range all {
-					if !strings.Contains(err.Error(), want) {
-						return fmt.Errorf("%q lacks %q", err, want)
-					}
-				}
-				return nil
-			})
-		})
-	}
 }
 
 // A parameter that is frozen after New has a place in the buckets but gets no gradient. Each step
@@ -321,10 +225,7 @@ func TestFreezeAfterNew(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, _ bool) error {
 		skip := false
 		m := two{nn.NewParameter("first", autograd.Scalar(pg.Device(), 1)), nn.NewParameter("second", autograd.Scalar(pg.Device(), 2)), &skip}
-		model, err := New(m, pg, &Options{BucketCapMB: 1e-6})
-		if err != nil {
-			return err
-		}
+		model := must.New(New(m, pg, &Options{BucketCapMB: 1e-6}))
 		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1}))
 		step := func() error {
 			defer opt.ZeroGrad()
@@ -352,9 +253,7 @@ func TestFreezeAfterNew(t *testing.T) {
 			return err
 		}
 		m.b.Freeze()
-		if model, err = New(m, pg, nil); err != nil {
-			return err
-		}
+		model = must.New(New(m, pg, nil))
 		return expect("wrapped again", step(), -1, 1)
 	})
 }
@@ -365,10 +264,7 @@ func TestUnfreezeAfterNew(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) (err error) {
 		net := mlp(4, device.Float64)
 		net.Parameters()[2].Freeze()
-		model, err := New(net, pg, nil)
-		if err != nil {
-			return err
-		}
+		model := must.New(New(net, pg, nil))
 		net.Parameters()[2].Unfreeze()
 		defer func() {
 			if e, ok := recover().(*UnfrozenError); !ok || e.Rank != pg.Rank() || e.Param != "2.weight" {
@@ -380,17 +276,6 @@ func TestUnfreezeAfterNew(t *testing.T) {
 	})
 }
 
-// counting is a backend that counts the calls.
-type counting struct {
-	backend.Backend
-	calls *atomic.Int64
-}
-
-func (c counting) Start(call *backend.Call) (backend.Task, error) {
-	c.calls.Add(1)
-	return c.Backend.Start(call)
-}
-
 // An evaluation makes no calls, on one rank or on all, and does not disturb the step around it.
 func TestEvaluationWithoutCommunication(t *testing.T) {
 	for _, ranks := range commtest.Sizes(t, 2, 4) {
@@ -400,14 +285,12 @@ func TestEvaluationWithoutCommunication(t *testing.T) {
 
 func evaluation(t *testing.T, ranks int) {
 	const evaluated = "evaluated"
-	var calls atomic.Int64
-	opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return counting{b, &calls} })
+	var all counted
+	calls := &all.calls
+	opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return counting{b, &all} })
 	commtest.OnRanks(t, ranks, opts, func(pg *comm.ProcessGroup) error {
 		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 2))
-		model, err := New(times{w}, pg, &Options{CheckReplicas: 1})
-		if err != nil {
-			return err
-		}
+		model := must.New(New(times{w}, pg, &Options{CheckReplicas: 1}))
 		if err := pg.Barrier().Wait(t.Context()); err != nil { // all ranks have finished New
 			return err
 		}
@@ -450,10 +333,7 @@ func TestStateOfAWrappedModel(t *testing.T) {
 		if err := nn.Place(plain, pg.Device(), 7); err != nil {
 			return err
 		}
-		model, err := New(net, pg, nil)
-		if err != nil {
-			return err
-		}
+		model := must.New(New(net, pg, nil))
 		if model.Unwrap() != net {
 			return errors.New("Unwrap is not the module")
 		}
@@ -480,85 +360,38 @@ func TestStateOfAWrappedModel(t *testing.T) {
 	})
 }
 
-// Averages are bit-identical on all ranks and include only committed steps, in whatever way a rank
-// learns that a step was skipped.
-func TestAveragesFollowCommittedSteps(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, _ bool) error {
-		skip := false
-		m := two{nn.NewParameter("first", autograd.Scalar(pg.Device(), 8)), nn.NewParameter("second", autograd.Scalar(pg.Device(), 8)), &skip}
-		model, err := New(m, pg, nil)
-		if err != nil {
-			return err
-		}
-		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1}))
-		averages := must.New(optim.NewEMA(model, opt, &optim.EMAOptions{Decay: 0.5}))
-		for step := range 4 {
-			skip = step == 1 && pg.Rank() == 1
-			err := errors.Join(model.Forward(autograd.Scalar(pg.Device(), 1)).Backward(), opt.Step())
-			if (err != nil) != (step == 1) {
-				return fmt.Errorf("step %d: %w", step, err)
-			}
-			opt.ZeroGrad()
-			if err := averages.Update(); err != nil {
-				return err
-			}
-		}
-		// The parameter is 7, 6 and 5 after the successful steps; its average 7, 6.5 and 5.75.
-		var a, b float64
-		err = averages.With(func() error {
-			a, b = m.a.Item(), m.b.Item()
-			return nil
-		})
-		if err != nil || a != 5.75 || b != 5.75 || m.a.Item() != 5 {
-			return fmt.Errorf("averages %v and %v of %v, want 5.75 of 5; %w", a, b, m.a.Item(), err)
-		}
-		return nil
-	})
-}
-
-// Recover restores the averages of an EMA too.
+// Recover restores the averages of an EMA too, and the values of frozen parameters, which stay frozen.
 func TestRecoverAverages(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
-		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
-		opt := must.New(optim.NewSGD([]*nn.Parameter{w}, &optim.SGDOptions{LR: 1}))
-		averages := must.New(optim.NewEMA(times{w}, opt, &optim.EMAOptions{Decay: 0.5}))
+		frozen := nn.NewParameter("frozen", autograd.Scalar(pg.Device(), float32(pg.Rank())))
+		frozen.Freeze()
+		m := two{nn.NewParameter("w", autograd.Scalar(pg.Device(), 1)), frozen, new(bool)}
+		opt := must.New(optim.NewSGD([]*nn.Parameter{m.a}, &optim.SGDOptions{LR: 1}))
+		averages := must.New(optim.NewEMA(m, opt, &optim.EMAOptions{Decay: 0.5}))
 		if pg.Rank() == 1 { // two steps ahead of the other rank, which is a new process
 			for range 2 {
 				opt.ZeroGrad()
-				err := times{w}.Forward(autograd.Scalar(pg.Device(), 1)).Backward()
+				err := m.Forward(autograd.Scalar(pg.Device(), 1)).Backward()
 				if err := errors.Join(err, opt.Step(), averages.Update()); err != nil {
 					return err
 				}
 			}
 		}
-		step, err := Recover(times{w}, pg, averages)
+		step, err := Recover(m, pg, averages)
 		if err != nil || step != 2 {
 			return fmt.Errorf("recovered step %d, %w", step, err)
 		}
 		err = averages.With(func() error {
-			if w.Item() != -0.5 {
-				return fmt.Errorf("the average is %v, want -0.5", w.Item())
+			if m.a.Item() != -0.5 {
+				return fmt.Errorf("the average is %v, want -0.5", m.a.Item())
 			}
 			return nil
 		})
-		if err != nil || w.Item() != -1 {
-			return fmt.Errorf("the parameter is %v, want -1; %w", w.Item(), err)
+		if err != nil || m.a.Item() != -1 {
+			return fmt.Errorf("the parameter is %v, want -1; %w", m.a.Item(), err)
 		}
-		return nil
-	})
-}
-
-// Recover keeps frozen parameters frozen, and sets them to the recovered values.
-func TestRecoverFrozenParameters(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
-		net := mlp(4, device.Float64)
-		net.Parameters()[0].Freeze()
-		opt := must.New(optim.NewSGD(net.Parameters(), &optim.SGDOptions{LR: 0.1}))
-		if _, err := Recover(net, pg, opt); err != nil {
-			return err
-		}
-		if !net.Parameters()[0].Frozen() || net.Parameters()[1].Frozen() {
-			return errors.New("it is not frozen, or its neighbour is")
+		if !frozen.Frozen() || m.a.Frozen() || frozen.Item() != 1 {
+			return fmt.Errorf("the frozen parameter is %v, want rank 1's; frozen: %v, its neighbour: %v", frozen.Item(), frozen.Frozen(), m.a.Frozen())
 		}
 		return nil
 	})
