@@ -11,6 +11,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/kernels"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 func host[T device.Element](v []T, shape ...int) device.Tensor {
@@ -114,7 +115,7 @@ func TestConversionEdges(t *testing.T) {
 
 // More ranks of one process can multiply concurrently than OpenBLAS has work areas.
 func TestProductsFromManyGoroutines(t *testing.T) {
-	needOpenBLAS(t)
+	testkit.Need(t, openBLASLibrary)
 	const n, ranks = 96, 200
 	x, y := random(n*n), random(n*n)
 	product := func(d device.Device) []float32 {

@@ -83,6 +83,9 @@ func checkPowerSum(r *rig) {
 func checkScaleToNorm(r *rig) {
 	each(r, [][]int{{}, {1}, {1000, 0, 33}, {large, 7}}, func(lengths []int) {
 		for _, p := range norms {
+			if r.quick && p != 2 && len(lengths) == 2 {
+				continue
+			}
 			for _, c := range []struct{ norm, limit float64 }{{4, 3}, {4, 4}, {4, 5}, {0, 1}, {math.Inf(1), 1}, {math.NaN(), 1}} {
 				xs, all := r.clipped(lengths...)
 				total := c.norm

@@ -167,7 +167,11 @@ func powers(exponents ...float64) (out []unary) {
 func tanhOf(x float64) float64 { return math.Sqrt(2/math.Pi) * (x + 0.044715*math.Pow(x, 3)) }
 
 func checkUnary(r *rig) {
-	for _, u := range unaries {
+	for i, u := range unaries {
+		shapes := shapes
+		if r.quick && i > 0 {
+			shapes = shapes[:len(shapes)-1]
+		}
 		edge := []float64{math.NaN(), 0, 1, math.Inf(1)}
 		want := make([]float64, len(edge))
 		for i, x := range edge {

@@ -15,6 +15,8 @@ type Case struct {
 	Name string
 	// Check returns an error that says how d fails, or nil. It leaves nothing allocated.
 	Check func(ctx context.Context, d device.Device) error
+	// CheckQuickly is Check with fewer Accums, and without the largest operands of kernels that are alike.
+	CheckQuickly func(ctx context.Context, d device.Device) error
 }
 
 // Run runs each case of the suite as a subtest, on a device that open makes and Run closes. Kernels
@@ -94,9 +96,9 @@ func Cases(half ...device.DType) []Case {
 
 // check makes a case of a function that fails through its rig.
 func check(name string, dt device.DType, run func(*rig)) Case {
-	return Case{name, func(ctx context.Context, d device.Device) (err error) {
+	checks := func(ctx context.Context, d device.Device, quick bool) (err error) {
 		r := &rig{
-			ctx: ctx, dev: d, k: kernels.Of(d), s: d.Compute(),
+			ctx: ctx, dev: d, k: kernels.Of(d), s: d.Compute(), quick: quick,
 			dt: dt, rnd: rand.New(rand.NewPCG(1, uint64(dt))),
 		}
 		held := d.Memory().InUse
@@ -115,5 +117,10 @@ func check(name string, dt device.DType, run func(*rig)) Case {
 		defer r.clean()
 		run(r)
 		return nil
-	}}
+	}
+	return Case{
+		name,
+		func(ctx context.Context, d device.Device) error { return checks(ctx, d, false) },
+		func(ctx context.Context, d device.Device) error { return checks(ctx, d, true) },
+	}
 }

@@ -28,6 +28,9 @@ func Need(t testing.TB, all ...Requirement) {
 	}
 }
 
+// Requires is what a package's own tests need. check returns why the machine lacks it.
+func Requires(name string, check func() error) Requirement { return Requirement{name, check} }
+
 // Root is a process of the user root.
 var Root = Requirement{"root", func() error {
 	if uid := os.Geteuid(); uid != 0 {
@@ -51,6 +54,16 @@ func Command(name string) Requirement {
 		return err
 	}}
 }
+
+// ModuleProxy is a proxy from which the go command downloads modules.
+var ModuleProxy = Requirement{"a module proxy", func() error {
+	cmd := exec.Command("go", "list", "-m", "golang.org/x/sys@latest") // what is latest is in no cache
+	cmd.Dir, cmd.Env = os.TempDir(), Env("GOFLAGS=", "GOWORK=off")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, bytes.TrimSpace(out))
+	}
+	return nil
+}}
 
 // Interpreter is the Python that tests run: GODDP_TEST_PYTHON, or /usr/bin/python3.
 func Interpreter() string {
