@@ -1,24 +1,15 @@
 package main
 
 import (
-	"bytes"
 	"io"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/goddp/goddp/internal/testkit"
 )
 
-// mainVar makes the test binary golaunch-etcd.
-const mainVar = "GOLAUNCH_ETCD_TEST_MAIN"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(mainVar) != "" {
-		main()
-		os.Exit(0)
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { testkit.Main(m, map[string]func(){"golaunch-etcd": main}) }
 
 // A user who starts golaunch-etcd learns that it is not for users. golaunch starts it with a pipe and no arguments.
 func TestUsersAreTurnedAway(t *testing.T) {
@@ -36,15 +27,11 @@ func TestUsersAreTurnedAway(t *testing.T) {
 		{nil, device, 2},
 		{nil, strings.NewReader(""), 0}, // a pipe that ends
 	} {
-		cmd := exec.CommandContext(t.Context(), os.Args[0], test.args...)
-		cmd.Env = append(os.Environ(), mainVar+"=1")
+		cmd := testkit.Self(t, "golaunch-etcd", test.args...)
 		cmd.Stdin = test.stdin
-		var stderr bytes.Buffer
-		cmd.Stderr = &stderr
-		_ = cmd.Run() // the code says how it ended
-		isAnswered := strings.Contains(stderr.String(), "golaunch-etcd is started by golaunch --rdzv-backend etcd")
-		if code := cmd.ProcessState.ExitCode(); code != test.code || isAnswered != (code == 2) {
-			t.Errorf("%q: exit code %d, want %d; it printed %q", test.args, code, test.code, &stderr)
+		got := testkit.Run(t, cmd)
+		if isAnswered := strings.Contains(got.Stderr, "golaunch-etcd is started by golaunch --rdzv-backend etcd"); got.Code != test.code || isAnswered != (test.code == 2) {
+			t.Errorf("%q: %+v, want exit code %d", test.args, got, test.code)
 		}
 	}
 }

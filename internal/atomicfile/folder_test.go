@@ -5,35 +5,29 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/goddp/goddp/internal/testkit"
 )
 
-// writeVar makes the test binary write "new" to the file that the variable names.
-const writeVar = "WHOLE_TEST_WRITE"
-
 func TestMain(m *testing.M) {
-	if path := os.Getenv(writeVar); path != "" {
-		if err := WriteBytes(path, 0o600, []byte("new")); err != nil {
-			fmt.Println(err)
+	testkit.Main(m, map[string]func(){"write": func() {
+		if err := WriteBytes(os.Args[1], 0o600, []byte("new")); err != nil {
+			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
-		os.Exit(0)
-	}
-	os.Exit(m.Run())
+	}})
 }
 
-const stranger, other = 65534, 65533 // users that own nothing here
+const stranger, other = testkit.OtherUID, 65533 // users that own nothing here
 
 // folders returns a folder that every user can traverse, and only root can write into.
 func folders(t *testing.T) string {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("giving folders to other users takes root")
-	}
+	testkit.Need(t, testkit.Root)
 	dir, err := os.MkdirTemp("/tmp", "atomicfile-")
 	if err != nil {
 		t.Fatal(err)
@@ -53,23 +47,11 @@ func makeFolder(t *testing.T, dir string, uid, gid int, mode fs.FileMode) {
 	}
 }
 
-// writeAs writes to a file from a process of another user.
-func writeAs(t *testing.T, uid int, path string) error {
+// writeAs writes to a file from a process of the stranger.
+func writeAs(t *testing.T, path string) error {
 	t.Helper()
-	data, err := os.ReadFile(os.Args[0]) // lies where others cannot go
-	if err != nil {
-		t.Fatal(err)
-	}
-	program := filepath.Join(folders(t), "writer")
-	if err := os.WriteFile(program, data, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(program)
-	cmd.Dir = "/"
-	cmd.Env = []string{writeVar + "=" + path}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
-	if out, err := cmd.Output(); err != nil {
-		return fmt.Errorf("%w: %s", err, out)
+	if r := testkit.Run(t, testkit.AsUser(t, testkit.Self(t, "write", path))); r.Code != 0 {
+		return errors.New(r.Stderr)
 	}
 	return nil
 }
@@ -95,11 +77,11 @@ func TestFoldersOfOthersAreRefused(t *testing.T) {
 		{top, 0, 0, 0o777, 0, ""},               // its own
 		{top, 0, 0, 0o777 | fs.ModeSticky, 0, ""},
 		{top, 0, 0, 0o777 | fs.ModeSticky, stranger, ""}, // /tmp
-		{top, 0, 0, 0o777, stranger, "others than user 65534"},
-		{top, 0, other, 0o777, stranger, "others than user 65534"},
+		{top, 0, 0, 0o777, stranger, fmt.Sprint("others than user ", stranger)},
+		{top, 0, other, 0o777, stranger, fmt.Sprint("others than user ", stranger)},
 		{top, 0, stranger, 0o775, stranger, ""}, // a volume for the writer's group
-		{top, other, stranger, 0o775, stranger, "others than user 65534"},
-		{top, other, other, 0o777 | fs.ModeSticky, stranger, "others than user 65534"},
+		{top, other, stranger, 0o775, stranger, fmt.Sprint("others than user ", stranger)},
+		{top, other, other, 0o777 | fs.ModeSticky, stranger, fmt.Sprint("others than user ", stranger)},
 		{shared, stranger, stranger, 0o700, stranger, ""},
 	} {
 		dir := filepath.Join(c.in, fmt.Sprint(i))
@@ -109,7 +91,7 @@ func TestFoldersOfOthersAreRefused(t *testing.T) {
 		if c.writer == 0 {
 			err = WriteBytes(path, 0o600, []byte("new"))
 		} else {
-			err = writeAs(t, c.writer, path)
+			err = writeAs(t, path)
 		}
 		got, _ := os.ReadFile(path)
 		if c.refused == "" {
@@ -162,7 +144,7 @@ func TestLinksOfOthersAreNotFollowed(t *testing.T) {
 	if err := errors.Join(os.Symlink(private, folder), os.Lchown(folder, stranger, stranger)); err != nil {
 		t.Fatal(err)
 	}
-	if err := WriteBytes(filepath.Join(folder, "f"), 0o600, nil); err == nil || !strings.Contains(err.Error(), "is a link that user 65534 made") {
+	if err := WriteBytes(filepath.Join(folder, "f"), 0o600, nil); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("is a link that user %d made", stranger)) {
 		t.Errorf("a stranger's link to a folder: %v", err)
 	}
 }

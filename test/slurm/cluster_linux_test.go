@@ -2,8 +2,6 @@ package slurm
 
 import (
 	"bytes"
-	"context"
-	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -16,33 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goddp/goddp/internal/netns"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
-var long = flag.Bool("long", false, "run all tests, not only those that take seconds")
-
-// soon is a generous limit for what must not take long.
-const soon = 60 * time.Second
-
-// programs is the folder that holds golaunch and the workers.
-var programs string
-
-func TestMain(m *testing.M) {
-	flag.Parse()
-	dir, err := os.MkdirTemp("", "slurm-")
-	if err == nil {
-		var out []byte
-		out, err = exec.Command("go", "build", "-o", dir+string(filepath.Separator), "github.com/goddp/goddp/cmd/golaunch", "github.com/goddp/goddp/test/hosts/worker").CombinedOutput()
-		os.Stderr.Write(out)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	programs = dir
-	code := m.Run()
-	os.RemoveAll(dir)
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { testkit.Main(m, nil) }
 
 // cluster is Slurm on a network: the controller on host 0, and a compute node on every other host, which has
 // eight cores and as many GPUs as its number says. The GPUs are device files that no test opens.
@@ -99,11 +74,9 @@ func (s settings) Addr(host int) string { return s.net.Hosts[host].Addr(0).Strin
 // newCluster starts a cluster of compute nodes, which the end of the test ends.
 func newCluster(t *testing.T, nodes int) *cluster {
 	t.Helper()
-	for _, name := range []string{"slurmctld", "slurmd", "srun"} {
-		if _, err := exec.LookPath(name); err != nil {
-			t.Skipf("there is no %s: apt-get install slurm-wlm", name)
-		}
-	}
+	testkit.Long(t)
+	testkit.Need(t, testkit.Command("slurmctld"), testkit.Command("slurmd"), testkit.Command("srun"))
+	programs := testkit.Build(t, "cmd/golaunch", "test/hosts/worker")
 	c := &cluster{t: t, net: netns.New(t, nodes+1, 1), dir: t.TempDir()}
 	s := settings{Dir: c.dir, net: c.net}
 	hosts, gpus := "127.0.0.1 localhost\n", ""
@@ -126,9 +99,9 @@ func newCluster(t *testing.T, nodes int) *cluster {
 	c.write("cgroup.conf", "CgroupPlugin=cgroup/v1\n")
 	c.write("hosts", hosts)
 	c.env = append(os.Environ(), "SLURM_CONF="+c.path("slurm.conf"), "GODDP_DEVICE=cpu", "PATH="+programs+":"+os.Getenv("PATH"))
-	c.daemon(0, "slurmctld", "-D", "-c")
+	c.start(0, "slurmctld", "-D", "-c")
 	for i := range nodes {
-		c.daemon(i+1, "slurmd", "-D")
+		c.start(i+1, "slurmd", "-D")
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -154,41 +127,31 @@ func (c *cluster) write(name, text string) string {
 }
 
 // command returns a command that finds the hosts by their names.
-func (c *cluster) command(ctx context.Context, args ...string) *exec.Cmd {
+func (c *cluster) command(args ...string) *exec.Cmd {
 	script := `mount --bind "$0" /etc/hosts && exec "$@"`
-	cmd := exec.CommandContext(ctx, "unshare", append([]string{"--mount", "sh", "-c", script, c.path("hosts")}, args...)...)
+	cmd := exec.Command("unshare", append([]string{"--mount", "sh", "-c", script, c.path("hosts")}, args...)...)
 	cmd.Env, cmd.Dir = c.env, c.dir
 	return cmd
 }
 
-// daemon starts a daemon of Slurm on a host.
-func (c *cluster) daemon(host int, args ...string) {
+// start starts a command on a host.
+func (c *cluster) start(host int, args ...string) *testkit.Process {
 	c.t.Helper()
-	cmd := c.command(context.Background(), args...)
-	if err := c.net.Hosts[host].Start(cmd); err != nil {
-		c.t.Fatal(err)
-	}
-	c.t.Cleanup(func() {
-		cmd.Process.Kill()
-		cmd.Wait()
-	})
+	cmd := c.command(args...)
+	return testkit.StartBy(c.t, cmd, func() error { return c.net.Hosts[host].Start(cmd) })
 }
 
 // run runs a command on the controller's host and returns what it wrote, also if the command fails.
 func (c *cluster) run(args ...string) string {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), soon)
-	defer cancel()
-	cmd := c.command(ctx, args...)
+	cmd := c.command(args...)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := c.net.Hosts[0].Start(cmd); err != nil {
 		c.t.Fatal(err)
 	}
+	defer time.AfterFunc(testkit.Soon, func() { cmd.Process.Kill() }).Stop()
 	cmd.Wait() // its output says whether it succeeded
-	if ctx.Err() != nil {
-		c.t.Fatalf("%s: no end in %v:\n%s", strings.Join(args, " "), soon, &out)
-	}
 	return out.String()
 }
 
@@ -216,9 +179,9 @@ func (c *cluster) state(job string) string {
 // await waits for a condition.
 func (c *cluster) await(what string, isTrue func() bool) {
 	c.t.Helper()
-	for deadline := time.Now().Add(soon); !isTrue(); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(testkit.Soon); !isTrue(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			c.t.Fatalf("no %s in %v. The job wrote:\n%s", what, soon, c.output())
+			c.t.Fatalf("no %s in %v. The job wrote:\n%s", what, testkit.Soon, c.output())
 		}
 	}
 }
