@@ -25,7 +25,7 @@ import (
 	"github.com/goddp/goddp/profile"
 )
 
-const steps = 20
+const steps = 12
 
 // train records steps of a model on GPUs, which are captured or not. It returns the ranks' traces.
 func train(t *testing.T, devices []device.Device, captured bool) (paths []string) {

@@ -17,16 +17,8 @@ func TestRowsAndTheirLimits(t *testing.T) {
 		want  string // with single spaces between the columns
 	}{
 		{
-			"below the limit", 1024, []samples{{turns(9, 5), turns(9, 5), turns(10.5, 5)}},
-			"1024 9.00 9.00 10.50 1.50 1.50 .. 1.50 C + 2 us ok",
-		},
-		{
 			"at the limit, and at the largest size of that limit", 1 << 20, []samples{{turns(30, 3), turns(30, 3), turns(32, 3)}},
 			"1048576 30.00 30.00 32.00 2.00 2.00 .. 2.00 C + 2 us ok",
-		},
-		{
-			"above the limit", 1024, []samples{{turns(9, 5), turns(9, 5), turns(11.25, 5)}},
-			"1024 9.00 9.00 11.25 2.25 2.25 .. 2.25 C + 2 us MISSED",
 		},
 		{
 			"above the limit on one rank", 1024, []samples{{turns(9, 5), turns(9, 5), turns(9, 5)}, {turns(8, 5), turns(8, 5), turns(10.5, 5)}},
@@ -47,10 +39,6 @@ func TestRowsAndTheirLimits(t *testing.T) {
 			"4096 10.00 10.00 14.00 4.00 2.00 .. 6.00 C + 2 us MISSED",
 		},
 		{
-			"at the limit of a large size", 4 << 20, []samples{{turns(100, 4), turns(100, 4), turns(105, 4)}},
-			"4194304 100.00 100.00 105.00 5.00 5.00 .. 5.00 1.05 C ok",
-		},
-		{
 			"above the limit of a large size", 4 << 20, []samples{{turns(100, 4), turns(100, 4), turns(105.5, 4)}},
 			"4194304 100.00 100.00 105.50 5.50 5.50 .. 5.50 1.05 C MISSED",
 		},
@@ -69,29 +57,5 @@ func TestVerdictCountsMissedLimits(t *testing.T) {
 	const want = "sizes at which goddp adds more than the limit: 1 of 2"
 	if err := verdict([]row{missed, held}); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
-	}
-}
-
-func TestParseReturnsErrors(t *testing.T) {
-	for args, want := range map[string]string{
-		"":                                    "",
-		"--min-bytes 4 --max-bytes 4":         "",
-		"--min-bytes 3":                       "--min-bytes 3: want 4 or more",
-		"--min-bytes 1024 --max-bytes 512":    "--max-bytes 512: want 1024 or more",
-		"--step-factor 1":                     "--step-factor 1: want 2 or more",
-		"--iters 0":                           "--iters 0: want 1 or more",
-		"--turns=0":                           "--turns 0: want 1 or more",
-		"--warmup 0":                          "--warmup 0: want 1 or more",
-		"--timeout 0":                         "--timeout 0: want 1 or more",
-		"all_reduce":                          `want flags alone, got ["all_reduce"]`,
-		"--min-bytes 1048576 --step-factor 8": "",
-	} {
-		got := ""
-		if _, err := parse(strings.Fields(args)); err != nil {
-			got = err.Error()
-		}
-		if got != want {
-			t.Errorf("%q: %q, want %q", args, got, want)
-		}
 	}
 }
