@@ -8,9 +8,9 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -25,7 +25,6 @@ func still(params []*nn.Parameter) (Local, error) {
 // rank has no such values, as after a restart, the masters of all ranks begin with rounded ones.
 func TestMastersBeginWithUnroundedValues(t *testing.T) {
 	const written = "2.bias"
-	type wrapper func(nn.Module, *comm.ProcessGroup, maker, *ddp.Options) (wrapped, error)
 	for _, c := range []struct {
 		name    string
 		wrap    wrapper
@@ -49,10 +48,7 @@ func TestMastersBeginWithUnroundedValues(t *testing.T) {
 				if err := cast(net, device.BFloat16); err != nil {
 					return err
 				}
-				w, err := c.wrap(net, pg, still, small)
-				if err != nil {
-					return err
-				}
+				w := must.New(c.wrap(net, pg, still, small))
 				want := map[string]*autograd.Variable{}
 				for i, p := range net.Parameters() {
 					values := float.Parameters()[i].Var().Detach()
@@ -71,17 +67,7 @@ func TestMastersBeginWithUnroundedValues(t *testing.T) {
 				if _, err := w.train(pg, device.Float32, 0, 1); err != nil {
 					return err
 				}
-				got := map[string]*autograd.Variable{}
-				if w.zero != nil {
-					got, err = gathered(pg, w.zero)
-				} else {
-					var state []*nn.Buffer
-					if state, err = w.local.State(); err == nil {
-						for _, b := range state {
-							got[b.Name()] = b.Var()
-						}
-					}
-				}
+				got, err := w.state(pg)
 				if err != nil {
 					return err
 				}

@@ -20,6 +20,7 @@ import (
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/flight"
 	"github.com/goddp/goddp/internal/kernels"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -425,10 +426,7 @@ func TestRecoverIgnores(t *testing.T) {
 		if err := nn.Place(net, pg.Device(), uint64(pg.Rank())); err != nil {
 			return err
 		}
-		w, err := divided(net, pg, adamW, opts)
-		if err != nil {
-			return err
-		}
+		w := must.New(divided(net, pg, adamW, opts))
 		if _, err := w.train(pg, device.Float64, 0, 2); err != nil {
 			return err
 		}

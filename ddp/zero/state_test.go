@@ -14,6 +14,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 )
 
@@ -25,24 +26,20 @@ type saved struct {
 // save makes a checkpoint of rank 0's parameters and of the gathered state.
 func save(pg *comm.ProcessGroup, dev device.Device, net nn.Module, opt *Optimizer[Local], into *saved) error {
 	state, err := gathered(pg, opt)
-	if err != nil || pg.Rank() != 0 {
-		return err
-	}
-	into.net, err = moved(dev, nn.State(net))
-	if err == nil {
-		into.state, err = moved(dev, state)
+	if err == nil && pg.Rank() == 0 {
+		*into = saved{moved(dev, nn.State(net)), moved(dev, state)}
 	}
 	return err
 }
 
 // moved returns a copy of a state on another CPU device.
-func moved(dev device.Device, state map[string]*autograd.Variable) (map[string]*autograd.Variable, error) {
+func moved(dev device.Device, state map[string]*autograd.Variable) map[string]*autograd.Variable {
 	out := map[string]*autograd.Variable{}
 	for name, v := range state {
 		out[name] = autograd.Zeros(dev, v.DType(), v.Shape()...)
 		copy(out[name].Tensor().Buf.Host(), bits(v))
 	}
-	return out, nil
+	return out
 }
 
 // A state is saved by two ranks and loaded by four ranks, by one rank, and by an optimizer without
@@ -91,13 +88,8 @@ func TestStateLoadsAtOtherWorldSizes(t *testing.T) {
 						if err != nil || pg.Rank() != 0 {
 							return err
 						}
-						state, err := w.local.State()
-						byName := map[string]*autograd.Variable{}
-						for _, b := range state {
-							byName[b.Name()] = b.Var()
-						}
-						without.net, _ = moved(dev, nn.State(net))
-						without.state, _ = moved(dev, byName)
+						state, err := w.state(pg)
+						without = saved{moved(dev, nn.State(net)), moved(dev, state)}
 						return err
 					})
 					if at += steps; t.Failed() {
@@ -199,12 +191,9 @@ func TestFailedGatherReachesAllRanks(t *testing.T) {
 		all = append(all, &clumsy{Device: d})
 	}
 	commtest.OnDevices(t, all, quiet(), func(pg *comm.ProcessGroup) error {
-		w, err := divided(mlp(double), pg, adamW, small)
-		if err != nil {
-			return err
-		}
+		w := must.New(divided(mlp(double), pg, adamW, small))
 		pg.Device().(*clumsy).fails = pg.Rank() == 1
-		err = w.zero.Gather(t.Context(), func(string, device.Tensor) error { return nil })
+		err := w.zero.Gather(t.Context(), func(string, device.Tensor) error { return nil })
 		if err == nil || !strings.Contains(err.Error(), errInjected.Error()) {
 			return fmt.Errorf("got %v", err)
 		}

@@ -62,59 +62,72 @@ func (m middleLast) Parameters() []*nn.Parameter {
 // Accumulated gradients are reduced by a pass that does not use their parameters, on one rank or on
 // all, as without shards.
 func TestAccumulatedThenUnused(t *testing.T) {
-	for _, all := range []bool{true, false} {
+	for _, all := range []bool{false, true} {
 		onBoth(t, func(pg *comm.ProcessGroup) error {
-			var bits [2][]byte
-			for i, wrap := range []func(nn.Module, *comm.ProcessGroup, maker, *ddp.Options) (wrapped, error){whole, divided} {
+			return asWithoutShards(func(wrap wrapper) (nn.Module, error) {
 				skip := false
 				net := middleLast{newForked(func() bool { return skip })}
-				w, err := wrap(net, pg, adamW, &ddp.Options{BucketCapMB: small.BucketCapMB, FindUnusedParameters: true})
-				if err != nil {
-					return err
-				}
+				w := must.New(wrap(net, pg, adamW, &ddp.Options{BucketCapMB: small.BucketCapMB, FindUnusedParameters: true}))
 				for step := range 4 {
 					skip = false
 					if err := w.model.NoSync(func() error { return w.loss(pg, device.Float64, 2*step).Backward() }); err != nil {
-						return err
+						return nil, err
 					}
 					skip = all || pg.Rank() == 1
 					if _, err := w.train(pg, device.Float64, 2*step+1, 2*step+2); err != nil {
-						return err
+						return nil, err
 					}
 				}
-				bits[i] = allBits(net)
-			}
-			if !bytes.Equal(bits[0], bits[1]) {
-				return errors.New("the parameters differ from those of training without shards")
-			}
-			return nil
+				return net, nil
+			})
 		}, 2)
 	}
 }
 
-// Parameters that the local optimizer leaves out do not change, and do not prevent the others from
-// being trained.
+// Parameters that the local optimizer leaves out do not change, and do not prevent the others from being trained. A step
+// increases the version of each parameter but those, and a recovery that of each, with shards and without.
 func TestParametersThatAreNotOptimized(t *testing.T) {
 	onBoth(t, func(pg *comm.ProcessGroup) error {
-		var bits [2][]byte
-		for i, wrap := range []func(nn.Module, *comm.ProcessGroup, maker, *ddp.Options) (wrapped, error){whole, divided} {
+		some := func(ps []*nn.Parameter) (Local, error) {
+			return adamW(slices.DeleteFunc(slices.Clone(ps), func(p *nn.Parameter) bool { return p.Name() == "2.bias" }))
+		}
+		return asWithoutShards(func(wrap wrapper) (nn.Module, error) {
 			net := mlp(double)
-			w, err := wrap(net, pg, func(ps []*nn.Parameter) (Local, error) {
-				return adamW(slices.DeleteFunc(slices.Clone(ps), func(p *nn.Parameter) bool { return strings.HasPrefix(p.Name(), "2.bias") }))
-			}, small)
-			if err != nil {
-				return err
-			}
+			w := must.New(wrap(net, pg, some, small))
+			before := versions(net)
 			if _, err := w.train(pg, device.Float64, 0, 4); err != nil {
-				return err
+				return nil, err
 			}
-			bits[i] = allBits(net)
-		}
-		if !bytes.Equal(bits[0], bits[1]) {
-			return errors.New("the parameters differ from those of training without shards")
-		}
-		return nil
+			after := versions(net)
+			for i, p := range net.Parameters() {
+				want := before[i] + 4
+				if p.Name() == "2.bias" {
+					want = before[i]
+				}
+				if after[i] != want {
+					return nil, fmt.Errorf("%s is at version %d after 4 steps, want %d", p.Name(), after[i], want)
+				}
+			}
+			if w.zero != nil {
+				if _, _, err := Recover(net, pg, w.zero, some, small); err != nil {
+					return nil, err
+				}
+				for i, now := range versions(net) {
+					if now <= after[i] {
+						return nil, fmt.Errorf("parameter %d is at version %d after a recovery, and was at %d", i, now, after[i])
+					}
+				}
+			}
+			return net, nil
+		})
 	}, 2)
+}
+
+func versions(m nn.Module) (all []uint64) {
+	for _, p := range m.Parameters() {
+		all = append(all, p.Var().Version())
+	}
+	return all
 }
 
 // If a rank lacks gradients, all ranks skip the step, even if that rank knows early and does not
@@ -123,22 +136,17 @@ func TestMissingGradients(t *testing.T) {
 	const steps, bad = 6, 1
 	for _, calls := range []bool{true, false} {
 		onBoth(t, func(pg *comm.ProcessGroup) error {
-			train := func(wrap func(nn.Module, *comm.ProcessGroup, maker, *ddp.Options) (wrapped, error)) ([]byte, error) {
-				step := 0
+			return asWithoutShards(func(wrap wrapper) (nn.Module, error) {
+				step, committed := 0, 0
 				missing := func() bool { return step == 0 || step == 3 }
 				net := newForked(func() bool { return missing() && pg.Rank() == bad })
-				w, err := wrap(net, pg, adamW, small)
-				if err != nil {
-					return nil, err
-				}
-				committed := 0
+				w := must.New(wrap(net, pg, adamW, small))
 				for ; step < steps; step++ {
 					err := w.loss(pg, device.Float64, step).Backward()
 					if err == nil || calls {
 						err = w.opt.Step()
 					}
-					var m *reducer.MissingGradientError
-					if missing() != errors.As(err, &m) || !missing() && err != nil {
+					if missing() != errors.As(err, new(*reducer.MissingGradientError)) || !missing() && err != nil {
 						return nil, fmt.Errorf("step %d: got %v", step, err)
 					}
 					w.opt.ZeroGrad()
@@ -149,17 +157,8 @@ func TestMissingGradients(t *testing.T) {
 						return nil, fmt.Errorf("step %d: %d committed, whole: %v; want %d", step, n, whole, committed)
 					}
 				}
-				return allBits(net), nil
-			}
-			want, err := train(whole)
-			if err != nil {
-				return fmt.Errorf("without shards: %w", err)
-			}
-			got, err := train(divided)
-			if err != nil || !bytes.Equal(got, want) {
-				return fmt.Errorf("%v, or the parameters differ from those of training without shards", err)
-			}
-			return nil
+				return net, nil
+			})
 		}, 2, 4)
 	}
 }
@@ -167,31 +166,18 @@ func TestMissingGradients(t *testing.T) {
 // A parameter that no rank used keeps its value and its number of updates. A parameter that some
 // rank used is updated on all ranks.
 func TestUnusedParameters(t *testing.T) {
-	const steps = 6
 	onBoth(t, func(pg *comm.ProcessGroup) error {
-		train := func(wrap func(nn.Module, *comm.ProcessGroup, maker, *ddp.Options) (wrapped, error)) ([]byte, error) {
+		return asWithoutShards(func(wrap wrapper) (nn.Module, error) {
 			step := 0
 			net := newForked(func() bool { return step%3 == 0 || step%3 == 1 && pg.Rank() == 0 })
-			w, err := wrap(net, pg, adamW, &ddp.Options{BucketCapMB: small.BucketCapMB, FindUnusedParameters: true})
-			if err != nil {
-				return nil, err
-			}
-			for ; step < steps; step++ {
+			w := must.New(wrap(net, pg, adamW, &ddp.Options{BucketCapMB: small.BucketCapMB, FindUnusedParameters: true}))
+			for ; step < 6; step++ {
 				if _, err := w.train(pg, device.Float64, step, step+1); err != nil {
 					return nil, err
 				}
 			}
-			return allBits(net), nil
-		}
-		want, err := train(whole)
-		if err != nil {
-			return err
-		}
-		got, err := train(divided)
-		if err != nil || !bytes.Equal(got, want) {
-			return fmt.Errorf("%v, or the parameters differ from those of training without shards", err)
-		}
-		return nil
+			return net, nil
+		})
 	}, 2, 4)
 }
 
@@ -207,62 +193,43 @@ func (b backwards) Parameters() []*nn.Parameter {
 // If rank 0's order differs from that of registration, the buckets are not rebuilt.
 func TestBucketsAreNotRebuilt(t *testing.T) {
 	onBoth(t, func(pg *comm.ProcessGroup) error {
-		a, b := backwards{mlp(double)}, backwards{mlp(double)}
-		plain, err := whole(a, pg, adamW, small)
-		if err != nil {
-			return err
-		}
-		sharded, err := divided(b, pg, adamW, small)
-		if err != nil {
-			return err
-		}
-		for _, w := range []wrapped{plain, sharded} {
-			if _, err := w.train(pg, device.Float64, 0, 4); err != nil {
-				return err
+		return asWithoutShards(func(wrap wrapper) (nn.Module, error) {
+			net := backwards{mlp(double)}
+			w := must.New(wrap(net, pg, adamW, small))
+			_, err := w.train(pg, device.Float64, 0, 4)
+			if rebuilt := w.stats().Rebuilt; (rebuilt != nil) != (w.zero == nil) {
+				return nil, fmt.Errorf("rebuilt by %v, with shards: %v; %w", rebuilt, w.zero != nil, err)
 			}
-		}
-		if plain.model.(*ddp.Model).Stats().Rebuilt == nil {
-			return errors.New("the order of the model is none that buckets are rebuilt by")
-		}
-		if rebuilt := sharded.model.(*Model).Stats().Rebuilt; rebuilt != nil || !bytes.Equal(allBits(a), allBits(b)) {
-			return fmt.Errorf("rebuilt by %v, or the parameters differ from those of training without shards", rebuilt)
-		}
-		return nil
+			return net, err
+		})
 	}, 2, 4)
 }
 
 // Gradients accumulate within NoSync. A pass that would add to gradients in shards panics.
 func TestAccumulation(t *testing.T) {
 	onBoth(t, func(pg *comm.ProcessGroup) error {
-		nets := []nn.Module{mlp(double), mlp(double)}
-		for i, wrap := range []func(nn.Module, *comm.ProcessGroup, maker, *ddp.Options) (wrapped, error){whole, divided} {
-			w, err := wrap(nets[i], pg, sgd, small)
-			if err != nil {
-				return err
-			}
+		return asWithoutShards(func(wrap wrapper) (nn.Module, error) {
+			net := mlp(double)
+			w := must.New(wrap(net, pg, sgd, small))
 			for step := range 3 {
-				err := w.model.NoSync(func() error { return w.loss(pg, device.Float64, 2*step).Backward() })
-				if err := errors.Join(err, w.loss(pg, device.Float64, 2*step+1).Backward(), w.opt.Step()); err != nil {
-					return err
+				if err := errors.Join(w.accumulate(pg, device.Float64, step, 2), w.opt.Step()); err != nil {
+					return nil, err
 				}
 				w.opt.ZeroGrad()
 			}
-			if i == 0 {
-				continue
+			if w.zero == nil {
+				return net, nil
 			}
 			if err := w.loss(pg, device.Float64, 0).Backward(); err != nil {
-				return err
+				return nil, err
 			}
 			l := w.loss(pg, device.Float64, 1)
 			var e *AccumulationError
 			if err := panicking(func() { l.Backward() }); !errors.As(err, &e) || e.Rank != pg.Rank() {
-				return fmt.Errorf("a second pass panics with %v", err)
+				return nil, fmt.Errorf("a second pass panics with %v", err)
 			}
-		}
-		if !bytes.Equal(allBits(nets[0]), allBits(nets[1])) {
-			return errors.New("the parameters differ from those of training without shards")
-		}
-		return nil
+			return net, nil
+		})
 	}, 2, 4)
 }
 
@@ -279,70 +246,55 @@ func TestLossScaling(t *testing.T) {
 	const tries = 12
 	half := nn.LinearOptions{DType: device.Float16, Compute: device.Float32}
 	onBoth(t, func(pg *comm.ProcessGroup) error {
-		nets := []nn.Module{mlp(half), mlp(half)}
-		var scales [2]float64
-		for i, wrap := range []func(nn.Module, *comm.ProcessGroup, maker, *ddp.Options) (wrapped, error){whole, divided} {
-			w, err := wrap(nets[i], pg, sgd, small)
-			if err != nil {
-				return err
-			}
+		var scales []float64
+		err := asWithoutShards(func(wrap wrapper) (nn.Module, error) {
+			net := mlp(half)
+			w := must.New(wrap(net, pg, sgd, small))
 			scaler := must.New(amp.NewScaler(&amp.Options{InitScale: 0x1p22}))
 			for step := range tries {
-				if err := scaler.Scale(w.loss(pg, device.Float32, step)).Backward(); err != nil {
-					return err
-				}
-				if err := scaler.Step(w.opt); err != nil {
-					return err
+				if err := errors.Join(scaler.Scale(w.loss(pg, device.Float32, step)).Backward(), scaler.Step(w.opt)); err != nil {
+					return nil, err
 				}
 				scaler.Update()
 				w.opt.ZeroGrad()
 			}
 			if n, whole := w.opt.Committed(); n == 0 || n == tries || !whole {
-				return fmt.Errorf("%d of %d steps committed, whole: %v; want some to overflow", n, tries, whole)
+				return nil, fmt.Errorf("%d of %d steps committed, whole: %v; want some to overflow", n, tries, whole)
 			}
-			scales[i] = scaler.GetScale()
+			scales = append(scales, scaler.GetScale())
+			return net, nil
+		})
+		if err == nil && scales[0] != scales[1] {
+			err = fmt.Errorf("scales without and with shards %v", scales)
 		}
-		if scales[0] != scales[1] || !bytes.Equal(allBits(nets[0]), allBits(nets[1])) {
-			return fmt.Errorf("scales %v, or the parameters differ from those of training without shards", scales)
-		}
-		return nil
+		return err
 	}, 4)
 }
 
 // Averages of the parameters are the same as without shards.
 func TestAverages(t *testing.T) {
 	onBoth(t, func(pg *comm.ProcessGroup) error {
-		var averages [2][]byte
-		for i, wrap := range []func(nn.Module, *comm.ProcessGroup, maker, *ddp.Options) (wrapped, error){whole, divided} {
+		var averages [][]byte
+		err := asWithoutShards(func(wrap wrapper) (nn.Module, error) {
 			net := mlp(double)
-			w, err := wrap(net, pg, adamW, small)
-			if err != nil {
-				return err
-			}
+			w := must.New(wrap(net, pg, adamW, small))
 			ema := must.New(optim.NewEMA(net, w.opt, &optim.EMAOptions{Decay: 0.5}))
 			for step := range 4 {
-				if _, err := w.train(pg, device.Float64, step, step+1); err != nil {
-					return err
-				}
-				if err := ema.Update(); err != nil {
-					return err
+				_, err := w.train(pg, device.Float64, step, step+1)
+				if err := errors.Join(err, ema.Update()); err != nil {
+					return nil, err
 				}
 			}
-			if err := ema.With(func() error {
-				averages[i] = slices.Clone(allBits(net))
-				return nil
-			}); err != nil {
-				return err
+			if err := ema.With(func() error { averages = append(averages, allBits(net)); return nil }); err != nil {
+				return nil, err
 			}
-			if _, err := w.train(pg, device.Float64, 4, 5); err != nil { // fails unless the optimizer's state has survived
-				return err
-			}
-			averages[i] = append(averages[i], allBits(net)...)
+			_, err := w.train(pg, device.Float64, 4, 5) // fails unless the optimizer's state has survived
+			return net, err
+		})
+		if err == nil && !bytes.Equal(averages[0], averages[1]) {
+			err = errors.New("the averages differ from those of training without shards")
 		}
-		if !bytes.Equal(averages[0], averages[1]) {
-			return errors.New("the averages differ from those of training without shards")
-		}
-		return nil
+		return err
 	}, 2, 4)
 }
 
@@ -416,10 +368,7 @@ func onCounting(t *testing.T, f func(pg *comm.ProcessGroup, d *counting) error) 
 func TestGathersStartAfterTheirUpdates(t *testing.T) {
 	behind := onCounting(t, func(pg *comm.ProcessGroup, d *counting) error {
 		net := mlp(double)
-		w, err := divided(net, pg, sgd, small)
-		if err != nil {
-			return err
-		}
+		w := must.New(divided(net, pg, sgd, small))
 		d.pending = net.Parameters()[0].Var().GradPending
 		if _, err := w.train(pg, device.Float64, 0, 1); err != nil {
 			return err
@@ -442,10 +391,7 @@ func TestGatherAfterSkippedStep(t *testing.T) {
 	behind := onCounting(t, func(pg *comm.ProcessGroup, d *counting) error {
 		step := 0
 		net := middleFirst{newForked(func() bool { return step == 2 })} // the middle's updates come last in the only bucket
-		w, err := divided(net, pg, sgd, &ddp.Options{FindUnusedParameters: true, CheckNonFinite: true})
-		if err != nil {
-			return err
-		}
+		w := must.New(divided(net, pg, sgd, &ddp.Options{FindUnusedParameters: true, CheckNonFinite: true}))
 		d.pending = net.Parameters()[0].Var().GradPending
 		for ; step < 3; step++ {
 			l := w.loss(pg, device.Float64, step)

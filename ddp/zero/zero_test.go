@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -20,6 +21,7 @@ import (
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/devicetest"
 	"github.com/goddp/goddp/internal/kernels"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -116,6 +118,30 @@ func whole(net nn.Module, pg *comm.ProcessGroup, make maker, opts *ddp.Options) 
 		return w, err
 	}
 	return wrapped{model, opt.(stepper), nil, opt}, nil
+}
+
+// wrapper is divided or whole.
+type wrapper func(nn.Module, *comm.ProcessGroup, maker, *ddp.Options) (wrapped, error)
+
+// asWithoutShards trains without shards and with shards, and returns an error unless both end with the same parameters,
+// bit for bit.
+func asWithoutShards(train func(wrap wrapper) (nn.Module, error)) error {
+	want, err := train(whole)
+	if err != nil {
+		return fmt.Errorf("without shards: %w", err)
+	}
+	got, err := train(divided)
+	if err == nil && !bytes.Equal(allBits(got), allBits(want)) {
+		err = errors.New("the parameters differ from those of training without shards")
+	}
+	return err
+}
+
+func (w wrapped) stats() ddp.Stats {
+	if m, ok := w.model.(*Model); ok {
+		return m.Stats()
+	}
+	return w.model.(*ddp.Model).Stats()
 }
 
 func mlp(o nn.LinearOptions) nn.Module {
@@ -222,14 +248,8 @@ func TestTrainsAsWithoutShards(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			onBoth(t, func(pg *comm.ProcessGroup) error {
 				a, b := mlp(c.o), mlp(c.o)
-				plain, err := whole(a, pg, c.make, c.opts)
-				if err != nil {
-					return err
-				}
-				sharded, err := divided(b, pg, c.make, c.opts)
-				if err != nil {
-					return err
-				}
+				plain := must.New(whole(a, pg, c.make, c.opts))
+				sharded := must.New(divided(b, pg, c.make, c.opts))
 				if n := len(sharded.zero.shards.buckets); n < 3 {
 					return fmt.Errorf("%d buckets, want several", n)
 				}
@@ -247,7 +267,7 @@ func TestTrainsAsWithoutShards(t *testing.T) {
 				if n, whole := sharded.zero.Committed(); n != steps || !whole {
 					return fmt.Errorf("%d steps committed, whole: %v", n, whole)
 				}
-				return sameState(pg, sharded.zero, plain.local)
+				return sameState(pg, sharded, plain)
 			}, 1, 2, 4)
 		})
 	}
@@ -303,43 +323,46 @@ func TestPartsHaveNameAndShapeOfTheWhole(t *testing.T) {
 
 // sameState compares the gathered state with that of an optimizer without shards, and checks how
 // much of the state this rank keeps.
-func sameState(pg *comm.ProcessGroup, sharded *Optimizer[Local], plain Local) error {
-	saved, err := gathered(pg, sharded)
+func sameState(pg *comm.ProcessGroup, sharded, plain wrapped) error {
+	got, err := sharded.state(pg)
 	if err != nil {
 		return err
 	}
-	state, err := plain.State()
+	want, err := plain.state(pg)
 	if err != nil {
 		return err
 	}
-	all := 0
-	for _, b := range state {
-		got := saved[b.Name()]
-		switch {
-		case got == nil || !got.Shape().Equal(b.Shape()):
-			return fmt.Errorf("%s of the state is %v with shards, %v without", b.Name(), got, b)
-		case !bytes.Equal(bits(got), bits(b.Var())):
-			return fmt.Errorf("%s of the state differs from that without shards", b.Name())
-		}
-		all += b.Var().Tensor().Bytes()
+	if !maps.EqualFunc(got, want, equal) {
+		return errors.New("the state differs from that without shards")
 	}
-	if len(saved) != len(state) {
-		return fmt.Errorf("%d tensors of state, %d without shards", len(saved), len(state))
+	all, kept := 0, 0
+	for _, v := range want {
+		all += v.Tensor().Bytes()
 	}
-	mine, err := sharded.State()
-	if err != nil {
-		return err
-	}
-	kept := 0
+	mine, err := sharded.zero.State()
 	for _, b := range mine {
 		kept += b.Var().Tensor().Bytes()
 	}
 	// Every rank has the numbers of updates, and a shard is a multiple of Align.
-	most := all/pg.Size() + 16*len(mine) + 2*device.Align*len(sharded.shards.buckets)*len(mine)/len(sharded.shards.parts)
-	if kept > most {
-		return fmt.Errorf("rank %d keeps %d bytes of state of %d, want %d at most", pg.Rank(), kept, all, most)
+	shards := sharded.zero.shards
+	most := all/pg.Size() + 16*len(mine) + 2*device.Align*len(shards.buckets)*len(mine)/len(shards.parts)
+	if err == nil && kept > most {
+		err = fmt.Errorf("rank %d keeps %d bytes of state of %d, want %d at most", pg.Rank(), kept, all, most)
 	}
-	return nil
+	return err
+}
+
+// state returns the whole state by name.
+func (w wrapped) state(pg *comm.ProcessGroup) (map[string]*autograd.Variable, error) {
+	if w.zero != nil {
+		return gathered(pg, w.zero)
+	}
+	byName := map[string]*autograd.Variable{}
+	state, err := w.local.State()
+	for _, b := range state {
+		byName[b.Name()] = b.Var()
+	}
+	return byName, err
 }
 
 // gathered returns the whole state.
