@@ -16,6 +16,7 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/kernels"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/profile"
 )
 
@@ -64,109 +65,83 @@ var full = commhook.PowerSGDOptions{Rank: 100, StartAfter: -1, MinCompression: 0
 // for all types, before and after the buckets are rebuilt. Traces show its reductions.
 func TestDefaultDDPCommHooks(t *testing.T) {
 	eachHook(t, func(t *testing.T, c hookCase) {
-		for _, dt := range []device.DType{device.Float32, device.Float64} {
-			for _, ranks := range commtest.Sizes(t, 1, 2, 3) {
-				prescaled, isLagging := ranks != 3, ranks > 1
-				t.Run(fmt.Sprintf("%v, %d ranks", dt, ranks), func(t *testing.T) {
-					onRanks(t, ranks, isLagging, func(pg *comm.ProcessGroup) error {
-						e, err := newEngine(pg, matrices(dt), c.make(), prescaled)
-						if err != nil {
-							return err
-						}
-						trace := profile.Of(pg.Device())
-						trace.Start()
-						const passes = 4
-						for pass := range passes {
-							got, err := e.pass(random(e.params, pg.Rank(), pass))
-							if err != nil {
-								return fmt.Errorf("pass %d: %w", pass, err)
-							}
-							want := mean(e.params, ranks, func(rank int) [][]float64 { return random(e.params, rank, pass) })
-							for i, p := range e.params {
-								if d := off(got[i], want[i]); !(d <= c.tolerance) {
-									return fmt.Errorf("pass %d: the gradient %v is off by %v, want at most %v", pass, p, d, c.tolerance)
-								}
-							}
-						}
-						if e.r.Stats().Rebuilt == nil {
-							return fmt.Errorf("the buckets were not rebuilt")
-						}
-						if n := trace.Overlap().Reductions; n != passes*len(e.r.Stats().Buckets) {
-							return fmt.Errorf("%d reductions in the trace, want %d", n, passes*len(e.r.Stats().Buckets))
-						}
-						return nil
-					})
-				})
+		for _, ranks := range commtest.Sizes(t, 1, 2, 3) {
+			prescaled, isLagging, dt := ranks != 3, ranks > 1, device.Float32
+			if ranks == 2 {
+				dt = device.Float64
 			}
-		}
-	})
-}
-
-// With every hook all ranks get the error of a gradient that one rank lacks, and the next pass
-// works.
-func TestMissingGradientsWithHooks(t *testing.T) {
-	eachHook(t, func(t *testing.T, c hookCase) {
-		for _, ranks := range commtest.Sizes(t, 3) {
-			onRanks(t, ranks, true, func(pg *comm.ProcessGroup) error {
-				e, err := newEngine(pg, matrices(device.Float32), c.make(), true)
-				if err != nil {
-					return err
-				}
-				for pass := range 6 {
-					grads := random(e.params, pg.Rank(), pass)
-					bad := pass%2 == 1
-					if bad && pg.Rank() == 1 {
-						grads[pass%3] = nil
+			t.Run(fmt.Sprintf("%v, %d ranks", dt, ranks), func(t *testing.T) {
+				onRanks(t, ranks, isLagging, func(pg *comm.ProcessGroup) error {
+					e := must.New(newEngine(pg, matrices(dt), c.make(), prescaled))
+					trace := profile.Of(pg.Device())
+					trace.Start()
+					const passes = 4
+					for pass := range passes {
+						got, err := e.pass(random(e.params, pg.Rank(), pass))
+						if err != nil {
+							return fmt.Errorf("pass %d: %w", pass, err)
+						}
+						want := mean(e.params, ranks, func(rank int) [][]float64 { return random(e.params, rank, pass) })
+						for i, p := range e.params {
+							if d := off(got[i], want[i]); !(d <= c.tolerance) {
+								return fmt.Errorf("pass %d: the gradient %v is off by %v, want at most %v", pass, p, d, c.tolerance)
+							}
+						}
 					}
-					_, err := e.pass(grads)
-					if missing := (*reducer.MissingGradientError)(nil); errors.As(err, &missing) != bad || !bad && err != nil {
-						return fmt.Errorf("pass %d: %v", pass, err)
+					if e.r.Stats().Rebuilt == nil {
+						return fmt.Errorf("the buckets were not rebuilt")
 					}
-				}
-				return nil
+					if n := trace.Overlap().Reductions; n != passes*len(e.r.Stats().Buckets) {
+						return fmt.Errorf("%d reductions in the trace, want %d", n, passes*len(e.r.Stats().Buckets))
+					}
+					return nil
+				})
 			})
 		}
 	})
 }
 
-// A gradient that is not finite on one rank is not finite on all ranks, and does not affect the
-// next pass.
-func TestNonFiniteGradients(t *testing.T) {
+// With every hook a gradient that is not finite on one rank is not finite on all ranks, a gradient that one rank lacks is
+// the error of all ranks, and neither affects the next pass.
+func TestBadGradients(t *testing.T) {
 	bad := map[int]float64{2: math.NaN(), 4: math.Inf(1)} // by pass
-	const last = 7
+	missing := map[int]int{1: 1, 3: 0, 5: 2}              // the gradient that rank 1 lacks, by pass
+	const last = 6
 	eachHook(t, func(t *testing.T, c hookCase) {
-		for _, ranks := range commtest.Sizes(t, 3) {
-			onRanks(t, ranks, false, func(pg *comm.ProcessGroup) error {
-				e, err := newEngine(pg, matrices(device.Float32), c.make(), true)
-				if err != nil {
-					return err
+		onBoth(t, commtest.Sizes(t, 3)[0], func(pg *comm.ProcessGroup) error {
+			e := must.New(newEngine(pg, matrices(device.Float32), c.make(), true))
+			for pass := range last + 1 {
+				grads := random(e.params, pg.Rank(), pass)
+				v, isInvalid := bad[pass]
+				lacks, isMissing := missing[pass]
+				if pg.Rank() == 1 && isInvalid {
+					grads[0][77], grads[1][5] = v, v
 				}
-				var got [][]float64
-				for pass := range last + 1 {
-					grads := random(e.params, pg.Rank(), pass)
-					v, isInvalid := bad[pass]
-					if isInvalid && pg.Rank() == 1 {
-						grads[0][77], grads[1][5] = v, v
-					}
-					if got, err = e.pass(grads); err != nil {
-						return err
-					}
-					for i := range e.params {
-						finite := !slices.ContainsFunc(got[i], func(v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) })
-						if isInvalid && i < 2 && finite || !isInvalid && !finite {
-							return fmt.Errorf("pass %d: the gradient %v is finite: %v", pass, e.params[i], finite)
-						}
+				if pg.Rank() == 1 && isMissing {
+					grads[lacks] = nil
+				}
+				got, err := e.pass(grads)
+				if errors.As(err, new(*reducer.MissingGradientError)) != isMissing || !isMissing && err != nil {
+					return fmt.Errorf("pass %d: %v", pass, err)
+				}
+				for i := range got {
+					finite := !slices.ContainsFunc(got[i], func(v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) })
+					if isInvalid && i < 2 && finite || !isInvalid && !finite {
+						return fmt.Errorf("pass %d: the gradient %v is finite: %v", pass, e.params[i], finite)
 					}
 				}
-				want := mean(e.params, ranks, func(rank int) [][]float64 { return random(e.params, rank, last) })
+				if pass != last {
+					continue
+				}
+				want := mean(e.params, pg.Size(), func(rank int) [][]float64 { return random(e.params, rank, last) })
 				for i, p := range e.params {
 					if d := off(got[i], want[i]); !(d <= c.tolerance) {
 						return fmt.Errorf("the gradient %v of the last pass is off by %v, want at most %v", p, d, c.tolerance)
 					}
 				}
-				return nil
-			})
-		}
+			}
+			return nil
+		})
 	})
 }
 
@@ -175,10 +150,7 @@ func TestNonFiniteGradients(t *testing.T) {
 func TestFP16DividesFirst(t *testing.T) {
 	for _, prescaled := range []bool{false, true} {
 		onRanks(t, commtest.Sizes(t, 3)[0], false, func(pg *comm.ProcessGroup) error {
-			e, err := newEngine(pg, []reducer.Param{{Name: "w", Shape: device.Shape{3}, DType: device.Float32}}, commhook.FP16(nil), prescaled)
-			if err != nil {
-				return err
-			}
+			e := must.New(newEngine(pg, []reducer.Param{{Name: "w", Shape: device.Shape{3}, DType: device.Float32}}, commhook.FP16(nil), prescaled))
 			got, err := e.pass([][]float64{{60000, -60000, 1e-3}})
 			if err != nil || off(got[0], []float64{60000, -60000, 1e-3}) > 0x1p-10 {
 				return fmt.Errorf("%v, %v", got, err)
@@ -193,10 +165,7 @@ func TestInt8Bound(t *testing.T) {
 	for _, ranks := range commtest.Sizes(t, 2, 3, 4) {
 		onRanks(t, ranks, false, func(pg *comm.ProcessGroup) error {
 			const n = 3000
-			e, err := newEngine(pg, []reducer.Param{{Name: "w", Shape: device.Shape{n}, DType: device.Float32}}, commhook.Int8(), true)
-			if err != nil {
-				return err
-			}
+			e := must.New(newEngine(pg, []reducer.Param{{Name: "w", Shape: device.Shape{n}, DType: device.Float32}}, commhook.Int8(), true))
 			grads := func(rank int) [][]float64 {
 				g := random(e.params, rank, 0)
 				for j := range g[0] {
@@ -238,10 +207,7 @@ func TestInt8Bound(t *testing.T) {
 // Noop leaves each rank its own gradients, divided by the number of ranks.
 func TestNoop(t *testing.T) {
 	onRanks(t, 2, true, func(pg *comm.ProcessGroup) error {
-		e, err := newEngine(pg, matrices(device.Float32), commhook.Noop(), false)
-		if err != nil {
-			return err
-		}
+		e := must.New(newEngine(pg, matrices(device.Float32), commhook.Noop(), false))
 		grads := random(e.params, pg.Rank(), 0)
 		got, err := e.pass(grads)
 		if err != nil {
@@ -318,10 +284,7 @@ func TestSteadyState(t *testing.T) {
 			if strings.Contains(c.name, "PowerSGD") {
 				hook = powerSGD(commhook.PowerSGDOptions{Rank: 2, StartAfter: -1})
 			}
-			e, err := newEngine(pg, params, hook, true)
-			if err != nil {
-				return err
-			}
+			e := must.New(newEngine(pg, params, hook, true))
 			var before, after runtime.MemStats
 			for pass := range warm + passes {
 				if pass == warm {
@@ -352,32 +315,25 @@ func TestSteadyState(t *testing.T) {
 func TestReduceDoesNotWait(t *testing.T) {
 	commtest.OutsideJobs(t) // the ranks share a channel
 	eachHook(t, func(t *testing.T, c hookCase) {
-		for _, isLagging := range []bool{false, true} {
-			t.Run(fmt.Sprint("lagging: ", isLagging), func(t *testing.T) {
-				through := make(chan struct{})
-				onRanks(t, 3, isLagging, func(pg *comm.ProcessGroup) error {
-					e, err := newEngine(pg, matrices(device.Float32), c.make(), true)
-					if err != nil {
-						return err
-					}
-					if pg.Rank() == 1 {
-						<-through
-					}
-					e.r.Begin(true, nil)
-					for _, i := range []int{4, 3, 2, 1, 0} {
-						e.r.Fresh(i)
-						e.r.Ready(i, pg.Device().Compute().Mark())
-					}
-					if pg.Rank() == 0 {
-						if len(e.r.Stats().Buckets) < 2 {
-							err = errors.New("the only bucket is reduced where the pass ends")
-						}
-						close(through)
-					}
-					return errors.Join(err, e.r.Finish(context.Background(), nil), e.r.Err())
-				})
-			})
-		}
+		through := make(chan struct{})
+		onRanks(t, 3, true, func(pg *comm.ProcessGroup) (err error) {
+			e := must.New(newEngine(pg, matrices(device.Float32), c.make(), true))
+			if pg.Rank() == 1 {
+				<-through
+			}
+			e.r.Begin(true, nil)
+			for _, i := range []int{4, 3, 2, 1, 0} {
+				e.r.Fresh(i)
+				e.r.Ready(i, pg.Device().Compute().Mark())
+			}
+			if pg.Rank() == 0 {
+				if len(e.r.Stats().Buckets) < 2 {
+					err = errors.New("the only bucket is reduced where the pass ends")
+				}
+				close(through)
+			}
+			return errors.Join(err, e.r.Finish(context.Background(), nil), e.r.Err())
+		})
 	})
 }
 

@@ -12,6 +12,8 @@ import (
 	"github.com/goddp/goddp/ddp/commhook"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/must"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 // Invalid options are errors that name the option and its value.
@@ -56,10 +58,7 @@ func TestPowerSGDOfLowRank(t *testing.T) {
 		{StartAfter: -1}, {StartAfter: -1, NoErrorFeedback: true}, {StartAfter: -1, NoWarmStart: true}, {StartAfter: 1, Rank: 3, Seed: 5},
 	} {
 		onRanks(t, 2, true, func(pg *comm.ProcessGroup) error {
-			e, err := newEngine(pg, single, powerSGD(o), true)
-			if err != nil {
-				return err
-			}
+			e := must.New(newEngine(pg, single, powerSGD(o), true))
 			want := mean(single, 2, func(rank int) [][]float64 { return [][]float64{outer(rank)} })
 			for pass := range 3 {
 				got, err := e.pass([][]float64{outer(pg.Rank())})
@@ -82,10 +81,7 @@ func TestPowerSGDErrorFeedback(t *testing.T) {
 	const passes, rank = 60, 4
 	for _, without := range []bool{false, true} {
 		onRanks(t, 2, false, func(pg *comm.ProcessGroup) error {
-			e, err := newEngine(pg, single, powerSGD(commhook.PowerSGDOptions{Rank: rank, StartAfter: -1, NoErrorFeedback: without}), true)
-			if err != nil {
-				return err
-			}
+			e := must.New(newEngine(pg, single, powerSGD(commhook.PowerSGDOptions{Rank: rank, StartAfter: -1, NoErrorFeedback: without}), true))
 			want := mean(single, 2, func(rank int) [][]float64 { return random(single, rank, 0) })[0]
 			sum := make([]float64, len(want))
 			for pass := range passes + 1 {
@@ -122,14 +118,8 @@ func TestPowerSGDErrorFeedback(t *testing.T) {
 func TestPowerSGDNotFiniteKeepsErrorFeedback(t *testing.T) {
 	params := append(slices.Clone(single), reducer.Param{Name: "b", Shape: device.Shape{7}, DType: device.Float32})
 	onRanks(t, 2, false, func(pg *comm.ProcessGroup) error {
-		h, err := commhook.NewPowerSGD(&commhook.PowerSGDOptions{StartAfter: -1})
-		if err != nil {
-			return err
-		}
-		e, err := newEngine(pg, params, h, true)
-		if err != nil {
-			return err
-		}
+		h := must.New(commhook.NewPowerSGD(&commhook.PowerSGDOptions{StartAfter: -1}))
+		e := must.New(newEngine(pg, params, h, true))
 		if n := len(e.r.Stats().Buckets); n != 1 {
 			return fmt.Errorf("%d buckets, want one of both", n)
 		}
@@ -164,6 +154,7 @@ func TestPowerSGDNotFiniteKeepsErrorFeedback(t *testing.T) {
 // In every pass large factors are reduced after the event that follows their computation in that
 // pass.
 func TestPowerSGDHeadStart(t *testing.T) {
+	testkit.Long(t)
 	onRanks(t, 2, true, func(pg *comm.ProcessGroup) error {
 		const v, n, m, rank = 1 << 20, 64, 66_000, 16
 		flat, err := pg.Alloc(4 * (v + n*m))
@@ -213,10 +204,7 @@ func TestPowerSGDHeadStart(t *testing.T) {
 // Without a warm start each pass uses new factors, equal on all ranks.
 func TestPowerSGDWithoutWarmStart(t *testing.T) {
 	onRanks(t, 2, false, func(pg *comm.ProcessGroup) error {
-		e, err := newEngine(pg, single, powerSGD(commhook.PowerSGDOptions{StartAfter: -1, NoWarmStart: true, NoErrorFeedback: true}), true)
-		if err != nil {
-			return err
-		}
+		e := must.New(newEngine(pg, single, powerSGD(commhook.PowerSGDOptions{StartAfter: -1, NoWarmStart: true, NoErrorFeedback: true}), true))
 		var before []float64
 		for pass := range 3 {
 			got, err := e.pass(random(single, pg.Rank(), 0))
@@ -238,10 +226,7 @@ func TestPowerSGDWithoutWarmStart(t *testing.T) {
 // A parameter whose gradient was zero is compressed again once it is not.
 func TestPowerSGDAfterZeroGradient(t *testing.T) {
 	onRanks(t, 2, false, func(pg *comm.ProcessGroup) error {
-		e, err := newEngine(pg, single, powerSGD(commhook.PowerSGDOptions{Rank: 2, StartAfter: -1}), true)
-		if err != nil {
-			return err
-		}
+		e := must.New(newEngine(pg, single, powerSGD(commhook.PowerSGDOptions{Rank: 2, StartAfter: -1}), true))
 		want := mean(single, 2, func(rank int) [][]float64 { return [][]float64{outer(rank)} })
 		for pass := range 6 {
 			grad := make([]float64, 40*30)
@@ -272,21 +257,13 @@ func TestPowerSGDState(t *testing.T) {
 	o := commhook.PowerSGDOptions{Rank: 2, StartAfter: -1, MinCompression: 1}
 	for _, stop := range []int{1, 2, 5} {
 		onRanks(t, 2, stop == 2, func(pg *comm.ProcessGroup) error {
-			h, err := commhook.NewPowerSGD(&o)
-			if err != nil {
-				return err
-			}
-			e, err := newEngine(pg, matrices(device.Float32), h, true)
-			if err != nil {
-				return err
-			}
+			h := must.New(commhook.NewPowerSGD(&o))
+			e := must.New(newEngine(pg, matrices(device.Float32), h, true))
 			var state map[string]device.Tensor
 			var want [][][]float64
 			for pass := range passes {
 				if pass == stop {
-					if state, err = h.State(context.Background()); err != nil {
-						return err
-					}
+					state = must.New(h.State(context.Background()))
 				}
 				got, err := e.pass(random(e.params, pg.Rank(), pass))
 				if err != nil {
@@ -294,19 +271,14 @@ func TestPowerSGDState(t *testing.T) {
 				}
 				want = append(want, got)
 			}
-			again, err := commhook.NewPowerSGD(&o)
-			if err != nil {
-				return err
-			}
+			again := must.New(commhook.NewPowerSGD(&o))
 			if err := again.LoadState(state); err != nil {
 				return err
 			}
-			if state, err = again.State(context.Background()); err != nil || len(state) != 1+2*2 {
-				return fmt.Errorf("a state of %d that was loaded and not used: %v", len(state), err)
+			if state = must.New(again.State(context.Background())); len(state) != 1+2*2 {
+				return fmt.Errorf("a state of %d that was loaded and not used", len(state))
 			}
-			if e, err = newEngine(pg, matrices(device.Float32), again, true); err != nil {
-				return err
-			}
+			e = must.New(newEngine(pg, matrices(device.Float32), again, true))
 			for pass := stop; pass < passes; pass++ {
 				got, err := e.pass(random(e.params, pg.Rank(), pass))
 				if err != nil {
@@ -327,20 +299,14 @@ func TestPowerSGDState(t *testing.T) {
 // ranks.
 func TestPowerSGDFactorsThatDiffer(t *testing.T) {
 	onRanks(t, 2, false, func(pg *comm.ProcessGroup) error {
-		h, err := commhook.NewPowerSGD(&commhook.PowerSGDOptions{StartAfter: -1})
-		if err != nil {
-			return err
-		}
+		h := must.New(commhook.NewPowerSGD(&commhook.PowerSGDOptions{StartAfter: -1}))
 		q := make([]float32, 30)
 		q[pg.Rank()] = 1
 		state := map[string]device.Tensor{"passes": device.HostTensor([]int64{3}, device.Int64), "w.q": device.HostTensor(q, device.Float32, 1, 30)}
 		if err := h.LoadState(state); err != nil {
 			return err
 		}
-		e, err := newEngine(pg, single, h, true)
-		if err != nil {
-			return err
-		}
+		e := must.New(newEngine(pg, single, h, true))
 		want := mean(single, 2, func(rank int) [][]float64 { return [][]float64{outer(rank)} })
 		for range 2 {
 			got, err := e.pass([][]float64{outer(pg.Rank())})
@@ -361,10 +327,7 @@ func TestPowerSGDFactorsThatDiffer(t *testing.T) {
 // If a state has another shape than its parameter, the error names both.
 func TestPowerSGDStateThatDoesNotFit(t *testing.T) {
 	onRanks(t, 2, false, func(pg *comm.ProcessGroup) error {
-		h, err := commhook.NewPowerSGD(&commhook.PowerSGDOptions{StartAfter: -1})
-		if err != nil {
-			return err
-		}
+		h := must.New(commhook.NewPowerSGD(&commhook.PowerSGDOptions{StartAfter: -1}))
 		if err := h.LoadState(map[string]device.Tensor{
 			"passes": device.HostTensor([]int64{3}, device.Int64), "w.q": device.HostTensor(make([]float32, 31), device.Float32, 1, 31),
 		}); err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/profile"
 )
 
@@ -58,10 +59,7 @@ func TestCommHookFuturePassing(t *testing.T) {
 			t.Run(fmt.Sprintf("prescaled: %v, unused: %v", prescaled, unused), func(t *testing.T) {
 				commtest.OnDevices(t, lagging(2), nil, func(pg *comm.ProcessGroup) error {
 					h := &halves{dev: pg.Device()}
-					r, err := New(t.Context(), pg, params(), &Options{Prescaled: prescaled, BucketCapMB: 1e-5, Hook: h, Unused: unused})
-					if err != nil {
-						return err
-					}
+					r := must.New(New(t.Context(), pg, params(), &Options{Prescaled: prescaled, BucketCapMB: 1e-5, Hook: h, Unused: unused}))
 					trace := profile.Of(pg.Device())
 					trace.Start()
 					e, reductions, skipped := engine{pg, r}, 0, -1
@@ -135,10 +133,7 @@ func TestLargeBucketsGetAHeadStart(t *testing.T) {
 	}
 	commtest.OnDevices(t, lagging(2), nil, func(pg *comm.ProcessGroup) error {
 		h := &halves{dev: pg.Device()}
-		r, err := New(t.Context(), pg, sizes, &Options{BucketCapMB: 4, Hook: h})
-		if err != nil {
-			return err
-		}
+		r := must.New(New(t.Context(), pg, sizes, &Options{BucketCapMB: 4, Hook: h}))
 		e := engine{pg, r}
 		r.Begin(true, nil)
 		for i := len(sizes) - 1; i >= 0; i-- {
@@ -170,10 +165,7 @@ func TestLargeBucketsGetAHeadStart(t *testing.T) {
 // hook does.
 func TestFlagsDoNotDependOnTheHook(t *testing.T) {
 	onRanks(t, func(pg *comm.ProcessGroup) error {
-		r, err := New(t.Context(), pg, params(), &Options{Hook: noop{}})
-		if err != nil {
-			return err
-		}
+		r := must.New(New(t.Context(), pg, params(), &Options{Hook: noop{}}))
 		e := engine{pg, r}
 		for pass := range 4 {
 			r.Begin(true, nil)
@@ -206,16 +198,13 @@ func TestFailingHookAbortsGroup(t *testing.T) {
 			if everywhere || pg.Rank() == 1 {
 				h.err = failed
 			}
-			r, err := New(t.Context(), pg, params(), &Options{Hook: h})
-			if err != nil {
-				return err
-			}
+			r := must.New(New(t.Context(), pg, params(), &Options{Hook: h}))
 			e := engine{pg, r}
 			r.Begin(true, nil)
 			for _, i := range reversed(4) {
 				e.write(i, 1)
 			}
-			err = r.Finish(t.Context(), nil)
+			err := r.Finish(t.Context(), nil)
 			if err == nil && h.err != nil || err != nil && !strings.Contains(err.Error(), failed.Error()) {
 				return fmt.Errorf("got %v", err)
 			}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/must"
 )
 
 // plain is a hook that all-reduces each bucket, as the reducer does without a hook.
@@ -36,10 +37,7 @@ func TestShadowPasses(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			onRanks(t, func(pg *comm.ProcessGroup) error {
 				ranks := pg.Size()
-				r, err := New(t.Context(), pg, params(), &c.opts)
-				if err != nil {
-					return err
-				}
+				r := must.New(New(t.Context(), pg, params(), &c.opts))
 				e := engine{pg, r}
 				for range 2 {
 					r.Join(c.byActive)
@@ -93,10 +91,7 @@ func TestShadowPasses(t *testing.T) {
 // add these averages to the sums.
 func TestShadowPassBeforeOutcomeIsKnown(t *testing.T) {
 	commtest.OnDevices(t, lagging(2), nil, func(pg *comm.ProcessGroup) error {
-		r, err := New(t.Context(), pg, params(), &Options{Prescaled: true})
-		if err != nil {
-			return err
-		}
+		r := must.New(New(t.Context(), pg, params(), &Options{Prescaled: true}))
 		e := engine{pg, r}
 		r.Join(false)
 		for range 3 {
@@ -130,10 +125,7 @@ func TestShadowPassBeforeOutcomeIsKnown(t *testing.T) {
 // gradient. Every rank gets an error that names all three ranks.
 func TestLeaveIsKnownToAllRanks(t *testing.T) {
 	commtest.OnRanks(t, 4, nil, func(pg *comm.ProcessGroup) error {
-		r, err := New(t.Context(), pg, params(), &Options{Prescaled: true})
-		if err != nil {
-			return err
-		}
+		r := must.New(New(t.Context(), pg, params(), &Options{Prescaled: true}))
 		e := engine{pg, r}
 		r.Join(false)
 		var cause error
@@ -151,7 +143,7 @@ func TestLeaveIsKnownToAllRanks(t *testing.T) {
 				}
 			}
 		}
-		err = r.Finish(t.Context(), cause)
+		err := r.Finish(t.Context(), cause)
 		var left *LeftError
 		var missing *MissingGradientError
 		if !errors.As(err, &left) || !slices.Equal(left.Left, []Left{{0, ""}, {1, "no luck"}}) || r.Left() != error(left) {

@@ -12,6 +12,7 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/must"
 )
 
 // If gradients of some ranks are not finite, every rank gets an error that names these ranks. The next
@@ -43,10 +44,7 @@ func TestNonFinite(t *testing.T) {
 					devices = []device.Device{cpu.New(nil), cpu.New(nil), cpu.New(nil)}
 				}
 				commtest.OnDevices(t, devices, nil, func(pg *comm.ProcessGroup) error {
-					r, err := New(t.Context(), pg, params(), &Options{BucketCapMB: c.mb, Prescaled: true, CheckNonFinite: true})
-					if err != nil {
-						return err
-					}
+					r := must.New(New(t.Context(), pg, params(), &Options{BucketCapMB: c.mb, Prescaled: true, CheckNonFinite: true}))
 					e, rank := engine{pg, r}, pg.Rank()
 					for pass := range 5 {
 						bad := pass == 1 || pass == 2
@@ -91,10 +89,7 @@ func TestNonFinite(t *testing.T) {
 // NonFiniteError.
 func TestNonFiniteAccumulates(t *testing.T) {
 	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
-		r, err := New(t.Context(), pg, params(), &Options{CheckNonFinite: true})
-		if err != nil {
-			return err
-		}
+		r := must.New(New(t.Context(), pg, params(), &Options{CheckNonFinite: true}))
 		e := engine{pg, r}
 		pass := func(sync bool, v float64) error {
 			r.Begin(sync, nil)
@@ -117,10 +112,7 @@ func TestNonFiniteAccumulates(t *testing.T) {
 // If only rank 0 checks its gradients, a NonFiniteError names only gradients of rank 0.
 func TestNonFiniteCheckOnSomeRanks(t *testing.T) {
 	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
-		r, err := New(t.Context(), pg, params(), &Options{CheckNonFinite: pg.Rank() == 0})
-		if err != nil {
-			return err
-		}
+		r := must.New(New(t.Context(), pg, params(), &Options{CheckNonFinite: pg.Rank() == 0}))
 		e := engine{pg, r}
 		for bad := range 2 {
 			r.Begin(true, nil)

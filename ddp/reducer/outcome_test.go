@@ -9,6 +9,7 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/must"
 )
 
 // After Reject, Err returns the error that was given to Reject, and Zeroed is true for every gradient.
@@ -19,10 +20,7 @@ func TestRejectIsAnOutcome(t *testing.T) {
 			devices = []device.Device{cpu.New(nil), cpu.New(nil)}
 		}
 		commtest.OnDevices(t, devices, nil, func(pg *comm.ProcessGroup) error {
-			r, err := New(t.Context(), pg, params(), nil)
-			if err != nil {
-				return err
-			}
+			r := must.New(New(t.Context(), pg, params(), nil))
 			e, unfit := engine{pg, r}, errors.New("unfit")
 			for pass := range 3 {
 				lacks := pass == 1 && pg.Rank() == 0

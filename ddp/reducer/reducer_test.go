@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -20,6 +22,7 @@ import (
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/devicetest"
 	"github.com/goddp/goddp/internal/kernels"
+	"github.com/goddp/goddp/internal/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -89,10 +92,7 @@ func TestAverages(t *testing.T) {
 		for _, mb := range []float64{0, 1e-5} {
 			t.Run(fmt.Sprintf("prescaled %v, cap %v", prescaled, mb), func(t *testing.T) {
 				onRanks(t, func(pg *comm.ProcessGroup) error {
-					r, err := New(t.Context(), pg, params(), &Options{Prescaled: prescaled, BucketCapMB: mb})
-					if err != nil {
-						return err
-					}
+					r := must.New(New(t.Context(), pg, params(), &Options{Prescaled: prescaled, BucketCapMB: mb}))
 					e := engine{pg, r}
 					for pass := range 4 {
 						r.Begin(true, nil)
@@ -124,10 +124,7 @@ func TestAverages(t *testing.T) {
 // gradients.
 func TestSeveralRanksLackGradients(t *testing.T) {
 	commtest.OnRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {
-		r, err := New(t.Context(), pg, params(), &Options{Prescaled: true})
-		if err != nil {
-			return err
-		}
+		r := must.New(New(t.Context(), pg, params(), &Options{Prescaled: true}))
 		e := engine{pg, r}
 		for pass := range 12 {
 			lacks := map[int][]int{0: {0, 2}, 2: {pass % 2}}[pg.Rank()]
@@ -168,10 +165,7 @@ func TestTwoReducersOnOneGroup(t *testing.T) {
 	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
 		var es []engine
 		for range 2 {
-			r, err := New(t.Context(), pg, params(), nil)
-			if err != nil {
-				return err
-			}
+			r := must.New(New(t.Context(), pg, params(), nil))
 			es = append(es, engine{pg, r})
 		}
 		// On rank 1, the two reducers lack different gradients in their first passes. The error of each
@@ -238,10 +232,7 @@ func TestAFailureOfTheReducerFailsOnAllRanks(t *testing.T) {
 		devices = append(devices, faulty{cpu.New(nil), &fails[rank]})
 	}
 	commtest.OnDevices(t, devices, nil, func(pg *comm.ProcessGroup) error {
-		r, err := New(t.Context(), pg, params(), nil)
-		if err != nil {
-			return err
-		}
+		r := must.New(New(t.Context(), pg, params(), nil))
 		e, fails := engine{pg, r}, &fails[pg.Rank()]
 		for pass := range 3 {
 			*fails = pass == 1 && pg.Rank() == 1
@@ -275,10 +266,7 @@ func lagging(n int) (devices []device.Device) {
 // and the Begin of the next pass waits too.
 func TestFinishDoesNotWaitForOutcome(t *testing.T) {
 	commtest.OnDevices(t, lagging(2), nil, func(pg *comm.ProcessGroup) error {
-		r, err := New(t.Context(), pg, params(), &Options{BucketCapMB: 1e-5})
-		if err != nil {
-			return err
-		}
+		r := must.New(New(t.Context(), pg, params(), &Options{BucketCapMB: 1e-5}))
 		e, rank := engine{pg, r}, pg.Rank()
 		used := pg.Device().Memory().InUse
 		// pass makes a pass. If lacks is true, rank 1 lacks the gradient of the last parameter.
@@ -312,7 +300,7 @@ func TestFinishDoesNotWaitForOutcome(t *testing.T) {
 			}
 			return nil
 		}
-		err = errors.Join(
+		err := errors.Join(
 			outcome("a good pass", pass(false), false, false),
 			outcome("one that lacks a gradient", pass(true), rank == 1, true),
 			outcome("the next", pass(false), false, false),
@@ -369,10 +357,7 @@ func TestReductionFailureAfterFinish(t *testing.T) {
 	cause := errors.New("enough")
 	finished := make(chan struct{})
 	commtest.OnDevices(t, lagging(2), opts, func(pg *comm.ProcessGroup) error {
-		r, err := New(t.Context(), pg, params(), nil)
-		if err != nil {
-			return err
-		}
+		r := must.New(New(t.Context(), pg, params(), nil))
 		if pg.Rank() == 1 {
 			<-finished
 			pg.Abort(cause)
@@ -383,7 +368,7 @@ func TestReductionFailureAfterFinish(t *testing.T) {
 		for i := range 4 {
 			e.write(i, 1)
 		}
-		err = r.Finish(t.Context(), nil)
+		err := r.Finish(t.Context(), nil)
 		close(finished)
 		if err != nil || !r.Pending() {
 			return fmt.Errorf("Finish returned %v, pending: %v", err, r.Pending())
@@ -431,28 +416,27 @@ func (never) Sync(ctx context.Context) error {
 func TestStuckDeviceAbortsGroup(t *testing.T) {
 	dev := cpu.New(nil)
 	stream := &stuckStream{dev.Compute(), math.MaxInt}
-	opts := &comm.Options{ErrorMode: comm.CleanUpOnly, Timeout: 2 * time.Second}
-	commtest.OnDevices(t, []device.Device{stuck{dev, stream}}, opts, func(pg *comm.ProcessGroup) error {
-		r, err := New(t.Context(), pg, params(), nil)
-		if err != nil {
-			return err
-		}
-		e := engine{pg, r}
-		r.Begin(true, nil)
-		for i := range 4 {
-			e.write(i, 1)
-		}
-		stream.left = 2 // two events of Finish must complete: one when it launches the last bucket, one when it broadcasts the order
-		if err := r.Finish(t.Context(), nil); err != nil || !r.Pending() {
-			return fmt.Errorf("Finish returned %v, pending: %v", err, r.Pending())
-		}
-		if err := r.Err(); !errors.Is(err, comm.ErrTimeout) || errors.Is(err, device.ErrSkipped) {
-			return fmt.Errorf("the outcome is %v", err)
-		}
-		if err := pg.Barrier().Wait(t.Context()); !errors.Is(err, comm.ErrAborted) {
-			return fmt.Errorf("the group afterwards: %v", err)
-		}
-		return nil
+	synctest.Test(t, func(t *testing.T) {
+		opts := &comm.Options{ErrorMode: comm.CleanUpOnly, Log: slog.New(slog.DiscardHandler)}
+		commtest.OnDevices(t, []device.Device{stuck{dev, stream}}, opts, func(pg *comm.ProcessGroup) error {
+			r := must.New(New(t.Context(), pg, params(), nil))
+			e := engine{pg, r}
+			r.Begin(true, nil)
+			for i := range 4 {
+				e.write(i, 1)
+			}
+			stream.left = 2 // two events of Finish must complete: one when it launches the last bucket, one when it broadcasts the order
+			if err := r.Finish(t.Context(), nil); err != nil || !r.Pending() {
+				return fmt.Errorf("Finish returned %v, pending: %v", err, r.Pending())
+			}
+			if err := r.Err(); !errors.Is(err, comm.ErrTimeout) || errors.Is(err, device.ErrSkipped) {
+				return fmt.Errorf("the outcome is %v", err)
+			}
+			if err := pg.Barrier().Wait(t.Context()); !errors.Is(err, comm.ErrAborted) {
+				return fmt.Errorf("the group afterwards: %v", err)
+			}
+			return nil
+		})
 	})
 }
 
@@ -464,10 +448,7 @@ func TestFailingRankDoesNotGetAhead(t *testing.T) {
 	opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return unjoined{b} })
 	finished := make(chan struct{})
 	commtest.OnDevices(t, devices, opts, func(pg *comm.ProcessGroup) error {
-		r, err := New(t.Context(), pg, params(), nil)
-		if err != nil {
-			return err
-		}
+		r := must.New(New(t.Context(), pg, params(), nil))
 		for pass := range 2 {
 			if pass == 1 && pg.Rank() == 0 {
 				select {

@@ -9,6 +9,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/must"
 )
 
 // The status is in the last bucket and has the element type of this bucket. With each element type, all
@@ -23,10 +24,7 @@ func TestStatusOfAllTypes(t *testing.T) {
 					for _, name := range []string{"some", "none", "all"} {
 						ps = append(ps, Param{name, device.Shape{5}, dt})
 					}
-					r, err := New(t.Context(), pg, ps, &Options{Prescaled: true, Unused: unused})
-					if err != nil {
-						return err
-					}
+					r := must.New(New(t.Context(), pg, ps, &Options{Prescaled: true, Unused: unused}))
 					d := pg.Device()
 					for pass := range 3 {
 						r.freshen()
@@ -64,10 +62,7 @@ func TestStatusOfAllTypes(t *testing.T) {
 // panics.
 func TestReadyOfUnusedGradientIsMistake(t *testing.T) {
 	commtest.OnRanks(t, 1, nil, func(pg *comm.ProcessGroup) error {
-		r, err := New(t.Context(), pg, params(), &Options{Unused: UnusedFound})
-		if err != nil {
-			return err
-		}
+		r := must.New(New(t.Context(), pg, params(), &Options{Unused: UnusedFound}))
 		defer func() {
 			if err, ok := recover().(error); !ok || !errors.Is(err, errReadyUnused) {
 				t.Errorf("panicked with %v", err)
