@@ -1,20 +1,18 @@
 package main
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"io"
-	"os"
+
+	"github.com/goddp/goddp/checkpoint/safetensors"
 )
 
-// recording is a file of torch_parity.py in the safetensors format: eight bytes that hold the length of
-// the header, a JSON header, and raw data.
+// recording is a file of torch_parity.py.
 type recording struct {
+	*safetensors.File
 	training
-	file    *os.File
-	data    int64 // the offset of the raw data
-	tensors map[string]entry
 }
 
 // training holds the settings with which PyTorch trained; torch_parity.py explains them.
@@ -30,69 +28,31 @@ type training struct {
 	Gap                   struct{ Loss, Gradient, Parameter float64 }
 }
 
-// entry is the header's entry for a tensor.
-type entry struct {
-	DType   string
-	Shape   []int
-	Offsets [2]int64 `json:"data_offsets"`
-}
-
 func openRecording(path string) (*recording, error) {
-	file, err := os.Open(path)
+	file, err := safetensors.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	r := &recording{file: file, tensors: map[string]entry{}}
-	if err := r.readHeader(); err != nil {
+	r := &recording{File: file}
+	if err := json.Unmarshal([]byte(file.Metadata()["case"]), &r.training); err != nil {
 		file.Close()
-		return nil, fmt.Errorf("reading the header: %w", err)
+		return nil, fmt.Errorf("%s: the case: %w", path, err)
 	}
 	return r, nil
 }
 
-func (r *recording) readHeader() error {
-	var length int64
-	if err := binary.Read(r.file, binary.LittleEndian, &length); err != nil {
-		return err
-	}
-	r.data = 8 + length
-	var header map[string]json.RawMessage
-	if err := json.NewDecoder(io.LimitReader(r.file, length)).Decode(&header); err != nil {
-		return err
-	}
-	var metadata struct{ Case string }
-	if err := json.Unmarshal(header["__metadata__"], &metadata); err != nil {
-		return err
-	}
-	delete(header, "__metadata__")
-	for name, text := range header {
-		var e entry
-		if err := json.Unmarshal(text, &e); err != nil {
-			return err
-		}
-		r.tensors[name] = e
-	}
-	return json.Unmarshal([]byte(metadata.Case), &r.training)
-}
-
-func (r *recording) Close() error { return r.file.Close() }
-
 // read returns a tensor's elements, row by row.
 func read[T float32 | float64 | int64](r *recording, name string) ([]T, error) {
-	e, ok := r.tensors[name]
-	if !ok {
-		return nil, fmt.Errorf("there is no tensor %q", name)
-	}
 	var zero T
-	if want := map[any]string{float32(0): "F32", float64(0): "F64", int64(0): "I64"}[any(zero)]; e.DType != want {
-		return nil, fmt.Errorf("tensor %q is of %s, want %s", name, e.DType, want)
+	if got, want := r.Tensors()[name].DType, map[any]safetensors.DType{float32(0): "F32", float64(0): "F64", int64(0): "I64"}[any(zero)]; got != want {
+		return nil, fmt.Errorf("tensor %q is of %q, want %s", name, got, want)
 	}
-	data := make([]T, (e.Offsets[1]-e.Offsets[0])/int64(binary.Size(zero)))
-	section := io.NewSectionReader(r.file, r.data+e.Offsets[0], e.Offsets[1]-e.Offsets[0])
-	if err := binary.Read(section, binary.LittleEndian, data); err != nil {
-		return nil, fmt.Errorf("tensor %q: %w", name, err)
+	elements, err := r.Read(name)
+	if err != nil {
+		return nil, err
 	}
-	return data, nil
+	data := make([]T, len(elements)/binary.Size(zero))
+	return data, binary.Read(bytes.NewReader(elements), binary.LittleEndian, data)
 }
 
 // readAll returns the tensors "group/name" for all names, such as "gradient/0.weight".
