@@ -85,7 +85,7 @@ var workers = map[string]func(context.Context) error{
 	// In the test program overlap, rank 1 makes a call that is rejected, while the other ranks
 	// wait for rank 1.
 	"overlap": joined(&comm.Options{Timeout: time.Hour}, func(ctx context.Context, pg *comm.ProcessGroup) error {
-		if x := vec(1, 2, 3); pg.Rank() == 1 {
+		if x := vec(make([]float32, 12)...); pg.Rank() == 1 {
 			pg.AllToAll(x, x)
 		}
 		return pg.Barrier().Sync(ctx)
@@ -354,10 +354,6 @@ func TestTheLauncherBlamesTheCause(t *testing.T) {
 			}
 			if (failure.Root.Rank == 1) != c.isRank1 || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("%s: blamed: %v\n%s", c.program, err, errs)
-			}
-			// The panic of a rejected call ends its process. The other ranks still get the cause.
-			if want := "process group aborted: by rank 1: AllToAll: dst [0x"; c.program == "overlap" && strings.Count(errs, want) < 3 {
-				t.Errorf("%q is not on every other rank in\n%s", want, errs)
 			}
 		}
 	}

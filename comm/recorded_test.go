@@ -71,7 +71,7 @@ func (r *reduction) run(t *testing.T, step func() error, v, want float32) error 
 // Replays of a recorded all-reduce give the sums, beside calls that are not recorded, and whether or not
 // the other ranks record theirs. Each replay is a call with a number of its own.
 func TestEmulatedRecordedCallsAreReplayed(t *testing.T) {
-	const ranks, steps = 2, 6
+	const ranks, steps = 2, 3
 	for kernel, elements := range map[string]int{"NCCL": 100, "the kernel for small ones": 100, "wide lines": 50_000} {
 		for _, recording := range []int{1, ranks} { // the number of ranks that record
 			t.Run(fmt.Sprintf("by %s, %d ranks record", kernel, recording), func(t *testing.T) {

@@ -133,6 +133,7 @@ func wantsPeers(t *testing.T, opts *comm.Options, line string) {
 // The errors of all other ranks name a rank that does not join, also if the missing rank has to
 // host the store. If rank 0 hosts it, the other ranks get the error from the store before the store ends with rank 0.
 func TestAnAbsentRankIsNamed(t *testing.T) {
+	t.Parallel()
 	for absent, want := range map[int]string{
 		0: "rank 0, which hosts the job's store, has not come, has ended or cannot be reached: store 127.0.0.1:",
 		2: "rank 2 has not come: it did not start, ended before, or cannot reach the store",

@@ -96,6 +96,7 @@ func suspend(t *testing.T, ps []*testkit.Process, length time.Duration) {
 // its ranks wait in Init, in a collective or in a barrier.
 func TestSuspendedJobContinues(t *testing.T) {
 	testkit.Long(t)
+	t.Parallel()
 	for wait, timeout := range map[string]time.Duration{
 		"join": 6 * time.Second, // in which the processes also start
 		"sum":  4 * time.Second, "barrier": 4 * time.Second,
@@ -119,6 +120,7 @@ func TestSuspendedJobContinues(t *testing.T) {
 // names the missing rank.
 func TestSuspensionsDoNotPostponeTimeoutsForever(t *testing.T) {
 	testkit.Long(t)
+	t.Parallel()
 	for wait, want := range map[string]string{
 		"join":    "rank 1 has not come",
 		"sum":     `waiting for (ranks 0, |rank )1`, // ranks 0 and 2 also name each other if one is stopped when the other asks it

@@ -102,7 +102,7 @@ func OnDeviceOf(t *testing.T, sizes []int, vars []string, f func(pg *comm.Proces
 			onOneGPU(t, f)
 		default:
 			ctx, cancel := context.WithTimeout(t.Context(), jobTimeout)
-			runs(ctx, t, n, []string{"-test.run", "^" + regexp.QuoteMeta(t.Name()) + "$"}, append(vars, device))
+			runs(ctx, t, n, []string{"-long", "-test.run", "^" + regexp.QuoteMeta(t.Name()) + "$"}, append(vars, device))
 			cancel()
 		}
 	}

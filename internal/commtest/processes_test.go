@@ -8,22 +8,28 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
+// hostsVar is an environment variable that gives every process of a job a host name of its own.
+const hostsVar = "GODDP_TEST_HOSTS"
+
 func TestMain(m *testing.M) {
-	separateHosts()
-	goleak.VerifyTestMain(m)
+	if os.Getenv(hostsVar) != "" {
+		os.Setenv("GODDP_HOST_ID", "host of rank "+os.Getenv("RANK"))
+	}
+	testkit.Main(m, nil)
 }
 
+// In a job the ranks communicate by shared memory or, if they have host names of their own, by TCP.
 func TestOnProcesses(t *testing.T) {
-	for _, n := range []int{2, 4} {
-		Processes(t, n, "GODDP_DEVICE=cpu")
-	}
+	Processes(t, 2, "GODDP_DEVICE=cpu", hostsVar+"=1")
+	Processes(t, 4, "GODDP_DEVICE=cpu")
 }
+
+func TestGPUOnProcesses(t *testing.T) { ProcessesOnGPUs(t, 2) }
 
 // failVar is an environment variable that makes TestSum fail on rank 1.
 const failVar = "GODDP_TEST_FAIL"
@@ -55,6 +61,7 @@ func TestSum(t *testing.T) {
 // A job says which rank's part failed, and why. A job in which no part runs fails.
 func TestJobsThatFail(t *testing.T) {
 	OutsideJobs(t)
+	testkit.Long(t)
 	vars := []string{"GODDP_DEVICE=cpu", "GODDP_FLIGHT_DIR=" + t.TempDir()}
 	_, said, err := job(t.Context(), 2, nil, append(vars, failVar+"=1"))
 	if err == nil || !strings.Contains(said, "rank 1: told to fail") || !strings.Contains(said, "FAIL: TestSum") {
@@ -69,6 +76,9 @@ func TestJobsThatFail(t *testing.T) {
 // The error of a MonitoredBarrier names the ranks that did not call it, in a group and in a
 // subgroup. Both are usable afterwards.
 func TestMonitoredBarrier(t *testing.T) {
+	if !InJob() {
+		testkit.Long(t) // it waits in real time; package comm has this test on a fake clock
+	}
 	for _, n := range Sizes(t, 2, 4) {
 		OnRanks(t, n, nil, func(pg *comm.ProcessGroup) error {
 			part, err := pg.Split(t.Context(), min(pg.Rank()/(n-1), 1), 0) // all ranks but the last

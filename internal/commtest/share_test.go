@@ -8,7 +8,7 @@ import (
 )
 
 // Two processes share a GPU, which the backend refuses on one host.
-func TestProcessesShareGPU(t *testing.T) {
+func TestEmulatedGPUIsShared(t *testing.T) {
 	OutsideJobs(t)
 	FakeGPUs(t, 0) // sets the variables of the fake libraries
 	flags := []string{"-test.run", "^TestSum$"}

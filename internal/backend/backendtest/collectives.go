@@ -141,6 +141,8 @@ func (x Trial) run(m *Rank) error {
 		}
 		return h
 	}
+	const guard = 16 // elements beside Dst
+	var whole device.Tensor
 	isPresent := func(v int) bool { return v > 0 || x.Count == 0 }
 	hasSrc := r == x.Root || x.Kind != backend.Broadcast && x.Kind != backend.Scatter
 	var err error
@@ -164,9 +166,10 @@ func (x Trial) run(m *Rank) error {
 		case inPlace && src == n*dst:
 			call.Dst = call.Src.Range(r*dst, (r+1)*dst)
 		default:
-			if call.Dst, err = upload(HostTensor(x.DType, dst)); err != nil {
+			if whole, err = upload(HostTensor(x.DType, dst+guard)); err != nil {
 				return err
 			}
+			call.Dst = whole.Range(0, dst)
 		}
 	}
 	task, err := m.Enqueue(call)
@@ -190,6 +193,17 @@ func (x Trial) run(m *Rank) error {
 	for i := range dst {
 		if v := Get(got, i); !(math.Abs(v-want(i)) <= tolerance) {
 			return fmt.Errorf("element %d of %d is %v, want %v", i, dst, v, want(i))
+		}
+	}
+	if !whole.IsZero() {
+		beside, err := m.Download(whole.Range(dst, dst+guard))
+		if err != nil {
+			return err
+		}
+		for i := range guard {
+			if v := Get(beside, i); v != 0 {
+				return fmt.Errorf("element %d behind Dst has become %v", i, v)
+			}
 		}
 	}
 	return task.Sync(context.Background())
@@ -237,23 +251,29 @@ func Collectives(m *Rank) error {
 	return m.Run(&backend.Call{Kind: backend.Barrier})
 }
 
-// Uneven runs an AllGather of counts[r] elements of each rank r, in Go's memory if private is true.
+// Uneven runs an AllGather of counts[r] elements of each rank r: in Go's memory if private is true, else in place.
 func Uneven(m *Rank, counts []int, private bool) error {
-	total := 0
-	for _, n := range counts {
+	total, mine := 0, 0
+	for r, n := range counts {
+		if r == m.Rank {
+			mine = total
+		}
 		total += n
 	}
-	src, dst := HostTensor(device.Int32, counts[m.Rank]), HostTensor(device.Int32, total)
+	dst := HostTensor(device.Int32, total)
+	src := HostTensor(device.Int32, counts[m.Rank])
+	if !private {
+		src = dst.Range(mine, mine+counts[m.Rank])
+	}
 	for i := range src.Len() {
 		Put(src, i, Element(device.Int32, m.Rank, i))
 	}
 	if !private {
-		var err, err2 error
-		src, err = m.Upload(src)
-		dst, err2 = m.Upload(dst)
-		if err := errors.Join(err, err2); err != nil {
+		var err error
+		if dst, err = m.Upload(dst); err != nil {
 			return err
 		}
+		src = dst.Range(mine, mine+counts[m.Rank])
 	}
 	if err := m.Run(&backend.Call{Kind: backend.AllGather, Src: src, Dst: dst, Counts: counts}); err != nil {
 		return err
