@@ -58,7 +58,7 @@ be read; 2 if the command line is wrong, or DIR holds no records.
 		fmt.Print(report)
 	}
 	if broken == nil && len(report.Findings) > 0 {
-		os.Exit(exitCulprit)
+		return exitCode(exitCulprit)
 	}
 	return broken
 }

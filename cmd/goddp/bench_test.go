@@ -3,12 +3,12 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"os"
+	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
 
-	"github.com/goddp/goddp/launcher"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 func TestParseSize(t *testing.T) {
@@ -24,26 +24,16 @@ func TestParseSize(t *testing.T) {
 	}
 }
 
-// launch runs goddp on two ranks, and returns rank 0's lines.
+// launch runs goddp on two ranks, and returns what rank 0 prints. The other rank must print nothing.
 func launch(t *testing.T, args ...string) []string {
 	t.Helper()
-	var out bytes.Buffer
-	_, err := launcher.Run(t.Context(), &launcher.Config{
-		Args: append([]string{os.Args[0]}, args...), Workers: 2, Stdout: &out, Stderr: &out,
-		Env: workerEnv(),
-	})
-	if err != nil {
-		t.Fatalf("%v\n%s", err, &out)
-	}
-	var lines []string
-	for line := range strings.Lines(out.String()) {
-		text, ok := strings.CutPrefix(line, "[default0]: ")
-		if !ok {
-			t.Errorf("somebody else printed %q", line)
+	ranks := testkit.World(t, 2, func(int) *exec.Cmd { return process(t, args...) })
+	for r, p := range ranks {
+		if code, out := p.Wait(), p.Stdout(); code != 0 || r > 0 && out != "" {
+			t.Fatalf("rank %d: exit code %d, %q", r, code, out)
 		}
-		lines = append(lines, strings.TrimSuffix(text, "\n"))
 	}
-	return lines
+	return strings.Split(strings.TrimSuffix(ranks[0].Stdout(), "\n"), "\n")
 }
 
 func TestBenchTable(t *testing.T) {

@@ -72,7 +72,9 @@ func examine(args []string) error {
 	if report.Verdict != doctor.Good && world.AgentStore {
 		fmt.Fprintln(os.Stderr, "goddp doctor: this report has findings") // golaunch quotes it where it says why the job failed
 	}
-	os.Exit(int(report.Verdict))
+	if report.Verdict != doctor.Good {
+		return exitCode(report.Verdict)
+	}
 	return nil
 }
 

@@ -39,8 +39,12 @@ func main() { os.Exit(run(os.Args[1:])) }
 
 func run(args []string) int {
 	called, err := dispatch(args)
-	if err == nil {
+	var code exitCode
+	switch {
+	case err == nil:
 		return 0
+	case errors.As(err, &code):
+		return int(code)
 	}
 	// Errors of package checkpoint begin with its name, which is the command's too.
 	fmt.Fprintf(os.Stderr, "%s: %s\n", called, strings.TrimPrefix(err.Error(), strings.TrimPrefix(called, "goddp ")+": "))
@@ -79,6 +83,11 @@ func dispatch(args []string) (called string, err error) {
 	}
 	return called, usagef("there is no command %q", name)
 }
+
+// exitCode is the error of a command that has said what it found.
+type exitCode int
+
+func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
 // usageError is the error for a wrong command line.
 type usageError struct {

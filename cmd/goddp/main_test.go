@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,8 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
-
+	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/launcher"
 )
 
@@ -21,43 +18,50 @@ const failOnceVar = "GODDP_TEST_FAIL_ONCE"
 // smallVar makes goddp doctor measure little on GPUs.
 const smallVar = "GODDP_TEST_SMALL"
 
-// mainVar makes the test binary goddp itself.
-const mainVar = "GODDP_TEST_MAIN"
-
 func TestMain(m *testing.M) {
 	launcher.ReaperMain()
-	clockMain()
-	if file := os.Getenv(failOnceVar); file != "" && os.Remove(file) == nil {
-		os.Exit(1)
-	}
-	if os.Getenv(smallVar) != "" {
-		gpuPairBytes, allReduceSize, productSize = 1<<10, 1<<10, 16
-	}
-	if os.Getenv(mainVar) != "" {
+	testkit.Main(m, map[string]func(){"goddp": func() {
+		if file := os.Getenv(failOnceVar); file != "" && os.Remove(file) == nil {
+			os.Exit(1)
+		}
+		if os.Getenv(smallVar) != "" {
+			gpuPairBytes, allReduceSize, productSize = 1<<10, 1<<10, 16
+		}
 		main()
-	}
-	goleak.VerifyTestMain(m)
+	}})
 }
 
-// workerEnv makes a process of the test binary goddp, on the CPU.
-func workerEnv() []string {
-	return append(os.Environ(), mainVar+"=1", "GODDP_DEVICE=cpu",
-		"GORACE=atexit_sleep_ms=0") // or each process takes a second longer under -race
+// process is a process of goddp, on the CPU.
+func process(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := testkit.Self(t, "goddp", args...)
+	cmd.Env = append(cmd.Env, "GODDP_DEVICE=cpu")
+	return cmd
 }
 
-// goddp runs goddp by itself.
+// goddp runs a command of goddp that does not end the process.
 func goddp(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
-	cmd.Env = workerEnv()
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	err := cmd.Run()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		t.Fatal(err)
+	var files [2]*os.File
+	for i, stream := range []**os.File{&os.Stdout, &os.Stderr} {
+		f, err := os.Create(filepath.Join(t.TempDir(), "output"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		defer func(before *os.File) { *stream = before }(*stream)
+		files[i], *stream = f, f
 	}
-	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
+	code = run(args)
+	var said [2]string
+	for i, f := range files {
+		text, err := os.ReadFile(f.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		said[i] = string(text)
+	}
+	return code, said[0], said[1]
 }
 
 func TestUsageErrors(t *testing.T) {

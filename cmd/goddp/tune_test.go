@@ -7,17 +7,19 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
-	"github.com/goddp/goddp/launcher"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
-// tuneQuickly are flags of a run that takes milliseconds.
-var tuneQuickly = []string{"-b", "1K", "-e", "4K", "-f", "4", "-n", "2", "-w", "0", "--repeat", "1", "--pairs", "3"}
+// tuning returns the arguments of a goddp tune whose runs take milliseconds.
+func tuning(args ...string) []string {
+	return append([]string{"tune", "-b", "1K", "-e", "4K", "-f", "4", "-n", "2", "-w", "0", "--repeat", "1", "--pairs", "3"}, args...)
+}
 
 func TestTuneTable(t *testing.T) {
+	testkit.Long(t)
 	// The child processes have the setting: a wrong value of this variable makes them fail.
-	lines := launchTune(t, "--try", "OMP_NUM_THREADS=1", "--try", "GODDP_DEBUG=NONSENSE")
+	lines := strings.Join(launch(t, tuning("--try", "OMP_NUM_THREADS=1", "--try", "GODDP_DEBUG=NONSENSE")...), "\n")
 	for _, want := range []string{
 		`goddp tune all_reduce: ranks: 2, backend: host, pairs of runs: 3`,
 		`size \(B\) +1K +4K *`,
@@ -32,19 +34,6 @@ func TestTuneTable(t *testing.T) {
 	}
 }
 
-// launchTune runs "goddp tune" on two ranks, and returns what rank 0 prints.
-func launchTune(t *testing.T, args ...string) string {
-	t.Helper()
-	var out, errs strings.Builder
-	_, err := launcher.Run(t.Context(), &launcher.Config{
-		Args: append(append([]string{os.Args[0], "tune"}, tuneQuickly...), args...), Workers: 2, Stdout: &out, Stderr: &errs, Env: workerEnv(),
-	})
-	if err != nil {
-		t.Fatalf("%v\n%s%s", err, &out, &errs)
-	}
-	return strings.ReplaceAll(out.String(), "[default0]: ", "")
-}
-
 func TestTuneJSON(t *testing.T) {
 	var got struct {
 		Collective  string
@@ -52,8 +41,9 @@ func TestTuneJSON(t *testing.T) {
 		Sizes       []int
 		Comparisons []struct{ Setting []string }
 	}
+	testkit.Long(t)
 	file := t.TempDir() + "/tune.json"
-	if text := launchTune(t, "AllGather", "--json", "-o", file, "--try", "A=1,2 B=2"); text != "" {
+	if text := launch(t, tuning("AllGather", "--json", "-o", file, "--try", "A=1,2 B=2")...); text[0] != "" {
 		t.Errorf("it prints %q", text)
 	}
 	text, err := os.ReadFile(file)
@@ -72,6 +62,7 @@ func TestTuneJSON(t *testing.T) {
 // have the same timeout, so it must be long enough for a busy machine. tune repeats a failed run. In this test the
 // setting's first run fails at once and its second one never ends, so tune waits for only one timeout.
 func TestTuneRunHasDeadline(t *testing.T) {
+	testkit.Long(t)
 	fifo := t.TempDir() + "/token"
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
 		t.Skip(err)
@@ -80,38 +71,38 @@ func TestTuneRunHasDeadline(t *testing.T) {
 	if err := os.WriteFile(once, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	start := time.Now()
-	code, out, errs := goddp(t, append(append([]string{"tune"}, tuneQuickly...), "--timeout", "10s", "--try", failOnceVar+"="+once+" GODDP_TOKEN_FILE="+fifo)...)
-	if code != 0 || !strings.Contains(out, "failed: rank 0: it ran for more than 10s") {
-		t.Errorf("exit code %d after %v:\n%s%s", code, time.Since(start), out, errs)
+	r := testkit.Run(t, process(t, tuning("--timeout", "10s", "--try", failOnceVar+"="+once+" GODDP_TOKEN_FILE="+fifo)...))
+	if r.Code != 0 || !strings.Contains(r.Stdout, "failed: rank 0: it ran for more than 10s") {
+		t.Errorf("exit code %d:\n%s%s", r.Code, r.Stdout, r.Stderr)
 	}
 }
 
 // A run that fails once is made again.
 func TestTuneRunsAgain(t *testing.T) {
+	testkit.Long(t)
 	file := t.TempDir() + "/fails"
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	code, out, errs := goddp(t, append(append([]string{"tune"}, tuneQuickly...), "--try", failOnceVar+"="+file)...)
-	if _, err := os.Stat(file); code != 0 || strings.Contains(out, "failed") || err == nil {
-		t.Errorf("exit code %d, %v:\n%s%s", code, err, out, errs)
+	r := testkit.Run(t, process(t, tuning("--try", failOnceVar+"="+file)...))
+	if _, err := os.Stat(file); r.Code != 0 || strings.Contains(r.Stdout, "failed") || err == nil {
+		t.Errorf("exit code %d, %v:\n%s%s", r.Code, err, r.Stdout, r.Stderr)
 	}
 }
 
 // If the output file cannot be created, tune fails before it measures anything.
 func TestTuneCreatesOutputFirst(t *testing.T) {
 	file := t.TempDir() + "/nowhere/tune.txt"
-	code, _, errs := goddp(t, append(append([]string{"tune"}, tuneQuickly...), "-o", file, "--try", "A=1")...)
-	if code != 1 || !strings.Contains(errs, file) || strings.Contains(errs, " runs, ") {
-		t.Errorf("exit code %d, %s; want 1 and no runs", code, errs)
+	r := testkit.Run(t, process(t, tuning("-o", file, "--try", "A=1")...))
+	if r.Code != 1 || !strings.Contains(r.Stderr, file) || strings.Contains(r.Stderr, " runs, ") {
+		t.Errorf("exit code %d, %s; want 1 and no runs", r.Code, r.Stderr)
 	}
 }
 
 func TestTuneWithoutSettings(t *testing.T) {
-	code, out, errs := goddp(t, append([]string{"tune"}, tuneQuickly...)...)
-	if want := "the host backend has no settings to compare: name some with --try"; code != 1 || out != "" || !strings.Contains(errs, want) {
-		t.Errorf("exit code %d, %q, %q; want 1 and %q", code, out, errs, want)
+	r := testkit.Run(t, process(t, tuning()...))
+	if want := "the host backend has no settings to compare: name some with --try"; r.Code != 1 || r.Stdout != "" || !strings.Contains(r.Stderr, want) {
+		t.Errorf("%+v; want exit code 1 and %q", r, want)
 	}
 }
 

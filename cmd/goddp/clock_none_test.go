@@ -1,5 +1,0 @@
-//go:build !(cgo && linux && amd64)
-
-package main
-
-func clockMain() {}
