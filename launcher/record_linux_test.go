@@ -125,94 +125,77 @@ func TestRecordsOfAFailureOnAnotherNode(t *testing.T) {
 }
 
 func TestRecordsGoWhereTheyShould(t *testing.T) {
-	t.Run("log folder", func(t *testing.T) {
-		j := recorders(t, nil)
-		j.cfg.LogDir = t.TempDir()
-		failure := j.fail(t)
-		if ok, _ := filepath.Match(j.cfg.LogDir+"/*/attempt_0/flight", failure.Records); !ok {
-			t.Errorf("records are in %q, want them in %s", failure.Records, j.cfg.LogDir)
-		}
-	})
-	t.Run("chosen folder", func(t *testing.T) {
-		j := recorders(t, nil)
-		dir := filepath.Join(t.TempDir(), "chosen")
-		j.cfg.Env = append(j.cfg.Env, "GODDP_FLIGHT_DIR="+dir)
-		if failure := j.fail(t); failure.Records != dir {
-			t.Errorf("records are in %q, want %q", failure.Records, dir)
-		}
-		if dumps, err := flight.ReadDir(dir); len(dumps) != 4 || err != nil {
-			t.Errorf("%d records, %v", len(dumps), err)
-		}
-	})
-	t.Run("shared folder", func(t *testing.T) {
-		j := recorders(t, nil)
-		dir := t.TempDir()
-		if err := os.Chmod(dir, 0o777|os.ModeSticky); err != nil {
+	// The records of a job that a worker starts go to the folder that the user chose. If the user chose none, they do
+	// not go among those of the outer job.
+	chosen := filepath.Join(t.TempDir(), "chosen")
+	nested := func(chosen string) []string {
+		outer := shell(1, `env | grep GODDP_FLIGHT`)
+		outer.cfg.Env = append(os.Environ(), "GODDP_FLIGHT_DIR="+chosen)
+		if _, err := outer.run(t); err != nil {
 			t.Fatal(err)
 		}
-		j.cfg.Env = append(j.cfg.Env, "GODDP_FLIGHT_DIR="+dir)
+		return strings.Split(strings.ReplaceAll(outer.out.String(), "[default0]: ", ""), "\n")
+	}
+	shared := t.TempDir()
+	if err := os.Chmod(shared, 0o777|os.ModeSticky); err != nil {
+		t.Fatal(err)
+	}
+	logs := t.TempDir()
+	for name, c := range map[string]struct {
+		logs string
+		env  []string
+		want string // a pattern of the folder; "" means that there is none
+	}{
+		"log folder":          {logs, nil, logs + "/*/attempt_0/flight"},
+		"chosen folder":       {"", []string{"GODDP_FLIGHT_DIR=" + chosen}, chosen},
+		"shared folder":       {"", []string{"GODDP_FLIGHT_DIR=" + shared}, shared + "/goddp_flight_*"},
+		"nested, none chosen": {logs, nested(""), logs + "/*/attempt_0/flight"},
+		"nested, one chosen":  {logs, nested(chosen), chosen},
+		"nowhere":             {"", []string{"TORCH_NCCL_DUMP_ON_TIMEOUT=0"}, ""},
+	} {
+		temp := t.TempDir()
+		t.Setenv("TMPDIR", temp)
+		j := recorders(t, nil)
+		j.cfg.LogDir, j.cfg.Env = c.logs, append(j.cfg.Env, c.env...)
 		failure := j.fail(t)
-		if ok, _ := filepath.Match(dir+"/goddp_flight_*", failure.Records); !ok {
-			t.Errorf("records are in %q, want them in a folder of their own in %s", failure.Records, dir)
+		if ok, _ := filepath.Match(c.want, failure.Records); !ok || strings.Contains(failure.Report(), "goddp analyze") != (c.want != "") {
+			t.Errorf("%s: records are in %q, want %q; the report is\n%s", name, failure.Records, c.want, failure.Report())
 		}
-		if info, err := os.Stat(failure.Records); err != nil || info.Mode().Perm() != 0o700 {
-			t.Errorf("the records' folder is %v, %v", info, err)
+		if left, err := os.ReadDir(temp); len(left) != 0 || err != nil {
+			t.Errorf("%s: the temporary folder holds %v, %v", name, left, err)
+		}
+		if c.want == "" {
+			continue
 		}
 		if dumps, err := flight.ReadDir(failure.Records); len(dumps) != 4 || err != nil {
-			t.Errorf("%d records, %v", len(dumps), err)
+			t.Errorf("%s: %d records, %v", name, len(dumps), err)
 		}
-	})
-	t.Run("folder of a stranger", func(t *testing.T) {
-		testkit.Need(t, testkit.Root)
-		j := recorders(t, nil)
-		dir := t.TempDir()
-		precious := filepath.Join(t.TempDir(), "precious")
-		if err := errors.Join(os.WriteFile(precious, nil, 0o600), os.Symlink(precious, filepath.Join(dir, flight.File(1))),
-			os.Chown(dir, 65534, 65534), os.Chmod(dir, 0o777)); err != nil {
-			t.Fatal(err)
+		if info, err := os.Stat(failure.Records); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("%s: the records' folder is %v, %v", name, info, err)
 		}
-		j.cfg.Env = append(j.cfg.Env, "GODDP_FLIGHT_DIR="+dir)
-		if failure := j.fail(t); failure.Records != "" {
-			t.Errorf("records are in %q", failure.Records)
-		}
-		if !strings.Contains(j.err.String(), "others than user 0, of whom this process is, can write into it") {
-			t.Errorf("no reason in\n%s", &j.err)
-		}
-		if got, err := os.ReadFile(precious); err != nil || len(got) > 0 {
-			t.Errorf("written through the stranger's link: %q, %v", got, err)
-		}
-	})
-	// The records of a job that a worker starts go to the folder that the user chose. If
-	// the user chose none, they do not go among those of the outer job.
-	for _, chosen := range []string{"", filepath.Join(t.TempDir(), "chosen")} {
-		t.Run("nested, chosen "+chosen, func(t *testing.T) {
-			outer := shell(1, `env`)
-			outer.cfg.Env = append(os.Environ(), "GODDP_FLIGHT_DIR="+chosen)
-			if _, err := outer.run(t); err != nil {
-				t.Fatal(err)
-			}
-			env := strings.Split(strings.ReplaceAll(outer.out.String(), "[default0]: ", ""), "\n")
-			dir, _ := lookup(env)("GODDP_FLIGHT_DIR")
-			j := recorders(t, nil)
-			j.cfg.LogDir = t.TempDir()
-			j.cfg.Env = append(j.cfg.Env, env...)
-			failure := j.fail(t)
-			if dir == "" || failure.Records == "" || (failure.Records == dir) != (chosen != "") {
-				t.Errorf("records are in %q, those of the outer job in %q", failure.Records, dir)
-			}
-		})
 	}
-	t.Run("nowhere", func(t *testing.T) {
-		t.Setenv("TMPDIR", t.TempDir())
-		j := recorders(t, nil)
-		j.cfg.Env = append(j.cfg.Env, "TORCH_NCCL_DUMP_ON_TIMEOUT=0")
-		if failure := j.fail(t); failure.Records != "" || strings.Contains(failure.Report(), "goddp analyze") {
-			t.Errorf("records are in %q", failure.Records)
-		}
-		if left, err := os.ReadDir(os.TempDir()); len(left) != 0 || err != nil {
-			t.Errorf("the temporary folder holds %v, %v", left, err)
-		}
-	})
+}
+
+// Nothing is written into a folder of another user.
+func TestRecordsInTheFolderOfAStranger(t *testing.T) {
+	testkit.Need(t, testkit.Root)
+	j := recorders(t, nil)
+	dir := t.TempDir()
+	precious := filepath.Join(t.TempDir(), "precious")
+	if err := errors.Join(os.WriteFile(precious, nil, 0o600), os.Symlink(precious, filepath.Join(dir, flight.File(1))),
+		os.Chown(dir, 65534, 65534), os.Chmod(dir, 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	j.cfg.Env = append(j.cfg.Env, "GODDP_FLIGHT_DIR="+dir)
+	if failure := j.fail(t); failure.Records != "" {
+		t.Errorf("records are in %q", failure.Records)
+	}
+	if !strings.Contains(j.err.String(), "others than user 0, of whom this process is, can write into it") {
+		t.Errorf("no reason in\n%s", &j.err)
+	}
+	if got, err := os.ReadFile(precious); err != nil || len(got) > 0 {
+		t.Errorf("written through the stranger's link: %q, %v", got, err)
+	}
 }
 
 func TestRecorderSettings(t *testing.T) {

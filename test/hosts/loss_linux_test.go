@@ -106,21 +106,6 @@ func TestReserveTakesOver(t *testing.T) {
 	j.ends(2, 0, 2)
 }
 
-// TestHostReturnsAfterPartition isolates a host and starts its agent again when the network has healed.
-func TestHostReturnsAfterPartition(t *testing.T) {
-	inMakeHosts(t)
-	j := startElastic(t)
-	j.net.Isolate(j.net.Hosts[2])
-	j.trains(2, 1, 0, 1)
-	ends(t, j.agents[2], 1)
-	j.net.Heal()
-	j.start(2)
-	j.trains(3, 2, 0, 1)
-	j.trains(3, 1, 2)
-	j.finish()
-	j.ends(3, 0, 1, 2)
-}
-
 // TestShortPartitionChangesNothing isolates a host for less than three heartbeats.
 func TestShortPartitionChangesNothing(t *testing.T) {
 	inMakeHosts(t)
@@ -310,25 +295,4 @@ func TestElectionProcessDies(t *testing.T) {
 	j.trains(hosts-1, 1, others...)
 	j.finish()
 	j.ends(hosts-1, others...)
-}
-
-// TestEtcdMemberDies kills each member of etcd and starts it again, while a job trains.
-func TestEtcdMemberDies(t *testing.T) {
-	inMakeHosts(t)
-	n := netns.New(t, 3, 1)
-	j := newJob(t, n)
-	c := j.etcd("2:3", n.Hosts...)
-	j.start(0, 1, 2)
-	j.trains(3, 1, 0, 1, 2)
-	for member := range 3 {
-		c.Kill(member)
-		j.agents[2].Cmd.Process.Kill() // so that a round begins
-		ends(t, j.agents[2], sigkilled)
-		j.trains(2, member+1, 0, 1)
-		j.start(2)
-		j.trains(3, member+2, 0, 1)
-		c.StartMember(member)
-	}
-	j.finish()
-	j.ends(3, 0, 1, 2)
 }

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/goddp/goddp/internal/netns"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 // manifests are the objects of a file, by kind.
@@ -101,6 +102,7 @@ func trainerPod(m manifests) pod {
 
 // TestManifests runs the pods of each manifest, two with two ranks each.
 func TestManifests(t *testing.T) {
+	testkit.Long(t)
 	programs := t.TempDir()
 	build(t, "../..", "go", "build", "-o", programs+"/", "./cmd/golaunch", "./test/hosts/worker")
 	if err := os.Rename(filepath.Join(programs, "worker"), filepath.Join(programs, "train")); err != nil {
