@@ -54,6 +54,16 @@ func step(t *testing.T, s *amp.Scaler, opt optim.Optimizer) {
 	}
 }
 
+// train makes a step and an Update with each of the gradients.
+func train(t *testing.T, s *amp.Scaler, p *nn.Parameter, opt optim.Optimizer, gradients ...float32) {
+	t.Helper()
+	for _, g := range gradients {
+		backward(t, s, p, g)
+		step(t, s, opt)
+		s.Update()
+	}
+}
+
 // state is the JSON form of a Scaler.
 type state struct {
 	Scale         float64
@@ -62,11 +72,7 @@ type state struct {
 
 func stateOf(t *testing.T, s *amp.Scaler) (got state) {
 	t.Helper()
-	text, err := json.Marshal(s)
-	if err == nil {
-		err = json.Unmarshal(text, &got)
-	}
-	if err != nil {
+	if err := json.Unmarshal(must.New(json.Marshal(s)), &got); err != nil {
 		t.Error(err)
 	}
 	return got
@@ -74,11 +80,7 @@ func stateOf(t *testing.T, s *amp.Scaler) (got state) {
 
 func restore(t *testing.T, s *amp.Scaler, to state) {
 	t.Helper()
-	text, err := json.Marshal(to)
-	if err == nil {
-		err = json.Unmarshal(text, s)
-	}
-	if err != nil {
+	if err := json.Unmarshal(must.New(json.Marshal(to)), s); err != nil {
 		t.Error(err)
 	}
 }
@@ -121,9 +123,7 @@ func TestScaleFollowsGradScaler(t *testing.T) {
 				if u.overflow {
 					g = inf
 				}
-				backward(t, s, p, g)
-				step(t, s, opt)
-				s.Update()
+				train(t, s, p, opt, g)
 				if got, want := stateOf(t, s), (state{Scale: u.scale, GrowthTracker: u.tracker}); got != want || s.GetScale() != u.scale {
 					t.Errorf("update %d: %+v, want %+v", i, got, want)
 				}
@@ -320,9 +320,7 @@ func TestStepFails(t *testing.T) {
 		t.Errorf("the scale became %v by a step that was none", s.GetScale())
 	}
 	opt.EndLoad(0)
-	backward(t, s, p, 1)
-	step(t, s, opt)
-	s.Update()
+	train(t, s, p, opt, 1)
 	if p.Item() != 0 || stateOf(t, s).GrowthTracker != 1 {
 		t.Errorf("afterwards the parameter is %v, the state %+v", p.Item(), stateOf(t, s))
 	}
@@ -345,22 +343,12 @@ func TestDisabled(t *testing.T) {
 func TestStateIsRestored(t *testing.T) {
 	p, opt := scalar(newDevice(t), 1, 0)
 	s := must.New(amp.NewScaler(&amp.Options{GrowthInterval: 3}))
-	for range 2 {
-		backward(t, s, p, 1)
-		step(t, s, opt)
-		s.Update()
-	}
-	saved, err := json.Marshal(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	train(t, s, p, opt, 1, 1)
 	again := must.New(amp.NewScaler(&amp.Options{GrowthInterval: 3, InitScale: 4}))
-	if err := json.Unmarshal(saved, again); err != nil {
+	if err := json.Unmarshal(must.New(json.Marshal(s)), again); err != nil {
 		t.Fatal(err)
 	}
-	backward(t, again, p, 1)
-	step(t, again, opt)
-	again.Update()
+	train(t, again, p, opt, 1)
 	if again.GetScale() != 131072 {
 		t.Errorf("after two updates, a restart and one more the scale is %v, want twice 65536", again.GetScale())
 	}
@@ -425,9 +413,7 @@ func TestScalerKeepsNoOptimizerAlive(t *testing.T) {
 		for j := range 3 {
 			p, opt := scalar(dev, 1, 0)
 			runtime.AddCleanup(opt, func(i int) { gone <- i }, 3*i+j)
-			backward(t, s, p, 1)
-			step(t, s, opt)
-			s.Update()
+			train(t, s, p, opt, 1)
 		}
 		if dev.asked > 2 { // one check for the current optimizer, one for the previous
 			t.Errorf("3 optimizers asked for memory %d times, want 2", dev.asked)
