@@ -129,7 +129,7 @@ func TestRecordsGoWhereTheyShould(t *testing.T) {
 	// not go among those of the outer job.
 	chosen := filepath.Join(t.TempDir(), "chosen")
 	nested := func(chosen string) []string {
-		outer := shell(1, `env | grep GODDP_FLIGHT`)
+		outer := shell(1, `env | grep FLIGHT_DIR`)
 		outer.cfg.Env = append(os.Environ(), "GODDP_FLIGHT_DIR="+chosen)
 		if _, err := outer.run(t); err != nil {
 			t.Fatal(err)
