@@ -3,6 +3,7 @@ package autograd
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/goddp/goddp/device"
@@ -45,6 +46,7 @@ func Checkpoint(f func(x *Variable) *Variable, x *Variable) (y *Variable) {
 	outer := s.scope
 	s.inScope("when its Checkpoint returned", func() {
 		s.scope.opens = opens // so that f may use variables of the current step that are not its argument
+		s.scope.unrecorded = map[*block][]read{}
 		from, random := s.nodes, s.random
 		y = f(x)
 		if y.s != s {
@@ -53,6 +55,9 @@ func Checkpoint(f func(x *Variable) *Variable, x *Variable) (y *Variable) {
 		outer.adopt(y.mem, s.scope)
 		part := sectionOf(y, from)
 		if len(part.nodes) == 0 {
+			if outer.unrecorded != nil { // a Checkpoint around this one runs it again
+				maps.Copy(outer.unrecorded, s.scope.unrecorded)
+			}
 			return
 		}
 		uses := part.outside
@@ -147,23 +152,31 @@ type section struct {
 	observers []Observer  // the observers of results
 }
 
-// reads returns the operands of the operations in p that were made outside of sc, the scope that
-// recorded them, once for each version. It panics with a [*GraphError] if an operand is a gradient.
+// reads returns the operands that were made outside of sc, once for each version: those of the operations in p,
+// which were recorded in sc, and those of operations that were not, if one in p reads their result. It panics with a
+// [*GraphError] if an operand is a gradient.
 func (p *section) reads(sc *scope) (reads []read) {
 	type key struct {
 		mem     *block
 		version uint64
 	}
 	seen := map[key]bool{}
-	add := func(v input, op string) {
+	var add func(v input, op string)
+	add = func(v input, op string) {
 		if v.grad {
 			panic(&GraphError{Call: "Checkpoint", Variable: v.String(),
 				Reason: "it is a gradient, which the backward pass may write before it runs the function again: give the function a copy, such as MulScalar(v, 1)"})
 		}
 		k := key{v.mem, v.version}
-		if v.mem.scope != sc && v.mem.freed == "" && !seen[k] {
-			seen[k] = true
+		if seen[k] {
+			return
+		}
+		seen[k] = true
+		if v.mem.scope != sc && v.mem.freed == "" {
 			reads = append(reads, read{v, op})
+		}
+		for _, r := range sc.unrecorded[v.mem] {
+			add(r.input, r.op)
 		}
 	}
 	for _, n := range p.nodes {

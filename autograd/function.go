@@ -149,6 +149,11 @@ func Apply(fn Function, in ...*Variable) *Variable {
 		out.t = device.Tensor{DType: dt, Shape: shape}
 	}
 	out.mem = s.made(out.t.Buf, err)
+	if n == nil && s.scope.unrecorded != nil {
+		for _, v := range in {
+			s.scope.unrecorded[out.mem] = append(s.scope.unrecorded[out.mem], read{input{v, v.mem.version}, name})
+		}
+	}
 	if err != nil {
 		return out
 	}

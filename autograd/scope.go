@@ -26,6 +26,10 @@ type block struct {
 type scope struct {
 	blocks []*block
 	opens  bool // whether the next operation may start the next step: true for a Checkpoint's scope until its first operation
+
+	// unrecorded has the operands of each operation that is not in the graph, by its result. A Checkpoint that runs
+	// again computes them again. It is nil in other scopes.
+	unrecorded map[*block][]read
 }
 
 // made returns a block of the current scope for new memory, or for the error of its allocation.
