@@ -226,17 +226,27 @@ func TestForwardOfNormalizations(t *testing.T) {
 		return want
 	}
 	image, rows := x.on(dev), autograd.FromSlice(dev, x.data, 6, 4)
+	sum, layer := autograd.AddLayerNorm(autograd.MulScalar(rows, 0.25), autograd.MulScalar(rows, 0.75), []int{4}, of(w), of(b), eps)
+	_, rms := autograd.AddRMSNorm(autograd.MulScalar(rows, 0.25), autograd.MulScalar(rows, 0.75), []int{4}, of(w), eps)
+	residual := normed(plane, true, plane)
+	for i, v := range x.data {
+		residual[i] = max(residual[i]+v, 0)
+	}
 	for name, c := range map[string]struct {
 		got  *autograd.Variable
 		want []float64
 	}{
-		"LayerNorm":           {autograd.LayerNorm(rows, []int{4}, of(w), of(b), eps), normed(func(i int) int { return i / 4 }, true, last)},
-		"LayerNorm of two":    {autograd.LayerNorm(autograd.FromSlice(dev, x.data, 4, 3, 2), []int{3, 2}, nil, nil, eps), normed(func(i int) int { return i / 6 }, true, nil)},
-		"RMSNorm":             {autograd.RMSNorm(rows, []int{4}, of(w), eps), normed(func(i int) int { return i / 4 }, false, last)},
-		"GroupNorm":           {autograd.GroupNorm(image, 2, of(w), of(b), eps), normed(func(i int) int { return i / 6 }, true, plane)},
-		"BatchNorm":           {autograd.BatchNorm(image, of(w), of(b), autograd.BatchNormOptions{Eps: eps}), normed(plane, true, plane)},
-		"BatchNorm, last":     {autograd.BatchNorm(rows, of(w), of(b), autograd.BatchNormOptions{Eps: eps, ChannelsLast: true}), normed(last, true, last)},
-		"BatchNorm, Evaluate": {autograd.BatchNorm(image, of(w), of(b), autograd.BatchNormOptions{Eps: eps, Evaluate: true, Mean: of(mean), Variance: of(variance)}), byChannel(x.data)},
+		"LayerNorm":                 {autograd.LayerNorm(rows, []int{4}, of(w), of(b), eps), normed(func(i int) int { return i / 4 }, true, last)},
+		"AddLayerNorm's sum":        {sum, x.data},
+		"AddLayerNorm":              {layer, normed(func(i int) int { return i / 4 }, true, last)},
+		"AddRMSNorm":                {rms, normed(func(i int) int { return i / 4 }, false, last)},
+		"BatchNorm, residual, ReLU": {autograd.BatchNorm(image, of(w), of(b), autograd.BatchNormOptions{Eps: eps, Residual: image, ReLU: true}), residual},
+		"LayerNorm of two":          {autograd.LayerNorm(autograd.FromSlice(dev, x.data, 4, 3, 2), []int{3, 2}, nil, nil, eps), normed(func(i int) int { return i / 6 }, true, nil)},
+		"RMSNorm":                   {autograd.RMSNorm(rows, []int{4}, of(w), eps), normed(func(i int) int { return i / 4 }, false, last)},
+		"GroupNorm":                 {autograd.GroupNorm(image, 2, of(w), of(b), eps), normed(func(i int) int { return i / 6 }, true, plane)},
+		"BatchNorm":                 {autograd.BatchNorm(image, of(w), of(b), autograd.BatchNormOptions{Eps: eps}), normed(plane, true, plane)},
+		"BatchNorm, last":           {autograd.BatchNorm(rows, of(w), of(b), autograd.BatchNormOptions{Eps: eps, ChannelsLast: true}), normed(last, true, last)},
+		"BatchNorm, Evaluate":       {autograd.BatchNorm(image, of(w), of(b), autograd.BatchNormOptions{Eps: eps, Evaluate: true, Mean: of(mean), Variance: of(variance)}), byChannel(x.data)},
 	} {
 		near(t, name, read(t, c.got), c.want, 1e-12)
 	}

@@ -58,58 +58,40 @@ type faultyKernels struct {
 	f *faulty
 }
 
-func (k *faultyKernels) next() error {
+func (k *faultyKernels) run(kernel func() error) error {
 	k.f.kernels++
-	return k.f.count(&k.f.kernel)
+	if err := k.f.count(&k.f.kernel); err != nil {
+		return err
+	}
+	return kernel()
 }
 
 func (k *faultyKernels) Fill(s device.Stream, dst device.Tensor, v float64) error {
-	if err := k.next(); err != nil {
-		return err
-	}
-	return k.Kernels.Fill(s, dst, v)
+	return k.run(func() error { return k.Kernels.Fill(s, dst, v) })
 }
 
 func (k *faultyKernels) Axpby(s device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor) error {
-	if err := k.next(); err != nil {
-		return err
-	}
-	return k.Kernels.Axpby(s, dst, acc, x)
+	return k.run(func() error { return k.Kernels.Axpby(s, dst, acc, x) })
 }
 
 func (k *faultyKernels) Binary(s device.Stream, op kernels.BinaryOp, dst, x, y device.Tensor) error {
-	if err := k.next(); err != nil {
-		return err
-	}
-	return k.Kernels.Binary(s, op, dst, x, y)
+	return k.run(func() error { return k.Kernels.Binary(s, op, dst, x, y) })
 }
 
 func (k *faultyKernels) Sum(s device.Stream, dst device.Tensor, acc device.Accum, src device.Tensor) error {
-	if err := k.next(); err != nil {
-		return err
-	}
-	return k.Kernels.Sum(s, dst, acc, src)
+	return k.run(func() error { return k.Kernels.Sum(s, dst, acc, src) })
 }
 
 func (k *faultyKernels) MatMul(s device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor, tx bool, y device.Tensor, ty bool) error {
-	if err := k.next(); err != nil {
-		return err
-	}
-	return k.Kernels.MatMul(s, dst, acc, x, tx, y, ty)
+	return k.run(func() error { return k.Kernels.MatMul(s, dst, acc, x, tx, y, ty) })
 }
 
 func (k *faultyKernels) Linear(s device.Stream, dst, x, w, bias device.Tensor, act kernels.Activation) error {
-	if err := k.next(); err != nil {
-		return err
-	}
-	return k.Kernels.Linear(s, dst, x, w, bias, act)
+	return k.run(func() error { return k.Kernels.Linear(s, dst, x, w, bias, act) })
 }
 
 func (k *faultyKernels) LinearGrad(s device.Stream, dw device.Tensor, accW device.Accum, db device.Tensor, accB device.Accum, g, x device.Tensor) error {
-	if err := k.next(); err != nil {
-		return err
-	}
-	return k.Kernels.LinearGrad(s, dw, accW, db, accB, g, x)
+	return k.run(func() error { return k.Kernels.LinearGrad(s, dw, accW, db, accB, g, x) })
 }
 
 // sink is a GradSink that records its calls.

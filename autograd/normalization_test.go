@@ -2,7 +2,6 @@ package autograd_test
 
 import (
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -66,6 +65,27 @@ func normalizationCases() (cases []gradCase) {
 		sum, normed := autograd.AddRMSNorm(in[0], in[1], []int{5}, in[2], 1e-2)
 		return autograd.Add(autograd.Mul(sum, sum), normed)
 	}, device.Shape{2, 3, 5}, device.Shape{2, 3, 5}, device.Shape{5})
+	add("AddLayerNorm within a Checkpoint", func(in variables) *autograd.Variable {
+		return autograd.Checkpoint(func(x *autograd.Variable) *autograd.Variable {
+			sum, normed := autograd.AddLayerNorm(autograd.Tanh(x), autograd.Sin(in[1]), []int{5}, in[2], in[3], 1e-2)
+			return autograd.Add(sum, autograd.Mul(normed, normed))
+		}, in[0])
+	}, device.Shape{2, 3, 5}, device.Shape{2, 3, 5}, device.Shape{5}, device.Shape{5})
+	for _, last := range []bool{false, true} {
+		fused := func(x, w, b, residual *autograd.Variable, relu bool) *autograd.Variable {
+			return autograd.BatchNorm(x, w, b, autograd.BatchNormOptions{Eps: 1e-2, ChannelsLast: last, Residual: residual, ReLU: relu})
+		}
+		shapes := []device.Shape{{2, 3, 2, 3}, {3}, {3}, {2, 3, 2, 3}} // three channels in both layouts
+		add(fmt.Sprint("BatchNorm with a residual, channels last ", last), func(in variables) *autograd.Variable {
+			return fused(in[0], in[1], in[2], in[3], false)
+		}, shapes...)
+		add(fmt.Sprint("BatchNorm with a residual and ReLU, channels last ", last), func(in variables) *autograd.Variable {
+			return fused(in[0], in[1], in[2], autograd.AddScalar(in[3], -2), true)
+		}, shapes...)
+		add(fmt.Sprint("BatchNorm with itself for a residual, channels last ", last), func(in variables) *autograd.Variable {
+			return fused(in[0], in[1], in[2], in[0], true)
+		}, shapes[:3]...)
+	}
 	for n := 1; n <= 2; n++ {
 		add("RMSNorm", func(in variables) *autograd.Variable { return autograd.RMSNorm(in[0], []int{5}, opt(in, 1), 1e-2) },
 			[]device.Shape{{2, 3, 5}, {5}}[:n]...)
@@ -170,68 +190,6 @@ func TestNormalizationParityWithPyTorch(t *testing.T) {
 		return autograd.BatchNorm(x, w, b, autograd.BatchNormOptions{Eps: 1e-3})
 	})
 	torchtest.Check(t, cases)
-}
-
-// A BatchNorm with a residual and a ReLU has the result and the gradients of three operations.
-func TestBatchNormWithResidualAndReLU(t *testing.T) {
-	dev := newDevice(t)
-	rng := rand.New(rand.NewPCG(3, 4))
-	random := func(shape ...int) *autograd.Variable {
-		v := make([]float64, device.Shape(shape).Len())
-		for i := range v {
-			v[i] = rng.Float64()*4 - 2
-		}
-		return autograd.FromSlice(dev, v, shape...).RequireGrad()
-	}
-	for n := range 16 {
-		o := autograd.BatchNormOptions{Eps: 1e-3, ChannelsLast: n&1 != 0, ReLU: n&2 != 0}
-		shape := []int{2, 3, 5, 3} // three channels in both layouts
-		x, weight, bias, residual := random(shape...), random(3), random(3), random(shape...)
-		if n&8 != 0 {
-			residual = x
-		}
-		variables := []*autograd.Variable{x, weight, bias, residual}
-		compute := func(fused bool) (all [][]float64) {
-			o, r := o, residual
-			if n&4 == 0 {
-				r = nil
-			}
-			var y *autograd.Variable
-			if fused {
-				o.Residual = r
-				y = autograd.BatchNorm(x, weight, bias, o)
-			} else {
-				o.ReLU = false
-				y = autograd.BatchNorm(x, weight, bias, o)
-				if r != nil {
-					y = autograd.Add(y, r)
-				}
-				if n&2 != 0 {
-					y = autograd.ReLU(y)
-				}
-			}
-			loss := autograd.Sum(autograd.Mul(y, autograd.Add(y, residual)))
-			if err := loss.Backward(); err != nil {
-				t.Fatal(err)
-			}
-			all = append(all, read(t, y))
-			for _, v := range variables {
-				all = append(all, read(t, v.Grad()))
-			}
-			for _, v := range variables {
-				v.ZeroGrad()
-			}
-			return all
-		}
-		want, got := compute(false), compute(true)
-		for i := range want {
-			for j, w := range want[i] {
-				if math.Abs(got[i][j]-w) > 1e-9*(1+math.Abs(w)) {
-					t.Fatalf("%+v: element %d of array %d (the result, then gradients) is %v, want %v", o, j, i, got[i][j], w)
-				}
-			}
-		}
-	}
 }
 
 // A checkpointed BatchNorm updates its running moments once.

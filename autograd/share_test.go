@@ -1,7 +1,6 @@
 package autograd_test
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -132,70 +131,6 @@ func TestSharedGradientsDoNotChange(t *testing.T) {
 			for _, v := range read(t, x.Grad()) {
 				if v < c.want-1e-12 || v > c.want+1e-12 {
 					t.Errorf("%s: gradient %v, want %v", c.name, v, c.want)
-				}
-			}
-		}
-	}
-}
-
-// AddLayerNorm and AddRMSNorm have the bits of Add and a normalisation, also within a Checkpoint.
-func TestAddNormEqualsAddAndNorm(t *testing.T) {
-	type pair func(x, y, w, b *autograd.Variable) (sum, normed *autograd.Variable)
-	const cols, eps = 5, 1e-3
-	shape := []int{cols}
-	for _, c := range []struct {
-		name            string
-		fused, separate pair
-	}{
-		{"AddLayerNorm", func(x, y, w, b *autograd.Variable) (sum, normed *autograd.Variable) {
-			return autograd.AddLayerNorm(x, y, shape, w, b, eps)
-		}, func(x, y, w, b *autograd.Variable) (sum, normed *autograd.Variable) {
-			sum = autograd.Add(x, y)
-			return sum, autograd.LayerNorm(sum, shape, w, b, eps)
-		}},
-		{"AddRMSNorm", func(x, y, w, _ *autograd.Variable) (sum, normed *autograd.Variable) {
-			return autograd.AddRMSNorm(x, y, shape, w, eps)
-		}, func(x, y, w, _ *autograd.Variable) (sum, normed *autograd.Variable) {
-			sum = autograd.Add(x, y)
-			return sum, autograd.RMSNorm(sum, shape, w, eps)
-		}},
-	} {
-		run := func(f pair, checkpoint bool, yShape ...int) string {
-			dev := newDevice(t)
-			values := func(from float64, shape ...int) *autograd.Variable {
-				v := make([]float64, device.Shape(shape).Len())
-				for i := range v {
-					v[i] = from + float64(i*i%7)/3
-				}
-				return autograd.FromSlice(dev, v, shape...).RequireGrad()
-			}
-			x, y, w, b := values(1, 3, cols), values(-2, yShape...), values(0.5, cols), values(0.25, cols)
-			block := func(x *autograd.Variable) *autograd.Variable {
-				sum, normed := f(autograd.Tanh(x), autograd.Sin(y), w, b)
-				return autograd.Add(sum, autograd.Mul(normed, normed))
-			}
-			var out *autograd.Variable
-			if checkpoint {
-				out = autograd.Checkpoint(block, x)
-			} else {
-				out = block(x)
-			}
-			all := fmt.Sprint(read(t, out))
-			if err := autograd.Sum(autograd.Mul(out, out)).Backward(); err != nil {
-				t.Fatal(err)
-			}
-			for _, v := range []*autograd.Variable{x, y, w, b} {
-				if g := v.Grad(); g != nil {
-					all += fmt.Sprint(read(t, g))
-				}
-			}
-			return all
-		}
-		for _, yShape := range [][]int{{3, cols}, {cols}} { // the latter is broadcast
-			want := run(c.separate, false, yShape...)
-			for _, checkpoint := range []bool{false, true} {
-				if got := run(c.fused, checkpoint, yShape...); got != want {
-					t.Errorf("%s, y %v, checkpoint %v: %s, want %s", c.name, yShape, checkpoint, got, want)
 				}
 			}
 		}
