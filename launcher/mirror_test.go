@@ -15,17 +15,6 @@ import (
 	"github.com/goddp/goddp/internal/testkit"
 )
 
-// slowWriter blocks until open is closed.
-type slowWriter struct {
-	buffer
-	open chan struct{}
-}
-
-func (w *slowWriter) Write(p []byte) (int, error) {
-	<-w.open
-	return w.buffer.Write(p)
-}
-
 // startHostFirst starts a job of two nodes, the first of which hosts the rendezvous.
 func startHostFirst(t *testing.T, jobs ...*job) (wait func() []nodeResult) {
 	t.Helper()
@@ -72,31 +61,6 @@ func TestHostShowsAllOutput(t *testing.T) {
 		if line := "golaunch on " + hostname() + ": round 1: this is node 1 of 2"; !strings.Contains(stderr, line) {
 			t.Errorf("node %d does not show %q:\n%s", i, line, stderr)
 		}
-	}
-}
-
-// If the host does not show the lines, the workers of other nodes go on. The host then says
-// how many lines it has left out.
-func TestSlowHostDelaysNoWorker(t *testing.T) {
-	testkit.Long(t)
-	const lines = 700_000
-	jobs := []*job{shell(1, "exit 0"), shell(1, fmt.Sprintf("seq 1 %d; echo printed >&2", lines))}
-	host := &slowWriter{open: make(chan struct{})}
-	jobs[0].cfg.Stdout, jobs[1].cfg.Stdout = host, &jobs[1].out
-	printed := jobs[1].err.contains("]: printed\n")
-	wait := startHostFirst(t, jobs...)
-	<-printed
-	close(host.open)
-	for i, r := range wait() {
-		if r.err != nil {
-			t.Fatalf("node %d: %v\n%s", i, r.err, &r.job.err)
-		}
-	}
-	if n := strings.Count(jobs[1].out.String(), "\n"); n != lines {
-		t.Errorf("node 1 shows %d lines, want %d", n, lines)
-	}
-	if !strings.Contains(jobs[0].err.String(), "lines are not shown here") {
-		t.Errorf("the host shows %d lines, and on stderr\n%s", strings.Count(host.String(), "\n"), &jobs[0].err)
 	}
 }
 
