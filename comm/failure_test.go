@@ -59,10 +59,13 @@ func closeAll(groups []*comm.ProcessGroup) {
 	each(groups, func(_ int, pg *comm.ProcessGroup) { pg.Close() })
 }
 
-// local calls comm.Local. It returns the groups, and the log of all of them.
+// local calls comm.Local with options, which may be nil. It returns the groups, and the log of all of them.
 func local(t *testing.T, n int, o *comm.Options) ([]*comm.ProcessGroup, *lockedBuffer) {
 	t.Helper()
 	log := new(lockedBuffer)
+	if o == nil {
+		o = &comm.Options{}
+	}
 	o.Log = slog.New(slog.NewTextHandler(log, nil))
 	groups, err := comm.Local(n, o)
 	if err != nil {

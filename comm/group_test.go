@@ -110,27 +110,6 @@ func TestCollectives(t *testing.T) {
 	}
 }
 
-func TestSeveralInFlight(t *testing.T) {
-	commtest.OnRanks(t, 4, nil, func(pg *comm.ProcessGroup) error {
-		var works []*comm.Work
-		var tensors []device.Tensor
-		for i := range 100 {
-			x := vec(float32(i * pg.Rank()))
-			tensors = append(tensors, x)
-			works = append(works, pg.AllReduce(x, comm.Sum))
-		}
-		for i, w := range works {
-			if err := w.Wait(t.Context()); err != nil {
-				return err
-			}
-			if err := expect(tensors[i], float32(6*i)); err != nil {
-				return fmt.Errorf("call %d: %w", i, err)
-			}
-		}
-		return nil
-	})
-}
-
 func TestObjects(t *testing.T) {
 	type config struct {
 		Name  string
@@ -214,10 +193,7 @@ func TestAgree(t *testing.T) {
 // If the context of AllGatherObject ends, its device memory is freed when its collective has
 // ended.
 func TestCancelledExchangeFreesItsMemory(t *testing.T) {
-	groups, err := comm.Local(2, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	groups, _ := local(t, 2, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := comm.AllGatherObject(ctx, groups[0], 1); !errors.Is(err, context.Canceled) {
@@ -289,103 +265,59 @@ func TestSplit(t *testing.T) {
 }
 
 func TestMismatchNamesBothCalls(t *testing.T) {
-	groups, err := comm.Local(2, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	errs := make([]error, 2)
-	var wg sync.WaitGroup
-	for r, pg := range groups {
-		wg.Go(func() {
-			defer pg.Close()
-			errs[r] = pg.With(comm.CallOptions{Name: "bucket 7"}).AllReduce(device.HostTensor(make([]float32, 8+r), device.Float32), comm.Sum).Wait(t.Context())
-		})
-	}
-	wg.Wait()
-	for r, err := range errs {
-		var m *comm.MismatchError
-		if !errors.As(err, &m) {
-			t.Fatalf("rank %d: %v", r, err)
+	groups, _ := local(t, 2, nil)
+	each(groups, func(r int, pg *comm.ProcessGroup) {
+		defer pg.Close()
+		err := pg.With(comm.CallOptions{Name: "bucket 7"}).AllReduce(device.HostTensor(make([]float32, 8+r), device.Float32), comm.Sum).Wait(t.Context())
+		if !errors.As(err, new(*comm.MismatchError)) {
+			t.Errorf("rank %d: %v", r, err)
 		}
 		for _, want := range []string{"8 elements", "9 elements", "AllReduce", "bucket 7", "rank 0", "rank 1"} {
-			if !strings.Contains(err.Error(), want) {
+			if !strings.Contains(fmt.Sprint(err), want) {
 				t.Errorf("rank %d: %q lacks %q", r, err, want)
 			}
 		}
-	}
+	})
 }
 
 // If a rank is missing, the calls of the other ranks time out after ten minutes. The test does
 // not wait so long, because the clock of a synctest bubble jumps.
 func TestTimeoutNamesTheRankThatDidNotCome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		groups, err := comm.Local(3, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		groups, _ := local(t, 3, nil)
 		start := time.Now()
-		var wg sync.WaitGroup
-		for _, pg := range groups[:2] {
-			wg.Go(func() {
-				err := pg.Barrier().Wait(context.Background())
-				if !errors.Is(err, comm.ErrTimeout) {
-					t.Errorf("rank %d: %v", pg.Rank(), err)
-				}
-				if !strings.Contains(err.Error(), "waiting for rank 2") {
-					t.Errorf("rank %d: %q does not name rank 2", pg.Rank(), err)
-				}
-				if took := time.Since(start); took < comm.DefaultTimeout || took > comm.DefaultTimeout+5*time.Second {
-					t.Errorf("rank %d: after %v, want %v", pg.Rank(), took, comm.DefaultTimeout)
-				}
-			})
-		}
-		wg.Wait()
-		for _, pg := range groups {
-			pg.Close()
-		}
+		each(groups[:2], func(r int, pg *comm.ProcessGroup) {
+			err := pg.Barrier().Wait(context.Background())
+			if !errors.Is(err, comm.ErrTimeout) || !strings.Contains(err.Error(), "waiting for rank 2") {
+				t.Errorf("rank %d: %v, want a timeout that names rank 2", r, err)
+			}
+			if took := time.Since(start); took < comm.DefaultTimeout || took > comm.DefaultTimeout+5*time.Second {
+				t.Errorf("rank %d: after %v, want %v", r, took, comm.DefaultTimeout)
+			}
+		})
+		closeAll(groups)
 	})
 }
 
 func TestAbortEndsPendingAndLaterCalls(t *testing.T) {
-	cause := errors.New("the user had enough")
-	groups, err := comm.Local(2, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := groups[0].Barrier()
-	groups[0].Abort(cause)
-	if err := w.Wait(t.Context()); !errors.Is(err, comm.ErrAborted) || !errors.Is(err, cause) {
-		t.Errorf("the pending call: %v", err)
-	}
-	if err := groups[0].Barrier().Wait(t.Context()); !errors.Is(err, comm.ErrAborted) || !errors.Is(err, cause) {
-		t.Errorf("a later call: %v", err)
-	}
-	if err := groups[1].Barrier().Wait(t.Context()); !errors.Is(err, comm.ErrAborted) || !strings.Contains(err.Error(), cause.Error()) {
-		t.Errorf("the other rank's call: %v", err)
-	}
-	for _, pg := range groups {
-		pg.Close()
-		pg.Close() // a second Close does nothing
-	}
-	if err := groups[1].Barrier().Wait(t.Context()); err == nil {
-		t.Error("a call after Close succeeded")
-	}
-}
-
-func TestAbortTakesNoCause(t *testing.T) {
-	groups, err := comm.Local(2, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := groups[0].Barrier()
-	groups[0].Abort(nil)
-	for r, err := range []error{w.Wait(t.Context()), groups[1].Barrier().Wait(t.Context())} {
-		if !errors.Is(err, comm.ErrAborted) || strings.Contains(err.Error(), "nil") {
-			t.Errorf("rank %d: %v", r, err)
+	for _, cause := range []error{errors.New("the user had enough"), nil} {
+		groups, _ := local(t, 2, nil)
+		w := groups[0].Barrier()
+		groups[0].Abort(cause)
+		for what, err := range map[string]error{
+			"the pending call": w.Wait(t.Context()), "a later call": groups[0].Barrier().Wait(t.Context()), "the other rank's call": groups[1].Barrier().Wait(t.Context()),
+		} {
+			isElsewhere := what == "the other rank's call"
+			if !errors.Is(err, comm.ErrAborted) || strings.Contains(err.Error(), "nil") ||
+				cause != nil && (!strings.Contains(err.Error(), cause.Error()) || errors.Is(err, cause) == isElsewhere) {
+				t.Errorf("aborted with %v: %s: %v", cause, what, err)
+			}
 		}
-	}
-	for _, pg := range groups {
-		pg.Close()
+		closeAll(groups)
+		closeAll(groups) // a second Close does nothing
+		if err := groups[1].Barrier().Wait(t.Context()); err == nil {
+			t.Error("a call after Close succeeded")
+		}
 	}
 }
 
@@ -422,17 +354,9 @@ func TestCancelledSyncLeavesTheCallRunning(t *testing.T) {
 func TestSubgroupsBelongToTheirParent(t *testing.T) {
 	var wrapped atomic.Int32
 	opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { wrapped.Add(1); return b })
-	groups, err := comm.Local(2, opts)
+	groups, _ := local(t, 2, opts)
+	subs, err := split(t, groups)
 	if err != nil {
-		t.Fatal(err)
-	}
-	subs, errs := make([]*comm.ProcessGroup, 2), make([]error, 2)
-	var wg sync.WaitGroup
-	for r, pg := range groups {
-		wg.Go(func() { subs[r], errs[r] = pg.Split(t.Context(), 0, 0) })
-	}
-	wg.Wait()
-	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
 	if n := wrapped.Load(); n != 4 {
@@ -443,9 +367,7 @@ func TestSubgroupsBelongToTheirParent(t *testing.T) {
 	if err := w.Wait(t.Context()); !errors.Is(err, comm.ErrAborted) {
 		t.Errorf("a call of the subgroup, after Abort of the parent: %v", err)
 	}
-	for _, pg := range groups {
-		pg.Close() // goleak detects goroutines that a subgroup has left running
-	}
+	closeAll(groups) // goleak detects goroutines that a subgroup has left running
 	if err := subs[1].Barrier().Wait(t.Context()); err == nil {
 		t.Error("a call of the subgroup succeeded after Close of the parent")
 	}
@@ -466,19 +388,10 @@ func (b truant) Split(ctx context.Context, cfg backend.Config, members []int) (b
 // If a rank does not take part in Split, the error names that rank by its number in the group
 // that is split.
 func TestSplitNamesTheMissingRank(t *testing.T) {
-	groups, err := comm.Local(3, commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return truant{b} }))
-	if err != nil {
-		t.Fatal(err)
-	}
+	groups, _ := local(t, 3, commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return truant{b} }))
 	errs := make([]error, 3)
-	var wg sync.WaitGroup
-	for r, pg := range groups {
-		wg.Go(func() { _, errs[r] = pg.Split(t.Context(), min(r, 1), 0) })
-	}
-	wg.Wait()
-	for _, pg := range groups {
-		pg.Close()
-	}
+	each(groups, func(r int, pg *comm.ProcessGroup) { _, errs[r] = pg.Split(t.Context(), min(r, 1), 0) })
+	closeAll(groups)
 	var absent *comm.AbsentError
 	if !errors.As(errs[1], &absent) || !slices.Equal(absent.Ranks, []int{2}) || !strings.Contains(errs[1].Error(), "timed out after 100ms: rank 2 has not come") {
 		t.Errorf("%v, want that rank 2 has not come", errs[1])
@@ -515,24 +428,18 @@ func TestSplitNamesTheRankThatFailed(t *testing.T) {
 		{&comm.PeerLostError{Peer: 3}, 3, "color 1, ranks 1-3: rank 3 lost"},
 		{nil, 0, "process group aborted: by rank 0: no luck"},
 	} {
-		var arrived, wg sync.WaitGroup
+		var arrived sync.WaitGroup
 		arrived.Add(4)
-		groups, err := comm.Local(4, commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return unwilling{b, c.err, &arrived} }))
-		if err != nil {
-			t.Fatal(err)
+		groups, _ := local(t, 4, commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return unwilling{b, c.err, &arrived} }))
+		if c.err == nil {
+			go func() {
+				arrived.Wait()
+				groups[0].Abort(errors.New("no luck"))
+			}()
 		}
 		errs := make([]error, len(groups))
-		for r, pg := range groups {
-			wg.Go(func() { _, errs[r] = pg.Split(t.Context(), min(r, 1), 0) })
-		}
-		arrived.Wait()
-		if c.err == nil {
-			groups[0].Abort(errors.New("no luck"))
-		}
-		wg.Wait()
-		for _, pg := range groups {
-			pg.Close()
-		}
+		each(groups, func(r int, pg *comm.ProcessGroup) { _, errs[r] = pg.Split(t.Context(), min(r, 1), 0) })
+		closeAll(groups)
 		for _, err := range errs[1:3] {
 			if culprit := comm.CausedBy(err); culprit == nil || *culprit != c.culprit || !strings.Contains(err.Error(), c.said) {
 				t.Errorf("%v: want it caused by rank %d, and %q", err, c.culprit, c.said)
@@ -541,39 +448,28 @@ func TestSplitNamesTheRankThatFailed(t *testing.T) {
 	}
 }
 
-// The end of Init's context does not end the groups that Init made. Abort of a group makes the
-// calls of that group and of its subgroups return.
+// The end of Init's context does not end the groups that Init made.
 func TestContextBoundsInitAlone(t *testing.T) {
-	t.Setenv("GODDP_FLIGHT_DIR", t.TempDir()) // Abort writes flight records
 	kv := store.NewLocal()
 	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	groups, subs := make([]*comm.ProcessGroup, 2), make([]*comm.ProcessGroup, 2)
-	errs := make([]error, 2)
-	var wg sync.WaitGroup
-	for r := range groups {
-		wg.Go(func() {
-			if groups[r], errs[r] = comm.Init(ctx, &comm.Options{World: &comm.World{Rank: r, Size: 2, LocalRank: r}, Store: kv, ErrorMode: comm.CleanUpOnly}); errs[r] == nil {
-				subs[r], errs[r] = groups[r].Split(ctx, 0, 0)
-			}
-		})
-	}
-	wg.Wait()
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
+	each(groups, func(r int, _ *comm.ProcessGroup) {
+		var err error
+		if groups[r], err = comm.Init(ctx, &comm.Options{World: &comm.World{Rank: r, Size: 2, LocalRank: r}, Store: kv, ErrorMode: comm.CleanUpOnly}); err == nil {
+			subs[r], err = groups[r].Split(ctx, 0, 0)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	if t.Failed() {
+		return
 	}
 	cancel()
 	for _, w := range []*comm.Work{groups[0].Barrier(), subs[0].Barrier(), groups[1].Barrier(), subs[1].Barrier()} {
 		if err := w.Wait(t.Context()); err != nil {
 			t.Errorf("after the end of Init's context: %v", err)
-		}
-	}
-	cause := errors.New("the scheduler wants the machine")
-	works := []*comm.Work{groups[0].Barrier(), subs[0].Barrier()}
-	groups[0].Abort(cause)
-	for _, w := range works {
-		// The calls of the group and of its subgroup fail with the same cause.
-		if err := w.Wait(t.Context()); !errors.Is(err, comm.ErrAborted) || !strings.Contains(err.Error(), cause.Error()) {
-			t.Errorf("%v: %v", w, err)
 		}
 	}
 	closeAll(groups)
@@ -602,19 +498,14 @@ func TestSendsAreNotCollectives(t *testing.T) {
 // A call may have a timeout and a name of its own.
 func TestTimeoutAndNameOfACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		groups, err := comm.Local(2, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		groups, _ := local(t, 2, nil)
 		start := time.Now()
-		err = groups[0].With(comm.CallOptions{Timeout: 3 * time.Second, Name: "bucket 5"}).AllReduce(vec(1), comm.Sum).Wait(context.Background())
+		err := groups[0].With(comm.CallOptions{Timeout: 3 * time.Second, Name: "bucket 5"}).AllReduce(vec(1), comm.Sum).Wait(context.Background())
 		var timeout *comm.TimeoutError
 		if !errors.As(err, &timeout) || timeout.After != 3*time.Second || time.Since(start) > 4*time.Second || !strings.Contains(err.Error(), "bucket 5") {
 			t.Errorf("after %v: %v", time.Since(start), err)
 		}
-		for _, pg := range groups {
-			pg.Close()
-		}
+		closeAll(groups)
 	})
 }
 
@@ -637,28 +528,15 @@ func TestInvalidOptionsAreErrors(t *testing.T) {
 }
 
 // PreMulSum with different factors computes a weighted mean over the ranks. Here one rank has
-// the factor 0.
+// the factor 0. Within a Coalesce it takes the factor of the Coalesce, unless it has a factor of its own.
 func TestPreMulSum(t *testing.T) {
 	commtest.OnRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {
-		share := pg.With(comm.CallOptions{Factor: new([]float64{0.25, 0.75, 0}[pg.Rank()])})
-		x, y := vec(4, 8, float32(100*pg.Rank())), vec(float32(pg.Rank()+1))
-		if err := share.AllReduce(x, comm.PreMulSum).Sync(t.Context()); err != nil {
-			return err
-		}
-		err := pg.Coalesce(func(g *comm.ProcessGroup) {
-			g.With(comm.CallOptions{Factor: new(2.0)}).AllReduce(y, comm.PreMulSum)
-		}).Sync(t.Context())
-		if err != nil {
-			return err
-		}
-		return errors.Join(expect(x, 4, 8, 75), expect(y, 12))
-	})
-}
-
-// A PreMulSum within a Coalesce takes the factor of the Coalesce, unless it has a factor of its own.
-func TestCoalesceWithFactor(t *testing.T) {
-	commtest.OnRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {
 		r := float32(pg.Rank())
+		share := pg.With(comm.CallOptions{Factor: new([]float64{0.25, 0.75, 0}[pg.Rank()])})
+		mean := vec(4, 8, 100*r)
+		if err := share.AllReduce(mean, comm.PreMulSum).Sync(t.Context()); err != nil {
+			return err
+		}
 		x, y, z, sum := vec(r+1, 8), vec(r+1), vec(0), vec(r+1)
 		err := pg.With(comm.CallOptions{Factor: new(0.5), Name: "batch"}).Coalesce(func(g *comm.ProcessGroup) {
 			g.AllReduce(x, comm.PreMulSum)
@@ -670,15 +548,12 @@ func TestCoalesceWithFactor(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		return errors.Join(expect(x, 3, 12), expect(y, 12), expect(z, 3*(r+1)), expect(sum, 6))
+		return errors.Join(expect(mean, 4, 8, 75), expect(x, 3, 12), expect(y, 12), expect(z, 3*(r+1)), expect(sum, 6))
 	})
 }
 
 func TestUsageErrors(t *testing.T) {
-	groups, err := comm.Local(1, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	groups, _ := local(t, 1, nil)
 	pg := groups[0]
 	defer pg.Close()
 	for name, c := range map[string]struct {

@@ -174,7 +174,6 @@ var workers = map[string]func(context.Context) error{
 	"suspended": suspended,
 	"starved":   joined(&comm.Options{ErrorMode: comm.CleanUpOnly}, starved),
 	"add":       add,
-	"meddle":    meddle,
 	"error":     func(context.Context) error { return errors.New("no luck") },
 	"panic":     func(context.Context) error { panic("a mistake") },
 	"panics": func(context.Context) error {
@@ -254,18 +253,6 @@ func TestWorldOfProcesses(t *testing.T) {
 	for r, p := range startWorld(t, 3, "sum") {
 		if want := strings.Repeat(fmt.Sprintf("rank %d of 3: sum 3\n", r), 2); p.Wait() != 0 || p.Stdout() != want {
 			t.Errorf("rank %d printed %q, want %q", r, p.Stdout(), want)
-		}
-	}
-}
-
-func TestWorldUnderTheLauncher(t *testing.T) {
-	out, errs, err := launch(t, 4, "sum")
-	if err != nil {
-		t.Fatalf("%v\n%s", err, errs)
-	}
-	for r := range 4 {
-		if line := fmt.Sprintf("rank %d of 4: sum 6\n", r); strings.Count(out, line) != 2 {
-			t.Errorf("%q is not there twice in\n%s", line, out)
 		}
 	}
 }
