@@ -129,11 +129,7 @@ func TestAsyncErrors(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		r, err := newRun(pg, plain, 1)
-		if err != nil {
-			return err
-		}
-		m, err := Open(pg, dir, &Options{Async: true})
+		r, m, err := begin(pg, dir, plain, 1, Options{Async: true})
 		if err != nil {
 			return err
 		}
@@ -219,11 +215,7 @@ func TestSecondSaveWaitsOrIsSkipped(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			r, err := newRun(pg, plain, 1)
-			if err != nil {
-				return err
-			}
-			m, err := Open(pg, dir, &Options{Async: true, SkipBusy: skip})
+			r, m, err := begin(pg, dir, plain, 1, Options{Async: true, SkipBusy: skip})
 			if err != nil {
 				return err
 			}
@@ -322,11 +314,7 @@ func TestCloseKeepsMemoryThatIsCopiedTo(t *testing.T) {
 	defer d.Close()
 	late := devicetest.Defer(d)
 	commtest.OnDevices(t, []device.Device{late}, nil, func(pg *comm.ProcessGroup) error {
-		r, err := newRun(pg, plain, 1)
-		if err != nil {
-			return err
-		}
-		m, err := Open(pg, t.TempDir(), &Options{Async: true, Timeout: time.Millisecond})
+		r, m, err := begin(pg, t.TempDir(), plain, 1, Options{Async: true, Timeout: time.Millisecond})
 		if err != nil {
 			return err
 		}

@@ -23,10 +23,8 @@ import (
 type run struct {
 	pg    *comm.ProcessGroup
 	net   nn.Module
-	model nn.Model
-	opt   optim.Optimizer
-	step  func(n int) (loss float64, err error) // makes step n
-	ema   *optim.EMA
+	model nn.Module // net on all ranks
+	opt   *optim.EMA
 	seen  int // a value of the program
 }
 
@@ -39,59 +37,65 @@ const (
 // newRun makes a model whose first value is zero everywhere, so two runs can be equal only through
 // a checkpoint.
 func newRun(pg *comm.ProcessGroup, kind string, seed uint64) (*run, error) {
-	net := nn.Sequential(nn.Linear(7, 13), nn.GELU(), nn.Linear(13, 3))
-	if err := nn.Place(net, pg.Device(), seed); err != nil {
+	r := &run{pg: pg, net: nn.Sequential(nn.Linear(7, 13), nn.GELU(), nn.Linear(13, 3))}
+	if err := nn.Place(r.net, pg.Device(), seed); err != nil {
 		return nil, err
 	}
-	r := &run{pg: pg, net: net}
-	o := optim.AdamWOptions{LR: 0.01, WeightDecay: 0.01}
-	var step func() error
-	var zeroGrad func()
-	var forward func(x *autograd.Variable) *autograd.Variable
-	switch kind {
-	case plain:
-		model, err := ddp.New(net, pg, nil)
+	newAdamW := func(params []*nn.Parameter) (*optim.AdamW, error) {
+		return optim.NewAdamW(params, &optim.AdamWOptions{LR: 0.01, WeightDecay: 0.01})
+	}
+	var opt optim.Optimizer
+	if kind == plain {
+		model, err := ddp.New(r.net, pg, nil)
 		if err != nil {
 			return nil, err
 		}
-		opt := must.New(optim.NewAdamW(model.Parameters(), &o))
-		r.model, r.ema, step, zeroGrad, forward = model, must.New(optim.NewEMA(model, opt, nil)), opt.Step, opt.ZeroGrad, model.Forward
-	case zeros:
-		model, opt, err := zero.New(net, pg, func(params []*nn.Parameter) (*optim.AdamW, error) { return optim.NewAdamW(params, &o) }, nil)
+		r.model, opt = model, must.New(newAdamW(model.Parameters()))
+	} else {
+		model, shards, err := zero.New(r.net, pg, newAdamW, nil)
 		if err != nil {
 			return nil, err
 		}
-		r.model, r.ema, step, zeroGrad, forward = model, must.New(optim.NewEMA(model, opt, nil)), opt.Step, opt.ZeroGrad, model.Forward
+		r.model, opt = model, shards
 	}
-	r.opt = r.ema
-	r.step = func(n int) (float64, error) {
-		const global = 12
-		each := global / pg.Size()
-		var x, y []float32
-		for i := pg.Rank() * each; i < (pg.Rank()+1)*each; i++ {
-			for k := range 7 {
-				x = append(x, float32((i*31+k*17+n*7)%23)/23)
-			}
-			for k := range 3 {
-				y = append(y, float32((i*5+k*3+n)%11)/11)
-			}
-		}
-		dev := pg.Device()
-		loss := nn.MSELoss(forward(autograd.FromSlice(dev, x, each, 7)), autograd.FromSlice(dev, y, each, 3))
-		if err := loss.Backward(); err != nil {
-			return 0, err
-		}
-		if err := step(); err != nil {
-			return 0, err
-		}
-		zeroGrad()
-		if err := r.ema.Update(); err != nil {
-			return 0, err
-		}
-		r.seen = n + 1
-		return loss.Item(), nil
-	}
+	r.opt = must.New(optim.NewEMA(r.model, opt, nil))
 	return r, nil
+}
+
+// step makes step n.
+func (r *run) step(n int) (loss float64, err error) {
+	const global = 12
+	each := global / r.pg.Size()
+	var x, y []float32
+	for i := r.pg.Rank() * each; i < (r.pg.Rank()+1)*each; i++ {
+		for k := range 7 {
+			x = append(x, float32((i*31+k*17+n*7)%23)/23)
+		}
+		for k := range 3 {
+			y = append(y, float32((i*5+k*3+n)%11)/11)
+		}
+	}
+	dev := r.pg.Device()
+	out := nn.MSELoss(r.model.Forward(autograd.FromSlice(dev, x, each, 7)), autograd.FromSlice(dev, y, each, 3))
+	if err := out.Backward(); err != nil {
+		return 0, err
+	}
+	if err := r.opt.Step(); err != nil {
+		return 0, err
+	}
+	r.opt.ZeroGrad()
+	r.seen = n + 1
+	return out.Item(), r.opt.Update()
+}
+
+// begin makes a run, and opens the folder of its checkpoints.
+func begin(pg *comm.ProcessGroup, dir, kind string, seed uint64, o Options) (*run, *Manager, error) {
+	r, err := newRun(pg, kind, seed)
+	if err != nil {
+		return nil, nil, err
+	}
+	m, err := Open(pg, dir, &o)
+	return r, m, err
 }
 
 // state returns the state that the run's checkpoints hold.
@@ -113,16 +117,12 @@ func (r *run) train(from, to int) ([]float64, error) {
 }
 
 // saved makes some steps and saves the state after the last one to dir.
-func saved(ctx context.Context, pg *comm.ProcessGroup, dir, kind string, steps int, o Options) (*run, error) {
-	r, err := newRun(pg, kind, 1)
+func saved(ctx context.Context, pg *comm.ProcessGroup, dir, kind string, steps int) (*run, error) {
+	r, m, err := begin(pg, dir, kind, 1, Options{})
 	if err != nil {
 		return nil, err
 	}
 	if _, err := r.train(0, steps); err != nil {
-		return nil, err
-	}
-	m, err := Open(pg, dir, &o)
-	if err != nil {
 		return nil, err
 	}
 	return r, errors.Join(m.Save(ctx, steps, r.state()), m.Close())
@@ -130,11 +130,7 @@ func saved(ctx context.Context, pg *comm.ProcessGroup, dir, kind string, steps i
 
 // resumed makes a run with different weights and resumes it from dir.
 func resumed(ctx context.Context, pg *comm.ProcessGroup, dir, kind string, want int) (*run, error) {
-	r, err := newRun(pg, kind, 2)
-	if err != nil {
-		return nil, err
-	}
-	m, err := Open(pg, dir, nil)
+	r, m, err := begin(pg, dir, kind, 2, Options{})
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +159,7 @@ func TestResumedRunContinuesAsAnUninterruptedOne(t *testing.T) {
 			dir := t.TempDir()
 			want := make([][]float64, ranks)
 			commtest.OnGoroutines(t, ranks, nil, func(pg *comm.ProcessGroup) error {
-				r, err := saved(t.Context(), pg, dir, kind, before, Options{})
+				r, err := saved(t.Context(), pg, dir, kind, before)
 				if err == nil {
 					want[pg.Rank()], err = r.train(before, before+after)
 				}
@@ -215,11 +211,7 @@ func average(losses [][]float64, i int) float64 {
 func TestKeepLast(t *testing.T) {
 	dir := t.TempDir()
 	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
-		r, err := newRun(pg, plain, 1)
-		if err != nil {
-			return err
-		}
-		m, err := Open(pg, dir, &Options{Keep: 2, Async: true})
+		r, m, err := begin(pg, dir, plain, 1, Options{Keep: 2, Async: true})
 		if err != nil {
 			return err
 		}
@@ -253,7 +245,7 @@ func TestKeepLast(t *testing.T) {
 func TestResumeAfterABrokenUpdate(t *testing.T) {
 	dir := t.TempDir()
 	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
-		r, err := saved(t.Context(), pg, dir, plain, 4, Options{})
+		r, err := saved(t.Context(), pg, dir, plain, 4)
 		if err != nil {
 			return err
 		}

@@ -23,7 +23,7 @@ func TestEveryFlippedBitIsFound(t *testing.T) {
 	dir := t.TempDir()
 	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
 		for _, steps := range []int{2, 3} {
-			if _, err := saved(t.Context(), pg, dir, zeros, steps, Options{}); err != nil {
+			if _, err := saved(t.Context(), pg, dir, zeros, steps); err != nil {
 				return err
 			}
 		}

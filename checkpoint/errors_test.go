@@ -58,7 +58,7 @@ func TestSaveFails(t *testing.T) {
 	} {
 		dir := filepath.Join(t.TempDir(), "run")
 		commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
-			r, err := saved(t.Context(), pg, dir, plain, 2, Options{})
+			r, err := saved(t.Context(), pg, dir, plain, 2)
 			if err != nil {
 				return err
 			}
@@ -109,21 +109,17 @@ func TestLoadRefusesAnotherState(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "step-00000002")
 	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
-		_, err := saved(t.Context(), pg, dir, plain, 2, Options{})
+		_, err := saved(t.Context(), pg, dir, plain, 2)
 		return err
 	})
 	refused := func(what string, state func(r *run) State, check func(err error) bool) {
 		t.Helper()
 		commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
-			r, err := newRun(pg, plain, 2)
+			r, m, err := begin(pg, dir, plain, 2, Options{})
 			if err != nil {
 				return err
 			}
 			before := bits(r)
-			m, err := Open(pg, dir, nil)
-			if err != nil {
-				return err
-			}
 			step, err := m.Resume(t.Context(), state(r))
 			if err == nil || !check(err) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("%s: step %d, %v", what, step, err)

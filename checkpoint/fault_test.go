@@ -32,13 +32,15 @@ func newFaultyDisk(failAt int, permanent bool) *faultyDisk {
 	return &faultyDisk{failAt: failAt, permanent: permanent, unsynced: map[string]bool{}, undo: map[string][]func(){}}
 }
 
-// fails counts a call and returns an error if it has to fail. The caller holds mu.
-func (d *faultyDisk) fails(op, path string) error {
+// do counts a call, and makes it unless it has to fail.
+func (d *faultyDisk) do(op, path string, call func() error) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.calls++
 	if d.failAt > 0 && (d.calls == d.failAt || d.permanent && d.calls > d.failAt) {
 		return &os.PathError{Op: op, Path: path, Err: errFault}
 	}
-	return nil
+	return call()
 }
 
 func (d *faultyDisk) named(path string, undo func()) {
@@ -47,72 +49,56 @@ func (d *faultyDisk) named(path string, undo func()) {
 }
 
 func (d *faultyDisk) Mkdir(path string) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err := d.fails("mkdir", path); err != nil {
-		return err
-	}
-	if _, err := os.Stat(path); err != nil {
-		d.named(path, func() { os.RemoveAll(path) })
-	}
-	return d.disk.Mkdir(path)
+	return d.do("mkdir", path, func() error {
+		if _, err := os.Stat(path); err != nil {
+			d.named(path, func() { os.RemoveAll(path) })
+		}
+		return d.disk.Mkdir(path)
+	})
 }
 
-func (d *faultyDisk) Create(path string) (file, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err := d.fails("create", path); err != nil {
-		return nil, err
-	}
-	f, err := d.disk.Create(path)
-	if err != nil {
-		return nil, err
-	}
-	d.named(path, func() { os.Remove(path) })
-	d.unsynced[path] = true
-	return &faultyFile{f, d, path}, nil
+func (d *faultyDisk) Create(path string) (f file, err error) {
+	err = d.do("create", path, func() error {
+		if f, err = d.disk.Create(path); err != nil {
+			return err
+		}
+		d.named(path, func() { os.Remove(path) })
+		d.unsynced[path] = true
+		f = &faultyFile{f, d, path}
+		return nil
+	})
+	return f, err
 }
 
 func (d *faultyDisk) Rename(from, to string) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err := d.fails("rename", from); err != nil {
-		return err
-	}
-	before, gone := os.ReadFile(to) // the replaced file is small, or there is none
-	if err := d.disk.Rename(from, to); err != nil {
-		return err
-	}
-	d.named(to, func() {
-		os.Rename(to, from)
-		if gone == nil {
-			os.WriteFile(to, before, 0o666)
+	return d.do("rename", from, func() error {
+		before, gone := os.ReadFile(to) // the replaced file is small, or there is none
+		if err := d.disk.Rename(from, to); err != nil {
+			return err
 		}
+		d.named(to, func() {
+			os.Rename(to, from)
+			if gone == nil {
+				os.WriteFile(to, before, 0o666)
+			}
+		})
+		if d.unsynced[from] {
+			delete(d.unsynced, from)
+			d.unsynced[to] = true
+		}
+		return nil
 	})
-	if d.unsynced[from] {
-		delete(d.unsynced, from)
-		d.unsynced[to] = true
-	}
-	return nil
 }
 
 func (d *faultyDisk) SyncFolder(path string) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err := d.fails("fsync", path); err != nil {
-		return err
-	}
-	delete(d.undo, path)
-	return nil
+	return d.do("fsync", path, func() error {
+		delete(d.undo, path)
+		return nil
+	})
 }
 
 func (d *faultyDisk) RemoveAll(path string) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err := d.fails("remove", path); err != nil {
-		return err
-	}
-	return d.disk.RemoveAll(path)
+	return d.do("remove", path, func() error { return d.disk.RemoveAll(path) })
 }
 
 // cut simulates a power failure. It removes the contents of files, the names in folders, or both,
@@ -140,31 +126,26 @@ type faultyFile struct {
 }
 
 // Write writes half of the data if it has to fail.
-func (f *faultyFile) Write(data []byte) (int, error) {
-	f.d.mu.Lock()
-	defer f.d.mu.Unlock()
-	if err := f.d.fails("write", f.path); err != nil {
-		n, _ := f.file.Write(data[:len(data)/2])
-		return n, err
+func (f *faultyFile) Write(data []byte) (n int, err error) {
+	err = f.d.do("write", f.path, func() error {
+		n, err = f.file.Write(data)
+		return err
+	})
+	if errors.Is(err, errFault) {
+		n, _ = f.file.Write(data[:len(data)/2])
 	}
-	return f.file.Write(data)
+	return n, err
 }
 
 func (f *faultyFile) Sync() error {
-	f.d.mu.Lock()
-	defer f.d.mu.Unlock()
-	if err := f.d.fails("fsync", f.path); err != nil {
-		return err
-	}
-	delete(f.d.unsynced, f.path)
-	return nil
+	return f.d.do("fsync", f.path, func() error {
+		delete(f.d.unsynced, f.path)
+		return nil
+	})
 }
 
 func (f *faultyFile) Close() error {
-	f.d.mu.Lock()
-	err := f.d.fails("close", f.path)
-	f.d.mu.Unlock()
-	return errors.Join(err, f.file.Close())
+	return errors.Join(f.d.do("close", f.path, func() error { return nil }), f.file.Close())
 }
 
 // Any call of the file system may fail, alone or with all later calls and the power. The ranks
@@ -174,7 +155,7 @@ func TestEveryFault(t *testing.T) {
 	base := t.TempDir()
 	const ranks = 2
 	commtest.OnGoroutines(t, ranks, nil, func(pg *comm.ProcessGroup) error {
-		_, err := saved(t.Context(), pg, base, plain, 2, Options{})
+		_, err := saved(t.Context(), pg, base, plain, 2)
 		return err
 	})
 	save := func(t *testing.T, d *faultyDisk) (dir string, complete bool) {
@@ -184,15 +165,11 @@ func TestEveryFault(t *testing.T) {
 		}
 		var results [ranks]error
 		commtest.OnGoroutines(t, ranks, nil, func(pg *comm.ProcessGroup) error {
-			r, err := newRun(pg, plain, 1)
+			r, m, err := begin(pg, dir, plain, 1, Options{Keep: 1, fs: newFaultyDisk(0, false)})
 			if err != nil {
 				return err
 			}
 			if _, err := r.train(0, 3); err != nil {
-				return err
-			}
-			m, err := Open(pg, dir, &Options{Keep: 1})
-			if err != nil {
 				return err
 			}
 			m.fs = d
@@ -238,11 +215,7 @@ func TestEveryFault(t *testing.T) {
 // resumesAt checks that a run resumes from dir at step 3, or at step 2 if the checkpoint of step 3
 // is not complete, and then trains and saves.
 func resumesAt(ctx context.Context, pg *comm.ProcessGroup, dir string, complete bool, outcomes map[string]int) error {
-	r, err := newRun(pg, plain, 2)
-	if err != nil {
-		return err
-	}
-	m, err := Open(pg, dir, &Options{Keep: 1})
+	r, m, err := begin(pg, dir, plain, 2, Options{Keep: 1, fs: newFaultyDisk(0, false)})
 	if err != nil {
 		return err
 	}

@@ -81,11 +81,7 @@ func (k kill) train(dir, kind string) error {
 			go k.strike(pids)
 		}
 	}
-	r, err := newRun(pg, kind, 2)
-	if err != nil {
-		return err
-	}
-	m, err := Open(pg, dir, &Options{Keep: 2, Async: true, phase: phase})
+	r, m, err := begin(pg, dir, kind, 2, Options{Keep: 2, Async: true, phase: phase})
 	if err != nil {
 		return err
 	}

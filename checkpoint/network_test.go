@@ -131,11 +131,7 @@ func TestNetworkFolder(t *testing.T) {
 		hosts := []*host{shared.host(), shared.host()}
 		quiet := &comm.Options{Log: slog.New(slog.DiscardHandler)} // discards the warnings about folders that cannot be removed
 		commtest.OnGoroutines(t, 2, quiet, func(pg *comm.ProcessGroup) error {
-			r, err := newRun(pg, plain, 1)
-			if err != nil {
-				return err
-			}
-			m, err := Open(pg, dir, &Options{Keep: 1, Async: true, fs: hosts[pg.Rank()]})
+			r, m, err := begin(pg, dir, plain, 1, Options{Keep: 1, Async: true, fs: hosts[pg.Rank()]})
 			if err != nil {
 				return err
 			}

@@ -21,7 +21,7 @@ func TestExportAndImport(t *testing.T) {
 	dir := t.TempDir()
 	want := map[string][]byte{}
 	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
-		r, err := saved(t.Context(), pg, dir, zeros, 3, Options{})
+		r, err := saved(t.Context(), pg, dir, zeros, 3)
 		if err == nil && pg.Rank() == 0 {
 			want = bits(r)
 		}
