@@ -10,14 +10,11 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/autograd"
-	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/nn"
 )
-
-type stepFunc = func(in ...*autograd.Variable) (*autograd.Variable, error)
 
 // wantSame runs train on two ranks, twice: the function capture that it is given returns its argument the first time
 // and captures it the second time. train returns what must be the same on all ranks in both runs, beside the
@@ -30,22 +27,14 @@ func wantSame(t *testing.T, how training, train func(r *replica, capture func(st
 	}
 	var all [2][2]result
 	for i := range all {
-		commtest.OnDevices(t, commtest.FakeGPUs(t, 2), nil, func(pg *comm.ProcessGroup) error {
-			r, err := newReplica(pg, how)
-			if err != nil {
-				return err
+		onReplicas(t, commtest.FakeGPUs(t, 2), nil, how, func(r *replica) (err error) {
+			capture := r.capture
+			if i == 0 {
+				capture = func(step stepFunc) stepFunc { return step }
 			}
-			mine := &all[i][pg.Rank()]
-			mine.said, err = train(r, func(step stepFunc) stepFunc {
-				if i == 0 {
-					return step
-				}
-				return autograd.Capture(pg.Device(), step, &autograd.CaptureOptions{Required: true})
-			})
-			if err != nil {
-				return err
-			}
-			mine.state, err = r.state(t)
+			mine := &all[i][r.pg.Rank()]
+			mine.said, err = train(r, capture)
+			mine.state = r.state(t)
 			return err
 		})
 	}
@@ -96,11 +85,7 @@ func TestEmulatedReplayIsSkippedIfAGradientIsMissing(t *testing.T) {
 			step := capture(r.step)
 			var scales []float64
 			for n := range steps {
-				before, err := r.state(t)
-				if err != nil {
-					return "", err
-				}
-				do := step
+				before, do := r.state(t), step
 				if n == bad && r.pg.Rank() == 1 {
 					r.skip, do = true, r.step
 				}
@@ -109,11 +94,9 @@ func TestEmulatedReplayIsSkippedIfAGradientIsMissing(t *testing.T) {
 				if n == bad {
 					r.opt.ZeroGrad()
 				}
-				after, stateErr := r.state(t)
+				after := r.state(t)
 				committed, consistent := r.opt.Committed()
 				switch {
-				case stateErr != nil:
-					return "", stateErr
 				case (n == bad) != errors.As(err, new(*reducer.MissingGradientError)) || n != bad && err != nil:
 					return "", fmt.Errorf("step %d gave %v", n, err)
 				case n == bad && (!bytes.Equal(before, after) || committed != bad || !consistent):
@@ -185,13 +168,9 @@ func TestEmulatedFailedRecordingOfAModelChangesNothing(t *testing.T) {
 			r.opt.ZeroGrad()
 			return loss, err
 		})
-		for n := range 8 { // fewer than Capture tries
-			if _, err := step(r.batch(n)); err != nil {
-				return "", fmt.Errorf("step %d: %w", n, err)
-			}
-		}
+		err := r.make(step, 0, 8) // fewer than Capture tries
 		committed, _ := r.opt.Committed()
-		return fmt.Sprint(committed), nil
+		return fmt.Sprint(committed), err
 	})
 }
 
@@ -226,20 +205,9 @@ func TestEmulatedStepsOfAModelThatCannotBeCaptured(t *testing.T) {
 		}, plainly},
 	} {
 		t.Run(c.want, func(t *testing.T) {
-			commtest.OnDevices(t, commtest.FakeGPUs(t, 2), nil, func(pg *comm.ProcessGroup) error {
-				r, err := newReplica(pg, training{scaled: true, unclipped: true})
-				if err != nil {
-					return err
-				}
-				step := autograd.Capture(pg.Device(), c.step(r), &autograd.CaptureOptions{Required: true})
-				err = c.run(r, func() error {
-					for n := range 5 {
-						if _, err := step(r.batch(n)); err != nil {
-							return err
-						}
-					}
-					return nil
-				})
+			onReplicas(t, commtest.FakeGPUs(t, 2), nil, training{scaled: true, unclipped: true}, func(r *replica) error {
+				step := r.capture(c.step(r))
+				err := c.run(r, func() error { return r.make(step, 0, 5) })
 				if err == nil || !strings.Contains(err.Error(), c.want) {
 					return fmt.Errorf("got %v, want an error with %q", err, c.want)
 				}

@@ -159,23 +159,45 @@ func (r *replica) batch(n int) (x, y *autograd.Variable) {
 	return values(8), values(4)
 }
 
-func (r *replica) state(t *testing.T) ([]byte, error) {
-	var all []byte
-	var vars []*autograd.Variable
+// state returns the parameters and the buffers.
+func (r *replica) state(t *testing.T) (all []byte) {
 	for _, p := range r.model.Parameters() {
-		vars = append(vars, p.Var())
+		all = append(all, must.New(p.Var().Bytes(t.Context()))...)
 	}
 	for _, b := range r.model.Buffers() {
-		vars = append(vars, b.Var())
+		all = append(all, must.New(b.Var().Bytes(t.Context()))...)
 	}
-	for _, v := range vars {
-		b, err := v.Bytes(t.Context())
-		if err != nil {
-			return nil, err
+	return all
+}
+
+type stepFunc = func(in ...*autograd.Variable) (*autograd.Variable, error)
+
+// capture captures a step function that must be captured.
+func (r *replica) capture(step stepFunc) stepFunc {
+	return autograd.Capture(r.pg.Device(), step, &autograd.CaptureOptions{Required: true})
+}
+
+// make calls a step function with the batches from from up to, but not including, to.
+func (r *replica) make(step stepFunc, from, to int) error {
+	for n := from; n < to; n++ {
+		if _, err := step(r.batch(n)); err != nil {
+			return fmt.Errorf("step %d: %w", n, err)
 		}
-		all = append(all, b...)
 	}
-	return all, nil
+	return nil
+}
+
+// onReplicas runs f with a replica on each of the devices.
+func onReplicas(t *testing.T, devices []device.Device, opts *comm.Options, how training, f func(r *replica) error) {
+	t.Helper()
+	commtest.OnDevices(t, devices, opts, func(pg *comm.ProcessGroup) error {
+		autograd.Generator(pg.Device()).Seed(3)
+		r, err := newReplica(pg, how)
+		if err != nil {
+			return err
+		}
+		return f(r)
+	})
 }
 
 // trained is what a rank ends with.
@@ -195,27 +217,17 @@ func (a trained) equal(b trained) bool {
 func trainSteps(t *testing.T, devices []device.Device, how training, steps, captured int) []trained {
 	t.Helper()
 	all := make([]trained, len(devices))
-	commtest.OnDevices(t, devices, nil, func(pg *comm.ProcessGroup) error {
-		autograd.Generator(pg.Device()).Seed(3)
-		r, err := newReplica(pg, how)
-		if err != nil {
-			return err
-		}
-		mine := &all[pg.Rank()]
+	onReplicas(t, devices, nil, how, func(r *replica) error {
+		mine := &all[r.pg.Rank()]
 		step, accumulate := r.step, r.backward
-		if pg.Rank() < captured {
-			step = autograd.Capture(pg.Device(), step, &autograd.CaptureOptions{Required: true})
-			accumulate = autograd.Capture(pg.Device(), accumulate, &autograd.CaptureOptions{Required: true})
+		if r.pg.Rank() < captured {
+			step, accumulate = r.capture(step), r.capture(accumulate)
 		}
 		for n := range steps {
 			r.opt.SetLR(0.01 / float64(n+1))
 			for i := range n % 3 { // gradients of more batches are accumulated first
-				err := r.model.NoSync(func() error {
-					_, err := accumulate(r.batch(n + 100*i))
+				if err := r.model.NoSync(func() error { return r.make(accumulate, n+100*i, n+100*i+1) }); err != nil {
 					return err
-				})
-				if err != nil {
-					return fmt.Errorf("step %d, batch %d: %w", n, i, err)
 				}
 			}
 			loss, err := step(r.batch(n))
@@ -228,11 +240,11 @@ func trainSteps(t *testing.T, devices []device.Device, how training, steps, capt
 				mine.scales = append(mine.scales, r.scaler.GetScale())
 			}
 		}
-		if pg.Rank() < captured && r.runs > 12 { // there are two variants of each, with and without a gradient
-			return fmt.Errorf("rank %d ran its step function %d times", pg.Rank(), r.runs)
+		if r.pg.Rank() < captured && r.runs > 16 { // there are two variants of each, with and without a gradient
+			return fmt.Errorf("rank %d ran its step function %d times", r.pg.Rank(), r.runs)
 		}
-		mine.state, err = r.state(t)
-		return err
+		mine.state = r.state(t)
+		return nil
 	})
 	return all
 }
@@ -300,54 +312,30 @@ func TestGPUCapturedStepsOfAModel(t *testing.T) {
 
 // A captured step of a model that another one has replaced panics, as the uncaptured step does.
 func TestEmulatedReplayOfAReplacedModelPanics(t *testing.T) {
-	commtest.OnDevices(t, commtest.FakeGPUs(t, 1), nil, func(pg *comm.ProcessGroup) (err error) {
-		r, err := newReplica(pg, training{})
-		if err != nil {
-			return err
-		}
-		step := autograd.Capture(pg.Device(), r.step, &autograd.CaptureOptions{Required: true})
-		for n := range 6 {
-			if _, err := step(r.batch(n)); err != nil {
-				return fmt.Errorf("step %d: %w", n, err)
-			}
-		}
+	onReplicas(t, commtest.FakeGPUs(t, 1), nil, training{}, func(r *replica) (err error) {
+		step := r.capture(r.step)
+		err = r.make(step, 0, 6)
 		runs := r.runs
-		if _, err := step(r.batch(6)); err != nil || r.runs != runs {
-			return fmt.Errorf("step 6 ran uncaptured, or failed: %v", err)
+		if err = errors.Join(err, r.make(step, 6, 7)); err != nil || r.runs != runs {
+			return fmt.Errorf("step 6 ran uncaptured, or failed: %w", err)
 		}
-		if _, err := ddp.New(r.model.Unwrap(), pg, nil); err != nil {
-			return err
-		}
+		must.New(ddp.New(r.model.Unwrap(), r.pg, nil))
 		defer func() {
 			if e, ok := recover().(*ddp.ReplacedError); !ok {
 				err = fmt.Errorf("the step panics with %v, and its error is %v", e, err)
 			}
 		}()
-		_, err = step(r.batch(7))
+		err = r.make(step, 7, 8)
 		return err
 	})
 }
 
 // A rank alone starts a replay while the one before it has not ended. It agrees with itself to stop.
 func TestEmulatedReplaysOfOneRankFollowEachOther(t *testing.T) {
-	commtest.OnDevices(t, commtest.FakeGPUs(t, 1), nil, func(pg *comm.ProcessGroup) error {
-		r, err := newReplica(pg, training{})
-		if err != nil {
-			return err
-		}
-		dev := pg.Device()
-		step := autograd.Capture(dev, r.step, &autograd.CaptureOptions{Required: true})
-		n := 0
-		train := func(steps int) error {
-			for range steps {
-				if _, err := step(r.batch(n)); err != nil {
-					return fmt.Errorf("step %d: %w", n, err)
-				}
-				n++
-			}
-			return nil
-		}
-		if err := errors.Join(train(6), dev.Compute().Sync(t.Context())); err != nil {
+	onReplicas(t, commtest.FakeGPUs(t, 1), nil, training{}, func(r *replica) error {
+		dev, pg := r.pg.Device(), r.pg
+		step := r.capture(r.step)
+		if err := errors.Join(r.make(step, 0, 6), dev.Compute().Sync(t.Context())); err != nil {
 			return err
 		}
 		release, err := fakegpu.Control("hold")
@@ -368,20 +356,20 @@ func TestEmulatedReplaysOfOneRankFollowEachOther(t *testing.T) {
 		}
 		pg.RequestStop()
 		waits := time.AfterFunc(10*time.Second, release)
-		err = train(2)
+		err = r.make(step, 6, 8)
 		if !waits.Stop() {
 			return errors.Join(errors.New("the steps waited for the device"), err)
 		}
 		done, _ := dev.Compute().Mark().Done()
-		if committed, _ := r.opt.Committed(); err != nil || done || committed != n || r.runs != runs || !r.model.Stopping() {
-			err = errors.Join(fmt.Errorf("after %d steps, committed %d, the device is done: %t, the model stops: %t, %d uncaptured", n, committed, done, r.model.Stopping(), r.runs-runs), err)
+		if committed, _ := r.opt.Committed(); err != nil || done || committed != 8 || r.runs != runs || !r.model.Stopping() {
+			err = errors.Join(fmt.Errorf("after 8 steps, committed %d, the device is done: %t, the model stops: %t, %d uncaptured", committed, done, r.model.Stopping(), r.runs-runs), err)
 		}
 		var isReleased atomic.Bool
 		time.AfterFunc(50*time.Millisecond, func() {
 			isReleased.Store(true)
 			release()
 		})
-		if err = errors.Join(err, train(1)); !isReleased.Load() {
+		if err = errors.Join(err, r.make(step, 8, 9)); !isReleased.Load() {
 			err = errors.Join(errors.New("three replays are under way"), err)
 		}
 		return errors.Join(err, dev.Compute().Sync(t.Context()), held.Close())
@@ -391,18 +379,14 @@ func TestEmulatedReplaysOfOneRankFollowEachOther(t *testing.T) {
 // The outcome of a replay is known when its reductions have ended, although other work of the step still runs.
 func TestEmulatedOutcomeIsKnownBeforeTheEndOfTheReplay(t *testing.T) {
 	early := make([]int, 2)
-	commtest.OnDevices(t, commtest.FakeGPUs(t, 2), nil, func(pg *comm.ProcessGroup) error {
-		r, err := newReplica(pg, training{})
-		if err != nil {
-			return err
-		}
-		dev := pg.Device()
+	onReplicas(t, commtest.FakeGPUs(t, 2), nil, training{}, func(r *replica) error {
+		dev := r.pg.Device()
 		large := autograd.FromSlice(dev, make([]float32, 256*256), 256, 256)
-		step := autograd.Capture(dev, func(in ...*autograd.Variable) (*autograd.Variable, error) {
+		step := r.capture(func(in ...*autograd.Variable) (*autograd.Variable, error) {
 			loss, err := r.step(in[0], in[1])
 			autograd.NoGrad(dev, func() { autograd.MatMul(in[2], in[2]) })
 			return loss, err
-		}, &autograd.CaptureOptions{Required: true})
+		})
 		for n := range 8 {
 			x, y := r.batch(n)
 			if _, err := step(x, y, large); err != nil {
@@ -413,7 +397,7 @@ func TestEmulatedOutcomeIsKnownBeforeTheEndOfTheReplay(t *testing.T) {
 				return err
 			}
 			if committed, _ := r.opt.Committed(); !done && committed == n+1 {
-				early[pg.Rank()]++
+				early[r.pg.Rank()]++
 			}
 		}
 		return nil
@@ -426,40 +410,25 @@ func TestEmulatedOutcomeIsKnownBeforeTheEndOfTheReplay(t *testing.T) {
 // A NaN on one rank is the error of Options.CheckNonFinite on all ranks, also in a loop of captured steps: these
 // run uncaptured then.
 func TestEmulatedNaNInALoopOfCapturedSteps(t *testing.T) {
-	const bad = 5 // the step
-	commtest.OnDevices(t, commtest.FakeGPUs(t, 2), nil, func(pg *comm.ProcessGroup) error {
-		r, err := newReplica(pg, training{checks: true})
-		if err != nil {
+	onReplicas(t, commtest.FakeGPUs(t, 2), nil, training{checks: true}, func(r *replica) error {
+		step := autograd.Capture(r.pg.Device(), r.step, &autograd.CaptureOptions{Log: slog.New(slog.DiscardHandler)})
+		if err := r.make(step, 0, 5); err != nil {
 			return err
 		}
-		step := autograd.Capture(pg.Device(), r.step, &autograd.CaptureOptions{Log: slog.New(slog.DiscardHandler)})
-		for n := range 10 {
-			x, y := r.batch(n)
-			if n == bad && pg.Rank() == 1 {
-				x = autograd.FromSlice(pg.Device(), slices.Repeat([]float32{float32(math.NaN())}, 4*8), 4, 8)
-			}
-			before, err := r.state(t)
-			if err != nil {
-				return err
-			}
-			_, err = step(x, y)
-			if n != bad {
-				if err != nil {
-					return fmt.Errorf("step %d: %w", n, err)
-				}
-				continue
-			}
-			var found *reducer.NonFiniteError
-			if !errors.As(err, &found) || len(found.Found) != 1 || found.Found[0].Rank != 1 {
-				return fmt.Errorf("rank %d: a NaN on rank 1 gave %v", pg.Rank(), err)
-			}
-			if after, err := r.state(t); err != nil || !bytes.Equal(before, after) {
-				return fmt.Errorf("rank %d: the step with a NaN changed the parameters, %v", pg.Rank(), err)
-			}
-			r.opt.ZeroGrad()
+		before := r.state(t)
+		x, y := r.batch(5)
+		if r.pg.Rank() == 1 {
+			x = autograd.FromSlice(r.pg.Device(), slices.Repeat([]float32{float32(math.NaN())}, 4*8), 4, 8)
 		}
-		if committed, consistent := r.opt.Committed(); committed != 9 || !consistent {
-			return fmt.Errorf("rank %d: %d of 9 steps are committed, consistent: %v", pg.Rank(), committed, consistent)
+		_, err := step(x, y)
+		var found *reducer.NonFiniteError
+		if !errors.As(err, &found) || len(found.Found) != 1 || found.Found[0].Rank != 1 || !bytes.Equal(before, r.state(t)) {
+			return fmt.Errorf("rank %d: a NaN on rank 1 gave %v; equal parameters: %v", r.pg.Rank(), err, bytes.Equal(before, r.state(t)))
+		}
+		r.opt.ZeroGrad()
+		err = r.make(step, 6, 9)
+		if committed, consistent := r.opt.Committed(); err != nil || committed != 8 || !consistent {
+			return fmt.Errorf("rank %d: %d of 8 steps are committed, consistent: %v; %w", r.pg.Rank(), committed, consistent, err)
 		}
 		return nil
 	})
@@ -467,20 +436,10 @@ func TestEmulatedNaNInALoopOfCapturedSteps(t *testing.T) {
 
 // If the group cannot record its calls, the steps run uncaptured, and the group stays usable.
 func TestEmulatedStepsOfAGroupThatCannotRecord(t *testing.T) {
-	opts := &comm.Options{ErrorMode: comm.BlockingWait}
-	commtest.OnDevices(t, commtest.FakeGPUs(t, 2), opts, func(pg *comm.ProcessGroup) error {
-		r, err := newReplica(pg, training{})
-		if err != nil {
-			return err
-		}
-		step := autograd.Capture(pg.Device(), r.step, &autograd.CaptureOptions{Log: slog.New(slog.DiscardHandler)})
-		for n := range 6 {
-			if _, err := step(r.batch(n)); err != nil {
-				return fmt.Errorf("step %d: %w", n, err)
-			}
-		}
-		if committed, consistent := r.opt.Committed(); committed != 6 || !consistent {
-			return fmt.Errorf("%d of 6 steps are committed, consistent: %v", committed, consistent)
+	onReplicas(t, commtest.FakeGPUs(t, 2), &comm.Options{ErrorMode: comm.BlockingWait}, training{}, func(r *replica) error {
+		err := r.make(autograd.Capture(r.pg.Device(), r.step, &autograd.CaptureOptions{Log: slog.New(slog.DiscardHandler)}), 0, 6)
+		if committed, consistent := r.opt.Committed(); err != nil || committed != 6 || !consistent {
+			return fmt.Errorf("%d of 6 steps are committed, consistent: %v; %w", committed, consistent, err)
 		}
 		return nil
 	})
@@ -489,47 +448,26 @@ func TestEmulatedStepsOfAGroupThatCannotRecord(t *testing.T) {
 // The update can be captured apart from the passes before it. It waits for their reductions, knows their
 // outcome, and does nothing if there is no gradient.
 func TestEmulatedCapturedUpdateOfAModel(t *testing.T) {
-	run := func(captured bool) (states [2][]byte) {
-		commtest.OnDevices(t, commtest.FakeGPUs(t, 2), nil, func(pg *comm.ProcessGroup) error {
-			autograd.Generator(pg.Device()).Seed(3)
-			r, err := newReplica(pg, training{})
-			if err != nil {
-				return err
-			}
-			backward := r.backward
-			update := func(...*autograd.Variable) (*autograd.Variable, error) {
-				err := r.opt.Step()
-				r.opt.ZeroGrad()
-				return nil, err
-			}
-			if captured {
-				update = autograd.Capture(pg.Device(), update, &autograd.CaptureOptions{Required: true})
-			}
-			for n := range 10 {
-				if captured && n == 5 {
-					backward = autograd.Capture(pg.Device(), backward, &autograd.CaptureOptions{Required: true})
-				}
-				if _, err := backward(r.batch(n)); err != nil {
-					return fmt.Errorf("pass %d: %w", n, err)
-				}
-				for range 2 { // the second time there is no gradient
-					if _, err := update(); err != nil {
-						return fmt.Errorf("update %d: %w", n, err)
-					}
-				}
-				if committed, consistent := r.opt.Committed(); committed != n+1 || !consistent {
-					return fmt.Errorf("after update %d: %d are committed, consistent: %v", n, committed, consistent)
-				}
-			}
-			states[pg.Rank()], err = r.state(t)
-			return err
+	wantSame(t, training{}, func(r *replica, capture func(stepFunc) stepFunc) (string, error) {
+		backward, update := stepFunc(r.backward), capture(func(...*autograd.Variable) (*autograd.Variable, error) {
+			err := r.opt.Step()
+			r.opt.ZeroGrad()
+			return nil, err
 		})
-		return states
-	}
-	want, got := run(false), run(true)
-	for rank := range want {
-		if !bytes.Equal(got[rank], want[rank]) {
-			t.Errorf("rank %d: the parameters after captured updates differ", rank)
+		for n := range 10 {
+			if n == 5 {
+				backward = capture(backward)
+			}
+			err := r.make(backward, n, n+1)
+			for range 2 { // the second time there is no gradient
+				if _, e := update(); e != nil {
+					err = errors.Join(err, fmt.Errorf("update %d: %w", n, e))
+				}
+			}
+			if committed, consistent := r.opt.Committed(); err != nil || committed != n+1 || !consistent {
+				return "", fmt.Errorf("after update %d: %d are committed, consistent: %v; %w", n, committed, consistent, err)
+			}
 		}
-	}
+		return "", nil
+	})
 }
