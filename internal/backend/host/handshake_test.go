@@ -68,11 +68,6 @@ func TestRanksOfDifferentJobsDoNotJoin(t *testing.T) {
 				if !strings.Contains(fmt.Sprint(errs[1]), c.want) || !errors.As(errs[0], &joinErr) || joinErr.Rank != 1 || !strings.Contains(joinErr.Error(), c.want) {
 					t.Errorf("rank 1: %v; rank 0: %v; want %q", errs[1], errs[0], c.want)
 				}
-				for _, err := range errs {
-					if strings.Contains(fmt.Sprint(err), string(theSecret)) || strings.Contains(fmt.Sprint(err), "not that secret") {
-						t.Errorf("the error contains a secret: %v", err)
-					}
-				}
 			})
 		}
 	}

@@ -175,23 +175,6 @@ func TestCollectives(t *testing.T) {
 	}
 }
 
-// The tensors are so large that they move in several pieces.
-func TestLargeTensorsMoveInPieces(t *testing.T) {
-	for _, name := range mainTransports() {
-		t.Run(name, func(t *testing.T) {
-			ranks := open(t, name, 3)
-			for _, k := range []backend.Kind{backend.AllReduce, backend.Reduce, backend.Broadcast, backend.ReduceScatter, backend.AllToAll} {
-				for _, private := range []bool{true, false} {
-					x := backendtest.Trial{Kind: k, DType: device.Float64, Count: 70_001, Root: 2, Private: private}
-					if err := backendtest.Each(ranks, x.Run); err != nil {
-						t.Fatal(err)
-					}
-				}
-			}
-		})
-	}
-}
-
 // Several rounds, levels of the trees and segments, with numbers of ranks that are powers of two and
 // not.
 func TestAlgorithmsAmongManyRanks(t *testing.T) {
@@ -211,9 +194,9 @@ func testAlgorithms(t *testing.T, ranks []*backendtest.Rank) {
 		counts = append(counts, 5003, 70_001, 90_001)
 	}
 	for i, c := range counts {
-		for _, k := range []backend.Kind{backend.AllReduce, backend.Reduce, backend.Broadcast, backend.AllGather, backend.ReduceScatter} {
+		for _, k := range []backend.Kind{backend.AllReduce, backend.Reduce, backend.Broadcast, backend.AllGather, backend.ReduceScatter, backend.AllToAll} {
 			x := backendtest.Trial{Kind: k, DType: device.Float32, Count: c, Root: i % n, InPlace: i%2 == 0, Private: i/2%2 == 0}
-			if k == backend.AllGather || k == backend.ReduceScatter {
+			if k == backend.AllGather || k == backend.ReduceScatter || k == backend.AllToAll {
 				x.Count /= 4
 			}
 			if err := backendtest.Each(ranks, x.Run); err != nil {
@@ -390,58 +373,6 @@ func TestManyCallsInFlight(t *testing.T) {
 			})
 			if err != nil {
 				t.Fatal(err)
-			}
-		})
-	}
-}
-
-// A Group holds a reduction and messages between all ranks.
-func TestGroupOfCalls(t *testing.T) {
-	for _, name := range mainTransports() {
-		t.Run(name, func(t *testing.T) {
-			const n, c = 3, 30_000
-			groups := open(t, name, n)
-			err := each(groups, func(r int, g *backendtest.Rank) error {
-				sum := filled(private, g, device.Int64, r, 0, c)
-				parts := []*backend.Call{{Seq: 1, Kind: backend.AllReduce, Dst: sum, Src: sum}}
-				var got [n]device.Tensor
-				for s := range n {
-					if s == r {
-						continue
-					}
-					got[s] = private(g, device.Uint8, c)
-					parts = append(parts,
-						&backend.Call{Seq: 1, Kind: backend.Send, Root: s, Src: filled(private, g, device.Uint8, r, s, c)},
-						&backend.Call{Seq: 1, Kind: backend.Recv, Root: s, Dst: got[s]})
-				}
-				task, err := g.Start(&backend.Call{Seq: 2, Kind: backend.Group, Calls: parts})
-				if err != nil {
-					return err
-				}
-				if err := task.Sync(context.Background()); err != nil {
-					return err
-				}
-				if state, _ := task.State(); state != backend.Done {
-					return fmt.Errorf("state %v after Sync", state)
-				}
-				if began, done := task.Span(); began.IsZero() || done.Before(began) {
-					return fmt.Errorf("ran from %v to %v", began, done)
-				}
-				for s := range n {
-					if s == r {
-						continue
-					}
-					if err := expect("message", got[s], func(i int) float64 { return backendtest.Element(device.Uint8, s, r+i) }); err != nil {
-						return err
-					}
-				}
-				return expect("sum", sum, func(i int) float64 { return backendtest.Reduced(device.Int64, backend.Sum, n, i) })
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if task, err := groups[0].Start(&backend.Call{Kind: backend.Group}); err != nil || task.Sync(t.Context()) != nil {
-				t.Fatal("a Group of nothing failed")
 			}
 		})
 	}
