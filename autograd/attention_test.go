@@ -8,8 +8,6 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/testkit"
-	"github.com/goddp/goddp/internal/torchtest"
 )
 
 // attentionCases returns the gradient tests of attention.
@@ -88,55 +86,4 @@ func TestFullyMaskedQueryGivesZeros(t *testing.T) {
 	x := autograd.FromSlice(dev, []float32{1, 2, 3, 4}, 1, 1, 2, 2)
 	mask := autograd.FromBytes(dev, device.Uint8, device.Shape{2, 2}, []byte{0, 0, 1, 0})
 	near(t, "attention", read(t, autograd.ScaledDotProductAttention(x, x, x, autograd.AttentionOptions{Mask: mask})), []float64{0, 0, 1, 2}, 1e-6)
-}
-
-func TestAttentionIsPyTorchs(t *testing.T) {
-	testkit.Long(t)
-	rng := rand.New(rand.NewPCG(5, 6))
-	var cases []torchtest.Case
-	for n := range randomShapes() {
-		size := func(most int) int { return rng.IntN(most) + min(1, rng.IntN(15)) } // rarely 0
-		b, keyHeads, group, rows, keys, d := size(3), 1+rng.IntN(3), 1+rng.IntN(2), size(90), size(90), 1+rng.IntN(40)
-		opts := autograd.AttentionOptions{Causal: n%3 == 0, Scale: []float64{0, 0.3}[rng.IntN(2)]}
-		q := randomInput(rng, -1, 1, b, keyHeads*group, rows, d)
-		k, v := randomInput(rng, -1, 1, b, keyHeads, keys, d), randomInput(rng, -1, 1, b, keyHeads, keys, d)
-		mask := randomInput(rng, -1, 1, rows, keys)
-		mask.Constant = true
-		scale := opts.Scale
-		if scale == 0 {
-			scale = 1 / math.Sqrt(float64(d))
-		}
-		scores := fmt.Sprintf("x[0] @ x[1].repeat_interleave(%d, 1).transpose(-1, -2) * %v", group, scale)
-		var allowed []byte
-		switch n % 3 {
-		case 0:
-			scores = fmt.Sprintf("(%s).masked_fill(torch.ones(%d, %d, dtype=torch.bool, device=x[0].device).triu(1), float('-inf'))", scores, rows, keys)
-		case 1:
-			scores += " + x[3]"
-		case 2: // at least one key is unmasked for each query
-			scores = fmt.Sprintf("(%s).masked_fill(x[3] <= 0, float('-inf'))", scores)
-			for i, m := range mask.Numbers {
-				if i%keys == i/keys%keys {
-					m = 1
-				}
-				mask.Numbers[i], allowed = m, append(allowed, byte(max(0, math.Copysign(1, m))))
-			}
-		}
-		cases = append(cases, torchtest.Case{
-			Name:  fmt.Sprintf("attention of q %v and k %v, kind %d", q.Shape, k.Shape, n%3),
-			Expr:  fmt.Sprintf("torch.softmax(%s, -1) @ x[2].repeat_interleave(%d, 1)", scores, group),
-			In:    []torchtest.Input{q, k, v, mask},
-			DType: randomType(n),
-			Go: func(x []*autograd.Variable) *autograd.Variable {
-				switch n % 3 {
-				case 1:
-					opts.Mask = x[3]
-				case 2:
-					opts.Mask = autograd.FromBytes(x[0].Device(), device.Uint8, device.Shape{rows, keys}, allowed)
-				}
-				return autograd.ScaledDotProductAttention(x[0], x[1], x[2], opts)
-			},
-		})
-	}
-	torchtest.Check(t, cases)
 }
