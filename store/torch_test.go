@@ -117,22 +117,3 @@ func TestTorchServer(t *testing.T) {
 	next()
 	finish(t, p)
 }
-
-// Two PyTorch ranks use a store that this process hosts, as under a launcher.
-func TestTorchProcessGroup(t *testing.T) {
-	testkit.Long(t)
-	s := listen(t, nil)
-	var ranks []*testkit.Process
-	for rank := range 2 {
-		p, _ := startTorch(t, "worker", s.Addr(), "TORCHELASTIC_USE_AGENT_STORE=True",
-			"TORCHELASTIC_RESTART_COUNT=0", "WORLD_SIZE=2", fmt.Sprintf("RANK=%d", rank), "GLOO_SOCKET_IFNAME=lo")
-		ranks = append(ranks, p)
-	}
-	for _, p := range ranks {
-		finish(t, p)
-	}
-	// The ranks wrote their addresses, which shows that they used the store.
-	if n, err := s.Local().NumKeys(t.Context()); err != nil || n == 0 {
-		t.Errorf("%d keys, %v", n, err)
-	}
-}

@@ -4,12 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
 var testKey = []byte("a secret of a test")
@@ -137,104 +135,75 @@ func TestProofsAreOfOneConnection(t *testing.T) {
 	}
 	hello, proving := old[0], old[2]
 
-	t.Run("replayed", func(t *testing.T) {
-		l := NewListener(listener(Job{}, true), testKey)
-		if _, err := l.Answer(hello); err != nil {
-			t.Fatal(err)
-		}
-		if err := l.Verify(proving); err == nil {
-			t.Error("a recorded proof is accepted")
-		}
-	})
-	t.Run("replayed to a dialler", func(t *testing.T) {
-		d := NewDialler(dialler(1, Job{}, true), testKey)
+	// answered returns a dialler that has sent its hello, and what a listener with the key answers.
+	answered := func(key []byte, change func(g *greeting)) (*Dialler, *Listener, []byte) {
+		d, l := NewDialler(dialler(1, Job{}, true), testKey), NewListener(listener(Job{}, true), key)
+		said := d.self
+		change(&said)
 		d.Hello()
-		if _, err := d.Prove(old[1]); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := d.Finish(old[3]); err == nil {
-			t.Error("a recorded accept is accepted")
-		}
-	})
-	t.Run("reflected", func(t *testing.T) {
-		// A listener without the key sends the dialler's own proof back.
-		d := NewDialler(dialler(1, Job{}, true), testKey)
-		answer, err := NewListener(listener(Job{}, true), nil).Answer(d.Hello())
+		answer, err := l.Answer(said.encode())
 		if err != nil {
 			t.Fatal(err)
 		}
-		proving, err := d.Prove(answer)
-		if err != nil {
-			t.Fatal(err)
+		return d, l, answer
+	}
+	same := func(*greeting) {}
+	for name, accepts := range map[string]func() bool{
+		"replayed": func() bool {
+			l := NewListener(listener(Job{}, true), testKey)
+			if _, err := l.Answer(hello); err != nil {
+				t.Fatal(err)
+			}
+			return l.Verify(proving) == nil
+		},
+		"replayed to a dialler": func() bool {
+			d, _, _ := answered(testKey, same)
+			if _, err := d.Prove(old[1]); err != nil {
+				t.Fatal(err)
+			}
+			_, err := d.Finish(old[3])
+			return err == nil
+		},
+		"reflected by a listener without the key": func() bool {
+			d, _, answer := answered(nil, same)
+			proving, err := d.Prove(answer)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = d.Finish(proving)
+			return err == nil
+		},
+		"reflected hello": func() bool {
+			d := NewDialler(dialler(1, Job{}, true), testKey)
+			_, err := d.Prove(d.Hello())
+			return err == nil
+		},
+		"under another rank": func() bool {
+			d, l, answer := answered(testKey, func(g *greeting) { g.Rank = 2 })
+			if l.Peer().Rank != 2 {
+				t.Fatalf("rank %d", l.Peer().Rank)
+			}
+			proving, err := d.Prove(answer)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return l.Verify(proving) == nil
+		},
+		"in another role": func() bool {
+			self := dialler(1, Job{}, true)
+			self.Role = StoreClient
+			_, err := NewListener(listener(Job{}, true), testKey).Answer(NewDialler(self, testKey).Hello())
+			return err == nil
+		},
+		"over a relay to another job with the same secret": func() bool {
+			d := NewDialler(dialler(1, Job{ID: "a"}, true), testKey)
+			_, err := NewListener(listener(Job{ID: "b"}, true), testKey).Answer(d.Hello())
+			return err == nil
+		},
+	} {
+		if accepts() {
+			t.Errorf("a proof is accepted %s", name)
 		}
-		if _, err := d.Finish(proving); err == nil {
-			t.Error("a dialler takes its own proof for the listener's")
-		}
-	})
-	t.Run("reflected hello", func(t *testing.T) {
-		d := NewDialler(dialler(1, Job{}, true), testKey)
-		if _, err := d.Prove(d.Hello()); err == nil {
-			t.Error("a dialler takes its own hello for an answer")
-		}
-	})
-	t.Run("under another rank", func(t *testing.T) {
-		d, l := NewDialler(dialler(1, Job{}, true), testKey), NewListener(listener(Job{}, true), testKey)
-		d.Hello()
-		changed := d.self
-		changed.Rank = 2
-		answer, err := l.Answer(changed.encode())
-		if err != nil || l.Peer().Rank != 2 {
-			t.Fatalf("%v, rank %d", err, l.Peer().Rank)
-		}
-		proving, err := d.Prove(answer)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := l.Verify(proving); err == nil {
-			t.Error("the proof of rank 1 is accepted as rank 2's")
-		}
-	})
-	t.Run("in another role", func(t *testing.T) {
-		self := dialler(1, Job{}, true)
-		self.Role = StoreClient
-		if _, err := NewListener(listener(Job{}, true), testKey).Answer(NewDialler(self, testKey).Hello()); err == nil {
-			t.Error("a store's client is taken for a rank")
-		}
-	})
-	t.Run("over a relay", func(t *testing.T) {
-		// Between rank 1 and the listener of another job that has the same secret.
-		d := NewDialler(dialler(1, Job{ID: "a"}, true), testKey)
-		if _, err := NewListener(listener(Job{ID: "b"}, true), testKey).Answer(d.Hello()); err == nil {
-			t.Error("a rank of another job is let in")
-		}
-	})
-}
-
-func TestOnAConnection(t *testing.T) {
-	for name, key := range map[string][]byte{"same": testKey, "another": []byte("wrong")} {
-		a, b := net.Pipe()
-		deadline := time.Now().Add(time.Minute)
-		a.SetDeadline(deadline)
-		b.SetDeadline(deadline)
-		type end struct {
-			peer Party
-			err  error
-		}
-		accepted := make(chan end)
-		go func() {
-			_, p, err := Accept(b, listener(Job{}, true), testKey, nil)
-			accepted <- end{p, err}
-		}()
-		_, peer, err := Dial(a, dialler(1, Job{}, true), key)
-		got := <-accepted
-		if same := name == "same"; (err == nil) != same || (got.err == nil) != same {
-			t.Errorf("%s key: %v, %v", name, err, got.err)
-		}
-		if name == "same" && (peer.Role != PeerListener || got.peer.Rank != 1) {
-			t.Errorf("met %+v and %+v", peer, got.peer)
-		}
-		a.Close()
-		b.Close()
 	}
 }
 
@@ -318,7 +287,7 @@ func TestReadSecret(t *testing.T) {
 			t.Errorf("mode %04o: %q, %v", mode, secret, err)
 		}
 	}
-	if os.Geteuid() == 0 { // a file of another user, as in a container
+	if os.Geteuid() == 0 { // a file of another user, as in a container, which only root can make
 		if err := errors.Join(os.Chmod(path, 0o644), os.Chown(path, 1, 1)); err != nil {
 			t.Fatal(err)
 		}

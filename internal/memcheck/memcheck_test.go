@@ -3,11 +3,11 @@ package memcheck
 import (
 	"errors"
 	"math"
-	"runtime"
 	"testing"
 	"testing/fstest"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 // host returns a file system with the given files of /proc and /sys.
@@ -76,22 +76,12 @@ func TestRead(t *testing.T) {
 }
 
 func TestCheck(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("the host does not tell")
-	}
+	testkit.Need(t, testkit.Linux) // other hosts do not tell
 	if err := Check(small); err != nil {
 		t.Errorf("of %d bytes: %v", small, err)
 	}
 	var oom *device.OutOfMemoryError
 	if err := Check(1 << 50); !errors.As(err, &oom) || oom.Asked != 1<<50 || oom.Free <= 0 || oom.InUse <= 0 {
 		t.Errorf("of a pebibyte: %v", err)
-	}
-}
-
-func BenchmarkCheck(b *testing.B) {
-	for b.Loop() {
-		if err := Check(small); err != nil {
-			b.Fatal(err)
-		}
 	}
 }

@@ -1,9 +1,8 @@
 """Drives a PyTorch TCPStore client; prints one line for each step that the Go side checks.
 
-usage: torch_store.py client|serve|worker HOST PORT ...
+usage: torch_store.py client|serve HOST PORT
 """
 
-import os
 import sys
 from datetime import timedelta
 
@@ -71,16 +70,4 @@ def serve():
     sys.stdin.readline()  # Go has finished with the store
 
 
-def worker():
-    """A rank of a Gloo group whose store the launcher hosts."""
-    dist.init_process_group("gloo", init_method="env://", timeout=timedelta(seconds=60))
-    x = torch.tensor([float(dist.get_rank() + 1)])
-    dist.all_reduce(x)
-    assert x.item() == 3, x
-    dist.barrier()
-    dist.destroy_process_group()
-    say("done", torch.__version__)
-
-
-assert os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" or mode != "worker"
-{"client": client, "serve": serve, "worker": worker}[mode]()
+{"client": client, "serve": serve}[mode]()

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -256,47 +255,6 @@ func (s *scenario) call(kind, seq, state string, args map[string]string) error {
 func TestNothing(t *testing.T) {
 	if r := Analyze(nil); len(r.Findings) != 0 || !strings.Contains(r.String(), "no records") {
 		t.Errorf("got %s", r)
-	}
-}
-
-// Analyze also works on records that a recorder has written, which may differ from those of the
-// scenarios.
-func TestRealRecords(t *testing.T) {
-	dir := t.TempDir()
-	for rank := range 3 {
-		r, err := flight.New(nil, flight.Identity{Rank: rank, WorldSize: 3}, 4)
-		if err != nil {
-			t.Fatal(err)
-		}
-		g := r.Group("default", rank, 3)
-		for seq := uint64(1); seq <= 10; seq++ {
-			if rank == 1 && seq == 9 {
-				break
-			}
-			now := time.Now()
-			e := g.Begin(&backend.Call{Seq: seq, Kind: backend.Barrier}, now.UnixNano())
-			e.Running(now)
-			if seq < 9 || rank == 1 {
-				e.Ended(now, false)
-			}
-		}
-		r.Reason("timed out")
-		if _, err := r.Dump().Write(dir); err != nil {
-			t.Fatal(err)
-		}
-	}
-	dumps, err := flight.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	report := Analyze(dumps)
-	if len(report.Findings) != 1 || report.Findings[0].Kind != Behind || !reflect.DeepEqual(report.Findings[0].Ranks, []int{1}) {
-		t.Fatalf("got %s", report)
-	}
-	for _, want := range []string{"last call of rank 1: Barrier #8 in group default", "rank 2 waits in Barrier #9", filepath.Base("analyze_test.go")} {
-		if !strings.Contains(report.String(), want) {
-			t.Errorf("the report lacks %q:\n%s", want, report)
-		}
 	}
 }
 
