@@ -123,6 +123,7 @@ func gradCases() (cases []gradCase) {
 	cases = append(cases, attentionCases()...)
 	cases = append(cases, normalizationCases()...)
 	cases = append(cases, convolutionCases()...)
+	cases = append(cases, movementCases()...)
 	return cases
 }
 

@@ -56,18 +56,12 @@ type delayed struct {
 	err           error
 }
 
-func (d *delays) start(dev device.Device, after device.Event) *delayed {
-	if after == nil {
-		after = dev.Compute().Mark()
-	}
-	err := d.stream.WaitFor(context.Background(), after)
+func (d *delays) Reduce(b reducer.GradBucket) reducer.Reduction {
+	dev := b.Group.Device()
+	err := d.stream.WaitFor(context.Background(), b.After)
 	started := d.stream.Record()
 	err = errors.Join(err, dev.Kernels().Launch(d.stream, delay, device.Flat(1), d.x, rounds))
 	return &delayed{dev.Compute(), started, d.stream.Record(), err}
-}
-
-func (d *delays) Reduce(b reducer.GradBucket) reducer.Reduction {
-	return d.start(b.Group.Device(), b.After)
 }
 
 func (d *delayed) Wait(ctx context.Context) error {
@@ -155,60 +149,4 @@ func TestGPUOverlapOfAModel(t *testing.T) {
 		agree(t, "a model's steps", events, kernels)
 		return nil
 	})
-}
-
-// A captured step has no events. Its kernels overlap as those of the same step do if it is not captured.
-func TestGPUOverlapOfCapturedSteps(t *testing.T) {
-	measure := func(isCaptured bool) (events, kernels float64) {
-		dev := openGPU(t)
-		reductions, err := newDelays(dev)
-		if err != nil {
-			t.Fatal(err)
-		}
-		a := autograd.FromSlice(dev, make([]float32, 2048*2048), 2048, 2048)
-		step := func(in ...*autograd.Variable) (*autograd.Variable, error) {
-			trace, compute := profile.Of(dev), dev.Compute()
-			on := trace.On()
-			record := func() device.Event { // a time costs the stream three microseconds
-				if on {
-					return compute.Record()
-				}
-				return compute.Mark()
-			}
-			begin := record()
-			x := in[0]
-			var all []*delayed
-			for i := range 6 {
-				x = autograd.MatMul(x, in[0])
-				if i%2 == 1 {
-					r := reductions.start(dev, nil)
-					all = append(all, r)
-					trace.Add(profile.Span{Track: profile.Communication, Name: "delay", Begin: r.started, End: r.done})
-				}
-			}
-			end := record()
-			trace.Add(profile.Span{Track: profile.Compute, Name: "products", Begin: begin, End: end})
-			for _, r := range all {
-				if err := r.Wait(t.Context()); err != nil {
-					return nil, err
-				}
-			}
-			return autograd.Mean(x), nil
-		}
-		if isCaptured {
-			captured := autograd.Capture(dev, step, &autograd.CaptureOptions{Required: true})
-			return overlap(t, dev, func() error {
-				_, err := captured(a)
-				return err
-			})
-		}
-		return overlap(t, dev, func() (err error) {
-			autograd.Scope(dev, func() { _, err = step(a) }) // without it, the allocation of more memory would hold the host up
-			return err
-		})
-	}
-	events, kernels := measure(false)
-	agree(t, "steps", events, kernels)
-	_, kernels = measure(true)
-	agree(t, "captured steps", events, kernels)
 }
