@@ -21,7 +21,6 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/testkit"
-	"github.com/goddp/goddp/launcher"
 )
 
 // lockedBuffer is a buffer to which several goroutines may write at once.
@@ -590,34 +589,6 @@ func TestMonitorDetectsAStuckWatchdog(t *testing.T) {
 			close(until)
 			pg.Close()
 		})
-	}
-}
-
-// The launcher names the rank whose call was overdue as the root cause, not the ranks that
-// received the failure from that rank. The report begins with the rank that the call waited
-// for. The output of the ranks holds the stacks of their goroutines.
-func TestTheLauncherReportsADeadline(t *testing.T) {
-	_, errs, err := launch(t, 3, "deaf", "GODDP_FLIGHT_DIR="+t.TempDir())
-	var failure *launcher.FailureError
-	if !errors.As(err, &failure) {
-		t.Fatalf("got %v", err)
-	}
-	// If a rank answers rank 0's inquiry too late, the diagnosis says that the rank left no record.
-	if failure.Root.Rank != 0 || !regexp.MustCompile(`rank 1 is behind|ranks? .*left no record`).MatchString(err.Error()) {
-		t.Errorf("blamed rank %d: %v\n%s", failure.Root.Rank, err, errs)
-	}
-	report := failure.Report()
-	if most, root := strings.Index(report, "Most probable: rank 1 is behind"), strings.Index(report, "Root Cause"); most < 0 || root < most {
-		t.Errorf("the report does not begin with who was waited for:\n%s", report)
-	}
-	for _, f := range failure.Others {
-		if f.ErrorFile == nil || f.ErrorFile.CausedBy == nil || *f.ErrorFile.CausedBy != 0 {
-			t.Errorf("rank %d does not say that it was told: %+v", f.Rank, f.ErrorFile)
-		}
-	}
-	_, stacks, _ := strings.Cut(errs, "It is here:")
-	if !strings.Contains(stacks, "comm_test.deaf(") || strings.Contains(stacks, "created by github.com/goddp/goddp/comm") {
-		t.Errorf("the ranks do not say where they were:\n%s", errs)
 	}
 }
 

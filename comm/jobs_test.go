@@ -21,29 +21,16 @@ import (
 	"github.com/goddp/goddp/store"
 )
 
-// The test program add sums the GODDP_TEST_NUMBER of all ranks. If GODDP_TEST_GO names a
-// file, each rank first waits until that file exists.
-func add(ctx context.Context) error {
-	return joined(&comm.Options{Timeout: time.Minute}, func(ctx context.Context, pg *comm.ProcessGroup) error {
-		fmt.Println("joined")
-		start := time.Now()
-		for path := os.Getenv("GODDP_TEST_GO"); path != ""; time.Sleep(time.Millisecond) {
-			if _, err := os.Stat(path); err == nil {
-				break
-			}
-			if time.Since(start) > time.Minute {
-				return errors.New("the file does not come")
-			}
-		}
-		var number float32
-		fmt.Sscan(os.Getenv("GODDP_TEST_NUMBER"), &number)
-		x := vec(number)
-		if err := pg.AllReduce(x, comm.Sum).Wait(ctx); err != nil {
-			return err
-		}
-		fmt.Printf("sum %v\n", vals(x)[0])
-		return nil
-	})(ctx)
+// The test program add sums the GODDP_TEST_NUMBER of all ranks.
+func add(ctx context.Context, pg *comm.ProcessGroup) error {
+	var number float32
+	fmt.Sscan(os.Getenv("GODDP_TEST_NUMBER"), &number)
+	x := vec(number)
+	if err := pg.AllReduce(x, comm.Sum).Wait(ctx); err != nil {
+		return err
+	}
+	fmt.Printf("sum %v\n", vals(x)[0])
+	return nil
 }
 
 // jobs starts the ranks of several jobs. The store of every job has the same address.
@@ -51,12 +38,11 @@ type jobs struct {
 	t    *testing.T
 	addr string
 	vars []string
-	file string // for GODDP_TEST_GO
 }
 
 func newJobs(t *testing.T) *jobs {
 	port, addr := testkit.Port(t)
-	return &jobs{t, addr, []string{"MASTER_ADDR=127.0.0.1", fmt.Sprint("MASTER_PORT=", port)}, filepath.Join(t.TempDir(), "go")}
+	return &jobs{t, addr, []string{"MASTER_ADDR=127.0.0.1", fmt.Sprint("MASTER_PORT=", port)}}
 }
 
 // start starts a rank of program add.
@@ -90,13 +76,6 @@ func (j *jobs) awaitKey(key string) {
 	}
 }
 
-// let ends the wait for GODDP_TEST_GO.
-func (j *jobs) let() {
-	if err := os.WriteFile(j.file, nil, 0o600); err != nil {
-		j.t.Fatal(err)
-	}
-}
-
 // expectEnd waits until a rank has ended. The rank must have failed, and its standard error
 // must contain all of wants.
 func (j *jobs) expectEnd(p *testkit.Process, who string, wants ...string) {
@@ -114,7 +93,7 @@ func (j *jobs) expectEnd(p *testkit.Process, who string, wants ...string) {
 func (j *jobs) expectSum(want string, ranks ...*testkit.Process) {
 	j.t.Helper()
 	for r, p := range ranks {
-		if code := p.Wait(); code != 0 || p.Stdout() != "joined\nsum "+want+"\n" {
+		if code := p.Wait(); code != 0 || p.Stdout() != "sum "+want+"\n" {
 			j.t.Errorf("rank %d: exit code %d, %q, want sum %s", r, code, p.Stdout(), want)
 		}
 	}
@@ -145,35 +124,6 @@ func TestTwoJobsOnOnePort(t *testing.T) {
 			j.expectSum("3", a0, j.start(1, 2, "GODDP_TEST_NUMBER=2", c.a))
 		})
 	}
-}
-
-// Two jobs with the same program, arguments and size use one address. If one process of each
-// job says that it is rank 1, neither of the two processes joins, and the errors of all ranks
-// name both processes. If the second comes after the group was made, only the second fails.
-func TestTwoProcessesOfOneRank(t *testing.T) {
-	testkit.Long(t)
-	t.Run("while the ranks join", func(t *testing.T) {
-		j := newJobs(t)
-		a0 := j.start(0, 3)
-		j.awaitKey("goddp/0/groups/0")
-		b1 := j.start(1, 3)
-		j.awaitKey("goddp/0/groups/1")
-		a1 := j.start(1, 3)
-		for who, p := range map[string]*testkit.Process{"A0": a0, "A1": a1, "B1": b1} {
-			j.expectEnd(p, who, "two processes say that they are rank 1", "GODDP_JOB_ID", named(a1), named(b1))
-		}
-	})
-	t.Run("late", func(t *testing.T) {
-		j := newJobs(t)
-		vars := []string{"GODDP_TEST_NUMBER=5", "GODDP_TEST_GO=" + j.file}
-		ranks := []*testkit.Process{j.start(0, 2, vars...), j.start(1, 2, vars...)}
-		for _, p := range ranks {
-			p.Await("^joined$", 1)
-		}
-		j.expectEnd(j.start(1, 2, vars...), "the second rank 1", "two processes say that they are rank 1", "GODDP_JOB_ID", named(ranks[1]))
-		j.let()
-		j.expectSum("10", ranks...)
-	})
 }
 
 // A process of another user on this host cannot join a job.

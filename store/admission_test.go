@@ -156,52 +156,6 @@ func TestRivals(t *testing.T) {
 	}
 }
 
-// A client recognises a server that is PyTorch's store, or an echo server.
-func TestPyTorchStoreIsRecognised(t *testing.T) {
-	_, addr := testkit.Port(t)
-	ln, err := net.Listen("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	table := listen(t, nil)
-	ended := make(chan struct{})
-	t.Cleanup(func() {
-		ln.Close()
-		<-ended
-	})
-	go func() { // a table without the handshake, as PyTorch's is
-		defer close(ended)
-		for {
-			nc, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			c := newServerConn(table, nc)
-			d, err := c.dialect()
-			for err == nil {
-				var req request
-				if req, err = c.receive(d); err == nil {
-					err = c.handle(req)
-				}
-				c.release()
-			}
-			nc.Close()
-		}
-	}()
-	m := members("sixteen letters!")[0]
-	_, err = Dial(quickly(t), addr, &ClientOptions{Member: &m})
-	if !errors.As(err, new(*HandshakeError)) || !strings.Contains(fmt.Sprint(err), "not goddp's") {
-		t.Errorf("a store that has to be ours: %v", err)
-	}
-	c := dial(t, addr, &ClientOptions{Member: &m, AnyStore: true})
-	if !c.IsPyTorchStore() {
-		t.Error("it is taken for ours")
-	}
-	if n, err := c.NumKeys(quickly(t)); n != 0 || err != nil {
-		t.Errorf("the handshake left %d keys, %v", n, err)
-	}
-}
-
 // Listen refuses an address that other hosts can reach if there is no secret.
 func TestExposedAddresses(t *testing.T) {
 	exposed := ":0"

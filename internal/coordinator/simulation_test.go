@@ -19,13 +19,6 @@ import (
 // connections, make mistakes, leave early or never join. Every message takes a random time. Messages
 // of one connection keep their order.
 
-// coordinator is a Core, or a mutant of Core with a defect.
-type coordinator interface {
-	Step(from int, m *Message) ([]Outgoing, error)
-	Lost(r int, how string) []Outgoing
-	Exited(r int, how string) []Outgoing
-}
-
 // The number of steps, and durations in virtual time.
 const (
 	simSteps    = 3
@@ -82,7 +75,7 @@ func (q *simQueue) Pop() any {
 }
 
 type simulation struct {
-	core   coordinator
+	core   *Core
 	rng    *rand.Rand
 	queue  simQueue
 	now    time.Duration
@@ -119,7 +112,7 @@ type simRank struct {
 	messages    int
 }
 
-func newSimulation(core coordinator, size int, seed uint64, faulty int) *simulation {
+func newSimulation(core *Core, size int, seed uint64, faulty int) *simulation {
 	s := &simulation{core: core, rng: rand.New(rand.NewPCG(seed, uint64(size))), faulty: map[int]fault{}}
 	for r := range size {
 		s.ranks = append(s.ranks, &simRank{sim: s, id: r, leavingAcks: map[uint64]int{}})
@@ -575,23 +568,18 @@ func (s *simulation) checkCause(f *Failure) {
 	}
 }
 
-// simulate runs one schedule and describes the violated invariants. It returns "" if all invariants
-// hold.
-func simulate(core coordinator, size int, seed uint64) string {
-	faulty := 1 + int(seed%3)
-	s := newSimulation(core, size, seed, faulty)
-	s.run()
-	return strings.Join(s.broken, "\n")
-}
-
 // The function check finds no violated invariant in any simulated schedule.
 func TestSimulation(t *testing.T) {
 	run := func(size int, seed uint64) {
-		if broken := simulate(NewCore(size), size, seed); broken != "" {
+		for _, traces := range []bool{false, size <= 16} {
 			s := newSimulation(NewCore(size), size, seed, 1+int(seed%3))
-			s.traces = size <= 16
-			s.run()
-			t.Fatalf("%d ranks, seed %d, faults %v:\n%s\n%s", size, seed, s.faulty, broken, strings.Join(s.trace, "\n"))
+			s.traces = traces
+			if s.run(); len(s.broken) == 0 {
+				return
+			}
+			if traces || size > 16 {
+				t.Fatalf("%d ranks, seed %d, faults %v:\n%s\n%s", size, seed, s.faulty, strings.Join(s.broken, "\n"), strings.Join(s.trace, "\n"))
+			}
 		}
 	}
 	small, thousand, tenThousand := 1000, 2, 0
@@ -606,60 +594,5 @@ func TestSimulation(t *testing.T) {
 	}
 	for seed := range tenThousand {
 		run(10_000, uint64(seed))
-	}
-}
-
-// hasty is a mutant of Core that chooses the first reported failure, unless it is a timeout, without
-// asking any rank.
-type hasty struct{ *Core }
-
-func (c hasty) Step(from int, m *Message) ([]Outgoing, error) {
-	if m.Verb == Fail && !m.WantAnswers {
-		believed := *m
-		believed.Ranks = nil
-		m = &believed
-	}
-	return c.Core.Step(from, m)
-}
-
-// forgetful is a mutant of Core. When it has chosen a failure, it ignores the loss of a rank. So it waits
-// forever for this rank to acknowledge the failure.
-type forgetful struct{ *Core }
-
-func (c forgetful) Lost(r int, how string) []Outgoing {
-	if q := c.groups[""].failure; q != nil && q.decided {
-		return nil
-	}
-	return c.Core.Lost(r, how)
-}
-
-// fickle is a mutant of Core that chooses a second failure when a rank reports one after the decision.
-type fickle struct{ *Core }
-
-func (c fickle) Step(from int, m *Message) ([]Outgoing, error) {
-	if q := c.groups[""].failure; m.Verb == Fail && len(m.Ranks) == 0 && q != nil && q.decided {
-		c.groups[""].failure = nil
-	}
-	return c.Core.Step(from, m)
-}
-
-// The simulation finds a violated invariant for each mutant of Core.
-func TestSimulationCatchesMutants(t *testing.T) {
-	for name, mutate := range map[string]func(*Core) coordinator{
-		"hasty":     func(c *Core) coordinator { return hasty{c} },
-		"forgetful": func(c *Core) coordinator { return forgetful{c} },
-		"fickle":    func(c *Core) coordinator { return fickle{c} },
-	} {
-		caught := 0
-		for seed := range 200 {
-			size := 3 + seed%14
-			if simulate(mutate(NewCore(size)), size, uint64(seed)) != "" {
-				caught++
-			}
-		}
-		t.Logf("%s: caught by %d of 200 schedules", name, caught)
-		if caught == 0 {
-			t.Errorf("the mutant %s is not caught", name)
-		}
 	}
 }

@@ -6,25 +6,10 @@ import (
 	"net"
 	"runtime"
 	"testing"
-	"time"
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
 )
-
-func TestHeaderEncodesAndDecodes(t *testing.T) {
-	want := callHeader{
-		fingerprint: backend.Fingerprint{Seq: 1 << 40, Kind: backend.Reduce, Op: backend.Max, DType: device.BFloat16, Count: 1 << 33, Root: 513},
-		srcBytes:    77, countsHash: 1 << 63, src: memRef{segment: 5, offset: 6}, dst: memRef{segment: 7, offset: 8}, payload: make([]byte, 9),
-	}
-	b := make([]byte, headerSize)
-	want.encode(b)
-	got, payload := decodeHeader(b)
-	if got.fingerprint != want.fingerprint || got.srcBytes != want.srcBytes || got.countsHash != want.countsHash || payload != 9 ||
-		got.src.segment != 5 || got.src.offset != 6 || got.dst.segment != 7 || got.dst.offset != 8 {
-		t.Errorf("got %+v, want %+v", got, want)
-	}
-}
 
 // Reading and handling arbitrary frames must not panic or allocate much. A frame that was read
 // encodes to the same bytes.
@@ -135,29 +120,4 @@ func FuzzHeader(f *testing.F) {
 			})
 		}
 	})
-}
-
-func TestTaskQueueKeepsOrderAndEnds(t *testing.T) {
-	l := newTaskQueue()
-	tasks := []*task{{}, {}, {}}
-	ran := make(chan *task, len(tasks))
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		l.loop(func(t *task) { ran <- t })
-	}()
-	for _, k := range tasks {
-		l.put(k)
-	}
-	l.end()
-	select {
-	case <-ended:
-	case <-time.After(time.Minute):
-		t.Fatal("the queue does not end")
-	}
-	for i, k := range tasks {
-		if got := <-ran; got != k {
-			t.Errorf("task %d ran out of turn", i)
-		}
-	}
 }
