@@ -57,8 +57,11 @@ type delayed struct {
 }
 
 func (d *delays) Reduce(b reducer.GradBucket) reducer.Reduction {
-	dev := b.Group.Device()
-	err := d.stream.WaitFor(context.Background(), b.After)
+	dev, after := b.Group.Device(), b.After
+	if after == nil {
+		after = dev.Compute().Mark()
+	}
+	err := d.stream.WaitFor(context.Background(), after)
 	started := d.stream.Record()
 	err = errors.Join(err, dev.Kernels().Launch(d.stream, delay, device.Flat(1), d.x, rounds))
 	return &delayed{dev.Compute(), started, d.stream.Record(), err}
