@@ -34,7 +34,8 @@ func (d misbehaving) SyncFolder(path string) error {
 	return errors.Join(d.before("fsync", path), d.disk.SyncFolder(path))
 }
 
-// If two ranks cannot save, all ranks get an error of one line that says why, and the checkpoint before remains.
+// If two ranks cannot save, all ranks get an error of one line that says why, and the checkpoint before remains. It also
+// remains if the new one turns out not to be readable.
 func TestSaveFails(t *testing.T) {
 	for want, before := range map[string]func(dir, op, path string) error{
 		"another job saves in this folder": func(_, op, path string) error {
@@ -52,6 +53,17 @@ func TestSaveFails(t *testing.T) {
 		"no space left on device": func(_, op, path string) error {
 			if op == "create" {
 				return &os.PathError{Op: op, Path: path, Err: syscall.ENOSPC}
+			}
+			return nil
+		},
+		"": func(dir, op, path string) error {
+			if op == "fsync" && path != dir { // the folder of the new files
+				f, err := os.OpenFile(filepath.Join(path, shareName(0, 2)), os.O_WRONLY, 0)
+				if err == nil {
+					_, err = f.WriteAt([]byte("damage"), 1000)
+					f.Close()
+				}
+				return err
 			}
 			return nil
 		},
@@ -74,7 +86,7 @@ func TestSaveFails(t *testing.T) {
 				return err
 			}
 			err = m.Save(t.Context(), 3, r.state())
-			if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n")) {
 				t.Errorf("rank %d: %v, want one line with %q", pg.Rank(), err, want)
 			}
 			return m.Close()
@@ -166,4 +178,20 @@ func TestLoadRefusesAnotherState(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused("a newer format", (*run).state, func(err error) bool { return strings.Contains(err.Error(), "format version 2") })
+}
+
+// Ranks whose shares contradict each other get an error that names the rank and both values.
+func TestSharesThatContradict(t *testing.T) {
+	for want, change := range map[string]func(s *share){
+		"rank 1 saves step 4, rank 0 step 3":                                     func(s *share) { s.Step = 4 },
+		"the tensors of rank 1 have other names, types or shapes":                func(s *share) { s.Layout = 1 },
+		"the optimizers of rank 1 have committed [5] steps, those of rank 0 [3]": func(s *share) { s.Optimizers = []int{5} },
+		"some ranks save a hook and others do not":                               func(s *share) { s.Hook = true },
+	} {
+		shares := []share{{Step: 3, Optimizers: []int{3}}, {Step: 3, Optimizers: []int{3}}}
+		change(&shares[1])
+		if _, err := merge(shares); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
 }
