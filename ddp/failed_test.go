@@ -147,8 +147,7 @@ func TestPanicInBackwardAbortsGroup(t *testing.T) {
 // use the parameter.
 func TestNonFiniteAndUnused(t *testing.T) {
 	onBuckets(t, Options{FindUnusedParameters: true, CheckNonFinite: true}, func(pg *comm.ProcessGroup, _ bool, opts *Options) error {
-		m := newSwitches(pg.Device(), 3)
-		model := must.New(New(m, pg, opts))
+		m, model, _ := trainedSwitches(pg, 3, opts, nil)
 		x := 1.0
 		if pg.Rank() == 1 {
 			x = math.NaN()

@@ -19,9 +19,7 @@ import (
 // that rank, and the parameters are equal.
 func TestUnevenInputsStopEarly(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
-		m := newSwitches(pg.Device(), 2)
-		model := must.New(New(m, pg, nil))
-		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1}))
+		m, model, opt := trainedSwitches(pg, 2, nil, &optim.SGDOptions{LR: 1})
 		few := pg.Size() / 2 // the number of ranks with 3 inputs, the last ones; the others have 5
 		steps := 0
 		train := func(inputs int) error {
@@ -66,9 +64,7 @@ func TestUnevenInputsStopEarly(t *testing.T) {
 // A loop that ignores the error and goes on does not hang: it gets the error again.
 func TestLoopAfterStopEarlyGetsErrorAgain(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
-		m := newSummedSwitches(pg.Device(), 2)
-		model := must.New(New(m, pg, &Options{CheckReplicas: 1}))
-		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1}))
+		m, model, opt := trainedSummedSwitches(pg, 2, &Options{CheckReplicas: 1}, &optim.SGDOptions{LR: 1})
 		failed := 0
 		err := model.Join(&JoinOptions{StopEarly: true}, func() error {
 			for range 2 + 3*pg.Rank() {
@@ -93,9 +89,7 @@ func TestLoopAfterStopEarlyGetsErrorAgain(t *testing.T) {
 // with an error that names the rank and the cause, whether they have inputs or not.
 func TestUnevenInputsError(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
-		m := newSummedSwitches(pg.Device(), 2)
-		model := must.New(New(m, pg, &Options{BucketCapMB: 1e-6, CheckReplicas: 2}))
-		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1}))
+		m, model, opt := trainedSummedSwitches(pg, 2, &Options{BucketCapMB: 1e-6, CheckReplicas: 2}, &optim.SGDOptions{LR: 1})
 		bad := pg.Size() - 1
 		err := model.Join(nil, func() error {
 			if pg.Rank() == 0 && pg.Size() > 2 {
@@ -135,9 +129,7 @@ func TestUnevenInputsError(t *testing.T) {
 // that the loop has not asked for.
 func TestUnevenInputsMissingGradient(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
-		m := newSwitches(pg.Device(), 2)
-		model := must.New(New(m, pg, &Options{BucketCapMB: 1e-6}))
-		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1}))
+		m, model, opt := trainedSwitches(pg, 2, &Options{BucketCapMB: 1e-6}, &optim.SGDOptions{LR: 1})
 		last := pg.Size() - 1
 		err := model.Join(&JoinOptions{Optimizer: opt}, func() error {
 			for i := range 2 + 3*pg.Rank() {
@@ -196,9 +188,7 @@ func TestUnevenInputsMissingGradient(t *testing.T) {
 // CheckReplicas compares only the ranks with inputs: the parameters of the others are outdated.
 func TestDriftAmongUnevenInputs(t *testing.T) {
 	onBoth(t, 4, func(pg *comm.ProcessGroup, isLagging bool) error {
-		m := newSwitches(pg.Device(), 2)
-		model := must.New(New(m, pg, &Options{CheckReplicas: 1}))
-		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1}))
+		m, model, opt := trainedSwitches(pg, 2, &Options{CheckReplicas: 1}, &optim.SGDOptions{LR: 1})
 		err := model.Join(nil, func() error {
 			if pg.Rank() == 0 {
 				return nil

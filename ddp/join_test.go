@@ -27,6 +27,13 @@ func newSummedSwitches(dev device.Device, n int) summedSwitches {
 	return summedSwitches{newSwitches(dev, n), nn.NewBuffer("sum", autograd.FromSlice(dev, []float64{0}))}
 }
 
+// trainedSummedSwitches is trainedSwitches with a buffer.
+func trainedSummedSwitches(pg *comm.ProcessGroup, n int, opts *Options, sgd *optim.SGDOptions) (summedSwitches, *Model, *optim.SGD) {
+	m := newSummedSwitches(pg.Device(), n)
+	model := must.New(New(m, pg, opts))
+	return m, model, must.New(optim.NewSGD(model.Parameters(), sgd))
+}
+
 func (m summedSwitches) Forward(x *autograd.Variable) *autograd.Variable {
 	dev := x.Device()
 	if err := dev.Kernels().Axpby(dev.Compute(), m.sum.Var().Tensor(), device.Accum{Alpha: 1, Beta: 1}, x.Tensor()); err != nil {
@@ -83,9 +90,7 @@ func TestUnevenInputs(t *testing.T) {
 			t.Run(how.name+", "+in.name, func(t *testing.T) {
 				onBoth(t, commtest.Sizes(t, 4)[0], func(pg *comm.ProcessGroup, isLagging bool) error { // two ranks are treated as the last two of four
 					const params, rate = 5, 0.125
-					m := newSummedSwitches(pg.Device(), params)
-					model := must.New(New(m, pg, &how.opts))
-					opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: rate, Momentum: how.momentum}))
+					m, model, opt := trainedSummedSwitches(pg, params, &how.opts, &optim.SGDOptions{LR: rate, Momentum: how.momentum})
 					join := how.join
 					if how.momentum != 0 {
 						join.Optimizer = opt
@@ -164,21 +169,13 @@ func TestUnevenInputsOfTheOnlyUser(t *testing.T) {
 		for _, user := range []int{0, 1} {
 			t.Run(fmt.Sprintf("static: %t, of rank %d", o.StaticGraph, user), func(t *testing.T) {
 				onBoth(t, 2, func(pg *comm.ProcessGroup, isLagging bool) error {
-					m := newSwitches(pg.Device(), 2)
-					model := must.New(New(m, pg, &o))
-					opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: rate, Momentum: momentum, WeightDecay: decay}))
+					m, model, opt := trainedSwitches(pg, 2, &o, &optim.SGDOptions{LR: rate, Momentum: momentum, WeightDecay: decay})
 					use, passes := []int{0}, steps
 					if pg.Rank() == user {
 						use, passes = []int{0, 1}, theirs
 					}
 					err := model.Join(nil, func() error {
-						for range passes {
-							if err := errors.Join(m.step(model, 2, use...), opt.Step()); err != nil {
-								return err
-							}
-							opt.ZeroGrad()
-						}
-						return nil
+						return m.train(model, opt, passes, 2, use...)
 					})
 					if got := m.w[1].Item(); err != nil || math.Abs(got-want) > 1e-12 {
 						return fmt.Errorf("w1 is %v, want %v, %v", got, want, err)
@@ -245,8 +242,7 @@ func (e *expected) check(m summedSwitches) error {
 // With Disabled, Join does not communicate, and gradients are averaged over all ranks.
 func TestUnevenInputsJoinDisabled(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
-		m := newSwitches(pg.Device(), 1)
-		model := must.New(New(m, pg, nil))
+		m, model, _ := trainedSwitches(pg, 1, nil, nil)
 		ran := false
 		err := model.Join(&JoinOptions{Disabled: true, DivideByActive: true}, func() error {
 			ran = true

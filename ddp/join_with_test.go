@@ -8,7 +8,6 @@ import (
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
-	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/optim"
 )
 
@@ -27,21 +26,13 @@ func (c *companion) Joined(last int) error { c.last = append(c.last, last); retu
 func TestJoinables(t *testing.T) {
 	for _, fails := range []bool{false, true} {
 		onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
-			m := newSwitches(pg.Device(), 2)
-			model := must.New(New(m, pg, nil))
-			opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1}))
+			m, model, opt := trainedSwitches(pg, 2, nil, &optim.SGDOptions{LR: 1})
 			with, last := &companion{}, pg.Size()-1
 			if fails {
 				with.err = errInjected
 			}
 			err := model.Join(&JoinOptions{With: []Joinable{with}}, func() error {
-				for range 2 * pg.Rank() {
-					if err := errors.Join(m.step(model, 1, 0, 1), opt.Step()); err != nil {
-						return err
-					}
-					opt.ZeroGrad()
-				}
-				return nil
+				return m.train(model, opt, 2*pg.Rank(), 1, 0, 1)
 			})
 			var left *reducer.LeftError
 			switch {

@@ -82,8 +82,7 @@ func TestBroadcastBuffer(t *testing.T) {
 // because it lacks the first gradients.
 func TestBuffersBesideMissingGradients(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
-		m := newSummedSwitches(pg.Device(), 4)
-		model := must.New(New(m, pg, &Options{BucketCapMB: 1e-6}))
+		m, model, _ := trainedSummedSwitches(pg, 4, &Options{BucketCapMB: 1e-6}, nil)
 		for pass := range 4 {
 			use := []int{0, 1, 2, 3}
 			if pass == 1 && pg.Rank() == pg.Size()-1 {

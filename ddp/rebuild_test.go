@@ -15,7 +15,6 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/commtest"
-	"github.com/goddp/goddp/internal/must"
 )
 
 // order returns the parameters in the order of their buckets.
@@ -33,8 +32,7 @@ func TestBucketsAreRebuilt(t *testing.T) {
 }
 
 func bucketsAreRebuilt(pg *comm.ProcessGroup) error {
-	m := newSwitches(pg.Device(), 4)
-	model := must.New(New(m, pg, &Options{BucketCapMB: 1e-6}))
+	m, model, _ := trainedSwitches(pg, 4, &Options{BucketCapMB: 1e-6}, nil)
 	// Backward goes from the last term to the first.
 	use := [][]int{{3, 1, 0, 2}, {1, 0, 3, 2}}[pg.Rank()%2]
 	registered, observed := []string{"w3", "w2", "w1", "w0"}, []string{"w2", "w0", "w1", "w3"}
@@ -131,8 +129,7 @@ func TestBucketsAreRebuiltOnlyIfNeeded(t *testing.T) {
 		for _, ranks := range commtest.Sizes(t, 2, 4) {
 			log := &kept{}
 			commtest.OnRanks(t, ranks, &comm.Options{Log: slog.New(log)}, func(pg *comm.ProcessGroup) error {
-				m := newSwitches(pg.Device(), 3)
-				model := must.New(New(m, pg, &c.opts))
+				m, model, _ := trainedSwitches(pg, 3, &c.opts, nil)
 				for range 3 {
 					if err := m.step(model, 1, c.use...); err != nil {
 						return err
@@ -159,8 +156,7 @@ func TestBucketsAreRebuiltOnlyIfNeeded(t *testing.T) {
 func TestBucketsAreRebuiltAfterAFailure(t *testing.T) {
 	for bad := range 2 {
 		onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
-			m := newSwitches(pg.Device(), 3)
-			model := must.New(New(m, pg, &Options{BucketCapMB: 1e-6}))
+			m, model, _ := trainedSwitches(pg, 3, &Options{BucketCapMB: 1e-6}, nil)
 			use := []int{1, 2, 0}
 			for pass := range 3 {
 				mine := use
@@ -201,8 +197,7 @@ func TestRebuildWithoutMemoryKeepsBuckets(t *testing.T) {
 	log := &kept{}
 	opts := commtest.WrapBackend(&comm.Options{Log: slog.New(log)}, func(b backend.Backend) backend.Backend { return small{b, &full} })
 	commtest.OnGoroutines(t, 2, opts, func(pg *comm.ProcessGroup) error {
-		m := newSwitches(pg.Device(), 3)
-		model := must.New(New(m, pg, &Options{BucketCapMB: 1e-6}))
+		m, model, _ := trainedSwitches(pg, 3, &Options{BucketCapMB: 1e-6}, nil)
 		before := order(model)
 		for pass := range 4 {
 			if err := pg.Barrier().Wait(t.Context()); err != nil {

@@ -118,8 +118,7 @@ func TestStatsAreLogged(t *testing.T) {
 // rebuilding of the buckets.
 func TestTraceOfPasses(t *testing.T) {
 	onEach(t, func(pg *comm.ProcessGroup) error {
-		m := newSwitches(pg.Device(), 3)
-		model := must.New(New(m, pg, &Options{BucketCapMB: 1e-6, StaticGraph: true}))
+		m, model, _ := trainedSwitches(pg, 3, &Options{BucketCapMB: 1e-6, StaticGraph: true}, nil)
 		trace := profile.Of(pg.Device())
 		trace.Start()
 		pass := func() error { return m.step(model, 1, 2, 1) }

@@ -28,9 +28,7 @@ func TestAllRanksStopAfterSameStep(t *testing.T) {
 			t.Run(how.name+", "+asker.name, func(t *testing.T) {
 				onBoth(t, commtest.Sizes(t, 3)[0], func(pg *comm.ProcessGroup, isLagging bool) error {
 					const at = 2 // the step in which the request comes
-					m := newSwitches(pg.Device(), 5)
-					model := must.New(New(m, pg, &how.opts))
-					opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.125, Momentum: how.momentum}))
+					m, model, opt := trainedSwitches(pg, 5, &how.opts, &optim.SGDOptions{LR: 0.125, Momentum: how.momentum})
 					use := how.use(pg.Rank())
 					if how.opts.unused() == reducer.UnusedMissing {
 						use = append(use, 4)
@@ -82,9 +80,7 @@ func TestStopWithUnevenInputs(t *testing.T) {
 		for _, in := range inputs {
 			t.Run(how.name+", "+in.name, func(t *testing.T) {
 				onBoth(t, commtest.Sizes(t, 3)[0], func(pg *comm.ProcessGroup, isLagging bool) error {
-					m := newSwitches(pg.Device(), 5)
-					model := must.New(New(m, pg, &how.opts))
-					opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.125}))
+					m, model, opt := trainedSwitches(pg, 5, &how.opts, &optim.SGDOptions{LR: 0.125})
 					use := how.use(pg.Rank())
 					if how.opts.unused() == reducer.UnusedMissing {
 						use = append(use, 4)
@@ -135,8 +131,7 @@ func TestStopWithUnevenInputs(t *testing.T) {
 // Ranks also stop after a step that all ranks skip.
 func TestStopAfterSkippedStep(t *testing.T) {
 	onBoth(t, commtest.Sizes(t, 2)[0], func(pg *comm.ProcessGroup, isLagging bool) error {
-		m := newSwitches(pg.Device(), 2)
-		model := must.New(New(m, pg, nil))
+		m, model, _ := trainedSwitches(pg, 2, nil, nil)
 		if model.Stopping() {
 			return errors.New("nobody has asked")
 		}
@@ -168,8 +163,7 @@ func TestStoppingAndJoinCostNoCalls(t *testing.T) {
 				var c counted // the traffic of all ranks in this process
 				opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return counting{b, &c} })
 				commtest.OnRanks(t, ranks, opts, func(pg *comm.ProcessGroup) error {
-					m := newSwitches(pg.Device(), 5)
-					model := must.New(New(m, pg, &how.opts))
+					m, model, _ := trainedSwitches(pg, 5, &how.opts, nil)
 					return model.Join(&JoinOptions{Disabled: !join}, func() error {
 						for step := range steps {
 							if heed && model.Stopping() {

@@ -53,6 +53,24 @@ func (m switches) step(model *Model, x float64, use ...int) error {
 	return model.Forward(autograd.FromSlice(model.pg.Device(), []float64{x})).Backward()
 }
 
+// trainedSwitches returns n switches in a model, and their optimizer.
+func trainedSwitches(pg *comm.ProcessGroup, n int, opts *Options, sgd *optim.SGDOptions) (switches, *Model, *optim.SGD) {
+	m := newSwitches(pg.Device(), n)
+	model := must.New(New(m, pg, opts))
+	return m, model, must.New(optim.NewSGD(model.Parameters(), sgd))
+}
+
+// train makes n steps, each with the same pass.
+func (m switches) train(model *Model, opt *optim.SGD, n int, x float64, use ...int) error {
+	for range n {
+		if err := errors.Join(m.step(model, x, use...), opt.Step()); err != nil {
+			return err
+		}
+		opt.ZeroGrad()
+	}
+	return nil
+}
+
 // none stands for a missing gradient.
 const none = -1
 
@@ -99,8 +117,7 @@ func share(pg *comm.ProcessGroup) (mine, mean float64) {
 // ranks use has the average on all ranks.
 func TestForwardBackwardUnusedParameters(t *testing.T) {
 	onBuckets(t, Options{FindUnusedParameters: true}, func(pg *comm.ProcessGroup, isLagging bool, opts *Options) error {
-		m := newSwitches(pg.Device(), 4)
-		model := must.New(New(m, pg, opts))
+		m, model, _ := trainedSwitches(pg, 4, opts, nil)
 		odd := pg.Rank() % 2
 		x := float64(2 + 2*odd) // 2 and 4
 		mine := [][]int{{0, 1}, {1, 2}}[odd]
@@ -137,8 +154,7 @@ func TestForwardBackwardUnusedParameters(t *testing.T) {
 // A gradient that is zeroed before the program reads it stays zeroed.
 func TestZeroGradOfUnusedParameter(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
-		m := newSwitches(pg.Device(), 2)
-		model := must.New(New(m, pg, &Options{FindUnusedParameters: true}))
+		m, model, _ := trainedSwitches(pg, 2, &Options{FindUnusedParameters: true}, nil)
 		for range 2 {
 			if err := m.step(model, 1, [][]int{{0, 1}, {0}}[pg.Rank()%2]...); err != nil {
 				return err
@@ -157,8 +173,7 @@ func TestZeroGradOfUnusedParameter(t *testing.T) {
 // before.
 func TestErrorAfterQueryOfUnusedGradient(t *testing.T) {
 	onRanks(t, true, 2, func(pg *comm.ProcessGroup) error {
-		m := newSwitches(pg.Device(), 2)
-		model := must.New(New(m, pg, &Options{FindUnusedParameters: true}))
+		m, model, _ := trainedSwitches(pg, 2, &Options{FindUnusedParameters: true}, nil)
 		*m.use = []int{0}
 		y := failIf(pg.Rank() == 1, model.Forward(autograd.FromSlice(pg.Device(), []float64{1})))
 		var missing *reducer.MissingGradientError
@@ -190,9 +205,7 @@ func TestControlFlowDifferentAcrossRanks(t *testing.T) {
 
 func controlFlow(pg *comm.ProcessGroup, opts *Options) error {
 	const params, steps, rate = 5, 12, 0.25
-	m := newSwitches(pg.Device(), params)
-	model := must.New(New(m, pg, opts))
-	opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: rate}))
+	m, model, opt := trainedSwitches(pg, params, opts, &optim.SGDOptions{LR: rate})
 	draw := rand.New(rand.NewPCG(1, 2)) // the same sequence on all ranks
 	want, grad := slices.Repeat([]float64{1}, params), slices.Repeat([]float64{none}, params)
 	for step := range steps {
@@ -237,8 +250,7 @@ func controlFlow(pg *comm.ProcessGroup, opts *Options) error {
 func TestFindUnusedParametersOutsideForward(t *testing.T) {
 	for _, find := range []bool{false, true} {
 		onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
-			m := newSwitches(pg.Device(), 3)
-			model := must.New(New(m, pg, &Options{FindUnusedParameters: find}))
+			m, model, _ := trainedSwitches(pg, 3, &Options{FindUnusedParameters: find}, nil)
 			*m.use = []int{0, 1}
 			mine, mean := share(pg)
 			x := autograd.FromSlice(pg.Device(), []float64{mine})
@@ -343,9 +355,7 @@ func TestOutputUnusedInLoss(t *testing.T) {
 // gets an error in that pass.
 func TestStaticGraph(t *testing.T) {
 	onBuckets(t, Options{StaticGraph: true}, func(pg *comm.ProcessGroup, isLagging bool, opts *Options) error {
-		m := newSwitches(pg.Device(), 4)
-		model := must.New(New(m, pg, opts))
-		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.5}))
+		m, model, opt := trainedSwitches(pg, 4, opts, &optim.SGDOptions{LR: 0.5})
 		mine := [][]int{{0, 1}, {2, 1}}[pg.Rank()%2]
 		// A failed pass does not determine the graph.
 		*m.use = []int{3}
@@ -450,8 +460,7 @@ func TestSharedGradientAccumulatesBesideUnusedParameters(t *testing.T) {
 // gradient for it. The pass that reduces reports it.
 func TestStaticGraphThatAccumulatesOthers(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
-		m := newSwitches(pg.Device(), 2)
-		model := must.New(New(m, pg, &Options{StaticGraph: true}))
+		m, model, _ := trainedSwitches(pg, 2, &Options{StaticGraph: true}, nil)
 		if err := errors.Join(m.step(model, 1, 0), m.w[0].Var().GradErr()); err != nil {
 			return err
 		}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/must"
 )
@@ -39,11 +38,7 @@ func TestNonFinite(t *testing.T) {
 	} {
 		for _, isLagging := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, lagging: %v", c.name, isLagging), func(t *testing.T) {
-				devices := lagging(3)
-				if !isLagging {
-					devices = []device.Device{cpu.New(nil), cpu.New(nil), cpu.New(nil)}
-				}
-				commtest.OnDevices(t, devices, nil, func(pg *comm.ProcessGroup) error {
+				commtest.OnDevices(t, devices(3, isLagging), nil, func(pg *comm.ProcessGroup) error {
 					r := must.New(New(t.Context(), pg, params(), &Options{BucketCapMB: c.mb, Prescaled: true, CheckNonFinite: true}))
 					e, rank := engine{pg, r}, pg.Rank()
 					for pass := range 5 {
@@ -91,21 +86,14 @@ func TestNonFiniteAccumulates(t *testing.T) {
 	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
 		r := must.New(New(t.Context(), pg, params(), &Options{CheckNonFinite: true}))
 		e := engine{pg, r}
-		pass := func(sync bool, v float64) error {
-			r.Begin(sync, nil)
-			for i := range 4 {
-				e.write(i, v)
-			}
-			return r.Finish(t.Context(), nil)
-		}
-		if err := pass(false, []float64{1, math.NaN()}[pg.Rank()]); err != nil {
+		if err := e.pass(false, []float64{1, math.NaN()}[pg.Rank()]); err != nil {
 			return fmt.Errorf("a pass that does not reduce: %w", err)
 		}
 		var found *NonFiniteError
-		if err := pass(true, 1); !errors.As(err, &found) || found.Found[0].Rank != 1 || found.Found[0].Params != 4 {
+		if err := e.pass(true, 1); !errors.As(err, &found) || found.Found[0].Rank != 1 || found.Found[0].Params != 4 {
 			return fmt.Errorf("the pass that reduces: %v", err)
 		}
-		return pass(true, 1)
+		return e.pass(true, 1)
 	})
 }
 

@@ -7,7 +7,6 @@ import (
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/must"
 )
@@ -15,22 +14,15 @@ import (
 // After Reject, Err returns the error that was given to Reject, and Zeroed is true for every gradient.
 func TestRejectIsAnOutcome(t *testing.T) {
 	for _, isLagging := range []bool{false, true} {
-		devices := lagging(2)
-		if !isLagging {
-			devices = []device.Device{cpu.New(nil), cpu.New(nil)}
-		}
-		commtest.OnDevices(t, devices, nil, func(pg *comm.ProcessGroup) error {
+		commtest.OnDevices(t, devices(2, isLagging), nil, func(pg *comm.ProcessGroup) error {
 			r := must.New(New(t.Context(), pg, params(), nil))
 			e, unfit := engine{pg, r}, errors.New("unfit")
 			for pass := range 3 {
-				lacks := pass == 1 && pg.Rank() == 0
-				r.Begin(true, nil)
-				for i := range 4 {
-					if i > 0 || !lacks {
-						e.write(i, 1)
-					}
+				var lacks []int
+				if pass == 1 && pg.Rank() == 0 {
+					lacks = []int{0}
 				}
-				err := r.Finish(t.Context(), nil)
+				err := e.pass(true, 1, lacks...)
 				if pass == 2 {
 					if got, gerr := e.all(0); err != nil || got != 1 || gerr != nil {
 						return fmt.Errorf("pass %d: %w, average %v, %w", pass, err, got, gerr)

@@ -62,6 +62,17 @@ func (e engine) write(i int, v float64) {
 	e.r.Ready(i, d.Compute().Mark())
 }
 
+// pass makes a pass in which all gradients but the given ones are v, and returns the error of Finish.
+func (e engine) pass(sync bool, v float64, lacks ...int) error {
+	e.r.Begin(sync, nil)
+	for _, i := range reversed(4) {
+		if !slices.Contains(lacks, i) {
+			e.write(i, v)
+		}
+	}
+	return e.r.Finish(context.Background(), nil)
+}
+
 // The method all returns the value of gradient i, which must be the same in all elements.
 func (e engine) all(i int) (float64, error) {
 	var vs []float64
@@ -131,13 +142,7 @@ func TestSeveralRanksLackGradients(t *testing.T) {
 			if pass%3 == 0 {
 				lacks = nil
 			}
-			r.Begin(true, nil)
-			for _, i := range reversed(4) {
-				if !slices.Contains(lacks, i) {
-					e.write(i, 1)
-				}
-			}
-			err := r.Finish(t.Context(), nil)
+			err := e.pass(true, 1, lacks...)
 			if (r.Err() == nil) != (err == nil) {
 				return fmt.Errorf("pass %d: Finish returned %v, Err is %v", pass, err, r.Err())
 			}
@@ -171,13 +176,11 @@ func TestTwoReducersOnOneGroup(t *testing.T) {
 		// On rank 1, the two reducers lack different gradients in their first passes. The error of each
 		// reducer names only the gradient that this reducer lacks.
 		for k, e := range es {
-			e.r.Begin(true, nil)
-			for i := range 4 {
-				if i != 3-k || pg.Rank() == 0 {
-					e.write(i, float64(k))
-				}
+			var lacks []int
+			if pg.Rank() == 1 {
+				lacks = []int{3 - k}
 			}
-			err := e.r.Finish(t.Context(), nil)
+			err := e.pass(true, float64(k), lacks...)
 			if m := (*MissingGradientError)(nil); !errors.As(err, &m) || m.Missing[0].Rank != 1 || !slices.Equal(m.Missing[0].Params, []string{[]string{"d", "c"}[k]}) {
 				return fmt.Errorf("reducer %d: got %v", k, err)
 			}
@@ -255,11 +258,15 @@ func TestAFailureOfTheReducerFailsOnAllRanks(t *testing.T) {
 	})
 }
 
-func lagging(n int) (devices []device.Device) {
+func lagging(n int) []device.Device { return devices(n, true) }
+
+func devices(n int, isLagging bool) (all []device.Device) {
 	for range n {
-		devices = append(devices, devicetest.Lagging(cpu.New(nil)))
+		if all = append(all, cpu.New(nil)); isLagging {
+			all[len(all)-1] = devicetest.Lagging(all[len(all)-1])
+		}
 	}
-	return devices
+	return all
 }
 
 // If the outcome of a pass is not known at once, Finish does not wait for it. Err waits for the outcome,
@@ -271,13 +278,10 @@ func TestFinishDoesNotWaitForOutcome(t *testing.T) {
 		used := pg.Device().Memory().InUse
 		// pass makes a pass. If lacks is true, rank 1 lacks the gradient of the last parameter.
 		pass := func(lacks bool) error {
-			r.Begin(true, nil)
-			for i := range 4 {
-				if i != 3 || !lacks || rank == 0 {
-					e.write(i, 1)
-				}
+			if lacks && rank == 1 {
+				return e.pass(true, 1, 3)
 			}
-			return r.Finish(t.Context(), nil)
+			return e.pass(true, 1)
 		}
 		raised := func() bool {
 			return slices.ContainsFunc(r.Flags().Buf.Host(), func(b byte) bool { return b != 0 })
@@ -364,11 +368,7 @@ func TestReductionFailureAfterFinish(t *testing.T) {
 			return nil
 		}
 		e := engine{pg, r}
-		r.Begin(true, nil)
-		for i := range 4 {
-			e.write(i, 1)
-		}
-		err := r.Finish(t.Context(), nil)
+		err := e.pass(true, 1)
 		close(finished)
 		if err != nil || !r.Pending() {
 			return fmt.Errorf("Finish returned %v, pending: %v", err, r.Pending())

@@ -41,29 +41,3 @@ func TestVerify(t *testing.T) {
 		return nil
 	})
 }
-
-// If all lists are equal on all ranks, Verify uses one collective, however many lists there are.
-func TestVerifyIsOneCollective(t *testing.T) {
-	onRanks(t, func(pg *comm.ProcessGroup) error {
-		calls := func() (n int, err error) { // starts a barrier, and returns its number among the group's collectives
-			w := pg.Barrier()
-			if err := w.Wait(t.Context()); err != nil {
-				return 0, err
-			}
-			_, err = fmt.Sscanf(w.String(), "Barrier #%d", &n)
-			return n, err
-		}
-		before, err := calls()
-		if err != nil {
-			return err
-		}
-		if err := Verify(t.Context(), pg, List{"a", []string{"x"}}, List{"b", nil}, List{"c", []string{"y", "z"}}); err != nil {
-			return err
-		}
-		after, err := calls()
-		if err == nil && after != before+2 {
-			err = fmt.Errorf("%d collectives between two barriers, want 1", after-before-1)
-		}
-		return err
-	})
-}
