@@ -210,6 +210,7 @@ func TestEmulatedDoctorReportsErrorsOfAllRanks(t *testing.T) {
 		errors        []string
 	}{
 		"GPU":                   {`test $RANK = 0 || export FAKEGPU_CONTROL=` + full + `; exec`, "", []int{1}, []string{"out of device memory"}},
+		"NCCL":                  {`exec`, "refuse 1 1", []int{0, 1}, refused},
 		"NCCL without golaunch": {fmt.Sprintf(`unset TORCHELASTIC_USE_AGENT_STORE; MASTER_PORT=%d exec`, port), "refuse 1 1", []int{0, 1}, refused},
 	} {
 		t.Run(name, func(t *testing.T) {

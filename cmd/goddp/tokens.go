@@ -265,8 +265,8 @@ func encode(gpt2 tokenizer.Codec, p piece) ([]uint16, error) {
 }
 
 // pieceSize is the smallest size of a piece in bytes. The last piece of a document may be
-// smaller.
-const pieceSize = 1 << 20
+// smaller. Tests reduce it.
+var pieceSize = 1 << 20
 
 // pieces returns the pieces of a file's documents. It cuts documents only at places that do
 // not change the encoding.
@@ -294,7 +294,7 @@ func pieces(path string) iter.Seq2[piece, error] {
 			}
 			end, next := cut(text, ended)
 			if end < 0 { // cut needs more text
-				more, err := io.ReadAll(io.LimitReader(f, pieceSize))
+				more, err := io.ReadAll(io.LimitReader(f, int64(pieceSize)))
 				if err != nil {
 					yield(piece{}, err)
 					return

@@ -73,6 +73,8 @@ func TestTokens(t *testing.T) {
 
 // A long document is cut where that does not change its tokens.
 func TestLongDocumentsAreEncodedAsAWhole(t *testing.T) {
+	defer func(before int) { pieceSize = before }(pieceSize)
+	pieceSize = 1 << 14
 	var text bytes.Buffer
 	for i := 0; text.Len() < 3*pieceSize; i++ {
 		fmt.Fprintf(&text, "line %d  of words,\n\n  some é%s\nit's\t\n词\né\n", i, strings.Repeat(" ", i%5))

@@ -4,6 +4,7 @@ package cuda
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -25,9 +26,16 @@ func TestConformance(t *testing.T) {
 func TestEmulatedConformance(t *testing.T) {
 	fakegpu.Use(t)
 	d := gpu(t, &Options{Log: quiet()})
+	others := []string{"Axpby", "Softmax"} // in Float64 and Float16
+	bfloat16 := append(others, "SGD", "AdamW", "RMSProp", "ScaleBy", "Linear", "LinearUnary", "LinearUnaryGrad", "CrossEntropyInPlace", "Gather", "Rotate",
+		"MaxPool2d", "BatchNormReLU", "MSEGrad", "NormNaN")
 	for _, c := range devicetest.Cases(device.Float16, device.BFloat16) {
+		name, dt, typed := strings.Cut(c.Name, "/")
+		if typed && dt != "float32" && !slices.Contains(others, name) && !(dt == "bfloat16" && slices.Contains(bfloat16, name)) {
+			continue
+		}
 		t.Run(c.Name, func(t *testing.T) {
-			if err := c.Check(t.Context(), d); err != nil {
+			if err := c.CheckQuickly(t.Context(), d); err != nil {
 				t.Error(err)
 			}
 		})

@@ -223,12 +223,3 @@ func TestArenaConcurrent(t *testing.T) {
 		t.Errorf("%d bytes in use at the end", got)
 	}
 }
-
-func BenchmarkArena(b *testing.B) {
-	a := (&pool{size: 1 << 30}).arena()
-	b.ReportAllocs()
-	for b.Loop() {
-		buf, _ := a.Alloc(5000)
-		a.Free(buf)
-	}
-}

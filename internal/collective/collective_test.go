@@ -1,31 +1,16 @@
 package collective
 
 import (
-	"fmt"
 	"math"
-	"os"
 	"slices"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
-var scratch string // a folder that is removed when the process ends
-
-func TestMain(m *testing.M) {
-	var err error
-	if scratch, err = os.MkdirTemp("", "goddp-collective-"); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		os.RemoveAll(scratch)
-		os.Exit(code)
-	}))
-}
+func TestMain(m *testing.M) { testkit.Main(m, nil) }
 
 // collective returns the collective with a name, which must exist.
 func collective(t *testing.T, name string) *Collective {

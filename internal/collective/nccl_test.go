@@ -4,7 +4,6 @@ package collective
 
 import (
 	"errors"
-	"sync"
 	"testing"
 
 	"github.com/goddp/goddp/comm"
@@ -13,15 +12,9 @@ import (
 	"github.com/goddp/goddp/internal/fakegpu"
 )
 
-// fakeLibraries builds the libraries once, because a process opens libraries only once.
-var fakeLibraries = sync.OnceValue(func() error { return fakegpu.Libraries(scratch) })
-
 // The collectives also work on devices whose memory the host cannot address, over the fake NCCL.
-func TestEveryCollectiveIsRightOnDevices(t *testing.T) {
-	if err := fakeLibraries(); err != nil {
-		t.Skip("no fake GPU libraries: ", err)
-	}
-	t.Setenv("TMPDIR", t.TempDir()) // the fake libraries make files in TMPDIR
+func TestEmulatedEveryCollectiveIsRight(t *testing.T) {
+	fakegpu.Use(t)
 	for _, name := range Names() {
 		devices := make([]device.Device, 3)
 		for i := range devices {

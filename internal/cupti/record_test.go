@@ -4,45 +4,21 @@ package cupti
 
 import (
 	"errors"
-	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/goddp/goddp/internal/dl"
 	"github.com/goddp/goddp/internal/fakegpu"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
-var fakeErr error // of building the fake libraries
-
-func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "cupti")
-	if err != nil {
-		panic(err)
-	}
-	fakeErr = fakegpu.Libraries(dir)
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		os.RemoveAll(dir)
-		os.Exit(code)
-	}))
-}
+func TestMain(m *testing.M) { testkit.Main(m, nil) }
 
 // fakeGPUs opens two devices on fake libraries. Each test opens CUPTI anew.
 func fakeGPUs(t *testing.T, faults ...string) [2]*fakegpu.Device {
 	t.Helper()
-	if errors.Is(fakeErr, exec.ErrNotFound) {
-		t.Skip("no fake libraries: ", fakeErr)
-	} else if fakeErr != nil {
-		t.Fatal(fakeErr)
-	}
-	release, err := fakegpu.Control(faults...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(release)
+	fakegpu.Use(t, faults...)
 	active.fns = nil
 	t.Cleanup(func() { active.fns = nil })
 	var devs [2]*fakegpu.Device
@@ -76,7 +52,7 @@ func copyAround(t *testing.T, dev *fakegpu.Device, n int) {
 	}
 }
 
-func TestTakeReturnsWhatTheGPURan(t *testing.T) {
+func TestEmulatedTakeReturnsWhatTheGPURan(t *testing.T) {
 	devs := fakeGPUs(t)
 	copyAround(t, devs[0], 1) // before the recording
 	before := time.Now()
@@ -130,7 +106,7 @@ func TestTakeReturnsWhatTheGPURan(t *testing.T) {
 }
 
 // Buffers are completed when they are full, and each record is in one of them.
-func TestTakeReadsAllBuffers(t *testing.T) {
+func TestEmulatedTakeReadsAllBuffers(t *testing.T) {
 	devs := fakeGPUs(t)
 	r, err := Start(0)
 	if err != nil {
@@ -157,7 +133,7 @@ func TestTakeReadsAllBuffers(t *testing.T) {
 }
 
 // A recording whose end CUPTI cannot flush returns the records that it has, and leaves none to the next one.
-func TestStopThatCannotFlush(t *testing.T) {
+func TestEmulatedStopThatCannotFlush(t *testing.T) {
 	devs := fakeGPUs(t)
 	r, err := Start(0)
 	if err != nil {
@@ -184,7 +160,7 @@ func TestStopThatCannotFlush(t *testing.T) {
 	}
 }
 
-func TestStartFails(t *testing.T) {
+func TestEmulatedStartFails(t *testing.T) {
 	for want, faults := range map[string][]string{
 		"MULTIPLE_SUBSCRIBERS":                  {"cupti 39"},
 		"version 17 of the interface; 18 is ne": {"cupti_version 17"},

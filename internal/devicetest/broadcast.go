@@ -118,7 +118,11 @@ func checkSum(r *rig) {
 			one(b.big, small, -2, 2)
 		}
 	})
-	each(r, reductions, func(s reduction) { one(s.src, s.dst, -2, 2) })
+	each(r, reductions, func(s reduction) {
+		if !r.quick || r.skew == 0 {
+			one(s.src, s.dst, -2, 2)
+		}
+	})
 	if r.dt.Size() >= 4 {
 		// All numbers have one sign, so the error of a naive sum exceeds the bound.
 		one(device.Shape{300007}, device.Shape{}, 0.1, 0.2)

@@ -46,30 +46,6 @@ func TestSplitMixKnownAnswers(t *testing.T) {
 	}
 }
 
-// The reference's random numbers have the moments of their distributions.
-func TestMoments(t *testing.T) {
-	const n = 100000
-	for _, dt := range []device.DType{device.Float32, device.Float64} {
-		var mean, square, nMean, nSquare float64
-		for e := range uint64(n) {
-			u := uniform(dt, 0, 1, 7, e)
-			z, _ := normal(dt, 0, 1, 7, e)
-			mean, square = mean+u/n, square+u*u/n
-			nMean, nSquare = nMean+z/n, nSquare+z*z/n
-		}
-		// near allows five standard deviations of the mean of n numbers.
-		near := func(name string, got, want, deviation float64) {
-			if math.Abs(got-want) > 5*deviation/math.Sqrt(n) {
-				t.Errorf("%v: %s is %v, want %v", dt, name, got, want)
-			}
-		}
-		near("the uniform mean", mean, 1./2, math.Sqrt(1./12))
-		near("the uniform mean square", square, 1./3, math.Sqrt(4./45))
-		near("the normal mean", nMean, 0, 1)
-		near("the normal mean square", nSquare, 1, math.Sqrt2)
-	}
-}
-
 // The reference's 16-bit numbers survive a round trip through their bits, and numbers are rounded
 // to nearest, ties to even.
 func TestFormats(t *testing.T) {

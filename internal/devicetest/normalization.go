@@ -95,6 +95,9 @@ func (r *rig) stat(v []float64, shape ...int) operand {
 
 func checkNorm(r *rig) {
 	each(r, normCases, func(c normCase) {
+		if r.quick && c.n*c.c*c.l > 20_000 && r.skew != 0 {
+			return
+		}
 		x := r.random(-1, 3, c.n, c.c, c.l)
 		weight, bias, g := r.random(-2, 2, c.c), r.random(-1, 1, c.c), r.random(-2, 2, c.n, c.c, c.l)
 		px, pw, pb, pg := r.put(x), r.put(weight), r.put(bias), r.put(g)

@@ -9,20 +9,19 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 // build compiles a library that exports answer, and returns its path.
 func build(t *testing.T) string {
-	cc, err := exec.LookPath("cc")
-	if err != nil {
-		t.Skip("no C compiler: ", err)
-	}
+	testkit.Need(t, testkit.Command("cc"))
 	dir := t.TempDir()
 	source, lib := filepath.Join(dir, "answer.c"), filepath.Join(dir, "libanswer.so.1")
 	if err := os.WriteFile(source, []byte("int answer(void) { return 42; }\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command(cc, "-shared", "-fPIC", "-o", lib, source).CombinedOutput(); err != nil {
+	if out, err := exec.Command("cc", "-shared", "-fPIC", "-o", lib, source).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	return lib

@@ -2,40 +2,21 @@ package doctor_test
 
 import (
 	"context"
-	"sync"
+	"errors"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/doctor"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// onRanks runs f on n ranks of this process.
-func onRanks(t *testing.T, n int, f func(pg *comm.ProcessGroup) error) {
-	t.Helper()
-	groups, err := comm.Local(n, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	for _, pg := range groups {
-		wg.Go(func() {
-			defer pg.Close()
-			if err := f(pg); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
-}
+func TestMain(m *testing.M) { testkit.Main(m, nil) }
 
 // A clock that is 30 s ahead is found.
 func TestClockOffset(t *testing.T) {
-	onRanks(t, 3, func(pg *comm.ProcessGroup) error {
+	commtest.OnGoroutines(t, 3, nil, func(pg *comm.ProcessGroup) error {
 		f := doctor.Facts{Rank: pg.Rank()}
 		wrong := time.Duration(0)
 		if pg.Rank() == 2 {
@@ -51,7 +32,7 @@ func TestClockOffset(t *testing.T) {
 
 // Each rank measures the pair that it is the first of.
 func TestMeasurePairs(t *testing.T) {
-	onRanks(t, 3, func(pg *comm.ProcessGroup) error {
+	commtest.OnGoroutines(t, 3, nil, func(pg *comm.ProcessGroup) error {
 		f := doctor.Facts{Rank: pg.Rank(), Node: pg.Rank()}
 		first, err := doctor.FirstRanks(t.Context(), pg, &f)
 		if err != nil {
@@ -67,15 +48,19 @@ func TestMeasurePairs(t *testing.T) {
 
 // The end of the context ends a measurement.
 func TestMeasureEnds(t *testing.T) {
-	onRanks(t, 2, func(pg *comm.ProcessGroup) error {
-		if pg.Rank() == 1 {
-			return nil // never measures
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		defer cancel()
-		if err := doctor.MeasureClocks(ctx, pg, &doctor.Facts{}, time.Now); err == nil {
-			t.Error("measured without the other rank")
-		}
-		return nil
-	})
+	groups, err := comm.Local(2, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := doctor.MeasureClocks(ctx, groups[0], &doctor.Facts{}, time.Now); err == nil {
+		t.Error("measured without the other rank")
+	}
+	for _, pg := range groups {
+		pg.Abort(errors.New("the test ends"))
+	}
+	for _, pg := range groups {
+		pg.Close()
+	}
 }

@@ -11,14 +11,8 @@ import (
 )
 
 // A product runs on a fake GPU, and leaves no memory behind.
-func TestMeasureProduct(t *testing.T) {
-	for _, name := range fakegpu.Variables {
-		t.Setenv(name, "") // restores the variables after the test
-	}
-	t.Setenv("XDG_CACHE_HOME", t.TempDir())
-	if err := fakegpu.Libraries(t.TempDir()); err != nil {
-		t.Fatal(err)
-	}
+func TestEmulatedMeasureProduct(t *testing.T) {
+	fakegpu.Use(t)
 	dev, err := cuda.Open(0, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -34,14 +28,9 @@ func TestMeasureProduct(t *testing.T) {
 }
 
 // The libraries of a host with a GPU, and the GPU of a local rank, are found without a context on it.
-func TestProbeFindsGPU(t *testing.T) {
-	for _, name := range fakegpu.Variables {
-		t.Setenv(name, "")
-	}
+func TestEmulatedProbeFindsGPU(t *testing.T) {
+	fakegpu.Use(t)
 	t.Setenv("GODDP_DEVICE", "")
-	if err := fakegpu.Libraries(t.TempDir()); err != nil {
-		t.Fatal(err)
-	}
 	f := doctor.Probe(doctor.Options{Rank: 5, LocalRank: 3})
 	versions := map[string]string{}
 	for _, l := range f.Libraries {

@@ -6,10 +6,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goddp/goddp/internal/netns"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 // A virtual interface, such as a container's, has no speed of its own. Its driver states one that says nothing.
 func TestVirtualInterfaceHasNoSpeed(t *testing.T) {
+	testkit.Long(t)
 	netns.New(t, 1, 1).Hosts[0].Do(func() {
 		socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {

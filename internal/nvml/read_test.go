@@ -3,35 +3,17 @@
 package nvml
 
 import (
-	"fmt"
-	"os"
 	"reflect"
 	"testing"
 
 	"github.com/goddp/goddp/internal/fakegpu"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
-func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "nvml-")
-	if err == nil {
-		err = fakegpu.Libraries(dir)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.RemoveAll(dir)
-		os.Exit(1)
-	}
-	code := m.Run()
-	os.RemoveAll(dir)
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { testkit.Main(m, nil) }
 
-func TestReadGPUs(t *testing.T) {
-	release, err := fakegpu.Control("nvml_throttle 3 65", "nvml_ecc 3 2", "nvml_processes 3 4", "nvml_nvlinks 3 16")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer release()
+func TestEmulatedReadGPUs(t *testing.T) {
+	fakegpu.Use(t, "nvml_throttle 3 65", "nvml_ecc 3 2", "nvml_processes 3 4", "nvml_nvlinks 3 16")
 	host, err := Read()
 	if err != nil {
 		t.Fatal(err)
@@ -44,12 +26,8 @@ func TestReadGPUs(t *testing.T) {
 	}
 }
 
-func TestReadBlockedPeers(t *testing.T) {
-	release, err := fakegpu.Control("nvml_blocked 1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer release()
+func TestEmulatedReadBlockedPeers(t *testing.T) {
+	fakegpu.Use(t, "nvml_blocked 1")
 	host, err := Read()
 	if err != nil {
 		t.Fatal(err)

@@ -22,7 +22,7 @@ func TestEmulatedAbsentRankIsNamed(t *testing.T) {
 	control(t)
 	ranks := coordinatortest.Ranks(t, 3)
 	_, errs := attempt(t, 2, func(r int, cfg *backend.Config, _ *nccl.Options) {
-		cfg.Size, cfg.Control, cfg.Timeout = 3, ranks[r], 2*time.Second
+		cfg.Size, cfg.Control, cfg.Timeout = 3, ranks[r], time.Second
 	})
 	for r, err := range errs {
 		var late *nccl.LateError
@@ -47,7 +47,7 @@ func TestEmulatedLateRanksAreNamed(t *testing.T) {
 		},
 		"kernels, on the rank that gives up first": {
 			device:  func(d gpu, release <-chan struct{}) device.Device { return slowCompiler{d, release} },
-			timeout: 2 * time.Second,
+			timeout: time.Second,
 			ranks:   []int{1}, said: "rank 1 has not made its device ready",
 		},
 		"NCCL": {fault: "init 1", ranks: []int{0, 1, 2}, said: "none of 3 ranks has come out of ncclCommInitRankConfig; NCCL_DEBUG=INFO"},
@@ -57,7 +57,7 @@ func TestEmulatedLateRanksAreNamed(t *testing.T) {
 			release := make(chan struct{})
 			defer close(release)
 			_, errs := attempt(t, 3, func(r int, cfg *backend.Config, _ *nccl.Options) {
-				cfg.Timeout = 4 * time.Second
+				cfg.Timeout = 2 * time.Second
 				if r == 1 && c.device != nil {
 					cfg.Device = c.device(cfg.Device.(gpu), release)
 					cfg.Timeout = cmp.Or(c.timeout, cfg.Timeout)

@@ -147,7 +147,7 @@ func worker(args []string) {
 			return err
 		}
 		m := newRank(b, cfg)
-		defer backendtest.CloseAll([]*backendtest.Rank{m}, 10*time.Second)
+		defer backendtest.CloseAll([]*backendtest.Rank{m}, 3*time.Second)
 		return scenarios[args[4]](m)
 	}()))
 }

@@ -32,7 +32,7 @@ var scenarios = map[string]func(m *backendtest.Rank) error{
 	"small":            smallAllReduces,
 	"one-gpu":          fewRanksOnOneGPU,
 	"buckets":          buckets,
-	"memory":           churn,
+	"memory":           func(m *backendtest.Rank) error { return churn(m, 64<<20) },
 	"latency":          latency,
 	"leave":            leave,
 	"hosted-resumed-1": func(m *backendtest.Rank) error { return resumed(m, 1) },
@@ -45,7 +45,7 @@ func fewRanksOnOneGPU(m *backendtest.Rank) error {
 	if err := errors.Join(os.Unsetenv("NCCL_P2P_DISABLE"), os.Unsetenv("NCCL_P2P_LEVEL")); err != nil {
 		return err
 	}
-	return ranksOnOneGPU(m.Device, 4)
+	return ranksOnOneGPU(m.Device, 2, 3, 4)
 }
 
 // lonely lets rank 0 reduce alone, with a timeout. It prints the error and how long after the
@@ -112,7 +112,7 @@ func leave(m *backendtest.Rank) error {
 // After event, the compute stream must read what the call wrote before its Join, and calls must not
 // overtake each other.
 func TestEmulatedStreamsKeepOrder(t *testing.T) {
-	for seed := range 10 {
+	for seed := range 6 {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			lines, isSmall := []string{"delay 300", fmt.Sprint("seed ", seed)}, seed%2 == 1
 			if isSmall {

@@ -19,6 +19,7 @@ import (
 	"github.com/goddp/goddp/internal/backend/backendtest"
 	"github.com/goddp/goddp/internal/backend/nccl"
 	"github.com/goddp/goddp/internal/fakegpu"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 // mapping lets the fake GPUs map each other's memory.
@@ -27,25 +28,23 @@ const mapping = "ipc 0\nipc 1\nipc 2\nipc 3"
 // Small all-reduces and barriers of two to four ranks work although NCCL refuses every call. If one GPU
 // reaches the others over PCIe, or one process does not see the GPU of another, no rank uses wide lines.
 func TestEmulatedSmallAllReduce(t *testing.T) {
-	for n := 2; n <= 4; n++ {
-		for name, links := range map[string]string{"NVLink": "", "PCIe": "pcie 1", "hidden": "hidden 1 0"} {
-			t.Run(fmt.Sprint(n, " ", name), func(t *testing.T) {
-				lines := []string{mapping, links}
-				for r := range n {
-					lines = append(lines, fmt.Sprintf("refuse %d 1", r))
+	for links, n := range map[string]int{"": 3, "pcie 1": 2, "hidden 1 0": 4} {
+		t.Run(fmt.Sprint(n, " ", links), func(t *testing.T) {
+			lines := []string{mapping, links}
+			for r := range n {
+				lines = append(lines, fmt.Sprintf("refuse %d 1", r))
+			}
+			control(t, lines...)
+			members := world(t, n)
+			if err := errors.Join(backendtest.Each(members, manySmallAllReduces), backendtest.CloseAll(members, soon)); err != nil {
+				t.Error(err)
+			}
+			for _, m := range members {
+				if why := nccl.Narrow(m.Backend); (why == nil) != (links == "") {
+					t.Errorf("rank %d: no wide lines because of %v", m.Rank, why)
 				}
-				control(t, lines...)
-				members := world(t, n)
-				if err := errors.Join(backendtest.Each(members, manySmallAllReduces), backendtest.CloseAll(members, soon)); err != nil {
-					t.Error(err)
-				}
-				for _, m := range members {
-					if why := nccl.Narrow(m.Backend); (why == nil) != (links == "") {
-						t.Errorf("rank %d: no wide lines because of %v", m.Rank, why)
-					}
-				}
-			})
-		}
+			}
+		})
 	}
 }
 
@@ -73,16 +72,16 @@ func TestEmulatedSmallAllReduceOnOneGPU(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer dev.Close()
-	if err := ranksOnOneGPU(dev, 8); err != nil {
+	if err := ranksOnOneGPU(dev, 2, 3, 8); err != nil {
 		t.Error(err)
 	}
 }
 
-// ranksOnOneGPU runs groups of 2 to most ranks on one GPU.
-func ranksOnOneGPU(dev device.Device, most int) error {
+// ranksOnOneGPU runs groups of ranks on one GPU.
+func ranksOnOneGPU(dev device.Device, sizes ...int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	for ranks := 2; ranks <= most; ranks++ {
+	for _, ranks := range sizes {
 		if err := nccl.SmallAllReduceOnOneGPU(ctx, dev, ranks); err != nil {
 			return err
 		}
@@ -102,6 +101,7 @@ func TestEmulatedSmallAllReduceAlternatesWithNCCL(t *testing.T) {
 // One rank cannot run small all-reduces, or turns them off. Then NCCL runs them on all ranks, which
 // the test sees because NCCL refuses its first call.
 func TestEmulatedNCCLServesAllIfOneRankCannot(t *testing.T) {
+	testkit.Emulated(t)
 	for name, c := range map[string]struct {
 		mapping string
 		change  func(cfg *backend.Config, o *nccl.Options) // of rank 1
@@ -257,8 +257,8 @@ func TestEmulatedNCCLServesAfterTheLastCallNumber(t *testing.T) {
 // Groups are made and closed without a failure. The slots must be freed, after the peers have unmapped
 // them.
 func TestEmulatedSmallAllReduceMemoryIsFreed(t *testing.T) {
-	control(t, mapping, "refuse 0 1", "refuse 1 1")
-	for i := range 130 { // each group needs 13 MiB, and all fake GPUs together have one gibibyte
+	control(t, mapping, "refuse 0 1", "refuse 1 1", "memory 60000000")
+	for i := range 10 { // each group needs 13 MiB
 		members := world(t, 2)
 		if err := errors.Join(backendtest.Each(members, oneReduction), backendtest.CloseAll(members, soon)); err != nil {
 			t.Fatal("group ", i, ": ", err)
