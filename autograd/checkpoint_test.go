@@ -143,59 +143,23 @@ func TestCheckpointSavesMemory(t *testing.T) {
 	}
 }
 
-// Any failure in the second run fails the pass, leaks nothing, and the next step is correct.
+// Any failure in the second run fails the pass. The observer inside is told once, of a leaf that is reached.
 func TestCheckpointFailures(t *testing.T) {
-	boom := errors.New("boom")
-	dev := newFaulty(t, boom)
+	dev := newFaulty(t, errors.New("boom"))
 	x := autograd.FromSlice(dev, []float64{1, -2, 3, 0.5, 1, 1}, 2, 3)
 	w := autograd.FromSlice(dev, []float64{1, 2, -1, 0.1, 0.2, 0.3}, 2, 3).RequireGrad()
-	seen := &watcher{leaves: []*autograd.Variable{w}}
+	seen := &watcher{leaves: variables{w}}
 	forward := func() *autograd.Variable {
 		return autograd.Mean(nested(func(x *autograd.Variable) *autograd.Variable {
 			h := autograd.LinearReLU(x, w, nil)
 			return autograd.Observe(autograd.Div(autograd.Mul(h, h), autograd.Exp(h)), seen)
 		}, x))
 	}
-	clean := func() (grads []float64, use int64) {
-		t.Helper()
-		w.ZeroGrad()
-		mustBackward(t, forward())
-		return read(t, w.Grad()), dev.Memory().InUse
-	}
-	clean()
-	seen.started = 0
-	want, use := clean()
+	mustBackward(t, forward())
 	if seen.started != 1 || !slices.Equal(seen.reached, []bool{true}) {
 		t.Errorf("the observer inside was told %d times, of leaves %v; want once, of one that is reached", seen.started, seen.reached)
 	}
-
-	for what, n := range map[string]*int{"allocation": &dev.alloc, "kernel": &dev.kernel} {
-		failed := 0
-		for nth := 1; ; nth++ {
-			w.ZeroGrad()
-			loss := forward()
-			dev.failures, seen.ended = 0, nil
-			*n = nth
-			err := loss.Backward()
-			*n = 0
-			if dev.failures == 0 {
-				break
-			}
-			failed++
-			at := fmt.Sprintf("%s %d of the pass failed", what, nth)
-			if !errors.Is(err, boom) || !slices.Equal(seen.ended, []error{err}) || !errors.Is(w.GradErr(), boom) {
-				t.Errorf("%s: Backward returned %v, told the observer %v, and the gradient's error is %v", at, err, seen.ended, w.GradErr())
-			}
-			got, now := clean()
-			near(t, at+", the next step's gradients", got, want, 0)
-			if now != use || w.GradErr() != nil {
-				t.Errorf("%s: in the next step %d bytes in use, want %d, error %v", at, now, use, w.GradErr())
-			}
-		}
-		if failed < 15 {
-			t.Errorf("only %d %ss of a pass", failed, what)
-		}
-	}
+	eachFailure(t, dev, variables{w}, seen, false, 15, forward)
 }
 
 // A function that computes something else in its second run fails the pass.

@@ -137,27 +137,6 @@ func TestScopeEndsByPanic(t *testing.T) {
 	}
 }
 
-// The memory of a training loop does not grow.
-func TestSteadyState(t *testing.T) {
-	dev := newDevice(t)
-	x := autograd.FromSlice(dev, make([]float32, 64*32), 64, 32)
-	labels := autograd.FromLabels(dev, make([]int64, 64))
-	w := autograd.Zeros(dev, device.Float32, 10, 32).RequireGrad()
-	b := autograd.Zeros(dev, device.Float32, 10).RequireGrad()
-	var use, peak int64
-	for step := range 100 {
-		loss := autograd.CrossEntropyLoss(autograd.LinearReLU(x, w, b), labels)
-		mustBackward(t, loss)
-		if m := dev.Memory(); step == 1 {
-			use, peak = m.InUse, m.Peak
-		} else if step > 1 && (m.InUse != use || m.Peak != peak) {
-			t.Fatalf("step %d: %d bytes in use, %d at the peak; %d and %d in step 1", step, m.InUse, m.Peak, use, peak)
-		}
-		w.ZeroGrad()
-		b.ZeroGrad()
-	}
-}
-
 // Unreachable leaves are freed if the device is out of memory.
 func TestDroppedLeavesAreFreed(t *testing.T) {
 	const size = 1 << 20

@@ -1,13 +1,11 @@
 package autograd_test
 
 import (
-	"math/rand/v2"
 	"slices"
 	"testing"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/kernels"
 )
 
 // same is the identity. It records the memory of the gradient that it receives.
@@ -45,48 +43,6 @@ func TestGradientsArePassedOnWithoutACopy(t *testing.T) {
 	if got := x.Grad(); !slices.Equal(read(t, got), []float64{1, 1, 1, 1}) {
 		t.Errorf("gradient %v", read(t, got))
 	}
-}
-
-// The block of a transformer and that of a ResNet pass the gradient of x + f(x) on to both terms without a copy.
-func TestResidualGradientsAreNotCopied(t *testing.T) {
-	for name, f := range map[string]func(x, w *autograd.Variable) *autograd.Variable{
-		"Linear":      func(x, w *autograd.Variable) *autograd.Variable { return autograd.Linear(x, w, nil) },
-		"FeedForward": func(x, w *autograd.Variable) *autograd.Variable { return autograd.FeedForward(x, w, nil, w, nil) },
-		"BatchNorm": func(x, w *autograd.Variable) *autograd.Variable {
-			return autograd.BatchNorm(x, nil, nil, autograd.BatchNormOptions{Eps: 1})
-		},
-	} {
-		dev := &copying{faulty: newFaulty(t, nil)}
-		rng := rand.New(rand.NewPCG(1, 2))
-		x := autograd.FromSlice(dev, values(rng, 12, -1, 1), 4, 3).RequireGrad()
-		w := autograd.FromSlice(dev, values(rng, 9, -1, 1), 3, 3).RequireGrad()
-		h := autograd.MulScalar(x, 1)
-		y := autograd.Add(h, f(autograd.MulScalar(h, 1), w))
-		loss := autograd.Sum(autograd.Mul(y, y))
-		dev.copies = 0
-		mustBackward(t, loss)
-		if dev.copies != 0 {
-			t.Errorf("%s: the pass made %d copies", name, dev.copies)
-		}
-	}
-}
-
-// copying counts calls of Copy.
-type copying struct {
-	*faulty
-	copies int
-}
-
-func (c *copying) Kernels() device.Kernels { return &copyKernels{kernels.Of(c.faulty.Device), c} }
-
-type copyKernels struct {
-	kernels.Kernels
-	dev *copying
-}
-
-func (k *copyKernels) Copy(s device.Stream, dst, src device.Tensor) error {
-	k.dev.copies++
-	return k.Kernels.Copy(s, dst, src)
 }
 
 // A gradient that several results share is copied before one of them changes its own.

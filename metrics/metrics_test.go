@@ -70,32 +70,6 @@ func TestReduce(t *testing.T) {
 	}
 }
 
-// The mean weighted by counts is the mean over all samples, however uneven the batches are.
-func TestUnevenBatches(t *testing.T) {
-	const ranks = 4
-	samples := []float64{3, 1, 4, 1, 5, 9, 2, 6, 5, 3}
-	parts := [ranks][]float64{samples[:6], samples[6:9], samples[9:], nil}
-	var total float64
-	for _, x := range samples {
-		total += x
-	}
-	commtest.OnRanks(t, ranks, nil, func(pg *comm.ProcessGroup) error {
-		var mine float64
-		part := parts[pg.Rank()]
-		for _, x := range part {
-			mine += x
-		}
-		got, err := metrics.Reduce(t.Context(), pg, metrics.Mean(mine/float64(len(part)), len(part))) // the last rank, without samples, passes 0/0
-		if err != nil {
-			return err
-		}
-		if w := total / float64(len(samples)); math.Abs(got[0].Value-w) > 1e-14 || got[0].Count != len(samples) {
-			return fmt.Errorf("got %+v, want %v of %d", got[0], w, len(samples))
-		}
-		return nil
-	})
-}
-
 // If ranks pass different metrics, all ranks get the error.
 func TestMismatch(t *testing.T) {
 	commtest.OnRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {

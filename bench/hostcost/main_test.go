@@ -5,23 +5,11 @@ package main
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"testing"
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/internal/commtest"
 )
-
-// measure refuses several ranks: the loop in C repeats collectives on one rank alone, so it would wait for the others.
-func TestSeveralRanksAreRefused(t *testing.T) {
-	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
-		want := "hostcost measures one rank, there are 2"
-		if err := measure(t.Context(), pg); err == nil || err.Error() != want {
-			return fmt.Errorf("measure on 2 ranks: %v, want %q", err, want)
-		}
-		return nil
-	})
-}
 
 // C enqueues what goddp enqueues: a step and two in C end with the parameters of three steps, bit for bit.
 func TestEmulatedCMakesTheSameSteps(t *testing.T) {
