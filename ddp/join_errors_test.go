@@ -61,30 +61,6 @@ func TestUnevenInputsStopEarly(t *testing.T) {
 	})
 }
 
-// A loop that ignores the error and goes on does not hang: it gets the error again.
-func TestLoopAfterStopEarlyGetsErrorAgain(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
-		m, model, opt := trainedSummedSwitches(pg, 2, &Options{CheckReplicas: 1}, &optim.SGDOptions{LR: 1})
-		failed := 0
-		err := model.Join(&JoinOptions{StopEarly: true}, func() error {
-			for range 2 + 3*pg.Rank() {
-				err := errors.Join(m.step(model, 1, 0, 1), opt.Step())
-				opt.ZeroGrad()
-				if errors.As(err, new(*reducer.LeftError)) {
-					failed++
-				} else if err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if !errors.As(err, new(*reducer.LeftError)) || failed != 3*pg.Rank() || m.w[0].Item() != -1 {
-			return fmt.Errorf("got %v; %d passes failed, w is %v", err, failed, m.w[0].Item())
-		}
-		return errors.Join(m.step(model, 1, 0, 1), m.has(1, 2))
-	})
-}
-
 // If the loop of one rank returns an error, Join returns it there. The loops of the other ranks end
 // with an error that names the rank and the cause, whether they have inputs or not.
 func TestUnevenInputsError(t *testing.T) {

@@ -149,45 +149,31 @@ func TestVersionsAcrossRanks(t *testing.T) {
 					model, err = New(m, pg, &o)
 					return err
 				}
-				if err := counted("New, the parameter", w, true, wrap); err != nil {
-					return err
-				}
-				if err := counted("New, the buffer", mean, true, wrap); err != nil {
+				if err := errors.Join(counted("New, the parameter", w, true, wrap), counted("New, the buffer", mean, true, wrap)); err != nil {
 					return err
 				}
 				opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.1}))
-				forward := func() *autograd.Variable {
-					return model.Forward(autograd.FromSlice(pg.Device(), []float64{1}))
-				}
+				forward := func() *autograd.Variable { return model.Forward(autograd.FromSlice(pg.Device(), []float64{1})) }
 				loss := forward()
-				if err := counted("Backward, the parameter", w, false, func() error { return loss.Backward() }); err != nil {
-					return err
-				}
+				err := counted("Backward, the parameter", w, false, func() error { return loss.Backward() })
 				loss = forward()
-				if err := counted("Backward, the buffer", mean, !o.LocalBuffers, func() error { return loss.Backward() }); err != nil {
-					return err
-				}
+				err = errors.Join(err, counted("Backward, the buffer", mean, !o.LocalBuffers, func() error { return loss.Backward() }))
 				opt.ZeroGrad()
-				join := func() error {
+				return errors.Join(err, counted("Join", w, true, func() error {
 					return model.Join(&JoinOptions{Optimizer: opt}, func() error {
 						for range 2 + pg.Rank() {
 							a, b := forward(), forward()
-							err := errors.Join(model.NoSync(func() error { return a.Backward() }), b.Backward(), opt.Step())
-							if err != nil {
+							if err := errors.Join(model.NoSync(func() error { return a.Backward() }), b.Backward(), opt.Step()); err != nil {
 								return err
 							}
 							opt.ZeroGrad()
 						}
 						return nil
 					})
-				}
-				if err := counted("Join", w, true, join); err != nil {
-					return err
-				}
-				return counted("Recover", w, true, func() error {
+				}), counted("Recover", w, true, func() error {
 					_, err := Recover(m, pg, opt)
 					return err
-				})
+				}))
 			})
 		})
 	}

@@ -6,6 +6,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/goddp/goddp/amp"
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
@@ -127,16 +128,7 @@ func TestClipGradNormWithinJoin(t *testing.T) {
 			return w.opt.Step()
 		}
 		err := w.join(JoinOptions{Step: step}, func() error {
-			for i := range 2 + 2*pg.Rank() {
-				if err := w.loss(pg, device.Float64, i).Backward(); err != nil {
-					return err
-				}
-				if err := step(); err != nil {
-					return err
-				}
-				w.opt.ZeroGrad()
-			}
-			return nil
+			return w.loop(pg, must.New(amp.NewScaler(&amp.Options{Disabled: true})), step, 2+2*pg.Rank(), nil)
 		})
 		if err != nil {
 			return err

@@ -176,6 +176,33 @@ func made(pg *comm.ProcessGroup, net nn.Module, w wrapped, steps int) error {
 	return alike(pg, net)
 }
 
+// loop makes n steps with the losses of a scaler. at, if it is not nil, is called at three points of each step, and may
+// end the loop.
+func (w wrapped) loop(pg *comm.ProcessGroup, scaler *amp.Scaler, step func() error, n int, at func(i int, where string) error) error {
+	if at == nil {
+		at = func(int, string) error { return nil }
+	}
+	for i := range n {
+		if err := at(i, "before the pass"); err != nil {
+			return err
+		}
+		if err := scaler.Scale(w.loss(pg, device.Float64, i)).Backward(); err != nil {
+			return err
+		}
+		if err := at(i, "before the step"); err != nil {
+			return err
+		}
+		if err := step(); err != nil {
+			return err
+		}
+		w.opt.ZeroGrad()
+		if err := at(i, "behind the step"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // scaling returns a function that makes w's steps, with a loss scaler or without.
 func (w wrapped) scaling(scaled bool) (scaler *amp.Scaler, step func() error) {
 	scaler = must.New(amp.NewScaler(&amp.Options{Disabled: !scaled}))
@@ -209,16 +236,7 @@ func TestUnevenInputsStopEarly(t *testing.T) {
 		}
 		scaler, step := w.scaling(scaled)
 		err := w.join(JoinOptions{StopEarly: true, Step: step}, func() error {
-			for i := range inputs {
-				if err := scaler.Scale(w.loss(pg, device.Float64, i)).Backward(); err != nil {
-					return err
-				}
-				if err := step(); err != nil {
-					return err
-				}
-				w.opt.ZeroGrad()
-			}
-			return nil
+			return w.loop(pg, scaler, step, inputs, nil)
 		})
 		var left *reducer.LeftError
 		if !errors.As(err, &left) || !slices.Equal(left.Left, []reducer.Left{{Rank: 1}}) {
@@ -256,23 +274,8 @@ func TestUnevenInputsError(t *testing.T) {
 					if pg.Rank() == 0 && pg.Size() > 2 {
 						return nil // this rank has no inputs
 					}
-					for i := range 5 {
-						if err := fail(i, "before the pass"); err != nil {
-							return err
-						}
-						if err := scaler.Scale(w.loss(pg, device.Float64, i)).Backward(); err != nil {
-							return err
-						}
-						if err := fail(i, "before the step"); err != nil {
-							return err
-						}
-						if err := step(); err != nil {
-							return err
-						}
-						w.opt.ZeroGrad()
-						if err := fail(i, "behind the step"); err != nil {
-							return err
-						}
+					if err := w.loop(pg, scaler, step, 5, fail); err != nil {
+						return err
 					}
 					return errors.New("nobody said a word")
 				})

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/goddp/goddp/amp"
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp"
@@ -163,24 +162,6 @@ func TestMissingGradients(t *testing.T) {
 	}
 }
 
-// A parameter that no rank used keeps its value and its number of updates. A parameter that some
-// rank used is updated on all ranks.
-func TestUnusedParameters(t *testing.T) {
-	onBoth(t, func(pg *comm.ProcessGroup) error {
-		return asWithoutShards(func(wrap wrapper) (nn.Module, error) {
-			step := 0
-			net := newForked(func() bool { return step%3 == 0 || step%3 == 1 && pg.Rank() == 0 })
-			w := must.New(wrap(net, pg, adamW, &ddp.Options{BucketCapMB: small.BucketCapMB, FindUnusedParameters: true}))
-			for ; step < 6; step++ {
-				if _, err := w.train(pg, device.Float64, step, step+1); err != nil {
-					return nil, err
-				}
-			}
-			return net, nil
-		})
-	}, 2, 4)
-}
-
 // backwards registers its layers in the reverse of the order in which it uses them.
 type backwards struct{ nn.Module }
 
@@ -205,32 +186,20 @@ func TestBucketsAreNotRebuilt(t *testing.T) {
 	}, 2, 4)
 }
 
-// Gradients accumulate within NoSync. A pass that would add to gradients in shards panics.
+// A pass that would add to gradients in shards panics.
 func TestAccumulation(t *testing.T) {
 	onBoth(t, func(pg *comm.ProcessGroup) error {
-		return asWithoutShards(func(wrap wrapper) (nn.Module, error) {
-			net := mlp(double)
-			w := must.New(wrap(net, pg, sgd, small))
-			for step := range 3 {
-				if err := errors.Join(w.accumulate(pg, device.Float64, step, 2), w.opt.Step()); err != nil {
-					return nil, err
-				}
-				w.opt.ZeroGrad()
-			}
-			if w.zero == nil {
-				return net, nil
-			}
-			if err := w.loss(pg, device.Float64, 0).Backward(); err != nil {
-				return nil, err
-			}
-			l := w.loss(pg, device.Float64, 1)
-			var e *AccumulationError
-			if err := panicking(func() { l.Backward() }); !errors.As(err, &e) || e.Rank != pg.Rank() {
-				return nil, fmt.Errorf("a second pass panics with %v", err)
-			}
-			return net, nil
-		})
-	}, 2, 4)
+		w := must.New(divided(mlp(double), pg, sgd, small))
+		if err := w.accumulate(pg, device.Float64, 0, 2); err != nil {
+			return err
+		}
+		l := w.loss(pg, device.Float64, 1)
+		var e *AccumulationError
+		if err := panicking(func() { l.Backward() }); !errors.As(err, &e) || e.Rank != pg.Rank() {
+			return fmt.Errorf("a second pass panics with %v", err)
+		}
+		return nil
+	}, 2)
 }
 
 // panicking returns the value with which f panics.
@@ -238,37 +207,6 @@ func panicking(f func()) (err error) {
 	defer func() { err, _ = recover().(error) }()
 	f()
 	return nil
-}
-
-// If one rank's gradient overflows, all ranks skip the step, and their scales stay equal, without
-// Options.Group.
-func TestLossScaling(t *testing.T) {
-	const tries = 12
-	half := nn.LinearOptions{DType: device.Float16, Compute: device.Float32}
-	onBoth(t, func(pg *comm.ProcessGroup) error {
-		var scales []float64
-		err := asWithoutShards(func(wrap wrapper) (nn.Module, error) {
-			net := mlp(half)
-			w := must.New(wrap(net, pg, sgd, small))
-			scaler := must.New(amp.NewScaler(&amp.Options{InitScale: 0x1p22}))
-			for step := range tries {
-				if err := errors.Join(scaler.Scale(w.loss(pg, device.Float32, step)).Backward(), scaler.Step(w.opt)); err != nil {
-					return nil, err
-				}
-				scaler.Update()
-				w.opt.ZeroGrad()
-			}
-			if n, whole := w.opt.Committed(); n == 0 || n == tries || !whole {
-				return nil, fmt.Errorf("%d of %d steps committed, whole: %v; want some to overflow", n, tries, whole)
-			}
-			scales = append(scales, scaler.GetScale())
-			return net, nil
-		})
-		if err == nil && scales[0] != scales[1] {
-			err = fmt.Errorf("scales without and with shards %v", scales)
-		}
-		return err
-	}, 4)
 }
 
 // Averages of the parameters are the same as without shards.
