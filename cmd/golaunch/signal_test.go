@@ -108,8 +108,8 @@ func TestSignals(t *testing.T) {
 // If a whole job is suspended while its workers stop, the suspension does not count as their time.
 func TestSuspensionIsNotTheWorkersTime(t *testing.T) {
 	testkit.Long(t)
-	p := start(t, golaunch(t, nil, "--nproc-per-node=2", "--shutdown-timeout=4", "bash", "-c",
-		`trap "echo stopping; for i in {1..15}; do sleep 0.1; done; echo saved; exit 0" TERM; echo ready; while :; do sleep 0.01; done`), "ready", 2)
+	p := start(t, golaunch(t, nil, "--nproc-per-node=2", "--shutdown-timeout=3", "bash", "-c",
+		`trap "echo stopping; for i in {1..10}; do sleep 0.1; done; echo saved; exit 0" TERM; echo ready; while :; do sleep 0.01; done`), "ready", 2)
 	p.Signal(syscall.SIGTERM)
 	p.Await("stopping", 2)
 	all := processes(t)
@@ -118,7 +118,7 @@ func TestSuspensionIsNotTheWorkersTime(t *testing.T) {
 			_ = syscall.Kill(pid, sig) // a sleep may have ended
 		}
 		if sig == syscall.SIGSTOP {
-			time.Sleep(5 * time.Second)
+			time.Sleep(4 * time.Second)
 		}
 	}
 	if code := p.Wait(); code != 143 {

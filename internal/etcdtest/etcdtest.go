@@ -52,13 +52,13 @@ func StartAt(t *testing.T, places ...Place) *Cluster {
 		}
 	}
 	for i := range places {
-		c.StartMember(i)
+		c.startMember(i)
 	}
 	return c
 }
 
-// StartMember starts a member, or starts it again.
-func (c *Cluster) StartMember(i int) {
+// startMember starts a member.
+func (c *Cluster) startMember(i int) {
 	c.t.Helper()
 	var initial []string
 	for k, peer := range c.peers {

@@ -130,6 +130,7 @@ func TestJobBySSH(t *testing.T) {
 		j.awaitNothingLeft()
 	})
 	t.Run("Ctrl-C", func(t *testing.T) {
+		inMakeHosts(t)
 		p := train()
 		p.Cmd.Process.Signal(syscall.SIGINT)
 		ends(t, p, 128+int(syscall.SIGINT))
@@ -137,11 +138,13 @@ func TestJobBySSH(t *testing.T) {
 		j.awaitNothingLeft()
 	})
 	t.Run("golaunch is killed", func(t *testing.T) {
+		inMakeHosts(t)
 		p := train()
 		p.Cmd.Process.Kill()
 		j.awaitNothingLeft()
 	})
 	t.Run("an sshd is killed", func(t *testing.T) {
+		inMakeHosts(t)
 		p := train()
 		syscall.Kill(j.find(2, "sshd: root@notty").PID, syscall.SIGKILL)
 		ends(t, p, 1)
@@ -149,6 +152,7 @@ func TestJobBySSH(t *testing.T) {
 		j.awaitNothingLeft()
 	})
 	t.Run("a host is not there", func(t *testing.T) {
+		inMakeHosts(t)
 		p := j.start("--hosts", "a,nobody", worker)
 		ends(t, p, 1)
 		p.Expect("host nobody: ssh failed", 1)

