@@ -10,17 +10,11 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
-	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/nn"
 )
 
 // randomCases returns how many random cases a comparison with PyTorch has.
-func randomCases() int {
-	if testkit.Race {
-		return 40
-	}
-	return 200
-}
+func randomCases() int { return 100 }
 
 func newDevice(t *testing.T, opts cpu.Options) device.Device {
 	opts.Threads = 1
