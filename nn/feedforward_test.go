@@ -2,6 +2,7 @@ package nn_test
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 
@@ -79,6 +80,50 @@ func TestFeedForwardIsFused(t *testing.T) {
 		}
 		if got := thrown(func() { net.Forward(x) }); fmt.Sprint(got) != want {
 			t.Errorf("%v, want %s", got, want)
+		}
+	}
+}
+
+// A Linear and a BatchNorm that a ReLU follows run as one operation, and compute the same bits.
+func TestReLUIsFused(t *testing.T) {
+	const batch, width = 64, 16
+	dev := newDevice(t, cpu.Options{})
+	numbers := make([]float64, batch*width)
+	for i := range numbers {
+		numbers[i] = math.Sin(float64(i * i))
+	}
+	for _, dt := range []device.DType{device.Float32, device.Float64} {
+		for name, l := range map[string]nn.Module{
+			"Linear": nn.Linear(width, width, nn.LinearOptions{DType: dt}), "BatchNorm": nn.BatchNorm1d(width, nn.NormOptions{DType: dt}),
+		} {
+			net := nn.Sequential(l, nn.ReLU(), nn.ReLU())
+			if err := nn.Place(net, dev, 3); err != nil {
+				t.Fatal(err)
+			}
+			x := autograd.Cast(autograd.FromSlice(dev, numbers, batch, width), dt).Detach().RequireGrad()
+			gradients := func(y *autograd.Variable) []float64 {
+				if err := autograd.Sum(autograd.Mul(y, y)).Backward(); err != nil {
+					t.Fatal(err)
+				}
+				all := read(t, y)
+				for _, v := range []*autograd.Variable{x, l.Parameters()[0].Var(), l.Parameters()[1].Var()} {
+					all = append(all, read(t, v.Grad())...)
+					v.ZeroGrad()
+				}
+				return all
+			}
+			fused, separate := gradients(net.Forward(x)), gradients(autograd.ReLU(l.Forward(x)))
+			if !slices.Equal(fused, separate) || !slices.Contains(fused[:batch*width], 0) || slices.Max(fused[:batch*width]) == 0 {
+				t.Errorf("%s of %v: fused %v, apart %v", name, dt, fused, separate)
+			}
+			nn.Eval(net)
+			autograd.NoGrad(dev, func() {
+				before := dev.Memory().InUse
+				y := nn.Sequential(l, nn.ReLU()).Forward(x)
+				if used := dev.Memory().InUse - before; used >= int64(2*y.Tensor().Bytes()) {
+					t.Errorf("%s of %v: %d bytes for a result of %d: not one operation", name, dt, used, y.Tensor().Bytes())
+				}
+			})
 		}
 	}
 }

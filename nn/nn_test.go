@@ -181,35 +181,3 @@ func TestPlaceWithoutMemory(t *testing.T) {
 		t.Errorf("used without a place, panic with %v, want an UnplacedError of 1.weight", e)
 	}
 }
-
-// A Linear followed by a ReLU runs as one operation and computes the same.
-func TestLinearReLUIsFused(t *testing.T) {
-	dev := newDevice(t, cpu.Options{})
-	l := nn.Linear(6, 5, nn.LinearOptions{DType: device.Float64})
-	net := nn.Sequential(l, nn.ReLU(), nn.ReLU())
-	if err := nn.Place(net, dev, 3); err != nil {
-		t.Fatal(err)
-	}
-	x := autograd.FromSlice(dev, []float64{1, -2, 3, -4, 5, -6, 0.1, 0.2, -0.3, 0.4, 0.5, 0.6}, 2, 6)
-	gradient := func(y *autograd.Variable) []float64 {
-		if err := autograd.Sum(autograd.Mul(y, y)).Backward(); err != nil {
-			t.Fatal(err)
-		}
-		defer l.Weight.Var().ZeroGrad()
-		return slices.Concat(read(t, y), read(t, l.Weight.Grad()))
-	}
-	fused, separate := gradient(net.Forward(x)), gradient(autograd.ReLU(l.Forward(x)))
-	if !slices.Equal(fused, separate) {
-		t.Errorf("fused %v, apart %v", fused, separate)
-	}
-	if !slices.Contains(fused[:10], 0) || slices.Max(fused[:10]) == 0 {
-		t.Errorf("outputs %v are no test of ReLU", fused[:10])
-	}
-	autograd.NoGrad(dev, func() {
-		before := dev.Memory().InUse
-		y := nn.Sequential(l, nn.ReLU()).Forward(x)
-		if used := dev.Memory().InUse - before; used > device.Align {
-			t.Errorf("%d bytes for a result of %d: not one operation", used, y.Tensor().Bytes())
-		}
-	})
-}

@@ -102,46 +102,6 @@ func TestForwardAdd(t *testing.T) {
 	}
 }
 
-// A BatchNorm followed by a ReLU runs as one operation, and computes the same bits.
-func TestBatchNormReLUIsFused(t *testing.T) {
-	dev := newDevice(t, cpu.Options{})
-	const batch, channels = 64, 16
-	numbers := make([]float64, batch*channels)
-	for i := range numbers {
-		numbers[i] = math.Sin(float64(i * i))
-	}
-	for _, dt := range []device.DType{device.Float32, device.Float64} {
-		l := nn.BatchNorm1d(channels, nn.NormOptions{DType: dt})
-		net := nn.Sequential(l, nn.ReLU())
-		if err := nn.Place(net, dev, 3); err != nil {
-			t.Fatal(err)
-		}
-		x := autograd.Cast(autograd.FromSlice(dev, numbers, batch, channels), dt).Detach().RequireGrad()
-		gradients := func(y *autograd.Variable) []float64 {
-			if err := autograd.Sum(autograd.Mul(y, y)).Backward(); err != nil {
-				t.Fatal(err)
-			}
-			all := read(t, y)
-			for _, v := range []*autograd.Variable{x, l.Weight.Var(), l.Bias.Var()} {
-				all = append(all, read(t, v.Grad())...)
-				v.ZeroGrad()
-			}
-			return all
-		}
-		if fused, separate := gradients(net.Forward(x)), gradients(autograd.ReLU(l.Forward(x))); !slices.Equal(fused, separate) {
-			t.Errorf("%v: fused %v, apart %v", dt, fused, separate)
-		}
-		nn.Eval(net)
-		autograd.NoGrad(dev, func() {
-			before := dev.Memory().InUse
-			y := net.Forward(x)
-			if used := dev.Memory().InUse - before; used >= int64(2*y.Tensor().Bytes()) {
-				t.Errorf("%v: %d bytes for a result of %d: not one operation", dt, used, y.Tensor().Bytes())
-			}
-		})
-	}
-}
-
 // Layers other than a BatchNorm refuse its options instead of ignoring them.
 func TestOptionsOfBatchNormAlone(t *testing.T) {
 	last := nn.NormOptions{ChannelsLast: true}
