@@ -1,17 +1,29 @@
 # Every target is a few commands that can be typed by hand.
 
 GO ?= go
+GOTEST ?= $(GO) test
 
-.PHONY: build test race lint bench chaos hosts kubernetes fuzz test-gpu gpu-failures demo cross clean
+# The packages with tests that -long adds, and those with tests on the emulated GPU.
+LONG = $(shell grep -rlE --include='*_test.go' --exclude-dir=cucomm --exclude-dir=kubernetes \
+	'testkit\.(Long|IsLong|Need)|commtest\.Processes' . | xargs -n1 dirname | sort -u)
+EMULATED = $(shell grep -rl --include='*_test.go' '^func TestEmulated' . | xargs -n1 dirname | sort -u)
+
+.PHONY: build test long race emulated lint bench chaos hosts kubernetes fuzz test-gpu gpu-failures demo cross clean
 
 build: ## the commands and the examples, into build/
 	$(GO) build -o build/ ./cmd/... ./examples/...
 
-test: ## what the README says
-	$(GO) test ./...
+test: ## the first rung, as the README says
+	$(GOTEST) ./...
 
-race:
-	$(GO) test -race ./...
+race: ## the first rung, without the tests that start processes, under the race detector
+	$(GOTEST) -race ./...
+
+long: ## the first rung with jobs of processes, peers, whole simulations and waits in real time
+	$(GOTEST) -timeout 20m $(LONG) -long -skip=Emulated
+
+emulated: ## CUDA's kernels, NCCL and captured steps, on an emulated GPU; needs g++
+	$(GOTEST) -timeout 20m $(EMULATED) -long -run=Emulated
 
 lint:
 	@test -z "$$(gofmt -l .)" || { echo "gofmt is needed on:"; gofmt -l .; exit 1; }
@@ -30,10 +42,10 @@ chaos: ## a few hundred jobs that something bad is done to, and mutants that thi
 	$(GO) run ./test/chaos $(CHAOS)
 
 hosts: ## jobs on several hosts, each a network namespace, with 100 seeded kills; needs root, nftables and etcd; HOSTS is its flags
-	$(GO) test ./test/hosts -count=1 -timeout 60m -v -long $(HOSTS)
+	$(GO) test ./test/hosts -count=1 -timeout 60m -v -long -kills 100 $(HOSTS)
 
 kubernetes: ## the manifests of examples/kubernetes and the Dockerfile; a module of its own
-	cd test/kubernetes && $(GO) vet ./... && $(GO) test ./...
+	cd test/kubernetes && $(GO) vet ./... && $(GO) test ./... -long
 
 fuzz: ## every fuzz target for FUZZTIME, by default ten minutes each
 	test/fuzz.sh
