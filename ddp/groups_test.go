@@ -101,14 +101,8 @@ func TestGroupsShareOneLaunchOrder(t *testing.T) {
 	opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return &grouped{Backend: b, all: all} })
 	commtest.OnGoroutines(t, rows*cols, opts, func(pg *comm.ProcessGroup) error {
 		i, j := pg.Rank()/cols, pg.Rank()%cols
-		row, err := pg.Split(t.Context(), i, 0)
-		if err != nil {
-			return err
-		}
-		column, err := pg.Split(t.Context(), j, 0)
-		if err != nil {
-			return err
-		}
+		row := must.New(pg.Split(t.Context(), i, 0))
+		column := must.New(pg.Split(t.Context(), j, 0))
 		names := []string{"row", "column"} // all ranks make the groups in this order, because Split waits for the peers
 		for k, g := range []*comm.ProcessGroup{row, column} {
 			call := comm.CallOptions{Name: fmt.Sprintf("rank %d/%s", pg.Rank(), names[k])}

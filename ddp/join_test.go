@@ -238,19 +238,3 @@ func (e *expected) check(m summedSwitches) error {
 	}
 	return nil
 }
-
-// With Disabled, Join does not communicate, and gradients are averaged over all ranks.
-func TestUnevenInputsJoinDisabled(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
-		m, model, _ := trainedSwitches(pg, 1, nil, nil)
-		ran := false
-		err := model.Join(&JoinOptions{Disabled: true, DivideByActive: true}, func() error {
-			ran = true
-			return errors.Join(m.step(model, float64(1+2*pg.Rank()), 0), m.has(float64(pg.Size())))
-		})
-		if s := model.Stats(); err != nil || !ran || s.Passes != 1 || s.Shadowed != 0 {
-			return fmt.Errorf("%v; %v", s, err)
-		}
-		return m.has(float64(pg.Size()))
-	})
-}

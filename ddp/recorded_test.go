@@ -338,15 +338,9 @@ func TestEmulatedReplaysOfOneRankFollowEachOther(t *testing.T) {
 		if err := errors.Join(r.make(step, 0, 6), dev.Compute().Sync(t.Context())); err != nil {
 			return err
 		}
-		release, err := fakegpu.Control("hold")
-		if err != nil {
-			return err
-		}
+		release := must.New(fakegpu.Control("hold"))
 		defer release()
-		held, err := dev.NewStream(false)
-		if err != nil {
-			return err
-		}
+		held := must.New(dev.NewStream(false))
 		if err := dev.Compute().WaitFor(t.Context(), held.Record()); err != nil {
 			return err
 		}
@@ -356,7 +350,7 @@ func TestEmulatedReplaysOfOneRankFollowEachOther(t *testing.T) {
 		}
 		pg.RequestStop()
 		waits := time.AfterFunc(10*time.Second, release)
-		err = r.make(step, 6, 8)
+		err := r.make(step, 6, 8)
 		if !waits.Stop() {
 			return errors.Join(errors.New("the steps waited for the device"), err)
 		}

@@ -49,10 +49,7 @@ func TestReduceDType(t *testing.T) {
 		t.Run(dt.String(), func(t *testing.T) {
 			onBoth(t, 2, func(pg *comm.ProcessGroup, isLagging bool) error {
 				dev := pg.Device()
-				buf, err := dev.Alloc(2)
-				if err != nil {
-					return err
-				}
+				buf := must.New(dev.Alloc(2))
 				w := autograd.FromTensor(dev, device.NewTensor(buf, device.BFloat16))
 				if err := dev.Kernels().Fill(dev.Compute(), w.Tensor(), 1); err != nil {
 					return err
@@ -81,10 +78,7 @@ func TestReduceDType(t *testing.T) {
 				if err := opt.Step(); err != nil {
 					return err
 				}
-				state, err := opt.State()
-				if err != nil {
-					return err
-				}
+				state := must.New(opt.State())
 				if got := state[0].Var().Item(); got != 1-want {
 					return fmt.Errorf("the master is %v, want %v", got, 1-want)
 				}

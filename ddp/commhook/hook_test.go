@@ -173,10 +173,7 @@ func TestInt8Bound(t *testing.T) {
 				}
 				return g
 			}
-			got, err := e.pass(grads(pg.Rank()))
-			if err != nil {
-				return err
-			}
+			got := must.New(e.pass(grads(pg.Rank())))
 			want := mean(e.params, ranks, grads)
 			for lo := 0; lo < n; lo += kernels.QuantBlock {
 				hi := min(lo+kernels.QuantBlock, n)
@@ -209,10 +206,7 @@ func TestNoop(t *testing.T) {
 	onRanks(t, 2, true, func(pg *comm.ProcessGroup) error {
 		e := must.New(newEngine(pg, matrices(device.Float32), commhook.Noop(), false))
 		grads := random(e.params, pg.Rank(), 0)
-		got, err := e.pass(grads)
-		if err != nil {
-			return err
-		}
+		got := must.New(e.pass(grads))
 		for i := range got {
 			for j := range got[i] {
 				if math.Abs(2*got[i][j]-grads[i][j]) > 1e-6 {
@@ -224,39 +218,23 @@ func TestNoop(t *testing.T) {
 	})
 }
 
-// If a hook returns another number of elements than the bucket has, the error has both numbers.
+// If a hook returns another number of elements than the bucket has, the error has both numbers. For a bucket of a
+// subgroup it names the rank by its number in the model's group.
 func TestHookResultOfWrongSize(t *testing.T) {
 	onRanks(t, 2, false, func(pg *comm.ProcessGroup) error {
-		e, err := newEngine(pg, matrices(device.Float32), commhook.Func(func(b reducer.GradBucket) (device.Tensor, reducer.Reduction) {
-			part := b.Flat.Range(0, b.Flat.Len()-7)
-			return part, b.Group.AllReduce(part, b.Op)
-		}), true)
-		if err != nil {
-			return err
+		short := commhook.Func(func(b reducer.GradBucket) (device.Tensor, reducer.Reduction) {
+			return b.Flat.Range(0, b.Flat.Len()-7), commhook.AllReduce().Reduce(b)
+		})
+		alone := must.New(pg.Split(t.Context(), pg.Rank(), 0))
+		b := reducer.GradBucket{Name: "bucket 0", Rank: pg.Rank(), Group: alone, Op: comm.Sum, Flat: device.HostTensor(make([]float32, 8), device.Float32)}
+		err := short.Reduce(b).Wait(t.Context())
+		if want := fmt.Sprintf("rank %d: the hook returned 1 elements", pg.Rank()); err == nil || !strings.Contains(err.Error(), want) {
+			return fmt.Errorf("rank %d: got %v", pg.Rank(), err)
 		}
+		e := must.New(newEngine(pg, matrices(device.Float32), short, true))
 		_, err = e.pass(random(e.params, pg.Rank(), 0))
 		if err == nil || !strings.Contains(err.Error(), "the hook returned 889 elements for bucket 0, which has 896") {
 			return fmt.Errorf("got %v", err)
-		}
-		return nil
-	})
-}
-
-// If a hook fails for a bucket of a subgroup, the error names the rank by its number in the model's
-// group.
-func TestHookErrorInSubgroup(t *testing.T) {
-	onRanks(t, 2, false, func(pg *comm.ProcessGroup) error {
-		alone, err := pg.Split(t.Context(), pg.Rank(), 0)
-		if err != nil {
-			return err
-		}
-		b := reducer.GradBucket{Name: "bucket 0", Rank: pg.Rank(), Group: alone, Op: comm.Sum, Flat: device.HostTensor(make([]float32, 8), device.Float32)}
-		short := commhook.Func(func(b reducer.GradBucket) (device.Tensor, reducer.Reduction) {
-			return b.Flat.Range(0, 1), commhook.AllReduce().Reduce(b)
-		})
-		err = short.Reduce(b).Wait(t.Context())
-		if want := fmt.Sprintf("rank %d: the hook returned 1 elements", pg.Rank()); err == nil || !strings.Contains(err.Error(), want) {
-			return fmt.Errorf("rank %d: got %v", pg.Rank(), err)
 		}
 		return nil
 	})
@@ -344,10 +322,7 @@ func TestHeadStart(t *testing.T) {
 	for _, ranks := range commtest.Sizes(t, 2) {
 		onRanks(t, ranks, true, func(pg *comm.ProcessGroup) error {
 			for _, last := range []bool{false, true} {
-				buf, err := pg.Alloc(4 * n)
-				if err != nil {
-					return err
-				}
+				buf := must.New(pg.Alloc(4 * n))
 				flat := device.NewTensor(buf, device.Float32, n)
 				var after device.Event
 				inner := commhook.Func(func(b reducer.GradBucket) (device.Tensor, reducer.Reduction) {

@@ -131,10 +131,7 @@ func TestPostLocalSGD(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		pairs, err := pg.Split(context.Background(), pg.Rank()/2, pg.Rank())
-		if err != nil {
-			return err
-		}
+		pairs := must.New(pg.Split(context.Background(), pg.Rank()/2, pg.Rank()))
 		for _, c := range cases {
 			o := commhook.PostLocalSGDOptions{StartAfter: start}
 			if c.subgroups {

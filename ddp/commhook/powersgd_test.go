@@ -61,10 +61,7 @@ func TestPowerSGDOfLowRank(t *testing.T) {
 			e := must.New(newEngine(pg, single, powerSGD(o), true))
 			want := mean(single, 2, func(rank int) [][]float64 { return [][]float64{outer(rank)} })
 			for pass := range 3 {
-				got, err := e.pass([][]float64{outer(pg.Rank())})
-				if err != nil {
-					return err
-				}
+				got := must.New(e.pass([][]float64{outer(pg.Rank())}))
 				if d := off(got[0], want[0]); !(d <= 1e-4) {
 					return fmt.Errorf("%+v, pass %d: off by %v", o, pass, d)
 				}
@@ -90,10 +87,7 @@ func TestPowerSGDErrorFeedback(t *testing.T) {
 				if isInvalid && pg.Rank() == 1 {
 					grads[0][5] = math.Inf(1)
 				}
-				got, err := e.pass(grads)
-				if err != nil {
-					return err
-				}
+				got := must.New(e.pass(grads))
 				if isInvalid {
 					continue
 				}
@@ -135,14 +129,8 @@ func TestPowerSGDNotFiniteKeepsErrorFeedback(t *testing.T) {
 			return slices.Clone(device.Elements[float32](s["w.unsent"])), err
 		}
 		for pass, bad := range []int{0, 1} {
-			before, err := unsent(2*pass, -1)
-			if err != nil {
-				return err
-			}
-			after, err := unsent(2*pass+1, bad)
-			if err != nil {
-				return err
-			}
+			before := must.New(unsent(2*pass, -1))
+			after := must.New(unsent(2*pass+1, bad))
 			if len(before) != 40*30 || !slices.Equal(before, after) {
 				return fmt.Errorf("a pass with a NaN in %v makes %v of what was not sent, %v", params[bad], after, before)
 			}
@@ -157,10 +145,7 @@ func TestPowerSGDHeadStart(t *testing.T) {
 	testkit.Long(t)
 	onRanks(t, 2, true, func(pg *comm.ProcessGroup) error {
 		const v, n, m, rank = 1 << 20, 64, 66_000, 16
-		flat, err := pg.Alloc(4 * (v + n*m))
-		if err != nil {
-			return err
-		}
+		flat := must.New(pg.Alloc(4 * (v + n*m)))
 		afters := map[string]device.Event{}
 		h, err := commhook.NewPowerSGD(&commhook.PowerSGDOptions{Rank: rank, StartAfter: -1, Hook: commhook.Func(func(b reducer.GradBucket) (device.Tensor, reducer.Reduction) {
 			afters[b.Name] = b.After
@@ -207,10 +192,7 @@ func TestPowerSGDWithoutWarmStart(t *testing.T) {
 		e := must.New(newEngine(pg, single, powerSGD(commhook.PowerSGDOptions{StartAfter: -1, NoWarmStart: true, NoErrorFeedback: true}), true))
 		var before []float64
 		for pass := range 3 {
-			got, err := e.pass(random(single, pg.Rank(), 0))
-			if err != nil {
-				return err
-			}
+			got := must.New(e.pass(random(single, pg.Rank(), 0)))
 			if before != nil && off(got[0], before) < 0.1 {
 				return fmt.Errorf("pass %d gives what the one before gave", pass)
 			}
@@ -233,10 +215,7 @@ func TestPowerSGDAfterZeroGradient(t *testing.T) {
 			if pass > 2 {
 				grad = outer(pg.Rank())
 			}
-			got, err := e.pass([][]float64{grad})
-			if err != nil {
-				return err
-			}
+			got := must.New(e.pass([][]float64{grad}))
 			if pass <= 2 {
 				want := make([]float64, len(grad))
 				if d := off(got[0], want); d != 0 {
@@ -265,10 +244,7 @@ func TestPowerSGDState(t *testing.T) {
 				if pass == stop {
 					state = must.New(h.State(context.Background()))
 				}
-				got, err := e.pass(random(e.params, pg.Rank(), pass))
-				if err != nil {
-					return err
-				}
+				got := must.New(e.pass(random(e.params, pg.Rank(), pass)))
 				want = append(want, got)
 			}
 			again := must.New(commhook.NewPowerSGD(&o))
@@ -280,10 +256,7 @@ func TestPowerSGDState(t *testing.T) {
 			}
 			e = must.New(newEngine(pg, matrices(device.Float32), again, true))
 			for pass := stop; pass < passes; pass++ {
-				got, err := e.pass(random(e.params, pg.Rank(), pass))
-				if err != nil {
-					return err
-				}
+				got := must.New(e.pass(random(e.params, pg.Rank(), pass)))
 				for i := range got {
 					if d := off(got[i], want[pass][i]); d != 0 {
 						return fmt.Errorf("stopped before pass %d: in pass %d the gradient %v is off by %v", stop, pass, e.params[i], d)
@@ -309,10 +282,7 @@ func TestPowerSGDFactorsThatDiffer(t *testing.T) {
 		e := must.New(newEngine(pg, single, h, true))
 		want := mean(single, 2, func(rank int) [][]float64 { return [][]float64{outer(rank)} })
 		for range 2 {
-			got, err := e.pass([][]float64{outer(pg.Rank())})
-			if err != nil {
-				return err
-			}
+			got := must.New(e.pass([][]float64{outer(pg.Rank())}))
 			if d := off(got[0], want[0]); !(d <= 1e-4) {
 				return fmt.Errorf("off by %v", d)
 			}

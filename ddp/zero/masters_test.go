@@ -67,10 +67,7 @@ func TestMastersBeginWithUnroundedValues(t *testing.T) {
 				if _, err := w.train(pg, device.Float32, 0, 1); err != nil {
 					return err
 				}
-				got, err := w.state(pg)
-				if err != nil {
-					return err
-				}
+				got := must.New(w.state(pg))
 				maps.DeleteFunc(got, func(name string, _ *autograd.Variable) bool { return want[name] == nil })
 				if len(got) != len(want) {
 					return fmt.Errorf("there are %d masters, want %d", len(got), len(want))

@@ -2,6 +2,7 @@ package zero
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -23,15 +24,6 @@ type saved struct {
 	net, state map[string]*autograd.Variable
 }
 
-// save makes a checkpoint of rank 0's parameters and of the gathered state.
-func save(pg *comm.ProcessGroup, dev device.Device, net nn.Module, opt *Optimizer[Local], into *saved) error {
-	state, err := gathered(pg, opt)
-	if err == nil && pg.Rank() == 0 {
-		*into = saved{moved(dev, nn.State(net)), moved(dev, state)}
-	}
-	return err
-}
-
 // moved returns a copy of a state on another CPU device.
 func moved(dev device.Device, state map[string]*autograd.Variable) map[string]*autograd.Variable {
 	out := map[string]*autograd.Variable{}
@@ -45,6 +37,7 @@ func moved(dev device.Device, state map[string]*autograd.Variable) map[string]*a
 // A state is saved by two ranks and loaded by four ranks, by one rank, and by an optimizer without
 // shards. The results are bit-identical to training without a restart on the same numbers of ranks.
 func TestStateLoadsAtOtherWorldSizes(t *testing.T) {
+	const steps = 3
 	for name, make := range map[string]maker{"SGD": sgd, "AdamW": adamW} {
 		for _, half := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, 16 bits: %v", name, half), func(t *testing.T) {
@@ -55,52 +48,37 @@ func TestStateLoadsAtOtherWorldSizes(t *testing.T) {
 				dev := devices(t, 1, false)[0]
 				var with, without saved
 				at := 0
+				// Both use the same sequence of group sizes, because the rounding of a mean depends on them.
 				for _, ranks := range []int{2, 4, 1, 2} {
-					const steps = 3
-					// Both use the same sequence of group sizes, because the rounding of a mean
-					// depends on them.
-					commtest.OnDevices(t, devices(t, ranks, true), quiet(), func(pg *comm.ProcessGroup) error {
-						net := mlp(o)
-						w, err := divided(net, pg, make, small)
-						if err == nil && at > 0 {
-							err = errors.Join(nn.LoadState(t.Context(), net, with.net), w.zero.Load(t.Context(), at, with.state))
-						}
-						if err == nil {
-							_, err = w.train(pg, in, at, at+steps)
-						}
-						if err != nil {
+					train := func(wrap wrapper, lag bool, s *saved) {
+						commtest.OnDevices(t, devices(t, ranks, lag), quiet(), func(pg *comm.ProcessGroup) error {
+							net := mlp(o)
+							w := must.New(wrap(net, pg, make, small))
+							if at > 0 {
+								if err := errors.Join(nn.LoadState(t.Context(), net, s.net), w.load(t.Context(), at, s.state)); err != nil {
+									return err
+								}
+							}
+							if _, err := w.train(pg, in, at, at+steps); err != nil {
+								return err
+							}
+							if n, whole := w.opt.Committed(); n != at+steps || !whole {
+								return fmt.Errorf("%d steps committed, whole: %v", n, whole)
+							}
+							state, err := w.state(pg)
+							if err == nil && pg.Rank() == 0 {
+								*s = saved{moved(dev, nn.State(net)), moved(dev, state)}
+							}
 							return err
-						}
-						if n, whole := w.opt.Committed(); n != at+steps || !whole {
-							return fmt.Errorf("%d steps committed, whole: %v", n, whole)
-						}
-						return save(pg, dev, net, w.zero, &with)
-					})
-					commtest.OnDevices(t, devices(t, ranks, false), quiet(), func(pg *comm.ProcessGroup) error {
-						net := mlp(o)
-						w, err := whole(net, pg, make, small)
-						if err == nil && at > 0 {
-							err = errors.Join(nn.LoadState(t.Context(), net, without.net), load(w.local, at, without.state))
-						}
-						if err == nil {
-							_, err = w.train(pg, in, at, at+steps)
-						}
-						if err != nil || pg.Rank() != 0 {
-							return err
-						}
-						state, err := w.state(pg)
-						without = saved{moved(dev, nn.State(net)), moved(dev, state)}
-						return err
-					})
+						})
+					}
+					train(divided, true, &with)
+					train(whole, false, &without)
 					if at += steps; t.Failed() {
 						return
 					}
-					for what, pair := range map[string][2]map[string]*autograd.Variable{
-						"parameters": {with.net, without.net}, "state": {with.state, without.state},
-					} {
-						if !maps.EqualFunc(pair[0], pair[1], equal) {
-							t.Fatalf("after %d steps, the last on %d ranks, the %s differ from those without shards", at, ranks, what)
-						}
+					if !maps.EqualFunc(with.net, without.net, equal) || !maps.EqualFunc(with.state, without.state, equal) {
+						t.Fatalf("after %d steps, the last on %d ranks, the parameters or the state differ from those without shards", at, ranks)
 					}
 					if ranks == 4 { // also load the state of shards without shards, and vice versa
 						with, without = without, with
@@ -111,22 +89,22 @@ func TestStateLoadsAtOtherWorldSizes(t *testing.T) {
 	}
 }
 
-func equal(a, b *autograd.Variable) bool {
-	return a.Shape().Equal(b.Shape()) && bytes.Equal(bits(a), bits(b))
-}
-
-// load restores an optimizer without shards.
-func load(opt Local, steps int, state map[string]*autograd.Variable) error {
-	mine, err := opt.State()
-	if err != nil {
-		return err
+// load restores the optimizer, with shards or without.
+func (w wrapped) load(ctx context.Context, steps int, state map[string]*autograd.Variable) error {
+	if w.zero != nil {
+		return w.zero.Load(ctx, steps, state)
 	}
-	opt.BeginLoad()
+	mine, err := w.local.State()
+	w.local.BeginLoad()
 	for _, b := range mine {
 		copy(b.Var().Tensor().Buf.Host(), bits(state[b.Name()]))
 	}
-	opt.EndLoad(steps)
-	return nil
+	w.local.EndLoad(steps)
+	return err
+}
+
+func equal(a, b *autograd.Variable) bool {
+	return a.Shape().Equal(b.Shape()) && bytes.Equal(bits(a), bits(b))
 }
 
 // A state that does not fit is an error and changes nothing.
@@ -140,10 +118,7 @@ func TestLoadStateThatDoesNotFitChangesNothing(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		good, err := gathered(pg, w.zero)
-		if err != nil {
-			return err
-		}
+		good := must.New(gathered(pg, w.zero))
 		for what, c := range map[string]struct {
 			change func(map[string]*autograd.Variable)
 			check  func(e *nn.StateError) []string
@@ -218,21 +193,12 @@ func TestGatherOfTheLastUse(t *testing.T) {
 			}
 			return w.zero, err
 		}
-		keeping, err := make()
-		if err != nil {
-			return err
-		}
-		want, err := gathered(pg, keeping)
-		if err != nil {
-			return err
-		}
-		last, err := make()
-		if err != nil {
-			return err
-		}
+		keeping := must.New(make())
+		want := must.New(gathered(pg, keeping))
+		last := must.New(make())
 		dev := pg.Device()
 		got := map[string]*autograd.Variable{}
-		err = last.Gather(t.Context(), func(name string, whole device.Tensor) error {
+		err := last.Gather(t.Context(), func(name string, whole device.Tensor) error {
 			collect()
 			got[name] = autograd.Zeros(dev, whole.DType, whole.Shape...) // may take memory that was freed
 			return dev.Kernels().Copy(dev.Compute(), got[name].Tensor(), whole)

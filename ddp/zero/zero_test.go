@@ -293,10 +293,7 @@ func TestPartsHaveNameAndShapeOfTheWhole(t *testing.T) {
 		}
 		for _, p := range net.Parameters() {
 			mine, there := elements[p.String()]
-			all, err := comm.AllGatherInts(context.Background(), pg, []int64{mine})
-			if err != nil {
-				return err
-			}
+			all := must.New(comm.AllGatherInts(context.Background(), pg, []int64{mine}))
 			var sum int64
 			for _, theirs := range all {
 				sum += theirs[0]
@@ -324,14 +321,8 @@ func TestPartsHaveNameAndShapeOfTheWhole(t *testing.T) {
 // sameState compares the gathered state with that of an optimizer without shards, and checks how
 // much of the state this rank keeps.
 func sameState(pg *comm.ProcessGroup, sharded, plain wrapped) error {
-	got, err := sharded.state(pg)
-	if err != nil {
-		return err
-	}
-	want, err := plain.state(pg)
-	if err != nil {
-		return err
-	}
+	got := must.New(sharded.state(pg))
+	want := must.New(plain.state(pg))
 	if !maps.EqualFunc(got, want, equal) {
 		return errors.New("the state differs from that without shards")
 	}
