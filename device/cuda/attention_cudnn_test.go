@@ -177,38 +177,43 @@ func TestEmulatedFlashInParts(t *testing.T) {
 }
 
 // The own kernels compute what cuDNN does not, and the log says why.
-func TestEmulatedFlashFallsBack(t *testing.T) {
-	fakegpu.Use(t)
-	c := flashCase{device.BFloat16, 1, 2, 2, 16, 8, true}
+func TestEmulatedCudnnFallsBack(t *testing.T) {
+	attention, images := flashCase{device.BFloat16, 1, 2, 2, 16, 8, true}, imageCase{device.BFloat16, 2, 4, 5, 6, 3, 2, 1, true}
+	results := func(d *gpuDevice) (attended, convolved [][]float32) {
+		attention.make(t, d).compute(t, d)
+		v := images.make(t, d)
+		ok(t, errors.Join(v.run(d), v.run(d)))
+		return attention.make(t, d).compute(t, d), v.results(t, d)
+	}
 	for _, e := range []struct {
-		name, fault, env string
-		why              string
+		name, fault string
+		lines       int // in the log
+		why         string
 	}{
-		{name: "no library", env: "/nonexistent/libcudnn.so.9", why: "was not found"},
-		{name: "not supported", fault: "cudnn_refuse", why: "CUDNN_STATUS_NOT_SUPPORTED (3000): a test wants no graph to be supported"},
-		{name: "wrong numbers", fault: "cudnn_wrong", why: "cuDNN's numbers for the result differ"},
+		{"no library", "", 1, "was not found"},
+		{"not supported", "cudnn_refuse", 4, "CUDNN_STATUS_NOT_SUPPORTED (3000): a test wants no graph to be supported"},
+		{"wrong numbers", "cudnn_wrong", 1, "cuDNN's numbers for the result differ"},
 	} {
 		t.Run(e.name, func(t *testing.T) {
-			if e.env != "" {
-				t.Setenv("GODDP_LIBCUDNN", e.env)
-			}
-			if e.fault != "" {
-				release, err := fakegpu.Control(e.fault)
-				ok(t, err)
-				defer release()
+			fakegpu.Use(t, e.fault)
+			if e.fault == "" {
+				t.Setenv("GODDP_LIBCUDNN", "/nonexistent/libcudnn.so.9")
 			}
 			var log bytes.Buffer
-			d := gpu(t, &Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
-			got := c.make(t, d).compute(t, d)
-			c.make(t, d).compute(t, d)
-			if n := flashPasses(d); n != 0 {
-				t.Errorf("cuDNN computed %d passes", n)
+			d, plain := gpu(t, &Options{Log: slog.New(slog.NewTextHandler(&log, nil))}), withoutCudnn(t)
+			attended, convolved := results(d)
+			wantAttended, wantConvolved := results(plain)
+			near(t, "own kernels", attended, wantAttended)
+			isWrong := e.name == "wrong numbers" // cuDNN's convolutions are not checked
+			if !isWrong {
+				similar(t, convolved, wantConvolved, 1e-6)
 			}
-			if n := strings.Count(log.String(), "not computed by cuDNN"); n != 1 || !strings.Contains(log.String(), e.why) {
-				t.Errorf("the log has %d lines about it, want one with %q:\n%s", n, e.why, &log)
+			if n, m := flashPasses(d), d.kernels.convs.passes; n != 0 || m != 0 && !isWrong {
+				t.Errorf("cuDNN computed %d passes of attention and %d of convolutions", n, m)
 			}
-			plain := withoutCudnn(t)
-			near(t, "own kernels", got, c.make(t, plain).compute(t, plain))
+			if n := strings.Count(log.String(), "not computed by cuDNN"); n != e.lines || !strings.Contains(log.String(), e.why) {
+				t.Errorf("the log has %d lines about it, want %d with %q:\n%s", n, e.lines, e.why, &log)
+			}
 		})
 	}
 }

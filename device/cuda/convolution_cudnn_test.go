@@ -3,10 +3,8 @@
 package cuda
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	"slices"
 	"strings"
@@ -148,46 +146,6 @@ func TestEmulatedConvolutionsByCudnn(t *testing.T) {
 	for _, tune := range []bool{false, true} {
 		checkConvolutions(t, gpu(t, &Options{TuneMatMul: tune, Log: quiet()}),
 			imageCase{device.BFloat16, 2, 4, 5, 6, 3, 2, 2, true}, imageCase{device.BFloat16, 2, 3, 9, 6, 7, 2, 1, true}, imageCase{device.BFloat16, 2, 3, 6, 4, 3, 1, 1, true}, imageCase{device.Float32, 2, 3, 4, 5, 1, 1, 1, false})
-	}
-}
-
-// The own kernels compute what cuDNN does not, and the log says why.
-func TestEmulatedConvolutionsFallBack(t *testing.T) {
-	fakegpu.Use(t)
-	c := imageCase{device.BFloat16, 2, 4, 5, 6, 3, 2, 1, true}
-	for _, e := range []struct {
-		name, fault, env string
-		lines            int
-		why              string
-	}{
-		{"no library", "", "/nonexistent/libcudnn.so.9", 1, "was not found"},
-		{"not supported", "cudnn_refuse", "", 3, "a test wants no graph to be supported"},
-	} {
-		t.Run(e.name, func(t *testing.T) {
-			if e.env != "" {
-				t.Setenv("GODDP_LIBCUDNN", e.env)
-			}
-			if e.fault != "" {
-				release, err := fakegpu.Control(e.fault)
-				ok(t, err)
-				defer release()
-			}
-			var log bytes.Buffer
-			d := gpu(t, &Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
-			v := c.make(t, d)
-			ok(t, v.run(d))
-			ok(t, v.run(d))
-			if n := d.kernels.convs.passes; n != 0 {
-				t.Errorf("cuDNN computed %d passes", n)
-			}
-			if n := strings.Count(log.String(), "not computed by cuDNN"); n != e.lines || !strings.Contains(log.String(), e.why) {
-				t.Errorf("the log has %d lines about it, want %d with %q:\n%s", n, e.lines, e.why, &log)
-			}
-			plain := withoutCudnn(t)
-			expected := c.make(t, plain)
-			ok(t, expected.run(plain))
-			similar(t, v.results(t, d), expected.results(t, plain), 1e-6)
-		})
 	}
 }
 

@@ -119,13 +119,3 @@ func TestSave(t *testing.T) {
 		}
 	}
 }
-
-// The legend is where a curve is not: curves begin at the left.
-func TestLegendIsBesideTheCurves(t *testing.T) {
-	for last, left := range map[float64]bool{0.5: false, 2: true} {
-		r := &Run{Name: "a", Series: map[string][]Point{"loss": {{Step: 1, Number: 1}, {Step: 2, Number: last}}}}
-		if p, err := panel("loss", "steps", []*Run{r, r}, Options{}); err != nil || p.Legend.Left != left {
-			t.Errorf("from 1 to %v: the legend is on the left: %v, want %v; %v", last, p.Legend.Left, left, err)
-		}
-	}
-}

@@ -3,8 +3,6 @@ package devicetest
 import (
 	"math"
 	"testing"
-
-	"github.com/goddp/goddp/device"
 )
 
 // The reference gives the known answers of Random123's authors for Philox4x32-10.
@@ -42,37 +40,6 @@ func TestSplitMixKnownAnswers(t *testing.T) {
 			if got := splitMix(c.seed, i); got != want {
 				t.Errorf("output %d for seed %d is %#x, want %#x", i, c.seed, got, want)
 			}
-		}
-	}
-}
-
-// The reference's 16-bit numbers survive a round trip through their bits, and numbers are rounded
-// to nearest, ties to even.
-func TestFormats(t *testing.T) {
-	for _, dt := range []device.DType{device.Float16, device.BFloat16} {
-		for b := range 1 << 16 {
-			v := unpack(formats[dt], uint16(b))
-			if v != v {
-				continue
-			}
-			if got := pack(formats[dt], v); got != uint16(b) && v != 0 {
-				t.Fatalf("%v: %#04x is %v, packed to %#04x", dt, b, v, got)
-			}
-			if r := round(dt, v); r != v {
-				t.Fatalf("%v: %v rounded to %v", dt, v, r)
-			}
-		}
-	}
-	for _, c := range []struct {
-		dt      device.DType
-		v, want float64
-	}{
-		{device.Float16, 1 + 0x1p-11, 1}, {device.Float16, 1 + 3*0x1p-11, 1 + 0x1p-9}, {device.Float16, 1 + 0x1p-11 + 0x1p-40, 1 + 0x1p-10},
-		{device.Float16, 65519.99, 65504}, {device.Float16, 65520, math.Inf(1)}, {device.Float16, 0x1p-25, 0}, {device.Float16, -0x1.8p-24, -0x1p-23},
-		{device.BFloat16, 1 + 0x1p-8, 1}, {device.BFloat16, 1 + 3*0x1p-8, 1 + 0x1p-6}, {device.Float32, 1 + 0x1p-24, 1},
-	} {
-		if got := round(c.dt, c.v); got != c.want {
-			t.Errorf("%v: %v rounded to %v, want %v", c.dt, c.v, got, c.want)
 		}
 	}
 }

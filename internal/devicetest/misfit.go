@@ -67,9 +67,7 @@ func checkMisfits(r *rig) {
 		"Softmax along no axis":               func() error { return k.Softmax(s, t(2, 3), t(2, 3), 2, false) },
 		"SoftmaxGrad with other g":            func() error { return k.SoftmaxGrad(s, t(2, 3), one, t(3), t(2, 3), 1, false) },
 		"SGD with other gradient":             func() error { return k.SGD(s, kernels.SGDStep{Param: t(3), Grad: t(4), LR: 1}) },
-		"SGD with other velocity": func() error {
-			return k.SGD(s, kernels.SGDStep{Param: t(3), Grad: t(3), Velocity: t(4), Momentum: 1})
-		},
+		"SGD with other velocity":             func() error { return k.SGD(s, kernels.SGDStep{Param: t(3), Grad: t(3), Velocity: t(4), Momentum: 1}) },
 		"SGD with other master": func() error {
 			return k.SGD(s, kernels.SGDStep{Param: of(device.BFloat16, 3), Grad: of(device.BFloat16, 3), Master: t(4)})
 		},
@@ -109,32 +107,26 @@ func checkMisfits(r *rig) {
 			box, x := device.Shape{3}, of(device.Int64, 3)
 			return k.CopyStrided(s, box, x, kernels.Dense(box), device.Accum{Alpha: 1, Beta: 1}, x, kernels.Dense(box))
 		},
-		"Axpby of other type":           func() error { return k.Axpby(s, t(3), one, double) },
-		"Axpby of integers":             func() error { return k.Axpby(s, of(device.Int32, 3), one, of(device.Int32, 3)) },
-		"Unary of other type":           func() error { return k.Unary(s, kernels.Exp, t(3), double) },
-		"UnaryGrad without y":           func() error { return k.UnaryGrad(s, kernels.Exp, t(3), one, t(3), t(3), device.Tensor{}) },
-		"UnaryGrad without x":           func() error { return k.UnaryGrad(s, kernels.Log, t(3), one, t(3), device.Tensor{}, t(3)) },
-		"Binary of two types":           func() error { return k.Binary(s, kernels.Add, t(3), t(3), double) },
-		"Sum of other type":             func() error { return k.Sum(s, t(3), one, double) },
-		"MatMul of two types":           func() error { return k.MatMul(s, t(1, 1), one, t(1, 3), false, double.Reshape(3, 1), false) },
-		"Linear with bias of its own":   func() error { return k.Linear(s, t(1, 3), t(1, 2), t(3, 2), double, 0) },
-		"LinearGrad to bias of its own": func() error { return k.LinearGrad(s, t(3, 2), one, double, one, t(1, 3), t(1, 2)) },
-		"Softmax of two types":          func() error { return k.Softmax(s, t(3), double, 0, false) },
-		"MSE of two types":              func() error { return k.MSE(s, t(), t(3), double) },
-		"MSEGrad with g of its own":     func() error { return k.MSEGrad(s, t(3), one, of(device.Float64), t(3), t(3)) },
-		"CrossEntropy with real labels": func() error { return k.CrossEntropy(s, t(), t(4), t(4, 2), t(4)) },
-		"SGD with gradient of its own":  func() error { return k.SGD(s, kernels.SGDStep{Param: t(3), Grad: double}) },
-		"SGD without velocity":          func() error { return k.SGD(s, kernels.SGDStep{Param: t(3), Grad: t(3), Momentum: 1}) },
-		"SGD with flags of their own":   func() error { return k.SGD(s, kernels.SGDStep{Param: t(3), Grad: t(3), Skip: t(3)}) },
-		"SGD with an overflow of its own": func() error {
-			return k.SGD(s, kernels.SGDStep{Param: t(3), Grad: t(3), Overflow: t(1)})
-		},
-		"SGD of integers": func() error {
-			return k.SGD(s, kernels.SGDStep{Param: of(device.Int32, 3), Grad: of(device.Int32, 3)})
-		},
-		"SGD with a master of 32 bits": func() error {
-			return k.SGD(s, kernels.SGDStep{Param: t(3), Grad: t(3), Master: t(3)})
-		},
+		"Axpby of other type":             func() error { return k.Axpby(s, t(3), one, double) },
+		"Axpby of integers":               func() error { return k.Axpby(s, of(device.Int32, 3), one, of(device.Int32, 3)) },
+		"Unary of other type":             func() error { return k.Unary(s, kernels.Exp, t(3), double) },
+		"UnaryGrad without y":             func() error { return k.UnaryGrad(s, kernels.Exp, t(3), one, t(3), t(3), device.Tensor{}) },
+		"UnaryGrad without x":             func() error { return k.UnaryGrad(s, kernels.Log, t(3), one, t(3), device.Tensor{}, t(3)) },
+		"Binary of two types":             func() error { return k.Binary(s, kernels.Add, t(3), t(3), double) },
+		"Sum of other type":               func() error { return k.Sum(s, t(3), one, double) },
+		"MatMul of two types":             func() error { return k.MatMul(s, t(1, 1), one, t(1, 3), false, double.Reshape(3, 1), false) },
+		"Linear with bias of its own":     func() error { return k.Linear(s, t(1, 3), t(1, 2), t(3, 2), double, 0) },
+		"LinearGrad to bias of its own":   func() error { return k.LinearGrad(s, t(3, 2), one, double, one, t(1, 3), t(1, 2)) },
+		"Softmax of two types":            func() error { return k.Softmax(s, t(3), double, 0, false) },
+		"MSE of two types":                func() error { return k.MSE(s, t(), t(3), double) },
+		"MSEGrad with g of its own":       func() error { return k.MSEGrad(s, t(3), one, of(device.Float64), t(3), t(3)) },
+		"CrossEntropy with real labels":   func() error { return k.CrossEntropy(s, t(), t(4), t(4, 2), t(4)) },
+		"SGD with gradient of its own":    func() error { return k.SGD(s, kernels.SGDStep{Param: t(3), Grad: double}) },
+		"SGD without velocity":            func() error { return k.SGD(s, kernels.SGDStep{Param: t(3), Grad: t(3), Momentum: 1}) },
+		"SGD with flags of their own":     func() error { return k.SGD(s, kernels.SGDStep{Param: t(3), Grad: t(3), Skip: t(3)}) },
+		"SGD with an overflow of its own": func() error { return k.SGD(s, kernels.SGDStep{Param: t(3), Grad: t(3), Overflow: t(1)}) },
+		"SGD of integers":                 func() error { return k.SGD(s, kernels.SGDStep{Param: of(device.Int32, 3), Grad: of(device.Int32, 3)}) },
+		"SGD with a master of 32 bits":    func() error { return k.SGD(s, kernels.SGDStep{Param: t(3), Grad: t(3), Master: t(3)}) },
 		"SGD with a half master": func() error {
 			return k.SGD(s, kernels.SGDStep{Param: of(device.Float16, 3), Grad: of(device.Float16, 3), Master: of(device.Float16, 3)})
 		},
@@ -145,22 +137,18 @@ func checkMisfits(r *rig) {
 		"SGD with the other half's gradient": func() error {
 			return k.SGD(s, kernels.SGDStep{Param: of(device.Float16, 3), Grad: of(device.BFloat16, 3), Master: t(3)})
 		},
-		"SGD with a gradient wider than its parameter": func() error {
-			return k.SGD(s, kernels.SGDStep{Param: of(device.Float16, 3), Grad: t(3)})
-		},
-		"AdamW without moments": func() error { return k.AdamW(s, kernels.AdamWStep{Param: t(3), Grad: t(3), Step: 1}) },
-		"Uniform of integers":   func() error { return k.Uniform(s, of(device.Int64, 3), 0, 1, 1, 0) },
-		"Normal of integers":    func() error { return k.Normal(s, of(device.Int64, 3), 0, 1, 1, 0) },
-		"NonFinite to a number": func() error { return k.NonFinite(s, t(), t(3)) },
-		"NonFinite of integers": func() error { return k.NonFinite(s, of(device.Uint8), of(device.Int32, 3)) },
-		"Hash to a real number": func() error { return k.Hash(s, of(device.Float64), t(3)) },
-		"Quantize of doubles":   func() error { return k.Quantize(s, of(device.Uint8, device.Align), double) },
-		"Quantize to numbers":   func() error { return k.Quantize(s, t(device.Align), t(3)) },
-		"Dequantize to doubles": func() error { return k.Dequantize(s, double, one, of(device.Uint8, device.Align)) },
-		"Orthonormalize of halves": func() error {
-			return k.Orthonormalize(s, of(device.BFloat16, 2, 3), of(device.BFloat16, 2, 3))
-		},
-		"Hash of nothing": func() error { return k.Hash(s, of(device.Int64), device.Tensor{}) },
+		"SGD with a gradient wider than its parameter": func() error { return k.SGD(s, kernels.SGDStep{Param: of(device.Float16, 3), Grad: t(3)}) },
+		"AdamW without moments":                        func() error { return k.AdamW(s, kernels.AdamWStep{Param: t(3), Grad: t(3), Step: 1}) },
+		"Uniform of integers":                          func() error { return k.Uniform(s, of(device.Int64, 3), 0, 1, 1, 0) },
+		"Normal of integers":                           func() error { return k.Normal(s, of(device.Int64, 3), 0, 1, 1, 0) },
+		"NonFinite to a number":                        func() error { return k.NonFinite(s, t(), t(3)) },
+		"NonFinite of integers":                        func() error { return k.NonFinite(s, of(device.Uint8), of(device.Int32, 3)) },
+		"Hash to a real number":                        func() error { return k.Hash(s, of(device.Float64), t(3)) },
+		"Quantize of doubles":                          func() error { return k.Quantize(s, of(device.Uint8, device.Align), double) },
+		"Quantize to numbers":                          func() error { return k.Quantize(s, t(device.Align), t(3)) },
+		"Dequantize to doubles":                        func() error { return k.Dequantize(s, double, one, of(device.Uint8, device.Align)) },
+		"Orthonormalize of halves":                     func() error { return k.Orthonormalize(s, of(device.BFloat16, 2, 3), of(device.BFloat16, 2, 3)) },
+		"Hash of nothing":                              func() error { return k.Hash(s, of(device.Int64), device.Tensor{}) },
 	} {
 		misfit[*device.DTypeError](r, name, call)
 	}
