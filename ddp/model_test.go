@@ -19,14 +19,6 @@ type twoInputs struct {
 	switches
 }
 
-func newTwoInputs(pg *comm.ProcessGroup) *twoInputs {
-	m := &twoInputs{switches: newSwitches(pg.Device(), 3)}
-	for _, p := range m.w {
-		m.AddParameter(p)
-	}
-	return m
-}
-
 func (m *twoInputs) Parameters() []*nn.Parameter { return m.Container.Parameters() }
 
 func (m *twoInputs) Forward(x, y *autograd.Variable) (a, b *autograd.Variable) {
@@ -36,7 +28,10 @@ func (m *twoInputs) Forward(x, y *autograd.Variable) (a, b *autograd.Variable) {
 // A model with several inputs and results is wrapped like any other, and called within Run.
 func TestRunOfSeveralInputsAndResults(t *testing.T) {
 	onBuckets(t, Options{FindUnusedParameters: true}, func(pg *comm.ProcessGroup, _ bool, opts *Options) error {
-		m := newTwoInputs(pg)
+		m := &twoInputs{switches: newSwitches(pg.Device(), 3)}
+		for _, p := range m.w {
+			m.AddParameter(p)
+		}
 		model := must.New(New(m, pg, opts))
 		mine, mean := share(pg)
 		x, y := autograd.FromSlice(pg.Device(), []float64{mine}), autograd.FromSlice(pg.Device(), []float64{2})

@@ -9,30 +9,9 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
-	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 )
-
-// counter is a model with a buffer to which each Forward adds x.
-type counter struct {
-	times
-	sum *nn.Buffer
-}
-
-func newCounter(dev device.Device, sum float32) counter {
-	return counter{times{nn.NewParameter("w", autograd.Scalar(dev, 1))}, nn.NewBuffer("sum", autograd.Scalar(dev, sum))}
-}
-
-func (m counter) Forward(x *autograd.Variable) *autograd.Variable {
-	dev := x.Device()
-	if err := dev.Kernels().Axpby(dev.Compute(), m.sum.Var().Tensor(), device.Accum{Alpha: 1, Beta: 1}, x.Tensor()); err != nil {
-		panic(err)
-	}
-	return m.times.Forward(x)
-}
-
-func (m counter) Buffers() []*nn.Buffer { return []*nn.Buffer{m.sum} }
 
 // After a pass that reduced, successful or not, the next forward pass starts with rank 0's buffers.
 // After other passes it does not.
@@ -40,7 +19,11 @@ func TestBroadcastBuffer(t *testing.T) {
 	for _, local := range []bool{false, true} {
 		t.Run(fmt.Sprint("local: ", local), func(t *testing.T) {
 			onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
-				m := newCounter(pg.Device(), float32(100*(1+pg.Rank())))
+				m := newSummedSwitches(pg.Device(), 1)
+				*m.use = []int{0}
+				if err := pg.Device().Kernels().Fill(pg.Device().Compute(), m.sum.Var().Tensor(), float64(100*(1+pg.Rank()))); err != nil {
+					return err
+				}
 				model := must.New(New(m, pg, &Options{LocalBuffers: local}))
 				want := 100. // set by New, from rank 0
 				check := func(when string) error {
@@ -50,7 +33,10 @@ func TestBroadcastBuffer(t *testing.T) {
 					return nil
 				}
 				x := float64(1 + 2*pg.Rank())
-				forward := func() *autograd.Variable { want += x; return model.Forward(autograd.Scalar(pg.Device(), float32(x))) }
+				forward := func() *autograd.Variable {
+					want += x
+					return model.Forward(autograd.FromSlice(pg.Device(), []float64{x}))
+				}
 				err := errors.Join(check("after New"), model.NoSync(func() error { return forward().Backward() }), check("after a pass that reduces nothing"))
 				if err != nil {
 					return err
@@ -60,11 +46,11 @@ func TestBroadcastBuffer(t *testing.T) {
 					if pass == 1 {
 						y = failIf(pg.Rank() == 1, y)
 					}
-					err := errors.Join(y.Backward(), m.w.Var().GradErr())
+					err := errors.Join(y.Backward(), m.w[0].Var().GradErr())
 					if (err != nil) != (pass == 1) {
 						return fmt.Errorf("pass %d: %v", pass, err)
 					}
-					m.w.Var().ZeroGrad()
+					m.w[0].Var().ZeroGrad()
 					if !local {
 						want = 100 + 2 + float64(pass) // the value on rank 0
 					}

@@ -1,13 +1,12 @@
 package ddp
 
 import (
-	"context"
+	"bytes"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -83,32 +82,11 @@ func bucketsAreRebuilt(pg *comm.ProcessGroup) error {
 	return nil
 }
 
-// kept is a log handler that stores messages.
-type kept struct {
-	slog.Handler
-	mu   sync.Mutex
-	text []string
-}
-
-func (h *kept) Enabled(context.Context, slog.Level) bool { return true }
-func (h *kept) WithAttrs([]slog.Attr) slog.Handler       { return h }
-func (h *kept) WithGroup(string) slog.Handler            { return h }
-func (h *kept) Handle(_ context.Context, r slog.Record) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.text = append(h.text, fmt.Sprint(r.Level, " ", r.Message))
-	return nil
-}
-
-func (h *kept) count(text string) (n int) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, line := range h.text {
-		if strings.Contains(line, text) {
-			n++
-		}
-	}
-	return n
+// logged returns a logger at level debug, and a function that counts its lines with a level and the beginning of a message.
+func logged() (*slog.Logger, func(text string) int) {
+	var out bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	return log, func(text string) int { return strings.Count(out.String(), text) }
 }
 
 // Buckets are rebuilt only if that changes them, and only if one pass determines the order of the
@@ -127,8 +105,8 @@ func TestBucketsAreRebuiltOnlyIfNeeded(t *testing.T) {
 		{"a static graph", Options{BucketCapMB: 1e-6, StaticGraph: true}, true, []int{2, 0}},
 	} {
 		for _, ranks := range commtest.Sizes(t, 2, 4) {
-			log := &kept{}
-			commtest.OnRanks(t, ranks, &comm.Options{Log: slog.New(log)}, func(pg *comm.ProcessGroup) error {
+			log, count := logged()
+			commtest.OnRanks(t, ranks, &comm.Options{Log: log}, func(pg *comm.ProcessGroup) error {
 				m, model, _ := trainedSwitches(pg, 3, &c.opts, nil)
 				for range 3 {
 					if err := m.step(model, 1, c.use...); err != nil {
@@ -144,7 +122,7 @@ func TestBucketsAreRebuiltOnlyIfNeeded(t *testing.T) {
 			if c.rebuilt {
 				want = commtest.Here(ranks)
 			}
-			if n := log.count("DEBUG the reducer's buckets have been rebuilt"); n != want {
+			if n := count(`level=DEBUG msg="the reducer's buckets have been rebuilt`); n != want {
 				t.Errorf("%s: said %d times that buckets were rebuilt, want %d", c.name, n, want)
 			}
 		}
@@ -194,8 +172,8 @@ func (s small) Alloc(size int) (device.Buffer, error) {
 // If one rank has no memory for new buckets, all ranks keep the old ones and train on.
 func TestRebuildWithoutMemoryKeepsBuckets(t *testing.T) {
 	var full atomic.Bool // the next allocation of either rank fails
-	log := &kept{}
-	opts := commtest.WrapBackend(&comm.Options{Log: slog.New(log)}, func(b backend.Backend) backend.Backend { return small{b, &full} })
+	log, count := logged()
+	opts := commtest.WrapBackend(&comm.Options{Log: log}, func(b backend.Backend) backend.Backend { return small{b, &full} })
 	commtest.OnGoroutines(t, 2, opts, func(pg *comm.ProcessGroup) error {
 		m, model, _ := trainedSwitches(pg, 3, &Options{BucketCapMB: 1e-6}, nil)
 		before := order(model)
@@ -219,7 +197,7 @@ func TestRebuildWithoutMemoryKeepsBuckets(t *testing.T) {
 		}
 		return nil
 	})
-	if n := log.count("WARN the reducer's buckets were not rebuilt"); n != 2 {
+	if n := count(`level=WARN msg="the reducer's buckets were not rebuilt`); n != 2 {
 		t.Errorf("said %d times why, want once on each rank", n)
 	}
 }

@@ -3,7 +3,6 @@ package ddp
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -92,8 +91,8 @@ func TestStats(t *testing.T) {
 // set.
 func TestStatsAreLogged(t *testing.T) {
 	for _, ranks := range commtest.Sizes(t, 2, 4) {
-		log := &kept{}
-		commtest.OnRanks(t, ranks, &comm.Options{Log: slog.New(log)}, func(pg *comm.ProcessGroup) error {
+		log, count := logged()
+		commtest.OnRanks(t, ranks, &comm.Options{Log: log}, func(pg *comm.ProcessGroup) error {
 			w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
 			model := must.New(New(times{w}, pg, nil))
 			x := autograd.Scalar(pg.Device(), 1)
@@ -108,7 +107,7 @@ func TestStatsAreLogged(t *testing.T) {
 			}
 			return nil
 		})
-		if n := log.count("DEBUG distributed training"); n != 2*commtest.Here(ranks) {
+		if n := count(`level=DEBUG msg="distributed training`); n != 2*commtest.Here(ranks) {
 			t.Errorf("logged %d times, want twice on each rank", n)
 		}
 	}

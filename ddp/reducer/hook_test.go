@@ -228,14 +228,3 @@ type lateReduction struct {
 func (l *lateReduction) Wait(ctx context.Context) error {
 	return errors.Join(l.Reduction.Wait(ctx), l.err)
 }
-
-func TestHooksThatDiffer(t *testing.T) {
-	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
-		hook := []Hook{nil, noop{}}[pg.Rank()]
-		_, err := New(t.Context(), pg, params(), &Options{Hook: hook, Unused: UnusedFound})
-		if err == nil || !strings.Contains(err.Error(), "option 1 is hook reducer.noop on rank 1, hook <nil> on rank 0") {
-			return fmt.Errorf("got %v", err)
-		}
-		return nil
-	})
-}

@@ -115,10 +115,7 @@ func TestAverages(t *testing.T) {
 							return err
 						}
 						for i := range 4 {
-							got, err := e.all(i)
-							if err != nil {
-								return err
-							}
+							got := must.New(e.all(i))
 							if want := float64(pass+10*i) + 3*float64(pg.Size()-1)/2; got-want > 1e-5 || want-got > 1e-5 {
 								return fmt.Errorf("pass %d: gradient %d is %v, want %v", pass, i, got, want)
 							}

@@ -74,19 +74,6 @@ func grouped(params []*nn.Parameter) (Local, error) {
 	return optim.NewAdamW(groups[1].Params, &groups[1].AdamWOptions, groups[0])
 }
 
-// shaped has no weight decay for vectors. It forms groups by shape.
-func shaped(params []*nn.Parameter) (Local, error) {
-	groups := [2]optim.SGDGroup{{SGDOptions: optim.SGDOptions{LR: 0.1, Momentum: 0.9}}, {SGDOptions: optim.SGDOptions{LR: 0.1, Momentum: 0.9, WeightDecay: 5}}}
-	for _, p := range params {
-		i := 0
-		if len(p.Shape()) >= 2 {
-			i = 1
-		}
-		groups[i].Params = append(groups[i].Params, p)
-	}
-	return optim.NewSGD(groups[0].Params, &groups[0].SGDOptions, groups[1])
-}
-
 // wrapped is a wrapped model and its optimizer, with shards or without.
 type wrapped struct {
 	model interface {
@@ -240,7 +227,6 @@ func TestTrainsAsWithoutShards(t *testing.T) {
 		{"SGD", sgd, double, device.Float64, small},
 		{"AdamW", adamW, double, device.Float64, small},
 		{"groups by name", grouped, double, device.Float64, small},
-		{"groups by shape", shaped, double, device.Float64, small},
 		{"SGD, 16 bits", sgd, bf, device.Float32, small},
 		{"AdamW, 16 bits", adamW, bf, device.Float32, small},
 		{"AdamW, 16 bits reduced in 32", adamW, bf, device.Float32, &ddp.Options{BucketCapMB: small.BucketCapMB, ReduceDType: device.Float32}},
