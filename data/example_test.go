@@ -3,8 +3,11 @@ package data_test
 import (
 	"fmt"
 
+	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/data"
 )
+
+var _ data.Group = (*comm.ProcessGroup)(nil)
 
 // An epoch of ten samples on two ranks, with two samples each in a step.
 func ExampleSampler() {

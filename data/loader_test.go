@@ -11,12 +11,16 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/internal/devicetest"
+	"github.com/goddp/goddp/internal/testkit"
 )
+
+func TestMain(m *testing.M) { testkit.Main(m, nil) }
 
 // ranks implements Group.
 type ranks struct {
@@ -73,12 +77,11 @@ func (o opaque) CopyOut(ctx context.Context, s device.Stream, dst []byte, src de
 	return o.Device.CopyOut(ctx, s, dst, o.mem[src.Addr()].Slice(0, src.Len()))
 }
 
-// devices returns a device whose memory the host can address, and an opaque one whose streams are
-// queues.
+// devices returns a device whose memory the host can address, and an opaque one that defers copies.
 func devices(t *testing.T) map[string]device.Device {
 	all := map[string]device.Device{
-		"inline": cpu.New(&cpu.Options{Threads: 1}),
-		"queued": opaque{devicetest.Lagging(cpu.New(&cpu.Options{Threads: 1})), map[uintptr]device.Buffer{}},
+		"inline":   cpu.New(&cpu.Options{Threads: 1}),
+		"deferred": opaque{devicetest.Defer(cpu.New(&cpu.Options{Threads: 1})), map[uintptr]device.Buffer{}},
 	}
 	for _, dev := range all {
 		t.Cleanup(func() { dev.Close() })
@@ -96,12 +99,14 @@ func TestLoaderGivesWhatTheSamplerSays(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // a copy for which nothing waits is never made
+				defer cancel()
 				before := dev.Memory().InUse
 				want := Sampler{Len: 45, Rank: 1, Size: 2, Batch: 4, Shuffle: true, Seed: 7}
 				for epoch := range 3 {
 					shares := slices.Collect(want.Shares(Position{Epoch: epoch}))
 					var got []Share
-					for batch, err := range loader.Epoch(t.Context(), epoch) {
+					for batch, err := range loader.Epoch(ctx, epoch) {
 						if err != nil {
 							t.Fatal(err)
 						}
@@ -122,15 +127,17 @@ func TestLoaderGivesWhatTheSamplerSays(t *testing.T) {
 	}
 }
 
-// hasty is an opaque device that counts copies on streams that have not waited for another stream.
+// hasty is an opaque device that counts the copies into memory that the compute stream may still use.
 type hasty struct {
 	opaque
-	early *int
+	early   *int
+	written map[uintptr]bool // the addresses of earlier copies
 }
 
 type hastyStream struct {
 	device.Stream
-	waited bool
+	waits    int  // for other streams
+	isBehind bool // since the last Mark the stream has waited
 }
 
 func (h hasty) NewStream(urgent bool) (device.Stream, error) {
@@ -141,22 +148,29 @@ func (h hasty) NewStream(urgent bool) (device.Stream, error) {
 func (h hasty) Copy(s device.Stream, dst, src device.Buffer) error {
 	if beside, ok := s.(*hastyStream); ok {
 		s = beside.Stream
-		if !beside.waited {
+		if beside.waits == 0 || h.written[dst.Addr()] && !beside.isBehind {
 			*h.early++
 		}
+		h.written[dst.Addr()] = true
 	}
 	return h.opaque.Copy(s, dst, src)
 }
 
 func (s *hastyStream) WaitFor(ctx context.Context, e device.Event) error {
-	s.waited = true
+	s.waits++
+	s.isBehind = true
 	return s.Stream.WaitFor(ctx, e)
+}
+
+func (s *hastyStream) Mark() device.Event {
+	s.isBehind = false
+	return s.Stream.Mark()
 }
 
 // The loader copies a batch into memory only after the compute stream has finished the work that
 // used that memory before.
 func TestCopiesWaitForTheMemory(t *testing.T) {
-	dev := hasty{devices(t)["queued"].(opaque), new(int)}
+	dev := hasty{devices(t)["deferred"].(opaque), new(int), map[uintptr]bool{}}
 	loader, err := NewLoader(numbers(45), ranks{0, 1, dev}, LoaderOptions{Batch: 4})
 	if err != nil {
 		t.Fatal(err)
