@@ -30,10 +30,7 @@ func Main(m *testing.M, programs map[string]func()) {
 	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
 		os.RemoveAll(binaries.dir)
-		if shared.made {
-			dir, _ := sharedDir()
-			os.RemoveAll(dir)
-		}
+		os.RemoveAll(shared.dir)
 		os.Exit(code)
 	}))
 }
@@ -78,21 +75,20 @@ func AsUser(t testing.TB, cmd *exec.Cmd) *exec.Cmd {
 }
 
 // shared is the folder of SharedDir.
-var shared struct{ made bool }
-
-var sharedDir = sync.OnceValues(func() (dir string, err error) {
-	shared.made = true
-	return os.MkdirTemp("", "goddp-shared-")
-})
+var shared struct {
+	sync.Once
+	dir string // removed by Main
+	err error
+}
 
 // SharedDir returns a folder that the tests of this binary share. The package's TestMain must call [Main], which removes it.
 func SharedDir(t testing.TB) string {
 	t.Helper()
-	dir, err := sharedDir()
-	if err != nil {
-		t.Fatal(err)
+	shared.Do(func() { shared.dir, shared.err = os.MkdirTemp("", "goddp-shared-") })
+	if shared.err != nil {
+		t.Fatal(shared.err)
 	}
-	return dir
+	return shared.dir
 }
 
 // binaries are the programs that Build has built.
