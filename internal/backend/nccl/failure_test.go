@@ -336,11 +336,11 @@ func TestEmulatedAbortKeepsDoneCallsDone(t *testing.T) {
 func TestEmulatedKilledRankIsNamed(t *testing.T) {
 	control(t)
 	w := launch(t, "fakegpu", 3, "forever")
-	w.WaitForRounds(t)
-	w.Cmds[1].Process.Kill()
+	w.awaitRounds()
+	w[1].Cmd.Process.Kill()
 	at := time.Now()
 	for _, r := range []int{0, 2} {
-		if how := w.Wait(t, r, "ended: "); how != "lost 1 false" {
+		if how := w.said(r, "ended"); how != "lost 1 false" {
 			t.Errorf("rank %d ended: %s", r, how)
 		}
 	}

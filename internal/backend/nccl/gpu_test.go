@@ -37,7 +37,7 @@ func TestGPU(t *testing.T) {
 		t.Run(scenario, func(t *testing.T) {
 			w := launch(t, "real", gpus, scenario)
 			for r := range gpus {
-				if how := w.Wait(t, r, "ended: "); how != "done" {
+				if how := w.said(r, "ended"); how != "done" {
 					t.Errorf("rank %d ended: %s", r, how)
 				}
 			}
@@ -48,7 +48,7 @@ func TestGPU(t *testing.T) {
 // Up to four ranks of one process share one GPU.
 func TestGPUSmallAllReduceOnOneGPU(t *testing.T) {
 	real(t, 1)
-	if how := launch(t, "real", 1, "one-gpu").Wait(t, 0, "ended: "); how != "done" {
+	if how := launch(t, "real", 1, "one-gpu").said(0, "ended"); how != "done" {
 		t.Error("it ended: ", how)
 	}
 }
@@ -63,20 +63,20 @@ func TestGPUTimeoutAborts(t *testing.T) {
 
 func gpuAbort(t *testing.T, scenario string) {
 	w := launch(t, "real", gpus, scenario)
-	how := w.Wait(t, 0, "late: ")
+	how := w.said(0, "late")
 	t.Log("rank 0 returned after its deadline by ", how)
 	late, _, _ := strings.Cut(how, ": ")
 	if d, err := time.ParseDuration(late); err != nil || d < 0 || d > lateness || !strings.Contains(how, "timed out after 2s while running") {
 		t.Errorf("rank 0: %s, want a timeout within %v of the deadline", how, lateness)
 	}
-	t.Log("rank 0 closed after ", w.Wait(t, 0, "closed: "))
+	t.Log("rank 0 closed after ", w.said(0, "closed"))
 	for r := range gpus {
 		if r > 0 {
-			if how := w.Wait(t, r, "peer: "); !strings.Contains(how, "timed out after 2s while running") {
+			if how := w.said(r, "peer"); !strings.Contains(how, "timed out after 2s while running") {
 				t.Errorf("rank %d: %s, want rank 0's cause", r, how)
 			}
 		}
-		if how := w.Wait(t, r, "ended: "); how != "done" {
+		if how := w.said(r, "ended"); how != "done" {
 			t.Errorf("rank %d ended: %s", r, how)
 		}
 	}
@@ -92,14 +92,14 @@ func TestGPUKilledRankIsNamed(t *testing.T) {
 
 func gpuPeerDies(t *testing.T, scenario string) {
 	w := launch(t, "real", gpus, scenario)
-	w.WaitForRounds(t)
-	w.Cmds[1].Process.Kill()
+	w.awaitRounds()
+	w[1].Cmd.Process.Kill()
 	at := time.Now()
 	for r := range gpus {
 		if r == 1 {
 			continue
 		}
-		if how := w.Wait(t, r, "ended: "); how != "lost 1 false" {
+		if how := w.said(r, "ended"); how != "lost 1 false" {
 			t.Errorf("rank %d ended: %s", r, how)
 		}
 	}
@@ -110,9 +110,9 @@ func gpuPeerDies(t *testing.T, scenario string) {
 func TestGPURankLeavesAlone(t *testing.T) {
 	real(t, 2)
 	w := launch(t, "real", gpus, "leave")
-	t.Log("rank 1 closed after ", w.Wait(t, 1, "closed: "))
+	t.Log("rank 1 closed after ", w.said(1, "closed"))
 	for r := range gpus {
-		if how := w.Wait(t, r, "ended: "); how != "done" {
+		if how := w.said(r, "ended"); how != "done" {
 			t.Errorf("rank %d ended: %s", r, how)
 		}
 	}
@@ -122,13 +122,8 @@ func TestGPURankLeavesAlone(t *testing.T) {
 func TestGPULatencyIsLogged(t *testing.T) {
 	real(t, 2)
 	w := launch(t, "real", gpus, "latency")
-	for {
-		line := w.Wait(t, 0, "")
-		if strings.HasPrefix(line, "ended: ") {
-			break
-		}
-		t.Log(line)
-	}
+	w.said(0, "ended")
+	t.Log(w[0].Stdout())
 }
 
 // latency reduces float32s of many sizes in place and prints the median time of a call, on the

@@ -37,21 +37,19 @@ func newRank(b backend.Backend, cfg backend.Config) *backendtest.Rank {
 }
 
 func TestMain(m *testing.M) {
-	testkit.Main(m, map[string]func(){"worker": func() { worker(strings.Fields(os.Getenv(specVar))) }})
+	testkit.Main(m, map[string]func(){"worker": func() { worker(os.Args[1:]) }})
 }
-
-// specVar tells a worker what to do.
-const specVar = "GODDP_TEST_NCCL_WORKER"
 
 // control sets the faults of the fake libraries. At the end of the test it waits until hung calls
 // have returned.
 func control(t testing.TB, lines ...string) (release func()) {
 	t.Helper()
 	release = fakegpu.Use(t, lines...)
+	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() {
 		release()
 		for deadline := time.Now().Add(soon); ; time.Sleep(5 * time.Millisecond) {
-			err := goleak.Find(goleak.IgnoreCurrent())
+			err := goleak.Find(before)
 			if err == nil {
 				return
 			}
@@ -171,7 +169,7 @@ func open(kind string, rank int) (device.Device, error) {
 }
 
 // launch starts a scenario in n processes on GPUs of the given kind, and hosts their coordinator.
-func launch(t *testing.T, kind string, n int, scenario string) *backendtest.Workers {
+func launch(t *testing.T, kind string, n int, scenario string) workers {
 	t.Helper()
 	server, err := store.Listen("127.0.0.1:0", nil)
 	if err != nil {
@@ -190,7 +188,24 @@ func launch(t *testing.T, kind string, n int, scenario string) *backendtest.Work
 		}
 		t.Cleanup(func() { c.Close() })
 	}
-	return backendtest.StartWorkers(t, n, func(rank int) []string {
-		return append(testkit.Self(t, "worker").Env, fmt.Sprintf("%s=%s %d %d %s %s", specVar, kind, rank, n, server.Addr(), scenario))
-	})
+	w := make(workers, n)
+	for rank := range w {
+		w[rank] = testkit.Start(t, testkit.Self(t, "worker", kind, strconv.Itoa(rank), strconv.Itoa(n), server.Addr(), scenario))
+	}
+	return w
+}
+
+// workers are the processes of a scenario, by rank.
+type workers []*testkit.Process
+
+// said returns the rest of the line of a rank that begins with a word and a colon.
+func (w workers) said(rank int, word string) string {
+	return strings.TrimPrefix(w[rank].Await("^"+word+": ", 1).Text, word+": ")
+}
+
+// awaitRounds waits until every worker has run a call of ReduceRounds.
+func (w workers) awaitRounds() {
+	for _, p := range w {
+		p.Await("^round$", 1)
+	}
 }

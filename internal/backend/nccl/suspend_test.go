@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -90,32 +89,14 @@ func suspended(m *backendtest.Rank, count int) error {
 func suspend(t *testing.T, kind, scenario string, groups int) {
 	w := launch(t, kind, 2, fmt.Sprint(scenario, "-", groups))
 	for i := range groups {
-		w.Wait(t, 1, "broke")
-		if err := stopped(w.Cmds[0].Process.Pid); err != nil {
-			t.Fatal(err)
-		}
+		w[1].Await("^broke$", i+1)
+		w[0].AwaitStop()
 		time.Sleep(time.Duration(i%5) * time.Millisecond)
-		w.Cmds[0].Process.Signal(syscall.SIGCONT)
+		w[0].Signal(syscall.SIGCONT)
 	}
 	for r := range 2 {
-		if how := w.Wait(t, r, "ended: "); how != "done" {
+		if how := w.said(r, "ended"); how != "done" {
 			t.Errorf("rank %d ended: %s", r, how)
-		}
-	}
-}
-
-// stopped waits until a process is stopped.
-func stopped(pid int) error {
-	for deadline := time.Now().Add(soon); ; time.Sleep(time.Millisecond) {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil {
-			return err
-		}
-		if _, state, _ := strings.Cut(string(stat), ") "); strings.HasPrefix(state, "T") {
-			return nil
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("the process does not stop: %s", stat)
 		}
 	}
 }
