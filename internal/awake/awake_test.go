@@ -39,6 +39,7 @@ func TestASuspensionEndsOnePart(t *testing.T) {
 			timer.next() // as after a suspension
 		}
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		if want := (parts - 3) * time.Second; took != want {
 			t.Errorf("after three suspensions the timeout took %v, want %v", took, want)
 		}

@@ -213,7 +213,9 @@ func (x Trial) run(m *Rank) error {
 // reductions with different factors, and a Barrier.
 func Collectives(m *Rank) error {
 	large := 33_333
-	if !testkit.IsLong() {
+	if testkit.Race {
+		large = 5000
+	} else if !testkit.IsLong() {
 		large = 9000
 	}
 	run := func(x Trial) error { return x.Run(m) }

@@ -115,8 +115,8 @@ func (m *Rank) Download(t device.Tensor) (device.Tensor, error) {
 // Ones returns an AllReduce of count ones.
 func (m *Rank) Ones(count int) (*backend.Call, error) {
 	h := HostTensor(device.Float32, count)
-	for i := range h.Len() {
-		Put(h, i, 1)
+	for i, x := 0, device.Elements[float32](h); i < count; i++ {
+		x[i] = 1
 	}
 	t, err := m.Upload(h)
 	return &backend.Call{Kind: backend.AllReduce, Dst: t, Src: t, Name: "ones"}, err

@@ -82,6 +82,13 @@ func mainTransports() []string {
 	return []string{"inproc", "shm", "tcp"}
 }
 
+// notUnderRace skips a test that computes much under the race detector, if other tests have the same accesses.
+func notUnderRace(t *testing.T) {
+	if testkit.Race {
+		t.Skip("computes much, and other tests have its accesses")
+	}
+}
+
 // open makes a group of n ranks over a transport.
 func open(t testing.TB, transport string, n int) []*backendtest.Rank {
 	t.Helper()
@@ -150,11 +157,14 @@ func expect(what string, t device.Tensor, want func(i int) float64) error {
 
 // The sizes lie on both sides of every size at which the algorithm changes.
 func TestCollectives(t *testing.T) {
+	sizes := []int{2, 3}
+	if testkit.IsLong() {
+		sizes = []int{1, 2, 3, 5}
+	} else if testkit.Race {
+		sizes = []int{3}
+	}
 	for name := range transports {
-		for n := 1; n <= 5; n++ {
-			if n != 3 && n != 2 && !testkit.IsLong() {
-				continue
-			}
+		for _, n := range sizes {
 			t.Run(fmt.Sprintf("%s/%d", name, n), func(t *testing.T) {
 				ranks := open(t, name, n)
 				i := 0
@@ -191,7 +201,9 @@ func TestAlgorithmsAmongManyRanks(t *testing.T) {
 func testAlgorithms(t *testing.T, ranks []*backendtest.Rank) {
 	n := len(ranks)
 	counts := []int{1000, 30_011, 200_003}
-	if testkit.IsLong() {
+	if testkit.Race {
+		counts = counts[1:2]
+	} else if testkit.IsLong() {
 		counts = append(counts, 5003, 70_001, 90_001)
 	}
 	for i, c := range counts {
@@ -219,6 +231,7 @@ const maxInline = 16 << 10
 
 // The reductions run inline, on memory that all ranks can access, and staged.
 func TestEveryReductionOfEveryType(t *testing.T) {
+	notUnderRace(t)
 	for _, name := range mainTransports() {
 		if name == "inproc" { // as shm
 			continue
@@ -252,6 +265,7 @@ func TestEveryReductionOfEveryType(t *testing.T) {
 
 // The sum of these numbers depends on the order of addition. All ranks must have the same bits.
 func TestResultsAreBitwiseEqual(t *testing.T) {
+	notUnderRace(t)
 	for _, name := range mainTransports() {
 		t.Run(name, func(t *testing.T) {
 			const n = 4

@@ -14,6 +14,7 @@ import (
 // A PreMulSum is bitwise equal to the Sum of products that each rank computed before. Factors,
 // products and sums are rounded in the same way.
 func TestPreMulSumEqualsSumOfProducts(t *testing.T) {
+	notUnderRace(t)
 	for _, name := range mainTransports() {
 		t.Run(name, func(t *testing.T) {
 			const n = 3
