@@ -48,7 +48,7 @@ func TestPyTorchWorkersOnTwoHosts(t *testing.T) {
 	j.c10d("2", endpoint(n.Hosts[0].Addr(0)))
 	j.flags = append(j.flags, "--nproc-per-node", "2",
 		"--rdzv-conf", "keep_alive_interval=5") // importing PyTorch takes all cores, and this test is about no loss
-	j.worker = []string{"--no-python", "env", "GLOO_SOCKEtIFNAME=eth0", python, script}
+	j.worker = []string{"--no-python", "env", "GLOO_SOCKET_IFNAME=eth0", python, script}
 	j.start(0, 1)
 	for node := range n.Hosts {
 		ends(t, j.agents[node], 0)
