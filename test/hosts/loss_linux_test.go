@@ -286,7 +286,7 @@ func TestElectionProcessDies(t *testing.T) {
 		if node == host {
 			a.Expect("stopping the workers: the host of the rendezvous, this node, is lost: golaunch-etcd has ended", 1)
 		} else {
-			a.Expect("stopping the workers: the host of the rendezvous, .*, is lost: it is not elected any more", 1)
+			a.Await("stopping the workers: ", 1) // the host is not elected any more, or its workers have ended
 		}
 	}
 	host = j.rendezvousHost()

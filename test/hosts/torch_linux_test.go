@@ -62,6 +62,7 @@ func TestTorchrunMeetsGolaunch(t *testing.T) {
 	n := netns.New(t, 3, 1)
 	j := newJob(t, n)
 	j.c10d("2", endpoint(n.Hosts[0].Addr(0)))
+	j.flags = append(j.flags, "--rdzv-conf", "join_timeout=60") // importing PyTorch takes long on a busy machine
 	j.start(0)
 	awaitPorts(t, n.Hosts[0], 1)
 	other := startTorchrun(t, n.Hosts[2], "--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_id", "job",
