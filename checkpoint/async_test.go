@@ -121,10 +121,11 @@ func saveBesideSteps(t *testing.T, pg *comm.ProcessGroup, kind string) error {
 	return err
 }
 
-// If a writer fails, the next Save returns its error on all ranks, or Close does if there is no
+// If a writer fails, the next Save returns its error on all ranks, or Wait or Close does if there is no
 // other Save. The save after that succeeds.
 func TestAsyncErrors(t *testing.T) {
 	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		ctx := t.Context()
 		dir, err := sharedFolder(t, pg)
 		if err != nil {
 			return err
@@ -133,65 +134,50 @@ func TestAsyncErrors(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		broken := func() {
-			if m.fs = (disk{}); pg.Rank() == 1 {
-				open := make(chan struct{})
-				close(open)
-				m.fs = slowDisk{open: open, err: errFault}
+		opened := make(chan struct{})
+		close(opened)
+		broken := func(*State) { m.fs = slowDisk{open: opened, err: errFault} }
+		rankValue := func(v any) func(s *State) {
+			return func(s *State) { s.RankValues = map[string]any{"v": v} }
+		}
+		for i, c := range []struct {
+			onRank1 func(s *State)
+			result  func() error // how the caller learns of the failure
+			want    []string
+		}{
+			{broken, func() error { return m.Save(ctx, 99, r.state()) }, []string{"saving step 1 in " + dir + ": rank 1: injected fault"}},
+			{nil, func() error { return m.Wait(ctx) }, nil},
+			{broken, func() error { return m.Wait(ctx) }, []string{"saving step 3 in " + dir + ": rank 1: injected fault"}},
+			{rankValue(strings.Repeat("x", 9<<20)), func() error { return m.Wait(ctx) }, []string{"rank 1: store ", "at most 8388608"}},
+			{rankValue(func() {}), m.Close, []string{`rank 1: value "v": json: unsupported type`}}, // the snapshot fails
+			{nil, m.Close, nil},
+		} {
+			m.fs = disk{}
+			s := r.state()
+			s.RankValues = map[string]any{"v": pg.Rank()}
+			if c.onRank1 != nil && pg.Rank() == 1 {
+				c.onRank1(&s)
+			}
+			if err := m.Save(ctx, i+1, s); err != nil && (i < 5 || !errors.Is(err, ErrClosed)) {
+				return err
+			}
+			err := c.result()
+			if c.want == nil && err != nil {
+				t.Errorf("rank %d, save %d: %v", pg.Rank(), i+1, err)
+			}
+			for _, want := range c.want {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("rank %d, save %d: %v, want %q", pg.Rank(), i+1, err, want)
+				}
 			}
 		}
-		expect := func(step int, err error) {
-			t.Helper()
-			if want := fmt.Sprintf("saving step %d in %s: rank 1: injected fault", step, dir); err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("rank %d: %v, want %q", pg.Rank(), err, want)
-			}
-		}
-		broken()
-		if err := m.Save(t.Context(), 1, r.state()); err != nil {
-			return err
-		}
-		expect(1, m.Save(t.Context(), 2, r.state()))
-		m.fs = disk{}
-		if err := m.Save(t.Context(), 3, r.state()); err != nil {
-			return err
-		}
-		if err := m.Wait(t.Context()); err != nil {
-			return err
-		}
-		broken()
-		if err := m.Save(t.Context(), 4, r.state()); err != nil {
-			return err
-		}
-		expect(4, m.Wait(t.Context()))
-		m.fs = disk{}
-		large := r.state()
-		if pg.Rank() == 1 { // the store refuses the share of rank 1
-			large.RankValues = map[string]any{"text": strings.Repeat("x", 9<<20)}
-		}
-		if err := m.Save(t.Context(), 5, large); err != nil {
-			return err
-		}
-		if err := m.Wait(t.Context()); err == nil || !strings.Contains(err.Error(), "rank 1: store ") || !strings.Contains(err.Error(), "at most 8388608") {
-			t.Errorf("rank %d: %v", pg.Rank(), err)
-		}
-		inconsistent := r.state()
-		inconsistent.RankValues = map[string]any{"rank": pg.Rank()}
-		if pg.Rank() == 1 { // the snapshot of rank 1 fails
-			inconsistent.RankValues["rank"] = func() {}
-		}
-		if err := m.Save(t.Context(), 5, inconsistent); err != nil {
-			return err
-		}
-		if err := m.Close(); err == nil || !strings.Contains(err.Error(), `rank 1: value "rank": json: unsupported type`) {
-			t.Errorf("rank %d: %v", pg.Rank(), err)
-		}
-		if err := m.Close(); err != nil {
-			return err
-		}
-		if err := m.Save(t.Context(), 6, r.state()); !errors.Is(err, ErrClosed) {
+		if err := m.Save(ctx, 9, r.state()); !errors.Is(err, ErrClosed) {
 			t.Errorf("Save after Close: %v", err)
 		}
-		_, err = resumedAt(t.Context(), pg, dir, r.state())
+		step, err := resumedAt(ctx, pg, dir, r.state())
+		if step != 2 {
+			t.Errorf("resumed at step %d, want the only one that is complete", step)
+		}
 		return err
 	})
 }

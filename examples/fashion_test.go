@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/goddp/goddp/internal/testkit"
@@ -48,26 +47,5 @@ func TestFashionLearns(t *testing.T) {
 	logged := outcome(t, dir)
 	if last, err := strconv.ParseFloat(logged["accuracy of step 120"], 64); err != nil || last < 0.9 || len(logged) != 12+3 {
 		t.Errorf("%v, want 12 accuracies, the last of them above 0.9, and 3 losses in %v", err, logged)
-	}
-}
-
-// TestFashionReportsInvalidData checks that golaunch reports a mistake in the data in one line, whether it is an error or a panic.
-func TestFashionReportsInvalidData(t *testing.T) {
-	testkit.Long(t)
-	dir := clothes(t, 40, 5)
-	images, labels := filepath.Join(dir, "train-images-idx3-ubyte"), filepath.Join(dir, "train-labels-idx1-ubyte")
-	for _, c := range []struct{ file, content, want string }{
-		{images, "\x00\x00\x08\x03\x00\x00\x00\x28\x00\x00\x00\x20\x00\x00\x00\x20" + strings.Repeat("\x00", 40*32*32),
-			"panic: layer 1: Linear: shapes [10 1024] and [256 784] do not fit (parameter 1.weight)"},
-		{labels, "\x00\x00\x08\x01\x00\x00\x00\x28" + strings.Repeat("\x00", 37) + "\x0a\x00\x00",
-			"data: " + labels + ": sample 37 has label 10, want one below 10"},
-	} {
-		if err := os.WriteFile(c.file, []byte(c.content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		r := testkit.Run(t, job(t, dir, 2, filepath.Join(build(t), "fashion"), "--batch", "10", "--data", dir))
-		if line := "\n  error     : " + c.want + "\n"; r.Code == 0 || strings.Count(r.Stderr, line) != 1 {
-			t.Errorf("exit code %d, no line %q in\n%s", r.Code, line, r.Stderr)
-		}
 	}
 }
