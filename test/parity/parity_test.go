@@ -1,10 +1,7 @@
 package main
 
 import (
-	"encoding/binary"
-	"fmt"
 	"math"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
@@ -37,80 +34,23 @@ func record(t *testing.T) []string {
 	return files
 }
 
-// runAll runs a case on all ranks and returns rank 0's checks, by quantity.
-func runAll(t *testing.T, path string) map[string]check {
-	t.Helper()
-	checks := map[string]check{}
-	commtest.OnRanks(t, ranks, nil, func(pg *comm.ProcessGroup) error {
-		list, err := run(t.Context(), pg, path)
-		for _, c := range list {
-			checks[c.quantity] = c
-		}
-		return err
-	})
-	return checks
-}
-
-// TestParityWithPyTorch trains all small cases and checks the limits. Then it changes one element of each
-// recording, and checks that only the quantity to which the element belongs misses its limit.
+// TestParityWithPyTorch trains all small cases and checks the limits.
 func TestParityWithPyTorch(t *testing.T) {
 	testkit.Long(t)
-	files := record(t)
-	for _, path := range files {
-		t.Run(filepath.Base(path), func(t *testing.T) {
-			checks := runAll(t, path)
-			if len(checks) != 4 {
-				t.Errorf("%d checks, want 4", len(checks))
+	for _, path := range record(t) {
+		commtest.OnRanks(t, ranks, nil, func(pg *comm.ProcessGroup) error {
+			checks, err := run(t.Context(), pg, path)
+			if pg.Rank() == 0 && len(checks) != 4 {
+				t.Errorf("%s: %d checks, want 4", path, len(checks))
 			}
 			for _, c := range checks {
 				if !c.ok() || c.buckets < 3 {
-					t.Errorf("%v with %d buckets; want it within its limit, with a bucket for each layer", c, c.buckets)
+					t.Errorf("%s: %v with %d buckets; want it within its limit, with a bucket for each layer", path, c, c.buckets)
 				}
 			}
+			return err
 		})
 	}
-	for tensor, quantity := range map[string]string{"gradient/2.bias": "first gradients", "loss": "losses", "final/4.weight": "final parameters"} {
-		for _, path := range files {
-			t.Run(fmt.Sprintf("%s/%s is off", filepath.Base(path), tensor), func(t *testing.T) {
-				for _, c := range runAll(t, changeElement(t, path, tensor)) {
-					if c.ok() == (c.quantity == quantity) {
-						t.Error(c)
-					}
-				}
-			})
-		}
-	}
-}
-
-// changeElement copies a recording, adds 1e-4 to the first element of a tensor, and returns the path of
-// the copy.
-func changeElement(t *testing.T, path, tensor string) string {
-	t.Helper()
-	r, err := openRecording(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	e := r.Tensors()[tensor]
-	switch at := data[e.From:]; e.DType {
-	case "F32":
-		x := math.Float32frombits(binary.LittleEndian.Uint32(at))
-		binary.LittleEndian.PutUint32(at, math.Float32bits(x+1e-4))
-	case "F64":
-		x := math.Float64frombits(binary.LittleEndian.Uint64(at))
-		binary.LittleEndian.PutUint64(at, math.Float64bits(x+1e-4))
-	default:
-		t.Fatalf("tensor %q is of %q", tensor, e.DType)
-	}
-	changed := filepath.Join(t.TempDir(), "changed.safetensors")
-	if err := os.WriteFile(changed, data, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return changed
 }
 
 func TestLimitsByTypeAndGap(t *testing.T) {
