@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"os"
@@ -38,9 +37,6 @@ func (p pytorch) variable(dev device.Device, name string) *autograd.Variable {
 	}
 	return autograd.FromBytes(dev, info.DType.Device(), info.Shape, elements)
 }
-
-// numbers returns a tensor's elements.
-func numbers(v *autograd.Variable) ([]float64, error) { return v.Read(context.Background()) }
 
 const parityBatch, paritySteps = 4, 20
 
@@ -79,14 +75,27 @@ func runPyTorch(t *testing.T, c config) (path string) {
 	return path
 }
 
-// off returns the relative error |got - want| / |want|, in Euclidean norms.
-func off(got, want []float64) float64 {
+// off returns the largest relative error |got - want| / |want| so far, in Euclidean norms, against a tensor of the file from element
+// first on. It returns an error if this error exceeds 1e-4.
+func (p pytorch) off(so float64, got *autograd.Variable, name string, first int) (float64, error) {
+	g, err := got.Read(p.t.Context())
+	if err != nil {
+		return 0, err
+	}
+	want, err := p.variable(got.Device(), name).Read(p.t.Context())
+	if err != nil {
+		return 0, err
+	}
 	var distance, norm float64
-	for i, w := range want {
-		distance += (got[i] - w) * (got[i] - w)
+	for i, w := range want[first : first+len(g)] {
+		distance += (g[i] - w) * (g[i] - w)
 		norm += w * w
 	}
-	return math.Sqrt(distance / norm)
+	d := math.Sqrt(distance / norm)
+	if !(d <= 1e-4) {
+		return d, fmt.Errorf("%s is off by %g of its norm", name, d)
+	}
+	return max(so, d), nil
 }
 
 // TestParityWithPyTorch compares logits, gradients and losses with PyTorch's, for the same
@@ -129,11 +138,11 @@ func (p pytorch) compare(t *testing.T, c config, pg *comm.ProcessGroup) error {
 	}
 	opt := must.New(newOptimizer(net.Parameters(), 0.1, false))
 	opt.SetLR(1e-3)
-	losses, err := numbers(p.variable(dev, "losses"))
+	losses, err := p.variable(dev, "losses").Read(ctx)
 	if err != nil {
 		return err
 	}
-	tokens, err := numbers(p.variable(dev, "tokens"))
+	tokens, err := p.variable(dev, "tokens").Read(ctx)
 	if err != nil {
 		return err
 	}
@@ -150,7 +159,8 @@ func (p pytorch) compare(t *testing.T, c config, pg *comm.ProcessGroup) error {
 		in := autograd.Reshape(autograd.FromLabels(dev, ids), each, c.context)
 		out := autograd.Reshape(autograd.FromLabels(dev, next), each, c.context)
 		if step == 0 {
-			if logitsOff, err = p.compareLogits(net, in, pg.Rank()*len(ids)*c.vocab); err != nil {
+			autograd.NoGrad(dev, func() { logitsOff, err = p.off(0, net.Forward(in), "logits", pg.Rank()*len(ids)*c.vocab) })
+			if err != nil {
 				return err
 			}
 		}
@@ -158,8 +168,11 @@ func (p pytorch) compare(t *testing.T, c config, pg *comm.ProcessGroup) error {
 		if err := loss.Backward(); err != nil {
 			return err
 		}
-		if step == 0 {
-			if gradOff, err = p.compareGradients(net); err != nil {
+		for _, param := range net.Parameters() {
+			if step > 0 {
+				break
+			}
+			if gradOff, err = p.off(gradOff, param.Grad(), "grad."+param.Name(), 0); err != nil {
 				return err
 			}
 		}
@@ -182,42 +195,4 @@ func (p pytorch) compare(t *testing.T, c config, pg *comm.ProcessGroup) error {
 	t.Logf("%v, rank %d of %d: the logits are off by %.1e, the gradients by at most %.1e, the losses by at most %.1e",
 		dev, pg.Rank(), pg.Size(), logitsOff, gradOff, lossOff)
 	return nil
-}
-
-// compareLogits returns the relative error of the logits for ids against PyTorch's from element first on,
-// or an error if that exceeds 1e-4.
-func (p pytorch) compareLogits(net *gpt, ids *autograd.Variable, first int) (d float64, err error) {
-	var got, want []float64
-	autograd.NoGrad(ids.Device(), func() {
-		if got, err = numbers(net.Forward(ids)); err == nil {
-			want, err = numbers(p.variable(ids.Device(), "logits"))
-		}
-	})
-	if err != nil {
-		return 0, err
-	}
-	if d = off(got, want[first:first+len(got)]); !(d <= 1e-4) {
-		return d, fmt.Errorf("the logits are off by %g of their norm", d)
-	}
-	return d, nil
-}
-
-// compareGradients returns the largest relative error of a parameter's gradient against PyTorch's, or an
-// error if that exceeds 1e-4.
-func (p pytorch) compareGradients(net *gpt) (worst float64, err error) {
-	for _, param := range net.Parameters() {
-		got, err := numbers(param.Grad())
-		if err != nil {
-			return 0, err
-		}
-		want, err := numbers(p.variable(param.Var().Device(), "grad."+param.Name()))
-		if err != nil {
-			return 0, err
-		}
-		d := off(got, want)
-		if worst = max(worst, d); !(d <= 1e-4) {
-			return d, fmt.Errorf("the gradient of %s is off by %g of its norm", param.Name(), d)
-		}
-	}
-	return worst, nil
 }
