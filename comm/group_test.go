@@ -461,6 +461,7 @@ func TestContextBoundsInitAlone(t *testing.T) {
 		}
 		if err != nil {
 			t.Error(err)
+			cancel() // the other rank waits for this one
 		}
 	})
 	if t.Failed() {
