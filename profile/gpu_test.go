@@ -121,7 +121,7 @@ func TestEmulatedTraceOfCapturedSteps(t *testing.T) {
 }
 
 func TestGPUTraceOfCapturedSteps(t *testing.T) {
-	for _, path := range train(t, []device.Device{openGPU(t)}, true) {
+	for _, path := range train(t, commtest.OpenGPUs(t, 1, 1), true) {
 		inEach := nodes(t, path, 100*time.Microsecond)
 		if inEach["sgd_float32"] == 0 {
 			t.Errorf("a captured step has the nodes %v, want an update", inEach)

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"math"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -15,7 +14,6 @@ import (
 	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/device/cuda"
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/timeline"
 	"github.com/goddp/goddp/nn"
@@ -104,20 +102,6 @@ func overlap(t *testing.T, dev device.Device, step func() error) (byEvents, byKe
 	return report.Ranks[0].SpansHiddenPercent, report.Ranks[0].HiddenPercent
 }
 
-func openGPU(t *testing.T) device.Device {
-	t.Helper()
-	n, err := cuda.Count()
-	if n == 0 && os.Getenv("GODDP_REQUIRE_CUDA") == "" {
-		t.Skipf("no GPU: %v", err)
-	}
-	dev, err := cuda.Open(0, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { dev.Close() })
-	return dev
-}
-
 // agree checks that two percentages differ by 3 points at most, and that they measure something.
 func agree(t *testing.T, what string, byEvents, byKernels float64) {
 	t.Helper()
@@ -129,7 +113,7 @@ func agree(t *testing.T, what string, byEvents, byKernels float64) {
 
 // On a GPU, the overlap that package ddp measures by events is that of the kernels.
 func TestGPUOverlapOfAModel(t *testing.T) {
-	dev := openGPU(t)
+	dev := commtest.OpenGPUs(t, 1, 1)[0]
 	hook, err := newDelays(dev)
 	if err != nil {
 		t.Fatal(err)

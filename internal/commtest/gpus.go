@@ -11,14 +11,18 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cuda"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
-// GPUs returns the number of GPUs. It skips the test if there are fewer than least, or in a job. If
-// GODDP_REQUIRE_CUDA is set and there is no GPU, it fails the test, so that a run on a machine with
+// GPUs returns the number of GPUs. It skips the test if there are fewer than least, in a job, or without -long.
+// GODDP_REQUIRE_CUDA stands for -long, and makes the test fail if there is no GPU, so that a run on a machine with
 // GPUs cannot skip tests unnoticed.
 func GPUs(t testing.TB, least int) int {
 	t.Helper()
 	OutsideJobs(t)
+	if os.Getenv("GODDP_REQUIRE_CUDA") == "" {
+		testkit.Long(t)
+	}
 	gpus, err := cuda.Count()
 	switch {
 	case gpus == 0 && os.Getenv("GODDP_REQUIRE_CUDA") != "":
