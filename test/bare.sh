@@ -16,6 +16,7 @@ if [ "${BARE_INSIDE:-}" = "" ]; then
 fi
 
 tree=$PWD
+mkdir -p "$BARE_CACHE"
 root=$(mktemp -d)
 mount -t tmpfs -o mode=755 bare "$root"
 
