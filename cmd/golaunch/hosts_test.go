@@ -114,3 +114,23 @@ func TestHostsTakeTwoSignalsAsOne(t *testing.T) {
 	}
 	p.Expect("saved", 1)
 }
+
+// The host that failed first gives the job its exit code, not one that was stopped because of it. A shell takes the place of
+// ssh and of golaunch on the hosts.
+func TestHostThatFailedFirstGivesTheCode(t *testing.T) {
+	dir := t.TempDir()
+	ssh := filepath.Join(dir, "ssh")
+	script := `#!/bin/sh
+for arg; do host=$last last=$arg; done
+[ "$host" = a ] && touch "` + dir + `/failed" && exit 7
+until [ -e "` + dir + `/failed" ]; do sleep 0.01; done
+sleep 0.1
+exit 143
+`
+	if err := os.WriteFile(ssh, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if got := runIt(t, nil, "--hosts=a,b", "--ssh="+ssh, "--master-addr=127.0.0.1", "bash"); got.Code != 7 {
+		t.Errorf("exit code %d, want 7; stderr:\n%s", got.Code, got.Stderr)
+	}
+}

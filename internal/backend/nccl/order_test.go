@@ -123,8 +123,10 @@ func TestEmulatedStreamsKeepOrder(t *testing.T) {
 			if why := nccl.SmallAllReduceDisabled(members[0].Backend); isSmall != (why == nil) {
 				t.Errorf("small all-reduces: want %v: %v", isSmall, why)
 			}
-			if err := backendtest.Each(members, buckets); err != nil {
-				t.Error(err)
+			for _, f := range []func(*backendtest.Rank) error{buckets, swaps} {
+				if err := backendtest.Each(members, f); err != nil {
+					t.Error(err)
+				}
 			}
 		})
 	}
@@ -177,6 +179,50 @@ func buckets(m *backendtest.Rank) error {
 				return fmt.Errorf("step %d, bucket %d ran from %v to %v, after one that ended at %v", step, i, began, done, before)
 			}
 			before = done
+		}
+	}
+	return nil
+}
+
+// swaps lets two ranks swap tensors by groups of calls. Each call in a group waits for an event that the group itself does
+// not wait for.
+func swaps(m *backendtest.Rank) error {
+	const count = 1000
+	h := backendtest.HostTensor(device.Float32, count)
+	mine, err := m.Upload(h)
+	if err != nil {
+		return err
+	}
+	theirs, err := m.Upload(h)
+	if err != nil {
+		return err
+	}
+	for step := range 5 {
+		before := m.Device.Compute().Record()
+		for i := range count {
+			backendtest.Put(h, i, float64(step*10+m.Rank))
+		}
+		if err := m.Device.CopyIn(m.Device.Compute(), mine.Buf, h.Buf.Host()); err != nil {
+			return err
+		}
+		written := m.Device.Compute().Record()
+		task, err := m.Enqueue(&backend.Call{Kind: backend.Group, After: before, Calls: []*backend.Call{
+			{Kind: backend.Send, Src: mine, Root: 1 - m.Rank, After: written}, {Kind: backend.Recv, Dst: theirs, Root: 1 - m.Rank, After: written},
+		}})
+		if err != nil {
+			return err
+		}
+		if err := task.Join(context.Background(), m.Device.Compute()); err != nil {
+			return err
+		}
+		got, err := m.Download(theirs)
+		if err != nil {
+			return err
+		}
+		for i := range count {
+			if v, want := backendtest.Get(got, i), float64(step*10+1-m.Rank); v != want {
+				return fmt.Errorf("step %d: element %d is %v, want %v", step, i, v, want)
+			}
 		}
 	}
 	return nil
