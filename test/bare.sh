@@ -68,5 +68,5 @@ for l in "${libraries[@]}"; do
 	if find / -xdev -name "$l*" 2>/dev/null | grep .; then echo "bare.sh: $l is here" >&2; exit 1; fi
 done
 if (exec 3<>/dev/tcp/1.1.1.1/53) 2>/dev/null; then echo "bare.sh: there is a network" >&2; exit 1; fi
-echo "bare machine: looked for ${commands[*]} ${libraries[*]} and a network, and found none; gcc $(gcc -dumpversion), $(go version)"
+echo "bare machine: looked for ${commands[*]} ${libraries[*]} and a network, and found none; gcc $(gcc -dumpversion), $(go version)" >&2
 exec unshare --user --map-user=1000 --map-group=1000 "$@"
