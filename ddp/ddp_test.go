@@ -474,6 +474,8 @@ func TestModelsThatDiffer(t *testing.T) {
 		{"buffers of each rank", scalar, func(r int) Options { return Options{LocalBuffers: r == 1} }, true, []string{"LocalBuffers true on rank 1"}, ""},
 		{"a static graph", scalar, func(r int) Options { return Options{StaticGraph: r == 1, FindUnusedParameters: true} }, true,
 			[]string{"unused parameters fixed on rank 1, unused parameters found on rank 0"}, ""},
+		{"hooks", scalar, func(r int) Options { return Options{Hook: []reducer.Hook{nil, passing{}}[r%2]} }, true,
+			[]string{"hook ddp.passing on rank 1, hook <nil> on rank 0"}, ""},
 		{"a negative cap", scalar, func(r int) Options { return Options{BucketCapMB: float64(-r)} }, false, []string{"rank 1: reducer: a bucket cap is -1 MiB"}, ""},
 		{"a negative number of checks", scalar, func(r int) Options { return Options{CheckReplicas: -r} }, false, []string{"rank 1: CheckReplicas is -1"}, ""},
 		{"caps of both kinds", scalar, func(int) Options { return Options{BucketCapsMB: []float64{1}, BucketCapMB: 1} }, false,

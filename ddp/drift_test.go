@@ -166,6 +166,25 @@ func TestReplicaDrift(t *testing.T) {
 	}
 }
 
+// A checked pass may also fail for other reasons: the error contains all of them.
+func TestReplicaDriftBesideAMissingGradient(t *testing.T) {
+	onBoth(t, 3, func(pg *comm.ProcessGroup, isLagging bool) error {
+		skip := pg.Rank() == 0
+		m := two{nn.NewParameter("first", autograd.Scalar(pg.Device(), 1)), nn.NewParameter("second", autograd.Scalar(pg.Device(), 2)), &skip}
+		model := must.New(New(m, pg, &Options{CheckReplicas: 1}))
+		if pg.Rank() == 2 {
+			flip(m.a.Var(), 0)
+		}
+		err := model.Forward(autograd.Scalar(pg.Device(), 1)).Backward()
+		for _, want := range []string{`"second" on rank 0`, "rank 2 differs from the majority"} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				return fmt.Errorf("got %v, want %s", err, want)
+			}
+		}
+		return nil
+	})
+}
+
 // A check hashes the current memory of the parameters, not the memory that they had in New.
 func TestReplicaDriftOfMovedParameters(t *testing.T) {
 	onBoth(t, 2, func(pg *comm.ProcessGroup, isLagging bool) error {
