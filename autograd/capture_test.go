@@ -3,6 +3,8 @@
 package autograd_test
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"math"
@@ -18,6 +20,7 @@ import (
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
+	"github.com/goddp/goddp/profile"
 )
 
 // openGPU opens the emulated GPU, or the GPU where GODDP_REQUIRE_CUDA says that there is one.
@@ -471,6 +474,50 @@ func TestEmulatedCapturedStepsWithBranches(t *testing.T) {
 				return losses, nil
 			})
 		})
+	}
+}
+
+// The gradients of weights are on a branch of a captured step, unless their products fill a GPU.
+func TestEmulatedBranchOfACapturedStep(t *testing.T) {
+	for width, branches := range map[int]int{64: 2, 1 << 14: 1} {
+		dev := commtest.FakeGPUs(t, 1)[0]
+		net := nn.Sequential(nn.Linear(128, width), nn.Linear(width, 128))
+		if err := nn.Place(net, dev, 5); err != nil {
+			t.Fatal(err)
+		}
+		step := autograd.Capture(dev, func(in ...*autograd.Variable) (*autograd.Variable, error) {
+			for _, p := range net.Parameters() {
+				p.Var().ZeroGrad()
+			}
+			loss := autograd.Mean(net.Forward(in[0]))
+			return loss, loss.Backward()
+		}, &autograd.CaptureOptions{Required: true, Warmup: 1})
+		x, trace := autograd.Zeros(dev, device.Float32, 1, 128).Retain(), profile.Of(dev)
+		for range 3 {
+			lossOf(t, step, x)
+			trace.Start() // behind the first step
+		}
+		trace.Stop()
+		var file bytes.Buffer
+		var read struct {
+			TraceEvents []struct {
+				Name string
+				TID  int
+				Args struct{ Graph int }
+			}
+		}
+		if err := errors.Join(trace.WriteChrome(&file, 0), json.Unmarshal(file.Bytes(), &read)); err != nil {
+			t.Fatal(err)
+		}
+		streams := map[int]bool{}
+		for _, e := range read.TraceEvents {
+			if e.Name == "fake_gemm" && e.Args.Graph != 0 {
+				streams[e.TID] = true
+			}
+		}
+		if len(streams) != branches {
+			t.Errorf("the products of a step with layers of %d are on %d branches, want %d", width, len(streams), branches)
+		}
 	}
 }
 

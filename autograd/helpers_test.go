@@ -26,6 +26,7 @@ type faulty struct {
 	kernel   int
 	err      error
 	kernels  int // the number of kernels run so far
+	copies   int // the number of calls of Copy so far, which do not fail
 	failures int
 }
 
@@ -64,6 +65,11 @@ func (k *faultyKernels) run(kernel func() error) error {
 		return err
 	}
 	return kernel()
+}
+
+func (k *faultyKernels) Copy(s device.Stream, dst, src device.Tensor) error {
+	k.f.copies++
+	return k.Kernels.Copy(s, dst, src)
 }
 
 func (k *faultyKernels) Fill(s device.Stream, dst device.Tensor, v float64) error {

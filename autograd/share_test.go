@@ -45,6 +45,29 @@ func TestGradientsArePassedOnWithoutACopy(t *testing.T) {
 	}
 }
 
+// The block of a transformer and that of a ResNet pass the gradient of x + f(x) on to both terms without a copy.
+func TestResidualGradientsAreNotCopied(t *testing.T) {
+	for name, f := range map[string]func(x, w *autograd.Variable) *autograd.Variable{
+		"Linear":      func(x, w *autograd.Variable) *autograd.Variable { return autograd.Linear(x, w, nil) },
+		"FeedForward": func(x, w *autograd.Variable) *autograd.Variable { return autograd.FeedForward(x, w, nil, w, nil) },
+		"BatchNorm": func(x, w *autograd.Variable) *autograd.Variable {
+			return autograd.BatchNorm(x, nil, nil, autograd.BatchNormOptions{Eps: 1})
+		},
+	} {
+		dev := newFaulty(t, nil)
+		x := autograd.FromSlice(dev, []float64{1, -2, 3, 5, 4, -6}, 2, 3).RequireGrad()
+		w := autograd.FromSlice(dev, []float64{1, 2, 3, -4, 5, 6, 7, -8, 9}, 3, 3).RequireGrad()
+		h := autograd.MulScalar(x, 1)
+		y := autograd.Add(h, f(autograd.MulScalar(h, 1), w))
+		loss := autograd.Sum(autograd.Mul(y, y))
+		dev.copies = 0
+		mustBackward(t, loss)
+		if dev.copies != 0 {
+			t.Errorf("%s: the pass made %d copies", name, dev.copies)
+		}
+	}
+}
+
 // A gradient that several results share is copied before one of them changes its own.
 func TestSharedGradientsDoNotChange(t *testing.T) {
 	dev := newDevice(t)
