@@ -56,13 +56,18 @@ func TestEmulatedLateRanksAreNamed(t *testing.T) {
 			control(t, c.fault)
 			release := make(chan struct{})
 			defer close(release)
+			const timeout = 2 * time.Second
+			at := time.Now()
 			_, errs := attempt(t, 3, func(r int, cfg *backend.Config, _ *nccl.Options) {
-				cfg.Timeout = 2 * time.Second
+				cfg.Timeout = timeout
 				if r == 1 && c.device != nil {
 					cfg.Device = c.device(cfg.Device.(gpu), release)
 					cfg.Timeout = cmp.Or(c.timeout, cfg.Timeout)
 				}
 			})
+			if took := time.Since(at); took > timeout+lateness {
+				t.Errorf("took %v with a timeout of %v", took, timeout)
+			}
 			for r, err := range errs {
 				var late *nccl.LateError
 				var aborted *backend.AbortedError
