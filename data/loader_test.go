@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
@@ -99,7 +98,7 @@ func TestLoaderGivesWhatTheSamplerSays(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // a copy for which nothing waits is never made
+				ctx, cancel := context.WithTimeout(t.Context(), testkit.Soon) // a copy for which nothing waits is never made
 				defer cancel()
 				before := dev.Memory().InUse
 				want := Sampler{Len: 45, Rank: 1, Size: 2, Batch: 4, Shuffle: true, Seed: 7}
