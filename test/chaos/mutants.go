@@ -21,7 +21,7 @@ type mutant struct {
 }
 
 // mutants are what the campaign must catch. A function that is renamed, or loses its text, fails
-// TestEachMutantCompiles.
+// TestMutantsApply.
 var mutants = []mutant{
 	{
 		name: "the watchdog is switched off", file: "comm/watchdog.go", function: "watchdogLoop.findOverdue",
