@@ -126,6 +126,21 @@ func TestTwoJobsOnOnePort(t *testing.T) {
 	}
 }
 
+// Two jobs with the same program, arguments and size use one address. If one process of each job says that it is rank 1,
+// neither of the two joins, and the errors of all ranks name both.
+func TestTwoProcessesOfOneRankBothFail(t *testing.T) {
+	testkit.Long(t)
+	j := newJobs(t)
+	a0 := j.start(0, 3)
+	j.awaitKey("goddp/0/groups/0")
+	b1 := j.start(1, 3)
+	j.awaitKey("goddp/0/groups/1")
+	a1 := j.start(1, 3)
+	for who, p := range map[string]*testkit.Process{"A0": a0, "A1": a1, "B1": b1} {
+		j.expectEnd(p, who, "two processes say that they are rank 1", "GODDP_JOB_ID", named(a1), named(b1))
+	}
+}
+
 // A process of another user on this host cannot join a job.
 func TestProcessOfAnotherUserIsKeptOut(t *testing.T) {
 	testkit.Long(t)

@@ -223,6 +223,18 @@ func TestReadErrorFile(t *testing.T) {
 	}
 }
 
+// The agent writes an error file for a worker that wrote none.
+func TestCopyErrorFileWithoutOne(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "error.json")
+	root := &Failure{Worker: Worker{Rank: 3, PID: 77}, Status: Status{Signal: syscall.SIGKILL}, Time: time.Unix(1_700_000_000, 0)}
+	if err := copyErrorFile(root, path); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := readErrorFile(path); err != nil || got.Message != "rank 3 (pid 77) was killed by SIGKILL" || !got.Time.Equal(root.Time) {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
 func TestExitCode(t *testing.T) {
 	for want, err := range map[int]error{
 		0:   nil,

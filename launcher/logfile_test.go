@@ -95,6 +95,19 @@ func TestRotationKeepsTheNewestFiles(t *testing.T) {
 	}
 }
 
+// The files of a worker are rotated as the job says.
+func TestRotationOfAWorker(t *testing.T) {
+	j := shell(1, "seq 1 9")
+	j.cfg.LogDir, j.cfg.LogMaxSize, j.cfg.LogKeep, j.cfg.Redirects = t.TempDir(), 4, 2, allStreams(stdoutStream)
+	result, err := j.run(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprintf("%q", readLogFiles(t, filepath.Join(result.LogDir, "attempt_0", "0", stdoutLog))); got != `["5\n6\n" "7\n8\n" "9\n"]` {
+		t.Errorf("got %s", got)
+	}
+}
+
 // If a file cannot be rotated, it holds all bytes, and the user is told once.
 func TestRotationThatFails(t *testing.T) {
 	l := openLogFile(t, 4, 1)

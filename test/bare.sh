@@ -12,7 +12,7 @@ if [ "${BARE_INSIDE:-}" = "" ]; then
 	export BARE_INSIDE=1 BARE_GOROOT=$(go env GOROOT) BARE_MODULES=$(go env GOMODCACHE) BARE_CACHE=$(go env GOCACHE) GOFLAGS=$(go env GOFLAGS)
 	as_root=()
 	[ "$(id -u)" = 0 ] || as_root=(--map-root-user)
-	exec unshare "${as_root[@]}" --mount --net --ipc --pid --fork "$0" "$@"
+	exec unshare "${as_root[@]}" --mount --net --ipc --pid --fork --kill-child "$0" "$@"
 fi
 
 tree=$PWD
@@ -69,4 +69,4 @@ for l in "${libraries[@]}"; do
 done
 if (exec 3<>/dev/tcp/1.1.1.1/53) 2>/dev/null; then echo "bare.sh: there is a network" >&2; exit 1; fi
 echo "bare machine: looked for ${commands[*]} ${libraries[*]} and a network, and found none; gcc $(gcc -dumpversion), $(go version)" >&2
-exec unshare --user --map-user=1000 --map-group=1000 "$@"
+unshare --user --map-user=1000 --map-group=1000 "$@"

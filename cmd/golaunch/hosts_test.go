@@ -122,8 +122,10 @@ func TestHostThatFailedFirstGivesTheCode(t *testing.T) {
 	ssh := filepath.Join(dir, "ssh")
 	script := `#!/bin/sh
 for arg; do host=$last last=$arg; done
-[ "$host" = a ] && touch "` + dir + `/failed" && exit 7
-until [ -e "` + dir + `/failed" ]; do sleep 0.01; done
+cd "` + dir + `"
+[ "$host" = a ] && echo $$ >new && mv new pid && exit 7
+until [ -e pid ]; do sleep 0.01; done
+while kill -0 $(cat pid) 2>/dev/null; do sleep 0.01; done # until golaunch has seen the end of a
 sleep 0.1
 exit 143
 `

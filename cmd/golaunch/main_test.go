@@ -154,6 +154,10 @@ func TestFlagsReachTheLauncher(t *testing.T) {
 	if want := (&launcher.Nodes{Min: 2, Max: 2, Static: true, Rank: 1, Endpoint: "a:29400"}); err != nil || !reflect.DeepEqual(static, want) {
 		t.Errorf("static: got %+v, %v, want %+v", static, err, want)
 	}
+	// torchrun wants an IPv6 address in brackets, and MASTER_ADDR has none.
+	if o := parse(t, "--master-addr=[::1]", "--rdzv-endpoint=[::1]", "train"); o.rendezvous.masterAddr != "::1" || withPort(o.rendezvous.endpoint, 7) != "[::1]:7" {
+		t.Errorf("IPv6: got %q, and the endpoint %q", o.rendezvous.masterAddr, withPort(o.rendezvous.endpoint, 7))
+	}
 	if one, err := parse(t, "--standalone", "--rdzv-endpoint=host.invalid:29400", "train").rendezvous.config(); err != nil || one != nil {
 		t.Errorf("one node: got %+v, %v", one, err)
 	}
