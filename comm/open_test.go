@@ -1,0 +1,27 @@
+package comm
+
+import (
+	"testing"
+
+	"github.com/goddp/goddp/internal/handshake"
+)
+
+// The job's secret protects the data between hosts, unless the user says that the network is trusted.
+func TestSecretProtectsData(t *testing.T) {
+	const secret = "the secret of this job"
+	t.Setenv(handshake.TokenVar, secret)
+	for _, trusts := range []string{"GODDP_TEST_NOTHING", handshake.UnprotectedVar, handshake.InsecureVar} {
+		t.Run(trusts, func(t *testing.T) {
+			t.Setenv(trusts, "1")
+			w := World{Size: 2, LocalSize: 2}
+			m, err := w.member()
+			if err != nil {
+				t.Fatal(err)
+			}
+			o, err := hostOptions(w, m)
+			if err != nil || string(o.Member.Secret) != secret || o.Unprotected != (trusts != "GODDP_TEST_NOTHING") {
+				t.Errorf("the options are %+v, %v", o, err)
+			}
+		})
+	}
+}
