@@ -2,6 +2,5 @@
 // (package [github.com/goddp/goddp/internal/netns]). The tests skip, with the reason, where Slurm is not
 // installed or namespaces are not permitted.
 //
-//	go test ./test/slurm
-//	go test ./test/slurm -long     # also those that wait for Slurm's timeouts
+//	go test ./test/slurm -long
 package slurm
