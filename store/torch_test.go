@@ -17,7 +17,6 @@ import (
 // missing.
 func startTorch(t *testing.T, mode, addr string, env ...string) (p *testkit.Process, next func()) {
 	t.Helper()
-	testkit.Long(t) // the import of PyTorch takes seconds
 	testkit.Need(t, testkit.Command(testkit.Interpreter()))
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -81,6 +80,7 @@ func TestTorchClient(t *testing.T) {
 // A Go process joins a job whose store a PyTorch process hosts. That process waits for
 // its workers.
 func TestTorchServer(t *testing.T) {
+	testkit.Long(t)
 	_, addr := testkit.Port(t)
 	p, next := startTorch(t, "serve", addr)
 	legacy := len(p.Matches(`^with torch (1|2\.0)\.`)) > 0
