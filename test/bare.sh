@@ -20,12 +20,10 @@ mkdir -p "$BARE_CACHE"
 root=$(mktemp -d)
 mount -t tmpfs -o mode=755 bare "$root"
 
-# The files of the packages.
-packages=$({
-	dpkg-query -W -f '${Essential} ${Package}\n' | sed -n 's/^yes //p'
-	apt-cache depends --recurse --installed --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces --no-enhances \
-		gcc libc6-dev mount | sed -n 's/^\([a-z0-9][^: ]*\).*/\1/p'
-} | sort -u)
+# The files of the packages and of those that they depend on.
+essential=$(dpkg-query -W -f '${Essential} ${Package}\n' | sed -n 's/^yes //p')
+packages=$(apt-cache depends --recurse --installed --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces --no-enhances \
+	$essential gcc libc6-dev mount | sed -n 's/^\([a-z0-9][^: ]*\).*/\1/p' | sort -u)
 for link in bin sbin lib lib64; do # the system may keep them under /usr, while packages name them without it
 	if [ -L /$link ]; then
 		mkdir -p "$root/$(readlink /$link)"
