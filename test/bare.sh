@@ -30,7 +30,8 @@ for link in bin sbin lib lib64; do # the system may keep them under /usr, while 
 		ln -s "$(readlink /$link)" "$root/$link"
 	fi
 done
-dpkg-query -L $packages 2>/dev/null | grep -v -e '/share/doc/' -e '/share/man/' -e '/share/locale/' | sed -n 's|^/||p' | sort -u >"$root/files"
+# Some of the names are of no package: those that several packages provide.
+{ dpkg-query -L $packages 2>/dev/null || true; } | grep -v -e '/share/doc/' -e '/share/man/' -e '/share/locale/' | sed -n 's|^/||p' | sort -u >"$root/files"
 tar -C / --no-recursion --ignore-failed-read --exclude=bin --exclude=sbin --exclude=lib --exclude=lib64 --anchored -T "$root/files" -cf - 2>/dev/null | tar -C "$root" -xf -
 rm "$root/files"
 
