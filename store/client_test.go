@@ -99,7 +99,7 @@ func TestDialTimesOut(t *testing.T) {
 	late := errors.New("too late")
 	for addr, want := range map[string]string{
 		addr:                 "store " + addr + ": dial: connection refused (after ",
-		"localhost:" + port:  "store localhost:" + port + ": dial: 127.0.0.1:" + port + ": connection refused (after ",
+		"localhost:" + port:  "store localhost:" + port + ": dial: ADDRESS:" + port + ": connection refused (after ",
 		mute.Addr().String(): "store " + mute.Addr().String() + ": dial: what listens there does not answer as a store does (after ",
 	} {
 		t.Run(want, func(t *testing.T) {
@@ -112,8 +112,9 @@ func TestDialTimesOut(t *testing.T) {
 					t.Errorf("error %v is not %v", err, is)
 				}
 			}
-			if refused := strings.Contains(want, "refused"); !strings.HasPrefix(err.Error(), want) || errors.Is(err, syscall.ECONNREFUSED) != refused {
-				t.Errorf("got %q, want %q", err, want)
+			got := strings.NewReplacer("dial: 127.0.0.1:", "dial: ADDRESS:", "dial: [::1]:", "dial: ADDRESS:").Replace(err.Error()) // localhost is either
+			if refused := strings.Contains(want, "refused"); !strings.HasPrefix(got, want) || errors.Is(err, syscall.ECONNREFUSED) != refused {
+				t.Errorf("got %q, want %q", got, want)
 			}
 		})
 	}
