@@ -406,14 +406,6 @@ func TestSharedParametersAndBuffers(t *testing.T) {
 	})
 }
 
-// buffered has a buffer of a given shape.
-type buffered struct {
-	times
-	b *nn.Buffer
-}
-
-func (m buffered) Buffers() []*nn.Buffer { return []*nn.Buffer{m.b} }
-
 // If models or options differ between ranks, or are invalid on one rank, New returns an error on every rank that names
 // the difference, and the group remains usable.
 func TestModelsThatDiffer(t *testing.T) {
