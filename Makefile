@@ -3,9 +3,14 @@
 GO ?= go
 GOTEST ?= $(GO) test
 
-# The packages with tests that -long adds, and those with tests on the emulated GPU.
+# The packages with tests that -long adds.
 LONG = $(shell grep -rlE --include='*_test.go' --exclude-dir=cucomm --exclude-dir=kubernetes \
 	'testkit\.(Long|IsLong|Need)|commtest\.Processes' . | xargs -n1 dirname | sort -u)
+# The packages whose tests run several goroutines in one process, which is what the race detector can see.
+RACE = ./amp ./autograd ./checkpoint ./comm/... ./data ./ddp ./ddp/commhook ./ddp/reducer ./ddp/zero ./device/cpu ./launcher \
+	./profile ./store ./train $(addprefix ./internal/,accept arena awake backend/... capture coordinator election flight frame \
+	handshake peeruid rejections rendezvous)
+# The packages with tests on the emulated GPU.
 EMULATED = $(shell grep -rl --include='*_test.go' '^func TestEmulated' . | xargs -n1 dirname | sort -u)
 
 .PHONY: build test long race emulated lint bench chaos hosts kubernetes fuzz test-gpu gpu-failures demo cross clean
@@ -17,7 +22,7 @@ test: ## the first rung, as the README says
 	$(GOTEST) ./...
 
 race: ## the first rung, without the tests that start processes, under the race detector
-	$(GOTEST) -race ./...
+	$(GOTEST) -race $(RACE)
 
 long: ## the first rung with jobs of processes, peers, whole simulations and waits in real time
 	$(GOTEST) -timeout 20m $(LONG) -long -skip=Emulated
