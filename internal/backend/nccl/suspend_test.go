@@ -44,7 +44,7 @@ func resumed(m *backendtest.Rank, groups int) error {
 		if m.Rank == 1 {
 			fmt.Println("broke")
 		}
-		if err := backendtest.CloseAll([]*backendtest.Rank{again}, 2*time.Second); err != nil {
+		if err := backendtest.CloseAll([]*backendtest.Rank{again}, 10*time.Second); err != nil {
 			return err
 		}
 	}
