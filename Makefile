@@ -12,6 +12,7 @@ RACE = ./amp ./autograd ./checkpoint ./comm/... ./data ./ddp ./ddp/commhook ./dd
 	handshake peeruid rejections rendezvous)
 # The packages with tests on the emulated GPU.
 EMULATED = $(shell grep -rl --include='*_test.go' '^func TestEmulated' . | xargs -n1 dirname | sort -u)
+
 .PHONY: build test long race emulated lint bench chaos hosts kubernetes fuzz test-gpu gpu-failures demo cross clean
 
 build: ## the commands and the examples, into build/
