@@ -9,8 +9,8 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// The operations compute the documented values. This is tested where a wrong value would not make a gradient
-// wrong: finite differences do not notice an operation that moves, picks or adds the wrong elements.
+// Operations that move, pick or add elements return the documented values. Finite differences cannot show this: an
+// operation on the wrong elements has a consistent gradient.
 func TestForward(t *testing.T) {
 	dev := newDevice(t)
 	x := autograd.FromSlice(dev, []float32{1, 2, 3, 4, 5, 6}, 2, 3)

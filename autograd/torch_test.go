@@ -14,7 +14,7 @@ import (
 	"github.com/goddp/goddp/internal/torchtest"
 )
 
-// parity collects computations of random shapes, which are compared with PyTorch's.
+// parity collects computations on tensors of random shapes. Their results are compared with PyTorch's.
 type parity struct {
 	*rand.Rand
 	cases []torchtest.Case

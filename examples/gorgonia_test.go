@@ -10,8 +10,8 @@ import (
 	"github.com/goddp/goddp/internal/testkit"
 )
 
-// TestGorgoniaOnSeveralRanksEqualsOne compares losses, for a number of ranks that divides the batch evenly and one
-// that does not. The last batch is smaller than the others.
+// TestGorgoniaOnSeveralRanksEqualsOne compares the losses of several ranks with those of one rank. One number of ranks
+// divides the batch size evenly, the other does not. The last batch of an epoch is smaller than the others.
 func TestGorgoniaOnSeveralRanksEqualsOne(t *testing.T) {
 	testkit.Long(t)
 	const steps = 16

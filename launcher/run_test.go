@@ -168,7 +168,8 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// What the user chose stays. OMP_NUM_THREADS is torchrun's: 1 for each of several workers, and unset for one.
+// A variable that the user has set is kept. The default of OMP_NUM_THREADS is torchrun's: 1 if there are several workers,
+// unset if there is one.
 func TestEnvironmentDefaultsYield(t *testing.T) {
 	for chosen, has := range map[string]struct{ errorHandling, threads bool }{
 		"X=1": {true, true}, "TORCH_NCCL_BLOCKING_WAIT=1": {false, true}, "TORCH_NCCL_ASYNC_ERROR_HANDLING=3": {false, true}, "OMP_NUM_THREADS=3": {true, false},

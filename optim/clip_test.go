@@ -130,8 +130,8 @@ func TestClipGradPNormOver(t *testing.T) {
 	near(t, "gradient", read(t, p.Grad()), []float64{3 / (10 + 1e-6), 4 / (10 + 1e-6)})
 }
 
-// The p-norms are those of PyTorch for a Float32 gradient of many elements together with a Float64 gradient, also
-// with a NaN.
+// ClipGradNorm's p-norms equal PyTorch's, for a large Float32 gradient together with a Float64 gradient, with and
+// without a NaN.
 func TestClipGradPNorm(t *testing.T) {
 	const n = 1<<18 + 5
 	dev := newDevice(t)

@@ -157,7 +157,7 @@ func transposed(x [][]float64) [][]float64 {
 	return out
 }
 
-// muon makes a step by the orthogonal matrix that is nearest to the momentum, as five Newton–Schulz iterations find it.
+// muon is one step of Muon: it orthogonalizes the momentum by five Newton–Schulz iterations and subtracts the result.
 func (p *trainedBy) muon(lr, decay, momentum float64, nesterov, matchRMS bool) {
 	var x [][]float64
 	var squares float64

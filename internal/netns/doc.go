@@ -12,6 +12,6 @@
 // has a name in the file system: all of them end with the test's process, however that ends, and so do the
 // processes that were started on the hosts.
 //
-// A test that calls New is long: see package testkit. New skips the test, with the reason, where namespaces are
-// not permitted or the commands ip, tc and nft are not installed. The package needs Linux.
+// A test that calls New runs with -long alone (see package testkit). New skips the test and says why, if namespaces
+// are not permitted or if ip, tc or nft is not installed. The package needs Linux.
 package netns

@@ -13,7 +13,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// programVar holds the name of the program that a process of the test binary runs.
+// programVar is the environment variable that names the program to run in place of the tests.
 const programVar = "GODDP_TEST_PROGRAM"
 
 // Main is a package's TestMain. In a process of [Self] it runs that program and exits when it returns. Otherwise it runs
@@ -42,10 +42,10 @@ func Self(t testing.TB, program string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Env returns this process's environment with variables NAME=value added.
+// Env returns os.Environ with vars appended, each NAME=value. Later values win.
 func Env(vars ...string) []string { return append(os.Environ(), vars...) }
 
-// OtherUID is the user and group of the processes that [AsUser] starts.
+// OtherUID is the user ID and group ID of commands that [AsUser] returns.
 const OtherUID = 54321
 
 // AsUser makes a command of this test binary run as the user and group [OtherUID]. It copies the binary to where that user can read

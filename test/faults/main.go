@@ -1,6 +1,6 @@
-// The program faults shows what the tests catch. faults.txt lists slips in the product's code; faults makes each of them in a
-// copy of the tree and runs the tests of the packages that the list names, one rung of the ladder after the other, until
-// a test fails.
+// Command faults shows which test catches which bug. faults.txt lists small bugs in product code. For each one, faults
+// applies it to a copy of the tree and runs the tests of the packages that the list names, one rung of the ladder after
+// the other, until a test fails.
 //
 //	go run ./test/faults                     # all faults; writes test/faults/table.md
 //	go run ./test/faults reducer store/wait  # those whose names begin so; prints only

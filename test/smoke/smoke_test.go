@@ -179,7 +179,7 @@ func TestStopAndResume(t *testing.T) {
 	}
 }
 
-// A rank fails once, and the job succeeds in its second attempt.
+// A rank fails in the first attempt. golaunch restarts the job, which succeeds.
 func TestRestart(t *testing.T) {
 	p := testkit.Start(t, golaunch(t, "fail", t.TempDir(), 3, "--nproc-per-node=2", "--max-restarts=1"))
 	end(t, p, 0, 2)
