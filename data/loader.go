@@ -86,22 +86,33 @@ func (l *Loader) Sampler() Sampler { return l.sampler }
 func (l *Loader) Steps() int { return l.sampler.Steps() }
 
 // Resume makes the epoch of p start at p, after the last batch that was used. Other epochs start at their
-// first sample.
+// first sample. It returns an error if p is not a position in the loader's samples: see
+// [Sampler.CheckPosition].
 func (l *Loader) Resume(p Position) error {
-	if p.Epoch < 0 || p.Sample < 0 || p.Sample > l.set.Len() {
-		return fmt.Errorf("data: cannot resume at epoch %d, sample %d of %d", p.Epoch, p.Sample, l.set.Len())
+	if err := l.sampler.CheckPosition(p); err != nil {
+		return err
 	}
 	l.resume = p
 	return nil
 }
 
-// Epoch yields the batches of an epoch. If reading fails, the device fails or ctx ends, it yields a nil
-// Batch and an error, and stops.
+// Epoch yields the batches of an epoch: those from the position that Resume was given, if that is in the epoch, or
+// else all. Errors are as from EpochFrom.
 func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] {
+	if l.resume.Epoch == epoch {
+		return l.EpochFrom(ctx, l.resume)
+	}
+	return l.EpochFrom(ctx, Position{Epoch: epoch})
+}
+
+// EpochFrom yields the batches from a position to the end of its epoch. It neither uses nor changes what Resume was
+// given. If from is not a position in the loader's samples, reading fails, the device fails or ctx ends, it yields a
+// nil Batch and an error, and stops.
+func (l *Loader) EpochFrom(ctx context.Context, from Position) iter.Seq2[*Batch, error] {
 	return func(yield func(*Batch, error) bool) {
-		from := Position{Epoch: epoch}
-		if l.resume.Epoch == epoch {
-			from = l.resume
+		if err := l.sampler.CheckPosition(from); err != nil {
+			yield(nil, err)
+			return
 		}
 		p, err := l.open(ctx, from)
 		if err == nil {

@@ -3,6 +3,7 @@ package data
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -339,6 +340,51 @@ func TestLoaderResumes(t *testing.T) {
 	}
 	if err := again.Resume(Position{Epoch: 4, Sample: 21}); err == nil {
 		t.Error("a position behind the last sample was taken")
+	}
+}
+
+// A position fits loaders with the same order of samples, whatever their batches and ranks. It fits all others only
+// if its source is unknown, as in checkpoints of earlier versions.
+func TestPositionOfAnotherOrder(t *testing.T) {
+	dev := devices(t)["inline"]
+	var saved []byte
+	loader, err := NewLoader(numbers(20), ranks{0, 1, dev}, LoaderOptions{Batch: 3, Shuffle: true, Seed: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for batch, err := range loader.Epoch(t.Context(), 4) {
+		if err == nil {
+			saved, err = json.Marshal(batch.After)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		break
+	}
+	for _, c := range []struct {
+		len  int
+		opts LoaderOptions
+		want string // in the error; "": none
+	}{
+		{20, LoaderOptions{Batch: 7, Shuffle: true, Seed: 5, LastBatch: Drop}, ""},
+		{20, LoaderOptions{Batch: 3, Shuffle: true, Seed: 6}, "epoch 4, sample 3 is a position in 20 samples shuffled by seed 5, the loader has 20 samples shuffled by seed 6"},
+		{20, LoaderOptions{Batch: 3, Seed: 5}, "the loader has 20 samples in their order"},
+		{21, LoaderOptions{Batch: 3, Shuffle: true, Seed: 5}, "the loader has 21 samples shuffled by seed 5"},
+	} {
+		loader, err := NewLoader(numbers(c.len), ranks{0, 1, dev}, c.opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var p Position
+		if err := json.Unmarshal(saved, &p); err != nil {
+			t.Fatal(err)
+		}
+		if err := loader.Resume(p); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: %v, want %q", c, err, c.want)
+		}
+		if err := loader.Resume(Position{Epoch: 4, Sample: 3}); err != nil {
+			t.Errorf("%+v: a position without a source: %v", c, err)
+		}
 	}
 }
 

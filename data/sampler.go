@@ -28,6 +28,23 @@ const (
 type Position struct {
 	Epoch  int `json:"epoch"`
 	Sample int `json:"sample"`
+	// Source is what the order of the samples depends on. The zero Source is unknown: the position fits any
+	// samplers whose data set is long enough.
+	Source Source `json:"source,omitzero"`
+}
+
+// A Source is what the order of an epoch's samples depends on.
+type Source struct {
+	Len     int    `json:"len"` // the number of samples in the data set
+	Shuffle bool   `json:"shuffle"`
+	Seed    uint64 `json:"seed"` // 0 without Shuffle
+}
+
+func (s Source) String() string {
+	if !s.Shuffle {
+		return fmt.Sprintf("%d samples in their order", s.Len)
+	}
+	return fmt.Sprintf("%d samples shuffled by seed %d", s.Len, s.Seed)
 }
 
 // A Sampler divides the samples of a data set among ranks, epoch by epoch. It has no state.
@@ -61,6 +78,29 @@ func (s Sampler) Check() error {
 		return fmt.Errorf("data: fewer samples (%d) than ranks (%d)", s.Len, s.Size)
 	case s.LastBatch == Drop && s.Len/s.Batch < s.Size:
 		return fmt.Errorf("data: %d samples do not fill one batch of %d for each of %d ranks, and the rest is dropped", s.Len, s.Batch, s.Size)
+	}
+	return nil
+}
+
+// source returns what the order of the samples depends on.
+func (s Sampler) source() Source {
+	if !s.Shuffle {
+		return Source{Len: s.Len}
+	}
+	return Source{s.Len, true, s.Seed}
+}
+
+// Begin returns the position before the first sample of an epoch.
+func (s Sampler) Begin(epoch int) Position { return Position{Epoch: epoch, Source: s.source()} }
+
+// CheckPosition returns an error if a run that is at p cannot go on with the sampler: some samples would be used
+// twice and others never, because p is in another order, or p is no position at all.
+func (s Sampler) CheckPosition(p Position) error {
+	if mine := s.source(); p.Source != (Source{}) && p.Source != mine {
+		return fmt.Errorf("data: epoch %d, sample %d is a position in %v, the loader has %v: want the same data set, Shuffle and Seed", p.Epoch, p.Sample, p.Source, mine)
+	}
+	if p.Epoch < 0 || p.Sample < 0 || p.Sample > s.Len {
+		return fmt.Errorf("data: cannot resume at epoch %d, sample %d of %d", p.Epoch, p.Sample, s.Len)
 	}
 	return nil
 }
@@ -109,7 +149,7 @@ func (s Sampler) Shares(from Position) iter.Seq[Share] {
 			}
 			share := s.share(order, at, global)
 			at += global
-			share.After = Position{Epoch: from.Epoch, Sample: at}
+			share.After = Position{from.Epoch, at, s.source()}
 			if len(share.Indices) > 0 && !yield(share) {
 				return
 			}
