@@ -133,8 +133,8 @@ func (c *Container) SetTraining(on bool) {
 
 func (c *Container) container() *Container { return c }
 
-// Parts yields m and all models within it, at any depth: the parts of containers and of Sequentials, and
-// the modules within Residual and Checkpoint.
+// Parts yields m and all models within it, at any depth: the parts of containers and of Sequentials, the
+// modules within Residual and Checkpoint, and what a method Unwrap() [Model] returns, as that of ddp.Model.
 func Parts(m Model) iter.Seq[Model] {
 	return func(yield func(Model) bool) { parts(m, yield) }
 }
@@ -146,6 +146,8 @@ func parts(m Model, yield func(Model) bool) bool {
 	switch m := m.(type) {
 	case interface{ wrapped() Module }:
 		return parts(m.wrapped(), yield)
+	case interface{ Unwrap() Model }:
+		return parts(m.Unwrap(), yield)
 	case interface{ container() *Container }:
 		for _, p := range m.container().parts {
 			if !parts(p.model, yield) {

@@ -95,26 +95,42 @@ func (m *moded) Forward(x *autograd.Variable) *autograd.Variable {
 	return x
 }
 
-// Every model that contains other models passes its mode on to them.
+// distributed is a model around another one, as that of package ddp is.
+type distributed struct{ nn.Module }
+
+func (d distributed) Unwrap() nn.Model    { return d.Module }
+func (d distributed) SetTraining(on bool) { d.Module.(*nn.Sequence).SetTraining(on) }
+
+// Every model that contains other models passes its mode on to them. What Eval and Train return gives each
+// model its own mode back.
 func TestModes(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})
 	outer := &moded{}
 	inner := &moded{}
-	nn.Add(&outer.Container, "a", nn.Sequential(nn.ReLU(), nn.Checkpoint(nn.Residual(nn.Sequential(inner)))))
-	check := func(what string, want float64) {
+	nn.Add(&outer.Container, "a", nn.Sequential(nn.ReLU(), nn.Checkpoint(nn.Residual(distributed{nn.Sequential(inner)}))))
+	check := func(what string, want ...float64) {
 		t.Helper()
-		for _, m := range []*moded{outer, inner} {
-			if got := m.Forward(autograd.Scalar(dev, 1)).Item(); got != want {
-				t.Errorf("%s: %v, want %v", what, got, want)
+		for i, m := range []*moded{outer, inner} {
+			if got := m.Forward(autograd.Scalar(dev, 1)).Item(); got != want[i] {
+				t.Errorf("%s: model %d: %v, want %v", what, i, got, want[i])
 			}
 		}
 	}
-	check("begins", 2)
+	check("begins", 2, 2)
 	nn.Eval(outer)
-	check("Eval", 1)
+	check("Eval", 1, 1)
 	nn.Train(outer)
-	check("Train", 2)
-	nn.Eval(nn.Linear(1, 1)) // Linear has no mode
+	check("Train", 2, 2)
+	nn.Eval(inner)
+	for what, set := range map[string]func(nn.Model) func(){"Eval": nn.Eval, "Train": nn.Train} {
+		set(outer)()
+		check("restored after "+what, 2, 1)
+	}
+	nn.Eval(outer)
+	nn.Train(inner)
+	nn.Eval(outer)()
+	check("restored to the other modes", 1, 2)
+	nn.Eval(nn.Linear(1, 1))() // Linear has no mode
 }
 
 func TestResidual(t *testing.T) {

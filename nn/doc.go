@@ -43,11 +43,11 @@
 // # Modes
 //
 // Some layers compute differently in training and in evaluation. Models start in training mode. [Eval]
-// and [Train] set the mode of a whole model:
+// and [Train] set the mode of a whole model, and return a function that gives each layer its mode back:
 //
-//	nn.Eval(net)
+//	restore := nn.Eval(net)
 //	autograd.NoGrad(dev, func() { logits = net.Forward(x).Retain() }) // NoGrad frees what is not retained
-//	nn.Train(net)
+//	restore()
 //
 // # Models of a program's own
 //

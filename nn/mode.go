@@ -6,12 +6,36 @@ import (
 )
 
 // Train sets m and all models within it to training mode, in which dropout is active and batch
-// normalisation uses the moments of the batch. Models start in training mode.
-func Train(m Model) { setTraining(m, true) }
+// normalisation uses the moments of the batch. Models start in training mode. restore gives each model
+// the mode that it had before.
+func Train(m Model) (restore func()) { return setMode(m, true) }
 
-// Eval sets m and all models within it to evaluation mode. Operations are still recorded for gradients;
-// run an evaluation that needs no gradients within [autograd.NoGrad].
-func Eval(m Model) { setTraining(m, false) }
+// Eval sets m and all models within it to evaluation mode. restore gives each model the mode that it had
+// before, so that a layer that the program keeps in evaluation mode stays in it:
+//
+//	defer nn.Eval(net)()
+//
+// Operations are still recorded for gradients; run an evaluation that needs no gradients within
+// [autograd.NoGrad].
+func Eval(m Model) (restore func()) { return setMode(m, false) }
+
+func setMode(m Model, on bool) (restore func()) {
+	type before struct {
+		model Model
+		on    bool
+	}
+	var all []before
+	for part := range Parts(m) {
+		p, ok := part.(interface{ Training() bool })
+		all = append(all, before{part, !ok || p.Training()})
+	}
+	setTraining(m, on)
+	return func() {
+		for _, b := range all { // a model precedes those within it, whose modes it sets too
+			setTraining(b.model, b.on)
+		}
+	}
+}
 
 func setTraining(m Model, on bool) {
 	if s, ok := m.(interface{ SetTraining(on bool) }); ok {

@@ -13,7 +13,8 @@ import (
 //
 // A model with buffers also has a method Buffers() []*Buffer, which returns each buffer once, the same
 // ones on every call. A model that computes differently in training and in evaluation, or that holds
-// such a model, also has a method SetTraining(on bool). A [Container] has both.
+// such a model, also has the methods SetTraining(on bool) and Training() bool; without the second it counts
+// as in training. A [Container] has all three.
 type Model interface {
 	// Parameters returns each parameter once, in the order of registration, which should be the
 	// order in which Forward uses them. Every call returns the same parameters.
