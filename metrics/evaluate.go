@@ -11,14 +11,14 @@ import (
 
 // Accuracy returns the fraction of samples that model classifies correctly, over the batches of one epoch
 // on all ranks. model maps the first field of a batch to logits [n classes]; the second field is the
-// labels [n]. The model is in evaluation mode during the call and in training mode afterwards. Nothing is
-// recorded for gradients. Each sample counts as often as the loader returns it, with data.Uneven once.
+// labels [n]. The model is in evaluation mode during the call; afterwards each layer has the mode that it had
+// before. Nothing is recorded for gradients. The epoch is a whole one, whatever position the loader was given
+// ([data.Loader.Resume]), and the loader keeps its position. Each sample counts as often as the loader returns it, with data.Uneven once.
 // All ranks call Accuracy and get the same number, NaN if there are no samples.
 func Accuracy(ctx context.Context, pg *comm.ProcessGroup, model nn.Module, loader *data.Loader) (float64, error) {
-	nn.Eval(model)
-	defer nn.Train(model)
+	defer nn.Eval(model)()
 	correct, seen := 0, 0
-	for b, err := range loader.Epoch(ctx, 0) {
+	for b, err := range loader.EpochFrom(ctx, data.Position{}) {
 		if err != nil {
 			return 0, err
 		}

@@ -27,8 +27,8 @@ func (m *watched) Forward(x *autograd.Variable) *autograd.Variable {
 	return y
 }
 
-// Each of 7 samples counts once over 3 ranks. The model is in evaluation mode during the call and
-// in training mode afterwards.
+// Each of 7 samples counts once over 3 ranks, also if the loader was to continue within the epoch. The model is in
+// evaluation mode during the call; afterwards each layer has its own mode, and the loader its position.
 func TestAccuracy(t *testing.T) {
 	fields := []data.Field{{DType: device.Float32, Shape: device.Shape{2}}, {DType: device.Int64}}
 	set := data.Each(7, fields, func(i int, dst []device.Tensor) error {
@@ -42,7 +42,12 @@ func TestAccuracy(t *testing.T) {
 		if err != nil {
 			return err
 		}
+		if err := loader.Resume(data.Position{Sample: 6}); err != nil {
+			return err
+		}
 		model := &watched{w: autograd.Scalar(pg.Device(), 1).RequireGrad()}
+		frozen := nn.Add(&model.Container, "frozen", nn.BatchNorm1d(2))
+		nn.Eval(frozen)
 		got, err := metrics.Accuracy(t.Context(), pg, model, loader)
 		if err != nil {
 			return err
@@ -50,8 +55,19 @@ func TestAccuracy(t *testing.T) {
 		if want := 3.0 / 7; got != want { // samples 1, 4 and 6 are classified correctly
 			return fmt.Errorf("accuracy %v, want %v", got, want)
 		}
-		if model.trained || model.recorded || !model.Training() {
-			return fmt.Errorf("in training mode: %v, recorded: %v, in training mode afterwards: %v", model.trained, model.recorded, model.Training())
+		if model.trained || model.recorded || !model.Training() || frozen.Training() {
+			return fmt.Errorf("in training mode: %v, recorded: %v, in training mode afterwards: %v, its layer in evaluation mode: %v",
+				model.trained, model.recorded, model.Training(), frozen.Training())
+		}
+		left := 0
+		for _, err := range loader.Epoch(t.Context(), 0) {
+			if err != nil {
+				return err
+			}
+			left++
+		}
+		if want := max(0, 1-pg.Rank()); left != want {
+			return fmt.Errorf("%d batches are left in the epoch, want %d", left, want)
 		}
 		return nil
 	})
