@@ -24,6 +24,9 @@ func (m *Manager) commit(ctx context.Context, s *saving, temp string) (string, e
 	if err != nil {
 		return "", err
 	}
+	if manifest.NonFinite != "" && m.o.RequireFinite {
+		return "", fmt.Errorf("%s has a NaN or an Inf, want finite values (RequireFinite)", manifest.NonFinite)
+	}
 	for i, f := range manifest.Files {
 		info, err := stat(m.fs, filepath.Join(temp, f.Name))
 		if err != nil {
@@ -40,7 +43,15 @@ func (m *Manager) commit(ctx context.Context, s *saving, temp string) (string, e
 	if err != nil {
 		return "", err
 	}
-	return filepath.Join(m.dir, name), publish(m.fs, m.dir, name, temp, manifest)
+	path := filepath.Join(m.dir, name)
+	if err := publish(m.fs, m.dir, name, temp, manifest); err != nil {
+		return "", err
+	}
+	if manifest.NonFinite != "" && !m.hasWarned {
+		m.hasWarned = true
+		m.pg.Log().Warn("a checkpoint is not finite: the last finite one is kept", "checkpoint", path, "has NaN or Inf", manifest.NonFinite)
+	}
+	return path, nil
 }
 
 // publish writes the manifest into temp, a folder of durable files, renames temp to name, and
@@ -110,6 +121,7 @@ func merge(shares []share) (*Manifest, error) {
 		case s.Hook != first.Hook:
 			return nil, errors.New("some ranks save a hook and others do not")
 		}
+		m.NonFinite = cmp.Or(m.NonFinite, s.NonFinite)
 		m.Files = append(m.Files, s.File)
 		m.RankValues = append(m.RankValues, s.RankValues)
 		for _, t := range s.Tensors {
@@ -134,8 +146,8 @@ func merge(shares []share) (*Manifest, error) {
 	return m, m.check()
 }
 
-// deleteOld deletes all checkpoints but the last Options.Keep. Before the first deletion it reads
-// the checkpoint at committed back and compares the checksums.
+// deleteOld deletes all checkpoints but the last Options.Keep and the last finite one. Before the first
+// deletion it reads the checkpoint at committed back and compares the checksums.
 func (m *Manager) deleteOld(committed string) error {
 	if m.o.Keep == 0 {
 		return nil
@@ -145,14 +157,16 @@ func (m *Manager) deleteOld(committed string) error {
 		return err
 	}
 	var old []Info
-	kept := 0
+	seen, seenFinite := 0, false
 	for _, info := range all {
 		if info.Manifest == nil {
 			continue // the corrupt checkpoint is kept, so that a person can examine it
 		}
-		if kept++; kept > m.o.Keep && !info.Latest {
+		isLastFinite := info.Manifest.NonFinite == "" && !seenFinite
+		if seen++; seen > m.o.Keep && !info.Latest && !isLastFinite {
 			old = append(old, info)
 		}
+		seenFinite = seenFinite || isLastFinite
 	}
 	if len(old) == 0 {
 		return nil

@@ -58,8 +58,17 @@
 // any moment leaves at least the checkpoint before. A second checkpoint of a step is named
 // step-00001200.1 and replaces nothing.
 //
-// Then rank 0 deletes all checkpoints except the last Options.Keep. Before the first deletion it reads
-// the new checkpoint back and compares the checksums. If they differ, it deletes nothing.
+// Then rank 0 deletes all checkpoints except the last Options.Keep and the last finite one. Before the
+// first deletion it reads the new checkpoint back and compares the checksums. If they differ, it deletes
+// nothing.
+//
+// # NaN and Inf
+//
+// A checkpoint is finite if the model's parameters have no NaN and no Inf, and its buffers no NaN.
+// Options.Keep never deletes the last finite checkpoint, so a run that has diverged can go on from before.
+// The writers look at the snapshot, which costs the steps nothing, and the manifest has the result
+// ([Manifest.NonFinite]). The first save that is not finite is logged; with Options.RequireFinite each such
+// save fails.
 //
 // # Network file systems
 //

@@ -136,6 +136,9 @@ func (m *Manager) load(ctx context.Context, path string, state State) (step int,
 		slices.Sort(all)
 		return 0, strings.Join(slices.Compact(all), "; "), nil
 	}
+	if r.manifest.NonFinite != "" && m.pg.Rank() == 0 {
+		m.pg.Log().Warn("the checkpoint that is loaded is not finite", "checkpoint", path, "has NaN or Inf", r.manifest.NonFinite)
+	}
 	if r.manifest.WeightsOnly {
 		state = State{Model: state.Model}
 	}

@@ -20,8 +20,12 @@ import (
 // Options configure [Open]. The zero value saves synchronously and deletes nothing.
 type Options struct {
 	// Keep is the number of checkpoints that stay in the folder; 0: all. Older ones are deleted
-	// after the new one has been read back and its checksums are right.
+	// after the new one has been read back and its checksums are right. The last finite checkpoint
+	// stays beside them: see [Manifest.NonFinite].
 	Keep int
+	// RequireFinite makes a save fail if the model is not finite. Otherwise the first such save of a
+	// Manager is logged.
+	RequireFinite bool
 	// Async makes Save return after it has taken a snapshot. A goroutine writes the snapshot.
 	Async bool
 	// SkipBusy makes an asynchronous Save do nothing, on all ranks, if a rank still writes the save
@@ -50,6 +54,8 @@ type Manager struct {
 	copied  device.Event  // the event behind the last copy to pinned
 	writing *saving       // the save in progress; nil: none
 	closed  bool
+	// hasWarned is whether a checkpoint that is not finite was logged. Only the writer uses it.
+	hasWarned bool
 
 	mu    sync.Mutex
 	stats Stats

@@ -43,6 +43,10 @@ type Manifest struct {
 	RankValues []map[string]json.RawMessage `json:"rank_values"`
 	// Hooks is whether each rank's hook was saved.
 	Hooks bool `json:"hooks"`
+	// NonFinite is a tensor of the model that has a NaN, or an Inf unless it is a buffer, such as
+	// "model/0.weight". It is empty if there is none: the checkpoint is finite. Manifests of
+	// earlier versions do not have it.
+	NonFinite string `json:"non_finite,omitempty"`
 	// WeightsOnly is whether the checkpoint was made of a file of weights.
 	WeightsOnly bool     `json:"weights_only,omitempty"`
 	Files       []File   `json:"files"`

@@ -40,6 +40,7 @@ type share struct {
 	Hook       bool
 	File       File
 	Tensors    []Tensor // this rank's parts of tensors; rank 0 sets Part.File
+	NonFinite  string   // see Manifest.NonFinite
 	Err        string   // why there is no durable file; "" if there is
 }
 
@@ -363,10 +364,14 @@ func (m *Manager) writeShare(temp string, s *saving) error {
 	}
 	r.File.Header, r.File.CRC = int64(len(header)), sum(header)
 	sums := make([]checksum, len(s.pieces))
-	var summing sync.WaitGroup // summing computes checksums while the disk writes
+	var summing sync.WaitGroup // summing reads the pieces while the disk writes
 	summing.Go(func() {
 		for i := range s.pieces {
-			sums[i] = sum(s.pieces[i].t.Buf.Host())
+			p := &s.pieces[i]
+			sums[i] = sum(p.t.Buf.Host())
+			if p.kind == modelKind && r.NonFinite == "" && !p.isFinite() {
+				r.NonFinite = key(p.kind, p.name)
+			}
 		}
 	})
 	err = create(m.fs, filepath.Join(temp, r.File.Name), tensorFile(tensors, nil))

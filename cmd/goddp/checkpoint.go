@@ -99,6 +99,9 @@ func listCheckpoints(dir string, verify bool) error {
 		if verify && err == nil {
 			err, integrity = checkpoint.Verify(info.Path), "verified"
 		}
+		if m := info.Manifest; m != nil && m.NonFinite != "" {
+			integrity += ", NaN or Inf in " + m.NonFinite
+		}
 		if err != nil {
 			bad = true
 			integrity = problems(err)
