@@ -40,7 +40,7 @@ type AdamWOptions struct {
 	MasterWeights bool
 }
 
-func (o *AdamWOptions) setLR(lr float64) { o.LR = lr }
+func (o *AdamWOptions) rate() *float64 { return &o.LR }
 
 func (o *AdamWOptions) check() error {
 	for i, beta := range o.Betas {

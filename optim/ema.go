@@ -72,6 +72,15 @@ func (e *EMA) Step() error {
 // SetLR sets the learning rate of the optimizer. It panics if that is no [LRSetter].
 func (e *EMA) SetLR(lr float64) { e.Optimizer.(LRSetter).SetLR(lr) }
 
+// KeepLR returns a function that gives the optimizer's groups the learning rates that they have now. It does nothing if
+// the optimizer is no [LRKeeper].
+func (e *EMA) KeepLR() (restore func()) {
+	if k, ok := e.Optimizer.(LRKeeper); ok {
+		return k.KeepLR()
+	}
+	return func() {}
+}
+
 // ClipGradNorm calls the optimizer's method ClipGradNorm if it has one, as that of package ddp/zero does, whose ranks
 // hold parts of the gradients. Otherwise it calls [ClipGradNorm].
 func (e *EMA) ClipGradNorm(max float64) (norm *autograd.Variable, err error) {

@@ -59,7 +59,7 @@ const (
 	newtonSchulzEps = 1e-7
 )
 
-func (o *MuonOptions) setLR(lr float64) { o.LR = lr }
+func (o *MuonOptions) rate() *float64 { return &o.LR }
 
 func (o *MuonOptions) check() error {
 	if !(o.Momentum < 1) {

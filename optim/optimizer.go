@@ -82,6 +82,13 @@ type LRSetter interface {
 	SetLR(lr float64)
 }
 
+// LRKeeper is an [LRSetter] whose learning rates can be put back. Package train uses one when a run with a
+// schedule ends.
+type LRKeeper interface {
+	// KeepLR returns a function that gives each group of parameters the learning rate that it has now.
+	KeepLR() (restore func())
+}
+
 // ParameterSwapper is an [Optimizer] that allows other values in place of the parameters for a
 // while. [EMA.With] needs one.
 type ParameterSwapper interface {
@@ -159,7 +166,7 @@ type elementwise struct{}
 func (elementwise) Elementwise() {}
 
 // groups are the parameter groups of an optimizer. G is a pointer to the type of a group.
-type groups[G interface{ setLR(lr float64) }] struct{ all []G }
+type groups[G interface{ rate() *float64 }] struct{ all []G }
 
 // Groups returns the groups of parameters. The caller may change their options between steps.
 func (g *groups[G]) Groups() []G { return g.all }
@@ -167,7 +174,20 @@ func (g *groups[G]) Groups() []G { return g.all }
 // SetLR sets the learning rate of all groups that Groups returns.
 func (g *groups[G]) SetLR(lr float64) {
 	for _, group := range g.all {
-		group.setLR(lr)
+		*group.rate() = lr
+	}
+}
+
+// KeepLR returns a function that gives each of these groups the learning rate that it has now.
+func (g *groups[G]) KeepLR() (restore func()) {
+	var rates []float64
+	for _, group := range g.all {
+		rates = append(rates, *group.rate())
+	}
+	return func() {
+		for i, lr := range rates {
+			*g.all[i].rate() = lr
+		}
 	}
 }
 

@@ -32,7 +32,7 @@ type RMSPropOptions struct {
 	MasterWeights bool
 }
 
-func (o *RMSPropOptions) setLR(lr float64) { o.LR = lr }
+func (o *RMSPropOptions) rate() *float64 { return &o.LR }
 
 func (o *RMSPropOptions) check() error {
 	if !(o.Alpha <= 1) {

@@ -28,7 +28,7 @@ type SGDOptions struct {
 	MasterWeights bool
 }
 
-func (o *SGDOptions) setLR(lr float64) { o.LR = lr }
+func (o *SGDOptions) rate() *float64 { return &o.LR }
 
 func (o *SGDOptions) check() error {
 	if o.Nesterov && (o.Momentum == 0 || o.Dampening != 0) {

@@ -90,6 +90,15 @@ func (o *Optimizer[O]) ZeroGrad() {
 // optimizer is no [optim.LRSetter].
 func (o *Optimizer[O]) SetLR(lr float64) { any(o.local).(optim.LRSetter).SetLR(lr) }
 
+// KeepLR returns a function that gives the local optimizer's groups the learning rates that they have now. It does
+// nothing if the local optimizer is no [optim.LRKeeper].
+func (o *Optimizer[O]) KeepLR() (restore func()) {
+	if k, ok := any(o.local).(optim.LRKeeper); ok {
+		return k.KeepLR()
+	}
+	return func() {}
+}
+
 // ClipGradNorm is [optim.ClipGradNorm] for the gradients of the whole model. All ranks call it
 // after the same backward passes; within [Model.Join], call it in JoinOptions.Step. An error aborts
 // the group, because the other ranks wait for this rank's part of the norm.
