@@ -129,8 +129,7 @@ def load(model, path):
 
 def rate(step):
     if step < args.warmup:
-        first = args.lr / args.warmup
-        return first + (args.lr - first) * step / args.warmup
+        return args.lr * (step + 1) / args.warmup
     done = min(1, (step - args.warmup) / (args.steps - args.warmup))
     return args.lr / 10 + 0.9 * args.lr * (1 + math.cos(math.pi * done)) / 2
 

@@ -181,7 +181,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	rate := schedule.Sequence(schedule.Phase{Steps: *warmup, Schedule: schedule.Linear(*lr/float64(*warmup), *lr, *warmup)},
+	rate := schedule.Sequence(schedule.Phase{Steps: *warmup, Schedule: schedule.WarmUp(*lr, *warmup)},
 		schedule.Phase{Schedule: schedule.Cosine(*lr, *lr/10, *steps-*warmup)})
 	v, err := newValidation(pg, net, model)
 	if err != nil {

@@ -5,7 +5,7 @@
 // step does not count.
 //
 //	rate := schedule.Sequence(
-//		schedule.Phase{Steps: 700, Schedule: schedule.Linear(0, 6e-4, 700)},
+//		schedule.Phase{Steps: 700, Schedule: schedule.WarmUp(6e-4, 700)},
 //		schedule.Phase{Schedule: schedule.Cosine(6e-4, 6e-5, 18000)},
 //	)
 //	for batch := range batches {
@@ -15,6 +15,8 @@
 //	}
 //
 // A group of parameters can have another rate: opt.Groups()[1].LR = 0.1 * rate(steps).
+//
+// docs/migrate.md has the schedules of PyTorch and Hugging Face in terms of these.
 //
 // The functions of this package panic if an argument, such as a number of steps, is out of range.
 package schedule
@@ -33,8 +35,16 @@ func Constant(rate float64) Schedule {
 	return func(int) float64 { return rate }
 }
 
-// Linear changes the rate linearly from one value to another within steps steps. Then the rate stays
-// constant. With from = 0 it is the usual warm-up.
+// WarmUp raises the rate linearly to peak, with peak/steps in the first step and peak in the last of steps
+// steps. Then the rate stays constant. Hugging Face's warm-ups are one step later: Linear(0, peak, steps) has
+// the rate 0 in the first step.
+func WarmUp(peak float64, steps int) Schedule {
+	positive("WarmUp", steps)
+	return func(committed int) float64 { return peak * progress(committed+1, steps) }
+}
+
+// Linear changes the rate linearly from one value to another within steps steps: from is the rate of the first
+// step, to that of the step after these. Then the rate stays constant.
 func Linear(from, to float64, steps int) Schedule {
 	positive("Linear", steps)
 	return func(committed int) float64 {
@@ -78,8 +88,9 @@ func OneCycle(peak float64, steps int) Schedule {
 }
 
 // WSD (warm-up, stable, decay) raises the rate linearly from 0 to peak in the first warmUp steps,
-// keeps it, and lowers it linearly to 0 in the last decay steps (Hu et al., "MiniCPM", 2024). It panics
-// if warmUp and decay together exceed steps.
+// keeps it, and lowers it linearly to 0 in the last decay steps (Hu et al., "MiniCPM", 2024). The first step
+// has the rate 0 if there is a warm-up, as in Hugging Face's schedules. WSD panics if warmUp and decay together
+// exceed steps.
 func WSD(peak float64, steps, warmUp, decay int) Schedule {
 	if warmUp < 0 || decay < 0 || steps < warmUp+decay {
 		panic(fmt.Sprintf("schedule: WSD of %d steps, %d of them to warm up and %d to decay", steps, warmUp, decay))

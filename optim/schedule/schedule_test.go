@@ -33,6 +33,60 @@ func TestRatesMatchPyTorch(t *testing.T) {
 	}
 }
 
+// The schedules of docs/migrate.md are those of PyTorch (the formulas of torch.optim.lr_scheduler's documentation) and
+// of Hugging Face (those of transformers.optimization), in each step up to the last.
+func TestRatesOfOtherLibraries(t *testing.T) {
+	const lr, f, e, g, m, w, n = 0.3, 0.25, 0.75, 0.9, 0.01, 7, 40
+	warm := func(s int) float64 { return float64(s) / max(1, w) } // of get_..._schedule_with_warmup
+	for name, c := range map[string]struct {
+		schedule Schedule
+		factor   func(s int) float64 // of lr, in step s
+	}{
+		"ConstantLR": {Sequence(Phase{Steps: w, Schedule: Constant(f * lr)}, Phase{Schedule: Constant(lr)}), func(s int) float64 {
+			if s < w {
+				return f
+			}
+			return 1
+		}},
+		"LinearLR": {Linear(f*lr, e*lr, w), func(s int) float64 { return f + (e-f)*float64(min(s, w))/w }},
+		"LinearLR(1/w, total_iters=w-1)": {WarmUp(lr, w), func(s int) float64 {
+			return 1./w + (1-1./w)*float64(min(s, w-1))/(w-1)
+		}},
+		"llm.c": {WarmUp(lr, w), func(s int) float64 { return min(1, float64(s+1)/w) }},
+		"CosineAnnealingLR": {Cosine(lr, m, n), func(s int) float64 {
+			return (m + (lr-m)*(1+math.Cos(float64(s)*math.Pi/n))/2) / lr
+		}},
+		"StepLR":                {Step(lr, g, w), func(s int) float64 { return math.Pow(g, float64(s/w)) }},
+		"ExponentialLR":         {Step(lr, g, 1), func(s int) float64 { return math.Pow(g, float64(s)) }},
+		"get_constant_schedule": {Constant(lr), func(int) float64 { return 1 }},
+		"get_constant_schedule_with_warmup": {Linear(0, lr, w), func(s int) float64 {
+			if s < w {
+				return warm(s)
+			}
+			return 1
+		}},
+		"get_linear_schedule_with_warmup": {WSD(lr, n, w, n-w), func(s int) float64 {
+			if s < w {
+				return warm(s)
+			}
+			return max(0, float64(n-s)/max(1, n-w))
+		}},
+		"get_cosine_schedule_with_warmup": {Sequence(Phase{Steps: w, Schedule: Linear(0, lr, w)}, Phase{Schedule: Cosine(lr, 0, n-w)}), func(s int) float64 {
+			if s < w {
+				return warm(s)
+			}
+			progress := float64(s-w) / max(1, n-w)
+			return max(0, 0.5*(1+math.Cos(math.Pi*0.5*2*progress)))
+		}},
+	} {
+		for s := range n + 1 {
+			if got, want := c.schedule(s), lr*c.factor(s); math.Abs(got-want) > 1e-15 {
+				t.Errorf("%s: step %d has %v, want %v", name, s, got, want)
+			}
+		}
+	}
+}
+
 func TestSequence(t *testing.T) {
 	s := Sequence(Phase{Steps: 2, Schedule: Linear(0, 1, 2)}, Phase{Steps: 3, Schedule: Constant(1)}, Phase{Schedule: Step(1, 0.5, 2)})
 	for step, want := range []float64{0, 0.5, 1, 1, 1, 1, 1, 0.5, 0.5, 0.25} {
@@ -56,6 +110,7 @@ func TestWSD(t *testing.T) {
 
 func TestPanics(t *testing.T) {
 	for want, f := range map[string]func(){
+		"WarmUp in 0 steps":         func() { WarmUp(1, 0) },
 		"Linear in 0 steps":         func() { Linear(0, 1, 0) },
 		"Cosine in -1 steps":        func() { Cosine(0, 1, -1) },
 		"Step in 0 steps":           func() { Step(1, 1, 0) },
