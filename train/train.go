@@ -49,7 +49,8 @@ type Config struct {
 	// LR returns the learning rate of each step. If it is nil, Run does not set the learning rate. A run that
 	// resumes with another number of ranks has another number of steps in an epoch, but the same LR.
 	LR schedule.Schedule
-	// Accumulate is the number of batches in a step; 0: 1.
+	// Accumulate is the number of batches in a step; 0: 1. The gradients are those of the mean of their losses. If
+	// an epoch's batches do not fill its last step, that step has fewer batches, and the mean is over these.
 	Accumulate int
 	// ClipNorm is the largest norm of all gradients together. Larger gradients are scaled down.
 	ClipNorm float64
@@ -76,7 +77,7 @@ type Config struct {
 	// there is one, and saves checkpoints to it.
 	Checkpoints string
 	// SaveEvery is the number of steps between two checkpoints. Run also saves one after each
-	// epoch that ends with a step, when it is asked to stop, and at its end.
+	// epoch, when it is asked to stop, and at its end.
 	SaveEvery int
 	// Keep is the number of checkpoints that are kept; 0: 3.
 	Keep int
@@ -96,13 +97,18 @@ func (c *Config) stepsAt(steps int, p data.Position) int {
 		return c.MaxSteps
 	}
 	if p.Epoch < c.Epochs {
-		batches := c.Data.Sampler().StepsFrom(p) + (c.Epochs-p.Epoch-1)*c.Data.Steps()
-		steps += batches / max(c.Accumulate, 1)
+		steps += c.fill(c.Data.Sampler().StepsFrom(p)) + (c.Epochs-p.Epoch-1)*c.fill(c.Data.Steps())
 	}
 	if c.MaxSteps > 0 {
 		return min(c.MaxSteps, steps)
 	}
 	return steps
+}
+
+// fill returns the number of steps of some batches of an epoch.
+func (c *Config) fill(batches int) int {
+	each := max(c.Accumulate, 1)
+	return (batches + each - 1) / each
 }
 
 // Run trains from the beginning, or from the latest checkpoint, until the last step, or until all
@@ -129,9 +135,6 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c Config) (err error) {
 		return fmt.Errorf("train: LR is set, but %T has no method SetLR", inner)
 	}
 	r := run{Config: c, pg: pg, total: c.Steps(), evaluated: -1}
-	if r.total == 0 {
-		return fmt.Errorf("train: Epochs %d of %d batches each are not one step of Accumulate %d batches", c.Epochs, c.Data.Steps(), c.Accumulate)
-	}
 	for _, name := range []string{"position", "generator"} {
 		if _, ok := c.Values[name]; ok {
 			return fmt.Errorf("train: Values has %q, a name under which Run saves a value of its own", name)
@@ -242,6 +245,7 @@ type run struct {
 	isTracing bool
 
 	gathered int // the number of batches whose gradients are accumulated for the next step
+	batches  int // the number of batches of that step
 	share    data.Share
 	// backward computes the loss of a batch, the fields in, and adds its gradients. complete also updates the
 	// parameters.
@@ -251,11 +255,15 @@ type run struct {
 // makeSteps sets backward and complete.
 func (r *run) makeSteps() {
 	r.backward = func(in ...*autograd.Variable) (*autograd.Variable, error) {
+		batches := r.batches
+		if c := capture.Of(r.pg.Device()); c != nil {
+			c.Require(func() bool { return r.batches == batches })
+		}
 		loss := r.Loss(&data.Batch{Vars: in, Share: r.share})
-		if r.Accumulate == 1 {
+		if batches == 1 {
 			return loss, loss.Backward()
 		}
-		return loss, autograd.MulScalar(loss, 1/float64(r.Accumulate)).Backward()
+		return loss, autograd.MulScalar(loss, 1/float64(batches)).Backward()
 	}
 	backward := r.backward
 	r.complete = func(in ...*autograd.Variable) (*autograd.Variable, error) {
@@ -312,7 +320,9 @@ func (r *run) resume(ctx context.Context) (err error) {
 // epoch trains on the rest of one epoch, up to the last step of the run, and evaluates. It returns
 // true if all ranks stop on request.
 func (r *run) epoch(ctx context.Context, epoch int) (isStopped bool, err error) {
+	sampler := r.Data.Sampler()
 	end := data.Position{Epoch: epoch + 1}
+	samples := 0 // of this rank in the step
 	for b, err := range r.Data.Epoch(ctx, epoch) {
 		if err != nil {
 			return false, err
@@ -325,7 +335,11 @@ func (r *run) epoch(ctx context.Context, epoch int) (isStopped bool, err error) 
 			return false, err
 		}
 		r.share = b.Share
-		if r.gathered++; r.gathered < r.Accumulate {
+		if r.gathered == 0 {
+			r.batches, samples = min(r.Accumulate, sampler.StepsFrom(r.position)), 0
+		}
+		samples += len(b.Indices)
+		if r.gathered++; r.gathered < r.batches {
 			err := r.Model.NoSync(func() error {
 				_, err := r.backward(b.Vars...)
 				return err
@@ -344,7 +358,7 @@ func (r *run) epoch(ctx context.Context, epoch int) (isStopped bool, err error) 
 		}
 		r.step++
 		r.gathered, r.position = 0, b.After
-		if due := r.meter.Step(len(b.Indices) * r.pg.Size() * r.Accumulate); due || r.step == 1 {
+		if due := r.meter.Step(samples * r.pg.Size()); due || r.step == 1 {
 			if err := r.log(ctx, loss, len(b.Indices)); err != nil {
 				return false, err
 			}
@@ -371,9 +385,6 @@ func (r *run) epoch(ctx context.Context, epoch int) (isStopped bool, err error) 
 		if err := r.evaluate(ctx, values...); err != nil {
 			return false, err
 		}
-	}
-	if r.gathered > 0 { // the first batches of the next epoch complete the step
-		return false, nil
 	}
 	r.position = end
 	return false, r.save(ctx)
