@@ -35,7 +35,8 @@ type Config struct {
 	Model Model
 	// Optimizer is an [optim.LRSetter] if LR is set.
 	Optimizer optim.Optimizer
-	// The option LastBatch of Data is Pad or Drop: with Uneven a rank may have fewer steps than another.
+	// The option LastBatch of Data is Pad or Drop: with Uneven a rank may have fewer steps than another. A run
+	// starts with the first sample, or where its checkpoint was saved, whatever Data was given by Resume.
 	Data *data.Loader
 	// The run ends after Epochs epochs or after MaxSteps steps, whichever comes first. At least one
 	// of them is not 0.
@@ -81,6 +82,9 @@ type Config struct {
 	SaveEvery int
 	// Keep is the number of checkpoints that are kept; 0: 3.
 	Keep int
+	// AllowOtherData lets a run resume with other Data than it was saved with: another length, Shuffle or Seed.
+	// The run then starts the epoch of the checkpoint again, with the new order. Otherwise that is an error.
+	AllowOtherData bool
 	// Values are values of the program that Run saves and loads too: see [checkpoint.State]. Run itself saves
 	// the model, the optimizer, the position in the data ("position") and the device's random generator
 	// ("generator").
@@ -219,8 +223,8 @@ func (r *run) train(ctx context.Context) (isStopped bool, err error) {
 		defer func() { err = errors.Join(err, r.finishTrace(ctx, err)) }()
 	}
 	// If the checkpoint is of the last step within an epoch, the evaluation may be missing: Run goes on.
-	for epoch := r.position.Epoch; ; epoch++ {
-		if stopped, err := r.epoch(ctx, epoch); stopped || err != nil || r.step >= r.total {
+	for {
+		if stopped, err := r.epoch(ctx); stopped || err != nil || r.step >= r.total {
 			return stopped, err
 		}
 	}
@@ -305,7 +309,7 @@ func (r *run) resume(ctx context.Context) (err error) {
 	r.step, err = r.saver.Resume(ctx, r.state)
 	if err == nil {
 		r.saved = r.step
-		err = r.Data.Resume(r.position)
+		err = r.checkPosition()
 		r.total = r.stepsAt(r.step, r.position)
 	}
 	if err == nil && r.step > 0 && r.pg.Rank() == 0 {
@@ -317,13 +321,29 @@ func (r *run) resume(ctx context.Context) (err error) {
 	return err
 }
 
-// epoch trains on the rest of one epoch, up to the last step of the run, and evaluates. It returns
+// checkPosition returns an error if the position is not one in Data. With AllowOtherData it changes the position.
+func (r *run) checkPosition() error {
+	err := r.Data.Sampler().CheckPosition(r.position)
+	if err == nil {
+		return nil
+	}
+	if !r.AllowOtherData {
+		return fmt.Errorf("train: %s: %w, or AllowOtherData", r.Checkpoints, err)
+	}
+	if r.pg.Rank() == 0 {
+		r.pg.Log().Info("train: the epoch starts again, with other data", "epoch", r.position.Epoch, "cause", err)
+	}
+	r.position = data.Position{Epoch: r.position.Epoch}
+	return nil
+}
+
+// epoch trains on the rest of the epoch of the position, up to the last step of the run, and evaluates. It returns
 // true if all ranks stop on request.
-func (r *run) epoch(ctx context.Context, epoch int) (isStopped bool, err error) {
-	sampler := r.Data.Sampler()
-	end := data.Position{Epoch: epoch + 1}
+func (r *run) epoch(ctx context.Context) (isStopped bool, err error) {
+	sampler, epoch := r.Data.Sampler(), r.position.Epoch
+	end := sampler.Begin(epoch + 1)
 	samples := 0 // of this rank in the step
-	for b, err := range r.Data.Epoch(ctx, epoch) {
+	for b, err := range r.Data.EpochFrom(ctx, r.position) {
 		if err != nil {
 			return false, err
 		}

@@ -342,6 +342,34 @@ func TestConfigThatMakesNoSense(t *testing.T) {
 	})
 }
 
+// A run that resumes with other data returns an error with both, or with AllowOtherData starts the epoch again.
+func TestResumeWithOtherData(t *testing.T) {
+	dir := t.TempDir()
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		run := func(seed uint64, edit func(c *train.Config)) (batches int, err error) {
+			_, err = trained(t.Context(), pg, false, 5, func(c *train.Config) {
+				c.Data = must.New(data.NewLoader(points(60), pg, data.LoaderOptions{Batch: 5, Shuffle: true, Seed: seed}))
+				c.Checkpoints = dir
+				counted(c, &batches)
+				edit(c)
+			})
+			return batches, err
+		}
+		if _, err := run(1, func(c *train.Config) { c.MaxSteps = 8 }); err != nil { // 2 steps of the second epoch
+			return err
+		}
+		batches, err := run(2, func(*train.Config) {})
+		if err == nil || !strings.Contains(err.Error(), "60 samples shuffled by seed 1, the loader has 60 samples shuffled by seed 2") || batches > 0 {
+			return fmt.Errorf("%v after %d batches, want an error with both seeds", err, batches)
+		}
+		batches, err = run(2, func(c *train.Config) { c.AllowOtherData = true })
+		if err != nil || batches != 12 {
+			return fmt.Errorf("%d batches (%w), want those of two epochs, 12", batches, err)
+		}
+		return nil
+	})
+}
+
 // If the loaders differ, all ranks return an error with both values.
 func TestLoadersThatDiffer(t *testing.T) {
 	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
