@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 
@@ -55,6 +56,10 @@ type Config struct {
 	Accumulate int
 	// ClipNorm is the largest norm of all gradients together. Larger gradients are scaled down.
 	ClipNorm float64
+	// RequireFinite makes a loss that is not finite an error, on all ranks, before a checkpoint is saved. Otherwise
+	// Run logs the first one. Run reads the loss, its mean over the ranks, at each line of the log and at each
+	// checkpoint.
+	RequireFinite bool
 
 	// Evaluate is called on all ranks after each epoch and at the end of the run, and if EvaluateEvery is
 	// not 0 also after each EvaluateEvery steps, but once after one step. Rank 0 logs the values that it
@@ -80,7 +85,8 @@ type Config struct {
 	// SaveEvery is the number of steps between two checkpoints. Run also saves one after each
 	// epoch, when it is asked to stop, and at its end.
 	SaveEvery int
-	// Keep is the number of checkpoints that are kept; 0: 3.
+	// Keep is the number of checkpoints that are kept; 0: 3. The last finite one is kept beside them: see
+	// [checkpoint.Options].
 	Keep int
 	// AllowOtherData lets a run resume with other Data than it was saved with: another length, Shuffle or Seed.
 	// The run then starts the epoch of the checkpoint again, with the new order. Otherwise that is an error.
@@ -124,7 +130,7 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c Config) (err error) {
 	if c.Model == nil || c.Optimizer == nil || c.Data == nil || c.Loss == nil {
 		return fmt.Errorf("train: Model is set: %v, Optimizer: %v, Data: %v, Loss: %v; want all of them", c.Model != nil, c.Optimizer != nil, c.Data != nil, c.Loss != nil)
 	}
-	if c.Epochs < 0 || c.MaxSteps < 0 || c.Epochs == 0 && c.MaxSteps == 0 || c.Accumulate < 0 || c.ClipNorm < 0 || c.SaveEvery < 0 || c.LogEvery < 0 || c.EvaluateEvery < 0 {
+	if c.Epochs < 0 || c.MaxSteps < 0 || c.Epochs == 0 && c.MaxSteps == 0 || c.Accumulate < 0 || !(c.ClipNorm >= 0) || c.SaveEvery < 0 || c.LogEvery < 0 || c.EvaluateEvery < 0 {
 		return fmt.Errorf("train: Epochs %d, MaxSteps %d, Accumulate %d, ClipNorm %v, SaveEvery %d, LogEvery %d and EvaluateEvery %d, want at least 1 epoch or step and nothing below 0",
 			c.Epochs, c.MaxSteps, c.Accumulate, c.ClipNorm, c.SaveEvery, c.LogEvery, c.EvaluateEvery)
 	}
@@ -243,6 +249,7 @@ type run struct {
 	saved    int           // the step of the last checkpoint
 	// evaluated is the step after which Evaluate was called last, or -1.
 	evaluated int
+	hasWarned bool // whether a loss that is not finite was logged
 
 	recorder  *profile.Recorder // nil: nothing is traced, or the trace is written
 	traceAt   int               // the step that the trace starts with
@@ -298,7 +305,7 @@ func (r *run) resume(ctx context.Context) (err error) {
 	if keep == 0 {
 		keep = 3
 	}
-	if r.saver, err = checkpoint.Open(r.pg, r.Checkpoints, &checkpoint.Options{Keep: keep, Async: true}); err != nil {
+	if r.saver, err = checkpoint.Open(r.pg, r.Checkpoints, &checkpoint.Options{Keep: keep, RequireFinite: r.RequireFinite, Async: true}); err != nil {
 		return err
 	}
 	values := map[string]any{"position": &r.position, "generator": autograd.Generator(r.pg.Device())}
@@ -378,12 +385,15 @@ func (r *run) epoch(ctx context.Context) (isStopped bool, err error) {
 		}
 		r.step++
 		r.gathered, r.position = 0, b.After
-		if due := r.meter.Step(samples * r.pg.Size()); due || r.step == 1 {
-			if err := r.log(ctx, loss, len(b.Indices)); err != nil {
+		logs := r.meter.Step(samples*r.pg.Size()) || r.step == 1
+		stops := r.Model.Stopping()
+		saves := stops || r.SaveEvery > 0 && r.step%r.SaveEvery == 0
+		if logs || r.saver != nil && (saves || r.step >= r.total || sampler.StepsFrom(r.position) == 0) {
+			if err := r.readLoss(ctx, loss, len(b.Indices), logs); err != nil {
 				return false, err
 			}
 		}
-		if r.Model.Stopping() {
+		if stops {
 			return true, r.save(ctx)
 		}
 		if r.Evaluate != nil && r.EvaluateEvery > 0 && r.step%r.EvaluateEvery == 0 && r.step < r.total {
@@ -391,7 +401,7 @@ func (r *run) epoch(ctx context.Context) (isStopped bool, err error) {
 				return false, err
 			}
 		}
-		if r.SaveEvery > 0 && r.step%r.SaveEvery == 0 {
+		if saves {
 			if err := r.save(ctx); err != nil {
 				return false, err
 			}
@@ -491,8 +501,8 @@ func (r *run) clip() (*autograd.Variable, error) {
 	return optim.ClipGradNorm(r.Model.Parameters(), r.ClipNorm)
 }
 
-// log logs the mean of the loss over the last batches of all ranks.
-func (r *run) log(ctx context.Context, loss *autograd.Variable, samples int) error {
+// readLoss checks, and if logs is true logs, the mean of the loss over the last batches of all ranks.
+func (r *run) readLoss(ctx context.Context, loss *autograd.Variable, samples int, logs bool) error {
 	value, err := loss.TryItem(ctx)
 	if err != nil {
 		return err
@@ -501,11 +511,24 @@ func (r *run) log(ctx context.Context, loss *autograd.Variable, samples int) err
 	if err != nil {
 		return err
 	}
-	values := []progress.Value{progress.V("loss", all[0].Value)}
-	if r.LR != nil {
-		values = append(values, progress.V("lr", r.LR(r.step-1)))
+	mean := all[0].Value
+	if logs {
+		values := []progress.Value{progress.V("loss", mean)}
+		if r.LR != nil {
+			values = append(values, progress.V("lr", r.LR(r.step-1)))
+		}
+		r.meter.Log(values...)
 	}
-	r.meter.Log(values...)
+	if !math.IsNaN(mean) && !math.IsInf(mean, 0) || r.hasWarned {
+		return nil
+	}
+	if r.RequireFinite {
+		return fmt.Errorf("train: the loss of step %d is %v, want a finite one (RequireFinite)", r.step, mean)
+	}
+	r.hasWarned = true
+	if r.pg.Rank() == 0 {
+		r.pg.Log().Warn("train: the loss is not finite", "step", r.step, "loss", mean)
+	}
 	return nil
 }
 

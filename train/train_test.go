@@ -324,6 +324,7 @@ func TestConfigThatMakesNoSense(t *testing.T) {
 		}{
 			{func(c *train.Config) { c.Accumulate = -1 }, "Accumulate -1"},
 			{func(c *train.Config) { c.Epochs = 0 }, "at least 1 epoch or step"},
+			{func(c *train.Config) { c.ClipNorm = math.NaN() }, "ClipNorm NaN"},
 			{func(c *train.Config) { c.Loss = nil }, "Loss: false"},
 			{func(c *train.Config) { c.Values = map[string]any{"position": new(int)} }, `Values has "position"`},
 			{func(c *train.Config) {
@@ -368,6 +369,46 @@ func TestResumeWithOtherData(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// After the first loss that is not finite, which rank 1 has in step 9 of 18, the last finite checkpoint is kept. The loss
+// is logged once, or with RequireFinite an error on all ranks at the next checkpoint.
+func TestLossThatIsNotFinite(t *testing.T) {
+	for _, require := range []bool{false, true} {
+		dir := t.TempDir()
+		var log bytes.Buffer
+		commtest.OnGoroutines(t, 2, &comm.Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, func(pg *comm.ProcessGroup) error {
+			_, err := trained(t.Context(), pg, false, 5, func(c *train.Config) {
+				c.Checkpoints, c.SaveEvery, c.Keep, c.RequireFinite = dir, 2, 2, require
+				batches, loss := 0, c.Loss
+				c.Loss = func(b *data.Batch) *autograd.Variable {
+					if batches++; batches == 9 && pg.Rank() == 1 {
+						return autograd.MulScalar(loss(b), math.NaN())
+					}
+					return loss(b)
+				}
+			})
+			if require != (err != nil && strings.Contains(err.Error(), "the loss of step 10 is NaN, want a finite one (RequireFinite)")) {
+				return fmt.Errorf("RequireFinite %v: %w", require, err)
+			}
+			return nil
+		})
+		all, err := checkpoint.List(dir)
+		var steps []int
+		for _, info := range all {
+			steps = append(steps, info.Step)
+		}
+		want := []int{18, 16, 8}
+		if require {
+			want = []int{8, 6}
+		}
+		if err != nil || !slices.Equal(steps, want) {
+			t.Errorf("RequireFinite %v: checkpoints of steps %d (%v), want %d", require, steps, err, want)
+		}
+		if n := strings.Count(log.String(), "train: the loss is not finite"); (n == 1) == require || n > 1 {
+			t.Errorf("RequireFinite %v: %d warnings in\n%s", require, n, &log)
+		}
+	}
 }
 
 // If the loaders differ, all ranks return an error with both values.
