@@ -15,8 +15,15 @@
 // # Steps
 //
 // In one step each rank computes the gradients of Config.Accumulate batches, all ranks reduce
-// them, and the optimizer updates the parameters. Steps are counted from 0 over all epochs. A run
-// that resumes from a checkpoint continues the count.
+// them, and the optimizer updates the parameters. The last step of an epoch has fewer batches if the
+// epoch has no more: no gradient goes from one epoch into the next. Steps are counted from 0 over all
+// epochs. A run that resumes from a checkpoint continues the count.
+//
+// # What Run leaves
+//
+// Run sets the learning rate, the gradients, and the state of what it trains. When it ends, the
+// optimizer has its learning rates back. [Accuracy] gives each layer its mode back. A loader that Run or
+// Accuracy reads keeps its position.
 //
 // # Stopping
 //

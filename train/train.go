@@ -48,8 +48,9 @@ type Config struct {
 	// which also says what Loss may do then. Loss takes the batch's Vars alone.
 	Captured bool
 
-	// LR returns the learning rate of each step. If it is nil, Run does not set the learning rate. A run that
-	// resumes with another number of ranks has another number of steps in an epoch, but the same LR.
+	// LR returns the learning rate of each step. If it is nil, Run does not set the learning rate. At its end Run
+	// gives the optimizer's groups the rates back that they had before, if the optimizer is an [optim.LRKeeper]. A
+	// run that resumes with another number of ranks has another number of steps in an epoch, but the same LR.
 	LR schedule.Schedule
 	// Accumulate is the number of batches in a step; 0: 1. The gradients are those of the mean of their losses. If
 	// an epoch's batches do not fill its last step, that step has fewer batches, and the mean is over these.
@@ -224,6 +225,10 @@ func (r *run) train(ctx context.Context) (isStopped bool, err error) {
 	if r.step >= r.total && r.position.Sample == 0 {
 		return false, nil
 	}
+	if k, ok := r.Optimizer.(optim.LRKeeper); ok && r.LR != nil {
+		defer k.KeepLR()()
+	}
+	r.Optimizer.ZeroGrad() // the first step is not of gradients from before
 	if r.Trace != "" && r.pg.Rank() == 0 {
 		r.recorder, r.traceAt = profile.Of(r.pg.Device()), r.step+10
 		defer func() { err = errors.Join(err, r.finishTrace(ctx, err)) }()
@@ -254,6 +259,7 @@ type run struct {
 	recorder  *profile.Recorder // nil: nothing is traced, or the trace is written
 	traceAt   int               // the step that the trace starts with
 	isTracing bool
+	wasOn     bool // whether the program itself was recording when the trace started
 
 	gathered int // the number of batches whose gradients are accumulated for the next step
 	batches  int // the number of batches of that step
@@ -434,6 +440,7 @@ func (r *run) trace(ctx context.Context) error {
 		return err
 	}
 	if r.step == r.traceAt {
+		r.wasOn = r.recorder.On()
 		r.recorder.Start()
 		r.isTracing = true
 		return nil
@@ -445,7 +452,9 @@ func (r *run) trace(ctx context.Context) error {
 func (r *run) writeTrace() error {
 	recorder := r.recorder
 	r.recorder, r.isTracing = nil, false
-	recorder.Stop()
+	if !r.wasOn {
+		recorder.Stop()
+	}
 	return recorder.WriteFile(r.Trace, r.pg.Rank())
 }
 

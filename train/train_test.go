@@ -411,6 +411,58 @@ func TestLossThatIsNotFinite(t *testing.T) {
 	}
 }
 
+// Run takes over no gradients from before, and neither changes the loader's position nor leaves its own learning rate,
+// also when it fails.
+func TestRunLeavesStateAsItWas(t *testing.T) {
+	given := errors.New("given up")
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		for _, sharded := range []bool{false, true} {
+			want, err := trained(t.Context(), pg, sharded, 5, func(*train.Config) {})
+			if err != nil {
+				return err
+			}
+			for _, end := range []error{nil, given} {
+				var loader *data.Loader
+				var rate *float64
+				got, err := trained(t.Context(), pg, sharded, 5, func(c *train.Config) {
+					loader = c.Data
+					switch o := c.Optimizer.(type) {
+					case *optim.SGD:
+						rate = &o.Groups()[0].LR
+					case *zero.Optimizer[*optim.SGD]:
+						rate = &o.Local().Groups()[0].LR
+					}
+					for b, err := range loader.Epoch(t.Context(), 0) {
+						if err == nil {
+							err = c.Loss(b).Backward()
+						}
+						if err == nil {
+							err = loader.Resume(b.After)
+						}
+						if err != nil {
+							t.Error(err)
+						}
+						break
+					}
+					autograd.Generator(pg.Device()).Seed(1)
+					c.Evaluate = func(context.Context) ([]progress.Value, error) { return nil, end }
+				})
+				if !errors.Is(err, end) || end == nil && !slices.Equal(got, want) {
+					return fmt.Errorf("the parameters are %v (%w) after gradients from before, want %v", got, err, want)
+				}
+				left := 0
+				for range loader.Epoch(t.Context(), 0) {
+					left++
+				}
+				if *rate != 1 || left != 5 {
+					return fmt.Errorf("after a run that ended with %v the learning rate is %v, want 1, and %d batches are left, want 5", end, *rate, left)
+				}
+			}
+		}
+		return nil
+	})
+}
+
 // If the loaders differ, all ranks return an error with both values.
 func TestLoadersThatDiffer(t *testing.T) {
 	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
@@ -529,22 +581,27 @@ func TestTrace(t *testing.T) {
 		name    string
 		edit    func(c *train.Config)
 		err     error
-		updates int // 0: there is no trace
+		updates int  // 0: there is no trace
+		isOn    bool // whether the program records too
 	}{
-		{"whole", func(*train.Config) {}, nil, 5},
-		{"ends with the trace", func(c *train.Config) { c.MaxSteps = 15 }, nil, 5},
-		{"ends in the trace", func(c *train.Config) { c.MaxSteps = 13 }, nil, 3},
-		{"ends before the trace", func(c *train.Config) { c.MaxSteps = 10 }, nil, 0},
+		{"whole", func(*train.Config) {}, nil, 5, false},
+		{"whole, while the program records", func(*train.Config) {}, nil, 15, true},
+		{"ends with the trace", func(c *train.Config) { c.MaxSteps = 15 }, nil, 5, false},
+		{"ends in the trace", func(c *train.Config) { c.MaxSteps = 13 }, nil, 3, false},
+		{"ends before the trace", func(c *train.Config) { c.MaxSteps = 10 }, nil, 0, false},
 		{"fails in the trace", func(c *train.Config) {
 			c.EvaluateEvery = 12
 			c.Evaluate = func(context.Context) ([]progress.Value, error) { return nil, given }
 			c.Epochs, c.MaxSteps = 0, 18
-		}, given, 2},
+		}, given, 2, false},
 	} {
 		t.Run(e.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "trace.json")
 			var log bytes.Buffer
 			commtest.OnRanks(t, 1, &comm.Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, func(pg *comm.ProcessGroup) error {
+				if e.isOn {
+					profile.Of(pg.Device()).Start()
+				}
 				_, err := trained(t.Context(), pg, false, 5, func(c *train.Config) {
 					c.Trace = path
 					e.edit(c)
@@ -552,8 +609,8 @@ func TestTrace(t *testing.T) {
 				if !errors.Is(err, e.err) {
 					return fmt.Errorf("the run ended with %v, want %v", err, e.err)
 				}
-				if profile.Of(pg.Device()).On() {
-					return errors.New("the recorder is on after the run")
+				if on := profile.Of(pg.Device()).On(); on != e.isOn {
+					return fmt.Errorf("the recorder is on after the run: %v, want %v", on, e.isOn)
 				}
 				return nil
 			})
