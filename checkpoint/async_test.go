@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -335,16 +336,17 @@ func (h *hook) LoadState(s map[string]device.Tensor) error {
 }
 
 // At the number of ranks that saved, each rank gets back its own values and its hook's state. At
-// another number of ranks it keeps what it has. All ranks get the loss scale.
+// another number of ranks it keeps what it has. All ranks get the loss scale. What is not loaded is logged.
 func TestRankValuesAreRestored(t *testing.T) {
 	dir := t.TempDir()
 	tensor := func(x float32) device.Tensor { return device.HostTensor([]float32{x, 2 * x}, device.Float32) }
 	for _, ranks := range []int{2, 2, 3} {
+		var log bytes.Buffer
 		first, same := true, ranks == 2
 		if all, err := List(dir); err == nil && len(all) > 0 {
 			first = false
 		}
-		commtest.OnGoroutines(t, ranks, nil, func(pg *comm.ProcessGroup) error {
+		commtest.OnGoroutines(t, ranks, &comm.Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, func(pg *comm.ProcessGroup) error {
 			net := nn.Linear(2, 2)
 			if err := nn.Place(net, pg.Device(), 1); err != nil {
 				return err
@@ -357,6 +359,7 @@ func TestRankValuesAreRestored(t *testing.T) {
 				return err
 			}
 			if first {
+				s.Values["note"] = "x"
 				value, h.state = pg.Rank(), map[string]device.Tensor{"unsent": tensor(float32(pg.Rank()))}
 				err := json.Unmarshal([]byte(`{"Scale": 512, "GrowthTracker": 3}`), scaler)
 				return errors.Join(err, m.Save(t.Context(), 1, s), m.Close())
@@ -376,6 +379,13 @@ func TestRankValuesAreRestored(t *testing.T) {
 			}
 			return m.Close()
 		})
+		want := "ignored=[note]"
+		if !same {
+			want = `ignored="[note value the state of the hook]"`
+		}
+		if strings.Contains(log.String(), want) == first || strings.Count(log.String(), "WARN") > 1 {
+			t.Errorf("%d ranks: the log has no %s, or more warnings:\n%s", ranks, want, &log)
+		}
 	}
 }
 

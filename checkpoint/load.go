@@ -136,8 +136,8 @@ func (m *Manager) load(ctx context.Context, path string, state State) (step int,
 		slices.Sort(all)
 		return 0, strings.Join(slices.Compact(all), "; "), nil
 	}
-	if r.manifest.NonFinite != "" && m.pg.Rank() == 0 {
-		m.pg.Log().Warn("the checkpoint that is loaded is not finite", "checkpoint", path, "has NaN or Inf", r.manifest.NonFinite)
+	if m.pg.Rank() == 0 {
+		m.warn(r, state)
 	}
 	if r.manifest.WeightsOnly {
 		state = State{Model: state.Model}
@@ -147,6 +147,29 @@ func (m *Manager) load(ctx context.Context, path string, state State) (step int,
 		return 0, "", err
 	}
 	return r.manifest.Step, "", comm.Agree(ctx, m.pg, m.set(ctx, r, state, targets))
+}
+
+// warn logs what a program may not expect of a checkpoint that it loads.
+func (m *Manager) warn(r *reader, state State) {
+	if r.manifest.NonFinite != "" {
+		m.pg.Log().Warn("the checkpoint that is loaded is not finite", "checkpoint", r.path, "has NaN or Inf", r.manifest.NonFinite)
+	}
+	ignored := lacking(r.manifest.Values, state.Values)
+	saved, ranks := r.manifest.WorldSize, m.pg.Size()
+	if saved == ranks {
+		ignored = append(ignored, lacking(r.manifest.RankValues[0], state.RankValues)...)
+	} else {
+		ignored = append(ignored, slices.Sorted(maps.Keys(r.manifest.RankValues[0]))...)
+	}
+	if r.manifest.Hooks && (state.Hook == nil || saved != ranks) {
+		ignored = append(ignored, "the state of the hook")
+	}
+	if ignored != nil {
+		m.pg.Log().Warn("the checkpoint has more than is loaded", "checkpoint", r.path, "ignored", ignored, "ranks when saved", saved, "ranks now", ranks)
+	}
+	if state.Hook != nil && !r.manifest.Hooks {
+		m.pg.Log().Warn("the hook starts anew, because the checkpoint has no state of one", "checkpoint", r.path)
+	}
 }
 
 // target is a tensor of the state, with the saved tensor that it is set to.
@@ -191,9 +214,9 @@ func (r *reader) targets(state State, rank, size int) ([]target, error) {
 	if len(e.Missing)+len(e.Unexpected)+len(e.Mismatched) > 0 {
 		return nil, fmt.Errorf("%s is of another model or other optimizers: %w", r.path, e)
 	}
-	names := notSaved(state.Values, r.manifest.Values)
+	names := lacking(state.Values, r.manifest.Values)
 	if r.manifest.WorldSize == size {
-		names = append(names, notSaved(state.RankValues, r.manifest.RankValues[rank])...)
+		names = append(names, lacking(state.RankValues, r.manifest.RankValues[rank])...)
 	}
 	if names != nil {
 		return nil, fmt.Errorf("%s lacks the values %q", r.path, names)

@@ -199,8 +199,11 @@ func readManifest(fs filesystem, path string) (*Manifest, error) {
 	return m, nil
 }
 
-// check returns an error unless the parts cover the tensors and lie within the files.
+// check returns an error unless the parts cover the tensors and lie within the files, and each rank has values.
 func (m *Manifest) check() error {
+	if len(m.RankValues) != m.WorldSize || m.WorldSize < 1 {
+		return fmt.Errorf("it has the values of %d ranks, want those of %d", len(m.RankValues), m.WorldSize)
+	}
 	for i := range m.Tensors {
 		t := &m.Tensors[i]
 		if t.DType.Device() == device.Invalid {

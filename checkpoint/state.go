@@ -189,11 +189,11 @@ func decodeValues(values map[string]any, saved map[string]json.RawMessage) error
 	return nil
 }
 
-// notSaved returns the names of the values that the checkpoint lacks.
-func notSaved(values map[string]any, saved map[string]json.RawMessage) []string {
+// lacking returns the names of the values in a that b lacks.
+func lacking[A, B any](a map[string]A, b map[string]B) []string {
 	var names []string
-	for _, name := range slices.Sorted(maps.Keys(values)) {
-		if _, ok := saved[name]; !ok {
+	for _, name := range slices.Sorted(maps.Keys(a)) {
+		if _, ok := b[name]; !ok {
 			names = append(names, name)
 		}
 	}
