@@ -28,7 +28,7 @@ func TestGPTLearns(t *testing.T) {
 		stdout = launch(t, dir, 2, "gpt", append(args, more...)...).Stdout
 		return dir, outcome(t, dir)[fmt.Sprint("loss of step ", steps)], stdout
 	}
-	dir, loss, sample := train(100)
+	dir, loss, sample := train(150)
 	if last, err := strconv.ParseFloat(loss, 64); err != nil || !(last < 0.5) {
 		t.Errorf("the last loss is %v, %v, want less than 0.5", last, err)
 	}
