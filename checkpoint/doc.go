@@ -64,8 +64,9 @@
 //
 // # NaN and Inf
 //
-// A checkpoint is finite if the model's parameters have no NaN and no Inf, and its buffers no NaN.
-// Options.Keep never deletes the last finite checkpoint, so a run that has diverged can go on from before.
+// A checkpoint is finite if its tensors have no NaN and no Inf. The model's buffers may have an Inf, as
+// masks have. Options.Keep never deletes the last finite checkpoint, so a run that has diverged can go on
+// from before.
 // The writers look at the snapshot, which costs the steps nothing, and the manifest has the result
 // ([Manifest.NonFinite]). The first save that is not finite is logged; with Options.RequireFinite each such
 // save fails.

@@ -2,7 +2,7 @@ package checkpoint
 
 import "github.com/goddp/goddp/device"
 
-// isFinite reports whether p's elements are finite. A buffer may have an Inf, as a mask does, but no NaN.
+// isFinite reports whether p's elements are finite. A buffer may have an Inf, as a mask has, but no NaN.
 func (p *piece) isFinite() bool {
 	switch p.dtype {
 	case device.Float32:

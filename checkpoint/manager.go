@@ -23,7 +23,7 @@ type Options struct {
 	// after the new one has been read back and its checksums are right. The last finite checkpoint
 	// stays beside them: see [Manifest.NonFinite].
 	Keep int
-	// RequireFinite makes a save fail if the model is not finite. Otherwise the first such save of a
+	// RequireFinite makes a save fail if the state is not finite. Otherwise the first such save of a
 	// Manager is logged.
 	RequireFinite bool
 	// Async makes Save return after it has taken a snapshot. A goroutine writes the snapshot.

@@ -43,7 +43,7 @@ type Manifest struct {
 	RankValues []map[string]json.RawMessage `json:"rank_values"`
 	// Hooks is whether each rank's hook was saved.
 	Hooks bool `json:"hooks"`
-	// NonFinite is a tensor of the model that has a NaN, or an Inf unless it is a buffer, such as
+	// NonFinite is a tensor that has a NaN, or an Inf unless it is a buffer of the model, such as
 	// "model/0.weight". It is empty if there is none: the checkpoint is finite. Manifests of
 	// earlier versions do not have it.
 	NonFinite string `json:"non_finite,omitempty"`

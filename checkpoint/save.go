@@ -369,7 +369,7 @@ func (m *Manager) writeShare(temp string, s *saving) error {
 		for i := range s.pieces {
 			p := &s.pieces[i]
 			sums[i] = sum(p.t.Buf.Host())
-			if p.kind == modelKind && r.NonFinite == "" && !p.isFinite() {
+			if r.NonFinite == "" && !p.isFinite() {
 				r.NonFinite = key(p.kind, p.name)
 			}
 		}

@@ -57,9 +57,9 @@ type Config struct {
 	Accumulate int
 	// ClipNorm is the largest norm of all gradients together. Larger gradients are scaled down.
 	ClipNorm float64
-	// RequireFinite makes a loss that is not finite an error, on all ranks, before a checkpoint is saved. Otherwise
-	// Run logs the first one. Run reads the loss, its mean over the ranks, at each line of the log and at each
-	// checkpoint.
+	// RequireFinite makes a loss that is not finite an error, on all ranks, before a checkpoint is saved, and so a
+	// state that is not: see [checkpoint.Options]. Otherwise the first of each is logged. Run reads the loss, its mean
+	// over the ranks, at each line of the log and at each checkpoint.
 	RequireFinite bool
 
 	// Evaluate is called on all ranks after each epoch and at the end of the run, and if EvaluateEvery is
