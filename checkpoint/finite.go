@@ -1,39 +1,44 @@
 package checkpoint
 
-import "github.com/goddp/goddp/device"
+import (
+	"encoding/binary"
+
+	"github.com/goddp/goddp/device"
+)
+
+// lanes are the elements of a floating-point type in a word of 64 bits.
+type lanes struct {
+	ones     uint64 // has the lowest bit of each element
+	bits     int    // of an element
+	mantissa int    // the number of bits below an element's exponent
+}
+
+var lanesOf = map[device.DType]lanes{
+	device.Float64:  {1, 64, 52},
+	device.Float32:  {0x00000001_00000001, 32, 23},
+	device.Float16:  {0x0001_0001_0001_0001, 16, 10},
+	device.BFloat16: {0x0001_0001_0001_0001, 16, 7},
+}
 
 // isFinite reports whether p's elements are finite. A buffer may have an Inf, as a mask has, but no NaN.
 func (p *piece) isFinite() bool {
-	switch p.dtype {
-	case device.Float32:
-		return areFinite(device.Elements[float32](p.t), p.buffer)
-	case device.Float64:
-		return areFinite(device.Elements[float64](p.t), p.buffer)
-	case device.Float16:
-		return areFinite16(device.Elements[uint16](p.t), 0x7c00, p.buffer)
-	case device.BFloat16:
-		return areFinite16(device.Elements[uint16](p.t), 0x7f80, p.buffer)
+	l, isFloat := lanesOf[p.dtype]
+	if !isFloat {
+		return true
 	}
-	return true
-}
-
-func areFinite[T float32 | float64](elements []T, allowInf bool) bool {
-	for _, x := range elements {
-		if x-x != 0 && !(allowInf && x == x) {
+	// The exponent's bits are all set in an Inf or a NaN, and in a NaN one below them is set too. So the sum of
+	// the element without its sign and carry reaches the sign's bit.
+	sign, carry := l.ones<<(l.bits-1), l.ones<<l.mantissa
+	if p.buffer {
+		carry -= l.ones // now only a NaN does that
+	}
+	data := p.t.Buf.Host()
+	for ; len(data) >= 8; data = data[8:] {
+		if (binary.LittleEndian.Uint64(data)&^sign+carry)&sign != 0 {
 			return false
 		}
 	}
-	return true
-}
-
-// areFinite16 is areFinite for 16-bit types. exponent has the bits of the type's exponent, which are all set in an
-// Inf or a NaN.
-func areFinite16(elements []uint16, exponent uint16, allowInf bool) bool {
-	const sign = 0x8000
-	for _, b := range elements {
-		if b&exponent == exponent && !(allowInf && b&^sign == exponent) {
-			return false
-		}
-	}
-	return true
+	var rest [8]byte
+	copy(rest[:], data)
+	return (binary.LittleEndian.Uint64(rest[:])&^sign+carry)&sign == 0
 }

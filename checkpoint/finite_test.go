@@ -86,7 +86,7 @@ func TestIsFinite(t *testing.T) {
 		for _, c := range []struct {
 			last               float64
 			isFinite, inBuffer bool
-		}{{-huge, true, true}, {math.Inf(1), false, true}, {math.Inf(-1), false, true}, {math.NaN(), false, false}} {
+		}{{-huge, true, true}, {math.SmallestNonzeroFloat32, true, true}, {math.Inf(1), false, true}, {math.Inf(-1), false, true}, {math.NaN(), false, false}} {
 			for _, buffer := range []bool{false, true} {
 				want := c.isFinite
 				if buffer {
@@ -95,9 +95,11 @@ func TestIsFinite(t *testing.T) {
 				if dt == device.Int64 {
 					want = true
 				}
-				p := &piece{dtype: dt, t: encode(0, huge, c.last), buffer: buffer}
-				if got := p.isFinite(); got != want {
-					t.Errorf("%v of %v, buffer %v: finite %v, want %v", c.last, dt, buffer, got, want)
+				for _, elements := range [][]float64{{0, huge, c.last}, {-1, c.last, huge, 0, 1}} {
+					p := &piece{dtype: dt, t: encode(elements...), buffer: buffer}
+					if got := p.isFinite(); got != want {
+						t.Errorf("%v of %v, buffer %v: finite %v, want %v", elements, dt, buffer, got, want)
+					}
 				}
 			}
 		}
