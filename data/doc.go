@@ -37,7 +37,8 @@
 //
 // A [Position] is the number of samples of that order that were used so far. It does not depend on
 // the number of ranks: a run that is resumed with another number of ranks continues with the first
-// unused sample.
+// unused sample. It names the order that it counts in, by its [Source]: a loader with another data set,
+// Shuffle or Seed refuses it.
 //
 // [LastBatch] chooses the treatment of samples that do not fill the last global batch.
 //

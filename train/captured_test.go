@@ -3,19 +3,22 @@
 package train_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"testing"
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
+	"github.com/goddp/goddp/progress"
 	"github.com/goddp/goddp/train"
 )
 
-// A captured run ends with the bits of one that is not captured, with a schedule, dropout, clipped norms and
-// accumulated gradients, with replicas and with shards of the optimizer's state. Its loss function runs only
-// until the steps are recorded.
+// A captured run ends with the bits of one that is not captured, with a schedule, dropout, clipped norms,
+// accumulated gradients, of which 15 batches of an epoch leave one, and evaluations between the steps, with replicas
+// and with shards of the optimizer's state. Its loss function runs only until the steps are recorded.
 func TestEmulatedCaptured(t *testing.T) {
 	for _, c := range []struct {
 		accumulate int
@@ -29,6 +32,10 @@ func TestEmulatedCaptured(t *testing.T) {
 					var err error
 					ends[i], err = trained(t.Context(), pg, c.sharded, 5/c.accumulate, func(config *train.Config) {
 						config.Epochs, config.Accumulate, config.Captured = 3, c.accumulate, captured
+						config.EvaluateEvery, config.Evaluate = 2, func(context.Context) ([]progress.Value, error) {
+							nn.Eval(config.Model)()
+							return nil, nil
+						}
 						counted(config, &calls[i])
 					})
 					if err != nil {
