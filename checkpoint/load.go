@@ -17,8 +17,8 @@ import (
 
 // Resume sets the state to that of the latest checkpoint and returns its step. If there is no
 // checkpoint, Resume returns 0 and changes nothing. Any number of ranks may have saved the
-// checkpoint. If it is corrupt, Resume logs the problems and takes the checkpoint before it. All
-// ranks call Resume.
+// checkpoint. If it is corrupt, Resume logs the problems and takes the checkpoint before it. Resume
+// also logs that a checkpoint is not finite, and what it has that is not loaded. All ranks call Resume.
 //
 // The error is an [*nn.StateError] if the checkpoint does not fit the state, and a [*VersionError]
 // if its format is newer. After one of these, or if all checkpoints are corrupt, the state is
