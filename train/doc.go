@@ -23,7 +23,9 @@
 //
 // Run sets the learning rate, the gradients, and the state of what it trains. When it ends, the
 // optimizer has its learning rates back. [Accuracy] gives each layer its mode back. A loader that Run or
-// Accuracy reads keeps its position.
+// Accuracy reads keeps its position. Two things last: the spans of a trace stay in the device's recorder,
+// and the first SIGTERM or SIGINT remains a request to stop
+// ([github.com/goddp/goddp/comm.ProcessGroup.StopRequested]).
 //
 // # Stopping
 //
