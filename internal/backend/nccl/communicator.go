@@ -38,6 +38,7 @@ type communicator struct {
 	lib    *library
 	handle atomic.Uintptr  // 0 when the communicator has been destroyed or aborted
 	small  *smallAllReduce // nil if NCCL runs small all-reduces too
+	halted chan struct{}   // closed when the communicator is being aborted, no call is inside NCCL, and none can enter
 
 	// inside is held for reading by calls inside NCCL, and for writing by the call that ends the
 	// communicator.
@@ -86,7 +87,7 @@ func (l *library) connect(ctx context.Context, id []byte, rank, size int, small 
 		if err := l.check("ncclCommInitRankConfig", code); err != nil {
 			return nil, err
 		}
-		c := &communicator{lib: l, small: small}
+		c := &communicator{lib: l, small: small, halted: make(chan struct{})}
 		c.handle.Store(uintptr(handle))
 		return c, nil
 	}, func(c *communicator) { c.abort() })
@@ -150,6 +151,9 @@ func (c *communicator) abort() error {
 	c.small.halt() // only now: NCCL kernels that follow on the stream would start
 	var err error
 	if h := c.handle.Swap(0); h != 0 {
+		if locked {
+			close(c.halted)
+		}
 		err = c.lib.check("ncclCommAbort", C.nccl_abort(c.lib.nccl, c.lib.driver, c.lib.ctx, C.uintptr_t(h)))
 	}
 	if !locked {

@@ -91,7 +91,9 @@
 // A notified rank breaks its group. It first waits until all ranks know the cause, but at most 200
 // milliseconds, since a suspended rank cannot answer. Then pending calls and Start return the cause,
 // and the communicators are aborted, on threads that are left behind after two seconds. So the other
-// ranks get the cause even if the program exits on the first error. If a thread never returns from
+// ranks get the cause even if the program exits on the first error. The group counts as ended when its
+// kernels have ended: ncclCommAbort returns up to half a second later, because it waits for threads of NCCL
+// that look for an abort twice a second. If a thread never returns from
 // NCCL, the group's streams and the memory of Alloc are not freed; that thread may be the one that
 // called Start.
 //

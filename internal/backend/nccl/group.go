@@ -85,7 +85,7 @@ func (g *Group) newCommunicator(ctx context.Context, id []byte, rank, size int, 
 	defer g.mu.Unlock()
 	g.comms = append(g.comms, c)
 	if g.state.Cause() != nil { // the group broke meanwhile: awaitFailure did not see c
-		g.wg.Go(func() { g.end((*communicator).abort, c) })
+		g.wg.Go(func() { g.abort(c) })
 	}
 	return c, nil
 }
@@ -223,6 +223,7 @@ func (g *Group) awaitFailure() {
 	g.state.AwaitAcknowledged()
 	g.revoke(cause)
 	g.memory.busy.Add(1)
+	defer g.memory.busy.Add(-1)
 	g.mu.Lock()
 	for _, cs := range g.streams {
 		for _, t := range cs.pending {
@@ -235,15 +236,7 @@ func (g *Group) awaitFailure() {
 	comms := g.comms
 	g.mu.Unlock()
 	g.state.Stop(cause)
-	g.end((*communicator).abort, comms...)
-	g.mu.Lock()
-	for _, cs := range g.streams {
-		if cs.last != nil { // a kernel of a small all-reduce may still run
-			g.memory.keepUntil(cs.last)
-		}
-	}
-	g.mu.Unlock()
-	g.memory.busy.Add(-1)
+	g.abort(comms...)
 }
 
 // pollAll updates the states of all calls, unless the driver hangs.
@@ -258,6 +251,26 @@ func (g *Group) pollAll() {
 	}, nil)
 	if err != nil {
 		g.markStuck()
+	}
+}
+
+// abort aborts communicators, and returns when their kernels have ended. ncclCommAbort itself returns up to half a
+// second later, in the background: it waits for NCCL's threads, which look for an abort twice a second.
+func (g *Group) abort(comms ...*communicator) {
+	aborting := g.memory.background(func() { g.end((*communicator).abort, comms...) })
+	for _, c := range comms {
+		select {
+		case <-c.halted:
+		case <-aborting.Done():
+		}
+	}
+	for _, cs := range g.commStreams() {
+		g.mu.Lock()
+		last := cs.last
+		g.mu.Unlock()
+		if last != nil && last.Sync(aborting) != nil { // a kernel of a small all-reduce may still run
+			g.memory.keepUntil(last)
+		}
 	}
 }
 
@@ -362,7 +375,7 @@ func (g *Group) Close(ctx context.Context) error {
 	switch {
 	case cause != nil:
 	case alone:
-		g.end((*communicator).abort, g.comms...) // errors are ignored: the memory is freed with the process
+		g.abort(g.comms...) // errors are ignored: the memory is freed with the process
 	default:
 		if err = g.end((*communicator).destroy, g.comms...); err == nil {
 			g.small.free()

@@ -64,7 +64,7 @@ func join(ctx context.Context, cfg backend.Config, o Options, isRoot bool) (_ *G
 	defer func() {
 		if err != nil {
 			g.state.Stop(err)
-			g.end((*communicator).abort, g.comms...)
+			g.abort(g.comms...)
 			g.release()
 		}
 	}()
@@ -134,9 +134,11 @@ func (g *Group) connect(ctx context.Context, isRoot bool) error {
 		return err
 	}
 	g.cfg.Control.Expect(keyConnected)
+	began := time.Now()
 	if g.main.comm, err = g.newCommunicator(ctx, all[0].Name, g.cfg.Rank, g.cfg.Size, g.small); err != nil {
 		return err
 	}
+	g.cfg.Log.Debug("nccl: communicator made", "rank", g.cfg.Control.Rank(), "took", time.Since(began))
 	if _, err := g.gather(ctx, keyConnected, nil); err != nil || g.small == nil {
 		return err
 	}

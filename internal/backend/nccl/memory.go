@@ -26,8 +26,9 @@ import (
 // queues it.
 type memory struct {
 	dev     cudaDevice
-	busy    atomic.Int64 // pending calls of all groups
-	isStuck atomic.Bool  // a communicator did not end: no memory is freed any more
+	busy    atomic.Int64   // pending calls of all groups
+	isStuck atomic.Bool    // a communicator did not end: no memory is freed any more
+	ending  sync.WaitGroup // runs what background was given
 
 	collecting sync.Mutex // held by the goroutine that frees memory
 
@@ -53,6 +54,21 @@ type memoryKey struct{}
 func memoryOf(dev cudaDevice) *memory {
 	return kernels.Of(dev).Values().Get(memoryKey{}, func() any { return &memory{dev: dev} }).(*memory)
 }
+
+// background runs f, which ends what may still use memory. The context ends with f.
+func (m *memory) background(f func()) context.Context {
+	ctx, ended := context.WithCancel(context.Background())
+	m.busy.Add(1)
+	m.ending.Go(func() {
+		defer ended()
+		defer m.busy.Add(-1)
+		f()
+	})
+	return ctx
+}
+
+// Close waits for what runs in the background. The device calls it when it closes.
+func (m *memory) Close() { m.ending.Wait() }
 
 // Alloc returns zeroed memory from ncclMemAlloc, which peers can map. It is not registered with the
 // communicator: that was not faster between GPUs of one host without multicast, and with multicast
