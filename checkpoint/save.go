@@ -15,7 +15,6 @@ import (
 	"github.com/goddp/goddp/checkpoint/safetensors"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/arena"
 )
 
 // saving is one Save on one rank, from its snapshot until the write has ended.
@@ -179,7 +178,7 @@ func (m *Manager) snapshot(ctx context.Context, s *saving, state State) error {
 func (m *Manager) copy(s *saving) error {
 	total := 0
 	for _, p := range s.pieces {
-		total += arena.AlignUp(p.t.Bytes())
+		total += device.AlignUp(p.t.Bytes())
 	}
 	dev := m.pg.Device()
 	if m.pinned.Len() < total {
@@ -193,7 +192,7 @@ func (m *Manager) copy(s *saving) error {
 	at, copies := 0, make([]device.Buffer, len(s.pieces))
 	for i, p := range s.pieces {
 		copies[i] = m.pinned.Slice(at, p.t.Bytes())
-		at += arena.AlignUp(p.t.Bytes())
+		at += device.AlignUp(p.t.Bytes())
 	}
 	var held []*autograd.Variable
 	enqueue := func(on device.Stream, buffers bool) error {

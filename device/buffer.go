@@ -9,6 +9,9 @@ import (
 // within a bucket. Vectorised kernels and DMA need it.
 const Align = 256
 
+// AlignUp rounds n up to a multiple of [Align].
+func AlignUp(n int) int { return (n + Align - 1) &^ (Align - 1) }
+
 // Buffer is a range of memory. It is a value that owns nothing. The zero Buffer is empty.
 type Buffer struct {
 	host  []byte  // the memory if the host can address it, else nil

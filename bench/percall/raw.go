@@ -15,7 +15,6 @@ import (
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/backend/nccl"
 	"github.com/goddp/goddp/internal/dl"
 	"github.com/goddp/goddp/internal/nvidia"
 )
@@ -23,7 +22,7 @@ import (
 // raw is C's communicator and stream, which are independent of goddp.
 type raw struct {
 	c       C.raw
-	version nccl.Version
+	version string
 	timeout time.Duration
 }
 
@@ -52,8 +51,8 @@ func openRaw(ctx context.Context, pg *comm.ProcessGroup, dev gpu, timeout time.D
 	if err := r.check("ncclGetVersion", C.raw_version(&r.c, &version)); err != nil {
 		return side{}, side{}, nil, err
 	}
-	r.version = nccl.Version(version)
-	name := fmt.Sprintf("NCCL %v from C", r.version)
+	r.version = fmt.Sprintf("%d.%d.%d", version/10000, version/100%100, version%100)
+	name := fmt.Sprintf("NCCL %s from C", r.version)
 	return side{name, r.calls(false)}, side{name + " with events", r.calls(true)}, r.leave, r.join(ctx, pg)
 }
 
@@ -117,5 +116,5 @@ func (r *raw) check(call string, code C.int) error {
 	case code < 0:
 		return fmt.Errorf("CUDA error %d around %s", -code, call)
 	}
-	return &nccl.Error{Call: call, Code: int(code), Name: C.GoString(C.raw_error_string(&r.c, code)), Version: r.version}
+	return fmt.Errorf("%s of NCCL %s: %s (%d)", call, r.version, C.GoString(C.raw_error_string(&r.c, code)), code)
 }

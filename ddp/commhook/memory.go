@@ -6,7 +6,6 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/arena"
 )
 
 // memory holds a hook's data for each bucket. The data is made when the hook first sees the bucket,
@@ -48,7 +47,7 @@ func (k *kept[T]) is(b reducer.GradBucket) bool {
 
 // alloc returns an array of zeros in the group's memory.
 func alloc(b reducer.GradBucket, dt device.DType, n int) (device.Tensor, error) {
-	buf, err := b.Group.Alloc(arena.AlignUp(n * dt.Size()))
+	buf, err := b.Group.Alloc(device.AlignUp(n * dt.Size()))
 	if err != nil {
 		return device.Tensor{}, err
 	}

@@ -5,7 +5,6 @@ import (
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/arena"
 )
 
 // layout is the memory of the buckets, with views of this memory for the gradients and the status.
@@ -79,7 +78,7 @@ func (r *Reducer) lay(plan []assignment) (l layout, err error) {
 	}
 	if l.separate {
 		n := r.status.len()
-		buf, err := r.pg.Alloc(arena.AlignUp(n * device.Float32.Size()))
+		buf, err := r.pg.Alloc(device.AlignUp(n * device.Float32.Size()))
 		if err != nil {
 			return l, fmt.Errorf("reducer: status of %d words: %w", n, err)
 		}
@@ -98,7 +97,7 @@ func (r *Reducer) layBucket(l *layout, name string, a assignment, words int) (bu
 	for k, p := range a.params {
 		offsets[k] = end
 		b.bytes += r.params[p].bytes()
-		end += arena.AlignUp(r.params[p].bytes())
+		end += device.AlignUp(r.params[p].bytes())
 	}
 	unit := r.pg.Size() * device.Align
 	size := (end + words*dt.Size() + unit - 1) / unit * unit

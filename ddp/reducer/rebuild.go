@@ -10,7 +10,6 @@ import (
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/arena"
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/profile"
 )
@@ -26,7 +25,7 @@ type order struct {
 
 func newOrder(pg *comm.ProcessGroup, params int) (*order, error) {
 	size := device.Int32.Size() * params
-	buf, err := pg.Alloc(arena.AlignUp(size))
+	buf, err := pg.Alloc(device.AlignUp(size))
 	if err != nil {
 		return nil, fmt.Errorf("reducer: order of %d parameters: %w", params, err)
 	}

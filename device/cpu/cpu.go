@@ -80,7 +80,7 @@ func (d *cpu) raw(limit int64) (alloc func(int) (device.Buffer, error), release 
 		held += int64(size)
 		mem := make([]byte, size+device.Align-1)
 		addr := int(uintptr(unsafe.Pointer(unsafe.SliceData(mem))))
-		off := arena.AlignUp(addr) - addr
+		off := device.AlignUp(addr) - addr
 		return device.HostBuffer(mem[off:off+size:off+size], nil), nil
 	}
 	release = func(b device.Buffer) { held -= int64(b.Len()) }

@@ -242,6 +242,3 @@ func collect() {
 	case <-time.After(reclaimWait):
 	}
 }
-
-// AlignUp rounds n up to a multiple of [device.Align].
-func AlignUp(n int) int { return (n + device.Align - 1) &^ (device.Align - 1) }
