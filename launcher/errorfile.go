@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/atomicfile"
+	"github.com/goddp/goddp/internal/regular"
 )
 
 // maxErrorFile is the largest number of bytes read from an error file.
@@ -36,7 +37,7 @@ type ErrorFile struct {
 // readErrorFile reads the error file of a worker that has ended. It returns nil and no
 // error if there is no file, or if the file is empty.
 func readErrorFile(path string) (*ErrorFile, error) {
-	data, err := atomicfile.Read(path, maxErrorFile)
+	data, err := regular.Read(path, maxErrorFile)
 	if os.IsNotExist(err) {
 		return nil, nil
 	}
@@ -88,7 +89,7 @@ func parseErrorFile(data []byte) (*ErrorFile, error) {
 // copyErrorFile makes one from the exit status.
 func copyErrorFile(root *Failure, path string) error {
 	var doc, message map[string]json.RawMessage // if they cannot be read or parsed, they are replaced below
-	if data, err := atomicfile.Read(root.errorPath, maxErrorFile); err == nil {
+	if data, err := regular.Read(root.errorPath, maxErrorFile); err == nil {
 		_ = json.Unmarshal(data, &doc)
 	}
 	if json.Unmarshal(doc["message"], &message) != nil || message == nil {

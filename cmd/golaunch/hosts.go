@@ -25,6 +25,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/regular"
 	"github.com/goddp/goddp/internal/version"
 )
 
@@ -218,14 +219,11 @@ func (j *hostsJob) address(host string) (string, error) {
 
 // sumOf returns the hexadecimal SHA-256 of a file.
 func sumOf(path string) (string, error) {
-	f, err := os.Open(path)
+	f, err := regular.Open(path)
 	if err != nil {
 		return "", err
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err != nil || info.IsDir() {
-		return "", cmp.Or(err, fmt.Errorf("%s is a folder", path))
-	}
 	h := sha256.New()
 	_, err = io.Copy(h, f)
 	return hex.EncodeToString(h.Sum(nil)), err

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/regular"
 	"github.com/goddp/goddp/launcher"
 )
 
@@ -119,7 +119,7 @@ func (r *rendezvousFlags) etcd() (*launcher.Etcd, error) {
 		e.Endpoints = append(e.Endpoints, withPort(endpoint, 2379))
 	}
 	if r.conf.passwordFile != "" {
-		text, err := os.ReadFile(r.conf.passwordFile)
+		text, err := regular.Read(r.conf.passwordFile, 4<<10)
 		if err != nil {
 			return nil, err
 		}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/goddp/goddp/internal/atomicfile"
 	"github.com/goddp/goddp/internal/poll"
+	"github.com/goddp/goddp/internal/regular"
 )
 
 // cache keeps compiled kernels between runs, in a folder that only its user can write. The folder's
@@ -111,9 +112,12 @@ func (c cache) read(entries []entry, got [][]byte) bool {
 	return all
 }
 
+// maxEntry is the largest size of an entry in bytes. Those of all kernels take less than a hundredth.
+const maxEntry = 1 << 30
+
 // load reads an entry. It returns nil if the entry is missing or damaged.
 func (c cache) load(key string) []byte {
-	file, err := os.ReadFile(filepath.Join(c.dir, key))
+	file, err := regular.Read(filepath.Join(c.dir, key), maxEntry)
 	if err != nil || len(file) <= sha256.Size {
 		return nil
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/goddp/goddp/internal/atomicfile"
+	"github.com/goddp/goddp/internal/regular"
 )
 
 // maxFile is the largest size of a dump's file that is read, in bytes. The default ring takes 1 MiB.
@@ -37,7 +38,7 @@ func (d *Dump) Write(dir string) (path string, err error) {
 
 // ReadFile reads one dump.
 func ReadFile(path string) (*Dump, error) {
-	data, err := atomicfile.Read(path, maxFile)
+	data, err := regular.Read(path, maxFile)
 	if err != nil {
 		return nil, fmt.Errorf("flight: %w", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -301,6 +302,13 @@ func TestReadSecret(t *testing.T) {
 	}
 	if _, err := ReadSecret(func(name string) string { return map[string]string{TokenVar: "short"}[name] }); err == nil || !strings.Contains(err.Error(), TokenVar+": a secret of 5 bytes") {
 		t.Error(err)
+	}
+	pipe := filepath.Join(dir, "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadSecret(func(string) string { return pipe }); err == nil || !strings.Contains(err.Error(), "is no regular file, but a named pipe") {
+		t.Errorf("a pipe that nobody writes to: %v", err)
 	}
 	missing := func(string) string { return filepath.Join(dir, "none") }
 	if _, err := ReadSecret(missing); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), TokenFileVar) {

@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/goddp/goddp/internal/envflag"
+	"github.com/goddp/goddp/internal/regular"
 )
 
 // The variables that say how a job authenticates its processes.
@@ -78,7 +79,7 @@ func (e *InvalidSecretError) Unwrap() error { return e.Err }
 // readHead returns a file's content. Of a file that is too large for a secret it returns one byte too many. An
 // error does not name the file.
 func readHead(path string) (head []byte, err error) {
-	f, err := os.Open(path)
+	f, err := regular.Open(path)
 	if err == nil {
 		defer f.Close()
 		if err = checkAccess(f); err == nil {
@@ -99,7 +100,7 @@ func checkAccess(f *os.File) error {
 	if err != nil {
 		return err
 	}
-	if owner := int(info.Sys().(*syscall.Stat_t).Uid); info.Mode().IsRegular() && owner == os.Geteuid() && info.Mode()&0o066 != 0 {
+	if owner := int(info.Sys().(*syscall.Stat_t).Uid); owner == os.Geteuid() && info.Mode()&0o066 != 0 {
 		return fmt.Errorf("others can read or change it (mode %04o): chmod 600 %s", info.Mode().Perm(), f.Name())
 	}
 	return nil

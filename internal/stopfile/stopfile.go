@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/atomicfile"
+	"github.com/goddp/goddp/internal/regular"
 )
 
 // Var is the variable that names the file to a worker. Before a launcher stops a worker
@@ -39,7 +40,7 @@ func (s State) Write(path string) error {
 // Read returns the state in the file path. It returns Unheeded if there is no file, or if the
 // file holds no known state.
 func Read(path string) State {
-	content, err := atomicfile.Read(path, 64)
+	content, err := regular.Read(path, 64)
 	if s := State(content); err == nil && (s == Heeded || s == Done) {
 		return s
 	}

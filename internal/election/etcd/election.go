@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -15,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/goddp/goddp/internal/election"
+	"github.com/goddp/goddp/internal/regular"
 )
 
 // requestTimeout bounds a request, so that one that a dead member has got is repeated at another member.
@@ -217,6 +217,9 @@ func (e *etcdElection) retry(ctx context.Context, request func(context.Context) 
 	}
 }
 
+// maxPEM is the largest size of a file of certificates or of a key, in bytes.
+const maxPEM = 16 << 20
+
 // tlsConfig returns the configuration of connections with etcd; nil without HTTPS.
 func tlsConfig(o election.Options) (*tls.Config, error) {
 	if !o.HTTPS {
@@ -224,7 +227,7 @@ func tlsConfig(o election.Options) (*tls.Config, error) {
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if o.CAFile != "" {
-		text, err := os.ReadFile(o.CAFile)
+		text, err := regular.Read(o.CAFile, maxPEM)
 		if err != nil {
 			return nil, err
 		}
@@ -234,9 +237,17 @@ func tlsConfig(o election.Options) (*tls.Config, error) {
 		}
 	}
 	if o.CertFile != "" {
-		cert, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile)
+		chain, err := regular.Read(o.CertFile, maxPEM)
 		if err != nil {
 			return nil, err
+		}
+		key, err := regular.Read(o.KeyFile, maxPEM)
+		if err != nil {
+			return nil, err
+		}
+		cert, err := tls.X509KeyPair(chain, key)
+		if err != nil {
+			return nil, fmt.Errorf("%s, %s: %w", o.CertFile, o.KeyFile, err)
 		}
 		config.Certificates = []tls.Certificate{cert}
 	}
