@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"unicode"
 	"unicode/utf8"
 
@@ -216,6 +217,9 @@ func tokensOf(files []string, failed *error) iter.Seq[uint16] {
 					}
 					go func() {
 						tokens, err := encode(gpt2, piece)
+						if err != nil {
+							err = fmt.Errorf("%s: %w", path, err)
+						}
 						done <- encoded{tokens, err}
 					}()
 				}
@@ -244,15 +248,40 @@ func tokensOf(files []string, failed *error) iter.Seq[uint16] {
 
 // piece is a part of a document's text.
 type piece struct {
-	text  []byte
-	first bool // the piece begins a document
+	text   string
+	offset int64 // of the text in the file
+	first  bool  // the piece begins a document
 }
 
-// encode returns the tokens of a piece.
+// The matcher of the tokenizer's library skips the character del. substitute takes its place: it is of the same
+// class, and no token of more than one byte has either of them.
+const (
+	del, delToken = "\x7f", 221
+	substitute    = "\x01"
+)
+
+// encode returns the tokens of a piece. It returns an error unless their bytes are those of the piece.
 func encode(gpt2 tokenizer.Codec, p piece) ([]uint16, error) {
-	ids, _, err := gpt2.Encode(string(p.text))
+	ids, parts, err := gpt2.Encode(strings.ReplaceAll(p.text, del, substitute))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("at byte %d: %w", p.offset, err)
+	}
+	at := 0
+	for i := range ids {
+		if parts[i] == substitute && strings.HasPrefix(p.text[at:], del) {
+			ids[i] = delToken
+		}
+		at += len(parts[i])
+	}
+	switch decoded, err := gpt2.Decode(ids); {
+	case err != nil:
+		return nil, fmt.Errorf("at byte %d: %w", p.offset, err)
+	case decoded != p.text:
+		same := 0
+		for same < min(len(decoded), len(p.text)) && decoded[same] == p.text[same] {
+			same++
+		}
+		return nil, fmt.Errorf("at byte %d: the tokenizer does not keep %.10q", p.offset+int64(same), p.text[same:])
 	}
 	tokens := make([]uint16, 0, len(ids)+1)
 	if p.first {
@@ -302,8 +331,8 @@ func pieces(path string) iter.Seq2[piece, error] {
 				text, ended = append(text, more...), len(more) == 0
 				continue
 			}
-			p := piece{slices.Clone(text[:end]), first}
-			if !utf8.Valid(p.text) {
+			p := piece{string(text[:end]), offset, first}
+			if !utf8.ValidString(p.text) {
 				yield(piece{}, fmt.Errorf("%s: at byte %d: the text is not UTF-8", path, offset+int64(invalidAt(p.text))))
 				return
 			}
@@ -352,9 +381,9 @@ func isVisible(r rune) bool {
 }
 
 // invalidAt returns the index of the first byte of text that is not UTF-8.
-func invalidAt(text []byte) int {
+func invalidAt(text string) int {
 	for i := 0; i < len(text); {
-		r, n := utf8.DecodeRune(text[i:])
+		r, n := utf8.DecodeRuneInString(text[i:])
 		if r == utf8.RuneError && n == 1 {
 			return i
 		}

@@ -10,10 +10,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
+	"github.com/tiktoken-go/tokenizer"
 	"github.com/tiktoken-go/tokenizer/codec"
 
 	"github.com/goddp/goddp/data"
+	"github.com/goddp/goddp/internal/testkit"
 )
 
 // readShard is the tokens of a shard, whose header must be right.
@@ -107,6 +110,53 @@ func TestLongDocumentsAreEncodedAsAWhole(t *testing.T) {
 	if n < 2 {
 		t.Errorf("%d pieces, want more", n)
 	}
+}
+
+// The tokens' bytes are the text's, whatever characters it has.
+func TestEncodeKeepsText(t *testing.T) {
+	gpt2 := codec.NewR50kBase()
+	for text, want := range map[string][]uint16{
+		"a\x7fb":         {64, 221, 65},
+		"\x7f\x7f":       {221, 221},
+		"\x01\x7f\x01":   {189, 221, 189},
+		"x  \x7f":        {87, 220, 220, 221}, // the matcher gives one space to the word behind
+		"\x7f's \x7f 's": {221, 6, 82, 220, 221, 705, 82},
+		"\x00":           {188},
+		"\ufeffa":        {171, 119, 123, 64},
+		"a\r\nb":         {64, 201, 198, 65},
+		"\ufffd":         {4210},
+		"":               {},
+	} {
+		if got, err := encode(gpt2, piece{text: text}); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%q: %v, %v, want %v", text, got, err, want)
+		}
+	}
+	last := rune(0x3000)
+	if testkit.IsLong() {
+		last = utf8.MaxRune
+	}
+	var every strings.Builder
+	for r := range last + 1 {
+		if utf8.ValidRune(r) {
+			every.WriteRune(r)
+		}
+	}
+	for _, text := range []string{every.String(), strings.Repeat("\x7f", 1<<16), strings.Repeat(" ", 1<<16), strings.Repeat("a", 1<<16)} {
+		if _, err := encode(gpt2, piece{text: text}); err != nil {
+			t.Errorf("%d bytes that begin with %.9q: %v", len(text), text, err)
+		}
+	}
+	_, err := encode(forgetful{gpt2}, piece{text: "ab\x7fcde", offset: 100})
+	if err == nil || err.Error() != `at byte 104: the tokenizer does not keep "de"` {
+		t.Errorf("a tokenizer that drops text: %v", err)
+	}
+}
+
+// forgetful drops the character d.
+type forgetful struct{ tokenizer.Codec }
+
+func (f forgetful) Encode(text string) ([]uint, []string, error) {
+	return f.Codec.Encode(strings.ReplaceAll(text, "d", ""))
 }
 
 func TestTokensRefuses(t *testing.T) {
