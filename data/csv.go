@@ -1,13 +1,16 @@
 package data
 
 import (
+	"bufio"
 	"encoding/csv"
 	"errors"
 	"fmt"
 	"io"
 	"math"
+	"math/bits"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/goddp/goddp/device"
 )
@@ -32,69 +35,155 @@ type Table struct {
 	classes int
 }
 
-// OpenCSV reads a CSV file of numbers with a header line; the file may be compressed with gzip. An error
-// about a value names its line and column.
+// OpenCSV reads a CSV file of numbers with a header line: UTF-8, with commas between columns; the file may be
+// compressed with gzip. Spaces around names and numbers do not count, and empty lines are skipped. Columns that
+// have the same name are different features, but neither Target nor Features can name one of them. An error
+// about a value names its line and column. A number without a point or an exponent must be one that float32
+// holds exactly, as all up to 16777216 are; others are rounded.
 func OpenCSV(path string, opts CSVOptions) (*Table, error) {
 	f, err := open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.close()
-	r := csv.NewReader(f.r)
-	r.ReuseRecord = true
-	header, err := r.Read()
+	t, err := readCSV(f.r, opts)
 	if err != nil {
-		return nil, fmt.Errorf("data: %s: the header: %w", path, err)
+		return nil, fmt.Errorf("data: %s: %w", path, err)
+	}
+	return t, nil
+}
+
+func readCSV(in io.Reader, opts CSVOptions) (*Table, error) {
+	if opts.Classes < 0 {
+		return nil, fmt.Errorf("CSVOptions.Classes is %d, want 0 or more", opts.Classes)
+	}
+	text := bufio.NewReader(in)
+	if mark, err := text.Peek(len(byteOrderMark)); err == nil && string(mark) == byteOrderMark {
+		text.Discard(len(byteOrderMark)) // cannot fail behind Peek
+	}
+	r := csv.NewReader(text)
+	r.ReuseRecord, r.TrimLeadingSpace = true, true
+	header, err := r.Read()
+	if errors.Is(err, io.EOF) {
+		return nil, errors.New("the file is empty, want a header")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the header: %w", err)
 	}
 	header = slices.Clone(header)
-	t := &Table{Columns: opts.Features, classes: opts.Classes}
-	if t.Columns == nil {
-		t.Columns = slices.DeleteFunc(slices.Clone(header), func(c string) bool { return c == opts.Target })
-	}
-	var at []int // the indices of the features' columns, then of the target's
-	for _, name := range append(slices.Clone(t.Columns), opts.Target) {
-		i := slices.Index(header, name)
-		if i < 0 {
-			return nil, fmt.Errorf("data: %s has no column %q; it has %q", path, name, header)
+	for i, name := range header {
+		if strings.ContainsAny(name, "\x00\r") { // UTF-16 has zero bytes
+			return nil, fmt.Errorf("column %d of the header is %.40q: want UTF-8, and lines that end with LF or CRLF", i+1, name)
 		}
-		at = append(at, i)
+		header[i] = strings.TrimSpace(name)
+	}
+	at, err := columnsOf(header, opts)
+	if err != nil {
+		return nil, err
+	}
+	t := &Table{classes: opts.Classes}
+	for _, column := range at[:len(at)-1] {
+		t.Columns = append(t.Columns, header[column])
 	}
 	for {
 		record, err := r.Read()
-		if errors.Is(err, io.EOF) {
+		switch {
+		case errors.Is(err, io.EOF) && len(t.Rows) == 0:
+			return nil, errors.New("there are no rows behind the header")
+		case errors.Is(err, io.EOF):
 			return t, nil
-		}
-		if err != nil {
-			return nil, fmt.Errorf("data: %s: %w", path, err)
+		case errors.Is(err, csv.ErrFieldCount):
+			line, _ := r.FieldPos(0)
+			return nil, fmt.Errorf("line %d has %d columns, but the header has %d", line, len(record), len(header))
+		case err != nil:
+			return nil, err
 		}
 		row := make([]float32, len(t.Columns))
 		for i, column := range at {
 			var v float32
 			var class int64
 			var err error
+			text := strings.TrimSpace(record[column])
 			switch isTarget := i == len(row); {
 			case isTarget && t.classes > 0:
-				class, err = parseClass(record[column], t.classes)
+				class, err = parseClass(text, t.classes)
 				t.Labels = append(t.Labels, class)
 			case isTarget:
-				v, err = parseNumber(record[column])
+				v, err = parseNumber(text)
 				t.Targets = append(t.Targets, v)
 			default:
-				row[i], err = parseNumber(record[column])
+				row[i], err = parseNumber(text)
 			}
 			if err != nil {
 				line, _ := r.FieldPos(column)
-				return nil, fmt.Errorf("data: %s: line %d, column %s: %w", path, line, header[column], err)
+				return nil, fmt.Errorf("line %d, column %d (%q): %w", line, column+1, header[column], err)
 			}
 		}
 		t.Rows = append(t.Rows, row)
 	}
 }
 
+// byteOrderMark is what Excel and others write before UTF-8.
+const byteOrderMark = "\ufeff"
+
+// columnsOf returns the indices of the features' columns, then of the target's.
+func columnsOf(header []string, opts CSVOptions) (at []int, err error) {
+	find := func(name string) (int, error) {
+		name = strings.TrimSpace(name)
+		i := slices.Index(header, name)
+		switch {
+		case name == "":
+			return 0, errors.New("want the name of a column, not an empty one")
+		case i < 0 && len(header) == 1:
+			return 0, fmt.Errorf("there is no column %q, but only %.200q: want commas between columns", name, header[0])
+		case i < 0:
+			return 0, fmt.Errorf("there is no column %q; there are %.2000s", name, fmt.Sprintf("%q", header))
+		}
+		if next := slices.Index(header[i+1:], name); next >= 0 {
+			return 0, fmt.Errorf("columns %d and %d are both named %q", i+1, i+next+2, name)
+		}
+		return i, nil
+	}
+	target, err := find(opts.Target)
+	if err != nil {
+		return nil, fmt.Errorf("CSVOptions.Target: %w", err)
+	}
+	for _, name := range opts.Features {
+		i, err := find(name)
+		if err != nil {
+			return nil, fmt.Errorf("CSVOptions.Features: %w", err)
+		}
+		if i == target || slices.Contains(at, i) {
+			return nil, fmt.Errorf("column %q is named twice in Target and Features", name)
+		}
+		at = append(at, i)
+	}
+	for i := range header {
+		if opts.Features == nil && i != target {
+			at = append(at, i)
+		}
+	}
+	if len(at) == 0 {
+		return nil, fmt.Errorf("there are no features beside the target %q", opts.Target)
+	}
+	return append(at, target), nil
+}
+
+// parseNumber returns the number that text holds: one as strconv.ParseFloat accepts it, "NaN" and "Inf" too.
 func parseNumber(text string) (float32, error) {
 	v, err := strconv.ParseFloat(text, 32)
+	if errors.Is(err, strconv.ErrRange) {
+		return 0, fmt.Errorf("%q is beyond float32, whose largest number is %v", text, math.MaxFloat32)
+	}
 	if err != nil {
 		return 0, fmt.Errorf("%q is not a number", text)
+	}
+	if math.Abs(v) >= 1<<24 {
+		n, err := strconv.ParseInt(strings.ReplaceAll(text, "_", ""), 10, 64)
+		magnitude := uint64(max(n, -n))
+		if errors.Is(err, strconv.ErrRange) || err == nil && bits.Len64(magnitude)-bits.TrailingZeros64(magnitude) > 24 {
+			return 0, fmt.Errorf("%q is a whole number that float32 rounds to %.0f: write it with a point if that is wanted", text, v)
+		}
 	}
 	return float32(v), nil
 }

@@ -192,19 +192,114 @@ func TestCSV(t *testing.T) {
 		text  string
 		words []string
 	}{
-		"no number": {"a,class\n1,0\nx,1\n", []string{"line 3", "column a", `"x"`}},
-		"no class":  {"a,class\n1,3\n", []string{"line 2", "column class", "0 to 2"}},
-		"negative":  {"a,class\n1,-1\n", []string{"line 2", `"-1" is not a class from 0 to 2`}},
-		"infinity":  {"a,class\n1,inf\n", []string{`"inf" is not a class`}},
-		"text":      {"a,class\n1,cat\n", []string{`"cat" is not a class`}},
-		"huge":      {"a,class\n1,1e300\n", []string{`"1e300" is not a class`}},
-		"half":      {"a,class\n1,0.5\n", []string{"line 2", "0.5"}},
-		"ragged":    {"a,class\n1,0,2\n", []string{"line 2"}},
-		"no column": {"a,b\n", []string{`"class"`, `"a" "b"`}},
-		"empty":     {"", []string{"header"}},
+		"no class": {"a,class\n1,3\n", []string{"line 2", `("class")`, "0 to 2"}},
+		"negative": {"a,class\n1,-1\n", []string{"line 2", `"-1" is not a class from 0 to 2`}},
+		"infinity": {"a,class\n1,inf\n", []string{`"inf" is not a class`}},
+		"text":     {"a,class\n1,cat\n", []string{`"cat" is not a class`}},
+		"huge":     {"a,class\n1,1e300\n", []string{`"1e300" is not a class`}},
+		"half":     {"a,class\n1,0.5\n", []string{"line 2", "0.5"}},
 	} {
 		_, err := OpenCSV(write(t, dir, "bad.csv", []byte(c.text)), CSVOptions{Target: "class", Classes: 3})
 		wantError(t, name, err, append(c.words, "bad.csv")...)
+	}
+}
+
+// TestCSVForms says of files as they are found what OpenCSV makes of each: its rows and targets, or an error.
+func TestCSVForms(t *testing.T) {
+	dir := t.TempDir()
+	for name, c := range map[string]struct {
+		text string
+		want string // what a table holds, or words of an error
+	}{
+		"plain":                   {"a,b,y\n1,2,0\n3,4,1\n", "[[1 2] [3 4]] [0 1]"},
+		"no final newline":        {"a,y\n1,0", "[[1]] [0]"},
+		"CRLF":                    {"a,y\r\n1,0\r\n", "[[1]] [0]"},
+		"CR":                      {"a,y\r1,0\r", `column 2 of the header is "y\r1": want UTF-8, and lines that end with LF or CRLF`},
+		"byte order mark":         {"\ufeffy,a\n1,2\n", "[[2]] [1]"},
+		"mark, quoted":            {"\ufeff\"y\",a\n1,2\n", "[[2]] [1]"},
+		"UTF-16":                  {"\xff\xfea\x00,\x00y\x00\n\x00", `column 1 of the header is "\xff\xfea\x00": want UTF-8`},
+		"UTF-16 without mark":     {"a\x00,\x00y\x00\n\x00", `column 1 of the header is "a\x00": want UTF-8`},
+		"Latin-1":                 {"gr\xf6\xdfe,y\n1,2\n", "[[1]] [2]"},
+		"semicolons":              {"a;y\n1;0\n", `Target: there is no column "y", but only "a;y": want commas`},
+		"tabs":                    {"a\ty\n1\t0\n", `there is no column "y", but only "a\ty": want commas`},
+		"quoted":                  {"\"a\",\"y\"\n\"1\",\"0\"\n", "[[1]] [0]"},
+		"a quoted comma":          {"\"a,b\",y\n1,0\n", "[[1]] [0]"},
+		"a quoted line":           {"\"a\nb\",y\n1,0\n", "[[1]] [0]"},
+		"an open quote":           {"a,y\n\"1,0\n", "line 2"},
+		"spaces":                  {"a, \"b\" ,y \n 1, 2 ,\t0\n", `extraneous or missing " in quoted-field`},
+		"spaces around numbers":   {" a, b ,y \n 1, \"2\",\t0\n", "[[1 2]] [0]"},
+		"ragged, short":           {"a,b,y\n1,2,0\n1,2\n", "line 3 has 2 columns, but the header has 3"},
+		"ragged, long":            {"a,y\n1,0,2\n", "line 2 has 3 columns, but the header has 2"},
+		"commas at the ends":      {"a,y,\n1,0,\n", `line 2, column 3 (""): "" is not a number`},
+		"empty lines":             {"\n\na,y\n\n1,0\n\n\n2,1\n\n", "[[1] [2]] [0 1]"},
+		"a comment":               {"# about\na,y\n1,0\n", `there is no column "y", but only "# about"`},
+		"a comment behind":        {"a,y\n# about\n1,0\n", "line 2 has 1 columns, but the header has 2"},
+		"an empty cell":           {"a,y\n1,0\n,1\n", `line 3, column 1 ("a"): "" is not a number`},
+		"NA":                      {"a,y\nNA,0\n", `"NA" is not a number`},
+		"not finite":              {"a,b,c,y\nnan,NaN,-inf,Infinity\n", "[[NaN NaN -Inf]] [+Inf]"},
+		"exponents and signs":     {"a,b,c,y\n1e2,+.5,-2E-1,5.\n", "[[100 0.5 -0.2]] [5]"},
+		"hexadecimal":             {"a,y\n0x1F,0\n", `"0x1F" is not a number`},
+		"underscores":             {"a,y\n1_000,0\n", "[[1000]] [0]"},
+		"thousands":               {"a,y\n\"1,000\",0\n", `"1,000" is not a number`},
+		"a decimal comma":         {"a,y\n\"1,5\",0\n", `"1,5" is not a number`},
+		"a decimal comma, bare":   {"a,y\n1,5,0\n", "line 2 has 3 columns"},
+		"overflow":                {"a,y\n1e400,0\n", `"1e400" is beyond float32`},
+		"overflow of float32":     {"a,y\n-1e39,0\n", `"-1e39" is beyond float32, whose largest number is 3.4028234663852886e+38`},
+		"underflow":               {"a,y\n1e-60,0\n", "[[0]] [0]"},
+		"whole numbers":           {"a,b,y\n16777216,-33554436,3000000000\n", "[[1.6777216e+07 -3.3554436e+07]] [3e+09]"},
+		"a whole number, rounded": {"a,y\n16777217,0\n", `"16777217" is a whole number that float32 rounds to 16777216`},
+		"underscores, rounded":    {"a,y\n16_777_217,0\n", `"16_777_217" is a whole number that float32 rounds to 16777216`},
+		"negative, rounded":       {"a,y\n1,-1700000001\n", `line 2, column 2 ("y"): "-1700000001" is a whole number that float32 rounds to -1700000000`},
+		"20 digits":               {"a,y\n10000000000000000000,0\n", `is a whole number that float32 rounds to`},
+		"a point":                 {"a,y\n16777217.0,0\n", "[[1.6777216e+07]] [0]"},
+		"text":                    {"a,y\n1,cat\n", `line 2, column 2 ("y"): "cat" is not a number`},
+		"booleans":                {"a,y\ntrue,0\n", `"true" is not a number`},
+		"zero bytes":              {"a,y\n1\x00,0\n", `"1\x00" is not a number`},
+		"one name twice":          {"a,a,y\n1,2,0\n3,4,1\n", "[[1 2] [3 4]] [0 1]"},
+		"two without a name":      {",,y\n1,2,0\n", "[[1 2]] [0]"},
+		"the target twice":        {"y,a,y\n1,2,0\n", `Target: columns 1 and 3 are both named "y"`},
+		"the target, trimmed":     {"y,a, y\n1,2,0\n", `Target: columns 1 and 3 are both named "y"`},
+		"a header again":          {"a,y\n1,0\na,y\n", `line 3, column 1 ("a"): "a" is not a number`},
+		"no header":               {"1,2\n3,4\n", `there is no column "y"; there are ["1" "2"]`},
+		"only a header":           {"a,y\n", "there are no rows behind the header"},
+		"only a target":           {"y\n1\n", `there are no features beside the target "y"`},
+		"empty":                   {"", "the file is empty"},
+		"only a mark":             {"\ufeff", "the file is empty"},
+		"only empty lines":        {"\r\n\n", "the file is empty"},
+		"gzip":                    {string(zipped(t, []byte("a,y\n1,0\n"))), "[[1]] [0]"},
+		"gzip, truncated":         {string(zipped(t, []byte("a,y\n1,0\n"))[:25]), "unexpected EOF"},
+		"zip":                     {"PK\x03\x04\x14\x00\x00\x00", "want UTF-8"},
+	} {
+		set, err := OpenCSV(write(t, dir, "forms.csv", []byte(c.text)), CSVOptions{Target: "y"})
+		if err == nil {
+			if got := fmt.Sprint(set.Rows, set.Targets); got != c.want {
+				t.Errorf("%s: %s, want %s", name, got, c.want)
+			}
+			continue
+		}
+		wantError(t, name, err, "forms.csv", c.want)
+		if strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: the error has several lines: %v", name, err)
+		}
+	}
+
+	path := write(t, dir, "names.csv", []byte("a,b,b,,y\n1,2,3,4,5\n"))
+	for want, opts := range map[string]CSVOptions{
+		"CSVOptions.Features: columns 2 and 3 are both named \"b\"": {Target: "y", Features: []string{"a", "b"}},
+		"CSVOptions.Features: there is no column \"c\"":             {Target: "y", Features: []string{"c"}},
+		"CSVOptions.Features: want the name of a column":            {Target: "y", Features: []string{""}},
+		"CSVOptions.Target: want the name of a column":              {},
+		"column \"a\" is named twice in Target and Features":        {Target: "y", Features: []string{"a", "a"}},
+		"column \"y\" is named twice in Target and Features":        {Target: "y", Features: []string{"y"}},
+		"there are no features beside the target":                   {Target: "y", Features: []string{}},
+		"CSVOptions.Classes is -1":                                  {Target: "y", Classes: -1},
+	} {
+		_, err := OpenCSV(path, opts)
+		wantError(t, want, err, "names.csv", want)
+	}
+	set, err := OpenCSV(path, CSVOptions{Target: "y", Features: []string{" a"}})
+	if err != nil || fmt.Sprint(set.Columns, set.Rows, set.Targets) != "[a] [[1]] [5]" {
+		t.Errorf("a beside columns of one name: %v, %v", set, err)
 	}
 }
 
