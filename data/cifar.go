@@ -2,7 +2,7 @@ package data
 
 import (
 	"fmt"
-	"os"
+	"io"
 	"path/filepath"
 )
 
@@ -34,9 +34,14 @@ func cifar(dir string, files []string, split Split, classes, labelBytes int, opt
 	im := Images{Channels: 3, Height: 32, Width: 32, Classes: classes}
 	for _, name := range files {
 		path := filepath.Join(dir, name)
-		raw, err := os.ReadFile(path)
+		f, err := open(path)
 		if err != nil {
-			return nil, fmt.Errorf("data: %w", err)
+			return nil, err
+		}
+		raw, err := io.ReadAll(f.r)
+		f.close()
+		if err != nil {
+			return nil, f.fail(err)
 		}
 		if len(raw) == 0 || len(raw)%record != 0 {
 			return nil, fmt.Errorf("data: %s: at byte %d: truncated: records have %d bytes", path, len(raw), record)

@@ -51,6 +51,6 @@
 //
 // # Errors
 //
-// Readers validate files. An error names the file, and the offset or the sample. The first error
-// ends an epoch.
+// Readers open regular files alone, and validate them. An error names the file, and the offset, the line or
+// the sample. The first error ends an epoch.
 package data

@@ -10,6 +10,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/goddp/goddp/internal/regular"
 )
 
 // find returns the path of a file in dir, which may be compressed.
@@ -35,7 +37,7 @@ type file struct {
 }
 
 func open(path string) (*file, error) {
-	f, err := os.Open(path)
+	f, err := regular.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("data: %w", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/goddp/goddp/device"
@@ -125,6 +126,8 @@ func TestOpenIDXRefuses(t *testing.T) {
 	}
 	_, err := OpenIDX(images, labels, 10, &ImageOptions{Std: []float32{1, 2, 3}})
 	wantError(t, "channels", err, "1 channels", "Std has 3")
+	_, err = OpenIDX(images, labels, 10, &ImageOptions{Std: []float32{0}})
+	wantError(t, "no deviation", err, "ImageOptions.Std is [0]")
 }
 
 func TestCIFAR(t *testing.T) {
@@ -303,6 +306,25 @@ func TestCSVForms(t *testing.T) {
 	}
 }
 
+// What is not a regular file is an error at once, also a pipe that nobody writes into.
+func TestReadersRefuseOtherThanFiles(t *testing.T) {
+	dir := t.TempDir()
+	pipe := filepath.Join(dir, "train.bin")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{pipe: "is no regular file, but a named pipe", dir: "is no regular file, but a folder"} {
+		_, err := OpenCSV(path, CSVOptions{Target: "y"})
+		wantError(t, "CSV", err, path, want)
+		_, err = OpenTokens(path, 10, 50257)
+		wantError(t, "tokens", err, path, want)
+		_, err = OpenIDX(path, path, 10, nil)
+		wantError(t, "IDX", err, path, want)
+	}
+	_, err := CIFAR100(dir, Train, nil)
+	wantError(t, "CIFAR", err, pipe, "is no regular file, but a named pipe")
+}
+
 // shardOf writes a shard with n consecutive tokens, starting with from.
 func shardOf(t *testing.T, path string, from, n int) {
 	t.Helper()
@@ -382,7 +404,6 @@ func TestOpenTokensRefuses(t *testing.T) {
 		"stub":      {write(t, dir, "g", raw[:5]), []string{"at byte 5", "truncated"}},
 		"magic":     {write(t, dir, "c", magic), []string{"20240521", "20240520"}},
 		"short":     {write(t, dir, "d", raw[:8], []byte{2, 0, 0, 0}, raw[12:shardHeader+4]), []string{"2 tokens", "at least 11"}},
-		"folder":    {dir, []string{"is a directory"}},
 		"nothing":   {filepath.Join(dir, "none*"), []string{"no file"}},
 	} {
 		_, err := OpenTokens(c.path, 10, 50257)

@@ -74,7 +74,7 @@ func readIDX(path string, axes int) (shape []int, elements []byte, err error) {
 		size := int(binary.BigEndian.Uint32(sizes[4*i:]))
 		shape = append(shape, size)
 		if size == 0 || total > maxIDX/size {
-			return nil, nil, f.fail(fmt.Errorf("sizes %v", shape))
+			return nil, nil, f.fail(fmt.Errorf("sizes %v, want at least 1 of each and %d bytes at most", shape, maxIDX))
 		}
 		total *= size
 	}

@@ -2,6 +2,7 @@ package data
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/goddp/goddp/device"
 )
@@ -47,6 +48,9 @@ func newImages(path string, im Images, opts *ImageOptions) (*Images, error) {
 		if v != nil && len(v) != im.Channels {
 			return nil, fmt.Errorf("data: %s: %d channels, but ImageOptions.%s has %d", path, im.Channels, name, len(v))
 		}
+	}
+	if slices.Contains(o.Std, 0) {
+		return nil, fmt.Errorf("data: ImageOptions.Std is %v, want no 0 in it", o.Std)
 	}
 	im.values = make([][256]float32, im.Channels)
 	for c := range im.values {
