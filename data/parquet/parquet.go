@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"math/bits"
 	"os"
 	"strings"
 
@@ -21,22 +22,26 @@ import (
 
 	"github.com/goddp/goddp/data"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/regular"
 )
 
 // Field declares a field of the data set.
 type Field struct {
 	Name string
-	// Columns are the columns' names; dots separate the names of nested columns. Their values
-	// are numbers, or booleans, which count as 0 and 1. A column of decimal fractions is an error.
+	// Columns are the columns' names; dots separate the names of nested columns, and may be part of a name. A
+	// name that several columns have is an error. The values are numbers, or booleans, which count as 0 and 1.
+	// Dates and times count as the file stores them: in days, or in the column's unit. Columns of decimal
+	// fractions, text and lists are errors, and so is a row without a value.
 	Columns []string
-	// Integer makes the field Int64, from integer columns; otherwise it is Float32. An unsigned
-	// integer that does not fit into an Int64 is an error.
+	// Integer makes the field Int64, from integer columns. An integer that does not fit into an Int64 is an
+	// error. Otherwise the field is Float32. It rounds floating-point numbers, but an integer that a Float32
+	// does not hold exactly is an error, as most above 16777216 are: times would become equal.
 	Integer bool
 }
 
-// maxElements is the maximum number of elements of a field. A damaged footer may say more, and make
-// would panic.
-const maxElements = 1 << 40
+// maxElements bounds the elements of a field, for all columns together. A damaged footer may say more, and make
+// would panic, or take all memory.
+func maxElements(fileSize int64) int { return int(max(1<<28, 256*fileSize)) }
 
 // table holds rows of columns in memory.
 type table struct {
@@ -50,25 +55,25 @@ type table struct {
 // column and the row, counted from 0. A sample of the data set is a row. Each field is a scalar if it
 // has one column, and has the shape [len(Columns)] otherwise.
 func Open(path string, fields ...Field) (data.Dataset, error) {
-	s, err := open(path, fields)
+	file, err := regular.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("data: %w", err)
+	}
+	defer file.Close()
+	s, err := readTable(file, fields)
 	if err != nil {
 		return nil, fmt.Errorf("data: %s: %w", path, err)
 	}
 	return s, nil
 }
 
-func open(path string, fields []Field) (_ *table, err error) {
+func readTable(file *os.File, fields []Field) (_ *table, err error) {
 	defer func() {
-		// The library of the format panics on some damaged sizes.
+		// The library of the format panics on some damaged sizes, and on decimals in byte arrays.
 		if p := recover(); p != nil {
-			err = fmt.Errorf("the file is damaged: %v", p)
+			err = fmt.Errorf("the file is damaged, or of a kind that is not supported: %v", p)
 		}
 	}()
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, errors.Unwrap(err) // the message contains the path already
-	}
-	defer file.Close()
 	info, err := file.Stat()
 	if err != nil {
 		return nil, err
@@ -78,7 +83,8 @@ func open(path string, fields []Field) (_ *table, err error) {
 		return nil, err
 	}
 	s := &table{fields: make([]data.Field, len(fields)), floats: make([][]float32, len(fields)), integers: make([][]int64, len(fields))}
-	if s.rows, err = countRows(f); err != nil {
+	limit := maxElements(info.Size())
+	if s.rows, err = countRows(f, limit); err != nil {
 		return nil, err
 	}
 	for i, field := range fields {
@@ -86,8 +92,8 @@ func open(path string, fields []Field) (_ *table, err error) {
 		if width == 0 {
 			return nil, fmt.Errorf("field %q has no columns", field.Name)
 		}
-		if s.rows > maxElements/width {
-			return nil, fmt.Errorf("field %q has %d rows of %d columns, want at most %d elements", field.Name, s.rows, width, maxElements)
+		if s.rows > limit/width {
+			return nil, fmt.Errorf("field %q has %d rows of %d columns, want at most %d elements from a file of %d bytes", field.Name, s.rows, width, limit, info.Size())
 		}
 		s.fields[i] = data.Field{Name: field.Name, DType: device.Float32}
 		if width > 1 {
@@ -100,12 +106,13 @@ func open(path string, fields []Field) (_ *table, err error) {
 			s.floats[i] = make([]float32, s.rows*width)
 		}
 		for at, column := range field.Columns {
-			err := values(f, column, field.Integer, func(row int, v parquet.Value) {
+			err := values(f, column, field.Integer, func(row int, v parquet.Value, isUnsigned bool) (err error) {
 				if field.Integer {
-					s.integers[i][row*width+at] = integer(v)
+					s.integers[i][row*width+at], err = integer(v, isUnsigned)
 				} else {
-					s.floats[i][row*width+at] = float32(number(v))
+					s.floats[i][row*width+at], err = number(v, isUnsigned)
 				}
+				return err
 			})
 			if err != nil {
 				return nil, fmt.Errorf("column %q: %w", column, err)
@@ -115,45 +122,64 @@ func open(path string, fields []Field) (_ *table, err error) {
 	return s, nil
 }
 
-// countRows returns the number of rows. The footer may be damaged.
-func countRows(f *parquet.File) (int, error) {
+// countRows returns the number of rows, which is 1 to limit. The footer may be damaged.
+func countRows(f *parquet.File, limit int) (int, error) {
 	rows := int64(0)
 	for i, group := range f.RowGroups() {
 		n := group.NumRows()
-		if n < 0 || n > maxElements-rows {
-			return 0, fmt.Errorf("row group %d begins at row %d and has %d rows, want at most %d rows in all", i, rows, n, maxElements)
+		if n < 0 || n > int64(limit)-rows {
+			return 0, fmt.Errorf("row group %d begins at row %d and has %d rows, want at most %d rows in all", i, rows, n, limit)
 		}
 		rows += n
 	}
 	if rows != f.NumRows() {
 		return 0, fmt.Errorf("the footer says %d rows, but the row groups have %d", f.NumRows(), rows)
 	}
+	if rows == 0 {
+		return 0, errors.New("there are no rows")
+	}
 	return int(rows), nil
 }
 
-// values calls visit with the values of a column, row by row. Unsigned values come in a type that holds them.
-func values(f *parquet.File, column string, integers bool, visit func(row int, v parquet.Value)) error {
-	leaf, ok := f.Schema().Lookup(strings.Split(column, ".")...)
-	if !ok {
-		var names []string
-		for _, path := range f.Schema().Columns() {
-			names = append(names, strings.Join(path, "."))
+// lookup returns the one column that has a name, in which dots separate the names of nested columns.
+func lookup(schema *parquet.Schema, name string) (leaf parquet.LeafColumn, err error) {
+	var names []string
+	var found [][]string
+	for _, path := range schema.Columns() {
+		names = append(names, strings.Join(path, "."))
+		if names[len(names)-1] == name {
+			found = append(found, path)
 		}
-		return fmt.Errorf("there is none; the columns are %q", names)
+	}
+	switch len(found) {
+	case 0:
+		return leaf, fmt.Errorf("there is none; the columns are %q", names)
+	case 1:
+		leaf, _ = schema.Lookup(found[0]...) // the path is of this schema
+		return leaf, nil
+	}
+	return leaf, fmt.Errorf("%d columns have this name, want one: %q", len(found), found)
+}
+
+// values calls visit with the values of a column, row by row. It wraps the errors of visit.
+func values(f *parquet.File, column string, integers bool, visit func(row int, v parquet.Value, isUnsigned bool) error) error {
+	leaf, err := lookup(f.Schema(), column)
+	if err != nil {
+		return err
 	}
 	if leaf.Node.Repeated() || leaf.MaxRepetitionLevel > 0 {
 		return errors.New("it has lists of values, not one for each row")
 	}
-	isUnsigned := false
+	isUnsigned, isDecimal := false, false
 	if logical := leaf.Node.Type().LogicalType(); logical != nil {
-		if logical.Decimal != nil {
+		isUnsigned = logical.Integer != nil && !logical.Integer.IsSigned
+		if isDecimal = logical.Decimal != nil; isDecimal && logical.Decimal.Scale != 0 {
 			return fmt.Errorf("its type is %v, want integers or floating-point numbers", leaf.Node.Type())
 		}
-		isUnsigned = logical.Integer != nil && !logical.Integer.IsSigned
 	}
-	switch leaf.Node.Type().Kind() {
-	case parquet.Boolean, parquet.Int32, parquet.Int64:
-	case parquet.Float, parquet.Double:
+	switch kind := leaf.Node.Type().Kind(); {
+	case kind == parquet.Boolean, kind == parquet.Int32, kind == parquet.Int64, isDecimal:
+	case kind == parquet.Float, kind == parquet.Double:
 		if integers {
 			return fmt.Errorf("its type is %v, want integers", leaf.Node.Type())
 		}
@@ -183,13 +209,9 @@ func values(f *parquet.File, column string, integers bool, visit func(row int, v
 						if row == rows {
 							return fmt.Errorf("it has more than %d values, want one for each row", rows)
 						}
-						if isUnsigned {
-							var err error
-							if v, err = widen(v, integers); err != nil {
-								return fmt.Errorf("row %d is %w", row, err)
-							}
+						if err := visit(row, v, isUnsigned); err != nil {
+							return fmt.Errorf("row %d is %w", row, err)
 						}
-						visit(row, v)
 						row++
 					}
 					if errors.Is(err, io.EOF) {
@@ -212,45 +234,71 @@ func values(f *parquet.File, column string, integers bool, visit func(row int, v
 	return nil
 }
 
-// widen returns an unsigned value in a type that holds it. The file stores a signed value of the same
-// bits.
-func widen(v parquet.Value, integers bool) (parquet.Value, error) {
-	if v.Kind() == parquet.Int32 {
-		return parquet.Int64Value(int64(v.Uint32())), nil
-	}
-	n := v.Uint64()
-	switch {
-	case n <= math.MaxInt64:
-		return v, nil
-	case integers:
-		return v, fmt.Errorf("%d, want at most %d", n, math.MaxInt64)
-	}
-	return parquet.DoubleValue(float64(n)), nil
-}
-
-// integer returns an integer or a boolean as int64.
-func integer(v parquet.Value) int64 {
+// integer returns an integer, a boolean or a decimal without a fraction. A file stores an unsigned integer as
+// the signed one of the same bits.
+func integer(v parquet.Value, isUnsigned bool) (int64, error) {
 	switch v.Kind() {
 	case parquet.Boolean:
 		if v.Boolean() {
-			return 1
+			return 1, nil
 		}
-		return 0
+		return 0, nil
 	case parquet.Int32:
-		return int64(v.Int32())
+		if isUnsigned {
+			return int64(v.Uint32()), nil
+		}
+		return int64(v.Int32()), nil
+	case parquet.Int64:
+		if isUnsigned && v.Int64() < 0 {
+			return 0, fmt.Errorf("%d, want at most %d", v.Uint64(), math.MaxInt64)
+		}
+		return v.Int64(), nil
 	}
-	return v.Int64()
+	n := int64(0) // the bytes of a decimal are big-endian, in two's complement
+	for i, b := range v.ByteArray() {
+		if i == 0 && b >= 0x80 {
+			n = -1
+		}
+		if n<<8>>8 != n {
+			return 0, fmt.Errorf("a decimal of more than 64 bits, %#x", v.ByteArray())
+		}
+		n = n<<8 | int64(b)
+	}
+	return n, nil
 }
 
-// number returns any number as float64.
-func number(v parquet.Value) float64 {
+// number returns any number as float32. It rounds floating-point numbers, but not integers.
+func number(v parquet.Value, isUnsigned bool) (float32, error) {
 	switch v.Kind() {
 	case parquet.Float:
-		return float64(v.Float())
+		return v.Float(), nil
 	case parquet.Double:
-		return v.Double()
+		x := float32(v.Double())
+		if math.IsInf(float64(x), 0) && !math.IsInf(v.Double(), 0) {
+			return 0, fmt.Errorf("%v, which is beyond Float32, whose largest number is %v", v.Double(), math.MaxFloat32)
+		}
+		return x, nil
 	}
-	return float64(integer(v))
+	if isUnsigned && v.Kind() == parquet.Int64 {
+		return exact(v.Uint64())
+	}
+	n, err := integer(v, isUnsigned)
+	if err != nil {
+		return 0, err
+	}
+	return exact(n)
+}
+
+// exact returns an integer as float32, and an error if float32 rounds it.
+func exact[T int64 | uint64](n T) (float32, error) {
+	magnitude := uint64(n)
+	if n < 0 {
+		magnitude = -magnitude
+	}
+	if bits.Len64(magnitude)-bits.TrailingZeros64(magnitude) > 24 {
+		return 0, fmt.Errorf("%d, which Float32 rounds to %.0f: want Field.Integer, or a column of floating-point numbers", n, float32(n))
+	}
+	return float32(n), nil
 }
 
 // Len returns the number of rows.
