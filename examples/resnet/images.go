@@ -3,8 +3,11 @@ package main
 import (
 	"fmt"
 	"image"
+	"image/color"
 	_ "image/jpeg" // decodes
 	_ "image/png"  // decodes
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -36,7 +39,14 @@ func imagesIn(folder string, size int) (data.Dataset, int, error) {
 			return nil, 0, err
 		}
 		for _, f := range files {
-			samples = append(samples, sample{filepath.Join(folder, class.Name(), f.Name()), int64(label)})
+			file := filepath.Join(folder, class.Name(), f.Name())
+			if !f.Type().IsRegular() && f.Type() != fs.ModeSymlink {
+				return nil, 0, fmt.Errorf("%s is neither a file nor a link, want images", file)
+			}
+			samples = append(samples, sample{file, int64(label)})
+		}
+		if len(files) == 0 {
+			return nil, 0, fmt.Errorf("%s: no images, want some of each class", filepath.Join(folder, class.Name()))
 		}
 	}
 	if len(samples) == 0 {
@@ -49,17 +59,16 @@ func imagesIn(folder string, size int) (data.Dataset, int, error) {
 	}), len(classes), nil
 }
 
+// maxPixels is Pillow's bound for pictures: a few bytes may claim a picture that fills the memory.
+const maxPixels = 178956970
+
 // readImage writes the pixels of a file into dst [size size 3]. Each is the mean of the pixels of the picture
-// that it covers.
+// that it covers. As in torchvision's ImageFolder, transparency and the orientation in EXIF do not count, and the
+// content decides the format, not the name.
 func readImage(file string, size int, dst []float32) error {
-	f, err := os.Open(file)
+	picture, err := decode(file)
 	if err != nil {
-		return err
-	}
-	defer f.Close()
-	picture, _, err := image.Decode(f)
-	if err != nil {
-		return fmt.Errorf("%s: %w", file, err)
+		return fmt.Errorf("%s: want a JPEG or PNG file: %w", file, err)
 	}
 	b := picture.Bounds()
 	side := min(b.Dx(), b.Dy())
@@ -70,8 +79,7 @@ func readImage(file string, size int, dst []float32) error {
 			n := float32(0)
 			for v := y * side / size; v < max((y+1)*side/size, y*side/size+1); v++ {
 				for u := x * side / size; u < max((x+1)*side/size, x*side/size+1); u++ {
-					red, green, blue, _ := picture.At(left+u, top+v).RGBA()
-					for i, c := range [3]uint32{red, green, blue} {
+					for i, c := range colors(picture.At(left+u, top+v)) {
 						sum[i] += float32(c) / 0xffff
 					}
 					n++
@@ -83,4 +91,36 @@ func readImage(file string, size int, dst []float32) error {
 		}
 	}
 	return nil
+}
+
+func decode(file string) (image.Image, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	head, _, err := image.DecodeConfig(f)
+	if err != nil {
+		return nil, err
+	}
+	if n := head.Width * head.Height; n < 1 || n > maxPixels {
+		return nil, fmt.Errorf("%d x %d pixels, want 1 to %d", head.Width, head.Height, maxPixels)
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return nil, err
+	}
+	picture, _, err := image.Decode(f)
+	return picture, err
+}
+
+// colors returns a pixel's red, green and blue, from 0 to 0xffff, as if the pixel were opaque.
+func colors(c color.Color) [3]uint32 {
+	switch c := c.(type) {
+	case color.NRGBA:
+		return [3]uint32{0x101 * uint32(c.R), 0x101 * uint32(c.G), 0x101 * uint32(c.B)}
+	case color.NRGBA64:
+		return [3]uint32{uint32(c.R), uint32(c.G), uint32(c.B)}
+	}
+	red, green, blue, _ := c.RGBA() // opaque
+	return [3]uint32{red, green, blue}
 }
