@@ -10,6 +10,7 @@
 package parquet
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -19,6 +20,7 @@ import (
 	"strings"
 
 	"github.com/parquet-go/parquet-go"
+	"github.com/parquet-go/parquet-go/encoding"
 
 	"github.com/goddp/goddp/data"
 	"github.com/goddp/goddp/device"
@@ -78,6 +80,9 @@ func readTable(file *os.File, fields []Field) (_ *table, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := checkFooter(file, info.Size()); err != nil {
+		return nil, err
+	}
 	f, err := parquet.OpenFile(file, info.Size(), parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true))
 	if err != nil {
 		return nil, err
@@ -120,6 +125,19 @@ func readTable(file *os.File, fields []Field) (_ *table, err error) {
 		}
 	}
 	return s, nil
+}
+
+// checkFooter returns an error if the footer does not fit into a file. The library of the format allocates the
+// footer's memory before it reads it.
+func checkFooter(file io.ReaderAt, size int64) error {
+	var end [8]byte // the footer's size, and a magic number
+	if _, err := file.ReadAt(end[:], size-int64(len(end))); err != nil || string(end[4:]) != "PAR1" {
+		return nil // OpenFile says that this is no Parquet file
+	}
+	if footer := int64(binary.LittleEndian.Uint32(end[:])); footer > size-12 { // 4 bytes are a magic number at the start
+		return fmt.Errorf("a footer of %d bytes in a file of %d bytes", footer, size)
+	}
+	return nil
 }
 
 // countRows returns the number of rows, which is 1 to limit. The footer may be damaged.
@@ -187,7 +205,6 @@ func values(f *parquet.File, column string, integers bool, visit func(row int, v
 		return fmt.Errorf("its type is %v, want numbers", leaf.Node.Type())
 	}
 	row, rows := 0, int(f.NumRows())
-	buffer := make([]parquet.Value, 1024)
 	for _, group := range f.RowGroups() {
 		pages := group.ColumnChunks()[leaf.ColumnIndex].Pages()
 		err := func() (err error) {
@@ -200,26 +217,21 @@ func values(f *parquet.File, column string, integers bool, visit func(row int, v
 				if err != nil {
 					return fmt.Errorf("row %d: %w", row, err)
 				}
-				for reader := page.Values(); ; {
-					n, err := reader.ReadValues(buffer)
-					for _, v := range buffer[:n] {
-						if v.IsNull() {
-							return fmt.Errorf("row %d has no value", row)
-						}
-						if row == rows {
-							return fmt.Errorf("it has more than %d values, want one for each row", rows)
-						}
-						if err := visit(row, v, isUnsigned); err != nil {
-							return fmt.Errorf("row %d is %w", row, err)
-						}
-						row++
+				levels := page.DefinitionLevels()
+				n, cell := cells(page)
+				for i := range int(page.NumValues()) {
+					switch {
+					case i < len(levels) && int(levels[i]) < leaf.MaxDefinitionLevel:
+						return fmt.Errorf("row %d has no value", row)
+					case i == n:
+						return fmt.Errorf("row %d: the page has %d values, but says %d", row, n, page.NumValues())
+					case row == rows:
+						return fmt.Errorf("it has more than %d values, want one for each row", rows)
 					}
-					if errors.Is(err, io.EOF) {
-						break
+					if err := visit(row, cell(i), isUnsigned); err != nil {
+						return fmt.Errorf("row %d is %w", row, err)
 					}
-					if err != nil {
-						return fmt.Errorf("row %d: %w", row, err)
-					}
+					row++
 				}
 				parquet.Release(page)
 			}
@@ -232,6 +244,40 @@ func values(f *parquet.File, column string, integers bool, visit func(row int, v
 		return fmt.Errorf("it has %d values, want %d", row, rows)
 	}
 	return nil
+}
+
+// cells returns the number of values in a page without missing ones, and a function that returns one of them. The
+// library's own reader of a page never ends if a damaged header counts fewer values than the page has levels.
+func cells(page parquet.Page) (n int, cell func(i int) parquet.Value) {
+	data := page.Data()
+	if dictionary := page.Dictionary(); dictionary != nil {
+		v := data.Int32()
+		return len(v), func(i int) parquet.Value { return dictionary.Index(v[i]) }
+	}
+	switch data.Kind() {
+	case encoding.Boolean:
+		v := data.Boolean()
+		return 8 * len(v), func(i int) parquet.Value { return parquet.BooleanValue(v[i/8]>>(i%8)&1 == 1) }
+	case encoding.Int32:
+		v := data.Int32()
+		return len(v), func(i int) parquet.Value { return parquet.Int32Value(v[i]) }
+	case encoding.Int64:
+		v := data.Int64()
+		return len(v), func(i int) parquet.Value { return parquet.Int64Value(v[i]) }
+	case encoding.Float:
+		v := data.Float()
+		return len(v), func(i int) parquet.Value { return parquet.FloatValue(v[i]) }
+	case encoding.Double:
+		v := data.Double()
+		return len(v), func(i int) parquet.Value { return parquet.DoubleValue(v[i]) }
+	case encoding.FixedLenByteArray:
+		v, size := data.FixedLenByteArray()
+		return len(v) / size, func(i int) parquet.Value { return parquet.FixedLenByteArrayValue(v[i*size : (i+1)*size]) }
+	case encoding.ByteArray:
+		v, ends := data.ByteArray()
+		return len(ends) - 1, func(i int) parquet.Value { return parquet.ByteArrayValue(v[ends[i]:ends[i+1]]) }
+	}
+	return 0, nil
 }
 
 // integer returns an integer, a boolean or a decimal without a fraction. A file stores an unsigned integer as

@@ -104,10 +104,16 @@ func TestOpenRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	truncated := filepath.Join(t.TempDir(), "truncated.parquet")
-	if err := os.WriteFile(truncated, raw[:len(raw)-100], 0o600); err != nil {
-		t.Fatal(err)
+	damaged := func(name string, raw []byte) string {
+		path := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(path, raw, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
 	}
+	truncated, empty, text := damaged("truncated.parquet", raw[:len(raw)-100]), damaged("empty", nil), damaged("text", []byte("a,b\n1,2\n3,4\n"))
+	encrypted := damaged("encrypted", slices.Concat([]byte("PARE"), raw[4:len(raw)-4], []byte("PARE")))
+	footer := damaged("footer", slices.Replace(slices.Clone(raw), len(raw)-5, len(raw)-4, 0xff)) // the highest byte of its size
 	for name, c := range map[string]struct {
 		path  string
 		field parquet.Field
@@ -115,10 +121,14 @@ func TestOpenRefuses(t *testing.T) {
 	}{
 		"no file":    {filepath.Join(t.TempDir(), "none"), parquet.Field{}, []string{"none", "no such file"}},
 		"a folder":   {filepath.Dir(path), parquet.Field{}, []string{"is no regular file, but a folder"}},
+		"empty":      {empty, parquet.Field{}, []string{"reading magic header", "EOF"}},
+		"text":       {text, parquet.Field{}, []string{`invalid magic header of parquet file: "a,b\n"`}},
+		"encrypted":  {encrypted, parquet.Field{}, []string{"PARE"}},
+		"footer":     {footer, parquet.Field{}, []string{"a footer of 42", fmt.Sprintf("in a file of %d bytes", len(raw))}},
 		"truncated":  {truncated, parquet.Field{}, []string{"truncated.parquet"}},
 		"no column":  {path, parquet.Field{Columns: []string{"height"}}, []string{`"height"`, `"age"`, `"inner.x"`}},
 		"no columns": {path, parquet.Field{Name: "features"}, []string{`"features" has no columns`}},
-		"text":       {path, parquet.Field{Columns: []string{"name"}}, []string{`"name"`, "want numbers"}},
+		"a string":   {path, parquet.Field{Columns: []string{"name"}}, []string{`"name"`, "want numbers"}},
 		"a list":     {path, parquet.Field{Columns: []string{"list"}}, []string{`"list"`, "lists of values"}},
 		"fractions":  {path, parquet.Field{Columns: []string{"age"}, Integer: true}, []string{`"age"`, "want integers"}},
 		"a decimal":  {path, parquet.Field{Columns: []string{"price"}}, []string{`"price"`, "DECIMAL(10,2)", "want integers or floating-point"}},
@@ -258,19 +268,23 @@ func TestOpenNames(t *testing.T) {
 	}
 }
 
-// TestOpenTestData reads the files that the library of the format is tested with, which many programs wrote: a
-// column of each kind that a file has, as Int64 or as Float32.
-func TestOpenTestData(t *testing.T) {
+// testData returns the folder of the files that the library of the format is tested with.
+func testData(t *testing.T) string {
+	t.Helper()
 	open := reflect.ValueOf(format.OpenFile).Pointer()
 	source, _ := runtime.FuncForPC(open).FileLine(open)
 	dir := filepath.Join(filepath.Dir(source), "testdata")
-	files, _ := filepath.Glob(filepath.Join(dir, "*.parquet")) // the pattern is well formed
 	testkit.Need(t, testkit.Requires("the test data of parquet-go", func() error {
-		if len(files) == 0 {
-			return fmt.Errorf("there is none in %s", dir)
-		}
-		return nil
+		_, err := os.Stat(dir)
+		return err
 	}))
+	return dir
+}
+
+// TestOpenTestData reads files that many programs wrote: a column of each kind that a file has, as Int64 or as Float32.
+func TestOpenTestData(t *testing.T) {
+	dir := testData(t)
+	files, _ := filepath.Glob(filepath.Join(dir, "*.parquet")) // the pattern is well formed
 	const number, integer = false, true
 	for _, c := range []struct {
 		file, column string
@@ -369,6 +383,22 @@ func TestOpenTestData(t *testing.T) {
 	}
 	if len(files) > 0 {
 		t.Errorf("no case reads %q", files)
+	}
+}
+
+// A page header that counts fewer values than the page has levels is an error, in a library that would never end.
+func TestOpenDamagedPage(t *testing.T) {
+	raw, err := os.ReadFile(filepath.Join(testData(t), "rle_boolean_encoding.parquet"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw[36] = 0xff // of the levels: one more row has a value
+	path := filepath.Join(t.TempDir(), "levels.parquet")
+	if err := os.WriteFile(path, raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(path, "datatype_boolean", true); !strings.HasSuffix(got, "row 2 has no value") {
+		t.Errorf("%s, want row 2 without a value", got)
 	}
 }
 
