@@ -46,11 +46,12 @@ Usage:
 A file is a document, or several with %s between them. The shards are files of
 llm.c's format: DIR/val_000000.bin, DIR/train_000001.bin and so on. Each document
 begins with the token %d. The last shard has the tokens that remain; a reader skips
-it if it is shorter than a window. Nothing is downloaded.
+it if it is shorter than a window. A file is UTF-8, and may be a pipe. Nothing is downloaded.
 
 Examples:
   goddp tokens input.txt -o shards
   goddp tokens corpus/*.txt -o shards --val-size 100000000
+  goddp tokens <(zcat corpus.txt.gz) -o shards
 
 Flags:
 %s
