@@ -24,11 +24,11 @@ import (
 )
 
 type row struct {
-	Age    float64  `parquet:"age"`
+	Age    float64  `parquet:"age,brotli"`
 	Income float32  `parquet:"income,zstd"`
-	Class  int32    `parquet:"class,dict"`
+	Class  int32    `parquet:"class,dict,gzip"`
 	Paid   bool     `parquet:"paid"`
-	When   int64    `parquet:"when,delta"`
+	When   int64    `parquet:"when,delta,snappy"`
 	Name   string   `parquet:"name"`
 	Some   *float32 `parquet:"some,optional"`
 	List   []int32  `parquet:"list"`
