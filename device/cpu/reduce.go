@@ -47,15 +47,18 @@ func sum[T float](k *kernelSet, dst device.Tensor, acc device.Accum, src device.
 	fold(k, d, acc, parts)
 }
 
-// fold accumulates into dst the sum of parts; each part has the length of dst.
+// fold accumulates into dst the sum of parts; each part has the length of dst. It multiplies by Alpha before it rounds,
+// so that a mean is rounded once, and is finite if its sum is not.
 func fold[T float](k *kernelSet, dst []T, acc device.Accum, parts []float64) {
+	alpha := acc.Alpha
+	acc.Alpha = 1
 	tiled(k, dst, acc, func(t []T, lo int) {
 		for i := range t {
 			var v float64
 			for j := lo + i; j < len(parts); j += len(dst) {
 				v += parts[j]
 			}
-			t[i] = T(v)
+			t[i] = T(alpha * v)
 		}
 	})
 }

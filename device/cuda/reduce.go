@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"math"
 	"unsafe"
 
 	"github.com/goddp/goddp/device"
@@ -50,6 +51,8 @@ func (k *kernelSet) Sum(st device.Stream, dst device.Tensor, acc device.Accum, s
 	switch {
 	case dst.Len() == 0:
 		return nil
+	case src.Len() == 0 && acc.Alpha*0 != 0: // the mean of no elements
+		return k.Fill(st, dst, math.NaN())
 	case src.Len() == 0:
 		return k.scale(st, dst, acc.Beta)
 	}

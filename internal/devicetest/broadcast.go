@@ -123,7 +123,15 @@ func checkSum(r *rig) {
 			one(s.src, s.dst, -2, 2)
 		}
 	})
+	none := r.put(newArray(2, 0, 3))
+	r.result("Mean of no elements", value{array: nan(device.Shape{2, 1, 3})}, func(dst device.Tensor) error {
+		return r.k.Sum(r.s, dst, device.Accum{Alpha: math.Inf(1)}, none.Tensor)
+	})
 	if r.dt.Size() >= 4 {
+		x := r.put(array{device.Shape{2}, []float64{round(r.dt, 3e38), round(r.dt, 3e38)}})
+		r.result("Mean of numbers whose sum is infinite", value{array: array{scalar, []float64{round(r.dt, 3e38)}}, c: 1}, func(dst device.Tensor) error {
+			return r.k.Sum(r.s, dst, device.Accum{Alpha: 0.5}, x.Tensor)
+		})
 		// All numbers have one sign, so the error of a naive sum exceeds the bound.
 		if r.quick {
 			x := r.random(0.1, 0.2, 300007)

@@ -32,9 +32,13 @@ __device__ inline u64 offset(const Axes &s, u64 i) {
 	return at;
 }
 
+// store accumulates v into an output. It multiplies by alpha before it rounds, so that a mean is rounded once, and is
+// finite if its sum is not.
+template <class T> __device__ inline void store(const Sum &a, u64 out, double v) { accumulate((T *)a.dst + out, {1, a.acc.beta}, a.acc.alpha * v); }
+
 template <class T> __device__ inline void finish(const Sum &a, u64 out, u64 chunk, double v) {
 	if (a.chunks == 1)
-		accumulate((T *)a.dst + out, a.acc, v);
+		store<T>(a, out, v);
 	else
 		((double *)a.part)[out * a.chunks + chunk] = v;
 }
@@ -122,7 +126,7 @@ template <class T> __device__ inline void fold(const Sum &a) {
 		double v = 0;
 		for (u64 c = threadIdx.x; c < a.chunks; c += 32) v += part[out * a.chunks + c];
 		v = warp_sum(v);
-		if (threadIdx.x == 0) accumulate((T *)a.dst + out, a.acc, v);
+		if (threadIdx.x == 0) store<T>(a, out, v);
 	}
 }
 
