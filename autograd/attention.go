@@ -57,7 +57,12 @@ type attention struct {
 	lse             device.Tensor
 }
 
-func (*attention) Name() string { return "ScaledDotProductAttention" }
+func (f *attention) Name() string {
+	if f.isPacked() {
+		return "PackedAttention"
+	}
+	return "ScaledDotProductAttention"
+}
 
 func (f *attention) isPacked() bool { return f.heads > 0 }
 
@@ -67,6 +72,7 @@ func (f *attention) Shape(in []device.Shape) device.Shape {
 		if len(qkv) != 3 || f.keyHeads <= 0 || f.heads%f.keyHeads != 0 || qkv[2]%all != 0 {
 			panic(&device.ShapeError{Op: fmt.Sprintf("PackedAttention of %d heads and %d of keys", f.heads, f.keyHeads), A: qkv, B: device.Shape{0, 0, all}})
 		}
+		checkHeadSize(f.Name(), qkv, qkv[2]/all)
 		return device.Shape{qkv[0], qkv[1], qkv[2] / all * f.heads}
 	}
 	q, k := in[0], in[1]
@@ -80,7 +86,15 @@ func (f *attention) Shape(in []device.Shape) device.Shape {
 	if !in[2].Equal(k) {
 		panic(&device.ShapeError{Op: f.Name(), A: in[2], B: k})
 	}
+	checkHeadSize(f.Name(), q, q[3])
 	return q
+}
+
+// checkHeadSize panics if heads of d elements are larger than the kernels compute.
+func checkHeadSize(op string, shape device.Shape, d int) {
+	if d > kernels.MaxHeadSize {
+		panic(&device.ShapeError{Op: op, A: shape, Want: fmt.Sprintf("heads of at most %d elements, not of %d", kernels.MaxHeadSize, d)})
+	}
 }
 
 // Saves reports that the gradient of v reads neither v nor the result.

@@ -32,7 +32,7 @@ func Conv2d(x, weight, bias *Variable, opts *Conv2dOptions) *Variable {
 	p := conv2d{Stride: orOne(o.Stride), Padding: o.Padding, Dilation: orOne(o.Dilation), Groups: cmp.Or(o.Groups, 1), ChannelsLast: o.ChannelsLast}
 	if shape := weight.Shape(); o.ChannelsLast && len(shape) == 4 {
 		if _, fit := kernels.Conv(p).TryShape(x.t.Shape, device.Shape{shape[0], shape[2], shape[3], shape[1]}); !fit {
-			defer nameLayer([]*Variable{weight}) // the weight in another order has no name
+			defer nameLayer(p, []*Variable{weight}) // the weight in another order has no name
 			panic(&device.ShapeError{Op: "Conv2d", A: x.t.Shape, B: shape})
 		}
 		if shape[2]*shape[3] == 1 {

@@ -40,7 +40,7 @@ func FeedForward(x, w1, b1, w2, b2 *Variable, opts ...FeedForwardOptions) *Varia
 
 // layerShape returns the shape of the result of a Linear. Its panics name the Linear.
 func layerShape(x device.Shape, w, bias *Variable) device.Shape {
-	defer nameLayer([]*Variable{w})
+	defer nameLayer(linear(0), []*Variable{w})
 	in := []device.Shape{x, w.t.Shape}
 	if bias != nil {
 		in = append(in, bias.t.Shape)

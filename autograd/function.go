@@ -129,8 +129,8 @@ func (s *state) called(c *Call) {
 // fn fails, the result's Err returns the error. If an input is a parameter of a layer, a panic about
 // shapes, types or indices names the layer and the parameter.
 func Apply(fn Function, in ...*Variable) *Variable {
-	defer nameLayer(in)
 	s, name := in[0].s, fn.Name()
+	defer nameLayer(fn, in)
 	shapes, err := operands(name, in)
 	out := &Variable{s: s, op: name}
 	shape, dt := fn.Shape(shapes), in[0].t.DType
@@ -174,16 +174,22 @@ func Apply(fn Function, in ...*Variable) *Variable {
 	return out
 }
 
-// nameLayer adds to a panic the name of the parameter among in, and the layer's name, which is the
-// parameter's name without its last part.
-func nameLayer(in []*Variable) {
+// nameLayer adds to a panic in fn its name, that of the parameter among in, and the layer's name, which is the
+// parameter's name without its last part. The weight of a LinearCrossEntropyLoss may be that of an embedding, whose
+// layer has no part in it.
+func nameLayer(fn Function, in []*Variable) {
 	r := recover()
 	if r == nil {
 		return
 	}
+	kernels.NameOperation(r, fn.Name())
 	for _, v := range in {
 		if i := strings.LastIndexByte(v.name, '.'); i > 0 && !v.grad {
-			kernels.NameLayer(r, v.name[:i], v.name)
+			layer := v.name[:i]
+			if _, isLoss := fn.(*linearLoss); isLoss {
+				layer = ""
+			}
+			kernels.NameLayer(r, layer, v.name)
 			break
 		}
 	}

@@ -43,7 +43,7 @@ func Flatten(x *Variable, start int) *Variable {
 // view returns another handle to a part of x's memory. Its operation is fn, whose Forward is not
 // called.
 func view(fn Function, x *Variable, t device.Tensor) *Variable {
-	defer nameLayer([]*Variable{x})
+	defer nameLayer(fn, []*Variable{x})
 	in, name := []*Variable{x}, fn.Name()
 	operands(name, in)
 	x.s.advance(name, in)

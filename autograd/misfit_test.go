@@ -1,6 +1,7 @@
 package autograd_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/goddp/goddp/autograd"
@@ -125,8 +126,33 @@ func TestMisfits(t *testing.T) {
 	weight := zeros(2, 3).SetName("tok.weight")
 	for _, bad := range []int64{-1, 2} {
 		err := panics[*device.IndexError](t, func() { autograd.Embedding(weight, autograd.FromSlice(dev, []int64{1, bad})) })
-		if want := (device.IndexError{Op: "Gather", At: 1, Index: bad, Limit: 2, Layer: "tok"}); err != nil && *err != want {
+		if want := (device.IndexError{Op: "Embedding", At: 1, Index: bad, Limit: 2, Layer: "tok"}); err != nil && *err != want {
 			t.Errorf("the error is %+v, want %+v", *err, want)
 		}
 	}
+	// An error says what the caller named: the loss and the label, the limit of a head, and no layer that is tied.
+	integers := ints(2, 3)
+	labels := func(v ...int64) *autograd.Variable { return autograd.FromLabels(dev, v) }
+	for want, f := range map[string]func(){
+		"CrossEntropyLoss: label -1 of row 1 is none of the 3 classes, 0 to 2":             func() { autograd.CrossEntropyLoss(x, labels(0, -1)) },
+		"LinearCrossEntropyLoss: label 2 of row 0 is none of the 2 classes, 0 to 1":        func() { autograd.LinearCrossEntropyLoss(x, weight, labels(2, 0)) },
+		"LinearCrossEntropyLoss: shapes [4 2] and [2 3] do not fit (parameter tok.weight)": func() { autograd.LinearCrossEntropyLoss(y, weight, labels(1, 0, 0, 0)) },
+		"ScaledDotProductAttention: got shape [1 1 3 288], want heads of at most 256 elements, not of 288": func() {
+			autograd.ScaledDotProductAttention(zeros(1, 1, 3, 288), zeros(1, 1, 3, 288), zeros(1, 1, 3, 288))
+		},
+		"Mean: got int64, and the device computes in [float32 float64] alone":                   func() { autograd.Mean(integers) },
+		"LogSoftmax: got int64, and the device computes in [float32 float64] alone":             func() { autograd.LogSoftmax(integers, 0) },
+		"PackedAttention: got shape [1 3 1728], want heads of at most 256 elements, not of 288": func() { autograd.PackedAttention(zeros(1, 3, 1728), 2, 2) },
+	} {
+		if got := panicText(f); got != want {
+			t.Errorf("the error is\n%s\nwant\n%s", got, want)
+		}
+	}
+}
+
+// panicText returns the text of f's panic.
+func panicText(f func()) (text string) {
+	defer func() { text = fmt.Sprint(recover()) }()
+	f()
+	return ""
 }

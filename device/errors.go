@@ -45,12 +45,16 @@ func (e *OutOfMemoryError) Is(target error) bool { return target == ErrOutOfMemo
 type ShapeError struct {
 	Op        string
 	A, B      Shape
+	Want      string // what was wanted of A, if B does not say it
 	Layer     string // the layer's name within its model ("layer4.0.conv1"), if known
 	Parameter string // the name of the parameter among the operands ("layer4.0.conv1.weight"), if known
 }
 
 func (e *ShapeError) Error() string {
 	text := layerPrefix(e.Layer) + fmt.Sprintf("%s: shapes %v and %v do not fit", e.Op, e.A, e.B)
+	if e.Want != "" {
+		text = layerPrefix(e.Layer) + fmt.Sprintf("%s: got shape %v, want %s", e.Op, e.A, e.Want)
+	}
 	if e.Parameter != "" {
 		text += " (parameter " + e.Parameter + ")"
 	}
@@ -96,9 +100,13 @@ type IndexError struct {
 	At    int // the position of Index among the indices
 	Index int64
 	Limit int    // an index is at least 0 and less than Limit
+	Label bool   // whether Index is the label of row At, and Limit the number of classes
 	Layer string // as in [ShapeError]
 }
 
 func (e *IndexError) Error() string {
+	if e.Label {
+		return layerPrefix(e.Layer) + fmt.Sprintf("%s: label %d of row %d is none of the %d classes, 0 to %d", e.Op, e.Index, e.At, e.Limit, e.Limit-1)
+	}
 	return layerPrefix(e.Layer) + fmt.Sprintf("%s: index %d at position %d is not within 0 to %d", e.Op, e.Index, e.At, e.Limit-1)
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // Reduction states how a loss combines the losses of its elements.
@@ -130,6 +131,11 @@ type BCEOptions struct {
 func BCEWithLogitsLoss(logits, target *autograd.Variable, opts ...BCEOptions) *autograd.Variable {
 	o := option(opts)
 	sameShape("BCEWithLogitsLoss", logits, target)
+	for op, w := range map[string]*autograd.Variable{"BCEWithLogitsLoss with a weight": o.Weight, "BCEWithLogitsLoss with a PosWeight": o.PosWeight} {
+		if w != nil {
+			kernels.Broadcast(op, logits.Shape(), w.Shape()) // panics if they do not fit
+		}
+	}
 	x, t := wide(logits), wide(target)
 	// log(1 - σ(x)) is log σ(x) - x.
 	loss := autograd.Neg(autograd.LogSigmoid(x))
@@ -169,7 +175,7 @@ func CrossEntropyLoss(logits, labels *autograd.Variable, opts ...CrossEntropyOpt
 	}
 	x := wide(logits)
 	checkLabels("CrossEntropyLoss", x, labels)
-	return likelihood(autograd.LogSoftmax(x, 1), labels, o)
+	return likelihood("CrossEntropyLoss", autograd.LogSoftmax(x, 1), labels, o)
 }
 
 // NLLOptions are the choices of [NLLLoss]. The fields are as in [CrossEntropyOptions].
@@ -184,7 +190,7 @@ type NLLOptions struct {
 func NLLLoss(logProbs, labels *autograd.Variable, opts ...NLLOptions) *autograd.Variable {
 	o := option(opts)
 	checkLabels("NLLLoss", logProbs, labels)
-	return likelihood(wide(logProbs), labels, CrossEntropyOptions{Reduction: o.Reduction, IgnoreIndex: o.IgnoreIndex, Weight: o.Weight})
+	return likelihood("NLLLoss", wide(logProbs), labels, CrossEntropyOptions{Reduction: o.Reduction, IgnoreIndex: o.IgnoreIndex, Weight: o.Weight})
 }
 
 // checkLabels panics unless the labels are int64 and have x's shape without axis 1.
@@ -202,8 +208,20 @@ func withoutClasses(s device.Shape) device.Shape {
 	return append(append(device.Shape{}, s[0]), s[2:]...)
 }
 
-// likelihood returns the loss of x, which holds logarithms of probabilities.
-func likelihood(x, labels *autograd.Variable, o CrossEntropyOptions) *autograd.Variable {
+// likelihood returns the loss op of x, which holds logarithms of probabilities.
+func likelihood(op string, x, labels *autograd.Variable, o CrossEntropyOptions) *autograd.Variable {
+	defer func() {
+		r := recover()
+		if e, ok := r.(*device.IndexError); ok {
+			e.Op, e.Label = op, true
+		}
+		if r != nil {
+			panic(r)
+		}
+	}()
+	if want := (device.Shape{x.Shape()[1]}); o.Weight != nil && !o.Weight.Shape().Equal(want) {
+		panic(&device.ShapeError{Op: op + " with a weight", A: o.Weight.Shape(), B: want})
+	}
 	shape := labels.Shape()
 	var ignored *autograd.Variable
 	if o.IgnoreIndex != nil {

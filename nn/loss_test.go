@@ -231,9 +231,25 @@ func TestLossMisfits(t *testing.T) {
 		"BCEWithLogitsLoss": func() { nn.BCEWithLogitsLoss(x, y) },
 		"CrossEntropyLoss":  func() { nn.CrossEntropyLoss(x, labels, nn.CrossEntropyOptions{Reduction: nn.ReduceSum}) },
 		"NLLLoss":           func() { nn.NLLLoss(x, labels) },
+		"CrossEntropyLoss with a weight": func() {
+			nn.CrossEntropyLoss(autograd.Zeros(dev, device.Float32, 3, 4), labels, nn.CrossEntropyOptions{Weight: y})
+		},
+		"BCEWithLogitsLoss with a PosWeight": func() { nn.BCEWithLogitsLoss(x, x, nn.BCEOptions{PosWeight: autograd.Zeros(dev, device.Float32, 2)}) },
 	} {
 		if e, ok := thrown(f).(*device.ShapeError); !ok || e.Op != name {
 			t.Errorf("%s: panic with %v, want a ShapeError of its name", name, e)
+		}
+	}
+	logits, bad := autograd.Zeros(dev, device.Float32, 2, 3), autograd.FromLabels(dev, []int64{1, -1})
+	images, badRow := autograd.Zeros(dev, device.Float32, 1, 3, 2), autograd.Reshape(bad, 1, 2)
+	for op, fs := range map[string][]func(){
+		"CrossEntropyLoss": {func() { nn.CrossEntropyLoss(logits, bad) }, func() { nn.CrossEntropyLoss(images, badRow) }},
+		"NLLLoss":          {func() { nn.NLLLoss(logits, bad) }},
+	} {
+		for _, f := range fs {
+			if got, want := fmt.Sprint(thrown(f)), op+": label -1 of row 1 is none of the 3 classes, 0 to 2"; got != want {
+				t.Errorf("panic with %q, want %q", got, want)
+			}
 		}
 	}
 }

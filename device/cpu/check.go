@@ -14,7 +14,7 @@ var operands = operand.Types{device.Float32, device.Float64}
 func checkLabels(labels []int64, classes int) {
 	for i, l := range labels {
 		if l < 0 || l >= int64(classes) {
-			panic(&device.IndexError{Op: "CrossEntropy", At: i, Index: l, Limit: classes})
+			panic(&device.IndexError{Op: "CrossEntropy", At: i, Index: l, Limit: classes, Label: true})
 		}
 	}
 }

@@ -73,7 +73,7 @@ func TestLabelOutOfRange(t *testing.T) {
 	for _, label := range []int64{-1, 3} {
 		func() {
 			defer func() {
-				want := device.IndexError{Op: "CrossEntropy", At: 1, Index: label, Limit: 3}
+				want := device.IndexError{Op: "CrossEntropy", At: 1, Index: label, Limit: 3, Label: true}
 				if got, ok := recover().(*device.IndexError); !ok || *got != want {
 					t.Errorf("label %d: panic with %v, want %v", label, got, want)
 				}

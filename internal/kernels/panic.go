@@ -1,6 +1,10 @@
 package kernels
 
-import "github.com/goddp/goddp/device"
+import (
+	"strings"
+
+	"github.com/goddp/goddp/device"
+)
 
 // NameLayer adds the names of a layer and of its parameter to a panic value of package
 // device, unless the value has them already: the innermost layer knows best.
@@ -18,6 +22,21 @@ func NameLayer(panicked any, layer, parameter string) {
 		set(&e.Layer, layer)
 		set(&e.Parameter, parameter)
 	case *device.IndexError:
-		set(&e.Layer, layer)
+		if !e.Label { // which no parameter is responsible for
+			set(&e.Layer, layer)
+		}
+	}
+}
+
+// NameOperation names the operation in a panic value of package device whose Op is the name of a kernel that the
+// operation has called. An Op with details, such as "Attention with a mask", stays.
+func NameOperation(panicked any, op string) {
+	switch e := panicked.(type) {
+	case *device.DTypeError:
+		if !strings.Contains(e.Op, " ") {
+			e.Op = op
+		}
+	case *device.IndexError:
+		e.Op = op
 	}
 }

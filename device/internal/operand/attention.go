@@ -42,7 +42,10 @@ func (ts Types) attend(op string, a kernels.Attend) {
 	checkHeads(op, q, dt, q.Shape())
 	checkHeads(op, k, dt, k.Shape())
 	checkHeads(op, a.V, dt, k.Shape())
-	if q.B != k.B || q.D != k.D || q.D > kernels.MaxHeadSize || q.H > 0 && (k.H == 0 || q.H%k.H != 0) || q.H == 0 && k.H > 0 {
+	if q.D > kernels.MaxHeadSize {
+		panic(&device.ShapeError{Op: op, A: q.Shape(), Want: fmt.Sprintf("heads of at most %d elements", kernels.MaxHeadSize)})
+	}
+	if q.B != k.B || q.D != k.D || q.H > 0 && (k.H == 0 || q.H%k.H != 0) || q.H == 0 && k.H > 0 {
 		panic(&device.ShapeError{Op: op, A: q.Shape(), B: k.Shape()})
 	}
 	if !a.Mask.IsZero() {
