@@ -1,6 +1,7 @@
 package autograd
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
@@ -288,9 +289,14 @@ func (f *batchNorm) Shape(in []device.Shape) device.Shape {
 		}
 	}
 	if f.byBatch() && (f.o.Peers == nil || f.o.Peers.Size() == 1) && z[0]*z[2] == 1 {
-		panic(&device.ShapeError{Op: "BatchNorm of a batch with one element a channel", A: x, B: device.Shape{2, z[1]}})
+		panic(oneElement(x, ""))
 	}
 	return x
+}
+
+// oneElement is the error of a batch x with one element a channel, whose variance is 0.
+func oneElement(x device.Shape, where string) error {
+	return &device.ShapeError{Op: "BatchNorm", A: x, Want: "more than one element a channel in training" + where}
 }
 
 // sizes returns a tensor's numbers of samples, channels and positions. With channels last, each position is a
@@ -392,7 +398,34 @@ func (f *batchNorm) merge(c *Call, ownParts device.Tensor, channels int) error {
 		return err
 	}
 	f.mean, f.variance, f.count = all.Range(0, channels), all.Range(channels, 2*channels), all.Range(2*channels, 2*channels+1)
-	return c.kernels.MergeMoments(c.Stream, f.mean, f.variance, f.count, parts)
+	if err := c.kernels.MergeMoments(c.Stream, f.mean, f.variance, f.count, parts); err != nil {
+		return err
+	}
+	return f.checkCount(c)
+}
+
+// checkCount panics on every rank if all ranks together have one element a channel. A rank that has several knows that
+// they have more. The others wait for the device.
+func (f *batchNorm) checkCount(c *Call) error {
+	x := c.In[0].Shape
+	if z := f.sizes(x); z[0]*z[2] > 1 {
+		return nil
+	}
+	if r := c.s.captures; r != nil {
+		return r.Refuse("a BatchNorm over ranks, with at most one element a channel on this rank, reads how many the others have")
+	}
+	count, err := c.in(device.Float64, f.count)
+	if err != nil {
+		return err
+	}
+	n := []float64{0}
+	if err := c.s.dev.CopyOut(context.Background(), c.Stream, device.HostTensor(n, device.Float64).Buf.Host(), count.Buf); err != nil { // the group's timeout bounds the gather
+		return err
+	}
+	if n[0] == 1 {
+		panic(oneElement(x, ", over all ranks"))
+	}
+	return nil
 }
 
 // track updates the running moments, which may have another type.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/goddp/goddp/autograd"
@@ -84,5 +85,33 @@ func TestSyncBatchNorm(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// Every rank refuses a batch of one sample in all ranks, as a rank alone does. Two samples are enough, on one rank or on two.
+func TestSyncBatchNormOfOneSample(t *testing.T) {
+	for _, c := range []struct {
+		samples    [2]int
+		isTraining bool
+		refused    bool
+	}{{[2]int{1, 0}, true, true}, {[2]int{0, 1}, true, true}, {[2]int{1, 1}, true, false}, {[2]int{2, 0}, true, false}, {[2]int{1, 0}, false, false}} {
+		t.Run(fmt.Sprintf("%d samples, training: %t", c.samples, c.isTraining), func(t *testing.T) {
+			commtest.OnRanks(t, 2, &comm.Options{Log: slog.New(slog.DiscardHandler)}, func(pg *comm.ProcessGroup) (err error) {
+				layer := nn.BatchNorm1d(3)
+				SyncBatchNorm(layer, pg)
+				layer.SetTraining(c.isTraining)
+				if err := nn.Place(layer, pg.Device(), 1); err != nil {
+					return err
+				}
+				defer func() {
+					r := recover()
+					p, isShape := r.(*device.ShapeError)
+					if isShape != c.refused || !isShape && r != nil || isShape && !strings.Contains(p.Error(), "more than one element a channel in training, over all ranks") {
+						err = fmt.Errorf("rank %d: panic with %v, refused should be %t", pg.Rank(), r, c.refused)
+					}
+				}()
+				return layer.Forward(autograd.Zeros(pg.Device(), device.Float32, c.samples[pg.Rank()], 3)).Err()
+			})
+		})
 	}
 }
