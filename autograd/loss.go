@@ -33,7 +33,7 @@ func (mse) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g devic
 // [m n]; labels is int64 [m] (see [FromLabels]), with labels 0 to n-1. The loss of 16-bit logits is of
 // Float32, and is computed in it.
 func CrossEntropyLoss(logits, labels *Variable) *Variable {
-	return Apply(&crossEntropy{sums: lossType("CrossEntropyLoss", logits, labels)}, logits, labels)
+	return Apply(&crossEntropy{dt: lossType("CrossEntropyLoss", logits, labels)}, logits, labels)
 }
 
 // lossType returns the type of a cross-entropy. It panics unless labels are int64.
@@ -48,11 +48,11 @@ func lossType(op string, x, labels *Variable) device.DType {
 }
 
 type crossEntropy struct {
-	sums device.DType // of the loss and of lse
-	lse  device.Tensor
+	dt   device.DType  // of the loss
+	sums device.Tensor // of the rows: see kernels.CrossEntropy
 }
 
-func (f *crossEntropy) dtype() device.DType { return f.sums }
+func (f *crossEntropy) dtype() device.DType { return f.dt }
 
 func (*crossEntropy) Name() string { return "CrossEntropyLoss" }
 
@@ -66,12 +66,12 @@ func (*crossEntropy) Shape(in []device.Shape) device.Shape {
 func (*crossEntropy) Saves(_, j int) bool { return j != Output }
 
 func (f *crossEntropy) Forward(c *Call) (err error) {
-	if f.lse, err = c.New(f.sums, c.In[0].Shape[0]); err != nil {
+	if f.sums, err = c.New(device.Float64, 2, c.In[0].Shape[0]); err != nil {
 		return err
 	}
-	return c.kernels.CrossEntropy(c.Stream, c.Out, f.lse, c.In[0], c.In[1])
+	return c.kernels.CrossEntropy(c.Stream, c.Out, f.sums, c.In[0], c.In[1])
 }
 
 func (f *crossEntropy) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
-	return c.kernels.CrossEntropyGrad(c.Stream, dst, acc, g, f.lse, c.In[0], c.In[1])
+	return c.kernels.CrossEntropyGrad(c.Stream, dst, acc, g, f.sums, c.In[0], c.In[1])
 }

@@ -108,8 +108,8 @@ func KLDivLoss(logPred, target *autograd.Variable, opts ...KLDivOptions) *autogr
 	if o.LogTarget {
 		loss = autograd.Mul(autograd.Exp(t), autograd.Sub(t, p))
 	} else {
-		const least = 0x1p-126 // its logarithm is finite in Float32
-		loss = autograd.Mul(t, autograd.Sub(autograd.Log(autograd.Clamp(t, least, math.Inf(1))), p))
+		isZero := autograd.Equal(t, autograd.Neg(t))
+		loss = autograd.Mul(t, autograd.Sub(autograd.Log(autograd.MaskedFill(t, isZero, 1)), p))
 	}
 	if o.BatchMean {
 		return autograd.MulScalar(autograd.Sum(loss), 1/float64(p.Shape()[0]))
@@ -137,13 +137,13 @@ func BCEWithLogitsLoss(logits, target *autograd.Variable, opts ...BCEOptions) *a
 		}
 	}
 	x, t := wide(logits), wide(target)
-	// log(1 - σ(x)) is log σ(x) - x.
-	loss := autograd.Neg(autograd.LogSigmoid(x))
+	// -log σ(x) is softplus(-x), and -log(1 - σ(x)) is softplus(x). Both keep their digits near 0.
+	softplus := func(x *autograd.Variable) *autograd.Variable { return autograd.Softplus(x, 1, math.Inf(1)) }
+	loss := autograd.Mul(t, softplus(autograd.Neg(x)))
 	if o.PosWeight != nil {
-		more := autograd.Mul(autograd.AddScalar(wide(o.PosWeight), -1), t)
-		loss = autograd.Mul(loss, autograd.AddScalar(more, 1))
+		loss = autograd.Mul(loss, wide(o.PosWeight))
 	}
-	loss = autograd.Add(loss, autograd.Mul(autograd.AddScalar(autograd.Neg(t), 1), x))
+	loss = autograd.Add(loss, autograd.Mul(autograd.AddScalar(autograd.Neg(t), 1), softplus(x)))
 	if o.Weight != nil {
 		loss = autograd.Mul(loss, wide(o.Weight))
 	}

@@ -190,7 +190,7 @@ func function(op kernels.UnaryOp) func(x float64) float64 {
 	case kernels.FuncGELU:
 		return func(x float64) float64 { return x * normalCDF(x) }
 	case kernels.FuncGELUTanh:
-		return func(x float64) float64 { return x * (1 + geluTanh(x)) / 2 }
+		return func(x float64) float64 { return x * sigmoid(2*geluTanh(x)) }
 	case kernels.FuncRsqrt:
 		return func(x float64) float64 { return 1 / math.Sqrt(x) }
 	case kernels.FuncSin:
@@ -220,7 +220,19 @@ func function(op kernels.UnaryOp) func(x float64) float64 {
 	panic(fmt.Errorf("cpu: no function %d", op.Func))
 }
 
-func sigmoid(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
+// sigmoid and sigmoidSlope, its derivative, keep their digits where they are small.
+func sigmoid(x float64) float64 {
+	e := math.Exp(-math.Abs(x))
+	if x < 0 {
+		return e / (1 + e)
+	}
+	return 1 / (1 + e)
+}
+
+func sigmoidSlope(x float64) float64 {
+	e := math.Exp(-math.Abs(x))
+	return e / ((1 + e) * (1 + e))
+}
 
 // power returns x to the power of a.
 func power(a float64) func(x float64) float64 {
@@ -236,13 +248,14 @@ func power(a float64) func(x float64) float64 {
 // normalCDF returns the normal distribution function. It uses erfc, which stays accurate for small results.
 func normalCDF(x float64) float64 { return math.Erfc(-x/math.Sqrt2) / 2 }
 
-// GELUTanh computes the tanh of geluC·(x + geluK·x³).
+// geluTanh returns the argument of tanh in GELUTanh. (1 + tanh u)/2 is sigmoid(2u), which keeps its digits where it is
+// small.
 const (
 	geluC = math.Sqrt2 / math.SqrtPi
 	geluK = 0.044715
 )
 
-func geluTanh(x float64) float64 { return math.Tanh(geluC * (x + geluK*x*x*x)) }
+func geluTanh(x float64) float64 { return geluC * (x + geluK*x*x*x) }
 
 // relu computes dst = max(x, 0). NaN stays NaN.
 func relu[T float](dst, x []T) {
@@ -282,15 +295,7 @@ func derive[T float](op kernels.UnaryOp, dst, g, v []T) {
 		}
 	case kernels.FuncRsqrt:
 		for i := range dst {
-			dst[i] = g[i] * v[i] * v[i] * v[i] / -2
-		}
-	case kernels.FuncTanh:
-		for i := range dst {
-			dst[i] = g[i] * (1 - v[i]*v[i])
-		}
-	case kernels.FuncSigmoid:
-		for i := range dst {
-			dst[i] = g[i] * v[i] * (1 - v[i])
+			dst[i] = g[i] * -0.5 * v[i] * v[i] * v[i] // halved first, so that nothing overflows before the result
 		}
 	case kernels.FuncReLU:
 		reluGrad(dst, g, v)
@@ -302,7 +307,7 @@ func derive[T float](op kernels.UnaryOp, dst, g, v []T) {
 			case x < 0:
 				dst[i] = -g[i]
 			default: // 0 or NaN
-				dst[i] = x
+				dst[i] = g[i] * x
 			}
 		}
 	case kernels.FuncClamp:
@@ -345,9 +350,17 @@ func derivative(op kernels.UnaryOp) func(x float64) float64 {
 		}
 	case kernels.FuncGELUTanh:
 		return func(x float64) float64 {
-			t := geluTanh(x)
-			return (1 + t + x*(1-t*t)*geluC*(1+3*geluK*x*x)) / 2
+			u2 := 2 * geluTanh(x)
+			slope := sigmoidSlope(u2)
+			if slope != 0 { // else x² may be infinite
+				slope *= x * 2 * geluC * (1 + 3*geluK*x*x)
+			}
+			return sigmoid(u2) + slope
 		}
+	case kernels.FuncTanh:
+		return func(x float64) float64 { return 4 * sigmoidSlope(2*x) }
+	case kernels.FuncSigmoid:
+		return sigmoidSlope
 	case kernels.FuncSin:
 		return math.Cos
 	case kernels.FuncCos:

@@ -50,7 +50,7 @@ func TestThreads(t *testing.T) {
 			k.Sum(s, take(), device.Store, src),
 			k.Sum(s, take(n), device.Store, src),
 			k.MSE(s, take(), src, host(y, m, n)),
-			k.CrossEntropy(s, take(), take(m), src, host(labels)),
+			k.CrossEntropy(s, take(), host(make([]float64, 2*m), 2, m), src, host(labels)),
 			k.Normal(s, take(m, n), 0, 1, 3, 5),
 			k.Unary(s, kernels.Tanh, take(m, n), src),
 			k.ScatterAdd(s, take(1, 3, n), device.Store, src.Reshape(1, m, n), host(labels), -1),
@@ -78,7 +78,7 @@ func TestLabelOutOfRange(t *testing.T) {
 					t.Errorf("label %d: panic with %v, want %v", label, got, want)
 				}
 			}()
-			kernels.Of(d).CrossEntropy(d.Compute(), host(make([]float32, 1)), host(make([]float32, 2)),
+			kernels.Of(d).CrossEntropy(d.Compute(), host(make([]float32, 1)), host(make([]float64, 4), 2, 2),
 				host(make([]float32, 6), 2, 3), host([]int64{0, label}))
 		}()
 	}
@@ -90,10 +90,10 @@ func TestNoRows(t *testing.T) {
 	k, s := kernels.Of(d), d.Compute()
 	for _, classes := range []int{0, 3} {
 		loss, none, labels := []float32{0}, host([]float32{}, 0, classes), host([]int64{}, 0)
-		if err := k.CrossEntropy(s, host(loss, 1), host([]float32{}), none, labels); err != nil || loss[0] == loss[0] {
+		if err := k.CrossEntropy(s, host(loss, 1), host([]float64{}, 2, 0), none, labels); err != nil || loss[0] == loss[0] {
 			t.Errorf("CrossEntropy of %v: %v, %v, want NaN", none, loss[0], err)
 		}
-		if err := k.CrossEntropyGrad(s, none, device.Store, host([]float32{1}), host([]float32{}), none, labels); err != nil {
+		if err := k.CrossEntropyGrad(s, none, device.Store, host([]float32{1}), host([]float64{}, 2, 0), none, labels); err != nil {
 			t.Error(err)
 		}
 	}

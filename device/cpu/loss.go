@@ -1,6 +1,10 @@
 package cpu
 
-import "github.com/goddp/goddp/device"
+import (
+	"math"
+
+	"github.com/goddp/goddp/device"
+)
 
 func (k *kernelSet) MSE(_ device.Stream, dst, x, y device.Tensor) error {
 	operands.MSE(dst, x, y)
@@ -24,7 +28,7 @@ func (k *kernelSet) MSEGrad(_ device.Stream, dst device.Tensor, acc device.Accum
 
 // CrossEntropy computes 16-bit logits in Float32. They are the only 16-bit operands that the CPU's kernels
 // take, apart from those of copies, because a loss is computed in Float32 whatever the type of a model.
-func (k *kernelSet) CrossEntropy(s device.Stream, loss, lse, logits, labels device.Tensor) error {
+func (k *kernelSet) CrossEntropy(s device.Stream, loss, sums, logits, labels device.Tensor) error {
 	if logits.DType.Size() == 2 {
 		wide, err := k.widened(s, logits)
 		if err != nil {
@@ -32,17 +36,17 @@ func (k *kernelSet) CrossEntropy(s device.Stream, loss, lse, logits, labels devi
 		}
 		logits = wide
 	}
-	_, n := operands.CrossEntropy(loss, lse, logits, labels)
+	_, n := operands.CrossEntropy(loss, sums, logits, labels)
 	checkLabels(device.Elements[int64](labels), n)
 	if loss.DType == device.Float32 {
-		crossEntropy[float32](k, loss, lse, logits, labels)
+		crossEntropy[float32](k, loss, sums, logits, labels)
 	} else {
-		crossEntropy[float64](k, loss, lse, logits, labels)
+		crossEntropy[float64](k, loss, sums, logits, labels)
 	}
 	return nil
 }
 
-func (k *kernelSet) CrossEntropyGrad(s device.Stream, dst device.Tensor, acc device.Accum, g, lse, logits, labels device.Tensor) error {
+func (k *kernelSet) CrossEntropyGrad(s device.Stream, dst device.Tensor, acc device.Accum, g, sums, logits, labels device.Tensor) error {
 	if logits.DType.Size() == 2 {
 		wide, err := k.widened(s, logits)
 		if err != nil {
@@ -50,19 +54,19 @@ func (k *kernelSet) CrossEntropyGrad(s device.Stream, dst device.Tensor, acc dev
 		}
 		sum, err := k.widened(s, dst)
 		if err == nil {
-			err = k.CrossEntropyGrad(s, sum, acc, g, lse, wide, labels)
+			err = k.CrossEntropyGrad(s, sum, acc, g, sums, wide, labels)
 		}
 		if err != nil {
 			return err
 		}
 		return k.Copy(s, dst, sum)
 	}
-	_, n := operands.CrossEntropyGrad(dst, g, lse, logits, labels)
+	_, n := operands.CrossEntropyGrad(dst, g, sums, logits, labels)
 	checkLabels(device.Elements[int64](labels), n)
 	if dst.DType == device.Float32 {
-		crossEntropyGrad[float32](k, dst, acc, g, lse, logits, labels)
+		crossEntropyGrad[float32](k, dst, acc, g, sums, logits, labels)
 	} else {
-		crossEntropyGrad[float64](k, dst, acc, g, lse, logits, labels)
+		crossEntropyGrad[float64](k, dst, acc, g, sums, logits, labels)
 	}
 	return nil
 }
@@ -119,32 +123,63 @@ func mseGrad[T float](k *kernelSet, dst device.Tensor, acc device.Accum, g, x, y
 	})
 }
 
-func crossEntropy[T float](k *kernelSet, loss, lse, logits, labels device.Tensor) {
-	sums, x, l := device.Elements[T](lse), device.Elements[T](logits), device.Elements[int64](labels)
+func crossEntropy[T float](k *kernelSet, loss, sums, logits, labels device.Tensor) {
+	each, x, l := device.Elements[float64](sums), device.Elements[T](logits), device.Elements[int64](labels)
 	m, n := logits.Shape[0], logits.Shape[1]
 	rows := max(chunk/max(n, 1), 1)
 	s := k.total(m, rows, n, func(lo, hi int) (s float64) {
 		for ; lo < hi; lo++ {
-			row := x[lo*n : (lo+1)*n]
-			sum := logSumExp(row)
-			sums[lo] = T(sum)
-			s += sum - float64(row[l[lo]])
+			each[lo], each[m+lo] = rowLoss(x[lo*n:(lo+1)*n], l[lo])
+			s += each[lo]
 		}
 		return s
 	})
 	device.Elements[T](loss)[0] = T(s / float64(m))
 }
 
-func crossEntropyGrad[T float](k *kernelSet, dst device.Tensor, acc device.Accum, g, lse, logits, labels device.Tensor) {
-	d, sums, x, l := device.Elements[T](dst), device.Elements[T](lse), device.Elements[T](logits), device.Elements[int64](labels)
+// rowLoss returns log Σ e^(x[j] - x[label]), and log Σ e^x[j]. The label's own term, which is 1, is not in the first sum,
+// so that a loss near 0 keeps its digits.
+func rowLoss[T float](x []T, label int64) (loss, lse float64) {
+	own, top := float64(x[label]), T(math.Inf(-1))
+	parts := [2][]T{x[:label], x[label+1:]}
+	for _, part := range parts {
+		for _, v := range part {
+			top = max(top, v)
+		}
+	}
+	others := float64(top) // log Σ e^x[j] without the label
+	if !math.IsInf(others, -1) {
+		var s float64
+		for _, part := range parts {
+			for _, v := range part {
+				s += math.Exp(float64(v) - float64(top))
+			}
+		}
+		others += math.Log(s)
+	}
+	if math.IsInf(own, 1) {
+		own = math.NaN()
+	}
+	loss = softplus(others - own)
+	if math.IsInf(own, -1) {
+		return loss, others
+	}
+	return loss, own + loss
+}
+
+// softplus returns log(1 + e^x).
+func softplus(x float64) float64 { return max(x, 0) + math.Log1p(math.Exp(-math.Abs(x))) }
+
+func crossEntropyGrad[T float](k *kernelSet, dst device.Tensor, acc device.Accum, g, sums, logits, labels device.Tensor) {
+	d, each, x, l := device.Elements[T](dst), device.Elements[float64](sums), device.Elements[T](logits), device.Elements[int64](labels)
 	m, n := dst.Shape[0], dst.Shape[1]
 	scale := T(float64(device.Elements[T](g)[0]) / float64(m))
 	tiled(k, d, acc, func(t []T, lo int) {
 		for r := lo / n; r < m && r*n < lo+len(t); r++ { // the part of row r that lies in the tile
 			from, to := max(r*n-lo, 0), min((r+1)*n-lo, len(t))
-			exps(t[from:to], x[lo+from:lo+to], sums[r])
+			probabilities(t[from:to], x[lo+from:lo+to], each[m+r])
 			if i := r*n + int(l[r]) - lo; i >= 0 && i < len(t) {
-				t[i] -= 1
+				t[i] = T(math.Expm1(-each[r]))
 			}
 			for i := from; i < to; i++ {
 				t[i] *= scale
@@ -153,16 +188,36 @@ func crossEntropyGrad[T float](k *kernelSet, dst device.Tensor, acc device.Accum
 	})
 }
 
+// probabilities computes dst = e^(x - lse), where lse is log Σ e^x of the row. dst may be x.
+func probabilities[T float](dst, x []T, lse float64) {
+	first := T(lse) // x - first is exact where it is small
+	rest := T(lse - float64(first))
+	var buf [tile]T
+	for lo := 0; lo < len(x); lo += tile {
+		hi := min(lo+tile, len(x))
+		part := buf[:hi-lo]
+		for i, v := range x[lo:hi] {
+			part[i] = v - first
+		}
+		exps(dst[lo:hi], part, rest)
+		for i, v := range part {
+			if dst[lo+i] == 0 && v > -110 { // exps makes subnormal results 0
+				dst[lo+i] = T(math.Exp(float64(v) - float64(rest)))
+			}
+		}
+	}
+}
+
 func crossEntropyInPlace[T float](k *kernelSet, losses, logits, labels device.Tensor) {
-	sums, x, l := device.Elements[T](losses), device.Elements[T](logits), device.Elements[int64](labels)
+	each, x, l := device.Elements[T](losses), device.Elements[T](logits), device.Elements[int64](labels)
 	m, n := logits.Shape[0], logits.Shape[1]
 	k.each(m, n, func(lo, hi int) {
 		for ; lo < hi; lo++ {
-			row, label := x[lo*n:(lo+1)*n], l[lo]
-			sum := logSumExp(row)
-			sums[lo] = T(sum - float64(row[label]))
-			exps(row, row, T(sum))
-			row[label] -= 1
+			row := x[lo*n : (lo+1)*n]
+			loss, lse := rowLoss(row, l[lo])
+			each[lo] = T(loss)
+			probabilities(row, row, lse)
+			row[l[lo]] = T(math.Expm1(-loss))
 		}
 	})
 }

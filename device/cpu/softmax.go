@@ -49,9 +49,9 @@ func softmaxLines[T float](k *kernelSet, l operand.Lines, dst, x device.Tensor, 
 			for ; lo < hi; lo++ {
 				row, out := v[lo*l.N:(lo+1)*l.N], d[lo*l.N:(lo+1)*l.N]
 				if log {
-					lse := logSumExp(row)
+					top, rest := logSumExp(row)
 					for i, x := range row {
-						out[i] = T(float64(x) - lse)
+						out[i] = T(float64(x) - top - rest)
 					}
 				} else {
 					softmax(out, row)
@@ -61,30 +61,40 @@ func softmaxLines[T float](k *kernelSet, l operand.Lines, dst, x device.Tensor, 
 		return
 	}
 	k.eachLines(l, 8, func(at, width int) {
-		var tops, sums [tile]float64
+		var tops, sums [tile]float64 // sums is without the term of the top, which is 1
+		var where [tile]int
 		for i, x := range v[at : at+width] {
 			tops[i] = float64(x)
 		}
 		for j := 1; j < l.N; j++ {
 			for i, x := range v[at+j*l.Inner:][:width] {
-				tops[i] = max(tops[i], float64(x))
+				if x := float64(x); x > tops[i] || x != x {
+					tops[i], where[i] = x, j
+				}
 			}
+		}
+		for i := range width {
+			sums[i] = tops[i] - tops[i] // NaN if the top is infinite
 		}
 		for j := range l.N {
 			for i, x := range v[at+j*l.Inner:][:width] {
-				sums[i] += math.Exp(float64(x) - tops[i])
+				if j != where[i] {
+					sums[i] += math.Exp(float64(x) - tops[i])
+				}
 			}
 		}
-		if log {
-			for i := range width {
-				tops[i] += math.Log(sums[i])
+		for i := range width {
+			if log {
+				sums[i] = math.Log1p(sums[i])
+			} else {
+				sums[i]++
 			}
 		}
 		for j := range l.N {
 			out := d[at+j*l.Inner:][:width]
 			for i, x := range v[at+j*l.Inner:][:width] {
 				if log {
-					out[i] = T(float64(x) - tops[i])
+					out[i] = T(float64(x) - tops[i] - sums[i])
 				} else {
 					out[i] = T(math.Exp(float64(x)-tops[i]) / sums[i])
 				}
@@ -93,10 +103,10 @@ func softmaxLines[T float](k *kernelSet, l operand.Lines, dst, x device.Tensor, 
 	})
 }
 
-// softmax writes the softmax of x to p, which may be x, and returns log Σ exp(x). The
-// largest element is subtracted first, so that no exponential overflows.
-func softmax[T float](p, x []T) float64 {
-	top := largest(x)
+// softmax writes the softmax of x to p, which may be x. The largest element is subtracted first, so that no
+// exponential overflows.
+func softmax[T float](p, x []T) {
+	_, top := largest(x)
 	var s float64
 	for i, v := range x {
 		e := math.Exp(float64(v) - top)
@@ -106,25 +116,30 @@ func softmax[T float](p, x []T) float64 {
 	for i, e := range p {
 		p[i] = T(float64(e) / s)
 	}
-	return top + math.Log(s)
 }
 
-// logSumExp returns log Σ exp(x).
-func logSumExp[T float](x []T) float64 {
-	top := largest(x)
-	var s float64
-	for _, v := range x {
-		s += math.Exp(float64(v) - top)
+// logSumExp returns log Σ exp(x) as the sum of the largest element and of the rest. The rest keeps its digits near 0,
+// because the largest element's own term, which is 1, is not in the sum.
+func logSumExp[T float](x []T) (top, rest float64) {
+	at, top := largest(x)
+	s := top - top // NaN if the top is infinite
+	for _, part := range [][]T{x[:at], x[at+1:]} {
+		for _, v := range part {
+			s += math.Exp(float64(v) - top)
+		}
 	}
-	return top + math.Log(s)
+	return top, math.Log1p(s)
 }
 
-func largest[T float](x []T) float64 {
-	top := x[0]
-	for _, v := range x {
-		top = max(top, v)
+// largest returns the largest element, or a NaN, and its position.
+func largest[T float](x []T) (at int, top float64) {
+	most := x[0]
+	for i, v := range x {
+		if v > most || v != v {
+			at, most = i, v
+		}
 	}
-	return float64(top)
+	return at, float64(most)
 }
 
 // softmaxLinesGrad computes the gradient y·(g - d), where d is the sum of g·y along the line. The gradient of
@@ -183,10 +198,14 @@ func softmaxGradOf[T float](dst []T, acc device.Accum, g, y []T, sum func(i int)
 		t := buf[:min(tile, len(dst)-lo)]
 		for i := range t {
 			g, y := float64(g[lo+i]), float64(y[lo+i])
-			if log {
-				t[i] = T(g - math.Exp(y)*sum(lo+i))
-			} else {
-				t[i] = T(y * (g - sum(lo+i)))
+			switch d := sum(lo + i); {
+			case !log:
+				t[i] = T(y * (g - d))
+			case y > -0.5: // where e^y may be almost 1, and what g adds to d almost d
+				m := math.Expm1(y)
+				t[i] = T(-m*g - (m+1)*(d-g))
+			default:
+				t[i] = T(g - math.Exp(y)*d)
 			}
 		}
 		accumulate(dst[lo:lo+len(t)], acc, t)

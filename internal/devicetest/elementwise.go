@@ -73,8 +73,8 @@ var unaries = append([]unary{
 	{op: kernels.Log, lo: 0.01, hi: 8, f: math.Log, df: func(x, y float64) float64 { return 1 / x }},
 	{op: kernels.Sqrt, lo: 0.01, hi: 8, f: math.Sqrt, df: func(x, y float64) float64 { return 0.5 / y }},
 	{op: kernels.Rsqrt, lo: 0.01, hi: 8, f: func(x float64) float64 { return 1 / math.Sqrt(x) }, df: func(x, y float64) float64 { return -y * y * y / 2 }},
-	{op: kernels.Tanh, lo: -6, hi: 6, f: math.Tanh, df: func(x, y float64) float64 { return 1 - y*y }},
-	{op: kernels.Sigmoid, lo: -9, hi: 9, f: logistic, df: func(x, y float64) float64 { return y * (1 - y) }},
+	{op: kernels.Tanh, lo: -6, hi: 6, f: math.Tanh, df: func(x, y float64) float64 { return 1 - math.Tanh(x)*math.Tanh(x) }},
+	{op: kernels.Sigmoid, lo: -9, hi: 9, f: logistic, df: func(x, y float64) float64 { return logistic(x) * logistic(-x) }},
 	{op: kernels.ReLU, lo: -4, hi: 4, f: func(x float64) float64 { return max(x, 0) }, df: func(x, y float64) float64 { return choose(y, 0, 0, 1) }},
 	{op: kernels.GELU, lo: -6, hi: 6, f: func(x float64) float64 { return x / 2 * (1 + math.Erf(x/math.Sqrt2)) }, df: func(x, y float64) float64 {
 		return (1+math.Erf(x/math.Sqrt2))/2 + x*math.Exp(-x*x/2)/math.Sqrt(2*math.Pi)
@@ -213,7 +213,6 @@ func checkUnaryGrad(r *rig) {
 			case kernels.FuncGELUTanh, kernels.FuncSiLU, kernels.FuncSoftplus, kernels.FuncELU, kernels.FuncPow:
 				want.c = 16 // the kernel rounds several times, once before an exponential
 			}
-			// 1-y² and 1-y cancel near y = 1.
 			want.scale = mapped(func(v ...float64) float64 { return math.Abs(v[0]) * max(1, math.Abs(u.df(v[1], v[2]))) }, g, x, y).v
 			r.accumulates(label, want, func(dst device.Tensor, acc device.Accum) error {
 				return r.k.UnaryGrad(r.s, u.op, dst, acc, pg.Tensor, tx, ty)

@@ -92,18 +92,20 @@ type Kernels interface {
 	// MSEGrad accumulates g·2(x-y)/n into dst, with g a scalar in device memory. This is the
 	// gradient of x; with -Alpha it is the gradient of y.
 	MSEGrad(s device.Stream, dst device.Tensor, acc device.Accum, g, x, y device.Tensor) error
-	// CrossEntropy computes the scalar loss, the mean over rows of -log(softmax(logits)[label]), and
-	// lse [m], the logarithm of each row's sum of exponentials. Both are of Float64 for logits of
-	// Float64, else of Float32. logits are [m n], labels are Int64 [m] within [0, n). If the host can
-	// read the labels, a label out of range panics with a [*device.IndexError].
-	CrossEntropy(s device.Stream, loss, lse, logits, labels device.Tensor) error
+	// CrossEntropy computes the scalar loss, the mean over rows of -log(softmax(logits)[label]), of
+	// Float64 for logits of Float64, else of Float32. sums [2 m], of Float64, get the loss of each row, and
+	// then log Σ exp(logits) of each row. A loss near 0 keeps its digits. logits are [m n], labels are Int64
+	// [m] within [0, n). If the host can read the labels, a label out of range panics with a
+	// [*device.IndexError]; else its row's loss and gradient are NaN.
+	CrossEntropy(s device.Stream, loss, sums, logits, labels device.Tensor) error
 	// CrossEntropyGrad accumulates g·(softmax(logits) - onehot(labels))/m into dst [m n], of the type
-	// of logits. g is a scalar in device memory, of the type of lse, which CrossEntropy computed.
-	CrossEntropyGrad(s device.Stream, dst device.Tensor, acc device.Accum, g, lse, logits, labels device.Tensor) error
+	// of logits. g is a scalar in device memory, of the type of loss; CrossEntropy computed sums. At a label
+	// the difference is e^-loss - 1, which keeps its digits near 0.
+	CrossEntropyGrad(s device.Stream, dst device.Tensor, acc device.Accum, g, sums, logits, labels device.Tensor) error
 
 	// CrossEntropyInPlace computes losses [m], the loss of each row of logits, and overwrites logits by
 	// softmax(logits) - onehot(labels), the gradient of the sum of these losses. losses has the type of
-	// CrossEntropy's lse, which also says which labels panic.
+	// CrossEntropy's loss. Labels are as for CrossEntropy.
 	CrossEntropyInPlace(s device.Stream, losses, logits, labels device.Tensor) error
 
 	// SGD performs steps of stochastic gradient descent in place, each on a parameter of its own:

@@ -99,7 +99,7 @@ func (o UnaryOp) Given() Operand {
 	switch o.Func {
 	case FuncNeg, FuncAddScalar:
 		return GivenNone
-	case FuncExp, FuncSqrt, FuncTanh, FuncSigmoid, FuncReLU, FuncRsqrt:
+	case FuncExp, FuncSqrt, FuncReLU, FuncRsqrt:
 		return GivenY
 	case FuncPow:
 		if o.A == 0 || o.A == 1 {

@@ -49,13 +49,19 @@ __device__ inline float sqrt_(float v) { return sqrtf(v); }
 __device__ inline double sqrt_(double v) { return sqrt(v); }
 __device__ inline float tanh_(float v) { return tanhf(v); }
 __device__ inline double tanh_(double v) { return tanh(v); }
+__device__ inline float abs_(float v) { return fabsf(v); }
+__device__ inline double abs_(double v) { return fabs(v); }
 
-__device__ inline float erfc_(float v) { return erfcf(v); }
-__device__ inline double erfc_(double v) { return erfc(v); }
+// normal_cdf is the normal distribution function, which is accurate for small results.
+__device__ inline float normal_cdf(float v) { return normcdff(v); }
+__device__ inline double normal_cdf(double v) { return normcdf(v); }
 
-// normal_cdf is the normal distribution function. It uses erfc, which is accurate for small
-// results.
-template <class A> __device__ inline A normal_cdf(A v) { return A(0.5) * erfc_(v * A(-0.70710678118654752440)); }
+// normal_density is its derivative. The square's rounding error would become one of many places of the result.
+__device__ inline float normal_density(float v) {
+	const float c = abs_(v) < 16 ? v : 16.f, square = c * c; // at 16 the density is 0
+	return 0.39894228040143267794f * (exp_(square / -2) * (1 - fmaf(c, c, -square) / 2)); // 1/√(2π)
+}
+__device__ inline double normal_density(double v) { return 0.39894228040143267794 * exp_(v * v / -2); }
 
 // quick_exp and quick_divide are accurate to a rounding of T. For the 16-bit types they are a few
 // instructions. The divisor is of moderate size.
@@ -76,7 +82,8 @@ template <class T, class A> __device__ inline void gelu_tanh(A x, A &value, A &s
 	const A e = quick_exp<T>(u2 > 0 ? -u2 : u2);
 	const A share = quick_divide<T>(A(1), 1 + e), gate = x > 0 ? share : e * share;
 	value = x * gate;
-	slope = gate + x * (e * share * share) * A(2 * GELU_C) * (1 + A(3 * GELU_K) * x * x);
+	slope = gate;
+	if (e != 0) slope += x * (e * share * share) * A(2 * GELU_C) * (1 + A(3 * GELU_K) * x * x); // x² may be infinite if e is 0
 }
 
 __device__ inline float log1p_(float v) { return log1pf(v); }
@@ -89,10 +96,16 @@ __device__ inline float sin_(float v) { return sinf(v); }
 __device__ inline double sin_(double v) { return sin(v); }
 __device__ inline float cos_(float v) { return cosf(v); }
 __device__ inline double cos_(double v) { return cos(v); }
-__device__ inline float abs_(float v) { return fabsf(v); }
-__device__ inline double abs_(double v) { return fabs(v); }
 
-template <class A> __device__ inline A sigmoid(A v) { return 1 / (1 + exp_(-v)); }
+// sigmoid and sigmoid_slope, its derivative, keep their digits where they are small.
+template <class A> __device__ inline A sigmoid(A v) {
+	const A e = exp_(-abs_(v));
+	return (v < 0 ? e : A(1)) / (1 + e);
+}
+template <class A> __device__ inline A sigmoid_slope(A v) {
+	const A e = exp_(-abs_(v));
+	return e / ((1 + e) * (1 + e));
+}
 
 // power returns x to the power of a. All threads have the same a, so they do not diverge.
 template <class A> __device__ inline A power(A x, A a) { return a == 2 ? x * x : a == 1 ? x : pow_(x, a); }
@@ -164,13 +177,12 @@ template <class T> __device__ inline void unary_grad(const Map &a) {
 	case EXP: map<T>(a, [](A g, A y, u64) { return g * y; }); break;
 	case LOG: map<T>(a, [](A g, A x, u64) { return g / x; }); break;
 	case SQRT: map<T>(a, [](A g, A y, u64) { return g / (2 * y); }); break;
-	case TANH: map<T>(a, [](A g, A y, u64) { return g * (1 - y * y); }); break;
-	case SIGMOID: map<T>(a, [](A g, A y, u64) { return g * y * (1 - y); }); break;
+	case TANH: map<T>(a, [](A g, A x, u64) { return g * (4 * sigmoid_slope(2 * x)); }); break;
+	case SIGMOID: map<T>(a, [](A g, A x, u64) { return g * sigmoid_slope(x); }); break;
 	case RELU: map<T>(a, [](A g, A y, u64) { return y > 0 ? g : y; }); break; // if y is not positive, it is 0 or NaN
 	case GELU:
 		map<T>(a, [](A g, A x, u64) {
-			const A density = A(0.39894228040143267794) * exp_(x * x / -2); // 1/√(2π)
-			return g * (normal_cdf(x) + x * density);
+			return g * (normal_cdf(x) + x * normal_density(x));
 		});
 		break;
 	case GELU_TANH:
@@ -180,11 +192,11 @@ template <class T> __device__ inline void unary_grad(const Map &a) {
 			return g * slope;
 		});
 		break;
+	case ABS: map<T>(a, [](A g, A x, u64) { return x > 0 ? g : x < 0 ? -g : g * x; }); break; // x is 0 or NaN at the end
 	// In the following functions, x is NaN if no comparison is true.
-	case ABS: map<T>(a, [](A g, A x, u64) { return x > 0 ? g : x < 0 ? -g : x; }); break;
 	case CLAMP: map<T>(a, [pa, pb](A g, A x, u64) { return x >= pa && x <= pb ? g : x == x ? A(0) : x; }); break;
 	case LEAKY_RELU: map<T>(a, [pa](A g, A x, u64) { return x > 0 ? g : x <= 0 ? pa * g : x; }); break;
-	case RSQRT: map<T>(a, [](A g, A y, u64) { return g * y * y * y / -2; }); break;
+	case RSQRT: map<T>(a, [](A g, A y, u64) { return g * A(-0.5) * y * y * y; }); break; // halved first, so that nothing overflows before the result
 	case SIN: map<T>(a, [](A g, A x, u64) { return g * cos_(x); }); break;
 	case COS: map<T>(a, [](A g, A x, u64) { return -g * sin_(x); }); break;
 	case SILU:

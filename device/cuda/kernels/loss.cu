@@ -45,6 +45,8 @@ template <class T> __device__ inline void mean(const Loss &a) {
 
 __device__ inline float exp_(float v) { return expf(v); }
 __device__ inline double exp_(double v) { return exp(v); }
+__device__ inline float expm1_(float v) { return expm1f(v); }
+__device__ inline double expm1_(double v) { return expm1(v); }
 
 // block_max returns the largest v in a block of whole warps. It may ignore a NaN.
 template <class A> __device__ inline A block_max(A v) {
@@ -62,19 +64,19 @@ template <class A> __device__ inline A block_max(A v) {
 	return v;
 }
 
-// Exponential computes e^(v - shift), for elements of type T.
+// Exponential computes e^(v - shift - rest), for elements of type T. v - shift is exact where it is small.
 template <class T> struct Exponential {
 	typedef typename Arith<T>::type A;
-	A shift;
-	__device__ Exponential(A shift) : shift(shift) {}
-	__device__ A operator()(A v) const { return exp_(v - shift); }
+	A shift, rest;
+	__device__ Exponential(A shift, A rest = 0) : shift(shift), rest(rest) {}
+	__device__ A operator()(A v) const { return exp_(v - shift - rest); }
 };
 
 // Of 16-bit elements it is 2^((v - shift)·log2(e)) by two instructions.
 #ifdef __CUDACC__
 struct HalfExponential {
 	float shift;
-	__device__ HalfExponential(float shift) : shift(shift * 1.4426950408889634f) {}
+	__device__ HalfExponential(float shift, float rest) : shift((shift + rest) * 1.4426950408889634f) {}
 	__device__ float operator()(float v) const {
 		float e;
 		asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(fmaf(v, 1.4426950408889634f, -shift)));
@@ -82,12 +84,19 @@ struct HalfExponential {
 	}
 };
 template <> struct Exponential<bf16> : HalfExponential {
-	__device__ Exponential(float shift) : HalfExponential(shift) {}
+	__device__ Exponential(float shift, float rest = 0) : HalfExponential(shift, rest) {}
 };
 template <> struct Exponential<f16> : HalfExponential {
-	__device__ Exponential(float shift) : HalfExponential(shift) {}
+	__device__ Exponential(float shift, float rest = 0) : HalfExponential(shift, rest) {}
 };
 #endif
+
+// probability returns the function e^(v - lse), where lse is log Σ e^x of a row.
+template <class T> __device__ inline Exponential<T> probability(double lse) {
+	typedef typename Arith<T>::type A;
+	const A shift = lse;
+	return Exponential<T>(shift, lse - (double)shift);
+}
 
 // larger returns the larger number, or the one that is no NaN.
 __device__ inline float larger(float a, float b) { return fmaxf(a, b); }
@@ -128,15 +137,26 @@ template <class T> struct Exponents {
 	}
 };
 
-// log_sum_exp returns log Σ e^x of a row to every thread of the block. It reads x once.
-template <class T> __device__ inline double log_sum_exp(const T *x, u64 cols, bool wide) {
+// read_others converts a pack of a row. The label's x, at its place in the pack, becomes -Inf: its e^x is 0. The place
+// is N or more if the label is in another pack.
+template <class T> __device__ inline void read_others(const Pack<T> &p, u64 label, typename Arith<T>::type (&v)[Pack<T>::N]) {
+	const int N = Pack<T>::N;
+#pragma unroll
+	for (int i = 0; i < N; i++) v[i] = up(p.v[i]);
+	if (label < N)
+#pragma unroll
+		for (int i = 0; i < N; i++) v[i] = label == i ? __longlong_as_double(0xfff0000000000000ll) : v[i];
+}
+
+// log_sum_exp returns log Σ e^x of a row without the label's x, to every thread of the block. It reads x once.
+template <class T> __device__ inline double log_sum_exp(const T *x, u64 cols, bool wide, u64 label) {
 	typedef typename Arith<T>::type A;
 	const int N = Pack<T>::N, ahead = 4;
 	Exponents<T> e;
 	if (!wide) {
 #pragma unroll 4
 		for (u64 j = threadIdx.x; j < cols; j += blockDim.x) {
-			const A v[1] = {up(x[j])};
+			const A v[1] = {j == label ? e.none : up(x[j])};
 			e.add(v);
 		}
 		return e.log_sum();
@@ -151,30 +171,56 @@ template <class T> __device__ inline double log_sum_exp(const T *x, u64 cols, bo
 		for (int a = 0; a < ahead; a++) {
 			if (j + a * step >= cols) break;
 			A v[N];
-#pragma unroll
-			for (int i = 0; i < N; i++) v[i] = up(p[a].v[i]);
+			read_others(p[a], label - (j + a * step), v);
 			e.add(v);
 		}
 	}
 	return e.log_sum();
 }
 
-// cross_entropy computes rows in each block. It writes log Σ exp(x) to y and the sum of log Σ exp(x) -
-// x[label] to part. The loss of a label that is out of range is NaN.
+// RowLoss is a row's -log(softmax(x)[label]), and log Σ e^x.
+struct RowLoss { double loss, lse; };
+
+// row_loss returns log(1 + e^(others - own)) as the loss, which keeps its digits near 0. own is the label's x, and
+// others is log Σ e^x of the others. The loss of a label that is out of range is NaN.
+template <class T> __device__ inline RowLoss row_loss(double others, const T *x, u64 cols, u64 label) {
+	const double infinite = __longlong_as_double(0x7ff0000000000000ll);
+	double own = label < cols ? (double)up(x[label]) : infinite;
+	if (own == infinite) own -= infinite; // NaN
+	const double t = others - own, loss = (t > 0 ? t : 0) + log1p(exp(t > 0 ? -t : t));
+	return {loss, own == -infinite ? others : own + loss};
+}
+
+// shared_loss is row_loss, computed by one thread for all threads of the block. It returns when all have read x.
+template <class T> __device__ inline RowLoss shared_loss(double others, const T *x, u64 cols, u64 label) {
+	__shared__ double both[2];
+	if (threadIdx.x == 0) {
+		const RowLoss l = row_loss(others, x, cols, label);
+		both[0] = l.loss;
+		both[1] = l.lse;
+	}
+	__syncthreads();
+	return {both[0], both[1]};
+}
+
+// cross_entropy computes rows in each block. It writes the losses of all rows and then log Σ e^x of all rows to y, and
+// the sum of the block's losses to part.
 template <class T> __device__ inline void cross_entropy(const Loss &a) {
-	typedef typename Arith<T>::type A;
 	double loss = 0;
 	for (u64 r = blockIdx.x; r < a.rows; r += gridDim.x) {
 		const T *x = (const T *)a.x + r * a.cols;
-		const double lse = log_sum_exp(x, a.cols, a.wide);
-		if (threadIdx.x == 0) ((A *)a.y)[r] = lse;
 		const u64 label = ((const u64 *)a.labels)[r];
-		loss += label < a.cols ? lse - (double)up(x[label]) : __longlong_as_double(0x7ff8000000000000ll);
+		const double others = log_sum_exp(x, a.cols, a.wide, label);
+		if (threadIdx.x != 0) continue;
+		const RowLoss l = row_loss(others, x, a.cols, label);
+		((double *)a.y)[r] = l.loss;
+		((double *)a.y)[a.rows + r] = l.lse;
+		loss += l.loss;
 	}
 	if (threadIdx.x == 0) ((double *)a.part)[blockIdx.x] = loss;
 }
 
-// cross_entropy_grad reads log Σ exp(x) from y.
+// cross_entropy_grad reads from y what cross_entropy wrote.
 template <class T> __device__ inline void cross_entropy_grad(const Loss &a) {
 	typedef typename Arith<T>::type A;
 	const A scale = (double)*(const A *)a.g / (double)a.rows;
@@ -182,11 +228,11 @@ template <class T> __device__ inline void cross_entropy_grad(const Loss &a) {
 	for (u64 r = blockIdx.x; r < a.rows; r += gridDim.x) {
 		const T *x = (const T *)a.x + r * a.cols;
 		T *dst = (T *)a.dst + r * a.cols;
-		const A lse = ((const A *)a.y)[r];
+		const A own = expm1_(A(-((const double *)a.y)[r]));
 		const u64 label = ((const u64 *)a.labels)[r];
-		const Exponential<T> e(lse);
+		const Exponential<T> e = probability<T>(((const double *)a.y)[a.rows + r]);
 		auto value = [=](u64 j, A logit, T old) {
-			A v = alpha * (scale * (e(logit) - (j == label ? A(1) : A(0))));
+			A v = alpha * (scale * (j == label ? own : e(logit)));
 			if (beta != 0) v += beta * up(old);
 			return down<T>(v);
 		};
@@ -206,16 +252,16 @@ template <class T> __device__ inline void cross_entropy_grad(const Loss &a) {
 	}
 }
 
-// to_gradient makes logits the gradient of their row's loss. label is the label's place in the pack; it is N or
-// more if the label is in another pack.
-template <class T> __device__ inline void to_gradient(Pack<T> &p, const Exponential<T> &e, u64 label) {
+// to_gradient makes logits the gradient of their row's loss, which is own at the label. label is the label's place in
+// the pack; it is N or more if the label is in another pack.
+template <class T> __device__ inline void to_gradient(Pack<T> &p, const Exponential<T> &e, u64 label, typename Arith<T>::type own) {
 	const int N = Pack<T>::N;
 	typename Arith<T>::type v[N];
 #pragma unroll
 	for (int i = 0; i < N; i++) v[i] = e(up(p.v[i]));
 	if (label < N)
 #pragma unroll
-		for (int i = 0; i < N; i++) v[i] -= label == i ? 1 : 0;
+		for (int i = 0; i < N; i++) v[i] = label == i ? own : v[i];
 #pragma unroll
 	for (int i = 0; i < N; i++) p.v[i] = down<T>(v[i]);
 }
@@ -228,12 +274,12 @@ template <class T> __device__ inline void cross_entropy_in_place(const Loss &a) 
 	for (u64 r = blockIdx.x; r < a.rows; r += gridDim.x) {
 		T *x = (T *)a.x + r * a.cols;
 		const u64 label = ((const u64 *)a.labels)[r];
-		const double sum = log_sum_exp(x, a.cols, a.wide);
-		if (threadIdx.x == 0) ((A *)a.y)[r] = label < a.cols ? sum - (double)up(x[label]) : __longlong_as_double(0x7ff8000000000000ll);
-		__syncthreads(); // before x[label] is overwritten
-		const Exponential<T> e(sum);
+		const RowLoss l = shared_loss(log_sum_exp(x, a.cols, a.wide, label), x, a.cols, label);
+		if (threadIdx.x == 0) ((A *)a.y)[r] = l.loss;
+		const A own = expm1_(A(-l.loss));
+		const Exponential<T> e = probability<T>(l.lse);
 		if (!a.wide) {
-			for (u64 j = threadIdx.x; j < a.cols; j += blockDim.x) x[j] = down<T>(e(up(x[j])) - (j == label ? A(1) : A(0)));
+			for (u64 j = threadIdx.x; j < a.cols; j += blockDim.x) x[j] = down<T>(j == label ? own : e(up(x[j])));
 			continue;
 		}
 		const u64 step = blockDim.x * N, at = threadIdx.x * N;
@@ -243,7 +289,7 @@ template <class T> __device__ inline void cross_entropy_in_place(const Loss &a) 
 			const u64 j = at + n * step;
 			Pack<T> p;
 			p.load(x + j);
-			to_gradient(p, e, label - j);
+			to_gradient(p, e, label - j, own);
 			p.store(x + j);
 		}
 	}
@@ -262,6 +308,7 @@ template <class T> __device__ inline void cross_entropy_held(const Loss &a) {
 	for (u64 r = blockIdx.x; r < a.rows; r += gridDim.x) {
 		T *x = (T *)a.x + r * a.cols;
 		const u64 label = ((const u64 *)a.labels)[r];
+		const u32 place = label < cols ? label : ~0u; // in one register
 		Pack<T> p[HELD];
 #pragma unroll
 		for (int q = 0; q < HELD; q++)
@@ -269,9 +316,12 @@ template <class T> __device__ inline void cross_entropy_held(const Loss &a) {
 		A top = none;
 #pragma unroll
 		for (int q = 0; q < HELD; q++)
-			if (first + q * step < cols)
+			if (first + q * step < cols) {
+				A v[N];
+				read_others(p[q], place - (first + q * step), v);
 #pragma unroll
-				for (int i = 0; i < N; i++) top = larger(up(p[q].v[i]), top);
+				for (int i = 0; i < N; i++) top = larger(v[i], top);
+			}
 		top = block_max(top);
 		if (!(top > none)) top = 0;
 		const Exponential<T> f(top);
@@ -279,20 +329,21 @@ template <class T> __device__ inline void cross_entropy_held(const Loss &a) {
 #pragma unroll
 		for (int q = 0; q < HELD; q++) {
 			if (first + q * step >= cols) continue;
-			A s = 0;
+			A v[N], s = 0;
+			read_others(p[q], place - (first + q * step), v);
 #pragma unroll
-			for (int i = 0; i < N; i++) s += f(up(p[q].v[i]));
+			for (int i = 0; i < N; i++) s += f(v[i]);
 			all += s;
 		}
-		const double sum = (double)top + log(block_sum(all));
-		if (threadIdx.x == 0) ((A *)a.y)[r] = label < a.cols ? sum - (double)up(x[label]) : __longlong_as_double(0x7ff8000000000000ll);
-		__syncthreads(); // before x[label] is overwritten
-		const Exponential<T> e(sum);
+		const RowLoss l = shared_loss((double)top + log(block_sum(all)), x, a.cols, label);
+		if (threadIdx.x == 0) ((A *)a.y)[r] = l.loss;
+		const A own = expm1_(A(-l.loss));
+		const Exponential<T> e = probability<T>(l.lse);
 #pragma unroll
 		for (int q = 0; q < HELD; q++) {
 			const u32 j = first + q * step;
 			if (j >= cols) continue;
-			to_gradient(p[q], e, label - j);
+			to_gradient(p[q], e, place - j, own);
 			p[q].store(x + j);
 		}
 	}

@@ -12,6 +12,8 @@ struct Softmax {
 
 __device__ inline float exp_(float v) { return expf(v); }
 __device__ inline double exp_(double v) { return exp(v); }
+__device__ inline float expm1_(float v) { return expm1f(v); }
+__device__ inline double expm1_(double v) { return expm1(v); }
 
 // line_sum adds v over the threads that share a line.
 __device__ inline double line_sum(double v) { return blockDim.x == 1 ? v : block_sum(v); }
@@ -44,12 +46,12 @@ template <class T> __device__ inline void softmax(const Softmax &a) {
 	each_line(a, [&](u64 at) {
 		const T *x = (const T *)a.x + at;
 		T *dst = (T *)a.dst + at;
-		// s is the sum so far of exponentials, of what is above or below top. A NaN gets
-		// into s, and so does a +∞, as ∞ - ∞.
+		// s is the sum so far of e^(v - top) without the term of top, which is 1: float would lose
+		// what is much smaller. A NaN gets into s, and so does a +∞, as ∞ - ∞.
 		A top = none, s = 0;
 		auto add = [&top, &s, none](u64, A v) {
 			if (v > top) {
-				s = s * exp_(top - v) + 1 + (v - v);
+				s = (s + 1) * exp_(top - v) + (v - v);
 				top = v;
 			} else if (v != none) {
 				s += exp_(v - top);
@@ -60,10 +62,13 @@ template <class T> __device__ inline void softmax(const Softmax &a) {
 		else
 			for (u64 j = threadIdx.x; j < a.n; j += blockDim.x) add(j, up(x[j * a.step]));
 		const A all = line_max(top);
-		if (top != all) s *= exp_(top - all);
-		const double sum = line_sum(s);
-		const A total = sum, lse = all + (A)log(sum);
-		auto value = [&](A v) { return down<T>(a.log ? v - lse : exp_(v - all) / total); };
+		// The terms that are 1 are counted apart from the rest of the sum, whose logarithm would lose its digits.
+		const bool is_top = top == all;
+		const double rest = line_sum(is_top || top == none ? (double)s : (1 + (double)s) * exp_(top - all));
+		const double tops = line_sum(is_top);
+		const A total = rest + tops, log_sum = log1p(rest + (tops - 1));
+		// The sum of all and log_sum would round away what is small beside all.
+		auto value = [&](A v) { return down<T>(a.log ? v - all - log_sum : exp_(v - all) / total); };
 		if (a.wide) {
 			const int N = Pack<T>::N;
 			for (u64 j = threadIdx.x * N; j < a.n; j += blockDim.x * N) {
@@ -77,6 +82,13 @@ template <class T> __device__ inline void softmax(const Softmax &a) {
 			for (u64 j = threadIdx.x; j < a.n; j += blockDim.x) dst[j * a.step] = value(up(x[j * a.step]));
 		}
 	});
+}
+
+// log_gradient is g - e^y·d. Where e^y may be almost 1, it keeps the digits of what is left if g is almost d.
+template <class A> __device__ inline A log_gradient(A g, A y, A d) {
+	if (!(y > A(-0.5))) return g - exp_(y) * d;
+	const A m = expm1_(y);
+	return -m * g - (m + 1) * (d - g);
 }
 
 // softmax_grad: with d the sum of g·y along the line, the gradient is y·(g - d); that of
@@ -103,7 +115,7 @@ template <class T> __device__ inline void softmax_grad(const Softmax &a) {
 		}
 		const A d = line_sum(s);
 		auto value = [&](A g, A y, T old) {
-			A v = alpha * (a.log ? g - exp_(y) * d : y * (g - d));
+			A v = alpha * (a.log ? log_gradient(g, y, d) : y * (g - d));
 			if (beta != 0) v += beta * up(old);
 			return down<T>(v);
 		};

@@ -193,38 +193,43 @@ func (ts Types) MSEGrad(dst, g, x, y device.Tensor) {
 }
 
 // CrossEntropy checks the operands of a CrossEntropy, logits [m n].
-func (ts Types) CrossEntropy(loss, lse, logits, labels device.Tensor) (m, n int) {
-	return ts.crossEntropy("CrossEntropy", loss, lse, logits, labels)
+func (ts Types) CrossEntropy(loss, sums, logits, labels device.Tensor) (m, n int) {
+	return ts.crossEntropy("CrossEntropy", loss, sums, logits, labels)
 }
 
 // CrossEntropyGrad checks the operands of a CrossEntropyGrad, dst [m n].
-func (ts Types) CrossEntropyGrad(dst, g, lse, logits, labels device.Tensor) (m, n int) {
+func (ts Types) CrossEntropyGrad(dst, g, sums, logits, labels device.Tensor) (m, n int) {
 	const op = "CrossEntropyGrad"
 	ts.Float(op, dst, logits)
 	checkShape(op, logits.Shape, dst)
-	return ts.crossEntropy(op, g, lse, logits, labels)
+	return ts.crossEntropy(op, g, sums, logits, labels)
 }
 
 // CrossEntropyInPlace checks the operands of a CrossEntropyInPlace, logits [m n].
 func (ts Types) CrossEntropyInPlace(losses, logits, labels device.Tensor) (m, n int) {
-	return ts.rowLosses("CrossEntropyInPlace", losses, logits, labels)
-}
-
-// crossEntropy checks logits, labels, and what is of the type of sums: a scalar, and a number for each row.
-func (ts Types) crossEntropy(op string, scalar, lse, logits, labels device.Tensor) (m, n int) {
-	m, n = ts.rowLosses(op, lse, logits, labels)
-	checkScalar(op, scalar)
-	checkType(op, scalar, lse.DType)
+	const op = "CrossEntropyInPlace"
+	m, n = ts.labelled(op, logits, labels)
+	checkShape(op, device.Shape{m}, losses)
+	checkType(op, losses, sumsOf(logits.DType))
 	return m, n
 }
 
-// rowLosses checks logits, labels, and a number of the type of sums for each row.
-func (ts Types) rowLosses(op string, each, logits, labels device.Tensor) (m, n int) {
+// crossEntropy checks logits, labels, the two sums of each row, and a scalar of the type of losses.
+func (ts Types) crossEntropy(op string, scalar, sums, logits, labels device.Tensor) (m, n int) {
+	m, n = ts.labelled(op, logits, labels)
+	checkShape(op, device.Shape{2, m}, sums)
+	checkType(op, sums, device.Float64)
+	checkScalar(op, scalar)
+	checkType(op, scalar, sumsOf(logits.DType))
+	return m, n
+}
+
+// labelled checks logits and their labels.
+func (ts Types) labelled(op string, logits, labels device.Tensor) (m, n int) {
 	ts.Float(op, logits)
 	checkType(op, labels, device.Int64)
 	m, n = matrix(op, logits, false)
-	checkShape(op, device.Shape{m}, each, labels)
-	checkType(op, each, sumsOf(logits.DType))
+	checkShape(op, device.Shape{m}, labels)
 	return m, n
 }
 
