@@ -81,6 +81,8 @@
 //	}
 //	err := scaler.Step(opt)
 //
+// With package ddp/zero clip by opt.ClipGradNorm, since each rank has only a part of the gradients.
+//
 // Float16 gradients must stay scaled, because small ones would become zero: Unscale returns an error.
 // Multiply the bound of the norm by GetScale instead.
 package amp

@@ -183,6 +183,17 @@ func (v *Variable) GradSkip() device.Tensor {
 	return device.Tensor{}
 }
 
+// GradDivided reports whether the gradient's owner divides it among ranks, as package ddp/zero does: Grad is then
+// defined in this rank's part alone. A [GradSink] reports it by a method Divided() bool.
+func (v *Variable) GradDivided() bool {
+	l := v.leaf()
+	if l == nil {
+		return false
+	}
+	d, ok := l.sink.(interface{ Divided() bool })
+	return ok && d.Divided()
+}
+
 // ZeroGrad drops v's gradient: Grad returns nil until the next backward pass, whose first write
 // overwrites the memory. ZeroGrad writes nothing itself.
 func (v *Variable) ZeroGrad() {

@@ -326,6 +326,12 @@ type sink struct {
 // Recordable marks a sink whose owner takes part in recorded steps: see [autograd.Capture].
 func (s *sink) Recordable() {}
 
+// Divided reports whether the hook leaves each rank a part of the gradients alone.
+func (s *sink) Divided() bool {
+	d, ok := s.m.hook.(interface{ Divided() bool })
+	return ok && d.Divided()
+}
+
 func (s *sink) Fresh() bool         { return s.r.Fresh(s.i) }
 func (s *sink) Settle()             { s.r.Settle(s.i) }
 func (s *sink) Scale() float64      { return s.r.Scale() }

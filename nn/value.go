@@ -43,11 +43,15 @@ func NewUnplacedParameter(name string, init Init, dt device.DType, shape ...int)
 // Name returns the parameter's name in the module that returned the parameter.
 func (p *Parameter) Name() string { return p.name }
 
-// Grad returns the gradient, nil if there is none: see [autograd.Variable.Grad].
+// Grad returns the gradient, nil if there is none: see [autograd.Variable.Grad]. With package ddp/zero it is defined in
+// this rank's part alone: see [autograd.Variable.GradDivided].
 func (p *Parameter) Grad() *autograd.Variable { return p.variable(p.name).Grad() }
 
 // Var returns the variable. It panics with an [*UnplacedError] if the parameter is not placed.
 func (p *Parameter) Var() *autograd.Variable { return p.variable(p.name) }
+
+// IsPart reports whether the parameter is a part of another: see [NewPart].
+func (p *Parameter) IsPart() bool { return p.whole != nil }
 
 // Identity returns a value that is equal for all Parameters of the same variable, and different for
 // others. Code that changes each variable once compares identities. Placing a parameter changes its

@@ -18,7 +18,8 @@ import (
 // It is torch.nn.utils.clip_grad_norm_. The program calls it between Backward and Step. It only
 // enqueues work on the device; reading the norm waits for the device. Replicas of package ddp have
 // equal gradients, so they compute equal norms. If parameters are divided among ranks, use
-// [ClipGradPNormOver], or with package ddp/zero the method ClipGradNorm of its optimizer. Unscale the gradients of a scaled
+// [ClipGradPNormOver], or with package ddp/zero the method ClipGradNorm of its optimizer: ClipGradNorm returns an error
+// for parameters of ddp/zero. Unscale the gradients of a scaled
 // loss first or, in Float16, scale max: see package amp. As in PyTorch, a norm of NaN makes all gradients NaN. With an
 // infinite norm finite gradients become 0 and infinite ones NaN.
 //
@@ -31,13 +32,18 @@ func ClipGradNorm(params []*nn.Parameter, max float64) (norm *autograd.Variable,
 // magnitudes, with an infinite p the largest magnitude. It returns an [*OptionError] unless p is
 // above 0.
 func ClipGradPNorm(params []*nn.Parameter, p, max float64) (norm *autograd.Variable, err error) {
+	for _, p := range params {
+		if p.IsPart() {
+			return nil, clipDivided(p)
+		}
+	}
 	return ClipGradPNormOver(params, p, max, func(device.Tensor) error { return nil })
 }
 
 // ClipGradPNormOver is ClipGradPNorm for parameters that are divided among ranks. total gets
 // Σ|g|^p over this rank's gradients, one Float64 element on the device's compute stream, and must
 // replace it by the sum over all ranks. With an infinite p it gets the largest magnitude, and must
-// replace it by the largest over all ranks.
+// replace it by the largest over all ranks. params are this rank's parts ([nn.NewPart]).
 func ClipGradPNormOver(params []*nn.Parameter, p, max float64, total func(sum device.Tensor) error) (norm *autograd.Variable, err error) {
 	if !(p > 0) {
 		return nil, &OptionError{"p", p, "above 0"}
@@ -48,11 +54,20 @@ func ClipGradPNormOver(params []*nn.Parameter, p, max float64, total func(sum de
 	if len(params) == 0 {
 		return nil, &OptionError{"params", "empty", "at least one parameter"}
 	}
+	for _, p := range params {
+		if p.Var().GradDivided() {
+			return nil, clipDivided(p)
+		}
+	}
 	norm, err = clip(params, p, max, total)
 	if err != nil {
 		return nil, fmt.Errorf("optim: clipping gradients: %w", err)
 	}
 	return norm, nil
+}
+
+func clipDivided(p *nn.Parameter) error {
+	return fmt.Errorf("optim: clipping gradients: that of %s is divided among the ranks: call the method ClipGradNorm of the optimizer that zero.New returned", p.Name())
 }
 
 // clip enqueues the kernels of ClipGradPNormOver.
@@ -100,7 +115,7 @@ func gradients(params []*nn.Parameter) (grads []*autograd.Variable) {
 }
 
 // ClipGradValue limits each element of the gradients of params to the range -bound to bound, as
-// torch.nn.utils.clip_grad_value_ does. A NaN stays NaN. It returns an [*OptionError] unless bound is 0
+// torch.nn.utils.clip_grad_value_ does. A NaN stays NaN. It works on divided gradients too. It returns an [*OptionError] unless bound is 0
 // or more.
 func ClipGradValue(params []*nn.Parameter, bound float64) error {
 	if err := checkNotNegative([]string{"bound"}, bound); err != nil {

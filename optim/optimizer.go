@@ -323,6 +323,9 @@ func (o *optimizer) prepare() error {
 		}
 	}
 	for _, s := range o.slots {
+		if s.Var().GradDivided() {
+			return fmt.Errorf("the gradient of %s is divided among the ranks: step with the optimizer that zero.New returned", s.Name())
+		}
 		if s.found = s.Var().Grad(); s.found != nil {
 			o.ready = append(o.ready, s)
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/goddp/goddp/amp"
@@ -12,6 +13,7 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/must"
+	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
 
@@ -137,5 +139,49 @@ func TestClipGradNormWithinJoin(t *testing.T) {
 			return fmt.Errorf("%d steps were clipped, want %d", clipped, want)
 		}
 		return alike(pg, net)
+	}, 2)
+}
+
+// Code that needs whole gradients refuses those of this package's parameters and parts, and works again when the module
+// is wrapped without shards.
+func TestDividedGradientsAreRefused(t *testing.T) {
+	onBoth(t, func(pg *comm.ProcessGroup) error {
+		net := mlp(double)
+		w := must.New(divided(net, pg, sgd, small))
+		if err := w.loss(pg, device.Float64, 0).Backward(); err != nil {
+			return err
+		}
+		other, err := optim.NewAdamW(net.Parameters(), &optim.AdamWOptions{LR: 0.1})
+		if err != nil {
+			return err
+		}
+		clip := func(params []*nn.Parameter) error {
+			_, err := optim.ClipGradNorm(params, 1)
+			return err
+		}
+		clipOver := func(params []*nn.Parameter) error {
+			_, err := optim.ClipGradPNormOver(params, 2, 1, func(device.Tensor) error { return nil })
+			return err
+		}
+		for _, c := range []struct {
+			name string
+			call func() error
+			want string // in the error; empty: none
+		}{
+			{"ClipGradNorm of the model", func() error { return clip(w.model.Parameters()) }, "ClipGradNorm of the optimizer that zero.New returned"},
+			{"ClipGradNorm of the parts", func() error { return clip(w.opt.Parameters()) }, "ClipGradNorm of the optimizer that zero.New returned"},
+			{"ClipGradPNormOver of the model", func() error { return clipOver(w.model.Parameters()) }, "ClipGradNorm of the optimizer that zero.New returned"},
+			{"another optimizer", other.Step, "step with the optimizer that zero.New returned"},
+			{"ClipGradValue", func() error { return optim.ClipGradValue(w.model.Parameters(), 1) }, ""},
+		} {
+			if err := c.call(); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+				return fmt.Errorf("%s: got %v, want %q", c.name, err, c.want)
+			}
+		}
+		w = must.New(whole(net, pg, sgd, small))
+		if err := w.loss(pg, device.Float64, 0).Backward(); err != nil {
+			return err
+		}
+		return errors.Join(clip(w.model.Parameters()), w.opt.Step())
 	}, 2)
 }

@@ -65,7 +65,9 @@
 //
 // After a backward pass that reduced, a gradient holds averages within this rank's shard, and
 // undefined values elsewhere. Code that reads gradients, such as amp.Scaler, must use the parts
-// that [Optimizer.Parameters] returns. [Optimizer.ClipGradNorm] clips by the norm of all gradients.
+// that [Optimizer.Parameters] returns; [autograd.Variable.GradDivided] tells it so.
+// [Optimizer.ClipGradNorm] clips by the norm of all gradients. [optim.ClipGradNorm] returns an error,
+// as does the Step of another optimizer.
 // A pass cannot add to gradients that are reduced to shards; it panics with an
 // [*AccumulationError]. To accumulate gradients, run all passes of a step but the last within
 // NoSync.

@@ -145,6 +145,9 @@ func (s *shards) BeginBackward(func(*autograd.Variable) bool) {
 // Stateless is true: each pass reduces its gradients in the same way.
 func (s *shards) Stateless() bool { return true }
 
+// Divided marks the gradients of the whole parameters: this rank has the averages of its shard alone.
+func (s *shards) Divided() bool { return true }
+
 // record is called when a pass begins. A step that is being recorded depends on hasReduced in its first pass, and
 // changes it in each replay.
 func (s *shards) record() {
