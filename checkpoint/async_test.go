@@ -8,6 +8,9 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -386,6 +389,42 @@ func TestRankValuesAreRestored(t *testing.T) {
 		if strings.Contains(log.String(), want) == first || strings.Count(log.String(), "WARN") > 1 {
 			t.Errorf("%d ranks: the log has no %s, or more warnings:\n%s", ranks, want, &log)
 		}
+	}
+}
+
+// Floats that are NaN or infinite come back, in Values and in RankValues, and the manifest is JSON that other programs read.
+func TestValuesThatAreNotFinite(t *testing.T) {
+	type history struct {
+		Best   float64
+		Losses []float32 `json:"losses"`
+	}
+	dir := t.TempDir()
+	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		m, err := Open(pg, dir, nil)
+		if err != nil {
+			return err
+		}
+		best, norm, h := math.Inf(1), math.NaN(), history{math.Inf(-1), []float32{1.5, float32(math.NaN())}}
+		err = m.Save(t.Context(), 1, State{Values: map[string]any{"best": &best, "history": &h}, RankValues: map[string]any{"norm": &norm}})
+		best, norm, h = 0, 0, history{}
+		if err == nil {
+			_, err = m.Resume(t.Context(), State{Values: map[string]any{"best": &best, "history": &h}, RankValues: map[string]any{"norm": &norm}})
+		}
+		if err := errors.Join(err, m.Close()); err != nil {
+			return err
+		}
+		if got := fmt.Sprint(best, norm, h); got != "+Inf NaN {-Inf [1.5 NaN]}" {
+			t.Errorf("the values are %s", got)
+		}
+		return nil
+	})
+	all, err := List(dir)
+	if err != nil || len(all) != 1 {
+		t.Fatalf("%v, %v, want one checkpoint", all, err)
+	}
+	text, err := os.ReadFile(filepath.Join(all[0].Path, manifestName))
+	if want := `"history":{"Best":"-Inf","losses":[1.5,"NaN"]}`; err != nil || !json.Valid(text) || !bytes.Contains(text, []byte(want)) {
+		t.Errorf("the manifest is %s, %v, want %s in it", text, err, want)
 	}
 }
 

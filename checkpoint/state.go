@@ -11,6 +11,7 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/jsonfloat"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -29,7 +30,8 @@ type State struct {
 	Hook Hook
 	// Values are the program's own values by name, such as the position of the sampler. Each is a
 	// pointer, or encodes itself as JSON, as [*amp.Scaler] does. They are the same on all ranks;
-	// rank 0's are saved. Loading a checkpoint that lacks one is an error.
+	// rank 0's are saved. Loading a checkpoint that lacks one is an error. A float may be NaN or infinite:
+	// in the manifest it is then the string "NaN", "+Inf" or "-Inf".
 	Values map[string]any
 	// RankValues are values that differ between ranks. They are restored only if the number of
 	// ranks is the same as at the save. Otherwise they are unchanged. All values of a rank together, as
@@ -170,7 +172,7 @@ func elementsBefore(end, width, n int) int {
 func encodeValues(values map[string]any) (map[string]json.RawMessage, error) {
 	out := map[string]json.RawMessage{}
 	for name, v := range values {
-		data, err := json.Marshal(v)
+		data, err := jsonfloat.Marshal(v)
 		if err != nil {
 			return nil, fmt.Errorf("value %q: %w", name, err)
 		}
@@ -182,7 +184,7 @@ func encodeValues(values map[string]any) (map[string]json.RawMessage, error) {
 // decodeValues sets values to what was saved.
 func decodeValues(values map[string]any, saved map[string]json.RawMessage) error {
 	for name, v := range values {
-		if err := json.Unmarshal(saved[name], v); err != nil {
+		if err := jsonfloat.Unmarshal(saved[name], v); err != nil {
 			return fmt.Errorf("value %q, %s: %w", name, saved[name], err)
 		}
 	}

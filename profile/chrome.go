@@ -3,12 +3,12 @@ package profile
 import (
 	"bufio"
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
 
 	"github.com/goddp/goddp/internal/atomicfile"
+	"github.com/goddp/goddp/internal/jsonfloat"
 )
 
 // chromeEvent is one entry of the Trace Event Format ("Trace Event Format",
@@ -80,7 +80,7 @@ func (r *Recorder) WriteChrome(w io.Writer, rank int) error {
 	buf := bufio.NewWriter(w)
 	fmt.Fprint(buf, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n")
 	for i, e := range entries {
-		line, err := json.Marshal(e)
+		line, err := jsonfloat.Marshal(e)
 		if err != nil {
 			return fmt.Errorf("profile: span %q: %w", e.Name, err)
 		}
