@@ -87,6 +87,12 @@ func restore(ctx context.Context, module nn.Model, pg *comm.ProcessGroup, opt op
 // source chooses.
 func equalize(ctx context.Context, pg *comm.ProcessGroup, name string, state []*autograd.Variable, opt optim.Optimizer, source func([]Progress) (step, from int, err error)) (step int, err error) {
 	kept, err := opt.State()
+	for _, b := range kept {
+		if _, divided := b.Span(); divided {
+			err = fmt.Errorf("%s is divided among the ranks, so no rank has it for the others: use Recover or Join of package ddp/zero", b.Name())
+			break
+		}
+	}
 	if err := comm.Agree(ctx, pg, err); err != nil {
 		return 0, err
 	}

@@ -120,11 +120,17 @@ func (o *optimizer) SwapParameters() (restored func()) {
 	}
 }
 
-// State returns the state of an optimizer by name, as [nn.State] does for a module.
+// State returns the state of an optimizer by name, as [nn.State] does for a module. It returns an error if the state is
+// divided among ranks, as that of package ddp/zero is.
 func State(opt Optimizer) (map[string]*autograd.Variable, error) {
 	kept, err := opt.State()
 	if err != nil {
 		return nil, err
+	}
+	for _, b := range kept {
+		if _, divided := b.Span(); divided {
+			return nil, fmt.Errorf("optim: %s is divided among the ranks: zero.Optimizer.Gather collects it", b.Name())
+		}
 	}
 	return nn.State(stateModule(kept)), nil
 }

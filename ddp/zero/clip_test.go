@@ -10,6 +10,7 @@ import (
 	"github.com/goddp/goddp/amp"
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/must"
@@ -172,6 +173,8 @@ func TestDividedGradientsAreRefused(t *testing.T) {
 			{"ClipGradNorm of the parts", func() error { return clip(w.opt.Parameters()) }, "ClipGradNorm of the optimizer that zero.New returned"},
 			{"ClipGradPNormOver of the model", func() error { return clipOver(w.model.Parameters()) }, "ClipGradNorm of the optimizer that zero.New returned"},
 			{"another optimizer", other.Step, "step with the optimizer that zero.New returned"},
+			{"optim.State", func() error { _, err := optim.State(w.opt); return err }, "zero.Optimizer.Gather collects it"},
+			{"ddp.Recover", func() error { _, err := ddp.Recover(net, pg, w.opt); return err }, "of package ddp/zero"},
 			{"ClipGradValue", func() error { return optim.ClipGradValue(w.model.Parameters(), 1) }, ""},
 		} {
 			if err := c.call(); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
