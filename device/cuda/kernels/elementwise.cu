@@ -52,16 +52,25 @@ __device__ inline double tanh_(double v) { return tanh(v); }
 __device__ inline float abs_(float v) { return fabsf(v); }
 __device__ inline double abs_(double v) { return fabs(v); }
 
-// normal_cdf is the normal distribution function, which is accurate for small results.
-__device__ inline float normal_cdf(float v) { return normcdff(v); }
-__device__ inline double normal_cdf(double v) { return normcdf(v); }
+__device__ inline float erfc_(float v) { return erfcf(v); }
+__device__ inline double erfc_(double v) { return erfc(v); }
 
-// normal_density is its derivative. The square's rounding error would become one of many places of the result.
-__device__ inline float normal_density(float v) {
-	const float c = abs_(v) < 16 ? v : 16.f, square = c * c; // at 16 the density is 0
-	return 0.39894228040143267794f * (exp_(square / -2) * (1 - fmaf(c, c, -square) / 2)); // 1/√(2π)
+// normal_cdf is the normal distribution function, and normal_density its derivative. They keep their digits where they
+// are small: there the rounding error of the argument becomes one of many places, which fma computes. For the 16-bit
+// types it does not show.
+template <class T, class A> __device__ inline A normal_cdf(A v) {
+	const A root = A(-0.70710678118654752440), t = v * root;
+	const A y = A(0.5) * erfc_(t);
+	if (sizeof(T) != 4) return y;
+	const A off = fmaf(v, root, -t) - v * A(1.2101617485e-8); // of t; root is so much larger than -√½
+	return fmaf(t > 1 && t < 11 ? -2 * t * off : 0, y, y);    // at 11 it is 0
 }
-__device__ inline double normal_density(double v) { return 0.39894228040143267794 * exp_(v * v / -2); }
+template <class T, class A> __device__ inline A normal_density(A v) {
+	const A scale = A(0.39894228040143267794); // 1/√(2π)
+	if (sizeof(T) != 4) return scale * exp_(v * v / -2);
+	const A c = abs_(v) < 16 ? v : A(16), square = c * c; // at 16 the density is 0
+	return scale * (exp_(square / -2) * (1 - fmaf(c, c, -square) / 2));
+}
 
 // quick_exp and quick_divide are accurate to a rounding of T. For the 16-bit types they are a few
 // instructions. The divisor is of moderate size.
@@ -135,7 +144,7 @@ template <class T> __device__ inline void unary(const Map &a) {
 	case TANH: map<T>(a, [](A x, A, u64) { return tanh_(x); }); break;
 	case SIGMOID: map<T>(a, [](A x, A, u64) { return sigmoid(x); }); break;
 	case RELU: map<T>(a, [](A x, A, u64) { return relu(x); }); break;
-	case GELU: map<T>(a, [](A x, A, u64) { return x * normal_cdf(x); }); break;
+	case GELU: map<T>(a, [](A x, A, u64) { return x * normal_cdf<T>(x); }); break;
 	case GELU_TANH:
 		map<T>(a, [](A x, A, u64) {
 			A value, slope;
@@ -182,7 +191,7 @@ template <class T> __device__ inline void unary_grad(const Map &a) {
 	case RELU: map<T>(a, [](A g, A y, u64) { return y > 0 ? g : y; }); break; // if y is not positive, it is 0 or NaN
 	case GELU:
 		map<T>(a, [](A g, A x, u64) {
-			return g * (normal_cdf(x) + x * normal_density(x));
+			return g * (normal_cdf<T>(x) + x * normal_density<T>(x));
 		});
 		break;
 	case GELU_TANH:

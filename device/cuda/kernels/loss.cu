@@ -137,18 +137,23 @@ template <class T> struct Exponents {
 	}
 };
 
-// read_others converts a pack of a row. The label's x, at its place in the pack, becomes -Inf: its e^x is 0. The place
-// is N or more if the label is in another pack.
+// Splits says whether the label's e^x is summed apart from the others', so that a loss near 0 keeps its digits. 16-bit
+// logits have too few digits for that to matter.
+template <class T> struct Splits { static const bool value = sizeof(T) > 2; };
+
+// read_others converts a pack of a row. The label's x, at its place in the pack, becomes -Inf if it is summed apart. The
+// place is N or more if the label is in another pack.
 template <class T> __device__ inline void read_others(const Pack<T> &p, u64 label, typename Arith<T>::type (&v)[Pack<T>::N]) {
 	const int N = Pack<T>::N;
 #pragma unroll
 	for (int i = 0; i < N; i++) v[i] = up(p.v[i]);
-	if (label < N)
+	if (Splits<T>::value && __builtin_expect(label < N, 0))
 #pragma unroll
 		for (int i = 0; i < N; i++) v[i] = label == i ? __longlong_as_double(0xfff0000000000000ll) : v[i];
 }
 
-// log_sum_exp returns log Σ e^x of a row without the label's x, to every thread of the block. It reads x once.
+// log_sum_exp returns log Σ e^x of a row, without the label's x if that is summed apart, to every thread of the block.
+// It reads x once.
 template <class T> __device__ inline double log_sum_exp(const T *x, u64 cols, bool wide, u64 label) {
 	typedef typename Arith<T>::type A;
 	const int N = Pack<T>::N, ahead = 4;
@@ -156,7 +161,7 @@ template <class T> __device__ inline double log_sum_exp(const T *x, u64 cols, bo
 	if (!wide) {
 #pragma unroll 4
 		for (u64 j = threadIdx.x; j < cols; j += blockDim.x) {
-			const A v[1] = {j == label ? e.none : up(x[j])};
+			const A v[1] = {Splits<T>::value && j == label ? e.none : up(x[j])};
 			e.add(v);
 		}
 		return e.log_sum();
@@ -182,17 +187,25 @@ template <class T> __device__ inline double log_sum_exp(const T *x, u64 cols, bo
 struct RowLoss { double loss, lse; };
 
 // row_loss returns log(1 + e^(others - own)) as the loss, which keeps its digits near 0. own is the label's x, and
-// others is log Σ e^x of the others. The loss of a label that is out of range is NaN.
+// others is log Σ e^x of the others, or of all if the label is not summed apart. The loss of a label that is out of
+// range is NaN.
 template <class T> __device__ inline RowLoss row_loss(double others, const T *x, u64 cols, u64 label) {
 	const double infinite = __longlong_as_double(0x7ff0000000000000ll);
 	double own = label < cols ? (double)up(x[label]) : infinite;
 	if (own == infinite) own -= infinite; // NaN
+	if (!Splits<T>::value) return {others - own, others};
 	const double t = others - own, loss = (t > 0 ? t : 0) + log1p(exp(t > 0 ? -t : t));
 	return {loss, own == -infinite ? others : own + loss};
 }
 
-// shared_loss is row_loss, computed by one thread for all threads of the block. It returns when all have read x.
+// shared_loss is row_loss for all threads of the block. If it takes long, one thread computes it. shared_loss returns
+// when all have read x.
 template <class T> __device__ inline RowLoss shared_loss(double others, const T *x, u64 cols, u64 label) {
+	if (!Splits<T>::value) {
+		const RowLoss l = row_loss(others, x, cols, label);
+		__syncthreads();
+		return l;
+	}
 	__shared__ double both[2];
 	if (threadIdx.x == 0) {
 		const RowLoss l = row_loss(others, x, cols, label);
