@@ -5,9 +5,9 @@ import "github.com/goddp/goddp/device"
 // DType is the type of a tensor's elements, under its name in the header.
 type DType string
 
-// sizes holds the size of an element, in bits, of each type of the format.
-var sizes = map[DType]int{
-	"BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,
+// widths holds the size of an element, in bits, of each type of the format.
+var widths = map[DType]int{
+	"BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
 	"U16": 16, "I16": 16, "F16": 16, "BF16": 16,
 	"U32": 32, "I32": 32, "F32": 32,
 	"U64": 64, "I64": 64, "F64": 64, "C64": 64,
@@ -19,6 +19,10 @@ var names = map[device.DType]DType{
 	device.Uint8: "U8", device.Int32: "I32", device.Int64: "I64",
 	device.Float16: "F16", device.BFloat16: "BF16", device.Float32: "F32", device.Float64: "F64",
 }
+
+// Bits returns the size of an element in bits, or 0 if the format has no such type. An element may be smaller
+// than a byte.
+func (d DType) Bits() int { return widths[d] }
 
 // Of returns the format's name of a device's type.
 func Of(dt device.DType) DType { return names[dt] }

@@ -11,8 +11,11 @@ import (
 	"maps"
 	"math"
 	"math/bits"
-	"os"
 	"slices"
+	"unicode/utf8"
+
+	"github.com/goddp/goddp/internal/magic"
+	"github.com/goddp/goddp/internal/regular"
 )
 
 // MaxHeader is the maximum size of a header in bytes, as in the format's own library.
@@ -34,9 +37,10 @@ type File struct {
 	metadata map[string]string
 }
 
-// Open opens a file and checks its header. The error names the file, and the tensor that is wrong.
+// Open opens a file and checks its header. The error names the file, and the tensor that is wrong, or the
+// format of a file that is of another one.
 func Open(path string) (*File, error) {
-	f, err := os.Open(path)
+	f, err := regular.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("safetensors: %w", err)
 	}
@@ -54,11 +58,19 @@ func Open(path string) (*File, error) {
 
 // NewFile reads the header of a file of size bytes. Close does not close r.
 func NewFile(r io.ReaderAt, size int64) (*File, error) {
-	var length [8]byte
-	if _, err := r.ReadAt(length[:], 0); err != nil {
-		return nil, fmt.Errorf("the length of the header: %w", noEOF(err))
+	head := make([]byte, min(size, magic.HeadSize))
+	if _, err := r.ReadAt(head, 0); err != nil && err != io.EOF {
+		return nil, err
 	}
-	n := binary.LittleEndian.Uint64(length[:])
+	if len(head) < 8 {
+		return nil, fmt.Errorf("a file of %d bytes, of which the length of the header takes 8", size)
+	}
+	n := binary.LittleEndian.Uint64(head)
+	if n > MaxHeader || len(head) > 8 && head[8] != '{' {
+		if format := magic.Describe(head); format != "" {
+			return nil, fmt.Errorf("want a safetensors file, but it is %s", format)
+		}
+	}
 	switch {
 	case n > MaxHeader:
 		return nil, fmt.Errorf("a header of %d bytes, want at most %d", n, MaxHeader)
@@ -106,13 +118,6 @@ func (f *File) Read(name string) ([]byte, error) {
 // Close closes the file that Open opened.
 func (f *File) Close() error { return f.close() }
 
-// entry is a tensor's member of the header. A nil pointer stands for a missing field.
-type entry struct {
-	DType   *DType   `json:"dtype"`
-	Shape   *[]int64 `json:"shape"`
-	Offsets *[]int64 `json:"data_offsets"`
-}
-
 const metadataKey = "__metadata__"
 
 // parse parses the header. It leaves offsets relative to the end of the header.
@@ -120,40 +125,26 @@ func (f *File) parse(header []byte) error {
 	if len(header) == 0 || header[0] != '{' {
 		return errors.New("it does not begin with '{'")
 	}
+	if !utf8.Valid(header) {
+		return errors.New("it is not UTF-8")
+	}
 	d := json.NewDecoder(bytes.NewReader(header))
-	if _, err := d.Token(); err != nil {
-		return err
-	}
 	f.tensors, f.metadata = map[string]Tensor{}, map[string]string{}
-	sawMetadata := false
-	for d.More() {
-		key, err := d.Token()
-		if err != nil {
-			return err
-		}
-		name := key.(string)
+	err := members(d, func(name string) (err error) {
 		if name == metadataKey {
-			if sawMetadata {
-				return fmt.Errorf("%q comes twice", name)
-			}
-			sawMetadata = true
-			if err := d.Decode(&f.metadata); err != nil {
-				return fmt.Errorf("%q: %w", name, err)
-			}
-			continue
+			return members(d, func(key string) error {
+				var value *string
+				if err := d.Decode(&value); err != nil || value == nil {
+					return cmp.Or(err, errors.New("null, want a string"))
+				}
+				f.metadata[key] = *value
+				return nil
+			})
 		}
-		if _, ok := f.tensors[name]; ok {
-			return fmt.Errorf("tensor %q comes twice", name)
-		}
-		var e entry
-		if err := d.Decode(&e); err != nil {
-			return fmt.Errorf("tensor %q: %w", name, err)
-		}
-		if f.tensors[name], err = e.tensor(); err != nil {
-			return fmt.Errorf("tensor %q: %w", name, err)
-		}
-	}
-	if _, err := d.Token(); err != nil {
+		f.tensors[name], err = decodeTensor(d)
+		return err
+	})
+	if err != nil {
 		return err
 	}
 	if len(bytes.Trim(header[d.InputOffset():], " ")) > 0 {
@@ -162,27 +153,68 @@ func (f *File) parse(header []byte) error {
 	return nil
 }
 
-// tensor checks that the offsets fit the type and the shape.
-func (e entry) tensor() (t Tensor, err error) {
-	if e.DType == nil || e.Shape == nil || e.Offsets == nil || len(*e.Offsets) != 2 {
+// members calls decode, which decodes the value, for each member of an object.
+func members(d *json.Decoder, decode func(key string) error) error {
+	if begin, err := d.Token(); err != nil || begin != json.Delim('{') {
+		return cmp.Or(err, fmt.Errorf("%v, want an object", begin))
+	}
+	seen := map[string]bool{}
+	for d.More() {
+		token, err := d.Token()
+		if err != nil {
+			return err
+		}
+		key := token.(string)
+		if seen[key] {
+			return fmt.Errorf("%q comes twice", key)
+		}
+		seen[key] = true
+		if err := decode(key); err != nil {
+			return fmt.Errorf("%q: %w", key, err)
+		}
+	}
+	_, err := d.Token()
+	return err
+}
+
+// decodeTensor decodes a tensor's member of the header, and checks that the offsets fit the type and the shape.
+// It skips fields that the format does not define.
+func decodeTensor(d *json.Decoder) (t Tensor, err error) {
+	var shape, offsets []*int64 // null is nil
+	err = members(d, func(field string) error {
+		switch field {
+		case "dtype":
+			return d.Decode(&t.DType)
+		case "shape":
+			return d.Decode(&shape)
+		case "data_offsets":
+			return d.Decode(&offsets)
+		}
+		return d.Decode(new(json.RawMessage))
+	})
+	if err != nil {
+		return t, err
+	}
+	if t.DType == "" || shape == nil || len(offsets) != 2 || slices.Contains(slices.Concat(shape, offsets), nil) {
 		return t, errors.New("it lacks a dtype, a shape or two data_offsets")
 	}
-	width, ok := sizes[*e.DType]
-	if !ok {
-		return t, fmt.Errorf("unknown dtype %q", *e.DType)
+	t.From, t.To = *offsets[0], *offsets[1]
+	total := uint64(t.DType.Bits())
+	if total == 0 {
+		return t, fmt.Errorf("unknown dtype %q", t.DType)
 	}
-	t = Tensor{DType: *e.DType, From: (*e.Offsets)[0], To: (*e.Offsets)[1]}
-	total := uint64(width)
-	for _, n := range *e.Shape {
-		high, low := bits.Mul64(total, uint64(n))
-		if n < 0 || n > math.MaxInt || high != 0 {
-			return t, fmt.Errorf("shape %v", *e.Shape)
-		}
+	isOverflow := false
+	for _, n := range shape {
+		high, low := bits.Mul64(total, uint64(*n))
+		isOverflow = isOverflow || *n < 0 || *n > math.MaxInt || high != 0
 		total = low
-		t.Shape = append(t.Shape, int(n))
+		t.Shape = append(t.Shape, int(*n))
 	}
-	if t.From < 0 || t.To < t.From || total%8 != 0 || uint64(t.To-t.From) != total/8 {
-		return t, fmt.Errorf("offsets %d to %d for %s %v, which takes %d bits", t.From, t.To, t.DType, *e.Shape, total)
+	switch {
+	case isOverflow:
+		return t, fmt.Errorf("shape %v", t.Shape)
+	case t.From < 0, t.To < t.From, total%8 != 0, uint64(t.To-t.From) != total/8:
+		return t, fmt.Errorf("offsets %d to %d for %s %v, which takes %d bits", t.From, t.To, t.DType, t.Shape, total)
 	}
 	return t, nil
 }

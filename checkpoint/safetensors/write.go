@@ -16,9 +16,26 @@ import (
 // Source is a tensor that [Write] writes.
 type Source struct {
 	DType device.DType
-	Shape device.Shape
+	// Format is the type of the elements by its name in the format. If it is "", it is that of DType. It is for
+	// types that devices do not have.
+	Format DType
+	Shape  device.Shape
 	// Write writes the elements, little-endian, row by row.
 	Write func(w io.Writer) error
+}
+
+// dtype returns the type of the elements.
+func (s Source) dtype() DType { return cmp.Or(s.Format, Of(s.DType)) }
+
+// size returns the size of the elements in bytes.
+func (s Source) size() int64 { return int64(s.Shape.Len()) * int64(s.dtype().Bits()) / 8 }
+
+// typeName returns the type's name in messages.
+func (s Source) typeName() string {
+	if s.Format != "" {
+		return string(s.Format)
+	}
+	return s.DType.String()
 }
 
 // Bytes returns a source whose elements are in memory.
@@ -47,8 +64,8 @@ func Write(w io.Writer, tensors map[string]Source, metadata map[string]string) e
 		if err := t.Write(counted); err != nil {
 			return fmt.Errorf("safetensors: tensor %q: %w", name, err)
 		}
-		if want := t.Shape.Len() * t.DType.Size(); counted.n != want {
-			return fmt.Errorf("safetensors: tensor %q: %d bytes were written, but %v %v takes %d", name, counted.n, t.DType, t.Shape, want)
+		if counted.n != t.size() {
+			return fmt.Errorf("safetensors: tensor %q: %d bytes were written, but %s %v takes %d", name, counted.n, t.typeName(), t.Shape, t.size())
 		}
 	}
 	return nil
@@ -57,7 +74,7 @@ func Write(w io.Writer, tensors map[string]Source, metadata map[string]string) e
 // inOrder returns the names of tensors in the order in which Write writes them.
 func inOrder(tensors map[string]Source) []string {
 	return slices.SortedFunc(maps.Keys(tensors), func(a, b string) int {
-		return cmp.Or(cmp.Compare(tensors[b].DType.Size(), tensors[a].DType.Size()), cmp.Compare(a, b))
+		return cmp.Or(cmp.Compare(tensors[b].dtype().Bits(), tensors[a].dtype().Bits()), cmp.Compare(a, b))
 	})
 }
 
@@ -72,8 +89,8 @@ func Plan(tensors map[string]Source, metadata map[string]string) (head []byte, p
 	end := int64(len(head))
 	for _, name := range names {
 		t := tensors[name]
-		to := end + int64(t.Shape.Len()*t.DType.Size())
-		places[name] = Tensor{DType: Of(t.DType), Shape: slices.Clone(t.Shape), From: end, To: to}
+		to := end + t.size()
+		places[name] = Tensor{DType: t.dtype(), Shape: slices.Clone(t.Shape), From: end, To: to}
 		end = to
 	}
 	return head, places, nil
@@ -108,17 +125,16 @@ func header(names []string, tensors map[string]Source, metadata map[string]strin
 	end := int64(0)
 	for _, name := range names {
 		t := tensors[name]
-		dtype := Of(t.DType)
-		if name == metadataKey || dtype == "" {
-			return nil, fmt.Errorf("safetensors: a tensor %q of type %v cannot be written", name, t.DType)
+		if name == metadataKey || t.dtype().Bits() == 0 {
+			return nil, fmt.Errorf("safetensors: a tensor %q of type %s cannot be written", name, t.typeName())
 		}
 		shape := make([]int64, len(t.Shape)) // [] for a scalar, never null
 		for i, n := range t.Shape {
 			shape[i] = int64(n)
 		}
-		offsets := []int64{end, end + int64(t.Shape.Len()*t.DType.Size())}
+		offsets := [2]int64{end, end + t.size()}
 		end = offsets[1]
-		if err := member(name, entry{DType: &dtype, Shape: &shape, Offsets: &offsets}); err != nil {
+		if err := member(name, entry{t.dtype(), shape, offsets}); err != nil {
 			return nil, fmt.Errorf("safetensors: tensor %q: %w", name, err)
 		}
 	}
@@ -134,14 +150,21 @@ func header(names []string, tensors map[string]Source, metadata map[string]strin
 	return out.Bytes(), nil
 }
 
+// entry is a tensor's member of the header.
+type entry struct {
+	DType   DType    `json:"dtype"`
+	Shape   []int64  `json:"shape"`
+	Offsets [2]int64 `json:"data_offsets"`
+}
+
 // counter counts the bytes that are written.
 type counter struct {
 	w io.Writer
-	n int
+	n int64
 }
 
 func (c *counter) Write(b []byte) (int, error) {
 	n, err := c.w.Write(b)
-	c.n += n
+	c.n += int64(n)
 	return n, err
 }
