@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"slices"
@@ -39,15 +40,20 @@ type chromeEvent struct {
 	}
 }
 
-// read reads the ranks of a trace, in order.
+// read reads the ranks of a trace, in order. The trace may come from a pipe.
 func read(path string) ([]*rank, error) {
-	data, err := os.ReadFile(path)
+	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
+	defer f.Close()
 	var trace struct{ TraceEvents []chromeEvent }
-	if err := json.Unmarshal(data, &trace); err != nil {
+	d := json.NewDecoder(f) // unlike os.ReadFile it does not read on behind an error, so a device without an end does no harm
+	if err := d.Decode(&trace); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, fmt.Errorf("%s: there is something behind the JSON object", path)
 	}
 	ranks := map[int]*rank{}
 	for _, e := range trace.TraceEvents {

@@ -145,6 +145,7 @@ func TestSeveralRanks(t *testing.T) {
 func TestReadFails(t *testing.T) {
 	for text, want := range map[string]string{
 		`[]`:                 "trace.json: json: cannot unmarshal",
+		`{}{}`:               "something behind the JSON object",
 		`{"traceEvents":[]}`: "has no events",
 		`{"traceEvents":[{"ph":"X","name":"a","dur":1}]}`: `"a" is at "" for "1"`,
 	} {
@@ -155,6 +156,9 @@ func TestReadFails(t *testing.T) {
 		if _, err := Analyze(path); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", text, err, want)
 		}
+	}
+	if _, err := Analyze("/dev/zero"); err == nil || !strings.Contains(err.Error(), "/dev/zero: invalid character") {
+		t.Errorf("a device without an end: %v", err)
 	}
 	if _, err := Analyze(filepath.Join(t.TempDir(), "none")); !os.IsNotExist(err) {
 		t.Errorf("without a file: %v", err)
