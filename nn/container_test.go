@@ -68,6 +68,11 @@ func TestContainer(t *testing.T) {
 		t.Error("the tied weight was not loaded")
 	}
 
+	all := nn.AllNames(m)
+	if second := all["out.weight"]; second != m.in.Weight.Var() || len(all) != len(nn.State(m))+1 {
+		t.Errorf("%d names, of which out.weight is %v, want those of State and out.weight for the tied weight", len(all), second)
+	}
+
 	// A weight that is tied later occurs once as well.
 	late := newTied(4)
 	late.Parameters()

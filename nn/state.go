@@ -33,6 +33,43 @@ func State(m Model) map[string]*autograd.Variable {
 	return state
 }
 
+// AllNames returns the variables of [State] by every name that they have. A parameter or buffer that several
+// parts of m share has one name in State, the first. In PyTorch's state dict it has a name for each part.
+func AllNames(m Model) map[string]*autograd.Variable {
+	all := State(m)
+	known := map[*autograd.Variable]bool{}
+	for _, v := range all {
+		known[v] = true
+	}
+	visitNames(m, "", func(name string, v *value) {
+		if _, taken := all[name]; !taken && known[v.v] {
+			all[name] = v.v
+		}
+	})
+	return all
+}
+
+// visitNames calls visit for each name of a parameter or buffer within m.
+func visitNames(m Model, prefix string, visit func(name string, v *value)) {
+	switch m := m.(type) {
+	case interface{ Unwrap() Model }: // a *ddp.Model
+		visitNames(m.Unwrap(), prefix, visit)
+	case interface{ wrapped() Module }:
+		visitNames(m.wrapped(), prefix, visit)
+	case interface{ container() *Container }:
+		for _, p := range m.container().parts {
+			visitNames(p.model, prefix+p.prefix, visit)
+		}
+	default:
+		for _, p := range m.Parameters() {
+			visit(prefix+p.name, p.value)
+		}
+		for _, b := range Buffers(m) {
+			visit(prefix+b.name, b.value)
+		}
+	}
+}
+
 // LoadState sets m's parameters and buffers, which are placed, to the values in state, which may be on
 // another device. It converts floating-point numbers to the types in m. If names or shapes differ, it
 // returns a [*StateError] and changes nothing. Another error is a device's, and m is then partly loaded.
