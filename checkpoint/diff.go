@@ -95,7 +95,7 @@ func describe(t *Tensor) string {
 	if t == nil {
 		return "none"
 	}
-	return fmt.Sprintf("%v%v", t.DType.Device(), t.Shape)
+	return t.layout()
 }
 
 // difference describes how the elements of two tensors of the same type and shape differ.
@@ -103,6 +103,9 @@ func difference(t *Tensor, a, b []byte) string {
 	width, dt := int(t.size(1)), t.DType.Device()
 	if t.len() == 1 && dt == device.Int64 {
 		return fmt.Sprintf("%d and %d", int64(binary.LittleEndian.Uint64(a)), int64(binary.LittleEndian.Uint64(b)))
+	}
+	if dt == device.Invalid { // an element may be smaller than a byte
+		return "the elements differ"
 	}
 	count, most := 0, 0.0
 	for i := 0; i < len(a); i += width {

@@ -37,7 +37,8 @@
 // # Weights alone
 //
 // [SaveWeights] writes a model's weights to a safetensors file. [LoadWeights] loads the weights of such
-// a file, or of a checkpoint, into a model. The model and the file may differ: a model may, for example,
+// a file, of the index of several, or of a checkpoint, into a model. Tied weights may have any of their
+// names in the file. The model and the file may differ: a model may, for example,
 // have another last layer than the one that was saved. The report lists the weights that were loaded and
 // those that did not fit:
 //
@@ -48,6 +49,9 @@
 //	log.Printf("%d weights loaded, not in the file: %q, of another shape: %v", len(report.Loaded), report.Missing, report.Mismatched)
 //
 // [Report.Complete] is an error unless each weight was loaded and the file has no others.
+//
+// A checkpoint that [Import] makes keeps tensors of types that devices do not have, such as BOOL and
+// F8_E4M3. Resume leaves them out, and logs that.
 //
 // # When a checkpoint is complete
 //
@@ -98,7 +102,8 @@
 //
 // If a save fails, because the disk is full or a rank died, all ranks get an error and the
 // earlier checkpoints stay. If the latest checkpoint is corrupt, Resume logs that and loads the one
-// before.
+// before. All sizes in a checkpoint are compared with those of its files before memory is allocated for
+// them. What is no regular file is not opened.
 //
 // A job that golaunch restarts (--max-restarts) calls Resume as in its first attempt. After
 // [ddp.Recover] the program opens a manager in the new group. If no rank has a consistent state

@@ -4,12 +4,14 @@ import (
 	"bufio"
 	"cmp"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"syscall"
 
 	"github.com/goddp/goddp/checkpoint/safetensors"
+	"github.com/goddp/goddp/internal/regular"
 )
 
 // filesystem holds the calls of the operating system that a Manager makes for its checkpoints.
@@ -40,7 +42,18 @@ type file interface {
 // disk is the operating system's file system.
 type disk struct{}
 
-func (disk) Open(path string) (source, error) { return os.Open(path) }
+// Open never waits. A path that leads to another kind of file gives a [*regular.Error].
+func (disk) Open(path string) (source, error) {
+	f, err := regular.Open(path)
+	var other *regular.Error
+	if errors.As(err, &other) && other.Mode.IsDir() {
+		f, err = os.Open(path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
 
 func (disk) Mkdir(path string) error {
 	if err := os.Mkdir(path, 0o777); err != nil && !errors.Is(err, os.ErrExist) {
@@ -127,8 +140,8 @@ func stat(fs filesystem, path string) (info os.FileInfo, err error) {
 	return info, err
 }
 
-// readFile is os.ReadFile for a file that another host may just have made.
-func readFile(fs filesystem, path string) (data []byte, err error) {
+// readFile reads a file of at most most bytes, which another host may just have made.
+func readFile(fs filesystem, path string, most int64) (data []byte, err error) {
 	err = retried(func() error {
 		f, err := open(fs, path)
 		if err != nil {
@@ -136,12 +149,25 @@ func readFile(fs filesystem, path string) (data []byte, err error) {
 		}
 		defer f.Close()
 		info, err := f.Stat()
-		if err == nil {
-			data, err = io.ReadAll(io.NewSectionReader(f, 0, info.Size()))
+		switch {
+		case err != nil:
+			return err
+		case !info.Mode().IsRegular():
+			return &regular.Error{Path: path, Mode: info.Mode()}
+		case info.Size() > most:
+			return fmt.Errorf("%s has %d bytes, want at most %d", path, info.Size(), most)
 		}
+		data, err = io.ReadAll(io.NewSectionReader(f, 0, info.Size()))
 		return err
 	})
 	return data, err
+}
+
+// isIO reports whether err is of a call of the operating system. Other errors of reading a file are about what
+// the file is.
+func isIO(err error) bool {
+	var e *os.PathError
+	return errors.As(err, &e)
 }
 
 // retried calls f. If a network file system reports that a file which f had opened no longer

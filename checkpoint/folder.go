@@ -16,6 +16,8 @@ const (
 	latestName = "latest"
 	// tempPrefix is the prefix of the names of incomplete and of partly deleted checkpoints.
 	tempPrefix = ".tmp-"
+	// maxStep is the largest step that folderName matches.
+	maxStep = 999_999_999_999_999_999
 )
 
 // folderName matches the name of a checkpoint of a step. If a step has several checkpoints, the
@@ -69,7 +71,7 @@ func (i *Info) number() int {
 
 // readLatest returns the name in the file latest of a folder, "" if there is no such file.
 func readLatest(dir string) (string, error) {
-	data, err := readFile(disk{}, filepath.Join(dir, latestName))
+	data, err := readFile(disk{}, filepath.Join(dir, latestName), 4<<10)
 	if errors.Is(err, os.ErrNotExist) {
 		return "", nil
 	}

@@ -146,6 +146,9 @@ func (m *Manager) load(ctx context.Context, path string, state State) (step int,
 	if err := comm.Agree(ctx, m.pg, err); err != nil {
 		return 0, "", err
 	}
+	if foreign := r.manifest.foreign(); foreign != nil && m.pg.Rank() == 0 {
+		m.pg.Log().Warn("tensors of types that devices do not have are not loaded", "checkpoint", path, "tensors", foreign)
+	}
 	return r.manifest.Step, "", comm.Agree(ctx, m.pg, m.set(ctx, r, state, targets))
 }
 
@@ -179,7 +182,7 @@ type target struct {
 }
 
 // targets pairs the tensors of the state with those of the checkpoint. The error lists the tensors
-// that do not fit.
+// that do not fit. A tensor of a type that devices do not have cannot be of the state, and is left out.
 func (r *reader) targets(state State, rank, size int) ([]target, error) {
 	if got, want := len(r.manifest.Optimizers), len(state.Optimizers); got != want && !r.manifest.WeightsOnly {
 		return nil, fmt.Errorf("%s has the state of %d optimizers, the program has %d", r.path, got, want)
@@ -194,6 +197,11 @@ func (r *reader) targets(state State, rank, size int) ([]target, error) {
 			saved[key(t.Kind, t.Name)] = t
 		}
 	}
+	if state.Model != nil {
+		if err := r.untie(saved, state.Model); err != nil {
+			return nil, err
+		}
+	}
 	e := &nn.StateError{}
 	var all []target
 	for _, it := range items {
@@ -206,10 +214,11 @@ func (r *reader) targets(state State, rank, size int) ([]target, error) {
 		delete(saved, k)
 		dt, want := t.DType.Device(), it.v.DType()
 		if !it.Whole.Equal(t.Shape) || dt != want && !(dt.IsFloat() && want.IsFloat()) {
-			e.Mismatched = append(e.Mismatched, nn.StateMismatch{Name: k, State: fmt.Sprint(dt, t.Shape), Module: fmt.Sprint(want, it.Whole)})
+			e.Mismatched = append(e.Mismatched, nn.StateMismatch{Name: k, State: t.layout(), Module: fmt.Sprint(want, it.Whole)})
 		}
 		all = append(all, target{it, t})
 	}
+	maps.DeleteFunc(saved, func(_ string, t *Tensor) bool { return t.DType.Device() == device.Invalid })
 	e.Unexpected = slices.Sorted(maps.Keys(saved))
 	if len(e.Missing)+len(e.Unexpected)+len(e.Mismatched) > 0 {
 		return nil, fmt.Errorf("%s is of another model or other optimizers: %w", r.path, e)
@@ -222,6 +231,28 @@ func (r *reader) targets(state State, rank, size int) ([]target, error) {
 		return nil, fmt.Errorf("%s lacks the values %q", r.path, names)
 	}
 	return all, nil
+}
+
+// untie gives tied weights in saved, which a file may have by any of their names, the names of [nn.State].
+func (r *reader) untie(saved map[string]*Tensor, m nn.Model) error {
+	w := r.weights()
+	names, _ := w.namesOf(m)
+	for _, there := range names {
+		if len(there) > 1 {
+			if _, err := w.readTied(there); err != nil {
+				return err
+			}
+		}
+		for _, name := range there {
+			delete(saved, key(modelKind, name))
+		}
+	}
+	for name, v := range nn.State(m) {
+		if there := names[v]; there != nil {
+			saved[key(modelKind, name)] = w.tensors[there[0]]
+		}
+	}
+	return nil
 }
 
 // set sets the state to that of the checkpoint.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -83,12 +84,18 @@ type Part struct {
 // key returns the name of a tensor in the files of a checkpoint.
 func key(kind, name string) string { return kind + "/" + name }
 
-func (t *Tensor) String() string {
-	return fmt.Sprintf("%s %v%v", key(t.Kind, t.Name), t.DType.Device(), t.Shape)
+func (t *Tensor) String() string { return key(t.Kind, t.Name) + " " + t.layout() }
+
+// layout returns the type and the shape.
+func (t *Tensor) layout() string {
+	if dt := t.DType.Device(); dt != device.Invalid {
+		return fmt.Sprintf("%v%v", dt, t.Shape)
+	}
+	return fmt.Sprintf("%s%v", t.DType, t.Shape)
 }
 
 // size returns the size of n elements in bytes.
-func (t *Tensor) size(n int) int64 { return int64(n) * int64(t.DType.Device().Size()) }
+func (t *Tensor) size(n int) int64 { return int64(n) * int64(t.DType.Bits()) / 8 }
 
 // len returns the number of elements.
 func (t *Tensor) len() int { return device.Shape(t.Shape).Len() }
@@ -149,8 +156,14 @@ func (m *Manifest) encode() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return seal(data), nil
+	if data = seal(data); len(data) > maxManifest {
+		return nil, fmt.Errorf("a manifest of %d bytes, want at most %d", len(data), maxManifest)
+	}
+	return data, nil
 }
+
+// maxManifest is the largest size of a manifest in bytes.
+const maxManifest = 1 << 30
 
 // seal encodes a sealed manifest by hand, because package json would change the bytes of the
 // manifest.
@@ -165,12 +178,14 @@ func readManifest(fs filesystem, path string) (*Manifest, error) {
 	if _, err := stat(fs, path); err != nil {
 		return nil, fmt.Errorf("checkpoint: %w", err)
 	}
-	data, err := readFile(fs, filepath.Join(path, manifestName))
-	if errors.Is(err, os.ErrNotExist) {
+	data, err := readFile(fs, filepath.Join(path, manifestName), maxManifest)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
 		return nil, corrupt(path, "it has no %s", manifestName)
-	}
-	if err != nil {
+	case isIO(err):
 		return nil, fmt.Errorf("checkpoint: %w", err)
+	case err != nil:
+		return nil, corrupt(path, "%v", err)
 	}
 	var s sealed
 	if err := json.Unmarshal(data, &s); err != nil {
@@ -183,8 +198,8 @@ func readManifest(fs filesystem, path string) (*Manifest, error) {
 		Format  string `json:"format"`
 		Version int    `json:"version"`
 	}
-	if err := json.Unmarshal(s.Manifest, &version); err != nil || version.Format != formatName {
-		return nil, corrupt(path, "%s is of format %q, want %q", manifestName, version.Format, formatName)
+	if err := json.Unmarshal(s.Manifest, &version); err != nil || version.Format != formatName || version.Version < 1 {
+		return nil, corrupt(path, "%s is of format %q, version %d, want %q, 1 to %d", manifestName, version.Format, version.Version, formatName, Version)
 	}
 	if version.Version > Version {
 		return nil, &VersionError{path, version.Version}
@@ -199,37 +214,67 @@ func readManifest(fs filesystem, path string) (*Manifest, error) {
 	return m, nil
 }
 
-// check returns an error unless the parts cover the tensors and lie within the files, and each rank has values.
+// check returns an error unless the parts cover the tensors and lie within the files. Sizes that are computed
+// from a manifest that passes do not overflow.
 func (m *Manifest) check() error {
-	if len(m.RankValues) != m.WorldSize || m.WorldSize < 1 {
-		return fmt.Errorf("it has the values of %d ranks, want those of %d", len(m.RankValues), m.WorldSize)
+	switch {
+	case m.Step < 0, m.Step > maxStep, m.Number < 0, m.Number == math.MaxInt:
+		return fmt.Errorf("number %d, step %d", m.Number, m.Step)
+	case slices.ContainsFunc(m.Optimizers, func(steps int) bool { return steps < 0 || steps > maxStep }):
+		return fmt.Errorf("the optimizers have committed %d steps", m.Optimizers)
+	case m.WorldSize < 1, m.WorldSize != len(m.RankValues):
+		return fmt.Errorf("the values of %d ranks, want those of %d", len(m.RankValues), m.WorldSize)
 	}
-	for i := range m.Tensors {
-		t := &m.Tensors[i]
-		if t.DType.Device() == device.Invalid {
-			return fmt.Errorf("%s is of the unknown type %q", key(t.Kind, t.Name), t.DType)
-		}
-		if slices.ContainsFunc(t.Shape, func(n int) bool { return n < 0 }) {
-			return fmt.Errorf("%s has the shape %v", key(t.Kind, t.Name), t.Shape)
-		}
-		end := 0
-		for _, p := range t.Parts {
-			if p.Lo != end || p.Hi <= p.Lo {
-				return fmt.Errorf("%v: a part has elements %d to %d, those before it end at %d", t, p.Lo, p.Hi, end)
-			}
-			if p.File < 0 || p.File >= len(m.Files) || p.Offset < 0 || p.Offset+t.size(p.Hi-p.Lo) > m.Files[p.File].Bytes {
-				return fmt.Errorf("%v: elements %d to %d are at byte %d of file %d, where they are not", t, p.Lo, p.Hi, p.Offset, p.File)
-			}
-			end = p.Hi
-		}
-		if end != t.len() {
-			return fmt.Errorf("%v: its parts end at element %d of %d", t, end, t.len())
-		}
-	}
+	total := int64(0)
 	for _, f := range m.Files {
-		if f.Name != filepath.Base(f.Name) || f.Header < 0 || f.Header > f.Bytes {
+		if f.Name != filepath.Base(f.Name) || f.Header < 0 || f.Header > f.Bytes || f.Bytes > math.MaxInt64-total {
 			return fmt.Errorf("a file %q of %d bytes with a header of %d", f.Name, f.Bytes, f.Header)
 		}
+		total += f.Bytes
+	}
+	known := map[string]bool{}
+	for i := range m.Tensors {
+		t := &m.Tensors[i]
+		if known[key(t.Kind, t.Name)] {
+			return fmt.Errorf("two tensors are called %s", key(t.Kind, t.Name))
+		}
+		known[key(t.Kind, t.Name)] = true
+		if err := m.checkTensor(t); err != nil {
+			return fmt.Errorf("%v: %w", t, err)
+		}
+	}
+	return nil
+}
+
+func (m *Manifest) checkTensor(t *Tensor) error {
+	switch {
+	case t.DType.Bits() == 0:
+		return fmt.Errorf("unknown type %q", t.DType)
+	case t.DType.Device() == device.Invalid && t.Kind != modelKind:
+		return fmt.Errorf("a tensor of an %s, of type %s, which devices do not have", t.Kind, t.DType)
+	}
+	n := 1
+	for _, d := range t.Shape {
+		if d < 0 || d > 0 && n > math.MaxInt/64/d { // an element has at most 64 bits
+			return fmt.Errorf("shape %v", t.Shape)
+		}
+		n *= d
+	}
+	end := 0
+	for _, p := range t.Parts {
+		if p.Lo != end || p.Hi <= p.Lo || p.Hi > n || p.Hi*t.DType.Bits()%8 != 0 {
+			return fmt.Errorf("a part has elements %d to %d of %d, those before it end at %d", p.Lo, p.Hi, n, end)
+		}
+		if p.File < 0 || p.File >= len(m.Files) {
+			return fmt.Errorf("elements %d to %d are in file %d of %d", p.Lo, p.Hi, p.File, len(m.Files))
+		}
+		if f := m.Files[p.File]; p.Offset < f.Header || p.Offset > f.Bytes-t.size(p.Hi-p.Lo) {
+			return fmt.Errorf("elements %d to %d are at byte %d of %s, where they are not", p.Lo, p.Hi, p.Offset, f.Name)
+		}
+		end = p.Hi
+	}
+	if end != n {
+		return fmt.Errorf("its parts end at element %d of %d", end, n)
 	}
 	return nil
 }
@@ -243,6 +288,16 @@ func (m *Manifest) tensors(kind string) map[string]*Tensor {
 		}
 	}
 	return all
+}
+
+// foreign returns the names of the tensors of types that devices do not have, which came from a safetensors file.
+func (m *Manifest) foreign() (names []string) {
+	for i := range m.Tensors {
+		if t := &m.Tensors[i]; t.DType.Device() == device.Invalid {
+			names = append(names, t.String())
+		}
+	}
+	return names
 }
 
 // Bytes returns the size of the checkpoint's files, without the manifest.

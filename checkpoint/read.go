@@ -43,11 +43,13 @@ func (r *reader) file(i int) (source, error) {
 	}
 	want := r.manifest.Files[i]
 	f, err := open(r.fs, filepath.Join(r.path, want.Name))
-	if errors.Is(err, os.ErrNotExist) {
+	switch {
+	case errors.Is(err, os.ErrNotExist):
 		return nil, corrupt(r.path, "%s is missing", want.Name)
-	}
-	if err != nil {
+	case isIO(err):
 		return nil, fmt.Errorf("checkpoint: %w", err)
+	case err != nil:
+		return nil, corrupt(r.path, "%v", err)
 	}
 	info, err := f.Stat()
 	if err == nil && info.Size() != want.Bytes {
@@ -61,13 +63,15 @@ func (r *reader) file(i int) (source, error) {
 	return f, nil
 }
 
-// read fills data with the bytes of a file from an offset on. what is the data's name in errors.
-func (r *reader) read(what string, i int, offset int64, data []byte) error {
-	return retried(func() error {
+// read reads n bytes of a file from an offset on. what is the data's name in errors. The manifest says that the
+// file has these bytes, so read allocates no memory before the file has the size that the manifest says.
+func (r *reader) read(what string, i int, offset, n int64) (data []byte, err error) {
+	err = retried(func() error {
 		f, err := r.file(i)
 		if err != nil {
 			return err
 		}
+		data = make([]byte, n)
 		if _, err = f.ReadAt(data, offset); errors.Is(err, syscall.ESTALE) {
 			delete(r.files, i)
 			return errors.Join(err, f.Close())
@@ -77,12 +81,13 @@ func (r *reader) read(what string, i int, offset int64, data []byte) error {
 		}
 		return nil
 	})
+	return data, err
 }
 
 // part reads a part of a tensor and compares its checksum.
 func (r *reader) part(t *Tensor, p Part) ([]byte, error) {
-	data := make([]byte, t.size(p.Hi-p.Lo))
-	if err := r.read(t.String(), p.File, p.Offset, data); err != nil {
+	data, err := r.read(t.String(), p.File, p.Offset, t.size(p.Hi-p.Lo))
+	if err != nil {
 		return nil, err
 	}
 	if got := sum(data); got != p.CRC {
@@ -119,8 +124,8 @@ func (r *reader) elements(t *Tensor, lo, hi int) ([]byte, error) {
 // header compares the checksum of the bytes before the first tensor of a file.
 func (r *reader) header(i int) error {
 	want := r.manifest.Files[i]
-	data := make([]byte, want.Header)
-	if err := r.read("the header of "+want.Name, i, 0, data); err != nil {
+	data, err := r.read("the header of "+want.Name, i, 0, want.Header)
+	if err != nil {
 		return err
 	}
 	if got := sum(data); got != want.CRC {

@@ -133,8 +133,8 @@ func (m *Manager) busy(ctx context.Context) (bool, error) {
 func (m *Manager) snapshot(ctx context.Context, s *saving, state State) error {
 	r := &s.share
 	r.Step = s.step
-	if s.step < 0 {
-		return fmt.Errorf("step %d", s.step)
+	if s.step < 0 || s.step > maxStep {
+		return fmt.Errorf("step %d, want 0 to %d", s.step, maxStep)
 	}
 	for i, opt := range state.Optimizers {
 		steps, whole := opt.Committed()

@@ -1,10 +1,12 @@
 package checkpoint
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -14,8 +16,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/checkpoint/safetensors"
-	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/magic"
+	"github.com/goddp/goddp/internal/regular"
 	"github.com/goddp/goddp/nn"
 )
 
@@ -36,10 +40,14 @@ func (r *Report) Complete() error {
 }
 
 // LoadWeights sets the weights of a model to those with the same names at path, and reports which
-// did not fit. path is a safetensors file, a checkpoint, or a folder of checkpoints, of which
-// LoadWeights takes the latest. Floating-point numbers are converted to the model's type. The model
+// did not fit. path is a checkpoint, a folder of checkpoints, of which LoadWeights takes the latest, a
+// safetensors file, the index of a model in several such files (model.safetensors.index.json), or a folder
+// with one of these. Floating-point numbers are converted to the model's type. The model
 // must be on a device ([nn.Place]). Each rank calls LoadWeights and reads the file itself. If
 // LoadWeights returns an error, some weights may have been loaded.
+//
+// Weights that are tied may have any of their names in the file, see [nn.AllNames], and any number of them. It is an
+// error if the file has other elements under another name.
 func LoadWeights(path string, m nn.Model) (*Report, error) {
 	w, err := openWeights(path)
 	if err != nil {
@@ -47,12 +55,15 @@ func LoadWeights(path string, m nn.Model) (*Report, error) {
 	}
 	defer w.close()
 	mine, report := nn.State(m), &Report{}
+	names, unexpected := w.namesOf(m)
+	report.Unexpected = unexpected
 	for _, name := range slices.Sorted(maps.Keys(mine)) {
-		t, v := w.tensors[name], mine[name]
-		if t == nil {
+		v := mine[name]
+		if names[v] == nil {
 			report.Missing = append(report.Missing, name)
 			continue
 		}
+		t := w.tensors[names[v][0]]
 		dt := t.DType.Device()
 		if !v.Shape().Equal(t.Shape) || dt != v.DType() && !(dt.IsFloat() && v.DType().IsFloat()) {
 			report.Mismatched = append(report.Mismatched, nn.StateMismatch{
@@ -60,7 +71,7 @@ func LoadWeights(path string, m nn.Model) (*Report, error) {
 			})
 			continue
 		}
-		data, err := w.read(name)
+		data, err := w.readTied(names[v])
 		if err == nil {
 			err = setVariable(v, data, dt)
 		}
@@ -69,19 +80,44 @@ func LoadWeights(path string, m nn.Model) (*Report, error) {
 		}
 		report.Loaded = append(report.Loaded, name)
 	}
-	for _, name := range slices.Sorted(maps.Keys(w.tensors)) {
-		if mine[name] == nil {
-			report.Unexpected = append(report.Unexpected, name)
-		}
-	}
 	return report, nil
 }
 
-// weights holds the tensors of a safetensors file, or the model's tensors of a checkpoint.
+// weights holds the tensors of safetensors files, or the model's tensors of a checkpoint.
 type weights struct {
-	tensors map[string]*Tensor
-	read    func(name string) ([]byte, error)
-	close   func() error
+	tensors  map[string]*Tensor
+	metadata map[string]string // of a single safetensors file
+	read     func(name string) ([]byte, error)
+	close    func() error
+}
+
+// namesOf returns the names by which w has each variable of a model, and the names that the model lacks.
+func (w *weights) namesOf(m nn.Model) (names map[*autograd.Variable][]string, unexpected []string) {
+	names, all := map[*autograd.Variable][]string{}, nn.AllNames(m)
+	for _, name := range slices.Sorted(maps.Keys(w.tensors)) {
+		if v := all[name]; v != nil {
+			names[v] = append(names[v], name)
+		} else {
+			unexpected = append(unexpected, name)
+		}
+	}
+	return names, unexpected
+}
+
+// readTied reads a tensor that w has by these names. The error says that their elements differ.
+func (w *weights) readTied(names []string) ([]byte, error) {
+	data, err := w.read(names[0])
+	for _, other := range names[1:] {
+		if err != nil {
+			return nil, err
+		}
+		var again []byte
+		again, err = w.read(other)
+		if a, b := w.tensors[names[0]].layout(), w.tensors[other].layout(); err == nil && (a != b || !bytes.Equal(data, again)) {
+			err = fmt.Errorf("the model has one tensor for %s (%s) and %s (%s), which differ in the file", names[0], a, other, b)
+		}
+	}
+	return data, err
 }
 
 func openWeights(path string) (*weights, error) {
@@ -90,31 +126,138 @@ func openWeights(path string) (*weights, error) {
 		return nil, fmt.Errorf("checkpoint: %w", err)
 	}
 	if !info.IsDir() {
-		f, err := safetensors.Open(path)
-		if err != nil {
-			return nil, err
-		}
-		return &weights{fileTensors(f, modelKind), f.Read, f.Close}, nil
+		return openFile(path)
 	}
-	if path, err = Latest(path); err != nil {
-		return nil, err
+	latest, err := Latest(path)
+	if files := weightFiles(path); errors.Is(err, errNoCheckpoint) && len(files) == 1 {
+		return openFile(filepath.Join(path, files[0]))
 	}
-	r, err := openReader(disk{}, path)
 	if err != nil {
 		return nil, err
 	}
-	all := r.manifest.tensors(modelKind)
-	return &weights{all, func(name string) ([]byte, error) { return r.elements(all[name], 0, all[name].len()) }, r.close}, nil
+	r, err := openReader(disk{}, latest)
+	if err != nil {
+		return nil, err
+	}
+	return r.weights(), nil
 }
 
-// fileTensors returns the tensors of a file as tensors of the given kind.
-func fileTensors(f *safetensors.File, kind string) map[string]*Tensor {
-	all := map[string]*Tensor{}
-	for name, t := range f.Tensors() {
-		all[name] = &Tensor{Kind: kind, Name: name, DType: t.DType, Shape: t.Shape}
+// weights returns the model's tensors of a checkpoint.
+func (r *reader) weights() *weights {
+	all := r.manifest.tensors(modelKind)
+	return &weights{
+		tensors: all,
+		read:    func(name string) ([]byte, error) { return r.elements(all[name], 0, all[name].len()) },
+		close:   r.close,
 	}
-	return all
 }
+
+// indexSuffix ends the name of the index of a model that Hugging Face's libraries have divided among files.
+const indexSuffix = ".safetensors.index.json"
+
+// weightFiles returns the names of the indices in a folder, or, if there are none, of the safetensors files.
+func weightFiles(dir string) []string {
+	entries, _ := os.ReadDir(dir) // a folder that cannot be read gives an error elsewhere
+	for _, suffix := range []string{indexSuffix, ".safetensors"} {
+		var names []string
+		for _, e := range entries {
+			if strings.HasSuffix(e.Name(), suffix) {
+				names = append(names, e.Name())
+			}
+		}
+		if names != nil {
+			return names
+		}
+	}
+	return nil
+}
+
+// openFile opens a safetensors file, or the files of an index.
+func openFile(path string) (*weights, error) {
+	if !strings.HasSuffix(path, indexSuffix) {
+		return openFiles(path)
+	}
+	fileOf, err := readIndex(path)
+	if err != nil {
+		return nil, fmt.Errorf("checkpoint: %s: %w", path, err)
+	}
+	var files []string
+	for _, name := range slices.Compact(slices.Sorted(maps.Values(fileOf))) {
+		files = append(files, filepath.Join(filepath.Dir(path), name))
+	}
+	w, err := openFiles(files...)
+	if err != nil {
+		return nil, err
+	}
+	for name, file := range fileOf {
+		if w.tensors[name] == nil {
+			return nil, errors.Join(fmt.Errorf("checkpoint: %s: %q is in %s, which lacks it", path, name, file), w.close())
+		}
+	}
+	return w, nil
+}
+
+// readIndex returns the name of the file of each tensor of an index.
+func readIndex(path string) (fileOf map[string]string, err error) {
+	data, err := regular.Read(path, safetensors.MaxHeader)
+	if err != nil {
+		return nil, err
+	}
+	var index struct {
+		WeightMap map[string]string `json:"weight_map"`
+	}
+	if err := json.Unmarshal(data, &index); err != nil {
+		if format := magic.Describe(data); format != "" {
+			return nil, fmt.Errorf("want an index of safetensors files, but it is %s: %w", format, err)
+		}
+		return nil, err
+	}
+	for _, file := range index.WeightMap {
+		if file == "" || file != filepath.Base(file) {
+			return nil, fmt.Errorf("it names the file %q, want a file in the same folder", file)
+		}
+	}
+	if len(index.WeightMap) == 0 {
+		return nil, errors.New(`it has no "weight_map", which names the file of each tensor`)
+	}
+	return index.WeightMap, nil
+}
+
+// openFiles opens safetensors files.
+func openFiles(paths ...string) (*weights, error) {
+	var files []*safetensors.File
+	fileOf := map[string]*safetensors.File{} // by the tensor's name
+	w := &weights{
+		tensors: map[string]*Tensor{},
+		read:    func(name string) ([]byte, error) { return fileOf[name].Read(name) },
+		close: func() error {
+			var errs []error
+			for _, f := range files {
+				errs = append(errs, f.Close())
+			}
+			return errors.Join(errs...)
+		},
+	}
+	for _, path := range paths {
+		f, err := safetensors.Open(path)
+		if err != nil {
+			return nil, errors.Join(err, w.close())
+		}
+		files = append(files, f)
+		w.metadata = f.Metadata()
+		for name, t := range f.Tensors() {
+			if fileOf[name] != nil {
+				return nil, errors.Join(fmt.Errorf("checkpoint: %s: another file has a tensor %q too", path, name), w.close())
+			}
+			fileOf[name] = f
+			w.tensors[name] = &Tensor{Kind: modelKind, Name: name, DType: t.DType, Shape: t.Shape}
+		}
+	}
+	return w, nil
+}
+
+// errNoCheckpoint is the error of [Latest] for a folder without checkpoints.
+var errNoCheckpoint = errors.New("there is no checkpoint")
 
 // Latest returns path if it is a checkpoint. If path is a folder of checkpoints, Latest returns the
 // latest one.
@@ -126,10 +269,14 @@ func Latest(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if len(all) == 0 {
-		return "", fmt.Errorf("checkpoint: there is no checkpoint in %s", path)
+	if len(all) > 0 {
+		return all[0].Path, nil
 	}
-	return all[0].Path, nil
+	err = fmt.Errorf("checkpoint: %w in %s", errNoCheckpoint, path)
+	if files := weightFiles(path); files != nil {
+		err = fmt.Errorf("%w, but weights: give one of the files %q", err, files)
+	}
+	return "", err
 }
 
 // manifestKey is the key in a file's metadata under which Export stores the manifest if it exports
@@ -164,7 +311,7 @@ func Export(path, file string, everything bool) error {
 		default:
 			continue
 		}
-		sources[name] = safetensors.Source{DType: t.DType.Device(), Shape: t.Shape, Write: func(w io.Writer) error {
+		sources[name] = safetensors.Source{Format: t.DType, Shape: t.Shape, Write: func(w io.Writer) error {
 			data, err := r.elements(t, 0, t.len())
 			if err == nil {
 				_, err = w.Write(data)
@@ -231,17 +378,16 @@ func Import(file, dir string) (string, error) {
 }
 
 func importFile(file, dir string) (string, error) {
-	f, err := safetensors.Open(file)
+	w, err := openFile(file)
 	if err != nil {
 		return "", err
 	}
-	defer f.Close()
+	defer w.close()
 	m := &Manifest{
 		Format: formatName, Version: Version, Time: time.Now().UTC(), WorldSize: 1,
 		RankValues: []map[string]json.RawMessage{{}}, WeightsOnly: true,
 	}
-	tensors := fileTensors(f, modelKind)
-	if about := f.Metadata()[manifestKey]; about != "" {
+	if about := w.metadata[manifestKey]; about != "" {
 		m.WeightsOnly = false
 		if err := json.Unmarshal([]byte(about), m); err != nil {
 			return "", fmt.Errorf("%s: %w", manifestKey, err)
@@ -249,7 +395,8 @@ func importFile(file, dir string) (string, error) {
 		if m.Version > Version {
 			return "", &VersionError{file, m.Version}
 		}
-		for k, t := range tensors {
+		m.Format, m.Version, m.Files, m.Tensors = formatName, Version, nil, nil
+		for k, t := range w.tensors {
 			t.Kind, t.Name, _ = strings.Cut(k, "/")
 		}
 	}
@@ -261,7 +408,7 @@ func importFile(file, dir string) (string, error) {
 		return "", err
 	}
 	defer fs.RemoveAll(temp) // does nothing once publish has renamed the folder
-	if err := writeWhole(fs, filepath.Join(temp, shareName(0, 1)), f, tensors, m); err != nil {
+	if err := writeWhole(fs, filepath.Join(temp, shareName(0, 1)), w, m); err != nil {
 		return "", err
 	}
 	if m.Number, err = nextNumber(dir); err != nil {
@@ -274,23 +421,19 @@ func importFile(file, dir string) (string, error) {
 	return filepath.Join(dir, name), publish(fs, dir, name, temp, m)
 }
 
-// writeWhole writes tensors of f, by their names in f, to the only file of a checkpoint, and adds
-// them to the manifest.
-func writeWhole(fs filesystem, path string, f *safetensors.File, tensors map[string]*Tensor, m *Manifest) error {
+// writeWhole writes the tensors of w to the only file of a checkpoint, and adds them to the manifest.
+func writeWhole(fs filesystem, path string, w *weights, m *Manifest) error {
 	sources := map[string]safetensors.Source{}
-	for k, t := range tensors {
-		if t.DType.Device() == device.Invalid {
-			return fmt.Errorf("%s is of type %s, which devices do not have", k, t.DType)
-		}
-		sources[key(t.Kind, t.Name)] = safetensors.Source{DType: t.DType.Device(), Shape: t.Shape, Write: func(w io.Writer) error {
-			data, err := f.Read(k)
+	for k, t := range w.tensors {
+		sources[key(t.Kind, t.Name)] = safetensors.Source{Format: t.DType, Shape: t.Shape, Write: func(to io.Writer) error {
+			data, err := w.read(k)
 			if err != nil {
 				return err
 			}
 			if len(data) > 0 {
 				t.Parts[0].CRC = sum(data)
 			}
-			_, err = w.Write(data)
+			_, err = to.Write(data)
 			return err
 		}}
 	}
@@ -299,7 +442,7 @@ func writeWhole(fs filesystem, path string, f *safetensors.File, tensors map[str
 		return err
 	}
 	m.Files = []File{{Name: filepath.Base(path), Bytes: int64(len(header)), Header: int64(len(header)), CRC: sum(header)}}
-	for _, t := range tensors {
+	for _, t := range w.tensors {
 		t.Parts = []Part{}
 		if t.len() > 0 {
 			t.Parts = []Part{{Hi: t.len(), Offset: places[key(t.Kind, t.Name)].From}}
@@ -307,7 +450,7 @@ func writeWhole(fs filesystem, path string, f *safetensors.File, tensors map[str
 		m.Files[0].Bytes += t.size(t.len())
 	}
 	err = create(fs, path, tensorFile(sources, nil))
-	for _, t := range tensors {
+	for _, t := range w.tensors {
 		m.Tensors = append(m.Tensors, *t)
 	}
 	sortTensors(m.Tensors)

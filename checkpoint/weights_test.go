@@ -3,14 +3,20 @@ package checkpoint
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
+	"log/slog"
 	"maps"
+	"math"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/goddp/goddp/checkpoint/safetensors"
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/nn"
 )
@@ -134,5 +140,206 @@ func TestSaveWeights(t *testing.T) {
 	})
 	if files, err := filepath.Glob(filepath.Join(dir, "*")); err != nil || len(files) != 1 {
 		t.Errorf("in the folder there are %q, %v", files, err)
+	}
+}
+
+// writeTensors writes tensors of Float32 to a safetensors file.
+func writeTensors(t *testing.T, file string, tensors map[string][]float32) {
+	t.Helper()
+	sources := map[string]safetensors.Source{}
+	for name, values := range tensors {
+		var data []byte
+		for _, v := range values {
+			data = binary.LittleEndian.AppendUint32(data, math.Float32bits(v))
+		}
+		sources[name] = safetensors.Bytes(device.Float32, device.Shape{len(values) / 2, 2}, data)
+	}
+	if err := writeWeights(file, sources, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// tiedModel is an embedding and a head with one weight [2 2].
+type tiedModel struct{ nn.Container }
+
+func newTied() *tiedModel {
+	m := &tiedModel{}
+	embedding := nn.Add(&m.Container, "wte", nn.Embedding(2, 2))
+	head := nn.Add(&m.Container, "head", nn.Linear(2, 2, nn.LinearOptions{NoBias: true}))
+	head.Weight = embedding.Weight
+	return m
+}
+
+// A file may have tied weights by any of their names, from a model of one file or of several. LoadWeights loads
+// them, as Resume does from a checkpoint that Import made. A file with other elements for each name is an error.
+func TestTiedWeights(t *testing.T) {
+	values, others := []float32{1, 2, 3, 4}, []float32{1, 2, 3, 5}
+	for _, c := range []struct {
+		tensors map[string][]float32
+		missing string // what LoadWeights and Resume say that the file lacks, or else their error
+		err     string
+	}{
+		{map[string][]float32{"wte.weight": values}, "", ""},
+		{map[string][]float32{"head.weight": values}, "", ""},
+		{map[string][]float32{"wte.weight": values, "head.weight": values}, "", ""},
+		{map[string][]float32{"lm_head.weight": values}, "wte.weight", "it lacks"},
+		{map[string][]float32{"wte.weight": values, "head.weight": others}, "", "the model has one tensor for head.weight (float32[2 2]) and wte.weight (float32[2 2]), which differ"},
+	} {
+		dir := t.TempDir()
+		file := filepath.Join(dir, "model.safetensors")
+		writeTensors(t, file, c.tensors)
+		if _, err := Import(file, filepath.Join(dir, "run")); err != nil {
+			t.Fatal(err)
+		}
+		commtest.OnGoroutines(t, 1, nil, func(pg *comm.ProcessGroup) error {
+			m := newTied()
+			if err := nn.Place(m, pg.Device(), 1); err != nil {
+				return err
+			}
+			check := func(err error) error {
+				got, failed := m.Parameters()[0].Var().Read(t.Context())
+				if c.err == "" && err == nil && !slices.Equal(got, []float64{1, 2, 3, 4}) {
+					t.Errorf("%v: the weight is %v", c.tensors, got)
+				}
+				if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+					t.Errorf("%v: %v, want %q", c.tensors, err, c.err)
+				}
+				for _, p := range m.Parameters() {
+					clear(p.Var().Tensor().Buf.Host())
+				}
+				return failed
+			}
+			report, err := LoadWeights(file, m)
+			if err == nil {
+				err = report.Complete()
+				if got := strings.Join(report.Missing, " "); got != c.missing {
+					t.Errorf("%v: %q are missing, want %q", c.tensors, got, c.missing)
+				}
+			}
+			if err := check(err); err != nil {
+				return err
+			}
+			ck, err := Open(pg, filepath.Join(dir, "run"), nil)
+			if err != nil {
+				return err
+			}
+			_, err = ck.Resume(t.Context(), State{Model: m})
+			return errors.Join(check(err), ck.Close())
+		})
+	}
+}
+
+// The index of a model in several files, and a folder with one model, stand for all tensors. An index that does not fit
+// its files is an error that names the file.
+func TestModelsOfSeveralFiles(t *testing.T) {
+	const index = "model.safetensors.index.json"
+	for _, c := range []struct {
+		index string // its weight_map
+		want  string // the tensors, or what the error contains
+	}{
+		{`{"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}`, "a b"},
+		{`{"weight_map": {"a": "1.safetensors", "c": "2.safetensors"}}`, `"c" is in 2.safetensors, which lacks it`},
+		{`{"weight_map": {"a": "1.safetensors", "b": "3.safetensors"}}`, "3.safetensors: no such file"},
+		{`{"weight_map": {"a": "1.safetensors", "b": "4.safetensors"}}`, `another file has a tensor "a" too`},
+		{`{"weight_map": {"a": "5.safetensors"}}`, "5.safetensors: want a safetensors file, but it is a git-lfs pointer"},
+		{`{"weight_map": {"a": "../1.safetensors"}}`, "want a file in the same folder"},
+		{`{"weight_map": {"a": 1}}`, "cannot unmarshal number"},
+		{`{"weight_map": {}}`, `no "weight_map"`},
+		{"version https://git-lfs.github.com/spec/v1\n", "want an index of safetensors files, but it is a git-lfs pointer"},
+	} {
+		dir := t.TempDir()
+		at := func(name string) string { return filepath.Join(dir, name) }
+		writeTensors(t, at("1.safetensors"), map[string][]float32{"a": {1, 2}})
+		writeTensors(t, at("2.safetensors"), map[string][]float32{"b": {3, 4}})
+		writeTensors(t, at("4.safetensors"), map[string][]float32{"a": {3, 4}})
+		if err := errors.Join(os.WriteFile(at(index), []byte(c.index), 0o600),
+			os.WriteFile(at("5.safetensors"), []byte("version https://git-lfs.github.com/spec/v1\noid sha256:1\n"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range []string{dir, at(index)} {
+			w, err := openWeights(path)
+			got := ""
+			if err == nil {
+				got = strings.Join(slices.Sorted(maps.Keys(w.tensors)), " ")
+				if data, err := w.read("b"); err != nil || !bytes.Equal(data, []byte{0, 0, 0x40, 0x40, 0, 0, 0x80, 0x40}) {
+					t.Errorf("b is %v, %v", data, err)
+				}
+				if err := w.close(); err != nil {
+					t.Error(err)
+				}
+			}
+			if got != c.want && (err == nil || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("%s of %s: %q, %v, want %q", path, c.index, got, err, c.want)
+			}
+		}
+		if c.want == "a b" {
+			made, err := Import(at(index), at("run"))
+			if err == nil {
+				err = Verify(made)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		if _, err := Latest(dir); c.want != "a b" && (err == nil || !strings.Contains(err.Error(), index)) {
+			t.Errorf("%v, want an error that names the index", err)
+		}
+	}
+}
+
+// A checkpoint of a file with types that devices do not have holds their elements to the bit. Resume loads the rest, and
+// says what it leaves out.
+func TestTypesThatDevicesDoNotHave(t *testing.T) {
+	dir := t.TempDir()
+	from, to := filepath.Join(dir, "from.safetensors"), filepath.Join(dir, "to.safetensors")
+	sources := map[string]safetensors.Source{"wte.weight": safetensors.Bytes(device.Float32, device.Shape{2, 2}, make([]byte, 16))}
+	for _, dtype := range []safetensors.DType{"BOOL", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0", "I16", "U16", "U32", "U64", "C64", "F4", "F6_E2M3"} {
+		data := make([]byte, 8*dtype.Bits()/8)
+		for i := range data {
+			data[i] = byte(i*37 + len(dtype))
+		}
+		sources["mask."+string(dtype)] = safetensors.Source{Format: dtype, Shape: device.Shape{4, 2}, Write: content(data)}
+	}
+	if err := writeWeights(from, sources, map[string]string{"format": "pt"}); err != nil {
+		t.Fatal(err)
+	}
+	run := filepath.Join(dir, "run")
+	made, err := Import(from, run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(Verify(made), Export(run, to, false)); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.ReadFile(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after, err := os.ReadFile(to); err != nil || !bytes.Equal(after, before) {
+		t.Errorf("exported again, the file has other bytes: %v", err)
+	}
+	writeTensors(t, to, map[string][]float32{"wte.weight": {0, 0, 0, 0}, "mask.BOOL": {1, 2}})
+	other, err := Import(to, filepath.Join(dir, "other"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if differ, err := Diff(made, other); err != nil || len(differ) != 12 || differ[0].Text != "BOOL[4 2] and float32[1 2]" {
+		t.Errorf("%v, %v, want 12 differences", differ, err)
+	}
+	var log bytes.Buffer
+	commtest.OnGoroutines(t, 1, &comm.Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, func(pg *comm.ProcessGroup) error {
+		m := newTied()
+		if err := nn.Place(m, pg.Device(), 1); err != nil {
+			return err
+		}
+		ck, err := Open(pg, run, nil)
+		if err != nil {
+			return err
+		}
+		_, err = ck.Resume(t.Context(), State{Model: m})
+		return errors.Join(err, ck.Close())
+	})
+	if !strings.Contains(log.String(), "model/mask.F8_E4M3 F8_E4M3[4 2]") {
+		t.Errorf("the log is %q, want what was left out", &log)
 	}
 }
