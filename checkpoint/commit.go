@@ -16,10 +16,15 @@ import (
 // checkpoint. It returns the checkpoint's path. Rank 0 calls it.
 func (m *Manager) commit(ctx context.Context, s *saving, temp string) (string, error) {
 	shares, err := m.gather(ctx, s.seq)
+	if err == nil {
+		m.o.phase("commit")
+	}
+	if now := readHolder(m.dir); now.ID != "" && now.ID != m.id { // it may have deleted shares
+		return "", fmt.Errorf("%v has taken the folder, which only one job at a time may use", now)
+	}
 	if err != nil {
 		return "", err
 	}
-	m.o.phase("commit")
 	manifest, err := merge(shares)
 	if err != nil {
 		return "", err

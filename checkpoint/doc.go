@@ -23,6 +23,7 @@
 //	run1/step-00001200/rank-00000-of-00002.safetensors   the share of each rank
 //	run1/step-00001200/rank-00001-of-00002.safetensors
 //	run1/.tmp-...                                        incomplete checkpoints
+//	run1/.lock                                           which process uses the folder
 //
 // Each rank writes a share of the state: an equal part, in bytes, of the tensors that all ranks have,
 // and its own part of the tensors that package ddp/zero divides. Rank 0's share also has the model's
@@ -83,7 +84,16 @@
 // opens a file of another host. It opens a file again if its handle has become stale. An error of a
 // write may be returned by the write, the sync or the close. NFS keeps a folder while a process has a
 // file in it open. If a deletion fails for that reason, it is logged, and the next Open tries again.
-// There are no locks: only one job at a time may use a folder.
+//
+// # One job at a time
+//
+// Only one job at a time may use a folder. Rank 0 locks the file .lock by flock(2), from Open to Close. The operating
+// system releases the lock of a process that is killed, and a network file system that of a host that has crashed, after
+// a while: NFS 4 after 90 seconds by default, NFS 3 when the host has booted again. So a job that is started again gets the
+// folder. A second job gets an error that names the first: its job id, host and process, and since when. On a file
+// system without locks Open logs a warning. The job that opened the folder last then keeps it: the next save
+// of the other one fails, and its error names that job. Readers, such as [LoadWeights], [Verify] and
+// [Export], need no lock.
 //
 // # Asynchronous saves
 //

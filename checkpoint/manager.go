@@ -35,6 +35,7 @@ type Options struct {
 	// timeout.
 	Timeout time.Duration
 
+	grace time.Duration      // the longest wait for another job's manager; 0: lockGrace
 	fs    filesystem         // nil: the operating system's file system
 	phase func(phase string) // tests set it; it is called when a phase of a save begins
 }
@@ -48,6 +49,7 @@ type Manager struct {
 	o       Options
 	fs      filesystem
 	id      string        // identifies this Manager, the same on all ranks
+	lock    *folderLock   // rank 0's; nil on the other ranks
 	seq     int           // the number of the last Save
 	copying device.Stream // the stream that copies snapshots
 	pinned  device.Buffer // the memory of the snapshot
@@ -66,8 +68,12 @@ var ErrClosed = errors.New("checkpoint: the manager is closed")
 
 // Open makes the folder dir if it does not exist, and returns a manager of the checkpoints in it.
 // All ranks call it. The error, the same on all ranks, names the ranks that do not see rank 0's
-// folder or cannot write to it. Open deletes the files of incomplete saves, so only one job at a
-// time may use a folder.
+// folder or cannot write to it.
+//
+// Open deletes the files of incomplete saves, so only one job at a time may use a folder. Rank 0 locks it
+// until Close, or until its process ends. If another job has locked it, Open waits for some seconds, because that
+// job may just have been killed, and returns an error that names it. For an earlier attempt of the same job, which
+// the launcher ends, Open waits for half of the group's timeout.
 func Open(pg *comm.ProcessGroup, dir string, opts *Options) (*Manager, error) {
 	if pg == nil {
 		return nil, fmt.Errorf("checkpoint: opening %s: %w", dir, comm.ErrNoGroup)
@@ -89,6 +95,9 @@ func Open(pg *comm.ProcessGroup, dir string, opts *Options) (*Manager, error) {
 		if m.copying != nil {
 			m.copying.Close()
 		}
+		if m.lock != nil {
+			m.lock.release()
+		}
 		return nil, fmt.Errorf("checkpoint: opening %s: %w", m.dir, err)
 	}
 	return m, nil
@@ -103,6 +112,9 @@ func (m *Manager) open(ctx context.Context) error {
 	if m.pg.Rank() == 0 && err == nil {
 		m.id = rand.Text()
 		if err = os.MkdirAll(m.dir, 0o777); err == nil {
+			err = m.lockFolder()
+		}
+		if err == nil {
 			m.cleanUp() // must precede anything that another rank creates
 			err = m.fs.Mkdir(m.temp("probe"))
 		}
@@ -116,6 +128,29 @@ func (m *Manager) open(ctx context.Context) error {
 	err = comm.Agree(ctx, m.pg, m.probe())
 	if m.pg.Rank() == 0 {
 		m.fs.RemoveAll(m.temp("probe")) // if this fails, the next Open deletes it
+	}
+	return err
+}
+
+// lockGrace is how long Open waits for the end of another job that uses the folder.
+const lockGrace = 5 * time.Second
+
+// lockFolder locks the folder for this manager.
+func (m *Manager) lockFolder() (err error) {
+	me, isTold := newHolder(m.id), false
+	m.lock, err = lockFolder(m.dir, me, func(present holder) time.Duration {
+		patience := cmp.Or(m.o.grace, lockGrace)
+		if me.Job != "" && me.Job == present.Job {
+			patience = m.pg.Timeout() / 2 // the other ranks wait for the whole of it
+		}
+		if !isTold {
+			isTold = true
+			m.pg.Log().Warn("another process uses the folder: waiting for its end", "folder", m.dir, "holder", present, "timeout", patience)
+		}
+		return patience
+	})
+	if err == nil && m.lock.err != nil {
+		m.pg.Log().Warn("the folder cannot be locked: start no second job that uses it", "folder", m.dir, "error", m.lock.err)
 	}
 	return err
 }
@@ -169,6 +204,9 @@ func (m *Manager) Close() error {
 	err := m.Wait(context.Background()) // the writer has its own deadline
 	m.closed = true
 	m.free()
+	if m.lock != nil {
+		err = errors.Join(err, m.lock.release())
+	}
 	return errors.Join(err, m.copying.Close())
 }
 

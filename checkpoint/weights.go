@@ -403,6 +403,11 @@ func importFile(file, dir string) (string, error) {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return "", err
 	}
+	lock, err := lockFolder(dir, newHolder(rand.Text()), func(holder) time.Duration { return 0 })
+	if err != nil {
+		return "", err
+	}
+	defer lock.release()
 	fs, temp := disk{}, filepath.Join(dir, tempPrefix+"import-"+rand.Text())
 	if err := fs.Mkdir(temp); err != nil {
 		return "", err

@@ -1,0 +1,113 @@
+package checkpoint
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/regular"
+)
+
+// lockName is the name of the file that the holder of a folder locks. It contains the [holder].
+const lockName = ".lock"
+
+// lockPoll is the time between two attempts to lock a folder.
+const lockPoll = 50 * time.Millisecond
+
+// holder is a writer of a folder: rank 0's [Manager], or [Import].
+type holder struct {
+	ID    string    `json:"id"` // differs between owners
+	Job   string    `json:"job"`
+	Host  string    `json:"host"`
+	PID   int       `json:"pid"`
+	Since time.Time `json:"since"`
+}
+
+// newHolder returns an holder in this process.
+func newHolder(id string) holder {
+	host, _ := os.Hostname()
+	return holder{id, handshake.JobFromEnv(0).ID, host, os.Getpid(), time.Now()}
+}
+
+func (o holder) String() string {
+	if o.ID == "" {
+		return "another process"
+	}
+	job := ""
+	if o.Job != "" {
+		job = fmt.Sprintf(" of job %q", o.Job)
+	}
+	return fmt.Sprintf("process %d%s on %s, since %s,", o.PID, job, o.Host, o.Since.Format(time.RFC3339))
+}
+
+// folderLock keeps other owners out of a folder. The operating system releases the lock of a process
+// that ends; that of a host that crashes, which a network file system holds, after a while.
+type folderLock struct {
+	holder
+	file *os.File
+	err  error // why the file system locks nothing; nil if it does
+}
+
+// lockFolder locks a folder for o. It waits for the present holder as long as patience says, which it calls at
+// each attempt. If the file system has no locks, o becomes the holder at once, and the lock says why.
+func lockFolder(dir string, o holder, patience func(present holder) time.Duration) (*folderLock, error) {
+	for start := time.Now(); ; time.Sleep(lockPoll) {
+		l, err := tryLock(dir, o)
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			return l, err
+		}
+		if present := readHolder(dir); time.Since(start) >= patience(present) {
+			return nil, fmt.Errorf("%v uses it, and only one job at a time may: end that job, or use another folder; if its host has crashed, delete %s",
+				present, filepath.Join(dir, lockName))
+		}
+	}
+}
+
+// tryLock is lockFolder without a wait. Its error is EWOULDBLOCK if there is another holder.
+func tryLock(dir string, o holder) (*folderLock, error) {
+	content, err := json.Marshal(o)
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o666)
+	if err != nil {
+		return nil, err
+	}
+	l := &folderLock{holder: o, file: f, err: syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)}
+	mine, err := f.Stat()
+	there, gone := os.Lstat(f.Name())
+	switch {
+	case errors.Is(l.err, syscall.EWOULDBLOCK), gone != nil, err == nil && !os.SameFile(mine, there):
+		err = syscall.EWOULDBLOCK // the holder may just have deleted the file
+	case err == nil:
+		if err = f.Truncate(0); err == nil {
+			_, err = f.WriteAt(content, 0)
+		}
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// release deletes the file and unlocks it.
+func (l *folderLock) release() error {
+	if readHolder(filepath.Dir(l.file.Name())).ID == l.ID {
+		os.Remove(l.file.Name()) // if this fails, the next holder locks the same file
+	}
+	return l.file.Close()
+}
+
+// readHolder returns the holder that the file of a folder contains, the zero holder if there is none.
+func readHolder(dir string) (o holder) {
+	if data, err := regular.Read(filepath.Join(dir, lockName), 4<<10); err == nil && json.Unmarshal(data, &o) != nil {
+		return holder{}
+	}
+	return o
+}
