@@ -208,6 +208,7 @@ func share(panels [][]*plot.Plot, column int) {
 	}
 	for _, row := range panels {
 		row[column].X.Min, row[column].X.Max = low, high
+		widen(&row[column].X)
 	}
 }
 
@@ -231,7 +232,7 @@ func panel(name, axis string, runs []*Run, opts Options) (*plot.Plot, error) {
 			if axis == "seconds" {
 				x = at.Time
 			}
-			if finite(x) && finite(at.Number) && (!opts.Log || at.Number > 0) {
+			if isDrawable(x) && isDrawable(at.Number) && (!opts.Log || at.Number > smallest) {
 				points = append(points, plotter.XY{X: x, Y: at.Number})
 			}
 		}
@@ -269,10 +270,23 @@ func panel(name, axis string, runs []*Run, opts Options) (*plot.Plot, error) {
 	if !p.Legend.Left {
 		p.Legend.XOffs *= -1
 	}
-	if opts.Log && p.Y.Min == p.Y.Max { // otherwise the logarithmic axis would reach below 0
+	if !opts.Log {
+		widen(&p.Y)
+	} else if p.Y.Min == p.Y.Max { // otherwise the logarithmic axis would reach below 0
 		p.Y.Min, p.Y.Max = p.Y.Min/2, p.Y.Max*2
 	}
 	return p, nil
 }
 
-func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
+// Numbers that are drawn have at most the magnitude largest, and on a logarithmic axis more than smallest, so that
+// differences and factors of them are finite.
+const largest, smallest = 1e300, 1e-300
+
+func isDrawable(x float64) bool { return math.Abs(x) <= largest }
+
+// widen widens a range that is too narrow for ticks.
+func widen(a *plot.Axis) {
+	if least := 1e-9 * max(math.Abs(a.Min), math.Abs(a.Max)); a.Max-a.Min <= max(least, smallest) {
+		a.Min, a.Max = a.Min-max(least, 1), a.Max+max(least, 1)
+	}
+}

@@ -1,6 +1,7 @@
 package curve
 
 import (
+	"math"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -116,6 +117,24 @@ func TestSave(t *testing.T) {
 	} {
 		if err := Save(filepath.Join(t.TempDir(), c.file), []*Run{r}, c.opts); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want an error with %q", err, want)
+		}
+	}
+}
+
+// Runs of any numbers are drawn, or there is nothing to draw. The axes of gonum's plots panic if their ranges are empty
+// or overflow.
+func TestSaveAnyNumbers(t *testing.T) {
+	numbers := []float64{0, -1, 5e-324, 1e18, -1e308, math.MaxFloat64, math.Inf(1), math.NaN()}
+	path := filepath.Join(t.TempDir(), "curve.svg")
+	for _, a := range numbers {
+		for _, b := range numbers {
+			for _, log := range []bool{false, true} {
+				r := &Run{Series: map[string][]Point{"loss": {{Step: a, Time: b, Number: a}, {Step: b, Time: b, Number: b}}}}
+				err := Save(path, []*Run{r}, Options{Axes: []string{"steps", "seconds"}, Log: log})
+				if err != nil && !strings.Contains(err.Error(), "no finite number") {
+					t.Errorf("%v, %v: %v", a, b, err)
+				}
+			}
 		}
 	}
 }

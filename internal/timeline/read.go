@@ -1,6 +1,7 @@
 package timeline
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -40,6 +41,9 @@ type chromeEvent struct {
 	}
 }
 
+// maxTime is the largest time in nanoseconds. Sums and differences of two times do not overflow.
+const maxTime = 1 << 61
+
 // read reads the ranks of a trace, in order. The trace may come from a pipe.
 func read(path string) ([]*rank, error) {
 	f, err := os.Open(path)
@@ -62,7 +66,7 @@ func read(path string) ([]*rank, error) {
 		}
 		begin, err := nanoseconds(e.TS)
 		dur, err2 := nanoseconds(e.Dur)
-		if err != nil || err2 != nil {
+		if err != nil || err2 != nil || dur < 0 || dur > maxTime || begin > maxTime || begin < -maxTime {
 			return nil, fmt.Errorf("%s: %q is at %q for %q microseconds", path, e.Name, e.TS, e.Dur)
 		}
 		if ranks[e.PID] == nil {
@@ -78,7 +82,7 @@ func read(path string) ([]*rank, error) {
 	if len(ranks) == 0 {
 		return nil, fmt.Errorf("%s: the trace has no events", path)
 	}
-	return slices.SortedFunc(maps.Values(ranks), func(a, b *rank) int { return a.number - b.number }), nil
+	return slices.SortedFunc(maps.Values(ranks), func(a, b *rank) int { return cmp.Compare(a.number, b.number) }), nil
 }
 
 // nanoseconds converts a decimal number of microseconds, without rounding.

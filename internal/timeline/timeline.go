@@ -76,7 +76,7 @@ func Analyze(paths ...string) (*Report, error) {
 			report.Ranks = append(report.Ranks, r.analyze())
 		}
 	}
-	slices.SortFunc(report.Ranks, func(a, b Rank) int { return a.Rank - b.Rank })
+	slices.SortFunc(report.Ranks, func(a, b Rank) int { return cmp.Compare(a.Rank, b.Rank) })
 	return report, nil
 }
 
