@@ -42,7 +42,7 @@ func (o holder) String() string {
 	if o.Job != "" {
 		job = fmt.Sprintf(" of job %q", o.Job)
 	}
-	return fmt.Sprintf("process %d%s on %s, since %s,", o.PID, job, o.Host, o.Since.Format(time.RFC3339))
+	return fmt.Sprintf("process %d%s on %s (since %s)", o.PID, job, o.Host, o.Since.Format(time.RFC3339))
 }
 
 // folderLock keeps other owners out of a folder. The operating system releases the lock of a process

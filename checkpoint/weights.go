@@ -18,6 +18,7 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/checkpoint/safetensors"
+	"github.com/goddp/goddp/internal/atomicfile"
 	"github.com/goddp/goddp/internal/magic"
 	"github.com/goddp/goddp/internal/regular"
 	"github.com/goddp/goddp/nn"
@@ -356,8 +357,12 @@ func SaveWeights(ctx context.Context, file string, m nn.Model) error {
 	return nil
 }
 
-// writeWeights replaces a safetensors file when the new one is complete.
+// writeWeights replaces a safetensors file when the new one is complete. It writes to a pipe or a device, such as
+// /dev/stdout, itself.
 func writeWeights(file string, tensors map[string]safetensors.Source, metadata map[string]string) error {
+	if info, err := os.Stat(file); err == nil && !info.Mode().IsRegular() {
+		return atomicfile.Write(file, 0o666, tensorFile(tensors, metadata))
+	}
 	temp := file + ".tmp-" + rand.Text()
 	err := replace(disk{}, file, temp, tensorFile(tensors, metadata))
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"io"
 	"log/slog"
 	"maps"
 	"math"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/goddp/goddp/checkpoint/safetensors"
@@ -38,6 +40,25 @@ func TestExportAndImport(t *testing.T) {
 		if err := Export(dir, file, everything); err != nil {
 			t.Fatal(err)
 		}
+	}
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reader, err := os.OpenFile(pipe, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	if err := Export(dir, pipe, false); err != nil { // it is written to, and not replaced
+		t.Fatal(err)
+	}
+	written, err := os.ReadFile(only)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if through, err := io.ReadAll(reader); err != nil || !bytes.Equal(through, written) {
+		t.Errorf("%d bytes came through the pipe, %v, want %d", len(through), err, len(written))
 	}
 	again, err := Import(whole, filepath.Join(dir, "again"))
 	if err != nil {

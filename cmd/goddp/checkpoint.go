@@ -186,10 +186,13 @@ func convertCheckpoint(from, to string, all bool) error {
 	} else {
 		made, err = checkpoint.Import(from, to)
 	}
-	if err == nil {
+	if err != nil {
+		return err
+	}
+	if info, err := os.Stat(made); err == nil && (info.IsDir() || info.Mode().IsRegular()) { // else it may be standard output
 		fmt.Println(made)
 	}
-	return err
+	return nil
 }
 
 // size formats a number of bytes.
