@@ -45,8 +45,7 @@ type disk struct{}
 // Open never waits. A path that leads to another kind of file gives a [*regular.Error].
 func (disk) Open(path string) (source, error) {
 	f, err := regular.Open(path)
-	var other *regular.Error
-	if errors.As(err, &other) && other.Mode.IsDir() {
+	if errors.Is(err, syscall.EISDIR) {
 		f, err = os.Open(path)
 	}
 	if err != nil {
@@ -152,8 +151,8 @@ func readFile(fs filesystem, path string, most int64) (data []byte, err error) {
 		switch {
 		case err != nil:
 			return err
-		case !info.Mode().IsRegular():
-			return &regular.Error{Path: path, Mode: info.Mode()}
+		case info.IsDir():
+			return &regular.Error{Path: path, Kind: "a folder"}
 		case info.Size() > most:
 			return fmt.Errorf("%s has %d bytes, want at most %d", path, info.Size(), most)
 		}

@@ -78,7 +78,7 @@ func (l logged) Write(line []byte) (int, error) {
 func TestARestartedJobWaitsForTheOneBefore(t *testing.T) {
 	t.Setenv("GODDP_JOB_ID", "requeued")
 	dir := t.TempDir()
-	before, err := tryLock(dir, newHolder("before"))
+	before, err := tryLock(dir, holder{ID: "before", Job: "requeued", Host: "elsewhere", PID: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -140,7 +140,10 @@ func (m *Manager) lockFolder() (err error) {
 	me, isTold := newHolder(m.id), false
 	m.lock, err = lockFolder(m.dir, me, func(present holder) time.Duration {
 		patience := cmp.Or(m.o.grace, lockGrace)
-		if me.Job != "" && me.Job == present.Job {
+		switch isThisProcess := present.PID == me.PID && present.Host == me.Host; {
+		case m.pg.Failed():
+			patience = 0
+		case me.Job != "" && me.Job == present.Job && !isThisProcess:
 			patience = m.pg.Timeout() / 2 // the other ranks wait for the whole of it
 		}
 		if !isTold {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -176,6 +177,10 @@ func writeFile(t *testing.T, name, text string) string {
 func TestUsageErrors(t *testing.T) {
 	empty := t.TempDir()
 	library := filepath.Dir(writeFile(t, "lib.go", "package lib\n"))
+	pipe := filepath.Join(t.TempDir(), "main.go")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, test := range []struct {
 		args string
 		env  string
@@ -244,6 +249,7 @@ func TestUsageErrors(t *testing.T) {
 		{writeFile(t, "data", "x"), "", "data is not executable"},
 		{empty, "", empty + " is a folder without Go files"},
 		{library, "", library + " holds package lib; want package main"},
+		{filepath.Dir(pipe), "", "main.go is no regular file, but a named pipe"},
 		{writeFile(t, "x.py", ""), "PYTHON_EXEC=/no/python", "/no/python"},
 	} {
 		t.Run(test.env+" "+test.args, func(t *testing.T) {
@@ -264,7 +270,8 @@ func TestUsageErrors(t *testing.T) {
 // A user who calls golaunch wrongly gets one or two lines, and exit code 2. What is wrong with the secret names the flag or the variable.
 func TestComplaints(t *testing.T) {
 	open, folder := writeFile(t, "job.token", "the secret of the job"), t.TempDir()
-	if err := os.Chmod(open, 0o644); err != nil {
+	pipe := filepath.Join(t.TempDir(), "pipe.token")
+	if err := errors.Join(os.Chmod(open, 0o644), syscall.Mkfifo(pipe, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	for _, test := range []struct{ args, env, want string }{
@@ -272,6 +279,7 @@ func TestComplaints(t *testing.T) {
 		{"--nnodes 2 --master-addr h true", "", "--token-file or GODDP_TOKEN_FILE"},
 		{"--nnodes 2 --master-addr h --token-file /none true", "", `--token-file "/none": no such file or directory` + "\n"},
 		{"--hosts a:1 --token-file /none true", "", `--token-file "/none": no such file or directory` + "\n"},
+		{"--token-file " + pipe + " true", "", fmt.Sprintf("--token-file %q: want a regular file, got a named pipe\n", pipe)},
 		{"--token-file " + open + " true", "", fmt.Sprintf("--token-file %q: others can read or change it (mode 0644): chmod 600 %s\n", open, open)},
 		{"true", "GODDP_TOKEN_FILE=" + folder, fmt.Sprintf("GODDP_TOKEN_FILE=%q: is a directory\n", folder)},
 		{"true", "GODDP_TOKEN=short", "GODDP_TOKEN: a secret of 5 bytes, want 16 to 4096\n"},

@@ -6,12 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"go/build"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goddp/goddp/internal/regular"
 )
 
 // program is the program that the workers execute.
@@ -111,9 +114,14 @@ func orOnPath(name string, args []string, prog *program, err error) (*program, e
 
 // goPackage builds the command in a folder.
 func goPackage(ctx context.Context, dir string, args []string) (*program, error) {
-	pkg, err := build.ImportDir(dir, 0)
+	files := build.Default
+	files.OpenFile = func(path string) (io.ReadCloser, error) { return regular.Open(path) } // a pipe could wait for ever
+	pkg, err := files.ImportDir(dir, 0)
 	var none *build.NoGoError
+	var other *regular.Error
 	switch {
+	case errors.As(err, &other):
+		return nil, usagef("%w", err)
 	case errors.As(err, &none):
 		return nil, usagef("%s is a folder without Go files", dir)
 	case err == nil && !pkg.IsCommand():

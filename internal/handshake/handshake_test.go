@@ -307,7 +307,7 @@ func TestReadSecret(t *testing.T) {
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ReadSecret(func(string) string { return pipe }); err == nil || !strings.Contains(err.Error(), "is no regular file, but a named pipe") {
+	if _, err := ReadSecret(func(string) string { return pipe }); err == nil || !strings.Contains(err.Error(), "want a regular file, got a named pipe") {
 		t.Errorf("a pipe that nobody writes to: %v", err)
 	}
 	missing := func(string) string { return filepath.Join(dir, "none") }

@@ -87,8 +87,11 @@ func readHead(path string) (head []byte, err error) {
 		}
 	}
 	var named *fs.PathError
+	var other *regular.Error
 	if errors.As(err, &named) {
 		err = named.Err
+	} else if errors.As(err, &other) {
+		err = fmt.Errorf("want a regular file, got %s", other.Kind)
 	}
 	return head, err
 }

@@ -12,45 +12,47 @@ import (
 	"syscall"
 )
 
-// Error says that a path leads to no regular file.
+// Error says that a path leads to neither a regular file nor a folder.
 type Error struct {
 	Path string
-	Mode fs.FileMode // of what is there
+	Kind string // what is there: "a named pipe"
 }
 
 func (e *Error) Error() string {
-	return fmt.Sprintf("%s is no regular file, but %s", e.Path, kind(e.Mode))
+	return fmt.Sprintf("%s is no regular file, but %s", e.Path, e.Kind)
 }
 
-func kind(mode fs.FileMode) string {
-	switch {
+// check returns an error unless info, of the file at path, is of a regular file.
+func check(path string, info fs.FileInfo) error {
+	switch mode := info.Mode(); {
+	case mode.IsRegular():
+		return nil
 	case mode.IsDir():
-		return "a folder"
+		return &fs.PathError{Op: "read", Path: path, Err: syscall.EISDIR}
 	case mode&fs.ModeNamedPipe != 0:
-		return "a named pipe"
+		return &Error{path, "a named pipe"}
 	case mode&fs.ModeSocket != 0:
-		return "a socket"
-	case mode&fs.ModeDevice != 0:
-		return "a device"
+		return &Error{path, "a socket"}
+	default:
+		return &Error{path, "a device"}
 	}
-	return "of mode " + mode.String()
 }
 
 // Open opens a regular file for reading, and never waits. If path leads to another kind of file, the
-// error is an [*Error].
+// error is an [*Error], or wraps EISDIR for a folder.
 func Open(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, syscall.ENXIO) { // nothing opens a socket
 		if info, err := os.Stat(path); err == nil {
-			return nil, &Error{path, info.Mode()}
+			return nil, check(path, info)
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
 	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = &Error{path, info.Mode()}
+	if err == nil {
+		err = check(path, info)
 	}
 	if err != nil {
 		f.Close()

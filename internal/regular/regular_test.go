@@ -35,7 +35,7 @@ func TestOnlyRegularFilesAreRead(t *testing.T) {
 		{at("pipe"), 5, "pipe is no regular file, but a named pipe"},
 		{at("link-to-pipe"), 5, "link-to-pipe is no regular file, but a named pipe"},
 		{at("socket"), 5, "socket is no regular file, but a socket"},
-		{at("folder"), 5, "folder is no regular file, but a folder"},
+		{at("folder"), 5, "folder: is a directory"},
 		{"/dev/zero", 5, "/dev/zero is no regular file, but a device"},
 	} {
 		content, err := Read(c.path, c.most)

@@ -147,8 +147,8 @@ func TestReadFails(t *testing.T) {
 		`[]`:                 "trace.json: json: cannot unmarshal",
 		`{}{}`:               "something behind the JSON object",
 		`{"traceEvents":[]}`: "has no events",
-		`{"traceEvents":[{"ph":"X","name":"a","dur":1}]}`:                            `"a" is at "" for "1"`,
-		`{"traceEvents":[{"ph":"X","name":"a","ts":1,"dur":-1}]}`:                    `"a" is at "1" for "-1"`,
+		`{"traceEvents":[{"ph":"X","name":"a","dur":1}]}`:                           `"a" is at "" for "1"`,
+		`{"traceEvents":[{"ph":"X","name":"a","ts":1,"dur":-1}]}`:                   `"a" is at "1" for "-1"`,
 		`{"traceEvents":[{"ph":"X","name":"a","ts":9223372036854775.807,"dur":1}]}`: `"a" is at "9223372036854775.807"`,
 	} {
 		path := filepath.Join(t.TempDir(), "trace.json")
