@@ -38,6 +38,7 @@ import (
 	"os"
 	"runtime/metrics"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -111,7 +112,8 @@ func New(rank int, opts Options) (*Meter, error) {
 		m.inPlace = err == nil && info.Mode()&os.ModeCharDevice != 0
 	}
 	if opts.File != "" {
-		f, err := os.OpenFile(opts.File, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o666)
+		// A pipe without a reader is an error: training does not wait for one.
+		f, err := os.OpenFile(opts.File, os.O_WRONLY|os.O_CREATE|os.O_APPEND|syscall.O_NONBLOCK, 0o666)
 		if err != nil {
 			return nil, fmt.Errorf("progress: %w", err)
 		}

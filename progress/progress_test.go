@@ -3,6 +3,7 @@ package progress
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -165,6 +167,13 @@ func TestNumbersThatJSONHasNot(t *testing.T) {
 func TestFileErrors(t *testing.T) {
 	if _, err := New(0, Options{File: filepath.Join(t.TempDir(), "none", "run.jsonl")}); err == nil {
 		t.Error("a file in no folder was opened")
+	}
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(0, Options{File: pipe}); !errors.Is(err, syscall.ENXIO) {
+		t.Errorf("a pipe without a reader: %v, want %v", err, syscall.ENXIO)
 	}
 	m, err := New(0, Options{File: filepath.Join(t.TempDir(), "run.jsonl"), Out: &bytes.Buffer{}})
 	if err != nil {
