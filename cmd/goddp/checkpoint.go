@@ -26,8 +26,9 @@ ls       lists the checkpoints in a folder, the latest first; --verify reads the
 verify   reads a checkpoint, or all in a folder, and compares all checksums
 diff     says which tensors and values of two checkpoints differ, and by how much
 convert  makes one safetensors file of the weights of a checkpoint, which PyTorch and
-         Hugging Face read, or a checkpoint of such a file; with --all the file has
-         the optimizers' state too, and makes an equal checkpoint again
+         Hugging Face read, or a checkpoint of such a file, or of the files of an
+         index, model.safetensors.index.json; with --all the file has the optimizers'
+         state too, and makes an equal checkpoint again
 
 A PATH is a checkpoint, such as run1/step-00001200. A, B and FROM may be a folder of
 checkpoints as well: the latest one in it counts.
