@@ -25,6 +25,7 @@
 // # Checks
 //
 // [Open] checks the whole header: it is at most [MaxHeader] bytes long and lies within the file; no name
-// occurs twice; a tensor's offsets fit its type and shape; the tensors cover the rest of the file without
-// a hole or an overlap. The format has no checksum, so Open cannot detect changed bits in a tensor.
+// or field occurs twice; a tensor's offsets fit its type and shape; the tensors cover the rest of the file
+// without a hole or an overlap. The format has no checksum, so Open cannot detect changed bits in a tensor.
+// If a file is of another format, such as a pointer of git-lfs, the error names that.
 package safetensors
