@@ -21,31 +21,31 @@ const lockPoll = 50 * time.Millisecond
 
 // holder is a writer of a folder: rank 0's [Manager], or [Import].
 type holder struct {
-	ID    string    `json:"id"` // differs between owners
+	ID    string    `json:"id"` // differs between holders
 	Job   string    `json:"job"`
 	Host  string    `json:"host"`
 	PID   int       `json:"pid"`
 	Since time.Time `json:"since"`
 }
 
-// newHolder returns an holder in this process.
+// newHolder returns a holder in this process.
 func newHolder(id string) holder {
 	host, _ := os.Hostname()
 	return holder{id, handshake.JobFromEnv(0).ID, host, os.Getpid(), time.Now()}
 }
 
-func (o holder) String() string {
-	if o.ID == "" {
+func (h holder) String() string {
+	if h.ID == "" {
 		return "another process"
 	}
 	job := ""
-	if o.Job != "" {
-		job = fmt.Sprintf(" of job %q", o.Job)
+	if h.Job != "" {
+		job = fmt.Sprintf(" of job %q", h.Job)
 	}
-	return fmt.Sprintf("process %d%s on %s (since %s)", o.PID, job, o.Host, o.Since.Format(time.RFC3339))
+	return fmt.Sprintf("process %d%s on %s (since %s)", h.PID, job, h.Host, h.Since.Format(time.RFC3339))
 }
 
-// folderLock keeps other owners out of a folder. The operating system releases the lock of a process
+// folderLock keeps other holders out of a folder. The operating system releases the lock of a process
 // that ends; that of a host that crashes, which a network file system holds, after a while.
 type folderLock struct {
 	holder
@@ -53,11 +53,11 @@ type folderLock struct {
 	err  error // why the file system locks nothing; nil if it does
 }
 
-// lockFolder locks a folder for o. It waits for the present holder as long as patience says, which it calls at
-// each attempt. If the file system has no locks, o becomes the holder at once, and the lock says why.
-func lockFolder(dir string, o holder, patience func(present holder) time.Duration) (*folderLock, error) {
+// lockFolder locks a folder for h. It waits for the present holder as long as patience says, which it calls at
+// each attempt. If the file system has no locks, h becomes the holder at once, and the lock says why.
+func lockFolder(dir string, h holder, patience func(present holder) time.Duration) (*folderLock, error) {
 	for start := time.Now(); ; time.Sleep(lockPoll) {
-		l, err := tryLock(dir, o)
+		l, err := tryLock(dir, h)
 		if !errors.Is(err, syscall.EWOULDBLOCK) {
 			return l, err
 		}
@@ -69,8 +69,8 @@ func lockFolder(dir string, o holder, patience func(present holder) time.Duratio
 }
 
 // tryLock is lockFolder without a wait. Its error is EWOULDBLOCK if there is another holder.
-func tryLock(dir string, o holder) (*folderLock, error) {
-	content, err := json.Marshal(o)
+func tryLock(dir string, h holder) (*folderLock, error) {
+	content, err := json.Marshal(h)
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func tryLock(dir string, o holder) (*folderLock, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &folderLock{holder: o, file: f, err: syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)}
+	l := &folderLock{holder: h, file: f, err: syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)}
 	mine, err := f.Stat()
 	there, gone := os.Lstat(f.Name())
 	switch {
@@ -86,7 +86,7 @@ func tryLock(dir string, o holder) (*folderLock, error) {
 		err = syscall.EWOULDBLOCK // the holder may just have deleted the file
 	case err == nil:
 		if err = f.Truncate(0); err == nil {
-			_, err = f.WriteAt(content, 0)
+			f.WriteAt(content, 0) // if the disk is full, the holder is "another process"
 		}
 	}
 	if err != nil {
@@ -105,9 +105,9 @@ func (l *folderLock) release() error {
 }
 
 // readHolder returns the holder that the file of a folder contains, the zero holder if there is none.
-func readHolder(dir string) (o holder) {
-	if data, err := regular.Read(filepath.Join(dir, lockName), 4<<10); err == nil && json.Unmarshal(data, &o) != nil {
+func readHolder(dir string) (h holder) {
+	if data, err := regular.Read(filepath.Join(dir, lockName), 4<<10); err == nil && json.Unmarshal(data, &h) != nil {
 		return holder{}
 	}
-	return o
+	return h
 }

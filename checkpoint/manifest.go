@@ -227,7 +227,7 @@ func (m *Manifest) check() error {
 	}
 	total := int64(0)
 	for _, f := range m.Files {
-		if f.Name != filepath.Base(f.Name) || f.Header < 0 || f.Header > f.Bytes || f.Bytes > math.MaxInt64-total {
+		if f.Name != filepath.Base(f.Name) || f.Header < 0 || f.Header > min(f.Bytes, 8+safetensors.MaxHeader) || f.Bytes > math.MaxInt64-total {
 			return fmt.Errorf("a file %q of %d bytes with a header of %d", f.Name, f.Bytes, f.Header)
 		}
 		total += f.Bytes
