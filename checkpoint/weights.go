@@ -1,7 +1,6 @@
 package checkpoint
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
@@ -16,11 +15,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/checkpoint/safetensors"
 	"github.com/goddp/goddp/internal/atomicfile"
-	"github.com/goddp/goddp/internal/magic"
-	"github.com/goddp/goddp/internal/regular"
 	"github.com/goddp/goddp/nn"
 )
 
@@ -82,179 +78,6 @@ func LoadWeights(path string, m nn.Model) (*Report, error) {
 		report.Loaded = append(report.Loaded, name)
 	}
 	return report, nil
-}
-
-// weights holds the tensors of safetensors files, or the model's tensors of a checkpoint.
-type weights struct {
-	tensors  map[string]*Tensor
-	metadata map[string]string // of a single safetensors file
-	read     func(name string) ([]byte, error)
-	close    func() error
-}
-
-// namesOf returns the names by which w has each variable of a model, and the names that the model lacks.
-func (w *weights) namesOf(m nn.Model) (names map[*autograd.Variable][]string, unexpected []string) {
-	names, all := map[*autograd.Variable][]string{}, nn.AllNames(m)
-	for _, name := range slices.Sorted(maps.Keys(w.tensors)) {
-		if v := all[name]; v != nil {
-			names[v] = append(names[v], name)
-		} else {
-			unexpected = append(unexpected, name)
-		}
-	}
-	return names, unexpected
-}
-
-// readTied reads a tensor that w has by these names. The error says that their elements differ.
-func (w *weights) readTied(names []string) ([]byte, error) {
-	data, err := w.read(names[0])
-	for _, other := range names[1:] {
-		if err != nil {
-			return nil, err
-		}
-		var again []byte
-		again, err = w.read(other)
-		if a, b := w.tensors[names[0]].layout(), w.tensors[other].layout(); err == nil && (a != b || !bytes.Equal(data, again)) {
-			err = fmt.Errorf("the model has one tensor for %s (%s) and %s (%s), which differ in the file", names[0], a, other, b)
-		}
-	}
-	return data, err
-}
-
-func openWeights(path string) (*weights, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, fmt.Errorf("checkpoint: %w", err)
-	}
-	if !info.IsDir() {
-		return openFile(path)
-	}
-	latest, err := Latest(path)
-	if files := weightFiles(path); errors.Is(err, errNoCheckpoint) && len(files) == 1 {
-		return openFile(filepath.Join(path, files[0]))
-	}
-	if err != nil {
-		return nil, err
-	}
-	r, err := openReader(disk{}, latest)
-	if err != nil {
-		return nil, err
-	}
-	return r.weights(), nil
-}
-
-// weights returns the model's tensors of a checkpoint.
-func (r *reader) weights() *weights {
-	all := r.manifest.tensors(modelKind)
-	return &weights{
-		tensors: all,
-		read:    func(name string) ([]byte, error) { return r.elements(all[name], 0, all[name].len()) },
-		close:   r.close,
-	}
-}
-
-// indexSuffix ends the name of the index of a model that Hugging Face's libraries have divided among files.
-const indexSuffix = ".safetensors.index.json"
-
-// weightFiles returns the names of the indices in a folder, or, if there are none, of the safetensors files.
-func weightFiles(dir string) []string {
-	entries, _ := os.ReadDir(dir) // a folder that cannot be read gives an error elsewhere
-	for _, suffix := range []string{indexSuffix, ".safetensors"} {
-		var names []string
-		for _, e := range entries {
-			if strings.HasSuffix(e.Name(), suffix) {
-				names = append(names, e.Name())
-			}
-		}
-		if names != nil {
-			return names
-		}
-	}
-	return nil
-}
-
-// openFile opens a safetensors file, or the files of an index.
-func openFile(path string) (*weights, error) {
-	if !strings.HasSuffix(path, indexSuffix) {
-		return openFiles(path)
-	}
-	fileOf, err := readIndex(path)
-	if err != nil {
-		return nil, fmt.Errorf("checkpoint: %s: %w", path, err)
-	}
-	var files []string
-	for _, name := range slices.Compact(slices.Sorted(maps.Values(fileOf))) {
-		files = append(files, filepath.Join(filepath.Dir(path), name))
-	}
-	w, err := openFiles(files...)
-	if err != nil {
-		return nil, err
-	}
-	for name, file := range fileOf {
-		if w.tensors[name] == nil {
-			return nil, errors.Join(fmt.Errorf("checkpoint: %s: %q is in %s, which lacks it", path, name, file), w.close())
-		}
-	}
-	return w, nil
-}
-
-// readIndex returns the name of the file of each tensor of an index.
-func readIndex(path string) (fileOf map[string]string, err error) {
-	data, err := regular.Read(path, safetensors.MaxHeader)
-	if err != nil {
-		return nil, err
-	}
-	var index struct {
-		WeightMap map[string]string `json:"weight_map"`
-	}
-	if err := json.Unmarshal(data, &index); err != nil {
-		if format := magic.Describe(data); format != "" {
-			return nil, fmt.Errorf("want an index of safetensors files, but it is %s: %w", format, err)
-		}
-		return nil, err
-	}
-	for _, file := range index.WeightMap {
-		if file == "" || file != filepath.Base(file) {
-			return nil, fmt.Errorf("it names the file %q, want a file in the same folder", file)
-		}
-	}
-	if len(index.WeightMap) == 0 {
-		return nil, errors.New(`it has no "weight_map", which names the file of each tensor`)
-	}
-	return index.WeightMap, nil
-}
-
-// openFiles opens safetensors files.
-func openFiles(paths ...string) (*weights, error) {
-	var files []*safetensors.File
-	fileOf := map[string]*safetensors.File{} // by the tensor's name
-	w := &weights{
-		tensors: map[string]*Tensor{},
-		read:    func(name string) ([]byte, error) { return fileOf[name].Read(name) },
-		close: func() error {
-			var errs []error
-			for _, f := range files {
-				errs = append(errs, f.Close())
-			}
-			return errors.Join(errs...)
-		},
-	}
-	for _, path := range paths {
-		f, err := safetensors.Open(path)
-		if err != nil {
-			return nil, errors.Join(err, w.close())
-		}
-		files = append(files, f)
-		w.metadata = f.Metadata()
-		for name, t := range f.Tensors() {
-			if fileOf[name] != nil {
-				return nil, errors.Join(fmt.Errorf("checkpoint: %s: another file has a tensor %q too", path, name), w.close())
-			}
-			fileOf[name] = f
-			w.tensors[name] = &Tensor{Kind: modelKind, Name: name, DType: t.DType, Shape: t.Shape}
-		}
-	}
-	return w, nil
 }
 
 // errNoCheckpoint is the error of [Latest] for a folder without checkpoints.
