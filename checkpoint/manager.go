@@ -71,9 +71,9 @@ var ErrClosed = errors.New("checkpoint: the manager is closed")
 // folder or cannot write to it.
 //
 // Open deletes the files of incomplete saves, so only one job at a time may use a folder. Rank 0 locks it
-// until Close, or until its process ends. If another job has locked it, Open waits for some seconds, because that
+// until Close, or until its process ends. If another job has locked it, Open waits for five seconds, because that
 // job may just have been killed, and returns an error that names it. For an earlier attempt of the same job, which
-// the launcher ends, Open waits for half of the group's timeout.
+// the launcher ends, Open waits for two minutes, but at most for half of the group's timeout.
 func Open(pg *comm.ProcessGroup, dir string, opts *Options) (*Manager, error) {
 	if pg == nil {
 		return nil, fmt.Errorf("checkpoint: opening %s: %w", dir, comm.ErrNoGroup)
@@ -132,8 +132,13 @@ func (m *Manager) open(ctx context.Context) error {
 	return err
 }
 
-// lockGrace is how long Open waits for the end of another job that uses the folder.
-const lockGrace = 5 * time.Second
+const (
+	// lockGrace is how long Open waits for the end of another job that uses the folder.
+	lockGrace = 5 * time.Second
+	// attemptGrace is how long Open waits for an earlier attempt of the same job. A lost node may go on for some
+	// heartbeats, and NFS 4 holds the lock of a host that crashed for 90 seconds.
+	attemptGrace = 2 * time.Minute
+)
 
 // lockFolder locks the folder for this manager.
 func (m *Manager) lockFolder() (err error) {
@@ -144,7 +149,7 @@ func (m *Manager) lockFolder() (err error) {
 		case m.pg.Failed():
 			patience = 0
 		case me.Job != "" && me.Job == present.Job && !isThisProcess:
-			patience = m.pg.Timeout() / 2 // the other ranks wait for the whole of it
+			patience = min(attemptGrace, m.pg.Timeout()/2) // the other ranks wait for the group's timeout
 		}
 		if !isTold {
 			isTold = true
