@@ -218,10 +218,10 @@ func readManifest(fs filesystem, path string) (*Manifest, error) {
 // from a manifest that passes do not overflow.
 func (m *Manifest) check() error {
 	switch {
-	case m.Step < 0, m.Step > maxStep, m.Number < 0, m.Number == math.MaxInt:
-		return fmt.Errorf("number %d, step %d", m.Number, m.Step)
+	case min(m.Step, m.Number) < 0, max(m.Step, m.Number) > maxStep:
+		return fmt.Errorf("number %d, step %d, want 0 to %d", m.Number, m.Step, maxStep)
 	case slices.ContainsFunc(m.Optimizers, func(steps int) bool { return steps < 0 || steps > maxStep }):
-		return fmt.Errorf("the optimizers have committed %d steps", m.Optimizers)
+		return fmt.Errorf("the optimizers have committed %d steps, want 0 to %d", m.Optimizers, maxStep)
 	case m.WorldSize < 1, m.WorldSize != len(m.RankValues):
 		return fmt.Errorf("the values of %d ranks, want those of %d", len(m.RankValues), m.WorldSize)
 	}
