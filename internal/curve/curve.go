@@ -3,6 +3,7 @@ package curve
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"image/color"
@@ -36,7 +37,7 @@ const maxLine = 1 << 20
 // Read reads a run. A line of time 0 without numbers, or with a lower time or step than the line before, is the first of a
 // resumed run, or of a new run in the same file. From its step on, its numbers replace the earlier ones. A resumed run
 // counts its time from 0, so Read adds the time that the run had reached at that step. A killed process may leave an
-// incomplete last line, which Read skips, also before the first line of a resumed run. If another line is invalid, the
+// incomplete last line, which Read skips, as it skips empty lines, also before the first line of a resumed run. If another line is invalid, the
 // error holds the line's number.
 func Read(path string) (*Run, error) {
 	f, err := os.Open(path)
@@ -53,8 +54,12 @@ func Read(path string) (*Run, error) {
 	offset := 0.0      // what is added to the times of a resumed run
 	for lines.Scan() {
 		n++
+		text := bytes.TrimSpace(bytes.TrimPrefix(lines.Bytes(), []byte("\ufeff"))) // editors of some systems begin a file with this mark
+		if len(text) == 0 {
+			continue
+		}
 		var members map[string]any
-		err := json.Unmarshal(lines.Bytes(), &members)
+		err := json.Unmarshal(text, &members)
 		at := Point{Step: number(members["step"]), Time: number(members["time"])}
 		delete(members, "step")
 		delete(members, "time")

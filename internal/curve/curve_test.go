@@ -1,6 +1,7 @@
 package curve
 
 import (
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -35,6 +36,18 @@ func TestRead(t *testing.T) {
 	}
 	if accuracy := r.Series["accuracy"]; len(accuracy) != 1 || accuracy[0] != (Point{20, 3, 0.5}) {
 		t.Errorf("accuracy %v", accuracy)
+	}
+}
+
+// An editor may have added a mark at the beginning, empty lines, and other line ends.
+func TestReadEdited(t *testing.T) {
+	edited, err := Read(write(t, "\ufeff"+strings.ReplaceAll(run, "\n", "\r\n \n\n")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain, err := Read(write(t, run))
+	if err != nil || fmt.Sprint(edited) != fmt.Sprint(plain) {
+		t.Errorf("got %v, want %v, %v", edited, plain, err)
 	}
 }
 
