@@ -128,7 +128,7 @@ func (e *PeerLostError) Error() string {
 	case e.Err != nil:
 		return fmt.Sprintf("rank %d lost: %v", e.Peer, e.Err)
 	}
-	return fmt.Sprintf("rank %d lost: its process ended", e.Peer)
+	return fmt.Sprintf("rank %d lost: its process ended, or called exec", e.Peer)
 }
 
 // Is makes errors.Is(err, ErrPeerLost) hold.

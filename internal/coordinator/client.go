@@ -310,7 +310,7 @@ func (c *Client) coordinatorLost(why error) {
 	}
 	text := fmt.Sprintf("the coordinator, in %s, is lost: %v", c.opts.Host, why)
 	if errors.Is(why, io.EOF) || errors.Is(why, syscall.ECONNRESET) {
-		text = fmt.Sprintf("the coordinator, in %s, is lost: its process ended, or this rank was refused", c.opts.Host)
+		text = fmt.Sprintf("the coordinator, in %s, is lost: its process ended or called exec, or this rank was refused", c.opts.Host)
 	}
 	f := &Failure{Kind: Unreachable, Reporter: c.rank, Text: text}
 	if r := c.opts.HostRank; r >= 0 {

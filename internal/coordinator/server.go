@@ -387,7 +387,7 @@ func (s *Server) peerLost(p *peer, cause error) {
 		return
 	}
 	delete(n.peers, p.rank)
-	how := "its process ended"
+	how := "its process ended, or called exec"
 	if !errors.Is(cause, io.EOF) && !errors.Is(cause, net.ErrClosed) && !errors.Is(cause, syscall.ECONNRESET) {
 		how = cause.Error()
 	}

@@ -429,7 +429,7 @@ func TestJoinFailures(t *testing.T) {
 		act  func(t *testing.T, j *job) // called after ranks 0 and 1 have joined; rank 2 has not
 	}{
 		"exited":    {Exited, "exit code 3", func(t *testing.T, j *job) { j.Exited(2, "exit code 3") }},
-		"lost":      {Lost, "its process ended", func(t *testing.T, j *job) { j.clients[1].Close() }},
+		"lost":      {Lost, "its process ended, or called exec", func(t *testing.T, j *job) { j.clients[1].Close() }},
 		"different": {Different, "and DETAIL on rank 2", func(t *testing.T, j *job) { joinAs(t, j.clients[2], "DETAIL") }},
 		"duplicate": {Duplicate, "two processes say that they are rank 0", func(t *testing.T, j *job) {
 			c, err := j.connect(t.Context(), 0, j.clients[0].opts)

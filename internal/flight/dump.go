@@ -23,8 +23,9 @@ type Dump struct {
 	// is zero if the program did not.
 	Aborted time.Time `json:"aborted,omitzero"`
 	// Fate says how the process ended, at FateAt, as its launcher saw it: "was killed by
-	// SIGKILL". It is "is suspended" for a suspended process. It is empty for a process that
-	// still ran, or that the launcher ended because another one failed.
+	// SIGKILL". It is "is suspended" for a suspended process, and begins with BecameProgram for
+	// one that has called exec. It is empty for a process that still ran, or that the launcher
+	// ended because another one failed.
 	Fate   string    `json:"fate,omitzero"`
 	FateAt time.Time `json:"fate_at,omitzero"`
 	// Reason is why a group failed, at ReasonAt.
@@ -49,6 +50,9 @@ type Dump struct {
 	Sites   [][]Frame    `json:"sites"`   // the call sites, innermost frame first
 	Records []Record     `json:"records"` // ordered by number
 }
+
+// BecameProgram is the beginning of a Fate; the path of the program follows.
+const BecameProgram = "has become another program by exec: "
 
 // Membership is a process group as one of its members recorded it. Enqueued, Started and Completed
 // are the numbers of its latest collectives; Send and Recv do not count.

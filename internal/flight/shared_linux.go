@@ -6,13 +6,18 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// memfdName is the name of a recorder's memory in /proc.
-const memfdName = "goddp-flight"
+// memfdName is the name of a recorder's memory, and memfdLink what descriptors of it link to in /proc.
+const (
+	memfdName = "goddp-flight"
+	memfdLink = "/memfd:" + memfdName + " (deleted)"
+)
 
 // Shared is memory for the recorder of another process. This process can read it even when the
 // other one has died.
@@ -55,7 +60,7 @@ func (s *Shared) File() *os.File { return s.file }
 func (s *Shared) Read() (*Dump, error) { return readOf(s.mem) }
 
 // readOf reads the record of another process of this host. It sets Fate if that process is
-// suspended.
+// suspended, or has become another program.
 func readOf(mem []byte) (*Dump, error) {
 	d, err := Read(mem)
 	if err != nil {
@@ -66,7 +71,28 @@ func readOf(mem []byte) (*Dump, error) {
 	if i := bytes.LastIndexByte(stat, ')'); i >= 0 && bytes.HasPrefix(stat[i+1:], []byte(" T ")) {
 		d.Fate = "is suspended"
 	}
+	if program := replacedBy(d.PID, d.Job); program != "" {
+		d.Fate = BecameProgram + program
+	}
 	return d, nil
+}
+
+// replacedBy returns the program that a process of a job has become by exec since it recorded, or "" if it has not. exec
+// closes the descriptor of the recorder's memory.
+func replacedBy(pid int, job string) string {
+	proc := fmt.Sprintf("/proc/%d/", pid)
+	links, _ := filepath.Glob(proc + "fd/*") // the pattern is valid
+	for _, link := range links {
+		if target, _ := os.Readlink(link); target == memfdLink {
+			return ""
+		}
+	}
+	environ, _ := os.ReadFile(proc + "environ")
+	if job == "" || !slices.Contains(strings.Split(string(environ), "\x00"), "GODDP_JOB_ID="+job) { // another process has the number now
+		return ""
+	}
+	program, _ := os.Readlink(proc + "exe") // fails if the process has ended, or is about to
+	return program
 }
 
 // Close releases the memory.
@@ -141,7 +167,7 @@ func Find(job string) ([]*Dump, error) {
 	var dumps []*Dump
 	seen := map[uint64]bool{} // by inode, because both the launcher and the rank hold the memory
 	for _, fdPath := range links {
-		if target, err := os.Readlink(fdPath); err != nil || target != "/memfd:"+memfdName+" (deleted)" {
+		if target, err := os.Readlink(fdPath); err != nil || target != memfdLink {
 			continue
 		}
 		inode, d, err := readDescriptor(fdPath)

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -17,7 +18,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testkit.Main(m, map[string]func(){"alone": func() { recordForever(false) }, "parent": func() { recordForever(true) }, "child": func() { open() }})
+	testkit.Main(m, map[string]func(){"alone": func() { recordForever(false) }, "parent": func() { recordForever(true) }, "child": func() { open() }, "exec": becomeShell})
 }
 
 // open opens the memory that the process inherited.
@@ -43,6 +44,12 @@ func recordForever(withChild bool) {
 	}
 	fmt.Println("recorded")
 	select {}
+}
+
+// becomeShell is a worker that records, and then becomes a shell.
+func becomeShell() {
+	open()
+	must(0, syscall.Exec("/bin/sh", []string{"sh", "-c", "echo recorded; kill -STOP $$"}, os.Environ()))
 }
 
 func must[T any](v T, err error) T {
@@ -110,6 +117,15 @@ func TestStopped(t *testing.T) {
 	}
 	if dumps, err := Find("another"); len(dumps) != 0 || err != nil {
 		t.Errorf("dumps of another job: %v, %v", dumps, err)
+	}
+}
+
+// The record of a process that has called exec says which program it is.
+func TestExec(t *testing.T) {
+	s, _ := startWorker(t, "exec")
+	program := must(filepath.EvalSymlinks("/bin/sh"))
+	if d, err := s.Read(); err != nil || d.Fate != BecameProgram+program {
+		t.Errorf("%v, fate %q, want %q", err, d.Fate, BecameProgram+program)
 	}
 }
 

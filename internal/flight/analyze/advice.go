@@ -13,6 +13,7 @@ var advice = map[Kind]string{
 	Awaited: "that rank was in the call, and did not do its part: it was stopped (SIGSTOP, a debugger, a batch system), or starved of its processor; " +
 		"or its network was.",
 	Dead:      "look at how that process ended, in the launcher's report and its own output: an exception, the out-of-memory killer (SIGKILL), a crash in a library.",
+	Replaced:  "the program called exec before its rank was done: start the other program as a child, or close the groups on all ranks before.",
 	Suspended: "the process was stopped (SIGSTOP, a debugger, a batch system): continue it, or take it away.",
 	Missing:   "that rank did not start, does not answer, or runs on a host that cannot be reached: look at its host, its network interface and its firewall.",
 	Left: "that rank ended before the others: it had fewer inputs, or returned early, perhaps because of an error in its own output. " +

@@ -7,7 +7,7 @@
 // # How it decides
 //
 // Analyze uses the records of the latest run. A job is in trouble if a call failed, a group
-// recorded a reason, a process ended or is suspended, a call is overdue, or a call has been in
+// recorded a reason, a process ended, is suspended or is another program, a call is overdue, or a call has been in
 // flight for longer than [Patience]. A shorter call in flight is no fault.
 //
 // Then it looks for these faults, in this order:

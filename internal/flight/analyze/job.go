@@ -33,7 +33,7 @@ type rank struct {
 	// failed says that the rank recorded a failure, and that its program had not aborted a group
 	// before.
 	failed bool
-	// gone says that the rank is suspended or has ended, and that its end is not the effect of
+	// gone says that the rank is suspended, has ended or is another program, and that its end is not the effect of
 	// a failure that it recorded before.
 	gone bool
 }
@@ -54,11 +54,13 @@ const (
 
 // kindOfEnd returns the kind of finding about how the process ended.
 func (r *rank) kindOfEnd() Kind {
-	switch r.Fate {
-	case suspended:
+	switch {
+	case r.Fate == suspended:
 		return Suspended
-	case ended:
+	case r.Fate == ended:
 		return Left
+	case strings.HasPrefix(r.Fate, flight.BecameProgram):
+		return Replaced
 	}
 	return Dead
 }

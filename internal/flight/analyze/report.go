@@ -15,6 +15,7 @@ const (
 	Mismatch  Kind = "mismatch"  // ranks made different calls under one number
 	Awaited   Kind = "awaited"   // other ranks waited for the rank, and the records do not say why
 	Dead      Kind = "dead"      // the rank's process ended
+	Replaced  Kind = "replaced"  // the rank's process has become another program
 	Suspended Kind = "suspended" // the rank's process is suspended
 	Missing   Kind = "missing"   // the rank left no record
 	Left      Kind = "left"      // the rank closed its groups, or exited normally, while others still made calls
@@ -26,7 +27,7 @@ const (
 	Failed    Kind = "failed"    // the rank was the first to record a failure
 )
 
-var order = []Kind{Usage, Mismatch, Awaited, Dead, Suspended, Missing, Left, Behind, Late, Compute, Circle, Transport, Failed}
+var order = []Kind{Usage, Mismatch, Awaited, Dead, Replaced, Suspended, Missing, Left, Behind, Late, Compute, Circle, Transport, Failed}
 
 // Finding is a fault and the ranks at fault.
 type Finding struct {
