@@ -102,7 +102,7 @@ type Config struct {
 	ErrorFile string
 
 	// MasterAddr and MasterPort are the workers' MASTER_ADDR and MASTER_PORT. In a job of one
-	// node, the store listens there; the default is a free port of 127.0.0.1. In a job of several
+	// node, the store listens there; the default is a free port of the loopback interface. In a job of several
 	// nodes MasterAddr is not used: rank 0's node is the master, and MasterPort must be free there;
 	// the default is a free port.
 	MasterAddr string

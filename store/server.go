@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/loopback"
 	"github.com/goddp/goddp/internal/rejections"
 )
 
@@ -101,8 +102,13 @@ type Server struct {
 // the loopback interface. If the host is empty, as in ":29500", the server listens on all
 // interfaces.
 func Listen(addr string, opts *ServerOptions) (*Server, error) {
-	addr = cmp.Or(addr, "127.0.0.1:0")
+	if addr == "" {
+		addr = net.JoinHostPort(loopback.Addr(), "0")
+	}
 	ln, err := net.Listen("tcp", addr)
+	if errors.Is(err, syscall.EADDRNOTAVAIL) {
+		return nil, fmt.Errorf("store %s: %w: no interface of this host has the address", addr, netError{err, addr})
+	}
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return nil, fmt.Errorf("store %s: %w: another job or program has the port: end it, or choose another port", addr, netError{err, addr})
 	}

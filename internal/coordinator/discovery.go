@@ -11,6 +11,7 @@ import (
 	"net"
 	"strconv"
 
+	"github.com/goddp/goddp/internal/loopback"
 	"github.com/goddp/goddp/store"
 )
 
@@ -32,12 +33,12 @@ type address struct {
 }
 
 // Publish starts a coordinator for a job of `size` ranks and publishes its address in the job's
-// store. listen is host:port; if it is empty, the coordinator listens on 127.0.0.1. Publish ignores
+// store. listen is host:port; if it is empty, the coordinator listens on the loopback interface. Publish ignores
 // o.Key and makes a key itself.
 func Publish(ctx context.Context, kv store.Store, m store.Member, listen string, size int, o ClientOptions) (*Server, error) {
 	token := []byte(rand.Text())
 	if listen == "" {
-		listen = "127.0.0.1:0"
+		listen = net.JoinHostPort(loopback.Addr(), "0")
 	}
 	s, err := Listen(listen, size, o.of(m, token))
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/election"
+	"github.com/goddp/goddp/internal/loopback"
 	"github.com/goddp/goddp/internal/rejections"
 )
 
@@ -30,7 +31,7 @@ type HostOptions struct {
 	Limits      Limits
 	Credentials Credentials // of the workers
 	// Addr and Port are the address that the stores listen on. In a job of several nodes they are "" and 0:
-	// 127.0.0.1 and a free port for each round.
+	// the loopback interface, and a free port for each round.
 	Addr string
 	Port int
 	// JoinTimeout bounds the time from the start until MinNodes agents have joined. LastCall is how long
@@ -383,7 +384,7 @@ func (h *Host) begin(act begin) error {
 	if h.services, err = openServices(h.opts, world); err != nil {
 		return err
 	}
-	addr := func(p *peer) string { return cmp.Or(p.addr, h.reached, "127.0.0.1") }
+	addr := func(p *peer) string { return cmp.Or(p.addr, h.reached, loopback.Addr()) }
 	master, masterPort := h.services.host, int(h.services.addr.Port())
 	if h.opts.Limits.MaxNodes > 1 { // the store is for the agents alone
 		first := h.peers[act.participants[0].id]

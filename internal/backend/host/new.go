@@ -19,7 +19,7 @@ type Options struct {
 	// kernel's boot id and network namespace.
 	HostID string
 	// Listen is the address, host:port, at which ranks on other hosts reach this one. Port 0 is any
-	// free port, an empty host every interface, and "" stands for 127.0.0.1:0. The listener is open
+	// free port, an empty host every interface, and "" stands for a free port of the loopback interface. The listener is open
 	// only while the group is being made.
 	Listen string
 	// Member identifies this process in its job. The ranks compare its job id and secret on every
