@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 
 	"github.com/spf13/pflag"
 
@@ -22,7 +21,7 @@ func analyzeRecords(args []string) error {
 	fs.BoolVar(&asJSON, "json", false, "print the report as a JSON object")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
-			fmt.Printf(`Find out from all ranks' flight records which rank caused a failure.
+			fmt.Fprintf(stdout, `Find out from all ranks' flight records which rank caused a failure.
 
 Usage:
   goddp analyze [flags] DIR
@@ -51,11 +50,11 @@ be read; 2 if the command line is wrong, or DIR holds no records.
 	}
 	report := analyze.Analyze(dumps)
 	if asJSON {
-		if err := json.NewEncoder(os.Stdout).Encode(report); err != nil {
+		if err := json.NewEncoder(stdout).Encode(report); err != nil {
 			return err
 		}
 	} else {
-		fmt.Print(report)
+		fmt.Fprint(stdout, report)
 	}
 	if broken == nil && len(report.Findings) > 0 {
 		return exitCode(exitCulprit)

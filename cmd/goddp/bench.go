@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"strconv"
 	"strings"
 
@@ -62,7 +61,7 @@ func parseBench(args []string) (*benchOptions, error) {
 	fs.BoolVar(&o.json, "json", false, "print a JSON object for each size")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
-			benchHelp(os.Stdout, fs)
+			benchHelp(stdout, fs)
 			return nil, err
 		}
 		return nil, &usageError{err: err}
@@ -123,7 +122,7 @@ func runBench(ctx context.Context, o *benchOptions) error {
 		return err
 	}
 	defer pg.Close()
-	out := io.Writer(os.Stdout)
+	out := io.Writer(stdout)
 	if pg.Rank() != 0 {
 		out = io.Discard
 	}
@@ -141,7 +140,7 @@ func runBench(ctx context.Context, o *benchOptions) error {
 	if wrong > 0 {
 		return fmt.Errorf("%s: %d elements were wrong", o.Collective.Name, wrong)
 	}
-	return nil
+	return stdout.err
 }
 
 // benchReport prints the results, as nccl-tests' table or as JSON lines.

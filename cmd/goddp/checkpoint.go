@@ -45,7 +45,7 @@ func checkpoints(args []string) error {
 	fs.BoolVar(&verify, "verify", false, "read the checkpoints")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
-			fmt.Print(checkpointHelp)
+			fmt.Fprint(stdout, checkpointHelp)
 			return nil
 		}
 		return &usageError{err: err}
@@ -84,10 +84,10 @@ func listCheckpoints(dir string, verify bool) error {
 		return err
 	}
 	if len(infos) == 0 {
-		fmt.Printf("no checkpoints in %s\n", dir)
+		fmt.Fprintf(stdout, "no checkpoints in %s\n", dir)
 		return nil
 	}
-	out := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	out := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(out, "NAME\tSTEP\tSIZE\tAGE\tRANKS\tINTEGRITY")
 	bad := false
 	for _, info := range infos {
@@ -142,10 +142,10 @@ func verifyCheckpoints(path string) error {
 	for _, p := range paths {
 		if err := checkpoint.Verify(p); err != nil {
 			bad = true
-			fmt.Printf("%s: %s\n", p, problems(err))
+			fmt.Fprintf(stdout, "%s: %s\n", p, problems(err))
 			continue
 		}
-		fmt.Printf("%s: verified\n", p)
+		fmt.Fprintf(stdout, "%s: verified\n", p)
 	}
 	if bad {
 		return errCorrupt
@@ -168,7 +168,7 @@ func diffCheckpoints(a, b string) error {
 		return err
 	}
 	for _, d := range all {
-		fmt.Printf("%s: %s\n", d.Name, d.Text)
+		fmt.Fprintf(stdout, "%s: %s\n", d.Name, d.Text)
 	}
 	if len(all) > 0 {
 		return fmt.Errorf("%s and %s differ in %d places", a, b, len(all))
@@ -191,7 +191,7 @@ func convertCheckpoint(from, to string, all bool) error {
 		return err
 	}
 	if info, err := os.Stat(made); err == nil && (info.IsDir() || info.Mode().IsRegular()) { // else it may be standard output
-		fmt.Println(made)
+		fmt.Fprintln(stdout, made)
 	}
 	return nil
 }

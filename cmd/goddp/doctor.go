@@ -41,7 +41,7 @@ func examine(args []string) error {
 	err := fs.Parse(args)
 	switch {
 	case errors.Is(err, pflag.ErrHelp):
-		doctorHelp(os.Stdout, fs)
+		doctorHelp(stdout, fs)
 		return nil
 	case err != nil:
 		return &usageError{err: err}

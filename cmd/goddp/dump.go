@@ -18,7 +18,7 @@ func dump(args []string) error {
 	fs.StringVarP(&dir, "dir", "d", "", "`folder` to write into (default: a new temporary one)")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
-			fmt.Printf(`Write the flight records of a running job's ranks on this host, and go on.
+			fmt.Fprintf(stdout, `Write the flight records of a running job's ranks on this host, and go on.
 
 Usage:
   goddp dump [flags] JOB
@@ -60,7 +60,7 @@ Flags:
 			errs = append(errs, err)
 			continue
 		}
-		fmt.Println(path)
+		fmt.Fprintln(stdout, path)
 	}
 	if len(errs) < len(dumps) {
 		fmt.Fprintf(os.Stderr, "What they mean: goddp analyze %s\n", dir)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -38,12 +39,16 @@ var commands = []command{
 func main() { os.Exit(run(os.Args[1:])) }
 
 func run(args []string) int {
+	*stdout = output{}
 	called, err := dispatch(args)
 	var code exitCode
+	if hasSpoken := errors.As(err, &code); stdout.err != nil && (err == nil || hasSpoken) {
+		err, code = stdout.err, 0
+	}
 	switch {
 	case err == nil:
 		return 0
-	case errors.As(err, &code):
+	case code != 0:
 		return int(code)
 	}
 	// Errors of package checkpoint begin with its name, which is the command's too.
@@ -58,6 +63,17 @@ func run(args []string) int {
 	return exitUsage
 }
 
+// stdout is the standard output. It keeps the first error of a write, such as that of a full disk, for run.
+var stdout = &output{}
+
+type output struct{ err error }
+
+func (o *output) Write(text []byte) (int, error) {
+	n, err := os.Stdout.Write(text)
+	o.err = cmp.Or(o.err, err)
+	return n, err
+}
+
 // dispatch runs the command that args names. called is "goddp", with the command's name if there is such a command.
 func dispatch(args []string) (called string, err error) {
 	called = "goddp"
@@ -68,12 +84,12 @@ func dispatch(args []string) (called string, err error) {
 	switch name {
 	case "help", "-h", "--help":
 		if len(rest) == 0 || rest[0] == "help" || rest[0] == "-h" || rest[0] == "--help" {
-			help(os.Stdout)
+			help(stdout)
 			return called, nil
 		}
 		name, rest = rest[0], []string{"--help"}
 	case "--version":
-		fmt.Println(version.Of("goddp"))
+		fmt.Fprintln(stdout, version.Of("goddp"))
 		return called, nil
 	}
 	for _, c := range commands {

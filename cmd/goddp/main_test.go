@@ -129,3 +129,24 @@ func TestHelp(t *testing.T) {
 		t.Errorf("--version: exit code %d; it printed %q and\n%s", code, stderr, stdout)
 	}
 }
+
+// Output that is lost on a full disk is an error.
+func TestFullDisk(t *testing.T) {
+	testkit.Need(t, testkit.Linux)
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	defer func(before *os.File) { os.Stdout = before }(os.Stdout)
+	os.Stdout = full
+	lines := []string{"--help", "--version", "checkpoint ls " + t.TempDir()}
+	for _, c := range commands {
+		lines = append(lines, c.name+" --help")
+	}
+	for _, line := range lines {
+		if code := run(strings.Fields(line)); code != 1 {
+			t.Errorf("goddp %s: exit code %d, want 1", line, code)
+		}
+	}
+}

@@ -20,7 +20,7 @@ func plotRuns(args []string) error {
 	fs.BoolVar(&opts.Log, "log", false, "draw on a logarithmic scale")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
-			fmt.Printf(`Draw the curves of one run, or of several in the same panels.
+			fmt.Fprintf(stdout, `Draw the curves of one run, or of several in the same panels.
 
 Usage:
   goddp plot [flags] RUN.jsonl...

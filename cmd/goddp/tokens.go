@@ -38,7 +38,7 @@ func makeTokens(args []string) error {
 	fs.IntVar(&valSize, "val-size", 1<<15, "tokens of the validation shard, the first; 0: none")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
-			fmt.Printf(`Make token shards of text, by GPT-2's byte pair encoding.
+			fmt.Fprintf(stdout, `Make token shards of text, by GPT-2's byte pair encoding.
 
 Usage:
   goddp tokens [flags] FILE... -o DIR
@@ -76,7 +76,7 @@ Exit codes: 0 the shards are written; 1 a file cannot be read or written; 2 usag
 		return errors.Join(err, w.remove())
 	}
 	for _, s := range w.written {
-		fmt.Printf("%s: %d tokens\n", s.path, s.tokens)
+		fmt.Fprintf(stdout, "%s: %d tokens\n", s.path, s.tokens)
 	}
 	return nil
 }

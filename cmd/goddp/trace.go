@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 
 	"github.com/spf13/pflag"
 
@@ -19,7 +18,7 @@ func trace(args []string) error {
 	fs.BoolVar(&kernels, "kernels", false, "also print what each kernel took, by its name")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
-			fmt.Printf(`Say what the GPUs did in a trace of package profile, and why they were idle.
+			fmt.Fprintf(stdout, `Say what the GPUs did in a trace of package profile, and why they were idle.
 
 Usage:
   goddp trace [flags] FILE...
@@ -51,11 +50,11 @@ Exit codes: 0 it is printed; 1 a file cannot be read; 2 usage.
 		return err
 	}
 	if asJSON {
-		return json.NewEncoder(os.Stdout).Encode(report)
+		return json.NewEncoder(stdout).Encode(report)
 	}
-	fmt.Print(report)
+	fmt.Fprint(stdout, report)
 	if kernels {
-		fmt.Print(report.KernelTable())
+		fmt.Fprint(stdout, report.KernelTable())
 	}
 	return nil
 }

@@ -70,7 +70,7 @@ func parseTune(args []string) (*tuneOptions, error) {
 	fs.StringVarP(&o.output, "output", "o", "", "write the result to this `file`, without the launcher's prefixes")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
-			tuneHelp(os.Stdout, fs)
+			tuneHelp(stdout, fs)
 			return nil, err
 		}
 		return nil, &usageError{err: err}
