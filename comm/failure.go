@@ -150,13 +150,17 @@ func (d *watchdogLoop) logf(level slog.Level, format string, args ...any) {
 	logf(d.log, level, format, args...)
 }
 
-// logf logs a line and waits for at most logTime, because the log may be a pipe that nobody
-// reads.
+// logf logs a line and waits for at most logTime.
 func logf(log *slog.Logger, level slog.Level, format string, args ...any) {
+	briefly(func() { log.Log(context.Background(), level, fmt.Sprintf(format, args...)) })
+}
+
+// briefly waits for at most logTime until f has written a line, because nobody may read it.
+func briefly(f func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		log.Log(context.Background(), level, fmt.Sprintf(format, args...))
+		f()
 	}()
 	timer := time.NewTimer(logTime)
 	defer timer.Stop()

@@ -64,9 +64,9 @@ func run(train func(context.Context) error) int {
 		m.stop.writeState(stopfile.Done)
 		return 128 + int(accepted)
 	}
-	fmt.Fprintf(os.Stderr, "error: %v\n", err)
 	var sig *SignalError
 	report(errorFile{message: err.Error(), culprit: causedBy(err), isInterrupted: isInterruption(err)})
+	fmt.Fprintf(os.Stderr, "error: %v\n", err) // last: if nobody reads it, this waits
 	if errors.As(context.Cause(ctx), &sig) {
 		if n, ok := sig.Signal.(syscall.Signal); ok {
 			return 128 + int(n)
@@ -136,10 +136,11 @@ func (m *mainRun) handleSignals(signals chan os.Signal, done <-chan struct{}, ca
 		}
 		switch m.stop.step(e) {
 		case stopWait:
-			if m.stop.file == "" { // under golaunch, the launcher prints this line
-				fmt.Fprintf(os.Stderr, "%v: waiting up to %v for all ranks to finish the step; again to abort\n", sig, limit)
-			}
 			arm(limit)
+			if m.stop.file == "" { // under golaunch, the launcher prints this line
+				line := fmt.Sprintf("%v: waiting up to %v for all ranks to finish the step; again to abort\n", sig, limit)
+				briefly(func() { _, _ = os.Stderr.WriteString(line) })
+			}
 		case stopExpire:
 			// Expire the deadlines, so that the watchdogs of the waiting ranks find out which
 			// rank they wait for. A rank that waits for no other rank may end by itself
