@@ -39,12 +39,13 @@ type WorkerResult struct {
 }
 
 // Run runs the job that cfg describes. It returns when no worker, no process that a
-// worker started, and no unwritten output is left. If writing the output blocks for 10
-// minutes after the workers' end, or until one more signal, Run gives the rest up, and a
-// goroutine may be left in a blocked write.
+// worker started, and no unwritten output is left. If an output takes no line for
+// ShutdownTimeout (at least 1 s) after the workers' end, for 1 s if a signal ended the job, or
+// until one more signal, Run gives the rest up, and a goroutine may be left in a blocked write.
 //
 // The error is nil, a [*FailureError], a [*SignalError], the cause of the context's end,
-// or the reason why the workers could not be started or watched. [ExitCode] turns it into
+// the reason why the workers could not be started or watched, or why output of a job that
+// succeeded was lost; a reader that has ended, as head does, is no such reason. [ExitCode] turns it into
 // an exit code. Run writes an error to Stderr before it returns; a [*FailureError] as its
 // report. It does not write an error of the context, nor one about cfg or Env; in the
 // latter case the result is nil.
@@ -66,7 +67,7 @@ func Run(ctx context.Context, cfg *Config) (*Result, error) {
 		guard:   security,
 		records: records,
 		core:    newCore(c.Workers, c.Nodes == nil),
-		console: &console{stdout: c.Stdout, stderr: c.Stderr, grace: consoleGrace},
+		console: newConsole(c.Stdout, c.Stderr),
 		orphans: make(chan orphanReport, 1),
 	}
 	if c.JSONLines {
@@ -109,7 +110,7 @@ type agent struct {
 
 func (a *agent) run(ctx context.Context) (_ *Result, err error) {
 	canceled := false
-	defer func() { a.close(err, canceled) }()
+	defer func() { err = cmp.Or(err, a.close(err, canceled)) }()
 	done, signals := ctx.Done(), a.cfg.Signals
 
 	if err := a.startReaper(); err != nil { // the agent joins the rendezvous meanwhile
@@ -255,9 +256,8 @@ func (a *agent) perform(actions []action) {
 			a.removeOrphans(false)
 		case doKillOrphans:
 			a.removeOrphans(true)
-		case doHide:
-			a.hide()
-			a.console.giveUp()
+		case doHurry:
+			a.hurry()
 		case doTellFailure:
 			a.tellFailure(act.locals)
 		case doTellLeave:
@@ -375,9 +375,12 @@ func (a *agent) cleanRunDir() (hasRecords bool, err error) {
 	return hasRecords, errors.Join(errs...)
 }
 
+// isHurried reports whether a signal ends the job: then nothing waits long for the console.
+func (a *agent) isHurried() bool { return a.core.signal != 0 || a.core.asked != 0 }
+
 // close releases what outlives an attempt. It writes err to the console, unless the end
-// of the caller's context is its cause.
-func (a *agent) close(err error, canceled bool) {
+// of the caller's context is its cause. It returns why output was lost, or nil.
+func (a *agent) close(err error, canceled bool) error {
 	a.helper.Wait()
 	a.endMirror()
 	if err := a.rendezvous.Close(); err != nil {
@@ -395,5 +398,9 @@ func (a *agent) close(err error, canceled bool) {
 	case err != nil && !canceled:
 		a.console.logf("%v", err)
 	}
-	a.console.close(a.cfg.Signals)
+	grace := max(a.cfg.ShutdownTimeout, time.Second)
+	if a.isHurried() {
+		grace = hurriedTime
+	}
+	return a.console.Close(grace, a.cfg.Signals)
 }

@@ -25,8 +25,8 @@ type attempt struct {
 	start      time.Time
 	procs      []*process      // the workers whose start was requested, by local rank
 	copying    sync.WaitGroup  // the goroutines that copy output
-	showing    context.Context // the copying goroutines wait for the console until hide ends it
-	hide       context.CancelFunc
+	hurrying   context.Context // the copying goroutines wait for the console until hurry ends it
+	hurry      context.CancelFunc
 	stopSignal syscall.Signal // the signal last sent to stop the workers; 0 if none
 
 	recorded bool // takeRecords has been called
@@ -49,13 +49,13 @@ func (a *agent) begin(round *rendezvous.Round) {
 	if a.attempt != nil {
 		number = a.attempt.number + 1
 	}
-	showing, hide := context.WithCancel(context.Background())
+	hurrying, hurry := context.WithCancel(context.Background())
 	a.attempt = &attempt{
-		round:   round,
-		number:  number,
-		start:   time.Now(),
-		showing: showing,
-		hide:    hide,
+		round:    round,
+		number:   number,
+		start:    time.Now(),
+		hurrying: hurrying,
+		hurry:    hurry,
 	}
 }
 
@@ -75,7 +75,7 @@ func (a *agent) requestWorkers() (local int, err error) {
 		cfg:     a.cfg,
 		reaper:  a.reaper,
 		console: a.console,
-		hidden:  a.showing.Done(),
+		hurry:   a.hurrying.Done(),
 		env:     append(jobEnv(a.cfg, a.round.Credentials.JobID), secretEnv...),
 		round:   a.round,
 		dir:     a.attemptDir(),
@@ -182,30 +182,31 @@ func (a *agent) complete(remove func() orphanReport) {
 	if a.unanswered != nil {
 		a.unanswered.Stop()
 	}
+	limit := drainTime
+	if a.isHurried() {
+		limit = hurriedTime
+	}
 	a.helper.Go(func() {
 		left := remove()
-		a.drain(a.console.grace, a.console.giveUp)
+		a.drain(limit)
 		a.endMirror()
 		a.orphans <- left
 	})
 }
 
-// drain waits until all output of the attempt is written. It must be called when no
-// process of the attempt is left. If the console takes longer than grace, drain calls late
-// and gives the rest up. A call of hide gives the rest up as well.
-func (at *attempt) drain(grace time.Duration, late func()) {
+// drain waits until all output of the attempt is read from its pipes, and is written or waits
+// in the console's queue. It must be called when no process of the attempt is left. For what
+// finds no room in the queue it waits until the time limit, or until hurry is called.
+func (at *attempt) drain(limit time.Duration) {
 	for _, p := range at.procs {
 		for _, st := range p.streams {
 			st.endSoon()
 		}
 	}
-	timer := time.AfterFunc(grace, func() {
-		late()
-		at.hide()
-	})
+	timer := time.AfterFunc(limit, at.hurry)
 	at.copying.Wait()
 	timer.Stop()
-	at.hide()
+	at.hurry()
 }
 
 // end finishes an attempt whose processes are gone and whose output is complete. If the

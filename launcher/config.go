@@ -49,7 +49,7 @@ type Config struct {
 
 	// Stdout and Stderr receive the workers' lines. Stderr also receives the agent's own
 	// lines. The default is this process's stdout and stderr. Run makes one write at a
-	// time, of whole lines.
+	// time, of whole lines; if both are files, and not the same one, one to each.
 	Stdout, Stderr io.Writer
 	// LinePrefix precedes each line. ${role_name}, ${rank}, ${local_rank}, ${node} (the
 	// node's rank), ${host} (its name) and ${attempt} (the attempt's number) in it are

@@ -1,120 +1,48 @@
 package launcher
 
 import (
-	"bytes"
 	"os"
-	"syscall"
+	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 )
 
-// blockedConsole is a console whose writes block until open is closed.
+// blockedConsole is a console that takes nothing until open is closed.
 type blockedConsole struct {
-	bytes.Buffer
-	started, open chan struct{}
-}
-
-func newBlockedConsole() *blockedConsole {
-	return &blockedConsole{started: make(chan struct{}, 100), open: make(chan struct{})}
+	strings.Builder
+	open chan struct{}
 }
 
 func (g *blockedConsole) Write(p []byte) (int, error) {
-	g.started <- struct{}{}
 	<-g.open
-	return g.Buffer.Write(p)
+	return g.Builder.Write(p)
 }
 
-// If the console blocks, logf does not wait, and write waits only until its channel is
-// closed. The console writes the queue in order afterwards.
-func TestConsoleThatBlocks(t *testing.T) {
-	g := newBlockedConsole()
-	c := &console{stdout: g, stderr: g, grace: soon}
-	c.logf("first")
-	<-g.started
-	c.logf("second")
-	closed := make(chan struct{})
-	close(closed)
-	if c.write(g, []byte("a worker's\n"), closed) {
-		t.Error("the console has taken what it has not")
-	}
-	c.logf("third")
-	close(g.open)
-	c.close(nil)
-	if want := "golaunch: first\ngolaunch: second\na worker's\ngolaunch: third\n"; g.String() != want {
-		t.Errorf("got %q, want %q", g, want)
-	}
-}
-
-// close drops the rest of the queue when the grace period has passed or a signal arrives.
-// It ignores signals that arrived before, and a closed channel of signals.
-func TestConsoleGivenUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		closed, earlier := make(chan os.Signal), make(chan os.Signal, 1)
-		close(closed)
-		earlier <- syscall.SIGTERM
-		for name, test := range map[string]struct {
-			signals chan os.Signal
-			act     func(c *console, signals chan os.Signal) // while close waits
-			took    time.Duration
-		}{
-			"time":   {nil, nil, time.Minute},
-			"closed": {closed, nil, time.Minute},
-			"before": {earlier, nil, time.Minute},
-			"signal": {make(chan os.Signal), func(_ *console, signals chan os.Signal) { signals <- syscall.SIGTERM }, 0},
-			"stuck":  {nil, func(c *console, _ chan os.Signal) { c.giveUp() }, time.Second}, // an attempt waited for it
-		} {
-			g := newBlockedConsole()
-			c := &console{stderr: g, grace: time.Minute}
-			c.logf("first")
-			c.logf("second")
-			<-g.started
-			if name == "stuck" {
-				test.act(c, nil)
-			} else if test.act != nil {
-				go test.act(c, test.signals)
-			}
-			began := time.Now()
-			c.close(test.signals)
-			if took := time.Since(began); took != test.took {
-				t.Errorf("%s: close took %v, want %v", name, took, test.took)
-			}
-			close(g.open)
-			<-c.idle
-			if want := "golaunch: first\n"; g.String() != want {
-				t.Errorf("%s: got %q, want %q", name, g, want)
-			}
-		}
-	})
-}
-
-// An attempt ends although the console blocks. The console then writes the next attempt's
-// output.
+// An attempt ends although the console is blocked, and files get all that the worker wrote. The console gets the output
+// later.
 func TestDrainOfABlockedConsole(t *testing.T) {
-	g := newBlockedConsole()
-	c := &console{stdout: g, grace: time.Millisecond}
+	g := &blockedConsole{open: make(chan struct{})}
+	a := &agent{cfg: &Config{}, console: newConsole(g, g)}
+	a.begin(nil)
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &agent{cfg: &Config{}, console: c}
-	a.begin(nil)
-	st := &stream{pipe: r, console: c, shown: g, hidden: a.showing.Done()}
+	file := openLogFile(t, 0, 1)
+	st := &stream{pipe: r, console: a.console, shown: a.console.Stdout, hurry: a.hurrying.Done(), file: file}
 	a.procs = []*process{{streams: []*stream{st}}}
 	a.copying.Go(st.copy)
-	if _, err := w.WriteString("of the first\n"); err != nil {
+	text := strings.Repeat(strings.Repeat("x", 1<<10-1)+"\n", 4<<10) // more than the console keeps
+	a.hurry()                                                        // as drain does after a while
+	if _, err := w.WriteString(text); err != nil {
 		t.Fatal(err)
 	}
-	<-g.started
-	if _, err := w.WriteString("lost\n"); err != nil {
-		t.Fatal(err)
-	}
-	a.drain(c.grace, c.giveUp) // although w is open
+	a.drain(soon) // although w is open
 	w.Close()
+	if got := strings.Join(readLogFiles(t, file.path), ""); got != text {
+		t.Errorf("the file has %d bytes, want %d", len(got), len(text))
+	}
 	close(g.open)
-	c.write(g, []byte("of the next\n"), nil)
-	c.close(nil)
-	if want := "of the first\nof the next\n"; g.String() != want {
-		t.Errorf("got %q, want %q", g, want)
+	if err := a.console.Close(soon, nil); err != nil || !strings.HasPrefix(text, g.String()[:len(text)/8]) || !strings.HasSuffix(g.String(), " lines are not shown: nobody read stdout\n") {
+		t.Errorf("the console has %d bytes, ending in %.80q; %v", g.Len(), g.String()[max(0, g.Len()-80):], err)
 	}
 }

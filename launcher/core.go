@@ -127,7 +127,7 @@ const (
 	doArmAbandon                  // fire the timer when SIGKILL must have had its effect
 	doStopOrphans                 // remove orphans by SIGTERM
 	doKillOrphans                 // remove orphans by SIGKILL, also while doStopOrphans is in progress
-	doHide                        // stop waiting until the workers' output is written to the console
+	doHurry                       // stop waiting for room for the workers' output on the console
 	doTellFailure                 // tell the rendezvous that worker locals[0] failed, or without locals, that this node cannot go on
 	doTellLeave                   // tell the rendezvous that this node leaves when its workers have ended
 	doTellLeaveNow                // tell the rendezvous that this node leaves at once, and why: it has no workers
@@ -139,7 +139,7 @@ const (
 	doFinish                      // the job is over, and the verdict is final
 )
 
-var verbNames = [...]string{"start", "signal", "abort", "kill", "arm-shutdown", "arm-abandon", "stop-orphans", "kill-orphans", "hide",
+var verbNames = [...]string{"start", "signal", "abort", "kill", "arm-shutdown", "arm-abandon", "stop-orphans", "kill-orphans", "hurry",
 	"tell-failure", "tell-leave", "tell-leave-now", "tell-end", "report-failure", "report-signal", "report-stop", "report-abandoned", "finish"}
 
 type action struct {
@@ -365,7 +365,7 @@ func (c *core) signalled(ev signalReceived) []action {
 		}
 		switch ends := sig == syscall.SIGINT || sig == syscall.SIGTERM; {
 		case ends && c.phase == removingOrphans && c.killing:
-			return append(acts, action{verb: doHide})
+			return append(acts, action{verb: doHurry})
 		case ends && !first:
 			return c.kill()
 		case c.asked != 0:

@@ -138,8 +138,14 @@
 // report of the failure then shows the stack of the root cause, the program's own frames
 // first. A stack that no report shows is shown in full. Files hold all of it.
 //
-// If nobody reads Stdout or Stderr, the workers' writes block, as they would on a terminal.
-// Signals and timeouts still work. Once the workers have ended, Run waits up to 10 minutes
-// for the rest of their output, or until one more SIGINT or SIGTERM. The end of a reader,
-// such as head, does not end the job.
+// Nobody waits long for a reader of Stdout or Stderr (package
+// [github.com/goddp/goddp/internal/printer]): a terminal may be held, a pager left. While a reader takes
+// lines, workers that write faster wait for it. If it takes none for 2 s, and 1 MiB waits for it,
+// further lines are dropped until it takes some again; a line says how many. Files get all of
+// them. At the end of the job Run waits for the rest of the output while it is taken, but gives up
+// a reader that takes none for ShutdownTimeout, or for 1 s after a signal. If Stdout and Stderr
+// are different files, one that is blocked does not delay the other.
+//
+// The end of a reader, such as head, does not end the job. If output is lost for another reason, such
+// as a full disk, the job goes on, and Run returns the error of a job that succeeded otherwise.
 package launcher

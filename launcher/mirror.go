@@ -120,11 +120,11 @@ func (c *console) showMirrored(stream io.Reader, done <-chan struct{}) {
 			}
 			return
 		}
-		to := c.stdout
+		to := c.Stdout
 		if m.Stderr {
-			to = c.stderr
+			to = c.Stderr
 		}
-		if !c.write(to, m.Lines, done) || m.Last {
+		if c.write(to, m.Lines, done); m.Last {
 			return
 		}
 	}

@@ -2,9 +2,7 @@ package launcher
 
 import (
 	"fmt"
-	"io"
 	"net"
-	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -66,13 +64,11 @@ func TestHostShowsAllOutput(t *testing.T) {
 
 // The lines that are sent, and those that are said to be dropped, are all lines.
 func TestMirrorCountsDroppedLines(t *testing.T) {
-	c := &console{}
-	m := newMirror(c.line)
+	m := newMirror((&console{}).line)
 	m.queue = framing.NewOutbox(64 << 10)
 	mine, theirs := net.Pipe()
-	shown := &console{stdout: io.Discard, stderr: io.Discard}
 	var out, notices buffer
-	shown.stdout, shown.stderr = &out, &notices
+	shown := newConsole(&out, &notices)
 	go m.run(func() (net.Conn, error) { return mine, nil })
 	const lines, width = 2000, 500
 	text := []byte(strings.Repeat("x", width-1) + "\n")
@@ -86,7 +82,9 @@ func TestMirrorCountsDroppedLines(t *testing.T) {
 	}()
 	m.close()
 	<-done
-	shown.close(make(chan os.Signal))
+	if err := shown.Close(soon, nil); err != nil {
+		t.Error(err)
+	}
 	dropped := 0
 	for _, found := range regexp.MustCompile(`golaunch: (\d+) lines are not shown here`).FindAllStringSubmatch(notices.String(), -1) {
 		n, err := strconv.Atoi(found[1])

@@ -103,7 +103,6 @@ func (a *agent) rendezvousOptions() (rendezvous.Options, error) {
 	o.Host.Addr, o.Host.Port = "", 0
 	o.Host.Limits = rendezvous.Limits{MinNodes: n.Min, MaxNodes: n.Max, MaxRestarts: c.MaxRestarts, Static: n.Static}
 	o.Host.JoinTimeout, o.Host.LastCall, o.Host.Heartbeat = n.JoinTimeout, n.LastCall, n.Heartbeat
-	o.Host.Log = a.console.logger()
 	if n.ShowAllOutput {
 		a.console.where = " on " + hostname()
 		o.Host.Output = a.console.showMirrored

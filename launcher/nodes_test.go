@@ -285,14 +285,13 @@ func TestRoundSaysOnceWhyItBegins(t *testing.T) {
 		"the ranks agreed":               {nil, nil, nil, ""},
 	} {
 		var out bytes.Buffer
-		a := &agent{cfg: &Config{Name: "train"}, console: &console{stderr: &out, grace: time.Minute}, attempt: &attempt{round: &rendezvous.Round{Nodes: 3}, shown: c.shown, stopped: c.stopped}}
+		a := &agent{cfg: &Config{Name: "train"}, console: newConsole(&out, &out), attempt: &attempt{round: &rendezvous.Round{Nodes: 3}, shown: c.shown, stopped: c.stopped}}
 		if c.stopped == nil {
 			a.stopped = c.shown
 		}
 		a.logRound(&rendezvous.Round{Number: 1, Nodes: 2, Failures: c.failures})
-		a.console.close(nil)
-		if out.String() != c.want {
-			t.Errorf("%s: got %q, want %q", name, &out, c.want)
+		if err := a.console.Close(soon, nil); err != nil || out.String() != c.want {
+			t.Errorf("%s: got %q, %v, want %q", name, &out, err, c.want)
 		}
 	}
 }

@@ -3,10 +3,11 @@ package launcher
 import (
 	"bytes"
 	"errors"
-	"io"
 	"os"
 	"syscall"
 	"time"
+
+	"github.com/goddp/goddp/internal/printer"
 )
 
 const (
@@ -26,9 +27,9 @@ const (
 type stream struct {
 	pipe    *os.File // read end, closed by copy
 	console *console
-	shown   io.Writer       // one of the console's writers, or nil
+	shown   *printer.Output // one of the console's, or nil
 	redraws bool            // shown is a terminal, which redraws lines in place
-	hidden  <-chan struct{} // closed when copy must no longer wait for the console
+	hurry   <-chan struct{} // closed when copy must no longer wait for the console
 	prefix  string
 	json    *jsonLine    // what all JSON lines of the stream have in common; nil: lines are text, after prefix
 	file    *logFile     // gets the bytes unchanged, closed by copy; or nil
@@ -135,7 +136,7 @@ func (s *stream) append(text []byte, end ending) {
 		return
 	}
 	if n := len(s.out); n > 0 && s.out[n-1] == '\r' {
-		s.out = append(s.out, eraseLine...)
+		s.out = append(s.out, printer.EraseLine...)
 	}
 	s.out = append(s.out, s.prefix...)
 	s.out = append(s.out, text...)
@@ -159,14 +160,12 @@ func (s *stream) showStack() {
 	s.out = nil
 }
 
-// show writes the lines of one read from the pipe to the console, in one write.
+// show gives the lines of one read from the pipe to the console, for one write.
 func (s *stream) show() {
 	if len(s.out) == 0 {
 		return
 	}
-	if !s.console.write(s.shown, s.out, s.hidden) {
-		s.shown, s.out = nil, nil // the console may still be writing s.out
-	}
+	s.console.write(s.shown, bytes.Clone(s.out), s.hurry)
 	s.out = s.out[:0]
 }
 

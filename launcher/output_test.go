@@ -2,12 +2,12 @@ package launcher
 
 import (
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/goddp/goddp/internal/printer"
 	"github.com/goddp/goddp/internal/rendezvous"
 )
 
@@ -135,9 +135,9 @@ func TestParseStreamMap(t *testing.T) {
 func TestLinesThatAreRedrawn(t *testing.T) {
 	for redraws, want := range map[bool]string{
 		false: "0> 10%\n0> 20%\n0> done\n",
-		true:  "0> 10%\r" + eraseLine + "0> 20%\r" + eraseLine + "0> done\n",
+		true:  "0> 10%\r" + printer.EraseLine + "0> 20%\r" + printer.EraseLine + "0> done\n",
 	} {
-		s := stream{shown: io.Discard, redraws: redraws, prefix: "0> "}
+		s := stream{shown: &printer.Output{}, redraws: redraws, prefix: "0> "}
 		s.lines.feed([]byte("10%\r20%\rdone\n"), s.line)
 		if got := string(s.out); got != want {
 			t.Errorf("redrawn in place %v: %q, want %q", redraws, got, want)

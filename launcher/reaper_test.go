@@ -10,13 +10,13 @@ import (
 // The reaper drops requests about attempts whose orphans are gone. So attempts have different numbers, also if
 // the number of a round comes twice.
 func TestAgentCountsItsAttempts(t *testing.T) {
-	a := &agent{cfg: &Config{}, console: &console{}}
+	a := &agent{cfg: &Config{}, console: newConsole(nil, nil)}
 	for want := range 3 {
 		a.begin(&rendezvous.Round{Number: 0, Nodes: 1})
 		if a.attempt.number != want {
 			t.Errorf("attempt %d has the number %d", want, a.attempt.number)
 		}
-		a.hide()
+		a.hurry()
 	}
 }
 

@@ -63,7 +63,7 @@ type spawner struct {
 	cfg     *Config
 	reaper  *reaperClient
 	console *console
-	hidden  <-chan struct{} // hidden of the workers' streams
+	hurry   <-chan struct{} // of the workers' streams
 	env     []string
 	round   *rendezvous.Round
 	dir     string // the attempt's folder, attempt_<n>
@@ -135,16 +135,16 @@ func (s *spawner) spawn(local int) (_ *process, err error) {
 // open makes one stream of a worker. It returns the stream, and the write end of its pipe
 // for the worker.
 func (s *spawner) open(which streamSet, p *process, dir string) (_ *stream, w *os.File, err error) {
-	st := &stream{console: s.console, hidden: s.hidden, prefix: s.prefix(p)}
-	name, shown, label := stdoutLog, s.console.stdout, "stdout"
+	st := &stream{console: s.console, hurry: s.hurry, prefix: s.prefix(p)}
+	name, shown, label := stdoutLog, s.console.Stdout, "stdout"
 	if which == stderrStream {
-		name, shown, label = stderrLog, s.console.stderr, "stderr"
+		name, shown, label = stderrLog, s.console.Stderr, "stderr"
 		st.tail, st.holder = &p.stderr, &stackHolder{}
 	}
 	redirected := s.cfg.Redirects.of(p.LocalRank)&which != 0
 	filter := s.cfg.LocalRanksFilter
 	if !redirected && (len(filter) == 0 || slices.Contains(filter, p.LocalRank)) {
-		st.shown, st.redraws = shown, isTerminal(shown) && !s.cfg.JSONLines && !s.cfg.showsAllOutput()
+		st.shown, st.redraws = shown, shown.IsTerminal() && !s.cfg.JSONLines && !s.cfg.showsAllOutput()
 	}
 	if s.cfg.JSONLines {
 		st.json = &jsonLine{Source: fromWorker, Host: hostname(), workerLabel: &workerLabel{

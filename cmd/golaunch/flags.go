@@ -338,8 +338,8 @@ ${rank}, ${local_rank}, ${node}, ${host} and ${attempt} in it are replaced.
 
 Exit codes, equal on all nodes: 0 if all workers succeeded; else the code of the
 worker that failed first, or 128+n if signal n killed it; 1 if a node was lost.
-Of one node: 128+n if signal n stopped golaunch; 1 if PROGRAM cannot be built or
-the nodes do not meet; 2 if the command line is wrong.
+Of one node: 128+n if signal n stopped golaunch; 1 if PROGRAM cannot be built, the
+nodes do not meet or output is lost; 2 if the command line is wrong.
 `)
 	return b.String()
 }

@@ -115,9 +115,10 @@ func listen(in *bufio.Reader, host string, signals chan<- os.Signal) {
 			isLost = true
 		}
 	}
-	fmt.Fprintf(os.Stderr, "golaunch: host %s: the connection to the host that started the job is lost: stopping the workers\n", host)
+	signals <- syscall.SIGTERM
+	say(fmt.Sprintf("host %s: the connection to the host that started the job is lost: stopping the workers", host))
 	for {
-		signals <- syscall.SIGTERM
 		time.Sleep(hostsEnd)
+		signals <- syscall.SIGTERM
 	}
 }

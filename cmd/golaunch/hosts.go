@@ -18,13 +18,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/printer"
 	"github.com/goddp/goddp/internal/regular"
 	"github.com/goddp/goddp/internal/version"
 )
@@ -101,7 +101,7 @@ type hostsJob struct {
 	grace   time.Duration // between two requests to stop
 	elastic bool          // the job goes on without a host
 	hosts   []*sshHost
-	mu      sync.Mutex // held while lines are printed
+	out     *printer.Printer
 }
 
 // sshHost is one host of the job.
@@ -153,7 +153,8 @@ func newHostsJob(o *options) (*hostsJob, error) {
 	}
 	request.Token = cmp.Or(string(secret), rand.Text()+rand.Text())
 
-	j := &hostsJob{ssh: strings.Fields(o.ssh), grace: o.shutdownTimeout + hostsEnd, elastic: o.rendezvous.nodes.least < o.rendezvous.nodes.most}
+	ownLine := func(format string, args ...any) []byte { return fmt.Appendf(nil, "golaunch: "+format+"\n", args...) }
+	j := &hostsJob{out: printer.New(os.Stdout, os.Stderr, ownLine), ssh: strings.Fields(o.ssh), grace: o.shutdownTimeout + hostsEnd, elastic: o.rendezvous.nodes.least < o.rendezvous.nodes.most}
 	if len(j.ssh) == 0 {
 		return nil, usagef("--ssh is empty: want a command")
 	}
@@ -299,14 +300,19 @@ func (j *hostsJob) run(signals <-chan os.Signal) (code int) {
 			}
 		}
 	}
+	grace := j.grace
+	if first != nil {
+		grace = time.Second
+	}
+	if err := j.out.Close(grace, signals); err != nil && code == 0 {
+		code = exitFailure
+	}
 	return code
 }
 
 // complain prints a line about a host.
 func (j *hostsJob) complain(h *sshHost, why string) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	fmt.Fprintf(os.Stderr, "golaunch: host %s: %s\n", h.name, why)
+	j.out.Stderr.Put(fmt.Appendf(nil, "golaunch: host %s: %s\n", h.name, why))
 }
 
 // run runs the host's ssh command until it ends.
@@ -328,7 +334,7 @@ func (h *sshHost) run() {
 		h.job.complain(h, err.Error())
 		return
 	}
-	stdout, stderr := &lineWriter{job: h.job, to: os.Stdout}, &lineWriter{job: h.job, to: os.Stderr}
+	stdout, stderr := &lineWriter{host: h, to: h.job.out.Stdout}, &lineWriter{host: h, to: h.job.out.Stderr}
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 	if err := cmd.Start(); err != nil {
 		h.job.complain(h, err.Error())
@@ -373,8 +379,8 @@ func (h *sshHost) write(stdin io.WriteCloser) {
 
 // lineWriter prints whole lines of a host.
 type lineWriter struct {
-	job  *hostsJob
-	to   io.Writer
+	host *sshHost
+	to   *printer.Output
 	rest []byte // of a line that has not ended
 
 	isUsed bool // something was written
@@ -384,7 +390,7 @@ func (w *lineWriter) Write(text []byte) (int, error) {
 	w.isUsed = true
 	w.rest = append(w.rest, text...)
 	if end := bytes.LastIndexByte(w.rest, '\n') + 1; end > 0 {
-		w.print(w.rest[:end])
+		w.to.Write(bytes.Clone(w.rest[:end]), w.host.ctx.Done())
 		w.rest = append(w.rest[:0], w.rest[end:]...)
 	}
 	return len(text), nil
@@ -393,14 +399,8 @@ func (w *lineWriter) Write(text []byte) (int, error) {
 // flush prints a last line without an end.
 func (w *lineWriter) flush() {
 	if len(w.rest) > 0 {
-		w.print(append(w.rest, '\n'))
+		w.to.Put(append(w.rest, '\n'))
 	}
-}
-
-func (w *lineWriter) print(text []byte) {
-	w.job.mu.Lock()
-	defer w.job.mu.Unlock()
-	w.to.Write(text) // if nobody reads, the job goes on
 }
 
 // shellQuote quotes text for a POSIX shell.

@@ -12,8 +12,8 @@
 // "golaunch --help" lists the flags, and docs/golaunch.md compares them with torchrun's. The
 // exit code is 0 if every worker succeeded. If a worker failed, on whichever node, it is the
 // code of the worker that failed first, or 128+n if signal n killed that worker. It is 128+n
-// if signal n stopped golaunch, 1 if the program cannot be built, if a node was lost or if the
-// nodes did not meet, and 2 if the command line is wrong or the program does not exist.
+// if signal n stopped golaunch, 1 if the program cannot be built, if a node was lost, if the
+// nodes did not meet or if output was lost on a full disk, and 2 if the command line is wrong or the program does not exist.
 //
 // If SIGHUP is ignored when golaunch starts, as under nohup, golaunch ignores it too.
 //
@@ -30,8 +30,10 @@ import (
 	"runtime/debug"
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/printer"
 	"github.com/goddp/goddp/internal/version"
 	"github.com/goddp/goddp/launcher"
 )
@@ -66,15 +68,13 @@ func run(args []string, signals chan os.Signal, node *hostNode) int {
 	}
 	switch {
 	case opts.help:
-		fmt.Print(help(opts))
-		return 0
+		return show(help(opts))
 	case opts.version:
-		fmt.Println(version.Of("golaunch"))
-		return 0
+		return show(version.Of("golaunch") + "\n")
 	}
 
 	if hint := slurmHint(opts, os.LookupEnv); hint != "" {
-		fmt.Fprintln(os.Stderr, "golaunch:", hint)
+		say(hint)
 	}
 
 	// If the reader of the output ends, a write must fail instead of ending golaunch. So
@@ -133,11 +133,26 @@ func notIgnored(signals []os.Signal) []os.Signal {
 
 // complain prints the error that kept the job from starting, and returns the exit code.
 func complain(err error) int {
-	fmt.Fprintf(os.Stderr, "golaunch: %v\n", err)
 	var usage *usageError
 	if !errors.As(err, &usage) && !errors.Is(err, launcher.ErrNoToken) && !errors.As(err, new(*handshake.InvalidSecretError)) {
+		say(err.Error())
 		return exitFailure
 	}
-	fmt.Fprintln(os.Stderr, "Run 'golaunch --help' for how to call it.")
+	say(err.Error() + "\nRun 'golaunch --help' for how to call it.")
 	return exitUsage
+}
+
+// say prints a text to stderr. It waits for a second at most: if nobody reads, golaunch, which handles SIGTERM, has to end.
+func say(text string) {
+	p := printer.New(os.Stdout, os.Stderr, nil)
+	p.Stderr.Put([]byte("golaunch: " + text + "\n"))
+	_ = p.Close(time.Second, nil) // there is nobody to tell
+}
+
+// show prints a text to stdout, and returns the exit code.
+func show(text string) int {
+	if _, err := os.Stdout.WriteString(text); err != nil {
+		return complain(err)
+	}
+	return 0
 }

@@ -30,7 +30,7 @@ func (p *program) remove() {
 		return
 	}
 	if err := os.RemoveAll(p.temp); err != nil {
-		fmt.Fprintf(os.Stderr, "golaunch: removing what was built: %v\n", err)
+		say(fmt.Sprintf("removing what was built: %v", err))
 	}
 }
 

@@ -174,14 +174,17 @@ func TestReaderThatEnds(t *testing.T) {
 	}
 }
 
-// golaunch can be stopped while nobody reads its output, and leaves no process.
-func TestStuckConsole(t *testing.T) {
+// fullPipe returns an output that nobody reads.
+func fullPipe(t *testing.T) *os.File {
+	t.Helper()
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.Close()
-	defer w.Close()
+	t.Cleanup(func() {
+		r.Close()
+		w.Close()
+	})
 	fd := int(w.Fd())
 	err = syscall.SetNonblock(fd, true)
 	for err == nil {
@@ -193,15 +196,35 @@ func TestStuckConsole(t *testing.T) {
 	if err := syscall.SetNonblock(fd, false); err != nil {
 		t.Fatal(err)
 	}
-	for script, limit := range map[string]string{
-		`trap "exit 3" TERM; echo >$RANK; sleep 1000 & wait`: "100",
-		`trap "" TERM; echo >$RANK; yes`:                     "0.1", // which the shutdown timeout ends
+	return w
+}
+
+// A job whose output nobody reads ends as any other does: after a signal, however patient the user is, when a rank fails, and
+// by itself. Nothing is left.
+func TestStuckConsole(t *testing.T) {
+	const loud = "yes | head -c 3000000; " // more than golaunch keeps
+	for name, test := range map[string]struct {
+		script string
+		limit  string // the shutdown timeout
+		isLong bool   // golaunch waits for the console
+		code   int
+	}{
+		"an impatient user":   {`trap "exit 3" TERM; echo >$RANK; sleep 1000 & wait`, "100", false, 143},
+		"a signal":            {loud + `trap "" TERM; echo >$RANK; yes`, "0.1", true, 143},
+		"a rank fails":        {loud + `[ $RANK = 0 ] || exit 7; sleep 1000`, "1", true, 7},
+		"all ranks end":       {loud, "1", true, 0},
+		"a rank fails, twice": {loud + `[ $RANK = 0 ] || exit 7; sleep 1000`, "1", true, 7},
 	} {
-		if limit == "0.1" && !testkit.IsLong() {
-			continue // golaunch waits a second for the console
+		if test.isLong && !testkit.IsLong() {
+			continue
 		}
-		cmd := golaunch(t, nil, "--nproc-per-node=2", "--shutdown-timeout", limit, "bash", "-c", script)
-		cmd.Dir, cmd.Stdout, cmd.Stderr = t.TempDir(), w, w
+		stuck := fullPipe(t)
+		args := []string{"--nproc-per-node=2", "--shutdown-timeout", test.limit}
+		if strings.HasSuffix(name, "twice") {
+			args = append(args, "--max-restarts=1")
+		}
+		cmd := golaunch(t, nil, append(args, "bash", "-c", test.script)...)
+		cmd.Dir, cmd.Stdout, cmd.Stderr = t.TempDir(), stuck, stuck
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -210,27 +233,59 @@ func TestStuckConsole(t *testing.T) {
 			_ = cmd.Wait() // the exit code is checked
 			close(ended)
 		}()
-		deadline := time.After(testkit.Soon)
+		deadline, signals := time.After(testkit.Soon), 0
 		for running := true; running; {
 			select {
 			case <-ended:
 				running = false
 			case <-deadline:
-				t.Errorf("%s: golaunch does not end", script)
+				t.Errorf("%s: golaunch does not end", name)
 				_ = cmd.Process.Kill()
 				<-ended
 				running = false
-			case <-time.After(10 * time.Millisecond): // as an impatient user does
-				if ready, _ := filepath.Glob(cmd.Dir + "/[01]"); len(ready) == 2 {
+			case <-time.After(10 * time.Millisecond):
+				if ready, _ := filepath.Glob(cmd.Dir + "/[01]"); len(ready) == 2 && (signals == 0 || !test.isLong) {
 					_ = cmd.Process.Signal(syscall.SIGTERM)
+					signals++
 				}
 			}
 		}
-		if code := cmd.ProcessState.ExitCode(); code != 143 {
-			t.Errorf("%s: exit code %d, want 143", script, code)
+		if code := cmd.ProcessState.ExitCode(); code != test.code {
+			t.Errorf("%s: exit code %d, want %d", name, code, test.code)
 		}
 	}
 	expectNothingLeft(t)
+}
+
+// If nobody reads stdout, stderr still says which rank failed, and that lines are lost.
+func TestStuckStdout(t *testing.T) {
+	testkit.Long(t)
+	var stderr strings.Builder
+	cmd := golaunch(t, nil, "--nproc-per-node=2", "--shutdown-timeout=1", "bash", "-c", `yes | head -c 3000000; [ $RANK = 0 ] || exit 7; sleep 1000`)
+	cmd.Stdout, cmd.Stderr = fullPipe(t), &stderr
+	_ = cmd.Run() // the exit code is checked
+	if code := cmd.ProcessState.ExitCode(); code != 7 || !strings.Contains(stderr.String(), "bash FAILED") || !strings.HasSuffix(stderr.String(), " lines are not shown: nobody read stdout\n") {
+		t.Errorf("exit code %d, stderr:\n%s", code, &stderr)
+	}
+}
+
+// Output that is lost on a full disk is an error, except of a job that has another one.
+func TestFullDisk(t *testing.T) {
+	testkit.Need(t, testkit.Linux)
+	for line, want := range map[string]int{"--help": 1, "--version": 1, "echo lost": 1, "true": 0, "ls / /none/such": 2} {
+		full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var stderr strings.Builder
+		cmd := golaunch(t, nil, strings.Fields(line)...)
+		cmd.Stdout, cmd.Stderr = full, &stderr
+		_ = cmd.Run() // the exit code is checked
+		full.Close()
+		if code := cmd.ProcessState.ExitCode(); code != want || strings.Contains(stderr.String(), ": no space left on device\n") != (want != 0) {
+			t.Errorf("golaunch %s: exit code %d, want %d; stderr:\n%s", line, code, want, &stderr)
+		}
+	}
 }
 
 // If the parent of the workers is killed, golaunch says so, and leaves nothing.

@@ -1,0 +1,255 @@
+package printer
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	// Patience is how long an output may take no line before it counts as blocked.
+	Patience = 2 * time.Second
+	// maxQueued is the number of bytes that may wait for an output.
+	maxQueued = 1 << 20
+)
+
+// Printer is a process's stdout and stderr.
+type Printer struct {
+	Stdout, Stderr *Output
+	line           func(format string, args ...any) []byte // makes a line of the process itself
+
+	mu sync.Mutex // guards the queues, and the fields of the outputs that say so
+}
+
+// New returns a printer. line makes a line of the process itself, with its end.
+func New(stdout, stderr io.Writer, line func(format string, args ...any) []byte) *Printer {
+	p := &Printer{line: line}
+	q := &queue{}
+	p.Stdout = &Output{printer: p, name: "stdout", to: stdout, queue: q}
+	if areTwoFiles(stdout, stderr) {
+		q = &queue{}
+	}
+	p.Stderr = &Output{printer: p, name: "stderr", to: stderr, queue: q}
+	return p
+}
+
+// areTwoFiles reports whether a and b are different files.
+func areTwoFiles(a, b io.Writer) bool {
+	f, isFile := a.(*os.File)
+	g, isFileToo := b.(*os.File)
+	if !isFile || !isFileToo {
+		return false
+	}
+	infoF, errF := f.Stat()
+	infoG, errG := g.Stat()
+	return errF == nil && errG == nil && !os.SameFile(infoF, infoG)
+}
+
+// Output is one of a printer's outputs.
+type Output struct {
+	printer *Printer
+	name    string
+	to      io.Writer
+	queue   *queue
+
+	dropped int   // number of lines since the last line that told it; guarded by printer.mu
+	err     error // the first error of a write; guarded by printer.mu
+}
+
+// queue holds what waits to be written. The printer's mu guards it.
+type queue struct {
+	entries []entry       // the first one is being written
+	size    int           // of the entries, in bytes
+	moved   chan struct{} // closed at the end of the write in progress
+	movedAt time.Time     // when that write began
+	redrawn bool          // the terminal's last line ended with "\r"; used by the writing goroutine only
+}
+
+// entry is a write of whole lines.
+type entry struct {
+	to    *Output
+	lines []byte
+}
+
+// Put queues whole lines, and does not wait. The caller must not change them afterwards. If the output is blocked, there is
+// room for twice as much as for those of Write.
+func (o *Output) Put(lines []byte) {
+	o.printer.mu.Lock()
+	defer o.printer.mu.Unlock()
+	o.put(lines, 2*maxQueued)
+}
+
+// Write queues whole lines. If there is no room for them, it waits until there is, until the output is blocked, or until
+// giveUp is closed; then it drops them. The caller must not change the lines afterwards.
+func (o *Output) Write(lines []byte, giveUp <-chan struct{}) {
+	o.printer.mu.Lock()
+	defer o.printer.mu.Unlock()
+	for q := o.queue; !q.hasRoom(len(lines), maxQueued); {
+		if !o.printer.wait(q, time.Until(q.movedAt.Add(Patience)), giveUp) {
+			break
+		}
+	}
+	o.put(lines, maxQueued)
+}
+
+// hasRoom reports whether n more bytes are at most the given number, or the first ones.
+func (q *queue) hasRoom(n, most int) bool { return len(q.entries) == 0 || q.size+n <= most }
+
+// wait waits until the write in progress has ended, and reports whether it has in the given time, before giveUp is closed.
+func (p *Printer) wait(q *queue, most time.Duration, giveUp <-chan struct{}) bool {
+	moved := q.moved
+	p.mu.Unlock()
+	defer p.mu.Lock()
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case <-moved:
+		return true
+	case <-timer.C:
+	case <-giveUp:
+	}
+	return false
+}
+
+// put queues lines if there is room for them.
+func (o *Output) put(lines []byte, most int) {
+	if !o.queue.hasRoom(len(lines), most) {
+		o.drop(lines)
+		return
+	}
+	o.tellDropped()
+	o.add(lines)
+}
+
+func (o *Output) drop(lines []byte) { o.dropped += bytes.Count(lines, []byte{'\n'}) }
+
+// tellDropped queues a line that says how many lines were dropped.
+func (o *Output) tellDropped() {
+	if n := o.dropped; n > 0 {
+		o.dropped = 0
+		o.printer.Stderr.add(o.printer.line("%d lines are not shown: nobody read %s", n, o.name))
+	}
+}
+
+func (o *Output) add(lines []byte) {
+	q := o.queue
+	q.entries = append(q.entries, entry{o, lines})
+	q.size += len(lines)
+	if len(q.entries) == 1 {
+		q.moved, q.movedAt = make(chan struct{}), time.Now()
+		go o.printer.write(q)
+	}
+}
+
+// write writes a queue until it is empty.
+func (p *Printer) write(q *queue) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for len(q.entries) > 0 {
+		e := q.entries[0]
+		p.mu.Unlock()
+		err := q.writeOne(e)
+		p.mu.Lock()
+		if !readerHasEnded(err, e.to.IsTerminal()) {
+			e.to.err = cmp.Or(e.to.err, err)
+		}
+		q.entries = q.entries[1:]
+		q.size -= len(e.lines)
+		close(q.moved)
+		q.moved, q.movedAt = make(chan struct{}), time.Now()
+	}
+}
+
+// EraseLine makes a terminal erase the line on which its cursor is.
+const EraseLine = "\x1b[K"
+
+func (q *queue) writeOne(e entry) error {
+	isTerminal := e.to.IsTerminal()
+	if q.redrawn && isTerminal {
+		if _, err := io.WriteString(e.to.to, EraseLine); err != nil {
+			return err
+		}
+	}
+	_, err := e.to.to.Write(e.lines)
+	if isTerminal {
+		q.redrawn = bytes.HasSuffix(e.lines, []byte{'\r'})
+	}
+	return err
+}
+
+// IsTerminal reports whether the output is a terminal, which can redraw a line in place.
+func (o *Output) IsTerminal() bool {
+	f, ok := o.to.(*os.File)
+	if !ok || os.Getenv("TERM") == "dumb" {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// readerHasEnded reports whether a write failed because there is no reader any more, as behind head. That is no loss.
+func readerHasEnded(err error, isTerminal bool) bool {
+	return errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.ErrClosedPipe) ||
+		isTerminal && errors.Is(err, syscall.EIO)
+}
+
+// Close waits until all lines are written. It gives up an output that takes none for the time grace, and both when a
+// signal comes; a write that blocks is left to its goroutine. It returns the first error of a write, after it has said on
+// stderr that stdout has failed. A reader that has ended is no error.
+func (p *Printer) Close(grace time.Duration, signals <-chan os.Signal) error {
+	for len(signals) > 0 { // these came earlier, and were meant for something else
+		<-signals
+	}
+	giveUp, done := make(chan struct{}), make(chan struct{})
+	defer close(done)
+	go func() {
+		for {
+			select {
+			case _, ok := <-signals:
+				if ok {
+					close(giveUp)
+					return
+				}
+				signals = nil
+			case <-done:
+				return
+			}
+		}
+	}()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	start := time.Now()
+	p.flush(p.Stdout.queue, start, grace, giveUp)
+	p.flush(p.Stderr.queue, start, grace, giveUp)
+	p.Stdout.tellDropped()
+	p.Stderr.tellDropped()
+	if p.Stdout.err != nil {
+		p.Stderr.add(p.line("%v", p.Stdout.err))
+	}
+	p.flush(p.Stderr.queue, start, grace, giveUp)
+	return cmp.Or(p.Stdout.err, p.Stderr.err)
+}
+
+// flush waits until a queue is written. It drops the rest of a queue that does not move for the time grace, or when giveUp
+// is closed.
+func (p *Printer) flush(q *queue, start time.Time, grace time.Duration, giveUp <-chan struct{}) {
+	for len(q.entries) > 0 {
+		since := start
+		if q.movedAt.After(start) {
+			since = q.movedAt
+		}
+		if !p.wait(q, time.Until(since.Add(grace)), giveUp) {
+			for _, e := range q.entries[min(1, len(q.entries)):] {
+				e.to.drop(e.lines)
+				q.size -= len(e.lines)
+			}
+			q.entries = q.entries[:min(1, len(q.entries))]
+			return
+		}
+	}
+}
