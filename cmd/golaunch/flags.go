@@ -246,8 +246,8 @@ func (o *options) check() error {
 	if o.hosts != nil {
 		return nil // the golaunch of each host checks the flags
 	}
-	if o.nproc == 0 {
-		return usagef("--nproc-per-node gpu: there is no GPU here")
+	if err := o.countWorkers(); err != nil {
+		return err
 	}
 	for _, local := range o.localRanksFilter {
 		if local >= o.nproc {

@@ -46,8 +46,11 @@ const (
 
 func main() {
 	launcher.ReaperMain()
-	if slices.Equal(os.Args[1:], []string{nodeFlag}) {
+	switch {
+	case slices.Equal(os.Args[1:], []string{nodeFlag}):
 		os.Exit(runForHost())
+	case slices.Equal(os.Args[1:], []string{countFlag}):
+		os.Exit(printGPUs())
 	}
 	os.Exit(run(os.Args[1:], make(chan os.Signal, 4), nil)) // buffered: more signals may arrive while one is handled
 }

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -204,7 +205,6 @@ func TestUsageErrors(t *testing.T) {
 		{"--nproc-per-node x true", "", `--nproc-per-node "x": want a number`},
 		{"--nproc-per-node 0 true", "", `--nproc-per-node "0"`},
 		{"--nproc_per_node -3 true", "", `--nproc-per-node "-3"`},
-		{"--nproc-per-node gpu true", "CUDA_VISIBLE_DEVICES=", "no GPU"},
 		{"--nnodes 2 true", "", "--nnodes 2 needs --master-addr"},
 		{"--log-format xml true", "", `--log-format "xml": want text or json`},
 		{"--log-max-size 1MiB true", "", "--log-max-size 1048576 limits the files of --tee and --redirects, and there are none"},
@@ -299,14 +299,20 @@ func TestHelpAndVersion(t *testing.T) {
 	}
 }
 
-func TestNprocAuto(t *testing.T) {
-	for visible, want := range map[string]int{"0,1,2": 3, "GPU-1,-1,GPU-2": 1} {
-		t.Setenv("CUDA_VISIBLE_DEVICES", visible)
-		for _, kind := range []string{"gpu", "auto"} {
-			if o := parse(t, "--nproc-per-node", kind, "true"); o.nproc != want {
-				t.Errorf("%s with %s: %d workers, want %d", kind, visible, o.nproc, want)
-			}
+// CUDA says how many GPUs there are, whatever CUDA_VISIBLE_DEVICES looks like.
+func TestNoGPU(t *testing.T) {
+	if files, _ := filepath.Glob("/dev/nvidia[0-9]*"); len(files) > 0 {
+		t.Skip("there is a GPU here")
+	}
+	for _, visible := range []string{"0,1", "NoDevFiles", ""} {
+		env := []string{"CUDA_VISIBLE_DEVICES=" + visible}
+		want := fmt.Sprintf("golaunch: --nproc-per-node gpu: there is no GPU here that CUDA_VISIBLE_DEVICES=%q shows\n", visible)
+		if got := runIt(t, env, "--nproc-per-node=gpu", "true"); got.Code != 2 || !strings.HasPrefix(got.Stderr, want) {
+			t.Errorf("%s: %+v, want %q", env, got, want)
 		}
+	}
+	if got := runIt(t, nil, "--nproc-per-node=auto", "--local-ranks-filter=0", "bash", "-c", "echo $WORLD_SIZE"); got.Stdout != fmt.Sprintf("[default0]: %d\n", runtime.NumCPU()) {
+		t.Errorf("auto: %+v", got)
 	}
 }
 

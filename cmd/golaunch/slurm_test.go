@@ -22,7 +22,6 @@ func TestSlurmStep(t *testing.T) {
 		"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "2", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NODELIST": "n[4-5]",
 		"SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_GTIDS": "2,3", "SLURM_CPUS_ON_NODE": "16",
 	}
-	t.Setenv(gpusVar, "0,1,2,3") // for --nproc-per-node gpu
 	for _, test := range []struct {
 		name, command string
 		more          map[string]string
@@ -42,6 +41,7 @@ func TestSlurmStep(t *testing.T) {
 		{name: "tasks divide the GPUs", more: map[string]string{gpusVar: "0,1,2,3", "SLURM_GPUS_ON_NODE": "4"}, want: func(o *options) bool { return o.nproc == 2 && o.slurm.gpus == "2,3" }},
 		{name: "tasks have their own", more: map[string]string{gpusVar: "5", "SLURM_GPUS_ON_NODE": "4"}, want: func(o *options) bool { return o.nproc == 1 && o.slurm.gpus == "5" }},
 		{name: "all GPUs of the task", command: "--nproc-per-node gpu", more: map[string]string{gpusVar: "0,1,2,3", "SLURM_GPUS_ON_NODE": "4"}, want: func(o *options) bool { return o.nproc == 2 }},
+		{name: "no GPUs", more: map[string]string{gpusVar: "NoDevFiles"}, want: func(o *options) bool { return o.nproc == 1 && o.slurm.gpus == "" }},
 		{name: "the user's number", command: "--nproc-per-node 3", more: map[string]string{gpusVar: "0,1"}, want: func(o *options) bool { return o.nproc == 3 }},
 		{name: "more tasks than GPUs", more: map[string]string{gpusVar: "0"}, err: "2 tasks on this node, which cannot divide its 1 GPUs"},
 		{name: "a batch script", more: map[string]string{"SLURM_STEP_ID": "", "SLURM_STEP_NUM_TASKS": ""}, want: func(o *options) bool { return o.slurm == nil && o.rendezvous.nodes.most == 1 }},

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
-	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -133,41 +131,19 @@ func parseRanks(text string) ([]int, error) {
 	return ranks, nil
 }
 
-// parseNproc parses a number of workers. For gpu it is 0 where there is no GPU.
+// parseNproc parses a number of workers. That of gpu and auto is found later: see countWorkers.
 func parseNproc(text string) (int, error) {
 	switch text {
 	case "cpu":
 		return runtime.NumCPU(), nil
 	case "gpu":
-		return gpus(), nil
+		return gpuWorkers, nil
 	case "auto":
-		if n := gpus(); n > 0 {
-			return n, nil
-		}
-		return runtime.NumCPU(), nil
+		return autoWorkers, nil
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 {
 		return 0, errors.New("want a number, 1 or more, or auto, cpu or gpu")
 	}
 	return n, nil
-}
-
-// gpus returns the number of GPUs that workers will see. If CUDA_VISIBLE_DEVICES is set, it
-// counts its entries up to the first invalid one, like CUDA. Otherwise it counts the device
-// files.
-func gpus() int {
-	if visible, ok := os.LookupEnv("CUDA_VISIBLE_DEVICES"); ok {
-		n := 0
-		for entry := range strings.SplitSeq(visible, ",") {
-			entry = strings.TrimSpace(entry)
-			if entry == "" || strings.HasPrefix(entry, "-") {
-				break
-			}
-			n++
-		}
-		return n
-	}
-	files, _ := filepath.Glob("/dev/nvidia[0-9]*") // the pattern is well formed
-	return len(files)
 }

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goddp/goddp/device/cuda"
+)
+
+// The values of --nproc-per-node that are no numbers, until countWorkers has replaced them.
+const (
+	gpuWorkers  = -1
+	autoWorkers = -2
+)
+
+// countFlag is the only argument of a golaunch that counts the GPUs for another one.
+const countFlag = "--count-gpus"
+
+// countWorkers finds the number of workers of --nproc-per-node gpu and auto.
+func (o *options) countWorkers() error {
+	if o.nproc != gpuWorkers && o.nproc != autoWorkers {
+		return nil
+	}
+	n, err := countGPUs()
+	switch {
+	case err != nil:
+		return fmt.Errorf("--nproc-per-node: counting the GPUs: %w", err)
+	case n > 0:
+		o.nproc = n
+	case o.nproc == autoWorkers:
+		o.nproc = runtime.NumCPU()
+	default:
+		visible, isSet := os.LookupEnv(gpusVar)
+		if isSet {
+			visible = fmt.Sprintf(" that %s=%q shows", gpusVar, visible)
+		}
+		return usagef("--nproc-per-node gpu: there is no GPU here%s", visible)
+	}
+	return nil
+}
+
+// countGPUs returns the number of GPUs that CUDA gives to the workers. Only CUDA knows which entries of
+// CUDA_VISIBLE_DEVICES it takes. Another process asks it, so that golaunch holds nothing of the driver's, and a driver that
+// hangs does not hang golaunch.
+func countGPUs() (int, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return 0, err
+	}
+	const limit = time.Minute
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	var why strings.Builder
+	cmd := exec.CommandContext(ctx, self, countFlag)
+	cmd.Stderr, cmd.WaitDelay = &why, time.Second
+	out, err := cmd.Output()
+	switch {
+	case ctx.Err() != nil:
+		return 0, fmt.Errorf("CUDA has not answered in %v", limit)
+	case err != nil && why.Len() > 0:
+		return 0, errors.New(strings.TrimSpace(why.String()))
+	case err != nil:
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(out)))
+}
+
+// printGPUs prints the number of GPUs, and returns the exit code.
+func printGPUs() int {
+	n, err := cuda.Count()
+	const noDevice = 100 // CUDA_ERROR_NO_DEVICE: there is none, or CUDA_VISIBLE_DEVICES hides all
+	var failure *cuda.Error
+	if isHidden := errors.As(err, &failure) && failure.Code == noDevice; err != nil && !isHidden {
+		if files, _ := filepath.Glob("/dev/nvidia[0-9]*"); len(files) > 0 { // the pattern is well formed
+			fmt.Fprintln(os.Stderr, err)
+			return exitFailure
+		}
+	}
+	fmt.Println(n)
+	return 0
+}
