@@ -47,6 +47,11 @@ type Config struct {
 	// left behind; their ends cause no event. 0 means 100 ms.
 	PollInterval time.Duration
 
+	// Stdin, if not nil, is the standard input of the worker with local rank StdinRank. A restarted
+	// worker reads what is left of it. The other workers, and this one if Stdin is a terminal of which
+	// this process is in the background, read /dev/null.
+	Stdin     *os.File
+	StdinRank int
 	// Stdout and Stderr receive the workers' lines. Stderr also receives the agent's own
 	// lines. The default is this process's stdout and stderr. Run makes one write at a
 	// time, of whole lines; if both are files, and not the same one, one to each.
@@ -214,6 +219,9 @@ func (c *Config) check() error {
 		if n := strings.Count(visible, ",") + 1; n < c.Workers {
 			return fmt.Errorf("%s=%s: %d GPUs, and each of %d workers is to have its own", gpusVar, visible, n, c.Workers)
 		}
+	}
+	if c.Stdin != nil && (c.StdinRank < 0 || c.StdinRank >= c.Workers) {
+		return fmt.Errorf("local rank %d is to read stdin, but this node has %d workers", c.StdinRank, c.Workers)
 	}
 	if c.MaxRestarts < 0 {
 		return fmt.Errorf("%d restarts: want 0 or more", c.MaxRestarts)

@@ -25,10 +25,12 @@ type request struct {
 }
 
 // startRequest asks for the start of a worker. The files that come with the request are
-// the worker's stdout, its stderr, and the files for descriptors 3 and above. Texts are
-// byte slices because they may hold any byte except 0.
+// the worker's stdin if it has one, its stdout, its stderr, and the files for descriptors 3 and
+// above. Texts are byte slices because they may hold any byte except 0.
 type startRequest struct {
 	Local     int
+	HasStdin  bool
+	InSession bool // the worker leads a session, not only a process group
 	Path, Dir []byte
 	Args, Env [][]byte
 }

@@ -186,6 +186,11 @@ func (r *reaper) start(q *startRequest, files []*os.File) {
 	c := &child{local: q.Local, pidfd: -1}
 	c.cmd = &exec.Cmd{Path: string(q.Path), Args: stringsOf(q.Args), Env: stringsOf(q.Env), Dir: string(q.Dir)}
 	c.cmd.SysProcAttr = workerSysProcAttr(&c.pidfd)
+	// Either way the worker leads a process group.
+	c.cmd.SysProcAttr.Setsid, c.cmd.SysProcAttr.Setpgid = q.InSession, !q.InSession
+	if q.HasStdin && len(files) > 0 {
+		c.cmd.Stdin, files = files[0], files[1:]
+	}
 	err := fmt.Errorf("%d files came with the request, want stdout and stderr at least", len(files))
 	if len(files) >= 2 {
 		c.cmd.Stdout, c.cmd.Stderr, c.cmd.ExtraFiles = files[0], files[1], files[2:]

@@ -2,10 +2,9 @@ package launcher
 
 import "syscall"
 
-// workerSysProcAttr makes a worker the leader of a process group. The kernel kills the
-// worker when the thread that started it ends.
+// workerSysProcAttr has the kernel kill a worker when the thread that started it ends.
 func workerSysProcAttr(pidfd *int) *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, PidFD: pidfd}
+	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, PidFD: pidfd}
 }
 
 // reaperSysProcAttr puts the reaper into a process group of its own, so that the terminal

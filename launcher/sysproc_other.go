@@ -7,10 +7,7 @@ import (
 	"syscall"
 )
 
-// workerSysProcAttr makes a worker the leader of a process group.
-func workerSysProcAttr(pidfd *int) *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Setpgid: true}
-}
+func workerSysProcAttr(pidfd *int) *syscall.SysProcAttr { return &syscall.SysProcAttr{} }
 
 // reaperSysProcAttr puts the reaper into a process group of its own, so that the terminal
 // does not signal it. The reaper and the workers stay in the agent's session.

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/goddp/goddp/internal/flight"
 	"github.com/goddp/goddp/internal/rendezvous"
 	"github.com/goddp/goddp/internal/stopfile"
@@ -109,9 +111,9 @@ func (s *spawner) spawn(local int) (_ *process, err error) {
 		theirs = append(theirs, w)
 		p.streams = append(p.streams, st)
 	}
-	files := theirs
+	files := slices.Clone(theirs)
 	if s.giveRecorder(p); p.memory != nil {
-		files = append(slices.Clone(theirs), p.memory.File())
+		files = append(files, p.memory.File())
 	}
 	env := append(workerEnv(s.env, s.round, local, p.errorFile), s.recorderEnv(p)...)
 	env = append(env, stopfile.Var+"="+p.stopFile)
@@ -122,6 +124,15 @@ func (s *spawner) spawn(local int) (_ *process, err error) {
 		Local: local,
 		Path:  []byte(cmd.Path), Dir: []byte(s.cfg.Dir),
 		Args: bytesOf(s.cfg.Args), Env: bytesOf(env),
+	}
+	if s.cfg.Stdin != nil && s.cfg.StdinRank == local {
+		foreground, err := unix.IoctlGetInt(int(s.cfg.Stdin.Fd()), unix.TIOCGPGRP)
+		isTerminal := err == nil // the terminal of this process
+		if !isTerminal || foreground == unix.Getpgrp() {
+			// Processes of this session that read the terminal in another process group than the foreground's are
+			// suspended, and Ctrl-C is for the foreground's, which is this one.
+			files, start.HasStdin, start.InSession = slices.Insert(files, 0, s.cfg.Stdin), true, isTerminal
+		}
 	}
 	if err := s.reaper.request(request{Start: start}, files...); err != nil {
 		return nil, err

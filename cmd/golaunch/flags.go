@@ -37,6 +37,7 @@ type options struct {
 
 	logDir           string
 	redirects, tee   launcher.StreamMap
+	stdin            int // the local rank that reads stdin, or -1
 	jsonLines        bool
 	logMaxSize       int64
 	logKeep          int
@@ -185,6 +186,8 @@ func (o *options) define() *pflag.FlagSet {
 	fs.BoolVarP(&o.module, "module", "m", false, "PROGRAM is a Python module")
 	fs.BoolVar(&o.noPython, "no-python", false, "execute PROGRAM as it is, whatever its name ends with")
 	fs.BoolVar(&o.runPath, "run-path", false, "Python runs PROGRAM, an absolute path, whatever its name ends with")
+	addFlag(fs, &o.stdin, "stdin", "0", "rank", parseStdin,
+		"local rank that reads golaunch's standard input, or none; the others read /dev/null")
 	fs.BoolVar(&o.virtualLocalRank, "virtual-local-rank", false, "each worker sees its own GPU alone, and LOCAL_RANK is 0 for all")
 
 	fs = group("Failures")
@@ -249,6 +252,9 @@ func (o *options) check() error {
 	if err := o.countWorkers(); err != nil {
 		return err
 	}
+	if o.stdin >= o.nproc {
+		return usagef("--stdin: local rank %d, but there are %d workers here", o.stdin, o.nproc)
+	}
 	for _, local := range o.localRanksFilter {
 		if local >= o.nproc {
 			return usagef("--local-ranks-filter: local rank %d, but there are %d workers here", local, o.nproc)
@@ -282,7 +288,7 @@ func (o *options) env() []string {
 // config returns the launcher's configuration, without the program.
 func (o *options) config() (*launcher.Config, error) {
 	nodes, err := o.rendezvous.config()
-	return &launcher.Config{
+	cfg := &launcher.Config{
 		Workers:          o.nproc,
 		VirtualLocalRank: o.virtualLocalRank,
 		Role:             o.role,
@@ -303,7 +309,11 @@ func (o *options) config() (*launcher.Config, error) {
 		MasterAddr:       o.rendezvous.masterAddr,
 		MasterPort:       o.rendezvous.masterPort,
 		Nodes:            nodes,
-	}, err
+	}
+	if o.stdin >= 0 {
+		cfg.Stdin, cfg.StdinRank = os.Stdin, o.stdin
+	}
+	return cfg, err
 }
 
 // help returns the text of --help.

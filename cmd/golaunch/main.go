@@ -116,6 +116,7 @@ func run(args []string, signals chan os.Signal, node *hostNode) int {
 	cfg.Args, cfg.Name, cfg.Scratch, cfg.Signals = prog.args, prog.name, prog.temp, signals
 	if node != nil {
 		cfg.BriefReport, cfg.Scratch = node.isBrief, cmp.Or(cfg.Scratch, node.scratch)
+		cfg.Stdin = nil // the requests of golaunch --hosts come by it
 	}
 	result, err := launcher.Run(context.Background(), cfg)
 	if result == nil { // the job did not start, so Run has reported nothing

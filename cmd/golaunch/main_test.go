@@ -89,7 +89,7 @@ func TestFlagsReachTheLauncher(t *testing.T) {
 		return m
 	}
 	want := &launcher.Config{
-		Workers: 11, VirtualLocalRank: true, Role: "eval", RunID: "job", MaxRestarts: 2, ShutdownTimeout: 1500 * time.Millisecond,
+		Workers: 11, Stdin: os.Stdin, StdinRank: 10, VirtualLocalRank: true, Role: "eval", RunID: "job", MaxRestarts: 2, ShutdownTimeout: 1500 * time.Millisecond,
 		PollInterval: 200 * time.Millisecond, LinePrefix: "${rank}>", LocalRanksFilter: []int{1, 10}, LogDir: "logs",
 		Redirects: streams("10:3"), Tee: streams("1:1"), JSONLines: true, LogMaxSize: 4 << 10, LogKeep: 2, ErrorFile: "error.json",
 		MasterAddr: "a", MasterPort: 7, Nodes: &launcher.Nodes{
@@ -103,7 +103,7 @@ func TestFlagsReachTheLauncher(t *testing.T) {
 		"log-max-size": "4KiB", "log-keep": "2", "master-addr": "a", "master-port": "7", "nnodes": "2:4", "node-rank": "1", "rdzv-backend": "c10d",
 		"rdzv-endpoint": "b", "local-addr": "10.0.0.1", "log-all-nodes": "true", "token-file": "secret", "insecure": "true",
 		"rdzv-conf": "join_timeout=3,last_call_timeout=4,keep_alive_interval=5", "signals-to-handle": "SIGUSR1",
-		"start-method": "spawn", "event-log-handler": "null", "logs-specs": "x", // without effect
+		"stdin": "10", "start-method": "spawn", "event-log-handler": "null", "logs-specs": "x", // without effect
 	}
 	variables := map[string]string{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "${rank}>", "TORCHELASTIC_ERROR_FILE": "error.json"}
 	var dashes, underscores []string
@@ -235,6 +235,8 @@ func TestUsageErrors(t *testing.T) {
 		{"--redirects 0:3,0:1 true", "", "local rank 0 is named twice"},
 		{"--redirects 2:3 true", "", "local rank 2, but there are 1 workers"},
 		{"--local-ranks-filter 1 true", "", "local rank 1, but there are 1 workers"},
+		{"--stdin 1 true", "", "--stdin: local rank 1, but there are 1 workers"},
+		{"--stdin all true", "", `--stdin "all": want a local rank, or none`},
 		{"--signals-to-handle SIGNAL true", "", "SIGNAL"},
 		{"--signals-to-handle SIGKILL true", "", "SIGKILL cannot be handled"},
 		{"-m --no-python mod", "", "--no-python"},

@@ -71,6 +71,18 @@ func parsePositive(text string) (int, error) {
 	return n, nil
 }
 
+// parseStdin parses a local rank, or none, which is -1.
+func parseStdin(text string) (int, error) {
+	if text == "none" {
+		return -1, nil
+	}
+	n, err := parseCount(text)
+	if err != nil {
+		return 0, errors.New("want a local rank, or none")
+	}
+	return n, nil
+}
+
 // parseLogFormat reports whether lines are JSON objects.
 func parseLogFormat(text string) (isJSON bool, err error) {
 	if text != "text" && text != "json" {
