@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/goddp/goddp/internal/descriptors"
@@ -199,6 +201,19 @@ func (c *Config) withDefaults() (*Config, error) {
 	return &d, nil
 }
 
+// leastAddressSpace is how much address space a Go program needs with the threads that start early, in bytes. With less, it
+// ends at its start in most runs, by a message of Go's runtime.
+const leastAddressSpace = 2 << 30
+
+// addressSpace returns how much address space this process may reserve, in bytes.
+func addressSpace() uint64 {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_AS, &limit); err != nil {
+		return math.MaxUint64
+	}
+	return uint64(limit.Cur)
+}
+
 func (c *Config) check() error {
 	if c.Workers < 0 {
 		return fmt.Errorf("%d workers per node: want at least 1", c.Workers)
@@ -209,6 +224,9 @@ func (c *Config) check() error {
 	const ownFiles, workerFiles = 24, 5
 	if need, most := uint64(ownFiles+workerFiles*c.Workers), descriptors.Limit(); need > most {
 		return fmt.Errorf("%d workers need %d open files, and this process may open %d: %s", c.Workers, need, most, descriptors.Remedy)
+	}
+	if most := addressSpace(); most < leastAddressSpace {
+		return fmt.Errorf("this process and each worker may reserve %d MiB of address space, and Go needs up to %d MiB: raise the limit (ulimit -v), or limit memory by a cgroup", most>>20, leastAddressSpace>>20)
 	}
 	if c.Nodes != nil {
 		if err := c.Nodes.check(); err != nil {

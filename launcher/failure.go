@@ -294,7 +294,20 @@ type startError struct {
 }
 
 func (e *startError) Error() string {
-	return fmt.Sprintf("cannot start rank %d: %v", e.Rank, e.Err)
+	return fmt.Sprintf("cannot start rank %d: %v%s", e.Rank, e.Err, e.hint())
+}
+
+// hint explains a system error that says too little, or returns "".
+func (e *startError) hint() string {
+	switch {
+	case errors.Is(e.Err, syscall.EACCES):
+		return ": this user may not execute the program or its interpreter, or the file system is mounted noexec"
+	case errors.Is(e.Err, syscall.ENOENT) && exists(e.Program):
+		return ": the program is there, but not its interpreter, or not the working folder"
+	case errors.Is(e.Err, syscall.ENOEXEC):
+		return ": it is built for another machine, or is a script without a first line such as #!/bin/sh"
+	}
+	return ""
 }
 
 func (e *startError) Unwrap() error { return e.Err }

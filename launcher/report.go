@@ -167,6 +167,9 @@ func (f *Failure) hint() string {
 	case f.Status.Signal == syscall.SIGKILL:
 		return "golaunch did not send it; without a kill -9, look for the out-of-memory killer in the kernel's log"
 	case f.Status.Code == 2 && len(f.Crash) > 0 && !strings.HasPrefix(f.Crash[0], "panic: "):
+		if most := addressSpace(); most < 1<<40 {
+			return fmt.Sprintf("its address space is limited to %d MiB (ulimit -v), of which Go and CUDA reserve more than they use", most>>20)
+		}
 		return "code 2 is the Go runtime's after a fatal error, also one in a C thread"
 	}
 	return ""

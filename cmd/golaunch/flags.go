@@ -83,6 +83,10 @@ func parseFlags(args []string, lookup func(string) (string, bool)) (*options, er
 		if errors.As(err, &invalid) {
 			return nil, usagef("--%s %q: %w", invalid.GetFlag().Name, invalid.GetValue(), errors.Unwrap(err))
 		}
+		var unknown *pflag.NotExistError
+		if errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "" {
+			return nil, usagef("%w%s", err, similar(all, unknown.GetSpecifiedName()))
+		}
 		return nil, &usageError{err}
 	}
 	if o.help || o.version {
@@ -109,6 +113,22 @@ func parseFlags(args []string, lookup func(string) (string, bool)) (*options, er
 		return nil, usagef("--run-path %s: want the absolute path of a script", o.command[0])
 	}
 	return o, o.check()
+}
+
+// similar returns a hint: the flags that begin with an unknown one's name, or "" if none does. torchrun takes such
+// abbreviations.
+func similar(all *pflag.FlagSet, unknown string) (hint string) {
+	plain := func(name string) string { return strings.NewReplacer("-", "", "_", "").Replace(name) }
+	all.VisitAll(func(f *pflag.Flag) {
+		switch {
+		case !strings.HasPrefix(plain(f.Name), plain(unknown)):
+		case hint == "":
+			hint = "; is it --" + f.Name + "?"
+		default:
+			hint += " --" + f.Name + "?"
+		}
+	})
+	return hint
 }
 
 // readEnv sets the flags that the command line does not give, from their PET_ variables. It
@@ -238,6 +258,8 @@ func (o *options) define() *pflag.FlagSet {
 	refuse(all, "numa-binding", "mode", "a worker may bind itself, by LOCAL_RANK")
 	refuse(all, "duplicate-stdout-filters", "words", "--tee 1 keeps all lines in files, --local-ranks-filter shows those of some ranks")
 	refuse(all, "duplicate-stderr-filters", "words", "--tee 2 keeps all lines in files, --local-ranks-filter shows those of some ranks")
+	refuse(all, "use-env", "", "every worker has LOCAL_RANK in its environment; leave the flag out")
+	all.Lookup("use-env").NoOptDefVal = "true" // it takes no value
 	all.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
 	})

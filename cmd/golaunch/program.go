@@ -91,8 +91,10 @@ func executable(name string, args []string) (*program, error) {
 		err = usagef("%s: there is no such program%s", name, where)
 	case info.IsDir():
 		err = usagef("%s is a folder", name)
-	case unix.Access(path, unix.X_OK) != nil:
+	case info.Mode()&0o111 == 0:
 		err = usagef("%s is not executable", name)
+	case unix.Access(path, unix.X_OK) != nil:
+		err = usagef("%s cannot be executed: this user may not, or its file system is mounted noexec", name)
 	default:
 		return &program{args: append([]string{path}, args...), name: filepath.Base(name)}, nil
 	}
@@ -155,14 +157,15 @@ func importedPackage(ctx context.Context, path string, args []string) (*program,
 	return goBuild(ctx, ".", path, path, args)
 }
 
-// goBuild builds target, a path relative to dir or an import path, in a temporary folder.
+// goBuild builds target, a path relative to dir or an import path, in a temporary folder, where go build has its own: in
+// GOTMPDIR, or else TMPDIR.
 func goBuild(ctx context.Context, dir, target, name string, args []string) (_ *program, err error) {
 	abs, err := filepath.Abs(name)
 	if err != nil {
 		return nil, err
 	}
 	p := &program{name: filepath.Base(abs)}
-	if p.temp, err = os.MkdirTemp("", "golaunch_build_"); err != nil {
+	if p.temp, err = os.MkdirTemp(os.Getenv("GOTMPDIR"), "golaunch_build_"); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -175,6 +178,9 @@ func goBuild(ctx context.Context, dir, target, name string, args []string) (_ *p
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	if err := cmd.Run(); err != nil {
 		return nil, fmt.Errorf("go build %s: %w", name, err)
+	}
+	if unix.Access(out, unix.X_OK) != nil {
+		return nil, fmt.Errorf("%s was built in %s, whose file system is mounted noexec: name another folder by GOTMPDIR or TMPDIR", name, filepath.Dir(p.temp))
 	}
 	p.args = append([]string{out}, args...)
 	return p, nil

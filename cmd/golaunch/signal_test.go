@@ -288,6 +288,16 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
+// A limit of the address space that Go programs do not run under is an error that names it.
+func TestSmallAddressSpace(t *testing.T) {
+	testkit.Need(t, testkit.Linux)
+	cmd := golaunch(t, nil, "true")
+	cmd.Path, cmd.Args = "/bin/bash", append([]string{"bash", "-c", `ulimit -v 1800000; exec "$0" "$@"`}, cmd.Args...)
+	if got := testkit.Run(t, cmd); got.Code != 1 || !strings.Contains(got.Stderr, "may reserve 1757 MiB of address space") {
+		t.Errorf("got %+v", got)
+	}
+}
+
 // If the parent of the workers is killed, golaunch says so, and leaves nothing.
 func TestKilledReaper(t *testing.T) {
 	temp := t.TempDir()
