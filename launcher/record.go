@@ -113,6 +113,11 @@ func (a *agent) takeRecords() {
 			if !errors.Is(err, flight.ErrEmpty) {
 				a.console.logf("record of rank %d: %v", p.Rank, err)
 			}
+			continue
+		}
+		// On one node the analysis says it.
+		if fate := p.record.Fate; a.round.Nodes > 1 && strings.HasPrefix(fate, flight.BecameProgram) {
+			a.console.logf("rank %d (pid %d) %s", p.Rank, p.record.PID, fate)
 		}
 	}
 }
