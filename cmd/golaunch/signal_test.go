@@ -292,8 +292,9 @@ func TestFullDisk(t *testing.T) {
 func TestSmallAddressSpace(t *testing.T) {
 	testkit.Need(t, testkit.Linux)
 	cmd := golaunch(t, nil, "true")
-	cmd.Path, cmd.Args = "/bin/bash", append([]string{"bash", "-c", `ulimit -v 1800000; exec "$0" "$@"`}, cmd.Args...)
-	if got := testkit.Run(t, cmd); got.Code != 1 || !strings.Contains(got.Stderr, "may reserve 1757 MiB of address space") {
+	limited := exec.CommandContext(t.Context(), "bash", append([]string{"-c", `ulimit -v 1800000; exec "$0" "$@"`}, cmd.Args...)...)
+	limited.Env = cmd.Env
+	if got := testkit.Run(t, limited); got.Code != 1 || !strings.Contains(got.Stderr, "may reserve 1757 MiB of address space") {
 		t.Errorf("got %+v", got)
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"syscall"
@@ -73,9 +74,9 @@ func TestTerminal(t *testing.T) {
 
 	_, program = terminal(t)
 	cmd = golaunch(t, nil, "bash", "-c", `read line; echo "[$line]"`)
-	cmd.Path, cmd.Args = "/bin/bash", append([]string{"bash", "-c", `set -m; "$0" "$@" & wait $!`}, cmd.Args...)
-	cmd.Stdin, cmd.SysProcAttr = program, &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	p = testkit.Start(t, cmd)
+	shell := exec.CommandContext(t.Context(), "bash", append([]string{"-c", `set -m; "$0" "$@" & wait $!`}, cmd.Args...)...)
+	shell.Env, shell.Stdin, shell.SysProcAttr = cmd.Env, program, &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	p = testkit.Start(t, shell)
 	if code := p.Wait(); code != 0 {
 		t.Errorf("in the background: exit code %d", code)
 	}
