@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/handshake"
-	"github.com/goddp/goddp/internal/loopback"
+	"github.com/goddp/goddp/internal/localaddr"
 	"github.com/goddp/goddp/internal/rejections"
 )
 
@@ -103,9 +103,9 @@ type Server struct {
 // interfaces.
 func Listen(addr string, opts *ServerOptions) (*Server, error) {
 	if addr == "" {
-		addr = net.JoinHostPort(loopback.Addr(), "0")
+		addr = net.JoinHostPort(localaddr.Loopback(), "0")
 	}
-	ln, err := net.Listen("tcp", addr)
+	ln, err := localaddr.Listen(addr)
 	if errors.Is(err, syscall.EADDRNOTAVAIL) {
 		return nil, fmt.Errorf("store %s: %w: no interface of this host has the address", addr, netError{err, addr})
 	}

@@ -23,7 +23,7 @@ import (
 	"github.com/goddp/goddp/internal/collective"
 	"github.com/goddp/goddp/internal/flight"
 	"github.com/goddp/goddp/internal/handshake"
-	"github.com/goddp/goddp/internal/loopback"
+	"github.com/goddp/goddp/internal/localaddr"
 	"github.com/goddp/goddp/internal/tune"
 )
 
@@ -211,7 +211,7 @@ func (t *tuner) run(ctx context.Context, s tune.Setting) (times []float64, err e
 
 // freeAddress returns an address of this host, which is rank 0's, where nothing listens.
 func (t *tuner) freeAddress() (string, error) {
-	host := cmp.Or(os.Getenv(handshake.NodeAddrVar), t.world.MasterAddr, loopback.Addr())
+	host := cmp.Or(os.Getenv(handshake.NodeAddrVar), t.world.MasterAddr, localaddr.Loopback())
 	listener, err := net.Listen("tcp", ":0")
 	if err != nil {
 		return "", err

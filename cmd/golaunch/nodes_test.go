@@ -45,6 +45,26 @@ func TestTooFewNodes(t *testing.T) {
 	}
 }
 
+// Jobs of one and of two nodes run on a host whose loopback interface has no IPv4. An endpoint there is refused at once.
+func TestLoopbackWithoutIPv4(t *testing.T) {
+	testkit.Long(t)
+	testkit.Need(t, testkit.Root, testkit.Command("unshare"), testkit.Command("ip"))
+	toy := filepath.Join(testkit.Build(t, "./examples/toy"), "toy")
+	nodes := fmt.Sprintf(`"$0" --nnodes 2 --rdzv-backend c10d --rdzv-id job --token-file %s --rdzv-endpoint`, writeFile(t, "token", "the nodes' common secret"))
+	for script, want := range map[string]string{
+		`"$0" --nproc-per-node 2 ` + toy:                                 "rank 1: reduced dy/dw: 3.5",
+		nodes + " ::1 " + toy + " & " + nodes + " ::1 " + toy + "; wait": "rank 1: reduced dy/dw: 3.5",
+		nodes + " 127.0.0.1 " + toy:                                      "golaunch: --rdzv-endpoint 127.0.0.1:29400: this host has no loopback address 127.0.0.1; it has ::1",
+	} {
+		cmd := golaunch(t, []string{"GODDP_DEVICE=cpu"})
+		host := exec.CommandContext(t.Context(), "unshare", "-n", "bash", "-c", "ip link set lo up; ip addr del 127.0.0.1/8 dev lo; "+script, cmd.Path)
+		host.Env = cmd.Env
+		if got := testkit.Run(t, host); !strings.Contains(got.Stdout+got.Stderr, want) {
+			t.Errorf("%s: %+v, want %q", script, got, want)
+		}
+	}
+}
+
 // The nodes elect the host in etcd.
 func TestEtcdNodes(t *testing.T) {
 	testkit.Long(t)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/election"
+	"github.com/goddp/goddp/internal/localaddr"
 )
 
 // Discovery finds the agent that hosts the rendezvous.
@@ -68,11 +70,17 @@ func (e Endpoint) Find(ctx context.Context, dead string) (*Found, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !hasOwn(addrs) {
+	isOwn := func(addr net.IPAddr) bool { return localaddr.Has(addr.String()) }
+	isRemote := func(addr net.IPAddr) bool { return !addr.IP.IsLoopback() }
+	switch {
+	case slices.ContainsFunc(addrs, isOwn):
+	case slices.ContainsFunc(addrs, isRemote):
 		return &Found{Addr: e.Addr}, nil
+	default:
+		return nil, fmt.Errorf("--rdzv-endpoint %s: this host has no loopback address %v; it has %s", e.Addr, addrs[0].IP, localaddr.Loopback())
 	}
 	// The other nodes may know this one by another of its addresses.
-	ln, err := net.Listen("tcp", net.JoinHostPort("", port))
+	ln, err := localaddr.Listen(net.JoinHostPort("", port))
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE): // by another agent of this node
 		return &Found{Addr: e.Addr}, nil
@@ -103,19 +111,6 @@ func (e Endpoint) resolve(ctx context.Context, host string) ([]net.IPAddr, error
 			return nil, &unreachableError{e.Addr, err}
 		}
 	}
-}
-
-// hasOwn reports whether one of the addresses is this host's.
-func hasOwn(addrs []net.IPAddr) bool {
-	for _, addr := range addrs {
-		// The kernel lets a socket be bound to the addresses of this host alone.
-		c, err := net.ListenUDP("udp", &net.UDPAddr{IP: addr.IP, Zone: addr.Zone})
-		if err == nil {
-			c.Close()
-			return true
-		}
-	}
-	return false
 }
 
 // Etcd is the discovery by an election in etcd.

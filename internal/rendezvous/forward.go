@@ -9,7 +9,7 @@ import (
 	"github.com/hashicorp/yamux"
 
 	"github.com/goddp/goddp/internal/accept"
-	"github.com/goddp/goddp/internal/loopback"
+	"github.com/goddp/goddp/internal/localaddr"
 )
 
 // service names what the host of the rendezvous connects a stream with: the store or the coordinator, for a
@@ -40,10 +40,10 @@ type forwarder struct {
 func newForwarder(open func(service) (net.Conn, error)) (*forwarder, error) {
 	f := &forwarder{open: open, done: make(chan struct{}), conns: map[net.Conn]struct{}{}}
 	var err error
-	if f.store, err = net.Listen("tcp", net.JoinHostPort(loopback.Addr(), "0")); err != nil {
+	if f.store, err = net.Listen("tcp", net.JoinHostPort(localaddr.Loopback(), "0")); err != nil {
 		return nil, err
 	}
-	if f.coordinator, err = net.Listen("tcp", net.JoinHostPort(loopback.Addr(), "0")); err != nil {
+	if f.coordinator, err = net.Listen("tcp", net.JoinHostPort(localaddr.Loopback(), "0")); err != nil {
 		return nil, errors.Join(err, f.store.Close())
 	}
 	f.wg.Go(func() { f.accept(f.store, storeService) })

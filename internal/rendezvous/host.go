@@ -12,7 +12,7 @@ import (
 
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/election"
-	"github.com/goddp/goddp/internal/loopback"
+	"github.com/goddp/goddp/internal/localaddr"
 	"github.com/goddp/goddp/internal/rejections"
 )
 
@@ -384,7 +384,7 @@ func (h *Host) begin(act begin) error {
 	if h.services, err = openServices(h.opts, world); err != nil {
 		return err
 	}
-	addr := func(p *peer) string { return cmp.Or(p.addr, h.reached, loopback.Addr()) }
+	addr := func(p *peer) string { return cmp.Or(p.addr, h.reached, localaddr.Loopback()) }
 	master, masterPort := h.services.host, int(h.services.addr.Port())
 	if h.opts.Limits.MaxNodes > 1 { // the store is for the agents alone
 		first := h.peers[act.participants[0].id]

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/coordinator"
-	"github.com/goddp/goddp/internal/loopback"
+	"github.com/goddp/goddp/internal/localaddr"
 	"github.com/goddp/goddp/internal/ranklist"
 )
 
@@ -132,7 +132,7 @@ func (b *bootstrap) exchangeAddresses(ctx context.Context) ([]address, error) {
 	}
 	listen := g.opts.Listen
 	if listen == "" {
-		listen = net.JoinHostPort(loopback.Addr(), "0")
+		listen = net.JoinHostPort(localaddr.Loopback(), "0")
 	}
 	l, err := net.Listen("tcp", listen)
 	if err != nil {

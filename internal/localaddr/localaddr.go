@@ -1,0 +1,45 @@
+// Package localaddr knows the addresses at which a host reaches itself and is reached, also on a host whose loopback
+// interface has no IPv4.
+package localaddr
+
+import (
+	"cmp"
+	"context"
+	"net"
+	"syscall"
+)
+
+const v4, v6 = "127.0.0.1", "::1"
+
+// Loopback returns 127.0.0.1, or ::1 on a host whose loopback interface has that address alone.
+func Loopback() string {
+	if !Has(v4) && Has(v6) {
+		return v6
+	}
+	return v4
+}
+
+// Has reports whether an IP address is one of this host's: only to those the kernel binds a socket.
+func Has(addr string) bool {
+	c, err := net.ListenPacket("udp", net.JoinHostPort(addr, "0"))
+	if err != nil {
+		return false
+	}
+	c.Close()
+	return true
+}
+
+// Listen is net.Listen for TCP. If addr has no host, it listens on all addresses of IPv4 and of IPv6. net.Listen leaves those
+// of IPv6 out on a host whose loopback interface has no IPv4.
+func Listen(addr string) (net.Listener, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil || host != "" || Loopback() == v4 {
+		return net.Listen("tcp", addr)
+	}
+	both := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var err error
+		closed := c.Control(func(fd uintptr) { err = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_IPV6, syscall.IPV6_V6ONLY, 0) })
+		return cmp.Or(closed, err)
+	}}
+	return both.Listen(context.Background(), "tcp6", net.JoinHostPort("::", port))
+}
