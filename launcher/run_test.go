@@ -506,16 +506,28 @@ func TestRestarts(t *testing.T) {
 	}
 }
 
+// The error of a program that cannot be started says what the system's error leaves open.
 func TestStartError(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "text")
-	if err := os.WriteFile(path, []byte("no program\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	j := &job{cfg: Config{Args: []string{path}, Workers: 2, MaxRestarts: 3}}
-	_, err := j.run(t)
-	var start *startError
-	if !errors.As(err, &start) || !errors.Is(err, syscall.ENOEXEC) || ExitCode(err) != 2 {
-		t.Errorf("got %v, exit code %d", err, ExitCode(err))
+	dir := t.TempDir()
+	for name, test := range map[string]struct {
+		text string
+		err  syscall.Errno
+		want string
+	}{
+		"text":          {"no program\n", syscall.ENOEXEC, "without a first line such as #!/bin/sh"},
+		"interpreter":   {"#!/none/python\n", syscall.ENOENT, "the program is there, but not its interpreter"},
+		"no permission": {"#!" + dir + "\n", syscall.EACCES, "may not execute the program or its interpreter"},
+	} {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(test.text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		j := &job{cfg: Config{Args: []string{path}, Workers: 2, MaxRestarts: 3}}
+		_, err := j.run(t)
+		var start *startError
+		if !errors.As(err, &start) || !errors.Is(err, test.err) || ExitCode(err) != 2 || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: got %v, exit code %d", name, err, ExitCode(err))
+		}
 	}
 }
 

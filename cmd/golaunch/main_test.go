@@ -400,6 +400,31 @@ func TestGoPrograms(t *testing.T) {
 	}
 }
 
+// A program on a file system that is mounted noexec is said to be there, also if golaunch has built it. GOTMPDIR is another
+// folder to build in.
+func TestNoExec(t *testing.T) {
+	testkit.Long(t)
+	testkit.Need(t, testkit.Root, testkit.Command("unshare"), testkit.Command("go"))
+	dir, noexec := t.TempDir(), t.TempDir()
+	source := filepath.Join(dir, "one.go")
+	if err := os.WriteFile(source, []byte("package main\n\nfunc main() { println(\"it runs\") }\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for script, want := range map[string]string{
+		"TMPDIR=" + noexec + ` "$0" ` + source:                      "one.go was built in " + noexec + ", whose file system is mounted noexec: name another folder by GOTMPDIR or TMPDIR\n",
+		"GOTMPDIR=" + noexec + ` "$0" ` + source:                    "one.go was built in " + noexec + ", whose file system is mounted noexec",
+		"GOTMPDIR=" + dir + " TMPDIR=" + noexec + ` "$0" ` + source: "it runs\n",
+		"cp /bin/true " + noexec + `; "$0" ` + noexec + "/true":     "/true cannot be executed: this user may not, or its file system is mounted noexec\n",
+	} {
+		cmd := golaunch(t, nil)
+		host := exec.CommandContext(t.Context(), "unshare", "-m", "bash", "-c", "mount -t tmpfs -o noexec none "+noexec+"; "+script, cmd.Path)
+		host.Env = cmd.Env
+		if got := testkit.Run(t, host); !strings.Contains(got.Stderr, want) {
+			t.Errorf("%s: %+v, want %q", script, got, want)
+		}
+	}
+}
+
 // Flags for one node, which torchrun also ignores there or which choose what golaunch does anyway.
 func TestOneNodeTakesTheFlagsOfSeveral(t *testing.T) {
 	got := runIt(t, nil, "--standalone", "--nnodes=1:1", "--rdzv-backend=c10d", "--rdzv-endpoint=host.invalid:29400", "--rdzv_id=7",
