@@ -121,3 +121,16 @@ func TestJSONLinesOfAPanic(t *testing.T) {
 		t.Errorf("stack %s in\n%s", stack, &j.err)
 	}
 }
+
+// What the store logs is the agent's own line, on its console.
+func TestJSONLinesOfTheStore(t *testing.T) {
+	j := shell(1, `exec 3<>/dev/tcp/$MASTER_ADDR/$MASTER_PORT; printf 'GET / HTTP/1.1\r\n\r\n' >&3; cat <&3 >/dev/null; exit 0`)
+	j.cfg.JSONLines = true
+	if _, err := j.run(t); err != nil {
+		t.Fatal(err)
+	}
+	lines := parseJSONLines(t, j.err.String())
+	if len(lines) != 1 || lines[0]["source"] != "golaunch" || !strings.Contains(lines[0]["line"].(string), "store: connection rejected") {
+		t.Errorf("got %v", lines)
+	}
+}

@@ -83,6 +83,7 @@ func (a *agent) rendezvousOptions() (rendezvous.Options, error) {
 			Limits:      rendezvous.Limits{MinNodes: 1, MaxNodes: 1, MaxRestarts: c.MaxRestarts},
 			Credentials: rendezvous.Credentials{JobID: randomID(), Secret: a.guard.secret, Insecure: a.guard.insecure},
 			Addr:        c.MasterAddr, Port: c.MasterPort,
+			Log: a.console.logger(), // slog's default would wait for a stderr that nobody reads
 		},
 	}
 	n := c.Nodes
