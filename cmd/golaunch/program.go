@@ -166,7 +166,7 @@ func goBuild(ctx context.Context, dir, target, name string, args []string) (_ *p
 	}
 	p := &program{name: filepath.Base(abs)}
 	if p.temp, err = os.MkdirTemp(os.Getenv("GOTMPDIR"), "golaunch_build_"); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("a folder to build in (GOTMPDIR or TMPDIR names where): %w", err)
 	}
 	defer func() {
 		if err != nil {
