@@ -24,6 +24,7 @@ const (
 	recordTime   = 300 * time.Millisecond // how long writing a file may take; the disk may be slow
 	askTime      = 100 * time.Millisecond // how long a request to the backend may take; the backend's driver may hang
 	logTime      = 100 * time.Millisecond // how long writing a log line may take; the pipe may be full
+	lastTime     = 2 * time.Second        // how long writing the last line of a process may take
 	leaveTime    = 500 * time.Millisecond // time in which the program may close the group before the watchdog ends the process
 )
 
@@ -152,17 +153,17 @@ func (d *watchdogLoop) logf(level slog.Level, format string, args ...any) {
 
 // logf logs a line and waits for at most logTime.
 func logf(log *slog.Logger, level slog.Level, format string, args ...any) {
-	briefly(func() { log.Log(context.Background(), level, fmt.Sprintf(format, args...)) })
+	within(logTime, func() { log.Log(context.Background(), level, fmt.Sprintf(format, args...)) })
 }
 
-// briefly waits for at most logTime until f has written a line, because nobody may read it.
-func briefly(f func()) {
+// within waits until f has written a line, but no longer than limit, because nobody may read it.
+func within(limit time.Duration, f func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		f()
 	}()
-	timer := time.NewTimer(logTime)
+	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
 	case <-ended:

@@ -66,7 +66,7 @@ func run(train func(context.Context) error) int {
 	}
 	var sig *SignalError
 	report(errorFile{message: err.Error(), culprit: causedBy(err), isInterrupted: isInterruption(err)})
-	fmt.Fprintf(os.Stderr, "error: %v\n", err) // last: if nobody reads it, this waits
+	within(lastTime, func() { fmt.Fprintf(os.Stderr, "error: %v\n", err) })
 	if errors.As(context.Cause(ctx), &sig) {
 		if n, ok := sig.Signal.(syscall.Signal); ok {
 			return 128 + int(n)
@@ -139,7 +139,7 @@ func (m *mainRun) handleSignals(signals chan os.Signal, done <-chan struct{}, ca
 			arm(limit)
 			if m.stop.file == "" { // under golaunch, the launcher prints this line
 				line := fmt.Sprintf("%v: waiting up to %v for all ranks to finish the step; again to abort\n", sig, limit)
-				briefly(func() { _, _ = os.Stderr.WriteString(line) })
+				within(logTime, func() { _, _ = os.Stderr.WriteString(line) })
 			}
 		case stopExpire:
 			// Expire the deadlines, so that the watchdogs of the waiting ranks find out which

@@ -1,6 +1,7 @@
 package comm_test
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -181,6 +182,13 @@ var workers = map[string]func(context.Context) error{
 		firstMistake()
 		return nil
 	},
+	// The test program hold asks for stop requests, and does not heed them.
+	"hold": joined(nil, func(ctx context.Context, pg *comm.ProcessGroup) error {
+		pg.StopRequested()
+		fmt.Println("waiting")
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}),
 	"wait": func(ctx context.Context) error {
 		fmt.Println("waiting")
 		<-ctx.Done()
@@ -430,6 +438,40 @@ func TestMainReportsErrors(t *testing.T) {
 				t.Errorf("the error file holds %s", data)
 			}
 		})
+	}
+}
+
+// If nobody reads a rank's stderr, a signal ends the rank in time all the same, and its error file is written.
+func TestMainEndsAlthoughNobodyReads(t *testing.T) {
+	testkit.Long(t)
+	stderr, fill := testkit.UnreadPipe(t)
+	file := filepath.Join(t.TempDir(), "error.json")
+	cmd := worker(t, "hold", "RANK=0", "WORLD_SIZE=1", "TORCHELASTIC_ERROR_FILE="+file, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=1")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Process.Kill()
+	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	fill()
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	select {
+	case <-ended:
+	case <-time.After(testkit.Soon / 4):
+		t.Fatal("the rank does not end")
+	}
+	if _, err := os.Stat(file); err != nil || cmd.ProcessState.ExitCode() != 128+int(syscall.SIGTERM) {
+		t.Errorf("exit code %d; %v", cmd.ProcessState.ExitCode(), err)
 	}
 }
 

@@ -177,25 +177,8 @@ func TestReaderThatEnds(t *testing.T) {
 // fullPipe returns an output that nobody reads.
 func fullPipe(t *testing.T) *os.File {
 	t.Helper()
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		r.Close()
-		w.Close()
-	})
-	fd := int(w.Fd())
-	err = syscall.SetNonblock(fd, true)
-	for err == nil {
-		_, err = syscall.Write(fd, make([]byte, 4<<10))
-	}
-	if err != syscall.EAGAIN {
-		t.Fatal(err)
-	}
-	if err := syscall.SetNonblock(fd, false); err != nil {
-		t.Fatal(err)
-	}
+	w, fill := testkit.UnreadPipe(t)
+	fill()
 	return w
 }
 
