@@ -92,15 +92,21 @@ func TestHostRefuses(t *testing.T) {
 	}
 }
 
-// timeout(1) signals its child, and then the child's process group. golaunch --hosts takes that as one request, so the
-// workers have more than hostsEnd to end. A shell takes the place of ssh.
-func TestHostsTakeTwoSignalsAsOne(t *testing.T) {
-	testkit.Long(t)
+// localShell returns a command in the place of ssh: a shell of this host.
+func localShell(t *testing.T) string {
+	t.Helper()
 	ssh := filepath.Join(t.TempDir(), "ssh")
 	if err := os.WriteFile(ssh, []byte("#!/bin/sh\nfor command; do :; done; eval \"$command\"\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	cmd := golaunch(t, nil, "--hosts=a", "--ssh="+ssh, "--master-addr=127.0.0.1", "bash", "-c",
+	return ssh
+}
+
+// timeout(1) signals its child, and then the child's process group. golaunch --hosts takes that as one request, so the
+// workers have more than hostsEnd to end.
+func TestHostsTakeTwoSignalsAsOne(t *testing.T) {
+	testkit.Long(t)
+	cmd := golaunch(t, nil, "--hosts=a", "--ssh="+localShell(t), "--master-addr=127.0.0.1", "bash", "-c",
 		`trap "sleep 2.5; echo saved; exit 0" TERM; echo ready; while :; do sleep 0.01; done`)
 	p := start(t, cmd, "ready", 1)
 	for n := range 2 {

@@ -197,6 +197,7 @@ func TestStuckConsole(t *testing.T) {
 		"a rank fails":        {loud + `[ $RANK = 0 ] || exit 7; sleep 1000`, "1", true, 7},
 		"all ranks end":       {loud, "1", true, 0},
 		"a rank fails, twice": {loud + `[ $RANK = 0 ] || exit 7; sleep 1000`, "1", true, 7},
+		"a rank of a host":    {loud + `[ $RANK = 0 ] || exit 7; sleep 1000`, "1", true, 7},
 	} {
 		if test.isLong && !testkit.IsLong() {
 			continue
@@ -205,6 +206,9 @@ func TestStuckConsole(t *testing.T) {
 		args := []string{"--nproc-per-node=2", "--shutdown-timeout", test.limit}
 		if strings.HasSuffix(name, "twice") {
 			args = append(args, "--max-restarts=1")
+		}
+		if strings.HasSuffix(name, "host") {
+			args = append(args, "--hosts=a", "--ssh="+localShell(t), "--master-addr=127.0.0.1")
 		}
 		cmd := golaunch(t, nil, append(args, "bash", "-c", test.script)...)
 		cmd.Dir, cmd.Stdout, cmd.Stderr = t.TempDir(), stuck, stuck
