@@ -32,7 +32,7 @@ func (o *options) countWorkers() error {
 	n, err := countGPUs()
 	switch {
 	case err != nil:
-		return fmt.Errorf("--nproc-per-node: counting the GPUs: %w", err)
+		return fmt.Errorf("--nproc-per-node: counting the GPUs: %w; a number of workers needs no count", err)
 	case n > 0:
 		o.nproc = n
 	case o.nproc == autoWorkers:

@@ -155,7 +155,7 @@ func (p *Printer) write(q *queue) {
 		p.mu.Unlock()
 		err := q.writeOne(e)
 		p.mu.Lock()
-		if !readerHasEnded(err, e.to.IsTerminal()) {
+		if err != nil && !readerHasEnded(err, e.to.IsTerminal()) {
 			e.to.err = cmp.Or(e.to.err, err)
 		}
 		q.entries = q.entries[1:]
