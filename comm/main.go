@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"strconv"
@@ -317,3 +318,7 @@ func (e errorFile) write() error {
 	// them may end the process while the other is writing.
 	return atomicfile.WriteBytes(path, 0o644, content)
 }
+	// Something may have removed the launcher's folder, as systemd-tmpfiles does with what is old.
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}

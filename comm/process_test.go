@@ -125,8 +125,8 @@ var workers = map[string]func(context.Context) error{
 		}
 	}),
 	// The test program stop runs steps until all ranks agree to stop. The rank that
-	// GODDP_TEST_VICTIM names sends itself a signal. The rank that GODDP_TEST_FAIL names then
-	// fails to save.
+	// GODDP_TEST_VICTIM names sends itself a signal. Before, it removes the launcher's folder if
+	// GODDP_TEST_REMOVE is set. The rank that GODDP_TEST_FAIL names then fails to save.
 	"stop": joined(nil, func(ctx context.Context, pg *comm.ProcessGroup) error {
 		rank := strconv.Itoa(pg.Rank())
 		for step := 0; ; step++ {
@@ -144,6 +144,11 @@ var workers = map[string]func(context.Context) error{
 			}
 			if step == 3 && rank == os.Getenv("GODDP_TEST_VICTIM") {
 				if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
+				if os.Getenv("GODDP_TEST_REMOVE") != "" {
+					if err := os.RemoveAll(filepath.Join(filepath.Dir(os.Getenv("GODDP_STOP_FILE")), "..", "..")); err != nil {
+						return err
+					}
+				}
 					return err
 				}
 			}
@@ -279,16 +284,19 @@ func TestFailuresOfOtherGroups(t *testing.T) {
 }
 
 // If one rank gets a signal, the ranks agree to stop by a reduction of the program, and stop
-// after the same step. The launcher counts the end of the job as a requested stop.
+// after the same step. The launcher counts the end of the job as a requested stop. That the
+// launcher's folder is gone changes nothing.
 func TestRanksAgreeOnAStopRequestOfOneRank(t *testing.T) {
-	out, errs, err := launch(t, 3, "stop", "GODDP_TEST_VICTIM=2")
-	var signal *launcher.SignalError
-	if !errors.As(err, &signal) || signal.Signal != syscall.SIGTERM {
-		t.Fatalf("%v\n%s", err, errs)
-	}
-	_, line, _ := strings.Cut(out, "]: ")
-	if line, _, _ = strings.Cut(line, "\n"); strings.Count(out, line+"\n") != 3 {
-		t.Errorf("not all ranks stop behind one step:\n%s", out)
+	for _, remove := range []string{"", "1"} {
+		out, errs, err := launch(t, 3, "stop", "GODDP_TEST_VICTIM=2", "GODDP_TEST_REMOVE="+remove)
+		var signal *launcher.SignalError
+		if !errors.As(err, &signal) || signal.Signal != syscall.SIGTERM {
+			t.Fatalf("%v\n%s", err, errs)
+		}
+		_, line, _ := strings.Cut(out, "]: ")
+		if line, _, _ = strings.Cut(line, "\n"); strings.Count(out, line+"\n") != 3 {
+			t.Errorf("not all ranks stop behind one step:\n%s", out)
+		}
 	}
 }
 

@@ -167,11 +167,8 @@ func (s *stopper) acceptedSignal() syscall.Signal {
 }
 
 // aborts reports whether a signal that arrives now ends the program rather than asks it to
-// stop. Before golaunch sends such a signal, it removes the file through which this process
-// told golaunch that the program polls for stop requests.
-func (s *stopper) aborts() bool {
-	return s.isPolled.Load() && s.file != "" && stopfile.Read(s.file) == stopfile.Unheeded
-}
+// stop, because golaunch stops all ranks after a failure.
+func (s *stopper) aborts() bool { return s.file != "" && stopfile.IsRefused(s.file) }
 
 // writeState tells golaunch a state of this process through the file. If it cannot write the
 // file, it only prints the error. golaunch then treats the program as one that does not poll

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/flight"
 	"github.com/goddp/goddp/internal/rendezvous"
+	"github.com/goddp/goddp/internal/stopfile"
 )
 
 // abandonAfter is how long the agent waits for workers after SIGKILL.
@@ -242,7 +244,12 @@ func (a *agent) perform(actions []action) {
 			a.stopWorkers(act.locals, act.signal)
 		case doAbort:
 			for _, local := range act.locals {
-				a.procs[local].refuseRequests()
+				p := a.procs[local]
+				state, err := stopfile.Refuse(p.stopFile)
+				if err != nil {
+					a.console.logf("rank %d may finish its step before it ends: %v", p.Rank, err)
+				}
+				p.stopped = p.stopped || state == stopfile.Done
 			}
 			a.stopWorkers(act.locals, act.signal)
 		case doKill:
@@ -346,7 +353,7 @@ func (a *agent) result() *Result {
 // for logs, it removes everything else from that folder.
 func (a *agent) cleanRunDir() (hasRecords bool, err error) {
 	attempts, err := os.ReadDir(a.runDir)
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}
 	var errs []error

@@ -62,10 +62,8 @@ func (a *agent) begin(round *rendezvous.Round) {
 // requestWorkers asks the reaper to start all workers. On an error it returns the local
 // rank of the first worker whose start could not be requested.
 func (a *agent) requestWorkers() (local int, err error) {
-	if a.runDir == "" {
-		if err = a.makeRunDir(); err != nil {
-			return 0, err
-		}
+	if err := a.makeRunDir(); err != nil {
+		return 0, err
 	}
 	secretEnv, err := a.guard.publish(a.runDir, a.round.Credentials.Secret)
 	if err != nil {
@@ -94,34 +92,42 @@ func (a *agent) requestWorkers() (local int, err error) {
 	return 0, nil
 }
 
-// makeRunDir makes the run's folder, which holds the attempts' folders. If the folder is
-// temporary, the agent names it to the reaper before it makes it.
-func (a *agent) makeRunDir() error {
-	name := strings.ReplaceAll(a.cfg.RunID, string(filepath.Separator), "_") + "_" + randomID()
-	parent := a.cfg.LogDir
-	if parent == "" {
-		parent, name = os.TempDir(), "golaunch_"+name
-	} else if err := os.MkdirAll(parent, 0o755); err != nil {
-		return err
-	} else if err := atomicfile.CheckFolder(parent); err != nil {
-		return fmt.Errorf("the folder for logs: %w", err)
-	}
-	// The workers and the reaper may run in another folder than this process.
-	parent, err := filepath.Abs(parent)
-	if err != nil {
-		return err
-	}
-	dir := filepath.Join(parent, name)
-	if !a.cfg.keepsLogs() {
-		if err := a.reaper.discard(dir); err != nil {
+// makeRunDir makes the run's folder, which holds the attempts' folders. It makes the folder again
+// if it is gone: something may remove what is old while the job runs, as systemd-tmpfiles does.
+func (a *agent) makeRunDir() (err error) {
+	dir := a.runDir
+	if dir == "" {
+		if dir, err = a.nameRunDir(); err != nil {
 			return err
 		}
 	}
-	if err := os.Mkdir(dir, 0o700); err != nil {
+	if parent := filepath.Dir(dir); a.cfg.LogDir != "" {
+		if err := os.MkdirAll(parent, 0o755); err != nil {
+			return err
+		}
+		if err := atomicfile.CheckFolder(parent); err != nil {
+			return fmt.Errorf("the folder for logs: %w", err)
+		}
+	}
+	if err := atomicfile.MakePrivate(dir); err != nil {
 		return err
 	}
 	a.runDir = dir
 	return nil
+}
+
+// nameRunDir chooses the run's folder. If the folder is temporary, nameRunDir names it to the reaper,
+// before it is made.
+func (a *agent) nameRunDir() (dir string, err error) {
+	parent, name := a.cfg.LogDir, strings.ReplaceAll(a.cfg.RunID, string(filepath.Separator), "_")+"_"+randomID()
+	if parent == "" {
+		parent, name = os.TempDir(), "golaunch_"+name
+	}
+	// The workers and the reaper may run in another folder than this process.
+	if dir, err = filepath.Abs(filepath.Join(parent, name)); err != nil || a.cfg.keepsLogs() {
+		return dir, err
+	}
+	return dir, a.reaper.discard(dir)
 }
 
 // attemptDir returns the attempt's folder within the run's folder.

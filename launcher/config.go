@@ -83,7 +83,7 @@ type Config struct {
 	// <RunID>_<random>/attempt_<n>/<local rank>/. This folder holds stdout.log,
 	// stderr.log, error.json and stop, into which the worker writes how it takes stop
 	// requests. "" means a temporary folder, which Run removes unless Redirects or Tee
-	// put files there.
+	// put files there. If the folder vanishes while the job runs, the next attempt makes it again.
 	LogDir string
 	// Redirects selects the streams that go to a file and are not shown. Tee selects the
 	// streams that go to a file and are shown. A stream in both is not shown.

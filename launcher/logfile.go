@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 )
 
 // logFile is a file to which one stream of a worker is written, byte for byte. The size of
@@ -75,9 +77,10 @@ func (l *logFile) fit(p []byte) int {
 	return int(min(int64(len(p)), l.maxSize-l.line))
 }
 
-// rotate begins a new file. If it fails, it says so, and the present file grows without a
-// limit.
+// rotate begins a new file, and makes the folder again if it is gone. If it fails, it says so,
+// and the present file grows without a limit.
 func (l *logFile) rotate() {
+	_ = os.MkdirAll(filepath.Dir(l.path), 0o755) // Create returns the error
 	next, err := os.Create(l.path + ".new")
 	if err == nil {
 		if err = l.rename(); err != nil {
@@ -104,7 +107,7 @@ func (l *logFile) rename() error {
 			return err
 		}
 	}
-	if err := os.Rename(l.path, l.old(1)); err != nil {
+	if err := os.Rename(l.path, l.old(1)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return os.Rename(l.path+".new", l.path)

@@ -131,3 +131,18 @@ func TestRotationThatFails(t *testing.T) {
 		t.Errorf("the folder holds %v, %v", entries, err)
 	}
 }
+
+// If the folder vanishes, the log goes on in the open file, and from the next rotation on in a new folder.
+func TestRotationMakesTheFolderAgain(t *testing.T) {
+	l := openLogFile(t, 8, 2)
+	if err := os.RemoveAll(filepath.Dir(l.path)); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{"gone 1\n", "kept 2\n", "kept 3\n"} {
+		l.write([]byte(line))
+	}
+	l.close()
+	if got := fmt.Sprint(readLogFiles(t, l.path)); got != "[kept 2\n kept 3\n]" {
+		t.Errorf("the files hold %q", got)
+	}
+}

@@ -2,6 +2,7 @@ package launcher
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -401,6 +402,25 @@ func TestLogFolderOfAStrangerIsRefused(t *testing.T) {
 	}
 	if left, err := os.ReadDir(j.cfg.LogDir); err != nil || len(left) > 0 {
 		t.Errorf("left %v, %v", left, err)
+	}
+}
+
+// The folder with the workers' files vanishes while they run. The next attempt has it again.
+func TestRestartMakesTheFolderAgain(t *testing.T) {
+	for name, logs := range map[string]string{"temporary": "", "logs": filepath.Join(t.TempDir(), "logs")} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("TMPDIR", t.TempDir())
+			j := shell(1, `dir=$(dirname $GODDP_STOP_FILE)/../..
+				[ -e $GODDP_TOKEN_FILE ] && echo "attempt $TORCHELASTIC_RESTART_COUNT of $(stat -c %a $dir)"
+				rm -r `+cmp.Or(logs, "$dir")+`; exit $((1 - TORCHELASTIC_RESTART_COUNT))`)
+			j.cfg.LogDir, j.cfg.MaxRestarts = logs, 1
+			if _, err := j.run(t); err != nil || j.out.String() != "[default0]: attempt 0 of 700\n[default0]: attempt 1 of 700\n" {
+				t.Errorf("%v; stdout %q", err, &j.out)
+			}
+			if said := j.err.String(); strings.Contains(said, "no such file") {
+				t.Errorf("stderr %q", said)
+			}
+		})
 	}
 }
 

@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -24,7 +25,7 @@ type process struct {
 	stderr    tail
 	errorFile string
 	stopFile  string         // the file into which the worker writes how it takes stop requests
-	stopped   bool           // the ranks had agreed to stop when refuseRequests was called
+	stopped   bool           // the ranks had agreed to stop when their requests were refused
 	memory    *flight.Shared // the memory of the flight recorder; nil if there is none
 	record    *flight.Dump   // the record that was taken when the attempt failed; nil if there was none
 	dying     bool           // the worker was exiting when the workers were told to stop
@@ -49,15 +50,6 @@ func (p *process) blame() string {
 		return "" // describeFailures reports err
 	}
 	return fmt.Sprintf(" because of rank %d", *file.CausedBy)
-}
-
-// refuseRequests makes the worker take later signals as an order to end at once, and not
-// as a request to stop after its step.
-func (p *process) refuseRequests() {
-	old := p.stopFile + ".refused"
-	if os.Rename(p.stopFile, old) == nil { // usually there is no file
-		p.stopped = stopfile.Read(old) == stopfile.Done
-	}
 }
 
 // spawner starts the workers of one attempt. It holds what they have in common.
@@ -99,7 +91,8 @@ func (s *spawner) spawn(local int) (_ *process, err error) {
 		return nil, cmd.Err
 	}
 	dir := filepath.Join(s.dir, strconv.Itoa(local))
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	// A round of this number may have been here before: see attempt.number.
+	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
 		return nil, err
 	}
 	p.errorFile, p.stopFile = filepath.Join(dir, errorJSON), filepath.Join(dir, stopState)

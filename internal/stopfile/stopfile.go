@@ -1,12 +1,17 @@
 // Package stopfile tells a launcher how its workers take stop requests: signals that ask a
 // program to stop after its current step. A worker writes its state into a file, and the
-// launcher reads it.
+// launcher reads it. The launcher may refuse stop requests by another file. Either file may be
+// missing because something that removes old files has removed their folder: then the worker
+// is not known to heed stop requests, and the launcher has refused none.
 package stopfile
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
+	"path/filepath"
 	"strconv"
 	"time"
 
@@ -14,9 +19,7 @@ import (
 	"github.com/goddp/goddp/internal/regular"
 )
 
-// Var is the variable that names the file to a worker. Before a launcher stops a worker
-// because of another's failure, it removes the file. The worker then takes the signal as an
-// order to end at once.
+// Var is the variable that names the worker's file to the worker.
 const Var = "GODDP_STOP_FILE"
 
 // State is the state of a worker with regard to stop requests.
@@ -29,10 +32,14 @@ const (
 	Done     State = "done\n"   // the process exits because the ranks agreed to stop
 )
 
-// Write writes s to the file path. It does nothing if path is "".
+// Write writes s to the file path, and makes the file's folder if it is gone. It does nothing
+// if path is "".
 func (s State) Write(path string) error {
 	if path == "" {
 		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
 	}
 	return atomicfile.WriteBytes(path, 0o644, []byte(s))
 }
@@ -46,6 +53,26 @@ func Read(path string) State {
 	}
 	return Unheeded
 }
+
+// Refuse makes a worker take later signals as an order to end at once. A launcher calls it
+// before it stops a worker because of another's failure. Refuse returns the worker's state. It
+// moves the worker's file, because that needs no space on the disk.
+func Refuse(path string) (State, error) {
+	refused := refusedPath(path)
+	err := os.Rename(path, refused)
+	if errors.Is(err, fs.ErrNotExist) { // the worker does not heed stop requests yet, or the file is gone
+		return Unheeded, Unheeded.Write(refused)
+	}
+	return Read(refused), err
+}
+
+// IsRefused reports whether Refuse was called for the file path.
+func IsRefused(path string) bool {
+	_, err := atomicfile.Read(refusedPath(path), 64)
+	return err == nil
+}
+
+func refusedPath(path string) string { return path + ".refused" }
 
 // TimeoutVar is the variable that holds the launcher's shutdown timeout in seconds. torchrun
 // reads it too.

@@ -31,6 +31,28 @@ func TestLauncherReadsTheStateThatTheWorkerWrote(t *testing.T) {
 	}
 }
 
+// A file that is missing, perhaps with its folder, refuses nothing, and is made again.
+func TestStopRequestsAreRefusedByOrderAlone(t *testing.T) {
+	for _, written := range []State{Unheeded, Heeded, Done} {
+		dir := filepath.Join(t.TempDir(), "attempt_0", "0")
+		path := filepath.Join(dir, "stop")
+		if IsRefused(path) || Read(path) != Unheeded {
+			t.Error("without a folder: the launcher refuses requests, or the worker heeds them")
+		}
+		if written != Unheeded {
+			if err := written.Write(path); err != nil || Read(path) != written || IsRefused(path) {
+				t.Errorf("%q, written without a folder: %v, read as %q", written, err, Read(path))
+			}
+		}
+		if state, err := Refuse(path); err != nil || state != written || !IsRefused(path) {
+			t.Errorf("Refuse after %q: %q, %v", written, state, err)
+		}
+		if err := Heeded.Write(path); err != nil || !IsRefused(path) {
+			t.Errorf("%v: a worker that heeds requests from now on does not see that they are refused", err)
+		}
+	}
+}
+
 func TestTimeout(t *testing.T) {
 	for value, want := range map[string]time.Duration{
 		"30": 30 * time.Second, "0.5": time.Second / 2, "0": 0,
