@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"net"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -34,6 +35,7 @@ func jobEnv(c *Config, jobID string) []string {
 		return false
 	}
 	env := append([]string{}, base...)
+	env = append(env, libraryPaths(base)...)
 	env = append(env, threads.LauncherEnv(func(name string) bool { return isSet(name) }, c.Workers)...)
 	// If the user chose an error mode by any of these names, no second mode may be added.
 	if !isSet("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING", "GODDP_ASYNC_ERROR_HANDLING",
@@ -48,6 +50,22 @@ func jobEnv(c *Config, jobID string) []string {
 		"TORCHELASTIC_RUN_ID="+c.RunID,
 		stopfile.TimeoutEnv(c.ShutdownTimeout),
 	)
+}
+
+// libraryPaths returns the entries of env that name a library by a relative path, with the absolute one: a
+// worker may change its folder before it opens the library.
+func libraryPaths(env []string) (absolute []string) {
+	for _, kv := range env {
+		name, path, _ := strings.Cut(kv, "=")
+		isLibrary := name == "GODDP_OPENBLAS" || strings.HasPrefix(name, "GODDP_LIB")
+		if !isLibrary || !strings.ContainsRune(path, filepath.Separator) || filepath.IsAbs(path) {
+			continue
+		}
+		if path, err := filepath.Abs(path); err == nil {
+			absolute = append(absolute, name+"="+path)
+		}
+	}
+	return absolute
 }
 
 // virtualEnv returns the variables by which the worker with local rank local sees its own GPU alone, as

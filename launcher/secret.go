@@ -22,8 +22,9 @@ const ownSecretVar = "GODDP_LAUNCHER_SECRET"
 // security holds the settings that keep other processes out of the job.
 type security struct {
 	secret   []byte
-	given    bool // the user gave the secret
-	insecure bool // GODDP_INSECURE is on
+	given    bool   // the user gave the secret
+	file     string // the absolute path of the file in which the user gave it; "" if there is none
+	insecure bool   // GODDP_INSECURE is on
 }
 
 // readSecurity reads the settings from the workers' environment. If it finds no secret, it
@@ -45,14 +46,21 @@ func readSecurity(env []string) (s security, err error) {
 	}
 	if s.given = s.secret != nil; !s.given {
 		s.secret = []byte(rand.Text() + rand.Text())
+		return s, nil
 	}
-	return s, nil
+	if path := getenv(handshake.TokenFileVar); path != "" {
+		s.file, err = filepath.Abs(path) // a worker may change its folder before it reads the file
+	}
+	return s, err
 }
 
 // publish writes the secret of a round to a file in dir that only this user can read. It
 // returns the variables by which the workers find the file. If the user gave the secret,
-// publish does nothing.
+// publish writes nothing.
 func (s *security) publish(dir string, secret []byte) (env []string, err error) {
+	if s.file != "" {
+		return []string{handshake.TokenFileVar + "=" + s.file}, nil
+	}
 	if s.given {
 		return nil, nil
 	}

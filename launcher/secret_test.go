@@ -66,7 +66,7 @@ func TestSecretOfAJob(t *testing.T) {
 	}
 }
 
-// A secret that the user gave reaches the workers unchanged. An invalid one is an error.
+// A secret that the user gave reaches the workers unchanged, by an absolute path. An invalid one is an error.
 func TestSecretThatIsGiven(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "given")
 	if err := os.WriteFile(path, []byte("sixteen letters!"), 0o600); err != nil {
@@ -79,6 +79,12 @@ func TestSecretThatIsGiven(t *testing.T) {
 	}
 	if _, err := os.Stat(path); err != nil {
 		t.Error(err)
+	}
+	t.Chdir(filepath.Dir(path))
+	j = shell(1, `cd /; echo "$GODDP_TOKEN_FILE $GODDP_OPENBLAS $GODDP_LIBNCCL"`)
+	j.cfg.Env = append(os.Environ(), "GODDP_TOKEN_FILE=given", "GODDP_OPENBLAS=./libblas.so", "GODDP_LIBNCCL=libnccl.so")
+	if _, err := j.run(t); err != nil || !strings.Contains(j.out.String(), "]: "+path+" "+filepath.Dir(path)+"/libblas.so libnccl.so\n") {
+		t.Errorf("relative paths: %v; stdout %q", err, &j.out)
 	}
 	if err := os.WriteFile(path, []byte("short"), 0o600); err != nil {
 		t.Fatal(err)
