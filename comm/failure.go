@@ -132,7 +132,16 @@ func (d *watchdogLoop) awaited() []int {
 // or that f has not returned in time.
 func (d *watchdogLoop) bounded(limit time.Duration, what string, f func() error) {
 	ended := make(chan error, 1)
-	go func() { ended <- f() }()
+	go func() {
+		err := errGoexit
+		defer func() {
+			if p := recover(); p != nil {
+				panic(p) // it ends the process: nothing else may do that first
+			}
+			ended <- err
+		}()
+		err = f()
+	}()
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	var err error

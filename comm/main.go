@@ -35,7 +35,8 @@ import (
 // The exit code is 0 if train returns nil and 1 if it returns an error. It is 128 plus the
 // signal's number if train returns an error after a signal ended its context, or nil after the
 // ranks agreed to stop. Main also writes an error of train, or a panic on train's goroutine, to
-// the file that TORCHELASTIC_ERROR_FILE names, for the launcher's report.
+// the file that TORCHELASTIC_ERROR_FILE names, for the launcher's report. If train ends its
+// goroutine by [runtime.Goexit], as FailNow of package testing does, that is an error.
 func Main(train func(context.Context) error) { os.Exit(run(train)) }
 
 func run(train func(context.Context) error) int {
@@ -47,13 +48,22 @@ func run(train func(context.Context) error) int {
 	done := make(chan struct{})
 	defer close(done)
 	go m.handleSignals(signals, done, cancel)
+	hasReturned := false
 	defer func() {
-		if p := recover(); p != nil {
-			report(errorFile{message: fmt.Sprintf("panic: %v", p), stack: panicked(string(debug.Stack()))})
+		p := recover()
+		switch {
+		case p != nil:
+			report(errorFile{message: fmt.Sprintf("panic: %v", p), stack: ended(string(debug.Stack()))})
 			panic(p)
+		case !hasReturned:
+			stack := ended(string(debug.Stack()))
+			fmt.Fprintf(os.Stderr, "error: %v\n\n%s", errGoexit, stack)
+			report(errorFile{message: errGoexit.Error(), stack: stack})
+			os.Exit(1) // nothing else would end the process
 		}
 	}()
 	err := train(context.WithValue(ctx, mainRunKey{}, m))
+	hasReturned = true
 	if err == nil {
 		err = m.closeGroups()
 	}
@@ -157,13 +167,18 @@ func (m *mainRun) handleSignals(signals chan os.Signal, done <-chan struct{}, ca
 	}
 }
 
-// panicked takes a stack in the format of debug.Stack. It returns the part of the stack below
-// the latest call of panic: the functions that were running when the program panicked.
-func panicked(stack string) string {
+// errGoexit is the error of a function of the program that ended its goroutine.
+var errGoexit = errors.New("the program ended the goroutine that it was called on, by runtime.Goexit, as FailNow of package testing does")
+
+// ended takes a stack in the format of debug.Stack. It returns the part of the stack below the
+// latest call of panic or runtime.Goexit: the functions that the call ended.
+func ended(stack string) string {
 	head, rest, _ := strings.Cut(stack, "\n")
-	if i := strings.Index(rest, "\npanic("); i >= 0 {
-		lines := strings.SplitAfterN(rest[i+1:], "\n", 3) // lines 0 and 1 are the call of panic, and its file and line
-		rest = lines[len(lines)-1]
+	for lines := strings.SplitAfter(rest, "\n"); len(lines) > 2; lines = lines[2:] { // a call, and its file and line
+		if strings.HasPrefix(lines[0], "panic(") || strings.HasPrefix(lines[0], "runtime.Goexit(") {
+			rest = strings.Join(lines[2:], "")
+			break
+		}
 	}
 	return head + "\n" + rest
 }
@@ -314,11 +329,11 @@ func (e errorFile) write() error {
 	if err != nil {
 		return err
 	}
-	// Write the file atomically, because Main and the watchdog may both write it, and one of
-	// them may end the process while the other is writing.
-	return atomicfile.WriteBytes(path, 0o644, content)
-}
 	// Something may have removed the launcher's folder, as systemd-tmpfiles does with what is old.
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
+	// Write the file atomically, because Main and the watchdog may both write it, and one of
+	// them may end the process while the other is writing.
+	return atomicfile.WriteBytes(path, 0o644, content)
+}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -143,12 +144,12 @@ var workers = map[string]func(context.Context) error{
 				return nil
 			}
 			if step == 3 && rank == os.Getenv("GODDP_TEST_VICTIM") {
-				if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
 				if os.Getenv("GODDP_TEST_REMOVE") != "" {
 					if err := os.RemoveAll(filepath.Join(filepath.Dir(os.Getenv("GODDP_STOP_FILE")), "..", "..")); err != nil {
 						return err
 					}
 				}
+				if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
 					return err
 				}
 			}
@@ -182,6 +183,10 @@ var workers = map[string]func(context.Context) error{
 	"add":       joined(&comm.Options{Timeout: time.Minute}, add),
 	"error":     func(context.Context) error { return errors.New("no luck") },
 	"panic":     func(context.Context) error { panic("a mistake") },
+	"goexit": func(context.Context) error {
+		firstExit()
+		return nil
+	},
 	"panics": func(context.Context) error {
 		defer func() { panic("another") }()
 		firstMistake()
@@ -215,6 +220,9 @@ func joined(o *comm.Options, f func(ctx context.Context, pg *comm.ProcessGroup) 
 
 //go:noinline
 func firstMistake() { panic("a mistake") }
+
+//go:noinline
+func firstExit() { runtime.Goexit() }
 
 // closeAndWait returns a program that closes the group on rank 1 before the other ranks' barrier, and waits there for the
 // end of ctx. Rank 1 then returns err, or the error of ctx if err is nil.
@@ -418,6 +426,7 @@ func TestMainReportsErrors(t *testing.T) {
 		"error":  {1, "error: no luck\n", "no luck"},
 		"panic":  {2, "panic: a mistake", "panic: a mistake"},
 		"panics": {2, "panic: a mistake", "panic: another"},
+		"goexit": {1, "firstExit", "the program ended the goroutine that it was called on, by runtime.Goexit, as FailNow of package testing does"},
 	} {
 		t.Run(program, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "error.json")

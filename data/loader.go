@@ -206,8 +206,23 @@ func (p *pipeline) alloc(s *slot) error {
 // work reads batches until jobs is closed.
 func (p *pipeline) work() {
 	for s := range p.jobs {
-		s.ready <- p.set.Read(s.share.Indices, p.tensors(s.host, len(s.share.Indices)))
+		p.read(s)
 	}
+}
+
+// errGoexit is the error of a Read that ended its goroutine.
+var errGoexit = errors.New("data: Read ended its goroutine, by runtime.Goexit, as FailNow of package testing does")
+
+// read reads the batch of s.
+func (p *pipeline) read(s *slot) {
+	err := errGoexit
+	defer func() {
+		if r := recover(); r != nil {
+			panic(r) // it ends the process: the loop must not do that first, because of an error
+		}
+		s.ready <- err
+	}()
+	err = p.set.Read(s.share.Indices, p.tensors(s.host, len(s.share.Indices)))
 }
 
 // tensors returns the first n samples of buffers.

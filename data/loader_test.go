@@ -251,29 +251,40 @@ func TestLoaderEndsWithItsLoop(t *testing.T) {
 // If a sample cannot be read, the loader returns the batches before it and then the error.
 func TestLoaderStopsAtTheFirstError(t *testing.T) {
 	broken := errors.New("no such picture")
-	set := Each(20, []Field{{Name: "x", DType: device.Float32}}, func(i int, dst []device.Tensor) error {
-		if i == 13 {
-			return broken
+	for _, c := range []struct {
+		read func() error // of sample 13
+		want error
+		says string
+	}{
+		{func() error { return broken }, broken, "sample 13"},
+		{func() error { runtime.Goexit(); return nil }, errGoexit, "runtime.Goexit"},
+	} {
+		set := Each(20, []Field{{Name: "x", DType: device.Float32}}, func(i int, dst []device.Tensor) error {
+			if i == 13 {
+				return c.read()
+			}
+			return nil
+		})
+		loader, err := NewLoader(set, ranks{0, 1, devices(t)["inline"]}, LoaderOptions{Batch: 4, Workers: 1})
+		if err != nil {
+			t.Fatal(err)
 		}
-		return nil
-	})
-	loader, err := NewLoader(set, ranks{0, 1, devices(t)["inline"]}, LoaderOptions{Batch: 4, Workers: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	good, bad := 0, 0
-	for batch, err := range loader.Epoch(t.Context(), 0) {
-		if err == nil {
-			good++
-			continue
+		ctx, cancel := context.WithTimeout(t.Context(), testkit.Soon)
+		good, bad := 0, 0
+		for batch, err := range loader.Epoch(ctx, 0) {
+			if err == nil {
+				good++
+				continue
+			}
+			bad++
+			if batch != nil || !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%v: %v, want %v", batch, err, c.want)
+			}
 		}
-		bad++
-		if batch != nil || !errors.Is(err, broken) || !strings.Contains(err.Error(), "sample 13") {
-			t.Errorf("%v: %v", batch, err)
+		cancel()
+		if good != 3 || bad != 1 {
+			t.Errorf("%v: %d batches and %d errors, want 3 and 1", c.want, good, bad)
 		}
-	}
-	if good != 3 || bad != 1 {
-		t.Errorf("%d batches and %d errors, want 3 and 1", good, bad)
 	}
 }
 
