@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/election"
+	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/internal/identity"
 	"github.com/goddp/goddp/internal/rendezvous"
 )
@@ -38,6 +39,10 @@ type Nodes struct {
 	// its own. The other nodes show theirs as well. The prefix of lines then names the node, unless
 	// LinePrefix is set. If the node that hosts is too slow, it leaves lines out, and says how many.
 	ShowAllOutput bool
+	// Command is the program and its arguments by which the nodes tell their job from another one that
+	// has the same RunID and Endpoint. Nothing in it may depend on the node, such as the folder of a
+	// copy. The default is Name and the arguments in Args.
+	Command []string
 	// LocalAddr is the address at which the other nodes reach this one. It differs on every node.
 	// The default is the one from which this node connects.
 	LocalAddr string
@@ -102,7 +107,13 @@ func (a *agent) rendezvousOptions() (rendezvous.Options, error) {
 	}
 	o.Node.Rank, o.Node.Addr = n.Rank, n.LocalAddr
 	o.Host.Addr, o.Host.Port = "", 0
-	o.Host.Limits = rendezvous.Limits{MinNodes: n.Min, MaxNodes: n.Max, MaxRestarts: c.MaxRestarts, Static: n.Static}
+	command := n.Command
+	if command == nil {
+		command = append([]string{c.Name}, c.Args[1:]...)
+	}
+	o.Host.Limits = rendezvous.Limits{
+		MinNodes: n.Min, MaxNodes: n.Max, MaxRestarts: c.MaxRestarts, Static: n.Static, Command: handshake.Arguments(command),
+	}
 	o.Host.JoinTimeout, o.Host.LastCall, o.Host.Heartbeat = n.JoinTimeout, n.LastCall, n.Heartbeat
 	if n.ShowAllOutput {
 		a.console.where = " on " + hostname()

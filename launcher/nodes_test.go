@@ -40,7 +40,7 @@ func startNodes(t *testing.T, n *Nodes, jobs ...*job) (wait func() []nodeResult)
 	var wg sync.WaitGroup
 	for i, j := range jobs {
 		nodes := *n
-		nodes.Rank = i
+		nodes.Rank, nodes.Command = i, []string{"whose programs differ in what they show"}
 		j.cfg.Nodes, j.cfg.RunID = &nodes, "job"
 		if j.cfg.Env == nil {
 			j.cfg.Env = os.Environ()

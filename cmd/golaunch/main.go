@@ -114,6 +114,9 @@ func run(args []string, signals chan os.Signal, node *hostNode) int {
 		cfg.BriefReport = true
 	}
 	cfg.Args, cfg.Name, cfg.Scratch, cfg.Signals = prog.args, prog.name, prog.temp, signals
+	if cfg.Nodes != nil { // a Python interpreter, or the folder of a script, may differ
+		cfg.Nodes.Command = append([]string{prog.name}, opts.command[1:]...)
+	}
 	if node != nil {
 		cfg.BriefReport, cfg.Scratch = node.isBrief, cmp.Or(cfg.Scratch, node.scratch)
 		cfg.Stdin = nil // the requests of golaunch --hosts come by it

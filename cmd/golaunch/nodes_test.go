@@ -2,12 +2,14 @@ package main
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/goddp/goddp/internal/election"
 	"github.com/goddp/goddp/internal/etcdtest"
@@ -61,6 +63,40 @@ func TestLoopbackWithoutIPv4(t *testing.T) {
 		host.Env = cmd.Env
 		if got := testkit.Run(t, host); !strings.Contains(got.Stdout+got.Stderr, want) {
 			t.Errorf("%s: %+v, want %q", script, got, want)
+		}
+	}
+}
+
+// A node of another program, or of other arguments, is refused, and says both commands. The folder of the program may
+// differ.
+func TestNodesRunOneCommand(t *testing.T) {
+	_, endpoint := testkit.Port(t)
+	node := func(name string, args ...string) *exec.Cmd {
+		program := writeFile(t, name, "#!/bin/sh\necho of $WORLD_SIZE\n")
+		if err := os.Chmod(program, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		return agentOf(t, endpoint, append([]string{"--nnodes=2", program}, args...)...)
+	}
+	nodes := []*testkit.Process{testkit.Start(t, node("train", "--lr", "1 2"))}
+	for deadline := time.Now().Add(testkit.Soon); ; time.Sleep(10 * time.Millisecond) { // until it hosts the rendezvous
+		if c, err := net.Dial("tcp", endpoint); err == nil {
+			c.Close()
+			break
+		} else if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+	for command, cmd := range map[string]*exec.Cmd{`train --lr "1 3"`: node("train", "--lr", "1 3"), `test --lr "1 2"`: node("test", "--lr", "1 2")} {
+		want := fmt.Sprintf(`the rendezvous refused this node: it was started with the program and arguments [%s], the host of the rendezvous with [train --lr "1 2"]; `, command)
+		if got := testkit.Run(t, cmd); got.Code != 1 || !strings.Contains(got.Stderr, want) {
+			t.Errorf("got %+v, want %q", got, want)
+		}
+	}
+	nodes = append(nodes, testkit.Start(t, node("train", "--lr", "1 2")))
+	for i, p := range nodes {
+		if code := p.Wait(); code != 0 || !strings.Contains(p.Stdout(), "of 2\n") {
+			t.Errorf("node %d: exit code %d", i, code)
 		}
 	}
 }

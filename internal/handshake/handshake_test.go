@@ -237,7 +237,7 @@ func TestProgramNames(t *testing.T) {
 		t.Error("this program has no name")
 	}
 	for _, args := range [][]string{{"a", "b"}, {"a b"}, {"a", "b", ""}, {strings.Repeat("x", 5000)}, {strings.Repeat("x", 5001)}, {"\xff", "\x1b[m"}} {
-		text := arguments(args)
+		text := Arguments(args)
 		if len(text) > maxText {
 			t.Errorf("%d arguments are %d bytes", len(args), len(text))
 		}
@@ -245,7 +245,7 @@ func TestProgramNames(t *testing.T) {
 			t.Errorf("%q is not what comes over", text)
 		}
 		for _, other := range [][]string{{"a", "c"}, {strings.Repeat("x", 5002)}} {
-			if arguments(other) == text {
+			if Arguments(other) == text {
 				t.Errorf("%.20q and %.20q are the same", args, other)
 			}
 		}

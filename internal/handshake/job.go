@@ -37,7 +37,7 @@ func JobFromEnv(world int) Job {
 	if id := idFromEnv(os.Getenv); id != "" {
 		return Job{ID: id, World: world}
 	}
-	return Job{Program: program(), Args: arguments(os.Args[1:]), World: world}
+	return Job{Program: program(), Args: Arguments(os.Args[1:]), World: world}
 }
 
 // idFromEnv returns the job's id, or "". torchrun uses "none" for a job without an id. Under
@@ -85,7 +85,9 @@ var program = sync.OnceValue(func() string {
 	return fmt.Sprintf("%x, %d bytes", h.Sum(nil)[:8], info.Size())
 })
 
-func arguments(args []string) string {
+// Arguments returns the arguments of a program as a text that can be printed and compared. It has
+// at most 1 KiB: of longer arguments it holds the beginning and a hash.
+func Arguments(args []string) string {
 	quoted := make([]string, len(args))
 	for i, a := range args {
 		quoted[i] = a

@@ -45,11 +45,25 @@ type NodeInfo struct {
 // Limits are the settings of a job. They are equal on all nodes.
 type Limits struct {
 	MinNodes, MaxNodes int
-	MaxRestarts        int  // the number of failed rounds that are followed by another
-	Static             bool // the user numbers the nodes
+	MaxRestarts        int    // the number of failed rounds that are followed by another
+	Static             bool   // the user numbers the nodes
+	Command            string // the program, without its folder, and its arguments
 }
 
-// String returns the settings as the flags that set them.
+// refusal returns why a node with the settings l cannot take part in the job of a host with others. It
+// returns "" if it can.
+func (l Limits) refusal(host Limits) string {
+	switch {
+	case l.Command != host.Command:
+		return fmt.Sprintf("it was started with the program and arguments [%s], the host of the rendezvous with [%s]; "+
+			"if these are two jobs, give each its own --rdzv-id, and without etcd its own --rdzv-endpoint", l.Command, host.Command)
+	case l != host:
+		return fmt.Sprintf("it was started with %v, the host of the rendezvous with %v", l, host)
+	}
+	return ""
+}
+
+// String returns the settings as the flags that set them, without the command.
 func (l Limits) String() string {
 	backend := ""
 	if l.Static {

@@ -3,6 +3,7 @@ package rendezvous
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -25,6 +26,9 @@ const (
 
 // missedBeats is the number of heartbeats in a row after which a silent agent, or a silent host, is lost.
 const missedBeats = 3
+
+// maxWorkers is the largest number of workers of a node. The host allocates memory for each of them.
+const maxWorkers = 1 << 16
 
 // HostOptions are the settings of a job's rendezvous.
 type HostOptions struct {
@@ -164,9 +168,14 @@ func (h *Host) join(p *peer, m *joinMessage) error {
 		return fmt.Errorf("this host has resigned") // the agent looks for the next one
 	}
 	p.name = m.Node.Host
-	if m.Limits != h.opts.Limits {
-		h.refuse(p, fmt.Sprintf("it was started with %v, the host of the rendezvous with %v", m.Limits, h.opts.Limits))
-		return fmt.Errorf("settings %v, want %v", m.Limits, h.opts.Limits)
+	if why := m.Limits.refusal(h.opts.Limits); why != "" {
+		h.refuse(p, why)
+		return errors.New(why)
+	}
+	if m.Node.Workers < 1 || m.Node.Workers > maxWorkers {
+		why := fmt.Sprintf("it has %d workers, want 1 to %d", m.Node.Workers, maxWorkers)
+		h.refuse(p, why)
+		return errors.New(why)
 	}
 	if m.Node.Addr != "" {
 		p.addr = m.Node.Addr

@@ -149,10 +149,10 @@ func TestNodesTrainTogetherUntilOneIsLost(t *testing.T) {
 // The host refuses an agent with other settings, or with a rank that is taken, and both say why.
 func TestAgentThatDoesNotFitIsRefused(t *testing.T) {
 	var log bytes.Buffer
-	j := newJobOf(t, HostOptions{Limits: Limits{MinNodes: 2, MaxNodes: 2, Static: true}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	j := newJobOf(t, HostOptions{Limits: Limits{MinNodes: 2, MaxNodes: 2, Static: true, Command: "train --lr 1"}, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	j.host.Join(NodeInfo{Host: "a", Workers: 1, Rank: 0}, 0)
-	dial := func(name string, l Limits) {
-		r, err := Dial(t.Context(), DialOptions{Addr: j.addr, Identity: j.id, Node: NodeInfo{Host: name, Workers: 1, Rank: 0}, Limits: l})
+	dial := func(name string, workers int, l Limits) {
+		r, err := Dial(t.Context(), DialOptions{Addr: j.addr, Identity: j.id, Node: NodeInfo{Host: name, Workers: workers, Rank: 0}, Limits: l})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -161,14 +161,18 @@ func TestAgentThatDoesNotFitIsRefused(t *testing.T) {
 			t.Errorf("%s: order %+v", name, o)
 		}
 	}
-	dial("b", Limits{MinNodes: 2, MaxNodes: 3, Static: true})
-	dial("c", j.opts.Limits)
+	dial("b", 1, Limits{MinNodes: 2, MaxNodes: 3, Static: true, Command: "train --lr 1"})
+	dial("c", 1, j.opts.Limits)
+	dial("d", 1, Limits{MinNodes: 2, MaxNodes: 2, Static: true, Command: "train --lr 2"})
+	dial("e", 1<<40, j.opts.Limits)
 	if err := j.host.Close(); err != nil { // nothing is logged any more
 		t.Error(err)
 	}
 	for _, want := range []string{
 		`host=b reason="it was started with --nnodes=2:3 --max-restarts=0 --rdzv-backend=static, the host of the rendezvous with --nnodes=2:2 --max-restarts=0 --rdzv-backend=static"`,
 		`host=c reason="node rank 0 is taken, by a"`,
+		`host=e reason="it has 1099511627776 workers, want 1 to 65536"`,
+		`host=d reason="it was started with the program and arguments [train --lr 2], the host of the rendezvous with [train --lr 1]; if these are two jobs, give each its own --rdzv-id, and without etcd its own --rdzv-endpoint"`,
 	} {
 		if !strings.Contains(log.String(), `msg="rendezvous: node refused" `+want) {
 			t.Errorf("no %s in\n%s", want, &log)
