@@ -115,7 +115,8 @@ func openStore(ctx context.Context, w World, o *Options, release *releases) (sto
 			return nil, fmt.Errorf("rank 0 cannot host the store: %w", err)
 		}
 	}
-	client, err := store.Dial(ctx, w.masterAddr(), &store.ClientOptions{Member: m, AnyStore: w.anyStore(), Waiting: func(why error) {
+	timeout := max(o.Timeout, time.Minute) // the store may be as busy as the ranks are
+	client, err := store.Dial(ctx, w.masterAddr(), &store.ClientOptions{Member: m, Timeout: timeout, AnyStore: w.anyStore(), Waiting: func(why error) {
 		logf(log, slog.LevelInfo, "[Rank %d] waiting for the job's store at %s: %v; giving up in %v", w.Rank, w.masterAddr(), why, time.Until(o.deadline).Round(time.Second))
 	}})
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -67,27 +68,23 @@ type answerKey struct {
 	number     uint64
 }
 
-// Dial connects a rank to the coordinator at addr, which is host:port. The caller must call Join
-// next.
+// dialPause is the time between two attempts to connect with a coordinator that has ended the connection.
+const dialPause = 100 * time.Millisecond
+
+// Dial connects a rank to the coordinator at addr, which is host:port. A coordinator that ends the
+// connection during the handshake took this rank for a stranger that says nothing, because the rank or
+// the coordinator was too busy: Dial connects again, until ctx ends. The caller must call Join next.
 func Dial(ctx context.Context, addr string, rank int, o ClientOptions) (*Client, error) {
 	o.Options = o.withDefaults()
-	var d net.Dialer
-	nc, err := d.DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return nil, fmt.Errorf("the coordinator, in %s: %w", o.Host, err)
-	}
-	conn := nc.(*net.TCPConn)
-	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
-	self := handshake.Party{Role: handshake.Rank, Job: o.Job, HasSecret: o.HasSecret, Rank: rank, Process: handshake.ThisProcess()}
-	_, _, err = handshake.Dial(conn, self, o.Key)
-	if !stop() && err == nil {
-		err = context.Cause(ctx)
-	}
-	if err == nil {
-		err = detectDeadHost(conn)
+	conn, err := o.connect(ctx, addr, rank)
+	for isHangUp(err) && ctx.Err() == nil {
+		select {
+		case <-time.After(dialPause):
+			conn, err = o.connect(ctx, addr, rank)
+		case <-ctx.Done():
+		}
 	}
 	if err != nil {
-		conn.Close()
 		return nil, fmt.Errorf("the coordinator, in %s: %w", o.Host, err)
 	}
 	box := frame.NewOutbox(maxPending)
@@ -107,6 +104,35 @@ func Dial(ctx context.Context, addr string, rank int, o ClientOptions) (*Client,
 	c.wg.Go(c.listen)
 	c.wg.Go(c.tick)
 	return c, nil
+}
+
+// connect opens a connection and performs the handshake.
+func (o *ClientOptions) connect(ctx context.Context, addr string, rank int) (*net.TCPConn, error) {
+	var d net.Dialer
+	nc, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	conn := nc.(*net.TCPConn)
+	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	self := handshake.Party{Role: handshake.Rank, Job: o.Job, HasSecret: o.HasSecret, Rank: rank, Process: handshake.ThisProcess()}
+	_, _, err = handshake.Dial(conn, self, o.Key)
+	if !stop() && (err == nil || errors.Is(err, os.ErrDeadlineExceeded)) {
+		err = context.Cause(ctx)
+	}
+	if err == nil {
+		err = detectDeadHost(conn)
+	}
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// isHangUp reports whether the other end has ended the connection.
+func isHangUp(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 func newClient(rank int, o ClientOptions) *Client {
@@ -309,7 +335,7 @@ func (c *Client) coordinatorLost(why error) {
 		return
 	}
 	text := fmt.Sprintf("the coordinator, in %s, is lost: %v", c.opts.Host, why)
-	if errors.Is(why, io.EOF) || errors.Is(why, syscall.ECONNRESET) {
+	if isHangUp(why) {
 		text = fmt.Sprintf("the coordinator, in %s, is lost: its process ended or called exec, or this rank was refused", c.opts.Host)
 	}
 	f := &Failure{Kind: Unreachable, Reporter: c.rank, Text: text}

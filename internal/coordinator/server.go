@@ -287,18 +287,19 @@ func (s *Server) receive(p *peer, c *net.TCPConn, in *bufio.Reader) error {
 
 // shakeHands performs the handshake and returns the rank at the other end of the connection.
 func (s *Server) shakeHands(c net.Conn) (rank int, err error) {
-	if !s.opts.HasSecret && !s.opts.Insecure {
-		if err := peeruid.SameUser(c); errors.As(err, new(*peeruid.OtherUserError)) {
-			return 0, err
-		}
-	}
 	self := handshake.Party{Role: handshake.Coordinator, Job: s.opts.Job, HasSecret: s.opts.HasSecret, Rank: -1, Process: handshake.ThisProcess()}
 	_, party, err := handshake.Accept(c, self, s.opts.Key, func() error { return s.admit(c) })
 	return party.Rank, err
 }
 
-// admit adds a connection to admitted. It returns an error if there are too many connections.
+// admit adds a connection to admitted. It returns an error if there are too many connections, or if the
+// process at the other end is another user's and no secret says that it belongs to the job.
 func (s *Server) admit(c net.Conn) error {
+	if !s.opts.HasSecret && !s.opts.Insecure {
+		if err := peeruid.SameUser(c); errors.As(err, new(*peeruid.OtherUserError)) {
+			return err
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.admitted) >= s.limit {

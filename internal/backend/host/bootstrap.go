@@ -39,6 +39,10 @@ type bootstrap struct {
 	incoming chan *peerConn // peers that dialled this rank
 	done     chan struct{}  // closed when no more connections are accepted
 	wg       sync.WaitGroup
+
+	mu             sync.Mutex
+	unshared       []int // peers on this host with which this rank could not share memory
+	unsharedReason error // of the latest
 }
 
 // joinProcesses makes the network of g. Every pair of ranks connects; the higher rank dials.
@@ -62,6 +66,7 @@ func joinProcesses(ctx context.Context, g *Group) (err error) {
 	if err := b.connectPeers(ctx, addrs); err != nil {
 		return err
 	}
+	b.warnOfUnshared()
 	n := &processNet{group: g, peers: b.peers, shm: b.shm}
 	allRanks := make([]int, g.cfg.Size)
 	for r := range allRanks {
@@ -166,10 +171,17 @@ func (b *bootstrap) connectPeers(ctx context.Context, addrs []address) error {
 		peer *peerConn
 		err  error
 	}
-	results := make(chan dialled)
-	for peer := range rank {
+	results, dials := make(chan dialled), make(chan struct{}, maxDials)
+	for i := range rank {
+		peer := rank - 1 - i // not first rank 0, which all others would dial at once
 		b.wg.Go(func() {
+			select {
+			case dials <- struct{}{}:
+			case <-b.done:
+				return
+			}
 			l, err := b.dialPeer(ctx, peer, addrs[rank], addrs[peer])
+			<-dials
 			select {
 			case results <- dialled{l, err}:
 			case <-b.done:

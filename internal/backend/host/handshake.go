@@ -7,10 +7,12 @@ import (
 	"io"
 	"net"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/internal/peeruid"
+	"github.com/goddp/goddp/internal/ranklist"
 )
 
 // A connection between two ranks begins with the handshake of package handshake, in which each rank
@@ -20,12 +22,21 @@ import (
 // ackByte.
 const ackByte = 0x06
 
-// handshakeTimeout bounds one handshake. maxHandshakes bounds the handshakes that are served at a
-// time.
+// Bounds on what a listener grants to diallers that may be strangers. A dialler waits for a listener
+// as long as the bootstrap lasts. If a listener ends its connection, it dials again after dialPause.
 const (
 	handshakeTimeout = 10 * time.Second
 	maxHandshakes    = 256
+	dialPause        = 100 * time.Millisecond
 )
+
+// connectTimeout bounds the opening of a connection to one of a peer's addresses. The kernel of a host
+// that can be reached opens it, however busy the peer is.
+const connectTimeout = 10 * time.Second
+
+// maxDials bounds the peers that a rank dials at a time. More would only wait for each other, and long
+// enough together to be taken for strangers.
+const maxDials = 16
 
 // accept serves a listener until the bootstrap ends. It drops connections that do not prove to have
 // the group's key.
@@ -152,8 +163,9 @@ func (b *bootstrap) checkUser(c net.Conn) error {
 // acceptConn is the listener's side of a handshake. The returned acceptedConn may hold a connection
 // that wraps c, even if there is an error; the caller must close that one.
 func (b *bootstrap) acceptConn(c net.Conn, unix bool) (a acceptedConn, err error) {
-	stop := b.limitHandshake(c)
-	defer stop()
+	c.SetDeadline(time.Now().Add(handshakeTimeout))
+	stop := b.interruptWhenDone(c)
+	defer func() { stop() }()
 	if err := b.checkUser(c); err != nil {
 		return a, err
 	}
@@ -169,6 +181,8 @@ func (b *bootstrap) acceptConn(c net.Conn, unix bool) (a acceptedConn, err error
 		return a, err
 	}
 	a.conn = c
+	stop() // the dialler is no stranger: from here on only the end of the bootstrap limits it
+	stop = b.interruptWhenDone(c)
 	a.peer, a.index = p.Rank, p.ConnIndex
 	if a.peer <= b.group.cfg.Rank || a.peer >= b.group.cfg.Size || a.index >= connCount(unix) {
 		return a, fmt.Errorf("unexpected rank %d, connection %d", a.peer, a.index)
@@ -188,10 +202,9 @@ func (b *bootstrap) acceptConn(c net.Conn, unix bool) (a acceptedConn, err error
 	return a, readAck(c)
 }
 
-// limitHandshake bounds the time of the handshake on c, until the returned function is called. The
-// handshake also fails when the bootstrap ends.
-func (b *bootstrap) limitHandshake(c net.Conn) (stop func()) {
-	c.SetDeadline(time.Now().Add(handshakeTimeout))
+// interruptWhenDone makes reads and writes on c fail when the bootstrap ends, until stop is called. stop
+// removes the deadline of c.
+func (b *bootstrap) interruptWhenDone(c net.Conn) (stop func()) {
 	stopped := make(chan struct{})
 	finished := make(chan struct{})
 	go func() {
@@ -239,7 +252,7 @@ func (b *bootstrap) dialPeer(ctx context.Context, peer int, self, at address) (*
 		if err == nil {
 			return l, nil
 		}
-		b.group.log.Warn("no shared memory with a rank of this host: using TCP", "rank", b.group.cfg.Rank, "peer", peer, "error", err)
+		b.noteUnshared(peer, err)
 		errs = append(errs, err)
 	}
 	for _, a := range at.TCP {
@@ -252,10 +265,33 @@ func (b *bootstrap) dialPeer(ctx context.Context, peer int, self, at address) (*
 	return nil, fmt.Errorf("rank %d at %v: %w", peer, at.TCP, errors.Join(errs...))
 }
 
+// noteUnshared notes that a peer on this host does not share memory with this rank.
+func (b *bootstrap) noteUnshared(peer int, why error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.unshared, b.unsharedReason = append(b.unshared, peer), why
+}
+
+// warnOfUnshared logs one line about the peers on this host that do not share memory with this rank.
+func (b *bootstrap) warnOfUnshared() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if n := len(b.unshared); n > 0 {
+		slices.Sort(b.unshared)
+		b.group.log.Warn("no shared memory with ranks of this host: using TCP", "rank", b.group.cfg.Rank, "count", n, "peers", ranklist.Format(b.unshared), "error", b.unsharedReason)
+	}
+}
+
 func (b *bootstrap) dialConns(ctx context.Context, peer int, network, at string) (*peerConn, error) {
 	l := newPeerConn(peer)
 	for index := range connCount(network == "unix") {
 		err := b.dialConn(ctx, l, index, network, at)
+		for errors.As(err, new(*crowdedError)) && sleep(ctx, dialPause) {
+			if c := l.conns[index]; c != nil {
+				c.Close()
+			}
+			err = b.dialConn(ctx, l, index, network, at)
+		}
 		if err != nil {
 			l.close()
 			return nil, err
@@ -264,13 +300,37 @@ func (b *bootstrap) dialConns(ctx context.Context, peer int, network, at string)
 	return l, nil
 }
 
-// dialConn is the dialler's side of a handshake.
+// sleep returns true after d, or false when ctx ends.
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// crowdedError says that a listener had no room for the dialler, or ended the connection before it knew the
+// dialler. Dialling again may help.
+type crowdedError struct{ error }
+
+func (e *crowdedError) Unwrap() error { return e.error }
+
+// isHangUp reports whether the other end has ended the connection.
+func isHangUp(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+// dialConn is the dialler's side of a handshake. Its error may be a [*crowdedError].
 func (b *bootstrap) dialConn(ctx context.Context, l *peerConn, index int, network, at string) error {
 	dial := b.group.opts.dial
 	if dial == nil {
-		dial = (&net.Dialer{Timeout: handshakeTimeout}).DialContext
+		dial = (&net.Dialer{Timeout: connectTimeout}).DialContext
 	}
 	c, err := dial(ctx, network, at)
+	if errors.Is(err, syscall.EAGAIN) { // a unix socket's backlog is full
+		return &crowdedError{err}
+	}
 	if err != nil {
 		return err
 	}
@@ -282,13 +342,15 @@ func (b *bootstrap) dialConn(ctx context.Context, l *peerConn, index int, networ
 	if user != nil {
 		return user
 	}
-	stop := b.limitHandshake(c)
-	defer stop()
+	defer b.interruptWhenDone(c)()
 	if err := setTCPOptions(c); err != nil {
 		return err
 	}
 	c, p, err := handshake.Dial(c, b.party(handshake.PeerDialler, index), b.key)
 	if err != nil {
+		if isHangUp(err) {
+			err = &crowdedError{fmt.Errorf("the connection ended during the handshake: %w", err)}
+		}
 		return err
 	}
 	l.conns[index] = c

@@ -1,12 +1,16 @@
 package host_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"net"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -79,5 +83,89 @@ func TestJoinFailureReachesAllRanks(t *testing.T) {
 		if errors.Is(err, backend.ErrTimeout) {
 			t.Errorf("rank %d: %v is a timeout", r, err)
 		}
+	}
+}
+
+// busyPeer opens connections on behalf of a rank to peers that are too busy at first: the listener ends
+// the first connection to each address without a word.
+type busyPeer struct {
+	t    *testing.T
+	mu   sync.Mutex
+	seen map[string]bool
+}
+
+func (b *busyPeer) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	b.mu.Lock()
+	isFirst := !b.seen[addr]
+	b.seen[addr] = true
+	b.mu.Unlock()
+	if isFirst && network == "unix" {
+		return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.EAGAIN} // its backlog is full
+	}
+	if isFirst {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer ln.Close()
+		addr = ln.Addr().String()
+		go func() {
+			if c, err := ln.Accept(); err == nil {
+				c.Close()
+			}
+		}()
+	}
+	c, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+	if tcp, ok := c.(*net.TCPConn); ok {
+		return &patientConn{tcp, b.t}, err
+	}
+	return c, err
+}
+
+// patientConn is a connection whose owner may set no deadline but one in the past, by which it gives up.
+type patientConn struct {
+	*net.TCPConn
+	t *testing.T
+}
+
+func (c *patientConn) SetDeadline(d time.Time) error {
+	if d.After(time.Now()) {
+		c.t.Errorf("a rank waits for its peer until %v, and not as long as it waits for the group", d)
+	}
+	return c.TCPConn.SetDeadline(d)
+}
+
+// A rank waits for its peers as long as its timeout says, and dials a peer again that has had no time for it.
+func TestBusyPeersAreWaitedFor(t *testing.T) {
+	for _, transport := range []string{"shm", "tcp"} {
+		opts := transports[transport]()
+		world(t, 3, func(r int) *host.Options {
+			o := opts(r)
+			if o == nil {
+				o = &host.Options{}
+			}
+			o.SetDial((&busyPeer{t: t, seen: map[string]bool{}}).dial)
+			return o
+		}, nil)
+	}
+}
+
+// Ranks of one host that cannot share memory say so in one line.
+func TestOneLineSaysThatMemoryIsNotShared(t *testing.T) {
+	const size = 4
+	var log bytes.Buffer
+	world(t, size, func(int) *host.Options {
+		o := &host.Options{}
+		o.SetDial(func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if network == "unix" {
+				return nil, errors.New("not here")
+			}
+			return (&net.Dialer{}).DialContext(ctx, network, addr)
+		})
+		return o
+	}, func(_ int, cfg *backend.Config) { cfg.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+	said := log.String()
+	if n := strings.Count(said, "\n"); n != size-1 || !strings.Contains(said, `rank=3 count=3 peers="ranks 0-2" error="not here"`) {
+		t.Errorf("%d lines, want one of each rank that dials:\n%s", n, said)
 	}
 }
