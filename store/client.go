@@ -95,7 +95,7 @@ const (
 const waitingAfter = 3 * time.Second
 
 // Dial connects to the server at addr, "host:port". If the server is not up yet, Dial
-// retries until ctx ends.
+// retries until ctx ends, unless addr is a loopback address and that interface is down.
 func Dial(ctx context.Context, addr string, opts *ClientOptions) (*Client, error) {
 	c := &Client{addr: addr, conns: make(map[*clientConn]struct{}), why: errors.New("no answer")}
 	if opts != nil {
@@ -136,6 +136,9 @@ func (c *Client) connect(ctx context.Context) error {
 		if errors.As(err, new(*HandshakeError)) {
 			return err
 		}
+		if isLoopbackDown(err) {
+			return fmt.Errorf("%w: the loopback interface is down: bring it up, with \"ip link set lo up\"", netError{err, c.addr})
+		}
 		if d, bounded := ctx.Deadline(); ctx.Err() == nil && (!bounded || time.Now().Before(d)) || errors.As(err, new(*muteError)) {
 			last = netError{err, c.addr}
 			c.setWhy(last)
@@ -149,6 +152,17 @@ func (c *Client) connect(ctx context.Context) error {
 		case <-time.After(pause):
 		}
 	}
+}
+
+// isLoopbackDown reports whether a connection failed because the loopback interface is down. That does
+// not change by waiting, unlike the network.
+func isLoopbackDown(err error) bool {
+	var op *net.OpError
+	if !errors.As(err, &op) || !errors.Is(err, syscall.ENETUNREACH) {
+		return false
+	}
+	to, ok := op.Addr.(*net.TCPAddr)
+	return ok && to.IP.IsLoopback()
 }
 
 // reportWait calls opts.Waiting after waitingAfter, unless stop is called before. If opts.Waiting

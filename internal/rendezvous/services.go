@@ -42,10 +42,22 @@ func openServices(o HostOptions, world int) (*services, error) {
 	if err == nil {
 		s.addr, err = netip.ParseAddrPort(server.Addr())
 	}
+	if err == nil && world > 1 { // a single worker may need no store
+		err = checkReach(ctx, server.Addr(), member)
+	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("the services of a round: %w", err), s.close())
 	}
 	return s, nil
+}
+
+// checkReach returns an error if this host's workers cannot reach the store at addr.
+func checkReach(ctx context.Context, addr string, m store.Member) error {
+	c, err := store.Dial(ctx, addr, &store.ClientOptions{Member: &m})
+	if err != nil {
+		return err
+	}
+	return c.Close()
 }
 
 // exited notifies the ranks that wait for one that its process has ended.
