@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/peeruid"
 	"github.com/goddp/goddp/store"
 )
 
@@ -20,6 +21,11 @@ func (w World) member() (m store.Member, err error) {
 	}
 	if m.Secret, err = handshake.ReadSecret(os.Getenv); err != nil {
 		return m, fmt.Errorf("comm: %w", err)
+	}
+	if m.Secret == nil && !m.Insecure && w.Size > 1 {
+		if err := peeruid.CheckOwn(); err != nil {
+			return m, fmt.Errorf("comm: the ranks cannot know each other by their user: %w: name a file with a secret in %s, the same for all ranks", err, handshake.TokenFileVar)
+		}
 	}
 	return m, nil
 }

@@ -24,7 +24,8 @@
 // socket that was found is the one that the near end talks to.
 //
 // A process in a user namespace sees every user that its namespace does not map
-// as the overflow uid (65534). That uid is never the same user.
+// as the overflow uid (65534). Unless the namespace maps all users, as that of an
+// ordinary host does, that uid is never the same user: see [CheckOwn].
 //
 // A socket that another process inherited, or was handed, keeps the user who
 // made it. A program of the same user that forwards connections for others
@@ -80,9 +81,18 @@ func SameUser(conn net.Conn) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
-	self, unmapped := uint32(os.Geteuid()), peer == overflowUID()
+	self, unmapped := uint32(os.Geteuid()), peer == overflowUID() && !mapsAllUsers()
 	if peer != self || unmapped {
 		return &OtherUserError{Peer: peer, Own: self, Unmapped: unmapped}
+	}
+	return nil
+}
+
+// CheckOwn returns an error if [SameUser] can take no process for one of this
+// process's user, because users that its namespace does not map have the same uid.
+func CheckOwn() error {
+	if self := os.Geteuid(); uint32(self) == overflowUID() && !mapsAllUsers() {
+		return fmt.Errorf("this process is of uid %d, which in this user namespace also stands for every user outside of it", self)
 	}
 	return nil
 }

@@ -11,6 +11,8 @@ import (
 // overflowUID returns a uid that no process has: macOS has no user namespaces.
 func overflowUID() uint32 { return ^uint32(0) }
 
+func mapsAllUsers() bool { return true }
+
 func unixPeer(c *net.UnixConn) (uid uint32, err error) {
 	err = control(c, func(fd int) error {
 		cred, err := unix.GetsockoptXucred(fd, unix.SOL_LOCAL, unix.LOCAL_PEERCRED)

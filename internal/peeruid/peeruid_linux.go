@@ -23,6 +23,19 @@ var overflowUID = sync.OnceValue(func() uint32 {
 	return 65534
 })
 
+// mapsAllUsers reports whether this process's user namespace maps all users, so that
+// the overflow uid is that of a user.
+var mapsAllUsers = sync.OnceValue(func() bool {
+	text, _ := os.ReadFile("/proc/self/uid_map") // empty where there is no /proc
+	return isWholeMap(string(text))
+})
+
+// isWholeMap reports whether the content of a uid_map is one line that maps all users.
+func isWholeMap(text string) bool {
+	fields := strings.Fields(text)
+	return len(fields) == 3 && fields[0] == "0" && fields[2] == "4294967295"
+}
+
 func unixPeer(c *net.UnixConn) (uid uint32, err error) {
 	err = control(c, func(fd int) error {
 		cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -20,6 +21,7 @@ import (
 func TestMain(m *testing.M) {
 	testkit.Main(m, map[string]func(){
 		"dial": dialAndStay, "sendClose": sendAndClose, "halfClose": sendAndShutWrite, "serve": serve,
+		"own": func() { fmt.Println(CheckOwn()) },
 	})
 }
 
@@ -301,6 +303,34 @@ func TestSameUserInUserNamespace(t *testing.T) {
 	server.Await("^same$", 1)
 	startStranger(t, "connected", "dial", "tcp", addr)
 	server.Await("^unmapped$", 1)
+}
+
+// Where all users are mapped, the overflow uid is a user like any other, often called nobody. Elsewhere that
+// user cannot be told from others.
+func TestOverflowUID(t *testing.T) {
+	const nobody = 65534
+	asNobody := func(role string) *exec.Cmd {
+		cmd := testkit.AsUser(t, testkit.Self(t, role))
+		cmd.SysProcAttr.Credential.Uid = nobody
+		return cmd
+	}
+	if got := testkit.Run(t, asNobody("own")).Stdout; got != "<nil>\n" {
+		t.Errorf("with all users mapped: %s", got)
+	}
+	server := testkit.Start(t, asNobody("serve"))
+	dialler := asNobody("dial")
+	dialler.Args = append(dialler.Args, "tcp", strings.TrimPrefix(server.Await("^listens on ", 1).Text, "listens on "))
+	testkit.Start(t, dialler)
+	server.Await("^same$", 1)
+
+	inside := testkit.Self(t, "own")
+	inside.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWUSER,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: nobody, HostID: os.Getuid(), Size: 1}},
+	}
+	if got := testkit.Run(t, inside).Stdout; got != "this process is of uid 65534, which in this user namespace also stands for every user outside of it\n" {
+		t.Errorf("with one user mapped: %s", got)
+	}
 }
 
 func TestSameUserOfOtherConnections(t *testing.T) {
