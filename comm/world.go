@@ -2,6 +2,7 @@ package comm
 
 import (
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"strconv"
@@ -77,6 +78,8 @@ func (w World) validate() error {
 		return fmt.Errorf("rank %d in a world of size %d", w.Rank, w.Size)
 	case w.LocalRank < 0 || w.LocalRank >= w.LocalSize:
 		return fmt.Errorf("local rank %d in a local world of size %d", w.LocalRank, w.LocalSize)
+	case w.MasterPort < 0 || w.MasterPort > math.MaxUint16:
+		return fmt.Errorf("MASTER_PORT %d: want at most %d", w.MasterPort, math.MaxUint16)
 	case w.LocalSize > w.Size:
 		return fmt.Errorf("a local world of size %d in a world of size %d", w.LocalSize, w.Size)
 	}

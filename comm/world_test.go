@@ -46,6 +46,7 @@ func TestWorldFromEnv(t *testing.T) {
 		{name: "no numbers", vars: "RANK=x WORLD_SIZE=0 MASTER_ADDR=h MASTER_PORT=1", errs: []string{`RANK is "x"`, `WORLD_SIZE is "0"`}},
 		{name: "beyond the world", vars: "RANK=2 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1 LOCAL_RANK=0", errs: []string{"rank 2 in a world of size 2"}},
 		{name: "larger than any", vars: "RANK=0 WORLD_SIZE=2000000000 MASTER_ADDR=h MASTER_PORT=1", errs: []string{"a world of size 2000000000, at most 65536"}},
+		{name: "no port", vars: "RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=65536", errs: []string{"MASTER_PORT 65536: want at most 65535"}},
 		{name: "beyond the host", vars: "RANK=2 WORLD_SIZE=4 LOCAL_RANK=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1", errs: []string{"local rank 2 in a local world of size 2"}},
 		{name: "a host larger than the world", vars: "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=4 MASTER_ADDR=h MASTER_PORT=1", errs: []string{"local world of size 4 in a world of size 2"}},
 	} {

@@ -370,6 +370,9 @@ func (c *Core) fail(g *group, from int, m *Message) error {
 	if m.Failure == nil {
 		return fmt.Errorf("rank %d reports a failure without saying which", from)
 	}
+	if m.Failure.Kind != Reported {
+		return fmt.Errorf("rank %d reports a failure of kind %q, which only the coordinator may find", from, m.Failure.Kind)
+	}
 	if g.failure != nil && g.failure.decided {
 		return nil // ignore the report: the core has already sent the chosen failure to the reporter
 	}

@@ -107,6 +107,9 @@ func (g *Group) exchange(ctx context.Context, m *Message, key answerKey) ([][]by
 	if err != nil {
 		return nil, err
 	}
+	if n := len(answer.Values); n != 0 && n != len(g.Members) {
+		return nil, fmt.Errorf("the coordinator returned the values of %d ranks, want %d", n, len(g.Members))
+	}
 	return answer.Values, nil
 }
 
