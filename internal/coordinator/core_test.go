@@ -17,7 +17,7 @@ import (
 //
 //	RANK join [NAME=VALUE]... [process=P] [value=V] [isolated]
 //	RANK gather KEY [group=G] [members=R,R] [value=V]
-//	RANK fail TEXT [group=G] [ask=R,R] [answers] [final] [confined] [key=K]
+//	RANK fail TEXT [group=G] [ask=R,R] [answers] [final] [confined] [key=K] [kind=K]
 //	RANK ack NUMBER [value=V]
 //	RANK leave [group=G] [value=V] [alone] [final]
 //	RANK query [KEY] [group=G]
@@ -26,8 +26,8 @@ import (
 //	RANK exited HOW
 //
 // Some words stand for fields of Message: members= and ask= are Ranks, [answers] is WantAnswers. Some
-// words of fail stand for fields of Failure: TEXT is Text, [confined] is Confined, and key= is Key. KEY
-// is the message's Key, and HOW describes the end of the rank's connection or process.
+// words of fail stand for fields of Failure: TEXT is Text, [confined] is Confined, key= is Key, and kind=
+// is Kind. KEY is the message's Key, and HOW describes the end of the rank's connection or process.
 //
 // An underscore in a text stands for a space. The output repeats each line of the input, followed by
 // the messages that the core sends. If the output of a scenario changes, run the test with -rewrite,
@@ -97,6 +97,8 @@ func play(t *testing.T, c *Core, line string) ([]Outgoing, error) {
 			m.Value = []byte(value)
 		case name == "key":
 			f.Key = value
+		case name == "kind":
+			f.Kind = Kind(value)
 		case name == "process":
 			m.Process = value
 		default:

@@ -100,6 +100,49 @@ func forTransports(t *testing.T, f func(t *testing.T, transport string)) {
 	}
 }
 
+// A rank connects again to a coordinator that had no time for it, and gives up when its context ends.
+func TestDialWaitsForABusyCoordinator(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	o := ClientOptions{Options: Options{Key: []byte("key"), HasSecret: true}, Size: 2, Host: "a test"}
+	served := make(chan error, 1)
+	go func() {
+		served <- func() error {
+			for range 2 {
+				c, err := ln.Accept()
+				if err != nil {
+					return err
+				}
+				c.Close()
+			}
+			c, err := ln.Accept()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			self := handshake.Party{Role: handshake.Coordinator, HasSecret: true, Rank: -1, Process: handshake.ThisProcess()}
+			_, _, err = handshake.Accept(c, self, o.Key, nil)
+			return err
+		}()
+	}()
+	c, err := Dial(t.Context(), ln.Addr().String(), 1, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Millisecond, errors.New("time is up"))
+	defer cancel()
+	if _, err := Dial(ctx, ln.Addr().String(), 1, o); err == nil || !strings.Contains(err.Error(), "time is up") {
+		t.Errorf("with a coordinator that says nothing: %v", err)
+	}
+}
+
 // await waits until group g has failed, and returns the failure.
 func await(t testing.TB, g *Group) *Failure {
 	t.Helper()

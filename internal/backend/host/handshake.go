@@ -246,23 +246,27 @@ func readAck(c net.Conn) error {
 // dialPeer connects to a lower rank. It uses unix sockets and shared memory if both ranks are on
 // one host and that works, else TCP.
 func (b *bootstrap) dialPeer(ctx context.Context, peer int, self, at address) (*peerConn, error) {
-	var errs []error
+	why := fmt.Errorf("rank %d at %v", peer, at.TCP)
+	separator := ": "
+	try := func(network, addr string) (l *peerConn, err error) {
+		if l, err = b.dialConns(ctx, peer, network, addr); err != nil {
+			why, separator = fmt.Errorf("%w%s%w", why, separator, err), "; "
+		}
+		return l, err
+	}
 	if b.shm != nil && self.Host == at.Host && at.Unix != "" {
-		l, err := b.dialConns(ctx, peer, "unix", at.Unix)
+		l, err := try("unix", at.Unix)
 		if err == nil {
 			return l, nil
 		}
 		b.noteUnshared(peer, err)
-		errs = append(errs, err)
 	}
 	for _, a := range at.TCP {
-		l, err := b.dialConns(ctx, peer, "tcp", a)
-		if err == nil {
+		if l, err := try("tcp", a); err == nil {
 			return l, nil
 		}
-		errs = append(errs, err)
 	}
-	return nil, fmt.Errorf("rank %d at %v: %w", peer, at.TCP, errors.Join(errs...))
+	return nil, why
 }
 
 // noteUnshared notes that a peer on this host does not share memory with this rank.
