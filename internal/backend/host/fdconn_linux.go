@@ -1,14 +1,19 @@
 package host
 
 import (
+	"fmt"
 	"net"
 	"sync"
 
 	"golang.org/x/sys/unix"
 )
 
+// maxFDs is the largest number of descriptors that a connection keeps. A peer sends one with a frame, and
+// a stranger could send one with every byte.
+const maxFDs = 16
+
 // fdConn is a unix socket that keeps the file descriptors it receives. Only one goroutine at a time
-// may call Read.
+// may call Read. Read fails if the other end sends descriptors that nobody takes.
 type fdConn struct {
 	*net.UnixConn
 	mu  sync.Mutex
@@ -25,6 +30,9 @@ func (c *fdConn) Read(p []byte) (int, error) {
 		for _, m := range msgs {
 			fds, _ := unix.ParseUnixRights(&m)
 			c.fds = append(c.fds, fds...)
+		}
+		if err == nil && len(c.fds) > maxFDs {
+			err = fmt.Errorf("more than %d file descriptors that no message needs", maxFDs)
 		}
 	}
 	return max(n, 0), err // ReadMsgUnix returns -1 with an error
