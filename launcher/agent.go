@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/flight"
 	"github.com/goddp/goddp/internal/rendezvous"
@@ -97,6 +99,7 @@ type agent struct {
 	electionPID atomic.Int64 // process id of golaunch-etcd; 0 if it was not started
 	subreaper   bool         // orphans become children of this process once the reaper has ended
 	runDir      string
+	held        []*os.File      // folders that hold has locked
 	timer       *awake.Timer    // the latest timer; nil before the first one
 	timeout     <-chan struct{} // closed when the timer fires; nil if no timer is armed
 
@@ -199,9 +202,21 @@ func (a *agent) startReaper() (err error) {
 		return fmt.Errorf("starting the reaper: %w", err)
 	}
 	if a.cfg.Scratch != "" {
+		a.hold(a.cfg.Scratch)
 		err = a.reaper.discard(a.cfg.Scratch)
 	}
 	return err
+}
+
+// hold locks a folder while this process runs. systemd-tmpfiles removes nothing that is old from a locked
+// folder. Without locks, as on some network file systems, it does.
+func (a *agent) hold(dir string) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return
+	}
+	_ = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	a.held = append(a.held, f)
 }
 
 // reported handles a report of the reaper. It returns nil if the core need not know of it.
@@ -395,6 +410,7 @@ func (a *agent) close(err error, canceled bool) error {
 	}
 	a.mirrors.Wait() // their connections have ended
 	a.reaper.close()
+	closeAll(a.held)
 	if a.subreaper {
 		_ = setSubreaper(false)
 	}

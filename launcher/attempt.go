@@ -109,8 +109,12 @@ func (a *agent) makeRunDir() (err error) {
 			return fmt.Errorf("the folder for logs: %w", err)
 		}
 	}
+	isNew := !exists(dir)
 	if err := atomicfile.MakePrivate(dir); err != nil {
 		return err
+	}
+	if isNew {
+		a.hold(dir)
 	}
 	a.runDir = dir
 	return nil

@@ -405,15 +405,18 @@ func TestLogFolderOfAStrangerIsRefused(t *testing.T) {
 	}
 }
 
-// The folder with the workers' files vanishes while they run. The next attempt has it again.
+// The folder with the workers' files vanishes while they run. The next attempt has it again. Its lock, which
+// systemd-tmpfiles heeds, would keep it.
 func TestRestartMakesTheFolderAgain(t *testing.T) {
 	for name, logs := range map[string]string{"temporary": "", "logs": filepath.Join(t.TempDir(), "logs")} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("TMPDIR", t.TempDir())
+			scratch := t.TempDir()
 			j := shell(1, `dir=$(dirname $GODDP_STOP_FILE)/../..
 				[ -e $GODDP_TOKEN_FILE ] && echo "attempt $TORCHELASTIC_RESTART_COUNT of $(stat -c %a $dir)"
+				for d in $dir `+scratch+`; do flock --nonblock --shared $d true && echo "$d is not locked"; done
 				rm -r `+cmp.Or(logs, "$dir")+`; exit $((1 - TORCHELASTIC_RESTART_COUNT))`)
-			j.cfg.LogDir, j.cfg.MaxRestarts = logs, 1
+			j.cfg.LogDir, j.cfg.MaxRestarts, j.cfg.Scratch = logs, 1, scratch
 			if _, err := j.run(t); err != nil || j.out.String() != "[default0]: attempt 0 of 700\n[default0]: attempt 1 of 700\n" {
 				t.Errorf("%v; stdout %q", err, &j.out)
 			}
