@@ -2,10 +2,13 @@ package comm
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
+	"sync"
 
 	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/internal/peeruid"
@@ -19,7 +22,7 @@ func (w World) member() (m store.Member, err error) {
 	if m.Insecure, err = handshake.ReadInsecure(os.Getenv); err != nil {
 		return m, fmt.Errorf("comm: %w", err)
 	}
-	if m.Secret, err = handshake.ReadSecret(os.Getenv); err != nil {
+	if m.Secret, err = readSecret(); err != nil {
 		return m, fmt.Errorf("comm: %w", err)
 	}
 	if m.Secret == nil && !m.Insecure && w.Size > 1 {
@@ -28,6 +31,23 @@ func (w World) member() (m store.Member, err error) {
 		}
 	}
 	return m, nil
+}
+
+// secrets holds the secrets that this process has read, by the names of their files.
+var secrets sync.Map
+
+// readSecret returns the job's secret, or nil. A file that has vanished since an earlier Init, such as a
+// launcher's temporary one, has the secret that it had.
+func readSecret() ([]byte, error) {
+	path := os.Getenv(handshake.TokenFileVar)
+	secret, err := handshake.ReadSecret(os.Getenv)
+	if known, ok := secrets.Load(path); ok && errors.Is(err, fs.ErrNotExist) {
+		return known.([]byte), nil
+	}
+	if err == nil && path != "" {
+		secrets.Store(path, secret)
+	}
+	return secret, err
 }
 
 // anyStore reports whether the job's store may lack goddp's handshake, as the store of torchrun

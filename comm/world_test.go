@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -98,5 +99,28 @@ func TestATaskThatTrainsAloneSaysSo(t *testing.T) {
 				t.Errorf("it logged %q, want %q", &log, want)
 			}
 		})
+	}
+}
+
+// The file with the secret may vanish between two calls of Init.
+func TestInitRemembersTheSecret(t *testing.T) {
+	t.Setenv("GODDP_DEVICE", "cpu")
+	setEnv(t, nil)
+	file := filepath.Join(t.TempDir(), "secret")
+	t.Setenv("GODDP_TOKEN_FILE", file)
+	for _, change := range []func() error{
+		func() error { return os.WriteFile(file, []byte("sixteen letters!"), 0o600) },
+		func() error { return os.Remove(file) },
+	} {
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		pg, err := comm.Init(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := pg.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
