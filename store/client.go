@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"sync"
@@ -143,7 +142,7 @@ func (c *Client) connect(ctx context.Context) error {
 			last = netError{err, c.addr}
 			c.setWhy(last)
 		}
-		if c.opts.AnyStore && isHangUp(err) {
+		if c.opts.AnyStore && handshake.IsHangUp(err) { // PyTorch's store does that to a client of the other dialect
 			c.opts.Legacy = !c.opts.Legacy // no other goroutine uses the client yet
 		}
 		select {
@@ -183,12 +182,6 @@ func (c *Client) setWhy(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.why = err
-}
-
-// isHangUp reports whether a server accepted a connection and then ended it. PyTorch's does
-// that when it receives a request of the other dialect.
-func isHangUp(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 // IsPyTorchStore reports whether the server knows no handshake, as PyTorch's store. Every

@@ -5,11 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/goddp/goddp/internal/frame"
@@ -77,7 +75,7 @@ const dialPause = 100 * time.Millisecond
 func Dial(ctx context.Context, addr string, rank int, o ClientOptions) (*Client, error) {
 	o.Options = o.withDefaults()
 	conn, err := o.connect(ctx, addr, rank)
-	for isHangUp(err) && ctx.Err() == nil {
+	for handshake.IsHangUp(err) && ctx.Err() == nil {
 		select {
 		case <-time.After(dialPause):
 			conn, err = o.connect(ctx, addr, rank)
@@ -128,11 +126,6 @@ func (o *ClientOptions) connect(ctx context.Context, addr string, rank int) (*ne
 		return nil, err
 	}
 	return conn, nil
-}
-
-// isHangUp reports whether the other end has ended the connection.
-func isHangUp(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 func newClient(rank int, o ClientOptions) *Client {
@@ -335,7 +328,7 @@ func (c *Client) coordinatorLost(why error) {
 		return
 	}
 	text := fmt.Sprintf("the coordinator, in %s, is lost: %v", c.opts.Host, why)
-	if isHangUp(why) {
+	if handshake.IsHangUp(why) {
 		text = fmt.Sprintf("the coordinator, in %s, is lost: its process ended or called exec, or this rank was refused", c.opts.Host)
 	}
 	f := &Failure{Kind: Unreachable, Reporter: c.rank, Text: text}

@@ -3,9 +3,11 @@ package handshake
 import (
 	"crypto/tls"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"syscall"
 )
 
 // Dial performs the dialler's side of a handshake on a new connection. It returns the listener,
@@ -94,4 +96,10 @@ func readMessage(r io.Reader) ([]byte, error) {
 	m := make([]byte, n)
 	_, err := io.ReadFull(r, m)
 	return m, err
+}
+
+// IsHangUp reports whether err says that the other end has ended a connection. Before the end of a
+// handshake it has not said why: it had no time for this end, or speaks another protocol.
+func IsHangUp(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }

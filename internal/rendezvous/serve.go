@@ -9,13 +9,13 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/hashicorp/yamux"
 
 	"github.com/goddp/goddp/internal/accept"
 	"github.com/goddp/goddp/internal/frame"
+	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/internal/identity"
 )
 
@@ -166,7 +166,7 @@ func describeHandshake(err error) error {
 		return errOtherToken
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return errTimeout
-	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+	case handshake.IsHangUp(err):
 		return errHungUp
 	}
 	return err

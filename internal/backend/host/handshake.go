@@ -320,11 +320,6 @@ type crowdedError struct{ error }
 
 func (e *crowdedError) Unwrap() error { return e.error }
 
-// isHangUp reports whether the other end has ended the connection.
-func isHangUp(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
-}
-
 // dialConn is the dialler's side of a handshake. Its error may be a [*crowdedError].
 func (b *bootstrap) dialConn(ctx context.Context, l *peerConn, index int, network, at string) error {
 	dial := b.group.opts.dial
@@ -352,7 +347,7 @@ func (b *bootstrap) dialConn(ctx context.Context, l *peerConn, index int, networ
 	}
 	c, p, err := handshake.Dial(c, b.party(handshake.PeerDialler, index), b.key)
 	if err != nil {
-		if isHangUp(err) {
+		if handshake.IsHangUp(err) {
 			err = &crowdedError{fmt.Errorf("the connection ended during the handshake: %w", err)}
 		}
 		return err
