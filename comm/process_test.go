@@ -305,6 +305,9 @@ func TestRanksAgreeOnAStopRequestOfOneRank(t *testing.T) {
 		if line, _, _ = strings.Cut(line, "\n"); strings.Count(out, line+"\n") != 3 {
 			t.Errorf("not all ranks stop behind one step:\n%s", out)
 		}
+		if left, err := os.ReadDir(os.TempDir()); err != nil || len(left) > 0 {
+			t.Errorf("left behind: %v, %v", left, err)
+		}
 	}
 }
 
