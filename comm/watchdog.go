@@ -30,10 +30,11 @@ type watchdogLoop struct {
 	recorder         *flight.Recorder
 	dumps            func() (string, error) // returns the folder of flight records; nil if none are written
 
-	core    watchdog.Core  // decides how to handle failures; only loop uses it
-	clock   watchdog.Clock // detects suspensions of the process; only loop uses it
-	failure error          // the failure that the watchdog handles
-	turns   atomic.Int64   // loop increments it when loop begins to work and when loop begins to wait, so it is odd while loop works
+	core    watchdog.Core    // decides how to handle failures; only loop uses it
+	clock   watchdog.Clock   // detects suspensions of the process; only loop uses it
+	notices watchdog.Notices // of suspensions; only loop uses it
+	failure error            // the failure that the watchdog handles
+	turns   atomic.Int64     // loop increments it when loop begins to work and when loop begins to wait, so it is odd while loop works
 
 	startTime time.Time     // the time 0 of the watchdog's clock
 	epoch     int64         // startTime in Unix nanoseconds
@@ -203,9 +204,12 @@ func (d *watchdogLoop) extend(now, suspended time.Duration) {
 		w.deadline = watchdog.Extend(w.deadline, w.created, now, suspended)
 	}
 	d.mu.Unlock()
-	if inFlight && !d.core.Ended() {
-		d.logf(slog.LevelInfo, "[Rank %d] this process did not run for %v: it was suspended, or had no processor. The deadlines of its calls are extended by as much",
-			d.world.Rank, suspended.Round(time.Millisecond))
+	if !inFlight || d.core.Ended() {
+		return
+	}
+	if n, total := d.notices.Add(now, suspended); n > 0 {
+		d.logf(slog.LevelInfo, "[Rank %d] this process did not run for %v (count=%d): it was suspended, or had no processor. The deadlines of its calls are extended by as much",
+			d.world.Rank, total.Round(time.Millisecond), n)
 	}
 }
 

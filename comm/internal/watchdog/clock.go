@@ -34,3 +34,26 @@ func Extend(deadline, created, now, suspended time.Duration) time.Duration {
 	const never = 1<<63 - 1
 	return deadline + min(suspended, now-created, never-deadline)
 }
+
+// noticeInterval is the shortest time between two notices of suspensions.
+const noticeInterval = time.Minute
+
+// Notices counts suspensions, so that a machine without enough processors fills no log.
+type Notices struct {
+	next  time.Duration // no notice is due before
+	count int           // number of suspensions without a notice
+	total time.Duration // their length
+}
+
+// Add counts a suspension that was detected at time now. It returns the number and the length of the
+// suspensions to notice, or 0 if a notice is not due.
+func (n *Notices) Add(now, suspended time.Duration) (count int, total time.Duration) {
+	n.count++
+	n.total += suspended
+	if now < n.next {
+		return 0, 0
+	}
+	count, total = n.count, n.total
+	*n = Notices{next: now + noticeInterval}
+	return count, total
+}

@@ -71,3 +71,20 @@ func TestSuspensions(t *testing.T) {
 		return out.String()
 	})
 }
+
+// The first suspension is noticed at once, later ones together.
+func TestSuspensionsAreNoticedOnceAMinute(t *testing.T) {
+	var n Notices
+	for _, c := range []struct {
+		now   time.Duration
+		count int
+		total time.Duration
+	}{
+		{5 * time.Second, 1, time.Second}, {7 * time.Second, 0, 0}, {64 * time.Second, 0, 0}, {65 * time.Second, 3, 3 * time.Second}, {66 * time.Second, 0, 0},
+		{time.Hour, 2, 2 * time.Second},
+	} {
+		if count, total := n.Add(c.now, time.Second); count != c.count || total != c.total {
+			t.Errorf("after %v: %d suspensions of %v, want %d of %v", c.now, count, total, c.count, c.total)
+		}
+	}
+}
