@@ -23,7 +23,7 @@ import (
 // ServerOptions configure a [Server]. The zero value is a good default.
 type ServerOptions struct {
 	// Logger receives the lines about connections that the server rejects, at most one
-	// line a second. Default: slog.Default().
+	// line a second, and in a flood one a minute. Default: slog.Default().
 	Logger *slog.Logger
 
 	// Limits bound the table and the requests.

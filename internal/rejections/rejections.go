@@ -8,8 +8,12 @@ import (
 	"time"
 )
 
-// interval is the shortest time between two log lines about rejections.
-const interval = time.Second
+// The interval between two log lines about rejections doubles from the first to the last, until there is one
+// without rejections.
+const (
+	firstInterval = time.Second
+	lastInterval  = time.Minute
+)
 
 // Log logs the connections that a server rejects. It logs the first one at once.
 // The rejections of the following interval get one line at its end, with their number and
@@ -18,12 +22,13 @@ type Log struct {
 	log  *slog.Logger
 	text string
 
-	mu     sync.Mutex
-	timer  *time.Timer // the timer of the current interval; nil if there is none
-	count  int         // number of rejections that are not logged yet
-	peer   string      // the peer of the last rejection
-	err    error       // the error of the last rejection
-	closed bool
+	mu       sync.Mutex
+	timer    *time.Timer   // the timer of the current interval; nil if there is none
+	interval time.Duration // the length of the current interval
+	count    int           // number of rejections that are not logged yet
+	peer     string        // the peer of the last rejection
+	err      error         // the error of the last rejection
+	closed   bool
 }
 
 // New returns a Log that writes lines with a text to a logger.
@@ -38,7 +43,8 @@ func (r *Log) Add(peer string, err error) {
 	if r.timer == nil {
 		r.write()
 		if !r.closed {
-			r.timer = time.AfterFunc(interval, r.tick)
+			r.interval = firstInterval
+			r.timer = time.AfterFunc(r.interval, r.tick)
 		}
 	}
 }
@@ -50,7 +56,8 @@ func (r *Log) tick() {
 	r.timer = nil
 	if r.count > 0 && !r.closed {
 		r.write()
-		r.timer = time.AfterFunc(interval, r.tick)
+		r.interval = min(2*r.interval, lastInterval)
+		r.timer = time.AfterFunc(r.interval, r.tick)
 	}
 }
 

@@ -10,20 +10,22 @@ import (
 	"time"
 )
 
-// A Log writes the first rejection at once, and then one line a second with the number
-// of rejections. So a flood of connections cannot fill a disk.
+// A Log writes the first rejection at once, and then ever fewer lines with the number of rejections. So a flood
+// of connections cannot fill a disk.
 func TestRejectionsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var text strings.Builder
 		logger := slog.New(slog.NewTextHandler(&text, nil))
 		r := New(logger, "connection rejected")
-		start := time.Now()
-		for i := range 10000 {
-			r.Add(fmt.Sprint("peer", i), io.ErrUnexpectedEOF)
-			time.Sleep(time.Millisecond)
+		reject := func(times int) {
+			for i := range times {
+				r.Add(fmt.Sprint("peer", i), io.ErrUnexpectedEOF)
+				time.Sleep(100 * time.Millisecond)
+			}
 		}
-		synctest.Wait()
-		r.Add("last", io.ErrUnexpectedEOF)
+		reject(3000) // in five minutes
+		time.Sleep(3 * lastInterval)
+		reject(15) // the first interval has a second again
 		r.Close()
 		var counts []int
 		total := 0
@@ -35,8 +37,9 @@ func TestRejectionsAreCounted(t *testing.T) {
 			counts = append(counts, n)
 			total += n
 		}
-		if seconds := int(time.Since(start) / time.Second); total != 10001 || len(counts) > seconds+2 || counts[0] != 1 {
-			t.Errorf("%d lines in %d s count %d of 10001 rejections: %v", len(counts), seconds, total, counts)
+		// At once, after 1, 3, 7, 15, 31 and 63 seconds, every minute, and once more; then at once, after 1 second, and at the end.
+		if total != 3015 || counts[0] != 1 || len(counts) != 7+4+3 {
+			t.Errorf("%d lines count %d of 3015 rejections: %v", len(counts), total, counts)
 		}
 	})
 }
