@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math"
 	"regexp"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -272,7 +273,8 @@ func TestAsyncErrorHandlingEndsTheProcess(t *testing.T) {
 		if code := p.Wait(); code != 1 {
 			t.Errorf("rank %d: exit code %d", r, code)
 		}
-		want := []string{"timed out after 500ms while running, waiting for rank 1: rank 1 (is behind|left no record)", "ending it, as error mode async has it", "shutdown hook: true"}
+		want := []string{"timed out after 500ms while running, waiting for rank 1: rank 1 (is behind|left no record)", "ending it, as error mode async has it", "shutdown hook: true",
+			"functions given to OnShutdown: the program ended the goroutine"}
 		if r == 0 {
 			want = append(want, `\[Rank 0] Watchdog caught collective operation timeout: Work\(SeqNum=1, OpType=BARRIER`)
 		}
@@ -285,13 +287,16 @@ func TestAsyncErrorHandlingEndsTheProcess(t *testing.T) {
 }
 
 // In the test program deaf, rank 0 makes a call that rank 1 does not join. Both ranks ignore
-// all errors and never close the group.
+// all errors and never close the group. Their shutdown function ends its goroutine.
 func deaf(ctx context.Context) error {
 	pg, err := comm.Init(ctx, &comm.Options{Timeout: 20 * time.Second})
 	if err != nil {
 		return err
 	}
-	pg.OnShutdown(func(_ context.Context, cause error) { fmt.Println("shutdown hook:", cause != nil) })
+	pg.OnShutdown(func(_ context.Context, cause error) {
+		fmt.Println("shutdown hook:", cause != nil)
+		runtime.Goexit()
+	})
 	if pg.Rank() == 0 {
 		pg.With(comm.CallOptions{Timeout: 500 * time.Millisecond}).Barrier()
 	}
