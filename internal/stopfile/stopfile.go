@@ -68,7 +68,7 @@ func Refuse(path string) (State, error) {
 
 // IsRefused reports whether Refuse was called for the file path.
 func IsRefused(path string) bool {
-	_, err := atomicfile.Read(refusedPath(path), 64)
+	_, err := regular.Read(refusedPath(path), 64)
 	return err == nil
 }
 
