@@ -313,7 +313,7 @@ func TestReadersRefuseOtherThanFiles(t *testing.T) {
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]string{pipe: "is no regular file, but a named pipe", dir: "is no regular file, but a folder"} {
+	for path, want := range map[string]string{pipe: "is no regular file, but a named pipe", dir: "is a directory"} {
 		_, err := OpenCSV(path, CSVOptions{Target: "y"})
 		wantError(t, "CSV", err, path, want)
 		_, err = OpenTokens(path, 10, 50257)

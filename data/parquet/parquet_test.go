@@ -120,7 +120,7 @@ func TestOpenRefuses(t *testing.T) {
 		words []string
 	}{
 		"no file":    {filepath.Join(t.TempDir(), "none"), parquet.Field{}, []string{"none", "no such file"}},
-		"a folder":   {filepath.Dir(path), parquet.Field{}, []string{"is no regular file, but a folder"}},
+		"a folder":   {filepath.Dir(path), parquet.Field{}, []string{"is a directory"}},
 		"empty":      {empty, parquet.Field{}, []string{"reading magic header", "EOF"}},
 		"text":       {text, parquet.Field{}, []string{`invalid magic header of parquet file: "a,b\n"`}},
 		"encrypted":  {encrypted, parquet.Field{}, []string{"PARE"}},
