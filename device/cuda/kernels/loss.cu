@@ -47,6 +47,8 @@ __device__ inline float exp_(float v) { return expf(v); }
 __device__ inline double exp_(double v) { return exp(v); }
 __device__ inline float expm1_(float v) { return expm1f(v); }
 __device__ inline double expm1_(double v) { return expm1(v); }
+__device__ inline float log1p_(float v) { return log1pf(v); }
+__device__ inline double log1p_(double v) { return log1p(v); }
 
 // block_max returns the largest v in a block of whole warps. It may ignore a NaN.
 template <class A> __device__ inline A block_max(A v) {
@@ -190,11 +192,14 @@ struct RowLoss { double loss, lse; };
 // others is log Σ e^x of the others, or of all if the label is not summed apart. The loss of a label that is out of
 // range is NaN.
 template <class T> __device__ inline RowLoss row_loss(double others, const T *x, u64 cols, u64 label) {
+	typedef typename Arith<T>::type A;
 	const double infinite = __longlong_as_double(0x7ff0000000000000ll);
 	double own = label < cols ? (double)up(x[label]) : infinite;
 	if (own == infinite) own -= infinite; // NaN
 	if (!Splits<T>::value) return {others - own, others};
-	const double t = others - own, loss = (t > 0 ? t : 0) + log1p(exp(t > 0 ? -t : t));
+	const double t = others - own, down = t > 0 ? -t : t;
+	const A near = down, e = down < -1000 ? A(0) : exp_(near) * (1 + A(down - (double)near)); // in double it takes long
+	const double loss = (t > 0 ? t : 0) + log1p_(e);
 	return {loss, own == -infinite ? others : own + loss};
 }
 
