@@ -124,7 +124,7 @@ func TestJSONLinesOfAPanic(t *testing.T) {
 
 // What the store logs is the agent's own line, on its console.
 func TestJSONLinesOfTheStore(t *testing.T) {
-	j := shell(1, `exec 3<>/dev/tcp/$MASTER_ADDR/$MASTER_PORT; printf 'GET / HTTP/1.1\r\n\r\n' >&3; cat <&3 >/dev/null; exit 0`)
+	j := shell(1, `exec 3<>/dev/tcp/$MASTER_ADDR/$MASTER_PORT; printf 'GET / HTTP/1.1\r\n\r\n' >&3; cat <&3 >/dev/null 2>&1; exit 0`)
 	j.cfg.JSONLines = true
 	if _, err := j.run(t); err != nil {
 		t.Fatal(err)
