@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/launcher"
@@ -14,6 +15,9 @@ import (
 
 // failOnceVar names a file. A process that can remove it fails.
 const failOnceVar = "GODDP_TEST_FAIL_ONCE"
+
+// stuckVar makes a process wait for an hour.
+const stuckVar = "GODDP_TEST_STUCK"
 
 // smallVar makes goddp doctor measure little on GPUs.
 const smallVar = "GODDP_TEST_SMALL"
@@ -23,6 +27,9 @@ func TestMain(m *testing.M) {
 	testkit.Main(m, map[string]func(){"goddp": func() {
 		if file := os.Getenv(failOnceVar); file != "" && os.Remove(file) == nil {
 			os.Exit(1)
+		}
+		if os.Getenv(stuckVar) != "" {
+			time.Sleep(time.Hour)
 		}
 		if os.Getenv(smallVar) != "" {
 			gpuPairBytes, allReduceSize, productSize = 1<<10, 1<<10, 16
