@@ -108,7 +108,7 @@ func (a *agent) takeRecords() {
 			continue
 		}
 		var err error
-		if p.record, err = p.memory.Read(); err != nil {
+		if p.record, err = p.memory.Read(p.PID); err != nil {
 			p.record = nil
 			if !errors.Is(err, flight.ErrEmpty) {
 				a.console.logf("record of rank %d: %v", p.Rank, err)

@@ -56,12 +56,13 @@ const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
 // that process.
 func (s *Shared) File() *os.File { return s.file }
 
-// Read reads the record of the other process.
-func (s *Shared) Read() (*Dump, error) { return readOf(s.mem) }
+// Read reads the record of the other process. child is the process id of the child that inherited the memory, which usually
+// is the one that records.
+func (s *Shared) Read(child int) (*Dump, error) { return readOf(s.mem, child) }
 
 // readOf reads the record of another process of this host. It sets Fate if that process is
-// suspended, or has become another program.
-func readOf(mem []byte) (*Dump, error) {
+// suspended, or has become another program. child is the process id of a child that may be that process, or 0.
+func readOf(mem []byte, child int) (*Dump, error) {
 	d, err := Read(mem)
 	if err != nil {
 		return nil, err
@@ -71,15 +72,15 @@ func readOf(mem []byte) (*Dump, error) {
 	if i := bytes.LastIndexByte(stat, ')'); i >= 0 && bytes.HasPrefix(stat[i+1:], []byte(" T ")) {
 		d.Fate = "is suspended"
 	}
-	if program := replacedBy(d.PID, d.Job); program != "" {
+	if program := replacedBy(d.PID); program != "" && (d.PID == child || isOfJob(d.PID, d.Job)) {
 		d.Fate = BecameProgram + program
 	}
 	return d, nil
 }
 
-// replacedBy returns the program that a process of a job has become by exec since it recorded, or "" if it has not. exec
-// closes the descriptor of the recorder's memory.
-func replacedBy(pid int, job string) string {
+// replacedBy returns the program that a process has become by exec since it recorded, or "" if it has not. exec closes the
+// descriptor of the recorder's memory.
+func replacedBy(pid int) string {
 	proc := fmt.Sprintf("/proc/%d/", pid)
 	links, _ := filepath.Glob(proc + "fd/*") // the pattern is valid
 	for _, link := range links {
@@ -87,12 +88,15 @@ func replacedBy(pid int, job string) string {
 			return ""
 		}
 	}
-	environ, _ := os.ReadFile(proc + "environ")
-	if job == "" || !slices.Contains(strings.Split(string(environ), "\x00"), "GODDP_JOB_ID="+job) { // another process has the number now
-		return ""
-	}
 	program, _ := os.Readlink(proc + "exe") // fails if the process has ended, or is about to
 	return program
+}
+
+// isOfJob reports whether the environment of a process names the job. If it does not, another process may have the number now,
+// or the one that recorded has its number in another namespace.
+func isOfJob(pid int, job string) bool {
+	environ, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	return job != "" && slices.Contains(strings.Split(string(environ), "\x00"), "GODDP_JOB_ID="+job)
 }
 
 // Close releases the memory.
@@ -204,6 +208,6 @@ func readDescriptor(fdPath string) (inode uint64, d *Dump, err error) {
 		return 0, nil, err
 	}
 	defer unmap(mem)
-	d, err = readOf(mem)
+	d, err = readOf(mem, 0)
 	return st.Ino, d, err
 }

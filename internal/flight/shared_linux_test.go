@@ -49,7 +49,11 @@ func recordForever(withChild bool) {
 // becomeShell is a worker that records, and then becomes a shell.
 func becomeShell() {
 	open()
-	must(0, syscall.Exec("/bin/sh", []string{"sh", "-c", "echo recorded; kill -STOP $$"}, os.Environ()))
+	var env []string
+	if os.Getenv("GODDP_TEST_KEEPS_ENV") != "" {
+		env = os.Environ()
+	}
+	must(0, syscall.Exec("/bin/sh", []string{"sh", "-c", "echo recorded; kill -STOP $$"}, env))
 }
 
 func must[T any](v T, err error) T {
@@ -67,7 +71,7 @@ func startWorker(t *testing.T, program string) (*Shared, *testkit.Process) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	if _, err := s.Read(); err != ErrEmpty {
+	if _, err := s.Read(0); err != ErrEmpty {
 		t.Errorf("before the worker starts: %v", err)
 	}
 	return s, startIn(t, s, program)
@@ -87,7 +91,7 @@ func startIn(t *testing.T, s *Shared, program string) *testkit.Process {
 // checkDump checks the record that a worker left in s.
 func checkDump(t *testing.T, s *Shared, p *testkit.Process) *Dump {
 	t.Helper()
-	d, err := s.Read()
+	d, err := s.Read(p.Cmd.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,12 +124,18 @@ func TestStopped(t *testing.T) {
 	}
 }
 
-// The record of a process that has called exec says which program it is.
+// The record of a process that has called exec says which program it is, to its parent even if it has another environment.
 func TestExec(t *testing.T) {
-	s, _ := startWorker(t, "exec")
 	program := must(filepath.EvalSymlinks("/bin/sh"))
-	if d, err := s.Read(); err != nil || d.Fate != BecameProgram+program {
-		t.Errorf("%v, fate %q, want %q", err, d.Fate, BecameProgram+program)
+	for _, keepsEnv := range []string{"", "1"} {
+		t.Setenv("GODDP_TEST_KEEPS_ENV", keepsEnv)
+		s, p := startWorker(t, "exec")
+		for child, isKnown := range map[int]bool{p.Cmd.Process.Pid: true, 0: keepsEnv != ""} {
+			d, err := s.Read(child)
+			if err != nil || (d.Fate == BecameProgram+program) != isKnown {
+				t.Errorf("environment kept %q, read for child %d: %v, fate %q, want that of %s: %v", keepsEnv, child, err, d.Fate, program, isKnown)
+			}
+		}
 	}
 }
 

@@ -21,7 +21,7 @@ func NewShared(int) (*Shared, error) { return nil, errNoShared }
 func (*Shared) File() *os.File { return nil }
 
 // Read fails.
-func (*Shared) Read() (*Dump, error) { return nil, errNoShared }
+func (*Shared) Read(int) (*Dump, error) { return nil, errNoShared }
 
 // Close does nothing.
 func (*Shared) Close() error { return nil }
