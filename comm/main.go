@@ -57,8 +57,8 @@ func run(train func(context.Context) error) int {
 			panic(p)
 		case !hasReturned:
 			stack := ended(string(debug.Stack()))
-			fmt.Fprintf(os.Stderr, "error: %v\n\n%s", errGoexit, stack)
 			report(errorFile{message: errGoexit.Error(), stack: stack})
+			complain("error: %v\n\n%s", errGoexit, stack)
 			os.Exit(1) // nothing else would end the process
 		}
 	}()
@@ -77,7 +77,7 @@ func run(train func(context.Context) error) int {
 	}
 	var sig *SignalError
 	report(errorFile{message: err.Error(), culprit: causedBy(err), isInterrupted: isInterruption(err)})
-	within(lastTime, func() { fmt.Fprintf(os.Stderr, "error: %v\n", err) })
+	complain("error: %v\n", err)
 	if errors.As(context.Cause(ctx), &sig) {
 		if n, ok := sig.Signal.(syscall.Signal); ok {
 			return 128 + int(n)
@@ -299,8 +299,13 @@ func isInterruption(err error) bool {
 // standard error.
 func report(e errorFile) {
 	if err := e.write(); err != nil {
-		fmt.Fprintf(os.Stderr, "writing the error file: %v\n", err)
+		complain("writing the error file: %v\n", err)
 	}
+}
+
+// complain prints one of the last lines of a process.
+func complain(format string, args ...any) {
+	within(lastTime, func() { fmt.Fprintf(os.Stderr, format, args...) })
 }
 
 // errorFile is what a rank tells the launcher about its failure.
