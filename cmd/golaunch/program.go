@@ -165,7 +165,11 @@ func goBuild(ctx context.Context, dir, target, name string, args []string) (_ *p
 		return nil, err
 	}
 	p := &program{name: filepath.Base(abs)}
-	if p.temp, err = os.MkdirTemp(os.Getenv("GOTMPDIR"), "golaunch_build_"); err != nil {
+	where, err := filepath.Abs(cmp.Or(os.Getenv("GOTMPDIR"), os.TempDir())) // go build runs in another folder
+	if err == nil {
+		p.temp, err = os.MkdirTemp(where, "golaunch_build_")
+	}
+	if err != nil {
 		return nil, fmt.Errorf("a folder to build in (GOTMPDIR or TMPDIR names where): %w", err)
 	}
 	defer func() {
@@ -176,6 +180,7 @@ func goBuild(ctx context.Context, dir, target, name string, args []string) (_ *p
 	out := filepath.Join(p.temp, strings.TrimSuffix(p.name, ".go"))
 	cmd := exec.CommandContext(ctx, "go", "build", "-C", dir, "-o", out, target)
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	cmd.Env = append(os.Environ(), "GOTMPDIR="+p.temp)
 	if err := cmd.Run(); err != nil {
 		return nil, fmt.Errorf("go build %s: %w", name, err)
 	}
