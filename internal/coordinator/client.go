@@ -80,6 +80,7 @@ func Dial(ctx context.Context, addr string, rank int, o ClientOptions) (*Client,
 		case <-time.After(dialPause):
 			conn, err = o.connect(ctx, addr, rank)
 		case <-ctx.Done():
+			err = fmt.Errorf("%w; it ended the last connection during the handshake: %w", context.Cause(ctx), err)
 		}
 	}
 	if err != nil {

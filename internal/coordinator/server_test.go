@@ -136,10 +136,19 @@ func TestDialWaitsForABusyCoordinator(t *testing.T) {
 	if err := <-served; err != nil {
 		t.Error(err)
 	}
-	ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Millisecond, errors.New("time is up"))
-	defer cancel()
-	if _, err := Dial(ctx, ln.Addr().String(), 1, o); err == nil || !strings.Contains(err.Error(), "time is up") {
-		t.Errorf("with a coordinator that says nothing: %v", err)
+	for _, does := range []string{"ends the connection", "says nothing"} {
+		if does == "ends the connection" {
+			go func() {
+				if c, err := ln.Accept(); err == nil {
+					c.Close()
+				}
+			}()
+		}
+		ctx, cancel := context.WithTimeoutCause(t.Context(), dialPause/2, errors.New("time is up"))
+		defer cancel()
+		if _, err := Dial(ctx, ln.Addr().String(), 1, o); err == nil || !strings.Contains(err.Error(), "time is up") {
+			t.Errorf("with a coordinator that %s: %v", does, err)
+		}
 	}
 }
 
