@@ -154,7 +154,12 @@ func newHostsJob(o *options) (*hostsJob, error) {
 	request.Token = cmp.Or(string(secret), rand.Text()+rand.Text())
 
 	ownLine := func(format string, args ...any) []byte { return fmt.Appendf(nil, "golaunch: "+format+"\n", args...) }
-	j := &hostsJob{out: printer.New(os.Stdout, os.Stderr, ownLine), ssh: strings.Fields(o.ssh), grace: o.shutdownTimeout + hostsEnd, elastic: o.rendezvous.nodes.least < o.rendezvous.nodes.most}
+	j := &hostsJob{
+		ssh:     strings.Fields(o.ssh),
+		grace:   o.shutdownTimeout + hostsEnd,
+		elastic: o.rendezvous.nodes.least < o.rendezvous.nodes.most,
+		out:     printer.New(os.Stdout, os.Stderr, ownLine),
+	}
 	if len(j.ssh) == 0 {
 		return nil, usagef("--ssh is empty: want a command")
 	}

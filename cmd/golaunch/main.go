@@ -13,7 +13,8 @@
 // exit code is 0 if every worker succeeded. If a worker failed, on whichever node, it is the
 // code of the worker that failed first, or 128+n if signal n killed that worker. It is 128+n
 // if signal n stopped golaunch, 1 if the program cannot be built, if a node was lost, if the
-// nodes did not meet or if output was lost on a full disk, and 2 if the command line is wrong or the program does not exist.
+// nodes did not meet or if output was lost on a full disk, and 2 if the command line is wrong or
+// the program does not exist.
 //
 // If SIGHUP is ignored when golaunch starts, as under nohup, golaunch ignores it too.
 //
