@@ -206,7 +206,7 @@ func (a *agent) complete(remove func() orphanReport) {
 
 // drain waits until all output of the attempt is read from its pipes, and is written or waits
 // in the console's queue. It must be called when no process of the attempt is left. For what
-// finds no room in the queue it waits until the time limit, or until hurry is called.
+// finds no room in the queue it waits until the time limit, or until hurry is called; then the queue has more room.
 func (at *attempt) drain(limit time.Duration) {
 	for _, p := range at.procs {
 		for _, st := range p.streams {

@@ -14,8 +14,11 @@ import (
 const (
 	// Patience is how long an output may take no line before it counts as blocked.
 	Patience = 2 * time.Second
-	// maxQueued is the number of bytes that may wait for an output.
+	// maxQueued is the number of bytes that may wait for an output. maxLeft is that number for a Write that no longer waits: the
+	// pipes of 64 processes that have ended hold as much. maxOwn is that number for Put.
 	maxQueued = 1 << 20
+	maxLeft   = 4 << 20
+	maxOwn    = 5 << 20
 )
 
 // Printer is a process's stdout and stderr.
@@ -76,25 +79,30 @@ type entry struct {
 	lines []byte
 }
 
-// Put queues whole lines, and does not wait. The caller must not change them afterwards. If the output is blocked, there is
-// room for twice as much as for those of Write.
+// Put queues whole lines, and does not wait. The caller must not change them afterwards. There is room for more of them than
+// for those of Write.
 func (o *Output) Put(lines []byte) {
 	o.printer.mu.Lock()
 	defer o.printer.mu.Unlock()
-	o.put(lines, 2*maxQueued)
+	o.put(lines, maxOwn)
 }
 
-// Write queues whole lines. If there is no room for them, it waits until there is, until the output is blocked, or until
-// giveUp is closed; then it drops them. The caller must not change the lines afterwards.
+// Write queues whole lines. If there is no room for them, it waits until there is, or until the output is blocked; then it
+// drops them. When giveUp is closed, it waits no longer, and there is more room if the output is not blocked. The caller must
+// not change the lines afterwards.
 func (o *Output) Write(lines []byte, giveUp <-chan struct{}) {
 	o.printer.mu.Lock()
 	defer o.printer.mu.Unlock()
-	for q := o.queue; !q.hasRoom(len(lines), maxQueued); {
+	q, most := o.queue, maxQueued
+	for !q.hasRoom(len(lines), most) {
 		if !o.printer.wait(q, time.Until(q.movedAt.Add(Patience)), giveUp) {
+			if time.Since(q.movedAt) < Patience {
+				most = maxLeft
+			}
 			break
 		}
 	}
-	o.put(lines, maxQueued)
+	o.put(lines, most)
 }
 
 // hasRoom reports whether n more bytes are at most the given number, or the first ones.

@@ -84,22 +84,26 @@ func TestBlockedReader(t *testing.T) {
 	})
 }
 
-// Write waits no longer when its channel is closed.
+// Write waits no longer when its channel is closed. A reader that is slow gets the lines all the same, and those of the
+// process itself.
 func TestWriteGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, open := blocked()
+		r := &reader{take: func() { time.Sleep(Patience - time.Millisecond) }}
 		p := New(r, r, line)
 		closed := make(chan struct{})
 		close(closed)
 		start := time.Now()
-		for range 2 {
-			p.Stdout.Write(make([]byte, maxQueued), closed)
+		lines := append(bytes.Repeat([]byte{'x'}, maxQueued/2-1), '\n')
+		for range 2 * maxLeft / maxQueued {
+			p.Stdout.Write(lines, closed)
 		}
+		p.Stderr.Put([]byte("the process's own\n"))
 		if took := time.Since(start); took != 0 {
 			t.Errorf("it took %v", took)
 		}
-		open()
-		_ = p.Close(Patience, nil)
+		if err := p.Close(Patience, nil); err != nil || r.Len() != maxLeft+len("the process's own\n") {
+			t.Errorf("%d bytes, want %d; %v", r.Len(), maxLeft, err)
+		}
 	})
 }
 
