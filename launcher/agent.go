@@ -425,5 +425,5 @@ func (a *agent) close(err error, canceled bool) error {
 	if a.isHurried() {
 		grace = hurriedTime
 	}
-	return a.console.Close(grace, a.cfg.Signals)
+	return cmp.Or(a.console.Close(grace, a.cfg.Signals), a.console.lost) // nothing copies output any more
 }

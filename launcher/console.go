@@ -2,6 +2,7 @@ package launcher
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"log/slog"
@@ -28,6 +29,7 @@ type console struct {
 
 	mu     sync.Mutex
 	mirror *mirror // gets all lines; or nil
+	lost   error   // why a log file lacks what a worker wrote; or nil
 }
 
 func newConsole(stdout, stderr io.Writer) *console {
@@ -39,6 +41,14 @@ func newConsole(stdout, stderr io.Writer) *console {
 // logf queues a line of the agent itself.
 func (c *console) logf(format string, args ...any) {
 	c.put(c.Stderr, c.line(format, args...))
+}
+
+// lose records and says why a log file lacks what a worker wrote.
+func (c *console) lose(err error) {
+	c.mu.Lock()
+	c.lost = cmp.Or(c.lost, err)
+	c.mu.Unlock()
+	c.logf("log file: %v", err)
 }
 
 // line returns a line of the agent itself.

@@ -22,6 +22,7 @@ type logFile struct {
 	maxSize int64 // in bytes; 0 means no limit
 	keep    int   // number of old files that are kept, at least 1
 	logf    func(format string, args ...any)
+	lose    func(error) // says why bytes are lost
 
 	file *os.File // nil after an error
 	size int64    // of file
@@ -43,7 +44,7 @@ func (l *logFile) write(p []byte) {
 			continue
 		}
 		if _, err := l.file.Write(p[:n]); err != nil {
-			l.logf("log file: %v", err)
+			l.lose(err)
 			l.file.Close()
 			l.file = nil
 			return

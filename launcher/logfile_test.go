@@ -15,7 +15,7 @@ import (
 // openLogFile opens a log file of a test, which is not to log anything.
 func openLogFile(t *testing.T, maxSize int64, keep int) *logFile {
 	t.Helper()
-	l := &logFile{path: filepath.Join(t.TempDir(), stdoutLog), maxSize: maxSize, keep: keep, logf: t.Errorf}
+	l := &logFile{path: filepath.Join(t.TempDir(), stdoutLog), maxSize: maxSize, keep: keep, logf: t.Errorf, lose: func(err error) { t.Error(err) }}
 	if err := l.open(); err != nil {
 		t.Fatal(err)
 	}

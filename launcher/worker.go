@@ -156,7 +156,7 @@ func (s *spawner) open(which streamSet, p *process, dir string) (_ *stream, w *o
 		}}
 	}
 	if redirected || s.cfg.Tee.of(p.LocalRank)&which != 0 {
-		st.file = &logFile{path: filepath.Join(dir, name), maxSize: s.cfg.LogMaxSize, keep: s.cfg.LogKeep, logf: s.console.logf}
+		st.file = &logFile{path: filepath.Join(dir, name), maxSize: s.cfg.LogMaxSize, keep: s.cfg.LogKeep, logf: s.console.logf, lose: s.console.lose}
 		if err := st.file.open(); err != nil {
 			return nil, nil, err
 		}

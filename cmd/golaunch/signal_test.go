@@ -275,6 +275,19 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
+// The same holds for the files of workers.
+func TestFullDiskOfLogs(t *testing.T) {
+	testkit.Long(t)
+	testkit.Need(t, testkit.Root, testkit.Command("unshare"))
+	dir := t.TempDir()
+	cmd := golaunch(t, nil, "--redirects=1", "--log-dir="+dir, "seq", "100000")
+	small := exec.CommandContext(t.Context(), "unshare", append([]string{"-m", "bash", "-c", `mount -t tmpfs -o size=64k none ` + dir + `; exec "$0" "$@"`}, cmd.Args...)...)
+	small.Env = cmd.Env
+	if got := testkit.Run(t, small); got.Code != 1 || !strings.Contains(got.Stderr, "stdout.log: no space left on device\n") {
+		t.Errorf("got %+v", got)
+	}
+}
+
 // A limit of the address space that Go programs do not run under is an error that names it.
 func TestSmallAddressSpace(t *testing.T) {
 	testkit.Need(t, testkit.Linux)
