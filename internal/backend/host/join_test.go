@@ -153,7 +153,8 @@ func TestBusyPeersAreWaitedFor(t *testing.T) {
 // Ranks of one host that cannot share memory say so in one line.
 func TestOneLineSaysThatMemoryIsNotShared(t *testing.T) {
 	const size = 4
-	var log bytes.Buffer
+	var said bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&said, nil)) // one for all ranks: it writes one line at a time
 	world(t, size, func(int) *host.Options {
 		o := &host.Options{}
 		o.SetDial(func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -163,9 +164,8 @@ func TestOneLineSaysThatMemoryIsNotShared(t *testing.T) {
 			return (&net.Dialer{}).DialContext(ctx, network, addr)
 		})
 		return o
-	}, func(_ int, cfg *backend.Config) { cfg.Log = slog.New(slog.NewTextHandler(&log, nil)) })
-	said := log.String()
-	if n := strings.Count(said, "\n"); n != size-1 || !strings.Contains(said, `rank=3 count=3 peers="ranks 0-2" error="not here"`) {
-		t.Errorf("%d lines, want one of each rank that dials:\n%s", n, said)
+	}, func(_ int, cfg *backend.Config) { cfg.Log = log })
+	if n := strings.Count(said.String(), "\n"); n != size-1 || !strings.Contains(said.String(), `rank=3 count=3 peers="ranks 0-2" error="not here"`) {
+		t.Errorf("%d lines, want one of each rank that dials:\n%s", n, &said)
 	}
 }
