@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/goddp/goddp/internal/version"
+	"github.com/goddp/goddp/cmd/internal/version"
 )
 
 // exitUsage is the exit code for a wrong command line.

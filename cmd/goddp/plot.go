@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/goddp/goddp/internal/curve"
+	"github.com/goddp/goddp/cmd/goddp/internal/curve"
 )
 
 // plotRuns implements "goddp plot", which draws files of package progress.

@@ -7,9 +7,9 @@ import (
 	"os/exec"
 	"testing"
 
+	"github.com/goddp/goddp/cmd/goddp/internal/tune"
 	"github.com/goddp/goddp/internal/fakegpu"
 	"github.com/goddp/goddp/internal/testkit"
-	"github.com/goddp/goddp/internal/tune"
 )
 
 // On GPUs all of NCCL's settings are compared, in pairs with the default, as is the default itself.

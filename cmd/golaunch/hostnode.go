@@ -11,8 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/goddp/goddp/cmd/internal/version"
 	"github.com/goddp/goddp/internal/handshake"
-	"github.com/goddp/goddp/internal/version"
 )
 
 // This file is what runs on the hosts of golaunch --hosts: hosts.go starts it.

@@ -23,10 +23,10 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/goddp/goddp/cmd/internal/version"
 	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/internal/printer"
 	"github.com/goddp/goddp/internal/regular"
-	"github.com/goddp/goddp/internal/version"
 )
 
 // golaunch --hosts runs on the user's machine. It starts a golaunch on each host by ssh, and talks to it by

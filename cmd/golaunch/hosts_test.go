@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goddp/goddp/cmd/internal/version"
 	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/internal/testkit"
-	"github.com/goddp/goddp/internal/version"
 )
 
 func TestParseHosts(t *testing.T) {

@@ -33,9 +33,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/goddp/goddp/cmd/internal/version"
 	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/internal/printer"
-	"github.com/goddp/goddp/internal/version"
 	"github.com/goddp/goddp/launcher"
 )
 

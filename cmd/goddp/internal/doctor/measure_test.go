@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goddp/goddp/cmd/goddp/internal/doctor"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/internal/commtest"
-	"github.com/goddp/goddp/internal/doctor"
 	"github.com/goddp/goddp/internal/testkit"
 )
 

@@ -3,7 +3,7 @@ package doctor
 import (
 	"time"
 
-	"github.com/goddp/goddp/internal/nccllog"
+	"github.com/goddp/goddp/cmd/goddp/internal/nccllog"
 	"github.com/goddp/goddp/internal/nvml"
 )
 

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/goddp/goddp/internal/nccllog"
+	"github.com/goddp/goddp/cmd/goddp/internal/nccllog"
 )
 
 // These are the shares of the fastest pair's speed below which a pair is slow. Networks with two levels of

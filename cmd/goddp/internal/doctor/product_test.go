@@ -5,8 +5,8 @@ package doctor_test
 import (
 	"testing"
 
+	"github.com/goddp/goddp/cmd/goddp/internal/doctor"
 	"github.com/goddp/goddp/device/cuda"
-	"github.com/goddp/goddp/internal/doctor"
 	"github.com/goddp/goddp/internal/fakegpu"
 )
 

@@ -3,7 +3,7 @@ package doctor_test
 import (
 	"testing"
 
-	"github.com/goddp/goddp/internal/doctor"
+	"github.com/goddp/goddp/cmd/goddp/internal/doctor"
 )
 
 // A host has the identity that NCCL gives it.

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goddp/goddp/internal/nccllog"
+	"github.com/goddp/goddp/cmd/goddp/internal/nccllog"
 	"github.com/goddp/goddp/internal/nvml"
 )
 
@@ -261,7 +261,7 @@ func TestSelects(t *testing.T) {
 
 // Every check has a section in docs/doctor.md.
 func TestPageHasEveryCheck(t *testing.T) {
-	page, err := os.ReadFile("../../docs/doctor.md")
+	page, err := os.ReadFile("../../../../docs/doctor.md")
 	if err != nil {
 		t.Fatal(err)
 	}
