@@ -9,9 +9,9 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/goddp/goddp/comm/internal/host"
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/backend"
-	"github.com/goddp/goddp/internal/backend/host"
 	"github.com/goddp/goddp/internal/coordinator"
 	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/store"

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"sync"
 
+	"github.com/goddp/goddp/comm/internal/host"
 	"github.com/goddp/goddp/internal/backend"
-	"github.com/goddp/goddp/internal/backend/host"
 	"github.com/goddp/goddp/internal/coordinator"
 	"github.com/goddp/goddp/internal/flight"
 	"github.com/goddp/goddp/store"

@@ -10,10 +10,10 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/goddp/goddp/comm/internal/host"
+	"github.com/goddp/goddp/comm/internal/nccl"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
-	"github.com/goddp/goddp/internal/backend/host"
-	"github.com/goddp/goddp/internal/backend/nccl"
 	"github.com/goddp/goddp/internal/envflag"
 	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/store"

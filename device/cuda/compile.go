@@ -94,7 +94,7 @@ func (p program) String() string {
 }
 
 // Compile compiles a CUDA C++ source, with kernels/prelude.cu in front, and returns the CUfunctions
-// with the given names. Package internal/backend/nccl launches them itself.
+// with the given names. Package comm/internal/nccl launches them itself.
 //
 // The source defines its functions with prelude.cu's macros for types, so each name ends in a
 // floating-point type. Compile compiles the source once for each of these types, in parallel. It

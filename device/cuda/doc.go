@@ -18,7 +18,7 @@
 // of a thread, and goroutines move between threads. So each call of the driver makes the context
 // current, if it is not, in the same C call. A goroutine that is locked to its thread finds the driver's
 // data in its processor's caches more often. A process may open several devices and drive each from a
-// goroutine. Package internal/backend/nccl needs raw handles: gpuDevice.Context, gpuStream.Handle,
+// goroutine. Package comm/internal/nccl needs raw handles: gpuDevice.Context, gpuStream.Handle,
 // the handles that gpuStream.Enqueue passes to a function, and those that gpuDevice.Compile returns.
 //
 // # Waiting

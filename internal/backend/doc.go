@@ -1,5 +1,5 @@
 // Package backend is the contract between comm and the transports that move its bytes,
-// internal/backend/host and internal/backend/nccl. It defines what a collective is, how one is
+// comm/internal/host and comm/internal/nccl. It defines what a collective is, how one is
 // started, and how it fails. Programs use package comm, which re-exports what they need.
 //
 // A [Backend] belongs to one rank of one group. It runs calls on a stream of its own, in the order

@@ -129,7 +129,7 @@ func (d *Device) Context() uintptr { return uintptr(d.ctx) }
 // Lookup returns a function of libcuda.
 func (d *Device) Lookup(symbol string) (unsafe.Pointer, error) { return d.lib.Lookup(symbol) }
 
-// Compile returns kernels by name. The fake libcuda implements those of internal/backend/nccl.
+// Compile returns kernels by name. The fake libcuda implements those of comm/internal/nccl.
 func (d *Device) Compile(_ context.Context, name, text string, functions ...string) ([]uintptr, error) {
 	cname := C.CString(text)
 	defer C.free(unsafe.Pointer(cname))

@@ -125,7 +125,7 @@ func TestWhoseFrames(t *testing.T) {
 		isGenerated, pkg bool
 	}{
 		{comm + ".(*ProcessGroup).start", "collectives.go", false, true},
-		{library + "internal/backend/host.(*Group).Start", "group.go", false, true},
+		{library + "comm/internal/host.(*Group).Start", "group.go", false, true},
 		{comm + ".TestX", "x_test.go", false, false},
 		{comm + "unity.Talk", "talk.go", false, false},
 		{"main.main", "main.go", false, false},
@@ -176,7 +176,7 @@ func TestCallSiteShowsTheProgramsFrame(t *testing.T) {
 		frames []runtime.Frame
 		want   []string
 	}{
-		{frames(library+"comm.start", library+"internal/backend/host.a", "main.train", "main.main"), []string{"main.train", "main.main"}},
+		{frames(library+"comm.start", library+"comm/internal/host.a", "main.train", "main.main"), []string{"main.train", "main.main"}},
 		{
 			frames(library+"comm.start", library+"ddp/reducer.a", library+"ddp/reducer.b", library+"ddp.c", library+"ddp.d", "runtime.x", library+"autograd.e", "main.train", "main.main"),
 			[]string{library + "ddp/reducer.a", library + "ddp/reducer.b", library + "ddp.c", "main.train", "main.main"},

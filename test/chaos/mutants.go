@@ -69,7 +69,7 @@ var mutants = []mutant{
 		shows: func(s *scenario) bool { return s.Mode == blocking && s.Fault == delay },
 	},
 	{
-		name: "ranks do not compare their calls", file: "internal/backend/host/header.go", function: "plan.checkHeaders",
+		name: "ranks do not compare their calls", file: "comm/internal/host/header.go", function: "plan.checkHeaders",
 		old: "mine == theirs && c.countsHash", new: "c.countsHash",
 		shows: func(s *scenario) bool { return s.Fault == resize },
 	},

@@ -296,7 +296,7 @@ int fakegpu_enqueue_kernel(stream *s, void (*run)(void *), void *arg, void (*dro
 
 
 // A module from the fake libnvrtc is a shared library, whose kernels run on the host. Functions of
-// other modules do nothing, except for those of internal/backend/nccl's small all-reduce.
+// other modules do nothing, except for those of comm/internal/nccl's small all-reduce.
 static void nothing(void *arg) { (void)arg; }
 
 // Arguments and lines of the small all-reduce.

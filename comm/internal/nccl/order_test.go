@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goddp/goddp/comm/internal/nccl"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/backend/backendtest"
-	"github.com/goddp/goddp/internal/backend/nccl"
 )
 
 const forever = 1 << 30

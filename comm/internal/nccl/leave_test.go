@@ -6,8 +6,8 @@ import (
 	"encoding/json"
 	"testing"
 
+	"github.com/goddp/goddp/comm/internal/callstate"
 	"github.com/goddp/goddp/internal/backend"
-	"github.com/goddp/goddp/internal/backend/callstate"
 	"github.com/goddp/goddp/internal/coordinator"
 )
 

@@ -15,11 +15,11 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/goddp/goddp/comm/internal/nccl"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cuda"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/backend/backendtest"
-	"github.com/goddp/goddp/internal/backend/nccl"
 	"github.com/goddp/goddp/internal/coordinator"
 	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
 	"github.com/goddp/goddp/internal/fakegpu"

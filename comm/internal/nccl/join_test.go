@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goddp/goddp/comm/internal/nccl"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
-	"github.com/goddp/goddp/internal/backend/nccl"
 	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
 )
 

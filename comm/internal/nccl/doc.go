@@ -74,7 +74,7 @@
 //
 // # Arithmetic
 //
-// NCCL's arithmetic differs from that of internal/backend/host in some places. Min and Max may lose a
+// NCCL's arithmetic differs from that of comm/internal/host in some places. Min and Max may lose a
 // NaN. Avg of a floating-point type multiplies by 1/N, rounded to the type, before it sums, as
 // PreMulSum does with each rank's factor. Small all-reduces sum and multiply in float32, or float64,
 // and round once, so the same elements may have another last bit in a larger tensor. NCCL does not

@@ -7,9 +7,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/goddp/goddp/comm/internal/callstate"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
-	"github.com/goddp/goddp/internal/backend/callstate"
 )
 
 // defaultTimeout bounds the making of a group if Config.Timeout is 0.
