@@ -18,8 +18,8 @@ import (
 
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/flight"
-	"github.com/goddp/goddp/internal/rendezvous"
 	"github.com/goddp/goddp/internal/stopfile"
+	"github.com/goddp/goddp/launcher/internal/rendezvous"
 )
 
 // abandonAfter is how long the agent waits for workers after SIGKILL.

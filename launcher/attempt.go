@@ -13,8 +13,8 @@ import (
 
 	"github.com/goddp/goddp/internal/atomicfile"
 	"github.com/goddp/goddp/internal/ranklist"
-	"github.com/goddp/goddp/internal/rendezvous"
 	"github.com/goddp/goddp/internal/stopfile"
+	"github.com/goddp/goddp/launcher/internal/rendezvous"
 )
 
 // attempt is one generation of workers, from their start until the end of all processes

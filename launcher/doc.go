@@ -11,7 +11,7 @@
 // # One attempt
 //
 // Run is the agent of one node. It joins a round of the rendezvous (package
-// [github.com/goddp/goddp/internal/rendezvous]), which numbers the ranks and opens the
+// [github.com/goddp/goddp/launcher/internal/rendezvous]), which numbers the ranks and opens the
 // store. It starts Workers processes with torchrun's environment (RANK, LOCAL_RANK,
 // WORLD_SIZE, MASTER_ADDR, ...), and waits for them:
 //

@@ -9,9 +9,9 @@ import (
 	"strings"
 
 	"github.com/goddp/goddp/internal/handshake"
-	"github.com/goddp/goddp/internal/rendezvous"
 	"github.com/goddp/goddp/internal/stopfile"
 	"github.com/goddp/goddp/internal/threads"
+	"github.com/goddp/goddp/launcher/internal/rendezvous"
 )
 
 // jobIDVar names the variable that holds the job's random id in the workers' environment.

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/goddp/goddp/internal/rendezvous"
+	"github.com/goddp/goddp/launcher/internal/rendezvous"
 )
 
 // The bounds on what a node tells the others about its failures.

@@ -13,7 +13,7 @@ import (
 	"github.com/goddp/goddp/internal/election"
 	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/internal/identity"
-	"github.com/goddp/goddp/internal/rendezvous"
+	"github.com/goddp/goddp/launcher/internal/rendezvous"
 )
 
 // Nodes says how the nodes of a job find each other, and how many they are. The fields must be

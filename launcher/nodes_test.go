@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goddp/goddp/internal/rendezvous"
 	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/launcher/internal/rendezvous"
 )
 
 // nodeResult is what Run returned on a node.

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/internal/printer"
-	"github.com/goddp/goddp/internal/rendezvous"
+	"github.com/goddp/goddp/launcher/internal/rendezvous"
 )
 
 func TestSplitter(t *testing.T) {

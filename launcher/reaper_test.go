@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/goddp/goddp/internal/rendezvous"
+	"github.com/goddp/goddp/launcher/internal/rendezvous"
 )
 
 // The reaper drops requests about attempts whose orphans are gone. So attempts have different numbers, also if

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goddp/goddp/internal/flight"
-	"github.com/goddp/goddp/internal/rendezvous"
 	"github.com/goddp/goddp/internal/stopfile"
+	"github.com/goddp/goddp/launcher/internal/rendezvous"
 )
 
 // process is one worker of one attempt.

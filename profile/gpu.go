@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/cupti"
+	"github.com/goddp/goddp/profile/internal/cupti"
 )
 
 // gpu records what a device runs, if the device is a GPU. Its owner, a Recorder, guards it by its mutex.

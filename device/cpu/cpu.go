@@ -8,8 +8,8 @@ import (
 	"unsafe"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/internal/arena"
 	"github.com/goddp/goddp/device/internal/operand"
-	"github.com/goddp/goddp/internal/arena"
 	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/internal/memcheck"
 )

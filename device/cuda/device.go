@@ -16,7 +16,7 @@ import (
 	"unsafe"
 
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/arena"
+	"github.com/goddp/goddp/device/internal/arena"
 	"github.com/goddp/goddp/internal/poll"
 )
 

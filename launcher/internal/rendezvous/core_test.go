@@ -12,7 +12,7 @@ import (
 
 // TestCore plays the scenarios under testdata/core. If one fails, run
 //
-//	go test ./internal/rendezvous -run TestCore -rewrite
+//	go test ./launcher/internal/rendezvous -run TestCore -rewrite
 //
 // and read the diff; keep it only if you understand and want it.
 //
