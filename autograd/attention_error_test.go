@@ -11,7 +11,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/testkit"
-	"github.com/goddp/goddp/internal/torchtest"
+	"github.com/goddp/goddp/internal/testkit/torchtest"
 )
 
 //go:embed testdata/attention_error.py

@@ -17,7 +17,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cuda"
-	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/testkit/commtest"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 	"github.com/goddp/goddp/profile"

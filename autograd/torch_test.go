@@ -11,7 +11,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/testkit"
-	"github.com/goddp/goddp/internal/torchtest"
+	"github.com/goddp/goddp/internal/testkit/torchtest"
 )
 
 // parity collects computations on tensors of random shapes. Their results are compared with PyTorch's.

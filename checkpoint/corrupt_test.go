@@ -13,8 +13,8 @@ import (
 
 	"github.com/goddp/goddp/checkpoint/safetensors"
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/internal/testkit/commtest"
 )
 
 // Verify finds a flipped bit anywhere in a checkpoint and names the tensor. Resume loads the

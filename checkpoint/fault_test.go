@@ -14,8 +14,8 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/internal/testkit/commtest"
 )
 
 var errFault = errors.New("injected fault")

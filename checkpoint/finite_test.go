@@ -12,8 +12,8 @@ import (
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/half"
+	"github.com/goddp/goddp/internal/testkit/commtest"
 )
 
 // The last finite checkpoint stays beside the last Keep ones, whichever Manager saved it. The first checkpoint that is

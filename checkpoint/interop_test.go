@@ -9,8 +9,8 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
-	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/internal/testkit/commtest"
 	"github.com/goddp/goddp/nn"
 )
 

@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/testkit/commtest"
 )
 
 // What is no regular file in place of a manifest or a share makes the checkpoint corrupt, so that the one before it is

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/testkit/commtest"
 )
 
 // While one job uses a folder, another one gets an error that names it, and does not disturb it. When the first job has

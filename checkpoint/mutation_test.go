@@ -13,8 +13,8 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/internal/testkit/commtest"
 	"github.com/goddp/goddp/nn"
 )
 

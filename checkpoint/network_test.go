@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/testkit/commtest"
 )
 
 // server is a folder that hosts share, with the guarantees of NFS.

@@ -10,7 +10,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
-	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/testkit/commtest"
 )
 
 // If OpenBLAS is missing, only one rank of the host logs a warning. The warning says how to

@@ -14,7 +14,7 @@ import (
 	"github.com/goddp/goddp/ddp/ddpgorgonia"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/ddp/zero"
-	"github.com/goddp/goddp/internal/must"
+	"github.com/goddp/goddp/internal/testkit/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 	"github.com/goddp/goddp/train"

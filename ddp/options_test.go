@@ -9,7 +9,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
-	"github.com/goddp/goddp/internal/must"
+	"github.com/goddp/goddp/internal/testkit/must"
 	"github.com/goddp/goddp/nn"
 )
 

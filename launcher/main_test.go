@@ -17,9 +17,9 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/backend"
-	"github.com/goddp/goddp/internal/daemon"
 	"github.com/goddp/goddp/internal/flight"
 	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/internal/testkit/daemon"
 )
 
 func TestMain(m *testing.M) {

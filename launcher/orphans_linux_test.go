@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goddp/goddp/internal/daemon"
+	"github.com/goddp/goddp/internal/testkit/daemon"
 )
 
 // A process that has ended is exiting, before and after its parent waits for it. A

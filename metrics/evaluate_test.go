@@ -8,7 +8,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/data"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/testkit/commtest"
 	"github.com/goddp/goddp/metrics"
 	"github.com/goddp/goddp/nn"
 )

@@ -11,7 +11,7 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/internal/testkit"
-	"github.com/goddp/goddp/internal/torchtest"
+	"github.com/goddp/goddp/internal/testkit/torchtest"
 	"github.com/goddp/goddp/nn"
 )
 

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/must"
+	"github.com/goddp/goddp/internal/testkit/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )

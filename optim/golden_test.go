@@ -6,7 +6,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/goddp/goddp/internal/must"
+	"github.com/goddp/goddp/internal/testkit/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )

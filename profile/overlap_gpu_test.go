@@ -14,7 +14,7 @@ import (
 	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/testkit/commtest"
 	"github.com/goddp/goddp/internal/timeline"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/profile"

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/testkit/commtest"
 )
 
 // C enqueues what goddp enqueues: a step and two in C end with the parameters of three steps, bit for bit.

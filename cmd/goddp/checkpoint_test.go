@@ -8,7 +8,7 @@ import (
 
 	"github.com/goddp/goddp/checkpoint"
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/testkit/commtest"
 	"github.com/goddp/goddp/nn"
 )
 

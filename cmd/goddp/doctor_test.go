@@ -14,9 +14,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/goddp/goddp/internal/fakegpu"
-	"github.com/goddp/goddp/internal/netns"
 	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/internal/testkit/fakegpu"
+	"github.com/goddp/goddp/internal/testkit/netns"
 	"github.com/goddp/goddp/launcher"
 )
 

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/cmd/goddp/internal/tune"
-	"github.com/goddp/goddp/internal/fakegpu"
 	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/internal/testkit/fakegpu"
 )
 
 // On GPUs all of NCCL's settings are compared, in pairs with the default, as is the default itself.

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/goddp/goddp/internal/fakegpu"
+	"github.com/goddp/goddp/internal/testkit/fakegpu"
 )
 
 // golaunch starts as many workers as CUDA sees GPUs, which are 16 emulated ones.

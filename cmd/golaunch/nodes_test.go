@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/election"
-	"github.com/goddp/goddp/internal/etcdtest"
 	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/internal/testkit/etcdtest"
 )
 
 // agentOf returns a golaunch of a job of several nodes, which all are on this host.

@@ -18,8 +18,8 @@ import (
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
-	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/internal/testkit/commtest"
 )
 
 // victimVar is an environment variable: the rank that dies.

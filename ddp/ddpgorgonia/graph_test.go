@@ -18,7 +18,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device/cpu"
-	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/testkit/commtest"
 )
 
 // faulty is an identity that calls do, and whose hashes the test chooses.

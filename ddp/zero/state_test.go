@@ -14,8 +14,8 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/commtest"
-	"github.com/goddp/goddp/internal/must"
+	"github.com/goddp/goddp/internal/testkit/commtest"
+	"github.com/goddp/goddp/internal/testkit/must"
 	"github.com/goddp/goddp/nn"
 )
 

@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/devicetest"
 	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/internal/testkit/devicetest"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m, nil) }

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/fakegpu"
 	"github.com/goddp/goddp/internal/kernels"
+	"github.com/goddp/goddp/internal/testkit/fakegpu"
 )
 
 // The wide kernels compute what the others compute, whose operands need not be aligned.

@@ -11,9 +11,9 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/devicetest"
-	"github.com/goddp/goddp/internal/fakegpu"
 	"github.com/goddp/goddp/internal/kernels"
+	"github.com/goddp/goddp/internal/testkit/devicetest"
+	"github.com/goddp/goddp/internal/testkit/fakegpu"
 )
 
 // imageCase is a convolution of n images.

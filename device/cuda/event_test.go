@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/devicetest"
-	"github.com/goddp/goddp/internal/fakegpu"
+	"github.com/goddp/goddp/internal/testkit/devicetest"
+	"github.com/goddp/goddp/internal/testkit/fakegpu"
 )
 
 // bare opens a device without kernels on the fake libcuda. lines are faults for fakegpu.Control.

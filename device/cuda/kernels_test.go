@@ -9,10 +9,10 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/devicetest"
-	"github.com/goddp/goddp/internal/fakegpu"
 	"github.com/goddp/goddp/internal/half"
 	"github.com/goddp/goddp/internal/kernels"
+	"github.com/goddp/goddp/internal/testkit/devicetest"
+	"github.com/goddp/goddp/internal/testkit/fakegpu"
 )
 
 func TestConformance(t *testing.T) {

@@ -7,8 +7,8 @@ import (
 	"unsafe"
 
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/fakegpu"
 	"github.com/goddp/goddp/internal/kernels"
+	"github.com/goddp/goddp/internal/testkit/fakegpu"
 )
 
 // An index out of range gives NaN in a gather, and its term is not added in a scatter.

@@ -8,9 +8,9 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/devicetest"
-	"github.com/goddp/goddp/internal/fakegpu"
 	"github.com/goddp/goddp/internal/kernels"
+	"github.com/goddp/goddp/internal/testkit/devicetest"
+	"github.com/goddp/goddp/internal/testkit/fakegpu"
 )
 
 // fusing is a device whose LinearGrad always uses one kernel if cuBLAS has it, whether or not that

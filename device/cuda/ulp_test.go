@@ -5,8 +5,8 @@ package cuda
 import (
 	"testing"
 
-	"github.com/goddp/goddp/internal/fakegpu"
-	"github.com/goddp/goddp/internal/ulptest"
+	"github.com/goddp/goddp/internal/testkit/fakegpu"
+	"github.com/goddp/goddp/internal/testkit/ulptest"
 )
 
 // A GPU's functions, losses and reductions are accurate over all of float32: see docs/results/numerics.md.

@@ -8,8 +8,8 @@ import (
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/commtest"
-	"github.com/goddp/goddp/internal/fakegpu"
+	"github.com/goddp/goddp/internal/testkit/commtest"
+	"github.com/goddp/goddp/internal/testkit/fakegpu"
 )
 
 // The collectives also work on devices whose memory the host cannot address, over the fake NCCL.

@@ -27,7 +27,7 @@ const (
 // Kernels are the operations of a device. Each call enqueues work on a stream. Unless documented
 // otherwise, operands have the same floating-point type, dst overlaps no other operand, and NaN
 // propagates: a result computed from a NaN is NaN, forwards and backwards. Every implementation passes
-// the conformance suite in internal/devicetest.
+// the conformance suite in internal/testkit/devicetest.
 type Kernels interface {
 	device.Kernels
 	Softmax

@@ -6,8 +6,8 @@ import (
 	"reflect"
 	"testing"
 
-	"github.com/goddp/goddp/internal/fakegpu"
 	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/internal/testkit/fakegpu"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m, nil) }

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goddp/goddp/internal/daemon"
 	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/internal/testkit/daemon"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m, nil) }

@@ -17,7 +17,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/goddp/goddp/internal/daemon"
+	"github.com/goddp/goddp/internal/testkit/daemon"
 )
 
 // binaries is the folder that holds golaunch, goddp and worker.

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/goddp/goddp/internal/daemon"
+	"github.com/goddp/goddp/internal/testkit/daemon"
 )
 
 // mutant is goddp with one line wrong. The campaign builds each mutant and must catch it.

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/goddp/goddp/internal/daemon"
+	"github.com/goddp/goddp/internal/testkit/daemon"
 )
 
 // fault is the kind of harm that the campaign does to a job; doc.go describes each.

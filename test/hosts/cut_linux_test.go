@@ -4,7 +4,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/goddp/goddp/internal/netns"
+	"github.com/goddp/goddp/internal/testkit/netns"
 )
 
 // TestRendezvousHostReturns cuts the host of the rendezvous off from the other hosts but not from etcd, and then

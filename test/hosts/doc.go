@@ -1,5 +1,5 @@
 // Package hosts holds the tests of jobs on several hosts. Each host is a network namespace with addresses
-// of its own (internal/netns); golaunch runs on it, and starts workers that train (test/hosts/worker).
+// of its own (internal/testkit/netns); golaunch runs on it, and starts workers that train (test/hosts/worker).
 //
 //	go test ./test/hosts -long                 a few jobs, in seconds
 //	make hosts                                 all of them, with 100 seeded kills; minutes

@@ -15,9 +15,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/goddp/goddp/internal/etcdtest"
-	"github.com/goddp/goddp/internal/netns"
 	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/internal/testkit/etcdtest"
+	"github.com/goddp/goddp/internal/testkit/netns"
 )
 
 // rdzvPort is the default port of the rendezvous.

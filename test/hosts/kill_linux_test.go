@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goddp/goddp/internal/netns"
 	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/internal/testkit/netns"
 )
 
 // The processes of a node.

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goddp/goddp/internal/netns"
 	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/internal/testkit/netns"
 )
 
 // openPorts returns the TCP ports of a host that other hosts can reach.

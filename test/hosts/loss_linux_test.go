@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goddp/goddp/internal/netns"
 	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/internal/testkit/netns"
 )
 
 // beat is the time between two heartbeats of fastConf. A node that is silent for three is lost.

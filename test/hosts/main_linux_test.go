@@ -8,8 +8,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/goddp/goddp/internal/netns"
 	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/internal/testkit/netns"
 )
 
 var (

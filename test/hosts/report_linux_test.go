@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/goddp/goddp/internal/netns"
+	"github.com/goddp/goddp/internal/testkit/netns"
 )
 
 // TestEveryNodeReportsTheSameCause has a worker of one node fail. All nodes print its failure and end with

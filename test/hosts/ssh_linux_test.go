@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goddp/goddp/internal/netns"
 	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/internal/testkit/netns"
 )
 
 // sshJob is a job that golaunch starts from the last host of a network on all others, by ssh.

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goddp/goddp/internal/netns"
 	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/internal/testkit/netns"
 )
 
 // dialFrom connects a host with an address.

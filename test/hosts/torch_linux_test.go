@@ -6,8 +6,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/goddp/goddp/internal/netns"
 	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/internal/testkit/netns"
 )
 
 // startTorchrun starts a torchrun agent on a host.

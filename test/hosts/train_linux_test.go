@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/goddp/goddp/internal/netns"
+	"github.com/goddp/goddp/internal/testkit/netns"
 )
 
 // TestHostsTrain trains on 2, 3 and 8 hosts, whose agents find each other in every way.

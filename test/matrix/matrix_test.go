@@ -12,8 +12,8 @@ import (
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/ddp/zero"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/internal/testkit/commtest"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )

@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/goddp/goddp/internal/netns"
 	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/internal/testkit/netns"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m, nil) }

@@ -13,7 +13,7 @@ import (
 	"github.com/goddp/goddp/comm/internal/callstate"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/coordinator"
-	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
+	"github.com/goddp/goddp/internal/testkit/coordinatortest"
 )
 
 func TestFirstCauseIsKept(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/goddp/goddp/comm/internal/host"
 	"github.com/goddp/goddp/internal/backend"
-	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
+	"github.com/goddp/goddp/internal/testkit/coordinatortest"
 	"github.com/goddp/goddp/store"
 )
 

@@ -16,10 +16,10 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/internal/backend"
-	"github.com/goddp/goddp/internal/backend/backendtest"
 	"github.com/goddp/goddp/internal/coordinator"
-	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
 	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/internal/testkit/backendtest"
+	"github.com/goddp/goddp/internal/testkit/coordinatortest"
 	"github.com/goddp/goddp/store"
 )
 

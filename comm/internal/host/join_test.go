@@ -17,7 +17,7 @@ import (
 
 	"github.com/goddp/goddp/comm/internal/host"
 	"github.com/goddp/goddp/internal/backend"
-	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
+	"github.com/goddp/goddp/internal/testkit/coordinatortest"
 )
 
 // Some ranks do not join. All others name them, also a rank whose own time is not over. Ranks that

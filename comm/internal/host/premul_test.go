@@ -8,7 +8,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
-	"github.com/goddp/goddp/internal/backend/backendtest"
+	"github.com/goddp/goddp/internal/testkit/backendtest"
 )
 
 // A PreMulSum is bitwise equal to the Sum of products that each rank computed before. Factors,

@@ -15,9 +15,9 @@ import (
 	"github.com/goddp/goddp/comm/internal/host"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
-	"github.com/goddp/goddp/internal/backend/backendtest"
 	"github.com/goddp/goddp/internal/handshake"
-	"github.com/goddp/goddp/internal/handshake/handshaketest"
+	"github.com/goddp/goddp/internal/testkit/backendtest"
+	"github.com/goddp/goddp/internal/testkit/handshaketest"
 	"github.com/goddp/goddp/store"
 )
 

@@ -19,7 +19,7 @@ import (
 	"github.com/goddp/goddp/comm/internal/host"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
-	"github.com/goddp/goddp/internal/backend/backendtest"
+	"github.com/goddp/goddp/internal/testkit/backendtest"
 )
 
 // mappings returns how many times this process has mapped each segment, by inode. Shared regions

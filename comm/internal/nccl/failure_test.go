@@ -18,10 +18,10 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/internal/backend"
-	"github.com/goddp/goddp/internal/backend/backendtest"
-	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
 	"github.com/goddp/goddp/internal/dl"
-	"github.com/goddp/goddp/internal/fakegpu"
+	"github.com/goddp/goddp/internal/testkit/backendtest"
+	"github.com/goddp/goddp/internal/testkit/coordinatortest"
+	"github.com/goddp/goddp/internal/testkit/fakegpu"
 )
 
 // lateness is how long after its deadline a call may return on a busy machine. A call that no

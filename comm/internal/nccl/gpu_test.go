@@ -15,7 +15,7 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cuda"
 	"github.com/goddp/goddp/internal/backend"
-	"github.com/goddp/goddp/internal/backend/backendtest"
+	"github.com/goddp/goddp/internal/testkit/backendtest"
 )
 
 // gpus is the number of real GPUs.

@@ -14,7 +14,7 @@ import (
 	"github.com/goddp/goddp/comm/internal/nccl"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
-	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
+	"github.com/goddp/goddp/internal/testkit/coordinatortest"
 )
 
 // One of three ranks does not join.

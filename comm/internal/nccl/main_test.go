@@ -19,11 +19,11 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cuda"
 	"github.com/goddp/goddp/internal/backend"
-	"github.com/goddp/goddp/internal/backend/backendtest"
 	"github.com/goddp/goddp/internal/coordinator"
-	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
-	"github.com/goddp/goddp/internal/fakegpu"
 	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/internal/testkit/backendtest"
+	"github.com/goddp/goddp/internal/testkit/coordinatortest"
+	"github.com/goddp/goddp/internal/testkit/fakegpu"
 	"github.com/goddp/goddp/store"
 )
 

@@ -13,7 +13,7 @@ import (
 	"github.com/goddp/goddp/comm/internal/nccl"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
-	"github.com/goddp/goddp/internal/backend/backendtest"
+	"github.com/goddp/goddp/internal/testkit/backendtest"
 )
 
 const forever = 1 << 30

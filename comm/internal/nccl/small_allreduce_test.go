@@ -17,9 +17,9 @@ import (
 	"github.com/goddp/goddp/comm/internal/nccl"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
-	"github.com/goddp/goddp/internal/backend/backendtest"
-	"github.com/goddp/goddp/internal/fakegpu"
 	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/internal/testkit/backendtest"
+	"github.com/goddp/goddp/internal/testkit/fakegpu"
 )
 
 // mapping lets the fake GPUs map each other's memory.

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/internal/backend"
-	"github.com/goddp/goddp/internal/backend/backendtest"
+	"github.com/goddp/goddp/internal/testkit/backendtest"
 )
 
 // suite returns the scenarios of all backends, for fake libraries with these faults.

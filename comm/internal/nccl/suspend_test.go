@@ -17,7 +17,7 @@ import (
 	"github.com/goddp/goddp/comm/internal/nccl"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
-	"github.com/goddp/goddp/internal/backend/backendtest"
+	"github.com/goddp/goddp/internal/testkit/backendtest"
 )
 
 // patience is how long rank 1 waits for rank 0 in the scenario "resumed".

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/election"
-	"github.com/goddp/goddp/internal/etcdtest"
 	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/internal/testkit/etcdtest"
 )
 
 func open(t *testing.T, c *etcdtest.Cluster, name string) *etcdElection {

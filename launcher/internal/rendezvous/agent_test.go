@@ -13,9 +13,9 @@ import (
 
 	"github.com/goddp/goddp/internal/election"
 	"github.com/goddp/goddp/internal/election/etcd"
-	"github.com/goddp/goddp/internal/etcdtest"
 	"github.com/goddp/goddp/internal/identity"
 	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/internal/testkit/etcdtest"
 )
 
 // openAgent opens an agent of a job whose other agents are on this host as well.

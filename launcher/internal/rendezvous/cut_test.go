@@ -12,7 +12,7 @@ import (
 
 	"github.com/goddp/goddp/internal/election"
 	"github.com/goddp/goddp/internal/election/etcd"
-	"github.com/goddp/goddp/internal/etcdtest"
+	"github.com/goddp/goddp/internal/testkit/etcdtest"
 )
 
 // network carries the connections of agents with hosts, and can cut them all off from each other. Etcd stays

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/dl"
-	"github.com/goddp/goddp/internal/fakegpu"
 	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/internal/testkit/fakegpu"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m, nil) }

@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/internal/daemon"
+	"github.com/goddp/goddp/internal/testkit/daemon"
 	"github.com/goddp/goddp/store"
 )
 

@@ -8,8 +8,8 @@ import (
 
 	"github.com/goddp/goddp/cmd/goddp/internal/doctor"
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/internal/testkit/commtest"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m, nil) }

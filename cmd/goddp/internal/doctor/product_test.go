@@ -7,7 +7,7 @@ import (
 
 	"github.com/goddp/goddp/cmd/goddp/internal/doctor"
 	"github.com/goddp/goddp/device/cuda"
-	"github.com/goddp/goddp/internal/fakegpu"
+	"github.com/goddp/goddp/internal/testkit/fakegpu"
 )
 
 // A product runs on a fake GPU, and leaves no memory behind.

@@ -5,8 +5,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/goddp/goddp/internal/netns"
 	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/internal/testkit/netns"
 )
 
 // A virtual interface, such as a container's, has no speed of its own. Its driver states one that says nothing.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cuda"
-	"github.com/goddp/goddp/internal/fakegpu"
+	"github.com/goddp/goddp/internal/testkit/fakegpu"
 )
 
 // FakeGPUs opens n fake GPUs with all kernels, and closes them when the test ends. faults are lines for

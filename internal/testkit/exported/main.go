@@ -3,9 +3,9 @@
 // exported interfaces count. Commands, internal packages, examples and modules below this one are
 // left out.
 //
-//	go run ./internal/exported          # a line for each package, and the total
-//	go run ./internal/exported -max 550 # exits with 1 if functions, methods and types exceed 550
-//	go run ./internal/exported device   # also lists the identifiers of package device
+//	go run ./internal/testkit/exported          # a line for each package, and the total
+//	go run ./internal/testkit/exported -max 550 # exits with 1 if functions, methods and types exceed 550
+//	go run ./internal/testkit/exported device   # also lists the identifiers of package device
 package main
 
 import (

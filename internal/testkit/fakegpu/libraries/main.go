@@ -3,7 +3,7 @@
 // Command libraries builds fake versions of CUDA's libraries in an existing folder. It prints the
 // variables by which programs open them:
 //
-//	mkdir /tmp/gpu && eval $(go run ./internal/fakegpu/libraries /tmp/gpu)
+//	mkdir /tmp/gpu && eval $(go run ./internal/testkit/fakegpu/libraries /tmp/gpu)
 //	GODDP_DEVICE=cuda go run ./cmd/golaunch --nproc-per-node 1 ./examples/toy
 package main
 
@@ -12,7 +12,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/goddp/goddp/internal/fakegpu"
+	"github.com/goddp/goddp/internal/testkit/fakegpu"
 )
 
 func main() {
