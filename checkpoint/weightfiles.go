@@ -12,8 +12,8 @@ import (
 	"strings"
 
 	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/checkpoint/internal/magic"
 	"github.com/goddp/goddp/checkpoint/safetensors"
-	"github.com/goddp/goddp/internal/magic"
 	"github.com/goddp/goddp/internal/regular"
 	"github.com/goddp/goddp/nn"
 )

@@ -14,7 +14,7 @@ import (
 	"slices"
 	"unicode/utf8"
 
-	"github.com/goddp/goddp/internal/magic"
+	"github.com/goddp/goddp/checkpoint/internal/magic"
 	"github.com/goddp/goddp/internal/regular"
 )
 
