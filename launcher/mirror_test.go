@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	framing "github.com/goddp/goddp/internal/frame"
+	"github.com/goddp/goddp/internal/frame"
 	"github.com/goddp/goddp/internal/testkit"
 )
 
@@ -65,7 +65,7 @@ func TestHostShowsAllOutput(t *testing.T) {
 // The lines that are sent, and those that are said to be dropped, are all lines.
 func TestMirrorCountsDroppedLines(t *testing.T) {
 	m := newMirror((&console{}).line)
-	m.queue = framing.NewOutbox(64 << 10)
+	m.queue = frame.NewOutbox(64 << 10)
 	mine, theirs := net.Pipe()
 	var out, notices buffer
 	shown := newConsole(&out, &notices)

@@ -16,7 +16,6 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/dl"
-	"github.com/goddp/goddp/internal/nvidia"
 )
 
 // raw is C's communicator and stream, which are independent of goddp.
@@ -30,7 +29,7 @@ type raw struct {
 // returns the side without events, the side with events, and a function that ends the communicator.
 // timeout bounds that function and the waits of the calls. After an error the process must exit.
 func openRaw(ctx context.Context, pg *comm.ProcessGroup, dev gpu, timeout time.Duration) (plain, evented side, leave func() error, err error) {
-	lib, err := dl.Open(nvidia.Search("NCCL", "GODDP_LIBNCCL", "libnccl.so.2", "libnccl.so"))
+	lib, err := dl.Open(dl.NVIDIA("NCCL", "GODDP_LIBNCCL", "libnccl.so.2", "libnccl.so"))
 	if err != nil {
 		return side{}, side{}, nil, err
 	}

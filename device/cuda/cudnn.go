@@ -19,7 +19,6 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/dl"
-	"github.com/goddp/goddp/internal/nvidia"
 )
 
 // These are the versions of cuDNN that this package works with, as cudnnGetVersion numbers them. The
@@ -55,7 +54,7 @@ func (k *kernelSet) cudnn() *cudnn {
 
 // openCudnn loads libcudnn for a device.
 func openCudnn(d *gpuDevice) (*cudnn, error) {
-	lib, err := dl.Open(nvidia.Search("libcudnn, NVIDIA's neural network kernels,", "GODDP_LIBCUDNN", "libcudnn.so.9"))
+	lib, err := dl.Open(dl.NVIDIA("libcudnn, NVIDIA's neural network kernels,", "GODDP_LIBCUDNN", "libcudnn.so.9"))
 	if err != nil {
 		return nil, fmt.Errorf("cuda: %w", err)
 	}

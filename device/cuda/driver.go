@@ -11,7 +11,6 @@ import (
 	"unsafe"
 
 	"github.com/goddp/goddp/internal/dl"
-	"github.com/goddp/goddp/internal/nvidia"
 )
 
 // These codes of the driver are no failures of the program.
@@ -35,7 +34,7 @@ type driver struct {
 
 // openDriver loads and initialises libcuda.
 func openDriver() (*driver, error) {
-	lib, err := dl.Open(nvidia.Search("libcuda, which comes with NVIDIA's driver,", "GODDP_LIBCUDA", "libcuda.so.1", "libcuda.so"))
+	lib, err := dl.Open(dl.NVIDIA("libcuda, which comes with NVIDIA's driver,", "GODDP_LIBCUDA", "libcuda.so.1", "libcuda.so"))
 	if err != nil {
 		return nil, fmt.Errorf("cuda: %w", err)
 	}

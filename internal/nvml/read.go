@@ -12,12 +12,11 @@ import (
 	"unsafe"
 
 	"github.com/goddp/goddp/internal/dl"
-	"github.com/goddp/goddp/internal/nvidia"
 )
 
 // Read reads the state of all GPUs of the host. The error is a *dl.NotFoundError if there is no NVML.
 func Read() (*Host, error) {
-	lib, err := dl.Open(nvidia.Search("NVML, which comes with NVIDIA's driver,", "GODDP_LIBNVML", "libnvidia-ml.so.1", "libnvidia-ml.so"))
+	lib, err := dl.Open(dl.NVIDIA("NVML, which comes with NVIDIA's driver,", "GODDP_LIBNVML", "libnvidia-ml.so.1", "libnvidia-ml.so"))
 	if err != nil {
 		return nil, err
 	}

@@ -15,7 +15,6 @@ import (
 	"unsafe"
 
 	"github.com/goddp/goddp/internal/dl"
-	"github.com/goddp/goddp/internal/nvidia"
 )
 
 // oldest is the oldest version of CUPTI whose records have the fields that this package reads: 11.8.
@@ -94,7 +93,7 @@ func (r *Recording) Stop() ([]Activity, error) {
 
 // openLibrary opens CUPTI. The function table is never freed, because CUPTI stays loaded.
 func openLibrary() (*C.cupti, error) {
-	lib, err := dl.Open(nvidia.Search("CUPTI", "GODDP_LIBCUPTI", "libcupti.so.13", "libcupti.so.12", "libcupti.so"))
+	lib, err := dl.Open(dl.NVIDIA("CUPTI", "GODDP_LIBCUPTI", "libcupti.so.13", "libcupti.so.12", "libcupti.so"))
 	if err != nil {
 		return nil, err
 	}

@@ -23,7 +23,6 @@ import (
 	"unsafe"
 
 	"github.com/goddp/goddp/internal/dl"
-	"github.com/goddp/goddp/internal/nvidia"
 )
 
 // These are the oldest versions that this module's packages accept: NCCL 2.19.1 and cuDNN 9.10.2.
@@ -73,13 +72,13 @@ func (f *Facts) readLibraries(localRank int) {
 		return
 	}
 	f.Libraries = append(f.Libraries, cuda,
-		version("NCCL", nvidia.Search("NCCL", "GODDP_LIBNCCL", "libnccl.so.2", "libnccl.so"), "ncclGetVersion", ncclVersion),
-		version("cuBLASLt", nvidia.Search("libcublasLt", "GODDP_LIBCUBLASLT", "libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"),
+		version("NCCL", dl.NVIDIA("NCCL", "GODDP_LIBNCCL", "libnccl.so.2", "libnccl.so"), "ncclGetVersion", ncclVersion),
+		version("cuBLASLt", dl.NVIDIA("libcublasLt", "GODDP_LIBCUBLASLT", "libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"),
 			"cublasLtGetVersion", func(f unsafe.Pointer) (string, error) {
 				v := int(C.call_size(f))
 				return fmt.Sprintf("%d.%d.%d", v/10000, v/100%100, v%100), nil
 			}),
-		version("NVRTC", nvidia.Search("libnvrtc", "GODDP_LIBNVRTC", "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"),
+		version("NVRTC", dl.NVIDIA("libnvrtc", "GODDP_LIBNVRTC", "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"),
 			"nvrtcVersion", func(f unsafe.Pointer) (string, error) {
 				var major, minor C.int
 				if code := C.call_two(f, &major, &minor); code != 0 {
@@ -88,7 +87,7 @@ func (f *Facts) readLibraries(localRank int) {
 				return fmt.Sprintf("%d.%d", major, minor), nil
 			}))
 	if os.Getenv("GODDP_LIBCUDNN") != "none" {
-		f.Libraries = append(f.Libraries, version("cuDNN", nvidia.Search("libcudnn", "GODDP_LIBCUDNN", "libcudnn.so.9"), "cudnnGetVersion", cudnnVersion))
+		f.Libraries = append(f.Libraries, version("cuDNN", dl.NVIDIA("libcudnn", "GODDP_LIBCUDNN", "libcudnn.so.9"), "cudnnGetVersion", cudnnVersion))
 	}
 }
 
@@ -106,7 +105,7 @@ func hasGPU() bool { return len(names("/proc/driver/nvidia/gpus/*")) > 0 }
 
 // openCUDA opens the driver's library. The library is nil if it was not found.
 func openCUDA() (Library, *dl.Library) {
-	lib, err := dl.Open(nvidia.Search("libcuda, which comes with NVIDIA's driver,", "GODDP_LIBCUDA", "libcuda.so.1", "libcuda.so"))
+	lib, err := dl.Open(dl.NVIDIA("libcuda, which comes with NVIDIA's driver,", "GODDP_LIBCUDA", "libcuda.so.1", "libcuda.so"))
 	if err != nil {
 		return Library{Name: "libcuda", Error: err.Error()}, nil
 	}

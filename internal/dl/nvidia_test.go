@@ -1,4 +1,4 @@
-package nvidia
+package dl
 
 import (
 	"errors"
@@ -6,8 +6,6 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
-
-	"github.com/goddp/goddp/internal/dl"
 )
 
 // Libraries are searched for in the right places and order. The test's files exist but cannot be
@@ -28,8 +26,8 @@ func TestSearchOrder(t *testing.T) {
 	wheel := place("venv/lib/python3.12/site-packages/nvidia/cu13/lib")
 	t.Setenv("CUDA_HOME", filepath.Join(root, "toolkit"))
 	t.Setenv("VIRTUAL_ENV", filepath.Join(root, "venv"))
-	_, err := dl.Open(Search("nothing", "GODDP_LIBNOTHING", "libnothing.so.1"))
-	var missing *dl.NotFoundError
+	_, err := Open(NVIDIA("nothing", "GODDP_LIBNOTHING", "libnothing.so.1"))
+	var missing *NotFoundError
 	if !errors.As(err, &missing) {
 		t.Fatalf("got %v", err)
 	}
@@ -42,7 +40,7 @@ func TestSearchOrder(t *testing.T) {
 		t.Errorf("tried %q, want the loader's path, %s and %s in this order", tried, home, wheel)
 	}
 	t.Setenv("GODDP_LIBNOTHING", home)
-	if _, err := dl.Open(Search("nothing", "GODDP_LIBNOTHING", "libnothing.so.1")); !errors.As(err, &missing) || len(missing.Tried) != 1 {
+	if _, err := Open(NVIDIA("nothing", "GODDP_LIBNOTHING", "libnothing.so.1")); !errors.As(err, &missing) || len(missing.Tried) != 1 {
 		t.Errorf("with a file named: got %v", err)
 	}
 }

@@ -1,19 +1,16 @@
-// Package nvidia knows where the libraries of NVIDIA's toolkits are installed.
-package nvidia
+package dl
 
 import (
 	"os"
 	"os/exec"
 	"path/filepath"
-
-	"github.com/goddp/goddp/internal/dl"
 )
 
-// Search returns the places of a library. If the environment variable env is set, it names the only
+// NVIDIA returns the places of a library. If the environment variable env is set, it names the only
 // place. Otherwise they are the loader's path, the CUDA home, and the folders of NVIDIA's packages
 // in a Python environment, in this order. files are the library's names, the preferred one first.
-func Search(name, env string, files ...string) dl.Search {
-	return dl.Search{Name: name, Env: env, Files: files, Dirs: append(homes(), wheels()...)}
+func NVIDIA(name, env string, files ...string) Search {
+	return Search{Name: name, Env: env, Files: files, Dirs: append(homes(), wheels()...)}
 }
 
 // homes returns the library folders of a CUDA toolkit.
