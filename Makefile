@@ -7,9 +7,9 @@ GOTEST ?= $(GO) test
 LONG = $(shell grep -rlE --include='*_test.go' --exclude-dir=cucomm --exclude-dir=kubernetes \
 	'testkit\.(Long|IsLong|Need)|commtest\.Processes' . | xargs -n1 dirname | sort -u)
 # The packages whose tests run several goroutines in one process, which is what the race detector can see.
-RACE = ./amp ./autograd ./checkpoint ./comm/... ./data ./ddp ./ddp/commhook ./ddp/reducer ./ddp/zero ./device/cpu ./launcher \
-	./profile ./store ./train $(addprefix ./internal/,accept arena awake backend/... capture coordinator election flight frame \
-	handshake peeruid rejections rendezvous)
+RACE = ./amp ./autograd ./checkpoint ./comm/... ./data ./ddp ./ddp/commhook ./ddp/reducer ./ddp/zero ./device/cpu \
+	./device/internal/arena ./launcher/... ./profile ./store ./train \
+	$(addprefix ./internal/,awake backend capture coordinator election flight handshake peeruid wire)
 # The packages with tests on the emulated GPU.
 EMULATED = $(shell grep -rl --include='*_test.go' '^func TestEmulated' . | xargs -n1 dirname | sort -u)
 

@@ -11,8 +11,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/goddp/goddp/internal/descriptors"
 	"github.com/goddp/goddp/internal/stopfile"
+	"github.com/goddp/goddp/internal/wire"
 )
 
 // Config says what to run. Only Args is required; the zero value of every other
@@ -222,8 +222,8 @@ func (c *Config) check() error {
 	// and the worker's connections to the store and the coordinator. If a connection cannot be opened,
 	// the worker waits in vain.
 	const ownFiles, workerFiles = 24, 5
-	if need, most := uint64(ownFiles+workerFiles*c.Workers), descriptors.Limit(); need > most {
-		return fmt.Errorf("%d workers need %d open files, and this process may open %d: %s", c.Workers, need, most, descriptors.Remedy)
+	if need, most := uint64(ownFiles+workerFiles*c.Workers), wire.FileLimit(); need > most {
+		return fmt.Errorf("%d workers need %d open files, and this process may open %d: %s", c.Workers, need, most, wire.FilesRemedy)
 	}
 	if most := addressSpace(); most < leastAddressSpace {
 		return fmt.Errorf("this process and each worker may reserve %d MiB of address space, and Go needs up to %d MiB: raise the limit (ulimit -v), or limit memory by a cgroup", most>>20, leastAddressSpace>>20)

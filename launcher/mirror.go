@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/goddp/goddp/internal/frame"
+	"github.com/goddp/goddp/internal/wire"
 )
 
 const (
@@ -30,7 +30,7 @@ type mirroredLines struct {
 // rendezvous. It never makes a worker wait: lines for which the host is too slow are
 // dropped.
 type mirror struct {
-	queue *frame.Outbox
+	queue *wire.Outbox
 	line  func(format string, args ...any) []byte // makes a line of the agent's own
 	done  chan struct{}                           // closed when run has returned
 
@@ -42,7 +42,7 @@ type mirror struct {
 // newMirror returns a mirror for a connection that open opens. The caller must call run, in
 // a goroutine.
 func newMirror(line func(format string, args ...any) []byte) *mirror {
-	return &mirror{queue: frame.NewOutbox(maxMirrored), line: line, done: make(chan struct{})}
+	return &mirror{queue: wire.NewOutbox(maxMirrored), line: line, done: make(chan struct{})}
 }
 
 // run sends the lines until close is called or the connection ends.
@@ -66,8 +66,8 @@ func (m *mirror) run(open func() (net.Conn, error)) {
 	}
 	m.mu.Unlock()
 	last.Last = true
-	_, _ = conn.Write(frame.Encode(last)) // if it fails, so does the next read
-	conn.Close()                          // this direction
+	_, _ = conn.Write(wire.Encode(last)) // if it fails, so does the next read
+	conn.Close()                         // this direction
 	_ = conn.SetReadDeadline(time.Now().Add(mirrorGrace))
 	_, _ = io.Copy(io.Discard, conn) // the host closes the other when it has shown the lines
 }
@@ -76,10 +76,10 @@ func (m *mirror) run(open func() (net.Conn, error)) {
 func (m *mirror) send(isStderr bool, lines []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.dropped > 0 && m.queue.Put(frame.Encode(m.report())) {
+	if m.dropped > 0 && m.queue.Put(wire.Encode(m.report())) {
 		m.dropped = 0
 	}
-	if m.dropped > 0 || !m.queue.Put(frame.Encode(mirroredLines{Stderr: isStderr, Lines: lines})) {
+	if m.dropped > 0 || !m.queue.Put(wire.Encode(mirroredLines{Stderr: isStderr, Lines: lines})) {
 		m.dropped += bytes.Count(lines, []byte{'\n'})
 	}
 }
@@ -112,7 +112,7 @@ func (c *console) showMirrored(stream io.Reader, done <-chan struct{}) {
 	in := bufio.NewReader(stream)
 	for {
 		var m mirroredLines
-		if frame.Decode(in, 2*maxMirrored, &m) != nil {
+		if wire.Decode(in, 2*maxMirrored, &m) != nil {
 			select {
 			case <-done:
 			default:

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goddp/goddp/internal/frame"
 	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/internal/wire"
 )
 
 // startHostFirst starts a job of two nodes, the first of which hosts the rendezvous.
@@ -65,7 +65,7 @@ func TestHostShowsAllOutput(t *testing.T) {
 // The lines that are sent, and those that are said to be dropped, are all lines.
 func TestMirrorCountsDroppedLines(t *testing.T) {
 	m := newMirror((&console{}).line)
-	m.queue = frame.NewOutbox(64 << 10)
+	m.queue = wire.NewOutbox(64 << 10)
 	mine, theirs := net.Pipe()
 	var out, notices buffer
 	shown := newConsole(&out, &notices)

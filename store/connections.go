@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"net"
 
-	"github.com/goddp/goddp/internal/descriptors"
+	"github.com/goddp/goddp/internal/wire"
 )
 
 // A class of connections says what the server knows about the client. Each class has its
@@ -115,6 +115,6 @@ func (s *slots) full(c class) error {
 // leave some of the file descriptors to the rest of the process.
 func (s *slots) fitDescriptors() {
 	for c, limit := range s.limits {
-		s.limits[c], s.why[c] = descriptors.Share(limit, "the store's process")
+		s.limits[c], s.why[c] = wire.ShareFiles(limit, "the store's process")
 	}
 }

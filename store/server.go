@@ -17,7 +17,7 @@ import (
 
 	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/internal/localaddr"
-	"github.com/goddp/goddp/internal/rejections"
+	"github.com/goddp/goddp/internal/wire"
 )
 
 // ServerOptions configure a [Server]. The zero value is a good default.
@@ -89,7 +89,7 @@ type Server struct {
 	opts       ServerOptions
 	name       string         // random
 	pools      [classes]*pool // the pools of the classes silent and stranger are empty
-	rejections *rejections.Log
+	rejections *wire.Rejections
 	wg         sync.WaitGroup // the goroutine that accepts, and the goroutines of the connections
 
 	mu      sync.Mutex
@@ -130,7 +130,7 @@ func Listen(addr string, opts *ServerOptions) (*Server, error) {
 		opts:       o,
 		name:       rand.Text(),
 		bearers:    make(map[int]*bearer),
-		rejections: rejections.New(o.Logger, "store: connection rejected"),
+		rejections: wire.NewRejections(o.Logger, "store: connection rejected"),
 		slots:      newSlots([classes]int{o.Unproven.Clients, maxStrangers, o.Unproven.Clients, o.Clients}),
 		closed:     make(chan struct{}),
 	}

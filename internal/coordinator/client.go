@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/goddp/goddp/internal/frame"
 	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/wire"
 )
 
 // Client is a rank's connection to the coordinator, for one session.
@@ -86,11 +86,11 @@ func Dial(ctx context.Context, addr string, rank int, o ClientOptions) (*Client,
 	if err != nil {
 		return nil, fmt.Errorf("the coordinator, in %s: %w", o.Host, err)
 	}
-	box := frame.NewOutbox(maxPending)
+	box := wire.NewOutbox(maxPending)
 	c := newClient(rank, o)
 	c.conn, c.quit = conn, box.Close
 	c.send = func(m *Message) error {
-		if !box.Put(frame.Encode(m)) {
+		if !box.Put(wire.Encode(m)) {
 			return fmt.Errorf("more than %d bytes that the coordinator has not taken", maxPending)
 		}
 		return nil

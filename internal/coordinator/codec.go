@@ -6,7 +6,7 @@ import (
 	"net"
 	"time"
 
-	"github.com/goddp/goddp/internal/frame"
+	"github.com/goddp/goddp/internal/wire"
 )
 
 // maxMessage is the largest size of a message in bytes. The largest messages hold the values of
@@ -23,7 +23,7 @@ const readSize = 1 << 10
 // decode reads a message. It returns an error if the message has more than maxMessage bytes.
 func decode(r io.Reader) (*Message, error) {
 	m := &Message{}
-	return m, frame.Decode(r, maxMessage, m)
+	return m, wire.Decode(r, maxMessage, m)
 }
 
 // hostSilence is the time after which the kernel ends a connection if the host at the other end

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"testing"
 
-	"github.com/goddp/goddp/internal/frame"
+	"github.com/goddp/goddp/internal/wire"
 )
 
 // FuzzDecode decodes arbitrary bytes as messages and gives the messages to a core of three ranks. A
@@ -15,7 +15,7 @@ func FuzzDecode(f *testing.F) {
 	add := func(messages ...Message) {
 		var stream []byte
 		for _, m := range messages {
-			stream = append(stream, frame.Encode(&m)...)
+			stream = append(stream, wire.Encode(&m)...)
 		}
 		f.Add(stream)
 	}
@@ -34,7 +34,7 @@ func FuzzDecode(f *testing.F) {
 		core := NewCore(size)
 		check := func(out []Outgoing) {
 			for _, o := range out {
-				frame.Encode(o.Message)
+				wire.Encode(o.Message)
 				for _, r := range o.To {
 					if r < Sender || r >= size {
 						t.Errorf("%v to rank %d", o.Message.Verb, r)
@@ -47,9 +47,9 @@ func FuzzDecode(f *testing.F) {
 			if err != nil {
 				return
 			}
-			sent := frame.Encode(m)
+			sent := wire.Encode(m)
 			again, err := decode(bytes.NewReader(sent))
-			if err != nil || !bytes.Equal(frame.Encode(again), sent) {
+			if err != nil || !bytes.Equal(wire.Encode(again), sent) {
 				t.Fatalf("%s is read as %+v, %v", sent, again, err)
 			}
 			out, err := core.Step(from, m)

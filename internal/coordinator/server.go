@@ -13,11 +13,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/goddp/goddp/internal/accept"
-	"github.com/goddp/goddp/internal/descriptors"
-	"github.com/goddp/goddp/internal/frame"
 	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/internal/peeruid"
+	"github.com/goddp/goddp/internal/wire"
 )
 
 // The defaults of Options.
@@ -144,7 +142,7 @@ func Listen(addr string, size int, o Options) (*Server, error) {
 	}
 	s := NewServer(size, o)
 	s.ln = ln
-	s.limit, s.limitReason = descriptors.Share(maxConnections, "the coordinator's process")
+	s.limit, s.limitReason = wire.ShareFiles(maxConnections, "the coordinator's process")
 	s.wg.Go(s.accept)
 	return s, nil
 }
@@ -210,7 +208,7 @@ func (s *Server) Close() error {
 // accept accepts connections until the server is closed.
 func (s *Server) accept() {
 	slots := make(chan struct{}, min(maxHandshakes, s.limit))
-	accept.Each(s.ln, s.done, func(c net.Conn) {
+	wire.Accept(s.ln, s.done, func(c net.Conn) {
 		select {
 		case slots <- struct{}{}:
 		case <-s.done:
@@ -251,7 +249,7 @@ func (s *Server) serve(c net.Conn, known func()) {
 	if err := detectDeadHost(c.(*net.TCPConn)); err != nil {
 		s.opts.Log.Debug("coordinator: connection of a rank", "rank", rank, "error", err)
 	}
-	box := frame.NewOutbox(maxPending)
+	box := wire.NewOutbox(maxPending)
 	p := &peer{rank: rank, conn: c, drop: box.Close, cut: func() { c.Close() }}
 	p.send = func(_ *Message, encoded func() []byte) bool { return box.Put(encoded()) }
 	var writer sync.WaitGroup
@@ -358,7 +356,7 @@ func (s *Server) joinSession(p *peer, number int) {
 // the message goes to many ranks. sender is the connection whose message the core has handled.
 func (n *session) deliver(out []Outgoing, sender *peer) {
 	for _, o := range out {
-		encoded := sync.OnceValue(func() []byte { return frame.Encode(o.Message) })
+		encoded := sync.OnceValue(func() []byte { return wire.Encode(o.Message) })
 		for _, rank := range o.To {
 			p := n.peers[rank]
 			if rank == Sender {
@@ -409,7 +407,7 @@ func (s *Server) peerLost(p *peer, cause error) {
 // for longer than Options.Silence.
 func (s *Server) tick() {
 	alive := &Message{Verb: Alive}
-	encoded := sync.OnceValue(func() []byte { return frame.Encode(alive) })
+	encoded := sync.OnceValue(func() []byte { return wire.Encode(alive) })
 	ticker := time.NewTicker(s.opts.Interval)
 	defer ticker.Stop()
 	for {

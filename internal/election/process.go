@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/goddp/goddp/internal/frame"
+	"github.com/goddp/goddp/internal/wire"
 )
 
 // Program is the command that Start runs. Its main function calls Serve.
@@ -77,7 +77,7 @@ func Start(ctx context.Context, o Options) (*Process, error) {
 func (p *Process) beat(limit time.Duration) {
 	ticker := time.NewTicker(limit / beatsPerLimit)
 	defer ticker.Stop()
-	message := frame.Encode(request{Beat: true})
+	message := wire.Encode(request{Beat: true})
 	for silence := 0; ; { // silence counts ticks, so that time in which this process is stopped does not count
 		if _, err := p.in.Write(message); err != nil {
 			return
@@ -120,7 +120,7 @@ func (p *Process) read(out io.Reader) {
 	in := bufio.NewReader(out)
 	for {
 		var r response
-		if err := frame.Decode(in, maxMessage, &r); err != nil {
+		if err := wire.Decode(in, maxMessage, &r); err != nil {
 			return
 		}
 		p.received.Store(true)
@@ -157,7 +157,7 @@ func (p *Process) expire() {
 func (p *Process) ask(ctx context.Context, r request) (response, error) {
 	p.asking.Lock()
 	defer p.asking.Unlock()
-	if _, err := p.in.Write(frame.Encode(r)); err != nil {
+	if _, err := p.in.Write(wire.Encode(r)); err != nil {
 		return response{}, ErrEnded
 	}
 	select {

@@ -14,8 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/goddp/goddp/internal/frame"
 	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/internal/wire"
 )
 
 func TestMain(m *testing.M) {
@@ -187,14 +187,14 @@ func TestServeResignsWithoutHeartbeats(t *testing.T) {
 			buffered := bufio.NewReader(fromServe)
 			for {
 				var r response
-				if frame.Decode(buffered, maxMessage, &r) != nil {
+				if wire.Decode(buffered, maxMessage, &r) != nil {
 					return
 				}
 				responses <- r
 			}
 		}()
 		say := func(r request) response {
-			if _, err := toServe.Write(frame.Encode(r)); err != nil {
+			if _, err := toServe.Write(wire.Encode(r)); err != nil {
 				t.Error(err)
 			}
 			return <-responses

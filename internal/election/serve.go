@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/goddp/goddp/internal/frame"
+	"github.com/goddp/goddp/internal/wire"
 )
 
 // Serve answers the requests of a process that has called Start, until in ends. That process has then ended
@@ -29,7 +29,7 @@ func Serve(in io.Reader, out io.Writer, open func(context.Context, Options) (Ele
 		var limit time.Duration // 0 before Open
 		for {
 			var r request
-			if err := frame.Decode(buffered, maxMessage, &r); err != nil {
+			if err := wire.Decode(buffered, maxMessage, &r); err != nil {
 				failed <- err
 				return
 			}
@@ -83,7 +83,7 @@ type server struct {
 func (s *server) respond(r response) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, err := s.out.Write(frame.Encode(r))
+	_, err := s.out.Write(wire.Encode(r))
 	return err
 }
 

@@ -15,8 +15,8 @@ import (
 
 	"github.com/hashicorp/yamux"
 
-	"github.com/goddp/goddp/internal/frame"
 	"github.com/goddp/goddp/internal/identity"
+	"github.com/goddp/goddp/internal/wire"
 )
 
 // DialOptions are what an agent needs to join the rendezvous of another process.
@@ -75,8 +75,8 @@ func Dial(ctx context.Context, o DialOptions) (*Remote, error) {
 	}
 	r := &Remote{Session: newSession(), mux: mux, done: make(chan struct{})}
 	heartbeat := cmp.Or(o.Heartbeat, DefaultHeartbeat)
-	box := frame.NewOutbox(maxPending)
-	r.send = func(m *toHost) { box.Put(frame.Encode(m)) }
+	box := wire.NewOutbox(maxPending)
+	r.send = func(m *toHost) { box.Put(wire.Encode(m)) }
 	r.cut, r.open = func() { mux.Close() }, r.Open
 	r.send(&toHost{Join: &joinMessage{o.Node, o.Limits, o.MasterPort}}) // the first message
 	r.wg.Go(func() {
@@ -107,7 +107,7 @@ func (r *Remote) listen(control io.Reader) error {
 	in := bufio.NewReader(control)
 	for {
 		m := &toAgent{}
-		if err := frame.Decode(in, maxMessage, m); err != nil {
+		if err := wire.Decode(in, maxMessage, m); err != nil {
 			return err
 		}
 		r.received.Add(1)

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goddp/goddp/internal/frame"
+	"github.com/goddp/goddp/internal/wire"
 )
 
 func TestFailuresFitInMessages(t *testing.T) {
@@ -34,7 +34,7 @@ func TestFailuresFitInMessages(t *testing.T) {
 		if len(got) < c.want || detailed < c.detailed {
 			t.Errorf("%+v: %d failures, %d with details", c, len(got), detailed)
 		}
-		if n := len(frame.Encode(&toAgent{End: &Result{Failures: got}})); n > maxMessage || n*c.agents > 2*maxAllFailureBytes {
+		if n := len(wire.Encode(&toAgent{End: &Result{Failures: got}})); n > maxMessage || n*c.agents > 2*maxAllFailureBytes {
 			t.Errorf("%+v: a message of %d bytes", c, n)
 		}
 	}

@@ -8,8 +8,8 @@ import (
 
 	"github.com/hashicorp/yamux"
 
-	"github.com/goddp/goddp/internal/accept"
 	"github.com/goddp/goddp/internal/localaddr"
+	"github.com/goddp/goddp/internal/wire"
 )
 
 // service names what the host of the rendezvous connects a stream with: the store or the coordinator, for a
@@ -52,7 +52,7 @@ func newForwarder(open func(service) (net.Conn, error)) (*forwarder, error) {
 }
 
 func (f *forwarder) accept(ln net.Listener, to service) {
-	accept.Each(ln, f.done, func(c net.Conn) {
+	wire.Accept(ln, f.done, func(c net.Conn) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if f.conns == nil {

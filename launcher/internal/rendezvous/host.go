@@ -14,7 +14,7 @@ import (
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/election"
 	"github.com/goddp/goddp/internal/localaddr"
-	"github.com/goddp/goddp/internal/rejections"
+	"github.com/goddp/goddp/internal/wire"
 )
 
 // The defaults of HostOptions, which are torchrun's but for the heartbeat.
@@ -54,7 +54,7 @@ type HostOptions struct {
 // decisions for all agents.
 type Host struct {
 	opts       HostOptions
-	rejections *rejections.Log
+	rejections *wire.Rejections
 	wg         sync.WaitGroup
 	done       chan struct{}
 	left       chan struct{} // capacity 1: receives when an agent has left
@@ -98,7 +98,7 @@ func NewHost(o HostOptions) *Host {
 	}
 	core := newCore(o.Limits, o.State.Epoch, o.State.Restarts)
 	core.durable, core.expected = o.Save != nil, o.State.Nodes
-	h := &Host{opts: o, rejections: rejections.New(o.Log, "rendezvous: connection rejected"), done: make(chan struct{}), left: make(chan struct{}, 1), core: core, peers: map[agentID]*peer{}}
+	h := &Host{opts: o, rejections: wire.NewRejections(o.Log, "rendezvous: connection rejected"), done: make(chan struct{}), left: make(chan struct{}, 1), core: core, peers: map[agentID]*peer{}}
 	h.joinTimer = awake.AfterFunc(o.JoinTimeout, func() { h.lockAndStep(joinTimeout{o.JoinTimeout}) })
 	h.wg.Go(h.tick)
 	return h

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goddp/goddp/internal/frame"
 	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/internal/wire"
 )
 
 // traffic counts the messages between agents and a host, and their bytes.
@@ -19,10 +19,10 @@ func (h *Host) joinEncoded(node NodeInfo, t *traffic) *Session {
 	s := newSession()
 	p := &peer{addr: "10.0.0.1", local: true, cut: func() {}}
 	transfer := func(from, to any) {
-		b := frame.Encode(from)
+		b := wire.Encode(from)
 		t.messages++
 		t.bytes += len(b)
-		if err := frame.Decode(bytes.NewReader(b), maxMessage, to); err != nil {
+		if err := wire.Decode(bytes.NewReader(b), maxMessage, to); err != nil {
 			panic(err)
 		}
 	}

@@ -13,10 +13,9 @@ import (
 
 	"github.com/hashicorp/yamux"
 
-	"github.com/goddp/goddp/internal/accept"
-	"github.com/goddp/goddp/internal/frame"
 	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/internal/identity"
+	"github.com/goddp/goddp/internal/wire"
 )
 
 // The bounds on what a connection may cost. While more than half of maxHandshakes take place, new ones have
@@ -41,7 +40,7 @@ func (h *Host) Serve(ln net.Listener, id *identity.Identity) {
 	})
 	h.wg.Go(func() {
 		slots := make(chan struct{}, maxHandshakes)
-		accept.Each(ln, h.done, func(c net.Conn) {
+		wire.Accept(ln, h.done, func(c net.Conn) {
 			select {
 			case slots <- struct{}{}:
 			case <-h.done:
@@ -93,13 +92,13 @@ func (h *Host) serve(c net.Conn, mux *yamux.Session) {
 	streams.Go(func() { h.forwardAll(mux, &streams) })
 	host, _, _ := net.SplitHostPort(c.RemoteAddr().String())
 	reached, _, _ := net.SplitHostPort(c.LocalAddr().String())
-	box := frame.NewOutbox(maxPending)
+	box := wire.NewOutbox(maxPending)
 	h.mu.Lock()
 	h.reached = reached
 	h.mu.Unlock()
 	p := &peer{addr: host, cut: func() { c.Close() }, reported: time.Now()}
 	p.finish = func() { control.SetReadDeadline(time.Now()) } // ends the loop below
-	p.send = func(m *toAgent) bool { return box.Put(frame.Encode(m)) }
+	p.send = func(m *toAgent) bool { return box.Put(wire.Encode(m)) }
 	written := make(chan struct{})
 	streams.Go(func() {
 		defer close(written)
@@ -108,7 +107,7 @@ func (h *Host) serve(c net.Conn, mux *yamux.Session) {
 	in := bufio.NewReader(control)
 	for err == nil {
 		m := &toHost{}
-		if err = frame.Decode(in, maxMessage, m); err == nil {
+		if err = wire.Decode(in, maxMessage, m); err == nil {
 			c.SetDeadline(time.Time{})
 			err = h.receive(p, m)
 		}

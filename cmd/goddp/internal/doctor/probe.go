@@ -14,9 +14,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/goddp/goddp/internal/descriptors"
 	"github.com/goddp/goddp/internal/dl"
 	"github.com/goddp/goddp/internal/nvml"
+	"github.com/goddp/goddp/internal/wire"
 )
 
 // sharedMemory is the file system in which NCCL makes its shared memory.
@@ -31,7 +31,7 @@ type Options struct {
 
 // Probe reads the facts of this rank and its host that need no other rank.
 func Probe(o Options) Facts {
-	f := Facts{Rank: o.Rank, Node: o.Rank - o.LocalRank, Environment: map[string]string{}, OpenFiles: descriptors.Limit(), IsRoot: os.Geteuid() == 0}
+	f := Facts{Rank: o.Rank, Node: o.Rank - o.LocalRank, Environment: map[string]string{}, OpenFiles: wire.FileLimit(), IsRoot: os.Geteuid() == 0}
 	f.Host, _ = os.Hostname()
 	for _, setting := range os.Environ() {
 		name, value, _ := strings.Cut(setting, "=")

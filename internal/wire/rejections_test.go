@@ -1,4 +1,4 @@
-package rejections
+package wire
 
 import (
 	"fmt"
@@ -16,7 +16,7 @@ func TestRejectionsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var text strings.Builder
 		logger := slog.New(slog.NewTextHandler(&text, nil))
-		r := New(logger, "connection rejected")
+		r := NewRejections(logger, "connection rejected")
 		reject := func(times int) {
 			for i := range times {
 				r.Add(fmt.Sprint("peer", i), io.ErrUnexpectedEOF)

@@ -1,4 +1,4 @@
-package accept
+package wire
 
 import (
 	"errors"
@@ -25,16 +25,16 @@ func (l *listener) Accept() (net.Conn, error) {
 	return nil, err
 }
 
-func TestEachOutlivesTemporaryFailures(t *testing.T) {
+func TestAcceptOutlivesTemporaryFailures(t *testing.T) {
 	served := 0
-	Each(&listener{errs: []error{nil, syscall.EMFILE, syscall.ECONNABORTED, nil, net.ErrClosed}}, nil, func(net.Conn) { served++ })
+	Accept(&listener{errs: []error{nil, syscall.EMFILE, syscall.ECONNABORTED, nil, net.ErrClosed}}, nil, func(net.Conn) { served++ })
 	if served != 2 {
 		t.Errorf("%d connections were served, want 2", served)
 	}
 }
 
-func TestEachEndsDuringFailures(t *testing.T) {
+func TestAcceptEndsDuringFailures(t *testing.T) {
 	done := make(chan struct{})
 	close(done)
-	Each(&listener{errs: []error{errors.New("always")}}, done, func(net.Conn) { t.Error("a connection was served") })
+	Accept(&listener{errs: []error{errors.New("always")}}, done, func(net.Conn) { t.Error("a connection was served") })
 }

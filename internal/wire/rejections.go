@@ -1,5 +1,4 @@
-// Package rejections logs the connections that a server rejects, so that a flood of them cannot fill a disk.
-package rejections
+package wire
 
 import (
 	"context"
@@ -15,10 +14,10 @@ const (
 	lastInterval  = time.Minute
 )
 
-// Log logs the connections that a server rejects. It logs the first one at once.
+// Rejections logs the connections that a server rejects. It logs the first one at once.
 // The rejections of the following interval get one line at its end, with their number and
 // the last peer and error.
-type Log struct {
+type Rejections struct {
 	log  *slog.Logger
 	text string
 
@@ -31,11 +30,13 @@ type Log struct {
 	closed   bool
 }
 
-// New returns a Log that writes lines with a text to a logger.
-func New(log *slog.Logger, text string) *Log { return &Log{log: log, text: text} }
+// NewRejections returns Rejections that writes lines with a text to a logger.
+func NewRejections(log *slog.Logger, text string) *Rejections {
+	return &Rejections{log: log, text: text}
+}
 
 // Add logs that peer was rejected because of err, or counts it for the next line.
-func (r *Log) Add(peer string, err error) {
+func (r *Rejections) Add(peer string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.count++
@@ -50,7 +51,7 @@ func (r *Log) Add(peer string, err error) {
 }
 
 // tick ends an interval and logs its rejections. If there were any, a new interval begins.
-func (r *Log) tick() {
+func (r *Rejections) tick() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.timer = nil
@@ -62,14 +63,14 @@ func (r *Log) tick() {
 }
 
 // write logs a line. The caller must hold mu.
-func (r *Log) write() {
+func (r *Rejections) write() {
 	r.log.LogAttrs(context.Background(), slog.LevelWarn, r.text,
 		slog.Int("count", r.count), slog.String("peer", r.peer), slog.Any("err", r.err))
 	r.count = 0
 }
 
 // Close logs the rejections that are not logged yet. No interval begins after Close.
-func (r *Log) Close() {
+func (r *Rejections) Close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closed = true

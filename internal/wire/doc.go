@@ -1,0 +1,10 @@
+// Package wire is what the servers and clients of a job's connections share.
+//
+// [Accept] accepts the connections of a listener, also after failures. [FileLimit] and [ShareFiles] leave some
+// of a process's file descriptors to the rest of it. [Rejections] logs the connections that a server rejects, so
+// that a flood of them cannot fill a disk.
+//
+// A message is sent as its length, in four bytes, little-endian, and its JSON encoding: [Encode] and [Decode]
+// convert messages. An [Outbox] is the queue of the encoded messages that are to be written on a connection, so
+// that a sender never waits for the other end.
+package wire
