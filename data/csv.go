@@ -23,6 +23,9 @@ type CSVOptions struct {
 	Features []string
 	// Classes, if not 0, declares Target as a class: a whole number from 0 to Classes-1.
 	Classes int
+	// Round rounds whole numbers that float32 does not hold exactly, as most above 16777216 are. Without it they are
+	// errors, because different identifiers or times would become equal.
+	Round bool
 }
 
 // A Table is a CSV file in memory. As a [Dataset] it has the fields "features", Float32 [len(Columns)],
@@ -38,8 +41,8 @@ type Table struct {
 // OpenCSV reads a CSV file of numbers with a header line: UTF-8, with commas between columns; the file may be
 // compressed with gzip. Spaces around names and numbers do not count, and empty lines are skipped. Columns that
 // have the same name are different features, but neither Target nor Features can name one of them. An error
-// about a value names its line and column. A number without a point or an exponent must be one that float32
-// holds exactly, as all up to 16777216 are; others are rounded.
+// about a value names its line and column. Numbers with a point or an exponent are rounded to
+// float32; see [CSVOptions.Round] for others.
 func OpenCSV(path string, opts CSVOptions) (*Table, error) {
 	f, err := open(path)
 	if err != nil {
@@ -109,10 +112,10 @@ func readCSV(in io.Reader, opts CSVOptions) (*Table, error) {
 				class, err = parseClass(text, t.classes)
 				t.Labels = append(t.Labels, class)
 			case isTarget:
-				v, err = parseNumber(text)
+				v, err = parseNumber(text, opts.Round)
 				t.Targets = append(t.Targets, v)
 			default:
-				row[i], err = parseNumber(text)
+				row[i], err = parseNumber(text, opts.Round)
 			}
 			if err != nil {
 				line, _ := r.FieldPos(column)
@@ -170,7 +173,8 @@ func columnsOf(header []string, opts CSVOptions) (at []int, err error) {
 }
 
 // parseNumber returns the number that text holds: one as strconv.ParseFloat accepts it, "NaN" and "Inf" too.
-func parseNumber(text string) (float32, error) {
+// Unless it may round whole numbers, one that float32 does not hold exactly is an error.
+func parseNumber(text string, round bool) (float32, error) {
 	v, err := strconv.ParseFloat(text, 32)
 	if errors.Is(err, strconv.ErrRange) {
 		return 0, fmt.Errorf("%q is beyond float32, whose largest number is %v", text, math.MaxFloat32)
@@ -178,11 +182,11 @@ func parseNumber(text string) (float32, error) {
 	if err != nil {
 		return 0, fmt.Errorf("%q is not a number", text)
 	}
-	if math.Abs(v) >= 1<<24 {
+	if !round && math.Abs(v) >= 1<<24 {
 		n, err := strconv.ParseInt(strings.ReplaceAll(text, "_", ""), 10, 64)
 		magnitude := uint64(max(n, -n))
 		if errors.Is(err, strconv.ErrRange) || err == nil && bits.Len64(magnitude)-bits.TrailingZeros64(magnitude) > 24 {
-			return 0, fmt.Errorf("%q is a whole number that float32 rounds to %.0f: write it with a point if that is wanted", text, v)
+			return 0, fmt.Errorf("%q is a whole number that float32 rounds to %.0f: set CSVOptions.Round if that is wanted", text, v)
 		}
 	}
 	return float32(v), nil

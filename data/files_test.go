@@ -286,6 +286,10 @@ func TestCSVForms(t *testing.T) {
 		}
 	}
 
+	rounded, err := OpenCSV(write(t, dir, "rounded.csv", []byte("a,y\n16777217,-1700000001\n")), CSVOptions{Target: "y", Round: true})
+	if err != nil || rounded.Rows[0][0] != 16777216 || rounded.Targets[0] != -1.7e9 {
+		t.Errorf("Round: %v, %v", rounded, err)
+	}
 	path := write(t, dir, "names.csv", []byte("a,b,b,,y\n1,2,3,4,5\n"))
 	for want, opts := range map[string]CSVOptions{
 		"CSVOptions.Features: columns 2 and 3 are both named \"b\"": {Target: "y", Features: []string{"a", "b"}},

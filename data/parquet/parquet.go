@@ -36,9 +36,11 @@ type Field struct {
 	// fractions, text and lists are errors, and so is a row without a value.
 	Columns []string
 	// Integer makes the field Int64, from integer columns. An integer that does not fit into an Int64 is an
-	// error. Otherwise the field is Float32. It rounds floating-point numbers, but an integer that a Float32
-	// does not hold exactly is an error, as most above 16777216 are: times would become equal.
+	// error. Otherwise the field is Float32, to which floating-point numbers are rounded.
 	Integer bool
+	// Round rounds integers to Float32 too. Without it an integer that a Float32 does not hold exactly, as most
+	// above 16777216 are, is an error, because different identifiers or times would become equal.
+	Round bool
 }
 
 // maxElements bounds the elements of a field, for all columns together. A damaged footer may say more, and make
@@ -115,7 +117,7 @@ func readTable(file *os.File, fields []Field) (_ *table, err error) {
 				if field.Integer {
 					s.integers[i][row*width+at], err = integer(v, isUnsigned)
 				} else {
-					s.floats[i][row*width+at], err = number(v, isUnsigned)
+					s.floats[i][row*width+at], err = number(v, isUnsigned, field.Round)
 				}
 				return err
 			})
@@ -313,8 +315,8 @@ func integer(v parquet.Value, isUnsigned bool) (int64, error) {
 	return n, nil
 }
 
-// number returns any number as float32. It rounds floating-point numbers, but not integers.
-func number(v parquet.Value, isUnsigned bool) (float32, error) {
+// number returns any number as float32. It rounds floating-point numbers, and integers if it may.
+func number(v parquet.Value, isUnsigned, round bool) (float32, error) {
 	switch v.Kind() {
 	case parquet.Float:
 		return v.Float(), nil
@@ -326,23 +328,23 @@ func number(v parquet.Value, isUnsigned bool) (float32, error) {
 		return x, nil
 	}
 	if isUnsigned && v.Kind() == parquet.Int64 {
-		return exact(v.Uint64())
+		return toFloat(v.Uint64(), round)
 	}
 	n, err := integer(v, isUnsigned)
 	if err != nil {
 		return 0, err
 	}
-	return exact(n)
+	return toFloat(n, round)
 }
 
-// exact returns an integer as float32, and an error if float32 rounds it.
-func exact[T int64 | uint64](n T) (float32, error) {
+// toFloat returns an integer as float32, and an error if it may not round and must.
+func toFloat[T int64 | uint64](n T, round bool) (float32, error) {
 	magnitude := uint64(n)
 	if n < 0 {
 		magnitude = -magnitude
 	}
-	if bits.Len64(magnitude)-bits.TrailingZeros64(magnitude) > 24 {
-		return 0, fmt.Errorf("%d, which Float32 rounds to %.0f: want Field.Integer, or a column of floating-point numbers", n, float32(n))
+	if !round && bits.Len64(magnitude)-bits.TrailingZeros64(magnitude) > 24 {
+		return 0, fmt.Errorf("%d, which Float32 rounds to %.0f: set Field.Integer, or Field.Round if that is wanted", n, float32(n))
 	}
 	return float32(n), nil
 }

@@ -205,7 +205,7 @@ func TestOpenTypes(t *testing.T) {
 		"uint8":          {format.Uint(8), format.Int32Value(255), "[255]", "[255]"},
 		"uint16":         {format.Uint(16), format.Int32Value(65535), "[65535]", "[65535]"},
 		"uint32":         {format.Uint(32), format.Int32Value(-1294967296), "[3000000000]", "[3e+09]"},
-		"uint32 dict":    {format.Encoded(format.Uint(32), &format.RLEDictionary), format.Int32Value(-1), "[4294967295]", "row 0 is 4294967295, which Float32 rounds to 4294967296: want Field.Integer"},
+		"uint32 dict":    {format.Encoded(format.Uint(32), &format.RLEDictionary), format.Int32Value(-1), "[4294967295]", "row 0 is 4294967295, which Float32 rounds to 4294967296: set Field.Integer, or Field.Round"},
 		"uint64":         {format.Uint(64), format.Int64Value(math.MaxInt64), "[9223372036854775807]", "row 0 is 9223372036854775807, which Float32 rounds to 9223372036854775808"},
 		"uint64 high":    {format.Uint(64), format.Int64Value(math.MinInt64), "row 0 is 9223372036854775808, want at most 9223372036854775807", "[9.223372e+18]"},
 		"uint64 highest": {format.Uint(64), format.Int64Value(-1), "row 0 is 18446744073709551615, want at most", "row 0 is 18446744073709551615, which Float32 rounds to 18446744073709551616"},
@@ -244,6 +244,19 @@ func TestOpenTypes(t *testing.T) {
 				t.Errorf("%s, Integer %t: %s, want %s", name, integer, got, want)
 			}
 		}
+	}
+}
+
+// With Round an integer that Float32 does not hold is rounded.
+func TestOpenRound(t *testing.T) {
+	path := writeRow(t, format.Group{"int": format.Int(32), "uint": format.Uint(64)}, map[string]format.Value{"int": format.Int32Value(-16777217), "uint": format.Int64Value(-1)})
+	set, err := parquet.Open(path, parquet.Field{Columns: []string{"int", "uint"}, Round: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make([]float32, 2)
+	if err := set.Read([]int{0}, []device.Tensor{device.HostTensor(got, device.Invalid, 1, 2)}); err != nil || !slices.Equal(got, []float32{-16777216, 1 << 64}) {
+		t.Errorf("%v, %v", got, err)
 	}
 }
 
