@@ -54,7 +54,7 @@ func (m *Manager) commit(ctx context.Context, s *saving, temp string) (string, e
 	}
 	if manifest.NonFinite != "" && !m.hasWarned {
 		m.hasWarned = true
-		m.pg.Log().Warn("a checkpoint is not finite: the last finite one is kept", "checkpoint", path, "has NaN or Inf", manifest.NonFinite)
+		m.pg.Log().Warn("a checkpoint has a NaN or an Inf: the last finite one is kept", "checkpoint", path, "tensor", manifest.NonFinite)
 	}
 	return path, nil
 }

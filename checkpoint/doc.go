@@ -87,13 +87,13 @@
 //
 // # One job at a time
 //
-// Only one job at a time may use a folder. Rank 0 locks the file .lock by flock(2), from Open to Close. The operating
-// system releases the lock of a process that is killed, and a network file system that of a host that has crashed, after
-// a while: NFS 4 after 90 seconds by default, NFS 3 when the host has booted again. So a job that is started again gets the
-// folder. A second job gets an error that names the first: its job id, host and process, and since when. On a file
-// system without locks Open logs a warning. The job that opened the folder last then keeps it: the next save
-// of the other one fails, and its error names that job. Readers, such as [LoadWeights], [Verify] and
-// [Export], need no lock.
+// Only one job at a time may use a folder. Rank 0 locks the file .lock by flock(2), from Open to Close.
+// The operating system releases the lock of a process that is killed. A network file system releases
+// that of a host that has crashed: NFS 4 after 90 seconds by default, NFS 3 when the host has booted
+// again. So a job that is started again gets the folder. A second job gets an error that names the
+// first: its job id, host and process, and since when. On a file system without locks Open logs a
+// warning. The job that opened the folder last then keeps it: the next save of the other one fails, and
+// its error names that job. Readers, such as [LoadWeights], [Verify] and [Export], need no lock.
 //
 // # Asynchronous saves
 //
@@ -113,7 +113,7 @@
 // If a save fails, because the disk is full or a rank died, all ranks get an error and the
 // earlier checkpoints stay. If the latest checkpoint is corrupt, Resume logs that and loads the one
 // before. All sizes in a checkpoint are compared with those of its files before memory is allocated for
-// them. What is no regular file is not opened.
+// them. Only regular files are opened.
 //
 // A job that golaunch restarts (--max-restarts) calls Resume as in its first attempt. After
 // [ddp.Recover] the program opens a manager in the new group. If no rank has a consistent state

@@ -155,7 +155,7 @@ func (m *Manager) load(ctx context.Context, path string, state State) (step int,
 // warn logs what a program may not expect of a checkpoint that it loads.
 func (m *Manager) warn(r *reader, state State) {
 	if r.manifest.NonFinite != "" {
-		m.pg.Log().Warn("the checkpoint that is loaded is not finite", "checkpoint", r.path, "has NaN or Inf", r.manifest.NonFinite)
+		m.pg.Log().Warn("the checkpoint that is loaded has a NaN or an Inf", "checkpoint", r.path, "tensor", r.manifest.NonFinite)
 	}
 	ignored := lacking(r.manifest.Values, state.Values)
 	saved, ranks := r.manifest.WorldSize, m.pg.Size()
@@ -168,7 +168,7 @@ func (m *Manager) warn(r *reader, state State) {
 		ignored = append(ignored, "the state of the hook")
 	}
 	if ignored != nil {
-		m.pg.Log().Warn("the checkpoint has more than is loaded", "checkpoint", r.path, "ignored", ignored, "ranks when saved", saved, "ranks now", ranks)
+		m.pg.Log().Warn("the checkpoint has more than is loaded", "checkpoint", r.path, "ignored", ignored, "saved_ranks", saved, "ranks", ranks)
 	}
 	if state.Hook != nil && !r.manifest.Hooks {
 		m.pg.Log().Warn("the hook starts anew, because the checkpoint has no state of one", "checkpoint", r.path)

@@ -269,7 +269,7 @@ func (m *Manifest) checkTensor(t *Tensor) error {
 			return fmt.Errorf("elements %d to %d are in file %d of %d", p.Lo, p.Hi, p.File, len(m.Files))
 		}
 		if f := m.Files[p.File]; p.Offset < f.Header || p.Offset > f.Bytes-t.size(p.Hi-p.Lo) {
-			return fmt.Errorf("elements %d to %d are at byte %d of %s, where they are not", p.Lo, p.Hi, p.Offset, f.Name)
+			return fmt.Errorf("elements %d to %d are at byte %d of %s, want bytes %d to %d", p.Lo, p.Hi, p.Offset, f.Name, f.Header, f.Bytes)
 		}
 		end = p.Hi
 	}

@@ -18,10 +18,10 @@ import (
 // It is torch.nn.utils.clip_grad_norm_. The program calls it between Backward and Step. It only
 // enqueues work on the device; reading the norm waits for the device. Replicas of package ddp have
 // equal gradients, so they compute equal norms. If parameters are divided among ranks, use
-// [ClipGradPNormOver], or with package ddp/zero the method ClipGradNorm of its optimizer: ClipGradNorm returns an error
-// for parameters of ddp/zero. Unscale the gradients of a scaled
-// loss first or, in Float16, scale max: see package amp. As in PyTorch, a norm of NaN makes all gradients NaN. With an
-// infinite norm finite gradients become 0 and infinite ones NaN.
+// [ClipGradPNormOver], or with package ddp/zero the method ClipGradNorm of its optimizer: for parameters
+// of ddp/zero ClipGradNorm returns an error. Unscale the gradients of a scaled loss first or, in Float16,
+// scale max: see package amp. As in PyTorch, a norm of NaN makes all gradients NaN. With an infinite norm
+// finite gradients become 0 and infinite ones NaN.
 //
 // It returns an [*OptionError] unless max is above 0.
 func ClipGradNorm(params []*nn.Parameter, max float64) (norm *autograd.Variable, err error) {
@@ -32,9 +32,9 @@ func ClipGradNorm(params []*nn.Parameter, max float64) (norm *autograd.Variable,
 // magnitudes, with an infinite p the largest magnitude. It returns an [*OptionError] unless p is
 // above 0.
 func ClipGradPNorm(params []*nn.Parameter, p, max float64) (norm *autograd.Variable, err error) {
-	for _, p := range params {
-		if p.IsPart() {
-			return nil, clipDivided(p)
+	for _, param := range params {
+		if param.IsPart() {
+			return nil, clipDivided(param)
 		}
 	}
 	return ClipGradPNormOver(params, p, max, func(device.Tensor) error { return nil })
@@ -54,9 +54,9 @@ func ClipGradPNormOver(params []*nn.Parameter, p, max float64, total func(sum de
 	if len(params) == 0 {
 		return nil, &OptionError{"params", "empty", "at least one parameter"}
 	}
-	for _, p := range params {
-		if p.Var().GradDivided() {
-			return nil, clipDivided(p)
+	for _, param := range params {
+		if param.Var().GradDivided() {
+			return nil, clipDivided(param)
 		}
 	}
 	norm, err = clip(params, p, max, total)

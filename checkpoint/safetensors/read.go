@@ -63,7 +63,7 @@ func NewFile(r io.ReaderAt, size int64) (*File, error) {
 		return nil, err
 	}
 	if len(head) < 8 {
-		return nil, fmt.Errorf("a file of %d bytes, of which the length of the header takes 8", size)
+		return nil, fmt.Errorf("a file of %d bytes, want the 8 of the header's length first", size)
 	}
 	n := binary.LittleEndian.Uint64(head)
 	if n > MaxHeader || len(head) > 8 && head[8] != '{' {

@@ -37,8 +37,8 @@ const maxLine = 1 << 20
 // Read reads a run. A line of time 0 without numbers, or with a lower time or step than the line before, is the first of a
 // resumed run, or of a new run in the same file. From its step on, its numbers replace the earlier ones. A resumed run
 // counts its time from 0, so Read adds the time that the run had reached at that step. A killed process may leave an
-// incomplete last line, which Read skips, as it skips empty lines, also before the first line of a resumed run. If another line is invalid, the
-// error holds the line's number.
+// incomplete last line, which Read skips, also before the first line of a resumed run, as it skips empty lines. If another
+// line is invalid, the error holds the line's number.
 func Read(path string) (*Run, error) {
 	f, err := os.Open(path)
 	if err != nil {
