@@ -150,6 +150,19 @@ func bits(r *run) map[string][]byte {
 	return all
 }
 
+// savedBits saves a checkpoint of two ranks with divided optimizer state after step 3, and returns the bits of the model.
+func savedBits(t *testing.T, dir string) (want map[string][]byte) {
+	t.Helper()
+	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		r, err := saved(t.Context(), pg, dir, zeros, 3)
+		if err == nil && pg.Rank() == 0 {
+			want = bits(r)
+		}
+		return err
+	})
+	return want
+}
+
 // A resumed run continues as the run that was not interrupted, also at another number of ranks, and
 // with or without shards. At the same number of ranks it has the same bits.
 func TestResumedRunContinuesAsAnUninterruptedOne(t *testing.T) {

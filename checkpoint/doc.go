@@ -63,9 +63,8 @@
 // any moment leaves at least the checkpoint before. A second checkpoint of a step is named
 // step-00001200.1 and replaces nothing.
 //
-// Then rank 0 deletes all checkpoints except the last Options.Keep and the last finite one. Before the
-// first deletion it reads the new checkpoint back and compares the checksums. If they differ, it deletes
-// nothing.
+// Then rank 0 deletes all checkpoints except the last Options.Keep and the last finite one. Before it deletes
+// anything it reads the new checkpoint back. If a checksum differs, it deletes nothing.
 //
 // # NaN and Inf
 //
@@ -88,9 +87,9 @@
 // # One job at a time
 //
 // Only one job at a time may use a folder. Rank 0 locks the file .lock by flock(2), from Open to Close.
-// The operating system releases the lock of a process that is killed. A network file system releases
-// that of a host that has crashed: NFS 4 after 90 seconds by default, NFS 3 when the host has booted
-// again. So a job that is started again gets the folder. A second job gets an error that names the
+// The operating system releases the lock when the process ends, however it ends, so a job that is started
+// again gets the folder. If a host crashes, NFS 4 releases the lock when its lease expires (90 seconds by
+// default), and NFS 3 when the host has rebooted. A second job gets an error that names the
 // first: its job id, host and process, and since when. On a file system without locks Open logs a
 // warning. The job that opened the folder last then keeps it: the next save of the other one fails, and
 // its error names that job. Readers, such as [LoadWeights], [Verify] and [Export], need no lock.

@@ -2,7 +2,7 @@ package launcher
 
 import "syscall"
 
-// workerSysProcAttr has the kernel kill a worker when the thread that started it ends.
+// workerSysProcAttr makes the kernel kill a worker when the thread that started it ends.
 func workerSysProcAttr(pidfd *int) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, PidFD: pidfd}
 }

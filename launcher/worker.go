@@ -122,8 +122,8 @@ func (s *spawner) spawn(local int) (_ *process, err error) {
 		foreground, err := unix.IoctlGetInt(int(s.cfg.Stdin.Fd()), unix.TIOCGPGRP)
 		isTerminal := err == nil // the terminal of this process
 		if !isTerminal || foreground == unix.Getpgrp() {
-			// Processes of this session that read the terminal in another process group than the foreground's are
-			// suspended, and Ctrl-C is for the foreground's, which is this one.
+			// The terminal would suspend a worker that reads it, because the worker is in a background process group.
+			// Only golaunch's group must get Ctrl-C, so that it stops the job. A worker in a new session has neither.
 			files, start.HasStdin, start.InSession = slices.Insert(files, 0, s.cfg.Stdin), true, isTerminal
 		}
 	}

@@ -27,8 +27,8 @@ func (m *watched) Forward(x *autograd.Variable) *autograd.Variable {
 	return y
 }
 
-// Each of 7 samples counts once over 3 ranks, also if the loader was to continue within the epoch. The model is in
-// evaluation mode during the call; afterwards each layer has its own mode, and the loader its position.
+// Over 3 ranks, each of 7 samples counts once, even if the loader's position is within the epoch. During the call the
+// model is in evaluation mode. Afterwards each layer has its old mode and the loader its old position.
 func TestAccuracy(t *testing.T) {
 	fields := []data.Field{{DType: device.Float32, Shape: device.Shape{2}}, {DType: device.Int64}}
 	set := data.Each(7, fields, func(i int, dst []device.Tensor) error {

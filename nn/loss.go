@@ -137,7 +137,7 @@ func BCEWithLogitsLoss(logits, target *autograd.Variable, opts ...BCEOptions) *a
 		}
 	}
 	x, t := wide(logits), wide(target)
-	// -log σ(x) is softplus(-x), and -log(1 - σ(x)) is softplus(x). Both keep their digits near 0.
+	// -log σ(x) is softplus(-x), and -log(1 - σ(x)) is softplus(x). Both are accurate near 0.
 	softplus := func(x *autograd.Variable) *autograd.Variable { return autograd.Softplus(x, 1, math.Inf(1)) }
 	loss := autograd.Mul(t, softplus(autograd.Neg(x)))
 	if o.PosWeight != nil {

@@ -48,9 +48,9 @@ type Config struct {
 	// which also says what Loss may do then. Loss takes the batch's Vars alone.
 	Captured bool
 
-	// LR returns the learning rate of each step. If it is nil, Run does not set the learning rate. At its end Run
-	// gives the optimizer's groups the rates back that they had before, if the optimizer is an [optim.LRKeeper]. A
-	// run that resumes with another number of ranks has another number of steps in an epoch, but the same LR.
+	// LR returns the learning rate of each step. If it is nil, Run does not set the learning rate. If the optimizer
+	// is an [optim.LRKeeper], Run restores the rates of its groups at the end. LR depends on the number of the step
+	// alone: if a run resumes with another number of ranks, its epochs have another number of steps, and LR is unchanged.
 	LR schedule.Schedule
 	// Accumulate is the number of batches in a step; 0: 1. The gradients are those of the mean of their losses. If
 	// an epoch's batches do not fill its last step, that step has fewer batches, and the mean is over these.

@@ -220,7 +220,8 @@ func function(op kernels.UnaryOp) func(x float64) float64 {
 	panic(fmt.Errorf("cpu: no function %d", op.Func))
 }
 
-// sigmoid and sigmoidSlope, its derivative, keep their digits where they are small.
+// sigmoid and its derivative sigmoidSlope are accurate in both tails: they compute small results without a
+// subtraction from 1.
 func sigmoid(x float64) float64 {
 	e := math.Exp(-math.Abs(x))
 	if x < 0 {

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memfdName is the name of a recorder's memory, and memfdLink what descriptors of it link to in /proc.
+// memfdName is the name of a recorder's memfd. memfdLink is the target of /proc/PID/fd/N for a descriptor of it.
 const (
 	memfdName = "goddp-flight"
 	memfdLink = "/memfd:" + memfdName + " (deleted)"

@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// fileShares is the number of shares of the file descriptors. A store takes one share for each of
-// its four classes of connections.
+// A process divides its file descriptors into fileShares equal shares: one for each of the four classes of a
+// store's connections, and one for everything else.
 const fileShares = 5
 
 // FilesRemedy is the advice for a process that may open too few files.

@@ -55,9 +55,9 @@ __device__ inline double abs_(double v) { return fabs(v); }
 __device__ inline float erfc_(float v) { return erfcf(v); }
 __device__ inline double erfc_(double v) { return erfc(v); }
 
-// normal_cdf is the normal distribution function, and normal_density its derivative. They keep their digits where they
-// are small: there the rounding error of the argument becomes one of many places, which fma computes. For the 16-bit
-// types it does not show.
+// normal_cdf is the normal distribution function, and normal_density its derivative. In the tails the rounding error of
+// their argument would grow to many ulp, so fma computes it and the result is corrected. 16-bit types are too coarse to
+// need that.
 template <class T, class A> __device__ inline A normal_cdf(A v) {
 	const A root = A(-0.70710678118654752440), t = v * root;
 	const A y = A(0.5) * erfc_(t);
@@ -106,7 +106,8 @@ __device__ inline double sin_(double v) { return sin(v); }
 __device__ inline float cos_(float v) { return cosf(v); }
 __device__ inline double cos_(double v) { return cos(v); }
 
-// sigmoid and sigmoid_slope, its derivative, keep their digits where they are small.
+// sigmoid and its derivative sigmoid_slope are accurate in both tails: they compute small results without a
+// subtraction from 1.
 template <class A> __device__ inline A sigmoid(A v) {
 	const A e = exp_(-abs_(v));
 	return (v < 0 ? e : A(1)) / (1 + e);

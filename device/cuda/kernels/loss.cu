@@ -238,7 +238,7 @@ template <class T> __device__ inline void cross_entropy(const Loss &a) {
 	if (threadIdx.x == 0) ((double *)a.part)[blockIdx.x] = loss;
 }
 
-// cross_entropy_grad reads from y what cross_entropy wrote.
+// cross_entropy_grad reads y as cross_entropy wrote it: the losses of all rows, then log Σ e^x of all rows.
 template <class T> __device__ inline void cross_entropy_grad(const Loss &a) {
 	typedef typename Arith<T>::type A;
 	const A scale = (double)*(const A *)a.g / (double)a.rows;

@@ -11,7 +11,7 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// The references keep their digits in both tails.
+// The references are accurate in both tails.
 
 func sigmoid(x float64) float64 {
 	if x < 0 {

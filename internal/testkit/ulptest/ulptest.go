@@ -187,8 +187,8 @@ func (f *function) checkNonFinite(t *testing.T, dev device.Device) {
 	}
 }
 
-// ulps returns the distance between got and want in units in the last place of want, as float32, or of scale if that is
-// larger. Results that are both NaN, or infinite with one sign, are equal.
+// ulps returns |got - want| in units in the last place of float32(want), or of float32(scale) if scale is larger.
+// Results that are both NaN, or infinite with one sign, are equal.
 func ulps(got, want, scale float64) float64 {
 	rounded := float64(float32(want))
 	switch {
