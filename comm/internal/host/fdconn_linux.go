@@ -32,7 +32,7 @@ func (c *fdConn) Read(p []byte) (int, error) {
 			c.fds = append(c.fds, fds...)
 		}
 		if err == nil && len(c.fds) > maxFDs {
-			err = fmt.Errorf("the peer sent %d file descriptors that no message needs, want at most %d", len(c.fds), maxFDs)
+			err = fmt.Errorf("more than %d file descriptors that no message needs: %d", maxFDs, len(c.fds))
 		}
 	}
 	return max(n, 0), err // ReadMsgUnix returns -1 with an error
