@@ -11,7 +11,7 @@ import (
 	"syscall"
 
 	"github.com/goddp/goddp/checkpoint/safetensors"
-	"github.com/goddp/goddp/internal/regular"
+	"github.com/goddp/goddp/internal/files"
 )
 
 // filesystem holds the calls of the operating system that a Manager makes for its checkpoints.
@@ -42,9 +42,9 @@ type file interface {
 // disk is the operating system's file system.
 type disk struct{}
 
-// Open never waits. A path that leads to another kind of file gives a [*regular.Error].
+// Open never waits. A path that leads to another kind of file gives a [*files.NotRegularError].
 func (disk) Open(path string) (source, error) {
-	f, err := regular.Open(path)
+	f, err := files.Open(path)
 	if errors.Is(err, syscall.EISDIR) {
 		f, err = os.Open(path)
 	}
@@ -152,7 +152,7 @@ func readFile(fs filesystem, path string, most int64) (data []byte, err error) {
 		case err != nil:
 			return err
 		case info.IsDir():
-			return &regular.Error{Path: path, Kind: "a folder"}
+			return &files.NotRegularError{Path: path, Kind: "a folder"}
 		case info.Size() > most:
 			return fmt.Errorf("%s has %d bytes, want at most %d", path, info.Size(), most)
 		}

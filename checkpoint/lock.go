@@ -9,8 +9,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/goddp/goddp/internal/files"
 	"github.com/goddp/goddp/internal/handshake"
-	"github.com/goddp/goddp/internal/regular"
 )
 
 // lockName is the name of the file that the holder of a folder locks. It contains the [holder].
@@ -106,7 +106,7 @@ func (l *folderLock) release() error {
 
 // readHolder returns the holder that the file of a folder contains, the zero holder if there is none.
 func readHolder(dir string) (h holder) {
-	if data, err := regular.Read(filepath.Join(dir, lockName), 4<<10); err == nil && json.Unmarshal(data, &h) != nil {
+	if data, err := files.Read(filepath.Join(dir, lockName), 4<<10); err == nil && json.Unmarshal(data, &h) != nil {
 		return holder{}
 	}
 	return h

@@ -14,7 +14,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/checkpoint/internal/magic"
 	"github.com/goddp/goddp/checkpoint/safetensors"
-	"github.com/goddp/goddp/internal/regular"
+	"github.com/goddp/goddp/internal/files"
 	"github.com/goddp/goddp/nn"
 )
 
@@ -135,7 +135,7 @@ func openFile(path string) (*weights, error) {
 
 // readIndex returns the name of the file of each tensor of an index.
 func readIndex(path string) (fileOf map[string]string, err error) {
-	data, err := regular.Read(path, safetensors.MaxHeader)
+	data, err := files.Read(path, safetensors.MaxHeader)
 	if err != nil {
 		return nil, err
 	}

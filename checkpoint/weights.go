@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/checkpoint/safetensors"
-	"github.com/goddp/goddp/internal/atomicfile"
+	"github.com/goddp/goddp/internal/files"
 	"github.com/goddp/goddp/nn"
 )
 
@@ -184,7 +184,7 @@ func SaveWeights(ctx context.Context, file string, m nn.Model) error {
 // /dev/stdout, itself.
 func writeWeights(file string, tensors map[string]safetensors.Source, metadata map[string]string) error {
 	if info, err := os.Stat(file); err == nil && !info.Mode().IsRegular() {
-		return atomicfile.Write(file, 0o666, tensorFile(tensors, metadata))
+		return files.Write(file, 0o666, tensorFile(tensors, metadata))
 	}
 	temp := file + ".tmp-" + rand.Text()
 	err := replace(disk{}, file, temp, tensorFile(tensors, metadata))

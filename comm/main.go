@@ -16,8 +16,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/goddp/goddp/internal/atomicfile"
 	"github.com/goddp/goddp/internal/awake"
+	"github.com/goddp/goddp/internal/files"
 	"github.com/goddp/goddp/internal/stopfile"
 )
 
@@ -340,5 +340,5 @@ func (e errorFile) write() error {
 	}
 	// Write the file atomically, because Main and the watchdog may both write it, and one of
 	// them may end the process while the other is writing.
-	return atomicfile.WriteBytes(path, 0o644, content)
+	return files.WriteBytes(path, 0o644, content)
 }

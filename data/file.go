@@ -11,7 +11,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/goddp/goddp/internal/regular"
+	"github.com/goddp/goddp/internal/files"
 )
 
 // find returns the path of a file in dir, which may be compressed.
@@ -37,7 +37,7 @@ type file struct {
 }
 
 func open(path string) (*file, error) {
-	f, err := regular.Open(path)
+	f, err := files.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("data: %w", err)
 	}

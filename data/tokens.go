@@ -12,7 +12,7 @@ import (
 	"sort"
 
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/regular"
+	"github.com/goddp/goddp/internal/files"
 )
 
 // A token shard is a file of the format that llm.c uses for GPT-2: a header of
@@ -77,7 +77,7 @@ func OpenTokens(pattern string, window, vocab int) (*Tokens, error) {
 }
 
 func openShard(path string, window int) (s shard, err error) {
-	f, err := regular.Open(path)
+	f, err := files.Open(path)
 	if err != nil {
 		return s, fmt.Errorf("data: %w", err)
 	}

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/goddp/goddp/internal/atomicfile"
+	"github.com/goddp/goddp/internal/files"
 	"github.com/goddp/goddp/internal/ranklist"
 	"github.com/goddp/goddp/internal/stopfile"
 	"github.com/goddp/goddp/launcher/internal/rendezvous"
@@ -105,12 +105,12 @@ func (a *agent) makeRunDir() (err error) {
 		if err := os.MkdirAll(parent, 0o755); err != nil {
 			return err
 		}
-		if err := atomicfile.CheckFolder(parent); err != nil {
+		if err := files.CheckFolder(parent); err != nil {
 			return fmt.Errorf("the folder for logs: %w", err)
 		}
 	}
 	isNew := !exists(dir)
-	if err := atomicfile.MakePrivate(dir); err != nil {
+	if err := files.MakePrivate(dir); err != nil {
 		return err
 	}
 	if isNew {

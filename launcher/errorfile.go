@@ -9,8 +9,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/goddp/goddp/internal/atomicfile"
-	"github.com/goddp/goddp/internal/regular"
+	"github.com/goddp/goddp/internal/files"
 )
 
 // maxErrorFile is the largest number of bytes read from an error file.
@@ -37,7 +36,7 @@ type ErrorFile struct {
 // readErrorFile reads the error file of a worker that has ended. It returns nil and no
 // error if there is no file, or if the file is empty.
 func readErrorFile(path string) (*ErrorFile, error) {
-	data, err := regular.Read(path, maxErrorFile)
+	data, err := files.Read(path, maxErrorFile)
 	if os.IsNotExist(err) {
 		return nil, nil
 	}
@@ -89,7 +88,7 @@ func parseErrorFile(data []byte) (*ErrorFile, error) {
 // copyErrorFile makes one from the exit status.
 func copyErrorFile(root *Failure, path string) error {
 	var doc, message map[string]json.RawMessage // if they cannot be read or parsed, they are replaced below
-	if data, err := regular.Read(root.errorPath, maxErrorFile); err == nil {
+	if data, err := files.Read(root.errorPath, maxErrorFile); err == nil {
 		_ = json.Unmarshal(data, &doc)
 	}
 	if json.Unmarshal(doc["message"], &message) != nil || message == nil {
@@ -118,7 +117,7 @@ func copyErrorFile(root *Failure, path string) error {
 	if err != nil {
 		return err
 	}
-	return atomicfile.WriteBytes(path, 0o644, data)
+	return files.WriteBytes(path, 0o644, data)
 }
 
 // mustMarshal returns the JSON of v, which must be plain data.

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/goddp/goddp/internal/atomicfile"
+	"github.com/goddp/goddp/internal/files"
 	"github.com/goddp/goddp/internal/handshake"
 )
 
@@ -65,7 +65,7 @@ func (s *security) publish(dir string, secret []byte) (env []string, err error) 
 		return nil, nil
 	}
 	path := filepath.Join(dir, secretFile)
-	err = atomicfile.WriteBytes(path, 0o600, append(slices.Clone(secret), '\n'))
+	err = files.WriteBytes(path, 0o600, append(slices.Clone(secret), '\n'))
 	return []string{handshake.TokenFileVar + "=" + path, ownSecretVar + "=" + path}, err
 }
 

@@ -7,7 +7,7 @@ import (
 	"io"
 	"slices"
 
-	"github.com/goddp/goddp/internal/atomicfile"
+	"github.com/goddp/goddp/internal/files"
 	"github.com/goddp/goddp/internal/jsonfloat"
 )
 
@@ -105,7 +105,7 @@ func sortedTracks(tids map[Track]int) []Track {
 
 // WriteFile writes the Chrome trace to a file. The file is complete or does not exist.
 func (r *Recorder) WriteFile(path string, rank int) error {
-	if err := atomicfile.Write(path, 0o644, func(w io.Writer) error { return r.WriteChrome(w, rank) }); err != nil {
+	if err := files.Write(path, 0o644, func(w io.Writer) error { return r.WriteChrome(w, rank) }); err != nil {
 		return fmt.Errorf("profile: %w", err)
 	}
 	return nil

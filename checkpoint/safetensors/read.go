@@ -15,7 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/goddp/goddp/checkpoint/internal/magic"
-	"github.com/goddp/goddp/internal/regular"
+	"github.com/goddp/goddp/internal/files"
 )
 
 // MaxHeader is the maximum size of a header in bytes, as in the format's own library.
@@ -40,7 +40,7 @@ type File struct {
 // Open opens a file and checks its header. The error names the file, and the tensor that is wrong, or the
 // format of a file that is of another one.
 func Open(path string) (*File, error) {
-	f, err := regular.Open(path)
+	f, err := files.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("safetensors: %w", err)
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/goddp/goddp/internal/atomicfile"
+	"github.com/goddp/goddp/internal/files"
 	"github.com/goddp/goddp/internal/flight"
 )
 
@@ -45,7 +45,7 @@ Flags:
 	if len(dumps) == 0 {
 		return fmt.Errorf("no process of job %q, of this user and on this host, has recorded anything", job)
 	}
-	if dir == "" || atomicfile.IsShared(dir) {
+	if dir == "" || files.IsShared(dir) {
 		dir, err = os.MkdirTemp(dir, "goddp_flight_")
 	} else {
 		err = os.MkdirAll(dir, 0o700)

@@ -24,9 +24,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/goddp/goddp/cmd/internal/version"
+	"github.com/goddp/goddp/internal/files"
 	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/internal/printer"
-	"github.com/goddp/goddp/internal/regular"
 )
 
 // golaunch --hosts runs on the user's machine. It starts a golaunch on each host by ssh, and talks to it by
@@ -225,7 +225,7 @@ func (j *hostsJob) address(host string) (string, error) {
 
 // sumOf returns the hexadecimal SHA-256 of a file.
 func sumOf(path string) (string, error) {
-	f, err := regular.Open(path)
+	f, err := files.Open(path)
 	if err != nil {
 		return "", err
 	}

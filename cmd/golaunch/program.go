@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/goddp/goddp/internal/regular"
+	"github.com/goddp/goddp/internal/files"
 )
 
 // program is the program that the workers execute.
@@ -116,11 +116,11 @@ func orOnPath(name string, args []string, prog *program, err error) (*program, e
 
 // goPackage builds the command in a folder.
 func goPackage(ctx context.Context, dir string, args []string) (*program, error) {
-	files := build.Default
-	files.OpenFile = func(path string) (io.ReadCloser, error) { return regular.Open(path) } // a pipe could wait for ever
-	pkg, err := files.ImportDir(dir, 0)
+	command := build.Default
+	command.OpenFile = func(path string) (io.ReadCloser, error) { return files.Open(path) } // a pipe could wait for ever
+	pkg, err := command.ImportDir(dir, 0)
 	var none *build.NoGoError
-	var other *regular.Error
+	var other *files.NotRegularError
 	switch {
 	case errors.As(err, &other):
 		return nil, usagef("%w", err)

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/goddp/goddp/internal/files"
 	"github.com/goddp/goddp/internal/handshake"
-	"github.com/goddp/goddp/internal/regular"
 	"github.com/goddp/goddp/launcher"
 )
 
@@ -119,7 +119,7 @@ func (r *rendezvousFlags) etcd() (*launcher.Etcd, error) {
 		e.Endpoints = append(e.Endpoints, withPort(endpoint, 2379))
 	}
 	if r.conf.passwordFile != "" {
-		text, err := regular.Read(r.conf.passwordFile, 4<<10)
+		text, err := files.Read(r.conf.passwordFile, 4<<10)
 		if err != nil {
 			return nil, err
 		}

@@ -24,7 +24,7 @@ import (
 
 	"github.com/goddp/goddp/data"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/regular"
+	"github.com/goddp/goddp/internal/files"
 )
 
 // Field declares a field of the data set.
@@ -59,7 +59,7 @@ type table struct {
 // column and the row, counted from 0. A sample of the data set is a row. Each field is a scalar if it
 // has one column, and has the shape [len(Columns)] otherwise.
 func Open(path string, fields ...Field) (data.Dataset, error) {
-	file, err := regular.Open(path)
+	file, err := files.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("data: %w", err)
 	}

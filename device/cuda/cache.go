@@ -17,9 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/goddp/goddp/internal/atomicfile"
+	"github.com/goddp/goddp/internal/files"
 	"github.com/goddp/goddp/internal/poll"
-	"github.com/goddp/goddp/internal/regular"
 )
 
 // cache keeps compiled kernels between runs, in a folder that only its user can write. The folder's
@@ -117,7 +116,7 @@ const maxEntry = 1 << 30
 
 // load reads an entry. It returns nil if the entry is missing or damaged.
 func (c cache) load(key string) []byte {
-	file, err := regular.Read(filepath.Join(c.dir, key), maxEntry)
+	file, err := files.Read(filepath.Join(c.dir, key), maxEntry)
 	if err != nil || len(file) <= sha256.Size {
 		return nil
 	}
@@ -156,7 +155,7 @@ func (c cache) build(entries []entry, got [][]byte) error {
 // store writes an entry to the cache.
 func (c cache) store(key string, content []byte) error {
 	sum := sha256.Sum256(content)
-	return atomicfile.WriteBytes(filepath.Join(c.dir, key), 0o600, append(sum[:], content...))
+	return files.WriteBytes(filepath.Join(c.dir, key), 0o600, append(sum[:], content...))
 }
 
 // lock waits for the folder's lock. The kernel of the operating system releases the lock of a

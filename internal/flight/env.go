@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/goddp/goddp/internal/atomicfile"
 	"github.com/goddp/goddp/internal/envflag"
+	"github.com/goddp/goddp/internal/files"
 )
 
 // The environment variables of this package. If PyTorch has a variable for the same purpose, it
@@ -94,7 +94,7 @@ func (s Settings) Chosen() string {
 // user and job.
 func (s Settings) Folder(job string) string {
 	dir := s.Chosen()
-	if dir != "" && !atomicfile.IsShared(dir) {
+	if dir != "" && !files.IsShared(dir) {
 		return dir
 	}
 	return filepath.Join(cmp.Or(dir, os.TempDir()), fmt.Sprintf("goddp_flight_%d_%s", os.Getuid(), job))
@@ -108,7 +108,7 @@ func (s Settings) Dir() (string, error) {
 	if dir == s.Chosen() {
 		return dir, nil
 	}
-	if err := atomicfile.MakePrivate(dir); err != nil {
+	if err := files.MakePrivate(dir); err != nil {
 		return "", fmt.Errorf("flight: %w", err)
 	}
 	return dir, nil

@@ -8,8 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/goddp/goddp/internal/atomicfile"
-	"github.com/goddp/goddp/internal/regular"
+	"github.com/goddp/goddp/internal/files"
 )
 
 // maxFile is the largest size of a dump's file that is read, in bytes. The default ring takes 1 MiB.
@@ -30,7 +29,7 @@ func (d *Dump) Write(dir string) (path string, err error) {
 		return "", fmt.Errorf("flight: %w", err)
 	}
 	path = filepath.Join(dir, File(d.Rank))
-	if err := atomicfile.WriteBytes(path, 0o600, append(data, '\n')); err != nil {
+	if err := files.WriteBytes(path, 0o600, append(data, '\n')); err != nil {
 		return "", fmt.Errorf("flight: %w", err)
 	}
 	return path, nil
@@ -38,7 +37,7 @@ func (d *Dump) Write(dir string) (path string, err error) {
 
 // ReadFile reads one dump.
 func ReadFile(path string) (*Dump, error) {
-	data, err := regular.Read(path, maxFile)
+	data, err := files.Read(path, maxFile)
 	if err != nil {
 		return nil, fmt.Errorf("flight: %w", err)
 	}

@@ -10,7 +10,7 @@ import (
 	"syscall"
 
 	"github.com/goddp/goddp/internal/envflag"
-	"github.com/goddp/goddp/internal/regular"
+	"github.com/goddp/goddp/internal/files"
 )
 
 // The variables that say how a job authenticates its processes.
@@ -79,7 +79,7 @@ func (e *InvalidSecretError) Unwrap() error { return e.Err }
 // readHead returns a file's content. Of a file that is too large for a secret it returns one byte too many. An
 // error does not name the file.
 func readHead(path string) (head []byte, err error) {
-	f, err := regular.Open(path)
+	f, err := files.Open(path)
 	if err == nil {
 		defer f.Close()
 		if err = checkAccess(f); err == nil {
@@ -87,7 +87,7 @@ func readHead(path string) (head []byte, err error) {
 		}
 	}
 	var named *fs.PathError
-	var other *regular.Error
+	var other *files.NotRegularError
 	if errors.As(err, &named) {
 		err = named.Err
 	} else if errors.As(err, &other) {

@@ -15,8 +15,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/goddp/goddp/internal/atomicfile"
-	"github.com/goddp/goddp/internal/regular"
+	"github.com/goddp/goddp/internal/files"
 )
 
 // Var is the variable that names the worker's file to the worker.
@@ -41,13 +40,13 @@ func (s State) Write(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	return atomicfile.WriteBytes(path, 0o644, []byte(s))
+	return files.WriteBytes(path, 0o644, []byte(s))
 }
 
 // Read returns the state in the file path. It returns Unheeded if there is no file, or if the
 // file holds no known state.
 func Read(path string) State {
-	content, err := regular.Read(path, 64)
+	content, err := files.Read(path, 64)
 	if s := State(content); err == nil && (s == Heeded || s == Done) {
 		return s
 	}
@@ -68,7 +67,7 @@ func Refuse(path string) (State, error) {
 
 // IsRefused reports whether Refuse was called for the file path.
 func IsRefused(path string) bool {
-	_, err := regular.Read(refusedPath(path), 64)
+	_, err := files.Read(refusedPath(path), 64)
 	return err == nil
 }
 

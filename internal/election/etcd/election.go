@@ -14,7 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/goddp/goddp/internal/election"
-	"github.com/goddp/goddp/internal/regular"
+	"github.com/goddp/goddp/internal/files"
 )
 
 // requestTimeout bounds a request, so that one that a dead member has got is repeated at another member.
@@ -227,7 +227,7 @@ func tlsConfig(o election.Options) (*tls.Config, error) {
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if o.CAFile != "" {
-		text, err := regular.Read(o.CAFile, maxPEM)
+		text, err := files.Read(o.CAFile, maxPEM)
 		if err != nil {
 			return nil, err
 		}
@@ -237,11 +237,11 @@ func tlsConfig(o election.Options) (*tls.Config, error) {
 		}
 	}
 	if o.CertFile != "" {
-		chain, err := regular.Read(o.CertFile, maxPEM)
+		chain, err := files.Read(o.CertFile, maxPEM)
 		if err != nil {
 			return nil, err
 		}
-		key, err := regular.Read(o.KeyFile, maxPEM)
+		key, err := files.Read(o.KeyFile, maxPEM)
 		if err != nil {
 			return nil, err
 		}

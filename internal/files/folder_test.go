@@ -1,4 +1,4 @@
-package atomicfile
+package files
 
 import (
 	"errors"
@@ -28,7 +28,7 @@ const stranger, other = testkit.OtherUID, 65533 // users that own nothing here
 func folders(t *testing.T) string {
 	t.Helper()
 	testkit.Need(t, testkit.Root)
-	dir, err := os.MkdirTemp("/tmp", "atomicfile-")
+	dir, err := os.MkdirTemp("/tmp", "files-")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package atomicfile
+package files
 
 import (
 	"fmt"
@@ -20,11 +20,11 @@ func CheckFolder(dir string) error {
 		return err
 	}
 	defer folder.Close()
-	return check(dir, folder)
+	return checkFolder(dir, folder)
 }
 
-// check does what CheckFolder does, for a folder that is open. dir is its name.
-func check(dir string, folder *os.Root) error {
+// checkFolder does what CheckFolder does, for a folder that is open. dir is its name.
+func checkFolder(dir string, folder *os.Root) error {
 	if entry, err := os.Lstat(dir); err != nil {
 		return err
 	} else if entry.Mode()&fs.ModeSymlink != 0 && !isOwnOrRoots(entry) {

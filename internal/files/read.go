@@ -1,7 +1,4 @@
-// Package regular opens files that must be regular. Anything may lie at a path: the open of a named
-// pipe waits until a writer comes, and a device such as /dev/zero has no end. A program that reads a
-// stream once, such as standard input, has no need of this package.
-package regular
+package files
 
 import (
 	"errors"
@@ -12,39 +9,39 @@ import (
 	"syscall"
 )
 
-// Error says that a path leads to neither a regular file nor a folder.
-type Error struct {
+// NotRegularError says that a path leads to neither a regular file nor a folder.
+type NotRegularError struct {
 	Path string
 	Kind string // what is there: "a named pipe"
 }
 
-func (e *Error) Error() string {
+func (e *NotRegularError) Error() string {
 	return fmt.Sprintf("%s is no regular file, but %s", e.Path, e.Kind)
 }
 
-// check returns an error unless info, of the file at path, is of a regular file.
-func check(path string, info fs.FileInfo) error {
+// checkRegular returns an error unless info, of the file at path, is of a regular file.
+func checkRegular(path string, info fs.FileInfo) error {
 	switch mode := info.Mode(); {
 	case mode.IsRegular():
 		return nil
 	case mode.IsDir():
 		return &fs.PathError{Op: "read", Path: path, Err: syscall.EISDIR}
 	case mode&fs.ModeNamedPipe != 0:
-		return &Error{path, "a named pipe"}
+		return &NotRegularError{path, "a named pipe"}
 	case mode&fs.ModeSocket != 0:
-		return &Error{path, "a socket"}
+		return &NotRegularError{path, "a socket"}
 	default:
-		return &Error{path, "a device"}
+		return &NotRegularError{path, "a device"}
 	}
 }
 
 // Open opens a regular file for reading, and never waits. If path leads to another kind of file, the
-// error is an [*Error], or wraps EISDIR for a folder.
+// error is an [*NotRegularError], or wraps EISDIR for a folder.
 func Open(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, syscall.ENXIO) { // nothing opens a socket
 		if info, err := os.Stat(path); err == nil {
-			return nil, check(path, info)
+			return nil, checkRegular(path, info)
 		}
 	}
 	if err != nil {
@@ -52,7 +49,7 @@ func Open(path string) (*os.File, error) {
 	}
 	info, err := f.Stat()
 	if err == nil {
-		err = check(path, info)
+		err = checkRegular(path, info)
 	}
 	if err != nil {
 		f.Close()

@@ -1,9 +1,4 @@
-// Package atomicfile writes files atomically: a file has either its old or its whole new
-// content, even if the process ends during the write or another process reads meanwhile.
-// Paths may come from the environment or a flag, so they may lead into folders that other
-// users made. The package never writes through another user's symbolic link, nor into
-// another user's folder.
-package atomicfile
+package files
 
 import (
 	"crypto/rand"
@@ -28,7 +23,7 @@ func Write(path string, mode fs.FileMode, write func(io.Writer) error) error {
 		return of(path, err)
 	}
 	defer folder.Close()
-	if err := check(filepath.Dir(path), folder); err != nil {
+	if err := checkFolder(filepath.Dir(path), folder); err != nil {
 		return of(path, err)
 	}
 	if inPlace, err := leadsToDevice(folder, path); err != nil {
