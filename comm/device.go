@@ -12,8 +12,7 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/device/cuda"
-	"github.com/goddp/goddp/internal/envflag"
-	"github.com/goddp/goddp/internal/threads"
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // OpenDevice opens the device that Init would open with the same options. It is for programs
@@ -61,15 +60,15 @@ func openDevice(w World, log *slog.Logger) (device.Device, error) {
 	case ordinal >= gpus:
 		return nil, fmt.Errorf("GPU %d for local rank %d of %d: this host has %d; start fewer workers on it, or set GODDP_DEVICE=cpu", ordinal, w.LocalRank, w.LocalSize, gpus)
 	}
-	tf32, err := envflag.Bool(os.Getenv, false, "GODDP_ALLOW_TF32")
+	tf32, err := jobenv.Bool(os.Getenv, false, "GODDP_ALLOW_TF32")
 	if err != nil {
 		return nil, err
 	}
-	tune, err := envflag.Bool(os.Getenv, false, "GODDP_TUNE_MATMUL")
+	tune, err := jobenv.Bool(os.Getenv, false, "GODDP_TUNE_MATMUL")
 	if err != nil {
 		return nil, err
 	}
-	anyOrder, err := envflag.Bool(os.Getenv, false, "GODDP_NONDETERMINISTIC")
+	anyOrder, err := jobenv.Bool(os.Getenv, false, "GODDP_NONDETERMINISTIC")
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +93,7 @@ func openCPU(w World, log *slog.Logger) (device.Device, error) {
 	if w.LocalRank != 0 {
 		log = slog.New(slog.DiscardHandler)
 	}
-	n, err := threads.PerRank(os.Getenv, w.LocalSize)
+	n, err := jobenv.Threads(os.Getenv, w.LocalSize)
 	if err != nil {
 		return nil, err
 	}

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm/internal/watchdog"
-	"github.com/goddp/goddp/internal/envflag"
 	"github.com/goddp/goddp/internal/flight"
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // ErrorMode says what happens when a call fails: when its deadline passes, a peer dies, or
@@ -136,7 +136,7 @@ func (e *env) flag(suffix string, fallback bool) bool {
 	for _, prefix := range ncclNames {
 		names = append(names, prefix+suffix)
 	}
-	value, err := envflag.Bool(os.Getenv, fallback, names...)
+	value, err := jobenv.Bool(os.Getenv, fallback, names...)
 	if err != nil {
 		e.addf("%v", err)
 	}

@@ -18,7 +18,7 @@ import (
 
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/files"
-	"github.com/goddp/goddp/internal/stopfile"
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // Main is the main function of a worker process: it runs train and ends the process. SIGINT and
@@ -42,7 +42,7 @@ func Main(train func(context.Context) error) { os.Exit(run(train)) }
 func run(train func(context.Context) error) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
-	m := &mainRun{ctx: ctx, stop: &stopper{file: os.Getenv(stopfile.Var)}}
+	m := &mainRun{ctx: ctx, stop: &stopper{file: os.Getenv(jobenv.StopFileVar)}}
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	done := make(chan struct{})
@@ -72,7 +72,7 @@ func run(train func(context.Context) error) int {
 		if accepted == 0 {
 			return 0
 		}
-		m.stop.writeState(stopfile.Done)
+		m.stop.writeState(jobenv.StopDone)
 		return 128 + int(accepted)
 	}
 	var sig *SignalError
@@ -132,7 +132,7 @@ func (m *mainRun) handleSignals(signals chan os.Signal, done <-chan struct{}, ca
 			timer.Stop()
 		}
 	}()
-	limit := stopfile.Timeout() / 2
+	limit := jobenv.ShutdownTimeout() / 2
 	var late time.Duration // how long the ranks had to agree to stop, if they did not agree in that time; else 0
 	for {
 		e := stopEvent{kind: stopLate}

@@ -14,8 +14,8 @@ import (
 	"github.com/goddp/goddp/comm/internal/nccl"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
-	"github.com/goddp/goddp/internal/envflag"
 	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/store"
 )
 
@@ -26,7 +26,7 @@ func connect(ctx context.Context, w World, cfg backend.Config, m store.Member, c
 	var err error
 	if isGPU(cfg.Device) {
 		var o nccl.Options
-		if o.NoSmallAllReduce, err = envflag.Bool(os.Getenv, false, "GODDP_NO_SMALL_ALLREDUCE"); err != nil {
+		if o.NoSmallAllReduce, err = jobenv.Bool(os.Getenv, false, "GODDP_NO_SMALL_ALLREDUCE"); err != nil {
 			return nil, backend.GiveUp(cfg.Control, err)
 		}
 		be, err = nccl.New(ctx, cfg, &o)

@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/goddp/goddp/internal/stopfile"
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // StopRequested returns the signal, SIGINT or SIGTERM, that has asked this process to stop. It
@@ -148,7 +148,7 @@ func (s *stopper) step(e stopEvent) stopAction {
 // launcher that the program polls for stop requests.
 func (s *stopper) requestedSignal() syscall.Signal {
 	if !s.isPolled.Load() && s.step(stopEvent{kind: stopPoll}) == stopNotify {
-		s.writeState(stopfile.Heeded)
+		s.writeState(jobenv.StopHeeded)
 		s.isPolled.Store(true)
 	}
 	return syscall.Signal(s.request.Load())
@@ -168,12 +168,12 @@ func (s *stopper) acceptedSignal() syscall.Signal {
 
 // aborts reports whether a signal that arrives now ends the program rather than asks it to
 // stop, because golaunch stops all ranks after a failure.
-func (s *stopper) aborts() bool { return s.file != "" && stopfile.IsRefused(s.file) }
+func (s *stopper) aborts() bool { return s.file != "" && jobenv.RefusesStops(s.file) }
 
 // writeState tells golaunch a state of this process through the file. If it cannot write the
 // file, it only prints the error. golaunch then treats the program as one that does not poll
 // for stop requests.
-func (s *stopper) writeState(state stopfile.State) {
+func (s *stopper) writeState(state jobenv.StopState) {
 	if err := state.Write(s.file); err != nil {
 		fmt.Fprintf(os.Stderr, "telling the launcher of stop requests: %v\n", err)
 	}

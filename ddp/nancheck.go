@@ -3,11 +3,11 @@ package ddp
 import (
 	"os"
 
-	"github.com/goddp/goddp/internal/envflag"
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // nanCheck returns the value of the environment variables that set Options.CheckNonFinite: this
 // package's and PyTorch's.
 func nanCheck() (bool, error) {
-	return envflag.Bool(os.Getenv, false, "GODDP_NAN_CHECK", "TORCH_NCCL_NAN_CHECK")
+	return jobenv.Bool(os.Getenv, false, "GODDP_NAN_CHECK", "TORCH_NCCL_NAN_CHECK")
 }

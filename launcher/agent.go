@@ -18,7 +18,7 @@ import (
 
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/flight"
-	"github.com/goddp/goddp/internal/stopfile"
+	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/launcher/internal/rendezvous"
 )
 
@@ -260,11 +260,11 @@ func (a *agent) perform(actions []action) {
 		case doAbort:
 			for _, local := range act.locals {
 				p := a.procs[local]
-				state, err := stopfile.Refuse(p.stopFile)
+				state, err := jobenv.RefuseStops(p.stopFile)
 				if err != nil {
 					a.console.logf("rank %d may finish its step before it ends: %v", p.Rank, err)
 				}
-				p.stopped = p.stopped || state == stopfile.Done
+				p.stopped = p.stopped || state == jobenv.StopDone
 			}
 			a.stopWorkers(act.locals, act.signal)
 		case doKill:

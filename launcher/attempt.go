@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/files"
+	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/internal/ranklist"
-	"github.com/goddp/goddp/internal/stopfile"
 	"github.com/goddp/goddp/launcher/internal/rendezvous"
 )
 
@@ -305,7 +305,7 @@ func (a *agent) grace() string {
 // the current step.
 func (a *agent) heedStop(act action) bool {
 	return (act.signal == syscall.SIGINT || act.signal == syscall.SIGTERM) && !slices.ContainsFunc(act.locals, func(local int) bool {
-		return stopfile.Read(a.procs[local].stopFile) == stopfile.Unheeded
+		return jobenv.ReadStopState(a.procs[local].stopFile) == jobenv.StopUnheeded
 	})
 }
 

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/goddp/goddp/internal/stopfile"
+	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/internal/wire"
 )
 
@@ -176,7 +176,7 @@ func (c *Config) withDefaults() (*Config, error) {
 		}
 	}
 	if d.ShutdownTimeout == 0 {
-		d.ShutdownTimeout = stopfile.DefaultTimeout
+		d.ShutdownTimeout = jobenv.DefaultShutdownTimeout
 	}
 	if d.PollInterval == 0 {
 		d.PollInterval = 100 * time.Millisecond

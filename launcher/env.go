@@ -9,8 +9,7 @@ import (
 	"strings"
 
 	"github.com/goddp/goddp/internal/handshake"
-	"github.com/goddp/goddp/internal/stopfile"
-	"github.com/goddp/goddp/internal/threads"
+	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/launcher/internal/rendezvous"
 )
 
@@ -36,7 +35,7 @@ func jobEnv(c *Config, jobID string) []string {
 	}
 	env := append([]string{}, base...)
 	env = append(env, libraryPaths(base)...)
-	env = append(env, threads.LauncherEnv(func(name string) bool { return isSet(name) }, c.Workers)...)
+	env = append(env, jobenv.ThreadsEnv(func(name string) bool { return isSet(name) }, c.Workers)...)
 	// If the user chose an error mode by any of these names, no second mode may be added.
 	if !isSet("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING", "GODDP_ASYNC_ERROR_HANDLING",
 		"TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT", "GODDP_BLOCKING_WAIT") {
@@ -48,7 +47,7 @@ func jobEnv(c *Config, jobID string) []string {
 		"LOCAL_WORLD_SIZE="+strconv.Itoa(c.Workers),
 		"TORCHELASTIC_MAX_RESTARTS="+strconv.Itoa(c.MaxRestarts),
 		"TORCHELASTIC_RUN_ID="+c.RunID,
-		stopfile.TimeoutEnv(c.ShutdownTimeout),
+		jobenv.ShutdownTimeoutEnv(c.ShutdownTimeout),
 	)
 }
 

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goddp/goddp/internal/flight"
-	"github.com/goddp/goddp/internal/stopfile"
+	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/launcher/internal/rendezvous"
 )
 
@@ -36,7 +36,7 @@ type process struct {
 // ended for that reason. Otherwise it returns 0.
 func (p *process) askedToStop() syscall.Signal {
 	sig := syscall.Signal(p.end.Status.Code - 128)
-	if (sig == syscall.SIGINT || sig == syscall.SIGTERM) && (p.stopped || stopfile.Read(p.stopFile) == stopfile.Done) {
+	if (sig == syscall.SIGINT || sig == syscall.SIGTERM) && (p.stopped || jobenv.ReadStopState(p.stopFile) == jobenv.StopDone) {
 		return sig
 	}
 	return 0
@@ -109,7 +109,7 @@ func (s *spawner) spawn(local int) (_ *process, err error) {
 		files = append(files, p.memory.File())
 	}
 	env := append(workerEnv(s.env, s.round, local, p.errorFile), s.recorderEnv(p)...)
-	env = append(env, stopfile.Var+"="+p.stopFile)
+	env = append(env, jobenv.StopFileVar+"="+p.stopFile)
 	if s.cfg.VirtualLocalRank {
 		env = append(env, virtualEnv(s.env, local)...)
 	}

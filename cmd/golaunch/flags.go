@@ -14,8 +14,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/goddp/goddp/internal/envflag"
 	"github.com/goddp/goddp/internal/flight"
+	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/launcher"
 )
 
@@ -140,7 +140,7 @@ func (o *options) readEnv(all *pflag.FlagSet, lookup func(string) (string, bool)
 			return
 		}
 		if f.Value.Type() == "bool" {
-			on, e := envflag.Parse(variable, value)
+			on, e := jobenv.ParseBool(variable, value)
 			if e != nil {
 				err = &usageError{e}
 				return

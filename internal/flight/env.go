@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/goddp/goddp/internal/envflag"
 	"github.com/goddp/goddp/internal/files"
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // The environment variables of this package. If PyTorch has a variable for the same purpose, it
@@ -66,7 +66,7 @@ func ReadSettings(lookup func(string) (string, bool)) (Settings, error) {
 		return value
 	}
 	var err error
-	if s.DumpOnFailure, err = envflag.Bool(getenv, true, OnFailureVar, "TORCH_NCCL_DUMP_ON_TIMEOUT"); err != nil {
+	if s.DumpOnFailure, err = jobenv.Bool(getenv, true, OnFailureVar, "TORCH_NCCL_DUMP_ON_TIMEOUT"); err != nil {
 		errs = append(errs, err)
 	}
 	_, s.dir = first(DirVar)

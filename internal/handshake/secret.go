@@ -9,8 +9,8 @@ import (
 	"os"
 	"syscall"
 
-	"github.com/goddp/goddp/internal/envflag"
 	"github.com/goddp/goddp/internal/files"
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // The variables that say how a job authenticates its processes.
@@ -112,10 +112,10 @@ func checkAccess(f *os.File) error {
 // ReadUnprotected returns the value of [UnprotectedVar]. getenv is a function such as
 // [os.Getenv].
 func ReadUnprotected(getenv func(string) string) (bool, error) {
-	return envflag.Bool(getenv, false, UnprotectedVar)
+	return jobenv.Bool(getenv, false, UnprotectedVar)
 }
 
 // ReadInsecure returns the value of [InsecureVar]. getenv is a function such as [os.Getenv].
 func ReadInsecure(getenv func(string) string) (bool, error) {
-	return envflag.Bool(getenv, false, InsecureVar)
+	return jobenv.Bool(getenv, false, InsecureVar)
 }

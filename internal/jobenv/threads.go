@@ -1,5 +1,4 @@
-// Package threads says with how many threads a rank computes on the CPU.
-package threads
+package jobenv
 
 import (
 	"fmt"
@@ -13,19 +12,19 @@ const numVar = "OMP_NUM_THREADS"
 // launcherVar holds the same number as numVar if golaunch chose it, and not the user.
 const launcherVar = "GODDP_LAUNCHER_THREADS"
 
-// LauncherEnv returns the variables that golaunch adds to the environment of workers, for a user who
+// ThreadsEnv returns the variables that golaunch adds to the environment of workers, for a user who
 // has not set OMP_NUM_THREADS. They are torchrun's: one thread each for several workers of a node, and
 // no limit for one. isSet reports whether a variable is set.
-func LauncherEnv(isSet func(name string) bool, workers int) []string {
+func ThreadsEnv(isSet func(name string) bool, workers int) []string {
 	if workers == 1 || isSet(numVar) {
 		return nil
 	}
 	return []string{numVar + "=1", launcherVar + "=1"}
 }
 
-// PerRank returns the number of threads of each of localSize ranks on this host: OMP_NUM_THREADS if the
+// Threads returns the number of threads of each of localSize ranks on this host: OMP_NUM_THREADS if the
 // user chose it, else the rank's share of the cores. getenv is a function such as os.Getenv.
-func PerRank(getenv func(string) string, localSize int) (int, error) {
+func Threads(getenv func(string) string, localSize int) (int, error) {
 	text := getenv(numVar)
 	if text == "" || text == getenv(launcherVar) {
 		return max(1, runtime.GOMAXPROCS(0)/localSize), nil

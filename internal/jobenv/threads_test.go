@@ -1,4 +1,4 @@
-package threads
+package jobenv
 
 import (
 	"runtime"
@@ -34,15 +34,15 @@ func TestRanksShareTheCores(t *testing.T) {
 		{nil, 1, 12},
 		{nil, 4, 3},
 		{nil, 100, 1},
-		{LauncherEnv(isSet(), 4), 4, 3},
-		{append(LauncherEnv(isSet(), 4), "OMP_NUM_THREADS=5"), 4, 5}, // a script that starts the program chose it
-		{append([]string{"OMP_NUM_THREADS=1"}, LauncherEnv(isSet("OMP_NUM_THREADS=1"), 4)...), 4, 1},
+		{ThreadsEnv(isSet(), 4), 4, 3},
+		{append(ThreadsEnv(isSet(), 4), "OMP_NUM_THREADS=5"), 4, 5}, // a script that starts the program chose it
+		{append([]string{"OMP_NUM_THREADS=1"}, ThreadsEnv(isSet("OMP_NUM_THREADS=1"), 4)...), 4, 1},
 	} {
-		if got, err := PerRank(getenv(test.env...), test.workers); err != nil || got != test.want {
+		if got, err := Threads(getenv(test.env...), test.workers); err != nil || got != test.want {
 			t.Errorf("%d workers with %q: %d threads, %v, want %d", test.workers, test.env, got, err, test.want)
 		}
 	}
-	if _, err := PerRank(getenv("OMP_NUM_THREADS=0"), 1); err == nil || !strings.Contains(err.Error(), `OMP_NUM_THREADS is "0"`) {
+	if _, err := Threads(getenv("OMP_NUM_THREADS=0"), 1); err == nil || !strings.Contains(err.Error(), `OMP_NUM_THREADS is "0"`) {
 		t.Errorf("0 threads: %v", err)
 	}
 }

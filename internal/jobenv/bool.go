@@ -1,6 +1,4 @@
-// Package envflag reads switches from the environment. All of this module's variables that
-// are on or off accept the same values.
-package envflag
+package jobenv
 
 import (
 	"fmt"
@@ -13,15 +11,15 @@ import (
 func Bool(getenv func(string) string, fallback bool, names ...string) (bool, error) {
 	for _, name := range names {
 		if value := getenv(name); value != "" {
-			return Parse(name, value)
+			return ParseBool(name, value)
 		}
 	}
 	return fallback, nil
 }
 
-// Parse returns the value of one variable. It accepts 1, true, t, yes and y, and 0, false,
+// ParseBool returns the value of one variable. It accepts 1, true, t, yes and y, and 0, false,
 // f, no and n, in upper and lower case.
-func Parse(name, value string) (bool, error) {
+func ParseBool(name, value string) (bool, error) {
 	switch strings.ToLower(value) {
 	case "1", "true", "t", "yes", "y":
 		return true, nil

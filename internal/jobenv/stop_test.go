@@ -1,4 +1,4 @@
-package stopfile
+package jobenv
 
 import (
 	"os"
@@ -9,45 +9,45 @@ import (
 
 func TestLauncherReadsTheStateThatTheWorkerWrote(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "stop")
-	if got := Read(path); got != Unheeded {
+	if got := ReadStopState(path); got != StopUnheeded {
 		t.Errorf("without a file: %q", got)
 	}
-	for _, s := range []State{Heeded, Done} {
+	for _, s := range []StopState{StopHeeded, StopDone} {
 		if err := s.Write(path); err != nil {
 			t.Fatal(err)
 		}
-		if got := Read(path); got != s {
+		if got := ReadStopState(path); got != s {
 			t.Errorf("%q is read as %q", s, got)
 		}
 	}
 	if err := os.WriteFile(path, []byte("heeded and more\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := Read(path); got != Unheeded {
+	if got := ReadStopState(path); got != StopUnheeded {
 		t.Errorf("of something else: %q", got)
 	}
-	if err := Heeded.Write(""); err != nil {
+	if err := StopHeeded.Write(""); err != nil {
 		t.Errorf("without a launcher: %v", err)
 	}
 }
 
 // A file that is missing, perhaps with its folder, refuses nothing, and is made again.
 func TestStopRequestsAreRefusedByOrderAlone(t *testing.T) {
-	for _, written := range []State{Unheeded, Heeded, Done} {
+	for _, written := range []StopState{StopUnheeded, StopHeeded, StopDone} {
 		dir := filepath.Join(t.TempDir(), "attempt_0", "0")
 		path := filepath.Join(dir, "stop")
-		if IsRefused(path) || Read(path) != Unheeded {
+		if RefusesStops(path) || ReadStopState(path) != StopUnheeded {
 			t.Error("without a folder: the launcher refuses requests, or the worker heeds them")
 		}
-		if written != Unheeded {
-			if err := written.Write(path); err != nil || Read(path) != written || IsRefused(path) {
-				t.Errorf("%q, written without a folder: %v, read as %q", written, err, Read(path))
+		if written != StopUnheeded {
+			if err := written.Write(path); err != nil || ReadStopState(path) != written || RefusesStops(path) {
+				t.Errorf("%q, written without a folder: %v, read as %q", written, err, ReadStopState(path))
 			}
 		}
-		if state, err := Refuse(path); err != nil || state != written || !IsRefused(path) {
+		if state, err := RefuseStops(path); err != nil || state != written || !RefusesStops(path) {
 			t.Errorf("Refuse after %q: %q, %v", written, state, err)
 		}
-		if err := Heeded.Write(path); err != nil || !IsRefused(path) {
+		if err := StopHeeded.Write(path); err != nil || !RefusesStops(path) {
 			t.Errorf("%v: a worker that heeds requests from now on does not see that they are refused", err)
 		}
 	}
@@ -56,14 +56,14 @@ func TestStopRequestsAreRefusedByOrderAlone(t *testing.T) {
 func TestTimeout(t *testing.T) {
 	for value, want := range map[string]time.Duration{
 		"30": 30 * time.Second, "0.5": time.Second / 2, "0": 0,
-		"": DefaultTimeout, "soon": DefaultTimeout, "-1": DefaultTimeout, "NaN": DefaultTimeout, "1e300": DefaultTimeout,
+		"": DefaultShutdownTimeout, "soon": DefaultShutdownTimeout, "-1": DefaultShutdownTimeout, "NaN": DefaultShutdownTimeout, "1e300": DefaultShutdownTimeout,
 	} {
-		t.Setenv(TimeoutVar, value)
-		if got := Timeout(); got != want {
+		t.Setenv(ShutdownTimeoutVar, value)
+		if got := ShutdownTimeout(); got != want {
 			t.Errorf("%q is %v, want %v", value, got, want)
 		}
 	}
-	if got, want := TimeoutEnv(1500*time.Millisecond), TimeoutVar+"=1.5"; got != want {
+	if got, want := ShutdownTimeoutEnv(1500*time.Millisecond), ShutdownTimeoutVar+"=1.5"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
