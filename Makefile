@@ -9,7 +9,7 @@ LONG = $(shell grep -rlE --include='*_test.go' --exclude-dir=cucomm --exclude-di
 # The packages whose tests run several goroutines in one process, which is what the race detector can see.
 RACE = ./amp ./autograd ./checkpoint ./comm/... ./data ./ddp ./ddp/commhook ./ddp/reducer ./ddp/zero ./device/cpu \
 	./device/internal/arena ./launcher/... ./profile ./store ./train \
-	$(addprefix ./internal/,awake backend capture coordinator election flight handshake peeruid wire)
+	$(addprefix ./internal/,awake backend capture coordinator election flight handshake wire)
 # The packages with tests on the emulated GPU.
 EMULATED = $(shell grep -rl --include='*_test.go' '^func TestEmulated' . | xargs -n1 dirname | sort -u)
 

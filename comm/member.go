@@ -11,7 +11,6 @@ import (
 	"sync"
 
 	"github.com/goddp/goddp/internal/handshake"
-	"github.com/goddp/goddp/internal/peeruid"
 	"github.com/goddp/goddp/store"
 )
 
@@ -26,7 +25,7 @@ func (w World) member() (m store.Member, err error) {
 		return m, fmt.Errorf("comm: %w", err)
 	}
 	if m.Secret == nil && !m.Insecure && w.Size > 1 {
-		if err := peeruid.CheckOwn(); err != nil {
+		if err := handshake.CheckOwnUser(); err != nil {
 			return m, fmt.Errorf("comm: the ranks cannot know each other by their user: %w: name a file with a secret in %s, the same for all ranks", err, handshake.TokenFileVar)
 		}
 	}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/goddp/goddp/internal/election"
 	"github.com/goddp/goddp/internal/handshake"
-	"github.com/goddp/goddp/internal/identity"
 	"github.com/goddp/goddp/launcher/internal/rendezvous"
 )
 
@@ -102,7 +101,7 @@ func (a *agent) rendezvousOptions() (rendezvous.Options, error) {
 		return o, ErrNoToken
 	}
 	var err error
-	if o.Identity, err = identity.New(token, c.RunID, "goddp: an agent's key"); err != nil {
+	if o.Identity, err = handshake.NewIdentity(token, c.RunID, "goddp: an agent's key"); err != nil {
 		return o, err
 	}
 	o.Node.Rank, o.Node.Addr = n.Rank, n.LocalAddr

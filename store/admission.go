@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/handshake"
-	"github.com/goddp/goddp/internal/peeruid"
 )
 
 // This file decides which connections the server serves. The server admits a connection
@@ -51,8 +50,8 @@ func (s *Server) known(nc net.Conn) error {
 // On systems other than Linux that do not know the user, every process of this host is
 // accepted.
 func sameUser(nc net.Conn) error {
-	err := peeruid.SameUser(nc)
-	if errors.Is(err, peeruid.ErrUnknown) && runtime.GOOS != "linux" {
+	err := handshake.SameUser(nc)
+	if errors.Is(err, handshake.ErrUserUnknown) && runtime.GOOS != "linux" {
 		if at, ok := nc.RemoteAddr().(*net.TCPAddr); ok && at.IP.IsLoopback() {
 			return nil
 		}

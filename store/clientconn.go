@@ -11,7 +11,6 @@ import (
 
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/handshake"
-	"github.com/goddp/goddp/internal/peeruid"
 )
 
 // A clientConn makes requests on one connection, one at a time.
@@ -81,7 +80,7 @@ func (cn *clientConn) shakeHands(ctx context.Context, m *Member) (server handsha
 		return server, nil, &HandshakeError{err}
 	}
 	if m.Secret == nil && !m.Insecure {
-		if err := sameUser(cn.nc); errors.As(err, new(*peeruid.OtherUserError)) {
+		if err := sameUser(cn.nc); errors.As(err, new(*handshake.OtherUserError)) {
 			return server, nil, &HandshakeError{fmt.Errorf("the store there is another user's: %w: give both the same file in %s", err, handshake.TokenFileVar)}
 		}
 	}

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/handshake"
-	"github.com/goddp/goddp/internal/peeruid"
 	"github.com/goddp/goddp/internal/wire"
 )
 
@@ -294,7 +293,7 @@ func (s *Server) shakeHands(c net.Conn) (rank int, err error) {
 // process at the other end is another user's and no secret says that it belongs to the job.
 func (s *Server) admit(c net.Conn) error {
 	if !s.opts.HasSecret && !s.opts.Insecure {
-		if err := peeruid.SameUser(c); errors.As(err, new(*peeruid.OtherUserError)) {
+		if err := handshake.SameUser(c); errors.As(err, new(*handshake.OtherUserError)) {
 			return err
 		}
 	}

@@ -38,6 +38,34 @@
 // compares the number of ranks, and the id that the environment gives the job. If the
 // environment gives no id, it compares the program and its arguments instead.
 //
+// # Same user
+//
+// A job without a secret takes only connections of its own user. [SameUser] asks whose the process at the
+// other end is. What it can answer depends on the connection and on the platform:
+//
+//   - Unix sockets: Linux (SO_PEERCRED) and macOS (LOCAL_PEERCRED) name the user of the process that
+//     called connect.
+//   - TCP on Linux: the kernel is asked for the socket at the other end (NETLINK_SOCK_DIAG), by the exact
+//     addresses and ports of both ends. The answer is the user of the process that made the socket.
+//   - TCP on macOS and elsewhere: no documented interface names the user of a TCP connection. SameUser
+//     returns [ErrUserUnknown], and the caller must either refuse the connection or ask for a secret.
+//
+// A TCP socket counts only while it is established at both ends and while a process has it open. A
+// process that sends and closes at once is therefore unknown: some kernels report user 0 for a socket that
+// no process has open, and its port may already belong to somebody else. Both ends are looked at in this
+// order: the far end, then the near end. As long as the near end is established, no other socket can take
+// the addresses of the far end, so the socket that was found is the one that the near end talks to.
+//
+// A process in a user namespace sees every user that its namespace does not map as the overflow uid
+// (65534). Unless the namespace maps all users, as that of an ordinary host does, that uid is never the
+// same user: see [CheckOwnUser].
+//
+// A socket that another process inherited, or was handed, keeps the user who made it. A program of the
+// same user that forwards connections for others (a proxy, ssh -L) answers for them.
+//
+// # Structure
+//
 // [Dialler] and [Listener] implement the handshake without I/O: they take and return the
-// bytes of messages. [Dial] and [Accept] perform the handshake on a connection.
+// bytes of messages. [Dial] and [Accept] perform the handshake on a connection. golaunch's agents connect
+// by TLS alone, with an [Identity] of the job's token.
 package handshake

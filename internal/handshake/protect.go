@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"net"
 	"sync"
-
-	"github.com/goddp/goddp/internal/identity"
 )
 
 // isProtected reports whether the two ends go on in TLS. Both ends decide the same, because all
@@ -27,7 +25,7 @@ func (e *end) protect(c net.Conn, begin func(net.Conn, *tls.Config) *tls.Conn) (
 	}
 	// The identity is that of this connection alone, so the two ends of the TLS connection are the
 	// two processes that gave the proofs.
-	id, err := identity.New(proof(e.key, forTLS, e.hello, e.answer), "", "goddp: a connection between ranks")
+	id, err := NewIdentity(proof(e.key, forTLS, e.hello, e.answer), "", "goddp: a connection between ranks")
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +113,7 @@ func describeTLS(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, identity.ErrOtherKey), errors.As(err, new(tls.RecordHeaderError)):
+	case errors.Is(err, ErrOtherKey), errors.As(err, new(tls.RecordHeaderError)):
 	case errors.As(err, &op) && (op.Op == "local error" || op.Op == "remote error"): // what crypto/tls calls its alerts
 	default:
 		return err

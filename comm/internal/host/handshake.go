@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/handshake"
-	"github.com/goddp/goddp/internal/peeruid"
 	"github.com/goddp/goddp/internal/ranklist"
 )
 
@@ -154,7 +153,7 @@ func (b *bootstrap) checkUser(c net.Conn) error {
 	if by := &b.group.opts.Member; by.Secret != nil || by.Insecure {
 		return nil
 	}
-	if err := peeruid.SameUser(c); errors.As(err, new(*peeruid.OtherUserError)) {
+	if err := handshake.SameUser(c); errors.As(err, new(*handshake.OtherUserError)) {
 		return fmt.Errorf("%w: ranks of several users need the same secret: %s", err, handshake.TokenFileVar)
 	}
 	return nil

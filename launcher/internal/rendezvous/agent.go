@@ -11,13 +11,13 @@ import (
 
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/election"
-	"github.com/goddp/goddp/internal/identity"
+	"github.com/goddp/goddp/internal/handshake"
 )
 
 // Options say how a node takes part in a job.
 type Options struct {
 	Discovery Discovery
-	Identity  *identity.Identity // nil: the job has one node
+	Identity  *handshake.Identity // nil: the job has one node
 	Node      NodeInfo
 	// MasterPort returns a free port of this node, for the next round.
 	MasterPort func() int

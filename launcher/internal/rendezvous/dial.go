@@ -15,14 +15,14 @@ import (
 
 	"github.com/hashicorp/yamux"
 
-	"github.com/goddp/goddp/internal/identity"
+	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/internal/wire"
 )
 
 // DialOptions are what an agent needs to join the rendezvous of another process.
 type DialOptions struct {
 	Addr       string // of the host, host:port
-	Identity   *identity.Identity
+	Identity   *handshake.Identity
 	Node       NodeInfo
 	Limits     Limits
 	MasterPort int

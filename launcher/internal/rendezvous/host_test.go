@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/handshake"
-	"github.com/goddp/goddp/internal/identity"
 	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/store"
 )
@@ -24,7 +23,7 @@ import (
 type job struct {
 	t    *testing.T
 	host *Host
-	id   *identity.Identity
+	id   *handshake.Identity
 	addr string
 	opts HostOptions
 }
@@ -36,7 +35,7 @@ func newJob(t *testing.T, l Limits) *job {
 
 func newJobOf(t *testing.T, o HostOptions) *job {
 	t.Helper()
-	id, err := identity.New([]byte("token"), "job", "test")
+	id, err := handshake.NewIdentity([]byte("token"), "job", "test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +229,7 @@ func TestStrangersChangeNothing(t *testing.T) {
 	local := j.host.Join(NodeInfo{Host: "a", Workers: 1}, 0)
 	other := *j
 	var err error
-	if other.id, err = identity.New([]byte("nekot"), "job", "test"); err != nil {
+	if other.id, err = handshake.NewIdentity([]byte("nekot"), "job", "test"); err != nil {
 		t.Fatal(err)
 	}
 	var refused *HandshakeError

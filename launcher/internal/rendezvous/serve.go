@@ -14,7 +14,6 @@ import (
 	"github.com/hashicorp/yamux"
 
 	"github.com/goddp/goddp/internal/handshake"
-	"github.com/goddp/goddp/internal/identity"
 	"github.com/goddp/goddp/internal/wire"
 )
 
@@ -33,7 +32,7 @@ const (
 // identity of the job. The first stream of a connection carries messages; the others are those of the
 // agent's workers, each of which is connected with the store or the coordinator of the current round, and
 // the agent's output.
-func (h *Host) Serve(ln net.Listener, id *identity.Identity) {
+func (h *Host) Serve(ln net.Listener, id *handshake.Identity) {
 	h.wg.Go(func() {
 		<-h.done
 		ln.Close()
@@ -66,7 +65,7 @@ func (h *Host) Serve(ln net.Listener, id *identity.Identity) {
 }
 
 // accept performs the handshake with an agent. most bounds the time until the agent has joined.
-func (h *Host) accept(c net.Conn, id *identity.Identity, most time.Duration) (*yamux.Session, error) {
+func (h *Host) accept(c net.Conn, id *handshake.Identity, most time.Duration) (*yamux.Session, error) {
 	stop := closeWhen(h.done, c)
 	defer stop()
 	c.SetDeadline(time.Now().Add(most))
@@ -161,7 +160,7 @@ func describeHandshake(err error) error {
 		return errTCPStore
 	case errors.As(err, &record):
 		return errNoTLS
-	case errors.Is(err, identity.ErrOtherKey), strings.Contains(err.Error(), "bad certificate"):
+	case errors.Is(err, handshake.ErrOtherKey), strings.Contains(err.Error(), "bad certificate"):
 		return errOtherToken
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return errTimeout

@@ -1,4 +1,4 @@
-package identity
+package handshake
 
 import (
 	"crypto/tls"
@@ -29,11 +29,11 @@ func connect(t *testing.T, dialler, listener *tls.Config) (dialling, listening e
 }
 
 func TestEqualIdentitiesConnect(t *testing.T) {
-	a, err := New([]byte("token"), "job", "use")
+	a, err := NewIdentity([]byte("token"), "job", "use")
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := New([]byte("token"), "job", "use")
+	b, err := NewIdentity([]byte("token"), "job", "use")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func TestEqualIdentitiesConnect(t *testing.T) {
 }
 
 func TestOtherIdentitiesAreRefused(t *testing.T) {
-	self, err := New([]byte("token"), "job", "use")
+	self, err := NewIdentity([]byte("token"), "job", "use")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func TestOtherIdentitiesAreRefused(t *testing.T) {
 		"other token": {"nekot", "job", "use"}, "no token": {"", "job", "use"}, "other job": {"token", "boj", "use"}, "other use": {"token", "job", "esu"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			stranger, err := New([]byte(other.token), other.job, other.use)
+			stranger, err := NewIdentity([]byte(other.token), other.job, other.use)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -1,4 +1,4 @@
-package peeruid
+package handshake
 
 import (
 	"errors"

@@ -1,4 +1,4 @@
-package peeruid
+package handshake
 
 import (
 	"errors"
@@ -21,7 +21,7 @@ import (
 func TestMain(m *testing.M) {
 	testkit.Main(m, map[string]func(){
 		"dial": dialAndStay, "sendClose": sendAndClose, "halfClose": sendAndShutWrite, "serve": serve,
-		"own": func() { fmt.Println(CheckOwn()) },
+		"own": func() { fmt.Println(CheckOwnUser()) },
 	})
 }
 
@@ -105,7 +105,7 @@ func kindOf(err error) string {
 		return "unmapped"
 	case errors.As(err, &other):
 		return "other"
-	case errors.Is(err, ErrUnknown):
+	case errors.Is(err, ErrUserUnknown):
 		return "unknown"
 	}
 	return "error: " + err.Error()

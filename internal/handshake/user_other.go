@@ -1,6 +1,6 @@
 //go:build !linux && !darwin
 
-package peeruid
+package handshake
 
 import (
 	"errors"

@@ -1,7 +1,4 @@
-// Package identity gives processes that share a secret a key in common, by which both ends of a
-// TLS connection prove that they have the secret. Agents of golaunch connect by it, and ranks on
-// different hosts.
-package identity
+package handshake
 
 import (
 	"bytes"
@@ -18,17 +15,17 @@ import (
 	"time"
 )
 
-// Identity is an Ed25519 key that several processes share. A process proves that it has the key by
-// TLS with a certificate of the key.
+// Identity is an Ed25519 key that processes derive from a secret that they share. Both ends of a TLS
+// connection prove by a certificate of the key that they have the secret.
 type Identity struct {
 	key  ed25519.PrivateKey
 	cert tls.Certificate
 }
 
-// New derives an identity from a secret by HKDF-SHA256. salt and use make identities differ that
+// NewIdentity derives an identity from a secret by HKDF-SHA256. salt and use make identities differ that
 // come from one secret. If secret is empty, everybody can derive the identity: its connections are
 // encrypted, but prove nothing.
-func New(secret []byte, salt, use string) (*Identity, error) {
+func NewIdentity(secret []byte, salt, use string) (*Identity, error) {
 	seed, err := hkdf.Key(sha256.New, secret, []byte(salt), use, ed25519.SeedSize)
 	if err != nil {
 		return nil, err
