@@ -10,7 +10,7 @@ import (
 	"slices"
 
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/half"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // A Difference is a tensor or a value in which two checkpoints differ.
@@ -129,9 +129,9 @@ func difference(t *Tensor, a, b []byte) string {
 func number(dt device.DType, b []byte) float64 {
 	switch le := binary.LittleEndian; dt {
 	case device.Float16:
-		return float64(half.FromF16(le.Uint16(b)))
+		return float64(kernels.FromF16(le.Uint16(b)))
 	case device.BFloat16:
-		return float64(half.FromBF16(le.Uint16(b)))
+		return float64(kernels.FromBF16(le.Uint16(b)))
 	case device.Float32:
 		return float64(math.Float32frombits(le.Uint32(b)))
 	default:

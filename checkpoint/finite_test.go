@@ -12,7 +12,7 @@ import (
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/half"
+	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/internal/testkit/commtest"
 )
 
@@ -79,8 +79,8 @@ func TestIsFinite(t *testing.T) {
 	for dt, encode := range map[device.DType]func(x ...float64) device.Tensor{
 		device.Float32:  tensorOf(func(x float64) float32 { return float32(x) }, device.Float32),
 		device.Float64:  tensorOf(func(x float64) float64 { return x }, device.Float64),
-		device.Float16:  tensorOf(func(x float64) uint16 { return half.F16(float32(x)) }, device.Float16),
-		device.BFloat16: tensorOf(func(x float64) uint16 { return half.BF16(float32(x)) }, device.BFloat16),
+		device.Float16:  tensorOf(func(x float64) uint16 { return kernels.F16(float32(x)) }, device.Float16),
+		device.BFloat16: tensorOf(func(x float64) uint16 { return kernels.BF16(float32(x)) }, device.BFloat16),
 		device.Int64:    tensorOf(func(float64) int64 { return -1 }, device.Int64),
 	} {
 		for _, c := range []struct {

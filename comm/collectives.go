@@ -9,7 +9,7 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/capture"
-	"github.com/goddp/goddp/internal/poll"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // start validates a call, numbers it and gives it to the backend. Within a Coalesce it only
@@ -60,7 +60,7 @@ func (g *group) enter(ctx context.Context, timeout time.Duration) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	if err := poll.Until(ctx, func() (bool, error) { return g.recording.TryRLock(), nil }); err != nil {
+	if err := kernels.Poll(ctx, func() (bool, error) { return g.recording.TryRLock(), nil }); err != nil {
 		return fmt.Errorf("rank %d: another goroutine records a step, for longer than %v: %w", g.world.Rank, timeout, err)
 	}
 	return nil

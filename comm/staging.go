@@ -7,7 +7,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/capture"
-	"github.com/goddp/goddp/internal/poll"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // exchange gathers every rank's integers on all ranks. Element r of the result holds the
@@ -117,7 +117,7 @@ func (pg *ProcessGroup) newStaged(dt device.DType, n int, data []byte) (staged, 
 
 // awaitStaged waits until all staged memory is free. The caller has set closing, so that no more is allocated.
 func (g *group) awaitStaged(ctx context.Context) error {
-	if err := poll.Until(ctx, func() (bool, error) { return g.staging.TryLock(), nil }); err != nil {
+	if err := kernels.Poll(ctx, func() (bool, error) { return g.staging.TryLock(), nil }); err != nil {
 		return fmt.Errorf("rank %d: a call still uses memory of the device: %w", g.world.Rank, err)
 	}
 	return nil

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/goddp/goddp/internal/interval"
+	"github.com/goddp/goddp/internal/timeline"
 )
 
 // Overlap states how much of the communication ran at the same time as computation.
@@ -33,9 +33,9 @@ func (o Overlap) String() string {
 // The reductions of captured steps have no spans; "goddp trace" counts their kernels.
 func (r *Recorder) Overlap() Overlap {
 	var o Overlap
-	var comm, compute, waits []interval.Interval
+	var comm, compute, waits []timeline.Interval
 	for _, s := range r.Spans() {
-		iv := interval.Interval{Begin: s.Begin.Time(), End: s.End.Time()}
+		iv := timeline.Interval{Begin: s.Begin.Time(), End: s.End.Time()}
 		switch {
 		case s.Track == Communication:
 			comm = append(comm, iv)
@@ -51,9 +51,9 @@ func (r *Recorder) Overlap() Overlap {
 			compute = append(compute, iv)
 		}
 	}
-	comm = interval.Union(comm)
-	beside := interval.Both(comm, interval.Union(compute))
-	o.Comm = interval.Length(comm)
-	o.Hidden = interval.Length(beside) - interval.Length(interval.Both(beside, interval.Union(waits)))
+	comm = timeline.Union(comm)
+	beside := timeline.Both(comm, timeline.Union(compute))
+	o.Comm = timeline.Length(comm)
+	o.Hidden = timeline.Length(beside) - timeline.Length(timeline.Both(beside, timeline.Union(waits)))
 	return o
 }

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/handshake"
-	"github.com/goddp/goddp/internal/localaddr"
 	"github.com/goddp/goddp/internal/wire"
 )
 
@@ -103,9 +102,9 @@ type Server struct {
 // interfaces.
 func Listen(addr string, opts *ServerOptions) (*Server, error) {
 	if addr == "" {
-		addr = net.JoinHostPort(localaddr.Loopback(), "0")
+		addr = net.JoinHostPort(wire.Loopback(), "0")
 	}
-	ln, err := localaddr.Listen(addr)
+	ln, err := wire.Listen(addr)
 	if errors.Is(err, syscall.EADDRNOTAVAIL) {
 		return nil, fmt.Errorf("store %s: %w: no interface of this host has the address", addr, netError{err, addr})
 	}

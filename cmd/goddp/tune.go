@@ -24,7 +24,7 @@ import (
 	"github.com/goddp/goddp/internal/collective"
 	"github.com/goddp/goddp/internal/flight"
 	"github.com/goddp/goddp/internal/handshake"
-	"github.com/goddp/goddp/internal/localaddr"
+	"github.com/goddp/goddp/internal/wire"
 )
 
 // tuneSettings implements "goddp tune", on one rank.
@@ -211,7 +211,7 @@ func (t *tuner) run(ctx context.Context, s tune.Setting) (times []float64, err e
 
 // freeAddress returns an address of this host, which is rank 0's, where nothing listens.
 func (t *tuner) freeAddress() (string, error) {
-	host := cmp.Or(os.Getenv(handshake.NodeAddrVar), t.world.MasterAddr, localaddr.Loopback())
+	host := cmp.Or(os.Getenv(handshake.NodeAddrVar), t.world.MasterAddr, wire.Loopback())
 	listener, err := net.Listen("tcp", ":0")
 	if err != nil {
 		return "", err

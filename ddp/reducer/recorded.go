@@ -10,7 +10,6 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/capture"
 	"github.com/goddp/goddp/internal/kernels"
-	"github.com/goddp/goddp/internal/poll"
 )
 
 // recorded is a step that is being recorded, and that calls methods of the Reducer.
@@ -48,7 +47,7 @@ func (a *copiedStatus) Done() (bool, error) {
 	return a.end.Done()
 }
 
-func (a *copiedStatus) Sync(ctx context.Context) error { return poll.Until(ctx, a.Done) }
+func (a *copiedStatus) Sync(ctx context.Context) error { return kernels.Poll(ctx, a.Done) }
 
 func (a *copiedStatus) Time() time.Time { return time.Time{} }
 

@@ -7,7 +7,7 @@ import (
 	"syscall"
 
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/half"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // status is a tensor of words that the ranks sum in every pass that reduces. It starts with one flag per
@@ -152,9 +152,9 @@ func one(dt device.DType) []byte {
 	case device.Float64:
 		return e.AppendUint64(nil, math.Float64bits(1))
 	case device.Float16:
-		return e.AppendUint16(nil, half.F16(1))
+		return e.AppendUint16(nil, kernels.F16(1))
 	case device.BFloat16:
-		return e.AppendUint16(nil, half.BF16(1))
+		return e.AppendUint16(nil, kernels.BF16(1))
 	default:
 		return e.AppendUint32(nil, math.Float32bits(1))
 	}

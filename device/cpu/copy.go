@@ -5,7 +5,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/operand"
-	"github.com/goddp/goddp/internal/half"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 func (k *kernelSet) Fill(_ device.Stream, dst device.Tensor, v float64) error {
@@ -85,9 +85,9 @@ func widen(dst []float64, src device.Tensor) {
 	case device.Float64:
 		copy(dst, device.Elements[float64](src))
 	case device.Float16:
-		convert(dst, device.Elements[uint16](src), func(v uint16) float64 { return float64(half.FromF16(v)) })
+		convert(dst, device.Elements[uint16](src), func(v uint16) float64 { return float64(kernels.FromF16(v)) })
 	case device.BFloat16:
-		convert(dst, device.Elements[uint16](src), func(v uint16) float64 { return float64(half.FromBF16(v)) })
+		convert(dst, device.Elements[uint16](src), func(v uint16) float64 { return float64(kernels.FromBF16(v)) })
 	}
 }
 
@@ -102,9 +102,9 @@ func narrow(dst device.Tensor, src []float64) {
 	case device.Float64:
 		copy(device.Elements[float64](dst), src)
 	case device.Float16:
-		convert(device.Elements[uint16](dst), src, func(v float64) uint16 { return half.F16(odd(v)) })
+		convert(device.Elements[uint16](dst), src, func(v float64) uint16 { return kernels.F16(odd(v)) })
 	case device.BFloat16:
-		convert(device.Elements[uint16](dst), src, func(v float64) uint16 { return half.BF16(odd(v)) })
+		convert(device.Elements[uint16](dst), src, func(v float64) uint16 { return kernels.BF16(odd(v)) })
 	case device.Int32:
 		convert(device.Elements[int32](dst), src, func(v float64) int32 {
 			return int32(min(max(truncate(v), math.MinInt32), math.MaxInt32))
@@ -138,9 +138,9 @@ func narrowInts(dst device.Tensor, src []int64) {
 	case device.Float64:
 		convert(device.Elements[float64](dst), src, func(v int64) float64 { return float64(v) })
 	case device.Float16:
-		convert(device.Elements[uint16](dst), src, func(v int64) uint16 { return half.F16(odd(sticky(v))) })
+		convert(device.Elements[uint16](dst), src, func(v int64) uint16 { return kernels.F16(odd(sticky(v))) })
 	case device.BFloat16:
-		convert(device.Elements[uint16](dst), src, func(v int64) uint16 { return half.BF16(odd(sticky(v))) })
+		convert(device.Elements[uint16](dst), src, func(v int64) uint16 { return kernels.BF16(odd(sticky(v))) })
 	case device.Int32:
 		convert(device.Elements[int32](dst), src, func(v int64) int32 { return int32(v) })
 	case device.Int64:

@@ -5,7 +5,6 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/operand"
-	"github.com/goddp/goddp/internal/half"
 	"github.com/goddp/goddp/internal/kernels"
 )
 
@@ -146,9 +145,9 @@ func (h operand32) read(buf []float32, lo, hi int) []float32 {
 	case device.Float32:
 		return h.full[lo:hi]
 	case device.Float16:
-		convert(buf, h.bits[lo:hi], half.FromF16)
+		convert(buf, h.bits[lo:hi], kernels.FromF16)
 	case device.BFloat16:
-		convert(buf, h.bits[lo:hi], half.FromBF16)
+		convert(buf, h.bits[lo:hi], kernels.FromBF16)
 	default:
 		return nil
 	}
@@ -160,8 +159,8 @@ func (h operand32) read(buf []float32, lo, hi int) []float32 {
 func (h operand32) write(x []float32, lo int) {
 	switch h.dt {
 	case device.Float16:
-		convert(h.bits[lo:], x, half.F16)
+		convert(h.bits[lo:], x, kernels.F16)
 	case device.BFloat16:
-		convert(h.bits[lo:], x, half.BF16)
+		convert(h.bits[lo:], x, kernels.BF16)
 	}
 }

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/half"
 	"github.com/goddp/goddp/internal/kernels"
 )
 
@@ -280,9 +279,9 @@ func (f *flash) compare(s *gpuStream, name string, want, got device.Tensor) erro
 			return err
 		}
 	}
-	from := half.FromBF16
+	from := kernels.FromBF16
 	if want.DType == device.Float16 {
-		from = half.FromF16
+		from = kernels.FromF16
 	}
 	var size, off float64 // sums of squares
 	for i := 0; i < len(bytes[0]); i += 2 {

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goddp/goddp/internal/files"
-	"github.com/goddp/goddp/internal/poll"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // cache keeps compiled kernels between runs, in a folder that only its user can write. The folder's
@@ -167,7 +167,7 @@ func (c cache) lock(ctx context.Context) (unlock func(), err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, lockWait)
 	defer cancel()
-	err = poll.Until(ctx, func() (bool, error) {
+	err = kernels.Poll(ctx, func() (bool, error) {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return false, nil

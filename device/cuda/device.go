@@ -17,7 +17,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/arena"
-	"github.com/goddp/goddp/internal/poll"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // gpuDevice implements device.Device on one GPU.
@@ -248,7 +248,7 @@ func (d *gpuDevice) drain(ctx context.Context) error {
 	}
 	d.mu.Unlock()
 	for _, s := range streams {
-		if err := poll.Until(ctx, s.idle); err != nil {
+		if err := kernels.Poll(ctx, s.idle); err != nil {
 			return fmt.Errorf("%s: waiting for work in flight: %w", d.name, err)
 		}
 	}

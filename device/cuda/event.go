@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/poll"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // gpuEvent implements device.Event. A stream reaches its events in order. Once the stream is known
@@ -84,7 +84,7 @@ func (e *gpuEvent) Done() (bool, error) {
 }
 
 // Sync blocks the caller until the stream has reached the event.
-func (e *gpuEvent) Sync(ctx context.Context) error { return poll.Until(ctx, e.Done) }
+func (e *gpuEvent) Sync(ctx context.Context) error { return kernels.Poll(ctx, e.Done) }
 
 // Time returns when the stream reached the event, on the host's clock, to within about ten
 // microseconds. Before that it returns the zero Time.

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/half"
 	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/internal/testkit/devicetest"
 	"github.com/goddp/goddp/internal/testkit/fakegpu"
@@ -188,9 +187,9 @@ func TestLaunchAllocations(t *testing.T) {
 
 func TestBelow(t *testing.T) {
 	for _, dt := range []device.DType{device.Float16, device.BFloat16} {
-		to, from := half.F16, half.FromF16
+		to, from := kernels.F16, kernels.FromF16
 		if dt == device.BFloat16 {
-			to, from = half.BF16, half.FromBF16
+			to, from = kernels.BF16, kernels.FromBF16
 		}
 		for bits := range 1 << 16 {
 			v := from(uint16(bits))

@@ -8,7 +8,6 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/operand"
-	"github.com/goddp/goddp/internal/half"
 	"github.com/goddp/goddp/internal/kernels"
 )
 
@@ -67,9 +66,9 @@ func nearest(dt device.DType, v float64) float64 {
 	case device.Float32:
 		return float64(float32(v))
 	case device.Float16:
-		return float64(half.FromF16(half.F16(float32(v))))
+		return float64(kernels.FromF16(kernels.F16(float32(v))))
 	case device.BFloat16:
-		return float64(half.FromBF16(half.BF16(float32(v))))
+		return float64(kernels.FromBF16(kernels.BF16(float32(v))))
 	}
 	return v
 }
@@ -84,9 +83,9 @@ func below(dt device.DType, v float64) float64 {
 	case device.Float32:
 		return float64(math.Nextafter32(float32(n), float32(math.Inf(-1))))
 	case device.Float16:
-		return float64(half.FromF16(before(half.F16(float32(n)))))
+		return float64(kernels.FromF16(before(kernels.F16(float32(n)))))
 	case device.BFloat16:
-		return float64(half.FromBF16(before(half.BF16(float32(n)))))
+		return float64(kernels.FromBF16(before(kernels.BF16(float32(n)))))
 	}
 	return math.Nextafter(n, math.Inf(-1))
 }

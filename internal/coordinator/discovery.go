@@ -11,7 +11,7 @@ import (
 	"net"
 	"strconv"
 
-	"github.com/goddp/goddp/internal/localaddr"
+	"github.com/goddp/goddp/internal/wire"
 	"github.com/goddp/goddp/store"
 )
 
@@ -38,7 +38,7 @@ type address struct {
 func Publish(ctx context.Context, kv store.Store, m store.Member, listen string, size int, o ClientOptions) (*Server, error) {
 	token := []byte(rand.Text())
 	if listen == "" {
-		listen = net.JoinHostPort(localaddr.Loopback(), "0")
+		listen = net.JoinHostPort(wire.Loopback(), "0")
 	}
 	s, err := Listen(listen, size, o.of(m, token))
 	if err != nil {

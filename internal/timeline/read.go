@@ -12,13 +12,11 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/goddp/goddp/internal/interval"
 )
 
 // event is a complete event of a trace.
 type event struct {
-	interval.Interval
+	Interval
 	name, category string
 	enqueued       time.Time // when the host began to enqueue it; zero if unknown
 	isWait         bool      // whether its stream waits in it

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/goddp/goddp/internal/interval"
 )
 
 // mostGaps is how many of a rank's longest gaps Analyze returns.
@@ -88,8 +86,8 @@ func isCommunication(kernel string) bool {
 
 func (r *rank) analyze() Rank {
 	var work []event // of the GPU
-	var compute, comm, copies []interval.Interval
-	var spanCompute, spanComm, waits []interval.Interval
+	var compute, comm, copies []Interval
+	var spanCompute, spanComm, waits []Interval
 	var spans []event // of compute and communication
 	for _, e := range r.events {
 		switch e.category {
@@ -115,25 +113,25 @@ func (r *rank) analyze() Rank {
 			spans = append(spans, e)
 		}
 	}
-	spanCompute, spanComm, waits = interval.Union(spanCompute), interval.Union(spanComm), interval.Union(waits)
-	spanHidden := interval.Both(spanComm, spanCompute)
-	hiddenBySpans := interval.Length(spanHidden) - interval.Length(interval.Both(spanHidden, waits))
+	spanCompute, spanComm, waits = Union(spanCompute), Union(spanComm), Union(waits)
+	spanHidden := Both(spanComm, spanCompute)
+	hiddenBySpans := Length(spanHidden) - Length(Both(spanHidden, waits))
 
-	out := Rank{Rank: r.number, SpansCommunication: interval.Length(spanComm), Gaps: []Gap{}, Kernels: byName(work)}
+	out := Rank{Rank: r.number, SpansCommunication: Length(spanComm), Gaps: []Gap{}, Kernels: byName(work)}
 	out.SpansHiddenPercent = percent(hiddenBySpans, out.SpansCommunication)
 	if len(work) == 0 {
 		out.FromSpans = true
 		work, compute, comm = spans, spanCompute, spanComm
 	}
-	compute, comm = interval.Union(compute), interval.Union(comm)
-	copies = interval.Union(copies)
-	busy := interval.Union(slices.Concat(compute, comm, copies))
-	hidden := interval.Length(interval.Both(comm, compute))
+	compute, comm = Union(compute), Union(comm)
+	copies = Union(copies)
+	busy := Union(slices.Concat(compute, comm, copies))
+	hidden := Length(Both(comm, compute))
 	out.Activities = len(work)
-	out.Compute, out.Communication, out.Copies = interval.Length(compute), interval.Length(comm), interval.Length(copies)
+	out.Compute, out.Communication, out.Copies = Length(compute), Length(comm), Length(copies)
 	if out.FromSpans {
 		hidden = hiddenBySpans
-		out.Compute -= interval.Length(interval.Both(compute, waits))
+		out.Compute -= Length(Both(compute, waits))
 	}
 	out.Exposed = out.Communication - hidden
 	out.HiddenPercent = percent(hidden, out.Communication)
@@ -142,9 +140,9 @@ func (r *rank) analyze() Rank {
 	}
 	first := busy[0].Begin
 	out.Total = busy[len(busy)-1].End.Sub(first)
-	out.Idle = out.Total - interval.Length(busy)
-	gaps := interval.Gaps(busy)
-	slices.SortStableFunc(gaps, func(a, b interval.Interval) int { return cmp.Compare(b.End.Sub(b.Begin), a.End.Sub(a.Begin)) })
+	out.Idle = out.Total - Length(busy)
+	gaps := Gaps(busy)
+	slices.SortStableFunc(gaps, func(a, b Interval) int { return cmp.Compare(b.End.Sub(b.Begin), a.End.Sub(a.Begin)) })
 	for _, g := range gaps[:min(len(gaps), mostGaps)] {
 		out.Gaps = append(out.Gaps, r.explain(g, first, work))
 	}
@@ -179,7 +177,7 @@ func percent(part, whole time.Duration) float64 {
 // explain says what a gap lies between, and what caused it. If the host enqueued the next activity in the first
 // half of the gap or before it, the activity's stream waited for something. Otherwise the host was late, and
 // explain names the call or the span of the host's that took at least half of that time.
-func (r *rank) explain(gap interval.Interval, first time.Time, work []event) Gap {
+func (r *rank) explain(gap Interval, first time.Time, work []event) Gap {
 	g := Gap{At: gap.Begin.Sub(first), Took: gap.End.Sub(gap.Begin)}
 	var after event
 	for _, e := range work {
@@ -196,7 +194,7 @@ func (r *rank) explain(gap interval.Interval, first time.Time, work []event) Gap
 	if after.enqueued.IsZero() {
 		late = g.Took
 	}
-	host := longest(r.events, interval.Interval{Begin: gap.Begin, End: gap.Begin.Add(late)}, isHost)
+	host := longest(r.events, Interval{Begin: gap.Begin, End: gap.Begin.Add(late)}, isHost)
 	switch {
 	case late <= 0:
 		g.Cause = fmt.Sprintf("the stream waited: the next activity was enqueued %v before the gap", round(-late))
@@ -223,13 +221,13 @@ func isHost(e event) bool {
 
 // longest returns the event of a kind that takes most of iv, and of several that do the shortest. It returns
 // an empty event if none takes half of iv.
-func longest(events []event, iv interval.Interval, isKind func(event) bool) (found event) {
+func longest(events []event, iv Interval, isKind func(event) bool) (found event) {
 	var most time.Duration
 	for _, e := range events {
 		if !isKind(e) {
 			continue
 		}
-		part := interval.Length(interval.Both([]interval.Interval{e.Interval}, []interval.Interval{iv}))
+		part := Length(Both([]Interval{e.Interval}, []Interval{iv}))
 		if 2*part < iv.End.Sub(iv.Begin) || part < most {
 			continue
 		}

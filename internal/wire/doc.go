@@ -1,6 +1,7 @@
 // Package wire is what the servers and clients of a job's connections share.
 //
-// [Accept] accepts the connections of a listener, also after failures. [FileLimit] and [ShareFiles] leave some
+// [Listen] and [Loopback] know the addresses at which a host is reached, also on a host whose loopback interface
+// has no IPv4. [Accept] accepts the connections of a listener, also after failures. [FileLimit] and [ShareFiles] leave some
 // of a process's file descriptors to the rest of it. [Rejections] logs the connections that a server rejects, so
 // that a flood of them cannot fill a disk.
 //

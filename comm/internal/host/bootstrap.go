@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/coordinator"
-	"github.com/goddp/goddp/internal/localaddr"
 	"github.com/goddp/goddp/internal/ranklist"
+	"github.com/goddp/goddp/internal/wire"
 )
 
 // silence is the time without an answer after which a peer's host counts as lost.
@@ -137,7 +137,7 @@ func (b *bootstrap) exchangeAddresses(ctx context.Context) ([]address, error) {
 	}
 	listen := g.opts.Listen
 	if listen == "" {
-		listen = net.JoinHostPort(localaddr.Loopback(), "0")
+		listen = net.JoinHostPort(wire.Loopback(), "0")
 	}
 	l, err := net.Listen("tcp", listen)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
-	"github.com/goddp/goddp/internal/half"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // cacheBlock is the number of bytes of each source that are combined at a time. The partial result
@@ -155,9 +155,9 @@ func (b *reduceScratch) multiply(dst, src []byte, dt device.DType, f float64) {
 	case device.Float64:
 		multiply(view[float64](dst), view[float64](src), f)
 	case device.BFloat16:
-		b.multiplyHalf(dst, src, half.FromBF16(half.BF16(float32(f))), widenBF16, narrowBF16)
+		b.multiplyHalf(dst, src, kernels.FromBF16(kernels.BF16(float32(f))), widenBF16, narrowBF16)
 	case device.Float16:
-		b.multiplyHalf(dst, src, half.FromF16(half.F16(float32(f))), widenF16, narrowF16)
+		b.multiplyHalf(dst, src, kernels.FromF16(kernels.F16(float32(f))), widenF16, narrowF16)
 	}
 }
 
@@ -196,26 +196,26 @@ func (b *reduceScratch) reduceHalf(dsts, srcs [][]byte, op backend.ReduceOp, n i
 
 func widenBF16(dst []float32, src []byte) {
 	for i, b := range view[uint16](src)[:len(dst)] {
-		dst[i] = half.FromBF16(b)
+		dst[i] = kernels.FromBF16(b)
 	}
 }
 
 func narrowBF16(dst []byte, src []float32) {
 	d := view[uint16](dst)[:len(src)]
 	for i, f := range src {
-		d[i] = half.BF16(f)
+		d[i] = kernels.BF16(f)
 	}
 }
 
 func widenF16(dst []float32, src []byte) {
 	for i, b := range view[uint16](src)[:len(dst)] {
-		dst[i] = half.FromF16(b)
+		dst[i] = kernels.FromF16(b)
 	}
 }
 
 func narrowF16(dst []byte, src []float32) {
 	d := view[uint16](dst)[:len(src)]
 	for i, f := range src {
-		d[i] = half.F16(f)
+		d[i] = kernels.F16(f)
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
-	"github.com/goddp/goddp/internal/half"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // op is one operation of NCCL. A call consists of one or more, enqueued as a group.
@@ -34,9 +34,9 @@ func element(dt device.DType, v float64) C.uint64_t {
 	case device.Float32:
 		return C.uint64_t(math.Float32bits(float32(v)))
 	case device.Float16:
-		return C.uint64_t(half.F16(float32(v)))
+		return C.uint64_t(kernels.F16(float32(v)))
 	case device.BFloat16:
-		return C.uint64_t(half.BF16(float32(v)))
+		return C.uint64_t(kernels.BF16(float32(v)))
 	}
 	return C.uint64_t(math.Float64bits(v))
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
-	"github.com/goddp/goddp/internal/poll"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // task is a started call.
@@ -126,7 +126,7 @@ func (t *task) State() (backend.State, error) {
 func (t *task) Join(ctx context.Context, s device.Stream) error {
 	var state backend.State
 	var end device.Event
-	err := poll.Until(ctx, func() (bool, error) {
+	err := kernels.Poll(ctx, func() (bool, error) {
 		t.group.mu.Lock()
 		defer t.group.mu.Unlock()
 		state, end = t.state, t.end
@@ -148,7 +148,7 @@ func (t *task) Join(ctx context.Context, s device.Stream) error {
 // Sync blocks until the call is done.
 func (t *task) Sync(ctx context.Context) error {
 	var why error
-	err := poll.Until(ctx, func() (bool, error) {
+	err := kernels.Poll(ctx, func() (bool, error) {
 		var state backend.State
 		state, why = t.State()
 		return state >= backend.Done, nil

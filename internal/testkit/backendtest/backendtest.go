@@ -10,7 +10,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
-	"github.com/goddp/goddp/internal/half"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // Deadline aborts b when call c is not done by its timeout. A call without a timeout has no
@@ -58,9 +58,9 @@ func Put(t device.Tensor, i int, v float64) {
 	case device.Float64:
 		device.Elements[float64](t)[i] = v
 	case device.Float16:
-		device.Elements[uint16](t)[i] = half.F16(float32(v))
+		device.Elements[uint16](t)[i] = kernels.F16(float32(v))
 	case device.BFloat16:
-		device.Elements[uint16](t)[i] = half.BF16(float32(v))
+		device.Elements[uint16](t)[i] = kernels.BF16(float32(v))
 	case device.Int32:
 		device.Elements[int32](t)[i] = int32(v)
 	case device.Int64:
@@ -78,9 +78,9 @@ func Get(t device.Tensor, i int) float64 {
 	case device.Float64:
 		return device.Elements[float64](t)[i]
 	case device.Float16:
-		return float64(half.FromF16(device.Elements[uint16](t)[i]))
+		return float64(kernels.FromF16(device.Elements[uint16](t)[i]))
 	case device.BFloat16:
-		return float64(half.FromBF16(device.Elements[uint16](t)[i]))
+		return float64(kernels.FromBF16(device.Elements[uint16](t)[i]))
 	case device.Int32:
 		return float64(device.Elements[int32](t)[i])
 	case device.Int64:

@@ -13,7 +13,7 @@ import (
 
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/election"
-	"github.com/goddp/goddp/internal/localaddr"
+	"github.com/goddp/goddp/internal/wire"
 )
 
 // Discovery finds the agent that hosts the rendezvous.
@@ -70,17 +70,17 @@ func (e Endpoint) Find(ctx context.Context, dead string) (*Found, error) {
 	if err != nil {
 		return nil, err
 	}
-	isOwn := func(addr net.IPAddr) bool { return localaddr.Has(addr.String()) }
+	isOwn := func(addr net.IPAddr) bool { return wire.IsLocal(addr.String()) }
 	isRemote := func(addr net.IPAddr) bool { return !addr.IP.IsLoopback() }
 	switch {
 	case slices.ContainsFunc(addrs, isOwn):
 	case slices.ContainsFunc(addrs, isRemote):
 		return &Found{Addr: e.Addr}, nil
 	default:
-		return nil, fmt.Errorf("--rdzv-endpoint %s: this host has no loopback address %v; it has %s", e.Addr, addrs[0].IP, localaddr.Loopback())
+		return nil, fmt.Errorf("--rdzv-endpoint %s: this host has no loopback address %v; it has %s", e.Addr, addrs[0].IP, wire.Loopback())
 	}
 	// The other nodes may know this one by another of its addresses.
-	ln, err := localaddr.Listen(net.JoinHostPort("", port))
+	ln, err := wire.Listen(net.JoinHostPort("", port))
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE): // by another agent of this node
 		return &Found{Addr: e.Addr}, nil

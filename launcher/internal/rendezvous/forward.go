@@ -8,7 +8,6 @@ import (
 
 	"github.com/hashicorp/yamux"
 
-	"github.com/goddp/goddp/internal/localaddr"
 	"github.com/goddp/goddp/internal/wire"
 )
 
@@ -40,10 +39,10 @@ type forwarder struct {
 func newForwarder(open func(service) (net.Conn, error)) (*forwarder, error) {
 	f := &forwarder{open: open, done: make(chan struct{}), conns: map[net.Conn]struct{}{}}
 	var err error
-	if f.store, err = net.Listen("tcp", net.JoinHostPort(localaddr.Loopback(), "0")); err != nil {
+	if f.store, err = net.Listen("tcp", net.JoinHostPort(wire.Loopback(), "0")); err != nil {
 		return nil, err
 	}
-	if f.coordinator, err = net.Listen("tcp", net.JoinHostPort(localaddr.Loopback(), "0")); err != nil {
+	if f.coordinator, err = net.Listen("tcp", net.JoinHostPort(wire.Loopback(), "0")); err != nil {
 		return nil, errors.Join(err, f.store.Close())
 	}
 	f.wg.Go(func() { f.accept(f.store, storeService) })

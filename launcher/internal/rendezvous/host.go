@@ -13,7 +13,6 @@ import (
 
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/election"
-	"github.com/goddp/goddp/internal/localaddr"
 	"github.com/goddp/goddp/internal/wire"
 )
 
@@ -393,7 +392,7 @@ func (h *Host) begin(act begin) error {
 	if h.services, err = openServices(h.opts, world); err != nil {
 		return err
 	}
-	addr := func(p *peer) string { return cmp.Or(p.addr, h.reached, localaddr.Loopback()) }
+	addr := func(p *peer) string { return cmp.Or(p.addr, h.reached, wire.Loopback()) }
 	master, masterPort := h.services.host, int(h.services.addr.Port())
 	if h.opts.Limits.MaxNodes > 1 { // the store is for the agents alone
 		first := h.peers[act.participants[0].id]

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/coordinator"
-	"github.com/goddp/goddp/internal/localaddr"
+	"github.com/goddp/goddp/internal/wire"
 	"github.com/goddp/goddp/store"
 )
 
@@ -27,7 +27,7 @@ type services struct {
 // openServices opens a fresh store and coordinator for a round of so many workers. The error names the
 // address that could not be listened on.
 func openServices(o HostOptions, world int) (*services, error) {
-	host := cmp.Or(o.Addr, localaddr.Loopback())
+	host := cmp.Or(o.Addr, wire.Loopback())
 	member := store.Member{Job: store.Job{ID: o.Credentials.JobID, World: world}, Rank: -1, Secret: o.Credentials.Secret, Insecure: o.Credentials.Insecure}
 	server, err := store.Listen(net.JoinHostPort(host, strconv.Itoa(o.Port)), &store.ServerOptions{Member: member, Logger: o.Log})
 	if err != nil {

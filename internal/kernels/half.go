@@ -1,13 +1,13 @@
-// Package half converts between float32 and the two 16-bit floating-point formats, which are kept
-// as bits in a uint16. Rounding is to nearest, ties to even. A NaN stays a NaN, and a number that
-// is too large becomes an infinity.
-package half
+package kernels
 
 import (
 	"math"
 
 	"github.com/x448/float16"
 )
+
+// The two 16-bit floating-point formats are kept as bits in a uint16. Conversions round to nearest, ties to
+// even. A NaN stays a NaN, and a number that is too large becomes an infinity.
 
 // F16 returns the IEEE 754 binary16 nearest to f.
 func F16(f float32) uint16 { return float16.Fromfloat32(f).Bits() }

@@ -1,4 +1,4 @@
-package interval
+package timeline
 
 import (
 	"slices"

@@ -1,6 +1,4 @@
-// Package interval computes with sets of time intervals: a trace's activity, and how much of it lies
-// within other activity.
-package interval
+package timeline
 
 import (
 	"slices"

@@ -1,4 +1,4 @@
-package half
+package kernels
 
 import (
 	"math"

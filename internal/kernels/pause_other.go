@@ -1,6 +1,6 @@
 //go:build !linux
 
-package poll
+package kernels
 
 import "time"
 

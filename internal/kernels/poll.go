@@ -1,5 +1,4 @@
-// Package poll waits for a device by asking it.
-package poll
+package kernels
 
 import (
 	"context"
@@ -7,10 +6,10 @@ import (
 	"time"
 )
 
-// Bounds of Until. Each training step ends with a wait, so the wait must not add to the step's time:
-// for spin, longer than common steps, Until does not sleep at all, and afterwards it adds less than a
+// Bounds of Poll. Each training step ends with a wait, so the wait must not add to the step's time:
+// for spin, longer than common steps, Poll does not sleep at all, and afterwards it adds less than a
 // hundredth. Yielding to another goroutine wakes a thread, and this goroutine may then continue on
-// another core with cold caches, so Until first yields after yield, and then whenever the wait has
+// another core with cold caches, so Poll first yields after yield, and then whenever the wait has
 // doubled.
 const (
 	spin     = 10 * time.Millisecond
@@ -18,10 +17,10 @@ const (
 	maxPause = 200 * time.Microsecond
 )
 
-// Until calls done until it returns true or an error, or ctx ends. The host waits for a device this way
-// because a wait inside a driver could be interrupted neither by a deadline nor by an abort. Until first
+// Poll calls done until it returns true or an error, or ctx ends. The host waits for a device this way
+// because a wait inside a driver could be interrupted neither by a deadline nor by an abort. Poll first
 // calls done without a pause, yielding now and then, and later more and more rarely.
-func Until(ctx context.Context, done func() (bool, error)) error {
+func Poll(ctx context.Context, done func() (bool, error)) error {
 	start, next := time.Now(), yield
 	for {
 		if ok, err := done(); ok || err != nil {

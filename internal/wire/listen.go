@@ -1,6 +1,4 @@
-// Package localaddr knows the addresses at which a host reaches itself and is reached, also on a host whose loopback
-// interface has no IPv4.
-package localaddr
+package wire
 
 import (
 	"cmp"
@@ -9,18 +7,18 @@ import (
 	"syscall"
 )
 
-const v4, v6 = "127.0.0.1", "::1"
+const loopback4, loopback6 = "127.0.0.1", "::1"
 
 // Loopback returns 127.0.0.1, or ::1 on a host whose loopback interface has that address alone.
 func Loopback() string {
-	if !Has(v4) && Has(v6) {
-		return v6
+	if !IsLocal(loopback4) && IsLocal(loopback6) {
+		return loopback6
 	}
-	return v4
+	return loopback4
 }
 
-// Has reports whether an IP address is one of this host's: only to those the kernel binds a socket.
-func Has(addr string) bool {
+// IsLocal reports whether an IP address is one of this host's: only to those the kernel binds a socket.
+func IsLocal(addr string) bool {
 	c, err := net.ListenPacket("udp", net.JoinHostPort(addr, "0"))
 	if err != nil {
 		return false
@@ -33,7 +31,7 @@ func Has(addr string) bool {
 // of IPv6 out on a host whose loopback interface has no IPv4.
 func Listen(addr string) (net.Listener, error) {
 	host, port, err := net.SplitHostPort(addr)
-	if err != nil || host != "" || Loopback() == v4 {
+	if err != nil || host != "" || Loopback() == loopback4 {
 		return net.Listen("tcp", addr)
 	}
 	both := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
