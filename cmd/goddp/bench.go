@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/goddp/goddp/cmd/goddp/internal/collective"
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/internal/collective"
 )
 
 // bench implements "goddp bench", one rank of a benchmark.

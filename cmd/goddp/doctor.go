@@ -15,12 +15,12 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/goddp/goddp/cmd/goddp/internal/collective"
 	"github.com/goddp/goddp/cmd/goddp/internal/doctor"
 	"github.com/goddp/goddp/cmd/goddp/internal/nccllog"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
-	"github.com/goddp/goddp/internal/collective"
 )
 
 // These are the sizes of the measurements. They take less than a second on good hardware. Tests on fake GPUs reduce them.

@@ -18,10 +18,10 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/goddp/goddp/cmd/goddp/internal/collective"
 	"github.com/goddp/goddp/cmd/goddp/internal/tune"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device/cpu"
-	"github.com/goddp/goddp/internal/collective"
 	"github.com/goddp/goddp/internal/flight"
 	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/internal/wire"

@@ -2,9 +2,9 @@ package collective
 
 import "runtime"
 
-// FillHeap grows Go's heap to its size in a program that has run for a while, by allocating enough
+// fillHeap grows Go's heap to its size in a program that has run for a while, by allocating enough
 // for about three garbage collections. Before that, allocations of a call may cause page faults.
-func FillHeap() {
+func fillHeap() {
 	var garbage []byte
 	for range 16 << 10 {
 		garbage = make([]byte, 1<<10)

@@ -65,7 +65,7 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, cfg Config, report func(Row
 	if err := cfg.CheckRanks(n); err != nil {
 		return err
 	}
-	FillHeap()
+	fillHeap()
 	host := cpu.New(&cpu.Options{BLAS: cpu.Gonum})
 	defer host.Close()
 	b := &bench{Config: cfg, pg: pg, host: host}
