@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+
+	"github.com/goddp/goddp/internal/rootcause"
 )
 
 // Core decides which messages the coordinator sends in one session. It is a pure state machine.
@@ -361,11 +363,7 @@ func (c *Core) scope(g *group, f *Failure) *group {
 
 // fail handles the message Fail, a report. If the core has already chosen a failure, fail ignores the
 // report. If the core still waits for answers about an older report, the new report replaces the older
-// one in two cases:
-//
-//   - The new report is more certain.
-//   - The older report is not a timeout, and the core waits for the new reporter's answer about the
-//     older report. The new failure then may be the cause of the older one.
+// one if it is closer to the root cause.
 func (c *Core) fail(g *group, from int, m *Message) error {
 	if m.Failure == nil {
 		return fmt.Errorf("rank %d reports a failure without saying which", from)
@@ -394,8 +392,11 @@ func (c *Core) fail(g *group, from int, m *Message) error {
 		return nil
 	}
 	next := &inquiry{failure: f, wants: m.WantAnswers, asked: m.Ranks, owed: map[int]bool{}, answers: map[int][]byte{}, impatient: map[int]bool{}}
-	if q != nil && next.certainty() <= q.certainty() && !(q.owed[from] && !q.wants) {
-		return nil
+	if q != nil {
+		reports := []*inquiry{q, next}
+		if rootcause.Sort(reports, (*inquiry).evidence); reports[0] == q {
+			return nil
+		}
 	}
 	for _, r := range m.Ranks {
 		switch {
@@ -417,21 +418,17 @@ func (c *Core) fail(g *group, from int, m *Message) error {
 	return nil
 }
 
-// certainty returns how much a report tells about the cause of the failure:
-//
-//   - 0 if the reporter wants answers. Such a report is a timeout.
-//   - 1 if the report only names ranks to ask. Such a report is for example a broken connection to
-//     these ranks.
-//   - 2 if the report names no ranks to ask. Such a report is for example an invalid call on the
-//     reporter.
-func (q *inquiry) certainty() int {
+// evidence returns what q tells about the cause. Without WantAnswers, the cause may be the failure of a
+// rank that was asked and has not answered.
+func (q *inquiry) evidence() rootcause.Evidence {
+	e := rootcause.Evidence{Ranks: []int{q.failure.Reporter}}
 	switch {
 	case q.wants:
-		return 0
+		e.Doubt = rootcause.Overdue
 	case len(q.asked) > 0:
-		return 1
+		e.Doubt, e.CausedBy = rootcause.Broken, slices.Collect(maps.Keys(q.owed))
 	}
-	return 2
+	return e
 }
 
 // conclude ends the inquiry of g if all asked ranks have answered. If the reporter wants to decide

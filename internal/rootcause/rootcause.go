@@ -1,0 +1,74 @@
+// Package rootcause decides which of a job's failures came first, and so caused the others. Whoever
+// knows of several failures asks it: the launcher about exits and lost nodes, the coordinator about the
+// reports of ranks, and the analysis of flight records about what each rank recorded. The text of a
+// failure never counts.
+package rootcause
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// Evidence is what is known of one failure.
+type Evidence struct {
+	Ranks    []int // the ranks that failed: one, or all those of a node
+	CausedBy []int // the ranks whose failures made these ranks fail, as far as they know
+	Doubt    Doubt
+	At       time.Time // when it happened, or was observed
+	Seen     Seen
+}
+
+// Doubt says how little a failure tells about its cause.
+type Doubt uint8
+
+// From the most certain to the least: a rank's own failure, a connection that broke, whatever broke it,
+// and a deadline that passed.
+const (
+	Certain Doubt = iota
+	Broken
+	Overdue
+)
+
+// Seen says how the time of a failure is known.
+type Seen uint8
+
+const (
+	Told    Seen = iota // the failed process told the time
+	Exited              // the launcher observed that the process exited
+	Crashed             // the launcher observed that the process died without choosing to, or that the node was lost
+)
+
+// lag is how much later than its effects a failure may be observed. Peers see the closed connections of
+// a dying process before the kernel reports its death, and write their error files within milliseconds.
+var lag = [...]time.Duration{Told: 0, Exited: 100 * time.Millisecond, Crashed: time.Second}
+
+// Sort sorts failures, the root cause first. A failure caused by another one in the list comes after
+// all that are not. Among the others, the more certain one comes first, then the earlier one. Equal
+// failures keep their order.
+func Sort[T any](failures []T, evidence func(T) Evidence) {
+	type item struct {
+		failure T
+		Evidence
+		isEffect int
+	}
+	items := make([]item, len(failures))
+	failed := map[int]bool{}
+	for i, f := range failures {
+		items[i] = item{failure: f, Evidence: evidence(f)}
+		for _, rank := range items[i].Ranks {
+			failed[rank] = true
+		}
+	}
+	for i, e := range items {
+		if slices.ContainsFunc(e.CausedBy, func(rank int) bool { return failed[rank] && !slices.Contains(e.Ranks, rank) }) {
+			items[i].isEffect = 1
+		}
+	}
+	slices.SortStableFunc(items, func(a, b item) int {
+		return cmp.Or(a.isEffect-b.isEffect, cmp.Compare(a.Doubt, b.Doubt), a.At.Add(-lag[a.Seen]).Compare(b.At.Add(-lag[b.Seen])))
+	})
+	for i, e := range items {
+		failures[i] = e.failure
+	}
+}
