@@ -49,7 +49,7 @@ func (d *watchdogLoop) handle(e event) {
 		case watchdog.Inquire:
 			d.wg.Go(func() { d.inquire(e.call) })
 		case watchdog.Record:
-			d.bounded(recordTime, "writing the flight record", func() error { return d.record(d.failure.Error(), d.awaited()...) })
+			d.bounded(recordTime, "writing the flight record", func() error { return d.record(d.failure.Error(), d.culprit(), d.awaited()...) })
 		case watchdog.Report:
 			d.bounded(recordTime, "writing the error file", d.errorFile)
 		case watchdog.End:
@@ -108,12 +108,16 @@ func (d *watchdogLoop) logEvent(e event) {
 }
 
 // errorFile writes the error file, which tells the launcher why the process is about to end.
-// If another rank's failure is the cause, the file names that rank.
 func (d *watchdogLoop) errorFile() error {
 	if d.mode != AsyncErrorHandling {
 		return nil
 	}
-	return errorFile{message: d.failure.Error(), culprit: causedBy(&CallError{Rank: d.world.Rank, Err: d.failure})}.write()
+	return errorFile{message: d.failure.Error(), culprit: d.culprit()}.write()
+}
+
+// culprit returns the rank that caused the failure, or nil if it originated on this rank.
+func (d *watchdogLoop) culprit() *int {
+	return causedBy(&CallError{Rank: d.world.Rank, Err: d.failure})
 }
 
 // awaited returns the ranks that this rank's overdue call waited for, by their numbers in the
@@ -220,7 +224,7 @@ func (d *watchdogLoop) end() {
 func (d *watchdogLoop) stuck() {
 	text := fmt.Sprintf("the watchdog got stuck for %v without making progress", d.heartbeat)
 	d.logf(slog.LevelError, "[Rank %d] %s", d.world.Rank, text)
-	d.bounded(recordTime, "writing the flight record", func() error { return d.record(text) })
+	d.bounded(recordTime, "writing the flight record", func() error { return d.record(text, nil) })
 	if d.monitoring {
 		d.exit(1)
 	}

@@ -15,10 +15,11 @@ func (w World) identity() flight.Identity {
 	}
 }
 
-// record writes this rank's flight record to a file. The record contains the reason for writing
-// it, and `awaited`, the ranks of the job that a call waited for.
-func (d *watchdogLoop) record(reason string, awaited ...int) error {
-	d.recorder.Reason(reason, awaited...)
+// record writes this rank's flight record to a file. The record contains the reason for writing it,
+// the rank whose failure caused it, if another rank's did, and `awaited`, the ranks of the job that
+// a call waited for.
+func (d *watchdogLoop) record(reason string, culprit *int, awaited ...int) error {
+	d.recorder.Reason(reason, culprit, awaited...)
 	dump := d.recorder.Dump()
 	if dump == nil || d.dumps == nil {
 		return nil

@@ -15,7 +15,7 @@ import (
 // forgedRecord returns a flight record of a rank in a job of the given size. No recorder wrote
 // the record.
 func forgedRecord(rank, size int) []byte {
-	return fmt.Appendf(nil, `{"version": 2, "rank": %d, "world_size": %d, "taken": "2030-01-01T00:01:00Z", "reason": "why",
+	return fmt.Appendf(nil, `{"version": 3, "rank": %d, "world_size": %d, "taken": "2030-01-01T00:01:00Z", "reason": "why",
 		"groups": [{"name": "default", "rank": %[1]d, "size": %[2]d, "enqueued": 7}],
 		"records": [{"number": 1, "group": "default", "state": "running", "queued": "2020-01-01T00:00:00Z", "call": {"kind": "AllReduce", "seq": 7}}]}`, rank, size)
 }
@@ -58,7 +58,7 @@ func FuzzAccounts(f *testing.F) {
 	f.Add([]byte(`{"Waits":[2000000000]}`))
 	f.Add(accountWith(forgedRecord(1, 2)))
 	f.Add(accountWith(forgedRecord(1, 2_000_000_000)))
-	f.Add(accountWith([]byte(`{"version": 2, "rank": 1, "world_size": 2, "records": [` + strings.Repeat("{},", 1000) + `{}]}`)))
+	f.Add(accountWith([]byte(`{"version": 3, "rank": 1, "world_size": 2, "records": [` + strings.Repeat("{},", 1000) + `{}]}`)))
 	f.Fuzz(func(t *testing.T, value []byte) {
 		const rank, size = 1, 2
 		var before, after runtime.MemStats

@@ -129,7 +129,7 @@ func testRecorder() {
 	g.Begin(&backend.Call{Seq: 1, Kind: backend.Barrier}, time.Now().UnixNano()).Running(time.Now())
 	fmt.Println("recorded")
 	<-signals
-	r.Reason("told to stop")
+	r.Reason("told to stop", nil)
 	dir, err := settings.Dir()
 	check(err)
 	_, err = r.Dump().Write(dir)

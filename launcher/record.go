@@ -116,8 +116,8 @@ func (a *agent) takeRecords() {
 			continue
 		}
 		// On one node the analysis says it.
-		if fate := p.record.Fate; a.round.Nodes > 1 && strings.HasPrefix(fate, flight.BecameProgram) {
-			a.console.logf("rank %d (pid %d) %s", p.Rank, p.record.PID, fate)
+		if a.round.Nodes > 1 && p.record.Ending == flight.Replaced {
+			a.console.logf("rank %d (pid %d) %s", p.Rank, p.record.PID, p.record.Fate)
 		}
 	}
 }
@@ -141,14 +141,14 @@ func (a *agent) writeRecords(e *FailureError) (dir string, meaning *analyze.Repo
 		if d == nil {
 			continue
 		}
-		if d.Fate == "" && p.record != nil { // the worker was suspended when its record was taken
-			d.Fate, d.FateAt = p.record.Fate, p.record.FateAt
+		if d.Ending == "" && p.record != nil { // the worker was suspended when its record was taken
+			d.Ending, d.Fate = p.record.Ending, p.record.Fate
 		}
 		if ended[p] {
-			d.Fate, d.FateAt = p.end.Status.String(), p.end.At
+			d.Ending, d.Fate, d.FateAt = p.end.Status.ending(), p.end.Status.String(), p.end.At
 		}
 		if file := causes[p.Rank]; d.Reason == "" && file != nil { // the worker ended before it could record its reason
-			d.Reason, d.ReasonAt = file.Message, file.Time
+			d.Reason, d.ReasonAt, d.CausedBy = file.Message, file.Time, file.CausedBy
 		}
 		dumps = append(dumps, d)
 		if _, err := d.Write(dir); err != nil {

@@ -6,6 +6,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goddp/goddp/internal/flight"
 )
 
 // Status says how a process ended: with an exit code, or by a signal.
@@ -24,6 +26,14 @@ func statusOf(state *os.ProcessState) Status {
 
 // isSuccess reports whether the process exited with code 0.
 func (s Status) isSuccess() bool { return s == Status{} }
+
+// ending returns what flight records say of such an end.
+func (s Status) ending() flight.Ending {
+	if s.isSuccess() {
+		return flight.Succeeded
+	}
+	return flight.Died
+}
 
 // ExitCode returns the exit code in the convention of shells: 128+n for signal n.
 func (s Status) ExitCode() int {

@@ -47,7 +47,7 @@ func TestAnalyze(t *testing.T) {
 		}
 	}
 	dead := behind.Dump()
-	dead.Fate = "was killed by SIGKILL"
+	dead.Ending, dead.Fate = flight.Died, "was killed by SIGKILL"
 	write(t, bad, ahead.Dump(), dead)
 
 	for _, test := range []struct {

@@ -22,15 +22,16 @@ type Dump struct {
 	// Aborted is when the program aborted a group although no call had failed on this rank. It
 	// is zero if the program did not.
 	Aborted time.Time `json:"aborted,omitzero"`
-	// Fate says how the process ended, at FateAt, as its launcher saw it: "was killed by
-	// SIGKILL". It is "is suspended" for a suspended process, and begins with BecameProgram for
-	// one that has called exec. It is empty for a process that still ran, or that the launcher
-	// ended because another one failed.
+	// Ending is what has become of the process. Fate says it in words, such as "was killed by
+	// SIGKILL". FateAt is when the launcher saw the process end.
+	Ending Ending    `json:"ending,omitzero"`
 	Fate   string    `json:"fate,omitzero"`
 	FateAt time.Time `json:"fate_at,omitzero"`
-	// Reason is why a group failed, at ReasonAt.
+	// Reason is why a group failed, at ReasonAt. CausedBy is the rank whose failure made this one
+	// fail. It is nil if the failure originated in this rank.
 	Reason   string    `json:"reason,omitzero"`
 	ReasonAt time.Time `json:"reason_at,omitzero"`
+	CausedBy *int      `json:"caused_by,omitempty"`
 	// Awaited is set if a deadline passed: the ranks of the job that the call waited for, or
 	// the first of them.
 	Awaited []int `json:"awaited,omitempty"`
@@ -51,8 +52,17 @@ type Dump struct {
 	Records []Record     `json:"records"` // ordered by number
 }
 
-// BecameProgram is the beginning of a Fate; the path of the program follows.
-const BecameProgram = "has become another program by exec: "
+// An Ending is what has become of a process. The zero value stands for a process that still ran, or
+// that the launcher ended because another one failed.
+type Ending string
+
+// The endings of a process.
+const (
+	Suspended Ending = "suspended"
+	Replaced  Ending = "replaced"  // by another program: it called exec
+	Succeeded Ending = "succeeded" // it exited with code 0
+	Died      Ending = "died"      // it exited with another code, or by a signal
+)
 
 // Membership is a process group as one of its members recorded it. Enqueued, Started and Completed
 // are the numbers of its latest collectives; Send and Recv do not count.

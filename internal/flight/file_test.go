@@ -60,10 +60,10 @@ func TestBrokenFiles(t *testing.T) {
 	for name, content := range map[string]string{
 		"rank_0.json": "{",
 		"rank_2.json": `{"version": 99}`,
-		"rank_3.json": `{"version": 2, "rank": 7, "world_size": 2}`,
-		"rank_4.json": `{"version": 2, "world_size": 2, "records": [{"call": {"kind": "Nonsense"}}]}`,
-		"rank_5.json": `{"version": 2, "rank": 5, "world_size": 2000000000}`,
-		"rank_6.json": `{"version": 2, "world_size": 2, "awaited": [2000000000]}`,
+		"rank_3.json": `{"version": 3, "rank": 7, "world_size": 2}`,
+		"rank_4.json": `{"version": 3, "world_size": 2, "records": [{"call": {"kind": "Nonsense"}}]}`,
+		"rank_5.json": `{"version": 3, "rank": 5, "world_size": 2000000000}`,
+		"rank_6.json": `{"version": 3, "world_size": 2, "awaited": [2000000000]}`,
 		"notes.json":  "not ours",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {

@@ -20,7 +20,7 @@ import (
 
 const (
 	magic   = 0x676f6464_70666c31 // "goddpfl1"
-	version = 2
+	version = 3
 
 	maxGroups = 256
 	maxSites  = 256
@@ -49,9 +49,10 @@ type header struct {
 	siteCount  uint64
 	lostGroups uint64 // number of groups that did not fit into the table
 	lostSites  uint64 // number of calls whose site did not fit into the table
-	reasonAt   int64  // time of Reason; 0 until reason and awaited are complete
+	reasonAt   int64  // time of Reason; 0 until reason, causedBy and awaited are complete
 
 	reason       [1024]byte
+	causedBy     uint64 // 1 + the rank; 0 if the failure originated in this rank
 	awaitedCount uint64
 	awaited      [maxAwaited]uint32
 }

@@ -55,6 +55,9 @@ func decode(l layout) *Dump {
 	}
 	if d.ReasonAt = moment(l.reasonAt); !d.ReasonAt.IsZero() {
 		d.Reason = text(l.reason[:])
+		if l.causedBy > 0 {
+			d.CausedBy = new(int(l.causedBy) - 1)
+		}
 		for _, rank := range l.awaited[:min(l.awaitedCount, maxAwaited)] {
 			d.Awaited = append(d.Awaited, int(rank))
 		}
@@ -132,6 +135,9 @@ const maxWorld = 1 << 20
 func (d *Dump) check() error {
 	if d.WorldSize < 1 || d.WorldSize > maxWorld || d.Rank < 0 || d.Rank >= d.WorldSize {
 		return fmt.Errorf("a record of rank %d of %d", d.Rank, d.WorldSize)
+	}
+	if d.CausedBy != nil && (*d.CausedBy < 0 || *d.CausedBy >= d.WorldSize) {
+		return fmt.Errorf("rank %d of %d: it failed because of rank %d", d.Rank, d.WorldSize, *d.CausedBy)
 	}
 	for _, r := range d.Awaited {
 		if r < 0 || r >= d.WorldSize {

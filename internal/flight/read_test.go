@@ -23,7 +23,7 @@ func recorded(t testing.TB) []byte {
 	for seq := range uint64(5) {
 		g.Begin(allReduce(seq+1), at(0).UnixNano()).Running(at(1))
 	}
-	r.Reason("why")
+	r.Reason("why", nil)
 	return mem
 }
 
@@ -48,7 +48,7 @@ func TestRead(t *testing.T) {
 		"short":           {func(m []byte) []byte { return m[:100] }, "at least"},
 		"cut off":         {func(m []byte) []byte { return m[:len(m)-8] }, "4 entries"},
 		"something else":  {func(m []byte) []byte { m[0]++; return m }, "begins with"},
-		"version":         {func(m []byte) []byte { m[8]++; return m }, "version 2"},
+		"version":         {func(m []byte) []byte { m[8]++; return m }, "version 3"},
 		"no ring":         {func(m []byte) []byte { clear(m[12:16]); return m }, "ring of 0"},
 		"rank":            {func(m []byte) []byte { m[16] = 4; return m }, "rank 4 of 4"},
 		"group":           {func(m []byte) []byte { m[unsafe.Sizeof(header{})+112] = 9; return m }, "with rank 9"},
@@ -123,16 +123,16 @@ func roundTrip(t *testing.T, d *Dump) {
 // to its input.
 func FuzzDecode(f *testing.F) {
 	for _, text := range []string{
-		`{"version": 2, "rank": 1, "world_size": 2000000000}`,
-		`{"version": 2, "rank": 7, "world_size": 2, "capacity": 2000000000}`,
-		`{"version": 2, "world_size": 2, "awaited": [0, 1, 2000000000]}`,
-		`{"version": 2, "world_size": 2, "awaited": [` + strings.Repeat("0,", 1000) + `0]}`,
-		`{"version": 2, "world_size": 2, "records": [` + strings.Repeat("{},", 1000) + `{}]}`,
-		`{"version": 2, "world_size": 2, "records": [` + strings.Repeat("null,", 1000) + `null]}`,
-		`{"version": 2, "world_size": 2, "groups": [` + strings.Repeat("{},", 1000) + `{}]}`,
-		`{"version": 2, "world_size": 2, "sites": [` + strings.Repeat("[],", 1000) + `[]]}`,
-		`{"version": 2, "world_size": 2, "sites": [[` + strings.Repeat("{},", 1000) + `{}]]}`,
-		`{"version": 2, "world_size": 2, "groups": [{"name": "g", "size": 2}], "sites": [[{"func": "f", "file": "a.go", "line": 1}]],
+		`{"version": 3, "rank": 1, "world_size": 2000000000}`,
+		`{"version": 3, "rank": 7, "world_size": 2, "capacity": 2000000000}`,
+		`{"version": 3, "world_size": 2, "awaited": [0, 1, 2000000000]}`,
+		`{"version": 3, "world_size": 2, "awaited": [` + strings.Repeat("0,", 1000) + `0]}`,
+		`{"version": 3, "world_size": 2, "records": [` + strings.Repeat("{},", 1000) + `{}]}`,
+		`{"version": 3, "world_size": 2, "records": [` + strings.Repeat("null,", 1000) + `null]}`,
+		`{"version": 3, "world_size": 2, "groups": [` + strings.Repeat("{},", 1000) + `{}]}`,
+		`{"version": 3, "world_size": 2, "sites": [` + strings.Repeat("[],", 1000) + `[]]}`,
+		`{"version": 3, "world_size": 2, "sites": [[` + strings.Repeat("{},", 1000) + `{}]]}`,
+		`{"version": 3, "world_size": 2, "groups": [{"name": "g", "size": 2}], "sites": [[{"func": "f", "file": "a.go", "line": 1}]],
 		  "records": [{"number": 1, "group": "g", "call": {"seq": 1, "kind": "AllReduce", "op": "sum", "dtype": "float32", "count": -1}, "state": "queued", "site": 9}]}`,
 		strings.Repeat("[", 20000), "null", `"dump"`,
 	} {

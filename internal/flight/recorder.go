@@ -184,8 +184,9 @@ func (e Entry) Ended(at time.Time, failed bool) {
 }
 
 // Reason records why a group failed and, if a deadline passed, the ranks of the job that the call
-// waited for. Only the first Reason is recorded.
-func (r *Recorder) Reason(text string, awaited ...int) {
+// waited for. causedBy is the rank whose failure made this one fail; nil if it originated here. Only
+// the first Reason is recorded.
+func (r *Recorder) Reason(text string, causedBy *int, awaited ...int) {
 	if r == nil {
 		return
 	}
@@ -193,6 +194,9 @@ func (r *Recorder) Reason(text string, awaited ...int) {
 	defer r.mu.Unlock()
 	if r.mem.reasonAt == 0 {
 		copy(r.mem.reason[:], text)
+		if causedBy != nil {
+			r.mem.causedBy = 1 + uint64(*causedBy)
+		}
 		for i, rank := range awaited[:min(len(awaited), maxAwaited)] {
 			r.mem.awaited[i], r.mem.awaitedCount = uint32(rank), uint64(i+1)
 		}

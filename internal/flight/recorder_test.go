@@ -43,14 +43,14 @@ func TestRecord(t *testing.T) {
 	g.Begin(allReduce(3), at(5).UnixNano()).Running(at(6))
 	send := &backend.Call{Seq: 7, Kind: backend.Send, Root: 3, Src: allReduce(0).Src}
 	g.Begin(send, at(7).UnixNano())
-	r.Reason("rank 2 lost", 2, 3)
-	r.Reason("another", 1)
+	r.Reason("rank 2 lost", new(2), 2, 3)
+	r.Reason("another", nil, 1)
 
 	d := r.Dump()
 	if d.Rank != 1 || d.WorldSize != 4 || d.Generation != 2 || d.Job != "j" || d.Run != "r" || d.Host == "" || d.PID == 0 || d.Started.IsZero() {
 		t.Errorf("identity: %+v", d)
 	}
-	if d.Reason != "rank 2 lost" || !slices.Equal(d.Awaited, []int{2, 3}) || d.Recorded != 4 || !d.Closed.IsZero() {
+	if d.Reason != "rank 2 lost" || d.CausedBy == nil || *d.CausedBy != 2 || !slices.Equal(d.Awaited, []int{2, 3}) || d.Recorded != 4 || !d.Closed.IsZero() {
 		t.Errorf("reason %q, %d recorded, closed %v", d.Reason, d.Recorded, d.Closed)
 	}
 	if want := (Membership{Name: "default", Rank: 1, Size: 4, Enqueued: 3, Started: 3, Completed: 1}); len(d.Groups) != 1 || d.Groups[0] != want {
@@ -117,7 +117,7 @@ func TestNil(t *testing.T) {
 	e := g.Begin(allReduce(1), at(0).UnixNano())
 	e.Running(at(1))
 	e.Ended(at(2), false)
-	r.Reason("why")
+	r.Reason("why", nil)
 	r.Close()
 	if d := r.Dump(); g != nil || e != (Entry{}) || d != nil {
 		t.Errorf("group %v, entry %v, dump %v", g, e, d)
@@ -150,7 +150,7 @@ func TestLongNames(t *testing.T) {
 	c := allReduce(1)
 	c.Name = strings.Repeat("é", 100)
 	g.Begin(c, at(0).UnixNano())
-	r.Reason(strings.Repeat("x", 5000))
+	r.Reason(strings.Repeat("x", 5000), nil)
 	d := r.Dump()
 	if len(d.Groups[0].Name) != 112 || d.Records[0].Name != strings.Repeat("é", 24) || len(d.Reason) != 1024 {
 		t.Errorf("names of %d and %d bytes, reason of %d", len(d.Groups[0].Name), len(d.Records[0].Name), len(d.Reason))
@@ -219,13 +219,13 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// TestLayout pins the layout of version 2. A change of the layout needs a new version.
+// TestLayout pins the layout of version 3. A change of the layout needs a new version.
 func TestLayout(t *testing.T) {
 	for _, p := range []struct {
 		what      string
 		got, want uintptr
 	}{
-		{"header", unsafe.Sizeof(header{}), 1584},
+		{"header", unsafe.Sizeof(header{}), 1592},
 		{"header.closed", unsafe.Offsetof(header{}.closed), 240},
 		{"group", unsafe.Sizeof(groupRecord{}), 144},
 		{"site", unsafe.Sizeof(siteRecord{}), 1024},
@@ -237,7 +237,7 @@ func TestLayout(t *testing.T) {
 			t.Errorf("%s: %d, want %d", p.what, p.got, p.want)
 		}
 	}
-	if got, want := Size(DefaultEntries), 1584+256*144+256*1024+2000*128; got != want {
+	if got, want := Size(DefaultEntries), 1592+256*144+256*1024+2000*128; got != want {
 		t.Errorf("default size %d, want %d", got, want)
 	}
 }

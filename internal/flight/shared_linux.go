@@ -60,7 +60,7 @@ func (s *Shared) File() *os.File { return s.file }
 // is the one that records.
 func (s *Shared) Read(child int) (*Dump, error) { return readOf(s.mem, child) }
 
-// readOf reads the record of another process of this host. It sets Fate if that process is
+// readOf reads the record of another process of this host. It sets Ending and Fate if that process is
 // suspended, or has become another program. child is the process id of a child that may be that process, or 0.
 func readOf(mem []byte, child int) (*Dump, error) {
 	d, err := Read(mem)
@@ -70,10 +70,10 @@ func readOf(mem []byte, child int) (*Dump, error) {
 	// The state follows the process's name, which is in parentheses and may contain any bytes.
 	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", d.PID)) // empty if the process has ended
 	if i := bytes.LastIndexByte(stat, ')'); i >= 0 && bytes.HasPrefix(stat[i+1:], []byte(" T ")) {
-		d.Fate = "is suspended"
+		d.Ending, d.Fate = Suspended, "is suspended"
 	}
 	if program := replacedBy(d.PID); program != "" && (d.PID == child || isOfJob(d.PID, d.Job)) {
-		d.Fate = BecameProgram + program
+		d.Ending, d.Fate = Replaced, "has become another program by exec: "+program
 	}
 	return d, nil
 }

@@ -110,8 +110,8 @@ func TestStopped(t *testing.T) {
 	s, p := startWorker(t, "alone")
 	p.Signal(syscall.SIGSTOP)
 	p.AwaitStop()
-	if d := checkDump(t, s, p); d.Fate != "is suspended" {
-		t.Errorf("fate %q", d.Fate)
+	if d := checkDump(t, s, p); d.Ending != Suspended {
+		t.Errorf("ending %q, fate %q", d.Ending, d.Fate)
 	}
 	pid := p.Cmd.Process.Pid
 	for _, job := range []string{strconv.Itoa(pid), strconv.Itoa(os.Getpid()), "job" + t.Name()} {
@@ -132,7 +132,7 @@ func TestExec(t *testing.T) {
 		s, p := startWorker(t, "exec")
 		for child, isKnown := range map[int]bool{p.Cmd.Process.Pid: true, 0: keepsEnv != ""} {
 			d, err := s.Read(child)
-			if err != nil || (d.Fate == BecameProgram+program) != isKnown {
+			if err != nil || (d.Ending == Replaced && strings.HasSuffix(d.Fate, " "+program)) != isKnown {
 				t.Errorf("environment kept %q, read for child %d: %v, fate %q, want that of %s: %v", keepsEnv, child, err, d.Fate, program, isKnown)
 			}
 		}

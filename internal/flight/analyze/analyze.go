@@ -27,7 +27,7 @@ func Analyze(dumps []*flight.Dump) *Report {
 	switch {
 	case len(report.Findings) > 0 || j.inTrouble():
 		j.blame(report, j.waits(mismatched))
-		if d := j.firstReason(); d != nil && !d.isSecondHand() {
+		if d := j.first((*rank).reason, (*rank).hasReason); d != nil {
 			report.notef("the first failure that was recorded, by rank %d at %s: %s", d.Rank, clock(d.ReasonAt), d.Reason)
 		}
 		if len(missing) > 0 && !report.has(Missing) {
@@ -46,7 +46,7 @@ func Analyze(dumps []*flight.Dump) *Report {
 // prioritizeAwaited moves to the front the findings about the ranks that a call waited for at the
 // first deadline. The rank with that call knew more at its deadline than the records show.
 func (j *job) prioritizeAwaited(report *Report) {
-	d := j.firstDeadline()
+	d := j.first((*rank).reason, func(d *rank) bool { return len(d.Awaited) > 0 })
 	if d == nil || len(report.Findings) > 0 && report.Findings[0].Kind == Mismatch {
 		return
 	}
@@ -78,17 +78,6 @@ func (j *job) prioritizeAwaited(report *Report) {
 		}
 		return 1
 	})
-}
-
-// firstDeadline returns the rank whose deadline passed first and that recorded the ranks it waited
-// for; nil if there is none.
-func (j *job) firstDeadline() (first *rank) {
-	for _, n := range slices.Sorted(maps.Keys(j.ranks)) {
-		if d := j.ranks[n]; len(d.Awaited) > 0 && (first == nil || d.ReasonAt.Before(first.ReasonAt)) {
-			first = d
-		}
-	}
-	return first
 }
 
 // waitsToBegin reports whether no rank has made a call or closed its record.
@@ -146,7 +135,7 @@ func ends(edges map[int][]int) []int {
 func (j *job) causes(ranks []int) []int {
 	isEffect := func(r int) bool {
 		d := j.ranks[r]
-		return d != nil && d.failed && d.Fate != "" && d.Fate != suspended
+		return d != nil && d.failed && d.Ending != "" && d.Ending != flight.Suspended
 	}
 	if causes := slices.DeleteFunc(slices.Clone(ranks), isEffect); len(causes) > 0 {
 		return causes
@@ -194,10 +183,10 @@ func (j *job) blameEnd(report *Report, rank int, waits []wait) {
 	details := append([]string{lastCall(d.Dump)}, few(waitsFor(ranks, waits))...)
 	ownCall := slices.IndexFunc(waits, func(w wait) bool { return w.rank == d })
 	switch {
-	case d.Fate == suspended:
-		report.add(d.kindOfEnd(), ranks, fmt.Sprintf("the process of rank %d (pid %d on %s) is suspended", rank, d.PID, d.Host), details...)
-	case d.Fate != "" && (d.gone || !d.isSecondHand()): // else the process ended because of another rank's failure
-		report.add(d.kindOfEnd(), ranks, fate(d.Dump), details...)
+	case d.Ending == flight.Suspended:
+		report.add(endings[d.Ending], ranks, fmt.Sprintf("the process of rank %d (pid %d on %s) is suspended", rank, d.PID, d.Host), details...)
+	case d.Ending != "" && (d.gone || !d.isEffect()): // else the process ended because of another rank's failure
+		report.add(endings[d.Ending], ranks, fate(d.Dump), details...)
 	case !d.Closed.IsZero():
 		report.add(Left, ranks, fmt.Sprintf("rank %d closed its groups at %s, while others still called", rank, clock(d.Closed)), details...)
 	case worst == late:
@@ -263,28 +252,16 @@ func (j *job) blameCircle(report *Report, circle []int, waits []wait) {
 
 // blameSomebody adds a finding if the job is in trouble and the waits do not lead to any rank.
 func (j *job) blameSomebody(report *Report, waits []wait) {
-	// dead is the first process that failed by itself, done the first that exited with code 0.
-	var dead, done *rank
-	hurt := false
-	for _, n := range slices.Sorted(maps.Keys(j.ranks)) {
-		d := j.ranks[n]
-		hurt = hurt || d.failed
-		earliest := &dead
-		if d.Fate == ended {
-			earliest = &done
-		}
-		if d.Fate != "" && d.gone && (*earliest == nil || d.FateAt.Before((*earliest).FateAt)) {
-			*earliest = d
-		}
+	dead := j.first((*rank).end, func(d *rank) bool { return d.gone && d.Ending != "" && d.Ending != flight.Succeeded })
+	if hurt := j.first((*rank).reason, func(d *rank) bool { return d.failed }); dead == nil && hurt != nil {
+		// A process exited while a peer was still in its last call.
+		dead = j.first((*rank).end, func(d *rank) bool { return d.gone && d.Ending == flight.Succeeded })
 	}
-	if dead == nil && hurt { // a process exited while a peer was still in its last call
-		dead = done
-	}
-	first := j.firstReason()
+	first := j.first((*rank).reason, (*rank).hasReason)
 	unknown := slices.IndexFunc(waits, func(w wait) bool { return w.unknown > 0 })
 	switch {
 	case dead != nil:
-		report.add(dead.kindOfEnd(), []int{dead.Rank}, fate(dead.Dump), lastCall(dead.Dump))
+		report.add(endings[dead.Ending], []int{dead.Rank}, fate(dead.Dump), lastCall(dead.Dump))
 	case unknown >= 0:
 		w := waits[unknown]
 		others := j.ranksOutside(w.call.Group)

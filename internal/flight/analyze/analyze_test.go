@@ -1,6 +1,7 @@
 package analyze
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -27,7 +28,7 @@ import (
 //
 // The input of "analyze" is the records, taken 100 s after the clock's zero:
 //
-//	rank 0,1 of 4 [fate="was killed by SIGKILL@9"] [closed=9] [aborted=9] [reason="words@9"] [awaited=2,3] [deadline=passed] [taken=50] [job=b] [attempt=1]
+//	rank 0,1 of 4 [fate="was killed by SIGKILL@9"] [closed=9] [aborted=9] [reason="words@9"] [causedby=1] [awaited=2,3] [deadline=passed] [taken=50] [job=b] [attempt=1]
 //	group default 4 [as=2]
 //	AllReduce 5 done [queued=3 running=4 ended=6] [count=100] [type=float32] [op=sum] [root=0] [name=bucket] [at=train.go:7]
 //
@@ -148,9 +149,16 @@ func (s *scenario) rank(ranks, size string, args map[string]string) error {
 			if d.Fate, d.FateAt = at("fate", ""); d.Fate == "" {
 				d.Fate, d.FateAt = args["fate"], time.Time{}
 			}
+			d.Ending = cmp.Or(map[string]flight.Ending{"is": flight.Suspended, "has": flight.Replaced}[strings.Fields(d.Fate)[0]], flight.Died)
+			if d.Fate == "exited with code 0" {
+				d.Ending = flight.Succeeded
+			}
 		}
 		if args["reason"] != "" {
 			d.Reason, d.ReasonAt = at("reason", "")
+			if cause, err := strconv.Atoi(args["causedby"]); err == nil {
+				d.CausedBy = &cause
+			}
 		}
 		if args["attempt"] != "" {
 			if d.Generation, err = strconv.Atoi(args["attempt"]); err != nil {
@@ -260,10 +268,10 @@ func TestNothing(t *testing.T) {
 
 // FuzzAnalyze analyzes arbitrary dumps. Analyze must not panic.
 func FuzzAnalyze(f *testing.F) {
-	f.Add([]byte(`{"version": 2, "rank": 1, "world_size": 2, "taken": "2030-01-01T00:01:00Z", "fate": "is suspended",
+	f.Add([]byte(`{"version": 3, "rank": 1, "world_size": 2, "taken": "2030-01-01T00:01:00Z", "ending": "suspended",
 		"groups": [{"name": "default", "rank": 1, "size": 2, "enqueued": 5}],
 		"records": [{"number": 1, "group": "default", "state": "failed", "call": {"kind": "Recv", "seq": 2, "root": 9, "dtype": "int32"}}]}`),
-		[]byte(`{"version": 2, "world_size": 2, "taken": "2030-01-01T00:01:00Z", "reason": "why",
+		[]byte(`{"version": 3, "world_size": 2, "taken": "2030-01-01T00:01:00Z", "reason": "why",
 		"groups": [{"name": "default", "size": 2, "enqueued": 7}, {"name": "other", "size": 1}],
 		"records": [{"number": 7, "group": "default", "state": "running", "queued": "2030-01-01T00:00:00Z", "call": {"kind": "AllReduce", "seq": 7}}]}`))
 	f.Fuzz(func(t *testing.T, a, b []byte) {

@@ -5,14 +5,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/flight"
+	"github.com/goddp/goddp/internal/rootcause"
 )
 
 // Patience is how long a call may be in flight if nothing else is wrong with the job.
@@ -42,28 +39,12 @@ func newRank(d *flight.Dump) *rank {
 	r := &rank{Dump: d}
 	r.failed = d.Aborted.IsZero() &&
 		(d.Reason != "" || slices.ContainsFunc(d.Records, func(r flight.Record) bool { return r.State.State == backend.Failed }))
-	r.gone = d.Fate == suspended || d.Fate != "" && !r.failed || !d.Closed.IsZero()
+	r.gone = d.Ending == flight.Suspended || d.Ending != "" && !r.failed || !d.Closed.IsZero()
 	return r
 }
 
-// The fates of a suspended process, and of one that exited normally.
-const (
-	suspended = "is suspended"
-	ended     = "exited with code 0"
-)
-
-// kindOfEnd returns the kind of finding about how the process ended.
-func (r *rank) kindOfEnd() Kind {
-	switch {
-	case r.Fate == suspended:
-		return Suspended
-	case r.Fate == ended:
-		return Left
-	case strings.HasPrefix(r.Fate, flight.BecameProgram):
-		return Replaced
-	}
-	return Dead
-}
+// endings are the kinds of findings about what has become of a process.
+var endings = map[flight.Ending]Kind{flight.Suspended: Suspended, flight.Replaced: Replaced, flight.Succeeded: Left, flight.Died: Dead}
 
 // group is a process group, as its members recorded it.
 type group struct {
@@ -109,7 +90,7 @@ func newJob(dumps []*flight.Dump, report *Report) *job {
 	groups := map[string]*group{}
 	for _, n := range slices.Sorted(maps.Keys(j.ranks)) {
 		d := j.ranks[n]
-		j.broken = j.broken || d.Fate != "" || d.failed || d.DeadlinePassed || slices.ContainsFunc(d.Records, d.overdue)
+		j.broken = j.broken || d.Ending != "" || d.failed || d.DeadlinePassed || slices.ContainsFunc(d.Records, d.overdue)
 		if d.LostGroups > 0 {
 			report.notef("rank %d has %d more groups than its record holds", n, d.LostGroups)
 		}
@@ -152,7 +133,7 @@ func (j *job) usageErrors(report *Report) {
 			continue
 		}
 		var details []string
-		if d.Reason != "" && !d.isSecondHand() {
+		if d.Reason != "" && !d.isEffect() {
 			details = append(details, d.Reason)
 		}
 		report.add(Usage, []int{n}, fmt.Sprintf("rank %d made a call that was refused: %s", n, call(d.Dump, d.Records[i])), details...)
@@ -215,34 +196,35 @@ func (j *job) global(g *group, rank int) int {
 	return -1
 }
 
-// firstReason returns the rank that was the first to record why a group failed. Ranks that detected
-// the failure themselves come before those that repeat another rank's words. It returns nil if no
-// rank recorded a reason.
-func (j *job) firstReason() (first *rank) {
+// first returns the first rank to fail among those with evidence of a kind; nil if there is none.
+func (j *job) first(evidence func(*rank) rootcause.Evidence, has func(*rank) bool) *rank {
+	var failed []*rank
 	for _, n := range slices.Sorted(maps.Keys(j.ranks)) {
-		d := j.ranks[n]
-		switch {
-		case d.Reason == "":
-		case first == nil, !d.isSecondHand() && first.isSecondHand(), d.isSecondHand() == first.isSecondHand() && d.ReasonAt.Before(first.ReasonAt):
-			first = d
+		if has(j.ranks[n]) {
+			failed = append(failed, j.ranks[n])
 		}
 	}
-	return first
+	if len(failed) == 0 {
+		return nil
+	}
+	rootcause.Sort(failed, evidence)
+	return failed[0]
 }
 
-// isSecondHand reports whether the recorded reason repeats another rank's words: it names
-// another rank, followed by a colon or by the end of the text.
-func (d *rank) isSecondHand() bool {
-	before, rest, found := strings.Cut(d.Reason, "rank ")
-	for found {
-		digits := rest[:len(rest)-len(strings.TrimLeft(rest, "0123456789"))]
-		end := rest[len(digits):]
-		last, _ := utf8.DecodeLastRuneInString(before)
-		isWord := before == "" || !unicode.IsLetter(last)
-		if isWord && digits != "" && (end == "" || end[0] == ':') && digits != strconv.Itoa(d.Rank) {
-			return true
-		}
-		before, rest, found = strings.Cut(rest, "rank ")
+// reason is the evidence in the reason that the rank recorded, and end that in the end of its process.
+func (d *rank) reason() rootcause.Evidence {
+	e := rootcause.Evidence{Ranks: []int{d.Rank}, At: d.ReasonAt}
+	if d.CausedBy != nil {
+		e.CausedBy = []int{*d.CausedBy}
 	}
-	return false
+	return e
 }
+
+func (d *rank) end() rootcause.Evidence {
+	return rootcause.Evidence{Ranks: []int{d.Rank}, At: d.FateAt}
+}
+
+func (d *rank) hasReason() bool { return d.Reason != "" }
+
+// isEffect reports whether the rank recorded that another rank's failure made it fail.
+func (d *rank) isEffect() bool { return d.CausedBy != nil && *d.CausedBy != d.Rank }
