@@ -19,6 +19,7 @@ import (
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/flight"
 	"github.com/goddp/goddp/internal/jobenv"
+	"github.com/goddp/goddp/launcher/internal/failure"
 	"github.com/goddp/goddp/launcher/internal/rendezvous"
 )
 
@@ -29,17 +30,8 @@ const abandonAfter = 10 * time.Second
 type Result struct {
 	// Restarts is the number of attempts that failed before the last one.
 	Restarts int
-	// Workers holds the workers of the last attempt that have ended, in the order in
-	// which their exits were observed.
-	Workers []WorkerResult
 	// LogDir is the run's folder if Run kept it, else "".
 	LogDir string
-}
-
-// WorkerResult says how one worker ended.
-type WorkerResult struct {
-	Worker
-	Status Status
 }
 
 // Run runs the job that cfg describes. It returns when no worker, no process that a
@@ -110,7 +102,7 @@ type agent struct {
 	orphans chan orphanReport
 
 	*attempt               // the current attempt; nil before the first one
-	failure  *FailureError // the failure of the job; nil until the job has ended by one
+	err      *FailureError // why the job has failed; nil until it has
 }
 
 func (a *agent) run(ctx context.Context) (_ *Result, err error) {
@@ -174,14 +166,14 @@ func (a *agent) run(ctx context.Context) (_ *Result, err error) {
 	}
 
 	if path := a.cfg.ErrorFile; path != "" && a.core.verdict == failed {
-		if err := copyErrorFile(&a.failure.Root, path); err != nil {
+		if err := failure.CopyErrorFile(&a.err.root, path); err != nil {
 			a.console.logf("copying the error file: %v", err)
 		}
 	}
 	result := a.result()
 	switch a.core.verdict {
 	case failed:
-		return result, a.failure
+		return result, a.err
 	case signalled:
 		if canceled {
 			return result, context.Cause(ctx)
@@ -236,7 +228,7 @@ func (a *agent) reported(r *report) event {
 			if p.PID == r.Exited.PID && p.end == nil {
 				p.end = r.Exited
 				a.rendezvous.Exited(p.Rank, p.end.Status.String())
-				return workerExited{p.LocalRank, p.end.Status, p.askedToStop()}
+				return workerExited{local: p.LocalRank, status: p.end.Status, asked: p.askedToStop()}
 			}
 		}
 	case r.Orphans != nil:
@@ -281,26 +273,26 @@ func (a *agent) perform(actions []action) {
 		case doHurry:
 			a.hurry()
 		case doTellFailure:
-			a.tellFailure(act.locals)
+			a.rendezvous.Failed(a.firstFailure(act.locals))
 		case doTellLeave:
-			a.rendezvous.Leave(signalName(act.signal))
+			a.rendezvous.Leave(failure.SignalName(act.signal))
 		case doTellLeaveNow:
 			a.rendezvous.LeaveNow(a.core.err.Error(), time.Now())
 		case doTellEnd:
 			a.disarm()
-			a.rendezvous.Ended(a.round.Number, act.signal != 0, a.reportedFailures())
+			a.rendezvous.Ended(a.round.Number, act.signal != 0, a.tellableFailures())
 		case doReportFailure:
 			a.logFailure(a.procs[act.locals[0]])
 		case doReportSignal:
 			if a.heedStop(act) {
 				a.console.logf("%s: stopping: waiting up to %v for %s to finish the step; again to abort",
-					signalName(act.signal), a.cfg.ShutdownTimeout/2, a.ranks(act.locals))
+					failure.SignalName(act.signal), a.cfg.ShutdownTimeout/2, a.ranks(act.locals))
 			} else {
-				a.console.logf("%s: stopping %s (shutdown timeout %v; another SIGINT or SIGTERM kills)", signalName(act.signal), a.names(act.locals), a.cfg.ShutdownTimeout)
+				a.console.logf("%s: stopping %s (shutdown timeout %v; another SIGINT or SIGTERM kills)", failure.SignalName(act.signal), a.names(act.locals), a.cfg.ShutdownTimeout)
 			}
 		case doReportStop:
 			if len(act.locals) > 0 {
-				a.console.logf("the ranks were asked to stop by %s: waiting up to %v for %s", signalName(act.signal), a.cfg.ShutdownTimeout, a.ranks(act.locals))
+				a.console.logf("the ranks were asked to stop by %s: waiting up to %v for %s", failure.SignalName(act.signal), a.cfg.ShutdownTimeout, a.ranks(act.locals))
 			}
 		case doReportAbandoned:
 			a.console.logf("%s survived SIGKILL for %v and is left behind: it is stuck in the kernel",
@@ -333,9 +325,6 @@ func (a *agent) result() *Result {
 	result := &Result{}
 	if a.attempt != nil {
 		result.Restarts = a.round.Restarts
-		for _, e := range a.core.exits {
-			result.Workers = append(result.Workers, WorkerResult{a.procs[e.local].Worker, e.status})
-		}
 	}
 	if a.runDir == "" {
 		return result
@@ -351,7 +340,7 @@ func (a *agent) result() *Result {
 	if err != nil {
 		a.console.logf("removing temporary files: %v", err)
 	}
-	isReported := a.core.verdict == failed && a.failure.Records != "" && a.round.Number == 0
+	isReported := a.core.verdict == failed && a.err.records != "" && a.round.Number == 0
 	if hasRecords && !isReported { // the report names the folder itself
 		contents = append(contents, "flight records")
 	}
@@ -414,10 +403,10 @@ func (a *agent) close(err error, canceled bool) error {
 	if a.subreaper {
 		_ = setSubreaper(false)
 	}
-	var failure *FailureError
+	var failed *FailureError
 	switch {
-	case errors.As(err, &failure) && !a.cfg.BriefReport:
-		a.console.logReport(failure)
+	case errors.As(err, &failed) && !a.cfg.BriefReport:
+		a.console.logReport(failed)
 	case err != nil && !canceled:
 		a.console.logf("%v", err)
 	}

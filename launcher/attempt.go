@@ -12,8 +12,10 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/files"
+	"github.com/goddp/goddp/internal/flight/analyze"
 	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/internal/ranklist"
+	"github.com/goddp/goddp/launcher/internal/failure"
 	"github.com/goddp/goddp/launcher/internal/rendezvous"
 )
 
@@ -34,9 +36,12 @@ type attempt struct {
 	stopped  *rendezvous.StopOrder // the latest order to end the attempt; nil if there was none
 	stopTime time.Time             // when the first one came
 	shown    *rendezvous.StopOrder // the order that the user was told of; nil if the workers ended before
-	failures []Failure             // of the workers that failed or were stopped, the earliest first; set by end
-	failure  *FailureError         // of this node's workers, set by end; nil if none failed
-	dumps    string                // the folder with this node's flight records, set by end; "" if there are none
+
+	// Set by end: the failures of the workers that failed or were stopped, the root cause first, the folder with
+	// this node's flight records ("": none), and what they mean.
+	failures []failure.Failure
+	dumps    string
+	meaning  *analyze.Report
 
 	completing bool        // complete has been called
 	unanswered *time.Timer // kills a reaper that does not report the end of killing orphans; nil before
@@ -219,20 +224,16 @@ func (at *attempt) drain(limit time.Duration) {
 	at.hurry()
 }
 
-// end finishes an attempt whose processes are gone and whose output is complete. If the
-// attempt failed, end makes the FailureError of this node's workers.
+// end finishes an attempt whose processes are gone and whose output is complete.
 func (a *agent) end() {
 	if a.core.verdict == failed || a.core.verdict == stopped {
 		a.failures = a.describeFailures()
-		f := newFailureError(a.cfg.Name, a.round.Nodes, a.round.Restarts, a.failures)
-		f.Records, f.Meaning = a.writeRecords(f)
-		a.dumps = f.Records
-		if f.Root.PID != 0 {
-			a.attempt.failure = f
-		}
+		a.dumps, a.meaning = a.writeRecords()
 	}
+	showsStack := func(f failure.Failure) bool { return f.Stopped || stackOf(&f) != nil }
 	for _, p := range a.procs {
-		if a.attempt.failure == nil || !a.attempt.failure.showsStack(p.Rank) {
+		isReported := a.rootCause() != nil && slices.ContainsFunc(a.failures, func(f failure.Failure) bool { return f.Rank == p.Rank && showsStack(f) })
+		if !isReported {
 			for _, st := range p.streams {
 				st.showStack()
 			}
@@ -241,55 +242,62 @@ func (a *agent) end() {
 	}
 }
 
-// describeFailures collects the exit status, the error file and the stderr of every worker
-// that failed or was stopped.
-func (a *agent) describeFailures() []Failure {
-	var failures []Failure
+// rootCause returns the failure of this node that came first, or nil if no worker failed.
+func (at *attempt) rootCause() *failure.Failure {
+	i := slices.IndexFunc(at.failures, func(f failure.Failure) bool { return !f.Stopped })
+	if i < 0 {
+		return nil
+	}
+	return &at.failures[i]
+}
+
+// describeFailures describes every worker that failed or was stopped, the root cause first.
+func (a *agent) describeFailures() []failure.Failure {
+	var failures []failure.Failure
 	ordered := a.stopTime // when the first failure was observed, or the rendezvous ended the attempt, and the others were told to stop
 	for _, e := range a.core.exits {
 		p := a.procs[e.local]
 		late := e.late && !p.dying
-		stopped := late && stoppedBy(e.status, a.stopSignal, e.killed)
-		if e.asked || e.status.isSuccess() && !stopped {
+		stopped := late && e.status.IsEffectOf(a.stopSignal, e.killed)
+		if e.asked != 0 || e.status.IsSuccess() && !stopped {
 			continue
 		}
 		if ordered.IsZero() || p.end.At.Before(ordered) {
 			ordered = p.end.At
 		}
-		f := Failure{
-			Worker:    p.Worker,
-			Node:      a.round.Node,
-			Host:      hostname(),
-			Status:    e.status,
-			Exited:    p.end.At,
-			Stopped:   stopped,
-			Stderr:    p.stderr.lines(),
-			errorPath: p.errorFile,
+		f, err := a.failureOf(p)
+		if err != nil {
+			a.console.logf("error file of rank %d: %v", p.Rank, err)
 		}
-		if e.status == (Status{Code: 2}) {
+		f.IsLate, f.Stopped, f.Stderr = late, stopped, p.stderr.lines()
+		if e.status == (failure.Status{Code: 2}) {
 			if f.Crash = p.stderr.crash; len(f.Crash) == 0 {
 				f.Stderr = p.stderr.whole()
 			}
 		}
-		var err error
-		if f.ErrorFile, err = readErrorFile(p.errorFile); err != nil {
-			a.console.logf("error file of rank %d: %v", p.Rank, err)
-		}
-		f.date(a.start, ordered, late)
 		failures = append(failures, f)
 	}
-	for i := range failures {
-		failures[i].classify(ordered, failures)
-	}
+	failure.Judge(failures, a.start, ordered)
+	failure.Sort(failures)
 	return failures
+}
+
+// failureOf describes a worker that has ended, without its stderr, which may not be complete.
+func (a *agent) failureOf(p *process) (failure.Failure, error) {
+	file, err := failure.ReadErrorFile(p.errorFile)
+	return failure.Failure{
+		Node: a.round.Node, Host: hostname(), Rank: p.Rank, LocalRank: p.LocalRank, PID: p.PID, Attempt: p.Attempt,
+		Status: p.end.Status, Exited: p.end.At, ErrorFile: file, ErrorPath: p.errorFile,
+	}, err
 }
 
 // logFailure logs at once which worker ends the attempt. The report follows when the
 // other workers have ended too.
 func (a *agent) logFailure(p *process) {
 	if n := len(a.core.alive); n > 0 {
+		f, _ := a.failureOf(p) // describeFailures logs the error
 		a.console.logf("rank %d (local rank %d, pid %d) %s%s; stopping the %d still running%s",
-			p.Rank, p.LocalRank, p.PID, p.end.Status, p.blame(), n, a.grace())
+			p.Rank, p.LocalRank, p.PID, p.end.Status, f.Blame(), n, a.grace())
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/goddp/goddp/launcher/internal/failure"
 )
 
 // phase is the phase of an attempt.
@@ -39,8 +41,8 @@ const (
 // The core decides how an attempt on this node ends. Whether another attempt follows, on
 // which nodes, is the rendezvous' decision.
 //
-// Invariants: alive is empty unless the phase is running or stopping. exits holds one
-// record for each worker of the attempt that has ended, in the order in which the exits
+// Invariants: alive is empty unless the phase is running or stopping. exits holds the
+// event of each worker of the attempt that has ended, in the order in which the exits
 // were observed.
 type core struct {
 	workers int
@@ -58,19 +60,7 @@ type core struct {
 	asked     syscall.Signal // the signal because of which the ranks agreed to stop before the agent received one; 0 if none
 	killing   bool           // SIGKILL has been sent
 	alive     []int          // local ranks still running, ascending
-	exits     []exitRecord
-}
-
-// exitRecord describes the exit of one worker.
-type exitRecord struct {
-	local  int
-	status Status
-	// late says that the workers were told to stop before this exit was observed.
-	late bool
-	// killed says that the workers were sent SIGKILL before this exit was observed.
-	killed bool
-	// asked says that the worker ended because the ranks agreed to stop.
-	asked bool
+	exits     []workerExited
 }
 
 // The events.
@@ -92,10 +82,13 @@ type (
 	reaperLost   struct{ err error } // the parent of the workers is dead, so they die too
 	workerExited struct {
 		local  int
-		status Status
+		status failure.Status
 		// asked is the signal because of which the ranks agreed to stop; 0 if they did
 		// not agree.
 		asked syscall.Signal
+		// The core sets late if the workers were told to stop before this exit was observed, and
+		// killed if they were sent SIGKILL.
+		late, killed bool
 	}
 	signalReceived struct {
 		signal syscall.Signal
@@ -152,7 +145,7 @@ func (a action) String() string {
 	var b strings.Builder
 	b.WriteString(verbNames[a.verb])
 	if a.signal != 0 {
-		fmt.Fprintf(&b, " %s", signalName(a.signal))
+		fmt.Fprintf(&b, " %s", failure.SignalName(a.signal))
 	}
 	if a.locals != nil {
 		fmt.Fprintf(&b, " %v", a.locals)
@@ -268,7 +261,7 @@ func (c *core) end(ev jobEnded) []action {
 
 // agreed reports whether all workers ended because the ranks agreed to stop.
 func (c *core) agreed() bool {
-	return !slices.ContainsFunc(c.exits, func(e exitRecord) bool { return !e.asked })
+	return !slices.ContainsFunc(c.exits, func(e workerExited) bool { return e.asked == 0 })
 }
 
 func (c *core) tellEnd() action {
@@ -284,22 +277,23 @@ func (c *core) exited(ev workerExited) []action {
 		return nil // the core has already abandoned this worker
 	}
 	c.alive = slices.Delete(c.alive, i, i+1)
-	c.exits = append(c.exits, exitRecord{local: ev.local, status: ev.status, late: c.phase == stopping, killed: c.killing, asked: ev.asked != 0})
+	ev.late, ev.killed = c.phase == stopping, c.killing
+	c.exits = append(c.exits, ev)
 	if c.phase == running && ev.asked != 0 {
 		// The other ranks stop by themselves. A rank that has received a signal already
 		// would take a second one as an abort.
 		c.verdict, c.asked, c.phase = signalled, ev.asked, stopping
 		return append([]action{{verb: doArmShutdown}, c.toAlive(doReportStop, ev.asked)}, c.removeOrphansWhenAllEnded()...)
 	}
-	if c.asked != 0 && c.signal == 0 && c.verdict == signalled && !c.killing && ev.asked == 0 && !ev.status.isSuccess() {
+	if c.asked != 0 && c.signal == 0 && c.verdict == signalled && !c.killing && ev.asked == 0 && !ev.status.IsSuccess() {
 		// The worker failed at its work between the ranks' agreement and the stop.
 		c.verdict = failed
 		return append([]action{{verb: doTellFailure, locals: []int{ev.local}}, {verb: doReportFailure, locals: []int{ev.local}}}, c.removeOrphansWhenAllEnded()...)
 	}
-	if c.phase == stopping && c.gentle && ev.asked == 0 && !stoppedBy(ev.status, syscall.SIGTERM, c.killing) {
+	if c.phase == stopping && c.gentle && ev.asked == 0 && !ev.status.IsEffectOf(syscall.SIGTERM, c.killing) {
 		return append([]action{{verb: doTellFailure, locals: []int{ev.local}}}, c.removeOrphansWhenAllEnded()...)
 	}
-	if c.phase == running && !ev.status.isSuccess() {
+	if c.phase == running && !ev.status.IsSuccess() {
 		c.verdict = failed
 		// The report comes after the stop, because a console that blocks must not keep the
 		// other workers running.

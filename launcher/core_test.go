@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/datadriven"
+	"github.com/goddp/goddp/launcher/internal/failure"
 )
 
 // TestCore plays the scenarios under testdata/core. If one fails, run
@@ -91,7 +92,7 @@ func parseEvent(t *testing.T, d *datadriven.TestData, now time.Time) event {
 	case "reaper-lost":
 		return reaperLost{errors.New("the reaper was killed")}
 	case "exit":
-		return workerExited{local, Status{Code: code, Signal: sig}, parse(asked)}
+		return workerExited{local: local, status: failure.Status{Code: code, Signal: sig}, asked: parse(asked)}
 	case "signal":
 		if len(d.CmdArgs) == 0 {
 			d.Fatalf(t, "signal wants a name")

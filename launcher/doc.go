@@ -65,11 +65,12 @@
 // # Which worker failed first
 //
 // When a rank dies, its peers notice within milliseconds and fail as well. The report has
-// to tell the cause from its effects. The agent observes exits in the order in which the
-// kernel reports them. The time of a failure is the time in the worker's error file, or
-// else the time of its exit; [Failure] states the exact rule. A worker that golaunch
-// stopped does not count as failed. The time of a failure on another node is translated to the
-// clock of the rendezvous' host.
+// to tell the cause from its effects. Package [github.com/goddp/goddp/internal/rootcause] decides. A failure
+// whose error file names another failed rank as its cause comes after all that do not. Among
+// the others the earliest is the root cause. The time of a failure is the time in the worker's
+// error file, or else the time of its exit; package failure states the exact rule. A worker that
+// golaunch stopped does not count as failed. The time of a failure on another node is translated
+// to the clock of the rendezvous' host.
 //
 // # What each rank was doing
 //

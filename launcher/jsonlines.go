@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"strings"
 	"time"
+
+	"github.com/goddp/goddp/launcher/internal/failure"
 )
 
 // jsonTime is RFC 3339 with nanoseconds of a fixed width.
@@ -66,7 +68,7 @@ type jsonFailure struct {
 	Stopped []jsonWorker `json:"stopped,omitempty"`
 }
 
-// jsonWorker is a Failure as JSON.
+// jsonWorker is a failure as JSON.
 type jsonWorker struct {
 	Time      string   `json:"time"`
 	Node      int      `json:"node"`
@@ -85,29 +87,29 @@ type jsonWorker struct {
 
 func newJSONFailure(e *FailureError) *jsonFailure {
 	j := &jsonFailure{
-		Program: e.Program, ExitCode: ExitCode(e), Nodes: e.Nodes, Restarts: e.Restarts, Reason: e.Reason, Records: e.Records,
-		Root: newJSONWorker(&e.Root),
+		Program: e.program, ExitCode: ExitCode(e), Nodes: e.nodes, Restarts: e.restarts, Reason: e.reason, Records: e.records,
+		Root: newJSONWorker(&e.root),
 	}
 	if e.showsMeaning() {
-		j.Meaning = e.Meaning.String()
+		j.Meaning = e.meaning.String()
 	}
-	for _, f := range e.Others {
+	for _, f := range e.others {
 		j.Others = append(j.Others, newJSONWorker(&f))
 	}
-	for _, f := range e.Stopped {
+	for _, f := range e.stopped {
 		j.Stopped = append(j.Stopped, newJSONWorker(&f))
 	}
 	return j
 }
 
-func newJSONWorker(f *Failure) jsonWorker {
+func newJSONWorker(f *failure.Failure) jsonWorker {
 	j := jsonWorker{
-		Time: f.when().UTC().Format(jsonTime), Node: f.Node, Host: f.Host, Lost: f.Lost,
+		Time: f.When().UTC().Format(jsonTime), Node: f.Node, Host: f.Host, Lost: f.Why,
 		Rank: f.Rank, LocalRank: f.LocalRank, PID: f.PID, Attempt: f.Attempt, Code: f.Status.Code,
-		Stack: f.stack(),
+		Stack: stackOf(f),
 	}
 	if f.Status.Signal != 0 {
-		j.Signal = signalName(f.Status.Signal)
+		j.Signal = failure.SignalName(f.Status.Signal)
 	}
 	switch {
 	case f.ErrorFile != nil:
@@ -116,7 +118,7 @@ func newJSONWorker(f *Failure) jsonWorker {
 			j.Stack = []string{f.ErrorFile.Callstack}
 		}
 	case len(f.Crash) > 0:
-		j.Message = strings.Join(f.crashMessage(), "\n")
+		j.Message = strings.Join(crashMessage(f), "\n")
 	}
 	if len(f.Crash) == 0 || j.Stack == nil { // else its stderr ends with the stack
 		j.Stderr = f.Stderr

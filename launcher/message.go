@@ -12,6 +12,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/goddp/goddp/launcher/internal/failure"
 )
 
 // request is a message from the agent to its reaper. Exactly one field is set.
@@ -87,7 +89,7 @@ func (e *remoteError) Unwrap() error { return e.errno }
 // exitReport says that a worker has ended, and that the reaper has waited for it.
 type exitReport struct {
 	PID    int
-	Status Status
+	Status failure.Status
 	At     time.Time
 }
 

@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/goddp/goddp/internal/election"
 	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/launcher/internal/failure"
 	"github.com/goddp/goddp/launcher/internal/rendezvous"
 )
 
@@ -214,7 +214,7 @@ func (a *agent) ordered(o *rendezvous.Order) event {
 	}
 	switch {
 	case len(r.Failures) > 0:
-		a.failure = a.jobFailure(r)
+		a.err = a.jobFailure(r)
 		return jobEnded{verdict: failed}
 	case r.Agreed:
 		return jobEnded{verdict: signalled}
@@ -234,9 +234,9 @@ func (a *agent) logRound(round *rendezvous.Round) {
 		}
 		if len(round.Failures) > 0 { // else no node failed, or this host of the rendezvous does not know
 			e := a.jobFailure(&rendezvous.Result{Failures: round.Failures})
-			cause, stack, isShown = e.Error(), e.Root.stack(), a.shown != nil && e.Root.isThat(a.shown.Failure)
-			if e.Root.Lost != "" { // the program did not fail
-				cause = strings.TrimPrefix(cause, e.Program+" failed: ")
+			cause, stack, isShown = e.Error(), stackOf(&e.root), a.shown != nil && a.shown.Failure != nil && e.root.Is(a.shown.Failure)
+			if e.root.Kind != failure.Worker { // the program did not fail
+				cause = e.cause()
 			}
 		}
 		switch {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/launcher/internal/failure"
 	"github.com/goddp/goddp/launcher/internal/rendezvous"
 )
 
@@ -86,19 +87,19 @@ func TestNodesReportOneRootCause(t *testing.T) {
 	script := `if [ $RANK = 1 ]; then echo "out of luck" >&2; exit 7; fi; sleep 60`
 	var roots []string
 	for i, r := range startNodes(t, &Nodes{Min: 2, Max: 2, Static: true}, shell(1, script), shell(2, script))() {
-		var failure *FailureError
-		if !errors.As(r.err, &failure) || failure.Root.Rank != 1 || failure.Root.Node != 1 || ExitCode(r.err) != 7 {
+		var failed *FailureError
+		if !errors.As(r.err, &failed) || failed.root.Rank != 1 || failed.root.Node != 1 || ExitCode(r.err) != 7 {
 			t.Fatalf("node %d: %v\n%s", i, r.err, &r.job.err)
 		}
-		_, root, _ := strings.Cut(failure.Report(), "Root Cause")
+		_, root, _ := strings.Cut(failed.Report(), "Root Cause")
 		root, _, _ = strings.Cut(root, frameLight)
 		root, _, _ = strings.Cut(root, frameHeavy)
 		if !strings.Contains(root, "  | out of luck\n") {
 			t.Errorf("node %d reports%s", i, root)
 		}
 		roots = append(roots, root)
-		if want := 1; len(failure.Stopped) != want {
-			t.Errorf("node %d: %d stopped workers, want %d", i, len(failure.Stopped), want)
+		if want := 1; len(failed.stopped) != want {
+			t.Errorf("node %d: %d stopped workers, want %d", i, len(failed.stopped), want)
 		}
 	}
 	if roots[0] != roots[1] {
@@ -256,31 +257,31 @@ func TestHostOfTheRendezvousReceivesASignal(t *testing.T) {
 	if err := results[host].err; !errors.As(err, &signal) {
 		t.Errorf("the host: %v", err)
 	}
-	var failure *FailureError
-	if err := results[1-host].err; !errors.As(err, &failure) || failure.Root.Node != 0 || failure.Root.Lost != "left: SIGTERM" ||
-		!strings.HasSuffix(failure.Reason, ") left: SIGTERM; only --rdzv-backend=etcd can replace it") {
+	var failed *FailureError
+	if err := results[1-host].err; !errors.As(err, &failed) || failed.root.Node != 0 || failed.root.Why != "left: SIGTERM" ||
+		!strings.HasSuffix(failed.reason, ") left: SIGTERM; only --rdzv-backend=etcd can replace it") {
 		t.Errorf("the other node: %v\n%s", err, &jobs[1-host].err)
 	}
 }
 
 // A round that follows another says why, unless the user knows: the order to stop was about the same failure.
 func TestRoundSaysOnceWhyItBegins(t *testing.T) {
-	lost := rendezvous.Failure{Node: 1, Host: "b", Rank: 2, FirstRank: 2, Workers: 2, Lost: true, What: "lost: its agent ended", At: time.Now()}
-	effect := rendezvous.Failure{Node: 2, Host: "c", Rank: 4, FirstRank: 4, Workers: 2, What: "rank 4 exited with code 1", At: lost.At.Add(time.Millisecond)}
-	left := rendezvous.Failure{Node: 1, Host: "b", Rank: 2, FirstRank: 2, Workers: 2, Lost: true, What: "left: SIGTERM", At: time.Now()}
-	about := func(f *rendezvous.Failure) *rendezvous.StopOrder {
+	lost := failure.Failure{Kind: failure.Lost, Node: 1, Host: "b", Rank: 2, Ranks: 2, Why: "lost: its agent ended", Time: time.Now()}
+	effect := failure.Failure{Node: 2, Host: "c", Rank: 4, Status: failure.Status{Code: 1}, Time: lost.Time.Add(time.Millisecond)}
+	left := failure.Failure{Kind: failure.Left, Node: 1, Host: "b", Rank: 2, Ranks: 2, Why: "left: SIGTERM", Time: time.Now()}
+	about := func(f *failure.Failure) *rendezvous.StopOrder {
 		return &rendezvous.StopOrder{Reason: "one text", Failure: f}
 	}
 	for name, c := range map[string]struct {
 		shown, stopped *rendezvous.StopOrder
-		failures       []rendezvous.Failure
+		failures       []failure.Failure
 		want           string
 	}{
-		"the cause was shown":            {about(&lost), nil, []rendezvous.Failure{lost, effect}, ""},
-		"an effect was shown":            {about(&effect), nil, []rendezvous.Failure{effect, lost}, "golaunch: going on: node 1 (b) lost: its agent ended\n"},
-		"nothing was shown":              {nil, about(&lost), []rendezvous.Failure{lost}, "golaunch: going on: node 1 (b) lost: its agent ended\n"},
+		"the cause was shown":            {about(&lost), nil, []failure.Failure{lost, effect}, ""},
+		"an effect was shown":            {about(&effect), nil, []failure.Failure{effect, lost}, "golaunch: going on: node 1 (b) lost: its agent ended\n"},
+		"nothing was shown":              {nil, about(&lost), []failure.Failure{lost}, "golaunch: going on: node 1 (b) lost: its agent ended\n"},
 		"the new host knows no failures": {nil, about(nil), nil, "golaunch: going on: one text\n"},
-		"a node left by agreement":       {nil, nil, []rendezvous.Failure{left}, "golaunch: going on: node 1 (b) left: SIGTERM\n"},
+		"a node left by agreement":       {nil, nil, []failure.Failure{left}, "golaunch: going on: node 1 (b) left: SIGTERM\n"},
 		"nodes joined":                   {about(nil), nil, nil, ""},
 		"the ranks agreed":               {nil, nil, nil, ""},
 	} {

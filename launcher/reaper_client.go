@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/goddp/goddp/launcher/internal/failure"
 )
 
 // reaperClient is the agent's connection to its reaper.
@@ -181,7 +183,7 @@ func (r *reaperClient) lost() error {
 	if fault := r.fault.Load(); fault != nil {
 		return fmt.Errorf("the reaper (pid %d), the parent of the workers, %s and was ended", r.cmd.Process.Pid, *fault)
 	}
-	return fmt.Errorf("the reaper (pid %d), the parent of the workers, %s", r.cmd.Process.Pid, statusOf(state))
+	return fmt.Errorf("the reaper (pid %d), the parent of the workers, %s", r.cmd.Process.Pid, failure.StatusOf(state))
 }
 
 // close kills the reaper and closes the connection. It must be called when no process of

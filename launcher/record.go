@@ -125,14 +125,14 @@ func (a *agent) takeRecords() {
 // writeRecords writes the records that takeRecords has read, and adds how each worker
 // ended. It prefers the record that a worker wrote itself. It returns the folder, or "" if
 // no record was written, and the analysis of the records.
-func (a *agent) writeRecords(e *FailureError) (dir string, meaning *analyze.Report) {
+func (a *agent) writeRecords() (dir string, meaning *analyze.Report) {
 	if !a.records.DumpOnFailure {
 		return "", nil
 	}
 	dir = a.dumpDir()
 	var dumps []*flight.Dump
 	written := 0
-	ended, causes := a.endedByThemselves(&e.Root), e.causedByOthers()
+	ended := a.endedByThemselves()
 	for _, p := range a.procs {
 		d, err := flight.ReadFile(filepath.Join(dir, flight.File(p.Rank)))
 		if err != nil || d.PID != p.PID {
@@ -145,10 +145,13 @@ func (a *agent) writeRecords(e *FailureError) (dir string, meaning *analyze.Repo
 			d.Ending, d.Fate = p.record.Ending, p.record.Fate
 		}
 		if ended[p] {
-			d.Ending, d.Fate, d.FateAt = p.end.Status.ending(), p.end.Status.String(), p.end.At
+			d.Ending, d.Fate, d.FateAt = p.end.Status.Ending(), p.end.Status.String(), p.end.At
 		}
-		if file := causes[p.Rank]; d.Reason == "" && file != nil { // the worker ended before it could record its reason
-			d.Reason, d.ReasonAt, d.CausedBy = file.Message, file.Time, file.CausedBy
+		for _, f := range a.failures {
+			if cause := f.CausedBy(); f.Rank == p.Rank && d.Reason == "" && cause != nil && *cause < a.round.WorldSize {
+				// The worker ended before it could record its reason.
+				d.Reason, d.ReasonAt, d.CausedBy = f.ErrorFile.Message, f.ErrorFile.Time, cause
+			}
 		}
 		dumps = append(dumps, d)
 		if _, err := d.Write(dir); err != nil {
@@ -172,11 +175,11 @@ func (a *agent) writeRecords(e *FailureError) (dir string, meaning *analyze.Repo
 // endedByThemselves returns the workers that did not end because golaunch stopped them:
 // the workers that ended before the stop, and the root cause, which may have exited
 // slowly.
-func (a *agent) endedByThemselves(root *Failure) map[*process]bool {
-	ended := map[*process]bool{}
+func (a *agent) endedByThemselves() map[*process]bool {
+	ended, root := map[*process]bool{}, a.rootCause()
 	for _, e := range a.core.exits {
 		p := a.procs[e.local]
-		ended[p] = !e.late || p.dying || p.PID == root.PID && !root.wasExiting
+		ended[p] = !e.late || p.dying || root != nil && p.PID == root.PID && !root.WasExiting
 	}
 	return ended
 }

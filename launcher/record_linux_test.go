@@ -57,22 +57,22 @@ func TestRecordsOfAFailure(t *testing.T) {
 		live, _ := flight.Find(strconv.Itoa(os.Getpid()))
 		found <- live
 	})
-	failure := j.fail(t)
+	failed := j.fail(t)
 	if live := <-found; len(live) != 4 {
 		t.Errorf("%d records of the running job, want 4", len(live))
 	}
-	if want := "goddp analyze " + failure.Records + "\n"; failure.Records == "" || !strings.Contains(failure.Report(), want) {
-		t.Errorf("the report lacks %q:\n%s", want, failure.Report())
+	if want := "goddp analyze " + failed.records + "\n"; failed.records == "" || !strings.Contains(failed.Report(), want) {
+		t.Errorf("the report lacks %q:\n%s", want, failed.Report())
 	}
-	if entries, err := filepath.Glob(os.TempDir() + "/*/*/*"); len(entries) != 1 || entries[0] != failure.Records {
+	if entries, err := filepath.Glob(os.TempDir() + "/*/*/*"); len(entries) != 1 || entries[0] != failed.records {
 		t.Errorf("%q, %v are left, want only the flight records", entries, err)
 	}
 	if n := strings.Count(j.err.String(), os.TempDir()); n != 1 {
 		t.Errorf("the console names what is left %d times, want once:\n%s", n, &j.err)
 	}
-	dumps, err := flight.ReadDir(failure.Records)
+	dumps, err := flight.ReadDir(failed.records)
 	if err != nil || len(dumps) != 4 {
-		t.Fatalf("%d records in %q, want 4; %v", len(dumps), failure.Records, err)
+		t.Fatalf("%d records in %q, want 4; %v", len(dumps), failed.records, err)
 	}
 	for rank, want := range []flight.Dump{
 		{}, {Fate: "was killed by SIGKILL"}, {Fate: "is suspended"}, {Reason: "told to stop"},
@@ -113,13 +113,13 @@ func TestRecordsOfAFailureOnAnotherNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, r := range wait() {
-		var failure *FailureError
-		if !errors.As(r.err, &failure) || failure.Root.PID != pid {
+		var failed *FailureError
+		if !errors.As(r.err, &failed) || failed.root.PID != pid {
 			t.Fatalf("node %d: %v\n%s", i, r.err, &r.job.err)
 		}
-		dumps, err := flight.ReadDir(failure.Records)
+		dumps, err := flight.ReadDir(failed.records)
 		if want := []string{"", "was killed by SIGKILL"}[i]; err != nil || len(dumps) != 1 || dumps[0].Rank != i || dumps[0].Fate != want {
-			t.Errorf("node %d: records %+v in %q, %v; want fate %q", i, dumps, failure.Records, err, want)
+			t.Errorf("node %d: records %+v in %q, %v; want fate %q", i, dumps, failed.records, err, want)
 		}
 	}
 }
@@ -157,9 +157,9 @@ func TestRecordsGoWhereTheyShould(t *testing.T) {
 		t.Setenv("TMPDIR", temp)
 		j := recorders(t, nil)
 		j.cfg.LogDir, j.cfg.Env = c.logs, append(j.cfg.Env, c.env...)
-		failure := j.fail(t)
-		if ok, _ := filepath.Match(c.want, failure.Records); !ok || strings.Contains(failure.Report(), "goddp analyze") != (c.want != "") {
-			t.Errorf("%s: records are in %q, want %q; the report is\n%s", name, failure.Records, c.want, failure.Report())
+		failed := j.fail(t)
+		if ok, _ := filepath.Match(c.want, failed.records); !ok || strings.Contains(failed.Report(), "goddp analyze") != (c.want != "") {
+			t.Errorf("%s: records are in %q, want %q; the report is\n%s", name, failed.records, c.want, failed.Report())
 		}
 		if left, err := os.ReadDir(temp); len(left) != 0 || err != nil {
 			t.Errorf("%s: the temporary folder holds %v, %v", name, left, err)
@@ -167,10 +167,10 @@ func TestRecordsGoWhereTheyShould(t *testing.T) {
 		if c.want == "" {
 			continue
 		}
-		if dumps, err := flight.ReadDir(failure.Records); len(dumps) != 4 || err != nil {
+		if dumps, err := flight.ReadDir(failed.records); len(dumps) != 4 || err != nil {
 			t.Errorf("%s: %d records, %v", name, len(dumps), err)
 		}
-		if info, err := os.Stat(failure.Records); err != nil || info.Mode().Perm() != 0o700 {
+		if info, err := os.Stat(failed.records); err != nil || info.Mode().Perm() != 0o700 {
 			t.Errorf("%s: the records' folder is %v, %v", name, info, err)
 		}
 	}
@@ -187,8 +187,8 @@ func TestRecordsInTheFolderOfAStranger(t *testing.T) {
 		t.Fatal(err)
 	}
 	j.cfg.Env = append(j.cfg.Env, "GODDP_FLIGHT_DIR="+dir)
-	if failure := j.fail(t); failure.Records != "" {
-		t.Errorf("records are in %q", failure.Records)
+	if failed := j.fail(t); failed.records != "" {
+		t.Errorf("records are in %q", failed.records)
 	}
 	if !strings.Contains(j.err.String(), "others than user 0, of whom this process is, can write into it") {
 		t.Errorf("no reason in\n%s", &j.err)
@@ -200,8 +200,8 @@ func TestRecordsInTheFolderOfAStranger(t *testing.T) {
 
 func TestRecorderSettings(t *testing.T) {
 	unused := shell(1, "readlink /proc/$$/fd/$GODDP_FLIGHT_FD; exit 3")
-	if failure := unused.fail(t); failure.Root.Status.Code != 3 || failure.Records != "" || !strings.Contains(unused.out.String(), "memfd:goddp-flight") {
-		t.Errorf("a worker that records nothing: stdout %q\n%s", &unused.out, failure.Report())
+	if failed := unused.fail(t); failed.root.Status.Code != 3 || failed.records != "" || !strings.Contains(unused.out.String(), "memfd:goddp-flight") {
+		t.Errorf("a worker that records nothing: stdout %q\n%s", &unused.out, failed.Report())
 	}
 	j := shell(1, "true")
 	j.cfg.Env = append(os.Environ(), "GODDP_FLIGHT_ENTRIES=many")

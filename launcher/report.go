@@ -8,6 +8,7 @@ import (
 
 	"github.com/goddp/goddp/internal/flight/analyze"
 	"github.com/goddp/goddp/internal/ranklist"
+	"github.com/goddp/goddp/launcher/internal/failure"
 )
 
 const (
@@ -21,49 +22,49 @@ const (
 // logs for them find them here too.
 func (e *FailureError) Report() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s\n%s FAILED\n%s\n", frameHeavy, e.Program, frameLight)
+	fmt.Fprintf(&b, "%s\n%s FAILED\n%s\n", frameHeavy, e.program, frameLight)
 	if e.showsMeaning() {
-		fmt.Fprintf(&b, "%s%s\n", e.Meaning, frameLight)
+		fmt.Fprintf(&b, "%s%s\n", e.meaning, frameLight)
 	}
 	b.WriteString("Root Cause (first observed failure):\n")
 	if culprits := e.culprits(); culprits != "" {
 		fmt.Fprintf(&b, "  %-10s: %s, see above; this is the first that failed for it\n", "culprit", culprits)
 	}
 	e.writeRoot(&b)
-	if len(e.Others) > 0 {
+	if len(e.others) > 0 {
 		fmt.Fprintf(&b, "%s\nOther failures (later, often effects of the first):\n", frameLight)
-		for _, f := range e.Others {
-			if f.Lost != "" {
-				fmt.Fprintf(&b, "  node %d (%s): %s\n", f.Node, f.Host, f.Lost)
+		for _, f := range e.others {
+			if f.Kind != failure.Worker {
+				fmt.Fprintf(&b, "  node %d (%s): %s\n", f.Node, f.Host, f.Why)
 				continue
 			}
 			fmt.Fprintf(&b, "  rank %d (%slocal_rank: %d, pid: %d) %s", f.Rank, e.where(&f), f.LocalRank, f.PID, f.Status)
-			if f.ErrorFile != nil && e.Root.ErrorFile != nil && f.ErrorFile.Message == e.Root.ErrorFile.Message {
+			if f.ErrorFile != nil && e.root.ErrorFile != nil && f.ErrorFile.Message == e.root.ErrorFile.Message {
 				b.WriteString(" with the same error")
-			} else if why := f.reason(); why != "" {
+			} else if why := reason(&f); why != "" {
 				fmt.Fprintf(&b, ": %s", why)
 			}
-			if stack := f.stack(); stack != nil {
+			if stack := stackOf(&f); stack != nil {
 				fmt.Fprintf(&b, ", in %s", strings.TrimSpace(stack[1]))
 			}
 			b.WriteByte('\n')
 		}
 	}
-	if len(e.Stopped) > 0 {
+	if len(e.stopped) > 0 {
 		fmt.Fprintf(&b, "%s\nStopped by golaunch:\n", frameLight)
-		for _, f := range e.Stopped {
+		for _, f := range e.stopped {
 			fmt.Fprintf(&b, "  rank %d (local_rank: %d, pid: %d) %s\n", f.Rank, f.LocalRank, f.PID, f.Status)
 		}
 	}
-	if e.Records != "" {
+	if e.records != "" {
 		ranks := "each rank"
-		if e.Nodes > 1 {
+		if e.nodes > 1 {
 			ranks = "each rank of this node"
 		}
-		fmt.Fprintf(&b, "%s\nWhat %s was doing: goddp analyze %s\n", frameLight, ranks, e.Records)
+		fmt.Fprintf(&b, "%s\nWhat %s was doing: goddp analyze %s\n", frameLight, ranks, e.records)
 	}
-	if e.Reason != "" {
-		fmt.Fprintf(&b, "%s\nNo restart: %s\n", frameLight, e.Reason)
+	if e.reason != "" {
+		fmt.Fprintf(&b, "%s\nNo restart: %s\n", frameLight, e.reason)
 	}
 	fmt.Fprintln(&b, frameHeavy)
 	return b.String()
@@ -72,12 +73,12 @@ func (e *FailureError) Report() string {
 // showsMeaning reports whether the analysis of the records belongs into the report. It
 // does not if it only says that processes ended whose failures the report explains.
 func (e *FailureError) showsMeaning() bool {
-	if e.Meaning == nil || len(e.Meaning.Findings) == 0 {
+	if e.meaning == nil || len(e.meaning.Findings) == 0 {
 		return false
 	}
-	f := e.Meaning.Findings[0]
+	f := e.meaning.Findings[0]
 	isExplained := func(rank int) bool {
-		return rank == e.Root.Rank || slices.ContainsFunc(e.Others, func(o Failure) bool { return o.Rank == rank && o.reason() != "" })
+		return rank == e.root.Rank || slices.ContainsFunc(e.others, func(o failure.Failure) bool { return o.Rank == rank && reason(&o) != "" })
 	}
 	return f.Kind != analyze.Dead || slices.ContainsFunc(f.Ranks, func(rank int) bool { return !isExplained(rank) })
 }
@@ -89,41 +90,41 @@ func (e *FailureError) culprits() string {
 	if !e.showsMeaning() {
 		return ""
 	}
-	ranks := e.Meaning.Findings[0].Ranks
-	if len(ranks) == 0 || slices.Contains(ranks, e.Root.Rank) {
+	ranks := e.meaning.Findings[0].Ranks
+	if len(ranks) == 0 || slices.Contains(ranks, e.root.Rank) {
 		return ""
 	}
 	return ranklist.Format(ranks)
 }
 
 func (e *FailureError) writeRoot(b *strings.Builder) {
-	f := &e.Root
+	f := &e.root
 	field := func(name, format string, args ...any) {
 		fmt.Fprintf(b, "  %-10s: %s\n", name, fmt.Sprintf(format, args...))
 	}
-	field("time", "%s", f.when().Format(reportTime))
-	if e.Nodes > 1 {
+	field("time", "%s", f.When().Format(reportTime))
+	if e.nodes > 1 {
 		field("node", "%d", f.Node)
 	}
 	field("host", "%s", f.Host)
-	if f.Lost != "" {
-		switch f.ranks {
+	if f.Kind != failure.Worker {
+		switch f.Ranks {
 		case 0:
 		case 1:
 			field("rank", "%d", f.Rank)
 		default:
-			field("ranks", "%d to %d", f.Rank, f.Rank+f.ranks-1)
+			field("ranks", "%d to %d", f.Rank, f.Rank+f.Ranks-1)
 		}
-		field("error", "%s", f.Lost)
+		field("error", "%s", f.Why)
 		return
 	}
 	field("rank", "%d (local_rank: %d)", f.Rank, f.LocalRank)
-	field("exitcode", "%s", f.exitcode())
-	if e.Restarts > 0 {
-		field("restarts", "%d before this attempt", e.Restarts)
+	field("exitcode", "%s", exitcode(f))
+	if e.restarts > 0 {
+		field("restarts", "%d before this attempt", e.restarts)
 	}
-	if hint := f.hint(); hint != "" {
-		field("hint", "%s", hint)
+	if why := hint(f); why != "" {
+		field("hint", "%s", why)
 	}
 	if f.ErrorFile != nil {
 		field("error", "%s", indentRest(f.ErrorFile.Message))
@@ -131,13 +132,13 @@ func (e *FailureError) writeRoot(b *strings.Builder) {
 			field("callstack", "%s", indentRest(f.ErrorFile.Callstack))
 		}
 	}
-	stack := f.stack()
+	stack := stackOf(f)
 	switch {
-	case len(f.Crash) > 0 && f.ErrorFile != nil && f.ErrorFile.Callstack != "" && f.panics() == 1: // the message is above
+	case len(f.Crash) > 0 && f.ErrorFile != nil && f.ErrorFile.Callstack != "" && panics(f) == 1: // the message is above
 		writeLines(b, stack)
 	case len(f.Crash) > 0 && stack != nil:
 		b.WriteString("  its Go runtime crashed:\n")
-		writeLines(b, f.crashMessage())
+		writeLines(b, crashMessage(f))
 		writeLines(b, stack)
 	case len(f.Crash) > 0:
 		b.WriteString("  its Go runtime crashed:\n")
@@ -152,17 +153,17 @@ func (e *FailureError) writeRoot(b *strings.Builder) {
 
 // exitcode returns the exit status in torchrun's notation, in which a signal is a negative
 // number, and the signal's name.
-func (f *Failure) exitcode() string {
+func exitcode(f *failure.Failure) string {
 	if sig := f.Status.Signal; sig != 0 {
-		return fmt.Sprintf("%d (pid: %d), killed by %s", -int(sig), f.PID, signalName(sig))
+		return fmt.Sprintf("%d (pid: %d), killed by %s", -int(sig), f.PID, failure.SignalName(sig))
 	}
 	return fmt.Sprintf("%d (pid: %d)", f.Status.Code, f.PID)
 }
 
 // hint explains an exit status that may mislead, or returns "".
-func (f *Failure) hint() string {
+func hint(f *failure.Failure) string {
 	switch {
-	case f.wasExiting:
+	case f.WasExiting:
 		return "golaunch stopped it while it was still exiting after the error"
 	case f.Status.Signal == syscall.SIGKILL:
 		return "golaunch did not send it; without a kill -9, look for the out-of-memory killer in the kernel's log"
@@ -177,7 +178,7 @@ func (f *Failure) hint() string {
 
 // panics returns the number of panics in the crash report. It holds several if a deferred
 // function panicked too.
-func (f *Failure) panics() (n int) {
+func panics(f *failure.Failure) (n int) {
 	for _, line := range f.Crash {
 		if strings.HasPrefix(strings.TrimSpace(line), "panic: ") {
 			n++
@@ -187,7 +188,7 @@ func (f *Failure) panics() (n int) {
 }
 
 // crashMessage returns the lines of the crash before the stack of the first goroutine.
-func (f *Failure) crashMessage() []string {
+func crashMessage(f *failure.Failure) []string {
 	end := slices.IndexFunc(f.Crash, isGoroutineHeader)
 	for end > 0 && f.Crash[end-1] == "" {
 		end--

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/testkit"
+	"github.com/goddp/goddp/launcher/internal/failure"
 )
 
 // soon is a generous limit for events that must not take long. The shutdown timeout is
@@ -126,11 +127,11 @@ func (j *job) runContext(t *testing.T, ctx context.Context) (*Result, error) {
 func (j *job) fail(t *testing.T) *FailureError {
 	t.Helper()
 	_, err := j.run(t)
-	var failure *FailureError
-	if !errors.As(err, &failure) {
+	var failed *FailureError
+	if !errors.As(err, &failed) {
 		t.Fatalf("got error %v, want a *FailureError; stderr:\n%s", err, &j.err)
 	}
-	return failure
+	return failed
 }
 
 func TestEnvironment(t *testing.T) {
@@ -199,12 +200,12 @@ func TestEnvironmentDefaultsYield(t *testing.T) {
 func TestCauseAndEchoes(t *testing.T) {
 	for _, test := range []struct {
 		death  string
-		status Status
+		status failure.Status
 		code   int
 	}{
-		{"wait", Status{Signal: syscall.SIGKILL}, 137},
+		{"wait", failure.Status{Signal: syscall.SIGKILL}, 137},
 		// golaunch stops it before it can exit by itself.
-		{"error-then-linger", Status{Signal: syscall.SIGTERM}, 1},
+		{"error-then-linger", failure.Status{Signal: syscall.SIGTERM}, 1},
 	} {
 		t.Run(test.death, func(t *testing.T) {
 			j := role(t, 4, "peers", t.TempDir(), test.death)
@@ -221,20 +222,20 @@ func TestCauseAndEchoes(t *testing.T) {
 					}
 				}
 			}
-			failure := j.fail(t)
-			root := failure.Root
+			failed := j.fail(t)
+			root := failed.root
 			if root.Rank != 2 || root.Status != test.status || root.PID != j.workers[2].PID {
 				t.Fatalf("root cause: rank %d (pid %d) %s; want rank 2 (pid %d) %s\n%s",
-					root.Rank, root.PID, root.Status, j.workers[2].PID, test.status, failure.Report())
+					root.Rank, root.PID, root.Status, j.workers[2].PID, test.status, failed.Report())
 			}
-			if code := ExitCode(failure); code != test.code {
+			if code := ExitCode(failed); code != test.code {
 				t.Errorf("exit code %d, want %d", code, test.code)
 			}
-			if n := len(failure.Others) + len(failure.Stopped); n != 3 {
+			if n := len(failed.others) + len(failed.stopped); n != 3 {
 				t.Errorf("%d workers in the rest of the report, want 3", n)
 			}
-			for _, want := range []string{"rank      : 2 (local_rank: 2)", fmt.Sprintf("(pid: %d), killed by %s", root.PID, signalName(test.status.Signal))} {
-				if report := failure.Report(); !strings.Contains(report, want) {
+			for _, want := range []string{"rank      : 2 (local_rank: 2)", fmt.Sprintf("(pid: %d), killed by %s", root.PID, failure.SignalName(test.status.Signal))} {
+				if report := failed.Report(); !strings.Contains(report, want) {
 					t.Errorf("the report lacks %q:\n%s", want, report)
 				}
 			}
@@ -254,9 +255,9 @@ func TestStopsOthers(t *testing.T) {
 			j := shell(2, `if [ $RANK = 1 ]; then echo $$ > `+pid+`; `+script+`; fi
 				until read -r p < `+pid+` && grep -q '^State:.*[ST] (s' /proc/$p/status; do :; done 2>/dev/null
 				exit 5`)
-			failure := j.fail(t)
-			if failure.Root.Rank != 0 || failure.Root.Status.Code != 5 || len(failure.Stopped) != 1 {
-				t.Errorf("got %s", failure.Report())
+			failed := j.fail(t)
+			if failed.root.Rank != 0 || failed.root.Status.Code != 5 || len(failed.stopped) != 1 {
+				t.Errorf("got %s", failed.Report())
 			}
 		})
 	}
@@ -267,9 +268,9 @@ func TestIgnoredSIGTERM(t *testing.T) {
 	j := shell(2, `if [ $RANK = 1 ]; then trap "" TERM; echo > `+ready+`; while :; do sleep 0.1; done; fi
 		until [ -e `+ready+` ]; do sleep 0.01; done; exit 5`)
 	j.cfg.ShutdownTimeout = 200 * time.Millisecond
-	failure := j.fail(t)
-	if len(failure.Stopped) != 1 || failure.Root.Rank != 0 {
-		t.Errorf("got %s", failure.Report())
+	failed := j.fail(t)
+	if len(failed.stopped) != 1 || failed.root.Rank != 0 {
+		t.Errorf("got %s", failed.Report())
 	}
 }
 
@@ -481,12 +482,8 @@ func TestSignals(t *testing.T) {
 			signals <- syscall.SIGTERM
 			signals <- syscall.SIGINT // another SIGTERM would count as the first one
 		}()
-		result, err := j.run(t)
-		if ExitCode(err) != 143 {
-			t.Errorf("got %v", err)
-		}
-		if want := (Status{Signal: syscall.SIGKILL}); result.Workers[0].Status != want {
-			t.Errorf("the worker %s", result.Workers[0].Status)
+		if _, err := j.run(t); ExitCode(err) != 143 || !strings.Contains(j.err.String(), "golaunch: killing rank 0 (pid ") {
+			t.Errorf("got %v\n%s", err, &j.err)
 		}
 	})
 	t.Run("context", func(t *testing.T) {
@@ -524,8 +521,8 @@ func TestRestarts(t *testing.T) {
 
 	j = shell(2, script)
 	j.cfg.MaxRestarts = 1
-	if failure := j.fail(t); failure.Restarts != 1 || failure.Root.Attempt != 1 || ExitCode(failure) != 9 {
-		t.Errorf("got %s", failure.Report())
+	if failed := j.fail(t); failed.restarts != 1 || failed.root.Attempt != 1 || ExitCode(failed) != 9 {
+		t.Errorf("got %s", failed.Report())
 	}
 }
 
@@ -560,14 +557,14 @@ func TestErrorFileInReport(t *testing.T) {
 		echo '{"message": {"message": "ValueError: bad batch", "extraInfo": {"py_callstack": "File \"train.py\", line 7", "timestamp": "1"}}}' > $TORCHELASTIC_ERROR_FILE
 		exit 6`)
 	j.cfg.ErrorFile = outer
-	failure := j.fail(t)
+	failed := j.fail(t)
 	for _, want := range []string{"ValueError: bad batch", `File "train.py", line 7`} {
-		if !strings.Contains(failure.Report(), want) {
-			t.Errorf("the report lacks %q:\n%s", want, failure.Report())
+		if !strings.Contains(failed.Report(), want) {
+			t.Errorf("the report lacks %q:\n%s", want, failed.Report())
 		}
 	}
-	if !strings.Contains(failure.Error(), "ValueError: bad batch") {
-		t.Errorf("got %q", failure.Error())
+	if !strings.Contains(failed.Error(), "ValueError: bad batch") {
+		t.Errorf("got %q", failed.Error())
 	}
 	var doc struct {
 		Message struct {
@@ -599,8 +596,8 @@ func TestErrorFileThatIsNone(t *testing.T) {
 		outer := filepath.Join(t.TempDir(), "outer.json")
 		j := shell(1, script+"; exit 6")
 		j.cfg.ErrorFile = outer
-		if failure := j.fail(t); failure.Root.Status.Code != 6 || !strings.Contains(j.err.String(), want) {
-			t.Errorf("%s: got %v, stderr %q, want %q", script, failure, &j.err, want)
+		if failed := j.fail(t); failed.root.Status.Code != 6 || !strings.Contains(j.err.String(), want) {
+			t.Errorf("%s: got %v, stderr %q, want %q", script, failed, &j.err, want)
 		}
 		if data, err := os.ReadFile(outer); err != nil || !strings.Contains(string(data), `"errorCode":6`) {
 			t.Errorf("%s: told outside: %q, %v", script, data, err)
@@ -610,8 +607,8 @@ func TestErrorFileThatIsNone(t *testing.T) {
 
 // The report of a worker that exits shows the end of its stderr.
 func TestExitIsNoCrash(t *testing.T) {
-	failure := shell(1, `for i in {1..50}; do echo "line $i" >&2; done; exit 2`).fail(t)
-	if report := failure.Report(); len(failure.Root.Crash) != 0 || !strings.Contains(report, "| line 31\n") || !strings.Contains(report, "| line 50\n") || strings.Contains(report, "| line 30\n") {
+	failed := shell(1, `for i in {1..50}; do echo "line $i" >&2; done; exit 2`).fail(t)
+	if report := failed.Report(); len(failed.root.Crash) != 0 || !strings.Contains(report, "| line 31\n") || !strings.Contains(report, "| line 50\n") || strings.Contains(report, "| line 30\n") {
 		t.Errorf("an exit with 2 is reported as\n%s", report)
 	}
 }
@@ -641,13 +638,13 @@ func TestPanicOfAllRanksShowsOneStack(t *testing.T) {
 	for _, restarts := range []int{0, 1} {
 		j := role(t, 4, "panic")
 		j.cfg.MaxRestarts = restarts
-		failure := j.fail(t)
+		failed := j.fail(t)
 		output := j.err.String()
-		if n := strings.Count(output, "]: panic: bad batch"); n < 1+restarts+len(failure.Others) {
+		if n := strings.Count(output, "]: panic: bad batch"); n < 1+restarts+len(failed.others) {
 			t.Errorf("%d ranks say why they panicked:\n%s", n, output)
 		}
 		if strings.Contains(output, "goroutine ") || strings.Count(output, "in the program, innermost call first:") != restarts+1 ||
-			!strings.HasSuffix(output, failure.Report()) {
+			!strings.HasSuffix(output, failed.Report()) {
 			t.Errorf("with %d restarts, the console shows\n%s", restarts, output)
 		}
 	}

@@ -3,6 +3,8 @@ package launcher
 import (
 	"os"
 	"time"
+
+	"github.com/goddp/goddp/launcher/internal/failure"
 )
 
 // exit is the exit of a worker that the watcher has observed.
@@ -16,15 +18,15 @@ type exit struct {
 // status returns how the worker ended, and waits for the worker if nobody has. Before
 // that, the worker is a zombie, its process group keeps its number, and signals to the
 // group are safe.
-func (e *exit) status() Status {
+func (e *exit) status() failure.Status {
 	if e.state == nil {
 		var err error
 		if e.state, err = e.c.cmd.Process.Wait(); err != nil {
 			// Other code in this process waits for any child, and took the status.
-			return Status{Code: 1}
+			return failure.Status{Code: 1}
 		}
 	}
-	return statusOf(e.state)
+	return failure.StatusOf(e.state)
 }
 
 // watchOne waits for one process and reports its exit. If several processes exit at about

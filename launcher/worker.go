@@ -2,7 +2,6 @@ package launcher
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -40,16 +39,6 @@ func (p *process) askedToStop() syscall.Signal {
 		return sig
 	}
 	return 0
-}
-
-// blame returns a clause that names the rank because of which the worker failed, if its error file says that
-// this was another one. Otherwise it returns "". The worker must have ended.
-func (p *process) blame() string {
-	file, err := readErrorFile(p.errorFile)
-	if err != nil || file == nil || file.CausedBy == nil || *file.CausedBy == p.Rank {
-		return "" // describeFailures reports err
-	}
-	return fmt.Sprintf(" because of rank %d", *file.CausedBy)
 }
 
 // spawner starts the workers of one attempt. It holds what they have in common.

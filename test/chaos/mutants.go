@@ -120,7 +120,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "golaunch exits with a code of its own", file: "launcher/failure.go", function: "ExitCode",
-		old: "failure.Root.ExitCode()", new: "1",
+		old: "failed.root.ExitCode()", new: "1",
 		shows: func(s *scenario) bool { return s.Setup == golaunch && (s.Fault == kill || s.Fault == exit) },
 	},
 	{

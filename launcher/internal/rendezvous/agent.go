@@ -12,6 +12,7 @@ import (
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/election"
 	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/launcher/internal/failure"
 )
 
 // Options say how a node takes part in a job.
@@ -53,10 +54,10 @@ func Open(ctx context.Context, o Options) *Agent {
 func (a *Agent) Orders() <-chan Order { return a.orders }
 
 // Failed reports a failure of a worker in the current round.
-func (a *Agent) Failed(f Failure) { a.current().Failed(f) }
+func (a *Agent) Failed(f failure.Failure) { a.current().Failed(f) }
 
 // Ended reports that all workers of a round have ended: see Session.Ended.
-func (a *Agent) Ended(round int, agreed bool, failures []Failure) {
+func (a *Agent) Ended(round int, agreed bool, failures []failure.Failure) {
 	a.mu.Lock()
 	a.running = false
 	a.mu.Unlock()

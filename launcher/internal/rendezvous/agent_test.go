@@ -16,6 +16,7 @@ import (
 	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/internal/testkit/etcdtest"
+	"github.com/goddp/goddp/launcher/internal/failure"
 )
 
 // openAgent opens an agent of a job whose other agents are on this host as well.
@@ -175,13 +176,13 @@ func TestHostResigns(t *testing.T) {
 	if o := nextOrder(t, other); o.Stop == nil {
 		t.Errorf("order %+v, want a stop", o)
 	}
-	effect := Failure{At: time.Now().Add(time.Second), What: "rank 0 exited with 1"}
+	effect := workerFailure(0, time.Now().Add(time.Second))
 	other.Failed(effect)
-	other.Ended(roundOf(other.current()), false, []Failure{effect})
+	other.Ended(roundOf(other.current()), false, []failure.Failure{effect})
 	if o := nextOrder(t, agents[host]); o.End == nil {
 		t.Errorf("order %+v, want the end", o)
 	}
-	if o := nextOrder(t, other); o.End == nil || len(o.End.Failures) != 2 || o.End.Failures[0].What != "left: no memory" {
+	if o := nextOrder(t, other); o.End == nil || len(o.End.Failures) != 2 || o.End.Failures[0].Why != "left: no memory" {
 		t.Errorf("order %+v, want the end with both failures", o)
 	}
 }

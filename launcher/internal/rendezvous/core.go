@@ -1,10 +1,12 @@
 package rendezvous
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/goddp/goddp/internal/rootcause"
+	"github.com/goddp/goddp/launcher/internal/failure"
 )
 
 // phase is what the agents of a job are doing together.
@@ -98,24 +100,8 @@ type core struct {
 	lastCall bool // whether the timer of the last call runs
 	agreed   bool // the ranks of the current round have agreed to stop, because of a signal
 	gentle   bool // in phase stopping: the workers can finish their step
-	failures []Failure
+	failures []failure.Failure
 	left     *agent // the agent in the host's process, if it has left; else nil
-}
-
-// Failure is one reason for the end of a round.
-type Failure struct {
-	Node int    // the node's rank in the round
-	Host string // the node's host
-	// FirstRank and Workers tell which ranks the node had.
-	FirstRank, Workers int
-	// Rank is the rank that failed; of a lost node, the node's first rank.
-	Rank  int
-	At    time.Time // by the clock of the rendezvous host; of a lost node, the time of its last message
-	What  string    // describes the failure in one line
-	Lost  bool      // the whole node is lost or left, rather than one of its workers
-	Fatal bool      // restarting does not help, such as when the program cannot be started
-	// Detail is what the launcher tells the other nodes' launchers, in its own format.
-	Detail json.RawMessage `json:",omitempty"`
 }
 
 // The events.
@@ -141,13 +127,13 @@ type (
 	workerFailed struct {
 		id      agentID
 		epoch   int
-		failure Failure // without the node's properties
+		failure failure.Failure // without the node's properties
 	}
 	workersEnded struct { // all workers of the agent have ended, without a failure or after the stop order
 		id       agentID
 		epoch    int
-		agreed   bool      // they ended because all ranks agreed to stop
-		failures []Failure // all failures of its workers, if one failed: they replace what was known of them
+		agreed   bool              // they ended because all ranks agreed to stop
+		failures []failure.Failure // all failures of its workers, if one failed: they replace what was known of them
 	}
 	saved           struct{} // the number of the round that begins
 	joinTimeout     struct{ after time.Duration }
@@ -184,11 +170,11 @@ type (
 	// save saves the number of the round that begins, and of the restarts. The event saved answers it.
 	save struct{ epoch, restarts int }
 	// begin starts a round on its participants, which are ordered by node rank. failures are those that
-	// ended the round before, the earliest first.
+	// ended the round before, the root cause first.
 	begin struct {
 		epoch        int
 		participants []*agent
-		failures     []Failure
+		failures     []failure.Failure
 	}
 	// stop has the participants stop their workers. If gently, all workers live, so that they can finish
 	// their step and save a checkpoint. A second stop of a round is never gentle.
@@ -196,7 +182,7 @@ type (
 		epoch   int
 		gently  bool
 		reason  string
-		failure *Failure // what the reason is, without its details; nil if it is no failure
+		failure *failure.Failure // what the reason is, without its details; nil if it is no failure
 	}
 	// startLastCall starts the timer of the last call, cancelLastCall stops it.
 	startLastCall  struct{}
@@ -225,8 +211,8 @@ type Result struct {
 	Restarts int
 	// Agreed says that all ranks agreed to stop because of a signal.
 	Agreed bool
-	// Failures are the failures of the last round, the earliest first. None: its workers succeeded.
-	Failures []Failure
+	// Failures are the failures of the last round, the root cause first. None: its workers succeeded.
+	Failures []failure.Failure
 	// Reason says why no round follows, if the number of restarts is not the reason.
 	Reason string
 }
@@ -244,7 +230,7 @@ func (c *core) Step(ev event) []action {
 	case agentJoined:
 		return c.join(ev)
 	case agentLost:
-		return c.lose(c.agents[ev.id], "lost: "+ev.how, ev.at)
+		return c.lose(c.agents[ev.id], nodeFailure(failure.Lost, "lost: "+ev.how, ev.at))
 	case agentLeaves:
 		a := c.agents[ev.id]
 		if a == nil || c.phase >= resigned {
@@ -255,10 +241,10 @@ func (c *core) Step(ev event) []action {
 			return c.leave(a, true)
 		}
 		if ev.now {
-			return append([]action{release{a.id}}, c.lose(a, "", ev.at)...)
+			return append([]action{release{a.id}}, c.lose(a, failure.Failure{})...)
 		}
 		if a.place < 0 {
-			return c.lose(a, "", ev.at)
+			return c.lose(a, failure.Failure{})
 		}
 		return nil
 	case workerFailed:
@@ -360,8 +346,8 @@ func (c *core) reserve(a *agent) hold {
 	return hold{a.id, fmt.Sprintf("in reserve: round %d has %s, the maximum", c.epoch, count(c.MaxNodes, "node"))}
 }
 
-// lose removes an agent that is lost or leaves. what and at describe the failure of a participant.
-func (c *core) lose(a *agent, what string, at time.Time) []action {
+// lose removes an agent that is lost or leaves. f is the failure of a participant that does not leave.
+func (c *core) lose(a *agent, f failure.Failure) []action {
 	if a == nil || c.phase >= resigned {
 		return nil
 	}
@@ -379,9 +365,8 @@ func (c *core) lose(a *agent, what string, at time.Time) []action {
 	}
 	c.round[a.place] = nil
 	if a.leaving != "" {
-		what, at = "left: "+a.leaving, a.leavingAt
+		f = a.left()
 	}
-	f := Failure{At: at, What: what, Lost: true}
 	if c.phase == saving {
 		c.note(a, f)
 		return nil
@@ -395,40 +380,50 @@ func (c *core) lose(a *agent, what string, at time.Time) []action {
 	return c.fail(a, f)
 }
 
+// nodeFailure returns the failure of a node, which note completes.
+func nodeFailure(kind failure.Kind, why string, at time.Time) failure.Failure {
+	return failure.Failure{Kind: kind, Why: why, Time: at, Exited: at, Seen: rootcause.Crashed}
+}
+
+// left returns the failure that the agent leaves.
+func (a *agent) left() failure.Failure {
+	return nodeFailure(failure.Left, "left: "+a.leaving, a.leavingAt)
+}
+
 // note adds a failure of a participant to those of the round.
-func (c *core) note(a *agent, f Failure) Failure {
-	f.Node, f.Host, f.FirstRank, f.Workers = a.place, a.node.Host, a.first, a.node.Workers
-	if f.Lost {
-		f.Rank = a.first
+func (c *core) note(a *agent, f failure.Failure) failure.Failure {
+	f.Node, f.Host = a.place, a.node.Host
+	if f.Kind != failure.Worker {
+		f.Rank, f.Ranks = a.first, a.node.Workers
 	}
 	c.failures = append(c.failures, f)
 	return f
 }
 
 // replaceFailures replaces the failures of a participant's workers by what it reports of all of them.
-func (c *core) replaceFailures(a *agent, failures []Failure) {
+func (c *core) replaceFailures(a *agent, failures []failure.Failure) {
 	if len(failures) == 0 {
 		return
 	}
-	c.failures = slices.DeleteFunc(c.failures, func(f Failure) bool { return f.Node == a.place })
+	c.failures = slices.DeleteFunc(c.failures, func(f failure.Failure) bool { return f.Node == a.place })
 	for _, f := range failures {
 		c.note(a, f)
 	}
 }
 
 // fail stops the round because of a failure of a participant.
-func (c *core) fail(a *agent, f Failure) []action {
+func (c *core) fail(a *agent, f failure.Failure) []action {
 	f = c.note(a, f)
 	if c.phase == stopping && !c.gentle {
 		return c.endRound()
 	}
-	f.Detail = nil
-	return c.stopFor(fmt.Sprintf("node %d (%s) %s", f.Node, f.Host, f.What), &f)
+	brief := f.Brief()
+	return c.stopFor(fmt.Sprintf("node %d (%s) %s", f.Node, f.Host, &f), &brief)
 }
 
 // stopFor has all nodes stop the current round. Without a failure the stop is gentle: the workers may finish
 // their step and save. A failure during a gentle stop turns it into one without that time.
-func (c *core) stopFor(reason string, failure *Failure) []action {
+func (c *core) stopFor(reason string, failure *failure.Failure) []action {
 	acts, gently := c.cancelLastCall(), failure == nil
 	if c.phase == running {
 		c.undone = 0
@@ -498,7 +493,7 @@ func (c *core) endRound() []action {
 		return c.end(Result{Agreed: c.agreed})
 	case c.phase == running: // the ranks stopped because some nodes leave, and the others go on
 	case c.failed():
-		if c.restarts >= c.MaxRestarts || slices.ContainsFunc(c.failures, func(f Failure) bool { return f.Fatal }) {
+		if c.restarts >= c.MaxRestarts || slices.ContainsFunc(c.failures, func(f failure.Failure) bool { return f.Kind == failure.Unable }) {
 			return c.end(Result{Failures: c.sortedFailures()})
 		}
 		c.restarts++
@@ -515,7 +510,7 @@ func (c *core) endRound() []action {
 				continue
 			}
 			if c.phase == running { // nothing else tells the others why the next round begins
-				c.note(a, Failure{At: a.leavingAt, What: "left: " + a.leaving, Lost: true})
+				c.note(a, a.left())
 			}
 			acts = append(acts, release{a.id})
 			delete(c.agents, a.id)
@@ -542,14 +537,13 @@ func (c *core) leave(self *agent, canHost bool) []action {
 		return c.abdicate()
 	}
 	c.round[self.place] = nil
-	why := Failure{At: self.leavingAt, What: "left: " + self.leaving, Lost: true}
 	if canHost && !c.isReplaceable() && (c.phase == running || c.phase == stopping) {
 		if !self.done {
 			c.undone--
 		}
-		return c.fail(self, why)
+		return c.fail(self, self.left())
 	}
-	c.note(self, why)
+	c.note(self, self.left())
 	return c.abdicate()
 }
 
@@ -588,7 +582,7 @@ func (c *core) staying() int {
 // failed reports whether the round that stops counts as a restart: a worker failed, and no node was lost,
 // which would be the cause.
 func (c *core) failed() bool {
-	return !c.gentle && !slices.ContainsFunc(c.failures, func(f Failure) bool { return f.Lost })
+	return !c.gentle && !slices.ContainsFunc(c.failures, func(f failure.Failure) bool { return f.Kind == failure.Lost || f.Kind == failure.Left })
 }
 
 // tooFew is the result of a job that too few nodes are left of.
@@ -618,9 +612,11 @@ func (c *core) cancelLastCall() []action {
 	return []action{cancelLastCall{}}
 }
 
-// sortedFailures returns the failures of the round, the earliest first.
-func (c *core) sortedFailures() []Failure {
-	return slices.SortedStableFunc(slices.Values(c.failures), func(a, b Failure) int { return a.At.Compare(b.At) })
+// sortedFailures returns the failures of the round, the root cause first.
+func (c *core) sortedFailures() []failure.Failure {
+	failures := slices.Clone(c.failures)
+	failure.Sort(failures)
+	return failures
 }
 
 // participant returns the agent with an id if it takes part in the round of number epoch, else nil.

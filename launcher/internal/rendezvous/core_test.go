@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/cockroachdb/datadriven"
+
+	"github.com/goddp/goddp/launcher/internal/failure"
 )
 
 // TestCore plays the scenarios under testdata/core. If one fails, run
@@ -66,7 +68,7 @@ func TestCore(t *testing.T) {
 }
 
 func parseEvent(t *testing.T, d *datadriven.TestData, c *core, id agentID, name string, at time.Time) event {
-	epoch, rank, what := c.epoch, -1, "rank 0 exited with 1"
+	epoch, rank := c.epoch, -1
 	scan(t, d, "epoch", &epoch)
 	scan(t, d, "rank", &rank)
 	switch d.Cmd {
@@ -82,14 +84,18 @@ func parseEvent(t *testing.T, d *datadriven.TestData, c *core, id agentID, name 
 		}
 		return agentLeaves{id, "SIGTERM", at, false}
 	case "fail":
-		return workerFailed{id, epoch, Failure{At: at, What: what, Fatal: d.HasArg("fatal")}}
+		f := workerFailure(0, at)
+		if d.HasArg("fatal") {
+			f = failure.Failure{Kind: failure.Unable, Why: "cannot start rank 0", Time: at, Exited: at}
+		}
+		return workerFailed{id, epoch, f}
 	case "end":
-		var failures []Failure
+		var failures []failure.Failure
 		if d.HasArg("failures") { // so many, the last one the earliest
 			n := 0
 			scan(t, d, "failures", &n)
 			for i := range n {
-				failures = append(failures, Failure{At: at.Add(-time.Duration(i) * time.Second), What: fmt.Sprintf("worker %d failed", i)})
+				failures = append(failures, workerFailure(i, at.Add(-time.Duration(i)*time.Second)))
 			}
 		}
 		return workersEnded{id, epoch, d.HasArg("agreed"), failures}
@@ -149,10 +155,14 @@ func describe(b *strings.Builder, act action, names map[agentID]string) {
 	}
 }
 
-func describeFailures(b *strings.Builder, failures []Failure) {
+func describeFailures(b *strings.Builder, failures []failure.Failure) {
 	for _, f := range failures {
-		fmt.Fprintf(b, "  %ds node %d (%s): %s\n", f.At.Unix(), f.Node, f.Host, f.What)
+		fmt.Fprintf(b, "  %ds node %d (%s): %s\n", f.Exited.Unix(), f.Node, f.Host, &f)
 	}
+}
+
+func workerFailure(rank int, at time.Time) failure.Failure {
+	return failure.Failure{Rank: rank, Status: failure.Status{Code: 1}, Time: at, Exited: at}
 }
 
 func scan(t *testing.T, d *datadriven.TestData, key string, dest any) {

@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/election"
 	"github.com/goddp/goddp/internal/wire"
+	"github.com/goddp/goddp/launcher/internal/failure"
 )
 
 // The defaults of HostOptions, which are torchrun's but for the heartbeat.
@@ -28,6 +28,9 @@ const missedBeats = 3
 
 // maxWorkers is the largest number of workers of a node. The host allocates memory for each of them.
 const maxWorkers = 1 << 16
+
+// maxAllFailures bounds what the failures of a round take in the messages to all agents, in bytes.
+const maxAllFailures = 64 << 20
 
 // HostOptions are the settings of a job's rendezvous.
 type HostOptions struct {
@@ -293,7 +296,7 @@ func (h *Host) perform(act action) {
 		}
 	case end:
 		h.survives = h.core.durable && act.result.Reason != "" && countLost(act.result.Failures) >= h.opts.Limits.MinNodes
-		act.result.Failures = boundFailures(act.result.Failures, len(h.peers))
+		act.result.Failures = failure.Bound(act.result.Failures, failureBytes(len(h.peers)))
 		for id := range h.peers {
 			h.send(id, &toAgent{End: &act.result})
 		}
@@ -344,15 +347,17 @@ func (h *Host) jobEnded() bool {
 }
 
 // countLost returns the number of nodes that were lost. Nodes that left do not count.
-func countLost(failures []Failure) int {
-	n := 0
+func countLost(failures []failure.Failure) (n int) {
 	for _, f := range failures {
-		if f.Lost && strings.HasPrefix(f.What, "lost: ") {
+		if f.Kind == failure.Lost {
 			n++
 		}
 	}
 	return n
 }
+
+// failureBytes bounds what the failures of a round take in a message to each of n agents.
+func failureBytes(n int) int { return min(maxMessage/2, maxAllFailures/max(n, 1)) }
 
 // awaitAgents waits until the agents of other processes have left, at most for a time.
 func (h *Host) awaitAgents(most time.Duration) {
@@ -398,7 +403,7 @@ func (h *Host) begin(act begin) error {
 		first := h.peers[act.participants[0].id]
 		master, masterPort = addr(first), first.masterPort
 	}
-	failures := boundFailures(act.failures, len(act.participants))
+	failures := failure.Bound(act.failures, failureBytes(len(act.participants)))
 	for place, a := range act.participants {
 		h.send(a.id, &toAgent{Begin: &Round{
 			Number: act.epoch, Node: place, Nodes: len(act.participants), FirstRank: a.first, WorldSize: world,

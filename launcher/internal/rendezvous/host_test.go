@@ -131,7 +131,7 @@ func TestNodesTrainTogetherUntilOneIsLost(t *testing.T) {
 			t.Errorf("node %d has %+v", i, r)
 		}
 	}
-	c.Failed(Failure{At: time.Now(), What: "rank 1 exited with 1"})
+	c.Failed(workerFailure(1, time.Now()))
 	for _, s := range []*Session{local, c.Session} {
 		if o := next(t, s); o.Stop == nil {
 			t.Errorf("a worker failed: %+v", o)

@@ -1,6 +1,10 @@
 package rendezvous
 
-import "time"
+import (
+	"time"
+
+	"github.com/goddp/goddp/launcher/internal/failure"
+)
 
 // toHost is a message of an agent to the host of the rendezvous. One field is set.
 type toHost struct {
@@ -45,14 +49,14 @@ type beat struct {
 // failedMessage says that a worker has failed.
 type failedMessage struct {
 	Epoch   int
-	Failure Failure
+	Failure failure.Failure
 }
 
 // endedMessage says that all workers of the agent have ended.
 type endedMessage struct {
 	Epoch    int
 	Agreed   bool
-	Failures []Failure `json:",omitempty"`
+	Failures []failure.Failure `json:",omitempty"`
 	// MasterPort is a free port on the agent's node, for the next round.
 	MasterPort int
 }
@@ -77,5 +81,5 @@ type StopOrder struct {
 	Gently bool
 	Reason string
 	// Failure is what the order is about, without its details; nil if no failure is its reason.
-	Failure *Failure `json:",omitempty"`
+	Failure *failure.Failure `json:",omitempty"`
 }

@@ -28,6 +28,8 @@
 // etcd ([Etcd]) makes another agent the host; the other discoveries end the job.
 package rendezvous
 
+import "github.com/goddp/goddp/launcher/internal/failure"
+
 // Credentials are what the workers of a job authenticate by.
 type Credentials struct {
 	JobID  string // the job's id, which the store compares with that of its clients; "" if there is none
@@ -58,6 +60,6 @@ type Round struct {
 	Credentials Credentials
 	// Restarts is the number of rounds that failed before this one.
 	Restarts int
-	// Failures are those that ended the round before, the earliest first.
-	Failures []Failure `json:",omitempty"`
+	// Failures are those that ended the round before, the root cause first.
+	Failures []failure.Failure `json:",omitempty"`
 }

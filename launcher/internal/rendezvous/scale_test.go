@@ -61,7 +61,7 @@ func play(t *testing.T, n int) (traffic, time.Duration) {
 			}
 		}
 		if round == 0 {
-			agents[n/2].Failed(Failure{At: time.Now(), What: "rank 5 exited with 1"})
+			agents[n/2].Failed(workerFailure(5, time.Now()))
 			for _, s := range agents {
 				if o := next(t, s); o.Stop == nil {
 					t.Fatalf("order %+v", o)
@@ -126,7 +126,7 @@ func TestThousandAgentsOverTCP(t *testing.T) {
 	}
 	each(func(r *Remote) { nextRound(t, r.Session) })
 	joined := time.Now()
-	agents[n/2].Failed(Failure{At: time.Now(), What: "rank 5 exited with 1"})
+	agents[n/2].Failed(workerFailure(5, time.Now()))
 	each(func(r *Remote) {
 		if o := next(t, r.Session); o.Stop == nil {
 			t.Errorf("order %+v, want a stop", o)

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/goddp/goddp/launcher/internal/failure"
 )
 
 // Session is an agent's part in the rendezvous. Its methods may be called by any goroutine.
@@ -42,10 +44,10 @@ func newSession() *Session { return &Session{orders: make(chan Order, orderQueue
 func (s *Session) Orders() <-chan Order { return s.orders }
 
 // Failed reports the first failure of a worker of the current round, so that the other nodes stop their
-// workers. f.At is by this host's clock.
-func (s *Session) Failed(f Failure) {
+// workers. The times of f are by this host's clock.
+func (s *Session) Failed(f failure.Failure) {
 	epoch, offset := s.current()
-	f.At = f.At.Add(offset)
+	f.Shift(offset)
 	s.send(&toHost{Failed: &failedMessage{epoch, f}})
 }
 
@@ -53,11 +55,11 @@ func (s *Session) Failed(f Failure) {
 // agreed, because all ranks agreed to stop. The host ignores it if another round has begun: the order of that
 // round may have arrived before the caller has read it. failures are all that is known of the workers that
 // failed. masterPort is a free port for the next round.
-func (s *Session) Ended(round int, agreed bool, failures []Failure, masterPort int) {
+func (s *Session) Ended(round int, agreed bool, failures []failure.Failure, masterPort int) {
 	_, offset := s.current()
 	failures = slices.Clone(failures)
 	for i := range failures {
-		failures[i].At = failures[i].At.Add(offset)
+		failures[i].Shift(offset)
 	}
 	s.send(&toHost{Ended: &endedMessage{round, agreed, failures, masterPort}})
 }

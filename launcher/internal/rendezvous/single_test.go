@@ -44,7 +44,7 @@ func TestSingleNodeHasAStoreForEachRound(t *testing.T) {
 		}
 		kv.Close()
 		if number < 2 {
-			a.Failed(Failure{At: time.Now(), What: "rank 0 exited with 1"})
+			a.Failed(workerFailure(0, time.Now()))
 			if o := nextOrder(t, a); o.Stop == nil {
 				t.Errorf("order %+v, want a stop", o)
 			}

@@ -1,4 +1,4 @@
-package launcher
+package failure
 
 import (
 	"fmt"
@@ -16,20 +16,28 @@ type Status struct {
 	Signal syscall.Signal // 0 if the process exited by itself
 }
 
-// statusOf converts the state of a process that has ended.
-func statusOf(state *os.ProcessState) Status {
+// StatusOf converts the state of a process that has ended.
+func StatusOf(state *os.ProcessState) Status {
 	if ws, ok := state.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
 		return Status{Signal: ws.Signal()}
 	}
 	return Status{Code: state.ExitCode()}
 }
 
-// isSuccess reports whether the process exited with code 0.
-func (s Status) isSuccess() bool { return s == Status{} }
+// IsSuccess reports whether the process exited with code 0.
+func (s Status) IsSuccess() bool { return s == Status{} }
 
-// ending returns what flight records say of such an end.
-func (s Status) ending() flight.Ending {
-	if s.isSuccess() {
+// IsEffectOf reports whether an exit after the order to stop looks like an effect of the
+// order: success, death by sig or by golaunch's SIGKILL, or the usual exit code of a
+// program that catches sig.
+func (s Status) IsEffectOf(sig syscall.Signal, killed bool) bool {
+	return s.IsSuccess() || s == Status{Signal: sig} || s == Status{Code: 128 + int(sig)} ||
+		killed && s.Signal == syscall.SIGKILL
+}
+
+// Ending returns what flight records say of such an end.
+func (s Status) Ending() flight.Ending {
+	if s.IsSuccess() {
 		return flight.Succeeded
 	}
 	return flight.Died
@@ -46,23 +54,15 @@ func (s Status) ExitCode() int {
 // String returns a clause that can follow a worker's name, as in "was killed by SIGKILL".
 func (s Status) String() string {
 	if s.Signal != 0 {
-		return "was killed by " + signalName(s.Signal)
+		return "was killed by " + SignalName(s.Signal)
 	}
 	return fmt.Sprintf("exited with code %d", s.Code)
 }
 
-// signalName returns the signal's symbolic name, or its number if it has no name.
-func signalName(sig syscall.Signal) string {
+// SignalName returns the signal's symbolic name, or its number if it has no name.
+func SignalName(sig syscall.Signal) string {
 	if name := unix.SignalName(sig); name != "" {
 		return name
 	}
 	return fmt.Sprintf("signal %d", int(sig))
-}
-
-// ParseSignal returns the signal with a symbolic name such as "SIGTERM".
-func ParseSignal(name string) (syscall.Signal, error) {
-	if sig := unix.SignalNum(name); sig != 0 {
-		return sig, nil
-	}
-	return 0, fmt.Errorf("%q is not the name of a signal, such as SIGTERM", name)
 }

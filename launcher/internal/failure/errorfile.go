@@ -1,4 +1,4 @@
-package launcher
+package failure
 
 import (
 	"bytes"
@@ -33,9 +33,9 @@ type ErrorFile struct {
 	CausedBy *int
 }
 
-// readErrorFile reads the error file of a worker that has ended. It returns nil and no
+// ReadErrorFile reads the error file of a worker that has ended. It returns nil and no
 // error if there is no file, or if the file is empty.
-func readErrorFile(path string) (*ErrorFile, error) {
+func ReadErrorFile(path string) (*ErrorFile, error) {
 	data, err := files.Read(path, maxErrorFile)
 	if os.IsNotExist(err) {
 		return nil, nil
@@ -83,12 +83,12 @@ func parseErrorFile(data []byte) (*ErrorFile, error) {
 	return ef, nil
 }
 
-// copyErrorFile writes the root cause into the error file of this agent's parent. It
+// CopyErrorFile writes the root cause into the error file of this agent's parent. It
 // copies the worker's error file and adds errorCode. If the worker wrote none,
-// copyErrorFile makes one from the exit status.
-func copyErrorFile(root *Failure, path string) error {
+// CopyErrorFile makes one from the exit status.
+func CopyErrorFile(root *Failure, path string) error {
 	var doc, message map[string]json.RawMessage // if they cannot be read or parsed, they are replaced below
-	if data, err := files.Read(root.errorPath, maxErrorFile); err == nil {
+	if data, err := files.Read(root.ErrorPath, maxErrorFile); err == nil {
 		_ = json.Unmarshal(data, &doc)
 	}
 	if json.Unmarshal(doc["message"], &message) != nil || message == nil {
@@ -97,12 +97,12 @@ func copyErrorFile(root *Failure, path string) error {
 		case json.Unmarshal(doc["message"], &text) == nil:
 		case root.ErrorFile != nil: // on another node
 			text = root.ErrorFile.Message
-		case root.Lost != "":
-			text = fmt.Sprintf("node %d (%s) %s", root.Node, root.Host, root.Lost)
+		case root.Kind != Worker:
+			text = fmt.Sprintf("node %d (%s) %s", root.Node, root.Host, root.Why)
 		default:
 			text = fmt.Sprintf("rank %d (pid %d) %s", root.Rank, root.PID, root.Status)
 		}
-		stamp := strconv.FormatFloat(float64(root.Time.UnixMicro())/1e6, 'f', 3, 64)
+		stamp := strconv.FormatFloat(float64(root.When().UnixMicro())/1e6, 'f', 3, 64)
 		message = map[string]json.RawMessage{
 			"message":   mustMarshal(text),
 			"extraInfo": mustMarshal(map[string]string{"timestamp": stamp}),
@@ -118,13 +118,4 @@ func copyErrorFile(root *Failure, path string) error {
 		return err
 	}
 	return files.WriteBytes(path, 0o644, data)
-}
-
-// mustMarshal returns the JSON of v, which must be plain data.
-func mustMarshal(v any) json.RawMessage {
-	text, err := json.Marshal(v)
-	if err != nil {
-		panic(err)
-	}
-	return text
 }

@@ -1,0 +1,226 @@
+// Package failure has the one type that describes a failure on its way from the exit status to the
+// report. The agent of a node makes a [Failure] of each exit and tells it the host of the rendezvous.
+// The host stops the job for it and returns the failures of all nodes, which every agent reports.
+package failure
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/goddp/goddp/internal/rootcause"
+)
+
+// Kind says what failed.
+type Kind uint8
+
+// The kinds of failures.
+const (
+	Worker Kind = iota // a worker did not exit with code 0
+	Lost               // the connection with a node ended, or the node was silent
+	Left               // a node left the job
+	Unable             // a node cannot go on, and a restart would not help: its program cannot be started
+)
+
+// Failure describes a worker that did not exit with code 0, or a node that failed with all its workers.
+type Failure struct {
+	Kind Kind
+	// Node is the node's rank in the round, and Host its name.
+	Node int
+	Host string
+	// Rank is the rank that failed; of a node the first of its Ranks ranks. The other numbers are a
+	// worker's.
+	Rank, LocalRank, PID, Attempt int
+	Ranks                         int    `json:",omitempty"`
+	Why                           string `json:",omitempty"` // of a node: how it was lost, left, or why it cannot go on
+	Status                        Status // of a worker
+	// Exited is when the exit was observed, or when the node failed.
+	Exited time.Time
+	// Time is the time in the worker's error file, limited to the span from the attempt's start to
+	// Exited. Without such a time, Seen says what Time is: the first exit of the attempt if this exit
+	// was under way before golaunch told the workers to stop, else Exited.
+	Time time.Time
+	Seen rootcause.Seen
+	// Stopped says that the worker ended because golaunch told it to stop. A worker that had failed
+	// before that order does not count as stopped. It had failed if its error file is older than the
+	// order, or if it has an error of its own and the error file of another worker of the node, older
+	// than the order, names it as the cause. WasExiting says that it ended by the order all the same.
+	Stopped, WasExiting bool
+	// ErrorFile is the worker's error file; nil if it wrote none.
+	ErrorFile *ErrorFile `json:",omitempty"`
+	// Crash holds the first lines of the Go runtime's crash report; nil if there is none.
+	// A Go program that crashes exits with code 2. A program may also exit with code 2
+	// without a crash.
+	Crash []string `json:",omitempty"`
+	// Stderr holds the last lines of the worker's stderr. If the worker exited with code
+	// 2 without a crash, as a Go program with wrong flags does, it also holds the first
+	// lines.
+	Stderr []string `json:",omitempty"`
+
+	ErrorPath string `json:"-"` // the path of ErrorFile; "" if the worker was on another node
+	IsLate    bool   `json:"-"` // golaunch had told the worker to stop before it was exiting
+}
+
+// String describes the failure in a clause, as in "rank 3 exited with code 1 because of rank 2".
+func (f *Failure) String() string {
+	if f.Kind != Worker {
+		return f.Why
+	}
+	return fmt.Sprintf("rank %d %s%s", f.Rank, f.Status, f.Blame())
+}
+
+// Blame returns " because of rank 2" if the error file names that other rank, else "".
+func (f *Failure) Blame() string {
+	if cause := f.CausedBy(); cause != nil {
+		return fmt.Sprintf(" because of rank %d", *cause)
+	}
+	return ""
+}
+
+// CausedBy returns the other rank that the error file names as the cause; nil if it names none.
+func (f *Failure) CausedBy() *int {
+	if f.ErrorFile == nil || f.ErrorFile.CausedBy == nil || *f.ErrorFile.CausedBy == f.Rank {
+		return nil
+	}
+	return f.ErrorFile.CausedBy
+}
+
+// Is reports whether g describes the same failure.
+func (f *Failure) Is(g *Failure) bool {
+	return f.Kind == g.Kind && f.Node == g.Node && f.Rank == g.Rank
+}
+
+// When returns the time of the failure as reports show it.
+func (f *Failure) When() time.Time {
+	if f.ErrorFile != nil {
+		return f.Time
+	}
+	return f.Exited
+}
+
+// ExitCode returns the worker's exit code, or 1 if golaunch stopped the worker before it
+// could exit by itself, or if a node failed.
+func (f *Failure) ExitCode() int {
+	if f.Stopped || f.WasExiting || f.Kind != Worker {
+		return 1
+	}
+	return f.Status.ExitCode()
+}
+
+// Shift changes the times to those of a clock that is ahead by a duration.
+func (f *Failure) Shift(by time.Duration) { f.Time, f.Exited = f.Time.Add(by), f.Exited.Add(by) }
+
+// crashed reports whether the process died without choosing to. A process chooses
+// SIGABRT: watchdogs end a process by it when its peers are gone.
+func (f *Failure) crashed() bool {
+	return len(f.Crash) > 0 || f.Status.Signal != 0 && f.Status.Signal != syscall.SIGABRT
+}
+
+// evidence returns what f tells about the root cause.
+func evidence(f Failure) rootcause.Evidence {
+	e := rootcause.Evidence{At: f.Time, Seen: f.Seen}
+	for i := range max(1, f.Ranks) {
+		e.Ranks = append(e.Ranks, f.Rank+i)
+	}
+	if cause := f.CausedBy(); cause != nil {
+		e.CausedBy = []int{*cause}
+	}
+	return e
+}
+
+// Sort sorts failures, the root cause first.
+func Sort(failures []Failure) { rootcause.Sort(failures, evidence) }
+
+// Judge sets the fields Time, Seen, Stopped and WasExiting of the failures of one attempt on this node, in the
+// order in which the exits were observed. start is when the attempt began, and ordered when its first
+// failure was observed and the other workers were told to stop.
+func Judge(failures []Failure, start, ordered time.Time) {
+	for i := range failures {
+		f := &failures[i]
+		switch {
+		case f.ErrorFile != nil && !f.ErrorFile.Time.IsZero():
+			f.Time = f.ErrorFile.Time
+			if f.Time.Before(start) {
+				f.Time = start
+			}
+			if f.Time.After(f.Exited) {
+				f.Time = f.Exited
+			}
+		case f.IsLate:
+			f.Time = f.Exited
+		case f.crashed():
+			f.Time, f.Seen = ordered, rootcause.Crashed
+		default:
+			f.Time, f.Seen = ordered, rootcause.Exited
+		}
+	}
+	for i := range failures {
+		f := &failures[i]
+		if !f.Stopped || f.Status.IsSuccess() {
+			continue
+		}
+		f.WasExiting = f.Time.Before(ordered)
+		// A worker that fails closes its connections before it writes its error file. If the order
+		// comes in between, its error file is too late, but those of its peers name it in time.
+		if f.ErrorFile != nil && f.ErrorFile.CausedBy == nil && !f.ErrorFile.Interrupted {
+			f.WasExiting = f.WasExiting || slices.ContainsFunc(failures, func(other Failure) bool {
+				return other.Time.Before(ordered) && other.CausedBy() != nil && *other.CausedBy() == f.Rank
+			})
+		}
+		f.Stopped = !f.WasExiting
+	}
+}
+
+// maxText is the number of bytes that Bound leaves of an error message, of a stack, and of all lines of
+// stderr.
+const maxText = 16 << 10
+
+// Bound returns those of the failures, from the first one on, that take at most so many bytes of JSON. It
+// shortens long texts, and leaves them out of a failure that they make too long.
+func Bound(failures []Failure, size int) (bounded []Failure) {
+	for _, f := range failures {
+		if f.ErrorFile != nil {
+			file := *f.ErrorFile
+			file.Message, file.Callstack = bound(file.Message), bound(file.Callstack)
+			f.ErrorFile = &file
+		}
+		f.Crash, f.Stderr = boundLines(f.Crash), boundLines(f.Stderr)
+		n := len(mustMarshal(f))
+		if n > size {
+			f = f.Brief()
+			n = len(mustMarshal(f))
+		}
+		if size -= n; size < 0 {
+			break
+		}
+		bounded = append(bounded, f)
+	}
+	return bounded
+}
+
+// Brief returns the failure without its long texts.
+func (f Failure) Brief() Failure {
+	f.ErrorFile, f.Crash, f.Stderr = nil, nil, nil
+	return f
+}
+
+func bound(text string) string { return text[:min(len(text), maxText)] }
+
+func boundLines(lines []string) []string {
+	if len(lines) == 0 {
+		return nil
+	}
+	return strings.Split(bound(strings.Join(lines, "\n")), "\n")
+}
+
+// mustMarshal returns the JSON of v, which must be plain data.
+func mustMarshal(v any) json.RawMessage {
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return text
+}
