@@ -44,7 +44,7 @@ func (d *watchdogLoop) inquire(w *Work) {
 	}
 	found := &finding{group: g}
 	if err == nil {
-		found.text = d.diagnose(w, late, answers)
+		found.text = d.diagnose(late, answers)
 	}
 	d.mu.Lock()
 	d.finding = found
@@ -88,17 +88,17 @@ func (d *watchdogLoop) reportedFinding() *finding {
 	return d.finding
 }
 
-// diagnose finds the ranks that the overdue call w really waits for, and sets late.Waiting and
+// diagnose finds the ranks that the overdue call really waits for, and sets late.Waiting and
 // late.Diagnosis. The backend may name a neighbor that itself waits for another rank, so
 // diagnose also uses the other ranks' answers. It returns a text that describes the ranks'
 // flight records.
-func (d *watchdogLoop) diagnose(w *Work, late *backend.TimeoutError, answers map[int][]byte) string {
+func (d *watchdogLoop) diagnose(late *backend.TimeoutError, answers map[int][]byte) string {
 	var dumps []*flight.Dump
 	if mine := d.dump(); mine != nil {
 		mine.DeadlinePassed = true
 		dumps = append(dumps, mine)
 	}
-	waits := map[int][]int{}
+	waits := map[int][]int{d.world.Rank: late.Waiting}
 	for _, r := range slices.Sorted(maps.Keys(answers)) {
 		a, dump, err := decodeAccount(answers[r], r, d.world.Size)
 		if err != nil {
@@ -110,89 +110,15 @@ func (d *watchdogLoop) diagnose(w *Work, late *backend.TimeoutError, answers map
 			dumps = append(dumps, dump)
 		}
 	}
-	if len(late.Waiting) == 0 && w.awaitsAll() {
-		late.Waiting = absent(w, dumps)
-	}
-	late.Waiting = follow(d.world.Rank, late.Waiting, waits)
+	report := analyze.Analyze(dumps)
+	late.Waiting = report.Awaited(d.world.Rank, waits)
 	if len(dumps) == 0 {
 		return ""
 	}
-	report := analyze.Analyze(dumps)
 	if len(report.Findings) > 0 {
 		late.Diagnosis = report.Findings[0].Summary
 	}
-	if ranks := culprits(report); len(ranks) > 0 {
-		late.Waiting = ranks
-	}
 	return report.String()
-}
-
-// culprits returns the ranks that the report blames for the wait, by their numbers in the job.
-func culprits(report *analyze.Report) (ranks []int) {
-	for _, f := range report.Findings {
-		switch f.Kind {
-		case analyze.Missing, analyze.Suspended, analyze.Dead, analyze.Left, analyze.Behind, analyze.Late, analyze.Compute:
-			ranks = append(ranks, f.Ranks...)
-		}
-	}
-	slices.Sort(ranks)
-	return slices.Compact(ranks)
-}
-
-// follow finds the ranks at the ends of chains of waits. The chains begin with the ranks in
-// waits, which this rank waits for. answers[r] holds the ranks that rank r waits for; it is
-// missing if rank r did not answer. follow returns the ranks on the chains that did not answer.
-// If all ranks on the chains answered, follow returns those of them that wait for no other
-// rank. If each of them waits for another rank, follow returns waits.
-func follow(rank int, waits []int, answers map[int][]int) []int {
-	var silent, idle []int
-	seen := map[int]bool{rank: true}
-	for next := slices.Clone(waits); len(next) > 0; {
-		r := next[0]
-		next = next[1:]
-		if seen[r] {
-			continue
-		}
-		seen[r] = true
-		theirs, answered := answers[r]
-		switch {
-		case !answered:
-			silent = append(silent, r)
-		case len(theirs) == 0:
-			idle = append(idle, r)
-		default:
-			next = append(next, theirs...)
-		}
-	}
-	for _, ends := range [][]int{silent, idle} {
-		if len(ends) > 0 {
-			slices.Sort(ends)
-			return ends
-		}
-	}
-	return waits
-}
-
-// absent returns the members of the call's group that have not started the call according to
-// the dumps, by their numbers in the job. A member without a dump counts as absent.
-func absent(w *Work, dumps []*flight.Dump) (ranks []int) {
-	if len(dumps) == 0 || w.call.Seq == 0 {
-		return nil
-	}
-	called := make([]bool, w.group.size)
-	for _, d := range dumps {
-		for _, m := range d.Groups {
-			if m.Name == w.group.name && m.Rank >= 0 && m.Rank < len(called) && m.Enqueued >= w.call.Seq {
-				called[m.Rank] = true
-			}
-		}
-	}
-	for r, c := range called {
-		if !c {
-			ranks = append(ranks, w.group.control.Members[r])
-		}
-	}
-	return ranks
 }
 
 // account is a rank's answer to an inquiry. Dump is its flight record, reduced to its latest
@@ -296,10 +222,4 @@ func (w *Work) hasTask() bool {
 	}
 	defer w.group.startMu.Unlock()
 	return w.task != nil
-}
-
-// awaitsAll reports whether the call may be waiting for other ranks of its group to start it.
-func (w *Work) awaitsAll() bool {
-	k := w.call.Kind
-	return k != backend.Send && k != backend.Recv && (!w.hasTask() || w.progress() == Running)
 }

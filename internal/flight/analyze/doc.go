@@ -24,7 +24,7 @@
 //   - Ranks that wait for each other in a circle, because they use groups, or Send and Recv, in
 //     different orders.
 //   - If no rank is found so far: a process that ended by itself, the first recorded reason, or
-//     the transport.
+//     the transport. Package [github.com/goddp/goddp/internal/rootcause] decides which came first.
 //
 // When a deadline passes, a rank records the ranks that it waits for. Findings about the ranks
 // recorded at the first deadline come first. The other findings can be misleading: a rank that
@@ -33,4 +33,7 @@
 //
 // If a process recorded a failure before it ended, its end is the effect of another rank's
 // failure.
+//
+// [Report.Awaited] names the ranks that an overdue call waits for, from the findings and from what the
+// backends know.
 package analyze

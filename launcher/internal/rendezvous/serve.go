@@ -160,7 +160,7 @@ func describeHandshake(err error) error {
 		return errTCPStore
 	case errors.As(err, &record):
 		return errNoTLS
-	case errors.Is(err, handshake.ErrOtherKey), strings.Contains(err.Error(), "bad certificate"):
+	case errors.Is(err, handshake.ErrOtherKey), strings.Contains(err.Error(), "bad certificate"): // crypto/tls has no type for an alert of the peer
 		return errOtherToken
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return errTimeout

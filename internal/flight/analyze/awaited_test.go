@@ -1,12 +1,13 @@
-package comm
+package analyze
 
 import (
+	"maps"
 	"slices"
 	"testing"
 )
 
-// The function follow returns the ranks at the ends of the chains of waits.
-func TestFollow(t *testing.T) {
+// If the records blame no rank, the chains of waits that the backends know do.
+func TestAwaited(t *testing.T) {
 	for _, c := range []struct {
 		what    string
 		waits   []int
@@ -21,8 +22,15 @@ func TestFollow(t *testing.T) {
 		{"who is not on the way does not matter", []int{1}, map[int][]int{1: {2}, 2: {}, 3: {}}, []int{2}},
 		{"they wait for each other", []int{1}, map[int][]int{1: {2}, 2: {0}}, []int{1}},
 	} {
-		if got := follow(0, c.waits, c.answers); !slices.Equal(got, c.want) {
+		waits := map[int][]int{0: c.waits}
+		maps.Copy(waits, c.answers)
+		r := &Report{Findings: []Finding{{Kind: Transport, Ranks: []int{0, 1}}}}
+		if got := r.Awaited(0, waits); !slices.Equal(got, c.want) {
 			t.Errorf("%s: got %v, want %v", c.what, got, c.want)
+		}
+		r.Findings = append(r.Findings, Finding{Kind: Behind, Ranks: []int{2}}, Finding{Kind: Late, Ranks: []int{1, 2}})
+		if got := r.Awaited(0, waits); !slices.Equal(got, []int{1, 2}) {
+			t.Errorf("%s, but the records blame ranks 1 and 2: got %v", c.what, got)
 		}
 	}
 }
