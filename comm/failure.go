@@ -100,10 +100,14 @@ func (d *watchdogLoop) logEvent(e event) {
 		return
 	}
 	d.logf(slog.LevelError, "[Rank %d] Watchdog: a collective failed: %v", rank, d.failure)
-	if found := d.reportedFinding(); found != nil {
-		for line := range strings.Lines(found.text) {
-			d.logf(slog.LevelError, "[Rank %d]   %s", rank, strings.TrimSuffix(line, "\n"))
-		}
+	if d.culprit() != nil {
+		return
+	}
+	d.mu.Lock()
+	diagnosis := d.diagnosis
+	d.mu.Unlock()
+	for line := range strings.Lines(diagnosis) {
+		d.logf(slog.LevelError, "[Rank %d]   %s", rank, strings.TrimSuffix(line, "\n"))
 	}
 }
 
@@ -121,11 +125,10 @@ func (d *watchdogLoop) culprit() *int {
 }
 
 // awaited returns the ranks that this rank's overdue call waited for, by their numbers in the
-// job. It returns nil if the coordinator has decided on another failure than this rank's
-// timeout.
+// job. It returns nil if the failure is not a timeout of this rank.
 func (d *watchdogLoop) awaited() []int {
 	var late *TimeoutError
-	if d.reportedFinding() == nil || !errors.As(d.failure, &late) {
+	if d.culprit() != nil || !errors.As(d.failure, &late) {
 		return nil
 	}
 	return late.Waiting

@@ -42,13 +42,9 @@ func (d *watchdogLoop) inquire(w *Work) {
 	if g.control.Failure() != nil || d.ctx.Err() != nil {
 		return
 	}
-	found := &finding{group: g}
 	if err == nil {
-		found.text = d.diagnose(late, answers)
+		d.diagnose(late, answers)
 	}
-	d.mu.Lock()
-	d.finding = found
-	d.mu.Unlock()
 	for range 2 { // another rank may have inquired first and then been suspended: the second Decide replaces the report of that rank
 		g.control.Decide(describe())
 		select {
@@ -67,32 +63,10 @@ func (d *watchdogLoop) inquire(w *Work) {
 	g.control.Abandon(describe())
 }
 
-// finding is the result of this rank's inquiry about an overdue call. group is the group of
-// that call, and text describes the flight records of the ranks.
-type finding struct {
-	group *group
-	text  string
-}
-
-// reportedFinding returns this rank's finding if this rank reported a failure and the
-// coordinator has chosen that failure as the cause. Else it returns nil.
-func (d *watchdogLoop) reportedFinding() *finding {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.finding == nil {
-		return nil
-	}
-	if f := d.finding.group.control.Failure(); f == nil || f.Reporter != d.world.Rank {
-		return nil
-	}
-	return d.finding
-}
-
-// diagnose finds the ranks that the overdue call really waits for, and sets late.Waiting and
-// late.Diagnosis. The backend may name a neighbor that itself waits for another rank, so
-// diagnose also uses the other ranks' answers. It returns a text that describes the ranks'
-// flight records.
-func (d *watchdogLoop) diagnose(late *backend.TimeoutError, answers map[int][]byte) string {
+// diagnose finds the ranks that the overdue call really waits for, and sets late.Waiting,
+// late.Diagnosis and d.diagnosis. The backend may name a neighbor that itself waits for another
+// rank, so diagnose also uses the other ranks' answers.
+func (d *watchdogLoop) diagnose(late *backend.TimeoutError, answers map[int][]byte) {
 	var dumps []*flight.Dump
 	if mine := d.dump(); mine != nil {
 		mine.DeadlinePassed = true
@@ -113,12 +87,14 @@ func (d *watchdogLoop) diagnose(late *backend.TimeoutError, answers map[int][]by
 	report := analyze.Analyze(dumps)
 	late.Waiting = report.Awaited(d.world.Rank, waits)
 	if len(dumps) == 0 {
-		return ""
+		return
 	}
 	if len(report.Findings) > 0 {
 		late.Diagnosis = report.Findings[0].Summary
 	}
-	return report.String()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.diagnosis = report.String()
 }
 
 // account is a rank's answer to an inquiry. Dump is its flight record, reduced to its latest

@@ -51,7 +51,7 @@ type watchdogLoop struct {
 	// mu guards the fields from events to hookTimeout.
 	mu          sync.Mutex
 	events      []event
-	finding     *finding      // the result of this rank's inquiry about an overdue call
+	diagnosis   string        // what the ranks' flight records say about an overdue call of this rank
 	oldest      *Work         // the first call in the list of calls in flight, which is in the order of their start
 	newest      *Work         // the last call in the list of calls in flight
 	next        time.Duration // the time at which loop must check deadlines: no call in flight has an earlier deadline
