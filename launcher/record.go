@@ -132,7 +132,13 @@ func (a *agent) writeRecords() (dir string, meaning *analyze.Report) {
 	dir = a.dumpDir()
 	var dumps []*flight.Dump
 	written := 0
-	ended := a.endedByThemselves()
+	// The workers that did not end because golaunch stopped them: those that ended before the stop, and the
+	// root cause, which may have exited slowly.
+	ended, root := map[*process]bool{}, a.rootCause()
+	for _, e := range a.core.exits {
+		p := a.procs[e.local]
+		ended[p] = !e.late || p.dying || root != nil && p.PID == root.PID && !root.WasExiting
+	}
 	for _, p := range a.procs {
 		d, err := flight.ReadFile(filepath.Join(dir, flight.File(p.Rank)))
 		if err != nil || d.PID != p.PID {
@@ -170,16 +176,4 @@ func (a *agent) writeRecords() (dir string, meaning *analyze.Report) {
 		return dir, nil
 	}
 	return dir, analyze.Analyze(dumps)
-}
-
-// endedByThemselves returns the workers that did not end because golaunch stopped them:
-// the workers that ended before the stop, and the root cause, which may have exited
-// slowly.
-func (a *agent) endedByThemselves() map[*process]bool {
-	ended, root := map[*process]bool{}, a.rootCause()
-	for _, e := range a.core.exits {
-		p := a.procs[e.local]
-		ended[p] = !e.late || p.dying || root != nil && p.PID == root.PID && !root.WasExiting
-	}
-	return ended
 }

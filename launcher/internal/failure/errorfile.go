@@ -72,7 +72,7 @@ func parseErrorFile(data []byte) (*ErrorFile, error) {
 		return nil, err
 	}
 	ef := &ErrorFile{Message: inner.Message, Callstack: inner.ExtraInfo.Callstack, Interrupted: inner.ExtraInfo.Interrupted == "true"}
-	if rank, err := strconv.Atoi(inner.ExtraInfo.CausedBy); err == nil {
+	if rank, err := strconv.Atoi(inner.ExtraInfo.CausedBy); err == nil && rank >= 0 {
 		ef.CausedBy = &rank
 	}
 	stamp := string(bytes.Trim(inner.ExtraInfo.Timestamp, `"`))

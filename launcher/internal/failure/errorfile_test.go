@@ -23,6 +23,7 @@ func TestParseErrorFile(t *testing.T) {
 		`{"message": {"message": "boom", "extraInfo": {"caused_by": "2"}}}`:        {Message: "boom", CausedBy: new(2)},
 		`{"message": {"message": "boom", "extraInfo": {"interrupted": "true"}}}`:   {Message: "boom", Interrupted: true},
 		`{"message": {"message": "boom", "extraInfo": {"caused_by": "x"}}}`:        {Message: "boom"},
+		`{"message": {"message": "boom", "extraInfo": {"caused_by": "-1"}}}`:       {Message: "boom"},
 	} {
 		got, err := parseErrorFile([]byte(text))
 		if err != nil || got.Message != want.Message || got.Callstack != want.Callstack || !got.Time.Equal(want.Time) || !reflect.DeepEqual(got.CausedBy, want.CausedBy) {
