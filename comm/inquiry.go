@@ -1,6 +1,7 @@
 package comm
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -67,26 +68,19 @@ func (d *watchdogLoop) inquire(w *Work) {
 // late.Diagnosis and d.diagnosis. The backend may name a neighbor that itself waits for another
 // rank, so diagnose also uses the other ranks' answers.
 func (d *watchdogLoop) diagnose(late *backend.TimeoutError, answers map[int][]byte) {
-	var dumps []*flight.Dump
-	if mine := d.dump(); mine != nil {
-		mine.DeadlinePassed = true
-		dumps = append(dumps, mine)
-	}
-	waits := map[int][]int{d.world.Rank: late.Waiting}
+	mine := d.account(late.Waiting)
+	mine.DeadlinePassed = true
+	accounts := []*flight.Dump{mine}
 	for _, r := range slices.Sorted(maps.Keys(answers)) {
-		a, dump, err := decodeAccount(answers[r], r, d.world.Size)
+		a, err := decodeAccount(answers[r], r, d.world.Size)
 		if err != nil {
 			d.logf(slog.LevelDebug, "[Rank %d] what rank %d says: %v", d.world.Rank, r, err)
 			continue
 		}
-		waits[r] = a.Waits
-		if dump != nil {
-			dumps = append(dumps, dump)
-		}
+		accounts = append(accounts, a)
 	}
-	report := analyze.Analyze(dumps)
-	late.Waiting = report.Awaited(d.world.Rank, waits)
-	if len(dumps) == 0 {
+	var report *analyze.Report
+	if report, late.Waiting = analyze.Overdue(d.world.Rank, accounts); report.Records == 0 {
 		return
 	}
 	if len(report.Findings) > 0 {
@@ -97,32 +91,17 @@ func (d *watchdogLoop) diagnose(late *backend.TimeoutError, answers map[int][]by
 	d.diagnosis = report.String()
 }
 
-// account is a rank's answer to an inquiry. Dump is its flight record, reduced to its latest
-// calls. Waits are the ranks that its calls in flight wait for.
-type account struct {
-	Dump  json.RawMessage `json:",omitempty"`
-	Waits []int           `json:",omitempty"`
-}
-
 // answer returns this rank's account, encoded. Package coordinator calls it when another rank
 // inquires what this rank is doing.
-func (d *watchdogLoop) answer(*coordinator.Failure) []byte {
-	a := account{Waits: d.waits()}
-	if dump := d.dump(); dump != nil {
-		a.Dump = mustMarshal(dump)
-	}
-	return mustMarshal(a)
-}
+func (d *watchdogLoop) answer(*coordinator.Failure) []byte { return mustMarshal(d.account(d.waits())) }
 
-// dump returns this rank's flight record, reduced to its latest calls. It returns nil if the
-// rank keeps no flight record.
-func (d *watchdogLoop) dump() *flight.Dump {
-	dump := d.recorder.Dump()
-	if dump != nil {
-		n := min(latest, max(1, latestOfAll/d.world.Size))
-		dump.Records = dump.Records[max(0, len(dump.Records)-n):]
-	}
-	return dump
+// account returns this rank's flight record, reduced to its latest calls, with the ranks that
+// calls in flight wait for.
+func (d *watchdogLoop) account(waits []int) *flight.Dump {
+	a := cmp.Or(d.recorder.Dump(), flight.NoRecord(d.world.Rank, d.world.Size))
+	n := min(latest, max(1, latestOfAll/d.world.Size))
+	a.Records, a.Waits = a.Records[max(0, len(a.Records)-n):], waits
+	return a
 }
 
 func mustMarshal(v any) []byte {
@@ -136,28 +115,20 @@ func mustMarshal(v any) []byte {
 // maxAccount is the largest size of an encoded account, in bytes.
 const maxAccount = 1 << 20
 
-// decodeAccount decodes the answer of the given rank in a job of `size` ranks. It accepts an
-// empty answer, which is the answer of a rank that has left the job.
-func decodeAccount(value []byte, rank, size int) (a account, dump *flight.Dump, err error) {
-	if len(value) == 0 {
-		return a, nil, nil
+// decodeAccount decodes the answer of the given rank in a job of `size` ranks. The answer of a
+// rank that has left the job is empty.
+func decodeAccount(value []byte, rank, size int) (*flight.Dump, error) {
+	switch {
+	case len(value) == 0:
+		return flight.NoRecord(rank, size), nil
+	case len(value) > maxAccount:
+		return nil, fmt.Errorf("an account of %d bytes, at most %d", len(value), maxAccount)
 	}
-	if len(value) > maxAccount {
-		return a, nil, fmt.Errorf("an account of %d bytes, at most %d", len(value), maxAccount)
+	a, err := flight.Decode(value)
+	if err == nil && (a.Rank != rank || a.WorldSize != size) {
+		err = fmt.Errorf("a record of rank %d of %d, want rank %d of %d", a.Rank, a.WorldSize, rank, size)
 	}
-	if err := json.Unmarshal(value, &a); err != nil {
-		return a, nil, err
-	}
-	if slices.ContainsFunc(a.Waits, func(r int) bool { return r < 0 || r >= size }) {
-		return a, nil, fmt.Errorf("it waits for %v of %d ranks", a.Waits, size)
-	}
-	if len(a.Dump) == 0 {
-		return a, nil, nil
-	}
-	if dump, err = flight.Decode(a.Dump); err == nil && (dump.Rank != rank || dump.WorldSize != size) {
-		err = fmt.Errorf("a record of rank %d of %d, want rank %d of %d", dump.Rank, dump.WorldSize, rank, size)
-	}
-	return a, dump, err
+	return a, err
 }
 
 // waits asks the backend which ranks the given calls wait for. Without an argument it asks

@@ -35,6 +35,9 @@ type Dump struct {
 	// Awaited is set if a deadline passed: the ranks of the job that the call waited for, or
 	// the first of them.
 	Awaited []int `json:"awaited,omitempty"`
+	// Waits is set when another rank asks: the ranks of the job that this rank's calls in flight
+	// wait for, as far as the backend knows.
+	Waits []int `json:"waits,omitempty"`
 	// DeadlinePassed says that the deadline of a call in flight has passed. A rank sets it when
 	// it asks the other ranks why. The deadline may be earlier than the call's timeout: a
 	// request to stop leaves the calls in flight less time.
@@ -51,6 +54,9 @@ type Dump struct {
 	Sites   [][]Frame    `json:"sites"`   // the call sites, innermost frame first
 	Records []Record     `json:"records"` // ordered by number
 }
+
+// NoRecord returns the dump of a rank that keeps no record. Its time Taken is zero.
+func NoRecord(rank, size int) *Dump { return &Dump{Version: version, Rank: rank, WorldSize: size} }
 
 // An Ending is what has become of a process. The zero value stands for a process that still ran, or
 // that the launcher ended because another one failed.

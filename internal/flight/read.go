@@ -139,7 +139,7 @@ func (d *Dump) check() error {
 	if d.CausedBy != nil && (*d.CausedBy < 0 || *d.CausedBy >= d.WorldSize) {
 		return fmt.Errorf("rank %d of %d: it failed because of rank %d", d.Rank, d.WorldSize, *d.CausedBy)
 	}
-	for _, r := range d.Awaited {
+	for _, r := range slices.Concat(d.Awaited, d.Waits) {
 		if r < 0 || r >= d.WorldSize {
 			return fmt.Errorf("rank %d of %d: it awaited rank %d", d.Rank, d.WorldSize, r)
 		}

@@ -1,23 +1,46 @@
 package analyze
 
-import "slices"
+import (
+	"slices"
 
-// Awaited returns the ranks that an overdue call of a rank waits for: those that the findings blame for a wait
-// or, if there are none, the ranks at the ends of the chains of waits that begin with the rank. waits[r] holds
-// the ranks that the calls of rank r wait for, as far as its backend knows; it is missing if rank r did not
-// answer. If any ranks on the chains did not answer, Awaited returns these. If all of them wait for others, it
-// returns waits[rank].
-func (r *Report) Awaited(rank int, waits map[int][]int) (ranks []int) {
+	"github.com/goddp/goddp/internal/flight"
+)
+
+// Overdue analyzes the records of a job in which a call of a rank is overdue. accounts are the records of the
+// ranks that answered when the rank asked, with Waits, and its own. awaited are the ranks that the call waits
+// for: those that the findings blame for a wait or, if there are none, the ranks at the ends of the chains of
+// waits that begin with the rank. Ranks on the chains that did not answer come before those that wait for
+// nobody. If all of them wait for others, awaited is the rank's own Waits.
+func Overdue(rank int, accounts []*flight.Dump) (report *Report, awaited []int) {
+	waits := map[int][]int{}
+	var records []*flight.Dump
+	for _, a := range accounts {
+		waits[a.Rank] = a.Waits
+		if !a.Taken.IsZero() {
+			records = append(records, a)
+		}
+	}
+	report = Analyze(records)
+	if awaited = report.blamed(); len(awaited) == 0 {
+		awaited = follow(rank, waits)
+	}
+	return report, awaited
+}
+
+// blamed returns the ranks that the findings blame for a wait.
+func (r *Report) blamed() (ranks []int) {
 	for _, f := range r.Findings {
 		switch f.Kind {
 		case Missing, Suspended, Dead, Left, Behind, Late, Compute:
 			ranks = append(ranks, f.Ranks...)
 		}
 	}
-	if len(ranks) > 0 {
-		slices.Sort(ranks)
-		return slices.Compact(ranks)
-	}
+	slices.Sort(ranks)
+	return slices.Compact(ranks)
+}
+
+// follow returns the ranks at the ends of the chains of waits that begin with a rank.
+func follow(rank int, waits map[int][]int) []int {
 	var silent, idle []int
 	seen := map[int]bool{rank: true}
 	for next := slices.Clone(waits[rank]); len(next) > 0; next = next[1:] {

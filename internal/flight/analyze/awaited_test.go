@@ -1,13 +1,14 @@
 package analyze
 
 import (
-	"maps"
 	"slices"
 	"testing"
+
+	"github.com/goddp/goddp/internal/flight"
 )
 
-// If the records blame no rank, the chains of waits that the backends know do.
-func TestAwaited(t *testing.T) {
+// Without records, the chains of waits that the backends know lead to the awaited ranks.
+func TestOverdueWithoutRecords(t *testing.T) {
 	for _, c := range []struct {
 		what    string
 		waits   []int
@@ -22,15 +23,26 @@ func TestAwaited(t *testing.T) {
 		{"who is not on the way does not matter", []int{1}, map[int][]int{1: {2}, 2: {}, 3: {}}, []int{2}},
 		{"they wait for each other", []int{1}, map[int][]int{1: {2}, 2: {0}}, []int{1}},
 	} {
-		waits := map[int][]int{0: c.waits}
-		maps.Copy(waits, c.answers)
-		r := &Report{Findings: []Finding{{Kind: Transport, Ranks: []int{0, 1}}}}
-		if got := r.Awaited(0, waits); !slices.Equal(got, c.want) {
-			t.Errorf("%s: got %v, want %v", c.what, got, c.want)
+		accounts := []*flight.Dump{{WorldSize: 4, Waits: c.waits}}
+		for r, waits := range c.answers {
+			accounts = append(accounts, &flight.Dump{Rank: r, WorldSize: 4, Waits: waits})
 		}
-		r.Findings = append(r.Findings, Finding{Kind: Behind, Ranks: []int{2}}, Finding{Kind: Late, Ranks: []int{1, 2}})
-		if got := r.Awaited(0, waits); !slices.Equal(got, []int{1, 2}) {
-			t.Errorf("%s, but the records blame ranks 1 and 2: got %v", c.what, got)
+		if report, got := Overdue(0, accounts); !slices.Equal(got, c.want) || report.Records != 0 {
+			t.Errorf("%s: got %v and %d records, want %v", c.what, got, report.Records, c.want)
 		}
+	}
+}
+
+// The records take precedence over what the backend knows.
+func TestOverdueWithRecords(t *testing.T) {
+	var s scenario
+	for _, line := range []string{"rank 0 of 3 deadline=passed", "group default 3", "AllReduce 1 running", "rank 2 of 3", "group default 3", "AllReduce 1 running", "rank 1 of 3", "group default 3"} {
+		if err := s.line(line); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.dumps[0].Waits = []int{2} // the neighbor, which waits too
+	if report, got := Overdue(0, s.dumps); !slices.Equal(got, []int{1}) || report.Records != 3 {
+		t.Errorf("got %v and %d records, want rank 1", got, report.Records)
 	}
 }

@@ -34,6 +34,6 @@
 // If a process recorded a failure before it ended, its end is the effect of another rank's
 // failure.
 //
-// [Report.Awaited] names the ranks that an overdue call waits for, from the findings and from what the
+// [Overdue] names the ranks that an overdue call waits for, from the findings and from what the
 // backends know.
 package analyze
