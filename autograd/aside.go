@@ -1,7 +1,6 @@
 package autograd
 
 import (
-	"context"
 	"slices"
 
 	"github.com/goddp/goddp/device"
@@ -61,12 +60,12 @@ func (s *state) beside(release func(device.Buffer)) *aside {
 
 // fork makes the stream run behind everything that is enqueued on Compute.
 func (a *aside) fork() error {
-	return a.stream.WaitFor(context.Background(), a.s.dev.Compute().Mark())
+	return a.stream.WaitFor(a.s.dev.Compute().Mark())
 }
 
 // join makes Compute run behind everything that is enqueued on the stream.
 func (a *aside) join() error {
-	return a.s.dev.Compute().WaitFor(context.Background(), a.stream.Mark())
+	return a.s.dev.Compute().WaitFor(a.stream.Mark())
 }
 
 // hold frees memory that the stream may still read, once Compute is behind that.
@@ -79,7 +78,7 @@ func (a *aside) hold(mem []device.Buffer) error {
 	if done == 0 {
 		return nil
 	}
-	err := a.s.dev.Compute().WaitFor(context.Background(), a.held[done-1].until)
+	err := a.s.dev.Compute().WaitFor(a.held[done-1].until)
 	a.free(done)
 	return err
 }

@@ -1,8 +1,6 @@
 package autograd
 
 import (
-	"context"
-
 	"github.com/goddp/goddp/device"
 )
 
@@ -35,7 +33,7 @@ func AwaitReaders(dev device.Device) error { return stateOf(dev).awaitReaders() 
 
 func (s *state) awaitReaders() error {
 	for _, h := range s.holds {
-		if err := s.dev.Compute().WaitFor(context.Background(), h.until); err != nil {
+		if err := s.dev.Compute().WaitFor(h.until); err != nil {
 			return err // the device failed, so enqueued work fails too
 		}
 		for _, v := range h.vars {

@@ -211,7 +211,7 @@ func (m *Manager) copy(s *saving) error {
 	}
 	err := enqueue(dev.Compute(), true)
 	if err == nil {
-		err = m.copying.WaitFor(context.Background(), dev.Compute().Mark())
+		err = m.copying.WaitFor(dev.Compute().Mark())
 	}
 	if err == nil {
 		err = enqueue(m.copying, false)

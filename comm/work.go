@@ -62,14 +62,14 @@ type joinStream struct {
 }
 
 // WaitFor makes the stream wait for e, but not while another goroutine records a step.
-func (s *joinStream) WaitFor(ctx context.Context, e device.Event) error {
+func (s *joinStream) WaitFor(e device.Event) error {
 	if _, enqueues := s.backend.(backend.Recorder); enqueues && capture.Of(s.dev) == nil { // else it waits on the host
-		if err := s.enter(ctx, s.timeout); err != nil {
+		if err := s.enter(s.watchdog.ctx, s.timeout); err != nil {
 			return err
 		}
 		defer s.recording.RUnlock()
 	}
-	return s.Stream.WaitFor(ctx, e)
+	return s.Stream.WaitFor(e)
 }
 
 // report returns err. If err is the failure of a call, report also notes that the program has

@@ -175,7 +175,7 @@ func (l *Loader) open(ctx context.Context, from Position) (_ *pipeline, err erro
 			return nil, err
 		}
 		// The last step of the previous epoch may still use this memory on Compute.
-		if err := p.stream.WaitFor(ctx, l.dev.Compute().Mark()); err != nil {
+		if err := p.stream.WaitFor(l.dev.Compute().Mark()); err != nil {
 			return nil, err
 		}
 	}
@@ -299,7 +299,7 @@ func (p *pipeline) deliver(ctx context.Context, s *slot) (*Batch, error) {
 	onDevice := p.tensors(s.device, len(s.share.Indices))
 	if p.stream != nil {
 		if s.used != nil {
-			if err := p.stream.WaitFor(ctx, s.used); err != nil {
+			if err := p.stream.WaitFor(s.used); err != nil {
 				return nil, err
 			}
 		}
@@ -309,7 +309,7 @@ func (p *pipeline) deliver(ctx context.Context, s *slot) (*Batch, error) {
 			}
 		}
 		s.copied = p.stream.Mark()
-		if err := p.dev.Compute().WaitFor(ctx, s.copied); err != nil {
+		if err := p.dev.Compute().WaitFor(s.copied); err != nil {
 			return nil, err
 		}
 	}

@@ -156,10 +156,10 @@ func (h hasty) Copy(s device.Stream, dst, src device.Buffer) error {
 	return h.opaque.Copy(s, dst, src)
 }
 
-func (s *hastyStream) WaitFor(ctx context.Context, e device.Event) error {
+func (s *hastyStream) WaitFor(e device.Event) error {
 	s.waits++
 	s.isBehind = true
-	return s.Stream.WaitFor(ctx, e)
+	return s.Stream.WaitFor(e)
 }
 
 func (s *hastyStream) Mark() device.Event {

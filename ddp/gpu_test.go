@@ -103,7 +103,7 @@ type delayed struct {
 
 func (b *delayed) Start(c *backend.Call) (backend.Task, error) {
 	if strings.HasPrefix(c.Name, "bucket") && b.delay > 0 {
-		if err := errors.Join(b.stream.WaitFor(context.Background(), c.After), b.wait(b.stream, b.delay)); err != nil {
+		if err := errors.Join(b.stream.WaitFor(c.After), b.wait(b.stream, b.delay)); err != nil {
 			return nil, err
 		}
 		c.After = b.stream.Mark()

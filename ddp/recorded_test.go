@@ -341,7 +341,7 @@ func TestEmulatedReplaysOfOneRankFollowEachOther(t *testing.T) {
 		release := must.New(fakegpu.Control("hold"))
 		defer release()
 		held := must.New(dev.NewStream(false))
-		if err := dev.Compute().WaitFor(t.Context(), held.Record()); err != nil {
+		if err := dev.Compute().WaitFor(held.Record()); err != nil {
 			return err
 		}
 		runs := r.runs

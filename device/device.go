@@ -53,9 +53,9 @@ type Stream interface {
 	// Mark is Record for an event whose Time is not needed; its Time may always be the zero
 	// Time. On a GPU, a time costs the stream some microseconds and a mark costs nothing.
 	Mark() Event
-	// WaitFor makes work that is enqueued from now on run after e. A stream that runs work
-	// inline blocks the caller until e is complete or ctx ends.
-	WaitFor(ctx context.Context, e Event) error
+	// WaitFor makes work that is enqueued from now on run after e. It blocks the caller until e is
+	// complete if the stream runs work inline, or if e is an event of another kind of device.
+	WaitFor(e Event) error
 	// Sync blocks the caller until everything enqueued has run.
 	Sync(ctx context.Context) error
 	// Close releases the stream. Work in flight still completes.

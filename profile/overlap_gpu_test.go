@@ -59,14 +59,14 @@ func (d *delays) Reduce(b reducer.GradBucket) reducer.Reduction {
 	if after == nil {
 		after = dev.Compute().Mark()
 	}
-	err := d.stream.WaitFor(context.Background(), after)
+	err := d.stream.WaitFor(after)
 	started := d.stream.Record()
 	err = errors.Join(err, dev.Kernels().Launch(d.stream, delay, device.Flat(1), d.x, rounds))
 	return &delayed{dev.Compute(), started, d.stream.Record(), err}
 }
 
 func (d *delayed) Wait(ctx context.Context) error {
-	return errors.Join(d.err, d.compute.WaitFor(ctx, d.done))
+	return errors.Join(d.err, d.compute.WaitFor(d.done))
 }
 func (d *delayed) Sync(ctx context.Context) error         { return errors.Join(d.err, d.done.Sync(ctx)) }
 func (d *delayed) Times() (started, ended profile.Moment) { return d.started, d.done }

@@ -229,7 +229,7 @@ func (r *Reducer) copyRecorded() error {
 		}
 		r.copies.Stream = s
 	}
-	if err := r.copies.WaitFor(context.Background(), compute.Mark()); err != nil {
+	if err := r.copies.WaitFor(compute.Mark()); err != nil {
 		return err
 	}
 	return r.status.copyOn(r.copies.Stream)
@@ -243,7 +243,7 @@ func (r *Reducer) endRecorded(rec *recorded) {
 	ctx := context.Background()
 	err := r.join(ctx, len(r.works))
 	if err == nil && rec.isCopied {
-		err = r.pg.Device().Compute().WaitFor(ctx, r.copies.Mark())
+		err = r.pg.Device().Compute().WaitFor(r.copies.Mark())
 	}
 	if err != nil {
 		rec.Refuse("the end of a pass: %w", err)

@@ -347,7 +347,7 @@ func (r *Reducer) launch(i int, at device.Event) {
 	switch {
 	case r.recorded != nil: // a graph has no use for a head start, and `at` may be an event of another stream
 		if at != nil && r.hook != nil { // the hook enqueues work on the compute stream
-			r.early = errors.Join(r.early, r.pg.Device().Compute().WaitFor(context.Background(), at))
+			r.early = errors.Join(r.early, r.pg.Device().Compute().WaitFor(at))
 		}
 	case r.timed():
 		at = r.pg.Device().Compute().Record() // like `at`, this event comes after all writes of the gradients, and it also has a time

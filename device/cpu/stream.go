@@ -11,11 +11,11 @@ import (
 // have different addresses.
 type stream struct{ _ byte }
 
-func (s *stream) Record() device.Event                              { return &event{time.Now()} }
-func (s *stream) Mark() device.Event                                { return s.Record() }
-func (s *stream) WaitFor(ctx context.Context, e device.Event) error { return e.Sync(ctx) }
-func (s *stream) Sync(context.Context) error                        { return nil }
-func (s *stream) Close() error                                      { return nil }
+func (s *stream) Record() device.Event         { return &event{time.Now()} }
+func (s *stream) Mark() device.Event           { return s.Record() }
+func (s *stream) WaitFor(e device.Event) error { return e.Sync(context.Background()) } // an event of this device is complete; another one is the device's to end
+func (s *stream) Sync(context.Context) error   { return nil }
+func (s *stream) Close() error                 { return nil }
 
 // event is complete from the start.
 type event struct{ at time.Time }

@@ -271,7 +271,7 @@ func (f *flash) check(s *gpuStream, lib *cudnn, z flashKind) error {
 // compare returns an error if cuDNN's numbers differ from the own kernel's by more than roundings of 16-bit
 // types can explain.
 func (f *flash) compare(s *gpuStream, name string, want, got device.Tensor) error {
-	ctx, cancel := context.WithTimeoutCause(context.Background(), f.maxWait, errBusy)
+	ctx, cancel := context.WithTimeoutCause(f.k.d.life, f.maxWait, errBusy)
 	defer cancel()
 	bytes := [2][]byte{make([]byte, want.Bytes()), make([]byte, want.Bytes())}
 	for i, t := range []device.Tensor{want, got} {

@@ -3,7 +3,6 @@
 package cuda
 
 import (
-	"context"
 	"fmt"
 	"unsafe"
 
@@ -62,7 +61,7 @@ func (k *kernelSet) convolve(s *gpuStream, dt device.DType, z operand.ConvSizes,
 		err = step(c, first)
 	}
 	if c.s != k.d.compute { // because Free orders memory behind the compute stream only
-		if e := c.s.Sync(context.Background()); err == nil {
+		if e := c.s.Sync(k.d.life); err == nil {
 			err = e
 		}
 	}

@@ -158,7 +158,7 @@ func (st *staging) get(n int) (device.Buffer, error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	for st.size > stagingSize {
-		ctx, cancel := context.WithTimeout(context.Background(), stagingWait)
+		ctx, cancel := context.WithTimeout(st.d.life, stagingWait)
 		err := st.busy[0].idle.Sync(ctx)
 		cancel()
 		if err != nil {

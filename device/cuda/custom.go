@@ -6,7 +6,6 @@ package cuda
 import "C"
 
 import (
-	"context"
 	"errors"
 	"unsafe"
 
@@ -45,7 +44,7 @@ func (k *kernelSet) Launch(st device.Stream, kernel *device.Kernel, g device.Gri
 // compileCustom compiles and loads a program's own module.
 func (k *kernelSet) compileCustom(p device.Program) customModule {
 	whole := program{name: p.File, text: p.Text, functions: places(p.Functions)}
-	err := k.d.compile(context.Background(), []program{whole})
+	err := k.d.compile(k.d.life, []program{whole})
 	var failed *compileError
 	if errors.As(err, &failed) {
 		err = &device.CompileError{File: p.File, Log: failed.log}

@@ -30,6 +30,8 @@ type gpuDevice struct {
 	log     *slog.Logger
 	cache   string                // Options.CacheDir
 	ended   atomic.Pointer[error] // a LostError or ErrClosed; once it is set, no method calls CUDA
+	life    context.Context       // ends at the end of Close: for waits that no caller bounds
+	end     context.CancelFunc
 
 	compute *gpuStream
 	kernels *kernelSet
@@ -83,6 +85,7 @@ func openBare(ordinal int, o Options) (_ *gpuDevice, err error) {
 		ordinal: ordinal, name: fmt.Sprintf("cuda:%d", ordinal), props: props, drv: drv, log: o.Log, cache: o.CacheDir,
 		limit: o.MemoryLimit, streams: map[*gpuStream]struct{}{},
 	}
+	d.life, d.end = context.WithCancel(context.Background()) // a device outlives the call that opens it
 	if err := d.check("cuDevicePrimaryCtxRetain", C.drv_retain(drv.fns, &d.ctx, props.handle)); err != nil {
 		drv.free()
 		return nil, err
@@ -222,7 +225,7 @@ func (d *gpuDevice) allocDriver(size int) (device.Buffer, error) {
 // work in flight is done, and a collective whose peer is dead never is. So releaseRaw waits here,
 // for a bounded time. Memory that is still in use after that stays allocated until Close.
 func (d *gpuDevice) releaseRaw(b device.Buffer) {
-	ctx, cancel := context.WithTimeout(context.Background(), drainWait)
+	ctx, cancel := context.WithTimeout(d.life, drainWait)
 	defer cancel()
 	if err := d.drain(ctx); err != nil {
 		d.condemned = append(d.condemned, b)
@@ -271,7 +274,8 @@ func (d *gpuDevice) Close() error {
 	if errors.Is(d.Err(), ErrClosed) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), drainWait)
+	defer d.end()
+	ctx, cancel := context.WithTimeout(d.life, drainWait)
 	defer cancel()
 	err := d.Err()
 	if err == nil {

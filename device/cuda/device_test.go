@@ -52,7 +52,7 @@ func TestWaiting(t *testing.T) {
 	if done, _ := after.Done(); done {
 		t.Error("the compute stream's work was over before another stream's, which does not wait for it")
 	}
-	ok(t, other.WaitFor(t.Context(), after))
+	ok(t, other.WaitFor(after))
 	behind := other.Record()
 	ok(t, behind.Sync(t.Context()))
 	if done, err := after.Done(); !done || err != nil {
@@ -166,7 +166,7 @@ func TestTwoDevices(t *testing.T) {
 	first, second := devices[0].(*gpuDevice), devices[1].(*gpuDevice)
 	busy(t, first, first.Compute())
 	e := first.Compute().Record()
-	ok(t, second.Compute().WaitFor(t.Context(), e))
+	ok(t, second.Compute().WaitFor(e))
 	f := second.Compute().Record()
 	if done, err := f.Done(); done || err != nil {
 		t.Errorf("a stream did not wait for another device's event: %v, %v", done, err)

@@ -73,7 +73,7 @@ func eventsAreRecycled(t *testing.T, d *gpuDevice) {
 		if i%2 == 0 {
 			last = at
 		}
-		ok(t, d.Compute().WaitFor(t.Context(), e))
+		ok(t, d.Compute().WaitFor(e))
 	}
 }
 
@@ -95,7 +95,7 @@ func marksOfAnUnchangedStream(t *testing.T, d *gpuDevice) {
 		"a copy":                func() error { return d.CopyIn(s, mem, make([]byte, 8)) },
 		"a copy on the device":  func() error { return d.Copy(s, mem, mem) },
 		"an event with a time":  func() error { s.Record(); return nil },
-		"a wait":                func() error { return s.WaitFor(t.Context(), other.Mark()) },
+		"a wait":                func() error { return s.WaitFor(other.Mark()) },
 		"somebody's own handle": func() error { s.Handle(); return nil },
 	} {
 		before := s.Mark()
@@ -208,7 +208,7 @@ func eventsOutliveTheirStream(t *testing.T, d *gpuDevice) {
 		ok(t, s.Close())
 		for _, e := range events {
 			ok(t, e.Sync(t.Context()))
-			ok(t, d.compute.WaitFor(t.Context(), e))
+			ok(t, d.compute.WaitFor(e))
 		}
 		collectGarbage()
 	}
@@ -228,7 +228,7 @@ func TestEmulatedEventsAreSafeForConcurrentUse(t *testing.T) {
 		ok(t, err)
 		wg.Go(func() {
 			for e := range events {
-				if err := errors.Join(other.WaitFor(t.Context(), e), e.Sync(t.Context())); err != nil {
+				if err := errors.Join(other.WaitFor(e), e.Sync(t.Context())); err != nil {
 					t.Error(err)
 				}
 				done, err := e.Done()
@@ -259,10 +259,10 @@ func TestEmulatedEventsOfASlowStream(t *testing.T) {
 	for i := range byte(100) {
 		// Each stream reads what the other one wrote before.
 		ok(t, d.CopyIn(d.compute, there, []byte{i, i, i, i, i, i, i, i}))
-		ok(t, other.WaitFor(t.Context(), d.compute.Mark()))
+		ok(t, other.WaitFor(d.compute.Mark()))
 		ok(t, d.Copy(other, host, there))
 		read := other.Mark()
-		ok(t, d.compute.WaitFor(t.Context(), read))
+		ok(t, d.compute.WaitFor(read))
 		if i%3 == 0 {
 			ok(t, read.Sync(t.Context()))
 			if got := host.Host()[7]; got != i {

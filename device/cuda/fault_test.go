@@ -58,7 +58,7 @@ func fault() int {
 	for what, err := range map[string]error{
 		"Fill": k.Fill(s, good, 1), "MatMul": k.MatMul(s, good.Reshape(32, 32), device.Store, good.Reshape(32, 32), false, good.Reshape(32, 32), false),
 		"CopyIn": d.CopyIn(s, x, make([]byte, 4096)), "CopyOut": d.CopyOut(ctx, s, make([]byte, 4096), x),
-		"Alloc": alloc, "NewStream": stream, "Sync": s.Sync(ctx), "Done": done, "WaitFor": s.WaitFor(ctx, early), "Err": d.(*gpuDevice).Err(), "Close": d.Close(),
+		"Alloc": alloc, "NewStream": stream, "Sync": s.Sync(ctx), "Done": done, "WaitFor": s.WaitFor(early), "Err": d.(*gpuDevice).Err(), "Close": d.Close(),
 	} {
 		var again *LostError
 		if !errors.As(err, &again) || again != lost {

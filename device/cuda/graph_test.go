@@ -31,9 +31,9 @@ func graphRunsWhatWasRecorded(t *testing.T, d *gpuDevice) {
 	g, err := d.Record(t.Context(), nil, func() error {
 		inner = tensor(t, d, device.Float32, n)
 		ok(t, d.Copy(d.Compute(), inner.Buf, x.Buf))
-		ok(t, side.WaitFor(t.Context(), d.Compute().Mark()))
+		ok(t, side.WaitFor(d.Compute().Mark()))
 		ok(t, d.Copy(side, y.Buf, inner.Buf))
-		return d.Compute().WaitFor(t.Context(), side.Mark())
+		return d.Compute().WaitFor(side.Mark())
 	})
 	ok(t, err)
 	if got := download(t, d, y); !slices.Equal(got, make([]float32, n)) {
@@ -158,7 +158,7 @@ func eventsAcrossRecord(t *testing.T, d *gpuDevice) {
 	outside := side.Mark()
 	var inside device.Event
 	g, err := d.Record(t.Context(), nil, func() error {
-		ok(t, d.Compute().WaitFor(t.Context(), outside))
+		ok(t, d.Compute().WaitFor(outside))
 		ok(t, d.Copy(d.Compute(), x.Buf, y.Buf))
 		inside = d.Compute().Mark()
 		return nil
@@ -167,7 +167,7 @@ func eventsAcrossRecord(t *testing.T, d *gpuDevice) {
 	if done, err := inside.Done(); !done || err != nil {
 		t.Errorf("the event is not reached after Record: %v, %v", done, err)
 	}
-	ok(t, side.WaitFor(t.Context(), inside))
+	ok(t, side.WaitFor(inside))
 	ok(t, g.Launch())
 	ok(t, d.Compute().Sync(t.Context()))
 	ok(t, g.Close())

@@ -6,7 +6,6 @@ package cuda
 import "C"
 
 import (
-	"context"
 	"errors"
 	"math/bits"
 	"unsafe"
@@ -102,7 +101,7 @@ func (k *kernelSet) ScatterAdd(st device.Stream, dst device.Tensor, acc device.A
 	}
 	defer k.d.Free(work)
 	if s != k.d.compute { // because Free orders memory behind the compute stream only
-		defer func() { err = errors.Join(err, k.d.compute.WaitFor(context.Background(), s.Mark())) }()
+		defer func() { err = errors.Join(err, k.d.compute.WaitFor(s.Mark())) }()
 	}
 	first := uint64(work.Addr())
 	second := first + uint64(orderBytes)

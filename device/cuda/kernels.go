@@ -13,7 +13,6 @@ import "C"
 
 import (
 	"cmp"
-	"context"
 	"embed"
 	"errors"
 	"fmt"
@@ -131,7 +130,7 @@ func newKernels(d *gpuDevice, o Options) (_ *kernelSet, err error) {
 	// Longer texts tend to take NVRTC longer. They begin first, so that no long one is left at the end,
 	// when it would use one core and the others would be idle.
 	slices.SortFunc(programs, func(a, b program) int { return cmp.Compare(len(b.text), len(a.text)) })
-	if err := d.build(context.Background(), c, programs); err != nil {
+	if err := d.build(d.life, c, programs); err != nil {
 		return nil, err
 	}
 	if k.blas, err = openBlasLt(d); err != nil {

@@ -3,7 +3,6 @@
 package cuda
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -166,7 +165,7 @@ func (k *kernelSet) scratch(ts ...*device.Tensor) (device.Buffer, error) {
 // freeScratch frees memory that kernels on s use. Memory is used again in the order of the compute stream,
 // which therefore waits for other streams.
 func (k *kernelSet) freeScratch(s *gpuStream, scratch device.Buffer) {
-	if s != k.d.compute && k.d.compute.WaitFor(context.Background(), s.Mark()) != nil {
+	if s != k.d.compute && k.d.compute.WaitFor(s.Mark()) != nil {
 		return // the device is lost
 	}
 	k.d.Free(scratch)

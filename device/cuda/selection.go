@@ -6,7 +6,6 @@ package cuda
 import "C"
 
 import (
-	"context"
 	"errors"
 	"unsafe"
 
@@ -73,7 +72,7 @@ func (k *kernelSet) FindExtreme(st device.Stream, e kernels.Extreme, values, ind
 		}
 		defer k.d.Free(part)
 		if s != k.d.compute { // because Free orders memory behind the compute stream only
-			defer func() { err = errors.Join(err, k.d.compute.WaitFor(context.Background(), s.Mark())) }()
+			defer func() { err = errors.Join(err, k.d.compute.WaitFor(s.Mark())) }()
 		}
 		a.indices, a.values, a.chunks = uint64(part.Addr()), uint64(part.Addr())+uint64(8*results), uint64(n)
 		if err := k.find(s, src.DType, a); err != nil {

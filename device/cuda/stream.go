@@ -110,10 +110,10 @@ func (s *gpuStream) Mark() device.Event { return s.record(false) }
 // WaitFor makes everything enqueued on the stream from now on run after e. If e is an event of a
 // GPU of this process, the host does not wait. Otherwise WaitFor blocks the caller until e is
 // reached.
-func (s *gpuStream) WaitFor(ctx context.Context, e device.Event) error {
+func (s *gpuStream) WaitFor(e device.Event) error {
 	ev, ok := e.(*gpuEvent)
 	if !ok {
-		return e.Sync(ctx)
+		return e.Sync(s.d.life)
 	}
 	for _, err := range [...]error{ev.err, ev.s.d.Err(), s.d.Err()} {
 		if err != nil {
@@ -121,7 +121,7 @@ func (s *gpuStream) WaitFor(ctx context.Context, e device.Event) error {
 		}
 	}
 	if r := s.d.recording(); r != nil && ev.in == nil && r.captures(s) {
-		return ev.Sync(ctx) // a captured stream cannot wait for an event that was not captured
+		return ev.Sync(s.d.life) // a captured stream cannot wait for an event that was not captured
 	}
 	h, ok := ev.use()
 	if !ok {
@@ -212,7 +212,7 @@ func (s *gpuStream) workspace() (device.Buffer, error) {
 	d.mu.Unlock()
 	var err error
 	if free.mem.Len() > 0 {
-		s.work, err = free.mem, s.WaitFor(context.Background(), free.idle)
+		s.work, err = free.mem, s.WaitFor(free.idle)
 	} else {
 		s.work, err = d.allocDriver(workspaceSize)
 	}

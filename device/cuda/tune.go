@@ -50,7 +50,7 @@ func (d *gpuDevice) race(s *gpuStream, ways int, run func(way int) error) (best 
 		}
 		return stamp()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), raceWait)
+	ctx, cancel := context.WithTimeout(d.life, raceWait)
 	defer cancel()
 	took := func(i int) (time.Duration, error) { return d.elapsed(stamps[2*i], stamps[2*i+1]) }
 	if run(0) != nil || timed(0, 1) != nil || s.Sync(ctx) != nil { // the first run may load the kernel

@@ -89,8 +89,8 @@ func (s *stream) point(record func() device.Event) device.Event {
 }
 
 // WaitFor makes the work that is enqueued on the program's stream from now on run after e.
-func (s *stream) WaitFor(ctx context.Context, e device.Event) error {
-	if err := s.proxy.WaitFor(ctx, e); err != nil {
+func (s *stream) WaitFor(e device.Event) error {
+	if err := s.proxy.WaitFor(e); err != nil {
 		return err
 	}
 	return s.leave()

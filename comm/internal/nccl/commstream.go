@@ -176,7 +176,7 @@ func (cs *commStream) put(t *task, how enqueue) error {
 		if e == cs.awaited {
 			return true
 		}
-		if err = cs.stream.WaitFor(g.ctx, e); err == nil {
+		if err = cs.stream.WaitFor(e); err == nil {
 			cs.awaited = e
 		}
 		return err == nil

@@ -204,7 +204,7 @@ func pieces(m *backendtest.Rank) error {
 		record := time.Since(at) / times
 		at = time.Now()
 		for range times {
-			if err := stream.WaitFor(context.Background(), e); err != nil {
+			if err := stream.WaitFor(e); err != nil {
 				return err
 			}
 		}

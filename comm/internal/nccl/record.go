@@ -6,7 +6,6 @@ package nccl
 import "C"
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -46,7 +45,7 @@ func (g *Group) Record(c *backend.Call, r *capture.Recording) (backend.Recorded,
 	}
 	var err error
 	events(c, func(e device.Event) bool {
-		err = cs.stream.WaitFor(g.ctx, e)
+		err = cs.stream.WaitFor(e)
 		return err == nil
 	})
 	if err != nil {
@@ -96,7 +95,7 @@ func (g *Group) revoke(why error) {
 }
 
 // Join implements [backend.Recorded].
-func (rec *recorded) Join(s device.Stream) error { return s.WaitFor(context.Background(), rec.end) }
+func (rec *recorded) Join(s device.Stream) error { return s.WaitFor(rec.end) }
 
 // StartRecorded implements [backend.Recorder]. The launch must run behind the calls on the communicator's
 // stream.
@@ -117,7 +116,7 @@ func (g *Group) startRecorded(all []backend.Recorded, calls []*backend.Call) ([]
 	last := cs.last
 	g.mu.Unlock()
 	if last != nil && last != cs.awaited { // what LaunchedRecorded made the stream wait for is on Compute already
-		if err := g.dev.Compute().WaitFor(g.ctx, last); err != nil {
+		if err := g.dev.Compute().WaitFor(last); err != nil {
 			g.fail(g.state.CallError(calls[0], err))
 			return nil, err
 		}
@@ -162,7 +161,7 @@ func (g *Group) LaunchedRecorded(tasks []backend.Task, end device.Event, err err
 	at := g.now()
 	if err == nil {
 		cs.mu.Lock()
-		err = cs.stream.WaitFor(g.ctx, end)
+		err = cs.stream.WaitFor(end)
 		cs.awaited = end
 		cs.mu.Unlock()
 	}

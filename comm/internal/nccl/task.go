@@ -136,7 +136,7 @@ func (t *task) Join(ctx context.Context, s device.Stream) error {
 		return err
 	}
 	if state < backend.Done {
-		if err := s.WaitFor(ctx, end); err != nil {
+		if err := s.WaitFor(end); err != nil {
 			return err
 		}
 	}

@@ -66,12 +66,12 @@ func (d *Deferred) Run() (n int, err error) {
 
 type deferredCompute struct{ device.Stream }
 
-func (c *deferredCompute) WaitFor(ctx context.Context, e device.Event) error {
+func (c *deferredCompute) WaitFor(e device.Event) error {
 	if late, ok := e.(*deferredEvent); ok {
 		_, err := late.s.run()
 		return err
 	}
-	return c.Stream.WaitFor(ctx, e)
+	return c.Stream.WaitFor(e)
 }
 
 type deferredStream struct {

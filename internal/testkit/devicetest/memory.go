@@ -145,10 +145,10 @@ func checkStreams(r *rig) {
 		// Each stream reads the result of the stream before it.
 		r.ok("Fill", r.k.Fill(r.s, x.Tensor, float64(i)))
 		e := r.s.Record()
-		r.ok("WaitFor", other.WaitFor(r.ctx, e))
+		r.ok("WaitFor", other.WaitFor(e))
 		r.ok("Copy", r.k.Copy(other, y.Tensor, x.Tensor))
 		f := other.Record()
-		r.ok("WaitFor", plain.WaitFor(r.ctx, f))
+		r.ok("WaitFor", plain.WaitFor(f))
 		got := make([]byte, y.Bytes())
 		r.ok("CopyOut", r.dev.CopyOut(r.ctx, plain, got, y.Buf))
 		for j, v := range decode(r.dt, got) {
@@ -165,15 +165,15 @@ func checkStreams(r *rig) {
 			}
 			last = ev.Time()
 		}
-		r.ok("WaitFor", r.s.WaitFor(r.ctx, f)) // x may be overwritten
+		r.ok("WaitFor", r.s.WaitFor(f)) // x may be overwritten
 	}
 	// A mark orders streams as an event with a time does.
 	for i := range 10 {
 		r.ok("Fill", r.k.Fill(r.s, x.Tensor, float64(100+i)))
-		r.ok("WaitFor", other.WaitFor(r.ctx, r.s.Mark()))
+		r.ok("WaitFor", other.WaitFor(r.s.Mark()))
 		r.ok("Copy", r.k.Copy(other, y.Tensor, x.Tensor))
 		m := other.Mark()
-		r.ok("WaitFor", r.s.WaitFor(r.ctx, m))
+		r.ok("WaitFor", r.s.WaitFor(m))
 		got := make([]byte, y.Bytes())
 		r.ok("CopyOut", r.dev.CopyOut(r.ctx, r.s, got, y.Buf))
 		for j, v := range decode(r.dt, got) {

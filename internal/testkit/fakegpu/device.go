@@ -305,10 +305,10 @@ func (s *Stream) Enqueue(timed bool, f func(stream, event uintptr) error) (devic
 }
 
 // WaitFor makes later work on the stream wait for e.
-func (s *Stream) WaitFor(ctx context.Context, e device.Event) error {
+func (s *Stream) WaitFor(e device.Event) error {
 	ev, ok := e.(*Event)
 	if !ok {
-		return e.Sync(ctx)
+		return e.Sync(context.Background())
 	}
 	return s.d.check("cuStreamWaitEvent", C.stream_wait(s.d.fns, s.d.ctx, s.handle, ev.handle))
 }
