@@ -31,7 +31,7 @@ func BenchmarkWatched(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	d := newWatchdogLoop(w, recorder, o)
+	d := newWatchdogLoop(b.Context(), w, recorder, o)
 	defer d.stop()
 	g := &group{name: "default", size: 1, watchdog: d, control: client.Root()}
 	d.add(g)

@@ -21,9 +21,9 @@ type callChecker struct {
 }
 
 // newCallChecker wraps a backend. All ranks of the group must wrap their backends.
-func newCallChecker(be backend.Backend, cfg backend.Config) backend.Backend {
+func newCallChecker(ctx context.Context, be backend.Backend, cfg backend.Config) backend.Backend {
 	c := &callChecker{Backend: be, control: cfg.Control}
-	c.ctx, c.cancel = context.WithCancelCause(context.Background())
+	c.ctx, c.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	return c
 }
 
@@ -83,5 +83,5 @@ func (c *callChecker) Split(ctx context.Context, cfg backend.Config, members []i
 	if err != nil {
 		return nil, err
 	}
-	return newCallChecker(be, cfg), nil
+	return newCallChecker(ctx, be, cfg), nil
 }

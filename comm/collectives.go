@@ -32,7 +32,7 @@ func (pg *ProcessGroup) start(call backend.Call) *Work {
 	}
 	r := capture.Of(pg.dev)
 	if r == nil {
-		if err := pg.enter(context.Background(), c.Timeout); err != nil {
+		if err := pg.enter(pg.watchdog.ctx, c.Timeout); err != nil {
 			w.err = fmt.Errorf("%v: %w", c, err)
 			pg.Abort(w.err) // the other ranks' calls would meet the next call of this rank
 			return w

@@ -90,7 +90,7 @@ func joinSession(ctx context.Context, client *coordinator.Client, o *Options, n 
 	}
 	if o.World.Rank == 0 {
 		defer awake.Notice(o.notice, func() {
-			logf(o.Log, slog.LevelInfo, "[Rank 0] waiting until all %d ranks have joined; giving up in %v", o.World.Size, time.Until(o.deadline).Round(time.Second))
+			logf(ctx, o.Log, slog.LevelInfo, "[Rank 0] waiting until all %d ranks have joined; giving up in %v", o.World.Size, time.Until(o.deadline).Round(time.Second))
 		})()
 	}
 	if _, err := client.Join(ctx, int(n), options, o.ErrorMode == NoErrorHandling, nil); err != nil {

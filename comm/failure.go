@@ -164,12 +164,12 @@ func (d *watchdogLoop) bounded(limit time.Duration, what string, f func() error)
 
 // logf logs a line. A blocked log must not keep the watchdog from acting.
 func (d *watchdogLoop) logf(level slog.Level, format string, args ...any) {
-	logf(d.log, level, format, args...)
+	logf(d.ctx, d.log, level, format, args...)
 }
 
 // logf logs a line and waits for at most logTime.
-func logf(log *slog.Logger, level slog.Level, format string, args ...any) {
-	within(logTime, func() { log.Log(context.Background(), level, fmt.Sprintf(format, args...)) })
+func logf(ctx context.Context, log *slog.Logger, level slog.Level, format string, args ...any) {
+	within(logTime, func() { log.Log(ctx, level, fmt.Sprintf(format, args...)) })
 }
 
 // within waits until f has written a line, but no longer than limit, because nobody may read it.
@@ -201,7 +201,7 @@ func (d *watchdogLoop) end() {
 	hooks, cause := d.hooks, d.failure
 	d.mu.Unlock()
 	if len(hooks) > 0 {
-		ctx, cancel := context.WithTimeout(context.Background(), d.hookTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(d.ctx), d.hookTimeout)
 		defer cancel()
 		d.bounded(d.hookTimeout, "functions given to OnShutdown", func() error {
 			for _, f := range hooks {

@@ -214,7 +214,7 @@ func (pg *ProcessGroup) Close() error {
 		for _, c := range pg.openChildren() {
 			errs = append(errs, c.Close())
 		}
-		ctx, cancel := awake.WithTimeout(context.Background(), closeGrace)
+		ctx, cancel := awake.WithTimeout(context.WithoutCancel(pg.watchdog.ctx), closeGrace)
 		defer cancel()
 		err := pg.release.run(ctx)
 		if e := pg.failure.Load(); e != nil && !pg.reported.Load() && !pg.aborted.Load() {

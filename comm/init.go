@@ -237,7 +237,7 @@ func join(ctx context.Context, o Options) (_ *ProcessGroup, err error) {
 	if err != nil {
 		return nil, err
 	}
-	d := newWatchdogLoop(w, flight.Open(w.identity(), o.flight, o.Log), o)
+	d := newWatchdogLoop(ctx, w, flight.Open(w.identity(), o.flight, o.Log), o)
 	release.addClose(func() error { d.stop(); return nil })
 	pg := newGroup(mainRunOf(ctx), "default", w, cfg, view, be, d, o.wrapBackend)
 	pg.release = append(release, pg.release...)

@@ -51,7 +51,7 @@ func Local(n int, opts *Options) ([]*ProcessGroup, error) {
 
 // joinLocal makes the group of one rank of Local.
 func joinLocal(rank, size int, hub *host.InProcess, kv store.Store, server *coordinator.Server, o Options) (*ProcessGroup, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), o.Timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), o.Timeout) // the ranks of one process join at once
 	defer cancel()
 	w := World{Rank: rank, Size: size, LocalRank: rank, LocalSize: size}
 	dev, err := openCPU(w, o.Log)
@@ -71,7 +71,7 @@ func joinLocal(rank, size int, hub *host.InProcess, kv store.Store, server *coor
 	var be backend.Backend
 	opts := &host.Options{InProcess: hub}
 	if be, err = host.New(ctx, cfg, opts); err == nil && o.CheckCalls {
-		be = newCallChecker(be, cfg)
+		be = newCallChecker(ctx, be, cfg)
 	}
 	if err != nil {
 		dev.Close()
@@ -86,7 +86,7 @@ func joinLocal(rank, size int, hub *host.InProcess, kv store.Store, server *coor
 			return nil, err
 		}
 	}
-	d := newWatchdogLoop(w, recorder, o)
+	d := newWatchdogLoop(ctx, w, recorder, o)
 	pg := newGroup(nil, "default", w, cfg, view, be, d, o.wrapBackend)
 	var release releases
 	release.addClose(dev.Close)

@@ -40,7 +40,7 @@ func connect(ctx context.Context, w World, cfg backend.Config, m store.Member, c
 	if err != nil || !checks {
 		return be, err
 	}
-	return newCallChecker(be, cfg), nil
+	return newCallChecker(ctx, be, cfg), nil
 }
 
 // isGPU reports whether dev is a GPU that NCCL can use.
@@ -117,7 +117,7 @@ func openStore(ctx context.Context, w World, o *Options, release *releases) (sto
 	}
 	timeout := max(o.Timeout, time.Minute) // the store may be as busy as the ranks are
 	client, err := store.Dial(ctx, w.masterAddr(), &store.ClientOptions{Member: m, Timeout: timeout, AnyStore: w.anyStore(), Waiting: func(why error) {
-		logf(log, slog.LevelInfo, "[Rank %d] waiting for the job's store at %s: %v; giving up in %v", w.Rank, w.masterAddr(), why, time.Until(o.deadline).Round(time.Second))
+		logf(ctx, log, slog.LevelInfo, "[Rank %d] waiting for the job's store at %s: %v; giving up in %v", w.Rank, w.masterAddr(), why, time.Until(o.deadline).Round(time.Second))
 	}})
 	if err != nil {
 		switch {

@@ -67,7 +67,7 @@ func (pg *ProcessGroup) finish(ctx context.Context, w *Work, used ...staged) err
 		return err
 	}
 	go func() { // ends with the call, which has a deadline; Close waits until the memory is free
-		w.Sync(context.Background())
+		w.Sync(context.WithoutCancel(ctx))
 		free()
 	}()
 	return err
@@ -125,7 +125,7 @@ func (g *group) awaitStaged(ctx context.Context) error {
 
 func (g *group) copyIn(dst device.Buffer, data []byte) error {
 	if capture.Of(g.dev) == nil {
-		if err := g.enter(context.Background(), g.timeout); err != nil {
+		if err := g.enter(g.watchdog.ctx, g.timeout); err != nil {
 			return err
 		}
 		defer g.recording.RUnlock()

@@ -70,8 +70,8 @@ type event struct {
 // far is a time later than any deadline.
 const far = time.Duration(math.MaxInt64)
 
-// newWatchdogLoop starts the watchdog of a rank's groups. The caller must call stop.
-func newWatchdogLoop(w World, recorder *flight.Recorder, o Options) *watchdogLoop {
+// newWatchdogLoop starts the watchdog of a rank's groups, which outlives ctx. The caller must call stop.
+func newWatchdogLoop(ctx context.Context, w World, recorder *flight.Recorder, o Options) *watchdogLoop {
 	d := &watchdogLoop{
 		mode: o.ErrorMode, heartbeat: o.heartbeat, monitoring: o.monitoring, reportStragglers: o.reportStragglers, world: w, log: o.Log, exit: o.exit,
 		core: watchdog.Core{Mode: o.ErrorMode}, hookTimeout: o.ShutdownTimeout, recorder: recorder,
@@ -81,7 +81,7 @@ func newWatchdogLoop(w World, recorder *flight.Recorder, o Options) *watchdogLoo
 	if o.flight.DumpOnFailure {
 		d.dumps = o.dumps
 	}
-	d.ctx, d.cancel = context.WithCancel(context.Background())
+	d.ctx, d.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	d.wg.Go(d.monitor)
 	go d.loop()
 	return d

@@ -27,11 +27,11 @@ type State struct {
 	drained   chan struct{} // closed when pending becomes 0; nil unless Drain waits
 }
 
-// New returns the state of an open group. control is this rank's part of the group at the
-// coordinator.
-func New(control *coordinator.Group) *State {
+// New returns the state of an open group, which outlives ctx. control is this rank's part of the
+// group at the coordinator.
+func New(ctx context.Context, control *coordinator.Group) *State {
 	s := &State{control: control}
-	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	s.ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	return s
 }
 

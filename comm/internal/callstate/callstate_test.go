@@ -18,7 +18,7 @@ import (
 
 func TestFirstCauseIsKept(t *testing.T) {
 	control := coordinatortest.Ranks(t, 2)[1]
-	state := callstate.New(control)
+	state := callstate.New(t.Context(), control)
 	if err := errors.Join(state.Admit(1), state.Admit(1)); err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func TestFirstCauseIsKept(t *testing.T) {
 		t.Errorf("%v, want the other call's error, with the cause in it", err)
 	}
 	// The call that failed has the same fingerprint, but is a call of rank 0. Rank 1 gets an error of its own.
-	far := callstate.New(control)
+	far := callstate.New(t.Context(), control)
 	far.Break(&backend.CallError{Rank: 0, Call: mine.Fingerprint(), Err: reason})
 	if err := far.ErrorOf(mine); !errors.As(err, &call) || call.Rank != 1 || !strings.Contains(err.Error(), "rank 0: ") {
 		t.Errorf("%v, want this rank's error for rank 0's", err)
@@ -55,7 +55,7 @@ func TestFirstCauseIsKept(t *testing.T) {
 
 func TestDrainWaitsForPendingCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		state := callstate.New(coordinatortest.Ranks(t, 1)[0])
+		state := callstate.New(t.Context(), coordinatortest.Ranks(t, 1)[0])
 		state.Admit(1)
 		state.Admit(1)
 		if !state.Close() || state.Close() {
@@ -116,7 +116,7 @@ func TestReportReachesAllRanks(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				groups[r], part[r], all[r] = g, callstate.New(g), callstate.New(root)
+				groups[r], part[r], all[r] = g, callstate.New(t.Context(), g), callstate.New(t.Context(), root)
 			})
 		}
 		wg.Wait()

@@ -61,8 +61,8 @@ type network interface {
 	close(orderly bool)
 }
 
-func newGroup(cfg backend.Config, opts *Options) *Group {
-	g := &Group{cfg: cfg, log: cfg.Log, state: callstate.New(cfg.Control), stream: newTaskQueue(), sends: map[int]*taskQueue{}, recvs: map[int]*taskQueue{}}
+func newGroup(ctx context.Context, cfg backend.Config, opts *Options) *Group {
+	g := &Group{cfg: cfg, log: cfg.Log, state: callstate.New(ctx, cfg.Control), stream: newTaskQueue(), sends: map[int]*taskQueue{}, recvs: map[int]*taskQueue{}}
 	if opts != nil {
 		g.opts = *opts
 	}

@@ -37,7 +37,7 @@ type Options struct {
 // connections that prove to have the key of cfg.Control. If some ranks do not join in time, the
 // error is a [*backend.AbsentError].
 func New(ctx context.Context, cfg backend.Config, opts *Options) (*Group, error) {
-	g := newGroup(cfg, opts)
+	g := newGroup(ctx, cfg, opts)
 	ctx, cancel := awake.WithTimeoutCause(ctx, g.cfg.Timeout, fmt.Errorf("%w after %v", backend.ErrTimeout, g.cfg.Timeout))
 	defer cancel()
 	ctx, release := g.cfg.Control.Bound(ctx)

@@ -56,9 +56,9 @@ type Group struct {
 
 var _ backend.Backend = (*Group)(nil)
 
-func newGroup(cfg backend.Config, o Options, dev cudaDevice) *Group {
+func newGroup(ctx context.Context, cfg backend.Config, o Options, dev cudaDevice) *Group {
 	g := &Group{
-		cfg: cfg, opts: o, dev: dev, memory: memoryOf(dev), state: callstate.New(cfg.Control), wake: make(chan struct{}, 1),
+		cfg: cfg, opts: o, dev: dev, memory: memoryOf(dev), state: callstate.New(ctx, cfg.Control), wake: make(chan struct{}, 1),
 		epoch: time.Now(), sends: map[int]*commStream{}, recvs: map[int]*commStream{}, left: map[int]progress{},
 		recordings: map[*capture.Recording]bool{},
 	}
@@ -241,7 +241,7 @@ func (g *Group) awaitFailure() {
 
 // pollAll updates the states of all calls, unless the driver hangs.
 func (g *Group) pollAll() {
-	ctx, cancel := context.WithTimeout(context.Background(), pollTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.ctx), pollTimeout)
 	defer cancel()
 	_, err := detach(ctx, func() (struct{}, error) {
 		for _, cs := range g.commStreams() {
@@ -257,7 +257,7 @@ func (g *Group) pollAll() {
 // abort aborts communicators, and returns when their kernels have ended. ncclCommAbort itself returns up to half a
 // second later, in the background: it waits for NCCL's threads, which look for an abort twice a second.
 func (g *Group) abort(comms ...*communicator) {
-	aborting := g.memory.background(func() { g.end((*communicator).abort, comms...) })
+	aborting := g.memory.background(g.ctx, func() { g.end((*communicator).abort, comms...) })
 	for _, c := range comms {
 		select {
 		case <-c.halted:
@@ -277,7 +277,7 @@ func (g *Group) abort(comms ...*communicator) {
 // end aborts or destroys communicators, each on a thread of its own. It returns after abortTimeout
 // at the latest and leaves threads behind that are not done.
 func (g *Group) end(how func(*communicator) error, comms ...*communicator) error {
-	ctx, cancel := context.WithTimeoutCause(context.Background(), abortTimeout, fmt.Errorf("a communicator did not end within %v", abortTimeout))
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(g.ctx), abortTimeout, fmt.Errorf("a communicator did not end within %v", abortTimeout))
 	defer cancel()
 	errs := make([]error, len(comms))
 	var wg sync.WaitGroup
@@ -309,7 +309,7 @@ func (g *Group) markStuck() {
 // contextWithGrace returns a context that ends abortTimeout after the group's. The caller must call
 // the returned function.
 func (g *Group) contextWithGrace() (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(context.Background())
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(g.ctx))
 	stop := context.AfterFunc(g.ctx, func() {
 		select {
 		case <-time.After(abortTimeout):
@@ -381,7 +381,7 @@ func (g *Group) Close(ctx context.Context) error {
 			g.small.free()
 		}
 	}
-	g.memory.collect()
+	g.memory.collect(g.ctx)
 	g.release()
 	return err
 }

@@ -58,7 +58,7 @@ func join(ctx context.Context, cfg backend.Config, o Options, isRoot bool) (_ *G
 	}
 	ctx, cancel := awake.WithTimeoutCause(ctx, cfg.Timeout, fmt.Errorf("%w after %v", backend.ErrTimeout, cfg.Timeout))
 	defer cancel()
-	g := newGroup(cfg, o, dev)
+	g := newGroup(ctx, cfg, o, dev)
 	ctx, release := cfg.Control.Bound(ctx)
 	defer release()
 	defer func() {

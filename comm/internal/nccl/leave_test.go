@@ -15,7 +15,7 @@ import (
 // many calls, and not before. A call that a leaver has not made can never end.
 func TestLeaversAreReleasedOnceCallsAreDone(t *testing.T) {
 	control := &coordinator.Group{Members: []int{7, 5, 3}}
-	g := &Group{cfg: backend.Config{Rank: 1, Size: 3, Control: control}, state: callstate.New(control), memory: &memory{}, left: map[int]progress{}}
+	g := &Group{cfg: backend.Config{Rank: 1, Size: 3, Control: control}, state: callstate.New(t.Context(), control), memory: &memory{}, left: map[int]progress{}}
 	newCommStream := func() *commStream { return &commStream{group: g} }
 	g.main, g.recvs, g.sends = newCommStream(), map[int]*commStream{0: newCommStream()}, map[int]*commStream{2: newCommStream()}
 	let := 0

@@ -55,9 +55,10 @@ func memoryOf(dev cudaDevice) *memory {
 	return kernels.Of(dev).Values().Get(memoryKey{}, func() any { return &memory{dev: dev} }).(*memory)
 }
 
-// background runs f, which ends what may still use memory. The context ends with f.
-func (m *memory) background(f func()) context.Context {
-	ctx, ended := context.WithCancel(context.Background())
+// background runs f, which ends what may still use memory, even after ctx has ended. The returned
+// context ends with f.
+func (m *memory) background(ctx context.Context, f func()) context.Context {
+	ctx, ended := context.WithCancel(context.WithoutCancel(ctx))
 	m.busy.Add(1)
 	m.ending.Go(func() {
 		defer ended()
@@ -79,7 +80,7 @@ func (g *Group) Alloc(size int) (device.Buffer, error) {
 	if err := g.state.Err(); err != nil || size == 0 {
 		return device.Buffer{}, err
 	}
-	g.memory.collect()
+	g.memory.collect(g.ctx)
 	b, err := g.newAllocation(size)
 	if err != nil {
 		return device.Buffer{}, err
@@ -149,8 +150,9 @@ func (m *memory) keepUntil(e device.Event) {
 }
 
 // collect frees the queued allocations, unless something may still use them. Users of an allocation
-// are known before it is queued, so collect takes the queue first and checks for users then.
-func (m *memory) collect() {
+// are known before it is queued, so collect takes the queue first and checks for users then. ctx may
+// have ended: a group that closes collects too.
+func (m *memory) collect(ctx context.Context) {
 	if !m.collecting.TryLock() {
 		return
 	}
@@ -164,7 +166,7 @@ func (m *memory) collect() {
 	}
 	idle := m.busy.Load() == 0 && !m.isStuck.Load() && m.isUnused()
 	if idle {
-		ctx, cancel := context.WithTimeout(context.Background(), abortTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortTimeout)
 		defer cancel()
 		idle = m.dev.Compute().Sync(ctx) == nil
 	}

@@ -87,7 +87,7 @@ func SmallAllReduceOnOneGPU(ctx context.Context, dev device.Device, ranks int) (
 	all := make([]*rankOfOne, ranks)
 	most, mostNarrow := mostWide(ranks)/device.Float32.Size(), wideFrom/device.Float32.Size()
 	for i := range all {
-		g := newGroup(backend.Config{Rank: i, Size: ranks, Timeout: defaultTimeout, Log: slog.New(slog.DiscardHandler)}, Options{}, gpu)
+		g := newGroup(ctx, backend.Config{Rank: i, Size: ranks, Timeout: defaultTimeout, Log: slog.New(slog.DiscardHandler)}, Options{}, gpu)
 		g.lib = lib
 		r := &rankOfOne{smallAllReduce: &smallAllReduce{group: g}, builder: opBuilder{rank: i, size: ranks}}
 		if _, err := r.prepare(ctx, true); err != nil {
