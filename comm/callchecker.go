@@ -2,9 +2,9 @@ package comm
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
+	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/coordinator"
 )
@@ -37,18 +37,15 @@ func (c *callChecker) Start(call *backend.Call) (backend.Task, error) {
 	return c.Backend.Start(call)
 }
 
-// compare returns a [*backend.MismatchError] on every rank if the ranks' calls differ. It
+// compare returns a [*failure.MismatchError] on every rank if the ranks' calls differ. It
 // returns when all ranks have called it, the group has failed, or Close was called.
 func (c *callChecker) compare(mine backend.Fingerprint) error {
 	c.seq++
 	if mine.Kind == backend.Group {
 		mine.Count = 0 // within a Coalesce, ranks may send and receive different numbers of elements
 	}
-	value, err := json.Marshal(mine)
-	if err != nil {
-		return err
-	}
-	values, err := c.control.Gather(c.ctx, fmt.Sprintf("call/%d", c.seq), value)
+	call := mine.String()
+	values, err := c.control.Gather(c.ctx, fmt.Sprintf("call/%d", c.seq), []byte(call))
 	if f := c.control.Failure(); err != nil && f != nil { // the group has failed, for example because a call's deadline passed
 		return backend.Cause(f)
 	}
@@ -56,12 +53,10 @@ func (c *callChecker) compare(mine backend.Fingerprint) error {
 		return err
 	}
 	rank := c.control.Rank()
-	differ := &backend.MismatchError{Rank: rank, Peer: rank, Mine: mine, All: make([]backend.Fingerprint, len(values)), Ranks: c.control.Members}
+	differ := &failure.MismatchError{Rank: rank, Peer: rank, Mine: call, All: make([]string, len(values)), Ranks: c.control.Members}
 	for i, r := range c.control.Members {
-		if err := json.Unmarshal(values[i], &differ.All[i]); err != nil {
-			return fmt.Errorf("call of rank %d: %w", r, err)
-		}
-		if differ.All[i] != mine && differ.Peer == rank {
+		differ.All[i] = string(values[i])
+		if differ.All[i] != call && differ.Peer == rank {
 			differ.Peer, differ.Theirs = r, differ.All[i]
 		}
 	}
@@ -73,7 +68,7 @@ func (c *callChecker) compare(mine backend.Fingerprint) error {
 
 // Close closes the backend and ends a comparison in progress.
 func (c *callChecker) Close(ctx context.Context) error {
-	defer c.cancel(backend.ErrClosed)
+	defer c.cancel(failure.ErrClosed)
 	return c.Backend.Close(ctx)
 }
 

@@ -124,7 +124,7 @@ func (g *group) number(c *backend.Call) {
 
 // AllReduce reduces t over all ranks, in place. All ranks get bitwise equal results.
 func (pg *ProcessGroup) AllReduce(t device.Tensor, op ReduceOp) *Work {
-	return pg.start(backend.Call{Kind: backend.AllReduce, Op: op, Dst: t, Src: t})
+	return pg.start(backend.Call{Kind: backend.AllReduce, Op: backend.ReduceOp(op), Dst: t, Src: t})
 }
 
 // Broadcast copies the elements of t on rank root to t on all other ranks.
@@ -139,7 +139,7 @@ func (pg *ProcessGroup) Broadcast(t device.Tensor, root int) *Work {
 // Reduce reduces src over all ranks into dst of rank root, where dst may be src. The other
 // ranks ignore dst.
 func (pg *ProcessGroup) Reduce(dst, src device.Tensor, op ReduceOp, root int) *Work {
-	return pg.start(backend.Call{Kind: backend.Reduce, Op: op, Dst: pg.tensorOn(root, dst), Src: src, Root: root})
+	return pg.start(backend.Call{Kind: backend.Reduce, Op: backend.ReduceOp(op), Dst: pg.tensorOn(root, dst), Src: src, Root: root})
 }
 
 // AllGather concatenates the ranks' src, of c elements each, in order of rank. Every rank
@@ -160,7 +160,7 @@ func (pg *ProcessGroup) AllGatherUneven(dst, src device.Tensor, counts []int) *W
 // ReduceScatter reduces src, of Size·c elements, over all ranks. Rank r gets the r-th c
 // elements of the result in dst. dst may be this rank's part of src.
 func (pg *ProcessGroup) ReduceScatter(dst, src device.Tensor, op ReduceOp) *Work {
-	return pg.start(backend.Call{Kind: backend.ReduceScatter, Op: op, Dst: dst, Src: src})
+	return pg.start(backend.Call{Kind: backend.ReduceScatter, Op: backend.ReduceOp(op), Dst: dst, Src: src})
 }
 
 // Gather concatenates the ranks' src, of c elements each, in dst of rank root, of Size·c
@@ -223,7 +223,7 @@ type batch struct {
 // factor returns the Factor of call c: the one that With gave or, for a PreMulSum without one,
 // the Factor of the Coalesce that c belongs to. It returns nil if c has no Factor.
 func (pg *ProcessGroup) factor(c *backend.Call) *float64 {
-	if pg.opts.Factor == nil && pg.batch != nil && c.Kind.Reduces() && c.Op == PreMulSum {
+	if pg.opts.Factor == nil && pg.batch != nil && c.Kind.Reduces() && c.Op == backend.PreMulSum {
 		return pg.batch.factor
 	}
 	return pg.opts.Factor

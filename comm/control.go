@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/comm/internal/host"
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/backend"
@@ -50,7 +51,7 @@ func openControl(ctx context.Context, o *Options, n int64, release *releases) (*
 	}
 	if err != nil {
 		if !launched && (errors.Is(err, ErrTimeout) || errors.Is(err, context.DeadlineExceeded)) {
-			err = &AbsentError{Ranks: []int{0}, Err: err}
+			err = &failure.AbsentError{Ranks: []int{0}, Err: err}
 		}
 		return nil, err
 	}

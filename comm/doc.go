@@ -36,7 +36,7 @@
 // # Collectives
 //
 // Every rank of a group starts the same collectives in the same order. If the calls of two
-// ranks differ, they fail with a [*MismatchError]. A call returns a [Work] at once. Several
+// ranks differ, they fail with a [*failure.MismatchError]. A call returns a [Work] at once. Several
 // calls may be in flight; they run in order. After [Work.Wait], computations that are
 // enqueued on the device see the result. Tensors are flat: a call compares their element
 // type and their number of elements, not their shape.
@@ -71,7 +71,7 @@
 // Unless the error mode is NoErrorHandling, a call that fails in one group breaks all groups
 // of that Init, on all ranks. [ProcessGroup.Abort] breaks one group and the groups split
 // from it. Errors identify ranks by their number in the job, and name the group of the call
-// that failed ([CallError]).
+// that failed ([failure.CallError]).
 //
 // # Failure
 //
@@ -103,9 +103,9 @@
 // manual of these tools.
 //
 // A call that is wrong whatever the other ranks do (sizes, types or ranks that do not fit,
-// operands that overlap) panics with a [*UsageError]. The call gets no number, and nothing of
+// operands that overlap) panics with a [*failure.UsageError]. The call gets no number, and nothing of
 // it is sent. The group breaks as it does when a call fails: the calls of the other ranks
-// fail at once, with the same [*UsageError] as their cause.
+// fail at once, with the same [*failure.UsageError] as their cause.
 //
 // # Stop requests
 //

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/comm/internal/watchdog"
 	"github.com/goddp/goddp/internal/backend"
 )
@@ -121,13 +122,13 @@ func (d *watchdogLoop) errorFile() error {
 
 // culprit returns the rank that caused the failure, or nil if it originated on this rank.
 func (d *watchdogLoop) culprit() *int {
-	return causedBy(&CallError{Rank: d.world.Rank, Err: d.failure})
+	return causedBy(&failure.CallError{Rank: d.world.Rank, Err: d.failure})
 }
 
 // awaited returns the ranks that this rank's overdue call waited for, by their numbers in the
 // job. It returns nil if the failure is not a timeout of this rank.
 func (d *watchdogLoop) awaited() []int {
-	var late *TimeoutError
+	var late *failure.TimeoutError
 	if d.culprit() != nil || !errors.As(d.failure, &late) {
 		return nil
 	}
@@ -213,7 +214,7 @@ func (d *watchdogLoop) end() {
 	select {
 	case <-d.leaving:
 	default:
-		d.logf(slog.LevelError, "[Rank %d] the process has not left by itself: ending it, as error mode %v has it. It is here:", d.world.Rank, d.mode)
+		d.logf(slog.LevelError, "[Rank %d] the process has not left by itself: ending it, as error mode %v has it. It is here:", d.world.Rank, d.core.Mode)
 		d.bounded(recordTime, "writing where the goroutines are", func() error {
 			_, err := os.Stderr.WriteString(stacks())
 			return err

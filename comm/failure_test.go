@@ -18,8 +18,8 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/internal/testkit/commtest"
 )
@@ -161,7 +161,7 @@ func TestCloseReturnsUnreportedFailures(t *testing.T) {
 			synctest.Wait() // returns when Close is waiting for the call
 			groups[1].Close()
 			err = <-ended
-			var call *comm.CallError
+			var call *failure.CallError
 			if said := errors.As(err, &call) && errors.Is(err, comm.ErrPeerLost); said == aborts || (err == nil) != aborts {
 				t.Errorf("aborted %v: %v", aborts, err)
 			}
@@ -444,7 +444,7 @@ func TestCheckCallsComparesCallsBeforeTheyRun(t *testing.T) {
 		} else {
 			err = pg.AllReduce(x, comm.Sum).Wait(t.Context())
 		}
-		var m *comm.MismatchError
+		var m *failure.MismatchError
 		if !errors.As(err, &m) {
 			t.Errorf("rank %d: %v", r, err)
 			return
@@ -465,7 +465,7 @@ func TestCheckCallsTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups, _ := local(t, 3, &comm.Options{Timeout: time.Minute, CheckCalls: true})
 		each(groups[:2], func(r int, pg *comm.ProcessGroup) {
-			var late *comm.TimeoutError
+			var late *failure.TimeoutError
 			if err := pg.Barrier().Wait(t.Context()); !errors.As(err, &late) || fmt.Sprint(late.Waiting) != "[2]" {
 				t.Errorf("rank %d: %v", r, err)
 			}
@@ -600,10 +600,10 @@ func TestMonitorDetectsAStuckWatchdog(t *testing.T) {
 // An error is no interruption if it also says something else.
 func TestInterruptions(t *testing.T) {
 	stop := &comm.SignalError{Signal: syscall.SIGTERM}
-	call := &comm.CallError{Rank: 1, Err: &comm.AbortedError{By: 1, Err: stop}}
+	call := &failure.CallError{Rank: 1, Err: &failure.AbortedError{By: 1, Err: stop}}
 	for want, errs := range map[bool][]error{
 		true:  {stop, context.Canceled, call, fmt.Errorf("epoch 3: %w", context.Canceled), errors.Join(call, stop)},
-		false: {errors.New("no luck"), errors.Join(errors.New("no luck"), call), &comm.AbortedError{By: 1}, context.DeadlineExceeded},
+		false: {errors.New("no luck"), errors.Join(errors.New("no luck"), call), &failure.AbortedError{By: 1}, context.DeadlineExceeded},
 	} {
 		for _, err := range errs {
 			if comm.IsInterruption(err) != want {
@@ -616,23 +616,23 @@ func TestInterruptions(t *testing.T) {
 // CausedBy returns the rank that could not join, was lost or aborted the group, or whose call
 // failed first. It returns nil if the failure began on the rank that has the error.
 func TestErrorsNameTheRankThatCausedThem(t *testing.T) {
-	lost := &comm.PeerLostError{Peer: 2}
+	lost := &failure.PeerLostError{Peer: 2}
 	for _, c := range []struct {
 		err  error
 		want string
 	}{
 		{errors.New("no luck"), "none"},
-		{&backend.CallError{Rank: 0, Err: &comm.TimeoutError{Waiting: []int{3}}}, "none"},
-		{fmt.Errorf("epoch 3: %w", &backend.CallError{Rank: 0, Err: lost}), "2"},
-		{&comm.AbortedError{By: 1, Err: errors.New("no luck")}, "1"},
-		{&comm.AbortedError{By: 1, Err: lost}, "2"},
-		{fmt.Errorf("rank 0: initializing: %w", &comm.JoinError{Rank: 3, Err: errors.New("no luck")}), "3"},
-		{fmt.Errorf("%w; here: %w", &comm.JoinError{Rank: 3, Err: errors.New("no luck")}, lost), "3"},
-		{&comm.CallError{Rank: 1, Group: "default/1/1", Err: &comm.AbortedError{By: 3, Err: errors.New("no luck")}}, "3"},
-		{&comm.CallError{Rank: 1, Err: &comm.CallError{Rank: 2, Group: "default/1/0", Err: &comm.TimeoutError{Waiting: []int{4}}}}, "2"},
-		{&comm.CallError{Rank: 1, Err: fmt.Errorf("epoch 3: %w", &comm.CallError{Rank: 1, Err: &comm.TimeoutError{}})}, "none"},
-		{&comm.CallError{Rank: 2, Err: lost}, "none"},
-		{errors.Join(errors.New("saving"), &comm.AbortedError{By: 0, Err: errors.New("no luck")}), "0"},
+		{&failure.CallError{Rank: 0, Err: &failure.TimeoutError{Waiting: []int{3}}}, "none"},
+		{fmt.Errorf("epoch 3: %w", &failure.CallError{Rank: 0, Err: lost}), "2"},
+		{&failure.AbortedError{By: 1, Err: errors.New("no luck")}, "1"},
+		{&failure.AbortedError{By: 1, Err: lost}, "2"},
+		{fmt.Errorf("rank 0: initializing: %w", &failure.JoinError{Rank: 3, Err: errors.New("no luck")}), "3"},
+		{fmt.Errorf("%w; here: %w", &failure.JoinError{Rank: 3, Err: errors.New("no luck")}, lost), "3"},
+		{&failure.CallError{Rank: 1, Group: "default/1/1", Err: &failure.AbortedError{By: 3, Err: errors.New("no luck")}}, "3"},
+		{&failure.CallError{Rank: 1, Err: &failure.CallError{Rank: 2, Group: "default/1/0", Err: &failure.TimeoutError{Waiting: []int{4}}}}, "2"},
+		{&failure.CallError{Rank: 1, Err: fmt.Errorf("epoch 3: %w", &failure.CallError{Rank: 1, Err: &failure.TimeoutError{}})}, "none"},
+		{&failure.CallError{Rank: 2, Err: lost}, "none"},
+		{errors.Join(errors.New("saving"), &failure.AbortedError{By: 0, Err: errors.New("no luck")}), "0"},
 	} {
 		got := "none"
 		if rank := comm.CausedBy(c.err); rank != nil {
@@ -689,14 +689,14 @@ func failInASubgroup(pg *comm.ProcessGroup) error {
 	if whole != nil {
 		err = errors.Join(err, whole.Sync(ctx))
 	}
-	var usage *comm.UsageError
+	var usage *failure.UsageError
 	if !errors.As(err, &usage) || usage.Rank != 3 || !strings.Contains(err.Error(), "rank 3: Broadcast: rank 2 of a group of 2") {
 		return fmt.Errorf("got %v, want what rank 3 of the job called", err)
 	}
 	if culprit := comm.CausedBy(err); culprit == nil || *culprit != 3 {
 		return fmt.Errorf("%v is not caused by rank 3 of the job", err)
 	}
-	var call *comm.CallError
+	var call *failure.CallError
 	if pg.Rank() == 1 && (!errors.As(err, &call) || call.Rank != 1 || call.Group != "default/1/1") {
 		return fmt.Errorf("%v does not say which call of rank 1 failed", err)
 	}
@@ -765,7 +765,7 @@ func TestDeviceMemoryIsRejectedByTheHostBackend(t *testing.T) {
 	waiting := groups[0].AllReduce(vec(1), comm.Sum)
 	func() {
 		defer func() {
-			if e, ok := recover().(*comm.UsageError); !ok || !strings.Contains(e.Error(), "rank 1: AllReduce: the host cannot address") {
+			if e, ok := recover().(*failure.UsageError); !ok || !strings.Contains(e.Error(), "rank 1: AllReduce: the host cannot address") {
 				t.Errorf("panic with %v", e)
 			}
 		}()

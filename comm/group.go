@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/backend"
@@ -129,10 +130,10 @@ func (pg *ProcessGroup) Backend() string { return pg.backend.Name() }
 
 // Alloc returns size zeroed bytes of the memory that the group's backend transfers
 // fastest. The memory is freed when nothing refers to it any more. Alloc panics with a
-// [*UsageError] if size is negative.
+// [*failure.UsageError] if size is negative.
 func (pg *ProcessGroup) Alloc(size int) (device.Buffer, error) {
 	if size < 0 {
-		panic(&UsageError{Rank: pg.world.Rank, Call: "Alloc", Msg: fmt.Sprintf("%d bytes", size)})
+		panic(&failure.UsageError{Rank: pg.world.Rank, Call: "Alloc", Msg: fmt.Sprintf("%d bytes", size)})
 	}
 	if r := capture.Of(pg.dev); r != nil {
 		return device.Buffer{}, r.NotYet("rank %d allocates %d bytes of communication memory", pg.rank, size)

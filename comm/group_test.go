@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/testkit/commtest"
@@ -98,8 +99,8 @@ func TestCollectives(t *testing.T) {
 				if err := w.Wait(t.Context()); err != nil {
 					return err
 				}
-				if s, err := w.State(); s != comm.Done || err != nil {
-					return fmt.Errorf("state %v, %v after Wait", s, err)
+				if done, err := w.Done(); !done || err != nil {
+					return fmt.Errorf("done is %v, %v after Wait", done, err)
 				}
 				if b, e := w.Started().Time(), w.Ended().Time(); b.IsZero() || e.Before(b) {
 					return fmt.Errorf("ran from %v to %v", b, e)
@@ -269,7 +270,7 @@ func TestMismatchNamesBothCalls(t *testing.T) {
 	each(groups, func(r int, pg *comm.ProcessGroup) {
 		defer pg.Close()
 		err := pg.With(comm.CallOptions{Name: "bucket 7"}).AllReduce(device.HostTensor(make([]float32, 8+r), device.Float32), comm.Sum).Wait(t.Context())
-		if !errors.As(err, new(*comm.MismatchError)) {
+		if !errors.As(err, new(*failure.MismatchError)) {
 			t.Errorf("rank %d: %v", r, err)
 		}
 		for _, want := range []string{"8 elements", "9 elements", "AllReduce", "bucket 7", "rank 0", "rank 1"} {
@@ -392,7 +393,7 @@ func TestSplitNamesTheMissingRank(t *testing.T) {
 	errs := make([]error, 3)
 	each(groups, func(r int, pg *comm.ProcessGroup) { _, errs[r] = pg.Split(t.Context(), min(r, 1), 0) })
 	closeAll(groups)
-	var absent *comm.AbsentError
+	var absent *failure.AbsentError
 	if !errors.As(errs[1], &absent) || !slices.Equal(absent.Ranks, []int{2}) || !strings.Contains(errs[1].Error(), "timed out after 100ms: rank 2 has not come") {
 		t.Errorf("%v, want that rank 2 has not come", errs[1])
 	}
@@ -424,8 +425,8 @@ func TestSplitNamesTheRankThatFailed(t *testing.T) {
 		culprit int
 		said    string
 	}{
-		{&comm.JoinError{Rank: 3, Err: errors.New("no luck")}, 3, "color 1, ranks 1-3: rank 3 could not join: no luck"},
-		{&comm.PeerLostError{Peer: 3}, 3, "color 1, ranks 1-3: rank 3 lost"},
+		{&failure.JoinError{Rank: 3, Err: errors.New("no luck")}, 3, "color 1, ranks 1-3: rank 3 could not join: no luck"},
+		{&failure.PeerLostError{Peer: 3}, 3, "color 1, ranks 1-3: rank 3 lost"},
 		{nil, 0, "process group aborted: by rank 0: no luck"},
 	} {
 		var arrived sync.WaitGroup
@@ -502,7 +503,7 @@ func TestTimeoutAndNameOfACall(t *testing.T) {
 		groups, _ := local(t, 2, nil)
 		start := time.Now()
 		err := groups[0].With(comm.CallOptions{Timeout: 3 * time.Second, Name: "bucket 5"}).AllReduce(vec(1), comm.Sum).Wait(context.Background())
-		var timeout *comm.TimeoutError
+		var timeout *failure.TimeoutError
 		if !errors.As(err, &timeout) || timeout.After != 3*time.Second || time.Since(start) > 4*time.Second || !strings.Contains(err.Error(), "bucket 5") {
 			t.Errorf("after %v: %v", time.Since(start), err)
 		}
@@ -589,7 +590,7 @@ func TestUsageErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			defer func() {
-				e, ok := recover().(*comm.UsageError)
+				e, ok := recover().(*failure.UsageError)
 				if !ok || !strings.Contains(e.Error(), c.want) {
 					t.Errorf("panicked with %v, want a UsageError with %q", e, c.want)
 				}

@@ -98,7 +98,7 @@ func (o *Options) orDefaults() Options {
 }
 
 // Init joins the job's process group. It returns when all ranks have joined. The error is an
-// [*AbsentError] if some ranks did not join in time.
+// [*failure.AbsentError] if some ranks did not join in time.
 //
 // ctx bounds Init alone, as with [net.Dialer]. After Init has returned, the end of ctx does
 // nothing to the group; [ProcessGroup.Abort] ends a group early. A group that Init makes within

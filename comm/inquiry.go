@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/coordinator"
 	"github.com/goddp/goddp/internal/flight"
@@ -29,7 +30,7 @@ const (
 // cause, the other failure stays the cause.
 func (d *watchdogLoop) inquire(w *Work) {
 	g := w.group
-	late := &backend.TimeoutError{After: d.allowed(w), State: w.progress(), Waiting: d.waits(w)}
+	late := &failure.TimeoutError{After: d.allowed(w), Running: w.isRunning(), Waiting: d.waits(w)}
 	describe := func() *coordinator.Failure { return backend.Describe(backend.OfCall(g.control, &w.call, late)) }
 	var others []int
 	for r := range d.world.Size {
@@ -67,7 +68,7 @@ func (d *watchdogLoop) inquire(w *Work) {
 // diagnose finds the ranks that the overdue call really waits for, and sets late.Waiting,
 // late.Diagnosis and d.diagnosis. The backend may name a neighbor that itself waits for another
 // rank, so diagnose also uses the other ranks' answers.
-func (d *watchdogLoop) diagnose(late *backend.TimeoutError, answers map[int][]byte) {
+func (d *watchdogLoop) diagnose(late *failure.TimeoutError, answers map[int][]byte) {
 	mine := d.account(late.Waiting)
 	mine.DeadlinePassed = true
 	accounts := []*flight.Dump{mine}

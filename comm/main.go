@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/files"
 	"github.com/goddp/goddp/internal/jobenv"
@@ -250,11 +251,11 @@ func (m *mainRun) takeOldest() *ProcessGroup {
 // join, was lost or aborted the group, whose call failed first, or whose error [Agree] passed
 // on. It returns nil if err originated on this rank.
 func causedBy(err error) *int {
-	var join *JoinError
-	var lost *PeerLostError
-	var aborted *AbortedError
+	var join *failure.JoinError
+	var lost *failure.PeerLostError
+	var aborted *failure.AbortedError
 	var agreed *agreedError
-	var mine, innermost *CallError
+	var mine, innermost *failure.CallError
 	errors.As(err, &mine)
 	for call := mine; call != nil; {
 		if innermost = call; !errors.As(innermost.Err, &call) {

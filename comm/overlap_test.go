@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/internal/testkit/commtest"
@@ -16,8 +17,8 @@ import (
 
 // rejection makes a call. It returns the error with which the call panics if the call is
 // rejected, else nil.
-func rejection(call func()) (usage *comm.UsageError) {
-	defer func() { usage, _ = recover().(*comm.UsageError) }()
+func rejection(call func()) (usage *failure.UsageError) {
+	defer func() { usage, _ = recover().(*failure.UsageError) }()
 	call()
 	return nil
 }
@@ -100,8 +101,8 @@ func TestOperandsThatShareMemory(t *testing.T) {
 			if err := waiting.Sync(t.Context()); !errors.As(err, &usage) || usage.Rank != 1 {
 				t.Errorf("%s: the other rank's call ended with %v", c.name, err)
 			}
-			var call *comm.CallError
-			if err := groups[1].Barrier().Sync(t.Context()); !errors.As(err, &call) || call.Call.Seq != 1 {
+			var call *failure.CallError
+			if err := groups[1].Barrier().Sync(t.Context()); !errors.As(err, &call) || call.Call != "Barrier #1" {
 				t.Errorf("%s: the next call ended with %v, want it to be the first that is numbered", c.name, err)
 			}
 		}
@@ -132,7 +133,7 @@ func TestRejectedCallInASubgroupBreaksAllGroups(t *testing.T) {
 			for err = nil; err == nil; { // repeat until this rank knows of the failure
 				err = g.Barrier().Sync(ctx)
 			}
-			var usage *comm.UsageError
+			var usage *failure.UsageError
 			if !strings.Contains(err.Error(), ": AllToAll: dst [0x") || !errors.As(err, &usage) || usage.Rank != 3 {
 				return fmt.Errorf("group of %d: got %v", g.Size(), err)
 			}

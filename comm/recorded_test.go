@@ -97,8 +97,8 @@ func TestEmulatedRecordedCallsAreReplayed(t *testing.T) {
 							return err
 						}
 						defer made.Close()
-						if s, err := r.work.State(); s != comm.Queued || err != nil {
-							return fmt.Errorf("the recorded call is %v, %v before the first replay", s, err)
+						if done, err := r.work.Done(); done || err != nil {
+							return fmt.Errorf("the recorded call is done: %v, %v, before the first replay", done, err)
 						}
 						step = made.Replay
 					}

@@ -19,7 +19,7 @@ import (
 //
 // The new group uses the device and the store of this group. Close of this group also closes
 // the new group, unless the program has closed the new group before. The error is an
-// [*AbsentError] if some ranks did not call Split in time.
+// [*failure.AbsentError] if some ranks did not call Split in time.
 func (pg *ProcessGroup) Split(ctx context.Context, color, key int) (*ProcessGroup, error) {
 	pg.startMu.Lock()
 	pg.splits++

@@ -62,7 +62,7 @@ func (pg *ProcessGroup) finish(ctx context.Context, w *Work, used ...staged) err
 			s.free()
 		}
 	}
-	if s, _ := w.State(); s == Done || s == Failed {
+	if done, _ := w.Done(); done {
 		free()
 		return err
 	}

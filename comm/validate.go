@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
 )
@@ -37,12 +38,12 @@ var forms = [...]form{
 	backend.Recv:          {always, never, 1, 1},
 }
 
-// reject breaks the group and panics with a [*UsageError]. It is for calls that are wrong
+// reject breaks the group and panics with a [*failure.UsageError]. It is for calls that are wrong
 // whatever the other ranks do. A rejected call gets no sequence number and sends nothing, so
 // the peers would wait for the call until their deadline. Because the group breaks, the peers
 // get the cause at once.
 func (pg *ProcessGroup) reject(c *backend.Call, format string, args ...any) {
-	err := &UsageError{Rank: pg.world.Rank, Call: c.Kind.String(), Msg: fmt.Sprintf(format, args...)}
+	err := &failure.UsageError{Rank: pg.world.Rank, Call: c.Kind.String(), Msg: fmt.Sprintf(format, args...)}
 	pg.reported.Store(true) // the panic reports the failure to the program
 	c.Name = pg.opts.Name
 	now := time.Now()
@@ -124,13 +125,13 @@ func (pg *ProcessGroup) validateLengths(c *backend.Call, f form) {
 func (pg *ProcessGroup) validateOp(c *backend.Call) {
 	given := pg.factor(c) != nil
 	switch {
-	case c.Op > PreMulSum:
+	case c.Op > backend.PreMulSum:
 		pg.reject(c, "unknown %v", c.Op)
-	case c.Op == PreMulSum && !given:
+	case c.Op == backend.PreMulSum && !given:
 		pg.reject(c, "%v without a Factor", c.Op)
-	case c.Op != PreMulSum && given:
+	case c.Op != backend.PreMulSum && given:
 		pg.reject(c, "%v with a Factor: only %v takes one", c.Op, PreMulSum)
-	case c.Op == PreMulSum && !c.DType().IsFloat() && c.DType().Valid():
+	case c.Op == backend.PreMulSum && !c.DType().IsFloat() && c.DType().Valid():
 		pg.reject(c, "%v of %v: it is for floating-point types", c.Op, c.DType())
 	}
 }

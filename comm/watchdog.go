@@ -74,7 +74,7 @@ const far = time.Duration(math.MaxInt64)
 func newWatchdogLoop(ctx context.Context, w World, recorder *flight.Recorder, o Options) *watchdogLoop {
 	d := &watchdogLoop{
 		mode: o.ErrorMode, heartbeat: o.heartbeat, monitoring: o.monitoring, reportStragglers: o.reportStragglers, world: w, log: o.Log, exit: o.exit,
-		core: watchdog.Core{Mode: o.ErrorMode}, hookTimeout: o.ShutdownTimeout, recorder: recorder,
+		core: watchdog.Core{Mode: watchdog.Mode(o.ErrorMode)}, hookTimeout: o.ShutdownTimeout, recorder: recorder,
 		startTime: time.Now(), wake: make(chan struct{}, 1), leaving: make(chan struct{}), done: make(chan struct{}), broken: make(chan struct{}), next: far,
 	}
 	d.epoch = d.startTime.UnixNano()

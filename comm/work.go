@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/capture"
@@ -75,7 +76,7 @@ func (s *joinStream) WaitFor(e device.Event) error {
 // report returns err. If err is the failure of a call, report also notes that the program has
 // received a failure.
 func (w *Work) report(err error) error {
-	if err != nil && errors.As(err, new(*CallError)) {
+	if err != nil && errors.As(err, new(*failure.CallError)) {
 		w.group.reported.Store(true)
 	}
 	return err
@@ -93,19 +94,23 @@ func (w *Work) Sync(ctx context.Context) error {
 	return w.report(w.task.Sync(ctx))
 }
 
-// State returns the state of the call and, if the call has failed, its error.
-func (w *Work) State() (State, error) {
+// Done reports, without blocking, whether the call has ended, and returns its error if it has failed.
+func (w *Work) Done() (bool, error) {
+	s, err := w.state()
+	return s >= backend.Done, w.report(err)
+}
+
+func (w *Work) state() (backend.State, error) {
 	if w.err != nil {
-		return Failed, w.report(w.err)
+		return backend.Failed, w.err
 	}
 	if c := w.recorded; c != nil {
 		if c.replay == nil {
-			return Queued, nil
+			return backend.Queued, nil
 		}
-		return c.replay.State()
+		return c.replay.state()
 	}
-	s, err := w.task.State()
-	return s, w.report(err)
+	return w.task.State()
 }
 
 // Started returns the moment at which the call started to run, for a trace.
@@ -146,8 +151,8 @@ func (w *Work) String() string {
 	if c := w.recorded; c != nil && c.replay != nil {
 		return c.replay.String()
 	}
-	s, err := w.State()
-	if err != nil {
+	s, err := w.state()
+	if w.report(err) != nil {
 		return fmt.Sprintf("%v: %v: %v", &w.call, s, err)
 	}
 	return fmt.Sprintf("%v: %v", &w.call, s)
@@ -175,11 +180,6 @@ func (o *observed) Ended(at time.Time, err error) {
 	o.group.watchdog.ended((*Work)(o), err)
 }
 
-// progress returns Running if the backend has notified this Work that the call runs, else
-// Queued. It is for pending calls. It does not ask the driver, because the driver may hang.
-func (w *Work) progress() State {
-	if w.running.Load() > 0 {
-		return Running
-	}
-	return Queued
-}
+// isRunning reports whether the backend has notified this Work that the call runs. It does not ask the
+// driver, because the driver may hang.
+func (w *Work) isRunning() bool { return w.running.Load() > 0 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/testkit/must"
@@ -106,7 +107,7 @@ func TestZeroedGradientsOfFailedPass(t *testing.T) {
 
 // isAbortedBy reports whether err says that rank by aborted the group, or this rank if it is rank by.
 func isAbortedBy(err error, pg *comm.ProcessGroup, by int) bool {
-	var aborted *comm.AbortedError
+	var aborted *failure.AbortedError
 	byAnother := errors.As(err, &aborted)
 	return errors.Is(err, comm.ErrAborted) && byAnother == (pg.Rank() != by) && (!byAnother || aborted.By == by)
 }

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/testkit/commtest"
 	"github.com/goddp/goddp/metrics"
@@ -88,7 +89,7 @@ func TestMismatch(t *testing.T) {
 	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
 		ms := []metrics.Metric{metrics.Sum(1), metrics.Sum(1)}
 		_, err := metrics.Reduce(t.Context(), pg, ms[pg.Rank():]...)
-		var e *comm.MismatchError
+		var e *failure.MismatchError
 		if !errors.As(err, &e) {
 			return fmt.Errorf("one rank reports more: %v", err)
 		}

@@ -17,6 +17,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/internal/testkit/commtest"
@@ -96,7 +97,7 @@ func die(ctx context.Context) error {
 			return err
 		}
 		if err := vm.RunAll(); err != nil {
-			var lost *comm.PeerLostError
+			var lost *failure.PeerLostError
 			if !errors.Is(err, comm.ErrPeerLost) || !errors.As(err, &lost) {
 				return fmt.Errorf("got %w, want ErrPeerLost", err)
 			}

@@ -163,7 +163,7 @@ func (r *Reducer) outcome(ctx context.Context) error {
 	if a, ok := at.(*copiedStatus); !ok || !a.isCopied() || r.pg.Failed() {
 		if n := len(r.works); n > 0 {
 			if last, ok := r.works[n-1].(*comm.Work); ok {
-				last.State() // if it has ended, the driver is not asked about the reductions before it
+				last.Done() // if it has ended, the driver is not asked about the reductions before it
 			}
 		}
 		if err := r.wait(ctx, r.works, Reduction.Sync); err != nil {

@@ -197,7 +197,7 @@ func (o *Optimizer[O]) failed() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, w := range o.gathers {
-		if s, err := w.State(); s == comm.Failed {
+		if _, err := w.Done(); err != nil {
 			return err
 		}
 	}

@@ -38,9 +38,9 @@ type Backend interface {
 	Split(ctx context.Context, cfg Config, members []int) (Backend, error)
 	// Abort breaks the group with cause and ends every pending call, on the other ranks too. It
 	// returns when the other ranks know the cause, but does not wait long for a suspended rank.
-	// Only the first cause counts. If cause is a [*CallError] of a pending call, that call ends
+	// Only the first cause counts. If cause is a [*failure.CallError] of a pending call, that call ends
 	// with it, and the other calls end with errors that wrap it. If cause is nil or matches
-	// [ErrAborted], it breaks this group alone. Any other cause is a failure and breaks all groups
+	// [failure.ErrAborted], it breaks this group alone. Any other cause is a failure and breaks all groups
 	// of the job.
 	Abort(cause error)
 	// Close ends the group. It waits for pending calls while ctx lasts, tells the other ranks that

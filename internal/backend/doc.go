@@ -1,6 +1,6 @@
 // Package backend is the contract between comm and the transports that move its bytes,
 // comm/internal/host and comm/internal/nccl. It defines what a collective is, how one is
-// started, and how it fails. Programs use package comm, which re-exports what they need.
+// started, and how it fails (package comm/failure). Programs use package comm.
 //
 // A [Backend] belongs to one rank of one group. It runs calls on a stream of its own, in the order
 // in which they were started. All ranks of a group must start the same collectives in the same

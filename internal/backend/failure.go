@@ -5,20 +5,26 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/internal/coordinator"
 )
+
+// OfCall returns err as the error of this rank's call c in the group of control.
+func OfCall(control *coordinator.Group, c *Call, err error) *failure.CallError {
+	return &failure.CallError{Rank: control.Rank(), Group: control.Name, Call: c.Fingerprint().InJob(control.Members).String(), Name: c.Name, Err: err}
+}
 
 // Describe encodes the cause of a failure for the coordinator, which passes it on to the other
 // ranks. They decode it with [Cause].
 func Describe(cause error) *coordinator.Failure {
 	d := detail{Text: truncate(cause.Error())}
-	var call *CallError
+	var call *failure.CallError
 	if errors.As(cause, &call) {
-		d.Call = &callDetail{Rank: call.Rank, Group: call.Group, Call: call.Call, Name: truncate(call.Name)}
+		d.Call = &callDetail{Rank: call.Rank, Group: call.Group, Call: truncate(call.Call), Name: truncate(call.Name)}
 		d.Text = truncate(call.Err.Error())
 	}
-	var lost *PeerLostError
-	var aborted *AbortedError
+	var lost *failure.PeerLostError
+	var aborted *failure.AbortedError
 	switch {
 	case errors.As(cause, &aborted):
 		d.By, d.Text = &aborted.By, truncate(aborted.Err.Error())
@@ -34,9 +40,9 @@ func Describe(cause error) *coordinator.Failure {
 	case errors.As(cause, &d.Mismatch), errors.As(cause, &d.Usage):
 	}
 	switch {
-	case errors.Is(cause, ErrPeerLost):
+	case errors.Is(cause, failure.ErrPeerLost):
 		d.Kind = "lost"
-	case errors.Is(cause, ErrTimeout):
+	case errors.Is(cause, failure.ErrTimeout):
 		d.Kind = "timeout"
 	}
 	return &coordinator.Failure{Text: truncate(cause.Error()), Detail: d.marshal()}
@@ -47,18 +53,18 @@ func Describe(cause error) *coordinator.Failure {
 func Cause(f *coordinator.Failure) error {
 	switch f.Kind {
 	case coordinator.Lost:
-		return &PeerLostError{Peer: f.Ranks[0]}
+		return &failure.PeerLostError{Peer: f.Ranks[0]}
 	case coordinator.Departed:
-		return &PeerLostError{Peer: f.Ranks[0], Left: true}
+		return &failure.PeerLostError{Peer: f.Ranks[0], Left: true}
 	case coordinator.Unreachable:
-		return &remoteError{f.Text, ErrPeerLost}
+		return &remoteError{f.Text, failure.ErrPeerLost}
 	case coordinator.Reported:
 	default:
-		return &remoteError{f.Error(), ErrAborted}
+		return &remoteError{f.Error(), failure.ErrAborted}
 	}
 	var d detail
 	if err := json.Unmarshal(f.Detail, &d); err != nil {
-		return &AbortedError{By: f.Reporter, Err: &remoteError{text: f.Text}}
+		return &failure.AbortedError{By: f.Reporter, Err: &remoteError{text: f.Text}}
 	}
 	cause := d.err(f.Reporter)
 	if d.Call != nil {
@@ -70,12 +76,12 @@ func Cause(f *coordinator.Failure) error {
 // detail is the JSON in a coordinator.Failure. Of the pointers after Call at most one is set. Text
 // is the message of an error that has no field of its own.
 type detail struct {
-	Call     *callDetail    `json:",omitempty"`
-	Timeout  *TimeoutError  `json:",omitempty"`
-	Mismatch *MismatchError `json:",omitempty"`
-	Lost     *lostDetail    `json:",omitempty"`
-	Usage    *UsageError    `json:",omitempty"` // set if the error is, or wraps, a UsageError; Text is the message
-	By       *int           `json:",omitempty"` // the rank that aborted, if it is not the reporter
+	Call     *callDetail            `json:",omitempty"`
+	Timeout  *failure.TimeoutError  `json:",omitempty"`
+	Mismatch *failure.MismatchError `json:",omitempty"`
+	Lost     *lostDetail            `json:",omitempty"`
+	Usage    *failure.UsageError    `json:",omitempty"` // set if the error is, or wraps, a failure.UsageError; Text is the message
+	By       *int                   `json:",omitempty"` // the rank that aborted, if it is not the reporter
 	Text     string
 	Kind     string `json:",omitempty"` // key in sentinels: the sentinel that the error matches
 }
@@ -83,12 +89,12 @@ type detail struct {
 type callDetail struct {
 	Rank  int
 	Group string `json:",omitempty"`
-	Call  Fingerprint
+	Call  string
 	Name  string `json:",omitempty"`
 }
 
 func (c *callDetail) wrap(cause error) error {
-	return &CallError{Rank: c.Rank, Group: c.Group, Call: c.Call, Name: c.Name, Err: cause}
+	return &failure.CallError{Rank: c.Rank, Group: c.Group, Call: c.Call, Name: c.Name, Err: cause}
 }
 
 type lostDetail struct {
@@ -101,7 +107,7 @@ type lostDetail struct {
 func (d *detail) err(reporter int) error {
 	switch {
 	case d.Lost != nil:
-		lost := &PeerLostError{Peer: d.Lost.Peer, Left: d.Lost.Left}
+		lost := &failure.PeerLostError{Peer: d.Lost.Peer, Left: d.Lost.Left}
 		if d.Lost.Text != "" {
 			lost.Err = errors.New(d.Lost.Text)
 		}
@@ -118,11 +124,11 @@ func (d *detail) err(reporter int) error {
 	case d.By != nil:
 		reporter = *d.By
 	}
-	return &AbortedError{By: reporter, Err: why}
+	return &failure.AbortedError{By: reporter, Err: why}
 }
 
 // sentinels are the errors that a remoteError can match, by detail.Kind.
-var sentinels = map[string]error{"timeout": ErrTimeout, "lost": ErrPeerLost}
+var sentinels = map[string]error{"timeout": failure.ErrTimeout, "lost": failure.ErrPeerLost}
 
 // remoteError is an error of another process: its text, and optionally an error that it matches.
 type remoteError struct {

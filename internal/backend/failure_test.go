@@ -3,11 +3,12 @@ package backend_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/coordinator"
 )
@@ -21,19 +22,19 @@ func received(reporter int, cause error) error {
 
 // The error that other ranks get has the text of the reported one and matches the same sentinels.
 func TestCauseReachesOtherRanks(t *testing.T) {
-	fp := backend.Fingerprint{Seq: 3, Kind: backend.AllReduce, DType: device.Float32, Count: 5}
+	const fp = "AllReduce #3(sum, float32, 5 elements)"
 	for _, cause := range []error{
-		&backend.CallError{Rank: 2, Call: fp, Name: "bucket 1", Err: &backend.TimeoutError{After: time.Second, State: backend.Running, Waiting: []int{1}}},
-		&backend.CallError{Rank: 2, Call: fp, Err: &backend.MismatchError{Rank: 2, Peer: 1, Mine: fp, Theirs: backend.Fingerprint{Kind: backend.Barrier}}},
-		&backend.PeerLostError{Peer: 4},
-		&backend.PeerLostError{Peer: 4, Left: true},
-		&backend.PeerLostError{Peer: 4, Err: errors.New("connection reset")},
+		&failure.CallError{Rank: 2, Call: fp, Name: "bucket 1", Err: &failure.TimeoutError{After: time.Second, Running: true, Waiting: []int{1}}},
+		&failure.CallError{Rank: 2, Call: fp, Err: &failure.MismatchError{Rank: 2, Peer: 1, Mine: fp, Theirs: "Barrier"}},
+		&failure.PeerLostError{Peer: 4},
+		&failure.PeerLostError{Peer: 4, Left: true},
+		&failure.PeerLostError{Peer: 4, Err: errors.New("connection reset")},
 	} {
 		got := received(2, cause)
 		if got.Error() != cause.Error() {
 			t.Errorf("got %v, want %v", got, cause)
 		}
-		for _, kind := range []error{backend.ErrTimeout, backend.ErrPeerLost, backend.ErrAborted} {
+		for _, kind := range []error{failure.ErrTimeout, failure.ErrPeerLost, failure.ErrAborted} {
 			if errors.Is(got, kind) != errors.Is(cause, kind) {
 				t.Errorf("%v: being %v is %v", got, kind, errors.Is(got, kind))
 			}
@@ -41,18 +42,18 @@ func TestCauseReachesOtherRanks(t *testing.T) {
 	}
 	for want, cause := range map[string]error{
 		"process group aborted: by rank 2: enough":                                                 errors.New("enough"),
-		"process group aborted: by rank 4: too much":                                               &backend.AbortedError{By: 4, Err: errors.New("too much")}, // reported again
-		"rank 2: AllReduce #3(sum, float32, 5 elements): process group aborted: no sum":            &backend.CallError{Rank: 2, Call: fp, Err: errors.New("no sum")},
-		"rank 4: AllReduce #3(sum, float32, 5 elements): process group aborted: by rank 2: no sum": &backend.CallError{Rank: 4, Call: fp, Err: errors.New("no sum")},
+		"process group aborted: by rank 4: too much":                                               &failure.AbortedError{By: 4, Err: errors.New("too much")}, // reported again
+		"rank 2: AllReduce #3(sum, float32, 5 elements): process group aborted: no sum":            &failure.CallError{Rank: 2, Call: fp, Err: errors.New("no sum")},
+		"rank 4: AllReduce #3(sum, float32, 5 elements): process group aborted: by rank 2: no sum": &failure.CallError{Rank: 4, Call: fp, Err: errors.New("no sum")},
 	} {
-		if err := received(2, cause); !errors.Is(err, backend.ErrAborted) || err.Error() != want {
+		if err := received(2, cause); !errors.Is(err, failure.ErrAborted) || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}
-	for kind, text := range map[error]string{backend.ErrTimeout: "timed out: elsewhere", backend.ErrPeerLost: "peer lost: elsewhere"} {
+	for kind, text := range map[error]string{failure.ErrTimeout: "timed out: elsewhere", failure.ErrPeerLost: "peer lost: elsewhere"} {
 		err := fmt.Errorf("%w: elsewhere", kind)
 		for range 2 { // the second time, a rank reports the error that it received
-			if err = received(2, err); !errors.Is(err, kind) || !errors.Is(err, backend.ErrAborted) || err.Error() != "process group aborted: by rank 2: "+text {
+			if err = received(2, err); !errors.Is(err, kind) || !errors.Is(err, failure.ErrAborted) || err.Error() != "process group aborted: by rank 2: "+text {
 				t.Errorf("got %v, want %v, reported by rank 2", err, kind)
 			}
 		}
@@ -66,21 +67,21 @@ func TestDescribeBoundsItsSize(t *testing.T) {
 	long := strings.Repeat("\x00", limit) // JSON encodes each byte as six
 	for _, cause := range []error{
 		errors.New(long),
-		&backend.CallError{Rank: 2, Name: long, Err: &backend.TimeoutError{Diagnosis: long}},
-		&backend.PeerLostError{Peer: 1, Err: errors.New(long)},
-		&backend.MismatchError{Rank: 2, Peer: 1, Mine: backend.Fingerprint{Seq: 7}, All: make([]backend.Fingerprint, 5000)},
+		&failure.CallError{Rank: 2, Name: long, Err: &failure.TimeoutError{Diagnosis: long}},
+		&failure.PeerLostError{Peer: 1, Err: errors.New(long)},
+		&failure.MismatchError{Rank: 2, Peer: 1, Mine: "Barrier #7", All: slices.Repeat([]string{"AllReduce #7(sum, float32, 12345 elements)"}, 9000)},
 	} {
 		if f := backend.Describe(cause); len(f.Detail)+len(f.Text) > limit {
 			t.Errorf("%.60v: described in %d and %d bytes, at limit %d", cause, len(f.Text), len(f.Detail), limit)
 		}
 		got := received(2, cause)
-		for _, kind := range []error{backend.ErrTimeout, backend.ErrPeerLost} {
+		for _, kind := range []error{failure.ErrTimeout, failure.ErrPeerLost} {
 			if errors.Is(got, kind) != errors.Is(cause, kind) {
 				t.Errorf("%.60v: being %v is %v", got, kind, errors.Is(got, kind))
 			}
 		}
-		var m *backend.MismatchError
-		if want := errors.As(cause, &m); errors.As(got, &m) != want || want && m.Mine.Seq != 7 {
+		var m *failure.MismatchError
+		if want := errors.As(cause, &m); errors.As(got, &m) != want || want && m.Mine != "Barrier #7" {
 			t.Errorf("%.60v became %.60v", cause, got)
 		}
 	}
@@ -91,10 +92,10 @@ func TestDescribeBoundsItsSize(t *testing.T) {
 func FuzzCause(f *testing.F) {
 	for _, cause := range []error{
 		errors.New("enough"),
-		&backend.CallError{Err: &backend.TimeoutError{Waiting: []int{1}, Diagnosis: "why"}},
-		&backend.AbortedError{By: 2, Err: &backend.UsageError{Rank: 2, Call: "Send", Msg: "to itself"}},
-		&backend.MismatchError{All: make([]backend.Fingerprint, 3)},
-		&backend.PeerLostError{Peer: 1, Left: true},
+		&failure.CallError{Err: &failure.TimeoutError{Waiting: []int{1}, Diagnosis: "why"}},
+		&failure.AbortedError{By: 2, Err: &failure.UsageError{Rank: 2, Call: "Send", Msg: "to itself"}},
+		&failure.MismatchError{All: make([]string, 3)},
+		&failure.PeerLostError{Peer: 1, Left: true},
 	} {
 		f.Add(backend.Describe(cause).Detail)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/internal/coordinator"
 )
 
@@ -12,7 +13,7 @@ import (
 // the group was not made. All ranks return the same reason: the error of the rank that gave up
 // first. If a group in use broke meanwhile, GiveUp returns the cause of that.
 func GiveUp(control *coordinator.Group, err error) error {
-	late := errors.Is(err, ErrTimeout) || errors.Is(err, context.DeadlineExceeded)
+	late := errors.Is(err, failure.ErrTimeout) || errors.Is(err, context.DeadlineExceeded)
 	isOwnFailure := !late && !errors.As(err, new(*coordinator.Failure))
 	var f *coordinator.Failure
 	if !errors.As(control.GiveUp(err, late), &f) {
@@ -27,17 +28,17 @@ func GiveUp(control *coordinator.Group, err error) error {
 		why = &reportedError{f}
 	}
 	if f.Late && len(f.Absent) > 0 {
-		why = &AbsentError{Ranks: f.Absent, Err: why}
+		why = &failure.AbsentError{Ranks: f.Absent, Err: why}
 	}
 	switch {
 	case !byOther:
 		return why
 	case f.Kind == coordinator.Reported:
-		why = &JoinError{Rank: f.Reporter, Err: why}
+		why = &failure.JoinError{Rank: f.Reporter, Err: why}
 	case f.Kind == coordinator.Lost:
-		why = &PeerLostError{Peer: f.Ranks[0], Err: why}
+		why = &failure.PeerLostError{Peer: f.Ranks[0], Err: why}
 	case f.Kind == coordinator.Exited:
-		why = &JoinError{Rank: f.Ranks[0], Err: fmt.Errorf("its process ended before: %w", why)}
+		why = &failure.JoinError{Rank: f.Ranks[0], Err: fmt.Errorf("its process ended before: %w", why)}
 	}
 	if isOwnFailure { // also report what failed on this rank
 		return fmt.Errorf("%w; on this rank: %w", why, err)
@@ -55,5 +56,5 @@ func (e *reportedError) Error() string {
 	return e.failure.Text
 }
 
-// Is makes errors.Is(err, ErrTimeout) hold if the reporting rank timed out.
-func (e *reportedError) Is(target error) bool { return e.failure.Late && target == ErrTimeout }
+// Is makes errors.Is(err, failure.ErrTimeout) hold if the reporting rank timed out.
+func (e *reportedError) Is(target error) bool { return e.failure.Late && target == failure.ErrTimeout }

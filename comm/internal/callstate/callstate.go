@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/coordinator"
 )
@@ -42,7 +43,7 @@ func (s *State) Context() context.Context { return s.ctx }
 func (s *State) Stop(why error) { s.cancel(why) }
 
 // Err returns nil while the group is open. Otherwise it returns the cause for which the group
-// broke, or [backend.ErrClosed].
+// broke, or [failure.ErrClosed].
 func (s *State) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -51,7 +52,7 @@ func (s *State) Err() error {
 
 func (s *State) err() error {
 	if s.cause == nil && s.isClosing {
-		return backend.ErrClosed
+		return failure.ErrClosed
 	}
 	return s.cause
 }
@@ -90,7 +91,7 @@ func (s *State) Pending() int {
 // job, whether they know an earlier cause. When it has decided, the coordinator group's Failed
 // channel is closed.
 //
-// A cause that matches [backend.ErrAborted] or [backend.ErrClosed] comes from the program and
+// A cause that matches [failure.ErrAborted] or [failure.ErrClosed] comes from the program and
 // breaks this group alone. Any other cause breaks all groups of the job.
 func (s *State) Report(cause error, asked ...int) {
 	s.mu.Lock()
@@ -101,15 +102,15 @@ func (s *State) Report(cause error, asked ...int) {
 	s.mu.Unlock()
 	if first {
 		f := backend.Describe(cause)
-		f.Confined = errors.Is(cause, backend.ErrAborted) || errors.Is(cause, backend.ErrClosed)
+		f.Confined = errors.Is(cause, failure.ErrAborted) || errors.Is(cause, failure.ErrClosed)
 		s.control.Fail(f, asked...)
 	}
 }
 
-// Abort reports cause, or [backend.ErrAborted] if cause is nil.
+// Abort reports cause, or [failure.ErrAborted] if cause is nil.
 func (s *State) Abort(cause error) {
 	if cause == nil {
-		cause = backend.ErrAborted
+		cause = failure.ErrAborted
 	}
 	s.Report(cause)
 }
@@ -170,10 +171,10 @@ func (s *State) CallError(c *backend.Call, err error) error {
 
 // ErrorOf returns the error with which this rank's call c ends in a broken group. If the group
 // broke because c failed on this rank, that is the cause itself. Otherwise it is a
-// [backend.CallError] of c that wraps the cause.
+// [failure.CallError] of c that wraps the cause.
 func (s *State) ErrorOf(c *backend.Call) error {
 	cause := s.Cause()
-	var first *backend.CallError
+	var first *failure.CallError
 	mine := backend.OfCall(s.control, c, cause)
 	if errors.As(cause, &first) && first.Rank == mine.Rank && first.Group == mine.Group && first.Call == mine.Call {
 		return cause
@@ -191,7 +192,7 @@ func (s *State) Close() bool {
 }
 
 // Drain waits until no call is pending, or until ctx ends. The caller must have called Close. The
-// error matches [backend.ErrClosed] and contains the number of pending calls.
+// error matches [failure.ErrClosed] and contains the number of pending calls.
 func (s *State) Drain(ctx context.Context) error {
 	s.mu.Lock()
 	if s.pending == 0 {
@@ -205,7 +206,7 @@ func (s *State) Drain(ctx context.Context) error {
 	case <-drained:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("%w with %d calls pending: %w", backend.ErrClosed, s.Pending(), context.Cause(ctx))
+		return fmt.Errorf("%w with %d calls pending: %w", failure.ErrClosed, s.Pending(), context.Cause(ctx))
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/comm/internal/callstate"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/coordinator"
@@ -41,13 +42,13 @@ func TestFirstCauseIsKept(t *testing.T) {
 	if err := state.ErrorOf(mine); err != cause {
 		t.Errorf("%v, want the cause as it is", err)
 	}
-	var call *backend.CallError
+	var call *failure.CallError
 	if err := state.ErrorOf(other); !errors.As(err, &call) || call.Name != "other" || call.Rank != 1 || !errors.Is(err, reason) {
 		t.Errorf("%v, want the other call's error, with the cause in it", err)
 	}
 	// The call that failed has the same fingerprint, but is a call of rank 0. Rank 1 gets an error of its own.
 	far := callstate.New(t.Context(), control)
-	far.Break(&backend.CallError{Rank: 0, Call: mine.Fingerprint(), Err: reason})
+	far.Break(&failure.CallError{Rank: 0, Call: mine.Fingerprint().String(), Err: reason})
 	if err := far.ErrorOf(mine); !errors.As(err, &call) || call.Rank != 1 || !strings.Contains(err.Error(), "rank 0: ") {
 		t.Errorf("%v, want this rank's error for rank 0's", err)
 	}
@@ -61,12 +62,12 @@ func TestDrainWaitsForPendingCalls(t *testing.T) {
 		if !state.Close() || state.Close() {
 			t.Error("not closed once")
 		}
-		if err := state.Admit(1); err != backend.ErrClosed {
+		if err := state.Admit(1); err != failure.ErrClosed {
 			t.Errorf("%v, want that the group is closed", err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := state.Drain(ctx); !errors.Is(err, backend.ErrClosed) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "2 calls") {
+		if err := state.Drain(ctx); !errors.Is(err, failure.ErrClosed) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "2 calls") {
 			t.Errorf("%v, want that it took too long, with 2 calls", err)
 		}
 		drained := make(chan error)
@@ -99,8 +100,8 @@ func TestReportReachesAllRanks(t *testing.T) {
 		wantOnRank1 string
 		confined    bool
 	}{
-		{&backend.TimeoutError{After: time.Second}, "timed out after 1s while queued", false},
-		{fmt.Errorf("%w: enough", backend.ErrAborted), "process group aborted: by rank 0: enough", true},
+		{&failure.TimeoutError{After: time.Second}, "timed out after 1s while queued", false},
+		{fmt.Errorf("%w: enough", failure.ErrAborted), "process group aborted: by rank 0: enough", true},
 	} {
 		var part, all [2]*callstate.State
 		var groups [2]*coordinator.Group

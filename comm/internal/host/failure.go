@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/internal/backend"
 )
 
@@ -20,19 +21,19 @@ func (g *Group) peerLost(ctx context.Context, peer int, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	return &backend.PeerLostError{Peer: g.jobRank(peer), Err: err}
+	return &failure.PeerLostError{Peer: g.jobRank(peer), Err: err}
 }
 
 // peerLeft returns the error of a call that needs a peer which closed its group.
 func (g *Group) peerLeft(peer int) error {
-	return &backend.PeerLostError{Peer: g.jobRank(peer), Left: true}
+	return &failure.PeerLostError{Peer: g.jobRank(peer), Left: true}
 }
 
 // ranksToAsk returns the ranks of the job that the coordinator asks for an earlier cause before it
 // accepts err as the cause.
 func ranksToAsk(err error) []int {
-	var lost *backend.PeerLostError
-	var mismatch *backend.MismatchError
+	var lost *failure.PeerLostError
+	var mismatch *failure.MismatchError
 	switch {
 	case errors.As(err, &lost):
 		return []int{lost.Peer}
@@ -45,7 +46,7 @@ func ranksToAsk(err error) []int {
 // mismatchError returns the error of a call that does not match the call of peer. members are the
 // group's ranks in the job.
 func mismatchError(members []int, rank, peer int, mine, theirs backend.Fingerprint) error {
-	return &backend.MismatchError{Rank: members[rank], Peer: members[peer], Mine: mine.InJob(members), Theirs: theirs.InJob(members)}
+	return &failure.MismatchError{Rank: members[rank], Peer: members[peer], Mine: mine.InJob(members).String(), Theirs: theirs.InJob(members).String()}
 }
 
 // matchSend returns an error if a Recv does not match the peer's Send.

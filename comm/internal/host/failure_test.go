@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/comm/internal/host"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
@@ -89,7 +90,7 @@ func TestMismatchedCallsFailOnAllRanks(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/%s/%d", name, what, n), func(t *testing.T) {
 					groups := open(t, name, 3)
 					for r, err := range outcomes(t, groups, calls) {
-						var m *backend.MismatchError
+						var m *failure.MismatchError
 						if !errors.As(err, &m) && (r > 0 || what != "message") { // the sender may have sent before
 							t.Fatalf("rank %d: %v", r, err)
 						}
@@ -126,8 +127,8 @@ func TestTimeoutOnAFakeClock(t *testing.T) {
 			backendtest.Deadline(g, r, first, a)
 			backendtest.Deadline(g, r, second, b)
 			errs[r] = a.Sync(context.Background())
-			var callErr *backend.CallError
-			if err := b.Sync(context.Background()); !errors.Is(err, backend.ErrTimeout) || !errors.As(err, &callErr) || callErr.Call.Seq != 2 {
+			var callErr *failure.CallError
+			if err := b.Sync(context.Background()); !errors.Is(err, failure.ErrTimeout) || !errors.As(err, &callErr) || !strings.Contains(callErr.Call, "#2") {
 				t.Errorf("rank %d: the call behind: %v", r, err)
 			}
 			return nil
@@ -136,7 +137,7 @@ func TestTimeoutOnAFakeClock(t *testing.T) {
 			t.Errorf("timed out after %v", d)
 		}
 		for r, err := range errs[:3] {
-			var to *backend.TimeoutError
+			var to *failure.TimeoutError
 			if !errors.As(err, &to) || !slices.Equal(to.Waiting, []int{3}) {
 				t.Errorf("rank %d: %v", r, err)
 			}
@@ -155,11 +156,11 @@ func TestTimeoutWhileQueued(t *testing.T) {
 			}
 			return c
 		})
-		var to *backend.TimeoutError
-		if !errors.As(errs[0], &to) || to.State != backend.Queued {
+		var to *failure.TimeoutError
+		if !errors.As(errs[0], &to) || to.Running {
 			t.Errorf("rank 0: %v", errs[0])
 		}
-		if !errors.Is(errs[1], backend.ErrTimeout) {
+		if !errors.Is(errs[1], failure.ErrTimeout) {
 			t.Errorf("rank 1: %v", errs[1])
 		}
 	})

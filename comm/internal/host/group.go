@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/comm/internal/callstate"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
@@ -224,7 +225,7 @@ func (g *Group) awaitFailure() {
 	g.net.wake()
 }
 
-// Abort breaks the group with cause, or with [backend.ErrAborted] if cause is nil. When it returns,
+// Abort breaks the group with cause, or with [failure.ErrAborted] if cause is nil. When it returns,
 // the peers know why the group broke, which may be an earlier cause.
 func (g *Group) Abort(cause error) {
 	g.state.Abort(cause)
@@ -270,7 +271,7 @@ func (g *Group) Close(ctx context.Context) error {
 	orderly := g.state.Finalize() == nil
 	if orderly {
 		g.cfg.Control.Depart() // a peer that still needs this rank learns from the coordinator that it left
-		g.state.Stop(backend.ErrClosed)
+		g.state.Stop(failure.ErrClosed)
 	}
 	g.failureWait.Wait()
 	g.net.close(orderly)

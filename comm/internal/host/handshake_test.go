@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/comm/internal/host"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/testkit/coordinatortest"
@@ -64,7 +65,7 @@ func TestRanksOfDifferentJobsDoNotJoin(t *testing.T) {
 					}
 					return
 				}
-				var joinErr *backend.JoinError
+				var joinErr *failure.JoinError
 				if !strings.Contains(fmt.Sprint(errs[1]), c.want) || !errors.As(errs[0], &joinErr) || joinErr.Rank != 1 || !strings.Contains(joinErr.Error(), c.want) {
 					t.Errorf("rank 1: %v; rank 0: %v; want %q", errs[1], errs[0], c.want)
 				}

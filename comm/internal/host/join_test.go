@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/comm/internal/host"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/testkit/coordinatortest"
@@ -51,8 +52,8 @@ func joinWithout(t *testing.T, absent []int, opts *host.Options) {
 			ctx, cancel := context.WithTimeoutCause(t.Context(), soon, errors.New("the wait does not end"))
 			defer cancel()
 			_, err := host.New(ctx, backend.Config{Rank: r, Size: size, Control: ranks[r], Timeout: timeout}, opts)
-			var e *backend.AbsentError
-			if !errors.As(err, &e) || !slices.Equal(e.Ranks, absent) || !errors.Is(err, backend.ErrTimeout) {
+			var e *failure.AbsentError
+			if !errors.As(err, &e) || !slices.Equal(e.Ranks, absent) || !errors.Is(err, failure.ErrTimeout) {
 				t.Errorf("rank %d: %v, want a timeout that names ranks %v", r, err, absent)
 			}
 			if err != nil && (strings.Count(err.Error(), "not come") != 1 || !strings.Contains(err.Error(), fmt.Sprintf(": timed out after %v: rank", short))) {
@@ -77,10 +78,10 @@ func TestJoinFailureReachesAllRanks(t *testing.T) {
 		} else if prefix := ": rank 0 could not join: "; strings.Contains(err.Error(), prefix) != (r > 0) || strings.Count(err.Error(), "could not join") != min(r, 1) {
 			t.Errorf("rank %d: %v, want %q once on the other ranks alone", r, err, prefix)
 		}
-		if e := (*backend.JoinError)(nil); errors.As(err, &e) != (r > 0) || r > 0 && e.Rank != 0 {
+		if e := (*failure.JoinError)(nil); errors.As(err, &e) != (r > 0) || r > 0 && e.Rank != 0 {
 			t.Errorf("rank %d: %v does not tell rank 0's failure from its own", r, err)
 		}
-		if errors.Is(err, backend.ErrTimeout) {
+		if errors.Is(err, failure.ErrTimeout) {
 			t.Errorf("rank %d: %v is a timeout", r, err)
 		}
 	}

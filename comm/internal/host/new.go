@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 
+	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/store"
@@ -35,10 +36,10 @@ type Options struct {
 // New makes this rank's end of a group. It returns when every rank has joined and all ranks are
 // connected with each other. The ranks find each other through cfg.Control, and accept only
 // connections that prove to have the key of cfg.Control. If some ranks do not join in time, the
-// error is a [*backend.AbsentError].
+// error is a [*failure.AbsentError].
 func New(ctx context.Context, cfg backend.Config, opts *Options) (*Group, error) {
 	g := newGroup(ctx, cfg, opts)
-	ctx, cancel := awake.WithTimeoutCause(ctx, g.cfg.Timeout, fmt.Errorf("%w after %v", backend.ErrTimeout, g.cfg.Timeout))
+	ctx, cancel := awake.WithTimeoutCause(ctx, g.cfg.Timeout, fmt.Errorf("%w after %v", failure.ErrTimeout, g.cfg.Timeout))
 	defer cancel()
 	ctx, release := g.cfg.Control.Bound(ctx)
 	defer release()

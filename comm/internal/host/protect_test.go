@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/comm/internal/host"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
@@ -142,7 +143,7 @@ func TestAlteredBytesAreNoticed(t *testing.T) {
 // checkAltered checks the error of a rank that noticed an attack.
 func checkAltered(t *testing.T, rank int, err error) {
 	t.Helper()
-	var lost *backend.PeerLostError
+	var lost *failure.PeerLostError
 	if !errors.As(err, &lost) || !strings.Contains(err.Error(), handshake.ErrAltered.Error()) || strings.Contains(err.Error(), "\n") {
 		t.Errorf("rank %d: %v, want one line that names a rank and says %q", rank, err, handshake.ErrAltered)
 	}
@@ -187,7 +188,7 @@ func TestWithheldBytesEndWithTheDeadline(t *testing.T) {
 	})
 	close(silence)
 	for r, err := range errs {
-		if !errors.Is(err, backend.ErrTimeout) {
+		if !errors.Is(err, failure.ErrTimeout) {
 			t.Errorf("rank %d: %v", r, err)
 		}
 	}

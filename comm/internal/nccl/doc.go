@@ -116,7 +116,7 @@
 // together. Otherwise the coordinator tells the other ranks which calls the leaving rank has done. They
 // release the leaving rank once they have done as many, and it aborts its communicators, in bounded
 // time. The others do not fail. They go on as long as they do not need the rank that left: a call that
-// needs it is reported and fails with a [backend.PeerLostError]. At the end they abort their
+// needs it is reported and fails with a [failure.PeerLostError]. At the end they abort their
 // communicators.
 //
 // If Close's context ends before the others have released the rank, for example because a peer is

@@ -3,7 +3,7 @@ package nccl
 import (
 	"fmt"
 
-	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/internal/ranklist"
 )
 
@@ -65,7 +65,7 @@ func (e *SharedGPUError) Error() string {
 }
 
 // LateError says which ranks were too late for the group to be made, and what they had not done. It
-// matches [backend.ErrTimeout].
+// matches [failure.ErrTimeout].
 type LateError struct {
 	Ranks []int
 	Size  int    // of the group
@@ -83,7 +83,7 @@ func (e *LateError) Error() string {
 	return fmt.Sprintf("%v: %s have not %s", e.Err, ranklist.Format(e.Ranks), e.Step)
 }
 
-// Is makes errors.Is(err, backend.ErrTimeout) hold.
-func (e *LateError) Is(target error) bool { return target == backend.ErrTimeout }
+// Is makes errors.Is(err, failure.ErrTimeout) hold.
+func (e *LateError) Is(target error) bool { return target == failure.ErrTimeout }
 
 func (e *LateError) Unwrap() error { return e.Err }

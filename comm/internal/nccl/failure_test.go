@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/comm/internal/nccl"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
@@ -66,12 +67,12 @@ func TestEmulatedHungCollectiveTimesOut(t *testing.T) {
 		t.Errorf("took %v with a timeout of %v", took, timeout)
 	}
 	for r, err := range errs {
-		var call *backend.CallError
-		var late *backend.TimeoutError
-		if !errors.As(err, &call) || call.Rank != r || call.Name != "ones" || !errors.As(err, &late) || late.State != backend.Running {
+		var call *failure.CallError
+		var late *failure.TimeoutError
+		if !errors.As(err, &call) || call.Rank != r || call.Name != "ones" || !errors.As(err, &late) || !late.Running {
 			t.Errorf("rank %d: %v, want its own call's error with a timeout while running", r, err)
 		}
-		if _, err := members[r].Start(&backend.Call{Kind: backend.Barrier}); !errors.Is(err, backend.ErrTimeout) {
+		if _, err := members[r].Start(&backend.Call{Kind: backend.Barrier}); !errors.Is(err, failure.ErrTimeout) {
 			t.Errorf("rank %d: a later call: %v, want the first cause", r, err)
 		}
 		// The abort must end the call on its stream, since the compute stream waits for it.
@@ -137,7 +138,7 @@ func TestEmulatedAsyncErrorFailsOnAllRanks(t *testing.T) {
 		t.Errorf("rank 2: %v, want NCCL's remote error, its words and its version", errs[2])
 	}
 	for r, err := range errs[:2] {
-		var callErr *backend.CallError
+		var callErr *failure.CallError
 		if !errors.As(err, &callErr) || callErr.Rank != r || !strings.Contains(err.Error(), "rank 2: ") || !strings.Contains(err.Error(), e.Error()) {
 			t.Errorf("rank %d: %v, want its own call's error for rank 2's", r, err)
 		}
@@ -227,7 +228,7 @@ func TestEmulatedHungConnectTimesOut(t *testing.T) {
 		t.Errorf("%v, %v when Start returned: it waited", state, err)
 	}
 	at := time.Now()
-	if err := task.Join(t.Context(), m.Device.Compute()); !errors.Is(err, backend.ErrTimeout) || time.Since(at) > 300*time.Millisecond+lateness {
+	if err := task.Join(t.Context(), m.Device.Compute()); !errors.Is(err, failure.ErrTimeout) || time.Since(at) > 300*time.Millisecond+lateness {
 		t.Errorf("%v after %v, want a timeout", err, time.Since(at))
 	}
 }
@@ -243,14 +244,14 @@ func TestEmulatedSendWithoutRecvTimesOut(t *testing.T) {
 	const timeout = 300 * time.Millisecond
 	at := time.Now()
 	err = members[0].Run(&backend.Call{Kind: backend.Send, Src: c.Src, Root: 1, Timeout: timeout})
-	if !errors.Is(err, backend.ErrTimeout) || time.Since(at) > timeout+lateness {
+	if !errors.Is(err, failure.ErrTimeout) || time.Since(at) > timeout+lateness {
 		t.Errorf("%v after %v, want a timeout", err, time.Since(at))
 	}
 	err = backendtest.Poll(func() error {
 		_, err := members[1].Start(&backend.Call{Kind: backend.Barrier})
 		return err
 	})
-	if !errors.Is(err, backend.ErrTimeout) {
+	if !errors.Is(err, failure.ErrTimeout) {
 		t.Errorf("rank 1: %v, want rank 0's cause", err)
 	}
 }
@@ -368,7 +369,7 @@ func TestEmulatedCloseWaitsForCallsAndRanks(t *testing.T) {
 		if state, err := task.State(); state != backend.Done {
 			return fmt.Errorf("%v, %v after Close", state, err)
 		}
-		if _, err := m.Start(c); !errors.Is(err, backend.ErrClosed) {
+		if _, err := m.Start(c); !errors.Is(err, failure.ErrClosed) {
 			return fmt.Errorf("%v, want that the group is closed", err)
 		}
 		return nil
@@ -437,8 +438,8 @@ func TestEmulatedErrorsNameRanksOfTheJob(t *testing.T) {
 		t.Errorf("waits for %v, want rank 0", waits)
 	}
 	members[1].Abort(errors.New("enough"))
-	var call *backend.CallError
-	if err := task.Sync(t.Context()); !errors.As(err, &call) || call.Rank != 2 || call.Group != "part" || call.Call.Root != 0 || !strings.Contains(err.Error(), "by rank 0: enough") {
+	var call *failure.CallError
+	if err := task.Sync(t.Context()); !errors.As(err, &call) || call.Rank != 2 || call.Group != "part" || !strings.Contains(call.Call, "from rank 0") || !strings.Contains(err.Error(), "by rank 0: enough") {
 		t.Errorf("%v, want a call of rank 2 in the group that rank 0 aborted", err)
 	}
 }
@@ -460,7 +461,7 @@ func TestEmulatedMissingLibraryNamesThePlaces(t *testing.T) {
 	_, errs := attempt(t, 2, nil)
 	for r, err := range errs {
 		var missing *dl.NotFoundError
-		if !errors.As(err, &missing) && !errors.As(err, new(*backend.JoinError)) { // the error of the rank that failed first
+		if !errors.As(err, &missing) && !errors.As(err, new(*failure.JoinError)) { // the error of the rank that failed first
 			t.Errorf("rank %d: %v, want the places tried", r, err)
 		}
 		if !strings.Contains(err.Error(), "/nonexistent/libnccl.so") {

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/comm/internal/callstate"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
@@ -193,7 +194,7 @@ func (g *Group) fail(cause error) {
 	if g.cfg.Control.Failure() == nil && !g.wasReported.Swap(true) {
 		g.pollAll()
 		var asked []int
-		var lost *backend.PeerLostError
+		var lost *failure.PeerLostError
 		if errors.As(cause, &lost) {
 			asked = []int{lost.Peer}
 		}
@@ -323,11 +324,11 @@ func (g *Group) contextWithGrace() (context.Context, func()) {
 	}
 }
 
-// Abort breaks the group with cause, or with [backend.ErrAborted] if cause is nil. When it returns,
+// Abort breaks the group with cause, or with [failure.ErrAborted] if cause is nil. When it returns,
 // the peers know why the group broke, which may be an earlier cause.
 func (g *Group) Abort(cause error) {
 	if cause == nil {
-		cause = backend.ErrAborted
+		cause = failure.ErrAborted
 	}
 	g.fail(cause)
 }
@@ -369,9 +370,9 @@ func (g *Group) Close(ctx context.Context) error {
 	g.mu.Lock()
 	cause := g.state.Finalize()
 	g.mu.Unlock()
-	g.state.Stop(backend.ErrClosed)
+	g.state.Stop(failure.ErrClosed)
 	g.wg.Wait()
-	g.revoke(backend.ErrClosed)
+	g.revoke(failure.ErrClosed)
 	switch {
 	case cause != nil:
 	case alone:

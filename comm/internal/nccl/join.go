@@ -13,6 +13,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/backend"
@@ -56,7 +57,7 @@ func join(ctx context.Context, cfg backend.Config, o Options, isRoot bool) (_ *G
 	if !ok {
 		return nil, fmt.Errorf("NCCL needs an NVIDIA GPU, and the device is %v", cfg.Device)
 	}
-	ctx, cancel := awake.WithTimeoutCause(ctx, cfg.Timeout, fmt.Errorf("%w after %v", backend.ErrTimeout, cfg.Timeout))
+	ctx, cancel := awake.WithTimeoutCause(ctx, cfg.Timeout, fmt.Errorf("%w after %v", failure.ErrTimeout, cfg.Timeout))
 	defer cancel()
 	g := newGroup(ctx, cfg, o, dev)
 	ctx, release := cfg.Control.Bound(ctx)

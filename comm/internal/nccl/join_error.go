@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/coordinator"
 )
@@ -28,14 +29,14 @@ var steps = map[string]string{
 // joinError reports err to the coordinator and returns why the group was not made, the same on all
 // ranks. If the time was over, it is a LateError that names the ranks which the others waited for.
 func (g *Group) joinError(err error) error {
-	failure := backend.GiveUp(g.cfg.Control, err)
+	why := backend.GiveUp(g.cfg.Control, err)
 	f := g.cfg.Control.Failure()
-	if f == nil || f.Kind != coordinator.Reported || !errors.Is(failure, backend.ErrTimeout) {
-		return failure
+	if f == nil || f.Kind != coordinator.Reported || !errors.Is(why, failure.ErrTimeout) {
+		return why
 	}
 	step := steps[f.Key]
 	if step == "" || len(f.Absent) == 0 {
-		return failure
+		return why
 	}
 	if f.Reporter != g.cfg.Control.Rank() {
 		err = errors.New(f.Text)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/comm/internal/nccl"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
@@ -26,7 +27,7 @@ func TestEmulatedAbsentRankIsNamed(t *testing.T) {
 	})
 	for r, err := range errs {
 		var late *nccl.LateError
-		if !errors.As(err, &late) || !slices.Equal(late.Ranks, []int{2}) || !errors.Is(err, backend.ErrTimeout) {
+		if !errors.As(err, &late) || !slices.Equal(late.Ranks, []int{2}) || !errors.Is(err, failure.ErrTimeout) {
 			t.Errorf("rank %d: %v, want that rank 2 has not come", r, err)
 		}
 	}
@@ -70,11 +71,11 @@ func TestEmulatedLateRanksAreNamed(t *testing.T) {
 			}
 			for r, err := range errs {
 				var late *nccl.LateError
-				var aborted *backend.AbortedError
+				var aborted *failure.AbortedError
 				if !errors.As(err, &aborted) && (!errors.As(err, &late) || !slices.Equal(late.Ranks, c.ranks)) {
 					t.Errorf("rank %d: %v, want that ranks %v are late", r, err, c.ranks)
 				}
-				if err == nil || !errors.Is(err, backend.ErrTimeout) && aborted == nil || strings.Count(err.Error(), c.said) != 1 {
+				if err == nil || !errors.Is(err, failure.ErrTimeout) && aborted == nil || strings.Count(err.Error(), c.said) != 1 {
 					t.Errorf("rank %d: %v, want once: %s", r, err, c.said)
 				}
 			}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/backend"
 )
@@ -51,7 +52,7 @@ func (g *Group) leave(ctx context.Context) (alone bool, err error) {
 	graceCtx, cancel := awake.WithTimeout(ctx, grace)
 	defer cancel()
 	if alone, err = g.cfg.Control.Leave(graceCtx, ctx, value); err != nil {
-		err = fmt.Errorf("%w without the other ranks: %w", backend.ErrClosed, err)
+		err = fmt.Errorf("%w without the other ranks: %w", failure.ErrClosed, err)
 	}
 	return alone, err
 }

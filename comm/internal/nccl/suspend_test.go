@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/comm/internal/nccl"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
@@ -38,7 +39,7 @@ func resumed(m *backendtest.Rank, groups int) error {
 			return err
 		}
 		again := newRank(b, cfg)
-		if err = suspended(again, []int{60_000, large}[i%2]); !errors.Is(err, backend.ErrTimeout) {
+		if err = suspended(again, []int{60_000, large}[i%2]); !errors.Is(err, failure.ErrTimeout) {
 			wrong = append(wrong, fmt.Errorf("group %d: %w", i, err))
 		}
 		if m.Rank == 1 {

@@ -7,6 +7,7 @@ import (
 	"sort"
 	"time"
 
+	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/internal/backend"
 )
 
@@ -62,7 +63,7 @@ func (g *Group) pollCalls() (busy bool, err error) {
 			continue
 		}
 		if rank, ok := g.waitsForLeaver(t); ok {
-			return true, g.state.CallError(t.call, &backend.PeerLostError{Peer: g.jobRank(rank), Left: true})
+			return true, g.state.CallError(t.call, &failure.PeerLostError{Peer: g.jobRank(rank), Left: true})
 		}
 	}
 	return g.state.Pending() > 0, nil

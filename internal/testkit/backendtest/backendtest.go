@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/kernels"
@@ -21,8 +22,8 @@ func Deadline(b backend.Backend, rank int, c *backend.Call, t backend.Task) {
 	}
 	time.AfterFunc(c.Timeout, func() {
 		if state, _ := t.State(); state < backend.Done {
-			late := &backend.TimeoutError{After: c.Timeout, State: state, Waiting: t.Waiting()}
-			b.Abort(&backend.CallError{Rank: rank, Call: c.Fingerprint(), Name: c.Name, Err: late})
+			late := &failure.TimeoutError{After: c.Timeout, Running: state == backend.Running, Waiting: t.Waiting()}
+			b.Abort(&failure.CallError{Rank: rank, Call: c.Fingerprint().String(), Name: c.Name, Err: late})
 		}
 	})
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/comm/failure"
 )
 
 const roundLine = "round"
@@ -33,8 +33,8 @@ func ReduceRounds(m *Rank, count, rounds int, timeout time.Duration) error {
 
 // Describe returns a short text of how a worker ended.
 func Describe(err error) string {
-	var lost *backend.PeerLostError
-	var timeout *backend.TimeoutError
+	var lost *failure.PeerLostError
+	var timeout *failure.TimeoutError
 	switch {
 	case err == nil:
 		return "done"

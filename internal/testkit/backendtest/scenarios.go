@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/coordinator"
@@ -133,16 +134,16 @@ func (s Suite) timeout(t *testing.T) {
 			t.Errorf("%d elements: took %v with a timeout of %v", count, took, timeout)
 		}
 		for _, r := range []int{0, 2} {
-			var late *backend.TimeoutError
-			var call *backend.CallError
-			if !errors.As(errs[r], &late) || !errors.As(errs[r], &call) || call.Rank != r || call.Name != "ones" || late.State != backend.Running {
+			var late *failure.TimeoutError
+			var call *failure.CallError
+			if !errors.As(errs[r], &late) || !errors.As(errs[r], &call) || call.Rank != r || call.Name != "ones" || !late.Running {
 				t.Errorf("%d elements: rank %d: %v, want the error of its own call, with a timeout while running", count, r, errs[r])
 			} else if s.SeesPeers && !slices.Contains(late.Waiting, 1) {
 				t.Errorf("%d elements: rank %d: %v, want that it waited for rank 1", count, r, errs[r])
 			}
 		}
 		for _, m := range ranks {
-			if err := Poll(m.startError); !errors.Is(err, backend.ErrTimeout) {
+			if err := Poll(m.startError); !errors.Is(err, failure.ErrTimeout) {
 				t.Errorf("%d elements: rank %d: a later call: %v, want the first cause", count, m.Rank, err)
 			}
 		}
@@ -175,11 +176,11 @@ func (s Suite) timeoutWhileQueued(t *testing.T) {
 	if began, done := running.Span(); began.IsZero() || !done.IsZero() {
 		t.Errorf("a running call's span is %v to %v", began, done)
 	}
-	var late *backend.TimeoutError
-	if err := queued.Sync(t.Context()); !errors.As(err, &late) || late.State != backend.Queued {
+	var late *failure.TimeoutError
+	if err := queued.Sync(t.Context()); !errors.As(err, &late) || late.Running {
 		t.Errorf("%v, want a timeout while queued", err)
 	}
-	if err := running.Sync(t.Context()); !errors.Is(err, backend.ErrTimeout) {
+	if err := running.Sync(t.Context()); !errors.Is(err, failure.ErrTimeout) {
 		t.Errorf("%v, want the same cause", err)
 	}
 }
@@ -210,7 +211,7 @@ func (s Suite) Abort(t *testing.T) {
 	if !errors.Is(errs[0], reason) {
 		t.Errorf("rank 0: %v, want its reason", errs[0])
 	}
-	if want := "process group aborted: by rank 0: enough"; !errors.Is(errs[2], backend.ErrAborted) || !strings.HasSuffix(errs[2].Error(), want) {
+	if want := "process group aborted: by rank 0: enough"; !errors.Is(errs[2], failure.ErrAborted) || !strings.HasSuffix(errs[2].Error(), want) {
 		t.Errorf("rank 2: %q, want %q at its end", errs[2], want)
 	}
 	if err := ranks[0].startError(); !errors.Is(err, reason) {
@@ -261,7 +262,7 @@ func (s Suite) leave(t *testing.T) {
 		if err := errors.Join(errs...); err != nil {
 			t.Fatal(err)
 		}
-		if err := ranks[1].startError(); !errors.Is(err, backend.ErrClosed) {
+		if err := ranks[1].startError(); !errors.Is(err, failure.ErrClosed) {
 			t.Errorf("%d elements: rank 1: a call after Close: %v", count, err)
 		}
 		errs, _ = Outcomes(ranks, func(m *Rank) error {
@@ -278,7 +279,7 @@ func (s Suite) leave(t *testing.T) {
 			return nil
 		})
 		for _, r := range []int{0, 2} {
-			var lost *backend.PeerLostError
+			var lost *failure.PeerLostError
 			if !errors.As(errs[r], &lost) || lost.Peer != 1 || !lost.Left {
 				t.Errorf("%d elements: rank %d: %v, want that rank 1 left", count, r, errs[r])
 			}
@@ -299,10 +300,10 @@ func (s Suite) closeWithPendingCall(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := m.Close(ctx); !errors.Is(err, backend.ErrClosed) || !errors.Is(err, context.DeadlineExceeded) {
+	if err := m.Close(ctx); !errors.Is(err, failure.ErrClosed) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Close: %v, want that the group is closed and the deadline passed", err)
 	}
-	if err := task.Sync(t.Context()); !errors.Is(err, backend.ErrClosed) {
+	if err := task.Sync(t.Context()); !errors.Is(err, failure.ErrClosed) {
 		t.Errorf("the call: %v, want that the group is closed", err)
 	}
 }
@@ -392,14 +393,14 @@ func (s Suite) failureInSubgroup(t *testing.T) {
 		"leaves": {
 			fail: func(m *Rank) { CloseAll([]*Rank{m}, Soon) },
 			isCause: func(err error) bool {
-				var lost *backend.PeerLostError
+				var lost *failure.PeerLostError
 				return errors.As(err, &lost) && lost.Peer == 1 && lost.Left
 			},
 		},
 		"differs": {
 			fail: func(m *Rank) { m.Run(&backend.Call{Kind: backend.Barrier}) },
 			isCause: func(err error) bool {
-				var mismatch *backend.MismatchError
+				var mismatch *failure.MismatchError
 				return errors.As(err, &mismatch) && mismatch.Rank+mismatch.Peer == 4
 			},
 			needsPeerView: true,
@@ -407,7 +408,7 @@ func (s Suite) failureInSubgroup(t *testing.T) {
 		"aborts": {
 			fail: func(m *Rank) { m.Abort(nil) },
 			isCause: func(err error) bool {
-				var aborted *backend.AbortedError
+				var aborted *failure.AbortedError
 				return errors.As(err, &aborted) && aborted.By == 1
 			},
 			isConfined: true,
@@ -423,7 +424,7 @@ func (s Suite) failureInSubgroup(t *testing.T) {
 			wg.Go(func() { c.fail(part[1]) })
 			err := part[0].reduce(100_000, Soon)
 			wg.Wait()
-			var call *backend.CallError
+			var call *failure.CallError
 			if !c.isCause(err) {
 				t.Errorf("rank 3: %v", err)
 			} else if part[0].startError() != err && (!errors.As(err, &call) || call.Rank != 3 || call.Group != part[0].Control.Name) {

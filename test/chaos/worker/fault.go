@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/failure"
 )
 
 // commit commits the fault before the reduction of o. It returns the operand to reduce, or the zero
@@ -54,7 +55,7 @@ func (w *worker) overlap(ctx context.Context, pg *comm.ProcessGroup) (err error)
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			usage, ok := p.(*comm.UsageError)
+			usage, ok := p.(*failure.UsageError)
 			if !ok {
 				panic(p)
 			}

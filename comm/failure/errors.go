@@ -1,4 +1,15 @@
-package backend
+// Package failure holds the errors of process groups. Match their kinds with errors.Is and ErrTimeout,
+// ErrAborted, ErrPeerLost and ErrClosed, which package comm exports too, and their types, which name
+// ranks and calls, with errors.As:
+//
+//	var lost *failure.PeerLostError
+//	if errors.As(err, &lost) {
+//		log.Printf("rank %d is gone", lost.Peer)
+//	}
+//
+// Ranks are numbered as in the job, in groups from Split too. A call is described as in
+// "AllReduce #3(sum, float32, 5 elements)", where 3 is its number within the group.
+package failure
 
 import (
 	"errors"
@@ -7,35 +18,29 @@ import (
 	"strings"
 	"time"
 
-	"github.com/goddp/goddp/internal/coordinator"
 	"github.com/goddp/goddp/internal/ranklist"
 )
 
-// Why a call or a group failed; match with errors.Is.
+// The kinds of failures. Match them with errors.Is.
 var (
-	// ErrTimeout: a call's deadline passed.
+	// ErrTimeout says that the deadline of a call, of Init or of Split has passed.
 	ErrTimeout = errors.New("timed out")
-	// ErrAborted: the group was aborted, on this rank or another one.
+	// ErrAborted says that this rank or another one aborted the group.
 	ErrAborted = errors.New("process group aborted")
-	// ErrPeerLost: another rank died, or the connection to it or to the coordinator broke.
+	// ErrPeerLost says that another rank died, or that the connection to another rank or to the
+	// coordinator broke.
 	ErrPeerLost = errors.New("peer lost")
-	// ErrClosed: the group was closed on this rank.
+	// ErrClosed says that this rank has closed the group.
 	ErrClosed = errors.New("process group closed")
 )
 
-// CallError is the failure of one call on one rank. It wraps its cause. Ranks are numbered as in
-// the job, in groups from Split too.
+// CallError is the failure of one call.
 type CallError struct {
-	Rank  int
+	Rank  int    // the rank that reports the failure
 	Group string // name of a group from Split; empty: the group of all ranks
-	Call  Fingerprint
-	Name  string // the caller's name for the call
-	Err   error
-}
-
-// OfCall returns err as the error of this rank's call c in the group of control.
-func OfCall(control *coordinator.Group, c *Call, err error) *CallError {
-	return &CallError{Rank: control.Rank(), Group: control.Name, Call: c.Fingerprint().InJob(control.Members), Name: c.Name, Err: err}
+	Call  string
+	Name  string // the caller's name for the call, such as "bucket 3"
+	Err   error  // the cause, which CallError wraps
 }
 
 func (e *CallError) Error() string {
@@ -56,7 +61,7 @@ func (e *CallError) Error() string {
 
 func (e *CallError) Unwrap() error { return e.Err }
 
-// AbortedError says which other rank aborted the group. It matches ErrAborted.
+// AbortedError says which rank aborted the group. It matches ErrAborted.
 type AbortedError struct {
 	By  int
 	Err error // the reason that rank By gave
@@ -82,8 +87,7 @@ func (e *AbortedError) Is(target error) bool { return target == ErrAborted }
 
 func (e *AbortedError) Unwrap() error { return e.Err }
 
-// AbsentError says which ranks had not joined when the time for making the group was over. It
-// matches ErrTimeout.
+// AbsentError says which ranks did not join Init or Split in time. It matches ErrTimeout.
 type AbsentError struct {
 	Ranks []int
 	Err   error // how the wait for them ended
@@ -102,7 +106,7 @@ func (e *AbsentError) Is(target error) bool { return target == ErrTimeout }
 
 func (e *AbsentError) Unwrap() error { return e.Err }
 
-// JoinError says which other rank could not join the group.
+// JoinError says which other rank could not join Init or Split.
 type JoinError struct {
 	Rank int
 	Err  error // the reason that this rank gave
@@ -140,9 +144,9 @@ func (e *PeerLostError) Unwrap() error { return e.Err }
 // operations, or the same operation with another size, type, reduction or root.
 type MismatchError struct {
 	Rank, Peer   int
-	Mine, Theirs Fingerprint
-	All          []Fingerprint // the fingerprints of all ranks of the group; nil if they were not compared
-	Ranks        []int         // the job's number of each rank in All
+	Mine, Theirs string   // the calls of Rank and of Peer
+	All          []string // the calls of all ranks of the group; nil unless Options.CheckCalls was set
+	Ranks        []int    // the job's number of each rank in All
 }
 
 func (e *MismatchError) Error() string {
@@ -152,7 +156,7 @@ func (e *MismatchError) Error() string {
 		sep := " "
 		for r, f := range e.All {
 			if slices.Index(e.All, f) < r {
-				continue // an earlier rank has the same fingerprint
+				continue // an earlier rank has made the same call
 			}
 			var same []int
 			for s, g := range e.All {
@@ -172,12 +176,12 @@ func (e *MismatchError) Error() string {
 	return fmt.Sprintf("ranks called different collectives: rank %d %v; rank %d %v", e.Rank, e.Mine, e.Peer, e.Theirs)
 }
 
-// UsageError says which rank made a call that is wrong whatever the other ranks do. No rank
-// numbered or started that call.
+// UsageError is the panic value of a call that is wrong whatever the other ranks do. It is also the
+// cause with which the calls of the other ranks fail.
 type UsageError struct {
-	Rank int
-	Call string
-	Msg  string
+	Rank int    // the rank that made the call
+	Call string // the name of the method
+	Msg  string // what is wrong
 }
 
 func (e *UsageError) Error() string { return fmt.Sprintf("rank %d: %s: %s", e.Rank, e.Call, e.Msg) }
@@ -186,7 +190,7 @@ func (e *UsageError) Error() string { return fmt.Sprintf("rank %d: %s: %s", e.Ra
 // ErrTimeout.
 type TimeoutError struct {
 	After   time.Duration // the timeout
-	State   State         // Queued or Running when the deadline passed
+	Running bool          // whether the call had begun to run, or still waited for earlier calls or for its data
 	Waiting []int         // ranks that had not done their part, as far as known
 	// Diagnosis is one sentence on what the ranks' flight records show. It is empty if they were
 	// not compared.
@@ -194,7 +198,11 @@ type TimeoutError struct {
 }
 
 func (e *TimeoutError) Error() string {
-	s := fmt.Sprintf("timed out after %v while %v", e.After, e.State)
+	state := "queued"
+	if e.Running {
+		state = "running"
+	}
+	s := fmt.Sprintf("timed out after %v while %s", e.After, state)
 	if len(e.Waiting) > 0 {
 		s += ", waiting for " + ranklist.Format(e.Waiting)
 	}

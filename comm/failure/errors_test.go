@@ -1,40 +1,40 @@
-package backend_test
+package failure_test
 
 import (
 	"errors"
 	"fmt"
 	"testing"
 
-	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/comm/failure"
 )
 
 // An error names the aborting rank and the rank of the failed call: both if they differ, one if
 // they are the same.
 func TestErrorTextNamesWhoAborted(t *testing.T) {
 	call := func(rank int, err error) error {
-		return &backend.CallError{Rank: rank, Call: backend.Fingerprint{Kind: backend.Barrier, Seq: 3}, Name: "last", Err: err}
+		return &failure.CallError{Rank: rank, Call: "Barrier #3", Name: "last", Err: err}
 	}
-	by := func(rank int, err error) error { return &backend.AbortedError{By: rank, Err: err} }
+	by := func(rank int, err error) error { return &failure.AbortedError{By: rank, Err: err} }
 	reason := errors.New("enough")
 	for _, c := range []struct {
 		err  error
 		want string
 	}{
 		{by(0, reason), "process group aborted: by rank 0: enough"},
-		{by(0, backend.ErrAborted), "process group aborted: by rank 0"},
-		{by(0, fmt.Errorf("%w: %w", backend.ErrAborted, reason)), "process group aborted: by rank 0: enough"},
+		{by(0, failure.ErrAborted), "process group aborted: by rank 0"},
+		{by(0, fmt.Errorf("%w: %w", failure.ErrAborted, reason)), "process group aborted: by rank 0: enough"},
 		{by(0, call(0, reason)), "process group aborted: by rank 0: Barrier #3 last: enough"},
 		{by(1, call(0, reason)), "process group aborted: by rank 1: rank 0: Barrier #3 last: enough"},
 		{by(1, call(10, reason)), "process group aborted: by rank 1: rank 10: Barrier #3 last: enough"},
 		{call(0, by(0, reason)), "rank 0: Barrier #3 last: process group aborted: enough"},
-		{call(0, by(0, backend.ErrAborted)), "rank 0: Barrier #3 last: process group aborted"},
+		{call(0, by(0, failure.ErrAborted)), "rank 0: Barrier #3 last: process group aborted"},
 		{call(1, by(0, reason)), "rank 1: Barrier #3 last: process group aborted: by rank 0: enough"},
 		{call(1, by(0, call(0, reason))), "rank 1: Barrier #3 last: process group aborted: by rank 0: Barrier #3 last: enough"},
 	} {
 		if c.err.Error() != c.want {
 			t.Errorf("got %q, want %q", c.err, c.want)
 		}
-		if !errors.Is(c.err, backend.ErrAborted) {
+		if !errors.Is(c.err, failure.ErrAborted) {
 			t.Errorf("%v is no ErrAborted", c.err)
 		}
 	}
@@ -52,11 +52,11 @@ func TestAbsentErrorNamesTheRanks(t *testing.T) {
 		ranks[r] = r
 	}
 	for want, absent := range map[string][]int{one: {3}, many: ranks} {
-		err := &backend.AbsentError{Ranks: absent, Err: errors.New("timed out")}
+		err := &failure.AbsentError{Ranks: absent, Err: errors.New("timed out")}
 		if err.Error() != want {
 			t.Errorf("got %q, want %q", err, want)
 		}
-		if !errors.Is(err, backend.ErrTimeout) {
+		if !errors.Is(err, failure.ErrTimeout) {
 			t.Errorf("%v is no ErrTimeout", err)
 		}
 	}
