@@ -8,7 +8,7 @@ LONG = $(shell grep -rlE --include='*_test.go' --exclude-dir=cucomm --exclude-di
 	'testkit\.(Long|IsLong|Need)|commtest\.Processes' . | xargs -n1 dirname | sort -u)
 # The packages whose tests run several goroutines in one process, which is what the race detector can see.
 RACE = ./amp ./autograd ./checkpoint ./comm/... ./data ./ddp ./ddp/commhook ./ddp/reducer ./ddp/zero ./device/cpu \
-	./device/internal/arena ./launcher/... ./profile ./store ./train \
+	./device/internal/arena ./launcher/... ./internal/store ./profile ./train \
 	$(addprefix ./internal/,awake backend capture coordinator election flight handshake wire)
 # The packages with tests on the emulated GPU.
 EMULATED = $(shell grep -rl --include='*_test.go' '^func TestEmulated' . | xargs -n1 dirname | sort -u)
@@ -38,7 +38,7 @@ lint:
 cross: ## CPU-only builds, without cgo: on macOS all packages but those that need a large module, on Linux's other architecture the launcher and a worker
 	CGO_ENABLED=0 GOOS=darwin GOARCH=arm64 sh -c '$(GO) build $$($(GO) list -f "{{if .GoFiles}}{{.ImportPath}} {{join .Deps \" \"}}{{end}}" ./... | \
 		grep -vE "gorgonia.org|parquet-go|etcd.io|gonum.org/v1/plot" | cut -d" " -f1)'
-	CGO_ENABLED=0 GOOS=linux GOARCH=arm64 $(GO) vet ./cmd/golaunch ./launcher ./examples/toy ./comm ./store
+	CGO_ENABLED=0 GOOS=linux GOARCH=arm64 $(GO) vet ./cmd/golaunch ./launcher ./examples/toy ./comm ./internal/store
 
 bench:
 	$(GO) test -run '^$$' -bench . ./...

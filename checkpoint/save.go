@@ -336,9 +336,9 @@ func (m *Manager) await(ctx context.Context, key string, v any) error {
 	return json.Unmarshal(data, v)
 }
 
-// forget deletes a report that no rank will read. If that fails, the report takes a little memory
+// forget empties a report that no rank will read. If that fails, the report takes a little memory
 // until the store closes.
-func (m *Manager) forget(ctx context.Context, key string) { m.pg.Store().Delete(ctx, key) }
+func (m *Manager) forget(ctx context.Context, key string) { m.pg.Store().Set(ctx, key, nil) }
 
 // shareName returns the name of a rank's file.
 func shareName(rank, size int) string {

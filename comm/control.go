@@ -15,7 +15,7 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/coordinator"
 	"github.com/goddp/goddp/internal/handshake"
-	"github.com/goddp/goddp/store"
+	"github.com/goddp/goddp/internal/store"
 )
 
 // openControl connects to the coordinator and joins the session of this rank's n-th group. It

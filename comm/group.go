@@ -17,8 +17,8 @@ import (
 	"github.com/goddp/goddp/internal/capture"
 	"github.com/goddp/goddp/internal/coordinator"
 	"github.com/goddp/goddp/internal/flight"
+	"github.com/goddp/goddp/internal/store"
 	"github.com/goddp/goddp/profile"
-	"github.com/goddp/goddp/store"
 )
 
 // ProcessGroup is one rank's handle on a group of ranks. Its methods are safe for
@@ -114,7 +114,7 @@ func (pg *ProcessGroup) Device() device.Device { return pg.dev }
 
 // Store returns the group's part of the job's key-value store. Only the ranks of this
 // group use that part.
-func (pg *ProcessGroup) Store() store.Store { return pg.store }
+func (pg *ProcessGroup) Store() Store { return pg.store }
 
 // Timeout returns the timeout of calls that have no timeout of their own.
 func (pg *ProcessGroup) Timeout() time.Duration { return pg.timeout }

@@ -17,8 +17,8 @@ import (
 	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/store"
 	"github.com/goddp/goddp/internal/testkit/commtest"
-	"github.com/goddp/goddp/store"
 )
 
 // vec returns a float32 tensor in host memory.

@@ -16,8 +16,8 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/capture"
 	"github.com/goddp/goddp/internal/flight"
+	"github.com/goddp/goddp/internal/store"
 	"github.com/goddp/goddp/profile"
-	"github.com/goddp/goddp/store"
 )
 
 // DefaultTimeout is the timeout of a call if neither the call nor [Options].Timeout gives one.
@@ -30,7 +30,7 @@ type Options struct {
 	World *World
 	// Store is the job's store. nil means the store at the World's MasterAddr and MasterPort,
 	// which the launcher or rank 0 hosts.
-	Store store.Store
+	Store Store
 	// Device is the device that the group's tensors live on. nil means the device that
 	// GODDP_DEVICE names. If GODDP_DEVICE is not set, nil means the GPU whose number is the
 	// local rank or, on a host without GPUs, the CPU.

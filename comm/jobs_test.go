@@ -17,8 +17,8 @@ import (
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/internal/store"
 	"github.com/goddp/goddp/internal/testkit"
-	"github.com/goddp/goddp/store"
 )
 
 // The test program add sums the GODDP_TEST_NUMBER of all ranks.

@@ -11,7 +11,7 @@ import (
 	"sync"
 
 	"github.com/goddp/goddp/internal/handshake"
-	"github.com/goddp/goddp/store"
+	"github.com/goddp/goddp/internal/store"
 )
 
 // member returns the identity by which this process introduces itself to the job's store and

@@ -16,8 +16,19 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/internal/jobenv"
-	"github.com/goddp/goddp/store"
+	"github.com/goddp/goddp/internal/store"
 )
+
+// A Store is a key-value store that the processes of a job share. Several goroutines may call its methods
+// at the same time. Of a store of their own, programs need these three methods.
+type Store interface {
+	// Set sets key to value.
+	Set(ctx context.Context, key string, value []byte) error
+	// Get waits until key exists and returns its value.
+	Get(ctx context.Context, key string) ([]byte, error)
+	// Add adds delta to the decimal integer at key, 0 if there is none, and returns the sum.
+	Add(ctx context.Context, key string, delta int64) (int64, error)
+}
 
 // connect makes the backend for the device of the group: NCCL for a GPU, else the host backend.
 // If `checks` is set, connect wraps the backend in a callChecker.

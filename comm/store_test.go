@@ -16,8 +16,8 @@ import (
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/internal/store"
 	"github.com/goddp/goddp/internal/testkit"
-	"github.com/goddp/goddp/store"
 )
 
 // proxy forwards the connections of one address to a server, through a function that may alter what the clients send.

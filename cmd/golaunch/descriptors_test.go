@@ -11,8 +11,8 @@ import (
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/store"
 	"github.com/goddp/goddp/internal/testkit"
-	"github.com/goddp/goddp/store"
 )
 
 // join is a worker that joins the process group and leaves. Before it leaves, each rank

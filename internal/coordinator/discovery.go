@@ -11,8 +11,8 @@ import (
 	"net"
 	"strconv"
 
+	"github.com/goddp/goddp/internal/store"
 	"github.com/goddp/goddp/internal/wire"
-	"github.com/goddp/goddp/store"
 )
 
 // addressKey is the key of the coordinator's address in the job's store.

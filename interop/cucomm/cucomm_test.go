@@ -14,7 +14,7 @@ import (
 	"gorgonia.org/cu"
 
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/store"
+	"github.com/goddp/goddp/internal/store"
 )
 
 // ranks is the number of GPUs that the test needs.

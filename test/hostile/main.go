@@ -20,7 +20,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/goddp/goddp/store"
+	"github.com/goddp/goddp/internal/store"
 )
 
 var (

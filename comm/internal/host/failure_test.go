@@ -16,10 +16,10 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/store"
 	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/internal/testkit/backendtest"
 	"github.com/goddp/goddp/internal/testkit/coordinatortest"
-	"github.com/goddp/goddp/store"
 )
 
 const soon = backendtest.Soon

@@ -11,8 +11,9 @@ import (
 	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/comm/internal/host"
 	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/store"
 	"github.com/goddp/goddp/internal/testkit/coordinatortest"
-	"github.com/goddp/goddp/store"
 )
 
 var theSecret = []byte("the secret of these tests")
@@ -45,15 +46,15 @@ func joinAs(t *testing.T, transport string, members [2]store.Member) (errs [2]er
 // Ranks join if they have the same job and secret. Otherwise both return at once with an error that
 // says what differs.
 func TestRanksOfDifferentJobsDoNotJoin(t *testing.T) {
-	job := store.Job{ID: "job", World: 2}
+	job := handshake.Job{ID: "job", World: 2}
 	for name, c := range map[string]struct {
 		members [2]store.Member
 		want    string // part of the error of rank 1, which dials; empty: no error
 	}{
 		"one job":      {[2]store.Member{{Job: job, Secret: theSecret}, {Job: job, Secret: theSecret}}, ""},
 		"no secret":    {[2]store.Member{{Job: job}, {Job: job}}, ""},
-		"another job":  {[2]store.Member{{Job: job}, {Job: store.Job{ID: "other", World: 2}}}, `job id "other" here, "job" there`},
-		"another size": {[2]store.Member{{Job: job}, {Job: store.Job{ID: "job", World: 3}}}, "WORLD_SIZE is 3 here and 2 in process"},
+		"another job":  {[2]store.Member{{Job: job}, {Job: handshake.Job{ID: "other", World: 2}}}, `job id "other" here, "job" there`},
+		"another size": {[2]store.Member{{Job: job}, {Job: handshake.Job{ID: "job", World: 3}}}, "WORLD_SIZE is 3 here and 2 in process"},
 		"one secret":   {[2]store.Member{{Job: job, Secret: theSecret}, {Job: job}}, "has a secret, and this process has none"},
 	} {
 		for _, transport := range []string{"shared", "tcp"} {

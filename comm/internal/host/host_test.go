@@ -17,10 +17,10 @@ import (
 	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/coordinator"
+	"github.com/goddp/goddp/internal/store"
 	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/internal/testkit/backendtest"
 	"github.com/goddp/goddp/internal/testkit/coordinatortest"
-	"github.com/goddp/goddp/store"
 )
 
 // world makes a group of n ranks in this process and closes it at the end of the test. If change is not

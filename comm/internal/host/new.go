@@ -8,7 +8,7 @@ import (
 	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/backend"
-	"github.com/goddp/goddp/store"
+	"github.com/goddp/goddp/internal/store"
 )
 
 // Options says how the ranks reach each other. The zero value is for ranks that are processes of

@@ -14,10 +14,10 @@ import (
 
 	"github.com/goddp/goddp/comm/internal/host"
 	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/store"
 	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/internal/testkit/backendtest"
 	"github.com/goddp/goddp/internal/testkit/coordinatortest"
-	"github.com/goddp/goddp/store"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m, map[string]func(){"worker": worker}) }

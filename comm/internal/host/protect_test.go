@@ -17,9 +17,9 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/store"
 	"github.com/goddp/goddp/internal/testkit/backendtest"
 	"github.com/goddp/goddp/internal/testkit/handshaketest"
-	"github.com/goddp/goddp/store"
 )
 
 // attacker forwards the bytes of connections. It passes what the dialler has sent on all of them,

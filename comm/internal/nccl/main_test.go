@@ -20,11 +20,11 @@ import (
 	"github.com/goddp/goddp/device/cuda"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/coordinator"
+	"github.com/goddp/goddp/internal/store"
 	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/internal/testkit/backendtest"
 	"github.com/goddp/goddp/internal/testkit/coordinatortest"
 	"github.com/goddp/goddp/internal/testkit/fakegpu"
-	"github.com/goddp/goddp/store"
 )
 
 const soon = backendtest.Soon

@@ -27,7 +27,7 @@ import (
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/store"
+	"github.com/goddp/goddp/internal/store"
 )
 
 // OnRanks runs f on n ranks and closes their groups. The ranks are goroutines of this process; in a

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/coordinator"
-	"github.com/goddp/goddp/store"
+	"github.com/goddp/goddp/internal/store"
 )
 
 // leaveTime is the longest time for which rank 0 waits for the other ranks to leave.

@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/store"
 	"github.com/goddp/goddp/internal/testkit"
-	"github.com/goddp/goddp/store"
 )
 
 // job is a rendezvous with agents, of which the first is in the host's process.

@@ -11,8 +11,9 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/coordinator"
+	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/store"
 	"github.com/goddp/goddp/internal/wire"
-	"github.com/goddp/goddp/store"
 )
 
 // services are what the workers of one round meet in. They are in the process that hosts the rendezvous.
@@ -28,7 +29,7 @@ type services struct {
 // address that could not be listened on.
 func openServices(o HostOptions, world int) (*services, error) {
 	host := cmp.Or(o.Addr, wire.Loopback())
-	member := store.Member{Job: store.Job{ID: o.Credentials.JobID, World: world}, Rank: -1, Secret: o.Credentials.Secret, Insecure: o.Credentials.Insecure}
+	member := store.Member{Job: handshake.Job{ID: o.Credentials.JobID, World: world}, Rank: -1, Secret: o.Credentials.Secret, Insecure: o.Credentials.Insecure}
 	server, err := store.Listen(net.JoinHostPort(host, strconv.Itoa(o.Port)), &store.ServerOptions{Member: member, Logger: o.Log})
 	if err != nil {
 		return nil, err // it says that it is the store's

@@ -7,8 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/store"
 	"github.com/goddp/goddp/internal/testkit"
-	"github.com/goddp/goddp/store"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m, nil) }
@@ -35,7 +36,7 @@ func TestSingleNodeHasAStoreForEachRound(t *testing.T) {
 			round.StoreAddr != fmt.Sprintf("127.0.0.1:%d", port) {
 			t.Errorf("round %d is %+v", number, round)
 		}
-		kv, err := store.Dial(t.Context(), round.StoreAddr, &store.ClientOptions{Member: &store.Member{Job: store.Job{World: 4}}})
+		kv, err := store.Dial(t.Context(), round.StoreAddr, &store.ClientOptions{Member: &store.Member{Job: handshake.Job{World: 4}}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -18,8 +18,8 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/internal/store"
 	"github.com/goddp/goddp/internal/testkit/daemon"
-	"github.com/goddp/goddp/store"
 )
 
 func main() {

@@ -6,17 +6,17 @@ import (
 	"strconv"
 	"sync"
 
-	"github.com/goddp/goddp/store"
+	"github.com/goddp/goddp/comm"
 )
 
-// memStore is a store.Store that goroutines share.
+// memStore is a comm.Store that goroutines share.
 type memStore struct {
 	mu      sync.Mutex
 	values  map[string][]byte
 	changed chan struct{} // closed, and replaced, when a key is set
 }
 
-var _ store.Store = (*memStore)(nil)
+var _ comm.Store = (*memStore)(nil)
 
 func newMemStore() *memStore {
 	return &memStore{values: map[string][]byte{}, changed: make(chan struct{})}
@@ -36,30 +36,21 @@ func (s *memStore) Set(_ context.Context, key string, value []byte) error {
 	return nil
 }
 
-func (s *memStore) Wait(ctx context.Context, keys ...string) error {
+func (s *memStore) Get(ctx context.Context, key string) ([]byte, error) {
 	for {
-		exist, _ := s.Check(ctx, keys...)
 		s.mu.Lock()
+		value, ok := s.values[key]
 		changed := s.changed
 		s.mu.Unlock()
-		if again, _ := s.Check(ctx, keys...); exist || again {
-			return nil
+		if ok {
+			return bytes.Clone(value), nil
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return nil, context.Cause(ctx)
 		}
 	}
-}
-
-func (s *memStore) Get(ctx context.Context, key string) ([]byte, error) {
-	if err := s.Wait(ctx, key); err != nil {
-		return nil, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return bytes.Clone(s.values[key]), nil
 }
 
 func (s *memStore) Add(_ context.Context, key string, delta int64) (int64, error) {
@@ -68,77 +59,9 @@ func (s *memStore) Add(_ context.Context, key string, delta int64) (int64, error
 	n, err := int64(0), error(nil)
 	if old, ok := s.values[key]; ok {
 		if n, err = strconv.ParseInt(string(old), 10, 64); err != nil {
-			return 0, store.ErrNotInteger
+			return 0, err
 		}
 	}
 	s.set(key, strconv.AppendInt(nil, n+delta, 10))
 	return n + delta, nil
 }
-
-func (s *memStore) CompareAndSet(_ context.Context, key string, expected, desired []byte) ([]byte, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	old, ok := s.values[key]
-	switch {
-	case !ok && len(expected) > 0:
-		return expected, nil
-	case ok && !bytes.Equal(old, expected):
-		return bytes.Clone(old), nil
-	}
-	s.set(key, desired)
-	return desired, nil
-}
-
-func (s *memStore) Delete(_ context.Context, key string) (bool, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, ok := s.values[key]
-	delete(s.values, key)
-	return ok, nil
-}
-
-func (s *memStore) Check(_ context.Context, keys ...string) (bool, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, key := range keys {
-		if _, ok := s.values[key]; !ok {
-			return false, nil
-		}
-	}
-	return true, nil
-}
-
-func (s *memStore) Append(_ context.Context, key string, value []byte) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.set(key, append(bytes.Clone(s.values[key]), value...))
-	return nil
-}
-
-func (s *memStore) MultiGet(ctx context.Context, keys ...string) ([][]byte, error) {
-	values := make([][]byte, len(keys))
-	for i, key := range keys {
-		var err error
-		if values[i], err = s.Get(ctx, key); err != nil {
-			return nil, err
-		}
-	}
-	return values, nil
-}
-
-func (s *memStore) MultiSet(ctx context.Context, keys []string, values [][]byte) error {
-	for i, key := range keys {
-		if err := s.Set(ctx, key, values[i]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (s *memStore) NumKeys(context.Context) (int64, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return int64(len(s.values)), nil
-}
-
-func (s *memStore) Close() error { return nil }

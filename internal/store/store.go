@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// A Store is a key-value store that the processes of a job share. Several goroutines may
-// call its methods at the same time; a call that waits does not delay other calls. The
-// caller owns the values that it passes and receives: the store copies them.
+// A Store is what the processes of a job need of a key-value store that they share. Several goroutines
+// may call its methods at the same time; a call that waits does not delay other calls. The caller owns the
+// values that it passes and receives: the store copies them.
 type Store interface {
 	// Set sets key to value.
 	Set(ctx context.Context, key string, value []byte) error
@@ -22,39 +22,6 @@ type Store interface {
 	// counts as 0. The value is stored in decimal. Add returns [ErrNotInteger] if the value
 	// is not a decimal integer, or if the sum does not fit into int64.
 	Add(ctx context.Context, key string, delta int64) (int64, error)
-
-	// Wait returns when all keys exist at the same time.
-	Wait(ctx context.Context, keys ...string) error
-
-	// CompareAndSet sets key to desired if its value is expected. An empty expected also
-	// matches a key that does not exist. It returns the value of key after the call, which
-	// is desired if the call succeeded. If key does not exist and expected is not empty,
-	// CompareAndSet sets nothing and returns expected, like PyTorch.
-	CompareAndSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error)
-
-	// Delete removes key and reports whether it existed.
-	Delete(ctx context.Context, key string) (bool, error)
-
-	// Check reports whether every key exists.
-	Check(ctx context.Context, keys ...string) (bool, error)
-
-	// Append appends value to the value of key. It creates a key that does not exist.
-	Append(ctx context.Context, key string, value []byte) error
-
-	// MultiGet waits until every key exists and returns their values in order.
-	MultiGet(ctx context.Context, keys ...string) ([][]byte, error)
-
-	// MultiSet sets keys[i] to values[i], in order. If a limit of the store is
-	// reached on the way, the pairs before it stay set. MultiSet panics if there are
-	// not as many values as keys.
-	MultiSet(ctx context.Context, keys []string, values [][]byte) error
-
-	// NumKeys returns the number of keys in the whole store.
-	NumKeys(ctx context.Context) (int64, error)
-
-	// Close releases this handle. Its pending and later calls fail with
-	// [ErrClosed]; other handles and the values are not affected.
-	Close() error
 }
 
 var (

@@ -304,7 +304,7 @@ func TestServerClose(t *testing.T) {
 	s := listen(t, nil)
 	var wg sync.WaitGroup
 	for _, c := range []struct {
-		s    Store
+		s    handle
 		want error
 	}{
 		{s.Local(), ErrClosed},

@@ -7,32 +7,32 @@ import (
 	"time"
 )
 
-// local is a [Store] in this process: a handle on a table. It needs no sockets and no
+// Local is a [Store] in this process: a handle on a table. It needs no sockets and no
 // goroutines. It waits on channels, so it works under testing/synctest.
-type local struct {
+type Local struct {
 	table  *table
 	once   sync.Once
 	closed chan struct{}
 }
 
-var _ Store = (*local)(nil)
+var _ Store = (*Local)(nil)
 
 // NewLocal returns a store in this process, which is empty and has the default [Limits].
-func NewLocal() Store { return newLocal(newTable(Limits{}.withDefaults())) }
+func NewLocal() *Local { return newLocal(newTable(Limits{}.withDefaults())) }
 
-func newLocal(t *table) *local { return &local{table: t, closed: make(chan struct{})} }
+func newLocal(t *table) *Local { return &Local{table: t, closed: make(chan struct{})} }
 
 // handle returns another handle on the same table. Closing one handle does not close the
 // other.
-func (l *local) handle() *local { return newLocal(l.table) }
+func (l *Local) handle() *Local { return newLocal(l.table) }
 
-func (l *local) Set(ctx context.Context, key string, value []byte) error {
+func (l *Local) Set(ctx context.Context, key string, value []byte) error {
 	return l.do(ctx, "set", []string{key}, [][]byte{value}, func(k []string) error {
 		return l.table.set(k[0], bytes.Clone(value), l.table.limits.TableBytes)
 	})
 }
 
-func (l *local) Get(ctx context.Context, key string) ([]byte, error) {
+func (l *Local) Get(ctx context.Context, key string) ([]byte, error) {
 	values, err := l.get(ctx, "get", []string{key})
 	if err != nil {
 		return nil, err
@@ -40,7 +40,7 @@ func (l *local) Get(ctx context.Context, key string) ([]byte, error) {
 	return values[0], nil
 }
 
-func (l *local) Add(ctx context.Context, key string, delta int64) (sum int64, err error) {
+func (l *Local) Add(ctx context.Context, key string, delta int64) (sum int64, err error) {
 	err = l.do(ctx, "add", []string{key}, nil, func(k []string) error {
 		sum, err = l.table.add(k[0], delta, l.table.limits.TableBytes)
 		return err
@@ -48,11 +48,11 @@ func (l *local) Add(ctx context.Context, key string, delta int64) (sum int64, er
 	return sum, err
 }
 
-func (l *local) Wait(ctx context.Context, keys ...string) error {
+func (l *Local) Wait(ctx context.Context, keys ...string) error {
 	return l.do(ctx, "wait", keys, nil, func(k []string) error { return l.wait(ctx, k) })
 }
 
-func (l *local) CompareAndSet(ctx context.Context, key string, expected, desired []byte) (now []byte, err error) {
+func (l *Local) CompareAndSet(ctx context.Context, key string, expected, desired []byte) (now []byte, err error) {
 	err = l.do(ctx, "compareandset", []string{key}, [][]byte{expected, desired}, func(k []string) error {
 		v, err := l.table.compareAndSet(k[0], expected, bytes.Clone(desired), l.table.limits.TableBytes)
 		now = bytes.Clone(v)
@@ -61,7 +61,7 @@ func (l *local) CompareAndSet(ctx context.Context, key string, expected, desired
 	return now, err
 }
 
-func (l *local) Delete(ctx context.Context, key string) (existed bool, err error) {
+func (l *Local) Delete(ctx context.Context, key string) (existed bool, err error) {
 	err = l.do(ctx, "delete", []string{key}, nil, func(k []string) error {
 		existed = l.table.delete(k[0])
 		return nil
@@ -69,7 +69,7 @@ func (l *local) Delete(ctx context.Context, key string) (existed bool, err error
 	return existed, err
 }
 
-func (l *local) Check(ctx context.Context, keys ...string) (exist bool, err error) {
+func (l *Local) Check(ctx context.Context, keys ...string) (exist bool, err error) {
 	err = l.do(ctx, "check", keys, nil, func(k []string) error {
 		exist = l.table.has(k)
 		return nil
@@ -77,17 +77,17 @@ func (l *local) Check(ctx context.Context, keys ...string) (exist bool, err erro
 	return exist, err
 }
 
-func (l *local) Append(ctx context.Context, key string, value []byte) error {
+func (l *Local) Append(ctx context.Context, key string, value []byte) error {
 	return l.do(ctx, "append", []string{key}, [][]byte{value}, func(k []string) error {
 		return l.table.append(k[0], value, l.table.limits.TableBytes)
 	})
 }
 
-func (l *local) MultiGet(ctx context.Context, keys ...string) ([][]byte, error) {
+func (l *Local) MultiGet(ctx context.Context, keys ...string) ([][]byte, error) {
 	return l.get(ctx, "multiget", keys)
 }
 
-func (l *local) MultiSet(ctx context.Context, keys []string, values [][]byte) error {
+func (l *Local) MultiSet(ctx context.Context, keys []string, values [][]byte) error {
 	if len(keys) != len(values) {
 		panic(&lengthError{len(keys), len(values)})
 	}
@@ -96,7 +96,7 @@ func (l *local) MultiSet(ctx context.Context, keys []string, values [][]byte) er
 	})
 }
 
-func (l *local) NumKeys(ctx context.Context) (n int64, err error) {
+func (l *Local) NumKeys(ctx context.Context) (n int64, err error) {
 	err = l.do(ctx, "numkeys", nil, nil, func([]string) error {
 		n = l.table.len()
 		return nil
@@ -105,12 +105,12 @@ func (l *local) NumKeys(ctx context.Context) (n int64, err error) {
 }
 
 // Close releases the handle. It returns nil.
-func (l *local) Close() error {
+func (l *Local) Close() error {
 	l.once.Do(func() { close(l.closed) })
 	return nil
 }
 
-func (l *local) get(ctx context.Context, op string, keys []string) (values [][]byte, err error) {
+func (l *Local) get(ctx context.Context, op string, keys []string) (values [][]byte, err error) {
 	err = l.do(ctx, op, keys, nil, func(k []string) error {
 		for {
 			if v, all := l.table.get(k...); all {
@@ -125,7 +125,7 @@ func (l *local) get(ctx context.Context, op string, keys []string) (values [][]b
 	return values, err
 }
 
-func (l *local) wait(ctx context.Context, keys []string) error {
+func (l *Local) wait(ctx context.Context, keys []string) error {
 	w := l.table.wait(keys)
 	defer l.table.cancel(w)
 	select {
@@ -142,7 +142,7 @@ func (l *local) wait(ctx context.Context, keys []string) error {
 }
 
 // do calls f with the keys of the table. It makes an OpError of f's error.
-func (l *local) do(ctx context.Context, op string, keys []string, values [][]byte, f func(keys []string) error) error {
+func (l *Local) do(ctx context.Context, op string, keys []string, values [][]byte, f func(keys []string) error) error {
 	start := time.Now()
 	names := prefixKeys(keys)
 	err := l.usable(ctx)
@@ -159,7 +159,7 @@ func (l *local) do(ctx context.Context, op string, keys []string, values [][]byt
 }
 
 // usable returns an error if the handle or the table is closed, or if ctx has ended.
-func (l *local) usable(ctx context.Context) error {
+func (l *Local) usable(ctx context.Context) error {
 	select {
 	case <-l.closed:
 		return ErrClosed

@@ -27,7 +27,7 @@ func members(secrets ...string) (m []Member) {
 		if s != "" {
 			secret = []byte(s)
 		}
-		m = append(m, Member{Job: Job{ID: "job", World: 2}, Rank: len(m), Secret: secret})
+		m = append(m, Member{Job: handshake.Job{ID: "job", World: 2}, Rank: len(m), Secret: secret})
 	}
 	return m
 }
@@ -77,10 +77,10 @@ func TestSecrets(t *testing.T) {
 // the server goes on.
 func TestOtherJobs(t *testing.T) {
 	for _, test := range []struct {
-		job  Job
+		job  handshake.Job
 		want []string
 	}{
-		{Job{ID: "other", World: 2}, []string{`job id "other" here`, `"job" there`, "is of another job", "GODDP_JOB_ID"}},
+		{handshake.Job{ID: "other", World: 2}, []string{`job id "other" here`, `"job" there`, "is of another job", "GODDP_JOB_ID"}},
 	} {
 		m := members("", "", "")
 		lines, logger := newLog()

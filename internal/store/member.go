@@ -7,14 +7,11 @@ import (
 	"github.com/goddp/goddp/internal/handshake"
 )
 
-// A Job holds the properties on which all processes of a job must agree. See [Member].
-type Job = handshake.Job
-
 // A Member identifies a process of a job in the handshake between a client and a server.
 // Each end compares the other's Job with its own. Each end also verifies that the other
 // knows the same Secret, by a proof that cannot be replayed. The secret itself is not sent.
 type Member struct {
-	Job    Job
+	Job    handshake.Job
 	Rank   int    // the rank in the job; -1 for a process without a rank, such as a launcher
 	Secret []byte // the job's secret; nil if it has none
 	// Insecure trusts the network and all its users. A server then serves every client.

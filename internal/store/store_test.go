@@ -54,31 +54,41 @@ func dial(t testing.TB, addr string, opts *ClientOptions) *Client {
 	return c
 }
 
+// handle has the methods of a Local and of a Client.
+type handle interface {
+	Store
+	Wait(ctx context.Context, keys ...string) error
+	CompareAndSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error)
+	Delete(ctx context.Context, key string) (bool, error)
+	Check(ctx context.Context, keys ...string) (bool, error)
+	Append(ctx context.Context, key string, value []byte) error
+	MultiGet(ctx context.Context, keys ...string) ([][]byte, error)
+	MultiSet(ctx context.Context, keys []string, values [][]byte) error
+	NumKeys(ctx context.Context) (int64, error)
+	Close() error
+}
+
 // stores holds all kinds of stores. Each function returns two handles on one table.
-var stores = map[string]func(t *testing.T) (a, b Store){
-	"local": func(t *testing.T) (a, b Store) {
+var stores = map[string]func(t *testing.T) (a, b handle){
+	"local": func(t *testing.T) (a, b handle) {
 		l := NewLocal()
-		return l, l.(*local).handle()
+		return l, l.handle()
 	},
-	"client": func(t *testing.T) (a, b Store) {
+	"client": func(t *testing.T) (a, b handle) {
 		s := listen(t, nil)
 		return dial(t, s.Addr(), nil), dial(t, s.Addr(), nil)
 	},
-	"legacy client": func(t *testing.T) (a, b Store) {
+	"legacy client": func(t *testing.T) (a, b handle) {
 		s := listen(t, nil)
 		return dial(t, s.Addr(), &ClientOptions{Legacy: true}), dial(t, s.Addr(), nil)
 	},
-	"client and host": func(t *testing.T) (a, b Store) {
+	"client and host": func(t *testing.T) (a, b handle) {
 		s := listen(t, nil)
 		return dial(t, s.Addr(), nil), s.Local()
 	},
-	"prefix": func(t *testing.T) (a, b Store) {
-		s := listen(t, nil)
-		return Prefix(Prefix(dial(t, s.Addr(), nil), "a"), "b"), Prefix(s.Local(), "a/b")
-	},
 }
 
-func eachStore(t *testing.T, f func(t *testing.T, a, b Store)) {
+func eachStore(t *testing.T, f func(t *testing.T, a, b handle)) {
 	for name, open := range stores {
 		t.Run(name, func(t *testing.T) {
 			a, b := open(t)
@@ -88,7 +98,7 @@ func eachStore(t *testing.T, f func(t *testing.T, a, b Store)) {
 }
 
 func TestOperations(t *testing.T) {
-	eachStore(t, func(t *testing.T, a, b Store) {
+	eachStore(t, func(t *testing.T, a, b handle) {
 		ctx := withPatience(t)
 		must := func(err error) {
 			t.Helper()
@@ -163,7 +173,7 @@ func TestOperations(t *testing.T) {
 }
 
 func TestWaiting(t *testing.T) {
-	eachStore(t, func(t *testing.T, a, b Store) {
+	eachStore(t, func(t *testing.T, a, b handle) {
 		ctx := withPatience(t)
 		var wg sync.WaitGroup
 		wg.Go(func() {
@@ -209,7 +219,7 @@ func TestWaiting(t *testing.T) {
 // If the context of a call ends, the error says what the call waited for, and the handle
 // can still be used.
 func TestContextEnds(t *testing.T) {
-	eachStore(t, func(t *testing.T, a, b Store) {
+	eachStore(t, func(t *testing.T, a, b handle) {
 		ctx := withPatience(t)
 		for i := range 10 {
 			short, cancel := context.WithTimeout(ctx, 5*time.Millisecond)
@@ -271,21 +281,31 @@ func TestCloseHandle(t *testing.T) {
 	}
 }
 
-func TestClosePrefixLeavesStore(t *testing.T) {
+// A view's key k is the key "prefix/k" of the store.
+func TestPrefix(t *testing.T) {
 	s := NewLocal()
-	p := Prefix(s, "p")
-	p.Close()
+	p := Prefix(Prefix(s, "a"), "b")
+	for range 2 {
+		if _, err := p.Add(t.Context(), "n", 1); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := p.Set(t.Context(), "k", []byte("v")); err != nil {
 		t.Fatal(err)
 	}
-	if v, err := s.Get(t.Context(), "p/k"); err != nil || string(v) != "v" {
-		t.Fatalf("got %q, %v", v, err)
+	for key, want := range map[string]string{"k": "v", "n": "2"} {
+		if v, err := s.Get(t.Context(), "a/b/"+key); err != nil || string(v) != want {
+			t.Errorf("%s is %q, %v, want %s", key, v, err, want)
+		}
+		if v, err := p.Get(t.Context(), key); err != nil || string(v) != want {
+			t.Errorf("%s of the view is %q, %v, want %s", key, v, err, want)
+		}
 	}
 }
 
 // The caller may change its slices after the call.
 func TestValuesAreCopies(t *testing.T) {
-	eachStore(t, func(t *testing.T, a, _ Store) {
+	eachStore(t, func(t *testing.T, a, _ handle) {
 		ctx := withPatience(t)
 		in := []byte("value")
 		if err := a.Set(ctx, "k", in); err != nil {
@@ -307,7 +327,7 @@ func TestValuesAreCopies(t *testing.T) {
 }
 
 func TestMultiSetPanicsOnLengths(t *testing.T) {
-	eachStore(t, func(t *testing.T, a, _ Store) {
+	eachStore(t, func(t *testing.T, a, _ handle) {
 		defer func() {
 			if e, ok := recover().(*lengthError); !ok || e.Keys != 2 || e.Values != 1 {
 				t.Errorf("panic %v", e)
@@ -320,12 +340,12 @@ func TestMultiSetPanicsOnLengths(t *testing.T) {
 // Many goroutines use one handle. Every increment counts once, and each goroutine waits
 // for keys that others make.
 func TestConcurrent(t *testing.T) {
-	eachStore(t, func(t *testing.T, a, b Store) {
+	eachStore(t, func(t *testing.T, a, b handle) {
 		ctx := withPatience(t)
 		const workers, rounds = 8, 10
 		var wg sync.WaitGroup
 		for w := range workers {
-			s := []Store{a, b}[w%2]
+			s := []handle{a, b}[w%2]
 			wg.Go(func() {
 				for r := range rounds {
 					n, err := s.Add(ctx, fmt.Sprint("round", r), 1)

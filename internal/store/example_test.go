@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/goddp/goddp/store"
+	"github.com/goddp/goddp/internal/store"
 )
 
 // A client counts in a server.

@@ -336,7 +336,7 @@ func TestClientChecksLimits(t *testing.T) {
 	limits := Limits{KeyBytes: 4, ValueBytes: 8, RequestKeys: 2, RequestBytes: 20}
 	s := listen(t, &ServerOptions{Limits: limits})
 	c := dial(t, s.Addr(), &ClientOptions{Limits: limits})
-	for _, s := range []Store{c, s.Local()} {
+	for _, s := range []handle{c, s.Local()} {
 		ctx := withPatience(t)
 		for name, err := range map[string]error{
 			"key":   s.Set(ctx, "long", nil), // with its slash
@@ -364,7 +364,7 @@ func TestPing(t *testing.T) {
 func TestLocalUnderSynctest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := NewLocal()
-		b := a.(*local).handle()
+		b := a.handle()
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 		defer cancel()
 		go func() {

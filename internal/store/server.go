@@ -149,7 +149,7 @@ func Listen(addr string, opts *ServerOptions) (*Server, error) {
 func (s *Server) Addr() string { return s.ln.Addr().String() }
 
 // Local returns a new handle on the server's table that uses no socket.
-func (s *Server) Local() Store { return newLocal(s.table) }
+func (s *Server) Local() *Local { return newLocal(s.table) }
 
 // Close stops the server, and ends every connection and every wait. It returns when all
 // goroutines of the server have ended.
