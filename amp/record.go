@@ -70,7 +70,8 @@ func (s *Scaler) recordStep(c *check, stepper optim.ScaledStepper, scaled optim.
 		return c.recording.Refuse("%T does not take part in captured steps", stepper)
 	}
 	concluded := false
-	scaled.Captured = &capture.ScaledStep{
+	r := c.recording
+	r.Scaled = &capture.ScaledStep{
 		Scale: func() float64 {
 			if isUnscaled {
 				return 1
@@ -82,11 +83,12 @@ func (s *Scaler) recordStep(c *check, stepper optim.ScaledStepper, scaled optim.
 			return c.settle(err)
 		},
 	}
-	if err := stepper.StepScaled(scaled); err != nil {
+	err := stepper.StepScaled(scaled)
+	if r.Scaled = nil; err != nil {
 		return err
 	}
 	c.phase = stepped
-	c.recording.After(func(err error) error {
+	r.After(func(err error) error {
 		if err == nil && !concluded { // the optimizer has no gradients
 			c.phase = idle
 			err = c.settle(c.err())

@@ -247,10 +247,9 @@ type Scaled struct {
 	// Err returns nil if Overflow is zero, and otherwise an error that matches
 	// [device.ErrSkipped]. It may wait for the device.
 	Err func() error
-	// Captured is set by package amp in a step that is being captured: see [autograd.Capture].
-	Captured *capture.ScaledStep
 
-	recording *capture.Recording // of a step that is being recorded; else nil
+	recording *capture.Recording  // of a step that is being recorded; else nil
+	captured  *capture.ScaledStep // how the replays take the gradients; nil if the loss is not scaled
 }
 
 // StepScaled is Step for the gradients of a scaled loss. If a gradient overflowed, StepScaled

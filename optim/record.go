@@ -20,10 +20,11 @@ func (o *RMSProp) Recordable() any { return o }
 
 // record records a step: see [autograd.Capture]. The state on the host changes when it is replayed.
 func (o *optimizer) record(r *capture.Recording, s Scaled) error {
+	s.captured = r.Scaled
 	switch {
 	case o.recording == r:
 		return r.Refuse("it has two steps of one optimizer")
-	case s.Captured == nil && (s.LossScale != 0 || !s.Overflow.IsZero()):
+	case s.captured == nil && (s.LossScale != 0 || !s.Overflow.IsZero()):
 		return r.Refuse("the scale of the loss is a number of the host")
 	}
 	o.recording = r
@@ -52,8 +53,8 @@ func (o *optimizer) record(r *capture.Recording, s Scaled) error {
 		}
 		o.ready = append(o.ready[:0], ready...)
 		err = o.conclude(s, 0, err)
-		if s.Captured != nil {
-			err = s.Captured.Conclude(err)
+		if s.captured != nil {
+			err = s.captured.Conclude(err)
 		}
 		return err
 	})
@@ -62,8 +63,8 @@ func (o *optimizer) record(r *capture.Recording, s Scaled) error {
 
 // scale returns the loss scale of the replay that is about to be launched.
 func (s Scaled) scale() float64 {
-	if s.Captured != nil {
-		return s.Captured.Scale()
+	if s.captured != nil {
+		return s.captured.Scale()
 	}
 	return s.LossScale
 }

@@ -46,6 +46,9 @@ type Recording struct {
 	words    []*words
 	blocks   []*block
 	reason   error // why the step cannot be recorded
+
+	// Scaled is how package amp makes the step of the optimizer that it calls now; nil outside of that call.
+	Scaled *ScaledStep
 }
 
 // words are numbers of a step in a block.
