@@ -97,7 +97,8 @@ func (p *pass) panicked(thrown any) {
 	}
 }
 
-// PanicError is the error that an [Observer] and a [GradSink] receive for a pass that panics.
+// PanicError is the error that an [Observer] receives for a pass that panics, and the result of [Variable.GradErr]
+// of the leaves that the pass reached.
 type PanicError struct {
 	Value any // the panic's value; nil if the goroutine ended without a panic
 }
@@ -333,7 +334,7 @@ func (p *pass) into(c *Call, n *node, first, last int, fork bool) (err error) {
 		if dst[j], acc[j], err = p.destination(v.Variable); err != nil {
 			return err
 		}
-		if dst[j].DType != v.t.DType && !casts { // a GradSink chose another type
+		if dst[j].DType != v.t.DType && !casts { // the owner of the gradient chose another type
 			home[j], howHome[j], acc[j] = dst[j], acc[j], device.Store
 			if dst[j], err = c.New(v.t.DType, v.t.Shape...); err != nil {
 				return err
@@ -396,8 +397,8 @@ func (p *pass) destination(v *Variable) (device.Tensor, device.Accum, error) {
 			acc.Beta = 0
 		}
 	}
-	if n.leaf != nil && n.leaf.sink != nil && n.pending == 1 {
-		scale := n.leaf.sink.Scale()
+	if n.leaf != nil && n.leaf.Sink != nil && n.pending == 1 {
+		scale := n.leaf.Sink.Scale()
 		acc.Alpha *= scale
 		acc.Beta *= scale
 	}
@@ -414,10 +415,10 @@ func (p *pass) begin(v *Variable) (dst device.Tensor, fresh bool, err error) {
 	return dst, true, err
 }
 
-// arrived notes that one gradient for n was written. After the last one it notifies the GradSink.
+// arrived notes that one gradient for n was written. After the last one it notifies the owner of a leaf's gradient.
 func (p *pass) arrived(n *node) error {
 	n.pending--
-	if n.pending > 0 || n.leaf == nil || n.leaf.sink == nil {
+	if n.pending > 0 || n.leaf == nil || n.leaf.Sink == nil {
 		return nil
 	}
 	at := p.s.dev.Compute().Mark()
@@ -427,7 +428,7 @@ func (p *pass) arrived(n *node) error {
 		}
 		at = p.aside.stream.Mark()
 	}
-	n.leaf.sink.Ready(at)
+	n.leaf.Sink.Ready(at)
 	return nil
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/gradsink"
 )
 
 // tick is the identity; its Backward appends its name to a log.
@@ -54,10 +55,10 @@ func TestReadyFollowsTheLastUse(t *testing.T) {
 	mustBackward(t, autograd.Mul(h, shared))
 
 	want := []string{
-		"shared fresh", // the first write of three
-		"layer 3", "last fresh", "last scale", "last ready",
+		"shared settle", // the first write of three
+		"layer 3", "last settle", "last scale", "last ready",
 		"layer 2",
-		"layer 1", "shared scale", "shared ready", "first fresh", "first scale", "first ready",
+		"layer 1", "shared scale", "shared ready", "first settle", "first scale", "first ready",
 	}
 	if !slices.Equal(log, want) {
 		t.Errorf("heard\n%s\nwant\n%s", strings.Join(log, "\n"), strings.Join(want, "\n"))
@@ -303,7 +304,7 @@ func TestPanicInABackwardPass(t *testing.T) {
 		if value != c.value {
 			t.Errorf("the panic is %v, want %v", value, c.value)
 		}
-		for what, err := range map[string]error{"the observer": errors.Join(w.ended...), "a sink": s.err, "a leaf": b.GradErr()} {
+		for what, err := range map[string]error{"the observer": errors.Join(w.ended...), "a sink": s.state.Err, "a leaf": b.GradErr()} {
 			if thrown := (*autograd.PanicError)(nil); !errors.As(err, &thrown) || thrown.Value != c.value {
 				t.Errorf("%s was told %v", what, err)
 			}
@@ -317,8 +318,8 @@ func TestPanicInABackwardPass(t *testing.T) {
 		a.ZeroGrad()
 		b.ZeroGrad()
 		mustBackward(t, autograd.Mul(a, b))
-		if g := a.Grad().Item(); g != 3 || s.err != nil || b.GradErr() != nil {
-			t.Errorf("the next pass gives %v, %v and %v", g, s.err, b.GradErr())
+		if g := a.Grad().Item(); g != 3 || s.state.Err != nil || b.GradErr() != nil {
+			t.Errorf("the next pass gives %v, %v and %v", g, s.state.Err, b.GradErr())
 		}
 	}
 }
@@ -353,8 +354,9 @@ func TestGradSink(t *testing.T) {
 	}
 	s.scale = 0.5
 	mustBackward(t, autograd.Mul(v, v))
+	settled := s.settled
 	g := v.Grad()
-	if s.settled != 0 {
+	if s.settled != settled {
 		t.Errorf("asking for the gradient settles it")
 	}
 	if g.Item() != 2 || g.Name() != "w.grad" || g.Tensor().Buf.Addr() != s.t.Buf.Addr() {
@@ -378,12 +380,12 @@ func TestGradSink(t *testing.T) {
 		t.Errorf("GradErr is %v, want the sink's", err)
 	}
 	v.ZeroGrad()
-	if !s.fresh || v.Grad() != nil {
+	if s.state.Content != gradsink.Zeroed || v.Grad() != nil {
 		t.Error("ZeroGrad did not reach the sink")
 	}
-	v.SetGradSink(nil)
+	gradsink.Set(v, nil, nil)
 	mustBackward(t, autograd.Mul(v, v))
-	if got := v.Grad().Item(); got != 4 || !s.fresh {
+	if got := v.Grad().Item(); got != 4 || s.state.Content != gradsink.Zeroed {
 		t.Errorf("without a sink the gradient is %v, want 4 and the sink untouched", got)
 	}
 }
@@ -461,7 +463,7 @@ func TestFreeze(t *testing.T) {
 	s := newSink(a, "a", &log)
 	y := autograd.Mul(a, b)
 	mustBackward(t, y, autograd.RetainGraph)
-	if a.Freeze() != a || a.RequiresGrad() || a.Grad() != nil || !s.fresh {
+	if a.Freeze() != a || a.RequiresGrad() || a.Grad() != nil || s.state.Content != gradsink.Zeroed {
 		t.Errorf("frozen, it requires a gradient: %v, and has %v", a.RequiresGrad(), a.Grad())
 	}
 	log = nil
@@ -482,13 +484,13 @@ func TestFreeze(t *testing.T) {
 	if got := a.Grad().Item(); got != 3 || !slices.Contains(log, "a ready") {
 		t.Errorf("back again its gradient is %v, want 3, in its sink, which heard %v", got, log)
 	}
-	a.Freeze().SetGradSink(nil)
+	gradsink.Set(a.Freeze(), nil, nil)
 	mustBackward(t, a.RequireGrad())
-	if got := a.Grad().Item(); got != 1 || !s.fresh {
+	if got := a.Grad().Item(); got != 1 || s.state.Content != gradsink.Zeroed {
 		t.Errorf("without a sink its gradient is %v, want 1", got)
 	}
 	x := autograd.Scalar(dev, 1)
-	x.Freeze().SetGradSink(nil)
+	gradsink.Set(x.Freeze(), nil, nil)
 	if mustBackward(t, x.RequireGrad()); x.Grad().Item() != 1 {
 		t.Error("freezing a leaf that requires no gradient is for good")
 	}

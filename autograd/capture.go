@@ -12,6 +12,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/capture"
+	"github.com/goddp/goddp/internal/gradsink"
 	"github.com/goddp/goddp/internal/kernels"
 )
 
@@ -244,7 +245,7 @@ func (c *captured) record(in []*Variable, shapes string) (*variant, error) {
 		like = c.variants[0].Recording
 	}
 	made, err := capture.Record(context.Background(), s.dev, like, func() error {
-		s.captures = &stepCapture{Recording: capture.Of(s.dev), s: s, random: s.random}
+		s.captures = &stepCapture{Recording: capture.Of(s.dev), s: s, random: s.random, gradients: map[*gradsink.State]bool{}}
 		number := s.number
 		defer s.captures.end(s.step, s.ended)
 		defer func() {
@@ -287,38 +288,23 @@ func (s *state) copyOf(out *Variable) *Variable {
 // stepCapture is the state of a step that is being recorded.
 type stepCapture struct {
 	*capture.Recording
-	s      *state
-	random RandomGenerator // the generator before the step
-	leaves []touched
+	s         *state
+	random    RandomGenerator          // the generator before the step
+	gradients map[*gradsink.State]bool // those that the step uses
 }
-
-// touched is a leaf that the step uses, whether it has a gradient before and after the step, and its error
-// before the step.
-type touched struct {
-	*leaf
-	before, after bool
-	errBefore     error
-}
-
-// recordable is a GradSink that takes part in recordings by itself.
-type recordable interface{ Recordable() }
 
 // touch notes that the step is about to use the leaf's gradient. reads reports whether it depends on
 // there being one.
 func (r *stepCapture) touch(l *leaf, reads bool) {
-	switch {
-	case r == nil || slices.ContainsFunc(r.leaves, func(t touched) bool { return t.leaf == l }):
-		return
-	case l.sink != nil:
-		if _, ok := l.sink.(recordable); !ok {
-			r.Refuse("the owner of the gradient of %v does not take part in recordings", l.v)
-		}
+	if r == nil || r.gradients[l.State] {
 		return
 	}
-	before, mem := l.there, l.mem
-	r.leaves = append(r.leaves, touched{leaf: l, before: before, errBefore: l.err})
+	state := l.State
+	r.gradients[state] = true
+	capture.Replay(r.Recording, state)
 	if reads {
-		r.Require(func() bool { return l.there == before && l.mem == mem })
+		before := state.Content
+		r.Require(func() bool { return state.Content == before && state.Err == nil })
 	}
 }
 
@@ -327,9 +313,6 @@ func (r *stepCapture) end(step *scope, ended bool) {
 	s := r.s
 	s.end(s.step, "when its step was captured")
 	s.step, s.scope, s.ended, s.captures = step, step, ended, nil
-	for i, l := range r.leaves {
-		r.leaves[i].after, l.there, l.err = l.there, l.before, l.errBefore
-	}
 	changes := s.changes
 	r.Require(func() bool { return s.changes == changes })
 	first, drawn := r.random, s.random.state.Offset-r.random.state.Offset
@@ -341,9 +324,6 @@ func (r *stepCapture) end(step *scope, ended bool) {
 	r.After(func(err error) error {
 		if err != nil {
 			return nil
-		}
-		for _, l := range r.leaves {
-			l.there, l.err = l.after, nil
 		}
 		s.random.state.Offset += drawn
 		return nil

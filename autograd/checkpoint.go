@@ -35,7 +35,7 @@ import (
 // Backward, the first operation of f starts the next step, unless this operation or Checkpoint uses
 // something made in the current step.
 //
-// The first run counts the gradients that f will give to each leaf. So a [GradSink] is notified once,
+// The first run counts the gradients that f will give to each leaf. So package ddp is notified once,
 // at the same point of the pass as without Checkpoint. Checkpoints may be nested; each level runs its
 // function once more.
 func Checkpoint(f func(x *Variable) *Variable, x *Variable) (y *Variable) {

@@ -32,11 +32,10 @@
 //
 // The backward pass tells an operation where to write the gradient of each input. For a leaf this is
 // the leaf's gradient itself: the first write after [Variable.ZeroGrad] overwrites it and later
-// writes add to it, so nothing else has to zero, copy or scale a gradient. By default autograd owns
-// the memory of a leaf's gradient. A [GradSink] replaces autograd as the owner. A distributed reducer
-// is a GradSink: gradients are views of its buckets. The backward pass notifies a GradSink as soon as
-// the gradient is final, and multiplies the last write by a factor that the GradSink chooses. The
-// gradient of a result is temporary memory, which the pass frees as soon as it has used it. The terms of
+// writes add to it, so nothing else has to zero, copy or scale a gradient. Autograd owns the
+// memory of a leaf's gradient, unless package ddp does: gradients are then views of its buckets. The
+// backward pass notifies ddp as soon as the gradient is final, and multiplies the last write by a factor
+// that ddp chooses. The gradient of a result is temporary memory, which the pass frees as soon as it has used it. The terms of
 // a sum, and the operand of a [Reshape], get the memory of the result's gradient in place of a copy.
 //
 // A backward pass visits results in the reverse order of their creation, so the order is the same in

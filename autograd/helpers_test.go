@@ -9,6 +9,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/internal/gradsink"
 	"github.com/goddp/goddp/internal/kernels"
 )
 
@@ -100,10 +101,10 @@ func (k *faultyKernels) LinearGrad(s device.Stream, dw device.Tensor, accW devic
 	return k.run(func() error { return k.Kernels.LinearGrad(s, dw, accW, db, accB, g, x) })
 }
 
-// sink is a GradSink that records its calls.
+// sink is a gradsink.Sink that notes its calls.
 type sink struct {
 	t     device.Tensor
-	fresh bool
+	state gradsink.State
 	scale float64
 	log   *[]string
 	name  string
@@ -115,7 +116,7 @@ type sink struct {
 // newSink installs a sink for v's gradient, over memory full of NaN.
 func newSink(v *autograd.Variable, name string, log *[]string) *sink {
 	t := v.Tensor()
-	s := &sink{fresh: true, scale: 1, name: name, log: log}
+	s := &sink{scale: 1, name: name, log: log}
 	switch t.DType {
 	case device.Float32:
 		s.t = device.HostTensor(slices.Repeat([]float32{float32(math.NaN())}, t.Len()), device.Invalid).Reshape(t.Shape...)
@@ -124,7 +125,7 @@ func newSink(v *autograd.Variable, name string, log *[]string) *sink {
 	default:
 		s.t = device.HostTensor(slices.Repeat([]uint16{0x7fff}, t.Len()), t.DType).Reshape(t.Shape...)
 	}
-	v.SetGradSink(s)
+	gradsink.Set(v, s, &s.state)
 	return s
 }
 
@@ -134,18 +135,9 @@ func (s *sink) note(what string) {
 	}
 }
 
-func (s *sink) Fresh() bool {
-	s.note("fresh")
-	fresh := s.fresh
-	s.fresh = false
-	return fresh
-}
-
-func (s *sink) Grad() device.Tensor {
-	if s.fresh {
-		return device.Tensor{}
-	}
-	return s.t
+func (s *sink) Settle() {
+	s.note("settle")
+	s.settled++
 }
 
 func (s *sink) Scale() float64 {
@@ -160,9 +152,7 @@ func (s *sink) Ready(e device.Event) {
 	s.note("ready")
 }
 
-func (s *sink) Fail(err error)      { s.err = err }
-func (s *sink) Zero()               { s.fresh, s.err = true, nil }
-func (s *sink) Settle()             { s.settled++ }
+func (s *sink) Grad() device.Tensor { return s.t }
 func (s *sink) Pending() bool       { return false }
 func (s *sink) Err() error          { return s.err }
 func (s *sink) Skip() device.Tensor { return device.Tensor{} }

@@ -7,6 +7,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/internal/gradsink"
 	"github.com/goddp/goddp/internal/testkit/devicetest"
 	"github.com/goddp/goddp/internal/testkit/must"
 	"github.com/goddp/goddp/nn"
@@ -63,7 +64,7 @@ func TestWritesWaitForReaders(t *testing.T) {
 				t.Fatal(err)
 			}
 			read := beside.Mark()
-			autograd.HoldWrites(dev, []*autograd.Variable{v}, read)
+			gradsink.HoldWrites(dev, []any{v}, read)
 			if err := c.do(net, opt, autograd.FromSlice(dev, []float32{1, 2, 3}, 1, 3)); err != nil {
 				t.Fatal(err)
 			}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/gradsink"
 )
 
 // Operands that do not fit are a panic with a typed error, which names two shapes that differ.
@@ -117,7 +118,7 @@ func TestMisfits(t *testing.T) {
 	for _, f := range []func(){
 		func() { x.Backward() },
 		func() { h.RequireGrad() },
-		func() { h.SetGradSink(&sink{}) },
+		func() { gradsink.Set(h, &sink{}, nil) },
 		func() { autograd.Sum(h.Detach()).Backward() },
 	} {
 		panics[*autograd.GraphError](t, f)

@@ -13,7 +13,7 @@ type block struct {
 	buf     device.Buffer // empty if the program owns the memory (FromTensor), and if err is set
 	err     error         // the error that prevented the computation of the content
 	version uint64        // the number of in-place writes: see BumpVersion
-	held    bool          // whether a stream other than Compute may read it: see HoldWrites
+	held    bool          // whether a stream other than Compute may read it: see gradsink.HoldWrites
 	made    int           // the step in which it was made
 	scope   *scope        // the scope whose end frees it; nil if it belongs to the program
 	freed   string        // the cause of its release; empty while it is not freed

@@ -58,7 +58,7 @@ func (s *state) alloc(dt device.DType, shape device.Shape) (device.Tensor, error
 	size := shape.Len() * dt.Size()
 	buf, err := s.dev.Alloc(size)
 	if errors.Is(err, device.ErrOutOfMemory) {
-		s.awaitReaders() // releases variables that HoldWrites keeps reachable
+		s.awaitReaders() // releases variables that gradsink.HoldWrites keeps reachable
 		s.collect()
 		buf, err = s.dev.Alloc(size)
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/gradsink"
 )
 
 // Variable is a handle to a tensor on a device. It is a leaf, which the program made, or the result of
@@ -16,10 +17,10 @@ type Variable struct {
 	mem  *block
 	op   string // the operation that computed it; empty for a leaf
 	name string
-	grad bool     // whether it is a leaf's gradient or a view of one; operations on it belong to the step that made the gradient
-	sink GradSink // the owner of a gradient; nil if autograd owns it
-	node *node    // its place in the graph; nil if it needs no gradient
-	idle *node    // the node that a frozen leaf had before
+	grad bool          // whether it is a leaf's gradient or a view of one; operations on it belong to the step that made the gradient
+	sink gradsink.Sink // the owner of a gradient; nil if autograd owns it
+	node *node         // its place in the graph; nil if it needs no gradient
+	idle *node         // the node that a frozen leaf had before
 	// The observers of backward passes that start at this handle or come through it.
 	observers []Observer
 }

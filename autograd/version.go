@@ -9,8 +9,8 @@ import (
 func (v *Variable) Version() uint64 { return v.mem.version }
 
 // BumpVersion announces an in-place write to v's memory. The caller enqueues the write on the compute
-// stream, or ordered after it, when BumpVersion has returned. The write then runs after the reads that
-// [HoldWrites] announced. If an operation read v before the write, and its backward computes a
+// stream, or ordered after it, when BumpVersion has returned. The write then runs after the reads of
+// other streams, such as the copies of package checkpoint. If an operation read v before the write, and its backward computes a
 // gradient from v, [Variable.Backward] panics with a [*ModifiedError].
 //
 // The optimizers, nn.LoadState and ddp call BumpVersion themselves. A program calls it before it

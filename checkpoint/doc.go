@@ -98,7 +98,7 @@
 //
 // With Options.Async, Save enqueues copies of this rank's share to page-locked memory, on its own stream
 // and behind the work on the compute stream, and returns. The forward and backward passes of the next
-// step run beside these copies. The next update runs behind them ([autograd.HoldWrites]), so it cannot
+// step run beside these copies. The next update runs behind them ([autograd.Variable.BumpVersion]), so it cannot
 // overwrite memory that is still to be copied. The host does not wait. A goroutine, the writer, waits for
 // the copies, writes them, and exchanges reports with the writers of the other ranks through the group's
 // store ([comm.ProcessGroup.Store]). Only the program's goroutine runs collectives.

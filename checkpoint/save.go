@@ -11,10 +11,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/checkpoint/safetensors"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/gradsink"
 )
 
 // saving is one Save on one rank, from its snapshot until the write has ended.
@@ -194,7 +194,7 @@ func (m *Manager) copy(s *saving) error {
 		copies[i] = m.pinned.Slice(at, p.t.Bytes())
 		at += device.AlignUp(p.t.Bytes())
 	}
-	var held []*autograd.Variable
+	var held []any // variables
 	enqueue := func(on device.Stream, buffers bool) error {
 		for i, p := range s.pieces {
 			if p.buffer != buffers || p.t.Bytes() == 0 {
@@ -218,7 +218,7 @@ func (m *Manager) copy(s *saving) error {
 	}
 	s.copied = m.copying.Mark()
 	m.copied = s.copied
-	autograd.HoldWrites(dev, held, s.copied)
+	gradsink.HoldWrites(dev, held, s.copied)
 	for i := range s.pieces {
 		p := &s.pieces[i]
 		p.t, p.v = device.NewTensor(copies[i], p.dtype, p.hi-p.lo), nil

@@ -10,6 +10,7 @@ import (
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/capture"
+	"github.com/goddp/goddp/internal/gradsink"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/profile"
 )
@@ -114,7 +115,7 @@ func (m *Model) init(ctx context.Context, o Options) error {
 		m.times = newTiming(r)
 	}
 	for i, p := range m.params {
-		p.Var().SetGradSink(&sink{m, r, i})
+		gradsink.Set(p.Var(), &sink{m, r, i}, r.State(i))
 	}
 	return nil
 }
@@ -277,9 +278,8 @@ func (e *ReplacedError) Error() string {
 
 // checkOwner panics if another model owns the gradient of a parameter.
 func (m *Model) checkOwner() {
-	mine := m.reducer.Flags().Buf.Addr()
 	for _, p := range m.params {
-		if p.Var().GradSkip().Buf.Addr() != mine {
+		if s, _ := gradsink.Of(p.Var()).Sink.(*sink); s == nil || s.m != m {
 			panic(&ReplacedError{m.pg.Rank(), p.Name()})
 		}
 	}
@@ -316,15 +316,12 @@ func (m *Model) span(name string, start device.Event, args ...profile.Arg) {
 	m.times.add(s)
 }
 
-// sink implements autograd.GradSink for the gradient of parameter i.
+// sink implements gradsink.Sink for the gradient of parameter i.
 type sink struct {
 	m *Model
 	r *reducer.Reducer
 	i int
 }
-
-// Recordable marks a sink whose owner takes part in recorded steps: see [autograd.Capture].
-func (s *sink) Recordable() {}
 
 // Divided reports whether the hook leaves each rank a part of the gradients alone.
 func (s *sink) Divided() bool {
@@ -332,22 +329,12 @@ func (s *sink) Divided() bool {
 	return ok && d.Divided()
 }
 
-func (s *sink) Fresh() bool         { return s.r.Fresh(s.i) }
+func (s *sink) Grad() device.Tensor { return s.r.Grad(s.i) }
 func (s *sink) Settle()             { s.r.Settle(s.i) }
 func (s *sink) Scale() float64      { return s.r.Scale() }
-func (s *sink) Fail(err error)      { s.r.Fail(s.i, err) }
 func (s *sink) Pending() bool       { return s.r.Pending() }
-func (s *sink) Err() error          { return s.r.GradErr(s.i) }
+func (s *sink) Err() error          { return s.r.Err() }
 func (s *sink) Skip() device.Tensor { return s.r.Flags() }
-func (s *sink) Zero()               { s.r.Zero(s.i) }
-
-// Grad returns the view of the bucket, or the zero Tensor if there is no gradient.
-func (s *sink) Grad() device.Tensor {
-	if s.r.Zeroed(s.i) {
-		return device.Tensor{}
-	}
-	return s.r.Grad(s.i)
-}
 
 // Ready notifies the reducer, unless the pass does not go through the model's output.
 func (s *sink) Ready(e device.Event) {

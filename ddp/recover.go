@@ -9,6 +9,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/internal/gradsink"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -77,7 +78,7 @@ func restore(ctx context.Context, module nn.Model, pg *comm.ProcessGroup, opt op
 		return 0, err
 	}
 	for _, p := range params {
-		p.Var().SetGradSink(nil)
+		gradsink.Set(p.Var(), nil, nil)
 	}
 	return step, nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/gradsink"
 	"github.com/goddp/goddp/internal/testkit/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
@@ -369,7 +370,7 @@ func TestStaticGraph(t *testing.T) {
 				return fmt.Errorf("pass %d: %w", pass, err)
 			}
 			theirs := m.w[2*(1-pg.Rank()%2)].Grad() // a parameter that this rank did not use
-			pending := m.w[1].Var().GradPending()
+			pending := gradsink.Of(m.w[1].Var()).Pending()
 			if cpu := pg.Device().String() == "cpu"; theirs == nil || cpu && pending != (isLagging && pass > 0) { // a GPU may be done by now
 				return fmt.Errorf("pass %d: gradient %v, known: %v", pass, theirs, !pending)
 			}

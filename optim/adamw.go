@@ -190,7 +190,7 @@ func (r *adamRule) update(s *slot, scaled Scaled, batch *batch) error {
 	betas, eps := o.rates()
 	step := kernels.AdamWStep{
 		Param: v.Tensor(), Grad: s.grad, Master: s.masterTensor(), Mean: r.mean.Tensor(), Variance: r.variance.Tensor(),
-		Skip: v.GradSkip(), LossScale: scaled.LossScale, Overflow: scaled.Overflow,
+		Skip: s.skip(), LossScale: scaled.LossScale, Overflow: scaled.Overflow,
 		LR: o.LR, Beta1: betas[0], Beta2: betas[1], Eps: eps, WeightDecay: o.WeightDecay, Coupled: o.Coupled,
 		Step: r.updates + 1,
 	}

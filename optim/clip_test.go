@@ -68,7 +68,7 @@ func TestClipGradNormOfManyParameters(t *testing.T) {
 			g[k] = 0.07 // equal terms: in Float32 the rounding errors of a sum would add up
 			squares += float64(g[k]) * float64(g[k])
 		}
-		p.Var().SetGradSink(&owner{t: device.HostTensor(g, device.Invalid)})
+		(&owner{t: device.HostTensor(g, device.Invalid)}).own(p.Var())
 		params = append(params, p)
 	}
 	want := math.Sqrt(squares)
@@ -94,7 +94,7 @@ func TestClipGradNormNotFinite(t *testing.T) {
 		"large":    {[]float32{1e20, 1}, []float32{1, 1e-20}, float64(float32(1e20))},
 	} {
 		p := nn.NewParameter("p", autograd.FromSlice(newDevice(t), []float32{1, 1}))
-		p.Var().SetGradSink(&owner{t: device.HostTensor(c.grad, device.Invalid)})
+		(&owner{t: device.HostTensor(c.grad, device.Invalid)}).own(p.Var())
 		norm, err := optim.ClipGradNorm([]*nn.Parameter{p}, 1)
 		if err != nil {
 			t.Fatal(err)
@@ -142,7 +142,7 @@ func TestClipGradPNorm(t *testing.T) {
 		ones := slices.Repeat([]float32{1}, n)
 		ones[n-1] = float32(c.last)
 		large := nn.NewParameter("large", autograd.Zeros(dev, device.Float32, n))
-		large.Var().SetGradSink(&owner{t: device.HostTensor(ones, device.Invalid)})
+		(&owner{t: device.HostTensor(ones, device.Invalid)}).own(large.Var())
 		small := parameter(dev, "small", []float64{1, 1})
 		give(t, small, []float64{0, -3})
 		norm, err := optim.ClipGradPNorm([]*nn.Parameter{large, small}, c.p, 1)

@@ -53,7 +53,7 @@
 // nothing has changed.
 //
 // On a GPU the answer may not be known yet, because other ranks have not reported whether they have
-// their gradients. If one set of flags covers all gradients ([autograd.Variable.GradSkip]), Step
+// their gradients. If one set of flags covers all gradients, Step
 // enqueues the updates without waiting. It begins with the last parameters, whose gradients are
 // reduced first. The updates read the flags on the device and write nothing if one is raised. While
 // they run, Step waits for the flags, and returns the error of that same step. All parameters are then

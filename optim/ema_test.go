@@ -8,6 +8,7 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/gradsink"
 	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/internal/testkit/must"
 	"github.com/goddp/goddp/nn"
@@ -50,7 +51,7 @@ func TestEMA(t *testing.T) {
 	opt := must.New(optim.NewSGD([]*nn.Parameter{w}, &optim.SGDOptions{LR: lr}))
 	e := must.New(optim.NewEMA(m, opt, &optim.EMAOptions{Decay: decay}))
 	owned := &owner{t: device.HostTensor([]float64{1, -1}, device.Invalid)}
-	shared.SetGradSink(owned)
+	owned.own(shared)
 	near(t, "without an update", averaged(t, e, shared), []float64{1, -2})
 
 	values, want := []float64{1, -2}, []float64{0, 0}
@@ -169,7 +170,7 @@ func TestEMAWithBeforeAFirstGradient(t *testing.T) {
 		dev := newDevice(t)
 		a, _ := typed(t, dev, "a", device.BFloat16, device.BFloat16, 0)
 		b, late := typed(t, dev, "b", device.BFloat16, device.BFloat16, 0)
-		b.Var().SetGradSink(nil)
+		gradsink.Set(b.Var(), nil, nil)
 		opt := must.New(optim.NewSGD([]*nn.Parameter{a, b}, &optim.SGDOptions{LR: 1, Momentum: 0.5, Dampening: 0.5, MasterWeights: true}))
 		e := must.New(optim.NewEMA(holder{params: []*nn.Parameter{a, b}}, opt, nil))
 		if err := errors.Join(opt.Step(), e.Update()); err != nil {
@@ -185,7 +186,7 @@ func TestEMAWithBeforeAFirstGradient(t *testing.T) {
 		}
 		put(t, dev, b.Var().Tensor(), 5)
 		put(t, dev, late.t, 1)
-		b.Var().SetGradSink(late)
+		late.own(b.Var())
 		if err := opt.Step(); err != nil || b.Item() != 4 {
 			t.Errorf("with averages in between: %v: the first step, by an undamped 1, went from 5 to %v, %v", with, b.Item(), err)
 		}

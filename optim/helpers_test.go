@@ -8,6 +8,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/internal/gradsink"
 	"github.com/goddp/goddp/internal/testkit/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
@@ -67,7 +68,7 @@ func typed(t *testing.T, dev device.Device, name string, dt, grad device.DType, 
 	p := nn.NewParameter(name, autograd.Zeros(dev, dt, len(data)))
 	put(t, dev, p.Var().Tensor(), data...)
 	o := &owner{t: autograd.Zeros(dev, grad, len(data)).Tensor()}
-	p.Var().SetGradSink(o)
+	o.own(p.Var())
 	return p, o
 }
 
@@ -80,12 +81,18 @@ type owner struct {
 	settle  func() // called by Settle, unless nil
 }
 
-func (o *owner) Fresh() bool         { return true }
+// own makes o the owner of v's gradient, which is o.t, if any.
+func (o *owner) own(v *autograd.Variable) {
+	state := &gradsink.State{}
+	if !o.t.IsZero() {
+		state.Write()
+	}
+	gradsink.Set(v, o, state)
+}
+
 func (o *owner) Grad() device.Tensor { return o.t }
 func (o *owner) Scale() float64      { return 1 }
 func (o *owner) Ready(device.Event)  {}
-func (o *owner) Fail(error)          {}
-func (o *owner) Zero()               {}
 func (o *owner) Pending() bool       { return o.pending }
 func (o *owner) Settle() {
 	if o.settle != nil {

@@ -243,7 +243,7 @@ func (r *muonRule) update(s *slot, scaled Scaled, _ *batch) error {
 	if err == nil {
 		err = k.SGD(stream, kernels.SGDStep{
 			Param: w.u, Grad: g, Velocity: r.velocity.Tensor().Reshape(rows, columns),
-			Skip: v.GradSkip(), LossScale: scaled.LossScale, Overflow: scaled.Overflow,
+			Skip: s.skip(), LossScale: scaled.LossScale, Overflow: scaled.Overflow,
 			LR: -1, Momentum: beta, Dampening: beta,
 		})
 	}
@@ -267,7 +267,7 @@ func (r *muonRule) update(s *slot, scaled Scaled, _ *batch) error {
 	case division != nil:
 		return k.Copy(stream, division.result(s), o)
 	}
-	return r.apply(s, o, scratch, v.GradSkip(), scaled.Overflow)
+	return r.apply(s, o, scratch, s.skip(), scaled.Overflow)
 }
 
 // orthogonalize moves the singular values of u close to 1. The result is in u or in next; scratch is

@@ -187,7 +187,7 @@ func TestMuonOfScaledAndOf16BitGradients(t *testing.T) {
 		p := nn.NewParameter("p", autograd.Zeros(dev, dt, 2, 3))
 		put(t, dev, p.Var().Tensor(), data...)
 		o := &owner{t: autograd.Zeros(dev, dt, 2, 3).Tensor()}
-		p.Var().SetGradSink(o)
+		o.own(p.Var())
 		return p, o
 	}
 	p, g := matrixOf(device.Float32)

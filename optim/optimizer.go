@@ -8,6 +8,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/capture"
+	"github.com/goddp/goddp/internal/gradsink"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/profile"
 )
@@ -331,7 +332,7 @@ func (o *optimizer) prepare() error {
 	}
 	oneFlag := skipTogether(o.ready)
 	for _, s := range o.slots {
-		if v := s.Var(); !oneFlag || !v.GradPending() {
+		if v := s.Var(); !oneFlag || !gradsink.Of(v).Pending() {
 			if err := v.GradErr(); err != nil {
 				return fmt.Errorf("gradient of %s: %w", s.Name(), err)
 			}
@@ -341,7 +342,7 @@ func (o *optimizer) prepare() error {
 		return nil
 	}
 	// Other streams may still read the memory that allocate and update write.
-	if err := autograd.AwaitReaders(o.ready[0].Var().Device()); err != nil {
+	if err := gradsink.AwaitReaders(o.ready[0].Var().Device()); err != nil {
 		return err
 	}
 	for _, s := range o.ready {
@@ -352,11 +353,13 @@ func (o *optimizer) prepare() error {
 	return nil
 }
 
+// skip returns the flags by which the device skips the update of s: see [gradsink.Leaf.Skip].
+func (s *slot) skip() device.Tensor { return gradsink.Of(s.Var()).Skip() }
+
 // skipTogether reports whether the device skips all updates or none, by one set of flags.
 func skipTogether(ready []*slot) bool {
 	for _, s := range ready {
-		skip := s.Var().GradSkip()
-		if skip.IsZero() || skip.Buf.Addr() != ready[0].Var().GradSkip().Buf.Addr() {
+		if skip := s.skip(); skip.IsZero() || skip.Buf.Addr() != ready[0].skip().Buf.Addr() {
 			return false
 		}
 	}

@@ -140,7 +140,7 @@ func (r *rmsPropRule) update(s *slot, scaled Scaled, batch *batch) error {
 	alpha, eps := o.rates()
 	step := kernels.RMSPropStep{
 		Param: v.Tensor(), Grad: s.grad, Master: s.masterTensor(), Square: r.square.Tensor(),
-		Skip: v.GradSkip(), LossScale: scaled.LossScale, Overflow: scaled.Overflow,
+		Skip: s.skip(), LossScale: scaled.LossScale, Overflow: scaled.Overflow,
 		LR: o.LR, Alpha: alpha, Eps: eps, Momentum: o.Momentum, Centered: o.Centered, WeightDecay: o.WeightDecay,
 	}
 	if o.Centered {

@@ -108,7 +108,7 @@ func (r *sgdRule) update(s *slot, scaled Scaled, batch *batch) error {
 	v, o := s.Var(), &r.group.SGDOptions
 	step := kernels.SGDStep{
 		Param: v.Tensor(), Grad: s.grad, Master: s.masterTensor(),
-		Skip: v.GradSkip(), LossScale: scaled.LossScale, Overflow: scaled.Overflow,
+		Skip: s.skip(), LossScale: scaled.LossScale, Overflow: scaled.Overflow,
 		LR: o.LR, Momentum: o.Momentum, Dampening: o.Dampening, WeightDecay: o.WeightDecay, Nesterov: o.Nesterov,
 	}
 	if o.Momentum != 0 {

@@ -92,7 +92,7 @@ func TestGradientErrorLeavesParametersUnchanged(t *testing.T) {
 		skip: device.HostTensor(flag, device.Invalid),
 		err:  errors.New("rank 3 has no gradient"),
 	}
-	b.Var().SetGradSink(o)
+	o.own(b.Var())
 	give(t, a, []float64{1})
 	give(t, b, []float64{1})
 	if err := opt.Step(); !errors.Is(err, o.err) {
@@ -148,7 +148,7 @@ func TestPendingOutcomes(t *testing.T) {
 				case c.secondFlags && i == 1:
 					o.skip = device.HostTensor([]byte{0}, device.Invalid)
 				}
-				p.Var().SetGradSink(o)
+				o.own(p.Var())
 				params, owners = append(params, p), append(owners, o)
 			}
 			opt := must.New(optim.NewSGD(params, &optim.SGDOptions{LR: 1, Momentum: 0.5}))
@@ -196,8 +196,8 @@ func TestUpdatesBeginWithTheLastParameter(t *testing.T) {
 	dev := newDevice(t)
 	p, q := parameter(dev, "p", slices.Repeat([]float64{1}, 1<<19)), parameter(dev, "q", []float64{1})
 	late := -1.
-	p.Var().SetGradSink(&owner{t: device.HostTensor(slices.Repeat([]float64{1}, 1<<19), device.Invalid), settle: func() { late = q.Item() }})
-	q.Var().SetGradSink(&owner{t: device.HostTensor([]float64{1}, device.Invalid)})
+	(&owner{t: device.HostTensor(slices.Repeat([]float64{1}, 1<<19), device.Invalid), settle: func() { late = q.Item() }}).own(p.Var())
+	(&owner{t: device.HostTensor([]float64{1}, device.Invalid)}).own(q.Var())
 	if err := must.New(optim.NewSGD([]*nn.Parameter{p, q}, &optim.SGDOptions{LR: 1})).Step(); err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +214,7 @@ func TestUpdatesBeginWithTheLastParameter(t *testing.T) {
 func TestStepAsksForPendingOutcomeWithoutGradients(t *testing.T) {
 	p := parameter(newDevice(t), "p", []float64{1})
 	o := &owner{pending: true, err: errors.New("rank 3 is lost")}
-	p.Var().SetGradSink(o)
+	o.own(p.Var())
 	opt := must.New(optim.NewSGD([]*nn.Parameter{p}, &optim.SGDOptions{LR: 1}))
 	for range 2 {
 		if err := opt.Step(); !errors.Is(err, o.err) {
@@ -292,7 +292,7 @@ func TestCommittedReturnsFalseDuringStep(t *testing.T) {
 	flags := []byte{0}
 	p := parameter(dev, "p", []float64{1})
 	o := &owner{t: device.HostTensor([]float64{1}, device.Invalid), skip: device.HostTensor(flags, device.Invalid)}
-	p.Var().SetGradSink(o)
+	o.own(p.Var())
 	opt := must.New(optim.NewSGD([]*nn.Parameter{p}, &optim.SGDOptions{LR: 1}))
 	for i, c := range []struct {
 		err   error

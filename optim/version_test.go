@@ -28,7 +28,7 @@ func TestInPlaceWritesIncreaseVersion(t *testing.T) {
 				t.Fatal(err)
 			}
 			owned := &owner{t: autograd.Zeros(dev, dt, 2).Tensor()}
-			w.Var().SetGradSink(owned)
+			owned.own(w.Var())
 			of := func(v *autograd.Variable, f func() error) uint64 {
 				t.Helper()
 				before := v.Version()

@@ -211,7 +211,7 @@ func newEngine(pg *comm.ProcessGroup, params []reducer.Param, hook reducer.Hook,
 // results.
 func (e *engine) pass(grads [][]float64) ([][]float64, error) {
 	for i := range e.params {
-		e.r.Zero(i)
+		e.r.State(i).Zero()
 	}
 	e.r.Begin(true, nil)
 	dev := e.pg.Device()
@@ -219,7 +219,7 @@ func (e *engine) pass(grads [][]float64) ([][]float64, error) {
 		if i >= len(e.params) || grads[i] == nil {
 			continue
 		}
-		e.r.Fresh(i)
+		e.r.State(i).Write()
 		scaled := slices.Clone(grads[i])
 		for j := range scaled {
 			scaled[j] *= e.r.Scale()

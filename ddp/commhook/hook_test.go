@@ -271,9 +271,9 @@ func TestSteadyState(t *testing.T) {
 					}
 					runtime.ReadMemStats(&before)
 				}
-				e.r.Zero(0)
+				e.r.State(0).Zero()
 				e.r.Begin(true, nil)
-				e.r.Fresh(0)
+				e.r.State(0).Write()
 				e.r.Ready(0, pg.Device().Compute().Mark())
 				if err := e.r.Finish(context.Background(), nil); err != nil {
 					return err
@@ -301,7 +301,7 @@ func TestReduceDoesNotWait(t *testing.T) {
 			}
 			e.r.Begin(true, nil)
 			for _, i := range []int{4, 3, 2, 1, 0} {
-				e.r.Fresh(i)
+				e.r.State(i).Write()
 				e.r.Ready(i, pg.Device().Compute().Mark())
 			}
 			if pg.Rank() == 0 {

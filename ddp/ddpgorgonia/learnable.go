@@ -95,20 +95,10 @@ type sink struct {
 	i int
 }
 
-func (s *sink) Fresh() bool         { return s.r.Fresh(s.i) }
+func (s *sink) Grad() device.Tensor { return s.r.Grad(s.i) }
 func (s *sink) Settle()             { s.r.Settle(s.i) }
 func (s *sink) Scale() float64      { return s.r.Scale() }
 func (s *sink) Ready(device.Event)  {}
-func (s *sink) Fail(error)          {}
-func (s *sink) Zero()               { s.r.Zero(s.i) }
 func (s *sink) Pending() bool       { return s.r.Pending() }
 func (s *sink) Err() error          { return s.r.Err() }
 func (s *sink) Skip() device.Tensor { return s.r.Flags() }
-
-// Grad returns the view of the bucket, or a zero Tensor if it holds no gradient.
-func (s *sink) Grad() device.Tensor {
-	if s.r.Zeroed(s.i) {
-		return device.Tensor{}
-	}
-	return s.r.Grad(s.i)
-}

@@ -180,7 +180,7 @@ func (t *Machine) RunAll() error {
 func (m *Model) begin() (err error) {
 	if m.hasReduced {
 		for i := range m.learnables {
-			m.reducer.Zero(i)
+			m.reducer.State(i).Zero()
 		}
 	}
 	m.hasReduced = !m.noSync

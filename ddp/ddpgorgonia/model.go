@@ -11,6 +11,7 @@ import (
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/internal/gradsink"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/profile"
 )
@@ -85,7 +86,7 @@ func (m *Model) init(ctx context.Context, nodes G.Nodes, o Options) error {
 		return err
 	}
 	for i, l := range m.learnables {
-		l.Var().SetGradSink(&sink{m.reducer, i})
+		gradsink.Set(l.Var(), &sink{m.reducer, i}, m.reducer.State(i))
 	}
 	if o.SkipInitSync {
 		return nil

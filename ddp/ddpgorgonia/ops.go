@@ -144,11 +144,12 @@ func (o *ready) do(in []G.Value) (G.Value, error) {
 	}
 	l, compute := m.learnables[o.i], m.pg.Device().Compute()
 	start := m.mark()
-	dst, fresh := l.view(m.reducer.Grad(o.i)), m.reducer.Fresh(o.i)
+	m.reducer.Settle(o.i)
+	dst, overwrite := l.view(m.reducer.Grad(o.i)), m.reducer.State(o.i).Write()
 	written, err := in[0], error(nil)
 	switch {
 	case o.product == nil:
-	case fresh:
+	case overwrite:
 		written, err = o.product.UsePreallocDo(dst, in...)
 	default:
 		written, err = o.product.Do(in...)
@@ -157,7 +158,7 @@ func (o *ready) do(in []G.Value) (G.Value, error) {
 		return nil, err
 	}
 	if written != dst {
-		if err := m.accumulate(m.reducer.Grad(o.i), written, fresh); err != nil {
+		if err := m.accumulate(m.reducer.Grad(o.i), written, overwrite); err != nil {
 			return nil, fmt.Errorf("gradient of %q: %w", l.Name(), err)
 		}
 	}

@@ -5,8 +5,9 @@
 //	r, err := reducer.New(ctx, pg, params, nil) // params in order of registration
 //	...
 //	r.Begin(true, nil)     // a backward pass starts; false: it accumulates without reducing
+//	  r.Settle(i)          // the compute stream waits for the last pass to finish gradient i
 //	  dst := r.Grad(i)     // the memory of gradient i: a view of its bucket
-//	  r.Fresh(i)           // true: the engine must overwrite gradient i; false: it must add to it
+//	  r.State(i).Write()   // true: the engine must overwrite gradient i; false: it must add to it
 //	  r.Scale()            // the last write of a gradient multiplies the whole gradient by this factor
 //	  r.Ready(i, event)    // gradient i is final once the compute stream reaches event
 //	err = r.Finish(ctx, nil) // the pass has ended; returns the errors that this rank knows already
@@ -49,8 +50,8 @@
 // usable, and the next pass starts normally.
 //
 // A pass that only accumulates cannot tell the other ranks of a failure. Its gradients are then invalid
-// ([Reducer.Fail]). Unless the program calls [Reducer.Zero] for them, this rank raises its flag in the
-// next pass that reduces.
+// ([Reducer.State]). Unless the program zeroes them, this rank raises its flag in the next pass that
+// reduces.
 //
 // # Unused parameters
 //
@@ -58,7 +59,7 @@
 // which gradients the pass will write. The reducer makes all other gradients contribute zero, so no
 // bucket waits for them. Each rank publishes, in the words for parameters, which gradients it has from
 // this pass or earlier passes. If at least one rank has a gradient, the gradient is averaged and
-// afterwards all ranks have it. If no rank has a gradient, [Reducer.Zeroed] stays true for it. If all
+// afterwards all ranks have it. If no rank has a gradient, it stays zeroed. If all
 // ranks have an equal gradient before the pass, and no rank writes it in the pass, the gradient keeps its
 // value, except for rounding.
 //

@@ -67,7 +67,7 @@ func TestCommHookFuturePassing(t *testing.T) {
 						skipped = 2 * pg.Rank() // rank 0 lacks a, rank 1 lacks c
 					}
 					for pass := range 3 {
-						r.freshen()
+						r.zeroAll()
 						h.seen = nil
 						r.Begin(true, func(i int) bool { return i != skipped })
 						for _, i := range []int{1, 3, 0, 2} {
@@ -86,7 +86,7 @@ func TestCommHookFuturePassing(t *testing.T) {
 							case unused != UnusedMissing && i == 2:
 								want = 2
 							}
-							if got, err := e.all(i); err != nil || got != want || r.Zeroed(i) {
+							if got, err := e.all(i); err != nil || got != want || !isWritten(r, i) {
 								return fmt.Errorf("pass %d: gradient %d is %v, want %v; %v", pass, i, got, want, err)
 							}
 						}
@@ -170,7 +170,7 @@ func TestFlagsDoNotDependOnTheHook(t *testing.T) {
 		for pass := range 4 {
 			r.Begin(true, nil)
 			for _, i := range reversed(4) {
-				r.Zero(i)
+				r.State(i).Zero()
 				if pass%2 == 0 || pg.Rank() == 0 || i != 1 {
 					e.write(i, float64(pg.Rank()))
 				}
@@ -204,7 +204,7 @@ func TestFailingHookAbortsGroup(t *testing.T) {
 			if err == nil && h.err != nil || err != nil && !strings.Contains(err.Error(), failed.Error()) {
 				return fmt.Errorf("got %v", err)
 			}
-			if err != nil && (r.Err() != err || !r.Zeroed(0)) {
+			if err != nil && (r.Err() != err || isWritten(r, 0)) {
 				return fmt.Errorf("the outcome was %v and is %v", err, r.Err())
 			}
 			if err := pg.Barrier().Sync(t.Context()); err == nil || !strings.Contains(err.Error(), failed.Error()) {

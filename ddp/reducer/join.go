@@ -30,17 +30,17 @@ func (a Attendance) First() int {
 // call Join, and later Leave. With byActive, averages are only over the ranks that did not make the pass
 // as a shadow pass; Finish then waits for the outcome, which tells the number of these ranks.
 //
-// With UnusedFixed, the ranks exchange which gradients they have in each pass of this period. So Zeroed
-// may wait for the outcome, as with UnusedFound. If no rank uses parameter i, Zeroed(i) stays true.
+// With UnusedFixed, the ranks exchange which gradients they have in each pass of this period. So Grad
+// may wait for the outcome, as with UnusedFound. If no rank uses a parameter, its gradient stays Zeroed.
 func (r *Reducer) Join(byActive bool) {
 	r.attendance, r.byActive, r.joining = Attendance{}, byActive, true
 }
 
-// Leave ends the period that Join started. It discards all gradients, as Zero does.
+// Leave ends the period that Join started. It discards all gradients.
 func (r *Reducer) Leave() {
 	r.byActive, r.joining, r.left = false, false, nil
-	r.status.isStale = true // the status holds the flags of the last pass
-	r.freshen()
+	r.isStale = true // the status holds the flags of the last pass
+	r.zeroAll()
 }
 
 // Shadow starts a shadow pass. A rank that has no more passes calls Shadow in place of Begin, while other
@@ -81,7 +81,7 @@ func (r *Reducer) Attendance() Attendance {
 func (r *Reducer) attend(away []bool) {
 	a := &r.attendance
 	if a.Away = away; away != nil {
-		r.status.isStale = true
+		r.isStale = true
 	}
 	if first := a.First(); first >= 0 {
 		a.Last, a.Uneven = first, a.Uneven || away != nil

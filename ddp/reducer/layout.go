@@ -118,7 +118,7 @@ func (r *Reducer) layBucket(l *layout, name string, a assignment, words int) (bu
 // use makes l the layout in use.
 func (r *Reducer) use(l layout) {
 	r.layout = l
-	r.status.words, r.status.isStale = l.words, false
+	r.status.words, r.isStale = l.words, false
 	flags := l.words.Range(0, r.status.ranks)
 	r.status.flags = device.NewTensor(flags.Buf, device.Uint8, flags.Bytes())
 }

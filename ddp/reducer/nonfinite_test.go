@@ -45,7 +45,7 @@ func TestNonFinite(t *testing.T) {
 						bad := pass == 1 || pass == 2
 						r.Begin(true, nil)
 						for _, i := range []int{3, 2, 1, 0} {
-							r.Zero(i)
+							r.State(i).Zero()
 							switch v, is := c.bad[rank][i]; {
 							case bad && is:
 								e.write(i, v)
@@ -109,7 +109,7 @@ func TestNonFiniteCheckOnSomeRanks(t *testing.T) {
 				if pg.Rank() == bad {
 					v = math.NaN()
 				}
-				r.Zero(i)
+				r.State(i).Zero()
 				e.write(i, v)
 			}
 			err := r.Finish(t.Context(), nil)

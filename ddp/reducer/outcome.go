@@ -16,7 +16,7 @@ import (
 // as [comm.Work.Wait] does, or leaves this wait to [Reducer.Settle] for each gradient. The parameter cause
 // says why the pass failed on this rank; nil means that it did not fail. If cause is not nil, all ranks
 // get an error that contains the text of cause. (A pass that only accumulates ignores cause: the engine
-// calls [Reducer.Fail] for its gradients.)
+// notes it in [Reducer.State] of its gradients.)
 //
 // Finish waits for the outcome and returns it in these cases: the device has already completed the pass
 // (always so on the CPU); the pass failed on this rank, for example because a gradient is missing; or Join
@@ -34,7 +34,7 @@ func (r *Reducer) Finish(ctx context.Context, cause error) error {
 		return rec.refused
 	}
 	reduces := r.core.phase == reducing
-	mine := report{Missing: Missing{Rank: r.pg.Rank()}}
+	mine := report{Pass: r.number, Missing: Missing{Rank: r.pg.Rank()}}
 	if reduces && r.scan != nil {
 		found, err := r.nonFinite(ctx)
 		mine.NonFinite, r.early = found, errors.Join(r.early, err)
@@ -111,6 +111,7 @@ func (r *Reducer) Pending() bool { return r.pending != nil }
 // the status to the host. Each of these waits is limited by the group's timeout. If a wait exceeds the
 // timeout, the group is aborted, and Err returns an error.
 func (r *Reducer) Err() error {
+	r.recording()
 	r.isUnread = false
 	if r.Pending() {
 		start := time.Now()
@@ -145,7 +146,7 @@ func (r *Reducer) Reject(err error) error {
 		r.stats.Skipped++
 	}
 	r.err = errors.Join(r.err, err)
-	r.freshen()
+	r.zeroAll()
 	return r.err
 }
 
@@ -177,7 +178,7 @@ func (r *Reducer) outcome(ctx context.Context) error {
 	r.attend(away)
 	r.agreeToStop()
 	if raised := r.status.raised(); raised != nil {
-		err := r.reports.collect(ctx, raised, away)
+		err := r.reports.collect(ctx, r.number, raised, away)
 		errors.As(err, &r.left)
 		return err
 	}
@@ -219,8 +220,8 @@ func (r *Reducer) conclude(start time.Time) {
 		if reduced {
 			r.stats.Skipped++
 		}
-		r.status.isStale = true
-		r.freshen() // the pass failed, so the next pass must overwrite the gradients, not add to them
+		r.isStale = true
+		r.zeroAll() // the pass failed, so the next pass must overwrite the gradients, not add to them
 	}
 }
 

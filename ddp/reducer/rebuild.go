@@ -11,6 +11,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/awake"
+	"github.com/goddp/goddp/internal/gradsink"
 	"github.com/goddp/goddp/profile"
 )
 
@@ -97,8 +98,8 @@ func (r *Reducer) rebuild(ctx context.Context) error {
 		r.pg.Log().Warn("the reducer's buckets were not rebuilt", "error", err)
 		return nil // the pass goes on with the old buckets; if the group is broken, its next call returns the error
 	}
-	for i, fresh := range r.fresh {
-		if !fresh {
+	for i, s := range r.states {
+		if s.Content == gradsink.Written {
 			err = errors.Join(err, r.pg.Device().Copy(r.pg.Device().Compute(), l.grads[i].Buf, r.grads[i].Buf))
 		}
 	}

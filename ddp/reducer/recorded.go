@@ -15,14 +15,9 @@ import (
 // recorded is a step that is being recorded, and that calls methods of the Reducer.
 type recorded struct {
 	*capture.Recording
-	before, after []bool // Reducer.fresh before and after the step
-	zeroed        []bool // by parameter: the step called Zero before it asked whether there is a gradient
-	asked         []bool // by parameter: the step asked first
-	refused       error  // why the Reducer does nothing in the current pass
-	stats         Stats
-	pass          uint64 // reports.pass before the step
-	isFinished    bool   // a pass that reduces has finished
-	isCopied      bool   // the copy of its status to the host is recorded
+	refused    error // why the Reducer does nothing in the current pass
+	isFinished bool  // a pass that reduces has finished
+	isCopied   bool  // the copy of its status to the host is recorded
 }
 
 // copiedStatus is the event at which the host has the status of a replayed pass. The status is copied as soon
@@ -61,45 +56,20 @@ func (r *Reducer) recording() *recorded {
 	case r.recorded != nil:
 		return r.recorded
 	}
-	n := len(r.params)
 	r.copies = copyStreamOf(r.pg.Device())
-	rec := &recorded{Recording: c, before: slices.Clone(r.fresh), zeroed: make([]bool, n), asked: make([]bool, n), stats: r.stats, pass: r.reports.pass}
+	rec := &recorded{Recording: c}
 	r.recorded = rec
-	c.Require(func() bool {
-		for i, was := range rec.before {
-			if rec.asked[i] && r.fresh[i] != was {
-				return false
-			}
-		}
-		return true
-	})
-	works, pending, err, early := slices.Clone(r.works), r.pending, r.err, r.early
-	invalid, absent, isUnread, isStale := slices.Clone(r.invalid), slices.Clone(r.absent), r.isUnread, r.status.isStale
-	c.AtEnd(func() {
-		r.endRecorded(rec)
-		rec.after = slices.Clone(r.fresh)
-		copy(r.fresh, rec.before)
-		copy(r.invalid, invalid)
-		copy(r.absent, absent)
-		r.isUnread, r.status.isStale = isUnread, isStale
-		r.stats, r.reports.pass = rec.stats, rec.pass
-		clear(r.works)
-		r.works, r.joined, r.pending, r.err, r.early, r.recorded = append(r.works[:0], works...), 0, pending, err, early, nil
-	})
+	c.AtEnd(func() { r.recorded = nil })
+	capture.Undo(c, &r.passState)
+	r.works = slices.Clone(r.works) // the step appends to it
+	c.AtEnd(func() { r.endRecorded(rec) })
 	c.Before(func() error { return r.join(context.Background(), len(r.works)) }) // the recorded work uses the gradients of the pass before
-	c.After(func(err error) error {
-		if err == nil {
-			copy(r.fresh, rec.after)
-		}
-		return nil
-	})
 	return rec
 }
 
 // isSettled reports whether nothing of earlier passes is left to do for the next pass.
 func (r *Reducer) isSettled() bool {
-	return !r.Pending() && !r.isUnread && r.left == nil && r.order == nil && !r.status.isStale &&
-		!slices.ContainsFunc(r.invalid, func(err error) bool { return err != nil })
+	return !r.Pending() && !r.isUnread && r.left == nil && r.order == nil && !r.isStale
 }
 
 // beginRecorded is called when a backward pass of a recorded step begins. After an error the Reducer does
@@ -154,7 +124,7 @@ func (r *Reducer) finishRecorded(rec *recorded, reduces, failed bool, cause erro
 			status.words[i] = unlikelyByte
 		}
 		r.stats.Passes++
-		r.reports.pass++
+		r.number++
 		if r.requested = r.stopToRequest(); r.requested != 0 {
 			return r.status.requestStop(r.requested)
 		}
@@ -185,7 +155,7 @@ func (r *Reducer) finishAlone(rec *recorded) {
 			}
 		}
 		r.stats.Passes++
-		r.reports.pass++
+		r.number++
 		r.requested = r.stopToRequest()
 		return nil
 	})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/gradsink"
 	"github.com/goddp/goddp/profile"
 )
 
@@ -24,30 +25,30 @@ type Reducer struct {
 	beforeLast func() // Options.BeforeLast
 	unused     Unused
 	core       *core
-	layout             // the layout of the buckets in use
-	order      *order  // nil if rank 0's order is not needed any more
-	status     status  // the words that the ranks sum in each pass that reduces
-	fresh      []bool  // by parameter: the next write of the gradient must overwrite
-	invalid    []error // by parameter: the error of a pass that may have written a part of the gradient
-	absent     []bool  // by parameter: this rank has no gradient; the outcome of the pass will tell whether another rank has one
-	shared     []bool  // with UnusedFixed, by parameter: some rank has a gradient; nil until the ranks know this
+	layout                      // the layout of the buckets in use
+	order      *order           // nil if rank 0's order is not needed any more
+	status     status           // the words that the ranks sum in each pass that reduces
+	states     []gradsink.State // by parameter: what its gradient holds
+	shared     []bool           // with UnusedFixed, by parameter: some rank has a gradient; nil until the ranks know this
 	reports    reports
 	scan       *scan // nil without Options.CheckNonFinite
 	trace      *profile.Recorder
 
-	attendance Attendance // the attendance since Join, according to the known outcomes
-	joining    bool       // Join was called, and Leave was not called since
-	byActive   bool       // averages are only over the ranks that do not make a shadow pass
-	isLeaving  bool       // this rank leaves: its shadow pass must be the last pass of all ranks
-	left       *LeftError // not nil: the error that ended the passes of all ranks
+	joining   bool // Join was called, and Leave was not called since
+	byActive  bool // averages are only over the ranks that do not make a shadow pass
+	heedsStop bool // the engine has called Stopping
+	passState
 
 	recorded *recorded   // nil unless a step is being recorded
 	copies   *copyStream // for the status of recorded passes; nil before the first one
 
-	heedsStop bool           // the engine has called Stopping
-	requested syscall.Signal // the signal because of which this rank, in this pass, asks all ranks to stop; 0: it does not ask
-	stop      syscall.Signal // the signal because of which all ranks agreed to stop; 0: none
+	reached []bool             // scratch memory for the parameters that a pass will use
+	also    func(profile.Span) // the function given to Trace
+}
 
+// passState is what a pass changes beside the gradients and what they hold. A recorded step leaves it as it was.
+type passState struct {
+	number   uint64       // the number of passes that reduced
 	scale    float64      // the result of the method Scale; 1 between passes
 	works    []Reduction  // the reductions of this pass in order; a separate status comes before the last bucket
 	joined   int          // the compute stream waits for the first `joined` reductions in works
@@ -56,10 +57,16 @@ type Reducer struct {
 	pending  device.Event // the event after which the host has the status; nil if the outcome is known
 	err      error        // the outcome of the last pass: why the gradients must not be used
 	isUnread bool         // err is known, but the program has not asked for it
+	isStale  bool         // the status may hold values of an earlier pass
 
-	reached []bool             // scratch memory for the parameters that a pass will use
-	also    func(profile.Span) // the function given to Trace
-	stats   Stats              // the fields of Stats that the method Stats does not compute
+	attendance Attendance // the attendance since Join, according to the known outcomes
+	isLeaving  bool       // this rank leaves: its shadow pass must be the last pass of all ranks
+	left       *LeftError // not nil: the error that ended the passes of all ranks
+
+	requested syscall.Signal // the signal because of which this rank, in this pass, asks all ranks to stop; 0: it does not ask
+	stop      syscall.Signal // the signal because of which all ranks agreed to stop; 0: none
+
+	stats Stats // the fields of Stats that the method Stats does not compute
 }
 
 // New plans and allocates the buckets for the parameters `params`, which are in order of registration. All ranks must
@@ -88,9 +95,9 @@ func New(ctx context.Context, pg *comm.ProcessGroup, params []Param, opts *Optio
 		}
 	}
 	r := &Reducer{
-		pg: pg, params: params, caps: caps, op: comm.Avg, hook: o.Hook, beforeLast: o.BeforeLast, unused: o.Unused, scale: 1,
-		fresh: make([]bool, len(params)), invalid: make([]error, len(params)), absent: make([]bool, len(params)), reached: make([]bool, len(params)),
-		trace: profile.Of(pg.Device()),
+		pg: pg, params: params, caps: caps, op: comm.Avg, hook: o.Hook, beforeLast: o.BeforeLast, unused: o.Unused,
+		states: make([]gradsink.State, len(params)), reached: make([]bool, len(params)), trace: profile.Of(pg.Device()),
+		passState: passState{scale: 1},
 	}
 	if o.Prescaled {
 		r.op = comm.Sum
@@ -101,7 +108,6 @@ func New(ctx context.Context, pg *comm.ProcessGroup, params []Param, opts *Optio
 	}
 	r.core = newCore(members(plan), len(params))
 	r.core.isStatic, r.core.reorder = o.Unused == UnusedFixed, r.order != nil
-	r.freshen()
 	return r, nil
 }
 
@@ -136,14 +142,26 @@ func (r *Reducer) allocate(plan []assignment, o Options) (err error) {
 }
 
 // Grad returns the memory of gradient i. The memory may change once, when a pass that reduces begins:
-// see the package documentation. A caller must call Settle before it uses the contents.
-func (r *Reducer) Grad(i int) device.Tensor { return r.grads[i] }
+// see the package documentation. A caller must call Settle before it uses the contents. If this rank's last pass
+// did not use the parameter, another rank may have used it, and Grad waits for the outcome as Err does.
+func (r *Reducer) Grad(i int) device.Tensor {
+	if r.states[i].Content == gradsink.Unknown {
+		r.awaitOutcome()
+	}
+	return r.grads[i]
+}
+
+// State returns what gradient i holds. The engine changes it when it zeroes the gradient, before it writes it, and
+// when a pass that would have written it has failed. If an accumulated gradient has an error, all ranks skip the
+// next pass that reduces. After a pass that reduces and fails, the reducer zeroes all gradients. Only Grad tells
+// whether an Unknown gradient is one.
+func (r *Reducer) State(i int) *gradsink.State { return &r.states[i] }
 
 // Settle makes the compute stream wait until the last pass has finished gradient i. Work that is
 // enqueued on the stream after Settle sees the final gradient. Settle is needed because Finish may let
 // the stream continue before the reductions end.
 func (r *Reducer) Settle(i int) {
-	if !r.Pending() {
+	if r.recording(); !r.Pending() {
 		return
 	}
 	n := r.core.home[i] + 1
@@ -159,73 +177,19 @@ func (r *Reducer) Settle(i int) {
 // gradients move to other memory, the flags may move too: see Grad.
 func (r *Reducer) Flags() device.Tensor { return r.status.flags }
 
-// Fresh reports whether the next write of gradient i must overwrite, because it is the first write since
-// Zero. Fresh also marks the gradient as written: it returns true at most once after each call of Zero.
-func (r *Reducer) Fresh(i int) bool {
-	r.Settle(i)
-	f := r.Zeroed(i)
-	r.fresh[i] = false
-	return f
-}
-
-// Zero discards gradient i: its next write must overwrite.
-func (r *Reducer) Zero(i int) {
-	if rec := r.recording(); rec != nil {
-		rec.zeroed[i] = rec.zeroed[i] || !rec.asked[i]
-	}
-	r.fresh[i], r.invalid[i], r.absent[i] = true, nil, false
-}
-
-// Fail reports that a pass that would have written gradient i has failed with err. The gradient, with
-// everything that had accumulated in it, is invalid until Zero is called. If Zero is not called first,
-// all ranks skip the next pass that reduces. (If a pass that reduces fails, the reducer
-// calls Zero for all gradients.)
-func (r *Reducer) Fail(i int, err error) {
-	r.recording() // which restores r.invalid
-	if r.invalid[i] == nil {
-		r.invalid[i] = err
-	}
-}
-
-// GradErr returns why gradient i must not be used: the error given to Fail or, if there is none, the
-// result of Err.
-func (r *Reducer) GradErr(i int) error {
-	if err := r.invalid[i]; err != nil {
-		return err
-	}
-	return r.Err()
-}
-
-// accumulatedError returns an error if Fail was called for any accumulated gradient. Such a gradient must
-// not be reduced.
+// accumulatedError returns an error if a pass that would have written any accumulated gradient has failed. Such a
+// gradient must not be reduced.
 func (r *Reducer) accumulatedError() error {
-	for i, err := range r.invalid {
-		if err != nil {
+	for i, s := range r.states {
+		if err := s.Err; err != nil {
 			return fmt.Errorf("reducer: rank %d: parameter %v has accumulated gradients of a pass that failed: %w", r.pg.Rank(), r.params[i], err)
 		}
 	}
 	return nil
 }
 
-// Zeroed reports whether gradient i has no value, because neither this rank nor a reduction has written
-// it since Zero or since a failed pass. If this rank's last pass did not use the parameter, another rank
-// may have used it, and Zeroed waits for the outcome as Err does.
-func (r *Reducer) Zeroed(i int) bool {
-	if rec := r.recording(); rec != nil && !rec.zeroed[i] {
-		rec.asked[i] = true
-	}
-	if r.absent[i] {
-		r.awaitOutcome()
-	}
-	return r.fresh[i]
-}
-
-// freshen marks every gradient as zeroed, by the method Zero, which writes no memory.
-func (r *Reducer) freshen() {
-	for i := range r.fresh {
-		r.Zero(i)
-	}
-}
+// zeroAll discards all gradients. It writes no memory.
+func (r *Reducer) zeroAll() { clear(r.states) }
 
 // Scale returns the factor of this pass. The last write of a gradient in the pass must multiply the whole
 // gradient, accumulated values included, by this factor. With Options.Prescaled, in a pass that reduces,
@@ -252,7 +216,7 @@ func (r *Reducer) Begin(sync bool, reached func(i int) bool) {
 func (r *Reducer) begin(e event, reached func(i int) bool) {
 	r.early, r.err, r.scale, r.change, r.isLeaving = r.unreadError(), nil, 1, GraphChange{Rank: r.pg.Rank()}, false
 	if e.shadow { // a shadow pass must add zeros to the sums, not the gradients of earlier passes
-		r.freshen()
+		r.zeroAll()
 	}
 	if r.left != nil { // a LeftError has ended the passes of all ranks, so no other rank would take part in a reduction
 		r.early, e.sync = r.left, false
@@ -264,14 +228,14 @@ func (r *Reducer) begin(e event, reached func(i int) bool) {
 		r.stats.Accumulated++
 	} else {
 		r.stats.Passes++
-		r.reports.pass++
+		r.number++
 		if r.op == comm.Sum {
 			r.scale = 1 / float64(r.pg.Size())
 		}
 		if r.scan != nil {
 			r.early = errors.Join(r.early, r.scan.begin())
 		}
-		r.early = errors.Join(r.early, r.status.clear(), r.accumulatedError())
+		r.early = errors.Join(r.early, r.clearStatus(), r.accumulatedError())
 		if !e.shadow {
 			e.reached = r.reach(reached)
 		}

@@ -18,8 +18,7 @@ import (
 // pass, the rank's report says why.
 type reports struct {
 	control *coordinator.Group
-	number  int    // the number of this reducer among the reducers of the group
-	pass    uint64 // the number of the current pass; only passes that reduce are counted
+	number  int // the number of this reducer among the reducers of the group
 }
 
 // report says what went wrong on a rank in one pass.
@@ -46,27 +45,26 @@ func newReports(pg *comm.ProcessGroup) reports {
 	return reports{control: control, number: control.Count("reducer")}
 }
 
-// key returns the key under which ranks publish their reports of this pass. Two keys alternate, so a new
+// key returns the key under which ranks publish their reports of a pass. Two keys alternate, so a new
 // report replaces the report of two passes ago. No rank needs the old report: all ranks have taken
 // part in the previous pass, and a rank reads the reports of one pass before it takes part in the next.
-func (r *reports) key() string { return fmt.Sprintf("reducer/%d/%d", r.number, r.pass%2) }
+func (r *reports) key(pass uint64) string { return fmt.Sprintf("reducer/%d/%d", r.number, pass%2) }
 
-// publish publishes this rank's report of the current pass.
+// publish publishes this rank's report of a pass.
 func (r *reports) publish(ctx context.Context, mine report) error {
 	ctx, cancel := awake.WithTimeout(ctx, reportTimeout)
 	defer cancel()
-	mine.Pass = r.pass
 	text, err := json.Marshal(mine)
 	if err != nil {
 		return err
 	}
-	if err = r.control.Post(ctx, r.key(), text); errors.As(err, new(*coordinator.Failure)) {
+	if err = r.control.Post(ctx, r.key(mine.Pass), text); errors.As(err, new(*coordinator.Failure)) {
 		return nil // the group is broken, and the reductions return the cause
 	}
 	return err
 }
 
-// collect reads the reports of the ranks whose flags are raised, and returns the error that the reports
+// collect reads the reports of a pass of the ranks whose flags are raised, and returns the error that they
 // describe. The list `raised` says, by rank, whether the flag is raised; `away` says, by rank, whether the
 // rank made a shadow pass.
 //
@@ -74,7 +72,7 @@ func (r *reports) publish(ctx context.Context, mine report) error {
 // earlier pass that some rank failed to clear. The error names ranks without a report only if there is no
 // other error. A raised flag of a rank that made a shadow pass means that this rank leaves. If all ranks
 // leave because they have no more passes, collect returns nil.
-func (r *reports) collect(ctx context.Context, raised, away []bool) error {
+func (r *reports) collect(ctx context.Context, pass uint64, raised, away []bool) error {
 	ctx, cancel := awake.WithTimeout(ctx, reportTimeout)
 	defer cancel()
 	var up, members []int
@@ -83,7 +81,7 @@ func (r *reports) collect(ctx context.Context, raised, away []bool) error {
 			up, members = append(up, rank), append(members, r.control.Members[rank])
 		}
 	}
-	texts, unread := r.control.Posted(ctx, r.key(), members)
+	texts, unread := r.control.Posted(ctx, r.key(pass), members)
 	var missing, silent []Missing
 	var nonFinite []NonFinite
 	var changed []GraphChange
@@ -92,7 +90,7 @@ func (r *reports) collect(ctx context.Context, raised, away []bool) error {
 		var theirs *report
 		err := unread
 		if err == nil {
-			theirs, err = r.decode(texts[i], rank)
+			theirs, err = decode(texts[i], rank, pass)
 		}
 		switch {
 		case away != nil && away[rank]:
@@ -137,14 +135,14 @@ func (r *reports) collect(ctx context.Context, raised, away []bool) error {
 	return errors.Join(errs...)
 }
 
-// decode decodes the text that a rank last published under the key. It returns nil if the text is empty or
-// is a report of another pass.
-func (r *reports) decode(text []byte, rank int) (*report, error) {
+// decode decodes the text that a rank last published under the key of a pass. It returns nil if the text is empty
+// or is a report of another pass.
+func decode(text []byte, rank int, pass uint64) (*report, error) {
 	if len(text) == 0 {
 		return nil, nil
 	}
 	theirs, err := decodeReport(text, rank)
-	if err != nil || theirs.Pass != r.pass {
+	if err != nil || theirs.Pass != pass {
 		return nil, err
 	}
 	return theirs, nil

@@ -7,6 +7,7 @@ import (
 	"syscall"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/gradsink"
 	"github.com/goddp/goddp/internal/kernels"
 )
 
@@ -23,7 +24,6 @@ type status struct {
 	flags    device.Tensor // the bytes of the flags, without the shadow flags
 	hostUsed device.Buffer // host memory: the words of parameters before they are copied to the device
 	hostSums device.Buffer // host memory: a copy of all words after the sum over the ranks
-	isStale  bool          // words may hold values of an earlier pass
 }
 
 // wordSize is the largest possible size of a word in bytes. If the status is in the last bucket, a word is
@@ -66,25 +66,26 @@ func (s *status) setWord(i int) error {
 	return s.dev.Kernels().Fill(s.dev.Compute(), s.words.Range(i, i+1), 1)
 }
 
-// clear sets all words to zero if they may hold other values.
-func (s *status) clear() error {
-	if !s.isStale {
+// clearStatus sets all words of the status to zero if they may hold other values.
+func (r *Reducer) clearStatus() error {
+	if !r.isStale {
 		return nil
 	}
-	s.isStale = false
-	return s.dev.Kernels().Fill(s.dev.Compute(), s.words, 0)
+	r.isStale = false
+	d := r.pg.Device()
+	return d.Kernels().Fill(d.Compute(), r.status.words, 0)
 }
 
 // setUsed sets the word of each parameter to 1 if this rank has a gradient for the parameter, and to 0
-// otherwise. The list `absent` is true for the parameters without a gradient on this rank.
+// otherwise. The list `states` says what the gradients hold.
 // The caller must know the outcome of the previous pass, so that no copy from hostUsed is under way.
-func (s *status) setUsed(absent []bool) error {
+func (s *status) setUsed(states []gradsink.State) error {
 	set := one(s.words.DType)
-	used := s.hostUsed.Slice(0, len(absent)*len(set))
+	used := s.hostUsed.Slice(0, len(states)*len(set))
 	host := used.Host()
 	clear(host)
-	for i, is := range absent {
-		if !is {
+	for i, state := range states {
+		if state.Content == gradsink.Written {
 			copy(host[i*len(set):], set)
 		}
 	}

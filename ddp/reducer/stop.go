@@ -30,6 +30,6 @@ func (r *Reducer) stopToRequest() syscall.Signal {
 func (r *Reducer) agreeToStop() {
 	if sig := r.status.stopRequested(); sig != 0 {
 		r.stop = sig
-		r.status.isStale = true
+		r.isStale = true
 	}
 }

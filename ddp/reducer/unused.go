@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/gradsink"
 )
 
 // Unused selects how a Reducer treats parameters that a pass does not use.
@@ -39,7 +40,7 @@ func (r *Reducer) reach(reached func(i int) bool) []bool {
 func (r *Reducer) skipUnused(i int) error {
 	d := r.pg.Device()
 	g := r.grads[i]
-	if r.fresh[i] {
+	if r.states[i].Content != gradsink.Written {
 		return d.Kernels().Fill(d.Compute(), g, 0)
 	}
 	if r.scale != 1 {
@@ -72,36 +73,39 @@ func (r *Reducer) exchangesUse() bool {
 func (r *Reducer) exchangeUse() error {
 	for i, shared := range r.shared {
 		switch {
-		case !shared && !r.fresh[i] && !slices.Contains(r.change.NewlyUsed, r.params[i].Name):
+		case !shared && r.states[i].Content == gradsink.Written && !slices.Contains(r.change.NewlyUsed, r.params[i].Name):
 			// An earlier pass that only accumulated has written this gradient. The core does not notice this: it
 			// compares only passes that reduce.
 			r.change.NewlyUsed = append(r.change.NewlyUsed, r.params[i].Name)
 		case shared && r.core.unused[i] && !r.exchangesUse():
-			r.fresh[i] = false
+			r.states[i].Content = gradsink.Written
 		}
 	}
 	if !r.exchangesUse() {
 		return nil
 	}
-	copy(r.absent, r.fresh)
-	return r.status.setUsed(r.absent)
+	for i := range r.states {
+		if s := &r.states[i]; s.Content == gradsink.Zeroed {
+			s.Content = gradsink.Unknown
+		}
+	}
+	return r.status.setUsed(r.states)
 }
 
-// learnUse is called after a successful pass. It updates r.fresh: if some rank had a gradient before the
+// learnUse is called after a successful pass. It updates r.states: if some rank had a gradient before the
 // reductions, all ranks have this gradient now.
 func (r *Reducer) learnUse() {
-	if r.unused == UnusedMissing && r.core.shadow {
-		clear(r.fresh)
+	for i := range r.states {
+		switch s := &r.states[i]; {
+		case s.Content == gradsink.Unknown && !r.status.isUsed(i):
+			s.Content = gradsink.Zeroed
+		case s.Content == gradsink.Unknown || r.unused == UnusedMissing && r.core.shadow:
+			s.Content = gradsink.Written
+		}
 	}
 	if !r.exchangesUse() {
 		return
 	}
-	for i, absent := range r.absent {
-		if absent && r.status.isUsed(i) {
-			r.fresh[i] = false
-		}
-	}
-	clear(r.absent)
 	if r.unused == UnusedFixed && r.shared == nil && r.attendance.Away == nil {
 		r.step(event{kind: succeed})
 		r.shared = make([]bool, len(r.params))
@@ -110,6 +114,6 @@ func (r *Reducer) learnUse() {
 		}
 		// The words of parameters now hold sums. The next pass must clear them, because it may not call
 		// setUsed, which overwrites them: passes of a static graph call setUsed only between Join and Leave.
-		r.status.isStale = true
+		r.isStale = true
 	}
 }

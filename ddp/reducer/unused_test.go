@@ -27,14 +27,14 @@ func TestStatusOfAllTypes(t *testing.T) {
 					r := must.New(New(t.Context(), pg, ps, &Options{Prescaled: true, Unused: unused}))
 					d := pg.Device()
 					for pass := range 3 {
-						r.freshen()
+						r.zeroAll()
 						uses := func(i int) bool { return i == 2 || i == 0 && pg.Rank() == 1 }
 						r.Begin(true, uses)
 						for _, i := range reversed(3) {
 							if !uses(i) {
 								continue
 							}
-							r.Fresh(i)
+							r.State(i).Write()
 							if err := d.Kernels().Fill(d.Compute(), r.Grad(i), 3); err != nil {
 								return err
 							}
@@ -43,8 +43,8 @@ func TestStatusOfAllTypes(t *testing.T) {
 						if err := errors.Join(r.Finish(t.Context(), nil), r.Err()); err != nil {
 							return err
 						}
-						if r.Zeroed(0) || !r.Zeroed(1) || r.Zeroed(2) {
-							return fmt.Errorf("pass %d: zeroed are %v, want the second", pass, r.fresh)
+						if !isWritten(r, 0) || isWritten(r, 1) || !isWritten(r, 2) {
+							return fmt.Errorf("pass %d: zeroed are %v, want the second", pass, r.states)
 						}
 					}
 					wroteStatus := len(bytes.Trim(r.status.words.Buf.Host(), "\x00")) > 0

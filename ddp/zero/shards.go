@@ -8,6 +8,7 @@ import (
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/capture"
+	"github.com/goddp/goddp/internal/gradsink"
 	"github.com/goddp/goddp/nn"
 )
 
@@ -92,7 +93,6 @@ func newPart(dev device.Device, whole *nn.Parameter, lo, hi, bucket int) *part {
 	p := &part{Parameter: whole, lo: lo, hi: hi, bucket: bucket}
 	v := autograd.FromTensor(dev, whole.Var().Tensor().Flat().Range(lo, hi))
 	p.local = nn.NewPart(whole, v)
-	v.SetGradSink((*gradient)(p))
 	return p
 }
 
@@ -181,18 +181,12 @@ func (g *gradient) Grad() device.Tensor {
 	return whole.Tensor().Flat().Range(g.lo, g.hi)
 }
 
-// Recordable marks a sink whose owner takes part in recorded steps: see [autograd.Capture].
-func (g *gradient) Recordable() {}
-
 func (g *gradient) Settle()             {} // Grad has settled the parameter's gradient
-func (g *gradient) Pending() bool       { return g.Var().GradPending() }
+func (g *gradient) Pending() bool       { return gradsink.Of(g.Var()).Pending() }
 func (g *gradient) Err() error          { return g.Var().GradErr() }
-func (g *gradient) Skip() device.Tensor { return g.Var().GradSkip() }
-func (g *gradient) Zero()               { g.Var().ZeroGrad() }
+func (g *gradient) Skip() device.Tensor { return gradsink.Of(g.Var()).Skip() }
 
 // No backward pass computes the gradient of a part, so no pass calls the following methods.
 
-func (g *gradient) Fresh() bool        { return false }
 func (g *gradient) Scale() float64     { return 1 }
 func (g *gradient) Ready(device.Event) {}
-func (g *gradient) Fail(error)         {}

@@ -15,6 +15,7 @@ import (
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/gradsink"
 	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/internal/testkit/commtest"
 	"github.com/goddp/goddp/internal/testkit/must"
@@ -307,7 +308,7 @@ func TestGathersStartAfterTheirUpdates(t *testing.T) {
 	behind := onCounting(t, func(pg *comm.ProcessGroup, d *counting) error {
 		net := mlp(double)
 		w := must.New(divided(net, pg, sgd, small))
-		d.pending = net.Parameters()[0].Var().GradPending
+		d.pending = gradsink.Of(net.Parameters()[0].Var()).Pending
 		if _, err := w.train(pg, device.Float64, 0, 1); err != nil {
 			return err
 		}
@@ -330,7 +331,7 @@ func TestGatherAfterSkippedStep(t *testing.T) {
 		step := 0
 		net := middleFirst{newForked(func() bool { return step == 2 })} // the middle's updates come last in the only bucket
 		w := must.New(divided(net, pg, sgd, &ddp.Options{FindUnusedParameters: true, CheckNonFinite: true}))
-		d.pending = net.Parameters()[0].Var().GradPending
+		d.pending = gradsink.Of(net.Parameters()[0].Var()).Pending
 		for ; step < 3; step++ {
 			l := w.loss(pg, device.Float64, step)
 			if step == 1 && pg.Rank() == 1 {

@@ -7,6 +7,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/internal/gradsink"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -67,6 +68,9 @@ func wrap[O Local](ctx context.Context, module nn.Model, pg *comm.ProcessGroup, 
 	model, err := ddp.New(module, pg, &with)
 	if err != nil {
 		return nil, nil, err
+	}
+	for _, p := range s.parts {
+		gradsink.Set(p.local.Var(), (*gradient)(p), gradsink.Of(p.Var()).State)
 	}
 	var o *Optimizer[O]
 	var state []kept

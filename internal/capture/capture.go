@@ -222,6 +222,25 @@ func (r *Recording) After(f func(err error) error) { r.after = append(r.after, f
 // called in reverse order, as deferred ones are.
 func (r *Recording) AtEnd(f func()) { r.ended = append(r.ended, f) }
 
+// Undo puts *state back, when the recording ends, to what it is now.
+func Undo[T any](r *Recording, state *T) {
+	before := *state
+	r.AtEnd(func() { *state = before })
+}
+
+// Replay makes the step's change of *state a part of the replays: when the recording ends, *state is what it is now,
+// and each replay that was launched sets it to what the step had made of it.
+func Replay[T any](r *Recording, state *T) {
+	before, after := *state, *state
+	r.AtEnd(func() { after, *state = *state, before })
+	r.After(func(err error) error {
+		if err == nil {
+			*state = after
+		}
+		return nil
+	})
+}
+
 // Words returns n words in device memory, of 8 bytes each, as a tensor of dt. Before each replay fill
 // writes their bits. Calls with the same key, which must agree in n and dt, return the same words. If
 // there is no memory, Record fails.
