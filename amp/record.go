@@ -18,10 +18,10 @@ func (s *Scaler) record(r *capture.Recording, opt optim.Optimizer, c *check) {
 	if c.recording == r {
 		return
 	}
-	before := *c
+	phase := c.phase
+	r.Require(func() bool { return s.checks[opt] == c && c.phase == phase })
+	capture.Undo(r, c)
 	c.recording = r
-	r.Require(func() bool { return s.checks[opt] == c && c.phase == before.phase })
-	r.AtEnd(func() { *c = before })
 }
 
 // replays makes each replay set the phase.

@@ -245,15 +245,15 @@ func (c *captured) record(in []*Variable, shapes string) (*variant, error) {
 		like = c.variants[0].Recording
 	}
 	made, err := capture.Record(context.Background(), s.dev, like, func() error {
-		s.captures = &stepCapture{Recording: capture.Of(s.dev), s: s, random: s.random, gradients: map[*gradsink.State]bool{}}
+		r := &stepCapture{Recording: capture.Of(s.dev), before: s.stepState, gradients: map[*gradsink.State]bool{}}
 		number := s.number
-		defer s.captures.end(s.step, s.ended)
+		defer r.end(s)
 		defer func() {
 			v.begins = s.number > number
 			v.ends = v.begins && s.ended
 		}()
-		s.step, s.ended = &scope{}, true
-		s.scope = s.step
+		step := &scope{}
+		s.stepState = stepState{scope: step, step: step, ended: true, random: s.random, captures: r}
 		out, err := c.step(v.in...)
 		if err == nil && out != nil {
 			err = out.Err()
@@ -288,8 +288,7 @@ func (s *state) copyOf(out *Variable) *Variable {
 // stepCapture is the state of a step that is being recorded.
 type stepCapture struct {
 	*capture.Recording
-	s         *state
-	random    RandomGenerator          // the generator before the step
+	before    stepState
 	gradients map[*gradsink.State]bool // those that the step uses
 }
 
@@ -308,15 +307,13 @@ func (r *stepCapture) touch(l *leaf, reads bool) {
 	}
 }
 
-// end restores what the recorded step has changed on the host, and makes each replay change it.
-func (r *stepCapture) end(step *scope, ended bool) {
-	s := r.s
+// end restores what the recorded step has changed on the host, and makes each replay draw as many random numbers.
+func (r *stepCapture) end(s *state) {
 	s.end(s.step, "when its step was captured")
-	s.step, s.scope, s.ended, s.captures = step, step, ended, nil
+	first, drawn := r.before.random, s.random.state.Offset-r.before.random.state.Offset
+	s.stepState = r.before
 	changes := s.changes
 	r.Require(func() bool { return s.changes == changes })
-	first, drawn := r.random, s.random.state.Offset-r.random.state.Offset
-	s.random = first
 	r.Require(func() bool {
 		first.state.Offset = s.random.state.Offset
 		return s.random == first
@@ -338,7 +335,7 @@ type positionKey struct{}
 func (s *state) position(n int) kernels.Position {
 	p := s.random.draw(n)
 	if r := s.captures; r != nil {
-		first := r.random.state.Offset
+		first := r.before.random.state.Offset
 		p.From = r.Words(positionKey{}, device.Int64, 1, func(bits []int64) { bits[0] = int64(s.random.state.Offset - first) })
 	}
 	return p

@@ -13,23 +13,18 @@ import (
 // state is autograd's state for a device. Only the goroutine that uses the device accesses it, except
 // for queue.
 type state struct {
-	dev     device.Device
-	scope   *scope         // the scope of the next operation's result
-	step    *scope         // the scope of the current step
+	dev device.Device
+	stepState
 	number  int            // the number of the current step, from 1
-	ended   bool           // whether a Backward has ended in the current step
 	noGrad  int            // the depth of NoGrad calls
 	repeats int            // the depth of second runs of checkpointed functions
 	nodes   uint64         // the number of nodes made so far
 	passes  uint64         // the number of backward passes started so far
 	calls   []*Call        // free Calls
 	shapes  []device.Shape // the last result of operands
-	random  RandomGenerator
-	holds   []hold // reads that Compute has not waited for yet
-	// captures is the recording of the current step; nil unless it is being recorded.
-	captures *stepCapture
-	side     device.Stream // for the gradients of weights in recorded steps; nil before the first one
-	changes  uint64        // counts changes of the leaves that gradients and memory depend on: see stepCapture
+	holds   []hold         // reads that Compute has not waited for yet
+	side    device.Stream  // for the gradients of weights in recorded steps; nil before the first one
+	changes uint64         // counts changes of the leaves that gradients and memory depend on: see stepCapture
 
 	// Memory that belongs to the program and that the garbage collector frees.
 	owned int64         // bytes that are not freed yet
@@ -42,12 +37,21 @@ type state struct {
 	dropped []*variant      // likewise, and not yet closed
 }
 
+// stepState is what a step changes. A recorded step leaves it as it was.
+type stepState struct {
+	scope    *scope // the scope of the next operation's result
+	step     *scope // the scope of the current step
+	ended    bool   // whether a Backward has ended in the current step
+	random   RandomGenerator
+	captures *stepCapture // the recording of the step; nil unless it is being recorded
+}
+
 type stateKey struct{}
 
 func stateOf(dev device.Device) *state {
 	return kernels.Of(dev).Values().Get(stateKey{}, func() any {
 		step := &scope{}
-		return &state{dev: dev, step: step, scope: step, number: 1}
+		return &state{dev: dev, stepState: stepState{step: step, scope: step}, number: 1}
 	}).(*state)
 }
 

@@ -22,19 +22,24 @@ type Model struct {
 	pg               *comm.ProcessGroup
 	params           []*nn.Parameter // the parameters that require a gradient
 	buffers          []*nn.Buffer    // the buffers that each pass sets to those of rank 0
-	sent             *comm.Work      // the broadcast of the buffers in the current pass
 	reducer          *reducer.Reducer
 	hook             reducer.Hook // nil: none
 	replicas         *replicas
 	noSync           bool // within NoSync
 	isNoSyncRecorded bool // the outermost NoSync is a part of the step that is being recorded
 	isJoining        bool // within Join
-	inBackward       bool // within a backward pass through the model's output
-	isReducing       bool // the current pass reduces
-	passes           int  // the number of passes that reduced
 	trace            *profile.Recorder
-	times            *timing      // nil without Options.Stats
-	passStart        device.Event // the start of the current pass; nil if nothing records times
+	times            *timing // nil without Options.Stats
+	passState
+}
+
+// passState is what a pass changes. A recorded step leaves it as it was.
+type passState struct {
+	passes     int          // the number of passes that reduced
+	isReducing bool         // the current pass reduces
+	inBackward bool         // within a backward pass through the model's output
+	passStart  device.Event // the start of the current pass; nil if nothing records times
+	sent       *comm.Work   // the broadcast of the buffers in the current pass
 }
 
 // New wraps a module, or any other model. It places the parameters on the group's device if they have no
@@ -213,7 +218,7 @@ func (m *Model) begin(reduces bool) {
 	m.passStart, m.isReducing = m.mark(), reduces
 	if reduces {
 		m.passes++
-		m.replicas.begin() // before the reducer may start the reduction of buckets that this rank does not use
+		m.replicas.begin(m.passes) // before the reducer may start the reduction of buckets that this rank does not use
 	}
 }
 
@@ -230,7 +235,7 @@ func (m *Model) end(name string, err error) error {
 		who = m.reducer.Attendance()
 	}
 	var drift *ReplicaDriftError
-	if e := m.replicas.end(ctx, who.Away); e != nil && (err == nil || errors.As(e, &drift)) { // if the group is broken, err says so
+	if e := m.replicas.end(ctx, m.passes, who.Away); e != nil && (err == nil || errors.As(e, &drift)) { // if the group is broken, err says so
 		err = m.reducer.Reject(e)
 	}
 	if e := m.syncBuffers(ctx, who.First()); e != nil && err == nil {

@@ -80,20 +80,19 @@ func (e *UnfrozenError) Error() string {
 // parameters and starts to gather the hashes. When the pass ends, it compares them.
 type replicas struct {
 	pg     *comm.ProcessGroup
-	every  uint64          // check each pass whose number is a multiple of it; 0: none
+	every  int             // check each pass whose number is a multiple of it; 0: none
 	frozen []*nn.Parameter // the parameters that were frozen when the model was wrapped
 	names  []string
 	params []*autograd.Variable // checks ask for their memory each time, because it may move
 
 	mine, all device.Tensor // hashes: of this rank, and of all ranks by rank
-	passes    uint64        // the number of passes that reduced
 	gather    *comm.Work    // the gathering of the hashes in a checked pass
 	failed    error         // the errors of hashing in this pass
 }
 
 // newReplicas allocates the memory for checks now, so that a check later cannot fail on one rank only.
 func newReplicas(pg *comm.ProcessGroup, every int, params []*nn.Parameter) (*replicas, error) {
-	r := &replicas{pg: pg, every: uint64(every)}
+	r := &replicas{pg: pg, every: every}
 	for _, p := range params {
 		if p.Frozen() {
 			r.frozen = append(r.frozen, p)
@@ -120,16 +119,15 @@ func newReplicas(pg *comm.ProcessGroup, every int, params []*nn.Parameter) (*rep
 	return r, nil
 }
 
-// begin is called when a pass that reduces begins, before its reductions. Differences are thus found
-// even if they make the pass fail.
-func (r *replicas) begin() {
+// begin is called when a pass that reduces begins, with its number, before its reductions. Differences are thus
+// found even if they make the pass fail.
+func (r *replicas) begin(pass int) {
 	for _, p := range r.frozen {
 		if !p.Frozen() {
 			panic(&UnfrozenError{r.pg.Rank(), p.Name()})
 		}
 	}
-	r.passes++
-	if r.every == 0 || r.passes%r.every != 0 {
+	if r.every == 0 || pass%r.every != 0 {
 		return
 	}
 	d := r.pg.Device()
@@ -148,7 +146,7 @@ func (r *replicas) checking() bool { return r.gather != nil }
 // end returns a [*ReplicaDriftError] if the pass was checked and the replicas differ, or an error if the
 // comparison failed. away are the ranks that did not make the pass themselves, nil for none. It waits for
 // the hashes on the compute stream, and thus for the pass.
-func (r *replicas) end(ctx context.Context, away []bool) error {
+func (r *replicas) end(ctx context.Context, pass int, away []bool) error {
 	if !r.checking() {
 		return nil
 	}
@@ -163,12 +161,12 @@ func (r *replicas) end(ctx context.Context, away []bool) error {
 	host := device.HostTensor(hashes, device.Int64)
 	d := r.pg.Device()
 	if err := d.CopyOut(ctx, d.Compute(), host.Buf.Host(), r.all.Buf); err != nil {
-		err = fmt.Errorf("ddp: rank %d: reading the hashes of pass %d: %w", r.pg.Rank(), r.passes, err)
+		err = fmt.Errorf("ddp: rank %d: reading the hashes of pass %d: %w", r.pg.Rank(), pass, err)
 		r.pg.Abort(err) // the other ranks may apply the step that this one does not
 		return errors.Join(failed, err)
 	}
 	if e := compare(hashes, r.names, away); e != nil {
-		e.Pass = r.passes
+		e.Pass = uint64(pass)
 		return errors.Join(failed, e)
 	}
 	return failed

@@ -10,13 +10,12 @@ func (m *Model) beginRecorded(r *capture.Recording) {
 	case m.times != nil:
 		r.Refuse("Options.Stats is set")
 	}
-	passes, replicaPasses := m.passes, m.replicas.passes
-	r.AtEnd(func() { m.passes, m.replicas.passes, m.sent = passes, replicaPasses, nil })
+	capture.Undo(r, &m.passState)
 	noSync := m.noSync && !m.isNoSyncRecorded // of the replay's caller
-	r.Require(func() bool { return m.noSync == noSync && !m.isJoining })
+	r.Require(func() bool { return m.noSync == noSync })
 	r.Before(func() error {
 		m.passes++
-		m.replicas.begin()
+		m.replicas.begin(m.passes)
 		return nil
 	})
 }

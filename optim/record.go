@@ -27,8 +27,8 @@ func (o *optimizer) record(r *capture.Recording, s Scaled) error {
 	case s.captured == nil && (s.LossScale != 0 || !s.Overflow.IsZero()):
 		return r.Refuse("the scale of the loss is a number of the host")
 	}
+	capture.Undo(r, &o.recording)
 	o.recording = r
-	r.AtEnd(func() { o.recording = nil })
 	ready, hook := slices.Clone(o.ready), o.hook
 	r.Require(func() bool { // an invalid option is an error of Step, before anything is launched
 		return o.hook == hook && o.inconsistent == nil &&

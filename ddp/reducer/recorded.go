@@ -58,9 +58,9 @@ func (r *Reducer) recording() *recorded {
 	}
 	r.copies = copyStreamOf(r.pg.Device())
 	rec := &recorded{Recording: c}
-	r.recorded = rec
-	c.AtEnd(func() { r.recorded = nil })
+	capture.Undo(c, &r.recorded)
 	capture.Undo(c, &r.passState)
+	r.recorded = rec
 	r.works = slices.Clone(r.works) // the step appends to it
 	c.AtEnd(func() { r.endRecorded(rec) })
 	c.Before(func() error { return r.join(context.Background(), len(r.works)) }) // the recorded work uses the gradients of the pass before
@@ -84,12 +84,10 @@ func (r *Reducer) beginRecorded(rec *recorded) error {
 		return rec.Refuse("the reducer looks for unused parameters")
 	case r.joining:
 		return rec.Refuse("ranks may leave early (Join)")
-	case r.also != nil:
-		return rec.Refuse("a function is given the times of reductions")
 	case !r.isSettled():
 		return rec.NotYet("the buckets are not in their final order, or the last pass failed")
 	}
-	rec.Require(func() bool { return r.isSettled() && !r.joining && r.also == nil })
+	rec.Require(func() bool { return r.isSettled() && !r.joining })
 	return nil
 }
 

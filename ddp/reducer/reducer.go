@@ -46,7 +46,9 @@ type Reducer struct {
 	also    func(profile.Span) // the function given to Trace
 }
 
-// passState is what a pass changes beside the gradients and what they hold. A recorded step leaves it as it was.
+// passState is what a pass changes beside the gradients and what they hold. A recorded step leaves it as it was: it
+// is copied when the recording begins, so a pass replaces the slices in it and does not write their elements; works
+// alone, to which a pass appends, gets a copy.
 type passState struct {
 	number   uint64       // the number of passes that reduced
 	scale    float64      // the result of the method Scale; 1 between passes

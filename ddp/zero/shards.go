@@ -155,16 +155,11 @@ func (s *shards) record() {
 	if r == nil || s.recording == r {
 		return
 	}
+	capture.Undo(r, &s.recording)
 	s.recording = r
-	before, after := s.hasReduced, false
-	r.Require(func() bool { return s.hasReduced == before && !s.join.isActive })
-	r.AtEnd(func() { s.recording, s.hasReduced, after = nil, before, s.hasReduced })
-	r.After(func(err error) error {
-		if err == nil {
-			s.hasReduced = after
-		}
-		return nil
-	})
+	before := s.hasReduced
+	r.Require(func() bool { return s.hasReduced == before })
+	capture.Replay(r, &s.hasReduced)
 }
 
 // EndBackward does nothing.
