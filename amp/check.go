@@ -1,7 +1,6 @@
 package amp
 
 import (
-	"context"
 	"errors"
 	"slices"
 
@@ -67,7 +66,7 @@ func (c *check) scan(params []*nn.Parameter, group *comm.ProcessGroup) error {
 	}
 	if group != nil { // even after an error: the other ranks wait for this rank
 		c.agreed = group.With(comm.CallOptions{Name: "overflow"}).AllReduce(found, comm.Max)
-		err = errors.Join(err, c.agreed.Wait(context.Background())) // bounded by the group's timeout
+		err = errors.Join(err, c.agreed.Wait(group.Context()))
 	}
 	if err == nil {
 		err = dev.Copy(s, c.hostFound, found.Buf)
@@ -105,13 +104,12 @@ func (c *check) allocate(dev device.Device) (err error) {
 // err returns errOverflow if the last scan found a gradient that is not finite. It waits for the
 // scan; the work before it has deadlines of its own.
 func (c *check) err() error {
-	ctx := context.Background()
 	if c.agreed != nil {
-		if err := c.agreed.Sync(ctx); err != nil {
+		if err := c.agreed.Sync(kernels.Unbounded); err != nil {
 			return err
 		}
 	}
-	if err := c.scanned.Sync(ctx); err != nil {
+	if err := c.scanned.Sync(kernels.Unbounded); err != nil {
 		return err
 	}
 	if c.hostFound.Host()[0] != 0 {

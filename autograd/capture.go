@@ -1,7 +1,6 @@
 package autograd
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -244,7 +243,7 @@ func (c *captured) record(in []*Variable, shapes string) (*variant, error) {
 	if len(c.variants) > 0 {
 		like = c.variants[0].Recording
 	}
-	made, err := capture.Record(context.Background(), s.dev, like, func() error {
+	made, err := capture.Record(kernels.Unbounded, s.dev, like, func() error {
 		r := &stepCapture{Recording: capture.Of(s.dev), before: s.stepState, gradients: map[*gradsink.State]bool{}}
 		number := s.number
 		defer r.end(s)

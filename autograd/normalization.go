@@ -1,7 +1,6 @@
 package autograd
 
 import (
-	"context"
 	"fmt"
 	"slices"
 
@@ -419,7 +418,7 @@ func (f *batchNorm) checkCount(c *Call) error {
 		return err
 	}
 	n := []float64{0}
-	if err := c.s.dev.CopyOut(context.Background(), c.Stream, device.HostTensor(n, device.Float64).Buf.Host(), count.Buf); err != nil { // the group's timeout bounds the gather
+	if err := c.s.dev.CopyOut(kernels.Unbounded, c.Stream, device.HostTensor(n, device.Float64).Buf.Host(), count.Buf); err != nil {
 		return err
 	}
 	if n[0] == 1 {

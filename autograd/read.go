@@ -6,13 +6,14 @@ import (
 	"runtime"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // Item returns the one element of v. It waits for the device. If v could not be computed or read, Item
 // returns NaN, and [Variable.TryItem] returns the error. Item panics with a [*device.ShapeError] if v
 // has more than one element.
 func (v *Variable) Item() float64 {
-	x, err := v.TryItem(context.Background())
+	x, err := v.TryItem(kernels.Unbounded)
 	if err != nil {
 		return math.NaN()
 	}

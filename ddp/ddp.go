@@ -61,7 +61,7 @@ func New(module nn.Model, pg *comm.ProcessGroup, opts *Options) (*Model, error) 
 		o = *opts
 	}
 	m := &Model{module: module, pg: pg, hook: o.Hook, trace: profile.Of(pg.Device())}
-	if err := m.init(context.Background(), o); err != nil { // bounded by the group's timeout
+	if err := m.init(pg.Context(), o); err != nil {
 		return nil, fmt.Errorf("ddp: %w", err)
 	}
 	autograd.Generator(pg.Device()).SetShard(pg.Rank(), pg.Size())
@@ -225,7 +225,7 @@ func (m *Model) begin(reduces bool) {
 // end ends a pass. err is the error that cut it short, or nil.
 func (m *Model) end(name string, err error) error {
 	m.span(name, m.passStart, m.passArgs()...)
-	ctx := context.Background() // the group's timeout bounds the calls
+	ctx := m.pg.Context()
 	err = m.reducer.Finish(ctx, err)
 	if !m.isReducing {
 		return err

@@ -96,7 +96,7 @@ func (m *Model) Join(opts *JoinOptions, f func() error) error {
 	if m.isJoining {
 		return wrap(errors.New("Join was called within Join"))
 	}
-	ctx := context.Background() // the group's timeout bounds the calls
+	ctx := m.pg.Context()
 	if err := reducer.Verify(ctx, m.pg, o.described()); err != nil {
 		return wrap(err)
 	}

@@ -1,7 +1,6 @@
 package ddp
 
 import (
-	"context"
 	"fmt"
 	"iter"
 
@@ -57,7 +56,7 @@ func Lockstep[T any](pg *comm.ProcessGroup, inputs iter.Seq[T]) iter.Seq2[T, err
 // tellInput exchanges the states of all ranks. It returns nil if all ranks have an input or none
 // has. Otherwise it returns a LeftError, or the error of the collective.
 func tellInput(pg *comm.ProcessGroup, mine int64) error {
-	all, err := comm.AllGatherInts(context.Background(), pg, []int64{mine}) // bounded by the group's timeout
+	all, err := comm.AllGatherInts(pg.Context(), pg, []int64{mine})
 	if err != nil {
 		return fmt.Errorf("ddp: asking the ranks for inputs: %w", err)
 	}

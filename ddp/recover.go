@@ -58,7 +58,7 @@ func Recover(module nn.Model, pg *comm.ProcessGroup, opt optim.Optimizer) (step 
 	if pg == nil {
 		return 0, fmt.Errorf("ddp: recovering: %w", comm.ErrNoGroup)
 	}
-	step, err = restore(context.Background(), module, pg, opt) // bounded by the group's timeout
+	step, err = restore(pg.Context(), module, pg, opt)
 	if err != nil {
 		return 0, fmt.Errorf("ddp: recovering: %w", err)
 	}

@@ -1,7 +1,6 @@
 package ddp
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"time"
@@ -53,7 +52,7 @@ func (m *Model) Stats() Stats {
 
 // report logs the statistics in every reportEvery-th pass.
 func (m *Model) report() {
-	if log := m.pg.Log(); m.passes%reportEvery == 0 && log.Enabled(context.Background(), slog.LevelDebug) {
+	if log := m.pg.Log(); m.passes%reportEvery == 0 && log.Enabled(m.pg.Context(), slog.LevelDebug) {
 		log.Debug("distributed training", "stats", m.Stats())
 	}
 }

@@ -1,7 +1,6 @@
 package optim
 
 import (
-	"context"
 	"fmt"
 	"slices"
 
@@ -177,7 +176,7 @@ func (r *adamRule) allocate(s *slot, dt device.DType) (err error) {
 	if r.writeError != nil {
 		return r.writeError
 	}
-	n, err := r.count.TryItem(context.Background()) // waits only for work that was enqueued before
+	n, err := r.count.TryItem(kernels.Unbounded)
 	if err != nil {
 		return fmt.Errorf("updates of %s: %w", s.Name(), err)
 	}

@@ -1,7 +1,6 @@
 package ddpgorgonia
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
@@ -44,7 +43,7 @@ func (m *Model) NewTapeMachine(cost *G.Node, opts ...G.VMOpt) (*Machine, error) 
 		t.vm, err = m.compile(cost, opts)
 		return err
 	})
-	if err := comm.Agree(context.Background(), m.pg, err); err != nil {
+	if err := comm.Agree(m.pg.Context(), m.pg, err); err != nil {
 		return nil, fmt.Errorf("ddpgorgonia: %w", err)
 	}
 	return t, nil
@@ -156,7 +155,7 @@ func (t *Machine) RunAll() error {
 		err = p.err // the machine's error has no Unwrap
 	}
 	// Finish tells the other ranks if this pass has failed.
-	finished := m.reducer.Finish(context.Background(), err) // bounded by the group's timeout
+	finished := m.reducer.Finish(m.pg.Context(), err)
 	if err == nil && finished == nil && !t.hasCheckedGrads {
 		t.hasCheckedGrads = true
 		err = m.check()

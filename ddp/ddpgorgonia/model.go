@@ -63,7 +63,7 @@ func New(pg *comm.ProcessGroup, learnables G.Nodes, opts *Options) (*Model, erro
 		o = *opts
 	}
 	m := &Model{pg: pg, trace: profile.Of(pg.Device())}
-	if err := m.init(context.Background(), learnables, o); err != nil { // bounded by the group's timeout
+	if err := m.init(pg.Context(), learnables, o); err != nil {
 		return nil, fmt.Errorf("ddpgorgonia: %w", err)
 	}
 	return m, nil

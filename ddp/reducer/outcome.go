@@ -115,7 +115,7 @@ func (r *Reducer) Err() error {
 	r.isUnread = false
 	if r.Pending() {
 		start := time.Now()
-		r.err = r.outcome(context.Background())
+		r.err = r.outcome(r.pg.Context())
 		r.conclude(start)
 	}
 	return r.err
@@ -264,7 +264,7 @@ func (r *Reducer) wait(ctx context.Context, works []Reduction, how func(Reductio
 		}
 		r.pg.Abort(err) // without Abort the other ranks may not notice err: it may come from ctx or from this rank's hook
 		for _, w := range r.works {
-			w.Sync(context.Background()) // returns soon: the group is broken
+			w.Sync(r.pg.Context()) // returns soon: the group is broken
 		}
 		return err
 	}

@@ -63,7 +63,7 @@ func (r *Reducer) recording() *recorded {
 	r.recorded = rec
 	r.works = slices.Clone(r.works) // the step appends to it
 	c.AtEnd(func() { r.endRecorded(rec) })
-	c.Before(func() error { return r.join(context.Background(), len(r.works)) }) // the recorded work uses the gradients of the pass before
+	c.Before(func() error { return r.join(r.pg.Context(), len(r.works)) }) // the recorded work uses the gradients of the pass before
 	return rec
 }
 
@@ -148,7 +148,7 @@ func (r *Reducer) finishAlone(rec *recorded) {
 	var ends [2]device.Event // of the last replays, the older one first
 	rec.Before(func() error {
 		if ends[0] != nil {
-			if err := r.awaitDevice(context.Background(), ends[0], "the step before the last"); err != nil {
+			if err := r.awaitDevice(r.pg.Context(), ends[0], "the step before the last"); err != nil {
 				return err
 			}
 		}
@@ -208,8 +208,7 @@ func (r *Reducer) endRecorded(rec *recorded) {
 	if !rec.isFinished {
 		return
 	}
-	ctx := context.Background()
-	err := r.join(ctx, len(r.works))
+	err := r.join(r.pg.Context(), len(r.works))
 	if err == nil && rec.isCopied {
 		err = r.pg.Device().Compute().WaitFor(r.copies.Mark())
 	}

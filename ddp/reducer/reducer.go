@@ -170,7 +170,7 @@ func (r *Reducer) Settle(i int) {
 	if n == len(r.buckets) {
 		n = len(r.works)
 	}
-	r.join(context.Background(), n) // if a reduction failed, Err returns its error
+	r.join(r.pg.Context(), n) // if a reduction failed, Err returns its error
 }
 
 // Flags returns the bytes of the ranks' flags on the device. Work on the compute stream after a pass
@@ -224,7 +224,7 @@ func (r *Reducer) begin(e event, reached func(i int) bool) {
 		r.early, e.sync = r.left, false
 	}
 	if e.sync && r.order != nil && r.order.sent != nil {
-		r.early = errors.Join(r.early, r.rebuild(context.Background())) // rebuild waits at most for the group's timeout
+		r.early = errors.Join(r.early, r.rebuild(r.pg.Context()))
 	}
 	if !e.sync {
 		r.stats.Accumulated++

@@ -1,7 +1,6 @@
 package zero
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
@@ -43,8 +42,7 @@ func (m *Model) Join(opts *JoinOptions, f func() error) error {
 	if s.join.isActive {
 		err = errors.New("Join was called within Join")
 	} else {
-		ctx := context.Background() // the group's timeout bounds the calls
-		err = reducer.Verify(ctx, s.pg, reducer.List{What: "join option", Items: []string{fmt.Sprint("Step ", o.Step != nil)}})
+		err = reducer.Verify(s.pg.Context(), s.pg, reducer.List{What: "join option", Items: []string{fmt.Sprint("Step ", o.Step != nil)}})
 	}
 	if err != nil {
 		return fmt.Errorf("zero: join: %w", err)

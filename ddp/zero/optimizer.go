@@ -1,7 +1,6 @@
 package zero
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -121,7 +120,7 @@ func (o *Optimizer[O]) ClipGradPNorm(p, max float64) (norm *autograd.Variable, e
 		if group == nil { // all ranks skip the step
 			return nil
 		}
-		return group.With(comm.CallOptions{Name: "norm of gradients"}).AllReduce(sum, reduction).Wait(context.Background()) // bounded by the group's timeout
+		return group.With(comm.CallOptions{Name: "norm of gradients"}).AllReduce(sum, reduction).Wait(group.Context())
 	})
 	if err != nil && group != nil && capture.Of(group.Device()) == nil {
 		group.Abort(err)
@@ -322,7 +321,7 @@ func (t *stepHook[O]) Complete() error {
 // wait makes the compute stream wait for the gathers. If it returns an error, it has aborted the
 // group, and no gather accesses the buckets any more.
 func (s *shards) wait(works []*comm.Work) error {
-	ctx := context.Background() // the group's timeout bounds the calls
+	ctx := s.pg.Context()
 	for i, w := range works {
 		if err := w.Wait(ctx); err != nil {
 			s.pg.Abort(err)

@@ -61,7 +61,7 @@ func Recover[O Local](module nn.Model, pg *comm.ProcessGroup, old *Optimizer[O],
 	if pg == nil {
 		return nil, nil, fmt.Errorf("zero: recovering: %w", comm.ErrNoGroup)
 	}
-	m, o, err := restore(context.Background(), module, pg, old, newLocal, opts) // the group's timeout bounds the calls
+	m, o, err := restore(pg.Context(), module, pg, old, newLocal, opts)
 	if err != nil {
 		return nil, nil, fmt.Errorf("zero: recovering: %w", err)
 	}
@@ -162,7 +162,7 @@ func ofState(name string) string     { return "state " + name }
 // also contributes everything that is the same on all ranks.
 func (o *Optimizer[O]) all(first bool, ignore []string) ([]held, error) {
 	for _, w := range o.gathers {
-		w.Sync(context.Background()) // Sync returns at once or when the gather is over, because the group is broken or the gathers are done
+		w.Sync(o.shards.pg.Context()) // Sync returns at once or when the gather is over, because the group is broken or the gathers are done
 	}
 	give, err := o.held()
 	for i := range give {

@@ -44,7 +44,7 @@ func New[O Local](module nn.Model, pg *comm.ProcessGroup, newLocal func(params [
 	if pg == nil {
 		return nil, nil, fmt.Errorf("zero: %w", comm.ErrNoGroup)
 	}
-	m, o, err := wrap(context.Background(), module, pg, newLocal, opts) // the group's timeout bounds the calls
+	m, o, err := wrap(pg.Context(), module, pg, newLocal, opts)
 	if err != nil {
 		return nil, nil, fmt.Errorf("zero: %w", err)
 	}

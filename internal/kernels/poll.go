@@ -6,6 +6,10 @@ import (
 	"time"
 )
 
+// Unbounded is the context of a wait for a stream that other deadlines bound: a stream runs its work in order, and a
+// collective in it ends by its group's timeout. It never ends.
+var Unbounded = context.Background()
+
 // Bounds of Poll. Each training step ends with a wait, so the wait must not add to the step's time:
 // for spin, longer than common steps, Poll does not sleep at all, and afterwards it adds less than a
 // hundredth. Yielding to another goroutine wakes a thread, and this goroutine may then continue on
