@@ -12,6 +12,7 @@ import (
 	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/comm/internal/watchdog"
 	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // The time limits of the steps of handling a failure. If the coordinator answers, the process
@@ -117,7 +118,8 @@ func (d *watchdogLoop) errorFile() error {
 	if d.mode != AsyncErrorHandling {
 		return nil
 	}
-	return errorFile{message: d.failure.Error(), culprit: d.culprit()}.write()
+	file := jobenv.ErrorFile{Message: d.failure.Error(), CausedBy: d.culprit()}
+	return file.Write()
 }
 
 // culprit returns the rank that caused the failure, or nil if it originated on this rank.

@@ -2,15 +2,12 @@ package comm
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -18,7 +15,6 @@ import (
 
 	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/internal/awake"
-	"github.com/goddp/goddp/internal/files"
 	"github.com/goddp/goddp/internal/jobenv"
 )
 
@@ -54,11 +50,11 @@ func run(train func(context.Context) error) int {
 		p := recover()
 		switch {
 		case p != nil:
-			report(errorFile{message: fmt.Sprintf("panic: %v", p), stack: ended(string(debug.Stack()))})
+			report(&jobenv.ErrorFile{Message: fmt.Sprintf("panic: %v", p), Callstack: ended(string(debug.Stack()))})
 			panic(p)
 		case !hasReturned:
 			stack := ended(string(debug.Stack()))
-			report(errorFile{message: errGoexit.Error(), stack: stack})
+			report(&jobenv.ErrorFile{Message: errGoexit.Error(), Callstack: stack})
 			complain("error: %v\n\n%s", errGoexit, stack)
 			os.Exit(1) // nothing else would end the process
 		}
@@ -77,7 +73,7 @@ func run(train func(context.Context) error) int {
 		return 128 + int(accepted)
 	}
 	var sig *SignalError
-	report(errorFile{message: err.Error(), culprit: causedBy(err), isInterrupted: isInterruption(err)})
+	report(&jobenv.ErrorFile{Message: err.Error(), CausedBy: causedBy(err), Interrupted: isInterruption(err)})
 	complain("error: %v\n", err)
 	if errors.As(context.Cause(ctx), &sig) {
 		if n, ok := sig.Signal.(syscall.Signal); ok {
@@ -298,8 +294,8 @@ func isInterruption(err error) bool {
 
 // report writes the error file. If it cannot write the file, it prints the reason to the
 // standard error.
-func report(e errorFile) {
-	if err := e.write(); err != nil {
+func report(e *jobenv.ErrorFile) {
+	if err := e.Write(); err != nil {
 		complain("writing the error file: %v\n", err)
 	}
 }
@@ -307,39 +303,4 @@ func report(e errorFile) {
 // complain prints one of the last lines of a process.
 func complain(format string, args ...any) {
 	within(lastTime, func() { fmt.Fprintf(os.Stderr, format, args...) })
-}
-
-// errorFile is what a rank tells the launcher about its failure.
-type errorFile struct {
-	message, stack string
-	culprit        *int // the rank that caused the failure, or nil if it originated on this rank
-	isInterrupted  bool // whether the error says that the program was told to stop
-}
-
-// write writes e to the file that TORCHELASTIC_ERROR_FILE names, in torchelastic's format. It
-// writes nothing if the variable is not set.
-func (e errorFile) write() error {
-	path := os.Getenv("TORCHELASTIC_ERROR_FILE")
-	if path == "" {
-		return nil
-	}
-	now := float64(time.Now().UnixMicro()) / 1e6
-	info := map[string]string{"py_callstack": e.stack, "timestamp": strconv.FormatFloat(now, 'f', 6, 64)}
-	if e.culprit != nil {
-		info["caused_by"] = strconv.Itoa(*e.culprit)
-	}
-	if e.isInterrupted {
-		info["interrupted"] = "true"
-	}
-	content, err := json.Marshal(map[string]any{"message": map[string]any{"message": e.message, "extraInfo": info}})
-	if err != nil {
-		return err
-	}
-	// Something may have removed the launcher's folder, as systemd-tmpfiles does with what is old.
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return err
-	}
-	// Write the file atomically, because Main and the watchdog may both write it, and one of
-	// them may end the process while the other is writing.
-	return files.WriteBytes(path, 0o644, content)
 }

@@ -284,7 +284,7 @@ func (a *agent) describeFailures() []failure.Failure {
 
 // failureOf describes a worker that has ended, without its stderr, which may not be complete.
 func (a *agent) failureOf(p *process) (failure.Failure, error) {
-	file, err := failure.ReadErrorFile(p.errorFile)
+	file, err := jobenv.ReadErrorFile(p.errorFile)
 	return failure.Failure{
 		Node: a.round.Node, Host: hostname(), Rank: p.Rank, LocalRank: p.LocalRank, PID: p.PID, Attempt: p.Attempt,
 		Status: p.end.Status, Exited: p.end.At, ErrorFile: file, ErrorPath: p.errorFile,

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/internal/flight/analyze"
+	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/launcher/internal/failure"
 )
 
@@ -28,7 +29,7 @@ func TestReportBeginsWithTheRecords(t *testing.T) {
 		{&analyze.Finding{Kind: analyze.Transport, Summary: "no byte moves"}, true},
 	} {
 		e := &FailureError{program: "train", nodes: 1, root: failure.Failure{PID: 1, Status: failure.Status{Code: 1}}, meaning: &analyze.Report{}}
-		for rank, said := range map[int]*failure.ErrorFile{1: nil, 2: {Message: "no luck"}} {
+		for rank, said := range map[int]*jobenv.ErrorFile{1: nil, 2: {Message: "no luck"}} {
 			e.others = append(e.others, failure.Failure{Rank: rank, Status: failure.Status{Code: 1}, ErrorFile: said})
 		}
 		want := "train FAILED\n" + frameLight + "\nRoot Cause"
@@ -49,7 +50,7 @@ func TestReportBeginsWithTheRecords(t *testing.T) {
 // All ranks that call comm.Agree return the same error. The report prints its text once.
 func TestReportHasAnErrorOnce(t *testing.T) {
 	failed := func(rank int, said string) failure.Failure {
-		return failure.Failure{Rank: rank, Status: failure.Status{Code: 1}, ErrorFile: &failure.ErrorFile{Message: said}}
+		return failure.Failure{Rank: rank, Status: failure.Status{Code: 1}, ErrorFile: &jobenv.ErrorFile{Message: said}}
 	}
 	e := &FailureError{program: "train", nodes: 1, root: failed(0, "no room\nin /a")}
 	for i, said := range []string{"no room\nin /a", "no luck", "no room\nin /b"} {

@@ -9,33 +9,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
-)
 
-func TestParseErrorFile(t *testing.T) {
-	for text, want := range map[string]ErrorFile{
-		`{"message": {"message": "boom", "extraInfo": {"py_callstack": "at f", "timestamp": "1700000000.25"}}}`: {
-			Message: "boom", Callstack: "at f", Time: time.UnixMilli(1_700_000_000_250)},
-		`{"message": {"message": "boom", "extraInfo": {"timestamp": 1700000000}}}`: {Message: "boom", Time: time.Unix(1_700_000_000, 0)},
-		`{"message": {"message": "boom"}}`:                                         {Message: "boom"},
-		`{"message": "plain"}`:                                                     {Message: "plain"},
-		`{"message": {"message": "boom", "extraInfo": {"timestamp": "NaN"}}}`:      {Message: "boom"},
-		`{"message": {"message": "boom", "extraInfo": {"timestamp": "-1"}}}`:       {Message: "boom"},
-		`{"message": {"message": "boom", "extraInfo": {"caused_by": "2"}}}`:        {Message: "boom", CausedBy: new(2)},
-		`{"message": {"message": "boom", "extraInfo": {"interrupted": "true"}}}`:   {Message: "boom", Interrupted: true},
-		`{"message": {"message": "boom", "extraInfo": {"caused_by": "x"}}}`:        {Message: "boom"},
-		`{"message": {"message": "boom", "extraInfo": {"caused_by": "-1"}}}`:       {Message: "boom"},
-	} {
-		got, err := parseErrorFile([]byte(text))
-		if err != nil || got.Message != want.Message || got.Callstack != want.Callstack || !got.Time.Equal(want.Time) || !reflect.DeepEqual(got.CausedBy, want.CausedBy) {
-			t.Errorf("%s: got %+v, %v", text, got, err)
-		}
-	}
-	for _, text := range []string{`{}`, `[]`, `nonsense`, `{"message": 7}`, `{"message": {"message": 7}}`} {
-		if got, err := parseErrorFile([]byte(text)); err == nil {
-			t.Errorf("%s is read as %+v", text, got)
-		}
-	}
-}
+	"github.com/goddp/goddp/internal/jobenv"
+)
 
 // FuzzErrorFile reads arbitrary error files, and copies them to the parent's error file.
 // The copy must have the same content.
@@ -58,7 +34,7 @@ func FuzzErrorFile(f *testing.F) {
 		root := &Failure{Rank: 3, PID: 77, Status: Status{Code: 6}, Exited: time.Unix(1_700_000_000, 0), ErrorPath: path}
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		got, err := ReadErrorFile(path)
+		got, err := jobenv.ReadErrorFile(path)
 		copied := CopyErrorFile(root, outer)
 		runtime.ReadMemStats(&after)
 		if taken, most := after.TotalAlloc-before.TotalAlloc, uint64(128<<10+64*len(data)); taken > most {
@@ -70,7 +46,7 @@ func FuzzErrorFile(f *testing.F) {
 		if got != nil && !got.Time.IsZero() && got.Time.Unix() < 0 {
 			t.Errorf("time %v", got.Time)
 		}
-		theirs, unread := ReadErrorFile(outer)
+		theirs, unread := jobenv.ReadErrorFile(outer)
 		if err != nil || got == nil {
 			return // the copy is what this agent says, or as wrong as the file
 		}
@@ -80,20 +56,6 @@ func FuzzErrorFile(f *testing.F) {
 	})
 }
 
-func TestReadErrorFile(t *testing.T) {
-	dir := t.TempDir()
-	if got, err := ReadErrorFile(filepath.Join(dir, "none")); got != nil || err != nil {
-		t.Errorf("a missing file is %v, %v", got, err)
-	}
-	bad := filepath.Join(dir, "bad")
-	if err := os.WriteFile(bad, []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := ReadErrorFile(bad); err == nil || !strings.Contains(err.Error(), bad) {
-		t.Errorf("the error of a bad file is %v", err)
-	}
-}
-
 // The agent writes an error file for a worker that wrote none.
 func TestCopyErrorFileWithoutOne(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "error.json")
@@ -101,7 +63,7 @@ func TestCopyErrorFileWithoutOne(t *testing.T) {
 	if err := CopyErrorFile(root, path); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := ReadErrorFile(path); err != nil || got.Message != "rank 3 (pid 77) was killed by SIGKILL" || !got.Time.Equal(root.Exited) {
+	if got, err := jobenv.ReadErrorFile(path); err != nil || got.Message != "rank 3 (pid 77) was killed by SIGKILL" || !got.Time.Equal(root.Exited) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/internal/rootcause"
 )
 
@@ -50,7 +51,7 @@ type Failure struct {
 	// than the order, names it as the cause. WasExiting says that it ended by the order all the same.
 	Stopped, WasExiting bool
 	// ErrorFile is the worker's error file; nil if it wrote none.
-	ErrorFile *ErrorFile `json:",omitempty"`
+	ErrorFile *jobenv.ErrorFile `json:",omitempty"`
 	// Crash holds the first lines of the Go runtime's crash report; nil if there is none.
 	// A Go program that crashes exits with code 2. A program may also exit with code 2
 	// without a crash.

@@ -5,16 +5,18 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 func TestJudge(t *testing.T) {
 	start := time.Unix(1_700_000_000, 0)
 	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
-	wrote := func(ms int) *ErrorFile { return &ErrorFile{Message: "error", Time: at(ms)} }
-	blamed := func(ms, rank int) *ErrorFile {
-		return &ErrorFile{Message: "rank lost", Time: at(ms), CausedBy: &rank}
+	wrote := func(ms int) *jobenv.ErrorFile { return &jobenv.ErrorFile{Message: "error", Time: at(ms)} }
+	blamed := func(ms, rank int) *jobenv.ErrorFile {
+		return &jobenv.ErrorFile{Message: "rank lost", Time: at(ms), CausedBy: &rank}
 	}
-	exit := func(rank, ms int, s Status, ef *ErrorFile, late bool) Failure {
+	exit := func(rank, ms int, s Status, ef *jobenv.ErrorFile, late bool) Failure {
 		return Failure{Rank: rank, Status: s, Exited: at(ms), ErrorFile: ef, IsLate: late, Stopped: late && s.IsEffectOf(syscall.SIGTERM, false)}
 	}
 	one, term, kill := Status{Code: 1}, Status{Signal: syscall.SIGTERM}, Status{Signal: syscall.SIGKILL}
@@ -47,7 +49,7 @@ func TestJudge(t *testing.T) {
 		{"blamed, but it blames another too",
 			[]Failure{exit(0, 2050, one, blamed(2040, 2), false), exit(2, 2060, caught, blamed(2055, 0), true)}, 0, 1},
 		{"blamed, but its own error is that it was told to stop",
-			[]Failure{exit(0, 2050, one, blamed(2040, 2), false), exit(2, 2060, caught, &ErrorFile{Message: "context canceled", Time: at(2055), Interrupted: true}, true)}, 0, 1},
+			[]Failure{exit(0, 2050, one, blamed(2040, 2), false), exit(2, 2060, caught, &jobenv.ErrorFile{Message: "context canceled", Time: at(2055), Interrupted: true}, true)}, 0, 1},
 		{"blamed, but it left without an error",
 			[]Failure{exit(0, 2050, one, blamed(2040, 2), false), exit(2, 2060, term, nil, true)}, 0, 1},
 		{"blamed, but it had succeeded",
