@@ -1,6 +1,7 @@
 // Package failure has the one type that describes a failure on its way from the exit status to the
-// report. The agent of a node makes a [Failure] of each exit and tells it the host of the rendezvous.
-// The host stops the job for it and returns the failures of all nodes, which every agent reports.
+// report. The agent of a node makes a [Failure] of each exit and sends it to the host of the
+// rendezvous. The host stops the job, and returns the failures of all nodes to every agent, which
+// reports them.
 package failure
 
 import (
@@ -32,12 +33,12 @@ type Failure struct {
 	// Node is the node's rank in the round, and Host its name.
 	Node int
 	Host string
-	// Rank is the rank that failed; of a node the first of its Ranks ranks. The other numbers are a
-	// worker's.
+	// A worker has a Rank, a LocalRank, a PID, an Attempt and a Status.
 	Rank, LocalRank, PID, Attempt int
-	Ranks                         int    `json:",omitempty"`
-	Why                           string `json:",omitempty"` // of a node: how it was lost, left, or why it cannot go on
-	Status                        Status // of a worker
+	Status                        Status
+	// A node has Ranks ranks, from Rank on. Why says how it was lost, or why it left or cannot go on.
+	Ranks int    `json:",omitempty"`
+	Why   string `json:",omitempty"`
 	// Exited is when the exit was observed, or when the node failed.
 	Exited time.Time
 	// Time is the time in the worker's error file, limited to the span from the attempt's start to
@@ -47,8 +48,8 @@ type Failure struct {
 	Seen rootcause.Seen
 	// Stopped says that the worker ended because golaunch told it to stop. A worker that had failed
 	// before that order does not count as stopped. It had failed if its error file is older than the
-	// order, or if it has an error of its own and the error file of another worker of the node, older
-	// than the order, names it as the cause. WasExiting says that it ended by the order all the same.
+	// order, or if its own error file names no cause and an older error file of another worker of the
+	// node names it. WasExiting says that such a worker ended by the order all the same.
 	Stopped, WasExiting bool
 	// ErrorFile is the worker's error file; nil if it wrote none.
 	ErrorFile *jobenv.ErrorFile `json:",omitempty"`
