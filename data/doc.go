@@ -1,5 +1,5 @@
-// Package data supplies a training loop with samples: data sets, readers of common file formats, and
-// a loader that divides every batch among the ranks of a job.
+// Package data supplies a training loop with samples: data sets, readers of common file formats, and a
+// loader that shards every batch over the ranks of a job.
 //
 //	train, err := data.MNIST("/usr/share/datasets/fashion-mnist", data.Train, nil)
 //	if err != nil {
@@ -30,17 +30,16 @@
 //
 // # The samples of each rank
 //
-// A [Sampler] divides the samples. In each epoch it orders them by the seed and the epoch alone, and
-// cuts the order into global batches, with Batch samples for each rank. Rank r takes the r-th part of
-// every global batch. So in each step N ranks with batches of B use the same samples as one process
-// with batches of N·B.
+// A [Sampler] divides the samples. In each epoch it orders them by a permutation that depends only on the
+// seed and the epoch, and splits the order into global batches, with Batch samples per rank. Rank r takes
+// the r-th part of every global batch. So in each step N ranks with batches of B use the same samples as
+// one process with batches of N·B.
 //
-// A [Position] is the number of samples of that order that were used so far. It does not depend on
-// the number of ranks: a run that is resumed with another number of ranks continues with the first
-// unused sample. It names the order that it counts in, by its [Source]: a loader with another data set,
-// Shuffle or Seed refuses it.
+// A [Position] is the number of samples of that order used so far. It does not depend on the number of
+// ranks: a run that is resumed with another number of ranks continues with the first unused sample. Its
+// [Source] identifies the order: a loader with another data set, Shuffle or Seed rejects it.
 //
-// [LastBatch] chooses the treatment of samples that do not fill the last global batch.
+// [LastBatch] selects what happens to samples that do not fill the last global batch.
 //
 // # Loading
 //
@@ -51,6 +50,6 @@
 //
 // # Errors
 //
-// Readers open regular files alone, and validate them. An error names the file, and the offset, the line or
-// the sample. The first error ends an epoch.
+// Readers open only regular files, and validate them. An error names the file, and the offset, line or
+// sample. The first error ends an epoch.
 package data

@@ -9,17 +9,17 @@
 //	...
 //	fmt.Printf("loss %g over %d samples\n", got[0].Value, got[0].Count)
 //
-// All ranks get the same bits: each rank gathers the numbers of all ranks and combines them in the order
-// of ranks, in float64, with counts as integers. Batches may be uneven: the mean of means weighted by
-// their counts is the mean over all samples, and a rank without samples takes part with a count of 0. A
-// NaN of one rank gives NaN, for Min and Max too; a reduction on a GPU may hide it.
+// All ranks get bit-identical results: each rank gathers the numbers of all ranks and combines them in
+// rank order, in float64, with integer counts. Batches may be uneven: the mean of means weighted by their
+// counts is the mean over all samples, and a rank without samples takes part with a count of 0. If any
+// rank's number is NaN, so is the result, also for Min and Max, unlike a reduction on a GPU.
 //
 // Reduce costs one all-gather of 24 bytes for each metric and rank, and waits for it. A loop that logs
 // every few steps can afford that; a loop that logs every step of a few milliseconds cannot.
 //
 // # Classifiers
 //
-// [Accuracy] evaluates a model on a data set that is divided among the ranks. It is built from these
+// [Accuracy] evaluates a model on a data set that is sharded over the ranks. It is built from these
 // parts: [Correct] counts the samples whose label is among the k most likely classes, and a [Confusion]
 // counts the predicted classes for each true class. With batches that use each sample once (data.Uneven),
 // the sum over the ranks counts no sample twice:

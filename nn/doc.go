@@ -1,11 +1,10 @@
-// Package nn has layers, losses and named parameters.
+// Package nn provides layers, losses and named parameters.
 //
 // A [Model] has parameters. A [Module] also maps a variable to a variable. A program builds layers
-// without a device: a parameter has a shape and a rule for its first values. [Place] allocates the
-// parameters on a device and writes their first values. These depend only on the seed and on the
-// parameter's position in the model, so they are the same on every rank and every kind of device.
-// Wrapping a model for distributed training places it. Other programs, and programs that choose a
-// seed, call Place:
+// without a device: a parameter has a shape and an initializer. [Place] allocates the parameters on a
+// device and initializes them. The initial values depend only on the seed and on the parameter's position
+// in the model, so they are the same on every rank and every type of device. Wrapping a model for
+// distributed training places it. Other programs, and programs that choose a seed, call Place:
 //
 //	net := nn.Sequential(nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10))
 //	if err := nn.Place(net, dev, 1); err != nil {
@@ -33,7 +32,7 @@
 //
 //	err := nn.Cast(net, device.BFloat16, net.Norm)
 //
-// [CastWithMasters] lets the master weights begin with the values from before the rounding.
+// [CastWithMasters] initializes the master weights from the unrounded values.
 //
 // LinearOptions.Compute works like PyTorch's autocast, at a cost in memory and time: parameters,
 // gradients and reductions stay in Float32, and each forward pass converts the parameters. Package amp
@@ -43,16 +42,16 @@
 // # Modes
 //
 // Some layers compute differently in training and in evaluation. Models start in training mode. [Eval]
-// and [Train] set the mode of a whole model, and return a function that gives each layer its mode back:
+// and [Train] set the mode of a whole model, and return a function that restores each layer's mode:
 //
 //	restore := nn.Eval(net)
 //	autograd.NoGrad(dev, func() { logits = net.Forward(x).Retain() }) // NoGrad frees what is not retained
 //	restore()
 //
-// # Models of a program's own
+// # Custom models
 //
-// A program's own model is a struct that embeds a [Container] and registers its parts by name, as
-// PyTorch's modules do by assignment:
+// A custom model is a struct that embeds a [Container] and registers its parts by name, as PyTorch's
+// modules do by assignment:
 //
 //	type Head struct {
 //		nn.Container
@@ -76,6 +75,6 @@
 // one variable is also a [Module] and can be part of a [Sequential]. Any type with the two methods of
 // Module is a Module.
 //
-// If shapes or types do not fit, the panic names the layer, by its position in a Sequential or by its
+// If shapes or types do not match, the panic names the layer, by its position in a Sequential or by its
 // parameter, and the parameter ("2.weight").
 package nn

@@ -13,19 +13,19 @@
 //		opt.ZeroGrad()
 //	}
 //
-// Options are one struct whose zero value is the default; nil is the zero value. A constructor
-// returns an [*OptionError] for options that it cannot use. Each optimizer also takes groups of
-// parameters with options of their own, as PyTorch's optimizers do. The program may change the
-// options of a group between steps. Package optim/schedule has learning rate schedules.
+// Options are one struct whose zero value is the default; nil is the zero value. A constructor returns
+// an [*OptionError] for options that it cannot use. Each optimizer also takes parameter groups with
+// separate options, as PyTorch's optimizers do. The program may change the options of a group between
+// steps. Package optim/schedule has learning rate schedules.
 //
-// [ClipGradNorm] bounds the norm of all gradients. The program calls it between Backward and Step.
-// [ClipGradPNorm] bounds another norm, and [ClipGradValue] bounds each element.
+// [ClipGradNorm] clips the gradients by their total norm. Call it between Backward and Step.
+// [ClipGradPNorm] clips by another norm, and [ClipGradValue] clips each element.
 //
-// Step writes the parameters in place. If a graph was recorded before the step and its backward
-// pass reads a parameter, that Backward panics with an [*autograd.ModifiedError]. A step that is
-// skipped, or that returns an error before it writes anything, does not invalidate graphs.
+// Step writes the parameters in place. If a graph was recorded before the step and its backward pass
+// reads a parameter, that Backward panics with an [*autograd.ModifiedError]. A skipped step, or one
+// that returns an error before it writes anything, does not invalidate graphs.
 //
-// # An optimizer of your own
+// # Custom optimizers
 //
 // Packages ddp, ddp/zero, amp, train and checkpoint take any [Optimizer]. Some of them need more:
 // amp needs a [ScaledStepper], [EMA.With] needs a [ParameterSwapper], and package ddp/zero
@@ -33,24 +33,24 @@
 //
 // # 16-bit parameters
 //
-// The update of a 16-bit parameter is often smaller than the distance to the next number that the
-// type has: 1/128 of the parameter in BFloat16, 1/1024 in Float16. Rounding then discards the
-// update, in every step. With the option MasterWeights an optimizer keeps a Float32 copy of each
-// 16-bit parameter, updates the copy, and rounds it into the parameter. This is done in one pass. With
-// SGD it reads and writes 6 more bytes per element (10 with momentum) and stores 4 more (6 with
-// momentum). The copies are part of the State. They are initialised from the parameters at the first
-// step, or from the values that nn.CastWithMasters has kept. A program that writes parameters later must restore the copies too.
+// The update of a 16-bit parameter is often smaller than the distance to the next representable
+// number: 1/128 of the parameter in BFloat16, 1/1024 in Float16. Rounding then discards the update, in
+// every step. With the option MasterWeights an optimizer keeps a Float32 copy of each 16-bit
+// parameter, updates the copy, and rounds it into the parameter. This takes one pass. With SGD it
+// reads and writes 6 more bytes per element (10 with momentum) and stores 4 more (6 with momentum).
+// The copies are part of the State. They are initialized from the parameters at the first step, or
+// from the values that nn.CastWithMasters has kept. A program that later overwrites parameters must
+// restore the copies too.
 //
-// MasterWeights is off by default, so that a step equals that of PyTorch's optimizer in memory and in
-// numbers. PyTorch's own mixed precision keeps Float32 parameters and converts them in each forward
-// pass; nn.LinearOptions.Compute does the same. [SGD.StepScaled] is for losses that are scaled for
-// Float16: see package amp.
+// MasterWeights is off by default, so that a step uses the same memory and gives the same results as
+// PyTorch's optimizer. PyTorch's own mixed precision keeps Float32 parameters and converts them in
+// each forward pass; nn.LinearOptions.Compute does the same. [SGD.StepScaled] is for losses that are
+// scaled for Float16: see package amp.
 //
 // # Which steps are committed
 //
-// A step normally changes all parameters or none. Before it writes anything, Step asks for every
-// gradient whether it may be used, and allocates the memory that it needs. If one of these fails,
-// nothing has changed.
+// A step normally changes all parameters or none. Before it writes anything, Step checks that every
+// gradient may be used, and allocates the memory that it needs. If either fails, nothing has changed.
 //
 // On a GPU the answer may not be known yet, because other ranks have not reported whether they have
 // their gradients. If one set of flags covers all gradients, Step
@@ -59,10 +59,10 @@
 // they run, Step waits for the flags, and returns the error of that same step. All parameters are then
 // unchanged.
 //
-// If a device or a process group fails after updates were enqueued, some parameters may be updated
-// and others not. Step then returns an [*InconsistentError], and every later call returns it too,
-// until the program has loaded a consistent state and has called EndLoad. The optimizer counts the
-// steps that it committed. Ranks agree on this number when they recover (ddp.Recover).
+// If a device or a process group fails after updates were enqueued, some parameters may be updated and
+// others not. Step then returns an [*InconsistentError], and every later call returns it too, until
+// the program has loaded a consistent state and has called EndLoad. The optimizer counts its committed
+// steps. Ranks agree on this number when they recover (ddp.Recover).
 //
 // Other goroutines may call Committed, for example a function that saves the state before the
 // process ends because of a failure:
@@ -119,6 +119,5 @@
 //	}
 //	err = averages.With(func() error { return evaluate(model) })
 //
-// An EMA is itself an [Optimizer]. Pass it to ddp.Recover and to checkpoint.State in place of
-// opt.
+// An EMA is itself an [Optimizer]. Pass it to ddp.Recover and to checkpoint.State instead of opt.
 package optim

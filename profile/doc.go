@@ -1,5 +1,5 @@
-// Package profile records the spans of a training run and what the GPU ran in them, writes both as a
-// trace, and computes how much of the communication was hidden behind computation.
+// Package profile records the spans of a training run and the activity of the GPU, writes both as a trace, and
+// computes how much of the communication overlapped with computation.
 //
 // Every device has a [Recorder], which [Of] returns. Packages ddp and optim record the forward and
 // backward passes, the reduction of each bucket, the waits of the host and of the compute stream for
@@ -15,15 +15,13 @@
 // A span starts and ends at a [Moment]. A device's event is a Moment: its time is when the stream reached
 // it, on the host's clock. Recording never waits for a device.
 //
-// # What the GPU ran
+// # GPU activity
 //
-// On a GPU, Start also opens CUPTI, NVIDIA's library for profilers, which comes with CUDA's toolkit
-// and with PyTorch. The trace then has each kernel, copy and memset, with its stream and with the time at which
-// the host enqueued it, and the calls of CUDA that took 20 µs or more. A captured step (autograd.Capture)
-// is one span, and its kernels are there node by node. If there is no CUPTI, Start logs one line, and the
-// trace has spans alone. CUPTI observes the whole process: the trace of a device has what any part of the
-// process ran on that GPU.
+// On a GPU, Start also opens CUPTI, NVIDIA's profiling library, which comes with the CUDA toolkit and with
+// PyTorch. The trace then contains each kernel, copy and memset, with its stream and the time at which the host
+// enqueued it, and the CUDA calls that took 20 µs or more. A captured step (autograd.Capture) is one span; its
+// kernels are recorded node by node. Without CUPTI, Start logs one line, and the trace contains only spans.
+// CUPTI observes the whole process: the trace of a device contains everything that the process ran on that GPU.
 //
-// The command "goddp trace trace.json" says from such a trace how long the GPU computed, communicated
-// and was idle, and why.
+// The command "goddp trace trace.json" shows how long the GPU computed, communicated and was idle, and why.
 package profile

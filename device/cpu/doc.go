@@ -3,23 +3,23 @@
 //
 // # Streams
 //
-// A kernel has run when its call returns. Events are complete from the start. Waiting for another
-// device's event blocks the caller.
+// A kernel is complete when its call returns. Events are complete when they are created. Waiting for
+// another device's event blocks the caller.
 //
 // # Numbers
 //
 // Elementwise kernels compute in the operands' type; exponentials and similar functions in float64,
 // rounded once. Sums, losses and softmax accumulate in float64. Large operands are divided among
-// Options.Threads goroutines, which end before the call returns. The division depends on the shapes
-// alone, so results depend neither on scheduling nor on the number of threads. Products by OpenBLAS are
-// an exception: they are repeatable for a fixed number of threads only.
+// Options.Threads goroutines, which end before the call returns. The division depends only on the shapes,
+// so results depend neither on scheduling nor on the number of threads. OpenBLAS's products are an
+// exception: they are reproducible only for a fixed number of threads.
 //
 // # Matrix products
 //
 // OpenBLAS computes matrix products if it is found at run time. Otherwise gonum's pure Go kernels do, at
 // about a tenth of the speed per core, and each device logs that once. GODDP_OPENBLAS names the library to
-// load. OpenBLAS has one number of threads per process, which the device made last sets. gonum runs on
-// GOMAXPROCS threads, and takes 0·NaN as 0 in a product.
+// load. OpenBLAS has one thread count per process, set by the device that was created last. gonum uses
+// GOMAXPROCS threads, and computes 0·NaN as 0 in a product.
 //
 // # 16-bit types
 //

@@ -40,12 +40,12 @@
 //	    z ^ z>>31
 //
 // The order of a sum of integers does not matter, so words can be hashed in parallel. The mapping of a
-// word is one to one, so changing one word always changes the hash. Exchanging words changes it except
-// with probability 2^-64. The hash does not protect against deliberate collisions.
+// word is one to one, so changing one word always changes the hash. Swapping words changes it except
+// with probability 2^-64. The hash is not cryptographic.
 //
-// # Quantised numbers
+// # Quantized numbers
 //
-// 8-bit numbers with a scale for each [QuantBlock] of them take a quarter of the memory of Float32, plus
+// 8-bit numbers with one scale per [QuantBlock] numbers take a quarter of the memory of Float32, plus
 // 1/63 of that. A block is [device.Align] bytes: the scale, a little-endian Float32, and then one byte
 // for each number, in two's complement. Let m be the largest magnitude of the finite numbers in the
 // block. Then, with each operation rounded separately in Float32,
@@ -53,6 +53,5 @@
 //	scale = m/127, number q = round(x · (127/m)), ties to even
 //
 // and scale·q approximates x to within m/254. A block with m below 2^-100 is all zeros. The byte -128
-// stands for a number that is not finite; it is read as NaN. A last block that is not full is padded
-// with zeros.
+// stands for a number that is not finite; it is read as NaN. A partial last block is padded with zeros.
 package kernels

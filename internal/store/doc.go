@@ -1,5 +1,5 @@
-// Package store is the bootstrap key-value store of a job. The processes of a job know
-// only the store's address at first. They exchange in it the few hundred bytes that they
+// Package store implements the bootstrap key-value store of a job. The processes of a job start
+// with only the store's address. Through the store they exchange the few hundred bytes that they
 // need to connect to each other.
 //
 // # Implementations
@@ -31,10 +31,10 @@
 //     too, and Listen refuses an address that other hosts can reach ([ErrExposed]).
 //   - If [Member].Insecure is set, the server serves every client.
 //
-// The handshake travels in COMPARE_SET requests. Their key is one that no caller can use,
-// and both of their values are the message. PyTorch's server returns the value and stores
-// nothing; so a Client recognises it ([Client.IsPyTorchStore]). After the handshake nothing
-// is encrypted or authenticated. SECURITY.md describes the protection in full.
+// The handshake is sent as COMPARE_SET requests, with a key that no caller can use and the message
+// as both values. PyTorch's server returns the value and stores nothing, by which a Client
+// recognizes it ([Client.IsPyTorchStore]). After the handshake nothing is encrypted or
+// authenticated. SECURITY.md describes the protection in full.
 //
 // # Waiting
 //
@@ -56,9 +56,8 @@
 //     memory in flight ([ServerOptions]). All other clients have separate limits
 //     ([ServerOptions].Unproven). The others may fill the table up to [Quota].TableBytes.
 //     The rest of [Limits].TableBytes is reserved for the job.
-//   - Each connection has 16 KiB of its own for requests and replies. It takes more from
-//     the memory in flight, which it shares with others. If a request finds none left, the
-//     server closes its connection, and no other.
+//   - Each connection has 16 KiB for requests and replies. Larger ones use the shared memory in
+//     flight. If none is left for a request, the server closes only that connection.
 //   - A connection that has not sent a request is silent. If the silent connections reach
 //     their limit, or the process runs out of file descriptors, the server closes the
 //     silent connection of median age. So silent connections keep no client out, and a

@@ -3,20 +3,20 @@
 //
 // # Time
 //
-// A time is that of one call among many: the host starts the calls back to back and waits for the
-// last, and the time of that is divided by the number of calls. The largest time of all ranks
-// counts. So a call that runs on the device hides the start of the next one, as in a backward pass.
-// With Config.Repeat, this is done several times, and a rank's time is the median.
+// A time is an average: the host starts many calls back to back, waits for the last, and divides
+// the elapsed time by the number of calls. So the start of a call overlaps the previous call, as in
+// a backward pass. The reported time is that of the slowest rank. With Config.Repeat, a rank's time
+// is the median of several such measurements.
 //
-// The garbage collector runs as in the program that the measurement is for, and the heap is first
-// grown to its usual size. A collection before each round would make the runtime return memory to
-// the kernel, and the calls would then cause page faults.
+// The heap is first grown to its usual size, and the garbage collector runs as in a normal program.
+// A forced collection before each round would make the runtime return memory to the kernel, and the
+// calls would then cause page faults.
 //
 // # Bandwidth
 //
 // The size in a row is that of the larger of a rank's two tensors, in bytes. algbw is the size
-// divided by the time. busbw is algbw times a factor for the bytes that n ranks have to move at
-// least. busbw can be compared with the speed of the hardware for any n:
+// divided by the time. busbw is algbw times a factor for the minimum number of bytes that n ranks
+// must move, so it can be compared with the hardware's bandwidth for any n:
 //
 //	all_reduce                              2(n-1)/n
 //	all_gather, reduce_scatter, all_to_all   (n-1)/n
