@@ -5,8 +5,8 @@ import (
 	"unsafe"
 )
 
-// Align is the alignment, in bytes, of all memory that a device allocates, and of every gradient
-// within a bucket. Vectorised kernels and DMA need it.
+// Align is the alignment, in bytes, of all device memory, and of every gradient within a bucket.
+// Vectorized kernels and DMA need it.
 const Align = 256
 
 // AlignUp rounds n up to a multiple of [Align].
@@ -17,7 +17,7 @@ type Buffer struct {
 	host  []byte  // the memory if the host can address it, else nil
 	addr  uintptr // the address on the device if host is nil
 	size  int
-	owner any // keeps a mapping alive that Go's garbage collector does not know
+	owner any // keeps memory outside Go's heap mapped
 }
 
 // HostBuffer returns a Buffer over memory that the host can address. If mem lies outside Go's
@@ -40,7 +40,7 @@ func (b Buffer) Len() int { return b.size }
 // reachable.
 func (b Buffer) Host() []byte { return b.host }
 
-// Owner returns the owner that [HostBuffer] or [DeviceBuffer] was given.
+// Owner returns the owner passed to [HostBuffer] or [DeviceBuffer].
 func (b Buffer) Owner() any { return b.owner }
 
 // Addr returns the address of the first byte, 0 for an empty Buffer.
@@ -66,7 +66,7 @@ func (b Buffer) Slice(off, n int) Buffer {
 }
 
 // Tensor is a dense, row-major array in a device's memory. It is a value that owns nothing. The
-// zero Tensor stands for an operand that is absent.
+// zero Tensor represents an absent operand.
 type Tensor struct {
 	Buf   Buffer
 	DType DType
@@ -90,11 +90,11 @@ func (t Tensor) Len() int {
 // Bytes returns the size in bytes.
 func (t Tensor) Bytes() int { return t.Len() * t.DType.Size() }
 
-// IsZero reports whether t is the zero Tensor, which stands for an absent operand.
+// IsZero reports whether t is the zero Tensor, which represents an absent operand.
 func (t Tensor) IsZero() bool { return t.DType == Invalid }
 
-// Reshape returns the same memory with another shape of as many elements. It panics with a
-// [*ShapeError] if the number of elements differs.
+// Reshape returns the same memory with another shape. It panics with a [*ShapeError] if the number
+// of elements differs.
 func (t Tensor) Reshape(shape ...int) Tensor {
 	s := Shape(shape)
 	if s.Len() != t.Len() {
@@ -106,7 +106,7 @@ func (t Tensor) Reshape(shape ...int) Tensor {
 // Flat returns t with a single axis.
 func (t Tensor) Flat() Tensor { return t.Reshape(t.Len()) }
 
-// Range returns the elements lo to hi of t, without hi, with a single axis.
+// Range returns the elements [lo, hi) of t, with a single axis.
 func (t Tensor) Range(lo, hi int) Tensor {
 	sz := t.DType.Size()
 	return Tensor{Buf: t.Buf.Slice(lo*sz, (hi-lo)*sz), DType: t.DType, Shape: Shape{hi - lo}}
@@ -115,7 +115,7 @@ func (t Tensor) Range(lo, hi int) Tensor {
 func (t Tensor) String() string { return fmt.Sprintf("%v%v", t.DType, t.Shape) }
 
 // Elements returns t's memory as a slice, nil for the zero Tensor. It panics if the host cannot
-// address the memory, or if t's elements are not read as T.
+// address the memory, or if T does not match t's element type.
 func Elements[T Element](t Tensor) []T {
 	if t.IsZero() {
 		return nil

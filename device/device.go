@@ -5,42 +5,41 @@ import (
 	"time"
 )
 
-// Device is a processor with its memory: the host's cores, or one GPU.
+// Device is a compute device with its memory: the host's cores, or one GPU.
 type Device interface {
 	// String returns the device's name: "cpu", "cuda:1".
 	String() string
 
 	// Alloc returns size bytes of the device's memory from its caching allocator, aligned to
-	// [Align]. Their content is undefined. The error is an [*OutOfMemoryError]. Safe for
+	// [Align]. Their content is undefined. The error is an [*OutOfMemoryError]. Alloc is safe for
 	// concurrent use.
 	Alloc(size int) (Buffer, error)
-	// AllocHost is Alloc for memory that the host can address and that Copy transfers fastest:
-	// for a GPU, page-locked memory.
+	// AllocHost is like Alloc, but for host memory that Copy transfers fastest: for a GPU, pinned
+	// memory.
 	AllocHost(size int) (Buffer, error)
-	// Free returns a Buffer of Alloc or AllocHost to the allocator. Work that was enqueued on
-	// Compute before Free may still use a Buffer of Alloc. No enqueued work may still use a
-	// Buffer of AllocHost. Safe for concurrent use.
+	// Free returns a Buffer to the allocator. Work that was enqueued on Compute before Free may
+	// still use a Buffer of Alloc, but not a Buffer of AllocHost. Free is safe for concurrent use.
 	Free(Buffer)
 
 	// Compute returns the stream that kernels run on.
 	Compute() Stream
-	// NewStream makes a stream beside Compute. If the hardware has priorities, an urgent
-	// stream runs first. The caller closes the stream.
+	// NewStream creates a stream. If the hardware has stream priorities, an urgent stream has the
+	// highest. The caller must close the stream.
 	NewStream(urgent bool) (Stream, error)
 
-	// Kernels returns the operations that a program calls directly.
+	// Kernels returns the operations that programs call directly.
 	Kernels() Kernels
 
-	// Copy enqueues a copy of src to dst, which have the same length. At least one of them is
-	// memory of Alloc; the other may be memory of AllocHost. Copy never waits. The caller must
-	// not touch either Buffer before an event that was made after Copy is complete.
+	// Copy enqueues a copy of src to dst, which have the same length. At least one of them must be
+	// from Alloc; the other may be from AllocHost. Copy never blocks. The caller must not access
+	// either Buffer before an event recorded after Copy is complete.
 	Copy(s Stream, dst, src Buffer) error
 	// CopyIn enqueues a copy of src to dst. The caller may reuse src when CopyIn returns.
 	CopyIn(s Stream, dst Buffer, src []byte) error
 	// CopyOut waits until everything enqueued on s has run, copies src to dst, and returns.
 	CopyOut(ctx context.Context, s Stream, dst []byte, src Buffer) error
 
-	// Memory returns statistics of the memory that Alloc gives out.
+	// Memory returns statistics of Alloc's memory.
 	Memory() MemoryStats
 	// Close frees all memory and streams of the device. No work may be in flight.
 	Close() error
@@ -50,8 +49,8 @@ type Device interface {
 type Stream interface {
 	// Record returns an event for the point after everything enqueued so far.
 	Record() Event
-	// Mark is Record for an event whose Time is not needed; its Time may always be the zero
-	// Time. On a GPU, a time costs the stream some microseconds and a mark costs nothing.
+	// Mark is like Record, but the event's Time may always be the zero Time. On a GPU, a timed
+	// event costs the stream some microseconds, and a mark nothing.
 	Mark() Event
 	// WaitFor makes work that is enqueued from now on run after e. It blocks the caller until e is
 	// complete if the stream runs work inline, or if e is an event of another kind of device.
@@ -69,8 +68,8 @@ type Event interface {
 	Done() (bool, error)
 	// Sync blocks the caller until the event is complete.
 	Sync(ctx context.Context) error
-	// Time returns when the event became complete, on the host's clock. It is the zero Time
-	// before that, and for events that have no time: see Stream.Mark.
+	// Time returns when the event became complete, on the host's clock. It is the zero Time before
+	// that, and for untimed events: see Stream.Mark.
 	Time() time.Time
 }
 
@@ -79,7 +78,7 @@ type MemoryStats struct {
 	InUse  int64 // allocated and not freed
 	Peak   int64 // the maximum of InUse so far
 	Cached int64 // freed, kept for the next allocation
-	Allocs int64 // allocations that the cache could not serve
+	Allocs int64 // cache misses
 }
 
 // Held returns how many bytes of the device's memory the allocator holds.

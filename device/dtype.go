@@ -5,7 +5,7 @@ import "fmt"
 // DType is the type of a tensor's elements.
 type DType uint8
 
-// The element types. Collectives send their numbers to other ranks, so the numbers must not change.
+// The element types. Ranks exchange these values, so they must not change.
 const (
 	Invalid DType = iota
 	Float32
@@ -52,7 +52,7 @@ type Element interface {
 	float32 | float64 | int32 | int64 | uint8 | uint16
 }
 
-// holds reports whether elements of type d are read as T.
+// holds reports whether T is the Go type of elements of type d.
 func holds[T Element](d DType) bool {
 	switch any(*new(T)).(type) {
 	case float32:

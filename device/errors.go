@@ -12,8 +12,8 @@ var ErrOutOfMemory = errors.New("out of device memory")
 // was set, so the update wrote nothing.
 var ErrSkipped = errors.New("skipped on the device")
 
-// OutOfMemoryError reports an allocation that did not fit. Sizes are in bytes. Free is -1 if the
-// device does not report it.
+// OutOfMemoryError reports a failed allocation. Sizes are in bytes. Free is -1 if the device does
+// not report it.
 type OutOfMemoryError struct {
 	Device             string
 	Asked, InUse, Free int64
@@ -41,13 +41,13 @@ func sizeText(bytes int64) string {
 // Is makes errors.Is(err, ErrOutOfMemory) true.
 func (e *OutOfMemoryError) Is(target error) bool { return target == ErrOutOfMemory }
 
-// ShapeError is the panic value of an operation whose operands' shapes do not fit.
+// ShapeError is the panic value for mismatched shapes of operands.
 type ShapeError struct {
 	Op        string
 	A, B      Shape
-	Want      string // what was wanted of A, if B does not say it
-	Layer     string // the layer's name within its model ("layer4.0.conv1"), if known
-	Parameter string // the name of the parameter among the operands ("layer4.0.conv1.weight"), if known
+	Want      string // the requirement on A, if not given by B
+	Layer     string // the layer's name in its model ("layer4.0.conv1"), if known
+	Parameter string // the operand's parameter name ("layer4.0.conv1.weight"), if known
 }
 
 func (e *ShapeError) Error() string {
@@ -61,8 +61,8 @@ func (e *ShapeError) Error() string {
 	return text
 }
 
-// layerPrefix begins the message of an error in a layer. A sequence names its layers by
-// numbers, so "layer" precedes a number.
+// layerPrefix returns the prefix of an error message that names a layer. Layers of a sequence are
+// numbered; a number gets the prefix "layer".
 func layerPrefix(layer string) string {
 	switch {
 	case layer == "":
@@ -73,12 +73,12 @@ func layerPrefix(layer string) string {
 	return layer + ": "
 }
 
-// DTypeError is the panic value of an operation whose operands' element types do not fit, or are
-// types that the device does not compute in.
+// DTypeError is the panic value for mismatched element types of operands, or types that the device
+// does not support.
 type DTypeError struct {
 	Op        string
 	Got, Want DType
-	Computes  []DType // the types that the device computes in, if Got is none of them
+	Computes  []DType // the types that the device supports, if Got is not one of them
 	Layer     string  // as in [ShapeError]
 	Parameter string  // as in [ShapeError]
 }
@@ -94,7 +94,7 @@ func (e *DTypeError) Error() string {
 	return text
 }
 
-// IndexError is the panic value of an index, or of a label, that is out of range.
+// IndexError is the panic value for an index or label that is out of range.
 type IndexError struct {
 	Op    string
 	At    int // the position of Index among the indices

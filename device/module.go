@@ -10,10 +10,9 @@ import (
 	"strings"
 )
 
-// Module is a source of CUDA C++ with kernels of the program's own. A GPU compiles the source at the
-// first launch of one of its kernels, for the floating-point type of that launch. It loads all
-// kernels of the module at once, so launching a forward kernel also makes the backward kernel
-// ready. It keeps the machine code for later runs.
+// Module is CUDA C++ source with custom kernels. It is compiled at the first launch of one of its
+// kernels, for the floating-point type of that launch. All kernels of the module are loaded at once,
+// so launching a forward kernel also loads the backward kernel. The machine code is cached on disk.
 //
 //	//go:embed swiglu.cu
 //	var source string
@@ -65,13 +64,13 @@ type Kernel struct {
 type parameter struct {
 	t     reflect.Type // in the Go function
 	dt    DType
-	name  string // name, lead, axes and shape are of a tensor
+	name  string // name, lead, axes and shape are for tensors
 	lead  bool   // whether the shape begins with "..."
 	axes  []axis
-	shape string // the text that the program declared
+	shape string // as declared
 }
 
-// axis is a declared size: by times the size that name stands for, or by alone if name is empty.
+// axis is a declared size: by times the size called name, or just by if name is empty.
 type axis struct {
 	by   int
 	name string
@@ -79,14 +78,14 @@ type axis struct {
 
 // Kernel adds a kernel to the module. name is the CUDA function. shapes declares the tensors among
 // the parameters, in their order, with their shapes. A size in a shape is a number, a name, or a
-// number times a name; a name stands for the same size wherever it occurs. A leading "..." stands
-// for any number of axes, the same axes wherever it occurs. cpu holds the Go function in one or two
-// floating-point types. A program adds all kernels of a module before it launches one. Kernel
-// panics if the parts contradict each other.
+// number times a name; equal names mean equal sizes. A leading "..." matches any number of axes, the
+// same axes wherever it occurs. cpu is the Go function in one or two floating-point types. All
+// kernels of a module must be added before one is launched. Kernel panics if the declarations are
+// inconsistent.
 func (m *Module) Kernel(name, shapes string, cpu ...any) *Kernel {
 	k := &Kernel{module: m, name: name}
 	if len(cpu) == 0 {
-		panic(fmt.Errorf("device: kernel %s: there is no Go function for the CPU", name))
+		panic(fmt.Errorf("device: kernel %s: no Go function, want one for the CPU", name))
 	}
 	for i, f := range cpu {
 		v := reflect.ValueOf(f)
@@ -131,7 +130,7 @@ func (p parameter) tensor() bool { return p.t.Kind() == reflect.Slice }
 // Float32 if it has none.
 func (k *Kernel) declared(f reflect.Type) (params []parameter, dt DType) {
 	if f.Kind() != reflect.Func || f.NumOut() > 0 || f.IsVariadic() {
-		panic(fmt.Errorf("device: kernel %s: %v is no function without a result", k.name, f))
+		panic(fmt.Errorf("device: kernel %s: got a %v, want a function without results", k.name, f))
 	}
 	for i := range f.NumIn() {
 		p := parameter{t: f.In(i), dt: integers[f.In(i)]}
@@ -143,11 +142,11 @@ func (k *Kernel) declared(f reflect.Type) (params []parameter, dt DType) {
 			float = Float64
 		default:
 			if p.dt == Invalid && scalars[p.t] == "" {
-				panic(fmt.Errorf("device: kernel %s: parameter %d is a %v, which stands for nothing in CUDA", k.name, i, p.t))
+				panic(fmt.Errorf("device: kernel %s: parameter %d has type %v, which CUDA does not have", k.name, i, p.t))
 			}
 		}
 		if float != Invalid && dt != Invalid && float != dt {
-			panic(fmt.Errorf("device: kernel %s: parameter %d is a %v beside slices of %v", k.name, i, p.t, dt))
+			panic(fmt.Errorf("device: kernel %s: parameter %d has type %v, but earlier slices are of %v", k.name, i, p.t, dt))
 		}
 		dt = max(dt, float)
 		params = append(params, p)
@@ -167,7 +166,7 @@ func (k *Kernel) declareShapes(shapes string) {
 		shape, behind, closed := strings.Cut(behind, "]")
 		name = strings.TrimSpace(name)
 		if !opened || !closed || name == "" || !isWord(name) || strings.Contains(shape, "[") {
-			panic(fmt.Errorf("device: kernel %s: the shapes %q say nothing of parameter %d", k.name, shapes, i))
+			panic(fmt.Errorf("device: kernel %s: the shapes %q do not declare parameter %d", k.name, shapes, i))
 		}
 		p.name, p.shape, rest = name, shape, behind
 		for j, size := range strings.Fields(p.shape) {
@@ -177,16 +176,16 @@ func (k *Kernel) declareShapes(shapes string) {
 			}
 			a := axis{by: 1, name: strings.TrimLeft(size, digits)}
 			if !isWord(a.name) {
-				panic(fmt.Errorf("device: kernel %s: %q in the shape of %s is no size", k.name, size, p.name))
+				panic(fmt.Errorf("device: kernel %s: invalid size %q in the shape of %s", k.name, size, p.name))
 			}
 			if number := strings.TrimSuffix(size, a.name); number != "" {
-				a.by, _ = strconv.Atoi(number) // a number that is too large fits no tensor
+				a.by, _ = strconv.Atoi(number) // a number that is too large matches no tensor
 			}
 			p.axes = append(p.axes, a)
 		}
 	}
 	if strings.TrimSpace(rest) != "" {
-		panic(fmt.Errorf("device: kernel %s: the shapes %q say more than there are tensors: %q", k.name, shapes, rest))
+		panic(fmt.Errorf("device: kernel %s: the shapes %q declare more tensors than the function has: %q", k.name, shapes, rest))
 	}
 }
 
@@ -215,13 +214,13 @@ func Flat(n int) Grid {
 	return Grid{Blocks: [3]int{blocks}, Threads: [3]int{flatThreads}}
 }
 
-// Every GPU can launch as many blocks, and threads in a block, along x, y and z.
+// The limits of every GPU for blocks, and threads in a block, along x, y and z.
 var (
 	mostBlocks  = [3]int{1<<31 - 1, 1<<16 - 1, 1<<16 - 1}
 	mostThreads = [3]int{1024, 1024, 64}
 )
 
-// full returns g with 1 in place of each 0 along y and z.
+// full returns g with each 0 along y and z replaced by 1.
 func (g Grid) full() Grid {
 	for i := 1; i < 3; i++ {
 		g.Blocks[i], g.Threads[i] = cmp.Or(g.Blocks[i], 1), cmp.Or(g.Threads[i], 1)
@@ -245,10 +244,10 @@ func (g Grid) check(kernel string) {
 	}
 }
 
-// LaunchError is the panic value of a launch whose grid or arguments do not fit the kernel.
+// LaunchError is the panic value of a launch with an invalid grid or invalid arguments.
 type LaunchError struct {
 	Kernel    string
-	What      string // the part that does not fit: a tensor's name, "argument 2"
+	What      string // the invalid part: a tensor's name, "argument 2"
 	Got, Want string
 }
 
@@ -256,8 +255,8 @@ func (e *LaunchError) Error() string {
 	return fmt.Sprintf("kernel %s: %s is %s, want %s", e.Kernel, e.What, e.Got, e.Want)
 }
 
-// CompileError reports that a program's own source does not compile. Its line numbers are those of
-// the source.
+// CompileError reports that the source of a [Module] does not compile. Line numbers refer to the
+// module's source.
 type CompileError struct {
 	File string
 	Log  string // the compiler's whole output
@@ -275,8 +274,8 @@ func (e *CompileError) Error() string {
 	return fmt.Sprintf("%s does not compile: %s", e.File, strings.TrimSpace(first))
 }
 
-// check panics with a [*LaunchError] if grid or arguments do not fit the kernel. It
-// returns the launch's floating-point type, Float32 if no tensor has one.
+// check panics with a [*LaunchError] if the grid or the arguments are invalid. It returns the
+// launch's floating-point type, Float32 if no tensor has one.
 func (k *Kernel) check(g Grid, args []any) DType {
 	g.check(k.name)
 	if len(args) != len(k.params) {
@@ -316,15 +315,14 @@ func (k *Kernel) check(g Grid, args []any) DType {
 	return max(dt, Float32)
 }
 
-// sizes holds the sizes that the names in the shapes of one launch stand for.
+// sizes maps the names in a kernel's shapes to the sizes in one launch.
 type sizes struct {
 	lead  Shape // nil before the first "..."
 	named map[string]int
 	names []string // in the order of their first use
 }
 
-// fit reports whether shape matches p's declaration. It records the sizes of names that occur for
-// the first time.
+// fit reports whether shape matches p's declaration. It records the sizes of new names.
 func (s *sizes) fit(p parameter, shape Shape) bool {
 	lead := len(shape) - len(p.axes)
 	if lead < 0 || lead > 0 && !p.lead {
@@ -372,9 +370,9 @@ func (s *sizes) String() string {
 	return " with " + strings.Join(known, ", ")
 }
 
-// Run launches the kernel as [Kernels] says, by its Go function: the tensors are in the
-// host's memory. A device of the host's cores calls it. Run panics with a [*DTypeError] if
-// the Go function has no version for the floating-point type of the tensors.
+// Run implements [Kernels].Launch on the host's cores: it calls the Go function on tensors in host
+// memory. Run panics with a [*DTypeError] if the Go function has no version for the floating-point
+// type of the tensors.
 func (k *Kernel) Run(g Grid, args []any) {
 	dt := k.check(g, args)
 	if g.Blocks[0] == 0 {
@@ -419,9 +417,8 @@ var cudaTypes = [...]string{
 	Float32: "float", Float64: "double", Float16: "f16", BFloat16: "bf16", Int32: "i32", Int64: "i64", Uint8: "u8",
 }
 
-// Launch is what a GPU runs for one launch of a kernel: the function Function of the
-// module's program for a floating-point type ([Module.Program]), over the grid, on one
-// structure of 64-bit Arguments.
+// Launch describes a launch on a GPU: Function of the module's program for a floating-point type
+// ([Module.Program]), over the grid, with one structure of 64-bit Arguments.
 type Launch struct {
 	Module    *Module
 	DType     DType
@@ -430,8 +427,8 @@ type Launch struct {
 	Arguments []uint64
 }
 
-// Launch returns what a GPU runs to launch the kernel as [Kernels] says. addr returns the
-// address of a tensor.
+// Launch returns the launch on a GPU that implements [Kernels].Launch. addr returns the address of a
+// tensor.
 func (k *Kernel) Launch(g Grid, args []any, addr func(Tensor) uint64) Launch {
 	dt := k.check(g, args)
 	return Launch{Module: k.module, DType: dt, Function: k.entry(), Grid: g.full(), Arguments: arguments(args, addr)}
@@ -444,8 +441,8 @@ type Program struct {
 	Functions []string // the __global__ functions, one for each kernel
 }
 
-// Program returns the module's program for a floating-point type: the source, and behind
-// it for each kernel a __global__ function that takes the arguments of a [Launch].
+// Program returns the module's program for a floating-point type: the source, followed by a
+// __global__ function for each kernel that takes the arguments of a [Launch].
 func (m *Module) Program(dt DType) Program {
 	p := Program{File: m.file}
 	var b strings.Builder
@@ -486,9 +483,8 @@ func (m *Module) Program(dt DType) Program {
 	return p
 }
 
-// leastWords is the minimum size of the argument structure, in 64-bit words. Calling conventions of
-// the host pass a structure of more than two words in memory, and the emulation of a GPU relies on
-// that.
+// leastWords is the minimum size of the argument structure, in 64-bit words. The emulated GPU relies
+// on the host's calling convention, which passes a structure of more than two words in memory.
 const leastWords = 3
 
 // entry returns the name of the kernel's __global__ function.

@@ -13,20 +13,20 @@ import (
 func TestKernelDeclarationsThatDoNotFit(t *testing.T) {
 	m := device.NewModule("m.cu", "")
 	for want, declare := range map[string]func(){
-		"no Go function":                 func() { m.Kernel("k", "") },
-		"no function without a result":   func() { m.Kernel("k", "", func() error { return nil }) },
-		"int is no function":             func() { m.Kernel("k", "", 3) },
-		"parameter 0 is a string":        func() { m.Kernel("k", "", func(string) {}) },
-		"[]float64 beside slices of":     func() { m.Kernel("k", "x[n] y[n]", func(x []float32, y []float64) {}) },
-		"differ in more than":            func() { m.Kernel("k", "x[n]", func(x []float32) {}, func(x []float64, n int) {}) },
-		`"[n]" say nothing of`:           func() { m.Kernel("k", "[n]", func(x []float32) {}) },
-		`"x[n" say nothing of`:           func() { m.Kernel("k", "x[n", func(x []float32) {}) },
-		`"x[[n]" say nothing of`:         func() { m.Kernel("k", "x[[n]", func(x []float32) {}) },
-		`"x y[n]" say nothing of`:        func() { m.Kernel("k", "x y[n]", func(x []float32) {}) },
-		`"x[n]" say nothing of`:          func() { m.Kernel("k", "x[n]", func(x, y []float32) {}) },
-		`more than there are tensors: "`: func() { m.Kernel("k", "x[n] y[n]", func(x []float32) {}) },
-		`"n2.5" in the shape of x`:       func() { m.Kernel("k", "x[n2.5]", func(x []float32) {}) },
-		`"..." in the shape of x`:        func() { m.Kernel("k", "x[n ...]", func(x []float32) {}) },
+		"no Go function":                        func() { m.Kernel("k", "") },
+		"want a function without results":       func() { m.Kernel("k", "", func() error { return nil }) },
+		"got a int, want a function":            func() { m.Kernel("k", "", 3) },
+		"parameter 0 has type string":           func() { m.Kernel("k", "", func(string) {}) },
+		"earlier slices are of float32":         func() { m.Kernel("k", "x[n] y[n]", func(x []float32, y []float64) {}) },
+		"differ in more than":                   func() { m.Kernel("k", "x[n]", func(x []float32) {}, func(x []float64, n int) {}) },
+		`"[n]" do not declare`:                  func() { m.Kernel("k", "[n]", func(x []float32) {}) },
+		`"x[n" do not declare`:                  func() { m.Kernel("k", "x[n", func(x []float32) {}) },
+		`"x[[n]" do not declare`:                func() { m.Kernel("k", "x[[n]", func(x []float32) {}) },
+		`"x y[n]" do not declare`:               func() { m.Kernel("k", "x y[n]", func(x []float32) {}) },
+		`"x[n]" do not declare`:                 func() { m.Kernel("k", "x[n]", func(x, y []float32) {}) },
+		`more tensors than the function has: "`: func() { m.Kernel("k", "x[n] y[n]", func(x []float32) {}) },
+		`"n2.5" in the shape of x`:              func() { m.Kernel("k", "x[n2.5]", func(x []float32) {}) },
+		`"..." in the shape of x`:               func() { m.Kernel("k", "x[n ...]", func(x []float32) {}) },
 	} {
 		func() {
 			defer func() {

@@ -32,8 +32,8 @@ func (k *kernelSet) stepAdamW(p kernels.AdamWStep) {
 type adamRule[T float] struct {
 	beta1, fresh1, beta2, fresh2 T // fresh: 1 - beta
 	rate, root, eps              T // see kernels.AdamWStep.Rates
-	coupled                      T // the weight decay that is added to the gradient
-	kept                         T // the factor of the parameter: 1 less the decoupled weight decay
+	coupled                      T // weight decay added to the gradient
+	kept                         T // factor of the parameter: 1 minus the decoupled weight decay
 	unscale                      T
 	first                        bool
 }

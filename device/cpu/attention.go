@@ -28,7 +28,7 @@ func (k *kernelSet) AttentionGrad(_ device.Stream, to kernels.AttentionGrads, g,
 	return nil
 }
 
-// PrepareAttention only checks its operands, because the CPU loads nothing later.
+// PrepareAttention only checks its operands, because the CPU loads no kernels.
 func (k *kernelSet) PrepareAttention(_ device.Stream, o kernels.Heads, a kernels.Attend) error {
 	operands.PrepareAttention(o, a)
 	return nil
@@ -55,7 +55,7 @@ func (h heads[T]) rows(b, head, i, to int) []T {
 	return h.v[at+i*h.RowStride : at+(to-1)*h.RowStride+h.D]
 }
 
-// attention is the state that the kernels of attention share.
+// attention holds the operands and parameters shared by the attention kernels.
 type attention[T float] struct {
 	kernels *kernelSet
 	q, k, v heads[T]
@@ -126,8 +126,7 @@ func (a *attention[T]) products(dst []T, t block, scale T, x, y heads[T]) {
 	gemm(a.kernels.blas, p, scale, x.rows(t.b, t.head, t.i, t.iTo), y.rows(t.b, t.head/a.group, t.j, t.jTo), 0, dst)
 }
 
-// scores computes the tile's scores: the scaled products with the mask, -Inf where a
-// query may not see a key.
+// scores computes the tile's scores: the scaled products plus the mask, -Inf where a key is masked.
 func (a *attention[T]) scores(dst []T, t block) {
 	a.products(dst, t, a.scale, a.q, a.k)
 	none, n := T(math.Inf(-1)), t.keys()

@@ -62,13 +62,13 @@ func (k *kernelSet) Conv2dGradWeight(s device.Stream, dst device.Tensor, acc dev
 	return nil
 }
 
-// PrepareConv2d only checks its operands, because the CPU loads nothing later.
+// PrepareConv2d only checks its operands, because the CPU loads no kernels.
 func (k *kernelSet) PrepareConv2d(_ device.Stream, dst, x, w device.Tensor, p kernels.Conv) error {
 	operands.Conv2d("PrepareConv2d", dst, x, w, device.Tensor{}, p)
 	return nil
 }
 
-// The kernels of this file compute with channels first. Those for channels last copy their operands.
+// The kernels of this file compute with channels first. For channels last, operands are copied.
 
 // unfilled returns a tensor [n c h w] for the content of t [n h w c].
 func unfilled(t device.Tensor) device.Tensor {
@@ -93,8 +93,8 @@ func (k *kernelSet) channelsLast(s device.Stream, dst device.Tensor, acc device.
 }
 
 // A convolution is one matrix product for each image and group: the weight [o taps] times the image's
-// columns [taps positions]. A column holds the elements that the weight is multiplied by at one position
-// of the result. To bound memory, only the columns of one image exist at a time.
+// columns [taps positions]. A column contains the elements that are multiplied by the weight for one
+// position of the result. To limit memory, columns are computed one image at a time.
 
 // columns is a pool of memory for the columns of an image.
 var columns sync.Pool // holds *[]byte

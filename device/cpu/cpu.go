@@ -21,8 +21,8 @@ type Options struct {
 	Threads int
 	// BLAS selects the library of matrix products.
 	BLAS BLAS
-	// MemoryLimit is the maximum memory of the device, in bytes. 0 stands for the memory that is
-	// available on the host at the time of an allocation.
+	// MemoryLimit is the maximum memory of the device, in bytes. 0 means the memory available on the
+	// host at the time of an allocation.
 	MemoryLimit int64
 	// Log receives the name of the BLAS; default slog.Default().
 	Log *slog.Logger
@@ -61,11 +61,11 @@ type kernelSet struct {
 	values  kernels.Values
 }
 
-// Values returns the state that the packages above keep for the device.
+// Values returns the state that other packages keep for the device.
 func (k *kernelSet) Values() *kernels.Values { return &k.values }
 
-// raw returns the functions by which the arena gets and returns memory. The memory is Go's heap, so a
-// buffer outlives the device while it is reachable.
+// raw returns the functions with which the arena allocates and frees memory. The memory is on Go's
+// heap, so a buffer stays valid while it is reachable, even after the device is closed.
 func (d *cpu) raw(limit int64) (alloc func(int) (device.Buffer, error), release func(device.Buffer)) {
 	var held int64 // needs no lock, because the arena calls one function at a time
 	alloc = func(size int) (device.Buffer, error) {

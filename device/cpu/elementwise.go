@@ -249,8 +249,8 @@ func power(a float64) func(x float64) float64 {
 // normalCDF returns the normal distribution function. It uses erfc, which stays accurate for small results.
 func normalCDF(x float64) float64 { return math.Erfc(-x/math.Sqrt2) / 2 }
 
-// geluTanh returns the argument of tanh in GELUTanh. (1 + tanh u)/2 is sigmoid(2u), which keeps its digits where it is
-// small.
+// geluTanh returns the argument of tanh in GELUTanh. (1 + tanh u)/2 is computed as sigmoid(2u), which is accurate for
+// small results.
 const (
 	geluC = math.Sqrt2 / math.SqrtPi
 	geluK = 0.044715

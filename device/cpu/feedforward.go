@@ -27,7 +27,7 @@ func (k *kernelSet) LinearUnaryGrad(s device.Stream, op kernels.UnaryOp, dpre, d
 	return k.Sum(s, db, device.Store, dpre)
 }
 
-// PrepareFeedForwardGrad only checks its operands, because the CPU loads nothing later.
+// PrepareFeedForwardGrad only checks its operands, because the CPU loads no kernels.
 func (k *kernelSet) PrepareFeedForwardGrad(_ device.Stream, op kernels.UnaryOp, y, pre, x, w1, bias, w2 device.Tensor) error {
 	operands.LinearUnary(op, pre, device.Tensor{}, x, w1, bias)
 	operands.Linear(y, pre, w2, device.Tensor{})

@@ -26,8 +26,8 @@ func (k *kernelSet) MSEGrad(_ device.Stream, dst device.Tensor, acc device.Accum
 	return nil
 }
 
-// CrossEntropy computes 16-bit logits in Float32. They are the only 16-bit operands that the CPU's kernels
-// take, apart from those of copies, because a loss is computed in Float32 whatever the type of a model.
+// CrossEntropy converts 16-bit logits to Float32. Besides copies, it is the only CPU kernel with 16-bit
+// operands, because a loss is computed in Float32 for any type of model.
 func (k *kernelSet) CrossEntropy(s device.Stream, loss, sums, logits, labels device.Tensor) error {
 	if logits.DType.Size() == 2 {
 		wide, err := k.widened(s, logits)
@@ -71,7 +71,7 @@ func (k *kernelSet) CrossEntropyGrad(s device.Stream, dst device.Tensor, acc dev
 	return nil
 }
 
-// CrossEntropyInPlace computes 16-bit logits in Float32, as CrossEntropy does.
+// CrossEntropyInPlace converts 16-bit logits to Float32, like CrossEntropy.
 func (k *kernelSet) CrossEntropyInPlace(s device.Stream, losses, logits, labels device.Tensor) error {
 	if logits.DType.Size() == 2 {
 		wide, err := k.widened(s, logits)
@@ -137,8 +137,8 @@ func crossEntropy[T float](k *kernelSet, loss, sums, logits, labels device.Tenso
 	device.Elements[T](loss)[0] = T(s / float64(m))
 }
 
-// rowLoss returns log Σ e^(x[j] - x[label]), and log Σ e^x[j]. The label's own term, which is 1, is not in the first sum,
-// so that a loss near 0 keeps its digits.
+// rowLoss returns log Σ e^(x[j] - x[label]), and log Σ e^x[j]. The first sum excludes the label's term,
+// which is 1, so that a loss near 0 is accurate.
 func rowLoss[T float](x []T, label int64) (loss, lse float64) {
 	own, top := float64(x[label]), T(math.Inf(-1))
 	parts := [2][]T{x[:label], x[label+1:]}

@@ -30,14 +30,14 @@ func (k *kernelSet) LinearGrad(s device.Stream, dw device.Tensor, accW device.Ac
 	return k.Sum(s, db, accB, g)
 }
 
-// PrepareLinearGrad only checks its operands, because the CPU loads nothing later.
+// PrepareLinearGrad only checks its operands, because the CPU loads no kernels.
 func (k *kernelSet) PrepareLinearGrad(_ device.Stream, y, x, w, bias device.Tensor) error {
 	operands.Linear(y, x, w, bias)
 	return nil
 }
 
-// gemm accumulates products of matrices into dst. Those that OpenBLAS computes by one
-// thread are divided among the threads; the threads share each of the others.
+// gemm accumulates matrix products into dst. Products that OpenBLAS computes on one thread are divided among
+// the threads; all threads share each larger product.
 func (k *kernelSet) gemm(dst device.Tensor, acc device.Accum, x device.Tensor, tx bool, y device.Tensor, ty bool, f operand.Product) {
 	p := product{tx: tx, ty: ty, m: f.M, n: f.N, k: f.K, ldx: max(x.Shape[len(x.Shape)-1], 1), ldy: max(y.Shape[len(y.Shape)-1], 1)}
 	if dst.DType == device.Float32 {
@@ -47,8 +47,7 @@ func (k *kernelSet) gemm(dst device.Tensor, acc device.Accum, x device.Tensor, t
 	}
 }
 
-// gemms accumulates products of matrices into dst. Products that OpenBLAS computes on one thread are divided
-// among the threads; all threads share each larger product.
+// gemms implements gemm for one element type.
 func gemms[T float](k *kernelSet, p product, acc device.Accum, dst, x, y device.Tensor, batch []operand.Axis) {
 	ds, xs, ys := device.Elements[T](dst), device.Elements[T](x), device.Elements[T](y)
 	switch {

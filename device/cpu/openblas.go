@@ -32,8 +32,8 @@ import (
 	"github.com/goddp/goddp/internal/dl"
 )
 
-// openBLAS finds OpenBLAS and sets its number of threads in this process. It does not try other CBLAS
-// libraries: the reference library is slower than gonum, and each other library sets threads in its own way.
+// openBLAS loads OpenBLAS and sets its number of threads in this process. It does not try other CBLAS
+// libraries: the reference library is slower than gonum, and the others set threads differently.
 func openBLAS(threads int) (blas, error) {
 	lib, err := dl.Open(dl.Search{
 		Name:  "OpenBLAS",

@@ -8,12 +8,12 @@ const (
 	// chunk is the number of elements of a partial sum. It is constant, so that sums do not depend
 	// on the number of threads.
 	chunk = 1 << 14
-	// tile is the number of elements of an intermediate result. It fits into the first-level cache.
+	// tile is the number of elements of an intermediate result. It fits in the L1 cache.
 	tile = 256
 )
 
-// each calls f for parts of 0 to n, on several threads if n items with a cost of so many elements each
-// justify it. The calls must be independent of each other.
+// each calls f for parts of [0, n), on several threads if the total cost justifies it. cost is the cost of
+// an item in elements. The calls must be independent.
 func (k *kernelSet) each(n, cost int, f func(lo, hi int)) {
 	if n == 0 {
 		return
@@ -31,8 +31,8 @@ func (k *kernelSet) each(n, cost int, f func(lo, hi int)) {
 	wg.Wait()
 }
 
-// total returns the sum of f over 0 to n, in chunks of size items that cost so many elements each. It adds
-// the chunks in order.
+// total returns the sum of f over [0, n), in chunks of size items. cost is the cost of an item in
+// elements. The chunks are added in order.
 func (k *kernelSet) total(n, size, cost int, f func(lo, hi int) float64) float64 {
 	parts := make([]float64, (n+size-1)/size)
 	k.each(len(parts), size*cost, func(lo, hi int) {

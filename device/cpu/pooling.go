@@ -81,8 +81,8 @@ func (k *kernelSet) AvgPool2dGrad(s device.Stream, dst device.Tensor, acc device
 	return nil
 }
 
-// taps returns the elements of an axis of size n that the window at a position contains: the first
-// one, and the end, which is behind the last one. They are Dilation apart.
+// taps returns the range of elements, along an axis of size n, in the window at a position: the first
+// one and the exclusive end. They are Dilation apart.
 func taps(w *kernels.Window, axis, position, n int) (from, to int) {
 	from = position*w.Stride[axis] - w.Padding[axis]
 	to = min(from+w.Dilation[axis]*(w.Kernel[axis]-1)+1, n)

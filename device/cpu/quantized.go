@@ -9,10 +9,10 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// The documentation of package kernels defines quantised numbers.
+// Package kernels defines quantized numbers.
 const (
-	notFinite  = -128       // the number that stands for NaN
-	leastTop   = 0x1p-100   // a block without a larger number is quantised to zeros
+	notFinite  = -128       // represents NaN
+	leastTop   = 0x1p-100   // a block without a larger number becomes all zeros
 	infinity   = 0x7F800000 // the bits of +Inf
 	magnitude  = 0x7FFFFFFF // masks all bits of a float32 except its sign
 	quantCost  = 2 * kernels.QuantBlock
@@ -32,7 +32,7 @@ func (k *kernelSet) Quantize(_ device.Stream, dst, x device.Tensor) error {
 
 // quantize writes one block.
 func quantize(block []uint8, x []float32) {
-	var top uint32 // top: for numbers without a sign, the order of the bits is that of the numbers
+	var top uint32 // top: without the sign, bit patterns have the same order as numbers
 	for _, v := range x {
 		if bits := math.Float32bits(v) & magnitude; bits < infinity {
 			top = max(top, bits)

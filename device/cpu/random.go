@@ -7,7 +7,7 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// The documentation of package kernels defines the random numbers.
+// Package kernels defines the random numbers.
 
 // The counter's third word gives each distribution a separate sequence.
 const (
@@ -99,8 +99,8 @@ func boxMuller(u, v float64) (float64, float64) {
 }
 
 // philox is the Philox4x32-10 generator of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy
-// as 1, 2, 3" (SC 2011): ten rounds of two 32-bit products on a counter, with the seed as the key. Each
-// block is computed from its counter alone, so ranks and threads can share a sequence.
+// as 1, 2, 3" (SC 2011): ten rounds of two 32-bit products on a counter, with the seed as the key. A block
+// depends only on its counter, so ranks and threads can share a sequence.
 func philox(seed, block uint64, stream uint32) [4]uint32 {
 	return philox4x32([4]uint32{uint32(block), uint32(block >> 32), stream, 0}, [2]uint32{uint32(seed), uint32(seed >> 32)})
 }

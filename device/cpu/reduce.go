@@ -48,7 +48,7 @@ func sum[T float](k *kernelSet, dst device.Tensor, acc device.Accum, src device.
 }
 
 // fold accumulates into dst the sum of parts; each part has the length of dst. It multiplies by Alpha before it rounds,
-// so that a mean is rounded once, and is finite if its sum is not.
+// so that a mean is rounded once, and does not overflow with its sum.
 func fold[T float](k *kernelSet, dst []T, acc device.Accum, parts []float64) {
 	alpha := acc.Alpha
 	acc.Alpha = 1
@@ -78,7 +78,7 @@ func addRuns[T float](s []T, terms []operand.Axis, from, to int) (v float64) {
 	return v
 }
 
-// addRun sums in four lanes, which a processor can add concurrently.
+// addRun sums in four lanes, for instruction-level parallelism.
 func addRun[T float](x []T) float64 {
 	var a, b, c, d float64
 	for ; len(x) >= 4; x = x[4:] {

@@ -33,8 +33,8 @@ func raised(flags device.Tensor) bool {
 	return slices.ContainsFunc(device.Elements[uint8](flags), func(flag uint8) bool { return flag != 0 })
 }
 
-// rule holds the numbers of a kernels.SGDStep. It is small enough to be captured by a closure; a whole step
-// would move to the heap.
+// rule holds the numbers of a kernels.SGDStep. It is small, so that a closure can capture it; capturing the
+// whole step would move it to the heap.
 type rule[T float] struct {
 	lr, momentum, fresh, decay, unscale T
 	moving, nesterov, first             bool

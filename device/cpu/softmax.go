@@ -61,7 +61,7 @@ func softmaxLines[T float](k *kernelSet, l operand.Lines, dst, x device.Tensor, 
 		return
 	}
 	k.eachLines(l, 8, func(at, width int) {
-		var tops, sums [tile]float64 // sums is without the term of the top, which is 1
+		var tops, sums [tile]float64 // sums excludes the term of the top, which is 1
 		var where [tile]int
 		for i, x := range v[at : at+width] {
 			tops[i] = float64(x)
@@ -118,8 +118,8 @@ func softmax[T float](p, x []T) {
 	}
 }
 
-// logSumExp returns log Σ exp(x) as the sum of the largest element and of the rest. The rest keeps its digits near 0,
-// because the largest element's own term, which is 1, is not in the sum.
+// logSumExp returns log Σ exp(x) as the sum of the largest element and of the rest. The rest is accurate near 0,
+// because it excludes the largest element's term, which is 1.
 func logSumExp[T float](x []T) (top, rest float64) {
 	at, top := largest(x)
 	s := top - top // NaN if the top is infinite

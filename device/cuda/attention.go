@@ -51,8 +51,7 @@ const (
 
 var attentionNames = [...]string{"attention", "attention_query_grad", "attention_key_value_grad"}
 
-// These are the head sizes that the kernels are compiled for. A head of another size uses the next
-// larger one.
+// These are the head sizes for which the kernels are compiled. Other sizes use the next larger one.
 var (
 	plainSizes = [...]int{64, kernels.MaxHeadSize}
 	mmaSizes   = [...]int{32, 64, 128}
@@ -87,7 +86,8 @@ func (a *attentionKernels) mmaFunctions() map[string]*C.uintptr_t {
 	return out
 }
 
-// Attention uses cuDNN's kernel if PrepareAttention found one, and otherwise this package's.
+// Attention uses cuDNN if PrepareAttention has a plan for the shape, and otherwise this package's
+// kernel.
 func (k *kernelSet) Attention(st device.Stream, o kernels.Heads, lse device.Tensor, a kernels.Attend) error {
 	operands.Attention(o, lse, a)
 	s := k.d.stream(st)
@@ -97,7 +97,8 @@ func (k *kernelSet) Attention(st device.Stream, o kernels.Heads, lse device.Tens
 	return k.ownAttention(s, o, lse, a)
 }
 
-// AttentionGrad uses cuDNN's kernel if PrepareAttention found one, and otherwise this package's.
+// AttentionGrad uses cuDNN if PrepareAttention has a plan for the shape, and otherwise this package's
+// kernels.
 func (k *kernelSet) AttentionGrad(st device.Stream, to kernels.AttentionGrads, g, o kernels.Heads, lse device.Tensor, a kernels.Attend) error {
 	operands.AttentionGrad(to, g, o, lse, a)
 	s := k.d.stream(st)
@@ -119,8 +120,7 @@ func (k *kernelSet) ownAttention(s *gpuStream, o kernels.Heads, lse device.Tenso
 	return k.launchAttention(s, attentionForward, a, args, o)
 }
 
-// ownAttentionGrad computes the sums of the rows of g·o, which it keeps in scratch memory, and then the
-// gradients.
+// ownAttentionGrad computes the row sums of g·o in scratch memory, and then the gradients.
 func (k *kernelSet) ownAttentionGrad(s *gpuStream, to kernels.AttentionGrads, g, o kernels.Heads, lse device.Tensor, a kernels.Attend) error {
 	if lse.Len() == 0 && a.K.Shape().Len() == 0 {
 		return nil
@@ -161,7 +161,7 @@ func (k *kernelSet) ownAttentionGrad(s *gpuStream, to kernels.AttentionGrads, g,
 	return k.launchAttention(s, attentionKeyValueGrad, a, args, g, to.K, to.V)
 }
 
-// attentionDelta computes delta [B H T], the sums of the rows of g·o.
+// attentionDelta computes delta [B H T], the row sums of g·o.
 func (k *kernelSet) attentionDelta(s *gpuStream, delta device.Tensor, g, o kernels.Heads) error {
 	if delta.Len() == 0 {
 		return nil

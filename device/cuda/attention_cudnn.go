@@ -18,29 +18,28 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// flash computes attention of 16-bit types by cuDNN, for the shapes that PrepareAttention was called for.
+// flash computes 16-bit attention with cuDNN, for the shapes that PrepareAttention has prepared.
 type flash struct {
 	k *kernelSet
-	// ways holds the plans of shapes. A nil way stands for this package's own kernels.
+	// ways maps shapes to plans. nil means this package's kernels.
 	ways map[flashShape]*flashWay
 	// tried holds the plans of checks. Work that uses them may still be queued when a check has failed, so close
 	// frees them.
 	tried []*flashWay
-	// faults holds why a kind of shape is not computed by cuDNN; nil for a kind that is.
+	// faults says why cuDNN is not used for a kind of shape; nil for a kind that it is used for.
 	faults map[flashKind]error
 	// anyOrder is Options.Nondeterministic.
 	anyOrder bool
-	// maxWork is the maximum scratch memory of a backward pass, in bytes. cuDNN's deterministic kernel
-	// writes the gradients of all products of queries and keys, its other one the gradient of q in float32.
-	// A pass that would need more memory computes some batches after the others.
+	// maxWork is the maximum scratch memory of a backward pass, in bytes. cuDNN's deterministic kernel writes the
+	// gradients of all products of queries and keys, the other one the gradient of q in float32. A pass that
+	// would need more memory splits the batch.
 	maxWork int
 	maxWait time.Duration // the maximum wait for the stream when a kind of shape is checked
-	passes  int           // the number of passes, forwards or backwards, that cuDNN has computed
+	passes  int           // the number of forward and backward passes computed by cuDNN
 }
 
 const (
-	// maxFlashShapes is the maximum number of shapes that cuDNN serves, because making the plans of one
-	// takes longer than a pass.
+	// maxFlashShapes is the maximum number of shapes with plans. A plan takes longer to build than a pass.
 	maxFlashShapes = 64
 	// flashWork is the default of maxWork: enough for 16 sequences of 1024 tokens and 12 heads, about 400
 	// MB. With four times as much, a step of GPT-2 with 64 sequences is 0.8 % shorter.
@@ -79,8 +78,8 @@ type flashWay struct {
 	part              int // the number of batches that backward computes
 }
 
-// shape returns the key of the plans for a. It reports false if cuDNN has no kernel for a: it has none for
-// masks of the program's own, empty operands, and heads that are not whole packs.
+// shape returns the key of the plans for a. It reports false if cuDNN has no kernel for a: for arbitrary masks,
+// empty operands, and heads that are not whole packs.
 func (f *flash) shape(o kernels.Heads, a kernels.Attend) (flashShape, bool) {
 	z := flashShape{
 		flashKind{a.Q.Data.DType, a.Q.H, a.K.H, a.Q.T, a.K.T, a.Q.D, a.Causal},
@@ -90,7 +89,7 @@ func (f *flash) shape(o kernels.Heads, a kernels.Attend) (flashShape, bool) {
 	return z, serves
 }
 
-// way returns the plans for a, or nil if goddp's kernels compute it.
+// way returns the plans for a, or nil for goddp's kernels.
 func (f *flash) way(o kernels.Heads, a kernels.Attend) *flashWay {
 	if len(f.ways) == 0 {
 		return nil
@@ -102,7 +101,7 @@ func (f *flash) way(o kernels.Heads, a kernels.Attend) *flashWay {
 	return f.ways[z]
 }
 
-// forward computes attention by cuDNN. It reports false if goddp's kernels have to compute it.
+// forward computes attention with cuDNN. It reports false if goddp's kernels must compute it.
 func (f *flash) forward(s *gpuStream, o kernels.Heads, lse device.Tensor, a kernels.Attend) (done bool, err error) {
 	w := f.way(o, a)
 	if w == nil {
@@ -116,8 +115,8 @@ func (f *flash) forward(s *gpuStream, o kernels.Heads, lse device.Tensor, a kern
 	return true, w.forward.run(s, []uint64{f.k.addr(a.Q.Data), f.k.addr(a.K.Data), f.k.addr(a.V.Data), f.k.addr(o.Data), f.k.addr(lse)}, uint64(work.Addr()))
 }
 
-// backward computes the gradients of attention by cuDNN. It reports false if goddp's kernels have to compute
-// them: cuDNN computes all of them, and does not add to what is there.
+// backward computes the gradients of attention with cuDNN. It reports false if goddp's kernels must compute them:
+// cuDNN cannot accumulate gradients or compute only some of them.
 func (f *flash) backward(s *gpuStream, to kernels.AttentionGrads, g, o kernels.Heads, lse device.Tensor, a kernels.Attend) (done bool, err error) {
 	w := f.way(o, a)
 	if w == nil || to.AccQ != device.Store || to.AccK != device.Store || to.AccV != device.Store ||
@@ -156,8 +155,8 @@ func (f *flash) backward(s *gpuStream, to kernels.AttentionGrads, g, o kernels.H
 	return true, nil
 }
 
-// prepare makes the plans for a shape at the first call for it. The own kernels compute shapes for which that
-// fails, and shapes that are first seen while a graph is captured.
+// prepare builds the plans for a shape at the first call. If that fails, or if the shape is first seen during a
+// graph capture, goddp's kernels are used.
 func (f *flash) prepare(s *gpuStream, o kernels.Heads, a kernels.Attend) error {
 	z, serves := f.shape(o, a)
 	if !serves || s != f.k.d.compute {
@@ -178,18 +177,18 @@ func (f *flash) prepare(s *gpuStream, o kernels.Heads, a kernels.Attend) error {
 		return nil // the next call tries again
 	}
 	if err != nil {
-		f.k.d.log.Info("cuda: an attention is not computed by cuDNN", "device", f.k.d.name, "type", z.dt, "heads", z.h, "heads of keys", z.hk,
+		f.k.d.log.Info("cuda: not using cuDNN for an attention", "device", f.k.d.name, "type", z.dt, "heads", z.h, "heads of keys", z.hk,
 			"queries", z.t, "keys", z.s, "size", z.d, "causal", z.isCausal, "because", err)
 	}
 	f.ways[z] = w
 	if len(f.ways) == maxFlashShapes {
-		f.k.d.log.Info("cuda: attention of further shapes is not computed by cuDNN", "shapes", maxFlashShapes)
+		f.k.d.log.Info("cuda: not using cuDNN for attention of further shapes", "shapes", maxFlashShapes)
 	}
 	return nil
 }
 
 // plan returns the plans for a shape, or nil if cuDNN does not compute it. The error says why; it is nil if it
-// was returned for another shape of the kind.
+// was already returned for another shape of the same kind.
 func (f *flash) plan(s *gpuStream, o kernels.Heads, a kernels.Attend, z flashShape) (*flashWay, error) {
 	lib := f.k.cudnn()
 	if lib == nil {
@@ -211,9 +210,9 @@ func (f *flash) plan(s *gpuStream, o kernels.Heads, a kernels.Attend, z flashSha
 	return f.plans(lib, o, a)
 }
 
-// check computes one batch of random numbers by cuDNN and by the own kernels. The error says why cuDNN is not
-// used for a kind of shape. Versions of cuDNN are known that compute wrong gradients for some shapes. The
-// computation also loads cuDNN's kernels, which a backward pass must not do beside collectives.
+// check compares cuDNN with goddp's kernels on one batch of random numbers, because some versions of cuDNN
+// compute wrong gradients for some shapes. The error says why cuDNN is not used for a kind of shape. The check
+// also loads cuDNN's kernels, which must not happen in a backward pass that overlaps collectives.
 func (f *flash) check(s *gpuStream, lib *cudnn, z flashKind) error {
 	const paddedUntil = 91500 // up to this version, cuDNN needs a padding mask for other numbers of keys
 	if lib.version <= paddedUntil && z.s%128 != 0 {
@@ -268,8 +267,7 @@ func (f *flash) check(s *gpuStream, lib *cudnn, z flashKind) error {
 	return err
 }
 
-// compare returns an error if cuDNN's numbers differ from the own kernel's by more than roundings of 16-bit
-// types can explain.
+// compare returns an error if cuDNN's results differ from goddp's by more than the rounding of 16-bit types.
 func (f *flash) compare(s *gpuStream, name string, want, got device.Tensor) error {
 	ctx, cancel := context.WithTimeoutCause(f.k.d.life, f.maxWait, errBusy)
 	defer cancel()
@@ -293,7 +291,7 @@ func (f *flash) compare(s *gpuStream, name string, want, got device.Tensor) erro
 	n := float64(want.Len())
 	size, off = math.Sqrt(size/n), math.Sqrt(off/n)
 	if !(off <= size/32+1e-5) { // also if off is NaN
-		return fmt.Errorf("cuDNN's numbers for %s differ from the own kernel's by %.3g; the size of these is %.3g (root mean squares)", name, off, size)
+		return fmt.Errorf("cuDNN's numbers for %s differ from goddp's by %.3g, of %.3g (root mean squares)", name, off, size)
 	}
 	return nil
 }
@@ -341,9 +339,9 @@ func (f *flash) plans(c *cudnn, o kernels.Heads, a kernels.Attend) (*flashWay, e
 	return w, nil
 }
 
-// flashForward describes attention as cuDNN recognises it: operation by operation, in the order of NVIDIA's
-// own front end (node/scaled_dot_product_flash_attention.h of github.com/NVIDIA/cudnn-frontend). The arrays are
-// q, k, v, o and lse.
+// flashForward describes attention in the form that cuDNN recognizes: operation by operation, in the order of
+// NVIDIA's front end (node/scaled_dot_product_flash_attention.h of github.com/NVIDIA/cudnn-frontend). The arrays
+// are q, k, v, o and lse.
 func (c *cudnn) flashForward(a kernels.Attend, o kernels.Heads) *graph {
 	g := &graph{c: c}
 	q, kt, v, out := g.heads(a.Q), g.headsTransposed(a.K), g.heads(a.V), g.heads(o)
@@ -361,11 +359,11 @@ func (c *cudnn) flashForward(a kernels.Attend, o kernels.Heads) *graph {
 	return g
 }
 
-// flashBackward describes the gradients of attention in the same way. The arrays are q, k, v, o, the gradient
-// of o, lse, the gradients of q, k and v, and a number for each query, which is scratch memory. The gradients
-// have the layouts of what they are the gradients of. That the product for the gradient of q is stored
-// directly asks for cuDNN's deterministic kernel. With anyOrder the product goes through another array of scratch
-// memory in float32, to which cuDNN's other kernel adds in any order.
+// flashBackward describes the gradients of attention in the same way. The arrays are q, k, v, o, the gradient of
+// o, lse, the gradients of q, k and v, and a number for each query, which is scratch memory. Each gradient has
+// the layout of its operand. Storing the product for the gradient of q directly selects cuDNN's deterministic
+// kernel. With anyOrder the product goes through a float32 scratch array, to which cuDNN's nondeterministic
+// kernel adds.
 func (c *cudnn) flashBackward(a kernels.Attend, o kernels.Heads, anyOrder bool) *graph {
 	g := &graph{c: c}
 	q, kt, vt, out, grad := g.heads(a.Q), g.headsTransposed(a.K), g.headsTransposed(a.V), g.heads(o), g.heads(o)
@@ -403,7 +401,7 @@ func (c *cudnn) flashBackward(a kernels.Attend, o kernels.Heads, anyOrder bool) 
 	return g
 }
 
-// heads returns h as an array of the graph.
+// heads adds h to the graph as an array.
 func (g *graph) heads(h kernels.Heads) array {
 	return g.memory(cudnnType(h.Data.DType), sizesOf(h), stridesOf(h))
 }

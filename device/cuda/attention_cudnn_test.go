@@ -60,7 +60,7 @@ func (f flashed) compute(t *testing.T, d *gpuDevice) [][]float32 {
 	return f.read(t, d)
 }
 
-// replay is compute by a graph that captures both passes.
+// replay is like compute, with a graph that captures both passes.
 func (f flashed) replay(t *testing.T, d *gpuDevice) [][]float32 {
 	for _, r := range f.results {
 		ok(t, d.kernels.Fill(d.compute, r, 5))
@@ -111,8 +111,7 @@ func withoutCudnn(t *testing.T) *gpuDevice {
 	return d
 }
 
-// cuDNN computes attention of 16-bit types that the program prepared, and its numbers are those of the own
-// kernels.
+// cuDNN computes prepared 16-bit attention, with the same results as goddp's kernels.
 func checkFlash(t *testing.T, d *gpuDevice, cases ...flashCase) {
 	plain := withoutCudnn(t)
 	for _, c := range cases {
@@ -161,7 +160,7 @@ func TestEmulatedFlash(t *testing.T) {
 	checkFlash(t, gpu(t, &Options{Nondeterministic: true}), cases...)
 }
 
-// A backward pass that would need too much scratch memory computes some batches after the others.
+// A backward pass that would need too much scratch memory splits the batch.
 func TestEmulatedFlashInParts(t *testing.T) {
 	fakegpu.Use(t)
 	d := gpu(t, nil)
@@ -176,7 +175,7 @@ func TestEmulatedFlashInParts(t *testing.T) {
 	near(t, "in parts", got, c.make(t, plain).compute(t, plain))
 }
 
-// The own kernels compute what cuDNN does not, and the log says why.
+// goddp's kernels compute what cuDNN does not, and the log says why.
 func TestEmulatedCudnnFallsBack(t *testing.T) {
 	attention, images := flashCase{device.BFloat16, 1, 2, 2, 16, 8, true}, imageCase{device.BFloat16, 2, 4, 5, 6, 3, 2, 1, true}
 	results := func(d *gpuDevice) (attended, convolved [][]float32) {
@@ -211,15 +210,15 @@ func TestEmulatedCudnnFallsBack(t *testing.T) {
 			if n, m := flashPasses(d), d.kernels.convs.passes; n != 0 || m != 0 && !isWrong {
 				t.Errorf("cuDNN computed %d passes of attention and %d of convolutions", n, m)
 			}
-			if n := strings.Count(log.String(), "not computed by cuDNN"); n != e.lines || !strings.Contains(log.String(), e.why) {
+			if n := strings.Count(log.String(), "cuda: not using cuDNN"); n != e.lines || !strings.Contains(log.String(), e.why) {
 				t.Errorf("the log has %d lines about it, want %d with %q:\n%s", n, e.lines, e.why, &log)
 			}
 		})
 	}
 }
 
-// cuDNN neither adds to gradients, nor computes some of them, nor applies masks, nor serves shapes that were
-// not prepared.
+// cuDNN is not used to accumulate gradients, for only some of the gradients, for masks, or for unprepared
+// shapes.
 func TestEmulatedFlashServesTrainingOnly(t *testing.T) {
 	fakegpu.Use(t)
 	d := gpu(t, nil)
@@ -256,7 +255,7 @@ func TestEmulatedFlashServesTrainingOnly(t *testing.T) {
 	passes("float32", 0, func() error { return k.Attention(s, single.o, single.lse, single.a) })
 }
 
-// The own kernels pass the conformance suite for attention also where cuDNN computes it otherwise.
+// goddp's kernels pass the conformance suite for attention even if cuDNN is installed.
 func TestOwnAttention(t *testing.T) {
 	d := withoutCudnn(t)
 	for _, c := range devicetest.Cases(device.Float16, device.BFloat16) {

@@ -21,9 +21,9 @@ type batchNormArgs struct {
 }
 
 const (
-	wideChannels = 8  // the number of channels that a thread of a wide kernel computes, also of pooling
-	wideRows     = 16 // the least number of rows of a thread of a wide kernel
-	wideBlocks   = 6  // the number of blocks of a wide kernel for each multiprocessor
+	wideChannels = 8  // channels per thread of a wide kernel, also of pooling
+	wideRows     = 16 // minimum number of rows per thread of a wide kernel
+	wideBlocks   = 6  // blocks of a wide kernel per multiprocessor
 )
 
 func (k *kernelSet) newBatchNormArgs(z operand.NormSizes, p kernels.BatchNorm) batchNormArgs {
@@ -60,8 +60,8 @@ func (k *kernelSet) batch(st device.Stream, f *perFloat, dt device.DType, g grid
 // byte8 returns the grid of a kernel with a thread for each byte of the mask of n elements.
 func (k *kernelSet) byte8(n int) grid { return k.flat(kernels.MaskBytes(n)) }
 
-// wideSums computes sums with the wide kernel, and what a asks for. It reports false if the operands do not suit
-// the kernel.
+// wideSums computes the sums that a requests with the wide kernel. It reports false if the kernel does not
+// support the operands.
 func (k *kernelSet) wideSums(st device.Stream, dt device.DType, a batchNormArgs) (done bool, err error) {
 	at := a
 	at.dst = 0

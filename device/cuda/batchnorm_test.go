@@ -12,7 +12,7 @@ import (
 	"github.com/goddp/goddp/internal/testkit/fakegpu"
 )
 
-// The wide kernels compute what the others compute, whose operands need not be aligned.
+// The wide kernels, which need aligned operands, give the same results as the others.
 func TestWideBatchNorm(t *testing.T) {
 	d := gpu(t, nil)
 	k, s := d.kernels, d.compute

@@ -163,9 +163,9 @@ func gpt2Sizes() []int {
 	return append(sizes, c, c)
 }
 
-// BenchmarkGPT2Ends measures what is neither a product nor attention of a step of GPT-2 124M, with 64
-// sequences of 1024 tokens in bfloat16, at its two ends: the cross-entropy, the clipping of the gradients'
-// norm, and AdamW with float32 masters, in batches of gradients of so many MiB.
+// BenchmarkGPT2Ends measures the parts of a step of GPT-2 124M other than products and attention, with 64
+// sequences of 1024 tokens in bfloat16: the cross-entropy, the clipping of the gradient norm, and AdamW
+// with float32 masters, in batches of gradients of the given MiB.
 func BenchmarkGPT2Ends(b *testing.B) {
 	d := gpu(b, &Options{Log: quiet()})
 	k, s := kernels.Of(d), d.Compute()

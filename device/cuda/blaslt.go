@@ -42,10 +42,9 @@ type product struct {
 	strideA, strideB, strideD int
 }
 
-// These are the epilogues: operations that follow the product in the same kernel. epilogueBiasGrad
-// sums B's columns and stores the sums where another epilogue has its bias. It overwrites that
-// memory and does not apply the product's factor. epilogueGELUTanh and epilogueGELUTanhGrad have the
-// operand of GELUTanh in a matrix beside the result, aux: the first writes it, the second reads it.
+// These are the epilogues: operations fused behind the product. epilogueBiasGrad sums B's columns and
+// overwrites the bias address with the sums, without the product's factor. epilogueGELUTanh writes the
+// operand of GELUTanh to the matrix aux, and epilogueGELUTanhGrad reads it.
 const (
 	epilogueNone         = 1
 	epilogueBias         = 4   // may be added to epilogueGELUTanh
@@ -120,9 +119,9 @@ func (b *blasLt) check(call string, status C.int) error {
 	return &Error{Device: b.d.name, Call: call, Code: int(status), Name: C.GoString(C.blaslt_error_name(b.fns, status))}
 }
 
-// plan returns the way to compute a product. The first call for a product asks cuBLAS, which fresh
-// reports; later calls return the same plan. The error is errUnsupported if cuBLAS has no kernel
-// for the product.
+// plan returns the plan for a product. The first call for a product queries cuBLAS, and fresh is true;
+// later calls return the same plan. The error is errUnsupported if cuBLAS has no kernel for the
+// product.
 func (b *blasLt) plan(p product, bias, aux uint64) (_ *plan, fresh bool, err error) {
 	if found, ok := b.plans[p]; ok {
 		if found == nil {
@@ -193,9 +192,9 @@ func (p *plan) algo(i C.int) string {
 	return hex.EncodeToString(C.GoBytes(unsafe.Pointer(C.blaslt_plan_algo(p.c, i)), C.sizeof_blaslt_algo))
 }
 
-// tune selects the candidate of a product's plan that an earlier race has chosen. If there was none, it
-// times the candidates on the product's operands, with results in scratch memory. If something prevents
-// the timing, cuBLAS's own choice stays selected.
+// tune selects the fastest candidate of a product's plan: from an earlier timing, or by timing the
+// candidates on the product's operands, with results in scratch memory. If the timing fails, cuBLAS's
+// default choice is kept.
 func (b *blasLt) tune(s *gpuStream, known *choices, w product, p *plan, a arguments, size int) error {
 	what, count := fmt.Sprintf("%+v", w), C.blaslt_plan_count(p.c)
 	if chosen, ok := known.made[what]; ok {

@@ -1,4 +1,4 @@
-// libcublasLt, opened at run time, as driver.h does libcuda.
+// libcublasLt, loaded at run time, like libcuda in driver.h.
 #ifndef GODDP_BLASLT_H
 #define GODDP_BLASLT_H
 
@@ -107,8 +107,8 @@ static inline int blaslt_batch(blaslt *t, uintptr_t layout, int32_t count, int64
 static inline int blaslt_describe(blaslt *t, blaslt_plan *p, const blaslt_product *w, uintptr_t pref) {
 	enum { TRANSA = 3, TRANSB = 4, EPILOGUE = 7, BIAS_POINTER = 8, AUX_POINTER = 11, AUX_LD = 12 }; // cublasLtMatmulDescAttributes_t
 	enum { WORKSPACE = 1, REDUCTIONS = 3, ALIGN_A = 5, ALIGN_B, ALIGN_C, ALIGN_D }; // cublasLtMatmulPreferenceAttributes_t
-	// Partial sums are kept in the type of the computation: in that of the
-	// result they would lose precision, in place they would meet in any order.
+	// Keep partial sums in the compute type: in the result's type they would lose precision, and
+	// in-place reductions are nondeterministic.
 	const uint32_t reductions = 2; // CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
 	const int32_t ta = w->ta, tb = w->tb;
 	const uint64_t workspace = w->workspace;
@@ -142,8 +142,8 @@ static inline int blaslt_describe(blaslt *t, blaslt_plan *p, const blaslt_produc
 	return t->cublasLtMatmulAlgoGetHeuristic(t->handle, p->op, p->a, p->b, p->d, p->d, pref, BLASLT_CANDIDATES, p->found, &p->count);
 }
 
-// blaslt_plan_new finds the ways to compute a product; BLASLT_NOT_SUPPORTED
-// says that there is none.
+// blaslt_plan_new finds the algorithms for a product; BLASLT_NOT_SUPPORTED means that there is
+// none.
 static inline int blaslt_plan_new(blaslt *t, driver *d, uintptr_t ctx, const blaslt_product *w, blaslt_plan **out) {
 	if (drv_enter(d, ctx) != 0) return BLASLT_NOT_INITIALIZED;
 	uintptr_t pref = 0;
@@ -165,7 +165,7 @@ static inline int blaslt_plan_new(blaslt *t, driver *d, uintptr_t ctx, const bla
 static inline const blaslt_algo *blaslt_plan_algo(const blaslt_plan *p, int i) { return &p->found[i].algo; }
 static inline int blaslt_plan_count(const blaslt_plan *p) { return p->count; }
 
-// blaslt_run computes D = alpha·A·B + beta·C by a plan's way i. C may be D.
+// blaslt_run computes D = alpha·A·B + beta·C with a plan's algorithm i. C may be D.
 static inline int blaslt_run(blaslt *t, driver *d, uintptr_t ctx, blaslt_plan *p, int i, double alpha, uint64_t a, uint64_t b,
 		double beta, uint64_t c, uint64_t dst, uint64_t bias, uint64_t aux, uint64_t workspace, size_t size, uintptr_t stream) {
 	enum { BIAS_POINTER = 8, AUX_POINTER = 11, R_64F = 1 };

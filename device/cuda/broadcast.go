@@ -11,8 +11,8 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// maxAxes is the maximum number of axes of a kernel's iteration space, after adjacent axes have
-// been joined where possible.
+// maxAxes is the maximum number of axes of a kernel's iteration space, after contiguous axes have
+// been coalesced.
 const maxAxes = 8
 
 // binaryArgs has the layout of the structure Binary in kernels/broadcast.cu.
@@ -67,6 +67,6 @@ func (k *kernelSet) plane(rows, cols int) grid {
 
 func checkAxes(op string, axes []operand.Axis) {
 	if len(axes) > maxAxes {
-		panic(fmt.Errorf("cuda: %s over %d axes that cannot be joined; %d are supported", op, len(axes), maxAxes))
+		panic(fmt.Errorf("cuda: %s over %d axes after coalescing, want at most %d", op, len(axes), maxAxes))
 	}
 }

@@ -21,27 +21,27 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// cache keeps compiled kernels between runs, in a folder that only its user can write. The folder's
-// permissions matter, because programs of the user run the code in it. An entry is a file: the
-// SHA-256 of the content, followed by the content.
+// cache stores compiled kernels on disk, in a folder that only its user can write. The permissions
+// matter, because programs of the user run the code in it. An entry is a file: the SHA-256 of the
+// content, followed by the content.
 //
-// One process at a time fills the cache; it holds a lock on the folder. The other processes of the
-// host wait for the lock and then find all entries. A process writes an entry to a temporary file
-// and renames that, so a reader sees a complete entry or none.
+// One process at a time fills the cache, holding a lock on the folder. The other processes of the
+// host wait for the lock and then find all entries. Entries are written to a temporary file and
+// renamed, so a reader sees a complete entry or none.
 type cache struct {
-	dir string // if empty, no kernel is kept
+	dir string // if empty, nothing is cached
 }
 
 // lockWait is the maximum wait for another process's compilation, which takes minutes on one core.
 const lockWait = 10 * time.Minute
 
-// openCache prepares the cache's folder. An empty dir stands for the default folder. If the folder
-// cannot be made or trusted, the cache keeps nothing, which costs a compilation at each start, and
-// openCache logs the reason.
+// openCache prepares the cache's folder. An empty dir means the default folder. If the folder cannot
+// be created or trusted, openCache logs why and nothing is cached, so every start compiles the
+// kernels.
 func openCache(dir string, log *slog.Logger) cache {
 	dir, err := cacheDir(dir)
 	if err != nil {
-		log.Warn("cuda: compiled kernels are not kept", "cause", err)
+		log.Warn("cuda: compiled kernels are not cached", "cause", err)
 		return cache{}
 	}
 	return cache{dir}
@@ -79,7 +79,7 @@ type entry struct {
 	make func() ([]byte, error)
 }
 
-// get returns the contents of entries. It reads those that the cache has, and makes the missing ones.
+// get returns the contents of entries. It reads cached entries and builds missing ones.
 func (c cache) get(ctx context.Context, entries []entry) ([][]byte, error) {
 	got := make([][]byte, len(entries))
 	if c.dir == "" {
@@ -111,7 +111,8 @@ func (c cache) read(entries []entry, got [][]byte) bool {
 	return all
 }
 
-// maxEntry is the largest size of an entry in bytes. Those of all kernels take less than a hundredth.
+// maxEntry is the maximum size of an entry in bytes. All kernels together take less than a hundredth
+// of that.
 const maxEntry = 1 << 30
 
 // load reads an entry. It returns nil if the entry is missing or damaged.
@@ -127,8 +128,7 @@ func (c cache) load(key string) []byte {
 	return content
 }
 
-// build makes the entries that are missing in got and stores them. It makes as many at the same
-// time as there are cores, and begins with the first ones.
+// build builds and stores the entries that are missing in got, in order, one per core at a time.
 func (c cache) build(entries []entry, got [][]byte) error {
 	errs := make([]error, len(entries))
 	missing := make(chan int, len(entries))
@@ -158,8 +158,7 @@ func (c cache) store(key string, content []byte) error {
 	return files.WriteBytes(filepath.Join(c.dir, key), 0o600, append(sum[:], content...))
 }
 
-// lock waits for the folder's lock. The kernel of the operating system releases the lock of a
-// process that dies.
+// lock waits for the folder's lock. The operating system releases the lock of a process that dies.
 func (c cache) lock(ctx context.Context) (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(c.dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -176,7 +175,7 @@ func (c cache) lock(ctx context.Context) (unlock func(), err error) {
 	})
 	if err != nil {
 		f.Close()
-		return nil, fmt.Errorf("waiting for another process to compile kernels, which holds %s: %w", f.Name(), err)
+		return nil, fmt.Errorf("waiting for another process, which compiles kernels and holds %s: %w", f.Name(), err)
 	}
 	return func() { f.Close() }, nil
 }

@@ -10,9 +10,9 @@ import (
 	"maps"
 )
 
-// choices keeps the results of races between runs, in one entry of the cache. Results are valid for one
-// type of GPU and one version of cuBLAS. Processes that race at the same time may overwrite each other's
-// entry. What is lost is raced again in the next run.
+// choices stores the results of races in one entry of the cache. They are valid for one type of GPU and
+// one version of cuBLAS. Concurrent processes may overwrite each other's entry; lost results are
+// measured again in the next run.
 type choices struct {
 	cache cache
 	key   string
@@ -36,7 +36,7 @@ func (c *choices) read() map[string]string {
 	return made
 }
 
-// put adds a choice. If it cannot be kept, the next run races again.
+// put adds a choice. If it cannot be stored, the next run measures again.
 func (c *choices) put(what, way string) {
 	c.made[what] = way
 	if c.cache.dir == "" {
@@ -49,6 +49,6 @@ func (c *choices) put(what, way string) {
 		err = c.cache.store(c.key, content)
 	}
 	if err != nil {
-		c.log.Info("cuda: the result of a race is not kept", "cause", err)
+		c.log.Info("cuda: the result of a race cannot be stored", "cause", err)
 	}
 }

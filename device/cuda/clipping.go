@@ -50,8 +50,8 @@ func powerKind(p float64) int32 {
 	return power
 }
 
-// clipBlocks returns the number of blocks that work on an array of n elements. A thread has several packs, so
-// that it hides the time until the first arrives.
+// clipBlocks returns the number of blocks for an array of n elements. A thread has several packs, to hide
+// memory latency.
 func (k *kernelSet) clipBlocks(n int) int { return min(ceil(n, 48*threads), k.d.props.sms*64) }
 
 // maxSums is the number of blocks' sums that fit in a workspace.
@@ -101,7 +101,7 @@ func (k *kernelSet) ScaleToNorm(st device.Stream, norm, total device.Tensor, p, 
 			return err
 		}
 	}
-	if u.f == 0 { // there are no elements, but a norm
+	if u.f == 0 { // no elements, but the norm must be written
 		u.f, u.args.common = k.scaleToNorm[device.Float32], common
 		a := &u.args
 		return k.launch(u.s, u.f, grid{1, 1, 1, warp, 1}, unsafe.Pointer(a), unsafe.Sizeof(*a))

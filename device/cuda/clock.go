@@ -16,7 +16,7 @@ import (
 // float32 of milliseconds, and the two clocks drift, so the clock renews the anchor.
 type clock struct {
 	d      *gpuDevice
-	stream *gpuStream // runs only anchors, so the stream reaches them at once
+	stream *gpuStream // only for anchors, so it reaches them at once
 
 	mu     sync.Mutex
 	anchor C.uintptr_t // a CUevent with a time; 0 before the first anchor
@@ -25,10 +25,10 @@ type clock struct {
 }
 
 const (
-	anchorLife  = 10 * time.Second      // a float32 of that many milliseconds resolves a microsecond
-	anchorTries = 5                     // renew keeps the anchor of the quickest try
-	anchorWait  = time.Second           // the bound for the first anchor, because the device may be waking
-	anchorError = 20 * time.Microsecond // the bound for a renewal; if no try is within the bound, the old anchor stays
+	anchorLife  = 10 * time.Second      // up to this time, a float32 of milliseconds resolves a microsecond
+	anchorTries = 5                     // renew keeps the most precise anchor
+	anchorWait  = time.Second           // maximum error of the first anchor, because the device may be waking
+	anchorError = 20 * time.Microsecond // maximum error of a renewal; otherwise the old anchor is kept
 )
 
 func (c *clock) start(d *gpuDevice) (err error) {
@@ -45,8 +45,8 @@ func (c *clock) start(d *gpuDevice) (err error) {
 	return nil
 }
 
-// renew records several anchors and keeps the one whose time is known most precisely, if its error
-// is within bound. Otherwise the old anchor stays and a later call soon tries again.
+// renew records several anchors and keeps the most precise one, if its error is within bound.
+// Otherwise it keeps the old anchor, and a later call retries soon.
 func (c *clock) renew(bound time.Duration) error {
 	c.stale = time.Now().Add(time.Second)
 	for range anchorTries {
@@ -77,7 +77,7 @@ func (c *clock) renew(bound time.Duration) error {
 	return nil
 }
 
-// time returns when the stream reached a CUevent that is known to be reached.
+// time returns when a completed CUevent was reached.
 func (c *clock) time(h C.uintptr_t) (time.Time, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

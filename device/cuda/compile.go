@@ -19,12 +19,11 @@ import (
 // program is a CUDA source, with the places for the handles of its functions.
 type program struct {
 	name, text string
-	parts      []part // what the source is limited to; nothing for all of it
+	parts      []part // if not empty, the program contains only these parts
 	functions  map[string]*C.uintptr_t
 }
 
-// part is some of a source's functions. A source that is compiled with macro defined as value has
-// these functions only.
+// part is a subset of a source's functions: those compiled if macro is defined as value.
 type part struct {
 	macro string
 	value int
@@ -53,8 +52,8 @@ func headParts() []part {
 	return out
 }
 
-// split returns a program for each of the parts that has functions. NVRTC compiles one program on one
-// core, and several programs in parallel.
+// split returns one program per non-empty part. NVRTC compiles a program on one core, and several
+// programs in parallel.
 func (p program) split(parts []part) []program {
 	var out []program
 	for _, only := range parts {
@@ -98,7 +97,7 @@ func (p program) String() string {
 //
 // The source defines its functions with prelude.cu's macros for types, so each name ends in a
 // floating-point type. Compile compiles the source once for each of these types, in parallel. It
-// returns an error if a name ends in no such type.
+// returns an error if a name does not end in such a type.
 //
 // The cache keeps the machine code between runs. Loading the functions may wait for work in flight on
 // the GPU. The functions are valid until the device is closed. name appears in error messages.
@@ -106,7 +105,7 @@ func (d *gpuDevice) Compile(ctx context.Context, name, text string, functions ..
 	types := typeParts()
 	for _, f := range functions {
 		if !slices.ContainsFunc(types, func(p part) bool { return p.has(f) }) {
-			return nil, fmt.Errorf("%s: the name of the function %s ends in no floating-point type", name, f)
+			return nil, fmt.Errorf("%s: function %s: want a name that ends in a floating-point type", name, f)
 		}
 	}
 	p := program{name: name, text: text, functions: places(functions)}

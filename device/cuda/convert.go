@@ -29,9 +29,8 @@ func (k *kernelSet) Fill(st device.Stream, dst device.Tensor, v float64) error {
 	return k.launch(k.d.stream(st), k.fill[dst.DType], k.flat(dst.Len()), unsafe.Pointer(&a), unsafe.Sizeof(a))
 }
 
-// Copy converts numbers that the destination type cannot represent as the CPU does. A float outside
-// an integer type's range becomes the nearest integer of that type, NaN becomes 0, and integers
-// wrap around.
+// Copy converts like the CPU's Copy: a float outside an integer type's range saturates, NaN becomes
+// 0, and integers wrap around.
 func (k *kernelSet) Copy(st device.Stream, dst, src device.Tensor) error {
 	operand.Copy(dst, src)
 	if dst.Len() == 0 {

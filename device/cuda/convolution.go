@@ -22,7 +22,7 @@ type convArgs struct {
 	acc                    device.Accum
 }
 
-// columnBytes is the maximum size of the columns that one matrix product takes.
+// columnBytes is the maximum size of the columns in one matrix product.
 const columnBytes = 256 << 20
 
 // convolution is one call of a convolution. It processes the batch in chunks of images, for which
@@ -60,7 +60,7 @@ func (k *kernelSet) convolve(s *gpuStream, dt device.DType, z operand.ConvSizes,
 		c.results = device.NewTensor(results.Buf, dt, z.O, width)
 		err = step(c, first)
 	}
-	if c.s != k.d.compute { // because Free orders memory behind the compute stream only
+	if c.s != k.d.compute { // Free only orders memory after the compute stream
 		if e := c.s.Sync(k.d.life); err == nil {
 			err = e
 		}
@@ -138,7 +138,7 @@ func (k *kernelSet) PrepareConv2d(st device.Stream, dst, x, w device.Tensor, p k
 	return nil
 }
 
-// ownConv2d is Conv2d by this package's kernels.
+// ownConv2d is Conv2d with this package's kernels.
 func (k *kernelSet) ownConv2d(s *gpuStream, dst, x, w, bias device.Tensor, z operand.ConvSizes) error {
 	return k.convolve(s, dst.DType, z, func(c *convolution, first int) error {
 		if err := c.move(&k.im2col, c.columns, x, device.Tensor{}, first, z.C, c.columns.Len(), device.Store); err != nil {

@@ -15,11 +15,11 @@ import (
 	"github.com/goddp/goddp/device/internal/operand"
 )
 
-// convs computes convolutions by cuDNN, for the shapes that were prepared.
+// convs computes convolutions with cuDNN, for prepared shapes.
 type convs struct {
 	k      *kernelSet
-	plans  map[convKey]*cudnnPlan // a nil plan stands for this package's own kernels
-	passes int                    // the number of passes that cuDNN has computed
+	plans  map[convKey]*cudnnPlan // a nil plan means this package's kernels
+	passes int                    // the number of passes computed by cuDNN
 }
 
 // convKey is what a plan depends on.
@@ -27,7 +27,7 @@ type convKey struct {
 	dt   device.DType
 	z    operand.ConvSizes
 	pass convPass
-	adds bool // whether the plan adds to what is there
+	adds bool // whether the plan accumulates
 }
 
 // convPass says which operand of a convolution a plan computes: the index in convOperands.
@@ -57,8 +57,8 @@ const (
 
 var addTo = device.Accum{Alpha: 1, Beta: 1}
 
-// compute computes one operand from the others by cuDNN. It reports false if the own kernels have to. They
-// also do if memory is lacking, which shows before anything is written to the operand.
+// compute computes one operand from the others with cuDNN. It reports false if this package's kernels must, also if
+// memory is short, before anything is written to the operand.
 func (c *convs) compute(s *gpuStream, pass convPass, acc device.Accum, ops convOperands, z operand.ConvSizes) (done bool, err error) {
 	if done, err = c.computeFolded(s, pass, acc, ops, z); errors.Is(err, device.ErrOutOfMemory) {
 		return false, nil
@@ -66,7 +66,7 @@ func (c *convs) compute(s *gpuStream, pass convPass, acc device.Accum, ops convO
 	return done, err
 }
 
-// computeFolded computes one operand from the others by cuDNN, from folded images if there is a plan for them.
+// computeFolded computes one operand from the others with cuDNN, using folded images if there is a plan for them.
 func (c *convs) computeFolded(s *gpuStream, pass convPass, acc device.Accum, ops convOperands, z operand.ConvSizes) (done bool, err error) {
 	if !folds(ops[0].DType, pass, z) || c.plans[keyOf(ops[0].DType, pass, false, z)] == nil {
 		return c.computeAsIs(s, pass, acc, ops, z)
@@ -88,13 +88,12 @@ func keyOf(dt device.DType, pass convPass, adds bool, z operand.ConvSizes) convK
 	return convKey{dt, z, pass, adds}
 }
 
-// pixelChannels is a number of channels that cuDNN's fast kernels for 16-bit types need a multiple of.
+// pixelChannels: the number of channels must be a multiple of this for cuDNN's fast 16-bit kernels.
 const pixelChannels = packBytes / 2
 
-// folds reports whether a pass is computed from folded images. Images with few channels, such as the three colors
-// in a network's first layer, would leave most of cuDNN's fast kernels idle. A folded image has a pixel for each
-// block of as many pixels as the strides, with the channels of all of them, and zeros where the padding is. The
-// convolution then has no stride and no padding.
+// folds reports whether a pass is computed from folded images. Images with few channels, such as RGB input, would
+// leave cuDNN's fast kernels mostly idle. Folding turns each block of stride × stride pixels into one pixel with the
+// channels of all of them, and adds the padding as zeros. The convolution then has no stride and no padding.
 func folds(dt device.DType, pass convPass, z operand.ConvSizes) bool {
 	return pass != convGradInput && dt.Size() == 2 && z.ChannelsLast && z.Groups == 1 && z.Dilation == [2]int{1, 1} &&
 		z.C > 0 && z.C < pixelChannels && z.C*z.Stride[0]*z.Stride[1] <= 2*pixelChannels
@@ -191,7 +190,7 @@ func (c *convs) packed(ops convOperands) bool {
 	return packed(c.k.addr(ops[0]), c.k.addr(ops[1]), c.k.addr(ops[2]))
 }
 
-// wants reports whether the plan for a key is still to be made, and can be made now.
+// wants reports whether the plan for a key is missing and can be built now.
 func (c *convs) wants(s *gpuStream, key convKey) (bool, error) {
 	if _, known := c.plans[key]; known || s != c.k.d.compute || len(c.plans) == maxConvPlans || !serves(key) {
 		return false, nil
@@ -200,9 +199,9 @@ func (c *convs) wants(s *gpuStream, key convKey) (bool, error) {
 	return err == nil && !captured && c.k.cudnn() != nil, err
 }
 
-// prepare makes the plan for a pass at the first call for its shape, and overwrites the operand that the pass
-// computes. The own kernels compute shapes for which that fails, and shapes that are first seen while a graph is
-// captured. Without enough memory, prepare does nothing, and the next call tries again.
+// prepare builds the plan for a pass at the first call for its shape, and overwrites the operand that the pass
+// computes. If that fails, or if the shape is first seen during a graph capture, this package's kernels are used. If
+// memory is short, prepare does nothing, and the next call retries.
 func (c *convs) prepare(s *gpuStream, pass convPass, adds bool, ops convOperands, z operand.ConvSizes) error {
 	key := keyOf(ops[0].DType, pass, adds, z)
 	if wanted, err := c.wants(s, key); !wanted || err != nil || !c.packed(ops) {
@@ -224,12 +223,12 @@ func (c *convs) prepare(s *gpuStream, pass convPass, adds bool, ops convOperands
 	if errors.Is(err, device.ErrOutOfMemory) {
 		return nil
 	}
-	if err != nil && !adds { // without a plan that adds, the result is added by another kernel
-		c.k.d.log.Info("cuda: a convolution is not computed by cuDNN", "device", c.k.d.name, "type", key.dt, "pass", pass,
+	if err != nil && !adds { // without an accumulating plan, another kernel adds the result
+		c.k.d.log.Info("cuda: not using cuDNN for a convolution", "device", c.k.d.name, "type", key.dt, "pass", pass,
 			"images", []int{z.N, z.C, z.H, z.W}, "channels", z.O, "kernel", z.Kernel, "groups", z.Groups, "channels last", z.ChannelsLast, "because", err)
 	}
 	if c.plans[key] = plan; len(c.plans) == maxConvPlans {
-		c.k.d.log.Info("cuda: convolutions of further shapes are not computed by cuDNN", "plans", maxConvPlans)
+		c.k.d.log.Info("cuda: not using cuDNN for convolutions of further shapes", "plans", maxConvPlans)
 	}
 	return nil
 }
@@ -240,9 +239,9 @@ func serves(key convKey) bool {
 	return key.dt != device.Float64 && min(z.N, z.C, z.H, z.W, z.O) > 0
 }
 
-// choose makes the plans that cuDNN proposes, runs each once, which loads its kernels, and returns the fastest,
-// or without tuning the first. If no plan works, it returns the error of one; if memory was lacking for a plan, this
-// is the error, because the next call may have the memory. The caller checks whether the device has failed.
+// choose builds the plans that cuDNN proposes, runs each once to load its kernels, and returns the fastest, or
+// without tuning the first. If no plan works, it returns an error, preferably one about too little memory, because
+// the next call may have more. The caller must check whether the device has failed.
 func (c *convs) choose(s *gpuStream, lib *cudnn, key convKey, ops convOperands) (*cudnnPlan, error) {
 	most := 1
 	if c.k.races != nil {
@@ -272,7 +271,7 @@ func (c *convs) choose(s *gpuStream, lib *cudnn, key convKey, ops convOperands) 
 		return nil, why
 	}
 	best := 0
-	if len(works) > 1 { // the first one is the best of a race that fails
+	if len(works) > 1 { // race returns 0, the first one, if it fails
 		best, _, _ = c.k.d.race(s, len(works), func(i int) error { return c.run(s, works[i], ops) })
 	}
 	for i, p := range works {
@@ -287,9 +286,9 @@ func (c *convs) choose(s *gpuStream, lib *cudnn, key convKey, ops convOperands) 
 // with the graph.
 func (p *cudnnPlan) discard() { C.free(unsafe.Pointer(p.c)) }
 
-// suits reports whether an engine with these notes adds products in float32, in an order that does not change
-// from run to run. Without TF32 it must not round float32 operands either. Engines that multiply by FFT or
-// Winograd's method are not used, because their errors depend on elements that a result does not depend on.
+// suits reports whether an engine with these notes accumulates in float32 and is deterministic. Without TF32 it must
+// not round float32 operands. FFT and Winograd engines are not used, because a result's error then depends on
+// unrelated elements.
 func (c *convs) suits(dt device.DType, notes []C.int) bool {
 	const (
 		tensorCore = iota
@@ -319,7 +318,7 @@ func (c *convs) close() {
 	}
 }
 
-// convolution describes a pass. The arrays are those of convOperands.
+// convolution describes a pass, with the arrays in the order of convOperands.
 func (c *cudnn) convolution(key convKey) *graph {
 	const (
 		mathType, mode, dilations, strides, after, before, axes = 100, 101, 102, 103, 104, 105, 106

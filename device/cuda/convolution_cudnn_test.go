@@ -54,7 +54,7 @@ func (c imageCase) make(t testing.TB, d *gpuDevice) convolved {
 	return v
 }
 
-// run enqueues the three passes. They add gradients to numbers that they have set before.
+// run enqueues the three passes. Gradients are accumulated into known numbers.
 func (v convolved) run(d *gpuDevice) error {
 	k, s, half := d.kernels, d.compute, device.Accum{Alpha: 0.5, Beta: 1}
 	return errors.Join(
@@ -88,8 +88,8 @@ func similar(t *testing.T, got, want [][]float32, part float64) {
 	}
 }
 
-// checkConvolutions checks that cuDNN computes convolutions, that its numbers are those of the own kernels, and
-// that they are the same bits each time and in a captured step.
+// checkConvolutions checks that cuDNN computes convolutions, with the same results as goddp's kernels, and
+// bit-identically each time and in a captured step.
 func checkConvolutions(t *testing.T, d *gpuDevice, cases ...imageCase) {
 	plain := withoutCudnn(t)
 	for _, c := range cases {
@@ -182,7 +182,7 @@ func exhaust(d *gpuDevice) (release func()) {
 	}
 }
 
-// Without memory for a plan, none is made until there is some.
+// If memory is short, a plan is built later, when there is enough.
 func TestEmulatedConvolutionsArePreparedWhenThereIsMemory(t *testing.T) {
 	fakegpu.Use(t)
 	for _, tune := range []bool{false, true} {
@@ -219,7 +219,7 @@ func TestEmulatedConvolutionsArePreparedWhenThereIsMemory(t *testing.T) {
 	}
 }
 
-// The own kernels compute what cuDNN lacks the scratch memory for.
+// goddp's kernels are used if there is too little scratch memory for cuDNN.
 func TestEmulatedConvolutionsWithoutScratchMemory(t *testing.T) {
 	fakegpu.Use(t)
 	c := imageCase{device.BFloat16, 2, 4, 5, 6, 3, 2, 1, true}
@@ -239,7 +239,7 @@ func TestEmulatedConvolutionsWithoutScratchMemory(t *testing.T) {
 	similar(t, v.results(t, d), expected.results(t, plain), 1e-6)
 }
 
-// The own kernels pass the conformance suite for convolutions also where cuDNN computes them otherwise.
+// goddp's kernels pass the conformance suite for convolutions even if cuDNN is installed.
 func TestEmulatedOwnConvolutions(t *testing.T) {
 	fakegpu.Use(t)
 	d := withoutCudnn(t)

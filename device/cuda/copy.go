@@ -16,16 +16,16 @@ import (
 	"github.com/goddp/goddp/device/internal/operand"
 )
 
-// Copies between the device and the host use pieces of page-locked memory, which the GPU's copy
-// engines access without the host.
+// Copies between device and host are staged through pieces of pinned memory, which the GPU's copy
+// engines access directly.
 const (
 	pieceSize   = 4 << 20          // the maximum size of one piece
 	stagingSize = 64 << 20         // the maximum size of all pieces in flight
 	stagingWait = 10 * time.Minute // how long CopyIn waits for the oldest piece before it returns an error
 )
 
-// Copy enqueues a copy of src to dst. They have the same length, and at least one of them is in
-// device memory, because the driver would block for a copy within host memory.
+// Copy enqueues a copy of src to dst. Their lengths must be equal, and at least one of them must be
+// in device memory, because the driver would block for a copy within host memory.
 func (d *gpuDevice) Copy(st device.Stream, dst, src device.Buffer) error {
 	operand.Bytes("Copy", dst.Len(), src.Len())
 	s := d.stream(st)
@@ -41,11 +41,11 @@ func (d *gpuDevice) Copy(st device.Stream, dst, src device.Buffer) error {
 	case src.Host() == nil:
 		return s.enqueued(d.check("cuMemcpyDtoHAsync", C.drv_copy_out(d.drv.fns, d.ctx, unsafe.Pointer(unsafe.SliceData(dst.Host())), from, n, s.handle)))
 	}
-	panic(fmt.Errorf("%s: Copy of %d bytes from the host's memory to the host's", d.name, dst.Len()))
+	panic(fmt.Errorf("%s: Copy of %d bytes from host to host, want device memory on one side", d.name, dst.Len()))
 }
 
 // CopyIn enqueues a copy of src to dst, which have the same length. It returns when src has been
-// copied to page-locked memory, which may be before dst is written.
+// copied to pinned memory, which may be before dst is written.
 func (d *gpuDevice) CopyIn(st device.Stream, dst device.Buffer, src []byte) error {
 	operand.Bytes("CopyIn", dst.Len(), len(src))
 	s := d.stream(st)
@@ -96,7 +96,7 @@ func (d *gpuDevice) CopyOut(ctx context.Context, st device.Stream, dst []byte, s
 	return before.land(ctx)
 }
 
-// flight is a piece that the GPU copies to the host. The zero flight stands for none.
+// flight is a piece in flight from the GPU to the host. The zero flight means none.
 type flight struct {
 	d     *gpuDevice
 	dst   []byte
@@ -104,8 +104,7 @@ type flight struct {
 	done  device.Event
 }
 
-// fetch enqueues a copy of len(dst) bytes of src, from offset off, to a piece of page-locked
-// memory.
+// fetch enqueues a copy of len(dst) bytes of src, from offset off, to a piece of pinned memory.
 func (d *gpuDevice) fetch(s *gpuStream, dst []byte, src device.Buffer, off int) (flight, error) {
 	p, err := d.staging.get(len(dst))
 	if err != nil {
@@ -136,7 +135,7 @@ func (f flight) drop() {
 	}
 }
 
-// staging is the page-locked memory that copies in flight use.
+// staging is the pinned memory of copies in flight.
 type staging struct {
 	d *gpuDevice
 
@@ -170,7 +169,7 @@ func (st *staging) get(n int) (device.Buffer, error) {
 	return st.d.pinned.Alloc(n)
 }
 
-// put returns a piece, which get may use again after the event idle.
+// put returns a piece, which get may reuse after the event idle.
 func (st *staging) put(mem device.Buffer, idle device.Event) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -178,7 +177,7 @@ func (st *staging) put(mem device.Buffer, idle device.Event) {
 	st.size += mem.Len()
 }
 
-// reclaim frees the pieces at the head of busy whose events are reached.
+// reclaim frees the pieces at the head of busy whose events are complete.
 func (st *staging) reclaim() {
 	for len(st.busy) > 0 {
 		p := st.busy[0]
@@ -191,7 +190,7 @@ func (st *staging) reclaim() {
 	}
 }
 
-// pin allocates page-locked memory for the arena pinned.
+// pin allocates pinned memory for the arena pinned.
 func (d *gpuDevice) pin(size int) (device.Buffer, error) {
 	var p unsafe.Pointer
 	if err := d.check("cuMemHostAlloc", C.drv_host_alloc(d.drv.fns, d.ctx, &p, C.size_t(size))); err != nil {

@@ -11,23 +11,20 @@ type Options struct {
 	// AllowTF32 allows matrix products and convolutions of float32 to round their operands to TF32, which has 11
 	// significant bits. Tensor cores multiply TF32 about six times as fast.
 	AllowTF32 bool
-	// TuneMatMul times cuBLAS's candidate kernels at the first product of each shape and selects the
-	// fastest. Without it the device trusts cuBLAS's estimate, which is good for large products.
-	// TuneMatMul also decides by time whether a Linear's bias gradient is computed in its weight's
-	// product. The first product of a shape then waits for the device. The results are kept in CacheDir:
-	// later runs with the same type of GPU and version of cuBLAS use them. Two ranks, and two runs until
-	// then, may round differently.
-	// TuneMatMul does the same with cuDNN's kernels for convolutions and their gradients, but keeps nothing
-	// of that.
+	// TuneMatMul times cuBLAS's candidate kernels at the first product of each shape and selects the fastest. By
+	// default the device uses cuBLAS's heuristic, which is good for large products. TuneMatMul also times
+	// whether to fuse a Linear's bias gradient into its weight's product. The first product of a shape then
+	// waits for the device. The results are stored in CacheDir for later runs with the same type of GPU and
+	// version of cuBLAS. Until then, two ranks or two runs may round differently. TuneMatMul also times cuDNN's
+	// kernels for convolutions and their gradients, but does not store these results.
 	TuneMatMul bool
-	// Nondeterministic allows the gradients of attention to be added in any order, as PyTorch does by default.
-	// cuDNN then needs less time and less scratch memory. Runs with the same inputs differ by roundings.
+	// Nondeterministic allows a nondeterministic backward pass of attention, as in PyTorch by default. cuDNN
+	// then needs less time and less scratch memory. Runs with the same inputs differ by rounding.
 	Nondeterministic bool
-	// MemoryLimit is the maximum device memory that Alloc uses, in bytes. With 0 only the hardware
-	// limits it.
+	// MemoryLimit is the maximum device memory that Alloc uses, in bytes. 0 means no limit.
 	MemoryLimit int64
-	// CacheDir is the folder that keeps compiled kernels and TuneMatMul's results; default goddp/kernels in
-	// the user's cache folder.
+	// CacheDir is the folder for compiled kernels and TuneMatMul's results; default goddp/kernels in the user's
+	// cache folder.
 	CacheDir string
 	// Log receives, at debug level, the GPU and the libraries that were found; default
 	// slog.Default().

@@ -88,7 +88,7 @@ func download(t testing.TB, d *gpuDevice, x device.Tensor) []float32 {
 	return v
 }
 
-// The error of a library that is missing lists the places where it was searched.
+// The error for a missing library lists the places that were searched.
 func TestMissingLibrary(t *testing.T) {
 	for _, env := range []string{"GODDP_LIBCUDA", "GODDP_LIBNVRTC", "GODDP_LIBCUBLASLT"} {
 		t.Run(env, func(t *testing.T) {

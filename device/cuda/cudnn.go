@@ -21,9 +21,8 @@ import (
 	"github.com/goddp/goddp/internal/dl"
 )
 
-// These are the versions of cuDNN that this package works with, as cudnnGetVersion numbers them. The
-// numbers in dnn.h and below are those of major version 9. Versions 9.10.0 and 9.10.1 compute wrong
-// gradients.
+// These are the supported versions of cuDNN, as returned by cudnnGetVersion. The numbers in dnn.h and below
+// are those of major version 9. Versions 9.10.0 and 9.10.1 compute wrong gradients.
 const (
 	cudnnMajor  = 9
 	cudnnOldest = 91002
@@ -34,10 +33,10 @@ type cudnn struct {
 	d       *gpuDevice
 	lib     *dl.Library
 	fns     *C.cudnn // in C's memory
-	version int      // 91900 stands for 9.19.0
+	version int      // 91900 means 9.19.0
 }
 
-// cudnn returns the library, which it opens at the first call, or nil if there is none that works.
+// cudnn returns the library, which it opens at the first call, or nil if no usable one is found.
 func (k *kernelSet) cudnn() *cudnn {
 	if k.triedCudnn {
 		return k.dnn
@@ -45,7 +44,7 @@ func (k *kernelSet) cudnn() *cudnn {
 	k.triedCudnn = true
 	var err error
 	if k.dnn, err = openCudnn(k.d); err != nil {
-		k.d.log.Info("cuda: attention and convolutions are not computed by cuDNN", "device", k.d.name, "because", err)
+		k.d.log.Info("cuda: not using cuDNN for attention and convolutions", "device", k.d.name, "because", err)
 	} else {
 		k.d.log.Debug("cuda: cuDNN opened", "device", k.d.name, "libcudnn", k.dnn)
 	}
@@ -66,7 +65,7 @@ func openCudnn(d *gpuDevice) (*cudnn, error) {
 		c.openParts()
 		c.version = int(C.cudnn_version(c.fns))
 		if c.version/10000 != cudnnMajor || c.version < cudnnOldest {
-			err = fmt.Errorf("cuda: %v is version %d; %d or a later version of cuDNN %d is needed", lib, c.version, cudnnOldest, cudnnMajor)
+			err = fmt.Errorf("cuda: %v is version %d, want %d or a later version of cuDNN %d", lib, c.version, cudnnOldest, cudnnMajor)
 		}
 	}
 	if err == nil {
@@ -79,8 +78,8 @@ func openCudnn(d *gpuDevice) (*cudnn, error) {
 	return c, nil
 }
 
-// openParts loads the libraries that libcudnn consists of from libcudnn's own folder. libcudnn later opens
-// them by their bare names, and so gets those of its own version.
+// openParts preloads libcudnn's sub-libraries from libcudnn's folder. libcudnn later opens them by their bare
+// names, and so gets the matching version.
 func (c *cudnn) openParts() {
 	path := C.cudnn_path(c.fns)
 	if path == nil {
@@ -93,7 +92,7 @@ func (c *cudnn) openParts() {
 	for _, part := range []string{"graph", "heuristic", "engines_*"} {
 		found, _ := filepath.Glob(filepath.Join(filepath.Dir(file), "libcudnn_"+part+".so.9")) // the error is nil, because the pattern is well formed
 		for _, file := range found {
-			dl.Open(dl.Search{Name: filepath.Base(file), Files: []string{file}}) // libcudnn reports a missing part when it needs it
+			dl.Open(dl.Search{Name: filepath.Base(file), Files: []string{file}}) // if one is missing, libcudnn reports it when needed
 		}
 	}
 }
@@ -253,7 +252,7 @@ type array struct {
 // graph collects operations for cuDNN. After the first error, which err holds, its methods do nothing.
 type graph struct {
 	c      *cudnn
-	made   []C.uintptr_t // every descriptor, in the order of their making
+	made   []C.uintptr_t // all descriptors, in order of creation
 	ops    []C.uintptr_t
 	arrays []int64 // the ids of arrays in device memory
 	ids    []int64 // the ids of numbers that are read from the host
@@ -315,7 +314,7 @@ func (g *graph) memory(dt C.int, dims, strides dims4) array {
 	return a
 }
 
-// between returns an array that only the operations of the graph see.
+// between returns a virtual array, which is internal to the graph.
 func (g *graph) between(dt C.int, dims, strides dims4) array {
 	a, _ := g.tensor(dt, dims, strides, boolAttr(attrTensorVirtual, true))
 	return a
@@ -369,7 +368,7 @@ func (g *graph) pointwiseBy(d C.uintptr_t, y array, in ...array) {
 }
 
 // apply adds a pointwise operation in float32, whose result has the dimensions and strides of the first
-// operand and is seen by the graph only.
+// operand and is virtual.
 func (g *graph) apply(mode C.int, in ...array) array {
 	y := g.between(cudnnFloat32, in[0].dims, in[0].strides)
 	g.pointwise(mode, cudnnFloat32, y, in...)
@@ -378,15 +377,15 @@ func (g *graph) apply(mode C.int, in ...array) array {
 
 // cudnnPlan is a way to compute a graph.
 type cudnnPlan struct {
-	g *graph        // the plan's descriptor is among the graph's; nil once that is freed
+	g *graph        // owns the plan's descriptor; nil once freed
 	c *C.cudnn_plan // in C's memory
 }
 
 // errNoEngine reports that cuDNN has no kernel for a graph.
 var errNoEngine = errors.New("cuDNN has no kernel for it")
 
-// plan returns the first way that cuDNN proposes and can make. It takes some 50 ms, and more if cuDNN compiles
-// a kernel. The graph then belongs to the plan, or is freed.
+// plan returns the first plan that cuDNN proposes and can build. It takes about 50 ms, and more if cuDNN
+// compiles a kernel. The plan owns the graph; without a plan the graph is freed.
 func (g *graph) plan() (*cudnnPlan, error) {
 	plans, err := g.plans(1, nil)
 	if err != nil {
@@ -395,9 +394,9 @@ func (g *graph) plan() (*cudnnPlan, error) {
 	return plans[0], nil
 }
 
-// plans returns at least one and at most most ways that cuDNN proposes and can make, the one that it expects
-// to be the fastest first. serves chooses by a kernel's numerical notes; nil stands for all kernels. The graph
-// then belongs to the plans, or is freed.
+// plans returns at least one and at most most plans that cuDNN proposes and can build, in order of expected
+// speed. serves filters by a kernel's numerical notes; nil means all kernels. The plans own the graph; without
+// plans it is freed.
 func (g *graph) plans(most int, serves func(notes []C.int) bool) (made []*cudnnPlan, err error) {
 	defer func() {
 		if err != nil {

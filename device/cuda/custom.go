@@ -12,14 +12,14 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// customKey identifies a module of a program's own, compiled for one floating-point type.
+// customKey identifies a device.Module compiled for one floating-point type.
 type customKey struct {
 	module *device.Module
 	dt     device.DType
 }
 
-// customModule is a loaded module of a program's own: its functions by name, or the error that
-// prevented loading.
+// customModule is a loaded device.Module: its functions by name, or the error that prevented
+// loading.
 type customModule struct {
 	functions map[string]C.uintptr_t
 	err       error
@@ -41,7 +41,7 @@ func (k *kernelSet) Launch(st device.Stream, kernel *device.Kernel, g device.Gri
 		unsafe.Pointer(unsafe.SliceData(l.Arguments)), uintptr(len(l.Arguments))*unsafe.Sizeof(l.Arguments[0]))
 }
 
-// compileCustom compiles and loads a program's own module.
+// compileCustom compiles and loads a device.Module.
 func (k *kernelSet) compileCustom(p device.Program) customModule {
 	whole := program{name: p.File, text: p.Text, functions: places(p.Functions)}
 	err := k.d.compile(k.d.life, []program{whole})

@@ -39,11 +39,11 @@ type gpuDevice struct {
 	marks   eventPool // CUevents without a time
 	clock   clock
 	memory  *arena.Arena
-	pinned  *arena.Arena // the host's page-locked memory
+	pinned  *arena.Arena // pinned host memory
 	staging *staging
 
-	limit     int64                     // the maximum of held; 0 stands for no limit
-	held      atomic.Int64              // the bytes that the arena has got from the driver
+	limit     int64                     // the maximum of held; 0 means no limit
+	held      atomic.Int64              // bytes that the arena has allocated from the driver
 	rec       atomic.Pointer[recording] // nil unless Record is running
 	pools     atomic.Pointer[[]*pool]   // the memory of graphs; nil if there are none
 	condemned []device.Buffer           // memory that the arena released while a stream still used it; only the arena's calls, one at a time, access it
@@ -70,7 +70,7 @@ func open(ordinal int, o Options) (_ device.Device, err error) {
 	return d, nil
 }
 
-// openBare opens a device without kernels, for which libcuda suffices.
+// openBare opens a device without kernels, which needs only libcuda.
 func openBare(ordinal int, o Options) (_ *gpuDevice, err error) {
 	drv, err := openDriver()
 	if err != nil {
@@ -115,14 +115,14 @@ func (d *gpuDevice) String() string { return d.name }
 func (d *gpuDevice) Ordinal() int { return d.ordinal }
 
 // Context returns the device's CUcontext, which is the GPU's primary context. It is for packages
-// that call CUDA's libraries themselves. Such a package makes the context current on its own
-// thread, in the same C call that uses it.
+// that call CUDA's libraries themselves. They must make the context current in the same cgo call
+// that uses it.
 func (d *gpuDevice) Context() uintptr { return uintptr(d.ctx) }
 
 // Lookup returns the address of a function of the driver, for example cuCtxSetCurrent.
 func (d *gpuDevice) Lookup(symbol string) (unsafe.Pointer, error) { return d.drv.lib.Lookup(symbol) }
 
-// Err returns nil while the device works, and then the [*LostError] that ended it, or [ErrClosed].
+// Err returns the device's [*LostError], [ErrClosed] after Close, or nil.
 func (d *gpuDevice) Err() error {
 	if e := d.ended.Load(); e != nil {
 		return *e
@@ -130,8 +130,8 @@ func (d *gpuDevice) Err() error {
 	return nil
 }
 
-// check converts the code that a driver call returned into an error. An error that CUDA does not
-// recover from ends the device.
+// check converts the code that a driver call returned into an error. After an error from which CUDA
+// cannot recover, the device is lost.
 func (d *gpuDevice) check(call string, code C.int) error {
 	if code == 0 {
 		return nil
@@ -139,8 +139,8 @@ func (d *gpuDevice) check(call string, code C.int) error {
 	return d.failed(d.drv.check(d.name, call, code))
 }
 
-// failed ends the device if CUDA does not recover from err. Every later call returns the first such
-// error.
+// failed marks the device as lost if CUDA cannot recover from err. Every later call returns the
+// first such error.
 func (d *gpuDevice) failed(err error) error {
 	var e *Error
 	if !errors.As(err, &e) || !lasting(e.Code) {
@@ -172,7 +172,7 @@ func (d *gpuDevice) AllocOutside(size int) (device.Buffer, error) {
 	return d.memory.Alloc(size)
 }
 
-// AllocHost returns size bytes of page-locked host memory.
+// AllocHost returns size bytes of pinned host memory.
 func (d *gpuDevice) AllocHost(size int) (device.Buffer, error) {
 	if err := d.Err(); err != nil {
 		return device.Buffer{}, err
@@ -221,9 +221,9 @@ func (d *gpuDevice) allocDriver(size int) (device.Buffer, error) {
 	return device.DeviceBuffer(uintptr(addr), size, nil), nil
 }
 
-// releaseRaw returns memory of the arena to the driver. The driver's call would block until all
-// work in flight is done, and a collective whose peer is dead never is. So releaseRaw waits here,
-// for a bounded time. Memory that is still in use after that stays allocated until Close.
+// releaseRaw returns memory of the arena to the driver. The driver would block until all work in
+// flight is done, which a collective with a dead peer never is. So releaseRaw waits itself, for a
+// bounded time. Memory that is still in use after that stays allocated until Close.
 func (d *gpuDevice) releaseRaw(b device.Buffer) {
 	ctx, cancel := context.WithTimeout(d.life, drainWait)
 	defer cancel()
@@ -237,7 +237,7 @@ func (d *gpuDevice) releaseRaw(b device.Buffer) {
 
 func (d *gpuDevice) freeDriver(b device.Buffer) error {
 	if d.Err() != nil {
-		return nil // the memory went with the context
+		return nil // the context owned the memory
 	}
 	return d.check("cuMemFree", C.drv_free(d.drv.fns, d.ctx, C.uint64_t(b.Addr())))
 }
@@ -268,8 +268,7 @@ func (d *gpuDevice) Kernels() device.Kernels { return d.kernels }
 func (d *gpuDevice) Memory() device.MemoryStats { return d.memory.Stats() }
 
 // Close frees everything. It waits for work in flight, for a bounded time. If the work does not
-// end, or the device is lost, the memory stays allocated until the process ends, and Close returns
-// an error that says so.
+// end, or the device is lost, the memory is leaked, and Close returns an error that says so.
 func (d *gpuDevice) Close() error {
 	if errors.Is(d.Err(), ErrClosed) {
 		return nil

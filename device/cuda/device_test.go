@@ -26,8 +26,7 @@ func busy(t testing.TB, d *gpuDevice, s device.Stream) {
 	}
 }
 
-// Waits end with their context, events report correctly whether they are reached, and streams run
-// concurrently.
+// Waits end with their context, events report completion correctly, and streams run concurrently.
 func TestWaiting(t *testing.T) {
 	d := gpu(t, nil)
 	s := d.Compute()

@@ -1,7 +1,7 @@
-// libcudnn, opened at run time, as driver.h does libcuda: the functions of its backend API. A graph
-// of operations is built from descriptors, which have attributes. The numbers are those of the
-// headers of cuDNN 9, which later versions of cuDNN 9 do not change. The file is not called cudnn.h,
-// because a program that uses cuDNN through cgo has cuDNN's header of that name on its path.
+// libcudnn's backend API, loaded at run time, like libcuda in driver.h. A graph of operations is
+// built from descriptors, which have attributes. The constants are those of cuDNN 9's headers, which
+// are stable within version 9. The file is not called cudnn.h, because a program that uses cuDNN
+// through cgo has cuDNN's header of that name on its include path.
 #ifndef GODDP_DNN_H
 #define GODDP_DNN_H
 
@@ -33,7 +33,7 @@ typedef struct {
 	CUDNN_FUNCTIONS(X)
 #undef X
 	uintptr_t handle;
-	char text[1024]; // what cuDNN said about the last call that failed
+	char text[1024]; // cuDNN's text for the last failed call
 } cudnn;
 
 // The symbols of a table's fields, in order.
@@ -58,8 +58,8 @@ static inline const char *cudnn_path(cudnn *t) {
 
 enum { CUDNN_NOT_INITIALIZED = 1001 }; // cudnnStatus_t
 
-// cudnn_said keeps the text of a call that failed. The text belongs to the thread, and a goroutine
-// may continue on another one.
+// cudnn_said saves the error text of a failed call, which is thread-local, because a goroutine may
+// continue on another thread.
 static inline int cudnn_said(cudnn *t, int status) {
 	t->text[0] = 0;
 	if (status != 0) t->cudnnGetLastErrorString(t->text, sizeof t->text);
@@ -84,8 +84,8 @@ static inline void cudnn_free(cudnn *t, uintptr_t desc) { t->cudnnBackendDestroy
 
 enum { CUDNN_OPERANDS = 16, CUDNN_SCALARS = 4 };
 
-// A plan computes a graph by one of cuDNN's engines. The first operands are arrays in device memory,
-// the others are numbers that cuDNN reads from the host when a plan is run.
+// A plan computes a graph with one of cuDNN's engines. The first operands are arrays in device
+// memory, the others are numbers that cuDNN reads from the host when a plan is run.
 typedef struct {
 	uintptr_t desc;
 	int64_t workspace; // in bytes

@@ -13,7 +13,7 @@ import (
 	"github.com/goddp/goddp/internal/dl"
 )
 
-// These codes of the driver are no failures of the program.
+// These driver codes are not failures.
 const (
 	codeOutOfMemory = 2
 	codeNotReady    = 600
@@ -32,7 +32,7 @@ type driver struct {
 	fns *C.driver // in C's memory, because every call passes the table
 }
 
-// openDriver loads and initialises libcuda.
+// openDriver loads and initializes libcuda.
 func openDriver() (*driver, error) {
 	lib, err := dl.Open(dl.NVIDIA("libcuda, which comes with NVIDIA's driver,", "GODDP_LIBCUDA", "libcuda.so.1", "libcuda.so"))
 	if err != nil {
@@ -105,7 +105,7 @@ type properties struct {
 	name         string
 	major, minor int // the compute capability
 	sms          int // the number of multiprocessors
-	driver       int // the newest CUDA version that the driver supports: 13000 stands for 13.0
+	driver       int // the newest CUDA version that the driver supports: 13000 means 13.0
 }
 
 // oldest is the minimum major compute capability, Ampere's, because older GPUs lack the conversions
@@ -119,7 +119,7 @@ func (d *driver) properties(ordinal int) (*properties, error) {
 		return nil, err
 	}
 	if ordinal < 0 || ordinal >= n {
-		return nil, fmt.Errorf("cuda: there is no device %d: the driver has %d", ordinal, n)
+		return nil, fmt.Errorf("cuda: no device %d: the driver has %d", ordinal, n)
 	}
 	c := &properties{}
 	name := fmt.Sprintf("cuda:%d", ordinal)
@@ -147,7 +147,7 @@ func (d *driver) properties(ordinal int) (*properties, error) {
 	}
 	c.name = C.GoString(&text[0])
 	if c.major < oldest {
-		return nil, fmt.Errorf("%s is a %s of compute capability %d.%d; %d.0 is needed", name, c.name, c.major, c.minor, oldest)
+		return nil, fmt.Errorf("%s is a %s of compute capability %d.%d, want %d.0 or newer", name, c.name, c.major, c.minor, oldest)
 	}
 	return c, nil
 }

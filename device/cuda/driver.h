@@ -1,10 +1,8 @@
-// libcuda, opened at run time: its functions' types as its documentation
-// states them, in a table that driver.go fills. Handles are integers of
-// pointer size, so that Go's collector has no interest in them.
+// libcuda, loaded at run time: the types of its functions, in a table that driver.go fills. Handles
+// are pointer-sized integers, which Go's garbage collector ignores.
 //
-// The context that is current belongs to the thread and a goroutine moves
-// between threads: every wrapper takes the context and makes it current where
-// it is not. Names carry the version that fixed their types (_v2).
+// The current context is a thread property, and goroutines move between threads, so every wrapper
+// takes the context and makes it current if needed. Names include the version of the ABI (_v2).
 #ifndef GODDP_DRIVER_H
 #define GODDP_DRIVER_H
 
@@ -84,7 +82,7 @@ static inline int drv_attribute(driver *d, int *v, int which, int dev) { return 
 static inline int drv_retain(driver *d, uintptr_t *ctx, int dev) { return d->cuDevicePrimaryCtxRetain(ctx, dev); }
 static inline int drv_release(driver *d, int dev) { return d->cuDevicePrimaryCtxRelease(dev); }
 
-// The name and the description of an error; a static text, or null.
+// The name and the description of an error: static text, or null.
 static inline const char *drv_error_name(driver *d, int code) {
 	const char *s = NULL;
 	return d->cuGetErrorName(code, &s) == 0 ? s : NULL;
@@ -116,8 +114,8 @@ static inline int drv_stream_wait(driver *d, uintptr_t ctx, uintptr_t s, uintptr
 static inline int drv_stream_capturing(driver *d, uintptr_t ctx, uintptr_t s, int *status) {
 	WITHIN(d->cuStreamIsCapturing(s, status));
 }
-// drv_capture_begin makes a stream capture its work instead of running it. The mode forbids the thread
-// no calls, such as the allocation of memory and the query of an event that was not captured.
+// drv_capture_begin makes a stream capture its work instead of running it. In the relaxed mode the
+// thread may still allocate memory and query events outside the capture.
 static inline int drv_capture_begin(driver *d, uintptr_t ctx, uintptr_t s) {
 	WITHIN(d->cuStreamBeginCapture(s, 2 /* CU_STREAM_CAPTURE_MODE_RELAXED */));
 }

@@ -8,7 +8,7 @@ import (
 // ErrClosed is returned by calls on a closed device.
 var ErrClosed = errors.New("the device is closed")
 
-// Error reports a call that one of CUDA's libraries refused.
+// Error reports a failed call to one of CUDA's libraries.
 type Error struct {
 	Device string // "cuda:0"; empty if no device was open
 	Call   string // the function's name
@@ -29,24 +29,24 @@ func (e *Error) Error() string {
 	return s
 }
 
-// LostError reports an error that CUDA does not recover from, such as a kernel's access to an
-// illegal address or a fault of the hardware. Every later call on the device returns the same
-// LostError without calling CUDA. Kernels run after the calls that launch them, so Cause names the
-// call that noticed the failure, not the kernel that failed.
+// LostError reports an error from which CUDA cannot recover, such as an illegal address or a
+// hardware fault. Every later call on the device returns the same LostError without calling CUDA.
+// Because kernels run asynchronously, Cause names the call that returned the error, not the kernel
+// that failed.
 type LostError struct {
 	Device string
 	Cause  *Error
 }
 
 func (e *LostError) Error() string {
-	return fmt.Sprintf("%s is lost to this process, which must end to use it again; first noticed by %v", e.Device, e.Cause)
+	return fmt.Sprintf("%s is lost to this process, which must exit to use it again; first reported by %v", e.Device, e.Cause)
 }
 
 // Unwrap returns the cause.
 func (e *LostError) Unwrap() error { return e.Cause }
 
 // lasting reports whether CUDA returns the code for every later call too, because the context is
-// destroyed.
+// unusable.
 func lasting(code int) bool {
 	switch code {
 	case 4, // deinitialized

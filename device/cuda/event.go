@@ -17,14 +17,14 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// gpuEvent implements device.Event. A stream reaches its events in order. Once the stream is known
-// to have passed an event, the event's CUevent is recorded again for a later event.
+// gpuEvent implements device.Event. A stream completes its events in order. Once an event is known
+// to be complete, its CUevent is reused for a later event.
 type gpuEvent struct {
 	s      *gpuStream
 	number uint64 // the event's position among the stream's events, from 1
 	timed  bool
 	err    error      // the error of recording
-	in     *recording // the recording in which the stream captured it; nil if there is none
+	in     *recording // the recording that captured it, or nil
 
 	// s.mu guards the fields below.
 	handle C.uintptr_t // the CUevent; 0 after the event has returned it
@@ -32,8 +32,8 @@ type gpuEvent struct {
 	at     time.Time   // zero until it is known
 }
 
-// use returns the CUevent for a call of the driver; the caller calls drop after it. ok is false if
-// the stream is known to have passed the event, which then has no CUevent.
+// use returns the CUevent for a driver call; the caller must call drop afterwards. ok is false if
+// the event is known to be complete, and then it has no CUevent.
 func (e *gpuEvent) use() (_ C.uintptr_t, ok bool) {
 	if e.number <= e.s.reached.Load() {
 		return 0, false
@@ -47,8 +47,8 @@ func (e *gpuEvent) use() (_ C.uintptr_t, ok bool) {
 	return e.handle, true
 }
 
-// drop ends the use of the CUevent. reached says whether the driver's call showed that the event
-// was reached.
+// drop ends the use of the CUevent. reached reports whether the driver call showed that the event
+// is complete.
 func (e *gpuEvent) drop(reached bool) {
 	e.s.mu.Lock()
 	defer e.s.mu.Unlock()
@@ -71,7 +71,7 @@ func (e *gpuEvent) Done() (bool, error) {
 	if !ok {
 		return true, nil
 	}
-	if e.in != nil { // the driver must not be asked about it
+	if e.in != nil { // the driver must not be queried about a captured event
 		e.drop(false)
 		if e.in == e.s.d.recording() {
 			return false, e.in.refuse("a wait for the GPU")
@@ -83,7 +83,7 @@ func (e *gpuEvent) Done() (bool, error) {
 	return done, err
 }
 
-// Sync blocks the caller until the stream has reached the event.
+// Sync blocks until the stream has reached the event.
 func (e *gpuEvent) Sync(ctx context.Context) error { return kernels.Poll(ctx, e.Done) }
 
 // Time returns when the stream reached the event, on the host's clock, to within about ten
@@ -110,8 +110,8 @@ func (e *gpuEvent) Time() time.Time {
 	return e.at
 }
 
-// record returns an event behind everything enqueued on the stream. If nothing was enqueued since
-// the last event, an event without a time is that last event.
+// record returns an event after everything enqueued on the stream. An untimed event may be the
+// previous one, if nothing was enqueued since.
 func (s *gpuStream) record(timed bool) *gpuEvent {
 	s.order.Lock()
 	defer s.order.Unlock()
@@ -125,11 +125,11 @@ func (s *gpuStream) record(timed bool) *gpuEvent {
 	return e
 }
 
-// Enqueue calls f, which enqueues work of another library on the stream and records an event behind
-// it. Enqueue returns that event, with or without a time. f gets the CUstream and the CUevent, so f
-// needs one C call, where Handle and Mark would need two. Other goroutines that call Mark, Record
-// or Close of the stream wait for f; f must not call them. If the device is lost, f's error also
-// wraps the device's error.
+// Enqueue calls f, which enqueues another library's work on the stream and records an event after
+// it. Enqueue returns that event, with or without timing. f gets the CUstream and the CUevent, so
+// that one cgo call suffices, where Handle and Mark would need two. Mark, Record and Close of the
+// stream block during f, and f must not call them. If the device is lost, f's error also wraps the
+// device's error.
 func (s *gpuStream) Enqueue(timed bool, f func(stream, event uintptr) error) (device.Event, error) {
 	s.order.Lock()
 	defer s.order.Unlock()
@@ -138,14 +138,14 @@ func (s *gpuStream) Enqueue(timed bool, f func(stream, event uintptr) error) (de
 	if err == nil {
 		return e, nil
 	}
-	s.idle() // asks the driver whether the device is lost
+	s.idle() // detects a lost device
 	if lost := s.d.Err(); lost != nil && !errors.Is(err, lost) {
 		err = fmt.Errorf("%w: %w", err, lost)
 	}
 	return nil, err
 }
 
-// append makes an event. If f is not nil, f records it. The caller holds s.order.
+// append creates an event. If f is not nil, f records it. The caller must hold s.order.
 func (s *gpuStream) append(timed bool, f func(stream, event uintptr) error) (*gpuEvent, error) {
 	s.last = nil
 	if err := s.d.Err(); err != nil {
@@ -180,7 +180,7 @@ func (s *gpuStream) append(timed bool, f func(stream, event uintptr) error) (*gp
 	return e, nil
 }
 
-// take returns an unused CUevent, preferably one of the stream's own. The caller holds s.order.
+// take returns an unused CUevent, preferably one of the stream's. The caller must hold s.order.
 func (s *gpuStream) take(timed bool) (C.uintptr_t, error) {
 	free := s.free(timed)
 	if len(*free) == 0 && s.d.recording() == nil {
@@ -192,7 +192,7 @@ func (s *gpuStream) take(timed bool) (C.uintptr_t, error) {
 	return s.d.pool(timed).get()
 }
 
-// free returns the stream's unused CUevents, those with or those without a time.
+// free returns the stream's unused CUevents, timed or untimed.
 func (s *gpuStream) free(timed bool) *handles {
 	if timed {
 		return &s.freeEvents
@@ -200,12 +200,12 @@ func (s *gpuStream) free(timed bool) *handles {
 	return &s.freeMarks
 }
 
-// recycleFrom is the number of pending events from which recycle asks the driver.
+// recycleFrom is the number of pending events from which recycle queries the driver.
 const recycleFrom = 32
 
 // recycle frees the CUevents of the older half of the pending events, if the stream has passed
 // them. So a stream needs about twice as many CUevents as it has events in flight, and queries the
-// driver rarely. The caller holds s.order.
+// driver rarely. The caller must hold s.order.
 func (s *gpuStream) recycle() {
 	if len(s.pending) < recycleFrom {
 		return
@@ -233,9 +233,9 @@ func (s *gpuStream) recycle() {
 	})
 }
 
-// eventPool holds a device's CUevents, either all with a time or all without, and keeps those that
-// no stream uses. Recording a CUevent again moves it to the new point. A stream that was told to
-// wait for it before still waits for the old point.
+// eventPool holds a device's CUevents, either timed or untimed, and keeps the unused ones.
+// Recording a CUevent again moves it to the new point. A stream that already waits for it still
+// waits for the old point.
 type eventPool struct {
 	d     *gpuDevice
 	timed bool
@@ -251,7 +251,7 @@ func (d *gpuDevice) pool(timed bool) *eventPool {
 	return &d.marks
 }
 
-// record records a CUevent at the end of a stream. If it succeeds, the caller returns the CUevent
+// record records a CUevent at the end of a stream. On success, the caller must return the CUevent
 // to the pool after use.
 func (p *eventPool) record(stream C.uintptr_t) (C.uintptr_t, error) {
 	h, err := p.get()
@@ -323,7 +323,7 @@ func (p *eventPool) close() error {
 	return errors.Join(errs...)
 }
 
-// query reports whether a CUevent was reached.
+// query reports whether a CUevent is complete.
 func (d *gpuDevice) query(h C.uintptr_t) (bool, error) {
 	code := C.drv_event_query(d.drv.fns, d.ctx, h)
 	if code == codeNotReady {
@@ -332,7 +332,7 @@ func (d *gpuDevice) query(h C.uintptr_t) (bool, error) {
 	return code == 0, d.check("cuEventQuery", code)
 }
 
-// elapsed returns the time between two CUevents that were reached.
+// elapsed returns the time between two complete CUevents.
 func (d *gpuDevice) elapsed(from, to C.uintptr_t) (time.Duration, error) {
 	var ms C.float
 	err := d.check("cuEventElapsedTime", C.drv_event_elapsed(d.drv.fns, d.ctx, &ms, from, to))

@@ -30,7 +30,7 @@ func bare(t testing.TB, lines ...string) *gpuDevice {
 	return d
 }
 
-// deviceTests run on a GPU, and on the emulated one.
+// deviceTests run on a GPU, and on the emulated GPU.
 var deviceTests = map[string]func(t *testing.T, d *gpuDevice){
 	"events are recycled": eventsAreRecycled, "marks of an unchanged stream": marksOfAnUnchangedStream, "Enqueue": enqueue,
 	"events outlive their stream": eventsOutliveTheirStream, "events across Record": eventsAcrossRecord,
@@ -51,7 +51,7 @@ func TestEmulatedEventsAndGraphs(t *testing.T) {
 }
 
 // A stream uses a bounded number of CUevents although the test keeps all events. The events stay
-// correct: they are reached in order and have times.
+// correct: they complete in order and have times.
 func eventsAreRecycled(t *testing.T, d *gpuDevice) {
 	var events []device.Event
 	for range 20 {
@@ -77,8 +77,8 @@ func eventsAreRecycled(t *testing.T, d *gpuDevice) {
 	}
 }
 
-// Two marks of a stream on which nothing was enqueued in between are the same event. Everything
-// that may enqueue work makes the next mark a new event.
+// Two marks with nothing enqueued in between are the same event. Everything that may enqueue work
+// makes the next mark a new event.
 func marksOfAnUnchangedStream(t *testing.T, d *gpuDevice) {
 	s := d.compute
 	other, err := d.newStream(false)
@@ -153,7 +153,7 @@ func TestEmulatedEnqueueOnALostDevice(t *testing.T) {
 	d.ended.Store(nil) // the device was not lost, so the test can close it
 }
 
-// A call of Enqueue that does not return blocks only a Close of the same stream.
+// A blocked Enqueue blocks only Close of the same stream.
 func TestEmulatedBlockedEnqueueDelaysOnlyClose(t *testing.T) {
 	d := bare(t)
 	s, err := d.newStream(false)
@@ -194,8 +194,8 @@ func TestEmulatedBlockedEnqueueDelaysOnlyClose(t *testing.T) {
 // as converts v to the type of a handle, because tests cannot name C's types.
 func as[T ~uint64](_ T, v uintptr) T { return T(v) }
 
-// The events of a closed stream stay correct, and their CUevents return to the pool when nobody
-// keeps the events.
+// The events of a closed stream stay correct, and their CUevents return to the pool when the events
+// are unreachable.
 func eventsOutliveTheirStream(t *testing.T, d *gpuDevice) {
 	for range 200 {
 		s, err := d.newStream(false)
@@ -246,8 +246,8 @@ func TestEmulatedEventsAreSafeForConcurrentUse(t *testing.T) {
 	wg.Wait()
 }
 
-// On a slow stream, an event whose CUevent is recorded again is not mistaken for the later event,
-// and streams that wait for it wait long enough.
+// On a slow stream, an event whose CUevent is reused is not mistaken for the later event, and
+// streams that wait for it wait long enough.
 func TestEmulatedEventsOfASlowStream(t *testing.T) {
 	d := bare(t, "delay 2000")
 	other, err := d.newStream(false)

@@ -14,8 +14,8 @@ import (
 	"github.com/goddp/goddp/internal/testkit"
 )
 
-// An error that CUDA does not recover from ends the device, and the log has one line about it. The
-// test uses another process, because the error ends the process's CUDA context.
+// After an error from which CUDA cannot recover, the device is lost, and the log has one line about
+// it. The test uses another process, because the error ends the process's CUDA context.
 func TestLostDevice(t *testing.T) {
 	needGPU(t)
 	r := testkit.Run(t, testkit.Self(t, "fault"))

@@ -10,8 +10,8 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// LinearUnary computes GELUTanh of the 16-bit types in the product's kernel. Otherwise a pass follows the
-// product.
+// LinearUnary fuses GELUTanh of the 16-bit types into the product. Other functions run as a separate
+// kernel.
 func (k *kernelSet) LinearUnary(st device.Stream, op kernels.UnaryOp, hidden, pre, x, w1, bias device.Tensor) error {
 	operands.LinearUnary(op, hidden, pre, x, w1, bias)
 	err := errUnsupported
@@ -36,15 +36,14 @@ func (k *kernelSet) LinearUnary(st device.Stream, op kernels.UnaryOp, hidden, pr
 	return nil
 }
 
-// inEpilogue reports whether cuBLAS may compute op or its derivative in the kernel of a product, beside
-// which it writes or reads pre. Of float32 it does so with errors of 4e-4. It needs rows of multiples of
-// 16 bytes.
+// inEpilogue reports whether op or its derivative can be fused into a product, which also writes or reads
+// pre. float32 is excluded, because cuBLAS has errors of 4e-4 there. Rows must be multiples of 16 bytes.
 func (k *kernelSet) inEpilogue(op kernels.UnaryOp, pre device.Tensor) bool {
 	return op == kernels.GELUTanh && !pre.IsZero() && pre.DType.Size() == 2 && pre.Shape[1]%8 == 0 && packed(k.addr(pre))
 }
 
-// LinearUnaryGrad multiplies by the derivative of GELUTanh in the product's kernel for the 16-bit types.
-// cuBLAS also has a kernel that sums for db, which takes three times as long as the product.
+// LinearUnaryGrad fuses the derivative of GELUTanh into the product for the 16-bit types. cuBLAS can also
+// fuse the sum for db, but that takes three times as long as the product.
 func (k *kernelSet) LinearUnaryGrad(st device.Stream, op kernels.UnaryOp, dpre, db, g, w2, pre device.Tensor) error {
 	m, n, h := operands.LinearUnaryGrad(op, dpre, db, g, w2, pre)
 	err := errUnsupported
@@ -74,8 +73,8 @@ type feedForward struct {
 	bias       bool
 }
 
-// PrepareFeedForwardGrad computes the gradients once per shape, into scratch memory, with y in the place
-// of the incoming gradient and pre in the place of its own gradient and of hidden: see PrepareLinearGrad.
+// PrepareFeedForwardGrad computes the gradients once per shape, into scratch memory, using y as the
+// incoming gradient, and pre as its gradient and as hidden: see PrepareLinearGrad.
 func (k *kernelSet) PrepareFeedForwardGrad(st device.Stream, op kernels.UnaryOp, y, pre, x, w1, bias, w2 device.Tensor) error {
 	operands.LinearUnary(op, pre, device.Tensor{}, x, w1, bias)
 	m, n, h := operands.Linear(y, pre, w2, device.Tensor{})

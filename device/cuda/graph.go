@@ -22,7 +22,7 @@ import (
 
 var _ kernels.Recorder = (*gpuDevice)(nil)
 
-// recording is a graph that is being recorded. Only the goroutine that called Record uses it.
+// recording is a graph being recorded. Only the goroutine that called Record uses it.
 type recording struct {
 	d      *gpuDevice
 	thread int // the thread to which that goroutine is locked
@@ -30,8 +30,7 @@ type recording struct {
 	err    error // the first call that cannot be recorded
 }
 
-// pool is memory that belongs to graphs. The memory was taken from the device's arena, which does not
-// give it to other work while a graph uses it.
+// pool is memory of graphs. It was allocated from the device's arena, so other work cannot use it.
 type pool struct {
 	d      *gpuDevice
 	memory *arena.Arena
@@ -106,7 +105,7 @@ func (d *gpuDevice) Record(ctx context.Context, like kernels.Graph, f func() err
 	return g, err
 }
 
-// captures reports whether work on s belongs to the recording. Any goroutine may call it.
+// captures reports whether work on s is being recorded. Any goroutine may call it.
 func (r *recording) captures(s *gpuStream) bool {
 	captured, err := s.capturing()
 	return captured && err == nil
@@ -121,8 +120,8 @@ func (r *recording) refuse(call string) error {
 	return err
 }
 
-// end makes the events that were captured count as reached. No work was enqueued for them, so the
-// streams have nothing to reach. It waits for earlier events of the streams.
+// end marks the captured events as complete, because their work does not run now. It waits for earlier
+// events of the streams.
 func (r *recording) end(ctx context.Context) error {
 	r.d.mu.Lock()
 	streams := make([]*gpuStream, 0, len(r.d.streams))
@@ -155,7 +154,7 @@ func (r *recording) end(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// forget makes the next event of the stream a new one.
+// forget ensures that the next event of the stream is a new one.
 func (s *gpuStream) forget() {
 	s.order.Lock()
 	defer s.order.Unlock()
@@ -184,7 +183,7 @@ func (g *gpuGraph) Close() error {
 	p := g.pool
 	g.pool = nil
 	if g.d.Err() != nil {
-		return nil // graph and memory went with the context
+		return nil // the context owned graph and memory
 	}
 	p.leave()
 	return g.Revoke()
@@ -202,7 +201,7 @@ func (g *gpuGraph) Revoke() error {
 	return g.d.check("cuGraphExecDestroy", C.drv_graph_destroy(g.d.drv.fns, g.d.ctx, exec))
 }
 
-// newPool makes a pool that no graph uses yet.
+// newPool returns a pool without graphs.
 func (d *gpuDevice) newPool() *pool {
 	p := &pool{d: d}
 	p.memory = arena.New(d.memory.Alloc, d.memory.Free)
@@ -239,8 +238,8 @@ func (d *gpuDevice) poolOf(b device.Buffer) *pool {
 	return nil
 }
 
-// leave ends the use of the pool by one graph. After the last one, free memory returns to the device's
-// arena. Launches that are still in flight run before all later users of that memory.
+// leave removes one graph from the pool. After the last one, free memory returns to the device's
+// arena. Launches still in flight run before any later user of that memory.
 func (p *pool) leave() {
 	p.graphs.Add(-1)
 	p.trim()

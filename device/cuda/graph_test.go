@@ -20,8 +20,8 @@ func numbers(first float32, n int) []float32 {
 	return v
 }
 
-// A graph runs what was recorded on two streams, in order, each time it is launched and with what its
-// operands then hold. Recording itself runs nothing.
+// Each launch of a graph runs what was recorded on two streams, in order, with the current content of
+// its operands. Recording itself runs nothing.
 func graphRunsWhatWasRecorded(t *testing.T, d *gpuDevice) {
 	const n = 100
 	x, y := upload(t, d, numbers(0, n), n), upload(t, d, make([]float32, n), n)
@@ -52,8 +52,8 @@ func graphRunsWhatWasRecorded(t *testing.T, d *gpuDevice) {
 	ok(t, side.Close())
 }
 
-// A graph's memory serves nothing else, whether or not it was freed while it was recorded, until the
-// graph is closed. A graph like it uses the same memory.
+// A graph's memory is not used for anything else until the graph is closed, even if it was freed
+// during recording. A graph recorded "like" it shares the memory.
 func graphOwnsItsMemory(t *testing.T, d *gpuDevice) {
 	const size = 1 << 16
 	cached, err := d.Alloc(size)
@@ -108,7 +108,7 @@ func graphOwnsItsMemory(t *testing.T, d *gpuDevice) {
 	}
 }
 
-// What cannot run again is refused, and the device works on.
+// Calls that cannot be repeated return an error, and the device keeps working.
 func recordRefusesWaits(t *testing.T, d *gpuDevice) {
 	calls := map[string]func(d *gpuDevice, x device.Tensor) error{
 		"a wait for the GPU":               func(d *gpuDevice, x device.Tensor) error { return d.Compute().Sync(t.Context()) },

@@ -100,7 +100,7 @@ func (k *kernelSet) ScatterAdd(st device.Stream, dst device.Tensor, acc device.A
 		return err
 	}
 	defer k.d.Free(work)
-	if s != k.d.compute { // because Free orders memory behind the compute stream only
+	if s != k.d.compute { // Free only orders memory after the compute stream
 		defer func() { err = errors.Join(err, k.d.compute.WaitFor(s.Mark())) }()
 	}
 	first := uint64(work.Addr())

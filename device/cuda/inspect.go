@@ -43,7 +43,7 @@ func (k *kernelSet) Hash(st device.Stream, dst, x device.Tensor) error {
 	return k.inspect(st, k.hash, inspectArgs{dst: k.addr(dst)}, x)
 }
 
-// inspect launches a kernel of inspect.cu over x. It uses as many threads as the GPU runs at a
+// inspect launches a kernel of inspect.cu over x. It uses only as many threads as the GPU runs at a
 // time, because each thread ends with an access to dst.
 func (k *kernelSet) inspect(st device.Stream, f C.uintptr_t, a inspectArgs, x device.Tensor) error {
 	if x.Len() == 0 {

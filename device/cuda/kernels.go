@@ -25,8 +25,8 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// large are the sources that take NVRTC longest. Each is compiled as one program for each
-// floating-point type. attention_mma.cu is compiled as one for each type and head size.
+// large lists the sources that take NVRTC longest. Each is compiled as one program per floating-point
+// type, attention_mma.cu as one per type and head size.
 var large = []string{"attention_mma.cu", "attention_plain.cu", "batchnorm.cu", "elementwise.cu", "loss.cu", "pooling.cu", "row_norm.cu"}
 
 //go:embed kernels/*.cu
@@ -51,7 +51,7 @@ type kernelSet struct {
 	races    *choices                   // nil unless products are tuned
 	fused    map[product]bool           // whether LinearGrad computes a product's bias gradient in the product
 	prepared map[any]bool               // the layers and feedForwards whose gradients' kernels are loaded
-	custom   map[customKey]customModule // the modules that a launch has asked for
+	custom   map[customKey]customModule // modules by first launch
 
 	axpby, unary, unaryGrad, mseGrad, biasAct     perFloat
 	binary                                        perFloat
@@ -70,7 +70,7 @@ type kernelSet struct {
 	quantize, dequantize                          C.uintptr_t
 	orthonormalize                                perFloat // for Float32 and Float64
 	attention                                     attentionKernels
-	dnn                                           *cudnn // nil before it is opened, and if there is none that works
+	dnn                                           *cudnn // nil before it is opened, and if there is no usable one
 	triedCudnn                                    bool   // opening dnn was tried
 	flash                                         flash
 	convs                                         convs
@@ -98,11 +98,12 @@ type kernelSet struct {
 	copy                                          [device.Uint8 + 1]perType // indexed by the destination's type, then by the source's
 }
 
-// Values returns the state that the packages above keep for the device.
+// Values returns the state that other packages keep for the device.
 func (k *kernelSet) Values() *kernels.Values { return &k.values }
 
-// newKernels compiles and loads all kernels. CUDA would load a kernel later at its first launch, and
-// loading can wait for all work on the device, which may include a collective that waits for a peer.
+// newKernels compiles and loads all kernels. Otherwise CUDA would load a kernel at its first launch,
+// and loading can wait for all work on the device, which may include a collective that waits for a
+// peer.
 func newKernels(d *gpuDevice, o Options) (_ *kernelSet, err error) {
 	k := &kernelSet{d: d, tf32: o.AllowTF32, fused: map[product]bool{}, prepared: map[any]bool{}, custom: map[customKey]customModule{}}
 	k.flash = flash{k: k, ways: map[flashShape]*flashWay{}, faults: map[flashKind]error{}, anyOrder: o.Nondeterministic, maxWork: flashWork, maxWait: flashWait}
@@ -127,8 +128,8 @@ func newKernels(d *gpuDevice, o Options) (_ *kernelSet, err error) {
 		p := program{name: name, text: text, functions: functions}
 		programs = append(programs, p.splitSource()...)
 	}
-	// Longer texts tend to take NVRTC longer. They begin first, so that no long one is left at the end,
-	// when it would use one core and the others would be idle.
+	// Longer sources usually take NVRTC longer. They start first, so that no long compilation is left
+	// at the end with the other cores idle.
 	slices.SortFunc(programs, func(a, b program) int { return cmp.Compare(len(b.text), len(a.text)) })
 	if err := d.build(d.life, c, programs); err != nil {
 		return nil, err
@@ -304,8 +305,8 @@ const threads = 256
 // y.
 type grid struct{ x, y, z, threadsX, threadsY int }
 
-// flat returns a grid for n independent threads. It has at most enough blocks to fill the GPU
-// several times over; if n is larger, each thread loops.
+// flat returns a grid for n independent threads. The number of blocks is limited to a few times what
+// fills the GPU; if n is larger, each thread loops.
 func (k *kernelSet) flat(n int) grid {
 	blocks := min(ceil(n, threads), k.d.props.sms*64)
 	return grid{blocks, 1, 1, threads, 1}
@@ -318,7 +319,7 @@ func (k *kernelSet) launch(s *gpuStream, f C.uintptr_t, g grid, args unsafe.Poin
 	return k.launchDeep(s, f, g, 1, args, size)
 }
 
-// launchDeep is launch with blocks that have threadsZ threads along z.
+// launchDeep is launch with threadsZ threads along z per block.
 func (k *kernelSet) launchDeep(s *gpuStream, f C.uintptr_t, g grid, threadsZ int, args unsafe.Pointer, size uintptr) error {
 	d := k.d
 	if err := d.Err(); err != nil {
@@ -328,8 +329,8 @@ func (k *kernelSet) launchDeep(s *gpuStream, f C.uintptr_t, g grid, threadsZ int
 		C.uint(g.threadsX), C.uint(g.threadsY), C.uint(threadsZ), args, C.size_t(size))))
 }
 
-// flags returns the address and number of the bytes that forbid an update if one of them is not 0.
-// Both are 0 if t is the zero Tensor.
+// flags returns the address and number of the skip flags of an update. Both are 0 if t is the zero
+// Tensor.
 func (k *kernelSet) flags(t device.Tensor) (addr, n uint64) {
 	if t.IsZero() {
 		return 0, 0
@@ -346,10 +347,10 @@ func (k *kernelSet) optional(t device.Tensor) uint64 {
 }
 
 // addr returns the address of an operand. It panics if the operand is in host memory, because a
-// kernel's access to that would end the device.
+// kernel that accessed it would make the device lost.
 func (k *kernelSet) addr(t device.Tensor) uint64 {
 	if t.Buf.Host() != nil {
-		panic(fmt.Errorf("%s: an operand is in the host's memory: %v", k.d.name, t))
+		panic(fmt.Errorf("%s: operand %v is in host memory, want device memory", k.d.name, t))
 	}
 	return uint64(t.Buf.Addr())
 }

@@ -61,7 +61,7 @@ func TestProgramsOfSources(t *testing.T) {
 // The kernels that Compile compiles end in their types: it would compile no others.
 func TestCompileWantsTypes(t *testing.T) {
 	_, err := new(gpuDevice).Compile(t.Context(), "sums.cu", "", "sum_float32", "sum_all")
-	if err == nil || !strings.Contains(err.Error(), "sums.cu: the name of the function sum_all ends in no floating-point type") {
+	if err == nil || !strings.Contains(err.Error(), "sums.cu: function sum_all: want a name that ends in a floating-point type") {
 		t.Errorf("Compile returned %v", err)
 	}
 }

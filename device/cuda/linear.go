@@ -11,10 +11,9 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// Linear adds the bias in the product's kernel if cuBLAS has such a kernel. Otherwise a pass over
-// dst follows the product. Linear does not use cuBLAS's kernel for float64, which takes twice the
-// time of the product on an H200, nor its ReLU, because some of its 16-bit kernels turn NaN into 0
-// (cuBLASLt 13.1 on an H200).
+// Linear fuses the bias into the product if cuBLAS has such a kernel. Otherwise a separate kernel adds it.
+// Linear does not use cuBLAS's fused float64 kernel, which takes twice the time of the product on an H200,
+// nor its ReLU, because some of its 16-bit kernels turn NaN into 0 (cuBLASLt 13.1 on an H200).
 func (k *kernelSet) Linear(st device.Stream, dst, x, w, bias device.Tensor, act kernels.Activation) error {
 	m, n, inner := operands.Linear(dst, x, w, bias)
 	p := product{rows: n, cols: m, inner: inner, ta: true, epilogue: epilogue(bias), batch: 1}
@@ -46,7 +45,7 @@ func (k *kernelSet) finish(st device.Stream, dst, bias device.Tensor, act kernel
 	return nil
 }
 
-// LinearGrad uses one kernel if that was measured to be faster, and otherwise a product and a sum.
+// LinearGrad uses one fused kernel if that was measured to be faster, and otherwise a product and a sum.
 func (k *kernelSet) LinearGrad(st device.Stream, dw device.Tensor, accW device.Accum, db device.Tensor, accB device.Accum, g, x device.Tensor) error {
 	operands.LinearGrad(dw, db, g, x)
 	a := linearGrad{dw, accW, db, accB, g, x}
@@ -73,8 +72,8 @@ type linearGrad struct {
 	g, x device.Tensor
 }
 
-// product returns the product for dw with an epilogue that sums for db. The sums are over the rows
-// of g, over which the product multiplies too: g is cuBLAS's B, stored transposed.
+// product returns the product for dw with an epilogue that computes db. It sums over the rows of g, which
+// is the product's inner dimension: g is cuBLAS's B, stored transposed.
 func (a linearGrad) product() product {
 	return product{rows: a.x.Shape[1], cols: a.g.Shape[1], inner: a.g.Shape[0], tb: true, epilogue: epilogueBiasGrad, batch: 1}
 }
@@ -96,9 +95,9 @@ func (k *kernelSet) gradsFused(st device.Stream, a linearGrad) error {
 	return k.scale(st, a.db, a.accB.Alpha)
 }
 
-// fuses reports whether to compute a by gradsFused. It times both ways once per product, because
-// cuBLAS's fused kernel may be much slower than its best product. Versions of cuBLAS before 12.3.4
-// have no fused kernel for a single row.
+// fuses reports whether to compute a with gradsFused. It times both alternatives once per product, because
+// cuBLAS's fused kernel may be much slower than its best product. Versions of cuBLAS before 12.3.4 have no
+// fused kernel for a single row.
 func (k *kernelSet) fuses(st device.Stream, a linearGrad) (bool, error) {
 	p := a.product()
 	if k.races == nil || a.accB.Beta != 0 || p.inner < 2 || a.dw.Len() == 0 {
@@ -144,7 +143,7 @@ func (k *kernelSet) fuses(st device.Stream, a linearGrad) (bool, error) {
 	return k.fused[p], nil
 }
 
-// scratch replaces the memory of tensors by parts of one new buffer, whose content is undefined.
+// scratch replaces the memory of tensors by parts of one new buffer with undefined content.
 func (k *kernelSet) scratch(ts ...*device.Tensor) (device.Buffer, error) {
 	size := 0
 	for _, t := range ts {
@@ -162,8 +161,8 @@ func (k *kernelSet) scratch(ts ...*device.Tensor) (device.Buffer, error) {
 	return buf, nil
 }
 
-// freeScratch frees memory that kernels on s use. Memory is used again in the order of the compute stream,
-// which therefore waits for other streams.
+// freeScratch frees memory that kernels on s use. Memory is reused in the order of the compute stream,
+// which therefore waits for s.
 func (k *kernelSet) freeScratch(s *gpuStream, scratch device.Buffer) {
 	if s != k.d.compute && k.d.compute.WaitFor(s.Mark()) != nil {
 		return // the device is lost
@@ -179,11 +178,10 @@ type layer struct {
 	bias    bool
 }
 
-// PrepareLinearGrad computes the gradients once per layer, into scratch memory, with y in the place
-// of the incoming gradient. cuBLAS loads a kernel at its first call. Loading can wait for all work
-// in flight while it holds the context's lock, and then not even a collective could be aborted.
-// Without enough memory, or while a graph is captured, PrepareLinearGrad does nothing, and the
-// first backward pass loads the kernels.
+// PrepareLinearGrad computes the gradients once per layer, into scratch memory, using y as the incoming
+// gradient. cuBLAS loads a kernel at its first call. Loading can wait for all work in flight while it
+// holds the context's lock, and then not even a collective could be aborted. If memory is short, or during
+// a graph capture, PrepareLinearGrad does nothing, and the first backward pass loads the kernels.
 func (k *kernelSet) PrepareLinearGrad(st device.Stream, y, x, w, bias device.Tensor) error {
 	m, n, inner := operands.Linear(y, x, w, bias)
 	return k.prepare(st, layer{y.DType, m, n, inner, !bias.IsZero()}, func(s *gpuStream) error {
@@ -208,9 +206,8 @@ func (k *kernelSet) PrepareLinearGrad(st device.Stream, y, x, w, bias device.Ten
 	})
 }
 
-// prepare calls compute once per key, which identifies products, with the compute stream. It does
-// nothing while a graph is captured, or on another stream, because scratch memory used there could not
-// be freed in that stream's order.
+// prepare calls compute on the compute stream once per key, which identifies products. It does nothing
+// during a graph capture, or on another stream, where scratch memory could not be freed in stream order.
 func (k *kernelSet) prepare(st device.Stream, key any, compute func(s *gpuStream) error) error {
 	s := k.d.stream(st)
 	if k.prepared[key] || s != k.d.compute {

@@ -13,8 +13,8 @@ import (
 	"github.com/goddp/goddp/internal/testkit/fakegpu"
 )
 
-// fusing is a device whose LinearGrad always uses one kernel if cuBLAS has it, whether or not that
-// is faster.
+// fusing is a device whose LinearGrad always uses cuBLAS's fused kernel if there is one, even if it
+// is slower.
 type fusing struct {
 	*gpuDevice
 	fused, all int

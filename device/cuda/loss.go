@@ -85,8 +85,8 @@ func (k *kernelSet) CrossEntropyInPlace(s device.Stream, losses, logits, labels 
 	return k.launch(k.d.stream(s), f, grid{min(m, 1<<20), 1, 1, t, 1}, unsafe.Pointer(&a), unsafe.Sizeof(a))
 }
 
-// heldThreads is the number of threads that hold a row of at most heldRow bytes in their registers. Rows of at
-// most cachedRow bytes stay in the GPU's cache instead, until a block reads them again.
+// heldThreads is the number of threads that keep a row of at most heldRow bytes in registers. Rows of at most
+// cachedRow bytes stay in the GPU's cache between the two reads.
 const (
 	heldThreads = 256
 	heldRow     = 25 * heldThreads * packBytes

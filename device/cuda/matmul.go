@@ -33,7 +33,7 @@ func (k *kernelSet) MatMul(st device.Stream, dst device.Tensor, acc device.Accum
 	return nil
 }
 
-// besides are the operands of an epilogue; those that it does not have are absent.
+// besides are the operands of an epilogue; each may be absent.
 type besides struct{ bias, aux device.Tensor }
 
 // multiply computes dst = acc.Alpha·x·y + acc.Beta·dst. p describes the product, except for types

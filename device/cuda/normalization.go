@@ -33,7 +33,7 @@ const (
 )
 
 const (
-	sumBytes       = 16                       // the size of what a chunk's sums are for a channel
+	sumBytes       = 16                       // size of a chunk's sums per channel
 	maxSumChannels = workspaceSize / sumBytes // the maximum number of channels whose sums of one chunk fit in a workspace
 )
 

@@ -44,8 +44,8 @@ func openCompiler() (*compiler, error) {
 	return c, nil
 }
 
-// openBuiltins loads libnvrtc-builtins from NVRTC's own folder. NVRTC later opens that library by
-// its bare name, and so gets the one of its own version. If the folder has none, NVRTC searches for
+// openBuiltins preloads libnvrtc-builtins from NVRTC's folder. NVRTC later opens that library by
+// its bare name, and so gets the matching version. If it is not in the folder, NVRTC searches for
 // it.
 func (c *compiler) openBuiltins() {
 	path := C.nvrtc_path(c.fns)
@@ -73,7 +73,8 @@ func (c *compiler) check(call string, code C.int) error {
 	return &Error{Call: call, Code: int(code), Name: C.GoString(C.nvrtc_error_name(c.fns, code))}
 }
 
-// compile compiles a program to machine code. If its source is wrong, the error is a compileError.
+// compile compiles a program to machine code. If the source does not compile, the error is a
+// compileError.
 func (c *compiler) compile(p program, options []string) ([]byte, error) {
 	var frees []unsafe.Pointer
 	defer func() {

@@ -19,8 +19,8 @@ type poolArgs struct {
 	acc                               device.Accum
 }
 
-// pool launches a kernel with a thread for each element of to, or if the operands suit it the kernel wide, which
-// may be nil, with a thread for eight elements.
+// pool launches f with one thread per element of to, or wide, which may be nil, with one thread per eight
+// elements if it supports the operands.
 func (k *kernelSet) pool(st device.Stream, f, wide *perFloat, to, from, index device.Tensor, z operand.PoolSizes, p kernels.AvgPool, acc device.Accum) error {
 	if to.Len() == 0 {
 		return nil

@@ -20,7 +20,7 @@ type quantArgs struct {
 	wide               uint64
 }
 
-// quantThreads is the number of threads, one warp, that write a block of quantised numbers.
+// quantThreads is the number of threads, one warp, that write a block of quantized numbers.
 const quantThreads = 32
 
 func (k *kernelSet) Quantize(st device.Stream, dst, x device.Tensor) error {
@@ -33,7 +33,7 @@ func (k *kernelSet) Dequantize(st device.Stream, dst device.Tensor, acc device.A
 	return k.quant(st, k.dequantize, quantArgs{numbers: k.addr(dst), blocks: k.addr(x), n: uint64(dst.Len()), acc: acc}, device.Align/4)
 }
 
-// quant launches a kernel of quantized.cu with each threads for every block of quantised numbers.
+// quant launches a kernel of quantized.cu with each threads per block of quantized numbers.
 func (k *kernelSet) quant(st device.Stream, f C.uintptr_t, a quantArgs, each int) error {
 	if a.n == 0 {
 		return nil

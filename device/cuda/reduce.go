@@ -39,10 +39,10 @@ type sumArgs struct {
 // These constants decide how a sum is divided into chunks. They do not depend on the GPU, because
 // the chunks determine the order of additions.
 const (
-	sumBlocks   = 1024 // the maximum number of blocks that chunks are made for
+	sumBlocks   = 1024 // maximum number of blocks to fill with chunks
 	runTerms    = 4096 // the minimum number of terms in a chunk of sum_runs
 	columnTerms = 64   // the minimum number of rows in a chunk of sum_columns
-	warpTerms   = 1024 // with at most so many terms, a warp computes an output, however few the outputs are
+	warpTerms   = 1024 // up to this number of terms, a warp computes an output, however few outputs there are
 	warp        = 32
 )
 
@@ -105,8 +105,8 @@ func (k *kernelSet) Sum(st device.Stream, dst device.Tensor, acc device.Accum, s
 }
 
 // cut divides the terms into chunks of at least worth terms, unless the given number of blocks
-// keeps the GPU busy without chunks. A chunk is a whole number of packs, and the sums of all chunks
-// fit into a workspace.
+// fills the GPU without chunks. A chunk is a whole number of packs, and the sums of all chunks fit
+// into a workspace.
 func (a *sumArgs) cut(worth, blocks int) {
 	terms := int(a.terms)
 	chunks := min(ceil(terms, worth), max(sumBlocks/blocks, 1), max(workspaceSize/8/int(a.outputs), 1))

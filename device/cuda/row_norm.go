@@ -23,35 +23,36 @@ type rowNormArgs struct {
 	accWeight, accBias           device.Accum
 }
 
-// rowHeld holds, for each version of the kernels, the elements of a row that a thread holds at most.
+// rowHeld is, for each version of the kernels, the maximum number of elements of a row per thread.
 var rowHeld = [...]int{24, 32}
 
-// rowWarps is the number of warps of a block at most, as in kernels/row_norm.cu.
+// rowWarps is the maximum number of warps per block, as in kernels/row_norm.cu.
 const rowWarps = 8
 
-// rowsAtOnce is the number of rows that a block computes beside each other if a row has one warp.
+// rowsAtOnce is the number of rows that a block computes in parallel if a row has one warp.
 const rowsAtOnce = 4
 
-// rowBlocks is the number of blocks of a forward pass for each multiprocessor.
+// rowBlocks is the number of blocks per multiprocessor in a forward pass.
 const rowBlocks = 4
 
-// The rows of a gradient are divided into parts, each the work of one block, by the shape alone,
-// because the parts determine the order of additions.
+// The rows of a gradient are divided into parts, one per block. The division depends only on the shape,
+// because it determines the order of additions.
 const (
 	rowParts    = 512 // the maximum number of parts
 	rowsOfAPart = 16  // the minimum number of rows in a part
 )
 
-// fit sets a's sizes. It reports whether the kernels of kernels/row_norm.cu can compute the
-// normalisation: every sample is one group of channels with one position, of whole packs, and short enough.
+// fit sets a's sizes. It reports whether the kernels of kernels/row_norm.cu support the normalization:
+// every sample must be one group of channels with one position, consist of whole packs, and be short
+// enough.
 func (a *rowNormArgs) fit(dt device.DType, z operand.NormSizes, p kernels.Norm) bool {
 	a.rows, a.cols, a.centered, a.eps = uint64(z.N), uint64(z.C), uint64(flag(!p.Uncentered)), p.Eps
 	return dt != device.Float64 && p.Groups == 1 && z.L == 1 && z.N > 0 && z.C > 0 && z.C%(packBytes/dt.Size()) == 0 && z.C <= rowHeld[len(rowHeld)-1]*warp*rowWarps &&
 		packed(a.dst, a.sum, a.x, a.y, a.g, a.addend, a.weight, a.bias)
 }
 
-// blocks returns the grid for n blocks, and the version of the kernels. A block has as many warps for a row
-// as that needs.
+// blocks returns the grid for n blocks, and the version of the kernels. A block has as many warps per row
+// as needed.
 func (a *rowNormArgs) blocks(n int) (g grid, version int) {
 	g = grid{n, 1, 1, warp * ceil(int(a.cols), rowHeld[len(rowHeld)-1]*warp), 1}
 	if g.threadsX == warp {

@@ -1,6 +1,6 @@
-// libnvrtc, opened at run time, as driver.h does libcuda. The file is not called
-// nvrtc.h: a program that uses CUDA through cgo has the folder with CUDA's header of
-// that name on its path, and cgo looks there before it looks here.
+// libnvrtc, loaded at run time, like libcuda in driver.h. The file is not called nvrtc.h, because a
+// program that uses CUDA through cgo has CUDA's header of that name on its include path, and cgo
+// would find that one first.
 #ifndef GODDP_RTC_H
 #define GODDP_RTC_H
 
@@ -47,9 +47,8 @@ static inline const char *nvrtc_path(nvrtc *t) {
 	return dladdr((void *)t->nvrtcVersion, &info) ? info.dli_fname : NULL;
 }
 
-// nvrtc_compile compiles source to machine code, and tells its size and what
-// the compiler had to say. The caller frees both. It runs for seconds; calls
-// may run at the same time.
+// nvrtc_compile compiles source to machine code, and returns its size and the compiler's log. The
+// caller must free both. It runs for seconds; concurrent calls are allowed.
 static inline int nvrtc_compile(nvrtc *t, const char *source, const char *name, int n, const char *const *options,
 		char **code, size_t *size, char **log) {
 	uintptr_t program = 0;

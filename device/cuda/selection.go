@@ -71,7 +71,7 @@ func (k *kernelSet) FindExtreme(st device.Stream, e kernels.Extreme, values, ind
 			return failed
 		}
 		defer k.d.Free(part)
-		if s != k.d.compute { // because Free orders memory behind the compute stream only
+		if s != k.d.compute { // Free only orders memory after the compute stream
 			defer func() { err = errors.Join(err, k.d.compute.WaitFor(s.Mark())) }()
 		}
 		a.indices, a.values, a.chunks = uint64(part.Addr()), uint64(part.Addr())+uint64(8*results), uint64(n)

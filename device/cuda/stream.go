@@ -26,22 +26,22 @@ type gpuStream struct {
 	work   device.Buffer // scratch memory of the kernels on this stream; allocated when the first kernel needs it
 
 	// order is held while an event is recorded, so that events are recorded in the order of their
-	// numbers. The driver, or the function given to Enqueue, may block while order is held. It
-	// never blocks while mu, or the device's mutex, is held, so querying an event waits neither for
-	// a stream whose queue is full nor for another stream.
+	// numbers. The driver, or the function passed to Enqueue, may block while order is held, but
+	// never while mu or the device's mutex is held. So querying an event waits neither for a stream
+	// whose queue is full nor for another stream.
 	order   sync.Mutex
 	number  uint64      // the number of the last event
 	last    *gpuEvent   // the last event, if its recording succeeded
 	pending []*gpuEvent // the events whose CUevents are in use, in order
-	unused  []gpuEvent  // allocated but unused events: allocating a block of them at a time is faster
-	// These CUevents can be recorded again, because the stream has passed them.
+	unused  []gpuEvent  // preallocated events: allocating a block at a time is faster
+	// CUevents for reuse: the stream has passed them.
 	freeEvents, freeMarks handles
 
 	changed atomic.Bool // whether something was enqueued since the last event
-	shared  atomic.Bool // whether another library may enqueue work without notice
+	shared  atomic.Bool // whether another library may enqueue work on the stream directly
 
 	mu      sync.Mutex
-	reached atomic.Uint64 // the number of the last event that the stream is known to have passed; mu is held for writing
+	reached atomic.Uint64 // number of the last event known to be complete; written with mu held
 }
 
 // workspace is the scratch memory of a closed stream. Another stream may use it after the event
@@ -51,8 +51,8 @@ type workspace struct {
 	idle device.Event
 }
 
-// NewStream makes a stream besides Compute. If it is urgent, the GPU schedules its waiting blocks
-// before those of other streams.
+// NewStream creates a stream. If it is urgent, the GPU schedules its pending blocks before those of
+// other streams.
 func (d *gpuDevice) NewStream(urgent bool) (device.Stream, error) {
 	s, err := d.newStream(urgent)
 	if err != nil {
@@ -92,9 +92,9 @@ func (s *gpuStream) Handle() uintptr {
 	return uintptr(s.handle)
 }
 
-// enqueued records that work was enqueued, or may have been, and returns err, the result of the
-// driver's call. The caller calls it after the driver's call, so that an event which another
-// goroutine records in between is not mistaken for one behind the work.
+// enqueued notes that work was, or may have been, enqueued, and returns err, the result of the
+// driver call. It must be called after the driver call, so that an event that another goroutine
+// records in between does not count as one after the work.
 func (s *gpuStream) enqueued(err error) error {
 	s.changed.Store(true)
 	return err
@@ -103,8 +103,8 @@ func (s *gpuStream) enqueued(err error) error {
 // Record returns an event behind everything enqueued so far.
 func (s *gpuStream) Record() device.Event { return s.record(true) }
 
-// Mark is Record for an event without a time, whose Time is the zero Time. An event with a time
-// costs the stream about three microseconds between two kernels; an event without costs nothing.
+// Mark is like Record for an untimed event. A timed event costs the stream about three microseconds
+// between two kernels; an untimed event costs nothing.
 func (s *gpuStream) Mark() device.Event { return s.record(false) }
 
 // WaitFor makes everything enqueued on the stream from now on run after e. If e is an event of a
@@ -158,14 +158,14 @@ func (s *gpuStream) Close() error {
 	return s.destroy()
 }
 
-// leave registers clean-ups that return the CUevents of the closed stream's events to the pool when
-// the garbage collector frees the events.
+// leave registers clean-ups that return the CUevents of a closed stream to the pool when their
+// events are garbage collected.
 func (s *gpuStream) leave() {
 	s.order.Lock()
 	defer s.order.Unlock()
 	for _, e := range s.pending {
 		pool := s.d.pool(e.timed)
-		runtime.AddCleanup(e, func(h C.uintptr_t) { pool.put(h) }, e.handle) // the collector's goroutine runs it: it must not call CUDA
+		runtime.AddCleanup(e, func(h C.uintptr_t) { pool.put(h) }, e.handle) // runs on the collector's goroutine, so it must not call CUDA
 	}
 	s.d.events.put(s.freeEvents...)
 	s.d.marks.put(s.freeMarks...)
@@ -197,8 +197,8 @@ func (s *gpuStream) idle() (bool, error) {
 	return code == 0, s.d.check("cuStreamQuery", code)
 }
 
-// workspace returns the scratch memory that the kernels on the stream share: they run one after the
-// other. It may be the memory of a closed stream, behind whose last use the stream then waits.
+// workspace returns the stream's scratch memory, which its kernels share because they run in order.
+// It may come from a closed stream; then the stream first waits for the last use of it.
 func (s *gpuStream) workspace() (device.Buffer, error) {
 	if s.work.Len() > 0 {
 		return s.work, nil
@@ -233,7 +233,7 @@ func (s *gpuStream) capturing() (bool, error) {
 func (d *gpuDevice) stream(s device.Stream) *gpuStream {
 	gs, ok := s.(*gpuStream)
 	if !ok || gs.d != d {
-		panic(fmt.Errorf("%s: a stream of another device, %T", d.name, s))
+		panic(fmt.Errorf("%s: got a stream of another device, %T", d.name, s))
 	}
 	return gs
 }

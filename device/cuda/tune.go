@@ -11,20 +11,20 @@ import (
 	"time"
 )
 
-// A race runs each way several times, in turns. The first rounds only warm the GPU up: its clock is higher
-// before products have drawn their power for a while, and then other ways are the fastest.
+// A race runs each alternative several times, alternating. The first rounds warm up the GPU: until
+// products have drawn power for a while its clock is higher, and other alternatives are the fastest.
 const (
 	raceRounds = 7
-	raceWarm   = 2                    // the number of rounds that do not count
-	raceTime   = 3 * time.Millisecond // runs that are timed together take at least so long
+	raceWarm   = 2                    // warm-up rounds
+	raceTime   = 3 * time.Millisecond // minimum time of runs that are timed together
 	raceRuns   = 64                   // the maximum number of such runs
-	raceGain   = 0.98                 // another way must take less than this part of the first way's time to be chosen
+	raceGain   = 0.98                 // an alternative must take less than this fraction of the default's time
 	raceWait   = 20 * time.Second
 )
 
-// race times several ways to compute one thing, which run enqueues on s, and returns the number of
-// the fastest. It returns 0, the default way, unless another way is clearly faster. decided is false if
-// the race could not be completed. An error is the device's.
+// race times several alternatives, which run enqueues on s, and returns the index of the fastest. It
+// returns 0, the default, unless another one is clearly faster. decided is false if the race could not
+// be completed. An error is the device's.
 //
 // race blocks the host until the stream has run the race, for a bounded time. No collective that
 // the stream waits for should be running.
@@ -38,7 +38,7 @@ func (d *gpuDevice) race(s *gpuStream, ways int, run func(way int) error) (best 
 		}
 		return err
 	}
-	// timed runs a way several times between two stamps.
+	// timed runs an alternative several times between two stamps.
 	timed := func(way, runs int) error {
 		if err := stamp(); err != nil {
 			return err

@@ -7,12 +7,12 @@ import "C"
 
 import "unsafe"
 
-// maxParts is the number of parameters that one kernel updates, MAX_PARTS in kernels/prelude.cu. All
-// arguments of a kernel have to fit in 4 KiB.
+// maxParts is the maximum number of parameters that one kernel updates, MAX_PARTS in kernels/prelude.cu.
+// The arguments of a kernel must fit in 4 KiB.
 const maxParts = 48
 
-// updates collects steps of an optimizer that differ in their tensors alone, and launches one kernel for
-// up to maxParts of them. A holds what such steps have in common, and P the tensors of one.
+// updates batches optimizer steps that differ only in their tensors, and launches one kernel for up to
+// maxParts of them. A holds their common arguments, and P the tensors of one.
 type updates[A comparable, P any] struct {
 	k    *kernelSet
 	s    *gpuStream
@@ -30,7 +30,8 @@ type updateArgs[A comparable, P any] struct {
 	parts  [maxParts]P
 }
 
-// add adds a step on n elements, which f computes with so many blocks. It launches the steps before if that one does not fit.
+// add adds a step on n elements, computed by f with the given number of blocks. It first launches the
+// pending steps if this one cannot be batched with them.
 func (u *updates[A, P]) add(f C.uintptr_t, common A, part P, n, blocks int) error {
 	if n == 0 {
 		return nil

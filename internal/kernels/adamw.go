@@ -21,9 +21,9 @@ import (
 // MaxVariance, if present, holds the maximum of Variance so far and replaces Variance in the last
 // line: AMSGrad (Reddi, Kale and Kumar, "On the Convergence of Adam and Beyond", 2018).
 //
-// It is the update rule of torch.optim.AdamW, and with Coupled that of torch.optim.Adam. The first
-// step takes Mean, Variance and MaxVariance as zeros and does not read them. Every device computes
-// it in all floating-point types. All tensors have the same type.
+// It is the update rule of torch.optim.AdamW, and with Coupled that of torch.optim.Adam. The first step
+// uses zeros for Mean, Variance and MaxVariance, and does not read them. Every device computes it in all
+// floating-point types. All tensors have the same type.
 //
 // Master, Skip, Overflow and At are as in [SGDStep]. With a Master, Mean and the variances are Float32,
 // and Grad is of Param's type or Float32.
@@ -35,7 +35,7 @@ type AdamWStep struct {
 	WeightDecay                 float64
 	Coupled                     bool
 	Step                        int           // the number of this step for this parameter, from 1
-	LossScale                   float64       // the factor of the loss; 0 means 1
+	LossScale                   float64       // the loss scale; 0 means 1
 	Skip, Overflow              device.Tensor // Uint8, or absent
 	At                          device.Tensor // Float64, or absent; Step then only says whether this is the first step
 }
@@ -59,7 +59,7 @@ func (p *AdamWStep) Unscale() float64 {
 	return 1 / p.LossScale
 }
 
-// Rates returns the factors of the update with the correction for moments that start as zeros:
+// Rates returns the factors of the update, including the bias correction:
 //
 //	Param -= rate·Mean / (√Variance·root + Eps)
 func (p *AdamWStep) Rates() (rate, root float64) {

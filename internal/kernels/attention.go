@@ -5,9 +5,9 @@ import "github.com/goddp/goddp/device"
 // MaxHeadSize is the maximum size of a head for attention.
 const MaxHeadSize = 256
 
-// Heads is an operand or a result of attention: an array [B H T D] of batches, heads, rows and the
-// elements of a row. The elements of a row are contiguous, so queries, keys and values can be parts of
-// one buffer.
+// Heads is an operand or result of attention: a strided array [B H T D] of batches, heads, rows and
+// elements. Only the elements of a row are contiguous, so queries, keys and values can be parts of one
+// buffer.
 type Heads struct {
 	Data                               device.Tensor // the memory from the first element on
 	B, H, T, D                         int
@@ -48,14 +48,14 @@ type Attend struct {
 	Scale  float64 // the factor of the products of queries and keys
 }
 
-// Attention has the kernels of scaled dot-product attention: softmax(Scale·q·kᵀ + Mask)·v. None of them
-// allocates an array of T·S elements. Sums are in Float32, or in Float64 for operands of Float64. For
-// 16-bit types, the probabilities and the gradients of the products are rounded to 16 bits where they
-// are factors of a product.
+// Attention contains the kernels of scaled dot-product attention: softmax(Scale·q·kᵀ + Mask)·v. None of
+// them allocates an array of T·S elements. Sums are in Float32, or in Float64 for operands of Float64.
+// For 16-bit types, the probabilities and the gradients of the products are rounded to 16 bits when they
+// are operands of a product.
 //
 // A query whose keys are all masked has a result of zeros and contributes no gradient. A NaN propagates
-// to all results that depend on it; whether it propagates to results that a mask separates from it is
-// undefined. The size D of a head is at most [MaxHeadSize].
+// to all results that depend on it, and may propagate to results that the mask excludes. The size D of a
+// head is at most [MaxHeadSize].
 type Attention interface {
 	// Attention computes o [B H T D], and lse [B H T], the logarithm of each row's sum of
 	// exponentials. lse is of Float64 for operands of Float64, else of Float32. For a query whose
@@ -73,7 +73,7 @@ type Attention interface {
 }
 
 // AttentionGrads are the destinations of the gradients of an attention, with the shapes of Q, K and V. A
-// gradient whose Data is the zero Tensor is not wanted.
+// gradient whose Data is the zero Tensor is not computed.
 type AttentionGrads struct {
 	Q, K, V          Heads
 	AccQ, AccK, AccV device.Accum

@@ -2,16 +2,16 @@ package kernels
 
 import "github.com/goddp/goddp/device"
 
-// BatchNorm describes y = (x - mean)/√(variance + Eps)·weight + bias, with a mean and a variance of each channel,
-// plus a residual if there is one. With ReLU, 0 takes the place of a negative y.
+// BatchNorm describes y = (x - mean)/√(variance + Eps)·weight + bias, with a mean and a variance per channel,
+// plus an optional residual. With ReLU, a negative y becomes 0.
 type BatchNorm struct {
 	X              device.Tensor // [n c l]: samples, channels, positions of a channel
 	Mean, Variance device.Tensor // [c], of [StatType]
 	Weight, Bias   device.Tensor // [c], or absent
 	Eps            float64
 	ReLU           bool
-	// Mask, of Uint8, has a bit for each element of y: bit i%8 of byte i/8 says that element i is not 0 or
-	// negative. With ReLU, BatchNorm writes it unless it is absent, and the gradients read it.
+	// Mask, of Uint8, has a bit for each element of y: bit i%8 of byte i/8 is set if element i is not 0 or
+	// negative. With ReLU, BatchNorm writes it if present, and the gradients read it.
 	Mask device.Tensor
 }
 
@@ -24,13 +24,13 @@ type BatchNormGrads struct {
 // MaskBytes returns the size of the mask for n elements.
 func MaskBytes(n int) int { return (n + 7) / 8 }
 
-// BatchNormalization has the kernels that normalise each channel by given moments. g is the gradient of the
-// result; where the mask has no bit, it counts as 0.
+// BatchNormalization contains the kernels that normalize each channel by given moments. g is the gradient of
+// the result; where the mask is 0, it counts as 0.
 type BatchNormalization interface {
 	// BatchNorm computes y into dst. residual has x's shape or is absent.
 	BatchNorm(s device.Stream, dst, residual device.Tensor, p BatchNorm) error
-	// BatchNormGradSums computes the gradients of bias and weight: sums [2 c] become the sums of g, and of g
-	// times the normalised x.
+	// BatchNormGradSums computes the gradients of bias and weight into sums [2 c]: the sums of g, and of g
+	// times the normalized x.
 	BatchNormGradSums(s device.Stream, sums, g device.Tensor, p BatchNorm) error
 	// BatchNormGrad accumulates the gradients of x and of the residual. sums [2 c] is the result of
 	// BatchNormGradSums, and count, a scalar, the number of elements per channel, both over all ranks that

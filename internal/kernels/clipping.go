@@ -6,16 +6,16 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// Clipping has the kernels that bound the norm of several arrays, as one vector. A device runs each by few
-// kernels of its own, however many arrays there are. Every device computes them in all floating-point types;
-// the arrays of one call may differ in type.
+// Clipping contains the kernels that clip the norm of several arrays as one vector. A device launches only a
+// few kernels, regardless of the number of arrays. Every device supports all floating-point types; the
+// arrays of one call may differ in type.
 type Clipping interface {
 	// PowerSum computes the scalar dst = Σ|x|^p over all elements of all xs. With an infinite p it is the
-	// largest magnitude, 0 if there are no elements. dst is of Float64, and so is the arithmetic.
+	// largest magnitude, 0 if there are no elements. dst and the arithmetic are Float64.
 	PowerSum(s device.Stream, dst device.Tensor, p float64, xs ...device.Tensor) error
 	// ScaleToNorm multiplies all elements of all xs by [NormFactor] of norm and limit. norm is the scalar
 	// total^(1/p), or total with an infinite p. It is of Float32 or Float64; total is of Float64. If the
-	// factor is 1, nothing but norm is written.
+	// factor is 1, only norm is written.
 	ScaleToNorm(s device.Stream, norm, total device.Tensor, p, limit float64, xs ...device.Tensor) error
 }
 

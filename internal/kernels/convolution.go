@@ -5,12 +5,12 @@ import "github.com/goddp/goddp/device"
 // Window slides over images [h w]. Its sizes are along the first axis and along the second.
 type Window struct {
 	Kernel, Stride, Padding, Dilation [2]int
-	Ceil                              bool // whether a last window may reach beyond the padding
+	Ceil                              bool // whether the last window may extend beyond the padding
 	ChannelsLast                      bool // whether images are [n h w c] instead of [n c h w]
 }
 
-// Out returns the number of positions of the window along an axis of n elements. It is at most 0 if the
-// window does not fit.
+// Out returns the number of positions of the window along an axis of n elements. It is 0 or negative if
+// the window does not fit.
 func (w Window) Out(axis, n int) int {
 	stride, pad := w.Stride[axis], w.Padding[axis]
 	rest := n + 2*pad - w.Dilation[axis]*(w.Kernel[axis]-1) - 1
@@ -61,8 +61,8 @@ func (p Conv) Window(w device.Shape) Window {
 	return Window{Kernel: [2]int{w[rows], w[cols]}, Stride: p.Stride, Padding: p.Padding, Dilation: p.Dilation, ChannelsLast: p.ChannelsLast}
 }
 
-// Shape returns the shape of the convolution of x with w. It panics with a [*device.ShapeError] if they do
-// not fit.
+// Shape returns the shape of the convolution of x with w. It panics with a [*device.ShapeError] if the
+// shapes do not match.
 func (p Conv) Shape(x, w device.Shape) device.Shape {
 	out, fit := p.TryShape(x, w)
 	if !fit {
@@ -71,7 +71,7 @@ func (p Conv) Shape(x, w device.Shape) device.Shape {
 	return out
 }
 
-// TryShape is Shape, but reports false if x and w do not fit.
+// TryShape is Shape, but reports false if x and w do not match.
 func (p Conv) TryShape(x, w device.Shape) (out device.Shape, fit bool) {
 	c, rows, cols := ImageAxes(p.ChannelsLast)
 	if len(x) != 4 || len(w) != 4 || p.Groups < 1 || w[0]%p.Groups != 0 || x[c] != w[c]*p.Groups {
@@ -86,10 +86,9 @@ func (p Conv) TryShape(x, w device.Shape) (out device.Shape, fit bool) {
 	return out, out[rows] >= 1 && out[cols] >= 1
 }
 
-// Convolution has the kernels of convolutions. x is [n c h w], w is [o c/p.Groups kh kw], bias is [o] or
-// absent. g, the gradient of the result, and the result are [n o oh ow], as p.Shape returns. With
-// p.ChannelsLast the axes of channels are the last ones. Padding is zeros, which are multiplied like any
-// number.
+// Convolution contains the kernels of convolutions. x is [n c h w], w is [o c/p.Groups kh kw], bias is [o]
+// or absent. g, the gradient of the result, and the result are [n o oh ow], as p.Shape returns. With
+// p.ChannelsLast the channel axes are last. Padding is zeros, which are multiplied like other elements.
 type Convolution interface {
 	// PrepareConv2d chooses and loads the kernels for a Conv2d whose gradients will be computed, because a
 	// backward pass must not: see PrepareLinearGrad. It overwrites dst.

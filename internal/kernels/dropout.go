@@ -7,17 +7,18 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// Dropout has the kernel of dropout.
+// Dropout contains the dropout kernel.
 type Dropout interface {
-	// Dropout accumulates into dst x/(1-p) for kept elements and x·0 for dropped elements; p is
-	// the probability of dropping. Whether element i is dropped depends on the element i after at alone:
-	// see the package documentation. The same call computes the gradient of x from that of the
+	// Dropout accumulates into dst x/(1-p) for kept elements and x·0 for dropped elements; p is the
+	// probability of dropping. Whether element i is dropped depends only on number at+i of the random
+	// sequence: see the package documentation. The same call computes the gradient of x from that of the
 	// result. dst may be x if acc.Beta is 0.
 	Dropout(s device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor, p float64, at Position) error
 }
 
-// Position is a position in a random sequence: Offset, plus the number in From when the kernel runs, in
-// the sequence that Seed selects. So an operation that a graph repeats can continue the sequence.
+// Position is a position in a random sequence: Offset plus, if From is present, its value when the
+// kernel runs. So an operation in a graph can continue the sequence in each launch. Seed selects the
+// sequence.
 type Position struct {
 	Seed, Offset uint64
 	From         device.Tensor // a scalar of Int64 in device memory, or absent; the sum wraps
@@ -27,7 +28,7 @@ type Position struct {
 // probability p, and the factor of the kept elements. It panics unless 0 ≤ p ≤ 1.
 func DropoutThreshold(p float64) (threshold uint64, factor float64) {
 	if !(p >= 0 && p <= 1) {
-		panic(fmt.Errorf("Dropout: the probability is %v, want 0 to 1", p))
+		panic(fmt.Errorf("Dropout: probability %v, want 0 to 1", p))
 	}
 	if p == 1 {
 		return 1 << 32, 0

@@ -2,7 +2,7 @@ package kernels
 
 import "github.com/goddp/goddp/device"
 
-// FeedForward has the kernels of two Linears with an elementwise function op between them:
+// FeedForward contains the kernels of two Linears with an elementwise function op between them:
 //
 //	pre = x·w1ᵀ + b1,  hidden = op(pre),  y = hidden·w2ᵀ + b2
 //

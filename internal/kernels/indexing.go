@@ -2,11 +2,11 @@ package kernels
 
 import "github.com/goddp/goddp/device"
 
-// Indexing has the kernels that move rows by index. Operands have three axes, and the middle one is
-// indexed. An index is Int64, and has one axis of m indices for all of dst, or one index for every
-// element.
+// Indexing contains the kernels that move rows by index. Operands have three axes, and the middle
+// one is indexed. An index is Int64, and has one axis of m indices for all of dst, or one index for
+// every element.
 //
-// An index is within 0 to n-1. If the host can read the indices, an index out of range panics with a
+// An index must be in [0, n). If the host can read the indices, an index out of range panics with a
 // [*device.IndexError]. On a GPU, Gather gives NaN for it, and ScatterAdd ignores the term.
 type Indexing interface {
 	// Gather computes dst[o, i, k] = src[o, index[i], k], or, with an index of dst's shape,
@@ -15,6 +15,7 @@ type Indexing interface {
 	// ScatterAdd is the adjoint of Gather. It adds the elements of src [outer m inner] at the
 	// positions from which Gather would have read them, and accumulates the sums, 0 for positions
 	// without terms, into dst [outer n inner]. It ignores elements whose index is skip; -1 skips
-	// none. The order of the terms depends on the indices alone, so equal inputs give equal bits.
+	// none. The order of the terms depends only on the indices, so equal inputs give bit-identical
+	// results.
 	ScatterAdd(s device.Stream, dst device.Tensor, acc device.Accum, src, index device.Tensor, skip int) error
 }

@@ -2,9 +2,8 @@ package kernels
 
 import "github.com/goddp/goddp/device"
 
-// Layout states where the elements of a box lie in a tensor's memory. The first element of the box is
-// element Offset of the tensor. One step along axis i of the box is Strides[i] elements of the tensor,
-// which may be negative.
+// Layout says where the elements of a box are in a tensor's memory. The first element of the box is
+// element Offset of the tensor. Strides[i] is the stride of axis i in elements, and may be negative.
 type Layout struct {
 	Offset  int
 	Strides []int
@@ -27,8 +26,7 @@ func ChannelsFirst(shape device.Shape) (device.Shape, Layout) {
 	return device.Shape{shape[0], shape[3], shape[1], shape[2]}, Layout{Strides: []int{d[0], d[3], d[1], d[2]}}
 }
 
-// Rearranging has the kernel that moves elements to other places: it transposes, slices and joins
-// tensors.
+// Rearranging contains the kernel that moves elements: it transposes, slices and concatenates tensors.
 type Rearranging interface {
 	// CopyStrided accumulates the box of src with layout from into the box of dst with layout to.
 	// Both boxes have the given shape. dst and src have the same type: any type with

@@ -2,8 +2,8 @@ package kernels
 
 import "github.com/goddp/goddp/device"
 
-// Norm are the parameters of a normalisation of groups of elements. A group is normalised by its mean
-// and its variance, or by the mean of its squares if Uncentered.
+// Norm are the parameters of a normalization of groups of elements, by their mean and variance, or by the
+// mean of squares if Uncentered.
 type Norm struct {
 	// Groups is the number of groups of channels in each sample.
 	Groups     int
@@ -20,29 +20,28 @@ type NormGrads struct {
 	Addend device.Tensor
 }
 
-// Normalization has the kernels that normalise groups of elements to mean 0 and variance 1. x, dst and g
-// are [n c l]: samples, channels, and positions of a channel. weight and bias are [c], or absent. Means
+// Normalization contains the kernels that normalize groups of elements to mean 0 and variance 1. x, dst and
+// g are [n c l]: samples, channels, and positions of a channel. weight and bias are [c], or absent. Means
 // and variances are of [StatType]. A variance is the sum of squares divided by the number of elements.
 type Normalization interface {
-	// GroupNorm normalises each group of channels of each sample. mean and variance are
-	// [n·Groups]; mean is absent if p is Uncentered.
-	// dst = (x - mean)/√(variance + Eps)·weight + bias.
+	// GroupNorm normalizes each group of channels of each sample. mean and variance are [n·Groups]; mean is
+	// absent if p is Uncentered. dst = (x - mean)/√(variance + Eps)·weight + bias.
 	GroupNorm(s device.Stream, dst, mean, variance, x, weight, bias device.Tensor, p Norm) error
 	// AddGroupNorm is GroupNorm of sum = x + y, which it computes in the same pass. sum may be x or y.
 	AddGroupNorm(s device.Stream, dst, sum, mean, variance, x, y, weight, bias device.Tensor, p Norm) error
-	// GroupNormGrad accumulates into to the gradients of a GroupNorm, given g, the gradient of the
-	// result. Equal inputs give equal bits.
+	// GroupNormGrad accumulates into to the gradients of a GroupNorm, given g, the gradient of the result.
+	// It is deterministic.
 	GroupNormGrad(s device.Stream, to NormGrads, g, x, mean, variance, weight device.Tensor, p Norm) error
 
 	// Moments computes mean and variance [c] of each channel over samples and positions.
 	Moments(s device.Stream, mean, variance, x device.Tensor) error
-	// MergeMoments computes mean and variance [c] over all r ranks. Row i of parts [r 2c+1] holds
-	// rank i's means, variances, and number of elements per channel. count, a scalar, becomes the
-	// sum of these numbers. A rank without elements has no influence.
+	// MergeMoments computes mean and variance [c] over all r ranks. Row i of parts [r 2c+1] holds rank i's
+	// means, variances, and number of elements per channel. count, a scalar, becomes the sum of these
+	// numbers. A rank without elements is ignored.
 	MergeMoments(s device.Stream, mean, variance, count, parts device.Tensor) error
-	// TrackMoments moves the running mean and variance [c] towards mean and variance:
-	// running = (1-momentum)·running + momentum·new. The new variance is unbiased: multiplied by
-	// count/(count-1), unless count is 1. With count 0 the running ones stay. batches, a scalar of Int64, is
+	// TrackMoments moves the running mean and variance [c] towards mean and variance: running =
+	// (1-momentum)·running + momentum·new. The new variance is unbiased: multiplied by count/(count-1),
+	// unless count is 1. With count 0 the running values do not change. batches, a scalar of Int64, is
 	// increased by 1.
 	TrackMoments(s device.Stream, runningMean, runningVariance, batches, mean, variance, count device.Tensor, momentum float64) error
 }

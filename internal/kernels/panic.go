@@ -6,8 +6,8 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// NameLayer adds the names of a layer and of its parameter to a panic value of package
-// device, unless the value has them already: the innermost layer knows best.
+// NameLayer adds the names of a layer and of its parameter to a panic value of package device, unless it already
+// has them from a layer further inside.
 func NameLayer(panicked any, layer, parameter string) {
 	set := func(name *string, to string) {
 		if *name == "" {
@@ -22,7 +22,7 @@ func NameLayer(panicked any, layer, parameter string) {
 		set(&e.Layer, layer)
 		set(&e.Parameter, parameter)
 	case *device.IndexError:
-		if !e.Label { // which no parameter is responsible for
+		if !e.Label { // a label does not come from a parameter
 			set(&e.Layer, layer)
 		}
 	}

@@ -5,7 +5,7 @@ import "github.com/goddp/goddp/device"
 // AvgPool are the parameters of AvgPool2d.
 type AvgPool struct {
 	Window // without dilation
-	// ExcludePadding leaves padding out of means; otherwise padding counts as zeros.
+	// ExcludePadding excludes padding from means; otherwise padding counts as zeros.
 	ExcludePadding bool
 	// Adaptive divides an image into as many regions as the result has elements, instead of using
 	// a window: element i of m along an axis of n is the mean of the elements ⌊i·n/m⌋ to
@@ -13,8 +13,8 @@ type AvgPool struct {
 	Adaptive bool
 }
 
-// Region returns the elements [from, to) along an axis of n elements that element i of out is the mean
-// of. size is their number including the padding that counts.
+// Region returns the elements [from, to) of an axis of n elements that are averaged for element i of out. size
+// is the divisor, which may include padding.
 func (p AvgPool) Region(axis, i, n, out int) (from, to, size int) {
 	if p.Adaptive {
 		from, to = i*n/out, ((i+1)*n+out-1)/out
@@ -29,12 +29,12 @@ func (p AvgPool) Region(axis, i, n, out int) (from, to, size int) {
 	return from, to, end - begin
 }
 
-// Pooling has the kernels that make images smaller. x is [n c h w], results are [n c oh ow]. If the window has
+// Pooling contains the pooling kernels. x is [n c h w], results are [n c oh ow]. If the window has
 // ChannelsLast, x is [n h w c], and results are [n oh ow c].
 type Pooling interface {
-	// MaxPool2d computes the largest element in each window, the first of several, or NaN if the
-	// window contains one. index, of Int32, becomes its position row·w + column. Padding is smaller
-	// than any element. A window without elements gives -Inf and index -1.
+	// MaxPool2d computes the largest element in each window, or NaN if the window contains one. index, of
+	// Int32, is set to its position row·w + column, the first of equal elements. Padding is smaller than any
+	// element. A window without elements gives -Inf and index -1.
 	MaxPool2d(s device.Stream, dst, index, x device.Tensor, w Window) error
 	// MaxPool2dGrad accumulates into dst [n c h w] the gradient of x of a MaxPool2d, given g, the
 	// gradient of the result.

@@ -2,9 +2,9 @@ package kernels
 
 import "github.com/goddp/goddp/device"
 
-// RMSProp has the kernel of RMSProp.
+// RMSProp contains the kernel of RMSProp.
 type RMSProp interface {
-	// RMSProp is SGD for steps of RMSProp: see [RMSPropStep].
+	// RMSProp is like Kernels.SGD, for steps of RMSProp: see [RMSPropStep].
 	RMSProp(s device.Stream, steps ...RMSPropStep) error
 }
 
@@ -31,7 +31,7 @@ type RMSPropStep struct {
 	Master                   device.Tensor // Float32, or absent
 	LR, Alpha, Eps, Momentum float64
 	WeightDecay              float64
-	LossScale                float64 // the factor of the loss; 0 means 1
+	LossScale                float64 // the loss scale; 0 means 1
 	Centered                 bool
 	Skip, Overflow           device.Tensor // Uint8, or absent
 	At                       device.Tensor // Float64, or absent

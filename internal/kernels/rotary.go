@@ -9,7 +9,7 @@ type Rotation struct {
 	// D/2. They are of Float64 for operands of Float64, else of Float32. Elements from 2·W on are
 	// copied.
 	Cos, Sin device.Tensor
-	// Heads is the number of first heads in a row that are rotated. The other heads are copied.
+	// Heads is the number of leading heads in a row that are rotated. The other heads are copied.
 	Heads int
 	// Interleaved pairs the elements 2·i and 2·i+1, as the paper does. Otherwise i and W+i are a
 	// pair, as in Llama and GPT-NeoX.
@@ -18,7 +18,7 @@ type Rotation struct {
 	Inverse bool
 }
 
-// Rotary has the kernel of rotary position embeddings.
+// Rotary contains the kernel of rotary position embeddings.
 type Rotary interface {
 	// Rotate rotates pairs of elements of x [B T N D], and accumulates the result into dst of the
 	// same shape.

@@ -30,7 +30,7 @@ const (
 
 func (e Extreme) String() string { return [...]string{"Largest", "Smallest"}[e] }
 
-// Selection has the kernels that compare and select elements.
+// Selection contains the kernels that compare and select elements.
 type Selection interface {
 	// Compare computes dst, of Uint8: 1 where x c y holds, else 0. x and y have the same type,
 	// integers or a type that the device computes in, and are broadcast to dst's shape.
@@ -38,9 +38,9 @@ type Selection interface {
 	// MaskedCopy copies x to dst, of any type, where mask, of Uint8, is not 0. mask and x, of
 	// dst's type, are broadcast to dst's shape.
 	MaskedCopy(s device.Stream, dst, mask, x device.Tensor) error
-	// FindExtreme finds the extreme elements of src [outer n inner] along the middle axis:
-	// values [outer inner], and their indices, Int64 [outer inner]. Either may be absent. NaN is
-	// more extreme than any number. The first of equal elements counts. n is at least 1 if there
+	// FindExtreme finds the extreme elements of src [outer n inner] along the middle axis: values
+	// [outer inner], and their indices, Int64 [outer inner]. Either may be absent. NaN is more
+	// extreme than any number. The first of equal elements is selected. n is at least 1 if there
 	// are results.
 	FindExtreme(s device.Stream, e Extreme, values, indices, src device.Tensor) error
 }

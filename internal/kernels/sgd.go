@@ -16,17 +16,17 @@ import "github.com/goddp/goddp/device"
 // becomes the rounded Master. Steps that are too small to change Param add up in the Master. With a
 // Master, Velocity is Float32, and Grad is of Param's type or Float32.
 //
-// If a byte of Skip or Overflow is not zero, the step writes nothing. So a gradient that some rank could
-// not compute, or that is not finite, is not applied, although the host does not wait to know.
+// If a byte of Skip or Overflow is not zero, the step writes nothing. So a gradient that is missing on a
+// rank, or is not finite, is not applied, without waiting on the host.
 //
-// At, if present, holds in device memory the numbers that Numbers returns. The update then reads them
-// when it runs, and ignores the fields. So an update that a graph repeats can change its learning rate.
+// At, if present, contains the result of Numbers in device memory. The update then reads it when it
+// runs, and ignores the fields. So the learning rate of an update in a graph can change.
 type SGDStep struct {
 	Param, Grad, Velocity   device.Tensor // Velocity is absent without momentum
 	Master                  device.Tensor // Float32, or absent
 	LR, Momentum, Dampening float64
 	WeightDecay             float64
-	LossScale               float64 // the factor of the loss; 0 means 1
+	LossScale               float64 // the loss scale; 0 means 1
 	Nesterov, First         bool
 	Skip, Overflow          device.Tensor // Uint8, or absent
 	At                      device.Tensor // Float64, or absent

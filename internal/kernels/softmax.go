@@ -2,7 +2,7 @@ package kernels
 
 import "github.com/goddp/goddp/device"
 
-// Softmax has the kernels of softmax along an axis, which counts from 0.
+// Softmax contains the kernels of softmax along an axis. Axes are numbered from 0.
 type Softmax interface {
 	// Softmax computes dst = e^x/Σe^x, with the sum along the axis, or its logarithm if log. dst
 	// may be x. No exponential overflows.

@@ -2,9 +2,9 @@ package kernels
 
 import "github.com/goddp/goddp/device"
 
-// Broadcast returns the shape that a and b broadcast to by NumPy's rule: the shapes are
-// aligned at the last axis, and the sizes of an axis are equal or one of them is 1. If
-// they do not fit, Broadcast panics with a [*device.ShapeError] that names the operation op.
+// Broadcast returns the shape that a and b broadcast to by NumPy's rule: the shapes are aligned at
+// the last axis, and the sizes of an axis are equal or one of them is 1. If the shapes do not
+// match, Broadcast panics with a [*device.ShapeError] that names the operation op.
 func Broadcast(op string, a, b device.Shape) device.Shape {
 	out := make(device.Shape, max(len(a), len(b)))
 	for i := 1; i <= len(out); i++ {
@@ -28,7 +28,7 @@ func sizeFromEnd(s device.Shape, i int) int {
 	return s[len(s)-i]
 }
 
-// Distinct returns the tensors without those that have the same memory as an earlier one,
+// Distinct returns the tensors without duplicates: tensors on the same memory as an earlier one,
 // such as a parameter that two layers share.
 func Distinct(tensors []device.Tensor) []device.Tensor {
 	type memory struct {

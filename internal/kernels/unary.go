@@ -6,7 +6,7 @@ import (
 )
 
 // UnaryOp is an elementwise function of one operand. Functions without parameters are variables of this
-// package, which nothing must change; Pow, Clamp and others return functions with parameters. UnaryOps
+// package, which must not be modified; Pow, Clamp and others return functions with parameters. UnaryOps
 // are comparable.
 type UnaryOp struct {
 	Func UnaryFunc
@@ -68,7 +68,7 @@ func Pow(exponent float64) UnaryOp { return UnaryOp{Func: FuncPow, A: exponent} 
 // Clamp returns the function that limits x to lo to hi: see [FuncClamp]. A bound may be infinite.
 func Clamp(lo, hi float64) UnaryOp {
 	if math.IsNaN(lo) || math.IsNaN(hi) {
-		panic(fmt.Errorf("Clamp: the bounds are %v and %v", lo, hi))
+		panic(fmt.Errorf("Clamp: bounds %v and %v, want no NaN", lo, hi))
 	}
 	return UnaryOp{Func: FuncClamp, A: lo, B: hi}
 }

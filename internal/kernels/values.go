@@ -6,16 +6,16 @@ import (
 	"sync"
 )
 
-// Values keeps per-device state of the packages above device, such as autograd's scopes,
-// so that these packages need no package-level state. A package uses a key of an
-// unexported type, as with context.Context. The zero Values is ready to use.
+// Values keeps per-device state of other packages, such as autograd's scopes, so that they need no
+// package-level state. A package uses a key of an unexported type, as with context.Context. The zero
+// Values is ready to use.
 type Values struct {
 	mu sync.Mutex
 	m  map[any]any
 }
 
-// Close calls the method Close of each value that has one, without parameters and results. A device that
-// closes calls it while its libraries are open.
+// Close calls the method Close() of each value that has one. A device calls it when it closes, while its
+// libraries are still open.
 func (v *Values) Close() {
 	v.mu.Lock()
 	all := slices.Collect(maps.Values(v.m))
@@ -27,7 +27,7 @@ func (v *Values) Close() {
 	}
 }
 
-// Get returns the value under key. If there is none yet, Get makes it with init.
+// Get returns the value for key. If there is none yet, Get creates it with init.
 func (v *Values) Get(key any, init func() any) any {
 	v.mu.Lock()
 	defer v.mu.Unlock()

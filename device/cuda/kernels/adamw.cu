@@ -11,7 +11,7 @@ struct AdamW {
 	u64 skip, overflow; // addresses of flags, which are bytes
 	u64 skips, overflows;
 	double beta1, fresh1, beta2, fresh2; // fresh: 1 - beta
-	u64 at; // the address of the numbers that replace rate, root, kept and unscale, or 0
+	u64 at; // address of values that override rate, root, kept and unscale, or 0
 	double rate, root, eps, coupled, kept, unscale;
 	i32 first, amsgrad;
 	Parts<AdamWPart> parts;
@@ -100,7 +100,7 @@ template <class T, class G, class S, bool MASTER> __device__ inline void adamw(c
 	extern "C" __global__ void adamw_##name(const __grid_constant__ AdamW a) { adamw<T, T, T, false>(a); }
 EACH_FLOAT(EXPORT)
 
-// With a master: by gradients of the parameters' type, and of float32.
+// With masters: for gradients of the parameters' type, and of float32.
 #define EXPORT_MASTER(name, T)                                                                       \
 	extern "C" __global__ void adamw_master_##name(const __grid_constant__ AdamW a) { adamw<T, T, float, true>(a); } \
 	extern "C" __global__ void adamw_master_wide_##name(const __grid_constant__ AdamW a) { adamw<T, float, float, true>(a); }

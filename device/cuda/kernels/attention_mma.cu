@@ -24,7 +24,7 @@ template <int R, int D> struct Tile {
 	alignas(16) u16 v[R * pitch];
 };
 
-// What the hardware does in one instruction, and beside it the same in C++, for hosts.
+// Single hardware instructions, each with an equivalent in C++ for the emulation on hosts.
 
 // mma adds the product of a, on the left, and b, on the right, to c.
 template <class T> __device__ inline void mma(float *c, const u32 *a, u32 b0, u32 b1);
@@ -43,7 +43,7 @@ __device__ inline float exp2_(float v) {
 	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
 	return r;
 }
-// Shared is an address in shared memory; after is that of an element behind it.
+// Shared is an address in shared memory; after returns the address of a later element.
 typedef u32 Shared;
 __device__ inline Shared shared(const void *p) {
 	u32 r;
@@ -51,26 +51,26 @@ __device__ inline Shared shared(const void *p) {
 	return r;
 }
 __device__ inline Shared after(Shared s, int elements) { return s + 2 * elements; }
-// load_matrices loads four matrices of 8 × 8, of which lane 8i + r has the address of row
-// r of number i: each thread gets [g][2t 2t+1] of each.
+// load_matrices loads four 8 × 8 matrices. Lane 8i + r passes the address of row r of matrix i;
+// each thread gets [g][2t 2t+1] of each matrix.
 __device__ inline void load_matrices(u32 *m, Shared row) {
 	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
 		: "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(row) : "memory");
 }
-// load_transposed loads them transposed: each thread gets [2t 2t+1][g] of each.
+// load_transposed loads them transposed: each thread gets [2t 2t+1][g] of each matrix.
 __device__ inline void load_transposed(u32 *m, Shared row) {
 	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
 		: "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(row) : "memory");
 }
-// copy16 begins a copy of 16 bytes to shared memory, copy4 of 4; of zeros where there is
-// nothing.
+// copy16 starts an asynchronous copy of 16 bytes to shared memory, copy4 of 4 bytes; out of range
+// they store zeros.
 __device__ inline void copy16(Shared to, const void *from, bool there) {
 	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
 }
 __device__ inline void copy4(Shared to, const void *from, bool there) {
 	asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" :: "r"(to), "l"(from), "r"(there ? 4 : 0) : "memory");
 }
-// wait_copies waits for the copies that the thread began.
+// wait_copies waits for the thread's copies.
 __device__ inline void wait_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 #else
 template <class T> __device__ inline float half_of(u32 pair, int high) {
@@ -120,7 +120,7 @@ __device__ inline void copy4(Shared to, const void *from, bool there) {
 __device__ inline void wait_copies() {}
 #endif
 
-// copy_tile begins the copy of up to R rows of d elements; the rest become zeros.
+// copy_tile starts the copy of up to R rows of d elements; the rest is set to zero.
 template <int R, int D, class T> __device__ inline void copy_tile(Shared to, const T *from, i64 stride, i64 rows, i64 d) {
 	const int packs = D / 8, step = THREADS / packs, first = threadIdx.x / packs, c = threadIdx.x % packs * 8;
 	const int end = c < d ? (int)smaller(rows, R) : 0;
@@ -133,7 +133,7 @@ template <int R, int D, class T> __device__ inline void copy_tile(Shared to, con
 	}
 }
 
-// Left is 16 rows of D elements, as factors on the left.
+// Left is 16 rows of D elements, as left operands of mma.
 template <int D> struct Left {
 	u32 v[D / 16][4];
 	template <class T> __device__ void load(const T *from, i64 stride, i64 rows, i64 d) {
@@ -158,7 +158,7 @@ template <int N> struct Sums {
 #pragma unroll
 			for (int e = 0; e < 4; e++) v[n][e] = 0;
 	}
-	// factor is columns 16k to 16k+15, as a factor on the left.
+	// factor returns columns 16k to 16k+15 as a left operand.
 	template <class T> __device__ void factor(u32 *a, int k) const {
 		a[0] = pack2<T>(v[2 * k][0], v[2 * k][1]);
 		a[1] = pack2<T>(v[2 * k][2], v[2 * k][3]);
@@ -187,7 +187,7 @@ template <class T, int M, int N, int D> __device__ inline void products(Sums<N> 
 		}
 }
 
-// add_rows adds p·y to sum, of N rows of a tile y: p, M times 16 rows of N numbers, is
+// add_rows adds p·y to sum, for N rows of a tile y. p has M times 16 rows of N numbers, and is
 // rounded to T.
 template <class T, int M, int N, int D> __device__ inline void add_rows(Sums<D> *sum, const Sums<N> *p, Shared y) {
 	const int lane = threadIdx.x % 32, pitch = Tile<N, D>::pitch;
@@ -210,7 +210,7 @@ template <class T, int M, int N, int D> __device__ inline void add_rows(Sums<D> 
 	}
 }
 
-// quad_max and quad_sum are over the four threads that share a row. quad_max may lose a NaN.
+// quad_max and quad_sum reduce over the four threads that share a row. quad_max may lose a NaN.
 __device__ inline float quad_max(float v) {
 #pragma unroll
 	for (int lane = 1; lane < 4; lane *= 2) v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, lane));
@@ -221,8 +221,8 @@ __device__ inline float quad_sum(float v) {
 	return v + __shfl_xor_sync(0xffffffffu, v, 2);
 }
 
-// hide_keys makes scores -Inf: those that are masked, in 16 rows of queries from i on and
-// N columns of keys from j on.
+// hide_keys sets masked scores to -Inf, for 16 rows of queries from i on and N columns of keys from
+// j on.
 template <class T, int N> __device__ inline void hide_keys(const Attend &a, i64 mask, Sums<N> &s, i64 i, i64 j) {
 	const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
@@ -246,7 +246,7 @@ template <class T, int N> __device__ inline void hide_keys(const Attend &a, i64 
 			s.v[n][e] = masked<T, float>(a, mask, i + g + e / 2 * 8, j + n * 8 + 2 * t + e % 2, s.v[n][e], added);
 }
 
-// hide_queries is the same of 16 rows of keys from j on and N columns of queries from i on.
+// hide_queries does the same for 16 rows of keys from j on and N columns of queries from i on.
 template <class T, int N> __device__ inline void hide_queries(const Attend &a, i64 mask, Sums<N> &s, i64 i, i64 j) {
 	const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
@@ -359,7 +359,7 @@ template <class T, int D, int M, int R, int N> __device__ inline void attention(
 		}
 }
 
-// store accumulates 16 rows of sums, times a factor, into those of dst from first on.
+// store accumulates 16 rows of sums, times a factor, into rows of dst from first on.
 template <class T, int D> __device__ inline void store(const Heads &dst, const Place &at, i64 first, i64 rows, i64 d, const Accum &acc, const Sums<D> &sum, float factor) {
 	const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 	const float alpha = (float)acc.alpha, beta = (float)acc.beta;
@@ -517,7 +517,7 @@ template <class T, int D, int M, int R, int N> __device__ inline void attention_
 	}
 }
 
-// The sizes of heads, and of each kernel M, R and N.
+// The head sizes, and M, R and N of each kernel.
 #define EXPORT_SIZE(size, m, r, n, mq, rq, nq, mk, rk, nk, name, T) \
 	extern "C" __global__ void attention_##size##_##name(const Attend a) { attention<T, size, m, r, n>(a); } \
 	extern "C" __global__ void attention_query_grad_##size##_##name(const Attend a) { attention_query_grad<T, size, mq, rq, nq>(a); } \

@@ -5,7 +5,7 @@
 struct BatchNorm {
 	u64 dst, residual, x, g, mean, variance, weight, bias, sums, count, mask, part;
 	u64 n, c, l;
-	u64 chunk, chunks; // of wide kernels: the number of rows that a block computes, and of such blocks
+	u64 chunk, chunks; // for wide kernels: rows per block, and number of blocks
 	u64 relu, grads;   // grads: whether sums are those of gradients, not of moments
 	double eps;
 	Accum acc, acc_residual;
@@ -176,8 +176,8 @@ template <class T> __device__ inline void batch_norm_grad_wide(const BatchNorm &
 	}
 }
 
-// origin returns a number near the elements of channel c: the mean of four of them. Sums of squares of
-// distances from it lose few digits.
+// origin returns the mean of four elements of channel c. Sums of squares relative to it lose little
+// accuracy.
 template <class T> __device__ inline typename Arith<T>::type origin(const BatchNorm &a, u64 c) {
 	typename Arith<T>::type s = 0;
 	for (int i = 0; i < 4; i++) s += up(((const T *)a.x)[a.n * i / 4 * a.c + c]);

@@ -1,6 +1,6 @@
 // The norm of several arrays as one vector, and the factor that bounds it. Each block of power_sum writes the
-// sum of its share; fold_powers joins these sums. The grid depends on the sizes and the GPU alone, and so does
-// the order of additions.
+// sum of its share; fold_powers joins these sums. The grid, and so the order of additions, depends only on the
+// sizes and the GPU.
 
 struct ClipPart {
 	u64 x, n;
@@ -23,7 +23,7 @@ struct Fold {
 
 enum { LARGEST, ABSOLUTE, SQUARE, POWER };
 
-// join joins two sums of powers. A NaN stays, because nothing is above it.
+// join combines two sums of powers and keeps a NaN.
 __device__ inline double join(int kind, double a, double b) {
 	if (kind != LARGEST) return a + b;
 	return b > a || b != b ? b : a;

@@ -1,5 +1,5 @@
-// Convolution as matrix products. im2col writes the elements that each position of the result
-// depends on as columns; col2im is its adjoint. The columns of several images lie side by side.
+// Convolution as matrix products. im2col writes the elements that each position of the result depends on as
+// columns; col2im is its adjoint. The columns of several images are concatenated.
 
 struct Conv {
 	u64 to, from, bias;
@@ -8,7 +8,7 @@ struct Conv {
 	u64 group;         // the number of channels in a group
 	u64 kh, kw, oh, ow;
 	i64 sh, sw, ph, pw, dh, dw; // stride, padding, dilation
-	u64 last;                   // whether channels are the last axis: of images, of results, of a group's taps
+	u64 last;                   // whether images, results and taps have channels last
 	Accum acc;
 };
 
@@ -112,8 +112,8 @@ template <class T> __device__ inline void fold_images(const Conv &a) {
 	}
 }
 
-// unfold_weight accumulates into each element of a weight [images h w c] the element of the folded weight
-// [images oh ow group] in its place.
+// unfold_weight accumulates the folded weight [images oh ow group] into the corresponding elements of the weight
+// [images h w c].
 template <class T> __device__ inline void unfold_weight(const Conv &a) {
 	for (u64 e = global_thread(); e < a.images * a.h * a.w * a.c; e += global_threads()) {
 		const u64 place = divide(e, a.c), c = e - place * a.c, line = divide(place, a.w), x = place - line * a.w;

@@ -56,8 +56,8 @@ __device__ inline float erfc_(float v) { return erfcf(v); }
 __device__ inline double erfc_(double v) { return erfc(v); }
 
 // normal_cdf is the normal distribution function, and normal_density its derivative. In the tails the rounding error of
-// their argument would grow to many ulp, so fma computes it and the result is corrected. 16-bit types are too coarse to
-// need that.
+// their argument would grow to many ulp, so it is computed with fma and the result is corrected. 16-bit types do not
+// need this.
 template <class T, class A> __device__ inline A normal_cdf(A v) {
 	const A root = A(-0.70710678118654752440), t = v * root;
 	const A y = A(0.5) * erfc_(t);
@@ -81,9 +81,8 @@ template <class T> __device__ inline float quick_divide(float v, float by) { ret
 template <> __device__ inline float quick_divide<float>(float v, float by) { return v / by; }
 template <class T> __device__ inline double quick_divide(double v, double by) { return v / by; }
 
-// gelu_tanh computes x·(1 + tanh u)/2 with u = c·(x + k·x³), and its slope at x. (1 + tanh u)/2
-// is the logistic function of 2u. By e = exp(-2|u|) it keeps its digits where it is small, and so
-// does the slope where that is.
+// gelu_tanh computes x·(1 + tanh u)/2 with u = c·(x + k·x³), and its slope at x. (1 + tanh u)/2 is the logistic
+// function of 2u. Computed with e = exp(-2|u|), small values of it and of the slope are accurate.
 #define GELU_C 0.79788456080286535588 // √(2/π)
 #define GELU_K 0.044715
 template <class T, class A> __device__ inline void gelu_tanh(A x, A &value, A &slope) {

@@ -143,7 +143,7 @@ extern "C" __global__ void sort_place(const Scatter a) {
 
 __device__ inline u64 sorted_key(const Scatter &a, u64 i) { return key_of(a, ((const u64 *)a.to)[i]); }
 
-// Where N columns from col on are: first in a row of dst, or in a part.
+// The location of N columns from col on: in a row of dst, or in a part.
 template <class T, int N> __device__ inline void add_to(const Scatter &a, u64 key, u64 col, const double *v) {
 	if (key >= a.keys) return;
 	T *dst = (T *)a.dst + (col / a.width * a.n + key) * a.width + col % a.width;
@@ -167,9 +167,9 @@ template <class T> struct Row<T, 1> {
 	__device__ double at(int) const { return up(e); }
 };
 
-// add_runs adds the terms of one key that lie in a chunk. If these are all terms of the key, the
-// sum goes to dst. Otherwise it goes to a part of the chunk: to the first one if terms of the key
-// lie in the chunk before, and to the second one if terms of the key follow in the next chunk.
+// add_runs adds the terms of one key in a chunk. If these are all terms of the key, the sum is
+// added to dst. Otherwise it is stored in the chunk's first part if the key starts in an earlier
+// chunk, or in its second part if the key continues in the next chunk.
 template <class T, int N> __device__ inline void add_runs(const Scatter &a) {
 	const int ahead = 4;
 	const T *src = (const T *)a.src;
@@ -218,7 +218,7 @@ template <class T, int N> __device__ inline void add_runs(const Scatter &a) {
 	}
 }
 
-// join_runs adds the parts of a key whose terms begin in one chunk and continue in the next.
+// join_runs adds the parts of a key whose terms span several chunks.
 template <class T, int N> __device__ inline void join_runs(const Scatter &a) {
 	for (u64 chunk = blockIdx.y * (u64)blockDim.y + threadIdx.y; chunk < a.chunks; chunk += gridDim.y * (u64)blockDim.y) {
 		const u64 lo = chunk * CHUNK, hi = lo + CHUNK;

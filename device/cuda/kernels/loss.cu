@@ -1,5 +1,5 @@
-// Mean squared error and cross-entropy. Each block adds in float64 and writes its sum to part; mean
-// adds these sums. The grid depends on the shapes alone, and so does the order of additions.
+// Mean squared error and cross-entropy. Each block adds in float64 and writes its sum to part; mean adds these sums.
+// The grid, and so the order of additions, depends only on the shapes.
 
 struct Loss {
 	u64 dst, part, parts;
@@ -100,7 +100,7 @@ template <class T> __device__ inline Exponential<T> probability(double lse) {
 	return Exponential<T>(shift, lse - (double)shift);
 }
 
-// larger returns the larger number, or the one that is no NaN.
+// larger returns the larger number; if one is NaN, the other.
 __device__ inline float larger(float a, float b) { return fmaxf(a, b); }
 __device__ inline double larger(double a, double b) { return fmax(a, b); }
 
@@ -139,12 +139,12 @@ template <class T> struct Exponents {
 	}
 };
 
-// Splits says whether the label's e^x is summed apart from the others', so that a loss near 0 keeps its digits. 16-bit
-// logits have too few digits for that to matter.
+// Splits says whether the label's e^x is summed separately, so that a loss near 0 is accurate. 16-bit logits are too
+// inaccurate for that to matter.
 template <class T> struct Splits { static const bool value = sizeof(T) > 2; };
 
-// read_others converts a pack of a row. The label's x, at its place in the pack, becomes -Inf if it is summed apart. The
-// place is N or more if the label is in another pack.
+// read_others converts a pack of a row. The label's x, at index place in the pack, becomes -Inf if it is summed
+// separately. place is N or more if the label is in another pack.
 template <class T> __device__ inline void read_others(const Pack<T> &p, u64 label, typename Arith<T>::type (&v)[Pack<T>::N]) {
 	const int N = Pack<T>::N;
 #pragma unroll
@@ -154,8 +154,8 @@ template <class T> __device__ inline void read_others(const Pack<T> &p, u64 labe
 		for (int i = 0; i < N; i++) v[i] = label == i ? __longlong_as_double(0xfff0000000000000ll) : v[i];
 }
 
-// log_sum_exp returns log Σ e^x of a row, without the label's x if that is summed apart, to every thread of the block.
-// It reads x once.
+// log_sum_exp returns log Σ e^x of a row, without the label's x if that is summed separately, to every thread of the
+// block. It reads x once.
 template <class T> __device__ inline double log_sum_exp(const T *x, u64 cols, bool wide, u64 label) {
 	typedef typename Arith<T>::type A;
 	const int N = Pack<T>::N, ahead = 4;
@@ -188,8 +188,8 @@ template <class T> __device__ inline double log_sum_exp(const T *x, u64 cols, bo
 // RowLoss is a row's -log(softmax(x)[label]), and log Σ e^x.
 struct RowLoss { double loss, lse; };
 
-// row_loss returns log(1 + e^(others - own)) as the loss, which keeps its digits near 0. own is the label's x, and
-// others is log Σ e^x of the others, or of all if the label is not summed apart. The loss of a label that is out of
+// row_loss returns log(1 + e^(others - own)) as the loss, which is accurate near 0. own is the label's x, and others
+// is log Σ e^x of the others, or of all if the label is not summed separately. The loss of a label that is out of
 // range is NaN.
 template <class T> __device__ inline RowLoss row_loss(double others, const T *x, u64 cols, u64 label) {
 	typedef typename Arith<T>::type A;
@@ -203,8 +203,8 @@ template <class T> __device__ inline RowLoss row_loss(double others, const T *x,
 	return {loss, own == -infinite ? others : own + loss};
 }
 
-// shared_loss is row_loss for all threads of the block. If it takes long, one thread computes it. shared_loss returns
-// when all have read x.
+// shared_loss is row_loss for all threads of the block. If row_loss is expensive, only one thread computes it.
+// shared_loss returns when all threads have read x.
 template <class T> __device__ inline RowLoss shared_loss(double others, const T *x, u64 cols, u64 label) {
 	if (!Splits<T>::value) {
 		const RowLoss l = row_loss(others, x, cols, label);
@@ -270,8 +270,8 @@ template <class T> __device__ inline void cross_entropy_grad(const Loss &a) {
 	}
 }
 
-// to_gradient makes logits the gradient of their row's loss, which is own at the label. label is the label's place in
-// the pack; it is N or more if the label is in another pack.
+// to_gradient replaces logits by the gradient of their row's loss, which is own for the label. label is the label's
+// index in the pack; it is N or more if the label is in another pack.
 template <class T> __device__ inline void to_gradient(Pack<T> &p, const Exponential<T> &e, u64 label, typename Arith<T>::type own) {
 	const int N = Pack<T>::N;
 	typename Arith<T>::type v[N];
@@ -284,8 +284,8 @@ template <class T> __device__ inline void to_gradient(Pack<T> &p, const Exponent
 	for (int i = 0; i < N; i++) p.v[i] = down<T>(v[i]);
 }
 
-// cross_entropy_in_place writes the loss of each row to y, and the gradient of these losses over x. It goes
-// through a row backwards the second time, because the end of the row is still in the cache.
+// cross_entropy_in_place writes the loss of each row to y, and overwrites x with the gradient. The second pass over a
+// row runs backwards, because the end of the row is still in the cache.
 template <class T> __device__ inline void cross_entropy_in_place(const Loss &a) {
 	typedef typename Arith<T>::type A;
 	const int N = Pack<T>::N;
@@ -313,9 +313,9 @@ template <class T> __device__ inline void cross_entropy_in_place(const Loss &a) 
 	}
 }
 
-// cross_entropy_held is cross_entropy_in_place for rows that the registers of a block hold, so that each is
-// read once: HELD packs for each of HELD_THREADS threads. A multiprocessor has two blocks, so that one moves
-// memory while the other computes.
+// cross_entropy_held is cross_entropy_in_place for rows that fit in a block's registers, so that each is read once:
+// HELD packs for each of HELD_THREADS threads. A multiprocessor runs two blocks, so that one loads while the other
+// computes.
 const int HELD = 25, HELD_THREADS = 256;
 
 template <class T> __device__ inline void cross_entropy_held(const Loss &a) {

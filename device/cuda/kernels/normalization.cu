@@ -1,13 +1,12 @@
-// Normalisation by group and by channel, in any shape: row_norm.cu is faster for rows that lie in
-// memory in a row. x is [n c l]. Sums are added in float64, in an order that depends on the shapes
-// alone.
+// Normalization by group and by channel, for any shape; row_norm.cu is faster for contiguous rows. x is
+// [n c l]. Sums are in float64, in an order that depends only on the shapes.
 
 struct Norm {
 	u64 dst, x, g, addend, mean, variance, weight, bias, sums, count, part, mask;
 	u64 n, c, l;
-	u64 groups;        // of a sample's channels; 0: each channel, over all samples
+	u64 groups;        // groups of channels per sample; 0: each channel, over all samples
 	u64 centered;
-	u64 chunk, chunks; // of sums: elements of a channel in each, and how many
+	u64 chunk, chunks; // for sums: elements of a channel per chunk, and number of chunks
 	u64 mode;          // of sums
 	double eps, factor;
 	Accum acc;
@@ -86,8 +85,8 @@ template <class T> __device__ inline void group_norm_grad(const Norm &a) {
 	}
 }
 
-// These are the modes of sums: the sum of x; of (x - mean)²; of g, and of g times the normalised x. The
-// latter two go to dst [2 c], or to the gradients of bias and weight.
+// These are the modes of sums: the sum of x; of (x - mean)²; of g, and of g times the normalized x. The
+// latter two are stored in dst [2 c], or in the gradients of bias and weight.
 enum { SUM_X, SUM_SQUARES, SUM_GRADS, SUM_PARAMETERS };
 
 // add adds element (n, c) at index i of x to the sums of channel c.
@@ -145,8 +144,8 @@ template <class T> __device__ inline void norm_columns(const Norm &a) {
 	}
 }
 
-// norm_fold adds the chunks' sums. It writes the first sums, times a factor, to dst, or both sums
-// where the mode says.
+// norm_fold adds the chunks' sums. It writes the first sums, times a factor, to dst, or both sums to
+// the destinations of the mode.
 template <class T> __device__ inline void norm_fold(const Norm &a) {
 	typedef typename Arith<T>::type A;
 	const u64 n = a.mode >= SUM_GRADS ? 2 * a.c : a.c;

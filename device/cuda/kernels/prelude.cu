@@ -11,8 +11,8 @@ typedef unsigned long long u64;
 typedef int i32;
 typedef long long i64;
 
-// These functions convert the 16-bit types by their bits. A compiler for the host defines functions
-// with the same names.
+// These functions convert 16-bit types given as bits. The emulation on hosts defines functions with the
+// same names.
 #ifdef __CUDACC__
 __device__ inline float half_to_float(u16 h) {
 	float f;
@@ -35,7 +35,7 @@ __device__ inline u16 float_to_bfloat(float v) {
 struct f16 { u16 bits; };
 struct bf16 { u16 bits; };
 
-// FLOAT32(X) expands to X(float32, float). FLOAT64, FLOAT16 and BFLOAT16 do the same for their types, and
+// FLOAT32(X) expands to X(float32, float). FLOAT64, FLOAT16 and BFLOAT16 do the same for their types,
 // EACH_FLOAT for all four. A kernel's name ends in its type's name in device.DType: axpby_float32.
 //
 // Some sources are compiled once for each type: the large ones, and those of gpuDevice.Compile. Each

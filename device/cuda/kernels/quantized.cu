@@ -48,7 +48,7 @@ extern "C" __global__ void quantize(const Quant a) {
 	const u64 blocks = (a.n + NUMBERS - 1) / NUMBERS;
 	for (u64 b = global_thread() / 32; b < blocks; b += global_threads() / 32) {
 		Pack<float> p[2];
-		u32 top = 0; // for numbers without a sign, the order of the bits is that of the numbers
+		u32 top = 0; // without the sign, bit patterns have the same order as numbers
 #pragma unroll
 		for (int k = 0; k < 2; k++) {
 			const int word = lane + 32 * k;

@@ -1,7 +1,6 @@
-// Sum over some axes, in float64 and in an order that depends on the shapes
-// alone. The terms of an output are cut into chunks; where there is more than
-// one, sum_runs or sum_columns write each chunk's sum to part[output][chunk]
-// and fold adds those.
+// Sum over some axes, in float64 and in an order that depends only on the shapes. The terms of an output are divided
+// into chunks. If there are several, sum_runs or sum_columns write each chunk's sum to part[output][chunk], and fold
+// adds these.
 
 struct Axes {
 	u64 rank;
@@ -32,8 +31,8 @@ __device__ inline u64 offset(const Axes &s, u64 i) {
 	return at;
 }
 
-// store accumulates v into an output. It multiplies by alpha before it rounds, so that a mean is rounded once, and is
-// finite if its sum is not.
+// store accumulates v into an output. It multiplies by alpha before it rounds, so that a mean is rounded once, and
+// does not overflow with its sum.
 template <class T> __device__ inline void store(const Sum &a, u64 out, double v) { accumulate((T *)a.dst + out, {1, a.acc.beta}, a.acc.alpha * v); }
 
 template <class T> __device__ inline void finish(const Sum &a, u64 out, u64 chunk, double v) {
@@ -43,8 +42,8 @@ template <class T> __device__ inline void finish(const Sum &a, u64 out, u64 chun
 		((double *)a.part)[out * a.chunks + chunk] = v;
 }
 
-// sum_runs sums along rows of src. The threads along x share an output: a
-// warp each of several, or the whole block one; chunks along the grid's y.
+// sum_runs sums along rows of src. The threads along x share an output: either each warp or the whole block computes
+// one. Chunks are along the grid's y.
 template <class T> __device__ inline void sum_runs(const Sum &a) {
 	const int N = Pack<T>::N;
 	const u64 chunk = blockIdx.y, from = chunk * a.chunk, to = min(from + a.chunk, a.terms);
@@ -79,9 +78,8 @@ template <class T> struct Row<T, 1> {
 	__device__ void add(double *v) const { v[0] += up(e); }
 };
 
-// sum_columns sums rows of src into one. A block of 32 × 8 threads takes a
-// tile of columns, each thread every eighth row of the chunk; tiles along the
-// grid's x, chunks along y, and what else dst keeps along z.
+// sum_columns sums rows of src. A block of 32 × 8 threads processes a tile of columns, and each thread every eighth
+// row of the chunk. Tiles are along the grid's x, chunks along y, and dst's other axes along z.
 template <class T, int N> __device__ inline void sum_columns(const Sum &a, double (*part)[32 * Pack<T>::N]) {
 	const u64 col = (blockIdx.x * 32ull + threadIdx.x) * N;
 	const u64 chunk = blockIdx.y, from = chunk * a.chunk, to = min(from + a.chunk, a.terms);
@@ -90,7 +88,7 @@ template <class T, int N> __device__ inline void sum_columns(const Sum &a, doubl
 		if (col < a.width) {
 			const T *src = (const T *)a.src + offset(a.kept, row) + col;
 			u64 t = from + threadIdx.y;
-			if (a.reduced.rank == 1) { // rows at equal distances: several on their way at once
+			if (a.reduced.rank == 1) { // rows at equal distances: several loads in flight
 				const int ahead = 4;
 				const u64 stride = a.reduced.stride[0];
 				for (; t + (ahead - 1) * 8 < to; t += ahead * 8) {
@@ -107,7 +105,7 @@ template <class T, int N> __device__ inline void sum_columns(const Sum &a, doubl
 				r.add(v);
 			}
 		}
-		__syncthreads(); // part may still be read from the row before
+		__syncthreads(); // other threads may still read part from the last row
 		for (int j = 0; j < N; j++) part[threadIdx.y][threadIdx.x * N + j] = v[j];
 		__syncthreads();
 		for (u32 i = threadIdx.y * 32 + threadIdx.x; i < 32 * N; i += 256) {
@@ -119,7 +117,7 @@ template <class T, int N> __device__ inline void sum_columns(const Sum &a, doubl
 	}
 }
 
-// fold gives a warp to every output.
+// fold uses one warp per output.
 template <class T> __device__ inline void fold(const Sum &a) {
 	const double *part = (const double *)a.part;
 	for (u64 out = blockIdx.x * (u64)blockDim.y + threadIdx.y; out < a.outputs; out += gridDim.x * (u64)blockDim.y) {

@@ -8,7 +8,7 @@ struct RMSPropPart {
 struct RMSProp {
 	u64 skip, overflow; // bytes
 	u64 skips, overflows;
-	u64 at; // the address of the numbers that replace lr and unscale, or 0
+	u64 at; // address of values that override lr and unscale, or 0
 	double lr, alpha, fresh, eps, momentum, decay, unscale; // fresh: 1 - alpha
 	i32 centered, moving;
 	Parts<RMSPropPart> parts;
@@ -26,7 +26,7 @@ template <class A> struct Rule {
 		  unscale(number(a.at, 1, a.unscale)),
 		  centered(a.centered), moving(a.moving) {}
 
-	// step changes w and sq, which are of type S, by g, and, where they are there, m and v.
+	// step updates w and sq, which have type S, with the gradient g, and m and v if present.
 	template <class S, class G> __device__ void step(S &w, G g, S &sq, S &m, S &v) const {
 		A d = up(g) * unscale, p = up(w);
 		if (decay != 0) d += decay * p;
@@ -46,9 +46,9 @@ template <class A> struct Rule {
 	}
 };
 
-// rmsprop steps parameters of type T by gradients of type G. The rule is applied to
-// what is of type S: the parameters themselves, or where MASTER their masters,
-// which they are then the rounding of.
+// rmsprop updates parameters of type T with gradients of type G. The rule computes in type S. It
+// updates the parameters themselves or, with MASTER, the master weights, and then rounds these to
+// the parameters.
 template <class T, class G, class S, bool MASTER> __device__ inline void rmsprop(const RMSProp &all) {
 	if (__syncthreads_or(raised(all.skip, all.skips) || raised(all.overflow, all.overflows))) return;
 	const Rule<typename Arith<S>::type> rule(all);
@@ -94,7 +94,7 @@ template <class T, class G, class S, bool MASTER> __device__ inline void rmsprop
 	extern "C" __global__ void rmsprop_##name(const __grid_constant__ RMSProp a) { rmsprop<T, T, T, false>(a); }
 EACH_FLOAT(EXPORT)
 
-// With a master: by gradients of the parameters' type, and of float32.
+// With masters: for gradients of the parameters' type, and of float32.
 #define EXPORT_MASTER(name, T)                                                                           \
 	extern "C" __global__ void rmsprop_master_##name(const __grid_constant__ RMSProp a) { rmsprop<T, T, float, true>(a); } \
 	extern "C" __global__ void rmsprop_master_wide_##name(const __grid_constant__ RMSProp a) { rmsprop<T, float, float, true>(a); }

@@ -1,8 +1,8 @@
-// Rotary position embeddings: a thread for each element.
+// Rotary position embeddings, with one thread per element.
 
 struct Rotate {
 	u64 dst, x, cos, sin, n;
-	u64 rows, heads, size, pairs, turned; // x is [.. rows heads size]; the first turned heads are
+	u64 rows, heads, size, pairs, turned; // x is [.. rows heads size]; the first turned heads are rotated
 	Accum acc;
 	i32 interleaved, inverse;
 };

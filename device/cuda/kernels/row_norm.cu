@@ -1,14 +1,14 @@
-// Normalisation over rows that lie in memory in a row: LayerNorm and RMSNorm. A row is read once
-// and kept in registers. A thread holds at most HELD elements of it, in packs of 16 bytes. Rows of
-// up to 32·HELD elements belong to one warp each, and longer rows to a block. Arithmetic is in
-// float. Sums are added in an order that depends on the shapes alone.
+// Normalization over contiguous rows: LayerNorm and RMSNorm. A row is read once and kept in registers.
+// A thread holds at most HELD elements of it, in packs of 16 bytes. One warp computes a row of up to
+// 32·HELD elements, a block a longer row. Arithmetic is in float. The order of sums depends only on
+// the shapes.
 
-#define ROW_WARPS 8 // the most warps of a block
+#define ROW_WARPS 8 // maximum number of warps per block
 
 struct RowNorm {
 	u64 dst, sum, x, y, g, addend; // sum = x + y, unless y is 0
 	u64 mean, variance, weight, bias;
-	u64 part, parts; // part [parts 2 cols]: each block's sums of g, and of g times the normalised x
+	u64 part, parts; // part [parts 2 cols]: each block's sums of g, and of g times the normalized x
 	u64 rows, cols;
 	u64 centered;
 	double eps;
@@ -85,7 +85,7 @@ template <class T, int HELD> struct Held {
 
 __device__ inline float row_scale(float variance, double eps) { return 1.0f / sqrtf(variance + (float)eps); }
 
-// row_norm normalises rows. The next row is on its way while one is computed.
+// row_norm normalizes rows. The next row is loaded while one is computed.
 template <class T, int HELD> __device__ inline void row_norm(const RowNorm &a) {
 	typedef Held<T, HELD> Row;
 	const int N = Row::N, PACKS = Row::PACKS;
@@ -134,7 +134,7 @@ template <class T, int HELD> __device__ inline void row_norm(const RowNorm &a) {
 }
 
 // row_norm_grad computes the gradient of x and, in the same pass, each block's sums for the gradients
-// of bias and weight. With MORE it adds the addend and the present gradient of x.
+// of bias and weight. With MORE it adds the addend and the existing gradient of x.
 template <class T, int HELD, bool MORE> __device__ inline void row_norm_grad(const RowNorm &a, float (*fold)[HELD][32]) {
 	typedef Held<T, HELD> Row;
 	const int N = Row::N, PACKS = Row::PACKS;
@@ -153,7 +153,7 @@ template <class T, int HELD, bool MORE> __device__ inline void row_norm_grad(con
 			present.load(beta != 0 ? a.dst : 0, row, packs);
 		}
 		const float scale = row_scale(((const float *)a.variance)[row], a.eps), shift = a.centered ? -((const float *)a.mean)[row] * scale : 0.0f;
-		float total[2] = {}; // of h = g·weight, and of h times the normalised x
+		float total[2] = {}; // of h = g·weight, and of h times the normalized x
 		Row::each(packs, [&](int i, int j) {
 			const float y = x(i, j) * scale + shift, d = g(i, j), h = d * w(i, j);
 			sums[i][j] += d;
@@ -224,8 +224,8 @@ template <class T> __device__ inline void row_norm_fold(const RowNorm &a) {
 	}
 }
 
-// Rows of 24 elements a thread have kernels of their own, which take fewer registers. 16-bit elements
-// leave enough registers for two blocks of ROW_WARPS warps on a multiprocessor.
+// Rows of up to 24 elements per thread have separate kernels, which use fewer registers. 16-bit
+// elements leave enough registers for two blocks of ROW_WARPS warps per multiprocessor.
 #define ROW_BLOCKS(T) (sizeof(T) == 2 ? 2 : 1)
 #define EXPORT(name, T, HELD) \
 	extern "C" __global__ void __launch_bounds__(32 * ROW_WARPS, ROW_BLOCKS(T)) row_norm_##HELD##_##name(const RowNorm a) { row_norm<T, HELD>(a); } \

@@ -1,8 +1,8 @@
 // Compare and MaskedCopy, of two operands broadcast to the result's shape, and
 // FindExtreme.
 
-// The result is rows × cols. Along a row an operand is contiguous (step 1) or one number
-// (step 0); the other axes, innermost first, place its rows.
+// The result has rows × cols elements. Along a row, an operand is contiguous (step 1) or a single
+// number (step 0). The other axes, innermost first, give the positions of its rows.
 struct Binary {
 	u64 dst, x, y;
 	u64 rows, cols;
@@ -12,8 +12,7 @@ struct Binary {
 	u64 n[8], xstride[8], ystride[8];
 };
 
-// each_pair calls f(i, x, y) for every element i of the result, with where the operands'
-// are.
+// each_pair calls f(i, x, y) for every element i of the result, with the indices of its operands.
 template <class F> __device__ inline void each_pair(const Binary &a, F f) {
 	for (u64 row = blockIdx.y * (u64)blockDim.y + threadIdx.y; row < a.rows; row += gridDim.y * (u64)blockDim.y) {
 		u64 x = 0, y = 0, rest = row;
@@ -31,7 +30,7 @@ template <class F> __device__ inline void each_pair(const Binary &a, F f) {
 	}
 }
 
-// number reads an element of any type; it is exact.
+// number reads an element of any type exactly.
 template <class T> __device__ inline typename Arith<T>::type number(T v) { return up(v); }
 __device__ inline i64 number(i64 v) { return v; }
 __device__ inline i32 number(i32 v) { return v; }
@@ -69,15 +68,15 @@ template <class T> __device__ inline void masked_copy(const Binary &a) {
 }
 
 struct Find {
-	u64 values, indices, src; // the results may be 0, for not there
-	u64 from;                 // the indices of src's elements; 0 for their places
+	u64 values, indices, src; // values or indices may be 0: not computed
+	u64 from;                 // the indices of src's elements; 0 means their positions
 	u64 outer, n, inner;
 	u64 chunk, chunks;
 	u64 smallest;
 };
 
-// find_extreme has a thread take a chunk of the middle axis: the results are [outer
-// chunks inner].
+// find_extreme processes a chunk of the middle axis per thread: the results are [outer chunks
+// inner].
 template <class T> __device__ inline void find_extreme(const Find &a) {
 	typedef typename Arith<T>::type A;
 	const u64 results = a.outer * a.chunks * a.inner;
@@ -90,7 +89,7 @@ template <class T> __device__ inline void find_extreme(const Find &a) {
 		A best = up(src[lo * a.inner]);
 		for (u64 i = lo + 1; i < hi; i++) {
 			const A v = up(src[i * a.inner]);
-			// Nothing is more extreme than a NaN.
+			// A NaN is more extreme than any number.
 			if (best == best && (v != v || (a.smallest ? v < best : v > best))) {
 				best = v;
 				where = i;

@@ -8,7 +8,7 @@ struct SGDPart {
 struct SGD {
 	u64 skip, overflow; // bytes
 	u64 skips, overflows;
-	u64 at; // the address of the numbers that replace lr and unscale, or 0
+	u64 at; // address of values that override lr and unscale, or 0
 	double lr, momentum, fresh, decay, unscale; // fresh: 1 - dampening
 	i32 nesterov, first;
 	Parts<SGDPart> parts;
@@ -22,7 +22,7 @@ template <class A> struct Rule {
 		: lr(number(a.at, 0, a.lr)), momentum(a.momentum), fresh(a.fresh), decay(a.decay), unscale(number(a.at, 1, a.unscale)),
 		  moving(a.momentum != 0), nesterov(a.nesterov), first(a.first) {}
 
-	// step changes w and v, which are of type S, by g.
+	// step updates w and v, which have type S, with the gradient g.
 	template <class S, class G> __device__ void step(S &w, G g, S &v) const {
 		A d = up(g) * unscale, p = up(w);
 		if (decay != 0) d += decay * p;
@@ -35,9 +35,9 @@ template <class A> struct Rule {
 	}
 };
 
-// sgd steps parameters of type T by gradients of type G. The rule is applied to
-// what is of type S: the parameters themselves, or where MASTER their masters,
-// which they are then the rounding of.
+// sgd updates parameters of type T with gradients of type G. The rule computes in type S. It
+// updates the parameters themselves or, with MASTER, the master weights, and then rounds these to
+// the parameters.
 template <class T, class G, class S, bool MASTER> __device__ inline void sgd(const SGD &all) {
 	if (__syncthreads_or(raised(all.skip, all.skips) || raised(all.overflow, all.overflows))) return;
 	const Rule<typename Arith<S>::type> rule(all);
@@ -79,7 +79,7 @@ template <class T, class G, class S, bool MASTER> __device__ inline void sgd(con
 	extern "C" __global__ void sgd_##name(const __grid_constant__ SGD a) { sgd<T, T, T, false>(a); }
 EACH_FLOAT(EXPORT)
 
-// With a master: by gradients of the parameters' type, and of float32.
+// With masters: for gradients of the parameters' type, and of float32.
 #define EXPORT_MASTER(name, T)                                                                   \
 	extern "C" __global__ void sgd_master_##name(const __grid_constant__ SGD a) { sgd<T, T, float, true>(a); } \
 	extern "C" __global__ void sgd_master_wide_##name(const __grid_constant__ SGD a) { sgd<T, float, float, true>(a); }

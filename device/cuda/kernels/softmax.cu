@@ -1,10 +1,9 @@
-// Softmax and its logarithm along lines of n elements that lie step apart. The threads of
-// a block that are along x share a line: one, a warp, or the block. Sums are taken in
-// float by each thread and in double over threads, in an order that depends on the shapes
-// alone.
+// Softmax and its logarithm along lines of n elements with stride step. The threads of a block along x share a
+// line: one, a warp, or the block. Each thread sums in float, and sums over threads are in double, in an order
+// that depends only on the shapes.
 
 struct Softmax {
-	u64 dst, x, y; // of the gradient, x is that for the result y
+	u64 dst, x, y; // for the gradient, x is the gradient of the result y
 	u64 lines, n, step;
 	Accum acc;
 	i32 log, wide; // wide: step is 1, lines are aligned to 16 bytes and whole packs
@@ -27,7 +26,7 @@ template <class A> __device__ inline A line_max(A v) {
 		v = o > v ? o : v;
 	}
 	if (blockDim.x <= 32) return v;
-	__syncthreads(); // part may still be read from the last call
+	__syncthreads(); // other threads may still read part from the last call
 	if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
 	__syncthreads();
 	v = part[0];
@@ -46,8 +45,8 @@ template <class T> __device__ inline void softmax(const Softmax &a) {
 	each_line(a, [&](u64 at) {
 		const T *x = (const T *)a.x + at;
 		T *dst = (T *)a.dst + at;
-		// s is the sum so far of e^(v - top) without the term of top, which is 1: float would lose
-		// what is much smaller. A NaN gets into s, and so does a +∞, as ∞ - ∞.
+		// s is the sum so far of e^(v - top) without the term of top, which is 1, so that much smaller terms are
+		// not lost in float. A NaN or +∞ makes s NaN.
 		A top = none, s = 0;
 		auto add = [&top, &s, none](u64, A v) {
 			if (v > top) {
@@ -62,12 +61,12 @@ template <class T> __device__ inline void softmax(const Softmax &a) {
 		else
 			for (u64 j = threadIdx.x; j < a.n; j += blockDim.x) add(j, up(x[j * a.step]));
 		const A all = line_max(top);
-		// The terms that are 1 are counted apart from the rest of the sum, whose logarithm would lose its digits.
+		// Terms equal to 1 are counted separately from the rest of the sum, so that its logarithm stays accurate.
 		const bool is_top = top == all;
 		const double rest = line_sum(is_top || top == none ? (double)s : (1 + (double)s) * exp_(top - all));
 		const double tops = line_sum(is_top);
 		const A total = rest + tops, log_sum = log1p(rest + (tops - 1));
-		// The sum of all and log_sum would round away what is small beside all.
+		// Adding all and log_sum first would lose small differences.
 		auto value = [&](A v) { return down<T>(a.log ? v - all - log_sum : exp_(v - all) / total); };
 		if (a.wide) {
 			const int N = Pack<T>::N;
@@ -84,15 +83,15 @@ template <class T> __device__ inline void softmax(const Softmax &a) {
 	});
 }
 
-// log_gradient is g - e^y·d. Where e^y may be almost 1, it keeps the digits of what is left if g is almost d.
+// log_gradient is g - e^y·d, accurate also if e^y is almost 1 and g almost d.
 template <class A> __device__ inline A log_gradient(A g, A y, A d) {
 	if (!(y > A(-0.5))) return g - exp_(y) * d;
 	const A m = expm1_(y);
 	return -m * g - (m + 1) * (d - g);
 }
 
-// softmax_grad: with d the sum of g·y along the line, the gradient is y·(g - d); that of
-// the logarithm, with d the sum of g, is g - e^y·d.
+// softmax_grad computes y·(g - d), with d the sum of g·y along the line; for the logarithm g - e^y·d, with d the
+// sum of g.
 template <class T> __device__ inline void softmax_grad(const Softmax &a) {
 	typedef typename Arith<T>::type A;
 	const A alpha = a.acc.alpha, beta = a.acc.beta;

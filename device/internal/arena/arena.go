@@ -1,4 +1,4 @@
-// Package arena has the caching allocator that all devices share.
+// Package arena implements the caching allocator of all devices.
 package arena
 
 import (
@@ -16,28 +16,28 @@ import (
 const (
 	// maxStep bounds the rounding of large blocks, in bytes.
 	maxStep = 2 << 20
-	// largeBlock is the size in bytes from which cached blocks must fit closely. Memory that lasts, such as an
-	// optimizer's state, keeps a block for good, with what it has too much.
+	// largeBlock is the size in bytes from which cached blocks must fit closely. Long-lived memory, such as an
+	// optimizer's state, would keep the excess forever.
 	largeBlock = 32 << 20
 	// reclaimWait bounds the wait for the clean-ups of a garbage collection.
 	reclaimWait = time.Second
-	// reclaimRest bounds the wait for clean-ups that run concurrently with the first one.
+	// reclaimRest bounds the wait for the remaining clean-ups after the first one.
 	reclaimRest = 20 * time.Millisecond
 )
 
-// Arena is the caching allocator of a device's memory. It keeps a freed block for the next allocation of
-// about the same size. Asking a device for memory costs a page fault for each 4 KiB on a host and a full
-// synchronisation on a GPU, and a training step allocates the same sizes over and over.
+// Arena is a caching allocator. It keeps a freed block for the next allocation of about the same size. Allocating
+// from a device costs a page fault per 4 KiB on a host and a full synchronization on a GPU, and every training
+// step allocates the same sizes.
 //
-// A size is rounded up to a multiple of a sixteenth of the power of two below it; that sixteenth is at
-// least [device.Align] and at most 2 MiB. The smallest cached block that is at most 1.5 times as large serves
-// it. For a size of 32 MiB or more, the cached block may be only a sixteenth larger. This limit is lifted if a new
-// block would make the arena hold over 1.25 times the most that was ever in use at once. The arena neither splits nor merges blocks, so it loses memory
-// to rounding but never to fragmentation.
+// A size is rounded up to a multiple of a sixteenth of the power of two below it; that sixteenth is at least
+// [device.Align] and at most 2 MiB. The smallest cached block that is at most 1.5 times as large serves it. For a
+// size of 32 MiB or more, the cached block may be only a sixteenth larger, unless a new block would make the arena
+// hold over 1.25 times its peak usage. The arena neither splits nor merges blocks, so it loses memory to rounding
+// but never to fragmentation.
 //
-// If the device has no memory left, the arena first returns all cached blocks to the device. Then it
-// runs Go's garbage collector, which frees buffers whose owners are unreachable. Only then it returns the
-// device's error.
+// If the device has no memory left, the arena first returns all cached blocks to the device. Then it runs Go's
+// garbage collector, which frees buffers with unreachable owners. If that does not help, it returns the device's
+// error.
 //
 // Free makes a block available at once. The users of an arena order their work on one stream, so the
 // next user of the block runs after the last one. All methods are safe for concurrent use.
@@ -51,14 +51,14 @@ type Arena struct {
 	stats   device.MemoryStats
 }
 
-// block is memory in use: the whole block, and the size that was asked for.
+// block is memory in use: the whole block, and the requested size.
 type block struct {
 	whole device.Buffer
 	asked int
 }
 
-// class holds the cached blocks of one size. The most recently freed block, which is most likely in a
-// processor's cache, is the last.
+// class holds the cached blocks of one size. The last one was freed most recently, and is most likely in the CPU's
+// cache.
 type class struct {
 	size int
 	free []device.Buffer
@@ -141,8 +141,8 @@ func (a *Arena) find(size int) (int, bool) {
 	return slices.BinarySearchFunc(a.classes, size, func(c class, size int) int { return c.size - size })
 }
 
-// Free takes back a Buffer that Alloc returned. It panics for any other Buffer, such as a slice of one or
-// one that was freed before.
+// Free frees a Buffer that Alloc returned. It panics for any other Buffer, such as a slice of one or one that was
+// freed before.
 func (a *Arena) Free(b device.Buffer) {
 	if b.Len() == 0 {
 		return
@@ -167,7 +167,7 @@ func (a *Arena) Free(b device.Buffer) {
 	a.stats.Cached += int64(n)
 }
 
-// Has reports whether b is a Buffer that Alloc returned and that was not freed since.
+// Has reports whether b was returned by Alloc and not freed since.
 func (a *Arena) Has(b device.Buffer) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -184,7 +184,7 @@ func (a *Arena) notLive(b device.Buffer) error {
 			}
 		}
 	}
-	return fmt.Errorf("arena: Free of %d bytes at %#x, which is none of the %d buffers in use", b.Len(), b.Addr(), len(a.live))
+	return fmt.Errorf("arena: Free of %d bytes at %#x, which are not one of the %d buffers in use", b.Len(), b.Addr(), len(a.live))
 }
 
 // Trim returns all cached blocks to the device. It returns their size in bytes.

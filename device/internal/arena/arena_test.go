@@ -179,8 +179,8 @@ func TestArenaMisuse(t *testing.T) {
 		want []string
 	}{
 		{"a part", b.Slice(0, 100), []string{"Free of 100 bytes", "300 were allocated"}},
-		{"a middle", b.Slice(256, 44), []string{"Free of 44 bytes", "none of the 2 buffers in use"}},
-		{"foreign memory", device.HostBuffer(make([]byte, 300), nil), []string{"Free of 300 bytes", "none of the 2"}},
+		{"a middle", b.Slice(256, 44), []string{"Free of 44 bytes", "not one of the 2 buffers in use"}},
+		{"foreign memory", device.HostBuffer(make([]byte, 300), nil), []string{"Free of 300 bytes", "not one of the 2"}},
 		{"what is free", freed, []string{"second Free of 300 bytes", "a block of 512"}},
 	} {
 		func() {

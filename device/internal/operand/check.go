@@ -12,8 +12,8 @@ import (
 // kernel.
 type Types []device.DType
 
-// These are the types of kernels that support the same types on every device. They are variables,
-// because a slice literal in a call would be allocated: the error keeps it.
+// These are the types of kernels that support the same types on every device. They are variables to
+// avoid an allocation: a slice literal in a call would escape, because the error keeps it.
 var (
 	floats = Types{device.Float32, device.Float64, device.Float16, device.BFloat16}
 	wide   = Types{device.Float32, device.Float64}
@@ -160,7 +160,7 @@ func (ts Types) LinearUnaryGrad(op kernels.UnaryOp, dst, db, g, w, pre device.Te
 // checkGivenX panics unless op's derivative is computed from its operand.
 func checkGivenX(op kernels.UnaryOp) {
 	if op.Given() != kernels.GivenX {
-		panic(fmt.Errorf("%v: its derivative is not computed from its operand, want such a function", op))
+		panic(fmt.Errorf("%v: the derivative does not use the operand, want a function whose derivative does", op))
 	}
 }
 

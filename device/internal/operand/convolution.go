@@ -14,7 +14,7 @@ type ConvSizes struct {
 	InGroup, PerOut int // the channels of a group: in the images, and in the result
 }
 
-// Taps returns the number of products that are added for an element of the result.
+// Taps returns the number of products per element of the result.
 func (z ConvSizes) Taps() int { return z.InGroup * z.Kernel[0] * z.Kernel[1] }
 
 // Positions returns the number of elements in a channel of the result.
@@ -27,8 +27,8 @@ func (z ConvSizes) Pointwise() bool {
 	return z.Kernel == one && z.Stride == one && z.Padding == [2]int{}
 }
 
-// Conv2d checks the operands of a Conv2d or of one of its gradients. For a gradient, the caller
-// passes dst, or g, in the place of the operand that it is the gradient of.
+// Conv2d checks the operands of a Conv2d or of one of its gradients. For a gradient, the caller passes dst
+// or g in place of the operand that it is the gradient of.
 func (ts Types) Conv2d(op string, dst, x, w, bias device.Tensor, p kernels.Conv) ConvSizes {
 	ts.Float(op, dst, x, w)
 	checkShape(op, p.Shape(x.Shape, w.Shape), dst)

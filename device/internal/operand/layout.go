@@ -8,10 +8,10 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// CopyStrided checks the operands of a CopyStrided. It returns the axes of the copied box, the axis
-// with the smallest step in dst first. X is the step in dst, and Y the step in src. Axes that both
-// operands traverse evenly are joined, and axes of size 1 are left out. The result has at least one
-// axis. If the box is empty, its axis has size 0.
+// CopyStrided checks the operands of a CopyStrided. It returns the axes of the copied box, starting
+// with the smallest stride in dst. X is the stride in dst, Y the stride in src. Contiguous axes are
+// coalesced, and axes of size 1 are dropped. The result has at least one axis, of size 0 for an
+// empty box.
 func (ts Types) CopyStrided(shape device.Shape, dst device.Tensor, to kernels.Layout, acc device.Accum, src device.Tensor, from kernels.Layout) []Axis {
 	const op = "CopyStrided"
 	switch {
@@ -65,15 +65,15 @@ func checkWithin(op string, shape device.Shape, t device.Tensor, l kernels.Layou
 		}
 	}
 	if lo < 0 || hi >= t.Len() {
-		panic(fmt.Errorf("device: %s of elements %d to %d of %v", op, lo, hi, t))
+		panic(fmt.Errorf("device: %s of elements %d to %d is out of range for %v", op, lo, hi, t))
 	}
 }
 
 func magnitude(x int) int { return max(x, -x) }
 
-// Second returns the index of the axis, other than the first, with the smallest step in src. In the
-// plane of the first axis and this one, a kernel can write dst and read src in order. Second
-// returns 0 if there is only one axis.
+// Second returns the index of the axis, other than the first, with the smallest stride in src. In
+// the plane of these two axes, a kernel can write dst and read src in order. Second returns 0 if
+// there is only one axis.
 func Second(axes []Axis) int {
 	second := 0
 	for i := 1; i < len(axes); i++ {

@@ -5,7 +5,7 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// NormSizes holds the sizes of a normalisation: N samples, C channels, L positions.
+// NormSizes holds the sizes of a normalization: N samples, C channels, L positions.
 type NormSizes struct{ N, C, L int }
 
 // Rows returns the number of groups of a GroupNorm, and the number of elements in each.

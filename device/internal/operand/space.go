@@ -2,17 +2,16 @@ package operand
 
 import "github.com/goddp/goddp/device"
 
-// Axis is one axis of an iteration space over two operands: its number of steps, and the elements
-// that each step advances in x and in y. The distance is 0 for an operand that is broadcast along
-// the axis.
+// Axis is one axis of an iteration space over two operands: its size N, and the strides X and Y of
+// the operands in elements. The stride is 0 for an operand that is broadcast along the axis.
 type Axis struct{ N, X, Y int }
 
-// Space returns the iteration space of x and y broadcast to shape, innermost axis first. Axes that
-// both operands traverse evenly are joined, and axes of size 1 are left out. The result has at
-// least one axis, and on the first one each operand advances by 0 or 1.
+// Space returns the iteration space of x and y broadcast to shape, innermost axis first. Contiguous
+// axes are coalesced, and axes of size 1 are dropped. The result has at least one axis. On the
+// first one, each operand's stride is 0 or 1.
 func Space(shape, x, y device.Shape) []Axis {
 	out := make([]Axis, 0, max(len(shape), 1))
-	sx, sy := 1, 1 // the distances, in elements, between steps along the axis
+	sx, sy := 1, 1 // strides along the axis, in elements
 	for i := 1; i <= len(shape); i++ {
 		a := Axis{N: shape[len(shape)-i]}
 		if a.N == 1 {
@@ -46,12 +45,11 @@ func Offset(space []Axis, i int) (x, y int) {
 	return x, y
 }
 
-// Reduction is a sum as src's rows see it. Steps along the axes that dst
-// keeps choose an output, steps along the others its terms.
+// Reduction describes a sum by the axes of src. The axes that dst keeps select an output, the
+// others its terms.
 //
-// If src's innermost axis is summed, Width is 1 and each output is the sum of
-// runs of src. If it is kept, Width is its size, and Width outputs are summed
-// together, row by row, because that reads src in order.
+// If src's innermost axis is summed, Width is 1 and each output is the sum of runs of src. If it is
+// kept, Width is its size, and Width outputs are summed row by row, which reads src in order.
 type Reduction struct {
 	Kept  []Axis // without the innermost axis; X is the stride in src
 	Terms []Axis // with the innermost axis, if that is summed

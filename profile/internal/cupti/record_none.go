@@ -9,7 +9,7 @@ type Recording struct{}
 
 // Start fails, because this program was built without CUDA.
 func Start(int) (*Recording, error) {
-	return nil, errors.New("cupti: this program was built without CUDA, which takes Linux and cgo")
+	return nil, errors.New("cupti: this program was built without CUDA, which needs Linux and cgo")
 }
 
 // Take returns nothing.
