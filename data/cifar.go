@@ -27,7 +27,7 @@ func CIFAR100(dir string, split Split, opts *ImageOptions) (*Images, error) {
 // planes of 32 × 32 bytes.
 func cifar(dir string, files []string, split Split, classes, labelBytes int, opts *ImageOptions) (*Images, error) {
 	if files == nil {
-		return nil, fmt.Errorf("data: CIFAR has the splits %s and %s, not %q", Train, Test, split)
+		return nil, fmt.Errorf("data: CIFAR split %q, want %q or %q", split, Train, Test)
 	}
 	const pixels = 3 * 32 * 32
 	record := labelBytes + pixels

@@ -21,10 +21,10 @@ type CSVOptions struct {
 	Target string
 	// Features are the columns to predict it from; nil means all others.
 	Features []string
-	// Classes, if not 0, declares Target as a class: a whole number from 0 to Classes-1.
+	// Classes, if not 0, makes Target a class: an integer from 0 to Classes-1.
 	Classes int
-	// Round rounds whole numbers that float32 does not hold exactly, as most above 16777216 are. Without it they are
-	// errors, because different identifiers or times would become equal.
+	// Round allows integers that float32 cannot represent exactly, such as most above 16777216, to be rounded.
+	// Without it they are errors, because different identifiers or times would become equal.
 	Round bool
 }
 
@@ -38,11 +38,10 @@ type Table struct {
 	classes int
 }
 
-// OpenCSV reads a CSV file of numbers with a header line: UTF-8, with commas between columns; the file may be
-// compressed with gzip. Spaces around names and numbers do not count, and empty lines are skipped. Columns that
-// have the same name are different features, but neither Target nor Features can name one of them. An error
-// about a value names its line and column. Numbers with a point or an exponent are rounded to
-// float32; see [CSVOptions.Round] for others.
+// OpenCSV reads a CSV file of numbers with a header line, in UTF-8 and separated by commas, optionally gzipped.
+// Spaces around names and numbers are ignored, and empty lines are skipped. Columns with the same name are
+// separate features, but Target and Features cannot name them. An error about a value names its line and
+// column. Numbers with a point or an exponent are rounded to float32; see [CSVOptions.Round] for others.
 func OpenCSV(path string, opts CSVOptions) (*Table, error) {
 	f, err := open(path)
 	if err != nil {
@@ -62,7 +61,7 @@ func readCSV(in io.Reader, opts CSVOptions) (*Table, error) {
 	}
 	text := bufio.NewReader(in)
 	if mark, err := text.Peek(len(byteOrderMark)); err == nil && string(mark) == byteOrderMark {
-		text.Discard(len(byteOrderMark)) // cannot fail behind Peek
+		text.Discard(len(byteOrderMark)) // cannot fail after Peek
 	}
 	r := csv.NewReader(text)
 	r.ReuseRecord, r.TrimLeadingSpace = true, true
@@ -92,7 +91,7 @@ func readCSV(in io.Reader, opts CSVOptions) (*Table, error) {
 		record, err := r.Read()
 		switch {
 		case errors.Is(err, io.EOF) && len(t.Rows) == 0:
-			return nil, errors.New("there are no rows behind the header")
+			return nil, errors.New("no rows after the header")
 		case errors.Is(err, io.EOF):
 			return t, nil
 		case errors.Is(err, csv.ErrFieldCount):
@@ -126,10 +125,10 @@ func readCSV(in io.Reader, opts CSVOptions) (*Table, error) {
 	}
 }
 
-// byteOrderMark is what Excel and others write before UTF-8.
+// byteOrderMark precedes UTF-8 text of Excel and other programs.
 const byteOrderMark = "\ufeff"
 
-// columnsOf returns the indices of the features' columns, then of the target's.
+// columnsOf returns the column indices of the features, followed by that of the target.
 func columnsOf(header []string, opts CSVOptions) (at []int, err error) {
 	find := func(name string) (int, error) {
 		name = strings.TrimSpace(name)
@@ -138,7 +137,7 @@ func columnsOf(header []string, opts CSVOptions) (at []int, err error) {
 		case name == "":
 			return 0, errors.New("want the name of a column, not an empty one")
 		case i < 0 && len(header) == 1:
-			return 0, fmt.Errorf("there is no column %q, but only %.200q: want commas between columns", name, header[0])
+			return 0, fmt.Errorf("there is no column %q, only %.200q: want commas between columns", name, header[0])
 		case i < 0:
 			return 0, fmt.Errorf("there is no column %q; there are %.2000s", name, fmt.Sprintf("%q", header))
 		}
@@ -167,17 +166,17 @@ func columnsOf(header []string, opts CSVOptions) (at []int, err error) {
 		}
 	}
 	if len(at) == 0 {
-		return nil, fmt.Errorf("there are no features beside the target %q", opts.Target)
+		return nil, fmt.Errorf("no features besides the target %q", opts.Target)
 	}
 	return append(at, target), nil
 }
 
-// parseNumber returns the number that text holds: one as strconv.ParseFloat accepts it, "NaN" and "Inf" too.
-// Unless it may round whole numbers, one that float32 does not hold exactly is an error.
+// parseNumber parses a number as strconv.ParseFloat does, including "NaN" and "Inf". An integer that float32
+// cannot represent exactly is an error unless round is set.
 func parseNumber(text string, round bool) (float32, error) {
 	v, err := strconv.ParseFloat(text, 32)
 	if errors.Is(err, strconv.ErrRange) {
-		return 0, fmt.Errorf("%q is beyond float32, whose largest number is %v", text, math.MaxFloat32)
+		return 0, fmt.Errorf("%q exceeds float32's maximum, %v", text, math.MaxFloat32)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("%q is not a number", text)
@@ -186,7 +185,7 @@ func parseNumber(text string, round bool) (float32, error) {
 		n, err := strconv.ParseInt(strings.ReplaceAll(text, "_", ""), 10, 64)
 		magnitude := uint64(max(n, -n))
 		if errors.Is(err, strconv.ErrRange) || err == nil && bits.Len64(magnitude)-bits.TrailingZeros64(magnitude) > 24 {
-			return 0, fmt.Errorf("%q is a whole number that float32 rounds to %.0f: set CSVOptions.Round if that is wanted", text, v)
+			return 0, fmt.Errorf("%q is an integer that float32 rounds to %.0f: set CSVOptions.Round to allow that", text, v)
 		}
 	}
 	return float32(v), nil
@@ -203,7 +202,7 @@ func parseClass(text string, classes int) (int64, error) {
 		class = int64(v)
 	}
 	if err != nil || class < 0 || class >= int64(classes) {
-		return 0, fmt.Errorf("%q is not a class from 0 to %d", text, classes-1)
+		return 0, fmt.Errorf("class %q, want an integer from 0 to %d", text, classes-1)
 	}
 	return class, nil
 }

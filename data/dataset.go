@@ -6,7 +6,7 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// A Dataset is a fixed number of samples that have the same fields.
+// A Dataset is a fixed number of samples with the same fields.
 type Dataset interface {
 	// Len returns the number of samples.
 	Len() int
@@ -26,8 +26,8 @@ type Field struct {
 }
 
 // Each returns a data set of n samples. read writes field f of sample i to dst[f], host memory of the
-// field's type and shape; it must be safe for concurrent use. An error of read ends the epoch, which
-// returns it with the sample's number.
+// field's type and shape; it must be safe for concurrent use. An error from read ends the epoch; the
+// epoch returns it with the sample's number.
 func Each(n int, fields []Field, read func(i int, dst []device.Tensor) error) Dataset {
 	return each{n: n, fields: fields, read: read}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/goddp/goddp/internal/files"
 )
 
-// find returns the path of a file in dir, which may be compressed.
+// find returns the path of a file in dir, which may be gzipped.
 func find(dir, name string) (string, error) {
 	plain := filepath.Join(dir, name)
 	for _, path := range []string{plain, plain + ".gz"} {
@@ -27,7 +27,7 @@ func find(dir, name string) (string, error) {
 	return "", fmt.Errorf("data: neither %s nor %s.gz is in %s: %w", name, name, dir, fs.ErrNotExist)
 }
 
-// A file is read from start to end and decompressed if it is gzip. It counts the bytes that were read.
+// A file is read sequentially, and decompressed if it is gzipped. It counts the bytes read.
 type file struct {
 	path   string
 	r      io.Reader
@@ -73,7 +73,7 @@ func (f *file) read(n int) ([]byte, error) {
 func (f *file) end() error {
 	switch n, err := f.r.Read(make([]byte, 1)); {
 	case n > 0:
-		return f.fail(errors.New("there are bytes behind what the header announces"))
+		return f.fail(errors.New("more bytes than the header says"))
 	case err != nil && err != io.EOF:
 		return f.fail(err)
 	}

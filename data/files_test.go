@@ -114,7 +114,7 @@ func TestOpenIDXRefuses(t *testing.T) {
 		"truncated gzip":    {write(t, dir, "zip", zipped(t, idx(make([]byte, 800), 2, 20, 20))[:30]), labels, []string{"zip", "truncated"}},
 		"claims a terabyte": {write(t, dir, "huge", idx(nil, 1<<20, 1<<10, 1<<10)), labels, []string{"huge", "sizes"}},
 		"claims 60 GiB":     {write(t, dir, "large", idx(nil, 60, 1<<15, 1<<15)), labels, []string{"large", "truncated"}},
-		"more bytes":        {write(t, dir, "long", idx(make([]byte, 9), 2, 2, 2)), labels, []string{"long", "behind"}},
+		"more bytes":        {write(t, dir, "long", idx(make([]byte, 9), 2, 2, 2)), labels, []string{"long", "more bytes than the header says"}},
 		"no IDX":            {write(t, dir, "text", []byte("hello, world")), labels, []string{"text", "not an IDX file"}},
 		"labels for images": {labels, labels, []string{"labels", "1 axes"}},
 		"numbers":           {images, write(t, dir, "three", idx([]byte{1, 2, 3}, 3)), []string{"2 images", "3 labels"}},
@@ -196,10 +196,10 @@ func TestCSV(t *testing.T) {
 		words []string
 	}{
 		"no class": {"a,class\n1,3\n", []string{"line 2", `("class")`, "0 to 2"}},
-		"negative": {"a,class\n1,-1\n", []string{"line 2", `"-1" is not a class from 0 to 2`}},
-		"infinity": {"a,class\n1,inf\n", []string{`"inf" is not a class`}},
-		"text":     {"a,class\n1,cat\n", []string{`"cat" is not a class`}},
-		"huge":     {"a,class\n1,1e300\n", []string{`"1e300" is not a class`}},
+		"negative": {"a,class\n1,-1\n", []string{"line 2", `class "-1", want an integer from 0 to 2`}},
+		"infinity": {"a,class\n1,inf\n", []string{`class "inf", want an integer`}},
+		"text":     {"a,class\n1,cat\n", []string{`class "cat", want an integer`}},
+		"huge":     {"a,class\n1,1e300\n", []string{`class "1e300", want an integer`}},
 		"half":     {"a,class\n1,0.5\n", []string{"line 2", "0.5"}},
 	} {
 		_, err := OpenCSV(write(t, dir, "bad.csv", []byte(c.text)), CSVOptions{Target: "class", Classes: 3})
@@ -207,7 +207,7 @@ func TestCSV(t *testing.T) {
 	}
 }
 
-// TestCSVForms says of files as they are found what OpenCSV makes of each: its rows and targets, or an error.
+// TestCSVForms reads CSV files of various origins: each gives rows and targets, or an error.
 func TestCSVForms(t *testing.T) {
 	dir := t.TempDir()
 	for name, c := range map[string]struct {
@@ -223,8 +223,8 @@ func TestCSVForms(t *testing.T) {
 		"UTF-16":                  {"\xff\xfea\x00,\x00y\x00\n\x00", `column 1 of the header is "\xff\xfea\x00": want UTF-8`},
 		"UTF-16 without mark":     {"a\x00,\x00y\x00\n\x00", `column 1 of the header is "a\x00": want UTF-8`},
 		"Latin-1":                 {"gr\xf6\xdfe,y\n1,2\n", "[[1]] [2]"},
-		"semicolons":              {"a;y\n1;0\n", `Target: there is no column "y", but only "a;y": want commas`},
-		"tabs":                    {"a\ty\n1\t0\n", `there is no column "y", but only "a\ty": want commas`},
+		"semicolons":              {"a;y\n1;0\n", `Target: there is no column "y", only "a;y": want commas`},
+		"tabs":                    {"a\ty\n1\t0\n", `there is no column "y", only "a\ty": want commas`},
 		"quoted":                  {"\"a\",\"y\"\n\"1\",\"0\"\n", "[[1]] [0]"},
 		"a quoted comma":          {"\"a,b\",y\n1,0\n", "[[1]] [0]"},
 		"a quoted line":           {"\"a\nb\",y\n1,0\n", "[[1]] [0]"},
@@ -235,7 +235,7 @@ func TestCSVForms(t *testing.T) {
 		"ragged, long":            {"a,y\n1,0,2\n", "line 2 has 3 columns, but the header has 2"},
 		"commas at the ends":      {"a,y,\n1,0,\n", `line 2, column 3 (""): "" is not a number`},
 		"empty lines":             {"\n\na,y\n\n1,0\n\n\n2,1\n\n", "[[1] [2]] [0 1]"},
-		"a comment":               {"# about\na,y\n1,0\n", `there is no column "y", but only "# about"`},
+		"a comment":               {"# about\na,y\n1,0\n", `there is no column "y", only "# about"`},
 		"a comment behind":        {"a,y\n# about\n1,0\n", "line 2 has 1 columns, but the header has 2"},
 		"an empty cell":           {"a,y\n1,0\n,1\n", `line 3, column 1 ("a"): "" is not a number`},
 		"NA":                      {"a,y\nNA,0\n", `"NA" is not a number`},
@@ -246,14 +246,14 @@ func TestCSVForms(t *testing.T) {
 		"thousands":               {"a,y\n\"1,000\",0\n", `"1,000" is not a number`},
 		"a decimal comma":         {"a,y\n\"1,5\",0\n", `"1,5" is not a number`},
 		"a decimal comma, bare":   {"a,y\n1,5,0\n", "line 2 has 3 columns"},
-		"overflow":                {"a,y\n1e400,0\n", `"1e400" is beyond float32`},
-		"overflow of float32":     {"a,y\n-1e39,0\n", `"-1e39" is beyond float32, whose largest number is 3.4028234663852886e+38`},
+		"overflow":                {"a,y\n1e400,0\n", `"1e400" exceeds float32's maximum`},
+		"overflow of float32":     {"a,y\n-1e39,0\n", `"-1e39" exceeds float32's maximum, 3.4028234663852886e+38`},
 		"underflow":               {"a,y\n1e-60,0\n", "[[0]] [0]"},
 		"whole numbers":           {"a,b,y\n16777216,-33554436,3000000000\n", "[[1.6777216e+07 -3.3554436e+07]] [3e+09]"},
-		"a whole number, rounded": {"a,y\n16777217,0\n", `"16777217" is a whole number that float32 rounds to 16777216`},
-		"underscores, rounded":    {"a,y\n16_777_217,0\n", `"16_777_217" is a whole number that float32 rounds to 16777216`},
-		"negative, rounded":       {"a,y\n1,-1700000001\n", `line 2, column 2 ("y"): "-1700000001" is a whole number that float32 rounds to -1700000000`},
-		"20 digits":               {"a,y\n10000000000000000000,0\n", `is a whole number that float32 rounds to`},
+		"a whole number, rounded": {"a,y\n16777217,0\n", `"16777217" is an integer that float32 rounds to 16777216`},
+		"underscores, rounded":    {"a,y\n16_777_217,0\n", `"16_777_217" is an integer that float32 rounds to 16777216`},
+		"negative, rounded":       {"a,y\n1,-1700000001\n", `line 2, column 2 ("y"): "-1700000001" is an integer that float32 rounds to -1700000000`},
+		"20 digits":               {"a,y\n10000000000000000000,0\n", `is an integer that float32 rounds to`},
 		"a point":                 {"a,y\n16777217.0,0\n", "[[1.6777216e+07]] [0]"},
 		"text":                    {"a,y\n1,cat\n", `line 2, column 2 ("y"): "cat" is not a number`},
 		"booleans":                {"a,y\ntrue,0\n", `"true" is not a number`},
@@ -264,8 +264,8 @@ func TestCSVForms(t *testing.T) {
 		"the target, trimmed":     {"y,a, y\n1,2,0\n", `Target: columns 1 and 3 are both named "y"`},
 		"a header again":          {"a,y\n1,0\na,y\n", `line 3, column 1 ("a"): "a" is not a number`},
 		"no header":               {"1,2\n3,4\n", `there is no column "y"; there are ["1" "2"]`},
-		"only a header":           {"a,y\n", "there are no rows behind the header"},
-		"only a target":           {"y\n1\n", `there are no features beside the target "y"`},
+		"only a header":           {"a,y\n", "no rows after the header"},
+		"only a target":           {"y\n1\n", `no features besides the target "y"`},
 		"empty":                   {"", "the file is empty"},
 		"only a mark":             {"\ufeff", "the file is empty"},
 		"only empty lines":        {"\r\n\n", "the file is empty"},
@@ -298,7 +298,7 @@ func TestCSVForms(t *testing.T) {
 		"CSVOptions.Target: want the name of a column":              {},
 		"column \"a\" is named twice in Target and Features":        {Target: "y", Features: []string{"a", "a"}},
 		"column \"y\" is named twice in Target and Features":        {Target: "y", Features: []string{"y"}},
-		"there are no features beside the target":                   {Target: "y", Features: []string{}},
+		"no features besides the target":                   {Target: "y", Features: []string{}},
 		"CSVOptions.Classes is -1":                                  {Target: "y", Classes: -1},
 	} {
 		_, err := OpenCSV(path, opts)
@@ -310,7 +310,7 @@ func TestCSVForms(t *testing.T) {
 	}
 }
 
-// What is not a regular file is an error at once, also a pipe that nobody writes into.
+// A file that is not regular is an error at once, also a pipe without a writer.
 func TestReadersRefuseOtherThanFiles(t *testing.T) {
 	dir := t.TempDir()
 	pipe := filepath.Join(dir, "train.bin")
@@ -353,7 +353,7 @@ func TestTokens(t *testing.T) {
 	dir := t.TempDir()
 	shardOf(t, filepath.Join(dir, "train_0.bin"), 0, 10)   // its windows begin at the tokens 0, 3 and 6
 	shardOf(t, filepath.Join(dir, "train_1.bin"), 100, 12) // its windows begin at the tokens 100, 103 and 106
-	for i, n := range map[int]int{0: 3, 2: 0, 3: 3} {      // without a window, before, between and behind the others
+	for i, n := range map[int]int{0: 3, 2: 0, 3: 3} {      // without a window, before, between and after the others
 		shardOf(t, filepath.Join(dir, fmt.Sprintf("train_%d_short.bin", i)), 150, n)
 	}
 	set, err := OpenTokens(filepath.Join(dir, "train_*.bin"), 3, 200)
@@ -417,7 +417,7 @@ func TestOpenTokensRefuses(t *testing.T) {
 	shardOf(t, filepath.Join(dir, "short_1"), 0, 10)
 	_, err = OpenTokens(filepath.Join(dir, "short_*"), 10, 50257)
 	wantError(t, "all are short", err, "short_*", "at most 10 tokens", "at least 11")
-	// A shard that was not finished has zeros in place of the header.
+	// An incomplete shard has zeros instead of a header.
 	unfinished := write(t, dir, "e", make([]byte, shardHeader), raw[shardHeader:])
 	_, err = OpenTokens(unfinished, 10, 50257)
 	wantError(t, "unfinished", err, "magic number 0")

@@ -5,12 +5,12 @@ import (
 	"fmt"
 )
 
-// MNIST reads images of the MNIST family (MNIST, Fashion-MNIST, KMNIST) from four files in dir, which have
-// the usual names and may be compressed with gzip.
+// MNIST reads images of the MNIST family (MNIST, Fashion-MNIST, KMNIST) from four files in dir, with the
+// usual names and optionally gzipped.
 func MNIST(dir string, split Split, opts *ImageOptions) (*Images, error) {
 	prefix, ok := map[Split]string{Train: "train", Test: "t10k"}[split]
 	if !ok {
-		return nil, fmt.Errorf("data: MNIST has the splits %s and %s, not %q", Train, Test, split)
+		return nil, fmt.Errorf("data: MNIST split %q, want %q or %q", split, Train, Test)
 	}
 	images, err := find(dir, prefix+"-images-idx3-ubyte")
 	if err != nil {
@@ -23,8 +23,8 @@ func MNIST(dir string, split Split, opts *ImageOptions) (*Images, error) {
 	return OpenIDX(images, labels, 10, opts)
 }
 
-// OpenIDX reads images [n, height, width] and labels [n], which are less than classes, from two IDX files
-// of bytes, which may be compressed with gzip. yann.lecun.com/exdb/mnist defines the format.
+// OpenIDX reads images [n, height, width] and labels [n] below classes from two IDX files of bytes,
+// optionally gzipped. yann.lecun.com/exdb/mnist defines the format.
 func OpenIDX(images, labels string, classes int, opts *ImageOptions) (*Images, error) {
 	shape, pixels, err := readIDX(images, 3)
 	if err != nil {
@@ -45,7 +45,7 @@ func OpenIDX(images, labels string, classes int, opts *ImageOptions) (*Images, e
 // idxBytes is the IDX format's code for elements of one byte.
 const idxBytes = 0x08
 
-// maxIDX bounds the bytes of a file.
+// maxIDX is the maximum size of a file in bytes.
 const maxIDX = 1 << 36
 
 // readIDX reads an IDX file of bytes with the given number of axes.
@@ -60,7 +60,7 @@ func readIDX(path string, axes int) (shape []int, elements []byte, err error) {
 		return nil, nil, err
 	}
 	if head[0] != 0 || head[1] != 0 {
-		return nil, nil, f.fail(fmt.Errorf("not an IDX file: it begins with % x, want 00 00", head[:2]))
+		return nil, nil, f.fail(fmt.Errorf("not an IDX file: it starts with % x, want 00 00", head[:2]))
 	}
 	if head[2] != idxBytes || int(head[3]) != axes {
 		return nil, nil, f.fail(fmt.Errorf("elements of type %#02x with %d axes, want bytes (%#02x) with %d", head[2], head[3], idxBytes, axes))
@@ -74,7 +74,7 @@ func readIDX(path string, axes int) (shape []int, elements []byte, err error) {
 		size := int(binary.BigEndian.Uint32(sizes[4*i:]))
 		shape = append(shape, size)
 		if size == 0 || total > maxIDX/size {
-			return nil, nil, f.fail(fmt.Errorf("sizes %v, want at least 1 of each and %d bytes at most", shape, maxIDX))
+			return nil, nil, f.fail(fmt.Errorf("sizes %v, want each at least 1 and at most %d bytes in total", shape, maxIDX))
 		}
 		total *= size
 	}

@@ -26,7 +26,7 @@ type ImageOptions struct {
 // Int64.
 type Images struct {
 	Channels, Height, Width int
-	Classes                 int     // the number of classes; labels are less
+	Classes                 int     // the number of classes; labels are in [0, Classes)
 	Pixels                  []byte  // [image, channel, row, column]
 	Labels                  []uint8 // one for each image
 
@@ -37,7 +37,7 @@ type Images struct {
 func newImages(path string, im Images, opts *ImageOptions) (*Images, error) {
 	for i, label := range im.Labels {
 		if int(label) >= im.Classes {
-			return nil, fmt.Errorf("data: %s: sample %d has label %d, want one below %d", path, i, label, im.Classes)
+			return nil, fmt.Errorf("data: %s: sample %d has label %d, want a label below %d", path, i, label, im.Classes)
 		}
 	}
 	var o ImageOptions

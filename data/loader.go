@@ -12,17 +12,17 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// A Group is the part of a process group that a Loader uses. *comm.ProcessGroup is one.
+// A Group is the subset of *comm.ProcessGroup that a Loader uses.
 type Group interface {
 	Rank() int
 	Size() int
 	Device() device.Device
 }
 
-// LoaderOptions configure a [Loader]. Batch, Shuffle, Seed, LastBatch and the length of the data set are the same
-// on all ranks. If they differ, some samples are used twice and others never. train.Run compares them.
+// LoaderOptions configure a [Loader]. Batch, Shuffle, Seed, LastBatch and the length of the data set must be the
+// same on all ranks. Otherwise some samples are used twice and others never. train.Run checks this.
 type LoaderOptions struct {
-	Batch     int // samples for each rank in a step
+	Batch     int // samples per rank and step
 	Shuffle   bool
 	Seed      uint64 // of the order, if Shuffle
 	LastBatch LastBatch
@@ -30,8 +30,7 @@ type LoaderOptions struct {
 	Ahead     int // batches that are read ahead; default 2
 }
 
-// A Loader returns one rank's batches on its device. Only the goroutine that uses the device may use the
-// Loader.
+// A Loader yields one rank's batches on its device. Only the goroutine that uses the device may use the Loader.
 type Loader struct {
 	set     Dataset
 	dev     device.Device
@@ -41,11 +40,10 @@ type Loader struct {
 	resume  Position
 }
 
-// A Batch is one rank's part of a global batch. It is valid until the loop asks for the next one. A later
-// use, such as a backward pass that reads it, panics with an [*autograd.FreedError].
+// A Batch is one rank's part of a global batch. It is valid until the next iteration. Using it later, for example in
+// a backward pass, panics with an [*autograd.FreedError].
 type Batch struct {
-	// Vars are the fields of the samples on the device, in the data set's order. The first axis
-	// is that of the samples.
+	// Vars are the fields of the samples on the device, in the data set's order. The first axis indexes the samples.
 	Vars []*autograd.Variable
 	Share
 }
@@ -71,23 +69,22 @@ func NewLoader(set Dataset, group Group, opts LoaderOptions) (*Loader, error) {
 		l.ahead = 2
 	}
 	if l.workers < 0 || l.ahead < 0 {
-		return nil, fmt.Errorf("data: %d workers that read %d batches ahead, want at least 1 of each", l.workers, l.ahead)
+		return nil, fmt.Errorf("data: Workers %d and Ahead %d, want at least 1 of each", l.workers, l.ahead)
 	}
 	if len(set.Fields()) == 0 {
-		return nil, errors.New("data: the samples have no fields")
+		return nil, errors.New("data: the samples have no fields, want at least one")
 	}
 	return l, l.sampler.Check()
 }
 
-// Sampler returns the sampler that chooses the loader's samples.
+// Sampler returns the loader's sampler.
 func (l *Loader) Sampler() Sampler { return l.sampler }
 
 // Steps returns the number of global batches of an epoch.
 func (l *Loader) Steps() int { return l.sampler.Steps() }
 
-// Resume makes the epoch of p start at p, after the last batch that was used. Other epochs start at their
-// first sample. It returns an error if p is not a position in the loader's samples: see
-// [Sampler.CheckPosition].
+// Resume makes the epoch of p start at p, after the last batch used. Other epochs start at their first sample. It
+// returns an error if p is not a position in the loader's samples: see [Sampler.CheckPosition].
 func (l *Loader) Resume(p Position) error {
 	if err := l.sampler.CheckPosition(p); err != nil {
 		return err
@@ -96,8 +93,8 @@ func (l *Loader) Resume(p Position) error {
 	return nil
 }
 
-// Epoch yields the batches of an epoch: those from the position that Resume was given, if that is in the epoch, or
-// else all. Errors are as from EpochFrom.
+// Epoch yields the batches of an epoch, from the position passed to Resume if it is in this epoch. Errors are as for
+// EpochFrom.
 func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] {
 	if l.resume.Epoch == epoch {
 		return l.EpochFrom(ctx, l.resume)
@@ -105,9 +102,9 @@ func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] 
 	return l.EpochFrom(ctx, Position{Epoch: epoch})
 }
 
-// EpochFrom yields the batches from a position to the end of its epoch. It neither uses nor changes what Resume was
-// given. If from is not a position in the loader's samples, reading fails, the device fails or ctx ends, it yields a
-// nil Batch and an error, and stops.
+// EpochFrom yields the batches from a position to the end of its epoch. It ignores Resume. If from is not a position
+// in the loader's samples, reading fails, the device fails or ctx ends, it yields a nil Batch and an error, and
+// stops.
 func (l *Loader) EpochFrom(ctx context.Context, from Position) iter.Seq2[*Batch, error] {
 	return func(yield func(*Batch, error) bool) {
 		if err := l.sampler.CheckPosition(from); err != nil {
@@ -128,7 +125,7 @@ func (l *Loader) EpochFrom(ctx context.Context, from Position) iter.Seq2[*Batch,
 	}
 }
 
-// errStopped means that the training loop left the epoch.
+// errStopped reports that the training loop ended early.
 var errStopped = errors.New("the loop ended")
 
 // A pipeline reads one epoch. Its slots form a ring: workers fill them in order, and the training loop
@@ -140,21 +137,21 @@ type pipeline struct {
 	slots  []*slot
 	jobs   chan *slot
 	wg     sync.WaitGroup
-	stream device.Stream // the stream of copies; nil if the host writes the device's memory
+	stream device.Stream // stream for copies; nil if the host can write to the device's memory
 }
 
 // A slot is the memory of one batch. A worker owns it from the time it is sent to jobs until ready
 // receives a value; otherwise the training loop owns it.
 type slot struct {
 	host   []device.Buffer // one for each field
-	device []device.Buffer // equal to host if the host can address the device's memory
-	copied device.Event    // the end of the copy of the last batch; nil before the first
-	used   device.Event    // the end of the kernels that the loop enqueued for the last batch
+	device []device.Buffer // the same as host if the host can address the device's memory
+	copied device.Event    // after the copy of the last batch; nil before the first
+	used   device.Event    // after the kernels that the loop enqueued for the last batch
 	share  Share
 	ready  chan error
 }
 
-// open makes the slots and starts the workers. The caller closes the pipeline unless there is an error.
+// open allocates the slots and starts the workers. The caller must close the pipeline unless there is an error.
 func (l *Loader) open(ctx context.Context, from Position) (_ *pipeline, err error) {
 	p := &pipeline{Loader: l, jobs: make(chan *slot, l.ahead+1)}
 	p.shares, p.stop = iter.Pull(l.sampler.Shares(from))
@@ -210,15 +207,15 @@ func (p *pipeline) work() {
 	}
 }
 
-// errGoexit is the error of a Read that ended its goroutine.
-var errGoexit = errors.New("data: Read ended its goroutine, by runtime.Goexit, as FailNow of package testing does")
+// errGoexit reports a Read that called runtime.Goexit.
+var errGoexit = errors.New("data: Read called runtime.Goexit, as testing's FailNow does")
 
 // read reads the batch of s.
 func (p *pipeline) read(s *slot) {
 	err := errGoexit
 	defer func() {
 		if r := recover(); r != nil {
-			panic(r) // it ends the process: the loop must not do that first, because of an error
+			panic(r) // this ends the process; the loop must not end first with an error
 		}
 		s.ready <- err
 	}()
@@ -269,7 +266,7 @@ func (p *pipeline) run(ctx context.Context, yield func(*Batch, error) bool) erro
 	}
 }
 
-// use yields the batch, and then makes it invalid, because its memory is freed or will hold another one.
+// use yields the batch, and then invalidates it, because its memory is freed or reused.
 func (b *Batch) use(yield func(*Batch, error) bool) bool {
 	defer func() {
 		for _, v := range b.Vars {
@@ -279,13 +276,13 @@ func (b *Batch) use(yield func(*Batch, error) bool) bool {
 	return yield(b, nil)
 }
 
-// request gives s to a worker to read the next share, if there is one.
+// request passes s to a worker to read the next share, if there is one.
 func (p *pipeline) request(ctx context.Context, s *slot) error {
 	s.share, _ = p.shares()
 	if len(s.share.Indices) == 0 {
 		return nil
 	}
-	if s.copied != nil { // the copy must have read the host's memory
+	if s.copied != nil { // wait until the copy has read the host memory
 		if err := s.copied.Sync(ctx); err != nil {
 			return err
 		}

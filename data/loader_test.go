@@ -99,7 +99,7 @@ func TestLoaderGivesWhatTheSamplerSays(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				ctx, cancel := context.WithTimeout(t.Context(), testkit.Soon) // a copy for which nothing waits is never made
+				ctx, cancel := context.WithTimeout(t.Context(), testkit.Soon) // a copy that nothing waits for is never made
 				defer cancel()
 				before := dev.Memory().InUse
 				want := Sampler{Len: 45, Rank: 1, Size: 2, Batch: 4, Shuffle: true, Seed: 7}
@@ -207,7 +207,7 @@ func checkBatch(t *testing.T, batch *Batch) {
 	}
 }
 
-// A loop that ends early leaves no goroutine (TestMain checks that) and no memory.
+// A loop that ends early leaks no goroutine (checked by TestMain) and no memory.
 func TestLoaderEndsWithItsLoop(t *testing.T) {
 	for name, dev := range devices(t) {
 		for how, leave := range map[string]func(){
@@ -354,8 +354,8 @@ func TestLoaderResumes(t *testing.T) {
 	}
 }
 
-// A position fits loaders with the same order of samples, whatever their batches and ranks. It fits all others only
-// if its source is unknown, as in checkpoints of earlier versions.
+// A position is valid for loaders with the same order of samples, with any batch size and number of ranks. It is
+// valid for other loaders only if its source is unknown, as in checkpoints of earlier versions.
 func TestPositionOfAnotherOrder(t *testing.T) {
 	dev := devices(t)["inline"]
 	var saved []byte
@@ -418,7 +418,7 @@ func TestNewLoaderRefuses(t *testing.T) {
 	}
 }
 
-// A use of a batch that is no longer valid panics, also by a backward pass that reads it.
+// Using an invalid batch panics, also in a backward pass that reads it.
 func TestAGraphThatOutlivesItsBatch(t *testing.T) {
 	dev := cpu.New(&cpu.Options{Threads: 1})
 	defer dev.Close()

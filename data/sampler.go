@@ -7,7 +7,7 @@ import (
 	"math/rand/v2"
 )
 
-// LastBatch chooses the treatment of samples that do not fill an epoch's last global batch.
+// LastBatch selects what happens to samples that do not fill an epoch's last global batch.
 type LastBatch uint8
 
 const (
@@ -15,11 +15,10 @@ const (
 	// first samples of the epoch, fewer than there are ranks. All ranks have the same number of
 	// steps, as with PyTorch's DistributedSampler.
 	Pad LastBatch = iota
-	// Drop omits them.
+	// Drop skips them.
 	Drop
-	// Uneven uses each sample once. The last batches of two ranks may differ by one sample, and
-	// the last ranks may have no samples and one step less. It is for evaluations, and for
-	// training within ddp's Join.
+	// Uneven uses each sample once. The last batches of two ranks may differ by one sample, and the last ranks
+	// may have no samples and one step less. Use it for evaluations, and for training within ddp's Join.
 	Uneven
 )
 
@@ -28,12 +27,12 @@ const (
 type Position struct {
 	Epoch  int `json:"epoch"`
 	Sample int `json:"sample"`
-	// Source is what the order of the samples depends on. The zero Source is unknown: the position fits any
-	// samplers whose data set is long enough.
+	// Source determines the order of the samples. The zero Source is unknown: the position is valid for any
+	// sampler whose data set is long enough.
 	Source Source `json:"source,omitzero"`
 }
 
-// A Source is what the order of an epoch's samples depends on.
+// A Source determines the order of an epoch's samples.
 type Source struct {
 	Len     int    `json:"len"` // the number of samples in the data set
 	Shuffle bool   `json:"shuffle"`
@@ -47,7 +46,7 @@ func (s Source) String() string {
 	return fmt.Sprintf("%d samples shuffled by seed %d", s.Len, s.Seed)
 }
 
-// A Sampler divides the samples of a data set among ranks, epoch by epoch. It has no state.
+// A Sampler divides the samples of a data set among ranks, epoch by epoch. It is stateless.
 type Sampler struct {
 	Len        int // the number of samples in the data set
 	Rank, Size int // this rank, and the number of ranks
@@ -59,15 +58,15 @@ type Sampler struct {
 
 // A Share is one rank's part of a global batch.
 type Share struct {
-	// Indices are the numbers of the samples in the data set.
+	// Indices are the indices of the samples in the data set.
 	Indices []int
-	// Repeats is the number of last samples in Indices that the epoch has used before.
+	// Repeats is the number of samples at the end of Indices that the epoch has already used.
 	Repeats int
 	// After is the position after the global batch.
 	After Position
 }
 
-// Check returns an error if the sampler's fields allow no epoch.
+// Check returns an error if the sampler's fields are invalid.
 func (s Sampler) Check() error {
 	switch {
 	case s.Batch < 1:
@@ -77,12 +76,12 @@ func (s Sampler) Check() error {
 	case s.Len < s.Size:
 		return fmt.Errorf("data: fewer samples (%d) than ranks (%d)", s.Len, s.Size)
 	case s.LastBatch == Drop && s.Len/s.Batch < s.Size:
-		return fmt.Errorf("data: %d samples do not fill one batch of %d for each of %d ranks, and the rest is dropped", s.Len, s.Batch, s.Size)
+		return fmt.Errorf("data: %d samples, want at least one batch of %d for each of %d ranks with LastBatch Drop", s.Len, s.Batch, s.Size)
 	}
 	return nil
 }
 
-// source returns what the order of the samples depends on.
+// source returns the source of the sampler's order.
 func (s Sampler) source() Source {
 	if !s.Shuffle {
 		return Source{Len: s.Len}
@@ -93,8 +92,8 @@ func (s Sampler) source() Source {
 // Begin returns the position before the first sample of an epoch.
 func (s Sampler) Begin(epoch int) Position { return Position{Epoch: epoch, Source: s.source()} }
 
-// CheckPosition returns an error if a run that is at p cannot go on with the sampler: some samples would be used
-// twice and others never, because p is in another order, or p is no position at all.
+// CheckPosition returns an error if a run cannot resume at p with the sampler: because p is out of range, or is
+// a position in another order, so that some samples would be used twice and others never.
 func (s Sampler) CheckPosition(p Position) error {
 	if mine := s.source(); p.Source != (Source{}) && p.Source != mine {
 		return fmt.Errorf("data: epoch %d, sample %d is a position in %v, the loader has %v: want the same data set, Shuffle and Seed", p.Epoch, p.Sample, p.Source, mine)
@@ -118,8 +117,8 @@ func (s Sampler) StepsFrom(p Position) int {
 	return (left + global - 1) / global
 }
 
-// Order returns the order of an epoch's samples: their numbers, shuffled by Fisher–Yates with the
-// generator PCG, whose seed is Seed and the epoch.
+// Order returns the order of an epoch's samples: their indices, shuffled by Fisher–Yates with the generator
+// PCG, seeded by Seed and the epoch.
 func (s Sampler) Order(epoch int) []int {
 	order := make([]int, s.Len)
 	for i := range order {
@@ -157,7 +156,7 @@ func (s Sampler) Shares(from Position) iter.Seq[Share] {
 	}
 }
 
-// share returns this rank's part of the global samples that start at position at of order.
+// share returns this rank's part of the global batch that starts at position at of order.
 func (s Sampler) share(order []int, at, global int) Share {
 	each, more := global/s.Size, global%s.Size
 	if s.LastBatch == Uneven {

@@ -91,8 +91,8 @@ func TestSamplerRanksShareOneOrder(t *testing.T) {
 	}
 }
 
-// A sampler that resumes at any position, at any number of ranks, returns the rest of the epoch
-// once, and nothing of the part before.
+// A sampler that resumes at any position, with any number of ranks, returns the rest of the epoch
+// exactly once.
 func TestSamplerResumesAtAnotherNumberOfRanks(t *testing.T) {
 	first := Sampler{Len: 97, Size: 3, Batch: 4, Shuffle: true, Seed: 1, LastBatch: Uneven}
 	for stop := range 8 {
@@ -153,7 +153,7 @@ func TestSamplerCheck(t *testing.T) {
 		"data: batches of 0 samples, want at least 1": {Len: 5, Size: 1},
 		"data: rank 2 of 2":                           {Len: 5, Size: 2, Rank: 2, Batch: 1},
 		"data: fewer samples (3) than ranks (4)":      {Len: 3, Size: 4, Batch: 1},
-		"data: 100 samples do not fill one batch of 64 for each of 2 ranks, and the rest is dropped": {Len: 100, Size: 2, Batch: 64, LastBatch: Drop},
+		"data: 100 samples, want at least one batch of 64 for each of 2 ranks with LastBatch Drop": {Len: 100, Size: 2, Batch: 64, LastBatch: Drop},
 	} {
 		if err := s.Check(); err == nil || err.Error() != want {
 			t.Errorf("%+v: %v, want %s", s, err, want)

@@ -15,18 +15,17 @@ import (
 	"github.com/goddp/goddp/internal/files"
 )
 
-// A token shard is a file of the format that llm.c uses for GPT-2: a header of
-// 256 little-endian int32, which are a magic number, the version, the number of
-// tokens, and zeros; then the tokens as little-endian uint16.
+// A token shard has llm.c's format for GPT-2: a header of 256 little-endian int32 (a magic number, the
+// version, the number of tokens, and zeros), followed by the tokens as little-endian uint16.
 const (
 	shardMagic   = 20240520
 	shardVersion = 1
 	shardHeader  = 256 * 4
 )
 
-// Tokens are windows of tokens in shards, read from disk on demand.
-// As a [Dataset] they have the fields "tokens" and "next", both Int64 [Window]:
-// next[i] is the token after tokens[i]. A window lies within one shard.
+// Tokens are windows of tokens in shards, read from disk on demand. As a [Dataset] they have the fields
+// "tokens" and "next", both Int64 [Window]: next[i] is the token after tokens[i]. A window does not
+// span shards.
 type Tokens struct {
 	window int
 	vocab  int
@@ -45,10 +44,10 @@ type shard struct {
 // OpenTokens opens the shards that match a pattern of [filepath.Glob], in the order of their names, as
 // windows of tokens less than vocab. A shard of at most window tokens has no window and is skipped: the
 // last shard of a text may be that short. If no shard has a window, OpenTokens returns an error. The
-// caller closes the Tokens.
+// caller must close the Tokens.
 func OpenTokens(pattern string, window, vocab int) (*Tokens, error) {
 	if window < 1 || vocab < 1 || vocab > 1<<16 {
-		return nil, fmt.Errorf("data: windows of %d tokens of a vocabulary of %d, want at least 1, and 1 to 65536", window, vocab)
+		return nil, fmt.Errorf("data: window %d and vocabulary %d, want at least 1, and 1 to 65536", window, vocab)
 	}
 	paths, err := filepath.Glob(pattern)
 	if err != nil {
@@ -70,7 +69,7 @@ func OpenTokens(pattern string, window, vocab int) (*Tokens, error) {
 		longest = max(longest, s.tokens)
 	}
 	if t.Len() == 0 {
-		err := fmt.Errorf("data: %s: shards of at most %d tokens, want at least %d for one window", pattern, longest, window+1)
+		err := fmt.Errorf("data: %s: all shards have at most %d tokens, want at least %d for a window", pattern, longest, window+1)
 		return nil, errors.Join(err, t.Close())
 	}
 	return t, nil
@@ -142,7 +141,7 @@ func (t *Tokens) Read(indices []int, dst []device.Tensor) error {
 		for j := range t.window + 1 {
 			token := int64(binary.LittleEndian.Uint16(raw[2*j:]))
 			if token >= int64(t.vocab) {
-				return fmt.Errorf("data: %s: at byte %d: token %d, want one below %d", s.path, offset+int64(2*j), token, t.vocab)
+				return fmt.Errorf("data: %s: at byte %d: token %d, want a token below %d", s.path, offset+int64(2*j), token, t.vocab)
 			}
 			if j < t.window {
 				tokens[row*t.window+j] = token
@@ -164,14 +163,14 @@ func (t *Tokens) Close() error {
 	return errors.Join(errs...)
 }
 
-// WriteTokens writes a shard of tokens to w, which is at its start, and returns their number. It writes
-// the header last, so that no reader takes an incomplete shard for a complete one.
+// WriteTokens writes a shard of tokens to w, which must be at its start, and returns their number. It
+// writes the header last, so that an incomplete shard is not valid.
 func WriteTokens(w io.WriteSeeker, tokens iter.Seq[uint16]) (n int, err error) {
 	out := bufio.NewWriterSize(w, 1<<20)
 	out.Write(make([]byte, shardHeader)) // Flush returns the error
 	for token := range tokens {
 		if n++; n > 1<<31-1 {
-			return n, fmt.Errorf("data: a shard has at most %d tokens", 1<<31-1)
+			return n, fmt.Errorf("data: too many tokens, want at most %d in a shard", 1<<31-1)
 		}
 		var b [2]byte
 		binary.LittleEndian.PutUint16(b[:], token)

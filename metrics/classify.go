@@ -20,10 +20,10 @@ func NewConfusion(classes int) Confusion {
 	return c
 }
 
-// Add counts a batch. For each row of logits, a Variable of shape [n, classes], the predicted class is
-// the index of the greatest value. labels, int64 of shape [n], holds the true classes. A NaN is never the
-// greatest value, and a row that starts with NaN counts as class 0. Add waits for the device. For a label
-// that is not a class it returns an error; the rows before it are counted.
+// Add counts a batch. For each row of logits, a Variable of shape [n, classes], the predicted class is the
+// index of the largest value. labels, int64 of shape [n], contains the true classes. A NaN is never the
+// largest value, and a row that starts with NaN counts as class 0. Add waits for the device. For an
+// invalid label it returns an error; the rows before it are counted.
 func (c Confusion) Add(ctx context.Context, logits, labels *autograd.Variable) error {
 	if shape := logits.Shape(); len(shape) != 2 || shape[1] != len(c) {
 		return fmt.Errorf("metrics: logits %v for a confusion matrix of %d classes", shape, len(c))
@@ -33,8 +33,8 @@ func (c Confusion) Add(ctx context.Context, logits, labels *autograd.Variable) e
 	})
 }
 
-// Metrics returns the matrix, row by row, for [Reduce]. SetResults stores what Reduce
-// returns: the matrix summed over the ranks.
+// Metrics returns the matrix, row by row, for [Reduce]. Pass the result, the matrix summed over the ranks,
+// to SetResults.
 func (c Confusion) Metrics() []Metric {
 	var out []Metric
 	for _, row := range c {
@@ -68,8 +68,8 @@ func (c Confusion) Accuracy() float64 {
 }
 
 // Correct returns the top-k count: the number of rows of logits, of shape [n, classes], in which the value
-// of the row's label, int64 of shape [n], is among the k greatest. Of equal values the one with the lower
-// index counts as greater. A row with a NaN is not correct. Correct waits for the device.
+// of the row's label, int64 of shape [n], is among the k largest. Of equal values the one with the lower
+// index counts as larger. A row with a NaN is not correct. Correct waits for the device.
 func Correct(ctx context.Context, logits, labels *autograd.Variable, k int) (correct int, err error) {
 	err = rows(ctx, logits, labels, func(row []float64, label int) {
 		above := 0
@@ -104,14 +104,14 @@ func rows(ctx context.Context, logits, labels *autograd.Variable, f func(row []f
 	}
 	for i, label := range want {
 		if label < 0 || int(label) >= shape[1] {
-			return fmt.Errorf("metrics: row %d has label %v, want one of 0 to %d", i, label, shape[1]-1)
+			return fmt.Errorf("metrics: row %d has label %v, want 0 to %d", i, label, shape[1]-1)
 		}
 		f(values[i*shape[1]:(i+1)*shape[1]], int(label))
 	}
 	return nil
 }
 
-// argmax returns the index of the first greatest value.
+// argmax returns the index of the first largest value.
 func argmax(row []float64) int {
 	at := 0
 	for i, v := range row {

@@ -50,7 +50,7 @@ func TestClassification(t *testing.T) {
 		t.Errorf("%v, want an error with the shape and the number of classes", err)
 	}
 	for want, labels := range map[string]*autograd.Variable{
-		"row 1 has label 3, want one of 0 to 2": autograd.FromLabels(dev, []int64{0, 3, 0, 0}),
+		"row 1 has label 3, want 0 to 2": autograd.FromLabels(dev, []int64{0, 3, 0, 0}),
 		"want [n classes] and [n]":              autograd.FromLabels(dev, []int64{0, 1}),
 	} {
 		if err := c.Add(t.Context(), logits, labels); err == nil || !strings.Contains(err.Error(), want) {

@@ -9,13 +9,12 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// Accuracy returns the fraction of samples that model classifies correctly, over the batches of one epoch
-// on all ranks. model maps the first field of a batch to logits [n classes]; the second field is the
-// labels [n]. The model is in evaluation mode during the call; afterwards each layer has the mode that it had
-// before. Nothing is recorded for gradients. The epoch is a whole one, whatever position the loader was given
-// ([data.Loader.Resume]), and the loader keeps its position. Each sample counts as often as the loader
-// returns it, with data.Uneven once. All ranks call Accuracy and get the same number, NaN if there are no
-// samples.
+// Accuracy returns the fraction of samples that model classifies correctly, over the batches of one epoch on
+// all ranks. model maps the first field of a batch to logits [n classes]; the second field is the labels [n].
+// The model is in evaluation mode during the call; afterwards each layer's mode is restored. No gradients are
+// recorded. The epoch is complete, even if the loader was resumed within it ([data.Loader.Resume]), and the
+// loader keeps its position. Each sample counts as often as the loader returns it, with data.Uneven once. All
+// ranks must call Accuracy. They get the same number, NaN if there are no samples.
 func Accuracy(ctx context.Context, pg *comm.ProcessGroup, model nn.Module, loader *data.Loader) (float64, error) {
 	defer nn.Eval(model)()
 	correct, seen := 0, 0

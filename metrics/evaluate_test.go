@@ -32,7 +32,7 @@ func (m *watched) Forward(x *autograd.Variable) *autograd.Variable {
 func TestAccuracy(t *testing.T) {
 	fields := []data.Field{{DType: device.Float32, Shape: device.Shape{2}}, {DType: device.Int64}}
 	set := data.Each(7, fields, func(i int, dst []device.Tensor) error {
-		device.Elements[float32](dst[0])[0] = float32(i) // class 0 is predicted from sample 3 on, whose number is greater than 2.5
+		device.Elements[float32](dst[0])[0] = float32(i) // class 0 is predicted from sample 3 on, the first above 2.5
 		device.Elements[float32](dst[0])[1] = 2.5
 		device.Elements[int64](dst[1])[0] = int64(i % 2)
 		return nil

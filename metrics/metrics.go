@@ -8,7 +8,7 @@ import (
 	"github.com/goddp/goddp/comm"
 )
 
-// Metric is one rank's contribution to a number that all ranks report.
+// Metric is one rank's contribution to a number that is reduced over the ranks.
 type Metric struct {
 	kind  kind
 	value float64
@@ -61,7 +61,7 @@ func validCount(count int) int64 {
 type CountError struct{ Count int }
 
 func (e *CountError) Error() string {
-	return fmt.Sprintf("metrics: a count of %d, want 0 or more", e.Count)
+	return fmt.Sprintf("metrics: count %d, want 0 or more", e.Count)
 }
 
 // Result is a reduced Metric.
@@ -73,8 +73,8 @@ type Result struct {
 	Count int
 }
 
-// MismatchError reports that a rank passed another metric to Reduce than rank 0. All ranks get it, and the
-// group stays usable.
+// MismatchError reports that a rank passed a different kind of metric to Reduce than rank 0. All ranks get
+// it, and the group stays usable.
 type MismatchError struct {
 	Index         int // the metric's index
 	Rank          int
@@ -88,9 +88,9 @@ func (e *MismatchError) Error() string {
 // words is the number of integers that encode a Metric.
 const words = 3
 
-// Reduce reduces ms over the ranks. All ranks call it with the same number and kinds of metrics, in the
-// same order as their other collectives. Results have the order of ms and are equal on all ranks. The
-// error is a [*MismatchError] or the error of the collective.
+// Reduce reduces ms over the ranks. All ranks must call it with the same number and kinds of metrics, in
+// the same order relative to their other collectives. Results are in the order of ms and equal on all
+// ranks. The error is a [*MismatchError] or the error of the collective.
 func Reduce(ctx context.Context, pg *comm.ProcessGroup, ms ...Metric) ([]Result, error) {
 	if len(ms) == 0 {
 		return nil, nil
@@ -145,8 +145,8 @@ func reduce(ranks []Metric) Result {
 	return Result{x, int(count)}
 }
 
-// average weights each mean by its part of all samples. If one rank has all samples, its mean keeps its
-// bits.
+// average weights each mean by its share of all samples. If one rank has all samples, the result is its
+// mean bit for bit.
 func average(ranks []Metric, count int64) float64 {
 	if count == 0 {
 		return math.NaN()

@@ -24,8 +24,8 @@ type chromeEvent struct {
 	Args map[string]any `json:"args,omitempty"`
 }
 
-// micros is a time in nanoseconds. In JSON it is a number of microseconds with three decimals, because
-// a float64 of microseconds since 1970 resolves only a quarter of one.
+// micros is a time in nanoseconds. In JSON it is in microseconds with three decimals, because a float64 of
+// microseconds since 1970 resolves only a quarter of one.
 type micros int64
 
 func (m micros) MarshalJSON() ([]byte, error) {
@@ -38,9 +38,9 @@ type event struct {
 	category string
 }
 
-// WriteChrome writes the spans, and what the GPU ran meanwhile, as Chrome trace JSON. A rank is a process in
-// the trace, and each track, stream and thread is a thread of it. Times are Unix times, so the traces of
-// several ranks on a host can be merged. What the GPU runs at the time of the call is left out.
+// WriteChrome writes the spans and the GPU's activity as Chrome trace JSON. A rank is a process in the
+// trace; each track, stream and thread is a thread of it. Times are Unix times, so the traces of several
+// ranks on a host can be merged. GPU work that is running during the call is not included.
 func (r *Recorder) WriteChrome(w io.Writer, rank int) error {
 	var events []event
 	for _, s := range r.Spans() {

@@ -8,7 +8,7 @@ import (
 	"github.com/goddp/goddp/profile"
 )
 
-// A reduction of 4 ms, of which 3 ms run beside the backward pass.
+// A reduction of 4 ms, 3 ms of which overlap the backward pass.
 func ExampleRecorder_Overlap() {
 	dev := cpu.New(nil)
 	defer dev.Close()

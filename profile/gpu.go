@@ -12,14 +12,14 @@ import (
 	"github.com/goddp/goddp/profile/internal/cupti"
 )
 
-// gpu records what a device runs, if the device is a GPU. Its owner, a Recorder, guards it by its mutex.
+// gpu records the activity of a device, if it is a GPU. The mutex of its Recorder guards it.
 type gpu struct {
 	dev        device.Device // nil if nothing can be recorded
 	recording  *cupti.Recording
 	activities []cupti.Activity // taken from the recording
 }
 
-// start starts a recording. If it cannot, it logs why, once, and the trace has spans alone.
+// start starts a recording. If that fails, it logs why, once, and the trace contains only spans.
 func (g *gpu) start() {
 	d, isGPU := g.dev.(interface {
 		Ordinal() int // in the driver's numbering
@@ -59,19 +59,20 @@ func (g *gpu) keep(taken []cupti.Activity, err error) {
 	g.activities = append(g.activities, taken...)
 }
 
-// longCall is the least time that a call of the driver or runtime library takes to be an event of the trace.
+// longCall is the minimum duration of a driver or runtime call that is included in the trace.
 const longCall = 20 * time.Microsecond
 
 // categories are the categories of events, as in PyTorch's traces.
 var categories = map[cupti.Kind]string{cupti.Kernel: "kernel", cupti.Memcpy: "gpu_memcpy", cupti.Memset: "gpu_memset", cupti.Call: "cuda_driver"}
 
-// activityEvents converts activities to events, a track for each stream and for each thread with long calls.
+// activityEvents converts activities to events, with a track for each stream and each thread with long
+// calls.
 func activityEvents(activities []cupti.Activity) []event {
 	activities = slices.Clone(activities)
 	slices.SortStableFunc(activities, func(a, b cupti.Activity) int { // so that streams precede threads
 		return cmp.Or(cmp.Compare(a.Stream, b.Stream), cmp.Compare(a.Thread, b.Thread))
 	})
-	enqueued := map[uint32]time.Time{} // when the call of a correlation began
+	enqueued := map[uint32]time.Time{} // start of the call, by correlation
 	for _, a := range activities {
 		if a.Kind == cupti.Call {
 			enqueued[a.Correlation] = a.Begin

@@ -27,7 +27,7 @@ import (
 
 const steps = 12
 
-// train records steps of a model on GPUs, which are captured or not. It returns the ranks' traces.
+// train records captured or uncaptured steps of a model on GPUs. It returns the ranks' traces.
 func train(t *testing.T, devices []device.Device, captured bool) (paths []string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -58,7 +58,7 @@ func train(t *testing.T, devices []device.Device, captured bool) (paths []string
 			step = autograd.Capture(pg.Device(), step, &autograd.CaptureOptions{Required: true})
 		}
 		x := autograd.FromSlice(pg.Device(), make([]float32, 32), 4, 8)
-		if err := pg.Device().Compute().Sync(t.Context()); err != nil { // so that no work has begun, whose call the trace lacks
+		if err := pg.Device().Compute().Sync(t.Context()); err != nil { // otherwise the trace would have work without its call
 			return err
 		}
 		trace := profile.Of(pg.Device())
@@ -83,7 +83,7 @@ func train(t *testing.T, devices []device.Device, captured bool) (paths []string
 	return paths
 }
 
-// Two ranks on fake GPUs train, and their traces say what the GPUs ran.
+// Two ranks train on fake GPUs, and their traces contain the GPUs' activity.
 func TestEmulatedTraceOfGPUs(t *testing.T) {
 	start := time.Now()
 	report, err := timeline.Analyze(train(t, commtest.FakeGPUs(t, 2), false)...)
@@ -108,11 +108,11 @@ func TestEmulatedTraceOfGPUs(t *testing.T) {
 	}
 }
 
-// Steps are captured while a trace is recorded. Each is a span, and the trace has the work of each node, on the
-// clock of the spans.
+// Steps are captured while a trace is recorded. Each is a span, and the trace contains each node's work, on the
+// same clock.
 func TestEmulatedTraceOfCapturedSteps(t *testing.T) {
 	for _, path := range train(t, commtest.FakeGPUs(t, 2), true) {
-		const slack = 50 * time.Millisecond // a busy machine cannot tell the time of a fake device better
+		const slack = 50 * time.Millisecond // on a busy machine the times of a fake device are imprecise
 		inEach := nodes(t, path, slack)
 		if inEach["fake_gemm"] != 5 || inEach["ncclDevKernel_Any"] < 2 {
 			t.Errorf("%s: a captured step has the nodes %v, want 5 products and 2 reductions at least", path, inEach)
@@ -130,8 +130,8 @@ func TestGPUTraceOfCapturedSteps(t *testing.T) {
 	}
 }
 
-// nodes returns how many nodes of each name the captured steps of a trace have. It checks that these are the same
-// in all of them, and that each node ran during a captured step, give or take slack.
+// nodes returns the number of nodes by name in the captured steps of a trace. It checks that all steps have the
+// same, and that each node ran during a captured step, within slack.
 func nodes(t *testing.T, path string, slack time.Duration) map[string]int {
 	t.Helper()
 	data, err := os.ReadFile(path)
@@ -177,7 +177,7 @@ func nodes(t *testing.T, path string, slack time.Duration) map[string]int {
 	return count
 }
 
-// A GPU that is closed while its recorder records ends CUPTI's recording. The trace has what it ran.
+// Closing a GPU while its recorder is on ends CUPTI's recording. The trace contains its activity until then.
 func TestEmulatedClosedGPUIsNotRecorded(t *testing.T) {
 	devs := commtest.FakeGPUs(t, 2)
 	trace := profile.Of(devs[0])
@@ -195,7 +195,7 @@ func TestEmulatedClosedGPUIsNotRecorded(t *testing.T) {
 	}
 }
 
-// If CUPTI cannot be used, one line says so, and the trace has spans alone.
+// If CUPTI cannot be used, one line says so, and the trace contains only spans.
 func TestEmulatedTraceWithoutCUPTI(t *testing.T) {
 	var log bytes.Buffer
 	before := slog.Default()

@@ -1,4 +1,4 @@
-// Package progress reports the progress of a training run to a person and to a file.
+// Package progress reports the progress of a training run on a terminal and in a file.
 //
 //	meter, err := progress.New(pg.Rank(), progress.Options{Steps: total, File: "run.jsonl"})
 //	if err != nil {
@@ -12,18 +12,17 @@
 //		}
 //	}
 //
-// Only rank 0 writes; on other ranks the calls do nothing. Step returns true every Every steps, on all
-// ranks alike, so the code under it may call a collective, for example to average the loss over the
-// ranks.
+// Only rank 0 writes; on other ranks the calls do nothing. Step returns true every Every steps, on all ranks, so the
+// code that it guards may call a collective, for example to average the loss over the ranks.
 //
-// On a terminal the line is updated in place. Elsewhere each report is a new line.
+// On a terminal the line is updated in place. Otherwise each report is a new line.
 //
 // # The file
 //
-// Each line is a JSON object with the members "time" (seconds since New), "step" (the number of completed
-// steps), and the values given to Log or Note. A number that JSON cannot represent is the string "NaN", "+Inf"
-// or "-Inf". If the file has lines already, New appends a line with the time 0, the step at which the run resumes, and
-// no values. `goddp plot` plots the file.
+// Each line is a JSON object with the members "time" (seconds since New), "step" (the number of completed steps), and
+// the values given to Log or Note. A number that JSON cannot represent is the string "NaN", "+Inf" or "-Inf". If the
+// file already has lines, New appends a line with time 0, the step at which the run resumes, and no values. `goddp
+// plot` plots the file.
 //
 // The lines of Log also have "samples_per_second" since the previous line, the numbers of [Process], and
 // "device_bytes" if Options.DeviceBytes is set. A heap that grows from line to line indicates a leak.
@@ -44,16 +43,16 @@ import (
 
 // Options configure a [Meter]. The zero value writes lines to stderr.
 type Options struct {
-	// Steps is the number of steps of the run, and First the number of steps that are completed
-	// already. With Steps 0 no remaining time is shown.
+	// Steps is the total number of steps, and First the number of steps already completed. With Steps 0 no remaining
+	// time is shown.
 	Steps, First int
-	// Every is the number of steps from one report to the next; default 10.
+	// Every is the number of steps between reports; default 10.
 	Every int
 	// Out receives the lines; default os.Stderr.
 	Out io.Writer
 	// File, if not empty, is the file to append to: see the package comment.
 	File string
-	// DeviceBytes, if not nil, returns how much device memory the process holds.
+	// DeviceBytes, if not nil, returns the device memory of the process.
 	DeviceBytes func() int64
 
 	now func() time.Time // time.Now, except in tests
@@ -68,8 +67,8 @@ type Value struct {
 // V returns a Value.
 func V(name string, number float64) Value { return Value{name, number} }
 
-// Process returns the size of this process: "heap_bytes", the bytes of Go's heap that the last garbage
-// collection found in use, and "goroutines", the number of goroutines.
+// Process returns "heap_bytes", the Go heap in use at the last garbage collection, and "goroutines", the number of
+// goroutines.
 func Process() []Value {
 	samples := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/sched/goroutines:goroutines"}}
 	metrics.Read(samples)
@@ -91,7 +90,7 @@ type Meter struct {
 	width   int // the width of the line on the terminal
 }
 
-// New starts the report of a run. The error is that of opening the file.
+// New starts the report of a run. It returns an error if the file cannot be opened.
 func New(rank int, opts Options) (*Meter, error) {
 	if opts.Every == 0 {
 		opts.Every = 10
@@ -112,7 +111,7 @@ func New(rank int, opts Options) (*Meter, error) {
 		m.inPlace = err == nil && info.Mode()&os.ModeCharDevice != 0
 	}
 	if opts.File != "" {
-		// A pipe without a reader is an error: training does not wait for one.
+		// A pipe without a reader is an error, instead of blocking the training.
 		f, err := os.OpenFile(opts.File, os.O_WRONLY|os.O_CREATE|os.O_APPEND|syscall.O_NONBLOCK, 0o666)
 		if err != nil {
 			return nil, fmt.Errorf("progress: %w", err)
@@ -123,14 +122,14 @@ func New(rank int, opts Options) (*Meter, error) {
 	return m, nil
 }
 
-// continueFile appends the first line of this run, if the file has lines of an earlier one. It first ends the last line,
-// which may be incomplete because the process was killed.
+// continueFile appends the first line of this run if the file has lines of an earlier run. It first completes the
+// last line, because the process may have been killed while writing it.
 func (m *Meter) continueFile() {
 	info, err := m.file.Stat()
 	if err != nil || !info.Mode().IsRegular() || info.Size() == 0 {
 		return
 	}
-	if f, err := os.Open(m.opts.File); err == nil { // the file may allow writing alone
+	if f, err := os.Open(m.opts.File); err == nil { // the file may be write-only
 		last := make([]byte, 1)
 		if _, err := f.ReadAt(last, info.Size()-1); err == nil && last[0] != '\n' {
 			_, m.err = m.file.WriteString("\n")
@@ -140,8 +139,8 @@ func (m *Meter) continueFile() {
 	m.record(m.start, nil)
 }
 
-// Step counts a step over the given number of samples of all ranks. It reports whether to call Log, on all
-// ranks alike.
+// Step counts a step over the given number of samples of all ranks. It reports whether to call Log, equally on all
+// ranks.
 func (m *Meter) Step(samples int) (due bool) {
 	m.steps++
 	m.samples += samples
@@ -173,8 +172,8 @@ func (m *Meter) Log(values ...Value) {
 	m.record(now, append(append([]Value{V("samples_per_second", rate)}, values...), held...))
 }
 
-// Note writes a line that later lines do not replace, such as the result of an evaluation. The time since
-// the previous line does not count as training.
+// Note writes a line that stays on the terminal, such as the result of an evaluation. The time since the previous
+// line does not count as training.
 func (m *Meter) Note(values ...Value) {
 	if !m.writes {
 		return
@@ -185,7 +184,7 @@ func (m *Meter) Note(values ...Value) {
 	m.logged, m.samples = now, 0
 }
 
-// Close ends the line on the terminal and closes the file. It returns the first error of writing the file.
+// Close ends the line on the terminal and closes the file. It returns the first write error.
 func (m *Meter) Close() error {
 	if m.width > 0 {
 		fmt.Fprintln(m.opts.Out)
@@ -209,7 +208,7 @@ func (m *Meter) position() string {
 	return fmt.Sprintf("step %d", m.steps)
 }
 
-// describe returns the values as a person reads them: those called NAME_bytes are in MiB.
+// describe formats the values for people: NAME_bytes is in MiB.
 func describe(values []Value) string {
 	var b strings.Builder
 	for _, v := range values {
@@ -222,7 +221,7 @@ func describe(values []Value) string {
 	return b.String()
 }
 
-// show writes a line, on a terminal over the present one.
+// show writes a line, on a terminal over the current one.
 func (m *Meter) show(line string, remaining bool) {
 	switch {
 	case !m.inPlace:
@@ -236,8 +235,8 @@ func (m *Meter) show(line string, remaining bool) {
 	}
 }
 
-// record appends a line to the file. After an error it writes nothing more, because a training run must
-// not fail over its log.
+// record appends a line to the file. After an error it writes nothing more, because a training run must not fail
+// because of its log.
 func (m *Meter) record(now time.Time, values []Value) {
 	if m.file == nil || m.err != nil {
 		return

@@ -117,8 +117,8 @@ func TestOtherRanksAreSilent(t *testing.T) {
 	}
 }
 
-// A resumed run appends to the file and continues the number of steps. Its first line is a line of its own, also if the
-// last line of the killed run is incomplete.
+// A resumed run appends to the file and continues the number of steps. It starts on a new line, even if the last line
+// of the killed run is incomplete.
 func TestResume(t *testing.T) {
 	var out bytes.Buffer
 	file := filepath.Join(t.TempDir(), "run.jsonl")

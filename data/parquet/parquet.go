@@ -5,8 +5,7 @@
 //		parquet.Field{Name: "class", Columns: []string{"class"}, Integer: true},
 //	)
 //
-// It is a separate package so that other programs do not link the libraries of the format and of its
-// compressions.
+// It is a separate package so that other programs do not link the Parquet and compression libraries.
 package parquet
 
 import (
@@ -30,21 +29,22 @@ import (
 // Field declares a field of the data set.
 type Field struct {
 	Name string
-	// Columns are the columns' names; dots separate the names of nested columns, and may be part of a name. A
-	// name that several columns have is an error. The values are numbers, or booleans, which count as 0 and 1.
-	// Dates and times count as the file stores them: in days, or in the column's unit. Columns of decimal
-	// fractions, text and lists are errors, and so is a row without a value.
+	// Columns are the names of columns. Dots separate the names of nested columns, and may be part of a name. An
+	// ambiguous name is an error. Values are numbers, or booleans as 0 and 1. Dates and times are numbers as
+	// stored in the file: days, or the column's unit. Columns of decimal fractions, text or lists are errors, and
+	// so are missing values.
 	Columns []string
-	// Integer makes the field Int64, from integer columns. An integer that does not fit into an Int64 is an
-	// error. Otherwise the field is Float32, to which floating-point numbers are rounded.
+	// Integer makes the field Int64, from integer columns. An integer that overflows Int64 is an error. Otherwise
+	// the field is Float32, and floating-point numbers are rounded to it.
 	Integer bool
-	// Round rounds integers to Float32 too. Without it an integer that a Float32 does not hold exactly, as most
-	// above 16777216 are, is an error, because different identifiers or times would become equal.
+	// Round allows integers to be rounded to Float32. Without it an integer that Float32 cannot represent
+	// exactly, such as most above 16777216, is an error, because different identifiers or times would become
+	// equal.
 	Round bool
 }
 
-// maxElements bounds the elements of a field, for all columns together. A damaged footer may say more, and make
-// would panic, or take all memory.
+// maxElements limits the elements of a field over all columns. With the number in a damaged footer, make could
+// panic or use all memory.
 func maxElements(fileSize int64) int { return int(max(1<<28, 256*fileSize)) }
 
 // table holds rows of columns in memory.
@@ -55,9 +55,9 @@ type table struct {
 	rows     int
 }
 
-// Open reads columns of a Parquet file. An error names the file; an error about a value also names the
-// column and the row, counted from 0. A sample of the data set is a row. Each field is a scalar if it
-// has one column, and has the shape [len(Columns)] otherwise.
+// Open reads columns of a Parquet file. An error names the file; an error about a value also names the column and
+// the row, counted from 0. A sample of the data set is a row. A field with one column is a scalar; otherwise it
+// has the shape [len(Columns)].
 func Open(path string, fields ...Field) (data.Dataset, error) {
 	file, err := files.Open(path)
 	if err != nil {
@@ -73,7 +73,7 @@ func Open(path string, fields ...Field) (data.Dataset, error) {
 
 func readTable(file *os.File, fields []Field) (_ *table, err error) {
 	defer func() {
-		// The library of the format panics on some damaged sizes, and on decimals in byte arrays.
+		// The Parquet library panics on some damaged sizes, and on decimals in byte arrays.
 		if p := recover(); p != nil {
 			err = fmt.Errorf("the file is damaged, or of a kind that is not supported: %v", p)
 		}
@@ -129,12 +129,12 @@ func readTable(file *os.File, fields []Field) (_ *table, err error) {
 	return s, nil
 }
 
-// checkFooter returns an error if the footer does not fit into a file. The library of the format allocates the
-// footer's memory before it reads it.
+// checkFooter returns an error if the footer is larger than the file. The Parquet library allocates the footer's
+// memory before it reads it.
 func checkFooter(file io.ReaderAt, size int64) error {
 	var end [8]byte // the footer's size, and a magic number
 	if _, err := file.ReadAt(end[:], size-int64(len(end))); err != nil || string(end[4:]) != "PAR1" {
-		return nil // OpenFile says that this is no Parquet file
+		return nil // OpenFile will report that this is not a Parquet file
 	}
 	if footer := int64(binary.LittleEndian.Uint32(end[:])); footer > size-12 { // 4 bytes are a magic number at the start
 		return fmt.Errorf("a footer of %d bytes in a file of %d bytes", footer, size)
@@ -142,13 +142,13 @@ func checkFooter(file io.ReaderAt, size int64) error {
 	return nil
 }
 
-// countRows returns the number of rows, which is 1 to limit. The footer may be damaged.
+// countRows returns the number of rows, from 1 to limit. The footer may be damaged.
 func countRows(f *parquet.File, limit int) (int, error) {
 	rows := int64(0)
 	for i, group := range f.RowGroups() {
 		n := group.NumRows()
 		if n < 0 || n > int64(limit)-rows {
-			return 0, fmt.Errorf("row group %d begins at row %d and has %d rows, want at most %d rows in all", i, rows, n, limit)
+			return 0, fmt.Errorf("row group %d starts at row %d and has %d rows, want at most %d rows in total", i, rows, n, limit)
 		}
 		rows += n
 	}
@@ -161,7 +161,7 @@ func countRows(f *parquet.File, limit int) (int, error) {
 	return int(rows), nil
 }
 
-// lookup returns the one column that has a name, in which dots separate the names of nested columns.
+// lookup returns the unique column with a name, in which dots separate the names of nested columns.
 func lookup(schema *parquet.Schema, name string) (leaf parquet.LeafColumn, err error) {
 	var names []string
 	var found [][]string
@@ -173,7 +173,7 @@ func lookup(schema *parquet.Schema, name string) (leaf parquet.LeafColumn, err e
 	}
 	switch len(found) {
 	case 0:
-		return leaf, fmt.Errorf("there is none; the columns are %q", names)
+		return leaf, fmt.Errorf("no such column; the columns are %q", names)
 	case 1:
 		leaf, _ = schema.Lookup(found[0]...) // the path is of this schema
 		return leaf, nil
@@ -188,7 +188,7 @@ func values(f *parquet.File, column string, integers bool, visit func(row int, v
 		return err
 	}
 	if leaf.Node.Repeated() || leaf.MaxRepetitionLevel > 0 {
-		return errors.New("it has lists of values, not one for each row")
+		return errors.New("it has lists of values, want one value per row")
 	}
 	isUnsigned, isDecimal := false, false
 	if logical := leaf.Node.Type().LogicalType(); logical != nil {
@@ -228,7 +228,7 @@ func values(f *parquet.File, column string, integers bool, visit func(row int, v
 					case i == n:
 						return fmt.Errorf("row %d: the page has %d values, but says %d", row, n, page.NumValues())
 					case row == rows:
-						return fmt.Errorf("it has more than %d values, want one for each row", rows)
+						return fmt.Errorf("it has more than %d values, want one per row", rows)
 					}
 					if err := visit(row, cell(i), isUnsigned); err != nil {
 						return fmt.Errorf("row %d is %w", row, err)
@@ -249,7 +249,7 @@ func values(f *parquet.File, column string, integers bool, visit func(row int, v
 }
 
 // cells returns the number of values in a page without missing ones, and a function that returns one of them. The
-// library's own reader of a page never ends if a damaged header counts fewer values than the page has levels.
+// library's page reader loops forever if a damaged header counts fewer values than the page has levels.
 func cells(page parquet.Page) (n int, cell func(i int) parquet.Value) {
 	data := page.Data()
 	if dictionary := page.Dictionary(); dictionary != nil {
@@ -282,8 +282,8 @@ func cells(page parquet.Page) (n int, cell func(i int) parquet.Value) {
 	return 0, nil
 }
 
-// integer returns an integer, a boolean or a decimal without a fraction. A file stores an unsigned integer as
-// the signed one of the same bits.
+// integer returns an integer, a boolean or a decimal without a fraction. Files store unsigned integers as signed
+// integers with the same bits.
 func integer(v parquet.Value, isUnsigned bool) (int64, error) {
 	switch v.Kind() {
 	case parquet.Boolean:
@@ -315,7 +315,7 @@ func integer(v parquet.Value, isUnsigned bool) (int64, error) {
 	return n, nil
 }
 
-// number returns any number as float32. It rounds floating-point numbers, and integers if it may.
+// number returns any number as float32. It rounds floating-point numbers, and integers if round is set.
 func number(v parquet.Value, isUnsigned, round bool) (float32, error) {
 	switch v.Kind() {
 	case parquet.Float:
@@ -323,7 +323,7 @@ func number(v parquet.Value, isUnsigned, round bool) (float32, error) {
 	case parquet.Double:
 		x := float32(v.Double())
 		if math.IsInf(float64(x), 0) && !math.IsInf(v.Double(), 0) {
-			return 0, fmt.Errorf("%v, which is beyond Float32, whose largest number is %v", v.Double(), math.MaxFloat32)
+			return 0, fmt.Errorf("%v, which exceeds Float32's maximum, %v", v.Double(), math.MaxFloat32)
 		}
 		return x, nil
 	}
@@ -337,14 +337,14 @@ func number(v parquet.Value, isUnsigned, round bool) (float32, error) {
 	return toFloat(n, round)
 }
 
-// toFloat returns an integer as float32, and an error if it may not round and must.
+// toFloat returns an integer as float32, or an error if it would have to round and round is not set.
 func toFloat[T int64 | uint64](n T, round bool) (float32, error) {
 	magnitude := uint64(n)
 	if n < 0 {
 		magnitude = -magnitude
 	}
 	if !round && bits.Len64(magnitude)-bits.TrailingZeros64(magnitude) > 24 {
-		return 0, fmt.Errorf("%d, which Float32 rounds to %.0f: set Field.Integer, or Field.Round if that is wanted", n, float32(n))
+		return 0, fmt.Errorf("%d, which Float32 rounds to %.0f: set Field.Integer, or Field.Round to allow that", n, float32(n))
 	}
 	return float32(n), nil
 }
@@ -352,7 +352,7 @@ func toFloat[T int64 | uint64](n T, round bool) (float32, error) {
 // Len returns the number of rows.
 func (s *table) Len() int { return s.rows }
 
-// Fields returns the fields that Open was given.
+// Fields returns the fields passed to Open.
 func (s *table) Fields() []data.Field { return s.fields }
 
 // Read writes rows to dst.

@@ -186,8 +186,8 @@ func read(path, column string, integer bool) string {
 	return fmt.Sprint(values)
 }
 
-// A value of each type is read as it is, or is an error: Int64 has all integers that fit, and Float32 rounds
-// only floating-point numbers.
+// A value of each type is read exactly or is an error: Int64 takes all integers in range, and Float32 rounds only
+// floating-point numbers.
 func TestOpenTypes(t *testing.T) {
 	bytes := func(b ...byte) format.Value { return format.FixedLenByteArrayValue(b) }
 	wide := func(first byte, rest byte) format.Value { // a decimal of 16 bytes
@@ -217,7 +217,7 @@ func TestOpenTypes(t *testing.T) {
 		"double":         {format.Leaf(format.DoubleType), format.DoubleValue(16777217), "its type is DOUBLE, want integers", "[1.6777216e+07]"},
 		"double NaN":     {format.Leaf(format.DoubleType), format.DoubleValue(math.NaN()), "want integers", "[NaN]"},
 		"double Inf":     {format.Leaf(format.DoubleType), format.DoubleValue(math.Inf(-1)), "want integers", "[-Inf]"},
-		"double high":    {format.Leaf(format.DoubleType), format.DoubleValue(1e300), "want integers", "row 0 is 1e+300, which is beyond Float32, whose largest number is 3.4028234663852886e+38"},
+		"double high":    {format.Leaf(format.DoubleType), format.DoubleValue(1e300), "want integers", "row 0 is 1e+300, which exceeds Float32's maximum, 3.4028234663852886e+38"},
 		"date":           {format.Date(), format.Int32Value(19675), "[19675]", "[19675]"},
 		"time":           {format.Time(format.Millisecond), format.Int32Value(86399999), "[86399999]", "row 0 is 86399999, which Float32 rounds to 86400000"},
 		"timestamp":      {format.Timestamp(format.Microsecond), format.Int64Value(1700000001000000), "[1700000001000000]", "row 0 is 1700000001000000, which Float32 rounds to 1699999998017536"},
@@ -247,7 +247,7 @@ func TestOpenTypes(t *testing.T) {
 	}
 }
 
-// With Round an integer that Float32 does not hold is rounded.
+// With Round an integer that Float32 cannot represent is rounded.
 func TestOpenRound(t *testing.T) {
 	path := writeRow(t, format.Group{"int": format.Int(32), "uint": format.Uint(64)}, map[string]format.Value{"int": format.Int32Value(-16777217), "uint": format.Int64Value(-1)})
 	set, err := parquet.Open(path, parquet.Field{Columns: []string{"int", "uint"}, Round: true})
@@ -260,7 +260,7 @@ func TestOpenRound(t *testing.T) {
 	}
 }
 
-// A name may contain dots. One that a nested column and another have is an error.
+// A name may contain dots. A name shared by a nested column and another is an error.
 func TestOpenNames(t *testing.T) {
 	leaf := format.Leaf(format.DoubleType)
 	nodes := format.Group{"sepal.length": leaf, "a": format.Group{"b": leaf, "c.d": leaf}, "a.b": leaf, "x": format.Group{"y": leaf}, ".": leaf, "": leaf}
@@ -272,8 +272,8 @@ func TestOpenNames(t *testing.T) {
 	for name, want := range map[string]string{
 		"sepal.length": "[0]", "a.c.d": "[2]", "x.y": "[4]", ".": "[5]", "": "[6]",
 		"a.b":   `column "a.b": 2 columns have this name, want one: [["a" "b"] ["a.b"]]`,
-		"a":     `column "a": there is none; the columns are`,
-		"sepal": `column "sepal": there is none`,
+		"a":     `column "a": no such column; the columns are`,
+		"sepal": `column "sepal": no such column`,
 	} {
 		if got := read(path, name, false); got != want && !strings.Contains(got, want) {
 			t.Errorf("%q: %s, want %s", name, got, want)
@@ -281,7 +281,7 @@ func TestOpenNames(t *testing.T) {
 	}
 }
 
-// testData returns the folder of the files that the library of the format is tested with.
+// testData returns the folder of the Parquet library's test files.
 func testData(t *testing.T) string {
 	t.Helper()
 	open := reflect.ValueOf(format.OpenFile).Pointer()
@@ -336,7 +336,7 @@ func TestOpenTestData(t *testing.T) {
 		{"datapage_v2.snappy", "a", number, "its type is STRING, want numbers"},
 		{"datapage_v2.snappy", "b", integer, "[1 2 3]"},
 		{"datapage_v2.snappy", "c", number, "[2 3 4]"},
-		{"datapage_v2.snappy", "e.list.element", number, "it has lists of values, not one for each row"},
+		{"datapage_v2.snappy", "e.list.element", number, "it has lists of values, want one value per row"},
 		{"delta_binary_packed", "bitwidth0", integer, "[6374628540732951412 6374628540732951412 6374628540732951412]"},
 		{"delta_binary_packed", "bitwidth0", number, "row 0 is 6374628540732951412, which Float32 rounds to 6374628668752265216"},
 		{"delta_byte_array", "c_customer_id", number, "its type is STRING, want numbers"},
@@ -363,20 +363,20 @@ func TestOpenTestData(t *testing.T) {
 		{"issue276_4_per_page", "id", number, "its type is STRING, want numbers"},
 		{"issue276_9_per_page", "id", number, "its type is STRING, want numbers"},
 		{"issue368", "TraceID", number, "its type is BYTE_ARRAY, want numbers"},
-		{"list_columns", "int64_list.list.item", number, "it has lists of values, not one for each row"},
+		{"list_columns", "int64_list.list.item", number, "it has lists of values, want one value per row"},
 		{"lz4_raw_compressed", "c0", integer, "[1593604800 1593604800 1593604801]"},
 		{"lz4_raw_compressed", "c0", number, "row 0 is 1593604800, which Float32 rounds to 1593604864"},
 		{"lz4_raw_compressed", "v11", number, "[42 7.7 42.125]"},
 		{"lz4_raw_compressed_larger", "a", number, "its type is STRING, want numbers"},
-		{"nested_lists.snappy", "a.list.element.list.element.list.element", number, "it has lists of values, not one for each row"},
+		{"nested_lists.snappy", "a.list.element.list.element.list.element", number, "it has lists of values, want one value per row"},
 		{"nested_lists.snappy", "b", integer, "[1 1 1]"},
-		{"nested_maps.snappy", "a.key_value.key", number, "it has lists of values, not one for each row"},
+		{"nested_maps.snappy", "a.key_value.key", number, "it has lists of values, want one value per row"},
 		{"nested_maps.snappy", "b", integer, "[1 1 1]"},
 		{"nested_maps.snappy", "c", number, "[1 1 1]"},
 		{"nested_structs.rust", "roll_num.min", integer, "[190406409000602]"},
 		{"nested_structs.rust", "roll_num.min", number, "row 0 is 190406409000602, which Float32 rounds to 190406402768896"},
 		{"nonnullable.impala", "ID", integer, "[8]"},
-		{"null_list", "emptylist.list.item", number, "it has lists of values, not one for each row"},
+		{"null_list", "emptylist.list.item", number, "it has lists of values, want one value per row"},
 		{"nullable.impala", "id", integer, "[1 2 3]"},
 		{"nullable.impala", "nested_struct.A", number, "row 1 has no value"},
 		{"nulls.snappy", "b_struct.b_c_int", number, "row 0 has no value"},
@@ -399,7 +399,7 @@ func TestOpenTestData(t *testing.T) {
 	}
 }
 
-// A page header that counts fewer values than the page has levels is an error, in a library that would never end.
+// A page header that counts fewer values than the page has levels is an error, although the library would loop forever.
 func TestOpenDamagedPage(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join(testData(t), "rle_boolean_encoding.parquet"))
 	if err != nil {
@@ -432,9 +432,9 @@ func TestOpenDamagedFooter(t *testing.T) {
 		"negative":         {func(m *metadata.FileMetaData) { m.NumRows = -1 }, "the footer says -1 rows, but the row groups have 1500"},
 		"none":             {func(m *metadata.FileMetaData) { m.NumRows = 0 }, "the footer says 0 rows, but the row groups have 1500"},
 		"many":             {func(m *metadata.FileMetaData) { m.NumRows = 1 << 62 }, "the footer says 4611686018427387904 rows, but the row groups have 1500"},
-		"negative group":   {func(m *metadata.FileMetaData) { m.RowGroups[1].NumRows = -1 }, "row group 1 begins at row 1000 and has -1 rows"},
+		"negative group":   {func(m *metadata.FileMetaData) { m.RowGroups[1].NumRows = -1 }, "row group 1 starts at row 1000 and has -1 rows"},
 		"overflow":         {func(m *metadata.FileMetaData) { m.RowGroups[1].NumRows = math.MaxInt64 }, "has 9223372036854775807 rows, want at most 268435456"},
-		"many, consistent": {func(m *metadata.FileMetaData) { m.RowGroups[0].NumRows, m.NumRows = 1<<39, 1<<39+500 }, "has 549755813888 rows, want at most 268435456 rows in all"},
+		"many, consistent": {func(m *metadata.FileMetaData) { m.RowGroups[0].NumRows, m.NumRows = 1<<39, 1<<39+500 }, "has 549755813888 rows, want at most 268435456 rows in total"},
 		"many values":      {func(m *metadata.FileMetaData) { m.RowGroups[0].NumRows, m.NumRows = 1<<27, 1<<27+500 }, "134218228 rows of 3 columns, want at most 268435456 elements from a file of"},
 		"too few":          {func(m *metadata.FileMetaData) { m.RowGroups[1].NumRows, m.NumRows = 400, 1400 }, `column "age": it has more than 1400 values`},
 		"too many":         {func(m *metadata.FileMetaData) { m.RowGroups[1].NumRows, m.NumRows = 600, 1600 }, `column "age": it has 1500 values, want 1600`},

@@ -18,8 +18,8 @@ type Activity struct {
 	Kind       Kind
 	Name       string // the kernel's name without its parameters, the copy's direction, or the call's function
 	Begin, End time.Time
-	// Correlation is the same number in the call that enqueued work and in that work: for a graph, in
-	// the call that launched it and in all its nodes.
+	// Correlation links work to the call that enqueued it: for a graph, all its nodes to the call
+	// that launched it.
 	Correlation uint32
 
 	// These are zero in a Call.

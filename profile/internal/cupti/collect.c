@@ -26,14 +26,15 @@ const char *cupti_error(cupti *c, int code) {
 	return c->cuptiGetResultString(code, &text) == 0 ? text : NULL;
 }
 
-// The collector's buffers. CUPTI's thread appends to the list, and buffer_take removes from it. held is the
-// size of all buffers that were requested and not freed.
+// The collector's buffers. CUPTI's thread appends to the list, and buffer_take removes from it. held is the total
+// size of buffers requested and not freed.
 enum { BUFFER_SIZE = 1 << 20, MOST_HELD = 256 << 20 };
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 static buffer *first, **last = &first;
 static size_t held;
 
-// requested gives CUPTI a buffer. Beyond MOST_HELD it gives none, and CUPTI drops and counts the records.
+// requested provides a buffer to CUPTI. Beyond MOST_HELD it provides none, and CUPTI drops and counts the
+// records.
 static void requested(uint8_t **data, size_t *size, size_t *most_records) {
 	*data = NULL, *size = 0, *most_records = 0;
 	pthread_mutex_lock(&mu);
@@ -88,9 +89,9 @@ enum { MEMCPY = 1, MEMSET = 2, DRIVER = 4, RUNTIME = 5, CONCURRENT_KERNEL = 10, 
 static const int kinds[] = {MEMCPY, MEMSET, CONCURRENT_KERNEL, MEMCPY_PEER};
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
-// The functions of the driver and of the runtime library that enqueue work or may keep the host for long, by
-// their numbers in CUpti_driver_api_trace_cbid and CUpti_runtime_api_trace_cbid. cuBLAS and NCCL call the runtime
-// library. Other functions are not recorded: a host that waits polls events all the time.
+// The driver and runtime functions that enqueue work or may block the host, by their CUpti_driver_api_trace_cbid
+// and CUpti_runtime_api_trace_cbid. cuBLAS and NCCL call the runtime library. Other functions are not recorded,
+// because a waiting host polls events continuously.
 static const uint32_t driver_calls[] = {
 	307, 652, 514,      // cuLaunchKernel, cuLaunchKernelEx, cuGraphLaunch
 	277, 279, 281, 216, // cuMemcpyHtoDAsync_v2, cuMemcpyDtoHAsync_v2, cuMemcpyDtoDAsync_v2, cuMemsetD8Async
@@ -103,7 +104,7 @@ static const uint32_t runtime_calls[] = {
 	41, 51,        // cudaMemcpyAsync, cudaMemsetAsync
 };
 
-// enable_calls enables the records of n functions alone.
+// enable_calls enables the records of only n functions.
 static int enable_calls(cupti *c, int kind, int (*enable)(uint32_t, uint8_t), const uint32_t *calls, size_t n) {
 	if (enable == NULL) return 0;
 	int r = c->cuptiActivityEnable(kind);
@@ -144,7 +145,7 @@ static int64_t host_now(void) {
 
 int cupti_offset(cupti *c, int64_t *ns) {
 	int64_t best = INT64_MAX;
-	for (int i = 0; i < 5; i++) { // the quickest try is the most precise
+	for (int i = 0; i < 5; i++) { // the fastest try is the most precise
 		uint64_t t;
 		int64_t before = host_now();
 		int r = c->cuptiGetTimestamp(&t);

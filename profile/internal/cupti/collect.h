@@ -1,5 +1,5 @@
-// CUPTI, opened at run time: the functions' types as its documentation states them, in a table that
-// record.go fills, and the collector of its buffers.
+// CUPTI, loaded at run time: the types of its functions, in a table that record.go fills, and the
+// collector of its buffers.
 #ifndef GODDP_CUPTI_COLLECT_H
 #define GODDP_CUPTI_COLLECT_H
 
@@ -43,8 +43,8 @@ size_t cupti_dropped(cupti *c);
 // cupti_offset returns in *ns what must be added to CUPTI's times for times of CLOCK_REALTIME.
 int cupti_offset(cupti *c, int64_t *ns);
 
-// cupti_flush gives all of CUPTI's buffers to the collector, before it returns. Records of work that has
-// not ended are incomplete then, and are not written later. It does not wait for the GPU.
+// cupti_flush passes all of CUPTI's buffers to the collector before it returns. Records of unfinished
+// work are incomplete and will not be completed. It does not wait for the GPU.
 int cupti_flush(cupti *c);
 
 // A buffer that CUPTI has completed.
@@ -54,13 +54,13 @@ typedef struct buffer {
 	size_t valid;
 } buffer;
 
-// buffer_take returns the oldest buffer of the collector, or null. The caller owns it and frees it.
+// buffer_take returns the oldest buffer of the collector, or null. The caller must free it.
 buffer *buffer_take(void);
 void buffer_free(buffer *b);
 
 enum { ACTIVITY_KERNEL, ACTIVITY_MEMCPY, ACTIVITY_MEMSET, ACTIVITY_CALL }; // Kind in activity.go
 
-// An activity, as a record states it.
+// An activity, decoded from a record.
 typedef struct {
 	int kind;
 	uint8_t copy; // CUpti_ActivityMemcpyKind

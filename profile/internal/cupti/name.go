@@ -6,7 +6,7 @@ import (
 )
 
 // shortName returns the qualified name of a kernel, without the template arguments and the parameters,
-// from its mangled name (the Itanium C++ ABI, 5.1). A name in another form stays as it is.
+// from its mangled name (the Itanium C++ ABI, 5.1). Other names are returned unchanged.
 func shortName(mangled string) string {
 	rest := mangled
 	if strings.HasPrefix(rest, "__nv_static_") { // the compiler's prefix of what only a file sees

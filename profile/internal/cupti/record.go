@@ -17,11 +17,12 @@ import (
 	"github.com/goddp/goddp/internal/dl"
 )
 
-// oldest is the oldest version of CUPTI whose records have the fields that this package reads: 11.8.
-// CUPTI numbered its versions from 1 until 12, and since 13 the number is 130000 for 13.0.
+// oldest is the oldest supported version of CUPTI, that of CUDA 11.8. Versions were numbered from 1 until
+// CUDA 12; 13.0 is 130000.
 const oldest = 18
 
-// isOptional reports whether an accepted CUPTI may lack a function. Without these no calls are recorded.
+// isOptional reports whether a supported CUPTI may lack a function. Without these functions no calls are
+// recorded.
 func isOptional(symbol string) bool {
 	return symbol == "cuptiActivityEnableDriverApi" || symbol == "cuptiActivityEnableRuntimeApi"
 }
@@ -30,10 +31,10 @@ func isOptional(symbol string) bool {
 var active struct {
 	mu         sync.Mutex
 	fns        *C.cupti     // nil until the library is open; in C's memory, because every call passes it
-	recordings []*Recording // the interface is enabled while there is one
+	recordings []*Recording // the interface is enabled while there are recordings
 }
 
-// Recording collects what one GPU runs, and the process's calls of the driver.
+// Recording collects the activity of one GPU, and the process's driver calls.
 type Recording struct {
 	device     uint32
 	activities []Activity // not taken; active.mu guards it
@@ -56,7 +57,7 @@ func Start(ordinal int) (*Recording, error) {
 			return nil, err
 		}
 	}
-	if err := collect(); err != nil { // what was recorded before is not the new recording's
+	if err := collect(); err != nil { // earlier records do not belong to the new recording
 		if len(active.recordings) == 0 {
 			C.cupti_disable(active.fns)
 		}
@@ -67,8 +68,8 @@ func Start(ordinal int) (*Recording, error) {
 	return r, nil
 }
 
-// Take returns the activities that were recorded since the last Take and have ended. Those that run
-// at the time of a Take of any recording are lost, so callers synchronize their streams first.
+// Take returns the activities that have ended since the last Take. Activities that are running during a
+// Take of any recording are lost, so callers must synchronize their streams first.
 func (r *Recording) Take() ([]Activity, error) {
 	active.mu.Lock()
 	defer active.mu.Unlock()
@@ -78,8 +79,8 @@ func (r *Recording) Take() ([]Activity, error) {
 	return taken, err
 }
 
-// Stop ends the recording and returns what Take would. When no recording is left, CUPTI stops observing
-// the GPUs. Stop is called once.
+// Stop ends the recording and returns the remaining activities. When no recording is left, CUPTI stops
+// observing the GPUs. Stop must be called once.
 func (r *Recording) Stop() ([]Activity, error) {
 	active.mu.Lock()
 	defer active.mu.Unlock()
@@ -109,12 +110,12 @@ func openLibrary() (*C.cupti, error) {
 	}
 	if v := C.cupti_version(fns); v < oldest {
 		C.free(unsafe.Pointer(fns))
-		return nil, fmt.Errorf("%v has version %d of the interface; %d is needed, CUDA 11.8's", lib, v, oldest)
+		return nil, fmt.Errorf("%v has version %d, want %d (CUDA 11.8) or newer", lib, v, oldest)
 	}
 	return fns, nil
 }
 
-// check converts a result of CUPTI to an error. The caller holds active.mu.
+// check converts a CUPTI result to an error. The caller must hold active.mu.
 func check(call string, code C.int) error {
 	if code == 0 {
 		return nil
@@ -122,8 +123,8 @@ func check(call string, code C.int) error {
 	return fmt.Errorf("%s: %s (%d)", call, C.GoString(C.cupti_error(active.fns, code)), int(code))
 }
 
-// collect reads all records that CUPTI has, and gives each to the recordings that it belongs to. After an
-// error it reads those that CUPTI gave before, and frees their buffers. The caller holds active.mu.
+// collect reads all of CUPTI's records, and adds each to its recordings. After an error it reads the
+// records received so far, and frees their buffers. The caller must hold active.mu.
 func collect() error {
 	var offset C.int64_t
 	err := check("cuptiGetTimestamp", C.cupti_offset(active.fns, &offset))
@@ -139,13 +140,13 @@ func collect() error {
 		C.buffer_free(b)
 	}
 	if n := C.cupti_dropped(active.fns); n > 0 {
-		err = errors.Join(err, fmt.Errorf("CUPTI dropped %d records, because nobody took those before", n))
+		err = errors.Join(err, fmt.Errorf("CUPTI dropped %d records, because earlier ones were not taken in time", n))
 	}
 	return err
 }
 
-// add gives an activity to the recordings that it belongs to. offset converts CUPTI's times to Unix
-// times in nanoseconds. names caches names.
+// add adds an activity to its recordings. offset converts CUPTI's times to Unix times in nanoseconds.
+// names caches names.
 func add(a *C.activity, offset int64, names map[*C.char]string) {
 	name := "memset"
 	switch {
