@@ -101,7 +101,7 @@ func (a *agent) rendezvousOptions() (rendezvous.Options, error) {
 		return o, ErrNoToken
 	}
 	var err error
-	if o.Identity, err = handshake.NewIdentity(token, c.RunID, "goddp: an agent's key"); err != nil {
+	if o.Identity, err = rendezvous.NewIdentity(token, c.RunID); err != nil {
 		return o, err
 	}
 	o.Node.Rank, o.Node.Addr = n.Rank, n.LocalAddr

@@ -2,6 +2,7 @@ package handshake
 
 import (
 	"bytes"
+	"crypto/ecdh"
 	"crypto/hmac"
 	"crypto/rand"
 	"errors"
@@ -11,14 +12,17 @@ import (
 // end is the state of one end of a handshake.
 type end struct {
 	self, peer    greeting
+	private       *ecdh.PrivateKey // of self's share
 	key           []byte
 	hello, answer []byte
 }
 
 func newEnd(self Party, key []byte) end {
-	nonce := make([]byte, nonceSize)
-	rand.Read(nonce)
-	return end{self: greeting{Party: self, nonce: nonce}, key: key}
+	private, err := ecdh.X25519().GenerateKey(rand.Reader)
+	if err != nil {
+		panic(err) // rand.Reader has no errors
+	}
+	return end{self: greeting{Party: self, share: private.PublicKey().Bytes()}, private: private, key: key}
 }
 
 // compare returns an error if the two ends must not use the connection.

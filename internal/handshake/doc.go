@@ -6,8 +6,8 @@
 // # The four messages
 //
 //	dialler                                listener
-//	hello: identity, nonce          →
-//	                                ←      answer: identity, nonce
+//	hello: identity, key share      →
+//	                                ←      answer: identity, key share
 //	proof: HMAC as the dialler      →
 //	                                ←      accept: HMAC as the listener
 //
@@ -15,18 +15,20 @@
 // both ends report the same reason.
 //
 // Both proofs are HMAC-SHA256 under the key, over the direction and the hashes of hello and
-// answer. These two messages hold the nonce, the role, the rank and the job of each end. So
+// answer. These two messages hold the role, the rank and the job of each end, and its share: an
+// X25519 public key that it made for this connection. So
 // a proof is valid only on one connection, in one direction, between these two ends. It can
 // be neither replayed nor reflected, nor used by another rank. The key is never sent. If
 // the job has no secret, the key is empty, and the proofs prove nothing.
 //
 // # After the handshake
 //
-// If two ranks on different hosts have a secret, their connection goes on in TLS 1.3
-// ([ProtectedConn]). Both ends derive the key that they prove to have there from the key of the
-// handshake, and from hello and answer. So the two ends of the TLS connection are those of the
-// handshake, and whoever changes, repeats or inserts bytes later only breaks the connection. Both
-// ends decide by hello and answer, so nobody else can have them go on without TLS.
+// If two ranks on different hosts have a secret, what they send next is encrypted and authenticated
+// with AES-128-GCM ([ProtectedConn]). HKDF-SHA256 derives a key for each direction from the secret that
+// the two shares agree on, from the key of the handshake, and from hello and answer. So only the two
+// ends of the handshake have these keys, and who learns the job's secret later cannot read what was
+// sent before. Whoever changes, repeats or inserts bytes only breaks the connection. Both ends
+// decide by hello and answer whether to encrypt, so nobody else can decide it for them.
 //
 // Other connections are neither encrypted nor authenticated after the handshake: those on one
 // host, those with a store or coordinator, all of a job without a secret, and those between

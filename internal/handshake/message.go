@@ -11,7 +11,7 @@ import (
 const MaxMessage = 6 << 10
 
 // magic begins every message.
-const magic = "goddp/h3"
+const magic = "goddp/h4"
 
 // A Role says what an end of a connection does.
 type Role string
@@ -46,7 +46,7 @@ type Party struct {
 	Server      string // for a StoreServer, a random id, which differs from that of a later server at its address
 }
 
-const nonceSize = 32
+const shareSize = 32
 
 // kind is a kind of message.
 type kind byte
@@ -63,7 +63,7 @@ const (
 // greeting is a hello or an answer.
 type greeting struct {
 	Party
-	nonce []byte
+	share []byte // an X25519 public key made for this connection, which makes the proofs fresh too
 }
 
 func (g *greeting) encode() []byte {
@@ -80,7 +80,7 @@ func (g *greeting) encode() []byte {
 	e.text(short(g.Machine))
 	e.flag(g.Unprotected)
 	e.text(g.Server)
-	e.bytes(g.nonce)
+	e.bytes(g.share)
 	return e
 }
 
@@ -101,14 +101,14 @@ func decodeGreeting(b []byte, want Role) (g greeting, err error) {
 	g.Machine = d.text()
 	g.Unprotected = d.flag()
 	g.Server = d.text()
-	g.nonce = d.bytes()
+	g.share = d.bytes()
 	switch err := d.end(); {
 	case err != nil:
 		return g, err
 	case g.Role != want:
 		return g, fmt.Errorf("handshake with a %.32q, want a %q", g.Role, want)
-	case len(g.nonce) != nonceSize:
-		return g, fmt.Errorf("handshake with a nonce of %d bytes, want %d", len(g.nonce), nonceSize)
+	case len(g.share) != shareSize:
+		return g, fmt.Errorf("handshake with a key share of %d bytes, want %d", len(g.share), shareSize)
 	case g.Rank < -1 || g.ConnIndex < 0 || g.Job.World < 0:
 		return g, fmt.Errorf("handshake of rank %d of %d, lane %d", g.Rank, g.Job.World, g.ConnIndex)
 	}
@@ -229,7 +229,7 @@ func (e *SecretError) Error() string {
 }
 
 // proof returns the proof of an end that has key, for a hello and an answer. direction makes
-// the dialler's proof, the listener's, and the secret for TLS differ.
+// the dialler's proof, the listener's, and the salt of the keys for data differ.
 func proof(key []byte, direction string, hello, answer []byte) []byte {
 	h := hmac.New(sha256.New, key)
 	h.Write([]byte(magic + " " + direction + " "))
@@ -243,5 +243,5 @@ func proof(key []byte, direction string, hello, answer []byte) []byte {
 const (
 	byDialler  = "dialler"
 	byListener = "listener"
-	forTLS     = "TLS" // is not sent: the secret of the identity that both ends of the connection have
+	forData    = "data" // is not sent
 )

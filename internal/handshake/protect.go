@@ -2,14 +2,17 @@ package handshake
 
 import (
 	"bufio"
-	"crypto/tls"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/ecdh"
+	"crypto/hkdf"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
-	"fmt"
 	"net"
-	"sync"
 )
 
-// isProtected reports whether the two ends go on in TLS. Both ends decide the same, because all
+// isProtected reports whether the two ends encrypt what follows. Both ends decide the same, because all
 // that they decide by is in the two messages that the proofs cover.
 func (e *end) isProtected() bool {
 	betweenRanks := e.self.Role == PeerDialler || e.self.Role == PeerListener
@@ -17,106 +20,134 @@ func (e *end) isProtected() bool {
 	return betweenRanks && !oneHost && e.self.HasSecret && !e.self.Unprotected
 }
 
-// protect returns the connection by which the two ends of c go on after the handshake. begin is
-// [tls.Client] or [tls.Server].
-func (e *end) protect(c net.Conn, begin func(net.Conn, *tls.Config) *tls.Conn) (net.Conn, error) {
+// protect returns the connection by which the two ends of c go on after the handshake. sending and
+// receiving are the directions of this end's proof and of the other end's.
+func (e *end) protect(c net.Conn, sending, receiving string) (net.Conn, error) {
 	if !e.isProtected() {
 		return c, nil
 	}
-	// The identity is that of this connection alone, so the two ends of the TLS connection are the
-	// two processes that gave the proofs.
-	id, err := NewIdentity(proof(e.key, forTLS, e.hello, e.answer), "", "goddp: a connection between ranks")
+	share, err := ecdh.X25519().NewPublicKey(e.peer.share)
 	if err != nil {
 		return nil, err
 	}
-	under := &cipherConn{Conn: c, in: bufio.NewReaderSize(c, cipherBuffer)}
-	p := &ProtectedConn{Conn: begin(under, id.Config()), under: under}
-	return p, describeTLS(p.Handshake())
+	// The shared secret is forgotten with the connection. Who learns the job's secret later
+	// cannot read what was recorded before.
+	shared, err := e.private.ECDH(share)
+	if err != nil {
+		return nil, err
+	}
+	p := &ProtectedConn{Conn: c, in: bufio.NewReaderSize(c, headerSize+maxRecord+tagSize)}
+	for direction, state := range map[string]*sealing{sending: &p.sending, receiving: &p.receiving} {
+		key, err := hkdf.Key(sha256.New, shared, proof(e.key, forData, e.hello, e.answer), direction, keySize)
+		if err != nil {
+			return nil, err
+		}
+		block, err := aes.NewCipher(key)
+		if err != nil {
+			return nil, err
+		}
+		if state.aead, err = cipher.NewGCM(block); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
 }
 
-// ProtectedConn is a connection that TLS encrypts and authenticates.
+// A record on the connection is a header, which holds the length of the data in four bytes, the encrypted
+// data and a tag. The tag authenticates the header too.
+const (
+	headerSize = 4
+	maxRecord  = 32 << 10 // bytes of data
+	tagSize    = 16
+	keySize    = 16 // AES-128
+)
+
+// sealing is one direction of a connection. Its key serves this direction of this connection alone, so the
+// number of a record can be its nonce.
+type sealing struct {
+	aead   cipher.AEAD
+	number uint64
+}
+
+// nonce returns the nonce of the next record.
+func (s *sealing) nonce() []byte {
+	return binary.BigEndian.AppendUint64(make([]byte, s.aead.NonceSize()-8, s.aead.NonceSize()), s.number)
+}
+
+// ProtectedConn is a connection whose data are encrypted and authenticated with AES-GCM. One
+// goroutine at a time may read, and one may write.
 type ProtectedConn struct {
-	*tls.Conn
-	under *cipherConn
+	net.Conn           // carries the records
+	in                 *bufio.Reader
+	sending, receiving sealing
+	unread             []byte // data of the last record, in the buffer of in
+	sealed             []byte // what Seal returned last
 }
 
-// Seal encrypts data, of which it writes nothing. The caller writes the result to c before it
-// calls Seal or writes to p again. The result is valid until then.
-func (p *ProtectedConn) Seal(data []byte) (c net.Conn, sealed []byte, err error) {
-	p.under.hold()
-	_, err = p.Conn.Write(data)
-	return p.under.Conn, p.under.release(), describeTLS(err)
+// Seal encrypts data, of which it writes nothing. The caller writes the result to p.Conn before it
+// calls Seal or Write again. The result is valid until then.
+func (p *ProtectedConn) Seal(data []byte) []byte {
+	p.sealed = p.sealed[:0]
+	for len(data) > 0 {
+		n := min(len(data), maxRecord)
+		p.seal(data[:n])
+		data = data[n:]
+	}
+	return p.sealed
+}
+
+// seal appends a record with data to sealed.
+func (p *ProtectedConn) seal(data []byte) {
+	start := len(p.sealed)
+	p.sealed = binary.BigEndian.AppendUint32(p.sealed, uint32(len(data)))
+	p.sealed = p.sending.aead.Seal(p.sealed, p.sending.nonce(), data, p.sealed[start:])
+	p.sending.number++
+}
+
+func (p *ProtectedConn) Write(b []byte) (n int, err error) {
+	for n < len(b) {
+		part := b[n:min(len(b), n+maxRecord)]
+		if _, err := p.Conn.Write(p.Seal(part)); err != nil {
+			return n, err
+		}
+		n += len(part)
+	}
+	return n, nil
 }
 
 func (p *ProtectedConn) Read(b []byte) (int, error) {
-	n, err := p.Conn.Read(b)
-	return n, describeTLS(err)
-}
-
-func (p *ProtectedConn) Write(b []byte) (int, error) {
-	n, err := p.Conn.Write(b)
-	return n, describeTLS(err)
-}
-
-// Close closes the connection without a message of TLS about it, which could block behind data
-// that the other end does not read. The other end knows how many bytes it has to get.
-func (p *ProtectedConn) Close() error { return p.under.Close() }
-
-// cipherBuffer is the size of the buffer of encrypted bytes that were read. It holds several of
-// TLS's records, of 16 KiB each, which makes a stream of large messages faster by half.
-const cipherBuffer = 64 << 10
-
-// cipherConn carries the encrypted bytes of a ProtectedConn. It reads through a buffer.
-type cipherConn struct {
-	net.Conn
-	in *bufio.Reader
-
-	mu     sync.Mutex // the reader writes too: alerts
-	isHeld bool       // between hold and release, bytes are kept in held instead of written
-	held   []byte
-}
-
-func (c *cipherConn) Read(b []byte) (int, error) { return c.in.Read(b) }
-
-func (c *cipherConn) Write(b []byte) (int, error) {
-	c.mu.Lock()
-	if c.isHeld {
-		defer c.mu.Unlock()
-		c.held = append(c.held, b...)
-		return len(b), nil
+	if len(p.unread) == 0 {
+		if err := p.open(); err != nil {
+			return 0, err
+		}
 	}
-	c.mu.Unlock()
-	return c.Conn.Write(b)
+	n := copy(b, p.unread)
+	p.unread = p.unread[n:]
+	return n, nil
 }
 
-// hold begins to keep the bytes that are written.
-func (c *cipherConn) hold() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.isHeld, c.held = true, c.held[:0]
-}
-
-// release returns the bytes that were kept since hold.
-func (c *cipherConn) release() []byte {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.isHeld = false
-	return c.held
-}
-
-// ErrAltered is in the error of a connection whose bytes are not those that the other end wrote.
-var ErrAltered = errors.New("the connection's bytes were changed on the way")
-
-// describeTLS adds ErrAltered to an error of TLS's.
-func describeTLS(err error) error {
-	var op *net.OpError
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, ErrOtherKey), errors.As(err, new(tls.RecordHeaderError)):
-	case errors.As(err, &op) && (op.Op == "local error" || op.Op == "remote error"): // what crypto/tls calls its alerts
-	default:
+// open reads a record and decrypts it where in keeps it, until the next record is read.
+func (p *ProtectedConn) open() error {
+	header, err := p.in.Peek(headerSize)
+	if err != nil {
 		return err
 	}
-	return fmt.Errorf("%w: %w", ErrAltered, err)
+	n := binary.BigEndian.Uint32(header)
+	if n == 0 || n > maxRecord {
+		return ErrAltered
+	}
+	record, err := p.in.Peek(headerSize + int(n) + tagSize)
+	if err != nil {
+		return err
+	}
+	header, sealed := record[:headerSize], record[headerSize:]
+	if p.unread, err = p.receiving.aead.Open(sealed[:0], p.receiving.nonce(), sealed, header); err != nil {
+		return ErrAltered
+	}
+	p.receiving.number++
+	_, err = p.in.Discard(len(record))
+	return err
 }
+
+// ErrAltered is the error of a connection whose bytes are not those that the other end wrote.
+var ErrAltered = errors.New("the connection's bytes were changed on the way")

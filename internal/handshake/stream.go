@@ -1,7 +1,6 @@
 package handshake
 
 import (
-	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -31,7 +30,7 @@ func Dial(c net.Conn, self Party, key []byte) (net.Conn, Party, error) {
 	if _, err := d.Finish(accept); err != nil {
 		return nil, d.Peer(), err
 	}
-	c, err = d.protect(c, tls.Client)
+	c, err = d.protect(c, byDialler, byListener)
 	return c, d.Peer(), err
 }
 
@@ -66,7 +65,7 @@ func Accept(c net.Conn, self Party, key []byte, admit func() error) (net.Conn, P
 	if err := writeMessage(c, l.Accept(nil)); err != nil {
 		return nil, l.Peer(), err
 	}
-	c, err = l.protect(c, tls.Server)
+	c, err = l.protect(c, byListener, byDialler)
 	return c, l.Peer(), err
 }
 

@@ -22,7 +22,7 @@
 // key, except processes of other users on this host, which are rejected. The listeners close when
 // the group is complete.
 //
-// If the job has a secret, TLS encrypts and authenticates the data between ranks on different hosts,
+// If the job has a secret, the data between ranks on different hosts is encrypted and authenticated,
 // unless [Options].Unprotected is set. Modified data then aborts the group, with an error that names
 // the peer. docs/results/cpu.md has the cost. Without a secret, anyone who can modify packets
 // between the hosts can modify the data.

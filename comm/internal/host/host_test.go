@@ -63,7 +63,7 @@ var transports = map[string]func() func(rank int) *host.Options{
 	"tcp": func() func(int) *host.Options {
 		return func(r int) *host.Options { return &host.Options{HostID: fmt.Sprint("host ", r)} }
 	},
-	"tls": func() func(int) *host.Options {
+	"encrypted": func() func(int) *host.Options {
 		return func(r int) *host.Options {
 			return &host.Options{HostID: fmt.Sprint("host ", r), Member: store.Member{Secret: theSecret}}
 		}

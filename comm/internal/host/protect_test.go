@@ -110,7 +110,7 @@ func (a *attacker) forward(to, from net.Conn, index int) {
 var attacks = map[string]func(b []byte) []byte{
 	"flips a bit": func(b []byte) []byte { b[0] ^= 4; return b },
 	"replays":     func(b []byte) []byte { return slices.Concat(b, b) },
-	"injects":     func(b []byte) []byte { return slices.Concat([]byte{0x17, 3, 3, 0, 32}, make([]byte, 32), b) },
+	"injects":     func(b []byte) []byte { return slices.Concat([]byte{0, 0, 0, 32}, make([]byte, 48), b) },
 	"leaves out":  func(b []byte) []byte { return b[1:] },
 }
 
@@ -194,7 +194,7 @@ func TestWithheldBytesEndWithTheDeadline(t *testing.T) {
 	}
 }
 
-// Who listens on the way sees the handshake, and then nothing but the records of TLS, unless the ranks have no secret or
+// Who listens on the way sees the handshake, and then nothing but encrypted records, unless the ranks have no secret or
 // are told not to protect their data.
 func TestNothingIsSentInTheClear(t *testing.T) {
 	pattern := []byte("gradients that nobody else may see, and their headers")

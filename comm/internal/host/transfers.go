@@ -64,9 +64,7 @@ func (t *transfers) send(peer int, data []byte) {
 	defer t.mu.Unlock()
 	if len(t.queue) == 0 {
 		if p, ok := conn.(*handshake.ProtectedConn); ok && len(data) <= maxSealed {
-			if under, sealed, err := p.Seal(data); err == nil { // else drain gets the error
-				conn, data = under, sealed
-			}
+			conn, data = p.Conn, p.Seal(data)
 		}
 		data = data[tryWrite(conn, data):]
 		if len(data) == 0 {

@@ -8,7 +8,7 @@ import (
 )
 
 // CheckProtected returns an error unless sent, the first bytes that one end of a connection wrote,
-// are those of a handshake of package handshake, and then nothing but records of TLS.
+// are those of a handshake of package handshake, and then nothing but encrypted records.
 func CheckProtected(sent []byte) error {
 	const messages = 2 // of each end
 	rest := sent
@@ -19,20 +19,15 @@ func CheckProtected(sent []byte) error {
 		rest = rest[2+binary.LittleEndian.Uint16(rest):]
 	}
 	records := 0
-	for len(rest) > 0 {
-		const changeCipherSpec, handshake, data = 20, 22, 23
-		kind := rest[0]
-		if kind != changeCipherSpec && kind != handshake && kind != data || len(rest) > 1 && rest[1] != 3 {
-			return fmt.Errorf("byte %d is in no record of TLS: %.16q", len(sent)-len(rest), rest)
+	for ; len(rest) >= 4; records++ {
+		n := binary.BigEndian.Uint32(rest)
+		if n == 0 || n > 32<<10 {
+			return fmt.Errorf("byte %d begins no record: %.16q", len(sent)-len(rest), rest)
 		}
-		if len(rest) < 5 {
-			break
-		}
-		rest = rest[min(len(rest), 5+int(binary.BigEndian.Uint16(rest[3:]))):]
-		records++
+		rest = rest[min(len(rest), 4+int(n)+16):] // a header, encrypted data, a tag
 	}
 	if records == 0 {
-		return fmt.Errorf("no record of TLS after %d bytes", len(sent))
+		return fmt.Errorf("no record after %d bytes", len(sent))
 	}
 	return nil
 }

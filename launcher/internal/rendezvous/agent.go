@@ -11,14 +11,13 @@ import (
 
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/election"
-	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/launcher/internal/failure"
 )
 
 // Options say how a node takes part in a job.
 type Options struct {
 	Discovery Discovery
-	Identity  *handshake.Identity // nil: the job has one node
+	Identity  *Identity // nil: the job has one node
 	Node      NodeInfo
 	// MasterPort returns a free port of this node, for the next round.
 	MasterPort func() int

@@ -13,7 +13,6 @@ import (
 
 	"github.com/goddp/goddp/internal/election"
 	"github.com/goddp/goddp/internal/election/etcd"
-	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/internal/testkit/etcdtest"
 	"github.com/goddp/goddp/launcher/internal/failure"
@@ -22,7 +21,7 @@ import (
 // openAgent opens an agent of a job whose other agents are on this host as well.
 func openAgent(t *testing.T, name string, d Discovery, l Limits) *Agent {
 	t.Helper()
-	id, err := handshake.NewIdentity([]byte("token"), "job", "test")
+	id, err := NewIdentity([]byte("token"), "job")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +85,7 @@ func TestPortOfASilentProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	id, err := handshake.NewIdentity([]byte("token"), "job", "test")
+	id, err := NewIdentity([]byte("token"), "job")
 	if err != nil {
 		t.Fatal(err)
 	}

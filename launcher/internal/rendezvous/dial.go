@@ -15,14 +15,13 @@ import (
 
 	"github.com/hashicorp/yamux"
 
-	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/internal/wire"
 )
 
 // DialOptions are what an agent needs to join the rendezvous of another process.
 type DialOptions struct {
 	Addr       string // of the host, host:port
-	Identity   *handshake.Identity
+	Identity   *Identity
 	Node       NodeInfo
 	Limits     Limits
 	MasterPort int

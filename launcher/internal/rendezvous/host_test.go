@@ -23,7 +23,7 @@ import (
 type job struct {
 	t    *testing.T
 	host *Host
-	id   *handshake.Identity
+	id   *Identity
 	addr string
 	opts HostOptions
 }
@@ -35,7 +35,7 @@ func newJob(t *testing.T, l Limits) *job {
 
 func newJobOf(t *testing.T, o HostOptions) *job {
 	t.Helper()
-	id, err := handshake.NewIdentity([]byte("token"), "job", "test")
+	id, err := NewIdentity([]byte("token"), "job")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,7 +229,7 @@ func TestStrangersChangeNothing(t *testing.T) {
 	local := j.host.Join(NodeInfo{Host: "a", Workers: 1}, 0)
 	other := *j
 	var err error
-	if other.id, err = handshake.NewIdentity([]byte("nekot"), "job", "test"); err != nil {
+	if other.id, err = NewIdentity([]byte("nekot"), "job"); err != nil {
 		t.Fatal(err)
 	}
 	var refused *HandshakeError

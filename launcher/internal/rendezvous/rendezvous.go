@@ -15,7 +15,7 @@
 // workers count as restarts; losses and arrivals of nodes do not.
 //
 // An agent of another process has one connection with the host: TLS 1.3, on which both ends prove
-// that they know the job's token ([handshake.Identity]). The connection carries streams: one with the
+// that they know the job's token ([Identity]). The connection carries streams: one with the
 // messages between agent and host, one for each connection of a worker with the store or the
 // coordinator, and one with what the agent shows its user, if the host is to show it too. The
 // workers connect with their own agent, on the loopback interface, and the agent forwards. So the

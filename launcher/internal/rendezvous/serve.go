@@ -32,7 +32,7 @@ const (
 // identity of the job. The first stream of a connection carries messages; the others are those of the
 // agent's workers, each of which is connected with the store or the coordinator of the current round, and
 // the agent's output.
-func (h *Host) Serve(ln net.Listener, id *handshake.Identity) {
+func (h *Host) Serve(ln net.Listener, id *Identity) {
 	h.wg.Go(func() {
 		<-h.done
 		ln.Close()
@@ -65,7 +65,7 @@ func (h *Host) Serve(ln net.Listener, id *handshake.Identity) {
 }
 
 // accept performs the handshake with an agent. most bounds the time until the agent has joined.
-func (h *Host) accept(c net.Conn, id *handshake.Identity, most time.Duration) (*yamux.Session, error) {
+func (h *Host) accept(c net.Conn, id *Identity, most time.Duration) (*yamux.Session, error) {
 	stop := closeWhen(h.done, c)
 	defer stop()
 	c.SetDeadline(time.Now().Add(most))
@@ -160,7 +160,7 @@ func describeHandshake(err error) error {
 		return errTCPStore
 	case errors.As(err, &record):
 		return errNoTLS
-	case errors.Is(err, handshake.ErrOtherKey), strings.Contains(err.Error(), "bad certificate"): // crypto/tls has no type for an alert of the peer
+	case errors.Is(err, ErrOtherKey), strings.Contains(err.Error(), "bad certificate"): // crypto/tls has no type for an alert of the peer
 		return errOtherToken
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return errTimeout

@@ -1,4 +1,4 @@
-package handshake
+package rendezvous
 
 import (
 	"crypto/tls"
@@ -29,11 +29,11 @@ func connect(t *testing.T, dialler, listener *tls.Config) (dialling, listening e
 }
 
 func TestEqualIdentitiesConnect(t *testing.T) {
-	a, err := NewIdentity([]byte("token"), "job", "use")
+	a, err := NewIdentity([]byte("token"), "job")
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := NewIdentity([]byte("token"), "job", "use")
+	b, err := NewIdentity([]byte("token"), "job")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,15 +43,15 @@ func TestEqualIdentitiesConnect(t *testing.T) {
 }
 
 func TestOtherIdentitiesAreRefused(t *testing.T) {
-	self, err := NewIdentity([]byte("token"), "job", "use")
+	self, err := NewIdentity([]byte("token"), "job")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, other := range map[string]struct{ token, job, use string }{
-		"other token": {"nekot", "job", "use"}, "no token": {"", "job", "use"}, "other job": {"token", "boj", "use"}, "other use": {"token", "job", "esu"},
+	for name, other := range map[string]struct{ token, job string }{
+		"other token": {"nekot", "job"}, "no token": {"", "job"}, "other job": {"token", "boj"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			stranger, err := NewIdentity([]byte(other.token), other.job, other.use)
+			stranger, err := NewIdentity([]byte(other.token), other.job)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -1,4 +1,4 @@
-package handshake
+package rendezvous
 
 import (
 	"bytes"
@@ -15,18 +15,17 @@ import (
 	"time"
 )
 
-// Identity is an Ed25519 key that processes derive from a secret that they share. Both ends of a TLS
-// connection prove by a certificate of the key that they have the secret.
+// Identity is an Ed25519 key that the agents of a job share. An agent proves that it has the key by
+// TLS with a certificate of the key.
 type Identity struct {
 	key  ed25519.PrivateKey
 	cert tls.Certificate
 }
 
-// NewIdentity derives an identity from a secret by HKDF-SHA256. salt and use make identities differ that
-// come from one secret. If secret is empty, everybody can derive the identity: its connections are
-// encrypted, but prove nothing.
-func NewIdentity(secret []byte, salt, use string) (*Identity, error) {
-	seed, err := hkdf.Key(sha256.New, secret, []byte(salt), use, ed25519.SeedSize)
+// NewIdentity derives a job's identity from its secret and its name by HKDF-SHA256. If secret is empty,
+// everybody can derive the identity: its connections are encrypted, but prove nothing.
+func NewIdentity(secret []byte, job string) (*Identity, error) {
+	seed, err := hkdf.Key(sha256.New, secret, []byte(job), "goddp: an agent's key", ed25519.SeedSize)
 	if err != nil {
 		return nil, err
 	}
