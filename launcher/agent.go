@@ -95,8 +95,6 @@ type agent struct {
 	timer       *awake.Timer    // the latest timer; nil before the first one
 	timeout     <-chan struct{} // closed when the timer fires; nil if no timer is armed
 
-	mirrors sync.WaitGroup // the goroutines that send lines to the host of the rendezvous
-
 	// One helper goroutine at a time completes an attempt.
 	helper  sync.WaitGroup
 	orphans chan orphanReport
@@ -393,11 +391,9 @@ func (a *agent) isHurried() bool { return a.core.signal != 0 || a.core.asked != 
 // of the caller's context is its cause. It returns why output was lost, or nil.
 func (a *agent) close(err error, canceled bool) error {
 	a.helper.Wait()
-	a.endMirror()
 	if err := a.rendezvous.Close(); err != nil {
 		a.console.logf("leaving the rendezvous: %v", err)
 	}
-	a.mirrors.Wait() // their connections have ended
 	a.reaper.close()
 	closeAll(a.held)
 	if a.subreaper {

@@ -48,7 +48,6 @@ type attempt struct {
 }
 
 func (a *agent) begin(round *rendezvous.Round) {
-	a.mirrorConsole()
 	a.logRound(round)
 	number := 0
 	if a.attempt != nil {
@@ -123,6 +122,11 @@ func (a *agent) makeRunDir() (err error) {
 	}
 	a.runDir = dir
 	return nil
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
 }
 
 // nameRunDir chooses the run's folder. If the folder is temporary, nameRunDir names it to the reaper,
@@ -204,7 +208,6 @@ func (a *agent) complete(remove func() orphanReport) {
 	a.helper.Go(func() {
 		left := remove()
 		a.drain(limit)
-		a.endMirror()
 		a.orphans <- left
 	})
 }

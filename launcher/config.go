@@ -60,8 +60,7 @@ type Config struct {
 	Stdout, Stderr io.Writer
 	// LinePrefix precedes each line. ${role_name}, ${rank}, ${local_rank}, ${node} (the
 	// node's rank), ${host} (its name) and ${attempt} (the attempt's number) in it are
-	// replaced. "" means "[${role_name}${rank}]: ",
-	// or with Nodes.ShowAllOutput "[node ${node}, ${role_name}${rank}]: ".
+	// replaced. "" means "[${role_name}${rank}]: ".
 	LinePrefix string
 	// JSONLines makes each line of Stdout and Stderr a JSON object, without a prefix. A line
 	// of a worker is
@@ -88,13 +87,6 @@ type Config struct {
 	// Redirects selects the streams that go to a file and are not shown. Tee selects the
 	// streams that go to a file and are shown. A stream in both is not shown.
 	Redirects, Tee StreamMap
-	// LogMaxSize, if not 0, limits the size of stdout.log and stderr.log, in bytes. A new file
-	// begins when the next line does not fit, and stdout.log becomes stdout.log.1, the newest
-	// old file. Only a line as long as the limit is divided between files. A line that was
-	// begun is finished in its file, which may exceed the limit by that.
-	LogMaxSize int64
-	// LogKeep is the number of old files that are kept of each stream; 0 means 5.
-	LogKeep int
 
 	// Scratch, if not "", is a temporary folder that the reaper removes if this process
 	// is killed. If this process is not killed, the caller must remove the folder.
@@ -124,9 +116,6 @@ type Config struct {
 	OnStart func(Worker)
 }
 
-// showsAllOutput reports whether the console of one node shows the output of all nodes.
-func (c *Config) showsAllOutput() bool { return c.Nodes != nil && c.Nodes.ShowAllOutput }
-
 // keepsLogs reports whether the user asked for files in the run's folder.
 func (c *Config) keepsLogs() bool { return c.LogDir != "" || c.Redirects.any() || c.Tee.any() }
 
@@ -146,10 +135,7 @@ const (
 	stopState = "stop"
 )
 
-const (
-	defaultLinePrefix = "[${role_name}${rank}]: "
-	nodeLinePrefix    = "[node ${node}, ${role_name}${rank}]: "
-)
+const defaultLinePrefix = "[${role_name}${rank}]: "
 
 // withDefaults returns a copy with every default filled in, or an error that says what is
 // wrong with the configuration.
@@ -187,13 +173,8 @@ func (c *Config) withDefaults() (*Config, error) {
 	if d.Stderr == nil {
 		d.Stderr = os.Stderr
 	}
-	if d.LogKeep == 0 {
-		d.LogKeep = 5
-	}
 	if d.LinePrefix == "" {
-		if d.LinePrefix = defaultLinePrefix; d.showsAllOutput() {
-			d.LinePrefix = nodeLinePrefix
-		}
+		d.LinePrefix = defaultLinePrefix
 	}
 	if err := d.check(); err != nil {
 		return nil, fmt.Errorf("launcher: %w", err)
@@ -246,9 +227,6 @@ func (c *Config) check() error {
 	}
 	if c.ShutdownTimeout < 0 || c.PollInterval < 0 {
 		return fmt.Errorf("shutdown timeout %v, poll interval %v: want positive times", c.ShutdownTimeout, c.PollInterval)
-	}
-	if c.LogMaxSize < 0 || c.LogKeep < 0 {
-		return fmt.Errorf("log files of %d bytes, %d old ones: want positive numbers", c.LogMaxSize, c.LogKeep)
 	}
 	for _, local := range c.LocalRanksFilter {
 		if local < 0 || local >= c.Workers {

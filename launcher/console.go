@@ -24,12 +24,10 @@ const (
 // goroutines that copy the workers' output, so that output does not pile up.
 type console struct {
 	*printer.Printer
-	json  *jsonLine // what all JSON lines of the agent have in common; nil: lines are text
-	where string    // " on HOST" if the host of the rendezvous shows the lines too, else ""
+	json *jsonLine // what all JSON lines of the agent have in common; nil: lines are text
 
-	mu     sync.Mutex
-	mirror *mirror // gets all lines; or nil
-	lost   error   // why a log file lacks what a worker wrote; or nil
+	mu   sync.Mutex
+	lost error // why a log file lacks what a worker wrote; or nil
 }
 
 func newConsole(stdout, stderr io.Writer) *console {
@@ -40,7 +38,7 @@ func newConsole(stdout, stderr io.Writer) *console {
 
 // logf queues a line of the agent itself.
 func (c *console) logf(format string, args ...any) {
-	c.put(c.Stderr, c.line(format, args...))
+	c.Stderr.Put(c.line(format, args...))
 }
 
 // lose records and says why a log file lacks what a worker wrote.
@@ -57,16 +55,16 @@ func (c *console) line(format string, args ...any) []byte {
 	if c.json != nil {
 		return c.json.append(nil, text)
 	}
-	return []byte("golaunch" + c.where + ": " + text + "\n")
+	return []byte("golaunch: " + text + "\n")
 }
 
 // logStack queues the frames of a crash, as describeStack returns them.
 func (c *console) logStack(frames []string) {
 	if c.json != nil {
-		c.put(c.Stderr, c.json.append(nil, strings.Join(frames, "\n")))
+		c.Stderr.Put(c.json.append(nil, strings.Join(frames, "\n")))
 		return
 	}
-	c.put(c.Stderr, []byte("  | "+strings.Join(frames, "\n  | ")+"\n"))
+	c.Stderr.Put([]byte("  | " + strings.Join(frames, "\n  | ") + "\n"))
 }
 
 // logReport queues the report of a failure.
@@ -74,10 +72,10 @@ func (c *console) logReport(e *FailureError) {
 	if c.json != nil {
 		line := *c.json
 		line.Failure = newJSONFailure(e)
-		c.put(c.Stderr, line.append(nil, e.Error()))
+		c.Stderr.Put(line.append(nil, e.Error()))
 		return
 	}
-	c.put(c.Stderr, []byte(e.Report()))
+	c.Stderr.Put([]byte(e.Report()))
 }
 
 // logger returns a logger whose records are lines of the agent itself.
@@ -96,25 +94,4 @@ type lineWriter struct{ console *console }
 func (w lineWriter) Write(line []byte) (int, error) {
 	w.console.logf("%s", bytes.TrimSuffix(line, []byte("\n")))
 	return len(line), nil
-}
-
-// put queues whole lines, which the caller must not change afterwards. It does not wait.
-func (c *console) put(to *printer.Output, lines []byte) {
-	c.copyToMirror(to, lines)
-	to.Put(lines)
-}
-
-// write queues whole lines, which the caller must not change afterwards. It waits for room while the console takes lines,
-// until giveUp is closed.
-func (c *console) write(to *printer.Output, lines []byte, giveUp <-chan struct{}) {
-	c.copyToMirror(to, lines)
-	to.Write(lines, giveUp)
-}
-
-func (c *console) copyToMirror(to *printer.Output, lines []byte) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.mirror != nil {
-		c.mirror.send(to == c.Stderr, lines)
-	}
 }

@@ -2,6 +2,7 @@ package launcher
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -27,7 +28,10 @@ func TestDrainOfABlockedConsole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := openLogFile(t, 0, 1)
+	file, err := os.Create(filepath.Join(t.TempDir(), stdoutLog))
+	if err != nil {
+		t.Fatal(err)
+	}
 	st := &stream{pipe: r, console: a.console, shown: a.console.Stdout, hurry: a.hurrying.Done(), file: file}
 	a.procs = []*process{{streams: []*stream{st}}}
 	a.copying.Go(st.copy)
@@ -38,8 +42,8 @@ func TestDrainOfABlockedConsole(t *testing.T) {
 	}
 	a.drain(soon) // although w is open
 	w.Close()
-	if got := strings.Join(readLogFiles(t, file.path), ""); got != text {
-		t.Errorf("the file has %d bytes, want %d", len(got), len(text))
+	if got, err := os.ReadFile(file.Name()); err != nil || string(got) != text {
+		t.Errorf("the file has %d bytes, %v, want %d", len(got), err, len(text))
 	}
 	close(g.open)
 	if err := a.console.Close(soon, nil); err != nil || !strings.HasPrefix(text, g.String()[:len(text)/8]) || !strings.HasSuffix(g.String(), " lines are not shown: nobody read stdout\n") {

@@ -129,11 +129,7 @@
 // Redirects and Tee hold the bytes as they were written. Run waits for worker processes,
 // not for their pipes: a grandchild that keeps a pipe open delays nothing.
 //
-// With LogMaxSize the files are rotated: stdout.log.1 is the newest old one, and no line is
-// divided that is shorter than the limit. With JSONLines every line on the console is a JSON
-// object, also the agent's own and the report of a failure. With Nodes.ShowAllOutput the other
-// agents send what they show to the agent that hosts the rendezvous, which shows it too. No
-// worker waits for that: lines that cannot be sent in time are dropped, and their number is shown.
+// With JSONLines every line on the console is a JSON object, also the agent's own and the report of a failure.
 //
 // When a Go program panics, the console shows the message and holds the stack back. The
 // report of the failure then shows the stack of the root cause, the program's own frames

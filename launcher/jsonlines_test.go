@@ -71,8 +71,9 @@ func TestJSONLines(t *testing.T) {
 		}
 	}
 	for local := range 2 {
-		if got := strings.Join(readLogFiles(t, fmt.Sprintf("%s/attempt_0/%d/%s", result.LogDir, local, stdoutLog)), ""); got != text {
-			t.Errorf("the file of rank %d: %.200q", local, got)
+		got, err := os.ReadFile(fmt.Sprintf("%s/attempt_0/%d/%s", result.LogDir, local, stdoutLog))
+		if err != nil || string(got) != text {
+			t.Errorf("the file of rank %d: %.200q, %v", local, got, err)
 		}
 	}
 }

@@ -34,10 +34,6 @@ type Nodes struct {
 	// more nodes are waited for after that; the default is 30 s. Heartbeat is the time between two
 	// messages of each node; after three without an answer the node is lost. The default is 1 s.
 	JoinTimeout, LastCall, Heartbeat time.Duration
-	// ShowAllOutput makes the node that hosts the rendezvous show the output of all nodes, besides
-	// its own. The other nodes show theirs as well. The prefix of lines then names the node, unless
-	// LinePrefix is set. If the node that hosts is too slow, it leaves lines out, and says how many.
-	ShowAllOutput bool
 	// Command is the program and its arguments by which the nodes tell their job from another one that
 	// has the same RunID and Endpoint. Nothing in it may depend on the node, such as the folder of a
 	// copy. The default is Name and the arguments in Args.
@@ -114,10 +110,6 @@ func (a *agent) rendezvousOptions() (rendezvous.Options, error) {
 		MinNodes: n.Min, MaxNodes: n.Max, MaxRestarts: c.MaxRestarts, Static: n.Static, Command: handshake.Arguments(command),
 	}
 	o.Host.JoinTimeout, o.Host.LastCall, o.Host.Heartbeat = n.JoinTimeout, n.LastCall, n.Heartbeat
-	if n.ShowAllOutput {
-		a.console.where = " on " + hostname()
-		o.Host.Output = a.console.showMirrored
-	}
 	if c.MasterPort == 0 {
 		o.MasterPort = func() int {
 			port, err := freePort()

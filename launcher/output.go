@@ -32,7 +32,7 @@ type stream struct {
 	hurry   <-chan struct{} // closed when copy must no longer wait for the console
 	prefix  string
 	json    *jsonLine    // what all JSON lines of the stream have in common; nil: lines are text, after prefix
-	file    *logFile     // gets the bytes unchanged, closed by copy; or nil
+	file    *os.File     // gets the bytes unchanged, closed by copy; nil if there is none, or after an error
 	tail    *tail        // remembers the last lines; or nil
 	holder  *stackHolder // keeps a crash's stack from being shown; or nil
 
@@ -62,7 +62,7 @@ func (s *stream) copy() {
 	})
 	s.show()
 	if s.file != nil {
-		s.file.close()
+		s.fileWritten(s.file.Close())
 	}
 }
 
@@ -98,10 +98,20 @@ func (s *stream) takeBacklog(buf []byte) {
 // take writes p to the file and shows the lines that p completes.
 func (s *stream) take(p []byte) {
 	if s.file != nil {
-		s.file.write(p)
+		_, err := s.file.Write(p)
+		s.fileWritten(err)
 	}
 	s.lines.feed(p, s.line)
 	s.show()
+}
+
+// fileWritten takes the result of a write to the file, or of its end. After an error the file gets no more bytes.
+func (s *stream) fileWritten(err error) {
+	if err != nil {
+		s.console.lose(err)
+		s.file.Close()
+		s.file = nil
+	}
 }
 
 // line handles one line of the worker.
@@ -156,7 +166,7 @@ func (s *stream) showStack() {
 	for _, line := range s.holder.release() {
 		s.append([]byte(line), newline)
 	}
-	s.console.put(s.shown, s.out)
+	s.shown.Put(s.out)
 	s.out = nil
 }
 
@@ -165,7 +175,7 @@ func (s *stream) show() {
 	if len(s.out) == 0 {
 		return
 	}
-	s.console.write(s.shown, bytes.Clone(s.out), s.hurry)
+	s.shown.Write(bytes.Clone(s.out), s.hurry)
 	s.out = s.out[:0]
 }
 

@@ -67,7 +67,7 @@ func (s *spawner) spawn(local int) (_ *process, err error) {
 			for _, st := range p.streams {
 				st.pipe.Close()
 				if st.file != nil {
-					st.file.close()
+					st.file.Close()
 				}
 			}
 			p.closeRecord()
@@ -137,7 +137,7 @@ func (s *spawner) open(which streamSet, p *process, dir string) (_ *stream, w *o
 	redirected := s.cfg.Redirects.of(p.LocalRank)&which != 0
 	filter := s.cfg.LocalRanksFilter
 	if !redirected && (len(filter) == 0 || slices.Contains(filter, p.LocalRank)) {
-		st.shown, st.redraws = shown, shown.IsTerminal() && !s.cfg.JSONLines && !s.cfg.showsAllOutput()
+		st.shown, st.redraws = shown, shown.IsTerminal() && !s.cfg.JSONLines
 	}
 	if s.cfg.JSONLines {
 		st.json = &jsonLine{Source: fromWorker, Host: hostname(), workerLabel: &workerLabel{
@@ -145,14 +145,14 @@ func (s *spawner) open(which streamSet, p *process, dir string) (_ *stream, w *o
 		}}
 	}
 	if redirected || s.cfg.Tee.of(p.LocalRank)&which != 0 {
-		st.file = &logFile{path: filepath.Join(dir, name), maxSize: s.cfg.LogMaxSize, keep: s.cfg.LogKeep, logf: s.console.logf, lose: s.console.lose}
-		if err := st.file.open(); err != nil {
+		// Appended to, so that logrotate may truncate it.
+		if st.file, err = os.OpenFile(filepath.Join(dir, name), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o666); err != nil {
 			return nil, nil, err
 		}
 	}
 	if st.pipe, w, err = os.Pipe(); err != nil {
 		if st.file != nil {
-			st.file.close()
+			st.file.Close()
 		}
 		return nil, nil, err
 	}

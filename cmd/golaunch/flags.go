@@ -39,8 +39,6 @@ type options struct {
 	redirects, tee   launcher.StreamMap
 	stdin            int // the local rank that reads stdin, or -1
 	jsonLines        bool
-	logMaxSize       int64
-	logKeep          int
 	localRanksFilter []int
 	linePrefix       string
 	errorFile        string
@@ -228,10 +226,6 @@ func (o *options) define() *pflag.FlagSet {
 		"to files and the console, in the same notation")
 	addFlag(fs, &o.jsonLines, "log-format", "text", "format", parseLogFormat,
 		"of the console: text, or json: one object per line; files hold the workers' bytes")
-	addFlag(fs, &o.logMaxSize, "log-max-size", "0", "size", parseSize,
-		"limit of each file's size, as in 100MiB; at the limit stdout.log becomes stdout.log.1; 0: no limit")
-	addFlag(fs, &o.logKeep, "log-keep", "5", "n", parsePositive,
-		"number of old files to keep of each stream; for --log-max-size")
 	addFlag(fs, &o.localRanksFilter, "local-ranks-filter", "", "ranks", parseRanks,
 		"show only these local ranks, as in 0,3; files hold all")
 
@@ -287,9 +281,6 @@ func (o *options) check() error {
 			return usagef("--%s %s: local rank %d, but there are %d workers here", name, m, highest, o.nproc)
 		}
 	}
-	if none := (launcher.StreamMap{}).String(); o.logMaxSize > 0 && o.redirects.String() == none && o.tee.String() == none {
-		return usagef("--log-max-size %d limits the files of --tee and --redirects, and there are none", o.logMaxSize)
-	}
 	return o.rendezvous.check()
 }
 
@@ -325,8 +316,6 @@ func (o *options) config() (*launcher.Config, error) {
 		Redirects:        o.redirects,
 		Tee:              o.tee,
 		JSONLines:        o.jsonLines,
-		LogMaxSize:       o.logMaxSize,
-		LogKeep:          o.logKeep,
 		ErrorFile:        o.errorFile,
 		MasterAddr:       o.rendezvous.masterAddr,
 		MasterPort:       o.rendezvous.masterPort,

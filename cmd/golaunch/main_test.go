@@ -91,17 +91,17 @@ func TestFlagsReachTheLauncher(t *testing.T) {
 	want := &launcher.Config{
 		Workers: 11, Stdin: os.Stdin, StdinRank: 10, VirtualLocalRank: true, Role: "eval", RunID: "job", MaxRestarts: 2, ShutdownTimeout: 1500 * time.Millisecond,
 		PollInterval: 200 * time.Millisecond, LinePrefix: "${rank}>", LocalRanksFilter: []int{1, 10}, LogDir: "logs",
-		Redirects: streams("10:3"), Tee: streams("1:1"), JSONLines: true, LogMaxSize: 4 << 10, LogKeep: 2, ErrorFile: "error.json",
+		Redirects: streams("10:3"), Tee: streams("1:1"), JSONLines: true, ErrorFile: "error.json",
 		MasterAddr: "a", MasterPort: 7, Nodes: &launcher.Nodes{
-			Min: 2, Max: 4, Rank: 1, Endpoint: "b:29400", LocalAddr: "10.0.0.1", ShowAllOutput: true,
+			Min: 2, Max: 4, Rank: 1, Endpoint: "b:29400", LocalAddr: "10.0.0.1",
 			JoinTimeout: 3 * time.Second, LastCall: 4 * time.Second, Heartbeat: 5 * time.Second,
 		},
 	}
 	values := map[string]string{
 		"nproc-per-node": "11", "virtual-local-rank": "true", "role": "eval", "rdzv-id": "job", "max-restarts": "2", "shutdown-timeout": "1.5",
 		"monitor-interval": "0.2", "local-ranks-filter": "1,10", "log-dir": "logs", "redirects": "10:3", "tee": "1:1", "log-format": "json",
-		"log-max-size": "4KiB", "log-keep": "2", "master-addr": "a", "master-port": "7", "nnodes": "2:4", "node-rank": "1", "rdzv-backend": "c10d",
-		"rdzv-endpoint": "b", "local-addr": "10.0.0.1", "log-all-nodes": "true", "token-file": "secret", "insecure": "true",
+		"master-addr": "a", "master-port": "7", "nnodes": "2:4", "node-rank": "1", "rdzv-backend": "c10d",
+		"rdzv-endpoint": "b", "local-addr": "10.0.0.1", "token-file": "secret", "insecure": "true",
 		"rdzv-conf": "join_timeout=3,last_call_timeout=4,keep_alive_interval=5", "signals-to-handle": "SIGUSR1",
 		"stdin": "10", "start-method": "spawn", "event-log-handler": "null", "logs-specs": "x", // without effect
 	}
@@ -209,7 +209,6 @@ func TestUsageErrors(t *testing.T) {
 		{"--nproc_per_node -3 true", "", `--nproc-per-node "-3"`},
 		{"--nnodes 2 true", "", "--nnodes 2 needs --master-addr"},
 		{"--log-format xml true", "", `--log-format "xml": want text or json`},
-		{"--log-max-size 1MiB true", "", "--log-max-size 1048576 limits the files of --tee and --redirects, and there are none"},
 		{"--nnodes 1:4 true", "", "want one number for --rdzv-backend static"},
 		{"--nnodes 4:1 true", "", `--nnodes "4:1": want a number of nodes, or MIN:MAX`},
 		{"--nnodes 0 true", "", `--nnodes "0": want a number of nodes`},
@@ -466,19 +465,5 @@ func TestMasterAddress(t *testing.T) {
 	start(t, golaunch(t, nil, "bash", "-c", "echo ready; exec sleep 1000"), "ready", 1)
 	if got := runIt(t, nil, "bash", "-c", show); got.Code != 0 {
 		t.Errorf("a second job on this host: got %+v", got)
-	}
-}
-
-// golaunch reads sizes with binary units, and no others.
-func TestParseSize(t *testing.T) {
-	for text, want := range map[string]int64{"0": 0, "4096": 4096, "3KiB": 3 << 10, "100MiB": 100 << 20, "2 GiB": 2 << 30, "7TiB": 7 << 40} {
-		if got, err := parseSize(text); err != nil || got != want {
-			t.Errorf("%q: %d, %v, want %d", text, got, err, want)
-		}
-	}
-	for _, text := range []string{"", "-1", "MiB", "1.5GiB", "10MB", "9999999TiB", "1 MiB 2"} {
-		if got, err := parseSize(text); err == nil {
-			t.Errorf("%q is accepted as %d", text, got)
-		}
 	}
 }

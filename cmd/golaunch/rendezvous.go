@@ -32,7 +32,6 @@ type rendezvousFlags struct {
 	localAddr  string
 	tokenFile  string
 	insecure   bool
-	logAll     bool
 }
 
 // rendezvousConf is the value of --rdzv-conf.
@@ -57,7 +56,6 @@ func (r *rendezvousFlags) define(group func(title string) flagSet) {
 	addFlag(fs, &r.conf, "rdzv-conf", "", "k=v,...", parseConf, "join_timeout (or timeout), last_call_timeout and keep_alive_interval in seconds; for etcd "+
 		"protocol=https, cacert, cert, key, user and password_file")
 	fs.StringVar(&r.localAddr, "local-addr", "", "this node's address for the others (default: the one it connects from)")
-	fs.BoolVar(&r.logAll, "log-all-nodes", false, "the node that hosts the rendezvous shows the output of all nodes")
 	fs.StringVar(&r.tokenFile, "token-file", "", "file with a secret that all nodes know; also "+handshake.TokenFileVar)
 	fs.BoolVar(&r.insecure, "insecure", false, "several nodes without a secret: everybody on the network can join the job")
 }
@@ -100,7 +98,7 @@ func (r *rendezvousFlags) config() (*launcher.Nodes, error) {
 		return nil, nil
 	}
 	n := &launcher.Nodes{
-		Min: r.nodes.least, Max: r.nodes.most, Static: r.backend == "static", Rank: r.nodeRank, LocalAddr: r.localAddr, ShowAllOutput: r.logAll,
+		Min: r.nodes.least, Max: r.nodes.most, Static: r.backend == "static", Rank: r.nodeRank, LocalAddr: r.localAddr,
 		JoinTimeout: r.conf.joinTimeout, LastCall: r.conf.lastCall, Heartbeat: r.conf.heartbeat,
 	}
 	if r.backend == "etcd" {

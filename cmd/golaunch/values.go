@@ -63,14 +63,6 @@ func parseCount(text string) (int, error) {
 	return n, nil
 }
 
-func parsePositive(text string) (int, error) {
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 1 {
-		return 0, errors.New("want a number, 1 or more")
-	}
-	return n, nil
-}
-
 // parseStdin parses a local rank, or none, which is -1.
 func parseStdin(text string) (int, error) {
 	if text == "none" {
@@ -89,21 +81,6 @@ func parseLogFormat(text string) (isJSON bool, err error) {
 		return false, errors.New("want text or json")
 	}
 	return text == "json", nil
-}
-
-// parseSize parses a number of bytes, which may have a unit.
-func parseSize(text string) (int64, error) {
-	number, shift := text, 0
-	for i, unit := range []string{"KiB", "MiB", "GiB", "TiB"} {
-		if rest, ok := strings.CutSuffix(text, unit); ok {
-			number, shift = rest, 10*(i+1)
-		}
-	}
-	n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
-	if err != nil || n < 0 || n > math.MaxInt64>>shift {
-		return 0, errors.New("want a number of bytes, or one of KiB, MiB, GiB or TiB, as in 100MiB")
-	}
-	return n << shift, nil
 }
 
 func parsePort(text string) (int, error) {

@@ -87,19 +87,6 @@ func (a *Agent) LeaveNow(why string, at time.Time) {
 // Exited reports that the process of a rank has ended: see Session.Exited.
 func (a *Agent) Exited(rank int, how string) { a.current().Exited(rank, how) }
 
-// IsHost reports whether this agent hosts the rendezvous of the current round.
-func (a *Agent) IsHost() bool { return a.current().local }
-
-// OpenOutput opens a stream to HostOptions.Output of the host of the current round, which another agent is.
-// The host closes the stream when it has shown everything up to the stream's end.
-func (a *Agent) OpenOutput() (net.Conn, error) {
-	s := a.current()
-	if s.local { // since the loss of the other host
-		return nil, net.ErrClosed
-	}
-	return s.open(outputService)
-}
-
 func (a *Agent) current() *Session {
 	a.mu.Lock()
 	defer a.mu.Unlock()

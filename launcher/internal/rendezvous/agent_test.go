@@ -145,7 +145,7 @@ func TestHostResigns(t *testing.T) {
 	}
 	host := 0
 	for i, a := range agents {
-		if awaitRound(t, a); a.IsHost() {
+		if awaitRound(t, a); a.current().local {
 			host = i
 		}
 	}
@@ -167,7 +167,7 @@ func TestHostResigns(t *testing.T) {
 	}
 
 	// Too few are left now: the agents stop first, and then the job ends by that cause.
-	if host = 0; agents[1].IsHost() {
+	if host = 0; agents[1].current().local {
 		host = 1
 	}
 	agents[host].LeaveNow("no memory", time.Now())

@@ -130,7 +130,7 @@ func openCuttable(t *testing.T, minNodes int) (*network, []*Agent) {
 		if r := awaitRound(t, a); r.Number != 0 || r.Nodes != 3 {
 			t.Errorf("round %+v", r)
 		}
-		if a.IsHost() {
+		if a.current().local {
 			agents[0], agents[i] = agents[i], agents[0]
 		}
 	}

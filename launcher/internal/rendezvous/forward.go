@@ -11,15 +11,13 @@ import (
 	"github.com/goddp/goddp/internal/wire"
 )
 
-// service names what the host of the rendezvous connects a stream with: the store or the coordinator, for a
-// connection of a worker, or the host's console, for an agent's output. The first byte of the stream is the
-// service.
+// service names what the host of the rendezvous connects the stream of a worker's connection with. The first byte of
+// the stream is the service.
 type service byte
 
 const (
 	storeService       service = 's'
 	coordinatorService service = 'c'
-	outputService      service = 'o' // see HostOptions.Output
 )
 
 // forwarder lets the workers of a node reach the services of the current round through their agent, at
@@ -104,12 +102,6 @@ func (h *Host) forwardAll(mux *yamux.Session, streams *sync.WaitGroup) {
 			defer stream.Close()
 			var which [1]byte
 			if _, err := io.ReadFull(stream, which[:]); err != nil {
-				return
-			}
-			if service(which[0]) == outputService {
-				if h.opts.Output != nil {
-					h.opts.Output(stream, h.done)
-				}
 				return
 			}
 			c, err := h.open(service(which[0]))

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"sync"
 	"time"
@@ -47,9 +46,6 @@ type HostOptions struct {
 	State election.State
 	Save  func(context.Context, election.State) error
 	Log   *slog.Logger // nil means no log
-	// Output reads what another agent shows its user, until the stream ends or done is closed. nil means
-	// that the host does not take it.
-	Output func(stream io.Reader, done <-chan struct{})
 }
 
 // Host hosts the rendezvous of a job, and the store and the coordinator of each round. It makes the

@@ -16,8 +16,8 @@
 //
 // An agent of another process has one connection with the host: TLS 1.3, on which both ends prove
 // that they know the job's token ([Identity]). The connection carries streams: one with the
-// messages between agent and host, one for each connection of a worker with the store or the
-// coordinator, and one with what the agent shows its user, if the host is to show it too. The
+// messages between agent and host, and one for each connection of a worker with the store or the
+// coordinator. The
 // workers connect with their own agent, on the loopback interface, and the agent forwards. So the
 // number of connections between nodes grows with the number of nodes, and no other process can
 // reach the store.

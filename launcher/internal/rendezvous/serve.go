@@ -30,8 +30,7 @@ const (
 
 // Serve accepts agents of other processes until the listener or the host is closed. Each proves the
 // identity of the job. The first stream of a connection carries messages; the others are those of the
-// agent's workers, each of which is connected with the store or the coordinator of the current round, and
-// the agent's output.
+// agent's workers, each of which is connected with the store or the coordinator of the current round.
 func (h *Host) Serve(ln net.Listener, id *Identity) {
 	h.wg.Go(func() {
 		<-h.done
