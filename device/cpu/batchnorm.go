@@ -8,31 +8,19 @@ import (
 
 func (k *kernelSet) BatchNorm(_ device.Stream, dst, residual device.Tensor, p kernels.BatchNorm) error {
 	z := operands.BatchNorm("BatchNorm", p, dst, residual)
-	if p.X.DType == device.Float32 {
-		batchNorm[float32](k, z, dst, residual, p)
-	} else {
-		batchNorm[float64](k, z, dst, residual, p)
-	}
+	pick(p.X, batchNorm[float32], batchNorm[float64])(k, z, dst, residual, p)
 	return nil
 }
 
 func (k *kernelSet) BatchNormGradSums(_ device.Stream, sums, g device.Tensor, p kernels.BatchNorm) error {
 	z := operands.BatchNormGradSums(sums, g, p)
-	if p.X.DType == device.Float32 {
-		batchNormGradSums[float32](k, z, sums, g, p)
-	} else {
-		batchNormGradSums[float64](k, z, sums, g, p)
-	}
+	pick(p.X, batchNormGradSums[float32], batchNormGradSums[float64])(k, z, sums, g, p)
 	return nil
 }
 
 func (k *kernelSet) BatchNormGrad(_ device.Stream, to kernels.BatchNormGrads, g, sums, count device.Tensor, p kernels.BatchNorm) error {
 	z := operands.BatchNormGrad(to, g, sums, count, p)
-	if p.X.DType == device.Float32 {
-		batchNormGrad[float32](k, z, to, g, sums, count, p)
-	} else {
-		batchNormGrad[float64](k, z, to, g, sums, count, p)
-	}
+	pick(p.X, batchNormGrad[float32], batchNormGrad[float64])(k, z, to, g, sums, count, p)
 	return nil
 }
 

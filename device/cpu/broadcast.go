@@ -8,11 +8,7 @@ import (
 
 func (k *kernelSet) Binary(_ device.Stream, op kernels.BinaryOp, dst, x, y device.Tensor) error {
 	operands.Binary(op, dst, x, y)
-	if dst.DType == device.Float32 {
-		binary[float32](k, op, dst, x, y)
-	} else {
-		binary[float64](k, op, dst, x, y)
-	}
+	pick(dst, binary[float32], binary[float64])(k, op, dst, x, y)
 	return nil
 }
 

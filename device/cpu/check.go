@@ -11,6 +11,14 @@ type float interface{ float32 | float64 }
 // operands checks the operands of kernels.
 var operands = operand.Types{device.Float32, device.Float64}
 
+// pick returns the version of a function for the type of t.
+func pick[F any](t device.Tensor, f32, f64 F) F {
+	if t.DType == device.Float32 {
+		return f32
+	}
+	return f64
+}
+
 func checkLabels(labels []int64, classes int) {
 	for i, l := range labels {
 		if l < 0 || l >= int64(classes) {

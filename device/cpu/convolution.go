@@ -18,11 +18,7 @@ func (k *kernelSet) Conv2d(s device.Stream, dst, x, w, bias device.Tensor, p ker
 		}
 		return k.channelsLast(s, dst, device.Store, y)
 	}
-	if dst.DType == device.Float32 {
-		conv2d[float32](k, z, dst, x, w, bias)
-	} else {
-		conv2d[float64](k, z, dst, x, w, bias)
-	}
+	pick(dst, conv2d[float32], conv2d[float64])(k, z, dst, x, w, bias)
 	return nil
 }
 
@@ -36,11 +32,7 @@ func (k *kernelSet) Conv2dGradInput(s device.Stream, dst device.Tensor, acc devi
 		}
 		return k.channelsLast(s, dst, acc, dx)
 	}
-	if dst.DType == device.Float32 {
-		convGradInput[float32](k, z, dst, acc, g, w)
-	} else {
-		convGradInput[float64](k, z, dst, acc, g, w)
-	}
+	pick(dst, convGradInput[float32], convGradInput[float64])(k, z, dst, acc, g, w)
 	return nil
 }
 
@@ -54,11 +46,7 @@ func (k *kernelSet) Conv2dGradWeight(s device.Stream, dst device.Tensor, acc dev
 		}
 		return k.channelsLast(s, dst, acc, dw)
 	}
-	if dst.DType == device.Float32 {
-		convGradWeight[float32](k, z, dst, acc, g, x)
-	} else {
-		convGradWeight[float64](k, z, dst, acc, g, x)
-	}
+	pick(dst, convGradWeight[float32], convGradWeight[float64])(k, z, dst, acc, g, x)
 	return nil
 }
 

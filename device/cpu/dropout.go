@@ -13,11 +13,7 @@ func (k *kernelSet) Dropout(_ device.Stream, dst device.Tensor, acc device.Accum
 	for _, from := range device.Elements[int64](at.From) {
 		offset += uint64(from)
 	}
-	if dst.DType == device.Float32 {
-		dropout[float32](k, dst, acc, x, p, at.Seed, offset)
-	} else {
-		dropout[float64](k, dst, acc, x, p, at.Seed, offset)
-	}
+	pick(dst, dropout[float32], dropout[float64])(k, dst, acc, x, p, at.Seed, offset)
 	return nil
 }
 

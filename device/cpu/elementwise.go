@@ -24,31 +24,19 @@ func (k *kernelSet) Axpby(_ device.Stream, dst device.Tensor, acc device.Accum, 
 
 func (k *kernelSet) ScaleBy(_ device.Stream, dst device.Tensor, acc device.Accum, factor, x device.Tensor) error {
 	operands.ScaleBy(dst, factor, x)
-	if dst.DType == device.Float32 {
-		scaleBy[float32](k, dst, acc, factor, x)
-	} else {
-		scaleBy[float64](k, dst, acc, factor, x)
-	}
+	pick(dst, scaleBy[float32], scaleBy[float64])(k, dst, acc, factor, x)
 	return nil
 }
 
 func (k *kernelSet) Unary(_ device.Stream, op kernels.UnaryOp, dst, x device.Tensor) error {
 	operands.Same(op.String(), dst, x)
-	if dst.DType == device.Float32 {
-		unary[float32](k, op, dst, x)
-	} else {
-		unary[float64](k, op, dst, x)
-	}
+	pick(dst, unary[float32], unary[float64])(k, op, dst, x)
 	return nil
 }
 
 func (k *kernelSet) UnaryGrad(_ device.Stream, op kernels.UnaryOp, dst device.Tensor, acc device.Accum, g, x, y device.Tensor) error {
 	known := operands.UnaryGrad(op, dst, g, x, y)
-	if dst.DType == device.Float32 {
-		unaryGrad[float32](k, op, dst, acc, g, known)
-	} else {
-		unaryGrad[float64](k, op, dst, acc, g, known)
-	}
+	pick(dst, unaryGrad[float32], unaryGrad[float64])(k, op, dst, acc, g, known)
 	return nil
 }
 

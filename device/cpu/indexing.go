@@ -9,11 +9,7 @@ func (k *kernelSet) Gather(_ device.Stream, dst, src, index device.Tensor) error
 	sizes := operands.Gather(dst, src, index)
 	at := device.Elements[int64](index)
 	checkIndices("Gather", at, sizes.N)
-	if dst.DType == device.Float32 {
-		gather(k, sizes, device.Elements[float32](dst), device.Elements[float32](src), at)
-	} else {
-		gather(k, sizes, device.Elements[float64](dst), device.Elements[float64](src), at)
-	}
+	pick(dst, gather[float32], gather[float64])(k, sizes, dst, src, at)
 	return nil
 }
 
@@ -21,11 +17,7 @@ func (k *kernelSet) ScatterAdd(_ device.Stream, dst device.Tensor, acc device.Ac
 	sizes := operands.ScatterAdd(dst, src, index)
 	at := device.Elements[int64](index)
 	checkIndices("ScatterAdd", at, sizes.N)
-	if dst.DType == device.Float32 {
-		scatterAdd(k, sizes, device.Elements[float32](dst), acc, device.Elements[float32](src), at, int64(skip))
-	} else {
-		scatterAdd(k, sizes, device.Elements[float64](dst), acc, device.Elements[float64](src), at, int64(skip))
-	}
+	pick(dst, scatterAdd[float32], scatterAdd[float64])(k, sizes, dst, acc, src, at, int64(skip))
 	return nil
 }
 
@@ -37,7 +29,8 @@ func checkIndices(op string, index []int64, limit int) {
 	}
 }
 
-func gather[T float](k *kernelSet, s operand.Indexed, dst, src []T, index []int64) {
+func gather[T float](k *kernelSet, s operand.Indexed, to, from device.Tensor, index []int64) {
+	dst, src := device.Elements[T](to), device.Elements[T](from)
 	if len(dst) == 0 {
 		return
 	}
@@ -57,7 +50,8 @@ func gather[T float](k *kernelSet, s operand.Indexed, dst, src []T, index []int6
 }
 
 // scatterAdd divides the columns among threads. Each thread adds the rows in order.
-func scatterAdd[T float](k *kernelSet, s operand.Indexed, dst []T, acc device.Accum, src []T, index []int64, skip int64) {
+func scatterAdd[T float](k *kernelSet, s operand.Indexed, to device.Tensor, acc device.Accum, from device.Tensor, index []int64, skip int64) {
+	dst, src := device.Elements[T](to), device.Elements[T](from)
 	alpha, beta := T(acc.Alpha), T(acc.Beta)
 	k.each(len(dst), 1, func(lo, hi int) {
 		switch beta {

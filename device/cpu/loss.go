@@ -8,21 +8,13 @@ import (
 
 func (k *kernelSet) MSE(_ device.Stream, dst, x, y device.Tensor) error {
 	operands.MSE(dst, x, y)
-	if dst.DType == device.Float32 {
-		mse[float32](k, dst, x, y)
-	} else {
-		mse[float64](k, dst, x, y)
-	}
+	pick(dst, mse[float32], mse[float64])(k, dst, x, y)
 	return nil
 }
 
 func (k *kernelSet) MSEGrad(_ device.Stream, dst device.Tensor, acc device.Accum, g, x, y device.Tensor) error {
 	operands.MSEGrad(dst, g, x, y)
-	if dst.DType == device.Float32 {
-		mseGrad[float32](k, dst, acc, g, x, y)
-	} else {
-		mseGrad[float64](k, dst, acc, g, x, y)
-	}
+	pick(dst, mseGrad[float32], mseGrad[float64])(k, dst, acc, g, x, y)
 	return nil
 }
 
@@ -38,11 +30,7 @@ func (k *kernelSet) CrossEntropy(s device.Stream, loss, sums, logits, labels dev
 	}
 	_, n := operands.CrossEntropy(loss, sums, logits, labels)
 	checkLabels(device.Elements[int64](labels), n)
-	if loss.DType == device.Float32 {
-		crossEntropy[float32](k, loss, sums, logits, labels)
-	} else {
-		crossEntropy[float64](k, loss, sums, logits, labels)
-	}
+	pick(loss, crossEntropy[float32], crossEntropy[float64])(k, loss, sums, logits, labels)
 	return nil
 }
 
@@ -63,11 +51,7 @@ func (k *kernelSet) CrossEntropyGrad(s device.Stream, dst device.Tensor, acc dev
 	}
 	_, n := operands.CrossEntropyGrad(dst, g, sums, logits, labels)
 	checkLabels(device.Elements[int64](labels), n)
-	if dst.DType == device.Float32 {
-		crossEntropyGrad[float32](k, dst, acc, g, sums, logits, labels)
-	} else {
-		crossEntropyGrad[float64](k, dst, acc, g, sums, logits, labels)
-	}
+	pick(dst, crossEntropyGrad[float32], crossEntropyGrad[float64])(k, dst, acc, g, sums, logits, labels)
 	return nil
 }
 
@@ -85,11 +69,7 @@ func (k *kernelSet) CrossEntropyInPlace(s device.Stream, losses, logits, labels 
 	}
 	_, n := operands.CrossEntropyInPlace(losses, logits, labels)
 	checkLabels(device.Elements[int64](labels), n)
-	if logits.DType == device.Float32 {
-		crossEntropyInPlace[float32](k, losses, logits, labels)
-	} else {
-		crossEntropyInPlace[float64](k, losses, logits, labels)
-	}
+	pick(logits, crossEntropyInPlace[float32], crossEntropyInPlace[float64])(k, losses, logits, labels)
 	return nil
 }
 

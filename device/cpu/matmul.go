@@ -14,11 +14,7 @@ func (k *kernelSet) MatMul(_ device.Stream, dst device.Tensor, acc device.Accum,
 func (k *kernelSet) Linear(_ device.Stream, dst, x, w, bias device.Tensor, act kernels.Activation) error {
 	m, n, kk := operands.Linear(dst, x, w, bias)
 	k.gemm(dst, device.Store, x, false, w, true, operand.Product{M: m, N: n, K: kk, Batch: []operand.Axis{{N: 1}}})
-	if dst.DType == device.Float32 {
-		finish[float32](k, dst, bias, act)
-	} else {
-		finish[float64](k, dst, bias, act)
-	}
+	pick(dst, finish[float32], finish[float64])(k, dst, bias, act)
 	return nil
 }
 
@@ -40,11 +36,7 @@ func (k *kernelSet) PrepareLinearGrad(_ device.Stream, y, x, w, bias device.Tens
 // the threads; all threads share each larger product.
 func (k *kernelSet) gemm(dst device.Tensor, acc device.Accum, x device.Tensor, tx bool, y device.Tensor, ty bool, f operand.Product) {
 	p := product{tx: tx, ty: ty, m: f.M, n: f.N, k: f.K, ldx: max(x.Shape[len(x.Shape)-1], 1), ldy: max(y.Shape[len(y.Shape)-1], 1)}
-	if dst.DType == device.Float32 {
-		gemms[float32](k, p, acc, dst, x, y, f.Batch)
-	} else {
-		gemms[float64](k, p, acc, dst, x, y, f.Batch)
-	}
+	pick(dst, gemms[float32], gemms[float64])(k, p, acc, dst, x, y, f.Batch)
 }
 
 // gemms implements gemm for one element type.

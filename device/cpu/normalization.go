@@ -10,11 +10,7 @@ import (
 
 func (k *kernelSet) GroupNorm(_ device.Stream, dst, mean, variance, x, weight, bias device.Tensor, p kernels.Norm) error {
 	z := operands.GroupNorm(dst, mean, variance, x, weight, bias, p)
-	if x.DType == device.Float32 {
-		groupNorm[float32](k, z, dst, mean, variance, x, weight, bias, p)
-	} else {
-		groupNorm[float64](k, z, dst, mean, variance, x, weight, bias, p)
-	}
+	pick(x, groupNorm[float32], groupNorm[float64])(k, z, dst, mean, variance, x, weight, bias, p)
 	return nil
 }
 
@@ -28,42 +24,26 @@ func (k *kernelSet) AddGroupNorm(s device.Stream, dst, sum, mean, variance, x, y
 
 func (k *kernelSet) GroupNormGrad(_ device.Stream, to kernels.NormGrads, g, x, mean, variance, weight device.Tensor, p kernels.Norm) error {
 	z := operands.GroupNormGrad(to, g, x, mean, variance, weight, p)
-	if x.DType == device.Float32 {
-		groupNormGrads[float32](k, z, to, g, x, mean, variance, weight, p)
-	} else {
-		groupNormGrads[float64](k, z, to, g, x, mean, variance, weight, p)
-	}
+	pick(x, groupNormGrads[float32], groupNormGrads[float64])(k, z, to, g, x, mean, variance, weight, p)
 	return nil
 }
 
 func (k *kernelSet) Moments(_ device.Stream, mean, variance, x device.Tensor) error {
 	z := operands.Moments(mean, variance, x)
-	if x.DType == device.Float32 {
-		moments[float32](k, z, mean, variance, x)
-	} else {
-		moments[float64](k, z, mean, variance, x)
-	}
+	pick(x, moments[float32], moments[float64])(k, z, mean, variance, x)
 	return nil
 }
 
 func (k *kernelSet) MergeMoments(_ device.Stream, mean, variance, count, parts device.Tensor) error {
 	r, c := operand.MergeMoments(mean, variance, count, parts)
-	if mean.DType == device.Float32 {
-		mergeMoments[float32](mean, variance, count, parts, r, c)
-	} else {
-		mergeMoments[float64](mean, variance, count, parts, r, c)
-	}
+	pick(mean, mergeMoments[float32], mergeMoments[float64])(mean, variance, count, parts, r, c)
 	return nil
 }
 
 func (k *kernelSet) TrackMoments(_ device.Stream, runningMean, runningVariance, batches, mean, variance, count device.Tensor, momentum float64) error {
 	operand.TrackMoments(runningMean, runningVariance, batches, mean, variance, count)
 	device.Elements[int64](batches)[0]++
-	if mean.DType == device.Float32 {
-		trackMoments[float32](runningMean, runningVariance, mean, variance, count, momentum)
-	} else {
-		trackMoments[float64](runningMean, runningVariance, mean, variance, count, momentum)
-	}
+	pick(mean, trackMoments[float32], trackMoments[float64])(runningMean, runningVariance, mean, variance, count, momentum)
 	return nil
 }
 

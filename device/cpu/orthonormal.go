@@ -9,11 +9,7 @@ import (
 
 func (k *kernelSet) Orthonormalize(_ device.Stream, x, substitute device.Tensor) error {
 	rows, n := operand.Orthonormalize(x, substitute)
-	if x.DType == device.Float32 {
-		orthonormalize[float32](k, x, substitute, rows, n)
-	} else {
-		orthonormalize[float64](k, x, substitute, rows, n)
-	}
+	pick(x, orthonormalize[float32], orthonormalize[float64])(k, x, substitute, rows, n)
 	return nil
 }
 

@@ -19,11 +19,7 @@ func (k *kernelSet) MaxPool2d(s device.Stream, dst, index, x device.Tensor, w ke
 		}
 		return errors.Join(k.channelsLast(s, dst, device.Store, y), k.channelsLast(s, index, device.Store, at))
 	}
-	if x.DType == device.Float32 {
-		maxPool[float32](k, z, dst, index, x, w)
-	} else {
-		maxPool[float64](k, z, dst, index, x, w)
-	}
+	pick(x, maxPool[float32], maxPool[float64])(k, z, dst, index, x, w)
 	return nil
 }
 
@@ -37,11 +33,7 @@ func (k *kernelSet) MaxPool2dGrad(s device.Stream, dst device.Tensor, acc device
 		}
 		return k.channelsLast(s, dst, acc, dx)
 	}
-	if dst.DType == device.Float32 {
-		maxPoolGrad[float32](k, z, dst, acc, g, index)
-	} else {
-		maxPoolGrad[float64](k, z, dst, acc, g, index)
-	}
+	pick(dst, maxPoolGrad[float32], maxPoolGrad[float64])(k, z, dst, acc, g, index)
 	return nil
 }
 
@@ -55,11 +47,7 @@ func (k *kernelSet) AvgPool2d(s device.Stream, dst, x device.Tensor, p kernels.A
 		}
 		return k.channelsLast(s, dst, device.Store, y)
 	}
-	if x.DType == device.Float32 {
-		avgPool[float32](k, z, dst, x, p)
-	} else {
-		avgPool[float64](k, z, dst, x, p)
-	}
+	pick(x, avgPool[float32], avgPool[float64])(k, z, dst, x, p)
 	return nil
 }
 
@@ -73,11 +61,7 @@ func (k *kernelSet) AvgPool2dGrad(s device.Stream, dst device.Tensor, acc device
 		}
 		return k.channelsLast(s, dst, acc, dx)
 	}
-	if dst.DType == device.Float32 {
-		avgPoolGrad[float32](k, z, dst, acc, g, p)
-	} else {
-		avgPoolGrad[float64](k, z, dst, acc, g, p)
-	}
+	pick(dst, avgPoolGrad[float32], avgPoolGrad[float64])(k, z, dst, acc, g, p)
 	return nil
 }
 

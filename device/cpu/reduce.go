@@ -7,11 +7,7 @@ import (
 
 func (k *kernelSet) Sum(_ device.Stream, dst device.Tensor, acc device.Accum, src device.Tensor) error {
 	operands.Sum(dst, src)
-	if dst.DType == device.Float32 {
-		sum[float32](k, dst, acc, src)
-	} else {
-		sum[float64](k, dst, acc, src)
-	}
+	pick(dst, sum[float32], sum[float64])(k, dst, acc, src)
 	return nil
 }
 

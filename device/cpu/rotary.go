@@ -7,11 +7,7 @@ import (
 
 func (k *kernelSet) Rotate(_ device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor, r kernels.Rotation) error {
 	operands.Rotate(dst, x, r)
-	if dst.DType == device.Float32 {
-		rotate[float32](k, dst, acc, x, r)
-	} else {
-		rotate[float64](k, dst, acc, x, r)
-	}
+	pick(dst, rotate[float32], rotate[float64])(k, dst, acc, x, r)
 	return nil
 }
 

@@ -43,11 +43,7 @@ func (k *kernelSet) MaskedCopy(_ device.Stream, dst, mask, x device.Tensor) erro
 
 func (k *kernelSet) FindExtreme(_ device.Stream, e kernels.Extreme, values, indices, src device.Tensor) error {
 	_, n, inner := operands.FindExtreme(e, values, indices, src)
-	if src.DType == device.Float32 {
-		findExtreme[float32](k, e, values, indices, src, n, inner)
-	} else {
-		findExtreme[float64](k, e, values, indices, src, n, inner)
-	}
+	pick(src, findExtreme[float32], findExtreme[float64])(k, e, values, indices, src, n, inner)
 	return nil
 }
 

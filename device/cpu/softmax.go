@@ -9,21 +9,13 @@ import (
 
 func (k *kernelSet) Softmax(_ device.Stream, dst, x device.Tensor, axis int, log bool) error {
 	l := operands.Softmax(dst, x, axis)
-	if dst.DType == device.Float32 {
-		softmaxLines[float32](k, l, dst, x, log)
-	} else {
-		softmaxLines[float64](k, l, dst, x, log)
-	}
+	pick(dst, softmaxLines[float32], softmaxLines[float64])(k, l, dst, x, log)
 	return nil
 }
 
 func (k *kernelSet) SoftmaxGrad(_ device.Stream, dst device.Tensor, acc device.Accum, g, y device.Tensor, axis int, log bool) error {
 	l := operands.SoftmaxGrad(dst, g, y, axis)
-	if dst.DType == device.Float32 {
-		softmaxLinesGrad[float32](k, l, dst, acc, g, y, log)
-	} else {
-		softmaxLinesGrad[float64](k, l, dst, acc, g, y, log)
-	}
+	pick(dst, softmaxLinesGrad[float32], softmaxLinesGrad[float64])(k, l, dst, acc, g, y, log)
 	return nil
 }
 
