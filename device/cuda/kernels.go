@@ -27,7 +27,7 @@ import (
 
 // large lists the sources that take NVRTC longest. Each is compiled as one program per floating-point
 // type, attention_mma.cu as one per type and head size.
-var large = []string{"attention_mma.cu", "attention_plain.cu", "batchnorm.cu", "elementwise.cu", "loss.cu", "pooling.cu", "row_norm.cu"}
+var large = []string{"attention_mma.cu", "attention_plain.cu", "batchnorm.cu", "elementwise.cu", "loss.cu", "pooling.cu", "row_norm.cu", "update.cu"}
 
 //go:embed kernels/*.cu
 var sources embed.FS
@@ -60,10 +60,8 @@ type kernelSet struct {
 	scaleBy, crossEntropyInPlace                  perFloat
 	crossEntropyHeld                              perFloat
 	softmax, softmaxGrad, dropout                 perFloat
-	sgd, uniform, normal                          perFloat
-	sgdMaster, sgdMasterWide                      perFloat // for the 16-bit types
-	adamW, adamWMaster, adamWMasterWide           perFloat // the latter two for the 16-bit types
-	rmsProp, rmsPropMaster, rmsPropMasterWide     perFloat // the latter two for the 16-bit types
+	uniform, normal                               perFloat
+	sgd, adamW, rmsProp                           optimizer
 	powerSum, scaleToNorm                         perFloat
 	foldPowers                                    C.uintptr_t // for every type
 	nonFinite, hash                               C.uintptr_t // for every type
@@ -204,16 +202,12 @@ func (k *kernelSet) files() map[string]map[string]*C.uintptr_t {
 	}
 	indexing := floats(map[string]*perFloat{"gather": &k.gather, "add_runs": &k.addRuns, "join_runs": &k.joinRuns})
 	indexing["sort_count"], indexing["sort_place"] = &k.sortCount, &k.sortPlace
-	sgd := floats(map[string]*perFloat{"sgd": &k.sgd})
-	adamW := floats(map[string]*perFloat{"adamw": &k.adamW})
-	rmsProp := floats(map[string]*perFloat{"rmsprop": &k.rmsProp})
-	for _, dt := range []device.DType{device.Float16, device.BFloat16} {
-		sgd["sgd_master_"+dt.String()] = &k.sgdMaster[dt]
-		sgd["sgd_master_wide_"+dt.String()] = &k.sgdMasterWide[dt]
-		adamW["adamw_master_"+dt.String()] = &k.adamWMaster[dt]
-		adamW["adamw_master_wide_"+dt.String()] = &k.adamWMasterWide[dt]
-		rmsProp["rmsprop_master_"+dt.String()] = &k.rmsPropMaster[dt]
-		rmsProp["rmsprop_master_wide_"+dt.String()] = &k.rmsPropMasterWide[dt]
+	update := floats(map[string]*perFloat{"sgd": &k.sgd.own, "adamw": &k.adamW.own, "rmsprop": &k.rmsProp.own})
+	for name, o := range map[string]*optimizer{"sgd": &k.sgd, "adamw": &k.adamW, "rmsprop": &k.rmsProp} {
+		for _, dt := range []device.DType{device.Float16, device.BFloat16} {
+			update[name+"_master_"+dt.String()] = &o.master[dt]
+			update[name+"_master_wide_"+dt.String()] = &o.masterWide[dt]
+		}
 	}
 	clipping := floats(map[string]*perFloat{"power_sum": &k.powerSum, "scale_to_norm": &k.scaleToNorm})
 	clipping["fold_powers"] = &k.foldPowers
@@ -247,10 +241,8 @@ func (k *kernelSet) files() map[string]map[string]*C.uintptr_t {
 		"softmax.cu":   floats(map[string]*perFloat{"softmax": &k.softmax, "softmax_grad": &k.softmaxGrad}),
 		"selection.cu": selection,
 		"indexing.cu":  indexing,
-		"sgd.cu":       sgd,
-		"adamw.cu":     adamW,
+		"update.cu":    update,
 		"clipping.cu":  clipping,
-		"rmsprop.cu":   rmsProp,
 		"random.cu":    floats(map[string]*perFloat{"uniform": &k.uniform, "normal": &k.normal, "dropout": &k.dropout}),
 		"copy.cu":      copies,
 		"inspect.cu":   {"nonfinite": &k.nonFinite, "hash": &k.hash},

@@ -5,7 +5,13 @@ package cuda
 // #include <stdint.h>
 import "C"
 
-import "unsafe"
+import (
+	"unsafe"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/internal/operand"
+	"github.com/goddp/goddp/internal/kernels"
+)
 
 // maxParts is the maximum number of parameters that one kernel updates, MAX_PARTS in kernels/prelude.cu.
 // The arguments of a kernel must fit in 4 KiB.
@@ -61,4 +67,67 @@ func (u *updates[A, P]) launch() error {
 	err := u.k.launch(u.s, u.f, grid{int(a.blocks), 1, 1, threads, 1}, unsafe.Pointer(a), unsafe.Sizeof(*a))
 	a.count, a.blocks = 0, 0
 	return err
+}
+
+// optimizerArgs has the layout of the first members of the structure Update in kernels/update.cu.
+type optimizerArgs struct {
+	skip, overflow, skips, overflows uint64
+	at                               uint64
+	numbers                          [10]float64
+	flags                            [2]int32
+}
+
+// optimizerPart has the layout of the structure UpdatePart.
+type optimizerPart struct {
+	w, g, s uint64
+	state   [3]uint64
+	n       uint64
+	wide, _ int32
+}
+
+// optimizer holds the kernels of an optimizer: without master weights, and for the 16-bit types with them, by gradients of
+// the parameters' type and of Float32.
+type optimizer struct{ own, master, masterWide perFloat }
+
+func (k *kernelSet) SGD(st device.Stream, steps ...kernels.SGDStep) error {
+	return update(k, st, &k.sgd, steps, (*kernels.SGDStep).Update)
+}
+
+func (k *kernelSet) AdamW(st device.Stream, steps ...kernels.AdamWStep) error {
+	return update(k, st, &k.adamW, steps, (*kernels.AdamWStep).Update)
+}
+
+func (k *kernelSet) RMSProp(st device.Stream, steps ...kernels.RMSPropStep) error {
+	return update(k, st, &k.rmsProp, steps, (*kernels.RMSPropStep).Update)
+}
+
+func update[S any](k *kernelSet, st device.Stream, versions *optimizer, steps []S, of func(*S) kernels.Update) error {
+	all := updates[optimizerArgs, optimizerPart]{k: k, s: k.d.stream(st)}
+	for i := range steps {
+		u := of(&steps[i])
+		operand.Update(&u)
+		a := optimizerArgs{at: k.optional(u.At), numbers: u.Numbers, flags: [2]int32{flag(u.Flags[0]), flag(u.Flags[1])}}
+		a.skip, a.skips = k.flags(u.Skip)
+		a.overflow, a.overflows = k.flags(u.Overflow)
+		n, dt := u.Param.Len(), u.Param.DType
+		part := optimizerPart{w: k.addr(u.Param), g: k.addr(u.Grad), s: k.optional(u.Master), n: uint64(n)}
+		for i, t := range u.State {
+			if u.Kept[i] {
+				part.state[i] = k.addr(t)
+			}
+		}
+		part.wide = flag(packed(part.w, part.g, part.s, part.state[0], part.state[1], part.state[2]))
+		f := versions.own[dt]
+		switch {
+		case u.Master.IsZero():
+		case u.Grad.DType == device.Float32:
+			f = versions.masterWide[dt]
+		default:
+			f = versions.master[dt]
+		}
+		if err := all.add(f, a, part, n, k.updateBlocks(n)); err != nil {
+			return err
+		}
+	}
+	return all.launch()
 }

@@ -41,22 +41,29 @@ type AdamWStep struct {
 }
 
 // Numbers returns the numbers that may change from step to step: those of Rates, the factor by which the
-// decoupled weight decay multiplies the parameter, and Unscale().
+// decoupled weight decay multiplies the parameter, and the factor that undoes LossScale.
 func (p *AdamWStep) Numbers() [4]float64 {
 	rate, root := p.Rates()
 	kept := 1.0
 	if !p.Coupled {
 		kept = 1 - p.LR*p.WeightDecay
 	}
-	return [...]float64{rate, root, kept, p.Unscale()}
+	return [...]float64{rate, root, kept, unscale(p.LossScale)}
 }
 
-// Unscale returns the factor that undoes LossScale.
-func (p *AdamWStep) Unscale() float64 {
-	if p.LossScale == 0 {
-		return 1
+// Update returns the step with the numbers of Numbers, Beta1, 1-Beta1, Beta2, 1-Beta2, Eps and the weight decay that
+// is added to the gradient.
+func (p *AdamWStep) Update() Update {
+	n, coupled := p.Numbers(), 0.0
+	if p.Coupled {
+		coupled = p.WeightDecay
 	}
-	return 1 / p.LossScale
+	return Update{
+		Op: "AdamW", Param: p.Param, Grad: p.Grad, Master: p.Master, Skip: p.Skip, Overflow: p.Overflow, At: p.At,
+		State: [3]device.Tensor{p.Mean, p.Variance, p.MaxVariance}, Kept: [3]bool{true, true, !p.MaxVariance.IsZero()},
+		Numbers: [10]float64{n[0], n[1], n[2], n[3], p.Beta1, 1 - p.Beta1, p.Beta2, 1 - p.Beta2, p.Eps, coupled}, Varying: len(n),
+		Flags: [2]bool{p.Step == 1, !p.MaxVariance.IsZero()},
+	}
 }
 
 // Rates returns the factors of the update, including the bias correction:

@@ -37,13 +37,15 @@ type RMSPropStep struct {
 	At                       device.Tensor // Float64, or absent
 }
 
-// Numbers returns the numbers that may change from step to step: LR and Unscale().
-func (p *RMSPropStep) Numbers() [2]float64 { return [...]float64{p.LR, p.Unscale()} }
+// Numbers returns the numbers that may change from step to step: LR, and the factor that undoes LossScale.
+func (p *RMSPropStep) Numbers() [2]float64 { return [...]float64{p.LR, unscale(p.LossScale)} }
 
-// Unscale returns the factor that undoes LossScale.
-func (p *RMSPropStep) Unscale() float64 {
-	if p.LossScale == 0 {
-		return 1
+// Update returns the step with the numbers LR, unscale, Alpha, 1-Alpha, Eps, Momentum and WeightDecay.
+func (p *RMSPropStep) Update() Update {
+	n := p.Numbers()
+	return Update{
+		Op: "RMSProp", Param: p.Param, Grad: p.Grad, Master: p.Master, Skip: p.Skip, Overflow: p.Overflow, At: p.At,
+		State: [3]device.Tensor{p.Square, p.Mean, p.Velocity}, Kept: [3]bool{true, p.Centered, p.Momentum != 0},
+		Numbers: [10]float64{n[0], n[1], p.Alpha, 1 - p.Alpha, p.Eps, p.Momentum, p.WeightDecay}, Varying: len(n), Flags: [2]bool{p.Centered},
 	}
-	return 1 / p.LossScale
 }

@@ -32,13 +32,15 @@ type SGDStep struct {
 	At                      device.Tensor // Float64, or absent
 }
 
-// Numbers returns the numbers that may change from step to step: LR and Unscale().
-func (p *SGDStep) Numbers() [2]float64 { return [...]float64{p.LR, p.Unscale()} }
+// Numbers returns the numbers that may change from step to step: LR, and the factor that undoes LossScale.
+func (p *SGDStep) Numbers() [2]float64 { return [...]float64{p.LR, unscale(p.LossScale)} }
 
-// Unscale returns the factor that undoes LossScale.
-func (p *SGDStep) Unscale() float64 {
-	if p.LossScale == 0 {
-		return 1
+// Update returns the step with the numbers LR, unscale, Momentum, 1-Dampening and WeightDecay.
+func (p *SGDStep) Update() Update {
+	n := p.Numbers()
+	return Update{
+		Op: "SGD", Param: p.Param, Grad: p.Grad, Master: p.Master, Skip: p.Skip, Overflow: p.Overflow, At: p.At,
+		State: [3]device.Tensor{p.Velocity}, Kept: [3]bool{p.Momentum != 0},
+		Numbers: [10]float64{n[0], n[1], p.Momentum, 1 - p.Dampening, p.WeightDecay}, Varying: len(n), Flags: [2]bool{p.Nesterov, p.First},
 	}
-	return 1 / p.LossScale
 }

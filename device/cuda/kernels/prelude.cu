@@ -142,9 +142,6 @@ template <class T, int N> struct Packs {
 	}
 };
 
-// number returns number i of those at the address at, or otherwise if the address is 0.
-__device__ inline double number(u64 at, int i, double otherwise) { return at != 0 ? ((const double *)at)[i] : otherwise; }
-
 // raised reports whether this thread's share of n flags, which are bytes, has one that is set.
 // __syncthreads_or combines the answers of a block's threads.
 __device__ inline bool raised(u64 flags, u64 n) {

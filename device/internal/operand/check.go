@@ -233,84 +233,43 @@ func (ts Types) labelled(op string, logits, labels device.Tensor) (m, n int) {
 	return m, n
 }
 
-// SGD checks the operands of an SGD, which all devices support for every floating-point type.
-func SGD(p kernels.SGDStep) {
-	state := update("SGD", p.Param, p.Grad, p.Master, p.Skip, p.Overflow)
-	numbers("SGD", p.At, len(p.Numbers()))
-	if p.Momentum != 0 {
-		checkType("SGD", p.Velocity, state)
-		checkShape("SGD", p.Param.Shape, p.Velocity)
-	}
-}
-
-// AdamW checks the operands of an AdamW, which all devices support for every floating-point type.
-func AdamW(p kernels.AdamWStep) {
-	state := update("AdamW", p.Param, p.Grad, p.Master, p.Skip, p.Overflow)
-	numbers("AdamW", p.At, len(p.Numbers()))
-	moments("AdamW", p.Param.Shape, state, p.Mean, p.Variance)
-	if !p.MaxVariance.IsZero() {
-		moments("AdamW", p.Param.Shape, state, p.MaxVariance)
-	}
-}
-
-// RMSProp checks the operands of an RMSProp, which all devices support for every floating-point
-// type.
-func RMSProp(p kernels.RMSPropStep) {
-	state := update("RMSProp", p.Param, p.Grad, p.Master, p.Skip, p.Overflow)
-	numbers("RMSProp", p.At, len(p.Numbers()))
-	moments("RMSProp", p.Param.Shape, state, p.Square)
-	if p.Centered {
-		moments("RMSProp", p.Param.Shape, state, p.Mean)
-	}
-	if p.Momentum != 0 {
-		moments("RMSProp", p.Param.Shape, state, p.Velocity)
-	}
-}
-
-// numbers checks the numbers in device memory that an update reads, if there are any.
-func numbers(op string, at device.Tensor, n int) {
-	if !at.IsZero() {
-		checkType(op, at, device.Float64)
-		checkShape(op, device.Shape{n}, at)
-	}
-}
-
-// moments checks the state that an optimizer keeps for a parameter.
-func moments(op string, shape device.Shape, state device.DType, kept ...device.Tensor) {
-	for _, t := range kept {
-		checkType(op, t, state)
-		checkShape(op, shape, t)
-	}
-}
-
-// update checks the operands that all optimizers' updates have. It returns the type that the update
-// computes in.
-func update(op string, param, grad, master, skip, overflow device.Tensor) device.DType {
-	state := param.DType
+// Update checks the operands of an optimizer's step, which all devices support for every floating-point type.
+func Update(u *kernels.Update) {
+	op, state := u.Op, u.Param.DType
 	switch {
-	case master.IsZero():
+	case u.Master.IsZero():
 		if !state.IsFloat() {
 			panic(&device.DTypeError{Op: op, Got: state, Want: device.Float32})
 		}
-		checkType(op, grad, state)
+		checkType(op, u.Grad, state)
 	default:
 		if state != device.Float16 && state != device.BFloat16 {
 			panic(&device.DTypeError{Op: op + " with a master", Got: state, Want: device.BFloat16})
 		}
-		if grad.DType != device.Float32 {
-			checkType(op, grad, state)
+		if u.Grad.DType != device.Float32 {
+			checkType(op, u.Grad, state)
 		}
 		state = device.Float32
-		checkType(op, master, state)
-		checkShape(op, param.Shape, master)
+		checkType(op, u.Master, state)
+		checkShape(op, u.Param.Shape, u.Master)
 	}
-	checkShape(op, param.Shape, grad)
-	for _, flags := range []device.Tensor{skip, overflow} {
-		if !flags.IsZero() {
-			checkType(op, flags, device.Uint8)
+	checkShape(op, u.Param.Shape, u.Grad)
+	for i, t := range u.State {
+		if u.Kept[i] {
+			checkType(op, t, state)
+			checkShape(op, u.Param.Shape, t)
 		}
 	}
-	return state
+	if !u.Skip.IsZero() {
+		checkType(op, u.Skip, device.Uint8)
+	}
+	if !u.Overflow.IsZero() {
+		checkType(op, u.Overflow, device.Uint8)
+	}
+	if !u.At.IsZero() {
+		checkType(op, u.At, device.Float64)
+		checkShape(op, device.Shape{u.Varying}, u.At)
+	}
 }
 
 // PowerSum checks the operands of a PowerSum.

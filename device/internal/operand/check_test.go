@@ -18,8 +18,8 @@ func TestChecksAllocate(t *testing.T) {
 		"Binary":         func() { floats.Binary(kernels.Add, x, x, x) },
 		"Sum":            func() { floats.Sum(number, x) },
 		"MSE":            func() { floats.MSE(number, x, x) },
-		"SGD":            func() { SGD(kernels.SGDStep{Param: x, Grad: x}) },
-		"AdamW":          func() { AdamW(kernels.AdamWStep{Param: x, Grad: x, Mean: x, Variance: x}) },
+		"SGD":            func() { u := (&kernels.SGDStep{Param: x, Grad: x}).Update(); Update(&u) },
+		"AdamW":          func() { u := (&kernels.AdamWStep{Param: x, Grad: x, Mean: x, Variance: x}).Update(); Update(&u) },
 		"Orthonormalize": func() { Orthonormalize(x, x) },
 	} {
 		if n := testing.AllocsPerRun(100, check); n > 0 {

@@ -121,7 +121,7 @@ func (r *rig) adamW(kind adamKind, rule kernels.AdamWStep, shape device.Shape) {
 			if n == 1 {
 				m.v[i], v.v[i], most.v[i] = 0, 0, 0
 			}
-			x, d := w.v[i], g.v[i]*rule.Unscale()
+			x, d := w.v[i], g.v[i]*rule.Numbers()[3]
 			of := math.Abs(d) // of: d may be off by some eps of this number
 			if rule.Coupled {
 				d += rule.WeightDecay * x

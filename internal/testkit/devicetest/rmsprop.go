@@ -89,7 +89,7 @@ func (r *rig) rmsProp(kind sgdKind, rule kernels.RMSPropStep, shape device.Shape
 		}
 		w, sq, m, v := held(o.state), held(o.square), held(o.mean), held(o.velocity)
 		for i := range g.v {
-			x, d := w.v[i], g.v[i]*rule.Unscale()
+			x, d := w.v[i], g.v[i]*rule.Numbers()[1]
 			of := math.Abs(d) + rule.WeightDecay*math.Abs(x) // of: d may be off by some eps of this number
 			d += rule.WeightDecay * x
 			sq.scale[i] = rule.Alpha*sq.v[i] + (1-rule.Alpha)*of*of

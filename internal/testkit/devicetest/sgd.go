@@ -143,7 +143,7 @@ func (r *rig) sgd(kind sgdKind, rule kernels.SGDStep, shape device.Shape) {
 		wantW := value{array{shape, decode(kind.state, r.read(label, o.state))}, make([]float64, shape.Len()), 8}
 		wantV := value{array{shape, decode(kind.state, r.read(label, o.velocity))}, make([]float64, shape.Len()), 8}
 		for i := range g.v {
-			d := g.v[i] * rule.Unscale()
+			d := g.v[i] * rule.Numbers()[1]
 			scale := math.Abs(d) + math.Abs(rule.WeightDecay*wantW.v[i])
 			d += rule.WeightDecay * wantW.v[i]
 			if rule.Momentum != 0 {

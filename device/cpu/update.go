@@ -1,0 +1,217 @@
+package cpu
+
+import (
+	"math"
+	"slices"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/internal/operand"
+	"github.com/goddp/goddp/internal/kernels"
+)
+
+func (k *kernelSet) SGD(_ device.Stream, steps ...kernels.SGDStep) error {
+	return updateAll(k, steps, (*kernels.SGDStep).Update, newSGDRule[float32], newSGDRule[float64])
+}
+
+func (k *kernelSet) AdamW(_ device.Stream, steps ...kernels.AdamWStep) error {
+	return updateAll(k, steps, (*kernels.AdamWStep).Update, newAdamWRule[float32], newAdamWRule[float64])
+}
+
+func (k *kernelSet) RMSProp(_ device.Stream, steps ...kernels.RMSPropStep) error {
+	return updateAll(k, steps, (*kernels.RMSPropStep).Update, newRMSPropRule[float32], newRMSPropRule[float64])
+}
+
+// rule holds the numbers of a kernels.Update. Its step updates w and the state by g. A state that the optimizer does not keep
+// is nil. A rule is small enough to be captured by a closure; a whole Update would move to the heap.
+type rule[T float] interface {
+	step(w, g []T, state [3][]T)
+}
+
+func updateAll[S any, R32 rule[float32], R64 rule[float64]](
+	k *kernelSet, steps []S, of func(*S) kernels.Update, of32 func(kernels.Update) R32, of64 func(kernels.Update) R64,
+) error {
+	for i := range steps {
+		u := of(&steps[i])
+		operand.Update(&u)
+		copy(u.Numbers[:], device.Elements[float64](u.At))
+		for i := range u.State {
+			if !u.Kept[i] {
+				u.State[i] = device.Tensor{}
+			}
+		}
+		switch {
+		case raised(u.Skip) || raised(u.Overflow):
+		case u.Param.DType == device.Float32:
+			update(k, of32(u), u)
+		case u.Param.DType == device.Float64:
+			update(k, of64(u), u)
+		default:
+			updateHalf(k, of32(u), u)
+		}
+	}
+	return nil
+}
+
+// raised reports whether one of the flags is set.
+func raised(flags device.Tensor) bool {
+	return slices.ContainsFunc(device.Elements[uint8](flags), func(flag uint8) bool { return flag != 0 })
+}
+
+func update[T float, R rule[T]](k *kernelSet, r R, u kernels.Update) {
+	w, g := device.Elements[T](u.Param), device.Elements[T](u.Grad)
+	var state [3][]T
+	for i, t := range u.State {
+		state[i] = device.Elements[T](t)
+	}
+	k.each(len(w), 2, func(lo, hi int) {
+		part := state
+		for i, s := range part {
+			if s != nil {
+				part[i] = s[lo:hi]
+			}
+		}
+		r.step(w[lo:hi], g[lo:hi], part)
+	})
+}
+
+// updateHalf converts 16-bit operands to float32, one tile at a time.
+func updateHalf[R rule[float32]](k *kernelSet, r R, u kernels.Update) {
+	w, g, s := newOperand32(u.Param), newOperand32(u.Grad), newOperand32(u.Master)
+	if u.Master.IsZero() {
+		s = w // s: the master weights, or the parameter if there are none
+	}
+	var state [3]operand32
+	for i, t := range u.State {
+		state[i] = newOperand32(t)
+	}
+	k.each(u.Param.Len(), 4, func(lo, hi int) {
+		var bs, bg [tile]float32
+		var buf [3][tile]float32
+		for ; lo < hi; lo += tile {
+			to := min(lo+tile, hi)
+			var part [3][]float32
+			for i := range state {
+				part[i] = state[i].read(buf[i][:], lo, to)
+			}
+			ts := s.read(bs[:], lo, to)
+			r.step(ts, g.read(bg[:], lo, to), part)
+			w.write(ts, lo)
+			for i := range state {
+				state[i].write(part[i], lo)
+			}
+		}
+	})
+}
+
+type sgdRule[T float] struct {
+	lr, unscale, momentum, fresh, decay T // fresh: 1 - dampening
+	nesterov, first                     bool
+}
+
+func newSGDRule[T float](u kernels.Update) sgdRule[T] {
+	n := u.Numbers
+	return sgdRule[T]{T(n[0]), T(n[1]), T(n[2]), T(n[3]), T(n[4]), u.Flags[0], u.Flags[1]}
+}
+
+func (r sgdRule[T]) step(w, g []T, state [3][]T) {
+	g = g[:len(w)]
+	v := state[0]
+	if v == nil {
+		for i, x := range w {
+			w[i] = x - r.lr*r.gradient(g[i], x)
+		}
+		return
+	}
+	v = v[:len(w)]
+	for i, x := range w {
+		d := r.gradient(g[i], x)
+		u := d
+		if !r.first {
+			u = r.momentum*v[i] + r.fresh*d
+		}
+		v[i] = u
+		if r.nesterov {
+			u = d + r.momentum*u
+		}
+		w[i] = x - r.lr*u
+	}
+}
+
+// gradient returns the gradient g of the parameter w with loss scale, sign and weight decay
+// applied.
+func (r *sgdRule[T]) gradient(g, w T) T {
+	g *= r.unscale
+	if r.decay != 0 {
+		g += r.decay * w
+	}
+	return g
+}
+
+type adamWRule[T float] struct {
+	rate, root, kept, unscale    T // kept: the factor of the parameter, 1 less the decoupled weight decay
+	beta1, fresh1, beta2, fresh2 T // fresh: 1 - beta
+	eps, coupled                 T // coupled: the weight decay that is added to the gradient
+	first                        bool
+}
+
+func newAdamWRule[T float](u kernels.Update) adamWRule[T] {
+	n := u.Numbers
+	return adamWRule[T]{T(n[0]), T(n[1]), T(n[2]), T(n[3]), T(n[4]), T(n[5]), T(n[6]), T(n[7]), T(n[8]), T(n[9]), u.Flags[0]}
+}
+
+// step updates the mean, the variance and, with AMSGrad, the maximum of the variances.
+func (r adamWRule[T]) step(w, g []T, state [3][]T) {
+	g, m, v, most := g[:len(w)], state[0][:len(w)], state[1][:len(w)], state[2]
+	for i, x := range w {
+		d := g[i] * r.unscale
+		if r.coupled != 0 {
+			d += r.coupled * x
+		}
+		mean, variance := r.fresh1*d, r.fresh2*d*d
+		if !r.first {
+			mean += r.beta1 * m[i]
+			variance += r.beta2 * v[i]
+		}
+		m[i], v[i] = mean, variance
+		if most != nil {
+			if old := most[i]; !r.first && (old > variance || old != old) {
+				variance = old
+			}
+			most[i] = variance
+		}
+		w[i] = r.kept*x - r.rate*mean/(T(math.Sqrt(float64(variance)))*r.root+r.eps)
+	}
+}
+
+type rmsPropRule[T float] struct {
+	lr, unscale, alpha, fresh, eps, momentum, decay T // fresh: 1 - alpha
+}
+
+func newRMSPropRule[T float](u kernels.Update) rmsPropRule[T] {
+	n := u.Numbers
+	return rmsPropRule[T]{T(n[0]), T(n[1]), T(n[2]), T(n[3]), T(n[4]), T(n[5]), T(n[6])}
+}
+
+// step updates the square, and the mean and the velocity if there are any.
+func (r rmsPropRule[T]) step(w, g []T, state [3][]T) {
+	g, sq, m, v := g[:len(w)], state[0][:len(w)], state[1], state[2]
+	for i, x := range w {
+		d := g[i] * r.unscale
+		if r.decay != 0 {
+			d += r.decay * x
+		}
+		square := r.alpha*sq[i] + r.fresh*d*d
+		sq[i] = square
+		if m != nil {
+			mean := r.alpha*m[i] + r.fresh*d
+			m[i] = mean
+			square -= mean * mean
+		}
+		d /= T(math.Sqrt(float64(square))) + r.eps
+		if v != nil {
+			d += r.momentum * v[i]
+			v[i] = d
+		}
+		w[i] = x - r.lr*d
+	}
+}
