@@ -21,32 +21,25 @@ func (k *kernelSet) RMSProp(_ device.Stream, steps ...kernels.RMSPropStep) error
 	return updateAll(k, steps, (*kernels.RMSPropStep).Update, newRMSPropRule[float32], newRMSPropRule[float64])
 }
 
-// rule holds the numbers of a kernels.Update. Its step updates w and the state by g. A state that the optimizer does not keep
-// is nil. A rule is small enough to be captured by a closure; a whole Update would move to the heap.
-type rule[T float] interface {
-	step(w, g []T, state [3][]T)
-}
+// rule updates w and the state by g. A state that the optimizer does not keep is nil.
+type rule[T float] func(w, g []T, state [3][]T)
 
-func updateAll[S any, R32 rule[float32], R64 rule[float64]](
-	k *kernelSet, steps []S, of func(*S) kernels.Update, of32 func(kernels.Update) R32, of64 func(kernels.Update) R64,
-) error {
+// newRule takes the numbers and flags of a kernels.Update.
+type newRule[T float] func(n [10]float64, flags [2]bool) rule[T]
+
+func updateAll[S any](k *kernelSet, steps []S, of func(*S) kernels.Update, rule32 newRule[float32], rule64 newRule[float64]) error {
 	for i := range steps {
 		u := of(&steps[i])
 		operand.Update(&u)
-		copy(u.Numbers[:], device.Elements[float64](u.At))
-		for i := range u.State {
-			if !u.Kept[i] {
-				u.State[i] = device.Tensor{}
-			}
-		}
+		copy(u.Numbers[:], device.Elements[float64](*u.At))
 		switch {
-		case raised(u.Skip) || raised(u.Overflow):
+		case raised(*u.Skip) || raised(*u.Overflow):
 		case u.Param.DType == device.Float32:
-			update(k, of32(u), u)
+			update(k, rule32(u.Numbers, u.Flags), &u)
 		case u.Param.DType == device.Float64:
-			update(k, of64(u), u)
+			update(k, rule64(u.Numbers, u.Flags), &u)
 		default:
-			updateHalf(k, of32(u), u)
+			updateHalf(k, rule32(u.Numbers, u.Flags), &u)
 		}
 	}
 	return nil
@@ -57,11 +50,13 @@ func raised(flags device.Tensor) bool {
 	return slices.ContainsFunc(device.Elements[uint8](flags), func(flag uint8) bool { return flag != 0 })
 }
 
-func update[T float, R rule[T]](k *kernelSet, r R, u kernels.Update) {
-	w, g := device.Elements[T](u.Param), device.Elements[T](u.Grad)
+func update[T float](k *kernelSet, step rule[T], u *kernels.Update) {
+	w, g := device.Elements[T](*u.Param), device.Elements[T](*u.Grad)
 	var state [3][]T
 	for i, t := range u.State {
-		state[i] = device.Elements[T](t)
+		if t != nil {
+			state[i] = device.Elements[T](*t)
+		}
 	}
 	k.each(len(w), 2, func(lo, hi int) {
 		part := state
@@ -70,19 +65,21 @@ func update[T float, R rule[T]](k *kernelSet, r R, u kernels.Update) {
 				part[i] = s[lo:hi]
 			}
 		}
-		r.step(w[lo:hi], g[lo:hi], part)
+		step(w[lo:hi], g[lo:hi], part)
 	})
 }
 
 // updateHalf converts 16-bit operands to float32, one tile at a time.
-func updateHalf[R rule[float32]](k *kernelSet, r R, u kernels.Update) {
-	w, g, s := newOperand32(u.Param), newOperand32(u.Grad), newOperand32(u.Master)
+func updateHalf(k *kernelSet, step rule[float32], u *kernels.Update) {
+	w, g, s := newOperand32(*u.Param), newOperand32(*u.Grad), newOperand32(*u.Master)
 	if u.Master.IsZero() {
 		s = w // s: the master weights, or the parameter if there are none
 	}
 	var state [3]operand32
 	for i, t := range u.State {
-		state[i] = newOperand32(t)
+		if t != nil {
+			state[i] = newOperand32(*t)
+		}
 	}
 	k.each(u.Param.Len(), 4, func(lo, hi int) {
 		var bs, bg [tile]float32
@@ -94,7 +91,7 @@ func updateHalf[R rule[float32]](k *kernelSet, r R, u kernels.Update) {
 				part[i] = state[i].read(buf[i][:], lo, to)
 			}
 			ts := s.read(bs[:], lo, to)
-			r.step(ts, g.read(bg[:], lo, to), part)
+			step(ts, g.read(bg[:], lo, to), part)
 			w.write(ts, lo)
 			for i := range state {
 				state[i].write(part[i], lo)
@@ -108,9 +105,8 @@ type sgdRule[T float] struct {
 	nesterov, first                     bool
 }
 
-func newSGDRule[T float](u kernels.Update) sgdRule[T] {
-	n := u.Numbers
-	return sgdRule[T]{T(n[0]), T(n[1]), T(n[2]), T(n[3]), T(n[4]), u.Flags[0], u.Flags[1]}
+func newSGDRule[T float](n [10]float64, flags [2]bool) rule[T] {
+	return sgdRule[T]{T(n[0]), T(n[1]), T(n[2]), T(n[3]), T(n[4]), flags[0], flags[1]}.step
 }
 
 func (r sgdRule[T]) step(w, g []T, state [3][]T) {
@@ -154,9 +150,8 @@ type adamWRule[T float] struct {
 	first                        bool
 }
 
-func newAdamWRule[T float](u kernels.Update) adamWRule[T] {
-	n := u.Numbers
-	return adamWRule[T]{T(n[0]), T(n[1]), T(n[2]), T(n[3]), T(n[4]), T(n[5]), T(n[6]), T(n[7]), T(n[8]), T(n[9]), u.Flags[0]}
+func newAdamWRule[T float](n [10]float64, flags [2]bool) rule[T] {
+	return adamWRule[T]{T(n[0]), T(n[1]), T(n[2]), T(n[3]), T(n[4]), T(n[5]), T(n[6]), T(n[7]), T(n[8]), T(n[9]), flags[0]}.step
 }
 
 // step updates the mean, the variance and, with AMSGrad, the maximum of the variances.
@@ -187,9 +182,8 @@ type rmsPropRule[T float] struct {
 	lr, unscale, alpha, fresh, eps, momentum, decay T // fresh: 1 - alpha
 }
 
-func newRMSPropRule[T float](u kernels.Update) rmsPropRule[T] {
-	n := u.Numbers
-	return rmsPropRule[T]{T(n[0]), T(n[1]), T(n[2]), T(n[3]), T(n[4]), T(n[5]), T(n[6])}
+func newRMSPropRule[T float](n [10]float64, _ [2]bool) rule[T] {
+	return rmsPropRule[T]{T(n[0]), T(n[1]), T(n[2]), T(n[3]), T(n[4]), T(n[5]), T(n[6])}.step
 }
 
 // step updates the square, and the mean and the velocity if there are any.

@@ -106,14 +106,14 @@ func update[S any](k *kernelSet, st device.Stream, versions *optimizer, steps []
 	for i := range steps {
 		u := of(&steps[i])
 		operand.Update(&u)
-		a := optimizerArgs{at: k.optional(u.At), numbers: u.Numbers, flags: [2]int32{flag(u.Flags[0]), flag(u.Flags[1])}}
-		a.skip, a.skips = k.flags(u.Skip)
-		a.overflow, a.overflows = k.flags(u.Overflow)
+		a := optimizerArgs{at: k.optional(*u.At), numbers: u.Numbers, flags: [2]int32{flag(u.Flags[0]), flag(u.Flags[1])}}
+		a.skip, a.skips = k.flags(*u.Skip)
+		a.overflow, a.overflows = k.flags(*u.Overflow)
 		n, dt := u.Param.Len(), u.Param.DType
-		part := optimizerPart{w: k.addr(u.Param), g: k.addr(u.Grad), s: k.optional(u.Master), n: uint64(n)}
+		part := optimizerPart{w: k.addr(*u.Param), g: k.addr(*u.Grad), s: k.optional(*u.Master), n: uint64(n)}
 		for i, t := range u.State {
-			if u.Kept[i] {
-				part.state[i] = k.addr(t)
+			if t != nil {
+				part.state[i] = k.addr(*t)
 			}
 		}
 		part.wide = flag(packed(part.w, part.g, part.s, part.state[0], part.state[1], part.state[2]))

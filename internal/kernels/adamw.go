@@ -59,8 +59,8 @@ func (p *AdamWStep) Update() Update {
 		coupled = p.WeightDecay
 	}
 	return Update{
-		Op: "AdamW", Param: p.Param, Grad: p.Grad, Master: p.Master, Skip: p.Skip, Overflow: p.Overflow, At: p.At,
-		State: [3]device.Tensor{p.Mean, p.Variance, p.MaxVariance}, Kept: [3]bool{true, true, !p.MaxVariance.IsZero()},
+		Op: "AdamW", Param: &p.Param, Grad: &p.Grad, Master: &p.Master, Skip: &p.Skip, Overflow: &p.Overflow, At: &p.At,
+		State:   [3]*device.Tensor{&p.Mean, &p.Variance, kept(&p.MaxVariance, !p.MaxVariance.IsZero())},
 		Numbers: [10]float64{n[0], n[1], n[2], n[3], p.Beta1, 1 - p.Beta1, p.Beta2, 1 - p.Beta2, p.Eps, coupled}, Varying: len(n),
 		Flags: [2]bool{p.Step == 1, !p.MaxVariance.IsZero()},
 	}

@@ -39,8 +39,8 @@ func (p *SGDStep) Numbers() [2]float64 { return [...]float64{p.LR, unscale(p.Los
 func (p *SGDStep) Update() Update {
 	n := p.Numbers()
 	return Update{
-		Op: "SGD", Param: p.Param, Grad: p.Grad, Master: p.Master, Skip: p.Skip, Overflow: p.Overflow, At: p.At,
-		State: [3]device.Tensor{p.Velocity}, Kept: [3]bool{p.Momentum != 0},
+		Op: "SGD", Param: &p.Param, Grad: &p.Grad, Master: &p.Master, Skip: &p.Skip, Overflow: &p.Overflow, At: &p.At,
+		State:   [3]*device.Tensor{kept(&p.Velocity, p.Momentum != 0)},
 		Numbers: [10]float64{n[0], n[1], p.Momentum, 1 - p.Dampening, p.WeightDecay}, Varying: len(n), Flags: [2]bool{p.Nesterov, p.First},
 	}
 }

@@ -1,8 +1,8 @@
 // Steps of SGD, Adam and RMSProp, as package internal/kernels defines them.
 
 struct UpdatePart {
-	u64 w, g, s;  // s: the master weights, or 0
-	u64 state[3]; // 0 where the rule keeps none
+	u64 w, g, s; // s: the master weights, or 0
+	u64 a, b, c; // the state, 0 where the rule keeps none
 	u64 n;
 	i32 wide, pad;
 };
@@ -22,8 +22,8 @@ __device__ inline double number(const Update &a, int i) { return a.at != 0 ? ((c
 __device__ inline float root_of(float v) { return sqrtf(v); }
 __device__ inline double root_of(double v) { return sqrt(v); }
 
-// A rule has these methods: keeps and reads say whether a step has and reads state i, and step updates the
-// parameter w, and the state, which have type S, with the gradient g.
+// A rule says by keeps whether it has state i. Its step updates the parameter w and the state, which have type S,
+// with the gradient g. The first step reads no state.
 
 template <class A> struct SGDRule {
 	A lr, unscale, momentum, fresh, decay; // fresh: 1 - dampening
@@ -33,7 +33,6 @@ template <class A> struct SGDRule {
 		: lr(number(a, 0)), unscale(number(a, 1)), momentum(a.numbers[2]), fresh(a.numbers[3]), decay(a.numbers[4]),
 		  nesterov(a.flags[0]), first(a.flags[1]) {}
 	__device__ bool keeps(int i) const { return i == 0 && momentum != 0; }
-	__device__ bool reads(int i) const { return keeps(i) && !first; }
 
 	template <class S, class G> __device__ void step(S &w, G g, S &v, S &, S &) const {
 		A d = up(g) * unscale, p = up(w);
@@ -55,7 +54,6 @@ template <class A> struct AdamWRule {
 		: rate(number(a, 0)), root(number(a, 1)), kept(number(a, 2)), unscale(number(a, 3)), beta1(a.numbers[4]), fresh1(a.numbers[5]),
 		  beta2(a.numbers[6]), fresh2(a.numbers[7]), eps(a.numbers[8]), coupled(a.numbers[9]), first(a.flags[0]), amsgrad(a.flags[1]) {}
 	__device__ bool keeps(int i) const { return i < 2 || amsgrad; }
-	__device__ bool reads(int i) const { return keeps(i) && !first; }
 
 	template <class S, class G> __device__ void step(S &w, G g, S &m, S &v, S &most) const {
 		A d = up(g) * unscale, p = up(w);
@@ -84,7 +82,7 @@ template <class A> struct RMSPropRule {
 		: lr(number(a, 0)), unscale(number(a, 1)), alpha(a.numbers[2]), fresh(a.numbers[3]), eps(a.numbers[4]), momentum(a.numbers[5]),
 		  decay(a.numbers[6]), centered(a.flags[0]) {}
 	__device__ bool keeps(int i) const { return i == 0 || (i == 1 ? centered : momentum != 0); }
-	__device__ bool reads(int i) const { return keeps(i); }
+	static const bool first = false;
 
 	template <class S, class G> __device__ void step(S &w, G g, S &sq, S &m, S &v) const {
 		A d = up(g) * unscale, p = up(w);
@@ -114,26 +112,28 @@ template <template <class> class RULE, class T, class G, class S, bool MASTER> _
 	const Share<UpdatePart> mine(all.parts);
 	const UpdatePart &a = mine.part;
 	T *w = (T *)a.w;
-	S *s = (S *)(MASTER ? a.s : a.w), *state[3] = {(S *)a.state[0], (S *)a.state[1], (S *)a.state[2]};
+	S *s = (S *)(MASTER ? a.s : a.w), *sa = (S *)a.a, *sb = (S *)a.b, *sc = (S *)a.c;
 	const G *g = (const G *)a.g;
 	u64 done = 0;
 	if (a.wide) {
 		const int N = Pack<T>::N;
 		done = a.n / N * N;
 		for (u64 i = mine.thread * N; i < done; i += mine.threads * N) {
-			Packs<S, N> ps, pstate[3];
+			Packs<S, N> ps, pa, pb, pc; // an array of packs would go to local memory
 			Packs<G, N> pg;
 			ps.load(s + i);
 			pg.load(g + i);
+			if (!rule.first) {
+				if (rule.keeps(0)) pa.load(sa + i);
+				if (rule.keeps(1)) pb.load(sb + i);
+				if (rule.keeps(2)) pc.load(sc + i);
+			}
 #pragma unroll
-			for (int k = 0; k < 3; k++)
-				if (rule.reads(k)) pstate[k].load(state[k] + i);
-#pragma unroll
-			for (int j = 0; j < N; j++) rule.step(ps[j], pg[j], pstate[0][j], pstate[1][j], pstate[2][j]);
+			for (int j = 0; j < N; j++) rule.step(ps[j], pg[j], pa[j], pb[j], pc[j]);
 			ps.store(s + i);
-#pragma unroll
-			for (int k = 0; k < 3; k++)
-				if (rule.keeps(k)) pstate[k].store(state[k] + i);
+			if (rule.keeps(0)) pa.store(sa + i);
+			if (rule.keeps(1)) pb.store(sb + i);
+			if (rule.keeps(2)) pc.store(sc + i);
 			if (MASTER) {
 				Pack<T> pw;
 #pragma unroll
@@ -144,7 +144,7 @@ template <template <class> class RULE, class T, class G, class S, bool MASTER> _
 	}
 	S none;
 	for (u64 i = done + mine.thread; i < a.n; i += mine.threads) {
-		rule.step(s[i], g[i], rule.keeps(0) ? state[0][i] : none, rule.keeps(1) ? state[1][i] : none, rule.keeps(2) ? state[2][i] : none);
+		rule.step(s[i], g[i], rule.keeps(0) ? sa[i] : none, rule.keeps(1) ? sb[i] : none, rule.keeps(2) ? sc[i] : none);
 		if (MASTER) w[i] = down<T>(up(s[i]));
 	}
 }

@@ -241,34 +241,34 @@ func Update(u *kernels.Update) {
 		if !state.IsFloat() {
 			panic(&device.DTypeError{Op: op, Got: state, Want: device.Float32})
 		}
-		checkType(op, u.Grad, state)
+		checkType(op, *u.Grad, state)
 	default:
 		if state != device.Float16 && state != device.BFloat16 {
 			panic(&device.DTypeError{Op: op + " with a master", Got: state, Want: device.BFloat16})
 		}
 		if u.Grad.DType != device.Float32 {
-			checkType(op, u.Grad, state)
+			checkType(op, *u.Grad, state)
 		}
 		state = device.Float32
-		checkType(op, u.Master, state)
-		checkShape(op, u.Param.Shape, u.Master)
+		checkType(op, *u.Master, state)
+		checkShape(op, u.Param.Shape, *u.Master)
 	}
-	checkShape(op, u.Param.Shape, u.Grad)
-	for i, t := range u.State {
-		if u.Kept[i] {
-			checkType(op, t, state)
-			checkShape(op, u.Param.Shape, t)
+	checkShape(op, u.Param.Shape, *u.Grad)
+	for _, t := range u.State {
+		if t != nil {
+			checkType(op, *t, state)
+			checkShape(op, u.Param.Shape, *t)
 		}
 	}
 	if !u.Skip.IsZero() {
-		checkType(op, u.Skip, device.Uint8)
+		checkType(op, *u.Skip, device.Uint8)
 	}
 	if !u.Overflow.IsZero() {
-		checkType(op, u.Overflow, device.Uint8)
+		checkType(op, *u.Overflow, device.Uint8)
 	}
 	if !u.At.IsZero() {
-		checkType(op, u.At, device.Float64)
-		checkShape(op, device.Shape{u.Varying}, u.At)
+		checkType(op, *u.At, device.Float64)
+		checkShape(op, device.Shape{u.Varying}, *u.At)
 	}
 }
 
