@@ -482,7 +482,7 @@ func TestSignals(t *testing.T) {
 			signals <- syscall.SIGTERM
 			signals <- syscall.SIGINT // another SIGTERM would count as the first one
 		}()
-		if _, err := j.run(t); ExitCode(err) != 143 || !strings.Contains(j.err.String(), "golaunch: killing rank 0 (pid ") {
+		if _, err := j.run(t); ExitCode(err) != 143 || !strings.Contains(j.err.String(), "golaunch: killing rank 0") {
 			t.Errorf("got %v\n%s", err, &j.err)
 		}
 	})
