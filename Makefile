@@ -7,7 +7,7 @@ GOTEST ?= $(GO) test
 LONG = $(shell grep -rlE --include='*_test.go' --exclude-dir=cucomm --exclude-dir=kubernetes \
 	'testkit\.(Long|IsLong|Need)|commtest\.Processes' . | xargs -n1 dirname | sort -u)
 # The packages whose tests run several goroutines in one process, which is what the race detector can see.
-RACE = ./amp ./autograd ./checkpoint ./comm/... ./data ./ddp ./ddp/commhook ./ddp/reducer ./ddp/zero ./device/cpu \
+RACE = ./amp ./autograd ./checkpoint ./comm/... ./data ./ddp ./ddp/commhook ./ddp/internal/buckets ./ddp/zero ./device/cpu \
 	./device/internal/arena ./launcher/... ./internal/store ./profile ./train \
 	$(addprefix ./internal/,awake backend capture coordinator election flight handshake wire)
 # The packages with tests on the emulated GPU.

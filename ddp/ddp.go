@@ -7,6 +7,7 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp/internal/buckets"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/capture"
@@ -22,7 +23,7 @@ type Model struct {
 	pg               *comm.ProcessGroup
 	params           []*nn.Parameter // the parameters that require a gradient
 	buffers          []*nn.Buffer    // the buffers that each pass sets to those of rank 0
-	reducer          *reducer.Reducer
+	reducer          *buckets.Reducer
 	hook             reducer.Hook // nil: none
 	replicas         *replicas
 	noSync           bool // within NoSync
@@ -82,10 +83,10 @@ func (m *Model) init(ctx context.Context, o Options) error {
 			m.params = append(m.params, p)
 		}
 	}
-	r, err := reducer.New(ctx, m.pg, o.gradients(m.params), &reducer.Options{
+	r, err := buckets.New(ctx, m.pg, o.gradients(m.params), &buckets.Options{
 		BucketCapMB: o.BucketCapMB, FirstBucketCapMB: o.FirstBucketCapMB, BucketCapsMB: o.BucketCapsMB, Prescaled: true,
 		Unused: o.unused(), CheckNonFinite: o.CheckNonFinite || scan, Hook: o.Hook, BeforeLast: m.sendBuffers,
-		Alike: []reducer.List{trained(all), o.described(), reducer.Listed("buffer", listed(buffers))},
+		Alike: []buckets.List{trained(all), o.described(), buckets.Listed("buffer", listed(buffers))},
 	})
 	if err != nil {
 		return err
@@ -230,7 +231,7 @@ func (m *Model) end(name string, err error) error {
 	if !m.isReducing {
 		return err
 	}
-	var who reducer.Attendance // outside of Join: all ranks made the pass
+	var who buckets.Attendance // outside of Join: all ranks made the pass
 	if m.isJoining && (m.replicas.checking() || len(m.buffers) > 0) {
 		who = m.reducer.Attendance()
 	}
@@ -324,7 +325,7 @@ func (m *Model) span(name string, start device.Event, args ...profile.Arg) {
 // sink implements gradsink.Sink for the gradient of parameter i.
 type sink struct {
 	m *Model
-	r *reducer.Reducer
+	r *buckets.Reducer
 	i int
 }
 

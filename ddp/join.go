@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/goddp/goddp/ddp/internal/buckets"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/optim"
@@ -34,8 +35,8 @@ type JoinOptions struct {
 }
 
 // described returns the options for the comparison between ranks.
-func (o *JoinOptions) described() reducer.List {
-	return reducer.List{What: "join option", Items: []string{
+func (o *JoinOptions) described() buckets.List {
+	return buckets.List{What: "join option", Items: []string{
 		fmt.Sprint("DivideByActive ", o.DivideByActive), fmt.Sprint("StopEarly ", o.StopEarly),
 		fmt.Sprint("Optimizer ", o.Optimizer != nil), fmt.Sprint("With ", len(o.With), " more"),
 	}}
@@ -97,7 +98,7 @@ func (m *Model) Join(opts *JoinOptions, f func() error) error {
 		return wrap(errors.New("Join was called within Join"))
 	}
 	ctx := m.pg.Context()
-	if err := reducer.Verify(ctx, m.pg, o.described()); err != nil {
+	if err := buckets.Verify(ctx, m.pg, o.described()); err != nil {
 		return wrap(err)
 	}
 	if o.DivideByActive && reducer.IsPartial(m.hook) {

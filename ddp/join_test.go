@@ -9,6 +9,7 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp/internal/buckets"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/testkit/commtest"
@@ -98,7 +99,7 @@ func TestUnevenInputs(t *testing.T) {
 					want := expected{w: slices.Repeat([]float64{1}, params), v: make([]float64, params)}
 					// The last parameter is used only if the options require it.
 					use := func(rank int) []int {
-						if how.opts.unused() == reducer.UnusedMissing {
+						if how.opts.unused() == buckets.UnusedMissing {
 							return append(how.use(rank), 4)
 						}
 						return how.use(rank)

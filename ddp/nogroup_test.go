@@ -12,7 +12,7 @@ import (
 	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/ddp/commhook"
 	"github.com/goddp/goddp/ddp/ddpgorgonia"
-	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/ddp/internal/buckets"
 	"github.com/goddp/goddp/ddp/zero"
 	"github.com/goddp/goddp/internal/testkit/must"
 	"github.com/goddp/goddp/nn"
@@ -36,11 +36,11 @@ func TestNilGroupReturnsErrNoGroup(t *testing.T) {
 			}
 			return nil
 		},
-		"reducer.Verify":   func() error { return reducer.Verify(t.Context(), nil) },
+		"engine.Verify":    func() error { return buckets.Verify(t.Context(), nil) },
 		"ddpgorgonia.New":  func() error { _, err := ddpgorgonia.New(nil, nil, nil); return err },
 		"Averager.Step":    func() error { return commhook.NewAverager(nil, nil).Step(t.Context(), nil) },
 		"amp.Scaler.Agree": func() error { return must.New(amp.NewScaler(nil)).Agree(t.Context(), nil) },
-		"reducer.New":      func() error { _, err := reducer.New(t.Context(), nil, nil, nil); return err },
+		"engine.New":       func() error { _, err := buckets.New(t.Context(), nil, nil, nil); return err },
 		"checkpoint.Open":  func() error { _, err := checkpoint.Open(nil, dir, nil); return err },
 		"train.Run":        func() error { return train.Run(t.Context(), nil, train.Config{}) },
 	} {

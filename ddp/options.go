@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/goddp/goddp/ddp/internal/buckets"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/nn"
@@ -113,20 +114,20 @@ func (o Options) check() error {
 	return nil
 }
 
-func (o Options) unused() reducer.Unused {
+func (o Options) unused() buckets.Unused {
 	switch {
 	case o.StaticGraph:
-		return reducer.UnusedFixed
+		return buckets.UnusedFixed
 	case o.FindUnusedParameters:
-		return reducer.UnusedFound
+		return buckets.UnusedFound
 	}
-	return reducer.UnusedMissing
+	return buckets.UnusedMissing
 }
 
 // described returns the options for the comparison between ranks, except those that the reducer
 // compares.
-func (o Options) described() reducer.List {
-	return reducer.List{What: "option", Items: []string{
+func (o Options) described() buckets.List {
+	return buckets.List{What: "option", Items: []string{
 		fmt.Sprint("CheckReplicas ", o.CheckReplicas), fmt.Sprint("SkipInitSync ", o.SkipInitSync), fmt.Sprint("LocalBuffers ", o.LocalBuffers),
 	}}
 }

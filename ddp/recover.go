@@ -8,7 +8,7 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/ddp/internal/buckets"
 	"github.com/goddp/goddp/internal/gradsink"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
@@ -70,7 +70,7 @@ func restore(ctx context.Context, module nn.Model, pg *comm.ProcessGroup, opt op
 		return 0, err
 	}
 	params, buffers := module.Parameters(), nn.Buffers(module)
-	if err := reducer.Verify(ctx, pg, reducer.Listed("parameter", listed(params)), reducer.Listed("buffer", listed(buffers))); err != nil {
+	if err := buckets.Verify(ctx, pg, buckets.Listed("parameter", listed(params)), buckets.Listed("buffer", listed(buffers))); err != nil {
 		return 0, err
 	}
 	step, err = equalize(ctx, pg, "recovered state", append(variables(params), variables(buffers)...), opt, source)
@@ -97,7 +97,7 @@ func equalize(ctx context.Context, pg *comm.ProcessGroup, name string, state []*
 	if err := comm.Agree(ctx, pg, err); err != nil {
 		return 0, err
 	}
-	if err := reducer.Verify(ctx, pg, reducer.Listed("optimizer state", listed(kept))); err != nil {
+	if err := buckets.Verify(ctx, pg, buckets.Listed("optimizer state", listed(kept))); err != nil {
 		return 0, err
 	}
 	var mine Progress

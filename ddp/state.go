@@ -6,6 +6,7 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp/internal/buckets"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/kernels"
@@ -31,8 +32,8 @@ func listed[V value](values []V) []reducer.Param {
 
 // trained describes parameters and whether they are frozen. Ranks must agree on this, because the buckets
 // have no place for frozen parameters.
-func trained(params []*nn.Parameter) reducer.List {
-	list := reducer.Listed("parameter", listed(params))
+func trained(params []*nn.Parameter) buckets.List {
+	list := buckets.Listed("parameter", listed(params))
 	for i, p := range params {
 		if p.Frozen() {
 			list.Items[i] += ", frozen,"

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/goddp/goddp/ddp/internal/buckets"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/profile"
 )
@@ -77,7 +78,7 @@ type window struct {
 // may contain a call that never gets a time.
 const mostPending = 16
 
-func newTiming(r *reducer.Reducer) *timing {
+func newTiming(r *buckets.Reducer) *timing {
 	t := &timing{}
 	t.open()
 	r.Trace(t.add)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp/internal/buckets"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/testkit/commtest"
@@ -30,7 +31,7 @@ func TestAllRanksStopAfterSameStep(t *testing.T) {
 					const at = 2 // the step in which the request comes
 					m, model, opt := trainedSwitches(pg, 5, &how.opts, &optim.SGDOptions{LR: 0.125, Momentum: how.momentum})
 					use := how.use(pg.Rank())
-					if how.opts.unused() == reducer.UnusedMissing {
+					if how.opts.unused() == buckets.UnusedMissing {
 						use = append(use, 4)
 					}
 					pass := func() error { return m.step(model, 1, use...) }
@@ -82,7 +83,7 @@ func TestStopWithUnevenInputs(t *testing.T) {
 				onBoth(t, commtest.Sizes(t, 3)[0], func(pg *comm.ProcessGroup, isLagging bool) error {
 					m, model, opt := trainedSwitches(pg, 5, &how.opts, &optim.SGDOptions{LR: 0.125})
 					use := how.use(pg.Rank())
-					if how.opts.unused() == reducer.UnusedMissing {
+					if how.opts.unused() == buckets.UnusedMissing {
 						use = append(use, 4)
 					}
 					join := how.join

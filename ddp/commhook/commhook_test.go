@@ -15,6 +15,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/ddp/internal/buckets"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
@@ -187,10 +188,10 @@ func agree(pg *comm.ProcessGroup, what string, mine []byte) error {
 	return nil
 }
 
-// engine stands for an autograd engine: the test supplies the gradients.
-type engine struct {
+// driver stands for autograd: the test supplies the gradients.
+type driver struct {
 	pg     *comm.ProcessGroup
-	r      *reducer.Reducer
+	r      *buckets.Reducer
 	params []reducer.Param
 }
 
@@ -202,14 +203,14 @@ func matrices(dt device.DType) []reducer.Param {
 	}
 }
 
-func newEngine(pg *comm.ProcessGroup, params []reducer.Param, hook reducer.Hook, prescaled bool) (*engine, error) {
-	r, err := reducer.New(context.Background(), pg, params, &reducer.Options{Hook: hook, Prescaled: prescaled, BucketCapMB: 0.002})
-	return &engine{pg, r, params}, err
+func newDriver(pg *comm.ProcessGroup, params []reducer.Param, hook reducer.Hook, prescaled bool) (*driver, error) {
+	r, err := buckets.New(context.Background(), pg, params, &buckets.Options{Hook: hook, Prescaled: prescaled, BucketCapMB: 0.002})
+	return &driver{pg, r, params}, err
 }
 
 // pass reduces the given gradients of this rank; nil stands for a missing gradient. It returns the
 // results.
-func (e *engine) pass(grads [][]float64) ([][]float64, error) {
+func (e *driver) pass(grads [][]float64) ([][]float64, error) {
 	for i := range e.params {
 		e.r.State(i).Zero()
 	}

@@ -72,7 +72,7 @@ func TestDefaultDDPCommHooks(t *testing.T) {
 			}
 			t.Run(fmt.Sprintf("%v, %d ranks", dt, ranks), func(t *testing.T) {
 				onRanks(t, ranks, isLagging, func(pg *comm.ProcessGroup) error {
-					e := must.New(newEngine(pg, matrices(dt), c.make(), prescaled))
+					e := must.New(newDriver(pg, matrices(dt), c.make(), prescaled))
 					trace := profile.Of(pg.Device())
 					trace.Start()
 					const passes = 4
@@ -109,7 +109,7 @@ func TestBadGradients(t *testing.T) {
 	const last = 6
 	eachHook(t, func(t *testing.T, c hookCase) {
 		onBoth(t, commtest.Sizes(t, 3)[0], func(pg *comm.ProcessGroup) error {
-			e := must.New(newEngine(pg, matrices(device.Float32), c.make(), true))
+			e := must.New(newDriver(pg, matrices(device.Float32), c.make(), true))
 			for pass := range last + 1 {
 				grads := random(e.params, pg.Rank(), pass)
 				v, isInvalid := bad[pass]
@@ -150,7 +150,7 @@ func TestBadGradients(t *testing.T) {
 func TestFP16DividesFirst(t *testing.T) {
 	for _, prescaled := range []bool{false, true} {
 		onRanks(t, commtest.Sizes(t, 3)[0], false, func(pg *comm.ProcessGroup) error {
-			e := must.New(newEngine(pg, []reducer.Param{{Name: "w", Shape: device.Shape{3}, DType: device.Float32}}, commhook.FP16(nil), prescaled))
+			e := must.New(newDriver(pg, []reducer.Param{{Name: "w", Shape: device.Shape{3}, DType: device.Float32}}, commhook.FP16(nil), prescaled))
 			got, err := e.pass([][]float64{{60000, -60000, 1e-3}})
 			if err != nil || off(got[0], []float64{60000, -60000, 1e-3}) > 0x1p-10 {
 				return fmt.Errorf("%v, %v", got, err)
@@ -165,7 +165,7 @@ func TestInt8Bound(t *testing.T) {
 	for _, ranks := range commtest.Sizes(t, 2, 3, 4) {
 		onRanks(t, ranks, false, func(pg *comm.ProcessGroup) error {
 			const n = 3000
-			e := must.New(newEngine(pg, []reducer.Param{{Name: "w", Shape: device.Shape{n}, DType: device.Float32}}, commhook.Int8(), true))
+			e := must.New(newDriver(pg, []reducer.Param{{Name: "w", Shape: device.Shape{n}, DType: device.Float32}}, commhook.Int8(), true))
 			grads := func(rank int) [][]float64 {
 				g := random(e.params, rank, 0)
 				for j := range g[0] {
@@ -204,7 +204,7 @@ func TestInt8Bound(t *testing.T) {
 // Noop leaves each rank its own gradients, divided by the number of ranks.
 func TestNoop(t *testing.T) {
 	onRanks(t, 2, true, func(pg *comm.ProcessGroup) error {
-		e := must.New(newEngine(pg, matrices(device.Float32), commhook.Noop(), false))
+		e := must.New(newDriver(pg, matrices(device.Float32), commhook.Noop(), false))
 		grads := random(e.params, pg.Rank(), 0)
 		got := must.New(e.pass(grads))
 		for i := range got {
@@ -231,7 +231,7 @@ func TestHookResultOfWrongSize(t *testing.T) {
 		if want := fmt.Sprintf("rank %d: the hook returned 1 elements", pg.Rank()); err == nil || !strings.Contains(err.Error(), want) {
 			return fmt.Errorf("rank %d: got %v", pg.Rank(), err)
 		}
-		e := must.New(newEngine(pg, matrices(device.Float32), short, true))
+		e := must.New(newDriver(pg, matrices(device.Float32), short, true))
 		_, err = e.pass(random(e.params, pg.Rank(), 0))
 		if err == nil || !strings.Contains(err.Error(), "the hook returned 889 elements for bucket 0, which has 896") {
 			return fmt.Errorf("got %v", err)
@@ -243,7 +243,7 @@ func TestHookResultOfWrongSize(t *testing.T) {
 // If the options of the hook differ between ranks, making the model fails on all ranks.
 func TestHookOptionsThatDiffer(t *testing.T) {
 	onRanks(t, 2, false, func(pg *comm.ProcessGroup) error {
-		_, err := newEngine(pg, matrices(device.Float32), commhook.BF16(powerSGD(commhook.PowerSGDOptions{Rank: 1 + pg.Rank()})), true)
+		_, err := newDriver(pg, matrices(device.Float32), commhook.BF16(powerSGD(commhook.PowerSGDOptions{Rank: 1 + pg.Rank()})), true)
 		mismatch := (*reducer.ModelMismatchError)(nil)
 		if !errors.As(err, &mismatch) || !strings.Contains(err.Error(), "PowerSGD of rank 2") || !strings.Contains(err.Error(), "PowerSGD of rank 1") {
 			return fmt.Errorf("got %v", err)
@@ -262,7 +262,7 @@ func TestSteadyState(t *testing.T) {
 			if strings.Contains(c.name, "PowerSGD") {
 				hook = powerSGD(commhook.PowerSGDOptions{Rank: 2, StartAfter: -1})
 			}
-			e := must.New(newEngine(pg, params, hook, true))
+			e := must.New(newDriver(pg, params, hook, true))
 			var before, after runtime.MemStats
 			for pass := range warm + passes {
 				if pass == warm {
@@ -295,7 +295,7 @@ func TestReduceDoesNotWait(t *testing.T) {
 	eachHook(t, func(t *testing.T, c hookCase) {
 		through := make(chan struct{})
 		onRanks(t, 3, true, func(pg *comm.ProcessGroup) (err error) {
-			e := must.New(newEngine(pg, matrices(device.Float32), c.make(), true))
+			e := must.New(newDriver(pg, matrices(device.Float32), c.make(), true))
 			if pg.Rank() == 1 {
 				<-through
 			}

@@ -58,7 +58,7 @@ func TestPowerSGDOfLowRank(t *testing.T) {
 		{StartAfter: -1}, {StartAfter: -1, NoErrorFeedback: true}, {StartAfter: -1, NoWarmStart: true}, {StartAfter: 1, Rank: 3, Seed: 5},
 	} {
 		onRanks(t, 2, true, func(pg *comm.ProcessGroup) error {
-			e := must.New(newEngine(pg, single, powerSGD(o), true))
+			e := must.New(newDriver(pg, single, powerSGD(o), true))
 			want := mean(single, 2, func(rank int) [][]float64 { return [][]float64{outer(rank)} })
 			for pass := range 3 {
 				got := must.New(e.pass([][]float64{outer(pg.Rank())}))
@@ -78,7 +78,7 @@ func TestPowerSGDErrorFeedback(t *testing.T) {
 	const passes, rank = 60, 4
 	for _, without := range []bool{false, true} {
 		onRanks(t, 2, false, func(pg *comm.ProcessGroup) error {
-			e := must.New(newEngine(pg, single, powerSGD(commhook.PowerSGDOptions{Rank: rank, StartAfter: -1, NoErrorFeedback: without}), true))
+			e := must.New(newDriver(pg, single, powerSGD(commhook.PowerSGDOptions{Rank: rank, StartAfter: -1, NoErrorFeedback: without}), true))
 			want := mean(single, 2, func(rank int) [][]float64 { return random(single, rank, 0) })[0]
 			sum := make([]float64, len(want))
 			for pass := range passes + 1 {
@@ -113,7 +113,7 @@ func TestPowerSGDNotFiniteKeepsErrorFeedback(t *testing.T) {
 	params := append(slices.Clone(single), reducer.Param{Name: "b", Shape: device.Shape{7}, DType: device.Float32})
 	onRanks(t, 2, false, func(pg *comm.ProcessGroup) error {
 		h := must.New(commhook.NewPowerSGD(&commhook.PowerSGDOptions{StartAfter: -1}))
-		e := must.New(newEngine(pg, params, h, true))
+		e := must.New(newDriver(pg, params, h, true))
 		if n := len(e.r.Stats().Buckets); n != 1 {
 			return fmt.Errorf("%d buckets, want one of both", n)
 		}
@@ -189,7 +189,7 @@ func TestPowerSGDHeadStart(t *testing.T) {
 // Without a warm start each pass uses new factors, equal on all ranks.
 func TestPowerSGDWithoutWarmStart(t *testing.T) {
 	onRanks(t, 2, false, func(pg *comm.ProcessGroup) error {
-		e := must.New(newEngine(pg, single, powerSGD(commhook.PowerSGDOptions{StartAfter: -1, NoWarmStart: true, NoErrorFeedback: true}), true))
+		e := must.New(newDriver(pg, single, powerSGD(commhook.PowerSGDOptions{StartAfter: -1, NoWarmStart: true, NoErrorFeedback: true}), true))
 		var before []float64
 		for pass := range 3 {
 			got := must.New(e.pass(random(single, pg.Rank(), 0)))
@@ -208,7 +208,7 @@ func TestPowerSGDWithoutWarmStart(t *testing.T) {
 // A parameter whose gradient was zero is compressed again once it is not.
 func TestPowerSGDAfterZeroGradient(t *testing.T) {
 	onRanks(t, 2, false, func(pg *comm.ProcessGroup) error {
-		e := must.New(newEngine(pg, single, powerSGD(commhook.PowerSGDOptions{Rank: 2, StartAfter: -1}), true))
+		e := must.New(newDriver(pg, single, powerSGD(commhook.PowerSGDOptions{Rank: 2, StartAfter: -1}), true))
 		want := mean(single, 2, func(rank int) [][]float64 { return [][]float64{outer(rank)} })
 		for pass := range 6 {
 			grad := make([]float64, 40*30)
@@ -237,7 +237,7 @@ func TestPowerSGDState(t *testing.T) {
 	for _, stop := range []int{1, 2, 5} {
 		onRanks(t, 2, stop == 2, func(pg *comm.ProcessGroup) error {
 			h := must.New(commhook.NewPowerSGD(&o))
-			e := must.New(newEngine(pg, matrices(device.Float32), h, true))
+			e := must.New(newDriver(pg, matrices(device.Float32), h, true))
 			var state map[string]device.Tensor
 			var want [][][]float64
 			for pass := range passes {
@@ -254,7 +254,7 @@ func TestPowerSGDState(t *testing.T) {
 			if state = must.New(again.State(context.Background())); len(state) != 1+2*2 {
 				return fmt.Errorf("a state of %d that was loaded and not used", len(state))
 			}
-			e = must.New(newEngine(pg, matrices(device.Float32), again, true))
+			e = must.New(newDriver(pg, matrices(device.Float32), again, true))
 			for pass := stop; pass < passes; pass++ {
 				got := must.New(e.pass(random(e.params, pg.Rank(), pass)))
 				for i := range got {
@@ -279,7 +279,7 @@ func TestPowerSGDFactorsThatDiffer(t *testing.T) {
 		if err := h.LoadState(state); err != nil {
 			return err
 		}
-		e := must.New(newEngine(pg, single, h, true))
+		e := must.New(newDriver(pg, single, h, true))
 		want := mean(single, 2, func(rank int) [][]float64 { return [][]float64{outer(rank)} })
 		for range 2 {
 			got := must.New(e.pass([][]float64{outer(pg.Rank())}))
@@ -303,7 +303,7 @@ func TestPowerSGDStateThatDoesNotFit(t *testing.T) {
 		}); err != nil {
 			return err
 		}
-		e, err := newEngine(pg, single, h, true)
+		e, err := newDriver(pg, single, h, true)
 		if err == nil { // otherwise this rank is slower and gets the error here
 			_, err = e.pass(random(single, pg.Rank(), 0))
 		}

@@ -9,7 +9,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/goddp/goddp/autograd"
-	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/ddp/internal/buckets"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/nn"
 )
@@ -91,7 +91,7 @@ func dense[T float32 | float64](t device.Tensor, data []T) *tensor.Dense {
 // sink gives a learnable's gradient to this project's optimizers. No backward pass of autograd uses
 // it.
 type sink struct {
-	r *reducer.Reducer
+	r *buckets.Reducer
 	i int
 }
 

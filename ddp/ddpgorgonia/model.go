@@ -10,6 +10,7 @@ import (
 	G "gorgonia.org/gorgonia"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp/internal/buckets"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/internal/gradsink"
 	"github.com/goddp/goddp/nn"
@@ -39,7 +40,7 @@ type Model struct {
 	pg         *comm.ProcessGroup
 	graph      *G.ExprGraph
 	learnables []*learnable
-	reducer    *reducer.Reducer
+	reducer    *buckets.Reducer
 	trace      *profile.Recorder
 	noSync     bool
 	hasReduced bool // the last pass reduced, so the next pass overwrites the gradients
@@ -78,9 +79,9 @@ func (m *Model) init(ctx context.Context, nodes G.Nodes, o Options) error {
 		params[i] = reducer.Param{Name: l.Name(), Shape: l.Shape(), DType: l.DType()}
 	}
 	var err error
-	m.reducer, err = reducer.New(ctx, m.pg, params, &reducer.Options{
+	m.reducer, err = buckets.New(ctx, m.pg, params, &buckets.Options{
 		BucketCapMB: o.BucketCapMB, FirstBucketCapMB: o.FirstBucketCapMB, CheckNonFinite: o.CheckNonFinite, Hook: o.Hook,
-		Alike: []reducer.List{{What: "option", Items: []string{fmt.Sprint("SkipInitSync ", o.SkipInitSync)}}},
+		Alike: []buckets.List{{What: "option", Items: []string{fmt.Sprint("SkipInitSync ", o.SkipInitSync)}}},
 	})
 	if err != nil {
 		return err

@@ -1,17 +1,11 @@
 package reducer
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/ranklist"
-)
-
-var (
-	errReadyTwice  = errors.New("ready twice in one backward pass")
-	errReadyUnused = errors.New("ready in a backward pass that was not going to use it")
 )
 
 // skipped is embedded in the types of errors after which all ranks skip the step.
@@ -58,7 +52,7 @@ func (e *MissingGradientError) Error() string {
 	return b.String()
 }
 
-// GraphChangedError says that a pass with UnusedFixed (a static graph) used other parameters than the
+// GraphChangedError says that a pass with ddp.Options.StaticGraph used other parameters than the
 // first successful pass. Every rank gets this error for that pass. No rank applies the step, and the
 // group remains usable. The error matches [device.ErrSkipped].
 type GraphChangedError struct {
@@ -128,4 +122,68 @@ func (e *ModelMismatchError) Error() string {
 		return fmt.Sprintf("the ranks' models differ: %s %ss on rank %d, %s on rank 0%s", e.Theirs, e.What, e.Rank, e.Rank0, others)
 	}
 	return fmt.Sprintf("the ranks' models differ: %s %d is %s on rank %d, %s on rank 0%s", e.What, e.Index, e.Theirs, e.Rank, e.Rank0, others)
+}
+
+// NonFiniteError lists gradients that held a NaN or an infinity before they were reduced. Only
+// a model with ddp.Options.CheckNonFinite looks for such gradients. Every rank gets this error for that pass.
+// No rank applies the step, and the group remains usable. The error matches [device.ErrSkipped]. It may be
+// joined with a [*MissingGradientError].
+type NonFiniteError struct {
+	Found []NonFinite // one element for each rank that has non-finite gradients, in order of rank
+	skipped
+}
+
+// NonFinite describes the gradients of one rank that are not finite.
+type NonFinite struct {
+	Rank   int
+	Bucket int    // the first bucket that has a non-finite gradient, in the order of reduction
+	Param  string // the first parameter in Bucket with a non-finite gradient, in order of registration
+	Params int    // the number of parameters with a non-finite gradient, in all buckets
+}
+
+func (e *NonFiniteError) Error() string {
+	var b strings.Builder
+	b.WriteString("NaN or Inf in the gradient of ")
+	for i, f := range e.Found {
+		if i > 0 {
+			b.WriteString("; of ")
+		}
+		fmt.Fprintf(&b, "parameter %q, in bucket %d,", f.Param, f.Bucket)
+		if f.Params > 1 {
+			fmt.Fprintf(&b, " and %d more", f.Params-1)
+		}
+		fmt.Fprintf(&b, " on rank %d", f.Rank)
+	}
+	b.WriteString(": the step is skipped on every rank")
+	return b.String()
+}
+
+// LeftError says that some ranks have left, so that no rank can make further passes: see
+// ddp.Model.Join. Every rank gets this error for the pass in which these ranks leave. No rank applies
+// the step of this pass, and the group remains usable. The error matches [device.ErrSkipped].
+type LeftError struct {
+	Left []Left // one element for each rank that left, in order of rank
+	skipped
+}
+
+// Left describes a rank that has left.
+type Left struct {
+	Rank  int
+	Cause string // why the rank left; "": it ran out of inputs
+}
+
+func (e *LeftError) Error() string {
+	var b strings.Builder
+	for i, l := range e.Left {
+		if i > 0 {
+			b.WriteString("; ")
+		}
+		if l.Cause == "" {
+			fmt.Fprintf(&b, "rank %d ran out of inputs", l.Rank)
+		} else {
+			fmt.Fprintf(&b, "rank %d failed: %s", l.Rank, l.Cause)
+		}
+	}
+	b.WriteString(": training ends on every rank")
+	return b.String()
 }

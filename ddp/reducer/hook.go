@@ -11,9 +11,9 @@ import (
 
 // Hook reduces buckets in place of an all-reduce. It may compress buckets, reduce them over other
 // groups, or omit some; package [github.com/goddp/goddp/ddp/commhook] has several hooks. All ranks must
-// have the same hook: New compares the results of the hooks' String methods, or the types of hooks
+// have the same hook: ddp.New compares the results of the hooks' String methods, or the types of hooks
 // without this method. The reducer calls the hook from the goroutine that calls the reducer. A hook may
-// keep state from pass to pass, so each Reducer needs its own hook.
+// keep state from pass to pass, so each model needs its own hook.
 type Hook interface {
 	// Reduce starts a reduction after which b's gradients are the averages over the ranks. Reduce must
 	// not wait, because the backward pass continues meanwhile. In each pass that reduces, every rank
@@ -100,10 +100,29 @@ type GradBucket struct {
 
 // Ready returns the event after which a buffer of the hook may be reduced: the value for
 // [comm.CallOptions].After. The parameter bytes is the size of the buffer. Before the call of Ready, the
-// hook must have enqueued all work that writes the buffer. For a large buffer the event lets the reduction
-// start before kernels that are enqueued later: see headStart. Otherwise Ready returns nil. With nil, the
-// reduction waits for all work that is on the compute stream when the hook starts the reduction.
-func (b GradBucket) Ready(bytes int) device.Event { return headStart(b.Group, bytes, b.Last) }
+// hook must have enqueued all work that writes the buffer.
+//
+// A large reduction gets a head start before the kernels that are enqueued after it: Ready records a timing event on
+// the compute stream, for which the reduction must wait. If the reduction is small or the last one, or there is only
+// one rank, Ready records nothing and returns nil. With nil, the reduction waits for all work that is on the compute
+// stream when the hook starts the reduction.
+//
+// A timing event is an event that also records a time. On a GPU it holds up the kernels behind it for about
+// three microseconds. The reduction waits only for the event, and meanwhile occupies the multiprocessors
+// that the reduction needs. Without the delay, the reduction competes for multiprocessors with the next
+// kernel, such as a matrix product with a block for every multiprocessor. On a rank where the kernel wins,
+// the reduction starts only after the kernel. Until then the reductions on all other ranks spin, and occupy
+// multiprocessors that kernels on those ranks need. The last reduction needs no head start, because the
+// backward pass has no kernels after it.
+func (b GradBucket) Ready(bytes int) device.Event {
+	if bytes < largeBuffer || b.Last || b.Group.Size() == 1 {
+		return nil
+	}
+	return b.Group.Device().Compute().Record()
+}
+
+// largeBuffer is the size in bytes from which a delay of some microseconds is negligible compared with a reduction.
+const largeBuffer = 4 << 20
 
 // Times returns when a reduction started to run and when it ended. It returns these times for a
 // [*comm.Work] and for a type that embeds *comm.Work. If the type of r has a method Times() (started,
@@ -124,35 +143,11 @@ func Times(r Reduction) (started, ended profile.Moment) {
 	return nil, nil
 }
 
-// hookName returns the name by which the ranks compare their hooks: the result of the hook's String method
-// or, if the hook has no such method, the hook's type.
-func hookName(h Hook) string {
-	if s, ok := h.(fmt.Stringer); ok {
-		return s.String()
-	}
-	return fmt.Sprintf("%T", h)
+// Param describes a parameter whose gradient is in a bucket.
+type Param struct {
+	Name  string
+	Shape device.Shape
+	DType device.DType
 }
 
-// start starts the reduction of bucket i, by the hook or by an all-reduce. The parameter `after` is the
-// event after which the gradients are final, as in GradBucket.After.
-func (r *Reducer) start(i int, after device.Event) Reduction {
-	if b := &r.buckets[i]; r.hook == nil {
-		return r.pg.With(comm.CallOptions{Name: b.name, After: after}).AllReduce(b.flat, r.op)
-	}
-	return r.hook.Reduce(r.offered(i, after))
-}
-
-// offered returns bucket i as the GradBucket that the hook gets. The parameter `after` becomes
-// GradBucket.After.
-func (r *Reducer) offered(i int, after device.Event) GradBucket {
-	b := &r.buckets[i]
-	if b.hookParams == nil {
-		for _, p := range b.params {
-			b.hookParams, b.hookGrads = append(b.hookParams, r.params[p]), append(b.hookGrads, r.grads[p])
-		}
-	}
-	return GradBucket{
-		Index: i, Last: i == len(r.buckets)-1, Rebuilt: r.stats.Rebuilt != nil, Name: b.name, Rank: r.pg.Rank(), Group: r.pg, Op: r.op,
-		After: after, Flat: b.flat, Params: b.hookParams, Grads: b.hookGrads,
-	}
-}
+func (p Param) String() string { return fmt.Sprintf("%q %v%v", p.Name, p.DType, p.Shape) }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/goddp/goddp/ddp"
-	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/ddp/internal/buckets"
 )
 
 // JoinOptions are the options of [Model.Join]. The zero value is the default. They are the same on
@@ -42,7 +42,7 @@ func (m *Model) Join(opts *JoinOptions, f func() error) error {
 	if s.join.isActive {
 		err = errors.New("Join was called within Join")
 	} else {
-		err = reducer.Verify(s.pg.Context(), s.pg, reducer.List{What: "join option", Items: []string{fmt.Sprint("Step ", o.Step != nil)}})
+		err = buckets.Verify(s.pg.Context(), s.pg, buckets.List{What: "join option", Items: []string{fmt.Sprint("Step ", o.Step != nil)}})
 	}
 	if err != nil {
 		return fmt.Errorf("zero: join: %w", err)

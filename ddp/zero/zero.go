@@ -6,7 +6,7 @@ import (
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp"
-	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/ddp/internal/buckets"
 	"github.com/goddp/goddp/internal/gradsink"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
@@ -87,7 +87,7 @@ func wrap[O Local](ctx context.Context, module nn.Model, pg *comm.ProcessGroup, 
 	if err := comm.Agree(ctx, pg, err); err != nil {
 		return nil, nil, err
 	}
-	if err := reducer.Verify(ctx, pg, reducer.Listed("optimizer state", names(state))); err != nil {
+	if err := buckets.Verify(ctx, pg, buckets.Listed("optimizer state", names(state))); err != nil {
 		return nil, nil, err
 	}
 	return &Model{model, s, o.Step}, o, nil

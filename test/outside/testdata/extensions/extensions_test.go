@@ -10,8 +10,6 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp"
-	"github.com/goddp/goddp/ddp/reducer"
-	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/nn"
 )
 
@@ -67,29 +65,6 @@ func TestTrainWithOwnExtensions(t *testing.T) {
 		}
 		if w := m.Parameters()[0].Item(); w != 3 || hook.bytes == 0 {
 			t.Errorf("rank %d: w is %v after a step, want 3; the hook saw %d bytes", pg.Rank(), w, hook.bytes)
-		}
-		return nil
-	})
-}
-
-// An engine without autograd tells the reducer when each gradient is final.
-func TestReduceWithOwnEngine(t *testing.T) {
-	ranks(t, func(ctx context.Context, pg *comm.ProcessGroup) error {
-		r, err := reducer.New(ctx, pg, []reducer.Param{{Name: "w", Shape: device.Shape{2}, DType: device.Float32}}, nil)
-		if err != nil {
-			return err
-		}
-		r.Begin(true, nil)
-		dev := pg.Device()
-		if err := dev.Kernels().Fill(dev.Compute(), r.Grad(0), float64(1+2*pg.Rank())); err != nil {
-			return err
-		}
-		r.Ready(0, dev.Compute().Mark())
-		if err := errors.Join(r.Finish(ctx, nil), r.Err()); err != nil {
-			return err
-		}
-		if got := device.Elements[float32](r.Grad(0)); got[0] != 2 || got[1] != 2 {
-			t.Errorf("rank %d: the gradient is %v, want [2 2]", pg.Rank(), got)
 		}
 		return nil
 	})

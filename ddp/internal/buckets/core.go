@@ -1,6 +1,14 @@
-package reducer
+package buckets
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
+
+var (
+	errReadyTwice  = errors.New("ready twice in one backward pass")
+	errReadyUnused = errors.New("ready in a backward pass that was not going to use it")
+)
 
 // core makes the reducer's decisions. It holds no tensors and does not communicate. The reducer
 // passes events to the core, and carries out the actions that the core returns, in order.

@@ -1,4 +1,4 @@
-package reducer
+package buckets
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/commaccess"
 	"github.com/goddp/goddp/internal/coordinator"
@@ -24,9 +25,9 @@ type reports struct {
 // report says what went wrong on a rank in one pass.
 type report struct {
 	Pass uint64
-	Missing
-	NonFinite *NonFinite   `json:",omitempty"`
-	Graph     *GraphChange `json:",omitempty"`
+	reducer.Missing
+	NonFinite *reducer.NonFinite   `json:",omitempty"`
+	Graph     *reducer.GraphChange `json:",omitempty"`
 }
 
 // isEmpty reports whether there is nothing to report.
@@ -82,25 +83,34 @@ func (r *reports) collect(ctx context.Context, pass uint64, raised, away []bool)
 		}
 	}
 	texts, unread := r.control.Posted(ctx, r.key(pass), members)
-	var missing, silent []Missing
-	var nonFinite []NonFinite
-	var changed []GraphChange
-	var left LeftError
+	var missing, silent []reducer.Missing
+	var nonFinite []reducer.NonFinite
+	var changed []reducer.GraphChange
+	var left []reducer.Left
 	for i, rank := range up {
 		var theirs *report
 		err := unread
 		if err == nil {
 			theirs, err = decode(texts[i], rank, pass)
 		}
+		var cause string
+		switch {
+		case err != nil:
+			cause = fmt.Sprintf("its report cannot be read: %v", err)
+		case theirs == nil:
+			cause = "it left no report"
+		default:
+			cause = theirs.Cause
+		}
 		switch {
 		case away != nil && away[rank]:
-			left.add(rank, theirs, err)
+			left = append(left, reducer.Left{Rank: rank, Cause: cause})
 			continue
 		case err != nil:
-			missing = append(missing, Missing{Rank: rank, Cause: fmt.Sprintf("its report cannot be read: %v", err)})
+			missing = append(missing, reducer.Missing{Rank: rank, Cause: cause})
 			continue
 		case theirs == nil:
-			silent = append(silent, Missing{Rank: rank, Cause: "it left no report"})
+			silent = append(silent, reducer.Missing{Rank: rank, Cause: cause})
 			continue
 		}
 		if theirs.isIncomplete() {
@@ -115,19 +125,20 @@ func (r *reports) collect(ctx context.Context, pass uint64, raised, away []bool)
 	}
 	var errs []error
 	if len(nonFinite) > 0 {
-		errs = append(errs, &NonFiniteError{Found: nonFinite})
+		errs = append(errs, &reducer.NonFiniteError{Found: nonFinite})
 	}
 	if len(changed) > 0 {
-		errs = append(errs, &GraphChangedError{Changed: changed})
+		errs = append(errs, &reducer.GraphChangedError{Changed: changed})
 	}
-	if len(left.Left) > 0 && !(len(left.Left) == len(raised) && left.isEnd()) {
-		errs = append(errs, &left)
+	hasFailed := slices.ContainsFunc(left, func(l reducer.Left) bool { return l.Cause != "" })
+	if len(left) > 0 && (len(left) < len(raised) || hasFailed) { // else all ranks have run out of inputs
+		errs = append(errs, &reducer.LeftError{Left: left})
 	}
 	if len(errs) == 0 && len(missing) == 0 {
 		missing = silent
 	}
 	if len(missing) > 0 {
-		errs = slices.Insert(errs, 0, error(&MissingGradientError{Missing: missing}))
+		errs = slices.Insert(errs, 0, error(&reducer.MissingGradientError{Missing: missing}))
 	}
 	if len(errs) == 1 {
 		return errs[0]

@@ -1,9 +1,8 @@
-package reducer
+package buckets
 
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/goddp/goddp/device"
 )
@@ -49,7 +48,7 @@ func (r *Reducer) Leave() {
 // averages.
 //
 // If leave is true, or if the parameter cause of Finish is not nil, this rank leaves. The pass is then the
-// last pass of all ranks: the gradients must not be used, and each rank gets a [*LeftError]. If all ranks
+// last pass of all ranks: the gradients must not be used, and each rank gets a [*reducer.LeftError]. If all ranks
 // leave in the same pass, and cause is nil on all of them, there is no error.
 func (r *Reducer) Shadow(leave bool) {
 	r.begin(event{kind: begin, sync: true, shadow: true}, nil)
@@ -57,7 +56,7 @@ func (r *Reducer) Shadow(leave bool) {
 	r.stats.Shadowed++
 }
 
-// Left returns the [*LeftError] that has ended the passes of all ranks since Join, or nil if ranks can
+// Left returns the [*reducer.LeftError] that has ended the passes of all ranks since Join, or nil if ranks can
 // still make passes. Left waits for the outcome of the last pass as Err does.
 func (r *Reducer) Left() error {
 	if rec := r.recording(); rec != nil && rec.isFinished {
@@ -110,54 +109,4 @@ func (r *Reducer) divide() error {
 		}
 	}
 	return nil
-}
-
-// LeftError says that some ranks have left, so that no rank can make further passes: see
-// [Reducer.Shadow]. Every rank gets this error for the pass in which these ranks leave. No rank applies
-// the step of this pass, and the group remains usable. The error matches [device.ErrSkipped].
-type LeftError struct {
-	Left []Left // one element for each rank that left, in order of rank
-	skipped
-}
-
-// Left describes a rank that has left.
-type Left struct {
-	Rank  int
-	Cause string // why the rank left; "": it ran out of inputs
-}
-
-// add adds the leaving rank `rank`. The parameter theirs is the report of that rank; err is the error of
-// reading the report.
-func (e *LeftError) add(rank int, theirs *report, err error) {
-	l := Left{Rank: rank}
-	switch {
-	case err != nil:
-		l.Cause = fmt.Sprintf("its report cannot be read: %v", err)
-	case theirs == nil:
-		l.Cause = "it left no report"
-	default:
-		l.Cause = theirs.Cause
-	}
-	e.Left = append(e.Left, l)
-}
-
-// isEnd reports whether all ranks in e left because they ran out of inputs.
-func (e *LeftError) isEnd() bool {
-	return !slices.ContainsFunc(e.Left, func(l Left) bool { return l.Cause != "" })
-}
-
-func (e *LeftError) Error() string {
-	var b strings.Builder
-	for i, l := range e.Left {
-		if i > 0 {
-			b.WriteString("; ")
-		}
-		if l.Cause == "" {
-			fmt.Fprintf(&b, "rank %d ran out of inputs", l.Rank)
-		} else {
-			fmt.Fprintf(&b, "rank %d failed: %s", l.Rank, l.Cause)
-		}
-	}
-	b.WriteString(": training ends on every rank")
-	return b.String()
 }

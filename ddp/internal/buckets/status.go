@@ -1,4 +1,4 @@
-package reducer
+package buckets
 
 import (
 	"encoding/binary"

@@ -1,9 +1,10 @@
-package reducer
+package buckets
 
 import (
 	"cmp"
 	"slices"
 
+	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 )
 
@@ -20,7 +21,7 @@ type assignment struct {
 // closes the bucket, and the next bucket of this type has the next cap in caps. The last cap is used
 // repeatedly. So a bucket may exceed its cap by less than one parameter, and a parameter is never split.
 // assign sorts the buckets by the position of each bucket's last parameter in the list `order`.
-func assign(params []Param, order []int, caps []int) []assignment {
+func assign(params []reducer.Param, order []int, caps []int) []assignment {
 	type open struct {
 		assignment
 		bytes int
@@ -39,7 +40,7 @@ func assign(params []Param, order []int, caps []int) []assignment {
 		}
 		b.params = append(b.params, i)
 		b.cap = b.caps[0]
-		if b.bytes += p.bytes(); b.bytes < b.caps[0] {
+		if b.bytes += sizeOf(p); b.bytes < b.caps[0] {
 			continue
 		}
 		closed = append(closed, b.assignment)
@@ -72,3 +73,6 @@ func reversed(n int) []int {
 	}
 	return order
 }
+
+// sizeOf returns the size of a parameter's gradient in bytes.
+func sizeOf(p reducer.Param) int { return p.Shape.Len() * p.DType.Size() }

@@ -1,4 +1,4 @@
-package reducer
+package buckets
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/internal/backend"
@@ -97,10 +98,10 @@ func (e engine) all(i int) (float64, error) {
 	return vs[0], nil
 }
 
-func params() []Param {
-	return []Param{
-		{"a", device.Shape{3, 5}, device.Float32}, {"b", device.Shape{}, device.Float64},
-		{"c", device.Shape{100}, device.Float32}, {"d", device.Shape{7}, device.Float64},
+func params() []reducer.Param {
+	return []reducer.Param{
+		{Name: "a", Shape: device.Shape{3, 5}, DType: device.Float32}, {Name: "b", Shape: device.Shape{}, DType: device.Float64},
+		{Name: "c", Shape: device.Shape{100}, DType: device.Float32}, {Name: "d", Shape: device.Shape{7}, DType: device.Float64},
 	}
 }
 
@@ -157,7 +158,7 @@ func TestSeveralRanksLackGradients(t *testing.T) {
 				}
 				continue
 			}
-			var m *MissingGradientError
+			var m *reducer.MissingGradientError
 			if !errors.As(err, &m) {
 				return fmt.Errorf("pass %d: %v", pass, err)
 			}
@@ -186,7 +187,7 @@ func TestTwoReducersOnOneGroup(t *testing.T) {
 				lacks = []int{3 - k}
 			}
 			err := e.pass(true, float64(k), lacks...)
-			if m := (*MissingGradientError)(nil); !errors.As(err, &m) || m.Missing[0].Rank != 1 || !slices.Equal(m.Missing[0].Params, []string{[]string{"d", "c"}[k]}) {
+			if m := (*reducer.MissingGradientError)(nil); !errors.As(err, &m) || m.Missing[0].Rank != 1 || !slices.Equal(m.Missing[0].Params, []string{[]string{"d", "c"}[k]}) {
 				return fmt.Errorf("reducer %d: got %v", k, err)
 			}
 		}
@@ -298,7 +299,7 @@ func TestFinishDoesNotWaitForOutcome(t *testing.T) {
 				return fmt.Errorf("%s: Finish returned %v, pending: %v", what, err, r.Pending())
 			}
 			err = r.Err()
-			if m := (*MissingGradientError)(nil); errors.As(err, &m) != lacks || errors.Is(err, device.ErrSkipped) != lacks || (err != nil) != lacks {
+			if m := (*reducer.MissingGradientError)(nil); errors.As(err, &m) != lacks || errors.Is(err, device.ErrSkipped) != lacks || (err != nil) != lacks {
 				return fmt.Errorf("%s: the outcome is %v", what, err)
 			}
 			if r.Pending() || raised() != lacks || !isWritten(r, 0) != lacks {
@@ -517,7 +518,7 @@ func TestOptionsAreChecked(t *testing.T) {
 		if _, err := New(t.Context(), pg, nil, nil); err == nil {
 			return errors.New("no parameters: no error")
 		}
-		counts := []Param{{"counts", device.Shape{2}, device.Int32}}
+		counts := []reducer.Param{{Name: "counts", Shape: device.Shape{2}, DType: device.Int32}}
 		if _, err := New(t.Context(), pg, counts, nil); err == nil || !strings.Contains(err.Error(), "int32") {
 			return fmt.Errorf("integers: %v", err)
 		}

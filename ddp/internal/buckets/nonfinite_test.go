@@ -1,4 +1,4 @@
-package reducer
+package buckets
 
 import (
 	"errors"
@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/testkit/commtest"
 	"github.com/goddp/goddp/internal/testkit/must"
@@ -23,18 +24,18 @@ func TestNonFinite(t *testing.T) {
 		mb    float64
 		bad   map[int]map[int]float64 // by rank and gradient: the NaN or infinity in it
 		lacks int                     // the gradient that rank 0 lacks; -1: none
-		want  []NonFinite
+		want  []reducer.NonFinite
 		says  string
 	}{
 		// In these cases d, c, b and a have one bucket each, in this order.
 		{"the middle bucket", 1e-6, map[int]map[int]float64{1: {2: nan}}, -1,
-			[]NonFinite{{1, 1, "c", 1}}, `parameter "c", in bucket 1, on rank 1: the step`},
-		{"the last bucket", 1e-6, map[int]map[int]float64{2: {0: inf}}, -1, []NonFinite{{2, 3, "a", 1}}, ""},
+			[]reducer.NonFinite{{Rank: 1, Bucket: 1, Param: "c", Params: 1}}, `parameter "c", in bucket 1, on rank 1: the step`},
+		{"the last bucket", 1e-6, map[int]map[int]float64{2: {0: inf}}, -1, []reducer.NonFinite{{Rank: 2, Bucket: 3, Param: "a", Params: 1}}, ""},
 		{"several", 1e-6, map[int]map[int]float64{0: {0: inf, 1: nan, 3: nan}, 2: {2: nan}}, -1,
-			[]NonFinite{{0, 0, "d", 3}, {2, 1, "c", 1}}, `"d", in bucket 0, and 2 more on rank 0; of parameter "c", in bucket 1, on rank 2`},
+			[]reducer.NonFinite{{Rank: 0, Bucket: 0, Param: "d", Params: 3}, {Rank: 2, Bucket: 1, Param: "c", Params: 1}}, `"d", in bucket 0, and 2 more on rank 0; of parameter "c", in bucket 1, on rank 2`},
 		// In this case d and b have one bucket, and c and a another.
-		{"the first in a bucket", 0, map[int]map[int]float64{1: {0: nan, 1: nan, 3: inf}}, -1, []NonFinite{{1, 0, "b", 3}}, ""},
-		{"beside one that is missing", 1e-6, map[int]map[int]float64{1: {2: nan}}, 1, []NonFinite{{1, 1, "c", 1}}, `no gradient in this backward pass for parameter "b" on rank 0`},
+		{"the first in a bucket", 0, map[int]map[int]float64{1: {0: nan, 1: nan, 3: inf}}, -1, []reducer.NonFinite{{Rank: 1, Bucket: 0, Param: "b", Params: 3}}, ""},
+		{"beside one that is missing", 1e-6, map[int]map[int]float64{1: {2: nan}}, 1, []reducer.NonFinite{{Rank: 1, Bucket: 1, Param: "c", Params: 1}}, `no gradient in this backward pass for parameter "b" on rank 0`},
 	} {
 		for _, isLagging := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, lagging: %v", c.name, isLagging), func(t *testing.T) {
@@ -61,7 +62,7 @@ func TestNonFinite(t *testing.T) {
 							}
 							continue
 						}
-						var found *NonFiniteError
+						var found *reducer.NonFiniteError
 						if !errors.As(err, &found) || !reflect.DeepEqual(found.Found, c.want) || !errors.Is(err, device.ErrSkipped) {
 							return fmt.Errorf("pass %d: got %v, want %+v", pass, err, c.want)
 						}
@@ -89,7 +90,7 @@ func TestNonFiniteAccumulates(t *testing.T) {
 		if err := e.pass(false, []float64{1, math.NaN()}[pg.Rank()]); err != nil {
 			return fmt.Errorf("a pass that does not reduce: %w", err)
 		}
-		var found *NonFiniteError
+		var found *reducer.NonFiniteError
 		if err := e.pass(true, 1); !errors.As(err, &found) || found.Found[0].Rank != 1 || found.Found[0].Params != 4 {
 			return fmt.Errorf("the pass that reduces: %v", err)
 		}

@@ -1,48 +1,14 @@
-package reducer
+package buckets
 
 import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
+	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/kernels"
 )
-
-// NonFiniteError lists gradients that held a NaN or an infinity before they were reduced. Only a
-// Reducer with Options.CheckNonFinite looks for such gradients. Every rank gets this error for that pass.
-// No rank applies the step, and the group remains usable. The error matches [device.ErrSkipped]. It may be
-// joined with a [*MissingGradientError].
-type NonFiniteError struct {
-	Found []NonFinite // one element for each rank that has non-finite gradients, in order of rank
-	skipped
-}
-
-// NonFinite describes the gradients of one rank that are not finite.
-type NonFinite struct {
-	Rank   int
-	Bucket int    // the first bucket that has a non-finite gradient, in the order of reduction
-	Param  string // the first parameter in Bucket with a non-finite gradient, in order of registration
-	Params int    // the number of parameters with a non-finite gradient, in all buckets
-}
-
-func (e *NonFiniteError) Error() string {
-	var b strings.Builder
-	b.WriteString("NaN or Inf in the gradient of ")
-	for i, f := range e.Found {
-		if i > 0 {
-			b.WriteString("; of ")
-		}
-		fmt.Fprintf(&b, "parameter %q, in bucket %d,", f.Param, f.Bucket)
-		if f.Params > 1 {
-			fmt.Fprintf(&b, " and %d more", f.Params-1)
-		}
-		fmt.Fprintf(&b, " on rank %d", f.Rank)
-	}
-	b.WriteString(": the step is skipped on every rank")
-	return b.String()
-}
 
 // scan looks for gradients that are not finite. The compute stream checks each gradient as soon as the
 // gradient is final, before its reduction, which would spread a NaN or an infinity to all ranks.
@@ -82,7 +48,7 @@ func (s *scan) copyToHost() (device.Event, error) {
 // nonFinite describes the gradients of this rank that are not finite in the current pass. It returns nil
 // if all are finite. nonFinite waits until the device has checked all gradients of the pass, because this
 // rank must raise its flag before the status is reduced.
-func (r *Reducer) nonFinite(ctx context.Context) (*NonFinite, error) {
+func (r *Reducer) nonFinite(ctx context.Context) (*reducer.NonFinite, error) {
 	at, err := r.scan.copyToHost()
 	if err == nil {
 		err = reach(ctx, at, r.pg.Timeout())
@@ -90,7 +56,7 @@ func (r *Reducer) nonFinite(ctx context.Context) (*NonFinite, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reducer: rank %d: checking for gradients that are not finite: %w", r.pg.Rank(), err)
 	}
-	flags, found := r.scan.hostFlags.Host(), NonFinite{Rank: r.pg.Rank()}
+	flags, found := r.scan.hostFlags.Host(), reducer.NonFinite{Rank: r.pg.Rank()}
 	for i, b := range r.buckets {
 		for _, p := range slices.Sorted(slices.Values(b.params)) {
 			if flags[p] == 0 {

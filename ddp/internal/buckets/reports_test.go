@@ -1,7 +1,8 @@
-package reducer
+package buckets
 
 import (
 	"encoding/json"
+	"github.com/goddp/goddp/ddp/reducer"
 	"reflect"
 	"runtime"
 	"strings"
@@ -31,7 +32,7 @@ func FuzzReport(f *testing.F) {
 		if r.isIncomplete() && r.Rank != rank || r.NonFinite != nil && r.NonFinite.Rank != rank || r.Graph != nil && r.Graph.Rank != rank {
 			t.Fatalf("%+v is believed of rank %d", r, rank)
 		}
-		_ = (&MissingGradientError{Missing: []Missing{r.Missing}}).Error()
+		_ = (&reducer.MissingGradientError{Missing: []reducer.Missing{r.Missing}}).Error()
 		again, err := json.Marshal(r)
 		if err != nil {
 			t.Fatal(err)

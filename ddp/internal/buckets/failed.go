@@ -1,4 +1,4 @@
-package reducer
+package buckets
 
 // Failed returns the error of a failed reduction of the current pass. It returns nil if no reduction is
 // known to have failed. It does not wait. An engine may call Failed during a pass, so that it can stop

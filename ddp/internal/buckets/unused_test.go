@@ -1,4 +1,4 @@
-package reducer
+package buckets
 
 import (
 	"bytes"
@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/testkit/commtest"
 	"github.com/goddp/goddp/internal/testkit/must"
@@ -20,9 +21,9 @@ func TestStatusOfAllTypes(t *testing.T) {
 		for _, unused := range []Unused{UnusedFound, UnusedFixed} {
 			t.Run(fmt.Sprintf("%v, %v", dt, unused), func(t *testing.T) {
 				commtest.OnDevices(t, lagging(3), nil, func(pg *comm.ProcessGroup) error {
-					var ps []Param
+					var ps []reducer.Param
 					for _, name := range []string{"some", "none", "all"} {
-						ps = append(ps, Param{name, device.Shape{5}, dt})
+						ps = append(ps, reducer.Param{Name: name, Shape: device.Shape{5}, DType: dt})
 					}
 					r := must.New(New(t.Context(), pg, ps, &Options{Prescaled: true, Unused: unused}))
 					d := pg.Device()

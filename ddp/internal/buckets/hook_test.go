@@ -1,4 +1,4 @@
-package reducer
+package buckets
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/testkit/commtest"
 	"github.com/goddp/goddp/internal/testkit/must"
@@ -21,7 +22,7 @@ import (
 // only if the reducer calls Wait.
 type halves struct {
 	dev  device.Device
-	seen []GradBucket
+	seen []reducer.GradBucket
 }
 
 type halved struct {
@@ -30,7 +31,7 @@ type halved struct {
 	flat, scratch device.Tensor
 }
 
-func (h *halves) Reduce(b GradBucket) Reduction {
+func (h *halves) Reduce(b reducer.GradBucket) reducer.Reduction {
 	buf, err := h.dev.Alloc(b.Flat.Bytes())
 	if err != nil {
 		panic(err)
@@ -99,7 +100,7 @@ func TestCommHookFuturePassing(t *testing.T) {
 								return fmt.Errorf("pass %d: bucket %d is %+v", pass, k, b)
 							}
 							for j, p := range b.Params {
-								at := slices.IndexFunc(params(), func(q Param) bool { return p.Name == q.Name })
+								at := slices.IndexFunc(params(), func(q reducer.Param) bool { return p.Name == q.Name })
 								if !reflect.DeepEqual(b.Grads[j], r.Grad(at)) {
 									return fmt.Errorf("pass %d: bucket %d has %v in the place of %s", pass, k, b.Grads[j], p.Name)
 								}
@@ -119,17 +120,17 @@ func TestCommHookFuturePassing(t *testing.T) {
 // noop is a hook that reduces nothing: every rank keeps its own gradients.
 type noop struct{}
 
-func (n noop) Reduce(GradBucket) Reduction { return n }
-func (noop) Wait(context.Context) error    { return nil }
-func (noop) Sync(context.Context) error    { return nil }
+func (n noop) Reduce(reducer.GradBucket) reducer.Reduction { return n }
+func (noop) Wait(context.Context) error                    { return nil }
+func (noop) Sync(context.Context) error                    { return nil }
 
 // The reduction of a large bucket, except the last bucket, waits for an event with a time, which gives it a
-// head start: see headStart. The reductions of all other buckets do not wait for such an event.
+// head start: see reducer.GradBucket.Ready. The reductions of all other buckets do not wait for such an event.
 func TestLargeBucketsGetAHeadStart(t *testing.T) {
 	half := device.Shape{largeBucket / 8}
-	sizes := []Param{
-		{"last", device.Shape{largeBucket / 4}, device.Float32}, {"half", half, device.Float32}, {"other half", half, device.Float32},
-		{"small", device.Shape{3}, device.Float64},
+	sizes := []reducer.Param{
+		{Name: "last", Shape: device.Shape{largeBucket / 4}, DType: device.Float32}, {Name: "half", Shape: half, DType: device.Float32}, {Name: "other half", Shape: half, DType: device.Float32},
+		{Name: "small", Shape: device.Shape{3}, DType: device.Float64},
 	}
 	commtest.OnDevices(t, lagging(2), nil, func(pg *comm.ProcessGroup) error {
 		h := &halves{dev: pg.Device()}
@@ -177,7 +178,7 @@ func TestFlagsDoNotDependOnTheHook(t *testing.T) {
 			}
 			err := r.Finish(t.Context(), nil)
 			flagged := slices.ContainsFunc(r.Flags().Buf.Host(), func(b byte) bool { return b != 0 })
-			if missing := (*MissingGradientError)(nil); errors.As(err, &missing) != (pass%2 == 1) || flagged != (pass%2 == 1) {
+			if missing := (*reducer.MissingGradientError)(nil); errors.As(err, &missing) != (pass%2 == 1) || flagged != (pass%2 == 1) {
 				return fmt.Errorf("pass %d: %v; flags raised: %v", pass, err, flagged)
 			}
 			if got, gerr := e.all(0); pass%2 == 0 && (err != nil || gerr != nil || got != float64(pg.Rank())) {
@@ -218,10 +219,12 @@ func TestFailingHookAbortsGroup(t *testing.T) {
 // late is a hook that all-reduces each bucket. Wait of each reduction ends the all-reduce and returns err.
 type late struct{ err error }
 
-func (l late) Reduce(b GradBucket) Reduction { return &lateReduction{plain{}.Reduce(b), l.err} }
+func (l late) Reduce(b reducer.GradBucket) reducer.Reduction {
+	return &lateReduction{plain{}.Reduce(b), l.err}
+}
 
 type lateReduction struct {
-	Reduction
+	reducer.Reduction
 	err error
 }
 

@@ -1,4 +1,4 @@
-package reducer
+package buckets
 
 import (
 	"slices"
@@ -17,7 +17,7 @@ const (
 	UnusedFound
 	// UnusedFixed is for a static graph. The used parameters may differ from rank to rank, but every
 	// pass of a rank must use the same parameters as its first successful pass. Otherwise the pass fails
-	// with a [*GraphChangedError].
+	// with a [*reducer.GraphChangedError].
 	UnusedFixed
 )
 

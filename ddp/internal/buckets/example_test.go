@@ -1,17 +1,18 @@
-package reducer_test
+package buckets_test
 
 import (
 	"context"
 	"fmt"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp/internal/buckets"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 )
 
 // step is one backward pass of an autograd engine that has computed the gradients of two parameters.
 func step(ctx context.Context, pg *comm.ProcessGroup, gradients [][]float32) error {
-	r, err := reducer.New(ctx, pg, []reducer.Param{
+	r, err := buckets.New(ctx, pg, []reducer.Param{
 		{Name: "weight", Shape: device.Shape{3}, DType: device.Float32},
 		{Name: "bias", Shape: device.Shape{1}, DType: device.Float32},
 	}, nil)

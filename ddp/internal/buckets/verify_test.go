@@ -1,4 +1,4 @@
-package reducer
+package buckets
 
 import (
 	"errors"
@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp/reducer"
 )
 
 // If lists differ between ranks, the error names the first list that differs. Verify also finds an item
@@ -23,14 +24,14 @@ func TestVerify(t *testing.T) {
 		same := List{"same", []string{"x", "y"}}
 		for _, c := range []struct {
 			lists []List
-			want  *ModelMismatchError
+			want  *reducer.ModelMismatchError
 		}{
-			{[]List{same, {"item", pick([]string{"a", "c"}, []string{"a", "b"})}}, &ModelMismatchError{What: "item", Index: 1, Rank0: "b", Theirs: "c"}},
-			{[]List{{"item", pick([]string{"a"}, nil)}, same}, &ModelMismatchError{What: "item", Index: -1, Rank0: "0", Theirs: "1"}},
-			{[]List{{"first", pick([]string{"a"}, nil)}, {"second", pick(nil, []string{"a"})}}, &ModelMismatchError{What: "first", Index: -1, Rank0: "0", Theirs: "1"}},
-			{[]List{{"line", pick([]string{"a\nb", "c"}, []string{"a", "b\nc"})}}, &ModelMismatchError{What: "line", Index: 0, Rank0: "a", Theirs: "a\nb"}},
+			{[]List{same, {"item", pick([]string{"a", "c"}, []string{"a", "b"})}}, &reducer.ModelMismatchError{What: "item", Index: 1, Rank0: "b", Theirs: "c"}},
+			{[]List{{"item", pick([]string{"a"}, nil)}, same}, &reducer.ModelMismatchError{What: "item", Index: -1, Rank0: "0", Theirs: "1"}},
+			{[]List{{"first", pick([]string{"a"}, nil)}, {"second", pick(nil, []string{"a"})}}, &reducer.ModelMismatchError{What: "first", Index: -1, Rank0: "0", Theirs: "1"}},
+			{[]List{{"line", pick([]string{"a\nb", "c"}, []string{"a", "b\nc"})}}, &reducer.ModelMismatchError{What: "line", Index: 0, Rank0: "a", Theirs: "a\nb"}},
 		} {
-			var got *ModelMismatchError
+			var got *reducer.ModelMismatchError
 			if err := Verify(t.Context(), pg, c.lists...); !errors.As(err, &got) {
 				return fmt.Errorf("got %v, want %v", err, c.want)
 			}

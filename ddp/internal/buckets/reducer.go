@@ -1,4 +1,4 @@
-package reducer
+package buckets
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/gradsink"
 	"github.com/goddp/goddp/profile"
@@ -18,10 +19,10 @@ import (
 // and a few bytes of host memory are freed with the device.
 type Reducer struct {
 	pg         *comm.ProcessGroup
-	params     []Param
+	params     []reducer.Param
 	caps       []int
 	op         comm.ReduceOp
-	hook       Hook
+	hook       reducer.Hook
 	beforeLast func() // Options.BeforeLast
 	unused     Unused
 	core       *core
@@ -50,30 +51,30 @@ type Reducer struct {
 // is copied when the recording begins, so a pass replaces the slices in it and does not write their elements; works
 // alone, to which a pass appends, gets a copy.
 type passState struct {
-	number   uint64       // the number of passes that reduced
-	scale    float64      // the result of the method Scale; 1 between passes
-	works    []Reduction  // the reductions of this pass in order; a separate status comes before the last bucket
-	joined   int          // the compute stream waits for the first `joined` reductions in works
-	change   GraphChange  // how this pass differs from the static graph
-	early    error        // this rank's errors before the outcome is known: of the reducer itself, or of an earlier pass
-	pending  device.Event // the event after which the host has the status; nil if the outcome is known
-	err      error        // the outcome of the last pass: why the gradients must not be used
-	isUnread bool         // err is known, but the program has not asked for it
-	isStale  bool         // the status may hold values of an earlier pass
+	number   uint64              // the number of passes that reduced
+	scale    float64             // the result of the method Scale; 1 between passes
+	works    []reducer.Reduction // the reductions of this pass in order; a separate status comes before the last bucket
+	joined   int                 // the compute stream waits for the first `joined` reductions in works
+	change   reducer.GraphChange // how this pass differs from the static graph
+	early    error               // this rank's errors before the outcome is known: of the reducer itself, or of an earlier pass
+	pending  device.Event        // the event after which the host has the status; nil if the outcome is known
+	err      error               // the outcome of the last pass: why the gradients must not be used
+	isUnread bool                // err is known, but the program has not asked for it
+	isStale  bool                // the status may hold values of an earlier pass
 
-	attendance Attendance // the attendance since Join, according to the known outcomes
-	isLeaving  bool       // this rank leaves: its shadow pass must be the last pass of all ranks
-	left       *LeftError // not nil: the error that ended the passes of all ranks
+	attendance Attendance         // the attendance since Join, according to the known outcomes
+	isLeaving  bool               // this rank leaves: its shadow pass must be the last pass of all ranks
+	left       *reducer.LeftError // not nil: the error that ended the passes of all ranks
 
 	requested syscall.Signal // the signal because of which this rank, in this pass, asks all ranks to stop; 0: it does not ask
 	stop      syscall.Signal // the signal because of which all ranks agreed to stop; 0: none
 
-	stats Stats // the fields of Stats that the method Stats does not compute
+	stats reducer.Stats // the fields of Stats that the method Stats does not compute
 }
 
 // New plans and allocates the buckets for the parameters `params`, which are in order of registration. All ranks must
-// call New. If their parameters or options differ, every rank gets a [*ModelMismatchError].
-func New(ctx context.Context, pg *comm.ProcessGroup, params []Param, opts *Options) (*Reducer, error) {
+// call New. If their parameters or options differ, every rank gets a [*reducer.ModelMismatchError].
+func New(ctx context.Context, pg *comm.ProcessGroup, params []reducer.Param, opts *Options) (*Reducer, error) {
 	if pg == nil {
 		return nil, fmt.Errorf("reducer: %w", comm.ErrNoGroup)
 	}
@@ -203,7 +204,7 @@ func (r *Reducer) Scale() float64 { return r.scale }
 // UnusedMissing it may be nil.
 //
 // If the program has not asked for the outcome of the previous pass, Begin waits for this outcome. If the
-// outcome is an error, the new pass fails with this error. After a [*LeftError] the new pass reduces
+// outcome is an error, the new pass fails with this error. After a [*reducer.LeftError] the new pass reduces
 // nothing and fails with the LeftError.
 func (r *Reducer) Begin(sync bool, reached func(i int) bool) {
 	if rec := r.recording(); rec != nil {
@@ -216,7 +217,7 @@ func (r *Reducer) Begin(sync bool, reached func(i int) bool) {
 
 // begin starts a backward pass or a shadow pass. It sets e.reached from the function reached.
 func (r *Reducer) begin(e event, reached func(i int) bool) {
-	r.early, r.err, r.scale, r.change, r.isLeaving = r.unreadError(), nil, 1, GraphChange{Rank: r.pg.Rank()}, false
+	r.early, r.err, r.scale, r.change, r.isLeaving = r.unreadError(), nil, 1, reducer.GraphChange{Rank: r.pg.Rank()}, false
 	if e.shadow { // a shadow pass must add zeros to the sums, not the gradients of earlier passes
 		r.zeroAll()
 	}
@@ -318,14 +319,14 @@ func (r *Reducer) launch(i int, at device.Event) {
 	case r.timed():
 		at = r.pg.Device().Compute().Record() // like `at`, this event comes after all writes of the gradients, and it also has a time
 	default:
-		if e := headStart(r.pg, b.bytes, last); e != nil {
+		if e := (reducer.GradBucket{Group: r.pg, Last: last}).Ready(b.bytes); e != nil {
 			at = e
 		}
 	}
 	w := r.start(i, at)
 	r.works = append(r.works, w)
 	if r.timed() {
-		if started, ended := Times(w); started != nil {
+		if started, ended := reducer.Times(w); started != nil {
 			r.record(profile.Span{
 				Track: profile.Communication, Name: "AllReduce " + b.name, Begin: started, End: ended,
 				Args: []profile.Arg{{Name: "bucket", Value: i}, {Name: "bytes", Value: b.bytes}, {Name: "parameters", Value: len(b.params)}},

@@ -1,4 +1,4 @@
-package reducer
+package buckets
 
 import (
 	"bytes"
@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/capture"
 	"github.com/goddp/goddp/internal/kernels"
@@ -76,7 +77,7 @@ func (r *Reducer) isSettled() bool {
 // nothing in this pass.
 func (r *Reducer) beginRecorded(rec *recorded) error {
 	switch {
-	case r.hook != nil && !IsStateless(r.hook):
+	case r.hook != nil && !reducer.IsStateless(r.hook):
 		return rec.Refuse("the communication hook %s keeps state", hookName(r.hook))
 	case r.scan != nil:
 		return rec.Refuse("CheckNonFinite is set")
@@ -217,4 +218,4 @@ func (r *Reducer) endRecorded(rec *recorded) {
 	}
 }
 
-var _ Reduction = (*comm.Work)(nil) // works of a recorded step stand for those of its last replay
+var _ reducer.Reduction = (*comm.Work)(nil) // works of a recorded step stand for those of its last replay

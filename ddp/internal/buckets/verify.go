@@ -1,4 +1,4 @@
-package reducer
+package buckets
 
 import (
 	"context"
@@ -10,19 +10,8 @@ import (
 	"strconv"
 
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/ddp/reducer"
 )
-
-// Param describes a parameter. New compares the Params of all ranks.
-type Param struct {
-	Name  string
-	Shape device.Shape
-	DType device.DType
-}
-
-func (p Param) bytes() int { return p.Shape.Len() * p.DType.Size() }
-
-func (p Param) String() string { return fmt.Sprintf("%q %v%v", p.Name, p.DType, p.Shape) }
 
 // List is a list that must be equal on all ranks.
 type List struct {
@@ -41,7 +30,7 @@ func Listed[T any](what string, values []T) List {
 }
 
 // Verify compares lists between the ranks. If the items of a list, or their number, differ on some rank
-// from rank 0, every rank gets a [*ModelMismatchError] that describes the first list that differs. All
+// from rank 0, every rank gets a [*reducer.ModelMismatchError] that describes the first list that differs. All
 // ranks must call Verify with the same number of lists. If no list differs, Verify uses one collective.
 func Verify(ctx context.Context, pg *comm.ProcessGroup, lists ...List) error {
 	if pg == nil {
@@ -92,8 +81,8 @@ func digest(lists []List) []int64 {
 
 // mismatch describes the first difference between the list of rank 0 and the lists of the other ranks. It
 // compares the numbers of items first, and then the items. It returns nil if all lists are equal.
-func mismatch(what string, lists [][]string) *ModelMismatchError {
-	e := &ModelMismatchError{What: what, Index: -1, Rank0: strconv.Itoa(len(lists[0]))}
+func mismatch(what string, lists [][]string) *reducer.ModelMismatchError {
+	e := &reducer.ModelMismatchError{What: what, Index: -1, Rank0: strconv.Itoa(len(lists[0]))}
 	differ := func(rank int, theirs string) {
 		if e.Ranks = append(e.Ranks, rank); len(e.Ranks) == 1 {
 			e.Rank, e.Theirs = rank, theirs

@@ -1,7 +1,8 @@
-package reducer
+package buckets
 
 import (
 	"fmt"
+	"github.com/goddp/goddp/ddp/reducer"
 	"math"
 )
 
@@ -34,11 +35,11 @@ type Options struct {
 	// Unused selects the treatment of parameters that a pass does not use.
 	Unused Unused
 	// CheckNonFinite makes the reducer look for NaN and Inf in this rank's gradients before it reduces
-	// them. If it finds any, the pass fails with a [NonFiniteError]. The option may be set on some
+	// them. If it finds any, the pass fails with a [reducer.NonFiniteError]. The option may be set on some
 	// ranks only.
 	CheckNonFinite bool
 	// Hook reduces the buckets in place of an all-reduce.
-	Hook Hook
+	Hook reducer.Hook
 	// If BeforeLast is not nil, the reducer calls it in each pass that reduces, just before it starts the
 	// reduction of the last bucket. By then the engine has enqueued all work that writes gradients.
 	// BeforeLast may start a collective on the group: every rank calls BeforeLast at the same place in

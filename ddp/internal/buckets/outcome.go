@@ -1,4 +1,4 @@
-package reducer
+package buckets
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/profile"
@@ -23,7 +24,7 @@ import (
 // was called with byActive. Otherwise Finish does not wait for the outcome. It then returns nil or the
 // error of a reduction that has failed already, and [Reducer.Err] returns the outcome.
 //
-// The outcome is nil, a [*MissingGradientError], another error that matches [device.ErrSkipped], or the
+// The outcome is nil, a [*reducer.MissingGradientError], another error that matches [device.ErrSkipped], or the
 // error of a reduction. After a failed reduction the group is aborted. If ctx ends, Finish aborts the
 // group, because the reductions still use the buckets.
 //
@@ -34,7 +35,7 @@ func (r *Reducer) Finish(ctx context.Context, cause error) error {
 		return rec.refused
 	}
 	reduces := r.core.phase == reducing
-	mine := report{Pass: r.number, Missing: Missing{Rank: r.pg.Rank()}}
+	mine := report{Pass: r.number, Missing: reducer.Missing{Rank: r.pg.Rank()}}
 	if reduces && r.scan != nil {
 		found, err := r.nonFinite(ctx)
 		mine.NonFinite, r.early = found, errors.Join(r.early, err)
@@ -76,7 +77,7 @@ func (r *Reducer) Finish(ctx context.Context, cause error) error {
 		// If the pass failed on this rank, the host waits for the reductions. Without this wait, the host could
 		// get two passes ahead of the other ranks. A report of the later pass would replace the report of this
 		// pass (see reports.key) before the other ranks have read it.
-		r.err, r.joined = r.wait(ctx, r.works, Reduction.Sync), len(r.works)
+		r.err, r.joined = r.wait(ctx, r.works, reducer.Reduction.Sync), len(r.works)
 	case reduces && r.separate && r.hook == nil && r.pg.ErrorMode() != comm.BlockingWait:
 		at := len(r.works) - 2 // the index of the reduction of the status
 		r.err = r.hold(ctx, r.works[at:at+1])
@@ -167,7 +168,7 @@ func (r *Reducer) outcome(ctx context.Context) error {
 				last.Done() // if it has ended, the driver is not asked about the reductions before it
 			}
 		}
-		if err := r.wait(ctx, r.works, Reduction.Sync); err != nil {
+		if err := r.wait(ctx, r.works, reducer.Reduction.Sync); err != nil {
 			return err
 		}
 	}
@@ -239,13 +240,13 @@ func (r *Reducer) join(ctx context.Context, n int) error {
 }
 
 // hold makes the compute stream wait for reductions, and records the wait in the trace.
-func (r *Reducer) hold(ctx context.Context, works []Reduction) error {
+func (r *Reducer) hold(ctx context.Context, works []reducer.Reduction) error {
 	if !r.trace.On() {
-		return r.wait(ctx, works, Reduction.Wait)
+		return r.wait(ctx, works, reducer.Reduction.Wait)
 	}
 	compute := r.pg.Device().Compute()
 	start := compute.Record()
-	err := r.wait(ctx, works, Reduction.Wait)
+	err := r.wait(ctx, works, reducer.Reduction.Wait)
 	r.trace.Add(profile.Span{Track: profile.Compute, Name: "wait for reductions", Begin: start, End: compute.Record(), Waits: true})
 	return err
 }
@@ -253,7 +254,7 @@ func (r *Reducer) hold(ctx context.Context, works []Reduction) error {
 // wait calls the method `how` of each reduction in works: Reduction.Wait or Reduction.Sync. If a call
 // returns an error, wait aborts the group, because the other ranks would otherwise apply the step. After
 // the abort, wait waits until no reduction of the pass uses the buckets any more, and returns the error.
-func (r *Reducer) wait(ctx context.Context, works []Reduction, how func(Reduction, context.Context) error) error {
+func (r *Reducer) wait(ctx context.Context, works []reducer.Reduction, how func(reducer.Reduction, context.Context) error) error {
 	for _, w := range works {
 		err := how(w, ctx)
 		if err == nil {

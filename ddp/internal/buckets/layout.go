@@ -1,9 +1,9 @@
-package reducer
+package buckets
 
 import (
 	"fmt"
 
-	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 )
 
@@ -22,7 +22,7 @@ type bucket struct {
 	flat  device.Tensor // the gradients; then, in the last bucket, the status if it has no memory of its own; then padding
 	bytes int           // the size of the gradients in bytes, without padding
 
-	hookParams []Param         // GradBucket.Params; nil before the first call of the hook
+	hookParams []reducer.Param // GradBucket.Params; nil before the first call of the hook
 	hookGrads  []device.Tensor // GradBucket.Grads; nil before the first call of the hook
 }
 
@@ -30,33 +30,13 @@ type bucket struct {
 // negligible compared with the reduction of a large bucket. If the last bucket is large, the reducer
 // reduces the status separately before the last bucket. The optimizer can then update the parameters of
 // the other buckets during the last reduction. Large buckets other than the last get a head start: see
-// headStart.
+// reducer.GradBucket.Ready.
 const largeBucket = 4 << 20
-
-// headStart lets a large reduction start before the kernels that are enqueued after it. It records a timing
-// event on the compute stream and returns the event; the reduction must wait for the event. The parameter
-// bytes is the size of the reduction. The parameter last says that the reduction is the last one of the
-// pass. If the reduction is small or the last one, or there is only one rank, headStart records nothing and
-// returns nil.
-//
-// A timing event is an event that also records a time. On a GPU it holds up the kernels behind it for about
-// three microseconds. The reduction waits only for the event, and meanwhile occupies the multiprocessors
-// that the reduction needs. Without the delay, the reduction competes for multiprocessors with the next
-// kernel, such as a matrix product with a block for every multiprocessor. On a rank where the kernel wins,
-// the reduction starts only after the kernel. Until then the reductions on all other ranks spin, and occupy
-// multiprocessors that kernels on those ranks need. The last reduction needs no head start, because the
-// backward pass has no kernels after it.
-func headStart(pg *comm.ProcessGroup, bytes int, last bool) device.Event {
-	if bytes < largeBucket || last || pg.Size() == 1 {
-		return nil
-	}
-	return pg.Device().Compute().Record()
-}
 
 // sum returns the total size in bytes of the gradients of the planned bucket a.
 func (r *Reducer) sum(a assignment) (bytes int) {
 	for _, p := range a.params {
-		bytes += r.params[p].bytes()
+		bytes += sizeOf(r.params[p])
 	}
 	return bytes
 }
@@ -96,8 +76,8 @@ func (r *Reducer) layBucket(l *layout, name string, a assignment, words int) (bu
 	offsets, end := make([]int, len(a.params)), 0
 	for k, p := range a.params {
 		offsets[k] = end
-		b.bytes += r.params[p].bytes()
-		end += device.AlignUp(r.params[p].bytes())
+		b.bytes += sizeOf(r.params[p])
+		end += device.AlignUp(sizeOf(r.params[p]))
 	}
 	unit := r.pg.Size() * device.Align
 	size := (end + words*dt.Size() + unit - 1) / unit * unit
@@ -110,7 +90,7 @@ func (r *Reducer) layBucket(l *layout, name string, a assignment, words int) (bu
 		l.words = device.NewTensor(buf.Slice(end, words*dt.Size()), dt, words)
 	}
 	for k, p := range a.params {
-		l.grads[p] = device.NewTensor(buf.Slice(offsets[k], r.params[p].bytes()), dt, r.params[p].Shape...)
+		l.grads[p] = device.NewTensor(buf.Slice(offsets[k], sizeOf(r.params[p])), dt, r.params[p].Shape...)
 	}
 	return b, nil
 }
@@ -132,19 +112,11 @@ func members(plan []assignment) [][]int {
 	return out
 }
 
-// Bucket describes one bucket.
-type Bucket struct {
-	Params []string // the names of the bucket's parameters
-	Bytes  int      // the size of the gradients in bytes
-	Cap    int      // the cap in bytes: the bucket took no more parameters once Bytes had reached Cap
-	Padded int      // the size of the bucket in bytes, with padding
-}
-
 // describeBuckets describes the buckets in the order in which they are reduced.
-func (r *Reducer) describeBuckets() []Bucket {
-	out := make([]Bucket, len(r.buckets))
+func (r *Reducer) describeBuckets() []reducer.Bucket {
+	out := make([]reducer.Bucket, len(r.buckets))
 	for i, b := range r.buckets {
-		out[i] = Bucket{Params: r.names(b.params), Bytes: b.bytes, Cap: b.cap, Padded: b.flat.Bytes()}
+		out[i] = reducer.Bucket{Params: r.names(b.params), Bytes: b.bytes, Cap: b.cap, Padded: b.flat.Bytes()}
 	}
 	return out
 }

@@ -1,4 +1,4 @@
-package reducer
+package buckets
 
 import (
 	"errors"
@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/internal/testkit/commtest"
 	"github.com/goddp/goddp/internal/testkit/must"
 )
@@ -16,7 +17,7 @@ import (
 // plain is a hook that all-reduces each bucket, as the reducer does without a hook.
 type plain struct{}
 
-func (plain) Reduce(b GradBucket) Reduction {
+func (plain) Reduce(b reducer.GradBucket) reducer.Reduction {
 	return b.Group.With(comm.CallOptions{Name: b.Name, After: b.After}).AllReduce(b.Flat, b.Op)
 }
 
@@ -144,9 +145,9 @@ func TestLeaveIsKnownToAllRanks(t *testing.T) {
 			}
 		}
 		err := r.Finish(t.Context(), cause)
-		var left *LeftError
-		var missing *MissingGradientError
-		if !errors.As(err, &left) || !slices.Equal(left.Left, []Left{{0, ""}, {1, "no luck"}}) || r.Left() != error(left) {
+		var left *reducer.LeftError
+		var missing *reducer.MissingGradientError
+		if !errors.As(err, &left) || !slices.Equal(left.Left, []reducer.Left{{Rank: 0}, {Rank: 1, Cause: "no luck"}}) || r.Left() != error(left) {
 			return fmt.Errorf("got %v, and later %v", err, r.Left())
 		}
 		if !errors.As(err, &missing) || len(missing.Missing) != 1 || missing.Missing[0].Rank != 3 {

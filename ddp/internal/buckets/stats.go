@@ -1,0 +1,33 @@
+package buckets
+
+import (
+	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/profile"
+)
+
+// Stats returns the current Stats of the reducer.
+func (r *Reducer) Stats() reducer.Stats {
+	s := r.stats
+	s.Buckets, s.Ready = r.describeBuckets(), r.names(r.core.order)
+	for i, unused := range r.core.unused {
+		if unused && !r.core.shadow {
+			s.Unused = append(s.Unused, r.params[i].Name)
+		}
+	}
+	return s
+}
+
+// Trace makes the Reducer call f with the span of each reduction and of each rebuilding of the buckets,
+// even if the device's recorder is off.
+func (r *Reducer) Trace(f func(profile.Span)) { r.also = f }
+
+// timed reports whether the reducer must measure the times of reductions.
+func (r *Reducer) timed() bool { return r.trace.On() || r.also != nil }
+
+// record records a span in the device's trace and passes it to the function given to Trace.
+func (r *Reducer) record(s profile.Span) {
+	r.trace.Add(s)
+	if r.also != nil {
+		r.also(s)
+	}
+}
