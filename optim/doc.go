@@ -52,12 +52,11 @@
 // A step normally changes all parameters or none. Before it writes anything, Step checks that every
 // gradient may be used, and allocates the memory that it needs. If either fails, nothing has changed.
 //
-// On a GPU the answer may not be known yet, because other ranks have not reported whether they have
-// their gradients. If one set of flags covers all gradients, Step
-// enqueues the updates without waiting. It begins with the last parameters, whose gradients are
-// reduced first. The updates read the flags on the device and write nothing if one is raised. While
-// they run, Step waits for the flags, and returns the error of that same step. All parameters are then
-// unchanged.
+// On a GPU this may not be known yet, because other ranks have not reported whether they have their
+// gradients. If one set of flags covers all gradients, Step enqueues the updates without waiting. It
+// starts with the last parameters, whose gradients are reduced first. The update kernels read the
+// flags on the device and write nothing if one is set. While they run, Step waits for the flags, and
+// returns the error of that same step. All parameters are then unchanged.
 //
 // If a device or a process group fails after updates were enqueued, some parameters may be updated and
 // others not. Step then returns an [*InconsistentError], and every later call returns it too, until
