@@ -11,21 +11,20 @@ func (activation) Parameters() []*Parameter                          { return ni
 // ReLU is a layer that computes max(x, 0).
 func ReLU() Module { return relu{} }
 
-// relu has its own type so that [Sequential] recognises a ReLU after a Linear or a BatchNorm.
+// relu is a separate type so that [Sequential] can fuse a ReLU into a Linear or a BatchNorm.
 type relu struct{}
 
 func (relu) Forward(x *autograd.Variable) *autograd.Variable { return autograd.ReLU(x) }
 func (relu) Parameters() []*Parameter                        { return nil }
 
-// GELU is a layer that computes x·Φ(x), where Φ is the normal distribution function, as PyTorch's
-// default does.
+// GELU is a layer that computes x·Φ(x), where Φ is the normal distribution function: PyTorch's default.
 func GELU() Module { return gelu{} }
 
-// GELUTanh is a layer that approximates GELU by tanh, as PyTorch's with approximate="tanh". Use it for
-// models that were trained with it. See [autograd.GELUTanh].
+// GELUTanh is a layer that computes the tanh approximation of GELU: PyTorch's approximate="tanh". Use it
+// for models that were trained with it. See [autograd.GELUTanh].
 func GELUTanh() Module { return gelu{tanh: true} }
 
-// gelu has its own type so that [FeedForward] and [Sequential] recognise a GELU between two Linears.
+// gelu is a separate type so that [FeedForward] and [Sequential] can fuse a GELU between two Linears.
 type gelu struct{ tanh bool }
 
 func (g gelu) Forward(x *autograd.Variable) *autograd.Variable {

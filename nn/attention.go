@@ -8,15 +8,15 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// MultiheadAttentionOptions are the choices of [MultiheadAttention]. The zero value is PyTorch's default
-// with batch_first=True.
+// MultiheadAttentionOptions configure [MultiheadAttention]. The zero value is PyTorch's default with
+// batch_first=True.
 type MultiheadAttentionOptions struct {
 	// NoBias omits the biases.
 	NoBias bool
-	// Causal masks the rows after each row.
+	// Causal masks, for each row, the rows after it.
 	Causal bool
-	// KeyHeads is the number of heads of keys and values. It divides the number of heads:
-	// neighbouring heads share one. 0 means as many as heads.
+	// KeyHeads is the number of key and value heads (grouped-query attention). It must divide the number of
+	// heads. 0 means the number of heads.
 	KeyHeads int
 	// Rotary applies a rotary position embedding to queries and keys: see [autograd.Rotary].
 	Rotary bool
@@ -42,10 +42,9 @@ type MultiheadAttentionLayer struct {
 	angleRows    int
 }
 
-// MultiheadAttention is a layer of attention with heads of D = embed/heads elements each. Its input is
-// [B T embed], as for PyTorch's layer with batch_first=True. Its parameters have PyTorch's names and
-// initial distributions. It has no dropout. It panics unless heads divides embed and KeyHeads divides
-// heads. opts holds at most one value.
+// MultiheadAttention is a layer of attention with heads of D = embed/heads elements each. Its input is [B T
+// embed], as for PyTorch's layer with batch_first=True. Its parameters have PyTorch's names and initial
+// distributions. It has no dropout. It panics unless heads divides embed and KeyHeads divides heads.
 func MultiheadAttention(embed, heads int, opts ...MultiheadAttentionOptions) *MultiheadAttentionLayer {
 	var o MultiheadAttentionOptions
 	if len(opts) > 0 {
@@ -61,7 +60,7 @@ func MultiheadAttention(embed, heads int, opts ...MultiheadAttentionOptions) *Mu
 		o.DType = device.Float32
 	}
 	if heads < 1 || o.KeyHeads < 1 || embed%heads != 0 || heads%o.KeyHeads != 0 {
-		panic(fmt.Errorf("nn: MultiheadAttention of %d elements, %d heads and %d of keys: heads divide the elements, and those of keys the heads", embed, heads, o.KeyHeads))
+		panic(fmt.Errorf("nn: MultiheadAttention with embed %d, heads %d and KeyHeads %d: want heads to divide embed, and KeyHeads heads", embed, heads, o.KeyHeads))
 	}
 	rows := embed + 2*o.KeyHeads*(embed/heads)
 	bound := math.Sqrt(6 / float64(embed+rows))
@@ -132,8 +131,7 @@ func (l *MultiheadAttentionLayer) project(x *autograd.Variable, from, to int) *a
 	return autograd.Linear(autograd.Cast(x, l.InWeight.DType()), part(l.InWeight), bias)
 }
 
-// rotate applies the rotary embedding to as many heads of x [B T N D] as heads says, counted from the first
-// one. It caches the angles.
+// rotate applies the rotary embedding to the first heads heads of x [B T N D]. It caches the angles.
 func (l *MultiheadAttentionLayer) rotate(x *autograd.Variable, heads int) *autograd.Variable {
 	isDouble := x.DType() == device.Float64 // otherwise the angles are in Float32
 	if rows := x.Shape()[1]; l.cos == nil || l.angleRows < rows || l.cos.Device() != x.Device() || isDouble != (l.cos.DType() == device.Float64) {

@@ -8,26 +8,23 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// Cast converts m's parameters to another floating-point type, except those of the modules in keep,
-// such as a module whose sums need Float32. Buffers keep their type. A parameter that is not placed
-// starts later with the values that it would have had, rounded. A placed parameter gets a new variable
-// with its values rounded, so Cast must precede ddp.New and the optimizer. The error is the device's; it
-// names a parameter, and the parameters before that one are converted.
+// Cast converts m's parameters to another floating-point type, except those of the modules in keep, such as a module
+// whose sums need Float32. Buffers keep their type. A parameter that is not placed yet is later initialized with the
+// rounded values. A placed parameter gets a new variable with rounded values, so call Cast before ddp.New and before
+// creating the optimizer. A device error names the parameter that failed; the parameters before it are converted.
 //
-// Layers of this package convert their input to the type that they compute in, and losses convert 16-bit
-// values to Float32: see [Linear]. Cast panics with a [*device.DTypeError] if dt is not a
-// floating-point type.
+// Layers of this package convert their input to their type, and losses convert 16-bit values to Float32: see
+// [Linear]. Cast panics with a [*device.DTypeError] if dt is not a floating-point type.
 func Cast(m Model, dt device.DType, keep ...Model) error { return cast(m, dt, false, keep) }
 
-// CastWithMasters is [Cast] for a model that is trained with the option MasterWeights of package optim. It keeps
-// the Float32 values of the parameters that it rounds to 16 bits and that training changes; these must be placed.
-// The optimizer's Float32 copies then begin with those values, as the parameters of PyTorch's autocast do. If a copy
-// began with the rounded value, updates would have to add up to half a rounding step before the parameter changed.
+// CastWithMasters is [Cast], but optimizers with MasterWeights start their masters from the unrounded values, like
+// the parameters under PyTorch's autocast. If masters started from rounded values, updates would have to add up to
+// half a rounding step before a parameter changed. The model must be placed. Values of frozen parameters are not
+// kept.
 //
-// ddp.New makes the values equal on all ranks. Code that writes a parameter discards its values. The kept values are
-// the variables from before the cast; the optimizer's first step frees them. If the optimizer's state is saved before
-// that step and loaded again, its copies begin with rounded values. CastWithMasters panics with an [*UnplacedError]
-// if a parameter is not placed.
+// ddp.New makes the kept values equal on all ranks. Writing a parameter discards its kept value. The optimizer's
+// first step frees the kept values. If the optimizer's state is saved before that step and loaded again, its masters
+// start from rounded values. CastWithMasters panics with an [*UnplacedError] if a parameter is not placed.
 func CastWithMasters(m Model, dt device.DType, keep ...Model) error { return cast(m, dt, true, keep) }
 
 func cast(m Model, dt device.DType, masters bool, keep []Model) error {
@@ -40,7 +37,7 @@ func cast(m Model, dt device.DType, masters bool, keep []Model) error {
 			kept[p.value] = true
 		}
 	}
-	owned := map[*autograd.Variable]bool{} // several parameters may have one variable
+	owned := map[*autograd.Variable]bool{} // parameters may share a variable
 	for _, p := range m.Parameters() {
 		if kept[p.value] {
 			continue

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Container holds the parts of a model. A program's own model embeds a Container and registers its
-// parts with [Add]. The model then has the methods that placing, saving, casting and training need.
+// Container holds the parts of a model. A custom model embeds a Container and registers its parts with
+// [Add]. The model then has the methods needed for placing, saving, casting and training.
 //
 //	type Block struct {
 //		nn.Container
@@ -41,7 +41,7 @@ type part struct {
 // and the parameter's name in m. A part's name may contain dots ("h.0"). Add panics with a
 // [*DuplicateNameError] if c already has a part of that name.
 //
-// If several parts share a parameter, c has it once, by its first name. Weights are tied by assignment,
+// If several parts share a parameter, c has it once, under its first name. Weights are tied by assignment,
 // before or after Add:
 //
 //	head.Weight = embedding.Weight
@@ -62,13 +62,13 @@ func Add[M Model](c *Container, name string, m M) M {
 	return m
 }
 
-// AddParameter registers a parameter that belongs to c itself, by the parameter's name, and returns it.
+// AddParameter registers a parameter of c itself, under the parameter's name, and returns it.
 func (c *Container) AddParameter(p *Parameter) *Parameter {
 	c.add(part{p.name, "", ownParameter{p}})
 	return p
 }
 
-// AddBuffer registers a buffer that belongs to c itself, by the buffer's name, and returns it.
+// AddBuffer registers a buffer of c itself, under the buffer's name, and returns it.
 func (c *Container) AddBuffer(b *Buffer) *Buffer {
 	c.add(part{b.name, "", ownBuffer{b}})
 	return b
@@ -133,8 +133,8 @@ func (c *Container) SetTraining(on bool) {
 
 func (c *Container) container() *Container { return c }
 
-// Parts yields m and all models within it, at any depth: the parts of containers and of Sequentials, the
-// modules within Residual and Checkpoint, and what a method Unwrap() [Model] returns, as that of ddp.Model.
+// Parts yields m and all models within it, at any depth: the parts of containers and Sequentials, the
+// modules within Residual and Checkpoint, and the result of a method Unwrap() [Model], such as ddp.Model's.
 func Parts(m Model) iter.Seq[Model] {
 	return func(yield func(Model) bool) { parts(m, yield) }
 }
@@ -174,12 +174,12 @@ func (c *Container) path(part string) string {
 	return c.parent.path(c.name + "." + part)
 }
 
-// ownParameter makes a parameter a part of a container.
+// ownParameter adapts a parameter to a part of a container.
 type ownParameter struct{ p *Parameter }
 
 func (o ownParameter) Parameters() []*Parameter { return []*Parameter{o.p} }
 
-// ownBuffer makes a buffer a part of a container.
+// ownBuffer adapts a buffer to a part of a container.
 type ownBuffer struct{ b *Buffer }
 
 func (o ownBuffer) Parameters() []*Parameter { return nil }

@@ -10,8 +10,8 @@ import (
 // ConvOptions are the choices of [Conv2d].
 type ConvOptions struct {
 	Stride, Padding, Dilation int // a stride and a dilation of 0 mean 1
-	// Groups is the number of groups that the channels are cut into. An output channel depends on
-	// the input channels of its group alone. 0 means 1.
+	// Groups is the number of groups of channels. An output channel depends only on the input channels of
+	// its group. 0 means 1.
 	Groups int
 	// Height sets the kernel's size, stride, padding and dilation along the first axis of images
 	// if they differ from those along the second axis.
@@ -28,7 +28,7 @@ type ConvOptions struct {
 	Compute device.DType
 }
 
-// ConvHeight holds the choices of a [Conv2d] along the first axis of images.
+// ConvHeight configures a [Conv2d] along the first axis of images.
 type ConvHeight struct{ Kernel, Stride, Padding, Dilation int }
 
 // ConvLayer is a convolution: see [Conv2d].

@@ -8,7 +8,7 @@ import (
 // EmbeddingOptions are the choices of [Embedding].
 type EmbeddingOptions struct {
 	// Padding is an id whose row starts at zero and gets no gradient: PyTorch's padding_idx. nil
-	// means that there is none.
+	// means none.
 	Padding *int
 	// DType is the type of the weight; Invalid means Float32.
 	DType device.DType
@@ -21,7 +21,7 @@ type EmbeddingLayer struct {
 	padding int // -1 means none
 }
 
-// Embedding is a layer from ids [...], int64 within 0 to n-1, to the rows [... d] of its weight. The
+// Embedding is a layer that maps ids [...], int64 in [0, n), to the rows [... d] of its weight. The
 // weight starts normally distributed with mean 0 and standard deviation 1, as in PyTorch. opts holds
 // at most one value.
 func Embedding(n, d int, opts ...EmbeddingOptions) *EmbeddingLayer {

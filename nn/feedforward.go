@@ -2,9 +2,9 @@ package nn
 
 import "github.com/goddp/goddp/autograd"
 
-// FeedForward computes second(act(first(x))), the network of two layers in a transformer's block. If act
-// is [GELU] or [GELUTanh], it is one operation: see [autograd.FeedForward]. If act is a [Checkpoint] of
-// one of them, its result is not kept for the backward pass.
+// FeedForward computes second(act(first(x))), the two-layer network of a transformer block. If act is
+// [GELU] or [GELUTanh], it is one fused operation: see [autograd.FeedForward]. If act is a [Checkpoint]
+// of one of them, its result is recomputed in the backward pass.
 func FeedForward(x *autograd.Variable, first *LinearLayer, act Module, second *LinearLayer) *autograd.Variable {
 	opts, ok := feedForwardOptions(act)
 	if !ok || first.computeType() != second.computeType() {
@@ -15,8 +15,8 @@ func FeedForward(x *autograd.Variable, first *LinearLayer, act Module, second *L
 	return autograd.FeedForward(autograd.Cast(x, first.computeType()), w1, b1, w2, b2, opts)
 }
 
-// feedForwardOptions returns the options by which [autograd.FeedForward] computes act. ok reports whether
-// it can.
+// feedForwardOptions returns the options of [autograd.FeedForward] for act. ok reports whether act is
+// supported.
 func feedForwardOptions(act Module) (o autograd.FeedForwardOptions, ok bool) {
 	if c, is := act.(checkpoint); is {
 		o.Recompute = true
@@ -27,7 +27,7 @@ func feedForwardOptions(act Module) (o autograd.FeedForwardOptions, ok bool) {
 	return o, ok
 }
 
-// feedForward is a FeedForward in a Sequence. It has the first layer's parameters.
+// feedForward is a FeedForward in a Sequence. Its Parameters are the first layer's.
 type feedForward struct {
 	*LinearLayer
 	act    Module

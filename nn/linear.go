@@ -26,9 +26,9 @@ type LinearLayer struct {
 	compute device.DType // Invalid means the weight's type
 }
 
-// Linear is a layer from x [... in], of any floating-point type, to [... out]. Weight and bias start
-// uniformly distributed in ±1/√in, as in PyTorch; with in = 0 the bias starts at zero. opts holds at
-// most one value.
+// Linear is a layer that maps x [... in], of any floating-point type, to [... out]. Weight and bias
+// start uniformly distributed in ±1/√in, as in PyTorch; with in = 0 the bias starts at zero. opts
+// holds at most one value.
 func Linear(in, out int, opts ...LinearOptions) *LinearLayer {
 	var o LinearOptions
 	if len(opts) > 0 {

@@ -9,14 +9,14 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// Reduction states how a loss combines the losses of its elements.
+// Reduction says how a loss combines the losses of its elements.
 type Reduction uint8
 
 // The reductions.
 const (
 	ReduceMean Reduction = iota // the mean, a scalar
 	ReduceSum                   // the sum, a scalar
-	ReduceNone                  // no reduction: the result holds the loss of every element
+	ReduceNone                  // no reduction: the loss of every element
 )
 
 func (r Reduction) reduce(x *autograd.Variable) *autograd.Variable {
@@ -28,11 +28,11 @@ func (r Reduction) reduce(x *autograd.Variable) *autograd.Variable {
 	case ReduceNone:
 		return x
 	}
-	panic(fmt.Errorf("nn: there is no reduction %d", r))
+	panic(fmt.Errorf("nn: reduction %d, want ReduceMean, ReduceSum or ReduceNone", r))
 }
 
-// LossOptions are the choices of a loss. The zero value is PyTorch's default. All losses of 16-bit
-// values are computed in Float32, and are of that type.
+// LossOptions are the choices of a loss. The zero value is PyTorch's default. Losses of 16-bit values are
+// computed in Float32 and have that type.
 type LossOptions struct {
 	Reduction Reduction
 }
@@ -133,7 +133,7 @@ func BCEWithLogitsLoss(logits, target *autograd.Variable, opts ...BCEOptions) *a
 	sameShape("BCEWithLogitsLoss", logits, target)
 	for op, w := range map[string]*autograd.Variable{"BCEWithLogitsLoss with a weight": o.Weight, "BCEWithLogitsLoss with a PosWeight": o.PosWeight} {
 		if w != nil {
-			kernels.Broadcast(op, logits.Shape(), w.Shape()) // panics if they do not fit
+			kernels.Broadcast(op, logits.Shape(), w.Shape()) // panics if the shapes do not match
 		}
 	}
 	x, t := wide(logits), wide(target)
@@ -153,21 +153,21 @@ func BCEWithLogitsLoss(logits, target *autograd.Variable, opts ...BCEOptions) *a
 // CrossEntropyOptions are the choices of [CrossEntropyLoss].
 type CrossEntropyOptions struct {
 	Reduction Reduction
-	// IgnoreIndex is a label whose rows do not count; nil means none.
+	// IgnoreIndex is a label whose rows are ignored; nil means none.
 	IgnoreIndex *int64
 	// Weight, [C], multiplies the losses of each class; nil means 1. The mean is then divided by
 	// the sum of the labels' weights.
 	Weight *autograd.Variable
-	// LabelSmoothing is the part of each label that is spread over all classes equally.
+	// LabelSmoothing is the fraction of each label that is spread equally over all classes.
 	LabelSmoothing float64
 }
 
-// CrossEntropyLoss returns the mean over rows of -log(softmax(logits)[label]). logits are [N C] with
-// labels int64 [N], or [N C d1 ...] with labels [N d1 ...] and softmax along axis 1 (see
-// [autograd.FromLabels]). The result is a scalar unless opts chooses another reduction. The mean of no
-// rows, or of rows that are all ignored, is NaN. For 16-bit logits the loss is computed in Float32
-// and is of that type: in 16 bits, 1 minus a probability near 1 would be 0, and so would the gradient. If the logits are those of
-// a vocabulary, [autograd.LinearCrossEntropyLoss] takes less memory and time. opts holds at most one value.
+// CrossEntropyLoss returns the mean over rows of -log(softmax(logits)[label]). logits are [N C] with labels
+// int64 [N], or [N C d1 ...] with labels [N d1 ...] and softmax along axis 1 (see [autograd.FromLabels]).
+// The result is a scalar unless opts chooses another reduction. The mean is NaN if there are no rows or all
+// are ignored. For 16-bit logits the loss is computed in Float32 and has that type: in 16 bits, 1 minus a
+// probability near 1 would be 0, and so would the gradient. For the logits of a vocabulary,
+// [autograd.LinearCrossEntropyLoss] takes less memory and time. opts holds at most one value.
 func CrossEntropyLoss(logits, labels *autograd.Variable, opts ...CrossEntropyOptions) *autograd.Variable {
 	o := option(opts)
 	if o == (CrossEntropyOptions{}) && len(logits.Shape()) == 2 {
@@ -208,7 +208,7 @@ func withoutClasses(s device.Shape) device.Shape {
 	return append(append(device.Shape{}, s[0]), s[2:]...)
 }
 
-// likelihood returns the loss op of x, which holds logarithms of probabilities.
+// likelihood returns the loss op of x, which contains log-probabilities.
 func likelihood(op string, x, labels *autograd.Variable, o CrossEntropyOptions) *autograd.Variable {
 	defer func() {
 		r := recover()
@@ -284,7 +284,7 @@ func sameShape(op string, x, y *autograd.Variable) {
 	}
 }
 
-// wide returns x, converted to Float32 if it has 16 bits.
+// wide converts a 16-bit x to Float32, and otherwise returns x.
 func wide(x *autograd.Variable) *autograd.Variable {
 	if x.DType().Size() == 2 {
 		return autograd.Cast(x, device.Float32)

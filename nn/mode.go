@@ -6,17 +6,16 @@ import (
 )
 
 // Train sets m and all models within it to training mode, in which dropout is active and batch
-// normalisation uses the moments of the batch. Models start in training mode. restore gives each model
-// the mode that it had before.
+// normalization uses the moments of the batch. Models start in training mode. restore restores each
+// model's previous mode.
 func Train(m Model) (restore func()) { return setMode(m, true) }
 
-// Eval sets m and all models within it to evaluation mode. restore gives each model the mode that it had
-// before, so that a layer that the program keeps in evaluation mode stays in it:
+// Eval sets m and all models within it to evaluation mode. restore restores each model's previous mode,
+// so that a layer that the program keeps in evaluation mode stays in it:
 //
 //	defer nn.Eval(net)()
 //
-// Operations are still recorded for gradients; run an evaluation that needs no gradients within
-// [autograd.NoGrad].
+// Operations are still recorded for gradients; use [autograd.NoGrad] to avoid that.
 func Eval(m Model) (restore func()) { return setMode(m, false) }
 
 func setMode(m Model, on bool) (restore func()) {
@@ -31,7 +30,7 @@ func setMode(m Model, on bool) (restore func()) {
 	}
 	setTraining(m, on)
 	return func() {
-		for _, b := range all { // a model precedes those within it, whose modes it sets too
+		for _, b := range all { // a model precedes those within it, because it sets their modes too
 			setTraining(b.model, b.on)
 		}
 	}
@@ -52,8 +51,8 @@ func (m *mode) SetTraining(on bool) { m.evaluates = !on }
 // Training reports whether the mode is training.
 func (m *mode) Training() bool { return !m.evaluates }
 
-// trainingOn is Training for a layer that computes on dev. A recorded step stands only for steps in the
-// same mode.
+// trainingOn is Training for a layer that computes on dev. It adds a guard to a captured step, which is
+// replayed only in the same mode.
 func (m *mode) trainingOn(dev device.Device) bool {
 	on := m.Training()
 	if r := capture.Of(dev); r != nil {

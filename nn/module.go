@@ -11,10 +11,10 @@ import (
 // interface and may have any parameters and results: placing, saving, casting and training a model
 // need only its parameters.
 //
-// A model with buffers also has a method Buffers() []*Buffer, which returns each buffer once, the same
-// ones on every call. A model that computes differently in training and in evaluation, or that holds
-// such a model, also has the methods SetTraining(on bool) and Training() bool; without the second it counts
-// as in training. A [Container] has all three.
+// A model with buffers also has a method Buffers() []*Buffer, which returns each buffer once, the same ones
+// on every call. A model that computes differently in training and in evaluation, or contains such a model,
+// also has the methods SetTraining(on bool) and Training() bool; without the latter it counts as in
+// training. A [Container] has all three.
 type Model interface {
 	// Parameters returns each parameter once, in the order of registration, which should be the
 	// order in which Forward uses them. Every call returns the same parameters.
@@ -36,10 +36,10 @@ func Buffers(m Model) []*Buffer {
 	return nil
 }
 
-// Place allocates m's parameters and buffers on dev and writes their first values, drawn from the
-// random sequence that seed selects. Parameters and buffers that are placed already keep their memory
-// and their values, so Place may be called again. Place panics with an [*autograd.DeviceError] if one
-// of them is on another device. The error is the device's.
+// Place allocates m's parameters and buffers on dev and initializes them from the random sequence selected
+// by seed. Parameters and buffers that are already placed are not changed, so Place may be called again.
+// Place panics with an [*autograd.DeviceError] if one of them is on another device. The error is the
+// device's.
 func Place(m Model, dev device.Device, seed uint64) error {
 	var offset uint64
 	place := func(kind, name string, v *value) error {

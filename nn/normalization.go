@@ -10,10 +10,10 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// NormOptions are the choices of the normalising layers.
+// NormOptions configure the normalization layers.
 type NormOptions struct {
-	// Eps is added to variances. 0 means PyTorch's default: 1e-5, and for RMSNorm the distance
-	// from 1 to the next number of the type that the layer computes in.
+	// Eps is added to variances. 0 means PyTorch's default: 1e-5, and for RMSNorm the machine epsilon of the
+	// layer's type.
 	Eps float64
 	// NoAffine omits weight and bias.
 	NoAffine bool
@@ -23,7 +23,7 @@ type NormOptions struct {
 	// Float32.
 	DType device.DType
 
-	// The other options are those of a BatchNorm. The other layers panic if one is set.
+	// The following options apply only to BatchNorm. Other layers panic if one is set.
 
 	// Momentum is the weight of a batch in the running moments; 0 means 0.1.
 	Momentum float64
@@ -31,7 +31,7 @@ type NormOptions struct {
 	NoRunning bool
 	// ChannelsLast makes the input [n h w channels] or [n l channels].
 	ChannelsLast bool
-	// ReLU replaces negative elements of the result by 0. That is faster than a ReLU layer behind this one.
+	// ReLU fuses a ReLU into the layer, which is faster than a separate ReLU layer.
 	ReLU bool
 }
 
@@ -45,11 +45,11 @@ func normOptions(opts []NormOptions) (o NormOptions) {
 	return o
 }
 
-// rowNormOptions returns the options of a layer that is no BatchNorm.
+// rowNormOptions returns the options of a layer other than BatchNorm.
 func rowNormOptions(layer string, opts []NormOptions) NormOptions {
 	o := normOptions(opts)
 	if o.Momentum != 0 || o.NoRunning || o.ChannelsLast || o.ReLU {
-		panic(fmt.Errorf("nn: %s with Momentum %v, NoRunning %v, ChannelsLast %v and ReLU %v, which only a BatchNorm can have",
+		panic(fmt.Errorf("nn: %s with Momentum %v, NoRunning %v, ChannelsLast %v and ReLU %v, which only BatchNorm supports",
 			layer, o.Momentum, o.NoRunning, o.ChannelsLast, o.ReLU))
 	}
 	return o
@@ -63,7 +63,7 @@ func (o NormOptions) eps() float64 {
 	return o.Eps
 }
 
-// scaling holds the parameters of a normalising layer.
+// scaling holds the parameters of a normalization layer.
 type scaling struct {
 	Weight *Parameter // or nil
 	Bias   *Parameter // or nil
@@ -106,7 +106,7 @@ func (s *scaling) of(x *autograd.Variable) (in, weight, bias *autograd.Variable)
 type NormLayer struct {
 	scaling
 	apply func(x, weight, bias *autograd.Variable) *autograd.Variable
-	// add applies the layer to x + y, and returns this sum too; nil if no kernel computes both.
+	// add applies the layer to x + y, and also returns this sum; nil if there is no fused kernel.
 	add func(x, y, weight, bias *autograd.Variable) (sum, normed *autograd.Variable)
 }
 
@@ -114,7 +114,7 @@ type NormLayer struct {
 func (l *NormLayer) Forward(x *autograd.Variable) *autograd.Variable { return l.apply(l.of(x)) }
 
 // ForwardAdd returns x + y, and Forward of this sum. For LayerNorm and RMSNorm one kernel computes both if x
-// and y have one shape and the type of the parameters, as in the residual connections of a transformer.
+// and y have the same shape and the type of the parameters, as in a transformer's residual connections.
 func (l *NormLayer) ForwardAdd(x, y *autograd.Variable) (sum, normed *autograd.Variable) {
 	if l.add == nil || l.Weight != nil && l.Weight.Var().DType() != x.DType() {
 		sum = autograd.Add(x, y)
@@ -124,7 +124,7 @@ func (l *NormLayer) ForwardAdd(x, y *autograd.Variable) (sum, normed *autograd.V
 	return l.add(x, y, weight, bias)
 }
 
-// LayerNorm is a layer that normalises x [... d] over its last axis. opts holds at most one value.
+// LayerNorm is a layer that normalizes x [... d] over its last axis. opts holds at most one value.
 func LayerNorm(d int, opts ...NormOptions) *NormLayer { return LayerNormOver([]int{d}, opts...) }
 
 // LayerNormOver is [LayerNorm] over the last axes, which have the given shape.
@@ -161,8 +161,8 @@ func epsilon(dt device.DType) float64 {
 	return math.Ldexp(1, map[device.DType]int{device.Float32: -23, device.Float64: -52, device.Float16: -10, device.BFloat16: -7}[dt])
 }
 
-// GroupNorm is a layer that divides the channels of x [n channels ...] into groups, and normalises each
-// group of each sample. opts holds at most one value.
+// GroupNorm is a layer that divides the channels of x [n channels ...] into groups, and normalizes each group
+// of each sample. opts holds at most one value.
 func GroupNorm(groups, channels int, opts ...NormOptions) *NormLayer {
 	o := rowNormOptions("GroupNorm", opts)
 	return &NormLayer{newScaling(o, channels), func(x, weight, bias *autograd.Variable) *autograd.Variable {
@@ -170,14 +170,14 @@ func GroupNorm(groups, channels int, opts ...NormOptions) *NormLayer {
 	}, nil}
 }
 
-// BatchNormLayer normalises each channel over a batch: see [BatchNorm2d].
+// BatchNormLayer normalizes each channel over a batch: see [BatchNorm2d].
 type BatchNormLayer struct {
 	mode
 	scaling
 	RunningMean, RunningVar, NumBatchesTracked *Buffer // nil with NoRunning
 
-	// Peers are the ranks whose samples are normalised as one batch; nil means this rank alone.
-	// Package ddp sets it.
+	// Peers are the ranks whose samples are normalized as one batch; nil means only this rank. Package ddp sets
+	// it.
 	Peers autograd.BatchPeers
 
 	rank2    bool // whether the input is [n c h w]; otherwise [n c] or [n c l]
@@ -190,10 +190,10 @@ func BatchNorm1d(channels int, opts ...NormOptions) *BatchNormLayer {
 	return newBatchNorm(channels, false, opts)
 }
 
-// BatchNorm2d is a layer that normalises each channel of x [n channels h w]. In training it uses the
-// mean and the variance of the batch, and moves the running mean and variance towards them. In
-// evaluation it uses the running mean and variance. As in PyTorch, the running variance is the unbiased
-// one, and "num_batches_tracked" counts batches. opts holds at most one value.
+// BatchNorm2d is a layer that normalizes each channel of x [n channels h w]. In training it uses the mean and
+// the variance of the batch, and moves the running mean and variance towards them. In evaluation it uses the
+// running mean and variance. As in PyTorch, the running variance is the unbiased one, and "num_batches_tracked"
+// counts batches. opts holds at most one value.
 func BatchNorm2d(channels int, opts ...NormOptions) *BatchNormLayer {
 	return newBatchNorm(channels, true, opts)
 }
@@ -219,7 +219,7 @@ func (l *BatchNormLayer) Forward(x *autograd.Variable) *autograd.Variable {
 }
 
 // ForwardResidual applies the layer and adds residual, which has x's shape, before the ReLU if there is one. It
-// is faster than an addition of its own.
+// is faster than a separate addition.
 func (l *BatchNormLayer) ForwardResidual(x, residual *autograd.Variable) *autograd.Variable {
 	return l.forward(x, residual, l.o.ReLU)
 }

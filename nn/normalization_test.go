@@ -111,7 +111,7 @@ func TestOptionsOfBatchNormAlone(t *testing.T) {
 		"LayerNormOver": func() { nn.LayerNormOver([]int{4}, nn.NormOptions{Momentum: 0.5}) },
 		"RMSNorm":       func() { nn.RMSNorm(4, nn.NormOptions{NoRunning: true}) },
 	} {
-		if err := thrown(f); err == nil || !strings.Contains(err.Error(), "which only a BatchNorm can have") {
+		if err := thrown(f); err == nil || !strings.Contains(err.Error(), "which only BatchNorm supports") {
 			t.Errorf("%s: panic with %v, want an error about the options", name, err)
 		}
 	}

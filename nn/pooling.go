@@ -10,10 +10,9 @@ type PoolOptions struct {
 	Padding int
 	// Dilation is the distance between the elements of a window of MaxPool2d; 0 means 1.
 	Dilation int
-	// CeilMode adds a last window that reaches beyond the padding.
+	// CeilMode adds a last window that extends beyond the padding.
 	CeilMode bool
-	// ExcludePadding makes AvgPool2d leave padding out of its means: PyTorch's
-	// count_include_pad=False.
+	// ExcludePadding makes AvgPool2d exclude padding from its means: PyTorch's count_include_pad=False.
 	ExcludePadding bool
 	// ChannelsLast makes images [n h w c] instead of [n c h w].
 	ChannelsLast bool

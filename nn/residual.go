@@ -2,7 +2,7 @@ package nn
 
 import "github.com/goddp/goddp/autograd"
 
-// Residual is a module that computes x + m(x). It has m's parameters and buffers by m's names.
+// Residual is a module that computes x + m(x). Parameters and buffers keep m's names.
 func Residual(m Module) Module { return residual{wrapper{m}} }
 
 type residual struct{ wrapper }
@@ -11,7 +11,7 @@ func (r residual) Forward(x *autograd.Variable) *autograd.Variable {
 	return autograd.Add(x, r.Module.Forward(x))
 }
 
-// wrapper is a module around another module, whose parameters, buffers and mode it has.
+// wrapper is a module around another module. Parameters, buffers and mode are the inner module's.
 type wrapper struct{ Module }
 
 func (w wrapper) Buffers() []*Buffer    { return Buffers(w.Module) }

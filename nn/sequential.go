@@ -19,12 +19,12 @@ type step struct {
 	Module
 }
 
-// Sequential applies mods one after another. The name of a parameter is the module's index, a dot, and
-// the parameter's name in the module: "0.weight". A module that occurs twice in mods is applied twice,
-// but its parameters occur once, by the first index. A Linear or a BatchNorm followed by a ReLU runs as one
-// operation, and so do two Linears with a GELU or GELUTanh between them: see [FeedForward].
+// Sequential applies mods one after another. The name of a parameter is the module's index, a dot, and the
+// parameter's name in the module: "0.weight". A module that occurs twice in mods is applied twice, but its
+// parameters occur once, under the first index. A Linear or a BatchNorm followed by a ReLU is fused, and so
+// are two Linears with a GELU or GELUTanh between them: see [FeedForward].
 //
-// If a module panics because shapes or types do not fit, the panic names the module: see
+// If a module panics because shapes or types do not match, the panic names the module: see
 // [device.ShapeError].
 func Sequential(mods ...Module) *Sequence {
 	s := &Sequence{}
@@ -37,7 +37,7 @@ func Sequential(mods ...Module) *Sequence {
 	return s
 }
 
-// fuse replaces the last steps by one that computes the same as one operation, if there is one.
+// fuse replaces the last steps by an equivalent fused step, if there is one.
 func (s *Sequence) fuse() {
 	at := func(fromEnd int) Module { // at: a step counted from the end, nil if there is none
 		if i := len(s.steps) - fromEnd; i >= 0 {
@@ -75,7 +75,7 @@ func (s *Sequence) Forward(x *autograd.Variable) *autograd.Variable {
 	return x
 }
 
-// apply applies one module. It adds the module's name to a panic that names no layer yet.
+// apply applies one module. It adds the module's name to a panic that does not name a layer yet.
 func (s *Sequence) apply(m step, x *autograd.Variable) *autograd.Variable {
 	defer func() {
 		if r := recover(); r != nil {

@@ -12,10 +12,10 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// State returns m's parameters and buffers by name: its state dict. The values are the variables
-// themselves, not copies. A model that is wrapped for distributed training has the names of the module
-// in it, without a prefix, so a state fits both. State panics with a [*DuplicateNameError] if two
-// variables have the same name.
+// State returns m's parameters and buffers by name: its state dict. The values are the variables themselves,
+// not copies. A model wrapped by package ddp has the names of the inner module, without a prefix, so the
+// state of one loads into the other. State panics with a [*DuplicateNameError] if two variables have the
+// same name.
 func State(m Model) map[string]*autograd.Variable {
 	state := map[string]*autograd.Variable{}
 	add := func(name string, v *autograd.Variable) {
@@ -33,8 +33,8 @@ func State(m Model) map[string]*autograd.Variable {
 	return state
 }
 
-// AllNames returns the variables of [State] by every name that they have. A parameter or buffer that several
-// parts of m share has one name in State, the first. In PyTorch's state dict it has a name for each part.
+// AllNames returns the variables of [State] under all their names. A parameter or buffer that several parts
+// of m share has only its first name in State, but one name per part in PyTorch's state dict.
 func AllNames(m Model) map[string]*autograd.Variable {
 	all := State(m)
 	known := map[*autograd.Variable]bool{}
@@ -70,7 +70,7 @@ func visitNames(m Model, prefix string, visit func(name string, v *value)) {
 	}
 }
 
-// LoadState sets m's parameters and buffers, which are placed, to the values in state, which may be on
+// LoadState sets m's parameters and buffers, which must be placed, to the values in state, which may be on
 // another device. It converts floating-point numbers to the types in m. If names or shapes differ, it
 // returns a [*StateError] and changes nothing. Another error is a device's, and m is then partly loaded.
 func LoadState(ctx context.Context, m Model, state map[string]*autograd.Variable) error {
@@ -85,7 +85,7 @@ func LoadState(ctx context.Context, m Model, state map[string]*autograd.Variable
 	return nil
 }
 
-// CheckState returns a [*StateError] unless state fits m. LoadState calls it first.
+// CheckState returns a [*StateError] unless state matches m. LoadState calls it first.
 func CheckState(m Model, state map[string]*autograd.Variable) error {
 	mine, e := State(m), &StateError{}
 	for _, name := range slices.Sorted(maps.Keys(mine)) {
@@ -138,18 +138,18 @@ func load(ctx context.Context, dst, src *autograd.Variable) error {
 	return dev.Kernels().Copy(dev.Compute(), dst.Tensor(), t)
 }
 
-// StateError lists all differences that keep a state from being loaded into a module. Its message names the
-// first of each kind, and says how many more there are.
+// StateError lists all differences between a state and a module. Its message names the first of each kind,
+// and the number of the others.
 type StateError struct {
-	Missing    []string // names that the module has and the state lacks
-	Unexpected []string // names that the state has and the module does not
+	Missing    []string // names only in the module
+	Unexpected []string // names only in the state
 	Mismatched []StateMismatch
 }
 
 // StateMismatch is a variable whose shape or kind of numbers differs.
 type StateMismatch struct {
 	Name          string
-	State, Module string // its type and shape in the state and in the module: "float32[4 3]"
+	State, Module string // type and shape in the state and in the module: "float32[4 3]"
 }
 
 func (e *StateError) Error() string {
@@ -170,7 +170,7 @@ func (e *StateError) Error() string {
 			parts = append(parts, fmt.Sprintf("%d more differ", len(e.Mismatched)-most))
 			break
 		}
-		parts = append(parts, fmt.Sprintf("%q is %s in it and %s in the module", m.Name, m.State, m.Module))
+		parts = append(parts, fmt.Sprintf("%q is %s in the state and %s in the module", m.Name, m.State, m.Module))
 	}
 	return "nn: the state does not fit the module: " + strings.Join(parts, "; ")
 }

@@ -81,7 +81,7 @@ func TestStateThatDoesNotFit(t *testing.T) {
 		!slices.Equal(e.Mismatched, []nn.StateMismatch{{"2.weight", "float32[4 2]", "float32[2 4]"}}) {
 		t.Errorf("got %+v", e)
 	}
-	for _, part := range []string{`lacks ["0.weight" "2.count"]`, `no ["module.0.weight"]`, `"2.weight" is float32[4 2] in it and float32[2 4] in the module`} {
+	for _, part := range []string{`lacks ["0.weight" "2.count"]`, `no ["module.0.weight"]`, `"2.weight" is float32[4 2] in the state and float32[2 4] in the module`} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("%q lacks %q", err, part)
 		}

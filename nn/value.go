@@ -10,32 +10,31 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// Parameter is a variable that training changes, with its name in a module. A module that contains other
-// modules returns their parameters with longer names, as new Parameters of the same variables.
+// Parameter is a trainable variable with its name in a module. A module that contains other modules returns their
+// parameters with longer names, as new Parameters of the same variables.
 type Parameter struct {
 	name string
 	*value
 }
 
-// NewParameter returns a parameter of v, a leaf. v requires a gradient from now on.
+// NewParameter returns a parameter for v, a leaf, which requires a gradient from now on.
 func NewParameter(name string, v *autograd.Variable) *Parameter {
 	return &Parameter{name, placed(name, v.RequireGrad())}
 }
 
-// NewPart returns a parameter of v, a leaf that holds some of the elements of whole. An optimizer gets
-// such a parameter if the elements are divided among ranks. Its name and its shape are those of whole;
-// its Var and its Grad have v's shape. v requires a gradient from now on.
+// NewPart returns a parameter for v, a leaf with some of the elements of whole. Optimizers get such parts if parameters
+// are sharded over ranks. Name and shape are those of whole; Var and Grad have v's shape. v requires a gradient from
+// now on.
 func NewPart(whole *Parameter, v *autograd.Variable) *Parameter {
 	p := NewParameter(whole.name, v)
 	p.shape, p.whole = whole.shape, whole.Var()
 	return p
 }
 
-// NewUnplacedParameter returns a parameter without a variable. [Place] makes the variable, and init
-// writes its first values.
+// NewUnplacedParameter returns a parameter without a variable. [Place] creates the variable, and init initializes it.
 func NewUnplacedParameter(name string, init Init, dt device.DType, shape ...int) *Parameter {
 	if slices.ContainsFunc(shape, func(n int) bool { return n < 0 }) {
-		panic(fmt.Sprintf("nn: parameter %q of shape %v: want no size below 0", name, shape))
+		panic(fmt.Sprintf("nn: parameter %q has shape %v, want sizes of at least 0", name, shape))
 	}
 	return &Parameter{name, &value{init: init, dtype: dt, shape: shape}}
 }
@@ -43,19 +42,18 @@ func NewUnplacedParameter(name string, init Init, dt device.DType, shape ...int)
 // Name returns the parameter's name in the module that returned the parameter.
 func (p *Parameter) Name() string { return p.name }
 
-// Grad returns the gradient, nil if there is none: see [autograd.Variable.Grad]. With package ddp/zero it is defined in
-// this rank's part alone: see [autograd.Variable.GradDivided].
+// Grad returns the gradient, nil if there is none: see [autograd.Variable.Grad]. With package ddp/zero it is defined
+// only in this rank's part: see [autograd.Variable.GradDivided].
 func (p *Parameter) Grad() *autograd.Variable { return p.variable(p.name).Grad() }
 
 // Var returns the variable. It panics with an [*UnplacedError] if the parameter is not placed.
 func (p *Parameter) Var() *autograd.Variable { return p.variable(p.name) }
 
-// IsPart reports whether the parameter is a part of another: see [NewPart].
+// IsPart reports whether the parameter is a part of another parameter: see [NewPart].
 func (p *Parameter) IsPart() bool { return p.whole != nil }
 
-// Identity returns a value that is equal for all Parameters of the same variable, and different for
-// others. Code that changes each variable once compares identities. Placing a parameter changes its
-// identity.
+// Identity returns a comparable value that is equal for two Parameters if and only if they have the same variable. Use
+// it to process each variable once. Placing a parameter changes its identity.
 func (p *Parameter) Identity() any {
 	if p.v != nil {
 		return p.v
@@ -82,7 +80,7 @@ func (p *Parameter) Unfreeze() {
 	}
 }
 
-// Frozen reports whether the parameter gets no gradient.
+// Frozen reports whether the parameter is frozen.
 func (p *Parameter) Frozen() bool {
 	if p.v != nil {
 		return !p.v.RequiresGrad()
@@ -99,8 +97,7 @@ type Buffer struct {
 	span *Span // nil if the variable holds all elements
 }
 
-// Span states which elements of a tensor of shape Whole a variable holds: the elements Lo to Hi-1, in
-// row-major order.
+// Span says which elements of a tensor of shape Whole a variable contains: [Lo, Hi) in row-major order.
 type Span struct {
 	Whole  device.Shape
 	Lo, Hi int
@@ -111,12 +108,12 @@ func NewBuffer(name string, v *autograd.Variable) *Buffer {
 	return &Buffer{name: name, value: placed(name, v)}
 }
 
-// Divided returns the same buffer, marked as the elements s of a tensor that is divided among ranks.
+// Divided returns the same buffer, marked as the elements s of a sharded tensor.
 func (b *Buffer) Divided(s Span) *Buffer {
 	return &Buffer{b.name, b.value, &s}
 }
 
-// Span returns the elements of a tensor that the buffer holds. divided is false if it holds all of them.
+// Span returns which elements of a sharded tensor the buffer contains. divided is false if it contains all.
 func (b *Buffer) Span() (s Span, divided bool) {
 	if b.span != nil {
 		return *b.span, true
@@ -124,8 +121,7 @@ func (b *Buffer) Span() (s Span, divided bool) {
 	return Span{Whole: b.shape, Hi: b.shape.Len()}, false
 }
 
-// NewUnplacedBuffer returns a buffer without a variable. [Place] makes the variable, and init writes its
-// first values.
+// NewUnplacedBuffer returns a buffer without a variable. [Place] creates the variable, and init initializes it.
 func NewUnplacedBuffer(name string, init Init, dt device.DType, shape ...int) *Buffer {
 	return &Buffer{name: name, value: &value{init: init, dtype: dt, shape: shape}}
 }
@@ -138,8 +134,8 @@ func (b *Buffer) Var() *autograd.Variable { return b.variable(b.name) }
 
 func (b *Buffer) String() string { return b.describe(b.name) }
 
-// Init enqueues a kernel on dev's compute stream that writes the first values of a new variable. Random
-// values are the numbers from offset on in the sequence that seed selects.
+// Init enqueues a kernel on dev's compute stream that initializes a variable. Random values are those from offset on in
+// the sequence selected by seed.
 type Init func(dev device.Device, dst device.Tensor, seed, offset uint64) error
 
 // Uniform draws values from [lo, hi).
@@ -163,14 +159,14 @@ func Constant(x float64) Init {
 	}
 }
 
-// UnplacedError is the panic value of the use of a parameter or buffer that [Place] has not placed.
+// UnplacedError is the panic value for using a parameter or buffer before [Place].
 type UnplacedError struct{ Name string }
 
 func (e *UnplacedError) Error() string {
-	return fmt.Sprintf("nn: %s is on no device yet. If its module is a part of a model, the model has to register it by nn.Add; else Place it", e.Name)
+	return fmt.Sprintf("nn: %s is not placed on a device. Register its module in the model with nn.Add, or call nn.Place", e.Name)
 }
 
-// value is the content of a parameter or a buffer, shared by all its names.
+// value is the content of a parameter or buffer, shared by all its names.
 type value struct {
 	shape device.Shape
 	dtype device.DType
@@ -178,10 +174,10 @@ type value struct {
 	v     *autograd.Variable // nil before Place
 	path  string             // its name in the outermost model, for messages; empty before Add
 
-	whole  *autograd.Variable // of a part: the variable that its own has elements of; else nil
-	master master             // of a parameter in 16 bits; mostly there is none
+	whole  *autograd.Variable // for a part, the variable of the whole; else nil
+	master master             // for a 16-bit parameter; usually unset
 
-	frozen bool // whether Place leaves the parameter without a gradient
+	frozen bool // whether Place creates the parameter frozen
 }
 
 func placed(name string, v *autograd.Variable) *value {
@@ -194,7 +190,7 @@ func (v *value) Shape() device.Shape { return v.shape }
 // DType returns the type of the elements.
 func (v *value) DType() device.DType { return v.dtype }
 
-// Placed reports whether there is a variable.
+// Placed reports whether the variable exists.
 func (v *value) Placed() bool { return v.v != nil }
 
 func (v *value) variable(name string) *autograd.Variable {
@@ -215,7 +211,7 @@ func (v *value) describe(name string) string {
 	return fmt.Sprintf("%s %v%v", name, v.dtype, v.shape)
 }
 
-// place makes the variable if there is none.
+// place creates the variable if there is none.
 func (v *value) place(dev device.Device, name string, seed, offset uint64) error {
 	if v.v != nil {
 		if on := v.v.Device(); on != dev {
@@ -225,7 +221,7 @@ func (v *value) place(dev device.Device, name string, seed, offset uint64) error
 	}
 	initial := v.dtype
 	if initial.Size() == 2 {
-		initial = device.Float32 // the same numbers as if Cast converted it later
+		initial = device.Float32 // the same values as if Cast converted it later
 	}
 	first := autograd.Zeros(dev, initial, v.shape...)
 	if err := first.Err(); err != nil {

@@ -22,8 +22,8 @@ type AdamWOptions struct {
 	// Eps is added to the root of the mean squared gradient, so that the step never divides by zero.
 	// If it is 0 and NoDefaults is not set, it is 1e-8.
 	Eps float64
-	// NoDefaults takes Betas and Eps literally, even if they are 0. With an Eps of 0 an element
-	// becomes NaN in a step in which its mean squared gradient is 0.
+	// NoDefaults uses Betas and Eps even if they are 0. With Eps 0 an element becomes NaN if its mean
+	// squared gradient is 0.
 	NoDefaults bool
 	// WeightDecay times LR is the fraction of a parameter that a step subtracts.
 	// PyTorch's default is 0.01.
@@ -32,7 +32,7 @@ type AdamWOptions struct {
 	// torch.optim.Adam: see [NewAdam].
 	Coupled bool
 	// AMSGrad divides by the root of the largest mean squared gradient so far instead of the current
-	// one. It cannot change after the optimizer was made.
+	// one. It cannot change later.
 	AMSGrad bool
 	// MasterWeights is as in [SGDOptions]. The means are Float32 too; in 16 bits the mean squares of
 	// small gradients would be zero.
@@ -72,17 +72,17 @@ type AdamWGroup struct {
 
 // AdamW divides the mean of the gradients by the root of the mean of their squares. Its State has the
 // means, named "NAME.mean" and "NAME.variance", and the number of updates that they include, named
-// "NAME.updates"; with AMSGrad also the largest mean square, named "NAME.max_variance". One
-// goroutine drives it. Other goroutines may call Committed.
+// "NAME.updates"; with AMSGrad also the largest mean square, named "NAME.max_variance". Only Committed
+// may be called from several goroutines.
 type AdamW struct {
 	optimizer
 	elementwise
 	groups[*AdamWGroup]
 }
 
-// NewAdamW makes an optimizer for params, with the options of opts, and for more groups with
-// options of their own, such as the biases without weight decay. It handles tied weights and returns
-// errors as [NewSGD] does.
+// NewAdamW returns an optimizer for params with the options opts, and for more parameter groups with
+// their own options, such as biases without weight decay. It handles tied weights and returns errors as
+// [NewSGD] does.
 func NewAdamW(params []*nn.Parameter, opts *AdamWOptions, more ...AdamWGroup) (*AdamW, error) {
 	first := AdamWGroup{Params: params}
 	if opts != nil {
@@ -98,8 +98,8 @@ func NewAdamW(params []*nn.Parameter, opts *AdamWOptions, more ...AdamWGroup) (*
 	return o, nil
 }
 
-// NewAdam makes an optimizer with the update rule of torch.optim.Adam: it is NewAdamW with Coupled set
-// in opts and in more.
+// NewAdam returns an optimizer with the update rule of torch.optim.Adam: it is NewAdamW with Coupled
+// set in opts and in more.
 func NewAdam(params []*nn.Parameter, opts *AdamWOptions, more ...AdamWGroup) (*AdamW, error) {
 	var o AdamWOptions
 	if opts != nil {
@@ -122,10 +122,9 @@ func (o *optimizer) addAdamW(g *AdamWGroup) error {
 	return o.add(g.Params, func() rule { return &adamRule{group: g} })
 }
 
-// adamRule is the rule of AdamW for one parameter. The host counts the updates that the means
-// include, because it knows which step was skipped. In the state the count is a variable on the device.
-// The host writes it when the caller asks for the state, and reads it when the caller may have loaded
-// another.
+// adamRule is the rule of AdamW for one parameter. The host counts the updates that the means include,
+// because it knows which step was skipped. In the state the count is a variable on the device, written
+// when the caller requests the state, and read when the caller may have loaded another.
 type adamRule struct {
 	group          *AdamWGroup
 	mean, variance *autograd.Variable // nil before the first step
@@ -203,7 +202,7 @@ func (r *adamRule) update(s *slot, scaled Scaled, batch *batch) error {
 	return nil
 }
 
-// record makes a recorded step take the learning rate and the number of updates of each replay.
+// record makes a captured step use the learning rate and the number of updates of each replay.
 func (r *adamRule) record(scaled Scaled, step *kernels.AdamWStep) {
 	type decisive struct {
 		AdamWOptions

@@ -7,12 +7,11 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// batchSize is the maximum size of the gradients of a batch of several updates, in bytes. The kernel that
-// applies so many gradients takes about as long as its launch.
+// batchSize is the maximum size in bytes of the gradients of a batch of several updates. A kernel for
+// this many gradients takes about as long as its launch.
 const batchSize = 4 << 20
 
-// batch is updates of several parameters that are enqueued together, because a device runs them by few
-// kernels.
+// batch collects updates of several parameters, so that a device can fuse them into few kernels.
 type batch struct {
 	sgd     []kernels.SGDStep
 	adamW   []kernels.AdamWStep

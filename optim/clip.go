@@ -10,18 +10,17 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// ClipGradNorm scales all gradients of params by one factor so that their common norm, as one vector,
-// is at most max. The factor is max/(norm + 1e-6) if that is below 1. It returns the norm
-// before clipping, a scalar of type Float32, or Float64 if a parameter is. params must not be empty, and
-// all must be on one device. A parameter without a gradient is ignored. The norm is computed in Float64.
+// ClipGradNorm scales all gradients of params by one factor so that their total norm is at most max. The
+// factor is max/(norm + 1e-6) if that is below 1. It returns the norm before clipping, a scalar of type
+// Float32, or Float64 if a parameter is. params must not be empty, and all must be on one device. A
+// parameter without a gradient is ignored. The norm is computed in Float64.
 //
-// It is torch.nn.utils.clip_grad_norm_. The program calls it between Backward and Step. It only
-// enqueues work on the device; reading the norm waits for the device. Replicas of package ddp have
-// equal gradients, so they compute equal norms. If parameters are divided among ranks, use
-// [ClipGradPNormOver], or with package ddp/zero the method ClipGradNorm of its optimizer: for parameters
-// of ddp/zero ClipGradNorm returns an error. Unscale the gradients of a scaled loss first or, in Float16,
-// scale max: see package amp. As in PyTorch, a norm of NaN makes all gradients NaN. With an infinite norm
-// finite gradients become 0 and infinite ones NaN.
+// It is torch.nn.utils.clip_grad_norm_. Call it between Backward and Step. It only enqueues work on the
+// device; reading the norm waits for the device. Replicas of package ddp have equal gradients, so their
+// norms are equal. If parameters are sharded, use [ClipGradPNormOver], or with package ddp/zero the
+// method ClipGradNorm of its optimizer: for parameters of ddp/zero ClipGradNorm returns an error. Unscale
+// the gradients of a scaled loss first or, in Float16, scale max: see package amp. As in PyTorch, a norm
+// of NaN makes all gradients NaN. With an infinite norm finite gradients become 0 and infinite ones NaN.
 //
 // It returns an [*OptionError] unless max is above 0.
 func ClipGradNorm(params []*nn.Parameter, max float64) (norm *autograd.Variable, err error) {
@@ -40,10 +39,10 @@ func ClipGradPNorm(params []*nn.Parameter, p, max float64) (norm *autograd.Varia
 	return ClipGradPNormOver(params, p, max, func(device.Tensor) error { return nil })
 }
 
-// ClipGradPNormOver is ClipGradPNorm for parameters that are divided among ranks. total gets
-// Σ|g|^p over this rank's gradients, one Float64 element on the device's compute stream, and must
-// replace it by the sum over all ranks. With an infinite p it gets the largest magnitude, and must
-// replace it by the largest over all ranks. params are this rank's parts ([nn.NewPart]).
+// ClipGradPNormOver is ClipGradPNorm for sharded parameters. total is called with Σ|g|^p over this rank's
+// gradients, one Float64 element on the device's compute stream, and must replace it by the sum over all
+// ranks. With an infinite p it is called with the largest magnitude, and must replace it by the maximum
+// over all ranks. params are this rank's parts ([nn.NewPart]).
 func ClipGradPNormOver(params []*nn.Parameter, p, max float64, total func(sum device.Tensor) error) (norm *autograd.Variable, err error) {
 	if !(p > 0) {
 		return nil, &OptionError{"p", p, "above 0"}
@@ -67,7 +66,7 @@ func ClipGradPNormOver(params []*nn.Parameter, p, max float64, total func(sum de
 }
 
 func clipDivided(p *nn.Parameter) error {
-	return fmt.Errorf("optim: clipping gradients: that of %s is divided among the ranks: call the method ClipGradNorm of the optimizer that zero.New returned", p.Name())
+	return fmt.Errorf("optim: clipping gradients: the gradient of %s is sharded: call the method ClipGradNorm of the optimizer that zero.New returned", p.Name())
 }
 
 // clip enqueues the kernels of ClipGradPNormOver.
@@ -101,8 +100,8 @@ func clip(params []*nn.Parameter, p, max float64, total func(device.Tensor) erro
 	return norm, k.ScaleToNorm(s, norm.Tensor(), sum, p, max, grads...)
 }
 
-// gradients returns the gradients of params, each once, the last parameters' first: these are reduced
-// first. Tied weights have one gradient.
+// gradients returns the gradients of params, each once, in reverse order, because the last parameters'
+// are reduced first. Tied weights have one gradient.
 func gradients(params []*nn.Parameter) (grads []*autograd.Variable) {
 	seen := map[*autograd.Variable]bool{}
 	for _, p := range slices.Backward(params) {
@@ -115,8 +114,8 @@ func gradients(params []*nn.Parameter) (grads []*autograd.Variable) {
 }
 
 // ClipGradValue limits each element of the gradients of params to the range -bound to bound, as
-// torch.nn.utils.clip_grad_value_ does. A NaN stays NaN. It works on divided gradients too. It returns an [*OptionError] unless bound is 0
-// or more.
+// torch.nn.utils.clip_grad_value_ does. A NaN stays NaN. It also works on sharded gradients. It returns
+// an [*OptionError] unless bound is 0 or more.
 func ClipGradValue(params []*nn.Parameter, bound float64) error {
 	if err := checkNotNegative([]string{"bound"}, bound); err != nil {
 		return err

@@ -25,9 +25,8 @@ type EMAOptions struct {
 // parameters. Averages of 16-bit floats are kept in Float32, in which a small 1-Decay is not lost.
 // Frozen parameters and buffers are copied, not averaged.
 //
-// An EMA is an [Optimizer]: it wraps the one that updates the parameters, and its State has the
-// state of that optimizer and the averages, for saving and for ddp.Recover. One goroutine drives it.
-// Other goroutines may call Committed.
+// An EMA is an [Optimizer]: it wraps the one that updates the parameters, and its State contains the state of that
+// optimizer and the averages, for saving and for ddp.Recover. Only Committed may be called from several goroutines.
 type EMA struct {
 	Optimizer // the optimizer of the parameters
 	module    nn.Model
@@ -46,8 +45,8 @@ type average struct {
 	mean    *autograd.Variable
 }
 
-// NewEMA makes averages of the parameters of m, which opt updates. It returns an [*OptionError]
-// if Decay is out of range.
+// NewEMA returns averages of the parameters of m, which opt updates. It returns an [*OptionError] if Decay is out of
+// range.
 func NewEMA(m nn.Model, opt Optimizer, opts *EMAOptions) (*EMA, error) {
 	e := &EMA{Optimizer: opt, module: m, decay: 0.999}
 	if opts != nil && opts.Decay != 0 {
@@ -69,11 +68,11 @@ func (e *EMA) Step() error {
 	return e.Update()
 }
 
-// SetLR sets the learning rate of the optimizer. It panics if that is no [LRSetter].
+// SetLR sets the learning rate of the optimizer. It panics if the optimizer is not an [LRSetter].
 func (e *EMA) SetLR(lr float64) { e.Optimizer.(LRSetter).SetLR(lr) }
 
-// KeepLR returns a function that gives the optimizer's groups the learning rates that they have now. It does nothing if
-// the optimizer is no [LRKeeper].
+// KeepLR returns a function that restores the optimizer's current learning rates. It does nothing if the optimizer is
+// not an [LRKeeper].
 func (e *EMA) KeepLR() (restore func()) {
 	if k, ok := e.Optimizer.(LRKeeper); ok {
 		return k.KeepLR()
@@ -81,8 +80,8 @@ func (e *EMA) KeepLR() (restore func()) {
 	return func() {}
 }
 
-// ClipGradNorm calls the optimizer's method ClipGradNorm if it has one, as that of package ddp/zero does, whose ranks
-// hold parts of the gradients. Otherwise it calls [ClipGradNorm].
+// ClipGradNorm calls the optimizer's method ClipGradNorm if it has one, such as that of ddp/zero, whose gradients are
+// sharded. Otherwise it calls [ClipGradNorm].
 func (e *EMA) ClipGradNorm(max float64) (norm *autograd.Variable, err error) {
 	if o, ok := e.Optimizer.(interface {
 		ClipGradNorm(max float64) (*autograd.Variable, error)
@@ -92,11 +91,10 @@ func (e *EMA) ClipGradNorm(max float64) (norm *autograd.Variable, err error) {
 	return ClipGradNorm(e.Parameters(), max)
 }
 
-// Update includes the current parameters in the averages, if the optimizer has committed a step
-// since the last Update. A program that steps the optimizer itself, for example by a loss scaler,
-// calls Update after each step. Update enqueues work on the device and waits for nothing. If there is
-// no memory, Update changes nothing. After any other error the averages are inconsistent, and Update
-// returns the same error until the program has loaded a state.
+// Update includes the current parameters in the averages, if the optimizer has committed a step since the last
+// Update. A program that steps the optimizer itself, for example through a loss scaler, must call Update after each
+// step. Update only enqueues work on the device. If there is too little memory, Update changes nothing. After any
+// other error the averages are inconsistent, and Update returns the same error until the program has loaded a state.
 func (e *EMA) Update() error {
 	if e.err != nil {
 		return e.err
@@ -184,8 +182,7 @@ func (e *EMA) allocate() error {
 	return nil
 }
 
-// scratch allocates memory for the largest parameter that has to be converted. The caller calls
-// free.
+// scratch allocates memory for the largest parameter that must be converted. The caller must call free.
 func (e *EMA) scratch() (buf device.Buffer, free func(), err error) {
 	size := 0
 	for _, a := range e.averages {
@@ -230,15 +227,14 @@ func (a *average) copy(dst, src device.Tensor) error {
 	return nil
 }
 
-// With calls f while the averages are in place of the parameters and buffers, for an evaluation or to
-// save them. Afterwards it puts the originals back. Both count as in-place writes: a graph that was
-// recorded before With, or within f, cannot run backward afterwards. Before the first Update f sees
-// the parameters themselves. Within f, Step returns an error and Committed returns false.
+// With calls f with the parameters and buffers replaced by their averages, for an evaluation or to save them.
+// Afterwards it restores the originals. Both count as in-place writes: a graph that was recorded before With, or
+// within f, cannot run backward afterwards. Before the first Update f sees the original parameters. Within f, Step
+// returns an error and Committed returns false.
 //
-// With returns the error of f. It returns an error without calling f if there is no memory for
-// a copy of the parameters, if the parameters are not consistent, or if the optimizer is no
-// [ParameterSwapper]. If the originals could not be put back, With returns an error and the program
-// has to load a state.
+// With returns the error of f. It returns an error without calling f if there is too little memory for a copy of the
+// parameters, if the parameters are inconsistent, or if the optimizer is not a [ParameterSwapper]. If the originals
+// cannot be restored, With returns an error and the program must load a state.
 func (e *EMA) With(f func() error) (err error) {
 	if e.err != nil {
 		return e.err
@@ -249,7 +245,7 @@ func (e *EMA) With(f func() error) (err error) {
 	}
 	swapper, ok := e.Optimizer.(ParameterSwapper)
 	if !ok {
-		return fmt.Errorf("optim: the averages cannot replace the parameters: %T has no method SwapParameters", e.Optimizer)
+		return fmt.Errorf("optim: the averages cannot replace the parameters: %T does not implement ParameterSwapper", e.Optimizer)
 	}
 	saved, free, err := e.allocateCopies()
 	if err != nil {
@@ -279,8 +275,7 @@ func (e *EMA) With(f func() error) (err error) {
 	return f()
 }
 
-// allocateCopies allocates memory for a copy of each variable that With replaces. The caller calls
-// free.
+// allocateCopies allocates memory for a copy of each variable that With replaces. The caller must call free.
 func (e *EMA) allocateCopies() (saved []device.Tensor, free func(), err error) {
 	free = func() {
 		for i, t := range saved {
@@ -346,8 +341,8 @@ func (e *EMA) BeginLoad() {
 	e.Optimizer.BeginLoad()
 }
 
-// EndLoad announces that parameters, state and averages are those after the given number of steps:
-// see [Optimizer]. With 0 steps the averages start anew.
+// EndLoad announces that parameters, state and averages are those after the given number of steps: see [Optimizer].
+// With 0 steps the averages restart.
 func (e *EMA) EndLoad(steps int) {
 	e.Optimizer.EndLoad(steps)
 	e.err = nil
@@ -359,10 +354,10 @@ func (e *EMA) EndLoad(steps int) {
 // Update and With return an error too.
 func (e *EMA) swap(swapper ParameterSwapper) (restored func()) {
 	optRestored := swapper.SwapParameters()
-	before, swapped := e.err, errors.New("optim: the parameters hold other values, or the original values could not be put back")
+	before, swapped := e.err, errors.New("optim: the parameters are swapped for other values, or the original values could not be restored")
 	e.err = swapped
 	return func() {
-		if e.err == swapped { // otherwise a state was loaded meanwhile
+		if e.err == swapped { // otherwise a state was loaded in the meantime
 			e.err = before
 		}
 		optRestored()

@@ -35,7 +35,7 @@ type MuonOptions struct {
 	// Momentum is the fraction of the velocity that a step keeps, below 1. If it is 0 and NoDefaults
 	// is not set, it is 0.95.
 	Momentum float64
-	// NoDefaults takes Momentum literally, even if it is 0.
+	// NoDefaults uses Momentum even if it is 0.
 	NoDefaults bool
 	// NoNesterov uses the velocity itself, without Nesterov momentum.
 	NoNesterov bool
@@ -76,7 +76,7 @@ func (o *MuonOptions) momentum() float64 {
 	return o.Momentum
 }
 
-// scale returns the factor, beside LR, of the step of a matrix.
+// scale returns the factor of a matrix's step, in addition to LR.
 func (o *MuonOptions) scale(rows, columns int) float64 {
 	if o.MatchRMS {
 		return 0.2 * math.Sqrt(float64(max(rows, columns)))
@@ -92,11 +92,10 @@ type MuonGroup struct {
 	hasMaster bool // MasterWeights when the optimizer was made
 }
 
-// Muon orthogonalizes each step, so that a step is equally large in all directions of a matrix. It is
-// for the weights of hidden layers. Other parameters (vectors, embeddings and the last layer) are in
-// groups of their own, which follow the rule of [AdamW]. Its State has the velocities of the
-// matrices, named "NAME.velocity", and the state of AdamW for the other parameters. One goroutine
-// drives it. Other goroutines may call Committed.
+// Muon orthogonalizes each step, so that a step is equally large in all directions of a matrix. It is for
+// the weights of hidden layers. Other parameters (vectors, embeddings and the last layer) are in separate
+// groups, which use [AdamW]'s rule. Its State has the velocities of the matrices, named "NAME.velocity", and
+// the state of AdamW for the other parameters. Only Committed may be called from several goroutines.
 //
 // The rule needs whole matrices, so package ddp/zero, which passes parts of parameters, does not
 // accept it. [Muon.Divide] divides the work among ranks.
@@ -108,9 +107,9 @@ type Muon struct {
 	division *division                           // nil: this process orthogonalizes all matrices
 }
 
-// NewMuon makes an optimizer for matrices, with the options of opts, and for the parameters of rest,
-// which follow the rule of AdamW. It handles tied weights and returns errors as [NewSGD] does, and
-// returns an [*OptionError] if a matrix has fewer than two axes.
+// NewMuon returns an optimizer for matrices with the options opts, and for the parameters of rest, which use
+// AdamW's rule. It handles tied weights and returns errors as [NewSGD] does, and returns an [*OptionError]
+// if a matrix has fewer than two axes.
 func NewMuon(matrices []*nn.Parameter, opts *MuonOptions, rest ...AdamWGroup) (*Muon, error) {
 	group := MuonGroup{Params: matrices}
 	if opts != nil {
@@ -119,7 +118,7 @@ func NewMuon(matrices []*nn.Parameter, opts *MuonOptions, rest ...AdamWGroup) (*
 	return NewMuonGroups([]MuonGroup{group}, rest...)
 }
 
-// NewMuonGroups is NewMuon for several groups of matrices with options of their own.
+// NewMuonGroups is NewMuon for several groups of matrices with their own options.
 func NewMuonGroups(matrices []MuonGroup, rest ...AdamWGroup) (*Muon, error) {
 	o := &Muon{scratch: map[device.DType]*autograd.Variable{}}
 	for _, group := range matrices {
@@ -238,7 +237,7 @@ func (r *muonRule) update(s *slot, scaled Scaled, _ *batch) error {
 		}
 		g = w.next
 	}
-	// SGD's kernel with LR -1 on u = 0 updates the velocity, unless the step is skipped, and copies it to u.
+	// SGD's kernel with LR -1 on u = 0 updates the velocity and copies it to u, unless the step is skipped.
 	err := k.Fill(stream, w.u, 0)
 	if err == nil {
 		err = k.SGD(stream, kernels.SGDStep{
@@ -331,8 +330,7 @@ func (r *muonRule) beginLoad() {}
 
 func (r *muonRule) endLoad(int) {}
 
-// division says which rank orthogonalizes which matrix, and where all ranks find the result. It is
-// the hook of the optimizer's steps.
+// division assigns matrices to ranks, and holds the memory for all results. It is a StepHook.
 type division struct {
 	muon    *Muon
 	rank    int
@@ -341,32 +339,31 @@ type division struct {
 	results []results
 }
 
-// place is the rank that orthogonalizes a matrix, and the memory for the result.
+// place is a matrix's rank, and the memory for the result.
 type place struct {
 	rank int
 	t    device.Tensor
 }
 
-// results is the memory for all results of one type. It consists of equal parts, one for each rank.
+// results is the memory for all results of one type, in equal parts, one per rank.
 type results struct {
 	all  *autograd.Variable
 	mine device.Tensor // the part of this rank
 }
 
-// Divide divides the matrices among size ranks: in the following steps each rank orthogonalizes only
-// its share, and calls gather to exchange the results. All ranks update all velocities, which is
-// cheap, so all ranks keep the same state. Parameters and gradients must be equal on all ranks, as
-// with package ddp, and all ranks must make the same steps. gather is called within Step, once it is
-// known that the step is not skipped. mine is the part of all that belongs to this rank. gather must
-// send it to all ranks, and must receive the other parts of all before anything that is enqueued on the
-// compute stream after gather:
+// Divide divides the matrices among size ranks: in the following steps each rank orthogonalizes only its
+// share, and calls gather to exchange the results. All ranks update all velocities, which is cheap, so all
+// ranks keep the same state. Parameters and gradients must be equal on all ranks, as with package ddp, and
+// all ranks must make the same steps. gather is called within Step, after it is known that the step is not
+// skipped. mine is this rank's part of all. gather must all-gather the parts into all, ordered before any
+// later work on the compute stream:
 //
 //	err := opt.Divide(pg.Rank(), pg.Size(), func(all, mine device.Tensor) error {
 //		return pg.AllGather(all, mine).Wait(ctx)
 //	})
 //
-// If gather returns an error, Step returns an [*InconsistentError]. The results take as much memory
-// as the matrices in Float32. Divide returns an error if there is no memory for them.
+// If gather returns an error, Step returns an [*InconsistentError]. The results take as much memory as the
+// matrices in Float32. Divide returns an error if there is too little memory for them.
 func (o *Muon) Divide(rank, size int, gather func(all, mine device.Tensor) error) error {
 	d := &division{muon: o, rank: rank, gather: gather, places: map[*slot]place{}}
 	for _, dt := range []device.DType{device.Float32, device.Float64} {
@@ -397,7 +394,7 @@ func (d *division) divide(dt device.DType, size int) error {
 	slices.SortStableFunc(slots, func(a, b *slot) int { return cmp.Compare(work(b), work(a)) })
 	load, lens := make([]int, size), make([]int, size)
 	starts, ranks := make([]int, len(slots)), make([]int, len(slots))
-	const alignment = device.Align / 4 // a result begins at a multiple of this number of elements
+	const alignment = device.Align / 4 // results start at multiples of this number of elements
 	for i, s := range slots {
 		r := 0
 		for other := range load {

@@ -13,7 +13,7 @@ import (
 	"github.com/goddp/goddp/profile"
 )
 
-// OptionError is the error of an option that an optimizer cannot use.
+// OptionError reports an invalid option of an optimizer.
 type OptionError struct {
 	Option string
 	Value  any
@@ -35,8 +35,7 @@ func checkNotNegative(names []string, values ...float64) error {
 	return nil
 }
 
-// checkUnchanged returns an error if an option was changed that cannot change after the optimizer
-// was made.
+// checkUnchanged returns an error if an option was changed that cannot change later.
 func checkUnchanged(option string, now, initial bool) error {
 	if now != initial {
 		return &OptionError{option, now, fmt.Sprintf("%v, as when the optimizer was made", initial)}
@@ -44,9 +43,9 @@ func checkUnchanged(option string, now, initial bool) error {
 	return nil
 }
 
-// Optimizer is the interface that packages ddp, ddp/zero, amp, train and checkpoint have to an
-// optimizer. All optimizers of this package implement it, and so do [EMA] and zero.Optimizer. All
-// methods but Committed are called by the one goroutine that trains.
+// Optimizer is the interface that packages ddp, ddp/zero, amp, train and checkpoint require. All optimizers of
+// this package implement it, and so do [EMA] and zero.Optimizer. All methods except Committed are called from
+// the training goroutine.
 type Optimizer interface {
 	// Parameters returns the parameters that the optimizer updates, at least one, each once,
 	// all on one device.
@@ -59,21 +58,22 @@ type Optimizer interface {
 	// Committed returns the number of committed steps, and whether the parameters and the state are
 	// those after that many steps. Any goroutine may call it.
 	Committed() (steps int, consistent bool)
-	// State returns what the optimizer keeps from step to step, with the same names and shapes on all
-	// ranks. A variable that does not exist yet is created.
+	// State returns the state that the optimizer keeps between steps, with the same names and shapes on all
+	// ranks. It creates variables that do not exist yet.
 	State() ([]*nn.Buffer, error)
-	// BeginLoad announces that the caller is going to write the parameters or the variables that State
-	// returned. Until EndLoad they are not consistent.
+	// BeginLoad must be called before writing the parameters or the variables that State returned. Until
+	// EndLoad they are inconsistent.
 	BeginLoad()
-	// EndLoad announces that parameters and state are those after the given number of steps.
+	// EndLoad must be called after the load. Parameters and state are then those after the given number of
+	// steps.
 	EndLoad(steps int)
 }
 
 // ScaledStepper is an [Optimizer] that can step with the gradients of a scaled loss. Package amp
 // needs one.
 type ScaledStepper interface {
-	// StepScaled is Step for gradients of a scaled loss. If a gradient overflowed, it changes
-	// nothing and returns the error of s.Err.
+	// StepScaled is Step for gradients of a scaled loss. If a gradient overflowed, it changes nothing and
+	// returns s.Err's error.
 	StepScaled(s Scaled) error
 }
 
@@ -83,24 +83,23 @@ type LRSetter interface {
 	SetLR(lr float64)
 }
 
-// LRKeeper is an [LRSetter] whose learning rates can be put back. Package train uses one when a run with a
+// LRKeeper is an [LRSetter] whose learning rates can be restored. Package train uses one when a run with a
 // schedule ends.
 type LRKeeper interface {
-	// KeepLR returns a function that gives each group of parameters the learning rate that it has now.
+	// KeepLR returns a function that restores the current learning rate of each parameter group.
 	KeepLR() (restore func())
 }
 
-// ParameterSwapper is an [Optimizer] that allows other values in place of the parameters for a
-// while. [EMA.With] needs one.
+// ParameterSwapper is an [Optimizer] whose parameters can be replaced temporarily. [EMA.With] needs one.
 type ParameterSwapper interface {
-	// SwapParameters announces that the caller is going to replace the values of the parameters.
-	// Until the caller calls restored, which announces that the original values are back,
-	// the parameters are not consistent and Step returns an error.
+	// SwapParameters must be called before replacing the values of the parameters. Until the caller has
+	// restored the original values and calls restored, the parameters are inconsistent and Step returns an
+	// error.
 	SwapParameters() (restored func())
 }
 
-// optimizer is the part that all optimizers share: it commits steps and keeps the state. One
-// goroutine drives it. Other goroutines may call Committed.
+// optimizer is the common part of all optimizers: it commits steps and keeps the state. Only Committed may be
+// called from several goroutines.
 type optimizer struct {
 	slots        []*slot
 	slotOf       map[any]int        // index in slots, by the identity of a parameter
@@ -119,7 +118,7 @@ type slot struct {
 	found  *autograd.Variable // the gradient in the current step
 	grad   device.Tensor      // the memory of found, once the update is enqueued
 	master *autograd.Variable // the Float32 copy; nil before the first step and if there is none
-	unused bool               // no step has updated the master yet: each step begins by copying the parameter, or its Master, into it
+	unused bool               // no step has updated the master yet: a step first copies the parameter, or its Master, into it
 }
 
 // rule updates one parameter and keeps the state for it.
@@ -147,19 +146,19 @@ type rule interface {
 // parameters that other ranks have updated. If the step is captured ([autograd.Capture]), Updated is called
 // when it is recorded, and Complete in each replay.
 type StepHook interface {
-	// Updated is called when the update of p is enqueued, in the order of Parameters, for each
-	// parameter that has a gradient.
+	// Updated is called after the update of p is enqueued, in the order of Parameters, for each parameter with
+	// a gradient.
 	Updated(p *nn.Parameter)
-	// Complete is called when all updates are enqueued and it is known that none is skipped. The
-	// optimizer's state is then that of the new step. If Complete returns an error, the step
-	// is not committed and Step returns an [*InconsistentError].
+	// Complete is called after all updates are enqueued and it is known that none is skipped. The optimizer's
+	// state is then that of the new step. If Complete returns an error, the step is not committed and Step
+	// returns an [*InconsistentError].
 	Complete() error
 }
 
 // SetStepHook sets the hook for all following steps; nil removes it.
 func (o *optimizer) SetStepHook(h StepHook) { o.hook = h }
 
-// elementwise is embedded by optimizers whose rule is elementwise.
+// elementwise is embedded in optimizers with an elementwise rule.
 type elementwise struct{}
 
 // Elementwise marks an optimizer that changes each element only by that element's gradient and
@@ -179,7 +178,7 @@ func (g *groups[G]) SetLR(lr float64) {
 	}
 }
 
-// KeepLR returns a function that gives each of these groups the learning rate that it has now.
+// KeepLR returns a function that restores the current learning rate of each of these groups.
 func (g *groups[G]) KeepLR() (restore func()) {
 	var rates []float64
 	for _, group := range g.all {
@@ -192,9 +191,9 @@ func (g *groups[G]) KeepLR() (restore func()) {
 	}
 }
 
-// add adds parameters, each with a rule of its own. If one variable has several names in params
-// (tied weights), the first name counts. add returns an [*OptionError] if a parameter was added
-// before, or twice by the same name.
+// add adds parameters, each with its own rule. If a variable has several names in params (tied weights), the
+// first name is used. add returns an [*OptionError] if a parameter was added before, or twice under the same
+// name.
 func (o *optimizer) add(params []*nn.Parameter, newRule func() rule) error {
 	if o.slotOf == nil {
 		o.slotOf = map[any]int{}
@@ -230,27 +229,25 @@ func (o *optimizer) ZeroGrad() {
 	}
 }
 
-// Step updates the parameters from their gradients, in place. A parameter without a gradient is
-// unchanged. If a gradient must not be used, an option is invalid or there is no memory for the
-// state, Step returns an error and has changed nothing. If the device, or a reduction that makes a
-// gradient, fails after updates were enqueued, Step returns an [*InconsistentError].
+// Step updates the parameters from their gradients, in place. A parameter without a gradient is unchanged. If a
+// gradient must not be used, an option is invalid or there is too little memory for the state, Step returns an
+// error and changes nothing. If the device or the reduction of a gradient fails after updates were enqueued,
+// Step returns an [*InconsistentError].
 func (o *optimizer) Step() error { return o.StepScaled(Scaled{}) }
 
-// Scaled describes the gradients of a loss that was multiplied by a number, so that small
-// gradients are not lost in Float16: see package amp. The zero value describes gradients of a loss
-// that was not scaled.
+// Scaled describes the gradients of a scaled loss, which avoids underflow in Float16: see package amp. The zero
+// value describes an unscaled loss.
 type Scaled struct {
 	// LossScale is the factor of the loss. The update divides the gradients by it. 0 means 1.
 	LossScale float64
-	// Overflow is one byte on the device. If it is not zero when the updates run, they change
-	// nothing.
+	// Overflow is one byte on the device. If it is not zero when the updates run, they write nothing.
 	Overflow device.Tensor
 	// Err returns nil if Overflow is zero, and otherwise an error that matches
 	// [device.ErrSkipped]. It may wait for the device.
 	Err func() error
 
 	recording *capture.Recording  // of a step that is being recorded; else nil
-	captured  *capture.ScaledStep // how the replays take the gradients; nil if the loss is not scaled
+	captured  *capture.ScaledStep // the gradients' scale in replays; nil if the loss is not scaled
 }
 
 // StepScaled is Step for the gradients of a scaled loss. If a gradient overflowed, StepScaled
@@ -273,14 +270,14 @@ func (o *optimizer) StepScaled(s Scaled) error {
 	return o.conclude(s, updated, err)
 }
 
-// conclude ends a step whose updates are enqueued, or were until err. updated is the number of those
-// before err.
+// conclude ends a step after its updates are enqueued. If enqueueing failed with err, updated is the number of
+// updates before that.
 func (o *optimizer) conclude(s Scaled, updated int, err error) error {
 	if err == nil {
 		updated, err = 0, outcome(o.ready, s)
 	}
 	if err == nil {
-		for _, s := range o.ready { // the state is that of this step now, even if the hook fails
+		for _, s := range o.ready { // the state is now that of this step, even if the hook fails
 			s.rule.updated()
 			s.unused = false
 			s.SetMaster(nil)
@@ -312,9 +309,9 @@ func (s *slot) written() {
 	}
 }
 
-// prepare does everything in a step that can fail although the device works, and collects the slots
-// that have a gradient in o.ready. If one set of flags covers all gradients, prepare does not wait
-// for a gradient that is still pending; outcome does.
+// prepare does everything in a step that can fail while the device works, and collects the slots with a
+// gradient in o.ready. If one set of flags covers all gradients, prepare does not wait for pending gradients;
+// outcome does.
 func (o *optimizer) prepare() error {
 	o.ready = o.ready[:0]
 	for _, s := range o.slots {
@@ -324,7 +321,7 @@ func (o *optimizer) prepare() error {
 	}
 	for _, s := range o.slots {
 		if s.Var().GradDivided() {
-			return fmt.Errorf("the gradient of %s is divided among the ranks: step with the optimizer that zero.New returned", s.Name())
+			return fmt.Errorf("the gradient of %s is sharded: step with the optimizer that zero.New returned", s.Name())
 		}
 		if s.found = s.Var().Grad(); s.found != nil {
 			o.ready = append(o.ready, s)
@@ -356,7 +353,7 @@ func (o *optimizer) prepare() error {
 // skip returns the flags by which the device skips the update of s: see [gradsink.Leaf.Skip].
 func (s *slot) skip() device.Tensor { return gradsink.Of(s.Var()).Skip() }
 
-// skipTogether reports whether the device skips all updates or none, by one set of flags.
+// skipTogether reports whether one set of flags covers all updates, so that the device skips all or none.
 func skipTogether(ready []*slot) bool {
 	for _, s := range ready {
 		if skip := s.skip(); skip.IsZero() || skip.Buf.Addr() != ready[0].skip().Buf.Addr() {
@@ -366,9 +363,9 @@ func skipTogether(ready []*slot) bool {
 	return len(ready) > 0
 }
 
-// allocate creates the master and the state variables that do not exist yet. If no step has
-// updated the master, allocate copies the parameter into it, or the values that the parameter was rounded from,
-// because the program may have written the parameter.
+// allocate creates the master and the state variables that do not exist yet. If no step has updated the master,
+// allocate copies the parameter, or its unrounded values, into it, because the program may have written the
+// parameter.
 func (s *slot) allocate() error {
 	dev, dt := s.Var().Device(), s.DType()
 	if r := capture.Of(dev); r != nil && s.unused {
@@ -416,9 +413,8 @@ func (s *slot) masterTensor() device.Tensor {
 	return s.master.Tensor()
 }
 
-// update enqueues the updates. If one fails, it returns the number of those that were enqueued before. It
-// begins with the last parameters, whose gradients are reduced first. If there is a hook, it follows
-// the order of Parameters, and enqueues each update by itself.
+// update enqueues the updates and returns their number, also if one fails. It starts with the last parameters,
+// whose gradients are reduced first. With a hook, it uses the order of Parameters and does not batch updates.
 func (o *optimizer) update(scaled Scaled) (updated int, err error) {
 	defer record(o.ready[0].Var().Device())()
 	defer o.batch.clear()
@@ -465,10 +461,10 @@ func outcome(ready []*slot, scaled Scaled) error {
 	return nil
 }
 
-// record begins a span in the device's trace. The caller calls end where the span ends.
+// record starts a span in the device's trace. The caller must call end.
 func record(dev device.Device) (end func()) {
 	trace := profile.Of(dev)
-	if !trace.On() || capture.Of(dev) != nil { // events of a recording have no times
+	if !trace.On() || capture.Of(dev) != nil { // captured events have no times
 		return func() {}
 	}
 	start := dev.Compute().Record()

@@ -23,14 +23,14 @@ func (o *optimizer) record(r *capture.Recording, s Scaled) error {
 	s.captured = r.Scaled
 	switch {
 	case o.recording == r:
-		return r.Refuse("it has two steps of one optimizer")
+		return r.Refuse("an optimizer steps twice")
 	case s.captured == nil && (s.LossScale != 0 || !s.Overflow.IsZero()):
-		return r.Refuse("the scale of the loss is a number of the host")
+		return r.Refuse("the loss scale comes from the host")
 	}
 	capture.Undo(r, &o.recording)
 	o.recording = r
 	ready, hook := slices.Clone(o.ready), o.hook
-	r.Require(func() bool { // an invalid option is an error of Step, before anything is launched
+	r.Require(func() bool { // an invalid option is a Step error, before anything is launched
 		return o.hook == hook && o.inconsistent == nil &&
 			!slices.ContainsFunc(ready, func(s *slot) bool { return s.unused || s.rule.check() != nil })
 	})
@@ -43,7 +43,7 @@ func (o *optimizer) record(r *capture.Recording, s Scaled) error {
 		return err
 	}
 	s.recording = nil
-	copy(ready, o.ready) // the order of the updates, in which outcomes are asked for
+	copy(ready, o.ready) // outcomes are queried in the order of the updates
 	r.After(func(err error) error {
 		if errors.As(err, new(*capture.NotLaunchedError)) {
 			if o.inconsistent == nil {
@@ -69,9 +69,9 @@ func (s Scaled) scale() float64 {
 	return s.LossScale
 }
 
-// numbers returns the device memory from which recorded updates read numbers that change from step to
-// step; the zero Tensor if no step is being recorded. key identifies updates that have the same numbers
-// in each step. now returns the numbers, n of them, of the step that is about to be replayed.
+// numbers returns the device memory from which captured updates read numbers that change from step to
+// step, or the zero Tensor if no step is being captured. Updates with the same key share numbers. now
+// returns the n numbers of the step that is about to be replayed.
 func (s Scaled) numbers(key any, n int, now func() []float64) device.Tensor {
 	if s.recording == nil {
 		return device.Tensor{}
@@ -83,7 +83,7 @@ func (s Scaled) numbers(key any, n int, now func() []float64) device.Tensor {
 	})
 }
 
-// requireSame makes a recording stand only for steps in which options is what it is now.
+// requireSame adds a guard: the recording is replayed only while options is unchanged.
 func requireSame[O comparable](s Scaled, options func() O) {
 	if s.recording == nil {
 		return

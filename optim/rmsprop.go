@@ -19,8 +19,8 @@ type RMSPropOptions struct {
 	// Eps is added to the root of the mean squared gradient, so that the step never divides by zero.
 	// If it is 0 and NoDefaults is not set, it is 1e-8.
 	Eps float64
-	// NoDefaults takes Alpha and Eps literally, even if they are 0. With an Eps of 0 an element
-	// becomes NaN in a step in which its mean squared gradient is 0.
+	// NoDefaults uses Alpha and Eps even if they are 0. With Eps 0 an element becomes NaN if its mean
+	// squared gradient is 0.
 	NoDefaults bool
 	// Momentum is the fraction of the velocity that a step keeps; 0: there is no velocity.
 	Momentum float64
@@ -63,15 +63,15 @@ type RMSPropGroup struct {
 
 // RMSProp divides gradients by the root of the mean of their squares. Its State has that mean, named
 // "NAME.square"; with Centered the mean of the gradients, named "NAME.mean"; and with Momentum the
-// velocity, named "NAME.velocity". One goroutine drives it. Other goroutines may call Committed.
+// velocity, named "NAME.velocity". Only Committed may be called from several goroutines.
 type RMSProp struct {
 	optimizer
 	elementwise
 	groups[*RMSPropGroup]
 }
 
-// NewRMSProp makes an optimizer for params, with the options of opts, and for more groups with
-// options of their own. It handles tied weights and returns errors as [NewSGD] does.
+// NewRMSProp returns an optimizer for params with the options opts, and for more parameter groups
+// with their own options. It handles tied weights and returns errors as [NewSGD] does.
 func NewRMSProp(params []*nn.Parameter, opts *RMSPropOptions, more ...RMSPropGroup) (*RMSProp, error) {
 	first := RMSPropGroup{Params: params}
 	if opts != nil {
@@ -92,8 +92,8 @@ func NewRMSProp(params []*nn.Parameter, opts *RMSPropOptions, more ...RMSPropGro
 	return o, nil
 }
 
-// rmsPropRule is the rule of RMSProp for one parameter. Its state begins as zeros, so that the first
-// step needs no special case.
+// rmsPropRule is the rule of RMSProp for one parameter. Its state is initialized with zeros, so that
+// the first step needs no special case.
 type rmsPropRule struct {
 	group                  *RMSPropGroup
 	square, mean, velocity *autograd.Variable // nil before the first step that needs it
@@ -156,7 +156,7 @@ func (r *rmsPropRule) update(s *slot, scaled Scaled, batch *batch) error {
 	return nil
 }
 
-// record makes a recorded step take the learning rate of each replay.
+// record makes a captured step use the learning rate of each replay.
 func (r *rmsPropRule) record(scaled Scaled, step *kernels.RMSPropStep) {
 	requireSame(scaled, func() RMSPropOptions {
 		now := r.group.RMSPropOptions

@@ -24,7 +24,7 @@ type SGDOptions struct {
 	Nesterov bool
 	// MasterWeights keeps a Float32 copy of every 16-bit parameter, and a Float32 velocity. Steps
 	// update the copy and round it into the parameter. Without it an update of less than 1/512 of a
-	// BFloat16 parameter is lost, as in PyTorch. It cannot change after the optimizer was made.
+	// BFloat16 parameter is lost, as in PyTorch. It cannot change later.
 	MasterWeights bool
 }
 
@@ -46,18 +46,17 @@ type SGDGroup struct {
 	hasMaster bool // MasterWeights when the optimizer was made
 }
 
-// SGD is stochastic gradient descent. One goroutine drives it. Other goroutines may call
-// Committed.
+// SGD is stochastic gradient descent. Only Committed may be called from several goroutines.
 type SGD struct {
 	optimizer
 	elementwise
 	groups[*SGDGroup]
 }
 
-// NewSGD makes an optimizer for params, with the options of opts, and for more groups with options
-// of their own. A variable that one group has under several names (tied weights) is updated
-// once, under the first. NewSGD returns an [*OptionError] if an option cannot be used, or if a
-// parameter is in two groups or twice in one by the same name.
+// NewSGD returns an optimizer for params with the options opts, and for more parameter groups with
+// their own options. A variable with several names in a group (tied weights) is updated once, under the
+// first name. NewSGD returns an [*OptionError] if an option is invalid, or if a parameter is in two
+// groups or twice in one under the same name.
 func NewSGD(params []*nn.Parameter, opts *SGDOptions, more ...SGDGroup) (*SGD, error) {
 	first := SGDGroup{Params: params}
 	if opts != nil {
@@ -121,7 +120,7 @@ func (r *sgdRule) update(s *slot, scaled Scaled, batch *batch) error {
 	return nil
 }
 
-// record makes a recorded step take the learning rate of each replay.
+// record makes a captured step use the learning rate of each replay.
 func (r *sgdRule) record(scaled Scaled, step *kernels.SGDStep) {
 	type decisive struct {
 		SGDOptions

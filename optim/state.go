@@ -9,9 +9,8 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// InconsistentError is the error of a step that failed after updates were enqueued, because the device
-// or the reduction of a gradient failed. Some parameters may be updated and others not. It wraps
-// the cause.
+// InconsistentError reports that the device or the reduction of a gradient failed after updates were enqueued. Some
+// parameters may be updated and others not. It wraps the cause.
 type InconsistentError struct {
 	Step    int // the step that was not committed, counted from 1
 	Updated int // the number of parameters that were certainly updated
@@ -20,13 +19,12 @@ type InconsistentError struct {
 }
 
 func (e *InconsistentError) Error() string {
-	return fmt.Sprintf("optim: step %d failed, the parameters are inconsistent, %d of %d are updated: %v", e.Step, e.Updated, e.Params, e.Err)
+	return fmt.Sprintf("optim: step %d failed, the parameters are inconsistent: %d of %d are updated: %v", e.Step, e.Updated, e.Params, e.Err)
 }
 
 func (e *InconsistentError) Unwrap() error { return e.Err }
 
-// progress is the number of committed steps. The goroutine that drives the optimizer writes it,
-// any goroutine may read it.
+// progress is the number of committed steps. Only the training goroutine writes it, any goroutine may read it.
 type progress struct {
 	mu       sync.Mutex
 	steps    int  // committed steps
@@ -40,22 +38,20 @@ func (p *progress) set(steps int, changing bool) {
 	p.steps, p.changing = steps, changing
 }
 
-// Committed returns the number of committed steps. consistent reports whether parameters and state
-// are exactly those after that many steps: no step has failed halfway, and none of them is being updated
-// or loaded. Any goroutine may call Committed at any time. A goroutine that copies the state while
-// another may begin a step calls Committed before and after; if both answers are equal, the copy is
-// consistent.
+// Committed returns the number of committed steps. consistent reports whether parameters and state are exactly those
+// after that many steps: no step has failed halfway, and neither is being updated or loaded. Any goroutine may call
+// Committed at any time. To copy the state while another goroutine may start a step, call Committed before and after:
+// if both results are equal, the copy is consistent.
 func (p *progress) Committed() (steps int, consistent bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.steps, !p.changing
 }
 
-// State returns the state that the optimizer keeps from step to step: the masters of 16-bit
-// parameters, named "NAME.master", and the state of its rule, such as the velocities of [SGD], named
-// "NAME.velocity". State creates a variable that does not exist yet, so that a saved state can be
-// loaded into it: a master as a copy of the parameter, or of the values that this was rounded from, others as zeros. It returns an error if there
-// is no memory for that.
+// State returns the state that the optimizer keeps between steps: the masters of 16-bit parameters, named
+// "NAME.master", and the state of its rule, such as the velocities of [SGD], named "NAME.velocity". State creates a
+// variable that does not exist yet, so that a saved state can be loaded into it: a master as a copy of the parameter or
+// of its unrounded values, others as zeros. It returns an error if there is too little memory.
 func (o *optimizer) State() ([]*nn.Buffer, error) {
 	var state []*nn.Buffer
 	for _, s := range o.slots {
@@ -77,8 +73,8 @@ func (o *optimizer) State() ([]*nn.Buffer, error) {
 	return state, nil
 }
 
-// BeginLoad announces that the caller is going to write the parameters, or the variables that State
-// returned. Until EndLoad the optimizer is not consistent, and Step returns an error.
+// BeginLoad must be called before writing the parameters or the variables that State returned. Until EndLoad the
+// optimizer is inconsistent, and Step returns an error.
 func (o *optimizer) BeginLoad() {
 	o.set(o.steps, true)
 	o.inconsistent = fmt.Errorf("optim: step %d: a state is being loaded, or loading it failed", o.steps+1)
@@ -87,12 +83,12 @@ func (o *optimizer) BeginLoad() {
 	}
 }
 
-// EndLoad announces that the parameters, and the variables that State returned, hold the values
-// after the given number of steps. The optimizer continues from there. It is consistent again.
+// EndLoad must be called after the load. The parameters and the variables that State returned are then those after the
+// given number of steps, and the optimizer continues from there.
 //
-// A state does not tell which parameters had a gradient in the earlier steps. If steps is 1 or more,
-// EndLoad assumes that each had one: the next gradient is dampened ([SGDOptions]), and a master keeps
-// its loaded value even if the program writes the parameter.
+// A state does not say which parameters had a gradient in earlier steps. If steps is 1 or more, EndLoad assumes that
+// each had one: the next gradient is dampened ([SGDOptions]), and a master keeps its loaded value even if the program
+// writes the parameter.
 func (o *optimizer) EndLoad(steps int) {
 	o.inconsistent = nil
 	for _, s := range o.slots {
@@ -103,17 +99,17 @@ func (o *optimizer) EndLoad(steps int) {
 	o.set(steps, false)
 }
 
-// SwapParameters announces that the caller is going to replace the values of the parameters for a
-// while. Until the caller has put the original values back and calls restored, the optimizer is not
-// consistent and Step returns an error. The caller must not change the variables that State returned.
+// SwapParameters must be called before temporarily replacing the values of the parameters. Until the caller has
+// restored the original values and calls restored, the optimizer is inconsistent and Step returns an error. The caller
+// must not change the variables that State returned.
 func (o *optimizer) SwapParameters() (restored func()) {
 	_, consistent := o.Committed()
 	before := o.inconsistent
-	swapped := fmt.Errorf("optim: step %d: the parameters hold other values, or the original values could not be put back", o.steps+1)
+	swapped := fmt.Errorf("optim: step %d: the parameters are swapped for other values, or the original values could not be restored", o.steps+1)
 	o.set(o.steps, true)
 	o.inconsistent = swapped
 	return func() {
-		if o.inconsistent == swapped { // otherwise a state was loaded meanwhile
+		if o.inconsistent == swapped { // otherwise a state was loaded in the meantime
 			o.inconsistent = before
 			o.set(o.steps, !consistent)
 		}
@@ -121,7 +117,7 @@ func (o *optimizer) SwapParameters() (restored func()) {
 }
 
 // State returns the state of an optimizer by name, as [nn.State] does for a module. It returns an error if the state is
-// divided among ranks, as that of package ddp/zero is.
+// sharded, as in package ddp/zero.
 func State(opt Optimizer) (map[string]*autograd.Variable, error) {
 	kept, err := opt.State()
 	if err != nil {
@@ -129,17 +125,17 @@ func State(opt Optimizer) (map[string]*autograd.Variable, error) {
 	}
 	for _, b := range kept {
 		if _, divided := b.Span(); divided {
-			return nil, fmt.Errorf("optim: %s is divided among the ranks: zero.Optimizer.Gather collects it", b.Name())
+			return nil, fmt.Errorf("optim: %s is sharded: use zero.Optimizer.Gather", b.Name())
 		}
 	}
 	return nn.State(stateModule(kept)), nil
 }
 
-// LoadState sets the state of opt to one that [State] returned, which may be on another device. opt
-// continues from the number of steps after which the state was saved, as [SGD.EndLoad] describes. The
-// caller sets the parameters to those of the same step by [nn.LoadState], before or after. If the state
-// does not have the names and shapes of opt's, LoadState returns an [*nn.StateError] and changes
-// nothing. After any other error the optimizer is inconsistent.
+// LoadState sets the state of opt to one that [State] returned, which may be on another device. opt continues from the
+// number of steps after which the state was saved, as [SGD.EndLoad] describes. The caller must set the parameters to
+// those of the same step with [nn.LoadState], before or after. If the state does not have the names and shapes of
+// opt's, LoadState returns an [*nn.StateError] and changes nothing. After any other error the optimizer is
+// inconsistent.
 func LoadState(ctx context.Context, opt Optimizer, steps int, state map[string]*autograd.Variable) error {
 	kept, err := opt.State()
 	if err != nil {

@@ -1,8 +1,7 @@
-// Package schedule has learning rate schedules.
+// Package schedule provides learning rate schedules.
 //
-// A [Schedule] is a function of the number of steps that the optimizer has committed. It has no other
-// state: nothing has to be saved, a resumed run continues with the right rate, and a skipped
-// step does not count.
+// A [Schedule] is a function of the number of steps that the optimizer has committed. It has no other state, so
+// nothing must be saved, a resumed run continues with the right rate, and a skipped step does not count.
 //
 //	rate := schedule.Sequence(
 //		schedule.Phase{Steps: 700, Schedule: schedule.WarmUp(6e-4, 700)},
@@ -14,9 +13,9 @@
 //		... Forward, Backward, Step ...
 //	}
 //
-// A group of parameters can have another rate: opt.Groups()[1].LR = 0.1 * rate(steps).
+// A parameter group can have another rate: opt.Groups()[1].LR = 0.1 * rate(steps).
 //
-// docs/migrate.md has the schedules of PyTorch and Hugging Face in terms of these.
+// docs/migrate.md expresses the schedules of PyTorch and Hugging Face with these.
 //
 // The functions of this package panic if an argument, such as a number of steps, is out of range.
 package schedule
@@ -26,8 +25,8 @@ import (
 	"math"
 )
 
-// A Schedule returns the learning rate of the step that follows after the given number of committed
-// steps. The rate of the first step is that for 0.
+// A Schedule returns the learning rate for the next step, given the number of committed steps: 0 for the first
+// step.
 type Schedule func(committed int) float64
 
 // Constant always returns rate.
@@ -36,8 +35,8 @@ func Constant(rate float64) Schedule {
 }
 
 // WarmUp raises the rate linearly to peak, with peak/steps in the first step and peak in the last of steps
-// steps. Then the rate stays constant. Hugging Face's warm-ups are one step later: Linear(0, peak, steps) has
-// the rate 0 in the first step.
+// steps. Then the rate stays constant. Hugging Face's warm-ups are one step later: they equal Linear(0, peak,
+// steps), with rate 0 in the first step.
 func WarmUp(peak float64, steps int) Schedule {
 	positive("WarmUp", steps)
 	return func(committed int) float64 { return peak * progress(committed+1, steps) }
@@ -93,7 +92,7 @@ func OneCycle(peak float64, steps int) Schedule {
 // exceed steps.
 func WSD(peak float64, steps, warmUp, decay int) Schedule {
 	if warmUp < 0 || decay < 0 || steps < warmUp+decay {
-		panic(fmt.Sprintf("schedule: WSD of %d steps, %d of them to warm up and %d to decay", steps, warmUp, decay))
+		panic(fmt.Sprintf("schedule: WSD with steps %d, warmUp %d and decay %d: want warmUp + decay at most steps", steps, warmUp, decay))
 	}
 	var phases []Phase
 	if warmUp > 0 {
@@ -112,10 +111,10 @@ type Phase struct {
 	Schedule Schedule
 }
 
-// Sequence runs one phase after the other. It panics if there is no phase.
+// Sequence runs one phase after the other. It panics without phases.
 func Sequence(phases ...Phase) Schedule {
 	if len(phases) == 0 {
-		panic("schedule: Sequence of no phases")
+		panic("schedule: Sequence without phases, want at least one")
 	}
 	return func(committed int) float64 {
 		last := len(phases) - 1

@@ -115,8 +115,8 @@ func TestPanics(t *testing.T) {
 		"Cosine in -1 steps":        func() { Cosine(0, 1, -1) },
 		"Step in 0 steps":           func() { Step(1, 1, 0) },
 		"OneCycle in 0 steps":       func() { OneCycle(1, 0) },
-		"Sequence of no phases":     func() { Sequence() },
-		"WSD of 5 steps, 3 of them": func() { WSD(1, 5, 3, 3) },
+		"Sequence without phases":     func() { Sequence() },
+		"WSD with steps 5, warmUp 3": func() { WSD(1, 5, 3, 3) },
 	} {
 		func() {
 			defer func() {
