@@ -225,6 +225,8 @@ func (a *agent) reported(r *report) event {
 		for _, p := range a.procs { // a worker that an earlier attempt abandoned is not among them
 			if p.PID == r.Exited.PID && p.end == nil {
 				p.end = r.Exited
+				p.end.Node, p.end.Host, p.end.ErrorPath = a.round.Node, hostname(), p.errorFile
+				p.end.Rank, p.end.LocalRank, p.end.Attempt = p.Rank, p.LocalRank, p.Attempt
 				a.rendezvous.Exited(p.Rank, p.end.Status.String())
 				return workerExited{local: p.LocalRank, status: p.end.Status, asked: p.askedToStop()}
 			}

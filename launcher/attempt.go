@@ -265,10 +265,10 @@ func (a *agent) describeFailures() []failure.Failure {
 		if e.asked != 0 || e.status.IsSuccess() && !stopped {
 			continue
 		}
-		if ordered.IsZero() || p.end.At.Before(ordered) {
-			ordered = p.end.At
+		if ordered.IsZero() || p.end.Exited.Before(ordered) {
+			ordered = p.end.Exited
 		}
-		f, err := a.failureOf(p)
+		f, err := failureOf(p)
 		if err != nil {
 			a.console.logf("error file of rank %d: %v", p.Rank, err)
 		}
@@ -286,19 +286,17 @@ func (a *agent) describeFailures() []failure.Failure {
 }
 
 // failureOf describes a worker that has ended, without its stderr, which may not be complete.
-func (a *agent) failureOf(p *process) (failure.Failure, error) {
-	file, err := jobenv.ReadErrorFile(p.errorFile)
-	return failure.Failure{
-		Node: a.round.Node, Host: hostname(), Rank: p.Rank, LocalRank: p.LocalRank, PID: p.PID, Attempt: p.Attempt,
-		Status: p.end.Status, Exited: p.end.At, ErrorFile: file, ErrorPath: p.errorFile,
-	}, err
+func failureOf(p *process) (f failure.Failure, err error) {
+	f = *p.end
+	f.ErrorFile, err = jobenv.ReadErrorFile(f.ErrorPath)
+	return f, err
 }
 
 // logFailure logs at once which worker ends the attempt. The report follows when the
 // other workers have ended too.
 func (a *agent) logFailure(p *process) {
 	if n := len(a.core.alive); n > 0 {
-		f, _ := a.failureOf(p) // describeFailures logs the error
+		f, _ := failureOf(p) // describeFailures logs the error
 		a.console.logf("rank %d (local rank %d, pid %d) %s%s; stopping the %d still running%s",
 			p.Rank, p.LocalRank, p.PID, p.end.Status, f.Blame(), n, a.grace())
 	}

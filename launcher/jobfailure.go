@@ -18,7 +18,7 @@ func (a *agent) firstFailure(locals []int) failure.Failure {
 		now := time.Now()
 		return failure.Failure{Kind: failure.Unable, Why: a.core.err.Error(), Time: now, Exited: now}
 	}
-	f, _ := a.failureOf(a.procs[locals[0]]) // describeFailures logs the error
+	f, _ := failureOf(a.procs[locals[0]]) // describeFailures logs the error
 	told := failure.Bound([]failure.Failure{f}, maxTold)
 	failure.Judge(told, a.start, f.Exited)
 	return told[0]

@@ -55,9 +55,10 @@ type orphanRequest struct {
 
 // report is a message from the reaper to its agent. Exactly one field is set.
 type report struct {
-	Started *startReport  `json:",omitempty"`
-	Exited  *exitReport   `json:",omitempty"`
-	Orphans *orphanReport `json:",omitempty"`
+	Started *startReport `json:",omitempty"`
+	// Exited says how a worker ended, for which the reaper has waited: its PID, Status and time Exited.
+	Exited  *failure.Failure `json:",omitempty"`
+	Orphans *orphanReport    `json:",omitempty"`
 }
 
 // startReport answers a startRequest. After a failure the reaper drops further start
@@ -85,13 +86,6 @@ type remoteError struct {
 
 func (e *remoteError) Error() string { return e.text }
 func (e *remoteError) Unwrap() error { return e.errno }
-
-// exitReport says that a worker has ended, and that the reaper has waited for it.
-type exitReport struct {
-	PID    int
-	Status failure.Status
-	At     time.Time
-}
 
 // orphanReport answers the orphanRequests of an attempt.
 type orphanReport struct {

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/goddp/goddp/launcher/internal/failure"
 )
 
 // reaperVar is set in the environment of a reaper. The reaper's stdin is a socket to the
@@ -224,13 +226,13 @@ func (r *reaper) signal(q *signalRequest) {
 }
 
 // exited waits for a worker that has ended, and removes it from r.workers.
-func (r *reaper) exited(e exit) *exitReport {
+func (r *reaper) exited(e exit) *failure.Failure {
 	status := e.status()
 	if r.workers[e.c.local] == e.c {
 		delete(r.workers, e.c.local)
 	}
 	r.groups = append(r.groups, e.c.pid)
-	return &exitReport{PID: e.c.pid, Status: status, At: e.at}
+	return &failure.Failure{PID: e.c.pid, Status: status, Exited: e.at}
 }
 
 // removeOrphans begins to remove the processes that an attempt left behind. If a removal

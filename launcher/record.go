@@ -151,7 +151,7 @@ func (a *agent) writeRecords() (dir string, meaning *analyze.Report) {
 			d.Ending, d.Fate = p.record.Ending, p.record.Fate
 		}
 		if ended[p] {
-			d.Ending, d.Fate, d.FateAt = p.end.Status.Ending(), p.end.Status.String(), p.end.At
+			d.Ending, d.Fate, d.FateAt = p.end.Status.Ending(), p.end.Status.String(), p.end.Exited
 		}
 		for _, f := range a.failures {
 			if cause := f.CausedBy(); f.Rank == p.Rank && d.Reason == "" && cause != nil && *cause < a.round.WorldSize {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/goddp/goddp/internal/flight"
 	"github.com/goddp/goddp/internal/jobenv"
+	"github.com/goddp/goddp/launcher/internal/failure"
 	"github.com/goddp/goddp/launcher/internal/rendezvous"
 )
 
@@ -23,12 +24,12 @@ type process struct {
 	streams   []*stream
 	stderr    tail
 	errorFile string
-	stopFile  string         // the file into which the worker writes how it takes stop requests
-	stopped   bool           // the ranks had agreed to stop when their requests were refused
-	memory    *flight.Shared // the memory of the flight recorder; nil if there is none
-	record    *flight.Dump   // the record that was taken when the attempt failed; nil if there was none
-	dying     bool           // the worker was exiting when the workers were told to stop
-	end       *exitReport    // nil while the worker runs
+	stopFile  string           // the file into which the worker writes how it takes stop requests
+	stopped   bool             // the ranks had agreed to stop when their requests were refused
+	memory    *flight.Shared   // the memory of the flight recorder; nil if there is none
+	record    *flight.Dump     // the record that was taken when the attempt failed; nil if there was none
+	dying     bool             // the worker was exiting when the workers were told to stop
+	end       *failure.Failure // how the worker ended; nil while it runs
 }
 
 // askedToStop returns the signal because of which the ranks agreed to stop, if the worker

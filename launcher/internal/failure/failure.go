@@ -1,7 +1,7 @@
 // Package failure has the one type that describes a failure on its way from the exit status to the
-// report. The agent of a node makes a [Failure] of each exit and sends it to the host of the
-// rendezvous. The host stops the job, and returns the failures of all nodes to every agent, which
-// reports them.
+// report. The reaper makes a [Failure] of each exit. The agent of the node adds what it knows of the
+// worker, and sends the failure to the host of the rendezvous. The host stops the job, and returns the
+// failures of all nodes to every agent, which reports them.
 package failure
 
 import (
