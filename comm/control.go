@@ -14,7 +14,7 @@ import (
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/coordinator"
-	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/internal/store"
 )
 
@@ -45,7 +45,7 @@ func openControl(ctx context.Context, o *Options, n int64, release *releases) (*
 		client, err = server.Local(0, co)
 	default:
 		if launched {
-			co.Addr = os.Getenv(handshake.CoordinatorVar)
+			co.Addr = os.Getenv(jobenv.CoordinatorVar)
 		}
 		client, err = coordinator.Find(ctx, at, o.member, co)
 	}
@@ -85,8 +85,8 @@ func coordinatorStore(kv store.Store, w World, n int64) (at store.Store, launche
 // compares the settings that must be equal on all ranks.
 func joinSession(ctx context.Context, client *coordinator.Client, o *Options, n int64) error {
 	options := []coordinator.Option{
-		{Name: "WORLD_SIZE", Value: strconv.Itoa(o.World.Size)},
-		{Name: "the check of calls (GODDP_DEBUG=DETAIL)", Value: onOff(o.CheckCalls)},
+		{Name: jobenv.WorldSizeVar, Value: strconv.Itoa(o.World.Size)},
+		{Name: "the check of calls (" + jobenv.DebugVar + "=DETAIL)", Value: onOff(o.CheckCalls)},
 		{Name: "error handling", Value: onOff(o.ErrorMode != NoErrorHandling)},
 	}
 	if o.World.Rank == 0 {
@@ -123,7 +123,7 @@ func rejectRival(ctx context.Context, kv *store.Client, w World, m *store.Member
 	at, launched := coordinatorStore(kv, w, n)
 	co := coordinator.ClientOptions{Size: w.Size}
 	if launched {
-		co.Addr = os.Getenv(handshake.CoordinatorVar)
+		co.Addr = os.Getenv(jobenv.CoordinatorVar)
 	}
 	client, err := coordinator.Find(ctx, at, *m, co)
 	if err != nil {

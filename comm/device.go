@@ -31,7 +31,7 @@ func OpenDevice(opts *Options) (device.Device, error) {
 // ("cpu", "cuda", "cuda:1"). If GODDP_DEVICE is not set, it is the GPU whose number is the
 // local rank or, on a host without GPUs, the CPU.
 func openDevice(w World, log *slog.Logger) (device.Device, error) {
-	name := os.Getenv("GODDP_DEVICE")
+	name := os.Getenv(jobenv.DeviceVar)
 	kind, number, chosen := strings.Cut(name, ":")
 	ordinal := w.LocalRank
 	switch {
@@ -40,35 +40,35 @@ func openDevice(w World, log *slog.Logger) (device.Device, error) {
 	case kind == "cuda" && chosen:
 		n, err := strconv.Atoi(number)
 		if err != nil || n < 0 {
-			return nil, fmt.Errorf("GODDP_DEVICE is %q, want cpu, cuda, or cuda:N with a GPU's number N", name)
+			return nil, fmt.Errorf(jobenv.DeviceVar+" is %q, want cpu, cuda, or cuda:N with a GPU's number N", name)
 		}
 		ordinal = n
 	case name != "" && name != "cuda":
-		return nil, fmt.Errorf("GODDP_DEVICE is %q, want cpu, cuda, or cuda:N with a GPU's number N", name)
+		return nil, fmt.Errorf(jobenv.DeviceVar+" is %q, want cpu, cuda, or cuda:N with a GPU's number N", name)
 	}
 	gpus, why := cuda.Count()
 	switch {
 	case gpus == 0 && name == "":
 		if w.LocalRank == 0 && isUnusable(why, "/dev") {
-			log.Warn("this host has an NVIDIA GPU that cannot be used: computing on the CPU (GODDP_DEVICE=cpu chooses it)", "why", why)
+			log.Warn("this host has an NVIDIA GPU that cannot be used: computing on the CPU ("+jobenv.DeviceVar+"=cpu chooses it)", "why", why)
 		} else {
 			log.Debug("no GPU: computing on the CPU", "why", why)
 		}
 		return openCPU(w, log)
 	case gpus == 0:
-		return nil, fmt.Errorf("GODDP_DEVICE is %q: %w", name, why)
+		return nil, fmt.Errorf(jobenv.DeviceVar+" is %q: %w", name, why)
 	case ordinal >= gpus:
-		return nil, fmt.Errorf("GPU %d for local rank %d of %d: this host has %d; start fewer workers on it, or set GODDP_DEVICE=cpu", ordinal, w.LocalRank, w.LocalSize, gpus)
+		return nil, fmt.Errorf("GPU %d for local rank %d of %d: this host has %d; start fewer workers on it, or set "+jobenv.DeviceVar+"=cpu", ordinal, w.LocalRank, w.LocalSize, gpus)
 	}
-	tf32, err := jobenv.Bool(os.Getenv, false, "GODDP_ALLOW_TF32")
+	tf32, err := jobenv.Bool(os.Getenv, false, jobenv.AllowTF32Var)
 	if err != nil {
 		return nil, err
 	}
-	tune, err := jobenv.Bool(os.Getenv, false, "GODDP_TUNE_MATMUL")
+	tune, err := jobenv.Bool(os.Getenv, false, jobenv.TuneMatMulVar)
 	if err != nil {
 		return nil, err
 	}
-	anyOrder, err := jobenv.Bool(os.Getenv, false, "GODDP_NONDETERMINISTIC")
+	anyOrder, err := jobenv.Bool(os.Getenv, false, jobenv.NondeterministicVar)
 	if err != nil {
 		return nil, err
 	}

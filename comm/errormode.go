@@ -46,9 +46,9 @@ const DefaultHeartbeat = 600 * time.Second
 // ErrorMode that the caller has set.
 func (o *Options) readEnv() error {
 	var e env
-	o.monitoring = e.flag("ENABLE_MONITORING", true)
+	o.monitoring = e.flag(true, jobenv.MonitoringVars)
 	o.heartbeat = DefaultHeartbeat
-	if name, v, ok := setting("HEARTBEAT_TIMEOUT_SEC", ncclNames...); ok {
+	if name, v, ok := setting(jobenv.HeartbeatVars); ok {
 		n, err := strconv.Atoi(v)
 		if err != nil || n <= 0 {
 			e.addf("%s is %q, not a number of seconds", name, v)
@@ -76,7 +76,7 @@ func (o *Options) readEnv() error {
 // logs which ranks make the other ranks wait. At DETAIL the group also compares the ranks'
 // calls.
 func (e *env) debugLevel() (info, detail bool) {
-	name, level, ok := setting("DEBUG", "GODDP_", "TORCH_DISTRIBUTED_")
+	name, level, ok := setting(jobenv.DebugVars)
 	switch strings.ToUpper(level) {
 	case "DETAIL":
 		return true, true
@@ -93,8 +93,8 @@ func (e *env) debugLevel() (info, detail bool) {
 
 // errorMode returns the error mode that the environment asks for.
 func (e *env) errorMode() ErrorMode {
-	blocking := e.flag("BLOCKING_WAIT", false)
-	name, v, ok := setting("ASYNC_ERROR_HANDLING", ncclNames...)
+	blocking := e.flag(false, jobenv.BlockingWaitVars)
+	name, v, ok := setting(jobenv.AsyncErrorHandlingVars)
 	mode := AsyncErrorHandling
 	switch v {
 	case "0":
@@ -114,28 +114,19 @@ func (e *env) errorMode() ErrorMode {
 	return mode
 }
 
-// ncclNames are the prefixes of the variables that PyTorch's NCCL backend has as well. An
-// earlier prefix takes precedence over a later one.
-var ncclNames = []string{"GODDP_", "TORCH_NCCL_", "NCCL_"}
-
-// setting reads an environment variable whose name may have several prefixes. It uses the first
-// prefix for which the variable is set.
-func setting(suffix string, prefixes ...string) (name, value string, ok bool) {
-	for _, prefix := range prefixes {
-		if value, ok = os.LookupEnv(prefix + suffix); ok {
-			return prefix + suffix, value, true
+// setting returns the first of the named variables that is set.
+func setting(names []string) (name, value string, ok bool) {
+	for _, name := range names {
+		if value, ok = os.LookupEnv(name); ok {
+			return name, value, true
 		}
 	}
 	return "", "", false
 }
 
-// flag reads an environment variable that means on or off. It returns fallback if the variable
-// is not set.
-func (e *env) flag(suffix string, fallback bool) bool {
-	var names []string
-	for _, prefix := range ncclNames {
-		names = append(names, prefix+suffix)
-	}
+// flag reads an environment variable that means on or off. It returns fallback if none of the
+// names is set.
+func (e *env) flag(fallback bool, names []string) bool {
 	value, err := jobenv.Bool(os.Getenv, fallback, names...)
 	if err != nil {
 		e.addf("%v", err)

@@ -16,6 +16,7 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/capture"
 	"github.com/goddp/goddp/internal/flight"
+	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/internal/store"
 	"github.com/goddp/goddp/profile"
 )
@@ -144,7 +145,7 @@ func Init(ctx context.Context, opts *Options) (*ProcessGroup, error) {
 func (o *Options) world() (World, error) {
 	if o.World == nil {
 		w, err := WorldFromEnv()
-		if w.Size == 1 && os.Getenv("WORLD_SIZE") == "" {
+		if w.Size == 1 && os.Getenv(jobenv.WorldSizeVar) == "" {
 			o.warnOfOtherTasks()
 		}
 		return w, err

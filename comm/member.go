@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/internal/store"
 )
 
@@ -26,7 +27,7 @@ func (w World) member() (m store.Member, err error) {
 	}
 	if m.Secret == nil && !m.Insecure && w.Size > 1 {
 		if err := handshake.CheckOwnUser(); err != nil {
-			return m, fmt.Errorf("comm: the ranks cannot know each other by their user: %w: name a file with a secret in %s, the same for all ranks", err, handshake.TokenFileVar)
+			return m, fmt.Errorf("comm: the ranks cannot know each other by their user: %w: name a file with a secret in %s, the same for all ranks", err, jobenv.TokenFileVar)
 		}
 	}
 	return m, nil
@@ -38,7 +39,7 @@ var secrets sync.Map
 // readSecret returns the job's secret, or nil. A file that has vanished since an earlier Init, such as a
 // launcher's temporary one, has the secret that it had.
 func readSecret() ([]byte, error) {
-	path := os.Getenv(handshake.TokenFileVar)
+	path := os.Getenv(jobenv.TokenFileVar)
 	secret, err := handshake.ReadSecret(os.Getenv)
 	if known, ok := secrets.Load(path); ok && errors.Is(err, fs.ErrNotExist) {
 		return known.([]byte), nil
@@ -52,7 +53,7 @@ func readSecret() ([]byte, error) {
 // anyStore reports whether the job's store may lack goddp's handshake, as the store of torchrun
 // does.
 func (w World) anyStore() bool {
-	return w.AgentStore && os.Getenv(handshake.StoreVar) != w.masterAddr()
+	return w.AgentStore && os.Getenv(jobenv.StoreVar) != w.masterAddr()
 }
 
 // checkExposure returns an error if rank 0 will refuse to host the store, because other hosts
@@ -79,7 +80,7 @@ func checkExposure(ctx context.Context, w World, m *store.Member) error {
 func warnOpenStore(w World, client *store.Client, m *store.Member, log *slog.Logger) {
 	if w.Rank == 0 && client.IsPyTorchStore() && m.Secret == nil && !m.Insecure {
 		log.Warn("the launcher's store serves anybody who reaches it, and the key by which the ranks recognise each other is in it: "+
-			"name a file with a secret in "+handshake.TokenFileVar+", the same for all ranks, or set "+handshake.InsecureVar+"=1 where the network is trusted",
+			"name a file with a secret in "+jobenv.TokenFileVar+", the same for all ranks, or set "+jobenv.InsecureVar+"=1 where the network is trusted",
 			"store", w.masterAddr())
 	}
 }

@@ -37,7 +37,7 @@ func connect(ctx context.Context, w World, cfg backend.Config, m store.Member, c
 	var err error
 	if isGPU(cfg.Device) {
 		var o nccl.Options
-		if o.NoSmallAllReduce, err = jobenv.Bool(os.Getenv, false, "GODDP_NO_SMALL_ALLREDUCE"); err != nil {
+		if o.NoSmallAllReduce, err = jobenv.Bool(os.Getenv, false, jobenv.NoSmallAllReduceVar); err != nil {
 			return nil, backend.GiveUp(cfg.Control, err)
 		}
 		be, err = nccl.New(ctx, cfg, &o)
@@ -68,11 +68,11 @@ func hostOptions(w World, m store.Member) (*host.Options, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &host.Options{HostID: os.Getenv("GODDP_HOST_ID"), Member: m, Unprotected: unprotected || m.Insecure}
+	o := &host.Options{HostID: os.Getenv(jobenv.HostIDVar), Member: m, Unprotected: unprotected || m.Insecure}
 	if w.oneHost() {
 		return o, nil
 	}
-	if addr := os.Getenv(handshake.NodeAddrVar); addr != "" && w.AgentStore && !w.anyStore() {
+	if addr := os.Getenv(jobenv.NodeAddrVar); addr != "" && w.AgentStore && !w.anyStore() {
 		o.Listen = net.JoinHostPort(addr, "0")
 		return o, nil
 	}

@@ -3,14 +3,14 @@ package comm
 import (
 	"testing"
 
-	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // The job's secret protects the data between hosts, unless the user says that the network is trusted.
 func TestSecretProtectsData(t *testing.T) {
 	const secret = "the secret of this job"
-	t.Setenv(handshake.TokenVar, secret)
-	for _, trusts := range []string{"GODDP_TEST_NOTHING", handshake.UnprotectedVar, handshake.InsecureVar} {
+	t.Setenv(jobenv.TokenVar, secret)
+	for _, trusts := range []string{"GODDP_TEST_NOTHING", jobenv.UnprotectedVar, jobenv.InsecureVar} {
 		t.Run(trusts, func(t *testing.T) {
 			t.Setenv(trusts, "1")
 			w := World{Size: 2, LocalSize: 2}

@@ -5,13 +5,14 @@ import (
 	"os"
 
 	"github.com/goddp/goddp/internal/flight"
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // identity returns the description of this process that its flight record contains.
 func (w World) identity() flight.Identity {
 	return flight.Identity{
 		Rank: w.Rank, WorldSize: w.Size, LocalRank: w.LocalRank, Generation: w.Generation,
-		Job: os.Getenv("GODDP_JOB_ID"), Run: os.Getenv("TORCHELASTIC_RUN_ID"),
+		Job: os.Getenv(jobenv.JobIDVar), Run: os.Getenv(jobenv.RunIDVar),
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/capture"
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // recordedCall is a call in a recorded step: see [capture.Recording]. Each replay starts a call of its own,
@@ -41,7 +42,7 @@ func (pg *ProcessGroup) recordCall(w *Work, r *capture.Recording) {
 	_, isChecked := pg.backend.(*callChecker)
 	switch {
 	case isChecked:
-		w.err = r.Refuse("%v: Options.CheckCalls or GODDP_DEBUG=DETAIL compares each call", &w.call)
+		w.err = r.Refuse("%v: Options.CheckCalls or "+jobenv.DebugVar+"=DETAIL compares each call", &w.call)
 		return
 	case !ok:
 		w.err = r.Refuse("%v: the backend %s cannot record calls", &w.call, pg.backend.Name())

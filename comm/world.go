@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // World is a process's place in its job.
@@ -31,25 +31,25 @@ type World struct {
 // LOCAL_WORLD_SIZE are not set, it assumes that all ranks are on one host. The error names
 // every variable that is missing or invalid, and says what to do.
 func WorldFromEnv() (World, error) {
-	_, rank := os.LookupEnv("RANK")
-	_, size := os.LookupEnv("WORLD_SIZE")
+	_, rank := os.LookupEnv(jobenv.RankVar)
+	_, size := os.LookupEnv(jobenv.WorldSizeVar)
 	if !rank && !size {
 		return World{Size: 1, LocalSize: 1}, nil
 	}
 	var e env
 	w := World{
-		Rank:       e.required("RANK", 0),
-		Size:       e.required("WORLD_SIZE", 1),
-		AgentStore: os.Getenv("TORCHELASTIC_USE_AGENT_STORE") == "True",
-		Generation: e.number("TORCHELASTIC_RESTART_COUNT", 0, 0),
+		Rank:       e.required(jobenv.RankVar, 0),
+		Size:       e.required(jobenv.WorldSizeVar, 1),
+		AgentStore: os.Getenv(jobenv.AgentStoreVar) == "True",
+		Generation: e.number(jobenv.RestartsVar, 0, 0),
 	}
-	w.LocalRank = e.number("LOCAL_RANK", 0, w.Rank)
-	w.LocalSize = e.number("LOCAL_WORLD_SIZE", 1, w.Size)
+	w.LocalRank = e.number(jobenv.LocalRankVar, 0, w.Rank)
+	w.LocalSize = e.number(jobenv.LocalWorldSizeVar, 1, w.Size)
 	if w.Size > 1 || w.AgentStore {
-		if w.MasterAddr = os.Getenv("MASTER_ADDR"); w.MasterAddr == "" {
+		if w.MasterAddr = os.Getenv(jobenv.MasterAddrVar); w.MasterAddr == "" {
 			e.addf("MASTER_ADDR is not set")
 		}
-		w.MasterPort = e.required("MASTER_PORT", 1)
+		w.MasterPort = e.required(jobenv.MasterPortVar, 1)
 		if w.launchedByGolaunch() {
 			e.readAgent(&w)
 		}
@@ -87,16 +87,16 @@ func (w World) validate() error {
 }
 
 // launchedByGolaunch reports whether the variables that golaunch sets belong to this job.
-func (w World) launchedByGolaunch() bool { return os.Getenv(handshake.MasterVar) == w.masterAddr() }
+func (w World) launchedByGolaunch() bool { return os.Getenv(jobenv.MasterVar) == w.masterAddr() }
 
 // readAgent replaces the address of the store by the one at which golaunch's agent forwards to it.
 func (e *env) readAgent(w *World) {
-	host, port, err := net.SplitHostPort(os.Getenv(handshake.StoreVar))
+	host, port, err := net.SplitHostPort(os.Getenv(jobenv.StoreVar))
 	if err == nil {
 		w.MasterPort, err = strconv.Atoi(port)
 	}
 	if err != nil {
-		e.addf("%s: %v", handshake.StoreVar, err)
+		e.addf("%s: %v", jobenv.StoreVar, err)
 	}
 	w.MasterAddr, w.AgentStore = host, true
 }

@@ -9,5 +9,5 @@ import (
 // nanCheck returns the value of the environment variables that set Options.CheckNonFinite: this
 // package's and PyTorch's.
 func nanCheck() (bool, error) {
-	return jobenv.Bool(os.Getenv, false, "GODDP_NAN_CHECK", "TORCH_NCCL_NAN_CHECK")
+	return jobenv.Bool(os.Getenv, false, jobenv.NaNCheckVars...)
 }

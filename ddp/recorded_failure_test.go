@@ -18,7 +18,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/flight"
+	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/internal/testkit/commtest"
 	"github.com/goddp/goddp/internal/testkit/must"
@@ -70,7 +70,7 @@ func (r *resumable) train(pg *comm.ProcessGroup, steps int, captured bool, befor
 // reach the parameters that they reach without the failure and without captured steps.
 func TestEmulatedRecoverAfterARankStopsInACapturedLoop(t *testing.T) {
 	const steps, stopped, timeout = 12, 6, 2 * time.Second
-	t.Setenv(flight.OnFailureVar, "0")
+	t.Setenv(jobenv.DumpOnFailureVar, "0")
 	opts := &comm.Options{Timeout: timeout, Log: slog.New(slog.DiscardHandler)}
 	run := func(stops bool) (states [2][]byte) {
 		devices := commtest.FakeGPUs(t, 2)

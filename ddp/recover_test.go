@@ -17,7 +17,7 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/internal/backend"
-	"github.com/goddp/goddp/internal/flight"
+	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/internal/testkit/commtest"
 	"github.com/goddp/goddp/internal/testkit/devicetest"
@@ -95,7 +95,7 @@ func survivors(t *testing.T, ranks int, isLagging, half bool) []*survivor {
 // onSurvivors makes a group of the survivors and runs f on each rank.
 func onSurvivors(t *testing.T, all []*survivor, opts comm.Options, f func(pg *comm.ProcessGroup, s *survivor) error) {
 	t.Helper()
-	t.Setenv(flight.OnFailureVar, "0")
+	t.Setenv(jobenv.DumpOnFailureVar, "0")
 	opts.ErrorMode, opts.Log = comm.BlockingWait, slog.New(slog.DiscardHandler)
 	var devices []device.Device
 	for _, s := range all {

@@ -214,9 +214,9 @@ func (c *Config) check() error {
 			return err
 		}
 	}
-	if visible, ok := lookup(c.Env)(gpusVar); c.VirtualLocalRank && ok && visible != "" {
+	if visible, ok := lookup(c.Env)(jobenv.GPUsVar); c.VirtualLocalRank && ok && visible != "" {
 		if n := strings.Count(visible, ",") + 1; n < c.Workers {
-			return fmt.Errorf("%s=%s: %d GPUs, and each of %d workers is to have its own", gpusVar, visible, n, c.Workers)
+			return fmt.Errorf("%s=%s: %d GPUs, and each of %d workers is to have its own", jobenv.GPUsVar, visible, n, c.Workers)
 		}
 	}
 	if c.Stdin != nil && (c.StdinRank < 0 || c.StdinRank >= c.Workers) {

@@ -5,16 +5,13 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/launcher/internal/rendezvous"
 )
-
-// jobIDVar names the variable that holds the job's random id in the workers' environment.
-const jobIDVar = handshake.JobIDVar
 
 // randomID returns 26 random letters and digits.
 func randomID() string { return strings.ToLower(rand.Text()) }
@@ -37,16 +34,15 @@ func jobEnv(c *Config, jobID string) []string {
 	env = append(env, libraryPaths(base)...)
 	env = append(env, jobenv.ThreadsEnv(func(name string) bool { return isSet(name) }, c.Workers)...)
 	// If the user chose an error mode by any of these names, no second mode may be added.
-	if !isSet("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING", "GODDP_ASYNC_ERROR_HANDLING",
-		"TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT", "GODDP_BLOCKING_WAIT") {
+	if !isSet(slices.Concat(jobenv.AsyncErrorHandlingVars, jobenv.BlockingWaitVars)...) {
 		env = append(env, "TORCH_NCCL_ASYNC_ERROR_HANDLING=1")
 	}
 	return append(env,
-		jobIDVar+"="+jobID,
+		jobenv.JobIDVar+"="+jobID,
 		"ROLE_NAME="+c.Role,
-		"LOCAL_WORLD_SIZE="+strconv.Itoa(c.Workers),
+		jobenv.LocalWorldSizeVar+"="+strconv.Itoa(c.Workers),
 		"TORCHELASTIC_MAX_RESTARTS="+strconv.Itoa(c.MaxRestarts),
-		"TORCHELASTIC_RUN_ID="+c.RunID,
+		jobenv.RunIDVar+"="+c.RunID,
 		jobenv.ShutdownTimeoutEnv(c.ShutdownTimeout),
 	)
 }
@@ -56,8 +52,7 @@ func jobEnv(c *Config, jobID string) []string {
 func libraryPaths(env []string) (absolute []string) {
 	for _, kv := range env {
 		name, path, _ := strings.Cut(kv, "=")
-		isLibrary := name == "GODDP_OPENBLAS" || strings.HasPrefix(name, "GODDP_LIB")
-		if !isLibrary || !strings.ContainsRune(path, filepath.Separator) || filepath.IsAbs(path) {
+		if !jobenv.IsLibrary(name) || !strings.ContainsRune(path, filepath.Separator) || filepath.IsAbs(path) {
 			continue
 		}
 		if path, err := filepath.Abs(path); err == nil {
@@ -71,43 +66,40 @@ func libraryPaths(env []string) (absolute []string) {
 // GPU 0. env is the environment of all workers.
 func virtualEnv(env []string, local int) []string {
 	gpu := strconv.Itoa(local)
-	if visible, ok := lookup(env)(gpusVar); ok {
+	if visible, ok := lookup(env)(jobenv.GPUsVar); ok {
 		gpu = ""
 		if all := strings.Split(visible, ","); local < len(all) {
 			gpu = all[local]
 		}
 	}
-	return []string{"LOCAL_RANK=0", gpusVar + "=" + gpu}
+	return []string{"LOCAL_RANK=0", jobenv.GPUsVar + "=" + gpu}
 }
-
-// gpusVar names the variable that lists the GPUs that a process sees.
-const gpusVar = "CUDA_VISIBLE_DEVICES"
 
 // workerEnv adds to env the variables that hold one worker's ranks and the store's address.
 func workerEnv(env []string, round *rendezvous.Round, local int, errorFile string) []string {
 	add := func(name string, value any) { env = append(env, fmt.Sprintf("%s=%v", name, value)) }
 	env = env[:len(env):len(env)]
 	rank := round.FirstRank + local
-	add("LOCAL_RANK", local)
-	add("RANK", rank)
+	add(jobenv.LocalRankVar, local)
+	add(jobenv.RankVar, rank)
 	add("ROLE_RANK", rank)
 	add("GROUP_RANK", round.Node)
-	add("WORLD_SIZE", round.WorldSize)
+	add(jobenv.WorldSizeVar, round.WorldSize)
 	add("ROLE_WORLD_SIZE", round.WorldSize)
 	add("GROUP_WORLD_SIZE", round.Nodes)
-	add("MASTER_ADDR", round.MasterAddr)
-	add("MASTER_PORT", round.MasterPort)
-	add(handshake.MasterVar, net.JoinHostPort(round.MasterAddr, strconv.Itoa(round.MasterPort)))
-	add(handshake.StoreVar, round.StoreAddr)
-	add(handshake.CoordinatorVar, round.CoordinatorAddr)
-	add(handshake.NodeAddrVar, round.Addr)
-	add("TORCHELASTIC_RESTART_COUNT", round.Restarts)
+	add(jobenv.MasterAddrVar, round.MasterAddr)
+	add(jobenv.MasterPortVar, round.MasterPort)
+	add(jobenv.MasterVar, net.JoinHostPort(round.MasterAddr, strconv.Itoa(round.MasterPort)))
+	add(jobenv.StoreVar, round.StoreAddr)
+	add(jobenv.CoordinatorVar, round.CoordinatorAddr)
+	add(jobenv.NodeAddrVar, round.Addr)
+	add(jobenv.RestartsVar, round.Restarts)
 	if round.Nodes == 1 {
-		add("TORCHELASTIC_USE_AGENT_STORE", "True")
+		add(jobenv.AgentStoreVar, "True")
 	} else { // no program but goddp's reaches the agent's store, so rank 0 hosts its own
-		add("TORCHELASTIC_USE_AGENT_STORE", "False")
+		add(jobenv.AgentStoreVar, "False")
 	}
-	add("TORCHELASTIC_ERROR_FILE", errorFile)
+	add(jobenv.ErrorFileVar, errorFile)
 	if round.Nodes == 1 {
 		// NCCL's listeners authenticate nobody, so they should use the loopback interface,
 		// which is enough for one node. A value that the user set comes later in env and

@@ -11,6 +11,7 @@ import (
 
 	"github.com/goddp/goddp/internal/election"
 	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/launcher/internal/failure"
 	"github.com/goddp/goddp/launcher/internal/rendezvous"
 )
@@ -70,7 +71,7 @@ func (n *Nodes) check() error {
 // ErrNoToken is the error of Run for a job of several nodes without a secret: everybody on the network could
 // join it.
 var ErrNoToken = errors.New("a job of several nodes needs a secret that all its nodes know: `(umask 077; head -c 32 /dev/urandom | base64 > FILE)` makes one; " +
-	"copy the file to all nodes and name it by --token-file or GODDP_TOKEN_FILE, or put the secret into GODDP_TOKEN. With --insecure, everybody who reaches the nodes can join the job")
+	"copy the file to all nodes and name it by --token-file or " + jobenv.TokenFileVar + ", or put the secret into " + jobenv.TokenVar + ". With --insecure, everybody who reaches the nodes can join the job")
 
 // rendezvousOptions returns how this node takes part in the job.
 func (a *agent) rendezvousOptions() (rendezvous.Options, error) {

@@ -12,12 +12,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/launcher/internal/failure"
 )
-
-// reaperVar is set in the environment of a reaper. The reaper's stdin is a socket to the
-// agent.
-const reaperVar = "GODDP_REAPER"
 
 const (
 	// orphanLimit is how long the reaper waits for orphans after SIGKILL.
@@ -39,7 +36,7 @@ var canReap atomic.Bool
 // In a process that Run started as a reaper, ReaperMain does not return. In any other
 // process it returns at once, and Run may start reapers from then on.
 func ReaperMain() {
-	if os.Getenv(reaperVar) == "" {
+	if os.Getenv(jobenv.ReaperVar) == "" {
 		canReap.Store(true)
 		return
 	}
@@ -53,7 +50,7 @@ func ReaperMain() {
 	}
 	conn, err := newMessageConn(os.Stdin)
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "%s is set, but stdin is no socket of an agent: %v\n", reaperVar, err)
+		fmt.Fprintf(os.Stderr, "%s is set, but stdin is no socket of an agent: %v\n", jobenv.ReaperVar, err)
 		os.Exit(1)
 	}
 	r := newReaper(conn, setSubreaper(true) == nil)

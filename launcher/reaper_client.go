@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/launcher/internal/failure"
 )
 
@@ -59,7 +60,7 @@ func (r *reaperClient) startProcess(socket *os.File) error {
 	// The reaper inherits no outputs of the job: a process that reads them to their end
 	// would wait for the reaper. It inherits no environment: each start request holds that
 	// of the worker.
-	r.cmd.Env = []string{reaperVar + "=1"}
+	r.cmd.Env = []string{jobenv.ReaperVar + "=1"}
 	r.cmd.Stdin = socket
 	r.cmd.SysProcAttr = reaperSysProcAttr()
 	return r.cmd.Start()

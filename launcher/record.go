@@ -8,6 +8,7 @@ import (
 
 	"github.com/goddp/goddp/internal/flight"
 	"github.com/goddp/goddp/internal/flight/analyze"
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // lookup returns a function that finds variables in env. If a name occurs more than once,
@@ -23,18 +24,13 @@ func lookup(env []string) func(string) (string, bool) {
 	}
 }
 
-// ownDirVar holds the same folder as flight.DirVar if a launcher chose the folder, and not
-// the user. So a launcher that is started by a worker knows that the folder is not meant
-// for its own job.
-const ownDirVar = "GODDP_LAUNCHER_FLIGHT_DIR"
-
 // recordSettings reads the flight recorder's settings that the user made.
 func recordSettings(env []string) (flight.Settings, error) {
 	find := lookup(env)
 	return flight.ReadSettings(func(name string) (value string, ok bool) {
 		value, ok = find(name)
-		if name == flight.DirVar {
-			ours, _ := find(ownDirVar)
+		if name == jobenv.FlightDirVar {
+			ours, _ := find(jobenv.LauncherFlightDirVar)
 			ok = ok && value != ours
 		}
 		return value, ok
@@ -69,7 +65,7 @@ func (s *spawner) recorderEnv(p *process) []string {
 	if s.chosen {
 		ours = ""
 	}
-	return []string{flight.FDVar + "=" + fd, flight.DirVar + "=" + s.dumps, ownDirVar + "=" + ours}
+	return []string{jobenv.FlightFDVar + "=" + fd, jobenv.FlightDirVar + "=" + s.dumps, jobenv.LauncherFlightDirVar + "=" + ours}
 }
 
 func (p *process) closeRecord() {

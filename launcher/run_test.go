@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/launcher/internal/failure"
 )
@@ -164,9 +165,9 @@ func TestEnvironment(t *testing.T) {
 			t.Errorf("%s=%q, want %q", name, env[name], want[name])
 		}
 	}
-	if len(env[jobIDVar]) < 20 || env["MASTER_PORT"] == "" || !strings.HasSuffix(env["TORCHELASTIC_ERROR_FILE"], "/1/error.json") || !strings.HasSuffix(env["GODDP_STOP_FILE"], "/1/stop") {
+	if len(env[jobenv.JobIDVar]) < 20 || env["MASTER_PORT"] == "" || !strings.HasSuffix(env["TORCHELASTIC_ERROR_FILE"], "/1/error.json") || !strings.HasSuffix(env["GODDP_STOP_FILE"], "/1/stop") {
 		t.Errorf("%s=%q MASTER_PORT=%q TORCHELASTIC_ERROR_FILE=%q GODDP_STOP_FILE=%q",
-			jobIDVar, env[jobIDVar], env["MASTER_PORT"], env["TORCHELASTIC_ERROR_FILE"], env["GODDP_STOP_FILE"])
+			jobenv.JobIDVar, env[jobenv.JobIDVar], env["MASTER_PORT"], env["TORCHELASTIC_ERROR_FILE"], env["GODDP_STOP_FILE"])
 	}
 }
 

@@ -8,23 +8,19 @@ import (
 
 	"github.com/goddp/goddp/internal/files"
 	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // secretFile is the name of the file, in the run's folder, that holds the job's secret if
 // the user gave none.
 const secretFile = "secret"
 
-// ownSecretVar holds the same path as handshake.TokenFileVar if a launcher made the secret,
-// and not the user. So a launcher that is started by a worker knows that the secret is not
-// meant for its own job.
-const ownSecretVar = "GODDP_LAUNCHER_SECRET"
-
 // security holds the settings that keep other processes out of the job.
 type security struct {
 	secret   []byte
 	given    bool   // the user gave the secret
 	file     string // the absolute path of the file in which the user gave it; "" if there is none
-	insecure bool   // GODDP_INSECURE is on
+	insecure bool   // whether jobenv.InsecureVar is on
 }
 
 // readSecurity reads the settings from the workers' environment. If it finds no secret, it
@@ -33,7 +29,7 @@ func readSecurity(env []string) (s security, err error) {
 	find := lookup(env)
 	getenv := func(name string) string {
 		value, _ := find(name)
-		if ours, _ := find(ownSecretVar); name == handshake.TokenFileVar && value == ours {
+		if ours, _ := find(jobenv.LauncherSecretVar); name == jobenv.TokenFileVar && value == ours {
 			return ""
 		}
 		return value
@@ -48,7 +44,7 @@ func readSecurity(env []string) (s security, err error) {
 		s.secret = []byte(rand.Text() + rand.Text())
 		return s, nil
 	}
-	if path := getenv(handshake.TokenFileVar); path != "" {
+	if path := getenv(jobenv.TokenFileVar); path != "" {
 		s.file, err = filepath.Abs(path) // a worker may change its folder before it reads the file
 	}
 	return s, err
@@ -59,14 +55,14 @@ func readSecurity(env []string) (s security, err error) {
 // publish writes nothing.
 func (s *security) publish(dir string, secret []byte) (env []string, err error) {
 	if s.file != "" {
-		return []string{handshake.TokenFileVar + "=" + s.file}, nil
+		return []string{jobenv.TokenFileVar + "=" + s.file}, nil
 	}
 	if s.given {
 		return nil, nil
 	}
 	path := filepath.Join(dir, secretFile)
 	err = files.WriteBytes(path, 0o600, append(slices.Clone(secret), '\n'))
-	return []string{handshake.TokenFileVar + "=" + path, ownSecretVar + "=" + path}, err
+	return []string{jobenv.TokenFileVar + "=" + path, jobenv.LauncherSecretVar + "=" + path}, err
 }
 
 // withdraw removes the file with the secret, because the run's folder may be kept.

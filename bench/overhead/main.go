@@ -24,7 +24,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/flight"
+	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
@@ -110,7 +110,7 @@ func measure(ctx context.Context) error {
 		return err
 	}
 	defer watched.pg.Close()
-	os.Setenv(flight.EntriesVar, "0")
+	os.Setenv(jobenv.FlightEntriesVar, "0")
 	bare, err := newSide(ctx, dev, comm.Options{ErrorMode: comm.NoErrorHandling})
 	if err != nil {
 		return err

@@ -14,6 +14,7 @@ import (
 
 	"github.com/goddp/goddp/cmd/goddp/internal/collective"
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // bench implements "goddp bench", one rank of a benchmark.
@@ -207,7 +208,7 @@ Usage:
 COLLECTIVE is one of
   %s
 or spelled otherwise: AllReduce, alltoall_perf. It runs on GPUs through NCCL
-where the host has them, else on the CPU; GODDP_DEVICE=cpu chooses that.
+where the host has them, else on the CPU; %s=cpu chooses that.
 
 Examples:
   golaunch --nproc-per-node 4 goddp bench all_reduce -b 1K -e 1G -f 4
@@ -221,5 +222,5 @@ of place. A time is the mean over the calls, the largest of the ranks'.
 
 Exit codes: 0 all went well; 1 an element was wrong, or the group failed;
 2 usage.
-`, strings.Join(collective.Names(), ", "), fs.FlagUsagesWrapped(100))
+`, strings.Join(collective.Names(), ", "), jobenv.DeviceVar, fs.FlagUsagesWrapped(100))
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/goddp/goddp/internal/files"
 	"github.com/goddp/goddp/internal/flight"
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // dump implements "goddp dump", which writes the flight records of a running job.
@@ -24,12 +25,12 @@ Usage:
   goddp dump [flags] JOB
 
 JOB is the process id of golaunch, or of one rank; or the job's name: what
-golaunch was given as --rdzv-id, or GODDP_JOB_ID of its workers. The ranks are
+golaunch was given as --rdzv-id, or %s of its workers. The ranks are
 not asked: they may be stuck, or suspended. They have to be of the same user, and
 started by golaunch, on Linux.
 
 Flags:
-%s`, fs.FlagUsages())
+%s`, jobenv.JobIDVar, fs.FlagUsages())
 			return nil
 		}
 		return &usageError{err: err}

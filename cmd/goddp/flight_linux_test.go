@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/internal/flight"
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // TestDump plays golaunch and its worker at once.
@@ -17,7 +18,7 @@ func TestDump(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer shared.Close()
-	t.Setenv(flight.FDVar, strconv.Itoa(int(shared.File().Fd())))
+	t.Setenv(jobenv.FlightFDVar, strconv.Itoa(int(shared.File().Fd())))
 	mem, err := flight.Inherited()
 	if err != nil {
 		t.Fatal(err)

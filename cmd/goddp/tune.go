@@ -22,8 +22,7 @@ import (
 	"github.com/goddp/goddp/cmd/goddp/internal/tune"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device/cpu"
-	"github.com/goddp/goddp/internal/flight"
-	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/internal/wire"
 )
 
@@ -211,7 +210,7 @@ func (t *tuner) run(ctx context.Context, s tune.Setting) (times []float64, err e
 
 // freeAddress returns an address of this host, which is rank 0's, where nothing listens.
 func (t *tuner) freeAddress() (string, error) {
-	host := cmp.Or(os.Getenv(handshake.NodeAddrVar), t.world.MasterAddr, wire.Loopback())
+	host := cmp.Or(os.Getenv(jobenv.NodeAddrVar), t.world.MasterAddr, wire.Loopback())
 	listener, err := net.Listen("tcp", ":0")
 	if err != nil {
 		return "", err
@@ -221,7 +220,7 @@ func (t *tuner) freeAddress() (string, error) {
 }
 
 // ownVariables are variables that the launcher has set for this process, and that its child must not have.
-var ownVariables = []string{"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE", "MASTER_ADDR", "MASTER_PORT", flight.FDVar, flight.OnFailureVar}
+var ownVariables = []string{jobenv.AgentStoreVar, jobenv.ErrorFileVar, jobenv.MasterAddrVar, jobenv.MasterPortVar, jobenv.FlightFDVar, jobenv.DumpOnFailureVar}
 
 // bench runs "goddp bench" in a child process with this rank, and returns what it prints.
 func (t *tuner) bench(ctx context.Context, master string, s tune.Setting) (output string, err error) {
@@ -240,7 +239,7 @@ func (t *tuner) bench(ctx context.Context, master string, s tune.Setting) (outpu
 		name, _, _ := strings.Cut(v, "=")
 		return slices.Contains(ownVariables, name)
 	})
-	cmd.Env = append(cmd.Env, "MASTER_ADDR="+host, "MASTER_PORT="+port, flight.OnFailureVar+"=0")
+	cmd.Env = append(cmd.Env, jobenv.MasterAddrVar+"="+host, jobenv.MasterPortVar+"="+port, jobenv.DumpOnFailureVar+"=0")
 	cmd.Env = append(cmd.Env, s.Variables...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
@@ -267,7 +266,7 @@ COLLECTIVE is all_reduce, which data-parallel training calls, or another of
 goddp bench's. Each setting runs beside the default several times, each time in new
 processes. The table has the ratios of the times. Without --try the settings are
 NCCL_ALGO, NCCL_PROTO, NCCL_MIN_CTAS, NCCL_MAX_CTAS, NCCL_BUFFSIZE and
-GODDP_NO_SMALL_ALLREDUCE. docs/tune.md says when not to set them.
+%s. docs/tune.md says when not to set them.
 
 Examples:
   golaunch --nproc-per-node gpu goddp tune -b 1M -e 256M
@@ -277,5 +276,5 @@ Flags:
 %s
 Exit codes: 0 there is a report, also if a setting failed; 1 there is none; 2 the
 command line is wrong.
-`, fs.FlagUsagesWrapped(100))
+`, jobenv.NoSmallAllReduceVar, fs.FlagUsagesWrapped(100))
 }

@@ -157,7 +157,7 @@ func (o *options) readEnv(all *pflag.FlagSet, lookup func(string) (string, bool)
 	})
 	set("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", all.Lookup("shutdown-timeout"))
 	o.linePrefix, _ = lookup("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
-	o.errorFile, _ = lookup("TORCHELASTIC_ERROR_FILE")
+	o.errorFile, _ = lookup(jobenv.ErrorFileVar)
 	return err
 }
 
@@ -289,7 +289,7 @@ func (o *options) env() []string {
 	env := slices.Concat(os.Environ(), o.rendezvous.env())
 	if s := o.slurm; s != nil {
 		if s.gpus != "" {
-			env = append(env, gpusVar+"="+s.gpus)
+			env = append(env, jobenv.GPUsVar+"="+s.gpus)
 		}
 		if _, isSet := os.LookupEnv("OMP_NUM_THREADS"); !isSet && s.cores > 0 {
 			env = append(env, fmt.Sprintf("OMP_NUM_THREADS=%d", max(1, s.cores/o.nproc)))

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/device/cuda"
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // The values of --nproc-per-node that are no numbers, until countWorkers has replaced them.
@@ -38,9 +39,9 @@ func (o *options) countWorkers() error {
 	case o.nproc == autoWorkers:
 		o.nproc = runtime.NumCPU()
 	default:
-		visible, isSet := os.LookupEnv(gpusVar)
+		visible, isSet := os.LookupEnv(jobenv.GPUsVar)
 		if isSet {
-			visible = fmt.Sprintf(" that %s=%q shows", gpusVar, visible)
+			visible = fmt.Sprintf(" that %s=%q shows", jobenv.GPUsVar, visible)
 		}
 		return usagef("--nproc-per-node gpu: there is no GPU here%s", visible)
 	}

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/cmd/internal/version"
-	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // This file is what runs on the hosts of golaunch --hosts: hosts.go starts it.
@@ -80,7 +80,7 @@ func (r *nodeRequest) prepare(scratch string) error {
 	if err := os.WriteFile(token, []byte(r.Token), 0o600); err != nil {
 		return err
 	}
-	for _, v := range append(r.Env, handshake.TokenFileVar+"="+token) {
+	for _, v := range append(r.Env, jobenv.TokenFileVar+"="+token) {
 		name, value, _ := strings.Cut(v, "=")
 		if err := os.Setenv(name, value); err != nil {
 			return err

@@ -26,6 +26,7 @@ import (
 	"github.com/goddp/goddp/cmd/internal/version"
 	"github.com/goddp/goddp/internal/files"
 	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/internal/printer"
 )
 
@@ -84,7 +85,7 @@ type nodeRequest struct {
 }
 
 // forwarded are the prefixes of the variables that the workers on all hosts get.
-var forwarded = []string{"GODDP_", "NCCL_", "GLOO_", "OMP_NUM_THREADS=", "PYTHON_EXEC=", "TORCH_", "TORCHELASTIC_"}
+var forwarded = []string{jobenv.Prefix, "NCCL_", "GLOO_", jobenv.ThreadsVar + "=", "PYTHON_EXEC=", "TORCH_", "TORCHELASTIC_"}
 
 // runHosts runs the job on the hosts of --hosts, and returns its exit code.
 func runHosts(o *options, signals <-chan os.Signal) int {
@@ -136,13 +137,13 @@ func newHostsJob(o *options) (*hostsJob, error) {
 	}
 	for _, v := range os.Environ() {
 		name, _, _ := strings.Cut(v, "=")
-		isSecret := name == handshake.TokenVar || name == handshake.TokenFileVar
+		isSecret := name == jobenv.TokenVar || name == jobenv.TokenFileVar
 		if !isSecret && slices.ContainsFunc(forwarded, func(prefix string) bool { return strings.HasPrefix(v, prefix) }) {
 			request.Env = append(request.Env, v)
 		}
 	}
 	getenv := func(name string) string {
-		if name == handshake.TokenFileVar && o.rendezvous.tokenFile != "" {
+		if name == jobenv.TokenFileVar && o.rendezvous.tokenFile != "" {
 			return o.rendezvous.tokenFile
 		}
 		return os.Getenv(name)

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/cmd/internal/version"
-	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/internal/testkit"
 )
 
@@ -27,7 +27,7 @@ func TestParseHosts(t *testing.T) {
 
 // TestHostRequests checks what golaunch asks of each host.
 func TestHostRequests(t *testing.T) {
-	t.Setenv(handshake.TokenVar, "0123456789abcdef")
+	t.Setenv(jobenv.TokenVar, "0123456789abcdef")
 	t.Setenv("NCCL_DEBUG", "INFO")
 	program := filepath.Join(t.TempDir(), "train")
 	if err := os.WriteFile(program, []byte("#!/bin/sh\n"), 0o700); err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/goddp/goddp/internal/files"
 	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/launcher"
 )
 
@@ -56,7 +57,7 @@ func (r *rendezvousFlags) define(group func(title string) flagSet) {
 	addFlag(fs, &r.conf, "rdzv-conf", "", "k=v,...", parseConf, "join_timeout (or timeout), last_call_timeout and keep_alive_interval in seconds; for etcd "+
 		"protocol=https, cacert, cert, key, user and password_file")
 	fs.StringVar(&r.localAddr, "local-addr", "", "this node's address for the others (default: the one it connects from)")
-	fs.StringVar(&r.tokenFile, "token-file", "", "file with a secret that all nodes know; also "+handshake.TokenFileVar)
+	fs.StringVar(&r.tokenFile, "token-file", "", "file with a secret that all nodes know; also "+jobenv.TokenFileVar)
 	fs.BoolVar(&r.insecure, "insecure", false, "several nodes without a secret: everybody on the network can join the job")
 }
 
@@ -129,10 +130,10 @@ func (r *rendezvousFlags) etcd() (*launcher.Etcd, error) {
 // env returns the variables by which the launcher and the workers learn of the job's secret.
 func (r *rendezvousFlags) env() (env []string) {
 	if r.tokenFile != "" {
-		env = append(env, handshake.TokenFileVar+"="+r.tokenFile)
+		env = append(env, jobenv.TokenFileVar+"="+r.tokenFile)
 	}
 	if r.insecure {
-		env = append(env, handshake.InsecureVar+"=1")
+		env = append(env, jobenv.InsecureVar+"=1")
 	}
 	return env
 }

@@ -5,10 +5,9 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-)
 
-// gpusVar is the variable by which CUDA, and so Slurm, says which GPUs a process may use.
-const gpusVar = "CUDA_VISIBLE_DEVICES"
+	"github.com/goddp/goddp/internal/jobenv"
+)
 
 // slurmStep is what Slurm's variables say to a task that srun has started. All tasks of a step form one
 // job, and each of them is a node of the job.
@@ -19,7 +18,7 @@ type slurmStep struct {
 }
 
 // slurmTokenLine is the line of a batch script that gives all tasks a secret.
-const slurmTokenLine = "export GODDP_TOKEN=$(head -c 32 /dev/urandom | base64)"
+const slurmTokenLine = "export " + jobenv.TokenVar + "=$(head -c 32 /dev/urandom | base64)"
 
 // readSlurm reads the variables that srun sets for a task. It returns nil if srun did not start this
 // process.
@@ -43,7 +42,7 @@ func readSlurm(lookup func(string) (string, bool)) (*slurmStep, error) {
 		s.flags["rdzv-id"] = "slurm-" + get("SLURM_JOB_ID") + "." + get("SLURM_STEP_ID")
 		s.flags["rdzv-endpoint"] = fmt.Sprintf("%s:%d", firstHost(get("SLURM_STEP_NODELIST")), slurmPort(number("SLURM_JOB_ID"), number("SLURM_STEP_ID")))
 	}
-	if visible := get(gpusVar); visible != "" && visible != "NoDevFiles" { // which Slurm sets for no GPUs
+	if visible := get(jobenv.GPUsVar); visible != "" && visible != "NoDevFiles" { // which Slurm sets for no GPUs
 		mine, err := taskGPUs(strings.Split(visible, ","), number("SLURM_GPUS_ON_NODE"), local, number("SLURM_LOCALID"))
 		if err != nil {
 			return nil, err

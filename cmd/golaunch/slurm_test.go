@@ -4,6 +4,8 @@ import (
 	"maps"
 	"strings"
 	"testing"
+
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 func TestFirstHost(t *testing.T) {
@@ -38,12 +40,12 @@ func TestSlurmStep(t *testing.T) {
 		}},
 		{name: "a job for each task", command: "--standalone", want: func(o *options) bool { return o.rendezvous.nodes.most == 1 }},
 		{name: "one node", command: "--nnodes 1", want: func(o *options) bool { return o.rendezvous.nodeRank == 0 && o.rendezvous.endpoint == "" }},
-		{name: "tasks divide the GPUs", more: map[string]string{gpusVar: "0,1,2,3", "SLURM_GPUS_ON_NODE": "4"}, want: func(o *options) bool { return o.nproc == 2 && o.slurm.gpus == "2,3" }},
-		{name: "tasks have their own", more: map[string]string{gpusVar: "5", "SLURM_GPUS_ON_NODE": "4"}, want: func(o *options) bool { return o.nproc == 1 && o.slurm.gpus == "5" }},
-		{name: "all GPUs of the task", command: "--nproc-per-node gpu", more: map[string]string{gpusVar: "0,1,2,3", "SLURM_GPUS_ON_NODE": "4"}, want: func(o *options) bool { return o.nproc == 2 }},
-		{name: "no GPUs", more: map[string]string{gpusVar: "NoDevFiles"}, want: func(o *options) bool { return o.nproc == 1 && o.slurm.gpus == "" }},
-		{name: "the user's number", command: "--nproc-per-node 3", more: map[string]string{gpusVar: "0,1"}, want: func(o *options) bool { return o.nproc == 3 }},
-		{name: "more tasks than GPUs", more: map[string]string{gpusVar: "0"}, err: "2 tasks on this node, which cannot divide its 1 GPUs"},
+		{name: "tasks divide the GPUs", more: map[string]string{jobenv.GPUsVar: "0,1,2,3", "SLURM_GPUS_ON_NODE": "4"}, want: func(o *options) bool { return o.nproc == 2 && o.slurm.gpus == "2,3" }},
+		{name: "tasks have their own", more: map[string]string{jobenv.GPUsVar: "5", "SLURM_GPUS_ON_NODE": "4"}, want: func(o *options) bool { return o.nproc == 1 && o.slurm.gpus == "5" }},
+		{name: "all GPUs of the task", command: "--nproc-per-node gpu", more: map[string]string{jobenv.GPUsVar: "0,1,2,3", "SLURM_GPUS_ON_NODE": "4"}, want: func(o *options) bool { return o.nproc == 2 }},
+		{name: "no GPUs", more: map[string]string{jobenv.GPUsVar: "NoDevFiles"}, want: func(o *options) bool { return o.nproc == 1 && o.slurm.gpus == "" }},
+		{name: "the user's number", command: "--nproc-per-node 3", more: map[string]string{jobenv.GPUsVar: "0,1"}, want: func(o *options) bool { return o.nproc == 3 }},
+		{name: "more tasks than GPUs", more: map[string]string{jobenv.GPUsVar: "0"}, err: "2 tasks on this node, which cannot divide its 1 GPUs"},
 		{name: "a batch script", more: map[string]string{"SLURM_STEP_ID": "", "SLURM_STEP_NUM_TASKS": ""}, want: func(o *options) bool { return o.slurm == nil && o.rendezvous.nodes.most == 1 }},
 	} {
 		env := maps.Clone(step)

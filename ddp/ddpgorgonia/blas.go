@@ -8,6 +8,7 @@ import (
 	G "gorgonia.org/gorgonia"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/internal/kernels"
 )
 
@@ -22,7 +23,7 @@ func UseBLAS(dev device.Device) error {
 	}
 	defer dev.Free(probe)
 	if probe.Host() == nil {
-		return fmt.Errorf("ddpgorgonia: UseBLAS: the host cannot address the memory of %v, and Gorgonia computes on the CPU: set GODDP_DEVICE=cpu", dev)
+		return fmt.Errorf("ddpgorgonia: UseBLAS: the host cannot address the memory of %v, and Gorgonia computes on the CPU: set "+jobenv.DeviceVar+"=cpu", dev)
 	}
 	G.Use(products{dev: dev})
 	return nil

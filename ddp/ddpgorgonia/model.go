@@ -13,6 +13,7 @@ import (
 	"github.com/goddp/goddp/ddp/internal/buckets"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/internal/gradsink"
+	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/profile"
 )
@@ -107,7 +108,7 @@ func (m *Model) adopt(nodes G.Nodes) error {
 	if probe, err := m.pg.Alloc(1); err != nil {
 		return err
 	} else if probe.Host() == nil {
-		return fmt.Errorf("the group's device is %v, but Gorgonia computes on the CPU: set GODDP_DEVICE=cpu", m.pg.Device())
+		return fmt.Errorf("the group's device is %v, but Gorgonia computes on the CPU: set "+jobenv.DeviceVar+"=cpu", m.pg.Device())
 	}
 	m.graph = nodes[0].Graph()
 	seen := map[*G.Node]bool{}

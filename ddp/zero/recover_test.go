@@ -17,7 +17,7 @@ import (
 	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
-	"github.com/goddp/goddp/internal/flight"
+	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/internal/testkit/commtest"
 	"github.com/goddp/goddp/internal/testkit/must"
@@ -92,7 +92,7 @@ func survivors(t *testing.T, ranks int, isLagging bool) (all []*survivor) {
 // onSurvivors makes a group of the survivors and runs f on each rank.
 func onSurvivors(t *testing.T, all []*survivor, wrap func(backend.Backend) backend.Backend, f func(pg *comm.ProcessGroup, s *survivor) error) {
 	t.Helper()
-	t.Setenv(flight.OnFailureVar, "0")
+	t.Setenv(jobenv.DumpOnFailureVar, "0")
 	opts := quiet()
 	opts.ErrorMode = comm.BlockingWait
 	opts = commtest.WrapBackend(opts, wrap)

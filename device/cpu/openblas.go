@@ -30,6 +30,7 @@ import (
 	"unsafe"
 
 	"github.com/goddp/goddp/internal/dl"
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // openBLAS loads OpenBLAS and sets its number of threads in this process. It does not try other CBLAS
@@ -37,7 +38,7 @@ import (
 func openBLAS(threads int) (blas, error) {
 	lib, err := dl.Open(dl.Search{
 		Name:  "OpenBLAS",
-		Env:   "GODDP_OPENBLAS",
+		Env:   jobenv.OpenBLASVar,
 		Files: []string{"libopenblas.so.0", "libopenblas.so", "libopenblas.dylib"},
 		Dirs:  []string{"/opt/homebrew/opt/openblas/lib", "/usr/local/opt/openblas/lib"},
 	})

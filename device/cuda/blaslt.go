@@ -14,6 +14,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/dl"
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // blasLt is the library libcublasLt, with the plans for the products that the program has computed.
@@ -71,7 +72,7 @@ var errUnsupported = errors.New("cuBLAS has no kernel for it")
 
 // openBlasLt loads libcublasLt for a device.
 func openBlasLt(d *gpuDevice) (*blasLt, error) {
-	lib, err := dl.Open(dl.NVIDIA("libcublasLt, CUDA's matrix products,", "GODDP_LIBCUBLASLT",
+	lib, err := dl.Open(dl.NVIDIA("libcublasLt, CUDA's matrix products,", jobenv.LibCUBLASLtVar,
 		"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"))
 	if err != nil {
 		return nil, fmt.Errorf("cuda: %w", err)

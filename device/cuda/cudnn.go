@@ -19,6 +19,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/dl"
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // These are the supported versions of cuDNN, as returned by cudnnGetVersion. The numbers in dnn.h and below
@@ -53,7 +54,7 @@ func (k *kernelSet) cudnn() *cudnn {
 
 // openCudnn loads libcudnn for a device.
 func openCudnn(d *gpuDevice) (*cudnn, error) {
-	lib, err := dl.Open(dl.NVIDIA("libcudnn, NVIDIA's neural network kernels,", "GODDP_LIBCUDNN", "libcudnn.so.9"))
+	lib, err := dl.Open(dl.NVIDIA("libcudnn, NVIDIA's neural network kernels,", jobenv.LibCUDNNVar, "libcudnn.so.9"))
 	if err != nil {
 		return nil, fmt.Errorf("cuda: %w", err)
 	}

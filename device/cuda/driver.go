@@ -11,6 +11,7 @@ import (
 	"unsafe"
 
 	"github.com/goddp/goddp/internal/dl"
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // These driver codes are not failures.
@@ -34,7 +35,7 @@ type driver struct {
 
 // openDriver loads and initializes libcuda.
 func openDriver() (*driver, error) {
-	lib, err := dl.Open(dl.NVIDIA("libcuda, which comes with NVIDIA's driver,", "GODDP_LIBCUDA", "libcuda.so.1", "libcuda.so"))
+	lib, err := dl.Open(dl.NVIDIA("libcuda, which comes with NVIDIA's driver,", jobenv.LibCUDAVar, "libcuda.so.1", "libcuda.so"))
 	if err != nil {
 		return nil, fmt.Errorf("cuda: %w", err)
 	}

@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"github.com/goddp/goddp/internal/dl"
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // compiler is the library libnvrtc.
@@ -23,7 +24,7 @@ type compiler struct {
 
 // openCompiler loads libnvrtc.
 func openCompiler() (*compiler, error) {
-	lib, err := dl.Open(dl.NVIDIA("libnvrtc, CUDA's compiler,", "GODDP_LIBNVRTC", "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"))
+	lib, err := dl.Open(dl.NVIDIA("libnvrtc, CUDA's compiler,", jobenv.LibNVRTCVar, "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"))
 	if err != nil {
 		return nil, fmt.Errorf("cuda: %w", err)
 	}

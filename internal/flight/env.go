@@ -13,19 +13,6 @@ import (
 	"github.com/goddp/goddp/internal/jobenv"
 )
 
-// The environment variables of this package. If PyTorch has a variable for the same purpose, it
-// counts if this one is not set.
-const (
-	// EntriesVar is the number of entries of the ring; 0 records nothing.
-	EntriesVar = "GODDP_FLIGHT_ENTRIES"
-	// DirVar is the folder that dumps are written into.
-	DirVar = "GODDP_FLIGHT_DIR"
-	// OnFailureVar is 0 if a failure is to write no dump.
-	OnFailureVar = "GODDP_DUMP_ON_FAILURE"
-	// FDVar is the file descriptor of the memory that the launcher allocated.
-	FDVar = "GODDP_FLIGHT_FD"
-)
-
 // DefaultEntries is the default size of the ring.
 const DefaultEntries = 2000
 
@@ -54,7 +41,7 @@ func ReadSettings(lookup func(string) (string, bool)) (Settings, error) {
 		}
 		return "", ""
 	}
-	if name, value := first(EntriesVar, "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"); name != "" {
+	if name, value := first(jobenv.FlightEntriesVars...); name != "" {
 		n, err := strconv.Atoi(value)
 		if err != nil || n < 0 || n > maxEntries {
 			errs = append(errs, fmt.Errorf("%s is %q, not a number from 0 to %d", name, value, maxEntries))
@@ -66,13 +53,13 @@ func ReadSettings(lookup func(string) (string, bool)) (Settings, error) {
 		return value
 	}
 	var err error
-	if s.DumpOnFailure, err = jobenv.Bool(getenv, true, OnFailureVar, "TORCH_NCCL_DUMP_ON_TIMEOUT"); err != nil {
+	if s.DumpOnFailure, err = jobenv.Bool(getenv, true, jobenv.DumpOnFailureVars...); err != nil {
 		errs = append(errs, err)
 	}
-	_, s.dir = first(DirVar)
-	_, s.prefix = first("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-	_, s.job = first("GODDP_JOB_ID")
-	_, s.run = first("TORCHELASTIC_RUN_ID")
+	_, s.dir = first(jobenv.FlightDirVar)
+	_, s.prefix = first(jobenv.FlightPrefixVars...)
+	_, s.job = first(jobenv.JobIDVar)
+	_, s.run = first(jobenv.RunIDVar)
 	if len(errs) > 0 {
 		return Settings{}, fmt.Errorf("flight: %w", errors.Join(errs...))
 	}

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // memfdName is the name of a recorder's memfd. memfdLink is the target of /proc/PID/fd/N for a descriptor of it.
@@ -52,7 +54,7 @@ func NewShared(entries int) (*Shared, error) {
 // seals keep other processes from changing the size of the memory.
 const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
 
-// File returns the file that the other process must inherit. [FDVar] must hold its descriptor in
+// File returns the file that the other process must inherit. [jobenv.FlightFDVar] must hold its descriptor in
 // that process.
 func (s *Shared) File() *os.File { return s.file }
 
@@ -96,7 +98,7 @@ func replacedBy(pid int) string {
 // or the one that recorded has its number in another namespace.
 func isOfJob(pid int, job string) bool {
 	environ, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-	return job != "" && slices.Contains(strings.Split(string(environ), "\x00"), "GODDP_JOB_ID="+job)
+	return job != "" && slices.Contains(strings.Split(string(environ), "\x00"), jobenv.JobIDVar+"="+job)
 }
 
 // Close releases the memory.
@@ -105,30 +107,30 @@ func (s *Shared) Close() error {
 	return s.file.Close()
 }
 
-// Inherited maps the memory that the launcher allocated for this process. FDVar holds its
-// descriptor; if FDVar is not set, Inherited returns nil. Programs that this process starts do not
+// Inherited maps the memory that the launcher allocated for this process. jobenv.FlightFDVar holds its
+// descriptor; if jobenv.FlightFDVar is not set, Inherited returns nil. Programs that this process starts do not
 // inherit the memory. The error says that the descriptor is something else, or that another process
 // records into the memory.
 func Inherited() ([]byte, error) {
-	value := os.Getenv(FDVar)
+	value := os.Getenv(jobenv.FlightFDVar)
 	if value == "" {
 		return nil, nil
 	}
 	fd, err := strconv.Atoi(value)
 	if err != nil || fd < 3 {
-		return nil, fmt.Errorf("flight: %s is %q, not a descriptor", FDVar, value)
+		return nil, fmt.Errorf("flight: %s is %q, not a descriptor", jobenv.FlightFDVar, value)
 	}
 	if err := checkSeals(fd); err != nil {
-		return nil, fmt.Errorf("flight: %s is %d: %w", FDVar, fd, err)
+		return nil, fmt.Errorf("flight: %s is %d: %w", jobenv.FlightFDVar, fd, err)
 	}
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, unix.FD_CLOEXEC); err != nil {
-		return nil, fmt.Errorf("flight: %s is %d: %w", FDVar, fd, err)
+		return nil, fmt.Errorf("flight: %s is %d: %w", jobenv.FlightFDVar, fd, err)
 	}
 	// The lock belongs to this process and ends with it. It matters if the worker is a script
 	// that starts several processes.
 	lock := unix.Flock_t{Type: unix.F_WRLCK}
 	if err := unix.FcntlFlock(uintptr(fd), unix.F_SETLK, &lock); err != nil {
-		return nil, fmt.Errorf("flight: %s is %d: another process records into it: %w", FDVar, fd, err)
+		return nil, fmt.Errorf("flight: %s is %d: another process records into it: %w", jobenv.FlightFDVar, fd, err)
 	}
 	return mapMemory(fd, unix.PROT_READ|unix.PROT_WRITE)
 }

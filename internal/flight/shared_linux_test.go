@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/internal/testkit"
 )
 
@@ -81,7 +82,7 @@ func startWorker(t *testing.T, program string) (*Shared, *testkit.Process) {
 func startIn(t *testing.T, s *Shared, program string) *testkit.Process {
 	t.Helper()
 	cmd := testkit.Self(t, program)
-	cmd.Env = append(cmd.Env, FDVar+"=3", EntriesVar+"=5", "GODDP_JOB_ID=job"+t.Name())
+	cmd.Env = append(cmd.Env, jobenv.FlightFDVar+"=3", jobenv.FlightEntriesVar+"=5", "GODDP_JOB_ID=job"+t.Name())
 	cmd.ExtraFiles = []*os.File{s.File()}
 	p := testkit.Start(t, cmd)
 	p.Await("^recorded$", 1)
@@ -180,16 +181,16 @@ func TestInherited(t *testing.T) {
 		strconv.Itoa(int(file.Fd())):        "", // the error's text depends on the kind of file
 		segment("half", unix.F_SEAL_SHRINK): "seals",
 	} {
-		t.Setenv(FDVar, value)
+		t.Setenv(jobenv.FlightFDVar, value)
 		if mem, err := Inherited(); err == nil || mem != nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s=%s: %v, want %q", FDVar, value, err, want)
+			t.Errorf("%s=%s: %v, want %q", jobenv.FlightFDVar, value, err, want)
 		}
 	}
-	t.Setenv(FDVar, "")
+	t.Setenv(jobenv.FlightFDVar, "")
 	if mem, err := Inherited(); mem != nil || err != nil {
 		t.Errorf("not set: %v", err)
 	}
-	t.Setenv(FDVar, segment("good", seals))
+	t.Setenv(jobenv.FlightFDVar, segment("good", seals))
 	mem, err := Inherited()
 	if err != nil || len(mem) != 1<<20 {
 		t.Errorf("%d bytes, %v", len(mem), err)

@@ -7,6 +7,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // end is the state of one end of a handshake.
@@ -43,7 +45,7 @@ func (e *end) compare() error {
 		if e.peer.Unprotected {
 			on, off = off, on
 		}
-		return fmt.Errorf("%s or %s is on in %v, and off in %v: set it on all nodes of the job, or on none", UnprotectedVar, InsecureVar, on, off)
+		return fmt.Errorf("%s or %s is on in %v, and off in %v: set it on all nodes of the job, or on none", jobenv.UnprotectedVar, jobenv.InsecureVar, on, off)
 	}
 	return nil
 }

@@ -32,7 +32,7 @@
 //
 // Other connections are neither encrypted nor authenticated after the handshake: those on one
 // host, those with a store or coordinator, all of a job without a secret, and those between
-// ranks that [UnprotectedVar] leaves so.
+// ranks that GODDP_UNPROTECTED_DATA leaves so.
 //
 // # Same job
 //

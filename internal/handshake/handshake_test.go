@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 var testKey = []byte("a secret of a test")
@@ -121,7 +123,7 @@ func TestSecretsThatDiffer(t *testing.T) {
 			t.Errorf("%q, %q: %v; %v", test.dialler, test.listener, dialled, listened)
 			continue
 		}
-		if text := here.Error(); !strings.Contains(text, test.want) || !strings.Contains(text, TokenFileVar) || strings.Contains(text, string(testKey)) {
+		if text := here.Error(); !strings.Contains(text, test.want) || !strings.Contains(text, jobenv.TokenFileVar) || strings.Contains(text, string(testKey)) {
 			t.Errorf("%q, %q: %v", test.dialler, test.listener, here)
 		}
 	}
@@ -266,24 +268,24 @@ func TestReadSecret(t *testing.T) {
 			t.Fatal(err)
 		}
 		getenv := func(name string) string {
-			return map[string]string{TokenFileVar: path}[name]
+			return map[string]string{jobenv.TokenFileVar: path}[name]
 		}
 		secret, err := ReadSecret(getenv)
 		if string(secret) != test.want || (err == nil) != (test.err == "") {
 			t.Errorf("%q: %q, %v", test.text, secret, err)
 		}
-		if err != nil && (!strings.Contains(err.Error(), test.err) || !strings.Contains(err.Error(), TokenFileVar) ||
+		if err != nil && (!strings.Contains(err.Error(), test.err) || !strings.Contains(err.Error(), jobenv.TokenFileVar) ||
 			test.text != "" && strings.Contains(err.Error(), strings.TrimSpace(test.text))) {
 			t.Errorf("%q: %v", test.text, err)
 		}
 	}
 	path := filepath.Join(dir, "0")
-	file := func(name string) string { return map[string]string{TokenFileVar: path}[name] }
+	file := func(name string) string { return map[string]string{jobenv.TokenFileVar: path}[name] }
 	for mode, isOpen := range map[os.FileMode]bool{0o600: false, 0o400: false, 0o711: false, 0o644: true, 0o640: true, 0o620: true, 0o602: true} {
 		if err := os.Chmod(path, mode); err != nil {
 			t.Fatal(err)
 		}
-		want := fmt.Sprintf("%s=%q: others can read or change it (mode %04o): chmod 600 %s", TokenFileVar, path, mode, path)
+		want := fmt.Sprintf("%s=%q: others can read or change it (mode %04o): chmod 600 %s", jobenv.TokenFileVar, path, mode, path)
 		if secret, err := ReadSecret(file); isOpen != (err != nil) || isOpen && err.Error() != want || isOpen != (secret == nil) {
 			t.Errorf("mode %04o: %q, %v", mode, secret, err)
 		}
@@ -296,11 +298,11 @@ func TestReadSecret(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	text := func(name string) string { return map[string]string{TokenVar: " 0123456789abcdef\n"}[name] }
+	text := func(name string) string { return map[string]string{jobenv.TokenVar: " 0123456789abcdef\n"}[name] }
 	if secret, err := ReadSecret(text); string(secret) != "0123456789abcdef" || err != nil {
-		t.Errorf("%s: %q, %v", TokenVar, secret, err)
+		t.Errorf("%s: %q, %v", jobenv.TokenVar, secret, err)
 	}
-	if _, err := ReadSecret(func(name string) string { return map[string]string{TokenVar: "short"}[name] }); err == nil || !strings.Contains(err.Error(), TokenVar+": a secret of 5 bytes") {
+	if _, err := ReadSecret(func(name string) string { return map[string]string{jobenv.TokenVar: "short"}[name] }); err == nil || !strings.Contains(err.Error(), jobenv.TokenVar+": a secret of 5 bytes") {
 		t.Error(err)
 	}
 	pipe := filepath.Join(dir, "pipe")
@@ -311,7 +313,7 @@ func TestReadSecret(t *testing.T) {
 		t.Errorf("a pipe that nobody writes to: %v", err)
 	}
 	missing := func(string) string { return filepath.Join(dir, "none") }
-	if _, err := ReadSecret(missing); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), TokenFileVar) {
+	if _, err := ReadSecret(missing); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), jobenv.TokenFileVar) {
 		t.Error(err)
 	}
 	if secret, err := ReadSecret(func(string) string { return "" }); secret != nil || err != nil {

@@ -12,16 +12,12 @@ import (
 	"sync"
 	"unicode"
 	"unicode/utf8"
-)
 
-// The variables that hold a job's id, in order of precedence.
-const (
-	JobIDVar = "GODDP_JOB_ID" // set by golaunch, or by the user
-	runIDVar = "TORCHELASTIC_RUN_ID"
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // Remedy is the advice for processes that do not belong to the same job, or should not.
-const Remedy = "give all processes of one job the same " + JobIDVar + ", and each job another one, or another MASTER_PORT"
+const Remedy = "give all processes of one job the same " + jobenv.JobIDVar + ", and each job another one, or another MASTER_PORT"
 
 // A Job holds the properties on which the processes of a job must agree. The zero value
 // agrees with every job.
@@ -43,10 +39,10 @@ func JobFromEnv(world int) Job {
 // idFromEnv returns the job's id, or "". torchrun uses "none" for a job without an id. Under
 // Slurm, every step of an allocation is a job.
 func idFromEnv(getenv func(string) string) string {
-	if id := getenv(JobIDVar); id != "" {
+	if id := getenv(jobenv.JobIDVar); id != "" {
 		return short(id)
 	}
-	if id := getenv(runIDVar); id != "" && id != "none" {
+	if id := getenv(jobenv.RunIDVar); id != "" && id != "none" {
 		return short(id)
 	}
 	if id := getenv("SLURM_JOB_ID"); id != "" {
@@ -147,7 +143,7 @@ func (j Job) Compare(other Job) error {
 
 // worldSize is the property that is the number of ranks. Two processes that differ in it may well belong to one
 // job, since everything else is equal.
-const worldSize = "WORLD_SIZE"
+const worldSize = jobenv.WorldSizeVar
 
 func quoteID(id string) string {
 	if id == "" {

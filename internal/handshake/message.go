@@ -5,6 +5,8 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // MaxMessage is the largest size of a message in bytes.
@@ -218,7 +220,7 @@ type SecretError struct {
 }
 
 func (e *SecretError) Error() string {
-	const give = "give all processes of the job the same secret by " + TokenFileVar + " or " + TokenVar
+	const give = "give all processes of the job the same secret by " + jobenv.TokenFileVar + " or " + jobenv.TokenVar
 	switch {
 	case e.Own && e.Other:
 		return fmt.Sprintf("%v has another secret than this process: %s", e.By, give)

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // connectRanks performs a handshake over TCP, and returns the ends' connections and errors.
@@ -103,9 +105,9 @@ func TestProtectionOfOneEnd(t *testing.T) {
 	for _, atDialler := range []bool{true, false} {
 		d, l := dialler(1, Job{}, true), listener(Job{}, true)
 		d.Unprotected, l.Unprotected = atDialler, !atDialler
-		want := UnprotectedVar + " or GODDP_INSECURE is on in process 2 on listen, and off in process 1 on dial"
+		want := jobenv.UnprotectedVar + " or GODDP_INSECURE is on in process 2 on listen, and off in process 1 on dial"
 		if atDialler {
-			want = UnprotectedVar + " or GODDP_INSECURE is on in process 1 on dial, and off in process 2 on listen"
+			want = jobenv.UnprotectedVar + " or GODDP_INSECURE is on in process 1 on dial, and off in process 2 on listen"
 		}
 		_, errs := connectRanks(t, d, l)
 		for _, err := range errs {

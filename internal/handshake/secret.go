@@ -13,46 +13,22 @@ import (
 	"github.com/goddp/goddp/internal/jobenv"
 )
 
-// The variables that say how a job authenticates its processes.
-const (
-	// TokenFileVar names the file that holds the job's secret. TokenVar is the secret itself, for
-	// jobs whose nodes have no file in common. TokenFileVar takes precedence.
-	TokenFileVar = "GODDP_TOKEN_FILE"
-	TokenVar     = "GODDP_TOKEN"
-	// InsecureVar, if it is on, makes a store serve every client.
-	InsecureVar = "GODDP_INSECURE"
-	// UnprotectedVar, if it is on, leaves the data between ranks on different hosts neither
-	// encrypted nor authenticated.
-	UnprotectedVar = "GODDP_UNPROTECTED_DATA"
-	// StoreVar and CoordinatorVar are the addresses, host:port, at which a worker of golaunch
-	// finds the job's store and coordinator. A worker does not accept another program's store
-	// there. NodeAddrVar is the address at which other nodes reach the worker's node.
-	//
-	// The three hold in the job whose MASTER_ADDR and MASTER_PORT are those in MasterVar. A
-	// launcher that is not golaunch may have been started by a worker, and passes them on to
-	// another job.
-	StoreVar       = "GODDP_STORE"
-	CoordinatorVar = "GODDP_COORDINATOR"
-	NodeAddrVar    = "GODDP_NODE_ADDR"
-	MasterVar      = "GODDP_MASTER"
-)
-
 // The size of a secret in bytes, without white space around it.
 const (
 	minSecret = 16
 	maxSecret = 4 << 10
 )
 
-// ReadSecret returns the secret in the file that [TokenFileVar] names, or else the one in [TokenVar],
+// ReadSecret returns the secret in the file that [jobenv.TokenFileVar] names, or else the one in [jobenv.TokenVar],
 // without white space around it. It returns nil if neither is set. getenv is a function such as
 // [os.Getenv]. An error is a *InvalidSecretError and contains no part of the secret. A file of this user's that
 // others can read or change is an error.
 func ReadSecret(getenv func(string) string) ([]byte, error) {
-	path, text := getenv(TokenFileVar), []byte(getenv(TokenVar))
-	source := TokenVar
+	path, text := getenv(jobenv.TokenFileVar), []byte(getenv(jobenv.TokenVar))
+	source := jobenv.TokenVar
 	switch {
 	case path != "":
-		source = fmt.Sprintf("%s=%q", TokenFileVar, path)
+		source = fmt.Sprintf("%s=%q", jobenv.TokenFileVar, path)
 		var err error
 		if text, err = readHead(path); err != nil {
 			return nil, &InvalidSecretError{source, err}
@@ -109,13 +85,13 @@ func checkAccess(f *os.File) error {
 	return nil
 }
 
-// ReadUnprotected returns the value of [UnprotectedVar]. getenv is a function such as
+// ReadUnprotected returns the value of [jobenv.UnprotectedVar]. getenv is a function such as
 // [os.Getenv].
 func ReadUnprotected(getenv func(string) string) (bool, error) {
-	return jobenv.Bool(getenv, false, UnprotectedVar)
+	return jobenv.Bool(getenv, false, jobenv.UnprotectedVar)
 }
 
-// ReadInsecure returns the value of [InsecureVar]. getenv is a function such as [os.Getenv].
+// ReadInsecure returns the value of [jobenv.InsecureVar]. getenv is a function such as [os.Getenv].
 func ReadInsecure(getenv func(string) string) (bool, error) {
-	return jobenv.Bool(getenv, false, InsecureVar)
+	return jobenv.Bool(getenv, false, jobenv.InsecureVar)
 }

@@ -48,7 +48,7 @@ type errorMessage struct {
 // Write writes the error file of this process, with the current time. It writes nothing if
 // TORCHELASTIC_ERROR_FILE is not set.
 func (e *ErrorFile) Write() error {
-	path := os.Getenv("TORCHELASTIC_ERROR_FILE")
+	path := os.Getenv(ErrorFileVar)
 	if path == "" {
 		return nil
 	}

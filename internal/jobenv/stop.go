@@ -13,9 +13,6 @@ import (
 	"github.com/goddp/goddp/internal/files"
 )
 
-// StopFileVar is the variable that names the worker's file to the worker.
-const StopFileVar = "GODDP_STOP_FILE"
-
 // StopState is the state of a worker with regard to stop requests: signals that ask a program to stop
 // after its current step. The worker writes it into a file, and the launcher reads it. The launcher may
 // refuse stop requests by another file. Either file may be missing because something that removes old
@@ -71,10 +68,6 @@ func RefusesStops(path string) bool {
 }
 
 func refusedPath(path string) string { return path + ".refused" }
-
-// ShutdownTimeoutVar is the variable that holds the launcher's shutdown timeout in seconds. torchrun
-// reads it too.
-const ShutdownTimeoutVar = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 
 // DefaultShutdownTimeout is the default shutdown timeout of golaunch, torchrun and Kubernetes.
 const DefaultShutdownTimeout = 30 * time.Second

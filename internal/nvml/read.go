@@ -12,11 +12,12 @@ import (
 	"unsafe"
 
 	"github.com/goddp/goddp/internal/dl"
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // Read reads the state of all GPUs of the host. The error is a *dl.NotFoundError if there is no NVML.
 func Read() (*Host, error) {
-	lib, err := dl.Open(dl.NVIDIA("NVML, which comes with NVIDIA's driver,", "GODDP_LIBNVML", "libnvidia-ml.so.1", "libnvidia-ml.so"))
+	lib, err := dl.Open(dl.NVIDIA("NVML, which comes with NVIDIA's driver,", jobenv.LibNVMLVar, "libnvidia-ml.so.1", "libnvidia-ml.so"))
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // A clientConn makes requests on one connection, one at a time.
@@ -81,7 +82,7 @@ func (cn *clientConn) shakeHands(ctx context.Context, m *Member) (server handsha
 	}
 	if m.Secret == nil && !m.Insecure {
 		if err := sameUser(cn.nc); errors.As(err, new(*handshake.OtherUserError)) {
-			return server, nil, &HandshakeError{fmt.Errorf("the store there is another user's: %w: give both the same file in %s", err, handshake.TokenFileVar)}
+			return server, nil, &HandshakeError{fmt.Errorf("the store there is another user's: %w: give both the same file in %s", err, jobenv.TokenFileVar)}
 		}
 	}
 	return d.Peer(), rival, nil

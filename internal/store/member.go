@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // A Member identifies a process of a job in the handshake between a client and a server.
@@ -40,8 +41,8 @@ var errPyTorchStore = errors.New("the store there is not goddp's, and this job's
 // ErrExposed is in the error of Listen if other hosts can reach the address, and the server
 // could not authenticate them.
 var ErrExposed = errors.New("other hosts can reach this address, and the job has no secret by which to know its own processes: " +
-	"name a file with one in " + handshake.TokenFileVar + ", the same for all processes of the job, or, where the whole network is trusted, set " +
-	handshake.InsecureVar + "=1")
+	"name a file with one in " + jobenv.TokenFileVar + ", the same for all processes of the job, or, where the whole network is trusted, set " +
+	jobenv.InsecureVar + "=1")
 
 // handshakeKey is the key of the requests that carry a handshake. It differs from all keys
 // of callers, because those begin with a slash.
@@ -58,5 +59,5 @@ func handshakeRequest(m []byte) request {
 // that it belongs to the job. why says why it needs this proof.
 func errNoMember(why error) error {
 	return fmt.Errorf("a client that is not known to be of the same user and does not show the job's secret (%s; %s=1 serves anybody): %w",
-		handshake.TokenFileVar, handshake.InsecureVar, why)
+		jobenv.TokenFileVar, jobenv.InsecureVar, why)
 }

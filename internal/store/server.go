@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/internal/wire"
 )
 
@@ -135,7 +135,7 @@ func Listen(addr string, opts *ServerOptions) (*Server, error) {
 	}
 	s.slots.fitDescriptors()
 	if o.Member.Insecure {
-		o.Logger.Warn("store: "+handshake.InsecureVar+"=1: any process that reaches the store is served", "addr", s.Addr())
+		o.Logger.Warn("store: "+jobenv.InsecureVar+"=1: any process that reaches the store is served", "addr", s.Addr())
 	}
 	s.pools[silent] = &pool{}
 	s.pools[stranger] = &pool{}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/internal/ranklist"
 )
 
@@ -154,7 +155,7 @@ func (b *bootstrap) checkUser(c net.Conn) error {
 		return nil
 	}
 	if err := handshake.SameUser(c); errors.As(err, new(*handshake.OtherUserError)) {
-		return fmt.Errorf("%w: ranks of several users need the same secret: %s", err, handshake.TokenFileVar)
+		return fmt.Errorf("%w: ranks of several users need the same secret: %s", err, jobenv.TokenFileVar)
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"github.com/goddp/goddp/internal/dl"
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // oldest is the first release that has every function used here. ncclMemAlloc was added last.
@@ -30,7 +31,7 @@ type library struct {
 // openLibrary opens libnccl for use on dev. The function tables are never freed, because a thread
 // that was left in C may still use them.
 func openLibrary(dev cudaDevice) (*library, error) {
-	found, err := dl.Open(dl.NVIDIA("NCCL", "GODDP_LIBNCCL", "libnccl.so.2", "libnccl.so"))
+	found, err := dl.Open(dl.NVIDIA("NCCL", jobenv.LibNCCLVar, "libnccl.so.2", "libnccl.so"))
 	if err != nil {
 		return nil, err
 	}

@@ -1,5 +1,7 @@
 package analyze
 
+import "github.com/goddp/goddp/internal/jobenv"
+
 // Advice returns the usual cause of a finding, and what to do about it.
 func (k Kind) Advice() string {
 	return advice[k]
@@ -9,7 +11,7 @@ var advice = map[Kind]string{
 	Usage: "that call cannot be right whatever the other ranks do, and no rank has begun it: change the line that makes it.",
 	Mismatch: "ranks diverged: one took another branch, had fewer batches, or its tensors have another shape. " +
 		"Make every rank call the same collectives in the same order; with uneven batches run the training loop within model.Join (package ddp), " +
-		"and other collectives after it. GODDP_DEBUG=DETAIL stops each call until all ranks' agree.",
+		"and other collectives after it. " + jobenv.DebugVar + "=DETAIL stops each call until all ranks' agree.",
 	Awaited: "that rank was in the call, and did not do its part: it was stopped (SIGSTOP, a debugger, a batch system), or starved of its processor; " +
 		"or its network was.",
 	Dead:      "look at how that process ended, in the launcher's report and its own output: an exception, the out-of-memory killer (SIGKILL), a crash in a library.",

@@ -15,6 +15,7 @@ import (
 	"unsafe"
 
 	"github.com/goddp/goddp/internal/dl"
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // oldest is the oldest supported version of CUPTI, that of CUDA 11.8. Versions were numbered from 1 until
@@ -94,7 +95,7 @@ func (r *Recording) Stop() ([]Activity, error) {
 
 // openLibrary opens CUPTI. The function table is never freed, because CUPTI stays loaded.
 func openLibrary() (*C.cupti, error) {
-	lib, err := dl.Open(dl.NVIDIA("CUPTI", "GODDP_LIBCUPTI", "libcupti.so.13", "libcupti.so.12", "libcupti.so"))
+	lib, err := dl.Open(dl.NVIDIA("CUPTI", jobenv.LibCUPTIVar, "libcupti.so.13", "libcupti.so.12", "libcupti.so"))
 	if err != nil {
 		return nil, err
 	}

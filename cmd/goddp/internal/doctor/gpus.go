@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/internal/nvml"
 )
 
@@ -13,7 +14,7 @@ func checkGPUs(ranks []Facts) (good string, findings []Finding) {
 	for _, f := range ranks {
 		if f.GPUError != "" {
 			findings = append(findings, Finding{Broken, fmt.Sprintf("rank %d on %s has no GPU: %s", f.Rank, f.Host, f.GPUError),
-				"start as many ranks on a host as it has GPUs (--nproc-per-node gpu), and look at CUDA_VISIBLE_DEVICES and GODDP_DEVICE"})
+				"start as many ranks on a host as it has GPUs (--nproc-per-node gpu), and look at CUDA_VISIBLE_DEVICES and " + jobenv.DeviceVar})
 		}
 	}
 	for _, f := range hosts(ranks) {
@@ -88,7 +89,7 @@ func checkSharing(ranks []Facts) (good string, findings []Finding) {
 		key := cmp.Or(f.HostID, fmt.Sprint(f.Node)) + " " + f.GPU
 		if first, ok := users[key]; ok {
 			findings = append(findings, Finding{Broken, fmt.Sprintf("ranks %d and %d on %s use the same GPU, %s; NCCL wants one for each rank", first, f.Rank, f.Host, f.GPU),
-				"start one rank for each GPU, unset GODDP_DEVICE or let it be cuda, and give CUDA_VISIBLE_DEVICES all GPUs of the host"})
+				"start one rank for each GPU, unset " + jobenv.DeviceVar + " or let it be cuda, and give CUDA_VISIBLE_DEVICES all GPUs of the host"})
 			continue
 		}
 		users[key] = f.Rank

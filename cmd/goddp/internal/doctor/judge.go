@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // check is one check: a pure function of the facts of all ranks. good is what the report says if
@@ -92,18 +94,18 @@ func checkLibraries(ranks []Facts) (good string, findings []Finding) {
 			case l.Error != "" && l.Name == "OpenBLAS":
 				if !hasGPU {
 					findings = append(findings, Finding{Slow, where + l.Error + "; matrix products on the CPU run at about a tenth of the speed",
-						"install OpenBLAS (Debian: libopenblas0), or name it in GODDP_OPENBLAS"})
+						"install OpenBLAS (Debian: libopenblas0), or name it in " + jobenv.OpenBLASVar})
 				}
 				continue
 			case l.Error != "" && l.Name == "cuDNN":
 				findings = append(findings, Finding{Slow, where + l.Error + "; goddp's own, slower kernels compute convolutions and attention",
-					"install cuDNN 9 (Python package nvidia-cudnn), or set GODDP_LIBCUDNN=none if the model has no convolutions and no attention in 16 bits"})
+					"install cuDNN 9 (Python package nvidia-cudnn), or set " + jobenv.LibCUDNNVar + "=none if the model has no convolutions and no attention in 16 bits"})
 				continue
 			case l.Error != "" && l.Name == "NVML":
 				findings = append(findings, Finding{Slow, where + "the GPUs' states are unknown: " + l.Error, "install the driver's libnvidia-ml.so.1 of the same version as the driver"})
 				continue
 			case l.Error != "":
-				findings = append(findings, Finding{Broken, where + l.Name + at(l) + ": " + l.Error, "install a version that docs/gpu.md lists, on the loader's path or where GODDP_LIB* names it"})
+				findings = append(findings, Finding{Broken, where + l.Name + at(l) + ": " + l.Error, "install a version that docs/gpu.md lists, on the loader's path or where " + jobenv.LibraryPrefix + "* names it"})
 			}
 			if versions[l.Name] == nil {
 				versions[l.Name] = map[string]int{}

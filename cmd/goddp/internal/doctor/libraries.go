@@ -23,6 +23,7 @@ import (
 	"unsafe"
 
 	"github.com/goddp/goddp/internal/dl"
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // These are the oldest versions that this module's packages accept: NCCL 2.19.1 and cuDNN 9.10.2.
@@ -35,7 +36,7 @@ const (
 // sees, and that of its GPU. If GODDP_DEVICE is cpu, or the host has no GPU and GODDP_DEVICE does not ask for one, there
 // are no bus ids, and the list has OpenBLAS alone.
 func (f *Facts) readLibraries(localRank int) {
-	blas := version("OpenBLAS", dl.Search{Name: "OpenBLAS", Env: "GODDP_OPENBLAS", Files: []string{"libopenblas.so.0", "libopenblas.so"}},
+	blas := version("OpenBLAS", dl.Search{Name: "OpenBLAS", Env: jobenv.OpenBLASVar, Files: []string{"libopenblas.so.0", "libopenblas.so"}},
 		"openblas_get_config", func(f unsafe.Pointer) (string, error) {
 			words := strings.Fields(C.GoString(C.call_text(f))) // "OpenBLAS 0.3.21 DYNAMIC_ARCH ..."
 			if len(words) < 2 {
@@ -43,7 +44,7 @@ func (f *Facts) readLibraries(localRank int) {
 			}
 			return words[1], nil
 		})
-	kind, _, _ := strings.Cut(os.Getenv("GODDP_DEVICE"), ":")
+	kind, _, _ := strings.Cut(os.Getenv(jobenv.DeviceVar), ":")
 	f.Libraries = []Library{blas}
 	if kind == "cpu" {
 		return
@@ -67,18 +68,18 @@ func (f *Facts) readLibraries(localRank int) {
 	case len(visible) > 0:
 		f.GPUError = fmt.Sprintf("it wants GPU %d, counted from 0, and sees %s", n, count(len(visible), "GPU"))
 	case wantsGPU:
-		f.GPUError = "the driver finds no GPU, and GODDP_DEVICE or the kernel says that there is one"
+		f.GPUError = "the driver finds no GPU, and " + jobenv.DeviceVar + " or the kernel says that there is one"
 	default:
 		return
 	}
 	f.Libraries = append(f.Libraries, cuda,
-		version("NCCL", dl.NVIDIA("NCCL", "GODDP_LIBNCCL", "libnccl.so.2", "libnccl.so"), "ncclGetVersion", ncclVersion),
-		version("cuBLASLt", dl.NVIDIA("libcublasLt", "GODDP_LIBCUBLASLT", "libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"),
+		version("NCCL", dl.NVIDIA("NCCL", jobenv.LibNCCLVar, "libnccl.so.2", "libnccl.so"), "ncclGetVersion", ncclVersion),
+		version("cuBLASLt", dl.NVIDIA("libcublasLt", jobenv.LibCUBLASLtVar, "libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"),
 			"cublasLtGetVersion", func(f unsafe.Pointer) (string, error) {
 				v := int(C.call_size(f))
 				return fmt.Sprintf("%d.%d.%d", v/10000, v/100%100, v%100), nil
 			}),
-		version("NVRTC", dl.NVIDIA("libnvrtc", "GODDP_LIBNVRTC", "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"),
+		version("NVRTC", dl.NVIDIA("libnvrtc", jobenv.LibNVRTCVar, "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"),
 			"nvrtcVersion", func(f unsafe.Pointer) (string, error) {
 				var major, minor C.int
 				if code := C.call_two(f, &major, &minor); code != 0 {
@@ -86,14 +87,14 @@ func (f *Facts) readLibraries(localRank int) {
 				}
 				return fmt.Sprintf("%d.%d", major, minor), nil
 			}))
-	if os.Getenv("GODDP_LIBCUDNN") != "none" {
-		f.Libraries = append(f.Libraries, version("cuDNN", dl.NVIDIA("libcudnn", "GODDP_LIBCUDNN", "libcudnn.so.9"), "cudnnGetVersion", cudnnVersion))
+	if os.Getenv(jobenv.LibCUDNNVar) != "none" {
+		f.Libraries = append(f.Libraries, version("cuDNN", dl.NVIDIA("libcudnn", jobenv.LibCUDNNVar, "libcudnn.so.9"), "cudnnGetVersion", cudnnVersion))
 	}
 }
 
 // ordinal returns the number of a local rank's GPU, as package comm chooses it.
 func ordinal(localRank int) int {
-	_, number, ok := strings.Cut(os.Getenv("GODDP_DEVICE"), ":")
+	_, number, ok := strings.Cut(os.Getenv(jobenv.DeviceVar), ":")
 	if n, err := strconv.Atoi(number); ok && err == nil {
 		return n
 	}
@@ -105,7 +106,7 @@ func hasGPU() bool { return len(names("/proc/driver/nvidia/gpus/*")) > 0 }
 
 // openCUDA opens the driver's library. The library is nil if it was not found.
 func openCUDA() (Library, *dl.Library) {
-	lib, err := dl.Open(dl.NVIDIA("libcuda, which comes with NVIDIA's driver,", "GODDP_LIBCUDA", "libcuda.so.1", "libcuda.so"))
+	lib, err := dl.Open(dl.NVIDIA("libcuda, which comes with NVIDIA's driver,", jobenv.LibCUDAVar, "libcuda.so.1", "libcuda.so"))
 	if err != nil {
 		return Library{Name: "libcuda", Error: err.Error()}, nil
 	}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goddp/goddp/internal/dl"
+	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/internal/nvml"
 	"github.com/goddp/goddp/internal/wire"
 )
@@ -35,7 +36,7 @@ func Probe(o Options) Facts {
 	f.Host, _ = os.Hostname()
 	for _, setting := range os.Environ() {
 		name, value, _ := strings.Cut(setting, "=")
-		for _, prefix := range []string{"NCCL_", "GLOO_", "MASTER_", "GODDP_DEVICE", "CUDA_VISIBLE_DEVICES"} {
+		for _, prefix := range []string{"NCCL_", "GLOO_", "MASTER_", jobenv.DeviceVar, jobenv.GPUsVar} {
 			if strings.HasPrefix(name, prefix) {
 				f.Environment[name] = value
 			}
@@ -46,7 +47,7 @@ func Probe(o Options) Facts {
 	f.HostID = cmp.Or(os.Getenv("NCCL_HOSTID"), strings.TrimSpace(string(boot)))
 	f.readLibraries(o.LocalRank)
 	if o.HostsStore {
-		f.PortError = portError(f.Environment["MASTER_PORT"])
+		f.PortError = portError(f.Environment[jobenv.MasterPortVar])
 	}
 	if f.Rank != f.Node {
 		return f

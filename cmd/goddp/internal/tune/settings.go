@@ -3,6 +3,8 @@ package tune
 import (
 	"fmt"
 	"strings"
+
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // Setting is what is compared with the default.
@@ -35,7 +37,7 @@ func NCCL(collective string) []Setting {
 	function := strings.ReplaceAll(collective, "_", "") // NCCL's name of it
 	var settings []Setting
 	if function == "allreduce" {
-		settings = append(settings, Setting{Variables: []string{"GODDP_NO_SMALL_ALLREDUCE=1"}, Advice: "NCCL then runs small all-reduces between GPUs that map each other's memory."},
+		settings = append(settings, Setting{Variables: []string{jobenv.NoSmallAllReduceVar + "=1"}, Advice: "NCCL then runs small all-reduces between GPUs that map each other's memory."},
 			Setting{Variables: []string{"NCCL_ALGO=allreduce:ring"}, Advice: forcedAdvice},
 			Setting{Variables: []string{"NCCL_ALGO=allreduce:tree"}, Advice: forcedAdvice})
 	}
