@@ -9,19 +9,19 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/coordinator"
 	"github.com/goddp/goddp/internal/flight"
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // BenchmarkWatched measures how long the watchdog and the flight recorder take for one call,
 // including their common reading of the clock. It does not include the backend. The measured
 // code must allocate nothing.
 func BenchmarkWatched(b *testing.B) {
-	o := (&Options{Log: slog.New(slog.DiscardHandler)}).orDefaults()
-	if err := o.readEnv(); err != nil {
+	j := joiner{Options: (&Options{Log: slog.New(slog.DiscardHandler)}).orDefaults(), world: World{Size: 1}}
+	if err := j.readSettings(); err != nil {
 		b.Fatal(err)
 	}
-	o.dumps = nil
-	w := World{Size: 1}
-	recorder, err := flight.New(nil, w.identity(), flight.DefaultEntries)
+	j.env.Flight.DumpOnFailure = false
+	recorder, err := flight.New(nil, j.world.identity(), jobenv.DefaultEntries)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func BenchmarkWatched(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	d := newWatchdogLoop(b.Context(), w, recorder, o)
+	d := newWatchdogLoop(b.Context(), &j, recorder)
 	defer d.stop()
 	g := &group{name: "default", size: 1, watchdog: d, control: client.Root()}
 	d.add(g)

@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"strconv"
 	"time"
 
 	"github.com/goddp/goddp/comm/failure"
-	"github.com/goddp/goddp/comm/internal/host"
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/coordinator"
@@ -21,33 +19,31 @@ import (
 // openControl connects to the coordinator and joins the session of this rank's n-th group. It
 // returns the coordinator's group of all ranks. golaunch hosts the coordinator; under other
 // launchers rank 0 hosts it.
-func openControl(ctx context.Context, o *Options, n int64, release *releases) (*coordinator.Group, error) {
-	w := o.World
+func (j *joiner) openControl(ctx context.Context, kv store.Store, n int64, release *releases) (*coordinator.Group, error) {
+	w := j.world
 	var client *coordinator.Client
 	var err error
-	co := coordinator.ClientOptions{Options: coordinator.Options{Log: o.Log}, Size: w.Size, Host: "rank 0", HostRank: 0}
-	at, launched := coordinatorStore(o.Store, *w, n)
+	co := coordinator.ClientOptions{Options: coordinator.Options{Log: j.Log}, Size: w.Size, Host: "rank 0", HostRank: 0}
+	at, launched := j.coordinatorStore(kv, n), j.launched()
 	switch {
 	case !launched && w.Size == 1: // no other process has to reach the coordinator
 		server := coordinator.NewServer(1, co.Options)
 		release.addClose(server.Close)
 		client, err = server.Local(0, co)
 	case !launched && w.Rank == 0:
-		var reach *host.Options
-		if reach, err = hostOptions(*w, o.member); err != nil {
+		var listen string
+		if listen, err = j.listenAddr(); err != nil {
 			return nil, err
 		}
 		var server *coordinator.Server
-		if server, err = coordinator.Publish(ctx, at, o.member, reach.Listen, w.Size, co); err != nil {
+		if server, err = coordinator.Publish(ctx, at, j.member, listen, w.Size, co); err != nil {
 			return nil, fmt.Errorf("hosting the coordinator: %w", err)
 		}
 		release.addClose(server.Close)
 		client, err = server.Local(0, co)
 	default:
-		if launched {
-			co.Addr = os.Getenv(jobenv.CoordinatorVar)
-		}
-		client, err = coordinator.Find(ctx, at, o.member, co)
+		co.Addr = j.agent.Coordinator
+		client, err = coordinator.Find(ctx, at, j.member, co)
 	}
 	if err != nil {
 		if !launched && (errors.Is(err, ErrTimeout) || errors.Is(err, context.DeadlineExceeded)) {
@@ -61,7 +57,7 @@ func openControl(ctx context.Context, o *Options, n int64, release *releases) (*
 		client.Depart(ctx)
 		return nil
 	})
-	if err := joinSession(ctx, client, o, n); err != nil {
+	if err := j.joinSession(ctx, client, n); err != nil {
 		return nil, err
 	}
 	return client.Root(), nil
@@ -72,29 +68,28 @@ func openControl(ctx context.Context, o *Options, n int64, release *releases) (*
 const leaveGrace = 2 * time.Second
 
 // coordinatorStore returns the part of the job's store that holds the address of the
-// coordinator for a rank's n-th group. launched says whether the launcher hosts that
-// coordinator.
-func coordinatorStore(kv store.Store, w World, n int64) (at store.Store, launched bool) {
-	if w.AgentStore && !w.anyStore() {
-		return store.Prefix(kv, coordinator.LauncherPrefix), true
+// coordinator for a rank's n-th group.
+func (j *joiner) coordinatorStore(kv store.Store, n int64) store.Store {
+	if j.launched() {
+		return store.Prefix(kv, coordinator.LauncherPrefix)
 	}
-	return groupView(kv, w, n), false
+	return groupView(kv, j.world, n)
 }
 
 // joinSession joins the coordinator's session of this rank's n-th group. The coordinator
 // compares the settings that must be equal on all ranks.
-func joinSession(ctx context.Context, client *coordinator.Client, o *Options, n int64) error {
+func (j *joiner) joinSession(ctx context.Context, client *coordinator.Client, n int64) error {
 	options := []coordinator.Option{
-		{Name: jobenv.WorldSizeVar, Value: strconv.Itoa(o.World.Size)},
-		{Name: "the check of calls (" + jobenv.DebugVar + "=DETAIL)", Value: onOff(o.CheckCalls)},
-		{Name: "error handling", Value: onOff(o.ErrorMode != NoErrorHandling)},
+		{Name: jobenv.WorldSizeVar, Value: strconv.Itoa(j.world.Size)},
+		{Name: "the check of calls (" + jobenv.DebugVar + "=DETAIL)", Value: onOff(j.CheckCalls)},
+		{Name: "error handling", Value: onOff(j.ErrorMode != NoErrorHandling)},
 	}
-	if o.World.Rank == 0 {
-		defer awake.Notice(o.notice, func() {
-			logf(ctx, o.Log, slog.LevelInfo, "[Rank 0] waiting until all %d ranks have joined; giving up in %v", o.World.Size, time.Until(o.deadline).Round(time.Second))
+	if j.world.Rank == 0 {
+		defer awake.Notice(j.notice, func() {
+			logf(ctx, j.Log, slog.LevelInfo, "[Rank 0] waiting until all %d ranks have joined; giving up in %v", j.world.Size, time.Until(j.deadline).Round(time.Second))
 		})()
 	}
-	if _, err := client.Join(ctx, int(n), options, o.ErrorMode == NoErrorHandling, nil); err != nil {
+	if _, err := client.Join(ctx, int(n), options, j.ErrorMode == NoErrorHandling, nil); err != nil {
 		return backend.GiveUp(client.Root(), err)
 	}
 	return nil
@@ -112,20 +107,16 @@ func onOff(b bool) string {
 // other process is still joining, the coordinator makes the other process fail as well, because
 // the ranks cannot know which of the two processes belongs to the job. rejectRival returns the
 // error that names both processes.
-func rejectRival(ctx context.Context, kv *store.Client, w World, m *store.Member) error {
+func (j *joiner) rejectRival(ctx context.Context, kv *store.Client) error {
 	rival := kv.Rival()
 	ctx, cancel := context.WithTimeout(ctx, announceTime)
 	defer cancel()
-	n, err := kv.Add(ctx, groupsKey(w), 0)
+	n, err := kv.Add(ctx, groupsKey(j.world), 0)
 	if err != nil || n == 0 {
 		return rival
 	}
-	at, launched := coordinatorStore(kv, w, n)
-	co := coordinator.ClientOptions{Size: w.Size}
-	if launched {
-		co.Addr = os.Getenv(jobenv.CoordinatorVar)
-	}
-	client, err := coordinator.Find(ctx, at, *m, co)
+	co := coordinator.ClientOptions{Size: j.world.Size, Addr: j.agent.Coordinator}
+	client, err := coordinator.Find(ctx, j.coordinatorStore(kv, n), j.member, co)
 	if err != nil {
 		return rival
 	}

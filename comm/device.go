@@ -6,8 +6,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
@@ -19,36 +17,43 @@ import (
 // that use one device for several groups. Such a program passes the device to Init in
 // Options.Device, and closes the device after the last group.
 func OpenDevice(opts *Options) (device.Device, error) {
-	o := opts.orDefaults()
-	w, err := o.world()
-	if err != nil {
+	j := &joiner{Options: opts.orDefaults()}
+	if err := j.readWorld(); err != nil {
 		return nil, err
 	}
-	return openDevice(w, o.Log)
+	s, err := jobenv.ReadDevice(os.LookupEnv)
+	if err != nil {
+		return nil, fmt.Errorf("comm: %w", err)
+	}
+	return openDevice(j.world, s, j.Log)
 }
 
-// openDevice opens the device for a local rank. It is the device that GODDP_DEVICE names
-// ("cpu", "cuda", "cuda:1"). If GODDP_DEVICE is not set, it is the GPU whose number is the
+// openDevice returns the device of the options, or opens the one that the environment names. It appends to release
+// the function that closes a device that it has opened.
+func (j *joiner) openDevice(release *releases) (device.Device, error) {
+	if j.Device != nil {
+		return j.Device, nil
+	}
+	dev, err := openDevice(j.world, j.env.Device, j.Log)
+	if err == nil {
+		release.addClose(dev.Close)
+	}
+	return dev, err
+}
+
+// openDevice opens the device for a local rank. If s does not choose one, it is the GPU whose number is the
 // local rank or, on a host without GPUs, the CPU.
-func openDevice(w World, log *slog.Logger) (device.Device, error) {
-	name := os.Getenv(jobenv.DeviceVar)
-	kind, number, chosen := strings.Cut(name, ":")
-	ordinal := w.LocalRank
-	switch {
-	case name == "cpu":
+func openDevice(w World, s jobenv.Device, log *slog.Logger) (device.Device, error) {
+	if s.Kind == "cpu" {
 		return openCPU(w, log)
-	case kind == "cuda" && chosen:
-		n, err := strconv.Atoi(number)
-		if err != nil || n < 0 {
-			return nil, fmt.Errorf(jobenv.DeviceVar+" is %q, want cpu, cuda, or cuda:N with a GPU's number N", name)
-		}
-		ordinal = n
-	case name != "" && name != "cuda":
-		return nil, fmt.Errorf(jobenv.DeviceVar+" is %q, want cpu, cuda, or cuda:N with a GPU's number N", name)
+	}
+	gpu := s.GPU
+	if gpu < 0 {
+		gpu = w.LocalRank
 	}
 	gpus, why := cuda.Count()
 	switch {
-	case gpus == 0 && name == "":
+	case gpus == 0 && s.Kind == "":
 		if w.LocalRank == 0 && isUnusable(why, "/dev") {
 			log.Warn("this host has an NVIDIA GPU that cannot be used: computing on the CPU ("+jobenv.DeviceVar+"=cpu chooses it)", "why", why)
 		} else {
@@ -56,23 +61,11 @@ func openDevice(w World, log *slog.Logger) (device.Device, error) {
 		}
 		return openCPU(w, log)
 	case gpus == 0:
-		return nil, fmt.Errorf(jobenv.DeviceVar+" is %q: %w", name, why)
-	case ordinal >= gpus:
-		return nil, fmt.Errorf("GPU %d for local rank %d of %d: this host has %d; start fewer workers on it, or set "+jobenv.DeviceVar+"=cpu", ordinal, w.LocalRank, w.LocalSize, gpus)
+		return nil, fmt.Errorf("%s=%s: %w", jobenv.DeviceVar, s.Kind, why)
+	case gpu >= gpus:
+		return nil, fmt.Errorf("GPU %d for local rank %d of %d: this host has %d; start fewer workers on it, or set "+jobenv.DeviceVar+"=cpu", gpu, w.LocalRank, w.LocalSize, gpus)
 	}
-	tf32, err := jobenv.Bool(os.Getenv, false, jobenv.AllowTF32Var)
-	if err != nil {
-		return nil, err
-	}
-	tune, err := jobenv.Bool(os.Getenv, false, jobenv.TuneMatMulVar)
-	if err != nil {
-		return nil, err
-	}
-	anyOrder, err := jobenv.Bool(os.Getenv, false, jobenv.NondeterministicVar)
-	if err != nil {
-		return nil, err
-	}
-	return cuda.Open(ordinal, &cuda.Options{AllowTF32: tf32, TuneMatMul: tune, Nondeterministic: anyOrder, Log: log})
+	return cuda.Open(gpu, &cuda.Options{AllowTF32: s.AllowTF32, TuneMatMul: s.TuneMatMul, Nondeterministic: s.Nondeterministic, Log: log})
 }
 
 // isUnusable reports whether the host has a GPU's device file in the folder dev, although CUDA counts no GPU and
@@ -93,7 +86,7 @@ func openCPU(w World, log *slog.Logger) (device.Device, error) {
 	if w.LocalRank != 0 {
 		log = slog.New(slog.DiscardHandler)
 	}
-	n, err := jobenv.Threads(os.Getenv, w.LocalSize)
+	n, err := jobenv.Threads(os.LookupEnv, w.LocalSize)
 	if err != nil {
 		return nil, err
 	}

@@ -1,14 +1,7 @@
 package comm
 
 import (
-	"fmt"
-	"os"
-	"strconv"
-	"strings"
-	"time"
-
 	"github.com/goddp/goddp/comm/internal/watchdog"
-	"github.com/goddp/goddp/internal/flight"
 	"github.com/goddp/goddp/internal/jobenv"
 )
 
@@ -40,96 +33,4 @@ const (
 
 // DefaultHeartbeat is how long the watchdog may make no progress, unless an environment
 // variable sets another time.
-const DefaultHeartbeat = 600 * time.Second
-
-// readEnv sets the options that come from environment variables. It does not change an
-// ErrorMode that the caller has set.
-func (o *Options) readEnv() error {
-	var e env
-	o.monitoring = e.flag(true, jobenv.MonitoringVars)
-	o.heartbeat = DefaultHeartbeat
-	if name, v, ok := setting(jobenv.HeartbeatVars); ok {
-		n, err := strconv.Atoi(v)
-		if err != nil || n <= 0 {
-			e.addf("%s is %q, not a number of seconds", name, v)
-		}
-		o.heartbeat = time.Duration(n) * time.Second
-	}
-	info, detail := e.debugLevel()
-	o.reportStragglers = info
-	o.CheckCalls = detail || o.CheckCalls
-	if mode := e.errorMode(); o.ErrorMode == DefaultErrorMode {
-		o.ErrorMode = mode
-	}
-	var err error
-	if o.flight, err = flight.ReadSettings(os.LookupEnv); err != nil {
-		e.addf("%v", err)
-	}
-	o.dumps = o.flight.Dir
-	if len(e) > 0 {
-		return fmt.Errorf("comm: what the environment says of failures: %s", strings.Join(e, "; "))
-	}
-	return nil
-}
-
-// debugLevel reads GODDP_DEBUG or, if it is not set, TORCH_DISTRIBUTED_DEBUG. At INFO the group
-// logs which ranks make the other ranks wait. At DETAIL the group also compares the ranks'
-// calls.
-func (e *env) debugLevel() (info, detail bool) {
-	name, level, ok := setting(jobenv.DebugVars)
-	switch strings.ToUpper(level) {
-	case "DETAIL":
-		return true, true
-	case "INFO":
-		return true, false
-	case "OFF", "":
-		return false, false
-	}
-	if ok {
-		e.addf("%s is %q, not OFF, INFO or DETAIL", name, level)
-	}
-	return false, false
-}
-
-// errorMode returns the error mode that the environment asks for.
-func (e *env) errorMode() ErrorMode {
-	blocking := e.flag(false, jobenv.BlockingWaitVars)
-	name, v, ok := setting(jobenv.AsyncErrorHandlingVars)
-	mode := AsyncErrorHandling
-	switch v {
-	case "0":
-		mode = NoErrorHandling
-	case "2":
-		mode = CleanUpOnly
-	case "", "1", "3":
-	default:
-		e.addf("%s is %q, not 0, 1, 2 or 3", name, v)
-	}
-	switch {
-	case blocking && ok && mode != NoErrorHandling:
-		e.addf("blocking wait and asynchronous error handling are both on: set %s=0, or leave blocking wait off", name)
-	case blocking:
-		return BlockingWait
-	}
-	return mode
-}
-
-// setting returns the first of the named variables that is set.
-func setting(names []string) (name, value string, ok bool) {
-	for _, name := range names {
-		if value, ok = os.LookupEnv(name); ok {
-			return name, value, true
-		}
-	}
-	return "", "", false
-}
-
-// flag reads an environment variable that means on or off. It returns fallback if none of the
-// names is set.
-func (e *env) flag(fallback bool, names []string) bool {
-	value, err := jobenv.Bool(os.Getenv, fallback, names...)
-	if err != nil {
-		e.addf("%v", err)
-	}
-	return value
-}
+const DefaultHeartbeat = jobenv.DefaultHeartbeat

@@ -15,9 +15,9 @@ func OnExit(o *Options, f func(code int)) *Options {
 // Settled returns the error mode, the heartbeat and whether the watchdog is monitored. They
 // follow from the environment variables and from mode, the error mode in the Options.
 func Settled(mode ErrorMode) (ErrorMode, time.Duration, bool, error) {
-	o := Options{ErrorMode: mode}
-	err := o.readEnv()
-	return o.ErrorMode, o.heartbeat, o.monitoring, err
+	j := joiner{Options: Options{ErrorMode: mode}}
+	err := j.readSettings()
+	return j.ErrorMode, j.env.Failures.Heartbeat, j.env.Failures.Monitoring, err
 }
 
 // Recorded returns a rank's flight record.

@@ -8,7 +8,6 @@ import (
 	"os"
 	"runtime"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/goddp/goddp/device"
@@ -16,7 +15,6 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/capture"
 	"github.com/goddp/goddp/internal/flight"
-	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/internal/store"
 	"github.com/goddp/goddp/profile"
 )
@@ -58,17 +56,7 @@ type Options struct {
 
 	wrapBackend func(backend.Backend) backend.Backend // wraps the group's backend; nil means no wrapper
 
-	// readEnv sets the fields from heartbeat to dumps.
-	heartbeat        time.Duration // how long the watchdog may make no progress
-	monitoring       bool          // whether the process ends if the watchdog makes no progress
-	reportStragglers bool          // whether to log which ranks make the other ranks wait
-	flight           flight.Settings
-	dumps            func() (string, error) // returns the folder of flight records; nil if none are written
-
-	deadline time.Time     // when Init gives up, unless the process is suspended meanwhile
-	notice   time.Duration // how long rank 0 waits for the other ranks before it says so
-
-	member store.Member   // this process's identity in the job
+	notice time.Duration  // how long rank 0 waits for the other ranks before it says so
 	exit   func(code int) // ends the process: os.Exit, except in tests
 }
 
@@ -116,77 +104,72 @@ func (o *Options) orDefaults() Options {
 // A process may call Init again after Close, if all ranks do so equally often. After an Init
 // that failed, it may do so only if Init failed on all ranks.
 func Init(ctx context.Context, opts *Options) (*ProcessGroup, error) {
-	o := opts.orDefaults()
-	if err := o.readEnv(); err != nil {
-		return nil, err
-	}
-	w, err := o.world()
+	j, err := newJoiner(opts)
 	if err != nil {
 		return nil, err
 	}
-	o.World = &w
-	if o.member, err = w.member(); err != nil {
-		return nil, err
-	}
-	pg, err := joinWithRetry(ctx, o)
+	pg, err := j.joinWithRetry(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("rank %d of %d: joining the process group: %w", o.World.Rank, o.World.Size, err)
+		return nil, fmt.Errorf("rank %d of %d: joining the process group: %w", j.world.Rank, j.world.Size, err)
 	}
 	if m := mainRunOf(ctx); m != nil {
 		m.add(pg)
 	}
-	if isGPU(pg.dev) && !o.NoLockOSThread {
+	if isGPU(pg.dev) && !j.NoLockOSThread {
 		runtime.LockOSThread()
 	}
 	return pg, nil
 }
 
-// world returns this process's place in the job, from the options or the environment.
-func (o *Options) world() (World, error) {
-	if o.World == nil {
-		w, err := WorldFromEnv()
-		if w.Size == 1 && os.Getenv(jobenv.WorldSizeVar) == "" {
-			o.warnOfOtherTasks()
+// join makes the group of all ranks, bounded by ctx, from what newJoiner has read: it opens the device, reaches the
+// job's store, agrees with the other ranks by the coordinator, connects the backend, and starts the watchdog. If join
+// fails, it releases everything that it has made.
+func (j *joiner) join(ctx context.Context) (_ *ProcessGroup, err error) {
+	var release releases
+	defer func() {
+		if err != nil {
+			// ctx may have ended. If this rank hosts the coordinator, the coordinator must
+			// still tell the other ranks the cause.
+			release.run(context.WithoutCancel(ctx))
 		}
-		return w, err
+	}()
+	dev, err := j.openDevice(&release)
+	if err != nil {
+		return nil, err
 	}
-	w := *o.World
-	if w.LocalSize == 0 {
-		w.LocalSize = w.Size
+	kv, n, err := j.openStore(ctx, &release)
+	if err != nil {
+		return nil, err
 	}
-	if err := w.validate(); err != nil {
-		return World{}, fmt.Errorf("comm: Options.World: %w", err)
+	control, err := j.openControl(ctx, kv, n, &release)
+	if err != nil {
+		return nil, err
 	}
-	return w, nil
-}
-
-// warnOfOtherTasks logs a line if srun or mpirun has started this process, which is a job of one
-// rank, as one of several tasks. Each of them then trains by itself, and nothing else says so.
-func (o *Options) warnOfOtherTasks() {
-	for _, name := range []string{"SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"} {
-		if n, err := strconv.Atoi(os.Getenv(name)); err == nil && n > 1 {
-			o.Log.Warn(fmt.Sprintf("comm: this process trains alone, because RANK and WORLD_SIZE are not set, but it is one of %d tasks (%s): start the tasks with golaunch, or set these variables", n, name))
-			return
-		}
+	cfg := backend.Config{Rank: j.world.Rank, Size: j.world.Size, Control: control, Device: dev, Timeout: j.Timeout, Log: j.Log}
+	be, err := j.connect(ctx, cfg)
+	if err != nil {
+		return nil, err
 	}
+	recorder := flight.Open(j.world.identity(), j.env.Flight, j.Log)
+	return j.start(ctx, mainRunOf(ctx), cfg, groupView(kv, j.world, n), be, recorder, release), nil
 }
 
 // retryPause is the pause before joinWithRetry connects to the job's store again.
 const retryPause = 20 * time.Millisecond
 
-// joinWithRetry calls join, for at most o.Timeout. If rank 0 hosts the store, this rank may
+// joinWithRetry calls join, for at most j.Timeout. If rank 0 hosts the store, this rank may
 // first connect to the store of an earlier group, which rank 0 is closing. When that store
 // ends, joinWithRetry calls join again, until rank 0 hosts the store of the new group.
-func joinWithRetry(ctx context.Context, o Options) (*ProcessGroup, error) {
-	o.deadline = time.Now().Add(o.Timeout)
-	if end, ok := ctx.Deadline(); ok && end.Before(o.deadline) {
-		o.deadline = end
+func (j *joiner) joinWithRetry(ctx context.Context) (*ProcessGroup, error) {
+	j.deadline = time.Now().Add(j.Timeout)
+	if end, ok := ctx.Deadline(); ok && end.Before(j.deadline) {
+		j.deadline = end
 	}
-	ctx, cancel := awake.WithTimeoutCause(ctx, o.Timeout, fmt.Errorf("%w after %v", ErrTimeout, o.Timeout))
+	ctx, cancel := awake.WithTimeoutCause(ctx, j.Timeout, fmt.Errorf("%w after %v", ErrTimeout, j.Timeout))
 	defer cancel()
 	for {
-		pg, err := join(ctx, o)
-		if err == nil || o.Store != nil || o.World.AgentStore || !errors.Is(err, store.ErrServerLost) {
+		pg, err := j.join(ctx)
+		if err == nil || j.Store != nil || j.world.AgentStore || !errors.Is(err, store.ErrServerLost) {
 			return pg, err
 		}
 		select {
@@ -197,61 +180,14 @@ func joinWithRetry(ctx context.Context, o Options) (*ProcessGroup, error) {
 	}
 }
 
-// join makes the group of all ranks, bounded by ctx. If join fails, it releases everything that
-// it has made.
-func join(ctx context.Context, o Options) (_ *ProcessGroup, err error) {
-	w := *o.World
-	var release releases
-	defer func() {
-		if err != nil {
-			// ctx may have ended. If this rank hosts the coordinator, the coordinator must
-			// still tell the other ranks the cause.
-			release.run(context.WithoutCancel(ctx))
-		}
-	}()
-
-	if o.Device == nil {
-		if o.Device, err = openDevice(w, o.Log); err != nil {
-			return nil, err
-		}
-		release.addClose(o.Device.Close)
-	}
-	if o.Store == nil {
-		if o.Store, err = openStore(ctx, w, &o, &release); err != nil {
-			return nil, err
-		}
-	}
-	// n counts the groups of this rank. The n-th groups of all ranks form one group. The
-	// keys of the group contain n, so they differ from the keys of earlier groups and of an
-	// earlier process with this rank.
-	n, err := o.Store.Add(ctx, groupsKey(w), 1)
-	if err != nil {
-		return nil, err
-	}
-	view := groupView(o.Store, w, n)
-	control, err := openControl(ctx, &o, n, &release)
-	if err != nil {
-		return nil, err
-	}
-	cfg := backend.Config{Rank: w.Rank, Size: w.Size, Control: control, Device: o.Device, Timeout: o.Timeout, Log: o.Log}
-	be, err := connect(ctx, w, cfg, o.member, o.CheckCalls)
-	if err != nil {
-		return nil, err
-	}
-	d := newWatchdogLoop(ctx, w, flight.Open(w.identity(), o.flight, o.Log), o)
+// start starts the watchdog and makes the group of Init or Local. The group takes ownership of the backend, and of what
+// release releases.
+func (j *joiner) start(ctx context.Context, m *mainRun, cfg backend.Config, view store.Store, be backend.Backend, recorder *flight.Recorder, release releases) *ProcessGroup {
+	d := newWatchdogLoop(ctx, j, recorder)
 	release.addClose(func() error { d.stop(); return nil })
-	pg := newGroup(mainRunOf(ctx), "default", w, cfg, view, be, d, o.wrapBackend)
+	pg := newGroup(m, "default", j.world, cfg, view, be, d, j.wrapBackend)
 	pg.release = append(release, pg.release...)
-	return pg, nil
-}
-
-// groupsKey returns the key of the store at which a rank counts the groups that it has begun to
-// join.
-func groupsKey(w World) string { return fmt.Sprintf("goddp/%d/groups/%d", w.Generation, w.Rank) }
-
-// groupView returns the part of the job's store that belongs to the n-th group.
-func groupView(kv store.Store, w World, n int64) store.Store {
-	return store.Prefix(kv, fmt.Sprintf("goddp/%d/group/%d", w.Generation, n))
+	return pg
 }
 
 // newGroup makes a group from a connected backend and adds it to the watchdog. The group

@@ -21,20 +21,22 @@ import (
 // no rank ends the process or writes its flight record to a file. The caller must close every
 // group.
 func Local(n int, opts *Options) ([]*ProcessGroup, error) {
-	o := opts.orDefaults()
-	if err := o.readEnv(); err != nil {
+	j := joiner{Options: opts.orDefaults()}
+	if err := j.readSettings(); err != nil {
 		return nil, err
 	}
-	if o.ErrorMode == AsyncErrorHandling {
-		o.ErrorMode = CleanUpOnly
+	if j.ErrorMode == AsyncErrorHandling {
+		j.ErrorMode = CleanUpOnly
 	}
-	o.dumps = nil
+	j.env.Flight.DumpOnFailure = false
 	hub, kv := host.NewInProcess(), store.NewLocal()
-	server := coordinator.NewServer(n, coordinator.Options{Log: o.Log})
+	server := coordinator.NewServer(n, coordinator.Options{Log: j.Log})
 	groups, errs := make([]*ProcessGroup, n), make([]error, n)
 	var wg sync.WaitGroup
 	for r := range n {
-		wg.Go(func() { groups[r], errs[r] = joinLocal(r, n, hub, kv, server, o) })
+		j := j
+		j.world = World{Rank: r, Size: n, LocalRank: r, LocalSize: n}
+		wg.Go(func() { groups[r], errs[r] = j.joinLocal(hub, kv, server) })
 	}
 	wg.Wait()
 	if err := errors.Join(errs...); err != nil {
@@ -50,51 +52,48 @@ func Local(n int, opts *Options) ([]*ProcessGroup, error) {
 }
 
 // joinLocal makes the group of one rank of Local.
-func joinLocal(rank, size int, hub *host.InProcess, kv store.Store, server *coordinator.Server, o Options) (*ProcessGroup, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), o.Timeout) // the ranks of one process join at once
+func (j *joiner) joinLocal(hub *host.InProcess, kv store.Store, server *coordinator.Server) (_ *ProcessGroup, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), j.Timeout) // the ranks of one process join at once
 	defer cancel()
-	w := World{Rank: rank, Size: size, LocalRank: rank, LocalSize: size}
-	dev, err := openCPU(w, o.Log)
+	var release releases
+	defer func() {
+		if err != nil {
+			release.run(ctx)
+		}
+	}()
+	w := j.world
+	dev, err := openCPU(w, j.Log)
 	if err != nil {
 		return nil, err
 	}
-	o.World = &w
-	client, err := server.Local(rank, coordinator.ClientOptions{Size: size, Host: "this process", HostRank: -1})
-	if err == nil {
-		err = joinSession(ctx, client, &o, 1)
-	}
+	release.addClose(dev.Close)
+	client, err := server.Local(w.Rank, coordinator.ClientOptions{Size: w.Size, Host: "this process", HostRank: -1})
 	if err != nil {
-		dev.Close()
 		return nil, err
 	}
-	cfg := backend.Config{Rank: rank, Size: size, Control: client.Root(), Device: dev, Timeout: o.Timeout, Log: o.Log}
+	if err := j.joinSession(ctx, client, 1); err != nil {
+		return nil, err
+	}
+	cfg := backend.Config{Rank: w.Rank, Size: w.Size, Control: client.Root(), Device: dev, Timeout: j.Timeout, Log: j.Log}
 	var be backend.Backend
-	opts := &host.Options{InProcess: hub}
-	if be, err = host.New(ctx, cfg, opts); err == nil && o.CheckCalls {
+	if be, err = host.New(ctx, cfg, &host.Options{InProcess: hub}); err != nil {
+		return nil, err
+	}
+	if j.CheckCalls {
 		be = newCallChecker(ctx, be, cfg)
 	}
-	if err != nil {
-		dev.Close()
-		return nil, err
-	}
-	view := store.Prefix(kv, "group")
 	var recorder *flight.Recorder
-	if o.flight.Entries > 0 {
-		if recorder, err = flight.New(nil, w.identity(), o.flight.Entries); err != nil {
+	if f := j.env.Flight; f.Entries > 0 {
+		id := w.identity()
+		id.Job, id.Run = f.JobID, f.RunID
+		if recorder, err = flight.New(nil, id, f.Entries); err != nil {
 			be.Close(ctx)
-			dev.Close()
 			return nil, err
 		}
 	}
-	d := newWatchdogLoop(ctx, w, recorder, o)
-	pg := newGroup(nil, "default", w, cfg, view, be, d, o.wrapBackend)
-	var release releases
-	release.addClose(dev.Close)
 	release.add(func(ctx context.Context) error {
 		client.Depart(ctx)
 		return server.CloseIdle()
 	})
-	release.addClose(func() error { d.stop(); return nil })
-	pg.release = append(release, pg.release...)
-	return pg, nil
+	return j.start(ctx, nil, cfg, store.Prefix(kv, "group"), be, recorder, release), nil
 }

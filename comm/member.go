@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
-	"os"
 	"sync"
 
 	"github.com/goddp/goddp/internal/handshake"
@@ -15,22 +14,21 @@ import (
 	"github.com/goddp/goddp/internal/store"
 )
 
-// member returns the identity by which this process introduces itself to the job's store and
+// readMember reads the identity by which this process introduces itself to the job's store and
 // to its peers.
-func (w World) member() (m store.Member, err error) {
-	m = store.Member{Job: handshake.JobFromEnv(w.Size), Rank: w.Rank}
-	if m.Insecure, err = handshake.ReadInsecure(os.Getenv); err != nil {
-		return m, fmt.Errorf("comm: %w", err)
+func (j *joiner) readMember() error {
+	w, s := j.world, j.env.Security
+	secret, err := readSecret(s)
+	if err != nil {
+		return err
 	}
-	if m.Secret, err = readSecret(); err != nil {
-		return m, fmt.Errorf("comm: %w", err)
-	}
-	if m.Secret == nil && !m.Insecure && w.Size > 1 {
+	if secret == nil && !s.Insecure && w.Size > 1 {
 		if err := handshake.CheckOwnUser(); err != nil {
-			return m, fmt.Errorf("comm: the ranks cannot know each other by their user: %w: name a file with a secret in %s, the same for all ranks", err, jobenv.TokenFileVar)
+			return fmt.Errorf("the ranks cannot know each other by their user: %w: name a file with a secret in %s, the same for all ranks", err, jobenv.TokenFileVar)
 		}
 	}
-	return m, nil
+	j.member = store.Member{Job: handshake.JobFromEnv(w.Size), Rank: w.Rank, Secret: secret, Insecure: s.Insecure}
+	return nil
 }
 
 // secrets holds the secrets that this process has read, by the names of their files.
@@ -38,22 +36,15 @@ var secrets sync.Map
 
 // readSecret returns the job's secret, or nil. A file that has vanished since an earlier Init, such as a
 // launcher's temporary one, has the secret that it had.
-func readSecret() ([]byte, error) {
-	path := os.Getenv(jobenv.TokenFileVar)
-	secret, err := handshake.ReadSecret(os.Getenv)
-	if known, ok := secrets.Load(path); ok && errors.Is(err, fs.ErrNotExist) {
+func readSecret(s jobenv.Security) ([]byte, error) {
+	secret, err := handshake.ReadSecret(s)
+	if known, ok := secrets.Load(s.TokenFile); ok && errors.Is(err, fs.ErrNotExist) {
 		return known.([]byte), nil
 	}
-	if err == nil && path != "" {
-		secrets.Store(path, secret)
+	if err == nil && s.TokenFile != "" {
+		secrets.Store(s.TokenFile, secret)
 	}
 	return secret, err
-}
-
-// anyStore reports whether the job's store may lack goddp's handshake, as the store of torchrun
-// does.
-func (w World) anyStore() bool {
-	return w.AgentStore && os.Getenv(jobenv.StoreVar) != w.masterAddr()
 }
 
 // checkExposure returns an error if rank 0 will refuse to host the store, because other hosts

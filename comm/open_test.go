@@ -13,12 +13,11 @@ func TestSecretProtectsData(t *testing.T) {
 	for _, trusts := range []string{"GODDP_TEST_NOTHING", jobenv.UnprotectedVar, jobenv.InsecureVar} {
 		t.Run(trusts, func(t *testing.T) {
 			t.Setenv(trusts, "1")
-			w := World{Size: 2, LocalSize: 2}
-			m, err := w.member()
+			j, err := newJoiner(&Options{World: &World{Size: 2}})
 			if err != nil {
 				t.Fatal(err)
 			}
-			o, err := hostOptions(w, m)
+			o, err := j.hostOptions()
 			if err != nil || string(o.Member.Secret) != secret || o.Unprotected != (trusts != "GODDP_TEST_NOTHING") {
 				t.Errorf("the options are %+v, %v", o, err)
 			}

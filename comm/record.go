@@ -2,17 +2,14 @@ package comm
 
 import (
 	"log/slog"
-	"os"
 
 	"github.com/goddp/goddp/internal/flight"
-	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // identity returns the description of this process that its flight record contains.
 func (w World) identity() flight.Identity {
 	return flight.Identity{
 		Rank: w.Rank, WorldSize: w.Size, LocalRank: w.LocalRank, Generation: w.Generation,
-		Job: os.Getenv(jobenv.JobIDVar), Run: os.Getenv(jobenv.RunIDVar),
 	}
 }
 

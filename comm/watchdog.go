@@ -71,15 +71,16 @@ type event struct {
 const far = time.Duration(math.MaxInt64)
 
 // newWatchdogLoop starts the watchdog of a rank's groups, which outlives ctx. The caller must call stop.
-func newWatchdogLoop(ctx context.Context, w World, recorder *flight.Recorder, o Options) *watchdogLoop {
+func newWatchdogLoop(ctx context.Context, j *joiner, recorder *flight.Recorder) *watchdogLoop {
+	f := j.env.Failures
 	d := &watchdogLoop{
-		mode: o.ErrorMode, heartbeat: o.heartbeat, monitoring: o.monitoring, reportStragglers: o.reportStragglers, world: w, log: o.Log, exit: o.exit,
-		core: watchdog.Core{Mode: watchdog.Mode(o.ErrorMode)}, hookTimeout: o.ShutdownTimeout, recorder: recorder,
+		mode: j.ErrorMode, heartbeat: f.Heartbeat, monitoring: f.Monitoring, reportStragglers: f.ReportStragglers, world: j.world, log: j.Log, exit: j.exit,
+		core: watchdog.Core{Mode: watchdog.Mode(j.ErrorMode)}, hookTimeout: j.ShutdownTimeout, recorder: recorder,
 		startTime: time.Now(), wake: make(chan struct{}, 1), leaving: make(chan struct{}), done: make(chan struct{}), broken: make(chan struct{}), next: far,
 	}
 	d.epoch = d.startTime.UnixNano()
-	if o.flight.DumpOnFailure {
-		d.dumps = o.dumps
+	if j.env.Flight.DumpOnFailure {
+		d.dumps = func() (string, error) { return flight.Dir(j.env.Flight) }
 	}
 	d.ctx, d.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	d.wg.Go(d.monitor)

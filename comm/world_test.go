@@ -44,7 +44,7 @@ func TestWorldFromEnv(t *testing.T) {
 		{name: "half", vars: "RANK=0", errs: []string{"a job: WORLD_SIZE is not set: start the program with golaunch or torchrun, or set RANK, "}},
 		{name: "the other half", vars: "WORLD_SIZE=1", errs: []string{"a job: RANK is not set: start"}},
 		{name: "no master", vars: "RANK=0 WORLD_SIZE=2", errs: []string{"a job: MASTER_ADDR is not set; MASTER_PORT is not set: start"}},
-		{name: "no numbers", vars: "RANK=x WORLD_SIZE=0 MASTER_ADDR=h MASTER_PORT=1", errs: []string{`RANK is "x"`, `WORLD_SIZE is "0"`}},
+		{name: "no numbers", vars: "RANK=x WORLD_SIZE=0 MASTER_ADDR=h MASTER_PORT=1", errs: []string{`RANK="x": want a number of at least 0`, `WORLD_SIZE="0": want a number of at least 1`}},
 		{name: "beyond the world", vars: "RANK=2 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1 LOCAL_RANK=0", errs: []string{"rank 2 in a world of size 2"}},
 		{name: "larger than any", vars: "RANK=0 WORLD_SIZE=2000000000 MASTER_ADDR=h MASTER_PORT=1", errs: []string{"a world of size 2000000000, at most 65536"}},
 		{name: "no port", vars: "RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=65536", errs: []string{"MASTER_PORT 65536: want at most 65535"}},

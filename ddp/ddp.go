@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
@@ -12,6 +13,7 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/capture"
 	"github.com/goddp/goddp/internal/gradsink"
+	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/profile"
 )
@@ -71,7 +73,7 @@ func New(module nn.Model, pg *comm.ProcessGroup, opts *Options) (*Model, error) 
 
 // init does the work of New that can fail.
 func (m *Model) init(ctx context.Context, o Options) error {
-	scan, err := nanCheck()
+	scan, err := jobenv.NaNCheck(os.LookupEnv)
 	all, buffers, ignored := o.shared(m.module)
 	if err := comm.Agree(ctx, m.pg, errors.Join(err, ignored, o.check(), nn.Place(m.module, m.pg.Device(), o.Seed))); err != nil {
 		return err

@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goddp/goddp/internal/awake"
-	"github.com/goddp/goddp/internal/flight"
 	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/launcher/internal/failure"
 	"github.com/goddp/goddp/launcher/internal/rendezvous"
@@ -50,7 +49,7 @@ func Run(ctx context.Context, cfg *Config) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	records, err := recordSettings(c.Env)
+	records, err := jobenv.ReadFlight(jobenv.Users(lookup(c.Env)))
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +82,7 @@ type agent struct {
 	cfg         *Config
 	guard       security
 	rendezvous  *rendezvous.Agent
-	records     flight.Settings
+	records     jobenv.Flight
 	core        *core
 	console     *console
 	reaper      *reaperClient

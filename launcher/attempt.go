@@ -78,12 +78,12 @@ func (a *agent) requestWorkers() (local int, err error) {
 		reaper:  a.reaper,
 		console: a.console,
 		hurry:   a.hurrying.Done(),
-		env:     append(jobEnv(a.cfg, a.round.Credentials.JobID), secretEnv...),
+		env:     append(baseEnv(a.cfg, a.round.Nodes), secretEnv...),
 		round:   a.round,
 		dir:     a.attemptDir(),
 		records: a.records.Entries,
 		dumps:   a.dumpDir(),
-		chosen:  a.records.Chosen() != "",
+		chosen:  a.records.Dir != "",
 		copying: &a.copying,
 	}
 	for local := range a.cfg.Workers {

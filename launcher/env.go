@@ -2,49 +2,40 @@ package launcher
 
 import (
 	"crypto/rand"
-	"fmt"
-	"net"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/goddp/goddp/internal/jobenv"
-	"github.com/goddp/goddp/launcher/internal/rendezvous"
 )
 
 // randomID returns 26 random letters and digits.
 func randomID() string { return strings.ToLower(rand.Text()) }
 
-// jobEnv returns the environment that the workers of all attempts have in common: Env of
-// the configuration, defaults for variables that it does not set, and the job's variables.
-func jobEnv(c *Config, jobID string) []string {
-	base := c.Env
-	isSet := func(names ...string) bool {
-		for _, name := range names {
-			for _, kv := range base {
-				if strings.HasPrefix(kv, name+"=") {
-					return true
-				}
-			}
-		}
-		return false
+// baseEnv returns what the environments of all workers of a round have in common: Env of the configuration, and
+// defaults for variables that it does not set.
+func baseEnv(c *Config, nodes int) []string {
+	isSet := func(name string) bool {
+		_, ok := lookup(c.Env)(name)
+		return ok
 	}
-	env := append([]string{}, base...)
-	env = append(env, libraryPaths(base)...)
-	env = append(env, jobenv.ThreadsEnv(func(name string) bool { return isSet(name) }, c.Workers)...)
+	var env []string
+	if nodes == 1 {
+		// NCCL's listeners authenticate nobody, so they should use the loopback interface, which is enough for one
+		// node. A value that the user set comes later in env and takes precedence.
+		env = append(env, "NCCL_SOCKET_IFNAME=lo")
+	}
+	env = append(env, c.Env...)
+	env = append(env, libraryPaths(c.Env)...)
+	if c.Workers > 1 && !isSet(jobenv.ThreadsVar) { // as torchrun does
+		env = append(env, jobenv.Chosen(jobenv.ThreadsVar, "1")...)
+	}
 	// If the user chose an error mode by any of these names, no second mode may be added.
-	if !isSet(slices.Concat(jobenv.AsyncErrorHandlingVars, jobenv.BlockingWaitVars)...) {
+	if !slices.ContainsFunc(slices.Concat(jobenv.AsyncErrorHandlingVars, jobenv.BlockingWaitVars), isSet) {
 		env = append(env, "TORCH_NCCL_ASYNC_ERROR_HANDLING=1")
 	}
-	return append(env,
-		jobenv.JobIDVar+"="+jobID,
-		"ROLE_NAME="+c.Role,
-		jobenv.LocalWorldSizeVar+"="+strconv.Itoa(c.Workers),
-		"TORCHELASTIC_MAX_RESTARTS="+strconv.Itoa(c.MaxRestarts),
-		jobenv.RunIDVar+"="+c.RunID,
-		jobenv.ShutdownTimeoutEnv(c.ShutdownTimeout),
-	)
+	return env
 }
 
 // libraryPaths returns the entries of env that name a library by a relative path, with the absolute one: a
@@ -75,36 +66,17 @@ func virtualEnv(env []string, local int) []string {
 	return []string{"LOCAL_RANK=0", jobenv.GPUsVar + "=" + gpu}
 }
 
-// workerEnv adds to env the variables that hold one worker's ranks and the store's address.
-func workerEnv(env []string, round *rendezvous.Round, local int, errorFile string) []string {
-	add := func(name string, value any) { env = append(env, fmt.Sprintf("%s=%v", name, value)) }
-	env = env[:len(env):len(env)]
-	rank := round.FirstRank + local
-	add(jobenv.LocalRankVar, local)
-	add(jobenv.RankVar, rank)
-	add("ROLE_RANK", rank)
-	add("GROUP_RANK", round.Node)
-	add(jobenv.WorldSizeVar, round.WorldSize)
-	add("ROLE_WORLD_SIZE", round.WorldSize)
-	add("GROUP_WORLD_SIZE", round.Nodes)
-	add(jobenv.MasterAddrVar, round.MasterAddr)
-	add(jobenv.MasterPortVar, round.MasterPort)
-	add(jobenv.MasterVar, net.JoinHostPort(round.MasterAddr, strconv.Itoa(round.MasterPort)))
-	add(jobenv.StoreVar, round.StoreAddr)
-	add(jobenv.CoordinatorVar, round.CoordinatorAddr)
-	add(jobenv.NodeAddrVar, round.Addr)
-	add(jobenv.RestartsVar, round.Restarts)
-	if round.Nodes == 1 {
-		add(jobenv.AgentStoreVar, "True")
-	} else { // no program but goddp's reaches the agent's store, so rank 0 hosts its own
-		add(jobenv.AgentStoreVar, "False")
+// job returns what the worker with a local rank learns of its job.
+func (s *spawner) job(local int, p *process) *jobenv.Job {
+	r := s.round
+	return &jobenv.Job{
+		Rank: r.FirstRank + local, WorldSize: r.WorldSize, LocalRank: local, LocalWorldSize: s.cfg.Workers,
+		Node: r.Node, Nodes: r.Nodes, Role: s.cfg.Role,
+		MasterAddr: r.MasterAddr, MasterPort: r.MasterPort,
+		AgentStore: r.Nodes == 1, // of several nodes no program but goddp's reaches the agent's store, so rank 0 hosts its own
+		Restarts:   r.Restarts, MaxRestarts: s.cfg.MaxRestarts, ShutdownTimeout: s.cfg.ShutdownTimeout,
+		ErrorFile: p.errorFile, StopFile: p.stopFile,
+		ID: r.Credentials.JobID, RunID: s.cfg.RunID,
+		Agent: jobenv.Agent{Store: r.StoreAddr, Coordinator: r.CoordinatorAddr, NodeAddr: r.Addr},
 	}
-	add(jobenv.ErrorFileVar, errorFile)
-	if round.Nodes == 1 {
-		// NCCL's listeners authenticate nobody, so they should use the loopback interface,
-		// which is enough for one node. A value that the user set comes later in env and
-		// takes precedence.
-		env = append([]string{"NCCL_SOCKET_IFNAME=lo"}, env...)
-	}
-	return env
 }

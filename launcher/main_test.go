@@ -18,6 +18,7 @@ import (
 
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/flight"
+	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/internal/testkit/daemon"
 )
@@ -114,7 +115,7 @@ func writeErrorFile(message string) {
 // testRecorder records a call that does not end. When rank 3 is told to stop, it writes
 // its record itself.
 func testRecorder() {
-	settings, err := flight.ReadSettings(os.LookupEnv)
+	settings, err := jobenv.ReadFlight(os.LookupEnv)
 	check(err)
 	rank, err := strconv.Atoi(os.Getenv("RANK"))
 	check(err)
@@ -130,7 +131,7 @@ func testRecorder() {
 	fmt.Println("recorded")
 	<-signals
 	r.Reason("told to stop", nil)
-	dir, err := settings.Dir()
+	dir, err := flight.Dir(settings)
 	check(err)
 	_, err = r.Dump().Write(dir)
 	check(err)

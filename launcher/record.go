@@ -24,19 +24,6 @@ func lookup(env []string) func(string) (string, bool) {
 	}
 }
 
-// recordSettings reads the flight recorder's settings that the user made.
-func recordSettings(env []string) (flight.Settings, error) {
-	find := lookup(env)
-	return flight.ReadSettings(func(name string) (value string, ok bool) {
-		value, ok = find(name)
-		if name == jobenv.FlightDirVar {
-			ours, _ := find(jobenv.LauncherFlightDirVar)
-			ok = ok && value != ours
-		}
-		return value, ok
-	})
-}
-
 // firstExtraFD is the descriptor of the first extra file that a process inherits.
 const firstExtraFD = 3
 
@@ -61,11 +48,11 @@ func (s *spawner) recorderEnv(p *process) []string {
 	if p.memory != nil {
 		fd = fmt.Sprint(firstExtraFD)
 	}
-	ours := s.dumps
+	env := []string{jobenv.FlightFDVar + "=" + fd}
 	if s.chosen {
-		ours = ""
+		return append(env, jobenv.FlightDirVar+"="+s.dumps)
 	}
-	return []string{jobenv.FlightFDVar + "=" + fd, jobenv.FlightDirVar + "=" + s.dumps, jobenv.LauncherFlightDirVar + "=" + ours}
+	return append(env, jobenv.Chosen(jobenv.FlightDirVar, s.dumps)...)
 }
 
 func (p *process) closeRecord() {
@@ -81,8 +68,8 @@ const flightFolder = "flight"
 // dumpDir returns the folder into which the workers and this process write the attempt's
 // flight records: the folder that the user chose, or else one beside the workers' logs.
 func (a *agent) dumpDir() string {
-	if a.records.Chosen() != "" {
-		dir := a.records.Folder(a.round.Credentials.JobID)
+	if a.records.Dir != "" {
+		dir := flight.Folder(a.records.Dir, a.round.Credentials.JobID)
 		if abs, err := filepath.Abs(dir); err == nil {
 			return abs
 		}

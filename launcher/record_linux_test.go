@@ -205,7 +205,7 @@ func TestRecorderSettings(t *testing.T) {
 	}
 	j := shell(1, "true")
 	j.cfg.Env = append(os.Environ(), "GODDP_FLIGHT_ENTRIES=many")
-	if result, err := j.run(t); err == nil || result != nil || !strings.Contains(err.Error(), `GODDP_FLIGHT_ENTRIES is "many"`) {
+	if result, err := j.run(t); err == nil || result != nil || !strings.Contains(err.Error(), `GODDP_FLIGHT_ENTRIES="many"`) {
 		t.Errorf("got %v, %v", result, err)
 	}
 	j = shell(1, `echo "fd=<$GODDP_FLIGHT_FD>"; readlink /proc/$$/fd/3; true`)

@@ -26,26 +26,20 @@ type security struct {
 // readSecurity reads the settings from the workers' environment. If it finds no secret, it
 // makes one.
 func readSecurity(env []string) (s security, err error) {
-	find := lookup(env)
-	getenv := func(name string) string {
-		value, _ := find(name)
-		if ours, _ := find(jobenv.LauncherSecretVar); name == jobenv.TokenFileVar && value == ours {
-			return ""
-		}
-		return value
-	}
-	if s.insecure, err = handshake.ReadInsecure(getenv); err != nil {
+	given, err := jobenv.ReadSecurity(jobenv.Users(lookup(env)))
+	if err != nil {
 		return s, err
 	}
-	if s.secret, err = handshake.ReadSecret(getenv); err != nil {
+	s.insecure = given.Insecure
+	if s.secret, err = handshake.ReadSecret(given); err != nil {
 		return s, err
 	}
 	if s.given = s.secret != nil; !s.given {
 		s.secret = []byte(rand.Text() + rand.Text())
 		return s, nil
 	}
-	if path := getenv(jobenv.TokenFileVar); path != "" {
-		s.file, err = filepath.Abs(path) // a worker may change its folder before it reads the file
+	if given.TokenFile != "" {
+		s.file, err = filepath.Abs(given.TokenFile) // a worker may change its folder before it reads the file
 	}
 	return s, err
 }
@@ -62,7 +56,7 @@ func (s *security) publish(dir string, secret []byte) (env []string, err error) 
 	}
 	path := filepath.Join(dir, secretFile)
 	err = files.WriteBytes(path, 0o600, append(slices.Clone(secret), '\n'))
-	return []string{jobenv.TokenFileVar + "=" + path, jobenv.LauncherSecretVar + "=" + path}, err
+	return jobenv.Chosen(jobenv.TokenFileVar, path), err
 }
 
 // withdraw removes the file with the secret, because the run's folder may be kept.

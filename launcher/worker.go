@@ -98,8 +98,7 @@ func (s *spawner) spawn(local int) (_ *process, err error) {
 	if s.giveRecorder(p); p.memory != nil {
 		files = append(files, p.memory.File())
 	}
-	env := append(workerEnv(s.env, s.round, local, p.errorFile), s.recorderEnv(p)...)
-	env = append(env, jobenv.StopFileVar+"="+p.stopFile)
+	env := slices.Concat(s.env, s.job(local, p).Environ(), s.recorderEnv(p))
 	if s.cfg.VirtualLocalRank {
 		env = append(env, virtualEnv(s.env, local)...)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/internal/store"
 	"github.com/goddp/goddp/internal/testkit"
 )
@@ -22,7 +23,7 @@ func join(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	secret, err := handshake.ReadSecret(os.Getenv)
+	secret, err := handshake.ReadSecret(jobenv.Security{TokenFile: os.Getenv(jobenv.TokenFileVar)})
 	if err != nil {
 		return err
 	}

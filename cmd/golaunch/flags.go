@@ -14,7 +14,6 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/goddp/goddp/internal/flight"
 	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/launcher"
 )
@@ -96,7 +95,7 @@ func parseFlags(args []string, lookup func(string) (string, bool)) (*options, er
 	if err := o.readStep(all, lookup); err != nil {
 		return nil, err
 	}
-	if _, err := flight.ReadSettings(lookup); err != nil {
+	if _, err := jobenv.ReadFlight(lookup); err != nil {
 		return nil, &usageError{err}
 	}
 	o.command, o.given = all.Args(), givenFlags(all)

@@ -142,13 +142,9 @@ func newHostsJob(o *options) (*hostsJob, error) {
 			request.Env = append(request.Env, v)
 		}
 	}
-	getenv := func(name string) string {
-		if name == jobenv.TokenFileVar && o.rendezvous.tokenFile != "" {
-			return o.rendezvous.tokenFile
-		}
-		return os.Getenv(name)
-	}
-	secret, err := handshake.ReadSecret(getenv)
+	secret, err := handshake.ReadSecret(jobenv.Security{
+		TokenFile: cmp.Or(o.rendezvous.tokenFile, os.Getenv(jobenv.TokenFileVar)), Token: os.Getenv(jobenv.TokenVar),
+	})
 	if err != nil {
 		return nil, o.rendezvous.nameTokenFile(err)
 	}

@@ -243,7 +243,7 @@ func TestUsageErrors(t *testing.T) {
 		{"-m --no-python mod", "", "--no-python"},
 		{"true", "PET_NPROC_PER_NODE=many", `PET_NPROC_PER_NODE="many"`},
 		{"true", "PET_STANDALONE=perhaps", `PET_STANDALONE="perhaps"`},
-		{"true", "GODDP_FLIGHT_ENTRIES=many", `GODDP_FLIGHT_ENTRIES is "many"`},
+		{"true", "GODDP_FLIGHT_ENTRIES=many", `GODDP_FLIGHT_ENTRIES="many"`},
 		{"true", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=-1", `TORCH_ELASTIC_SHUTDOWN_TIMEOUT="-1"`},
 		{"no-such-program-anywhere", "", "no-such-program-anywhere: there is no such program"},
 		{"./no-such-file", "", "./no-such-file: there is no such program"},

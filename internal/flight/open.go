@@ -4,16 +4,18 @@ import (
 	"cmp"
 	"log/slog"
 	"runtime"
+
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 // Open starts the recorder of a process in the memory that the launcher allocated. If there is
 // none, it uses memory of its own, and a rank that is killed leaves no record. Open returns nil if
 // the settings say to record nothing.
-func Open(id Identity, s Settings, log *slog.Logger) *Recorder {
+func Open(id Identity, s jobenv.Flight, log *slog.Logger) *Recorder {
 	if s.Entries == 0 {
 		return nil
 	}
-	id.Job, id.Run = cmp.Or(id.Job, s.job), cmp.Or(id.Run, s.run)
+	id.Job, id.Run = cmp.Or(id.Job, s.JobID), cmp.Or(id.Run, s.RunID)
 	mem, err := Inherited()
 	if err == nil && mem != nil {
 		var r *Recorder

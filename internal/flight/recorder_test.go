@@ -12,6 +12,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/jobenv"
 )
 
 var epoch = time.Date(2030, 1, 2, 3, 4, 5, 6, time.UTC)
@@ -237,7 +238,7 @@ func TestLayout(t *testing.T) {
 			t.Errorf("%s: %d, want %d", p.what, p.got, p.want)
 		}
 	}
-	if got, want := Size(DefaultEntries), 1592+256*144+256*1024+2000*128; got != want {
+	if got, want := Size(jobenv.DefaultEntries), 1592+256*144+256*1024+2000*128; got != want {
 		t.Errorf("default size %d, want %d", got, want)
 	}
 }

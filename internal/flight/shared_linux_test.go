@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 
 // open opens the memory that the process inherited.
 func open() *Recorder {
-	return Open(Identity{Rank: 2, WorldSize: 4}, must(ReadSettings(os.LookupEnv)), slog.New(slog.NewTextHandler(os.Stdout, nil)))
+	return Open(Identity{Rank: 2, WorldSize: 4}, must(jobenv.ReadFlight(os.LookupEnv)), slog.New(slog.NewTextHandler(os.Stdout, nil)))
 }
 
 // recordForever is a worker that records a call, prints a line, and then waits forever. With a child, it first starts

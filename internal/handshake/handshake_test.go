@@ -267,10 +267,7 @@ func TestReadSecret(t *testing.T) {
 		if err := os.WriteFile(path, []byte(test.text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		getenv := func(name string) string {
-			return map[string]string{jobenv.TokenFileVar: path}[name]
-		}
-		secret, err := ReadSecret(getenv)
+		secret, err := ReadSecret(jobenv.Security{TokenFile: path})
 		if string(secret) != test.want || (err == nil) != (test.err == "") {
 			t.Errorf("%q: %q, %v", test.text, secret, err)
 		}
@@ -280,7 +277,7 @@ func TestReadSecret(t *testing.T) {
 		}
 	}
 	path := filepath.Join(dir, "0")
-	file := func(name string) string { return map[string]string{jobenv.TokenFileVar: path}[name] }
+	file := jobenv.Security{TokenFile: path}
 	for mode, isOpen := range map[os.FileMode]bool{0o600: false, 0o400: false, 0o711: false, 0o644: true, 0o640: true, 0o620: true, 0o602: true} {
 		if err := os.Chmod(path, mode); err != nil {
 			t.Fatal(err)
@@ -298,25 +295,23 @@ func TestReadSecret(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	text := func(name string) string { return map[string]string{jobenv.TokenVar: " 0123456789abcdef\n"}[name] }
-	if secret, err := ReadSecret(text); string(secret) != "0123456789abcdef" || err != nil {
+	if secret, err := ReadSecret(jobenv.Security{Token: " 0123456789abcdef\n"}); string(secret) != "0123456789abcdef" || err != nil {
 		t.Errorf("%s: %q, %v", jobenv.TokenVar, secret, err)
 	}
-	if _, err := ReadSecret(func(name string) string { return map[string]string{jobenv.TokenVar: "short"}[name] }); err == nil || !strings.Contains(err.Error(), jobenv.TokenVar+": a secret of 5 bytes") {
+	if _, err := ReadSecret(jobenv.Security{Token: "short"}); err == nil || !strings.Contains(err.Error(), jobenv.TokenVar+": a secret of 5 bytes") {
 		t.Error(err)
 	}
 	pipe := filepath.Join(dir, "pipe")
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ReadSecret(func(string) string { return pipe }); err == nil || !strings.Contains(err.Error(), "want a regular file, got a named pipe") {
+	if _, err := ReadSecret(jobenv.Security{TokenFile: pipe}); err == nil || !strings.Contains(err.Error(), "want a regular file, got a named pipe") {
 		t.Errorf("a pipe that nobody writes to: %v", err)
 	}
-	missing := func(string) string { return filepath.Join(dir, "none") }
-	if _, err := ReadSecret(missing); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), jobenv.TokenFileVar) {
+	if _, err := ReadSecret(jobenv.Security{TokenFile: filepath.Join(dir, "none")}); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), jobenv.TokenFileVar) {
 		t.Error(err)
 	}
-	if secret, err := ReadSecret(func(string) string { return "" }); secret != nil || err != nil {
+	if secret, err := ReadSecret(jobenv.Security{}); secret != nil || err != nil {
 		t.Errorf("no file: %q, %v", secret, err)
 	}
 }

@@ -19,12 +19,11 @@ const (
 	maxSecret = 4 << 10
 )
 
-// ReadSecret returns the secret in the file that [jobenv.TokenFileVar] names, or else the one in [jobenv.TokenVar],
-// without white space around it. It returns nil if neither is set. getenv is a function such as
-// [os.Getenv]. An error is a *InvalidSecretError and contains no part of the secret. A file of this user's that
-// others can read or change is an error.
-func ReadSecret(getenv func(string) string) ([]byte, error) {
-	path, text := getenv(jobenv.TokenFileVar), []byte(getenv(jobenv.TokenVar))
+// ReadSecret returns the secret in the file s.TokenFile, or else s.Token, without white space around it. It
+// returns nil if neither is set. An error is a *InvalidSecretError and contains no part of the secret. A file of
+// this user's that others can read or change is an error.
+func ReadSecret(s jobenv.Security) ([]byte, error) {
+	path, text := s.TokenFile, []byte(s.Token)
 	source := jobenv.TokenVar
 	switch {
 	case path != "":
@@ -83,15 +82,4 @@ func checkAccess(f *os.File) error {
 		return fmt.Errorf("others can read or change it (mode %04o): chmod 600 %s", info.Mode().Perm(), f.Name())
 	}
 	return nil
-}
-
-// ReadUnprotected returns the value of [jobenv.UnprotectedVar]. getenv is a function such as
-// [os.Getenv].
-func ReadUnprotected(getenv func(string) string) (bool, error) {
-	return jobenv.Bool(getenv, false, jobenv.UnprotectedVar)
-}
-
-// ReadInsecure returns the value of [jobenv.InsecureVar]. getenv is a function such as [os.Getenv].
-func ReadInsecure(getenv func(string) string) (bool, error) {
-	return jobenv.Bool(getenv, false, jobenv.InsecureVar)
 }

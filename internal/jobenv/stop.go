@@ -2,7 +2,6 @@ package jobenv
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"math"
 	"os"
@@ -71,11 +70,6 @@ func refusedPath(path string) string { return path + ".refused" }
 
 // DefaultShutdownTimeout is the default shutdown timeout of golaunch, torchrun and Kubernetes.
 const DefaultShutdownTimeout = 30 * time.Second
-
-// ShutdownTimeoutEnv returns the environment entry that sets ShutdownTimeoutVar to d.
-func ShutdownTimeoutEnv(d time.Duration) string {
-	return fmt.Sprintf("%s=%s", ShutdownTimeoutVar, strconv.FormatFloat(d.Seconds(), 'f', -1, 64))
-}
 
 // ShutdownTimeout returns the shutdown timeout in the environment, or DefaultShutdownTimeout.
 func ShutdownTimeout() time.Duration {

@@ -121,4 +121,6 @@ const (
 )
 
 // IsLibrary reports whether a variable names a library.
-func IsLibrary(name string) bool { return name == OpenBLASVar || strings.HasPrefix(name, LibraryPrefix) }
+func IsLibrary(name string) bool {
+	return name == OpenBLASVar || strings.HasPrefix(name, LibraryPrefix)
+}

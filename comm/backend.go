@@ -1,0 +1,66 @@
+package comm
+
+import (
+	"context"
+	"fmt"
+	"net"
+
+	"github.com/goddp/goddp/comm/internal/host"
+	"github.com/goddp/goddp/comm/internal/nccl"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/backend"
+)
+
+// connect makes the backend for the device of the group: NCCL for a GPU, else the host backend.
+// If CheckCalls is set, connect wraps the backend in a callChecker.
+func (j *joiner) connect(ctx context.Context, cfg backend.Config) (be backend.Backend, err error) {
+	if isGPU(cfg.Device) {
+		be, err = nccl.New(ctx, cfg, &nccl.Options{NoSmallAllReduce: j.env.NoSmallAllReduce})
+	} else {
+		var o *host.Options
+		if o, err = j.hostOptions(); err != nil {
+			return nil, backend.GiveUp(cfg.Control, err)
+		}
+		be, err = host.New(ctx, cfg, o)
+	}
+	if err != nil || !j.CheckCalls {
+		return be, err
+	}
+	return newCallChecker(ctx, be, cfg), nil
+}
+
+// isGPU reports whether dev is a GPU that NCCL can use.
+func isGPU(dev device.Device) bool {
+	_, ok := dev.(interface{ Context() uintptr })
+	return ok
+}
+
+// hostOptions returns the options of the host backend.
+func (j *joiner) hostOptions() (*host.Options, error) {
+	listen, err := j.listenAddr()
+	return &host.Options{HostID: j.env.HostID, Member: j.member, Unprotected: j.env.Security.Unprotected || j.member.Insecure, Listen: listen}, err
+}
+
+// listenAddr returns the address at which other hosts reach this rank's listeners, or "" if all ranks are on this host.
+// It is the one at which golaunch's agent says that other nodes reach this node or, under other launchers, the
+// local address from which this rank reaches the master.
+func (j *joiner) listenAddr() (string, error) {
+	w := j.world
+	if w.oneHost() {
+		return "", nil
+	}
+	if j.agent.NodeAddr != "" {
+		return net.JoinHostPort(j.agent.NodeAddr, "0"), nil
+	}
+	// Connecting a datagram socket sends no packet. It only looks up the route.
+	c, err := net.Dial("udp", w.masterAddr())
+	if err != nil {
+		return "", fmt.Errorf("finding the way to the master at %s: %w", w.masterAddr(), err)
+	}
+	defer c.Close()
+	ip := c.LocalAddr().(*net.UDPAddr).IP
+	if ip.IsLoopback() && !namesLoopback(w.MasterAddr) {
+		return "", fmt.Errorf("the master %s is %v on this host, where ranks of other hosts cannot reach it: name it by an address of the network", w.MasterAddr, ip)
+	}
+	return net.JoinHostPort(ip.String(), "0"), nil
+}

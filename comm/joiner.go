@@ -1,0 +1,102 @@
+package comm
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/goddp/goddp/internal/jobenv"
+	"github.com/goddp/goddp/internal/store"
+)
+
+// joiner is what Init knows before it opens anything.
+type joiner struct {
+	Options // with defaults, and with what the environment adds to CheckCalls and ErrorMode
+
+	env      jobenv.Settings
+	world    World        // this process's place in the job
+	agent    jobenv.Agent // what golaunch's agent offers; zero under another launcher
+	member   store.Member // this process's identity in the job
+	deadline time.Time    // when Init gives up, unless the process is suspended meanwhile
+}
+
+// newJoiner reads the options and the environment.
+func newJoiner(opts *Options) (*joiner, error) {
+	j := &joiner{Options: opts.orDefaults()}
+	if err := j.readSettings(); err != nil {
+		return nil, err
+	}
+	if err := j.readWorld(); err != nil {
+		return nil, err
+	}
+	if err := j.readMember(); err != nil {
+		return nil, fmt.Errorf("comm: %w", err)
+	}
+	return j, nil
+}
+
+// readSettings reads the settings from the environment. It does not change an ErrorMode that the
+// caller has set.
+func (j *joiner) readSettings() (err error) {
+	if j.env, err = jobenv.ReadSettings(os.LookupEnv); err != nil {
+		return fmt.Errorf("comm: %w", err)
+	}
+	f := j.env.Failures
+	j.CheckCalls = j.CheckCalls || f.CheckCalls
+	switch {
+	case j.ErrorMode != DefaultErrorMode:
+	case f.BlockingWait:
+		j.ErrorMode = BlockingWait
+	case f.NoHandling:
+		j.ErrorMode = NoErrorHandling
+	case f.CleanUpOnly:
+		j.ErrorMode = CleanUpOnly
+	default:
+		j.ErrorMode = AsyncErrorHandling
+	}
+	return nil
+}
+
+// readWorld reads this process's place in the job from the options or the environment, and what golaunch's agent
+// offers if that hosts the store.
+func (j *joiner) readWorld() (err error) {
+	if j.World == nil {
+		if j.world, err = WorldFromEnv(); err != nil {
+			return err
+		}
+		j.warnOfOtherTasks()
+	} else {
+		j.world = *j.World
+		j.world.LocalSize = cmp.Or(j.world.LocalSize, j.world.Size)
+		if err := j.world.validate(); err != nil {
+			return fmt.Errorf("comm: Options.World: %w", err)
+		}
+	}
+	if agent := jobenv.ReadAgent(os.LookupEnv); j.world.AgentStore && agent.Store == j.world.masterAddr() {
+		j.agent = agent
+	}
+	return nil
+}
+
+// warnOfOtherTasks logs a line if srun or mpirun has started this process, which is a job of one
+// rank, as one of several tasks. Each of them then trains by itself, and nothing else says so.
+func (j *joiner) warnOfOtherTasks() {
+	if _, isSet := os.LookupEnv(jobenv.WorldSizeVar); isSet {
+		return
+	}
+	for _, name := range []string{"SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"} {
+		if n, err := strconv.Atoi(os.Getenv(name)); err == nil && n > 1 {
+			j.Log.Warn(fmt.Sprintf("comm: this process trains alone, because RANK and WORLD_SIZE are not set, but it is one of %d tasks (%s): start the tasks with golaunch, or set these variables", n, name))
+			return
+		}
+	}
+}
+
+// launched reports whether golaunch hosts the job's store and coordinator.
+func (j *joiner) launched() bool { return j.agent.Store != "" }
+
+// anyStore reports whether the job's store may lack goddp's handshake, as the store of torchrun
+// does.
+func (j *joiner) anyStore() bool { return j.world.AgentStore && !j.launched() }
