@@ -274,9 +274,9 @@ func (a *agent) perform(actions []action) {
 		case doTellFailure:
 			a.rendezvous.Failed(a.firstFailure(act.locals))
 		case doTellLeave:
-			a.rendezvous.Leave(failure.SignalName(act.signal))
+			a.rendezvous.Leave(failure.SignalName(act.signal), false)
 		case doTellLeaveNow:
-			a.rendezvous.LeaveNow(a.core.err.Error(), time.Now())
+			a.rendezvous.Leave(a.core.err.Error(), true)
 		case doTellEnd:
 			a.disarm()
 			a.rendezvous.Ended(a.round.Number, act.signal != 0, a.tellableFailures())

@@ -37,7 +37,7 @@ type Agent struct {
 	session *Session
 	epoch   int  // the number of the latest round
 	running bool // whether workers run: between an order Begin and the call of Ended
-	left    bool // LeaveNow was called
+	left    bool // Leave was called, with now
 }
 
 // Open has a node take part in a job. The caller must take the orders until one has End or Err, and then
@@ -67,20 +67,16 @@ func (a *Agent) Ended(round int, agreed bool, failures []failure.Failure) {
 	a.current().Ended(round, agreed, failures, a.opts.MasterPort())
 }
 
-// Leave announces that this agent leaves the job when its workers have ended.
-func (a *Agent) Leave(why string) {
-	if s := a.current(); s != nil {
-		s.Leave(why)
-	}
-}
-
-// LeaveNow announces that this agent has left the job, and that its workers are dead: see Session.LeaveNow.
-func (a *Agent) LeaveNow(why string, at time.Time) {
+// Leave announces that this agent leaves the job: see Session.Leave.
+func (a *Agent) Leave(why string, now bool) {
 	a.mu.Lock()
-	a.running, a.left = false, true
+	if now {
+		a.running, a.left = false, true
+	}
+	s := a.session
 	a.mu.Unlock()
-	if s := a.current(); s != nil {
-		s.LeaveNow(why, at)
+	if s != nil {
+		s.Leave(why, now)
 	}
 }
 

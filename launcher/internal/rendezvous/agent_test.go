@@ -149,7 +149,7 @@ func TestHostResigns(t *testing.T) {
 			host = i
 		}
 	}
-	agents[host].LeaveNow("no reaper", time.Now())
+	agents[host].Leave("no reaper", true)
 	if o := nextOrder(t, agents[host]); o.End == nil {
 		t.Errorf("order %+v, want the end", o)
 	}
@@ -170,7 +170,7 @@ func TestHostResigns(t *testing.T) {
 	if host = 0; agents[1].current().local {
 		host = 1
 	}
-	agents[host].LeaveNow("no memory", time.Now())
+	agents[host].Leave("no memory", true)
 	other := agents[1-host]
 	if o := nextOrder(t, other); o.Stop == nil {
 		t.Errorf("order %+v, want a stop", o)

@@ -154,7 +154,7 @@ func (h *Host) receive(p *peer, m *toHost) error {
 		p.masterPort = m.Ended.MasterPort
 		h.step(workersEnded{p.id, m.Ended.Epoch, m.Ended.Agreed, m.Ended.Failures})
 	case m.Leaves != nil:
-		h.step(agentLeaves{p.id, m.Leaves.Why, m.Leaves.At, m.Leaves.Now})
+		h.step(agentLeaves{p.id, m.Leaves.Why, p.reported, m.Leaves.Now})
 	case m.Exited != nil && m.Exited.Epoch == h.epoch:
 		h.services.exited(m.Exited.Rank, m.Exited.How)
 	}

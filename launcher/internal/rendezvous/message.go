@@ -64,7 +64,6 @@ type endedMessage struct {
 // leavesMessage says that the agent leaves the job.
 type leavesMessage struct {
 	Why string
-	At  time.Time
 	Now bool // its workers are dead; else it leaves when they have ended
 }
 

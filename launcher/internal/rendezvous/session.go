@@ -64,17 +64,10 @@ func (s *Session) Ended(round int, agreed bool, failures []failure.Failure, mast
 	s.send(&toHost{Ended: &endedMessage{round, agreed, failures, masterPort}})
 }
 
-// Leave announces that this agent leaves the job when its workers have ended. why is for messages.
-func (s *Session) Leave(why string) { s.leave(why, time.Now(), false) }
-
-// LeaveNow announces that this agent has left the job at a time by this host's clock, and that its workers are
-// dead. The last order follows: at once, unless this agent's process hosts the rendezvous.
-func (s *Session) LeaveNow(why string, at time.Time) { s.leave(why, at, true) }
-
-func (s *Session) leave(why string, at time.Time, now bool) {
-	_, offset := s.current()
-	s.send(&toHost{Leaves: &leavesMessage{why, at.Add(offset), now}})
-}
+// Leave announces that this agent leaves the job, and why: when its workers have ended or, if now, at once,
+// because they are dead. The last order follows; if now, at once, unless this agent's process hosts the
+// rendezvous.
+func (s *Session) Leave(why string, now bool) { s.send(&toHost{Leaves: &leavesMessage{why, now}}) }
 
 // Exited reports that the process of a rank has ended in the current round, and how. Ranks that wait for
 // it are notified, unless it had joined them.
