@@ -28,7 +28,7 @@ type State struct {
 	drained   chan struct{} // closed when pending becomes 0; nil unless Drain waits
 }
 
-// New returns the state of an open group, which outlives ctx. control is this rank's part of the
+// New returns the state of an open group, which outlives ctx. control is this rank's handle of the
 // group at the coordinator.
 func New(ctx context.Context, control *coordinator.Group) *State {
 	s := &State{control: control}
@@ -86,13 +86,12 @@ func (s *State) Pending() int {
 	return s.pending
 }
 
-// Report asks the coordinator to break the group because of cause. It returns at once; only the
-// first report of a rank counts. The coordinator first asks the ranks asked, numbered as in the
-// job, whether they know an earlier cause. When it has decided, the coordinator group's Failed
-// channel is closed.
+// Report asks the coordinator to abort the group because of cause. It returns at once; only the
+// first report of a rank counts. The coordinator first queries the ranks asked (ranks of the job)
+// for an earlier cause. When it has decided, the coordinator group's Failed channel is closed.
 //
 // A cause that matches [failure.ErrAborted] or [failure.ErrClosed] comes from the program and
-// breaks this group alone. Any other cause breaks all groups of the job.
+// breaks only this group. Any other cause breaks all groups of the job.
 func (s *State) Report(cause error, asked ...int) {
 	s.mu.Lock()
 	first := s.ownReport == nil && !s.isFinal
@@ -119,7 +118,7 @@ func (s *State) Abort(cause error) {
 const acknowledgeTimeout = 200 * time.Millisecond
 
 // AwaitAcknowledged waits until all ranks know that the group broke, but at most for
-// acknowledgeTimeout. After it no running rank takes data of an aborted call for a result. A
+// acknowledgeTimeout. After that no running rank takes data of an aborted call for a result. A
 // suspended rank cannot answer; it finds the notice when it resumes.
 func (s *State) AwaitAcknowledged() {
 	timer := time.NewTimer(acknowledgeTimeout)
@@ -130,8 +129,8 @@ func (s *State) AwaitAcknowledged() {
 	}
 }
 
-// DecidedCause returns why the coordinator broke the group, or nil while it has not. All ranks get
-// the same cause, except that the rank that reported it gets its own error value.
+// DecidedCause returns the cause that the coordinator decided on, or nil. All ranks get the same
+// cause, except that the reporting rank gets its own error value.
 func (s *State) DecidedCause() error {
 	f := s.control.Failure()
 	if f == nil {
@@ -169,9 +168,8 @@ func (s *State) CallError(c *backend.Call, err error) error {
 	return backend.OfCall(s.control, c, err)
 }
 
-// ErrorOf returns the error with which this rank's call c ends in a broken group. If the group
-// broke because c failed on this rank, that is the cause itself. Otherwise it is a
-// [failure.CallError] of c that wraps the cause.
+// ErrorOf returns the error of this rank's call c in a broken group: the cause itself if c caused
+// the failure, otherwise a [failure.CallError] of c that wraps the cause.
 func (s *State) ErrorOf(c *backend.Call) error {
 	cause := s.Cause()
 	var first *failure.CallError
@@ -182,7 +180,7 @@ func (s *State) ErrorOf(c *backend.Call) error {
 	return mine
 }
 
-// Close makes Admit refuse further calls. It returns false if it was called before.
+// Close makes Admit reject further calls. It returns false if it was called before.
 func (s *State) Close() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// algorithm is a way in which the bytes of a collective travel over connections.
+// algorithm is the algorithm of a collective over connections.
 type algorithm uint8
 
 const (
@@ -21,15 +21,15 @@ const (
 
 // Sizes at which the algorithm changes, in bytes.
 const (
-	inlineTotal  = 32 << 10 // most inline data that a rank sends
-	halvingChunk = 64 << 10 // largest N-th of Src that AllReduce and ReduceScatter move by halving
+	inlineTotal  = 32 << 10 // maximum inline data that a rank sends
+	halvingChunk = 64 << 10 // maximum block (Src/N) for which AllReduce and ReduceScatter use halving
 )
 
-// inlineLimit returns the largest Src, in bytes, that the headers hold among n ranks.
+// inlineLimit returns the maximum size of Src, in bytes, that is sent in the headers among n ranks.
 func inlineLimit(n int) int { return min(maxInline, inlineTotal/max(n-1, 1)) }
 
 // algorithm returns the algorithm of a collective. It is the same on all ranks, because it depends
-// on nothing but the number of ranks, the fingerprint and Counts, which the headers compare.
+// only on the number of ranks, the fingerprint and Counts, which the headers compare.
 func (p *plan) algorithm() algorithm {
 	switch {
 	case p.isInline():
@@ -53,9 +53,9 @@ func (p *plan) algorithm() algorithm {
 	return pairwise
 }
 
-// round is one step of an exchange among N ranks in which rank r holds the blocks of ranks r, r+1,
-// ... r+lo-1. Then it receives those of ranks r+lo, ... r+hi-1 from rank r+lo, which holds them
-// first. The rounds of a reduction run backwards.
+// round is one step of an exchange among N ranks. Before it, rank r has the blocks of ranks r, r+1,
+// ... r+lo-1. In it, r receives the blocks of ranks r+lo, ... r+hi-1 from rank r+lo, whose first
+// blocks they are. The rounds of a reduction run backwards.
 type round struct{ lo, hi int }
 
 // blocks returns the number of blocks that a rank sends, and receives, in the round.

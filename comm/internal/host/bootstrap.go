@@ -22,18 +22,18 @@ import (
 // silence is the time without an answer after which a peer's host counts as lost.
 const silence = 20 * time.Second
 
-// address says how to reach a rank while the group is being made.
+// address says how to reach a rank during the bootstrap.
 type address struct {
-	Host string   // ranks with equal names may share memory; "": never
+	Host string   // ranks with equal names may share memory; "" never
 	Unix string   // abstract unix socket
 	TCP  []string // dialled in this order
 }
 
-// bootstrap makes a group of processes.
+// bootstrap connects a group of processes.
 type bootstrap struct {
 	group    *Group
-	key      []byte       // the group's key, which every connection must prove to have
-	machine  string       // names this host to those of the peers; "" if no name is known
+	key      []byte       // the group's key, which authenticates every connection
+	machine  string       // host name for comparison with peers; "" if unknown
 	shm      sharedMemory // nil if this rank cannot share memory
 	peers    []*peerConn
 	incoming chan *peerConn // peers that dialled this rank
@@ -41,11 +41,11 @@ type bootstrap struct {
 	wg       sync.WaitGroup
 
 	mu             sync.Mutex
-	unshared       []int // peers on this host with which this rank could not share memory
-	unsharedReason error // of the latest
+	unshared       []int // peers on this host that cannot share memory with this rank
+	unsharedReason error // the latest reason
 }
 
-// joinProcesses makes the network of g. Every pair of ranks connects; the higher rank dials.
+// joinProcesses creates the network of g. Every pair of ranks connects; the higher rank dials.
 func joinProcesses(ctx context.Context, g *Group) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -88,7 +88,7 @@ func joinProcesses(ctx context.Context, g *Group) (err error) {
 	for _, l := range b.peers {
 		if l != nil && l.region != nil {
 			go l.listen(func(err error) { // ends when processNet.close closes the connection
-				g.state.Report(fmt.Errorf("rank %d cannot take memory that rank %d shares with it: %w", g.jobRank(g.cfg.Rank), g.jobRank(l.peer), err))
+				g.state.Report(fmt.Errorf("rank %d cannot map the shared memory of rank %d: %w", g.jobRank(g.cfg.Rank), g.jobRank(l.peer), err))
 			})
 		}
 	}
@@ -118,7 +118,7 @@ func (b *bootstrap) exchangeAddresses(ctx context.Context) ([]address, error) {
 	g := b.group
 	var self address
 	if key, err := hostKey(); err == nil {
-		name := hmac.New(sha256.New, b.key) // strangers who read it learn nothing of the host
+		name := hmac.New(sha256.New, b.key) // the hash hides the host's name from other readers
 		fmt.Fprintf(name, "host %q %q", key, g.opts.HostID)
 		b.machine = hex.EncodeToString(name.Sum(nil)[:16])
 		if g.opts.HostID != "" {
@@ -173,7 +173,7 @@ func (b *bootstrap) connectPeers(ctx context.Context, addrs []address) error {
 	}
 	results, dials := make(chan dialled), make(chan struct{}, maxDials)
 	for i := range rank {
-		peer := rank - 1 - i // not first rank 0, which all others would dial at once
+		peer := rank - 1 - i // do not start with rank 0, which all others would dial at once
 		b.wg.Go(func() {
 			select {
 			case dials <- struct{}{}:
@@ -213,7 +213,7 @@ func (b *bootstrap) connectPeers(ctx context.Context, addrs []address) error {
 	return nil
 }
 
-// exchangeSharing returns, for every rank, the ranks with which it shares memory, itself included.
+// exchangeSharing returns, for every rank, the ranks that share memory with it, including itself.
 // When it returns, all ranks are connected.
 func (b *bootstrap) exchangeSharing(ctx context.Context) ([][]int, error) {
 	g := b.group

@@ -6,15 +6,15 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// halving is AllReduce, ReduceScatter or AllGather in rounds. In a reduction, each rank reduces the
-// block of its number: before a round it holds sums of the blocks from its own on, and sends the
-// last half of these to the rank whose block is the first of them. The blocks are then gathered in
-// the opposite order of rounds.
+// halving is AllReduce, ReduceScatter or AllGather in rounds (recursive halving and doubling). In a
+// reduction, rank r reduces block r: before a round it holds partial sums of blocks starting with r,
+// and sends the last half of them to the rank that owns the first of these. The blocks are then
+// gathered in the reverse order of rounds.
 //
 //	steps: log2 N, rounded up; twice that for AllReduce
 //	bytes sent: (N-1)/N·S for ReduceScatter, (N-1)·S for AllGather, 2(N-1)/N·S for AllReduce
 //
-// A block is combined in one order, which rounds decides, and copied. A 16-bit float is rounded
+// A block is reduced once, in the order given by rounds, and then copied. A 16-bit float is rounded
 // after every round.
 func (cc *connCollectives) halving(p *plan) error {
 	switch p.call.Kind {
@@ -58,8 +58,8 @@ func (p *plan) parts(mem []byte, lo, hi int, at func(b int) int) [][]byte {
 	return [][]byte{mem[at(lo):at(p.size)], mem[:at(hi-p.size)]}
 }
 
-// reduceScatter reduces each block of Src on the rank of its number, into sums. It does not change
-// Src, and uses all of sums.
+// reduceScatter reduces block r of Src on rank r, into sums. It does not change Src, and uses all of
+// sums.
 func (cc *connCollectives) reduceScatter(p *plan, sums []byte, at func(b int) int) error {
 	op, theirs := partial(p.call.Op), cc.scratch(segmentBytes)
 	mem, summed := p.src, 0 // the first blocks, counted from this rank's, are in sums, the others in Src
@@ -87,7 +87,7 @@ func (cc *connCollectives) reduceScatter(p *plan, sums []byte, at func(b int) in
 	return nil
 }
 
-// gather gives every rank the blocks of all ranks. Each rank has its own in mem.
+// gather distributes all blocks to all ranks. Each rank has its own block in mem.
 func (cc *connCollectives) gather(p *plan, mem []byte, at func(b int) int) error {
 	steps, sent, have := rounds(p.size), 0, 1
 	for _, r := range steps {
@@ -107,15 +107,15 @@ func (cc *connCollectives) gather(p *plan, mem []byte, at func(b int) int) error
 	return nil
 }
 
-// ring is AllReduce around the ring of ranks. There are N chunks. Each travels around the ring
-// twice: first every rank adds its own part, then every rank receives the result. A chunk moves in
-// segments, so that one segment is reduced while the next arrives.
+// ring is the ring AllReduce. There are N chunks. Each is sent around the ring twice: first every
+// rank adds its part, then every rank receives the result. A chunk is sent in segments, so that one
+// segment is reduced while the next arrives.
 //
 //	steps: 2(N-1) + the number of segments of a chunk
 //	bytes sent: 2(N-1)/N·S
 //
-// Chunk c is combined once, in the order of ranks c, c+1, ... c-1, and the result is copied, so all
-// ranks have bitwise equal results. A 16-bit float is rounded after every addition.
+// Chunk c is reduced once, in the order of ranks c, c+1, ... c-1, and the result is copied, so all
+// ranks have bit-identical results. A 16-bit float is rounded after every addition.
 func (cc *connCollectives) ring(p *plan) error {
 	n, elem := p.size, p.dtype.Size()
 	next, prev := (p.rank+1)%n, (p.rank+n-1)%n
@@ -166,8 +166,8 @@ func (cc *connCollectives) ring(p *plan) error {
 //	steps: the depth of the tree - 1 + the number of segments
 //	bytes sent: Broadcast, S to each child; Reduce, S to the parent
 //
-// In a Reduce, each rank adds its own data and that of its children, in this order. A 16-bit float
-// is rounded on every rank.
+// In a Reduce, each rank adds its own data and its children's, in this order. A 16-bit float is
+// rounded on every rank.
 func (cc *connCollectives) tree(p *plan, r relatives) error {
 	if p.reduces {
 		return cc.reduceUp(p, r)

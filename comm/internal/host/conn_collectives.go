@@ -7,7 +7,7 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// connCollectives runs collectives over connections, among all ranks of the group or some.
+// connCollectives runs collectives over connections, among all or some ranks of the group.
 type connCollectives struct {
 	*transfers
 	rank, size int         // in the numbering of these ranks
@@ -17,12 +17,12 @@ type connCollectives struct {
 	work       []byte      // scratch memory
 }
 
-// newConnCollectives returns the collectives among some ranks of t's group, with this one.
+// newConnCollectives returns the collectives among some ranks of t's group, including this one.
 func newConnCollectives(t *transfers, ranks []int) connCollectives {
 	return connCollectives{transfers: t, rank: slices.Index(ranks, t.group.cfg.Rank), size: len(ranks), ranks: ranks}
 }
 
-// segmentBytes is the most that is sent before the receiver starts to process it.
+// segmentBytes is the maximum number of bytes sent before the receiver starts to process them.
 const segmentBytes = 128 << 10
 
 // run executes a collective. First all ranks exchange headers. If the data is inline in the
@@ -126,7 +126,7 @@ func (cc *connCollectives) recvHeader(from int) (callHeader, error) {
 	}
 	h, payload := decodeHeader(head)
 	if payload < 0 || payload > maxInline {
-		return h, fmt.Errorf("header from rank %d with a payload of %d bytes, at most %d", from, payload, maxInline)
+		return h, fmt.Errorf("header from rank %d with a payload of %d bytes, want at most %d", from, payload, maxInline)
 	}
 	h.payload = make([]byte, payload)
 	return h, cc.recv(from, h.payload)

@@ -8,8 +8,8 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// errBroke is the cause of a PeerLostError when a peer's group broke while this rank may have read
-// the peer's memory.
+// errBroke is the cause of a PeerLostError if a peer's group broke while this rank may have been
+// reading the peer's memory.
 var errBroke = errors.New("its process group broke")
 
 // jobRank returns the job's number of a rank of the group.
@@ -29,8 +29,8 @@ func (g *Group) peerLeft(peer int) error {
 	return &failure.PeerLostError{Peer: g.jobRank(peer), Left: true}
 }
 
-// ranksToAsk returns the ranks of the job that the coordinator asks for an earlier cause before it
-// accepts err as the cause.
+// ranksToAsk returns the ranks of the job that the coordinator queries for an earlier cause before
+// it accepts err.
 func ranksToAsk(err error) []int {
 	var lost *failure.PeerLostError
 	var mismatch *failure.MismatchError

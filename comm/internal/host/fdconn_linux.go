@@ -8,12 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxFDs is the largest number of received descriptors that a connection holds for takeFD. A peer sends one
-// descriptor per frame, but a stranger could send one with every byte.
+// maxFDs is the maximum number of received descriptors that a connection holds for takeFD. A peer sends one
+// descriptor per frame, but an attacker could send one with every byte.
 const maxFDs = 16
 
-// fdConn is a unix socket that holds the file descriptors it receives until takeFD. Only one goroutine at a
-// time may call Read. Read returns an error if it holds more than maxFDs.
+// fdConn is a unix socket that keeps received file descriptors until takeFD. Only one goroutine at a time
+// may call Read. Read returns an error if it holds more than maxFDs.
 type fdConn struct {
 	*net.UnixConn
 	mu  sync.Mutex
@@ -32,7 +32,7 @@ func (c *fdConn) Read(p []byte) (int, error) {
 			c.fds = append(c.fds, fds...)
 		}
 		if err == nil && len(c.fds) > maxFDs {
-			err = fmt.Errorf("more than %d file descriptors that no message needs: %d", maxFDs, len(c.fds))
+			err = fmt.Errorf("%[2]d unclaimed file descriptors, want at most %[1]d", maxFDs, len(c.fds))
 		}
 	}
 	return max(n, 0), err // ReadMsgUnix returns -1 with an error

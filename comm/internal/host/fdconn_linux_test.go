@@ -32,7 +32,7 @@ func TestDescriptorsThatNobodyTakesEndTheConnection(t *testing.T) {
 		}
 	}
 	n, err := io.ReadFull(c, make([]byte, 100))
-	if err == nil || n > maxFDs+1 || !strings.Contains(err.Error(), "more than 16 file descriptors") {
+	if err == nil || n > maxFDs+1 || !strings.Contains(err.Error(), "unclaimed file descriptors, want at most 16") {
 		t.Errorf("read %d bytes with a descriptor each: %v", n, err)
 	}
 }

@@ -6,14 +6,15 @@ import (
 	"io"
 )
 
-// Frames announce shared memory to a peer, on a connection of their own. A frame is a length of 4
-// bytes, a kind of one byte, and the body. No frames are sent while the peers know all memory.
+// Frames announce shared memory to a peer, on a separate connection. A frame is a length of 4
+// bytes, a kind of one byte, and the body. Frames are only sent when shared memory is added or
+// freed.
 const (
-	frameSegment = iota + 1 // a new segment: its id and size, 8 bytes each; the file descriptor comes along
-	frameRetire             // no later call refers to a segment; the body is the segment's id
+	frameSegment = iota + 1 // a new segment: its id and size, 8 bytes each, with the file descriptor
+	frameRetire             // a segment that no later call uses; the body is its id
 )
 
-// maxFrame bounds a frame's body, in bytes.
+// maxFrame is the maximum size of a frame's body, in bytes.
 const maxFrame = 16
 
 func frame(kind byte, body []byte) []byte {
@@ -28,7 +29,7 @@ func readFrame(r io.Reader) (kind byte, body []byte, err error) {
 	}
 	n := binary.LittleEndian.Uint32(head[:])
 	if n > maxFrame {
-		return 0, nil, fmt.Errorf("frame of %d bytes, at most %d", n, maxFrame)
+		return 0, nil, fmt.Errorf("frame of %d bytes, want at most %d", n, maxFrame)
 	}
 	body = make([]byte, n)
 	_, err = io.ReadFull(r, body)

@@ -9,15 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A rank that waits for another spins first, because the other rank usually arrives soon, and then
-// sleeps. Sleeping and waking take about as long as spinFor, so a wait costs at most twice the
-// optimum. A sleeping rank wakes after sleepSlice to check whether the group broke.
+// A waiting rank first spins, because the other rank usually arrives soon, and then sleeps.
+// Sleeping and waking take about as long as spinFor, so a wait costs at most twice the optimum. A
+// sleeping rank wakes after sleepSlice to check whether the group broke.
 const (
 	spinFor    = 60 * time.Microsecond
 	sleepSlice = 10 * time.Millisecond
 )
 
-// Operations of futex(2) on memory that several processes share.
+// Operations of futex(2) on shared memory.
 const (
 	futexWait = 0
 	futexWake = 1
@@ -43,7 +43,7 @@ func (c *barrierCounter) advance() {
 }
 
 // spin waits a short time for the counter to reach target. After the first iterations it yields the
-// processor each time, since the other rank may need it.
+// CPU each time, because the other rank may need it.
 func (c *barrierCounter) spin(target uint32) bool {
 	for range 200 {
 		if c.hasReached(target) {

@@ -13,10 +13,10 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// defaultTimeout bounds the making of a group if Config.Timeout is 0.
+// defaultTimeout is the timeout of the bootstrap if Config.Timeout is 0.
 const defaultTimeout = 10 * time.Minute
 
-// Group is one rank's end of a group of ranks whose tensors are in host memory. It implements
+// Group is one rank's handle of a group with tensors in host memory. It implements
 // [backend.Backend].
 type Group struct {
 	cfg  backend.Config
@@ -24,14 +24,14 @@ type Group struct {
 	log  *slog.Logger
 
 	net     network       // the connections to the peers
-	scratch reduceScratch // used by the collectives queue alone
+	scratch reduceScratch // used only by the collectives queue
 
 	state *callstate.State // counts pending calls and knows why the group broke
 	ctx   context.Context  // state.Context()
 
-	mu     sync.Mutex         // held while a call is put into its queues
+	mu     sync.Mutex         // held while a call is enqueued
 	stream *taskQueue         // runs the collectives
-	sends  map[int]*taskQueue // by peer; made at the first use
+	sends  map[int]*taskQueue // by peer; created at first use
 	recvs  map[int]*taskQueue
 
 	wg          sync.WaitGroup // counts the goroutines that run queues
@@ -40,9 +40,9 @@ type Group struct {
 
 var _ backend.Backend = (*Group)(nil)
 
-// network is the way in which the ranks of a group reach each other: in one process, or over
-// connections and shared memory. run, send and recv block until they are done or the group's
-// context ends. run is called by one goroutine at a time; so are send and recv for each peer.
+// network is the transport of a group: in one process, or over connections and shared memory. run,
+// send and recv block until they are done or the group's context ends. run is called from one
+// goroutine at a time, and so are send and recv per peer.
 type network interface {
 	// run executes a collective.
 	run(p *plan) error
@@ -52,7 +52,7 @@ type network interface {
 	waitingFor() []int
 	// alloc returns zeroed memory. The peers can access it directly if the ranks share memory.
 	alloc(size int) (device.Buffer, error)
-	// markBroken tells peers that access this rank's memory that its contents may change from now
+	// markBroken notifies peers that access this rank's memory that its content may change from now
 	// on.
 	markBroken()
 	// wake makes blocked calls return. It is called after the group's context has ended.
@@ -115,7 +115,7 @@ func (g *Group) Start(c *backend.Call) (backend.Task, error) {
 	}
 	if err := g.enqueue(t, parts); err != nil {
 		if g.state.Cause() != nil {
-			<-g.ctx.Done() // returns soon; the program may exit on this error, so the peers must know the cause first
+			<-g.ctx.Done() // soon; the program may exit on this error, so the peers must learn the cause first
 		}
 		return nil, err
 	}
@@ -125,8 +125,7 @@ func (g *Group) Start(c *backend.Call) (backend.Task, error) {
 	return t, nil
 }
 
-// enqueue puts the parts of t into their queues, either all of them or none. A call that is not a
-// Group has one part, t itself.
+// enqueue enqueues all parts of t or none. A call that is not a Group has one part, t itself.
 func (g *Group) enqueue(t *task, parts []*task) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -178,7 +177,7 @@ func (g *Group) execute(t *task, run func(*task) error) {
 	t.finish(err)
 }
 
-// await waits for the After event of t's call and of the Group that contains it.
+// await waits for the After events of t's call and of its Group.
 func (g *Group) await(t *task) error {
 	for ; t != nil; t = t.parent {
 		if e := t.call.After; e != nil {
@@ -196,16 +195,16 @@ func (g *Group) await(t *task) error {
 	return nil
 }
 
-// failed reports that t failed with err, and waits until the group has broken. It returns t's
-// error, which wraps the cause that the coordinator decided on.
+// failed reports that t failed with err, and waits until the group is broken. It returns t's error,
+// which wraps the coordinator's cause.
 func (g *Group) failed(t *task, err error) error {
 	g.state.Report(g.state.CallError(t.call, err), ranksToAsk(err)...)
 	<-g.ctx.Done()
 	return g.state.ErrorOf(t.call)
 }
 
-// awaitFailure breaks the group when the coordinator has decided why. It ends pending calls only
-// after the peers know the cause, because the process may exit as soon as a call fails.
+// awaitFailure breaks the group when the coordinator has decided on a cause. It ends pending calls
+// only after the peers know the cause, because the process may exit as soon as a call fails.
 func (g *Group) awaitFailure() {
 	select {
 	case <-g.cfg.Control.Failed():
@@ -232,8 +231,8 @@ func (g *Group) Abort(cause error) {
 	<-g.ctx.Done()
 }
 
-// Split makes a group of some of this group's ranks, which find each other through cfg.Control. If
-// this group breaks meanwhile, Split fails with the cause.
+// Split creates a group of some of this group's ranks, which find each other through cfg.Control.
+// If this group breaks in the meantime, Split fails with the cause.
 func (g *Group) Split(ctx context.Context, cfg backend.Config, members []int) (backend.Backend, error) {
 	if cfg.Size != len(members) || members[cfg.Rank] != g.cfg.Rank {
 		panic(fmt.Errorf("host: rank %d of %d cannot be rank %d of the %d members %v", g.cfg.Rank, g.cfg.Size, cfg.Rank, cfg.Size, members))

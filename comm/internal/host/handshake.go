@@ -15,30 +15,29 @@ import (
 	"github.com/goddp/goddp/internal/ranklist"
 )
 
-// A connection between two ranks begins with the handshake of package handshake, in which each rank
-// proves that it belongs to the group. Ranks that share memory then exchange the file descriptors
-// of their shared regions, on the connection for frames: first the dialler's, then the listener's.
-// Each side maps the region before it answers. At the end of every handshake the dialler sends
-// ackByte.
+// A connection between two ranks starts with package handshake's handshake, in which each rank proves that
+// it belongs to the group. Ranks that share memory then exchange the file descriptors of their shared
+// regions, on the connection for frames: first the dialler's, then the listener's. Each side maps the
+// region before it answers. At the end of every handshake the dialler sends ackByte.
 const ackByte = 0x06
 
-// Bounds on what a listener grants to diallers that may be strangers. A dialler waits for a listener
-// as long as the bootstrap lasts. If a listener ends its connection, it dials again after dialPause.
+// Limits of a listener for unauthenticated dialers. A dialer waits for a listener until the bootstrap times
+// out. If a listener closes its connection, it dials again after dialPause.
 const (
 	handshakeTimeout = 10 * time.Second
 	maxHandshakes    = 256
 	dialPause        = 100 * time.Millisecond
 )
 
-// connectTimeout bounds the opening of a connection to one of a peer's addresses. The kernel of a host
-// that can be reached opens it, however busy the peer is.
+// connectTimeout is the timeout of a connection to one of a peer's addresses. The kernel of a reachable
+// host accepts it, however busy the peer is.
 const connectTimeout = 10 * time.Second
 
-// maxDials bounds the peers that a rank dials at a time. More would only wait for each other, and long
-// enough together to be taken for strangers.
+// maxDials is the maximum number of peers that a rank dials at a time. More would only wait for each other,
+// possibly beyond the limits for unauthenticated dialers.
 const maxDials = 16
 
-// accept serves a listener until the bootstrap ends. It drops connections that do not prove to have
+// accept serves a listener until the bootstrap ends. It drops connections that fail to prove that they have
 // the group's key.
 func (b *bootstrap) accept(l net.Listener, unix bool) {
 	b.wg.Go(func() {
@@ -99,8 +98,8 @@ func connCount(unix bool) int {
 	return numDataConns
 }
 
-// assemblePeers collects the n connections of each peer that dials a listener. If a dialler fails
-// and dials again, the latest connections count.
+// assemblePeers collects the n connections of each peer that dials a listener. If a dialer fails and dials
+// again, its latest connections are used.
 func (b *bootstrap) assemblePeers(joining <-chan acceptedConn, n int) {
 	peers := map[int]*peerConn{}
 	defer func() {
@@ -148,8 +147,8 @@ func (b *bootstrap) party(role handshake.Role, index int) handshake.Party {
 	}
 }
 
-// checkUser returns an error if c's other end is a process of another user and the job has no
-// secret by which the ranks could recognise each other.
+// checkUser returns an error if c's other end is a process of another user and the job has no secret for
+// authentication.
 func (b *bootstrap) checkUser(c net.Conn) error {
 	if by := &b.group.opts.Member; by.Secret != nil || by.Insecure {
 		return nil
@@ -181,7 +180,7 @@ func (b *bootstrap) acceptConn(c net.Conn, unix bool) (a acceptedConn, err error
 		return a, err
 	}
 	a.conn = c
-	stop() // the dialler is no stranger: from here on only the end of the bootstrap limits it
+	stop() // the dialer is authenticated: from now on only the bootstrap's timeout applies
 	stop = b.interruptWhenDone(c)
 	a.peer, a.index = p.Rank, p.ConnIndex
 	if a.peer <= b.group.cfg.Rank || a.peer >= b.group.cfg.Size || a.index >= connCount(unix) {
@@ -222,7 +221,7 @@ func (b *bootstrap) interruptWhenDone(c net.Conn) (stop func()) {
 	}
 }
 
-// mapRegion maps the shared region whose file descriptor came with the bytes read last.
+// mapRegion maps the shared region whose file descriptor was received last.
 func (b *bootstrap) mapRegion(c net.Conn) (*mapping, error) {
 	fd, ok := takeFD(c)
 	if !ok {
@@ -243,8 +242,8 @@ func readAck(c net.Conn) error {
 	return nil
 }
 
-// dialPeer connects to a lower rank. It uses unix sockets and shared memory if both ranks are on
-// one host and that works, else TCP.
+// dialPeer connects to a lower rank. It uses unix sockets and shared memory if possible on one host, else
+// TCP.
 func (b *bootstrap) dialPeer(ctx context.Context, peer int, self, at address) (*peerConn, error) {
 	why := fmt.Errorf("rank %d at %v", peer, at.TCP)
 	separator := ": "
@@ -269,7 +268,7 @@ func (b *bootstrap) dialPeer(ctx context.Context, peer int, self, at address) (*
 	return nil, why
 }
 
-// noteUnshared notes that a peer on this host does not share memory with this rank.
+// noteUnshared records that a peer on this host does not share memory with this rank.
 func (b *bootstrap) noteUnshared(peer int, why error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -314,13 +313,13 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// crowdedError says that a listener had no room for the dialler, or ended the connection before it knew the
-// dialler. Dialling again may help.
+// crowdedError reports that a listener was full, or closed the connection before the dialer was
+// authenticated. Dialing again may succeed.
 type crowdedError struct{ error }
 
 func (e *crowdedError) Unwrap() error { return e.error }
 
-// dialConn is the dialler's side of a handshake. Its error may be a [*crowdedError].
+// dialConn is the dialer's side of a handshake. Its error may be a [*crowdedError].
 func (b *bootstrap) dialConn(ctx context.Context, l *peerConn, index int, network, at string) error {
 	dial := b.group.opts.dial
 	if dial == nil {
@@ -372,8 +371,7 @@ func (b *bootstrap) dialConn(ctx context.Context, l *peerConn, index int, networ
 	return err
 }
 
-// setTCPOptions makes the kernel detect that a peer's host is gone, and send small messages at
-// once.
+// setTCPOptions enables detection of a lost host, and disables Nagle's algorithm.
 func setTCPOptions(c net.Conn) error {
 	t, ok := c.(*net.TCPConn)
 	if !ok {

@@ -9,16 +9,16 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// callHeader is sent to every peer before a collective moves data. It says which collective the
-// rank called and where its memory is, and holds small payloads. Every rank compares all headers
-// with its own call first, so if ranks called different collectives, all of them fail before any
+// callHeader is sent to every peer before a collective moves data. It contains the collective that
+// the rank called, the location of its memory, and small payloads. Every rank first compares all
+// headers with its own call, so if ranks called different collectives, all of them fail before any
 // memory is written.
 type callHeader struct {
 	fingerprint backend.Fingerprint
 	srcBytes    int    // length of Src on this rank
 	countsHash  uint64 // 0 if Counts is nil
 	src, dst    memRef
-	payload     []byte // Src itself if it is small; lies in memory of the network
+	payload     []byte // Src itself if it is small; memory of the network
 }
 
 // memRef refers to memory that the peers may be able to access.
@@ -81,16 +81,16 @@ func (p *plan) header() callHeader {
 		}
 	}
 	if p.isSharedReduction() && p.hasDst(p.rank) && !p.isInline() {
-		c.dst = memRef{mem: p.dst, owner: p.call.Dst.Buf.Owner()} // as long as Src
+		c.dst = memRef{mem: p.dst, owner: p.call.Dst.Buf.Owner()} // the same length as Src
 	}
 	return c
 }
 
-// maxInline is the largest payload of a header, in bytes.
+// maxInline is the maximum size of a header's payload, in bytes.
 const maxInline = 16 << 10
 
-// isInline reports whether the headers hold all the data of the collective. The result is the same
-// on all ranks whose fingerprints are equal.
+// isInline reports whether the headers contain all data of the collective. The result is the same
+// on all ranks with equal fingerprints.
 func (p *plan) isInline() bool { return p.srcBytes() <= p.inlineLimit }
 
 // checkHeaders compares the headers of all ranks with this rank's plan. If it returns nil, every
@@ -106,7 +106,7 @@ func (p *plan) checkHeaders(headers []callHeader) error {
 			continue
 		}
 		if mine == theirs {
-			// The totals of Counts are equal: report this peer's count, expected and actual.
+			// The totals of Counts are equal, so report this peer's expected and actual count.
 			mine.Count, theirs.Count = p.blockLen(peer)/p.dtype.Size(), c.srcBytes/p.dtype.Size()
 		}
 		return mismatchError(p.members, p.rank, peer, mine, theirs)

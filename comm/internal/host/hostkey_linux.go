@@ -7,7 +7,7 @@ import (
 )
 
 // hostKey returns the name of this host: the kernel's boot id and the network namespace. Processes
-// can share memory only if both are equal, since abstract sockets live in a network namespace.
+// can share memory only if both are equal, because abstract sockets belong to a network namespace.
 func hostKey() (string, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

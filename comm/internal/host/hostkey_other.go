@@ -4,5 +4,5 @@ package host
 
 import "errors"
 
-// hostKey returns an error: no name of this host is known that no other host has.
+// hostKey returns an error, because this system provides no unique name of the host.
 func hostKey() (string, error) { return "", errors.ErrUnsupported }

@@ -8,18 +8,18 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// hostLevels runs AllReduce among several hosts, with as many ranks on each. It sends over the
-// network no more than one rank of each host would.
+// hostLevels runs the two-phase AllReduce among several hosts with the same number of ranks. Its
+// network traffic is that of one rank per host.
 type hostLevels struct {
 	shm      sharedMemory
 	inMemory *memCollectives
 	ranks    []int           // the ranks of this host
-	across   connCollectives // the ranks that have this rank's position on their hosts
+	across   connCollectives // the ranks with this rank's position on the other hosts
 }
 
-// ranksAcross returns the ranks that have rank's position among the ranks with which they share
-// memory. It returns nil unless the ranks form hosts of the same size, two or more, in which all
-// share memory. sharing[r] holds the ranks that share memory with rank r, in order.
+// ranksAcross returns the ranks with the same position on their hosts as rank. It returns nil
+// unless there are at least two hosts of the same size, whose ranks all share memory. sharing[r]
+// lists the ranks that share memory with rank r, in order.
 func ranksAcross(sharing [][]int, rank int) (across []int) {
 	size, position := len(sharing[rank]), slices.Index(sharing[rank], rank)
 	for r, ranks := range sharing {
@@ -48,13 +48,13 @@ func (h *hostLevels) canReduce(p *plan, headers []callHeader) bool {
 // allReduce reduces a slice of the tensors of this host's ranks, reduces it with the ranks of this
 // rank's position on the other hosts, and stores it in the tensors of this host's ranks. All ranks
 // have started the call, because the headers have been exchanged. A rank accesses the other ranks'
-// memory in its own slice alone, so Dst may be Src.
+// memory only in its own slice, so Dst may be Src.
 //
 //	steps: those of AllReduce among H hosts, and 1 barrier
 //	bytes sent by the L ranks of a host: 2(H-1)/H·S
 //	bytes in memory: each rank reads S and writes S
 //
-// An element is combined in the order of the host's ranks, and then as among the hosts.
+// An element is reduced in the order of the host's ranks, and then as among the hosts.
 func (h *hostLevels) allReduce(p *plan, headers []callHeader) error {
 	defer runtime.KeepAlive(headers)
 	lo, hi := split(p.maxBlock, h.inMemory.rank, len(h.ranks), p.dtype.Size())

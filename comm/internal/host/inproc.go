@@ -10,16 +10,16 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// InProcess joins ranks that are goroutines of one process. They exchange Go memory under Go's
-// locks, so the race detector sees every access, and all waits run on the fake clock of
-// testing/synctest. An InProcess can serve several groups, also at once.
+// InProcess connects ranks that are goroutines of one process. They exchange Go memory under Go
+// locks, so the race detector sees every access, and all waits work with the fake clock of
+// testing/synctest. An InProcess can serve several groups concurrently.
 type InProcess struct {
 	mu     sync.Mutex
 	next   int
 	groups map[string]*inprocGroup // groups that some ranks have not joined yet, by name
 }
 
-// NewInProcess returns an InProcess for the ranks of a process to share.
+// NewInProcess returns an InProcess, to be shared by the ranks of a process.
 func NewInProcess() *InProcess { return &InProcess{groups: map[string]*inprocGroup{}} }
 
 // inprocGroup is the state that the ranks of one group share.
@@ -52,7 +52,8 @@ var (
 	_ memoryGroup = (*inprocNet)(nil)
 )
 
-// join makes the network of g. Rank 0 makes the inprocGroup and sends its name to the other ranks.
+// join creates the network of g. Rank 0 creates the inprocGroup and sends its name to the other
+// ranks.
 func (p *InProcess) join(ctx context.Context, g *Group) error {
 	var ownName []byte
 	if g.cfg.Rank == 0 {
@@ -92,7 +93,7 @@ func (p *InProcess) join(ctx context.Context, g *Group) error {
 	return nil
 }
 
-// open makes an inprocGroup and returns its name.
+// open creates an inprocGroup and returns its name.
 func (p *InProcess) open(size int) string {
 	r := &inprocGroup{members: make([]member, size), mailboxes: map[[2]int]chan *message{}}
 	r.changed.L = &r.mu
@@ -144,8 +145,8 @@ func (n *inprocNet) await() error {
 	return n.checkPeers()
 }
 
-// checkPeers returns an error if a peer's group broke, since this rank may have read memory of that
-// peer. n.mu must be held.
+// checkPeers returns an error if a peer's group broke, because this rank may have read that peer's
+// memory. n.mu must be held.
 func (n *inprocNet) checkPeers() error {
 	for s := range n.members {
 		if s != n.rank && n.members[s].broke {

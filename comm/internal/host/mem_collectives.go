@@ -5,9 +5,9 @@ import (
 	"runtime"
 )
 
-// memoryGroup connects ranks that can access each other's memory. The ranks synchronise at
-// barriers: a rank arrives at its next barrier, and then waits until all ranks have arrived there.
-// After the barrier, all ranks see what a rank wrote before it arrived.
+// memoryGroup connects ranks that can access each other's memory. The ranks synchronize at
+// barriers: a rank arrives at its next barrier, and then waits until all ranks have arrived. After
+// the barrier, all ranks see what a rank wrote before it arrived.
 //
 // Ranks are at most one barrier apart, so double buffering is enough: memory that was written
 // before barrier n and read after it may be overwritten after barrier n+1.
@@ -17,8 +17,8 @@ type memoryGroup interface {
 	postHeader(c callHeader)
 	arrive()
 	// await waits until every rank has arrived at this rank's barrier. It returns an error if the
-	// group broke on this rank, or on a rank whose memory this rank may have read: the program
-	// there may have changed that memory meanwhile.
+	// group broke on this rank, or on a rank whose memory this rank may have read, because the
+	// program there may have changed that memory.
 	await() error
 	// header returns the header that a rank posted for the current collective. It is valid until
 	// this rank posts the header after the next.
@@ -85,8 +85,8 @@ func (mc *memCollectives) barrier() error {
 	return mc.await()
 }
 
-// isSharedReduction reports whether the ranks divide the work of each reduction among them. They do
-// unless each rank reduces a different block.
+// isSharedReduction reports whether the ranks share the work of one reduction, instead of each
+// reducing a different block.
 func (p *plan) isSharedReduction() bool { return p.reduces && !p.scatters }
 
 // canReachAll reports whether this rank can read the Src of every rank and, in a shared reduction,
@@ -105,8 +105,8 @@ func (p *plan) canReachAll(headers []callHeader) bool {
 
 // moveDirect moves the data without intermediate copies. Each rank reads its blocks from the other
 // ranks' memory. In a shared reduction, rank r reduces the r-th of N chunks and stores it in the
-// Dst of every rank that needs it. So every element is combined once, in the order of the ranks. A
-// rank accesses other ranks' memory in its own chunk alone, so Dst may be Src.
+// Dst of every rank that needs it. So every element is reduced once, in rank order. A rank accesses
+// other ranks' memory only in its own chunk, so Dst may be Src.
 //
 //	steps: 2 barriers, with that of the headers
 //	bytes, AllReduce: each rank reads S and writes S
@@ -131,7 +131,7 @@ func (mc *memCollectives) moveDirect(p *plan, headers []callHeader) error {
 }
 
 // pieceBytes is the number of bytes of Src that are staged at a time. Two input and two output
-// pieces of every rank should fit into the caches.
+// pieces of every rank should fit in the caches.
 const pieceBytes = 256 << 10
 
 // inPiece and outPiece return a rank's input and output piece of step i. They alternate between two

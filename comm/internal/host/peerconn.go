@@ -20,7 +20,7 @@ const (
 	numDataConns = shmConn // without shared memory
 )
 
-// frameTimeout bounds the writing of a frame, so that a stopped peer does not block this rank.
+// frameTimeout is the timeout of writing a frame, so that a stopped peer does not block this rank.
 const frameTimeout = time.Second
 
 // peerConn holds the connections to one peer: TCP, or unix sockets next to shared memory.
@@ -52,11 +52,11 @@ func (pc *peerConn) sendFrame(kind byte, body []byte, fd int) error {
 	return writeFD(c, frame(kind, body), fd)
 }
 
-// errNoDescriptor is the error when the kernel dropped a file descriptor that a peer sent.
+// errNoDescriptor reports that the kernel dropped a file descriptor that a peer sent.
 var errNoDescriptor = errors.New("a file descriptor was not received: this process has no more file descriptors, raise its limit (ulimit -n)")
 
-// listen reads frames until the connection ends; the coordinator reports why it ended. listen calls
-// fail if this rank cannot handle a frame.
+// listen reads frames until the connection ends. It calls fail if this rank cannot handle a frame;
+// a lost connection is reported by the coordinator.
 func (pc *peerConn) listen(fail func(error)) {
 	defer close(pc.listenDone)
 	for {

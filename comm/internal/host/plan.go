@@ -7,8 +7,8 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// pattern describes which ranks send data to which in a collective. It covers every kind but
-// Barrier. The algorithms decide only how the bytes travel.
+// pattern describes which ranks send data to which in a collective, for every kind except Barrier.
+// An algorithm decides only how the bytes are sent.
 type pattern struct {
 	onlyRootGives bool // only Root has a Src; otherwise every rank has one
 	onlyRootTakes bool // only Root has a Dst; otherwise every rank has one
@@ -86,14 +86,14 @@ func (p *plan) premultiply() {
 	p.call, p.src = &c, into
 }
 
-// MemoryError is the panic of Start for a tensor that is not in host memory.
+// MemoryError is the panic value of Start for a tensor that is not in host memory.
 type MemoryError struct {
 	Call   backend.Fingerprint
 	Tensor device.Tensor
 }
 
 func (e *MemoryError) Error() string {
-	return fmt.Sprintf("%v: the host cannot address its %v", e.Call, e.Tensor)
+	return fmt.Sprintf("%v: %v is not in host memory", e.Call, e.Tensor)
 }
 
 // hostBytes returns the memory of t, or nil if t has no elements. It panics if t is not in host
@@ -136,8 +136,8 @@ func (p *plan) blockLen(s int) int {
 	return p.maxBlock
 }
 
-// srcRange returns the range of rank s's Src that holds bytes [lo, hi) of the block for rank r. The
-// range ends where the block ends.
+// srcRange returns the range of rank s's Src with bytes [lo, hi) of the block for rank r, cut at
+// the end of the block.
 func (p *plan) srcRange(s, r, lo, hi int) (from, to int) {
 	at, w := 0, p.blockLen(s)
 	if p.scatters {

@@ -8,15 +8,15 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// processNet is the network of ranks that are processes. Every two ranks are connected. Collectives
-// use shared memory if all ranks share it, else the connections, and AllReduce both if the ranks of
-// each host share memory.
+// processNet is the network of ranks that are processes. Every pair of ranks is connected.
+// Collectives use shared memory if all ranks share it, else the connections. AllReduce uses both if
+// the ranks of each host share memory.
 type processNet struct {
 	group     *Group
 	peers     []*peerConn // by rank; nil for this rank
 	overConns connCollectives
 	shm       sharedMemory // this rank's shared memory; nil if it has none
-	sharing   []int        // the ranks with which collectives use shm, with this one; nil if none
+	sharing   []int        // the ranks whose collectives use shm, including this one; nil if none
 	inMemory  memCollectives
 }
 
@@ -32,15 +32,15 @@ const (
 // sharedMemory is the memoryGroup of processes on one host.
 type sharedMemory interface {
 	memoryGroup
-	// announce fills in where the memory that the header refers to is shared, and tells the peers
-	// of segments that they do not know.
+	// announce sets the segments of the header's memory, and announces segments that the peers do
+	// not know.
 	announce(c *callHeader)
 	// descriptor returns the file descriptor and size of this rank's shared region.
 	descriptor() (fd, size int)
 	// setStatus publishes this rank's status.
 	setStatus(s rankStatus)
-	// connect sets the ranks that share memory, with this one. peers are the connections of the
-	// group; those to these ranks have regions.
+	// connect sets the ranks that share memory, including this one. peers are the connections of
+	// the group; those to these ranks have regions.
 	connect(ranks []int, peers []*peerConn)
 	// waitingFor returns the ranks of the group that this rank waits for at a barrier.
 	waitingFor() []int

@@ -10,12 +10,12 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// cacheBlock is the number of bytes of each source that are combined at a time. The partial result
-// and one block of an operand fit into the first-level cache, so main memory is read once and
-// written once whatever the number of ranks.
+// cacheBlock is the number of bytes of each source that are reduced at a time. The partial result
+// and one block of an operand fit in the L1 cache, so main memory is read once and written once for
+// any number of ranks.
 const cacheBlock = 8 << 10
 
-// reduceScratch is the working memory of reductions. A group needs only one, because its
+// reduceScratch is the scratch memory of reductions. A group needs only one, because its
 // collectives run one after the other. It is aligned for every element type.
 type reduceScratch struct {
 	acc     [cacheBlock / 8]int64
@@ -26,7 +26,7 @@ type reduceScratch struct {
 // All have the same length, and a dst may be a src. Avg divides by n.
 //
 // Integers wrap around; their average is rounded towards zero. Min and Max of floats are NaN if any
-// operand is NaN. The 16-bit floats are combined in float32 and rounded once, to nearest even.
+// operand is NaN. The 16-bit floats are reduced in float32 and rounded once, to nearest even.
 func (b *reduceScratch) reduce(dsts, srcs [][]byte, dt device.DType, op backend.ReduceOp, n int) {
 	switch dt {
 	case device.Float32:
@@ -112,7 +112,7 @@ func combine[T native](op backend.ReduceOp, acc, x []T) {
 	}
 }
 
-// combineFloat32 is combine with a vectorised Sum, the reduction that gradients use.
+// combineFloat32 is combine with a vectorized Sum, the reduction of gradients.
 func combineFloat32(op backend.ReduceOp, acc, x []float32) {
 	if op == backend.Sum {
 		gonum.Implementation{}.Saxpy(len(acc), 1, x, 1, acc, 1)
@@ -121,7 +121,7 @@ func combineFloat32(op backend.ReduceOp, acc, x []float32) {
 	combine(op, acc, x)
 }
 
-// combineFloat64 is combine with a vectorised Sum.
+// combineFloat64 is combine with a vectorized Sum.
 func combineFloat64(op backend.ReduceOp, acc, x []float64) {
 	if op == backend.Sum {
 		gonum.Implementation{}.Daxpy(len(acc), 1, x, 1, acc, 1)
@@ -192,7 +192,7 @@ func (b *reduceScratch) reduceHalf(dsts, srcs [][]byte, op backend.ReduceOp, n i
 	}
 }
 
-// Each conversion has a loop of its own, so that the compiler can inline the function in it.
+// Each conversion has a separate loop, so that the compiler can inline the function in it.
 
 func widenBF16(dst []float32, src []byte) {
 	for i, b := range view[uint16](src)[:len(dst)] {

@@ -15,8 +15,8 @@ import (
 // mapping is shared memory mapped into this process. It is unmapped when nothing refers to it.
 type mapping struct{ mem []byte }
 
-// segment is shared memory that this process made. Peers receive its file descriptor over a socket.
-// It has no name, so nothing is left when the processes end.
+// segment is shared memory of this process. Peers receive its file descriptor over a socket. It has
+// no name, so nothing remains when the processes end.
 type segment struct {
 	mapping
 	id    uint64 // random
@@ -30,10 +30,10 @@ type audience struct {
 	groups []weak.Pointer[shmGroup]
 }
 
-// reserveStep is the number of bytes that are reserved between two checks of the free memory.
+// reserveStep is the number of bytes reserved between two checks of the free memory.
 const reserveStep = 64 << 20
 
-// newSegment makes a zeroed segment. It reserves the memory at once, so that a later write cannot
+// newSegment creates a zeroed segment. It reserves the memory at once, so that later writes cannot
 // fail for lack of memory.
 func newSegment(id uint64, size int) (*segment, error) {
 	fd, err := unix.MemfdCreate("goddp", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
@@ -106,7 +106,7 @@ func mapFD(fd, size int) (*mapping, error) {
 		return nil, fmt.Errorf("reading the seals: %w", err)
 	}
 	if seals&unix.F_SEAL_SHRINK == 0 || size <= 0 || int64(size) > st.Size {
-		return nil, fmt.Errorf("segment of %d bytes, announced as %d, with seals %#x", st.Size, size, seals)
+		return nil, fmt.Errorf("segment has %d bytes and seals %#[3]x, want the announced %[2]d bytes and a seal against shrinking", st.Size, size, seals)
 	}
 	mem, err := mmap(fd, size)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"net"
 )
 
-// Ranks share memory on Linux only. On other systems they use TCP.
+// Ranks share memory only on Linux. On other systems they use TCP.
 
 type mapping struct{ mem []byte }
 

@@ -15,8 +15,8 @@ import (
 )
 
 // Layout of a rank's shared region: a barrier counter, the rank's status, two headers with their
-// payloads, and scratch memory. Only its rank writes to it, except that sleeping peers count
-// themselves in the barrier counter.
+// payloads, and scratch memory. Only its rank writes to it, except for the number of sleeping peers
+// in the barrier counter.
 const (
 	statusOffset    = 2048
 	headersOffset   = 4096
@@ -44,8 +44,8 @@ type shmGroup struct {
 	cut     int      // bytes of chunk in use
 }
 
-// Small buffers share a segment, since each segment needs a file descriptor. A chunk is freed when
-// none of its buffers is in use. No part of a chunk is used twice.
+// Small buffers share a segment, because each segment needs a file descriptor. A chunk is freed
+// when none of its buffers is in use. Parts of a chunk are not reused.
 const (
 	smallBytes = 64 << 10
 	chunkBytes = 16 * smallBytes
@@ -53,7 +53,7 @@ const (
 
 var _ sharedMemory = (*shmGroup)(nil)
 
-// newSharedMemory makes this rank's shared region.
+// newSharedMemory creates this rank's shared region.
 func newSharedMemory(g *Group) (sharedMemory, error) {
 	region, err := newSegment(rand.Uint64(), regionBytes)
 	if err != nil {
@@ -116,9 +116,8 @@ func (g *shmGroup) announce(c *callHeader) {
 	g.announceRetired()
 }
 
-// announceMemory fills in r's segment and offset if the memory comes from Alloc, and announces the
-// segment to peers that do not know it. Errors are ignored: a peer whose connection fails is lost
-// anyway.
+// announceMemory sets r's segment and offset if the memory is from Alloc, and announces the segment
+// to peers that do not know it. Errors are ignored: a peer whose connection fails is lost anyway.
 func (g *shmGroup) announceMemory(r *memRef) {
 	s, ok := r.owner.(*segment)
 	if !ok || len(r.mem) == 0 {
@@ -136,7 +135,7 @@ func (g *shmGroup) announceMemory(r *memRef) {
 	g.sendFrame(frameSegment, body, s.fd)
 }
 
-// retire notes that a segment was freed. No later call refers to it.
+// retire records that a segment was freed. No later call uses it.
 func (g *shmGroup) retire(id uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -206,7 +205,7 @@ func (g *shmGroup) header(rank int) (callHeader, error) {
 	slot := g.slot(rank)
 	c, payload := decodeHeader(slot)
 	if payload < 0 || payload > maxInline {
-		return c, fmt.Errorf("header of rank %d with a payload of %d bytes, at most %d", rank, payload, maxInline)
+		return c, fmt.Errorf("header of rank %d with a payload of %d bytes, want at most %d", rank, payload, maxInline)
 	}
 	c.payload = slot[headerSize:][:payload]
 	return c, nil

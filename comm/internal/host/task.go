@@ -51,8 +51,7 @@ func (t *task) State() (backend.State, error) {
 	return t.state, t.err
 }
 
-// Waiting returns the ranks, numbered as in the job, that have not done their part of a running
-// call.
+// Waiting returns the ranks of the job that have not done their part of a running call.
 func (t *task) Waiting() []int {
 	var ranks []int
 	switch state, _ := t.State(); {
@@ -75,7 +74,7 @@ func (t *task) Span() (began, done time.Time) {
 	return t.began, t.ended
 }
 
-// begin marks the task as running, and the Group that contains it.
+// begin marks the task and its Group as running.
 func (t *task) begin() {
 	for ; t != nil; t = t.parent {
 		t.mu.Lock()

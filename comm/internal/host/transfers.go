@@ -11,9 +11,9 @@ import (
 	"github.com/goddp/goddp/internal/handshake"
 )
 
-// transfers moves the bytes of collectives between this rank and its peers. Sends do not block, so
-// that ranks that send to each other do not deadlock; receives do. Only the collectives' goroutine
-// calls send, recv, awaitSent and finish.
+// transfers moves the bytes of collectives between this rank and its peers. Sends do not block, so that
+// ranks that send to each other do not deadlock; receives block. Only the collectives' goroutine calls
+// send, recv, awaitSent and finish.
 type transfers struct {
 	group   *Group
 	peers   []*peerConn
@@ -38,7 +38,8 @@ type outgoing struct {
 	data []byte
 }
 
-// maxSealed is the most that send encrypts itself. More is encrypted by drain, while this rank reduces.
+// maxSealed is the maximum number of bytes that send encrypts itself. drain encrypts larger sends
+// concurrently.
 const maxSealed = 32 << 10
 
 // readerBytes is the size of a connection's read buffer. A header with a small payload fits.
@@ -55,8 +56,8 @@ func newTransfers(g *Group, peers []*peerConn) *transfers {
 	return t
 }
 
-// send sends data to peer after all earlier sends. The data must not change until awaitSent or
-// finish says that it was written. What the kernel does not take at once, a goroutine writes.
+// send sends data to peer after all earlier sends. The data must not change until awaitSent or finish
+// reports that it was written. A goroutine writes the bytes that the kernel does not accept at once.
 func (t *transfers) send(peer int, data []byte) {
 	t.started++
 	conn := t.peers[peer].conns[collectiveConn]

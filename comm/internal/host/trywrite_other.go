@@ -4,5 +4,5 @@ package host
 
 import "net"
 
-// tryWrite writes nothing: this system has no write that does not wait.
+// tryWrite writes nothing, because this system has no non-blocking write.
 func tryWrite(net.Conn, []byte) int { return 0 }

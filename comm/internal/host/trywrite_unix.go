@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tryWrite writes as much of data to c as the kernel takes at once, and returns its length. That is 0
-// if the connection is broken or encrypted.
+// tryWrite writes as much of data to c as possible without blocking, and returns the number of bytes:
+// 0 if the connection is broken or encrypted.
 func tryWrite(c net.Conn, data []byte) (n int) {
 	plain, ok := c.(syscall.Conn)
 	if !ok || len(data) == 0 {

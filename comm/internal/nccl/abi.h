@@ -1,6 +1,6 @@
-// Types and functions of libnccl, which is opened at run time: as documented for the oldest
-// supported release, in a table that library.go fills. Handles are integers of pointer size, so
-// that Go's garbage collector ignores them.
+// Types and functions of libnccl, loaded at run time: as documented for the oldest supported
+// release, in a table that library.go fills. Handles are pointer-sized integers, which Go's garbage
+// collector ignores.
 //
 // NCCL uses the device whose context is current on the calling thread, and goroutines move between
 // threads. So every wrapper takes the context and makes it current if it is not. A batch of
@@ -52,7 +52,7 @@ typedef struct {
 	X(ncclGroupStart, int, (void)) \
 	X(ncclGroupEnd, int, (void))
 
-// By this handle another process maps memory.
+// With this handle another process maps memory.
 enum { ipc_handle_size = 64 };
 
 typedef struct {
@@ -141,9 +141,9 @@ static inline int drv_bus_id(driver *d, uintptr_t ctx, char *id, int size) {
 	if (r == 0) r = -d->cuCtxGetDevice(&device);
 	return r != 0 ? r : -d->cuDeviceGetPCIBusId(id, size, device);
 }
-// What a device has to do with another one.
+// Properties of a pair of devices.
 typedef struct {
-	int has_atomics;    // it can do atomic operations on the memory of the other
+	int has_atomics;    // native atomics on the other's memory
 	int capability[2];  // compute capabilities times ten, its own first
 } gpu_pair;
 
@@ -204,9 +204,9 @@ static inline int nccl_call(nccl *n, uintptr_t comm, uintptr_t stream, const op 
 	}
 }
 
-// nccl_run enqueues an operation. For a PreMulSum it makes a reduction and destroys it at once:
-// factors may change with every call, making one is cheap, and NCCL needs it only while the
-// operation is enqueued.
+// nccl_run enqueues an operation. For a PreMulSum it creates a reduction and destroys it at once:
+// factors may change with every call, creation is cheap, and NCCL needs it only while the operation
+// is enqueued.
 static inline int nccl_run(nccl *n, uintptr_t comm, uintptr_t stream, const op *o) {
 	if (o->reduce != pre_mul_sum) return nccl_call(n, comm, stream, o, o->reduce);
 	enum { scalar_host_immediate = 1 };
@@ -230,7 +230,7 @@ static inline int nccl_run_all(nccl *n, uintptr_t comm, uintptr_t stream, const 
 	return r != 0 ? r : end;
 }
 
-// nccl_enqueue enqueues operations and records an event behind them.
+// nccl_enqueue enqueues operations and records an event after them.
 static inline int nccl_enqueue(nccl *n, driver *d, uintptr_t ctx, uintptr_t comm, uintptr_t stream, uintptr_t event, const op *ops, int count) {
 	int r = enter(d, ctx);
 	if (r == 0) r = nccl_run_all(n, comm, stream, ops, count);
@@ -247,7 +247,7 @@ typedef struct {
 	uint64_t at, wide, groups;
 } small_all_reduce;
 
-// small_enqueue launches a kernel and records an event behind it.
+// small_enqueue launches a kernel and records an event after it.
 static inline int small_enqueue(driver *d, uintptr_t ctx, uintptr_t kernel, uintptr_t stream, uintptr_t event,
 		unsigned blocks, unsigned threads, const small_all_reduce *args) {
 	enum { END, POINTER, SIZE };

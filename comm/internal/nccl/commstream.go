@@ -20,15 +20,15 @@ import (
 type commStream struct {
 	group  *Group
 	stream cudaStream
-	pair   *pair // makes the communicator at the first Send or Recv; nil for collectives
+	pair   *pair // to create the communicator at the first Send or Recv; nil for collectives
 
-	// mu is held while a call is enqueued, so that calls are in order on the stream. It is not held
-	// while the enqueuing may wait for a peer.
+	// mu is held while a call is enqueued, so that calls are in order on the stream. It is not held while
+	// enqueueing may wait for a peer.
 	mu       sync.Mutex
 	comm     *communicator
 	builder  opBuilder
 	awaited  device.Event      // the event that the stream waited for last
-	conns    map[peerConn]bool // connections that NCCL has made
+	conns    map[peerConn]bool // connections that NCCL has established
 	inline   enqueue           // enqueues the operations that buildOps returned last; mu must be held
 	queue    []*task           // calls queued after one that is being enqueued in the background
 	draining bool
@@ -43,7 +43,7 @@ type commStream struct {
 // enqueue enqueues a call's operations and records an event after them.
 type enqueue = func(stream, event uintptr) error
 
-// peerConn is a connection that NCCL makes when an operation first needs it.
+// peerConn is a connection that NCCL establishes when an operation first needs it.
 type peerConn struct {
 	kind C.int // op_send or op_recv
 	peer C.int
@@ -53,7 +53,7 @@ type peerConn struct {
 // their communicator.
 type pair struct{ from, to int }
 
-// newCommStream makes a commStream without a communicator. g.mu must be held.
+// newCommStream returns a commStream without a communicator. g.mu must be held.
 func (g *Group) newCommStream() (*commStream, error) {
 	s, err := g.dev.NewStream(true)
 	if err != nil {
@@ -61,7 +61,7 @@ func (g *Group) newCommStream() (*commStream, error) {
 	}
 	stream, ok := s.(cudaStream)
 	if !ok {
-		return nil, fmt.Errorf("the streams of %v are not CUDA's", g.dev)
+		return nil, fmt.Errorf("the streams of %v are not CUDA streams", g.dev)
 	}
 	cs := &commStream{group: g, stream: stream, conns: map[peerConn]bool{}}
 	cs.inline = func(stream, event uintptr) error { return cs.comm.enqueue(stream, event, cs.builder.ops) }
@@ -92,7 +92,7 @@ func (cs *commStream) buildOps(c *backend.Call) []op {
 	return cs.builder.ops
 }
 
-// hasConns reports whether NCCL has made all connections that the operations need.
+// hasConns reports whether NCCL has established all connections that the operations need.
 func (cs *commStream) hasConns(ops []op) bool {
 	for _, o := range ops {
 		if (o.kind == C.op_send || o.kind == C.op_recv) && !cs.conns[peerConn{o.kind, o.peer}] {
@@ -102,8 +102,8 @@ func (cs *commStream) hasConns(ops []op) bool {
 	return true
 }
 
-// drain enqueues the queued calls, until the queue is empty or the group has ended. It leaves a
-// thread behind if NCCL does not return.
+// drain enqueues the queued calls, until the queue is empty or the group has ended. It abandons its thread
+// if NCCL does not return.
 func (cs *commStream) drain() {
 	for {
 		cs.mu.Lock()
@@ -117,7 +117,7 @@ func (cs *commStream) drain() {
 		ops := slices.Clone(cs.buildOps(t.call))
 		cs.mu.Unlock()
 		if !cs.connect(t) {
-			return // draining stays set: the group is broken and no call is enqueued any more
+			return // draining stays set: the group is broken and no more calls are enqueued
 		}
 		ctx, stop := cs.group.contextWithGrace()
 		_, err := detach(ctx, func() (struct{}, error) {
@@ -137,7 +137,7 @@ func (cs *commStream) drain() {
 	}
 }
 
-// connect makes the communicator at the first call. If that fails, it breaks the group and returns
+// connect creates the communicator at the first call. If that fails, it breaks the group and returns
 // false.
 func (cs *commStream) connect(first *task) bool {
 	if cs.comm != nil {
@@ -160,15 +160,15 @@ func (cs *commStream) connect(first *task) bool {
 	return true
 }
 
-// enqueue puts a call on the stream. If that fails, it breaks the group.
+// enqueue enqueues a call on the stream. If that fails, it breaks the group.
 func (cs *commStream) enqueue(t *task, how enqueue) {
 	if err := cs.put(t, how); err != nil {
 		cs.group.fail(cs.group.state.CallError(t.call, err))
 	}
 }
 
-// put puts a call on the stream. Its event has a time only if the call is Timed, because a GPU takes about
-// three microseconds between two kernels to record a time.
+// put enqueues a call on the stream. Its event is timed only if the call is Timed, because a timed event
+// costs a GPU about three microseconds between two kernels.
 func (cs *commStream) put(t *task, how enqueue) error {
 	g := cs.group
 	var err error
@@ -187,7 +187,7 @@ func (cs *commStream) put(t *task, how enqueue) error {
 	if g.ctx.Err() != nil {
 		return context.Cause(g.ctx)
 	}
-	at := g.now() // before Enqueue, since the call may be done when it returns
+	at := g.now() // before Enqueue, because the call may be done when it returns
 	end, err := cs.stream.Enqueue(t.call.Timed, how)
 	if err != nil {
 		return err
@@ -196,7 +196,7 @@ func (cs *commStream) put(t *task, how enqueue) error {
 	defer g.mu.Unlock()
 	t.enqueuedAt, t.before, t.end = at, cs.last, end
 	cs.last = end
-	if g.state.Cause() != nil { // the group broke meanwhile and may not know of this event
+	if g.state.Cause() != nil { // the group broke in the meantime and may not know of this event
 		g.memory.keepUntil(end)
 	}
 	return nil

@@ -16,20 +16,20 @@ import (
 	"unsafe"
 )
 
-// Time limits. abortTimeout bounds the ending of a communicator, and pollTimeout the driver's
-// answers about finished calls before an abort. A call that is inside NCCL gets drainTimeout to
-// return before the communicator is aborted, which makes it return.
+// Timeouts: abortTimeout for destroying a communicator, pollTimeout for polling finished calls before an
+// abort, and drainTimeout for calls to return from NCCL before the communicator is aborted, which makes
+// them return.
 const (
 	abortTimeout = 2 * time.Second
 	pollTimeout  = 50 * time.Millisecond
 	drainTimeout = 200 * time.Millisecond
 )
 
-// errCommEnded is the error of calls on a communicator that was ended. The group was broken or
-// closed before.
+// errCommEnded is the error of calls on a destroyed or aborted communicator, after the group was broken
+// or closed.
 var errCommEnded = errors.New("the communicator was aborted")
 
-// errCallStuck says that a call did not return from NCCL although its communicator was aborted. The
+// errCallStuck reports that a call did not return from NCCL although its communicator was aborted. The
 // memory and streams that the call uses must not be freed.
 var errCallStuck = errors.New("a call is still inside NCCL after the abort")
 
@@ -38,16 +38,16 @@ type communicator struct {
 	lib    *library
 	handle atomic.Uintptr  // 0 when the communicator has been destroyed or aborted
 	small  *smallAllReduce // nil if NCCL runs small all-reduces too
-	halted chan struct{}   // closed when the communicator is being aborted, no call is inside NCCL, and none can enter
+	halted chan struct{}   // closed during an abort, when no call is inside NCCL and none can enter
 
-	// inside is held for reading by calls inside NCCL, and for writing by the call that ends the
-	// communicator.
+	// inside is held for reading by calls inside NCCL, and for writing while the communicator is
+	// destroyed or aborted.
 	inside sync.RWMutex
 }
 
-// detach runs f, which may block in C forever, on a thread of its own, and waits for it until ctx
-// ends. If ctx ends first, detach returns ctx's cause and leaves the thread behind. If f returns
-// later without an error, late is called with its result.
+// detach runs f, which may block in C forever, on a separate thread, and waits for it until ctx ends. If
+// ctx ends first, detach returns ctx's cause and abandons the thread. If f returns later without an
+// error, late is called with its result.
 func detach[T any](ctx context.Context, f func() (T, error), late func(T)) (T, error) {
 	type result struct {
 		value T
@@ -75,8 +75,8 @@ func detach[T any](ctx context.Context, f func() (T, error), late func(T)) (T, e
 	}
 }
 
-// connect makes a communicator of size ranks with the ncclUniqueId id. All ranks must call it. It
-// returns when ctx ends at the latest.
+// connect creates a communicator of size ranks with the ncclUniqueId id. All ranks must call it. It
+// returns at the latest when ctx ends.
 func (l *library) connect(ctx context.Context, id []byte, rank, size int, small *smallAllReduce) (*communicator, error) {
 	if len(id) != C.unique_id_size {
 		return nil, fmt.Errorf("an ncclUniqueId of %d bytes, want %d", len(id), C.unique_id_size)
@@ -122,7 +122,7 @@ func (c *communicator) enqueue(stream, event uintptr, ops []op) error {
 	})
 }
 
-// asyncError returns a failure that NCCL detected after a call had returned.
+// asyncError returns NCCL's asynchronous error.
 func (c *communicator) asyncError() error {
 	if !c.inside.TryRLock() { // the communicator is being ended
 		return nil
@@ -139,8 +139,8 @@ func (c *communicator) asyncError() error {
 	return c.lib.check("asynchronous error", code)
 }
 
-// abort ends the communicator and stops its kernels. It may block. The error is errCallStuck if a
-// call did not return from NCCL.
+// abort aborts the communicator and stops its kernels. It may block. The error is errCallStuck if a call
+// did not return from NCCL.
 func (c *communicator) abort() error {
 	locked := c.lock(drainTimeout)
 	defer func() {
@@ -148,7 +148,7 @@ func (c *communicator) abort() error {
 			c.inside.Unlock()
 		}
 	}()
-	c.small.halt() // only now: NCCL kernels that follow on the stream would start
+	c.small.halt() // not earlier: later NCCL kernels on the stream would start
 	var err error
 	if h := c.handle.Swap(0); h != 0 {
 		if locked {
@@ -164,11 +164,10 @@ func (c *communicator) abort() error {
 	return err
 }
 
-// unmap unmaps the memory of other ranks that small all-reduces use. It may block.
+// unmap unmaps other ranks' memory for small all-reduces. It may block.
 func (c *communicator) unmap() error { return c.small.unmap() }
 
-// destroy ends the communicator without aborting it. All ranks must call it, with no call pending. It may
-// block.
+// destroy destroys the communicator. All ranks must call it, with no call pending. It may block.
 func (c *communicator) destroy() error {
 	c.inside.Lock()
 	defer c.inside.Unlock()

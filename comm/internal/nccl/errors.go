@@ -12,9 +12,9 @@ type Version int
 
 func (v Version) String() string { return fmt.Sprintf("%d.%d.%d", v/10000, v/100%100, v%100) }
 
-// Error is a call that NCCL refused, or a failure that it reported later.
+// Error is a failed NCCL call, or an asynchronous NCCL error.
 type Error struct {
-	Call    string // function of NCCL, or the driver's call beside it
+	Call    string // the NCCL or driver function
 	Code    int    // ncclResult_t; if negative, the negated CUresult of libcuda
 	Name    string // NCCL's name of the code: "unhandled system error"
 	Detail  string // NCCL's last error message; may be empty
@@ -40,8 +40,8 @@ func (e *VersionError) Error() string {
 	return fmt.Sprintf("%s needs NCCL %v or newer, and %s is NCCL %v", e.Feature, e.Need, e.Path, e.Have)
 }
 
-// VersionMismatchError says that two ranks loaded different releases of NCCL, which cannot work
-// together.
+// VersionMismatchError says that two ranks loaded different releases of NCCL, which are
+// incompatible.
 type VersionMismatchError struct {
 	Ranks    [2]int
 	Versions [2]Version
@@ -64,7 +64,7 @@ func (e *SharedGPUError) Error() string {
 		e.Ranks[0], e.Ranks[1], e.GPU)
 }
 
-// LateError says which ranks were too late for the group to be made, and what they had not done. It
+// LateError says which ranks were too late during the bootstrap, and what they had not done. It
 // matches [failure.ErrTimeout].
 type LateError struct {
 	Ranks []int

@@ -18,14 +18,14 @@ import (
 	"github.com/goddp/goddp/internal/coordinator"
 )
 
-// Group is one rank's end of a group of GPUs. It implements [backend.Backend].
+// Group is one rank's handle of a group of GPUs. It implements [backend.Backend].
 type Group struct {
 	cfg    backend.Config
 	opts   Options
 	dev    cudaDevice
 	lib    *library
 	memory *memory
-	main   *commStream     // runs everything but Send and Recv outside a Group
+	main   *commStream     // runs everything except Send and Recv outside a Group
 	small  *smallAllReduce // enqueues on main; nil if there are too many ranks, or not all on one host
 
 	state         *callstate.State // counts pending calls and knows why the group broke
@@ -33,25 +33,24 @@ type Group struct {
 	wake          chan struct{}    // capacity 1: a call was started while watch slept
 	isWatchAsleep atomic.Bool      // watch sleeps until a call is started
 	wg            sync.WaitGroup   // goroutines that end with the group, or a bounded time later
-	isStuck       atomic.Bool      // a thread was left in C: what it may use must not be freed
+	isStuck       atomic.Bool      // a thread was abandoned in C: resources that it may use must not be freed
 	wasReported   atomic.Bool      // this rank has reported a failure
 
-	// epoch is the start of the group's clock. Times are durations since then, because reading the
-	// monotonic clock alone takes half as long. Later changes of the wall clock do not show in
-	// dates.
+	// epoch is the start of the group's clock. Times are durations since then, because reading only the monotonic
+	// clock is twice as fast. Dates do not reflect later changes of the wall clock.
 	epoch time.Time
 
 	// mu is held while the group breaks and while it is finalized, so the group does not break
 	// while another goroutine holds mu.
 	mu         sync.Mutex
 	streams    []*commStream
-	sends      map[int]*commStream // by peer; made at the first use
+	sends      map[int]*commStream // by peer; created at first use
 	recvs      map[int]*commStream
 	comms      []*communicator
 	barrierMem device.Buffer               // memory for Barrier's all-reduce
-	recordings map[*capture.Recording]bool // those with calls of the group
+	recordings map[*capture.Recording]bool // recordings with calls of the group
 
-	left       map[int]progress // ranks that left before the others, and what they have done
+	left       map[int]progress // ranks that left before the others, with their progress
 	departures []departure      // ranks that wait for this rank to release them
 }
 
@@ -76,7 +75,7 @@ func (g *Group) now() time.Duration { return max(1, time.Since(g.epoch)) }
 // Name returns "nccl".
 func (g *Group) Name() string { return "nccl" }
 
-// newCommunicator makes a communicator that ends with the group.
+// newCommunicator creates a communicator that ends with the group.
 func (g *Group) newCommunicator(ctx context.Context, id []byte, rank, size int, small *smallAllReduce) (*communicator, error) {
 	c, err := g.lib.connect(ctx, id, rank, size, small)
 	if err != nil {
@@ -85,7 +84,7 @@ func (g *Group) newCommunicator(ctx context.Context, id []byte, rank, size int, 
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.comms = append(g.comms, c)
-	if g.state.Cause() != nil { // the group broke meanwhile: awaitFailure did not see c
+	if g.state.Cause() != nil { // the group broke in the meantime: awaitFailure did not see c
 		g.wg.Go(func() { g.abort(c) })
 	}
 	return c, nil
@@ -105,7 +104,7 @@ func (g *Group) Start(c *backend.Call) (backend.Task, error) {
 
 // wakeWatch wakes watch if it sleeps.
 func (g *Group) wakeWatch() {
-	if g.isWatchAsleep.Load() && g.isWatchAsleep.CompareAndSwap(true, false) { // the flag avoids the cost of a channel send, which is a good part of NCCL's own
+	if g.isWatchAsleep.Load() && g.isWatchAsleep.CompareAndSwap(true, false) { // the flag avoids a channel send, which is expensive compared with the NCCL call
 		g.wake <- struct{}{}
 	}
 }
@@ -116,8 +115,8 @@ func (g *Group) admitted(t *task) (*commStream, error) {
 	return cs, g.awaitBroken(err)
 }
 
-// awaitBroken returns err. If err is that of a broken group, awaitBroken returns when the other ranks know the
-// cause, because the program may exit on the error.
+// awaitBroken returns err. If the group is broken, it first waits until the other ranks know the cause, because
+// the program may exit on the error.
 func (g *Group) awaitBroken(err error) error {
 	if err != nil && g.state.Cause() != nil {
 		<-g.ctx.Done() // returns soon
@@ -145,8 +144,8 @@ func (g *Group) admit(t *task) (*commStream, error) {
 	return cs, nil
 }
 
-// streamFor returns the stream for a call. Send and Recv have one for each peer and direction, made
-// when it is first used. mu must be held.
+// streamFor returns the stream for a call. Send and Recv have one per peer and direction, created at first use. mu
+// must be held.
 func (g *Group) streamFor(c *backend.Call) (*commStream, error) {
 	var streams map[int]*commStream
 	var p *pair
@@ -188,8 +187,7 @@ func (g *Group) finish(t *task, err error) {
 	g.state.End()
 }
 
-// fail reports why the group has to break, and returns when it has broken. Calls that finished
-// before count as done.
+// fail reports a failure, and returns when the group is broken. Calls that finished before count as done.
 func (g *Group) fail(cause error) {
 	if g.cfg.Control.Failure() == nil && !g.wasReported.Swap(true) {
 		g.pollAll()
@@ -246,7 +244,7 @@ func (g *Group) pollAll() {
 	defer cancel()
 	_, err := detach(ctx, func() (struct{}, error) {
 		for _, cs := range g.commStreams() {
-			cs.advance() // an error is found again when its call fails
+			cs.advance() // an error shows again when its call fails
 		}
 		return struct{}{}, nil
 	}, nil)
@@ -255,8 +253,8 @@ func (g *Group) pollAll() {
 	}
 }
 
-// abort aborts communicators, and returns when their kernels have ended. ncclCommAbort itself returns up to half a
-// second later, in the background: it waits for NCCL's threads, which look for an abort twice a second.
+// abort aborts communicators, and returns when their kernels have ended. ncclCommAbort completes up to half a
+// second later, in the background: it joins NCCL's threads, which check for an abort twice a second.
 func (g *Group) abort(comms ...*communicator) {
 	aborting := g.memory.background(g.ctx, func() { g.end((*communicator).abort, comms...) })
 	for _, c := range comms {
@@ -275,10 +273,10 @@ func (g *Group) abort(comms ...*communicator) {
 	}
 }
 
-// end aborts or destroys communicators, each on a thread of its own. It returns after abortTimeout
-// at the latest and leaves threads behind that are not done.
+// end aborts or destroys communicators, each on a separate thread. It returns after at most abortTimeout and
+// abandons threads that are not done.
 func (g *Group) end(how func(*communicator) error, comms ...*communicator) error {
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(g.ctx), abortTimeout, fmt.Errorf("a communicator did not end within %v", abortTimeout))
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(g.ctx), abortTimeout, fmt.Errorf("a communicator was not destroyed within %v", abortTimeout))
 	defer cancel()
 	errs := make([]error, len(comms))
 	var wg sync.WaitGroup
@@ -296,12 +294,12 @@ func (g *Group) end(how func(*communicator) error, comms ...*communicator) error
 		g.markStuck()
 	}
 	if err != nil {
-		g.cfg.Log.Warn("nccl: ending a communicator", "rank", g.cfg.Control.Rank(), "error", err)
+		g.cfg.Log.Warn("nccl: destroying a communicator", "rank", g.cfg.Control.Rank(), "error", err)
 	}
 	return err
 }
 
-// markStuck notes that a thread was left in C.
+// markStuck records that a thread was abandoned in C.
 func (g *Group) markStuck() {
 	g.isStuck.Store(true)
 	g.memory.isStuck.Store(true)
@@ -333,8 +331,8 @@ func (g *Group) Abort(cause error) {
 	g.fail(cause)
 }
 
-// Split makes a group of some of this group's ranks. If this group breaks meanwhile, Split fails
-// with the cause.
+// Split creates a group of some of this group's ranks. If this group breaks in the meantime, Split fails with the
+// cause.
 func (g *Group) Split(ctx context.Context, cfg backend.Config, members []int) (backend.Backend, error) {
 	if cfg.Size != len(members) || members[cfg.Rank] != g.cfg.Rank {
 		panic(fmt.Errorf("nccl: rank %d of %d cannot be rank %d of the %d members %v", g.cfg.Rank, g.cfg.Size, cfg.Rank, cfg.Size, members))
@@ -387,8 +385,8 @@ func (g *Group) Close(ctx context.Context) error {
 	return err
 }
 
-// release frees the group's resources. The caller must have ended everything that uses them. If a
-// thread stays in C, or kernels may still run, the resources that they may use are not freed.
+// release frees the group's resources. The caller must have ended everything that uses them. If a thread is stuck
+// in C, or kernels may still run, the resources that they may use are leaked.
 func (g *Group) release() {
 	if g.isStuck.Load() {
 		return

@@ -19,7 +19,7 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// defaultTimeout bounds the making of a group if Config.Timeout is 0.
+// defaultTimeout is the timeout of the bootstrap if Config.Timeout is 0.
 const defaultTimeout = 10 * time.Minute
 
 // cudaDevice is a GPU, as this package uses it.
@@ -45,7 +45,7 @@ func open(ctx context.Context, cfg backend.Config, o Options) (backend.Backend, 
 	return join(ctx, cfg, o, true)
 }
 
-// join makes a group. isRoot is false for a group from Split.
+// join creates a group. isRoot is false for a group from Split.
 func join(ctx context.Context, cfg backend.Config, o Options, isRoot bool) (_ *Group, err error) {
 	if cfg.Timeout <= 0 {
 		cfg.Timeout = defaultTimeout
@@ -89,7 +89,7 @@ func causeOf(ctx context.Context, err error) error {
 	return err
 }
 
-// connect makes all that calls need, the communicator last.
+// connect creates everything that calls need, the communicator last.
 func (g *Group) connect(ctx context.Context, isRoot bool) error {
 	setDefault("NCCL_RUNTIME_CONNECT", "0")
 	g.cfg.Control.Expect(keyOpened)
@@ -146,13 +146,13 @@ func (g *Group) connect(ctx context.Context, isRoot bool) error {
 	return g.small.connect(ctx, all, ids)
 }
 
-// readiness is what a rank sends to the others once it can make the communicator.
+// readiness is sent by a rank to the others when it is ready to create the communicator.
 type readiness struct {
 	Name  []byte // ncclUniqueId of the communicator; from rank 0
 	Offer offer  // memory for small all-reduces
 }
 
-// exchangeReadiness waits until all ranks can make the communicator.
+// exchangeReadiness waits until all ranks are ready to create the communicator.
 func (g *Group) exchangeReadiness(ctx context.Context, mine readiness) ([]readiness, error) {
 	value, err := json.Marshal(mine)
 	if err != nil {
@@ -171,7 +171,7 @@ func (g *Group) exchangeReadiness(ctx context.Context, mine readiness) ([]readin
 	return all, nil
 }
 
-// pairName returns the ncclUniqueId of a communicator of two ranks. The sender makes it.
+// pairName returns the ncclUniqueId of a two-rank communicator. The sender creates it.
 func (g *Group) pairName(ctx context.Context, p pair) (name []byte, err error) {
 	if g.cfg.Rank == p.from {
 		if name, err = g.lib.uniqueID(); err != nil {
@@ -194,9 +194,9 @@ func setDefault(name, value string) {
 	}
 }
 
-// identity is what a rank tells the others about itself.
+// identity describes a rank to the others.
 type identity struct {
-	Host    string // what NCCL takes for the host's identity: NCCL_HOSTID, else the kernel's boot id
+	Host    string // the host's identity for NCCL: NCCL_HOSTID, else the kernel's boot id
 	GPU     string // PCI bus id
 	Version Version
 	Path    string // of the library

@@ -11,8 +11,8 @@ import (
 	"github.com/goddp/goddp/internal/coordinator"
 )
 
-// Keys of the steps of making a group. The ranks exchange values under each key and so wait for
-// each other.
+// Keys of the bootstrap's steps. The ranks exchange values under each key and so wait for each
+// other.
 const (
 	keyOpened    = "nccl/opened"    // the rank's identity
 	keyReady     = "nccl/ready"     // the rank's readiness
@@ -26,8 +26,8 @@ var steps = map[string]string{
 	keyMapped: "mapped its peers' memory",
 }
 
-// joinError reports err to the coordinator and returns why the group was not made, the same on all
-// ranks. If the time was over, it is a LateError that names the ranks which the others waited for.
+// joinError reports err to the coordinator and returns the bootstrap's error, the same on all
+// ranks. After a timeout it is a LateError that names the late ranks.
 func (g *Group) joinError(err error) error {
 	why := backend.GiveUp(g.cfg.Control, err)
 	f := g.cfg.Control.Failure()

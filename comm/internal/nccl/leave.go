@@ -20,7 +20,7 @@ type progress struct {
 	Sends, Recvs map[int]int
 }
 
-// departure is a set of ranks that leave before the others. done releases them.
+// departure is a set of ranks that leave before the others. Calling done releases them.
 type departure struct {
 	ranks []int
 	done  func()
@@ -29,8 +29,8 @@ type departure struct {
 // leaveGrace is how long a leaving rank waits for the others to leave too.
 const leaveGrace = 2 * time.Second
 
-// leave leaves the group. The group's calls must be done. alone is true if not all ranks left
-// within leaveGrace.
+// leave leaves the group. The group's calls must be done. alone reports whether some ranks did not
+// leave within leaveGrace.
 func (g *Group) leave(ctx context.Context) (alone bool, err error) {
 	grace := leaveGrace
 	if g.end((*communicator).unmap, g.main.comm) != nil {
@@ -57,7 +57,8 @@ func (g *Group) leave(ctx context.Context) (alone bool, err error) {
 	return alone, err
 }
 
-// onLeaving notes that ranks of the job leave before the others, and how many calls they have done.
+// onLeaving records that ranks of the job leave before the others, and how many calls they have
+// done.
 func (g *Group) onLeaving(ranks []int, values [][]byte, done func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -76,8 +77,8 @@ func (g *Group) onLeaving(ranks []int, values [][]byte, done func()) {
 }
 
 // releaseLeavers releases leaving ranks once this rank has done all calls that it shares with them.
-// If a rank ended its communicators earlier, data on the way to this rank would be lost and memory
-// that its calls use would be freed. mu must be held.
+// If a rank destroyed its communicators earlier, data in flight to this rank would be lost and
+// memory that its calls use would be freed. mu must be held.
 func (g *Group) releaseLeavers() {
 	behind := func(rank int) bool {
 		p := g.left[rank]
@@ -100,7 +101,7 @@ func (cs *commStream) done() int {
 	return cs.ended
 }
 
-// waitsForLeaver reports whether a call can never end, because a rank left that has not made it.
+// waitsForLeaver reports whether a call can never end, because a rank left without making it.
 func (g *Group) waitsForLeaver(t *task) (rank int, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

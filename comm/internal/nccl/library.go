@@ -28,8 +28,8 @@ type library struct {
 	dev     cudaDevice
 }
 
-// openLibrary opens libnccl for use on dev. The function tables are never freed, because a thread
-// that was left in C may still use them.
+// openLibrary opens libnccl for use on dev. The function tables are never freed, because a thread abandoned in C
+// may still use them.
 func openLibrary(dev cudaDevice) (*library, error) {
 	found, err := dl.Open(dl.NVIDIA("NCCL", jobenv.LibNCCLVar, "libnccl.so.2", "libnccl.so"))
 	if err != nil {
@@ -102,8 +102,8 @@ func (l *library) busID() (string, error) {
 }
 
 // checkPeer returns an error unless this process sees the device with the given bus id, NVLink connects it to the
-// process's own, and both are of one generation for which NCCL has its protocol LL128. NVLink is known by
-// atomic operations on the other device's memory, which PCIe does not have.
+// process's device, and both are of one generation that supports NCCL's LL128. NVLink is detected by native
+// atomics on the other device's memory, which PCIe does not support.
 func (l *library) checkPeer(busID string) error {
 	id := C.CString(busID)
 	defer C.free(unsafe.Pointer(id))

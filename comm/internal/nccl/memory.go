@@ -18,8 +18,8 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// memory keeps track of allocations of one device that are to be freed. It belongs to the device,
-// since memory can outlive its group.
+// memory tracks allocations of one device that are to be freed. It belongs to the device, because
+// memory can outlive its group.
 //
 // A free may block in the driver until running kernels end. So memory is freed only in Alloc and
 // Close, and only while no collective is pending, which could hang. The cleanup of a buffer just
@@ -27,14 +27,14 @@ import (
 type memory struct {
 	dev     cudaDevice
 	busy    atomic.Int64   // pending calls of all groups
-	isStuck atomic.Bool    // a communicator did not end: no memory is freed any more
-	ending  sync.WaitGroup // runs what background was given
+	isStuck atomic.Bool    // a communicator was not destroyed: no more memory is freed
+	ending  sync.WaitGroup // functions passed to background
 
 	collecting sync.Mutex // held by the goroutine that frees memory
 
 	mu       sync.Mutex
 	deferred []*allocation
-	events   []device.Event // recorded after aborted work that may still use memory
+	events   []device.Event // events after aborted work that may still use memory
 }
 
 // allocation is one allocation of device memory.
@@ -43,7 +43,7 @@ type allocation struct {
 	addr       C.uintptr_t
 	size       int
 	isExported bool // shared by cuIpcGetMemHandle: allocated by cuMemAlloc instead of ncclMemAlloc
-	isLeaked   bool // the GPU may still use it, and nobody can find out: never freed
+	isLeaked   bool // the GPU may still use it, which cannot be detected: never freed
 }
 
 // allocationRef is the owner of buffers in an allocation. Its cleanup queues the allocation.
@@ -55,8 +55,8 @@ func memoryOf(dev cudaDevice) *memory {
 	return kernels.Of(dev).Values().Get(memoryKey{}, func() any { return &memory{dev: dev} }).(*memory)
 }
 
-// background runs f, which ends what may still use memory, even after ctx has ended. The returned
-// context ends with f.
+// background runs f, which ends users of memory, even after ctx has ended. The returned context ends
+// with f.
 func (m *memory) background(ctx context.Context, f func()) context.Context {
 	ctx, ended := context.WithCancel(context.WithoutCancel(ctx))
 	m.busy.Add(1)
@@ -68,14 +68,14 @@ func (m *memory) background(ctx context.Context, f func()) context.Context {
 	return ctx
 }
 
-// Close waits for what runs in the background. The device calls it when it closes.
+// Close waits for background functions. The device calls it when it closes.
 func (m *memory) Close() { m.ending.Wait() }
 
 // Alloc returns zeroed memory from ncclMemAlloc, which peers can map. It is not registered with the
 // communicator: that was not faster between GPUs of one host without multicast, and with multicast
 // ncclCommDestroy of NCCL 2.28.3 crashed after a group of Sends and Recvs of four ranks. An
-// allocation takes whole pages of 2 MiB. It is freed, once nothing refers to it, by a later Alloc
-// or Close of a group of the device.
+// allocation takes whole pages of 2 MiB. Once it is unreachable, a later Alloc or Close of a group
+// of the device frees it.
 func (g *Group) Alloc(size int) (device.Buffer, error) {
 	if err := g.state.Err(); err != nil || size == 0 {
 		return device.Buffer{}, err
@@ -134,24 +134,23 @@ func (g *Group) zero(b *allocation) error {
 	return err
 }
 
-// deferFree queues an allocation that nothing refers to. It runs on the cleanup goroutine of Go's
-// runtime.
+// deferFree queues an unreachable allocation. It runs on the cleanup goroutine of Go's runtime.
 func (m *memory) deferFree(b *allocation) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.deferred = append(m.deferred, b)
 }
 
-// keepUntil keeps all memory until e is reached.
+// keepUntil keeps all memory until e is complete.
 func (m *memory) keepUntil(e device.Event) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.events = append(m.events, e)
 }
 
-// collect frees the queued allocations, unless something may still use them. Users of an allocation
-// are known before it is queued, so collect takes the queue first and checks for users then. ctx may
-// have ended: a group that closes collects too.
+// collect frees the queued allocations, unless they may still be in use. Users of an allocation are
+// known before it is queued, so collect takes the queue first and then checks for users. ctx may
+// have ended, because a closing group also collects.
 func (m *memory) collect(ctx context.Context) {
 	if !m.collecting.TryLock() {
 		return

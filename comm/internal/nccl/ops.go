@@ -23,7 +23,7 @@ var types = [...]C.int{
 	device.Int32: 2, device.Int64: 4, device.Uint8: 1,
 }
 
-// reductions are NCCL's numbers of the reductions. For each PreMulSum NCCL makes a new one.
+// reductions are NCCL's numbers of the reductions. Each PreMulSum creates a new one.
 var reductions = [...]C.int{
 	backend.Sum: 0, backend.Product: 1, backend.Max: 2, backend.Min: 3, backend.Avg: 4, backend.PreMulSum: C.pre_mul_sum,
 }
@@ -62,8 +62,7 @@ type opBuilder struct {
 	ops        []op
 }
 
-// add appends the operations of a call. It leaves out operations without elements, which NCCL would
-// skip.
+// add appends the operations of a call, except operations without elements, which NCCL would skip.
 func (l *opBuilder) add(c *backend.Call) {
 	part := func(t device.Tensor, i, of int) device.Tensor {
 		n := t.Len() / of
@@ -157,8 +156,8 @@ func (l *opBuilder) peer(rank int) C.int {
 	return C.int(rank)
 }
 
-// put appends an operation on as many elements as counted has. src or dst may be absent if NCCL
-// does not use it.
+// put appends an operation with counted's number of elements. src or dst may be absent if NCCL does
+// not use it.
 func (l *opBuilder) put(o op, src, dst, counted device.Tensor) {
 	if counted.Len() == 0 {
 		return

@@ -17,15 +17,15 @@ import (
 
 var _ backend.Recorder = (*Group)(nil)
 
-// recorded is a call in a recorded step. All calls of a replay end with the event behind it.
+// recorded is a call in a captured step. All calls of a replay end with the event after it.
 type recorded struct {
 	end    device.Event // of the recording
 	small  bool         // the kernel for small all-reduces runs the call
-	number int64        // of a small all-reduce: its number in the replay that was started last
+	number int64        // of a small all-reduce: its number in the latest replay
 }
 
-// Record implements [backend.Recorder]. Whether a small all-reduce runs the call does not depend on
-// whether it is recorded, because other ranks may not record it.
+// Record implements [backend.Recorder]. The choice between NCCL and a small all-reduce must not depend on whether
+// the call is recorded, because other ranks may not record it.
 func (g *Group) Record(c *backend.Call, r *capture.Recording) (backend.Recorded, error) {
 	if err := g.state.Err(); err != nil {
 		return nil, err
@@ -65,7 +65,7 @@ func (g *Group) Record(c *backend.Call, r *capture.Recording) (backend.Recorded,
 	return rec, nil
 }
 
-// keep makes the group revoke r before it ends communicators: NCCL would wait for the graph.
+// keep makes the group revoke r before it destroys communicators, because NCCL would wait for the graph.
 func (g *Group) keep(r *capture.Recording) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -97,8 +97,7 @@ func (g *Group) revoke(why error) {
 // Join implements [backend.Recorded].
 func (rec *recorded) Join(s device.Stream) error { return s.WaitFor(rec.end) }
 
-// StartRecorded implements [backend.Recorder]. The launch must run behind the calls on the communicator's
-// stream.
+// StartRecorded implements [backend.Recorder]. The launch must run after the calls on the communicator's stream.
 func (g *Group) StartRecorded(all []backend.Recorded, calls []*backend.Call) ([]backend.Task, error) {
 	if g.cfg.Control.Failure() != nil { // the group is about to break, and the launch could not be undone
 		<-g.ctx.Done()
@@ -115,7 +114,7 @@ func (g *Group) startRecorded(all []backend.Recorded, calls []*backend.Call) ([]
 	g.mu.Lock()
 	last := cs.last
 	g.mu.Unlock()
-	if last != nil && last != cs.awaited { // what LaunchedRecorded made the stream wait for is on Compute already
+	if last != nil && last != cs.awaited { // LaunchedRecorded's event is already on Compute
 		if err := g.dev.Compute().WaitFor(last); err != nil {
 			g.fail(g.state.CallError(calls[0], err))
 			return nil, err
@@ -155,7 +154,7 @@ func (g *Group) admitRecorded(calls []*backend.Call) ([]backend.Task, error) {
 	return tasks, err
 }
 
-// LaunchedRecorded implements [backend.Recorder]. Later calls on the communicator's stream run behind the launch.
+// LaunchedRecorded implements [backend.Recorder]. Later calls on the communicator's stream run after the launch.
 func (g *Group) LaunchedRecorded(tasks []backend.Task, end device.Event, err error) {
 	cs := g.main
 	at := g.now()
@@ -176,7 +175,7 @@ func (g *Group) LaunchedRecorded(tasks []backend.Task, end device.Event, err err
 		t.enqueuedAt, t.end = at, end
 	}
 	cs.last = end
-	if g.state.Cause() != nil { // the group broke meanwhile and may not know of this event
+	if g.state.Cause() != nil { // the group broke in the meantime and may not know of this event
 		g.memory.keepUntil(end)
 	}
 }

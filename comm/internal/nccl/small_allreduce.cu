@@ -1,31 +1,31 @@
-// A small all-reduce takes one step, if it has no wide lines: every rank writes its elements into the
-// memory of all ranks, and sums the elements that it finds in its own memory.
+// Without wide lines, a small all-reduce takes one step: every rank writes its elements into the memory
+// of all ranks, and sums the elements that arrive in its own memory.
 //
-// Elements are sent in lines of 16 bytes: 4 bytes of elements, the 4-byte call number, 4 bytes of
-// elements, the call number again. The GPU writes each aligned half of a line at once, so a half
-// with the right call number also has its elements. No other synchronisation is needed. NCCL's
-// protocol LL works in the same way.
+// As in NCCL's LL protocol, data is sent in lines of 16 bytes: 4 bytes of elements, the 4-byte call
+// number, 4 bytes of elements, the call number again. The GPU writes each aligned half of a line
+// atomically, so a half with the right call number also has its elements, and no other synchronization is
+// needed.
 //
-// More elements are sent in wide lines, if NVLink connects the GPUs: see below.
+// Larger calls use wide lines if NVLink connects the GPUs: see below.
 
 // SmallAllReduce is the structure small_all_reduce in abi.h.
 struct SmallAllReduce {
 	u64 slots[8]; // each rank's memory, as mapped by this rank
-	u64 stop;     // a word in host memory; not 0: stop waiting
-	u64 stopped;  // a word in GPU memory; not 0: a call was stopped
+	u64 stop;     // a word in host memory; if not 0, stop waiting
+	u64 stopped;  // a word in GPU memory; not 0 if a call was stopped
 	u64 src, dst, n;
 	double scale; // factor of the sum
 	u32 rank, ranks, call, lines; // lines: lines in a slot
-	u64 at;     // the address of a word that replaces call, or 0
-	u64 wide;   // where a rank's memory has its slots of wide lines
+	u64 at;     // address of a word that overrides call, or 0
+	u64 wide;   // offset of the slots of wide lines in a rank's memory
 	u64 groups; // groups of wide lines in a slot
 };
 
 __device__ inline u32 call_number(const SmallAllReduce &a) { return a.at != 0 ? *(const u64 *)a.at : a.call; }
 
-// slot returns the first line of rank of's slot in rank in's memory. A slot is written again two
-// calls later. By then its reader has read it: the writer has received the reader's lines of the
-// call in between, which the reader sends only after it has finished the earlier call.
+// slot returns the first line of rank of's slot in rank in's memory. A slot is reused two calls later. By
+// then its reader has read it: the writer has received the reader's lines of the call in between, which
+// the reader sends only after it has finished the earlier call.
 __device__ inline uint4 *slot(const SmallAllReduce &a, u32 call, u32 in, u32 of) {
 	return (uint4 *)a.slots[in] + ((u64)(call & 1) * a.ranks + of) * a.lines;
 }
@@ -40,7 +40,7 @@ __device__ inline bool receive(const uint4 *line, uint2 &v, u32 call, u64 stop) 
 		u32 first, second;
 		asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(first), "=r"(v.y), "=r"(second) : "l"(line) : "memory");
 		if (first == call && second == call) return true;
-		// Poll rarely: the word is in host memory, behind a bus that all threads share.
+		// Poll rarely: the word is in host memory, and all threads share the bus.
 		if (spins % 16384 == 0 && *(volatile u32 *)stop) return false;
 	}
 }
@@ -58,9 +58,8 @@ template <class T> struct Line {
 	}
 };
 
-// small_all_reduce sums in the order of the ranks, so that all ranks get the same bits. After a
-// call was stopped, later calls send nothing, because their elements may depend on its invalid
-// result.
+// small_all_reduce sums in rank order, so that all ranks get bit-identical results. After a call was
+// stopped, later calls send nothing, because their elements may depend on its invalid result.
 template <class T> __device__ inline void small_all_reduce(const SmallAllReduce &a) {
 	typedef typename Arith<T>::type A;
 	const int N = Line<T>::N;
@@ -95,15 +94,15 @@ template <class T> __device__ inline void small_all_reduce(const SmallAllReduce 
 	}
 }
 
-// A wide line has 120 bytes of elements, and the call number twice in its last 8 bytes. Eight threads
-// of a warp write it in one instruction, whose bytes NVLink delivers in the order of their addresses.
-// So when the call number is there, the elements are too. NCCL's protocol LL128 works in the same way.
-// A warp handles a group of four lines.
+// As in NCCL's LL128 protocol, a wide line has 120 bytes of elements, and the call number twice in its
+// last 8 bytes. Eight threads of a warp write it in one instruction, whose bytes NVLink delivers in
+// address order. So when the call number has arrived, the elements have too. A warp handles a group of
+// four lines.
 //
-// Two ranks take one step, as above. Three ranks or more take two steps, because that sends fewer
-// bytes. Every rank owns a part of the elements. In the first step each rank writes its elements of a
-// part into the memory of that part's owner. In the second step the owner sums them, and writes the
-// sums into the memory of all ranks.
+// Two ranks take one step, as above. Three or more ranks take two steps, which sends fewer bytes. Every
+// rank owns a part of the elements. In the first step each rank writes its elements of a part into the
+// memory of the part's owner. In the second step the owner sums them, and writes the sums into the memory
+// of all ranks.
 const int GROUP_LINES = 4, LINE_UNITS = 15; // a unit is 8 bytes
 
 // Wide holds the 16 bytes of a group that one thread handles: two units of elements or, at the end of
@@ -120,7 +119,7 @@ template <class T> struct Span {
 	static const int UNIT = 8 / sizeof(T);
 	u64 first;
 	int n;
-	bool units; // they are whole units, of aligned memory
+	bool units; // they are whole units in aligned memory
 	__device__ Span(u64 group, const SmallAllReduce &a) {
 		const u32 lane = threadIdx.x % 32, most = ends_line() ? UNIT : 2 * UNIT;
 		first = ((group * GROUP_LINES + lane / 8) * LINE_UNITS + lane % 8 * 2) * UNIT;
@@ -153,25 +152,25 @@ template <class T> struct Span {
 	}
 };
 
-// wide_slot returns this thread's place in the first group of rank of's slot for a step in rank in's
-// memory. A slot is written again two calls later. By then the writer has received lines of the call in
-// between from every other rank, because every rank owns at least one group. A rank sends those only
-// after it has finished the earlier call, and so has read the slot.
+// wide_slot returns this thread's position in the first group of rank of's slot for a step in rank in's
+// memory. A slot is reused two calls later. By then the writer has received lines of the call in between
+// from every other rank, because every rank owns at least one group. A rank sends those only after it has
+// finished the earlier call, and so has read the slot.
 __device__ inline uint4 *wide_slot(const SmallAllReduce &a, u32 call, u32 step, u32 in, u32 of) {
 	return (uint4 *)(a.slots[in] + a.wide) + (((call & 1) * (a.ranks == 2 ? 1 : 2) + step) * a.ranks + of) * a.groups * 32 + threadIdx.x % 32;
 }
 
-// send_wide writes a group of lines. The warp calls it together.
+// send_wide writes a group of lines. All threads of the warp must call it.
 __device__ inline void send_wide(uint4 *to, uint4 v, u32 call) {
 	if (ends_line()) v.z = v.w = call;
 	__syncwarp();
 	asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 
-// receive_wide waits for those of N groups that `which` has a bit for. The warp calls it together, with
-// the same bits. It returns false if it was stopped. It loads the lines once more after it has seen their
-// call numbers: the elements arrive before the number, but the load that saw the number may have read
-// elements before it.
+// receive_wide waits for those of N groups that are set in `which`. All threads of the warp must call it
+// with the same bits. It returns false if it was stopped. It loads the lines again after it has seen
+// their call numbers: the elements arrive before the number, but the load that saw the number may have
+// read the elements earlier.
 template <class T, int N> __device__ inline bool receive_wide(uint4 *const (&from)[N], u32 which, Wide<T> (&got)[N], u32 call, u64 stop) {
 	for (u32 spins = 1, complete = false;; spins++) {
 		bool arrived = true;
@@ -237,7 +236,7 @@ template <class T, int PEERS, int BATCH> __device__ inline void wide_all_reduce(
 			span.load(x, a.src);
 #pragma unroll
 			for (int j = 0; j < N; j++) {
-				A sum = -0.0; // to which any number may be added without a change
+				A sum = -0.0; // the neutral element of addition
 #pragma unroll
 				for (u32 p = 0; p <= PEERS; p++) {
 					if (p == rank) sum += up(x.v[j]);

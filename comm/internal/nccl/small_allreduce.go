@@ -31,8 +31,8 @@ const wideFrom = 64 << 10
 // slots, which calls use alternately. A slot consists of linesPerSlot lines of lineSize bytes, which
 // hold lineBytes bytes of elements.
 //
-// Behind them are slots of wide lines, also for each of the steps of a call. Such a slot consists of
-// groups of groupSize bytes, which hold groupBytes bytes of elements.
+// After them are slots of wide lines, one set per step of a call. Such a slot consists of groups of
+// groupSize bytes, which hold groupBytes bytes of elements.
 const (
 	slotCopies   = 2
 	lineSize     = 16
@@ -49,8 +49,8 @@ func slotsSize(ranks int) int { return slotCopies * ranks * linesPerSlot * lineS
 // wideSteps returns the number of steps of a small all-reduce with wide lines.
 func wideSteps(ranks int) int { return min(ranks-1, 2) }
 
-// groupsPerSlot returns the number of groups of a slot of wide lines. In one step a slot holds all
-// elements of a call; in two, those that one rank owns.
+// groupsPerSlot returns the number of groups of a slot of wide lines. With one step a slot holds all
+// elements of a call; with two steps, those that one rank owns.
 func groupsPerSlot(ranks int) int {
 	return wideSize / (slotCopies * wideSteps(ranks) * ranks * groupSize)
 }
@@ -64,8 +64,8 @@ func mostWide(ranks int) int {
 	return groupsPerSlot(ranks) * owners * groupBytes
 }
 
-// Launch configuration. Each thread of a block handles one line at a time. The blocks are few
-// enough to run beside the program's kernels.
+// Launch configuration. Each thread of a block handles one line at a time. The blocks are few enough to
+// run concurrently with the program's kernels.
 const (
 	threadsPerBlock = 512
 	maxBlocks       = 32
@@ -104,7 +104,7 @@ type compiler interface {
 func loadKernels(ctx context.Context, dev cudaDevice) (smallAllReduceKernels, error) {
 	c, ok := dev.(compiler)
 	if !ok {
-		return smallAllReduceKernels{}, fmt.Errorf("%v compiles no kernels", dev)
+		return smallAllReduceKernels{}, fmt.Errorf("%v cannot compile kernels", dev)
 	}
 	k := kernels.Of(dev).Values().Get(kernelsKey{}, func() any { return &loadedKernels{} }).(*loadedKernels)
 	k.mu.Lock()
@@ -127,13 +127,12 @@ func loadKernels(ctx context.Context, dev cudaDevice) (smallAllReduceKernels, er
 	return k.smallAllReduceKernels, nil
 }
 
-// smallAllReduce is one rank's part in small all-reduces, which do not use NCCL. It holds the
-// slots, the memory that other ranks of the host write to, and the mapped slots of the other ranks.
-// enqueue must be called by one goroutine at a time, and in the same order on all ranks.
+// smallAllReduce is one rank's part in small all-reduces, which do not use NCCL. It holds the slots,
+// which other ranks of the host write to, and the mapped slots of the other ranks. enqueue must be called
+// from one goroutine at a time, and in the same order on all ranks.
 //
-// The slots may be freed only when no other rank maps them or will map them. If the group breaks,
-// is not completed, or its ranks leave one by one, a rank cannot know that. Then the slots are
-// never freed.
+// The slots may be freed only when no other rank has mapped them or will map them. If the group breaks,
+// is never complete, or its ranks leave one by one, a rank cannot know this, and the slots are leaked.
 type smallAllReduce struct {
 	group    *Group
 	kernels  smallAllReduceKernels
@@ -141,26 +140,25 @@ type smallAllReduce struct {
 	stop     device.Buffer // a word in host memory; kernels end when it is not 0
 	mapped   []C.uint64_t  // the peers' slots
 	disabled error         // why NCCL runs small all-reduces; nil if all ranks have mapped all slots
-	narrow   error         // why no wide lines are used; nil if NVLink connects all ranks
+	narrow   error         // why wide lines are not used; nil if NVLink connects all ranks
 	args     C.small_all_reduce
 }
 
-// offer is what a rank sends to the others about its slots.
+// offer describes a rank's slots to the others.
 type offer struct {
 	Handle []byte `json:",omitempty"`
 	Reason string `json:",omitempty"` // why the rank has no slots
 }
 
-// errTurnedOff is the reason if the user turned small all-reduces off.
+// errTurnedOff is the reason if the user disabled small all-reduces.
 var errTurnedOff = errors.New("turned off")
 
-// offerSlots makes this rank's slots, if all ranks are on one host and are few enough. If something
-// prevents that, offerSlots returns no error: the offer holds the reason, and NCCL runs small
-// all-reduces.
+// offerSlots allocates this rank's slots, if all ranks are on one host and are few enough. If that fails,
+// offerSlots returns no error: the offer contains the reason, and NCCL runs small all-reduces.
 //
-// offerSlots loads the kernels in any case. Loading may wait for all work on the GPU. It is
-// harmless for the first group, which is made before there is a collective to wait for; a group
-// from Split may be made while collectives run.
+// offerSlots always loads the kernels. Loading may wait for all work on the GPU. For the first group that
+// is harmless, because no collective is running yet; a group from Split may be created while collectives
+// run.
 func (g *Group) offerSlots(ctx context.Context, ids []identity) (offer, error) {
 	s := &smallAllReduce{group: g, disabled: errors.New("not connected yet")}
 	isCandidate := g.cfg.Size <= C.max_small_ranks && oneHost(ids)
@@ -181,13 +179,13 @@ func (g *Group) offerSlots(ctx context.Context, ids []identity) (offer, error) {
 	return o, nil
 }
 
-// prepare loads the kernels. If isCandidate is true, it also makes the slots.
+// prepare loads the kernels. If isCandidate is true, it also allocates the slots.
 func (s *smallAllReduce) prepare(ctx context.Context, isCandidate bool) (_ offer, err error) {
 	g, l := s.group, s.group.lib
 	if g.opts.NoSmallAllReduce {
 		return offer{}, errTurnedOff
 	}
-	// A user may turn P2P off because it does not work.
+	// A user may disable P2P because it does not work.
 	for _, v := range []string{"NCCL_P2P_DISABLE=1", "NCCL_P2P_LEVEL=LOC", "NCCL_P2P_LEVEL=0"} {
 		if name, value, _ := strings.Cut(v, "="); os.Getenv(name) == value {
 			return offer{}, fmt.Errorf("%w by %s", errTurnedOff, v)
@@ -227,14 +225,14 @@ func (s *smallAllReduce) prepare(ctx context.Context, isCandidate bool) (_ offer
 	return offer{Handle: C.GoBytes(unsafe.Pointer(&handle), C.ipc_handle_size)}, nil
 }
 
-// mapping is what a rank tells the others about the slots that it has mapped.
+// mapping describes the slots that a rank has mapped to the others.
 type mapping struct {
 	Failed string `json:",omitempty"` // why the rank could not map the slots of all ranks
 	Narrow string `json:",omitempty"` // why the rank cannot send wide lines to all ranks
 }
 
-// connect maps the other ranks' slots. When it returns, either all ranks have mapped all slots, or
-// small all-reduces are disabled on all ranks. In the same way either all ranks use wide lines, or none.
+// connect maps the other ranks' slots. When it returns, either all ranks have mapped all slots, or small
+// all-reduces are disabled on all ranks. Likewise either all ranks use wide lines, or none.
 func (s *smallAllReduce) connect(ctx context.Context, all []readiness, ids []identity) error {
 	g := s.group
 	why := func(rank int, what string) {
@@ -291,8 +289,7 @@ func (s *smallAllReduce) connect(ctx context.Context, all []readiness, ids []ide
 	return nil
 }
 
-// checkPeers returns an error if this rank's GPU cannot send wide lines to those of all others, or if the
-// user has turned NCCL's protocol of that kind off.
+// checkPeers returns an error if this rank cannot use LL128 to every peer, or if the user disabled LL128.
 func (s *smallAllReduce) checkPeers(ids []identity) error {
 	g := s.group
 	if v := os.Getenv("NCCL_PROTO"); v != "" && strings.HasPrefix(v, "^") == strings.Contains(strings.ToUpper(v), "LL128") {
@@ -327,10 +324,10 @@ func (s *smallAllReduce) mapAll(offers []offer) error {
 	return nil
 }
 
-// handles reports whether the operations are a small all-reduce. The answer is equal on all ranks,
+// handles reports whether the operations are a small all-reduce. The result is equal on all ranks,
 // because it depends only on parameters that are equal on all ranks. The operations of a Group may
-// differ, so it returns false for them. When all call numbers have been used, it returns false
-// forever, because a slot may hold any old number.
+// differ, so it returns false for them. When all call numbers have been used, it returns false forever,
+// because a slot may still contain any number.
 func (s *smallAllReduce) handles(ops []op) bool {
 	if s == nil || s.disabled != nil || len(ops) != 1 || ops[0].alone == 0 || s.args.call == math.MaxUint32 {
 		return false
@@ -357,8 +354,7 @@ func (s *smallAllReduce) enqueue(stream, event uintptr, o *op) error {
 	return s.launch(stream, event, o)
 }
 
-// record is enqueue for an operation that a graph repeats. The kernel reads the number of the call from
-// device memory.
+// record is enqueue for a captured operation. The kernel reads the call number from device memory.
 func (s *smallAllReduce) record(stream, event uintptr, o *op, number device.Tensor) error {
 	s.args.at = C.uint64_t(number.Buf.Addr())
 	defer func() { s.args.at = 0 }()

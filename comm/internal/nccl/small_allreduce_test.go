@@ -109,7 +109,7 @@ func TestEmulatedNCCLServesAllIfOneRankCannot(t *testing.T) {
 	}{
 		"one cannot map":     {mapping: "ipc 0", why: "cuIpcOpenMemHandle"},
 		"one turned off":     {mapping, func(_ *backend.Config, o *nccl.Options) { o.NoSmallAllReduce = true }, "turned off"},
-		"one cannot compile": {mapping, func(cfg *backend.Config, _ *nccl.Options) { cfg.Device = noCompiler{cfg.Device.(gpu)} }, "compiles no kernels"},
+		"one cannot compile": {mapping, func(cfg *backend.Config, _ *nccl.Options) { cfg.Device = noCompiler{cfg.Device.(gpu)} }, "cannot compile kernels"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var said bytes.Buffer

@@ -18,11 +18,11 @@ type task struct {
 	stream *commStream
 	number int // number of the call on its stream, from 1
 
-	// group.mu guards the following fields. They are set when the call is enqueued. end is the
-	// event after the call on its stream, and before is the event after the previous call.
+	// group.mu guards the following fields, which are set when the call is enqueued. end is the event
+	// after the call on its stream, and before is the event after the previous call.
 	enqueuedAt         time.Duration // by the group's clock
 	before, end        device.Event  // before is nil for the first call
-	startedAt, endedAt time.Duration // when this rank noticed; 0 until then
+	startedAt, endedAt time.Duration // when this rank detected it; 0 until then
 	state              backend.State
 	err                error
 }
@@ -31,9 +31,9 @@ var _ backend.Task = (*task)(nil)
 
 // poll updates the state from the events. The error is the device's.
 //
-// A call is done if its event was reached and the coordinator has sent no notice of a failure. An
-// abort on another rank also makes the event be reached, but with invalid data. The notice of that
-// failure always arrives before the abort. After the group has broken, poll changes no state.
+// A call is done if its event is complete and the coordinator has sent no notice of a failure. An abort
+// on another rank also completes the event, but with invalid data. The notice of that failure always
+// arrives before the abort. After the group has broken, poll changes no state.
 func (t *task) poll() error {
 	reached, err := t.reached()
 	if reached {
@@ -42,8 +42,8 @@ func (t *task) poll() error {
 	return err
 }
 
-// reached reports whether the event after the call was reached. It returns false for calls that
-// have ended. group.mu must not be held, because the driver may hang.
+// reached reports whether the event after the call is complete. It returns false for calls that have
+// ended. group.mu must not be held, because the driver may hang.
 func (t *task) reached() (bool, error) {
 	g := t.group
 	g.mu.Lock()
@@ -90,8 +90,8 @@ func (t *task) done() bool {
 	return t.state >= backend.Done
 }
 
-// starts iterates over the events after which the call begins to run. The call has no event of its
-// own for that, since one would cost the stream a few microseconds.
+// starts iterates over the events after which the call starts to run. There is no separate event for
+// that, because it would cost the stream a few microseconds.
 func (t *task) starts(yield func(device.Event) bool) {
 	if t.before == nil || yield(t.before) {
 		events(t.call, yield)
@@ -159,8 +159,8 @@ func (t *task) Sync(ctx context.Context) error {
 	return why
 }
 
-// Span returns when the call began to run and when it was done. Unless the call is Timed, it returns when
-// this rank noticed that, a few milliseconds later.
+// Span returns when the call began to run and when it was done. Unless the call is Timed, these are the
+// times at which this rank detected it, a few milliseconds later.
 func (t *task) Span() (began, done time.Time) {
 	g := t.group
 	t.State() // updates the state
@@ -199,8 +199,8 @@ func (t *task) Span() (began, done time.Time) {
 	return exact, done
 }
 
-// Waiting returns the peer of a running Send or Recv. For collectives it returns nil, because NCCL
-// does not tell which ranks they wait for.
+// Waiting returns the peer of a running Send or Recv. For collectives it returns nil, because NCCL does
+// not report which ranks they wait for.
 func (t *task) Waiting() []int {
 	t.group.mu.Lock()
 	defer t.group.mu.Unlock()

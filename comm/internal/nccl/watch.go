@@ -44,7 +44,7 @@ func (g *Group) watch() {
 		if !busy {
 			ticker.Stop()
 			g.isWatchAsleep.Store(true)
-			if g.state.Pending() > 0 && g.isWatchAsleep.CompareAndSwap(true, false) { // a call was started meanwhile
+			if g.state.Pending() > 0 && g.isWatchAsleep.CompareAndSwap(true, false) { // a call was started in the meantime
 				ticker.Reset(pollInterval)
 			}
 		}
@@ -88,7 +88,7 @@ func (cs *commStream) advance() (*task, error) {
 		}
 		reached = append(reached, next)
 	}
-	quiet := len(reached) > 0 && cs.group.cfg.Control.Quiet() // one answer is enough for all of them
+	quiet := len(reached) > 0 && cs.group.cfg.Control.Quiet() // one query suffices for all of them
 	for i, t := range reached {
 		t.setProgress(quiet)
 		if !t.done() {
@@ -100,9 +100,9 @@ func (cs *commStream) advance() (*task, error) {
 	return next, err
 }
 
-// seek asks the driver for the last reached event, by binary search. The stream then knows that all
-// earlier events were reached, so the driver gets few queries; it would otherwise delay the
-// goroutines that start calls.
+// seek finds the last complete event by binary search. The stream then knows that all earlier
+// events are complete, so the driver gets few queries, which would delay the goroutines that start
+// calls.
 func (cs *commStream) seek() {
 	cs.group.mu.Lock()
 	n := len(cs.pending)

@@ -5,13 +5,13 @@ import "time"
 // Tick is the interval at which a watchdog polls its clock while its process runs.
 const Tick = 100 * time.Millisecond
 
-// If a poll comes at least leastSuspension late, the process was suspended. A busy machine
-// delays polls by less.
+// If a poll is at least leastSuspension late, the process was suspended. A busy machine delays polls
+// by less.
 const leastSuspension = 500 * time.Millisecond
 
-// Clock detects that the process was suspended, by SIGSTOP, a paused virtual machine or a
-// debugger. A watchdog polls the Clock every Tick; after a suspension a poll comes late. The
-// zero Clock counts as polled at time 0.
+// Clock detects that the process was suspended, by SIGSTOP, a paused virtual machine or a debugger.
+// A watchdog polls the Clock every Tick; after a suspension a poll is late. The zero Clock counts as
+// polled at time 0.
 type Clock struct{ polled time.Duration }
 
 // Poll returns how long the process was suspended since the last poll, or 0. Of the time
@@ -35,10 +35,10 @@ func Extend(deadline, created, now, suspended time.Duration) time.Duration {
 	return deadline + min(suspended, now-created, never-deadline)
 }
 
-// noticeInterval is the shortest time between two notices of suspensions.
+// noticeInterval is the minimum time between two notices of suspensions.
 const noticeInterval = time.Minute
 
-// Notices counts suspensions, so that a machine without enough processors fills no log.
+// Notices counts suspensions, so that an overloaded machine does not fill the log.
 type Notices struct {
 	next  time.Duration // no notice is due before
 	count int           // number of suspensions without a notice

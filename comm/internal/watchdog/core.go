@@ -7,7 +7,7 @@ type Mode uint8
 const (
 	Default  Mode = iota // environment variables set the mode; if none is set, the mode is Async
 	Async                // the process ends
-	CleanUp              // the groups break, but the process goes on
+	CleanUp              // the groups break, but the process continues
 	None                 // the failure is only logged
 	Blocking             // the same as CleanUp, except that Wait blocks until the call is done or has failed
 )
@@ -30,13 +30,13 @@ func (e Event) String() string {
 	return [...]string{"overdue", "broke", "leave"}[e]
 }
 
-// Action is a thing that the caller of Step must do.
+// Action is an output of Core, which the caller of Step must perform.
 type Action uint8
 
 // The actions.
 const (
 	Log     Action = iota // log the event
-	Inquire               // ask the other ranks what they are doing, then ask the coordinator to decide which failure is the cause; the event Broke follows
+	Inquire               // query the other ranks' calls, then let the coordinator decide on the cause; the event Broke follows
 	Record                // write this rank's flight record
 	Report                // write the error file, for the launcher
 	End                   // run the shutdown hooks, then end the process
@@ -57,7 +57,7 @@ type state uint8
 
 const (
 	watching  state = iota // no call is overdue, and no group has broken
-	inquiring              // a call is overdue, and the rank is asking the other ranks what they are doing
+	inquiring              // a call is overdue, and the rank is querying the other ranks
 	acted                  // the rank has returned the actions for a failure
 	left                   // the program has closed the group
 )
