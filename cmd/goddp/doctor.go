@@ -60,8 +60,8 @@ func examine(args []string) error {
 	}
 	d := &examination{doctorOptions: o, world: world}
 	ranks := d.facts(context.Background())
-	// The other ranks end well, so that the launcher does not stop rank 0 before it has written the report.
-	// Without a group each rank knows something else.
+	// The other ranks exit with 0, so that the launcher does not stop rank 0 before it has written the report.
+	// Without a group, each rank has its own findings.
 	if world.Rank != 0 && len(ranks) == world.Size {
 		return nil
 	}
@@ -103,7 +103,7 @@ type examination struct {
 	logFolder string        // of NCCL's log
 }
 
-// facts returns the facts of all ranks or, if the ranks cannot exchange them, those of this rank.
+// facts returns the facts of all ranks or, if the ranks cannot exchange them, of this rank.
 func (d *examination) facts(ctx context.Context) []doctor.Facts {
 	d.mine = doctor.Probe(doctor.Options{Rank: d.world.Rank, LocalRank: d.world.LocalRank, HostsStore: d.world.Rank == 0 && !d.world.AgentStore})
 	defer d.release()
@@ -128,7 +128,7 @@ func canUseNCCL(ranks []doctor.Facts) bool {
 	return !slices.ContainsFunc(ranks, isOnCPU) && doctor.Judge(ranks).Verdict != doctor.Broken
 }
 
-// withoutNCCL measures what needs no NCCL: the hosts and, if nothing speaks against it, each GPU alone.
+// withoutNCCL makes the measurements that do not need NCCL: the hosts and, if possible, each GPU separately.
 func (d *examination) withoutNCCL(ctx context.Context) ([]doctor.Facts, error) {
 	pg, err := comm.Init(ctx, &comm.Options{Device: cpu.New(nil), Timeout: d.timeout, ErrorMode: comm.CleanUpOnly})
 	if err != nil {
@@ -155,8 +155,8 @@ func (d *examination) withoutNCCL(ctx context.Context) ([]doctor.Facts, error) {
 	return d.exchange(ctx, pg)
 }
 
-// exchange returns the facts of all ranks. A rank that failed calls it earlier than the others, by up to the time in
-// which their calls end.
+// exchange returns the facts of all ranks. A failed rank may call it earlier than the others, which first wait for
+// their calls to end.
 func (d *examination) exchange(ctx context.Context, pg *comm.ProcessGroup) ([]doctor.Facts, error) {
 	return comm.AllGatherObject(ctx, pg.With(comm.CallOptions{Timeout: 2 * d.timeout}), d.mine)
 }

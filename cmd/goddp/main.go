@@ -27,7 +27,7 @@ type command struct {
 var commands = []command{
 	{"bench", "measure a collective, with nccl-tests' flags and columns", bench},
 	{"tune", "compare NCCL's settings with its defaults", tuneSettings},
-	{"doctor", "find what makes a job fail or run slowly", examine},
+	{"doctor", "check what would make a job fail or slow", examine},
 	{"dump", "write the flight records of a running job", dump},
 	{"analyze", "say from flight records which rank is the culprit", analyzeRecords},
 	{"trace", "say what the GPUs did in a trace, and why they were idle", trace},
@@ -51,7 +51,7 @@ func run(args []string) int {
 	case code != 0:
 		return int(code)
 	}
-	// Errors of package checkpoint begin with its name, which is the command's too.
+	// Errors of package checkpoint start with its name, which is also the command's.
 	fmt.Fprintf(os.Stderr, "%s: %s\n", called, strings.TrimPrefix(err.Error(), strings.TrimPrefix(called, "goddp ")+": "))
 	var usage *usageError
 	if !errors.As(err, &usage) {
@@ -97,10 +97,10 @@ func dispatch(args []string) (called string, err error) {
 			return called + " " + name, c.run(rest)
 		}
 	}
-	return called, usagef("there is no command %q", name)
+	return called, usagef("unknown command %q", name)
 }
 
-// exitCode is the error of a command that has said what it found.
+// exitCode is the error of a command that has already printed its findings.
 type exitCode int
 
 func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
@@ -118,8 +118,7 @@ func usagef(format string, args ...any) error {
 	return &usageError{err: fmt.Errorf(format, args...)}
 }
 
-// newFlags returns an empty set of flags for a command. In the flags' names, underscores
-// may stand for dashes.
+// newFlags returns an empty set of flags for a command. Flag names may use underscores instead of dashes.
 func newFlags(name string) *pflag.FlagSet {
 	fs := pflag.NewFlagSet(name, pflag.ContinueOnError)
 	fs.SortFlags = false

@@ -74,19 +74,19 @@ func goddp(t *testing.T, args ...string) (code int, stdout, stderr string) {
 func TestUsageErrors(t *testing.T) {
 	for line, want := range map[string]string{
 		"":                                  "goddp: no command",
-		"help benchmark":                    `goddp: there is no command "benchmark"`,
-		"benchmark":                         `goddp: there is no command "benchmark"`,
+		"help benchmark":                    `goddp: unknown command "benchmark"`,
+		"benchmark":                         `goddp: unknown command "benchmark"`,
 		"bench":                             "goddp bench: no collective\n",
 		"bench all_reduce 4":                "goddp bench: want one collective, got 2: all_reduce 4",
-		"bench gossip":                      `there is no collective "gossip"; want all_reduce, `,
+		"bench gossip":                      `unknown collective "gossip", want all_reduce, `,
 		"bench all_reduce -b 1G":            "--maxbytes 32M is less than --minbytes 1G",
 		"bench all_reduce -b 0":             `--minbytes "0": want a number of bytes, 1 or more`,
 		"bench all_reduce -e 1T":            `--maxbytes "1T"`,
 		"bench all_reduce -n 0":             "--iters 0: want 1 or more",
 		"bench all_reduce --warmup-iters=x": "-w, --warmup-iters",
 		"bench all_reduce -f 1":             "--stepfactor 1: want 2 or more",
-		"bench all_reduce -d int8":          `there is no element type "int8"; want uint8, `,
-		"bench all_reduce -o xor":           `there is no reduction "xor"; want sum, `,
+		"bench all_reduce -d int8":          `unknown element type "int8", want uint8, `,
+		"bench all_reduce -o xor":           `unknown reduction "xor", want sum, `,
 		"bench all_reduce -g 2":             "-g",
 	} {
 		code, stdout, stderr := goddp(t, strings.Fields(line)...)

@@ -251,7 +251,7 @@ func tokensOf(files []string, failed *error) iter.Seq[uint16] {
 type piece struct {
 	text   string
 	offset int64 // of the text in the file
-	first  bool  // the piece begins a document
+	first  bool  // the piece starts a document
 }
 
 // The matcher of the tokenizer's library skips the character del. substitute takes its place: it is of the same
@@ -261,7 +261,7 @@ const (
 	substitute    = "\x01"
 )
 
-// encode returns the tokens of a piece. It returns an error unless their bytes are those of the piece.
+// encode returns the tokens of a piece. It returns an error unless they decode to the piece.
 func encode(gpt2 tokenizer.Codec, p piece) ([]uint16, error) {
 	ids, parts, err := gpt2.Encode(strings.ReplaceAll(p.text, del, substitute))
 	if err != nil {

@@ -151,12 +151,12 @@ type tuner struct {
 	*tuneOptions
 	world comm.World
 	pg    *comm.ProcessGroup
-	// backend and sizes are those of the last run.
+	// backend and sizes of the last run.
 	backend string
 	sizes   []int
 }
 
-// measure is a tune.Measure. It makes a run that fails once more: another process may have taken the port of the first.
+// measure is a tune.Measure. It retries a failed run once, because another process may have taken its port.
 func (t *tuner) measure(ctx context.Context, s tune.Setting) (times []float64, err error) {
 	if times, err = t.run(ctx, s); err != nil {
 		times, err = t.run(ctx, s)
@@ -186,7 +186,7 @@ func (t *tuner) run(ctx context.Context, s tune.Setting) (times []float64, err e
 		return nil, err
 	}
 	var failures []string
-	for r, o := range ranks { // most failures are those of all ranks
+	for r, o := range ranks { // most failures are the same on all ranks
 		if o.Error != "" && (r == 0 || o.Error != ranks[0].Error) {
 			failures = append(failures, fmt.Sprintf("rank %d: %s", r, o.Error))
 		}

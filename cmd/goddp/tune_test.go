@@ -91,7 +91,7 @@ func TestTuneWithoutSettings(t *testing.T) {
 func TestTuneUsage(t *testing.T) {
 	for line, want := range map[string]string{
 		"tune a b":             "want one collective, got 2: a b",
-		"tune gossip":          `there is no collective "gossip"`,
+		"tune gossip":          `unknown collective "gossip"`,
 		"tune --pairs 2":       "--pairs 2: want 3 or more",
 		"tune --timeout 0s":    "--timeout 0s: want more than 0",
 		"tune --try NCCL_ALGO": `--try: "NCCL_ALGO" in the setting "NCCL_ALGO": want NAME=VALUE`,

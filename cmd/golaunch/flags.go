@@ -112,7 +112,7 @@ func parseFlags(args []string, lookup func(string) (string, bool)) (*options, er
 	return o, o.check()
 }
 
-// similar returns a hint: the flags that begin with an unknown one's name, or "" if none does. torchrun takes such
+// similar returns a hint with the flags that start with an unknown flag's name, or "". torchrun accepts such
 // abbreviations.
 func similar(all *pflag.FlagSet, unknown string) (hint string) {
 	plain := func(name string) string { return strings.NewReplacer("-", "", "_", "").Replace(name) }
@@ -160,8 +160,8 @@ func (o *options) readEnv(all *pflag.FlagSet, lookup func(string) (string, bool)
 	return err
 }
 
-// readStep sets the flags that the user does not give, from the variables of a Slurm step. A user who asks
-// for one node gets one for each task.
+// readStep sets the flags that the user does not set from the variables of a Slurm step. With --standalone
+// or --nnodes 1, every task is a separate job.
 func (o *options) readStep(all *pflag.FlagSet, lookup func(string) (string, bool)) (err error) {
 	if o.slurm, err = readSlurm(lookup); o.slurm == nil || err != nil {
 		return err
@@ -283,7 +283,7 @@ func (o *options) check() error {
 	return o.rendezvous.check()
 }
 
-// env returns the workers' environment, without what the launcher adds.
+// env returns the workers' environment, without the launcher's additions.
 func (o *options) env() []string {
 	env := slices.Concat(os.Environ(), o.rendezvous.env())
 	if s := o.slurm; s != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/goddp/goddp/internal/jobenv"
 )
 
-// The values of --nproc-per-node that are no numbers, until countWorkers has replaced them.
+// Placeholders for the non-numeric values of --nproc-per-node, until countWorkers has replaced them.
 const (
 	gpuWorkers  = -1
 	autoWorkers = -2
@@ -48,9 +48,9 @@ func (o *options) countWorkers() error {
 	return nil
 }
 
-// countGPUs returns the number of GPUs that CUDA gives to the workers. Only CUDA knows which entries of
-// CUDA_VISIBLE_DEVICES it takes. Another process asks it, so that golaunch holds nothing of the driver's, and a driver that
-// hangs does not hang golaunch.
+// countGPUs returns the number of GPUs visible to the workers. Only CUDA knows which entries of
+// CUDA_VISIBLE_DEVICES are valid. A child process queries it, so that golaunch holds no driver
+// resources and cannot hang in the driver.
 func countGPUs() (int, error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -17,12 +17,12 @@ import (
 
 // This file is what runs on the hosts of golaunch --hosts: hosts.go starts it.
 
-// runForHost runs what the request on standard input asks for, and returns the exit code. If the connection is
-// lost, the job ends here.
+// runForHost runs the request on standard input, and returns the exit code. If the connection is lost, the job
+// on this host ends.
 func runForHost() int {
 	in := bufio.NewReader(os.Stdin)
 	late := time.AfterFunc(silence, func() {
-		fmt.Fprintf(os.Stderr, "golaunch: no request of golaunch --hosts came in %v\n", silence)
+		fmt.Fprintf(os.Stderr, "golaunch: no request from golaunch --hosts within %v\n", silence)
 		os.Exit(exitFailure)
 	})
 	text, err := in.ReadBytes('\n')
@@ -51,15 +51,14 @@ func runForHost() int {
 	return run(r.Args, signals, &hostNode{r.Brief, scratch})
 }
 
-// hostNode is what a golaunch knows that golaunch --hosts has started.
+// hostNode is the configuration of a golaunch that golaunch --hosts has started.
 type hostNode struct {
 	isBrief bool   // the report of a failure is one line
 	scratch string // the folder of the file with the job's secret
 }
 
-// prepare makes this process one that can run the request: in its folder, with its variables, and with the
-// secret in a file in the folder scratch. It returns an error if this host has another golaunch, or another
-// program.
+// prepare sets up this process for the request: its folder, its variables, and the secret in a file in the
+// folder scratch. It returns an error if this host has a different golaunch or a different program.
 func (r *nodeRequest) prepare(scratch string) error {
 	if mine := version.Of("golaunch"); mine != r.Version {
 		return fmt.Errorf("this host has %q, and the host that started the job has %q: install the same on both", mine, r.Version)

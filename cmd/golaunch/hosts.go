@@ -66,13 +66,13 @@ const (
 	beatInterval = time.Second
 	// silence is how long a side waits for the other one before it takes the connection for lost.
 	silence = 10 * time.Second
-	// hostsEnd is how long the hosts have to end by themselves once one of them has failed.
+	// hostsEnd is the time for the hosts to end by themselves after one of them has failed.
 	hostsEnd = 2 * time.Second
-	// sameRequest is the time in which a signal counts once, as in package launcher.
+	// sameRequest is the time within which repeated signals count as one, as in package launcher.
 	sameRequest = time.Second
 )
 
-// nodeRequest says what the golaunch on one host shall run.
+// nodeRequest is what the golaunch on one host runs.
 type nodeRequest struct {
 	Version string   // of the golaunch here, which must be the same there
 	Args    []string // flags, the program and its arguments
@@ -100,7 +100,7 @@ func runHosts(o *options, signals <-chan os.Signal) int {
 type hostsJob struct {
 	ssh     []string      // the command
 	grace   time.Duration // between two requests to stop
-	elastic bool          // the job goes on without a host
+	elastic bool          // the job continues if a host fails
 	hosts   []*sshHost
 	out     *printer.Printer
 }
@@ -112,7 +112,7 @@ type sshHost struct {
 	request []byte
 	lines   chan string        // for the host
 	ctx     context.Context    // of the ssh command
-	kill    context.CancelFunc // ends the ssh command, and so what it started
+	kill    context.CancelFunc // kills the ssh command, and so the remote golaunch
 	code    int                // its exit code, once it has ended
 }
 
@@ -232,9 +232,10 @@ func sumOf(path string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), err
 }
 
-// run starts the hosts, and waits until all have ended. Signals are passed on to all of them. It returns the
-// code of the host that failed first; of an elastic job, which goes on without a host, that of the last one.
-// A host whose connection is lost stops the others, which may end before the loss is known: its code counts.
+// run starts the hosts, and waits until all have ended. Signals are forwarded to all of them. It returns the
+// exit code of the host that failed first, or for an elastic job, which continues without a host, of the
+// last one. A lost connection stops the other hosts; they may end before the loss is detected, but the code
+// of the lost host is returned.
 func (j *hostsJob) run(signals <-chan os.Signal) (code int) {
 	const stopped = 128 + int(syscall.SIGTERM)
 	ended := make(chan *sshHost)
@@ -398,7 +399,7 @@ func (w *lineWriter) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// flush prints a last line without an end.
+// flush prints an incomplete last line.
 func (w *lineWriter) flush() {
 	if len(w.rest) > 0 {
 		w.to.Put(append(w.rest, '\n'))

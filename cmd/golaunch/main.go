@@ -1,7 +1,6 @@
-// Golaunch starts the workers of a distributed job, watches them, and names the one that
-// failed first. It runs once on each node of the job. It accepts torchrun's flags and PET_
-// variables, and gives workers torchrun's environment. The program may be a Go package, a
-// Python script or any executable:
+// Golaunch starts the workers of a distributed job, monitors them, and reports which one failed
+// first. It runs once on each node of the job. It accepts torchrun's flags and PET_ variables, and
+// sets torchrun's environment. The program may be a Go package, a Python script or any executable:
 //
 //	golaunch --nproc-per-node 4 ./train --epochs 3
 //	golaunch --nproc-per-node gpu ./cmd/train      # a Go package: built, then run
@@ -9,12 +8,11 @@
 //	golaunch --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=node0 --token-file=job.token ./train
 //	golaunch --hosts a:4,b:4 ./train               # by ssh
 //
-// "golaunch --help" lists the flags, and docs/golaunch.md compares them with torchrun's. The
-// exit code is 0 if every worker succeeded. If a worker failed, on whichever node, it is the
-// code of the worker that failed first, or 128+n if signal n killed that worker. It is 128+n
-// if signal n stopped golaunch, 1 if the program cannot be built, if a node was lost, if the
-// nodes did not meet or if output was lost on a full disk, and 2 if the command line is wrong or
-// the program does not exist.
+// "golaunch --help" lists the flags, and docs/golaunch.md compares them with torchrun's. The exit
+// code is 0 if every worker succeeded. If a worker failed, on any node, it is the code of the
+// worker that failed first, or 128+n if signal n killed that worker. It is 128+n if signal n
+// stopped golaunch, 1 if the program cannot be built, a node was lost, the rendezvous failed or
+// output was lost on a full disk, and 2 if the command line is wrong or the program does not exist.
 //
 // If SIGHUP is ignored when golaunch starts, as under nohup, golaunch ignores it too.
 //
@@ -110,7 +108,7 @@ func run(args []string, signals chan os.Signal, node *hostNode) int {
 		return complain(err)
 	}
 	cfg.Dedicated = true
-	// In a Slurm step the output of all tasks comes together, and one full report is enough.
+	// In a Slurm step the output of all tasks is combined, so one full report is enough.
 	if opts.slurm != nil && opts.rendezvous.nodes.most > 1 && opts.rendezvous.nodeRank > 0 {
 		cfg.BriefReport = true
 	}
@@ -120,12 +118,12 @@ func run(args []string, signals chan os.Signal, node *hostNode) int {
 	}
 	if node != nil {
 		cfg.BriefReport, cfg.Scratch = node.isBrief, cmp.Or(cfg.Scratch, node.scratch)
-		cfg.Stdin = nil // the requests of golaunch --hosts come by it
+		cfg.Stdin = nil // used for the requests of golaunch --hosts
 	}
 	result, err := launcher.Run(context.Background(), cfg)
 	if result == nil { // the job did not start, so Run has reported nothing
 		if opts.slurm != nil && errors.Is(err, launcher.ErrNoToken) {
-			err = fmt.Errorf("%w. In a batch script, this line before srun makes a secret for all tasks: %s", err, slurmTokenLine)
+			err = fmt.Errorf("%w. In a batch script, create a secret for all tasks with this line before srun: %s", err, slurmTokenLine)
 		}
 		return complain(opts.rendezvous.nameTokenFile(err))
 	}
@@ -150,11 +148,12 @@ func complain(err error) int {
 	return exitUsage
 }
 
-// say prints a text to stderr. It waits for a second at most: if nobody reads, golaunch, which handles SIGTERM, has to end.
+// say prints a text to stderr. It waits at most a second, so that a blocked stderr cannot keep
+// golaunch from exiting.
 func say(text string) {
 	p := printer.New(os.Stdout, os.Stderr, nil)
 	p.Stderr.Put([]byte("golaunch: " + text + "\n"))
-	_ = p.Close(time.Second, nil) // there is nobody to tell
+	_ = p.Close(time.Second, nil) // the error cannot be reported
 }
 
 // show prints a text to stdout, and returns the exit code.

@@ -410,7 +410,7 @@ func TestNoExec(t *testing.T) {
 		t.Fatal(err)
 	}
 	for script, want := range map[string]string{
-		"TMPDIR=" + noexec + ` "$0" ` + source:   "one.go was built in " + noexec + ", whose file system is mounted noexec: name another folder by GOTMPDIR or TMPDIR\n",
+		"TMPDIR=" + noexec + ` "$0" ` + source:   "one.go was built in " + noexec + ", whose file system is mounted noexec: set GOTMPDIR or TMPDIR to another folder\n",
 		"GOTMPDIR=" + noexec + ` "$0" ` + source: "one.go was built in " + noexec + ", whose file system is mounted noexec",
 		"cd " + filepath.Dir(dir) + "; GOTMPDIR=" + filepath.Base(dir) + " TMPDIR=" + noexec + ` "$0" ` + source: "it runs\n",
 		"cp /bin/true " + noexec + `; "$0" ` + noexec + "/true":                                                  "/true cannot be executed: this user may not, or its file system is mounted noexec\n",

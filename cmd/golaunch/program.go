@@ -30,7 +30,7 @@ func (p *program) remove() {
 		return
 	}
 	if err := os.RemoveAll(p.temp); err != nil {
-		say(fmt.Sprintf("removing what was built: %v", err))
+		say(fmt.Sprintf("removing the build folder: %v", err))
 	}
 }
 
@@ -133,8 +133,8 @@ func goPackage(ctx context.Context, dir string, args []string) (*program, error)
 	return goBuild(ctx, dir, ".", dir, args)
 }
 
-// isImportPath reports whether name, which is not the name of a file, can be an import
-// path: its first element must look like a host's name.
+// isImportPath reports whether name, which is not a file, can be an import path: its first element
+// must look like a host name.
 func isImportPath(name string) bool {
 	host, _, longer := strings.Cut(name, "/")
 	return longer && strings.Contains(host, ".") && !strings.HasPrefix(host, ".")
@@ -185,7 +185,7 @@ func goBuild(ctx context.Context, dir, target, name string, args []string) (_ *p
 		return nil, fmt.Errorf("go build %s: %w", name, err)
 	}
 	if unix.Access(out, unix.X_OK) != nil {
-		return nil, fmt.Errorf("%s was built in %s, whose file system is mounted noexec: name another folder by GOTMPDIR or TMPDIR", name, filepath.Dir(p.temp))
+		return nil, fmt.Errorf("%s was built in %s, whose file system is mounted noexec: set GOTMPDIR or TMPDIR to another folder", name, filepath.Dir(p.temp))
 	}
 	p.args = append([]string{out}, args...)
 	return p, nil

@@ -127,7 +127,7 @@ func (r *rendezvousFlags) etcd() (*launcher.Etcd, error) {
 	return e, nil
 }
 
-// env returns the variables by which the launcher and the workers learn of the job's secret.
+// env returns the variables that pass the job's secret to the launcher and the workers.
 func (r *rendezvousFlags) env() (env []string) {
 	if r.tokenFile != "" {
 		env = append(env, jobenv.TokenFileVar+"="+r.tokenFile)
@@ -138,7 +138,8 @@ func (r *rendezvousFlags) env() (env []string) {
 	return env
 }
 
-// nameTokenFile makes an error about the job's secret name the flag, if the secret is in the flag's file.
+// nameTokenFile adds the flag's name to an error about the job's secret, if the secret is in the flag's
+// file.
 func (r *rendezvousFlags) nameTokenFile(err error) error {
 	var invalid *handshake.InvalidSecretError
 	if r.tokenFile == "" || !errors.As(err, &invalid) {

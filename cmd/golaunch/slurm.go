@@ -17,7 +17,7 @@ type slurmStep struct {
 	cores int               // cores of this task; 0 if unknown
 }
 
-// slurmTokenLine is the line of a batch script that gives all tasks a secret.
+// slurmTokenLine is the line of a batch script that creates a secret for all tasks.
 const slurmTokenLine = "export " + jobenv.TokenVar + "=$(head -c 32 /dev/urandom | base64)"
 
 // readSlurm reads the variables that srun sets for a task. It returns nil if srun did not start this
@@ -53,22 +53,21 @@ func readSlurm(lookup func(string) (string, bool)) (*slurmStep, error) {
 	return s, nil
 }
 
-// taskGPUs returns the GPUs of one of a node's tasks. Slurm has given the task its own if it sees fewer than
-// the step has on this node. Otherwise all tasks of the node see all GPUs, and divide them.
+// taskGPUs returns the GPUs of one of a node's tasks. If the task sees fewer GPUs than the step has on this
+// node, they are its own. Otherwise all tasks of the node see all GPUs, and divide them.
 func taskGPUs(visible []string, onNode, tasks, task int) ([]string, error) {
 	if tasks == 1 || len(visible) < onNode {
 		return visible, nil
 	}
 	if len(visible)%tasks != 0 {
-		return nil, usagef("Slurm started %d tasks on this node, which cannot divide its %d GPUs: want srun --ntasks-per-node=1, or a task for each GPU", tasks, len(visible))
+		return nil, usagef("Slurm started %d tasks on this node, which cannot divide its %d GPUs: want srun --ntasks-per-node=1, or one task per GPU", tasks, len(visible))
 	}
 	n := len(visible) / tasks
 	return visible[task*n:][:n], nil
 }
 
-// slurmPort returns a port for a step's rendezvous. The steps that share a node at one time are close to each
-// other in job id and step id, and get different ports. Ports of the range that Linux gives to outgoing
-// connections are left out.
+// slurmPort returns a port for a step's rendezvous. Concurrent steps on a node have close job and step ids,
+// and get different ports. The result is outside Linux's range for outgoing connections.
 func slurmPort(job, step int) int { return 20000 + (job*37+step)%10000 }
 
 // firstHost returns the first host of a list in Slurm's notation, such as "gpu[07-09,12],login1".
@@ -89,7 +88,7 @@ func firstHost(list string) string {
 	}
 }
 
-// slurmHint returns what to tell a user whose command uses one of several nodes of a Slurm job, or "".
+// slurmHint returns a hint for a command that uses only one of several nodes of a Slurm job, or "".
 func slurmHint(o *options, lookup func(string) (string, bool)) string {
 	nodes, _ := lookup("SLURM_JOB_NUM_NODES")
 	if _, isStep := lookup("SLURM_STEP_ID"); isStep || nodes == "" || nodes == "1" || o.rendezvous.standalone || o.rendezvous.nodes.most > 1 || o.hosts != nil {

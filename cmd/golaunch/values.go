@@ -47,8 +47,8 @@ func addFlagP[T any](fs *pflag.FlagSet, target *T, name, short, initial, kind st
 	fs.VarP(v, name, short, usage)
 }
 
-// refuse declares a flag of torchrun whose effect golaunch does not have. If the flag is
-// given, golaunch stops with an error that names an alternative.
+// refuse declares a torchrun flag that golaunch does not support. If it is used, golaunch exits
+// with an error that names an alternative.
 func refuse(fs *pflag.FlagSet, name, kind, instead string) {
 	addFlag(fs, new(string), name, "", kind, func(string) (string, error) {
 		return "", fmt.Errorf("golaunch has no such thing: %s", instead)
@@ -120,7 +120,7 @@ func parseRanks(text string) ([]int, error) {
 	return ranks, nil
 }
 
-// parseNproc parses a number of workers. That of gpu and auto is found later: see countWorkers.
+// parseNproc parses a number of workers. gpu and auto are resolved later: see countWorkers.
 func parseNproc(text string) (int, error) {
 	switch text {
 	case "cpu":

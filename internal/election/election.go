@@ -1,8 +1,8 @@
-// Package election is the election, among the agents of a job, of the one that hosts the rendezvous.
+// Package election elects, among the agents of a job, the one that hosts the rendezvous.
 //
-// Package etcd below this one holds elections in etcd. etcd's client would make every start of golaunch a
-// third slower, also of jobs that do not use etcd. So the command golaunch-etcd holds the client, and
-// golaunch starts that command if it is needed: [Start] and [Serve] are the two ends.
+// Its subpackage etcd implements elections with etcd. Linking etcd's client would make every start of golaunch a
+// third slower, even without etcd. So the client is in a separate command, golaunch-etcd, which golaunch starts if
+// needed: [Start] and [Serve] are the two ends.
 package election
 
 import (
@@ -33,31 +33,30 @@ type Election interface {
 	// Elect returns the address of the elected agent. If there is none, this agent stands for election
 	// with the address addr; if it is elected, Elect returns its term.
 	//
-	// dead is the address of a host that this agent has lost, or "" if it has had none. Elect waits until that
-	// host's lease expires. If the lease is renewed, the host lives and was only cut off from this agent. Elect
-	// then returns its address.
+	// dead is the address of a host that this agent has lost, or "". Elect waits until that host's lease expires. If
+	// the lease is renewed, the host is alive and was only partitioned from this agent, and Elect returns its
+	// address.
 	//
-	// Elect returns ErrJobEnded if there is no host because the job has ended since this agent first looked for one.
+	// Elect returns ErrJobEnded if there is no host because the job has ended since this agent's first call.
 	Elect(ctx context.Context, addr, dead string) (host string, term Term, err error)
 	// Close ends the connection. A term must have ended before.
 	Close() error
 }
 
-// Term is the time in which this agent is elected.
+// Term is the time during which this agent is elected.
 type Term interface {
 	// State returns how far the job was when this agent was elected.
 	State() State
 	// Save writes how far the job is. It returns ErrOver if this agent is not elected any more.
 	Save(ctx context.Context, s State) error
-	// Over returns a channel that is closed when this agent is not elected any more, or cannot know.
+	// Over returns a channel that is closed when this agent is no longer elected, or cannot know.
 	Over() <-chan struct{}
 	// Resign ends the term at once, so that another agent can be elected. If the job has ended, its state
 	// is deleted, and agents that have looked for its host get ErrJobEnded from Elect.
 	Resign(ended bool) error
 }
 
-// ErrJobEnded is the error of an agent that lost the host of a job, or did not reach it, and found that the job has ended
-// meanwhile.
+// ErrJobEnded is returned to an agent that lost or did not reach the host, if the job has ended in the meantime.
 var ErrJobEnded = errors.New("the job has ended while this node could not reach its host")
 
 // ErrOver is the error of a term that is over.

@@ -5,8 +5,8 @@ import "time"
 // maxMessage bounds the size of a message between golaunch and golaunch-etcd in bytes.
 const maxMessage = 1 << 20
 
-// request is a message to golaunch-etcd. One field is set. Each request has one response, and no request is
-// made before the response to the one before. Only heartbeats come at any time.
+// request is a message to golaunch-etcd. One field is set. Each request has one response, and the next
+// request is sent only after it. Only heartbeats are sent at any time.
 type request struct {
 	Beat   bool // a heartbeat of golaunch, which golaunch-etcd returns
 	Open   *Options

@@ -28,10 +28,10 @@ type Process struct {
 	in        io.WriteCloser
 	responses chan response // closed when the process has ended
 	ended     chan struct{} // closed when the process has ended
-	abandoned chan struct{} // closed when nobody waits for the responses any more
+	abandoned chan struct{} // closed when responses are no longer awaited
 	abandon   func()        // kills the process
 	running   sync.WaitGroup
-	received  atomic.Bool // a message has come since the last heartbeat
+	received  atomic.Bool // a message was received since the last heartbeat
 
 	asking sync.Mutex // held from a request until its response
 
@@ -39,7 +39,7 @@ type Process struct {
 	term *processTerm // nil if this agent is not elected
 }
 
-// Start starts Program and has it open the election. The program is looked for beside this process's
+// Start starts Program, which opens the election. The program is searched in the folder of this process's
 // executable, and then on PATH.
 func Start(ctx context.Context, o Options) (*Process, error) {
 	path, err := find()
@@ -78,7 +78,7 @@ func (p *Process) beat(limit time.Duration) {
 	ticker := time.NewTicker(limit / beatsPerLimit)
 	defer ticker.Stop()
 	message := wire.Encode(request{Beat: true})
-	for silence := 0; ; { // silence counts ticks, so that time in which this process is stopped does not count
+	for silence := 0; ; { // silence counts ticks, which excludes time in which this process is stopped
 		if _, err := p.in.Write(message); err != nil {
 			return
 		}
@@ -107,7 +107,7 @@ func find() (string, error) {
 	}
 	path, err := exec.LookPath(Program)
 	if err != nil {
-		return "", fmt.Errorf("an election in etcd needs the program %s beside golaunch or on PATH: go install github.com/goddp/goddp/cmd/%s@latest installs it", Program, Program)
+		return "", fmt.Errorf("the backend etcd needs the program %s in golaunch's folder or on PATH: run go install github.com/goddp/goddp/cmd/%s@latest", Program, Program)
 	}
 	return path, nil
 }
@@ -153,7 +153,7 @@ func (p *Process) expire() {
 	}
 }
 
-// ask makes a request and waits for the response. If ctx ends before, the process is killed.
+// ask sends a request and waits for the response. If ctx ends first, the process is killed.
 func (p *Process) ask(ctx context.Context, r request) (response, error) {
 	p.asking.Lock()
 	defer p.asking.Unlock()
@@ -179,13 +179,14 @@ func (p *Process) ask(ctx context.Context, r request) (response, error) {
 	}
 }
 
-// ErrEnded is the error of an election whose process has ended, as when it was killed. Another one can be started.
+// ErrEnded reports that the election's process has ended, for example because it was killed. Another one can be
+// started.
 var ErrEnded = errors.New(Program + " has ended")
 
 // PID returns the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Elect is that of [Election].
+// Elect implements [Election].
 func (p *Process) Elect(ctx context.Context, addr, dead string) (host string, term Term, err error) {
 	answer, err := p.ask(ctx, request{Elect: &electRequest{addr, dead}})
 	if err != nil || !answer.Elected {
@@ -204,7 +205,7 @@ func (p *Process) Close() error {
 	p.in.Close()
 	timer := time.AfterFunc(closeTime, p.abandon)
 	defer timer.Stop()
-	go func() { // takes a response that came too late
+	go func() { // receives a late response
 		for range p.responses {
 		}
 	}()

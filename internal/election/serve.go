@@ -116,7 +116,7 @@ func (s *server) answer(ctx context.Context, r request) (answer response) {
 	return answer
 }
 
-// resign ends the term. When it returns, golaunch has been told that the term is over.
+// resign ends the term. When it returns, golaunch has been notified.
 func (s *server) resign(jobEnded bool) error {
 	err := s.term.Resign(jobEnded)
 	s.term = nil

@@ -10,20 +10,20 @@ import (
 	"github.com/goddp/goddp/internal/handshake"
 )
 
-// This file decides which connections the server serves. The server admits a connection
-// before it performs its first request. A connection is admitted after a handshake, or
-// because it comes from a process of the same user on this host, as PyTorch's clients do.
-// If Member.Insecure is set, every connection is admitted, unless its handshake fails.
+// This file decides which connections the server serves. The server admits a connection before it
+// performs its first request. A connection is admitted after a handshake, or if it comes from a
+// process of the same user on this host, as PyTorch's clients do. If Member.Insecure is set, every
+// connection is admitted, unless its handshake fails.
 
 const (
-	// admissionTimeout is the time in which a stranger must be admitted, and in which
-	// every client must complete its handshake.
+	// admissionTimeout is the time limit for the admission of an unknown client, and for every
+	// handshake.
 	admissionTimeout = 10 * time.Second
-	// maxStrangers is the largest number of connections of class stranger.
+	// maxStrangers is the maximum number of connections of class stranger.
 	maxStrangers = 256
 )
 
-// strangerLimits bound the requests of a connection that is not admitted yet.
+// strangerLimits limit the requests of a connection that is not yet admitted.
 var strangerLimits = Limits{
 	KeyBytes: len(handshakeKey), ValueBytes: handshake.MaxMessage, RequestKeys: 1, RequestBytes: 3 * handshake.MaxMessage,
 }.withDefaults()
@@ -59,9 +59,8 @@ func sameUser(nc net.Conn) error {
 	return err
 }
 
-// admit performs the handshake if the connection begins with one, sets the connection's
-// class, and returns its dialect. A client that performs a handshake and is refused learns
-// the reason.
+// admit performs the handshake if the client starts one, sets the connection's class, and returns
+// its dialect. A client that is rejected in a handshake learns the reason.
 func (c *serverConn) admit() (d dialect, err error) {
 	unknown := c.s.known(c.nc)
 	if unknown != nil {
@@ -182,8 +181,8 @@ func (c *serverConn) tell(m []byte) error {
 	return c.write(opCompareSet, reply{values: [][]byte{m}})
 }
 
-// A bearer is the process that has a certain rank. The server knows it while any of its
-// connections is open.
+// A bearer is the process that claims a rank. The server knows it while any of its connections is
+// open.
 type bearer struct {
 	process     handshake.Process
 	connections int

@@ -21,32 +21,30 @@ type ClientOptions struct {
 	// are not used.
 	Limits Limits
 
-	// Timeout is the longest time for opening a connection, and for every request other
-	// than a wait. Default 60 s.
+	// Timeout is the timeout of opening a connection, and of every request except waits. Default 60 s.
 	Timeout time.Duration
 
 	// Announce counts this process among the workers for which a PyTorch process waits
 	// that hosts the store with wait_for_workers.
 	Announce bool
 
-	// Member, if not nil, identifies this process. The client then begins every connection
-	// with a handshake. If the server refuses it, Dial fails at once with a
-	// [*HandshakeError]. Later connections must reach the same server as the first one: if
-	// another server has taken its address, the server counts as lost. If Member is nil,
-	// the client performs no handshake.
+	// Member, if not nil, identifies this process. The client then starts every connection with a
+	// handshake. If the server rejects it, Dial fails at once with a [*HandshakeError]. Later
+	// connections must reach the same server as the first one: if another server has taken its
+	// address, the server counts as lost. If Member is nil, the client performs no handshake.
 	Member *Member
 
-	// AnyStore also accepts a store that knows no handshake, such as PyTorch's, of either
-	// dialect. See [Client.IsPyTorchStore].
+	// AnyStore also accepts a store without the handshake, such as PyTorch's, in either dialect. See
+	// [Client.IsPyTorchStore].
 	AnyStore bool
 
-	// Legacy makes the client speak the dialect of PyTorch before 2.1, which the servers of
-	// this package accept too. With AnyStore the client finds out which dialect the server
-	// speaks, and Legacy says which one to try first.
+	// Legacy makes the client speak the dialect of PyTorch before 2.1, which the servers of this
+	// package accept too. With AnyStore the client detects the server's dialect, and Legacy says which
+	// one to try first.
 	Legacy bool
 
-	// Waiting, if not nil, is called once, 3 s after Dial began, if Dial has not reached the
-	// server. why is the latest reason. Dial goes on trying, and returns only after Waiting.
+	// Waiting, if not nil, is called once if Dial has not reached the server after 3 s. why is the
+	// latest reason. Dial keeps trying, and returns only after Waiting has returned.
 	Waiting func(why error)
 
 	waitingAfter time.Duration // replaces the constant in tests
@@ -70,13 +68,13 @@ type Client struct {
 	mu     sync.Mutex
 	closed bool
 	conns  map[*clientConn]struct{} // all open connections
-	idle   []*clientConn            // the open connections that no call uses, most recent last
+	idle   []*clientConn            // idle connections, most recently used last
 	server handshake.Party          // the server of the first connection; its zero value before
 	rival  error                    // says that another process has the same rank; nil if none has
 	why    error                    // why Dial has not reached the server yet
 }
 
-// unknownServer stands for a server that knows no handshake.
+// unknownServer represents a server without the handshake.
 var unknownServer = handshake.Party{Server: "foreign"}
 
 var _ Store = (*Client)(nil)
@@ -184,7 +182,7 @@ func (c *Client) setWhy(err error) {
 	c.why = err
 }
 
-// IsPyTorchStore reports whether the server knows no handshake, as PyTorch's store. Every
+// IsPyTorchStore reports whether the server lacks the handshake, as PyTorch's store does. Every
 // process that reaches such a server can read and write the job's values.
 func (c *Client) IsPyTorchStore() bool {
 	c.mu.Lock()
@@ -298,8 +296,8 @@ func (c *Client) NumKeys(ctx context.Context) (n int64, err error) {
 	return n, err
 }
 
-// ping makes a PING request. A store that an early PyTorch 2.x hosts does not know the
-// request, and closes the connection.
+// ping sends a PING request. A store of an early PyTorch 2.x does not support it, and closes the
+// connection.
 func (c *Client) ping(ctx context.Context) error {
 	return c.do(ctx, "ping", nil, nil, func(cn *clientConn, _ []string) error {
 		const nonce = 0x676f6464 // an arbitrary number
@@ -362,8 +360,7 @@ func emptyOf(keys []string, values [][]byte) (empty []string) {
 	return empty
 }
 
-// do calls f with a connection and the keys as they are sent. It makes an OpError of f's
-// error.
+// do calls f with a connection and the keys as they are sent. It wraps f's error in an OpError.
 func (c *Client) do(ctx context.Context, op string, keys []string, values [][]byte, f func(*clientConn, []string) error) error {
 	start := time.Now()
 	names := prefixKeys(keys)
@@ -443,8 +440,8 @@ func (c *Client) acquire(ctx context.Context) (*clientConn, error) {
 	return cn, nil
 }
 
-// introduce performs the handshake on a new connection, and makes sure that the server is
-// that of the first connection.
+// introduce performs the handshake on a new connection, and checks that the server is the same as on
+// the first connection.
 func (c *Client) introduce(ctx context.Context, cn *clientConn) error {
 	m := c.opts.Member
 	if m == nil {
@@ -471,7 +468,7 @@ func (c *Client) introduce(ctx context.Context, cn *clientConn) error {
 	return nil
 }
 
-// refusedBy reports whether err says that process p refused the handshake.
+// refusedBy reports whether err says that process p rejected the handshake.
 func refusedBy(p handshake.Process, err error) bool {
 	var refused *handshake.RefusedError
 	return errors.As(err, &refused) && refused.By.ID == p.ID

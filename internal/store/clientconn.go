@@ -43,7 +43,7 @@ func newClientConn(nc net.Conn, opts *ClientOptions) *clientConn {
 	return cn
 }
 
-// open begins a connection without a handshake, and makes sure that a store answers.
+// open starts a connection without a handshake, and checks that a store answers.
 func (cn *clientConn) open(ctx context.Context) error {
 	if cn.dialect == dialect1 {
 		_, err := cn.exchange(ctx, request{op: opNumKeys})
@@ -52,9 +52,9 @@ func (cn *clientConn) open(ctx context.Context) error {
 	return cn.tell(ctx, request{op: opValidate, number: validateMagic})
 }
 
-// shakeHands begins a connection with a handshake, in place of open. m identifies this
-// process. shakeHands returns the server, or unknownServer if the server knows no
-// handshake, and the other process that the server knows under the same rank, if any.
+// shakeHands starts a connection with a handshake, instead of open. m identifies this process.
+// shakeHands returns the server, or unknownServer if the server lacks the handshake, and another
+// process that claims the same rank, if any.
 func (cn *clientConn) shakeHands(ctx context.Context, m *Member) (server handshake.Party, rival *handshake.Process, err error) {
 	d := handshake.NewDialler(m.party(handshake.StoreClient), m.Secret)
 	hello := d.Hello()
@@ -106,9 +106,9 @@ func (cn *clientConn) exchange(ctx context.Context, reqs ...request) (reply, err
 	return rep, err
 }
 
-// tell sends a request that has no reply, followed by one that has. The second one's reply
-// shows that the server has performed the first. So requests on other connections that are
-// sent after tell has returned come later, and tell notices if the server refuses req.
+// tell sends a request that has no reply, followed by one that has. The second one's reply shows
+// that the server has performed the first. So requests that other connections send after tell has
+// returned come later, and tell detects if the server rejects req.
 func (cn *clientConn) tell(ctx context.Context, req request) error {
 	_, err := cn.exchange(ctx, req, request{op: opNumKeys})
 	return err
@@ -144,8 +144,8 @@ func (cn *clientConn) wait(ctx context.Context, keys []string) error {
 	return err
 }
 
-// cancelWait sends a CANCEL_WAIT and reads its reply. If the server has answered the WAIT
-// already, that reply comes first.
+// cancelWait sends a CANCEL_WAIT and reads its reply. If the server has already answered the WAIT,
+// that reply comes first.
 func (cn *clientConn) cancelWait() error {
 	ctx, cancel := context.WithTimeout(context.Background(), cancelGrace)
 	defer cancel()

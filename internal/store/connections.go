@@ -8,17 +8,16 @@ import (
 	"github.com/goddp/goddp/internal/wire"
 )
 
-// A class of connections says what the server knows about the client. Each class has its
-// own slots, its own pool of memory and its own share of the table, so that the clients of
-// one class cannot keep out those of another.
+// A class of connections says how far a client is authenticated. Each class has separate slots, a
+// separate pool of memory and a separate share of the table, so that clients of one class cannot
+// starve another.
 type class uint8
 
 const (
-	// silent: the client has not sent a request. A PyTorch 1.x client keeps such a
-	// connection open as long as it lives.
+	// silent: the client has not sent a request. A PyTorch 1.x client keeps such a connection open
+	// for its lifetime.
 	silent class = iota
-	// stranger: the client is not known to be of this user, and has not proved that it
-	// belongs to the job.
+	// stranger: the client is neither known to run as this user nor authenticated for the job.
 	stranger
 	// unproven: the client sends requests, and has not proved that it belongs to the job.
 	unproven

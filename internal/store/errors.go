@@ -25,8 +25,8 @@ func contextError(ctx context.Context) error {
 	return &endedError{err, cause}
 }
 
-// unreachableError is the error of Dial when its context ends before it has connected. ended
-// is the error of the context, and last that of the last attempt.
+// unreachableError is the error of Dial if its context ends before it has connected. ended is the
+// context's error, and last the last attempt's.
 type unreachableError struct{ ended, last error }
 
 // Error does not mention a deadline, because the OpError around it says how long the call

@@ -16,7 +16,7 @@ type Limits struct {
 	Keys         int   // number of keys in the table; default 1 Mi
 	TableBytes   int64 // memory of all keys and values of the table; default 512 MiB
 	RequestKeys  int   // number of keys of a request; default 128 Ki
-	RequestBytes int   // size of a request or a reply as it is sent; default 64 MiB
+	RequestBytes int   // size of a request or reply on the wire; default 64 MiB
 	WaitBytes    int   // memory of the keys of a wait; default 1 MiB
 }
 
@@ -60,16 +60,16 @@ func limitError[T int | int64 | uint64, M int | int64](what string, got T, most 
 	return fmt.Errorf("%w: %d %s, at most %d", ErrLimit, got, what, most)
 }
 
-// The memory that objects take, in bytes. A request of many short keys takes several times
-// as much memory as it has bytes on the wire.
+// Memory sizes of objects, in bytes. A request with many short keys takes several times its size on
+// the wire.
 const (
 	stringHeader = 16
 	sliceHeader  = 24
 	entryBytes   = 128 // an entry of the table, without the bytes of its key and value
 )
 
-// allocBytes returns an upper bound of the memory of an allocation of n bytes. The
-// allocator rounds up by at most 15 bytes or an eighth.
+// allocBytes returns an upper bound for the memory of an allocation of n bytes. The allocator
+// rounds up by at most 15 bytes or an eighth.
 func allocBytes(n int) int {
 	if n == 0 {
 		return 0
@@ -83,13 +83,12 @@ type pool struct {
 	taken atomic.Int64
 }
 
-// ownBytes is the memory that each connection may use before it takes from a pool. The
-// requests of a rank in an ordinary job fit into it.
+// ownBytes is the memory that each connection may use before it takes from a pool. It suffices for
+// a rank's requests in an ordinary job.
 const ownBytes = 16 << 10
 
-// An account counts the memory that one connection holds for its current request, its
-// pending wait and its reply. The first ownBytes always belong to the connection. The rest
-// comes from a pool.
+// An account counts the memory that one connection holds for its current request, its pending wait
+// and its reply. The first ownBytes are always available. The rest comes from a pool.
 type account struct {
 	pool *pool
 

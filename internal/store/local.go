@@ -141,7 +141,7 @@ func (l *Local) wait(ctx context.Context, keys []string) error {
 	}
 }
 
-// do calls f with the keys of the table. It makes an OpError of f's error.
+// do calls f with the table's keys. It wraps f's error in an OpError.
 func (l *Local) do(ctx context.Context, op string, keys []string, values [][]byte, f func(keys []string) error) error {
 	start := time.Now()
 	names := prefixKeys(keys)

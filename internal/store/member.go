@@ -8,15 +8,15 @@ import (
 	"github.com/goddp/goddp/internal/jobenv"
 )
 
-// A Member identifies a process of a job in the handshake between a client and a server.
-// Each end compares the other's Job with its own. Each end also verifies that the other
-// knows the same Secret, by a proof that cannot be replayed. The secret itself is not sent.
+// A Member identifies a process of a job in the handshake between a client and a server. Each end
+// compares the other's Job with its own, and verifies that the other knows the same Secret, with a
+// proof that cannot be replayed. The secret itself is not sent.
 type Member struct {
 	Job    handshake.Job
 	Rank   int    // the rank in the job; -1 for a process without a rank, such as a launcher
 	Secret []byte // the job's secret; nil if it has none
-	// Insecure trusts the network and all its users. A server then serves every client.
-	// A client without a secret then accepts a server of another user.
+	// Insecure trusts the network and all its users: a server serves every client, and a client
+	// without a secret accepts a server of another user.
 	Insecure bool
 }
 
@@ -24,10 +24,9 @@ func (m *Member) party(role handshake.Role) handshake.Party {
 	return handshake.Party{Role: role, Job: m.Job, HasSecret: m.Secret != nil, Rank: m.Rank, Process: handshake.ThisProcess()}
 }
 
-// A HandshakeError says that the handshake between a client and a server failed. They
-// belong to different jobs or have different secrets, the server belongs to another user or
-// has no free connection, or it knows no handshake although it has to. Retrying does not
-// help.
+// A HandshakeError says that the handshake between a client and a server failed. They belong to
+// different jobs or have different secrets, or the server belongs to another user, has no free
+// connection, or lacks the required handshake. Retrying does not help.
 type HandshakeError struct{ Err error }
 
 func (e *HandshakeError) Error() string { return e.Err.Error() }
@@ -36,16 +35,16 @@ func (e *HandshakeError) Unwrap() error { return e.Err }
 
 // errPyTorchStore is the error of a client that found a server without a handshake:
 // PyTorch's store, or another program that speaks its protocol.
-var errPyTorchStore = errors.New("the store there is not goddp's, and this job's has to be: another program has the port")
+var errPyTorchStore = errors.New("the store there is not goddp's, as this job requires: another program uses the port")
 
 // ErrExposed is in the error of Listen if other hosts can reach the address, and the server
 // could not authenticate them.
-var ErrExposed = errors.New("other hosts can reach this address, and the job has no secret by which to know its own processes: " +
+var ErrExposed = errors.New("other hosts can reach this address, and the job has no secret to authenticate its processes: " +
 	"name a file with one in " + jobenv.TokenFileVar + ", the same for all processes of the job, or, where the whole network is trusted, set " +
 	jobenv.InsecureVar + "=1")
 
-// handshakeKey is the key of the requests that carry a handshake. It differs from all keys
-// of callers, because those begin with a slash.
+// handshakeKey is the key of the requests that carry a handshake. It differs from all keys of
+// callers, which start with a slash.
 const handshakeKey = "goddp/handshake"
 
 // handshakeRequest returns the request that carries message m of a client's handshake. A
@@ -55,8 +54,8 @@ func handshakeRequest(m []byte) request {
 	return request{op: opCompareSet, keys: []string{handshakeKey}, values: [][]byte{m, m}}
 }
 
-// errNoMember returns the error for a client that is not served because it has not proved
-// that it belongs to the job. why says why it needs this proof.
+// errNoMember returns the error for a client that is rejected because it is not authenticated. why
+// says why authentication is required.
 func errNoMember(why error) error {
 	return fmt.Errorf("a client that is not known to be of the same user and does not show the job's secret (%s; %s=1 serves anybody): %w",
 		jobenv.TokenFileVar, jobenv.InsecureVar, why)

@@ -62,7 +62,7 @@ type layout struct {
 	replyWidth  int  // bytes of the reply's integer; 0 if there is none
 }
 
-const counted = -1 // the request begins with the number of its keys, as a u64
+const counted = -1 // the request starts with the number of its keys, as a u64
 
 var layouts = [...]layout{
 	opValidate:   {name: "VALIDATE", width: 4},
@@ -161,10 +161,9 @@ func writeInt(w *bufio.Writer, width int, x int64) {
 	w.Write(b[:width])
 }
 
-// A decoder reads requests and replies, called frames. It protects the package from a
-// peer's bytes. It checks each length against limits. It allocates memory only as bytes
-// arrive, whatever length a frame claims: first firstStep bytes, then at most twice as many
-// bytes as have arrived.
+// A decoder reads requests and replies, called frames, from untrusted peers. It checks each length
+// against limits, and allocates memory only as bytes arrive, regardless of the claimed length:
+// first firstStep bytes, then at most twice the bytes that have arrived.
 type decoder struct {
 	r      *bufio.Reader
 	limits Limits
@@ -270,7 +269,7 @@ func (d *decoder) int(width int) (int64, error) {
 	return int64(binary.LittleEndian.Uint64(d.scratch[:])), nil
 }
 
-// bytes reads a length and then that many bytes. The length must not exceed most.
+// bytes reads a length, at most most, and then that many bytes.
 func (d *decoder) bytes(what string, most int) ([]byte, error) {
 	x, err := d.int(8)
 	if err != nil {

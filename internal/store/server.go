@@ -21,8 +21,8 @@ import (
 
 // ServerOptions configure a [Server]. The zero value is a good default.
 type ServerOptions struct {
-	// Logger receives the lines about connections that the server rejects, at most one
-	// line a second, and in a flood one a minute. Default: slog.Default().
+	// Logger receives lines about rejected connections, at most one per second, and one per minute
+	// in a flood. Default: slog.Default().
 	Logger *slog.Logger
 
 	// Limits bound the table and the requests.
@@ -33,9 +33,9 @@ type ServerOptions struct {
 	// waits. Default 16384.
 	Clients int
 
-	// InFlightBytes bounds the memory that the connections of these clients use together
-	// for requests that are being received or that wait, and for replies that are being
-	// sent. The first 16 KiB of each connection do not count. Default 512 MiB.
+	// InFlightBytes limits the total memory of these clients' connections for requests being
+	// received or waiting, and for replies being sent. The first 16 KiB of each connection are not
+	// counted. Default 512 MiB.
 	InFlightBytes int64
 
 	// Unproven bounds the connections and the memory of clients that have not proved that
@@ -46,10 +46,9 @@ type ServerOptions struct {
 	// the longest time for writing a reply. Default 30 s.
 	FrameTimeout time.Duration
 
-	// Member identifies the process that hosts the server, and the job. A client that
-	// performs a handshake must belong to this job and know its secret, if it has one. If
-	// Member has no secret, and Insecure is not set, Listen refuses an address that other
-	// hosts can reach.
+	// Member identifies the process that hosts the server, and the job. A client that performs a
+	// handshake must belong to this job and know its secret, if it has one. If Member has no secret
+	// and Insecure is not set, Listen rejects an address that other hosts can reach.
 	Member Member
 }
 
@@ -62,8 +61,7 @@ type Quota struct {
 	Clients int
 	// InFlightBytes bounds memory as in [ServerOptions]. Default 64 MiB.
 	InFlightBytes int64
-	// TableBytes is the size of the table up to which these clients may write. Default 32
-	// MiB.
+	// TableBytes is the maximum size to which these clients may grow the table. Default 32 MiB.
 	TableBytes int64
 }
 
@@ -195,7 +193,7 @@ func (s *Server) accept() {
 	}
 }
 
-// admit begins to serve the new connection nc, unless the server is closed.
+// admit starts serving the new connection nc, unless the server is closed.
 func (s *Server) admit(nc net.Conn) {
 	s.mu.Lock()
 	select {
@@ -254,7 +252,7 @@ type serverConn struct {
 	w      *bufio.Writer
 	memory account
 	held   int     // memory of the current request
-	most   int64   // the size of the table up to which this client may write
+	most   int64   // the maximum size to which this client may grow the table
 	parked *parked // the parked WAIT; nil if there is none
 	left   func()  // called when the connection ends
 }
@@ -276,8 +274,8 @@ func newServerConn(s *Server, nc net.Conn) *serverConn {
 	return c
 }
 
-// become moves the connection to a class: it gets a slot, the pool and the share of the
-// table of that class. The connection must hold no memory.
+// become moves the connection to a class, with its slots, pool and share of the table. The
+// connection must hold no memory.
 func (c *serverConn) become(to class) error {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()

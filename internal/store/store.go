@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// A Store is what the processes of a job need of a key-value store that they share. Several goroutines
-// may call its methods at the same time; a call that waits does not delay other calls. The caller owns the
-// values that it passes and receives: the store copies them.
+// A Store is the key-value store shared by the processes of a job. Several goroutines may call its methods
+// at the same time; a call that waits does not delay other calls. The caller owns the values that it
+// passes and receives: the store copies them.
 type Store interface {
 	// Set sets key to value.
 	Set(ctx context.Context, key string, value []byte) error
@@ -18,17 +18,16 @@ type Store interface {
 	// Get waits until key exists and returns its value.
 	Get(ctx context.Context, key string) ([]byte, error)
 
-	// Add adds delta to the integer at key and returns the sum. A key that does not exist
-	// counts as 0. The value is stored in decimal. Add returns [ErrNotInteger] if the value
-	// is not a decimal integer, or if the sum does not fit into int64.
+	// Add adds delta to the integer at key and returns the sum. A missing key counts as 0. The value is
+	// stored in decimal. Add returns [ErrNotInteger] if the value is not a decimal integer, or if the sum
+	// does not fit into int64.
 	Add(ctx context.Context, key string, delta int64) (int64, error)
 }
 
 var (
-	// ErrServerLost is in the error of a call whose server cannot be reached, has ended,
-	// did not answer in time, or refused the request. The protocol refuses a request by
-	// closing the connection; the server's log says why. The server may or may not have
-	// performed the request.
+	// ErrServerLost matches the error of a call if the server cannot be reached, has ended, did not answer
+	// in time, or rejected the request. The protocol rejects a request by closing the connection; the
+	// server's log says why. The server may or may not have performed the request.
 	ErrServerLost = errors.New("server lost")
 
 	// ErrClosed is in the error of a call on a closed handle, and of a call on
@@ -38,8 +37,8 @@ var (
 	// ErrLimit is in the error of a call that would exceed one of the [Limits].
 	ErrLimit = errors.New("limit exceeded")
 
-	// ErrNotInteger is in the error of an Add to a value that is not a decimal integer, or
-	// whose sum overflows. A [Client] returns ErrServerLost instead.
+	// ErrNotInteger matches the error of an Add to a value that is not a decimal integer, or if the sum
+	// overflows. A [Client] returns ErrServerLost instead.
 	ErrNotInteger = errors.New("not an integer")
 )
 

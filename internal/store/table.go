@@ -15,8 +15,7 @@ import (
 // The table never changes a value in place, so the values that get returns may be read
 // without the lock. The table owns the slices that are passed to it.
 //
-// The argument most of a method that writes is the largest size in memory that the table
-// may have after the write.
+// The argument most of a write is the maximum size in memory of the table after the write.
 type table struct {
 	limits Limits
 	closed chan struct{} // closed under mu
@@ -226,9 +225,9 @@ func (t *table) missing(keys []string, from int) int {
 	return len(keys)
 }
 
-// advance parks w under its next missing key, or ends the wait if all keys exist. It checks
-// the keys in order, and checks all of them again at the end, because a key may have been
-// deleted meanwhile.
+// advance parks w under its next missing key, or ends the wait if all keys exist. It checks the
+// keys in order, and checks all of them again at the end, because a key may have been deleted in
+// the meantime.
 func (t *table) advance(w *waiter) {
 	w.next = t.missing(w.keys, w.next)
 	if w.next == len(w.keys) {

@@ -17,7 +17,7 @@ import (
 	"github.com/goddp/goddp/internal/files"
 )
 
-// requestTimeout bounds a request, so that one that a dead member has got is repeated at another member.
+// requestTimeout is the timeout of a request, so that a request to a dead member is retried at another member.
 const requestTimeout = 5 * time.Second
 
 // etcdElection is the election of one job.
@@ -38,7 +38,7 @@ const (
 )
 
 // expiryDelay is how much later than the TTL etcd may delete the key of a host that is dead or stopped. etcd
-// raises a TTL below its minimum, 2 s by default, and looks for expired leases twice a second.
+// raises a TTL below its minimum, 2 s by default, and checks for expired leases twice a second.
 const expiryDelay = 3 * time.Second
 
 // New connects with etcd. ctx bounds the first connection.
@@ -110,7 +110,7 @@ func (e *etcdElection) Elect(ctx context.Context, addr, dead string) (string, el
 
 var errStillElected = errors.New("the lost host is still elected")
 
-// view is what an agent reads in etcd before it stands for election.
+// view is what an agent reads from etcd before it stands for election.
 type view struct {
 	host     string // the address of the elected agent; "" if there is none
 	ended    int64  // the revision at which the key ended was written; 0 if there is none
@@ -144,14 +144,14 @@ func (e *etcdElection) awaitChange(ctx context.Context, revision int64) error {
 			return nil
 		}
 		if r.Err() != nil {
-			return nil // the caller looks again
+			return nil // the caller reads again
 		}
 	}
 	return context.Cause(ctx)
 }
 
-// stand makes this agent the host: it writes the key host, if there is none, and deletes the key ended, which
-// is of an earlier job. It returns nil if etcd has changed since v: another agent was first, or the job has ended.
+// stand makes this agent the host: it writes the key host, if there is none, and deletes the key ended of an
+// earlier job. It returns nil if etcd has changed since v: another agent was first, or the job has ended.
 func (e *etcdElection) stand(ctx context.Context, addr string, v view) (*term, error) {
 	session, err := concurrency.NewSession(e.client, concurrency.WithTTL(e.ttl), concurrency.WithContext(context.WithoutCancel(ctx)))
 	if err != nil {
@@ -163,7 +163,7 @@ func (e *etcdElection) stand(ctx context.Context, addr string, v view) (*term, e
 		return nil, err
 	}
 	t := &term{election: e, session: session, memory: memory, addr: addr}
-	// The second comparison recognizes this agent's own vote, after a transaction whose answer was lost.
+	// The second comparison recognizes this agent's own write, if the reply to a transaction was lost.
 	err = e.retry(ctx, func(ctx context.Context) error {
 		r, err := e.client.Txn(ctx).
 			If(clientv3.Compare(clientv3.CreateRevision(e.host), "=", 0), clientv3.Compare(clientv3.ModRevision(e.ended), "=", v.ended)).

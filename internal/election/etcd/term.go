@@ -15,11 +15,11 @@ import (
 	"github.com/goddp/goddp/internal/election"
 )
 
-// term is the time in which this agent is elected.
+// term is the time during which this agent is elected.
 type term struct {
 	election *etcdElection
-	session  *concurrency.Session // its lease is that of the key host
-	memory   *concurrency.Session // its lease is that of the key state
+	session  *concurrency.Session // holds the lease of the key host
+	memory   *concurrency.Session // holds the lease of the key state
 	addr     string
 	state    election.State
 }
@@ -60,8 +60,8 @@ func (t *term) Resign(ended bool) error {
 	return errors.Join(t.markEnd(), t.memory.Close(), t.session.Close())
 }
 
-// markEnd puts the key ended in place of the other keys. It returns election.ErrOver if this agent is not
-// elected any more: the job may go on with another host.
+// markEnd replaces the other keys by the key ended. It returns election.ErrOver if this agent is no
+// longer elected: the job may continue with another host.
 func (t *term) markEnd() error {
 	e := t.election
 	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
@@ -83,7 +83,7 @@ func (t *term) markEnd() error {
 		if err != nil || r.Succeeded {
 			return err
 		}
-		// After a transaction whose answer was lost, the key is this agent's own.
+		// If the reply to a transaction was lost, the key is this agent's own.
 		if kvs := r.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 && clientv3.LeaseID(kvs[0].Lease) == lease {
 			return nil
 		}

@@ -27,7 +27,7 @@ type extent uint8
 const (
 	one   extent = iota
 	all          // one count for each rank
-	inSrc        // no memory of its own: dst is src
+	inSrc        // no separate memory: dst is src
 )
 
 // elements returns the length of a tensor in elements.
@@ -128,5 +128,5 @@ func Find(name string) (*Collective, error) {
 			return &collectives[i], nil
 		}
 	}
-	return nil, fmt.Errorf("there is no collective %q; want %s", name, strings.Join(Names(), ", "))
+	return nil, fmt.Errorf("unknown collective %q, want %s", name, strings.Join(Names(), ", "))
 }

@@ -39,7 +39,7 @@ func find[T any](list []named[T], what, name string) (T, error) {
 		}
 		names = append(names, s.name)
 	}
-	return *new(T), fmt.Errorf("there is no %s %q; want %s", what, name, strings.Join(names, ", "))
+	return *new(T), fmt.Errorf("unknown %s %q, want %s", what, name, strings.Join(names, ", "))
 }
 
 // nameOf returns nccl-tests' name of a value in the list.

@@ -66,11 +66,11 @@ func newPattern(host device.Device, round uint64, cfg *Config, ranks, elements i
 // roundoff is the largest relative error of rounding to a type.
 var roundoff = map[device.DType]float64{device.Float64: 0x1p-53, device.Float32: 0x1p-24, device.Float16: 0x1p-11, device.BFloat16: 0x1p-8}
 
-// draw returns n elements of a rank's source. They are so small that the sum and the product over
-// all ranks, and all partial results, are at most 255, which every type holds.
+// draw returns n elements of a rank's source. They are small enough that the sum and the product
+// over all ranks, and all partial results, are at most 255, which every type can represent.
 func draw(round uint64, cfg *Config, rank, ranks, n int) []float64 {
 	base, spread := 0, 256 // values from base to base+spread-1
-	share := 1             // at each element only one rank in share has a value other than base
+	share := 1             // at each element only one of share ranks has a value other than base
 	if cfg.Collective.Reduces {
 		switch cfg.Op {
 		case comm.Sum, comm.Avg:

@@ -15,8 +15,8 @@ import (
 type Config struct {
 	Collective *Collective
 	// The sizes go from MinBytes to MaxBytes, each StepFactor times the previous one. They are
-	// rounded down to whole elements or, if the collective divides its data among the ranks, to
-	// whole parts, but to at least one.
+	// rounded down to whole elements or, if the collective scatters its data, to whole parts, but
+	// at least one.
 	MinBytes, MaxBytes, StepFactor int
 
 	DType device.DType

@@ -34,11 +34,11 @@ type Point struct{ Step, Time, Number float64 }
 // maxLine is the longest line of a file, in bytes.
 const maxLine = 1 << 20
 
-// Read reads a run. A line of time 0 without numbers, or with a lower time or step than the line before, is the first of a
-// resumed run, or of a new run in the same file. From its step on, its numbers replace the earlier ones. A resumed run
-// counts its time from 0, so Read adds the time that the run had reached at that step. A killed process may leave an
-// incomplete last line, which Read skips, also before the first line of a resumed run, as it skips empty lines. If another
-// line is invalid, the error holds the line's number.
+// Read reads a run. A line with time 0 and no numbers, or with a lower time or step than the previous line, starts a
+// resumed run, or a new run in the same file. From its step on, its numbers replace the earlier ones. A resumed run
+// counts its time from 0, so Read adds the time that the run had reached at that step. Read skips empty lines, and
+// incomplete last lines of killed processes, also before a resumed run. The error for another invalid line contains
+// the line number.
 func Read(path string) (*Run, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -51,7 +51,7 @@ func Read(path string) (*Run, error) {
 	var bad error // the error of the line before
 	n := 0
 	var previous Point // the line before, with its time in the file
-	offset := 0.0      // what is added to the times of a resumed run
+	offset := 0.0      // time offset of a resumed run
 	for lines.Scan() {
 		n++
 		text := bytes.TrimSpace(bytes.TrimPrefix(lines.Bytes(), []byte("\ufeff"))) // editors of some systems begin a file with this mark
@@ -89,7 +89,7 @@ func Read(path string) (*Run, error) {
 		return nil, fmt.Errorf("%s: line %d: %w", path, n+1, err)
 	}
 	if len(run.Series) == 0 {
-		return nil, fmt.Errorf("%s: there are no numbers in it", path)
+		return nil, fmt.Errorf("%s: contains no numbers", path)
 	}
 	return run, nil
 }
@@ -147,8 +147,8 @@ const (
 	height = 8 * vg.Centimeter
 )
 
-// Save draws runs into a file whose name ends with .svg, .png or .pdf. Each name has a panel for
-// each axis. In the panel, each run that has the name has a line.
+// Save draws runs into a file whose name ends with .svg, .png or .pdf. There is a panel per name and axis, with a
+// line for each run that has the name.
 func Save(path string, runs []*Run, opts Options) error {
 	names := opts.Names
 	if names == nil {
@@ -283,8 +283,8 @@ func panel(name, axis string, runs []*Run, opts Options) (*plot.Plot, error) {
 	return p, nil
 }
 
-// Numbers that are drawn have at most the magnitude largest, and on a logarithmic axis more than smallest, so that
-// differences and factors of them are finite.
+// Plotted numbers have at most the magnitude largest, and on a logarithmic axis are above smallest, so that their
+// differences and ratios are finite.
 const largest, smallest = 1e300, 1e-300
 
 func isDrawable(x float64) bool { return math.Abs(x) <= largest }

@@ -7,7 +7,7 @@ import (
 	"github.com/goddp/goddp/internal/nvml"
 )
 
-// Facts are what one rank has found. The facts about a host come from the first of its ranks.
+// Facts are one rank's observations. Facts about a host come from its first rank.
 type Facts struct {
 	Rank int
 	Node int    // the first rank of this rank's host
@@ -30,8 +30,8 @@ type Facts struct {
 	PortError string
 
 	Libraries []Library
-	// NVML is the state of the GPUs of the host, also of those that no rank sees; nil if the rank computes on the
-	// CPU, or the host has no NVML.
+	// NVML is the state of all GPUs of the host, including those that no rank sees; nil if the rank computes on
+	// the CPU, or the host has no NVML.
 	NVML *nvml.Host
 	// VisibleGPUs are the bus ids of the GPUs that the rank sees.
 	VisibleGPUs []string

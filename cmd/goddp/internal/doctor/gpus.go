@@ -43,7 +43,7 @@ func checkGPUs(ranks []Facts) (good string, findings []Finding) {
 					"end them (nvidia-smi names them), or leave this GPU out with CUDA_VISIBLE_DEVICES"})
 			}
 			if g.NVLinks < most && (g.NVLinks > 0 || most >= nvLinksOfAll) {
-				findings = append(findings, Finding{Slow, where + fmt.Sprintf("%d NVLinks are active, and %d of another GPU of the host", g.NVLinks, most),
+				findings = append(findings, Finding{Slow, where + fmt.Sprintf("%d NVLinks are active, but %d on another GPU of the host", g.NVLinks, most),
 					"look at nvidia-smi nvlink -s and the fabric manager's log, and reset the GPU"})
 			}
 			if allHaveNVLinks(f.NVML) && len(g.BlockedPeers) > 0 {
@@ -68,11 +68,11 @@ func checkGPUs(ranks []Facts) (good string, findings []Finding) {
 	return good, findings
 }
 
-// idleGPU is the share of time, in percent, that kernels of others may take: nobody notices them.
+// idleGPU is the share of time, in percent, that other processes' kernels may take without a finding.
 const idleGPU = 10
 
-// nvLinksOfAll is the least number of active NVLinks of a GPU where NVLink connects all GPUs of a host. Bridges, which
-// connect two GPUs, have at most four.
+// nvLinksOfAll is the minimum number of active NVLinks per GPU if NVLink connects all GPUs of a host. Bridges between
+// two GPUs have at most four.
 const nvLinksOfAll = 6
 
 // allHaveNVLinks reports whether NVLink connects all GPUs of a host.
@@ -123,7 +123,7 @@ func checkSpeed(ranks []Facts) (good string, findings []Finding) {
 	return good, findings
 }
 
-// span formats the least and the most of some values, which may be equal.
+// span formats a range of values, which may be a single value.
 func span(least, most string) string {
 	if least == most {
 		return least

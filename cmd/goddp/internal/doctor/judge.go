@@ -9,8 +9,8 @@ import (
 	"github.com/goddp/goddp/internal/jobenv"
 )
 
-// check is one check: a pure function of the facts of all ranks. good is what the report says if
-// there is no finding. A check that does not apply to the job returns neither.
+// check is one check: a pure function of the facts of all ranks. good is the report's line if there is
+// no finding. A check that does not apply to the job returns neither.
 type check struct {
 	name  string // its section in docs/doctor.md
 	judge func(ranks []Facts) (good string, findings []Finding)
@@ -195,8 +195,8 @@ func formatBytes(n uint64) string {
 }
 
 func checkOpenFiles(ranks []Facts) (good string, findings []Finding) {
-	// A store divides its files into five shares, of which the ranks' connections take one; and the
-	// libraries of a GPU open some hundreds.
+	// The store uses a fifth of its files for the ranks' connections, and a GPU's libraries open some
+	// hundreds.
 	need := uint64(max(1024, 5*len(ranks)+512))
 	least := ranks[0].OpenFiles
 	for _, f := range hosts(ranks) {

@@ -121,8 +121,8 @@ func TestFindings(t *testing.T) {
 		"busy GPU": {change(func(r []Facts) { r[0].NVML.GPUs[0].Processes, r[0].NVML.GPUs[0].Utilization = 1, 62 }), "gpus", Slow,
 			[]string{"kernels of other processes (1) run on it for 62% of the time; want an idle GPU"}},
 		"an idle process":    {change(func(r []Facts) { r[0].NVML.GPUs[0].Processes, r[0].NVML.GPUs[0].Utilization = 1, 2 }), "", Good, nil},
-		"lost NVLinks":       {change(func(r []Facts) { r[0].NVML.GPUs[0].NVLinks = 16 }), "gpus", Slow, []string{"16 NVLinks are active, and 18 of another"}},
-		"NVLinks of one GPU": {change(func(r []Facts) { r[0].NVML.GPUs[0].NVLinks = 0 }), "gpus", Slow, []string{"0 NVLinks are active, and 18 of another"}},
+		"lost NVLinks":       {change(func(r []Facts) { r[0].NVML.GPUs[0].NVLinks = 16 }), "gpus", Slow, []string{"16 NVLinks are active, but 18 on another"}},
+		"NVLinks of one GPU": {change(func(r []Facts) { r[0].NVML.GPUs[0].NVLinks = 0 }), "gpus", Slow, []string{"0 NVLinks are active, but 18 on another"}},
 		"an NVLink bridge": {change(func(r []Facts) {
 			r[0].NVML.GPUs = []nvml.GPU{{Name: "A6000", NVLinks: 4, BusID: "0000:01:00.0"}, {Name: "A6000", NVLinks: 4}, {Name: "A6000", BusID: "0000:02:00.0", BlockedPeers: []string{"0000:01:00.0"}}}
 		}), "", Good, nil},

@@ -33,8 +33,8 @@ const (
 )
 
 // readLibraries opens the libraries that a rank uses. It sets their versions, the bus ids of the GPUs that the rank
-// sees, and that of its GPU. If GODDP_DEVICE is cpu, or the host has no GPU and GODDP_DEVICE does not ask for one, there
-// are no bus ids, and the list has OpenBLAS alone.
+// sees, and that of its GPU. If GODDP_DEVICE is cpu, or the host has no GPU and GODDP_DEVICE does not select one,
+// there are no bus ids, and the list contains only OpenBLAS.
 func (f *Facts) readLibraries(localRank int) {
 	blas := version("OpenBLAS", dl.Search{Name: "OpenBLAS", Env: jobenv.OpenBLASVar, Files: []string{"libopenblas.so.0", "libopenblas.so"}},
 		"openblas_get_config", func(f unsafe.Pointer) (string, error) {
@@ -66,7 +66,7 @@ func (f *Facts) readLibraries(localRank int) {
 	case n < len(visible):
 		f.GPU = visible[n]
 	case len(visible) > 0:
-		f.GPUError = fmt.Sprintf("it wants GPU %d, counted from 0, and sees %s", n, count(len(visible), "GPU"))
+		f.GPUError = fmt.Sprintf("it wants GPU %d, counted from 0, but sees %s", n, count(len(visible), "GPU"))
 	case wantsGPU:
 		f.GPUError = "the driver finds no GPU, and " + jobenv.DeviceVar + " or the kernel says that there is one"
 	default:

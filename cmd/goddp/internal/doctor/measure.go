@@ -16,8 +16,8 @@ const clockRounds = 5
 
 // MeasureClocks sets f's clock offset. All ranks call it. now is the rank's clock.
 //
-// After a barrier all ranks read their clocks. They leave it within the time that the round takes, which
-// bounds the error.
+// All ranks read their clocks after a barrier. They leave it within the duration of the round, which bounds
+// the error.
 func MeasureClocks(ctx context.Context, pg *comm.ProcessGroup, f *Facts, now func() time.Time) error {
 	f.ClockError = time.Hour
 	for range clockRounds {
@@ -54,9 +54,9 @@ func FirstRanks(ctx context.Context, pg *comm.ProcessGroup, f *Facts) (first []i
 // hosts can only slow one down.
 const pairRounds = 3
 
-// MeasurePairs measures how fast each of members, which are ranks in order, exchanges data with the next one
-// and with the one before. f takes the pairs of which this rank is the first. All ranks call it. A pair
-// is measured while its ranks are in no other pair, and sends data there and back.
+// MeasurePairs measures how fast each of members, which are ranks in order, exchanges data with its
+// neighbours. f gets the pairs whose first rank is this one. All ranks must call it. A rank takes part in
+// one pair at a time, which sends data there and back.
 func MeasurePairs(ctx context.Context, pg *comm.ProcessGroup, f *Facts, members []int, size int) error {
 	f.Pairs = nil
 	buf, err := pg.Device().Alloc(size)
@@ -76,7 +76,7 @@ func MeasurePairs(ctx context.Context, pg *comm.ProcessGroup, f *Facts, members 
 		pair := round[at]
 		peer := pair[0] + pair[1] - pg.Rank()
 		fastest := time.Duration(0)
-		for i := range 1 + pairRounds { // the first exchange makes the connection
+		for i := range 1 + pairRounds { // the first exchange establishes the connection
 			start := time.Now()
 			if err := pingPong(ctx, pg, data, pair, peer); err != nil {
 				return err
@@ -112,7 +112,8 @@ func pingPong(ctx context.Context, pg *comm.ProcessGroup, data device.Tensor, pa
 	return nil
 }
 
-// pairings divides the neighbours in the ring of members into rounds. No member is in two pairs of a round.
+// pairings divides the neighbouring pairs in the ring of members into rounds. A member is in at most one
+// pair per round.
 func pairings(members []int) (rounds [][][2]int) {
 	n := len(members)
 	if n < 2 {

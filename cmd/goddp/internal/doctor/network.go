@@ -17,8 +17,8 @@ const (
 	slowLocalPair  = 1. / 8
 )
 
-// A pair between hosts is slow also if it has less than a tenth of the speed that both hosts' interfaces are made for. One
-// core moves at least slowTCP over a fast link.
+// A pair between hosts is also slow below a tenth of the nominal speed of both hosts' interfaces. One core moves at
+// least slowTCP over a fast link.
 const (
 	slowInterface = 1. / 10
 	slowTCP       = 100e6 // bytes per second
@@ -52,7 +52,7 @@ func checkPairs(ranks []Facts) (good string, findings []Finding) {
 		if kind.name == betweenHosts {
 			for _, p := range kind.pairs {
 				if made := slowestInterface(ranks, p); p.BytesPerSecond < min(slowInterface*made, slowTCP) && !isNamed[p] {
-					slow = append(slow, Finding{Slow, fmt.Sprintf("%s and %s exchange %s, and the slowest of their interfaces is made for %s",
+					slow = append(slow, Finding{Slow, fmt.Sprintf("%s and %s exchange %s, but the nominal speed of their slowest interface is %s",
 						rankName(ranks, p.A), rankName(ranks, p.B), rate(p.BytesPerSecond), rate(made)), fixPath})
 				}
 			}
@@ -67,8 +67,8 @@ const (
 	fixPath      = "look at the path between the two: interfaces (ethtool, ip -s link, tc qdisc), cables, switches"
 )
 
-// slowestInterface returns the speed of the slowest interface by which the hosts of a pair may reach each other; 0 if none
-// is known.
+// slowestInterface returns the nominal speed of the slowest interface that may connect the hosts of a pair; 0 if
+// unknown.
 func slowestInterface(ranks []Facts, p Pair) (slowest float64) {
 	for _, r := range []int{p.A, p.B} {
 		for _, i := range ranks[ranks[r].Node].Interfaces {
@@ -83,8 +83,8 @@ func slowestInterface(ranks []Facts, p Pair) (slowest float64) {
 // rankName names a rank and its host.
 func rankName(ranks []Facts, r int) string { return fmt.Sprintf("rank %d (%s)", r, ranks[r].Host) }
 
-// slowPairs names the ranks and the pairs that are slow beside the fastest pair, and adds the pairs to isNamed. A rank
-// is the culprit if all its pairs are slow, and a rank it was measured with is fast with another.
+// slowPairs names the ranks and pairs that are slow compared with the fastest pair, and adds the pairs to isNamed. A
+// rank is the culprit if all its pairs are slow and one of its neighbours is fast with another rank.
 func slowPairs(ranks []Facts, pairs []Pair, fastest, share float64, isNamed map[Pair]bool) (findings []Finding) {
 	slow, count := map[int][]Pair{}, map[int]int{} // by rank
 	for _, p := range pairs {
@@ -121,7 +121,7 @@ func slowPairs(ranks []Facts, pairs []Pair, fastest, share float64, isNamed map[
 // 0.6 of it between 2 H200s, and through the host's memory less than a tenth.
 const fairAllReduce = 0.25
 
-// speedOfNVLinks is what one NVLink of the third generation or a later one moves at least in each direction, in bytes
+// speedOfNVLinks is the minimum speed of one NVLink of the third or a later generation in each direction, in bytes
 // per second.
 const speedOfNVLinks = 25e9
 

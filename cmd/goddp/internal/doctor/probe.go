@@ -20,7 +20,7 @@ import (
 	"github.com/goddp/goddp/internal/wire"
 )
 
-// sharedMemory is the file system in which NCCL makes its shared memory.
+// sharedMemory is the file system of NCCL's shared memory.
 const sharedMemory = "/dev/shm"
 
 // Options say what Probe reads.

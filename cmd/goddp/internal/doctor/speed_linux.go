@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inventing are drivers of virtual interfaces that state a speed of their own, not that of the network behind them. A
-// container's eth0 is mostly a veth, which states 10 Gbit/s on every host.
+// inventing lists drivers of virtual interfaces that report a fixed speed instead of the network's. A container's
+// eth0 is usually a veth, which reports 10 Gbit/s on every host.
 var inventing = []string{"veth", "tun", "bridge"}
 
 // interfaceSpeed returns the speed of a network interface in bytes per second; 0 if it is unknown, as in many virtual machines
@@ -26,7 +26,7 @@ func interfaceSpeed(name string) float64 {
 	return statedSpeed(socket, name)
 }
 
-// statedSpeed returns the speed that an interface's driver states; 0 if the driver does not know. It asks by ethtool's call,
+// statedSpeed returns the speed that an interface's driver reports; 0 if unknown. It uses ethtool's ioctl,
 // because /sys shows the interfaces of the network namespace in which it was mounted.
 func statedSpeed(socket int, name string) float64 {
 	const getSettings = 1 // ETHTOOL_GSET

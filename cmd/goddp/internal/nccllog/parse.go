@@ -49,7 +49,7 @@ type Place struct {
 	Children []int
 }
 
-// These are the lines that Parse knows, after "NCCL INFO ".
+// These are the lines that Parse recognizes, after "NCCL INFO ".
 var (
 	versionLine    = regexp.MustCompile(`^NCCL version (\S+)`)
 	pluginLine     = regexp.MustCompile(`^Using network (.+)$`)
@@ -130,8 +130,8 @@ func (l *Log) addPlace(channel, rank int, children string, parent int) {
 	l.Trees[channel][rank] = p
 }
 
-// Merge joins the logs of the ranks of one communicator. A fact that one rank alone has, such as
-// the version, is that of the first rank that has it.
+// Merge merges the logs of a communicator's ranks. A fact logged by only some ranks, such as the
+// version, comes from the first of them.
 func Merge(logs []Log) Log {
 	all := Parse("")
 	seen := map[Connection]bool{} // a large job has too many connections for addNew

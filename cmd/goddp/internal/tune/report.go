@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Report is a result with what it was measured on.
+// Report is a result and its configuration.
 type Report struct {
 	Collective string
 	Ranks      int

@@ -11,10 +11,10 @@ import (
 // microseconds. The sizes are the same in each run.
 type Measure func(ctx context.Context, s Setting) (times []float64, err error)
 
-// Comparison is a setting beside the default.
+// Comparison compares a setting with the default.
 type Comparison struct {
 	Setting
-	// Ratios are those of the setting's times to the default's, by size. They are nil if a run failed.
+	// Ratios are the setting's times divided by the default's, by size. They are nil if a run failed.
 	Ratios []Ratio
 	// Error says why a run of the setting failed.
 	Error string
@@ -43,12 +43,12 @@ const (
 type Result struct {
 	// Default is the median time of all runs of the default, by size, in microseconds.
 	Default []float64
-	// Comparisons begin with that of the default with itself.
+	// Comparisons starts with the default compared with itself.
 	Comparisons []Comparison
 }
 
 // Run compares settings with the default in pairs of runs. The order within the pairs alternates. A setting
-// whose run fails is not run again. Run fails if a run of the default does.
+// whose run fails is not run again. Run fails if a run of the default fails.
 func Run(ctx context.Context, settings []Setting, pairs int, measure Measure) (*Result, error) {
 	settings = append([]Setting{{}}, settings...)
 	r := &Result{}
@@ -111,7 +111,7 @@ func Run(ctx context.Context, settings []Setting, pairs int, measure Measure) (*
 	return r, nil
 }
 
-// least is the smallest difference that is worth a setting.
+// least is the minimum gain that justifies a setting.
 const least = 0.05
 
 // noise returns the largest factor, 1 or more, between two runs of the default, given its ratio to itself.

@@ -7,7 +7,7 @@ import (
 	"github.com/goddp/goddp/internal/jobenv"
 )
 
-// Setting is what is compared with the default.
+// Setting is a set of variables to compare with the default.
 type Setting struct {
 	// Variables are the environment variables: "NCCL_PROTO=LL". The default has none.
 	Variables []string
@@ -30,9 +30,9 @@ const (
 	bufferAdvice = "NCCL allocates a buffer of this size for each channel, connection and protocol."
 )
 
-// NCCL are the settings of NCCL that are worth a try for a collective ("all_reduce"), and goddp's own for GPUs. An algorithm
-// or a protocol is forced for that collective alone: a plain NCCL_ALGO=Tree makes NCCL fail in an all-gather, which
-// has no tree.
+// NCCL returns the NCCL settings worth trying for a collective ("all_reduce"), and goddp's for GPUs. An algorithm
+// or a protocol is forced only for that collective: a plain NCCL_ALGO=Tree makes NCCL fail in an all-gather, which
+// has no tree algorithm.
 func NCCL(collective string) []Setting {
 	function := strings.ReplaceAll(collective, "_", "") // NCCL's name of it
 	var settings []Setting
