@@ -65,7 +65,7 @@ func openDevice(w World, s jobenv.Device, log *slog.Logger) (device.Device, erro
 	case gpu >= gpus:
 		return nil, fmt.Errorf("GPU %d for local rank %d of %d: this host has %d; start fewer workers on it, or set "+jobenv.DeviceVar+"=cpu", gpu, w.LocalRank, w.LocalSize, gpus)
 	}
-	return cuda.Open(gpu, &cuda.Options{AllowTF32: s.AllowTF32, TuneMatMul: s.TuneMatMul, Nondeterministic: s.Nondeterministic, Log: log})
+	return cuda.Open(gpu, &cuda.Options{AllowTF32: s.AllowTF32, TuneConvolutions: s.TuneConvolutions, Nondeterministic: s.Nondeterministic, Log: log})
 }
 
 // isUnusable reports whether the host has a GPU's device file in the folder dev, although CUDA counts no GPU and

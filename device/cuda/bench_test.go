@@ -3,7 +3,6 @@
 package cuda
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"testing"
@@ -49,8 +48,6 @@ func BenchmarkMatMul(b *testing.B) {
 	}{
 		{"float32", device.Float32, Options{}}, {"tf32", device.Float32, Options{AllowTF32: true}},
 		{"bfloat16", device.BFloat16, Options{}}, {"float16", device.Float16, Options{}}, {"float64", device.Float64, Options{}},
-		{"float32/tuned", device.Float32, Options{TuneMatMul: true}}, {"tf32/tuned", device.Float32, Options{AllowTF32: true, TuneMatMul: true}},
-		{"bfloat16/tuned", device.BFloat16, Options{TuneMatMul: true}},
 	} {
 		c.opts.Log = quiet()
 		d := gpu(b, &c.opts)
@@ -67,16 +64,8 @@ func BenchmarkMatMul(b *testing.B) {
 		b.Run(c.name+"/weight", func(b *testing.B) {
 			measure(b, d, flops, "TFLOP/s", func() error { return k.MatMul(s, w, device.Accum{Alpha: 1e-9, Beta: 1}, y, true, x, false) })
 		})
-		// The bias's gradient is computed in the weight's product, and in a separate pass.
-		grads := linearGrad{dw: w, accW: device.Accum{Alpha: 1e-9, Beta: 1}, db: bias, accB: device.Store, g: y, x: x}
 		b.Run(c.name+"/weight+bias", func(b *testing.B) {
-			measure(b, d, flops, "TFLOP/s", func() error { return d.kernels.gradsApart(s, grads) })
-		})
-		b.Run(c.name+"/weight+bias fused", func(b *testing.B) {
-			if err := d.kernels.gradsFused(s, grads); errors.Is(err, errUnsupported) {
-				b.Skip(err)
-			}
-			measure(b, d, flops, "TFLOP/s", func() error { return d.kernels.gradsFused(s, grads) })
+			measure(b, d, flops, "TFLOP/s", func() error { return k.LinearGrad(s, w, device.Accum{Alpha: 1e-9, Beta: 1}, bias, device.Store, y, x) })
 		})
 		if c.dt == device.Float64 {
 			continue

@@ -7,7 +7,6 @@ package cuda
 import "C"
 
 import (
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"unsafe"
@@ -21,8 +20,8 @@ import (
 type blasLt struct {
 	d     *gpuDevice
 	lib   *dl.Library
-	fns   *C.blaslt // in C's memory
-	plans map[product]*plan
+	fns   *C.blaslt                  // in C's memory
+	plans map[product]*C.blaslt_plan // nil: cuBLAS has no kernel
 }
 
 // product holds everything that cuBLAS's choice of an algorithm depends on. It uses cuBLAS's
@@ -43,13 +42,11 @@ type product struct {
 	strideA, strideB, strideD int
 }
 
-// These are the epilogues: operations fused behind the product. epilogueBiasGrad sums B's columns and
-// overwrites the bias address with the sums, without the product's factor. epilogueGELUTanh writes the
-// operand of GELUTanh to the matrix aux, and epilogueGELUTanhGrad reads it.
+// These are the epilogues: operations fused behind the product. epilogueGELUTanh writes the operand of GELUTanh
+// to the matrix aux, and epilogueGELUTanhGrad reads it.
 const (
 	epilogueNone         = 1
-	epilogueBias         = 4   // may be added to epilogueGELUTanh
-	epilogueBiasGrad     = 512 // CUBLASLT_EPILOGUE_BGRADB: B must be stored transposed
+	epilogueBias         = 4 // may be added to epilogueGELUTanh
 	epilogueGELUTanh     = 32 | 128
 	epilogueGELUTanhGrad = 64 | 128
 )
@@ -59,12 +56,6 @@ func epilogue(bias device.Tensor) C.int {
 		return epilogueNone
 	}
 	return epilogueBias
-}
-
-// plan is a way to compute a product.
-type plan struct {
-	c    *C.blaslt_plan
-	best C.int // the index of the chosen candidate
 }
 
 // errUnsupported reports that cuBLAS has no kernel for a product.
@@ -77,7 +68,7 @@ func openBlasLt(d *gpuDevice) (*blasLt, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cuda: %w", err)
 	}
-	b := &blasLt{d: d, lib: lib, fns: (*C.blaslt)(C.calloc(1, C.sizeof_blaslt)), plans: map[product]*plan{}}
+	b := &blasLt{d: d, lib: lib, fns: (*C.blaslt)(C.calloc(1, C.sizeof_blaslt)), plans: map[product]*C.blaslt_plan{}}
 	err = fill(lib, int(C.blaslt_count()),
 		func(i int) string { return C.GoString(C.blaslt_symbol(C.int(i))) },
 		func(i int, f unsafe.Pointer) { C.blaslt_set(b.fns, C.int(i), f) })
@@ -100,7 +91,7 @@ func (b *blasLt) version() uint64 { return uint64(C.blaslt_version(b.fns)) }
 func (b *blasLt) close() error {
 	for _, p := range b.plans {
 		if p != nil {
-			C.blaslt_plan_free(b.fns, p.c)
+			C.blaslt_plan_free(b.fns, p)
 		}
 	}
 	err := b.check("cublasLtDestroy", C.blaslt_destroy(b.fns, b.d.drv.fns, b.d.ctx))
@@ -120,15 +111,14 @@ func (b *blasLt) check(call string, status C.int) error {
 	return &Error{Device: b.d.name, Call: call, Code: int(status), Name: C.GoString(C.blaslt_error_name(b.fns, status))}
 }
 
-// plan returns the plan for a product. The first call for a product queries cuBLAS, and fresh is true;
-// later calls return the same plan. The error is errUnsupported if cuBLAS has no kernel for the
-// product.
-func (b *blasLt) plan(p product, bias, aux uint64) (_ *plan, fresh bool, err error) {
+// plan returns the plan for a product. The first call for a product queries cuBLAS; later calls return the
+// same plan. The error is errUnsupported if cuBLAS has no kernel for the product.
+func (b *blasLt) plan(p product, bias, aux uint64) (*C.blaslt_plan, error) {
 	if found, ok := b.plans[p]; ok {
 		if found == nil {
-			return nil, false, errUnsupported
+			return nil, errUnsupported
 		}
-		return found, false, nil
+		return found, nil
 	}
 	w := C.blaslt_product{
 		ta: C.int(flag(p.ta)), tb: C.int(flag(p.tb)),
@@ -138,17 +128,17 @@ func (b *blasLt) plan(p product, bias, aux uint64) (_ *plan, fresh bool, err err
 		batch: C.int32_t(p.batch), strideA: C.int64_t(p.strideA), strideB: C.int64_t(p.strideB), strideD: C.int64_t(p.strideD),
 	}
 	w._type, w.compute, w.scale = p.types()
-	made := &plan{}
-	status := C.blaslt_plan_new(b.fns, b.d.drv.fns, b.d.ctx, &w, &made.c)
+	var made *C.blaslt_plan
+	status := C.blaslt_plan_new(b.fns, b.d.drv.fns, b.d.ctx, &w, &made)
 	if status == C.BLASLT_NOT_SUPPORTED {
 		b.plans[p] = nil
-		return nil, false, errUnsupported
+		return nil, errUnsupported
 	}
 	if err := b.check("cublasLtMatmulAlgoGetHeuristic", status); err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	b.plans[p] = made
-	return made, true, nil
+	return made, nil
 }
 
 // types returns cuBLAS's constants for the type of the elements, of the computation, and of the
@@ -178,49 +168,12 @@ type arguments struct {
 	a, b, c, d, bias, aux uint64
 }
 
-// run enqueues a product, using candidate i of its plan.
-func (b *blasLt) run(s *gpuStream, p *plan, i C.int, a arguments) error {
+// run enqueues a product.
+func (b *blasLt) run(s *gpuStream, p *C.blaslt_plan, a arguments) error {
 	work, err := s.workspace()
 	if err != nil {
 		return err
 	}
-	return s.enqueued(b.check("cublasLtMatmul", C.blaslt_run(b.fns, b.d.drv.fns, b.d.ctx, p.c, i, C.double(a.alpha), C.uint64_t(a.a), C.uint64_t(a.b),
+	return s.enqueued(b.check("cublasLtMatmul", C.blaslt_run(b.fns, b.d.drv.fns, b.d.ctx, p, C.double(a.alpha), C.uint64_t(a.a), C.uint64_t(a.b),
 		C.double(a.beta), C.uint64_t(a.c), C.uint64_t(a.d), C.uint64_t(a.bias), C.uint64_t(a.aux), C.uint64_t(work.Addr()), workspaceSize, s.handle)))
-}
-
-// algo returns the name of candidate i of a plan: cuBLAS's description of the algorithm.
-func (p *plan) algo(i C.int) string {
-	return hex.EncodeToString(C.GoBytes(unsafe.Pointer(C.blaslt_plan_algo(p.c, i)), C.sizeof_blaslt_algo))
-}
-
-// tune selects the fastest candidate of a product's plan: from an earlier timing, or by timing the
-// candidates on the product's operands, with results in scratch memory. If the timing fails, cuBLAS's
-// default choice is kept.
-func (b *blasLt) tune(s *gpuStream, known *choices, w product, p *plan, a arguments, size int) error {
-	what, count := fmt.Sprintf("%+v", w), C.blaslt_plan_count(p.c)
-	if chosen, ok := known.made[what]; ok {
-		for i := range count {
-			if p.algo(i) == chosen {
-				p.best = i
-				return nil
-			}
-		}
-	}
-	captured, err := s.capturing()
-	if err != nil || captured {
-		return err
-	}
-	scratch, err := b.d.Alloc(size)
-	if err != nil {
-		return nil
-	}
-	defer b.d.Free(scratch)
-	a.d = uint64(scratch.Addr())
-	best, decided, err := b.d.race(s, int(count), func(i int) error { return b.run(s, p, C.int(i), a) })
-	if err != nil || !decided {
-		return err
-	}
-	p.best = C.int(best)
-	known.put(what, p.algo(p.best))
-	return nil
 }

@@ -81,12 +81,10 @@ typedef struct {
 	size_t workspace;
 } blaslt_product;
 
-enum { BLASLT_CANDIDATES = 16 };
-
 typedef struct {
 	uintptr_t op, a, b, d;
 	int scale, count;
-	blaslt_found found[BLASLT_CANDIDATES]; // the best first, by cuBLAS's estimate
+	blaslt_found found; // the best by cuBLAS's estimate
 } blaslt_plan;
 
 static inline void blaslt_plan_free(blaslt *t, blaslt_plan *p) {
@@ -139,10 +137,10 @@ static inline int blaslt_describe(blaslt *t, blaslt_plan *p, const blaslt_produc
 	TRY(t->cublasLtMatmulPreferenceSetAttribute(pref, ALIGN_C, &w->alignD, sizeof w->alignD));
 	TRY(t->cublasLtMatmulPreferenceSetAttribute(pref, ALIGN_D, &w->alignD, sizeof w->alignD));
 #undef TRY
-	return t->cublasLtMatmulAlgoGetHeuristic(t->handle, p->op, p->a, p->b, p->d, p->d, pref, BLASLT_CANDIDATES, p->found, &p->count);
+	return t->cublasLtMatmulAlgoGetHeuristic(t->handle, p->op, p->a, p->b, p->d, p->d, pref, 1, &p->found, &p->count);
 }
 
-// blaslt_plan_new finds the algorithms for a product; BLASLT_NOT_SUPPORTED means that there is
+// blaslt_plan_new finds the algorithm for a product; BLASLT_NOT_SUPPORTED means that there is
 // none.
 static inline int blaslt_plan_new(blaslt *t, driver *d, uintptr_t ctx, const blaslt_product *w, blaslt_plan **out) {
 	if (drv_enter(d, ctx) != 0) return BLASLT_NOT_INITIALIZED;
@@ -153,7 +151,7 @@ static inline int blaslt_plan_new(blaslt *t, driver *d, uintptr_t ctx, const bla
 	p->scale = w->scale;
 	r = blaslt_describe(t, p, w, pref);
 	t->cublasLtMatmulPreferenceDestroy(pref);
-	if (r == 0 && (p->count == 0 || p->found[0].state != 0)) r = BLASLT_NOT_SUPPORTED;
+	if (r == 0 && (p->count == 0 || p->found.state != 0)) r = BLASLT_NOT_SUPPORTED;
 	if (r != 0) {
 		blaslt_plan_free(t, p);
 		p = NULL;
@@ -162,11 +160,8 @@ static inline int blaslt_plan_new(blaslt *t, driver *d, uintptr_t ctx, const bla
 	return r;
 }
 
-static inline const blaslt_algo *blaslt_plan_algo(const blaslt_plan *p, int i) { return &p->found[i].algo; }
-static inline int blaslt_plan_count(const blaslt_plan *p) { return p->count; }
-
-// blaslt_run computes D = alpha·A·B + beta·C with a plan's algorithm i. C may be D.
-static inline int blaslt_run(blaslt *t, driver *d, uintptr_t ctx, blaslt_plan *p, int i, double alpha, uint64_t a, uint64_t b,
+// blaslt_run computes D = alpha·A·B + beta·C with a plan. C may be D.
+static inline int blaslt_run(blaslt *t, driver *d, uintptr_t ctx, blaslt_plan *p, double alpha, uint64_t a, uint64_t b,
 		double beta, uint64_t c, uint64_t dst, uint64_t bias, uint64_t aux, uint64_t workspace, size_t size, uintptr_t stream) {
 	enum { BIAS_POINTER = 8, AUX_POINTER = 11, R_64F = 1 };
 	if (drv_enter(d, ctx) != 0) return BLASLT_NOT_INITIALIZED;
@@ -177,7 +172,7 @@ static inline int blaslt_run(blaslt *t, driver *d, uintptr_t ctx, blaslt_plan *p
 	const float alpha32 = alpha, beta32 = beta;
 	const int wide = p->scale == R_64F;
 	return t->cublasLtMatmul(t->handle, p->op, wide ? (const void *)&alpha : &alpha32, a, p->a, b, p->b,
-		wide ? (const void *)&beta : &beta32, c, p->d, dst, p->d, &p->found[i].algo, workspace, size, stream);
+		wide ? (const void *)&beta : &beta32, c, p->d, dst, p->d, &p->found.algo, workspace, size, stream);
 }
 
 #endif

@@ -18,6 +18,7 @@ import (
 // convs computes convolutions with cuDNN, for prepared shapes.
 type convs struct {
 	k      *kernelSet
+	tune   bool                   // whether cuDNN's kernels are timed
 	plans  map[convKey]*cudnnPlan // a nil plan means this package's kernels
 	passes int                    // the number of passes computed by cuDNN
 }
@@ -244,7 +245,7 @@ func serves(key convKey) bool {
 // the next call may have more. The caller must check whether the device has failed.
 func (c *convs) choose(s *gpuStream, lib *cudnn, key convKey, ops convOperands) (*cudnnPlan, error) {
 	most := 1
-	if c.k.races != nil {
+	if c.tune {
 		most = convCandidates
 	}
 	plans, err := lib.convolution(key).plans(most, func(notes []C.int) bool { return c.suits(key.dt, notes) })

@@ -129,7 +129,7 @@ func checkConvolutions(t *testing.T, d *gpuDevice, cases ...imageCase) {
 }
 
 func TestConvolutionsByCudnn(t *testing.T) {
-	d := gpu(t, &Options{TuneMatMul: true, Log: quiet()})
+	d := gpu(t, &Options{TuneConvolutions: true, Log: quiet()})
 	if d.kernels.cudnn() == nil {
 		t.Skip("there is no cuDNN")
 	}
@@ -144,7 +144,7 @@ func TestConvolutionsByCudnn(t *testing.T) {
 func TestEmulatedConvolutionsByCudnn(t *testing.T) {
 	fakegpu.Use(t)
 	for _, tune := range []bool{false, true} {
-		checkConvolutions(t, gpu(t, &Options{TuneMatMul: tune, Log: quiet()}),
+		checkConvolutions(t, gpu(t, &Options{TuneConvolutions: tune, Log: quiet()}),
 			imageCase{device.BFloat16, 2, 4, 5, 6, 3, 2, 2, true}, imageCase{device.BFloat16, 2, 3, 9, 6, 7, 2, 1, true}, imageCase{device.BFloat16, 2, 3, 6, 4, 3, 1, 1, true}, imageCase{device.Float32, 2, 3, 4, 5, 1, 1, 1, false})
 	}
 }
@@ -186,7 +186,7 @@ func exhaust(d *gpuDevice) (release func()) {
 func TestEmulatedConvolutionsArePreparedWhenThereIsMemory(t *testing.T) {
 	fakegpu.Use(t)
 	for _, tune := range []bool{false, true} {
-		d := gpu(t, &Options{TuneMatMul: tune, Log: quiet()})
+		d := gpu(t, &Options{TuneConvolutions: tune, Log: quiet()})
 		v := imageCase{device.BFloat16, 2, 3, 9, 6, 7, 2, 1, true}.make(t, d) // its images are folded
 		prepare := func(pass convPass) int {
 			t.Helper()

@@ -11,20 +11,16 @@ type Options struct {
 	// AllowTF32 allows matrix products and convolutions of float32 to round their operands to TF32, which has 11
 	// significant bits. Tensor cores multiply TF32 about six times as fast.
 	AllowTF32 bool
-	// TuneMatMul times cuBLAS's candidate kernels at the first product of each shape and selects the fastest. By
-	// default the device uses cuBLAS's heuristic, which is good for large products. TuneMatMul also times
-	// whether to fuse a Linear's bias gradient into its weight's product. The first product of a shape then
-	// waits for the device. The results are stored in CacheDir for later runs with the same type of GPU and
-	// version of cuBLAS. Until then, two ranks or two runs may round differently. TuneMatMul also times cuDNN's
-	// kernels for convolutions and their gradients, but does not store these results.
-	TuneMatMul bool
+	// TuneConvolutions times cuDNN's kernels at the first convolution of each shape and selects the fastest, as
+	// torch.backends.cudnn.benchmark does. That convolution waits for the device. Two ranks or two runs may round
+	// differently.
+	TuneConvolutions bool
 	// Nondeterministic allows a nondeterministic backward pass of attention, as in PyTorch by default. cuDNN
 	// then needs less time and less scratch memory. Runs with the same inputs differ by rounding.
 	Nondeterministic bool
 	// MemoryLimit is the maximum device memory that Alloc uses, in bytes. 0 means no limit.
 	MemoryLimit int64
-	// CacheDir is the folder for compiled kernels and TuneMatMul's results; default goddp/kernels in the user's
-	// cache folder.
+	// CacheDir is the folder for compiled kernels; default goddp/kernels in the user's cache folder.
 	CacheDir string
 	// Log receives, at debug level, the GPU and the libraries that were found; default
 	// slog.Default().

@@ -79,11 +79,9 @@
 // types accumulate in float32. A Linear's bias is fused into the product's epilogue if cuBLAS has a fast kernel for
 // that. ReLU is not, because some of cuBLAS's 16-bit kernels turn NaN into 0. In a FeedForward of a 16-bit type, the
 // tanh approximation of GELU is fused into the first product, and its derivative into the product of the backward
-// pass. In float32 cuBLAS's GELU has errors of 4e-4, so a separate kernel computes it. The algorithm is chosen once
-// per shape, type and alignment: by cuBLAS's heuristic, or by timing if Options.TuneMatMul is set. TuneMatMul also
-// decides whether a bias's gradient is fused into its weight's product or computed as a separate sum, and stores its
-// results with the compiled kernels. Products are never timed during a graph capture, and enqueueing a product of a
-// known shape allocates nothing.
+// pass. In float32 cuBLAS's GELU has errors of 4e-4, so a separate kernel computes it. cuBLAS's
+// heuristic chooses the algorithm once per shape, type and alignment. Enqueueing a product of a known shape allocates
+// nothing.
 //
 // # Attention
 //
@@ -110,8 +108,8 @@
 // little scratch memory, and shapes that cuDNN rejects, which are logged at level info. Only deterministic cuDNN
 // kernels that accumulate in float32 are used, and for float32 none with TF32, unless Options.AllowTF32 is set. The
 // first call for a shape builds the plan for the result and, if it records gradients, the plans for the gradients
-// (PrepareConv2d); if memory is short, a later call does. Options.TuneMatMul times up to six cuDNN kernels for each,
-// as for products. The 16-bit kernels are written for channels last; with channels first, cuDNN copies the operands.
+// (PrepareConv2d); if memory is short, a later call does. Options.TuneConvolutions times up to six cuDNN kernels for each.
+// The 16-bit kernels are written for channels last; with channels first, cuDNN copies the operands.
 // Images with fewer than eight channels, such as RGB input, are folded before the convolution: with strides of 2,
 // each block of 2 x 2 pixels becomes one pixel with the channels of all four.
 //

@@ -48,8 +48,6 @@ type kernelSet struct {
 	blas     *blasLt
 	compiler string // the compiler's name and version, for the log
 	tf32     bool
-	races    *choices                   // nil unless products are tuned
-	fused    map[product]bool           // whether LinearGrad computes a product's bias gradient in the product
 	prepared map[any]bool               // the layers and feedForwards whose gradients' kernels are loaded
 	custom   map[customKey]customModule // modules by first launch
 
@@ -103,9 +101,9 @@ func (k *kernelSet) Values() *kernels.Values { return &k.values }
 // and loading can wait for all work on the device, which may include a collective that waits for a
 // peer.
 func newKernels(d *gpuDevice, o Options) (_ *kernelSet, err error) {
-	k := &kernelSet{d: d, tf32: o.AllowTF32, fused: map[product]bool{}, prepared: map[any]bool{}, custom: map[customKey]customModule{}}
+	k := &kernelSet{d: d, tf32: o.AllowTF32, prepared: map[any]bool{}, custom: map[customKey]customModule{}}
 	k.flash = flash{k: k, ways: map[flashShape]*flashWay{}, faults: map[flashKind]error{}, anyOrder: o.Nondeterministic, maxWork: flashWork, maxWait: flashWait}
-	k.convs = convs{k: k, plans: map[convKey]*cudnnPlan{}}
+	k.convs = convs{k: k, plans: map[convKey]*cudnnPlan{}, tune: o.TuneConvolutions}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, k.close())
@@ -134,9 +132,6 @@ func newKernels(d *gpuDevice, o Options) (_ *kernelSet, err error) {
 	}
 	if k.blas, err = openBlasLt(d); err != nil {
 		return nil, err
-	}
-	if o.TuneMatMul {
-		k.races = openChoices(d, k.blas)
 	}
 	if _, err := d.compute.workspace(); err != nil {
 		return nil, err

@@ -66,18 +66,6 @@ func TestCompileWantsTypes(t *testing.T) {
 	}
 }
 
-// Products whose kernels are chosen by timing pass the conformance suite.
-func TestTunedProducts(t *testing.T) {
-	d := gpu(t, &Options{TuneMatMul: true})
-	for _, c := range devicetest.Cases(device.BFloat16) {
-		if strings.HasPrefix(c.Name, "MatMul") || strings.HasPrefix(c.Name, "Linear") {
-			if err := c.Check(t.Context(), d); err != nil {
-				t.Error(err)
-			}
-		}
-	}
-}
-
 // Linear with a ReLU keeps a NaN and does not make it 0.
 func TestLinearKeepsNaN(t *testing.T) {
 	d := gpu(t, nil)

@@ -5,7 +5,6 @@ package cuda
 import (
 	"errors"
 	"fmt"
-	"strconv"
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/kernels"
@@ -45,102 +44,16 @@ func (k *kernelSet) finish(st device.Stream, dst, bias device.Tensor, act kernel
 	return nil
 }
 
-// LinearGrad uses one fused kernel if that was measured to be faster, and otherwise a product and a sum.
 func (k *kernelSet) LinearGrad(st device.Stream, dw device.Tensor, accW device.Accum, db device.Tensor, accB device.Accum, g, x device.Tensor) error {
 	operands.LinearGrad(dw, db, g, x)
-	a := linearGrad{dw, accW, db, accB, g, x}
-	fuse, err := k.fuses(st, a)
-	switch {
-	case err != nil:
-	case fuse:
-		err = k.gradsFused(st, a)
-	default:
-		err = k.gradsApart(st, a)
+	err := k.MatMul(st, dw, accW, g, true, x, false)
+	if err == nil {
+		err = k.Sum(st, db, accB, g)
 	}
 	if err != nil {
 		return fmt.Errorf("LinearGrad of %v and %v: %w", g, x, err)
 	}
 	return nil
-}
-
-// linearGrad holds the operands of a LinearGrad.
-type linearGrad struct {
-	dw   device.Tensor
-	accW device.Accum
-	db   device.Tensor
-	accB device.Accum
-	g, x device.Tensor
-}
-
-// product returns the product for dw with an epilogue that computes db. It sums over the rows of g, which
-// is the product's inner dimension: g is cuBLAS's B, stored transposed.
-func (a linearGrad) product() product {
-	return product{rows: a.x.Shape[1], cols: a.g.Shape[1], inner: a.g.Shape[0], tb: true, epilogue: epilogueBiasGrad, batch: 1}
-}
-
-func (k *kernelSet) gradsApart(st device.Stream, a linearGrad) error {
-	if err := k.MatMul(st, a.dw, a.accW, a.g, true, a.x, false); err != nil {
-		return err
-	}
-	return k.Sum(st, a.db, a.accB, a.g)
-}
-
-// gradsFused computes both gradients in one kernel. It needs accB.Beta 0, because cuBLAS overwrites db.
-// cuBLAS does not scale the sums, so gradsFused scales db afterwards.
-func (k *kernelSet) gradsFused(st device.Stream, a linearGrad) error {
-	err := k.multiply(st, a.product(), a.dw, a.accW, a.g, a.x, besides{bias: a.db})
-	if err != nil || a.accB.Alpha == 1 {
-		return err
-	}
-	return k.scale(st, a.db, a.accB.Alpha)
-}
-
-// fuses reports whether to compute a with gradsFused. It times both alternatives once per product, because
-// cuBLAS's fused kernel may be much slower than its best product. Versions of cuBLAS before 12.3.4 have no
-// fused kernel for a single row.
-func (k *kernelSet) fuses(st device.Stream, a linearGrad) (bool, error) {
-	p := a.product()
-	if k.races == nil || a.accB.Beta != 0 || p.inner < 2 || a.dw.Len() == 0 {
-		return false, nil
-	}
-	k.complete(&p, a.dw, a.accW, a.g, a.x, besides{bias: a.db})
-	if p.alignD != device.Align || p.alignBias != device.Align { // the race uses scratch memory, which is always aligned
-		return false, nil
-	}
-	if fuse, known := k.fused[p]; known {
-		return fuse, nil
-	}
-	what := fmt.Sprintf("%+v or a product and a sum", p)
-	if way, known := k.races.made[what]; known {
-		k.fused[p] = way == "1"
-		return k.fused[p], nil
-	}
-	s := k.d.stream(st)
-	captured, err := s.capturing()
-	if err != nil || captured {
-		return false, err
-	}
-	scratch, err := k.scratch(&a.dw, &a.db)
-	if err != nil {
-		return false, nil
-	}
-	defer k.d.Free(scratch)
-	ways := [...]func(device.Stream, linearGrad) error{k.gradsApart, k.gradsFused}
-	for _, way := range ways { // loads and tunes the kernels before the race
-		if way(st, a) != nil {
-			k.fused[p] = false
-			return false, k.d.Err()
-		}
-	}
-	best, decided, err := k.d.race(s, len(ways), func(i int) error { return ways[i](st, a) })
-	if err != nil {
-		return false, err
-	}
-	k.fused[p] = best == 1
-	if decided {
-		k.races.put(what, strconv.Itoa(best))
-	}
-	return k.fused[p], nil
 }
 
 // scratch replaces the memory of tensors by parts of one new buffer with undefined content.
@@ -175,28 +88,23 @@ func (k *kernelSet) freeScratch(s *gpuStream, scratch device.Buffer) {
 type layer struct {
 	dt      device.DType
 	m, n, k int
-	bias    bool
 }
 
-// PrepareLinearGrad computes the gradients once per layer, into scratch memory, using y as the incoming
+// PrepareLinearGrad computes the gradients of x and w once per layer, into scratch memory, using y as the incoming
 // gradient. cuBLAS loads a kernel at its first call. Loading can wait for all work in flight while it
 // holds the context's lock, and then not even a collective could be aborted. If memory is short, or during
 // a graph capture, PrepareLinearGrad does nothing, and the first backward pass loads the kernels.
 func (k *kernelSet) PrepareLinearGrad(st device.Stream, y, x, w, bias device.Tensor) error {
 	m, n, inner := operands.Linear(y, x, w, bias)
-	return k.prepare(st, layer{y.DType, m, n, inner, !bias.IsZero()}, func(s *gpuStream) error {
-		dx, dw, db := x, w, bias
-		scratch, err := k.scratch(&dx, &dw, &db)
+	return k.prepare(st, layer{y.DType, m, n, inner}, func(s *gpuStream) error {
+		dx, dw := x, w
+		scratch, err := k.scratch(&dx, &dw)
 		if err != nil {
 			return nil
 		}
 		defer k.d.Free(scratch)
 		err = k.MatMul(s, dx, device.Store, y, false, w, false)
-		switch {
-		case err != nil:
-		case !bias.IsZero():
-			err = k.LinearGrad(s, dw, device.Store, db, device.Store, y, x)
-		default:
+		if err == nil {
 			err = k.MatMul(s, dw, device.Store, y, true, x, false)
 		}
 		if err != nil {

@@ -3,101 +3,30 @@
 package cuda
 
 import (
-	"errors"
-	"strings"
 	"testing"
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/kernels"
-	"github.com/goddp/goddp/internal/testkit/devicetest"
-	"github.com/goddp/goddp/internal/testkit/fakegpu"
 )
-
-// fusing is a device whose LinearGrad always uses cuBLAS's fused kernel if there is one, even if it
-// is slower.
-type fusing struct {
-	*gpuDevice
-	fused, all int
-}
-
-func (f *fusing) Kernels() device.Kernels { return fusingKernels{f.kernels, f} }
-
-type fusingKernels struct {
-	*kernelSet
-	f *fusing
-}
-
-func (k fusingKernels) LinearGrad(s device.Stream, dw device.Tensor, accW device.Accum, db device.Tensor, accB device.Accum, g, x device.Tensor) error {
-	k.f.all++
-	if accB.Beta == 0 && g.Shape[0] > 1 && dw.Len() > 0 {
-		err := k.gradsFused(s, linearGrad{dw, accW, db, accB, g, x})
-		if err == nil {
-			k.f.fused++
-		}
-		if !errors.Is(err, errUnsupported) {
-			return err
-		}
-	}
-	return k.kernelSet.LinearGrad(s, dw, accW, db, accB, g, x)
-}
-
-// The conformance suite checks cuBLAS's fused bias gradient, which the race may never choose: it
-// sums the right operand along the right axis, without the product's factor.
-func TestFusedBiasGradient(t *testing.T) {
-	checkFusedBiasGradient(t, devicetest.Cases(device.Float16, device.BFloat16), false)
-}
-
-func TestEmulatedFusedBiasGradient(t *testing.T) {
-	fakegpu.Use(t)
-	checkFusedBiasGradient(t, devicetest.Cases(), true)
-}
-
-func checkFusedBiasGradient(t *testing.T, cases []devicetest.Case, quick bool) {
-	d := gpu(t, nil)
-	fused := 0
-	for _, c := range cases {
-		if strings.HasPrefix(c.Name, "LinearGrad") {
-			f, check := &fusing{gpuDevice: d}, c.Check
-			if quick {
-				check = c.CheckQuickly
-			}
-			if err := check(t.Context(), f); err != nil {
-				t.Error(err)
-			}
-			t.Logf("%s: %d of %d fused", c.Name, f.fused, f.all)
-			fused += f.fused
-		}
-	}
-	if fused == 0 {
-		t.Error("cuBLAS fused nothing")
-	}
-}
 
 // multiplying opens a device on the fake libcuda and libcublasLt. The fake libcublasLt computes
 // products; all other kernels do nothing.
-func multiplying(t *testing.T, tune bool) *gpuDevice {
+func multiplying(t *testing.T) *gpuDevice {
 	t.Helper()
 	d := bare(t)
 	b, err := openBlasLt(d)
 	ok(t, err)
-	d.kernels = &kernelSet{d: d, blas: b, fused: map[product]bool{}, prepared: map[any]bool{}}
-	if tune {
-		d.kernels.races = &choices{made: map[string]string{}}
-	}
+	d.kernels = &kernelSet{d: d, blas: b, prepared: map[any]bool{}}
 	return d
 }
 
 // After PrepareLinearGrad the gradients of a Linear load no kernel and allocate no memory.
 func TestPreparedGradients(t *testing.T) {
-	for _, tune := range []bool{false, true} {
-		checkPreparedGradients(t, gpu(t, &Options{TuneMatMul: tune}))
-	}
+	checkPreparedGradients(t, gpu(t, nil))
 }
 
 func TestEmulatedPreparedGradients(t *testing.T) {
-	for _, tune := range []bool{false, true} {
-		checkPreparedGradients(t, multiplying(t, tune))
-	}
+	checkPreparedGradients(t, multiplying(t))
 }
 
 func checkPreparedGradients(t *testing.T, d *gpuDevice) {
@@ -114,7 +43,7 @@ func checkPreparedGradients(t *testing.T, d *gpuDevice) {
 		if now := d.Memory().InUse; now != held {
 			t.Errorf("preparing left %d bytes in use", now-held)
 		}
-		plans, races := len(d.kernels.blas.plans), len(d.kernels.fused)
+		plans := len(d.kernels.blas.plans)
 		if plans < 2 {
 			t.Errorf("bias %v: preparing found %d products", withBias, plans)
 		}
@@ -134,11 +63,8 @@ func checkPreparedGradients(t *testing.T, d *gpuDevice) {
 			ok(t, k.LinearGrad(s, w, device.Accum{Alpha: 0.5}, bias, device.Accum{Alpha: 0.5}, y, x))
 		}
 		ok(t, k.MatMul(s, w, device.Store, y, true, x, false))
-		if p, r := len(d.kernels.blas.plans), len(d.kernels.fused); p != plans || r != races {
-			t.Errorf("bias %v: %d products were found and %d races run after preparing", withBias, p-plans, r-races)
+		if p := len(d.kernels.blas.plans); p != plans {
+			t.Errorf("bias %v: %d products were found after preparing", withBias, p-plans)
 		}
-	}
-	if races := len(d.kernels.fused); races != int(flag(d.kernels.races != nil)) {
-		t.Errorf("%d races were run, tuning: %v", races, d.kernels.races != nil)
 	}
 }

@@ -49,16 +49,11 @@ func (k *kernelSet) multiply(st device.Stream, p product, dst device.Tensor, acc
 	}
 	s := k.d.stream(st)
 	a := k.complete(&p, dst, acc, x, y, e)
-	plan, fresh, err := k.blas.plan(p, a.bias, a.aux)
+	plan, err := k.blas.plan(p, a.bias, a.aux)
 	if err != nil {
 		return err
 	}
-	if fresh && k.races != nil {
-		if err := k.blas.tune(s, k.races, p, plan, a, dst.Bytes()); err != nil {
-			return err
-		}
-	}
-	return k.blas.run(s, plan, plan.best, a)
+	return k.blas.run(s, plan, a)
 }
 
 // complete sets the parts of p that depend on the operands, and returns the operands' addresses.

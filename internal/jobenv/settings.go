@@ -118,7 +118,7 @@ type Device struct {
 	Kind string // "cpu", "cuda", or "" for a GPU if there is one
 	GPU  int    // the GPU's number; -1: that of the local rank
 
-	AllowTF32, TuneMatMul, Nondeterministic bool
+	AllowTF32, TuneConvolutions, Nondeterministic bool
 }
 
 // ReadDevice reads these settings alone.
@@ -129,7 +129,7 @@ func ReadDevice(lookup Lookup) (Device, error) {
 
 func (r *reader) device() Device {
 	d := Device{
-		GPU: -1, AllowTF32: r.isOn(false, AllowTF32Var), TuneMatMul: r.isOn(false, TuneMatMulVar),
+		GPU: -1, AllowTF32: r.isOn(false, AllowTF32Var), TuneConvolutions: r.isOn(false, TuneConvolutionsVar),
 		Nondeterministic: r.isOn(false, NondeterministicVar),
 	}
 	d.Kind = r.text(DeviceVar)

@@ -102,7 +102,7 @@ const (
 const (
 	DeviceVar           = "GODDP_DEVICE"
 	AllowTF32Var        = "GODDP_ALLOW_TF32"
-	TuneMatMulVar       = "GODDP_TUNE_MATMUL"
+	TuneConvolutionsVar = "GODDP_TUNE_CONVOLUTIONS"
 	NondeterministicVar = "GODDP_NONDETERMINISTIC"
 	NoSmallAllReduceVar = "GODDP_NO_SMALL_ALLREDUCE"
 	HostIDVar           = "GODDP_HOST_ID"

@@ -9,7 +9,7 @@
 enum { OK = 0, INVALID_VALUE = 7, NOT_SUPPORTED = 15 };
 enum { TRANSA = 3, TRANSB = 4, EPILOGUE = 7, BIAS_POINTER = 8, AUX_POINTER = 11, AUX_LD = 12 };
 enum { LAYOUT_LD = 4, BATCH_COUNT = 5, BATCH_OFFSET = 6 };
-enum { NONE = 1, BIAS = 4, GELU_AUX = 32 | 128, DGELU = 64 | 128, BGRADB = 512 };
+enum { NONE = 1, BIAS = 4, GELU_AUX = 32 | 128, DGELU = 64 | 128 };
 enum { R_32F = 0, R_64F = 1, R_16F = 2, R_16BF = 14 }; // cudaDataType
 
 int fakegpu_enqueue_kernel(void *stream, void (*run)(void *), void *arg, void (*drop)(void *));
@@ -82,7 +82,6 @@ static int check(const operation *op, const layout *a, const layout *b, const la
 	if (m != d->rows || n != d->cols || k != kb) return INVALID_VALUE;
 	if (a->ld < (int64_t)a->rows || b->ld < (int64_t)b->rows || d->ld < (int64_t)d->rows) return INVALID_VALUE;
 	if (a->batch != d->batch || b->batch != d->batch) return INVALID_VALUE;
-	if (op->epilogue == BGRADB && (!op->tb || k == 1)) return NOT_SUPPORTED;
 	if (op->epilogue & 128 && (op->ld_aux < (int64_t)d->rows || op->ld_aux % 8 != 0 || (uintptr_t)op->aux % 16 != 0)) return INVALID_VALUE;
 	return OK;
 }
@@ -93,8 +92,8 @@ int cublasLtMatmulAlgoGetHeuristic(void *handle, operation *op, layout *a, layou
 	*count = 0;
 	int r = check(op, a, b, d);
 	if (r != OK) return r;
-	memset(into, 0, 2 * sizeof *into);
-	*count = 2;
+	memset(into, 0, sizeof *into);
+	*count = 1;
 	return OK;
 }
 
@@ -141,11 +140,6 @@ static void multiply(void *arg) {
 				}
 				if (p->op.epilogue == DGELU) v *= gelu_slope(load_float(p->d.type, p->op.aux + beside));
 				store_float(p->d.type, p->D + (batch * p->d.offset + i + j * p->d.ld) * size, v);
-			}
-			if (p->op.epilogue == BGRADB) {
-				double sum = 0;
-				for (uint64_t l = 0; l < k; l++) sum += at(p->B, &p->b, p->op.tb, batch, l, j);
-				store_float(p->d.type, p->op.bias + j * size, sum);
 			}
 		}
 	}
