@@ -17,7 +17,7 @@ func train(pg *comm.ProcessGroup) error {
 	x := autograd.FromSlice(pg.Device(), []float32{float32(1 + pg.Rank())}, 1, 1)
 	y := autograd.FromSlice(pg.Device(), []float32{float32(3 + 3*pg.Rank())}, 1, 1)
 
-	model, err := ddp.New(nn.Linear(1, 1, nn.LinearOptions{NoBias: true}), pg, nil)
+	model, err := ddp.New(nn.Linear(1, 1, &nn.LinearOptions{NoBias: true}), pg, nil)
 	if err != nil {
 		return err
 	}
@@ -26,8 +26,8 @@ func train(pg *comm.ProcessGroup) error {
 		return err
 	}
 	for range 50 {
-		loss := nn.MSELoss(model.Forward(x), y)
-		if err := loss.Backward(); err != nil { // averages the gradients of both ranks
+		loss := nn.MSELoss(model.Forward(x), y, nil)
+		if err := loss.Backward(nil); err != nil { // averages the gradients of both ranks
 			return err
 		}
 		if err := opt.Step(); err != nil {

@@ -65,7 +65,7 @@ func (c *check) scan(params []*nn.Parameter, group *comm.ProcessGroup) error {
 		}
 	}
 	if group != nil { // even after an error: the other ranks wait for this rank
-		c.agreed = group.With(comm.CallOptions{Name: "overflow"}).AllReduce(found, comm.Max)
+		c.agreed = group.With(&comm.CallOptions{Name: "overflow"}).AllReduce(found, comm.Max)
 		err = errors.Join(err, c.agreed.Wait(group.Context()))
 	}
 	if err == nil {

@@ -10,8 +10,8 @@
 //	opt, err := optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.1, MasterWeights: true})
 //	scaler, err := amp.NewScaler(nil)
 //	for range steps {
-//		loss := nn.CrossEntropyLoss(model.Forward(x), labels)
-//		if err := scaler.Scale(loss).Backward(); err != nil {
+//		loss := nn.CrossEntropyLoss(model.Forward(x), labels, nil)
+//		if err := scaler.Scale(loss).Backward(nil); err != nil {
 //			return err
 //		}
 //		if err := scaler.Step(opt); err != nil {

@@ -28,7 +28,7 @@ func ExampleScaler() {
 	}
 	for _, input := range []float32{1, float32(math.Inf(1)), 1} {
 		loss := autograd.Sum(autograd.Mul(w.Var(), autograd.FromSlice(dev, []float32{input})))
-		if err := scaler.Scale(loss).Backward(); err != nil {
+		if err := scaler.Scale(loss).Backward(nil); err != nil {
 			fmt.Println(err)
 			return
 		}

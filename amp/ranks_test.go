@@ -28,7 +28,7 @@ import (
 // does not compute in 16-bit types.
 func perceptron(dt device.DType) nn.Module {
 	o := nn.LinearOptions{DType: dt, Compute: device.Float32}
-	return nn.Sequential(nn.Linear(6, 24, o), nn.ReLU(), nn.Linear(24, 24, o), nn.ReLU(), nn.Linear(24, 2, o))
+	return nn.Sequential(nn.Linear(6, 24, &o), nn.ReLU(), nn.Linear(24, 24, &o), nn.ReLU(), nn.Linear(24, 2, &o))
 }
 
 // batch returns inputs and the outputs that a network should learn.
@@ -70,9 +70,9 @@ func TestFloat16OnTwoRanks(t *testing.T) {
 					if i == bad && rank == 1 {
 						device.Elements[float32](x.Tensor())[0] = 1e30
 					}
-					loss := nn.MSELoss(model.Forward(x), y)
+					loss := nn.MSELoss(model.Forward(x), y, nil)
 					before, whole := opt.Committed()
-					if err := errors.Join(scaler.Scale(loss).Backward(), scaler.Step(opt)); err != nil {
+					if err := errors.Join(scaler.Scale(loss).Backward(nil), scaler.Step(opt)); err != nil {
 						return err
 					}
 					after, still := opt.Committed()

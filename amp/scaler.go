@@ -1,6 +1,7 @@
 package amp
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -73,10 +74,7 @@ type Scaler struct {
 
 // NewScaler makes a Scaler. It returns an error if an option cannot be used.
 func NewScaler(opts *Options) (*Scaler, error) {
-	var o Options
-	if opts != nil {
-		o = *opts
-	}
+	o := *cmp.Or(opts, &Options{})
 	o, err := o.withDefaults()
 	if err != nil {
 		return nil, err

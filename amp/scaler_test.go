@@ -42,7 +42,7 @@ func backward(t *testing.T, s *amp.Scaler, p *nn.Parameter, g float32) {
 	t.Helper()
 	p.Var().ZeroGrad()
 	loss := autograd.Sum(autograd.Mul(p.Var(), autograd.FromSlice(p.Var().Device(), []float32{g})))
-	if err := s.Scale(loss).Backward(); err != nil {
+	if err := s.Scale(loss).Backward(nil); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -169,7 +169,7 @@ func TestSmallGradientsAreKept(t *testing.T) {
 		opt := must.New(optim.NewSGD([]*nn.Parameter{p}, &optim.SGDOptions{LR: 0x1p26, MasterWeights: true}))
 		s := must.New(amp.NewScaler(&amp.Options{Disabled: disabled}))
 		loss := autograd.Mul(autograd.Sum(autograd.Cast(p.Var(), device.Float32)), autograd.Scalar(dev, 0x1p-27))
-		if err := s.Scale(loss).Backward(); err != nil {
+		if err := s.Scale(loss).Backward(nil); err != nil {
 			t.Fatal(err)
 		}
 		step(t, s, opt)
@@ -214,7 +214,7 @@ func TestUnscale(t *testing.T) {
 	}
 
 	half := nn.NewParameter("half", autograd.Zeros(dev, device.Float16, 1))
-	if err := s.Scale(autograd.Cast(half.Var(), device.Float32)).Backward(); err != nil {
+	if err := s.Scale(autograd.Cast(half.Var(), device.Float32)).Backward(nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Unscale(must.New(optim.NewSGD([]*nn.Parameter{half}, nil))); !errors.As(err, new(*device.DTypeError)) {

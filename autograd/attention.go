@@ -27,21 +27,21 @@ type AttentionOptions struct {
 // [B Hkv S D]. The result has the shape of q. Hkv divides H: each head of k and v serves H/Hkv
 // neighbouring heads of q. D is at most 256. For the backward pass it keeps the result and one number
 // for each query, but nothing of size T·S. If all keys are masked for a query, its result and its
-// gradients are 0. opts holds at most one value.
-func ScaledDotProductAttention(q, k, v *Variable, opts ...AttentionOptions) *Variable {
+// gradients are 0.
+func ScaledDotProductAttention(q, k, v *Variable, opts *AttentionOptions) *Variable {
 	return attend(&attention{}, opts, q, k, v)
 }
 
 // PackedAttention is self-attention ([ScaledDotProductAttention]) on the result of one projection: qkv
 // [B T (heads+2·keyHeads)·D] holds for each row the heads of its query, then of its key, then of its
 // value. The result is [B T heads·D]. PackedAttention copies nothing. RowsFirst has no effect.
-func PackedAttention(qkv *Variable, heads, keyHeads int, opts ...AttentionOptions) *Variable {
+func PackedAttention(qkv *Variable, heads, keyHeads int, opts *AttentionOptions) *Variable {
 	return attend(&attention{heads: heads, keyHeads: keyHeads}, opts, qkv)
 }
 
-func attend(f *attention, opts []AttentionOptions, in ...*Variable) *Variable {
-	if len(opts) > 0 {
-		f.AttentionOptions = opts[0]
+func attend(f *attention, opts *AttentionOptions, in ...*Variable) *Variable {
+	if opts != nil {
+		f.AttentionOptions = *opts
 	}
 	if f.Mask != nil {
 		in = append(in, f.Mask.Detach())

@@ -123,8 +123,8 @@ func attendInHalf(t *testing.T, dev device.Device, rng *rand.Rand, dt device.DTy
 		}
 		g := normal()
 		c.Upstream = read(g)
-		o := autograd.ScaledDotProductAttention(x[0], x[1], x[2], autograd.AttentionOptions{Causal: causal})
-		if err := o.BackwardWith(g); err != nil {
+		o := autograd.ScaledDotProductAttention(x[0], x[1], x[2], &autograd.AttentionOptions{Causal: causal})
+		if err := o.Backward(&autograd.BackwardOptions{Gradient: g}); err != nil {
 			t.Fatal(err)
 		}
 		c.Out[0] = read(o)

@@ -17,7 +17,7 @@ func attentionCases() (cases []gradCase) {
 	}
 	of := func(opts autograd.AttentionOptions) func(variables) *autograd.Variable {
 		return func(in variables) *autograd.Variable {
-			return autograd.ScaledDotProductAttention(in[0], in[1], in[2], opts)
+			return autograd.ScaledDotProductAttention(in[0], in[1], in[2], &opts)
 		}
 	}
 	add("", of(autograd.AttentionOptions{}), device.Shape{2, 2, 3, 4}, device.Shape{2, 2, 5, 4}, device.Shape{2, 2, 5, 4})
@@ -27,26 +27,26 @@ func attentionCases() (cases []gradCase) {
 	add("rows first", of(autograd.AttentionOptions{RowsFirst: true}), device.Shape{2, 3, 2, 4}, device.Shape{2, 5, 1, 4}, device.Shape{2, 5, 1, 4})
 	add("masked", func(in variables) *autograd.Variable {
 		mask := autograd.FromBytes(in[0].Device(), device.Uint8, device.Shape{3, 3}, []byte{1, 0, 1, 0, 0, 0, 0, 1, 1})
-		return autograd.ScaledDotProductAttention(in[0], in[1], in[2], autograd.AttentionOptions{Mask: mask})
+		return autograd.ScaledDotProductAttention(in[0], in[1], in[2], &autograd.AttentionOptions{Mask: mask})
 	}, device.Shape{1, 2, 3, 4}, device.Shape{1, 2, 3, 4}, device.Shape{1, 2, 3, 4})
 	add("with an added mask", func(in variables) *autograd.Variable {
 		mask := autograd.FromSlice(in[0].Device(), []float64{0, 1, math.Inf(-1)}, 3)
-		return autograd.ScaledDotProductAttention(in[0], in[1], in[2], autograd.AttentionOptions{Mask: mask})
+		return autograd.ScaledDotProductAttention(in[0], in[1], in[2], &autograd.AttentionOptions{Mask: mask})
 	}, device.Shape{1, 1, 2, 4}, device.Shape{1, 1, 3, 4}, device.Shape{1, 1, 3, 4})
 	add("of one for all", func(in variables) *autograd.Variable {
-		return autograd.ScaledDotProductAttention(in[0], in[0], in[0])
+		return autograd.ScaledDotProductAttention(in[0], in[0], in[0], nil)
 	}, device.Shape{1, 2, 3, 4})
 	add("with keys that are results", func(in variables) *autograd.Variable {
-		return autograd.ScaledDotProductAttention(in[0], autograd.Neg(in[1]), in[2])
+		return autograd.ScaledDotProductAttention(in[0], autograd.Neg(in[1]), in[2], nil)
 	}, device.Shape{1, 1, 3, 2}, device.Shape{1, 1, 3, 2}, device.Shape{1, 1, 3, 2})
 	for _, interleaved := range []bool{false, true} {
 		add(fmt.Sprintf("after Rotary, interleaved %t", interleaved), func(in variables) *autograd.Variable {
 			cos, sin := autograd.RotaryAngles(in[0].Device(), device.Float64, 3, 4, 100)
-			return autograd.Rotary(in[0], cos, sin, autograd.RotaryOptions{Heads: 2, Interleaved: interleaved})
+			return autograd.Rotary(in[0], cos, sin, &autograd.RotaryOptions{Heads: 2, Interleaved: interleaved})
 		}, device.Shape{2, 3, 3, 5})
 	}
 	add("packed", func(in variables) *autograd.Variable {
-		return autograd.PackedAttention(in[0], 4, 2, autograd.AttentionOptions{Causal: true})
+		return autograd.PackedAttention(in[0], 4, 2, &autograd.AttentionOptions{Causal: true})
 	}, device.Shape{2, 5, 24})
 	return cases
 }
@@ -69,8 +69,8 @@ func TestPackedAttention(t *testing.T) {
 		return autograd.FromSlice(dev, out, b, h, n, d)
 	}
 	opts := autograd.AttentionOptions{Causal: true}
-	got := read(t, autograd.PackedAttention(autograd.FromSlice(dev, data, b, n, 3*h*d), h, h, opts))
-	want := read(t, autograd.ScaledDotProductAttention(part(0), part(1), part(2), opts))
+	got := read(t, autograd.PackedAttention(autograd.FromSlice(dev, data, b, n, 3*h*d), h, h, &opts))
+	want := read(t, autograd.ScaledDotProductAttention(part(0), part(1), part(2), &opts))
 	for i, v := range got { // of [b n h d]
 		bn, hd := i/(h*d), i%(h*d)
 		at := ((bn/n*h+hd/d)*n+bn%n)*d + hd%d
@@ -85,5 +85,5 @@ func TestFullyMaskedQueryGivesZeros(t *testing.T) {
 	dev := newDevice(t)
 	x := autograd.FromSlice(dev, []float32{1, 2, 3, 4}, 1, 1, 2, 2)
 	mask := autograd.FromBytes(dev, device.Uint8, device.Shape{2, 2}, []byte{0, 0, 1, 0})
-	near(t, "attention", read(t, autograd.ScaledDotProductAttention(x, x, x, autograd.AttentionOptions{Mask: mask})), []float64{0, 0, 1, 2}, 1e-6)
+	near(t, "attention", read(t, autograd.ScaledDotProductAttention(x, x, x, &autograd.AttentionOptions{Mask: mask})), []float64{0, 0, 1, 2}, 1e-6)
 }

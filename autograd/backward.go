@@ -1,6 +1,7 @@
 package autograd
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -8,13 +9,15 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// BackwardOption changes what a backward pass does.
-type BackwardOption uint8
+// BackwardOptions are the choices of [Variable.Backward].
+type BackwardOptions struct {
+	// Gradient is the gradient of the variable, of its shape. nil means 1, for a scalar.
+	Gradient *Variable
+	// RetainGraph keeps the graph for another backward pass through it.
+	RetainGraph bool
+}
 
-// RetainGraph keeps the graph for another backward pass through it.
-const RetainGraph BackwardOption = 1
-
-// Backward computes the derivatives of v, a scalar, with respect to all leaves that it depends on, adds
+// Backward computes the derivatives of v, a scalar unless opts holds its gradient, with respect to all leaves that it depends on, adds
 // them to the leaves' gradients, and releases the graph.
 //
 // The error is the first error of an operation, a kernel or an [Observer]. The gradients of this pass
@@ -23,23 +26,17 @@ const RetainGraph BackwardOption = 1
 // Backward panics with a [*GraphError] if v is not a scalar, requires no gradient, or its graph was
 // released; with a [*FreedError] if a value that the pass reads was freed; and with a
 // [*ModifiedError] if such a value was written in place since the graph was recorded.
-func (v *Variable) Backward(opts ...BackwardOption) error {
-	if v.t.Len() != 1 {
-		panic(&GraphError{Call: "Backward", Variable: v.String(), Reason: "it is no scalar, such as a loss: reduce it, or give BackwardWith its gradient"})
+func (v *Variable) Backward(opts *BackwardOptions) error {
+	o := *cmp.Or(opts, &BackwardOptions{})
+	grad := o.Gradient
+	switch {
+	case grad == nil && v.t.Len() != 1:
+		panic(&GraphError{Call: "Backward", Variable: v.String(), Reason: "it is not a scalar, such as a loss: reduce it, or set BackwardOptions.Gradient"})
+	case grad != nil && !v.t.Shape.Equal(grad.t.Shape):
+		panic(&device.ShapeError{Op: "Backward with a Gradient", A: v.t.Shape, B: grad.t.Shape})
+	case grad != nil:
+		operands("Backward", []*Variable{v, grad})
 	}
-	return v.backward(nil, opts)
-}
-
-// BackwardWith is [Variable.Backward] for a v of any shape. grad is the gradient of v, of v's shape.
-func (v *Variable) BackwardWith(grad *Variable, opts ...BackwardOption) error {
-	if !v.t.Shape.Equal(grad.t.Shape) {
-		panic(&device.ShapeError{Op: "BackwardWith", A: v.t.Shape, B: grad.t.Shape})
-	}
-	operands("BackwardWith", []*Variable{v, grad})
-	return v.backward(grad, opts)
-}
-
-func (v *Variable) backward(grad *Variable, opts []BackwardOption) error {
 	v.alive()
 	if v.node == nil {
 		panic(&GraphError{Call: "Backward", Variable: v.String(), Reason: "it requires no gradient"})
@@ -57,7 +54,7 @@ func (v *Variable) backward(grad *Variable, opts []BackwardOption) error {
 	for _, n := range p.nodes { // after BeginBackward, so that EndBackward reports a panic to the observers
 		n.checkVersions()
 	}
-	p.running, p.retain = true, slices.Contains(opts, RetainGraph)
+	p.running, p.retain = true, o.RetainGraph
 	err := v.Err()
 	if err == nil && grad != nil {
 		err = grad.Err()
@@ -136,7 +133,7 @@ func (s *state) walk(root *Variable) *pass {
 		n := p.nodes[todo]
 		if n.released {
 			panic(&GraphError{Call: "Backward", Variable: root.String(),
-				Reason: "an earlier Backward released a part of its graph; give RetainGraph to that one"})
+				Reason: "an earlier Backward released a part of its graph; set BackwardOptions.RetainGraph in that one"})
 		}
 		for _, b := range n.saved {
 			if b.freed != "" {

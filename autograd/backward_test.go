@@ -28,9 +28,17 @@ func (f tick) Backward(c *autograd.Call, _ int, dst device.Tensor, acc device.Ac
 	return c.Kernels.Axpby(c.Stream, dst, acc, g)
 }
 
-func mustBackward(t *testing.T, v *autograd.Variable, opts ...autograd.BackwardOption) {
+func mustBackward(t *testing.T, v *autograd.Variable) {
 	t.Helper()
-	if err := v.Backward(opts...); err != nil {
+	if err := v.Backward(nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// mustRetain is mustBackward that keeps the graph.
+func mustRetain(t *testing.T, v *autograd.Variable) {
+	t.Helper()
+	if err := v.Backward(&autograd.BackwardOptions{RetainGraph: true}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -152,13 +160,13 @@ func TestSecondBackward(t *testing.T) {
 	w := autograd.Scalar(dev, 3).RequireGrad()
 	h := autograd.Mul(w, w)
 	a, b := autograd.MulScalar(h, 2), autograd.MulScalar(h, 10)
-	mustBackward(t, a, autograd.RetainGraph)
-	mustBackward(t, a, autograd.RetainGraph)
+	mustRetain(t, a)
+	mustRetain(t, a)
 	mustBackward(t, b)
 	if got := w.Grad().Item(); got != 12+12+60 {
 		t.Errorf("gradient %v, want 84", got)
 	}
-	err := panics[*autograd.GraphError](t, func() { a.Backward() })
+	err := panics[*autograd.GraphError](t, func() { a.Backward(nil) })
 	if err != nil && !strings.Contains(err.Error(), "RetainGraph") {
 		t.Errorf("%v does not say what to do", err)
 	}
@@ -169,7 +177,7 @@ func TestBackwardWith(t *testing.T) {
 	w := autograd.FromSlice(dev, []float64{1, 2, 3}).RequireGrad()
 	g := autograd.FromSlice(dev, []float64{1, 10, 100})
 	y := autograd.LinearReLU(autograd.Mul(w, w), autograd.FromSlice(dev, []float64{1, 0, 0, 0, 1, 0, 0, 0, 1}, 3, 3), nil)
-	if err := y.BackwardWith(g); err != nil {
+	if err := y.Backward(&autograd.BackwardOptions{Gradient: g}); err != nil {
 		t.Fatal(err)
 	}
 	near(t, "gradient", read(t, w.Grad()), []float64{2, 40, 600}, 0)
@@ -228,15 +236,15 @@ func TestObservers(t *testing.T) {
 	out2 := autograd.Observe(autograd.Mul(a, b), w)
 	elsewhere := autograd.Observe(autograd.MulScalar(b, 7), other)
 
-	mustBackward(t, elsewhere, autograd.RetainGraph)
+	mustRetain(t, elsewhere)
 	if w.started != 0 || other.started != 1 {
 		t.Errorf("a pass elsewhere told the watcher %d times and its own %d times, want 0 and 1", w.started, other.started)
 	}
-	mustBackward(t, out1, autograd.RetainGraph)
+	mustRetain(t, out1)
 	if w.started != 1 || !slices.Equal(w.reached, []bool{true, false, false}) {
 		t.Errorf("told %d times of leaves %v, want once of the first", w.started, w.reached)
 	}
-	mustBackward(t, autograd.Add(out1, out2), autograd.RetainGraph)
+	mustRetain(t, autograd.Add(out1, out2))
 	if w.started != 2 || !slices.Equal(w.reached, []bool{true, true, false}) {
 		t.Errorf("told %d times in all, of leaves %v, want twice and the first two", w.started, w.reached)
 	}
@@ -248,7 +256,7 @@ func TestObservers(t *testing.T) {
 	}
 
 	w.fail = errors.New("reduction failed")
-	if err := out2.Backward(); err != w.fail {
+	if err := out2.Backward(nil); err != w.fail {
 		t.Errorf("Backward returned %v, want the observer's %v", err, w.fail)
 	}
 	if leaf := autograd.Scalar(dev, 1); autograd.Observe(leaf, w) != leaf {
@@ -296,10 +304,10 @@ func TestPanicInABackwardPass(t *testing.T) {
 			go func() {
 				defer close(done)
 				defer func() { value = recover() }()
-				y.Backward()
+				y.Backward(nil)
 			}()
 			<-done
-			panics[*autograd.GraphError](t, func() { y.Backward() })
+			panics[*autograd.GraphError](t, func() { y.Backward(nil) })
 		})
 		if value != c.value {
 			t.Errorf("the panic is %v, want %v", value, c.value)
@@ -332,7 +340,7 @@ func TestPanicInBeginBackwardChangesNothing(t *testing.T) {
 	y := autograd.Observe(autograd.Observe(autograd.Neg(a), first), second)
 	func() {
 		defer func() { recover() }()
-		y.Backward()
+		y.Backward(nil)
 		t.Error("the second observer panics, and the pass does not")
 	}()
 	if len(first.ended) != 1 || len(second.ended) != 0 || a.GradErr() != nil || a.Grad() != nil {
@@ -445,7 +453,7 @@ func TestGradSinkOfAnotherType(t *testing.T) {
 	// The pass starts at the leaf itself.
 	seed := leaf(5).Detach()
 	b.ZeroGrad()
-	if err := b.BackwardWith(seed); err != nil {
+	if err := b.Backward(&autograd.BackwardOptions{Gradient: seed}); err != nil {
 		t.Fatal(err)
 	}
 	for j, got := range read(t, b.Grad()) {
@@ -462,7 +470,7 @@ func TestFreeze(t *testing.T) {
 	var log []string
 	s := newSink(a, "a", &log)
 	y := autograd.Mul(a, b)
-	mustBackward(t, y, autograd.RetainGraph)
+	mustRetain(t, y)
 	if a.Freeze() != a || a.RequiresGrad() || a.Grad() != nil || s.state.Content != gradsink.Zeroed {
 		t.Errorf("frozen, it requires a gradient: %v, and has %v", a.RequiresGrad(), a.Grad())
 	}
@@ -506,7 +514,7 @@ func TestFreezeAroundFeedForward(t *testing.T) {
 		in[i] = autograd.FromSlice(dev, values(rng, device.Shape(shape).Len(), -1, 1), shape...).RequireGrad()
 	}
 	loss := func() *autograd.Variable {
-		y := autograd.FeedForward(in[0], in[1], in[2], in[3], in[4])
+		y := autograd.FeedForward(in[0], in[1], in[2], in[3], in[4], nil)
 		return autograd.Sum(autograd.Mul(y, y))
 	}
 	mustBackward(t, loss())

@@ -42,8 +42,8 @@ const maxAttempts = 8
 //
 //	step := autograd.Capture(dev, func(in ...*autograd.Variable) (*autograd.Variable, error) {
 //		opt.ZeroGrad()
-//		loss := nn.MSELoss(model.Forward(in[0]), in[1])
-//		if err := loss.Backward(); err != nil {
+//		loss := nn.MSELoss(model.Forward(in[0]), in[1], nil)
+//		if err := loss.Backward(nil); err != nil {
 //			return nil, err
 //		}
 //		return loss, opt.Step()

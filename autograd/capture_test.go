@@ -84,7 +84,7 @@ type trained struct {
 
 func newTrained(t *testing.T, dev device.Device, dt device.DType, newOptimizer func([]*nn.Parameter) (optimizer, error)) *trained {
 	t.Helper()
-	net := nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.3), nn.BatchNorm1d(16), nn.Linear(16, 3))
+	net := nn.Sequential(nn.Linear(6, 16, nil), nn.ReLU(), nn.Dropout(0.3), nn.BatchNorm1d(16, nil), nn.Linear(16, 3, nil))
 	if err := nn.Place(net, dev, 5); err != nil {
 		t.Fatal(err)
 	}
@@ -104,8 +104,8 @@ func newTrained(t *testing.T, dev device.Device, dt device.DType, newOptimizer f
 // step makes one step with gradient clipping.
 func (m *trained) step(in ...*autograd.Variable) (*autograd.Variable, error) {
 	m.opt.ZeroGrad()
-	loss := nn.MSELoss(m.net.Forward(in[0]), in[1])
-	if err := loss.Backward(); err != nil {
+	loss := nn.MSELoss(m.net.Forward(in[0]), in[1], nil)
+	if err := loss.Backward(nil); err != nil {
 		return nil, err
 	}
 	if _, err := optim.ClipGradNorm(m.net.Parameters(), 0.5); err != nil {
@@ -249,8 +249,8 @@ func TestEmulatedCapturedAccumulation(t *testing.T) {
 	sameCaptured(t, dev, func(capture func(stepFunc) stepFunc) (losses []float64, state []byte) {
 		m := newTrained(t, dev, device.Float32, optimizers["SGD"])
 		micro := capture(func(in ...*autograd.Variable) (*autograd.Variable, error) {
-			loss := nn.MSELoss(m.net.Forward(in[0]), in[1])
-			return loss, loss.Backward()
+			loss := nn.MSELoss(m.net.Forward(in[0]), in[1], nil)
+			return loss, loss.Backward(nil)
 		})
 		update := capture(func(...*autograd.Variable) (*autograd.Variable, error) {
 			err := m.opt.Step()
@@ -448,7 +448,7 @@ func TestEmulatedCapturedStepsWithBranches(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			sameCaptured(t, dev, func(capture func(stepFunc) stepFunc) (losses []float64, _ []byte) {
-				norm, layers := nn.LayerNorm(size), []*nn.LinearLayer{nn.Linear(size, size), nn.Linear(size, size)}
+				norm, layers := nn.LayerNorm(size, nil), []*nn.LinearLayer{nn.Linear(size, size, nil), nn.Linear(size, size, nil)}
 				net := nn.Sequential(norm, layers[0], layers[1])
 				if err := nn.Place(net, dev, 5); err != nil {
 					t.Fatal(err)
@@ -462,7 +462,7 @@ func TestEmulatedCapturedStepsWithBranches(t *testing.T) {
 					for range 2 {
 						y = loss(in[0], layers, norm)
 						y = autograd.Mean(autograd.Mul(y, y))
-						if err := y.Backward(); err != nil {
+						if err := y.Backward(nil); err != nil {
 							return nil, err
 						}
 					}
@@ -481,7 +481,7 @@ func TestEmulatedCapturedStepsWithBranches(t *testing.T) {
 func TestEmulatedBranchOfACapturedStep(t *testing.T) {
 	for width, branches := range map[int]int{64: 2, 1 << 14: 1} {
 		dev := commtest.FakeGPUs(t, 1)[0]
-		net := nn.Sequential(nn.Linear(128, width), nn.Linear(width, 128))
+		net := nn.Sequential(nn.Linear(128, width, nil), nn.Linear(width, 128, nil))
 		if err := nn.Place(net, dev, 5); err != nil {
 			t.Fatal(err)
 		}
@@ -490,7 +490,7 @@ func TestEmulatedBranchOfACapturedStep(t *testing.T) {
 				p.Var().ZeroGrad()
 			}
 			loss := autograd.Mean(net.Forward(in[0]))
-			return loss, loss.Backward()
+			return loss, loss.Backward(nil)
 		}, &autograd.CaptureOptions{Required: true, Warmup: 1})
 		x, trace := autograd.Zeros(dev, device.Float32, 1, 128).Retain(), profile.Of(dev)
 		for range 3 {
@@ -531,7 +531,7 @@ type twoPart struct {
 
 func newTwoPart(t *testing.T, dev device.Device, change func(m *twoPart)) *twoPart {
 	t.Helper()
-	m := &twoPart{first: nn.Linear(6, 6), second: nn.Linear(6, 3)}
+	m := &twoPart{first: nn.Linear(6, 6, nil), second: nn.Linear(6, 3, nil)}
 	m.net = nn.Sequential(m.first, m.second)
 	if change != nil {
 		change(m)
@@ -554,7 +554,7 @@ func (m *twoPart) stepOf(part nn.Module, in []*autograd.Variable) (*autograd.Var
 	m.runs++
 	y := part.Forward(in[0])
 	loss := autograd.Mean(autograd.Mul(y, y))
-	err := loss.Backward()
+	err := loss.Backward(nil)
 	if err == nil {
 		err = m.opt.Step()
 	}
@@ -601,7 +601,7 @@ func TestEmulatedInputOfACapturedStepGetsItsGradient(t *testing.T) {
 	w := autograd.FromSlice(dev, []float32{1, 2}).RequireGrad()
 	step := autograd.Capture(dev, func(in ...*autograd.Variable) (*autograd.Variable, error) {
 		loss := autograd.Sum(autograd.Mul(in[0], w))
-		return loss, loss.Backward()
+		return loss, loss.Backward(nil)
 	}, &autograd.CaptureOptions{Log: slog.New(slog.DiscardHandler)})
 	for n := range 6 {
 		x := autograd.FromSlice(dev, []float32{1, 2})
@@ -658,7 +658,7 @@ func TestEmulatedFailedRecordingChangesNothing(t *testing.T) {
 		y := autograd.Apply(unrecorded{dev}, m.first.Forward(in[0]))
 		y = m.second.Forward(y)
 		loss := autograd.Mean(autograd.Mul(y, y))
-		if err := loss.Backward(); err != nil {
+		if err := loss.Backward(nil); err != nil {
 			return nil, err
 		}
 		err := m.opt.Step()
@@ -690,7 +690,7 @@ func TestEmulatedCaptureWithinCapture(t *testing.T) {
 			inner := capture(func(in ...*autograd.Variable) (*autograd.Variable, error) {
 				y := m.net.Forward(in[0])
 				loss := autograd.Mean(autograd.Mul(y, y))
-				return loss, loss.Backward()
+				return loss, loss.Backward(nil)
 			})
 			outer := func(in ...*autograd.Variable) (*autograd.Variable, error) {
 				loss, err := inner(in...)

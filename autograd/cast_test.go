@@ -61,7 +61,7 @@ func TestCastAccumulates(t *testing.T) {
 	wide := autograd.Cast(x, device.Float32)
 	// 1·0x1.8p-9 is added to 1: the sum, 1.0029, is nearer to 1 than to 1 + 1/128.
 	again := autograd.Cast(x, device.Float32)
-	if err := autograd.Sum(autograd.Add(autograd.Mul(wide, third), again)).Backward(); err != nil {
+	if err := autograd.Sum(autograd.Add(autograd.Mul(wide, third), again)).Backward(nil); err != nil {
 		t.Fatal(err)
 	}
 	if got := x.Grad().Item(); got != 1 {
@@ -73,7 +73,7 @@ func TestCastAccumulates(t *testing.T) {
 		s := newSink(x, "x", nil)
 		s.scale = 1. / 3
 		for pass := range 2 { // the second pass adds to the gradient of the first
-			if err := autograd.Sum(autograd.Cast(autograd.Cast(x, to), device.Float32)).Backward(); err != nil {
+			if err := autograd.Sum(autograd.Cast(autograd.Cast(x, to), device.Float32)).Backward(nil); err != nil {
 				t.Fatal(err)
 			}
 			want := []float64{0.333984375, 0.4453125}[pass] // (0 + 1)/3, then (0.333984375 + 1)/3, in bfloat16
@@ -86,7 +86,7 @@ func TestCastAccumulates(t *testing.T) {
 	// A sink with a factor, of a float32 leaf.
 	y := typed(t, dev, device.Float32, 1).RequireGrad()
 	newSink(y, "y", nil).scale = 1. / 3
-	if err := autograd.Sum(autograd.Cast(autograd.Cast(y, device.BFloat16), device.Float32)).Backward(); err != nil {
+	if err := autograd.Sum(autograd.Cast(autograd.Cast(y, device.BFloat16), device.Float32)).Backward(nil); err != nil {
 		t.Fatal(err)
 	}
 	if got := y.Grad().Item(); got != float64(float32(1)/3) {
@@ -96,7 +96,7 @@ func TestCastAccumulates(t *testing.T) {
 
 func mustBackwardWith(t *testing.T, v, g *autograd.Variable) {
 	t.Helper()
-	if err := v.BackwardWith(g); err != nil {
+	if err := v.Backward(&autograd.BackwardOptions{Gradient: g}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -71,11 +71,11 @@ func TestCheckpointIsExact(t *testing.T) {
 		loss := autograd.Mean(autograd.Mul(h, h))
 		var o outcome
 		for i := range passes {
-			var opts []autograd.BackwardOption
 			if i < passes-1 {
-				opts = append(opts, autograd.RetainGraph)
+				mustRetain(t, loss)
+			} else {
+				mustBackward(t, loss)
 			}
-			mustBackward(t, loss, opts...)
 		}
 		for _, v := range []*autograd.Variable{loss, x.Grad(), w.Grad(), b.Grad(), shared.Grad(), last.Grad()} {
 			o.grads = append(o.grads, read(t, v))
@@ -188,7 +188,7 @@ func TestCheckpointThatDiffersFails(t *testing.T) {
 			}
 			return c.second(x)
 		}, w)
-		err := y.Backward()
+		err := y.Backward(nil)
 		var e *autograd.RecomputeError
 		if !errors.As(err, &e) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want a RecomputeError with %q", c.what, err, c.want)
@@ -219,7 +219,7 @@ func TestCheckpointOfFrozenLeaves(t *testing.T) {
 					v.Freeze()
 				}
 			}
-			mustBackward(t, y, autograd.RetainGraph)
+			mustRetain(t, y)
 			for i, v := range leaves {
 				g := v.Grad()
 				switch {
@@ -243,7 +243,7 @@ func TestCheckpointOfUnfrozenLeaf(t *testing.T) {
 	x, w := autograd.Scalar(dev, 2).RequireGrad(), autograd.Scalar(dev, 3).RequireGrad().Freeze()
 	y := autograd.Checkpoint(func(x *autograd.Variable) *autograd.Variable { return autograd.Mul(x, w) }, x)
 	w.RequireGrad()
-	if err, e := y.Backward(), (*autograd.RecomputeError)(nil); !errors.As(err, &e) {
+	if err, e := y.Backward(nil), (*autograd.RecomputeError)(nil); !errors.As(err, &e) {
 		t.Errorf("got %v, want a RecomputeError", err)
 	}
 }
@@ -327,9 +327,9 @@ func TestCheckpointThatCapturesTheStep(t *testing.T) {
 		dev := newDevice(t)
 		x, w := autograd.Scalar(dev, 2), autograd.Scalar(dev, 0).RequireGrad()
 		h := autograd.Exp(w)
-		mustBackward(t, autograd.Sum(h), autograd.RetainGraph)
+		mustRetain(t, autograd.Sum(h))
 		y := apply(func(x *autograd.Variable) *autograd.Variable { return autograd.Mul(h, autograd.Mul(h, x)) }, x)
-		mustBackward(t, y, autograd.RetainGraph)
+		mustRetain(t, y)
 		if got := w.Grad().Item(); got != 1+4 {
 			t.Errorf("%s: the gradient is %v, want 5", name, got)
 		}
@@ -371,7 +371,7 @@ func TestCheckpointOfFreedInput(t *testing.T) {
 	seen := &watcher{}
 	out := autograd.Observe(y, seen)
 	x.Free()
-	panics[*autograd.FreedError](t, func() { out.Backward() })
+	panics[*autograd.FreedError](t, func() { out.Backward(nil) })
 	if seen.started != 0 {
 		t.Error("the pass had begun")
 	}

@@ -25,10 +25,7 @@ type Conv2dOptions struct {
 // The weight keeps its shape, so that a model's parameters do not depend on the layout of images. Conv2d
 // then copies the weight in another order, unless kh·kw is 1.
 func Conv2d(x, weight, bias *Variable, opts *Conv2dOptions) *Variable {
-	var o Conv2dOptions
-	if opts != nil {
-		o = *opts
-	}
+	o := *cmp.Or(opts, &Conv2dOptions{})
 	p := conv2d{Stride: orOne(o.Stride), Padding: o.Padding, Dilation: orOne(o.Dilation), Groups: cmp.Or(o.Groups, 1), ChannelsLast: o.ChannelsLast}
 	if shape := weight.Shape(); o.ChannelsLast && len(shape) == 4 {
 		if _, fit := kernels.Conv(p).TryShape(x.t.Shape, device.Shape{shape[0], shape[2], shape[3], shape[1]}); !fit {

@@ -8,7 +8,7 @@
 //
 //	w := autograd.Scalar(dev, 5).RequireGrad()
 //	y := autograd.Mul(w, autograd.Scalar(dev, 3))
-//	err := y.Backward()
+//	err := y.Backward(nil)
 //	fmt.Println(w.Grad().Item()) // 3
 //
 // One goroutine at a time uses a device and the variables on it. Autograd keeps its state with the
@@ -39,7 +39,7 @@
 // a sum, and the operand of a [Reshape], get the memory of the result's gradient in place of a copy.
 //
 // A backward pass visits results in the reverse order of their creation, so the order is the same in
-// every run. The pass releases the graph unless [RetainGraph] is given.
+// every run. The pass releases the graph unless [BackwardOptions] retain it.
 //
 // # Views
 //
@@ -65,8 +65,8 @@
 // over, and waiting for the garbage collector would exhaust the device's memory:
 //
 //	for step := range steps {
-//		loss := nn.MSELoss(model.Forward(x), y)
-//		if err := loss.Backward(); err != nil {
+//		loss := nn.MSELoss(model.Forward(x), y, nil)
+//		if err := loss.Backward(nil); err != nil {
 //			return err
 //		}
 //		if err := opt.Step(); err != nil {
@@ -108,7 +108,7 @@
 //	fake := generator.Forward(noise)
 //	... Backward and Step of the discriminator's loss, of fake.Detach()
 //	loss := score(discriminator.Forward(fake))
-//	err := loss.Backward()
+//	err := loss.Backward(nil)
 //
 // Only operands that the backward reads count. The terms of a sum may be written, and so may a factor
 // if the other factor needs no gradient. [Saver] declares this for a program's own operation. For a

@@ -13,7 +13,7 @@ func Example() {
 	w := autograd.Scalar(dev, 5).RequireGrad()
 	x := autograd.Scalar(dev, 3)
 	y := autograd.Mul(autograd.MulScalar(w, 7), x)
-	if err := y.Backward(); err != nil {
+	if err := y.Backward(nil); err != nil {
 		fmt.Println(err)
 		return
 	}
@@ -30,7 +30,7 @@ func ExampleCapture() {
 		w.ZeroGrad()
 		y := autograd.Sub(autograd.Mul(w, in[0]), in[1])
 		loss := autograd.Sum(autograd.Mul(y, y))
-		return loss, loss.Backward()
+		return loss, loss.Backward(nil)
 	}, nil)
 	for n := range 3 {
 		x, y := autograd.FromSlice(dev, []float64{float64(n + 1)}), autograd.FromSlice(dev, []float64{2})

@@ -47,7 +47,7 @@ func eachFailure(t *testing.T, dev *faulty, leaves variables, seen *watcher, inF
 			if !inForward {
 				*n = nth
 			}
-			err := loss.Backward()
+			err := loss.Backward(nil)
 			*n = 0
 			if dev.failures == 0 {
 				break

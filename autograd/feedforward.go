@@ -17,12 +17,12 @@ type FeedForwardOptions struct {
 
 // FeedForward computes Linear(GELU(Linear(x, w1, b1)), w2, b2) as one operation: x [... k], w1 [h k],
 // b1 [h] or nil, w2 [n h], b2 [n] or nil, the result [... n]. For the backward pass it keeps the operand
-// and the result of GELU. opts holds at most one value.
-func FeedForward(x, w1, b1, w2, b2 *Variable, opts ...FeedForwardOptions) *Variable {
+// and the result of GELU.
+func FeedForward(x, w1, b1, w2, b2 *Variable, opts *FeedForwardOptions) *Variable {
 	layerShape(layerShape(x.t.Shape, w1, b1), w2, b2)
 	f := &feedForward{op: kernels.GELU}
-	if len(opts) > 0 {
-		f.FeedForwardOptions = opts[0]
+	if opts != nil {
+		f.FeedForwardOptions = *opts
 	}
 	if f.Tanh {
 		f.op = kernels.GELUTanh

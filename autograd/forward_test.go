@@ -46,16 +46,16 @@ func TestForward(t *testing.T) {
 		{"Flatten", autograd.Flatten(autograd.Reshape(ids, 1, 2, 3), 1), device.Shape{1, 6}, []float64{1, 2, 3, 4, 5, 6}},
 		{"Permute", autograd.Permute(autograd.Reshape(ids, 1, 2, 3), 2, 0, -2), device.Shape{3, 1, 2}, []float64{1, 4, 2, 5, 3, 6}},
 		{"Transpose", autograd.Transpose(ids, 0, -1), device.Shape{3, 2}, []float64{1, 4, 2, 5, 3, 6}},
-		{"Slice", autograd.Slice(ids, 1, 1, 3), device.Shape{2, 2}, []float64{2, 3, 5, 6}},
-		{"Slice of rows", autograd.Slice(ids, 0, -1, math.MaxInt), device.Shape{1, 3}, []float64{4, 5, 6}},
+		{"Slice", autograd.Slice(ids, 1, 1, 3, 1), device.Shape{2, 2}, []float64{2, 3, 5, 6}},
+		{"Slice of rows", autograd.Slice(ids, 0, -1, math.MaxInt, 1), device.Shape{1, 3}, []float64{4, 5, 6}},
 		{"Slice by steps", autograd.Slice(ids, -1, -3, 3, 2), device.Shape{2, 2}, []float64{1, 3, 4, 6}},
-		{"Concat", autograd.Concat(1, ids, autograd.Slice(ids, 1, 0, 1)), device.Shape{2, 4}, []float64{1, 2, 3, 1, 4, 5, 6, 4}},
+		{"Concat", autograd.Concat(1, ids, autograd.Slice(ids, 1, 0, 1, 1)), device.Shape{2, 4}, []float64{1, 2, 3, 1, 4, 5, 6, 4}},
 		{"Concat of rows", autograd.Concat(-2, x, autograd.Neg(x)), device.Shape{4, 3}, []float64{1, 2, 3, 4, 5, 6, -1, -2, -3, -4, -5, -6}},
 		{"Stack", autograd.Stack(-1, x, autograd.Neg(x)), device.Shape{2, 3, 2}, []float64{1, -1, 2, -2, 3, -3, 4, -4, 5, -5, 6, -6}},
-		{"Expand", autograd.Expand(autograd.Slice(x, 1, 2, 3), 2, 2, 2), device.Shape{2, 2, 2}, []float64{3, 3, 6, 6, 3, 3, 6, 6}},
+		{"Expand", autograd.Expand(autograd.Slice(x, 1, 2, 3, 1), 2, 2, 2), device.Shape{2, 2, 2}, []float64{3, 3, 6, 6, 3, 3, 6, 6}},
 
 		{"IndexSelect", autograd.IndexSelect(x, 1, index([]int64{2, 0}, 2)), device.Shape{2, 2}, []float64{3, 1, 6, 4}},
-		{"Embedding", autograd.Embedding(x, index([]int64{1, 0, 1}, 3, 1)), device.Shape{3, 1, 3}, []float64{4, 5, 6, 1, 2, 3, 4, 5, 6}},
+		{"Embedding", autograd.Embedding(x, index([]int64{1, 0, 1}, 3, 1), -1), device.Shape{3, 1, 3}, []float64{4, 5, 6, 1, 2, 3, 4, 5, 6}},
 		{"Gather", autograd.Gather(x, -1, index([]int64{2, 2, 0, 1}, 2, 2)), device.Shape{2, 2}, []float64{3, 3, 4, 5}},
 		{"Gather of rows", autograd.Gather(x, 0, index([]int64{1, 0, 1}, 1, 3)), device.Shape{1, 3}, []float64{4, 2, 6}},
 
@@ -240,13 +240,13 @@ func TestForwardOfNormalizations(t *testing.T) {
 		"AddLayerNorm's sum":        {sum, x.data},
 		"AddLayerNorm":              {layer, normed(func(i int) int { return i / 4 }, true, last)},
 		"AddRMSNorm":                {rms, normed(func(i int) int { return i / 4 }, false, last)},
-		"BatchNorm, residual, ReLU": {autograd.BatchNorm(image, of(w), of(b), autograd.BatchNormOptions{Eps: eps, Residual: image, ReLU: true}), residual},
+		"BatchNorm, residual, ReLU": {autograd.BatchNorm(image, of(w), of(b), &autograd.BatchNormOptions{Eps: eps, Residual: image, ReLU: true}), residual},
 		"LayerNorm of two":          {autograd.LayerNorm(autograd.FromSlice(dev, x.data, 4, 3, 2), []int{3, 2}, nil, nil, eps), normed(func(i int) int { return i / 6 }, true, nil)},
 		"RMSNorm":                   {autograd.RMSNorm(rows, []int{4}, of(w), eps), normed(func(i int) int { return i / 4 }, false, last)},
 		"GroupNorm":                 {autograd.GroupNorm(image, 2, of(w), of(b), eps), normed(func(i int) int { return i / 6 }, true, plane)},
-		"BatchNorm":                 {autograd.BatchNorm(image, of(w), of(b), autograd.BatchNormOptions{Eps: eps}), normed(plane, true, plane)},
-		"BatchNorm, last":           {autograd.BatchNorm(rows, of(w), of(b), autograd.BatchNormOptions{Eps: eps, ChannelsLast: true}), normed(last, true, last)},
-		"BatchNorm, Evaluate":       {autograd.BatchNorm(image, of(w), of(b), autograd.BatchNormOptions{Eps: eps, Evaluate: true, Mean: of(mean), Variance: of(variance)}), byChannel(x.data)},
+		"BatchNorm":                 {autograd.BatchNorm(image, of(w), of(b), &autograd.BatchNormOptions{Eps: eps}), normed(plane, true, plane)},
+		"BatchNorm, last":           {autograd.BatchNorm(rows, of(w), of(b), &autograd.BatchNormOptions{Eps: eps, ChannelsLast: true}), normed(last, true, last)},
+		"BatchNorm, Evaluate":       {autograd.BatchNorm(image, of(w), of(b), &autograd.BatchNormOptions{Eps: eps, Evaluate: true, Mean: of(mean), Variance: of(variance)}), byChannel(x.data)},
 	} {
 		near(t, name, read(t, c.got), c.want, 1e-12)
 	}
@@ -296,10 +296,10 @@ func TestForwardOfAttention(t *testing.T) {
 				}
 			}
 		}
-		near(t, name, read(t, autograd.ScaledDotProductAttention(q.on(dev), k.on(dev), v.on(dev), c.opts)), want, 1e-12)
+		near(t, name, read(t, autograd.ScaledDotProductAttention(q.on(dev), k.on(dev), v.on(dev), &c.opts)), want, 1e-12)
 		c.opts.RowsFirst = true
 		first := func(r reference) *autograd.Variable { return autograd.Permute(r.on(dev), 0, 2, 1, 3) }
-		near(t, name+", rows first", read(t, autograd.Permute(autograd.ScaledDotProductAttention(first(q), first(k), first(v), c.opts), 0, 2, 1, 3)), want, 1e-12)
+		near(t, name+", rows first", read(t, autograd.Permute(autograd.ScaledDotProductAttention(first(q), first(k), first(v), &c.opts), 0, 2, 1, 3)), want, 1e-12)
 	}
 }
 
@@ -318,7 +318,7 @@ func TestForwardOfRotary(t *testing.T) {
 			want[8+i], want[8+j] = x[8+i]*cos-x[8+j]*sin, x[8+j]*cos+x[8+i]*sin
 		}
 		cos, sin := autograd.RotaryAngles(dev, device.Float64, 2, 4, 100)
-		y := autograd.Rotary(autograd.FromSlice(dev, x, 1, 2, 2, 4), cos, sin, autograd.RotaryOptions{Heads: 1, Interleaved: interleaved})
+		y := autograd.Rotary(autograd.FromSlice(dev, x, 1, 2, 2, 4), cos, sin, &autograd.RotaryOptions{Heads: 1, Interleaved: interleaved})
 		near(t, "Rotary", read(t, y), want, 1e-12)
 	}
 }

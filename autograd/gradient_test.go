@@ -91,17 +91,17 @@ func gradCases() (cases []gradCase) {
 	for name, o := range map[string]autograd.FeedForwardOptions{"": {}, "Recompute": {Recompute: true}, "Tanh": {Tanh: true}} {
 		x, w1, b1, w2, b2 := device.Shape{2, 2, 3}, device.Shape{5, 3}, device.Shape{5}, device.Shape{4, 5}, device.Shape{4}
 		add("FeedForward"+name, -1, 1, func(in variables) *autograd.Variable {
-			return autograd.FeedForward(in[0], in[1], in[2], in[3], in[4], o)
+			return autograd.FeedForward(in[0], in[1], in[2], in[3], in[4], &o)
 		}, x, w1, b1, w2, b2)
 		add("FeedForward without biases"+name, -1, 1, func(in variables) *autograd.Variable {
-			return autograd.FeedForward(in[0], in[1], nil, in[2], nil, o)
+			return autograd.FeedForward(in[0], in[1], nil, in[2], nil, &o)
 		}, x, w1, w2)
 		add("FeedForward with the second bias"+name, -1, 1, func(in variables) *autograd.Variable {
-			return autograd.FeedForward(in[0], in[1], nil, in[2], in[3], o)
+			return autograd.FeedForward(in[0], in[1], nil, in[2], in[3], &o)
 		}, x, w1, w2, b2)
 		add("FeedForward of a constant"+name, -1, 1, func(in variables) *autograd.Variable {
 			x := autograd.FromSlice(in[0].Device(), []float64{1, -2, 3, 0.5, 0.25, -1}, 2, 3)
-			return autograd.FeedForward(x, in[0], in[1], in[2], nil, o)
+			return autograd.FeedForward(x, in[0], in[1], in[2], nil, &o)
 		}, w1, b1, w2)
 	}
 	add("MSELoss", -1, 1, func(in variables) *autograd.Variable { return autograd.MSELoss(in[0], in[1]) }, device.Shape{2, 3}, device.Shape{2, 3})
@@ -111,7 +111,7 @@ func gradCases() (cases []gradCase) {
 	for _, lead := range []device.Shape{{4}, {2, 2}} {
 		add("LinearCrossEntropyLoss", -2, 2, func(in variables) *autograd.Variable {
 			labels := autograd.Reshape(autograd.FromLabels(in[0].Device(), []int64{2, 0, 2, 3}), lead...)
-			return autograd.LinearCrossEntropyLoss(in[0], in[1], labels)
+			return autograd.LinearCrossEntropyLoss(in[0], in[1], labels, nil)
 		}, append(append(device.Shape{}, lead...), 3), device.Shape{5, 3})
 	}
 	// A leaf that is used several times, and a result that two operations use.
@@ -153,7 +153,7 @@ func checkGradients(t *testing.T, cases []gradCase) {
 			}
 			backward := func() {
 				t.Helper()
-				if err := loss(in).Backward(); err != nil {
+				if err := loss(in).Backward(nil); err != nil {
 					t.Fatal(err)
 				}
 			}

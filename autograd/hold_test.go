@@ -22,7 +22,7 @@ func TestWritesWaitForReaders(t *testing.T) {
 		do    func(net nn.Module, opt *optim.SGD, other *autograd.Variable) error
 	}{
 		"forward and backward": {false, func(net nn.Module, _ *optim.SGD, other *autograd.Variable) error {
-			return autograd.Sum(net.Forward(other)).Backward()
+			return autograd.Sum(net.Forward(other)).Backward(nil)
 		}},
 		"a write to another": {false, func(_ nn.Module, _ *optim.SGD, other *autograd.Variable) error {
 			other.BumpVersion()
@@ -30,10 +30,10 @@ func TestWritesWaitForReaders(t *testing.T) {
 			return nil
 		}},
 		"step": {true, func(net nn.Module, opt *optim.SGD, other *autograd.Variable) error {
-			return errors.Join(autograd.Sum(net.Forward(other)).Backward(), opt.Step())
+			return errors.Join(autograd.Sum(net.Forward(other)).Backward(nil), opt.Step())
 		}},
 		"LoadState": {true, func(net nn.Module, _ *optim.SGD, other *autograd.Variable) error {
-			from := nn.Linear(3, 2)
+			from := nn.Linear(3, 2, nil)
 			return errors.Join(nn.Place(from, other.Device(), 2), nn.LoadState(t.Context(), net, nn.State(from)))
 		}},
 		"Free": {true, func(net nn.Module, _ *optim.SGD, _ *autograd.Variable) error {
@@ -45,7 +45,7 @@ func TestWritesWaitForReaders(t *testing.T) {
 			inner := cpu.New(&cpu.Options{Threads: 1})
 			defer inner.Close()
 			dev := devicetest.Defer(inner)
-			net := nn.Linear(3, 2)
+			net := nn.Linear(3, 2, nil)
 			if err := nn.Place(net, dev, 1); err != nil {
 				t.Fatal(err)
 			}

@@ -17,19 +17,14 @@ func IndexSelect(x *Variable, axis int, index *Variable) *Variable {
 
 // Embedding returns the rows of weight [n d] that ids [...] select. The result is [... d].
 //
-// padding holds at most one value: the number of a row that gets no gradient. A negative number stands
-// for no row.
-func Embedding(weight, ids *Variable, padding ...int) *Variable {
+// padding is the number of a row that gets no gradient: PyTorch's padding_idx. A negative number stands for no row.
+func Embedding(weight, ids *Variable, padding int) *Variable {
 	const op = "Embedding"
-	without := -1
-	if len(padding) > 0 {
-		without = padding[0]
-	}
 	checkIndex(op, ids)
 	if len(weight.t.Shape) != 2 {
 		panic(&device.ShapeError{Op: op, A: weight.t.Shape, B: ids.t.Shape})
 	}
-	return Apply(indexSelect{op, 0, without}, weight, ids)
+	return Apply(indexSelect{op, 0, padding}, weight, ids)
 }
 
 func checkIndex(op string, index *Variable) {
@@ -90,7 +85,7 @@ func Gather(x *Variable, axis int, index *Variable) *Variable {
 			panic(&device.ShapeError{Op: op, A: x.t.Shape, B: shape})
 		}
 		if i != axis && n < x.t.Shape[i] {
-			part = Slice(part, i, 0, n)
+			part = Slice(part, i, 0, n, 1)
 		}
 	}
 	return Apply(gather{axis}, part, index)

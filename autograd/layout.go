@@ -138,20 +138,13 @@ func (f permutation) Backward(c *Call, _ int, dst device.Tensor, acc device.Accu
 	return c.kernels.CopyStrided(c.Stream, g.Shape, dst, f.layout(dst.Shape), acc, g, kernels.Dense(g.Shape))
 }
 
-// Slice returns the elements from to to-1 of x along an axis, as PyTorch's x[:, from:to]. A negative
-// bound or axis counts from the end. A bound beyond the end counts as the end, so math.MaxInt as to
+// Slice returns every step-th element from from to to-1 of x along an axis, as PyTorch's x[:, from:to:step]. A
+// negative bound or axis counts from the end. A bound beyond the end counts as the end, so math.MaxInt as to
 // takes all elements after from. If the elements are contiguous, as leading rows are, the result is a
-// view of x; otherwise it is a copy.
-//
-// steps holds at most one value. With it, Slice returns every step-th element, starting at from, as
-// PyTorch's x[:, from:to:step]. Slice panics with a [*device.ShapeError] unless step is positive.
-func Slice(x *Variable, axis, from, to int, steps ...int) *Variable {
+// view of x; otherwise it is a copy. Slice panics with a [*device.ShapeError] unless step is positive.
+func Slice(x *Variable, axis, from, to, step int) *Variable {
 	const op = "Slice"
 	axis = axisOf(op, axis, x.t.Shape)
-	step := 1
-	if len(steps) > 0 {
-		step = steps[0]
-	}
 	if step < 1 {
 		panic(&device.ShapeError{Op: op + " by a step that is not positive", A: x.t.Shape, B: device.Shape{step}})
 	}

@@ -24,11 +24,11 @@ func movementCases() []gradCase {
 		one("Flatten", func(x *autograd.Variable) *autograd.Variable { return autograd.Flatten(x, 1) }, 2, 3, 2),
 		one("Permute", func(x *autograd.Variable) *autograd.Variable { return autograd.Permute(x, 2, 0, -2) }, 2, 3, 4),
 		one("Transpose", func(x *autograd.Variable) *autograd.Variable { return autograd.Transpose(x, 1, -1) }, 2, 3, 4),
-		one("Slice, a view", func(x *autograd.Variable) *autograd.Variable { return autograd.Slice(x, 0, 1, -1) }, 4, 3),
-		one("Slice", func(x *autograd.Variable) *autograd.Variable { return autograd.Slice(x, -1, 1, 3) }, 2, 4),
+		one("Slice, a view", func(x *autograd.Variable) *autograd.Variable { return autograd.Slice(x, 0, 1, -1, 1) }, 4, 3),
+		one("Slice", func(x *autograd.Variable) *autograd.Variable { return autograd.Slice(x, -1, 1, 3, 1) }, 2, 4),
 		one("Slice", func(x *autograd.Variable) *autograd.Variable { return autograd.Slice(x, 0, 1, math.MaxInt, 2) }, 6, 2),
 		one("Slice twice", func(x *autograd.Variable) *autograd.Variable {
-			return autograd.Mul(autograd.Slice(x, 1, 0, 3), autograd.Slice(x, 1, 2, 5))
+			return autograd.Mul(autograd.Slice(x, 1, 0, 3, 1), autograd.Slice(x, 1, 2, 5, 1))
 		}, 2, 5),
 		one("Expand", func(x *autograd.Variable) *autograd.Variable { return autograd.Expand(x, 2, 3, 4) }, 3, 1),
 		{"Concat", []device.Shape{{2, 3}, {2, 1}, {2, 2}}, -2, 2, func(in variables) *autograd.Variable { return autograd.Concat(1, in...) }},
@@ -38,7 +38,7 @@ func movementCases() []gradCase {
 			return autograd.IndexSelect(x, 1, index(x, []int64{2, 0, 2, 2}))
 		}, 2, 3, 2),
 		one("Embedding", func(x *autograd.Variable) *autograd.Variable {
-			return autograd.Embedding(x, index(x, []int64{4, 1, 4, 0, 1, 4}, 2, 3))
+			return autograd.Embedding(x, index(x, []int64{4, 1, 4, 0, 1, 4}, 2, 3), -1)
 		}, 5, 3),
 		one("Gather", func(x *autograd.Variable) *autograd.Variable {
 			return autograd.Gather(x, -1, index(x, []int64{0, 0, 3, 1, 3, 3}, 3, 2))
@@ -80,9 +80,9 @@ func TestViewsShareMemory(t *testing.T) {
 	}{
 		"Reshape":       {autograd.Reshape(x, 2, -1), 0, true},
 		"Flatten":       {autograd.Flatten(x, 0), 0, true},
-		"leading rows":  {autograd.Slice(x, 0, 1, math.MaxInt), 2, true},
-		"part of a row": {autograd.Slice(autograd.Slice(x, 0, 1, 2), 1, 1, 2), 3, true},
-		"columns":       {autograd.Slice(x, 1, 1, 2), 1, false},
+		"leading rows":  {autograd.Slice(x, 0, 1, math.MaxInt, 1), 2, true},
+		"part of a row": {autograd.Slice(autograd.Slice(x, 0, 1, 2, 1), 1, 1, 2, 1), 3, true},
+		"columns":       {autograd.Slice(x, 1, 1, 2, 1), 1, false},
 		"every other":   {autograd.Slice(x, 0, 0, 3, 2), 0, false},
 	} {
 		first := &device.Elements[float32](c.y.Tensor())[0]

@@ -22,10 +22,10 @@ type LinearLossOptions struct {
 // from them the loss, and the gradients of x and w, which the backward pass only scales. Some rows are about
 // 2²⁴ logits, or a twentieth of the rows if that is more.
 //
-// The gradient of w is the sum over at most 20 parts of the rows, in w's type. opts holds at most one value.
-func LinearCrossEntropyLoss(x, w, labels *Variable, opts ...LinearLossOptions) *Variable {
+// The gradient of w is the sum over at most 20 parts of the rows, in w's type.
+func LinearCrossEntropyLoss(x, w, labels *Variable, opts *LinearLossOptions) *Variable {
 	f := &linearLoss{s: x.s, sums: lossType("LinearCrossEntropyLoss", x, labels)}
-	if len(opts) > 0 && opts[0].Overwrite {
+	if opts != nil && opts.Overwrite {
 		f.spent = x.mem
 	}
 	f.needed = [...]bool{x.node != nil, w.node != nil}

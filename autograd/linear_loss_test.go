@@ -18,11 +18,11 @@ var whole headed = func(x, w, labels *autograd.Variable) *autograd.Variable {
 }
 
 var inParts headed = func(x, w, labels *autograd.Variable) *autograd.Variable {
-	return autograd.LinearCrossEntropyLoss(x, w, labels)
+	return autograd.LinearCrossEntropyLoss(x, w, labels, nil)
 }
 
 var inPlace headed = func(x, w, labels *autograd.Variable) *autograd.Variable {
-	return autograd.LinearCrossEntropyLoss(x, w, labels, autograd.LinearLossOptions{Overwrite: true})
+	return autograd.LinearCrossEntropyLoss(x, w, labels, &autograd.LinearLossOptions{Overwrite: true})
 }
 
 // The loss and the gradients are those of the whole logits, for one part of the rows and for several, also if the
@@ -44,7 +44,7 @@ func TestLinearCrossEntropyLoss(t *testing.T) {
 			w := autograd.FromSlice(dev, ws, c.n, c.k).RequireGrad()
 			y := autograd.MulScalar(loss(autograd.AddScalar(x, 0.5), w, autograd.FromLabels(dev, labels)), 3)
 			if c.m < 100 || testkit.IsLong() {
-				mustBackward(t, y, autograd.RetainGraph)
+				mustRetain(t, y)
 			}
 			mustBackward(t, y)
 			return y.Item(), [2][]float64{read(t, x.Grad()), read(t, w.Grad())}
@@ -94,7 +94,7 @@ func TestLinearCrossEntropyLossTakesLittleMemory(t *testing.T) {
 func TestLinearCrossEntropyLossOfNothing(t *testing.T) {
 	dev := newDevice(t)
 	x, w := autograd.Zeros(dev, device.Float64, 0, 2).RequireGrad(), autograd.Zeros(dev, device.Float64, 3, 2).RequireGrad()
-	loss := autograd.LinearCrossEntropyLoss(x, w, autograd.FromLabels(dev, nil))
+	loss := autograd.LinearCrossEntropyLoss(x, w, autograd.FromLabels(dev, nil), nil)
 	mustBackward(t, loss)
 	if l := loss.Item(); l == l {
 		t.Errorf("the loss of no rows is %v", l)
@@ -102,14 +102,14 @@ func TestLinearCrossEntropyLossOfNothing(t *testing.T) {
 	near(t, "the gradient of a loss of nothing", read(t, w.Grad()), make([]float64, 6), 0)
 	x = autograd.FromSlice(dev, []float64{1, 2}, 1, 2).RequireGrad()
 	autograd.NoGrad(dev, func() {
-		if l := autograd.LinearCrossEntropyLoss(x, w, autograd.FromLabels(dev, []int64{1})).Item(); math.Abs(l-math.Log(3)) > 1e-15 {
+		if l := autograd.LinearCrossEntropyLoss(x, w, autograd.FromLabels(dev, []int64{1}), nil).Item(); math.Abs(l-math.Log(3)) > 1e-15 {
 			t.Errorf("without a graph the loss is %v, want %v", l, math.Log(3))
 		}
 	})
 	w.Freeze()
-	loss = autograd.LinearCrossEntropyLoss(x, w, autograd.FromLabels(dev, []int64{1}))
+	loss = autograd.LinearCrossEntropyLoss(x, w, autograd.FromLabels(dev, []int64{1}), nil)
 	w.RequireGrad()
-	if err := loss.Backward(); err == nil {
+	if err := loss.Backward(nil); err == nil {
 		t.Error("a matrix that was frozen got a gradient")
 	}
 }
@@ -145,7 +145,7 @@ func TestLinearCrossEntropyLossKeeps(t *testing.T) {
 			return x
 		},
 		"a part": func() *autograd.Variable {
-			x := autograd.Slice(autograd.MulScalar(autograd.FromSlice(dev, []float64{5, 6, 7, 8}, 2, 2).RequireGrad(), 1), 0, 0, 1)
+			x := autograd.Slice(autograd.MulScalar(autograd.FromSlice(dev, []float64{5, 6, 7, 8}, 2, 2).RequireGrad(), 1), 0, 0, 1, 1)
 			mustBackward(t, loss(x))
 			return x
 		},
@@ -170,7 +170,7 @@ func TestLinearCrossEntropyLossKeeps(t *testing.T) {
 	if err := panics[*autograd.ModifiedError](t, func() {
 		x := result()
 		square := autograd.Sum(autograd.Mul(x, x))
-		autograd.Add(square, loss(x)).Backward()
+		autograd.Add(square, loss(x)).Backward(nil)
 	}); err == nil {
 		t.Error("a gradient was computed from x that another had overwritten")
 	}

@@ -90,7 +90,7 @@ func TestElementwiseAtKinks(t *testing.T) {
 	} {
 		x := autograd.FromSlice(dev, c.x).RequireGrad()
 		y := c.f(x)
-		if err := autograd.Sum(y).Backward(); err != nil {
+		if err := autograd.Sum(y).Backward(nil); err != nil {
 			t.Fatal(err)
 		}
 		for i := range c.x {

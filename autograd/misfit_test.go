@@ -24,16 +24,16 @@ func TestMisfits(t *testing.T) {
 		"MatMulT":                          func() { autograd.MatMulT(x, true, y, false) },
 		"Linear":                           func() { autograd.Linear(x, y, nil) },
 		"Linear bias":                      func() { autograd.Linear(x, x, zeros(3)) },
-		"FeedForward":                      func() { autograd.FeedForward(x, y, nil, y, nil) },
+		"FeedForward":                      func() { autograd.FeedForward(x, y, nil, y, nil, nil) },
 		"Sum":                              func() { autograd.Sum(x, 2) },
 		"Mean":                             func() { autograd.Mean(x, 4, 2, 3) },
 		"MSELoss":                          func() { autograd.MSELoss(x, zeros(3)) },
 		"CrossEntropyLoss":                 func() { autograd.CrossEntropyLoss(x, ints(1)) },
-		"LinearCrossEntropyLoss":           func() { autograd.LinearCrossEntropyLoss(x, y, ints(2)) },
-		"LinearCrossEntropyLoss of labels": func() { autograd.LinearCrossEntropyLoss(x, x, ints(1)) },
+		"LinearCrossEntropyLoss":           func() { autograd.LinearCrossEntropyLoss(x, y, ints(2), nil) },
+		"LinearCrossEntropyLoss of labels": func() { autograd.LinearCrossEntropyLoss(x, x, ints(1), nil) },
 		"FromSlice":                        func() { autograd.FromSlice(dev, []float32{1}, 2) },
 		"Item":                             func() { x.Item() },
-		"BackwardWith":                     func() { zeros(2, 3).RequireGrad().BackwardWith(y) },
+		"Backward with a Gradient":         func() { zeros(2, 3).RequireGrad().Backward(&autograd.BackwardOptions{Gradient: y}) },
 
 		"Reshape":            func() { autograd.Reshape(x, 4) },
 		"Reshape to 4 rows":  func() { autograd.Reshape(x, 4, -1) },
@@ -48,7 +48,7 @@ func TestMisfits(t *testing.T) {
 		"Expand":             func() { autograd.Expand(x, 2, 4) },
 
 		"IndexSelect by a matrix":  func() { autograd.IndexSelect(x, 0, ints(1, 1)) },
-		"Embedding of a vector":    func() { autograd.Embedding(zeros(3), ints(1)) },
+		"Embedding of a vector":    func() { autograd.Embedding(zeros(3), ints(1), -1) },
 		"Gather by a vector":       func() { autograd.Gather(x, 0, ints(1)) },
 		"Gather of more than is x": func() { autograd.Gather(x, 0, ints(1, 4)) },
 
@@ -68,21 +68,21 @@ func TestMisfits(t *testing.T) {
 		"AvgPool2d of a large window":   func() { autograd.AvgPool2d(zeros(1, 1, 1, 4), twice(2), nil) },
 		"AdaptiveAvgPool2d of nothing":  func() { autograd.AdaptiveAvgPool2d(zeros(1, 1, 0, 4), 2, 2, nil) },
 
-		"BatchNorm of a batch of one":     func() { autograd.BatchNorm(zeros(1, 3), nil, nil, autograd.BatchNormOptions{}) },
-		"BatchNorm of a vector":           func() { autograd.BatchNorm(zeros(3), nil, nil, autograd.BatchNormOptions{}) },
-		"BatchNorm with another residual": func() { autograd.BatchNorm(x, nil, nil, autograd.BatchNormOptions{Residual: zeros(3, 2)}) },
-		"BatchNorm with a long weight":    func() { autograd.BatchNorm(x, zeros(4), nil, autograd.BatchNormOptions{}) },
+		"BatchNorm of a batch of one":     func() { autograd.BatchNorm(zeros(1, 3), nil, nil, nil) },
+		"BatchNorm of a vector":           func() { autograd.BatchNorm(zeros(3), nil, nil, nil) },
+		"BatchNorm with another residual": func() { autograd.BatchNorm(x, nil, nil, &autograd.BatchNormOptions{Residual: zeros(3, 2)}) },
+		"BatchNorm with a long weight":    func() { autograd.BatchNorm(x, zeros(4), nil, nil) },
 		"LayerNorm of another last axis":  func() { autograd.LayerNorm(x, []int{4}, nil, nil, 0) },
 		"LayerNorm with a weight":         func() { autograd.LayerNorm(x, []int{3}, x, nil, 0) },
 		"GroupNorm":                       func() { autograd.GroupNorm(x, 2, nil, nil, 0) },
 
-		"attention of three axes":      func() { autograd.ScaledDotProductAttention(zeros(2, 3, 8), k, k) },
-		"attention of other batches":   func() { autograd.ScaledDotProductAttention(zeros(1, 4, 3, 8), k, k) },
-		"attention of other sizes":     func() { autograd.ScaledDotProductAttention(zeros(2, 4, 3, 7), k, k) },
-		"attention of other values":    func() { autograd.ScaledDotProductAttention(q, k, zeros(2, 2, 4, 8)) },
-		"attention of heads":           func() { autograd.ScaledDotProductAttention(q, zeros(2, 3, 5, 8), zeros(2, 3, 5, 8)) },
-		"attention with another mask":  func() { autograd.ScaledDotProductAttention(q, k, k, autograd.AttentionOptions{Mask: zeros(3, 4)}) },
-		"attention of packed operands": func() { autograd.PackedAttention(zeros(2, 3, 25), 4, 2) },
+		"attention of three axes":      func() { autograd.ScaledDotProductAttention(zeros(2, 3, 8), k, k, nil) },
+		"attention of other batches":   func() { autograd.ScaledDotProductAttention(zeros(1, 4, 3, 8), k, k, nil) },
+		"attention of other sizes":     func() { autograd.ScaledDotProductAttention(zeros(2, 4, 3, 7), k, k, nil) },
+		"attention of other values":    func() { autograd.ScaledDotProductAttention(q, k, zeros(2, 2, 4, 8), nil) },
+		"attention of heads":           func() { autograd.ScaledDotProductAttention(q, zeros(2, 3, 5, 8), zeros(2, 3, 5, 8), nil) },
+		"attention with another mask":  func() { autograd.ScaledDotProductAttention(q, k, k, &autograd.AttentionOptions{Mask: zeros(3, 4)}) },
+		"attention of packed operands": func() { autograd.PackedAttention(zeros(2, 3, 25), 4, 2, nil) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := panics[*device.ShapeError](t, f); err != nil && len(err.B) > 0 && err.A.Equal(err.B) {
@@ -92,7 +92,7 @@ func TestMisfits(t *testing.T) {
 	}
 	for name, f := range map[string]func(){
 		"Transpose": func() { autograd.Transpose(x, 0, 2) },
-		"Slice":     func() { autograd.Slice(x, -3, 0, 1) },
+		"Slice":     func() { autograd.Slice(x, -3, 0, 1, 1) },
 		"Flatten":   func() { autograd.Flatten(x, 2) },
 		"Stack":     func() { autograd.Stack(3, x, x) },
 	} {
@@ -105,7 +105,7 @@ func TestMisfits(t *testing.T) {
 		func() { autograd.CrossEntropyLoss(x, zeros(2)) },
 		func() { ints(1).RequireGrad() },
 		func() { autograd.Concat(0, x, ints(1, 3)) },
-		func() { autograd.Embedding(x, zeros(2)) },
+		func() { autograd.Embedding(x, zeros(2), -1) },
 		func() { autograd.Where(x, x, x) },
 		func() { autograd.MaskedFill(x, x, 1) },
 		func() { autograd.Less(x, mask) },
@@ -116,17 +116,17 @@ func TestMisfits(t *testing.T) {
 	x.RequireGrad()
 	h := autograd.MulScalar(x, 2)
 	for _, f := range []func(){
-		func() { x.Backward() },
+		func() { x.Backward(nil) },
 		func() { h.RequireGrad() },
 		func() { gradsink.Set(h, &sink{}, nil) },
-		func() { autograd.Sum(h.Detach()).Backward() },
+		func() { autograd.Sum(h.Detach()).Backward(nil) },
 	} {
 		panics[*autograd.GraphError](t, f)
 	}
 	panics[*autograd.DeviceError](t, func() { autograd.Add(x, autograd.Zeros(other, device.Float32, 2, 3)) })
 	weight := zeros(2, 3).SetName("tok.weight")
 	for _, bad := range []int64{-1, 2} {
-		err := panics[*device.IndexError](t, func() { autograd.Embedding(weight, autograd.FromSlice(dev, []int64{1, bad})) })
+		err := panics[*device.IndexError](t, func() { autograd.Embedding(weight, autograd.FromSlice(dev, []int64{1, bad}), -1) })
 		if want := (device.IndexError{Op: "Embedding", At: 1, Index: bad, Limit: 2, Layer: "tok"}); err != nil && *err != want {
 			t.Errorf("the error is %+v, want %+v", *err, want)
 		}
@@ -136,14 +136,14 @@ func TestMisfits(t *testing.T) {
 	labels := func(v ...int64) *autograd.Variable { return autograd.FromLabels(dev, v) }
 	for want, f := range map[string]func(){
 		"CrossEntropyLoss: label -1 of row 1 is none of the 3 classes, 0 to 2":             func() { autograd.CrossEntropyLoss(x, labels(0, -1)) },
-		"LinearCrossEntropyLoss: label 2 of row 0 is none of the 2 classes, 0 to 1":        func() { autograd.LinearCrossEntropyLoss(x, weight, labels(2, 0)) },
-		"LinearCrossEntropyLoss: shapes [4 2] and [2 3] do not fit (parameter tok.weight)": func() { autograd.LinearCrossEntropyLoss(y, weight, labels(1, 0, 0, 0)) },
+		"LinearCrossEntropyLoss: label 2 of row 0 is none of the 2 classes, 0 to 1":        func() { autograd.LinearCrossEntropyLoss(x, weight, labels(2, 0), nil) },
+		"LinearCrossEntropyLoss: shapes [4 2] and [2 3] do not fit (parameter tok.weight)": func() { autograd.LinearCrossEntropyLoss(y, weight, labels(1, 0, 0, 0), nil) },
 		"ScaledDotProductAttention: got shape [1 1 3 288], want heads of at most 256 elements, not of 288": func() {
-			autograd.ScaledDotProductAttention(zeros(1, 1, 3, 288), zeros(1, 1, 3, 288), zeros(1, 1, 3, 288))
+			autograd.ScaledDotProductAttention(zeros(1, 1, 3, 288), zeros(1, 1, 3, 288), zeros(1, 1, 3, 288), nil)
 		},
 		"Mean: got int64, and the device computes in [float32 float64] alone":                   func() { autograd.Mean(integers) },
 		"LogSoftmax: got int64, and the device computes in [float32 float64] alone":             func() { autograd.LogSoftmax(integers, 0) },
-		"PackedAttention: got shape [1 3 1728], want heads of at most 256 elements, not of 288": func() { autograd.PackedAttention(zeros(1, 3, 1728), 2, 2) },
+		"PackedAttention: got shape [1 3 1728], want heads of at most 256 elements, not of 288": func() { autograd.PackedAttention(zeros(1, 3, 1728), 2, 2, nil) },
 	} {
 		if got := panicText(f); got != want {
 			t.Errorf("the error is\n%s\nwant\n%s", got, want)

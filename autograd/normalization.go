@@ -1,6 +1,7 @@
 package autograd
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -240,7 +241,8 @@ type BatchPeers interface {
 // weight [c] and adds bias [c]; both may be nil. It panics with a [*device.ShapeError] if it would
 // normalise one element per channel by its own moments. A [Checkpoint] updates the running moments
 // once.
-func BatchNorm(x, weight, bias *Variable, o BatchNormOptions) *Variable {
+func BatchNorm(x, weight, bias *Variable, opts *BatchNormOptions) *Variable {
+	o := *cmp.Or(opts, &BatchNormOptions{})
 	f := &batchNorm{o: o}
 	in := []*Variable{x}
 	if o.Residual != nil {

@@ -34,17 +34,17 @@ func normalizationCases() (cases []gradCase) {
 		},
 			affine(device.Shape{2, 4, 3}, device.Shape{4})...)
 		add("BatchNorm", func(in variables) *autograd.Variable {
-			return autograd.BatchNorm(in[0], opt(in, 1), opt(in, 2), autograd.BatchNormOptions{Eps: 1e-2})
+			return autograd.BatchNorm(in[0], opt(in, 1), opt(in, 2), &autograd.BatchNormOptions{Eps: 1e-2})
 		}, affine(device.Shape{3, 2, 2, 2}, device.Shape{2})...)
 		add("BatchNorm of rows", func(in variables) *autograd.Variable {
-			return autograd.BatchNorm(in[0], opt(in, 1), opt(in, 2), autograd.BatchNormOptions{Eps: 1e-2})
+			return autograd.BatchNorm(in[0], opt(in, 1), opt(in, 2), &autograd.BatchNormOptions{Eps: 1e-2})
 		}, affine(device.Shape{5, 3}, device.Shape{3})...)
 		add("BatchNorm with channels last", func(in variables) *autograd.Variable {
-			return autograd.BatchNorm(in[0], opt(in, 1), opt(in, 2), autograd.BatchNormOptions{Eps: 1e-2, ChannelsLast: true})
+			return autograd.BatchNorm(in[0], opt(in, 1), opt(in, 2), &autograd.BatchNormOptions{Eps: 1e-2, ChannelsLast: true})
 		}, affine(device.Shape{3, 2, 2, 2}, device.Shape{2})...)
 		add("BatchNorm in evaluation", func(in variables) *autograd.Variable {
 			dev := in[0].Device()
-			return autograd.BatchNorm(in[0], opt(in, 1), opt(in, 2), autograd.BatchNormOptions{
+			return autograd.BatchNorm(in[0], opt(in, 1), opt(in, 2), &autograd.BatchNormOptions{
 				Eps: 1e-2, Evaluate: true, Mean: autograd.FromSlice(dev, []float32{1, 0.5}), Variance: autograd.FromSlice(dev, []float32{2, 0.25}),
 			})
 		}, affine(device.Shape{3, 2, 2}, device.Shape{2})...)
@@ -69,7 +69,7 @@ func normalizationCases() (cases []gradCase) {
 	}, device.Shape{2, 3, 5}, device.Shape{2, 3, 5}, device.Shape{5}, device.Shape{5})
 	for _, last := range []bool{false, true} {
 		fused := func(x, w, b, residual *autograd.Variable, relu bool) *autograd.Variable {
-			return autograd.BatchNorm(x, w, b, autograd.BatchNormOptions{Eps: 1e-2, ChannelsLast: last, Residual: residual, ReLU: relu})
+			return autograd.BatchNorm(x, w, b, &autograd.BatchNormOptions{Eps: 1e-2, ChannelsLast: last, Residual: residual, ReLU: relu})
 		}
 		shapes := []device.Shape{{2, 3, 2, 3}, {3}, {3}, {2, 3, 2, 3}} // three channels in both layouts
 		add(fmt.Sprint("BatchNorm with a residual, channels last ", last), func(in variables) *autograd.Variable {
@@ -98,8 +98,8 @@ func TestCheckpointedBatchNormTracksOnce(t *testing.T) {
 		Mean: autograd.FromSlice(dev, []float64{0}), Variance: autograd.FromSlice(dev, []float64{1}), Batches: autograd.FromLabels(dev, []int64{0}), Momentum: 0.5,
 	}
 	x := autograd.FromSlice(dev, []float64{1, 3}, 2, 1).RequireGrad()
-	f := func(x *autograd.Variable) *autograd.Variable { return autograd.BatchNorm(x, nil, nil, o) }
-	if err := autograd.Sum(autograd.Checkpoint(f, x)).Backward(); err != nil {
+	f := func(x *autograd.Variable) *autograd.Variable { return autograd.BatchNorm(x, nil, nil, &o) }
+	if err := autograd.Sum(autograd.Checkpoint(f, x)).Backward(nil); err != nil {
 		t.Fatal(err)
 	}
 	if mean, variance, batches := o.Mean.Item(), o.Variance.Item(), o.Batches.Item(); mean != 1 || variance != 1.5 || batches != 1 {

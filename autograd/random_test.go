@@ -22,7 +22,7 @@ func TestDropout(t *testing.T) {
 	const n, p = 10000, 0.3
 	x := ones(dev, n).RequireGrad()
 	y := autograd.Dropout(x, p)
-	if err := autograd.Sum(y).Backward(); err != nil {
+	if err := autograd.Sum(y).Backward(nil); err != nil {
 		t.Fatal(err)
 	}
 	got, dropped := read(t, y), 0
@@ -99,7 +99,7 @@ func TestCheckpointDropsTheSame(t *testing.T) {
 		}
 		y := through(f, x)
 		y = autograd.Dropout(through(f, y), 0.5)
-		if err := autograd.Sum(y).Backward(); err != nil {
+		if err := autograd.Sum(y).Backward(nil); err != nil {
 			t.Fatal(err)
 		}
 		return [][]float64{read(t, y), read(t, x.Grad()), read(t, autograd.Dropout(x, 0.5))}

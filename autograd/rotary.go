@@ -43,11 +43,11 @@ func RotaryAngles(dev device.Device, dt device.DType, rows, size int, base float
 // Rotary applies a rotary position embedding to x [B T N D]. In row t it rotates pairs of the first
 // elements of each head by the angles of row t. The number of pairs is the number of columns of cos and
 // sin [T or more, W], which [RotaryAngles] returns. cos and sin are of Float64 if x is of Float64, else
-// of Float32; they get no gradient. opts holds at most one value.
-func Rotary(x, cos, sin *Variable, opts ...RotaryOptions) *Variable {
+// of Float32; they get no gradient.
+func Rotary(x, cos, sin *Variable, opts *RotaryOptions) *Variable {
 	f := &rotary{cos: cos.Tensor(), sin: sin.Tensor(), angles: [2]*Variable{cos, sin}}
-	if len(opts) > 0 {
-		f.RotaryOptions = opts[0]
+	if opts != nil {
+		f.RotaryOptions = *opts
 	}
 	return Apply(f, x)
 }

@@ -86,7 +86,7 @@ func TestScopes(t *testing.T) {
 		t.Errorf("outside %v, kept %v, want -3 and -18", outside.Item(), kept.Item())
 	}
 	// Retain keeps the value but not its graph.
-	panics[*autograd.FreedError](t, func() { kept.Backward() })
+	panics[*autograd.FreedError](t, func() { kept.Backward(nil) })
 	kept.Free()
 	kept.Free()
 	if got := dev.Memory().InUse; got != use {
@@ -115,7 +115,7 @@ func TestBackwardThroughAFreedResult(t *testing.T) {
 		read := autograd.Exp(x)
 		y = then(read)
 		read.Free()
-		if err := panics[*autograd.FreedError](t, func() { y.Backward() }); !strings.Contains(err.Error(), "by Free") {
+		if err := panics[*autograd.FreedError](t, func() { y.Backward(nil) }); !strings.Contains(err.Error(), "by Free") {
 			t.Errorf("%s: %v does not say how", name, err)
 		}
 	}
@@ -201,7 +201,7 @@ func TestBackwardFreesWhatItHasRead(t *testing.T) {
 	forward := func() *autograd.Variable {
 		y := x
 		for range layers {
-			y = autograd.FeedForward(y, w1, nil, w2, nil)
+			y = autograd.FeedForward(y, w1, nil, w2, nil, nil)
 		}
 		return autograd.Sum(y)
 	}
@@ -210,7 +210,7 @@ func TestBackwardFreesWhatItHasRead(t *testing.T) {
 
 	loss := forward()
 	before := dev.Memory()
-	mustBackward(t, loss, autograd.RetainGraph)
+	mustRetain(t, loss)
 	if after := dev.Memory(); after.InUse != before.InUse {
 		t.Errorf("a pass that retains the graph left %d bytes in use, want %d", after.InUse, before.InUse)
 	}

@@ -34,7 +34,7 @@ func TestGradientsArePassedOnWithoutACopy(t *testing.T) {
 	f := func(i int, x *autograd.Variable) *autograd.Variable { return autograd.Apply(same{&at[i]}, x) }
 	x := autograd.FromSlice(dev, []float64{1, 2, 3, 4}, 2, 2).RequireGrad()
 	y := f(3, autograd.Reshape(autograd.Add(autograd.Sub(f(0, x), f(1, x)), f(2, x)), 4))
-	if err := autograd.Sum(y).Backward(); err != nil {
+	if err := autograd.Sum(y).Backward(nil); err != nil {
 		t.Fatal(err)
 	}
 	if at[0] != at[2] || at[0] == at[1] || at[0] == 0 {
@@ -49,9 +49,9 @@ func TestGradientsArePassedOnWithoutACopy(t *testing.T) {
 func TestResidualGradientsAreNotCopied(t *testing.T) {
 	for name, f := range map[string]func(x, w *autograd.Variable) *autograd.Variable{
 		"Linear":      func(x, w *autograd.Variable) *autograd.Variable { return autograd.Linear(x, w, nil) },
-		"FeedForward": func(x, w *autograd.Variable) *autograd.Variable { return autograd.FeedForward(x, w, nil, w, nil) },
+		"FeedForward": func(x, w *autograd.Variable) *autograd.Variable { return autograd.FeedForward(x, w, nil, w, nil, nil) },
 		"BatchNorm": func(x, w *autograd.Variable) *autograd.Variable {
-			return autograd.BatchNorm(x, nil, nil, autograd.BatchNormOptions{Eps: 1})
+			return autograd.BatchNorm(x, nil, nil, &autograd.BatchNormOptions{Eps: 1})
 		},
 	} {
 		dev := newFaulty(t, nil)
@@ -104,7 +104,7 @@ func TestSharedGradientsDoNotChange(t *testing.T) {
 		loss := c.loss(x)
 		for range 2 { // the second pass finds no sharers of the first
 			x.ZeroGrad()
-			if err := loss.Backward(autograd.RetainGraph); err != nil {
+			if err := loss.Backward(&autograd.BackwardOptions{RetainGraph: true}); err != nil {
 				t.Fatal(err)
 			}
 			for _, v := range read(t, x.Grad()) {

@@ -235,7 +235,7 @@ func (p *parity) indexing() {
 		p.numbers(shape...), p.indices(shape[axis], part...))
 	n := 1 + p.IntN(20)
 	padding := p.IntN(n)
-	p.add("F.embedding(x[1], x[0])", func(x variables) *autograd.Variable { return autograd.Embedding(x[0], x[1]) },
+	p.add("F.embedding(x[1], x[0])", func(x variables) *autograd.Variable { return autograd.Embedding(x[0], x[1], -1) },
 		p.numbers(n, 1+p.IntN(9)), p.indices(n, p.shape(p.IntN(3))...))
 	p.add(fmt.Sprintf("F.embedding(x[1], x[0], %d)", padding), func(x variables) *autograd.Variable { return autograd.Embedding(x[0], x[1], padding) },
 		p.numbers(n, 1+p.IntN(9)), p.indices(n, p.shape(p.IntN(3))...))
@@ -274,7 +274,7 @@ func (p *parity) attention() {
 		case 2:
 			opts.Mask = autograd.FromBytes(x[0].Device(), device.Uint8, device.Shape{rows, keys}, allowed)
 		}
-		return autograd.ScaledDotProductAttention(x[0], x[1], x[2], opts)
+		return autograd.ScaledDotProductAttention(x[0], x[1], x[2], &opts)
 	}, p.input(-1, 1, b, keyHeads*group, rows, d), p.input(-1, 1, b, keyHeads, keys, d), p.input(-1, 1, b, keyHeads, keys, d), mask)
 }
 
@@ -389,6 +389,6 @@ func (p *parity) normalization() {
 	}, 2, x, x[1:2])
 	x = channels(2)
 	each("F.batch_norm(x[0], None, None, %s, %s, True, 0.1, 1e-3)", func(x, w, b *autograd.Variable) *autograd.Variable {
-		return autograd.BatchNorm(x, w, b, autograd.BatchNormOptions{Eps: 1e-3})
+		return autograd.BatchNorm(x, w, b, &autograd.BatchNormOptions{Eps: 1e-3})
 	}, 2, x, x[1:2])
 }

@@ -88,7 +88,7 @@ func TestVersionsGuardWhatBackwardReads(t *testing.T) {
 	labels := autograd.FromLabels(dev, []int64{1})
 	loss := autograd.CrossEntropyLoss(autograd.Zeros(dev, device.Float32, 1, 3).RequireGrad(), labels)
 	labels.BumpVersion()
-	panics[*autograd.ModifiedError](t, func() { loss.Backward() })
+	panics[*autograd.ModifiedError](t, func() { loss.Backward(nil) })
 }
 
 // step writes w in place as an optimizer does.
@@ -111,7 +111,7 @@ func TestModifiedError(t *testing.T) {
 	seen := &watcher{}
 	loss := autograd.Observe(autograd.Sum(autograd.Mul(autograd.Reshape(w.Detach(), 1), autograd.Mul(w, x))), seen) // the gradient is 3·2, and 1·2 after the step of w
 	step(w, 1)
-	err := panics[*autograd.ModifiedError](t, func() { loss.Backward() })
+	err := panics[*autograd.ModifiedError](t, func() { loss.Backward(nil) })
 	if want := (autograd.ModifiedError{Op: "Mul", Variable: "Reshape float64[1]", Saved: 0, Now: 1}); *err != want {
 		t.Errorf("got %+v, want %+v", *err, want)
 	}
@@ -128,7 +128,7 @@ func TestModifiedError(t *testing.T) {
 		t.Errorf("versions %d, %d of a handle and %d of a view, want 1", v, w.Detach().Version(), autograd.Reshape(w, 1, 1).Version())
 	}
 	w.Detach().BumpVersion()
-	text := panics[*autograd.ModifiedError](t, func() { loss.Backward() }).Error()
+	text := panics[*autograd.ModifiedError](t, func() { loss.Backward(nil) }).Error()
 	for _, part := range []string{"Mul", `variable "w" float64[1]`, "version 1", "version 2"} {
 		if !strings.Contains(text, part) {
 			t.Errorf("%q does not say %q", text, part)
@@ -230,7 +230,7 @@ func TestCheckpointGuardsWhatItReads(t *testing.T) {
 		loss := autograd.Sum(autograd.Checkpoint(f, x))
 		v := c.write(x)
 		v.BumpVersion()
-		err := panics[*autograd.ModifiedError](t, func() { loss.Backward() })
+		err := panics[*autograd.ModifiedError](t, func() { loss.Backward(nil) })
 		if err.Op != c.op || err.Variable != v.String() || err.Now != err.Saved+1 {
 			t.Errorf("%s written: got %v", v.Name(), err)
 		}
@@ -264,7 +264,7 @@ func TestCheckpointGuardsWithinThePass(t *testing.T) {
 		}
 		return autograd.Mul(x, w)
 	}, x)
-	err := panics[*autograd.ModifiedError](t, func() { autograd.Sum(y).Backward() })
+	err := panics[*autograd.ModifiedError](t, func() { autograd.Sum(y).Backward(nil) })
 	if err.Variable != state.String() || runs != 2 {
 		t.Errorf("got %v after %d runs", err, runs)
 	}
@@ -319,7 +319,7 @@ func TestAGradientThatCannotBeCopied(t *testing.T) {
 	g := w.Grad()
 	dev.alloc = 1
 	y := autograd.Sum(autograd.Mul(w, g))
-	if err := y.Backward(); !errors.Is(err, boom) || !strings.Contains(err.Error(), "copy of") {
+	if err := y.Backward(nil); !errors.Is(err, boom) || !strings.Contains(err.Error(), "copy of") {
 		t.Errorf("got %v", err)
 	}
 	if !errors.Is(w.GradErr(), boom) {
@@ -351,10 +351,10 @@ func TestSaver(t *testing.T) {
 	w := autograd.Scalar(dev, 1).RequireGrad()
 	y := autograd.Apply(negation{}, w)
 	w.BumpVersion()
-	panics[*autograd.ModifiedError](t, func() { y.Backward() })
+	panics[*autograd.ModifiedError](t, func() { y.Backward(nil) })
 	y = autograd.Apply(negation{}, w)
 	y.BumpVersion()
-	if err := panics[*autograd.ModifiedError](t, func() { y.Backward() }); err.Variable != y.String() {
+	if err := panics[*autograd.ModifiedError](t, func() { y.Backward(nil) }); err.Variable != y.String() {
 		t.Errorf("got %v", err)
 	}
 	y = autograd.Apply(saver{}, w)

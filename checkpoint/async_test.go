@@ -350,7 +350,7 @@ func TestRankValuesAreRestored(t *testing.T) {
 			first = false
 		}
 		commtest.OnGoroutines(t, ranks, &comm.Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, func(pg *comm.ProcessGroup) error {
-			net := nn.Linear(2, 2)
+			net := nn.Linear(2, 2, nil)
 			if err := nn.Place(net, pg.Device(), 1); err != nil {
 				return err
 			}
@@ -434,7 +434,7 @@ func TestTypesAreConverted(t *testing.T) {
 	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
 		models := map[device.DType]map[string]*autograd.Variable{}
 		for _, dt := range []device.DType{device.Float32, device.BFloat16} {
-			net := nn.Linear(5, 3, nn.LinearOptions{DType: dt, Compute: device.Float32})
+			net := nn.Linear(5, 3, &nn.LinearOptions{DType: dt, Compute: device.Float32})
 			if err := nn.Place(net, pg.Device(), uint64(dt)); err != nil {
 				return err
 			}

@@ -37,7 +37,7 @@ const (
 // newRun makes a model whose first value is zero everywhere, so two runs can be equal only through
 // a checkpoint.
 func newRun(pg *comm.ProcessGroup, kind string, seed uint64) (*run, error) {
-	r := &run{pg: pg, net: nn.Sequential(nn.Linear(7, 13), nn.GELU(), nn.Linear(13, 3))}
+	r := &run{pg: pg, net: nn.Sequential(nn.Linear(7, 13, nil), nn.GELU(), nn.Linear(13, 3, nil))}
 	if err := nn.Place(r.net, pg.Device(), seed); err != nil {
 		return nil, err
 	}
@@ -76,8 +76,8 @@ func (r *run) step(n int) (loss float64, err error) {
 		}
 	}
 	dev := r.pg.Device()
-	out := nn.MSELoss(r.model.Forward(autograd.FromSlice(dev, x, each, 7)), autograd.FromSlice(dev, y, each, 3))
-	if err := out.Backward(); err != nil {
+	out := nn.MSELoss(r.model.Forward(autograd.FromSlice(dev, x, each, 7)), autograd.FromSlice(dev, y, each, 3), nil)
+	if err := out.Backward(nil); err != nil {
 		return 0, err
 	}
 	if err := r.opt.Step(); err != nil {

@@ -154,7 +154,7 @@ func TestLoadRefusesAnotherState(t *testing.T) {
 	}
 	misfit := func(err error) bool { return strings.Contains(err.Error(), "is of another model") }
 	refused("another model", func(r *run) State {
-		other := nn.Sequential(nn.Linear(7, 13), nn.Linear(13, 4))
+		other := nn.Sequential(nn.Linear(7, 13, nil), nn.Linear(13, 4, nil))
 		if err := nn.Place(other, r.pg.Device(), 1); err != nil {
 			t.Error(err)
 		}

@@ -37,7 +37,7 @@ func run(dir string) error {
 		return err
 	}
 	defer groups[0].Close()
-	model, err := ddp.New(nn.Linear(4, 2), groups[0], nil)
+	model, err := ddp.New(nn.Linear(4, 2, nil), groups[0], nil)
 	if err != nil {
 		return err
 	}

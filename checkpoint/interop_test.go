@@ -78,7 +78,7 @@ func TestPyTorch(t *testing.T) {
 		dir := t.TempDir()
 		source, target := filepath.Join(dir, "ours.safetensors"), filepath.Join(dir, "theirs.safetensors")
 		o := nn.LinearOptions{DType: dt, Compute: device.Float32}
-		net := nn.Sequential(nn.Linear(7, 13, o), nn.GELU(), nn.Linear(13, 3, o))
+		net := nn.Sequential(nn.Linear(7, 13, &o), nn.GELU(), nn.Linear(13, 3, &o))
 		if err := nn.Place(net, dev, 1); err != nil {
 			t.Fatal(err)
 		}

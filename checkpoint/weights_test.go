@@ -84,7 +84,7 @@ func TestExportAndImport(t *testing.T) {
 				t.Errorf("%s: other weights", path)
 			}
 		}
-		other := nn.Sequential(nn.Linear(7, 13), nn.GELU(), nn.Linear(13, 4), nn.Linear(4, 1))
+		other := nn.Sequential(nn.Linear(7, 13, nil), nn.GELU(), nn.Linear(13, 4, nil), nn.Linear(4, 1, nil))
 		if err := nn.Place(other, pg.Device(), 1); err != nil {
 			return err
 		}
@@ -98,7 +98,7 @@ func TestExportAndImport(t *testing.T) {
 		if want := []string{"3.bias", "3.weight"}; !slices.Equal(report.Missing, want) || len(report.Mismatched) != 2 {
 			t.Errorf("%+v, want %q to be missing and two weights of another shape", report, want)
 		}
-		part := nn.Sequential(nn.Linear(7, 13))
+		part := nn.Sequential(nn.Linear(7, 13, nil))
 		if err := nn.Place(part, pg.Device(), 1); err != nil {
 			return err
 		}
@@ -178,8 +178,8 @@ type tiedModel struct{ nn.Container }
 
 func newTied() *tiedModel {
 	m := &tiedModel{}
-	embedding := nn.Add(&m.Container, "wte", nn.Embedding(2, 2))
-	head := nn.Add(&m.Container, "head", nn.Linear(2, 2, nn.LinearOptions{NoBias: true}))
+	embedding := nn.Add(&m.Container, "wte", nn.Embedding(2, 2, nil))
+	head := nn.Add(&m.Container, "head", nn.Linear(2, 2, &nn.LinearOptions{NoBias: true}))
 	head.Weight = embedding.Weight
 	return m
 }

@@ -231,7 +231,7 @@ func TestEachCallHasItsOwnDeadline(t *testing.T) {
 		for peer, minutes := range []int{0, 5, 1, 3} {
 			if peer > 0 {
 				o := comm.CallOptions{Timeout: time.Duration(minutes) * time.Minute}
-				works = append(works, groups[0].With(o).Recv(vec(0), peer), groups[0].With(o).Send(vec(0), peer))
+				works = append(works, groups[0].With(&o).Recv(vec(0), peer), groups[0].With(&o).Send(vec(0), peer))
 			}
 		}
 		for _, pg := range groups[1:] {
@@ -298,7 +298,7 @@ func deaf(ctx context.Context) error {
 		runtime.Goexit()
 	})
 	if pg.Rank() == 0 {
-		pg.With(comm.CallOptions{Timeout: 500 * time.Millisecond}).Barrier()
+		pg.With(&comm.CallOptions{Timeout: 500 * time.Millisecond}).Barrier()
 	}
 	select {}
 }
@@ -321,7 +321,7 @@ func again(ctx context.Context) error {
 		return err
 	}
 	if pg.Rank() != 2 {
-		err = pg.With(comm.CallOptions{Timeout: 300 * time.Millisecond}).AllReduce(vec(1), comm.Sum).Wait(ctx)
+		err = pg.With(&comm.CallOptions{Timeout: 300 * time.Millisecond}).AllReduce(vec(1), comm.Sum).Wait(ctx)
 	} else { // rank 2 waits until its own call fails with the same cause
 		err = pg.Recv(vec(1), 0).Wait(ctx)
 	}
@@ -508,7 +508,7 @@ func TestMonitoredBarrier(t *testing.T) {
 			}
 			if r != 1 && r != 3 {
 				var late *comm.BarrierError
-				err := pg.With(comm.CallOptions{Timeout: time.Second}).MonitoredBarrier(t.Context())
+				err := pg.With(&comm.CallOptions{Timeout: time.Second}).MonitoredBarrier(t.Context())
 				if !errors.As(err, &late) || !errors.Is(err, comm.ErrTimeout) || fmt.Sprint(late.Missing) != "[1 3]" {
 					t.Errorf("rank %d: %v", r, err)
 				}

@@ -1,6 +1,7 @@
 package comm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -95,9 +96,9 @@ type CallOptions struct {
 	After device.Event
 }
 
-// With returns a view of the group whose calls have these options.
-func (pg *ProcessGroup) With(o CallOptions) *ProcessGroup {
-	return &ProcessGroup{group: pg.group, opts: o, batch: pg.batch}
+// With returns a view of the group whose calls have these options, and no others.
+func (pg *ProcessGroup) With(opts *CallOptions) *ProcessGroup {
+	return &ProcessGroup{group: pg.group, opts: *cmp.Or(opts, &CallOptions{}), batch: pg.batch}
 }
 
 // Rank returns this process's number within the group, counted from 0.

@@ -269,7 +269,7 @@ func TestMismatchNamesBothCalls(t *testing.T) {
 	groups, _ := local(t, 2, nil)
 	each(groups, func(r int, pg *comm.ProcessGroup) {
 		defer pg.Close()
-		err := pg.With(comm.CallOptions{Name: "bucket 7"}).AllReduce(device.HostTensor(make([]float32, 8+r), device.Float32), comm.Sum).Wait(t.Context())
+		err := pg.With(&comm.CallOptions{Name: "bucket 7"}).AllReduce(device.HostTensor(make([]float32, 8+r), device.Float32), comm.Sum).Wait(t.Context())
 		if !errors.As(err, new(*failure.MismatchError)) {
 			t.Errorf("rank %d: %v", r, err)
 		}
@@ -502,7 +502,7 @@ func TestTimeoutAndNameOfACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups, _ := local(t, 2, nil)
 		start := time.Now()
-		err := groups[0].With(comm.CallOptions{Timeout: 3 * time.Second, Name: "bucket 5"}).AllReduce(vec(1), comm.Sum).Wait(context.Background())
+		err := groups[0].With(&comm.CallOptions{Timeout: 3 * time.Second, Name: "bucket 5"}).AllReduce(vec(1), comm.Sum).Wait(context.Background())
 		var timeout *failure.TimeoutError
 		if !errors.As(err, &timeout) || timeout.After != 3*time.Second || time.Since(start) > 4*time.Second || !strings.Contains(err.Error(), "bucket 5") {
 			t.Errorf("after %v: %v", time.Since(start), err)
@@ -534,16 +534,16 @@ func TestInvalidOptionsAreErrors(t *testing.T) {
 func TestPreMulSum(t *testing.T) {
 	commtest.OnRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {
 		r := float32(pg.Rank())
-		share := pg.With(comm.CallOptions{Factor: new([]float64{0.25, 0.75, 0}[pg.Rank()])})
+		share := pg.With(&comm.CallOptions{Factor: new([]float64{0.25, 0.75, 0}[pg.Rank()])})
 		mean := vec(4, 8, 100*r)
 		if err := share.AllReduce(mean, comm.PreMulSum).Sync(t.Context()); err != nil {
 			return err
 		}
 		x, y, z, sum := vec(r+1, 8), vec(r+1), vec(0), vec(r+1)
-		err := pg.With(comm.CallOptions{Factor: new(0.5), Name: "batch"}).Coalesce(func(g *comm.ProcessGroup) {
+		err := pg.With(&comm.CallOptions{Factor: new(0.5), Name: "batch"}).Coalesce(func(g *comm.ProcessGroup) {
 			g.AllReduce(x, comm.PreMulSum)
-			g.With(comm.CallOptions{Factor: new(2.0)}).AllReduce(y, comm.PreMulSum)
-			g.With(comm.CallOptions{Name: "scattered"}).ReduceScatter(z, vec(2, 4, 6), comm.PreMulSum)
+			g.With(&comm.CallOptions{Factor: new(2.0)}).AllReduce(y, comm.PreMulSum)
+			g.With(&comm.CallOptions{Name: "scattered"}).ReduceScatter(z, vec(2, 4, 6), comm.PreMulSum)
 			g.AllReduce(sum, comm.Sum)
 			g.Broadcast(vec(1), 0)
 		}).Sync(t.Context())
@@ -569,15 +569,15 @@ func TestUsageErrors(t *testing.T) {
 		"no tensor": {func() { pg.AllReduce(device.Tensor{}, comm.Sum) }, "no dst"},
 		"reduction": {func() { pg.AllReduce(vec(1), comm.ReduceOp(9)) }, "reduction(9)"},
 		"no factor": {func() { pg.AllReduce(vec(1), comm.PreMulSum) }, "premulsum without a Factor"},
-		"factor":    {func() { pg.With(comm.CallOptions{Factor: new(0.5)}).AllReduce(vec(1), comm.Sum) }, "only premulsum"},
+		"factor":    {func() { pg.With(&comm.CallOptions{Factor: new(0.5)}).AllReduce(vec(1), comm.Sum) }, "only premulsum"},
 		"integers": {func() {
-			pg.With(comm.CallOptions{Factor: new(0.5)}).AllReduce(device.HostTensor([]int32{1}, device.Int32), comm.PreMulSum)
+			pg.With(&comm.CallOptions{Factor: new(0.5)}).AllReduce(device.HostTensor([]int32{1}, device.Int32), comm.PreMulSum)
 		}, "premulsum of int32"},
 		"counts": {func() { pg.AllGatherUneven(vec(1), vec(1), []int{1, 2}) }, "2 counts for a group of 1"},
 		"sum":    {func() { pg.AllGatherUneven(vec(1, 2), vec(1), []int{1}) }, "counts sum to 1"},
 		"batch":  {func() { pg.Coalesce(func(g *comm.ProcessGroup) { g.Broadcast(vec(1), 5) }) }, "rank 5"},
 		"timeout": {func() {
-			pg.Coalesce(func(g *comm.ProcessGroup) { g.With(comm.CallOptions{Timeout: 1}).Barrier() })
+			pg.Coalesce(func(g *comm.ProcessGroup) { g.With(&comm.CallOptions{Timeout: 1}).Barrier() })
 		}, "timeout of its own"},
 		"late": {func() {
 			var view *comm.ProcessGroup

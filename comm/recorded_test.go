@@ -43,7 +43,7 @@ func (r *reduction) step() error {
 	if err := dev.Copy(dev.Compute(), r.sum.Buf, r.x.Buf); err != nil {
 		return err
 	}
-	r.work = r.pg.With(comm.CallOptions{Name: "the sum", Timeout: r.timeout}).AllReduce(r.sum, comm.Sum)
+	r.work = r.pg.With(&comm.CallOptions{Name: "the sum", Timeout: r.timeout}).AllReduce(r.sum, comm.Sum)
 	return r.work.Wait(context.Background())
 }
 

@@ -40,7 +40,7 @@ func suspended(ctx context.Context) error {
 		come()
 	}
 	return joined(&comm.Options{Timeout: initTimeout}, func(ctx context.Context, pg *comm.ProcessGroup) error {
-		pg = pg.With(comm.CallOptions{Timeout: timeout})
+		pg = pg.With(&comm.CallOptions{Timeout: timeout})
 		if wait != "join" {
 			come()
 		}

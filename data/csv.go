@@ -2,6 +2,7 @@ package data
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/csv"
 	"errors"
 	"fmt"
@@ -15,13 +16,11 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// CSVOptions describe the columns of a CSV file.
+// CSVOptions are the choices of [OpenCSV].
 type CSVOptions struct {
-	// Target is the column to predict.
-	Target string
-	// Features are the columns to predict it from; nil means all others.
+	// Features are the columns to predict the target from; nil means all others.
 	Features []string
-	// Classes, if not 0, makes Target a class: an integer from 0 to Classes-1.
+	// Classes, if not 0, makes the target a class: an integer from 0 to Classes-1.
 	Classes int
 	// Round allows integers that float32 cannot represent exactly, such as most above 16777216, to be rounded.
 	// Without it they are errors, because different identifiers or times would become equal.
@@ -39,23 +38,24 @@ type Table struct {
 }
 
 // OpenCSV reads a CSV file of numbers with a header line, in UTF-8 and separated by commas, optionally gzipped.
+// target is the column to predict.
 // Spaces around names and numbers are ignored, and empty lines are skipped. Columns with the same name are
-// separate features, but Target and Features cannot name them. An error about a value names its line and
+// separate features, but target and Features cannot name them. An error about a value names its line and
 // column. Numbers with a point or an exponent are rounded to float32; see [CSVOptions.Round] for others.
-func OpenCSV(path string, opts CSVOptions) (*Table, error) {
+func OpenCSV(path, target string, opts *CSVOptions) (*Table, error) {
 	f, err := open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.close()
-	t, err := readCSV(f.r, opts)
+	t, err := readCSV(f.r, target, *cmp.Or(opts, &CSVOptions{}))
 	if err != nil {
 		return nil, fmt.Errorf("data: %s: %w", path, err)
 	}
 	return t, nil
 }
 
-func readCSV(in io.Reader, opts CSVOptions) (*Table, error) {
+func readCSV(in io.Reader, target string, opts CSVOptions) (*Table, error) {
 	if opts.Classes < 0 {
 		return nil, fmt.Errorf("CSVOptions.Classes is %d, want 0 or more", opts.Classes)
 	}
@@ -79,7 +79,7 @@ func readCSV(in io.Reader, opts CSVOptions) (*Table, error) {
 		}
 		header[i] = strings.TrimSpace(name)
 	}
-	at, err := columnsOf(header, opts)
+	at, err := columnsOf(header, target, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +129,7 @@ func readCSV(in io.Reader, opts CSVOptions) (*Table, error) {
 const byteOrderMark = "\ufeff"
 
 // columnsOf returns the column indices of the features, followed by that of the target.
-func columnsOf(header []string, opts CSVOptions) (at []int, err error) {
+func columnsOf(header []string, target string, opts CSVOptions) (at []int, err error) {
 	find := func(name string) (int, error) {
 		name = strings.TrimSpace(name)
 		i := slices.Index(header, name)
@@ -146,29 +146,29 @@ func columnsOf(header []string, opts CSVOptions) (at []int, err error) {
 		}
 		return i, nil
 	}
-	target, err := find(opts.Target)
+	y, err := find(target)
 	if err != nil {
-		return nil, fmt.Errorf("CSVOptions.Target: %w", err)
+		return nil, fmt.Errorf("target: %w", err)
 	}
 	for _, name := range opts.Features {
 		i, err := find(name)
 		if err != nil {
 			return nil, fmt.Errorf("CSVOptions.Features: %w", err)
 		}
-		if i == target || slices.Contains(at, i) {
-			return nil, fmt.Errorf("column %q is named twice in Target and Features", name)
+		if i == y || slices.Contains(at, i) {
+			return nil, fmt.Errorf("column %q is named twice in target and Features", name)
 		}
 		at = append(at, i)
 	}
 	for i := range header {
-		if opts.Features == nil && i != target {
+		if opts.Features == nil && i != y {
 			at = append(at, i)
 		}
 	}
 	if len(at) == 0 {
-		return nil, fmt.Errorf("no features besides the target %q", opts.Target)
+		return nil, fmt.Errorf("no features besides the target %q", target)
 	}
-	return append(at, target), nil
+	return append(at, y), nil
 }
 
 // parseNumber parses a number as strconv.ParseFloat does, including "NaN" and "Inf". An integer that float32

@@ -5,7 +5,7 @@
 //	if err != nil {
 //		return err
 //	}
-//	loader, err := data.NewLoader(train, pg, data.LoaderOptions{Batch: 64, Shuffle: true})
+//	loader, err := data.NewLoader(train, pg, &data.LoaderOptions{Batch: 64, Shuffle: true})
 //	if err != nil {
 //		return err
 //	}
@@ -14,7 +14,7 @@
 //			if err != nil {
 //				return err
 //			}
-//			loss := nn.CrossEntropyLoss(model.Forward(batch.Vars[0]), batch.Vars[1])
+//			loss := nn.CrossEntropyLoss(model.Forward(batch.Vars[0]), batch.Vars[1], nil)
 //			...
 //		}
 //	}

@@ -167,7 +167,7 @@ func TestCIFAR(t *testing.T) {
 func TestCSV(t *testing.T) {
 	dir := t.TempDir()
 	path := write(t, dir, "iris.csv", []byte("a,class,b\n1,0,2.5\n-3,2,1e2\n"))
-	set, err := OpenCSV(path, CSVOptions{Target: "class", Classes: 3})
+	set, err := OpenCSV(path, "class", &CSVOptions{Classes: 3})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +176,7 @@ func TestCSV(t *testing.T) {
 		t.Errorf("%d rows, the second one %v", set.Len(), x)
 	}
 	for _, text := range []string{"16777217", "16777217.0", "1.6777217e+07"} { // a float32 is 16777216
-		many, err := OpenCSV(write(t, dir, "many.csv", []byte("a,class\n1,"+text+"\n")), CSVOptions{Target: "class", Classes: 1 << 25})
+		many, err := OpenCSV(write(t, dir, "many.csv", []byte("a,class\n1,"+text+"\n")), "class", &CSVOptions{Classes: 1 << 25})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -184,7 +184,7 @@ func TestCSV(t *testing.T) {
 			t.Errorf("%s is the class %d", text, class)
 		}
 	}
-	regression, err := OpenCSV(path, CSVOptions{Target: "b", Features: []string{"a"}})
+	regression, err := OpenCSV(path, "b", &CSVOptions{Features: []string{"a"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +202,7 @@ func TestCSV(t *testing.T) {
 		"huge":     {"a,class\n1,1e300\n", []string{`class "1e300", want an integer`}},
 		"half":     {"a,class\n1,0.5\n", []string{"line 2", "0.5"}},
 	} {
-		_, err := OpenCSV(write(t, dir, "bad.csv", []byte(c.text)), CSVOptions{Target: "class", Classes: 3})
+		_, err := OpenCSV(write(t, dir, "bad.csv", []byte(c.text)), "class", &CSVOptions{Classes: 3})
 		wantError(t, name, err, append(c.words, "bad.csv")...)
 	}
 }
@@ -223,7 +223,7 @@ func TestCSVForms(t *testing.T) {
 		"UTF-16":                  {"\xff\xfea\x00,\x00y\x00\n\x00", `column 1 of the header is "\xff\xfea\x00": want UTF-8`},
 		"UTF-16 without mark":     {"a\x00,\x00y\x00\n\x00", `column 1 of the header is "a\x00": want UTF-8`},
 		"Latin-1":                 {"gr\xf6\xdfe,y\n1,2\n", "[[1]] [2]"},
-		"semicolons":              {"a;y\n1;0\n", `Target: there is no column "y", only "a;y": want commas`},
+		"semicolons":              {"a;y\n1;0\n", `target: there is no column "y", only "a;y": want commas`},
 		"tabs":                    {"a\ty\n1\t0\n", `there is no column "y", only "a\ty": want commas`},
 		"quoted":                  {"\"a\",\"y\"\n\"1\",\"0\"\n", "[[1]] [0]"},
 		"a quoted comma":          {"\"a,b\",y\n1,0\n", "[[1]] [0]"},
@@ -260,8 +260,8 @@ func TestCSVForms(t *testing.T) {
 		"zero bytes":              {"a,y\n1\x00,0\n", `"1\x00" is not a number`},
 		"one name twice":          {"a,a,y\n1,2,0\n3,4,1\n", "[[1 2] [3 4]] [0 1]"},
 		"two without a name":      {",,y\n1,2,0\n", "[[1 2]] [0]"},
-		"the target twice":        {"y,a,y\n1,2,0\n", `Target: columns 1 and 3 are both named "y"`},
-		"the target, trimmed":     {"y,a, y\n1,2,0\n", `Target: columns 1 and 3 are both named "y"`},
+		"the target twice":        {"y,a,y\n1,2,0\n", `target: columns 1 and 3 are both named "y"`},
+		"the target, trimmed":     {"y,a, y\n1,2,0\n", `target: columns 1 and 3 are both named "y"`},
 		"a header again":          {"a,y\n1,0\na,y\n", `line 3, column 1 ("a"): "a" is not a number`},
 		"no header":               {"1,2\n3,4\n", `there is no column "y"; there are ["1" "2"]`},
 		"only a header":           {"a,y\n", "no rows after the header"},
@@ -273,7 +273,7 @@ func TestCSVForms(t *testing.T) {
 		"gzip, truncated":         {string(zipped(t, []byte("a,y\n1,0\n"))[:25]), "unexpected EOF"},
 		"zip":                     {"PK\x03\x04\x14\x00\x00\x00", "want UTF-8"},
 	} {
-		set, err := OpenCSV(write(t, dir, "forms.csv", []byte(c.text)), CSVOptions{Target: "y"})
+		set, err := OpenCSV(write(t, dir, "forms.csv", []byte(c.text)), "y", nil)
 		if err == nil {
 			if got := fmt.Sprint(set.Rows, set.Targets); got != c.want {
 				t.Errorf("%s: %s, want %s", name, got, c.want)
@@ -286,25 +286,26 @@ func TestCSVForms(t *testing.T) {
 		}
 	}
 
-	rounded, err := OpenCSV(write(t, dir, "rounded.csv", []byte("a,y\n16777217,-1700000001\n")), CSVOptions{Target: "y", Round: true})
+	rounded, err := OpenCSV(write(t, dir, "rounded.csv", []byte("a,y\n16777217,-1700000001\n")), "y", &CSVOptions{Round: true})
 	if err != nil || rounded.Rows[0][0] != 16777216 || rounded.Targets[0] != -1.7e9 {
 		t.Errorf("Round: %v, %v", rounded, err)
 	}
 	path := write(t, dir, "names.csv", []byte("a,b,b,,y\n1,2,3,4,5\n"))
 	for want, opts := range map[string]CSVOptions{
-		"CSVOptions.Features: columns 2 and 3 are both named \"b\"": {Target: "y", Features: []string{"a", "b"}},
-		"CSVOptions.Features: there is no column \"c\"":             {Target: "y", Features: []string{"c"}},
-		"CSVOptions.Features: want the name of a column":            {Target: "y", Features: []string{""}},
-		"CSVOptions.Target: want the name of a column":              {},
-		"column \"a\" is named twice in Target and Features":        {Target: "y", Features: []string{"a", "a"}},
-		"column \"y\" is named twice in Target and Features":        {Target: "y", Features: []string{"y"}},
-		"no features besides the target":                   {Target: "y", Features: []string{}},
-		"CSVOptions.Classes is -1":                                  {Target: "y", Classes: -1},
+		"CSVOptions.Features: columns 2 and 3 are both named \"b\"": {Features: []string{"a", "b"}},
+		"CSVOptions.Features: there is no column \"c\"":             {Features: []string{"c"}},
+		"CSVOptions.Features: want the name of a column":            {Features: []string{""}},
+		"column \"a\" is named twice in target and Features":        {Features: []string{"a", "a"}},
+		"column \"y\" is named twice in target and Features":        {Features: []string{"y"}},
+		"no features besides the target":                            {Features: []string{}},
+		"CSVOptions.Classes is -1":                                  {Classes: -1},
 	} {
-		_, err := OpenCSV(path, opts)
+		_, err := OpenCSV(path, "y", &opts)
 		wantError(t, want, err, "names.csv", want)
 	}
-	set, err := OpenCSV(path, CSVOptions{Target: "y", Features: []string{" a"}})
+	_, err = OpenCSV(path, "", nil)
+	wantError(t, "without a target", err, "target: want the name of a column")
+	set, err := OpenCSV(path, "y", &CSVOptions{Features: []string{" a"}})
 	if err != nil || fmt.Sprint(set.Columns, set.Rows, set.Targets) != "[a] [[1]] [5]" {
 		t.Errorf("a beside columns of one name: %v, %v", set, err)
 	}
@@ -318,7 +319,7 @@ func TestReadersRefuseOtherThanFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]string{pipe: "is no regular file, but a named pipe", dir: "is a directory"} {
-		_, err := OpenCSV(path, CSVOptions{Target: "y"})
+		_, err := OpenCSV(path, "y", nil)
 		wantError(t, "CSV", err, path, want)
 		_, err = OpenTokens(path, 10, 50257)
 		wantError(t, "tokens", err, path, want)

@@ -1,6 +1,7 @@
 package data
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -40,10 +41,7 @@ func newImages(path string, im Images, opts *ImageOptions) (*Images, error) {
 			return nil, fmt.Errorf("data: %s: sample %d has label %d, want a label below %d", path, i, label, im.Classes)
 		}
 	}
-	var o ImageOptions
-	if opts != nil {
-		o = *opts
-	}
+	o := *cmp.Or(opts, &ImageOptions{})
 	for name, v := range map[string][]float32{"Mean": o.Mean, "Std": o.Std} {
 		if v != nil && len(v) != im.Channels {
 			return nil, fmt.Errorf("data: %s: %d channels, but ImageOptions.%s has %d", path, im.Channels, name, len(v))

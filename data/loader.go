@@ -1,6 +1,7 @@
 package data
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,7 +23,7 @@ type Group interface {
 // LoaderOptions configure a [Loader]. Batch, Shuffle, Seed, LastBatch and the length of the data set must be the
 // same on all ranks. Otherwise some samples are used twice and others never. train.Run checks this.
 type LoaderOptions struct {
-	Batch     int // samples per rank and step
+	Batch     int // samples per rank and step; default 1
 	Shuffle   bool
 	Seed      uint64 // of the order, if Shuffle
 	LastBatch LastBatch
@@ -50,23 +51,18 @@ type Batch struct {
 
 // NewLoader returns a loader for the calling rank of group. It returns an error if the options are
 // invalid for the data set.
-func NewLoader(set Dataset, group Group, opts LoaderOptions) (*Loader, error) {
+func NewLoader(set Dataset, group Group, opts *LoaderOptions) (*Loader, error) {
+	o := *cmp.Or(opts, &LoaderOptions{})
 	l := &Loader{
 		set: set,
 		dev: group.Device(),
 		sampler: Sampler{
 			Len: set.Len(), Rank: group.Rank(), Size: group.Size(),
-			Batch: opts.Batch, Shuffle: opts.Shuffle, Seed: opts.Seed, LastBatch: opts.LastBatch,
+			Batch: cmp.Or(o.Batch, 1), Shuffle: o.Shuffle, Seed: o.Seed, LastBatch: o.LastBatch,
 		},
-		workers: opts.Workers,
-		ahead:   opts.Ahead,
+		workers: cmp.Or(o.Workers, 2),
+		ahead:   cmp.Or(o.Ahead, 2),
 		resume:  Position{Epoch: -1},
-	}
-	if l.workers == 0 {
-		l.workers = 2
-	}
-	if l.ahead == 0 {
-		l.ahead = 2
 	}
 	if l.workers < 0 || l.ahead < 0 {
 		return nil, fmt.Errorf("data: Workers %d and Ahead %d, want at least 1 of each", l.workers, l.ahead)

@@ -95,7 +95,7 @@ func TestLoaderGivesWhatTheSamplerSays(t *testing.T) {
 	for name, dev := range devices(t) {
 		for _, ahead := range []int{1, 2, 5} {
 			t.Run(fmt.Sprintf("%s/%d", name, ahead), func(t *testing.T) {
-				loader, err := NewLoader(numbers(45), ranks{1, 2, dev}, LoaderOptions{Batch: 4, Shuffle: true, Seed: 7, Workers: 3, Ahead: ahead})
+				loader, err := NewLoader(numbers(45), ranks{1, 2, dev}, &LoaderOptions{Batch: 4, Shuffle: true, Seed: 7, Workers: 3, Ahead: ahead})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -171,7 +171,7 @@ func (s *hastyStream) Mark() device.Event {
 // used that memory before.
 func TestCopiesWaitForTheMemory(t *testing.T) {
 	dev := hasty{devices(t)["deferred"].(opaque), new(int), map[uintptr]bool{}}
-	loader, err := NewLoader(numbers(45), ranks{0, 1, dev}, LoaderOptions{Batch: 4})
+	loader, err := NewLoader(numbers(45), ranks{0, 1, dev}, &LoaderOptions{Batch: 4})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +216,7 @@ func TestLoaderEndsWithItsLoop(t *testing.T) {
 			"Goexit": runtime.Goexit,
 		} {
 			t.Run(name+"/"+how, func(t *testing.T) {
-				loader, err := NewLoader(numbers(1000), ranks{0, 1, dev}, LoaderOptions{Batch: 10})
+				loader, err := NewLoader(numbers(1000), ranks{0, 1, dev}, &LoaderOptions{Batch: 10})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -265,7 +265,7 @@ func TestLoaderStopsAtTheFirstError(t *testing.T) {
 			}
 			return nil
 		})
-		loader, err := NewLoader(set, ranks{0, 1, devices(t)["inline"]}, LoaderOptions{Batch: 4, Workers: 1})
+		loader, err := NewLoader(set, ranks{0, 1, devices(t)["inline"]}, &LoaderOptions{Batch: 4, Workers: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -301,7 +301,7 @@ func TestLoaderEndsWithItsContext(t *testing.T) {
 		<-release
 		return nil
 	})
-	loader, err := NewLoader(set, ranks{0, 1, devices(t)["inline"]}, LoaderOptions{Batch: 8, Workers: 1})
+	loader, err := NewLoader(set, ranks{0, 1, devices(t)["inline"]}, &LoaderOptions{Batch: 8, Workers: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -317,7 +317,7 @@ func TestLoaderEndsWithItsContext(t *testing.T) {
 func TestLoaderResumes(t *testing.T) {
 	dev := devices(t)["inline"]
 	opts := LoaderOptions{Batch: 3, Shuffle: true}
-	loader, err := NewLoader(numbers(20), ranks{0, 1, dev}, opts)
+	loader, err := NewLoader(numbers(20), ranks{0, 1, dev}, &opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -332,7 +332,7 @@ func TestLoaderResumes(t *testing.T) {
 			stop = batch.After
 		}
 	}
-	again, err := NewLoader(numbers(20), ranks{0, 1, dev}, opts)
+	again, err := NewLoader(numbers(20), ranks{0, 1, dev}, &opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -359,7 +359,7 @@ func TestLoaderResumes(t *testing.T) {
 func TestPositionOfAnotherOrder(t *testing.T) {
 	dev := devices(t)["inline"]
 	var saved []byte
-	loader, err := NewLoader(numbers(20), ranks{0, 1, dev}, LoaderOptions{Batch: 3, Shuffle: true, Seed: 5})
+	loader, err := NewLoader(numbers(20), ranks{0, 1, dev}, &LoaderOptions{Batch: 3, Shuffle: true, Seed: 5})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -382,7 +382,7 @@ func TestPositionOfAnotherOrder(t *testing.T) {
 		{20, LoaderOptions{Batch: 3, Seed: 5}, "the loader has 20 samples in their order"},
 		{21, LoaderOptions{Batch: 3, Shuffle: true, Seed: 5}, "the loader has 21 samples shuffled by seed 5"},
 	} {
-		loader, err := NewLoader(numbers(c.len), ranks{0, 1, dev}, c.opts)
+		loader, err := NewLoader(numbers(c.len), ranks{0, 1, dev}, &c.opts)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -402,18 +402,18 @@ func TestPositionOfAnotherOrder(t *testing.T) {
 func TestNewLoaderRefuses(t *testing.T) {
 	dev := devices(t)["inline"]
 	for name, opts := range map[string]LoaderOptions{
-		"no batch":         {},
+		"negative batch":   {Batch: -1},
 		"negative workers": {Batch: 1, Workers: -1},
 		"negative ahead":   {Batch: 1, Ahead: -1},
 	} {
-		if _, err := NewLoader(numbers(3), ranks{0, 2, dev}, opts); err == nil {
+		if _, err := NewLoader(numbers(3), ranks{0, 2, dev}, &opts); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
-	if _, err := NewLoader(numbers(3), ranks{0, 4, dev}, LoaderOptions{Batch: 1}); err == nil {
+	if _, err := NewLoader(numbers(3), ranks{0, 4, dev}, &LoaderOptions{Batch: 1}); err == nil {
 		t.Error("3 samples for 4 ranks: no error")
 	}
-	if _, err := NewLoader(Each(3, nil, nil), ranks{0, 1, dev}, LoaderOptions{Batch: 1}); err == nil {
+	if _, err := NewLoader(Each(3, nil, nil), ranks{0, 1, dev}, &LoaderOptions{Batch: 1}); err == nil {
 		t.Error("samples without fields: no error")
 	}
 }
@@ -422,7 +422,7 @@ func TestNewLoaderRefuses(t *testing.T) {
 func TestAGraphThatOutlivesItsBatch(t *testing.T) {
 	dev := cpu.New(&cpu.Options{Threads: 1})
 	defer dev.Close()
-	loader, err := NewLoader(numbers(8), ranks{0, 1, dev}, LoaderOptions{Batch: 4})
+	loader, err := NewLoader(numbers(8), ranks{0, 1, dev}, &LoaderOptions{Batch: 4})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -435,17 +435,17 @@ func TestAGraphThatOutlivesItsBatch(t *testing.T) {
 		x := batch.Vars[0]
 		loss, unread := autograd.Sum(autograd.Mul(x, w)), autograd.Sum(autograd.Add(x, w))
 		defer func() { // at the end of the test
-			if err := unread.Backward(); err != nil {
+			if err := unread.Backward(nil); err != nil {
 				t.Error(err)
 			}
 		}()
-		uses = append(uses, func() { loss.Backward() }, func() { autograd.Mul(x, w) })
+		uses = append(uses, func() { loss.Backward(nil) }, func() { autograd.Mul(x, w) })
 	}
 	func() {
 		defer func() { _ = recover() }()
 		for batch := range loader.Epoch(t.Context(), 1) {
 			loss := autograd.Sum(autograd.Mul(batch.Vars[0], w))
-			uses = append(uses, func() { loss.Backward() })
+			uses = append(uses, func() { loss.Backward(nil) })
 			panic("the body failed")
 		}
 	}()

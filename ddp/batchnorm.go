@@ -35,9 +35,9 @@ type batchPeers struct{ pg *comm.ProcessGroup }
 func (p *batchPeers) Size() int { return p.pg.Size() }
 
 func (p *batchPeers) Gather(dst, src device.Tensor) error {
-	return p.pg.With(comm.CallOptions{Name: "moments of a batch"}).AllGather(dst, src).Wait(p.pg.Context())
+	return p.pg.With(&comm.CallOptions{Name: "moments of a batch"}).AllGather(dst, src).Wait(p.pg.Context())
 }
 
 func (p *batchPeers) Sum(t device.Tensor) error {
-	return p.pg.With(comm.CallOptions{Name: "gradients of a batch's moments"}).AllReduce(t, comm.Sum).Wait(p.pg.Context())
+	return p.pg.With(&comm.CallOptions{Name: "gradients of a batch's moments"}).AllReduce(t, comm.Sum).Wait(p.pg.Context())
 }

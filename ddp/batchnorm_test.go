@@ -39,7 +39,7 @@ func TestSyncBatchNorm(t *testing.T) {
 						data[i], weights[i] = math.Sin(float64(i))+float64(i%channels), math.Cos(float64(3*i))
 					}
 					o := nn.NormOptions{DType: device.Float64}
-					whole, part := nn.BatchNorm1d(channels, o), nn.BatchNorm1d(channels, o)
+					whole, part := nn.BatchNorm1d(channels, &o), nn.BatchNorm1d(channels, &o)
 					net := nn.Sequential(nn.Checkpoint(nn.Residual(part)))
 					if n := SyncBatchNorm(net, pg); n != 1 {
 						return fmt.Errorf("%d layers, want 1", n)
@@ -53,7 +53,7 @@ func TestSyncBatchNorm(t *testing.T) {
 						x := autograd.FromSlice(dev, at(data), n, channels, l).RequireGrad()
 						out := m.Forward(x)
 						y = read(out)
-						if err := autograd.Sum(autograd.Mul(out, autograd.FromSlice(dev, at(weights), n, channels, l))).Backward(); err != nil {
+						if err := autograd.Sum(autograd.Mul(out, autograd.FromSlice(dev, at(weights), n, channels, l))).Backward(nil); err != nil {
 							panic(err)
 						}
 						return y, read(x.Grad())
@@ -97,7 +97,7 @@ func TestSyncBatchNormOfOneSample(t *testing.T) {
 	}{{[2]int{1, 0}, true, true}, {[2]int{0, 1}, true, true}, {[2]int{1, 1}, true, false}, {[2]int{2, 0}, true, false}, {[2]int{1, 0}, false, false}} {
 		t.Run(fmt.Sprintf("%d samples, training: %t", c.samples, c.isTraining), func(t *testing.T) {
 			commtest.OnRanks(t, 2, &comm.Options{Log: slog.New(slog.DiscardHandler)}, func(pg *comm.ProcessGroup) (err error) {
-				layer := nn.BatchNorm1d(3)
+				layer := nn.BatchNorm1d(3, nil)
 				SyncBatchNorm(layer, pg)
 				layer.SetTraining(c.isTraining)
 				if err := nn.Place(layer, pg.Device(), 1); err != nil {

@@ -21,14 +21,14 @@ func TestUseAfterCloseReturnsErrClosed(t *testing.T) {
 	for _, ranks := range []int{1, 2} {
 		t.Run(fmt.Sprint(ranks, " ranks"), func(t *testing.T) {
 			commtest.OnRanks(t, ranks, nil, func(pg *comm.ProcessGroup) error {
-				net := nn.Linear(2, 2)
+				net := nn.Linear(2, 2, nil)
 				model := must.New(ddp.New(net, pg, nil))
 				opt := must.New(optim.NewSGD(model.Parameters(), nil))
 				if err := pg.Close(); err != nil {
 					return err
 				}
 				x := autograd.FromSlice(pg.Device(), []float32{1, 2}, 1, 2)
-				backward := autograd.Sum(model.Forward(x)).Backward()
+				backward := autograd.Sum(model.Forward(x)).Backward(nil)
 				step := opt.Step()
 				_, wrap := ddp.New(net, pg, nil)
 				_, recovery := ddp.Recover(net, pg, opt)

@@ -1,6 +1,7 @@
 package ddp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,10 +60,7 @@ func New(module nn.Model, pg *comm.ProcessGroup, opts *Options) (*Model, error) 
 	if _, ok := module.(interface{ Unwrap() nn.Model }); ok {
 		return nil, fmt.Errorf("ddp: the module is a %T, which wraps a module already: give New its Unwrap()", module)
 	}
-	var o Options
-	if opts != nil {
-		o = *opts
-	}
+	o := *cmp.Or(opts, &Options{})
 	m := &Model{module: module, pg: pg, hook: o.Hook, trace: profile.Of(pg.Device())}
 	if err := m.init(pg.Context(), o); err != nil {
 		return nil, fmt.Errorf("ddp: %w", err)

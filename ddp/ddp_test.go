@@ -48,7 +48,7 @@ func samples(dev device.Device, seed uint64, rows, cols, rank, ranks int) *autog
 }
 
 func mlp(width int, dt device.DType) nn.Module {
-	linear := func() nn.Module { return nn.Linear(width, width, nn.LinearOptions{DType: dt}) }
+	linear := func() nn.Module { return nn.Linear(width, width, &nn.LinearOptions{DType: dt}) }
 	return nn.Sequential(linear(), nn.ReLU(), linear(), nn.ReLU(), linear())
 }
 
@@ -77,7 +77,7 @@ func TestTrainsAsOneProcess(t *testing.T) {
 		losses = make([]float64, steps) // equal on all ranks
 		onRanks(t, isLagging, ranks, func(pg *comm.ProcessGroup) error {
 			dev := pg.Device()
-			linear := func() nn.Module { return nn.Linear(width, width, nn.LinearOptions{DType: device.Float64}) }
+			linear := func() nn.Module { return nn.Linear(width, width, &nn.LinearOptions{DType: device.Float64}) }
 			net := nn.Sequential(linear(), nn.Dropout(0.1), nn.Tanh(), linear(), nn.ReLU(), linear())
 			// Ranks start with different values. New sets them to those of rank 0.
 			if err := nn.Place(net, dev, uint64(pg.Rank())); err != nil {
@@ -88,8 +88,8 @@ func TestTrainsAsOneProcess(t *testing.T) {
 			for step := range steps {
 				x := samples(dev, uint64(2*step), rows, width, pg.Rank(), ranks)
 				y := samples(dev, uint64(2*step+1), rows, width, pg.Rank(), ranks)
-				loss := nn.MSELoss(model.Forward(x), y)
-				if err := errors.Join(loss.Backward(), opt.Step()); err != nil {
+				loss := nn.MSELoss(model.Forward(x), y, nil)
+				if err := errors.Join(loss.Backward(nil), opt.Step()); err != nil {
 					return err
 				}
 				opt.ZeroGrad()
@@ -141,7 +141,7 @@ func TestNoSyncAccumulates(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
 		model := must.New(New(times{w}, pg, nil))
-		pass := func(x float32) error { return model.Forward(autograd.Scalar(pg.Device(), x)).Backward() }
+		pass := func(x float32) error { return model.Forward(autograd.Scalar(pg.Device(), x)).Backward(nil) }
 		r := float32(pg.Rank())
 		err := model.NoSync(func() error {
 			err := model.NoSync(func() error { return pass((1 + r) / 2) })
@@ -154,7 +154,7 @@ func TestNoSyncAccumulates(t *testing.T) {
 			return fmt.Errorf("accumulated %v, want this rank's own %v", got, 1+r)
 		}
 		// The unwrapped module does not communicate, and accumulates too.
-		if err := model.Unwrap().(nn.Module).Forward(autograd.Scalar(pg.Device(), 2)).Backward(); err != nil {
+		if err := model.Unwrap().(nn.Module).Forward(autograd.Scalar(pg.Device(), 2)).Backward(nil); err != nil {
 			return err
 		}
 		if err := pass(10 * (1 + r)); err != nil {
@@ -174,7 +174,7 @@ func TestNoSyncAccumulates(t *testing.T) {
 			return fmt.Errorf("went on to %v, want %v", got, want)
 		}
 		// After a reducing pass, a pass through the unwrapped module adds this rank's gradient.
-		if err := model.Unwrap().(nn.Module).Forward(autograd.Scalar(pg.Device(), r)).Backward(); err != nil {
+		if err := model.Unwrap().(nn.Module).Forward(autograd.Scalar(pg.Device(), r)).Backward(nil); err != nil {
 			return err
 		}
 		if got := w.Grad().Item(); got != want+float64(r) {
@@ -286,7 +286,7 @@ func TestMissingGradient(t *testing.T) {
 		for step := range 5 {
 			failing := step == 1 || step == 2
 			skip = failing && pg.Rank() == bad
-			err := model.Forward(autograd.Scalar(pg.Device(), 1)).Backward()
+			err := model.Forward(autograd.Scalar(pg.Device(), 1)).Backward(nil)
 			serr := opt.Step()
 			if failing {
 				errs, early := expectedErrors(pg, isLagging, bad, err, serr)
@@ -327,7 +327,7 @@ func TestAFailedPassFailsOnAllRanks(t *testing.T) {
 		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
 		model := must.New(New(times{w}, pg, nil))
 		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1}))
-		err := model.Forward(failIf(pg.Rank() == 1, autograd.Scalar(pg.Device(), 1).RequireGrad())).Backward()
+		err := model.Forward(failIf(pg.Rank() == 1, autograd.Scalar(pg.Device(), 1).RequireGrad())).Backward(nil)
 		if isLagging && pg.Rank() != 1 && err == nil {
 			err = w.Var().GradErr()
 		}
@@ -338,7 +338,7 @@ func TestAFailedPassFailsOnAllRanks(t *testing.T) {
 			return fmt.Errorf("Step returned %v and left w at %v", err, w.Item())
 		}
 		opt.ZeroGrad()
-		if err := model.Forward(autograd.Scalar(pg.Device(), 3)).Backward(); err != nil || w.Grad().Item() != 3 {
+		if err := model.Forward(autograd.Scalar(pg.Device(), 3)).Backward(nil); err != nil || w.Grad().Item() != 3 {
 			return fmt.Errorf("the next pass gave %v, want 3: %w", w.Grad().Item(), err)
 		}
 		return opt.Step()
@@ -396,7 +396,7 @@ func TestSharedParametersAndBuffers(t *testing.T) {
 		if bs := nn.Buffers(model); len(bs) != 1 || bs[0].Name() != "mean" {
 			return fmt.Errorf("the model's buffers are %v", bs)
 		}
-		if err := model.Forward(autograd.Scalar(pg.Device(), float32(pg.Rank()))).Backward(); err != nil {
+		if err := model.Forward(autograd.Scalar(pg.Device(), float32(pg.Rank()))).Backward(nil); err != nil {
 			return err
 		}
 		if got, want := v.Grad().Item(), 3*float64(pg.Size()-1); got != want { // 2·w·x, averaged over the ranks; x is the rank
@@ -410,7 +410,7 @@ func TestSharedParametersAndBuffers(t *testing.T) {
 // the difference, and the group remains usable.
 func TestModelsThatDiffer(t *testing.T) {
 	layers := func(in, out int, dt device.DType) nn.Module {
-		return nn.Sequential(nn.Linear(4, 4, nn.LinearOptions{DType: dt}), nn.Linear(in, out, nn.LinearOptions{DType: dt}))
+		return nn.Sequential(nn.Linear(4, 4, &nn.LinearOptions{DType: dt}), nn.Linear(in, out, &nn.LinearOptions{DType: dt}))
 	}
 	freeze := func(i int) nn.Module {
 		net := layers(4, 4, device.Float32)
@@ -441,7 +441,7 @@ func TestModelsThatDiffer(t *testing.T) {
 		}, same, true,
 			[]string{"4 parameters on rank 1", "0 on rank 0"}, ""},
 		{"a number", func(_ *comm.ProcessGroup, r int) nn.Module {
-			return []nn.Module{nn.Linear(4, 4), layers(4, 4, device.Float32)}[r%2]
+			return []nn.Module{nn.Linear(4, 4, nil), layers(4, 4, device.Float32)}[r%2]
 		}, same, true,
 			[]string{"4 parameters on rank 1", "2 on rank 0"}, ""},
 		{"without a sync", func(pg *comm.ProcessGroup, r int) nn.Module {
@@ -518,7 +518,7 @@ func TestGradientsLiveInTheBuckets(t *testing.T) {
 		x := autograd.Zeros(pg.Device(), device.Float32, 4, 300)
 		var places []uintptr
 		for range 2 {
-			if err := nn.MSELoss(model.Forward(x), x).Backward(); err != nil {
+			if err := nn.MSELoss(model.Forward(x), x, nil).Backward(nil); err != nil {
 				return err
 			}
 			var now []uintptr
@@ -547,7 +547,7 @@ func TestPeerThatLeavesIsErrorOfBackward(t *testing.T) {
 		if pg.Rank() == leaves {
 			return pg.Close()
 		}
-		err := errors.Join(model.Forward(autograd.Scalar(pg.Device(), 1)).Backward(), w.Var().GradErr())
+		err := errors.Join(model.Forward(autograd.Scalar(pg.Device(), 1)).Backward(nil), w.Var().GradErr())
 		if !errors.Is(err, comm.ErrPeerLost) || !strings.Contains(err.Error(), fmt.Sprint("rank ", leaves)) || !strings.Contains(err.Error(), "bucket 0") {
 			return fmt.Errorf("got %v", err)
 		}

@@ -8,8 +8,8 @@
 //	model, err := ddp.New(net, pg, nil)
 //	opt, err := optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.001})
 //	for step := range steps {
-//		loss := nn.MSELoss(model.Forward(x), y)
-//		if err := loss.Backward(); err != nil {
+//		loss := nn.MSELoss(model.Forward(x), y, nil)
+//		if err := loss.Backward(nil); err != nil {
 //			return err
 //		}
 //		if err := opt.Step(); err != nil {
@@ -76,12 +76,12 @@
 //
 // If ranks have different numbers of inputs, run the training loop within [Model.Join]:
 //
-//	err := model.Join(&ddp.JoinOptions{Optimizer: opt}, func() error {
+//	err := model.Join(func() error {
 //		for x, y := range batches {
 //			... // train
 //		}
 //		return nil
-//	})
+//	}, &ddp.JoinOptions{Optimizer: opt})
 //
 // A rank without inputs takes part in the reductions of the other ranks with zeros, until no rank
 // has inputs. This adds no communication to a step, because the flag that a rank has no inputs

@@ -137,7 +137,7 @@ func (r *replicas) begin(pass int) {
 		r.failed = errors.Join(r.failed, k.Hash(s, r.mine.Range(i, i+1), v.Tensor()))
 	}
 	// Even after an error this rank takes part, because the other ranks wait for it.
-	r.gather = r.pg.With(comm.CallOptions{Name: "parameter hashes"}).AllGather(r.all, r.mine)
+	r.gather = r.pg.With(&comm.CallOptions{Name: "parameter hashes"}).AllGather(r.all, r.mine)
 }
 
 // checking reports whether the current pass is checked.

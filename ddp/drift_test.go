@@ -116,7 +116,7 @@ func TestReplicaDrift(t *testing.T) {
 				x := samples(pg.Device(), 1, 2*ranks, 4, pg.Rank(), ranks)
 				backward := func() error {
 					y := autograd.Zeros(pg.Device(), device.Float64, 2, 4)
-					return nn.MSELoss(model.Forward(x), y).Backward()
+					return nn.MSELoss(model.Forward(x), y, nil).Backward(nil)
 				}
 				for pass := 1; pass <= 6; pass++ {
 					switch {
@@ -175,7 +175,7 @@ func TestReplicaDriftBesideAMissingGradient(t *testing.T) {
 		if pg.Rank() == 2 {
 			flip(m.a.Var(), 0)
 		}
-		err := model.Forward(autograd.Scalar(pg.Device(), 1)).Backward()
+		err := model.Forward(autograd.Scalar(pg.Device(), 1)).Backward(nil)
 		for _, want := range []string{`"second" on rank 0`, "rank 2 differs from the majority"} {
 			if err == nil || !strings.Contains(err.Error(), want) {
 				return fmt.Errorf("got %v, want %s", err, want)
@@ -195,13 +195,13 @@ func TestReplicaDriftOfMovedParameters(t *testing.T) {
 		if err := w.Var().MoveTo(home.Tensor()); err != nil {
 			return err
 		}
-		if err := model.Forward(autograd.Scalar(pg.Device(), 1)).Backward(); err != nil {
+		if err := model.Forward(autograd.Scalar(pg.Device(), 1)).Backward(nil); err != nil {
 			return fmt.Errorf("equal replicas: %w", err)
 		}
 		if pg.Rank() == 1 {
 			flip(w.Var(), 0)
 		}
-		err := model.Forward(autograd.Scalar(pg.Device(), 1)).Backward()
+		err := model.Forward(autograd.Scalar(pg.Device(), 1)).Backward(nil)
 		if d := (*ReplicaDriftError)(nil); !errors.As(err, &d) {
 			return fmt.Errorf("replicas that differ: got %v, want a ReplicaDriftError", err)
 		}

@@ -12,7 +12,7 @@ import (
 
 // fit learns the line y = 2x - 1. Every rank calls it with its own process group.
 func fit(pg *comm.ProcessGroup) error {
-	model, err := ddp.New(nn.Linear(1, 1), pg, nil)
+	model, err := ddp.New(nn.Linear(1, 1, nil), pg, nil)
 	if err != nil {
 		return err
 	}
@@ -23,8 +23,8 @@ func fit(pg *comm.ProcessGroup) error {
 	x := autograd.FromSlice(pg.Device(), []float32{-1, 0, 1, 2}, 4, 1)
 	y := autograd.FromSlice(pg.Device(), []float32{-3, -1, 1, 3}, 4, 1)
 	for range 100 {
-		loss := nn.MSELoss(model.Forward(x), y)
-		if err := loss.Backward(); err != nil { // averages the gradients over the ranks
+		loss := nn.MSELoss(model.Forward(x), y, nil)
+		if err := loss.Backward(nil); err != nil { // averages the gradients over the ranks
 			return err
 		}
 		if err := opt.Step(); err != nil {
@@ -63,22 +63,22 @@ func ExampleModel_Join() {
 	}
 	pg := groups[0]
 	defer pg.Close()
-	model, err := ddp.New(nn.Linear(1, 1), pg, nil)
+	model, err := ddp.New(nn.Linear(1, 1, nil), pg, nil)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	steps := 0
-	err = model.Join(nil, func() error {
+	err = model.Join(func() error {
 		for _, input := range []float32{1, 2, 3} {
 			x := autograd.FromSlice(pg.Device(), []float32{input}, 1, 1)
-			if err := autograd.Sum(model.Forward(x)).Backward(); err != nil {
+			if err := autograd.Sum(model.Forward(x)).Backward(nil); err != nil {
 				return err
 			}
 			steps++
 		}
 		return nil
-	})
+	}, nil)
 	fmt.Println(steps, "steps", err)
 	// Output: 3 steps <nil>
 }

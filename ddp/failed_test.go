@@ -40,7 +40,7 @@ func (c chain) Parameters() []*nn.Parameter { return c.w[:] }
 // pass runs a backward pass in which f is called between the two gradients.
 func (c chain) pass(model *Model, f func() error) error {
 	*c.f = f
-	return model.Forward(autograd.FromSlice(model.pg.Device(), []float64{1})).Backward()
+	return model.Forward(autograd.FromSlice(model.pg.Device(), []float64{1})).Backward(nil)
 }
 
 var errNoMemory = errors.New("no memory")

@@ -136,7 +136,7 @@ func delayedOnGPU(ctx context.Context) error {
 
 	var net []nn.Module
 	for range layers {
-		net = append(net, nn.Linear(width, width))
+		net = append(net, nn.Linear(width, width, nil))
 	}
 	model := must.New(New(nn.Sequential(net...), pg, &Options{BucketCapMB: 1}))
 	if n := len(model.Stats().Buckets); n < layers {
@@ -150,7 +150,7 @@ func delayedOnGPU(ctx context.Context) error {
 			return 0, err
 		}
 		start := time.Now()
-		if err := nn.MSELoss(model.Forward(x), x).Backward(); err != nil {
+		if err := nn.MSELoss(model.Forward(x), x, nil).Backward(nil); err != nil {
 			return 0, err
 		}
 		if err := opt.Step(); err != nil {
@@ -227,7 +227,7 @@ func missingOnGPU(_ context.Context, pg *comm.ProcessGroup) error {
 	for step, want := range []float64{1, 0, 0, -1.5} { // the first parameter after each step
 		fails := step%2 == 0
 		skip = fails && pg.Rank() == bad
-		berr := model.Forward(x).Backward()
+		berr := model.Forward(x).Backward(nil)
 		serr := opt.Step()
 		var missing *reducer.MissingGradientError
 		switch {
@@ -306,7 +306,7 @@ func lateTraining(ctx context.Context, dev device.Device, before func(step int))
 			if err := kernels.Of(dev).Normal(dev.Compute(), x.Tensor(), 0, 1, uint64(step), uint64(pg.Rank())<<32); err != nil {
 				return err
 			}
-			if err := nn.MSELoss(model.Forward(x), x).Backward(); err != nil {
+			if err := nn.MSELoss(model.Forward(x), x, nil).Backward(nil); err != nil {
 				return err
 			}
 			if err := opt.Step(); err != nil {

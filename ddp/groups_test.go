@@ -54,7 +54,7 @@ func (f summed) Forward(c *autograd.Call) error {
 	return f.sum(c.Out)
 }
 func (f summed) sum(t device.Tensor) error {
-	return f.pg.With(comm.CallOptions{Name: "partial sums"}).AllReduce(t, comm.Sum).Wait(context.Background())
+	return f.pg.With(&comm.CallOptions{Name: "partial sums"}).AllReduce(t, comm.Sum).Wait(context.Background())
 }
 func (summed) Backward(c *autograd.Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
 	return c.Kernels.Axpby(c.Stream, dst, acc, g)
@@ -106,7 +106,7 @@ func TestGroupsShareOneLaunchOrder(t *testing.T) {
 		names := []string{"row", "column"} // all ranks make the groups in this order, because Split waits for the peers
 		for k, g := range []*comm.ProcessGroup{row, column} {
 			call := comm.CallOptions{Name: fmt.Sprintf("rank %d/%s", pg.Rank(), names[k])}
-			if err := g.With(call).Barrier().Wait(t.Context()); err != nil {
+			if err := g.With(&call).Barrier().Wait(t.Context()); err != nil {
 				return err
 			}
 		}
@@ -120,7 +120,7 @@ func TestGroupsShareOneLaunchOrder(t *testing.T) {
 		for range 3 {
 			// After the first pass rank 0 sends its order of gradients, once.
 			y := model.Forward(autograd.Scalar(pg.Device(), x[i]))
-			if err := y.Backward(); err != nil {
+			if err := y.Backward(nil); err != nil {
 				return err
 			}
 			if got, want := y.Item(), float64((7*3+11*5)*2*x[i]); got != want {

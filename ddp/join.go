@@ -1,6 +1,7 @@
 package ddp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,12 +57,12 @@ type Joinable interface {
 
 // Join calls f, the training loop of this rank. Ranks may have different numbers of inputs:
 //
-//	err := model.Join(nil, func() error {
+//	err := model.Join(func() error {
 //		for x, y := range batches {
 //			... // train
 //		}
 //		return nil
-//	})
+//	}, nil)
 //
 // When f has returned, this rank takes part in the steps of the other ranks without adding anything to
 // their gradients, until f has returned on all ranks. Then all ranks take over the parameters of the
@@ -80,11 +81,8 @@ type Joinable interface {
 // Unless options or buffers require it, Join adds no communication to a step: whether a rank has left
 // travels with the flags for missing gradients. At the end there is one more pass of zeros, which tells
 // all ranks that no rank has inputs.
-func (m *Model) Join(opts *JoinOptions, f func() error) error {
-	var o JoinOptions
-	if opts != nil {
-		o = *opts
-	}
+func (m *Model) Join(f func() error, opts *JoinOptions) error {
+	o := *cmp.Or(opts, &JoinOptions{})
 	if o.Disabled {
 		return f()
 	}

@@ -23,7 +23,7 @@ func TestUnevenInputsStopEarly(t *testing.T) {
 		few := pg.Size() / 2 // the number of ranks with 3 inputs, the last ones; the others have 5
 		steps := 0
 		train := func(inputs int) error {
-			return model.Join(&JoinOptions{StopEarly: true}, func() error {
+			return model.Join(func() error {
 				for range inputs {
 					err := m.step(model, 1, 0, 1)
 					if err = errors.Join(err, opt.Step()); err != nil {
@@ -38,7 +38,7 @@ func TestUnevenInputsStopEarly(t *testing.T) {
 					}
 				}
 				return nil
-			})
+			}, &JoinOptions{StopEarly: true})
 		}
 		inputs := 5
 		if pg.Rank() >= pg.Size()-few {
@@ -67,7 +67,7 @@ func TestUnevenInputsError(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m, model, opt := trainedSummedSwitches(pg, 2, &Options{BucketCapMB: 1e-6, CheckReplicas: 2}, &optim.SGDOptions{LR: 1})
 		bad := pg.Size() - 1
-		err := model.Join(nil, func() error {
+		err := model.Join(func() error {
 			if pg.Rank() == 0 && pg.Size() > 2 {
 				return nil // this rank has no inputs
 			}
@@ -82,7 +82,7 @@ func TestUnevenInputsError(t *testing.T) {
 				opt.ZeroGrad()
 			}
 			return errors.New("nobody said a word")
-		})
+		}, nil)
 		if pg.Rank() == bad {
 			if err != errInjected {
 				return fmt.Errorf("got %v, want the loop's own error", err)
@@ -107,7 +107,7 @@ func TestUnevenInputsMissingGradient(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m, model, opt := trainedSwitches(pg, 2, &Options{BucketCapMB: 1e-6}, &optim.SGDOptions{LR: 1})
 		last := pg.Size() - 1
-		err := model.Join(&JoinOptions{Optimizer: opt}, func() error {
+		err := model.Join(func() error {
 			for i := range 2 + 3*pg.Rank() {
 				use := []int{0, 1}
 				if i == 3 && pg.Rank() == last {
@@ -121,7 +121,7 @@ func TestUnevenInputsMissingGradient(t *testing.T) {
 				}
 			}
 			return nil
-		})
+		}, &JoinOptions{Optimizer: opt})
 		if err != nil {
 			return err
 		}
@@ -138,7 +138,7 @@ func TestUnevenInputsMissingGradient(t *testing.T) {
 		if n, whole := opt.Committed(); m.w[0].Item() != want || n != 1+3*last || !whole {
 			return fmt.Errorf("w is %v after %d steps, want %v after %d; whole: %v", m.w[0].Item(), n, want, 1+3*last, whole)
 		}
-		err = model.Join(nil, func() error {
+		err = model.Join(func() error {
 			use := []int{0, 1}
 			if pg.Rank() == last {
 				use = use[:1]
@@ -151,7 +151,7 @@ func TestUnevenInputsMissingGradient(t *testing.T) {
 				return nil
 			}
 			return err
-		})
+		}, nil)
 		if missing := (*reducer.MissingGradientError)(nil); pg.Rank() != last && !errors.As(err, &missing) {
 			return fmt.Errorf("got %v", err)
 		} else if left := (*reducer.LeftError)(nil); pg.Rank() == last && (!errors.As(err, &left) || len(left.Left) != last) {
@@ -165,7 +165,7 @@ func TestUnevenInputsMissingGradient(t *testing.T) {
 func TestDriftAmongUnevenInputs(t *testing.T) {
 	onBoth(t, 4, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m, model, opt := trainedSwitches(pg, 2, &Options{CheckReplicas: 1}, &optim.SGDOptions{LR: 1})
-		err := model.Join(nil, func() error {
+		err := model.Join(func() error {
 			if pg.Rank() == 0 {
 				return nil
 			}
@@ -182,7 +182,7 @@ func TestDriftAmongUnevenInputs(t *testing.T) {
 				opt.ZeroGrad()
 			}
 			return errors.New("nothing was found")
-		})
+		}, nil)
 		var drift *ReplicaDriftError
 		if pg.Rank() == 0 {
 			var left *reducer.LeftError
@@ -203,15 +203,15 @@ func TestJoinOptionsThatDiffer(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		model := must.New(New(newSwitches(pg.Device(), 1), pg, nil))
 		never := func() error { return errors.New("the loop runs") }
-		err := model.Join(&JoinOptions{StopEarly: pg.Rank() == 1}, never)
+		err := model.Join(never, &JoinOptions{StopEarly: pg.Rank() == 1})
 		if err == nil || !strings.Contains(err.Error(), "StopEarly true on rank 1") {
 			return fmt.Errorf("got %v", err)
 		}
-		return model.Join(nil, func() error {
-			if err := model.Join(nil, never); err == nil || !strings.Contains(err.Error(), "Join was called within Join") {
+		return model.Join(func() error {
+			if err := model.Join(never, nil); err == nil || !strings.Contains(err.Error(), "Join was called within Join") {
 				return fmt.Errorf("got %v", err)
 			}
 			return nil
-		})
+		}, nil)
 	})
 }

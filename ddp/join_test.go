@@ -79,7 +79,7 @@ var unevenly = []struct {
 type passing struct{}
 
 func (passing) Reduce(b reducer.GradBucket) reducer.Reduction {
-	return b.Group.With(comm.CallOptions{Name: b.Name, After: b.After}).AllReduce(b.Flat, b.Op)
+	return b.Group.With(&comm.CallOptions{Name: b.Name, After: b.After}).AllReduce(b.Flat, b.Op)
 }
 
 // Ranks with different numbers of inputs make the steps of a process that sees all inputs. In the
@@ -106,7 +106,7 @@ func TestUnevenInputs(t *testing.T) {
 					}
 					input := func(rank, i int) float64 { return float64(1+rank) / 4 * float64(1+i%2) }
 					for epoch, counts := range []func(rank, ranks int) int{in.of, func(int, int) int { return 2 * how.every }} {
-						err := model.Join(&join, func() error {
+						err := model.Join(func() error {
 							for i := range counts(pg.Rank(), pg.Size()) {
 								pass := func() error { return m.step(model, input(pg.Rank(), i), use(pg.Rank())...) }
 								if (i+1)%how.every != 0 {
@@ -121,7 +121,7 @@ func TestUnevenInputs(t *testing.T) {
 								opt.ZeroGrad()
 							}
 							return nil
-						})
+						}, &join)
 						if err != nil {
 							return fmt.Errorf("epoch %d: %w", epoch, err)
 						}
@@ -175,9 +175,9 @@ func TestUnevenInputsOfTheOnlyUser(t *testing.T) {
 					if pg.Rank() == user {
 						use, passes = []int{0, 1}, theirs
 					}
-					err := model.Join(nil, func() error {
+					err := model.Join(func() error {
 						return m.train(model, opt, passes, 2, use...)
-					})
+					}, nil)
 					if got := m.w[1].Item(); err != nil || math.Abs(got-want) > 1e-12 {
 						return fmt.Errorf("w1 is %v, want %v, %v", got, want, err)
 					}

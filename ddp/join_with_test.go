@@ -31,9 +31,9 @@ func TestJoinables(t *testing.T) {
 			if fails {
 				with.err = errInjected
 			}
-			err := model.Join(&JoinOptions{With: []Joinable{with}}, func() error {
+			err := model.Join(func() error {
 				return m.train(model, opt, 2*pg.Rank(), 1, 0, 1)
-			})
+			}, &JoinOptions{With: []Joinable{with}})
 			var left *reducer.LeftError
 			switch {
 			case fails && pg.Rank() == 0:

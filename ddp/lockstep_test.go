@@ -39,7 +39,7 @@ func TestUnevenInputsOfAModelThatCommunicates(t *testing.T) {
 					return steps, err
 				}
 				y := model.Forward(autograd.Scalar(pg.Device(), x))
-				if err := y.Backward(); err != nil {
+				if err := y.Backward(nil); err != nil {
 					return steps, err
 				}
 				if got, want := y.Item(), float64(x)*float64(pg.Size()); got != want {

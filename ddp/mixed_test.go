@@ -39,7 +39,7 @@ func mixed(pg *comm.ProcessGroup, tolerance float64, others ...precision) error 
 	teacher := normal(0.3, 1, width, width)
 	train := func(kind precision) (loss float64, err error) {
 		dt, o := kind.params, nn.LinearOptions{Compute: kind.compute}
-		net := nn.Sequential(nn.Linear(width, width, o), nn.ReLU(), nn.Linear(width, width, o), nn.ReLU(), nn.Linear(width, width, o))
+		net := nn.Sequential(nn.Linear(width, width, &o), nn.ReLU(), nn.Linear(width, width, &o), nn.ReLU(), nn.Linear(width, width, &o))
 		if err := nn.Cast(net, dt); err != nil {
 			return 0, err
 		}
@@ -53,8 +53,8 @@ func mixed(pg *comm.ProcessGroup, tolerance float64, others ...precision) error 
 		for made < steps && skipped < 64 {
 			x := normal(1, uint64(2+made*pg.Size()+pg.Rank()), rows, width)
 			y := autograd.Tanh(autograd.MatMul(x, teacher))
-			l := nn.MSELoss(model.Forward(x), y)
-			if err := scaler.Scale(l).Backward(); err != nil {
+			l := nn.MSELoss(model.Forward(x), y, nil)
+			if err := scaler.Scale(l).Backward(nil); err != nil {
 				return 0, err
 			}
 			if err := scaler.Step(opt); err != nil {

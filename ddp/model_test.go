@@ -41,10 +41,10 @@ func TestRunOfSeveralInputsAndResults(t *testing.T) {
 				a, b = m.Forward(x, y)
 				return a
 			})
-			if err := errors.Join(a.Backward(), m.has(mean, none, none)); err != nil {
+			if err := errors.Join(a.Backward(nil), m.has(mean, none, none)); err != nil {
 				return err
 			}
-			if err := errors.Join(model.Output(b).Backward(), m.has(mean, 2*(mean+2), none)); err != nil {
+			if err := errors.Join(model.Output(b).Backward(nil), m.has(mean, 2*(mean+2), none)); err != nil {
 				return err
 			}
 			for _, p := range m.Parameters() {

@@ -41,13 +41,13 @@ func TestStepBeforeBackwardPanics(t *testing.T) {
 			loss := model.Forward(autograd.FromSlice(pg.Device(), []float64{1}))
 			if step == 1 && pg.Rank() == 1 {
 				c.w[1].Var().BumpVersion() // what an optimizer's step does
-				found, err := modified(func() error { return loss.Backward() })
+				found, err := modified(func() error { return loss.Backward(nil) })
 				if err != nil || found == nil || found.Op != "Mul" || !strings.Contains(found.Variable, `"w1"`) || found.Now != found.Saved+1 {
 					return fmt.Errorf("got %v, %v", found, err)
 				}
 				continue // the next pass returns the group's error
 			}
-			if err = loss.Backward(); err == nil {
+			if err = loss.Backward(nil); err == nil {
 				err = opt.Step()
 			}
 			if err == nil && step > 1 {
@@ -101,7 +101,7 @@ func TestTwoPassesThroughAGraphThatReadsABuffer(t *testing.T) {
 		w, mask := nn.NewParameter("w", autograd.FromSlice(dev, []float64{3})), nn.NewBuffer("mask", autograd.FromSlice(dev, []float64{2}))
 		model := must.New(New(masked{normalized{w, mask}}, pg, nil))
 		y := model.Forward(autograd.FromSlice(dev, []float64{5}))
-		if err := errors.Join(y.Backward(autograd.RetainGraph), autograd.MulScalar(y, 2).Backward()); err != nil {
+		if err := errors.Join(y.Backward(&autograd.BackwardOptions{RetainGraph: true}), autograd.MulScalar(y, 2).Backward(nil)); err != nil {
 			return err
 		}
 		if g := w.Grad().Item(); g != 3*2*5 {
@@ -155,21 +155,21 @@ func TestVersionsAcrossRanks(t *testing.T) {
 				opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.1}))
 				forward := func() *autograd.Variable { return model.Forward(autograd.FromSlice(pg.Device(), []float64{1})) }
 				loss := forward()
-				err := counted("Backward, the parameter", w, false, func() error { return loss.Backward() })
+				err := counted("Backward, the parameter", w, false, func() error { return loss.Backward(nil) })
 				loss = forward()
-				err = errors.Join(err, counted("Backward, the buffer", mean, !o.LocalBuffers, func() error { return loss.Backward() }))
+				err = errors.Join(err, counted("Backward, the buffer", mean, !o.LocalBuffers, func() error { return loss.Backward(nil) }))
 				opt.ZeroGrad()
 				return errors.Join(err, counted("Join", w, true, func() error {
-					return model.Join(&JoinOptions{Optimizer: opt}, func() error {
+					return model.Join(func() error {
 						for range 2 + pg.Rank() {
 							a, b := forward(), forward()
-							if err := errors.Join(model.NoSync(func() error { return a.Backward() }), b.Backward(), opt.Step()); err != nil {
+							if err := errors.Join(model.NoSync(func() error { return a.Backward(nil) }), b.Backward(nil), opt.Step()); err != nil {
 								return err
 							}
 							opt.ZeroGrad()
 						}
 						return nil
-					})
+					}, &JoinOptions{Optimizer: opt})
 				}), counted("Recover", w, true, func() error {
 					_, err := Recover(m, pg, opt)
 					return err

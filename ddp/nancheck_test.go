@@ -50,7 +50,7 @@ func TestNonFiniteGradient(t *testing.T) {
 					if poison && pg.Rank() == bad {
 						v = float32(math.NaN())
 					}
-					return model.Forward(autograd.Scalar(dev, 1)).Backward()
+					return model.Forward(autograd.Scalar(dev, 1)).Backward(nil)
 				}
 				want := float32(10)
 				for step := range 6 {

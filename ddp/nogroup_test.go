@@ -22,7 +22,7 @@ import (
 
 // Functions that take a process group return ErrNoGroup for nil.
 func TestNilGroupReturnsErrNoGroup(t *testing.T) {
-	net := nn.Linear(2, 2)
+	net := nn.Linear(2, 2, nil)
 	sgd := func(params []*nn.Parameter) (*optim.SGD, error) { return optim.NewSGD(params, nil) }
 	dir := t.TempDir()
 	for name, f := range map[string]func() error{
@@ -42,7 +42,7 @@ func TestNilGroupReturnsErrNoGroup(t *testing.T) {
 		"amp.Scaler.Agree": func() error { return must.New(amp.NewScaler(nil)).Agree(t.Context(), nil) },
 		"engine.New":       func() error { _, err := buckets.New(t.Context(), nil, nil, nil); return err },
 		"checkpoint.Open":  func() error { _, err := checkpoint.Open(nil, dir, nil); return err },
-		"train.Run":        func() error { return train.Run(t.Context(), nil, train.Config{}) },
+		"train.Run":        func() error { return train.Run(t.Context(), nil, nil) },
 	} {
 		if err := f(); !errors.Is(err, comm.ErrNoGroup) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v", name, err)

@@ -37,7 +37,7 @@ func TestBroadcastBuffer(t *testing.T) {
 					want += x
 					return model.Forward(autograd.FromSlice(pg.Device(), []float64{x}))
 				}
-				err := errors.Join(check("after New"), model.NoSync(func() error { return forward().Backward() }), check("after a pass that reduces nothing"))
+				err := errors.Join(check("after New"), model.NoSync(func() error { return forward().Backward(nil) }), check("after a pass that reduces nothing"))
 				if err != nil {
 					return err
 				}
@@ -46,7 +46,7 @@ func TestBroadcastBuffer(t *testing.T) {
 					if pass == 1 {
 						y = failIf(pg.Rank() == 1, y)
 					}
-					err := errors.Join(y.Backward(), m.w[0].Var().GradErr())
+					err := errors.Join(y.Backward(nil), m.w[0].Var().GradErr())
 					if (err != nil) != (pass == 1) {
 						return fmt.Errorf("pass %d: %v", pass, err)
 					}
@@ -112,7 +112,7 @@ func TestIgnoreParams(t *testing.T) {
 			return fmt.Errorf("values %v, %v, %v, %v", a, b, c, d)
 		}
 		for range 2 {
-			if err := model.Forward(autograd.Scalar(pg.Device(), float32(mine))).Backward(); err != nil {
+			if err := model.Forward(autograd.Scalar(pg.Device(), float32(mine))).Backward(nil); err != nil {
 				return err
 			}
 			if a, b := m.a.Grad().Item(), m.b.Grad().Item(); a != mean || b != mine {

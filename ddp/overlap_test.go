@@ -109,7 +109,7 @@ func TestReductionsOverlapTheBackwardPass(t *testing.T) {
 				x := autograd.Scalar(pg.Device(), 1)
 				for range 3 {
 					start := time.Now()
-					if err := model.Forward(x).Backward(); err != nil {
+					if err := model.Forward(x).Backward(nil); err != nil {
 						return err
 					}
 					if pg.Rank() == 0 {
@@ -192,10 +192,10 @@ func TestWaitOfUpdatesIsNotHidden(t *testing.T) {
 	}
 	opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return sought{b, "bucket 1"} })
 	commtest.OnDevices(t, devices, opts, func(pg *comm.ProcessGroup) error {
-		model := must.New(New(nn.Sequential(nn.Linear(wide, wide), nn.Linear(wide, wide)), pg, &Options{BucketCapMB: 1}))
+		model := must.New(New(nn.Sequential(nn.Linear(wide, wide, nil), nn.Linear(wide, wide, nil)), pg, &Options{BucketCapMB: 1}))
 		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.1}))
 		step := func() error {
-			if err := autograd.Sum(model.Forward(autograd.Zeros(pg.Device(), device.Float32, 1, wide))).Backward(); err != nil {
+			if err := autograd.Sum(model.Forward(autograd.Zeros(pg.Device(), device.Float32, 1, wide))).Backward(nil); err != nil {
 				return err
 			}
 			if err := opt.Step(); err != nil {

@@ -45,8 +45,8 @@ func (r *resumable) train(pg *comm.ProcessGroup, steps int, captured bool, befor
 	}
 	model := must.New(New(r.net, pg, &Options{BucketCapMB: 0.001}))
 	step := func(in ...*autograd.Variable) (*autograd.Variable, error) {
-		loss := nn.MSELoss(model.Forward(in[0]), in[0])
-		if err := loss.Backward(); err != nil {
+		loss := nn.MSELoss(model.Forward(in[0]), in[0], nil)
+		if err := loss.Backward(nil); err != nil {
 			return nil, err
 		}
 		err := r.opt.Step()

@@ -160,8 +160,8 @@ func TestEmulatedFailedRecordingOfAModelChangesNothing(t *testing.T) {
 		step := capture(func(in ...*autograd.Variable) (*autograd.Variable, error) {
 			y := r.model.Forward(autograd.Apply(failsRecorded{r.pg.Device()}, in[0]))
 			y = r.model.Output(autograd.Apply(failsRecorded{r.pg.Device()}, y))
-			loss := nn.MSELoss(y, in[1])
-			if err := loss.Backward(); err != nil {
+			loss := nn.MSELoss(y, in[1], nil)
+			if err := loss.Backward(nil); err != nil {
 				return nil, err
 			}
 			err := r.opt.Step()
@@ -190,7 +190,7 @@ func TestEmulatedStepsOfAModelThatCannotBeCaptured(t *testing.T) {
 				return r.step(in...)
 			}
 		}, plainly},
-		{"ranks may leave early (Join)", func(r *replica) stepFunc { return r.step }, func(r *replica, call func() error) error { return r.model.Join(nil, call) }},
+		{"ranks may leave early (Join)", func(r *replica) stepFunc { return r.step }, func(r *replica, call func() error) error { return r.model.Join(call, nil) }},
 		{"GetScale returns a number of the host", func(r *replica) stepFunc {
 			return func(in ...*autograd.Variable) (*autograd.Variable, error) {
 				if r.scaler.GetScale() == 0 {

@@ -58,9 +58,9 @@ type training struct {
 }
 
 func newReplica(pg *comm.ProcessGroup, how training) (*replica, error) {
-	layers := []nn.Module{nn.Linear(8, 16), nn.Tanh(), nn.Dropout(0.2), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4)}
+	layers := []nn.Module{nn.Linear(8, 16, nil), nn.Tanh(), nn.Dropout(0.2), nn.Linear(16, 16, nil), nn.ReLU(), nn.Linear(16, 4, nil)}
 	if how.normed {
-		layers = slices.Insert(layers, 2, nn.Module(nn.BatchNorm1d(16)))
+		layers = slices.Insert(layers, 2, nn.Module(nn.BatchNorm1d(16, nil)))
 	}
 	net := nn.Sequential(layers...)
 	if how.dt != 0 {
@@ -117,13 +117,13 @@ func (r *replica) backward(in ...*autograd.Variable) (*autograd.Variable, error)
 	if r.skip {
 		y = r.model.Output(r.model.Parameters()[0].Var())
 		y = autograd.Sum(autograd.Mul(y, y))
-		return y, y.Backward()
+		return y, y.Backward(nil)
 	}
-	loss := nn.MSELoss(y, in[1])
+	loss := nn.MSELoss(y, in[1], nil)
 	if r.scaler != nil {
-		return loss, r.scaler.Scale(loss).Backward()
+		return loss, r.scaler.Scale(loss).Backward(nil)
 	}
-	return loss, loss.Backward()
+	return loss, loss.Backward(nil)
 }
 
 func (r *replica) step(in ...*autograd.Variable) (*autograd.Variable, error) {

@@ -63,7 +63,7 @@ func (s *survivor) restart() {
 	net := mlp(8, device.Float64)
 	if s.half {
 		o := nn.LinearOptions{DType: device.BFloat16, Compute: device.Float32}
-		net = nn.Sequential(nn.Linear(8, 8, o), nn.ReLU(), nn.Linear(8, 8, o), nn.ReLU(), nn.Linear(8, 8, o))
+		net = nn.Sequential(nn.Linear(8, 8, &o), nn.ReLU(), nn.Linear(8, 8, &o), nn.ReLU(), nn.Linear(8, 8, &o))
 	}
 	s.net = noted{net, s.note}
 	s.opt = must.New(optim.NewSGD(s.net.Parameters(), &optim.SGDOptions{LR: 0.05, Momentum: 0.9, MasterWeights: true}))
@@ -126,7 +126,7 @@ func (s *survivor) train(pg *comm.ProcessGroup, from, to int, update func(step i
 		x := samples(s, uint64(2*step), 2*pg.Size(), 8, pg.Rank(), pg.Size())
 		y := samples(s, uint64(2*step+1), 2*pg.Size(), 8, pg.Rank(), pg.Size())
 		z := model.Forward(x)
-		if err := nn.MSELoss(z, autograd.Cast(y, z.DType())).Backward(); err != nil {
+		if err := nn.MSELoss(z, autograd.Cast(y, z.DType()), nil).Backward(nil); err != nil {
 			return err
 		}
 		if err := update(step); err != nil {
@@ -360,7 +360,7 @@ func TestModuleCanBeWrappedAgain(t *testing.T) {
 	dev := []device.Device{cpu.New(nil), cpu.New(nil)}
 	params, old := make([]*nn.Parameter, 2), make([]*Model, 2)
 	pass := func(m *Model, pg *comm.ProcessGroup) error {
-		return m.Forward(autograd.Scalar(pg.Device(), float32(1+pg.Rank()))).Backward()
+		return m.Forward(autograd.Scalar(pg.Device(), float32(1+pg.Rank()))).Backward(nil)
 	}
 	for generation := range 3 {
 		opts := &comm.Options{Timeout: time.Minute, ErrorMode: comm.BlockingWait}

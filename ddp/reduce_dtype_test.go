@@ -60,7 +60,7 @@ func TestReduceDType(t *testing.T) {
 				// One rank has 256 and the other 1, three times: BFloat16 cannot hold 385.5, their
 				// average.
 				x := autograd.Scalar(dev, float32(1+255*pg.Rank()))
-				pass := func() error { return model.Forward(x).Backward() }
+				pass := func() error { return model.Forward(x).Backward(nil) }
 				if err := model.NoSync(func() error { return errors.Join(pass(), pass()) }); err != nil {
 					return err
 				}
@@ -93,13 +93,13 @@ func TestReduceDType(t *testing.T) {
 func TestReduceDTypeRoundsNothing(t *testing.T) {
 	onBoth(t, 2, func(pg *comm.ProcessGroup, isLagging bool) error {
 		grads := func(dt device.DType, o *Options) []byte {
-			net := nn.Sequential(nn.Linear(16, 16, nn.LinearOptions{Compute: device.Float32}), nn.ReLU(), nn.Linear(16, 16, nn.LinearOptions{Compute: device.Float32}))
+			net := nn.Sequential(nn.Linear(16, 16, &nn.LinearOptions{Compute: device.Float32}), nn.ReLU(), nn.Linear(16, 16, &nn.LinearOptions{Compute: device.Float32}))
 			if err := errors.Join(nn.Place(net, pg.Device(), 1), nn.Cast(net, device.BFloat16), nn.Cast(net, dt)); err != nil {
 				panic(err)
 			}
 			model := must.New(New(net, pg, o))
 			x := autograd.Cast(samples(pg.Device(), 1, 16, 16, pg.Rank(), pg.Size()), device.Float32)
-			if err := nn.MSELoss(model.Forward(x), x).Backward(); err != nil {
+			if err := nn.MSELoss(model.Forward(x), x, nil).Backward(nil); err != nil {
 				panic(err)
 			}
 			var all []byte

@@ -88,13 +88,13 @@ func TestOnlyLastUpdatesWaitForLastReduction(t *testing.T) {
 	releaseOnce := sync.OnceFunc(func() { close(release) }) // not reached by a rank that waits for the held call
 	commtest.OnDevices(t, devices, opts, func(pg *comm.ProcessGroup) error {
 		mark := nn.NewBuffer("mark", autograd.FromSlice(pg.Device(), []float32{0}))
-		net := marked{nn.Sequential(nn.Linear(wide, wide), nn.Linear(wide, wide)), mark}
+		net := marked{nn.Sequential(nn.Linear(wide, wide, nil), nn.Linear(wide, wide, nil)), mark}
 		model := must.New(New(net, pg, &Options{BucketCapMB: 1}))
 		ps := model.Parameters()
 		err := func() error {
 			defer releaseOnce()
 			x := autograd.FromSlice(pg.Device(), slices.Repeat([]float32{float32(1 + 2*pg.Rank())}, wide), 1, wide)
-			if err := autograd.Sum(model.Forward(x)).Backward(); err != nil {
+			if err := autograd.Sum(model.Forward(x)).Backward(nil); err != nil {
 				return err
 			}
 			// Each output of the second layer is one term of the sum, on every rank.

@@ -90,7 +90,7 @@ func broadcast(pg *comm.ProcessGroup, name string, state []*autograd.Variable, f
 		v.BumpVersion()
 		written = append(written, v.Tensor())
 	}
-	return pg.With(comm.CallOptions{Name: name}).Coalesce(func(g *comm.ProcessGroup) {
+	return pg.With(&comm.CallOptions{Name: name}).Coalesce(func(g *comm.ProcessGroup) {
 		for _, t := range kernels.Distinct(written) {
 			g.Broadcast(t, from)
 		}

@@ -61,12 +61,12 @@ func TestStats(t *testing.T) {
 			x := autograd.Scalar(pg.Device(), 1)
 			for range passes {
 				y := model.Forward(x)
-				if err := errors.Join(y.Backward(), model.NoSync(func() error { return model.Forward(x).Backward() })); err != nil {
+				if err := errors.Join(y.Backward(nil), model.NoSync(func() error { return model.Forward(x).Backward(nil) })); err != nil {
 					return err
 				}
 			}
 			y := failIf(true, model.Forward(x)) // a failed pass, which is not counted
-			if err := y.Backward(); err == nil {
+			if err := y.Backward(nil); err == nil {
 				return errors.New("no error")
 			}
 			s := model.Stats()
@@ -97,7 +97,7 @@ func TestStatsAreLogged(t *testing.T) {
 			model := must.New(New(times{w}, pg, nil))
 			x := autograd.Scalar(pg.Device(), 1)
 			for range 2*reportEvery + 1 {
-				if err := model.Forward(x).Backward(); err != nil {
+				if err := model.Forward(x).Backward(nil); err != nil {
 					return err
 				}
 				w.Var().ZeroGrad()

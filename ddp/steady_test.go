@@ -38,7 +38,7 @@ func steady(pg *comm.ProcessGroup, ranksHere int) error {
 	opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.01, Momentum: 0.9}))
 	x := autograd.Zeros(dev, device.Float32, rows, width)
 	step := func() error {
-		if err := nn.MSELoss(model.Forward(x), x).Backward(); err != nil {
+		if err := nn.MSELoss(model.Forward(x), x, nil).Backward(nil); err != nil {
 			return err
 		}
 		if err := opt.Step(); err != nil {

@@ -88,7 +88,7 @@ func TestStopWithUnevenInputs(t *testing.T) {
 					}
 					join := how.join
 					ends := func() (steps int, err error) {
-						err = model.Join(&join, func() error {
+						err = model.Join(func() error {
 							for ; steps < in.of(pg.Rank(), pg.Size()) && !model.Stopping(); steps++ {
 								if err := errors.Join(m.step(model, 1, use...), opt.Step()); err != nil {
 									return err
@@ -96,7 +96,7 @@ func TestStopWithUnevenInputs(t *testing.T) {
 								opt.ZeroGrad()
 							}
 							return nil
-						})
+						}, &join)
 						return steps, err
 					}
 					if model.Stopping() { // Stopping makes the next signal a request
@@ -115,11 +115,11 @@ func TestStopWithUnevenInputs(t *testing.T) {
 						return err
 					}
 					opt = must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.125}))
-					err = model.Join(&join, func() error { return nil })
+					err = model.Join(func() error { return nil }, &join)
 					if err != nil || model.Stopping() {
 						return fmt.Errorf("rank %d: stopping before it asked, or %v", pg.Rank(), err)
 					}
-					if err = model.Join(&join, func() error { return nil }); err != nil || !model.Stopping() {
+					if err = model.Join(func() error { return nil }, &join); err != nil || !model.Stopping() {
 						return fmt.Errorf("rank %d: not stopping, or %v", pg.Rank(), err)
 					}
 					return nil
@@ -165,7 +165,7 @@ func TestStoppingAndJoinCostNoCalls(t *testing.T) {
 				opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return counting{b, &c} })
 				commtest.OnRanks(t, ranks, opts, func(pg *comm.ProcessGroup) error {
 					m, model, _ := trainedSwitches(pg, 5, &how.opts, nil)
-					return model.Join(&JoinOptions{Disabled: !join}, func() error {
+					return model.Join(func() error {
 						for step := range steps {
 							if heed && model.Stopping() {
 								return errors.New("nobody has asked")
@@ -181,7 +181,7 @@ func TestStoppingAndJoinCostNoCalls(t *testing.T) {
 							return fmt.Errorf("asked: %t, stopping: %t", stop, !stop)
 						}
 						return nil
-					})
+					}, &JoinOptions{Disabled: !join})
 				})
 				return traffic{c.calls.Load(), c.bytes.Load()}
 			}

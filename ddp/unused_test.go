@@ -51,7 +51,7 @@ func (m switches) Parameters() []*nn.Parameter { return m.w }
 // step makes a forward and a backward pass with input x, which uses the given parameters.
 func (m switches) step(model *Model, x float64, use ...int) error {
 	*m.use = use
-	return model.Forward(autograd.FromSlice(model.pg.Device(), []float64{x})).Backward()
+	return model.Forward(autograd.FromSlice(model.pg.Device(), []float64{x})).Backward(nil)
 }
 
 // trainedSwitches returns n switches in a model, and their optimizer.
@@ -178,7 +178,7 @@ func TestErrorAfterQueryOfUnusedGradient(t *testing.T) {
 		*m.use = []int{0}
 		y := failIf(pg.Rank() == 1, model.Forward(autograd.FromSlice(pg.Device(), []float64{1})))
 		var missing *reducer.MissingGradientError
-		if err := y.Backward(); errors.As(err, &missing) != (pg.Rank() == 1) {
+		if err := y.Backward(nil); errors.As(err, &missing) != (pg.Rank() == 1) {
 			return fmt.Errorf("got %v", err)
 		}
 		if g := m.w[1].Grad(); g != nil {
@@ -256,7 +256,7 @@ func TestFindUnusedParametersOutsideForward(t *testing.T) {
 			mine, mean := share(pg)
 			x := autograd.FromSlice(pg.Device(), []float64{mine})
 			y := autograd.Add(model.Forward(x), m.term(2, x))
-			if err := y.Backward(); err != nil {
+			if err := y.Backward(nil); err != nil {
 				return err
 			}
 			return m.has(mean, 2*mean, 3*mean)
@@ -289,20 +289,20 @@ func TestArbitraryForwardReturnValue(t *testing.T) {
 		mine, mean := share(pg)
 		x := autograd.FromSlice(pg.Device(), []float64{mine})
 		y := model.Forward(x)
-		err := autograd.Add(y, autograd.Add(model.Output(m.named["one"]), model.Output((*m.list)[0]))).Backward()
+		err := autograd.Add(y, autograd.Add(model.Output(m.named["one"]), model.Output((*m.list)[0]))).Backward(nil)
 		if err = errors.Join(err, m.has(mean, 2*mean, 3*mean, 3*4*mean)); err != nil {
 			return err
 		}
 		m.zeroGrad()
 		model.Forward(x)
-		err = errors.Join(model.Output(m.named["one"]).Backward(), m.has(mean, none, none, 4*mean))
+		err = errors.Join(model.Output(m.named["one"]).Backward(nil), m.has(mean, none, none, 4*mean))
 		if err != nil {
 			return err
 		}
 		m.zeroGrad()
 		// A pass through an output that was not registered by Output is not averaged.
 		model.Forward(x)
-		err = (*m.list)[0].Backward()
+		err = (*m.list)[0].Backward(nil)
 		return errors.Join(err, m.has(none, 2*mine, none, 4*mine))
 	})
 }
@@ -319,14 +319,14 @@ func TestMultipleOutputsMultipleBackward(t *testing.T) {
 				for range 3 {
 					y := model.Forward(autograd.FromSlice(pg.Device(), []float64{mine}))
 					one, two := model.Output(m.named["one"]), model.Output((*m.list)[0])
-					first := func() error { return errors.Join(one.Backward(), two.Backward()) }
+					first := func() error { return errors.Join(one.Backward(nil), two.Backward(nil)) }
 					var err error
 					if accumulate {
 						err = model.NoSync(first)
 					} else {
 						err = errors.Join(first(), m.has(mean, 2*mean, none, 2*4*mean))
 					}
-					if err := errors.Join(err, y.Backward(), m.has(mean, 2*mean, 3*mean, 3*4*mean)); err != nil {
+					if err := errors.Join(err, y.Backward(nil), m.has(mean, 2*mean, 3*mean, 3*4*mean)); err != nil {
 						return err
 					}
 					m.zeroGrad()
@@ -342,7 +342,7 @@ func TestMultipleOutputsMultipleBackward(t *testing.T) {
 func TestOutputUnusedInLoss(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m, model := newOutputs(pg, nil)
-		err := model.Forward(autograd.FromSlice(pg.Device(), []float64{1})).Backward()
+		err := model.Forward(autograd.FromSlice(pg.Device(), []float64{1})).Backward(nil)
 		var missing *reducer.MissingGradientError
 		if !errors.As(err, &missing) || len(missing.Missing) != pg.Size() || !strings.Contains(err.Error(), `["w1" "w0"] on rank 0`) || !strings.Contains(err.Error(), "FindUnusedParameters") {
 			return fmt.Errorf("got %v", err)
@@ -361,7 +361,7 @@ func TestStaticGraph(t *testing.T) {
 		// A failed pass does not determine the graph.
 		*m.use = []int{3}
 		y := failIf(pg.Rank() == 0, model.Forward(autograd.FromSlice(pg.Device(), []float64{1})))
-		if err := errors.Join(y.Backward(), opt.Step()); !errors.Is(err, device.ErrSkipped) {
+		if err := errors.Join(y.Backward(nil), opt.Step()); !errors.Is(err, device.ErrSkipped) {
 			return fmt.Errorf("a pass that fails: %v", err)
 		}
 		opt.ZeroGrad()
@@ -404,7 +404,7 @@ func TestStaticGraphOfSeveralOutputs(t *testing.T) {
 		mine, mean := share(pg)
 		for range 3 {
 			y := model.Forward(autograd.FromSlice(pg.Device(), []float64{mine}))
-			err := autograd.Add(y, model.Output((*m.list)[0])).Backward()
+			err := autograd.Add(y, model.Output((*m.list)[0])).Backward(nil)
 			if err := errors.Join(err, m.has(none, 2*mean, 3*mean, 2*4*mean)); err != nil {
 				return err
 			}
@@ -440,7 +440,7 @@ func TestSharedGradientAccumulatesBesideUnusedParameters(t *testing.T) {
 				both := pg.Rank()%2 == 0
 				m := twice{nn.NewParameter("a", v), nn.NewParameter("again", v), nn.NewParameter("never", autograd.FromSlice(pg.Device(), []float64{1})), &both}
 				model := must.New(New(m, pg, opts))
-				pass := func() error { return model.Forward(autograd.FromSlice(pg.Device(), []float64{2})).Backward() }
+				pass := func() error { return model.Forward(autograd.FromSlice(pg.Device(), []float64{2})).Backward(nil) }
 				for step := range 3 {
 					if err := errors.Join(model.NoSync(pass), pass()); err != nil {
 						return err

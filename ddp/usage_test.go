@@ -28,7 +28,7 @@ type weave struct {
 }
 
 func newWeave(width int, checkpoints bool) nn.Module {
-	linear := func() nn.Module { return nn.Linear(width, width, nn.LinearOptions{DType: device.Float64}) }
+	linear := func() nn.Module { return nn.Linear(width, width, &nn.LinearOptions{DType: device.Float64}) }
 	m := weave{shared: linear(), a: linear(), b: linear(), last: linear(), apply: autograd.Checkpoint}
 	if !checkpoints {
 		m.apply = func(f func(*autograd.Variable) *autograd.Variable, x *autograd.Variable) *autograd.Variable {
@@ -78,7 +78,7 @@ func checkpointsChangeNothing(pg *comm.ProcessGroup, opts *Options) error {
 		pass := func(seed uint64) error {
 			x := samples(pg.Device(), 2*seed, rows*pg.Size(), width, pg.Rank(), pg.Size())
 			y := samples(pg.Device(), 2*seed+1, rows*pg.Size(), width, pg.Rank(), pg.Size())
-			return nn.MSELoss(model.Forward(x), y).Backward()
+			return nn.MSELoss(model.Forward(x), y, nil).Backward(nil)
 		}
 		for step := range uint64(4) {
 			err := model.NoSync(func() error { return pass(100 + step) })
@@ -120,7 +120,7 @@ func TestAFailedRecomputationFailsOnAllRanks(t *testing.T) {
 			if step == 1 && pg.Rank() == 1 {
 				fail.at = 2
 			}
-			err := model.Forward(autograd.Scalar(pg.Device(), 1)).Backward()
+			err := model.Forward(autograd.Scalar(pg.Device(), 1)).Backward(nil)
 			err = errors.Join(err, opt.Step())
 			opt.ZeroGrad()
 			var missing *reducer.MissingGradientError
@@ -177,7 +177,7 @@ func TestFreezeBeforeNew(t *testing.T) {
 		step := func() error {
 			x := samples(pg.Device(), 1, 4*pg.Size(), 4, pg.Rank(), pg.Size())
 			defer opt.ZeroGrad()
-			return errors.Join(nn.MSELoss(model.Forward(x), x).Backward(), opt.Step())
+			return errors.Join(nn.MSELoss(model.Forward(x), x, nil).Backward(nil), opt.Step())
 		}
 		changed := func() (which []string, err error) {
 			before := make([][]byte, len(ps))
@@ -229,7 +229,7 @@ func TestFreezeAfterNew(t *testing.T) {
 		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1}))
 		step := func() error {
 			defer opt.ZeroGrad()
-			return errors.Join(model.Forward(autograd.Scalar(pg.Device(), 1)).Backward(), opt.Step())
+			return errors.Join(model.Forward(autograd.Scalar(pg.Device(), 1)).Backward(nil), opt.Step())
 		}
 		expect := func(what string, err error, first, second float64) error {
 			if a, b := m.a.Item(), m.b.Item(); err != nil || a != first || b != second {
@@ -272,7 +272,7 @@ func TestUnfreezeAfterNew(t *testing.T) {
 			}
 		}()
 		x := samples(pg.Device(), 1, 4*pg.Size(), 4, pg.Rank(), pg.Size())
-		return nn.MSELoss(model.Forward(x), x).Backward()
+		return nn.MSELoss(model.Forward(x), x, nil).Backward(nil)
 	})
 }
 
@@ -305,7 +305,7 @@ func TestEvaluationWithoutCommunication(t *testing.T) {
 		if err := pg.MonitoredBarrier(t.Context()); err != nil { // the other ranks wait here and start no calls
 			return err
 		}
-		if err := model.Forward(autograd.Scalar(pg.Device(), 3)).Backward(); err != nil || w.Grad().Item() != 3 {
+		if err := model.Forward(autograd.Scalar(pg.Device(), 3)).Backward(nil); err != nil || w.Grad().Item() != 3 {
 			return fmt.Errorf("the step after it: gradient %v, %v", w.Grad().Item(), err)
 		}
 		return nil
@@ -343,7 +343,7 @@ func TestStateOfAWrappedModel(t *testing.T) {
 				return fmt.Errorf("the modules differ after one loads the other's state: %w", err)
 			}
 			x := samples(pg.Device(), 1, 4*pg.Size(), 4, pg.Rank(), pg.Size())
-			if err := errors.Join(nn.MSELoss(model.Forward(x), x).Backward(), opt.Step()); err != nil {
+			if err := errors.Join(nn.MSELoss(model.Forward(x), x, nil).Backward(nil), opt.Step()); err != nil {
 				return err
 			}
 		}
@@ -362,7 +362,7 @@ func TestRecoverAverages(t *testing.T) {
 		if pg.Rank() == 1 { // two steps ahead of the other rank, which is a new process
 			for range 2 {
 				opt.ZeroGrad()
-				err := m.Forward(autograd.Scalar(pg.Device(), 1)).Backward()
+				err := m.Forward(autograd.Scalar(pg.Device(), 1)).Backward(nil)
 				if err := errors.Join(err, opt.Step(), averages.Update()); err != nil {
 					return err
 				}

@@ -38,7 +38,7 @@ func TestAccuracy(t *testing.T) {
 		return nil
 	})
 	commtest.OnRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {
-		loader, err := data.NewLoader(set, pg, data.LoaderOptions{Batch: 1, LastBatch: data.Uneven})
+		loader, err := data.NewLoader(set, pg, &data.LoaderOptions{Batch: 1, LastBatch: data.Uneven})
 		if err != nil {
 			return err
 		}
@@ -46,7 +46,7 @@ func TestAccuracy(t *testing.T) {
 			return err
 		}
 		model := &watched{w: autograd.Scalar(pg.Device(), 1).RequireGrad()}
-		frozen := nn.Add(&model.Container, "frozen", nn.BatchNorm1d(2))
+		frozen := nn.Add(&model.Container, "frozen", nn.BatchNorm1d(2, nil))
 		nn.Eval(frozen)
 		got, err := metrics.Accuracy(t.Context(), pg, model, loader)
 		if err != nil {

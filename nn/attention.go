@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -45,11 +46,8 @@ type MultiheadAttentionLayer struct {
 // MultiheadAttention is a layer of attention with heads of D = embed/heads elements each. Its input is [B T
 // embed], as for PyTorch's layer with batch_first=True. Its parameters have PyTorch's names and initial
 // distributions. It has no dropout. It panics unless heads divides embed and KeyHeads divides heads.
-func MultiheadAttention(embed, heads int, opts ...MultiheadAttentionOptions) *MultiheadAttentionLayer {
-	var o MultiheadAttentionOptions
-	if len(opts) > 0 {
-		o = opts[0]
-	}
+func MultiheadAttention(embed, heads int, opts *MultiheadAttentionOptions) *MultiheadAttentionLayer {
+	o := *cmp.Or(opts, &MultiheadAttentionOptions{})
 	if o.KeyHeads == 0 {
 		o.KeyHeads = heads
 	}
@@ -66,7 +64,7 @@ func MultiheadAttention(embed, heads int, opts ...MultiheadAttentionOptions) *Mu
 	bound := math.Sqrt(6 / float64(embed+rows))
 	l := &MultiheadAttentionLayer{
 		InWeight: NewUnplacedParameter("in_proj_weight", Uniform(-bound, bound), o.DType, rows, embed),
-		Out:      Linear(embed, embed, LinearOptions{NoBias: o.NoBias, DType: o.DType}),
+		Out:      Linear(embed, embed, &LinearOptions{NoBias: o.NoBias, DType: o.DType}),
 		opts:     o, embed: embed, heads: heads,
 	}
 	if !o.NoBias {
@@ -94,7 +92,7 @@ func (l *MultiheadAttentionLayer) Attend(query, key, value, mask *autograd.Varia
 			turned := l.rotate(autograd.Reshape(qkv, s[0], s[1], heads+2*keyHeads, d), heads+keyHeads)
 			qkv = autograd.Reshape(turned, s...)
 		}
-		y = autograd.PackedAttention(qkv, heads, keyHeads, opts)
+		y = autograd.PackedAttention(qkv, heads, keyHeads, &opts)
 	} else {
 		split := func(x *autograd.Variable, from, heads int, turns bool) *autograd.Variable {
 			p := l.project(x, from, from+heads*d)
@@ -107,7 +105,7 @@ func (l *MultiheadAttentionLayer) Attend(query, key, value, mask *autograd.Varia
 		opts.RowsFirst = true
 		q := split(query, 0, heads, true)
 		k, v := split(key, l.embed, keyHeads, true), split(value, l.embed+keyHeads*d, keyHeads, false)
-		y = autograd.ScaledDotProductAttention(q, k, v, opts)
+		y = autograd.ScaledDotProductAttention(q, k, v, &opts)
 		y = autograd.Reshape(y, y.Shape()[0], y.Shape()[1], l.embed)
 	}
 	return l.Out.Forward(y)
@@ -120,7 +118,7 @@ func (l *MultiheadAttentionLayer) project(x *autograd.Variable, from, to int) *a
 	}
 	part := func(p *Parameter) *autograd.Variable {
 		if v := p.Var(); from > 0 || to < p.Shape()[0] {
-			return autograd.Slice(v, 0, from, to)
+			return autograd.Slice(v, 0, from, to, 1)
 		}
 		return p.Var()
 	}
@@ -138,7 +136,7 @@ func (l *MultiheadAttentionLayer) rotate(x *autograd.Variable, heads int) *autog
 		l.angleRows = rows
 		l.cos, l.sin = autograd.RotaryAngles(x.Device(), x.DType(), rows, x.Shape()[3], l.opts.RotaryBase)
 	}
-	return autograd.Rotary(x, l.cos, l.sin, autograd.RotaryOptions{Heads: heads, Interleaved: l.opts.RotaryInterleaved})
+	return autograd.Rotary(x, l.cos, l.sin, &autograd.RotaryOptions{Heads: heads, Interleaved: l.opts.RotaryInterleaved})
 }
 
 // Parameters returns "in_proj_weight", "in_proj_bias", "out_proj.weight" and "out_proj.bias", without

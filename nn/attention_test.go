@@ -16,7 +16,7 @@ import (
 
 // The parameters of MultiheadAttention have PyTorch's names, shapes and initial distributions.
 func TestMultiheadAttentionParameters(t *testing.T) {
-	l := nn.MultiheadAttention(12, 3)
+	l := nn.MultiheadAttention(12, 3, nil)
 	if err := nn.Place(l, newDevice(t, cpu.Options{}), 1); err != nil {
 		t.Fatal(err)
 	}
@@ -52,16 +52,16 @@ func TestMultiheadAttentionForward(t *testing.T) {
 	}
 	mask := random(rows, rows)
 	for _, causal := range []bool{false, true} {
-		l := nn.MultiheadAttention(embed, heads, nn.MultiheadAttentionOptions{Causal: causal, DType: device.Float64})
+		l := nn.MultiheadAttention(embed, heads, &nn.MultiheadAttentionOptions{Causal: causal, DType: device.Float64})
 		w, b, outW, outB := random(3*embed, embed), random(3*embed), random(embed, embed), random(embed)
 		l.InWeight, l.InBias = nn.NewParameter("in_proj_weight", w), nn.NewParameter("in_proj_bias", b)
 		l.Out.Weight, l.Out.Bias = nn.NewParameter("weight", outW), nn.NewParameter("bias", outB)
 		want := func(q, k, v, mask *autograd.Variable) []float64 {
 			part := func(i int, x *autograd.Variable) *autograd.Variable { // [2 heads rows embed/heads]
-				x = autograd.Linear(x, autograd.Slice(w, 0, i*embed, (i+1)*embed), autograd.Slice(b, 0, i*embed, (i+1)*embed))
+				x = autograd.Linear(x, autograd.Slice(w, 0, i*embed, (i+1)*embed, 1), autograd.Slice(b, 0, i*embed, (i+1)*embed, 1))
 				return autograd.Transpose(autograd.Reshape(x, 2, rows, heads, embed/heads), 1, 2)
 			}
-			y := autograd.ScaledDotProductAttention(part(0, q), part(1, k), part(2, v), autograd.AttentionOptions{Causal: causal, Mask: mask})
+			y := autograd.ScaledDotProductAttention(part(0, q), part(1, k), part(2, v), &autograd.AttentionOptions{Causal: causal, Mask: mask})
 			return read(t, autograd.Linear(autograd.Reshape(autograd.Transpose(y, 1, 2), 2, rows, embed), outW, outB))
 		}
 		x, y, z := random(2, rows, embed), random(2, rows, embed), random(2, rows, embed)
@@ -112,7 +112,7 @@ func TestMultiheadAttentionIsPyTorchs(t *testing.T) {
 				of[0], of[1], of[2], embed, heads, mask),
 			In: in, DType: dt, Tolerance: tolerance,
 			Go: func(x []*autograd.Variable) *autograd.Variable {
-				l := nn.MultiheadAttention(embed, heads, nn.MultiheadAttentionOptions{Causal: causal, DType: dt})
+				l := nn.MultiheadAttention(embed, heads, &nn.MultiheadAttentionOptions{Causal: causal, DType: dt})
 				l.InWeight, l.InBias = nn.NewParameter("in_proj_weight", x[3]), nn.NewParameter("in_proj_bias", x[4])
 				l.Out.Weight, l.Out.Bias = nn.NewParameter("weight", x[5]), nn.NewParameter("bias", x[6])
 				switch {
@@ -134,7 +134,7 @@ func TestRotaryAttention(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})
 	rng := rand.New(rand.NewPCG(9, 10))
 	for _, interleaved := range []bool{false, true} {
-		l := nn.MultiheadAttention(16, 4, nn.MultiheadAttentionOptions{
+		l := nn.MultiheadAttention(16, 4, &nn.MultiheadAttentionOptions{
 			Rotary: true, RotaryInterleaved: interleaved, KeyHeads: 2, Causal: true, DType: device.Float64,
 		})
 		if err := nn.Place(l, dev, 3); err != nil {

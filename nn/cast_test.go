@@ -27,8 +27,8 @@ func TestCast(t *testing.T) {
 		kept *nn.LinearLayer
 	}
 	build := func() model {
-		kept := nn.Linear(4, 5)
-		m := model{nn.Sequential(nn.Linear(3, 4), normed{kept, nn.NewUnplacedBuffer("mean", nn.Constant(7), device.Float32, 2)}), kept}
+		kept := nn.Linear(4, 5, nil)
+		m := model{nn.Sequential(nn.Linear(3, 4, nil), normed{kept, nn.NewUnplacedBuffer("mean", nn.Constant(7), device.Float32, 2)}), kept}
 		m.Parameters()[1].Freeze()
 		return m
 	}
@@ -74,7 +74,7 @@ func TestCast(t *testing.T) {
 // A device that does not compute in 16 bits panics with the types that it computes in.
 func TestCastOnTheCPU(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})
-	net := nn.Linear(2, 2)
+	net := nn.Linear(2, 2, nil)
 	if err := errors.Join(nn.Cast(net, device.BFloat16), nn.Place(net, dev, 1)); err != nil {
 		t.Fatal(err)
 	}
@@ -88,8 +88,8 @@ func TestCastOnTheCPU(t *testing.T) {
 func TestLinearComputesInItsType(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})
 	x := []float64{1, -2, 3, 0.5, 0.25, -4}
-	half := nn.Linear(3, 4, nn.LinearOptions{DType: device.BFloat16, Compute: device.Float32})
-	full := nn.Linear(3, 4)
+	half := nn.Linear(3, 4, &nn.LinearOptions{DType: device.BFloat16, Compute: device.Float32})
+	full := nn.Linear(3, 4, nil)
 	if err := errors.Join(nn.Place(half, dev, 5), nn.Place(full, dev, 5)); err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestLinearComputesInItsType(t *testing.T) {
 	if y.DType() != device.Float32 || !slices.Equal(read(t, y), read(t, want)) {
 		t.Errorf("%v %v, want %v", y, read(t, y), read(t, want))
 	}
-	if err := errors.Join(autograd.Mean(autograd.Mul(y, y)).Backward(), autograd.Mean(autograd.Mul(want, want)).Backward()); err != nil {
+	if err := errors.Join(autograd.Mean(autograd.Mul(y, y)).Backward(nil), autograd.Mean(autograd.Mul(want, want)).Backward(nil)); err != nil {
 		t.Fatal(err)
 	}
 	for i, p := range half.Parameters() {
@@ -120,9 +120,9 @@ func TestLossesOfHalfTypes(t *testing.T) {
 	labels := autograd.FromLabels(dev, []int64{0, 1})
 	for _, dt := range []device.DType{device.BFloat16, device.Float16} {
 		for name, loss := range map[string]func(x *autograd.Variable) *autograd.Variable{
-			"cross entropy": func(x *autograd.Variable) *autograd.Variable { return nn.CrossEntropyLoss(x, labels) },
+			"cross entropy": func(x *autograd.Variable) *autograd.Variable { return nn.CrossEntropyLoss(x, labels, nil) },
 			"MSE": func(x *autograd.Variable) *autograd.Variable {
-				return nn.MSELoss(x, autograd.Cast(autograd.FromSlice(dev, []float64{8, 1, 0, 2, 2, 0.5}, 2, 3), x.DType()))
+				return nn.MSELoss(x, autograd.Cast(autograd.FromSlice(dev, []float64{8, 1, 0, 2, 2, 0.5}, 2, 3), x.DType()), nil)
 			},
 		} {
 			logits := autograd.FromSlice(dev, []float32{9, 0, -0.5, 1, 2, 3.1}, 2, 3)
@@ -133,7 +133,7 @@ func TestLossesOfHalfTypes(t *testing.T) {
 			if lh.DType() != device.Float32 || lh.Item() != lf.Item() {
 				t.Errorf("%s of %v: %v %v, want %v", name, dt, lh.DType(), lh.Item(), lf.Item())
 			}
-			if err := errors.Join(lh.Backward(), lf.Backward()); err != nil {
+			if err := errors.Join(lh.Backward(nil), lf.Backward(nil)); err != nil {
 				t.Fatal(err)
 			}
 			got, want := read(t, half.Grad()), read(t, full.Grad())
@@ -160,7 +160,7 @@ func TestMastersAreDiscarded(t *testing.T) {
 		},
 		"SetMaster": func(p *nn.Parameter, _ nn.Module) { p.SetMaster(nil) },
 	} {
-		net := nn.Linear(64, 64)
+		net := nn.Linear(64, 64, nil)
 		if err := nn.Place(net, dev, 1); err != nil {
 			t.Fatal(err)
 		}

@@ -15,8 +15,8 @@ import (
 //
 //	func NewBlock(d int) *Block {
 //		b := &Block{}
-//		b.in = nn.Add(&b.Container, "in", nn.Linear(d, 4*d))
-//		b.out = nn.Add(&b.Container, "out", nn.Linear(4*d, d))
+//		b.in = nn.Add(&b.Container, "in", nn.Linear(d, 4*d, nil))
+//		b.out = nn.Add(&b.Container, "out", nn.Linear(4*d, d, nil))
 //		return b
 //	}
 //

@@ -23,11 +23,11 @@ type tied struct {
 
 func newTied(d int) *tied {
 	m := &tied{}
-	m.in = nn.Add(&m.Container, "in", nn.Linear(d, d))
-	m.body = nn.Add(&m.Container, "h.0", nn.Sequential(nn.Linear(d, d, nn.LinearOptions{NoBias: true}), normed{nn.Linear(d, d), nn.NewUnplacedBuffer("mean", nn.Constant(1), device.Float32, d)}))
+	m.in = nn.Add(&m.Container, "in", nn.Linear(d, d, nil))
+	m.body = nn.Add(&m.Container, "h.0", nn.Sequential(nn.Linear(d, d, &nn.LinearOptions{NoBias: true}), normed{nn.Linear(d, d, nil), nn.NewUnplacedBuffer("mean", nn.Constant(1), device.Float32, d)}))
 	m.scale = m.AddParameter(nn.NewUnplacedParameter("scale", nn.Constant(2), device.Float32, d))
 	m.count = m.AddBuffer(nn.NewUnplacedBuffer("count", nn.Constant(0), device.Int64))
-	m.out = nn.Add(&m.Container, "out", nn.Linear(d, d))
+	m.out = nn.Add(&m.Container, "out", nn.Linear(d, d, nil))
 	m.out.Weight = m.in.Weight
 	return m
 }
@@ -135,12 +135,12 @@ func TestModes(t *testing.T) {
 	nn.Train(inner)
 	nn.Eval(outer)()
 	check("restored to the other modes", 1, 2)
-	nn.Eval(nn.Linear(1, 1))() // Linear has no mode
+	nn.Eval(nn.Linear(1, 1, nil))() // Linear has no mode
 }
 
 func TestResidual(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})
-	l := nn.Linear(2, 2)
+	l := nn.Linear(2, 2, nil)
 	m := nn.Residual(l)
 	if err := nn.Place(m, dev, 3); err != nil {
 		t.Fatal(err)
@@ -158,10 +158,10 @@ func TestResidual(t *testing.T) {
 func TestMisfitNamesTheLayer(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})
 	m := newTied(4)
-	m.in = nn.Add(&m.Container, "first", nn.Linear(3, 5)) // its result does not fit the next layer
+	m.in = nn.Add(&m.Container, "first", nn.Linear(3, 5, nil)) // its result does not fit the next layer
 	nested := nn.Sequential(nn.ReLU(), nn.Sequential(nn.ReLU(), nn.Residual(broadcastTo{7})))
 	nn.Add(&m.Container, "nested", nested)
-	conv := nn.Sequential(nn.Conv2d(4, 8, 2, nn.ConvOptions{ChannelsLast: true, Height: &nn.ConvHeight{Kernel: 3}}))
+	conv := nn.Sequential(nn.Conv2d(4, 8, 2, &nn.ConvOptions{ChannelsLast: true, Height: &nn.ConvHeight{Kernel: 3}}))
 	if err := errors.Join(nn.Place(m, dev, 1), nn.Place(conv, dev, 1)); err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +180,7 @@ func TestMisfitNamesTheLayer(t *testing.T) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
-	half := nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4, nn.LinearOptions{Compute: device.BFloat16}))
+	half := nn.Sequential(nn.Linear(3, 4, nil), nn.Linear(4, 4, &nn.LinearOptions{Compute: device.BFloat16}))
 	if err := nn.Place(half, dev, 1); err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +194,7 @@ func TestMisfitNamesTheLayer(t *testing.T) {
 // a whole.
 func TestErrorsNameTheParameterWithoutPlacingTheModel(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})
-	early, late := nn.Linear(5, 4), nn.Linear(4, 2)
+	early, late := nn.Linear(5, 4, nil), nn.Linear(4, 2, nil)
 	if err := nn.Place(early, dev, 1); err != nil {
 		t.Fatal(err)
 	}

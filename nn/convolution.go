@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"cmp"
 	"math"
 
 	"github.com/goddp/goddp/autograd"
@@ -41,13 +42,9 @@ type ConvLayer struct {
 }
 
 // Conv2d is a layer from x [n in h w] to [n out oh ow] with kernels of size kernel × kernel. Weight and
-// bias start uniformly distributed in ±1/√(in/groups·kernel²), as in PyTorch. opts holds at most one
-// value.
-func Conv2d(in, out, kernel int, opts ...ConvOptions) *ConvLayer {
-	var o ConvOptions
-	if len(opts) > 0 {
-		o = opts[0]
-	}
+// bias start uniformly distributed in ±1/√(in/groups·kernel²), as in PyTorch.
+func Conv2d(in, out, kernel int, opts *ConvOptions) *ConvLayer {
+	o := *cmp.Or(opts, &ConvOptions{})
 	if o.DType == device.Invalid {
 		o.DType = device.Float32
 	}

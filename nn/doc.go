@@ -6,11 +6,11 @@
 // in the model, so they are the same on every rank and every type of device. Wrapping a model for
 // distributed training places it. Other programs, and programs that choose a seed, call Place:
 //
-//	net := nn.Sequential(nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10))
+//	net := nn.Sequential(nn.Linear(784, 128, nil), nn.ReLU(), nn.Linear(128, 10, nil))
 //	if err := nn.Place(net, dev, 1); err != nil {
 //		return err
 //	}
-//	loss := nn.CrossEntropyLoss(net.Forward(x), labels)
+//	loss := nn.CrossEntropyLoss(net.Forward(x), labels, nil)
 //
 // Parameters have PyTorch's names ("0.weight", "2.bias") and PyTorch's initial distributions.
 //
@@ -60,8 +60,8 @@
 //
 //	func NewHead(d, classes int) *Head {
 //		h := &Head{}
-//		h.in = nn.Add(&h.Container, "in", nn.Linear(d, d))
-//		h.out = nn.Add(&h.Container, "out", nn.Linear(d, classes))
+//		h.in = nn.Add(&h.Container, "in", nn.Linear(d, d, nil))
+//		h.out = nn.Add(&h.Container, "out", nn.Linear(d, classes, nil))
 //		return h
 //	}
 //

@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"cmp"
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
 )
@@ -22,13 +23,9 @@ type EmbeddingLayer struct {
 }
 
 // Embedding is a layer that maps ids [...], int64 in [0, n), to the rows [... d] of its weight. The
-// weight starts normally distributed with mean 0 and standard deviation 1, as in PyTorch. opts holds
-// at most one value.
-func Embedding(n, d int, opts ...EmbeddingOptions) *EmbeddingLayer {
-	var o EmbeddingOptions
-	if len(opts) > 0 {
-		o = opts[0]
-	}
+// weight starts normally distributed with mean 0 and standard deviation 1, as in PyTorch.
+func Embedding(n, d int, opts *EmbeddingOptions) *EmbeddingLayer {
+	o := *cmp.Or(opts, &EmbeddingOptions{})
 	if o.DType == device.Invalid {
 		o.DType = device.Float32
 	}

@@ -13,7 +13,7 @@ import (
 // A model can start with an embedding. Its padding row starts at zero and stays there.
 func TestEmbedding(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})
-	layer := nn.Embedding(4, 3, nn.EmbeddingOptions{Padding: new(2), DType: device.Float64})
+	layer := nn.Embedding(4, 3, &nn.EmbeddingOptions{Padding: new(2), DType: device.Float64})
 	net := nn.Sequential(layer, nn.Flatten())
 	if err := nn.Place(net, dev, 1); err != nil {
 		t.Fatal(err)
@@ -32,7 +32,7 @@ func TestEmbedding(t *testing.T) {
 			t.Errorf("element %d is %v, want %v of row %d", i, got, want, row)
 		}
 	}
-	if err := autograd.Sum(y).Backward(); err != nil {
+	if err := autograd.Sum(y).Backward(nil); err != nil {
 		t.Fatal(err)
 	}
 	for i, got := range read(t, layer.Weight.Grad()) {
@@ -46,7 +46,7 @@ func TestEmbedding(t *testing.T) {
 func TestEmbeddingInitialDistribution(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})
 	const n, d = 100, 100
-	layer := nn.Embedding(n, d)
+	layer := nn.Embedding(n, d, nil)
 	if err := nn.Place(layer, dev, 1); err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 func Example() {
 	dev := cpu.New(nil)
 	defer dev.Close()
-	net := nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+	net := nn.Sequential(nn.Linear(4, 8, nil), nn.ReLU(), nn.Linear(8, 3, nil))
 	if err := nn.Place(net, dev, 1); err != nil {
 		fmt.Println(err)
 		return
@@ -20,7 +20,7 @@ func Example() {
 	x := autograd.FromSlice(dev, []float32{1, 2, 3, 4, 5, 6, 7, 8}, 2, 4)
 	labels := autograd.FromLabels(dev, []int64{0, 2})
 	logits := net.Forward(x)
-	if err := nn.CrossEntropyLoss(logits, labels).Backward(); err != nil {
+	if err := nn.CrossEntropyLoss(logits, labels, nil).Backward(nil); err != nil {
 		fmt.Println(err)
 		return
 	}

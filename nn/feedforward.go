@@ -12,7 +12,7 @@ func FeedForward(x *autograd.Variable, first *LinearLayer, act Module, second *L
 	}
 	w1, b1 := first.parameters()
 	w2, b2 := second.parameters()
-	return autograd.FeedForward(autograd.Cast(x, first.computeType()), w1, b1, w2, b2, opts)
+	return autograd.FeedForward(autograd.Cast(x, first.computeType()), w1, b1, w2, b2, &opts)
 }
 
 // feedForwardOptions returns the options of [autograd.FeedForward] for act. ok reports whether act is

@@ -18,7 +18,7 @@ func TestFeedForwardIsFused(t *testing.T) {
 	const batch, in, hidden, out = 64, 32, 128, 32
 	dev := newDevice(t, cpu.Options{})
 	f64 := nn.LinearOptions{DType: device.Float64}
-	first, second := nn.Linear(in, hidden, f64), nn.Linear(hidden, out, f64)
+	first, second := nn.Linear(in, hidden, &f64), nn.Linear(hidden, out, &f64)
 	x := autograd.Zeros(dev, device.Float64, batch, in)
 	for i := range device.Elements[float64](x.Tensor()) {
 		device.Elements[float64](x.Tensor())[i] = float64(i%17)/4 - 2
@@ -39,7 +39,7 @@ func TestFeedForwardIsFused(t *testing.T) {
 			t.Fatal(err)
 		}
 		gradients := func(y *autograd.Variable) []float64 {
-			if err := autograd.Sum(autograd.Mul(y, y)).Backward(); err != nil {
+			if err := autograd.Sum(autograd.Mul(y, y)).Backward(nil); err != nil {
 				t.Fatal(err)
 			}
 			all := read(t, y)
@@ -72,8 +72,8 @@ func TestFeedForwardIsFused(t *testing.T) {
 		})
 	}
 	for want, net := range map[string]*nn.Sequence{
-		"layer 0: Linear: shapes [64 32] and [128 31] do not fit (parameter 0.weight)":  nn.Sequential(nn.Linear(31, hidden, f64), nn.GELU(), nn.Linear(hidden, out, f64)),
-		"layer 2: Linear: shapes [64 128] and [32 127] do not fit (parameter 2.weight)": nn.Sequential(nn.Linear(in, hidden, f64), nn.GELU(), nn.Linear(127, out, f64)),
+		"layer 0: Linear: shapes [64 32] and [128 31] do not fit (parameter 0.weight)":  nn.Sequential(nn.Linear(31, hidden, &f64), nn.GELU(), nn.Linear(hidden, out, &f64)),
+		"layer 2: Linear: shapes [64 128] and [32 127] do not fit (parameter 2.weight)": nn.Sequential(nn.Linear(in, hidden, &f64), nn.GELU(), nn.Linear(127, out, &f64)),
 	} {
 		if err := nn.Place(net, dev, 3); err != nil {
 			t.Fatal(err)
@@ -94,7 +94,7 @@ func TestReLUIsFused(t *testing.T) {
 	}
 	for _, dt := range []device.DType{device.Float32, device.Float64} {
 		for name, l := range map[string]nn.Module{
-			"Linear": nn.Linear(width, width, nn.LinearOptions{DType: dt}), "BatchNorm": nn.BatchNorm1d(width, nn.NormOptions{DType: dt}),
+			"Linear": nn.Linear(width, width, &nn.LinearOptions{DType: dt}), "BatchNorm": nn.BatchNorm1d(width, &nn.NormOptions{DType: dt}),
 		} {
 			net := nn.Sequential(l, nn.ReLU(), nn.ReLU())
 			if err := nn.Place(net, dev, 3); err != nil {
@@ -102,7 +102,7 @@ func TestReLUIsFused(t *testing.T) {
 			}
 			x := autograd.Cast(autograd.FromSlice(dev, numbers, batch, width), dt).Detach().RequireGrad()
 			gradients := func(y *autograd.Variable) []float64 {
-				if err := autograd.Sum(autograd.Mul(y, y)).Backward(); err != nil {
+				if err := autograd.Sum(autograd.Mul(y, y)).Backward(nil); err != nil {
 					t.Fatal(err)
 				}
 				all := read(t, y)

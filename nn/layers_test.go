@@ -25,35 +25,35 @@ func TestLayersApplyTheirOperations(t *testing.T) {
 		layer nn.Module
 		want  op
 	}{
-		"Conv2d": {nn.Conv2d(4, 3, 2, nn.ConvOptions{DType: device.Float64}), func(x, w, b *autograd.Variable) *autograd.Variable {
+		"Conv2d": {nn.Conv2d(4, 3, 2, &nn.ConvOptions{DType: device.Float64}), func(x, w, b *autograd.Variable) *autograd.Variable {
 			return autograd.Conv2d(x, w, b, &autograd.Conv2dOptions{})
 		}},
-		"Conv2d with options": {nn.Conv2d(4, 6, 3, all), func(x, w, b *autograd.Variable) *autograd.Variable {
+		"Conv2d with options": {nn.Conv2d(4, 6, 3, &all), func(x, w, b *autograd.Variable) *autograd.Variable {
 			return autograd.Conv2d(x, w, b, &autograd.Conv2dOptions{Stride: [2]int{3, 2}, Padding: [2]int{2, 1}, Dilation: [2]int{1, 2}, Groups: 2})
 		}},
-		"MaxPool2d": {nn.MaxPool2d(2), func(x, _, _ *autograd.Variable) *autograd.Variable {
+		"MaxPool2d": {nn.MaxPool2d(2, nil), func(x, _, _ *autograd.Variable) *autograd.Variable {
 			return autograd.MaxPool2d(x, [2]int{2, 2}, &autograd.Pool2dOptions{Stride: [2]int{2, 2}})
 		}},
-		"MaxPool2d with options": {nn.MaxPool2d(3, nn.PoolOptions{Stride: 1, Padding: 1, Dilation: 2, CeilMode: true}), func(x, _, _ *autograd.Variable) *autograd.Variable {
+		"MaxPool2d with options": {nn.MaxPool2d(3, &nn.PoolOptions{Stride: 1, Padding: 1, Dilation: 2, CeilMode: true}), func(x, _, _ *autograd.Variable) *autograd.Variable {
 			return autograd.MaxPool2d(x, [2]int{3, 3}, &autograd.Pool2dOptions{Stride: [2]int{1, 1}, Padding: [2]int{1, 1}, Dilation: [2]int{2, 2}, Ceil: true})
 		}},
-		"AvgPool2d": {nn.AvgPool2d(2, nn.PoolOptions{Padding: 1, ExcludePadding: true, ChannelsLast: true}), func(x, _, _ *autograd.Variable) *autograd.Variable {
+		"AvgPool2d": {nn.AvgPool2d(2, &nn.PoolOptions{Padding: 1, ExcludePadding: true, ChannelsLast: true}), func(x, _, _ *autograd.Variable) *autograd.Variable {
 			return autograd.AvgPool2d(x, [2]int{2, 2}, &autograd.Pool2dOptions{Stride: [2]int{2, 2}, Padding: [2]int{1, 1}, ExcludePadding: true, ChannelsLast: true})
 		}},
-		"AdaptiveAvgPool2d": {nn.AdaptiveAvgPool2d(1, 3), func(x, _, _ *autograd.Variable) *autograd.Variable { return autograd.AdaptiveAvgPool2d(x, 1, 3, nil) }},
+		"AdaptiveAvgPool2d": {nn.AdaptiveAvgPool2d(1, 3, nil), func(x, _, _ *autograd.Variable) *autograd.Variable { return autograd.AdaptiveAvgPool2d(x, 1, 3, nil) }},
 		"Flatten":           {nn.Flatten(), func(x, _, _ *autograd.Variable) *autograd.Variable { return autograd.Reshape(x, 2, 4*6*7) }},
-		"LayerNorm": {nn.LayerNorm(7, f64), func(x, w, b *autograd.Variable) *autograd.Variable {
+		"LayerNorm": {nn.LayerNorm(7, &f64), func(x, w, b *autograd.Variable) *autograd.Variable {
 			return autograd.LayerNorm(x, []int{7}, w, b, 1e-5)
 		}},
-		"LayerNormOver": {nn.LayerNormOver([]int{6, 7}, f64), func(x, w, b *autograd.Variable) *autograd.Variable {
+		"LayerNormOver": {nn.LayerNormOver([]int{6, 7}, &f64), func(x, w, b *autograd.Variable) *autograd.Variable {
 			return autograd.LayerNorm(x, []int{6, 7}, w, b, 1e-5)
 		}},
-		"RMSNorm":   {nn.RMSNorm(7, f64), func(x, w, _ *autograd.Variable) *autograd.Variable { return autograd.RMSNorm(x, []int{7}, w, 0x1p-52) }},
-		"GroupNorm": {nn.GroupNorm(2, 4, f64), func(x, w, b *autograd.Variable) *autograd.Variable { return autograd.GroupNorm(x, 2, w, b, 1e-5) }},
-		"BatchNorm2d": {nn.BatchNorm2d(4, f64), func(x, w, b *autograd.Variable) *autograd.Variable {
-			return autograd.BatchNorm(x, w, b, autograd.BatchNormOptions{Eps: 1e-5})
+		"RMSNorm":   {nn.RMSNorm(7, &f64), func(x, w, _ *autograd.Variable) *autograd.Variable { return autograd.RMSNorm(x, []int{7}, w, 0x1p-52) }},
+		"GroupNorm": {nn.GroupNorm(2, 4, &f64), func(x, w, b *autograd.Variable) *autograd.Variable { return autograd.GroupNorm(x, 2, w, b, 1e-5) }},
+		"BatchNorm2d": {nn.BatchNorm2d(4, &f64), func(x, w, b *autograd.Variable) *autograd.Variable {
+			return autograd.BatchNorm(x, w, b, &autograd.BatchNormOptions{Eps: 1e-5})
 		}},
-		"Linear": {nn.Linear(7, 3, nn.LinearOptions{DType: device.Float64}), func(x, w, b *autograd.Variable) *autograd.Variable {
+		"Linear": {nn.Linear(7, 3, &nn.LinearOptions{DType: device.Float64}), func(x, w, b *autograd.Variable) *autograd.Variable {
 			return autograd.Add(autograd.MatMulT(x, false, w, true), b)
 		}},
 	} {
@@ -71,7 +71,7 @@ func TestLayersApplyTheirOperations(t *testing.T) {
 		}
 		near(t, name, read(t, c.layer.Forward(x)), read(t, c.want(x, vars[0], vars[1])), 1e-14)
 	}
-	conv := nn.Conv2d(4, 60, 3, nn.ConvOptions{Groups: 2, DType: device.Float64})
+	conv := nn.Conv2d(4, 60, 3, &nn.ConvOptions{Groups: 2, DType: device.Float64})
 	if err := nn.Place(conv, dev, 3); err != nil {
 		t.Fatal(err)
 	}

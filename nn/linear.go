@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"cmp"
 	"math"
 
 	"github.com/goddp/goddp/autograd"
@@ -27,13 +28,9 @@ type LinearLayer struct {
 }
 
 // Linear is a layer that maps x [... in], of any floating-point type, to [... out]. Weight and bias
-// start uniformly distributed in ±1/√in, as in PyTorch; with in = 0 the bias starts at zero. opts
-// holds at most one value.
-func Linear(in, out int, opts ...LinearOptions) *LinearLayer {
-	var o LinearOptions
-	if len(opts) > 0 {
-		o = opts[0]
-	}
+// start uniformly distributed in ±1/√in, as in PyTorch; with in = 0 the bias starts at zero.
+func Linear(in, out int, opts *LinearOptions) *LinearLayer {
+	o := *cmp.Or(opts, &LinearOptions{})
 	if o.DType == device.Invalid {
 		o.DType = device.Float32
 	}

@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -38,9 +39,9 @@ type LossOptions struct {
 }
 
 // MSELoss returns the mean of the squares of pred - target, which have the same shape. The result is a
-// scalar unless opts chooses another reduction. opts holds at most one value.
-func MSELoss(pred, target *autograd.Variable, opts ...LossOptions) *autograd.Variable {
-	o := option(opts)
+// scalar unless opts chooses another reduction.
+func MSELoss(pred, target *autograd.Variable, opts *LossOptions) *autograd.Variable {
+	o := *cmp.Or(opts, &LossOptions{})
 	if o.Reduction == ReduceMean {
 		return autograd.MSELoss(wide(pred), wide(target)) // one kernel
 	}
@@ -48,8 +49,8 @@ func MSELoss(pred, target *autograd.Variable, opts ...LossOptions) *autograd.Var
 }
 
 // L1Loss returns the mean of |pred - target|, which have the same shape.
-func L1Loss(pred, target *autograd.Variable, opts ...LossOptions) *autograd.Variable {
-	return option(opts).Reduction.reduce(autograd.Abs(difference("L1Loss", pred, target)))
+func L1Loss(pred, target *autograd.Variable, opts *LossOptions) *autograd.Variable {
+	return cmp.Or(opts, &LossOptions{}).Reduction.reduce(autograd.Abs(difference("L1Loss", pred, target)))
 }
 
 // HuberOptions are the choices of [HuberLoss] and [SmoothL1Loss].
@@ -61,14 +62,14 @@ type HuberOptions struct {
 
 // HuberLoss returns the mean of d²/2 where d = |pred - target| is below the threshold t, and of
 // t·(d - t/2) elsewhere.
-func HuberLoss(pred, target *autograd.Variable, opts ...HuberOptions) *autograd.Variable {
-	o := option(opts)
+func HuberLoss(pred, target *autograd.Variable, opts *HuberOptions) *autograd.Variable {
+	o := *cmp.Or(opts, &HuberOptions{})
 	return o.Reduction.reduce(huber(difference("HuberLoss", pred, target), o.threshold()))
 }
 
 // SmoothL1Loss returns [HuberLoss] divided by the threshold.
-func SmoothL1Loss(pred, target *autograd.Variable, opts ...HuberOptions) *autograd.Variable {
-	o := option(opts)
+func SmoothL1Loss(pred, target *autograd.Variable, opts *HuberOptions) *autograd.Variable {
+	o := *cmp.Or(opts, &HuberOptions{})
 	t := o.threshold()
 	return o.Reduction.reduce(autograd.MulScalar(huber(difference("SmoothL1Loss", pred, target), t), 1/t))
 }
@@ -100,8 +101,8 @@ type KLDivOptions struct {
 // KLDivLoss returns the mean over all elements of target·(log(target) - logPred), the terms of the
 // Kullback-Leibler divergence. target is a distribution, logPred the logarithm of another one, and both have
 // the same shape. Where target is 0 the term is 0.
-func KLDivLoss(logPred, target *autograd.Variable, opts ...KLDivOptions) *autograd.Variable {
-	o := option(opts)
+func KLDivLoss(logPred, target *autograd.Variable, opts *KLDivOptions) *autograd.Variable {
+	o := *cmp.Or(opts, &KLDivOptions{})
 	sameShape("KLDivLoss", logPred, target)
 	p, t := wide(logPred), wide(target)
 	var loss *autograd.Variable
@@ -128,8 +129,8 @@ type BCEOptions struct {
 // BCEWithLogitsLoss returns the binary cross-entropy: the mean of
 // -(target·log σ(logits) + (1-target)·log(1 - σ(logits))), where σ is Sigmoid. logits and target have
 // the same shape.
-func BCEWithLogitsLoss(logits, target *autograd.Variable, opts ...BCEOptions) *autograd.Variable {
-	o := option(opts)
+func BCEWithLogitsLoss(logits, target *autograd.Variable, opts *BCEOptions) *autograd.Variable {
+	o := *cmp.Or(opts, &BCEOptions{})
 	sameShape("BCEWithLogitsLoss", logits, target)
 	for op, w := range map[string]*autograd.Variable{"BCEWithLogitsLoss with a weight": o.Weight, "BCEWithLogitsLoss with a PosWeight": o.PosWeight} {
 		if w != nil {
@@ -167,9 +168,9 @@ type CrossEntropyOptions struct {
 // The result is a scalar unless opts chooses another reduction. The mean is NaN if there are no rows or all
 // are ignored. For 16-bit logits the loss is computed in Float32 and has that type: in 16 bits, 1 minus a
 // probability near 1 would be 0, and so would the gradient. For the logits of a vocabulary,
-// [autograd.LinearCrossEntropyLoss] takes less memory and time. opts holds at most one value.
-func CrossEntropyLoss(logits, labels *autograd.Variable, opts ...CrossEntropyOptions) *autograd.Variable {
-	o := option(opts)
+// [autograd.LinearCrossEntropyLoss] takes less memory and time.
+func CrossEntropyLoss(logits, labels *autograd.Variable, opts *CrossEntropyOptions) *autograd.Variable {
+	o := *cmp.Or(opts, &CrossEntropyOptions{})
 	if o == (CrossEntropyOptions{}) && len(logits.Shape()) == 2 {
 		return autograd.CrossEntropyLoss(logits, labels) // one kernel
 	}
@@ -187,8 +188,8 @@ type NLLOptions struct {
 
 // NLLLoss is [CrossEntropyLoss] for logarithms of probabilities, such as the result of LogSoftmax along
 // axis 1.
-func NLLLoss(logProbs, labels *autograd.Variable, opts ...NLLOptions) *autograd.Variable {
-	o := option(opts)
+func NLLLoss(logProbs, labels *autograd.Variable, opts *NLLOptions) *autograd.Variable {
+	o := *cmp.Or(opts, &NLLOptions{})
 	checkLabels("NLLLoss", logProbs, labels)
 	return likelihood("NLLLoss", wide(logProbs), labels, CrossEntropyOptions{Reduction: o.Reduction, IgnoreIndex: o.IgnoreIndex, Weight: o.Weight})
 }
@@ -261,14 +262,6 @@ func likelihood(op string, x, labels *autograd.Variable, o CrossEntropyOptions) 
 		return autograd.Div(autograd.Sum(loss), autograd.Sum(counted(weights)))
 	}
 	return o.Reduction.reduce(loss)
-}
-
-// option returns the value in opts, or the zero value if there is none.
-func option[T any](opts []T) (o T) {
-	if len(opts) > 0 {
-		o = opts[0]
-	}
-	return o
 }
 
 // difference returns x - y. It panics unless they have the same shape.

@@ -104,39 +104,39 @@ func newLossCases(rng *rand.Rand) (in []torchtest.Input, cases []lossCase) {
 			if o.Reduction, o.IgnoreIndex = r, ignore; isWeighted {
 				o.Weight = v[6]
 			}
-			return nn.CrossEntropyLoss(v[0], v[5], o)
+			return nn.CrossEntropyLoss(v[0], v[5], &o)
 		}
 	}
 	return in, []lossCase{
 		{"F.mse_loss(x[0], x[1], reduction='%s')", func(v variables, r nn.Reduction) *autograd.Variable {
-			return nn.MSELoss(v[0], v[1], nn.LossOptions{Reduction: r})
+			return nn.MSELoss(v[0], v[1], &nn.LossOptions{Reduction: r})
 		}, n, each(func(i int) float64 { return (x[i] - y[i]) * (x[i] - y[i]) })},
 		{"F.l1_loss(x[0], x[1], reduction='%s')", func(v variables, r nn.Reduction) *autograd.Variable {
-			return nn.L1Loss(v[0], v[1], nn.LossOptions{Reduction: r})
+			return nn.L1Loss(v[0], v[1], &nn.LossOptions{Reduction: r})
 		}, n, each(func(i int) float64 { return abs(x[i] - y[i]) })},
 		{"F.huber_loss(x[0], x[1], delta=1.5, reduction='%s')", func(v variables, r nn.Reduction) *autograd.Variable {
-			return nn.HuberLoss(v[0], v[1], nn.HuberOptions{Reduction: r, Threshold: 1.5})
+			return nn.HuberLoss(v[0], v[1], &nn.HuberOptions{Reduction: r, Threshold: 1.5})
 		}, n, each(func(i int) float64 { return huber(x[i]-y[i], 1.5) })},
 		{"F.smooth_l1_loss(x[0], x[1], reduction='%s')", func(v variables, r nn.Reduction) *autograd.Variable {
-			return nn.SmoothL1Loss(v[0], v[1], nn.HuberOptions{Reduction: r})
+			return nn.SmoothL1Loss(v[0], v[1], &nn.HuberOptions{Reduction: r})
 		}, n, each(func(i int) float64 { return huber(x[i]-y[i], 1) })},
 		{"F.smooth_l1_loss(x[0], x[1], beta=2.0, reduction='%s')", func(v variables, r nn.Reduction) *autograd.Variable {
-			return nn.SmoothL1Loss(v[0], v[1], nn.HuberOptions{Reduction: r, Threshold: 2})
+			return nn.SmoothL1Loss(v[0], v[1], &nn.HuberOptions{Reduction: r, Threshold: 2})
 		}, n, each(func(i int) float64 { return huber(x[i]-y[i], 2) / 2 })},
 		{"F.kl_div(x[0], x[2], reduction='%s')", func(v variables, r nn.Reduction) *autograd.Variable {
-			return nn.KLDivLoss(v[0], v[2], nn.KLDivOptions{Reduction: r})
+			return nn.KLDivLoss(v[0], v[2], &nn.KLDivOptions{Reduction: r})
 		}, n, each(func(i int) float64 { return probs[i] * (log(max(probs[i], 1e-300)) - x[i]) })},
 		{"F.kl_div(x[0], x[1], reduction='%s', log_target=True)", func(v variables, r nn.Reduction) *autograd.Variable {
-			return nn.KLDivLoss(v[0], v[1], nn.KLDivOptions{Reduction: r, LogTarget: true})
+			return nn.KLDivLoss(v[0], v[1], &nn.KLDivOptions{Reduction: r, LogTarget: true})
 		}, n, each(func(i int) float64 { return exp(y[i]) * (y[i] - x[i]) })},
 		{"F.binary_cross_entropy_with_logits(x[0], x[2], reduction='%s')", func(v variables, r nn.Reduction) *autograd.Variable {
-			return nn.BCEWithLogitsLoss(v[0], v[2], nn.BCEOptions{Reduction: r})
+			return nn.BCEWithLogitsLoss(v[0], v[2], &nn.BCEOptions{Reduction: r})
 		}, n, each(func(i int) float64 { return bce(i, 1, 1) })},
 		{"F.binary_cross_entropy_with_logits(x[0], x[2], weight=x[3], pos_weight=x[4], reduction='%s')", func(v variables, r nn.Reduction) *autograd.Variable {
-			return nn.BCEWithLogitsLoss(v[0], v[2], nn.BCEOptions{Reduction: r, Weight: v[3], PosWeight: v[4]})
+			return nn.BCEWithLogitsLoss(v[0], v[2], &nn.BCEOptions{Reduction: r, Weight: v[3], PosWeight: v[4]})
 		}, n, each(func(i int) float64 { return bce(i, weight[i], positive[i]) })},
 		{"F.nll_loss(x[0], x[5], weight=x[6], reduction='%s')", func(v variables, r nn.Reduction) *autograd.Variable {
-			return nn.NLLLoss(v[0], v[5], nn.NLLOptions{Reduction: r, IgnoreIndex: ignore, Weight: v[6]})
+			return nn.NLLLoss(v[0], v[5], &nn.NLLOptions{Reduction: r, IgnoreIndex: ignore, Weight: v[6]})
 		}, rows, class(false, classWeight, 0)},
 		{"F.cross_entropy(x[0], x[5], reduction='%s')", crossEntropy(nn.CrossEntropyOptions{}, false), rows, class(true, ones, 0)},
 		{"F.cross_entropy(x[0], x[5], label_smoothing=0.3, reduction='%s')", crossEntropy(nn.CrossEntropyOptions{LabelSmoothing: 0.3}, false), rows, class(true, ones, 0.3)},
@@ -175,7 +175,7 @@ func TestLosses(t *testing.T) {
 				v[0].RequireGrad()
 				loss := c.loss(v, r)
 				near(t, name, read(t, loss), want, 1e-12)
-				if err := autograd.Sum(loss).Backward(); err != nil {
+				if err := autograd.Sum(loss).Backward(nil); err != nil {
 					t.Fatal(err)
 				}
 				along, grad, slope := input(rng, -1, 1, len(x)).Numbers, read(t, v[0].Grad()), 0.0
@@ -194,11 +194,11 @@ func TestLosses(t *testing.T) {
 		}
 	}
 	x, target := autograd.FromSlice(dev, []float64{1, 2, 3, 4, 5, 6}, 2, 3), autograd.FromSlice(dev, []float64{.1, .2, .3, .4, .5, .6}, 2, 3)
-	near(t, "KLDivLoss, BatchMean", read(t, nn.KLDivLoss(x, target, nn.KLDivOptions{BatchMean: true})),
-		[]float64{nn.KLDivLoss(x, target, nn.KLDivOptions{Reduction: nn.ReduceSum}).Item() / 2}, 1e-12)
+	near(t, "KLDivLoss, BatchMean", read(t, nn.KLDivLoss(x, target, &nn.KLDivOptions{BatchMean: true})),
+		[]float64{nn.KLDivLoss(x, target, &nn.KLDivOptions{Reduction: nn.ReduceSum}).Item() / 2}, 1e-12)
 	// The classes are the second axis, whatever axes follow.
-	image := nn.CrossEntropyLoss(autograd.Reshape(autograd.Transpose(x, 0, 1), 1, 3, 2), autograd.FromSlice(dev, []int64{1, 2}, 1, 2))
-	near(t, "CrossEntropyLoss of an image", read(t, image), read(t, nn.CrossEntropyLoss(x, autograd.FromLabels(dev, []int64{1, 2}))), 1e-12)
+	image := nn.CrossEntropyLoss(autograd.Reshape(autograd.Transpose(x, 0, 1), 1, 3, 2), autograd.FromSlice(dev, []int64{1, 2}, 1, 2), nil)
+	near(t, "CrossEntropyLoss of an image", read(t, image), read(t, nn.CrossEntropyLoss(x, autograd.FromLabels(dev, []int64{1, 2}), nil)), 1e-12)
 }
 
 func TestLossesArePyTorchs(t *testing.T) {
@@ -223,18 +223,18 @@ func TestLossMisfits(t *testing.T) {
 	x, y := autograd.Zeros(dev, device.Float32, 2, 3), autograd.Zeros(dev, device.Float32, 3)
 	labels := autograd.FromLabels(dev, []int64{1, 2, 0})
 	for name, f := range map[string]func(){
-		"MSELoss":           func() { nn.MSELoss(x, y, nn.LossOptions{Reduction: nn.ReduceSum}) },
-		"L1Loss":            func() { nn.L1Loss(x, y) },
-		"HuberLoss":         func() { nn.HuberLoss(x, y) },
-		"SmoothL1Loss":      func() { nn.SmoothL1Loss(x, y) },
-		"KLDivLoss":         func() { nn.KLDivLoss(x, y) },
-		"BCEWithLogitsLoss": func() { nn.BCEWithLogitsLoss(x, y) },
-		"CrossEntropyLoss":  func() { nn.CrossEntropyLoss(x, labels, nn.CrossEntropyOptions{Reduction: nn.ReduceSum}) },
-		"NLLLoss":           func() { nn.NLLLoss(x, labels) },
+		"MSELoss":           func() { nn.MSELoss(x, y, &nn.LossOptions{Reduction: nn.ReduceSum}) },
+		"L1Loss":            func() { nn.L1Loss(x, y, nil) },
+		"HuberLoss":         func() { nn.HuberLoss(x, y, nil) },
+		"SmoothL1Loss":      func() { nn.SmoothL1Loss(x, y, nil) },
+		"KLDivLoss":         func() { nn.KLDivLoss(x, y, nil) },
+		"BCEWithLogitsLoss": func() { nn.BCEWithLogitsLoss(x, y, nil) },
+		"CrossEntropyLoss":  func() { nn.CrossEntropyLoss(x, labels, &nn.CrossEntropyOptions{Reduction: nn.ReduceSum}) },
+		"NLLLoss":           func() { nn.NLLLoss(x, labels, nil) },
 		"CrossEntropyLoss with a weight": func() {
-			nn.CrossEntropyLoss(autograd.Zeros(dev, device.Float32, 3, 4), labels, nn.CrossEntropyOptions{Weight: y})
+			nn.CrossEntropyLoss(autograd.Zeros(dev, device.Float32, 3, 4), labels, &nn.CrossEntropyOptions{Weight: y})
 		},
-		"BCEWithLogitsLoss with a PosWeight": func() { nn.BCEWithLogitsLoss(x, x, nn.BCEOptions{PosWeight: autograd.Zeros(dev, device.Float32, 2)}) },
+		"BCEWithLogitsLoss with a PosWeight": func() { nn.BCEWithLogitsLoss(x, x, &nn.BCEOptions{PosWeight: autograd.Zeros(dev, device.Float32, 2)}) },
 	} {
 		if e, ok := thrown(f).(*device.ShapeError); !ok || e.Op != name {
 			t.Errorf("%s: panic with %v, want a ShapeError of its name", name, e)
@@ -243,8 +243,8 @@ func TestLossMisfits(t *testing.T) {
 	logits, bad := autograd.Zeros(dev, device.Float32, 2, 3), autograd.FromLabels(dev, []int64{1, -1})
 	images, badRow := autograd.Zeros(dev, device.Float32, 1, 3, 2), autograd.Reshape(bad, 1, 2)
 	for op, fs := range map[string][]func(){
-		"CrossEntropyLoss": {func() { nn.CrossEntropyLoss(logits, bad) }, func() { nn.CrossEntropyLoss(images, badRow) }},
-		"NLLLoss":          {func() { nn.NLLLoss(logits, bad) }},
+		"CrossEntropyLoss": {func() { nn.CrossEntropyLoss(logits, bad, nil) }, func() { nn.CrossEntropyLoss(images, badRow, nil) }},
+		"NLLLoss":          {func() { nn.NLLLoss(logits, bad, nil) }},
 	} {
 		for _, f := range fs {
 			if got, want := fmt.Sprint(thrown(f)), op+": label -1 of row 1 is none of the 3 classes, 0 to 2"; got != want {

@@ -68,13 +68,13 @@ type normed struct {
 func (n normed) Buffers() []*nn.Buffer { return []*nn.Buffer{n.mean} }
 
 func TestNames(t *testing.T) {
-	shared := nn.Linear(4, 4)
-	inner := nn.Sequential(nn.Linear(4, 4, nn.LinearOptions{NoBias: true}), shared)
+	shared := nn.Linear(4, 4, nil)
+	inner := nn.Sequential(nn.Linear(4, 4, &nn.LinearOptions{NoBias: true}), shared)
 	net := nn.Sequential(
-		nn.Linear(3, 4), nn.ReLU(),
+		nn.Linear(3, 4, nil), nn.ReLU(),
 		inner,
 		shared, // this parameter keeps the name that it has in inner
-		normed{nn.Linear(4, 2), nn.NewUnplacedBuffer("mean", nn.Constant(7), device.Float64, 2)},
+		normed{nn.Linear(4, 2, nil), nn.NewUnplacedBuffer("mean", nn.Constant(7), device.Float64, 2)},
 	)
 	want := []string{
 		"0.weight float32[4 3]", "0.bias float32[4]",
@@ -115,7 +115,7 @@ func TestNames(t *testing.T) {
 // The first values of a model follow PyTorch's distribution, do not depend on the device, and depend on
 // the seed. Placing the model again changes nothing.
 func TestPlace(t *testing.T) {
-	model := func() *nn.Sequence { return nn.Sequential(nn.Linear(100, 50), nn.ReLU(), nn.Linear(50, 10)) }
+	model := func() *nn.Sequence { return nn.Sequential(nn.Linear(100, 50, nil), nn.ReLU(), nn.Linear(50, 10, nil)) }
 	place := func(m nn.Module, seed uint64) (values [][]float64) {
 		t.Helper()
 		if err := nn.Place(m, newDevice(t, cpu.Options{}), seed); err != nil {
@@ -159,7 +159,7 @@ func TestPlace(t *testing.T) {
 
 // The bias of a Linear with no inputs starts at zero, as PyTorch's does.
 func TestLinearWithoutInputs(t *testing.T) {
-	l := nn.Linear(0, 3)
+	l := nn.Linear(0, 3, nil)
 	if err := nn.Place(l, newDevice(t, cpu.Options{}), 1); err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +169,7 @@ func TestLinearWithoutInputs(t *testing.T) {
 }
 
 func TestPlaceWithoutMemory(t *testing.T) {
-	net := nn.Sequential(nn.Linear(10, 10), nn.Linear(1000, 1000))
+	net := nn.Sequential(nn.Linear(10, 10, nil), nn.Linear(1000, 1000, nil))
 	err := nn.Place(net, newDevice(t, cpu.Options{MemoryLimit: 1 << 20}), 0)
 	if !errors.Is(err, device.ErrOutOfMemory) {
 		t.Fatalf("%v, want out of memory", err)

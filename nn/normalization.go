@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -35,10 +36,8 @@ type NormOptions struct {
 	ReLU bool
 }
 
-func normOptions(opts []NormOptions) (o NormOptions) {
-	if len(opts) > 0 {
-		o = opts[0]
-	}
+func normOptions(opts *NormOptions) NormOptions {
+	o := *cmp.Or(opts, &NormOptions{})
 	if o.DType == device.Invalid {
 		o.DType = device.Float32
 	}
@@ -46,7 +45,7 @@ func normOptions(opts []NormOptions) (o NormOptions) {
 }
 
 // rowNormOptions returns the options of a layer other than BatchNorm.
-func rowNormOptions(layer string, opts []NormOptions) NormOptions {
+func rowNormOptions(layer string, opts *NormOptions) NormOptions {
 	o := normOptions(opts)
 	if o.Momentum != 0 || o.NoRunning || o.ChannelsLast || o.ReLU {
 		panic(fmt.Errorf("nn: %s with Momentum %v, NoRunning %v, ChannelsLast %v and ReLU %v, which only BatchNorm supports",
@@ -124,11 +123,11 @@ func (l *NormLayer) ForwardAdd(x, y *autograd.Variable) (sum, normed *autograd.V
 	return l.add(x, y, weight, bias)
 }
 
-// LayerNorm is a layer that normalizes x [... d] over its last axis. opts holds at most one value.
-func LayerNorm(d int, opts ...NormOptions) *NormLayer { return LayerNormOver([]int{d}, opts...) }
+// LayerNorm is a layer that normalizes x [... d] over its last axis.
+func LayerNorm(d int, opts *NormOptions) *NormLayer { return LayerNormOver([]int{d}, opts) }
 
 // LayerNormOver is [LayerNorm] over the last axes, which have the given shape.
-func LayerNormOver(shape []int, opts ...NormOptions) *NormLayer {
+func LayerNormOver(shape []int, opts *NormOptions) *NormLayer {
 	o := rowNormOptions("LayerNorm", opts)
 	shape = slices.Clone(shape)
 	return &NormLayer{newScaling(o, shape...), func(x, weight, bias *autograd.Variable) *autograd.Variable {
@@ -139,8 +138,8 @@ func LayerNormOver(shape []int, opts ...NormOptions) *NormLayer {
 }
 
 // RMSNorm is a layer that divides x [... d] by the root of the mean of its squares over the last axis.
-// It has no bias. opts holds at most one value.
-func RMSNorm(d int, opts ...NormOptions) *NormLayer {
+// It has no bias.
+func RMSNorm(d int, opts *NormOptions) *NormLayer {
 	o := rowNormOptions("RMSNorm", opts)
 	o.NoBias = true
 	eps := func(x *autograd.Variable) float64 {
@@ -162,8 +161,8 @@ func epsilon(dt device.DType) float64 {
 }
 
 // GroupNorm is a layer that divides the channels of x [n channels ...] into groups, and normalizes each group
-// of each sample. opts holds at most one value.
-func GroupNorm(groups, channels int, opts ...NormOptions) *NormLayer {
+// of each sample.
+func GroupNorm(groups, channels int, opts *NormOptions) *NormLayer {
 	o := rowNormOptions("GroupNorm", opts)
 	return &NormLayer{newScaling(o, channels), func(x, weight, bias *autograd.Variable) *autograd.Variable {
 		return autograd.GroupNorm(x, groups, weight, bias, o.eps())
@@ -186,19 +185,19 @@ type BatchNormLayer struct {
 }
 
 // BatchNorm1d is [BatchNorm2d] for x [n channels] or [n channels l].
-func BatchNorm1d(channels int, opts ...NormOptions) *BatchNormLayer {
+func BatchNorm1d(channels int, opts *NormOptions) *BatchNormLayer {
 	return newBatchNorm(channels, false, opts)
 }
 
 // BatchNorm2d is a layer that normalizes each channel of x [n channels h w]. In training it uses the mean and
 // the variance of the batch, and moves the running mean and variance towards them. In evaluation it uses the
 // running mean and variance. As in PyTorch, the running variance is the unbiased one, and "num_batches_tracked"
-// counts batches. opts holds at most one value.
-func BatchNorm2d(channels int, opts ...NormOptions) *BatchNormLayer {
+// counts batches.
+func BatchNorm2d(channels int, opts *NormOptions) *BatchNormLayer {
 	return newBatchNorm(channels, true, opts)
 }
 
-func newBatchNorm(channels int, rank2 bool, opts []NormOptions) *BatchNormLayer {
+func newBatchNorm(channels int, rank2 bool, opts *NormOptions) *BatchNormLayer {
 	o := normOptions(opts)
 	if o.Momentum == 0 {
 		o.Momentum = 0.1
@@ -241,7 +240,7 @@ func (l *BatchNormLayer) forward(x, residual *autograd.Variable, relu bool) *aut
 	if residual != nil {
 		o.Residual = autograd.Cast(residual, x.DType())
 	}
-	return autograd.BatchNorm(x, weight, bias, o)
+	return autograd.BatchNorm(x, weight, bias, &o)
 }
 
 // Buffers returns "running_mean", "running_var" and "num_batches_tracked", nil if there are none.

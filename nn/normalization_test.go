@@ -16,7 +16,7 @@ import (
 // A BatchNorm has PyTorch's state, updates its running moments in training, and uses them in evaluation.
 func TestBatchNorm(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})
-	l := nn.BatchNorm1d(1, nn.NormOptions{Momentum: 0.5})
+	l := nn.BatchNorm1d(1, &nn.NormOptions{Momentum: 0.5})
 	net := nn.Sequential(l)
 	if err := nn.Place(net, dev, 1); err != nil {
 		t.Fatal(err)
@@ -60,9 +60,9 @@ func TestNormalizationTypes(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})
 	for _, made := range []device.DType{device.Float32, device.Float64} {
 		for name, l := range map[string]nn.Module{
-			"LayerNorm": nn.LayerNorm(4, nn.NormOptions{DType: made}), "RMSNorm": nn.RMSNorm(4, nn.NormOptions{DType: made}),
-			"GroupNorm": nn.GroupNorm(2, 4, nn.NormOptions{DType: made}), "BatchNorm1d": nn.BatchNorm1d(4, nn.NormOptions{DType: made}),
-			"no affine": nn.LayerNorm(4, nn.NormOptions{NoAffine: true}), "no bias": nn.LayerNorm(4, nn.NormOptions{NoBias: true, DType: made}),
+			"LayerNorm": nn.LayerNorm(4, &nn.NormOptions{DType: made}), "RMSNorm": nn.RMSNorm(4, &nn.NormOptions{DType: made}),
+			"GroupNorm": nn.GroupNorm(2, 4, &nn.NormOptions{DType: made}), "BatchNorm1d": nn.BatchNorm1d(4, &nn.NormOptions{DType: made}),
+			"no affine": nn.LayerNorm(4, &nn.NormOptions{NoAffine: true}), "no bias": nn.LayerNorm(4, &nn.NormOptions{NoBias: true, DType: made}),
 		} {
 			if err := errors.Join(nn.Place(l, dev, 1), nn.Cast(l, device.Float64)); err != nil {
 				t.Fatal(err)
@@ -72,7 +72,7 @@ func TestNormalizationTypes(t *testing.T) {
 			if y.DType() != device.Float64 {
 				t.Errorf("%s of %v: %v", name, made, y)
 			}
-			if err := autograd.Sum(autograd.Mul(y, y)).Backward(); err != nil {
+			if err := autograd.Sum(autograd.Mul(y, y)).Backward(nil); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
@@ -83,8 +83,8 @@ func TestNormalizationTypes(t *testing.T) {
 func TestForwardAdd(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})
 	for name, l := range map[string]*nn.NormLayer{
-		"LayerNorm": nn.LayerNorm(4), "LayerNorm of float64": nn.LayerNorm(4, nn.NormOptions{DType: device.Float64}), "no affine": nn.LayerNorm(4, nn.NormOptions{NoAffine: true}),
-		"RMSNorm": nn.RMSNorm(4), "GroupNorm": nn.GroupNorm(2, 4),
+		"LayerNorm": nn.LayerNorm(4, nil), "LayerNorm of float64": nn.LayerNorm(4, &nn.NormOptions{DType: device.Float64}), "no affine": nn.LayerNorm(4, &nn.NormOptions{NoAffine: true}),
+		"RMSNorm": nn.RMSNorm(4, nil), "GroupNorm": nn.GroupNorm(2, 4, nil),
 	} {
 		if err := nn.Place(l, dev, 1); err != nil {
 			t.Fatal(err)
@@ -106,10 +106,10 @@ func TestForwardAdd(t *testing.T) {
 func TestOptionsOfBatchNormAlone(t *testing.T) {
 	last := nn.NormOptions{ChannelsLast: true}
 	for name, f := range map[string]func(){
-		"GroupNorm":     func() { nn.GroupNorm(2, 4, last) },
-		"LayerNorm":     func() { nn.LayerNorm(4, nn.NormOptions{ReLU: true}) },
-		"LayerNormOver": func() { nn.LayerNormOver([]int{4}, nn.NormOptions{Momentum: 0.5}) },
-		"RMSNorm":       func() { nn.RMSNorm(4, nn.NormOptions{NoRunning: true}) },
+		"GroupNorm":     func() { nn.GroupNorm(2, 4, &last) },
+		"LayerNorm":     func() { nn.LayerNorm(4, &nn.NormOptions{ReLU: true}) },
+		"LayerNormOver": func() { nn.LayerNormOver([]int{4}, &nn.NormOptions{Momentum: 0.5}) },
+		"RMSNorm":       func() { nn.RMSNorm(4, &nn.NormOptions{NoRunning: true}) },
 	} {
 		if err := thrown(f); err == nil || !strings.Contains(err.Error(), "which only BatchNorm supports") {
 			t.Errorf("%s: panic with %v, want an error about the options", name, err)
@@ -120,7 +120,7 @@ func TestOptionsOfBatchNormAlone(t *testing.T) {
 // Without running moments, evaluation uses the moments of the batch.
 func TestBatchNormWithoutRunningMoments(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})
-	l := nn.BatchNorm2d(1, nn.NormOptions{NoRunning: true})
+	l := nn.BatchNorm2d(1, &nn.NormOptions{NoRunning: true})
 	if err := nn.Place(l, dev, 1); err != nil {
 		t.Fatal(err)
 	}

@@ -47,7 +47,7 @@ func TestParityWithPyTorch(t *testing.T) {
 
 	run := func(name string, want64 training, loss func(pred *autograd.Variable) *autograd.Variable) {
 		f64 := nn.LinearOptions{DType: device.Float64}
-		net := nn.Sequential(nn.Linear(5, 7, f64), nn.ReLU(), nn.Linear(7, 7, f64), nn.ReLU(), nn.Linear(7, 3, f64))
+		net := nn.Sequential(nn.Linear(5, 7, &f64), nn.ReLU(), nn.Linear(7, 7, &f64), nn.ReLU(), nn.Linear(7, 3, &f64))
 		if err := nn.Place(net, dev, 0); err != nil {
 			t.Fatal(err)
 		}
@@ -62,7 +62,7 @@ func TestParityWithPyTorch(t *testing.T) {
 		for step, loss64 := range want64.Losses {
 			opt.ZeroGrad()
 			l := loss(net.Forward(x))
-			if err := l.Backward(); err != nil {
+			if err := l.Backward(nil); err != nil {
 				t.Fatal(err)
 			}
 			if got := l.Item(); !(math.Abs(got-loss64) <= 1e-9) {
@@ -83,8 +83,8 @@ func TestParityWithPyTorch(t *testing.T) {
 			}
 		}
 	}
-	run("MSELoss", want.MSELoss, func(pred *autograd.Variable) *autograd.Variable { return nn.MSELoss(pred, y) })
+	run("MSELoss", want.MSELoss, func(pred *autograd.Variable) *autograd.Variable { return nn.MSELoss(pred, y, nil) })
 	run("CrossEntropyLoss", want.CrossEntropyLoss, func(pred *autograd.Variable) *autograd.Variable {
-		return nn.CrossEntropyLoss(pred, labels)
+		return nn.CrossEntropyLoss(pred, labels, nil)
 	})
 }

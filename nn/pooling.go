@@ -19,7 +19,10 @@ type PoolOptions struct {
 }
 
 // both returns the options for both axes of an image.
-func (o PoolOptions) both() *autograd.Pool2dOptions {
+func (o *PoolOptions) both() *autograd.Pool2dOptions {
+	if o == nil {
+		return nil
+	}
 	return &autograd.Pool2dOptions{
 		Stride: twice(o.Stride), Padding: twice(o.Padding), Dilation: twice(o.Dilation),
 		Ceil: o.CeilMode, ExcludePadding: o.ExcludePadding, ChannelsLast: o.ChannelsLast,
@@ -28,30 +31,22 @@ func (o PoolOptions) both() *autograd.Pool2dOptions {
 
 func twice(n int) [2]int { return [2]int{n, n} }
 
-func poolOptions(opts []PoolOptions) (o PoolOptions) {
-	if len(opts) > 0 {
-		o = opts[0]
-	}
-	return o
-}
-
 // MaxPool2d is a layer that computes the largest element of x [n c h w] in each window of
-// kernel × kernel. opts holds at most one value.
-func MaxPool2d(kernel int, opts ...PoolOptions) Module {
-	o := poolOptions(opts).both()
+// kernel × kernel.
+func MaxPool2d(kernel int, opts *PoolOptions) Module {
+	o := opts.both()
 	return activation(func(x *autograd.Variable) *autograd.Variable { return autograd.MaxPool2d(x, twice(kernel), o) })
 }
 
-// AvgPool2d is a layer that computes the mean of x [n c h w] in each window of kernel × kernel. opts
-// holds at most one value.
-func AvgPool2d(kernel int, opts ...PoolOptions) Module {
-	o := poolOptions(opts).both()
+// AvgPool2d is a layer that computes the mean of x [n c h w] in each window of kernel × kernel.
+func AvgPool2d(kernel int, opts *PoolOptions) Module {
+	o := opts.both()
 	return activation(func(x *autograd.Variable) *autograd.Variable { return autograd.AvgPool2d(x, twice(kernel), o) })
 }
 
 // AdaptiveAvgPool2d is a layer that computes the mean of x [n c ...] in each of h × w regions. The result
-// is [n c h w]. opts holds at most one value, of which only ChannelsLast counts.
-func AdaptiveAvgPool2d(h, w int, opts ...PoolOptions) Module {
-	o := poolOptions(opts).both()
+// is [n c h w]. Of opts only ChannelsLast counts.
+func AdaptiveAvgPool2d(h, w int, opts *PoolOptions) Module {
+	o := opts.both()
 	return activation(func(x *autograd.Variable) *autograd.Variable { return autograd.AdaptiveAvgPool2d(x, h, w, o) })
 }

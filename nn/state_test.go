@@ -18,8 +18,8 @@ import (
 func placedNet(t *testing.T, dev device.Device, seed uint64, dt device.DType) nn.Module {
 	t.Helper()
 	net := nn.Sequential(
-		nn.Linear(3, 4, nn.LinearOptions{DType: dt}), nn.ReLU(),
-		normed{nn.Linear(4, 2, nn.LinearOptions{DType: dt, NoBias: true}), nn.NewUnplacedBuffer("count", nn.Constant(float64(seed)), device.Int64, 1)},
+		nn.Linear(3, 4, &nn.LinearOptions{DType: dt}), nn.ReLU(),
+		normed{nn.Linear(4, 2, &nn.LinearOptions{DType: dt, NoBias: true}), nn.NewUnplacedBuffer("count", nn.Constant(float64(seed)), device.Int64, 1)},
 	)
 	if err := nn.Place(net, dev, seed); err != nil {
 		t.Fatal(err)
@@ -113,7 +113,7 @@ func TestStateOfEqualNames(t *testing.T) {
 // A parameter may be frozen before it is placed, and after.
 func TestFreeze(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})
-	l := nn.Linear(2, 2)
+	l := nn.Linear(2, 2, nil)
 	l.Weight.Freeze()
 	for range 2 {
 		if err := nn.Place(l, dev, 1); err != nil {
@@ -124,7 +124,7 @@ func TestFreeze(t *testing.T) {
 		}
 	}
 	x := autograd.FromSlice(dev, []float32{1, 2}, 1, 2)
-	if err := autograd.Sum(l.Forward(x)).Backward(); err != nil || l.Weight.Grad() != nil || l.Bias.Grad() == nil {
+	if err := autograd.Sum(l.Forward(x)).Backward(nil); err != nil || l.Weight.Grad() != nil || l.Bias.Grad() == nil {
 		t.Errorf("gradients %v and %v, %v", l.Weight.Grad(), l.Bias.Grad(), err)
 	}
 	l.Weight.Unfreeze()
@@ -135,7 +135,7 @@ func TestFreeze(t *testing.T) {
 	if l.Bias.Grad() != nil || !l.Bias.Frozen() || l.Weight.Frozen() {
 		t.Error("the bias is not frozen, or the weight still is")
 	}
-	if err := autograd.Sum(l.Forward(x)).Backward(); err != nil || l.Weight.Grad() == nil || l.Bias.Grad() != nil {
+	if err := autograd.Sum(l.Forward(x)).Backward(nil); err != nil || l.Weight.Grad() == nil || l.Bias.Grad() != nil {
 		t.Errorf("gradients %v and %v, %v", l.Weight.Grad(), l.Bias.Grad(), err)
 	}
 }
@@ -148,7 +148,7 @@ func TestCheckpoint(t *testing.T) {
 	if !slices.Equal(describe(again.Parameters()), describe(net.Parameters())) || !slices.Equal(describe(nn.Buffers(again)), describe(nn.Buffers(net))) {
 		t.Errorf("parameters %v and buffers %v", again.Parameters(), nn.Buffers(again))
 	}
-	if nn.Buffers(nn.Checkpoint(nn.Linear(1, 1))) != nil {
+	if nn.Buffers(nn.Checkpoint(nn.Linear(1, 1, nil))) != nil {
 		t.Error("buffers where there are none")
 	}
 	x := autograd.FromSlice(dev, []float32{1, -2, 3}, 1, 3)
@@ -160,7 +160,7 @@ func TestCheckpoint(t *testing.T) {
 		if used := dev.Memory().InUse - before; i == 1 && used > device.Align {
 			t.Errorf("%d bytes for a result of %d", used, y.Tensor().Bytes())
 		}
-		if err := autograd.Sum(y).Backward(); err != nil {
+		if err := autograd.Sum(y).Backward(nil); err != nil {
 			t.Fatal(err)
 		}
 		grads[i] = read(t, net.Parameters()[0].Grad())

@@ -1,6 +1,7 @@
 package optim
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -101,10 +102,7 @@ func NewAdamW(params []*nn.Parameter, opts *AdamWOptions, more ...AdamWGroup) (*
 // NewAdam returns an optimizer with the update rule of torch.optim.Adam: it is NewAdamW with Coupled
 // set in opts and in more.
 func NewAdam(params []*nn.Parameter, opts *AdamWOptions, more ...AdamWGroup) (*AdamW, error) {
-	var o AdamWOptions
-	if opts != nil {
-		o = *opts
-	}
+	o := *cmp.Or(opts, &AdamWOptions{})
 	o.Coupled = true
 	more = slices.Clone(more)
 	for i := range more {

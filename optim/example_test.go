@@ -21,7 +21,7 @@ func ExampleNewSGD() {
 	}
 	target := autograd.FromSlice(dev, []float32{3})
 	for range 60 {
-		if err := nn.MSELoss(w.Var(), target).Backward(); err != nil {
+		if err := nn.MSELoss(w.Var(), target, nil).Backward(nil); err != nil {
 			fmt.Println(err)
 			return
 		}
@@ -38,7 +38,7 @@ func ExampleNewSGD() {
 
 // A group gives some parameters other options: here the bias has no weight decay.
 func ExampleNewAdamW() {
-	net := nn.Linear(2, 2)
+	net := nn.Linear(2, 2, nil)
 	params := net.Parameters()
 	opt, err := optim.NewAdamW(params[:1], &optim.AdamWOptions{LR: 0.001, WeightDecay: 0.01},
 		optim.AdamWGroup{Params: params[1:], AdamWOptions: optim.AdamWOptions{LR: 0.001}})

@@ -28,7 +28,7 @@ func parameter(dev device.Device, name string, data []float64, shape ...int) *nn
 func give(t *testing.T, p *nn.Parameter, g []float64) {
 	t.Helper()
 	dev := p.Var().Device()
-	if err := p.Var().BackwardWith(autograd.FromSlice(dev, g, p.Shape()...)); err != nil {
+	if err := p.Var().Backward(&autograd.BackwardOptions{Gradient: autograd.FromSlice(dev, g, p.Shape()...)}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -68,7 +68,7 @@ func TestParametersUnderSeveralNames(t *testing.T) {
 	}
 
 	for _, place := range []bool{false, true} {
-		layer := nn.Linear(1, 1)
+		layer := nn.Linear(1, 1, nil)
 		model := nn.Sequential(layer)
 		if place {
 			if err := nn.Place(model, dev, 1); err != nil {

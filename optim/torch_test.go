@@ -230,7 +230,7 @@ func (r *torchRun) train(t *testing.T, dev device.Device, want [][][]float64) (o
 			for k := range g {
 				g[k] = -math.Sin(g[k]+float64(k+step)) * r.Size
 			}
-			if err := p.Var().BackwardWith(number(g, p.Shape()...)); err != nil {
+			if err := p.Var().Backward(&autograd.BackwardOptions{Gradient: number(g, p.Shape()...)}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -35,7 +35,7 @@ func train(t *testing.T, devices []device.Device, captured bool) (paths []string
 		paths = append(paths, filepath.Join(dir, fmt.Sprintf("%d.json", rank)))
 	}
 	commtest.OnDevices(t, devices, nil, func(pg *comm.ProcessGroup) error {
-		model, err := ddp.New(nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 8)), pg, &ddp.Options{BucketCapMB: 0.001})
+		model, err := ddp.New(nn.Sequential(nn.Linear(8, 64, nil), nn.Tanh(), nn.Linear(64, 8, nil)), pg, &ddp.Options{BucketCapMB: 0.001})
 		if err != nil {
 			return err
 		}
@@ -46,8 +46,8 @@ func train(t *testing.T, devices []device.Device, captured bool) (paths []string
 		runs := 0
 		step := func(in ...*autograd.Variable) (*autograd.Variable, error) {
 			runs++
-			loss := nn.MSELoss(model.Forward(in[0]), in[0])
-			if err := loss.Backward(); err != nil {
+			loss := nn.MSELoss(model.Forward(in[0]), in[0], nil)
+			if err := loss.Backward(nil); err != nil {
 				return nil, err
 			}
 			err := opt.Step()

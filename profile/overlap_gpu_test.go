@@ -119,7 +119,7 @@ func TestGPUOverlapOfAModel(t *testing.T) {
 		t.Fatal(err)
 	}
 	commtest.OnDevices(t, []device.Device{dev}, nil, func(pg *comm.ProcessGroup) error {
-		net := nn.Sequential(nn.Linear(4096, 4096), nn.Linear(4096, 4096), nn.Linear(4096, 4096), nn.Linear(4096, 4096))
+		net := nn.Sequential(nn.Linear(4096, 4096, nil), nn.Linear(4096, 4096, nil), nn.Linear(4096, 4096, nil), nn.Linear(4096, 4096, nil))
 		model, err := ddp.New(net, pg, &ddp.Options{BucketCapMB: 25, Hook: hook})
 		if err != nil {
 			return err
@@ -127,7 +127,7 @@ func TestGPUOverlapOfAModel(t *testing.T) {
 		x := autograd.FromSlice(dev, make([]float32, 1024*4096), 1024, 4096)
 		events, kernels := overlap(t, dev, func() error {
 			loss := autograd.Mean(model.Forward(x))
-			err := loss.Backward()
+			err := loss.Backward(nil)
 			for _, p := range model.Parameters() {
 				p.Var().ZeroGrad()
 			}

@@ -20,7 +20,7 @@ func Example() {
 	defer os.RemoveAll(dir)
 	file := filepath.Join(dir, "run.jsonl")
 	rank := 0
-	meter, err := progress.New(rank, progress.Options{Steps: 4, Every: 2, Out: io.Discard, File: file})
+	meter, err := progress.New(rank, &progress.Options{Steps: 4, Every: 2, Out: io.Discard, File: file})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -29,6 +29,7 @@
 package progress
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -91,28 +92,27 @@ type Meter struct {
 }
 
 // New starts the report of a run. It returns an error if the file cannot be opened.
-func New(rank int, opts Options) (*Meter, error) {
-	if opts.Every == 0 {
-		opts.Every = 10
+func New(rank int, opts *Options) (*Meter, error) {
+	o := *cmp.Or(opts, &Options{})
+	o.Every = cmp.Or(o.Every, 10)
+	if o.Out == nil {
+		o.Out = os.Stderr
 	}
-	if opts.Out == nil {
-		opts.Out = os.Stderr
+	if o.now == nil {
+		o.now = time.Now
 	}
-	if opts.now == nil {
-		opts.now = time.Now
-	}
-	m := &Meter{opts: opts, writes: rank == 0, steps: opts.First, start: opts.now()}
+	m := &Meter{opts: o, writes: rank == 0, steps: o.First, start: o.now()}
 	m.logged = m.start
 	if !m.writes {
 		return m, nil
 	}
-	if f, ok := opts.Out.(*os.File); ok {
+	if f, ok := o.Out.(*os.File); ok {
 		info, err := f.Stat()
 		m.inPlace = err == nil && info.Mode()&os.ModeCharDevice != 0
 	}
-	if opts.File != "" {
+	if o.File != "" {
 		// A pipe without a reader is an error, instead of blocking the training.
-		f, err := os.OpenFile(opts.File, os.O_WRONLY|os.O_CREATE|os.O_APPEND|syscall.O_NONBLOCK, 0o666)
+		f, err := os.OpenFile(o.File, os.O_WRONLY|os.O_CREATE|os.O_APPEND|syscall.O_NONBLOCK, 0o666)
 		if err != nil {
 			return nil, fmt.Errorf("progress: %w", err)
 		}

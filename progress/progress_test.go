@@ -28,7 +28,7 @@ func clock() func() time.Time {
 // train runs six steps of 100 samples, with a note after the fourth.
 func train(t *testing.T, rank int, opts Options) (due []bool) {
 	t.Helper()
-	m, err := New(rank, opts)
+	m, err := New(rank, &opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ step 6/6  loss 0.2  lr 0.1  200 samples/s
 // On a terminal a line replaces the line before, also a longer one, and a note remains.
 func TestTerminal(t *testing.T) {
 	var out bytes.Buffer
-	m, err := New(0, Options{Out: &out, now: clock()})
+	m, err := New(0, &Options{Out: &out, now: clock()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,17 +165,17 @@ func TestNumbersThatJSONHasNot(t *testing.T) {
 
 // An error of writing the file does not end the training. Close returns it.
 func TestFileErrors(t *testing.T) {
-	if _, err := New(0, Options{File: filepath.Join(t.TempDir(), "none", "run.jsonl")}); err == nil {
+	if _, err := New(0, &Options{File: filepath.Join(t.TempDir(), "none", "run.jsonl")}); err == nil {
 		t.Error("a file in no folder was opened")
 	}
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := New(0, Options{File: pipe}); !errors.Is(err, syscall.ENXIO) {
+	if _, err := New(0, &Options{File: pipe}); !errors.Is(err, syscall.ENXIO) {
 		t.Errorf("a pipe without a reader: %v, want %v", err, syscall.ENXIO)
 	}
-	m, err := New(0, Options{File: filepath.Join(t.TempDir(), "run.jsonl"), Out: &bytes.Buffer{}})
+	m, err := New(0, &Options{File: filepath.Join(t.TempDir(), "run.jsonl"), Out: &bytes.Buffer{}})
 	if err != nil {
 		t.Fatal(err)
 	}

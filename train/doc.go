@@ -2,10 +2,10 @@
 // gradient accumulation, a learning rate schedule, a progress line, an evaluation after each
 // epoch, checkpoints, and a clean stop on request.
 //
-//	err := train.Run(ctx, pg, train.Config{
+//	err := train.Run(ctx, pg, &train.Config{
 //		Model: model, Optimizer: opt, Data: loader, Epochs: 10,
 //		Loss: func(b *data.Batch) *autograd.Variable {
-//			return nn.CrossEntropyLoss(model.Forward(b.Vars[0]), b.Vars[1])
+//			return nn.CrossEntropyLoss(model.Forward(b.Vars[0]), b.Vars[1], nil)
 //		},
 //	})
 //

@@ -35,11 +35,11 @@ func fit(ctx context.Context, pg *comm.ProcessGroup) error {
 		device.Elements[float32](dst[0])[0], device.Elements[float32](dst[1])[0] = x, 2*x
 		return nil
 	})
-	loader, err := data.NewLoader(set, pg, data.LoaderOptions{Batch: 8, Shuffle: true})
+	loader, err := data.NewLoader(set, pg, &data.LoaderOptions{Batch: 8, Shuffle: true})
 	if err != nil {
 		return err
 	}
-	model, err := ddp.New(nn.Linear(1, 1), pg, nil)
+	model, err := ddp.New(nn.Linear(1, 1, nil), pg, nil)
 	if err != nil {
 		return err
 	}
@@ -47,9 +47,9 @@ func fit(ctx context.Context, pg *comm.ProcessGroup) error {
 	if err != nil {
 		return err
 	}
-	err = train.Run(ctx, pg, train.Config{
+	err = train.Run(ctx, pg, &train.Config{
 		Model: model, Optimizer: opt, Data: loader, Epochs: 40,
-		Loss: func(b *data.Batch) *autograd.Variable { return nn.MSELoss(model.Forward(b.Vars[0]), b.Vars[1]) },
+		Loss: func(b *data.Batch) *autograd.Variable { return nn.MSELoss(model.Forward(b.Vars[0]), b.Vars[1], nil) },
 	})
 	if err != nil {
 		return err

@@ -124,7 +124,7 @@ func (c *Config) fill(batches int) int {
 
 // Run trains from the beginning, or from the latest checkpoint, until the last step, or until all
 // ranks stop on request. All ranks call it.
-func Run(ctx context.Context, pg *comm.ProcessGroup, c Config) (err error) {
+func Run(ctx context.Context, pg *comm.ProcessGroup, c *Config) (err error) {
 	if pg == nil {
 		return fmt.Errorf("train: %w", comm.ErrNoGroup)
 	}
@@ -145,7 +145,7 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c Config) (err error) {
 	if _, ok := inner.(optim.LRSetter); !ok && c.LR != nil {
 		return fmt.Errorf("train: LR is set, but %T has no method SetLR", inner)
 	}
-	r := run{Config: c, pg: pg, total: c.Steps(), evaluated: -1}
+	r := run{Config: *c, pg: pg, total: c.Steps(), evaluated: -1}
 	for _, name := range []string{"position", "generator"} {
 		if _, ok := c.Values[name]; ok {
 			return fmt.Errorf("train: Values has %q, a name under which Run saves a value of its own", name)
@@ -166,7 +166,7 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c Config) (err error) {
 	if every == 0 {
 		every = 100
 	}
-	r.meter, err = progress.New(pg.Rank(), progress.Options{
+	r.meter, err = progress.New(pg.Rank(), &progress.Options{
 		Steps: r.total, First: r.step, Every: every, File: c.Log, DeviceBytes: func() int64 { return pg.Device().Memory().Held() },
 	})
 	if err == nil {
@@ -278,9 +278,9 @@ func (r *run) makeSteps() {
 		}
 		loss := r.Loss(&data.Batch{Vars: in, Share: r.share})
 		if batches == 1 {
-			return loss, loss.Backward()
+			return loss, loss.Backward(nil)
 		}
-		return loss, autograd.MulScalar(loss, 1/float64(batches)).Backward()
+		return loss, autograd.MulScalar(loss, 1/float64(batches)).Backward(nil)
 	}
 	backward := r.backward
 	r.complete = func(in ...*autograd.Variable) (*autograd.Variable, error) {

@@ -75,14 +75,14 @@ func trained(ctx context.Context, pg *comm.ProcessGroup, sharded bool, batch int
 		}
 		model, c.Optimizer = m, must.New(optim.NewSGD(m.Parameters(), &optim.SGDOptions{LR: 1, Momentum: 0.9}))
 	}
-	loader, err := data.NewLoader(points(60), pg, data.LoaderOptions{Batch: batch, Shuffle: true, LastBatch: data.Drop})
+	loader, err := data.NewLoader(points(60), pg, &data.LoaderOptions{Batch: batch, Shuffle: true, LastBatch: data.Drop})
 	if err != nil {
 		return nil, err
 	}
 	c.Model, c.Data = model, loader
-	c.Loss = func(b *data.Batch) *autograd.Variable { return nn.MSELoss(model.Forward(b.Vars[0]), b.Vars[1]) }
+	c.Loss = func(b *data.Batch) *autograd.Variable { return nn.MSELoss(model.Forward(b.Vars[0]), b.Vars[1], nil) }
 	edit(&c)
-	if err := train.Run(ctx, pg, c); err != nil {
+	if err := train.Run(ctx, pg, &c); err != nil {
 		return nil, err
 	}
 	return values(ctx, net)
@@ -98,7 +98,7 @@ func counted(c *train.Config, batches *int) {
 }
 
 func network() *nn.Sequence {
-	return nn.Sequential(nn.Linear(3, 8), nn.GELU(), nn.Dropout(0.1), nn.Linear(8, 1))
+	return nn.Sequential(nn.Linear(3, 8, nil), nn.GELU(), nn.Dropout(0.1), nn.Linear(8, 1, nil))
 }
 
 // values returns the elements of all parameters.
@@ -125,7 +125,7 @@ func TestAccumulate(t *testing.T) {
 				run := func(batch, accumulate int) (params []float64, err error) {
 					return trained(t.Context(), pg, c.sharded, batch, func(config *train.Config) {
 						config.Accumulate = accumulate
-						config.Data = must.New(data.NewLoader(points(60), pg, data.LoaderOptions{Batch: batch, Shuffle: true}))
+						config.Data = must.New(data.NewLoader(points(60), pg, &data.LoaderOptions{Batch: batch, Shuffle: true}))
 						if got, want := config.Steps(), 3*c.anEpoch; got != want {
 							t.Errorf("%d steps, want %d", got, want)
 						}
@@ -328,11 +328,11 @@ func TestConfigThatMakesNoSense(t *testing.T) {
 			{func(c *train.Config) { c.Loss = nil }, "Loss: false"},
 			{func(c *train.Config) { c.Values = map[string]any{"position": new(int)} }, `Values has "position"`},
 			{func(c *train.Config) {
-				c.Data = must.New(data.NewLoader(points(60), pg, data.LoaderOptions{Batch: 5, LastBatch: data.Uneven}))
+				c.Data = must.New(data.NewLoader(points(60), pg, &data.LoaderOptions{Batch: 5, LastBatch: data.Uneven}))
 			}, "LastBatch of Data is Uneven"},
 			{func(c *train.Config) {
 				net := c.Model.(*ddp.Model).Unwrap().(nn.Module)
-				c.Loss = func(b *data.Batch) *autograd.Variable { return nn.MSELoss(net.Forward(b.Vars[0]), b.Vars[1]) }
+				c.Loss = func(b *data.Batch) *autograd.Variable { return nn.MSELoss(net.Forward(b.Vars[0]), b.Vars[1], nil) }
 			}, "Loss did not go through Model"},
 		} {
 			if _, err := trained(t.Context(), pg, false, 5, wrong.edit); err == nil || !strings.Contains(err.Error(), wrong.want) {
@@ -349,7 +349,7 @@ func TestResumeWithOtherData(t *testing.T) {
 	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
 		run := func(seed uint64, edit func(c *train.Config)) (batches int, err error) {
 			_, err = trained(t.Context(), pg, false, 5, func(c *train.Config) {
-				c.Data = must.New(data.NewLoader(points(60), pg, data.LoaderOptions{Batch: 5, Shuffle: true, Seed: seed}))
+				c.Data = must.New(data.NewLoader(points(60), pg, &data.LoaderOptions{Batch: 5, Shuffle: true, Seed: seed}))
 				c.Checkpoints = dir
 				counted(c, &batches)
 				edit(c)
@@ -434,7 +434,7 @@ func TestRunLeavesStateAsItWas(t *testing.T) {
 					}
 					for b, err := range loader.Epoch(t.Context(), 0) {
 						if err == nil {
-							err = c.Loss(b).Backward()
+							err = c.Loss(b).Backward(nil)
 						}
 						if err == nil {
 							err = loader.Resume(b.After)
@@ -467,7 +467,7 @@ func TestRunLeavesStateAsItWas(t *testing.T) {
 func TestLoadersThatDiffer(t *testing.T) {
 	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
 		_, err := trained(t.Context(), pg, false, 5, func(c *train.Config) {
-			loader, err := data.NewLoader(points(60), pg, data.LoaderOptions{Batch: 4, Shuffle: true, Seed: uint64(7 + pg.Rank())})
+			loader, err := data.NewLoader(points(60), pg, &data.LoaderOptions{Batch: 4, Shuffle: true, Seed: uint64(7 + pg.Rank())})
 			if err != nil {
 				t.Error(err)
 			}

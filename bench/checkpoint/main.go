@@ -64,7 +64,7 @@ type job struct {
 func newJob(pg *comm.ProcessGroup) (*job, error) {
 	var modules []nn.Module
 	for range *pairs {
-		modules = append(modules, nn.Linear(*width, 4**width), nn.ReLU(), nn.Linear(4**width, *width))
+		modules = append(modules, nn.Linear(*width, 4**width, nil), nn.ReLU(), nn.Linear(4**width, *width, nil))
 	}
 	net := nn.Sequential(modules...)
 	if err := nn.Place(net, pg.Device(), 1); err != nil {
@@ -96,7 +96,7 @@ func newJob(pg *comm.ProcessGroup) (*job, error) {
 	x := autograd.Zeros(pg.Device(), net.Parameters()[0].DType(), *batch, *width)
 	y := autograd.Zeros(pg.Device(), net.Parameters()[0].DType(), *batch, *width)
 	j.step = func() error {
-		if err := nn.MSELoss(forward(x), y).Backward(); err != nil {
+		if err := nn.MSELoss(forward(x), y, nil).Backward(nil); err != nil {
 			return err
 		}
 		err := update()

@@ -62,7 +62,7 @@ func trainer(pg *comm.ProcessGroup) (*ddp.Model, func() error, error) {
 		if i > 0 {
 			modules = append(modules, nn.ReLU())
 		}
-		modules = append(modules, nn.Linear(*size, *size, nn.LinearOptions{DType: dt}))
+		modules = append(modules, nn.Linear(*size, *size, &nn.LinearOptions{DType: dt}))
 	}
 	net := nn.Sequential(modules...)
 	if err := nn.Place(net, dev, 0); err != nil {
@@ -79,7 +79,7 @@ func trainer(pg *comm.ProcessGroup) (*ddp.Model, func() error, error) {
 	x, y := autograd.Zeros(dev, dt, *batch, *size), autograd.Zeros(dev, dt, *batch, *size)
 	return model, func() error {
 		opt.ZeroGrad()
-		if err := nn.MSELoss(model.Forward(x), y).Backward(); err != nil {
+		if err := nn.MSELoss(model.Forward(x), y, nil).Backward(nil); err != nil {
 			return err
 		}
 		return opt.Step()

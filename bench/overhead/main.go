@@ -59,7 +59,7 @@ func newSide(ctx context.Context, dev device.Device, o comm.Options) (*side, err
 		if i > 0 {
 			modules = append(modules, nn.ReLU())
 		}
-		modules = append(modules, nn.Linear(*size, *size, nn.LinearOptions{DType: types[*dtype]}))
+		modules = append(modules, nn.Linear(*size, *size, &nn.LinearOptions{DType: types[*dtype]}))
 	}
 	net := nn.Sequential(modules...)
 	if err := nn.Place(net, dev, 0); err != nil {
@@ -84,7 +84,7 @@ func (s *side) turn(ctx context.Context, x, y *autograd.Variable) (time.Duration
 			return 0, err
 		}
 		start := time.Now()
-		if err := nn.MSELoss(s.model.Forward(x), y).Backward(); err != nil {
+		if err := nn.MSELoss(s.model.Forward(x), y, nil).Backward(nil); err != nil {
 			return 0, err
 		}
 		if err := s.opt.Step(); err != nil {

@@ -86,7 +86,7 @@ func network(ctx context.Context, dev device.Device, dt device.DType) (nn.Module
 		if i > 0 {
 			modules = append(modules, nn.ReLU())
 		}
-		modules = append(modules, nn.Linear(*size, *size, nn.LinearOptions{DType: dt}))
+		modules = append(modules, nn.Linear(*size, *size, &nn.LinearOptions{DType: dt}))
 	}
 	net := nn.Sequential(modules...)
 	if err := nn.Place(net, dev, 0); err != nil {
@@ -129,8 +129,8 @@ func train(ctx context.Context) error {
 	}
 	step := func(in ...*autograd.Variable) (*autograd.Variable, error) {
 		opt.ZeroGrad()
-		loss := nn.MSELoss(model.Forward(in[0]), in[1])
-		if err := loss.Backward(); err != nil {
+		loss := nn.MSELoss(model.Forward(in[0]), in[1], nil)
+		if err := loss.Backward(nil); err != nil {
 			return nil, err
 		}
 		return loss, opt.Step()

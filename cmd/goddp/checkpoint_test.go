@@ -22,7 +22,7 @@ func TestCheckpoint(t *testing.T) {
 			return err
 		}
 		for step := 1; step <= 2; step++ {
-			net := nn.Sequential(nn.Linear(30, 20), nn.ReLU(), nn.Linear(20, 10))
+			net := nn.Sequential(nn.Linear(30, 20, nil), nn.ReLU(), nn.Linear(20, 10, nil))
 			if err := nn.Place(net, pg.Device(), uint64(step)); err != nil {
 				return err
 			}

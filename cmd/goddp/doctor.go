@@ -158,7 +158,7 @@ func (d *examination) withoutNCCL(ctx context.Context) ([]doctor.Facts, error) {
 // exchange returns the facts of all ranks. A failed rank may call it earlier than the others, which first wait for
 // their calls to end.
 func (d *examination) exchange(ctx context.Context, pg *comm.ProcessGroup) ([]doctor.Facts, error) {
-	return comm.AllGatherObject(ctx, pg.With(comm.CallOptions{Timeout: 2 * d.timeout}), d.mine)
+	return comm.AllGatherObject(ctx, pg.With(&comm.CallOptions{Timeout: 2 * d.timeout}), d.mine)
 }
 
 // onGPU opens this rank's GPU, and measures it.

@@ -127,7 +127,7 @@ func (r run) train(pg *comm.ProcessGroup) (loss float64, params []byte, err erro
 	if err != nil {
 		return 0, nil, err
 	}
-	linear := func() nn.Module { return nn.Linear(width, width) }
+	linear := func() nn.Module { return nn.Linear(width, width, nil) }
 	net := nn.Sequential(linear(), nn.ReLU(), linear(), nn.ReLU(), linear())
 	if err := nn.Place(net, dev, 1); err != nil {
 		return 0, nil, err
@@ -147,8 +147,8 @@ func (r run) train(pg *comm.ProcessGroup) (loss float64, params []byte, err erro
 	opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1}))
 	for step := range r.steps {
 		x := normal(1, uint64(100+step*pg.Size()+pg.Rank()), rows, width)
-		l := nn.MSELoss(model.Forward(x), autograd.Tanh(autograd.MatMul(x, teacher)))
-		if err := l.Backward(); err != nil {
+		l := nn.MSELoss(model.Forward(x), autograd.Tanh(autograd.MatMul(x, teacher)), nil)
+		if err := l.Backward(nil); err != nil {
 			return 0, nil, fmt.Errorf("step %d: %w", step, err)
 		}
 		if err := opt.Step(); err != nil {

@@ -19,13 +19,13 @@ func ExampleBF16() {
 	}
 	pg := groups[0]
 	defer pg.Close()
-	model, err := ddp.New(nn.Linear(1, 1), pg, &ddp.Options{Hook: commhook.BF16(nil)})
+	model, err := ddp.New(nn.Linear(1, 1, nil), pg, &ddp.Options{Hook: commhook.BF16(nil)})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	x := autograd.FromSlice(pg.Device(), []float32{0.3}, 1, 1)
-	if err := autograd.Sum(model.Forward(x)).Backward(); err != nil {
+	if err := autograd.Sum(model.Forward(x)).Backward(nil); err != nil {
 		fmt.Println(err)
 		return
 	}

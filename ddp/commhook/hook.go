@@ -18,7 +18,7 @@ func AllReduce() reducer.Hook { return allReduce{} }
 type allReduce struct{}
 
 func (allReduce) Reduce(b reducer.GradBucket) reducer.Reduction {
-	return b.Group.With(comm.CallOptions{Name: b.Name, After: b.After}).AllReduce(b.Flat, b.Op)
+	return b.Group.With(&comm.CallOptions{Name: b.Name, After: b.After}).AllReduce(b.Flat, b.Op)
 }
 
 func (allReduce) String() string  { return "all-reduce" }

@@ -59,13 +59,13 @@ func (q *quantized) Reduce(b reducer.GradBucket) reducer.Reduction {
 	if err := errors.Join(divide(b), n.quantize()); err != nil {
 		return failed(b, err)
 	}
-	first := b.Group.With(comm.CallOptions{Name: b.Name, After: b.Ready(n.whole.Bytes())})
+	first := b.Group.With(&comm.CallOptions{Name: b.Name, After: b.Ready(n.whole.Bytes())})
 	if b.Group.Size() == 2 {
 		return andThen(first.AllGather(n.got, n.mine), n.add)
 	}
 	return q.twoPhase.start(first.AllToAll(n.got, n.whole), func() (reducer.Reduction, error) {
 		err := n.requantize()
-		return b.Group.With(comm.CallOptions{Name: b.Name}).AllGather(n.whole, n.mine), err
+		return b.Group.With(&comm.CallOptions{Name: b.Name}).AllGather(n.whole, n.mine), err
 	}, n.dequantize)
 }
 

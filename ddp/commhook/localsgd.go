@@ -1,6 +1,7 @@
 package commhook
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -35,10 +36,7 @@ type PostLocalSGDOptions struct {
 // ddp.JoinOptions.DivideByActive, which counts all ranks. ddp.Model.Join ends by setting all
 // replicas to one of them: average the replicas before.
 func PostLocalSGD(opts *PostLocalSGDOptions) reducer.Hook {
-	var o PostLocalSGDOptions
-	if opts != nil {
-		o = *opts
-	}
+	o := *cmp.Or(opts, &PostLocalSGDOptions{})
 	if o.StartAfter == 0 {
 		o.StartAfter = 100
 	}
@@ -103,10 +101,7 @@ type Averager struct {
 
 // NewAverager returns an Averager over the ranks of a group.
 func NewAverager(pg *comm.ProcessGroup, opts *AveragerOptions) *Averager {
-	var o AveragerOptions
-	if opts != nil {
-		o = *opts
-	}
+	o := *cmp.Or(opts, &AveragerOptions{})
 	if o.Period <= 0 {
 		o.Period = 4
 	}
@@ -132,7 +127,7 @@ func (a *Averager) Step(ctx context.Context, params []*autograd.Variable) error 
 		p.BumpVersion()
 		written = append(written, p.Tensor())
 	}
-	return a.pg.With(comm.CallOptions{Name: "average of replicas"}).Coalesce(func(g *comm.ProcessGroup) {
+	return a.pg.With(&comm.CallOptions{Name: "average of replicas"}).Coalesce(func(g *comm.ProcessGroup) {
 		for _, t := range kernels.Distinct(written) {
 			g.AllReduce(t, comm.Avg)
 		}

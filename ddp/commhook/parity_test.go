@@ -42,7 +42,7 @@ func TestDDPHookParity(t *testing.T) {
 		{"allreduce_process_group", func(pg *comm.ProcessGroup) (reducer.Hook, error) {
 			other, err := everybody(pg)
 			return commhook.Func(func(b reducer.GradBucket) (device.Tensor, reducer.Reduction) {
-				return b.Flat, other.With(comm.CallOptions{Name: b.Name}).AllReduce(b.Flat, b.Op)
+				return b.Flat, other.With(&comm.CallOptions{Name: b.Name}).AllReduce(b.Flat, b.Op)
 			}), err
 		}},
 		{"powerSGD", always(func() reducer.Hook { return powerSGD(commhook.PowerSGDOptions{}) })}, // starts after the last step
@@ -191,12 +191,12 @@ func TestPostLocalSGDDividedByActive(t *testing.T) {
 			commhook.PostLocalSGD(nil), commhook.BF16(commhook.PostLocalSGD(nil)), powerSGD(commhook.PowerSGDOptions{Hook: commhook.PostLocalSGD(nil)}),
 			commhook.BF16(nil), powerSGD(commhook.PowerSGDOptions{}),
 		} {
-			model := must.New(ddp.New(nn.Linear(3, 3, nn.LinearOptions{}), pg, &ddp.Options{Hook: hook}))
-			err := model.Join(&ddp.JoinOptions{DivideByActive: true}, func() error { return nil })
+			model := must.New(ddp.New(nn.Linear(3, 3, nil), pg, &ddp.Options{Hook: hook}))
+			err := model.Join(func() error { return nil }, &ddp.JoinOptions{DivideByActive: true})
 			if local := strings.Contains(fmt.Sprint(hook), "local SGD"); local != (err != nil) || local && !strings.Contains(err.Error(), "DivideByActive") {
 				return fmt.Errorf("rank %d: with %v: %v", pg.Rank(), hook, err)
 			}
-			if err := model.Join(nil, func() error { return nil }); err != nil {
+			if err := model.Join(func() error { return nil }, nil); err != nil {
 				return err
 			}
 		}
@@ -210,22 +210,22 @@ func TestUnevenInputs(t *testing.T) {
 		onBoth(t, 2, func(pg *comm.ProcessGroup) error {
 			const width, rows = 12, 4
 			dev := pg.Device()
-			net := nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
+			net := nn.Sequential(nn.Linear(width, width, nil), nn.ReLU(), nn.Linear(width, width, nil))
 			model := must.New(ddp.New(net, pg, &ddp.Options{Hook: c.make(), BucketCapMB: 1e-4}))
 			opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.1}))
-			err := model.Join(nil, func() error {
+			err := model.Join(func() error {
 				for range 2 + 3*pg.Rank() {
 					x := autograd.Zeros(dev, device.Float32, rows, width)
 					if err := dev.Kernels().Fill(dev.Compute(), x.Tensor(), 1); err != nil {
 						return err
 					}
-					if err := errors.Join(nn.MSELoss(model.Forward(x), x).Backward(), opt.Step()); err != nil {
+					if err := errors.Join(nn.MSELoss(model.Forward(x), x, nil).Backward(nil), opt.Step()); err != nil {
 						return err
 					}
 					opt.ZeroGrad()
 				}
 				return nil
-			})
+			}, nil)
 			if err != nil {
 				return err
 			}

@@ -1,6 +1,7 @@
 package commhook
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -67,10 +68,7 @@ type PowerSGD struct {
 
 // NewPowerSGD returns a PowerSGD, or an error if an option has an invalid value.
 func NewPowerSGD(opts *PowerSGDOptions) (*PowerSGD, error) {
-	var o PowerSGDOptions
-	if opts != nil {
-		o = *opts
-	}
+	o := *cmp.Or(opts, &PowerSGDOptions{})
 	if o.Rank < 0 {
 		return nil, fmt.Errorf("commhook: PowerSGD: Rank is %d, want 1 or more, or 0 for 1", o.Rank)
 	}

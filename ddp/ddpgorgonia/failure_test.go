@@ -40,7 +40,7 @@ func (v *victim) Reduce(b reducer.GradBucket) reducer.Reduction {
 	if b.Last {
 		v.passes++
 	}
-	return v.pg.With(comm.CallOptions{Name: b.Name, After: b.After}).AllReduce(b.Flat, b.Op)
+	return v.pg.With(&comm.CallOptions{Name: b.Name, After: b.After}).AllReduce(b.Flat, b.Op)
 }
 
 // long is an identity whose gradient takes a while, like that of a large layer.

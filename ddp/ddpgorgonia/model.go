@@ -1,6 +1,7 @@
 package ddpgorgonia
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,10 +61,7 @@ func New(pg *comm.ProcessGroup, learnables G.Nodes, opts *Options) (*Model, erro
 	if pg == nil {
 		return nil, fmt.Errorf("ddpgorgonia: %w", comm.ErrNoGroup)
 	}
-	var o Options
-	if opts != nil {
-		o = *opts
-	}
+	o := *cmp.Or(opts, &Options{})
 	m := &Model{pg: pg, trace: profile.Of(pg.Device())}
 	if err := m.init(pg.Context(), learnables, o); err != nil {
 		return nil, fmt.Errorf("ddpgorgonia: %w", err)
@@ -93,7 +91,7 @@ func (m *Model) init(ctx context.Context, nodes G.Nodes, o Options) error {
 	if o.SkipInitSync {
 		return nil
 	}
-	return m.pg.With(comm.CallOptions{Name: "initial parameters"}).Coalesce(func(g *comm.ProcessGroup) {
+	return m.pg.With(&comm.CallOptions{Name: "initial parameters"}).Coalesce(func(g *comm.ProcessGroup) {
 		for _, l := range m.learnables {
 			g.Broadcast(l.Var().Tensor(), 0)
 		}

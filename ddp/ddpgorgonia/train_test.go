@@ -235,7 +235,7 @@ type started struct {
 
 func (s *started) Reduce(b reducer.GradBucket) reducer.Reduction {
 	s.at = append(s.at, len(spans(s.trace, "gradient of ")))
-	return s.pg.With(comm.CallOptions{Name: b.Name, After: b.After}).AllReduce(b.Flat, b.Op)
+	return s.pg.With(&comm.CallOptions{Name: b.Name, After: b.After}).AllReduce(b.Flat, b.Op)
 }
 
 func spans(r *profile.Recorder, prefix string) (found []profile.Span) {

@@ -36,7 +36,7 @@ func TestClipGradNorm(t *testing.T) {
 					clip = func() (*autograd.Variable, error) { return w.zero.ClipGradNorm(bound) }
 				}
 				for step := range 3 {
-					if err := w.loss(pg, device.Float64, step).Backward(); err != nil {
+					if err := w.loss(pg, device.Float64, step).Backward(nil); err != nil {
 						return err
 					}
 					for range 2 { // before and after clipping
@@ -101,7 +101,7 @@ func TestFailedClippingFailsOnAllRanks(t *testing.T) {
 	}
 	commtest.OnDevices(t, devs, quiet(), func(pg *comm.ProcessGroup) error {
 		w := must.New(divided(mlp(double), pg, sgd, small))
-		err := w.loss(pg, device.Float64, 0).Backward() // rank 1 may have finished this and failed before rank 0 has
+		err := w.loss(pg, device.Float64, 0).Backward(nil) // rank 1 may have finished this and failed before rank 0 has
 		if err == nil {
 			isFull[pg.Rank()] = pg.Rank() == 1
 			_, err = w.zero.ClipGradNorm(1)
@@ -149,7 +149,7 @@ func TestDividedGradientsAreRefused(t *testing.T) {
 	onBoth(t, func(pg *comm.ProcessGroup) error {
 		net := mlp(double)
 		w := must.New(divided(net, pg, sgd, small))
-		if err := w.loss(pg, device.Float64, 0).Backward(); err != nil {
+		if err := w.loss(pg, device.Float64, 0).Backward(nil); err != nil {
 			return err
 		}
 		other, err := optim.NewAdamW(net.Parameters(), &optim.AdamWOptions{LR: 0.1})
@@ -182,7 +182,7 @@ func TestDividedGradientsAreRefused(t *testing.T) {
 			}
 		}
 		w = must.New(whole(net, pg, sgd, small))
-		if err := w.loss(pg, device.Float64, 0).Backward(); err != nil {
+		if err := w.loss(pg, device.Float64, 0).Backward(nil); err != nil {
 			return err
 		}
 		return errors.Join(clip(w.model.Parameters()), w.opt.Step())

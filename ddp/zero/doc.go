@@ -6,7 +6,7 @@
 //		return optim.NewAdamW(params, &optim.AdamWOptions{LR: 0.001, WeightDecay: 0.01})
 //	}, nil)
 //	for range steps {
-//		if err := nn.MSELoss(model.Forward(x), y).Backward(); err != nil {
+//		if err := nn.MSELoss(model.Forward(x), y, nil).Backward(nil); err != nil {
 //			return err
 //		}
 //		if err := opt.Step(); err != nil {
@@ -84,12 +84,12 @@
 //
 // If ranks have different numbers of inputs, run the training loop within [Model.Join]:
 //
-//	err := model.Join(nil, func() error {
+//	err := model.Join(func() error {
 //		for x, y := range batches {
 //			... // train
 //		}
 //		return nil
-//	})
+//	}, nil)
 //
 // A rank without inputs still owns its shards. So it takes part in the reductions of the other
 // ranks with zeros, updates its shards with the resulting averages, and takes part in the gathers.
@@ -104,12 +104,12 @@
 //		scaler.Update()
 //		return nil
 //	}
-//	err := model.Join(&zero.JoinOptions{Step: step}, func() error {
+//	err := model.Join(func() error {
 //		for x, y := range batches {
 //			... // Backward, step, ZeroGrad
 //		}
 //		return nil
-//	})
+//	}, &zero.JoinOptions{Step: step})
 //
 // When Join returns, the parameters, the state and the loss scale on all ranks are the result of
 // all steps. Within Join amp.Scaler waits for the outcome of a pass before its ranks agree on an

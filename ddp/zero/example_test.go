@@ -14,7 +14,7 @@ import (
 
 // train makes some steps with an AdamW whose state is divided among the ranks, and lists that state.
 func train(ctx context.Context, pg *comm.ProcessGroup) error {
-	model, opt, err := zero.New(nn.Linear(2, 1), pg, func(params []*nn.Parameter) (*optim.AdamW, error) {
+	model, opt, err := zero.New(nn.Linear(2, 1, nil), pg, func(params []*nn.Parameter) (*optim.AdamW, error) {
 		return optim.NewAdamW(params, &optim.AdamWOptions{LR: 0.01})
 	}, nil)
 	if err != nil {
@@ -23,7 +23,7 @@ func train(ctx context.Context, pg *comm.ProcessGroup) error {
 	x := autograd.FromSlice(pg.Device(), []float32{1, 2, 3, 4}, 2, 2)
 	y := autograd.FromSlice(pg.Device(), []float32{1, 2}, 2, 1)
 	for range 3 {
-		if err := nn.MSELoss(model.Forward(x), y).Backward(); err != nil {
+		if err := nn.MSELoss(model.Forward(x), y, nil).Backward(nil); err != nil {
 			return err
 		}
 		if err := opt.Step(); err != nil {

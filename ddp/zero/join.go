@@ -1,6 +1,7 @@
 package zero
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -29,11 +30,8 @@ type JoinOptions struct {
 // f makes one step after each backward pass that reduces. If f fails between the two, the other
 // ranks wait for this rank's shards: Join makes that step, and then tells the other ranks about the
 // error.
-func (m *Model) Join(opts *JoinOptions, f func() error) error {
-	var o JoinOptions
-	if opts != nil {
-		o = *opts
-	}
+func (m *Model) Join(f func() error, opts *JoinOptions) error {
+	o := *cmp.Or(opts, &JoinOptions{})
 	if o.Disabled {
 		return f()
 	}
@@ -53,14 +51,14 @@ func (m *Model) Join(opts *JoinOptions, f func() error) error {
 	}
 	s.join = joining{isActive: true, customStep: o.Step != nil}
 	defer func() { s.join = joining{} }()
-	return m.Model.Join(&ddp.JoinOptions{
-		DivideByActive: o.DivideByActive, StopEarly: o.StopEarly, With: append([]ddp.Joinable{step}, o.With...),
-	}, func() error {
+	return m.Model.Join(func() error {
 		err := f()
 		if err != nil && s.join.owesStep && !s.skipped() {
 			step() // if this step fails too, it has aborted the group because of err's step
 		}
 		return err
+	}, &ddp.JoinOptions{
+		DivideByActive: o.DivideByActive, StopEarly: o.StopEarly, With: append([]ddp.Joinable{step}, o.With...),
 	})
 }
 

@@ -23,9 +23,9 @@ import (
 // join calls Join of this package, or that of package ddp without shards.
 func (w wrapped) join(o JoinOptions, f func() error) error {
 	if m, ok := w.model.(*Model); ok {
-		return m.Join(&o, f)
+		return m.Join(f, &o)
 	}
-	return w.model.(*ddp.Model).Join(&ddp.JoinOptions{DivideByActive: o.DivideByActive, StopEarly: o.StopEarly, Optimizer: w.opt}, f)
+	return w.model.(*ddp.Model).Join(f, &ddp.JoinOptions{DivideByActive: o.DivideByActive, StopEarly: o.StopEarly, Optimizer: w.opt})
 }
 
 // uneven returns the number of inputs of a rank.
@@ -122,12 +122,12 @@ func TestUnevenInputs(t *testing.T) {
 // accumulate makes the passes of a step. The last one reduces.
 func (w wrapped) accumulate(pg *comm.ProcessGroup, dt device.DType, step, passes int) error {
 	for i := range passes - 1 {
-		err := w.model.NoSync(func() error { return w.loss(pg, dt, passes*step+i).Backward() })
+		err := w.model.NoSync(func() error { return w.loss(pg, dt, passes*step+i).Backward(nil) })
 		if err != nil {
 			return err
 		}
 	}
-	return w.loss(pg, dt, passes*step+passes-1).Backward()
+	return w.loss(pg, dt, passes*step+passes-1).Backward(nil)
 }
 
 // Parameters that some ranks use are updated on all ranks, including ranks without inputs.
@@ -186,7 +186,7 @@ func (w wrapped) loop(pg *comm.ProcessGroup, scaler *amp.Scaler, step func() err
 		if err := at(i, "before the pass"); err != nil {
 			return err
 		}
-		if err := scaler.Scale(w.loss(pg, device.Float64, i)).Backward(); err != nil {
+		if err := scaler.Scale(w.loss(pg, device.Float64, i)).Backward(nil); err != nil {
 			return err
 		}
 		if err := at(i, "before the step"); err != nil {
@@ -315,7 +315,7 @@ func TestUnevenInputsMissingGradient(t *testing.T) {
 			w := must.New(divided(net, pg, adamW, small))
 			err := w.join(JoinOptions{}, func() error {
 				for step = range inputs(pg.Rank(), pg.Size()) {
-					err := w.loss(pg, device.Float64, step).Backward()
+					err := w.loss(pg, device.Float64, step).Backward(nil)
 					if err == nil || calls {
 						err = w.opt.Step()
 					}
@@ -342,7 +342,7 @@ func TestUnevenInputsScaled(t *testing.T) {
 		last := pg.Size() - 1
 		inputs := uneven(func(rank, _ int) int { return 6 * rank })
 		return asWithoutShards(func(wrap wrapper) (nn.Module, error) {
-			i, linear := 0, func() nn.Module { return nn.Linear(width, width, half) }
+			i, linear := 0, func() nn.Module { return nn.Linear(width, width, &half) }
 			missing := func() bool { return i == 2 || i == 4 }
 			net := forked{linear(), linear(), linear(), func() bool { return missing() && pg.Rank() == last }}
 			w := must.New(wrap(net, pg, sgd, small))
@@ -357,7 +357,7 @@ func TestUnevenInputsScaled(t *testing.T) {
 			}
 			err := w.join(JoinOptions{Step: step}, func() error {
 				for i = range inputs(pg.Rank(), pg.Size()) {
-					err := scaler.Scale(w.loss(pg, device.Float32, i)).Backward()
+					err := scaler.Scale(w.loss(pg, device.Float32, i)).Backward(nil)
 					if i == 2 || err == nil { // after an error the loop may call Step or not
 						err = step()
 					}
@@ -405,7 +405,7 @@ func TestJoinInvalidArguments(t *testing.T) {
 				return fmt.Errorf("within Join: %v", err)
 			}
 			scaler := must.New(amp.NewScaler(nil))
-			if err := scaler.Scale(w.loss(pg, device.Float64, 0)).Backward(); err != nil {
+			if err := scaler.Scale(w.loss(pg, device.Float64, 0)).Backward(nil); err != nil {
 				return err
 			}
 			return scaler.Step(w.opt)
@@ -414,7 +414,7 @@ func TestJoinInvalidArguments(t *testing.T) {
 			return fmt.Errorf("with scaled steps: %v", err)
 		}
 		err = w.join(JoinOptions{}, func() error {
-			if err := w.loss(pg, device.Float64, 0).Backward(); err != nil {
+			if err := w.loss(pg, device.Float64, 0).Backward(nil); err != nil {
 				return err
 			}
 			_, err := w.zero.ClipGradNorm(1)

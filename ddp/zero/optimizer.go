@@ -120,7 +120,7 @@ func (o *Optimizer[O]) ClipGradPNorm(p, max float64) (norm *autograd.Variable, e
 		if group == nil { // all ranks skip the step
 			return nil
 		}
-		return group.With(comm.CallOptions{Name: "norm of gradients"}).AllReduce(sum, reduction).Wait(group.Context())
+		return group.With(&comm.CallOptions{Name: "norm of gradients"}).AllReduce(sum, reduction).Wait(group.Context())
 	})
 	if err != nil && group != nil && capture.Of(group.Device()) == nil {
 		group.Abort(err)
@@ -299,7 +299,7 @@ func (t *stepHook[O]) Complete() error {
 	works := make([]*comm.Work, len(o.shards.buckets))
 	for i := range o.shards.buckets {
 		b := &o.shards.buckets[i]
-		works[i] = o.shards.pg.With(comm.CallOptions{Name: b.name + " of parameters", After: b.done}).AllGather(b.flat, b.shard)
+		works[i] = o.shards.pg.With(&comm.CallOptions{Name: b.name + " of parameters", After: b.done}).AllGather(b.flat, b.shard)
 		if trace.On() {
 			trace.Add(profile.Span{
 				Track: profile.Communication, Name: "AllGather " + b.name, Begin: works[i].Started(), End: works[i].Ended(),

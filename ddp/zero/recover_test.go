@@ -116,7 +116,7 @@ func (s *survivor) train(pg *comm.ProcessGroup, to int) error {
 	}
 	w := wrapped{model, opt, opt, opt.Local()}
 	for step := from; step < to; step++ {
-		if err := w.loss(pg, device.Float64, step).Backward(); err != nil {
+		if err := w.loss(pg, device.Float64, step).Backward(nil); err != nil {
 			return err
 		}
 		if s.before != nil {
@@ -380,7 +380,7 @@ func TestLateGatherFailureIsInconsistent(t *testing.T) {
 		if n, whole := w.zero.updates(); n != 1 || !whole {
 			return fmt.Errorf("%d updates, whole: %v; those of the shards are", n, whole)
 		}
-		if err := w.loss(pg, device.Float64, 1).Backward(); err != nil {
+		if err := w.loss(pg, device.Float64, 1).Backward(nil); err != nil {
 			return err
 		}
 		var inconsistent *optim.InconsistentError
@@ -405,7 +405,7 @@ func TestRecoverShardsThatDoNotFit(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), `state 4.bias.mean`) {
 			return fmt.Errorf("with another kind: %v", err)
 		}
-		other, layer := s.net, func(in, out int) nn.Module { return nn.Linear(in, out, double) }
+		other, layer := s.net, func(in, out int) nn.Module { return nn.Linear(in, out, &double) }
 		other.Module = nn.Sequential(layer(width, width), nn.ReLU(), layer(width, width), nn.ReLU(), layer(width, width), layer(width, width))
 		if _, _, err = Recover(other, pg, s.opt, adamW, small); err == nil || !strings.Contains(err.Error(), `the shards lack ["parameter 5.bias"`) {
 			return fmt.Errorf("with another model: %v", err)

@@ -49,7 +49,7 @@ func shard(pg *comm.ProcessGroup, flat device.Tensor) device.Tensor {
 // Reduce reduce-scatters the bucket, so that this rank gets the averages of its shard.
 func (s *shards) Reduce(b reducer.GradBucket) reducer.Reduction {
 	s.hasReduced, s.join.owesStep = true, s.join.isActive
-	return s.pg.With(comm.CallOptions{Name: b.Name, After: b.After}).ReduceScatter(shard(s.pg, b.Flat), b.Flat, b.Op)
+	return s.pg.With(&comm.CallOptions{Name: b.Name, After: b.After}).ReduceScatter(shard(s.pg, b.Flat), b.Flat, b.Op)
 }
 
 // Place moves the parameters into buckets with the layout of their gradients' buckets.

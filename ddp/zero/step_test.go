@@ -30,7 +30,7 @@ type forked struct {
 }
 
 func newForked(skip func() bool) forked {
-	return forked{nn.Linear(width, width, double), nn.Linear(width, width, double), nn.Linear(width, width, double), skip}
+	return forked{nn.Linear(width, width, &double), nn.Linear(width, width, &double), nn.Linear(width, width, &double), skip}
 }
 
 func (f forked) Forward(x *autograd.Variable) *autograd.Variable {
@@ -70,7 +70,7 @@ func TestAccumulatedThenUnused(t *testing.T) {
 				w := must.New(wrap(net, pg, adamW, &ddp.Options{BucketCapMB: small.BucketCapMB, FindUnusedParameters: true}))
 				for step := range 4 {
 					skip = false
-					if err := w.model.NoSync(func() error { return w.loss(pg, device.Float64, 2*step).Backward() }); err != nil {
+					if err := w.model.NoSync(func() error { return w.loss(pg, device.Float64, 2*step).Backward(nil) }); err != nil {
 						return nil, err
 					}
 					skip = all || pg.Rank() == 1
@@ -142,7 +142,7 @@ func TestMissingGradients(t *testing.T) {
 				net := newForked(func() bool { return missing() && pg.Rank() == bad })
 				w := must.New(wrap(net, pg, adamW, small))
 				for ; step < steps; step++ {
-					err := w.loss(pg, device.Float64, step).Backward()
+					err := w.loss(pg, device.Float64, step).Backward(nil)
 					if err == nil || calls {
 						err = w.opt.Step()
 					}
@@ -196,7 +196,7 @@ func TestAccumulation(t *testing.T) {
 		}
 		l := w.loss(pg, device.Float64, 1)
 		var e *AccumulationError
-		if err := panicking(func() { l.Backward() }); !errors.As(err, &e) || e.Rank != pg.Rank() {
+		if err := panicking(func() { l.Backward(nil) }); !errors.As(err, &e) || e.Rank != pg.Rank() {
 			return fmt.Errorf("a second pass panics with %v", err)
 		}
 		return nil
@@ -337,7 +337,7 @@ func TestGatherAfterSkippedStep(t *testing.T) {
 			if step == 1 && pg.Rank() == 1 {
 				l = autograd.MulScalar(l, math.Inf(1))
 			}
-			err := l.Backward()
+			err := l.Backward(nil)
 			if err == nil {
 				err = w.opt.Step()
 			}
@@ -368,7 +368,7 @@ func TestInvalidArguments(t *testing.T) {
 		if _, err := divided(twins{w}, pg, sgd, nil); err == nil || !strings.Contains(err.Error(), `named "w"`) {
 			return fmt.Errorf("with two parameters of a name: %v", err)
 		}
-		mixed := nn.Sequential(nn.Linear(width, width), nn.Linear(width, width, nn.LinearOptions{DType: device.BFloat16, Compute: device.Float32}))
+		mixed := nn.Sequential(nn.Linear(width, width, nil), nn.Linear(width, width, &nn.LinearOptions{DType: device.BFloat16, Compute: device.Float32}))
 		if _, err := divided(mixed, pg, sgd, &ddp.Options{ReduceDType: device.Float32}); err == nil || !strings.Contains(err.Error(), "are of different types") {
 			return fmt.Errorf("with two types reduced as one: %v", err)
 		}

@@ -132,7 +132,7 @@ func (w wrapped) stats() ddp.Stats {
 }
 
 func mlp(o nn.LinearOptions) nn.Module {
-	linear := func() nn.Module { return nn.Linear(width, width, o) }
+	linear := func() nn.Module { return nn.Linear(width, width, &o) }
 	return nn.Sequential(linear(), nn.ReLU(), linear(), nn.ReLU(), linear())
 }
 
@@ -152,14 +152,14 @@ func samples(pg *comm.ProcessGroup, dt device.DType, seed int) *autograd.Variabl
 
 // loss returns the loss of a step.
 func (w wrapped) loss(pg *comm.ProcessGroup, dt device.DType, step int) *autograd.Variable {
-	return nn.MSELoss(w.model.Forward(samples(pg, dt, 2*step)), samples(pg, dt, 2*step+1))
+	return nn.MSELoss(w.model.Forward(samples(pg, dt, 2*step)), samples(pg, dt, 2*step+1), nil)
 }
 
 // train makes the steps from from up to, but not including, to, and returns the losses.
 func (w wrapped) train(pg *comm.ProcessGroup, dt device.DType, from, to int) (losses []float64, err error) {
 	for step := from; step < to; step++ {
 		l := w.loss(pg, dt, step)
-		if err := l.Backward(); err != nil {
+		if err := l.Backward(nil); err != nil {
 			return nil, err
 		}
 		if err := w.opt.Step(); err != nil {

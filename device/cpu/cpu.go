@@ -1,6 +1,7 @@
 package cpu
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -31,10 +32,7 @@ type Options struct {
 // New opens a device on the host's cores. It panics if opts selects OpenBLAS and the library cannot
 // be loaded. With the zero Options it never fails.
 func New(opts *Options) device.Device {
-	var o Options
-	if opts != nil {
-		o = *opts
-	}
+	o := *cmp.Or(opts, &Options{})
 	if o.Threads <= 0 {
 		o.Threads = runtime.GOMAXPROCS(0)
 	}

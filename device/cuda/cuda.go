@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"cmp"
 	"log/slog"
 
 	"github.com/goddp/goddp/device"
@@ -35,10 +36,7 @@ func Count() (int, error) { return count() }
 // That takes about 12 seconds with 16 cores, and two minutes with one. The error is a *dl.NotFoundError if a library is missing, and an
 // [*Error] if a call to a library failed.
 func Open(ordinal int, opts *Options) (device.Device, error) {
-	var o Options
-	if opts != nil {
-		o = *opts
-	}
+	o := *cmp.Or(opts, &Options{})
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}

@@ -47,12 +47,12 @@ func run(ctx context.Context) error {
 		fmt.Printf("the gradient is off by at most %.1g from finite differences\n", off)
 	}
 
-	net := nn.Sequential(nn.Linear(2, 64), layer{}, nn.Linear(32, 64), layer{}, nn.Linear(32, 2))
+	net := nn.Sequential(nn.Linear(2, 64, nil), layer{}, nn.Linear(32, 64, nil), layer{}, nn.Linear(32, 2, nil))
 	model, err := ddp.New(net, pg, nil)
 	if err != nil {
 		return err
 	}
-	loader, err := data.NewLoader(spirals(1<<14), pg, data.LoaderOptions{Batch: 128, Shuffle: true})
+	loader, err := data.NewLoader(spirals(1<<14), pg, &data.LoaderOptions{Batch: 128, Shuffle: true})
 	if err != nil {
 		return err
 	}
@@ -60,10 +60,10 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return train.Run(ctx, pg, train.Config{
+	return train.Run(ctx, pg, &train.Config{
 		Model: model, Optimizer: opt, Data: loader, MaxSteps: *steps, Log: *log, LogEvery: 50,
 		Loss: func(b *data.Batch) *autograd.Variable {
-			return nn.CrossEntropyLoss(model.Forward(b.Vars[0]), b.Vars[1])
+			return nn.CrossEntropyLoss(model.Forward(b.Vars[0]), b.Vars[1], nil)
 		},
 	})
 }
@@ -93,7 +93,7 @@ func checkGradient(ctx context.Context, dev device.Device) (off float64, err err
 		return autograd.Sum(autograd.Mul(autograd.Apply(SwiGLU{}, x), weights))
 	}
 	x := autograd.FromSlice(dev, data, 2, 6).RequireGrad()
-	if err := sum(x).Backward(); err != nil {
+	if err := sum(x).Backward(nil); err != nil {
 		return 0, err
 	}
 	grad, err := x.Grad().Read(ctx)

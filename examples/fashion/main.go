@@ -38,11 +38,11 @@ var (
 
 var networks = map[string]*nn.Sequence{
 	"mlp": nn.Sequential(nn.Flatten(),
-		nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 10)),
+		nn.Linear(784, 256, nil), nn.ReLU(), nn.Linear(256, 128, nil), nn.ReLU(), nn.Linear(128, 10, nil)),
 	"cnn": nn.Sequential(
-		nn.Conv2d(1, 32, 3, nn.ConvOptions{Padding: 1}), nn.ReLU(), nn.MaxPool2d(2),
-		nn.Conv2d(32, 64, 3, nn.ConvOptions{Padding: 1}), nn.ReLU(), nn.MaxPool2d(2),
-		nn.Flatten(), nn.Dropout(0.25), nn.Linear(3136, 128), nn.ReLU(), nn.Linear(128, 10)),
+		nn.Conv2d(1, 32, 3, &nn.ConvOptions{Padding: 1}), nn.ReLU(), nn.MaxPool2d(2, nil),
+		nn.Conv2d(32, 64, 3, &nn.ConvOptions{Padding: 1}), nn.ReLU(), nn.MaxPool2d(2, nil),
+		nn.Flatten(), nn.Dropout(0.25), nn.Linear(3136, 128, nil), nn.ReLU(), nn.Linear(128, 10, nil)),
 }
 
 func run(ctx context.Context) error {
@@ -71,11 +71,11 @@ func run(ctx context.Context) error {
 		return err
 	}
 	shuffled := data.LoaderOptions{Batch: *batch, Shuffle: true, Seed: *seed, LastBatch: data.Drop}
-	loader, err := data.NewLoader(images, pg, shuffled)
+	loader, err := data.NewLoader(images, pg, &shuffled)
 	if err != nil {
 		return err
 	}
-	tests, err := data.NewLoader(unseen, pg, data.LoaderOptions{Batch: 500, LastBatch: data.Uneven})
+	tests, err := data.NewLoader(unseen, pg, &data.LoaderOptions{Batch: 500, LastBatch: data.Uneven})
 	if err != nil {
 		return err
 	}
@@ -87,12 +87,12 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return train.Run(ctx, pg, train.Config{
+	return train.Run(ctx, pg, &train.Config{
 		Model: model, Optimizer: opt, Data: loader, Epochs: *epochs,
 		Log: *log, Checkpoints: *resume, SaveEvery: *every,
 		LR: schedule.OneCycle(*lr, *epochs*loader.Steps()),
 		Loss: func(b *data.Batch) *autograd.Variable {
-			return nn.CrossEntropyLoss(model.Forward(b.Vars[0]), b.Vars[1])
+			return nn.CrossEntropyLoss(model.Forward(b.Vars[0]), b.Vars[1], nil)
 		},
 		Evaluate: train.Accuracy(pg, model, tests),
 	})

@@ -38,7 +38,7 @@ func trainSmall(t *testing.T, pg *comm.ProcessGroup, captured bool) (state []byt
 		runs++
 		opt.ZeroGrad()
 		loss := model.Run(func() *autograd.Variable { return net.loss(in[0], in[1]) })
-		if err := loss.Backward(); err != nil {
+		if err := loss.Backward(nil); err != nil {
 			return nil, err
 		}
 		if _, err := optim.ClipGradNorm(model.Parameters(), 1); err != nil {

@@ -49,7 +49,7 @@ func newGPT(c config) *gpt {
 	for i := range c.layers {
 		g.blocks = append(g.blocks, nn.Add(&g.Container, fmt.Sprint("transformer.h.", i), newBlock(c)))
 	}
-	g.norm = nn.Add(&g.Container, "transformer.ln_f", nn.LayerNorm(c.embed))
+	g.norm = nn.Add(&g.Container, "transformer.ln_f", nn.LayerNorm(c.embed, nil))
 	return g
 }
 
@@ -60,7 +60,7 @@ func (g *gpt) Forward(ids *autograd.Variable) *autograd.Variable {
 
 // hidden returns what the last layer makes logits of: [b t embed].
 func (g *gpt) hidden(ids *autograd.Variable) *autograd.Variable {
-	x, h := g.tokens.Forward(ids), autograd.Slice(g.positions.Weight.Var(), 0, 0, ids.Shape()[1])
+	x, h := g.tokens.Forward(ids), autograd.Slice(g.positions.Weight.Var(), 0, 0, ids.Shape()[1], 1)
 	if g.checkpoint {
 		x = autograd.Add(x, h)
 		for _, b := range g.blocks {
@@ -85,7 +85,7 @@ func (g *gpt) hidden(ids *autograd.Variable) *autograd.Variable {
 
 // loss returns the mean cross-entropy of next, the tokens that follow ids; both are int64 [b t].
 func (g *gpt) loss(ids, next *autograd.Variable) *autograd.Variable {
-	return autograd.LinearCrossEntropyLoss(g.hidden(ids), g.tokens.Weight.Var(), next, autograd.LinearLossOptions{Overwrite: true})
+	return autograd.LinearCrossEntropyLoss(g.hidden(ids), g.tokens.Weight.Var(), next, &autograd.LinearLossOptions{Overwrite: true})
 }
 
 // block is a transformer block: attention, then a network of two layers, each added to its input.
@@ -100,10 +100,10 @@ type block struct {
 func newBlock(c config) *block {
 	b := &block{heads: c.heads}
 	last := 0.02 / math.Sqrt(2*float64(c.layers)) // std of the layers whose output is added to the input
-	b.norm1 = nn.Add(&b.Container, "ln_1", nn.LayerNorm(c.embed))
+	b.norm1 = nn.Add(&b.Container, "ln_1", nn.LayerNorm(c.embed, nil))
 	b.attend = nn.Add(&b.Container, "attn.c_attn", linear(c.embed, 3*c.embed, 0.02))
 	b.attended = nn.Add(&b.Container, "attn.c_proj", linear(c.embed, c.embed, last))
-	b.norm2 = nn.Add(&b.Container, "ln_2", nn.LayerNorm(c.embed))
+	b.norm2 = nn.Add(&b.Container, "ln_2", nn.LayerNorm(c.embed, nil))
 	b.widen = nn.Add(&b.Container, "mlp.c_fc", linear(c.embed, 4*c.embed, 0.02))
 	b.narrow = nn.Add(&b.Container, "mlp.c_proj", linear(4*c.embed, c.embed, last))
 	return b
@@ -118,7 +118,7 @@ func (b *block) Forward(x *autograd.Variable) *autograd.Variable {
 // that follows adds them in its own pass. Their gradients do not read them, so that one that no other layer reads is
 // freed early.
 func (b *block) apply(x, normed *autograd.Variable) (sum, h *autograd.Variable) {
-	a := autograd.PackedAttention(b.attend.Forward(normed), b.heads, b.heads, autograd.AttentionOptions{Causal: true})
+	a := autograd.PackedAttention(b.attend.Forward(normed), b.heads, b.heads, &autograd.AttentionOptions{Causal: true})
 	attended := b.attended.Forward(a)
 	sum, normed = b.norm2.ForwardAdd(x, attended)
 	attended.Free()
@@ -127,13 +127,13 @@ func (b *block) apply(x, normed *autograd.Variable) (sum, h *autograd.Variable) 
 
 // embedding and linear make layers with GPT-2's initial values.
 func embedding(n, d int) *nn.EmbeddingLayer {
-	l := nn.Embedding(n, d)
+	l := nn.Embedding(n, d, nil)
 	l.Weight = nn.NewUnplacedParameter("weight", nn.Normal(0, 0.02), device.Float32, n, d)
 	return l
 }
 
 func linear(in, out int, std float64) *nn.LinearLayer {
-	l := nn.Linear(in, out)
+	l := nn.Linear(in, out, nil)
 	l.Weight = nn.NewUnplacedParameter("weight", nn.Normal(0, std), device.Float32, out, in)
 	l.Bias = nn.NewUnplacedParameter("bias", nn.Constant(0), device.Float32, out)
 	return l

@@ -148,7 +148,7 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer pg.Close()
-	loader, err := data.NewLoader(set, pg, data.LoaderOptions{Batch: *batch, Shuffle: !*order, Seed: *seed, LastBatch: data.Drop})
+	loader, err := data.NewLoader(set, pg, &data.LoaderOptions{Batch: *batch, Shuffle: !*order, Seed: *seed, LastBatch: data.Drop})
 	if err != nil {
 		return err
 	}
@@ -188,7 +188,7 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer v.close()
-	err = train.Run(ctx, pg, train.Config{
+	err = train.Run(ctx, pg, &train.Config{
 		Model: model, Optimizer: opt, Data: loader, MaxSteps: *steps,
 		Loss: func(b *data.Batch) *autograd.Variable {
 			return model.Run(func() *autograd.Variable { return net.loss(b.Vars[0], b.Vars[1]) })
@@ -262,7 +262,7 @@ func generate(ctx context.Context, net *gpt, dev device.Device, c config) error 
 		autograd.NoGrad(dev, func() {
 			in := ids[max(0, len(ids)-c.context):]
 			y := net.Forward(autograd.Reshape(autograd.FromLabels(dev, in), 1, len(in)))
-			logits, err = autograd.Slice(y, 1, len(in)-1, len(in)).Read(ctx)
+			logits, err = autograd.Slice(y, 1, len(in)-1, len(in), 1).Read(ctx)
 		})
 		if err != nil {
 			return err

@@ -165,7 +165,7 @@ func (p pytorch) compare(t *testing.T, c config, pg *comm.ProcessGroup) error {
 			}
 		}
 		loss := model.Run(func() *autograd.Variable { return net.loss(in, out) })
-		if err := loss.Backward(); err != nil {
+		if err := loss.Backward(nil); err != nil {
 			return err
 		}
 		for _, param := range net.Parameters() {

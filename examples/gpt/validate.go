@@ -33,7 +33,7 @@ func newValidation(pg *comm.ProcessGroup, net *gpt, model *ddp.Model) (v *valida
 	if v.tokens, err = data.OpenTokens(*held, net.positions.Weight.Shape()[0], gpt2Tokens); err != nil {
 		return nil, err
 	}
-	v.loader, err = data.NewLoader(v.tokens, pg, data.LoaderOptions{Batch: *batch, LastBatch: data.Drop})
+	v.loader, err = data.NewLoader(v.tokens, pg, &data.LoaderOptions{Batch: *batch, LastBatch: data.Drop})
 	if err == nil && (v.every < 1 || *heldFirst < 1 || *heldFirst > v.loader.Steps()) {
 		err = fmt.Errorf("--validate-every %d and --validate-batches %d, want at least 1 of each, and at most the %d batches of the shards", v.every, *heldFirst, v.loader.Steps())
 	}

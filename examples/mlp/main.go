@@ -68,7 +68,7 @@ func network() nn.Module {
 		if i > 0 {
 			modules = append(modules, nn.ReLU())
 		}
-		modules = append(modules, nn.Linear(*size, *size, nn.LinearOptions{DType: types[*dtype]}))
+		modules = append(modules, nn.Linear(*size, *size, &nn.LinearOptions{DType: types[*dtype]}))
 	}
 	return nn.Sequential(modules...)
 }
@@ -115,8 +115,8 @@ func train(ctx context.Context) error {
 			return err
 		}
 		start := time.Now()
-		loss := nn.MSELoss(model.Forward(data.x), data.y)
-		if err := loss.Backward(); err != nil {
+		loss := nn.MSELoss(model.Forward(data.x), data.y, nil)
+		if err := loss.Backward(nil); err != nil {
 			return err
 		}
 		if err := opt.Step(); err != nil {
@@ -128,7 +128,7 @@ func train(ctx context.Context) error {
 		}
 		took := time.Since(start)
 		// The mean over the global batch is the mean of the ranks' means.
-		if err := pg.With(comm.CallOptions{Name: "loss"}).AllReduce(loss.Tensor(), comm.Avg).Wait(ctx); err != nil {
+		if err := pg.With(&comm.CallOptions{Name: "loss"}).AllReduce(loss.Tensor(), comm.Avg).Wait(ctx); err != nil {
 			return err
 		}
 		if rank == 0 {

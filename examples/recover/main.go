@@ -49,7 +49,7 @@ func train(ctx context.Context) error {
 		return err
 	}
 	defer dev.Close()
-	net := nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
+	net := nn.Sequential(nn.Linear(width, width, nil), nn.ReLU(), nn.Linear(width, width, nil))
 	opt, err := optim.NewSGD(net.Parameters(), &optim.SGDOptions{LR: 0.1, Momentum: 0.9})
 	if err != nil {
 		return err
@@ -85,7 +85,7 @@ func run(ctx context.Context, pg *comm.ProcessGroup, net nn.Module, opt *optim.S
 		defer func() { err = errors.Join(err, saver.Close()) }()
 	}
 	fmt.Printf("rank %d: starts at step %d\n", rank, step)
-	meter, err := progress.New(rank, progress.Options{
+	meter, err := progress.New(rank, &progress.Options{
 		Steps: *steps, First: step, Every: 1, File: *log, DeviceBytes: func() int64 { return pg.Device().Memory().Held() },
 	})
 	if err != nil {
@@ -101,8 +101,8 @@ func run(ctx context.Context, pg *comm.ProcessGroup, net nn.Module, opt *optim.S
 			*stalled = true
 			time.Sleep(*timeout * 3 / 2)
 		}
-		loss := nn.MSELoss(model.Forward(inputs(pg.Device(), step, rank)), targets(pg.Device(), step, rank))
-		if err := loss.Backward(); err != nil {
+		loss := nn.MSELoss(model.Forward(inputs(pg.Device(), step, rank)), targets(pg.Device(), step, rank), nil)
+		if err := loss.Backward(nil); err != nil {
 			return err
 		}
 		// Reduce and log the loss before the step is committed: after a failure the line of a step may

@@ -157,14 +157,16 @@ func run(ctx context.Context) error {
 
 // fit trains on a data set.
 func fit(ctx context.Context, pg *comm.ProcessGroup, m *ddp.Model, opt *optim.SGD, set data.Dataset) error {
-	loader, err := data.NewLoader(set, pg, data.LoaderOptions{Batch: *batch, Shuffle: true, Seed: *seed, LastBatch: data.Drop})
+	loader, err := data.NewLoader(set, pg, &data.LoaderOptions{Batch: *batch, Shuffle: true, Seed: *seed, LastBatch: data.Drop})
 	if err != nil {
 		return err
 	}
 	all := *epochs * loader.Steps()
-	return train.Run(ctx, pg, train.Config{
+	return train.Run(ctx, pg, &train.Config{
 		Model: m, Optimizer: opt, Data: loader, MaxSteps: all,
-		Loss:     func(b *data.Batch) *autograd.Variable { return nn.CrossEntropyLoss(m.Forward(b.Vars[0]), b.Vars[1]) },
+		Loss: func(b *data.Batch) *autograd.Variable {
+			return nn.CrossEntropyLoss(m.Forward(b.Vars[0]), b.Vars[1], nil)
+		},
 		LR:       schedule.Cosine(*lr, 0, all),
 		Captured: *captured, Log: *log, Trace: *trace, Weights: *save,
 		Checkpoints: *resume, SaveEvery: loader.Steps(),
@@ -194,8 +196,8 @@ func measure(ctx context.Context, pg *comm.ProcessGroup, m *ddp.Model, opt *opti
 	}
 	step := func(in ...*autograd.Variable) (*autograd.Variable, error) {
 		opt.ZeroGrad()
-		loss := nn.CrossEntropyLoss(m.Forward(in[0]), in[1])
-		if err := loss.Backward(); err != nil {
+		loss := nn.CrossEntropyLoss(m.Forward(in[0]), in[1], nil)
+		if err := loss.Backward(nil); err != nil {
 			return nil, err
 		}
 		return loss, opt.Step()

@@ -32,7 +32,7 @@ type resNet struct {
 }
 
 func newResNet(c config) *resNet {
-	m := &resNet{pool: nn.MaxPool2d(3, nn.PoolOptions{Stride: 2, Padding: 1, ChannelsLast: true})}
+	m := &resNet{pool: nn.MaxPool2d(3, &nn.PoolOptions{Stride: 2, Padding: 1, ChannelsLast: true})}
 	m.conv = nn.Add(&m.Container, "conv1", convolution(3, c.width, 7, 2))
 	m.norm = nn.Add(&m.Container, "bn1", normalization(c.width, true))
 	in := c.width
@@ -50,8 +50,8 @@ func newResNet(c config) *resNet {
 		stages = append(stages, nn.Add(&m.Container, fmt.Sprint("layer", i+1), nn.Sequential(blocks...)))
 	}
 	m.stages = nn.Sequential(stages...)
-	m.mean = nn.AdaptiveAvgPool2d(1, 1, nn.PoolOptions{ChannelsLast: true})
-	m.fc = nn.Add(&m.Container, "fc", nn.Linear(in, c.classes))
+	m.mean = nn.AdaptiveAvgPool2d(1, 1, &nn.PoolOptions{ChannelsLast: true})
+	m.fc = nn.Add(&m.Container, "fc", nn.Linear(in, c.classes, nil))
 	return m
 }
 
@@ -96,12 +96,12 @@ func (b *bottleneck) Forward(x *autograd.Variable) *autograd.Variable {
 
 // convolution makes a layer with torchvision's initial values.
 func convolution(in, out, kernel, stride int) *nn.ConvLayer {
-	l := nn.Conv2d(in, out, kernel, nn.ConvOptions{Stride: stride, Padding: kernel / 2, NoBias: true, ChannelsLast: true})
+	l := nn.Conv2d(in, out, kernel, &nn.ConvOptions{Stride: stride, Padding: kernel / 2, NoBias: true, ChannelsLast: true})
 	std := math.Sqrt(2 / float64(out*kernel*kernel))
 	l.Weight = nn.NewUnplacedParameter("weight", nn.Normal(0, std), device.Float32, out, in, kernel, kernel)
 	return l
 }
 
 func normalization(channels int, relu bool) *nn.BatchNormLayer {
-	return nn.BatchNorm2d(channels, nn.NormOptions{ChannelsLast: true, ReLU: relu})
+	return nn.BatchNorm2d(channels, &nn.NormOptions{ChannelsLast: true, ReLU: relu})
 }

@@ -51,7 +51,7 @@ func train(ctx context.Context) error {
 	y := model.Forward(x)
 	fmt.Printf("rank %d: y=w*7*x: %v=%v*7*%v\n", rank, y.Item(), w.Item(), x.Item())
 	fmt.Printf("rank %d: dy/dw=7*x: %v\n", rank, 7*x.Item())
-	if err := y.Backward(); err != nil {
+	if err := y.Backward(nil); err != nil {
 		return err
 	}
 	fmt.Printf("rank %d: reduced dy/dw: %v\n", rank, w.Grad().Item())

@@ -112,10 +112,7 @@ func Listen(addr string, opts *ServerOptions) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("store %s: %w", addr, netError{err, addr})
 	}
-	var o ServerOptions
-	if opts != nil {
-		o = *opts
-	}
+	o := *cmp.Or(opts, &ServerOptions{})
 	if err := checkExposure(ln.Addr(), &o.Member); err != nil {
 		ln.Close()
 		return nil, fmt.Errorf("store %s: %w", addr, err)

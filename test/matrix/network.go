@@ -35,7 +35,7 @@ func (r *recipe) network(dev device.Device, seed uint64) (*network, error) {
 		for i := range gates {
 			gates[i] = 3 * math.Sqrt(square/3) * float64(1-2*(i%2))
 		}
-		l := nn.Linear(width, width, o)
+		l := nn.Linear(width, width, &o)
 		l.Bias = nn.NewParameter("bias", autograd.FromSlice(dev, gates, width))
 		return l
 	}
@@ -46,7 +46,7 @@ func (r *recipe) network(dev device.Device, seed uint64) (*network, error) {
 		middle.of = append(middle.of, hidden())
 	}
 	middle.Module = nn.Sequential(middle.of...)
-	net := &network{nn.Sequential(first, nn.ReLU(), middle, nn.ReLU(), nn.Linear(width, width, o)), middle}
+	net := &network{nn.Sequential(first, nn.ReLU(), middle, nn.ReLU(), nn.Linear(width, width, &o)), middle}
 	if err := nn.Cast(net, r.params); err != nil {
 		return nil, err
 	}

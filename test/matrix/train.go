@@ -66,8 +66,8 @@ func (t *trainer) step(ctx context.Context, step int, passes []pass, factor floa
 	sum := 0.0
 	one := func(p pass) error {
 		t.net.middle.now = p.branch
-		loss := nn.MSELoss(t.model.Forward(p.x), p.y)
-		if err := t.scaler.Scale(autograd.MulScalar(loss, p.weight*factor)).Backward(); err != nil {
+		loss := nn.MSELoss(t.model.Forward(p.x), p.y, nil)
+		if err := t.scaler.Scale(autograd.MulScalar(loss, p.weight*factor)).Backward(nil); err != nil {
 			return err
 		}
 		l, err := loss.TryItem(ctx)

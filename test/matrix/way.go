@@ -50,7 +50,7 @@ func (w way) train(ctx context.Context, j *job, r recipe) (*outcome, error) {
 		}
 		t.model, t.opt = m, opt
 		join = func(f func() error) error {
-			return m.Join(&zero.JoinOptions{Disabled: !r.uneven, DivideByActive: r.dividesByActive}, f)
+			return m.Join(f, &zero.JoinOptions{Disabled: !r.uneven, DivideByActive: r.dividesByActive})
 		}
 	} else {
 		m, err := ddp.New(net, j.ProcessGroup, o)
@@ -63,7 +63,7 @@ func (w way) train(ctx context.Context, j *job, r recipe) (*outcome, error) {
 		}
 		t.model, t.opt = m, opt
 		join = func(f func() error) error {
-			return m.Join(&ddp.JoinOptions{Disabled: !r.uneven, DivideByActive: r.dividesByActive, Optimizer: opt}, f)
+			return m.Join(f, &ddp.JoinOptions{Disabled: !r.uneven, DivideByActive: r.dividesByActive, Optimizer: opt})
 		}
 	}
 	for epoch := range epochs {

@@ -81,8 +81,10 @@ func train[T float32 | float64](ctx context.Context, pg *comm.ProcessGroup, rec 
 type criterion func(pred, target *autograd.Variable) *autograd.Variable
 
 var criteria = map[string]criterion{
-	"mse":           func(pred, target *autograd.Variable) *autograd.Variable { return nn.MSELoss(pred, target) },
-	"cross_entropy": func(logits, labels *autograd.Variable) *autograd.Variable { return nn.CrossEntropyLoss(logits, labels) },
+	"mse": func(pred, target *autograd.Variable) *autograd.Variable { return nn.MSELoss(pred, target, nil) },
+	"cross_entropy": func(logits, labels *autograd.Variable) *autograd.Variable {
+		return nn.CrossEntropyLoss(logits, labels, nil)
+	},
 }
 
 // microBatch holds the samples of one pass.
@@ -93,7 +95,7 @@ type microBatch struct{ x, y *autograd.Variable }
 func pass(ctx context.Context, model *ddp.Model, loss criterion, batch []microBatch) (mean float64, err error) {
 	one := func(m microBatch) error {
 		l := autograd.MulScalar(loss(model.Forward(m.x), m.y), 1/float64(len(batch)))
-		if err := l.Backward(); err != nil {
+		if err := l.Backward(nil); err != nil {
 			return err
 		}
 		x, err := l.TryItem(ctx)

@@ -40,7 +40,7 @@ func train(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	model, err := ddp.New(nn.Linear(2, 1), pg, nil)
+	model, err := ddp.New(nn.Linear(2, 1, nil), pg, nil)
 	if err != nil {
 		return err
 	}
@@ -62,7 +62,7 @@ func train(ctx context.Context) (err error) {
 	for first := step; step < steps && !model.Stopping(); step++ {
 		// The gradient of the weights is the average of the ranks' inputs.
 		x := autograd.FromSlice(pg.Device(), []float32{float32(pg.Rank() + 1), float32(step%7) * 10}, 1, 2)
-		if err := autograd.Sum(model.Forward(x)).Backward(); err != nil {
+		if err := autograd.Sum(model.Forward(x)).Backward(nil); err != nil {
 			return err
 		}
 		if step == first {

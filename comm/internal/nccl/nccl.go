@@ -1,6 +1,7 @@
 package nccl
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -22,10 +23,7 @@ type Options struct {
 // if some ranks were too late, and an [*Error] if an NCCL call failed. If another rank failed, it
 // is that rank's error.
 func New(ctx context.Context, cfg backend.Config, opts *Options) (backend.Backend, error) {
-	var o Options
-	if opts != nil {
-		o = *opts
-	}
+	o := *cmp.Or(opts, &Options{})
 	b, err := open(ctx, cfg, o)
 	if err != nil {
 		return nil, fmt.Errorf("nccl: rank %d of %d joining its group: %w", cfg.Rank, cfg.Size, err)

@@ -21,7 +21,7 @@ func hookName(h reducer.Hook) string {
 // event after which the gradients are final, as in GradBucket.After.
 func (r *Reducer) start(i int, after device.Event) reducer.Reduction {
 	if b := &r.buckets[i]; r.hook == nil {
-		return r.pg.With(comm.CallOptions{Name: b.name, After: after}).AllReduce(b.flat, r.op)
+		return r.pg.With(&comm.CallOptions{Name: b.name, After: after}).AllReduce(b.flat, r.op)
 	}
 	return r.hook.Reduce(r.offered(i, after))
 }

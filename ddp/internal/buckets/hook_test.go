@@ -41,7 +41,7 @@ func (h *halves) Reduce(b reducer.GradBucket) reducer.Reduction {
 		panic(err)
 	}
 	h.seen = append(h.seen, b)
-	return &halved{b.Group.With(comm.CallOptions{Name: "half of " + b.Name}).AllReduce(scratch, b.Op), h.dev, b.Flat, scratch}
+	return &halved{b.Group.With(&comm.CallOptions{Name: "half of " + b.Name}).AllReduce(scratch, b.Op), h.dev, b.Flat, scratch}
 }
 
 func (h *halved) Wait(ctx context.Context) error {

@@ -18,7 +18,7 @@ import (
 type plain struct{}
 
 func (plain) Reduce(b reducer.GradBucket) reducer.Reduction {
-	return b.Group.With(comm.CallOptions{Name: b.Name, After: b.After}).AllReduce(b.Flat, b.Op)
+	return b.Group.With(&comm.CallOptions{Name: b.Name, After: b.After}).AllReduce(b.Flat, b.Op)
 }
 
 // Rank r makes r+1 passes, and then shadow passes. After each pass the gradients are equal on all ranks.

@@ -50,7 +50,7 @@ func (o *order) send(pg *comm.ProcessGroup, mine []int) {
 			pg.Log().Warn("rank 0 cannot send the order of its gradients", "error", err)
 		}
 	}
-	o.sent = pg.With(comm.CallOptions{Name: "order of gradients"}).Broadcast(o.params, 0)
+	o.sent = pg.With(&comm.CallOptions{Name: "order of gradients"}).Broadcast(o.params, 0)
 }
 
 // receive waits for the order that rank 0 has sent. It returns nil if rank 0 has sent no valid order.

@@ -1,6 +1,7 @@
 package buckets
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -78,10 +79,7 @@ func New(ctx context.Context, pg *comm.ProcessGroup, params []reducer.Param, opt
 	if pg == nil {
 		return nil, fmt.Errorf("reducer: %w", comm.ErrNoGroup)
 	}
-	var o Options
-	if opts != nil {
-		o = *opts
-	}
+	o := *cmp.Or(opts, &Options{})
 	caps, err := o.caps()
 	if err := comm.Agree(ctx, pg, err); err != nil {
 		return nil, err
@@ -306,7 +304,7 @@ func (r *Reducer) perform(actions []action, at device.Event) {
 func (r *Reducer) launch(i int, at device.Event) {
 	b, last := &r.buckets[i], i == len(r.buckets)-1
 	if last && r.separate {
-		r.works = append(r.works, r.pg.With(comm.CallOptions{Name: "status"}).AllReduce(r.status.words, comm.Sum))
+		r.works = append(r.works, r.pg.With(&comm.CallOptions{Name: "status"}).AllReduce(r.status.words, comm.Sum))
 	}
 	if last && r.beforeLast != nil {
 		r.beforeLast()

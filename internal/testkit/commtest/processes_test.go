@@ -88,7 +88,7 @@ func TestMonitoredBarrier(t *testing.T) {
 			for _, g := range []*comm.ProcessGroup{pg, part} {
 				missing := g.Size() - 1
 				if g.Rank() != missing || missing == 0 {
-					err := g.With(comm.CallOptions{Timeout: time.Second}).MonitoredBarrier(t.Context())
+					err := g.With(&comm.CallOptions{Timeout: time.Second}).MonitoredBarrier(t.Context())
 					var late *comm.BarrierError
 					if isLate := errors.As(err, &late); isLate != (missing > 0) || !isLate && err != nil {
 						return fmt.Errorf("got %v", err)

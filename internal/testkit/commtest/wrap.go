@@ -1,6 +1,7 @@
 package commtest
 
 import (
+	"cmp"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/commaccess"
@@ -10,10 +11,7 @@ import (
 // group's backend, and around the backends of the groups split from it. A test can thereby
 // observe, delay or fail calls.
 func WrapBackend(opts *comm.Options, wrap func(backend.Backend) backend.Backend) *comm.Options {
-	var o comm.Options
-	if opts != nil {
-		o = *opts
-	}
+	o := *cmp.Or(opts, &comm.Options{})
 	commaccess.WrapBackend(&o, wrap)
 	return &o
 }

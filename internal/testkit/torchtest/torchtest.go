@@ -192,7 +192,7 @@ func (c *Case) compare(t *testing.T, dev device.Device, y *array, grads []*array
 			upstream[i] = math.Sin(float64(i + 1))
 		}
 		g := autograd.Cast(autograd.FromSlice(dev, upstream, append([]int{}, got.Shape()...)...), got.DType()).Detach()
-		if err = got.BackwardWith(g); err != nil {
+		if err = got.Backward(&autograd.BackwardOptions{Gradient: g}); err != nil {
 			return
 		}
 		for i, want := range grads {

@@ -74,7 +74,7 @@ func labels(x *autograd.Variable, label int64) *autograd.Variable {
 
 // first returns the first column of y.
 func first(y *autograd.Variable) *autograd.Variable {
-	return autograd.Reshape(autograd.Slice(y, 1, 0, 1), -1)
+	return autograd.Reshape(autograd.Slice(y, 1, 0, 1, 1), -1)
 }
 
 func full(x *autograd.Variable, v float64) *autograd.Variable {
@@ -86,12 +86,12 @@ func functions() []function {
 	none := nn.LossOptions{Reduction: nn.ReduceNone}
 	bce := func(target float64) func(x *autograd.Variable) *autograd.Variable {
 		return func(x *autograd.Variable) *autograd.Variable {
-			return nn.BCEWithLogitsLoss(x, full(x, target), nn.BCEOptions{Reduction: nn.ReduceNone})
+			return nn.BCEWithLogitsLoss(x, full(x, target), &nn.BCEOptions{Reduction: nn.ReduceNone})
 		}
 	}
 	crossEntropy := func(label int64) func(x *autograd.Variable) *autograd.Variable {
 		return func(x *autograd.Variable) *autograd.Variable {
-			return nn.CrossEntropyLoss(logits(x, 0), labels(x, label), nn.CrossEntropyOptions{Reduction: nn.ReduceNone})
+			return nn.CrossEntropyLoss(logits(x, 0), labels(x, label), &nn.CrossEntropyOptions{Reduction: nn.ReduceNone})
 		}
 	}
 	oneKernel := func(label int64, by float64) func(x *autograd.Variable) *autograd.Variable {
@@ -101,7 +101,7 @@ func functions() []function {
 	}
 	linearLoss := func(x *autograd.Variable) *autograd.Variable {
 		w := autograd.FromSlice(x.Device(), []float32{1, 0}, 2, 1)
-		return autograd.Reshape(autograd.LinearCrossEntropyLoss(autograd.Reshape(x, 1, 1), w, labels(x, 0)), 1)
+		return autograd.Reshape(autograd.LinearCrossEntropyLoss(autograd.Reshape(x, 1, 1), w, labels(x, 0), nil), 1)
 	}
 	minusSoftplus := func(x float64) float64 { return softplus(-x) }
 	minusSigmoid := func(x float64) float64 { return -sigmoid(-x) }
@@ -151,18 +151,18 @@ func functions() []function {
 		{name: fmt.Sprintf("LogSoftmax near %d", offset), f: func(x *autograd.Variable) *autograd.Variable { return first(autograd.LogSoftmax(logits(x, offset), 1)) },
 			y: func(x float64) float64 { return -softplus(-shifted(x)) }, dy: func(x float64) float64 { return sigmoid(-shifted(x)) }, in: isNearOffset},
 
-		{name: "MSELoss", bound: [2]float64{2, 4}, f: func(x *autograd.Variable) *autograd.Variable { return nn.MSELoss(x, full(x, 0.5), none) },
+		{name: "MSELoss", bound: [2]float64{2, 4}, f: func(x *autograd.Variable) *autograd.Variable { return nn.MSELoss(x, full(x, 0.5), &none) },
 			y: func(x float64) float64 { return (x - 0.5) * (x - 0.5) }, dy: func(x float64) float64 { return 2 * (x - 0.5) }},
-		{name: "L1Loss", f: func(x *autograd.Variable) *autograd.Variable { return nn.L1Loss(x, full(x, 0.5), none) },
+		{name: "L1Loss", f: func(x *autograd.Variable) *autograd.Variable { return nn.L1Loss(x, full(x, 0.5), &none) },
 			y: func(x float64) float64 { return math.Abs(x - 0.5) }, dy: func(x float64) float64 { return sign(x - 0.5) }},
 		{name: "HuberLoss", f: func(x *autograd.Variable) *autograd.Variable {
-			return nn.HuberLoss(x, full(x, 0), nn.HuberOptions{Reduction: nn.ReduceNone})
+			return nn.HuberLoss(x, full(x, 0), &nn.HuberOptions{Reduction: nn.ReduceNone})
 		}, y: func(x float64) float64 { d := math.Abs(x); c := min(d, 1); return c * (d - c/2) }, dy: func(x float64) float64 { return min(max(x, -1), 1) }},
 		{name: "SmoothL1Loss 0.25", bound: [2]float64{2, 4}, f: func(x *autograd.Variable) *autograd.Variable {
-			return nn.SmoothL1Loss(x, full(x, 0), nn.HuberOptions{Reduction: nn.ReduceNone, Threshold: 0.25})
+			return nn.SmoothL1Loss(x, full(x, 0), &nn.HuberOptions{Reduction: nn.ReduceNone, Threshold: 0.25})
 		}, y: func(x float64) float64 { d := math.Abs(x); c := min(d, 0.25); return 4 * c * (d - c/2) }, dy: func(x float64) float64 { return 4 * min(max(x, -0.25), 0.25) }},
 		{name: "KLDivLoss of the target", bound: [2]float64{2, 4}, f: func(x *autograd.Variable) *autograd.Variable {
-			return nn.KLDivLoss(full(x, -2), x, nn.KLDivOptions{Reduction: nn.ReduceNone})
+			return nn.KLDivLoss(full(x, -2), x, &nn.KLDivOptions{Reduction: nn.ReduceNone})
 		}, y: func(x float64) float64 { return x * (math.Log(x) + 2) }, dy: func(x float64) float64 { return math.Log(x) + 3 }, in: isPositive,
 			yScale: func(x float64) float64 { return x * (math.Abs(math.Log(x)) + 2) },
 			scale:  func(x float64) float64 { return math.Abs(math.Log(x)) + 3 }},
@@ -194,7 +194,7 @@ var reductions = []reduction{
 	{"Mean", func(x *autograd.Variable) *autograd.Variable { return autograd.Mean(x) }, mean, 1},
 	{"Max", func(x *autograd.Variable) *autograd.Variable { return autograd.Max(x) }, func(xs []float32) float64 { return float64(maxOf(xs)) }, 0},
 	{"MSELoss, mean", func(x *autograd.Variable) *autograd.Variable {
-		return nn.MSELoss(x, autograd.Zeros(x.Device(), device.Float32, x.Shape()...))
+		return nn.MSELoss(x, autograd.Zeros(x.Device(), device.Float32, x.Shape()...), nil)
 	},
 		func(xs []float32) float64 {
 			squares := 0.

@@ -150,7 +150,7 @@ func (f *function) apply(t *testing.T, dev device.Device, xs, above []float32) (
 	}
 	y, err := out.Read(context.Background())
 	if err == nil {
-		err = out.BackwardWith(autograd.FromSlice(dev, above, len(xs)))
+		err = out.Backward(&autograd.BackwardOptions{Gradient: autograd.FromSlice(dev, above, len(xs))})
 	}
 	if err == nil {
 		dy, err = x.Grad().Read(context.Background())

@@ -84,5 +84,5 @@ func backward(loss *autograd.Variable) (err error) {
 			panic(thrown)
 		}
 	}()
-	return loss.Backward()
+	return loss.Backward(nil)
 }

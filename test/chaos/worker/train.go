@@ -159,7 +159,7 @@ func (w *worker) rounds(ctx context.Context, pg *comm.ProcessGroup) error {
 			return err
 		}
 	}
-	pg = pg.With(comm.CallOptions{Timeout: w.timeout})
+	pg = pg.With(&comm.CallOptions{Timeout: w.timeout})
 	// The ranks of a second group may have failed in different rounds: go on with the last one.
 	rounds, err := comm.AllGatherInts(ctx, pg, []int64{int64(w.now)})
 	if err != nil {

@@ -40,7 +40,7 @@ func train(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	net := nn.Sequential(nn.Linear(*width, *width), nn.ReLU(), nn.Linear(*width, *width))
+	net := nn.Sequential(nn.Linear(*width, *width, nil), nn.ReLU(), nn.Linear(*width, *width, nil))
 	model, err := ddp.New(net, pg, nil)
 	if err != nil {
 		return err
@@ -71,8 +71,8 @@ func train(ctx context.Context) (err error) {
 		}
 		time.Sleep(*pause)
 		r := rand.New(rand.NewPCG(uint64(step), uint64(pg.Rank())))
-		loss := nn.MSELoss(model.Forward(normal(pg.Device(), r)), normal(pg.Device(), r))
-		if err := loss.Backward(); err != nil {
+		loss := nn.MSELoss(model.Forward(normal(pg.Device(), r)), normal(pg.Device(), r), nil)
+		if err := loss.Backward(nil); err != nil {
 			return err
 		}
 		if err := opt.Step(); err != nil {

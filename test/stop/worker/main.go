@@ -59,7 +59,7 @@ func train(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	net := nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
+	net := nn.Sequential(nn.Linear(width, width, nil), nn.ReLU(), nn.Linear(width, width, nil))
 	var m model
 	var opt optimizer
 	var uneven func(f func() error) error
@@ -69,7 +69,7 @@ func train(ctx context.Context) error {
 			return err
 		}
 		m, opt = z, o
-		uneven = func(f func() error) error { return z.Join(nil, f) }
+		uneven = func(f func() error) error { return z.Join(f, nil) }
 	} else {
 		d, err := ddp.New(net, pg, &ddp.Options{BucketCapMB: 0.002})
 		if err != nil {
@@ -80,7 +80,7 @@ func train(ctx context.Context) error {
 			return err
 		}
 		m, opt = d, o
-		uneven = func(f func() error) error { return d.Join(&ddp.JoinOptions{Optimizer: o}, f) }
+		uneven = func(f func() error) error { return d.Join(f, &ddp.JoinOptions{Optimizer: o}) }
 	}
 	loop := func() error { return steps(ctx, pg, m, opt) }
 	if *join {
@@ -108,7 +108,9 @@ func steps(ctx context.Context, pg *comm.ProcessGroup, m model, opt optimizer) e
 			select {} // does not return when ctx ends
 		}
 		time.Sleep(time.Duration(r.IntN(3000)) * time.Microsecond)
-		pass := func() error { return nn.MSELoss(m.Forward(normal(pg.Device(), r)), normal(pg.Device(), r)).Backward() }
+		pass := func() error {
+			return nn.MSELoss(m.Forward(normal(pg.Device(), r)), normal(pg.Device(), r), nil).Backward(nil)
+		}
 		for range *every - 1 {
 			if err := m.NoSync(pass); err != nil {
 				return err

@@ -57,7 +57,7 @@ func TestTrainWithOwnExtensions(t *testing.T) {
 			return err
 		}
 		opt := &descent{params: m.Parameters(), rate: 0.5}
-		if err := m.Forward(autograd.Scalar(pg.Device(), float32(1+2*pg.Rank()))).Backward(); err != nil {
+		if err := m.Forward(autograd.Scalar(pg.Device(), float32(1+2*pg.Rank()))).Backward(nil); err != nil {
 			return err
 		}
 		if err := opt.Step(); err != nil {

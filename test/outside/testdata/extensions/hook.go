@@ -12,5 +12,5 @@ var _ reducer.Hook = (*counter)(nil)
 
 func (c *counter) Reduce(b reducer.GradBucket) reducer.Reduction {
 	c.bytes += b.Flat.Bytes()
-	return b.Group.With(comm.CallOptions{Name: b.Name, After: b.After}).AllReduce(b.Flat, b.Op)
+	return b.Group.With(&comm.CallOptions{Name: b.Name, After: b.After}).AllReduce(b.Flat, b.Op)
 }
