@@ -5,7 +5,7 @@
 // again in Float32. If the scale is too large, a gradient becomes infinite: the step is skipped and the
 // scale halved. A [Scaler] does this in the same way as torch.cuda.amp.GradScaler:
 //
-//	err := nn.Cast(net, device.Float16)
+//	err := nn.Cast(net, device.Float16, nil)
 //	model, err := ddp.New(net, pg, nil)
 //	opt, err := optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.1, MasterWeights: true})
 //	scaler, err := amp.NewScaler(nil)
@@ -76,7 +76,7 @@
 //	if err := scaler.Unscale(opt); err != nil {
 //		return err
 //	}
-//	if _, err := optim.ClipGradNorm(opt.Parameters(), 1); err != nil {
+//	if _, err := optim.ClipGradNorm(opt.Parameters(), 1, nil); err != nil {
 //		return err
 //	}
 //	err := scaler.Step(opt)

@@ -89,7 +89,7 @@ func newTrained(t *testing.T, dev device.Device, dt device.DType, newOptimizer f
 		t.Fatal(err)
 	}
 	if dt != device.Float32 {
-		if err := nn.Cast(net, dt); err != nil {
+		if err := nn.Cast(net, dt, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -108,7 +108,7 @@ func (m *trained) step(in ...*autograd.Variable) (*autograd.Variable, error) {
 	if err := loss.Backward(nil); err != nil {
 		return nil, err
 	}
-	if _, err := optim.ClipGradNorm(m.net.Parameters(), 0.5); err != nil {
+	if _, err := optim.ClipGradNorm(m.net.Parameters(), 0.5, nil); err != nil {
 		return nil, err
 	}
 	return loss, m.opt.Step()

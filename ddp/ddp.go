@@ -48,7 +48,7 @@ type passState struct {
 
 // New wraps a module, or any other model. It places the parameters on the group's device if they have no
 // place yet, checks that they are equal in number, name, shape and type on all ranks, and sets them, their
-// masters ([nn.CastWithMasters]) and the buffers to the values of rank 0. All ranks call New, in the same order as their other collectives.
+// masters ([nn.CastOptions]) and the buffers to the values of rank 0. All ranks call New, in the same order as their other collectives.
 // The group's timeout bounds each collective that New makes.
 func New(module nn.Model, pg *comm.ProcessGroup, opts *Options) (*Model, error) {
 	switch {

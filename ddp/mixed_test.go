@@ -40,7 +40,7 @@ func mixed(pg *comm.ProcessGroup, tolerance float64, others ...precision) error 
 	train := func(kind precision) (loss float64, err error) {
 		dt, o := kind.params, nn.LinearOptions{Compute: kind.compute}
 		net := nn.Sequential(nn.Linear(width, width, &o), nn.ReLU(), nn.Linear(width, width, &o), nn.ReLU(), nn.Linear(width, width, &o))
-		if err := nn.Cast(net, dt); err != nil {
+		if err := nn.Cast(net, dt, nil); err != nil {
 			return 0, err
 		}
 		model, err := New(net, pg, nil)

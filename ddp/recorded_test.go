@@ -64,7 +64,7 @@ func newReplica(pg *comm.ProcessGroup, how training) (*replica, error) {
 	}
 	net := nn.Sequential(layers...)
 	if how.dt != 0 {
-		if err := errors.Join(nn.Place(net, pg.Device(), 0), nn.Cast(net, how.dt)); err != nil {
+		if err := errors.Join(nn.Place(net, pg.Device(), 0), nn.Cast(net, how.dt, nil)); err != nil {
 			return nil, err
 		}
 	}
@@ -82,14 +82,15 @@ func newReplica(pg *comm.ProcessGroup, how training) (*replica, error) {
 		if err != nil {
 			return nil, err
 		}
-		r.model, r.opt, bounded = model.Model, opt, opt.ClipGradNorm
+		r.model, r.opt = model.Model, opt
+		bounded = func(max float64) (*autograd.Variable, error) { return opt.ClipGradNorm(max, nil) }
 	} else {
 		model, err := ddp.New(net, pg, o)
 		if err != nil {
 			return nil, err
 		}
 		r.model, r.opt = model, must.New(adamW(model.Parameters()))
-		bounded = func(max float64) (*autograd.Variable, error) { return optim.ClipGradNorm(model.Parameters(), max) }
+		bounded = func(max float64) (*autograd.Variable, error) { return optim.ClipGradNorm(model.Parameters(), max, nil) }
 	}
 	if n := len(r.model.Stats().Buckets); n < 3 {
 		return nil, fmt.Errorf("%d buckets, want several", n)

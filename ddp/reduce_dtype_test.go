@@ -94,7 +94,7 @@ func TestReduceDTypeRoundsNothing(t *testing.T) {
 	onBoth(t, 2, func(pg *comm.ProcessGroup, isLagging bool) error {
 		grads := func(dt device.DType, o *Options) []byte {
 			net := nn.Sequential(nn.Linear(16, 16, &nn.LinearOptions{Compute: device.Float32}), nn.ReLU(), nn.Linear(16, 16, &nn.LinearOptions{Compute: device.Float32}))
-			if err := errors.Join(nn.Place(net, pg.Device(), 1), nn.Cast(net, device.BFloat16), nn.Cast(net, dt)); err != nil {
+			if err := errors.Join(nn.Place(net, pg.Device(), 1), nn.Cast(net, device.BFloat16, nil), nn.Cast(net, dt, nil)); err != nil {
 				panic(err)
 			}
 			model := must.New(New(net, pg, o))

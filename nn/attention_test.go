@@ -152,7 +152,7 @@ func TestRotaryAttention(t *testing.T) {
 			}
 		}
 		if interleaved { // the cached angles are those of another type
-			if err := nn.Cast(l, device.Float32); err != nil {
+			if err := nn.Cast(l, device.Float32, nil); err != nil {
 				t.Fatal(err)
 			}
 			for i, v := range read(t, l.Forward(x)) {

@@ -8,31 +8,35 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// Cast converts m's parameters to another floating-point type, except those of the modules in keep, such as a module
-// whose sums need Float32. Buffers keep their type. A parameter that is not placed yet is later initialized with the
-// rounded values. A placed parameter gets a new variable with rounded values, so call Cast before ddp.New and before
-// creating the optimizer. A device error names the parameter that failed; the parameters before it are converted.
+// CastOptions are the choices of [Cast].
+type CastOptions struct {
+	// Keep are modules whose parameters keep their type, such as a module whose sums need Float32.
+	Keep []Model
+	// Masters lets optimizers with MasterWeights start their masters from the unrounded values, like the parameters
+	// under PyTorch's autocast. If masters started from rounded values, updates would have to add up to half a rounding
+	// step before a parameter changed. The model must be placed: otherwise Cast panics with an [*UnplacedError]. Values
+	// of frozen parameters are not kept.
+	//
+	// ddp.New makes the kept values equal on all ranks. Writing a parameter discards its kept value. The optimizer's
+	// first step frees the kept values. If the optimizer's state is saved before that step and loaded again, its masters
+	// start from rounded values.
+	Masters bool
+}
+
+// Cast converts m's parameters to another floating-point type. Buffers keep their type. A parameter that is not placed
+// yet is later initialized with the rounded values. A placed parameter gets a new variable with rounded values, so call
+// Cast before ddp.New and before creating the optimizer. A device error names the parameter that failed; the
+// parameters before it are converted.
 //
 // Layers of this package convert their input to their type, and losses convert 16-bit values to Float32: see
 // [Linear]. Cast panics with a [*device.DTypeError] if dt is not a floating-point type.
-func Cast(m Model, dt device.DType, keep ...Model) error { return cast(m, dt, false, keep) }
-
-// CastWithMasters is [Cast], but optimizers with MasterWeights start their masters from the unrounded values, like
-// the parameters under PyTorch's autocast. If masters started from rounded values, updates would have to add up to
-// half a rounding step before a parameter changed. The model must be placed. Values of frozen parameters are not
-// kept.
-//
-// ddp.New makes the kept values equal on all ranks. Writing a parameter discards its kept value. The optimizer's
-// first step frees the kept values. If the optimizer's state is saved before that step and loaded again, its masters
-// start from rounded values. CastWithMasters panics with an [*UnplacedError] if a parameter is not placed.
-func CastWithMasters(m Model, dt device.DType, keep ...Model) error { return cast(m, dt, true, keep) }
-
-func cast(m Model, dt device.DType, masters bool, keep []Model) error {
+func Cast(m Model, dt device.DType, opts *CastOptions) error {
+	o := cmp.Or(opts, &CastOptions{})
 	if !dt.IsFloat() {
 		panic(&device.DTypeError{Op: "Cast", Got: dt, Want: device.Float32})
 	}
 	kept := map[*value]bool{}
-	for _, k := range keep {
+	for _, k := range o.Keep {
 		for _, p := range k.Parameters() {
 			kept[p.value] = true
 		}
@@ -43,13 +47,13 @@ func cast(m Model, dt device.DType, masters bool, keep []Model) error {
 			continue
 		}
 		old := p.v
-		if masters && old == nil {
+		if o.Masters && old == nil {
 			panic(&UnplacedError{cmp.Or(p.path, p.name)})
 		}
 		if err := p.cast(dt); err != nil {
 			return fmt.Errorf("nn: casting parameter %s to %v: %w", p.name, dt, err)
 		}
-		if masters && dt.Size() == 2 && old.DType() == device.Float32 && !p.Frozen() && !owned[old] {
+		if o.Masters && dt.Size() == 2 && old.DType() == device.Float32 && !p.Frozen() && !owned[old] {
 			owned[old] = true
 			p.SetMaster(old)
 		}

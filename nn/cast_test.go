@@ -44,7 +44,7 @@ func TestCast(t *testing.T) {
 	for _, dt := range []device.DType{device.BFloat16, device.Float16, device.Float32} {
 		before, after := build(), build()
 		place(after)
-		if err := errors.Join(nn.Cast(before, dt, before.kept), nn.Cast(after, dt, after.kept)); err != nil {
+		if err := errors.Join(nn.Cast(before, dt, &nn.CastOptions{Keep: []nn.Model{before.kept}}), nn.Cast(after, dt, &nn.CastOptions{Keep: []nn.Model{after.kept}})); err != nil {
 			t.Fatal(err)
 		}
 		place(before)
@@ -66,7 +66,7 @@ func TestCast(t *testing.T) {
 			}
 		}
 	}
-	if err := thrown(func() { nn.Cast(plain, device.Int32) }); !errors.As(err, new(*device.DTypeError)) {
+	if err := thrown(func() { nn.Cast(plain, device.Int32, nil) }); !errors.As(err, new(*device.DTypeError)) {
 		t.Errorf("cast to integers: %v, want a DTypeError", err)
 	}
 }
@@ -75,7 +75,7 @@ func TestCast(t *testing.T) {
 func TestCastOnTheCPU(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})
 	net := nn.Linear(2, 2, nil)
-	if err := errors.Join(nn.Cast(net, device.BFloat16), nn.Place(net, dev, 1)); err != nil {
+	if err := errors.Join(nn.Cast(net, device.BFloat16, nil), nn.Place(net, dev, 1)); err != nil {
 		t.Fatal(err)
 	}
 	err := thrown(func() { net.Forward(autograd.Zeros(dev, device.Float32, 1, 2)) })
@@ -154,7 +154,7 @@ func TestMastersAreDiscarded(t *testing.T) {
 		"write": func(p *nn.Parameter, _ nn.Module) { p.Var().BumpVersion() },
 		"write and cast": func(p *nn.Parameter, net nn.Module) {
 			p.Var().BumpVersion()
-			if err := nn.Cast(net, device.Float16); err != nil {
+			if err := nn.Cast(net, device.Float16, nil); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -166,7 +166,7 @@ func TestMastersAreDiscarded(t *testing.T) {
 		}
 		p := net.Parameters()[0]
 		want := read(t, p.Var())
-		if err := nn.CastWithMasters(net, device.BFloat16); err != nil {
+		if err := nn.Cast(net, device.BFloat16, &nn.CastOptions{Masters: true}); err != nil {
 			t.Fatal(err)
 		}
 		if m := p.Master(); m == nil || !slices.Equal(read(t, m), want) {

@@ -51,7 +51,7 @@ func TestContainer(t *testing.T) {
 		t.Errorf("buffers %q, want %q", got, want)
 	}
 	dev := newDevice(t, cpu.Options{})
-	if err := errors.Join(nn.Cast(m, device.Float64, m.in), nn.Place(m, dev, 1)); err != nil {
+	if err := errors.Join(nn.Cast(m, device.Float64, &nn.CastOptions{Keep: []nn.Model{m.in}}), nn.Place(m, dev, 1)); err != nil {
 		t.Fatal(err)
 	}
 	if !slices.Equal(m.Parameters(), params) || !slices.Equal(m.Buffers(), m.Buffers()) {

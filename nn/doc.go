@@ -30,9 +30,9 @@
 // of 16-bit values are computed in Float32. Gradients, and the reduction of gradients, then have 16
 // bits too, and the optimizer should keep master weights (optim.SGDOptions.MasterWeights):
 //
-//	err := nn.Cast(net, device.BFloat16, net.Norm)
+//	err := nn.Cast(net, device.BFloat16, &nn.CastOptions{Keep: []nn.Model{net.Norm}})
 //
-// [CastWithMasters] initializes the master weights from the unrounded values.
+// CastOptions.Masters initializes the master weights from the unrounded values.
 //
 // LinearOptions.Compute works like PyTorch's autocast, at a cost in memory and time: parameters,
 // gradients and reductions stay in Float32, and each forward pass converts the parameters. Package amp

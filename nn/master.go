@@ -9,7 +9,7 @@ type master struct {
 	version uint64             // of that variable when v was set
 }
 
-// Master returns the Float32 values that the parameter was rounded from, kept by [CastWithMasters] or set by
+// Master returns the Float32 values that the parameter was rounded from, kept by [Cast] or set by
 // [Parameter.SetMaster], or nil if there are none. If the parameter was written since, Master frees them and
 // returns nil. Package optim initializes its masters from them.
 func (p *Parameter) Master() *autograd.Variable {

@@ -64,7 +64,7 @@ func TestNormalizationTypes(t *testing.T) {
 			"GroupNorm": nn.GroupNorm(2, 4, &nn.NormOptions{DType: made}), "BatchNorm1d": nn.BatchNorm1d(4, &nn.NormOptions{DType: made}),
 			"no affine": nn.LayerNorm(4, &nn.NormOptions{NoAffine: true}), "no bias": nn.LayerNorm(4, &nn.NormOptions{NoBias: true, DType: made}),
 		} {
-			if err := errors.Join(nn.Place(l, dev, 1), nn.Cast(l, device.Float64)); err != nil {
+			if err := errors.Join(nn.Place(l, dev, 1), nn.Cast(l, device.Float64, nil)); err != nil {
 				t.Fatal(err)
 			}
 			x := autograd.FromSlice(dev, []float64{1, 2, 3, 4, 0, -1, 5, 2}, 2, 4).RequireGrad()

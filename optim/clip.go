@@ -1,6 +1,7 @@
 package optim
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -10,6 +11,18 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
+// ClipOptions are the choices of [ClipGradNorm].
+type ClipOptions struct {
+	// NormType is the p of the norm (Σ|g|^p)^(1/p); 0 means 2. With 1 the norm is the sum of the magnitudes, with
+	// an infinite p the largest magnitude.
+	NormType float64
+	// Total makes the norm that of sharded parameters; params are then this rank's parts ([nn.NewPart]). It is called
+	// with Σ|g|^p over this rank's gradients, one Float64 element on the device's compute stream, and must replace it by
+	// the sum over all ranks. With an infinite p it is called with the largest magnitude, and must replace it by the
+	// maximum over all ranks.
+	Total func(sum device.Tensor) error
+}
+
 // ClipGradNorm scales all gradients of params by one factor so that their total norm is at most max. The
 // factor is max/(norm + 1e-6) if that is below 1. It returns the norm before clipping, a scalar of type
 // Float32, or Float64 if a parameter is. params must not be empty, and all must be on one device. A
@@ -17,35 +30,17 @@ import (
 //
 // It is torch.nn.utils.clip_grad_norm_. Call it between Backward and Step. It only enqueues work on the
 // device; reading the norm waits for the device. Replicas of package ddp have equal gradients, so their
-// norms are equal. If parameters are sharded, use [ClipGradPNormOver], or with package ddp/zero the
-// method ClipGradNorm of its optimizer: for parameters of ddp/zero ClipGradNorm returns an error. Unscale
+// norms are equal. If parameters are sharded, set Total, or with package ddp/zero use the method
+// ClipGradNorm of its optimizer: for parameters of ddp/zero ClipGradNorm returns an error. Unscale
 // the gradients of a scaled loss first or, in Float16, scale max: see package amp. As in PyTorch, a norm
 // of NaN makes all gradients NaN. With an infinite norm finite gradients become 0 and infinite ones NaN.
 //
 // It returns an [*OptionError] unless max is above 0.
-func ClipGradNorm(params []*nn.Parameter, max float64) (norm *autograd.Variable, err error) {
-	return ClipGradPNorm(params, 2, max)
-}
-
-// ClipGradPNorm is ClipGradNorm for the p-norm, (Σ|g|^p)^(1/p). With p = 1 this is the sum of the
-// magnitudes, with an infinite p the largest magnitude. It returns an [*OptionError] unless p is
-// above 0.
-func ClipGradPNorm(params []*nn.Parameter, p, max float64) (norm *autograd.Variable, err error) {
-	for _, param := range params {
-		if param.IsPart() {
-			return nil, clipDivided(param)
-		}
-	}
-	return ClipGradPNormOver(params, p, max, func(device.Tensor) error { return nil })
-}
-
-// ClipGradPNormOver is ClipGradPNorm for sharded parameters. total is called with Σ|g|^p over this rank's
-// gradients, one Float64 element on the device's compute stream, and must replace it by the sum over all
-// ranks. With an infinite p it is called with the largest magnitude, and must replace it by the maximum
-// over all ranks. params are this rank's parts ([nn.NewPart]).
-func ClipGradPNormOver(params []*nn.Parameter, p, max float64, total func(sum device.Tensor) error) (norm *autograd.Variable, err error) {
-	if !(p > 0) {
-		return nil, &OptionError{"p", p, "above 0"}
+func ClipGradNorm(params []*nn.Parameter, max float64, opts *ClipOptions) (norm *autograd.Variable, err error) {
+	o := *cmp.Or(opts, &ClipOptions{})
+	o.NormType = cmp.Or(o.NormType, 2)
+	if !(o.NormType > 0) {
+		return nil, &OptionError{"NormType", o.NormType, "above 0"}
 	}
 	if !(max > 0) {
 		return nil, &OptionError{"max", max, "above 0"}
@@ -54,23 +49,19 @@ func ClipGradPNormOver(params []*nn.Parameter, p, max float64, total func(sum de
 		return nil, &OptionError{"params", "empty", "at least one parameter"}
 	}
 	for _, param := range params {
-		if param.Var().GradDivided() {
-			return nil, clipDivided(param)
+		if param.Var().GradDivided() || o.Total == nil && param.IsPart() {
+			return nil, fmt.Errorf("optim: clipping gradients: the gradient of %s is sharded: call the method ClipGradNorm of the optimizer that zero.New returned", param.Name())
 		}
 	}
-	norm, err = clip(params, p, max, total)
+	norm, err = clip(params, max, &o)
 	if err != nil {
 		return nil, fmt.Errorf("optim: clipping gradients: %w", err)
 	}
 	return norm, nil
 }
 
-func clipDivided(p *nn.Parameter) error {
-	return fmt.Errorf("optim: clipping gradients: the gradient of %s is sharded: call the method ClipGradNorm of the optimizer that zero.New returned", p.Name())
-}
-
-// clip enqueues the kernels of ClipGradPNormOver.
-func clip(params []*nn.Parameter, p, max float64, total func(device.Tensor) error) (*autograd.Variable, error) {
+// clip enqueues the kernels of ClipGradNorm.
+func clip(params []*nn.Parameter, max float64, o *ClipOptions) (*autograd.Variable, error) {
 	dev, dt := params[0].Var().Device(), device.Float32
 	var grads []device.Tensor
 	for _, p := range params {
@@ -91,13 +82,15 @@ func clip(params []*nn.Parameter, p, max float64, total func(device.Tensor) erro
 	}
 	defer dev.Free(mem)
 	k, s, sum := kernels.Of(dev), dev.Compute(), device.NewTensor(mem, device.Float64)
-	if err := k.PowerSum(s, sum, p, grads...); err != nil {
+	if err := k.PowerSum(s, sum, o.NormType, grads...); err != nil {
 		return nil, err
 	}
-	if err := total(sum); err != nil {
-		return nil, err
+	if o.Total != nil {
+		if err := o.Total(sum); err != nil {
+			return nil, err
+		}
 	}
-	return norm, k.ScaleToNorm(s, norm.Tensor(), sum, p, max, grads...)
+	return norm, k.ScaleToNorm(s, norm.Tensor(), sum, o.NormType, max, grads...)
 }
 
 // gradients returns the gradients of params, each once, in reverse order, because the last parameters'

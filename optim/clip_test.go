@@ -36,7 +36,7 @@ func TestClipGradNorm(t *testing.T) {
 			if c.b != nil {
 				give(t, b, c.b)
 			}
-			norm, err := optim.ClipGradNorm([]*nn.Parameter{a, b, again}, c.max)
+			norm, err := optim.ClipGradNorm([]*nn.Parameter{a, b, again}, c.max, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -72,7 +72,7 @@ func TestClipGradNormOfManyParameters(t *testing.T) {
 		params = append(params, p)
 	}
 	want := math.Sqrt(squares)
-	norm, err := optim.ClipGradNorm(params, want/2)
+	norm, err := optim.ClipGradNorm(params, want/2, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func TestClipGradNormNotFinite(t *testing.T) {
 	} {
 		p := nn.NewParameter("p", autograd.FromSlice(newDevice(t), []float32{1, 1}))
 		(&owner{t: device.HostTensor(c.grad, device.Invalid)}).own(p.Var())
-		norm, err := optim.ClipGradNorm([]*nn.Parameter{p}, 1)
+		norm, err := optim.ClipGradNorm([]*nn.Parameter{p}, 1, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -111,18 +111,18 @@ func TestClipGradNormNotFinite(t *testing.T) {
 }
 
 // The sum over other ranks counts. If the summation fails, the gradients do not change.
-func TestClipGradPNormOver(t *testing.T) {
+func TestClipGradNormTotal(t *testing.T) {
 	dev := newDevice(t)
 	p := parameter(dev, "p", []float64{1, 1})
 	give(t, p, []float64{3, 4})
 	lost := errors.New("rank 1 lost")
-	if _, err := optim.ClipGradPNormOver([]*nn.Parameter{p}, 2, 1, func(device.Tensor) error { return lost }); !errors.Is(err, lost) {
+	if _, err := optim.ClipGradNorm([]*nn.Parameter{p}, 1, &optim.ClipOptions{Total: func(device.Tensor) error { return lost }}); !errors.Is(err, lost) {
 		t.Errorf("got %v, want %v", err, lost)
 	}
 	near(t, "after an error", read(t, p.Grad()), []float64{3, 4})
-	norm, err := optim.ClipGradPNormOver([]*nn.Parameter{p}, 2, 1, func(squares device.Tensor) error {
+	norm, err := optim.ClipGradNorm([]*nn.Parameter{p}, 1, &optim.ClipOptions{Total: func(squares device.Tensor) error {
 		return dev.Kernels().Axpby(dev.Compute(), squares, device.Accum{Alpha: 4}, squares) // the sum over four equal ranks
-	})
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestClipGradPNormOver(t *testing.T) {
 
 // ClipGradNorm's p-norms equal PyTorch's, for a large Float32 gradient together with a Float64 gradient, with and
 // without a NaN.
-func TestClipGradPNorm(t *testing.T) {
+func TestClipGradNormTypes(t *testing.T) {
 	const n = 1<<18 + 5
 	dev := newDevice(t)
 	inf, nan := math.Inf(1), math.NaN()
@@ -145,7 +145,7 @@ func TestClipGradPNorm(t *testing.T) {
 		(&owner{t: device.HostTensor(ones, device.Invalid)}).own(large.Var())
 		small := parameter(dev, "small", []float64{1, 1})
 		give(t, small, []float64{0, -3})
-		norm, err := optim.ClipGradPNorm([]*nn.Parameter{large, small}, c.p, 1)
+		norm, err := optim.ClipGradNorm([]*nn.Parameter{large, small}, 1, &optim.ClipOptions{NormType: c.p})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -18,8 +18,8 @@
 // separate options, as PyTorch's optimizers do. The program may change the options of a group between
 // steps. Package optim/schedule has learning rate schedules.
 //
-// [ClipGradNorm] clips the gradients by their total norm. Call it between Backward and Step.
-// [ClipGradPNorm] clips by another norm, and [ClipGradValue] clips each element.
+// [ClipGradNorm] clips the gradients by their total norm, and [ClipGradValue] clips each element. Call
+// them between Backward and Step.
 //
 // Step writes the parameters in place. If a graph was recorded before the step and its backward pass
 // reads a parameter, that Backward panics with an [*autograd.ModifiedError]. A skipped step, or one
@@ -39,7 +39,7 @@
 // parameter, updates the copy, and rounds it into the parameter. This takes one pass. With SGD it
 // reads and writes 6 more bytes per element (10 with momentum) and stores 4 more (6 with momentum).
 // The copies are part of the State. They are initialized from the parameters at the first step, or
-// from the values that nn.CastWithMasters has kept. A program that later overwrites parameters must
+// from the values that nn.Cast has kept. A program that later overwrites parameters must
 // restore the copies too.
 //
 // MasterWeights is off by default, so that a step uses the same memory and gives the same results as

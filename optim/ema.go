@@ -82,13 +82,13 @@ func (e *EMA) KeepLR() (restore func()) {
 
 // ClipGradNorm calls the optimizer's method ClipGradNorm if it has one, such as that of ddp/zero, whose gradients are
 // sharded. Otherwise it calls [ClipGradNorm].
-func (e *EMA) ClipGradNorm(max float64) (norm *autograd.Variable, err error) {
+func (e *EMA) ClipGradNorm(max float64, opts *ClipOptions) (norm *autograd.Variable, err error) {
 	if o, ok := e.Optimizer.(interface {
-		ClipGradNorm(max float64) (*autograd.Variable, error)
+		ClipGradNorm(max float64, opts *ClipOptions) (*autograd.Variable, error)
 	}); ok {
-		return o.ClipGradNorm(max)
+		return o.ClipGradNorm(max, opts)
 	}
-	return ClipGradNorm(e.Parameters(), max)
+	return ClipGradNorm(e.Parameters(), max, opts)
 }
 
 // Update includes the current parameters in the averages, if the optimizer has committed a step since the last

@@ -51,9 +51,9 @@ func TestOptionsThatAreRefused(t *testing.T) {
 			_, err := optim.NewMuon([]*nn.Parameter{matrix}, nil, optim.AdamWGroup{Params: []*nn.Parameter{matrix}})
 			return err
 		},
-		"clipping to a max of 0":     func() error { _, err := optim.ClipGradNorm(ps, 0); return err },
-		"clipping by a p of 0":       func() error { _, err := optim.ClipGradPNorm(ps, 0, 1); return err },
-		"clipping nothing":           func() error { _, err := optim.ClipGradNorm(nil, 1); return err },
+		"clipping to a max of 0":     func() error { _, err := optim.ClipGradNorm(ps, 0, nil); return err },
+		"clipping by a norm of -1":   func() error { _, err := optim.ClipGradNorm(ps, 1, &optim.ClipOptions{NormType: -1}); return err },
+		"clipping nothing":           func() error { _, err := optim.ClipGradNorm(nil, 1, nil); return err },
 		"clipping to values below 0": func() error { return optim.ClipGradValue(ps, -1) },
 		"SGD's masters that come late": func() error {
 			opt := must.New(optim.NewSGD([]*nn.Parameter{half}, &optim.SGDOptions{LR: 1}))

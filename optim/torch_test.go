@@ -239,7 +239,7 @@ func (r *torchRun) train(t *testing.T, dev device.Device, want [][][]float64) (o
 			if p == 0 {
 				p = math.Inf(1)
 			}
-			if _, err := optim.ClipGradPNorm(params, p, r.Clip); err != nil {
+			if _, err := optim.ClipGradNorm(params, r.Clip, &optim.ClipOptions{NormType: p}); err != nil {
 				t.Fatal(err)
 			}
 		}

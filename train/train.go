@@ -503,11 +503,11 @@ func (r *run) update() error {
 // has its own method for that.
 func (r *run) clip() (*autograd.Variable, error) {
 	if o, ok := r.Optimizer.(interface {
-		ClipGradNorm(max float64) (*autograd.Variable, error)
+		ClipGradNorm(max float64, opts *optim.ClipOptions) (*autograd.Variable, error)
 	}); ok {
-		return o.ClipGradNorm(r.ClipNorm)
+		return o.ClipGradNorm(r.ClipNorm, nil)
 	}
-	return optim.ClipGradNorm(r.Model.Parameters(), r.ClipNorm)
+	return optim.ClipGradNorm(r.Model.Parameters(), r.ClipNorm, nil)
 }
 
 // readLoss checks, and if logs is true logs, the mean of the loss over the last batches of all ranks.

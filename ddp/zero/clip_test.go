@@ -28,12 +28,11 @@ func TestClipGradNorm(t *testing.T) {
 			for i, wrap := range []wrapper{whole, divided} {
 				net := mlp(double)
 				w := must.New(wrap(net, pg, sgd, small))
-				clip := func() (*autograd.Variable, error) { return optim.ClipGradPNorm(w.opt.Parameters(), p, bound) }
-				if w.zero != nil {
-					clip = func() (*autograd.Variable, error) { return w.zero.ClipGradPNorm(p, bound) }
+				clip := func() (*autograd.Variable, error) {
+					return optim.ClipGradNorm(w.opt.Parameters(), bound, &optim.ClipOptions{NormType: p})
 				}
-				if p == 2 && w.zero != nil {
-					clip = func() (*autograd.Variable, error) { return w.zero.ClipGradNorm(bound) }
+				if w.zero != nil {
+					clip = func() (*autograd.Variable, error) { return w.zero.ClipGradNorm(bound, &optim.ClipOptions{NormType: p}) }
 				}
 				for step := range 3 {
 					if err := w.loss(pg, device.Float64, step).Backward(nil); err != nil {
@@ -104,7 +103,7 @@ func TestFailedClippingFailsOnAllRanks(t *testing.T) {
 		err := w.loss(pg, device.Float64, 0).Backward(nil) // rank 1 may have finished this and failed before rank 0 has
 		if err == nil {
 			isFull[pg.Rank()] = pg.Rank() == 1
-			_, err = w.zero.ClipGradNorm(1)
+			_, err = w.zero.ClipGradNorm(1, nil)
 		}
 		if rank := pg.Rank(); rank == 0 && !errors.Is(err, comm.ErrAborted) || rank == 1 && !errors.Is(err, errFull) {
 			return fmt.Errorf("got %v, want that rank 1 has no memory", err)
@@ -121,7 +120,7 @@ func TestClipGradNormWithinJoin(t *testing.T) {
 		w := must.New(divided(net, pg, sgd, small))
 		clipped := 0
 		step := func() error {
-			norm, err := w.zero.ClipGradNorm(0.05)
+			norm, err := w.zero.ClipGradNorm(0.05, nil)
 			if err != nil {
 				return err
 			}
@@ -157,11 +156,11 @@ func TestDividedGradientsAreRefused(t *testing.T) {
 			return err
 		}
 		clip := func(params []*nn.Parameter) error {
-			_, err := optim.ClipGradNorm(params, 1)
+			_, err := optim.ClipGradNorm(params, 1, nil)
 			return err
 		}
 		clipOver := func(params []*nn.Parameter) error {
-			_, err := optim.ClipGradPNormOver(params, 2, 1, func(device.Tensor) error { return nil })
+			_, err := optim.ClipGradNorm(params, 1, &optim.ClipOptions{Total: func(device.Tensor) error { return nil }})
 			return err
 		}
 		for _, c := range []struct {
@@ -171,7 +170,7 @@ func TestDividedGradientsAreRefused(t *testing.T) {
 		}{
 			{"ClipGradNorm of the model", func() error { return clip(w.model.Parameters()) }, "ClipGradNorm of the optimizer that zero.New returned"},
 			{"ClipGradNorm of the parts", func() error { return clip(w.opt.Parameters()) }, "ClipGradNorm of the optimizer that zero.New returned"},
-			{"ClipGradPNormOver of the model", func() error { return clipOver(w.model.Parameters()) }, "ClipGradNorm of the optimizer that zero.New returned"},
+			{"ClipGradNorm of the model, with a Total", func() error { return clipOver(w.model.Parameters()) }, "ClipGradNorm of the optimizer that zero.New returned"},
 			{"another optimizer", other.Step, "step with the optimizer that zero.New returned"},
 			{"optim.State", func() error { _, err := optim.State(w.opt); return err }, "zero.Optimizer.Gather collects it"},
 			{"ddp.Recover", func() error { _, err := ddp.Recover(net, pg, w.opt); return err }, "of package ddp/zero"},

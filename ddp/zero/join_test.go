@@ -417,7 +417,7 @@ func TestJoinInvalidArguments(t *testing.T) {
 			if err := w.loss(pg, device.Float64, 0).Backward(nil); err != nil {
 				return err
 			}
-			_, err := w.zero.ClipGradNorm(1)
+			_, err := w.zero.ClipGradNorm(1, nil)
 			return err
 		})
 		if err == nil || !strings.Contains(err.Error(), "JoinOptions.Step") {

@@ -20,7 +20,7 @@ func still(params []*nn.Parameter) (Local, error) {
 	return optim.NewSGD(params, &optim.SGDOptions{LR: 0, MasterWeights: true})
 }
 
-// The masters of a model that CastWithMasters has rounded begin on all ranks with rank 0's values from before, with
+// The masters of a model that Cast has rounded begin on all ranks with rank 0's values from before, with
 // shards and without. A parameter that the program writes before the first step gives its master the new value. If a
 // rank has no such values, as after a restart, the masters of all ranks begin with rounded ones.
 func TestMastersBeginWithUnroundedValues(t *testing.T) {
@@ -41,11 +41,8 @@ func TestMastersBeginWithUnroundedValues(t *testing.T) {
 				if err := nn.Place(net, dev, uint64(pg.Rank())); err != nil {
 					return err
 				}
-				cast := nn.CastWithMasters
-				if c.rounded && pg.Rank() == 1 {
-					cast = nn.Cast
-				}
-				if err := cast(net, device.BFloat16); err != nil {
+				masters := !c.rounded || pg.Rank() != 1
+				if err := nn.Cast(net, device.BFloat16, &nn.CastOptions{Masters: masters}); err != nil {
 					return err
 				}
 				w := must.New(c.wrap(net, pg, still, small))

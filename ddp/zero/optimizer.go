@@ -1,6 +1,7 @@
 package zero
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -99,29 +100,25 @@ func (o *Optimizer[O]) KeepLR() (restore func()) {
 }
 
 // ClipGradNorm is [optim.ClipGradNorm] for the gradients of the whole model. All ranks call it
-// after the same backward passes; within [Model.Join], call it in JoinOptions.Step. An error aborts
-// the group, because the other ranks wait for this rank's part of the norm.
-func (o *Optimizer[O]) ClipGradNorm(max float64) (norm *autograd.Variable, err error) {
-	return o.ClipGradPNorm(2, max)
-}
-
-// ClipGradPNorm is [optim.ClipGradPNorm] for the gradients of the whole model. It has the same
-// rules as ClipGradNorm.
-func (o *Optimizer[O]) ClipGradPNorm(p, max float64) (norm *autograd.Variable, err error) {
+// after the same backward passes; within [Model.Join], call it in JoinOptions.Step. It sets opts.Total. An error
+// aborts the group, because the other ranks wait for this rank's part of the norm.
+func (o *Optimizer[O]) ClipGradNorm(max float64, opts *optim.ClipOptions) (norm *autograd.Variable, err error) {
 	if join := &o.shards.join; join.isActive && !join.customStep {
 		return nil, fmt.Errorf("zero: rank %d: within Join ranks without inputs must clip gradients too: clip in JoinOptions.Step", o.shards.pg.Rank())
 	}
 	group := o.Group()
 	reduction := comm.Sum
-	if math.IsInf(p, 1) {
+	clip := *cmp.Or(opts, &optim.ClipOptions{})
+	if math.IsInf(clip.NormType, 1) {
 		reduction = comm.Max
 	}
-	norm, err = optim.ClipGradPNormOver(o.Parameters(), p, max, func(sum device.Tensor) error {
+	clip.Total = func(sum device.Tensor) error {
 		if group == nil { // all ranks skip the step
 			return nil
 		}
 		return group.With(&comm.CallOptions{Name: "norm of gradients"}).AllReduce(sum, reduction).Wait(group.Context())
-	})
+	}
+	norm, err = optim.ClipGradNorm(o.Parameters(), max, &clip)
 	if err != nil && group != nil && capture.Of(group.Device()) == nil {
 		group.Abort(err)
 	}

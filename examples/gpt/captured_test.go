@@ -22,7 +22,7 @@ func trainSmall(t *testing.T, pg *comm.ProcessGroup, captured bool) (state []byt
 	const batch, steps = 2, 5
 	dev, c := pg.Device(), config{vocab: 17, context: 8, layers: 1, heads: 2, embed: 16, checkpoint: true}
 	net := newGPT(c)
-	if err := nn.Cast(net, device.BFloat16); err != nil {
+	if err := nn.Cast(net, device.BFloat16, nil); err != nil {
 		return nil, err
 	}
 	model, err := ddp.New(net, pg, nil)
@@ -41,7 +41,7 @@ func trainSmall(t *testing.T, pg *comm.ProcessGroup, captured bool) (state []byt
 		if err := loss.Backward(nil); err != nil {
 			return nil, err
 		}
-		if _, err := optim.ClipGradNorm(model.Parameters(), 1); err != nil {
+		if _, err := optim.ClipGradNorm(model.Parameters(), 1, nil); err != nil {
 			return nil, err
 		}
 		return loss, opt.Step()

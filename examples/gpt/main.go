@@ -171,7 +171,7 @@ func run(ctx context.Context) error {
 		if pg.Device().String() == "cpu" {
 			return errors.New("--dtype bf16: the CPU computes in f32 alone")
 		}
-		if err := nn.CastWithMasters(net, device.BFloat16); err != nil {
+		if err := nn.Cast(net, device.BFloat16, &nn.CastOptions{Masters: true}); err != nil {
 			return err
 		}
 	default:

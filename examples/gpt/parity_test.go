@@ -176,7 +176,7 @@ func (p pytorch) compare(t *testing.T, c config, pg *comm.ProcessGroup) error {
 				return err
 			}
 		}
-		if _, err := optim.ClipGradNorm(model.Parameters(), 1); err != nil {
+		if _, err := optim.ClipGradNorm(model.Parameters(), 1, nil); err != nil {
 			return err
 		}
 		if err := opt.Step(); err != nil {

@@ -47,7 +47,7 @@ func (r *recipe) network(dev device.Device, seed uint64) (*network, error) {
 	}
 	middle.Module = nn.Sequential(middle.of...)
 	net := &network{nn.Sequential(first, nn.ReLU(), middle, nn.ReLU(), nn.Linear(width, width, &o)), middle}
-	if err := nn.Cast(net, r.params); err != nil {
+	if err := nn.Cast(net, r.params, nil); err != nil {
 		return nil, err
 	}
 	return net, nn.Place(net, dev, seed)
