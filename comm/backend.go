@@ -14,7 +14,7 @@ import (
 // connect makes the backend for the device of the group: NCCL for a GPU, else the host backend.
 // If CheckCalls is set, connect wraps the backend in a callChecker.
 func (j *joiner) connect(ctx context.Context, cfg backend.Config) (be backend.Backend, err error) {
-	if isGPU(cfg.Device) {
+	if cfg.Device.Type() == device.CUDA {
 		be, err = nccl.New(ctx, cfg, &nccl.Options{NoSmallAllReduce: j.env.NoSmallAllReduce})
 	} else {
 		var o *host.Options
@@ -27,12 +27,6 @@ func (j *joiner) connect(ctx context.Context, cfg backend.Config) (be backend.Ba
 		return be, err
 	}
 	return newCallChecker(ctx, be, cfg), nil
-}
-
-// isGPU reports whether dev is a GPU that NCCL can use.
-func isGPU(dev device.Device) bool {
-	_, ok := dev.(interface{ Context() uintptr })
-	return ok
 }
 
 // hostOptions returns the options of the host backend.

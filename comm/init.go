@@ -115,7 +115,7 @@ func Init(ctx context.Context, opts *Options) (*ProcessGroup, error) {
 	if m := mainRunOf(ctx); m != nil {
 		m.add(pg)
 	}
-	if isGPU(pg.dev) && !j.NoLockOSThread {
+	if pg.dev.Type() == device.CUDA && !j.NoLockOSThread {
 		runtime.LockOSThread()
 	}
 	return pg, nil

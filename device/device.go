@@ -5,10 +5,18 @@ import (
 	"time"
 )
 
+// The types of devices, as PyTorch's device.type.
+const (
+	CPU  = "cpu"
+	CUDA = "cuda"
+)
+
 // Device is a compute device with its memory: the host's cores, or one GPU.
 type Device interface {
 	// String returns the device's name: "cpu", "cuda:1".
 	String() string
+	// Type returns [CPU] or [CUDA], the part of the name before the colon.
+	Type() string
 
 	// Alloc returns size bytes of the device's memory from its caching allocator, aligned to
 	// [Align]. Their content is undefined. The error is an [*OutOfMemoryError]. Alloc is safe for

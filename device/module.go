@@ -129,8 +129,8 @@ func (p parameter) tensor() bool { return p.t.Kind() == reflect.Slice }
 // declared returns the parameters of a Go function, and the floating-point type of its slices,
 // Float32 if it has none.
 func (k *Kernel) declared(f reflect.Type) (params []parameter, dt DType) {
-	if f.Kind() != reflect.Func || f.NumOut() > 0 || f.IsVariadic() {
-		panic(fmt.Errorf("device: kernel %s: got a %v, want a function without results", k.name, f))
+	if f.Kind() != reflect.Func || f.NumIn() == 0 || f.NumOut() > 0 || f.IsVariadic() {
+		panic(fmt.Errorf("device: kernel %s: got a %v, want a function with parameters and without results", k.name, f))
 	}
 	for i := range f.NumIn() {
 		p := parameter{t: f.In(i), dt: integers[f.In(i)]}
@@ -417,43 +417,24 @@ var cudaTypes = [...]string{
 	Float32: "float", Float64: "double", Float16: "f16", BFloat16: "bf16", Int32: "i32", Int64: "i64", Uint8: "u8",
 }
 
-// Launch describes a launch on a GPU: Function of the module's program for a floating-point type
-// ([Module.Program]), over the grid, with one structure of 64-bit Arguments.
-type Launch struct {
-	Module    *Module
-	DType     DType
-	Function  string
-	Grid      Grid // no block along x, or at least one block and one thread along each axis
-	Arguments []uint64
+// Launch returns what a GPU runs to launch the kernel as [Kernels] says: the function of the module's program for a
+// floating-point type ([Module.Program]), with one structure of 64-bit words as its argument. addr returns the address
+// of a tensor.
+func (k *Kernel) Launch(g Grid, args []any, addr func(Tensor) uint64) (m *Module, dt DType, function string, words []uint64) {
+	dt = k.check(g, args)
+	return k.module, dt, k.entry(), arguments(args, addr)
 }
 
-// Launch returns the launch on a GPU that implements [Kernels].Launch. addr returns the address of a
-// tensor.
-func (k *Kernel) Launch(g Grid, args []any, addr func(Tensor) uint64) Launch {
-	dt := k.check(g, args)
-	return Launch{Module: k.module, DType: dt, Function: k.entry(), Grid: g.full(), Arguments: arguments(args, addr)}
-}
-
-// Program is a module in CUDA C++ for one floating-point type.
-type Program struct {
-	File      string // the name of the source in a compiler's messages
-	Text      string
-	Functions []string // the __global__ functions, one for each kernel
-}
-
-// Program returns the module's program for a floating-point type: the source, followed by a
-// __global__ function for each kernel that takes the arguments of a [Launch].
-func (m *Module) Program(dt DType) Program {
-	p := Program{File: m.file}
+// Program returns the module in CUDA C++ for a floating-point type: the source, which a compiler's messages name by
+// file, and behind it for each kernel a __global__ function that takes the words of [Kernel.Launch].
+func (m *Module) Program(dt DType) (file, text string, functions []string) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "#line 1 %q\n%s\n", m.file, m.source)
 	for _, k := range m.kernels {
 		fmt.Fprintf(&b, "#line 1 \"launch of %s for %v, in %s\"\n", k.name, dt, m.file)
 		var fields, args []string
-		words := 0
 		for i, p := range k.params {
 			field, arg := "u64", ""
-			words++
 			switch kind := scalars[p.t]; {
 			case p.tensor():
 				element := p.dt
@@ -463,7 +444,6 @@ func (m *Module) Program(dt DType) Program {
 				arg = "(" + cudaTypes[element] + " *)"
 			case kind == "Accum":
 				field = kind
-				words++
 			case kind == "float", kind == "double":
 				field, arg = "double", "("+kind+")"
 			default:
@@ -472,20 +452,12 @@ func (m *Module) Program(dt DType) Program {
 			fields = append(fields, fmt.Sprintf("%s p%d;", field, i))
 			args = append(args, fmt.Sprintf("%sa.p%d", arg, i))
 		}
-		if words < leastWords {
-			fields = append(fields, fmt.Sprintf("u64 rest[%d];", leastWords-words))
-		}
 		fmt.Fprintf(&b, "struct %[1]s_args { %[2]s }; extern \"C\" __global__ void %[1]s(const %[1]s_args a) { %[3]s(%[4]s); }\n",
 			k.entry(), strings.Join(fields, " "), k.name, strings.Join(args, ", "))
-		p.Functions = append(p.Functions, k.entry())
+		functions = append(functions, k.entry())
 	}
-	p.Text = b.String()
-	return p
+	return m.file, b.String(), functions
 }
-
-// leastWords is the minimum size of the argument structure, in 64-bit words. The emulated GPU relies
-// on the host's calling convention, which passes a structure of more than two words in memory.
-const leastWords = 3
 
 // entry returns the name of the kernel's __global__ function.
 func (k *Kernel) entry() string { return "goddp_launch_" + k.name }
@@ -493,7 +465,7 @@ func (k *Kernel) entry() string { return "goddp_launch_" + k.name }
 // arguments returns args, which check accepted, as the fields of the structure that the
 // __global__ function takes.
 func arguments(args []any, addr func(Tensor) uint64) []uint64 {
-	words := make([]uint64, 0, max(len(args)+2, leastWords))
+	words := make([]uint64, 0, len(args)+2)
 	for _, a := range args {
 		switch a := a.(type) {
 		case Tensor:
@@ -509,9 +481,6 @@ func arguments(args []any, addr func(Tensor) uint64) []uint64 {
 		default:
 			words = append(words, uint64(reflect.ValueOf(a).Int()))
 		}
-	}
-	for len(words) < leastWords {
-		words = append(words, 0)
 	}
 	return words
 }

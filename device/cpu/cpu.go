@@ -85,7 +85,8 @@ func (d *cpu) raw(limit int64) (alloc func(int) (device.Buffer, error), release 
 	return alloc, release
 }
 
-func (d *cpu) String() string                         { return "cpu" }
+func (d *cpu) String() string                         { return device.CPU }
+func (d *cpu) Type() string                           { return device.CPU }
 func (d *cpu) Alloc(size int) (device.Buffer, error)  { return d.arena.Alloc(size) }
 func (d *cpu) AllocHost(n int) (device.Buffer, error) { return d.arena.Alloc(n) }
 func (d *cpu) Free(b device.Buffer)                   { d.arena.Free(b) }

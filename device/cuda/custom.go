@@ -26,28 +26,28 @@ type customModule struct {
 }
 
 func (k *kernelSet) Launch(st device.Stream, kernel *device.Kernel, g device.Grid, args ...any) error {
-	l := kernel.Launch(g, args, k.addr)
-	key := customKey{l.Module, l.DType}
+	module, dt, function, words := kernel.Launch(g, args, k.addr)
+	key := customKey{module, dt}
 	m, ok := k.custom[key]
 	if !ok {
-		m = k.compileCustom(l.Module.Program(l.DType))
+		m = k.compileCustom(module.Program(dt))
 		k.custom[key] = m
 	}
-	if m.err != nil || l.Grid.Blocks[0] == 0 {
+	b, t := g.Blocks, g.Threads
+	if m.err != nil || b[0] == 0 {
 		return m.err
 	}
-	b, t := l.Grid.Blocks, l.Grid.Threads
-	return k.launchDeep(k.d.stream(st), m.functions[l.Function], grid{b[0], b[1], b[2], t[0], t[1]}, t[2],
-		unsafe.Pointer(unsafe.SliceData(l.Arguments)), uintptr(len(l.Arguments))*unsafe.Sizeof(l.Arguments[0]))
+	return k.launchDeep(k.d.stream(st), m.functions[function], grid{b[0], max(b[1], 1), max(b[2], 1), t[0], max(t[1], 1)}, max(t[2], 1),
+		unsafe.Pointer(unsafe.SliceData(words)), uintptr(len(words))*unsafe.Sizeof(words[0]))
 }
 
 // compileCustom compiles and loads a device.Module.
-func (k *kernelSet) compileCustom(p device.Program) customModule {
-	whole := program{name: p.File, text: p.Text, functions: places(p.Functions)}
+func (k *kernelSet) compileCustom(file, text string, functions []string) customModule {
+	whole := program{name: file, text: text, functions: places(functions)}
 	err := k.d.compile(k.d.life, []program{whole})
 	var failed *compileError
 	if errors.As(err, &failed) {
-		err = &device.CompileError{File: p.File, Log: failed.log}
+		err = &device.CompileError{File: file, Log: failed.log}
 	}
 	m := customModule{functions: map[string]C.uintptr_t{}, err: err}
 	for name, h := range whole.functions {

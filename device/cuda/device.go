@@ -111,6 +111,8 @@ func openBare(ordinal int, o Options) (_ *gpuDevice, err error) {
 // String returns the device's name, such as "cuda:1".
 func (d *gpuDevice) String() string { return d.name }
 
+func (d *gpuDevice) Type() string { return device.CUDA }
+
 // Ordinal returns the ordinal that the device was opened with.
 func (d *gpuDevice) Ordinal() int { return d.ordinal }
 

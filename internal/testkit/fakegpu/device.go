@@ -123,6 +123,9 @@ func (d *Device) check(call string, code C.int) error {
 
 func (d *Device) String() string { return fmt.Sprintf("fakegpu:%d", d.ordinal) }
 
+// Type returns [device.CUDA].
+func (d *Device) Type() string { return device.CUDA }
+
 // Context returns the CUcontext.
 func (d *Device) Context() uintptr { return uintptr(d.ctx) }
 

@@ -4,8 +4,8 @@
 // host's, so accesses out of bounds are not detected. Races between threads are not detected
 // either, because the threads run in one fixed order.
 //
-// A kernel must take one structure of more than 16 bytes by value. The ABI passes such a structure
-// on the stack, so a call needs to know only its size.
+// A kernel must take one structure of 64-bit words by value. How the ABI passes it depends on its size alone, so a
+// call needs to know only that.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -24,7 +24,11 @@ using std::tanh; using std::fmax; using std::fmin; using std::ceil;
 #define __device__
 #define __host__
 #define __grid_constant__
-#define __global__
+#if defined __x86_64__
+#define __global__ __attribute__((ms_abi)) // a structure of 8 bytes is passed in a register, a larger one by its address
+#else
+#define __global__ // a structure of up to 16 bytes is passed in registers, a larger one by its address
+#endif
 #define __constant__ static
 #define __shared__ static // blocks run one at a time
 #define __forceinline__ inline
@@ -213,18 +217,28 @@ template <class T> inline T exchange(unsigned mask, T v, int from) {
 	return r;
 }
 
-template <size_t N> struct blob { char bytes[N]; };
+template <size_t N> struct alignas(16) blob { char bytes[N]; };
 static void (*function)();
 static blob<4096> args;
 static size_t args_size;
 
+template <size_t N> void call() {
+	blob<N> own; // the kernel may write to its argument
+	memcpy(&own, &args, N);
+	uint64_t words[2];
+	memcpy(words, &own, sizeof words);
+#if defined __x86_64__
+	if (args_size <= 8) return ((void (__global__ *)(uint64_t))function)(words[0]);
+#else
+	double floats[2]; // a structure of floating-point numbers alone is passed in their registers
+	memcpy(floats, words, sizeof floats);
+	if (args_size <= 16) return ((void (__global__ *)(uint64_t, uint64_t, double, double))function)(words[0], words[1], floats[0], floats[1]);
+#endif
+	((void (__global__ *)(blob<N> *))function)(&own);
+}
+
 static void body() {
-	if (args_size <= 256) {
-		blob<256> b;
-		memcpy(&b, &args, sizeof b);
-		((void (*)(blob<256>))function)(b);
-	} else
-		((void (*)(blob<4096>))function)(args);
+	args_size <= 256 ? call<256>() : call<4096>();
 	threads[current].ended = true;
 	alive--;
 	if (alive > 0 && arrived >= alive) {
@@ -264,7 +278,7 @@ static bool run() {
 // fakegpu_launch runs a grid and returns a CUresult.
 extern "C" int fakegpu_launch(void (*f)(), const char *name, dim3 grid, dim3 threads, const void *args, size_t size) {
 	const size_t n = (size_t)threads.x * threads.y * threads.z;
-	if (n == 0 || n > 1024 || size <= 16 || size > sizeof block::args) {
+	if (n == 0 || n > 1024 || size > sizeof block::args) {
 		fprintf(stderr, "fakegpu: %s: %zu threads a block, %zu bytes of arguments\n", name, n, size);
 		return 1;
 	}
