@@ -8,7 +8,7 @@ import (
 
 // CIFAR10 reads the binary version of CIFAR-10 (data_batch_1.bin to data_batch_5.bin, test_batch.bin)
 // from dir.
-func CIFAR10(dir string, split Split, opts *ImageOptions) (*Images, error) {
+func CIFAR10(dir string, split Split, opts *ImageOptions) (Dataset, error) {
 	files := map[Split][]string{
 		Train: {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"},
 		Test:  {"test_batch.bin"},
@@ -18,20 +18,20 @@ func CIFAR10(dir string, split Split, opts *ImageOptions) (*Images, error) {
 
 // CIFAR100 reads the binary version of CIFAR-100 (train.bin, test.bin) from dir. The labels are the 100
 // fine labels.
-func CIFAR100(dir string, split Split, opts *ImageOptions) (*Images, error) {
+func CIFAR100(dir string, split Split, opts *ImageOptions) (Dataset, error) {
 	files := map[Split][]string{Train: {"train.bin"}, Test: {"test.bin"}}
 	return cifar(dir, files[split], split, 100, 2, opts)
 }
 
 // cifar reads files of records. A record has labelBytes bytes, of which the last is the label, and 3
 // planes of 32 × 32 bytes.
-func cifar(dir string, files []string, split Split, classes, labelBytes int, opts *ImageOptions) (*Images, error) {
+func cifar(dir string, files []string, split Split, classes, labelBytes int, opts *ImageOptions) (Dataset, error) {
 	if files == nil {
 		return nil, fmt.Errorf("data: CIFAR split %q, want %q or %q", split, Train, Test)
 	}
 	const pixels = 3 * 32 * 32
 	record := labelBytes + pixels
-	im := Images{Channels: 3, Height: 32, Width: 32, Classes: classes}
+	im := images{channels: 3, height: 32, width: 32, classes: classes}
 	for _, name := range files {
 		path := filepath.Join(dir, name)
 		f, err := open(path)
@@ -47,8 +47,8 @@ func cifar(dir string, files []string, split Split, classes, labelBytes int, opt
 			return nil, fmt.Errorf("data: %s: at byte %d: truncated: records have %d bytes", path, len(raw), record)
 		}
 		for ; len(raw) > 0; raw = raw[record:] {
-			im.Labels = append(im.Labels, raw[labelBytes-1])
-			im.Pixels = append(im.Pixels, raw[labelBytes:record]...)
+			im.labels = append(im.labels, raw[labelBytes-1])
+			im.pixels = append(im.pixels, raw[labelBytes:record]...)
 		}
 	}
 	return newImages(dir, im, opts)

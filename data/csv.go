@@ -27,22 +27,21 @@ type CSVOptions struct {
 	Round bool
 }
 
-// A Table is a CSV file in memory. As a [Dataset] it has the fields "features", Float32 [len(Columns)],
-// and "target", Int64 for a class, else Float32 [1].
-type Table struct {
-	Columns []string // the names of the features
-	Rows    [][]float32
-	Targets []float32 // empty if the target is a class
-	Labels  []int64   // the classes; empty if the target is not a class
+// table is a CSV file in memory.
+type table struct {
+	columns []string // the names of the features
+	rows    [][]float32
+	targets []float32 // empty if the target is a class
+	labels  []int64   // the classes; empty if the target is not a class
 	classes int
 }
 
 // OpenCSV reads a CSV file of numbers with a header line, in UTF-8 and separated by commas, optionally gzipped.
-// target is the column to predict.
-// Spaces around names and numbers are ignored, and empty lines are skipped. Columns with the same name are
+// target is the column to predict. The samples have the fields "features", Float32 [features], and "target", Int64
+// for a class, else Float32 [1]. Spaces around names and numbers are ignored, and empty lines are skipped. Columns with the same name are
 // separate features, but target and Features cannot name them. An error about a value names its line and
 // column. Numbers with a point or an exponent are rounded to float32; see [CSVOptions.Round] for others.
-func OpenCSV(path, target string, opts *CSVOptions) (*Table, error) {
+func OpenCSV(path, target string, opts *CSVOptions) (Dataset, error) {
 	f, err := open(path)
 	if err != nil {
 		return nil, err
@@ -55,7 +54,7 @@ func OpenCSV(path, target string, opts *CSVOptions) (*Table, error) {
 	return t, nil
 }
 
-func readCSV(in io.Reader, target string, opts CSVOptions) (*Table, error) {
+func readCSV(in io.Reader, target string, opts CSVOptions) (*table, error) {
 	if opts.Classes < 0 {
 		return nil, fmt.Errorf("CSVOptions.Classes is %d, want 0 or more", opts.Classes)
 	}
@@ -83,14 +82,14 @@ func readCSV(in io.Reader, target string, opts CSVOptions) (*Table, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Table{classes: opts.Classes}
+	t := &table{classes: opts.Classes}
 	for _, column := range at[:len(at)-1] {
-		t.Columns = append(t.Columns, header[column])
+		t.columns = append(t.columns, header[column])
 	}
 	for {
 		record, err := r.Read()
 		switch {
-		case errors.Is(err, io.EOF) && len(t.Rows) == 0:
+		case errors.Is(err, io.EOF) && len(t.rows) == 0:
 			return nil, errors.New("no rows after the header")
 		case errors.Is(err, io.EOF):
 			return t, nil
@@ -100,7 +99,7 @@ func readCSV(in io.Reader, target string, opts CSVOptions) (*Table, error) {
 		case err != nil:
 			return nil, err
 		}
-		row := make([]float32, len(t.Columns))
+		row := make([]float32, len(t.columns))
 		for i, column := range at {
 			var v float32
 			var class int64
@@ -109,10 +108,10 @@ func readCSV(in io.Reader, target string, opts CSVOptions) (*Table, error) {
 			switch isTarget := i == len(row); {
 			case isTarget && t.classes > 0:
 				class, err = parseClass(text, t.classes)
-				t.Labels = append(t.Labels, class)
+				t.labels = append(t.labels, class)
 			case isTarget:
 				v, err = parseNumber(text, opts.Round)
-				t.Targets = append(t.Targets, v)
+				t.targets = append(t.targets, v)
 			default:
 				row[i], err = parseNumber(text, opts.Round)
 			}
@@ -121,7 +120,7 @@ func readCSV(in io.Reader, target string, opts CSVOptions) (*Table, error) {
 				return nil, fmt.Errorf("line %d, column %d (%q): %w", line, column+1, header[column], err)
 			}
 		}
-		t.Rows = append(t.Rows, row)
+		t.rows = append(t.rows, row)
 	}
 }
 
@@ -207,27 +206,24 @@ func parseClass(text string, classes int) (int64, error) {
 	return class, nil
 }
 
-// Len returns the number of rows.
-func (t *Table) Len() int { return len(t.Rows) }
+func (t *table) Len() int { return len(t.rows) }
 
-// Fields returns the features and the target.
-func (t *Table) Fields() []Field {
+func (t *table) Fields() []Field {
 	target := Field{Name: "target", DType: device.Float32, Shape: device.Shape{1}}
 	if t.classes > 0 {
 		target = Field{Name: "target", DType: device.Int64}
 	}
-	return []Field{{Name: "features", DType: device.Float32, Shape: device.Shape{len(t.Columns)}}, target}
+	return []Field{{Name: "features", DType: device.Float32, Shape: device.Shape{len(t.columns)}}, target}
 }
 
-// Read writes rows and targets to dst.
-func (t *Table) Read(indices []int, dst []device.Tensor) error {
+func (t *table) Read(indices []int, dst []device.Tensor) error {
 	out := device.Elements[float32](dst[0])
 	for row, i := range indices {
-		copy(out[row*len(t.Columns):], t.Rows[i])
+		copy(out[row*len(t.columns):], t.rows[i])
 		if t.classes > 0 {
-			device.Elements[int64](dst[1])[row] = t.Labels[i]
+			device.Elements[int64](dst[1])[row] = t.labels[i]
 		} else {
-			device.Elements[float32](dst[1])[row] = t.Targets[i]
+			device.Elements[float32](dst[1])[row] = t.targets[i]
 		}
 	}
 	return nil

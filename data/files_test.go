@@ -275,7 +275,7 @@ func TestCSVForms(t *testing.T) {
 	} {
 		set, err := OpenCSV(write(t, dir, "forms.csv", []byte(c.text)), "y", nil)
 		if err == nil {
-			if got := fmt.Sprint(set.Rows, set.Targets); got != c.want {
+			if got := fmt.Sprint(set.(*table).rows, set.(*table).targets); got != c.want {
 				t.Errorf("%s: %s, want %s", name, got, c.want)
 			}
 			continue
@@ -287,7 +287,7 @@ func TestCSVForms(t *testing.T) {
 	}
 
 	rounded, err := OpenCSV(write(t, dir, "rounded.csv", []byte("a,y\n16777217,-1700000001\n")), "y", &CSVOptions{Round: true})
-	if err != nil || rounded.Rows[0][0] != 16777216 || rounded.Targets[0] != -1.7e9 {
+	if err != nil || rounded.(*table).rows[0][0] != 16777216 || rounded.(*table).targets[0] != -1.7e9 {
 		t.Errorf("Round: %v, %v", rounded, err)
 	}
 	path := write(t, dir, "names.csv", []byte("a,b,b,,y\n1,2,3,4,5\n"))
@@ -306,7 +306,7 @@ func TestCSVForms(t *testing.T) {
 	_, err = OpenCSV(path, "", nil)
 	wantError(t, "without a target", err, "target: want the name of a column")
 	set, err := OpenCSV(path, "y", &CSVOptions{Features: []string{" a"}})
-	if err != nil || fmt.Sprint(set.Columns, set.Rows, set.Targets) != "[a] [[1]] [5]" {
+	if err != nil || fmt.Sprint(set.(*table).columns, set.(*table).rows, set.(*table).targets) != "[a] [[1]] [5]" {
 		t.Errorf("a beside columns of one name: %v, %v", set, err)
 	}
 }

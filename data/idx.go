@@ -7,12 +7,12 @@ import (
 
 // MNIST reads images of the MNIST family (MNIST, Fashion-MNIST, KMNIST) from four files in dir, with the
 // usual names and optionally gzipped.
-func MNIST(dir string, split Split, opts *ImageOptions) (*Images, error) {
+func MNIST(dir string, split Split, opts *ImageOptions) (Dataset, error) {
 	prefix, ok := map[Split]string{Train: "train", Test: "t10k"}[split]
 	if !ok {
 		return nil, fmt.Errorf("data: MNIST split %q, want %q or %q", split, Train, Test)
 	}
-	images, err := find(dir, prefix+"-images-idx3-ubyte")
+	pictures, err := find(dir, prefix+"-images-idx3-ubyte")
 	if err != nil {
 		return nil, err
 	}
@@ -20,13 +20,13 @@ func MNIST(dir string, split Split, opts *ImageOptions) (*Images, error) {
 	if err != nil {
 		return nil, err
 	}
-	return OpenIDX(images, labels, 10, opts)
+	return OpenIDX(pictures, labels, 10, opts)
 }
 
 // OpenIDX reads images [n, height, width] and labels [n] below classes from two IDX files of bytes,
 // optionally gzipped. yann.lecun.com/exdb/mnist defines the format.
-func OpenIDX(images, labels string, classes int, opts *ImageOptions) (*Images, error) {
-	shape, pixels, err := readIDX(images, 3)
+func OpenIDX(pictures, labels string, classes int, opts *ImageOptions) (Dataset, error) {
+	shape, pixels, err := readIDX(pictures, 3)
 	if err != nil {
 		return nil, err
 	}
@@ -35,11 +35,9 @@ func OpenIDX(images, labels string, classes int, opts *ImageOptions) (*Images, e
 		return nil, err
 	}
 	if shape[0] != count[0] {
-		return nil, fmt.Errorf("data: %d images in %s, but %d labels in %s", shape[0], images, count[0], labels)
+		return nil, fmt.Errorf("data: %d images in %s, but %d labels in %s", shape[0], pictures, count[0], labels)
 	}
-	return newImages(labels, Images{
-		Channels: 1, Height: shape[1], Width: shape[2], Classes: classes, Pixels: pixels, Labels: numbers,
-	}, opts)
+	return newImages(labels, images{channels: 1, height: shape[1], width: shape[2], classes: classes, pixels: pixels, labels: numbers}, opts)
 }
 
 // idxBytes is the IDX format's code for elements of one byte.

@@ -17,40 +17,40 @@ const (
 	Test  Split = "test"
 )
 
-// ImageOptions scale pixels: channel c of a pixel v, 0 to 255, becomes (v/255 - Mean[c]) / Std[c].
+// ImageOptions are the choices of a data set of images. Its fields are "image", Float32 [channels, height, width], and
+// "label", Int64. The options scale pixels: channel c of a pixel v, 0 to 255, becomes (v/255 - Mean[c]) / Std[c].
 type ImageOptions struct {
 	Mean, Std []float32 // one for each channel; nil means 0 and 1
 }
 
-// Images are images of the same size in memory, with one byte for each channel of a pixel, and their
-// labels. As a [Dataset] they have the fields "image", Float32 [channels, height, width], and "label",
-// Int64.
-type Images struct {
-	Channels, Height, Width int
-	Classes                 int     // the number of classes; labels are in [0, Classes)
-	Pixels                  []byte  // [image, channel, row, column]
-	Labels                  []uint8 // one for each image
+// images is a [Dataset] of images of the same size in memory, with one byte for each channel of a pixel, and their
+// labels.
+type images struct {
+	channels, height, width int
+	classes                 int     // the number of classes; labels are less
+	pixels                  []byte  // [image, channel, row, column]
+	labels                  []uint8 // one for each image
 
 	values [][256]float32 // the scaled value of each byte, for each channel
 }
 
 // newImages validates images and labels that were read from path.
-func newImages(path string, im Images, opts *ImageOptions) (*Images, error) {
-	for i, label := range im.Labels {
-		if int(label) >= im.Classes {
-			return nil, fmt.Errorf("data: %s: sample %d has label %d, want a label below %d", path, i, label, im.Classes)
+func newImages(path string, im images, opts *ImageOptions) (Dataset, error) {
+	for i, label := range im.labels {
+		if int(label) >= im.classes {
+			return nil, fmt.Errorf("data: %s: sample %d has label %d, want a label below %d", path, i, label, im.classes)
 		}
 	}
 	o := *cmp.Or(opts, &ImageOptions{})
 	for name, v := range map[string][]float32{"Mean": o.Mean, "Std": o.Std} {
-		if v != nil && len(v) != im.Channels {
-			return nil, fmt.Errorf("data: %s: %d channels, but ImageOptions.%s has %d", path, im.Channels, name, len(v))
+		if v != nil && len(v) != im.channels {
+			return nil, fmt.Errorf("data: %s: %d channels, but ImageOptions.%s has %d", path, im.channels, name, len(v))
 		}
 	}
 	if slices.Contains(o.Std, 0) {
 		return nil, fmt.Errorf("data: ImageOptions.Std is %v, want no 0 in it", o.Std)
 	}
-	im.values = make([][256]float32, im.Channels)
+	im.values = make([][256]float32, im.channels)
 	for c := range im.values {
 		mean, std := float32(0), float32(1)
 		if o.Mean != nil {
@@ -66,27 +66,24 @@ func newImages(path string, im Images, opts *ImageOptions) (*Images, error) {
 	return &im, nil
 }
 
-// Len returns the number of images.
-func (im *Images) Len() int { return len(im.Labels) }
+func (im *images) Len() int { return len(im.labels) }
 
-// Fields returns the image and its label.
-func (im *Images) Fields() []Field {
+func (im *images) Fields() []Field {
 	return []Field{
-		{Name: "image", DType: device.Float32, Shape: device.Shape{im.Channels, im.Height, im.Width}},
+		{Name: "image", DType: device.Float32, Shape: device.Shape{im.channels, im.height, im.width}},
 		{Name: "label", DType: device.Int64},
 	}
 }
 
-// Read writes images and labels to dst.
-func (im *Images) Read(indices []int, dst []device.Tensor) error {
-	plane := im.Height * im.Width
+func (im *images) Read(indices []int, dst []device.Tensor) error {
+	plane := im.height * im.width
 	out, labels := device.Elements[float32](dst[0]), device.Elements[int64](dst[1])
 	for row, i := range indices {
-		labels[row] = int64(im.Labels[i])
-		for c := range im.Channels {
+		labels[row] = int64(im.labels[i])
+		for c := range im.channels {
 			values := &im.values[c]
-			to := out[(row*im.Channels+c)*plane:][:plane]
-			for j, v := range im.Pixels[(i*im.Channels+c)*plane:][:plane] {
+			to := out[(row*im.channels+c)*plane:][:plane]
+			for j, v := range im.pixels[(i*im.channels+c)*plane:][:plane] {
 				to[j] = values[v]
 			}
 		}

@@ -70,14 +70,14 @@ func NewLoader(set Dataset, group Group, opts *LoaderOptions) (*Loader, error) {
 	if len(set.Fields()) == 0 {
 		return nil, errors.New("data: the samples have no fields, want at least one")
 	}
-	return l, l.sampler.Check()
+	return l, l.sampler.check()
 }
 
 // Sampler returns the loader's sampler.
 func (l *Loader) Sampler() Sampler { return l.sampler }
 
 // Steps returns the number of global batches of an epoch.
-func (l *Loader) Steps() int { return l.sampler.Steps() }
+func (l *Loader) Steps() int { return l.sampler.StepsFrom(Position{}) }
 
 // Resume makes the epoch of p start at p, after the last batch used. Other epochs start at their first sample. It
 // returns an error if p is not a position in the loader's samples: see [Sampler.CheckPosition].

@@ -39,7 +39,8 @@ type Source struct {
 	Seed    uint64 `json:"seed"` // 0 without Shuffle
 }
 
-func (s Source) String() string {
+// describe returns s for messages.
+func (s Source) describe() string {
 	if !s.Shuffle {
 		return fmt.Sprintf("%d samples in their order", s.Len)
 	}
@@ -66,8 +67,8 @@ type Share struct {
 	After Position
 }
 
-// Check returns an error if the sampler's fields are invalid.
-func (s Sampler) Check() error {
+// check returns an error if the sampler's fields are invalid.
+func (s Sampler) check() error {
 	switch {
 	case s.Batch < 1:
 		return fmt.Errorf("data: batches of %d samples, want at least 1", s.Batch)
@@ -96,7 +97,7 @@ func (s Sampler) Begin(epoch int) Position { return Position{Epoch: epoch, Sourc
 // a position in another order, so that some samples would be used twice and others never.
 func (s Sampler) CheckPosition(p Position) error {
 	if mine := s.source(); p.Source != (Source{}) && p.Source != mine {
-		return fmt.Errorf("data: epoch %d, sample %d is a position in %v, the loader has %v: want the same data set, Shuffle and Seed", p.Epoch, p.Sample, p.Source, mine)
+		return fmt.Errorf("data: epoch %d, sample %d is a position in %s, the loader has %s: want the same data set, Shuffle and Seed", p.Epoch, p.Sample, p.Source.describe(), mine.describe())
 	}
 	if p.Epoch < 0 || p.Sample < 0 || p.Sample > s.Len {
 		return fmt.Errorf("data: cannot resume at epoch %d, sample %d of %d", p.Epoch, p.Sample, s.Len)
@@ -104,11 +105,8 @@ func (s Sampler) CheckPosition(p Position) error {
 	return nil
 }
 
-// Steps returns the number of global batches of an epoch. With Uneven, some ranks may have no samples in
-// the last one.
-func (s Sampler) Steps() int { return s.StepsFrom(Position{}) }
-
-// StepsFrom returns the number of global batches from a position to the end of its epoch.
+// StepsFrom returns the number of global batches from a position to the end of its epoch. With Uneven, some ranks may
+// have no samples in the last one.
 func (s Sampler) StepsFrom(p Position) int {
 	global, left := s.Batch*s.Size, s.Len-p.Sample
 	if s.LastBatch == Drop {
@@ -117,9 +115,9 @@ func (s Sampler) StepsFrom(p Position) int {
 	return (left + global - 1) / global
 }
 
-// Order returns the order of an epoch's samples: their indices, shuffled by Fisher–Yates with the generator
+// order returns the order of an epoch's samples: their indices, shuffled by Fisher–Yates with the generator
 // PCG, seeded by Seed and the epoch.
-func (s Sampler) Order(epoch int) []int {
+func (s Sampler) order(epoch int) []int {
 	order := make([]int, s.Len)
 	for i := range order {
 		order[i] = i
@@ -140,7 +138,7 @@ func (s Sampler) Order(epoch int) []int {
 // caller may keep the indices.
 func (s Sampler) Shares(from Position) iter.Seq[Share] {
 	return func(yield func(Share) bool) {
-		order := s.Order(from.Epoch)
+		order := s.order(from.Epoch)
 		for at := from.Sample; at < s.Len; {
 			global := min(s.Len-at, s.Batch*s.Size)
 			if global < s.Batch*s.Size && s.LastBatch == Drop {

@@ -25,7 +25,7 @@ func TestSamplerGivesEverySampleOnce(t *testing.T) {
 				for _, tail := range []LastBatch{Pad, Drop, Uneven} {
 					for _, shuffle := range []bool{false, true} {
 						s := Sampler{Len: n, Size: size, Batch: batch, Shuffle: shuffle, Seed: 3, LastBatch: tail}
-						if s.Check() != nil {
+						if s.check() != nil {
 							continue
 						}
 						t.Run(fmt.Sprintf("%d/%d/%d/%d/%v", n, size, batch, tail, shuffle), func(t *testing.T) {
@@ -129,12 +129,12 @@ func TestSamplerResumesAtAnotherNumberOfRanks(t *testing.T) {
 func TestSamplerOrderDependsOnSeedAndEpoch(t *testing.T) {
 	s := Sampler{Len: 1000, Shuffle: true, Seed: 1}
 	again := s
-	if !slices.Equal(s.Order(3), again.Order(3)) {
+	if !slices.Equal(s.order(3), again.order(3)) {
 		t.Error("the same seed and epoch gave two orders")
 	}
 	other := Sampler{Len: 1000, Shuffle: true, Seed: 2}
-	for name, order := range map[string][]int{"epoch": s.Order(4), "seed": other.Order(3)} {
-		if slices.Equal(s.Order(3), order) {
+	for name, order := range map[string][]int{"epoch": s.order(4), "seed": other.order(3)} {
+		if slices.Equal(s.order(3), order) {
 			t.Errorf("another %s gave the same order", name)
 		}
 	}
@@ -142,7 +142,7 @@ func TestSamplerOrderDependsOnSeedAndEpoch(t *testing.T) {
 
 // The order of a seed is fixed, because a later version may resume a run.
 func TestSamplerOrderIsFixed(t *testing.T) {
-	got := Sampler{Len: 10, Shuffle: true, Seed: 42}.Order(7)
+	got := Sampler{Len: 10, Shuffle: true, Seed: 42}.order(7)
 	if want := []int{2, 9, 1, 0, 5, 3, 6, 8, 4, 7}; !slices.Equal(got, want) {
 		t.Errorf("order %v, want %v", got, want)
 	}
@@ -155,7 +155,7 @@ func TestSamplerCheck(t *testing.T) {
 		"data: fewer samples (3) than ranks (4)":      {Len: 3, Size: 4, Batch: 1},
 		"data: 100 samples, want at least one batch of 64 for each of 2 ranks with LastBatch Drop": {Len: 100, Size: 2, Batch: 64, LastBatch: Drop},
 	} {
-		if err := s.Check(); err == nil || err.Error() != want {
+		if err := s.check(); err == nil || err.Error() != want {
 			t.Errorf("%+v: %v, want %s", s, err, want)
 		}
 	}
