@@ -252,7 +252,7 @@ func (p *pass) through(n *node) (err error) {
 		}
 		p.drop(n)
 	}()
-	if f, ok := n.fn.(Preparer); ok {
+	if f, ok := n.fn.(preparer); ok {
 		if k, ok := f.(keeper); !ok || !k.keepsGradient() {
 			if err := p.unshare(n); err != nil {
 				return err

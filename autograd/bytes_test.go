@@ -13,7 +13,7 @@ func TestBytes(t *testing.T) {
 	dev := newDevice(t)
 	for _, v := range []*autograd.Variable{
 		autograd.FromSlice(dev, []float32{1, -2.5, 0, 1e30, 7, 8}, 2, 3), autograd.FromSlice(dev, []float64{0.1}), autograd.Scalar(dev, 3),
-		autograd.FromLabels(dev, []int64{-1, 1 << 60}), autograd.Zeros(dev, device.Int64), autograd.Zeros(dev, device.BFloat16, 3),
+		autograd.FromSlice(dev, []int64{-1, 1 << 60}), autograd.Zeros(dev, device.Int64), autograd.Zeros(dev, device.BFloat16, 3),
 		autograd.Zeros(dev, device.Float32, 0, 4),
 	} {
 		data, err := v.Bytes(t.Context())

@@ -50,7 +50,7 @@ func TestCast(t *testing.T) {
 		t.Error("a variable of the type already is another one")
 	}
 	panics[*device.DTypeError](t, func() { autograd.Cast(x, device.Int64) })
-	panics[*device.DTypeError](t, func() { autograd.Cast(autograd.FromLabels(dev, []int64{1}), device.Float32) })
+	panics[*device.DTypeError](t, func() { autograd.Cast(autograd.FromSlice(dev, []int64{1}), device.Float32) })
 }
 
 // A 16-bit leaf rounds each sum of gradients once, and the factor of a sink along with the last sum.

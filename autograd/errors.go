@@ -44,21 +44,10 @@ func (e *GraphError) Error() string {
 	return fmt.Sprintf("autograd: %s of %s: %s", e.Call, e.Variable, e.Reason)
 }
 
-// AxisError is the panic value of an axis that the variable does not have.
-type AxisError struct {
-	Op    string
-	Axis  int
-	Shape device.Shape
-}
-
-func (e *AxisError) Error() string {
-	return fmt.Sprintf("autograd: %s: axis %d of shape %v, which has axes %d to %d", e.Op, e.Axis, e.Shape, -len(e.Shape), len(e.Shape)-1)
-}
-
 // axisOf returns the index of an axis, which is negative if it counts from the end.
 func axisOf(op string, axis int, shape device.Shape) int {
 	if axis < -len(shape) || axis >= len(shape) {
-		panic(&AxisError{Op: op, Axis: axis, Shape: slices.Clone(shape)})
+		panic(&device.ShapeError{Op: op, A: slices.Clone(shape), Want: fmt.Sprintf("a shape with an axis %d", axis)})
 	}
 	if axis < 0 {
 		axis += len(shape)

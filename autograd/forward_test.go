@@ -37,10 +37,10 @@ func TestForward(t *testing.T) {
 		{"Mean to [1 3]", autograd.Mean(x, 1, 3), device.Shape{1, 3}, []float64{2.5, 3.5, 4.5}},
 		{"MatMulT", autograd.MatMulT(x, false, x, true), device.Shape{2, 2}, []float64{14, 32, 32, 77}},
 		{"MSELoss", autograd.MSELoss(x, autograd.Zeros(dev, device.Float32, 2, 3)), device.Shape{}, []float64{91. / 6}},
-		{"CrossEntropyLoss", autograd.CrossEntropyLoss(autograd.Log(x), autograd.FromLabels(dev, []int64{2, 0})), device.Shape{}, []float64{-(ln(3./6) + ln(4./15)) / 2}},
+		{"CrossEntropyLoss", autograd.CrossEntropyLoss(autograd.Log(x), autograd.FromSlice(dev, []int64{2, 0})), device.Shape{}, []float64{-(ln(3./6) + ln(4./15)) / 2}},
 		{"Softmax", autograd.Softmax(autograd.Log(x), 0), device.Shape{2, 3}, []float64{1. / 5, 2. / 7, 3. / 9, 4. / 5, 5. / 7, 6. / 9}},
 		{"LogSoftmax", autograd.LogSoftmax(autograd.Log(x), -1), device.Shape{2, 3}, []float64{ln(1. / 6), ln(2. / 6), ln(3. / 6), ln(4. / 15), ln(5. / 15), ln(6. / 15)}},
-		{"Labels", autograd.FromLabels(dev, []int64{3, 1}), device.Shape{2}, []float64{3, 1}},
+		{"Labels", autograd.FromSlice(dev, []int64{3, 1}), device.Shape{2}, []float64{3, 1}},
 
 		{"Reshape", autograd.Reshape(ids, -1, 2), device.Shape{3, 2}, []float64{1, 2, 3, 4, 5, 6}},
 		{"Flatten", autograd.Flatten(autograd.Reshape(ids, 1, 2, 3), 1), device.Shape{1, 6}, []float64{1, 2, 3, 4, 5, 6}},

@@ -33,8 +33,8 @@ type Function interface {
 	Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error
 }
 
-// Preparer is a [Function] with work that the gradients of its inputs share.
-type Preparer interface {
+// preparer is a [Function] with work that the gradients of its inputs share.
+type preparer interface {
 	Function
 	// Prepare is called once in each pass, before Backward. It may overwrite g: Backward then gets
 	// the overwritten g.

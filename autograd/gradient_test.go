@@ -106,11 +106,11 @@ func gradCases() (cases []gradCase) {
 	}
 	add("MSELoss", -1, 1, func(in variables) *autograd.Variable { return autograd.MSELoss(in[0], in[1]) }, device.Shape{2, 3}, device.Shape{2, 3})
 	add("CrossEntropyLoss", -2, 2, func(in variables) *autograd.Variable {
-		return autograd.CrossEntropyLoss(in[0], autograd.FromLabels(in[0].Device(), []int64{2, 0, 2, 3}))
+		return autograd.CrossEntropyLoss(in[0], autograd.FromSlice(in[0].Device(), []int64{2, 0, 2, 3}))
 	}, device.Shape{4, 5})
 	for _, lead := range []device.Shape{{4}, {2, 2}} {
 		add("LinearCrossEntropyLoss", -2, 2, func(in variables) *autograd.Variable {
-			labels := autograd.Reshape(autograd.FromLabels(in[0].Device(), []int64{2, 0, 2, 3}), lead...)
+			labels := autograd.Reshape(autograd.FromSlice(in[0].Device(), []int64{2, 0, 2, 3}), lead...)
 			return autograd.LinearCrossEntropyLoss(in[0], in[1], labels, nil)
 		}, append(append(device.Shape{}, lead...), 3), device.Shape{5, 3})
 	}

@@ -42,7 +42,7 @@ func TestLinearCrossEntropyLoss(t *testing.T) {
 		run := func(loss headed) (l float64, grads [2][]float64) {
 			x := autograd.FromSlice(dev, xs, c.m, c.k).RequireGrad()
 			w := autograd.FromSlice(dev, ws, c.n, c.k).RequireGrad()
-			y := autograd.MulScalar(loss(autograd.AddScalar(x, 0.5), w, autograd.FromLabels(dev, labels)), 3)
+			y := autograd.MulScalar(loss(autograd.AddScalar(x, 0.5), w, autograd.FromSlice(dev, labels)), 3)
 			if c.m < 100 || testkit.IsLong() {
 				mustRetain(t, y)
 			}
@@ -94,7 +94,7 @@ func TestLinearCrossEntropyLossTakesLittleMemory(t *testing.T) {
 func TestLinearCrossEntropyLossOfNothing(t *testing.T) {
 	dev := newDevice(t)
 	x, w := autograd.Zeros(dev, device.Float64, 0, 2).RequireGrad(), autograd.Zeros(dev, device.Float64, 3, 2).RequireGrad()
-	loss := autograd.LinearCrossEntropyLoss(x, w, autograd.FromLabels(dev, nil), nil)
+	loss := autograd.LinearCrossEntropyLoss(x, w, autograd.FromSlice[int64](dev, nil), nil)
 	mustBackward(t, loss)
 	if l := loss.Item(); l == l {
 		t.Errorf("the loss of no rows is %v", l)
@@ -102,12 +102,12 @@ func TestLinearCrossEntropyLossOfNothing(t *testing.T) {
 	near(t, "the gradient of a loss of nothing", read(t, w.Grad()), make([]float64, 6), 0)
 	x = autograd.FromSlice(dev, []float64{1, 2}, 1, 2).RequireGrad()
 	autograd.NoGrad(dev, func() {
-		if l := autograd.LinearCrossEntropyLoss(x, w, autograd.FromLabels(dev, []int64{1}), nil).Item(); math.Abs(l-math.Log(3)) > 1e-15 {
+		if l := autograd.LinearCrossEntropyLoss(x, w, autograd.FromSlice(dev, []int64{1}), nil).Item(); math.Abs(l-math.Log(3)) > 1e-15 {
 			t.Errorf("without a graph the loss is %v, want %v", l, math.Log(3))
 		}
 	})
 	w.Freeze()
-	loss = autograd.LinearCrossEntropyLoss(x, w, autograd.FromLabels(dev, []int64{1}), nil)
+	loss = autograd.LinearCrossEntropyLoss(x, w, autograd.FromSlice(dev, []int64{1}), nil)
 	w.RequireGrad()
 	if err := loss.Backward(nil); err == nil {
 		t.Error("a matrix that was frozen got a gradient")
@@ -134,7 +134,7 @@ func TestLinearCrossEntropyLossOverwrites(t *testing.T) {
 // retained result, of a result from outside a Checkpoint, and all memory if no gradient is computed.
 func TestLinearCrossEntropyLossKeeps(t *testing.T) {
 	dev := newDevice(t)
-	w, labels := autograd.FromSlice(dev, []float64{1, 2, 3, 4}, 2, 2).RequireGrad(), autograd.FromLabels(dev, []int64{1})
+	w, labels := autograd.FromSlice(dev, []float64{1, 2, 3, 4}, 2, 2).RequireGrad(), autograd.FromSlice(dev, []int64{1})
 	leaf := func() *autograd.Variable { return autograd.FromSlice(dev, []float64{5, 6}, 1, 2).RequireGrad() }
 	result := func() *autograd.Variable { return autograd.MulScalar(leaf(), 1) }
 	loss := func(x *autograd.Variable) *autograd.Variable { return inPlace(x, w, labels) }

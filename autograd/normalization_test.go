@@ -95,7 +95,7 @@ func normalizationCases() (cases []gradCase) {
 func TestCheckpointedBatchNormTracksOnce(t *testing.T) {
 	dev := newDevice(t)
 	o := autograd.BatchNormOptions{
-		Mean: autograd.FromSlice(dev, []float64{0}), Variance: autograd.FromSlice(dev, []float64{1}), Batches: autograd.FromLabels(dev, []int64{0}), Momentum: 0.5,
+		Mean: autograd.FromSlice(dev, []float64{0}), Variance: autograd.FromSlice(dev, []float64{1}), Batches: autograd.FromSlice(dev, []int64{0}), Momentum: 0.5,
 	}
 	x := autograd.FromSlice(dev, []float64{1, 3}, 2, 1).RequireGrad()
 	f := func(x *autograd.Variable) *autograd.Variable { return autograd.BatchNorm(x, nil, nil, &o) }

@@ -16,9 +16,9 @@ type adder interface {
 	addsAddend()
 }
 
-// keeper is a [Preparer] that can tell that Prepare does not overwrite the gradient of the result.
+// keeper is a [preparer] that can tell that Prepare does not overwrite the gradient of the result.
 type keeper interface {
-	Preparer
+	preparer
 	keepsGradient() bool
 }
 

@@ -30,16 +30,11 @@ func Scalar(dev device.Device, v float32) *Variable {
 	return copyIn(dev, "Scalar", []float32{v}, device.Shape{})
 }
 
-// FromSlice returns a leaf that holds a copy of data: numbers, int64 indices, or a mask of uint8.
+// FromSlice returns a leaf that holds a copy of data: numbers, int64 indices or labels, or a mask of uint8.
 // Without a shape it has one axis. FromSlice panics with a [*device.ShapeError] if the shape does not
 // have len(data) elements.
 func FromSlice[T float32 | float64 | int64 | uint8](dev device.Device, data []T, shape ...int) *Variable {
 	return copyIn(dev, "FromSlice", data, shape)
-}
-
-// FromLabels returns an int64 leaf of one axis that holds a copy of labels, for [CrossEntropyLoss].
-func FromLabels(dev device.Device, labels []int64) *Variable {
-	return copyIn(dev, "FromLabels", labels, nil)
 }
 
 // FromBytes returns a leaf of the given type and shape that holds a copy of data, which

@@ -85,7 +85,7 @@ func TestVersionsGuardWhatBackwardReads(t *testing.T) {
 	if guarded < 500 {
 		t.Errorf("%d writes matter", guarded)
 	}
-	labels := autograd.FromLabels(dev, []int64{1})
+	labels := autograd.FromSlice(dev, []int64{1})
 	loss := autograd.CrossEntropyLoss(autograd.Zeros(dev, device.Float32, 1, 3).RequireGrad(), labels)
 	labels.BumpVersion()
 	panics[*autograd.ModifiedError](t, func() { loss.Backward(nil) })

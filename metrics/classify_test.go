@@ -19,7 +19,7 @@ func TestClassification(t *testing.T) {
 		2, 2, 2,
 		0, 9, float32(math.NaN()),
 	}, 4, 3)
-	labels := autograd.FromLabels(dev, []int64{0, 2, 1, 1})
+	labels := autograd.FromSlice(dev, []int64{0, 2, 1, 1})
 	for k, want := range map[int]int{1: 1, 2: 3, 3: 3} {
 		if got, err := Correct(t.Context(), logits, labels, k); err != nil || got != want {
 			t.Errorf("%d rows have their label among the first %d, want %d: %v", got, k, want, err)
@@ -50,8 +50,8 @@ func TestClassification(t *testing.T) {
 		t.Errorf("%v, want an error with the shape and the number of classes", err)
 	}
 	for want, labels := range map[string]*autograd.Variable{
-		"row 1 has label 3, want 0 to 2": autograd.FromLabels(dev, []int64{0, 3, 0, 0}),
-		"want [n classes] and [n]":              autograd.FromLabels(dev, []int64{0, 1}),
+		"row 1 has label 3, want 0 to 2": autograd.FromSlice(dev, []int64{0, 3, 0, 0}),
+		"want [n classes] and [n]":       autograd.FromSlice(dev, []int64{0, 1}),
 	} {
 		if err := c.Add(t.Context(), logits, labels); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want an error with %q", err, want)

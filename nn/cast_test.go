@@ -117,7 +117,7 @@ func TestLinearComputesInItsType(t *testing.T) {
 // except for one rounding: even the gradient of a nearly certain prediction is not lost.
 func TestLossesOfHalfTypes(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})
-	labels := autograd.FromLabels(dev, []int64{0, 1})
+	labels := autograd.FromSlice(dev, []int64{0, 1})
 	for _, dt := range []device.DType{device.BFloat16, device.Float16} {
 		for name, loss := range map[string]func(x *autograd.Variable) *autograd.Variable{
 			"cross entropy": func(x *autograd.Variable) *autograd.Variable { return nn.CrossEntropyLoss(x, labels, nil) },

@@ -18,7 +18,7 @@ func Example() {
 		return
 	}
 	x := autograd.FromSlice(dev, []float32{1, 2, 3, 4, 5, 6, 7, 8}, 2, 4)
-	labels := autograd.FromLabels(dev, []int64{0, 2})
+	labels := autograd.FromSlice(dev, []int64{0, 2})
 	logits := net.Forward(x)
 	if err := nn.CrossEntropyLoss(logits, labels, nil).Backward(nil); err != nil {
 		fmt.Println(err)

@@ -164,7 +164,7 @@ type CrossEntropyOptions struct {
 }
 
 // CrossEntropyLoss returns the mean over rows of -log(softmax(logits)[label]). logits are [N C] with labels
-// int64 [N], or [N C d1 ...] with labels [N d1 ...] and softmax along axis 1 (see [autograd.FromLabels]).
+// int64 [N], or [N C d1 ...] with labels [N d1 ...] and softmax along axis 1 (see [autograd.FromSlice]).
 // The result is a scalar unless opts chooses another reduction. The mean is NaN if there are no rows or all
 // are ignored. For 16-bit logits the loss is computed in Float32 and has that type: in 16 bits, 1 minus a
 // probability near 1 would be 0, and so would the gradient. For the logits of a vocabulary,
@@ -226,7 +226,7 @@ func likelihood(op string, x, labels *autograd.Variable, o CrossEntropyOptions) 
 	shape := labels.Shape()
 	var ignored *autograd.Variable
 	if o.IgnoreIndex != nil {
-		ignored = autograd.Equal(labels, autograd.FromLabels(labels.Device(), []int64{*o.IgnoreIndex}))
+		ignored = autograd.Equal(labels, autograd.FromSlice(labels.Device(), []int64{*o.IgnoreIndex}))
 		labels = autograd.MaskedFill(labels, ignored, 0)
 	}
 	// counted returns v with 0 where the label is ignored.

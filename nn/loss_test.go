@@ -153,7 +153,7 @@ func TestLosses(t *testing.T) {
 		operands := func(x []float64) (v variables) {
 			for _, in := range in {
 				if in.Integers != nil {
-					v = append(v, autograd.FromLabels(dev, in.Integers))
+					v = append(v, autograd.FromSlice(dev, in.Integers))
 				} else {
 					v = append(v, autograd.FromSlice(dev, in.Numbers, in.Shape...))
 				}
@@ -198,7 +198,7 @@ func TestLosses(t *testing.T) {
 		[]float64{nn.KLDivLoss(x, target, &nn.KLDivOptions{Reduction: nn.ReduceSum}).Item() / 2}, 1e-12)
 	// The classes are the second axis, whatever axes follow.
 	image := nn.CrossEntropyLoss(autograd.Reshape(autograd.Transpose(x, 0, 1), 1, 3, 2), autograd.FromSlice(dev, []int64{1, 2}, 1, 2), nil)
-	near(t, "CrossEntropyLoss of an image", read(t, image), read(t, nn.CrossEntropyLoss(x, autograd.FromLabels(dev, []int64{1, 2}), nil)), 1e-12)
+	near(t, "CrossEntropyLoss of an image", read(t, image), read(t, nn.CrossEntropyLoss(x, autograd.FromSlice(dev, []int64{1, 2}), nil)), 1e-12)
 }
 
 func TestLossesArePyTorchs(t *testing.T) {
@@ -221,7 +221,7 @@ func TestLossesArePyTorchs(t *testing.T) {
 func TestLossMisfits(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})
 	x, y := autograd.Zeros(dev, device.Float32, 2, 3), autograd.Zeros(dev, device.Float32, 3)
-	labels := autograd.FromLabels(dev, []int64{1, 2, 0})
+	labels := autograd.FromSlice(dev, []int64{1, 2, 0})
 	for name, f := range map[string]func(){
 		"MSELoss":           func() { nn.MSELoss(x, y, &nn.LossOptions{Reduction: nn.ReduceSum}) },
 		"L1Loss":            func() { nn.L1Loss(x, y, nil) },
@@ -240,7 +240,7 @@ func TestLossMisfits(t *testing.T) {
 			t.Errorf("%s: panic with %v, want a ShapeError of its name", name, e)
 		}
 	}
-	logits, bad := autograd.Zeros(dev, device.Float32, 2, 3), autograd.FromLabels(dev, []int64{1, -1})
+	logits, bad := autograd.Zeros(dev, device.Float32, 2, 3), autograd.FromSlice(dev, []int64{1, -1})
 	images, badRow := autograd.Zeros(dev, device.Float32, 1, 3, 2), autograd.Reshape(bad, 1, 2)
 	for op, fs := range map[string][]func(){
 		"CrossEntropyLoss": {func() { nn.CrossEntropyLoss(logits, bad, nil) }, func() { nn.CrossEntropyLoss(images, badRow, nil) }},

@@ -43,7 +43,7 @@ func TestParityWithPyTorch(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})
 	x := autograd.FromSlice(dev, want.X, len(want.Labels), 5)
 	y := autograd.FromSlice(dev, want.Y, len(want.Labels), 3)
-	labels := autograd.FromLabels(dev, want.Labels)
+	labels := autograd.FromSlice(dev, want.Labels)
 
 	run := func(name string, want64 training, loss func(pred *autograd.Variable) *autograd.Variable) {
 		f64 := nn.LinearOptions{DType: device.Float64}

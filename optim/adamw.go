@@ -1,9 +1,7 @@
 package optim
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
@@ -30,7 +28,7 @@ type AdamWOptions struct {
 	// PyTorch's default is 0.01.
 	WeightDecay float64
 	// Coupled adds WeightDecay times the parameter to the gradient instead. This is
-	// torch.optim.Adam: see [NewAdam].
+	// torch.optim.Adam.
 	Coupled bool
 	// AMSGrad divides by the root of the largest mean squared gradient so far instead of the current
 	// one. It cannot change later.
@@ -97,18 +95,6 @@ func NewAdamW(params []*nn.Parameter, opts *AdamWOptions, more ...AdamWGroup) (*
 		o.all = append(o.all, &group)
 	}
 	return o, nil
-}
-
-// NewAdam returns an optimizer with the update rule of torch.optim.Adam: it is NewAdamW with Coupled
-// set in opts and in more.
-func NewAdam(params []*nn.Parameter, opts *AdamWOptions, more ...AdamWGroup) (*AdamW, error) {
-	o := *cmp.Or(opts, &AdamWOptions{})
-	o.Coupled = true
-	more = slices.Clone(more)
-	for i := range more {
-		more[i].Coupled = true
-	}
-	return NewAdamW(params, &o, more...)
 }
 
 // addAdamW adds the parameters of a group with the rule of AdamW.

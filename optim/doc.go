@@ -1,5 +1,4 @@
-// Package optim updates parameters from their gradients, with [SGD], [AdamW] (and [NewAdam]),
-// [RMSProp] or [Muon].
+// Package optim updates parameters from their gradients, with [SGD], [AdamW], [RMSProp] or [Muon].
 //
 //	opt, err := optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.1, Momentum: 0.9})
 //	if err != nil {

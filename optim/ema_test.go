@@ -46,7 +46,7 @@ func TestEMA(t *testing.T) {
 	w, again := nn.NewParameter("w", shared), nn.NewParameter("again", shared)
 	frozen := parameter(dev, "frozen", []float64{0.1})
 	frozen.Freeze()
-	count := nn.NewBuffer("count", autograd.FromLabels(dev, []int64{0}))
+	count := nn.NewBuffer("count", autograd.FromSlice(dev, []int64{0}))
 	m := holder{[]*nn.Parameter{w, again, frozen}, []*nn.Buffer{count}}
 	opt := must.New(optim.NewSGD([]*nn.Parameter{w}, &optim.SGDOptions{LR: lr}))
 	e := must.New(optim.NewEMA(m, opt, &optim.EMAOptions{Decay: decay}))

@@ -155,6 +155,5 @@ func LoadState(ctx context.Context, opt Optimizer, steps int, state map[string]*
 // stateModule is a module whose buffers are the state of an optimizer.
 type stateModule []*nn.Buffer
 
-func (m stateModule) Buffers() []*nn.Buffer                           { return m }
-func (m stateModule) Parameters() []*nn.Parameter                     { return nil }
-func (m stateModule) Forward(x *autograd.Variable) *autograd.Variable { return x }
+func (m stateModule) Buffers() []*nn.Buffer       { return m }
+func (m stateModule) Parameters() []*nn.Parameter { return nil }

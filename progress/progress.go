@@ -1,6 +1,6 @@
 // Package progress reports the progress of a training run on a terminal and in a file.
 //
-//	meter, err := progress.New(pg.Rank(), progress.Options{Steps: total, File: "run.jsonl"})
+//	meter, err := progress.New(pg.Rank(), &progress.Options{Steps: total, File: "run.jsonl"})
 //	if err != nil {
 //		return err
 //	}

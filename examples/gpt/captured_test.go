@@ -55,8 +55,8 @@ func trainSmall(t *testing.T, pg *comm.ProcessGroup, captured bool) (state []byt
 			ids[i] = int64((i*i + 7*n + 3*pg.Rank()) % c.vocab)
 		}
 		opt.SetLR(0.01 / float64(n+1))
-		in := autograd.Reshape(autograd.FromLabels(dev, ids[:batch*c.context]), batch, c.context)
-		next := autograd.Reshape(autograd.FromLabels(dev, ids[1:1+batch*c.context]), batch, c.context)
+		in := autograd.Reshape(autograd.FromSlice(dev, ids[:batch*c.context]), batch, c.context)
+		next := autograd.Reshape(autograd.FromSlice(dev, ids[1:1+batch*c.context]), batch, c.context)
 		loss, err := step(in, next)
 		if err != nil {
 			return nil, fmt.Errorf("step %d: %w", n, err)

@@ -261,7 +261,7 @@ func generate(ctx context.Context, net *gpt, dev device.Device, c config) error 
 		var err error
 		autograd.NoGrad(dev, func() {
 			in := ids[max(0, len(ids)-c.context):]
-			y := net.Forward(autograd.Reshape(autograd.FromLabels(dev, in), 1, len(in)))
+			y := net.Forward(autograd.Reshape(autograd.FromSlice(dev, in), 1, len(in)))
 			logits, err = autograd.Slice(y, 1, len(in)-1, len(in), 1).Read(ctx)
 		})
 		if err != nil {

@@ -156,8 +156,8 @@ func (p pytorch) compare(t *testing.T, c config, pg *comm.ProcessGroup) error {
 				ids, next = append(ids, int64(tokens[at+j])), append(next, int64(tokens[at+j+1]))
 			}
 		}
-		in := autograd.Reshape(autograd.FromLabels(dev, ids), each, c.context)
-		out := autograd.Reshape(autograd.FromLabels(dev, next), each, c.context)
+		in := autograd.Reshape(autograd.FromSlice(dev, ids), each, c.context)
+		out := autograd.Reshape(autograd.FromSlice(dev, next), each, c.context)
 		if step == 0 {
 			autograd.NoGrad(dev, func() { logitsOff, err = p.off(0, net.Forward(in), "logits", pg.Rank()*len(ids)*c.vocab) })
 			if err != nil {

@@ -273,7 +273,7 @@ func fixedBatch(dev device.Device, c config) (x, labels *autograd.Variable, err 
 		for i := range ids {
 			ids[i] = rng.Int64N(int64(c.classes))
 		}
-		return autograd.FromSlice(dev, pixels, *batch, *size, *size, 3).Retain(), autograd.FromLabels(dev, ids).Retain(), nil
+		return autograd.FromSlice(dev, pixels, *batch, *size, *size, 3).Retain(), autograd.FromSlice(dev, ids).Retain(), nil
 	}
 	f, err := safetensors.Open(*batchFile)
 	if err != nil {

@@ -161,7 +161,7 @@ func load[T float32 | float64](rec *recording, pg *comm.ProcessGroup) ([][]micro
 	if rec.Loss == "cross_entropy" {
 		var labels []int64
 		labels, err = read[int64](rec, "y")
-		y = func(from int) *autograd.Variable { return autograd.FromLabels(dev, labels[from:][:rows]) }
+		y = func(from int) *autograd.Variable { return autograd.FromSlice(dev, labels[from:][:rows]) }
 	}
 	if err != nil {
 		return nil, err

@@ -69,7 +69,7 @@ func labels(x *autograd.Variable, label int64) *autograd.Variable {
 	for i := range all {
 		all[i] = label
 	}
-	return autograd.FromLabels(x.Device(), all)
+	return autograd.FromSlice(x.Device(), all)
 }
 
 // first returns the first column of y.
