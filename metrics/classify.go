@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
 )
 
 // A Confusion is a confusion matrix: Confusion[label][predicted] is the number of samples of class label
@@ -33,25 +34,19 @@ func (c Confusion) Add(ctx context.Context, logits, labels *autograd.Variable) e
 	})
 }
 
-// Metrics returns the matrix, row by row, for [Reduce]. Pass the result, the matrix summed over the ranks,
-// to SetResults.
-func (c Confusion) Metrics() []Metric {
-	var out []Metric
+// Reduce replaces the matrix by its sum over the ranks. All ranks call it, as [Reduce].
+func (c Confusion) Reduce(ctx context.Context, pg *comm.ProcessGroup) error {
+	var counts []Metric
 	for _, row := range c {
 		for _, n := range row {
-			out = append(out, Count(n))
+			counts = append(counts, Count(n))
 		}
 	}
-	return out
-}
-
-// SetResults replaces the matrix by the results of [Reduce] for Metrics.
-func (c Confusion) SetResults(results []Result) {
-	for label, row := range c {
-		for said := range row {
-			row[said] = results[label*len(row)+said].Count
-		}
+	results, err := Reduce(ctx, pg, counts...)
+	for i, r := range results {
+		c[i/len(c)][i%len(c)] = r.Count
 	}
+	return err
 }
 
 // Accuracy returns the fraction of samples whose predicted class is the true one, NaN

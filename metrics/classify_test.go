@@ -1,13 +1,16 @@
 package metrics
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/internal/testkit/commtest"
 )
 
 func TestClassification(t *testing.T) {
@@ -38,14 +41,13 @@ func TestClassification(t *testing.T) {
 	if got := NewConfusion(2).Accuracy(); !math.IsNaN(got) {
 		t.Errorf("accuracy %v of no samples, want NaN", got)
 	}
-	results := make([]Result, 9)
-	for i := range results {
-		results[i].Count = 10 * i
-	}
-	if c.SetResults(results); c[2][1] != 70 || len(c.Metrics()) != 9 {
-		t.Errorf("%d samples of class 2 were said to be of class 1, want 70", c[2][1])
-	}
-
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		mine := Confusion{{1, 2}, {3, pg.Rank()}}
+		if err := mine.Reduce(t.Context(), pg); err != nil || !slices.EqualFunc(mine, Confusion{{2, 4}, {6, 1}}, slices.Equal) {
+			return fmt.Errorf("the sum is %v, %v", mine, err)
+		}
+		return nil
+	})
 	if err := NewConfusion(2).Add(t.Context(), logits, labels); err == nil || !strings.Contains(err.Error(), "[4 3] for a confusion matrix of 2 classes") {
 		t.Errorf("%v, want an error with the shape and the number of classes", err)
 	}

@@ -33,8 +33,7 @@ func (k kind) String() string {
 }
 
 // Mean is a mean over count samples of this rank. Reduce returns the mean over the samples of all ranks,
-// NaN if there are none. It ignores the value of a mean over no samples. Mean panics with a [*CountError]
-// if count is negative.
+// NaN if there are none. It ignores the value of a mean over no samples. Mean panics if count is negative.
 func Mean(x float64, count int) Metric { return Metric{mean, x, validCount(count)} }
 
 // Sum is a number that Reduce sums over the ranks.
@@ -46,22 +45,14 @@ func Min(x float64) Metric { return Metric{lowest, x, 1} }
 // Max is a number of which Reduce returns the maximum over the ranks.
 func Max(x float64) Metric { return Metric{highest, x, 1} }
 
-// Count is an integer that Reduce sums over the ranks, exactly. Count panics with a [*CountError] if n is
-// negative.
+// Count is an integer that Reduce sums over the ranks, exactly. Count panics if n is negative.
 func Count(n int) Metric { return Metric{counted, 0, validCount(n)} }
 
 func validCount(count int) int64 {
 	if count < 0 {
-		panic(&CountError{count})
+		panic(fmt.Errorf("metrics: count %d, want 0 or more", count))
 	}
 	return int64(count)
-}
-
-// CountError is the panic value of a negative number of samples.
-type CountError struct{ Count int }
-
-func (e *CountError) Error() string {
-	return fmt.Sprintf("metrics: count %d, want 0 or more", e.Count)
 }
 
 // Result is a reduced Metric.
