@@ -86,7 +86,7 @@ func saveBesideSteps(t *testing.T, pg *comm.ProcessGroup, kind string) error {
 		return err
 	}
 	slow := slowDisk{open: make(chan struct{})}
-	m, err := Open(pg, dir, &Options{Async: true})
+	m, err := Open(t.Context(), pg, dir, &Options{Async: true})
 	if err != nil {
 		return err
 	}
@@ -188,7 +188,7 @@ func TestAsyncErrors(t *testing.T) {
 
 // resumedAt resumes a state and returns the step.
 func resumedAt(ctx context.Context, pg *comm.ProcessGroup, dir string, s State) (int, error) {
-	m, err := Open(pg, dir, nil)
+	m, err := Open(ctx, pg, dir, nil)
 	if err != nil {
 		return 0, err
 	}
@@ -265,7 +265,7 @@ func TestCloseReturnsDespiteADeadRank(t *testing.T) {
 						opened.Done()
 						return
 					}
-					m, err := Open(pg, dir, &Options{Async: true, Timeout: time.Minute})
+					m, err := Open(t.Context(), pg, dir, &Options{Async: true, Timeout: time.Minute})
 					opened.Done()
 					if err != nil {
 						t.Error(err)
@@ -357,7 +357,7 @@ func TestRankValuesAreRestored(t *testing.T) {
 			scaler := must.New(amp.NewScaler(nil))
 			value, h := 100+pg.Rank(), &hook{map[string]device.Tensor{"unsent": tensor(float32(100 + pg.Rank()))}}
 			s := State{Model: net, Hook: h, Values: map[string]any{"scaler": scaler}, RankValues: map[string]any{"value": &value}}
-			m, err := Open(pg, dir, nil)
+			m, err := Open(t.Context(), pg, dir, nil)
 			if err != nil {
 				return err
 			}
@@ -400,7 +400,7 @@ func TestValuesThatAreNotFinite(t *testing.T) {
 	}
 	dir := t.TempDir()
 	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
-		m, err := Open(pg, dir, nil)
+		m, err := Open(t.Context(), pg, dir, nil)
 		if err != nil {
 			return err
 		}
@@ -438,7 +438,7 @@ func TestTypesAreConverted(t *testing.T) {
 			if err := nn.Place(net, pg.Device(), uint64(dt)); err != nil {
 				return err
 			}
-			m, err := Open(pg, dir, nil)
+			m, err := Open(t.Context(), pg, dir, nil)
 			if err != nil {
 				return err
 			}

@@ -94,7 +94,7 @@ func begin(pg *comm.ProcessGroup, dir, kind string, seed uint64, o Options) (*ru
 	if err != nil {
 		return nil, nil, err
 	}
-	m, err := Open(pg, dir, &o)
+	m, err := Open(context.Background(), pg, dir, &o)
 	return r, m, err
 }
 

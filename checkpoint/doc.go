@@ -1,7 +1,7 @@
 // Package checkpoint saves and loads the state of a training run so that no crash loses the
 // last complete checkpoint.
 //
-//	ck, err := checkpoint.Open(pg, "run1", &checkpoint.Options{Keep: 3, Async: true})
+//	ck, err := checkpoint.Open(ctx, pg, "run1", &checkpoint.Options{Keep: 3, Async: true})
 //	if err != nil {
 //		return err
 //	}

@@ -76,7 +76,7 @@ func TestSaveFails(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			m, err := Open(pg, dir, &Options{Keep: 1})
+			m, err := Open(t.Context(), pg, dir, &Options{Keep: 1})
 			if err != nil {
 				return err
 			}
@@ -109,7 +109,7 @@ func TestOpenNamesTheRankThatSeesAnotherFolder(t *testing.T) {
 		if pg.Rank() == 1 {
 			dir = other
 		}
-		_, err := Open(pg, dir, nil)
+		_, err := Open(t.Context(), pg, dir, nil)
 		if err == nil || !strings.Contains(err.Error(), "rank 1: the folder on ") || !strings.Contains(err.Error(), "is not rank 0's") {
 			t.Errorf("rank %d: %v", pg.Rank(), err)
 		}

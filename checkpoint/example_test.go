@@ -45,7 +45,7 @@ func run(dir string) error {
 	if err != nil {
 		return err
 	}
-	manager, err := checkpoint.Open(groups[0], dir, &checkpoint.Options{Keep: 3})
+	manager, err := checkpoint.Open(ctx, groups[0], dir, &checkpoint.Options{Keep: 3})
 	if err != nil {
 		return err
 	}

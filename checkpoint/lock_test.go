@@ -30,7 +30,7 @@ func TestAFolderIsOfOneJob(t *testing.T) {
 			return err
 		}
 		for range 2 { // a job that was refused leaves the first one the owner
-			_, err = Open(pg, dir, &Options{grace: time.Nanosecond})
+			_, err = Open(t.Context(), pg, dir, &Options{grace: time.Nanosecond})
 			if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("process %d on ", os.Getpid())) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("rank %d: %v, want the process that uses the folder", pg.Rank(), err)
 			}
@@ -55,7 +55,7 @@ func TestAFolderIsOfOneJob(t *testing.T) {
 		if err := errors.Join(m.Close(), m.Close()); err != nil {
 			return err
 		}
-		second, err := Open(pg, dir, &Options{grace: time.Nanosecond})
+		second, err := Open(t.Context(), pg, dir, &Options{grace: time.Nanosecond})
 		if err != nil {
 			return err
 		}
@@ -91,7 +91,7 @@ func TestARestartedJobWaitsForTheOneBefore(t *testing.T) {
 		}
 	}), nil))
 	commtest.OnGoroutines(t, 2, &comm.Options{Log: log}, func(pg *comm.ProcessGroup) error {
-		m, err := Open(pg, dir, &Options{grace: time.Nanosecond})
+		m, err := Open(t.Context(), pg, dir, &Options{grace: time.Nanosecond})
 		if err != nil {
 			return err
 		}

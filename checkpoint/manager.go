@@ -74,14 +74,11 @@ var ErrClosed = errors.New("checkpoint: the manager is closed")
 // until Close, or until its process ends. If another job has locked it, Open waits for five seconds, because that
 // job may just have been killed, and returns an error that names it. For an earlier attempt of the same job, which
 // the launcher ends, Open waits for two minutes, but at most for half of the group's timeout.
-func Open(pg *comm.ProcessGroup, dir string, opts *Options) (*Manager, error) {
+func Open(ctx context.Context, pg *comm.ProcessGroup, dir string, opts *Options) (*Manager, error) {
 	if pg == nil {
 		return nil, fmt.Errorf("checkpoint: opening %s: %w", dir, comm.ErrNoGroup)
 	}
-	m := &Manager{pg: pg, dir: filepath.Clean(dir)}
-	if opts != nil {
-		m.o = *opts
-	}
+	m := &Manager{pg: pg, dir: filepath.Clean(dir), o: *cmp.Or(opts, &Options{})}
 	if m.fs = m.o.fs; m.fs == nil {
 		m.fs = disk{}
 	}
@@ -91,7 +88,7 @@ func Open(pg *comm.ProcessGroup, dir string, opts *Options) (*Manager, error) {
 	if m.o.phase == nil {
 		m.o.phase = func(string) {}
 	}
-	if err := m.open(context.Background()); err != nil { // the calls in open have their own deadlines
+	if err := m.open(ctx); err != nil {
 		if m.copying != nil {
 			m.copying.Close()
 		}
@@ -112,7 +109,7 @@ func (m *Manager) open(ctx context.Context) error {
 	if m.pg.Rank() == 0 && err == nil {
 		m.id = rand.Text()
 		if err = os.MkdirAll(m.dir, 0o777); err == nil {
-			err = m.lockFolder()
+			err = m.lockFolder(ctx)
 		}
 		if err == nil {
 			m.cleanUp() // must precede anything that another rank creates
@@ -141,12 +138,12 @@ const (
 )
 
 // lockFolder locks the folder for this manager.
-func (m *Manager) lockFolder() (err error) {
+func (m *Manager) lockFolder(ctx context.Context) (err error) {
 	me, isTold := newHolder(m.id), false
 	m.lock, err = lockFolder(m.dir, me, func(present holder) time.Duration {
 		patience := cmp.Or(m.o.grace, lockGrace)
 		switch isThisProcess := present.PID == me.PID && present.Host == me.Host; {
-		case m.pg.Failed():
+		case m.pg.Failed(), ctx.Err() != nil:
 			patience = 0
 		case me.Job != "" && me.Job == present.Job && !isThisProcess:
 			patience = min(attemptGrace, m.pg.Timeout()/2) // the other ranks wait for the group's timeout

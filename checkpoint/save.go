@@ -76,7 +76,7 @@ func (m *Manager) Save(ctx context.Context, step int, state State) error {
 		s.share.Err = err.Error()
 	}
 	m.writing = s
-	writeCtx, cancel := context.WithTimeout(context.Background(), m.o.Timeout) // not derived from ctx, which may end when Save returns
+	writeCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.o.Timeout) // ctx may end when Save returns
 	s.cancel = cancel
 	go func() {
 		defer close(s.done)

@@ -233,7 +233,7 @@ func TestTiedWeights(t *testing.T) {
 			if err := check(err); err != nil {
 				return err
 			}
-			ck, err := Open(pg, filepath.Join(dir, "run"), nil)
+			ck, err := Open(t.Context(), pg, filepath.Join(dir, "run"), nil)
 			if err != nil {
 				return err
 			}
@@ -346,7 +346,7 @@ func TestTypesThatDevicesDoNotHave(t *testing.T) {
 		if err := nn.Place(m, pg.Device(), 1); err != nil {
 			return err
 		}
-		ck, err := Open(pg, run, nil)
+		ck, err := Open(t.Context(), pg, run, nil)
 		if err != nil {
 			return err
 		}

@@ -41,7 +41,7 @@ func TestNilGroupReturnsErrNoGroup(t *testing.T) {
 		"Averager.Step":    func() error { return commhook.NewAverager(nil, nil).Step(t.Context(), nil) },
 		"amp.Scaler.Agree": func() error { return must.New(amp.NewScaler(nil)).Agree(t.Context(), nil) },
 		"engine.New":       func() error { _, err := buckets.New(t.Context(), nil, nil, nil); return err },
-		"checkpoint.Open":  func() error { _, err := checkpoint.Open(nil, dir, nil); return err },
+		"checkpoint.Open":  func() error { _, err := checkpoint.Open(t.Context(), nil, dir, nil); return err },
 		"train.Run":        func() error { return train.Run(t.Context(), nil, nil) },
 	} {
 		if err := f(); !errors.Is(err, comm.ErrNoGroup) || strings.Contains(err.Error(), "\n") {

@@ -311,7 +311,7 @@ func (r *run) resume(ctx context.Context) (err error) {
 	if keep == 0 {
 		keep = 3
 	}
-	if r.saver, err = checkpoint.Open(r.pg, r.Checkpoints, &checkpoint.Options{Keep: keep, RequireFinite: r.RequireFinite, Async: true}); err != nil {
+	if r.saver, err = checkpoint.Open(ctx, r.pg, r.Checkpoints, &checkpoint.Options{Keep: keep, RequireFinite: r.RequireFinite, Async: true}); err != nil {
 		return err
 	}
 	values := map[string]any{"position": &r.position, "generator": autograd.Generator(r.pg.Device())}

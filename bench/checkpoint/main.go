@@ -129,7 +129,7 @@ func measure(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	m, err := checkpoint.Open(pg, *dir, &checkpoint.Options{Keep: 1, Async: true})
+	m, err := checkpoint.Open(ctx, pg, *dir, &checkpoint.Options{Keep: 1, Async: true})
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@ func TestCheckpoint(t *testing.T) {
 	dir, empty := t.TempDir(), t.TempDir()
 	run, file, again := filepath.Join(dir, "run"), filepath.Join(dir, "model.safetensors"), filepath.Join(dir, "again")
 	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
-		m, err := checkpoint.Open(pg, run, &checkpoint.Options{})
+		m, err := checkpoint.Open(t.Context(), pg, run, &checkpoint.Options{})
 		if err != nil {
 			return err
 		}

@@ -143,7 +143,7 @@ func restore(ctx context.Context, pg *comm.ProcessGroup, net nn.Module, opt *opt
 	if err != nil && !errors.As(err, &lost) || *resume == "" {
 		return nil, step, err
 	}
-	saver, err = checkpoint.Open(pg, *resume, &checkpoint.Options{Keep: 3, Async: true})
+	saver, err = checkpoint.Open(ctx, pg, *resume, &checkpoint.Options{Keep: 3, Async: true})
 	if err != nil {
 		return nil, 0, err
 	}

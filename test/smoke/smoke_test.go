@@ -48,7 +48,7 @@ func train(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	saver, err := checkpoint.Open(pg, os.Args[1], nil)
+	saver, err := checkpoint.Open(ctx, pg, os.Args[1], nil)
 	if err != nil {
 		return err
 	}

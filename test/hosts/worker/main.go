@@ -53,7 +53,7 @@ func train(ctx context.Context) (err error) {
 	var saver *checkpoint.Manager
 	step := 0
 	if *resume != "" {
-		if saver, err = checkpoint.Open(pg, *resume, &checkpoint.Options{Keep: 2}); err != nil {
+		if saver, err = checkpoint.Open(ctx, pg, *resume, &checkpoint.Options{Keep: 2}); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, saver.Close()) }()
