@@ -43,7 +43,7 @@ type check struct {
 	scanned  device.Event // from then on hostFound is valid
 	overflow bool         // the result for the current step
 
-	recording *capture.Recording // the step that is being recorded and has used the check; else nil
+	capturing *capture.Step // the step that is being captured and has used the check; else nil
 }
 
 // scan enqueues a check of all gradients, of all ranks of the group, and a copy of the result to the
@@ -52,7 +52,7 @@ type check struct {
 func (c *check) scan(params []*nn.Parameter, group *comm.ProcessGroup) error {
 	dev := params[0].Var().Device()
 	if err := c.allocate(dev); err != nil {
-		if group != nil && c.recording == nil { // the other ranks would wait for this rank's byte
+		if group != nil && c.capturing == nil { // the other ranks would wait for this rank's byte
 			group.Abort(err)
 		}
 		return err
@@ -72,9 +72,9 @@ func (c *check) scan(params []*nn.Parameter, group *comm.ProcessGroup) error {
 		err = dev.Copy(s, c.hostFound, found.Buf)
 	}
 	c.scanned = s.Mark()
-	if c.recording != nil {
+	if c.capturing != nil {
 		agreed := c.agreed
-		c.recording.After(func(err error) error {
+		c.capturing.After(func(err error) error {
 			if err == nil {
 				c.agreed, c.scanned = agreed, s.Mark()
 			}
@@ -88,8 +88,8 @@ func (c *check) allocate(dev device.Device) (err error) {
 	if c.found != nil {
 		return nil
 	}
-	if c.recording != nil {
-		return c.recording.NotYet("no step has checked the gradients of this optimizer")
+	if c.capturing != nil {
+		return c.capturing.NotYet("no step has checked the gradients of this optimizer")
 	}
 	found := autograd.Zeros(dev, device.Uint8, 1)
 	if err := found.Err(); err != nil {
@@ -137,10 +137,10 @@ func (c *check) divide(params []*nn.Parameter, s *Scaler) error {
 			done[g] = true
 			dev, t := p.Var().Device(), g.Tensor()
 			var err error
-			if c.recording == nil {
+			if c.capturing == nil {
 				err = dev.Kernels().Axpby(dev.Compute(), t, device.Accum{Alpha: 1 / s.state.Scale}, t)
-			} else if factor := s.scaleOnDevice(c.recording, t.DType, true); factor.IsZero() {
-				err = c.recording.Refuse("Unscale of gradients of %v", t.DType)
+			} else if factor := s.scaleOnDevice(c.capturing, t.DType, true); factor.IsZero() {
+				err = c.capturing.Refuse("Unscale of gradients of %v", t.DType)
 			} else {
 				err = kernels.Of(dev).Binary(dev.Compute(), kernels.Mul, t, t, factor)
 			}

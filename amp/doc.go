@@ -65,7 +65,7 @@
 // # Captured steps
 //
 // A step with Scale, Unscale, Step and Update can be captured ([autograd.Capture]), with gradients of
-// Float32 and Float64 if it has an Unscale. A step that is skipped needs no new recording, nor does a new
+// Float32 and Float64 if it has an Unscale. A step that is skipped needs no new capture, nor does a new
 // scale. A step that calls GetScale runs uncaptured.
 //
 // # Clipping

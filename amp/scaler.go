@@ -137,7 +137,7 @@ func (s *Scaler) Unscale(opt optim.Optimizer) error {
 		return fmt.Errorf("amp: unscaling: %w", err)
 	}
 	c.phase = unscaled
-	if c.recording != nil {
+	if c.capturing != nil {
 		c.replays(unscaled)
 	}
 	return nil
@@ -166,8 +166,8 @@ func (s *Scaler) Step(opt optim.Optimizer) error {
 	isUnscaled := c.phase == unscaled
 	c.phase = idle
 	scaled := optim.Scaled{LossScale: scale, Overflow: c.found.Tensor(), Err: c.err}
-	if c.recording != nil {
-		return s.recordStep(c, stepper, scaled, isUnscaled)
+	if c.capturing != nil {
+		return s.captureStep(c, stepper, scaled, isUnscaled)
 	}
 	err := stepper.StepScaled(scaled)
 	if err == nil {
@@ -181,7 +181,7 @@ func (s *Scaler) Step(opt optim.Optimizer) error {
 // Step, Update waits for the check of the gradients. If the device or the group has failed, Update
 // ignores that check, and their next call returns the error.
 func (s *Scaler) Update() {
-	if s.recordUpdate() {
+	if s.captureUpdate() {
 		return
 	}
 	hasChecked, overflow := false, false
@@ -219,7 +219,7 @@ func (s *Scaler) check(opt optim.Optimizer, call string) *check {
 		panic(&OrderError{call, c.phase.String()})
 	}
 	if r := capture.Of(opt.Parameters()[0].Var().Device()); r != nil {
-		s.record(r, opt, c)
+		s.capture(r, opt, c)
 	}
 	return c
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// aside runs the gradients of weights on a stream beside Compute, in a step that is being recorded. They
+// aside runs the gradients of weights on a stream beside Compute, in a step that is being captured. They
 // depend on the gradient of the result and on a saved operand, and nothing in the pass depends on them. So
 // they can run beside the gradients of the layers below, whose kernels alone do not fill a GPU. In a graph
 // the order among streams costs nothing.
@@ -49,10 +49,10 @@ func (n *node) fillsGPU() bool {
 	})
 }
 
-// beside returns the stream for gradients of weights, or nil if no step is being recorded. release frees the
+// beside returns the stream for gradients of weights, or nil if no step is being captured. release frees the
 // memory of a gradient.
 func (s *state) beside(release func(device.Buffer)) *aside {
-	if s.captures == nil || s.side == nil {
+	if s.capturing == nil || s.side == nil {
 		return nil
 	}
 	return &aside{s: s, stream: s.side, release: release, written: map[*node]bool{}}

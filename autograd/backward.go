@@ -25,7 +25,7 @@ type BackwardOptions struct {
 //
 // Backward panics with a [*GraphError] if v is not a scalar, requires no gradient, or its graph was
 // released; with a [*FreedError] if a value that the pass reads was freed; and with a
-// [*ModifiedError] if such a value was written in place since the graph was recorded.
+// [*ModifiedError] if such a value was written in place since the graph was built.
 func (v *Variable) Backward(opts *BackwardOptions) error {
 	o := *cmp.Or(opts, &BackwardOptions{})
 	grad := o.Gradient
@@ -117,7 +117,7 @@ type pass struct {
 	notified  []Observer // observers between BeginBackward and EndBackward
 	running   bool       // gradients are being written
 	retain    bool       // the graph is kept for another pass
-	aside     *aside     // nil unless the step is being recorded
+	aside     *aside     // nil unless the step is being captured
 	isOver    bool
 	// sharers counts, for each gradient's memory that has several owners, the owners but one.
 	sharers map[uintptr]int

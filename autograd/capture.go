@@ -21,24 +21,24 @@ type CaptureOptions struct {
 	// the first one that is captured: they allocate state and load kernels. 0: 2.
 	Warmup int
 	// Required makes a call return the error of a step that cannot be captured. Otherwise Capture
-	// logs that error once and captures nothing more: calls that no earlier recording stands for run
+	// logs that error once and captures nothing more: calls that no earlier capture stands for run
 	// step itself.
 	Required bool
 	// Log receives that error; default slog.Default().
 	Log *slog.Logger
 }
 
-// maxVariants is the number of recordings that Capture keeps of a step.
+// maxVariants is the number of captures that Capture keeps of a step.
 const maxVariants = 16
 
-// maxAttempts is the number of recordings in a row that may fail by an error of the step or of the device. A failed
-// recording costs as much of the host's time as a step.
+// maxAttempts is the number of captures in a row that may fail by an error of the step or of the device. A failed
+// capture costs as much of the host's time as a step.
 const maxAttempts = 8
 
 // Capture returns a function that does what step does, at a fraction of the host's time. Its first calls
-// run step. Then, on a GPU, it records in a CUDA graph what step enqueues, and each further call launches
+// run step. Then, on a GPU, it captures in a CUDA graph what step enqueues, and each further call launches
 // the graph. A call with inputs of other shapes or types, or after a change of an option that step depends on,
-// records again; recordings are kept, so that shapes may alternate. On the CPU no step can be captured.
+// captures again; captures are kept, so that shapes may alternate. On the CPU no step can be captured.
 //
 //	step := autograd.Capture(dev, func(in ...*autograd.Variable) (*autograd.Variable, error) {
 //		opt.ZeroGrad()
@@ -68,25 +68,25 @@ const maxAttempts = 8
 // optimizer that another module defines.
 //
 // With a model of package ddp, the reductions are part of the graph. All ranks make the same steps, but a rank
-// may record a step that another does not. If step makes collectives itself, they must be before the optimizer's
+// may capture a step that another does not. If step makes collectives itself, they must be before the optimizer's
 // Step. The reason is a rank that lacks a gradient: Step then returns an error on all ranks. A rank that runs step
 // itself returns there, but a graph runs to its end. A collective behind Step would then wait for the first rank.
-// While a step is recorded, the collectives of other goroutines wait. So step must not wait for such a goroutine.
+// While a step is captured, the collectives of other goroutines wait. So step must not wait for such a goroutine.
 //
-// The recordings share the device memory that a step needs. Each has a copy of its inputs. They are kept
+// The captures share the device memory that a step needs. Each has a copy of its inputs. They are kept
 // until the returned function is unreachable, or until 16 others were used since. The gradients of Linear's
 // weights are computed on a stream of their own, which has scratch memory. opts may be nil.
 func Capture(dev device.Device, step func(in ...*Variable) (*Variable, error), opts *CaptureOptions) func(in ...*Variable) (*Variable, error) {
 	s := stateOf(dev)
-	c := &captured{s: s, step: step, calls: map[string]int{}, recordings: &recordings{}}
-	runtime.AddCleanup(c, s.drop, c.recordings)
+	c := &captured{s: s, step: step, calls: map[string]int{}, captures: &captures{}}
+	runtime.AddCleanup(c, s.drop, c.captures)
 	if opts != nil {
 		c.CaptureOptions = *opts
 	}
 	if c.Warmup <= 0 {
 		c.Warmup = 2
 	}
-	if _, ok := dev.(kernels.Recorder); !ok {
+	if _, ok := dev.(kernels.Capturer); !ok {
 		c.Warmup = 0 // the first call tells that nothing is captured
 	}
 	if c.Log == nil {
@@ -98,30 +98,30 @@ func Capture(dev device.Device, step func(in ...*Variable) (*Variable, error), o
 // captured is a step that Capture was given.
 type captured struct {
 	CaptureOptions
-	*recordings
+	*captures
 	s       *state
 	step    func(in ...*Variable) (*Variable, error)
 	calls   map[string]int // the number of calls that ran step, by the shapes of the inputs
-	failed  int            // the number of recordings that failed since one succeeded
+	failed  int            // the number of captures that failed since one succeeded
 	refused error          // why the step cannot be captured
 	shapes  []byte         // those of the inputs of the present call
 }
 
-// recordings are those of one step, the one that was used last first.
-type recordings struct{ variants []*variant }
+// captures are those of one step, the one that was used last first.
+type captures struct{ variants []*variant }
 
 // drop runs on a goroutine of the garbage collector, which must not call the device.
-func (s *state) drop(r *recordings) {
+func (s *state) drop(r *captures) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.dropped = append(s.dropped, r.variants...)
 }
 
-// variant is a recording of a step.
+// variant is a capture of a step.
 type variant struct {
-	*capture.Recording
+	*capture.Step
 	shapes string
-	in     []*Variable // the inputs of the recorded work
+	in     []*Variable // the inputs of the captured work
 	from   []content   // by input: what was copied to it last
 	out    *Variable   // its result, or nil
 	copied *Variable   // the copy of out that the replay in progress returns
@@ -160,7 +160,7 @@ func describe(key []byte, in []*Variable) []byte {
 func (c *captured) call(in ...*Variable) (*Variable, error) {
 	s := c.s
 	switch {
-	case s.captures != nil: // the step is a part of one that is being captured
+	case s.capturing != nil: // the step is a part of one that is being captured
 		return c.step(in...)
 	case s.scope != s.step || s.noGrad > 0 || slices.ContainsFunc(in, (*Variable).RequiresGrad):
 		if c.Required {
@@ -183,7 +183,7 @@ func (c *captured) call(in ...*Variable) (*Variable, error) {
 		c.calls[string(c.shapes)]++
 		return c.step(in...)
 	}
-	v, err := c.record(in, string(c.shapes))
+	v, err := c.capture(in, string(c.shapes))
 	if err != nil {
 		if errors.As(err, new(*capture.NotYetError)) {
 			return c.step(in...)
@@ -210,11 +210,11 @@ func (c *captured) call(in ...*Variable) (*Variable, error) {
 	return c.replay(v, in)
 }
 
-// record records the step. Whether or not it can be recorded, nothing has changed then, except that the
+// capture captures the step. Whether or not it can be captured, nothing has changed then, except that the
 // step may have begun.
-func (c *captured) record(in []*Variable, shapes string) (*variant, error) {
+func (c *captured) capture(in []*Variable, shapes string) (*variant, error) {
 	s := c.s
-	if _, ok := s.dev.(kernels.Recorder); !ok {
+	if _, ok := s.dev.(kernels.Capturer); !ok {
 		return nil, &capture.RefusedError{Reason: fmt.Errorf("the device %v captures no steps", s.dev)}
 	}
 	if err := s.awaitReaders(); err != nil {
@@ -230,7 +230,7 @@ func (c *captured) record(in []*Variable, shapes string) (*variant, error) {
 		v.in = append(v.in, input.SetName(x.name))
 	}
 	if len(in) > 0 && s.opens(in) {
-		s.begin("the captured step") // as its first operation would; the recording can use the memory of the step before
+		s.begin("the captured step") // as its first operation would; the capture can use the memory of the step before
 	}
 	if s.side == nil {
 		side, err := s.dev.NewStream(false)
@@ -239,12 +239,12 @@ func (c *captured) record(in []*Variable, shapes string) (*variant, error) {
 		}
 		s.side = side
 	}
-	var like *capture.Recording
+	var like *capture.Step
 	if len(c.variants) > 0 {
-		like = c.variants[0].Recording
+		like = c.variants[0].Step
 	}
-	made, err := capture.Record(kernels.Unbounded, s.dev, like, func() error {
-		r := &stepCapture{Recording: capture.Of(s.dev), before: s.stepState, gradients: map[*gradsink.State]bool{}}
+	made, err := capture.Capture(kernels.Unbounded, s.dev, like, func() error {
+		r := &stepCapture{Step: capture.Of(s.dev), before: s.stepState, gradients: map[*gradsink.State]bool{}}
 		number := s.number
 		defer r.end(s)
 		defer func() {
@@ -252,7 +252,7 @@ func (c *captured) record(in []*Variable, shapes string) (*variant, error) {
 			v.ends = v.begins && s.ended
 		}()
 		step := &scope{}
-		s.stepState = stepState{scope: step, step: step, ended: true, random: s.random, captures: r}
+		s.stepState = stepState{scope: step, step: step, ended: true, random: s.random, capturing: r}
 		out, err := c.step(v.in...)
 		if err == nil && out != nil {
 			err = out.Err()
@@ -266,7 +266,7 @@ func (c *captured) record(in []*Variable, shapes string) (*variant, error) {
 	if err != nil {
 		return nil, err
 	}
-	v.Recording, v.from = made, make([]content, len(in))
+	v.Step, v.from = made, make([]content, len(in))
 	if v.out != nil {
 		made.Launched(func() { v.copied = s.copyOf(v.out) })
 	}
@@ -284,9 +284,9 @@ func (s *state) copyOf(out *Variable) *Variable {
 	return v
 }
 
-// stepCapture is the state of a step that is being recorded.
+// stepCapture is the state of a step that is being captured.
 type stepCapture struct {
-	*capture.Recording
+	*capture.Step
 	before    stepState
 	gradients map[*gradsink.State]bool // those that the step uses
 }
@@ -299,14 +299,14 @@ func (r *stepCapture) touch(l *leaf, reads bool) {
 	}
 	state := l.State
 	r.gradients[state] = true
-	capture.Replay(r.Recording, state)
+	capture.Replay(r.Step, state)
 	if reads {
 		before := state.Content
 		r.Require(func() bool { return state.Content == before && state.Err == nil })
 	}
 }
 
-// end restores what the recorded step has changed on the host, and makes each replay draw as many random numbers.
+// end restores what the captured step has changed on the host, and makes each replay draw as many random numbers.
 func (r *stepCapture) end(s *state) {
 	s.end(s.step, "when its step was captured")
 	first, drawn := r.before.random, s.random.state.Offset-r.before.random.state.Offset
@@ -329,18 +329,18 @@ func (r *stepCapture) end(s *state) {
 // positionKey is the key of the word that position uses.
 type positionKey struct{}
 
-// position returns the position of this rank's next n random numbers. In a recorded step it is relative
-// to that of the recording.
+// position returns the position of this rank's next n random numbers. In a captured step it is relative
+// to that of the capture.
 func (s *state) position(n int) kernels.Position {
 	p := s.random.draw(n)
-	if r := s.captures; r != nil {
+	if r := s.capturing; r != nil {
 		first := r.before.random.state.Offset
 		p.From = r.Words(positionKey{}, device.Int64, 1, func(bits []int64) { bits[0] = int64(s.random.state.Offset - first) })
 	}
 	return p
 }
 
-// replay makes one step by a recording.
+// replay makes one step by a capture.
 func (c *captured) replay(v *variant, in []*Variable) (*Variable, error) {
 	s := c.s
 	if err := s.awaitReaders(); err != nil {

@@ -167,7 +167,7 @@ var optimizers = map[string]func([]*nn.Parameter) (optimizer, error){
 }
 
 // Captured steps equal steps that are not captured, with a schedule, dropout, batch normalisation, clipping, and
-// batches of two sizes. A step is recorded in its third call.
+// batches of two sizes. A step is captured in its third call.
 func TestEmulatedCapturedStepsEqualEagerSteps(t *testing.T) {
 	dev := openGPU(t)
 	for name, dt := range map[string]device.DType{"SGD": device.Float32, "RMSprop": device.Float32, "AdamW": device.BFloat16} {
@@ -195,13 +195,13 @@ func TestEmulatedCapturedStepsEqualEagerSteps(t *testing.T) {
 				return losses, m.state(t)
 			})
 			if runs != 6 {
-				t.Errorf("the step function ran %d times, want 6: twice and once recorded for each size", runs)
+				t.Errorf("the step function ran %d times, want 6: twice and once captured for each size", runs)
 			}
 		})
 	}
 }
 
-// What a recorded step depends on decides whether its recording is used.
+// What a captured step depends on decides whether its capture is used.
 func TestEmulatedCaptureRecordsAgain(t *testing.T) {
 	dev := openGPU(t)
 	m := newTrained(t, dev, device.Float32, optimizers["AdamW"])
@@ -625,37 +625,37 @@ func TestEmulatedStepWithAnUnusedParameterIsCaptured(t *testing.T) {
 		&autograd.CaptureOptions{Required: true})
 	losses(t, dev, 10, step, nil)
 	if m.runs != 3 {
-		t.Errorf("step ran %d times in 10 calls, want 3: the last one is recorded", m.runs)
+		t.Errorf("step ran %d times in 10 calls, want 3: the last one is captured", m.runs)
 	}
 }
 
-// unrecorded is the identity. Its backward pass fails while a step is recorded.
-type unrecorded struct{ dev device.Device }
+// uncaptured is the identity. Its backward pass fails while a step is captured.
+type uncaptured struct{ dev device.Device }
 
-var errUnrecorded = errors.New("no memory, as it were")
+var errUncaptured = errors.New("no memory, as it were")
 
-func (unrecorded) Name() string                         { return "unrecorded" }
-func (unrecorded) Shape(in []device.Shape) device.Shape { return in[0] }
-func (unrecorded) Forward(c *autograd.Call) error {
+func (uncaptured) Name() string                         { return "uncaptured" }
+func (uncaptured) Shape(in []device.Shape) device.Shape { return in[0] }
+func (uncaptured) Forward(c *autograd.Call) error {
 	return c.Kernels.Axpby(c.Stream, c.Out, device.Accum{Alpha: 1}, c.In[0])
 }
 
-func (f unrecorded) Backward(c *autograd.Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
-	if f.dev.(interface{ Recording() bool }).Recording() {
-		return errUnrecorded
+func (f uncaptured) Backward(c *autograd.Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
+	if f.dev.(interface{ Capturing() bool }).Capturing() {
+		return errUncaptured
 	}
 	return c.Kernels.Axpby(c.Stream, dst, acc, g)
 }
 
-// A recording whose backward pass fails changes nothing: the step runs uncaptured. After eight such recordings in a
+// A capture whose backward pass fails changes nothing: the step runs uncaptured. After eight such captures in a
 // row Capture gives up, and says why.
-func TestEmulatedFailedRecordingChangesNothing(t *testing.T) {
+func TestEmulatedFailedCaptureChangesNothing(t *testing.T) {
 	dev := openGPU(t)
 	want := losses(t, dev, 12, newTwoPart(t, dev, nil).step, nil)
 	m := newTwoPart(t, dev, nil)
 	step := func(in ...*autograd.Variable) (*autograd.Variable, error) {
 		m.runs++
-		y := autograd.Apply(unrecorded{dev}, m.first.Forward(in[0]))
+		y := autograd.Apply(uncaptured{dev}, m.first.Forward(in[0]))
 		y = m.second.Forward(y)
 		loss := autograd.Mean(autograd.Mul(y, y))
 		if err := loss.Backward(nil); err != nil {
@@ -671,12 +671,12 @@ func TestEmulatedFailedRecordingChangesNothing(t *testing.T) {
 		t.Errorf("losses %v, want %v", got, want)
 	}
 	if n := strings.Count(log.String(), "steps run uncaptured"); n != 1 || m.runs != 12+8 {
-		t.Errorf("%d lines, want one; step ran %d times, want 12 and 8 to be recorded; log:\n%s", n, m.runs, &log)
+		t.Errorf("%d lines, want one; step ran %d times, want 12 and 8 to be captured; log:\n%s", n, m.runs, &log)
 	}
 	strict := autograd.Capture(dev, step, &autograd.CaptureOptions{Required: true})
 	for n := range 12 {
-		if _, err := strict(autograd.Zeros(dev, device.Float32, 1, 6)); errors.Is(err, errUnrecorded) != (n >= 9) {
-			t.Errorf("call %d gave %v, want the error of the recording from the tenth call on", n, err)
+		if _, err := strict(autograd.Zeros(dev, device.Float32, 1, 6)); errors.Is(err, errUncaptured) != (n >= 9) {
+			t.Errorf("call %d gave %v, want the error of the capture from the tenth call on", n, err)
 		}
 	}
 }

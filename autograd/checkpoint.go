@@ -46,7 +46,7 @@ func Checkpoint(f func(x *Variable) *Variable, x *Variable) (y *Variable) {
 	outer := s.scope
 	s.inScope("when its Checkpoint returned", func() {
 		s.scope.opens = opens // so that f may use variables of the current step that are not its argument
-		s.scope.unrecorded = map[*block][]read{}
+		s.scope.untaped = map[*block][]read{}
 		from, random := s.nodes, s.random
 		y = f(x)
 		if y.s != s {
@@ -55,8 +55,8 @@ func Checkpoint(f func(x *Variable) *Variable, x *Variable) (y *Variable) {
 		outer.adopt(y.mem, s.scope)
 		part := sectionOf(y, from)
 		if len(part.nodes) == 0 {
-			if outer.unrecorded != nil { // a Checkpoint around this one runs it again
-				maps.Copy(outer.unrecorded, s.scope.unrecorded)
+			if outer.untaped != nil { // a Checkpoint around this one runs it again
+				maps.Copy(outer.untaped, s.scope.untaped)
 			}
 			return
 		}
@@ -67,7 +67,7 @@ func Checkpoint(f func(x *Variable) *Variable, x *Variable) (y *Variable) {
 		c := &checkpoint{f: f, x: x, random: random, first: part.outline(), reads: part.reads(s.scope)}
 		y = y.alias()
 		y.observers = part.observers
-		s.record(c, uses, y)
+		s.tape(c, uses, y)
 	})
 	return y
 }
@@ -110,7 +110,7 @@ func (p *pass) again(n *node, c *checkpoint) (err error) {
 		s.random = c.random
 		defer func() { s.random = random }()
 		c.thawed(n.in, func() {
-			s.repeating(func() { s.recording(func() { y = c.f(c.x) }) })
+			s.repeating(func() { s.taping(func() { y = c.f(c.x) }) })
 			if err = y.Err(); err != nil {
 				return
 			}
@@ -134,7 +134,7 @@ func (p *pass) again(n *node, c *checkpoint) (err error) {
 }
 
 // thawed runs f with leaves of the first run that were frozen since temporarily unfrozen, so that f
-// records the same graph. The pass then finds them frozen again, as in any graph.
+// builds the same graph. The pass then finds them frozen again, as in any graph.
 func (c *checkpoint) thawed(in []input, f func()) {
 	for _, v := range in {
 		if idle := v.idle; c.first.uses[idle].times > 0 {
@@ -145,7 +145,7 @@ func (c *checkpoint) thawed(in []input, f func()) {
 	f()
 }
 
-// section is the part of a graph that leads to one result and was recorded after some point.
+// section is the part of a graph that leads to one result and was built after some point.
 type section struct {
 	nodes     []*node     // nodes of results, the last applied first
 	outside   []*Variable // earlier results and leaves that need a gradient, once for each use
@@ -153,7 +153,7 @@ type section struct {
 }
 
 // reads returns the operands that were made outside of sc, once for each version: those of the operations in p,
-// which were recorded in sc, and those of operations that were not, if one in p reads their result. It panics with a
+// which are on the tape of sc, and those of operations that were not, if one in p reads their result. It panics with a
 // [*GraphError] if an operand is a gradient.
 func (p *section) reads(sc *scope) (reads []read) {
 	type key struct {
@@ -175,7 +175,7 @@ func (p *section) reads(sc *scope) (reads []read) {
 		if v.mem.scope != sc && v.mem.freed == "" {
 			reads = append(reads, read{v, op})
 		}
-		for _, r := range sc.unrecorded[v.mem] {
+		for _, r := range sc.untaped[v.mem] {
 			add(r.input, r.op)
 		}
 	}
@@ -193,7 +193,7 @@ func (p *section) reads(sc *scope) (reads []read) {
 	return reads
 }
 
-// sectionOf returns the section that leads to root and was recorded after node number from. It does not
+// sectionOf returns the section that leads to root and was built after node number from. It does not
 // change the fields in which a running backward pass keeps its state in the nodes.
 func sectionOf(root *Variable, from uint64) *section {
 	p := &section{}

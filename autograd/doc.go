@@ -100,7 +100,7 @@
 //
 // The backward of an operation reads the operation's operands, and an optimizer's Step writes
 // parameters in place. So each variable's memory has a version ([Variable.Version]), which counts the
-// writes. A recorded operation notes the versions of its operands. If its backward would read an
+// writes. An operation on the tape notes the versions of its operands. If its backward would read an
 // operand that was written since, [Variable.Backward] panics with a [*ModifiedError] and changes no
 // gradient. With two optimizers the order of steps matters: the discriminator's Step comes before the
 // forward pass that computes the generator's loss.

@@ -139,7 +139,7 @@ func Apply(fn Function, in ...*Variable) *Variable {
 	}
 	s.advance(name, in)
 
-	n := s.record(fn, in, out)
+	n := s.tape(fn, in, out)
 	if err == nil && n != nil {
 		err = s.saveGradients(n)
 	}
@@ -149,9 +149,9 @@ func Apply(fn Function, in ...*Variable) *Variable {
 		out.t = device.Tensor{DType: dt, Shape: shape}
 	}
 	out.mem = s.made(out.t.Buf, err)
-	if n == nil && s.scope.unrecorded != nil {
+	if n == nil && s.scope.untaped != nil {
 		for _, v := range in {
-			s.scope.unrecorded[out.mem] = append(s.scope.unrecorded[out.mem], read{input{v, v.mem.version}, name})
+			s.scope.untaped[out.mem] = append(s.scope.untaped[out.mem], read{input{v, v.mem.version}, name})
 		}
 	}
 	if err != nil {
@@ -236,8 +236,8 @@ type node struct {
 	grad    device.Tensor
 }
 
-// record adds an application to the graph. It returns nil if no pass will ever reach it.
-func (s *state) record(fn Function, in []*Variable, out *Variable) *node {
+// tape adds an application to the graph. It returns nil if no pass will ever reach it.
+func (s *state) tape(fn Function, in []*Variable, out *Variable) *node {
 	needed := func(v *Variable) bool { return v.node != nil }
 	if s.noGrad > 0 || !slices.ContainsFunc(in, needed) {
 		return nil

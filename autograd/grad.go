@@ -104,7 +104,7 @@ func (v *Variable) Grad() *Variable {
 	if l == nil {
 		return nil
 	}
-	v.s.captures.touch(l, true)
+	v.s.capturing.touch(l, true)
 	t := l.t
 	if l.Sink != nil {
 		t = l.Sink.Grad()
@@ -153,7 +153,7 @@ func (v *Variable) ZeroGrad() {
 	if l == nil {
 		return
 	}
-	v.s.captures.touch(l, false)
+	v.s.capturing.touch(l, false)
 	l.Zero()
 }
 
@@ -183,14 +183,14 @@ type leaf struct {
 // begin prepares for the first write of a pass. It returns the tensor to write, and whether the write
 // overwrites it.
 func (l *leaf) begin() (dst device.Tensor, overwrite bool, err error) {
-	l.v.s.captures.touch(l, true)
+	l.v.s.capturing.touch(l, true)
 	if l.Sink != nil {
 		l.Sink.Settle()
 		dst = l.Sink.Grad()
 		return dst, l.Write(), nil
 	}
 	if l.mem == nil {
-		if r := l.v.s.captures; r != nil {
+		if r := l.v.s.capturing; r != nil {
 			return l.t, false, r.NotYet("%v has never had a gradient", l.v)
 		}
 		if l.t, err = l.v.s.alloc(l.v.t.DType, l.v.t.Shape); err != nil {
@@ -205,7 +205,7 @@ func (l *leaf) begin() (dst device.Tensor, overwrite bool, err error) {
 // failed notes the error of a pass that reached l; err may be nil.
 func (l *leaf) failed(err error) {
 	if err != nil && l.Err == nil {
-		l.v.s.captures.touch(l, false)
+		l.v.s.capturing.touch(l, false)
 		l.Err = err
 	}
 }

@@ -18,7 +18,7 @@ func init() {
 
 // hold is gradsink.HoldWrites.
 func (s *state) hold(variables []any, until device.Event) {
-	if r := s.captures; r != nil {
+	if r := s.capturing; r != nil {
 		r.Refuse("a stream beside Compute reads variables")
 	}
 	vars := make([]*Variable, len(variables))

@@ -49,7 +49,7 @@ func view(fn Function, x *Variable, t device.Tensor) *Variable {
 	x.s.advance(name, in)
 	out := x.alias()
 	out.t, out.op, out.name = t, name, ""
-	x.s.record(fn, in, out)
+	x.s.tape(fn, in, out)
 	return out
 }
 

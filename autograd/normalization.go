@@ -412,7 +412,7 @@ func (f *batchNorm) checkCount(c *Call) error {
 	if z := f.sizes(x); z[0]*z[2] > 1 {
 		return nil
 	}
-	if r := c.s.captures; r != nil {
+	if r := c.s.capturing; r != nil {
 		return r.Refuse("a BatchNorm over ranks, with at most one element a channel on this rank, reads how many the others have")
 	}
 	count, err := c.in(device.Float64, f.count)

@@ -27,9 +27,9 @@ type scope struct {
 	blocks []*block
 	opens  bool // whether the next operation may start the next step: true for a Checkpoint's scope until its first operation
 
-	// unrecorded has the operands of each operation that is not in the graph, by its result. A Checkpoint that runs
+	// untaped has the operands of each operation that is not in the graph, by its result. A Checkpoint that runs
 	// again computes them again. It is nil in other scopes.
-	unrecorded map[*block][]read
+	untaped map[*block][]read
 }
 
 // made returns a block of the current scope for new memory, or for the error of its allocation.
@@ -134,8 +134,8 @@ func (s *state) repeating(f func()) {
 	f()
 }
 
-// recording runs f and records its operations, even within NoGrad.
-func (s *state) recording(f func()) {
+// taping runs f and puts its operations on the tape, even within NoGrad.
+func (s *state) taping(f func()) {
 	depth := s.noGrad
 	s.noGrad = 0
 	defer func() { s.noGrad = depth }()

@@ -23,7 +23,7 @@ type state struct {
 	calls   []*Call        // free Calls
 	shapes  []device.Shape // the last result of operands
 	holds   []hold         // reads that Compute has not waited for yet
-	side    device.Stream  // for the gradients of weights in recorded steps; nil before the first one
+	side    device.Stream  // for the gradients of weights in captured steps; nil before the first one
 	changes uint64         // counts changes of the leaves that gradients and memory depend on: see stepCapture
 
 	// Memory that belongs to the program and that the garbage collector frees.
@@ -37,13 +37,13 @@ type state struct {
 	dropped []*variant      // likewise, and not yet closed
 }
 
-// stepState is what a step changes. A recorded step leaves it as it was.
+// stepState is what a step changes. A captured step leaves it as it was.
 type stepState struct {
-	scope    *scope // the scope of the next operation's result
-	step     *scope // the scope of the current step
-	ended    bool   // whether a Backward has ended in the current step
-	random   RandomGenerator
-	captures *stepCapture // the recording of the step; nil unless it is being recorded
+	scope     *scope // the scope of the next operation's result
+	step      *scope // the scope of the current step
+	ended     bool   // whether a Backward has ended in the current step
+	random    RandomGenerator
+	capturing *stepCapture // nil unless the step is being captured
 }
 
 type stateKey struct{}

@@ -19,7 +19,7 @@ func (v *Variable) Version() uint64 { return v.mem.version }
 // separate versions. Gradients need no call, because operations copy the gradients that they save.
 func (v *Variable) BumpVersion() {
 	v.mem.version++
-	if r := v.s.captures; r != nil {
+	if r := v.s.capturing; r != nil {
 		mem := v.mem
 		r.After(func(error) error { mem.version++; return nil })
 	}
@@ -61,7 +61,7 @@ type Saver interface {
 // Output stands for the result of an operation: see [Saver].
 const Output = -1
 
-// input is an operand of a recorded operation.
+// input is an operand of an operation on the tape.
 type input struct {
 	*Variable
 	version uint64 // the memory's version when the operation was applied
@@ -87,7 +87,7 @@ func (n *node) saves(j int) bool {
 }
 
 // checkVersions panics with a [*ModifiedError] if an operand that the backward of n reads was written
-// since n was recorded.
+// since n was made.
 func (n *node) checkVersions() {
 	if c, ok := n.fn.(*checkpoint); ok {
 		c.checkVersions()

@@ -37,31 +37,31 @@ func (pg *ProcessGroup) start(call backend.Call) *Work {
 			pg.Abort(w.err) // the other ranks' calls would meet the next call of this rank
 			return w
 		}
-		defer pg.recording.RUnlock()
+		defer pg.capturing.RUnlock()
 	}
 	c.Timed = pg.timed.Load() || pg.trace.On()
 	if c.After == nil {
 		c.After = pg.point(c.Timed)
 	}
 	if r != nil {
-		pg.recordCall(w, r)
+		pg.captureCall(w, r)
 	} else {
 		pg.submit(w)
 	}
 	return w
 }
 
-// enter waits until no other goroutine records a step on the device: the recording would take in the work that the
-// caller enqueues. After enter, no recording can begin until the caller calls recording.RUnlock. Meanwhile the
-// caller must neither record a step nor wait for a goroutine that may record one.
+// enter waits until no other goroutine captures a step on the device: the capture would take in the work that the
+// caller enqueues. After enter, no capture can begin until the caller calls capturing.RUnlock. Meanwhile the
+// caller must neither capture a step nor wait for a goroutine that may record one.
 func (g *group) enter(ctx context.Context, timeout time.Duration) error {
-	if g.recording.TryRLock() {
+	if g.capturing.TryRLock() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	if err := kernels.Poll(ctx, func() (bool, error) { return g.recording.TryRLock(), nil }); err != nil {
-		return fmt.Errorf("rank %d: another goroutine records a step, for longer than %v: %w", g.world.Rank, timeout, err)
+	if err := kernels.Poll(ctx, func() (bool, error) { return g.capturing.TryRLock(), nil }); err != nil {
+		return fmt.Errorf("rank %d: another goroutine captures a step, for longer than %v: %w", g.world.Rank, timeout, err)
 	}
 	return nil
 }

@@ -58,8 +58,8 @@ type group struct {
 	splits  int      // number of calls of Split
 
 	joins         joinStream
-	recording     *sync.RWMutex  // see capture.Guard
-	recordedCalls *recordedCalls // those of the step that is being recorded; nil without one. Only the goroutine that records uses it.
+	capturing     *sync.RWMutex  // see capture.Guard
+	capturedCalls *capturedCalls // those of the step that is being captured; nil without one. Only the goroutine that captures uses it.
 
 	main     *mainRun // the run of Main that the group was made in; nil outside Main
 	stop     *stopper // holds the stop requests of this rank

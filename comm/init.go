@@ -196,7 +196,7 @@ func newGroup(m *mainRun, name string, w World, cfg backend.Config, view store.S
 	pg := &ProcessGroup{group: &group{
 		name: name, rank: cfg.Rank, size: cfg.Size, world: w, dev: cfg.Device, store: view, backend: wrap(be), wrapBackend: wrap, watchdog: d,
 		timeout: cfg.Timeout, log: cfg.Log, control: cfg.Control, sends: make([]uint64, cfg.Size), recvs: make([]uint64, cfg.Size), main: m, stop: m.stopper(),
-		recording: capture.Guard(cfg.Device), trace: profile.Of(cfg.Device),
+		capturing: capture.Guard(cfg.Device), trace: profile.Of(cfg.Device),
 	}}
 	pg.joins = joinStream{cfg.Device.Compute(), pg.group}
 	d.add(pg.group)

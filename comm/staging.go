@@ -82,7 +82,7 @@ type staged struct {
 
 // stage allocates n elements of type dt. If data is not nil, stage copies data to the elements. After Close the error is
 // ErrClosed. Another error aborts the group, because the other ranks wait for this rank's collective. While a step is
-// recorded, an error aborts nothing: the step then runs unrecorded.
+// captured, an error aborts nothing: the step then runs uncaptured.
 func (pg *ProcessGroup) stage(dt device.DType, n int, data []byte) (staged, error) {
 	if !pg.staging.TryRLock() {
 		return staged{}, ErrClosed
@@ -128,7 +128,7 @@ func (g *group) copyIn(dst device.Buffer, data []byte) error {
 		if err := g.enter(g.watchdog.ctx, g.timeout); err != nil {
 			return err
 		}
-		defer g.recording.RUnlock()
+		defer g.capturing.RUnlock()
 	}
 	return g.dev.CopyIn(g.dev.Compute(), dst, data)
 }
@@ -141,7 +141,7 @@ func (s staged) take(ctx context.Context) ([]byte, error) {
 		if err := s.enter(ctx, s.timeout); err != nil {
 			return nil, err
 		}
-		defer s.recording.RUnlock()
+		defer s.capturing.RUnlock()
 	}
 	return data, s.dev.CopyOut(ctx, s.dev.Compute(), data, s.t.Buf)
 }

@@ -21,7 +21,7 @@ type Work struct {
 	task  backend.Task
 	err   error // why the call could not be started
 
-	recorded *recordedCall // nil unless the call is part of a recorded step
+	captured *capturedCall // nil unless the call is part of a captured step
 
 	entry    flight.Entry
 	created  time.Duration // when the call was created, by the watchdog's clock; deadline is by the same clock
@@ -45,8 +45,8 @@ func (w *Work) Wait(ctx context.Context) error {
 	if w.err != nil {
 		return w.report(w.err)
 	}
-	if w.recorded != nil {
-		return w.recorded.wait(ctx, w)
+	if w.captured != nil {
+		return w.captured.wait(ctx, w)
 	}
 	if w.group.watchdog.mode == BlockingWait {
 		if err := w.task.Sync(ctx); err != nil {
@@ -62,13 +62,13 @@ type joinStream struct {
 	*group
 }
 
-// WaitFor makes the stream wait for e, but not while another goroutine records a step.
+// WaitFor makes the stream wait for e, but not while another goroutine captures a step.
 func (s *joinStream) WaitFor(e device.Event) error {
-	if _, enqueues := s.backend.(backend.Recorder); enqueues && capture.Of(s.dev) == nil { // else it waits on the host
+	if _, enqueues := s.backend.(backend.Capturer); enqueues && capture.Of(s.dev) == nil { // else it waits on the host
 		if err := s.enter(s.watchdog.ctx, s.timeout); err != nil {
 			return err
 		}
-		defer s.recording.RUnlock()
+		defer s.capturing.RUnlock()
 	}
 	return s.Stream.WaitFor(e)
 }
@@ -88,8 +88,8 @@ func (w *Work) Sync(ctx context.Context) error {
 	if w.err != nil {
 		return w.report(w.err)
 	}
-	if w.recorded != nil {
-		return w.recorded.sync(ctx, w)
+	if w.captured != nil {
+		return w.captured.sync(ctx, w)
 	}
 	return w.report(w.task.Sync(ctx))
 }
@@ -104,7 +104,7 @@ func (w *Work) state() (backend.State, error) {
 	if w.err != nil {
 		return backend.Failed, w.err
 	}
-	if c := w.recorded; c != nil {
+	if c := w.captured; c != nil {
 		if c.replay == nil {
 			return backend.Queued, nil
 		}
@@ -133,7 +133,7 @@ func (m Moment) Time() time.Time {
 	if m.w.err != nil {
 		return time.Time{}
 	}
-	if c := m.w.recorded; c != nil {
+	if c := m.w.captured; c != nil {
 		if c.replay == nil {
 			return time.Time{}
 		}
@@ -148,7 +148,7 @@ func (m Moment) Time() time.Time {
 }
 
 func (w *Work) String() string {
-	if c := w.recorded; c != nil && c.replay != nil {
+	if c := w.captured; c != nil && c.replay != nil {
 		return c.replay.String()
 	}
 	s, err := w.state()

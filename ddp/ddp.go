@@ -30,14 +30,14 @@ type Model struct {
 	hook             reducer.Hook // nil: none
 	replicas         *replicas
 	noSync           bool // within NoSync
-	isNoSyncRecorded bool // the outermost NoSync is a part of the step that is being recorded
+	isNoSyncCaptured bool // the outermost NoSync is a part of the step that is being captured
 	isJoining        bool // within Join
 	trace            *profile.Recorder
 	times            *timing // nil without Options.Stats
 	passState
 }
 
-// passState is what a pass changes. A recorded step leaves it as it was.
+// passState is what a pass changes. A captured step leaves it as it was.
 type passState struct {
 	passes     int          // the number of passes that reduced
 	isReducing bool         // the current pass reduces
@@ -173,9 +173,9 @@ func (m *Model) Output(y *autograd.Variable) *autograd.Variable {
 // NoSync calls f. Backward passes within f accumulate gradients and reduce nothing. The first pass after
 // f reduces the sum.
 func (m *Model) NoSync(f func() error) error {
-	was, recorded := m.noSync, m.isNoSyncRecorded
-	m.noSync, m.isNoSyncRecorded = true, recorded || !was && capture.Of(m.pg.Device()) != nil
-	defer func() { m.noSync, m.isNoSyncRecorded = was, recorded }()
+	was, captured := m.noSync, m.isNoSyncCaptured
+	m.noSync, m.isNoSyncCaptured = true, captured || !was && capture.Of(m.pg.Device()) != nil
+	defer func() { m.noSync, m.isNoSyncCaptured = was, captured }()
 	return f()
 }
 
@@ -214,7 +214,7 @@ func (o *observer) EndBackward(err error) error {
 func (m *Model) begin(reduces bool) {
 	m.checkOwner()
 	if r := capture.Of(m.pg.Device()); r != nil {
-		m.beginRecorded(r)
+		m.beginCaptured(r)
 	}
 	m.passStart, m.isReducing = m.mark(), reduces
 	if reduces {

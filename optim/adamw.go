@@ -179,15 +179,15 @@ func (r *adamRule) update(s *slot, scaled Scaled, batch *batch) error {
 	if r.maxVariance != nil {
 		step.MaxVariance = r.maxVariance.Tensor()
 	}
-	if scaled.recording != nil {
-		r.record(scaled, &step)
+	if scaled.capturing != nil {
+		r.capture(scaled, &step)
 	}
 	batch.adamW = append(batch.adamW, step)
 	return nil
 }
 
-// record makes a captured step use the learning rate and the number of updates of each replay.
-func (r *adamRule) record(scaled Scaled, step *kernels.AdamWStep) {
+// capture makes a captured step use the learning rate and the number of updates of each replay.
+func (r *adamRule) capture(scaled Scaled, step *kernels.AdamWStep) {
 	type decisive struct {
 		AdamWOptions
 		first, isLoaded bool

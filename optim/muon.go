@@ -221,8 +221,8 @@ func (r *muonRule) allocate(s *slot, dt device.DType) (err error) {
 
 func (r *muonRule) update(s *slot, scaled Scaled, _ *batch) error {
 	v := s.Var()
-	if scaled.recording != nil {
-		return scaled.recording.Refuse("Muon takes its numbers from the host")
+	if scaled.capturing != nil {
+		return scaled.capturing.Refuse("Muon takes its numbers from the host")
 	}
 	if v.Shape().Len() == 0 {
 		return nil

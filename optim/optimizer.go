@@ -102,12 +102,12 @@ type ParameterSwapper interface {
 // called from several goroutines.
 type optimizer struct {
 	slots        []*slot
-	slotOf       map[any]int        // index in slots, by the identity of a parameter
-	ready        []*slot            // the slots that have a gradient in the current step
-	batch        batch              // empty between steps
-	hook         StepHook           // nil: none
-	recording    *capture.Recording // the step that is being recorded and has a step of this optimizer; else nil
-	inconsistent error              // the error that Step returns until a state is loaded; nil: none
+	slotOf       map[any]int   // index in slots, by the identity of a parameter
+	ready        []*slot       // the slots that have a gradient in the current step
+	batch        batch         // empty between steps
+	hook         StepHook      // nil: none
+	capturing    *capture.Step // the step that is being captured and has a step of this optimizer; else nil
+	inconsistent error         // the error that Step returns until a state is loaded; nil: none
 	progress
 }
 
@@ -144,7 +144,7 @@ type rule interface {
 
 // StepHook is called within Step, after the updates. Package ddp/zero uses one to send each rank the
 // parameters that other ranks have updated. If the step is captured ([autograd.Capture]), Updated is called
-// when it is recorded, and Complete in each replay.
+// when it is captured, and Complete in each replay.
 type StepHook interface {
 	// Updated is called after the update of p is enqueued, in the order of Parameters, for each parameter with
 	// a gradient.
@@ -246,7 +246,7 @@ type Scaled struct {
 	// [device.ErrSkipped]. It may wait for the device.
 	Err func() error
 
-	recording *capture.Recording  // of a step that is being recorded; else nil
+	capturing *capture.Step       // of a step that is being captured; else nil
 	captured  *capture.ScaledStep // the gradients' scale in replays; nil if the loss is not scaled
 }
 
@@ -263,7 +263,7 @@ func (o *optimizer) StepScaled(s Scaled) error {
 		return nil
 	}
 	if r := capture.Of(o.ready[0].Var().Device()); r != nil {
-		return o.record(r, s)
+		return o.capture(r, s)
 	}
 	o.set(o.steps, true)
 	updated, err := o.update(s)
@@ -416,7 +416,7 @@ func (s *slot) masterTensor() device.Tensor {
 // update enqueues the updates and returns their number, also if one fails. It starts with the last parameters,
 // whose gradients are reduced first. With a hook, it uses the order of Parameters and does not batch updates.
 func (o *optimizer) update(scaled Scaled) (updated int, err error) {
-	defer record(o.ready[0].Var().Device())()
+	defer trace(o.ready[0].Var().Device())()
 	defer o.batch.clear()
 	if o.hook == nil {
 		slices.Reverse(o.ready)
@@ -461,14 +461,14 @@ func outcome(ready []*slot, scaled Scaled) error {
 	return nil
 }
 
-// record starts a span in the device's trace. The caller must call end.
-func record(dev device.Device) (end func()) {
-	trace := profile.Of(dev)
-	if !trace.On() || capture.Of(dev) != nil { // captured events have no times
+// trace starts a span in the device's trace. The caller must call end.
+func trace(dev device.Device) (end func()) {
+	t := profile.Of(dev)
+	if !t.On() || capture.Of(dev) != nil { // captured events have no times
 		return func() {}
 	}
 	start := dev.Compute().Record()
 	return func() {
-		trace.Add(profile.Span{Track: profile.Compute, Name: "optimizer", Begin: start, End: dev.Compute().Record()})
+		t.Add(profile.Span{Track: profile.Compute, Name: "optimizer", Begin: start, End: dev.Compute().Record()})
 	}
 }

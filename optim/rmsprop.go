@@ -149,15 +149,15 @@ func (r *rmsPropRule) update(s *slot, scaled Scaled, batch *batch) error {
 	if o.Momentum != 0 {
 		step.Velocity = r.velocity.Tensor()
 	}
-	if scaled.recording != nil {
-		r.record(scaled, &step)
+	if scaled.capturing != nil {
+		r.capture(scaled, &step)
 	}
 	batch.rmsProp = append(batch.rmsProp, step)
 	return nil
 }
 
-// record makes a captured step use the learning rate of each replay.
-func (r *rmsPropRule) record(scaled Scaled, step *kernels.RMSPropStep) {
+// capture makes a captured step use the learning rate of each replay.
+func (r *rmsPropRule) capture(scaled Scaled, step *kernels.RMSPropStep) {
 	requireSame(scaled, func() RMSPropOptions {
 		now := r.group.RMSPropOptions
 		now.LR = 0

@@ -113,15 +113,15 @@ func (r *sgdRule) update(s *slot, scaled Scaled, batch *batch) error {
 	if o.Momentum != 0 {
 		step.Velocity, step.First = r.velocity.Tensor(), r.first
 	}
-	if scaled.recording != nil {
-		r.record(scaled, &step)
+	if scaled.capturing != nil {
+		r.capture(scaled, &step)
 	}
 	batch.sgd = append(batch.sgd, step)
 	return nil
 }
 
-// record makes a captured step use the learning rate of each replay.
-func (r *sgdRule) record(scaled Scaled, step *kernels.SGDStep) {
+// capture makes a captured step use the learning rate of each replay.
+func (r *sgdRule) capture(scaled Scaled, step *kernels.SGDStep) {
 	type decisive struct {
 		SGDOptions
 		first bool

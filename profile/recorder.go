@@ -91,8 +91,8 @@ func (r *Recorder) On() bool {
 	if !r.on.Load() {
 		return false
 	}
-	d, ok := r.dev.(kernels.Recorder)
-	return !ok || !d.Recording()
+	d, ok := r.dev.(kernels.Capturer)
+	return !ok || !d.Capturing()
 }
 
 // Add records a span if the recorder is on.

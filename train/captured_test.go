@@ -18,7 +18,7 @@ import (
 
 // A captured run ends with the bits of one that is not captured, with a schedule, dropout, clipped norms,
 // accumulated gradients, of which 15 batches of an epoch leave one, and evaluations between the steps, with replicas
-// and with shards of the optimizer's state. Its loss function runs only until the steps are recorded.
+// and with shards of the optimizer's state. Its loss function runs only until the steps are captured.
 func TestEmulatedCaptured(t *testing.T) {
 	for _, c := range []struct {
 		accumulate int

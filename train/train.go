@@ -294,7 +294,7 @@ func (r *run) makeSteps() {
 		}
 		return loss, r.update()
 	}
-	if r.Captured && !capture.IsRecordable(r.Optimizer) {
+	if r.Captured && !capture.IsCapturable(r.Optimizer) {
 		r.pg.Log().Warn("train: steps run uncaptured", "cause", fmt.Sprintf("%T does not take part in captured steps", r.Optimizer))
 	} else if r.Captured {
 		dev := r.pg.Device()

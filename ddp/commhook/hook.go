@@ -43,7 +43,7 @@ func (c completed) Wait(context.Context) error { return c.err }
 func (c completed) Sync(context.Context) error { return c.err }
 
 // failed returns the error as a Reduction. It also aborts the group, because the other ranks would wait for
-// this rank. While this rank records a step, the reduction has not started: the recording fails instead.
+// this rank. While this rank captures a step, the reduction has not started: the capture fails instead.
 func failed(b reducer.GradBucket, err error) reducer.Reduction {
 	err = fmt.Errorf("commhook: rank %d: %s: %w", b.Rank, b.Name, err)
 	if capture.Of(b.Group.Device()) == nil {

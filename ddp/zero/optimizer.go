@@ -144,7 +144,7 @@ func (o *Optimizer[O]) StepScaled(s optim.Scaled) error {
 		return err
 	}
 	if r := capture.Of(o.shards.pg.Device()); r != nil {
-		return o.record(r, s)
+		return o.capture(r, s)
 	}
 	err := o.local.StepScaled(s)
 	if errors.As(err, new(*optim.InconsistentError)) {
@@ -165,14 +165,14 @@ func (o *Optimizer[O]) begin() error {
 	return nil
 }
 
-// Recordable returns o. It marks an optimizer that takes part in captured steps: see [autograd.Capture].
-func (o *Optimizer[O]) Recordable() any { return o }
+// Capturable returns o. It marks an optimizer that takes part in captured steps: see [autograd.Capture].
+func (o *Optimizer[O]) Capturable() any { return o }
 
-// record records a step. Each replay makes the updates in its graph, and starts the gathers when it knows
-// that no update was skipped, as a step that is not recorded does: a rank that skips a step uncaptured
+// record captures a step. Each replay makes the updates in its graph, and starts the gathers when it knows
+// that no update was skipped, as a step that is not captured does: a rank that skips a step uncaptured
 // starts no gathers either.
-func (o *Optimizer[O]) record(r *capture.Recording, s optim.Scaled) error {
-	if !capture.IsRecordable(o.local) {
+func (o *Optimizer[O]) capture(r *capture.Step, s optim.Scaled) error {
+	if !capture.IsCapturable(o.local) {
 		return r.Refuse("%T does not take part in captured steps", o.local)
 	}
 	r.Before(o.begin)

@@ -19,8 +19,8 @@ type shards struct {
 	module     nn.Model
 	buckets    []bucket
 	parts      []*part
-	hasReduced bool               // a pass was reduced, and none has started since
-	recording  *capture.Recording // the step that is being recorded and has made a pass; else nil
+	hasReduced bool          // a pass was reduced, and none has started since
+	capturing  *capture.Step // the step that is being captured and has made a pass; else nil
 	join       joining
 }
 
@@ -130,7 +130,7 @@ func (s *shards) locals() []*nn.Parameter {
 // BeginBackward panics with an [*AccumulationError] if the pass would add to gradients that are
 // reduced to shards.
 func (s *shards) BeginBackward(func(*autograd.Variable) bool) {
-	s.record()
+	s.capture()
 	if !s.hasReduced {
 		return
 	}
@@ -148,15 +148,15 @@ func (s *shards) Stateless() bool { return true }
 // Divided marks the gradients of the whole parameters: this rank has the averages of its shard alone.
 func (s *shards) Divided() bool { return true }
 
-// record is called when a pass begins. A step that is being recorded depends on hasReduced in its first pass, and
+// capture is called when a pass begins. A step that is being captured depends on hasReduced in its first pass, and
 // changes it in each replay.
-func (s *shards) record() {
+func (s *shards) capture() {
 	r := capture.Of(s.pg.Device())
-	if r == nil || s.recording == r {
+	if r == nil || s.capturing == r {
 		return
 	}
-	capture.Undo(r, &s.recording)
-	s.recording = r
+	capture.Undo(r, &s.capturing)
+	s.capturing = r
 	before := s.hasReduced
 	r.Require(func() bool { return s.hasReduced == before })
 	capture.Replay(r, &s.hasReduced)

@@ -65,7 +65,7 @@ func (f flashed) replay(t *testing.T, d *gpuDevice) [][]float32 {
 	for _, r := range f.results {
 		ok(t, d.kernels.Fill(d.compute, r, 5))
 	}
-	g, err := d.Record(t.Context(), nil, func() error { return f.run(d) })
+	g, err := d.Capture(t.Context(), nil, func() error { return f.run(d) })
 	ok(t, err)
 	ok(t, g.Launch())
 	out := f.read(t, d)

@@ -111,7 +111,7 @@ func checkConvolutions(t *testing.T, d *gpuDevice, cases ...imageCase) {
 			for _, r := range []device.Tensor{v.y, v.dx, v.dw} {
 				ok(t, d.kernels.Fill(d.compute, r, 5))
 			}
-			g, err := d.Record(t.Context(), nil, func() error { return v.run(d) })
+			g, err := d.Capture(t.Context(), nil, func() error { return v.run(d) })
 			ok(t, err)
 			ok(t, g.Launch())
 			again := v.results(t, d)

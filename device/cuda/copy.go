@@ -49,7 +49,7 @@ func (d *gpuDevice) Copy(st device.Stream, dst, src device.Buffer) error {
 func (d *gpuDevice) CopyIn(st device.Stream, dst device.Buffer, src []byte) error {
 	operand.Bytes("CopyIn", dst.Len(), len(src))
 	s := d.stream(st)
-	if r := d.recording(); r != nil {
+	if r := d.capture(); r != nil {
 		return r.refuse("a copy from the program's memory")
 	}
 	for off := 0; off < len(src); off += pieceSize {
@@ -77,7 +77,7 @@ func (d *gpuDevice) CopyOut(ctx context.Context, st device.Stream, dst []byte, s
 		return fmt.Errorf("%s: CopyOut of %d bytes: %w", d.name, len(dst), context.Cause(ctx))
 	}
 	s := d.stream(st)
-	if r := d.recording(); r != nil {
+	if r := d.capture(); r != nil {
 		return r.refuse("a wait for the GPU")
 	}
 	// While the GPU copies one piece to the host, CopyOut copies the piece before it to dst.

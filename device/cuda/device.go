@@ -42,11 +42,11 @@ type gpuDevice struct {
 	pinned  *arena.Arena // pinned host memory
 	staging *staging
 
-	limit     int64                     // the maximum of held; 0 means no limit
-	held      atomic.Int64              // bytes that the arena has allocated from the driver
-	rec       atomic.Pointer[recording] // nil unless Record is running
-	pools     atomic.Pointer[[]*pool]   // the memory of graphs; nil if there are none
-	condemned []device.Buffer           // memory that the arena released while a stream still used it; only the arena's calls, one at a time, access it
+	limit     int64                   // the maximum of held; 0 means no limit
+	held      atomic.Int64            // bytes that the arena has allocated from the driver
+	rec       atomic.Pointer[capture] // nil unless Capture is running
+	pools     atomic.Pointer[[]*pool] // the memory of graphs; nil if there are none
+	condemned []device.Buffer         // memory that the arena released while a stream still used it; only the arena's calls, one at a time, access it
 
 	mu             sync.Mutex
 	streams        map[*gpuStream]struct{}
@@ -160,13 +160,13 @@ func (d *gpuDevice) Alloc(size int) (device.Buffer, error) {
 	if err := d.Err(); err != nil {
 		return device.Buffer{}, err
 	}
-	if r := d.recording(); r != nil {
+	if r := d.capture(); r != nil {
 		return r.pool.memory.Alloc(size)
 	}
 	return d.memory.Alloc(size)
 }
 
-// AllocOutside implements kernels.Recorder.
+// AllocOutside implements kernels.Capturer.
 func (d *gpuDevice) AllocOutside(size int) (device.Buffer, error) {
 	if err := d.Err(); err != nil {
 		return device.Buffer{}, err

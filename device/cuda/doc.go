@@ -43,7 +43,7 @@
 //
 // # Graphs
 //
-// The device is a kernels.Recorder: work on its streams can be captured in a CUDA graph and launched again with one
+// The device is a kernels.Capturer: work on its streams can be captured in a CUDA graph and launched again with one
 // call. The capture mode is relaxed: the device itself rejects the calls that a graph cannot repeat, and the calls
 // that other modes forbid (allocating memory, and querying events outside the capture) are harmless here. The
 // capturing goroutine is locked to its thread, which tells Alloc that the memory is for the graph. A graph has a

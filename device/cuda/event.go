@@ -23,8 +23,8 @@ type gpuEvent struct {
 	s      *gpuStream
 	number uint64 // the event's position among the stream's events, from 1
 	timed  bool
-	err    error      // the error of recording
-	in     *recording // the recording that captured it, or nil
+	err    error    // the error of recording
+	in     *capture // the capture that it is in, or nil
 
 	// s.mu guards the fields below.
 	handle C.uintptr_t // the CUevent; 0 after the event has returned it
@@ -73,7 +73,7 @@ func (e *gpuEvent) Done() (bool, error) {
 	}
 	if e.in != nil { // the driver must not be queried about a captured event
 		e.drop(false)
-		if e.in == e.s.d.recording() {
+		if e.in == e.s.d.capture() {
 			return false, e.in.refuse("a wait for the GPU")
 		}
 		return false, nil
@@ -172,7 +172,7 @@ func (s *gpuStream) append(timed bool, f func(stream, event uintptr) error) (*gp
 	e := &s.unused[0]
 	s.unused = s.unused[1:]
 	e.s, e.number, e.timed, e.handle = s, s.number, timed, h
-	if r := s.d.recording(); r != nil && r.captures(s) {
+	if r := s.d.capture(); r != nil && r.captures(s) {
 		e.in = r
 	}
 	s.pending = append(s.pending, e)
@@ -183,7 +183,7 @@ func (s *gpuStream) append(timed bool, f func(stream, event uintptr) error) (*gp
 // take returns an unused CUevent, preferably one of the stream's. The caller must hold s.order.
 func (s *gpuStream) take(timed bool) (C.uintptr_t, error) {
 	free := s.free(timed)
-	if len(*free) == 0 && s.d.recording() == nil {
+	if len(*free) == 0 && s.d.capture() == nil {
 		s.recycle()
 	}
 	if h, ok := free.pop(); ok {

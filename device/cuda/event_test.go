@@ -34,7 +34,7 @@ func bare(t testing.TB, lines ...string) *gpuDevice {
 var deviceTests = map[string]func(t *testing.T, d *gpuDevice){
 	"events are recycled": eventsAreRecycled, "marks of an unchanged stream": marksOfAnUnchangedStream, "Enqueue": enqueue,
 	"events outlive their stream": eventsOutliveTheirStream, "events across Record": eventsAcrossRecord,
-	"a graph runs what was recorded": graphRunsWhatWasRecorded, "a graph owns its memory": graphOwnsItsMemory,
+	"a graph runs what was captured": graphRunsWhatWasCaptured, "a graph owns its memory": graphOwnsItsMemory,
 	"Record refuses waits": recordRefusesWaits,
 }
 

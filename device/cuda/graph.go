@@ -20,14 +20,14 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-var _ kernels.Recorder = (*gpuDevice)(nil)
+var _ kernels.Capturer = (*gpuDevice)(nil)
 
-// recording is a graph being recorded. Only the goroutine that called Record uses it.
-type recording struct {
+// capture is a graph being captured. Only the goroutine that called Capture uses it.
+type capture struct {
 	d      *gpuDevice
 	thread int // the thread to which that goroutine is locked
 	pool   *pool
-	err    error // the first call that cannot be recorded
+	err    error // the first call that cannot be captured
 }
 
 // pool is memory of graphs. It was allocated from the device's arena, so other work cannot use it.
@@ -46,8 +46,8 @@ type gpuGraph struct {
 	exec C.uintptr_t // the CUgraphExec; 0 after Revoke
 }
 
-// recording returns the recording of the calling goroutine, or nil.
-func (d *gpuDevice) recording() *recording {
+// capture returns the capture of the calling goroutine, or nil.
+func (d *gpuDevice) capture() *capture {
 	r := d.rec.Load()
 	if r == nil || r.thread != syscall.Gettid() {
 		return nil
@@ -55,17 +55,17 @@ func (d *gpuDevice) recording() *recording {
 	return r
 }
 
-// Recording implements kernels.Recorder.
-func (d *gpuDevice) Recording() bool { return d.recording() != nil }
+// Capturing implements kernels.Capturer.
+func (d *gpuDevice) Capturing() bool { return d.capture() != nil }
 
-// Record implements kernels.Recorder.
-func (d *gpuDevice) Record(ctx context.Context, like kernels.Graph, f func() error) (_ kernels.Graph, err error) {
+// Capture implements kernels.Capturer.
+func (d *gpuDevice) Capture(ctx context.Context, like kernels.Graph, f func() error) (_ kernels.Graph, err error) {
 	if err := d.compute.Sync(ctx); err != nil {
 		return nil, err
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	r := &recording{d: d, thread: syscall.Gettid()}
+	r := &capture{d: d, thread: syscall.Gettid()}
 	if like != nil {
 		r.pool = like.(*gpuGraph).pool
 	} else {
@@ -78,7 +78,7 @@ func (d *gpuDevice) Record(ctx context.Context, like kernels.Graph, f func() err
 	}
 	d.compute.forget()
 	if !d.rec.CompareAndSwap(nil, r) {
-		panic(fmt.Errorf("%s: Record within Record", d.name))
+		panic(fmt.Errorf("%s: Capture within Capture", d.name))
 	}
 	g := &gpuGraph{d: d, pool: r.pool}
 	finished := false
@@ -105,15 +105,15 @@ func (d *gpuDevice) Record(ctx context.Context, like kernels.Graph, f func() err
 	return g, err
 }
 
-// captures reports whether work on s is being recorded. Any goroutine may call it.
-func (r *recording) captures(s *gpuStream) bool {
+// captures reports whether work on s is being captured. Any goroutine may call it.
+func (r *capture) captures(s *gpuStream) bool {
 	captured, err := s.capturing()
 	return captured && err == nil
 }
 
-// refuse returns the error of a call that cannot be recorded, and makes Record return it.
-func (r *recording) refuse(call string) error {
-	err := &kernels.RecordError{Device: r.d.name, Call: call}
+// refuse returns the error of a call that cannot be captured, and makes Capture return it.
+func (r *capture) refuse(call string) error {
+	err := &kernels.CaptureError{Device: r.d.name, Call: call}
 	if r.err == nil {
 		r.err = err
 	}
@@ -122,7 +122,7 @@ func (r *recording) refuse(call string) error {
 
 // end marks the captured events as complete, because their work does not run now. It waits for earlier
 // events of the streams.
-func (r *recording) end(ctx context.Context) error {
+func (r *capture) end(ctx context.Context) error {
 	r.d.mu.Lock()
 	streams := make([]*gpuStream, 0, len(r.d.streams))
 	for s := range r.d.streams {

@@ -20,15 +20,15 @@ func numbers(first float32, n int) []float32 {
 	return v
 }
 
-// Each launch of a graph runs what was recorded on two streams, in order, with the current content of
-// its operands. Recording itself runs nothing.
-func graphRunsWhatWasRecorded(t *testing.T, d *gpuDevice) {
+// Each launch of a graph runs what was captured on two streams, in order, with the current content of
+// its operands. Capture itself runs nothing.
+func graphRunsWhatWasCaptured(t *testing.T, d *gpuDevice) {
 	const n = 100
 	x, y := upload(t, d, numbers(0, n), n), upload(t, d, make([]float32, n), n)
 	side, err := d.NewStream(true)
 	ok(t, err)
 	var inner device.Tensor
-	g, err := d.Record(t.Context(), nil, func() error {
+	g, err := d.Capture(t.Context(), nil, func() error {
 		inner = tensor(t, d, device.Float32, n)
 		ok(t, d.Copy(d.Compute(), inner.Buf, x.Buf))
 		ok(t, side.WaitFor(d.Compute().Mark()))
@@ -37,7 +37,7 @@ func graphRunsWhatWasRecorded(t *testing.T, d *gpuDevice) {
 	})
 	ok(t, err)
 	if got := download(t, d, y); !slices.Equal(got, make([]float32, n)) {
-		t.Fatalf("Record ran the copies: %v", got)
+		t.Fatalf("Capture ran the copies: %v", got)
 	}
 	for i := range 5 {
 		want := numbers(float32(1000*i), n)
@@ -53,7 +53,7 @@ func graphRunsWhatWasRecorded(t *testing.T, d *gpuDevice) {
 }
 
 // A graph's memory is not used for anything else until the graph is closed, even if it was freed
-// during recording. A graph recorded "like" it shares the memory.
+// during capture. A graph captured "like" it shares the memory.
 func graphOwnsItsMemory(t *testing.T, d *gpuDevice) {
 	const size = 1 << 16
 	cached, err := d.Alloc(size)
@@ -61,8 +61,8 @@ func graphOwnsItsMemory(t *testing.T, d *gpuDevice) {
 	d.Free(cached)
 	before := d.Memory()
 	var kept, freed device.Buffer
-	record := func(like kernels.Graph) kernels.Graph {
-		g, err := d.Record(t.Context(), like, func() (err error) {
+	capture := func(like kernels.Graph) kernels.Graph {
+		g, err := d.Capture(t.Context(), like, func() (err error) {
 			freed, err = d.Alloc(size)
 			ok(t, err)
 			d.Free(freed)
@@ -78,7 +78,7 @@ func graphOwnsItsMemory(t *testing.T, d *gpuDevice) {
 		ok(t, err)
 		return g
 	}
-	g := record(nil)
+	g := capture(nil)
 	if freed.Addr() != cached.Addr() {
 		t.Errorf("the graph allocated at %#x, want the cached block at %#x", freed.Addr(), cached.Addr())
 	}
@@ -90,7 +90,7 @@ func graphOwnsItsMemory(t *testing.T, d *gpuDevice) {
 	d.Free(other)
 	was := kept
 	d.Free(kept)
-	like := record(g)
+	like := capture(g)
 	if kept.Addr() != was.Addr() {
 		t.Errorf("a graph like the first one allocated at %#x, want %#x", kept.Addr(), was.Addr())
 	}
@@ -119,37 +119,37 @@ func recordRefusesWaits(t *testing.T, d *gpuDevice) {
 	}
 	x := upload(t, d, numbers(7, 1), 1)
 	for want, call := range calls {
-		_, err := d.Record(t.Context(), nil, func() error {
+		_, err := d.Capture(t.Context(), nil, func() error {
 			if err := call(d, x); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("the call gave %v, want an error with %q", err, want)
 			}
-			return nil // Record knows
+			return nil // Capture knows
 		})
 		if err == nil || !strings.Contains(err.Error(), want+" ") {
-			t.Errorf("Record gave %v, want an error with %q", err, want)
+			t.Errorf("Capture gave %v, want an error with %q", err, want)
 		}
 		if got := download(t, d, x); got[0] != 7 {
-			t.Errorf("after Record the number is %v, want 7", got[0])
+			t.Errorf("after Capture the number is %v, want 7", got[0])
 		}
 	}
 	func() {
 		defer func() {
 			if recover() != "inside" {
-				t.Error("Record did not pass on the panic")
+				t.Error("Capture did not pass on the panic")
 			}
 		}()
-		d.Record(t.Context(), nil, func() error { panic("inside") })
+		d.Capture(t.Context(), nil, func() error { panic("inside") })
 	}()
 	if got := download(t, d, x); got[0] != 7 {
-		t.Errorf("after a panic in Record the number is %v, want 7", got[0])
+		t.Errorf("after a panic in Capture the number is %v, want 7", got[0])
 	}
 	if all := d.pools.Load(); all != nil {
 		t.Errorf("%d pools are left", len(*all))
 	}
 }
 
-// Within Record a stream may wait for an event that was recorded before, and after Record for one that
-// was recorded within.
+// Within Capture a stream may wait for an event that was captured before, and after Capture for one that
+// was captured within.
 func eventsAcrossRecord(t *testing.T, d *gpuDevice) {
 	x, y := upload(t, d, numbers(1, 4), 4), upload(t, d, numbers(5, 4), 4)
 	side, err := d.NewStream(false)
@@ -157,7 +157,7 @@ func eventsAcrossRecord(t *testing.T, d *gpuDevice) {
 	ok(t, d.Copy(side, y.Buf, x.Buf))
 	outside := side.Mark()
 	var inside device.Event
-	g, err := d.Record(t.Context(), nil, func() error {
+	g, err := d.Capture(t.Context(), nil, func() error {
 		ok(t, d.Compute().WaitFor(outside))
 		ok(t, d.Copy(d.Compute(), x.Buf, y.Buf))
 		inside = d.Compute().Mark()
@@ -165,13 +165,13 @@ func eventsAcrossRecord(t *testing.T, d *gpuDevice) {
 	})
 	ok(t, err)
 	if done, err := inside.Done(); !done || err != nil {
-		t.Errorf("the event is not reached after Record: %v, %v", done, err)
+		t.Errorf("the event is not reached after Capture: %v, %v", done, err)
 	}
 	ok(t, side.WaitFor(inside))
 	ok(t, g.Launch())
 	ok(t, d.Compute().Sync(t.Context()))
 	ok(t, g.Close())
-	for range 100 { // the CUevents of the recording serve again
+	for range 100 { // the CUevents of the capture serve again
 		d.Compute().Record()
 	}
 	ok(t, d.Compute().Sync(t.Context()))

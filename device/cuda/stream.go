@@ -120,7 +120,7 @@ func (s *gpuStream) WaitFor(e device.Event) error {
 			return err
 		}
 	}
-	if r := s.d.recording(); r != nil && ev.in == nil && r.captures(s) {
+	if r := s.d.capture(); r != nil && ev.in == nil && r.captures(s) {
 		return ev.Sync(s.d.life) // a captured stream cannot wait for an event that was not captured
 	}
 	h, ok := ev.use()

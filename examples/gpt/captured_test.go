@@ -63,7 +63,7 @@ func trainSmall(t *testing.T, pg *comm.ProcessGroup, captured bool) (state []byt
 		}
 		state = fmt.Append(state, loss.Item(), " ")
 	}
-	if captured && runs != 3 { // two before the recording, and that
+	if captured && runs != 3 { // two before the capture, and that
 		err = fmt.Errorf("the step ran %d times, want 3", runs)
 	}
 	for _, p := range model.Parameters() {

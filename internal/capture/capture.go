@@ -1,10 +1,10 @@
-// Package capture records a training step so that it can be replayed. A recording has two parts. The
+// Package capture captures a training step so that it can be replayed. A capture has two parts. The
 // device's part is a graph of the work that the step enqueues. The host's part is a list of functions,
-// which the layers above the device add while the step is recorded: what a layer's host code would do in
+// which the layers above the device add while the step is captured: what a layer's host code would do in
 // each step, it adds here as well. A replay calls the functions, and launches the graph between them.
 //
-// A layer that is about to change its state on the host asks [Of] whether a step is being recorded. If
-// so, it changes nothing, because the recorded work has not run, and adds:
+// A layer that is about to change its state on the host asks [Of] whether a step is being captured. If
+// so, it changes nothing, because the captured work has not run, and adds:
 //
 //   - a guard, for each fact that it decides by and that can be different in a later step;
 //   - words, for each number that a kernel takes from the host and that changes from step to step: the
@@ -12,7 +12,7 @@
 //   - what it does before the work of a step is enqueued, and what it does after that. After may wait for
 //     the device, for example for the outcome of the step.
 //
-// If a layer cannot be recorded, or not yet, it says so by Refuse or NotYet.
+// If a layer cannot be captured, or not yet, it says so by Refuse or NotYet.
 package capture
 
 import (
@@ -27,13 +27,13 @@ import (
 	"github.com/goddp/goddp/profile"
 )
 
-// Recording is a step that is being recorded, or was. Only the goroutine that uses the device uses it, except for
+// Step is a training step that is being captured, or was. Only the goroutine that uses the device uses it, except for
 // Revoke.
-type Recording struct {
+type Step struct {
 	dev device.Device
 
 	mu          sync.Mutex
-	graph       kernels.Graph // nil until the step is recorded
+	graph       kernels.Graph // nil until the step is captured
 	revoked     error         // why the step must not be replayed; nil: it may be
 	isLaunching bool          // the graph is being launched, which may wait for the device; then launch frees a revoked graph
 
@@ -45,7 +45,7 @@ type Recording struct {
 	closed   []func()
 	words    []*words
 	blocks   []*block
-	reason   error // why the step cannot be recorded
+	reason   error // why the step cannot be captured
 
 	// Scaled is how package amp makes the step of the optimizer that it calls now; nil outside of that call.
 	Scaled *ScaledStep
@@ -73,22 +73,22 @@ const blockWords = 1024
 // wordSize is the size of a word in bytes.
 const wordSize = 8
 
-// NotYetError is the error of a step that cannot be recorded this time, for example because it makes
-// state that later steps only use. The step runs without being recorded, and the next one is recorded.
+// NotYetError is the error of a step that cannot be captured this time, for example because it makes
+// state that later steps only use. The step runs without being captured, and the next one is captured.
 type NotYetError struct{ Reason string }
 
-func (e *NotYetError) Error() string { return "the step cannot be recorded yet: " + e.Reason }
+func (e *NotYetError) Error() string { return "the step cannot be captured yet: " + e.Reason }
 
-// RefusedError is the error of a step that can never be recorded.
+// RefusedError is the error of a step that can never be captured.
 type RefusedError struct{ Reason error }
 
-func (e *RefusedError) Error() string { return "the step cannot be recorded: " + e.Reason.Error() }
+func (e *RefusedError) Error() string { return "the step cannot be captured: " + e.Reason.Error() }
 
 // Unwrap returns the reason, which may be the error of a process group or of the device.
 func (e *RefusedError) Unwrap() error { return e.Reason }
 
 // NotLaunchedError is the error of a replay whose work was not enqueued, because a function that Before
-// added failed, or because the recording was revoked.
+// added failed, or because the capture was revoked.
 type NotLaunchedError struct{ Err error }
 
 func (e *NotLaunchedError) Error() string {
@@ -98,15 +98,15 @@ func (e *NotLaunchedError) Error() string {
 // Unwrap returns the error of the function.
 func (e *NotLaunchedError) Unwrap() error { return e.Err }
 
-// ScaledStep says how the replays of a recorded step of an optimizer take the gradients of a scaled loss.
+// ScaledStep says how the replays of a captured step of an optimizer take the gradients of a scaled loss.
 type ScaledStep struct {
 	Scale    func() float64        // the scale of the replay
 	Conclude func(err error) error // gets the outcome of the optimizer's step, and returns the replay's error
 }
 
-// current holds the recording of a device.
+// current holds the step that is being captured on a device.
 type current struct {
-	r  *Recording
+	r  *Step
 	mu sync.RWMutex // see Guard
 }
 
@@ -116,32 +116,32 @@ func currentOf(dev device.Device) *current {
 	return kernels.Of(dev).Values().Get(currentKey{}, func() any { return &current{} }).(*current)
 }
 
-// Of returns the recording of a step on dev that the calling goroutine is making, or nil.
-func Of(dev device.Device) *Recording {
-	if d, ok := dev.(kernels.Recorder); !ok || !d.Recording() {
+// Of returns the step on dev that the calling goroutine is capturing, or nil.
+func Of(dev device.Device) *Step {
+	if d, ok := dev.(kernels.Capturer); !ok || !d.Capturing() {
 		return nil
 	}
 	return currentOf(dev).r
 }
 
-// Guard returns the lock that Record holds while it records a step on dev. Another goroutine must hold it for reading
-// while it enqueues work, so that the recording does not take in that work.
+// Guard returns the lock that Capture holds while it captures a step on dev. Another goroutine must hold it for reading
+// while it enqueues work, so that the capture does not take in that work.
 func Guard(dev device.Device) *sync.RWMutex { return &currentOf(dev).mu }
 
-// IsRecordable reports whether an optimizer takes part in recordings by itself. The method Recordable of such an
+// IsCapturable reports whether an optimizer takes part in captures by itself. The method Capturable of such an
 // optimizer returns the optimizer. A type that embeds one inherits the method, which then returns the embedded
-// optimizer, so the type is not recordable.
-func IsRecordable(optimizer any) bool {
-	r, ok := optimizer.(interface{ Recordable() any })
-	return ok && r.Recordable() == optimizer
+// optimizer, so the type is not capturable.
+func IsCapturable(optimizer any) bool {
+	r, ok := optimizer.(interface{ Capturable() any })
+	return ok && r.Capturable() == optimizer
 }
 
-// Record calls step and returns a recording of it. The step has not run then. If like is not nil, it is a
-// recording whose memory the new one shares: see [kernels.Recorder]. If the step cannot be recorded,
-// Record returns a [*RefusedError] or a [*NotYetError], or the error of the step or of the device, which a
-// later recording may not meet.
-func Record(ctx context.Context, dev device.Device, like *Recording, step func() error) (*Recording, error) {
-	r := &Recording{dev: dev}
+// Capture calls step and returns a capture of it. The step has not run then. If like is not nil, it is a
+// capture whose memory the new one shares: see [kernels.Capturer]. If the step cannot be captured,
+// Capture returns a [*RefusedError] or a [*NotYetError], or the error of the step or of the device, which a
+// later capture may not meet.
+func Capture(ctx context.Context, dev device.Device, like *Step, step func() error) (*Step, error) {
+	r := &Step{dev: dev}
 	var shared kernels.Graph
 	if like != nil {
 		shared = like.graph
@@ -156,7 +156,7 @@ func Record(ctx context.Context, dev device.Device, like *Recording, step func()
 			r.release()
 		}
 	}()
-	graph, err := dev.(kernels.Recorder).Record(ctx, shared, func() (err error) {
+	graph, err := dev.(kernels.Capturer).Capture(ctx, shared, func() (err error) {
 		defer func() {
 			for _, f := range slices.Backward(r.ended) {
 				f()
@@ -167,7 +167,7 @@ func Record(ctx context.Context, dev device.Device, like *Recording, step func()
 		}()
 		return step()
 	})
-	if errors.As(err, new(*kernels.RecordError)) {
+	if errors.As(err, new(*kernels.CaptureError)) {
 		err = &RefusedError{err}
 	}
 	if err != nil {
@@ -183,54 +183,54 @@ func Record(ctx context.Context, dev device.Device, like *Recording, step func()
 	return r, nil
 }
 
-// Refuse makes Record fail with a [*RefusedError], and returns it. The reason is as for [fmt.Errorf].
-func (r *Recording) Refuse(reason string, args ...any) error {
+// Refuse makes Capture fail with a [*RefusedError], and returns it. The reason is as for [fmt.Errorf].
+func (r *Step) Refuse(reason string, args ...any) error {
 	return r.Fail(&RefusedError{fmt.Errorf(reason, args...)})
 }
 
-// NotYet makes Record fail with a [*NotYetError], and returns it.
-func (r *Recording) NotYet(reason string, args ...any) error {
+// NotYet makes Capture fail with a [*NotYetError], and returns it.
+func (r *Step) NotYet(reason string, args ...any) error {
 	return r.Fail(&NotYetError{fmt.Sprintf(reason, args...)})
 }
 
-// Fail makes Record fail with err, and returns it.
-func (r *Recording) Fail(err error) error {
+// Fail makes Capture fail with err, and returns it.
+func (r *Step) Fail(err error) error {
 	if r.reason == nil {
 		r.reason = err
 	}
 	return err
 }
 
-// Require adds a guard: the recording stands for a step only while guard returns true.
-func (r *Recording) Require(guard func() bool) { r.guards = append(r.guards, guard) }
+// Require adds a guard: the capture stands for a step only while guard returns true.
+func (r *Step) Require(guard func() bool) { r.guards = append(r.guards, guard) }
 
 // Before adds what a replay does before its work is enqueued. If f returns an error, the replay enqueues
 // nothing, and ends with a [*NotLaunchedError].
-func (r *Recording) Before(f func() error) { r.before = append(r.before, f) }
+func (r *Step) Before(f func() error) { r.before = append(r.before, f) }
 
 // Launched adds what a replay does as soon as its work is enqueued: it enqueues more work behind it, before the
 // functions that After added, which may wait. It is not called if the launch fails.
-func (r *Recording) Launched(f func()) { r.launched = append(r.launched, f) }
+func (r *Step) Launched(f func()) { r.launched = append(r.launched, f) }
 
 // After adds what a replay does when its work is enqueued, or when that failed with err. err is a
 // [*NotLaunchedError] if nothing was enqueued. The function may then be called although one that Before
 // added was not.
-func (r *Recording) After(f func(err error) error) { r.after = append(r.after, f) }
+func (r *Step) After(f func(err error) error) { r.after = append(r.after, f) }
 
-// AtEnd adds what Record does when step has returned or panicked, whether or not it can be recorded: it
-// undoes what the layer has changed on the host. It may still record work and call Refuse. The functions are
+// AtEnd adds what Capture does when step has returned or panicked, whether or not it can be captured: it
+// undoes what the layer has changed on the host. It may still capture work and call Refuse. The functions are
 // called in reverse order, as deferred ones are.
-func (r *Recording) AtEnd(f func()) { r.ended = append(r.ended, f) }
+func (r *Step) AtEnd(f func()) { r.ended = append(r.ended, f) }
 
-// Undo puts *state back, when the recording ends, to what it is now.
-func Undo[T any](r *Recording, state *T) {
+// Undo puts *state back, when the capture ends, to what it is now.
+func Undo[T any](r *Step, state *T) {
 	before := *state
 	r.AtEnd(func() { *state = before })
 }
 
-// Replay makes the step's change of *state a part of the replays: when the recording ends, *state is what it is now,
+// Replay makes the step's change of *state a part of the replays: when the capture ends, *state is what it is now,
 // and each replay that was launched sets it to what the step had made of it.
-func Replay[T any](r *Recording, state *T) {
+func Replay[T any](r *Step, state *T) {
 	before, after := *state, *state
 	r.AtEnd(func() { after, *state = *state, before })
 	r.After(func(err error) error {
@@ -243,8 +243,8 @@ func Replay[T any](r *Recording, state *T) {
 
 // Words returns n words in device memory, of 8 bytes each, as a tensor of dt. Before each replay fill
 // writes their bits. Calls with the same key, which must agree in n and dt, return the same words. If
-// there is no memory, Record fails.
-func (r *Recording) Words(key any, dt device.DType, n int, fill func(bits []int64)) device.Tensor {
+// there is no memory, Capture fails.
+func (r *Step) Words(key any, dt device.DType, n int, fill func(bits []int64)) device.Tensor {
 	for _, w := range r.words {
 		if w.key == key {
 			return w.at
@@ -255,7 +255,7 @@ func (r *Recording) Words(key any, dt device.DType, n int, fill func(bits []int6
 		b = r.blocks[last]
 	} else {
 		// The step may have used and freed all memory of the graph before: a launch would overwrite the words.
-		mem, err := r.dev.(kernels.Recorder).AllocOutside(max(blockWords, n) * wordSize)
+		mem, err := r.dev.(kernels.Capturer).AllocOutside(max(blockWords, n) * wordSize)
 		if err != nil {
 			r.Fail(err)
 			return device.Tensor{}
@@ -270,13 +270,13 @@ func (r *Recording) Words(key any, dt device.DType, n int, fill func(bits []int6
 	return w.at
 }
 
-// Fits reports whether the recording stands for a step that the program would run now.
-func (r *Recording) Fits() bool {
+// Fits reports whether the capture stands for a step that the program would run now.
+func (r *Step) Fits() bool {
 	return !slices.ContainsFunc(r.guards, func(guard func() bool) bool { return !guard() })
 }
 
 // Replay runs the step. All functions that After added are called, even if one returns an error.
-func (r *Recording) Replay() error {
+func (r *Step) Replay() error {
 	err := r.prepare()
 	if err != nil {
 		err = &NotLaunchedError{err}
@@ -299,7 +299,7 @@ func (r *Recording) Replay() error {
 }
 
 // prepare calls what Before added, and enqueues the copies of the words.
-func (r *Recording) prepare() error {
+func (r *Step) prepare() error {
 	for _, f := range r.before {
 		if err := f(); err != nil {
 			return err
@@ -317,7 +317,7 @@ func (r *Recording) prepare() error {
 }
 
 // launch enqueues the work of a step.
-func (r *Recording) launch() error {
+func (r *Step) launch() error {
 	r.mu.Lock()
 	if r.revoked != nil {
 		defer r.mu.Unlock()
@@ -336,7 +336,7 @@ func (r *Recording) launch() error {
 }
 
 // launchGraph launches the graph. In a trace it is one span, because its work has no events.
-func (r *Recording) launchGraph() error {
+func (r *Step) launchGraph() error {
 	trace, compute := profile.Of(r.dev), r.dev.Compute()
 	if !trace.On() {
 		return r.graph.Launch()
@@ -365,7 +365,7 @@ func (b *block) copyIn(dev device.Device) error {
 // Revoke makes later replays fail with why, and frees the graph on the device, because it refers to
 // something that ends. Launches that were enqueued before still run. Any goroutine may call Revoke, which
 // waits for nothing.
-func (r *Recording) Revoke(why error) error {
+func (r *Step) Revoke(why error) error {
 	r.mu.Lock()
 	if r.revoked == nil {
 		r.revoked = why
@@ -381,17 +381,17 @@ func (r *Recording) Revoke(why error) error {
 	return graph.Revoke()
 }
 
-// AtClose adds what Close does first, and what Record does if it fails.
-func (r *Recording) AtClose(f func()) { r.closed = append(r.closed, f) }
+// AtClose adds what Close does first, and what Capture does if it fails.
+func (r *Step) AtClose(f func()) { r.closed = append(r.closed, f) }
 
 // Close frees the graph and the memory of the words.
-func (r *Recording) Close() error {
+func (r *Step) Close() error {
 	r.release()
 	return r.graph.Close()
 }
 
 // release calls what AtClose added, and frees the memory of the words.
-func (r *Recording) release() {
+func (r *Step) release() {
 	for _, f := range r.closed {
 		f()
 	}

@@ -12,30 +12,30 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// recorder is a device whose graphs count their launches.
-type recorder struct {
+// capturer is a device whose graphs count their launches.
+type capturer struct {
 	device.Device
-	recording                bool
+	capture                  bool
 	launches, copies, closed int
 	failure                  error // of the next Launch
 }
 
-func (d *recorder) Record(_ context.Context, _ kernels.Graph, f func() error) (kernels.Graph, error) {
-	d.recording = true
-	defer func() { d.recording = false }()
+func (d *capturer) Capture(_ context.Context, _ kernels.Graph, f func() error) (kernels.Graph, error) {
+	d.capture = true
+	defer func() { d.capture = false }()
 	return graph{d}, f()
 }
 
-func (d *recorder) Recording() bool { return d.recording }
+func (d *capturer) Capturing() bool { return d.capture }
 
-func (d *recorder) AllocOutside(size int) (device.Buffer, error) { return d.Alloc(size) }
+func (d *capturer) AllocOutside(size int) (device.Buffer, error) { return d.Alloc(size) }
 
-func (d *recorder) CopyIn(s device.Stream, dst device.Buffer, src []byte) error {
+func (d *capturer) CopyIn(s device.Stream, dst device.Buffer, src []byte) error {
 	d.copies++
 	return d.Device.CopyIn(s, dst, src)
 }
 
-type graph struct{ d *recorder }
+type graph struct{ d *capturer }
 
 func (g graph) Launch() error {
 	g.d.launches++
@@ -49,19 +49,19 @@ func (g graph) Close() error {
 	return nil
 }
 
-func newRecorder(t *testing.T) *recorder {
+func newCapturer(t *testing.T) *capturer {
 	dev := cpu.New(&cpu.Options{Threads: 1})
 	t.Cleanup(func() { dev.Close() })
-	return &recorder{Device: dev}
+	return &capturer{Device: dev}
 }
 
 // A replay calls what was added, in order around the launch, with the words of that replay.
 func TestReplay(t *testing.T) {
-	dev := newRecorder(t)
+	dev := newCapturer(t)
 	var calls []string
 	value, fits, beforeErr := int64(7), true, error(nil)
 	var words, same device.Tensor
-	r, err := capture.Record(t.Context(), dev, nil, func() error {
+	r, err := capture.Capture(t.Context(), dev, nil, func() error {
 		r := capture.Of(dev)
 		fill := func(bits []int64) { bits[0], bits[1] = value, -value }
 		words = r.Words("key", device.Int64, 2, fill)
@@ -86,7 +86,7 @@ func TestReplay(t *testing.T) {
 		t.Fatal(err)
 	}
 	if capture.Of(dev) != nil {
-		t.Error("there is a recording after Record")
+		t.Error("there is a capture after Capture")
 	}
 	if words.Buf.Addr() != same.Buf.Addr() {
 		t.Error("one key has two places")
@@ -107,7 +107,7 @@ func TestReplay(t *testing.T) {
 		t.Errorf("the words are %v after %d copies, %v", device.Elements[int64](words), dev.copies, err)
 	}
 	if fits = false; r.Fits() {
-		t.Error("the recording fits although its guard does not hold")
+		t.Error("the capture fits although its guard does not hold")
 	}
 	calls, beforeErr = nil, errors.New("no")
 	var notLaunched *capture.NotLaunchedError
@@ -131,32 +131,32 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// Record returns why a step cannot be recorded, also if the step ignores that, and frees what
+// Capture returns why a step cannot be captured, also if the step ignores that, and frees what
 // the step added.
-func TestRecordFails(t *testing.T) {
-	dev := newRecorder(t)
+func TestCaptureFails(t *testing.T) {
+	dev := newCapturer(t)
 	var notYet *capture.NotYetError
 	var refused *capture.RefusedError
 	odd := errors.New("odd")
 	for _, c := range []struct {
-		step func(*capture.Recording) error
+		step func(*capture.Step) error
 		is   func(error) bool
 	}{
-		{func(r *capture.Recording) error { r.NotYet("%d", 1); return nil }, func(err error) bool { return errors.As(err, &notYet) }},
-		{func(r *capture.Recording) error { return r.Refuse("%d", 1) }, func(err error) bool { return errors.As(err, &refused) }},
-		{func(r *capture.Recording) error { return odd }, func(err error) bool { return err == odd }},
+		{func(r *capture.Step) error { r.NotYet("%d", 1); return nil }, func(err error) bool { return errors.As(err, &notYet) }},
+		{func(r *capture.Step) error { return r.Refuse("%d", 1) }, func(err error) bool { return errors.As(err, &refused) }},
+		{func(r *capture.Step) error { return odd }, func(err error) bool { return err == odd }},
 	} {
 		closed := 0
-		r, err := capture.Record(t.Context(), dev, nil, func() error {
+		r, err := capture.Capture(t.Context(), dev, nil, func() error {
 			capture.Of(dev).Words("key", device.Int64, 1, nil)
 			capture.Of(dev).AtClose(func() { closed++ })
 			return c.step(capture.Of(dev))
 		})
 		if r != nil || !c.is(err) {
-			t.Errorf("Record gave %v, %v", r, err)
+			t.Errorf("Capture gave %v, %v", r, err)
 		}
 		if closed != 1 {
-			t.Errorf("Record, which gave %v, called what AtClose added %d times, want once", err, closed)
+			t.Errorf("Capture, which gave %v, called what AtClose added %d times, want once", err, closed)
 		}
 	}
 	if used := dev.Memory().InUse; used != 0 {

@@ -7,40 +7,40 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// Recorder is a device that can capture work in a graph and launch the graph with one call.
-type Recorder interface {
-	// Record calls f and returns a graph of the work that f enqueued on Compute, and on streams
-	// that f made wait for Compute and that Compute then waited for. The work does not run. Record
+// Capturer is a device that can capture work in a graph and launch the graph with one call.
+type Capturer interface {
+	// Capture calls f and returns a graph of the work that f enqueued on Compute, and on streams
+	// that f made wait for Compute and that Compute then waited for. The work does not run. Capture
 	// first waits until Compute is idle, or until ctx ends.
 	//
 	// Within f, the calling goroutine allocates from memory that belongs to the graph; Free returns it
 	// to the graph. It must not wait for the device, nor copy from host memory, because a launch of the
-	// graph would not repeat that: these calls return a [*RecordError], and so does Record. Events that
-	// f records count as complete when Record returns.
+	// graph would not repeat that: these calls return a [*CaptureError], and so does Capture. Marks that
+	// f makes count as complete when Capture returns.
 	//
 	// If like is not nil, it is a graph of this device, and the new graph uses the same memory. The
 	// two graphs then overwrite each other's results.
 	//
-	// If f returns an error or panics, so does Record, and nothing is recorded.
-	Record(ctx context.Context, like Graph, f func() error) (Graph, error)
-	// Recording reports whether the calling goroutine is within Record.
-	Recording() bool
-	// AllocOutside returns size bytes outside any graph's memory, even within Record, so no graph
+	// If f returns an error or panics, so does Capture, and nothing is captured.
+	Capture(ctx context.Context, like Graph, f func() error) (Graph, error)
+	// Capturing reports whether the calling goroutine is within Capture.
+	Capturing() bool
+	// AllocOutside returns size bytes outside any graph's memory, even within Capture, so no graph
 	// reuses them for its own allocations. Free releases them.
 	AllocOutside(size int) (device.Buffer, error)
 }
 
-// RecordError is the error of a call that cannot be recorded.
-type RecordError struct {
+// CaptureError is the error of a call that cannot be captured.
+type CaptureError struct {
 	Device string
 	Call   string // "a wait for the GPU"
 }
 
-func (e *RecordError) Error() string {
-	return fmt.Sprintf("%s: %s cannot be recorded in a graph", e.Device, e.Call)
+func (e *CaptureError) Error() string {
+	return fmt.Sprintf("%s: %s cannot be captured in a graph", e.Device, e.Call)
 }
 
-// Graph is recorded work.
+// Graph is captured work.
 type Graph interface {
 	// Launch enqueues the work on Compute. It returns an error after Revoke.
 	Launch() error

@@ -47,8 +47,8 @@ type Group struct {
 	sends      map[int]*commStream // by peer; created at first use
 	recvs      map[int]*commStream
 	comms      []*communicator
-	barrierMem device.Buffer               // memory for Barrier's all-reduce
-	recordings map[*capture.Recording]bool // recordings with calls of the group
+	barrierMem device.Buffer          // memory for Barrier's all-reduce
+	captures   map[*capture.Step]bool // those with calls of the group
 
 	left       map[int]progress // ranks that left before the others, with their progress
 	departures []departure      // ranks that wait for this rank to release them
@@ -60,7 +60,7 @@ func newGroup(ctx context.Context, cfg backend.Config, o Options, dev cudaDevice
 	g := &Group{
 		cfg: cfg, opts: o, dev: dev, memory: memoryOf(dev), state: callstate.New(ctx, cfg.Control), wake: make(chan struct{}, 1),
 		epoch: time.Now(), sends: map[int]*commStream{}, recvs: map[int]*commStream{}, left: map[int]progress{},
-		recordings: map[*capture.Recording]bool{},
+		captures: map[*capture.Step]bool{},
 	}
 	g.ctx = g.state.Context()
 	return g

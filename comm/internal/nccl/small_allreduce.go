@@ -354,8 +354,9 @@ func (s *smallAllReduce) enqueue(stream, event uintptr, o *op) error {
 	return s.launch(stream, event, o)
 }
 
-// record is enqueue for a captured operation. The kernel reads the call number from device memory.
-func (s *smallAllReduce) record(stream, event uintptr, o *op, number device.Tensor) error {
+// capture is enqueue for an operation that a graph repeats. The kernel reads the number of the call from
+// device memory.
+func (s *smallAllReduce) capture(stream, event uintptr, o *op, number device.Tensor) error {
 	s.args.at = C.uint64_t(number.Buf.Addr())
 	defer func() { s.args.at = 0 }()
 	return s.launch(stream, event, o)

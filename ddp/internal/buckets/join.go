@@ -59,7 +59,7 @@ func (r *Reducer) Shadow(leave bool) {
 // Left returns the [*reducer.LeftError] that has ended the passes of all ranks since Join, or nil if ranks can
 // still make passes. Left waits for the outcome of the last pass as Err does.
 func (r *Reducer) Left() error {
-	if rec := r.recording(); rec != nil && rec.isFinished {
+	if rec := r.capturing(); rec != nil && rec.isFinished {
 		return rec.Refuse("it has two passes that reduce")
 	}
 	if r.awaitOutcome(); r.left != nil {

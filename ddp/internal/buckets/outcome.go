@@ -31,7 +31,7 @@ import (
 // With Options.CheckNonFinite, Finish waits until the device has checked all gradients before it starts
 // the reduction of the last bucket.
 func (r *Reducer) Finish(ctx context.Context, cause error) error {
-	if rec := r.recorded; rec != nil && rec.refused != nil {
+	if rec := r.captured; rec != nil && rec.refused != nil {
 		return rec.refused
 	}
 	reduces := r.core.phase == reducing
@@ -61,7 +61,7 @@ func (r *Reducer) Finish(ctx context.Context, cause error) error {
 		}
 	}
 	reports := reduces && (r.isLeaving || !mine.isEmpty())
-	if r.recording() != nil {
+	if r.capturing() != nil {
 		reports = false // the pass does not run
 	}
 	if reports {
@@ -84,8 +84,8 @@ func (r *Reducer) Finish(ctx context.Context, cause error) error {
 	default:
 		r.err = r.join(ctx, len(r.works))
 	}
-	if rec := r.recording(); rec != nil {
-		return r.finishRecorded(rec, reduces, !mine.isEmpty() || r.requested != 0, errors.Join(r.early, r.err))
+	if rec := r.capturing(); rec != nil {
+		return r.finishCaptured(rec, reduces, !mine.isEmpty() || r.requested != 0, errors.Join(r.early, r.err))
 	}
 	if reduces && r.err == nil {
 		r.pending, r.err = r.status.copyToHost()
@@ -112,7 +112,7 @@ func (r *Reducer) Pending() bool { return r.pending != nil }
 // the status to the host. Each of these waits is limited by the group's timeout. If a wait exceeds the
 // timeout, the group is aborted, and Err returns an error.
 func (r *Reducer) Err() error {
-	r.recording()
+	r.capturing()
 	r.isUnread = false
 	if r.Pending() {
 		start := time.Now()
@@ -236,7 +236,7 @@ func (r *Reducer) join(ctx context.Context, n int) error {
 	if err := r.hold(ctx, works); err != nil {
 		return err
 	}
-	return r.copyRecorded()
+	return r.copyCaptured()
 }
 
 // hold makes the compute stream wait for reductions, and records the wait in the trace.
@@ -260,7 +260,7 @@ func (r *Reducer) wait(ctx context.Context, works []reducer.Reduction, how func(
 		if err == nil {
 			continue
 		}
-		if r.recorded != nil { // the call was not recorded: nothing runs
+		if r.captured != nil { // the call was not captured: nothing runs
 			return err
 		}
 		r.pg.Abort(err) // without Abort the other ranks may not notice err: it may come from ctx or from this rank's hook

@@ -107,7 +107,7 @@ func (r *Reducer) rebuild(ctx context.Context) error {
 	r.core.rebuild(members(plan))
 	r.stats.Rebuilt = r.names(params)
 	r.pg.Log().Debug("the reducer's buckets have been rebuilt in rank 0's order", "buckets", len(plan), "order", r.stats.Rebuilt)
-	r.record(profile.Span{
+	r.traceSpan(profile.Span{
 		Track: profile.Host, Name: "rebuild buckets", Begin: profile.At(start), End: profile.At(time.Now()),
 		Args: []profile.Arg{{Name: "buckets", Value: len(plan)}},
 	})

@@ -41,15 +41,15 @@ type Reducer struct {
 	heedsStop bool // the engine has called Stopping
 	passState
 
-	recorded *recorded   // nil unless a step is being recorded
-	copies   *copyStream // for the status of recorded passes; nil before the first one
+	captured *captured   // nil unless a step is being captured
+	copies   *copyStream // for the status of captured passes; nil before the first one
 
 	reached []bool             // scratch memory for the parameters that a pass will use
 	also    func(profile.Span) // the function given to Trace
 }
 
-// passState is what a pass changes beside the gradients and what they hold. A recorded step leaves it as it was: it
-// is copied when the recording begins, so a pass replaces the slices in it and does not write their elements; works
+// passState is what a pass changes beside the gradients and what they hold. A captured step leaves it as it was: it
+// is copied when the capture begins, so a pass replaces the slices in it and does not write their elements; works
 // alone, to which a pass appends, gets a copy.
 type passState struct {
 	number   uint64              // the number of passes that reduced
@@ -162,7 +162,7 @@ func (r *Reducer) State(i int) *gradsink.State { return &r.states[i] }
 // enqueued on the stream after Settle sees the final gradient. Settle is needed because Finish may let
 // the stream continue before the reductions end.
 func (r *Reducer) Settle(i int) {
-	if r.recording(); !r.Pending() {
+	if r.capturing(); !r.Pending() {
 		return
 	}
 	n := r.core.home[i] + 1
@@ -205,8 +205,8 @@ func (r *Reducer) Scale() float64 { return r.scale }
 // outcome is an error, the new pass fails with this error. After a [*reducer.LeftError] the new pass reduces
 // nothing and fails with the LeftError.
 func (r *Reducer) Begin(sync bool, reached func(i int) bool) {
-	if rec := r.recording(); rec != nil {
-		if rec.refused = r.beginRecorded(rec); rec.refused != nil {
+	if rec := r.capturing(); rec != nil {
+		if rec.refused = r.beginCaptured(rec); rec.refused != nil {
 			return
 		}
 	}
@@ -248,7 +248,7 @@ func (r *Reducer) begin(e event, reached func(i int) bool) {
 // Ready starts the reductions that can start now: those of complete buckets, in order of index. A bucket
 // is not reduced before an earlier bucket, and only Finish reduces the last bucket. Ready never waits.
 func (r *Reducer) Ready(i int, at device.Event) {
-	if rec := r.recorded; rec != nil && rec.refused != nil {
+	if rec := r.captured; rec != nil && rec.refused != nil {
 		return
 	}
 	actions, err := r.core.step(event{kind: ready, param: i})
@@ -310,7 +310,7 @@ func (r *Reducer) launch(i int, at device.Event) {
 		r.beforeLast()
 	}
 	switch {
-	case r.recorded != nil: // a graph has no use for a head start, and `at` may be an event of another stream
+	case r.captured != nil: // a graph has no use for a head start, and `at` may be an event of another stream
 		if at != nil && r.hook != nil { // the hook enqueues work on the compute stream
 			r.early = errors.Join(r.early, r.pg.Device().Compute().WaitFor(at))
 		}
@@ -325,7 +325,7 @@ func (r *Reducer) launch(i int, at device.Event) {
 	r.works = append(r.works, w)
 	if r.timed() {
 		if started, ended := reducer.Times(w); started != nil {
-			r.record(profile.Span{
+			r.traceSpan(profile.Span{
 				Track: profile.Communication, Name: "AllReduce " + b.name, Begin: started, End: ended,
 				Args: []profile.Arg{{Name: "bucket", Value: i}, {Name: "bytes", Value: b.bytes}, {Name: "parameters", Value: len(b.params)}},
 			})

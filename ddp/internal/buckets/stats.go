@@ -24,8 +24,8 @@ func (r *Reducer) Trace(f func(profile.Span)) { r.also = f }
 // timed reports whether the reducer must measure the times of reductions.
 func (r *Reducer) timed() bool { return r.trace.On() || r.also != nil }
 
-// record records a span in the device's trace and passes it to the function given to Trace.
-func (r *Reducer) record(s profile.Span) {
+// traceSpan adds a span to the device's trace and passes it to the function given to Trace.
+func (r *Reducer) traceSpan(s profile.Span) {
 	r.trace.Add(s)
 	if r.also != nil {
 		r.also(s)

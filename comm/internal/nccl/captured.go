@@ -15,18 +15,18 @@ import (
 	"github.com/goddp/goddp/internal/capture"
 )
 
-var _ backend.Recorder = (*Group)(nil)
+var _ backend.Capturer = (*Group)(nil)
 
-// recorded is a call in a captured step. All calls of a replay end with the event after it.
-type recorded struct {
-	end    device.Event // of the recording
+// captured is a call in a captured step. All calls of a replay end with the event behind it.
+type captured struct {
+	end    device.Event // of the capture
 	small  bool         // the kernel for small all-reduces runs the call
 	number int64        // of a small all-reduce: its number in the latest replay
 }
 
-// Record implements [backend.Recorder]. The choice between NCCL and a small all-reduce must not depend on whether
-// the call is recorded, because other ranks may not record it.
-func (g *Group) Record(c *backend.Call, r *capture.Recording) (backend.Recorded, error) {
+// Capture implements [backend.Capturer]. Whether a small all-reduce runs the call does not depend on
+// whether it is captured, because other ranks may not capture it.
+func (g *Group) Capture(c *backend.Call, r *capture.Step) (backend.Captured, error) {
 	if err := g.state.Err(); err != nil {
 		return nil, err
 	}
@@ -37,7 +37,7 @@ func (g *Group) Record(c *backend.Call, r *capture.Recording) (backend.Recorded,
 	if slices.ContainsFunc(ops, func(o op) bool { return o.kind == C.op_send || o.kind == C.op_recv }) {
 		return nil, fmt.Errorf("%v is sent to or received from one rank", c)
 	}
-	rec := &recorded{small: g.small.handles(ops)}
+	rec := &captured{small: g.small.handles(ops)}
 	var number device.Tensor
 	if rec.small {
 		number = r.Words(rec, device.Int64, 1, func(bits []int64) { bits[0] = rec.number })
@@ -54,7 +54,7 @@ func (g *Group) Record(c *backend.Call, r *capture.Recording) (backend.Recorded,
 	cs.awaited = nil
 	rec.end, err = cs.stream.Enqueue(false, func(stream, event uintptr) error {
 		if rec.small {
-			return cs.comm.withHandle(func(C.uintptr_t) error { return g.small.record(stream, event, &ops[0], number) })
+			return cs.comm.withHandle(func(C.uintptr_t) error { return g.small.capture(stream, event, &ops[0], number) })
 		}
 		return cs.comm.enqueue(stream, event, ops)
 	})
@@ -65,25 +65,25 @@ func (g *Group) Record(c *backend.Call, r *capture.Recording) (backend.Recorded,
 	return rec, nil
 }
 
-// keep makes the group revoke r before it destroys communicators, because NCCL would wait for the graph.
-func (g *Group) keep(r *capture.Recording) {
+// keep makes the group revoke r before it ends communicators: NCCL would wait for the graph.
+func (g *Group) keep(r *capture.Step) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.recordings[r] {
-		g.recordings[r] = true
+	if !g.captures[r] {
+		g.captures[r] = true
 		r.AtClose(func() {
 			g.mu.Lock()
 			defer g.mu.Unlock()
-			delete(g.recordings, r)
+			delete(g.captures, r)
 		})
 	}
 }
 
-// revoke revokes all recordings with calls of the group.
+// revoke revokes all captures with calls of the group.
 func (g *Group) revoke(why error) {
 	g.mu.Lock()
-	var all []*capture.Recording
-	for r := range g.recordings {
+	var all []*capture.Step
+	for r := range g.captures {
 		all = append(all, r)
 	}
 	g.mu.Unlock()
@@ -94,38 +94,39 @@ func (g *Group) revoke(why error) {
 	}
 }
 
-// Join implements [backend.Recorded].
-func (rec *recorded) Join(s device.Stream) error { return s.WaitFor(rec.end) }
+// Join implements [backend.Captured].
+func (rec *captured) Join(s device.Stream) error { return s.WaitFor(rec.end) }
 
-// StartRecorded implements [backend.Recorder]. The launch must run after the calls on the communicator's stream.
-func (g *Group) StartRecorded(all []backend.Recorded, calls []*backend.Call) ([]backend.Task, error) {
+// StartCaptured implements [backend.Capturer]. The launch must run behind the calls on the communicator's
+// stream.
+func (g *Group) StartCaptured(all []backend.Captured, calls []*backend.Call) ([]backend.Task, error) {
 	if g.cfg.Control.Failure() != nil { // the group is about to break, and the launch could not be undone
 		<-g.ctx.Done()
 		return nil, g.state.Err()
 	}
-	tasks, err := g.startRecorded(all, calls)
+	tasks, err := g.startCaptured(all, calls)
 	return tasks, g.awaitBroken(err)
 }
 
-func (g *Group) startRecorded(all []backend.Recorded, calls []*backend.Call) ([]backend.Task, error) {
+func (g *Group) startCaptured(all []backend.Captured, calls []*backend.Call) ([]backend.Task, error) {
 	cs := g.main
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	g.mu.Lock()
 	last := cs.last
 	g.mu.Unlock()
-	if last != nil && last != cs.awaited { // LaunchedRecorded's event is already on Compute
+	if last != nil && last != cs.awaited { // what LaunchedCaptured made the stream wait for is on Compute already
 		if err := g.dev.Compute().WaitFor(last); err != nil {
 			g.fail(g.state.CallError(calls[0], err))
 			return nil, err
 		}
 	}
-	tasks, err := g.admitRecorded(calls)
+	tasks, err := g.admitCaptured(calls)
 	if err != nil {
 		return nil, err
 	}
 	for _, r := range all {
-		if rec := r.(*recorded); rec.small {
+		if rec := r.(*captured); rec.small {
 			g.small.args.call++
 			rec.number = int64(g.small.args.call)
 		}
@@ -134,8 +135,8 @@ func (g *Group) startRecorded(all []backend.Recorded, calls []*backend.Call) ([]
 	return tasks, nil
 }
 
-// admitRecorded is admit for the calls of a replay.
-func (g *Group) admitRecorded(calls []*backend.Call) ([]backend.Task, error) {
+// admitCaptured is admit for the calls of a replay.
+func (g *Group) admitCaptured(calls []*backend.Call) ([]backend.Task, error) {
 	made, tasks := make([]task, len(calls)), make([]backend.Task, len(calls))
 	cs := g.main
 	g.mu.Lock()
@@ -154,8 +155,8 @@ func (g *Group) admitRecorded(calls []*backend.Call) ([]backend.Task, error) {
 	return tasks, err
 }
 
-// LaunchedRecorded implements [backend.Recorder]. Later calls on the communicator's stream run after the launch.
-func (g *Group) LaunchedRecorded(tasks []backend.Task, end device.Event, err error) {
+// LaunchedCaptured implements [backend.Capturer]. Later calls on the communicator's stream run behind the launch.
+func (g *Group) LaunchedCaptured(tasks []backend.Task, end device.Event, err error) {
 	cs := g.main
 	at := g.now()
 	if err == nil {

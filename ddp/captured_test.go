@@ -429,8 +429,8 @@ func TestEmulatedNaNInALoopOfCapturedSteps(t *testing.T) {
 	})
 }
 
-// If the group cannot record its calls, the steps run uncaptured, and the group stays usable.
-func TestEmulatedStepsOfAGroupThatCannotRecord(t *testing.T) {
+// If the group cannot capture its calls, the steps run uncaptured, and the group stays usable.
+func TestEmulatedStepsOfAGroupThatCannotCapture(t *testing.T) {
 	onReplicas(t, commtest.FakeGPUs(t, 2), &comm.Options{ErrorMode: comm.BlockingWait}, training{}, func(r *replica) error {
 		err := r.make(autograd.Capture(r.pg.Device(), r.step, &autograd.CaptureOptions{Log: slog.New(slog.DiscardHandler)}), 0, 6)
 		if committed, consistent := r.opt.Committed(); err != nil || committed != 6 || !consistent {

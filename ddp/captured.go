@@ -2,8 +2,8 @@ package ddp
 
 import "github.com/goddp/goddp/internal/capture"
 
-// beginRecorded is called when a backward pass of a recorded step begins: see [autograd.Capture].
-func (m *Model) beginRecorded(r *capture.Recording) {
+// beginCaptured is called when a backward pass of a captured step begins: see [autograd.Capture].
+func (m *Model) beginCaptured(r *capture.Step) {
 	switch {
 	case m.replicas.every != 0:
 		r.Refuse("Options.CheckReplicas is set")
@@ -11,7 +11,7 @@ func (m *Model) beginRecorded(r *capture.Recording) {
 		r.Refuse("Options.Stats is set")
 	}
 	capture.Undo(r, &m.passState)
-	noSync := m.noSync && !m.isNoSyncRecorded // of the replay's caller
+	noSync := m.noSync && !m.isNoSyncCaptured // of the replay's caller
 	r.Require(func() bool { return m.noSync == noSync })
 	r.Before(func() error {
 		m.passes++

@@ -13,12 +13,12 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// recorded is a step that is being recorded, and that calls methods of the Reducer.
-type recorded struct {
-	*capture.Recording
+// captured is a step that is being captured, and that calls methods of the Reducer.
+type captured struct {
+	*capture.Step
 	refused    error // why the Reducer does nothing in the current pass
 	isFinished bool  // a pass that reduces has finished
-	isCopied   bool  // the copy of its status to the host is recorded
+	isCopied   bool  // the copy of its status to the host is captured
 }
 
 // copiedStatus is the event at which the host has the status of a replayed pass. The status is copied as soon
@@ -47,24 +47,24 @@ func (a *copiedStatus) Sync(ctx context.Context) error { return kernels.Poll(ctx
 
 func (a *copiedStatus) Time() time.Time { return time.Time{} }
 
-// recording returns the step that is being recorded, or nil. When the recording ends, the Reducer is as
+// capturing returns the step that is being captured, or nil. When the capture ends, the Reducer is as
 // it was before the step.
-func (r *Reducer) recording() *recorded {
+func (r *Reducer) capturing() *captured {
 	c := capture.Of(r.pg.Device())
 	switch {
 	case c == nil:
 		return nil
-	case r.recorded != nil:
-		return r.recorded
+	case r.captured != nil:
+		return r.captured
 	}
 	r.copies = copyStreamOf(r.pg.Device())
-	rec := &recorded{Recording: c}
-	capture.Undo(c, &r.recorded)
+	rec := &captured{Step: c}
+	capture.Undo(c, &r.captured)
 	capture.Undo(c, &r.passState)
-	r.recorded = rec
+	r.captured = rec
 	r.works = slices.Clone(r.works) // the step appends to it
-	c.AtEnd(func() { r.endRecorded(rec) })
-	c.Before(func() error { return r.join(r.pg.Context(), len(r.works)) }) // the recorded work uses the gradients of the pass before
+	c.AtEnd(func() { r.endCaptured(rec) })
+	c.Before(func() error { return r.join(r.pg.Context(), len(r.works)) }) // the captured work uses the gradients of the pass before
 	return rec
 }
 
@@ -73,9 +73,9 @@ func (r *Reducer) isSettled() bool {
 	return !r.Pending() && !r.isUnread && r.left == nil && r.order == nil && !r.isStale
 }
 
-// beginRecorded is called when a backward pass of a recorded step begins. After an error the Reducer does
+// beginCaptured is called when a backward pass of a captured step begins. After an error the Reducer does
 // nothing in this pass.
-func (r *Reducer) beginRecorded(rec *recorded) error {
+func (r *Reducer) beginCaptured(rec *captured) error {
 	switch {
 	case r.hook != nil && !reducer.IsStateless(r.hook):
 		return rec.Refuse("the communication hook %s keeps state", hookName(r.hook))
@@ -92,9 +92,9 @@ func (r *Reducer) beginRecorded(rec *recorded) error {
 	return nil
 }
 
-// finishRecorded ends a backward pass of a recorded step. reduces says that it is not one that only
+// finishCaptured ends a backward pass of a captured step. reduces says that it is not one that only
 // accumulates, failed that it would raise this rank's flag, and cause why if that is an error.
-func (r *Reducer) finishRecorded(rec *recorded, reduces, failed bool, cause error) error {
+func (r *Reducer) finishCaptured(rec *captured, reduces, failed bool, cause error) error {
 	switch {
 	case cause != nil:
 		return rec.Fail(cause)
@@ -109,7 +109,7 @@ func (r *Reducer) finishRecorded(rec *recorded, reduces, failed bool, cause erro
 		return nil
 	}
 	rec.isFinished = true
-	if err := r.copyRecorded(); err != nil {
+	if err := r.copyCaptured(); err != nil {
 		return err
 	}
 	r.pending = r.pg.Device().Compute().Mark()
@@ -142,10 +142,10 @@ func (r *Reducer) finishRecorded(rec *recorded, reduces, failed bool, cause erro
 	return nil
 }
 
-// finishAlone ends a recorded pass of a group of one rank. No other rank can raise a flag, so the outcome of a
+// finishAlone ends a captured pass of a group of one rank. No other rank can raise a flag, so the outcome of a
 // replay is known when it starts. The host still waits until at most one earlier replay is under way: the deadline
 // of a replay's calls counts from its start, however many replays it waits for.
-func (r *Reducer) finishAlone(rec *recorded) {
+func (r *Reducer) finishAlone(rec *captured) {
 	var ends [2]device.Event // of the last replays, the older one first
 	rec.Before(func() error {
 		if ends[0] != nil {
@@ -173,7 +173,7 @@ func (r *Reducer) finishAlone(rec *recorded) {
 	})
 }
 
-// copyStream is a device's stream for the copies of statuses in recorded passes. It ends with the device.
+// copyStream is a device's stream for the copies of statuses in captured passes. It ends with the device.
 type copyStream struct{ device.Stream } // nil before the first copy
 
 type copyStreamKey struct{}
@@ -182,10 +182,10 @@ func copyStreamOf(dev device.Device) *copyStream {
 	return kernels.Of(dev).Values().Get(copyStreamKey{}, func() any { return &copyStream{} }).(*copyStream)
 }
 
-// copyRecorded records the copy of the status to the host once the compute stream waits for all reductions.
+// copyCaptured captures the copy of the status to the host once the compute stream waits for all reductions.
 // The copy is on a stream of its own, so nothing in the graph waits for it.
-func (r *Reducer) copyRecorded() error {
-	rec := r.recorded
+func (r *Reducer) copyCaptured() error {
+	rec := r.captured
 	if rec == nil || !rec.isFinished || rec.isCopied || r.joined < len(r.works) || r.pg.Size() == 1 {
 		return nil
 	}
@@ -204,8 +204,8 @@ func (r *Reducer) copyRecorded() error {
 	return r.status.copyOn(r.copies.Stream)
 }
 
-// endRecorded makes the compute stream wait for everything that the Reducer has recorded on other streams.
-func (r *Reducer) endRecorded(rec *recorded) {
+// endCaptured makes the compute stream wait for everything that the Reducer has captured on other streams.
+func (r *Reducer) endCaptured(rec *captured) {
 	if !rec.isFinished {
 		return
 	}
@@ -218,4 +218,4 @@ func (r *Reducer) endRecorded(rec *recorded) {
 	}
 }
 
-var _ reducer.Reduction = (*comm.Work)(nil) // works of a recorded step stand for those of its last replay
+var _ reducer.Reduction = (*comm.Work)(nil) // works of a captured step stand for those of its last replay

@@ -9,26 +9,26 @@ import (
 	"github.com/goddp/goddp/internal/capture"
 )
 
-// Recordable returns o. It marks an optimizer that takes part in captured steps: see [autograd.Capture].
-func (o *SGD) Recordable() any { return o }
+// Capturable returns o. It marks an optimizer that takes part in captured steps: see [autograd.Capture].
+func (o *SGD) Capturable() any { return o }
 
-// Recordable returns o. It marks an optimizer that takes part in captured steps: see [autograd.Capture].
-func (o *AdamW) Recordable() any { return o }
+// Capturable returns o. It marks an optimizer that takes part in captured steps: see [autograd.Capture].
+func (o *AdamW) Capturable() any { return o }
 
-// Recordable returns o. It marks an optimizer that takes part in captured steps: see [autograd.Capture].
-func (o *RMSProp) Recordable() any { return o }
+// Capturable returns o. It marks an optimizer that takes part in captured steps: see [autograd.Capture].
+func (o *RMSProp) Capturable() any { return o }
 
-// record records a step: see [autograd.Capture]. The state on the host changes when it is replayed.
-func (o *optimizer) record(r *capture.Recording, s Scaled) error {
+// capture captures a step: see [autograd.Capture]. The state on the host changes when it is replayed.
+func (o *optimizer) capture(r *capture.Step, s Scaled) error {
 	s.captured = r.Scaled
 	switch {
-	case o.recording == r:
+	case o.capturing == r:
 		return r.Refuse("an optimizer steps twice")
 	case s.captured == nil && (s.LossScale != 0 || !s.Overflow.IsZero()):
 		return r.Refuse("the loss scale comes from the host")
 	}
-	capture.Undo(r, &o.recording)
-	o.recording = r
+	capture.Undo(r, &o.capturing)
+	o.capturing = r
 	ready, hook := slices.Clone(o.ready), o.hook
 	r.Require(func() bool { // an invalid option is a Step error, before anything is launched
 		return o.hook == hook && o.inconsistent == nil &&
@@ -38,11 +38,11 @@ func (o *optimizer) record(r *capture.Recording, s Scaled) error {
 		o.set(o.steps, true)
 		return nil
 	})
-	s.recording = r
+	s.capturing = r
 	if _, err := o.update(s); err != nil {
 		return err
 	}
-	s.recording = nil
+	s.capturing = nil
 	copy(ready, o.ready) // outcomes are queried in the order of the updates
 	r.After(func(err error) error {
 		if errors.As(err, new(*capture.NotLaunchedError)) {
@@ -73,21 +73,21 @@ func (s Scaled) scale() float64 {
 // step, or the zero Tensor if no step is being captured. Updates with the same key share numbers. now
 // returns the n numbers of the step that is about to be replayed.
 func (s Scaled) numbers(key any, n int, now func() []float64) device.Tensor {
-	if s.recording == nil {
+	if s.capturing == nil {
 		return device.Tensor{}
 	}
-	return s.recording.Words(key, device.Float64, n, func(bits []int64) {
+	return s.capturing.Words(key, device.Float64, n, func(bits []int64) {
 		for i, v := range now() {
 			bits[i] = int64(math.Float64bits(v))
 		}
 	})
 }
 
-// requireSame adds a guard: the recording is replayed only while options is unchanged.
+// requireSame adds a guard: the capture is replayed only while options is unchanged.
 func requireSame[O comparable](s Scaled, options func() O) {
-	if s.recording == nil {
+	if s.capturing == nil {
 		return
 	}
-	recorded := options()
-	s.recording.Require(func() bool { return options() == recorded })
+	captured := options()
+	s.capturing.Require(func() bool { return options() == captured })
 }

@@ -138,28 +138,28 @@ func TestEmulatedInvalidOptionInALoopOfCapturedSteps(t *testing.T) {
 	})
 }
 
-// failsRecorded is the identity. Its backward pass fails while a step is recorded.
-type failsRecorded struct{ dev device.Device }
+// failsCaptured is the identity. Its backward pass fails while a step is captured.
+type failsCaptured struct{ dev device.Device }
 
-func (failsRecorded) Name() string                         { return "failsRecorded" }
-func (failsRecorded) Shape(in []device.Shape) device.Shape { return in[0] }
-func (failsRecorded) Forward(c *autograd.Call) error {
+func (failsCaptured) Name() string                         { return "failsCaptured" }
+func (failsCaptured) Shape(in []device.Shape) device.Shape { return in[0] }
+func (failsCaptured) Forward(c *autograd.Call) error {
 	return c.Kernels.Axpby(c.Stream, c.Out, device.Accum{Alpha: 1}, c.In[0])
 }
 
-func (f failsRecorded) Backward(c *autograd.Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
-	if f.dev.(interface{ Recording() bool }).Recording() {
+func (f failsCaptured) Backward(c *autograd.Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
+	if f.dev.(interface{ Capturing() bool }).Capturing() {
 		return errors.New("no memory, as it were")
 	}
 	return c.Kernels.Axpby(c.Stream, dst, acc, g)
 }
 
-// If the backward pass of a step fails while it is recorded, the step runs uncaptured, and so do the next ones.
-func TestEmulatedFailedRecordingOfAModelChangesNothing(t *testing.T) {
+// If the backward pass of a step fails while it is captured, the step runs uncaptured, and so do the next ones.
+func TestEmulatedFailedCaptureOfAModelChangesNothing(t *testing.T) {
 	wantSame(t, training{}, func(r *replica, capture func(stepFunc) stepFunc) (string, error) {
 		step := capture(func(in ...*autograd.Variable) (*autograd.Variable, error) {
-			y := r.model.Forward(autograd.Apply(failsRecorded{r.pg.Device()}, in[0]))
-			y = r.model.Output(autograd.Apply(failsRecorded{r.pg.Device()}, y))
+			y := r.model.Forward(autograd.Apply(failsCaptured{r.pg.Device()}, in[0]))
+			y = r.model.Output(autograd.Apply(failsCaptured{r.pg.Device()}, y))
 			loss := nn.MSELoss(y, in[1], nil)
 			if err := loss.Backward(nil); err != nil {
 				return nil, err

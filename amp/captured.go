@@ -12,21 +12,21 @@ import (
 // decides whether to skip, as it always does. What Unscale, Step and Update do on the host, each replay
 // does after its launch.
 
-// record notes that the recorded step uses the check of opt. When the recording ends, the check is as it
+// capture notes that the captured step uses the check of opt. When the capture ends, the check is as it
 // was before.
-func (s *Scaler) record(r *capture.Recording, opt optim.Optimizer, c *check) {
-	if c.recording == r {
+func (s *Scaler) capture(r *capture.Step, opt optim.Optimizer, c *check) {
+	if c.capturing == r {
 		return
 	}
 	phase := c.phase
 	r.Require(func() bool { return s.checks[opt] == c && c.phase == phase })
 	capture.Undo(r, c)
-	c.recording = r
+	c.capturing = r
 }
 
 // replays makes each replay set the phase.
 func (c *check) replays(to phase) {
-	c.recording.After(func(err error) error {
+	c.capturing.After(func(err error) error {
 		if err == nil {
 			c.phase = to
 		}
@@ -43,7 +43,7 @@ type scaleKey struct {
 
 // scaleOnDevice returns the scale of each replay, or its inverse, as a scalar of dt in device memory; the zero
 // Tensor if dt is no type that represents every scale.
-func (s *Scaler) scaleOnDevice(r *capture.Recording, dt device.DType, inverse bool) device.Tensor {
+func (s *Scaler) scaleOnDevice(r *capture.Step, dt device.DType, inverse bool) device.Tensor {
 	if dt != device.Float32 && dt != device.Float64 {
 		return device.Tensor{}
 	}
@@ -57,20 +57,20 @@ func (s *Scaler) scaleOnDevice(r *capture.Recording, dt device.DType, inverse bo
 			bits[0] = int64(math.Float32bits(float32(v)))
 		}
 	})
-	if w.IsZero() { // no memory: the recording fails
+	if w.IsZero() { // no memory: the capture fails
 		return w
 	}
 	return device.NewTensor(w.Buf.Slice(0, dt.Size()), dt)
 }
 
-// recordStep is the end of Step in a step that is being recorded. isUnscaled reports whether Unscale has
+// captureStep is the end of Step in a step that is being captured. isUnscaled reports whether Unscale has
 // divided the gradients.
-func (s *Scaler) recordStep(c *check, stepper optim.ScaledStepper, scaled optim.Scaled, isUnscaled bool) error {
-	if !capture.IsRecordable(stepper) {
-		return c.recording.Refuse("%T does not take part in captured steps", stepper)
+func (s *Scaler) captureStep(c *check, stepper optim.ScaledStepper, scaled optim.Scaled, isUnscaled bool) error {
+	if !capture.IsCapturable(stepper) {
+		return c.capturing.Refuse("%T does not take part in captured steps", stepper)
 	}
 	concluded := false
-	r := c.recording
+	r := c.capturing
 	r.Scaled = &capture.ScaledStep{
 		Scale: func() float64 {
 			if isUnscaled {
@@ -101,12 +101,12 @@ func (s *Scaler) recordStep(c *check, stepper optim.ScaledStepper, scaled optim.
 	return nil
 }
 
-// recordUpdate makes each replay call Update if a step is being recorded. It reports whether that is so.
-func (s *Scaler) recordUpdate() bool {
-	var r *capture.Recording
+// captureUpdate makes each replay call Update if a step is being captured. It reports whether that is so.
+func (s *Scaler) captureUpdate() bool {
+	var r *capture.Step
 	for _, c := range s.checks {
-		if c.recording != nil {
-			r, c.phase = c.recording, idle
+		if c.capturing != nil {
+			r, c.phase = c.capturing, idle
 		}
 	}
 	if r == nil {

@@ -68,13 +68,13 @@ func (r *reduction) run(t *testing.T, step func() error, v, want float32) error 
 	return nil
 }
 
-// Replays of a recorded all-reduce give the sums, beside calls that are not recorded, and whether or not
-// the other ranks record theirs. Each replay is a call with a number of its own.
+// Replays of a captured all-reduce give the sums, beside calls that are not captured, and whether or not
+// the other ranks capture theirs. Each replay is a call with a number of its own.
 func TestEmulatedRecordedCallsAreReplayed(t *testing.T) {
 	const ranks, steps = 2, 3
 	for kernel, elements := range map[string]int{"NCCL": 100, "the kernel for small ones": 100, "wide lines": 50_000} {
-		for _, recording := range []int{1, ranks} { // the number of ranks that record
-			t.Run(fmt.Sprintf("by %s, %d ranks record", kernel, recording), func(t *testing.T) {
+		for _, capturing := range []int{1, ranks} { // the number of ranks that capture
+			t.Run(fmt.Sprintf("by %s, %d ranks capture", kernel, capturing), func(t *testing.T) {
 				faults := []string{}
 				if kernel != "NCCL" {
 					faults = []string{"ipc 0", "ipc 1"}
@@ -91,14 +91,14 @@ func TestEmulatedRecordedCallsAreReplayed(t *testing.T) {
 						return err
 					}
 					step := r.step
-					if pg.Rank() < recording {
-						made, err := capture.Record(t.Context(), pg.Device(), nil, r.step)
+					if pg.Rank() < capturing {
+						made, err := capture.Capture(t.Context(), pg.Device(), nil, r.step)
 						if err != nil {
 							return err
 						}
 						defer made.Close()
 						if done, err := r.work.Done(); done || err != nil {
-							return fmt.Errorf("the recorded call is done: %v, %v, before the first replay", done, err)
+							return fmt.Errorf("the captured call is done: %v, %v, before the first replay", done, err)
 						}
 						step = made.Replay
 					}
@@ -109,7 +109,7 @@ func TestEmulatedRecordedCallsAreReplayed(t *testing.T) {
 						if err := r.work.Sync(t.Context()); err != nil {
 							return err
 						}
-						if want := fmt.Sprintf("AllReduce #%d(", 2*n+2); !strings.Contains(r.work.String(), want) && pg.Rank() < recording {
+						if want := fmt.Sprintf("AllReduce #%d(", 2*n+2); !strings.Contains(r.work.String(), want) && pg.Rank() < capturing {
 							return fmt.Errorf("after replay %d the call is %v, want %s", n, r.work, want)
 						}
 						if err := one(r2(r), 10*n); err != nil {
@@ -123,7 +123,7 @@ func TestEmulatedRecordedCallsAreReplayed(t *testing.T) {
 	}
 }
 
-// r2 returns a step that is not recorded, and keeps the recorded call.
+// r2 returns a step that is not captured, and keeps the captured call.
 func r2(r *reduction) func() error {
 	return func() error {
 		work := r.work
@@ -142,7 +142,7 @@ func TestEmulatedHangingReplayIsAborted(t *testing.T) {
 			return err
 		}
 		r.timeout = timeout
-		made, err := capture.Record(t.Context(), pg.Device(), nil, r.step)
+		made, err := capture.Capture(t.Context(), pg.Device(), nil, r.step)
 		if err != nil {
 			return err
 		}
@@ -182,8 +182,8 @@ func TestEmulatedHangingReplayIsAborted(t *testing.T) {
 	})
 }
 
-// A step that is recorded in a broken group fails with the group's error.
-func TestEmulatedRecordingInABrokenGroup(t *testing.T) {
+// A step that is captured in a broken group fails with the group's error.
+func TestEmulatedCaptureInABrokenGroup(t *testing.T) {
 	commtest.OnDevices(t, commtest.FakeGPUs(t, 1), nil, func(pg *comm.ProcessGroup) error {
 		r, err := newReduction(pg, 100)
 		if err != nil {
@@ -191,7 +191,7 @@ func TestEmulatedRecordingInABrokenGroup(t *testing.T) {
 		}
 		cause := errors.New("a cause of the test")
 		pg.Abort(cause)
-		_, err = capture.Record(t.Context(), pg.Device(), nil, r.step)
+		_, err = capture.Capture(t.Context(), pg.Device(), nil, r.step)
 		var refused *capture.RefusedError
 		if !errors.As(err, &refused) || !errors.Is(err, comm.ErrAborted) {
 			return fmt.Errorf("got %v, want a refusal because the group was aborted", err)
@@ -200,17 +200,17 @@ func TestEmulatedRecordingInABrokenGroup(t *testing.T) {
 	})
 }
 
-// A call that cannot be recorded, since it copies to the host, fails the recording. It leaves the group alone: the step
-// can run without a recording.
-func TestEmulatedCallThatCannotBeRecorded(t *testing.T) {
+// A call that cannot be captured, since it copies to the host, fails the capture. It leaves the group alone: the step
+// can run without a capture.
+func TestEmulatedCallThatCannotBeCaptured(t *testing.T) {
 	commtest.OnDevices(t, commtest.FakeGPUs(t, 1), nil, func(pg *comm.ProcessGroup) error {
 		step := func() error {
 			_, err := comm.AllGatherInts(t.Context(), pg, []int64{1})
 			return err
 		}
-		if made, err := capture.Record(t.Context(), pg.Device(), nil, step); err == nil {
+		if made, err := capture.Capture(t.Context(), pg.Device(), nil, step); err == nil {
 			made.Close()
-			return errors.New("a copy to the host was recorded")
+			return errors.New("a copy to the host was captured")
 		}
 		if pg.Failed() {
 			return errors.New("the group is broken")
@@ -219,10 +219,10 @@ func TestEmulatedCallThatCannotBeRecorded(t *testing.T) {
 	})
 }
 
-// A call of another goroutine does not become a part of the step that is being recorded.
-func TestEmulatedCallBesideARecording(t *testing.T) {
+// A call of another goroutine does not become a part of the step that is being captured.
+func TestEmulatedCallBesideACapture(t *testing.T) {
 	commtest.OnDevices(t, commtest.FakeGPUs(t, 1), nil, func(pg *comm.ProcessGroup) error {
-		recorded, err := newReduction(pg, 100)
+		captured, err := newReduction(pg, 100)
 		if err != nil {
 			return err
 		}
@@ -231,7 +231,7 @@ func TestEmulatedCallBesideARecording(t *testing.T) {
 			return err
 		}
 		started, called := make(chan struct{}), make(chan error, 1)
-		r, err := capture.Record(t.Context(), pg.Device(), nil, func() error {
+		r, err := capture.Capture(t.Context(), pg.Device(), nil, func() error {
 			go func() {
 				close(started)
 				w := pg.AllReduce(beside.sum, comm.Sum)
@@ -242,17 +242,17 @@ func TestEmulatedCallBesideARecording(t *testing.T) {
 			for range 100 { // so that the calls are made meanwhile
 				runtime.Gosched()
 			}
-			return recorded.step()
+			return captured.step()
 		})
 		if err != nil {
 			return err
 		}
 		defer r.Close()
 		if err := <-called; err != nil {
-			return fmt.Errorf("the call beside the recording: %w", err)
+			return fmt.Errorf("the call beside the capture: %w", err)
 		}
 		for v := range 3 {
-			if err := recorded.run(t, r.Replay, float32(v), float32(v)); err != nil {
+			if err := captured.run(t, r.Replay, float32(v), float32(v)); err != nil {
 				return err
 			}
 		}
@@ -263,8 +263,8 @@ func TestEmulatedCallBesideARecording(t *testing.T) {
 	})
 }
 
-// A goroutine that waits for a peer does not keep another from recording a step.
-func TestEmulatedWaitBesideARecording(t *testing.T) {
+// A goroutine that waits for a peer does not keep another from capturing a step.
+func TestEmulatedWaitBesideACapture(t *testing.T) {
 	commtest.OnDevices(t, commtest.FakeGPUs(t, 2), nil, func(pg *comm.ProcessGroup) error {
 		other, err := pg.Split(t.Context(), 0, pg.Rank())
 		if err != nil {
@@ -278,7 +278,7 @@ func TestEmulatedWaitBesideARecording(t *testing.T) {
 		if err := sum.pg.AllReduce(sum.sum, comm.Sum).Sync(t.Context()); err != nil {
 			return err
 		}
-		if pg.Rank() == 1 { // sends when rank 0 has recorded
+		if pg.Rank() == 1 { // sends when rank 0 has captured
 			err := pg.AllReduce(sum.sum, comm.Sum).Sync(t.Context())
 			return errors.Join(err, other.Send(sum.x, 0).Sync(t.Context()))
 		}
@@ -292,7 +292,7 @@ func TestEmulatedWaitBesideARecording(t *testing.T) {
 		for range 100 { // so that it waits
 			runtime.Gosched()
 		}
-		r, err := capture.Record(t.Context(), pg.Device(), nil, func() error { return nil })
+		r, err := capture.Capture(t.Context(), pg.Device(), nil, func() error { return nil })
 		if err != nil {
 			return err
 		}

@@ -10,21 +10,21 @@ import (
 	"github.com/goddp/goddp/internal/jobenv"
 )
 
-// recordedCall is a call in a recorded step: see [capture.Recording]. Each replay starts a call of its own,
+// capturedCall is a call in a captured step: see [capture.Step]. Each replay starts a call of its own,
 // with a number, a deadline and an entry in the flight record.
-type recordedCall struct {
-	backend.Recorded
-	recording *capture.Recording
-	replay    *Work // the call of the last replay; nil before the first one, which follows the recording
+type capturedCall struct {
+	backend.Captured
+	capture *capture.Step
+	replay  *Work // the call of the last replay; nil before the first one, which follows the capture
 }
 
-// recordedCalls are the calls of a group in a recorded step. A replay starts all of them at once, before its
+// capturedCalls are the calls of a group in a captured step. A replay starts all of them at once, before its
 // launch, so that each has a deadline if the launch hangs.
-type recordedCalls struct {
+type capturedCalls struct {
 	*group
-	backend  backend.Recorder
+	backend  backend.Capturer
 	works    []*Work
-	recorded []backend.Recorded // by work
+	captured []backend.Captured // by work
 	next     *startedCalls      // those of the next replay; nil before the first one
 	launches []backend.Task     // those of the replay that is about to be launched, or nil
 }
@@ -36,43 +36,43 @@ type startedCalls struct {
 	calls []*backend.Call // those of works
 }
 
-// recordCall records the call of w instead of starting it.
-func (pg *ProcessGroup) recordCall(w *Work, r *capture.Recording) {
-	b, ok := pg.backend.(backend.Recorder)
+// captureCall captures the call of w instead of starting it.
+func (pg *ProcessGroup) captureCall(w *Work, r *capture.Step) {
+	b, ok := pg.backend.(backend.Capturer)
 	_, isChecked := pg.backend.(*callChecker)
 	switch {
 	case isChecked:
 		w.err = r.Refuse("%v: Options.CheckCalls or "+jobenv.DebugVar+"=DETAIL compares each call", &w.call)
 		return
 	case !ok:
-		w.err = r.Refuse("%v: the backend %s cannot record calls", &w.call, pg.backend.Name())
+		w.err = r.Refuse("%v: the backend %s cannot capture calls", &w.call, pg.backend.Name())
 		return
 	case pg.watchdog.mode == BlockingWait:
 		w.err = r.Refuse("%v: the mode is BlockingWait", &w.call)
 		return
 	}
-	recorded, err := b.Record(&w.call, r)
+	captured, err := b.Capture(&w.call, r)
 	if err != nil {
 		w.err = r.Refuse("%v: %w", &w.call, err)
 		return
 	}
-	w.recorded = &recordedCall{Recorded: recorded, recording: r}
-	all := pg.recordedCalls
+	w.captured = &capturedCall{Captured: captured, capture: r}
+	all := pg.capturedCalls
 	if all == nil {
-		all = &recordedCalls{group: pg.group, backend: b}
-		pg.recordedCalls = all
-		r.AtEnd(func() { all.group.recordedCalls = nil })
+		all = &capturedCalls{group: pg.group, backend: b}
+		pg.capturedCalls = all
+		r.AtEnd(func() { all.group.capturedCalls = nil })
 		r.Before(all.start)
 		r.After(func(err error) error {
 			all.launched(all.dev.Compute().Mark(), err)
 			return nil
 		})
 	}
-	all.works, all.recorded = append(all.works, w), append(all.recorded, recorded)
+	all.works, all.captured = append(all.works, w), append(all.captured, captured)
 }
 
 // prepare allocates the calls of the next replay. start numbers them.
-func (c *recordedCalls) prepare() {
+func (c *capturedCalls) prepare() {
 	n := len(c.works)
 	c.next = &startedCalls{make([]Work, n), make([]*backend.Call, n)}
 	for i, w := range c.works {
@@ -89,7 +89,7 @@ func (c *recordedCalls) prepare() {
 }
 
 // start starts the calls of a replay.
-func (c *recordedCalls) start() error {
+func (c *capturedCalls) start() error {
 	if c.next == nil {
 		c.prepare()
 	}
@@ -100,14 +100,14 @@ func (c *recordedCalls) start() error {
 	defer c.startMu.Unlock()
 	for i := range replay.works {
 		w := &replay.works[i]
-		c.works[i].recorded.replay = w
+		c.works[i].captured.replay = w
 		w.call.After, w.created = after, now
 		w.deadline = now + min(w.call.Timeout, far-now)
 		c.number(&w.call)
 		w.entry = c.record.Begin(&w.call, d.epoch+int64(now))
 		d.started(w)
 	}
-	tasks, err := c.backend.StartRecorded(c.recorded, replay.calls)
+	tasks, err := c.backend.StartCaptured(c.captured, replay.calls)
 	if err != nil {
 		for i := range replay.works {
 			c.notStarted(&replay.works[i], err)
@@ -124,29 +124,29 @@ func (c *recordedCalls) start() error {
 
 // launched is called when the replay that was started last was launched, and ends before the event end, or
 // when that failed with err.
-func (c *recordedCalls) launched(end device.Event, err error) {
+func (c *capturedCalls) launched(end device.Event, err error) {
 	tasks := c.launches
 	c.launches = nil
 	if tasks == nil {
 		return
 	}
-	c.backend.LaunchedRecorded(tasks, end, err)
+	c.backend.LaunchedCaptured(tasks, end, err)
 	if err == nil {
 		c.prepare()
 	}
 }
 
-// wait is Wait of a recorded call. While the step is being recorded, it makes the recorded work wait.
-func (c *recordedCall) wait(ctx context.Context, w *Work) error {
-	if capture.Of(w.group.dev) == c.recording {
+// wait is Wait of a captured call. While the step is being captured, it makes the captured work wait.
+func (c *capturedCall) wait(ctx context.Context, w *Work) error {
+	if capture.Of(w.group.dev) == c.capture {
 		return c.Join(w.group.dev.Compute())
 	}
 	return c.replay.Wait(ctx)
 }
 
-// sync is Sync of a recorded call.
-func (c *recordedCall) sync(ctx context.Context, w *Work) error {
-	if r := capture.Of(w.group.dev); r == c.recording {
+// sync is Sync of a captured call.
+func (c *capturedCall) sync(ctx context.Context, w *Work) error {
+	if r := capture.Of(w.group.dev); r == c.capture {
 		return r.Refuse("Sync of %v waits for the call", &w.call)
 	}
 	return c.replay.Sync(ctx)

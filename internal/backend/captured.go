@@ -1,0 +1,26 @@
+package backend
+
+import (
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/capture"
+)
+
+// Capturer is a Backend whose calls can be part of a captured step: see [capture.Step].
+type Capturer interface {
+	// Capture enqueues the work of c on a stream whose work is being captured, behind c.After. It
+	// starts no call. When the group breaks or is closed, the backend revokes r.
+	Capture(c *Call, r *capture.Step) (Captured, error)
+	// StartCaptured starts the calls of a replay that is about to be launched: calls[i] is the call of
+	// captured[i], with a number and an Observer of its own. It starts all of them, or none and
+	// returns an error. It is Start of a Backend in all else.
+	StartCaptured(captured []Captured, calls []*Call) ([]Task, error)
+	// LaunchedCaptured says that the replay with the tasks was launched, and ends before the event end;
+	// or that this failed with err.
+	LaunchedCaptured(tasks []Task, end device.Event, err error)
+}
+
+// Captured is the work of a call in a captured step.
+type Captured interface {
+	// Join makes work that is captured on s from now on wait for the call.
+	Join(s device.Stream) error
+}
