@@ -152,7 +152,7 @@ func TestAsyncErrors(t *testing.T) {
 			{broken, func() error { return m.Save(ctx, 99, r.state()) }, []string{"saving step 1 in " + dir + ": rank 1: injected fault"}},
 			{nil, func() error { return m.Wait(ctx) }, nil},
 			{broken, func() error { return m.Wait(ctx) }, []string{"saving step 3 in " + dir + ": rank 1: injected fault"}},
-			{rankValue(strings.Repeat("x", 9<<20)), func() error { return m.Wait(ctx) }, []string{"rank 1: store ", "at most 8388608"}},
+			{rankValue(strings.Repeat("x", 9<<20)), func() error { return m.Wait(ctx) }, []string{"rank 1: posting ", "at most 8388608"}},
 			{rankValue(func() {}), m.Close, []string{`rank 1: value "v": json: unsupported type`}}, // the snapshot fails
 			{nil, m.Close, nil},
 		} {

@@ -90,11 +90,10 @@ func (m *Manager) gather(ctx context.Context, seq int) ([]share, error) {
 	shares := make([]share, m.pg.Size())
 	var failed []string
 	for r := range shares {
-		if err := m.await(ctx, m.shareKey(seq, r), &shares[r]); err != nil {
+		if err := m.await(ctx, r, m.shareKey(seq), &shares[r]); err != nil {
 			failed = append(failed, fmt.Sprintf("rank %d did not say that its share is durable: %v", r, err))
 			break // ctx has ended
 		}
-		m.forget(ctx, m.shareKey(seq, r))
 		if shares[r].Err != "" {
 			failed = append(failed, fmt.Sprintf("rank %d: %s", r, shares[r].Err))
 		}

@@ -100,8 +100,8 @@
 // and behind the work on the compute stream, and returns. The forward and backward passes of the next
 // step run beside these copies. The next update runs behind them ([autograd.Variable.BumpVersion]), so it cannot
 // overwrite memory that is still to be copied. The host does not wait. A goroutine, the writer, waits for
-// the copies, writes them, and exchanges reports with the writers of the other ranks through the group's
-// store ([comm.ProcessGroup.Store]). Only the program's goroutine runs collectives.
+// the copies, writes them, and exchanges reports with the writers of the other ranks
+// ([comm.ProcessGroup.Post]). Only the program's goroutine runs collectives.
 //
 // If a rank dies, the writers of the other ranks wait until Options.Timeout. Close in a broken group
 // waits for a few seconds. [Manager.Stats] returns how long the last save took. The program

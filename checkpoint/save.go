@@ -242,17 +242,19 @@ func (m *Manager) write(ctx context.Context, s *saving) error {
 			r.Err = err.Error()
 		}
 	}
-	err := m.report(ctx, m.shareKey(s.seq, m.pg.Rank()), r)
+	err := m.report(ctx, m.shareKey(s.seq), r)
 	if err != nil && ctx.Err() == nil {
-		// The store refuses values that are too large. Tell rank 0, so that no rank waits for this share.
-		err = m.report(ctx, m.shareKey(s.seq, m.pg.Rank()), &share{Err: err.Error()})
+		// The share may be too large to be posted. Tell rank 0, so that no rank waits for this share.
+		err = m.report(ctx, m.shareKey(s.seq), &share{Err: err.Error()})
 	}
 	if err != nil {
 		return err
 	}
 	if m.pg.Rank() > 0 {
 		var o outcome
-		if err := m.await(ctx, m.outcomeKey(s.seq), &o); err != nil {
+		err := m.await(ctx, 0, m.outcomeKey(s.seq), &o)
+		m.forget(ctx, m.shareKey(s.seq))
+		if err != nil {
 			return fmt.Errorf("rank 0 did not say that the checkpoint is complete: %w", err)
 		}
 		if o.Err != "" {
@@ -262,6 +264,7 @@ func (m *Manager) write(ctx context.Context, s *saving) error {
 		return nil
 	}
 	committed, err := m.commit(ctx, s, temp)
+	m.forget(ctx, m.shareKey(s.seq))
 	var o outcome
 	if err != nil {
 		m.fs.RemoveAll(temp) // if this fails, the next Open deletes the folder
@@ -304,41 +307,37 @@ func (m *Manager) completed(s *saving) {
 	m.stats = Stats{s.step, s.share.File.Bytes, time.Since(s.started)}
 }
 
-// The ranks' writers exchange reports through the group's store, because only the program's
-// goroutine may call collectives.
+// The ranks' writers exchange reports by posting them, because only the program's goroutine may call
+// collectives.
 
-func (m *Manager) shareKey(seq, rank int) string {
-	return fmt.Sprintf("checkpoint/%s/%d/%d", m.id, seq, rank)
-}
+func (m *Manager) shareKey(seq int) string { return fmt.Sprintf("checkpoint/%s/%d", m.id, seq) }
 
-func (m *Manager) outcomeKey(seq int) string {
-	return fmt.Sprintf("checkpoint/%s/%d/outcome", m.id, seq)
-}
+func (m *Manager) outcomeKey(seq int) string { return m.shareKey(seq) + "/outcome" }
 
-// report stores v under key.
+// report posts v under key.
 func (m *Manager) report(ctx context.Context, key string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	return m.pg.Store().Set(ctx, key, data)
+	return m.pg.Post(ctx, key, data)
 }
 
-// await waits for a report and decodes it into v.
-func (m *Manager) await(ctx context.Context, key string, v any) error {
-	data, err := m.pg.Store().Get(ctx, key)
+// await waits for a report of a rank and decodes it into v.
+func (m *Manager) await(ctx context.Context, rank int, key string, v any) error {
+	data, err := m.pg.Posted(ctx, key, rank)
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("waited %v (Options.Timeout): it did not call Save, as all ranks have to, or writes for longer: %w", m.o.Timeout, err)
 	}
 	if err != nil {
 		return err
 	}
-	return json.Unmarshal(data, v)
+	return json.Unmarshal(data[0], v)
 }
 
-// forget empties a report that no rank will read. If that fails, the report takes a little memory
-// until the store closes.
-func (m *Manager) forget(ctx context.Context, key string) { m.pg.Store().Set(ctx, key, nil) }
+// forget withdraws a report that no rank will read. If that fails, the report takes a little memory
+// until the group closes.
+func (m *Manager) forget(ctx context.Context, key string) { m.pg.Post(ctx, key, nil) }
 
 // shareName returns the name of a rank's file.
 func shareName(rank, size int) string {

@@ -73,7 +73,7 @@ func (j *joiner) coordinatorStore(kv store.Store, n int64) store.Store {
 	if j.launched() {
 		return store.Prefix(kv, coordinator.LauncherPrefix)
 	}
-	return groupView(kv, j.world, n)
+	return store.Prefix(kv, fmt.Sprintf("goddp/%d/group/%d", j.world.Generation, n))
 }
 
 // joinSession joins the coordinator's session of this rank's n-th group. The coordinator

@@ -18,7 +18,6 @@ import (
 	"github.com/goddp/goddp/internal/capture"
 	"github.com/goddp/goddp/internal/coordinator"
 	"github.com/goddp/goddp/internal/flight"
-	"github.com/goddp/goddp/internal/store"
 	"github.com/goddp/goddp/profile"
 )
 
@@ -40,7 +39,6 @@ type group struct {
 	rank, size  int
 	world       World
 	dev         device.Device
-	store       store.Store // the part of the job's store that belongs to this group
 	control     *coordinator.Group
 	backend     backend.Backend
 	wrapBackend func(backend.Backend) backend.Backend
@@ -113,9 +111,21 @@ func (pg *ProcessGroup) World() World { return pg.world }
 // Device returns the device that the group's tensors live on.
 func (pg *ProcessGroup) Device() device.Device { return pg.dev }
 
-// Store returns the group's part of the job's key-value store. Only the ranks of this
-// group use that part.
-func (pg *ProcessGroup) Store() Store { return pg.store }
+// Post publishes this rank's value of key, of at most 8 MiB, for the other ranks of the group. It replaces
+// the value that this rank has published before; an empty value withdraws it. Unlike collectives, Post and
+// Posted may be called by any goroutine and in any order, and work after a call has failed.
+func (pg *ProcessGroup) Post(ctx context.Context, key string, value []byte) error {
+	return pg.control.Post(ctx, key, value)
+}
+
+// Posted waits until the given ranks have published a value of key, and returns their latest values.
+func (pg *ProcessGroup) Posted(ctx context.Context, key string, ranks ...int) ([][]byte, error) {
+	members := make([]int, len(ranks))
+	for i, r := range ranks {
+		members[i] = pg.control.Members[r]
+	}
+	return pg.control.Posted(ctx, key, members)
+}
 
 // Timeout returns the timeout of calls that have no timeout of their own.
 func (pg *ProcessGroup) Timeout() time.Duration { return pg.timeout }

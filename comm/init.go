@@ -60,6 +60,10 @@ type Options struct {
 	exit   func(code int) // ends the process: os.Exit, except in tests
 }
 
+func init() {
+	backend.Wrap = func(options any, wrap func(backend.Backend) backend.Backend) { options.(*Options).wrapBackend = wrap }
+}
+
 func (o *Options) orDefaults() Options {
 	var d Options
 	if o != nil {
@@ -151,7 +155,7 @@ func (j *joiner) join(ctx context.Context) (_ *ProcessGroup, err error) {
 		return nil, err
 	}
 	recorder := flight.Open(j.world.identity(), j.env.Flight, j.Log)
-	return j.start(ctx, mainRunOf(ctx), cfg, groupView(kv, j.world, n), be, recorder, release), nil
+	return j.start(ctx, mainRunOf(ctx), cfg, be, recorder, release), nil
 }
 
 // retryPause is the pause before joinWithRetry connects to the job's store again.
@@ -182,19 +186,19 @@ func (j *joiner) joinWithRetry(ctx context.Context) (*ProcessGroup, error) {
 
 // start starts the watchdog and makes the group of Init or Local. The group takes ownership of the backend, and of what
 // release releases.
-func (j *joiner) start(ctx context.Context, m *mainRun, cfg backend.Config, view store.Store, be backend.Backend, recorder *flight.Recorder, release releases) *ProcessGroup {
+func (j *joiner) start(ctx context.Context, m *mainRun, cfg backend.Config, be backend.Backend, recorder *flight.Recorder, release releases) *ProcessGroup {
 	d := newWatchdogLoop(ctx, j, recorder)
 	release.addClose(func() error { d.stop(); return nil })
-	pg := newGroup(m, "default", j.world, cfg, view, be, d, j.wrapBackend)
+	pg := newGroup(m, "default", j.world, cfg, be, d, j.wrapBackend)
 	pg.release = append(release, pg.release...)
 	return pg
 }
 
 // newGroup makes a group from a connected backend and adds it to the watchdog. The group
 // takes ownership of the backend. m is the run of Main that the group is made in, or nil.
-func newGroup(m *mainRun, name string, w World, cfg backend.Config, view store.Store, be backend.Backend, d *watchdogLoop, wrap func(backend.Backend) backend.Backend) *ProcessGroup {
+func newGroup(m *mainRun, name string, w World, cfg backend.Config, be backend.Backend, d *watchdogLoop, wrap func(backend.Backend) backend.Backend) *ProcessGroup {
 	pg := &ProcessGroup{group: &group{
-		name: name, rank: cfg.Rank, size: cfg.Size, world: w, dev: cfg.Device, store: view, backend: wrap(be), wrapBackend: wrap, watchdog: d,
+		name: name, rank: cfg.Rank, size: cfg.Size, world: w, dev: cfg.Device, backend: wrap(be), wrapBackend: wrap, watchdog: d,
 		timeout: cfg.Timeout, log: cfg.Log, control: cfg.Control, sends: make([]uint64, cfg.Size), recvs: make([]uint64, cfg.Size), main: m, stop: m.stopper(),
 		capturing: capture.Guard(cfg.Device), trace: profile.Of(cfg.Device),
 	}}

@@ -9,7 +9,6 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/coordinator"
 	"github.com/goddp/goddp/internal/flight"
-	"github.com/goddp/goddp/internal/store"
 )
 
 // Local makes the n process groups of a job whose ranks are goroutines of this process. The
@@ -29,14 +28,14 @@ func Local(n int, opts *Options) ([]*ProcessGroup, error) {
 		j.ErrorMode = CleanUpOnly
 	}
 	j.env.Flight.DumpOnFailure = false
-	hub, kv := host.NewInProcess(), store.NewLocal()
+	hub := host.NewInProcess()
 	server := coordinator.NewServer(n, coordinator.Options{Log: j.Log})
 	groups, errs := make([]*ProcessGroup, n), make([]error, n)
 	var wg sync.WaitGroup
 	for r := range n {
 		j := j
 		j.world = World{Rank: r, Size: n, LocalRank: r, LocalSize: n}
-		wg.Go(func() { groups[r], errs[r] = j.joinLocal(hub, kv, server) })
+		wg.Go(func() { groups[r], errs[r] = j.joinLocal(hub, server) })
 	}
 	wg.Wait()
 	if err := errors.Join(errs...); err != nil {
@@ -52,7 +51,7 @@ func Local(n int, opts *Options) ([]*ProcessGroup, error) {
 }
 
 // joinLocal makes the group of one rank of Local.
-func (j *joiner) joinLocal(hub *host.InProcess, kv store.Store, server *coordinator.Server) (_ *ProcessGroup, err error) {
+func (j *joiner) joinLocal(hub *host.InProcess, server *coordinator.Server) (_ *ProcessGroup, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), j.Timeout) // the ranks of one process join at once
 	defer cancel()
 	var release releases
@@ -95,5 +94,5 @@ func (j *joiner) joinLocal(hub *host.InProcess, kv store.Store, server *coordina
 		client.Depart(ctx)
 		return server.CloseIdle()
 	})
-	return j.start(ctx, nil, cfg, store.Prefix(kv, "group"), be, recorder, release), nil
+	return j.start(ctx, nil, cfg, be, recorder, release), nil
 }

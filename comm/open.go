@@ -91,11 +91,6 @@ func (j *joiner) dialStore(ctx context.Context, release *releases) (store.Store,
 // join.
 func groupsKey(w World) string { return fmt.Sprintf("goddp/%d/groups/%d", w.Generation, w.Rank) }
 
-// groupView returns the part of the job's store that belongs to the n-th group.
-func groupView(kv store.Store, w World, n int64) store.Store {
-	return store.Prefix(kv, fmt.Sprintf("goddp/%d/group/%d", w.Generation, n))
-}
-
 // namesLoopback reports whether addr is "localhost" or a loopback address. If the address of
 // the master is one of them, the whole job is on one machine.
 func namesLoopback(addr string) bool {

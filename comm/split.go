@@ -10,14 +10,13 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/coordinator"
 	"github.com/goddp/goddp/internal/ranklist"
-	"github.com/goddp/goddp/internal/store"
 )
 
 // Split divides the group into subgroups. All ranks must call it. The ranks that give the same
 // color form a new group, in which they are ordered by key, then by their rank in this group. A
 // rank that gives a negative color joins no group and gets nil.
 //
-// The new group uses the device and the store of this group. Close of this group also closes
+// The new group uses the device of this group. Close of this group also closes
 // the new group, unless the program has closed the new group before. The error is an
 // [*failure.AbsentError] if some ranks did not call Split in time.
 func (pg *ProcessGroup) Split(ctx context.Context, color, key int) (*ProcessGroup, error) {
@@ -39,7 +38,6 @@ func (pg *ProcessGroup) Split(ctx context.Context, color, key int) (*ProcessGrou
 		}
 	}
 	slices.SortStableFunc(members, func(a, b int) int { return cmp.Compare(choices[a][1], choices[b][1]) })
-	view := store.Prefix(pg.store, fmt.Sprintf("split/%d/%d", n, color))
 	cfg := backend.Config{
 		Rank: slices.Index(members, pg.rank), Size: len(members), Device: pg.dev, Timeout: pg.timeout, Log: pg.log,
 	}
@@ -51,7 +49,7 @@ func (pg *ProcessGroup) Split(ctx context.Context, color, key int) (*ProcessGrou
 	if err != nil {
 		return nil, fmt.Errorf("rank %d: splitting the process group: color %d, %s: %w", pg.world.Rank, color, ranklist.Format(ranks), err)
 	}
-	sub := newGroup(pg.main, name, pg.world, cfg, view, be, pg.watchdog, pg.wrapBackend)
+	sub := newGroup(pg.main, name, pg.world, cfg, be, pg.watchdog, pg.wrapBackend)
 	sub.parent, sub.stop = pg, pg.stop
 	pg.childMu.Lock()
 	pg.children = append(pg.children, sub)

@@ -49,6 +49,11 @@ type Backend interface {
 	Close(ctx context.Context) error
 }
 
+// Wrap makes options, a *comm.Options, put wrap around the backend of the group that is made with them, and
+// around the backends of the groups split from that group. Tests use it to observe, delay or fail calls.
+// Package comm sets the variable, because its options must not show the contract.
+var Wrap func(options any, wrap func(Backend) Backend)
+
 // Task is a started call.
 type Task interface {
 	// Join makes later work on s wait for the call. If s runs its work inline, as the CPU's streams

@@ -55,6 +55,7 @@ type group struct {
 	members []int
 	gathers map[string]*gather
 	posts   map[string]map[int][]byte // by key and rank: the latest posted value
+	readers []reader                  // wait for values that some rank has not posted yet
 	last    string                    // the key of the latest complete gather
 	made    bool                      // all members have sent ReadyKey; for the group of all ranks: all ranks have joined
 	left    gather                    // the members that have left
@@ -64,6 +65,12 @@ type group struct {
 	leaving   []int    // the members that leave without waiting, and that no Leaving has named yet
 	values    [][]byte // the values of the members in the field leaving
 	announced bool     // the core has sent Leaving, and some members have not acknowledged it
+}
+
+// reader is a rank that waits for the answer to m, a message Post.
+type reader struct {
+	rank int
+	m    *Message
 }
 
 // gather collects one value from each member of a group.
@@ -323,31 +330,52 @@ func (g *group) missing(key string) (ranks []int) {
 	return ranks
 }
 
-// maxPost is the largest size of a posted value in bytes. postsAtOnce is the number of posted values of
-// this size that fit into one message. Half of the message is left for the overhead of the encoding:
-// JSON holds values in base64.
+// maxPost is the largest size of a posted value in bytes, and maxPosted that of the values in one answer,
+// unless it holds a single value. JSON holds values in base64, so an answer is smaller than maxMessage.
 const (
-	maxPost     = 1 << 20
-	postsAtOnce = maxMessage / 2 / maxPost
+	maxPost   = 8 << 20
+	maxPosted = maxMessage / 2
 )
 
-// post handles the message Post: it stores the rank's value, and answers with the values that the
-// ranks in m.Ranks have posted.
+// post handles the message Post: it stores or withdraws the rank's value, and answers the messages whose
+// values have all been posted.
 func (c *Core) post(g *group, from int, m *Message) error {
-	if len(m.Value) > maxPost || len(m.Ranks) > postsAtOnce {
-		return fmt.Errorf("rank %d posts %d bytes of %q and asks for %d values, at most %d and %d", from, len(m.Value), m.Key, len(m.Ranks), maxPost, postsAtOnce)
+	if len(m.Value) > maxPost {
+		return fmt.Errorf("rank %d posts %d bytes of %q, at most %d", from, len(m.Value), m.Key, maxPost)
 	}
-	if len(m.Value) > 0 {
-		if g.posts[m.Key] == nil {
-			g.posts[m.Key] = map[int][]byte{}
+	posts := g.posts[m.Key]
+	switch {
+	case len(m.Value) > 0:
+		if posts == nil {
+			posts = map[int][]byte{}
+			g.posts[m.Key] = posts
 		}
-		g.posts[m.Key][from] = m.Value
+		posts[from] = m.Value
+	case len(m.Ranks) == 0:
+		if delete(posts, from); len(posts) == 0 {
+			delete(g.posts, m.Key)
+		}
 	}
-	answer := &Message{Verb: Posted, Number: m.Number, Group: m.Group, Key: m.Key}
-	for _, r := range m.Ranks {
-		answer.Values = append(answer.Values, g.posts[m.Key][r])
-	}
-	c.send(answer, from)
+	g.readers = append(g.readers, reader{from, m})
+	g.readers = slices.DeleteFunc(g.readers, func(r reader) bool {
+		if r.m.Key != m.Key {
+			return false
+		}
+		var values [][]byte
+		size, n := 0, 0
+		for _, rank := range r.m.Ranks {
+			value, ok := posts[rank]
+			if !ok {
+				return false
+			}
+			values = append(values, value)
+			if size += len(value); size <= maxPosted {
+				n++
+			}
+		}
+		c.send(&Message{Verb: Posted, Number: r.m.Number, Group: m.Group, Key: m.Key, Values: values[:n]}, r.rank)
+		return true
+	})
 	return nil
 }
 

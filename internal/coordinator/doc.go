@@ -30,7 +30,7 @@
 //	Leaving   these ranks leave without waiting for you; answer when you do not need them any more
 //	Left      all members have left
 //	Queried   the members that have not sent a Gather with the key
-//	Posted    your value is stored, and these are the values that you asked for
+//	Posted    your value is stored; these are the values that you asked for, once all are posted
 //
 // # Which failure is the first
 //

@@ -7,7 +7,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 )
 
@@ -69,8 +68,9 @@ func (g *Group) Missing(ctx context.Context, key string) ([]int, error) {
 }
 
 // Post stores this rank's value of a key for the other members. The value replaces the value that
-// this rank posted before with this key. When Post has returned, Posted returns the value on all
-// members.
+// this rank posted before with this key. An empty value withdraws it. When Post has returned, Posted
+// returns the value on all members. Post and Posted also work in a group that has failed, while the
+// coordinator can be reached.
 func (g *Group) Post(ctx context.Context, key string, value []byte) error {
 	if len(value) > maxPost {
 		return fmt.Errorf("posting %d bytes, at most %d", len(value), maxPost)
@@ -79,11 +79,11 @@ func (g *Group) Post(ctx context.Context, key string, value []byte) error {
 	return err
 }
 
-// Posted returns the values of a key that the given ranks posted last. The value of a rank that has
-// posted nothing is empty.
+// Posted waits until all the given ranks have posted a value of a key, and returns the values that they
+// posted last.
 func (g *Group) Posted(ctx context.Context, key string, ranks []int) (values [][]byte, err error) {
-	for some := range slices.Chunk(ranks, postsAtOnce) {
-		theirs, err := g.question(ctx, &Message{Verb: Post, Key: key, Ranks: some}, Posted)
+	for len(values) < len(ranks) {
+		theirs, err := g.question(ctx, &Message{Verb: Post, Key: key, Ranks: ranks[len(values):]}, Posted)
 		if err != nil {
 			return nil, err
 		}
@@ -126,7 +126,7 @@ func (g *Group) question(ctx context.Context, m *Message, answer Verb) (*Message
 	return g.ask(ctx, m, answerKey{answer, m.Group, m.Key, m.Number})
 }
 
-// ask sends a message and waits for the answer, the group's failure, or the end of ctx.
+// ask sends a message and waits for the answer, the group's failure (unless it is a Post), or the end of ctx.
 func (g *Group) ask(ctx context.Context, m *Message, key answerKey) (*Message, error) {
 	answer, forget := g.await(key)
 	defer forget()
@@ -156,10 +156,14 @@ func (g *Group) say(ctx context.Context, m *Message, answer chan *Message) (*Mes
 	if err := g.client.send(m); err != nil {
 		return nil, err
 	}
+	failed := g.failed
+	if m.Verb == Post {
+		failed = nil
+	}
 	select {
 	case a := <-answer:
 		return a, nil
-	case <-g.failed:
+	case <-failed:
 	case <-g.client.done: // the connection has ended
 	case <-ctx.Done():
 	}

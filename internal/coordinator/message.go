@@ -43,7 +43,8 @@ const (
 	// Gather with Key. The answer, Queried, has the same Number.
 	Query
 	// Post stores Value as the rank's value of Key in Group, if Value is not empty, and asks
-	// for the values that Ranks have posted. The answer, Posted, has the same Number.
+	// for the values that Ranks have posted. A Post without Value and Ranks withdraws the rank's value.
+	// The answer, Posted, has the same Number. It is sent when all Ranks have posted a value.
 	Post
 )
 
@@ -80,8 +81,8 @@ const (
 	// empty if no member has sent one, or if all members have. If Key is LeaveKey, Ranks are the
 	// members that have not left.
 	Queried
-	// Posted answers Post. Values are the posted values of the Ranks in that Post. The value of a
-	// rank that has posted nothing is empty.
+	// Posted answers Post. Values are the posted values of the Ranks in that Post: of the first ones, if
+	// those of all are too large for one message.
 	Posted
 	// Alive says that the sender runs. Both ends send it.
 	Alive

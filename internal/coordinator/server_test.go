@@ -195,22 +195,48 @@ func TestGather(t *testing.T) {
 	})
 }
 
-// Once Post has returned, other ranks can read the posted value with Posted. A rank can read many
-// values in one call.
+// Posted waits until all ranks that it asks about have posted a value. Once Post has returned, other ranks
+// read the new value, many in one call, also after a failure.
 func TestPost(t *testing.T) {
 	forTransports(t, func(t *testing.T, transport string) {
 		j := open(t, transport, 3, nil)
 		j.join(t)
-		for r, c := range j.clients[:2] {
-			for n := range 2 {
-				if err := c.Root().Post(t.Context(), "key", fmt.Appendf(nil, "value %d of %d", n, r)); err != nil {
+		read := func(ranks ...int) string {
+			values, err := j.clients[2].Root().Posted(t.Context(), "key", ranks)
+			if err != nil {
+				t.Error(err)
+			}
+			return fmt.Sprintf("%s", values)
+		}
+		waited := make(chan string)
+		go func() { waited <- read(0, 1) }()
+		for n := range 2 {
+			for r, c := range j.clients[:2] {
+				if err := c.Root().Post(t.Context(), "key", fmt.Append(nil, 10*r+n)); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
-		values, err := j.clients[2].Root().Posted(t.Context(), "key", slices.Repeat([]int{1, 2, 0}, postsAtOnce))
-		if want := slices.Repeat([][]byte{[]byte("value 1 of 1"), nil, []byte("value 1 of 0")}, postsAtOnce); err != nil || fmt.Sprintf("%s", values) != fmt.Sprintf("%s", want) {
-			t.Errorf("got %s, %v, want %s", values, err, want)
+		if got := <-waited; got != "[0 10]" && got != "[1 10]" && got != "[1 11]" {
+			t.Errorf("the rank that waited got %s", got)
+		}
+		j.clients[0].Root().Fail(&Failure{Text: "enough"})
+		<-j.clients[0].Root().Failed()
+		if err := j.clients[0].Root().Post(t.Context(), "key", []byte("2")); err != nil {
+			t.Error(err)
+		}
+		if got := read(1, 0); got != "[11 2]" {
+			t.Errorf("got %s, want [11 2]", got)
+		}
+		if transport != transports[0] {
+			return
+		}
+		if err := j.clients[0].Root().Post(t.Context(), "key", make([]byte, maxPost)); err != nil {
+			t.Error(err)
+		}
+		const many = maxPosted/maxPost + 2
+		if values, err := j.clients[1].Root().Posted(t.Context(), "key", make([]int, many)); err != nil || len(values) != many || len(values[many-1]) != maxPost {
+			t.Errorf("got %d values, %v, want %d", len(values), err, many)
 		}
 		if err := j.clients[0].Root().Post(t.Context(), "key", make([]byte, maxPost+1)); err == nil {
 			t.Error("a value that is too large is posted")
@@ -241,7 +267,7 @@ func TestConcurrentPosts(t *testing.T) {
 				}
 			})
 			wg.Go(func() {
-				if values, err := g.Posted(t.Context(), "key", []int{0, 1}); err != nil || fmt.Sprintf("%s", values) != "[value ]" {
+				if values, err := g.Posted(t.Context(), "key", []int{0, 0}); err != nil || fmt.Sprintf("%s", values) != "[value value]" {
 					t.Errorf("got %s, %v", values, err)
 				}
 			})

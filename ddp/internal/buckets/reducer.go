@@ -107,6 +107,9 @@ func New(ctx context.Context, pg *comm.ProcessGroup, params []reducer.Param, opt
 	if err := comm.Agree(ctx, pg, r.allocate(plan, o)); err != nil {
 		return nil, err
 	}
+	if r.reports, err = newReports(ctx, pg); err != nil {
+		return nil, err
+	}
 	r.core = newCore(members(plan), len(params))
 	r.core.isStatic, r.core.reorder = o.Unused == UnusedFixed, r.order != nil
 	return r, nil
@@ -114,7 +117,6 @@ func New(ctx context.Context, pg *comm.ProcessGroup, params []reducer.Param, opt
 
 // allocate allocates the status, the buckets and all other memory of the reducer on this rank.
 func (r *Reducer) allocate(plan []assignment, o Options) (err error) {
-	r.reports = newReports(r.pg)
 	used := len(r.params) // the number of words for parameters in the status
 	if o.Unused == UnusedMissing {
 		used = 0

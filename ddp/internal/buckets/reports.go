@@ -5,26 +5,27 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"time"
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/internal/awake"
-	"github.com/goddp/goddp/internal/commaccess"
-	"github.com/goddp/goddp/internal/coordinator"
 )
 
 // reports exchanges reports between the ranks, through the coordinator. If a rank raises its flag in a
 // pass, the rank's report says why.
 type reports struct {
-	control *coordinator.Group
-	number  int // the number of this reducer among the reducers of the group
+	pg        *comm.ProcessGroup
+	id        int64  // the same on all ranks; differs between the reducers of a group
+	published uint64 // the latest pass of which this rank has published a report
 }
 
 // report says what went wrong on a rank in one pass.
 type report struct {
-	Pass uint64
+	Pass    uint64
+	IsStale bool `json:",omitempty"` // there is nothing to report: the rank's flag is a value of an earlier pass
 	reducer.Missing
 	NonFinite *reducer.NonFinite   `json:",omitempty"`
 	Graph     *reducer.GraphChange `json:",omitempty"`
@@ -39,28 +40,31 @@ func (r *report) isIncomplete() bool { return len(r.Params) > 0 || r.Cause != ""
 // reportTimeout is the time limit for publishing a report, and for reading the reports of one pass.
 const reportTimeout = 10 * time.Second
 
-// newReports returns the reports of a new reducer. The reducer gets the same number on all ranks,
-// because all ranks make their reducers in the same order.
-func newReports(pg *comm.ProcessGroup) reports {
-	control := commaccess.Control(pg)
-	return reports{control: control, number: control.Count("reducer")}
+// newReports returns the reports of a new reducer. All ranks must call it.
+func newReports(ctx context.Context, pg *comm.ProcessGroup) (reports, error) {
+	ids, err := comm.AllGatherInts(ctx, pg, []int64{rand.Int64()})
+	if err != nil {
+		return reports{}, err
+	}
+	return reports{pg: pg, id: ids[0][0]}, nil
 }
 
 // key returns the key under which ranks publish their reports of a pass. Two keys alternate, so a new
 // report replaces the report of two passes ago. No rank needs the old report: all ranks have taken
 // part in the previous pass, and a rank reads the reports of one pass before it takes part in the next.
-func (r *reports) key(pass uint64) string { return fmt.Sprintf("reducer/%d/%d", r.number, pass%2) }
+func (r *reports) key(pass uint64) string { return fmt.Sprintf("reducer/%d/%d", r.id, pass%2) }
 
 // publish publishes this rank's report of a pass.
 func (r *reports) publish(ctx context.Context, mine report) error {
 	ctx, cancel := awake.WithTimeout(ctx, reportTimeout)
 	defer cancel()
+	r.published = mine.Pass
 	text, err := json.Marshal(mine)
 	if err != nil {
 		return err
 	}
-	if err = r.control.Post(ctx, r.key(mine.Pass), text); errors.As(err, new(*coordinator.Failure)) {
-		return nil // the group is broken, and the reductions return the cause
+	if err = r.pg.Post(ctx, r.key(mine.Pass), text); r.pg.Failed() {
+		return nil // the reductions return the cause
 	}
 	return err
 }
@@ -76,13 +80,18 @@ func (r *reports) publish(ctx context.Context, mine report) error {
 func (r *reports) collect(ctx context.Context, pass uint64, raised, away []bool) error {
 	ctx, cancel := awake.WithTimeout(ctx, reportTimeout)
 	defer cancel()
-	var up, members []int
+	var up []int
 	for rank, is := range raised {
 		if is {
-			up, members = append(up, rank), append(members, r.control.Members[rank])
+			up = append(up, rank)
 		}
 	}
-	texts, unread := r.control.Posted(ctx, r.key(pass), members)
+	if raised[r.pg.Rank()] && r.published != pass { // the other ranks wait for a report
+		if err := r.publish(ctx, report{Pass: pass, IsStale: true}); err != nil {
+			return err
+		}
+	}
+	texts, unread := r.pg.Posted(ctx, r.key(pass), up...)
 	var missing, silent []reducer.Missing
 	var nonFinite []reducer.NonFinite
 	var changed []reducer.GraphChange
@@ -146,14 +155,11 @@ func (r *reports) collect(ctx context.Context, pass uint64, raised, away []bool)
 	return errors.Join(errs...)
 }
 
-// decode decodes the text that a rank last published under the key of a pass. It returns nil if the text is empty
-// or is a report of another pass.
+// decode decodes the text that a rank last published under the key of a pass. It returns nil if the text is a
+// report of another pass, or of a stale flag.
 func decode(text []byte, rank int, pass uint64) (*report, error) {
-	if len(text) == 0 {
-		return nil, nil
-	}
 	theirs, err := decodeReport(text, rank)
-	if err != nil || theirs.Pass != pass {
+	if err != nil || theirs.Pass != pass || theirs.IsStale {
 		return nil, err
 	}
 	return theirs, nil

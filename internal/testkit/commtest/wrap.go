@@ -2,9 +2,9 @@ package commtest
 
 import (
 	"cmp"
+
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/internal/backend"
-	"github.com/goddp/goddp/internal/commaccess"
 )
 
 // WrapBackend returns a copy of opts, which may be nil, with which wrap is put around the
@@ -12,6 +12,6 @@ import (
 // observe, delay or fail calls.
 func WrapBackend(opts *comm.Options, wrap func(backend.Backend) backend.Backend) *comm.Options {
 	o := *cmp.Or(opts, &comm.Options{})
-	commaccess.WrapBackend(&o, wrap)
+	backend.Wrap(&o, wrap)
 	return &o
 }
