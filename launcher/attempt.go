@@ -1,7 +1,6 @@
 package launcher
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -25,10 +24,10 @@ type attempt struct {
 	round      *rendezvous.Round
 	number     int // of this agent's attempts; those of rounds can come twice, if etcd has forgotten the job
 	start      time.Time
-	procs      []*process      // the workers whose start was requested, by local rank
-	copying    sync.WaitGroup  // the goroutines that copy output
-	hurrying   context.Context // the copying goroutines wait for the console until hurry ends it
-	hurry      context.CancelFunc
+	procs      []*process     // the workers whose start was requested, by local rank
+	copying    sync.WaitGroup // the goroutines that copy output
+	hurrying   chan struct{}  // the copying goroutines wait for the console until hurry closes it
+	hurry      func()
 	stopSignal syscall.Signal // the signal last sent to stop the workers; 0 if none
 
 	recorded bool // takeRecords has been called
@@ -53,13 +52,13 @@ func (a *agent) begin(round *rendezvous.Round) {
 	if a.attempt != nil {
 		number = a.attempt.number + 1
 	}
-	hurrying, hurry := context.WithCancel(context.Background())
+	hurrying := make(chan struct{})
 	a.attempt = &attempt{
 		round:    round,
 		number:   number,
 		start:    time.Now(),
 		hurrying: hurrying,
-		hurry:    hurry,
+		hurry:    sync.OnceFunc(func() { close(hurrying) }),
 	}
 }
 
@@ -77,7 +76,7 @@ func (a *agent) requestWorkers() (local int, err error) {
 		cfg:     a.cfg,
 		reaper:  a.reaper,
 		console: a.console,
-		hurry:   a.hurrying.Done(),
+		hurry:   a.hurrying,
 		env:     append(baseEnv(a.cfg, a.round.Nodes), secretEnv...),
 		round:   a.round,
 		dir:     a.attemptDir(),

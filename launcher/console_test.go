@@ -32,7 +32,7 @@ func TestDrainOfABlockedConsole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	st := &stream{pipe: r, console: a.console, shown: a.console.Stdout, hurry: a.hurrying.Done(), file: file}
+	st := &stream{pipe: r, console: a.console, shown: a.console.Stdout, hurry: a.hurrying, file: file}
 	a.procs = []*process{{streams: []*stream{st}}}
 	a.copying.Go(st.copy)
 	text := strings.Repeat(strings.Repeat("x", 1<<10-1)+"\n", 8<<10) // more than the console keeps

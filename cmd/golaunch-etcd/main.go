@@ -7,6 +7,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/signal"
@@ -23,7 +24,7 @@ func main() {
 	}
 	// A signal to all processes of a terminal is for golaunch, which ends this process in time.
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
-	if err := election.Serve(os.Stdin, os.Stdout, etcd.New); err != nil {
+	if err := election.Serve(context.Background(), os.Stdin, os.Stdout, etcd.New); err != nil {
 		fmt.Fprintf(os.Stderr, "golaunch-etcd: %v\n", err)
 		os.Exit(1)
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -57,21 +56,23 @@ func countGPUs() (int, error) {
 		return 0, err
 	}
 	const limit = time.Minute
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
-	var why strings.Builder
-	cmd := exec.CommandContext(ctx, self, countFlag)
-	cmd.Stderr, cmd.WaitDelay = &why, time.Second
-	out, err := cmd.Output()
+	var out, why strings.Builder
+	cmd := exec.Command(self, countFlag)
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &out, &why, time.Second
+	if err := cmd.Start(); err != nil {
+		return 0, err
+	}
+	late := time.AfterFunc(limit, func() { _ = cmd.Process.Kill() }) // if it fails, the process has ended
+	err = cmd.Wait()
 	switch {
-	case ctx.Err() != nil:
+	case !late.Stop():
 		return 0, fmt.Errorf("CUDA has not answered in %v", limit)
 	case err != nil && why.Len() > 0:
 		return 0, errors.New(strings.TrimSpace(why.String()))
 	case err != nil:
 		return 0, err
 	}
-	return strconv.Atoi(strings.TrimSpace(string(out)))
+	return strconv.Atoi(strings.TrimSpace(out.String()))
 }
 
 // printGPUs prints the number of GPUs, and returns the exit code.

@@ -88,8 +88,8 @@ type nodeRequest struct {
 var forwarded = []string{jobenv.Prefix, "NCCL_", "GLOO_", jobenv.ThreadsVar + "=", "PYTHON_EXEC=", "TORCH_", "TORCHELASTIC_"}
 
 // runHosts runs the job on the hosts of --hosts, and returns its exit code.
-func runHosts(o *options, signals <-chan os.Signal) int {
-	j, err := newHostsJob(o)
+func runHosts(ctx context.Context, o *options, signals <-chan os.Signal) int {
+	j, err := newHostsJob(ctx, o)
 	if err != nil {
 		return complain(err)
 	}
@@ -116,7 +116,7 @@ type sshHost struct {
 	code    int                // its exit code, once it has ended
 }
 
-func newHostsJob(o *options) (*hostsJob, error) {
+func newHostsJob(ctx context.Context, o *options) (*hostsJob, error) {
 	if n := o.rendezvous.nodes; n.least == n.most && n.most > 1 && n.most != len(o.hosts) {
 		return nil, usagef("--nnodes %d, and --hosts names %d", n.most, len(o.hosts))
 	}
@@ -164,7 +164,7 @@ func newHostsJob(o *options) (*hostsJob, error) {
 	if endpoint == "" {
 		addr := o.rendezvous.masterAddr
 		if addr == "" {
-			if addr, err = j.address(o.hosts[0].name); err != nil {
+			if addr, err = j.address(ctx, o.hosts[0].name); err != nil {
 				return nil, err
 			}
 		}
@@ -188,7 +188,7 @@ func newHostsJob(o *options) (*hostsJob, error) {
 			return nil, err
 		}
 		host := &sshHost{job: j, name: h.name, request: append(text, '\n'), lines: make(chan string, 8)}
-		host.ctx, host.kill = context.WithCancel(context.Background())
+		host.ctx, host.kill = context.WithCancel(ctx)
 		j.hosts = append(j.hosts, host)
 	}
 	return j, nil
@@ -205,8 +205,8 @@ func givenFlags(all *pflag.FlagSet) (flags []string) {
 }
 
 // address returns the address of a host according to ssh's configuration.
-func (j *hostsJob) address(host string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), silence) // the configuration may run commands
+func (j *hostsJob) address(ctx context.Context, host string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, silence) // the configuration may run commands
 	defer cancel()
 	out, err := exec.CommandContext(ctx, j.ssh[0], slices.Concat(j.ssh[1:], []string{"-G", host})...).Output()
 	if err != nil {

@@ -38,7 +38,7 @@ func TestHostRequests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	j, err := newHostsJob(o)
+	j, err := newHostsJob(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,11 +61,11 @@ func TestHostRequests(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := newHostsJob(o); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := newHostsJob(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", args, err, want)
 		}
 	}
-	if _, err := newHostsJob(&options{command: []string{"./no-such-program"}, hosts: o.hosts}); err == nil || !strings.Contains(err.Error(), "in the same place on all hosts") {
+	if _, err := newHostsJob(t.Context(), &options{command: []string{"./no-such-program"}, hosts: o.hosts}); err == nil || !strings.Contains(err.Error(), "in the same place on all hosts") {
 		t.Error(err)
 	}
 }

@@ -82,14 +82,15 @@ func run(args []string, signals chan os.Signal, node *hostNode) int {
 	// If the reader of the output ends, a write must fail instead of ending golaunch. So
 	// SIGPIPE is caught. It is not ignored, because the workers would inherit that.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	building, stop := context.WithCancel(context.Background())
+	ctx := context.Background() // of the whole program, which signals end in steps
+	building, stop := context.WithCancel(ctx)
 	if handled := notIgnored(opts.signals); len(handled) > 0 { // Notify without signals would catch all
 		signal.Notify(signals, handled...)
 		building, stop = signal.NotifyContext(building, handled...)
 	}
 	if opts.hosts != nil {
 		stop()
-		return runHosts(opts, signals)
+		return runHosts(ctx, opts, signals)
 	}
 	prog, err := findProgram(building, opts)
 	stop()
@@ -120,7 +121,7 @@ func run(args []string, signals chan os.Signal, node *hostNode) int {
 		cfg.BriefReport, cfg.Scratch = node.isBrief, cmp.Or(cfg.Scratch, node.scratch)
 		cfg.Stdin = nil // used for the requests of golaunch --hosts
 	}
-	result, err := launcher.Run(context.Background(), cfg)
+	result, err := launcher.Run(ctx, cfg)
 	if result == nil { // the job did not start, so Run has reported nothing
 		if opts.slurm != nil && errors.Is(err, launcher.ErrNoToken) {
 			err = fmt.Errorf("%w. In a batch script, create a secret for all tasks with this line before srun: %s", err, slurmTokenLine)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -26,7 +27,7 @@ const markVar = "GOLAUNCH_TEST_MARK"
 
 func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == election.Program {
-		if election.Serve(os.Stdin, os.Stdout, etcd.New) != nil {
+		if election.Serve(context.Background(), os.Stdin, os.Stdout, etcd.New) != nil {
 			os.Exit(1)
 		}
 		os.Exit(0)

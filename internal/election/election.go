@@ -53,7 +53,7 @@ type Term interface {
 	Over() <-chan struct{}
 	// Resign ends the term at once, so that another agent can be elected. If the job has ended, its state
 	// is deleted, and agents that have looked for its host get ErrJobEnded from Elect.
-	Resign(ended bool) error
+	Resign(ctx context.Context, ended bool) error
 }
 
 // ErrJobEnded is returned to an agent that lost or did not reach the host, if the job has ended in the meantime.

@@ -229,8 +229,8 @@ func (t *processTerm) Save(ctx context.Context, s State) error {
 	return err
 }
 
-func (t *processTerm) Resign(ended bool) error {
-	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+func (t *processTerm) Resign(ctx context.Context, ended bool) error {
+	ctx, cancel := context.WithTimeout(ctx, closeTime)
 	defer cancel()
 	_, err := t.process.ask(ctx, request{Resign: &resignRequest{ended}})
 	return err

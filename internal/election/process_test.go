@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == Program {
-		if err := Serve(os.Stdin, os.Stdout, openFake); err != nil {
+		if err := Serve(context.Background(), os.Stdin, os.Stdout, openFake); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -67,7 +67,7 @@ func (f *fake) Save(_ context.Context, s State) error {
 	return nil
 }
 
-func (f *fake) Resign(ended bool) error {
+func (f *fake) Resign(_ context.Context, ended bool) error {
 	fmt.Fprintf(f.log, "resign %v\n", ended)
 	select {
 	case <-f.expired:
@@ -180,7 +180,7 @@ func TestServeResignsWithoutHeartbeats(t *testing.T) {
 		in, toServe := io.Pipe()
 		fromServe, out := io.Pipe()
 		served := make(chan error, 1)
-		go func() { served <- Serve(in, out, openFake) }()
+		go func() { served <- Serve(t.Context(), in, out, openFake) }()
 		responses := make(chan response, 100)
 		go func() {
 			defer close(responses)

@@ -14,11 +14,11 @@ import (
 // Serve answers the requests of a process that has called Start, until in ends. That process has then ended
 // or does not need the election any more, so Serve resigns. It also resigns if that process sends no
 // heartbeats: it is stopped, and cannot host.
-func Serve(in io.Reader, out io.Writer, open func(context.Context, Options) (Election, error)) error {
-	ctx, cancel := context.WithCancel(context.Background())
+func Serve(ctx context.Context, in io.Reader, out io.Writer, open func(context.Context, Options) (Election, error)) error {
+	serving, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s := &server{out: out, open: open}
-	defer s.close()
+	defer s.close(ctx)
 	requests := make(chan request)
 	failed := make(chan error, 1)
 	silence := time.NewTimer(0)
@@ -45,7 +45,7 @@ func Serve(in io.Reader, out io.Writer, open func(context.Context, Options) (Ele
 			}
 			select {
 			case requests <- r:
-			case <-ctx.Done():
+			case <-serving.Done():
 				return
 			}
 		}
@@ -53,12 +53,12 @@ func Serve(in io.Reader, out io.Writer, open func(context.Context, Options) (Ele
 	for {
 		select {
 		case r := <-requests:
-			if err := s.respond(s.answer(ctx, r)); err != nil {
+			if err := s.respond(s.answer(serving, r)); err != nil {
 				return err
 			}
 		case <-silence.C:
 			if s.term != nil {
-				_ = s.resign(false) // if it fails, the leases expire
+				_ = s.resign(ctx, false) // if it fails, the leases expire
 			}
 		case err := <-failed:
 			if errors.Is(err, io.EOF) {
@@ -108,7 +108,7 @@ func (s *server) answer(ctx context.Context, r request) (answer response) {
 	case r.Save != nil:
 		err = s.term.Save(ctx, *r.Save)
 	case r.Resign != nil:
-		err = s.resign(r.Resign.Ended)
+		err = s.resign(context.WithoutCancel(ctx), r.Resign.Ended)
 	}
 	if err != nil {
 		answer.Error, answer.IsOver, answer.JobEnded = err.Error(), errors.Is(err, ErrOver), errors.Is(err, ErrJobEnded)
@@ -116,17 +116,17 @@ func (s *server) answer(ctx context.Context, r request) (answer response) {
 	return answer
 }
 
-// resign ends the term. When it returns, golaunch has been notified.
-func (s *server) resign(jobEnded bool) error {
-	err := s.term.Resign(jobEnded)
+// resign ends the term. When it returns, golaunch has been told that the term is over.
+func (s *server) resign(ctx context.Context, jobEnded bool) error {
+	err := s.term.Resign(ctx, jobEnded)
 	s.term = nil
 	s.watchers.Wait()
 	return err
 }
 
-func (s *server) close() {
+func (s *server) close(ctx context.Context) {
 	if s.term != nil {
-		_ = s.term.Resign(false) // if it fails, the leases expire
+		_ = s.term.Resign(ctx, false) // if it fails, the leases expire
 	}
 	if s.election != nil {
 		_ = s.election.Close()

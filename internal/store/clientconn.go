@@ -139,15 +139,15 @@ func (cn *clientConn) wait(ctx context.Context, keys []string) error {
 	case err == nil:
 		cn.inStep = true
 	case sent && ctx.Err() != nil && cn.dialect == dialect2:
-		cn.inStep = cn.cancelWait() == nil
+		cn.inStep = cn.cancelWait(context.WithoutCancel(ctx)) == nil
 	}
 	return err
 }
 
-// cancelWait sends a CANCEL_WAIT and reads its reply. If the server has already answered the WAIT,
-// that reply comes first.
-func (cn *clientConn) cancelWait() error {
-	ctx, cancel := context.WithTimeout(context.Background(), cancelGrace)
+// cancelWait sends a CANCEL_WAIT and reads its reply. If the server has answered the WAIT
+// already, that reply comes first.
+func (cn *clientConn) cancelWait(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, cancelGrace)
 	defer cancel()
 	defer cn.watch(ctx)()
 	req := request{op: opCancelWait}

@@ -39,5 +39,5 @@ func Listen(addr string) (net.Listener, error) {
 		closed := c.Control(func(fd uintptr) { err = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_IPV6, syscall.IPV6_V6ONLY, 0) })
 		return cmp.Or(closed, err)
 	}}
-	return both.Listen(context.Background(), "tcp6", net.JoinHostPort("::", port))
+	return both.Listen(context.Background(), "tcp6", net.JoinHostPort("::", port)) // an address needs no wait for its name
 }

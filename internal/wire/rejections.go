@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"context"
 	"log/slog"
 	"sync"
 	"time"
@@ -64,8 +63,7 @@ func (r *Rejections) tick() {
 
 // write logs a line. The caller must hold mu.
 func (r *Rejections) write() {
-	r.log.LogAttrs(context.Background(), slog.LevelWarn, r.text,
-		slog.Int("count", r.count), slog.String("peer", r.peer), slog.Any("err", r.err))
+	r.log.Warn(r.text, "count", r.count, "peer", r.peer, "err", r.err)
 	r.count = 0
 }
 

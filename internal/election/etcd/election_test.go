@@ -85,9 +85,9 @@ func TestOneAgentIsElected(t *testing.T) {
 	if other.Term == nil {
 		t.Errorf("the other job elected %s", other.Addr)
 	} else {
-		other.Term.Resign(true)
+		other.Term.Resign(t.Context(), true)
 	}
-	if err := mine.Resign(true); err != nil {
+	if err := mine.Resign(t.Context(), true); err != nil {
 		t.Error(err)
 	}
 }
@@ -123,19 +123,19 @@ func TestNextHostGoesOnWhereTheLastOneWas(t *testing.T) {
 		t.Error("the first host does not learn that its term is over")
 	}
 	// An agent that leaves keeps the state for the next host. The end of the job deletes it.
-	second.Resign(false)
+	second.Resign(t.Context(), false)
 	third := elect(t, e, "c:1", "").Term
 	if third == nil || third.State() != want {
 		t.Fatalf("third term %+v", third)
 	}
-	if err := third.Resign(true); err != nil {
+	if err := third.Resign(t.Context(), true); err != nil {
 		t.Error(err)
 	}
 	fourth := elect(t, open(t, c, "job"), "d:1", "").Term // of another job
 	if fourth == nil || fourth.State() != (election.State{}) {
 		t.Fatalf("after the end of the job, a term begins with %+v", fourth)
 	}
-	fourth.Resign(true)
+	fourth.Resign(t.Context(), true)
 }
 
 // A host that an agent has lost, and that lives, was cut off from this agent alone. The agent finds it again.
@@ -149,7 +149,7 @@ func TestHostThatLivesIsFoundAgain(t *testing.T) {
 	if r := elect(t, open(t, c, "job"), "b:1", "a:1"); r.Addr != "a:1" {
 		t.Errorf("elected %+v, want a", r)
 	}
-	term.Resign(true)
+	term.Resign(t.Context(), true)
 }
 
 // An agent that took part in a job that has ended is not elected, so it does not run the job again. An agent
@@ -172,7 +172,7 @@ func TestEndedJobIsNotRunAgain(t *testing.T) {
 		_, err := waits.electIn(t.Context(), "b:1", "a:1")
 		waited <- err
 	}()
-	if err := host.Resign(true); err != nil {
+	if err := host.Resign(t.Context(), true); err != nil {
 		t.Error(err)
 	}
 	select {
@@ -203,13 +203,13 @@ func TestEndedJobIsNotRunAgain(t *testing.T) {
 	if next == nil {
 		t.Fatal("not elected")
 	}
-	if err := other.Resign(true); !errors.Is(err, election.ErrOver) {
+	if err := other.Resign(t.Context(), true); !errors.Is(err, election.ErrOver) {
 		t.Errorf("the former host ends the job: %v", err)
 	}
 	if err := next.Save(t.Context(), election.State{Epoch: 1}); err != nil {
 		t.Error(err)
 	}
-	next.Resign(true)
+	next.Resign(t.Context(), true)
 }
 
 func TestElectionSurvivesTheLossOfAMember(t *testing.T) {
@@ -229,5 +229,5 @@ func TestElectionSurvivesTheLossOfAMember(t *testing.T) {
 	if r := elect(t, e, "b:1", ""); r.Addr != "a:1" {
 		t.Errorf("elected %+v", r)
 	}
-	term.Resign(true)
+	term.Resign(t.Context(), true)
 }

@@ -52,19 +52,19 @@ func (t *term) Save(ctx context.Context, s election.State) error {
 
 // Resign ends the term at once, so that another agent can be elected. If the job has ended, its state is
 // deleted, and the key ended is written.
-func (t *term) Resign(ended bool) error {
+func (t *term) Resign(ctx context.Context, ended bool) error {
 	if !ended {
 		t.memory.Orphan()
 		return t.session.Close()
 	}
-	return errors.Join(t.markEnd(), t.memory.Close(), t.session.Close())
+	return errors.Join(t.markEnd(ctx), t.memory.Close(), t.session.Close())
 }
 
-// markEnd replaces the other keys by the key ended. It returns election.ErrOver if this agent is no
-// longer elected: the job may continue with another host.
-func (t *term) markEnd() error {
+// markEnd puts the key ended in place of the other keys. It returns election.ErrOver if this agent is not
+// elected any more: the job may go on with another host.
+func (t *term) markEnd(ctx context.Context) error {
 	e := t.election
-	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	var lease clientv3.LeaseID
 	return e.retry(ctx, func(ctx context.Context) error {

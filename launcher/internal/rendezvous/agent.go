@@ -228,7 +228,7 @@ const leaveTime = 5 * time.Second
 func (a *Agent) host(ctx context.Context, role *Role) (addr string, err error) {
 	o := a.opts.Host
 	o.State, o.Save = role.State, role.Save
-	h := NewHost(o)
+	h := NewHost(ctx, o)
 	addr = "this node"
 	s := h.Join(a.opts.Node, a.opts.MasterPort()) // the first one, so that the host is node 0 of the first round
 	if role.Listener != nil {
@@ -252,7 +252,7 @@ func (a *Agent) host(ctx context.Context, role *Role) (addr string, err error) {
 	closed := h.Close()
 	var resigned error
 	if role.Resign != nil {
-		resigned = role.Resign(h.jobEnded())
+		resigned = role.Resign(context.WithoutCancel(ctx), h.jobEnded())
 	}
 	if role.Over != nil && errors.As(err, new(*HostLostError)) {
 		why := election.ErrOver

@@ -39,7 +39,7 @@ type Role struct {
 	// Over is closed when this agent may not host the rendezvous any more.
 	Over <-chan struct{}
 	// Resign ends the role. nil if there is nothing to end.
-	Resign func(jobEnded bool) error
+	Resign func(ctx context.Context, jobEnded bool) error
 }
 
 // SingleNode is the discovery of a job of one node.

@@ -51,6 +51,7 @@ type HostOptions struct {
 // Host hosts the rendezvous of a job, and the store and the coordinator of each round. It makes the
 // decisions for all agents.
 type Host struct {
+	ctx        context.Context // of what the host itself does; it never ends
 	opts       HostOptions
 	rejections *wire.Rejections
 	wg         sync.WaitGroup
@@ -86,8 +87,8 @@ type peer struct {
 	local      bool // the agent is in this process, so it cannot be silent
 }
 
-// NewHost returns the host of a new job.
-func NewHost(o HostOptions) *Host {
+// NewHost returns the host of a new job. Close ends it, ctx does not.
+func NewHost(ctx context.Context, o HostOptions) *Host {
 	o.JoinTimeout = cmp.Or(o.JoinTimeout, DefaultJoinTimeout)
 	o.LastCall = cmp.Or(o.LastCall, DefaultLastCall)
 	o.Heartbeat = cmp.Or(o.Heartbeat, DefaultHeartbeat)
@@ -96,7 +97,7 @@ func NewHost(o HostOptions) *Host {
 	}
 	core := newCore(o.Limits, o.State.Epoch, o.State.Restarts)
 	core.durable, core.expected = o.Save != nil, o.State.Nodes
-	h := &Host{opts: o, rejections: wire.NewRejections(o.Log, "rendezvous: connection rejected"), done: make(chan struct{}), left: make(chan struct{}, 1), core: core, peers: map[agentID]*peer{}}
+	h := &Host{ctx: context.WithoutCancel(ctx), opts: o, rejections: wire.NewRejections(o.Log, "rendezvous: connection rejected"), done: make(chan struct{}), left: make(chan struct{}, 1), core: core, peers: map[agentID]*peer{}}
 	h.joinTimer = awake.AfterFunc(o.JoinTimeout, func() { h.lockAndStep(joinTimeout{o.JoinTimeout}) })
 	h.wg.Go(h.tick)
 	return h
@@ -303,7 +304,7 @@ func (h *Host) perform(act action) {
 // the host. The caller must hold mu.
 func (h *Host) save(act save) {
 	state := election.State{Epoch: act.epoch + 1, Restarts: act.restarts, Nodes: min(len(h.core.agents), h.opts.Limits.MaxNodes) - 1}
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(h.ctx)
 	h.saving = cancel
 	h.wg.Go(func() {
 		err := h.opts.Save(ctx, state)
@@ -390,7 +391,7 @@ func (h *Host) begin(act begin) error {
 	}
 	var err error
 	h.epoch = act.epoch
-	if h.services, err = openServices(h.opts, world); err != nil {
+	if h.services, err = openServices(h.ctx, h.opts, world); err != nil {
 		return err
 	}
 	addr := func(p *peer) string { return cmp.Or(p.addr, h.reached, wire.Loopback()) }

@@ -44,7 +44,7 @@ func newJobOf(t *testing.T, o HostOptions) *job {
 		t.Fatal(err)
 	}
 	o.Credentials = Credentials{JobID: "job", Secret: []byte("a secret of more than 16 bytes")}
-	j := &job{t: t, id: id, addr: ln.Addr().String(), opts: o, host: NewHost(o)}
+	j := &job{t: t, id: id, addr: ln.Addr().String(), opts: o, host: NewHost(t.Context(), o)}
 	j.host.Serve(ln, id)
 	t.Cleanup(func() {
 		if err := j.host.Close(); err != nil {

@@ -46,7 +46,7 @@ func (h *Host) joinEncoded(node NodeInfo, t *traffic) *Session {
 // returns the traffic and the time that it took.
 func play(t *testing.T, n int) (traffic, time.Duration) {
 	t.Helper()
-	h := NewHost(HostOptions{Limits: Limits{MinNodes: n, MaxNodes: n, MaxRestarts: 1}, Credentials: Credentials{JobID: "job", Secret: make([]byte, 16)}})
+	h := NewHost(t.Context(), HostOptions{Limits: Limits{MinNodes: n, MaxNodes: n, MaxRestarts: 1}, Credentials: Credentials{JobID: "job", Secret: make([]byte, 16)}})
 	defer h.Close()
 	var sum traffic
 	start := time.Now()

@@ -27,7 +27,7 @@ type services struct {
 
 // openServices opens a fresh store and coordinator for a round of so many workers. The error names the
 // address that could not be listened on.
-func openServices(o HostOptions, world int) (*services, error) {
+func openServices(ctx context.Context, o HostOptions, world int) (*services, error) {
 	host := cmp.Or(o.Addr, wire.Loopback())
 	member := store.Member{Job: handshake.Job{ID: o.Credentials.JobID, World: world}, Rank: -1, Secret: o.Credentials.Secret, Insecure: o.Credentials.Insecure}
 	server, err := store.Listen(net.JoinHostPort(host, strconv.Itoa(o.Port)), &store.ServerOptions{Member: member, Logger: o.Log})
@@ -35,8 +35,7 @@ func openServices(o HostOptions, world int) (*services, error) {
 		return nil, err // it says that it is the store's
 	}
 	s := &services{store: server, host: host}
-	// The store is in this process.
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second) // the store is in this process
 	defer cancel()
 	s.coordinator, err = coordinator.Publish(ctx, store.Prefix(server.Local(), coordinator.LauncherPrefix), member, net.JoinHostPort(host, "0"),
 		world, coordinator.ClientOptions{Host: "the launcher", HostRank: -1})
