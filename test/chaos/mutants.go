@@ -44,8 +44,8 @@ var mutants = []mutant{
 		shows: func(s *scenario) bool { return s.Mode == async && s.Setup == alone && s.Fault == delay },
 	},
 	{
-		name: "the culprit is the next rank", file: "comm/inquiry.go", function: "watchdogLoop.diagnose",
-		old: "late.Waiting = ranks", new: "late.Waiting = []int{(ranks[0] + 1) % d.world.Size}",
+		name: "the culprit is the next rank", file: "internal/flight/analyze/awaited.go", function: "Report.blamed",
+		old: "append(ranks, f.Ranks...)", new: "append(ranks, (f.Ranks[0]+1)%r.WorldSize)",
 		shows: func(s *scenario) bool { return s.World > 2 && s.Mode != none && s.Fault == delay },
 	},
 	{
@@ -99,12 +99,12 @@ var mutants = []mutant{
 		shows: func(s *scenario) bool { return s.Fault == fullDisk && s.Setup == alone },
 	},
 	{
-		name: "garbage closes the store", file: "store/server.go", function: "Server.serve",
+		name: "garbage closes the store", file: "internal/store/server.go", function: "Server.serve",
 		old: "s.rejections.Add(nc.RemoteAddr().String(), err)", new: "go s.Close()",
 		shows: func(s *scenario) bool { return s.Fault == garbage },
 	},
 	{
-		name: "the store serves another user", file: "store/admission.go", function: "Server.known",
+		name: "the store serves another user", file: "internal/store/admission.go", function: "Server.known",
 		old: "s.opts.Member.Insecure", new: "true",
 		shows: func(s *scenario) bool { return s.Fault == stranger },
 	},
