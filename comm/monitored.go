@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/awake"
-	"github.com/goddp/goddp/internal/ranklist"
+	"github.com/goddp/goddp/internal/rootcause"
 )
 
 // BarrierError names the ranks that did not call a MonitoredBarrier in time, by their numbers
@@ -20,7 +20,7 @@ type BarrierError struct {
 }
 
 func (e *BarrierError) Error() string {
-	return fmt.Sprintf("rank %d: monitored barrier: waited %v in vain for %s", e.Rank, e.After, ranklist.Format(e.Missing))
+	return fmt.Sprintf("rank %d: monitored barrier: waited %v in vain for %s", e.Rank, e.After, rootcause.Ranks(e.Missing))
 }
 
 // Is makes errors.Is(err, ErrTimeout) hold.

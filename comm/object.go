@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/ranklist"
+	"github.com/goddp/goddp/internal/rootcause"
 )
 
 // BroadcastObject copies *v of rank root to *v of all ranks. The value may be of any type that
@@ -128,7 +128,7 @@ func Agree(ctx context.Context, pg *ProcessGroup, met error) error {
 	}
 	var parts []string
 	for _, t := range distinct {
-		parts = append(parts, fmt.Sprintf("%s: %s", ranklist.Format(ranks[t]), t))
+		parts = append(parts, fmt.Sprintf("%s: %s", rootcause.Ranks(ranks[t]), t))
 	}
 	return &agreedError{strings.Join(parts, "; "), met, pg.control.Members[first]}
 }

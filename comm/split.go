@@ -9,7 +9,7 @@ import (
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/coordinator"
-	"github.com/goddp/goddp/internal/ranklist"
+	"github.com/goddp/goddp/internal/rootcause"
 )
 
 // Split divides the group into subgroups. All ranks must call it. The ranks that give the same
@@ -47,7 +47,7 @@ func (pg *ProcessGroup) Split(ctx context.Context, color, key int) (*ProcessGrou
 	}
 	be, err := pg.makeSplit(ctx, name, ranks, &cfg, members)
 	if err != nil {
-		return nil, fmt.Errorf("rank %d: splitting the process group: color %d, %s: %w", pg.world.Rank, color, ranklist.Format(ranks), err)
+		return nil, fmt.Errorf("rank %d: splitting the process group: color %d, %s: %w", pg.world.Rank, color, rootcause.Ranks(ranks), err)
 	}
 	sub := newGroup(pg.main, name, pg.world, cfg, be, pg.watchdog, pg.wrapBackend)
 	sub.parent, sub.stop = pg, pg.stop

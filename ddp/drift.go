@@ -12,7 +12,7 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/kernels"
-	"github.com/goddp/goddp/internal/ranklist"
+	"github.com/goddp/goddp/internal/rootcause"
 	"github.com/goddp/goddp/nn"
 )
 
@@ -31,9 +31,9 @@ func (e *ReplicaDriftError) Error() string {
 	who := "there is no majority that shows which rank is wrong"
 	switch n := len(e.Ranks); {
 	case n == 1:
-		who = ranklist.Format(e.Ranks) + " differs from the majority"
+		who = rootcause.Ranks(e.Ranks) + " differs from the majority"
 	case n > 1:
-		who = ranklist.Format(e.Ranks) + " differ from the majority"
+		who = rootcause.Ranks(e.Ranks) + " differ from the majority"
 	}
 	return fmt.Sprintf("the ranks' replicas differ at backward pass %d, in %d of %d parameters: %s: %q has the hash %s",
 		e.Pass, e.Differ, e.Params, who, e.Param, e.holders())
@@ -59,7 +59,7 @@ func (e *ReplicaDriftError) holders() string {
 			out = append(out, fmt.Sprintf("%d more", len(hashes)-most))
 			break
 		}
-		out = append(out, fmt.Sprintf("%#016x on %s", h, ranklist.Format(ranks[h])))
+		out = append(out, fmt.Sprintf("%#016x on %s", h, rootcause.Ranks(ranks[h])))
 	}
 	return strings.Join(out, "; ")
 }

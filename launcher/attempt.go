@@ -13,7 +13,7 @@ import (
 	"github.com/goddp/goddp/internal/files"
 	"github.com/goddp/goddp/internal/flight/analyze"
 	"github.com/goddp/goddp/internal/jobenv"
-	"github.com/goddp/goddp/internal/ranklist"
+	"github.com/goddp/goddp/internal/rootcause"
 	"github.com/goddp/goddp/launcher/internal/failure"
 	"github.com/goddp/goddp/launcher/internal/rendezvous"
 )
@@ -323,7 +323,7 @@ func (a *agent) ranks(locals []int) string {
 	for _, local := range locals {
 		all = append(all, a.procs[local].Rank)
 	}
-	return ranklist.Format(all)
+	return rootcause.Ranks(all)
 }
 
 // names formats workers as "rank 1 (pid 5), rank 3 (pid 7)". A worker that has not started yet has no pid.

@@ -7,7 +7,7 @@ import (
 	"syscall"
 
 	"github.com/goddp/goddp/internal/flight/analyze"
-	"github.com/goddp/goddp/internal/ranklist"
+	"github.com/goddp/goddp/internal/rootcause"
 	"github.com/goddp/goddp/launcher/internal/failure"
 )
 
@@ -94,7 +94,7 @@ func (e *FailureError) culprits() string {
 	if len(ranks) == 0 || slices.Contains(ranks, e.root.Rank) {
 		return ""
 	}
-	return ranklist.Format(ranks)
+	return rootcause.Ranks(ranks)
 }
 
 func (e *FailureError) writeRoot(b *strings.Builder) {

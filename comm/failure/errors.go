@@ -18,7 +18,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/goddp/goddp/internal/ranklist"
+	"github.com/goddp/goddp/internal/rootcause"
 )
 
 // The kinds of failures. Match them with errors.Is.
@@ -94,7 +94,7 @@ type AbsentError struct {
 }
 
 func (e *AbsentError) Error() string {
-	who := ranklist.Format(e.Ranks)
+	who := rootcause.Ranks(e.Ranks)
 	if len(e.Ranks) == 1 {
 		return fmt.Sprintf("%v: %s has not come: it did not start, ended before, or cannot reach the store", e.Err, who)
 	}
@@ -168,7 +168,7 @@ func (e *MismatchError) Error() string {
 					same = append(same, s)
 				}
 			}
-			fmt.Fprintf(&b, "%s%s %v", sep, ranklist.Format(same), f)
+			fmt.Fprintf(&b, "%s%s %v", sep, rootcause.Ranks(same), f)
 			sep = "; "
 		}
 		return b.String()
@@ -204,7 +204,7 @@ func (e *TimeoutError) Error() string {
 	}
 	s := fmt.Sprintf("timed out after %v while %s", e.After, state)
 	if len(e.Waiting) > 0 {
-		s += ", waiting for " + ranklist.Format(e.Waiting)
+		s += ", waiting for " + rootcause.Ranks(e.Waiting)
 	}
 	if e.Diagnosis != "" {
 		s += ": " + e.Diagnosis

@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/ranklist"
+	"github.com/goddp/goddp/internal/rootcause"
 )
 
 // skipped is embedded in the types of errors after which all ranks skip the step.
@@ -116,7 +116,7 @@ type ModelMismatchError struct {
 func (e *ModelMismatchError) Error() string {
 	others := ""
 	if len(e.Ranks) > 1 {
-		others = fmt.Sprintf("; %s differ from rank 0", ranklist.Format(e.Ranks))
+		others = fmt.Sprintf("; %s differ from rank 0", rootcause.Ranks(e.Ranks))
 	}
 	if e.Index < 0 {
 		return fmt.Sprintf("the ranks' models differ: %s %ss on rank %d, %s on rank 0%s", e.Theirs, e.What, e.Rank, e.Rank0, others)

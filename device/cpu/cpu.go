@@ -12,7 +12,6 @@ import (
 	"github.com/goddp/goddp/device/internal/arena"
 	"github.com/goddp/goddp/device/internal/operand"
 	"github.com/goddp/goddp/internal/kernels"
-	"github.com/goddp/goddp/internal/memcheck"
 )
 
 // Options configure [New].
@@ -72,7 +71,7 @@ func (d *cpu) raw(limit int64) (alloc func(int) (device.Buffer, error), release 
 				Device: d.String(), Asked: int64(size), InUse: held, Free: limit - held,
 			}
 		}
-		if err := memcheck.Check(size); err != nil {
+		if err := kernels.CheckMemory(size); err != nil {
 			return device.Buffer{}, err
 		}
 		held += int64(size)

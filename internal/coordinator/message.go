@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/goddp/goddp/internal/handshake"
-	"github.com/goddp/goddp/internal/ranklist"
+	"github.com/goddp/goddp/internal/rootcause"
 )
 
 // A Verb is the type of a message.
@@ -166,7 +166,7 @@ func (e *Failure) Error() string {
 	case Lost:
 		return fmt.Sprintf("rank %d lost: %s", e.Ranks[0], e.Text)
 	case Departed:
-		return ranklist.Format(e.Ranks) + " closed the process group"
+		return rootcause.Ranks(e.Ranks) + " closed the process group"
 	case Exited:
 		return fmt.Sprintf("rank %d has ended before it joined: %s", e.Ranks[0], e.Text)
 	case Duplicate:
@@ -175,7 +175,7 @@ func (e *Failure) Error() string {
 		return e.Text
 	}
 	if len(e.Absent) > 0 {
-		return fmt.Sprintf("%s, waiting for %s", e.Text, ranklist.Format(e.Absent))
+		return fmt.Sprintf("%s, waiting for %s", e.Text, rootcause.Ranks(e.Absent))
 	}
 	return e.Text
 }

@@ -1,7 +1,7 @@
 // Package rootcause decides which of a job's failures came first, and so caused the others. Whoever
 // knows of several failures asks it: the launcher about exits and lost nodes, the coordinator about the
 // reports of ranks, and the analysis of flight records about what each rank recorded. The text of a
-// failure never counts.
+// failure never counts. Messages about failures list ranks by [Ranks].
 package rootcause
 
 import (

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/coordinator"
-	"github.com/goddp/goddp/internal/ranklist"
+	"github.com/goddp/goddp/internal/rootcause"
 	"github.com/goddp/goddp/internal/wire"
 )
 
@@ -207,7 +207,7 @@ func (b *bootstrap) connectPeers(ctx context.Context, addrs []address) error {
 					missing = append(missing, peer)
 				}
 			}
-			return fmt.Errorf("no connection with %s: %w", ranklist.Format(missing), context.Cause(ctx))
+			return fmt.Errorf("no connection with %s: %w", rootcause.Ranks(missing), context.Cause(ctx))
 		}
 	}
 	return nil

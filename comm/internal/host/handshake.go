@@ -12,7 +12,7 @@ import (
 
 	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/internal/jobenv"
-	"github.com/goddp/goddp/internal/ranklist"
+	"github.com/goddp/goddp/internal/rootcause"
 )
 
 // A connection between two ranks starts with package handshake's handshake, in which each rank proves that
@@ -281,7 +281,7 @@ func (b *bootstrap) warnOfUnshared() {
 	defer b.mu.Unlock()
 	if n := len(b.unshared); n > 0 {
 		slices.Sort(b.unshared)
-		b.group.log.Warn("no shared memory with ranks of this host: using TCP", "rank", b.group.cfg.Rank, "count", n, "peers", ranklist.Format(b.unshared), "error", b.unsharedReason)
+		b.group.log.Warn("no shared memory with ranks of this host: using TCP", "rank", b.group.cfg.Rank, "count", n, "peers", rootcause.Ranks(b.unshared), "error", b.unsharedReason)
 	}
 }
 

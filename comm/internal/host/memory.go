@@ -4,12 +4,12 @@ import (
 	"unsafe"
 
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/memcheck"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // allocGo returns a goBuffer, or an error if the host does not have enough memory.
 func allocGo(size int) (device.Buffer, error) {
-	if err := memcheck.Check(size); err != nil {
+	if err := kernels.CheckMemory(size); err != nil {
 		return device.Buffer{}, err
 	}
 	return goBuffer(size), nil

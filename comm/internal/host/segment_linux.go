@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/goddp/goddp/internal/memcheck"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // mapping is shared memory mapped into this process. It is unmapped when nothing refers to it.
@@ -75,7 +75,7 @@ func newSegment(id uint64, size int) (*segment, error) {
 // an error.
 func reserve(fd, size int) error {
 	for at := 0; at < size; at += reserveStep {
-		if err := memcheck.Check(size - at); err != nil {
+		if err := kernels.CheckMemory(size - at); err != nil {
 			return fmt.Errorf("%d of %d bytes are reserved: %w", at, size, err)
 		}
 		if err := unix.Fallocate(fd, 0, int64(at), int64(min(size-at, reserveStep))); err != nil {

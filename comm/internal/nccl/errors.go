@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/goddp/goddp/comm/failure"
-	"github.com/goddp/goddp/internal/ranklist"
+	"github.com/goddp/goddp/internal/rootcause"
 )
 
 // Version is a release of NCCL in its own encoding: 22803 is 2.28.3.
@@ -76,11 +76,11 @@ type LateError struct {
 func (e *LateError) Error() string {
 	switch n := len(e.Ranks); n {
 	case 1:
-		return fmt.Sprintf("%v: %s has not %s", e.Err, ranklist.Format(e.Ranks), e.Step)
+		return fmt.Sprintf("%v: %s has not %s", e.Err, rootcause.Ranks(e.Ranks), e.Step)
 	case e.Size:
 		return fmt.Sprintf("%v: none of %d ranks has %s; NCCL_DEBUG=INFO shows what NCCL does", e.Err, n, e.Step)
 	}
-	return fmt.Sprintf("%v: %s have not %s", e.Err, ranklist.Format(e.Ranks), e.Step)
+	return fmt.Sprintf("%v: %s have not %s", e.Err, rootcause.Ranks(e.Ranks), e.Step)
 }
 
 // Is makes errors.Is(err, failure.ErrTimeout) hold.

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/goddp/goddp/internal/flight"
-	"github.com/goddp/goddp/internal/ranklist"
+	"github.com/goddp/goddp/internal/rootcause"
 )
 
 // Analyze analyzes the records of a job's ranks, as [flight.ReadDir] returns them.
@@ -31,12 +31,12 @@ func Analyze(dumps []*flight.Dump) *Report {
 			report.notef("the first failure that was recorded, by rank %d at %s: %s", d.Rank, clock(d.ReasonAt), d.Reason)
 		}
 		if len(missing) > 0 && !report.has(Missing) {
-			report.notef("%s left no record", ranklist.Format(missing))
+			report.notef("%s left no record", rootcause.Ranks(missing))
 		}
 	case len(missing) > 0 && j.waitsToBegin():
-		report.add(Missing, missing, ranklist.Format(missing)+" left no record, and no other rank got beyond the start")
+		report.add(Missing, missing, rootcause.Ranks(missing)+" left no record, and no other rank got beyond the start")
 	case len(missing) > 0:
-		report.notef("%s left no record", ranklist.Format(missing))
+		report.notef("%s left no record", rootcause.Ranks(missing))
 	}
 	report.sort()
 	j.prioritizeAwaited(report)
@@ -65,7 +65,7 @@ func (j *job) prioritizeAwaited(report *Report) {
 		})
 		report.Findings = slices.Insert(report.Findings, 0, Finding{
 			Kind: Awaited, Ranks: d.Awaited, Details: details,
-			Summary: fmt.Sprintf("%s waited for %s when the deadline of a call passed, at %s", ranklist.Format([]int{d.Rank}), ranklist.Format(d.Awaited), clock(d.ReasonAt)),
+			Summary: fmt.Sprintf("%s waited for %s when the deadline of a call passed, at %s", rootcause.Ranks([]int{d.Rank}), rootcause.Ranks(d.Awaited), clock(d.ReasonAt)),
 		})
 		return
 	}
@@ -107,7 +107,7 @@ func (j *job) blame(report *Report, waits []wait) {
 		j.blameEnd(report, rank, waits)
 	}
 	if len(missing) > 0 {
-		report.add(Missing, missing, ranklist.Format(missing)+" left no record, and others wait for it", few(waitsFor(missing, waits))...)
+		report.add(Missing, missing, rootcause.Ranks(missing)+" left no record, and others wait for it", few(waitsFor(missing, waits))...)
 	}
 	for _, circle := range circles(edges) {
 		j.blameCircle(report, circle, waits)
@@ -243,7 +243,7 @@ func (j *job) blameCircle(report *Report, circle []int, waits []wait) {
 		}
 	}
 	ranks := slices.Sorted(slices.Values(circle))
-	summary := ranklist.Format(ranks) + " wait for each other"
+	summary := rootcause.Ranks(ranks) + " wait for each other"
 	if len(groups) > 1 {
 		summary += ": they use the groups " + strings.Join(slices.Sorted(maps.Keys(groups)), ", ") + " in different orders"
 	}
@@ -265,7 +265,7 @@ func (j *job) blameSomebody(report *Report, waits []wait) {
 	case unknown >= 0:
 		w := waits[unknown]
 		others := j.ranksOutside(w.call.Group)
-		report.add(Missing, others, fmt.Sprintf("group %s lacks %d of its members, among %s", w.call.Group, w.unknown, ranklist.Format(others)), w.String())
+		report.add(Missing, others, fmt.Sprintf("group %s lacks %d of its members, among %s", w.call.Group, w.unknown, rootcause.Ranks(others)), w.String())
 	case first != nil:
 		report.add(Failed, []int{first.Rank}, fmt.Sprintf("rank %d was the first to record a failure, at %s", first.Rank, clock(first.ReasonAt)),
 			lastCall(first.Dump))
@@ -288,5 +288,5 @@ func (j *job) blameTransport(report *Report, waits []wait) {
 	}
 	slices.Sort(ranks)
 	ranks = slices.Compact(ranks)
-	report.add(kind, ranks, ranklist.Format(ranks)+" "+summary, few(lines)...)
+	report.add(kind, ranks, rootcause.Ranks(ranks)+" "+summary, few(lines)...)
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/flight"
-	"github.com/goddp/goddp/internal/ranklist"
+	"github.com/goddp/goddp/internal/rootcause"
 )
 
 // mismatches finds, in each group, the first number under which ranks made different calls. It
@@ -91,12 +91,12 @@ func (g *group) report(report *Report, seq uint64, variants []variant) {
 	var details []string
 	for i, v := range variants {
 		m := v.members[0]
-		details = append(details, fmt.Sprintf("%s: %s", ranklist.Format(v.ranks()), call(m.rank.Dump, m.calls[seq])))
+		details = append(details, fmt.Sprintf("%s: %s", rootcause.Ranks(v.ranks()), call(m.rank.Dump, m.calls[seq])))
 		if i > 0 {
 			ranks = append(ranks, v.ranks()...)
 		}
 	}
-	summary := fmt.Sprintf("called something else as #%d of group %s than %s", seq, g.name, ranklist.Format(variants[0].ranks()))
+	summary := fmt.Sprintf("called something else as #%d of group %s than %s", seq, g.name, rootcause.Ranks(variants[0].ranks()))
 	if len(variants[0].members) == len(variants[1].members) {
 		ranks = append(ranks, variants[0].ranks()...)
 		summary = fmt.Sprintf("called different things as #%d of group %s", seq, g.name)
@@ -104,7 +104,7 @@ func (g *group) report(report *Report, seq uint64, variants []variant) {
 		details = append(details, hint)
 	}
 	slices.Sort(ranks)
-	report.add(Mismatch, ranks, ranklist.Format(ranks)+" "+summary, details...)
+	report.add(Mismatch, ranks, rootcause.Ranks(ranks)+" "+summary, details...)
 }
 
 // shift reports, in words, whether odd has left out or added one call at number seq and otherwise made

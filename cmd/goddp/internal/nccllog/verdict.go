@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/goddp/goddp/internal/ranklist"
+	"github.com/goddp/goddp/internal/rootcause"
 )
 
 // Transport is what connections use.
@@ -75,7 +75,7 @@ func (l Log) Verdicts() Verdicts {
 	for _, channel := range slices.Sorted(maps.Keys(l.Rings)) {
 		ring := l.Rings[channel]
 		if missing := l.missing(ring); len(ring) > 0 && len(missing) > 0 {
-			v.Faults = append(v.Faults, fmt.Sprintf("ring %d lacks %s of %d", channel, ranklist.Format(missing), l.Size))
+			v.Faults = append(v.Faults, fmt.Sprintf("ring %d lacks %s of %d", channel, rootcause.Ranks(missing), l.Size))
 		}
 	}
 	for _, channel := range slices.Sorted(maps.Keys(l.Trees)) {
@@ -83,7 +83,7 @@ func (l Log) Verdicts() Verdicts {
 			continue // the log of a rank is missing, or NCCL has cut the line
 		}
 		if reached := l.reached(channel); len(l.missing(reached)) > 0 {
-			v.Faults = append(v.Faults, fmt.Sprintf("tree %d lacks %s of %d", channel, ranklist.Format(l.missing(reached)), l.Size))
+			v.Faults = append(v.Faults, fmt.Sprintf("tree %d lacks %s of %d", channel, rootcause.Ranks(l.missing(reached)), l.Size))
 		}
 	}
 	return v

@@ -1,4 +1,4 @@
-package memcheck
+package kernels
 
 import (
 	"errors"
@@ -77,11 +77,11 @@ func TestRead(t *testing.T) {
 
 func TestCheck(t *testing.T) {
 	testkit.Need(t, testkit.Linux) // other hosts do not tell
-	if err := Check(small); err != nil {
+	if err := CheckMemory(small); err != nil {
 		t.Errorf("of %d bytes: %v", small, err)
 	}
 	var oom *device.OutOfMemoryError
-	if err := Check(1 << 50); !errors.As(err, &oom) || oom.Asked != 1<<50 || oom.Free <= 0 || oom.InUse <= 0 {
+	if err := CheckMemory(1 << 50); !errors.As(err, &oom) || oom.Asked != 1<<50 || oom.Free <= 0 || oom.InUse <= 0 {
 		t.Errorf("of a pebibyte: %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package ranklist
+package rootcause
 
 import "testing"
 
@@ -15,7 +15,7 @@ func TestFormat(t *testing.T) {
 		{even, "ranks 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30 and 4 more"},
 		{[]int{3, 2, 0}, "ranks 0, 2, 3"},
 	} {
-		if got := Format(test.ranks); got != test.want {
+		if got := Ranks(test.ranks); got != test.want {
 			t.Errorf("%v: %q, want %q", test.ranks, got, test.want)
 		}
 	}

@@ -1,5 +1,4 @@
-// Package ranklist writes lists of ranks for people.
-package ranklist
+package rootcause
 
 import (
 	"fmt"
@@ -7,12 +6,12 @@ import (
 	"strings"
 )
 
-// most is the largest number of ranks and ranges in a list.
-const most = 16
+// mostRanges is the largest number of ranks and ranges in a list.
+const mostRanges = 16
 
-// Format returns "rank 2", or "ranks 0-2, 5" in ascending order. There is at least one rank. A long list ends with the
+// Ranks returns "rank 2", or "ranks 0-2, 5" in ascending order. There is at least one rank. A long list ends with the
 // number of ranks that it leaves out: "ranks 0, 2, 4 and 250 more".
-func Format(ranks []int) string {
+func Ranks(ranks []int) string {
 	ranks = slices.Sorted(slices.Values(ranks))
 	if len(ranks) == 1 {
 		return fmt.Sprintf("rank %d", ranks[0])
@@ -20,7 +19,7 @@ func Format(ranks []int) string {
 	var parts []string
 	more := ""
 	for i := 0; i < len(ranks); {
-		if len(parts) == most {
+		if len(parts) == mostRanges {
 			more = fmt.Sprintf(" and %d more", len(ranks)-i)
 			break
 		}

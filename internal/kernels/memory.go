@@ -1,5 +1,4 @@
-// Package memcheck reads how much memory the host has left.
-package memcheck
+package kernels
 
 import (
 	"io/fs"
@@ -14,13 +13,13 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// small is a size below which Check skips reading the kernel's files, which would take too long.
+// small is a size below which CheckMemory skips reading the kernel's files, which would take too long.
 const small = 1 << 20
 
-// Check returns a [*device.OutOfMemoryError] if the host has less than size bytes left. If a
-// process used more, the kernel would kill a process, perhaps another one. Check returns nil if the
+// CheckMemory returns a [*device.OutOfMemoryError] if the host has less than size bytes left. If a
+// process used more, the kernel would kill a process, perhaps another one. CheckMemory returns nil if the
 // host does not report its memory.
-func Check(size int) error {
+func CheckMemory(size int) error {
 	host := os.DirFS("/")
 	if size < small || int64(size) <= read(host).free {
 		return nil
