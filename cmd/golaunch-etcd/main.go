@@ -4,6 +4,27 @@
 //
 // It reads requests from stdin, writes responses to stdout, and ends when stdin does. If a user
 // starts it, with an argument or in a terminal, it says so and exits with 2.
+//
+// # Keys
+//
+// By elections in etcd another agent is elected when the host of the rendezvous dies.
+//
+// Under the prefix /goddp/NAME/ of a job there are three keys:
+//
+//	host   the address of the elected agent. It has the lease of this agent, which ends a few seconds
+//	       after the agent does.
+//	state  how far the job is: the number of the next round, and of the restarts. Only the elected
+//	       agent writes it, in a transaction that requires that the key host is still the agent's own.
+//	       The key outlives its writer by half a minute, in which the other agents elect the next host.
+//	       It is deleted when the job ends. So another job can have the same name.
+//	ended  says that the job has ended. The last host writes it, and it stays for a day. An agent that has
+//	       lost the host would otherwise be elected and run the job again; it leaves if it finds this key.
+//	       An agent that finds the key when it first looks belongs to another job and ignores it. The first
+//	       host of that job deletes it.
+//
+// So a host that was cut off from etcd, and replaced, cannot begin a round any more.
+//
+// Writes to etcd that failed may have taken effect. Each is a transaction that can be repeated.
 package main
 
 import (
@@ -14,7 +35,6 @@ import (
 	"syscall"
 
 	"github.com/goddp/goddp/internal/election"
-	"github.com/goddp/goddp/internal/election/etcd"
 )
 
 func main() {
@@ -24,7 +44,7 @@ func main() {
 	}
 	// A signal to all processes of a terminal is for golaunch, which ends this process in time.
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
-	if err := election.Serve(context.Background(), os.Stdin, os.Stdout, etcd.New); err != nil {
+	if err := election.Serve(context.Background(), os.Stdin, os.Stdout, open); err != nil {
 		fmt.Fprintf(os.Stderr, "golaunch-etcd: %v\n", err)
 		os.Exit(1)
 	}

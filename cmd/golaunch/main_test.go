@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -16,8 +15,6 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/internal/election"
-	"github.com/goddp/goddp/internal/election/etcd"
 	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/launcher"
 )
@@ -26,12 +23,6 @@ import (
 const markVar = "GOLAUNCH_TEST_MARK"
 
 func TestMain(m *testing.M) {
-	if filepath.Base(os.Args[0]) == election.Program {
-		if election.Serve(context.Background(), os.Stdin, os.Stdout, etcd.New) != nil {
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
 	launcher.ReaperMain()
 	testkit.Main(m, map[string]func(){"golaunch": main, "join": func() { comm.Main(join) }})
 }

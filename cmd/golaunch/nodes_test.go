@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goddp/goddp/internal/election"
 	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/internal/testkit/etcdtest"
 )
@@ -105,11 +104,7 @@ func TestNodesRunOneCommand(t *testing.T) {
 func TestEtcdNodes(t *testing.T) {
 	testkit.Long(t)
 	endpoint := strings.TrimPrefix(etcdtest.Start(t, 1).Endpoints[0], "http://")
-	dir := t.TempDir()
-	if err := os.Symlink(os.Args[0], filepath.Join(dir, election.Program)); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	t.Setenv("PATH", testkit.Build(t, "cmd/golaunch-etcd")+":"+os.Getenv("PATH"))
 	var nodes []*testkit.Process
 	for range 2 {
 		nodes = append(nodes, testkit.Start(t, agentOf(t, endpoint, "--nnodes=2", "--rdzv-backend=etcd", "bash", "-c", `echo "of $WORLD_SIZE, $TORCHELASTIC_RUN_ID"`)))

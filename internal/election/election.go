@@ -1,8 +1,8 @@
 // Package election elects, among the agents of a job, the one that hosts the rendezvous.
 //
-// Its subpackage etcd implements elections with etcd. Linking etcd's client would make every start of golaunch a
-// third slower, even without etcd. So the client is in a separate command, golaunch-etcd, which golaunch starts if
-// needed: [Start] and [Serve] are the two ends.
+// An election is held in etcd. Linking etcd's client would make every start of golaunch a third slower, even without
+// etcd. So the client is in a separate command, golaunch-etcd, which golaunch starts if needed: [Start] and [Serve]
+// are the two ends.
 package election
 
 import (

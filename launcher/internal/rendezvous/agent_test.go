@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -12,7 +13,6 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/election"
-	"github.com/goddp/goddp/internal/election/etcd"
 	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/internal/testkit/etcdtest"
 	"github.com/goddp/goddp/launcher/internal/failure"
@@ -132,13 +132,19 @@ func TestJobEndsWithItsHost(t *testing.T) {
 	}
 }
 
+// elections returns a function that opens an election in a cluster, by a process of golaunch-etcd.
+func elections(t *testing.T, c *etcdtest.Cluster, ttl time.Duration) func(context.Context) (election.Election, error) {
+	t.Setenv("PATH", testkit.Build(t, "cmd/golaunch-etcd")+":"+os.Getenv("PATH"))
+	return func(ctx context.Context) (election.Election, error) {
+		return election.Start(ctx, election.Options{Endpoints: c.Endpoints, Name: "job", TTL: ttl})
+	}
+}
+
 // A host whose own agent leaves tells the other agents why, and ends when they know. One of them goes on hosting,
 // at once, however long etcd would remember the host.
 func TestHostResigns(t *testing.T) {
 	c := etcdtest.Start(t, 1)
-	open := func(ctx context.Context) (election.Election, error) {
-		return etcd.New(ctx, election.Options{Endpoints: c.Endpoints, Name: "job", TTL: time.Minute})
-	}
+	open := elections(t, c, time.Minute)
 	var agents []*Agent
 	for i := range 3 {
 		agents = append(agents, openAgent(t, fmt.Sprint("node", i), &Etcd{Open: open, Addr: "127.0.0.1"}, Limits{MinNodes: 2, MaxNodes: 3}))

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/election"
-	"github.com/goddp/goddp/internal/election/etcd"
 	"github.com/goddp/goddp/internal/testkit/etcdtest"
 )
 
@@ -118,9 +117,7 @@ func (c *cuttable) Find(ctx context.Context, dead string) (*Found, error) {
 // have begun round 0.
 func openCuttable(t *testing.T, minNodes int) (*network, []*Agent) {
 	c, n := etcdtest.Start(t, 1), newNetwork(t)
-	open := func(ctx context.Context) (election.Election, error) {
-		return etcd.New(ctx, election.Options{Endpoints: c.Endpoints, Name: "job", TTL: time.Second})
-	}
+	open := elections(t, c, time.Second)
 	var agents []*Agent
 	for i := range 3 {
 		d := &cuttable{Discovery: &Etcd{Open: open, Addr: "127.0.0.1"}, network: n}

@@ -1,4 +1,4 @@
-package etcd
+package main
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 	"github.com/goddp/goddp/internal/testkit/etcdtest"
 )
 
-func open(t *testing.T, c *etcdtest.Cluster, name string) *etcdElection {
+func openFast(t *testing.T, c *etcdtest.Cluster, name string) *etcdElection {
 	return openTTL(t, c, name, time.Second)
 }
 
@@ -20,7 +20,7 @@ func openTTL(t *testing.T, c *etcdtest.Cluster, name string, ttl time.Duration) 
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	e, err := New(ctx, election.Options{Endpoints: c.Endpoints, Name: name, TTL: ttl})
+	e, err := open(ctx, election.Options{Endpoints: c.Endpoints, Name: name, TTL: ttl})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestOneAgentIsElected(t *testing.T) {
 		t.Fatalf("elected: %v", addrs)
 	}
 	// Another job has another election.
-	other := elect(t, open(t, c, "other"), "host9:1", "")
+	other := elect(t, openFast(t, c, "other"), "host9:1", "")
 	if other.Term == nil {
 		t.Errorf("the other job elected %s", other.Addr)
 	} else {
@@ -95,7 +95,7 @@ func TestOneAgentIsElected(t *testing.T) {
 func TestNextHostGoesOnWhereTheLastOneWas(t *testing.T) {
 	testkit.Long(t)
 	c := etcdtest.Start(t, 1)
-	first := elect(t, open(t, c, "job"), "a:1", "").Term
+	first := elect(t, openFast(t, c, "job"), "a:1", "").Term
 	if first == nil || first.State() != (election.State{}) {
 		t.Fatalf("first term %+v", first)
 	}
@@ -103,7 +103,7 @@ func TestNextHostGoesOnWhereTheLastOneWas(t *testing.T) {
 	if err := first.Save(t.Context(), want); err != nil {
 		t.Fatal(err)
 	}
-	e := open(t, c, "job")
+	e := openFast(t, c, "job")
 	if r := elect(t, e, "b:1", ""); r.Addr != "a:1" {
 		t.Errorf("elected %+v while a is", r)
 	}
@@ -131,7 +131,7 @@ func TestNextHostGoesOnWhereTheLastOneWas(t *testing.T) {
 	if err := third.Resign(t.Context(), true); err != nil {
 		t.Error(err)
 	}
-	fourth := elect(t, open(t, c, "job"), "d:1", "").Term // of another job
+	fourth := elect(t, openFast(t, c, "job"), "d:1", "").Term // of another job
 	if fourth == nil || fourth.State() != (election.State{}) {
 		t.Fatalf("after the end of the job, a term begins with %+v", fourth)
 	}
@@ -142,11 +142,11 @@ func TestNextHostGoesOnWhereTheLastOneWas(t *testing.T) {
 func TestHostThatLivesIsFoundAgain(t *testing.T) {
 	testkit.Long(t)
 	c := etcdtest.Start(t, 1)
-	term := elect(t, open(t, c, "job"), "a:1", "").Term
+	term := elect(t, openFast(t, c, "job"), "a:1", "").Term
 	if term == nil {
 		t.Fatal("not elected")
 	}
-	if r := elect(t, open(t, c, "job"), "b:1", "a:1"); r.Addr != "a:1" {
+	if r := elect(t, openFast(t, c, "job"), "b:1", "a:1"); r.Addr != "a:1" {
 		t.Errorf("elected %+v, want a", r)
 	}
 	term.Resign(t.Context(), true)
@@ -161,7 +161,7 @@ func TestEndedJobIsNotRunAgain(t *testing.T) {
 	if host == nil {
 		t.Fatal("not elected")
 	}
-	late, waits := open(t, c, "job"), openTTL(t, c, "job", time.Minute)
+	late, waits := openFast(t, c, "job"), openTTL(t, c, "job", time.Minute)
 	for _, e := range []*etcdElection{late, waits} {
 		if r := elect(t, e, "b:1", ""); r.Addr != "a:1" {
 			t.Errorf("elected %+v, want a", r)
@@ -186,15 +186,15 @@ func TestEndedJobIsNotRunAgain(t *testing.T) {
 	if _, err := late.electIn(t.Context(), "c:1", ""); !errors.Is(err, election.ErrJobEnded) {
 		t.Errorf("an agent that did not reach the host: %v", err)
 	}
-	restarted := open(t, c, "job") // its golaunch-etcd was killed
+	restarted := openFast(t, c, "job") // its golaunch-etcd was killed
 	if _, err := restarted.electIn(t.Context(), "d:1", "a:1"); !errors.Is(err, election.ErrJobEnded) {
 		t.Errorf("an agent that lost the host: %v", err)
 	}
-	other := elect(t, open(t, c, "job"), "e:1", "").Term
+	other := elect(t, openFast(t, c, "job"), "e:1", "").Term
 	if other == nil || other.State() != (election.State{}) {
 		t.Fatalf("an agent of the next job: %+v", other)
 	}
-	if r := elect(t, open(t, c, "job"), "f:1", "x:1"); r.Addr != "e:1" {
+	if r := elect(t, openFast(t, c, "job"), "f:1", "x:1"); r.Addr != "e:1" {
 		t.Errorf("an agent of the next job that lost a host: %+v", r)
 	}
 	// A job does not end with a host that is not elected any more.

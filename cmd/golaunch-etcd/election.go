@@ -1,4 +1,4 @@
-package etcd
+package main
 
 import (
 	"context"
@@ -41,8 +41,8 @@ const (
 // raises a TTL below its minimum, 2 s by default, and checks for expired leases twice a second.
 const expiryDelay = 3 * time.Second
 
-// New connects with etcd. ctx bounds the first connection.
-func New(ctx context.Context, o election.Options) (election.Election, error) {
+// open connects with etcd. ctx bounds the first connection.
+func open(ctx context.Context, o election.Options) (election.Election, error) {
 	config, err := tlsConfig(o)
 	if err != nil {
 		return nil, err
