@@ -172,7 +172,7 @@ func TestDividedGradientsAreRefused(t *testing.T) {
 			{"ClipGradNorm of the parts", func() error { return clip(w.opt.Parameters()) }, "ClipGradNorm of the optimizer that zero.New returned"},
 			{"ClipGradNorm of the model, with a Total", func() error { return clipOver(w.model.Parameters()) }, "ClipGradNorm of the optimizer that zero.New returned"},
 			{"another optimizer", other.Step, "step with the optimizer that zero.New returned"},
-			{"optim.State", func() error { _, err := optim.State(w.opt); return err }, "zero.Optimizer.Gather collects it"},
+			{"optim.State", func() error { _, err := optim.State(w.opt); return err }, "use zero.Optimizer.Gather"},
 			{"ddp.Recover", func() error { _, err := ddp.Recover(net, pg, w.opt); return err }, "of package ddp/zero"},
 			{"ClipGradValue", func() error { return optim.ClipGradValue(w.model.Parameters(), 1) }, ""},
 		} {
