@@ -17,8 +17,8 @@ type BackwardOptions struct {
 	RetainGraph bool
 }
 
-// Backward computes the derivatives of v, a scalar unless opts holds its gradient, with respect to all leaves that it depends on, adds
-// them to the leaves' gradients, and releases the graph.
+// Backward computes the derivatives of v with respect to all leaves that it depends on, adds them to the
+// leaves' gradients, and releases the graph. v is a scalar unless opts has its Gradient.
 //
 // The error is the first error of an operation, a kernel or an [Observer]. The gradients of this pass
 // are then undefined until they are zeroed: see [Variable.GradErr].
