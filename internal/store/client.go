@@ -230,18 +230,6 @@ func (c *Client) Wait(ctx context.Context, keys ...string) error {
 	})
 }
 
-func (c *Client) CompareAndSet(ctx context.Context, key string, expected, desired []byte) (now []byte, err error) {
-	values := [][]byte{expected, desired}
-	err = c.do(ctx, "compareandset", []string{key}, values, func(cn *clientConn, k []string) error {
-		rep, err := cn.exchange(ctx, request{op: opCompareSet, keys: k, values: values})
-		if err == nil {
-			now = rep.values[0]
-		}
-		return err
-	})
-	return now, err
-}
-
 func (c *Client) Delete(ctx context.Context, key string) (existed bool, err error) {
 	err = c.do(ctx, "delete", []string{key}, nil, func(cn *clientConn, k []string) error {
 		rep, err := cn.exchange(ctx, request{op: opDelete, keys: k})
@@ -260,53 +248,6 @@ func (c *Client) Check(ctx context.Context, keys ...string) (exist bool, err err
 		return err
 	})
 	return exist, err
-}
-
-func (c *Client) Append(ctx context.Context, key string, value []byte) error {
-	return c.do(ctx, "append", []string{key}, [][]byte{value}, func(cn *clientConn, k []string) error {
-		return cn.tell(ctx, request{op: opAppend, keys: k, values: [][]byte{value}})
-	})
-}
-
-func (c *Client) MultiGet(ctx context.Context, keys ...string) ([][]byte, error) {
-	if len(keys) == 0 {
-		return nil, nil
-	}
-	return c.get(ctx, "multiget", opMultiGet, keys)
-}
-
-func (c *Client) MultiSet(ctx context.Context, keys []string, values [][]byte) error {
-	if len(keys) != len(values) {
-		panic(&lengthError{len(keys), len(values)})
-	}
-	if len(keys) == 0 {
-		return nil
-	}
-	return c.do(ctx, "multiset", keys, values, func(cn *clientConn, k []string) error {
-		return cn.tell(ctx, request{op: opMultiSet, keys: k, values: values})
-	})
-}
-
-func (c *Client) NumKeys(ctx context.Context) (n int64, err error) {
-	err = c.do(ctx, "numkeys", nil, nil, func(cn *clientConn, _ []string) error {
-		rep, err := cn.exchange(ctx, request{op: opNumKeys})
-		n = rep.number
-		return err
-	})
-	return n, err
-}
-
-// ping sends a PING request. A store of an early PyTorch 2.x does not support it, and closes the
-// connection.
-func (c *Client) ping(ctx context.Context) error {
-	return c.do(ctx, "ping", nil, nil, func(cn *clientConn, _ []string) error {
-		const nonce = 0x676f6464 // an arbitrary number
-		rep, err := cn.exchange(ctx, request{op: opPing, number: nonce})
-		if err == nil && rep.number != nonce {
-			err = fmt.Errorf("ping of %#x answered with %#x", nonce, rep.number)
-		}
-		return err
-	})
 }
 
 // Close ends every connection of the client. It returns nil.

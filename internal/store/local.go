@@ -22,10 +22,6 @@ func NewLocal() *Local { return newLocal(newTable(Limits{}.withDefaults())) }
 
 func newLocal(t *table) *Local { return &Local{table: t, closed: make(chan struct{})} }
 
-// handle returns another handle on the same table. Closing one handle does not close the
-// other.
-func (l *Local) handle() *Local { return newLocal(l.table) }
-
 func (l *Local) Set(ctx context.Context, key string, value []byte) error {
 	return l.do(ctx, "set", []string{key}, [][]byte{value}, func(k []string) error {
 		return l.table.set(k[0], bytes.Clone(value), l.table.limits.TableBytes)
@@ -52,15 +48,6 @@ func (l *Local) Wait(ctx context.Context, keys ...string) error {
 	return l.do(ctx, "wait", keys, nil, func(k []string) error { return l.wait(ctx, k) })
 }
 
-func (l *Local) CompareAndSet(ctx context.Context, key string, expected, desired []byte) (now []byte, err error) {
-	err = l.do(ctx, "compareandset", []string{key}, [][]byte{expected, desired}, func(k []string) error {
-		v, err := l.table.compareAndSet(k[0], expected, bytes.Clone(desired), l.table.limits.TableBytes)
-		now = bytes.Clone(v)
-		return err
-	})
-	return now, err
-}
-
 func (l *Local) Delete(ctx context.Context, key string) (existed bool, err error) {
 	err = l.do(ctx, "delete", []string{key}, nil, func(k []string) error {
 		existed = l.table.delete(k[0])
@@ -75,33 +62,6 @@ func (l *Local) Check(ctx context.Context, keys ...string) (exist bool, err erro
 		return nil
 	})
 	return exist, err
-}
-
-func (l *Local) Append(ctx context.Context, key string, value []byte) error {
-	return l.do(ctx, "append", []string{key}, [][]byte{value}, func(k []string) error {
-		return l.table.append(k[0], value, l.table.limits.TableBytes)
-	})
-}
-
-func (l *Local) MultiGet(ctx context.Context, keys ...string) ([][]byte, error) {
-	return l.get(ctx, "multiget", keys)
-}
-
-func (l *Local) MultiSet(ctx context.Context, keys []string, values [][]byte) error {
-	if len(keys) != len(values) {
-		panic(&lengthError{len(keys), len(values)})
-	}
-	return l.do(ctx, "multiset", keys, values, func(k []string) error {
-		return l.table.setAll(k, cloneAll(values), l.table.limits.TableBytes)
-	})
-}
-
-func (l *Local) NumKeys(ctx context.Context) (n int64, err error) {
-	err = l.do(ctx, "numkeys", nil, nil, func([]string) error {
-		n = l.table.len()
-		return nil
-	})
-	return n, err
 }
 
 // Close releases the handle. It returns nil.

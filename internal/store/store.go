@@ -68,14 +68,6 @@ func (e *OpError) Error() string {
 
 func (e *OpError) Unwrap() error { return e.Err }
 
-// lengthError is the value with which MultiSet panics if the numbers of keys and values
-// differ.
-type lengthError struct{ Keys, Values int }
-
-func (e *lengthError) Error() string {
-	return fmt.Sprintf("store: multiset of %d keys and %d values", e.Keys, e.Values)
-}
-
 // prefixKey returns the key of the table and the protocol for a caller's key. It is the
 // only place that adds PyTorch's slash.
 func prefixKey(key string) string { return "/" + key }

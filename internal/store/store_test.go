@@ -326,17 +326,6 @@ func TestValuesAreCopies(t *testing.T) {
 	})
 }
 
-func TestMultiSetPanicsOnLengths(t *testing.T) {
-	eachStore(t, func(t *testing.T, a, _ handle) {
-		defer func() {
-			if e, ok := recover().(*lengthError); !ok || e.Keys != 2 || e.Values != 1 {
-				t.Errorf("panic %v", e)
-			}
-		}()
-		a.MultiSet(t.Context(), []string{"a", "b"}, [][]byte{nil})
-	})
-}
-
 // Many goroutines use one handle. Every increment counts once, and each goroutine waits
 // for keys that others make.
 func TestConcurrent(t *testing.T) {
