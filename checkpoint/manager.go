@@ -206,7 +206,7 @@ func (m *Manager) Close() error {
 	if m.writing != nil {
 		m.awaitUnlessBroken(m.writing)
 	}
-	err := m.Wait(context.Background()) // the writer has its own deadline
+	err := m.Wait(m.pg.Context()) // the writer has its own deadline
 	m.closed = true
 	m.free()
 	if m.lock != nil {

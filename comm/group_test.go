@@ -102,8 +102,8 @@ func TestCollectives(t *testing.T) {
 				if done, err := w.Done(); !done || err != nil {
 					return fmt.Errorf("done is %v, %v after Wait", done, err)
 				}
-				if b, e := w.Started().Time(), w.Ended().Time(); b.IsZero() || e.Before(b) {
-					return fmt.Errorf("ran from %v to %v", b, e)
+				if b, e := w.Times(); b.Time().IsZero() || e.Time().Before(b.Time()) {
+					return fmt.Errorf("ran from %v to %v", b.Time(), e.Time())
 				}
 				return expect(got, want...)
 			})

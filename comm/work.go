@@ -12,6 +12,7 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/capture"
 	"github.com/goddp/goddp/internal/flight"
+	"github.com/goddp/goddp/profile"
 )
 
 // Work is a call that was started. It may be pending, done or failed.
@@ -113,23 +114,19 @@ func (w *Work) state() (backend.State, error) {
 	return w.task.State()
 }
 
-// Started returns the moment at which the call started to run, for a trace.
-func (w *Work) Started() Moment { return Moment{w, false} }
+// Times returns the moments at which the call starts to run and ends, for a trace. The time of a moment is the
+// zero Time before it has come. On a GPU the times are exact for a call that was started while the device's trace
+// was recording ([profile.Recorder.Start]), or after a time of a call of the group was first asked for. For any
+// other call they are when the host noticed the moment, a few milliseconds later.
+func (w *Work) Times() (started, ended profile.Moment) { return moment{w, false}, moment{w, true} }
 
-// Ended returns the moment at which the call was done, for a trace.
-func (w *Work) Ended() Moment { return Moment{w, true} }
-
-// Moment is the time at which a call starts to run or ends. A Moment may lie in the future.
-type Moment struct {
+// moment is the time at which a call starts to run or ends. It may lie in the future.
+type moment struct {
 	w   *Work
 	end bool
 }
 
-// Time returns the host's time of the moment. It returns the zero Time if the moment has not
-// come. On a GPU the time is exact for a call that was started while the device's trace was recording
-// ([profile.Recorder.Start]), or after the group's first call of Time. For any other call, Time
-// returns when the host noticed the moment, a few milliseconds later.
-func (m Moment) Time() time.Time {
+func (m moment) Time() time.Time {
 	if m.w.err != nil {
 		return time.Time{}
 	}
@@ -137,7 +134,7 @@ func (m Moment) Time() time.Time {
 		if c.replay == nil {
 			return time.Time{}
 		}
-		return Moment{c.replay, m.end}.Time()
+		return moment{c.replay, m.end}.Time()
 	}
 	m.w.group.timed.Store(true)
 	begin, end := m.w.task.Span()

@@ -59,7 +59,7 @@ func examine(args []string) error {
 		return err
 	}
 	d := &examination{doctorOptions: o, world: world}
-	ranks := d.facts(context.Background())
+	ranks := d.facts(context.Background()) // --timeout bounds each wait
 	// The other ranks exit with 0, so that the launcher does not stop rank 0 before it has written the report.
 	// Without a group, each rank has its own findings.
 	if world.Rank != 0 && len(ranks) == world.Size {

@@ -124,20 +124,12 @@ func (b GradBucket) Ready(bytes int) device.Event {
 // largeBuffer is the size in bytes from which a delay of some microseconds is negligible compared with a reduction.
 const largeBuffer = 4 << 20
 
-// Times returns when a reduction started to run and when it ended. It returns these times for a
-// [*comm.Work] and for a type that embeds *comm.Work. If the type of r has a method Times() (started,
-// ended profile.Moment), the function Times returns the results of this method. For all other types it
-// returns nil.
+// Times returns when a reduction started to run and when it ended, if it says so as a [*comm.Work] does, and
+// otherwise nil.
 func Times(r Reduction) (started, ended profile.Moment) {
-	switch r := r.(type) {
-	case interface {
-		Started() comm.Moment
-		Ended() comm.Moment
-	}:
-		return r.Started(), r.Ended()
-	case interface {
+	if r, ok := r.(interface {
 		Times() (started, ended profile.Moment)
-	}:
+	}); ok {
 		return r.Times()
 	}
 	return nil, nil

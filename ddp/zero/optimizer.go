@@ -298,8 +298,9 @@ func (t *stepHook[O]) Complete() error {
 		b := &o.shards.buckets[i]
 		works[i] = o.shards.pg.With(&comm.CallOptions{Name: b.name + " of parameters", After: b.done}).AllGather(b.flat, b.shard)
 		if trace.On() {
+			started, ended := works[i].Times()
 			trace.Add(profile.Span{
-				Track: profile.Communication, Name: "AllGather " + b.name, Begin: works[i].Started(), End: works[i].Ended(),
+				Track: profile.Communication, Name: "AllGather " + b.name, Begin: started, End: ended,
 				Args: []profile.Arg{{Name: "bucket", Value: i}, {Name: "bytes", Value: b.flat.Bytes()}},
 			})
 		}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // stream runs its work inline, so there is nothing to wait for. Its size is not zero, so that two streams
@@ -13,7 +14,7 @@ type stream struct{ _ byte }
 
 func (s *stream) Record() device.Event         { return &event{time.Now()} }
 func (s *stream) Mark() device.Event           { return s.Record() }
-func (s *stream) WaitFor(e device.Event) error { return e.Sync(context.Background()) } // an event of this device is complete; another one is the device's to end
+func (s *stream) WaitFor(e device.Event) error { return e.Sync(kernels.Unbounded) } // an event of this device is complete; another one is the device's to end
 func (s *stream) Sync(context.Context) error   { return nil }
 func (s *stream) Close() error                 { return nil }
 
