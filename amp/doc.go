@@ -49,7 +49,7 @@
 // gradients and before the updates, even if nothing overflowed. All ranks of the group have to make
 // the same steps. If a rank has no memory for that byte, it aborts the group.
 //
-// After a failure, or if a process has joined anew, [Scaler.Agree] makes the scales equal again, as
+// After a failure, or if a new process has joined, [Scaler.Agree] makes the scales equal again, as
 // ddp.Recover does for the parameters and the optimizer's state.
 //
 // Do not combine a Scaler with ddp.Options.CheckNonFinite or the environment variables for it: that

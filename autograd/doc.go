@@ -3,8 +3,8 @@
 // device's kernels do all arithmetic.
 //
 // A [Variable] is a handle to a tensor on a [device.Device]. The program makes leaves ([Scalar],
-// [FromSlice], [Zeros], ...). Operations ([Add], [Linear], [MSELoss], ..., and a program's own with
-// [Apply]) make results. A leaf gets a gradient if the program called [Variable.RequireGrad]:
+// [FromSlice], [Zeros], ...). Operations ([Add], [Linear], [MSELoss], ..., and with [Apply] those of the
+// program) make results. A leaf gets a gradient if the program called [Variable.RequireGrad]:
 //
 //	w := autograd.Scalar(dev, 5).RequireGrad()
 //	y := autograd.Mul(w, autograd.Scalar(dev, 3))
@@ -12,9 +12,9 @@
 //	fmt.Println(w.Grad().Item()) // 3
 //
 // One goroutine at a time uses a device and the variables on it. Autograd keeps its state with the
-// device, not in package variables, so several goroutines can each use a device of their own.
+// device, not in package variables, so several goroutines can each use a different device.
 //
-// # Operations of a program's own
+// # Custom operations
 //
 // A [Function] is an operation. It states the shape of its result, computes the result, and computes
 // the gradient of each input. [Apply] calls it as it calls the operations of this package. A Function
@@ -30,13 +30,14 @@
 //
 // # Gradients
 //
-// The backward pass tells an operation where to write the gradient of each input. For a leaf this is
-// the leaf's gradient itself: the first write after [Variable.ZeroGrad] overwrites it and later
-// writes add to it, so nothing else has to zero, copy or scale a gradient. Autograd owns the
-// memory of a leaf's gradient, unless package ddp does: gradients are then views of its buckets. The
-// backward pass notifies ddp as soon as the gradient is final, and multiplies the last write by a factor
-// that ddp chooses. The gradient of a result is temporary memory, which the pass frees as soon as it has used it. The terms of
-// a sum, and the operand of a [Reshape], get the memory of the result's gradient in place of a copy.
+// The backward pass tells an operation where to write the gradient of each input. For a leaf this is the
+// leaf's gradient itself: the first write after [Variable.ZeroGrad] overwrites it and later writes add
+// to it, so nothing else has to zero, copy or scale a gradient. Autograd owns the memory of a leaf's
+// gradient, unless package ddp does: gradients are then views of its buckets. The backward pass notifies
+// ddp as soon as the gradient is final, and multiplies the last write by a factor that ddp chooses. The
+// gradient of a result is temporary memory, which the pass frees as soon as it has used it. The
+// gradients of a sum's terms, and of the operand of a [Reshape], share the memory of the result's
+// gradient instead of copying it.
 //
 // A backward pass visits results in the reverse order of their creation, so the order is the same in
 // every run. The pass releases the graph unless [BackwardOptions] retain it.
@@ -86,9 +87,9 @@
 // records nothing, or in [Scope]. When these return, they free all results made inside that were not
 // retained.
 //
-// Within a step, the results of a model's operations are kept for the backward pass. It frees what an
-// operation has kept beside its result as soon as it has passed through. [Checkpoint] keeps only the input and the output of a part of the model; the backward pass computes the rest
-// again.
+// Within a step, the results of a model's operations are kept for the backward pass. The pass frees what
+// an operation has kept besides its result once it has computed that operation's gradients. [Checkpoint]
+// keeps only the input and the output of a part of the model; the backward pass computes the rest again.
 //
 // # Captured steps
 //
@@ -110,11 +111,11 @@
 //	loss := score(discriminator.Forward(fake))
 //	err := loss.Backward(nil)
 //
-// Only operands that the backward reads count. The terms of a sum may be written, and so may a factor
-// if the other factor needs no gradient. [Saver] declares this for a program's own operation. For a
-// function given to [Checkpoint], all operands count. Optimizers, ddp and nn.LoadState count their
-// writes. A program that writes a variable's memory by a kernel, a copy or a collective of its own
-// calls [Variable.BumpVersion] first.
+// Only operands that the backward reads count. The terms of a sum may be written, and so may a factor if
+// the other factor needs no gradient. [Saver] declares this for a custom operation. For a function given
+// to [Checkpoint], all operands count. Optimizers, ddp and nn.LoadState count their writes. A program
+// that itself writes a variable's memory, by a kernel, a copy or a collective, calls
+// [Variable.BumpVersion] first.
 //
 // Backward passes write gradients. An operation whose backward would read a gradient keeps a copy of
 // it.

@@ -63,17 +63,16 @@
 // any moment leaves at least the checkpoint before. A second checkpoint of a step is named
 // step-00001200.1 and replaces nothing.
 //
-// Then rank 0 deletes all checkpoints except the last Options.Keep and the last finite one. Before it deletes
-// anything it reads the new checkpoint back. If a checksum differs, it deletes nothing.
+// Then rank 0 reads the new checkpoint back. If all checksums match, it deletes all checkpoints except the last
+// Options.Keep and the last finite one; otherwise it deletes nothing.
 //
 // # NaN and Inf
 //
-// A checkpoint is finite if its tensors have no NaN and no Inf. The model's buffers may have an Inf, as
-// masks have. Options.Keep never deletes the last finite checkpoint, so a run that has diverged can go on
-// from before.
-// The writers look at the snapshot, which costs the steps nothing, and the manifest has the result
-// ([Manifest.NonFinite]). The first save that is not finite is logged; with Options.RequireFinite each such
-// save fails.
+// A checkpoint is finite if its tensors contain no NaN and no Inf; the model's buffers may contain Inf, because
+// masks do. Options.Keep never deletes the last finite checkpoint, so a run that has diverged can continue from
+// before the divergence. The writers check the snapshot, which costs the steps nothing, and the manifest holds
+// the result ([Manifest.NonFinite]). The first save that is not finite is logged; with Options.RequireFinite
+// each such save fails.
 //
 // # Network file systems
 //
@@ -86,13 +85,13 @@
 //
 // # One job at a time
 //
-// Only one job at a time may use a folder. Rank 0 locks the file .lock by flock(2), from Open to Close.
-// The operating system releases the lock when the process ends, however it ends, so a job that is started
-// again gets the folder. If a host crashes, NFS 4 releases the lock when its lease expires (90 seconds by
-// default), and NFS 3 when the host has rebooted. A second job gets an error that names the
-// first: its job id, host and process, and since when. On a file system without locks Open logs a
-// warning. The job that opened the folder last then keeps it: the next save of the other one fails, and
-// its error names that job. Readers, such as [LoadWeights], [Verify] and [Export], need no lock.
+// Only one job at a time may use a folder. Rank 0 locks the file .lock by flock(2), from Open to Close. The
+// operating system releases the lock when the process ends for any reason, so a restarted job gets the folder.
+// If a host crashes, NFS 4 releases the lock when its lease expires (90 seconds by default), and NFS 3 when the
+// host has rebooted. A second job gets an error with the first one's job id, host, process and start time. On a
+// file system without locks, Open logs a warning, and the job that opened the folder last keeps it: the other
+// job's next save fails with an error that names that job. Readers, such as [LoadWeights], [Verify] and
+// [Export], need no lock.
 //
 // # Asynchronous saves
 //
@@ -109,10 +108,10 @@
 //
 // # Failure
 //
-// If a save fails, because the disk is full or a rank died, all ranks get an error and the
-// earlier checkpoints stay. If the latest checkpoint is corrupt, Resume logs that and loads the one
-// before. All sizes in a checkpoint are compared with those of its files before memory is allocated for
-// them. Only regular files are opened.
+// If a save fails, because the disk is full or a rank died, all ranks get an error and the earlier checkpoints
+// stay. If the latest checkpoint is corrupt, Resume logs that and loads the previous one. All sizes in a
+// checkpoint are compared with those of its files before memory is allocated for them. Only regular files are
+// opened.
 //
 // A job that golaunch restarts (--max-restarts) calls Resume as in its first attempt. After
 // [ddp.Recover] the program opens a manager in the new group. If no rank has a consistent state

@@ -11,8 +11,8 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// connect makes the backend for the device of the group: NCCL for a GPU, else the host backend.
-// If CheckCalls is set, connect wraps the backend in a callChecker.
+// connect creates the backend for the group's device: NCCL for a GPU, else the host backend. If CheckCalls is set,
+// connect wraps the backend in a callChecker.
 func (j *joiner) connect(ctx context.Context, cfg backend.Config) (be backend.Backend, err error) {
 	if cfg.Device.Type() == device.CUDA {
 		be, err = nccl.New(ctx, cfg, &nccl.Options{NoSmallAllReduce: j.env.NoSmallAllReduce})

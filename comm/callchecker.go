@@ -9,9 +9,9 @@ import (
 	"github.com/goddp/goddp/internal/coordinator"
 )
 
-// callChecker wraps a backend. Its Start waits until all ranks have started a call, and
-// compares the calls through the coordinator. The calls run only if they are equal. callChecker
-// does not compare Send, Recv, or the calls within a Coalesce.
+// callChecker wraps a backend. Start waits until all ranks have started a call, compares the calls
+// through the coordinator, and runs them only if they are equal. Send, Recv and the calls within a
+// Coalesce are not compared.
 type callChecker struct {
 	backend.Backend
 	control *coordinator.Group
@@ -72,7 +72,7 @@ func (c *callChecker) Close(ctx context.Context) error {
 	return c.Backend.Close(ctx)
 }
 
-// Split makes the backend of a subgroup, and wraps that backend in a callChecker as well.
+// Split creates the backend of a subgroup and wraps it in a callChecker as well.
 func (c *callChecker) Split(ctx context.Context, cfg backend.Config, members []int) (backend.Backend, error) {
 	be, err := c.Backend.Split(ctx, cfg, members)
 	if err != nil {

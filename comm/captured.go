@@ -10,8 +10,8 @@ import (
 	"github.com/goddp/goddp/internal/jobenv"
 )
 
-// capturedCall is a call in a captured step: see [capture.Step]. Each replay starts a call of its own,
-// with a number, a deadline and an entry in the flight record.
+// capturedCall is a call in a captured step: see [capture.Step]. Each replay starts a new call,
+// with its own sequence number, deadline and entry in the flight record.
 type capturedCall struct {
 	backend.Captured
 	capture *capture.Step
@@ -136,7 +136,7 @@ func (c *capturedCalls) launched(end device.Event, err error) {
 	}
 }
 
-// wait is Wait of a captured call. While the step is being captured, it makes the captured work wait.
+// wait implements Work.Wait for a captured call. While the step is being captured, it makes the captured work wait.
 func (c *capturedCall) wait(ctx context.Context, w *Work) error {
 	if capture.Of(w.group.dev) == c.capture {
 		return c.Join(w.group.dev.Compute())

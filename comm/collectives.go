@@ -12,8 +12,8 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// start validates a call, numbers it and gives it to the backend. Within a Coalesce it only
-// adds the call to the batch.
+// start validates a call, assigns its sequence number and passes it to the backend. Within a Coalesce it only adds
+// the call to the batch.
 func (pg *ProcessGroup) start(call backend.Call) *Work {
 	w := &Work{call: call, group: pg.group}
 	c := &w.call
@@ -53,7 +53,7 @@ func (pg *ProcessGroup) start(call backend.Call) *Work {
 
 // enter waits until no other goroutine captures a step on the device: the capture would take in the work that the
 // caller enqueues. After enter, no capture can begin until the caller calls capturing.RUnlock. Meanwhile the
-// caller must neither capture a step nor wait for a goroutine that may record one.
+// caller must neither capture a step nor wait for a goroutine that may capture one.
 func (g *group) enter(ctx context.Context, timeout time.Duration) error {
 	if g.capturing.TryRLock() {
 		return nil
@@ -202,10 +202,9 @@ func (pg *ProcessGroup) Recv(dst device.Tensor, peer int) *Work {
 // a single call. The calls run in any order and end together. If one of the calls writes a
 // tensor, no other of them may read or write the same memory.
 //
-// The program waits for the Work that Coalesce returns; waiting for the Work of a single call
-// is an error. The calls may have names and events of their own, but no timeouts. A PreMulSum
-// without a Factor of its own takes the Factor of the group that Coalesce was called on. The
-// view must not be used after f has returned.
+// The program waits for the Work that Coalesce returns; waiting for the Work of a single call is an error. Each
+// call may have its own name and events, but no timeout. A PreMulSum without a Factor uses the Factor of the group
+// that Coalesce was called on. The view must not be used after f has returned.
 func (pg *ProcessGroup) Coalesce(f func(*ProcessGroup)) *Work {
 	b := &batch{factor: pg.opts.Factor}
 	f(&ProcessGroup{group: pg.group, batch: b})
@@ -220,8 +219,8 @@ type batch struct {
 	isClosed bool     // f of Coalesce has returned, so no more calls may be added
 }
 
-// factor returns the Factor of call c: the one that With gave or, for a PreMulSum without one,
-// the Factor of the Coalesce that c belongs to. It returns nil if c has no Factor.
+// factor returns the Factor of call c: the one given to With or, for a PreMulSum without one, the Factor of the
+// Coalesce that contains c. It returns nil if c has no Factor.
 func (pg *ProcessGroup) factor(c *backend.Call) *float64 {
 	if pg.opts.Factor == nil && pg.batch != nil && c.Kind.Reduces() && c.Op == backend.PreMulSum {
 		return pg.batch.factor

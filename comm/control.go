@@ -102,11 +102,10 @@ func onOff(b bool) string {
 	return "off"
 }
 
-// rejectRival is called if another process already uses this process's rank. It tries to join
-// the session, so that the coordinator notices that two processes have the same rank. If the
-// other process is still joining, the coordinator makes the other process fail as well, because
-// the ranks cannot know which of the two processes belongs to the job. rejectRival returns the
-// error that names both processes.
+// rejectRival is called if another process already uses this process's rank. It tries to join the
+// session, so that the coordinator notices the duplicate rank. If the other process is still
+// joining, the coordinator makes it fail as well, because nobody can tell which of the two belongs
+// to the job. rejectRival returns an error that names both processes.
 func (j *joiner) rejectRival(ctx context.Context, kv *store.Client) error {
 	rival := kv.Rival()
 	ctx, cancel := context.WithTimeout(ctx, announceTime)

@@ -28,8 +28,8 @@ func OpenDevice(opts *Options) (device.Device, error) {
 	return openDevice(j.world, s, j.Log)
 }
 
-// openDevice returns the device of the options, or opens the one that the environment names. It appends to release
-// the function that closes a device that it has opened.
+// openDevice returns the device of the options, or opens the one that the environment names. If it opens a device,
+// it appends the function that closes it to release.
 func (j *joiner) openDevice(release *releases) (device.Device, error) {
 	if j.Device != nil {
 		return j.Device, nil

@@ -1,7 +1,7 @@
-// Package comm provides process groups and collectives, as torch.distributed does: the
-// processes of a job exchange tensors by asynchronous calls such as AllReduce and
-// Broadcast. A group uses NCCL if its device is a GPU, and a backend of its own, by shared
-// memory and TCP, if its device is the CPU.
+// Package comm provides process groups and collectives, as torch.distributed does: the processes of a
+// job exchange tensors by asynchronous calls such as AllReduce and Broadcast. A group uses NCCL if
+// its device is a GPU. If its device is the CPU, it uses goddp's host backend, which works over
+// shared memory and TCP.
 //
 // # A group
 //
@@ -14,24 +14,23 @@
 //
 // # Which job a process belongs to
 //
-// When Init connects, each process compares its job with that of the store, which rank 0 or
-// golaunch hosts, and with those of the other ranks. Compared are WORLD_SIZE and the job's
-// id: GODDP_JOB_ID; else TORCHELASTIC_RUN_ID, unless it is "none"; else the batch system's
-// id; else the program and its arguments. A difference is an error that holds both values.
-// If two processes have the same rank, the error names both: both fail if the group is
-// still being made, else the second one does. Ranks whose arguments differ, and ranks in
-// several steps of a batch job, need the same GODDP_JOB_ID.
+// When Init connects, each process checks that the store (hosted by rank 0 or golaunch) and the other
+// ranks belong to the same job. It compares WORLD_SIZE and the job's id: GODDP_JOB_ID; else
+// TORCHELASTIC_RUN_ID, unless it is "none"; else the batch system's id; else the program and its
+// arguments. If they differ, the error holds both values. If two processes have the same rank, the
+// error names both. If the group is still being made, both fail; otherwise the second one fails.
+// Ranks whose arguments differ, and ranks in several steps of a batch job, need the same
+// GODDP_JOB_ID.
 //
 // One case cannot be detected: two jobs without an id, of the same program, arguments and
 // size, at the same MASTER_ADDR and MASTER_PORT. If the processes that join first happen to
 // have different ranks, they become one group. golaunch gives each job an id.
 //
-// If GODDP_TOKEN_FILE names a file with a secret, as under golaunch, both ends of every
-// connection prove that they know the secret. Without a secret, rank 0 does not host a store
-// that other hosts can reach. GODDP_INSECURE=1 permits it, for networks in which everybody
-// is trusted. With a secret, the data between ranks on different hosts are encrypted and
-// authenticated, except NCCL's; GODDP_UNPROTECTED_DATA=1, on all ranks, leaves that out.
-// SECURITY.md says who is kept out.
+// If GODDP_TOKEN_FILE names a file with a secret, as under golaunch, both ends of every connection
+// prove that they know the secret. Without a secret, rank 0 does not host a store that other hosts
+// can reach. GODDP_INSECURE=1 permits it, for trusted networks. With a secret, data between ranks on
+// different hosts is encrypted and authenticated, except NCCL's; GODDP_UNPROTECTED_DATA=1, on all
+// ranks, turns this off. SECURITY.md has the threat model.
 //
 // # Collectives
 //
@@ -59,14 +58,14 @@
 //
 // # Several groups
 //
-// A rank may be in several groups ([ProcessGroup.Split]): the rows and columns of a grid, or
-// one group for each model. Each group numbers its own calls. On the CPU the calls of
-// different groups run concurrently. On a GPU the groups share the device, and a call that
-// waits for its peers can keep the calls of another group from running. Therefore all ranks
-// must start the calls of all groups on a GPU in the same order. On any device, ranks that
-// wait for one call before they start the next must also start the calls of all groups in
-// the same order. If one goroutine of each rank runs the same program, the order is the same
-// on all ranks. If each group has a goroutine of its own, the order may differ.
+// A rank may be in several groups ([ProcessGroup.Split]): the rows and columns of a grid, or one
+// group for each model. Each group numbers its own calls. On the CPU the calls of different groups
+// run concurrently. On a GPU the groups share the device, and a call that waits for its peers can
+// keep the calls of another group from running. Therefore all ranks must start the calls of all
+// groups on a GPU in the same order. On any device, ranks that wait for one call before they start
+// the next must also start the calls of all groups in the same order. If one goroutine of each rank
+// runs the same program, the order is the same on all ranks. If each group has its own goroutine, the
+// order may differ.
 //
 // Unless the error mode is NoErrorHandling, a call that fails in one group breaks all groups
 // of that Init, on all ranks. [ProcessGroup.Abort] breaks one group and the groups split
@@ -89,11 +88,11 @@
 // Before it ends the process, the watchdog calls the functions given to
 // [ProcessGroup.OnShutdown]. With [BlockingWait] the process goes on and may call Init again.
 //
-// Timeouts count only the time in which the process runs, so that a job survives being
-// suspended as a whole (SIGSTOP, a paused virtual machine). When a rank continues, it
-// extends the deadlines of its pending calls by the length of the suspension, minus 0.1 s.
-// Because of the 0.1 s, a rank that hangs still times out after a bounded number of
-// suspensions. If one rank alone is suspended, its peers time out as usual.
+// Timeouts count only the time in which the process runs, so that a job survives being suspended as a
+// whole (SIGSTOP, a paused virtual machine). When a rank continues, it extends the deadlines of its
+// pending calls by the length of the suspension, minus 0.1 s. Because of the 0.1 s, a rank that hangs
+// still times out after a bounded number of suspensions. If only one rank is suspended, its peers
+// time out as usual.
 //
 // The latest calls of each rank are in its flight record. When a call fails, the rank writes
 // the record to a file. golaunch writes the records of processes that can no longer write
@@ -102,19 +101,19 @@
 // missing; GODDP_DEBUG=INFO logs which rank the others wait for. docs/failures.md is the
 // manual of these tools.
 //
-// A call that is wrong whatever the other ranks do (sizes, types or ranks that do not fit,
-// operands that overlap) panics with a [*failure.UsageError]. The call gets no number, and nothing of
-// it is sent. The group breaks as it does when a call fails: the calls of the other ranks
-// fail at once, with the same [*failure.UsageError] as their cause.
+// A call with invalid arguments (wrong sizes, types or ranks, operands that overlap) panics with a
+// [*failure.UsageError]. The call gets no sequence number and sends nothing. The group breaks as it
+// does when a call fails: the calls of the other ranks fail at once, with the same
+// [*failure.UsageError] as their cause.
 //
 // # Stop requests
 //
-// A first SIGINT or SIGTERM ends the context that [Main] gave the program, unless the
-// program asks for stop requests by [ProcessGroup.StopRequested]. Package ddp asks if the
-// training loop calls Model.Stopping, and has the ranks agree on a step. In a program
-// without package ddp, each rank puts the result of StopRequested into a tensor that the
-// ranks reduce in each step. The ranks may share an element, reduced by [Max], or each rank
-// may use an element of its own. Then each rank reads the reduced tensor on the host:
+// A first SIGINT or SIGTERM ends the context that [Main] gave the program, unless the program asks
+// for stop requests by [ProcessGroup.StopRequested]. Package ddp asks if the training loop calls
+// Model.Stopping, and has the ranks agree on a step. In a program without package ddp, each rank puts
+// the result of StopRequested into a tensor that the ranks reduce in each step. The ranks may share
+// one element, reduced by [Max], or use one element each. Then each rank reads the reduced tensor on
+// the host:
 //
 //	status[0] = float32(pg.StopRequested())
 //	... // AllReduce by Max
@@ -134,10 +133,10 @@
 // even if only their last call is still running. [Main] closes the groups that the program
 // left open.
 //
-// The context given to Init bounds Init alone. Afterwards [ProcessGroup.Abort] ends a group.
-// If the end of a context must end the group, the program writes
+// The context given to Init limits only Init itself. Afterwards [ProcessGroup.Abort] ends a group. To
+// end the group when a context ends, write
 //
 //	context.AfterFunc(ctx, func() { pg.Abort(context.Cause(ctx)) })
 //
-// Under [Main] a signal ends the groups.
+// Under [Main] a signal ends the groups anyway.
 package comm

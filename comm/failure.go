@@ -175,7 +175,8 @@ func logf(ctx context.Context, log *slog.Logger, level slog.Level, format string
 	within(logTime, func() { log.Log(ctx, level, fmt.Sprintf(format, args...)) })
 }
 
-// within waits until f has written a line, but no longer than limit, because nobody may read it.
+// within waits for f to write a line, for at most limit, because the reader of the output may be
+// blocked.
 func within(limit time.Duration, f func()) {
 	ended := make(chan struct{})
 	go func() {

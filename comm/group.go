@@ -47,8 +47,8 @@ type group struct {
 	timed       atomic.Bool       // the program has asked when a call started or ended
 	trace       *profile.Recorder // the device's: calls have times while it records
 
-	// start holds startMu while it numbers a call and gives the call to the backend, so that
-	// the backend sees the calls in the order of their numbers.
+	// start holds startMu while it assigns a sequence number and passes the call to the backend, so
+	// that the backend sees the calls in sequence order.
 	startMu sync.Mutex
 	seq     uint64   // number of the latest collective
 	sends   []uint64 // number of the latest Send to each rank
@@ -127,7 +127,7 @@ func (pg *ProcessGroup) Posted(ctx context.Context, key string, ranks ...int) ([
 	return pg.control.Posted(ctx, key, members)
 }
 
-// Timeout returns the timeout of calls that have no timeout of their own.
+// Timeout returns the default timeout of the group's calls.
 func (pg *ProcessGroup) Timeout() time.Duration { return pg.timeout }
 
 // ErrorMode returns how the group handles a failed call.
@@ -162,10 +162,10 @@ func (pg *ProcessGroup) Failed() bool {
 	return pg.aborted.Load() || pg.failure.Load() != nil || pg.control.Failure() != nil
 }
 
-// OnShutdown registers f. If a call has failed, the watchdog calls f before it ends the
-// process. The watchdog ends processes in the mode AsyncErrorHandling alone. cause is the
-// failure. f must return before ctx ends. Other goroutines still run while f runs, so f must
-// not rely on state that another goroutine may be changing.
+// OnShutdown registers f, which the watchdog calls before it ends the process because a call has
+// failed. The watchdog ends the process only in the mode AsyncErrorHandling. cause is the failure.
+// f must return before ctx ends. Other goroutines still run while f runs, so f must not rely on
+// state that another goroutine may be changing.
 func (pg *ProcessGroup) OnShutdown(f func(ctx context.Context, cause error)) {
 	pg.watchdog.onShutdown(f)
 }

@@ -30,12 +30,10 @@ type Options struct {
 	// Store is the job's store. nil means the store at the World's MasterAddr and MasterPort,
 	// which the launcher or rank 0 hosts.
 	Store Store
-	// Device is the device that the group's tensors live on. nil means the device that
-	// GODDP_DEVICE names. If GODDP_DEVICE is not set, nil means the GPU whose number is the
-	// local rank or, on a host without GPUs, the CPU.
+	// Device is the device of the group's tensors. nil means the device that GODDP_DEVICE names. If GODDP_DEVICE is not
+	// set, nil means GPU number LOCAL_RANK or, on a host without GPUs, the CPU.
 	Device device.Device
-	// Timeout bounds Init, Split, and every call that has no timeout of its own. 0 means
-	// DefaultTimeout.
+	// Timeout is the timeout of Init, of Split, and of every call for which With sets no other. 0 means DefaultTimeout.
 	Timeout time.Duration
 	// ErrorMode says what happens when a call fails. DefaultErrorMode means that environment
 	// variables decide.
@@ -93,10 +91,9 @@ func (o *Options) orDefaults() Options {
 // Init joins the job's process group. It returns when all ranks have joined. The error is an
 // [*failure.AbsentError] if some ranks did not join in time.
 //
-// ctx bounds Init alone, as with [net.Dialer]. After Init has returned, the end of ctx does
-// nothing to the group; [ProcessGroup.Abort] ends a group early. A group that Init makes within
-// [Main], with the context of Main or one derived from it, is aborted when the context of Main
-// ends, by a signal for example.
+// ctx limits only Init itself, as with [net.Dialer]. Once Init has returned, cancelling ctx does not affect the group;
+// [ProcessGroup.Abort] ends a group early. But if Init is called with the context of [Main], or one derived from it,
+// the group is aborted when the context of Main ends, for example by a signal.
 //
 // If the group's device is a GPU, Init locks the calling goroutine to its thread, as by
 // [runtime.LockOSThread]. Close does not unlock it. The lock makes the calls of the GPU's

@@ -11,7 +11,7 @@ import (
 	"github.com/goddp/goddp/internal/store"
 )
 
-// joiner is what Init knows before it opens anything.
+// joiner holds what Init knows before it opens anything.
 type joiner struct {
 	Options // with defaults, and with what the environment adds to CheckCalls and ErrorMode
 
@@ -80,8 +80,8 @@ func (j *joiner) readWorld() (err error) {
 	return nil
 }
 
-// warnOfOtherTasks logs a line if srun or mpirun has started this process, which is a job of one
-// rank, as one of several tasks. Each of them then trains by itself, and nothing else says so.
+// warnOfOtherTasks logs a warning if srun or mpirun has started several tasks, but this process joins a job of
+// one rank. Each task then trains by itself, which nothing else reports.
 func (j *joiner) warnOfOtherTasks() {
 	if _, isSet := os.LookupEnv(jobenv.WorldSizeVar); isSet {
 		return

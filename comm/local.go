@@ -12,8 +12,8 @@ import (
 )
 
 // Local makes the n process groups of a job whose ranks are goroutines of this process. The
-// goroutine that is rank r uses group r. Each group has a device of its own. The ranks exchange
-// Go memory through channels, so the race detector sees accesses of all ranks. Within a
+// goroutine that is rank r uses group r. Each group has its own device. The ranks exchange Go
+// memory through channels, so the race detector sees the accesses of all ranks. Within a
 // testing/synctest bubble, the bubble's clock drives the deadlines.
 //
 // Local ignores World, Store and Device of opts, and treats AsyncErrorHandling as CleanUpOnly:

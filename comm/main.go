@@ -19,11 +19,11 @@ import (
 )
 
 // Main is the main function of a worker process: it runs train and ends the process. SIGINT and
-// SIGTERM end train's context, and with it the groups that train has made. A second signal ends
-// the process as it would without Main. In a program that asks for stop requests
-// ([ProcessGroup.StopRequested], [github.com/goddp/goddp/ddp.Model.Stopping]) the first signal
-// is only a request. The context then ends at the next signal, or when half of the launcher's
-// shutdown timeout has passed.
+// SIGTERM cancel train's context, which also aborts the groups that train has made. A second signal
+// ends the process as it would without Main. In a program that asks for stop requests
+// ([ProcessGroup.StopRequested], [github.com/goddp/goddp/ddp.Model.Stopping]) the first signal is
+// only a request. The context then ends at the next signal, or when half of the launcher's shutdown
+// timeout has passed.
 //
 // If train returns nil, Main closes the groups that train made with this context and left open,
 // because the other ranks may still be in their last call. If closing a group fails, Main acts
@@ -277,9 +277,9 @@ func causedBy(err error) *int {
 	return origin
 }
 
-// isInterruption reports whether err only says that the program was told to stop. An error that
-// is joined with another one, such as that of a rank which was told to stop while Agree passed its
-// error on, does not.
+// isInterruption reports whether err only says that the program was told to stop. It returns false
+// for an error joined with another one, for example if a rank was told to stop while Agree passed
+// its error on.
 func isInterruption(err error) bool {
 	switch e := err.(type) {
 	case *SignalError:

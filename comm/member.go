@@ -14,8 +14,7 @@ import (
 	"github.com/goddp/goddp/internal/store"
 )
 
-// readMember reads the identity by which this process introduces itself to the job's store and
-// to its peers.
+// readMember reads the identity that this process sends to the job's store and to its peers.
 func (j *joiner) readMember() error {
 	w, s := j.world, j.env.Security
 	secret, err := readSecret(s)
@@ -66,8 +65,8 @@ func checkExposure(ctx context.Context, w World, m *store.Member) error {
 	return fmt.Errorf("store %s: %w", w.masterAddr(), store.ErrExposed)
 }
 
-// warnOpenStore logs a warning, on rank 0 alone, if the job's store serves every client and the
-// job has no secret by which its ranks could recognise each other.
+// warnOpenStore logs a warning on rank 0 if the job's store serves every client and the job has no
+// secret with which ranks could authenticate each other.
 func warnOpenStore(w World, client *store.Client, m *store.Member, log *slog.Logger) {
 	if w.Rank == 0 && client.IsPyTorchStore() && m.Secret == nil && !m.Insecure {
 		log.Warn("the launcher's store serves anybody who reaches it, and the key by which the ranks recognise each other is in it: "+

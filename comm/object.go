@@ -109,7 +109,7 @@ func Agree(ctx context.Context, pg *ProcessGroup, met error) error {
 	texts, err := AllGatherObject(ctx, pg, text)
 	switch {
 	case err != nil && met != nil:
-		// A rank that has all texts already may end, and break the group for the others. So err
+		// A rank that already has all texts may exit and so break the group for the others. So err
 		// counts as an effect of met.
 		return &agreedError{errors.Join(met, err).Error(), met, pg.control.Members[pg.rank]}
 	case err != nil:

@@ -12,8 +12,8 @@ import (
 	"github.com/goddp/goddp/internal/store"
 )
 
-// A Store is a key-value store that the processes of a job share. Several goroutines may call its methods
-// at the same time. Of a store of their own, programs need these three methods.
+// A Store is a key-value store that the processes of a job share. Its methods may be called concurrently. A program
+// that brings its own store implements these three methods.
 type Store interface {
 	// Set sets key to value.
 	Set(ctx context.Context, key string, value []byte) error

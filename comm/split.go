@@ -12,9 +12,9 @@ import (
 	"github.com/goddp/goddp/internal/rootcause"
 )
 
-// Split divides the group into subgroups. All ranks must call it. The ranks that give the same
-// color form a new group, in which they are ordered by key, then by their rank in this group. A
-// rank that gives a negative color joins no group and gets nil.
+// Split divides the group into subgroups. All ranks must call it. The ranks with the same color
+// form a new group, ordered by key, then by rank in this group. A rank that gives a negative color
+// joins no group and gets nil.
 //
 // The new group uses the device of this group. Close of this group also closes
 // the new group, unless the program has closed the new group before. The error is an
@@ -57,8 +57,8 @@ func (pg *ProcessGroup) Split(ctx context.Context, color, key int) (*ProcessGrou
 	return sub, nil
 }
 
-// makeSplit makes the backend of a subgroup. ranks holds the numbers of the subgroup's members
-// in the job. members holds the numbers of the same members in this group.
+// makeSplit creates the backend of a subgroup. ranks holds the members' global ranks, members their
+// ranks in this group.
 func (pg *ProcessGroup) makeSplit(ctx context.Context, name string, ranks []int, cfg *backend.Config, members []int) (backend.Backend, error) {
 	making, cancel := awake.WithTimeoutCause(ctx, pg.timeout, fmt.Errorf("%w after %v", ErrTimeout, pg.timeout))
 	defer cancel()

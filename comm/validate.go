@@ -38,10 +38,9 @@ var forms = [...]form{
 	backend.Recv:          {always, never, 1, 1},
 }
 
-// reject breaks the group and panics with a [*failure.UsageError]. It is for calls that are wrong
-// whatever the other ranks do. A rejected call gets no sequence number and sends nothing, so
-// the peers would wait for the call until their deadline. Because the group breaks, the peers
-// get the cause at once.
+// reject breaks the group and panics with a [*failure.UsageError], because the call's arguments are
+// invalid. A rejected call gets no sequence number and sends nothing, so the peers would wait for
+// it until their deadline. Breaking the group gives them the cause at once.
 func (pg *ProcessGroup) reject(c *backend.Call, format string, args ...any) {
 	err := &failure.UsageError{Rank: pg.world.Rank, Call: c.Kind.String(), Msg: fmt.Sprintf(format, args...)}
 	pg.reported.Store(true) // the panic reports the failure to the program
@@ -53,7 +52,7 @@ func (pg *ProcessGroup) reject(c *backend.Call, format string, args ...any) {
 	panic(err)
 }
 
-// validate rejects a call that is wrong whatever the other ranks do.
+// validate rejects a call whose arguments are invalid, whatever the other ranks call.
 func (pg *ProcessGroup) validate(c *backend.Call) {
 	if pg.batch != nil && pg.batch.isClosed {
 		pg.reject(c, "after its Coalesce")

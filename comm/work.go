@@ -36,12 +36,11 @@ type Work struct {
 	hasEnded       bool
 }
 
-// Wait makes the device's compute stream wait for the call that w stands for: work that the
-// program enqueues on the stream after Wait has returned runs when the call is done. On the
-// CPU, and in the mode BlockingWait, Wait also blocks until the call is done or has failed. On
-// a GPU in the other modes, Wait does not block until the end of the call. Wait returns the
-// call's error if the call has failed by the time that Wait returns. If ctx ends while Wait
-// blocks, Wait returns the cause of ctx.
+// Wait makes the device's compute stream wait for the call: work that the program enqueues on the
+// stream after Wait has returned runs when the call is done. On the CPU, and in the mode BlockingWait,
+// Wait also blocks until the call is done or has failed. On a GPU in the other modes, Wait does not
+// block until the end of the call. Wait returns the call's error if the call has failed by the time
+// that Wait returns. If ctx ends while Wait blocks, Wait returns the cause of ctx.
 func (w *Work) Wait(ctx context.Context) error {
 	if w.err != nil {
 		return w.report(w.err)
@@ -155,8 +154,8 @@ func (w *Work) String() string {
 	return fmt.Sprintf("%v: %v", &w.call, s)
 }
 
-// observed makes a Work the Observer of its call: the backend notifies the Observer when the
-// call starts to run and when it ends.
+// observed implements backend.Observer on a Work: the backend notifies it when the call starts to run
+// and when it ends.
 type observed Work
 
 // age returns the time between the call's creation and the time `at`.

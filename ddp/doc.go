@@ -29,11 +29,11 @@
 // temporarily takes as much memory as the gradients. The last write of each gradient also divides
 // it by the number of ranks.
 //
-// On a GPU the compute stream waits for a bucket when one of its gradients is used. The optimizer
-// updates the last parameters first. If the last bucket has 4 MiB or more, the updates of all other
-// buckets run during its reduction. Hooks are waited for at the end of the pass. Buffers are sent
-// just before the last bucket. Within [Model.Join] they are sent after it, because the outcome of
-// the pass decides which rank sends them; Backward waits for that outcome.
+// On a GPU the compute stream waits for a bucket when one of its gradients is used. The optimizer updates the last
+// parameters first. If the last bucket has 4 MiB or more, the updates of all other buckets run during its reduction.
+// Hooks are waited for at the end of the pass. Buffers are sent just before the last bucket. Within [Model.Join] they
+// are sent after it, because the outcome of the pass determines which rank sends them; Backward waits for that
+// outcome.
 //
 // New sets the buffers to those of rank 0. So does each backward pass that reduces, so that every
 // forward pass starts with the same buffers on all ranks. With Options.LocalBuffers each rank keeps
@@ -125,9 +125,8 @@
 //
 // # Evaluation, freezing, checkpointing
 //
-// An evaluation within [autograd.NoGrad] does not communicate, so one rank may run it alone.
-// Package metrics combines results of all ranks. [nn.State] of the model is that of its module
-// ([Model.Unwrap]), with the same names.
+// An evaluation within [autograd.NoGrad] does not communicate, so one rank may run it alone. Package metrics combines
+// results of all ranks. [nn.State] of the model returns the state of its module ([Model.Unwrap]), with the same names.
 //
 // Freeze parameters ([nn.Parameter.Freeze]) before New, the same ones on all ranks; otherwise New
 // fails. Frozen parameters have no place in the buckets. To freeze or unfreeze others later, wrap
@@ -147,9 +146,9 @@
 // another, satisfies this: a backward pass runs the same operations in the same order on all ranks,
 // unless ranks use different parameters.
 //
-// Two models may take part in one backward pass (a generator and a discriminator). Their reductions
-// then share the group's order. A missing or unused gradient can make this order differ between
-// ranks. If that can happen, give each model a group of its own (ProcessGroup.Split).
+// Two models may take part in one backward pass (a generator and a discriminator). Their reductions then share the
+// group's order. A missing or unused gradient can make this order differ between ranks. If that can happen, give each
+// model its own group (ProcessGroup.Split).
 //
 // # Errors
 //
@@ -215,16 +214,15 @@
 // Two kinds of mistakes end no program but spoil its training. Each has a check, which is off by
 // default.
 //
-// Replicas drift apart if one rank changes its parameters differently from the others: through an
-// update of its own, a memory error, or a kernel that is not deterministic. Options.CheckReplicas =
-// N hashes all parameters at the start of every N-th reducing pass, gathers the hashes during the
-// pass, and compares them at its end. If they differ, Backward returns a [*ReplicaDriftError] on
-// every rank. It lists the ranks that differ from the majority (with two ranks there is no
-// majority), the first parameter that differs and the number of such parameters. The check changes
-// nothing, the step is not applied, and the group remains usable: to repair the job, broadcast the
-// parameters of a rank that is right. A check reads each byte of the parameters once and gathers 8
-// bytes per parameter and rank. On a GPU Backward then waits for the device at the end of the pass.
-// Buffers are not compared, because running statistics may differ between ranks.
+// Replicas drift apart if one rank changes its parameters differently from the others: by an update that only this
+// rank makes, a memory error, or a nondeterministic kernel. Options.CheckReplicas = N hashes all parameters at the
+// start of every N-th reducing pass, gathers the hashes during the pass, and compares them at its end. If they differ,
+// Backward returns a [*ReplicaDriftError] on every rank. It lists the ranks that differ from the majority (with two
+// ranks there is no majority), the first parameter that differs and the number of such parameters. The check changes
+// nothing, the step is not applied, and the group remains usable: to repair the job, broadcast the parameters of a
+// rank that is right. A check reads each byte of the parameters once and gathers 8 bytes per parameter and rank. On a
+// GPU Backward then waits for the device at the end of the pass. Buffers are not compared, because running statistics
+// may differ between ranks.
 //
 // A NaN or Inf in one rank's gradient spreads to all ranks when it is reduced.
 // Options.CheckNonFinite, or GODDP_NAN_CHECK=1 or TORCH_NCCL_NAN_CHECK=1 in the environment, checks

@@ -33,17 +33,16 @@ type Result struct {
 	LogDir string
 }
 
-// Run runs the job that cfg describes. It returns when no worker, no process that a
-// worker started, and no unwritten output is left. If an output takes no line for
-// ShutdownTimeout (at least 1 s) after the workers' end, for 1 s if a signal ended the job, or
-// until one more signal, Run gives the rest up, and a goroutine may be left in a blocked write.
+// Run runs the job that cfg describes. It returns when no worker, no process that a worker started, and
+// no unwritten output is left. If an output takes no line for ShutdownTimeout (at least 1 s) after the
+// workers' end, for 1 s if a signal ended the job, or until one more signal, Run drops the rest, and may
+// leave a goroutine in a blocked write.
 //
-// The error is nil, a [*FailureError], a [*SignalError], the cause of the context's end,
-// the reason why the workers could not be started or watched, or why output of a job that
-// succeeded was lost; a reader that has ended, as head does, is no such reason. [ExitCode] turns it into
-// an exit code. Run writes an error to Stderr before it returns; a [*FailureError] as its
-// report. It does not write an error of the context, nor one about cfg or Env; in the
-// latter case the result is nil.
+// The error is nil, a [*FailureError], a [*SignalError], the context's cause, the reason why the workers
+// could not be started or watched, or the reason why output of a successful job was lost (a reader that
+// exits, such as head, does not count). [ExitCode] turns it into an exit code. Before Run returns, it
+// writes the error to Stderr, a [*FailureError] as a report. It does not write the context's error, nor
+// an error in cfg or Env, for which the result is nil.
 func Run(ctx context.Context, cfg *Config) (*Result, error) {
 	c, err := cfg.withDefaults()
 	if err != nil {
@@ -208,7 +207,7 @@ func (a *agent) hold(dir string) {
 	a.held = append(a.held, f)
 }
 
-// reported handles a report of the reaper. It returns nil if the core need not know of it.
+// reported handles a report of the reaper. It returns nil if the report is not an event for the core.
 func (a *agent) reported(r *report) event {
 	switch {
 	case r.Started != nil:
@@ -302,9 +301,9 @@ func (a *agent) perform(actions []action) {
 	}
 }
 
-// arm makes the timer fire after this process has run for d. There is one timer: a new
-// deadline replaces the one before. Time in which the whole job is suspended does not
-// count, so the workers keep the rest of their time to stop.
+// arm makes the timer fire after this process has run for d. There is one timer: a new deadline replaces
+// the previous one. Time during which the whole job is suspended does not count, so workers that are
+// stopping do not lose it.
 func (a *agent) arm(d time.Duration) {
 	a.disarm()
 	fired := make(chan struct{})

@@ -95,8 +95,8 @@ func (a *agent) requestWorkers() (local int, err error) {
 	return 0, nil
 }
 
-// makeRunDir makes the run's folder, which holds the attempts' folders. It makes the folder again
-// if it is gone: something may remove what is old while the job runs, as systemd-tmpfiles does.
+// makeRunDir creates the run's folder, which holds the attempts' folders. It recreates the folder if it is gone:
+// systemd-tmpfiles, for example, may remove old files while the job runs.
 func (a *agent) makeRunDir() (err error) {
 	dir := a.runDir
 	if dir == "" {
@@ -128,8 +128,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// nameRunDir chooses the run's folder. If the folder is temporary, nameRunDir names it to the reaper,
-// before it is made.
+// nameRunDir chooses the path of the run's folder. If the folder is temporary, nameRunDir first sends the path to
+// the reaper, which removes it if the agent dies.
 func (a *agent) nameRunDir() (dir string, err error) {
 	parent, name := a.cfg.LogDir, strings.ReplaceAll(a.cfg.RunID, string(filepath.Separator), "_")+"_"+randomID()
 	if parent == "" {
@@ -147,8 +147,8 @@ func (a *agent) attemptDir() string {
 	return filepath.Join(a.runDir, fmt.Sprintf("attempt_%d", a.round.Number))
 }
 
-// stopWorkers sends sig to workers. First it records which of them are already exiting:
-// those end for a reason of their own.
+// stopWorkers sends sig to workers. First it records which of them are already exiting, because those do not exit
+// due to the signal.
 func (a *agent) stopWorkers(locals []int, sig syscall.Signal) {
 	for _, local := range locals {
 		p := a.procs[local]

@@ -31,8 +31,8 @@ type Config struct {
 
 	// Workers is the number of workers on this node; 0 means 1.
 	Workers int
-	// VirtualLocalRank has each worker see its own GPU alone: LOCAL_RANK is 0 for all workers, and
-	// CUDA_VISIBLE_DEVICES is the entry of the local rank, or that number.
+	// VirtualLocalRank makes each worker see only its own GPU: LOCAL_RANK is 0 for all workers, and
+	// CUDA_VISIBLE_DEVICES is the entry at the local rank or, if the variable is not set, the local rank.
 	VirtualLocalRank bool
 	// Role names the workers in their environment and log prefix; the default is "default".
 	Role string
@@ -45,13 +45,13 @@ type Config struct {
 	// ShutdownTimeout is the time between the signal that asks workers to stop and
 	// SIGKILL. 0 means 30 s.
 	ShutdownTimeout time.Duration
-	// PollInterval is the longest pause between two searches for processes that a worker
-	// left behind; their ends cause no event. 0 means 100 ms.
+	// PollInterval is the longest pause between two searches for processes that a worker left behind, whose
+	// exits cause no event. 0 means 100 ms.
 	PollInterval time.Duration
 
-	// Stdin, if not nil, is the standard input of the worker with local rank StdinRank. A restarted
-	// worker reads what is left of it. The other workers, and this one if Stdin is a terminal of which
-	// this process is in the background, read /dev/null.
+	// Stdin, if not nil, is the standard input of the worker with local rank StdinRank. A restarted worker
+	// reads the rest of it. The other workers read /dev/null, as does this one if Stdin is a terminal and this
+	// process is in its background.
 	Stdin     *os.File
 	StdinRank int
 	// Stdout and Stderr receive the workers' lines. Stderr also receives the agent's own
@@ -72,8 +72,8 @@ type Config struct {
 	// report of a failure is such a line, with the object "failure". A worker's line of more than
 	// 64 KiB is divided: all parts but the last have "partial": true.
 	JSONLines bool
-	// BriefReport has the report of a failure be one line. It suits all nodes but one of a job whose
-	// output comes together in one place.
+	// BriefReport shortens the report of a failure to one line. Set it on all nodes but one if the output of
+	// all nodes is collected in one place.
 	BriefReport bool
 	// LocalRanksFilter, if not empty, lists the local ranks whose lines are shown. Files
 	// hold the lines of all ranks.
@@ -182,8 +182,8 @@ func (c *Config) withDefaults() (*Config, error) {
 	return &d, nil
 }
 
-// leastAddressSpace is how much address space a Go program needs with the threads that start early, in bytes. With less, it
-// ends at its start in most runs, by a message of Go's runtime.
+// leastAddressSpace is the address space in bytes that a Go program needs at startup, with its first threads.
+// With less, most runs fail at startup with an error of Go's runtime.
 const leastAddressSpace = 2 << 30
 
 // addressSpace returns how much address space this process may reserve, in bytes.
@@ -199,9 +199,9 @@ func (c *Config) check() error {
 	if c.Workers < 0 {
 		return fmt.Errorf("%d workers per node: want at least 1", c.Workers)
 	}
-	// The files that this process opens for itself, and for each worker: two pipes, a file for output,
-	// and the worker's connections to the store and the coordinator. If a connection cannot be opened,
-	// the worker waits in vain.
+	// The files that this process opens for itself, and for each worker: two pipes, a file for output, and the
+	// worker's connections to the store and the coordinator. If a connection cannot be opened, the worker
+	// waits forever.
 	const ownFiles, workerFiles = 24, 5
 	if need, most := uint64(ownFiles+workerFiles*c.Workers), wire.FileLimit(); need > most {
 		return fmt.Errorf("%d workers need %d open files, and this process may open %d: %s", c.Workers, need, most, wire.FilesRemedy)

@@ -38,8 +38,8 @@ const (
 // no clock and no signals. Step takes one event and returns the actions to perform, in
 // order. The agent performs them and reports their outcome as further events.
 //
-// The core decides how an attempt on this node ends. Whether another attempt follows, on
-// which nodes, is the rendezvous' decision.
+// The core decides how an attempt on this node ends. The rendezvous decides whether another attempt follows,
+// and on which nodes.
 //
 // Invariants: alive is empty unless the phase is running or stopping. exits holds the
 // event of each worker of the attempt that has ended, in the order in which the exits
@@ -303,9 +303,9 @@ func (c *core) exited(ev workerExited) []action {
 	return c.removeOrphansWhenAllEnded()
 }
 
-// reaperLost handles the death of the workers' parent: this node can begin no other attempt. If workers were
-// running, they are dead too, and nobody can say how they ended. So the node leaves the job at once, and a job
-// of one node ends. A verdict that was reached before stays.
+// reaperLost handles the death of the workers' parent, after which this node cannot begin another attempt.
+// Workers that were running are dead too, with unknown exit status. So the node leaves the job at once; a job
+// of one node ends. An earlier verdict is kept.
 func (c *core) reaperLost(err error) []action {
 	areUnseen := len(c.alive) > 0 && c.verdict != failed
 	c.err, c.alive, c.killing = err, nil, true
@@ -404,9 +404,9 @@ func (c *core) kill() []action {
 	return nil
 }
 
-// removeOrphansWhenAllEnded begins to remove orphans if no worker runs. After a success,
-// or a kill, orphans are killed at once. During a stop they have the rest of the shutdown
-// timeout, because a worker may be a shell whose child is saving a checkpoint.
+// removeOrphansWhenAllEnded begins to remove orphans if no worker runs. After success or a kill, orphans are
+// killed at once. During a stop they get the rest of the shutdown timeout, because a worker may be a shell
+// whose child is saving a checkpoint.
 func (c *core) removeOrphansWhenAllEnded() []action {
 	if len(c.alive) > 0 {
 		return nil

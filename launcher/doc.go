@@ -1,7 +1,6 @@
-// Package launcher starts the workers of a distributed job on this machine, watches
-// them, and reports which worker failed first, and why. In a job of several nodes it does so
-// together with the launchers of the other nodes. The golaunch command is a thin layer above
-// it. Tests use it to start real worker processes.
+// Package launcher starts the workers of a distributed job on this machine, watches them, and reports which worker
+// failed first, and why. In a job of several nodes, the launchers of all nodes do this together. The golaunch command
+// is a thin layer above the package. Tests use it to start real worker processes.
 //
 //	result, err := launcher.Run(ctx, &launcher.Config{
 //		Args:    []string{"./train", "--epochs", "3"},
@@ -32,10 +31,9 @@
 // request to stop after the current step. When a failure stops the attempt, Run removes
 // this file before it signals the workers, so that they end at once.
 //
-// A job has an id and a secret. Its processes prove to each other that they know them.
-// Run makes both for a job of one node. The secret is in a file of the run's folder until the job is over, and
-// GODDP_TOKEN_FILE names that file to the workers. If the user sets this variable, the
-// job uses the user's secret.
+// A job has an id and a secret, by which its processes authenticate each other. For a job of one node, Run generates
+// both. The secret is in a file of the run's folder until the job is over, and GODDP_TOKEN_FILE names that file to the
+// workers. If the user sets this variable, the job uses the user's secret.
 //
 // A pure state machine (core.go) makes all these decisions. Text scenarios under testdata
 // describe its behaviour. Nothing polls while the job runs: exits, signals and one timer
@@ -64,23 +62,20 @@
 //
 // # Which worker failed first
 //
-// When a rank dies, its peers notice within milliseconds and fail as well. The report has
-// to tell the cause from its effects. Package [github.com/goddp/goddp/internal/rootcause] decides. A failure
-// whose error file names another failed rank as its cause comes after all that do not. Among
-// the others the earliest is the root cause. The time of a failure is the time in the worker's
-// error file, or else the time of its exit; package failure states the exact rule. A worker that
-// golaunch stopped does not count as failed. The time of a failure on another node is translated
-// to the clock of the rendezvous' host.
+// When a rank dies, its peers notice within milliseconds and fail as well. The report must distinguish the cause from
+// its effects; package [github.com/goddp/goddp/internal/rootcause] does so. A failure whose error file blames another
+// failed rank is an effect. Among the other failures, the earliest is the root cause. The time of a failure is the
+// time in the worker's error file, or else the time of its exit; package failure states the exact rule. A worker that
+// golaunch stopped does not count as failed. The time of a failure on another node is translated to the clock of the
+// rendezvous' host.
 //
 // # What each rank was doing
 //
-// On Linux every worker inherits memory for its flight recorder (package
-// [github.com/goddp/goddp/internal/flight]). The agent reads this memory when the attempt
-// fails, on this node or on another, before it stops the other workers. So there are records even of workers that were
-// killed, are suspended or are stuck. The agent writes them into attempt_<n>/flight in the
-// run's folder, which it then keeps, or into GODDP_FLIGHT_DIR if the user sets it. A
-// record that a worker wrote itself is not replaced. The report names the folder. Programs
-// that record nothing are not affected.
+// On Linux every worker inherits memory for its flight recorder (package [github.com/goddp/goddp/internal/flight]).
+// The agent reads this memory when the attempt fails, on this node or on another, before it stops the other workers.
+// So even workers that were killed, are suspended or are stuck have records. The agent writes them to GODDP_FLIGHT_DIR
+// if the user sets it, else to attempt_<n>/flight in the run's folder, which it then keeps. It does not replace a
+// record that a worker wrote itself. The report names the folder. Programs that record nothing are not affected.
 //
 // # No orphans
 //
@@ -135,14 +130,13 @@
 // report of the failure then shows the stack of the root cause, the program's own frames
 // first. A stack that no report shows is shown in full. Files hold all of it.
 //
-// Nobody waits long for a reader of Stdout or Stderr (package
-// [github.com/goddp/goddp/internal/printer]): a terminal may be held, a pager left. While a reader takes
-// lines, workers that write faster wait for it. If it takes none for 2 s, and 1 MiB waits for it,
-// further lines are dropped until it takes some again; a line says how many. Files get all of
-// them. At the end of the job Run waits for the rest of the output while it is taken, but gives up
-// a reader that takes none for ShutdownTimeout, or for 1 s after a signal. If Stdout and Stderr
-// are different files, one that is blocked does not delay the other.
+// A blocked reader of Stdout or Stderr, such as a paused terminal or pager, does not block the job (package
+// [github.com/goddp/goddp/internal/printer]). While a reader reads, workers that write faster wait for it. If it reads
+// nothing for 2 s and 1 MiB is buffered, further lines are dropped until it reads again; a line then says how many.
+// Files get all lines. At the end of the job Run waits for the rest of the output to be read, but gives up if nothing
+// is read for ShutdownTimeout, or for 1 s after a signal. If Stdout and Stderr are different files, one that is
+// blocked does not delay the other.
 //
-// The end of a reader, such as head, does not end the job. If output is lost for another reason, such
-// as a full disk, the job goes on, and Run returns the error of a job that succeeded otherwise.
+// A reader that exits, such as head, does not end the job. If output is lost for another reason, such as a full disk,
+// the job continues; if it succeeds, Run returns that error.
 package launcher

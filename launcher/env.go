@@ -53,8 +53,8 @@ func libraryPaths(env []string) (absolute []string) {
 	return absolute
 }
 
-// virtualEnv returns the variables by which the worker with local rank local sees its own GPU alone, as
-// GPU 0. env is the environment of all workers.
+// virtualEnv returns the variables that make the worker with local rank local see only its own GPU, as GPU 0. env
+// is the environment of all workers.
 func virtualEnv(env []string, local int) []string {
 	gpu := strconv.Itoa(local)
 	if visible, ok := lookup(env)(jobenv.GPUsVar); ok {
@@ -66,7 +66,7 @@ func virtualEnv(env []string, local int) []string {
 	return []string{"LOCAL_RANK=0", jobenv.GPUsVar + "=" + gpu}
 }
 
-// job returns what the worker with a local rank learns of its job.
+// job returns the job's settings for the environment of the worker with the given local rank.
 func (s *spawner) job(local int, p *process) *jobenv.Job {
 	r := s.round
 	return &jobenv.Job{

@@ -35,9 +35,9 @@ type Nodes struct {
 	// more nodes are waited for after that; the default is 30 s. Heartbeat is the time between two
 	// messages of each node; after three without an answer the node is lost. The default is 1 s.
 	JoinTimeout, LastCall, Heartbeat time.Duration
-	// Command is the program and its arguments by which the nodes tell their job from another one that
-	// has the same RunID and Endpoint. Nothing in it may depend on the node, such as the folder of a
-	// copy. The default is Name and the arguments in Args.
+	// Command is the program and its arguments. The nodes compare it to detect another job with the same
+	// RunID and Endpoint, so it must be equal on all nodes: for example, it must not contain a folder that
+	// differs between nodes. The default is Name and the arguments in Args.
 	Command []string
 	// LocalAddr is the address at which the other nodes reach this one. It differs on every node.
 	// The default is the one from which this node connects.
@@ -68,8 +68,8 @@ func (n *Nodes) check() error {
 	return nil
 }
 
-// ErrNoToken is the error of Run for a job of several nodes without a secret: everybody on the network could
-// join it.
+// ErrNoToken is Run's error for a job of several nodes without a secret, which anybody on the network could
+// join.
 var ErrNoToken = errors.New("a job of several nodes needs a secret that all its nodes know: `(umask 077; head -c 32 /dev/urandom | base64 > FILE)` makes one; " +
 	"copy the file to all nodes and name it by --token-file or " + jobenv.TokenFileVar + ", or put the secret into " + jobenv.TokenVar + ". With --insecure, everybody who reaches the nodes can join the job")
 
@@ -177,7 +177,7 @@ func outgoingAddr(addr string) (string, error) {
 	return host, err
 }
 
-// ordered handles an order of the rendezvous. It returns nil if the core need not know of it.
+// ordered handles an order of the rendezvous. It returns nil if the order is not an event for the core.
 func (a *agent) ordered(o *rendezvous.Order) event {
 	switch {
 	case o.Begin != nil:
@@ -217,8 +217,8 @@ func (a *agent) ordered(o *rendezvous.Order) event {
 	return jobEnded{verdict: succeeded}
 }
 
-// logRound tells the user about a round that begins: why the round before ended, and, in a
-// job of several nodes, this node's place.
+// logRound logs that a round begins, why the previous round ended and, in a job of several nodes, this
+// node's rank.
 func (a *agent) logRound(round *rendezvous.Round) {
 	if a.attempt != nil {
 		cause, stack, isShown := "", []string(nil), a.shown == a.stopped

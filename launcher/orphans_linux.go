@@ -25,8 +25,8 @@ func setSubreaper(on bool) error {
 	return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, flag, 0, 0, 0)
 }
 
-// sureLooks is how often descendants searches in vain when this process keeps a child: then
-// the kernel cannot say that there are no other children.
+// sureLooks is how many empty searches in a row descendants requires when this process keeps a
+// child, because the kernel then cannot confirm that there are no other children.
 const sureLooks = 3
 
 // descendants returns a finder of all processes below this process, except its child keep;
@@ -138,9 +138,9 @@ func lacking(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM)
 }
 
-// exiting reports whether process pid is exiting, a zombie, or gone. If another process
-// has noticed the end of pid, by a closed connection for example, exiting returns true. A
-// process of which only the main thread has ended is not exiting.
+// exiting reports whether process pid is exiting, a zombie, or gone. Once another process can
+// notice the exit of pid, for example by a closed connection, exiting returns true. A process is
+// not exiting if only its main thread has ended.
 func exiting(pid int) bool {
 	proc := "/proc/" + strconv.Itoa(pid)
 	if gone, err := threadExiting(proc); !gone {

@@ -19,9 +19,8 @@ import (
 const (
 	// orphanLimit is how long the reaper waits for orphans after SIGKILL.
 	orphanLimit = 5 * time.Second
-	// deadAgentLimit takes the place of orphanLimit if the agent is dead. It is longer
-	// because nobody waits for the reaper then, and a process that is stuck in a driver
-	// may take a minute to die.
+	// deadAgentLimit replaces orphanLimit if the agent is dead. It is longer because nobody waits
+	// for the reaper then, and a process stuck in a driver may take a minute to die.
 	deadAgentLimit = 2 * time.Minute
 	// reapDelay is how long the reaper collects ended orphans before it waits for them, so
 	// that it handles a burst at once.

@@ -102,8 +102,8 @@ func (r *reaperClient) receive() {
 	}
 }
 
-// deliver keeps the reports, in order, until the agent takes them from r.reports. It closes r.reports
-// after the last one. There are at most a few reports for each request, so kept stays small.
+// deliver queues the reports, in order, until the agent receives them from r.reports. It closes
+// r.reports after the last one. There are at most a few reports for each request, so kept stays small.
 func (r *reaperClient) deliver(received <-chan report) {
 	defer close(r.reports)
 	var kept []report
@@ -164,7 +164,7 @@ func (r *reaperClient) kill() {
 	}
 }
 
-// giveUp kills a reaper that does not do its part. fault says what it did, for messages.
+// giveUp kills a reaper that misbehaves. fault describes what it did, for messages.
 func (r *reaperClient) giveUp(fault string) {
 	r.fault.CompareAndSwap(nil, &fault)
 	r.kill()

@@ -70,8 +70,8 @@ func (e *FailureError) Report() string {
 	return b.String()
 }
 
-// showsMeaning reports whether the analysis of the records belongs into the report. It
-// does not if it only says that processes ended whose failures the report explains.
+// showsMeaning reports whether the analysis of the records belongs in the report. It returns false
+// if the analysis only says that processes ended, because the report already shows their failures.
 func (e *FailureError) showsMeaning() bool {
 	if e.meaning == nil || len(e.meaning.Findings) == 0 {
 		return false
@@ -83,9 +83,9 @@ func (e *FailureError) showsMeaning() bool {
 	return f.Kind != analyze.Dead || slices.ContainsFunc(f.Ranks, func(rank int) bool { return !isExplained(rank) })
 }
 
-// culprits returns the ranks that caused the failure according to the records, as text.
-// It returns "" if the root cause is one of them. Otherwise the root cause may have waited
-// for them in vain.
+// culprits returns, as text, the ranks that caused the failure according to the records. It returns
+// "" if the root cause is one of them. Otherwise the root cause may have been waiting for them when
+// it failed.
 func (e *FailureError) culprits() string {
 	if !e.showsMeaning() {
 		return ""

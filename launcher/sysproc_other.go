@@ -13,7 +13,7 @@ func workerSysProcAttr(pidfd *int) *syscall.SysProcAttr { return &syscall.SysPro
 // does not signal it. The reaper and the workers stay in the agent's session.
 func reaperSysProcAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
-// ownExecutable returns the path of this program, or "" if the system does not know it.
+// ownExecutable returns the path of this executable, or "" if the system does not provide it.
 func ownExecutable() string {
 	path, err := os.Executable()
 	if err != nil {

@@ -8,10 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watcher reports the exits of workers in the order in which the kernel saw them. The ready
-// list of an epoll instance is a queue, and the kernel adds each pidfd at the moment its
-// process ends. So the order is right even if an effect follows its cause by less than a
-// scheduling delay.
+// watcher reports the exits of workers in the order in which the kernel saw them. The ready list of
+// an epoll instance is a queue, and the kernel adds each pidfd at the moment its process ends. So
+// the order is right even if one exit causes another within less than a scheduling delay.
 type watcher struct {
 	exits    chan<- exit
 	epoll    *os.File // nil if there is no epoll instance; add then starts a goroutine for each worker

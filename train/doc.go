@@ -14,17 +14,17 @@
 //
 // # Steps
 //
-// In one step each rank computes the gradients of Config.Accumulate batches, all ranks reduce
-// them, and the optimizer updates the parameters. The last step of an epoch has fewer batches if the
-// epoch has no more: no gradient goes from one epoch into the next. Steps are counted from 0 over all
-// epochs. A run that resumes from a checkpoint continues the count.
+// In one step each rank computes the gradients of Config.Accumulate batches, all ranks reduce them, and
+// the optimizer updates the parameters. The last step of an epoch may have fewer batches: gradients do
+// not accumulate across epochs. Steps are counted from 0 over all epochs. A run that resumes from a
+// checkpoint continues the count.
 //
 // # What Run leaves
 //
-// Run sets the learning rate, the gradients, and the state of what it trains. When it ends, the
-// optimizer has its learning rates back. [Accuracy] gives each layer its mode back. A loader that Run or
-// Accuracy reads keeps its position. Two things last: the spans of a trace stay in the device's recorder,
-// and the first SIGTERM or SIGINT remains a request to stop
+// Run changes the learning rate, the gradients, and the state of what it trains. When it ends, it
+// restores the optimizer's learning rates. [Accuracy] restores the mode of each layer. A loader that Run
+// or Accuracy reads keeps its position. Two things last: the spans of a trace stay in the device's
+// recorder, and the first SIGTERM or SIGINT remains a request to stop
 // ([github.com/goddp/goddp/comm.ProcessGroup.StopRequested]).
 //
 // # Stopping

@@ -4,8 +4,8 @@
 //	make test-gpu
 //	build/gpu/golaunch --nproc-per-node 2 build/gpu/percall
 //
-// For sizes up to some hundred kilobytes goddp may use a kernel of its own (see
-// comm/internal/nccl). With GODDP_NO_SMALL_ALLREDUCE=1 goddp calls NCCL for all sizes.
+// For sizes up to some hundred kilobytes goddp may use its own kernel (see comm/internal/nccl). With
+// GODDP_NO_SMALL_ALLREDUCE=1 goddp calls NCCL for all sizes.
 //
 // On a virtual machine, the same code can take 1.5 times as long in one process as in the next, which
 // is more than goddp's overhead. A comparison of two programs, like bench/gpu_allreduce.sh, therefore

@@ -24,8 +24,8 @@
 //
 // # Checks
 //
-// [Open] checks the whole header: it is at most [MaxHeader] bytes long and lies within the file; no name
-// or field occurs twice; a tensor's offsets fit its type and shape; the tensors cover the rest of the file
+// [Open] checks the whole header: it is at most [MaxHeader] bytes long and lies within the file; no name or
+// field occurs twice; a tensor's offsets fit its type and shape; the tensors cover the rest of the file
 // without a hole or an overlap. The format has no checksum, so Open cannot detect changed bits in a tensor.
-// If a file is of another format, such as a pointer of git-lfs, the error names that.
+// If a file has another format, such as a git-lfs pointer, the error names that format.
 package safetensors

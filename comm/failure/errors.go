@@ -7,8 +7,8 @@
 //		log.Printf("rank %d is gone", lost.Peer)
 //	}
 //
-// Ranks are numbered as in the job, in groups from Split too. A call is described as in
-// "AllReduce #3(sum, float32, 5 elements)", where 3 is its number within the group.
+// Ranks are global ranks, also in groups made by Split. A call is written as "AllReduce #3(sum,
+// float32, 5 elements)", where 3 is its sequence number in the group.
 package failure
 
 import (
@@ -71,8 +71,8 @@ func (e *AbortedError) Error() string {
 	return fmt.Sprintf("%v: by rank %d%s", ErrAborted, e.By, e.why())
 }
 
-// why returns the text that follows the rank. It leaves out what that text already says: that the
-// group was aborted, and by which rank.
+// why returns the text after the rank. It omits what the text before already says: that the group was
+// aborted, and by which rank.
 func (e *AbortedError) why() string {
 	why := e.Err.Error()
 	if why == ErrAborted.Error() {
@@ -167,8 +167,8 @@ func (e *MismatchError) Error() string {
 	return fmt.Sprintf("ranks called different collectives: rank %d %v; rank %d %v", e.Rank, e.Mine, e.Peer, e.Theirs)
 }
 
-// UsageError is the panic value of a call that is wrong whatever the other ranks do. It is also the
-// cause with which the calls of the other ranks fail.
+// UsageError is the panic value of a call with invalid arguments. It is also the cause with which the
+// other ranks' calls fail.
 type UsageError struct {
 	Rank int    // the rank that made the call
 	Call string // the name of the method
@@ -183,8 +183,8 @@ type TimeoutError struct {
 	After   time.Duration // the timeout
 	Running bool          // whether the call had begun to run, or still waited for earlier calls or for its data
 	Waiting []int         // ranks that had not done their part, as far as known
-	// Diagnosis is one sentence on what the ranks' flight records show. It is empty if they were
-	// not compared.
+	// Diagnosis says in one sentence what the ranks' flight records show. It is empty if they were not
+	// compared.
 	Diagnosis string
 }
 

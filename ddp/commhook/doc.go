@@ -29,7 +29,7 @@
 //
 // A hook that compresses takes another hook, which reduces the compressed gradients. BF16(powerSGD)
 // gives PowerSGD gradients of 16 bits. PowerSGDOptions.Hook: BF16(nil) sends PowerSGD's factors in
-// 16 bits. PostLocalSGD belongs outermost, because it counts passes. [Func] turns a
+// 16 bits. PostLocalSGD must be the outermost hook, because it counts passes. [Func] turns a
 // function into a hook.
 //
 // # Memory and order

@@ -1,6 +1,6 @@
 // Package flight is the flight recorder: it keeps the latest calls of a process in memory that
-// outlives the process. So after a failure there is a record of every rank, also of a rank
-// that was killed, suspended or stuck.
+// outlives the process. So after a failure every rank has a record, even one that was killed,
+// suspended or stuck.
 //
 // # Recording
 //
@@ -24,9 +24,9 @@
 //
 // golaunch allocates the memory ([NewShared]), and each worker inherits a descriptor of it
 // ([Inherited]). Under other launchers the memory belongs to the process. The layout is fixed and
-// versioned. [Read] can read the memory while the recorder writes it, after the process has
-// died, and whatever the memory contains. It never takes a half-written entry for a complete
-// one. [Find] reads the records of a running job from another process.
+// versioned. [Read] can read the memory while the recorder writes it, after the process has died,
+// and even if its contents are corrupt. It never returns a half-written entry as complete. [Find]
+// reads the records of a running job from another process.
 //
 // # Dumps
 //
@@ -40,7 +40,7 @@
 //	GODDP_FLIGHT_DIR       folder for dumps; a shared folder like /tmp gets a subfolder
 //	GODDP_DUMP_ON_FAILURE  0: a failure writes no dump
 //
-// If these are not set, PyTorch's variables for the same purposes count:
-// TORCH_FR_BUFFER_SIZE and TORCH_NCCL_TRACE_BUFFER_SIZE, TORCH_FR_DUMP_TEMP_FILE and
-// TORCH_NCCL_DEBUG_INFO_TEMP_FILE, TORCH_NCCL_DUMP_ON_TIMEOUT.
+// If these are not set, PyTorch's variables for the same settings apply: TORCH_FR_BUFFER_SIZE and
+// TORCH_NCCL_TRACE_BUFFER_SIZE, TORCH_FR_DUMP_TEMP_FILE and TORCH_NCCL_DEBUG_INFO_TEMP_FILE,
+// TORCH_NCCL_DUMP_ON_TIMEOUT.
 package flight

@@ -1,7 +1,7 @@
-// Package handshake authenticates the connections of a job: those between a store and its
-// clients, and those between two ranks. The handshake is the first exchange on a
-// connection. By it each end learns which process the other is, and whether both belong to
-// the same job. If the job has a secret, each end verifies that the other knows it.
+// Package handshake authenticates the connections of a job: those between a store and its clients, and
+// those between two ranks. The handshake is the first exchange on a connection. It tells each end which
+// process the other is, and whether both belong to the same job. If the job has a secret, each end
+// verifies that the other knows it.
 //
 // # The four messages
 //
@@ -11,8 +11,8 @@
 //	proof: HMAC as the dialler      →
 //	                                ←      accept: HMAC as the listener
 //
-// In place of an answer or an accept, the listener may send a rejection with the reason. So
-// both ends report the same reason.
+// Instead of an answer or an accept, the listener may send a rejection with the reason, so that both ends
+// report the same reason.
 //
 // Both proofs are HMAC-SHA256 under the key, over the direction and the hashes of hello and
 // answer. These two messages hold the role, the rank and the job of each end, and its share: an
@@ -23,12 +23,12 @@
 //
 // # After the handshake
 //
-// If two ranks on different hosts have a secret, what they send next is encrypted and authenticated
-// with AES-128-GCM ([ProtectedConn]). HKDF-SHA256 derives a key for each direction from the secret that
-// the two shares agree on, from the key of the handshake, and from hello and answer. So only the two
-// ends of the handshake have these keys, and who learns the job's secret later cannot read what was
-// sent before. Whoever changes, repeats or inserts bytes only breaks the connection. Both ends
-// decide by hello and answer whether to encrypt, so nobody else can decide it for them.
+// If two ranks on different hosts have a secret, what they send next is encrypted and authenticated with
+// AES-128-GCM ([ProtectedConn]). HKDF-SHA256 derives a key for each direction from the secret that the two
+// shares agree on, from the key of the handshake, and from hello and answer. So only the two ends of the
+// handshake have these keys, and a secret that leaks later does not reveal earlier traffic (forward
+// secrecy). Changed, repeated or inserted bytes only break the connection. Both ends derive from hello and
+// answer whether to encrypt, so an attacker cannot turn encryption off.
 //
 // Other connections are neither encrypted nor authenticated after the handshake: those on one
 // host, those with a store or coordinator, all of a job without a secret, and those between
@@ -42,8 +42,9 @@
 //
 // # Same user
 //
-// A job without a secret takes only connections of its own user. [SameUser] asks whose the process at the
-// other end is. What it can answer depends on the connection and on the platform:
+// A job without a secret accepts only connections from processes of its own user. [SameUser] determines
+// the user of the process at the other end. Whether it can do so depends on the connection and the
+// platform:
 //
 //   - Unix sockets: Linux (SO_PEERCRED) and macOS (LOCAL_PEERCRED) name the user of the process that
 //     called connect.
@@ -52,22 +53,22 @@
 //   - TCP on macOS and elsewhere: no documented interface names the user of a TCP connection. SameUser
 //     returns [ErrUserUnknown], and the caller must either refuse the connection or ask for a secret.
 //
-// A TCP socket counts only while it is established at both ends and while a process has it open. A
-// process that sends and closes at once is therefore unknown: some kernels report user 0 for a socket that
-// no process has open, and its port may already belong to somebody else. Both ends are looked at in this
-// order: the far end, then the near end. As long as the near end is established, no other socket can take
-// the addresses of the far end, so the socket that was found is the one that the near end talks to.
+// The user of a TCP socket is known only while the socket is established at both ends and a process has it
+// open. A peer that sends and closes at once is therefore unknown: some kernels report user 0 for a socket
+// that no process has open, and its port may already belong to another process. SameUser checks the far
+// end first, then the near end. While the near end is established, no other socket can use the far end's
+// address, so the socket found is the one at the other end.
 //
 // A process in a user namespace sees every user that its namespace does not map as the overflow uid
-// (65534). Unless the namespace maps all users, as that of an ordinary host does, that uid is never the
-// same user: see [CheckOwnUser].
+// (65534). Unless the namespace maps all users, as on an ordinary host, that uid never counts as the same
+// user: see [CheckOwnUser].
 //
 // A socket that another process inherited, or was handed, keeps the user who made it. A program of the
 // same user that forwards connections for others (a proxy, ssh -L) answers for them.
 //
 // # Structure
 //
-// [Dialler] and [Listener] implement the handshake without I/O: they take and return the
-// bytes of messages. [Dial] and [Accept] perform the handshake on a connection. golaunch's agents connect
-// by TLS alone, with an [Identity] of the job's token.
+// [Dialler] and [Listener] implement the handshake without I/O: they take and return the bytes of
+// messages. [Dial] and [Accept] perform the handshake on a connection. golaunch's agents use only TLS,
+// with an [Identity] derived from the job's token.
 package handshake

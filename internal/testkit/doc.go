@@ -1,13 +1,13 @@
-// Package testkit is what the tests of all packages share: the ladder of tests, what a test needs
-// beyond the tree, and processes.
+// Package testkit holds what the tests of all packages share: when a test runs, which external programs it
+// needs, and helpers for processes.
 //
 // # The ladder
 //
 // A test without a mark belongs to the first rung, which "go test ./..." runs on any machine. A test that
-// takes seconds, waits in real time, starts a job of processes or meets another program calls [Long] first
-// and runs with -long alone. A test whose name contains Emulated runs kernels on the emulated GPU; it is
-// long too, and "make emulated" runs these tests alone. The race detector sees one process, so under it
-// [Start], [Run] and [Build] skip the test. CONTRIBUTING.md has the table of the rungs.
+// takes seconds, waits in real time, starts a job of processes or uses another program calls [Long] first
+// and runs only with -long. A test whose name contains Emulated runs kernels on the emulated GPU; it is long
+// too; "make emulated" runs only these tests. The race detector sees only one process, so with it [Start],
+// [Run] and [Build] skip the test. CONTRIBUTING.md has the table of the rungs.
 //
 //	func TestEtcdLosesItsLeader(t *testing.T) {
 //		testkit.Long(t)

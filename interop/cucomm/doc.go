@@ -1,5 +1,5 @@
-// Package cucomm lets a program that uses gorgonia.org/cu reduce its own memory by NCCL, in the
-// order of its own stream. It copies nothing, and the host does not wait.
+// Package cucomm lets a program that uses gorgonia.org/cu reduce its memory with NCCL, ordered by
+// the program's own stream. It copies nothing, and the host does not wait.
 //
 //	primary, err := gpu.RetainPrimaryCtx() // gpu is a cu.Device
 //	...
@@ -32,12 +32,12 @@
 // program's stream, and then records the event on the proxy. To wait for an event, the Device
 // makes the proxy wait for it, and then the program's stream for the proxy.
 //
-// The device is for comm alone. Its kernels, which autograd uses, do not run on the program's
+// Use the device only with comm. Its kernels, which autograd uses, do not run on the program's
 // stream.
 //
 // # Building
 //
-// This is a module of its own, because gorgonia.org/cu needs CUDA's headers to build, links
-// libcuda, and ends a process that finds no driver. The README says how to build it with CUDA
-// 11, 12 and 13.
+// This is a separate module, because gorgonia.org/cu needs CUDA's headers to build, links libcuda,
+// and exits the process if there is no driver. The README says how to build it with CUDA 11, 12 and
+// 13.
 package cucomm

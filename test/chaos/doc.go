@@ -1,6 +1,6 @@
-// Command chaos is a fault campaign. It starts small jobs of several processes, does harm to each,
-// and judges the job's end: the state that the error mode promises, in time, with the culprit named
-// and no process left over.
+// Command chaos is a fault-injection campaign. It starts small jobs of several processes, injects a
+// fault into each, and checks how the job ends: in the state that the error mode promises, in time, with
+// the culprit named and no process left over.
 //
 //	make chaos                                 the whole campaign, with mutants
 //	go run ./test/chaos -n 67 -mutants=false   each fault in each mode once
@@ -13,9 +13,9 @@
 //	build/chaos/chaos -bin build/chaos -j 8     there
 //
 // The command prints a line for each scenario that failed, with the command that runs that scenario
-// again, and then tables. Its exit code is 1 if a scenario failed or a mutant survived. It needs
-// Linux, because it reads /proc. It skips the scenarios with a full disk if it must not mount one,
-// and those with a stranger if it must not become another user.
+// again, and then tables. Its exit code is 1 if a scenario failed or a mutant survived. It needs Linux,
+// because it reads /proc. It skips the full-disk scenarios if it may not mount a file system, and the
+// stranger scenarios if it may not change its user.
 //
 // # Scenarios
 //
@@ -81,15 +81,15 @@
 // # On GPUs
 //
 // With -device cuda every rank has a GPU, and reduces tensors in its memory. The last reduction of a
-// round is in memory from pg.Alloc. NCCL does not notice that ranks call different things (skip,
-// resize): sums mean nothing from then on, until a rank waits in vain. So a deadline has to pass, and
-// the error then says what the ranks' records tell. With -detail the ranks compare their calls before
-// the calls run, and fail as on the CPU.
+// round is in memory from pg.Alloc. NCCL does not detect that ranks make different calls (skip, resize):
+// the sums are wrong from then on, until a rank waits for a call that no peer makes. So a deadline has
+// to pass; the error then says what the ranks' records show. With -detail the ranks compare their calls
+// before the calls run, and fail as on the CPU.
 //
 // # Mutants
 //
-// A check must be able to fail. The campaign builds goddp again with one line wrong, for each
-// mutant of a list (mutants.go), and runs scenarios until one fails; that scenario must pass with
-// goddp as it is. A mutant that survives fails the campaign, as does one whose function or text
-// is not in the source any more.
+// Mutants show that the checks can fail. For each mutant in a list (mutants.go), the campaign builds
+// goddp with one wrong line and runs scenarios until one fails; that scenario must pass with the
+// unchanged goddp. A mutant that survives fails the campaign, as does one whose function or text is not
+// in the source any more.
 package main

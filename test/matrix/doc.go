@@ -13,10 +13,10 @@
 //	lossy    200 steps, for hooks that send fewer bits: the last losses differ by at most a part that
 //	         the way states
 //
-// In all of them the ranks must end with the same parameters, bit for bit. Losses are means over the
-// ranks, compared by |difference|. Parameters are compared by ‖difference‖/‖w‖ of the worst parameter.
-// The gap of the losses is at least the resolution of float32, in which all losses but those of float64
-// are computed. The command prints a line for each way. Its exit code is 1 if a way misses a limit.
+// In every way the ranks must end with bit-identical parameters. Losses are means over the ranks,
+// compared by |difference|. Parameters are compared by ‖difference‖/‖w‖ of the worst parameter. The gap
+// of the losses is at least the resolution of float32, in which all losses but those of float64 are
+// computed. The command prints a line for each way. Its exit code is 1 if a way misses a limit.
 //
 // # The network
 //

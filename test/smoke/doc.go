@@ -1,3 +1,3 @@
-// Package smoke holds the few jobs of real processes that every run of the tests starts: golaunch, and ranks that train
-// by goddp's packages. What else jobs do is tested by the packages' own tests, most of them with -long.
+// Package smoke holds the few multi-process jobs that every test run starts: golaunch, and ranks that train with
+// goddp's packages. The packages' own tests cover the rest, most of them with -long.
 package smoke

@@ -6,21 +6,20 @@
 //
 // # How it decides
 //
-// Analyze uses the records of the latest run. A job is in trouble if a call failed, a group
-// recorded a reason, a process ended, is suspended or is another program, a call is overdue, or a call has been in
-// flight for longer than [Patience]. A shorter call in flight is no fault.
+// Analyze uses the records of the latest run. A job is in trouble if a call failed, a group recorded a failure, a
+// process ended, is suspended or runs another program, a call is overdue, or a call has been in flight for longer
+// than [Patience].
 //
 // Then it looks for these faults, in this order:
 //
-//   - Ranks that made different calls under one number. The call of most ranks counts as the
-//     right one. If the later calls suggest that a rank left out a call, or made one too many,
-//     the report says so.
-//   - Ranks that other ranks wait for and that wait for nobody. A rank waits for the ranks that
-//     have not started its current call, that started it only after it had failed, whose
-//     compute stream has not reached it, or whose process has ended. In Send and Recv it waits
-//     for its peer. The chain of waits ends at a rank without a record, at one whose process
-//     ended or is suspended, at one that left without a failure, or at one that is busy outside
-//     communication.
+//   - Ranks that made different calls with the same sequence number. The call that most ranks made counts as the
+//     right one. If the later calls suggest that a rank left out a call, or made one too many, the report says
+//     so.
+//   - Ranks that other ranks wait for and that themselves wait for no rank. A rank waits for the ranks that have
+//     not started its current call, that started it only after it had failed, whose compute stream has not
+//     reached it, or whose process has ended. In Send and Recv it waits for its peer. The chain of waits ends at
+//     a rank without a record, at one whose process ended or is suspended, at one that left without a failure, or
+//     at one that is busy outside communication.
 //   - Ranks that wait for each other in a circle, because they use groups, or Send and Recv, in
 //     different orders.
 //   - If no rank is found so far: a process that ended by itself, the first recorded reason, or
