@@ -25,7 +25,7 @@
 //	GODDP_UNPROTECTED_DATA          on or off, off
 //	GODDP_DEVICE                    cpu, cuda or cuda:N; a GPU if there is one
 //	GODDP_ALLOW_TF32                on or off, off
-//	GODDP_TUNE_MATMUL               on or off, off
+//	GODDP_TUNE_CONVOLUTIONS         on or off, off
 //	GODDP_NONDETERMINISTIC          on or off, off
 //	GODDP_NO_SMALL_ALLREDUCE        on or off, off
 //	GODDP_HOST_ID                   text, the host's own id
