@@ -82,7 +82,10 @@ func (e *AbortedError) why() string {
 	return ": " + strings.TrimPrefix(why, fmt.Sprintf("rank %d: ", e.By))
 }
 
-func (e *AbortedError) Unwrap() []error { return []error{ErrAborted, e.Err} }
+// Is makes errors.Is(err, ErrAborted) hold.
+func (e *AbortedError) Is(target error) bool { return target == ErrAborted }
+
+func (e *AbortedError) Unwrap() error { return e.Err }
 
 // AbsentError says which ranks did not join Init or Split in time. It matches ErrTimeout.
 type AbsentError struct {
@@ -98,7 +101,10 @@ func (e *AbsentError) Error() string {
 	return fmt.Sprintf("%v: %s have not come: they did not start, ended before, or cannot reach the store", e.Err, who)
 }
 
-func (e *AbsentError) Unwrap() []error { return []error{ErrTimeout, e.Err} }
+// Is makes errors.Is(err, ErrTimeout) hold.
+func (e *AbsentError) Is(target error) bool { return target == ErrTimeout }
+
+func (e *AbsentError) Unwrap() error { return e.Err }
 
 // JoinError says which other rank could not join Init or Split.
 type JoinError struct {
@@ -129,7 +135,10 @@ func (e *PeerLostError) Error() string {
 	return fmt.Sprintf("rank %d lost: its process ended, or called exec", e.Peer)
 }
 
-func (e *PeerLostError) Unwrap() []error { return []error{ErrPeerLost, e.Err} }
+// Is makes errors.Is(err, ErrPeerLost) hold.
+func (e *PeerLostError) Is(target error) bool { return target == ErrPeerLost }
+
+func (e *PeerLostError) Unwrap() error { return e.Err }
 
 // MismatchError says that two ranks made different calls under the same number of the group: different
 // operations, or the same operation with another size, type, reduction or root.

@@ -439,7 +439,7 @@ func TestEmulatedErrorsNameRanksOfTheJob(t *testing.T) {
 	}
 	members[1].Abort(errors.New("enough"))
 	var call *failure.CallError
-	if err := task.Sync(t.Context()); !errors.As(err, &call) || call.Rank != 2 || call.Group != "part" || !strings.Contains(call.Call, "from rank 0") || !strings.Contains(err.Error(), "by rank 0: enough") {
+	if err := task.Sync(t.Context()); !errors.As(err, &call) || call.Rank != 2 || call.Group != "part" || !strings.Contains(call.Call, "to rank 0") || !strings.Contains(err.Error(), "by rank 0: enough") {
 		t.Errorf("%v, want a call of rank 2 in the group that rank 0 aborted", err)
 	}
 }
