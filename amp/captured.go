@@ -12,8 +12,7 @@ import (
 // decides whether to skip, as it always does. What Unscale, Step and Update do on the host, each replay
 // does after its launch.
 
-// capture notes that the captured step uses the check of opt. When the capture ends, the check is as it
-// was before.
+// capture notes that the captured step uses the check of opt, and restores the check when the capture ends.
 func (s *Scaler) capture(r *capture.Step, opt optim.Optimizer, c *check) {
 	if c.capturing == r {
 		return
@@ -42,7 +41,7 @@ type scaleKey struct {
 }
 
 // scaleOnDevice returns the scale of each replay, or its inverse, as a scalar of dt in device memory; the zero
-// Tensor if dt is no type that represents every scale.
+// Tensor if dt cannot represent every scale.
 func (s *Scaler) scaleOnDevice(r *capture.Step, dt device.DType, inverse bool) device.Tensor {
 	if dt != device.Float32 && dt != device.Float64 {
 		return device.Tensor{}

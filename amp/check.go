@@ -101,8 +101,8 @@ func (c *check) allocate(dev device.Device) (err error) {
 	return err
 }
 
-// err returns errOverflow if the last scan found a gradient that is not finite. It waits for the
-// scan; the work before it has deadlines of its own.
+// err returns errOverflow if the last scan found a gradient that is not finite. It waits for the scan
+// without a deadline, because the work before it has its own deadlines.
 func (c *check) err() error {
 	if c.agreed != nil {
 		if err := c.agreed.Sync(kernels.Unbounded); err != nil {
@@ -118,8 +118,8 @@ func (c *check) err() error {
 	return nil
 }
 
-// settle stores the outcome of a step, or of an Unscale alone, for Update. It returns err unless that
-// is errOverflow.
+// settle stores the outcome of a step, or of an Unscale without a step, for Update. It returns err
+// unless that is errOverflow.
 func (c *check) settle(err error) error {
 	c.overflow = errors.Is(err, errOverflow)
 	if err != nil && !c.overflow {

@@ -63,7 +63,7 @@ func (o Options) withDefaults() (Options, error) {
 	return o, err
 }
 
-// Scaler scales a loss and makes the steps of optimizers with its gradients. One goroutine drives it.
+// Scaler scales losses and steps optimizers with the scaled gradients. Only one goroutine may use it.
 type Scaler struct {
 	opts   Options
 	state  state
@@ -112,12 +112,11 @@ func (s *Scaler) GetScale() float64 {
 	return s.state.Scale
 }
 
-// Unscale divides the gradients of opt by the scale, in place. They are then those of the loss, and
-// Step does not divide them again. Unscale returns a [*device.DTypeError] and changes nothing if a
-// gradient is Float16, in which it could become zero. It returns the error of the device or of the
-// group if one of them fails. It panics with an [*OrderError] after another Unscale or Step of opt
-// since the last Update, and with a [*device.DTypeError] if the device does not compute in a
-// gradient's type.
+// Unscale divides the gradients of opt by the scale, in place. They are then the gradients of the unscaled
+// loss, and Step does not divide them again. Unscale returns a [*device.DTypeError] and changes nothing if a
+// gradient is Float16, in which it could become zero. It returns the error of the device or of the group if one
+// of them fails. It panics with an [*OrderError] after another Unscale or Step of opt since the last Update,
+// and with a [*device.DTypeError] if the device does not compute in a gradient's type.
 func (s *Scaler) Unscale(opt optim.Optimizer) error {
 	if s.opts.Disabled {
 		return nil
@@ -144,9 +143,9 @@ func (s *Scaler) Unscale(opt optim.Optimizer) error {
 }
 
 // Step calls StepScaled of opt, which has to be an [optim.ScaledStepper]. If a gradient holds a NaN or an
-// infinity, that changes nothing, and Step returns nil. Step returns all other errors of the
-// optimizer; opt then counts as neither unscaled nor stepped. Step panics with an [*OrderError] after
-// another Step of opt since the last Update.
+// infinity, StepScaled changes nothing and Step returns nil. Step returns all other errors of the optimizer;
+// opt then counts as neither unscaled nor stepped. Step panics with an [*OrderError] after another Step of opt
+// since the last Update.
 func (s *Scaler) Step(opt optim.Optimizer) error {
 	stepper, ok := opt.(optim.ScaledStepper)
 	if !ok {

@@ -6,10 +6,10 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// aside runs the gradients of weights on a stream beside Compute, in a step that is being captured. They
-// depend on the gradient of the result and on a saved operand, and nothing in the pass depends on them. So
-// they can run beside the gradients of the layers below, whose kernels alone do not fill a GPU. In a graph
-// the order among streams costs nothing.
+// aside computes weight gradients on a second stream, in parallel with Compute, while a step is captured. They depend
+// only on the gradient of the result and a saved operand, and nothing in the pass depends on them. So they can
+// overlap with the gradients of the layers below, whose kernels do not fill a GPU. In a graph, ordering between
+// streams costs nothing.
 type aside struct {
 	s       *state
 	stream  device.Stream
@@ -24,22 +24,23 @@ type held struct {
 	mem   []device.Buffer
 }
 
-// aside holds the memory of at most asideLag operations, so that Compute rarely waits. If the latest operations
-// hold asideBytes or more, Compute waits for those before them, whose memory is then freed. Little is lost by
-// that wait, because kernels on so much memory fill a GPU alone.
+// aside holds the memory of at most asideLag operations, so that Compute rarely waits. If the latest operations hold
+// asideBytes or more, Compute waits for the earlier ones, whose memory is then freed. The wait costs little, because
+// kernels on that much memory fill a GPU by themselves.
 const (
 	asideLag   = 4
 	asideBytes = 64 << 20
 )
 
-// weighted is a [Function] whose gradients of leaves may be computed on another stream. Each depends on the
-// operands, on the gradient of the result and on what Prepare computed alone, and Backward enqueues all its
-// work on the Call's Stream.
+// weighted is a [Function] whose gradients of leaves may be computed on another stream. Each depends only on the
+// operands, the gradient of the result and what Prepare computed, and Backward enqueues all its work on the Call's
+// Stream.
 type weighted interface{ Aside() }
 
-// alone is the number of elements of a weight whose gradient's product fills a GPU: in tiles of 128 × 128 it has one
-// for nearly each of an H100's 132 multiprocessors. Such a product runs on Compute, before the gradients of the layers
-// below. Beside them it would be final later, and its reduction would find no free multiprocessor to start on.
+// alone is the number of elements of a weight whose gradient's matrix product fills a GPU: with tiles of 128 × 128
+// there is one for nearly each of an H100's 132 multiprocessors. Such a product runs on Compute, before the gradients
+// of the layers below. In parallel with them it would finish later, and no multiprocessor would be free for its
+// reduction.
 const alone = 2 << 20
 
 // fillsGPU reports whether the gradient of one of n's weights fills a GPU.
@@ -49,8 +50,8 @@ func (n *node) fillsGPU() bool {
 	})
 }
 
-// beside returns the stream for gradients of weights, or nil if no step is being captured. release frees the
-// memory of a gradient.
+// beside returns the stream for weight gradients, or nil if no step is being captured. release frees the memory of a
+// gradient.
 func (s *state) beside(release func(device.Buffer)) *aside {
 	if s.capturing == nil || s.side == nil {
 		return nil
@@ -58,17 +59,17 @@ func (s *state) beside(release func(device.Buffer)) *aside {
 	return &aside{s: s, stream: s.side, release: release, written: map[*node]bool{}}
 }
 
-// fork makes the stream run behind everything that is enqueued on Compute.
+// fork makes the stream wait for everything enqueued on Compute so far.
 func (a *aside) fork() error {
 	return a.stream.WaitFor(a.s.dev.Compute().Mark())
 }
 
-// join makes Compute run behind everything that is enqueued on the stream.
+// join makes Compute wait for everything enqueued on the stream so far.
 func (a *aside) join() error {
 	return a.s.dev.Compute().WaitFor(a.stream.Mark())
 }
 
-// hold frees memory that the stream may still read, once Compute is behind that.
+// hold frees memory that the stream may still read, once Compute has waited for those reads.
 func (a *aside) hold(mem []device.Buffer) error {
 	a.held = append(a.held, held{a.stream.Mark(), mem})
 	done := len(a.held) // of what is held, the number that Compute waits for
@@ -100,7 +101,7 @@ func (a *aside) free(n int) {
 	a.held = a.held[n:]
 }
 
-// settle ends the use of the stream for now: Compute is behind it, and the memory is free.
+// settle makes Compute wait for all work on the stream, and frees the held memory.
 func (a *aside) settle() error {
 	if a == nil || len(a.written) == 0 {
 		return nil

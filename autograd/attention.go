@@ -93,7 +93,7 @@ func (f *attention) Shape(in []device.Shape) device.Shape {
 // checkHeadSize panics if heads of d elements are larger than the kernels compute.
 func checkHeadSize(op string, shape device.Shape, d int) {
 	if d > kernels.MaxHeadSize {
-		panic(&device.ShapeError{Op: op, A: shape, Want: fmt.Sprintf("heads of at most %d elements, not of %d", kernels.MaxHeadSize, d)})
+		panic(&device.ShapeError{Op: op, A: shape, Want: fmt.Sprintf("heads of at most %d elements, not %d", kernels.MaxHeadSize, d)})
 	}
 }
 

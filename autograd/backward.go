@@ -282,7 +282,7 @@ func (p *pass) through(n *node) (err error) {
 			}
 			from := i
 			if f, ok := n.fn.(joint); ok && i <= 2 {
-				// What another stream computes is of leaves alone.
+				// The other stream computes only gradients of leaves.
 				joins := func(i int) bool { return needed(i) || leaves && !mayFork && n.in[i].node != nil }
 				for from > f.firstJoint() && joins(from-1) && !n.shares(from-1, i) {
 					from--

@@ -20,9 +20,8 @@ type CaptureOptions struct {
 	// Warmup is the number of calls for each combination of shapes that run step itself, before
 	// the first one that is captured: they allocate state and load kernels. 0: 2.
 	Warmup int
-	// Required makes a call return the error of a step that cannot be captured. Otherwise Capture
-	// logs that error once and captures nothing more: calls that no earlier capture stands for run
-	// step itself.
+	// Required makes a call return the error if the step cannot be captured. Otherwise Capture logs that error
+	// once and captures nothing more: calls without a matching capture run step itself.
 	Required bool
 	// Log receives that error; default slog.Default().
 	Log *slog.Logger
@@ -35,10 +34,10 @@ const maxVariants = 16
 // capture costs as much of the host's time as a step.
 const maxAttempts = 8
 
-// Capture returns a function that does what step does, at a fraction of the host's time. Its first calls
-// run step. Then, on a GPU, it captures in a CUDA graph what step enqueues, and each further call launches
-// the graph. A call with inputs of other shapes or types, or after a change of an option that step depends on,
-// captures again; captures are kept, so that shapes may alternate. On the CPU no step can be captured.
+// Capture returns a function that does what step does in a fraction of the host time. Its first calls run step.
+// Then, on a GPU, it captures in a CUDA graph what step enqueues, and each further call launches the graph. A call
+// with inputs of other shapes or types, or after a change of an option that step depends on, captures again;
+// captures are kept, so that shapes may alternate. On the CPU no step can be captured.
 //
 //	step := autograd.Capture(dev, func(in ...*autograd.Variable) (*autograd.Variable, error) {
 //		opt.ZeroGrad()
@@ -67,15 +66,16 @@ const maxAttempts = 8
 // [NoGrad], or with an input that requires a gradient, runs step itself too. A replay does not call the Step of an
 // optimizer that another module defines.
 //
-// With a model of package ddp, the reductions are part of the graph. All ranks make the same steps, but a rank
-// may capture a step that another does not. If step makes collectives itself, they must be before the optimizer's
-// Step. The reason is a rank that lacks a gradient: Step then returns an error on all ranks. A rank that runs step
-// itself returns there, but a graph runs to its end. A collective behind Step would then wait for the first rank.
-// While a step is captured, the collectives of other goroutines wait. So step must not wait for such a goroutine.
+// With a model of package ddp, the reductions are part of the graph. All ranks make the same steps, but a rank may
+// capture a step that another does not. If step makes collectives itself, they must be before the optimizer's
+// Step. Otherwise ranks could wait for each other: if a rank lacks a gradient, Step returns an error on all ranks.
+// A rank that runs step itself returns there, but a graph runs to its end and would wait in a collective after
+// Step. While a step is captured, the collectives of other goroutines wait. So step must not wait for such a
+// goroutine.
 //
-// The captures share the device memory that a step needs. Each has a copy of its inputs. They are kept
-// until the returned function is unreachable, or until 16 others were used since. The gradients of Linear's
-// weights are computed on a stream of their own, which has scratch memory. opts may be nil.
+// The captures share the device memory that a step needs. Each has a copy of its inputs. They are kept until the
+// returned function is unreachable, or until 16 others were used since. The gradients of Linear's weights are
+// computed on a separate stream, which has its own scratch memory. opts may be nil.
 func Capture(dev device.Device, step func(in ...*Variable) (*Variable, error), opts *CaptureOptions) func(in ...*Variable) (*Variable, error) {
 	s := stateOf(dev)
 	c := &captured{s: s, step: step, calls: map[string]int{}, captures: &captures{}}
@@ -107,7 +107,7 @@ type captured struct {
 	shapes  []byte         // those of the inputs of the present call
 }
 
-// captures are those of one step, the one that was used last first.
+// captures are the captures of one step, the most recently used first.
 type captures struct{ variants []*variant }
 
 // drop runs on a goroutine of the garbage collector, which must not call the device.
@@ -129,7 +129,7 @@ type variant struct {
 	begins, ends bool // whether the step has an operation that begins a step after a Backward, and a Backward
 }
 
-// content is the content of a variable at some time; the zero value is that of none.
+// content identifies the content of a variable at some time; the zero value identifies none.
 type content struct {
 	mem     weak.Pointer[block]
 	at      uintptr
@@ -306,7 +306,8 @@ func (r *stepCapture) touch(l *leaf, reads bool) {
 	}
 }
 
-// end restores what the captured step has changed on the host, and makes each replay draw as many random numbers.
+// end restores what the captured step has changed on the host, and makes each replay draw as many random numbers
+// as the step.
 func (r *stepCapture) end(s *state) {
 	s.end(s.step, "when its step was captured")
 	first, drawn := r.before.random, s.random.state.Offset-r.before.random.state.Offset

@@ -171,13 +171,13 @@ func TestCheckpointThatDiffersFails(t *testing.T) {
 		first, second func(x *autograd.Variable) *autograd.Variable
 		want          string
 	}{
-		{"another operation", autograd.Exp, autograd.Tanh, "operation 1 of 1 was Exp float32[], and now is Tanh float32[]"},
+		{"another operation", autograd.Exp, autograd.Tanh, "operation 1 of 1 was Exp float32[], now it is Tanh float32[]"},
 		{"another shape", func(x *autograd.Variable) *autograd.Variable { return autograd.Sum(autograd.Reshape(x, 1)) },
 			func(x *autograd.Variable) *autograd.Variable { return autograd.Sum(autograd.Reshape(x, 1, 1)) },
-			"operation 1 of 2 was Reshape float32[1], and now is Reshape float32[1 1]"},
+			"operation 1 of 2 was Reshape float32[1], now it is Reshape float32[1 1]"},
 		{"more operations", autograd.Exp, func(x *autograd.Variable) *autograd.Variable { return autograd.Exp(autograd.Exp(x)) },
-			"the number of operations was 1, and now is 2"},
-		{"none", autograd.Exp, func(x *autograd.Variable) *autograd.Variable { return x }, "was 1, and now is 0"},
+			"the number of operations was 1, now it is 2"},
+		{"none", autograd.Exp, func(x *autograd.Variable) *autograd.Variable { return x }, "was 1, now it is 0"},
 		{"another leaf", func(x *autograd.Variable) *autograd.Variable { return autograd.Mul(x, v) },
 			func(x *autograd.Variable) *autograd.Variable { return autograd.Mul(x, x) }, "the number of uses of variable"},
 	} {

@@ -11,8 +11,8 @@ import (
 // the second. A stride, a dilation and a number of groups of 0 count as 1.
 type Conv2dOptions struct {
 	Stride, Padding, Dilation [2]int
-	// Groups is the number of groups that the channels are cut into. An output channel
-	// depends on the input channels of its group alone.
+	// Groups is the number of groups that the channels are divided into. An output channel depends only
+	// on the input channels of its group.
 	Groups int
 	// ChannelsLast makes x [n h w c] and the result [n oh ow o]: see [Conv2d].
 	ChannelsLast bool

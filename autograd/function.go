@@ -26,10 +26,9 @@ type Function interface {
 	// Forward enqueues the computation of c.Out from c.In. The content of c.Out is undefined
 	// before.
 	Forward(c *Call) error
-	// Backward enqueues the computation of the gradient of c.In[i], given g, the gradient of
-	// c.Out. It accumulates that gradient into dst by acc. It must write every element of dst,
-	// and with acc.Beta 0 it must read none. A pass calls Backward at most once for each input
-	// that needs a gradient, in no particular order.
+	// Backward enqueues the computation of the gradient of c.In[i] from g, the gradient of c.Out. It accumulates
+	// that gradient into dst as acc says. It must write every element of dst, and with acc.Beta 0 it must read
+	// none. A pass calls Backward at most once for each input that needs a gradient, in no particular order.
 	Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error
 }
 
@@ -58,8 +57,8 @@ type joint interface {
 	backwardJoint(c *Call, dst [3]device.Tensor, acc [3]device.Accum, g device.Tensor) error
 }
 
-// Call is one application of a [Function], as the Function's methods see it. It is valid until the
-// method returns that received it.
+// Call is one application of a [Function], as its methods see it. It is valid until the method that received it
+// returns.
 type Call struct {
 	Kernels device.Kernels
 	kernels kernels.Kernels // Kernels with the operations that this package calls
@@ -115,7 +114,7 @@ func (s *state) call(out *Variable) *Call {
 	return c
 }
 
-// called gives back a Call whose function has returned, so that call can use it again.
+// called returns a Call for reuse once its function has returned.
 func (s *state) called(c *Call) {
 	clear(c.In)
 	clear(c.scratch)
@@ -175,8 +174,8 @@ func Apply(fn Function, in ...*Variable) *Variable {
 }
 
 // nameLayer adds to a panic in fn its name, that of the parameter among in, and the layer's name, which is the
-// parameter's name without its last part. The weight of a LinearCrossEntropyLoss may be that of an embedding, whose
-// layer has no part in it.
+// parameter's name without its last part. For a LinearCrossEntropyLoss it leaves the layer out, because the weight
+// may belong to an embedding.
 func nameLayer(fn Function, in []*Variable) {
 	r := recover()
 	if r == nil {

@@ -136,7 +136,7 @@ func (v *Variable) GradErr() error {
 }
 
 // GradDivided reports whether the gradient is divided among ranks, as package ddp/zero does: Grad is then
-// defined in this rank's part alone.
+// defined only in this rank's part.
 func (v *Variable) GradDivided() bool {
 	l := v.leaf()
 	if l == nil {

@@ -7,8 +7,7 @@ import (
 )
 
 // IndexSelect returns the elements of x at the indices [m] along an axis, as PyTorch's index_select. A
-// negative axis counts from the end. The gradient is summed in an order that depends on the indices
-// alone.
+// negative axis counts from the end. The gradient is summed in an order that depends only on the indices.
 func IndexSelect(x *Variable, axis int, index *Variable) *Variable {
 	const op = "IndexSelect"
 	checkIndex(op, index)

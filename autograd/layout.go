@@ -7,9 +7,9 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// Reshape returns a view of x with another shape of as many elements. One size may be -1: Reshape
-// computes it from the others. Reshape panics with a [*device.ShapeError] if the number of elements
-// differs.
+// Reshape returns a view of x with a different shape and the same number of elements. One size may be
+// -1: Reshape computes it from the others. Reshape panics with a [*device.ShapeError] if the number of
+// elements differs.
 func Reshape(x *Variable, shape ...int) *Variable {
 	const op = "Reshape"
 	s := slices.Clone(shape)
@@ -206,7 +206,7 @@ func (f slice) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g d
 	return c.kernels.CopyStrided(c.Stream, g.Shape, dst, f.layout(dst.Shape), acc, g, kernels.Dense(g.Shape))
 }
 
-// Concat joins one or more tensors along an axis. Their shapes may differ along that axis alone. A
+// Concat joins one or more tensors along an axis. Their shapes may differ only along that axis. A
 // negative axis counts from the end.
 func Concat(axis int, xs ...*Variable) *Variable {
 	const op = "Concat"

@@ -116,8 +116,8 @@ func (f *linearLoss) overwrites(x device.Tensor) bool {
 	return f.spent != nil && f.spent.scope == f.s.scope && !f.spent.held && f.spent.buf.Len() == x.Bytes()
 }
 
-// part computes the losses and gradients of the rows of x, which begin at row lo. The gradient for x comes last,
-// because it may overwrite x.
+// part computes the losses and gradients of the rows of x, which begin at row lo. It computes the gradient of x
+// last, because that may overwrite x.
 func (f *linearLoss) part(c *Call, lo int, x, w, logits, losses, labels device.Tensor) error {
 	k, s := c.kernels, c.Stream
 	if err := k.Linear(s, logits, x, w, device.Tensor{}, 0); err != nil {

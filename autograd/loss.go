@@ -30,8 +30,8 @@ func (mse) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g devic
 }
 
 // CrossEntropyLoss returns the mean over rows of -log(softmax(logits)[label]) as a scalar. logits is
-// [m n]; labels is int64 [m] (see [FromSlice]), with labels 0 to n-1. The loss of 16-bit logits is of
-// Float32, and is computed in it.
+// [m n]; labels is int64 [m] (see [FromSlice]), with labels 0 to n-1. The loss of 16-bit logits is
+// computed and returned in Float32.
 func CrossEntropyLoss(logits, labels *Variable) *Variable {
 	return Apply(&crossEntropy{dt: lossType("CrossEntropyLoss", logits, labels)}, logits, labels)
 }

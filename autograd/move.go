@@ -5,8 +5,8 @@ import "github.com/goddp/goddp/device"
 // MoveTo moves v, a leaf, to the memory t. The caller owns t and must keep it while v is in use. t has
 // v's type and as many elements. MoveTo copies v's content on the compute stream and frees v's old
 // memory. Other handles to that memory ([Variable.Detach]), and graphs that use v, become invalid. v
-// keeps its gradient and the owner of its gradient. On an error, which is the device's, v stays where
-// it is. MoveTo panics with a [*GraphError] if v is a result, and with a [*device.DTypeError] or a
+// keeps its gradient and the owner of its gradient. If MoveTo returns an error of the device, v has
+// not moved. MoveTo panics with a [*GraphError] if v is a result, and with a [*device.DTypeError] or a
 // [*device.ShapeError] if t does not fit.
 func (v *Variable) MoveTo(t device.Tensor) error {
 	src := v.Tensor()

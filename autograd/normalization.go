@@ -32,8 +32,8 @@ func AddRMSNorm(x, y *Variable, shape []int, weight *Variable, eps float64) (sum
 	return addNormalise(&groupNorm{name: "RMSNorm", axes: shape, p: kernels.Norm{Groups: 1, Uncentered: true, Eps: eps}}, x, y, weight, nil)
 }
 
-// addNormalise returns x + y and f of this sum. They are two operations of the graph, with the gradients of
-// their own. The kernel of the second computes the results of both.
+// addNormalise returns x + y and f of this sum. They are two operations of the graph with separate gradients, but the
+// kernel of the second computes the results of both.
 func addNormalise(f *groupNorm, x, y, weight, bias *Variable) (sum, normed *Variable) {
 	if !x.t.Shape.Equal(y.t.Shape) {
 		sum = Add(x, y)
@@ -48,7 +48,7 @@ func addNormalise(f *groupNorm, x, y, weight, bias *Variable) (sum, normed *Vari
 	return sum, normed
 }
 
-// computedLater is an operation whose result the next operation computes with its own.
+// computedLater is an operation whose result is computed by the next operation's kernel.
 type computedLater struct{ binary }
 
 func (computedLater) Forward(*Call) error { return nil }
@@ -107,7 +107,7 @@ func (p *parameters) check(name string, in []device.Shape, want device.Shape) {
 	}
 }
 
-// Saves reports what the gradients read: that of the bias reads no operand, that of the weight reads x.
+// Saves reports what the gradients read: the bias's gradient reads no operand, the weight's gradient reads x.
 func (p *parameters) Saves(i, j int) bool {
 	return j == 0 && (i == 0 || i == p.weight) || i == 0 && j > 0 && j == p.weight
 }
@@ -220,8 +220,8 @@ type BatchNormOptions struct {
 	Peers BatchPeers
 	// ChannelsLast makes x [n ... c] instead of [n c ...].
 	ChannelsLast bool
-	// Residual, which has x's shape, is added to the result; nil means none. ReLU then replaces negative
-	// elements by 0. Both cost no pass over memory of their own.
+	// Residual, which has x's shape, is added to the result; nil means none. ReLU then replaces negative elements by
+	// 0. Neither needs an extra pass over memory.
 	Residual *Variable
 	ReLU     bool
 }
@@ -259,7 +259,7 @@ func BatchNorm(x, weight, bias *Variable, opts *BatchNormOptions) *Variable {
 	return Apply(f, in...)
 }
 
-// batchNorm has the inputs x, and those of a residual, a weight and a bias that there are.
+// batchNorm has the inputs x and, if present, a residual, a weight and a bias.
 type batchNorm struct {
 	parameters
 	o BatchNormOptions
@@ -295,7 +295,7 @@ func (f *batchNorm) Shape(in []device.Shape) device.Shape {
 	return x
 }
 
-// oneElement is the error of a batch x with one element a channel, whose variance is 0.
+// oneElement is the error of a batch x with one element per channel, whose variance is 0.
 func oneElement(x device.Shape, where string) error {
 	return &device.ShapeError{Op: "BatchNorm", A: x, Want: "more than one element a channel in training" + where}
 }
@@ -405,8 +405,8 @@ func (f *batchNorm) merge(c *Call, ownParts device.Tensor, channels int) error {
 	return f.checkCount(c)
 }
 
-// checkCount panics on every rank if all ranks together have one element a channel. A rank that has several knows that
-// they have more. The others wait for the device.
+// checkCount panics on every rank if all ranks together have one element per channel. A rank that has several need not
+// check; the others wait for the device.
 func (f *batchNorm) checkCount(c *Call) error {
 	x := c.In[0].Shape
 	if z := f.sizes(x); z[0]*z[2] > 1 {

@@ -22,7 +22,7 @@ type block struct {
 	cleanup   runtime.Cleanup
 }
 
-// scope is a section of the program's run. It owns the results of the operations within it.
+// scope is a section of the program's execution that owns the results of the operations within it.
 type scope struct {
 	blocks []*block
 	opens  bool // whether the next operation may start the next step: true for a Checkpoint's scope until its first operation

@@ -3,7 +3,7 @@ package autograd
 import "github.com/goddp/goddp/device"
 
 // passer is a [Function] whose gradient of an input may be the gradient of its result, element by element.
-// The pass then gives the memory of one to the other instead of a copy.
+// The pass then shares the memory instead of copying it.
 type passer interface {
 	Function
 	passes(c *Call, i int) bool
@@ -23,7 +23,7 @@ type keeper interface {
 }
 
 // passOn makes n's gradient the first gradient of input i, without a copy, if n's operation passes it on
-// unchanged. It reports whether it did. Leaves have memory of their own.
+// unchanged. It reports whether it did. Leaves have their own memory.
 func (p *pass) passOn(c *Call, n *node, i int) bool {
 	v := n.in[i]
 	f, ok := n.fn.(passer)

@@ -37,7 +37,7 @@ type state struct {
 	dropped []*variant      // likewise, and not yet closed
 }
 
-// stepState is what a step changes. A captured step leaves it as it was.
+// stepState is the state that a step changes. A captured step restores it.
 type stepState struct {
 	scope     *scope // the scope of the next operation's result
 	step      *scope // the scope of the current step
@@ -98,10 +98,10 @@ const (
 	collectShare    = 50
 )
 
-// addToProgram makes b belong to the program: the garbage collector frees it. The collector does not
-// see how much device memory a small handle keeps. So addToProgram runs the collector when the memory
-// that is not freed has doubled since the last run, as Go does for its heap. Unreachable memory is
-// then at most as large as reachable memory, or as the bounds above.
+// addToProgram makes b belong to the program, so the garbage collector frees it. The collector does
+// not see how much device memory a small handle keeps alive. So addToProgram runs it when the unfreed
+// memory has doubled since the last run, as Go does for its heap. Unreachable memory is then at most
+// as large as reachable memory, or as the bounds above.
 func (s *state) addToProgram(b *block) {
 	b.cleanup = runtime.AddCleanup(b, s.enqueue, b.buf)
 	b.scope = nil

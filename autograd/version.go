@@ -58,7 +58,7 @@ type Saver interface {
 	Saves(i, j int) bool
 }
 
-// Output stands for the result of an operation: see [Saver].
+// Output denotes the result of an operation: see [Saver].
 const Output = -1
 
 // input is an operand of an operation on the tape.

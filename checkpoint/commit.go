@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// commit waits for the shares of all ranks, and makes the files in the folder temp the latest
+// commit waits for the shares of all ranks, and publishes the files in the folder temp as the latest
 // checkpoint. It returns the checkpoint's path. Rank 0 calls it.
 func (m *Manager) commit(ctx context.Context, s *saving, temp string) (string, error) {
 	shares, err := m.gather(ctx, s.seq)
@@ -104,7 +104,7 @@ func (m *Manager) gather(ctx context.Context, seq int) ([]share, error) {
 	return shares, nil
 }
 
-// merge makes the manifest of all ranks' shares. Its error names the ranks whose shares contradict
+// merge combines all ranks' shares into a manifest. Its error names the ranks whose shares contradict
 // each other.
 func merge(shares []share) (*Manifest, error) {
 	first := &shares[0]

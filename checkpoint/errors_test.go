@@ -152,7 +152,7 @@ func TestLoadRefusesAnotherState(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	misfit := func(err error) bool { return strings.Contains(err.Error(), "is of another model") }
+	misfit := func(err error) bool { return strings.Contains(err.Error(), "was saved from another model") }
 	refused("another model", func(r *run) State {
 		other := nn.Sequential(nn.Linear(7, 13, nil), nn.Linear(13, 4, nil))
 		if err := nn.Place(other, r.pg.Device(), 1); err != nil {

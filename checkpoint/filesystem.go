@@ -14,8 +14,8 @@ import (
 	"github.com/goddp/goddp/internal/files"
 )
 
-// filesystem holds the calls of the operating system that a Manager makes for its checkpoints.
-// Tests replace it by one in which a given call fails.
+// filesystem holds the system calls that a Manager makes for its checkpoints. Tests replace it to make a given
+// call fail.
 type filesystem interface {
 	Open(path string) (source, error) // opens a file or a folder
 	Mkdir(path string) error          // succeeds if the folder exists already
@@ -42,7 +42,7 @@ type file interface {
 // disk is the operating system's file system.
 type disk struct{}
 
-// Open never waits. A path that leads to another kind of file gives a [*files.NotRegularError].
+// Open never blocks. For anything but a regular file it returns a [*files.NotRegularError].
 func (disk) Open(path string) (source, error) {
 	f, err := files.Open(path)
 	if errors.Is(err, syscall.EISDIR) {
@@ -162,8 +162,8 @@ func readFile(fs filesystem, path string, most int64) (data []byte, err error) {
 	return data, err
 }
 
-// isIO reports whether err is of a call of the operating system. Other errors of reading a file are about what
-// the file is.
+// isIO reports whether err comes from a system call. Other errors of reading a file are about its content or
+// kind.
 func isIO(err error) bool {
 	var e *os.PathError
 	return errors.As(err, &e)

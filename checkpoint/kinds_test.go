@@ -16,7 +16,7 @@ import (
 	"github.com/goddp/goddp/internal/testkit/commtest"
 )
 
-// What is no regular file in place of a manifest or a share makes the checkpoint corrupt, so that the one before it is
+// Anything but a regular file in place of a manifest or a share makes the checkpoint corrupt, so that the one before it is
 // loaded. In place of the file latest it is an error. Nothing waits for a pipe.
 func TestOtherKindsOfFiles(t *testing.T) {
 	base := t.TempDir()
@@ -60,7 +60,7 @@ func TestOtherKindsOfFiles(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					if _, err := m.Resume(t.Context(), r.state()); err == nil || !strings.Contains(err.Error(), "latest is no regular file, but "+kind) {
+					if _, err := m.Resume(t.Context(), r.state()); err == nil || !strings.Contains(err.Error(), "latest is not a regular file but "+kind) {
 						t.Errorf("%s in place of %s: %v", kind, name, err)
 					}
 					return m.Close()
@@ -70,7 +70,7 @@ func TestOtherKindsOfFiles(t *testing.T) {
 			var corrupt *CorruptError
 			if err := Verify(step); !errors.As(err, &corrupt) || !strings.Contains(err.Error(), name) {
 				t.Errorf("%s in place of %s: %v, want it to be corrupt", kind, name, err)
-			} else if kind != "a folder" && !strings.Contains(err.Error(), fmt.Sprintf("%s is no regular file, but %s", name, kind)) {
+			} else if kind != "a folder" && !strings.Contains(err.Error(), fmt.Sprintf("%s is not a regular file but %s", name, kind)) {
 				t.Errorf("%s in place of %s: %v", kind, name, err)
 			}
 			commtest.OnGoroutines(t, 2, quiet, func(pg *comm.ProcessGroup) error {

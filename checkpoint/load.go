@@ -15,10 +15,10 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// Resume sets the state to that of the latest checkpoint and returns its step. If there is no
-// checkpoint, Resume returns 0 and changes nothing. Any number of ranks may have saved the
-// checkpoint. If it is corrupt, Resume logs the problems and takes the checkpoint before it. Resume
-// also logs that a checkpoint is not finite, and what it has that is not loaded. All ranks call Resume.
+// Resume sets the state to that of the latest checkpoint and returns its step. If there is no checkpoint,
+// Resume returns 0 and changes nothing. Any number of ranks may have saved the checkpoint. If it is
+// corrupt, Resume logs the problems and takes the checkpoint before it. Resume also logs if a checkpoint
+// is not finite, and which of its contents are not loaded. All ranks call Resume.
 //
 // The error is an [*nn.StateError] if the checkpoint does not fit the state, and a [*VersionError]
 // if its format is newer. After one of these, or if all checkpoints are corrupt, the state is
@@ -152,7 +152,7 @@ func (m *Manager) load(ctx context.Context, path string, state State) (step int,
 	return r.manifest.Step, "", comm.Agree(ctx, m.pg, m.set(ctx, r, state, targets))
 }
 
-// warn logs what a program may not expect of a checkpoint that it loads.
+// warn logs what may be unexpected about a checkpoint that a program loads.
 func (m *Manager) warn(r *reader, state State) {
 	if r.manifest.NonFinite != "" {
 		m.pg.Log().Warn("the checkpoint that is loaded has a NaN or an Inf", "checkpoint", r.path, "tensor", r.manifest.NonFinite)
@@ -171,7 +171,7 @@ func (m *Manager) warn(r *reader, state State) {
 		m.pg.Log().Warn("the checkpoint has more than is loaded", "checkpoint", r.path, "ignored", ignored, "saved_ranks", saved, "ranks", ranks)
 	}
 	if state.Hook != nil && !r.manifest.Hooks {
-		m.pg.Log().Warn("the hook starts anew, because the checkpoint has no state of one", "checkpoint", r.path)
+		m.pg.Log().Warn("the communication hook starts from its initial state, because the checkpoint has no hook state", "checkpoint", r.path)
 	}
 }
 
@@ -181,8 +181,8 @@ type target struct {
 	from *Tensor
 }
 
-// targets pairs the tensors of the state with those of the checkpoint. The error lists the tensors
-// that do not fit. A tensor of a type that devices do not have cannot be of the state, and is left out.
+// targets pairs the tensors of the state with those of the checkpoint. The error lists the tensors that do
+// not fit. Tensors of types that devices do not support cannot be part of the state and are skipped.
 func (r *reader) targets(state State, rank, size int) ([]target, error) {
 	if got, want := len(r.manifest.Optimizers), len(state.Optimizers); got != want && !r.manifest.WeightsOnly {
 		return nil, fmt.Errorf("%s has the state of %d optimizers, the program has %d", r.path, got, want)
@@ -221,7 +221,7 @@ func (r *reader) targets(state State, rank, size int) ([]target, error) {
 	maps.DeleteFunc(saved, func(_ string, t *Tensor) bool { return t.DType.Device() == device.Invalid })
 	e.Unexpected = slices.Sorted(maps.Keys(saved))
 	if len(e.Missing)+len(e.Unexpected)+len(e.Mismatched) > 0 {
-		return nil, fmt.Errorf("%s is of another model or other optimizers: %w", r.path, e)
+		return nil, fmt.Errorf("%s was saved from another model or other optimizers: %w", r.path, e)
 	}
 	names := lacking(state.Values, r.manifest.Values)
 	if r.manifest.WorldSize == size {
@@ -255,7 +255,7 @@ func (r *reader) untie(saved map[string]*Tensor, m nn.Model) error {
 	return nil
 }
 
-// set sets the state to that of the checkpoint.
+// set loads the checkpoint into the state.
 func (m *Manager) set(ctx context.Context, r *reader, state State, targets []target) error {
 	for _, opt := range state.Optimizers {
 		opt.BeginLoad()

@@ -132,7 +132,7 @@ func TestTheErrorOfASaveNamesTheJobThatTookTheFolder(t *testing.T) {
 	}
 }
 
-// What a crash has left does not keep a job out, and what is no regular file is an error.
+// What a crash has left does not keep a job out, and anything but a regular file is an error.
 func TestLockFilesOfOtherKinds(t *testing.T) {
 	for want, create := range map[string]func(path string) error{
 		"":                                  func(path string) error { return os.WriteFile(path, []byte(`{"id":"crashed","pid":1}`), 0o600) },

@@ -19,17 +19,17 @@ import (
 
 // Options configure [Open]. The zero value saves synchronously and deletes nothing.
 type Options struct {
-	// Keep is the number of checkpoints that stay in the folder; 0: all. Older ones are deleted
-	// after the new one has been read back and its checksums are right. The last finite checkpoint
-	// stays beside them: see [Manifest.NonFinite].
+	// Keep is the number of checkpoints that stay in the folder; 0: all. Older ones are deleted after the new one
+	// has been read back and its checksums match. The last finite checkpoint is kept in addition: see
+	// [Manifest.NonFinite].
 	Keep int
 	// RequireFinite makes a save fail if the state is not finite. Otherwise the first such save of a
 	// Manager is logged.
 	RequireFinite bool
 	// Async makes Save return after it has taken a snapshot. A goroutine writes the snapshot.
 	Async bool
-	// SkipBusy makes an asynchronous Save do nothing, on all ranks, if a rank still writes the save
-	// before. Otherwise Save waits. SkipBusy costs a collective in each Save.
+	// SkipBusy makes an asynchronous Save do nothing, on all ranks, if a rank is still writing the previous save.
+	// Otherwise Save waits. SkipBusy costs a collective in each Save.
 	SkipBusy bool
 	// Timeout is the maximum time that a save waits for the slowest rank's share; 0: the group's
 	// timeout.
@@ -196,9 +196,9 @@ const (
 	brokenGroupPoll    = 100 * time.Millisecond
 )
 
-// Close waits until the last save is complete or has failed. If the group is broken, or breaks meanwhile, it
-// waits a few seconds more at most. It returns the save's error unless another call has returned it. All ranks
-// call Close before they close the group. A second Close does nothing.
+// Close waits until the last save is complete or has failed. If the group is or becomes broken, it waits at most a
+// few seconds longer. It returns the save's error unless another call has returned it. All ranks call Close before
+// they close the group. A second Close does nothing.
 func (m *Manager) Close() error {
 	if m.closed {
 		return nil

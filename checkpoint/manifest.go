@@ -114,7 +114,7 @@ func (c checksum) MarshalText() ([]byte, error) { return []byte(c.String()), nil
 func (c *checksum) UnmarshalText(text []byte) error {
 	b, err := hex.DecodeString(string(text))
 	if err != nil || len(b) != 4 {
-		return fmt.Errorf("%q is no CRC-32C", text)
+		return fmt.Errorf("%q is not a CRC-32C", text)
 	}
 	*c = checksum(b[0])<<24 | checksum(b[1])<<16 | checksum(b[2])<<8 | checksum(b[3])
 	return nil
@@ -172,7 +172,7 @@ func seal(manifest []byte) []byte {
 	return slices.Concat([]byte(`{"sha256":"`+hex.EncodeToString(hash[:])+`","manifest":`), manifest, []byte("}\n"))
 }
 
-// readManifest reads the manifest of the checkpoint in a folder. If it is not as it was written, the
+// readManifest reads the manifest of the checkpoint in a folder. If it was changed since it was written, the
 // error is a [*CorruptError].
 func readManifest(fs filesystem, path string) (*Manifest, error) {
 	if _, err := stat(fs, path); err != nil {
@@ -214,8 +214,8 @@ func readManifest(fs filesystem, path string) (*Manifest, error) {
 	return m, nil
 }
 
-// check returns an error unless the parts cover the tensors and lie within the files. Sizes that are computed
-// from a manifest that passes do not overflow.
+// check returns an error unless the parts cover the tensors and lie within the files. Size computations from a
+// manifest that passes do not overflow.
 func (m *Manifest) check() error {
 	switch {
 	case min(m.Step, m.Number) < 0, max(m.Step, m.Number) > maxStep:
@@ -290,7 +290,8 @@ func (m *Manifest) tensors(kind string) map[string]*Tensor {
 	return all
 }
 
-// foreign returns the names of the tensors of types that devices do not have, which came from a safetensors file.
+// foreign returns the names of the tensors whose types devices do not support. They come from an imported
+// safetensors file.
 func (m *Manifest) foreign() (names []string) {
 	for i := range m.Tensors {
 		if t := &m.Tensors[i]; t.DType.Device() == device.Invalid {

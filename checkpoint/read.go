@@ -63,8 +63,8 @@ func (r *reader) file(i int) (source, error) {
 	return f, nil
 }
 
-// read reads n bytes of a file from an offset on. what is the data's name in errors. The manifest says that the
-// file has these bytes, so read allocates no memory before the file has the size that the manifest says.
+// read reads n bytes of a file at an offset. what names the data in errors. Before it allocates memory, read
+// checks that the file has the size that the manifest states.
 func (r *reader) read(what string, i int, offset, n int64) (data []byte, err error) {
 	err = retried(func() error {
 		f, err := r.file(i)
@@ -134,8 +134,8 @@ func (r *reader) header(i int) error {
 	return nil
 }
 
-// verify checks the part of the tensors and headers that falls to rank. Its error is a
-// [*CorruptError] with all problems, or the first error of another kind.
+// verify checks the part of the tensors and headers that is assigned to rank. Its error is a [*CorruptError]
+// with all problems, or the first error of another kind.
 func (r *reader) verify(rank, size int) error {
 	type job struct {
 		bytes int64

@@ -40,7 +40,7 @@ type share struct {
 	File       File
 	Tensors    []Tensor // this rank's parts of tensors; rank 0 sets Part.File
 	NonFinite  string   // see Manifest.NonFinite
-	Err        string   // why there is no durable file; "" if there is
+	Err        string   // why the share is not durable; "" if it is
 }
 
 // outcome is rank 0's report to the other ranks about a save.
@@ -52,10 +52,10 @@ type outcome struct {
 // two steps of the optimizers. The program may change the state when Save returns. If it does so by
 // its own kernel or copy, it calls [autograd.Variable.BumpVersion] first.
 //
-// Without Options.Async, Save returns when all ranks' shares are durable and the checkpoint is the
-// latest one. With Options.Async, Save returns after it has taken a snapshot. The next Save, Wait
-// or Close then returns the error of the write, on all ranks. If Save returns the error of the save
-// before, it saves nothing itself. A failed save leaves the earlier checkpoints as they were.
+// Without Options.Async, Save returns when all ranks' shares are durable and the checkpoint is the latest
+// one. With Options.Async, Save returns after it has taken a snapshot. The next Save, Wait or Close then
+// returns the error of the write, on all ranks. If Save returns the previous save's error, it saves
+// nothing itself. A failed save does not affect the earlier checkpoints.
 func (m *Manager) Save(ctx context.Context, step int, state State) error {
 	if m.closed {
 		return ErrClosed
@@ -327,7 +327,7 @@ func (m *Manager) report(ctx context.Context, key string, v any) error {
 func (m *Manager) await(ctx context.Context, rank int, key string, v any) error {
 	data, err := m.pg.Posted(ctx, key, rank)
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("waited %v (Options.Timeout): it did not call Save, as all ranks have to, or writes for longer: %w", m.o.Timeout, err)
+		return fmt.Errorf("waited %v (Options.Timeout): it did not call Save, or is still writing: %w", m.o.Timeout, err)
 	}
 	if err != nil {
 		return err

@@ -25,8 +25,8 @@ type State struct {
 	// Optimizers are the program's optimizers, such as [*optim.AdamW], [*optim.EMA] around one, or
 	// [*zero.Optimizer], always in the same order.
 	Optimizers []optim.Optimizer
-	// Hook is the communication hook, or nil. Each rank has a state of its own, which is restored
-	// only if the number of ranks is the same as at the save.
+	// Hook is the communication hook, or nil. Each rank has its own hook state, which is restored only if
+	// the number of ranks has not changed since the save.
 	Hook Hook
 	// Values are the program's own values by name, such as the position of the sampler. Each is a
 	// pointer, or encodes itself as JSON, as [*amp.Scaler] does. They are the same on all ranks;
@@ -181,7 +181,7 @@ func encodeValues(values map[string]any) (map[string]json.RawMessage, error) {
 	return out, nil
 }
 
-// decodeValues sets values to what was saved.
+// decodeValues decodes the saved values into values.
 func decodeValues(values map[string]any, saved map[string]json.RawMessage) error {
 	for name, v := range values {
 		if err := jsonfloat.Unmarshal(saved[name], v); err != nil {

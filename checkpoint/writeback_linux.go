@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// startWriteback tells the disk to write n bytes of a file, and does not wait. If that is not
-// possible, Sync writes them.
+// startWriteback starts writing n bytes of a file to disk and does not wait. If that is not
+// possible, Sync writes them later.
 func startWriteback(f *os.File, from, n int64) {
 	unix.SyncFileRange(int(f.Fd()), from, n, unix.SYNC_FILE_RANGE_WRITE)
 }

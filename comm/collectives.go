@@ -51,9 +51,9 @@ func (pg *ProcessGroup) start(call backend.Call) *Work {
 	return w
 }
 
-// enter waits until no other goroutine captures a step on the device: the capture would take in the work that the
-// caller enqueues. After enter, no capture can begin until the caller calls capturing.RUnlock. Meanwhile the
-// caller must neither capture a step nor wait for a goroutine that may capture one.
+// enter waits until no other goroutine captures a step on the device, because the capture would include the work
+// that the caller enqueues. After enter, no capture can begin until the caller calls capturing.RUnlock. Meanwhile
+// the caller must neither capture a step nor wait for a goroutine that may capture one.
 func (g *group) enter(ctx context.Context, timeout time.Duration) error {
 	if g.capturing.TryRLock() {
 		return nil
@@ -229,7 +229,7 @@ func (pg *ProcessGroup) factor(c *backend.Call) *float64 {
 }
 
 // errCoalesced is the error of waiting for a single call of a Coalesce.
-var errCoalesced = errors.New("comm: a coalesced call has no end of its own: wait for the Work of Coalesce")
+var errCoalesced = errors.New("comm: waiting for one call of a Coalesce: wait for the Work that Coalesce returned")
 
 // tensorOn returns t if this is the rank root, and otherwise the zero Tensor.
 func (pg *ProcessGroup) tensorOn(root int, t device.Tensor) device.Tensor {

@@ -514,10 +514,10 @@ func TestTimeoutAndNameOfACall(t *testing.T) {
 // Init returns an error for contradictory options.
 func TestInvalidOptionsAreErrors(t *testing.T) {
 	for want, w := range map[string]comm.World{
-		"rank 2 in a world of size 2":                {Rank: 2, Size: 2},
-		"local rank 1 in a local world of size 1":    {Size: 2, LocalRank: 1, LocalSize: 1},
-		"local world of size 3 in a world of size 2": {Size: 2, LocalSize: 3},
-		"rank 0 in a world of size 0":                {},
+		"RANK 2 with WORLD_SIZE 2: want 0 <= RANK < WORLD_SIZE": {Rank: 2, Size: 2},
+		"LOCAL_RANK 1 with LOCAL_WORLD_SIZE 1":                  {Size: 2, LocalRank: 1, LocalSize: 1},
+		"LOCAL_WORLD_SIZE 3: want at most WORLD_SIZE 2":         {Size: 2, LocalSize: 3},
+		"RANK 0 with WORLD_SIZE 0":                              {},
 	} {
 		if _, err := comm.Init(t.Context(), &comm.Options{World: &w}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %q", w, err, want)

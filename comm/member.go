@@ -23,7 +23,7 @@ func (j *joiner) readMember() error {
 	}
 	if secret == nil && !s.Insecure && w.Size > 1 {
 		if err := handshake.CheckOwnUser(); err != nil {
-			return fmt.Errorf("the ranks cannot know each other by their user: %w: name a file with a secret in %s, the same for all ranks", err, jobenv.TokenFileVar)
+			return fmt.Errorf("the ranks cannot authenticate each other by user: %w: name a file with a secret in %s, the same for all ranks", err, jobenv.TokenFileVar)
 		}
 	}
 	j.member = store.Member{Job: handshake.JobFromEnv(w.Size), Rank: w.Rank, Secret: secret, Insecure: s.Insecure}
@@ -69,7 +69,7 @@ func checkExposure(ctx context.Context, w World, m *store.Member) error {
 // secret with which ranks could authenticate each other.
 func warnOpenStore(w World, client *store.Client, m *store.Member, log *slog.Logger) {
 	if w.Rank == 0 && client.IsPyTorchStore() && m.Secret == nil && !m.Insecure {
-		log.Warn("the launcher's store serves anybody who reaches it, and the key by which the ranks recognise each other is in it: "+
+		log.Warn("the launcher's store serves anybody who can reach it, and it holds the key by which the ranks authenticate each other: "+
 			"name a file with a secret in "+jobenv.TokenFileVar+", the same for all ranks, or set "+jobenv.InsecureVar+"=1 where the network is trusted",
 			"store", w.masterAddr())
 	}

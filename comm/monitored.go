@@ -20,7 +20,7 @@ type BarrierError struct {
 }
 
 func (e *BarrierError) Error() string {
-	return fmt.Sprintf("rank %d: monitored barrier: waited %v in vain for %s", e.Rank, e.After, rootcause.Ranks(e.Missing))
+	return fmt.Sprintf("rank %d: monitored barrier: waited %v for %s, which did not call it", e.Rank, e.After, rootcause.Ranks(e.Missing))
 }
 
 // Is makes errors.Is(err, ErrTimeout) hold.

@@ -54,15 +54,15 @@ const maxRanks = 1 << 16
 func (w World) validate() error {
 	switch {
 	case w.Size > maxRanks:
-		return fmt.Errorf("a world of size %d, at most %d", w.Size, maxRanks)
+		return fmt.Errorf("WORLD_SIZE %d: want at most %d", w.Size, maxRanks)
 	case w.Rank < 0 || w.Rank >= w.Size:
-		return fmt.Errorf("rank %d in a world of size %d", w.Rank, w.Size)
+		return fmt.Errorf("RANK %d with WORLD_SIZE %d: want 0 <= RANK < WORLD_SIZE", w.Rank, w.Size)
 	case w.LocalRank < 0 || w.LocalRank >= w.LocalSize:
-		return fmt.Errorf("local rank %d in a local world of size %d", w.LocalRank, w.LocalSize)
+		return fmt.Errorf("LOCAL_RANK %d with LOCAL_WORLD_SIZE %d: want 0 <= LOCAL_RANK < LOCAL_WORLD_SIZE", w.LocalRank, w.LocalSize)
 	case w.MasterPort < 0 || w.MasterPort > math.MaxUint16:
 		return fmt.Errorf("MASTER_PORT %d: want at most %d", w.MasterPort, math.MaxUint16)
 	case w.LocalSize > w.Size:
-		return fmt.Errorf("a local world of size %d in a world of size %d", w.LocalSize, w.Size)
+		return fmt.Errorf("LOCAL_WORLD_SIZE %d: want at most WORLD_SIZE %d", w.LocalSize, w.Size)
 	}
 	return nil
 }

@@ -45,11 +45,11 @@ func TestWorldFromEnv(t *testing.T) {
 		{name: "the other half", vars: "WORLD_SIZE=1", errs: []string{"a job: RANK is not set: start"}},
 		{name: "no master", vars: "RANK=0 WORLD_SIZE=2", errs: []string{"a job: MASTER_ADDR is not set; MASTER_PORT is not set: start"}},
 		{name: "no numbers", vars: "RANK=x WORLD_SIZE=0 MASTER_ADDR=h MASTER_PORT=1", errs: []string{`RANK="x": want a number of at least 0`, `WORLD_SIZE="0": want a number of at least 1`}},
-		{name: "beyond the world", vars: "RANK=2 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1 LOCAL_RANK=0", errs: []string{"rank 2 in a world of size 2"}},
-		{name: "larger than any", vars: "RANK=0 WORLD_SIZE=2000000000 MASTER_ADDR=h MASTER_PORT=1", errs: []string{"a world of size 2000000000, at most 65536"}},
+		{name: "beyond the world", vars: "RANK=2 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1 LOCAL_RANK=0", errs: []string{"RANK 2 with WORLD_SIZE 2: want 0 <= RANK < WORLD_SIZE"}},
+		{name: "larger than any", vars: "RANK=0 WORLD_SIZE=2000000000 MASTER_ADDR=h MASTER_PORT=1", errs: []string{"WORLD_SIZE 2000000000: want at most 65536"}},
 		{name: "no port", vars: "RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=65536", errs: []string{"MASTER_PORT 65536: want at most 65535"}},
-		{name: "beyond the host", vars: "RANK=2 WORLD_SIZE=4 LOCAL_RANK=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1", errs: []string{"local rank 2 in a local world of size 2"}},
-		{name: "a host larger than the world", vars: "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=4 MASTER_ADDR=h MASTER_PORT=1", errs: []string{"local world of size 4 in a world of size 2"}},
+		{name: "beyond the host", vars: "RANK=2 WORLD_SIZE=4 LOCAL_RANK=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1", errs: []string{"LOCAL_RANK 2 with LOCAL_WORLD_SIZE 2: want 0 <= LOCAL_RANK < LOCAL_WORLD_SIZE"}},
+		{name: "a host larger than the world", vars: "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=4 MASTER_ADDR=h MASTER_PORT=1", errs: []string{"LOCAL_WORLD_SIZE 4: want at most WORLD_SIZE 2"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			vars := map[string]string{}

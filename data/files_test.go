@@ -318,7 +318,7 @@ func TestReadersRefuseOtherThanFiles(t *testing.T) {
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]string{pipe: "is no regular file, but a named pipe", dir: "is a directory"} {
+	for path, want := range map[string]string{pipe: "is not a regular file but a named pipe", dir: "is a directory"} {
 		_, err := OpenCSV(path, "y", nil)
 		wantError(t, "CSV", err, path, want)
 		_, err = OpenTokens(path, 10, 50257)
@@ -327,7 +327,7 @@ func TestReadersRefuseOtherThanFiles(t *testing.T) {
 		wantError(t, "IDX", err, path, want)
 	}
 	_, err := CIFAR100(dir, Train, nil)
-	wantError(t, "CIFAR", err, pipe, "is no regular file, but a named pipe")
+	wantError(t, "CIFAR", err, pipe, "is not a regular file but a named pipe")
 }
 
 // shardOf writes a shard with n consecutive tokens, starting with from.

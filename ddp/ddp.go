@@ -37,7 +37,7 @@ type Model struct {
 	passState
 }
 
-// passState is what a pass changes. A captured step leaves it as it was.
+// passState is the state that a pass changes. A captured step restores it.
 type passState struct {
 	passes     int          // the number of passes that reduced
 	isReducing bool         // the current pass reduces
@@ -126,8 +126,8 @@ func (m *Model) init(ctx context.Context, o Options) error {
 	return nil
 }
 
-// Forward applies the module. A backward pass through the result averages the gradients. Forward
-// panics if the model that New was given is no [nn.Module]; apply such a model within Run.
+// Forward applies the module. A backward pass through the result averages the gradients. Forward panics if
+// the model given to New is not an [nn.Module]; call such a model within Run.
 func (m *Model) Forward(x *autograd.Variable) *autograd.Variable {
 	module, ok := m.module.(nn.Module)
 	if !ok {
@@ -329,7 +329,7 @@ type sink struct {
 	i int
 }
 
-// Divided reports whether the hook leaves each rank a part of the gradients alone.
+// Divided reports whether the hook leaves each rank only a part of the gradients.
 func (s *sink) Divided() bool {
 	d, ok := s.m.hook.(interface{ Divided() bool })
 	return ok && d.Divided()

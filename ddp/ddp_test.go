@@ -473,7 +473,7 @@ func TestModelsThatDiffer(t *testing.T) {
 		{"caps of both kinds", scalar, func(int) Options { return Options{BucketCapsMB: []float64{1}, BucketCapMB: 1} }, false,
 			[]string{"BucketCapsMB is [1], so FirstBucketCapMB and BucketCapMB must be 0"}, ""},
 		{"an unknown name", scalar, func(int) Options { return Options{Ignore: []string{"w", "e"}} }, false,
-			[]string{`Ignore names "e", which is no parameter and no buffer`}, ""},
+			[]string{`Ignore names "e", which is neither a parameter nor a buffer`}, ""},
 		{"a type that rounds", half, func(int) Options { return Options{ReduceDType: device.BFloat16} }, false, []string{"ReduceDType is bfloat16, want float32"}, ""},
 		{"no parameters", func(*comm.ProcessGroup, int) nn.Module { return nn.ReLU() }, same, false, []string{"no parameter"}, ""},
 		{"a model", func(pg *comm.ProcessGroup, r int) nn.Module { return must.New(New(scalar(pg, r), pg, nil)) }, same, false,

@@ -15,8 +15,8 @@ import (
 // JoinOptions are the options of [Model.Join]. The zero value is the default. They are the same on every
 // rank.
 type JoinOptions struct {
-	// Disabled makes Join only call the function, for programs in which all ranks have the same
-	// number of inputs.
+	// Disabled makes Join just call the function, for programs in which all ranks have the same number of
+	// inputs.
 	Disabled bool
 	// DivideByActive divides the gradients of a step by the number of ranks that have an input for it,
 	// instead of all ranks. With few ranks left, this keeps the size of the steps, whereas the default
@@ -31,7 +31,7 @@ type JoinOptions struct {
 	// Optimizer, if not nil, gets the state and the number of steps of the rank whose parameters all
 	// ranks take over.
 	Optimizer optim.Optimizer
-	// With lists what takes part beside the model. Join calls the elements in this order.
+	// With lists what takes part besides the model. Join calls the elements in this order.
 	With []Joinable
 }
 
@@ -43,7 +43,7 @@ func (o *JoinOptions) described() buckets.List {
 	}}
 }
 
-// Joinable takes part in [Model.Join] beside the model. It communicates in each step, even if some ranks
+// Joinable takes part in [Model.Join] besides the model. It communicates in each step, even if some ranks
 // have no inputs any more. An example is an optimizer whose state is divided among the ranks.
 type Joinable interface {
 	// Shadow is called on a rank without inputs, for each step of the other ranks: after a backward

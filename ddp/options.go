@@ -14,18 +14,17 @@ import (
 // Options are the options of [New]. The zero value is the default. They are the same on every rank,
 // unless their comment says otherwise.
 type Options struct {
-	// Seed determines the initial values of parameters that have no place yet: see [nn.Place]. Rank 0's
-	// seed counts.
+	// Seed determines the initial values of parameters that are not on a device yet: see [nn.Place]. All ranks
+	// use rank 0's seed.
 	Seed uint64
 
-	// BucketCapMB is the size of a bucket, in MiB of gradients; 0: 25, and 1 for the first bucket, so
-	// that communication starts early. As in PyTorch, a value other than 0 holds for the first bucket
-	// too.
+	// BucketCapMB is the size of a bucket, in MiB of gradients. 0 means 25, and 1 for the first bucket, so
+	// that communication starts early. As in PyTorch, any other value applies to the first bucket too.
 	BucketCapMB float64
 	// FirstBucketCapMB is the size of the first bucket; 0: as BucketCapMB says.
 	FirstBucketCapMB float64
-	// BucketCapsMB are the sizes of the buckets one by one, in place of the two above. The last one holds
-	// for all further buckets.
+	// BucketCapsMB lists the size of each bucket and replaces BucketCapMB. The last size applies to all
+	// further buckets.
 	BucketCapsMB []float64
 
 	// FindUnusedParameters allows parameters that a backward pass does not reach. They may differ
@@ -35,17 +34,17 @@ type Options struct {
 	// parameters than the first one is a [*reducer.GraphChangedError] on every rank. It takes precedence
 	// over FindUnusedParameters.
 	StaticGraph bool
-	// Ignore lists names of parameters and buffers that belong to each rank alone: New and backward
-	// passes do not compare, synchronize or average them.
+	// Ignore lists names of parameters and buffers that differ between ranks: New and backward passes do not
+	// compare, synchronize or average them.
 	Ignore []string
 	// SkipInitSync makes New leave parameters, their masters and buffers unchanged. The program must have made
 	// them equal on all ranks.
 	SkipInitSync bool
 	// LocalBuffers lets each rank keep its own buffers: backward passes do not synchronize them.
 	LocalBuffers bool
-	// Hook reduces the buckets in place of an all-reduce: see package
-	// [github.com/goddp/goddp/ddp/commhook]. A hook that is also an [autograd.Observer] is notified of
-	// the backward passes through the model, before the model is.
+	// Hook reduces the buckets instead of an all-reduce: see package [github.com/goddp/goddp/ddp/commhook]. A
+	// hook that is also an [autograd.Observer] is notified of the backward passes through the model, before
+	// the model is.
 	Hook reducer.Hook
 	// ReduceDType is the type in which gradients of 16-bit parameters are accumulated and reduced:
 	// Float32, or 0 for their own type. Float32 does not round the sums. It doubles the memory of
@@ -86,7 +85,7 @@ func (o Options) shared(module nn.Model) (params []*nn.Parameter, buffers []*nn.
 	}
 	for _, name := range o.Ignore {
 		if !found[name] {
-			err = errors.Join(err, fmt.Errorf("Options.Ignore names %q, which is no parameter and no buffer", name))
+			err = errors.Join(err, fmt.Errorf("Options.Ignore names %q, which is neither a parameter nor a buffer", name))
 		}
 	}
 	return params, buffers, err

@@ -14,7 +14,8 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// Progress describes how far a rank's optimizer has got.
+// Progress says how many steps a rank's optimizer has committed, and whether its state is
+// consistent.
 type Progress struct {
 	Steps      int  // the number of committed steps
 	Consistent bool // parameters and state are exactly the result of these steps
@@ -90,7 +91,7 @@ func equalize(ctx context.Context, pg *comm.ProcessGroup, name string, state []*
 	kept, err := opt.State()
 	for _, b := range kept {
 		if _, divided := b.Span(); divided {
-			err = fmt.Errorf("%s is divided among the ranks, so no rank has it for the others: use Recover or Join of package ddp/zero", b.Name())
+			err = fmt.Errorf("%s is divided among the ranks, so no rank has all of it: use Recover or Join of package ddp/zero", b.Name())
 			break
 		}
 	}

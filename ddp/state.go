@@ -51,7 +51,7 @@ func variables[V value](values []V) []*autograd.Variable {
 }
 
 // masters returns the Float32 values of the parameters that have such values on all ranks ([nn.Parameter.Master]).
-// The others lose theirs, because ranks must begin with equal ones.
+// Parameters that have such values on only some ranks lose them, because ranks must start with equal ones.
 func masters(ctx context.Context, pg *comm.ProcessGroup, params []*nn.Parameter) (map[*nn.Parameter]*autograd.Variable, error) {
 	var half []*nn.Parameter
 	var mine []int64

@@ -59,7 +59,7 @@ const DefaultPort = 29400
 func (n *Nodes) check() error {
 	switch {
 	case n.Min < 1 || n.Max < n.Min:
-		return fmt.Errorf("%d to %d nodes: want at least 1, and no more at least than at most", n.Min, n.Max)
+		return fmt.Errorf("%d to %d nodes: want 1 <= MIN <= MAX", n.Min, n.Max)
 	case n.Static && n.Min != n.Max:
 		return fmt.Errorf("%d to %d nodes that the user numbers: want one number of nodes", n.Min, n.Max)
 	case n.Static && (n.Rank < 0 || n.Rank >= n.Max):

@@ -49,7 +49,7 @@ func ReaperMain() {
 	}
 	conn, err := newMessageConn(os.Stdin)
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "%s is set, but stdin is no socket of an agent: %v\n", jobenv.ReaperVar, err)
+		fmt.Fprintf(os.Stderr, "%s is set, but stdin is not an agent's socket: %v\n", jobenv.ReaperVar, err)
 		os.Exit(1)
 	}
 	r := newReaper(conn, setSubreaper(true) == nil)

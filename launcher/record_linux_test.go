@@ -190,7 +190,7 @@ func TestRecordsInTheFolderOfAStranger(t *testing.T) {
 	if failed := j.fail(t); failed.records != "" {
 		t.Errorf("records are in %q", failed.records)
 	}
-	if !strings.Contains(j.err.String(), "others than user 0, of whom this process is, can write into it") {
+	if !strings.Contains(j.err.String(), "users other than 0, this process's user, can write into it") {
 		t.Errorf("no reason in\n%s", &j.err)
 	}
 	if got, err := os.ReadFile(precious); err != nil || len(got) > 0 {

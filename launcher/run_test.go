@@ -399,7 +399,7 @@ func TestLogFolderOfAStrangerIsRefused(t *testing.T) {
 	if err := errors.Join(os.Chown(j.cfg.LogDir, 65534, 65534), os.Chmod(j.cfg.LogDir, 0o777)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := j.run(t); err == nil || !strings.Contains(err.Error(), "the folder for logs: "+j.cfg.LogDir+" is of user 65534") {
+	if _, err := j.run(t); err == nil || !strings.Contains(err.Error(), "the folder for logs: "+j.cfg.LogDir+" belongs to user 65534") {
 		t.Errorf("got %v", err)
 	}
 	if left, err := os.ReadDir(j.cfg.LogDir); err != nil || len(left) > 0 {
@@ -590,8 +590,8 @@ func TestErrorFileInReport(t *testing.T) {
 // is wrong with it.
 func TestErrorFileThatIsNone(t *testing.T) {
 	for script, want := range map[string]string{
-		`mkfifo $TORCHELASTIC_ERROR_FILE`:                                   "error.json is no regular file",
-		`truncate -s 1048577 $TORCHELASTIC_ERROR_FILE`:                      "error.json is too large: 1048577 bytes, at most 1048576 are read",
+		`mkfifo $TORCHELASTIC_ERROR_FILE`:                                   "error.json is not a regular file",
+		`truncate -s 1048577 $TORCHELASTIC_ERROR_FILE`:                      "error.json is too large: 1048577 bytes, want at most 1048576",
 		`head -c 1048576 /dev/zero | tr '\0' '[' >$TORCHELASTIC_ERROR_FILE`: "error.json: ",
 	} {
 		outer := filepath.Join(t.TempDir(), "outer.json")

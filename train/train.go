@@ -36,30 +36,30 @@ type Config struct {
 	Model Model
 	// Optimizer is an [optim.LRSetter] if LR is set.
 	Optimizer optim.Optimizer
-	// The option LastBatch of Data is Pad or Drop: with Uneven a rank may have fewer steps than another. A run
+	// The option LastBatch of Data is Pad or Drop: with Uneven, ranks may have different numbers of steps. A run
 	// starts with the first sample, or where its checkpoint was saved, whatever Data was given by Resume.
 	Data *data.Loader
-	// The run ends after Epochs epochs or after MaxSteps steps, whichever comes first. At least one
-	// of them is not 0.
+	// The run ends after Epochs epochs or MaxSteps steps, whichever comes first. At least one of them must not be 0.
 	Epochs, MaxSteps int
 	// Loss computes the loss of a batch, a scalar.
 	Loss func(b *data.Batch) *autograd.Variable
-	// Captured makes each step, from the loss to the update, one call on a GPU: see [autograd.Capture],
-	// which also says what Loss may do then. Loss takes the batch's Vars alone.
+	// Captured launches each step, from the loss to the update, as one CUDA graph: see [autograd.Capture], which also
+	// says what Loss may do then. Loss may use only the batch's Vars.
 	Captured bool
 
-	// LR returns the learning rate of each step. If it is nil, Run does not set the learning rate. If the optimizer
-	// is an [optim.LRKeeper], Run restores the rates of its groups at the end. LR depends on the number of the step
-	// alone: if a run resumes with another number of ranks, its epochs have another number of steps, and LR is unchanged.
+	// LR returns the learning rate of each step. If it is nil, Run does not set the learning rate. If the optimizer is
+	// an [optim.LRKeeper], Run restores the rates of its groups at the end. LR depends only on the step's number: if a
+	// run resumes with a different number of ranks, its epochs have a different number of steps, but LR does not
+	// change.
 	LR schedule.Schedule
-	// Accumulate is the number of batches in a step; 0: 1. The gradients are those of the mean of their losses. If
-	// an epoch's batches do not fill its last step, that step has fewer batches, and the mean is over these.
+	// Accumulate is the number of batches in a step; 0: 1. The gradients are of the mean of their losses. If an
+	// epoch's batches do not fill its last step, that step averages over fewer batches.
 	Accumulate int
 	// ClipNorm is the largest norm of all gradients together. Larger gradients are scaled down.
 	ClipNorm float64
-	// RequireFinite makes a loss that is not finite an error, on all ranks, before a checkpoint is saved, and so a
-	// state that is not: see [checkpoint.Options]. Otherwise the first of each is logged. Run reads the loss, its mean
-	// over the ranks, at each line of the log and at each checkpoint.
+	// RequireFinite makes Run fail on all ranks if the loss or the state to be saved is not finite, before a
+	// checkpoint is saved: see [checkpoint.Options]. Otherwise the first of each is logged. Run reads the loss, its
+	// mean over the ranks, at each line of the log and at each checkpoint.
 	RequireFinite bool
 
 	// Evaluate is called on all ranks after each epoch and at the end of the run, and if EvaluateEvery is
@@ -86,11 +86,11 @@ type Config struct {
 	// SaveEvery is the number of steps between two checkpoints. Run also saves one after each
 	// epoch, when it is asked to stop, and at its end.
 	SaveEvery int
-	// Keep is the number of checkpoints that are kept; 0: 3. The last finite one is kept beside them: see
+	// Keep is the number of checkpoints that are kept; 0: 3. The last finite one is kept in addition: see
 	// [checkpoint.Options].
 	Keep int
-	// AllowOtherData lets a run resume with other Data than it was saved with: another length, Shuffle or Seed.
-	// The run then starts the epoch of the checkpoint again, with the new order. Otherwise that is an error.
+	// AllowOtherData lets a run resume with Data that differs from the saved run's in length, Shuffle or Seed, which
+	// is an error by default. The run then restarts the checkpoint's epoch in the new order.
 	AllowOtherData bool
 	// Values are values of the program that Run saves and loads too: see [checkpoint.State]. Run itself saves
 	// the model, the optimizer, the position in the data ("position") and the device's random generator
@@ -132,7 +132,7 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c *Config) (err error) {
 		return fmt.Errorf("train: Model is set: %v, Optimizer: %v, Data: %v, Loss: %v; want all of them", c.Model != nil, c.Optimizer != nil, c.Data != nil, c.Loss != nil)
 	}
 	if c.Epochs < 0 || c.MaxSteps < 0 || c.Epochs == 0 && c.MaxSteps == 0 || c.Accumulate < 0 || !(c.ClipNorm >= 0) || c.SaveEvery < 0 || c.LogEvery < 0 || c.EvaluateEvery < 0 {
-		return fmt.Errorf("train: Epochs %d, MaxSteps %d, Accumulate %d, ClipNorm %v, SaveEvery %d, LogEvery %d and EvaluateEvery %d, want at least 1 epoch or step and nothing below 0",
+		return fmt.Errorf("train: Epochs %d, MaxSteps %d, Accumulate %d, ClipNorm %v, SaveEvery %d, LogEvery %d and EvaluateEvery %d, want Epochs or MaxSteps of at least 1 and no negative value",
 			c.Epochs, c.MaxSteps, c.Accumulate, c.ClipNorm, c.SaveEvery, c.LogEvery, c.EvaluateEvery)
 	}
 	if c.Data.Sampler().LastBatch == data.Uneven {
@@ -148,7 +148,7 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c *Config) (err error) {
 	r := run{Config: *c, pg: pg, total: c.Steps(), evaluated: -1}
 	for _, name := range []string{"position", "generator"} {
 		if _, ok := c.Values[name]; ok {
-			return fmt.Errorf("train: Values has %q, a name under which Run saves a value of its own", name)
+			return fmt.Errorf("train: Values has %q, a name that Run itself uses", name)
 		}
 	}
 	if err := compareData(ctx, pg, c.Data.Sampler()); err != nil {
@@ -198,7 +198,7 @@ func compareData(ctx context.Context, pg *comm.ProcessGroup, mine data.Sampler) 
 			want.Seed = s.Seed
 		}
 		if s != want {
-			return fmt.Errorf("train: the loader of rank %d has %+v, that of rank 0 %+v: the data sets' lengths and the loaders' options must be equal", r, s, all[0])
+			return fmt.Errorf("train: the loader of rank %d has %+v, the loader of rank 0 has %+v: data set lengths and loader options must be equal", r, s, all[0])
 		}
 	}
 	return nil
@@ -215,12 +215,12 @@ func tryFile(field, path string) error {
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".try-*")
 	if err != nil {
-		return fmt.Errorf("train: %s: no file can be made beside %s: %w", field, path, err)
+		return fmt.Errorf("train: %s: cannot create a file beside %s: %w", field, path, err)
 	}
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-// train makes the steps that are left. It returns true if all ranks stop on request.
+// train makes the remaining steps. It returns true if all ranks stop on request.
 func (r *run) train(ctx context.Context) (isStopped bool, err error) {
 	if r.step >= r.total && r.position.Sample == 0 {
 		return false, nil
@@ -233,7 +233,8 @@ func (r *run) train(ctx context.Context) (isStopped bool, err error) {
 		r.recorder, r.traceAt = profile.Of(r.pg.Device()), r.step+10
 		defer func() { err = errors.Join(err, r.finishTrace(ctx, err)) }()
 	}
-	// If the checkpoint is of the last step within an epoch, the evaluation may be missing: Run goes on.
+	// If the checkpoint was saved at the last step of the run, in the middle of an epoch, its evaluation may be
+	// missing. So epoch runs at least once.
 	for {
 		if stopped, err := r.epoch(ctx); stopped || err != nil || r.step >= r.total {
 			return stopped, err
@@ -429,9 +430,9 @@ func (r *run) epoch(ctx context.Context) (isStopped bool, err error) {
 // tracedSteps is the number of steps in a trace.
 const tracedSteps = 5
 
-// trace is called before each batch. It starts the trace before the first traced step, and ends it before the
-// step behind the last one. It waits for the device, so that the trace has all that is enqueued between, also by
-// evaluations and checkpoints, and nothing that was enqueued before.
+// trace is called before each batch. It starts the trace before the first traced step and ends it after the last one.
+// It waits for the device, so that the trace contains exactly what is enqueued in between, including by evaluations
+// and checkpoints.
 func (r *run) trace(ctx context.Context) error {
 	if r.recorder == nil || r.gathered > 0 || r.step != r.traceAt && r.step != r.traceAt+tracedSteps {
 		return nil
@@ -499,8 +500,8 @@ func (r *run) update() error {
 	return nil
 }
 
-// clip clips the norm of the gradients. An optimizer whose ranks hold parts of the gradients
-// has its own method for that.
+// clip clips the norm of the gradients. An optimizer that divides the gradients among ranks has its own method for
+// that.
 func (r *run) clip() (*autograd.Variable, error) {
 	if o, ok := r.Optimizer.(interface {
 		ClipGradNorm(max float64, opts *optim.ClipOptions) (*autograd.Variable, error)

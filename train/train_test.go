@@ -323,7 +323,7 @@ func TestConfigThatMakesNoSense(t *testing.T) {
 			want string
 		}{
 			{func(c *train.Config) { c.Accumulate = -1 }, "Accumulate -1"},
-			{func(c *train.Config) { c.Epochs = 0 }, "at least 1 epoch or step"},
+			{func(c *train.Config) { c.Epochs = 0 }, "Epochs or MaxSteps of at least 1"},
 			{func(c *train.Config) { c.ClipNorm = math.NaN() }, "ClipNorm NaN"},
 			{func(c *train.Config) { c.Loss = nil }, "Loss: false"},
 			{func(c *train.Config) { c.Values = map[string]any{"position": new(int)} }, `Values has "position"`},
@@ -534,10 +534,10 @@ func TestFilesThatCannotBeMade(t *testing.T) {
 	dir := t.TempDir()
 	missing := filepath.Join(dir, "no", "file")
 	for want, edit := range map[string]func(c *train.Config){
-		"rank 0: train: Weights: " + dir + " is a folder":                      func(c *train.Config) { c.Weights = dir },
-		"rank 0: train: Weights: no file can be made beside " + missing + ": ": func(c *train.Config) { c.Weights = missing },
-		"rank 0: train: Trace: no file can be made beside " + missing + ": ":   func(c *train.Config) { c.Trace = missing },
-		"rank 0: progress: open " + missing + ": ":                             func(c *train.Config) { c.Log = missing },
+		"rank 0: train: Weights: " + dir + " is a folder":                       func(c *train.Config) { c.Weights = dir },
+		"rank 0: train: Weights: cannot create a file beside " + missing + ": ": func(c *train.Config) { c.Weights = missing },
+		"rank 0: train: Trace: cannot create a file beside " + missing + ": ":   func(c *train.Config) { c.Trace = missing },
+		"rank 0: progress: open " + missing + ": ":                              func(c *train.Config) { c.Log = missing },
 	} {
 		commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
 			steps := 0

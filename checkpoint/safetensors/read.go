@@ -148,7 +148,7 @@ func (f *File) parse(header []byte) error {
 		return err
 	}
 	if len(bytes.Trim(header[d.InputOffset():], " ")) > 0 {
-		return errors.New("there is something behind the JSON object")
+		return errors.New("there is data after the JSON object")
 	}
 	return nil
 }

@@ -244,7 +244,7 @@ func TestUsageErrors(t *testing.T) {
 		{writeFile(t, "data", "x"), "", "data is not executable"},
 		{empty, "", empty + " is a folder without Go files"},
 		{library, "", library + " holds package lib; want package main"},
-		{filepath.Dir(pipe), "", "main.go is no regular file, but a named pipe"},
+		{filepath.Dir(pipe), "", "main.go is not a regular file but a named pipe"},
 		{writeFile(t, "x.py", ""), "PYTHON_EXEC=/no/python", "/no/python"},
 	} {
 		t.Run(test.env+" "+test.args, func(t *testing.T) {

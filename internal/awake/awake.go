@@ -1,12 +1,10 @@
-// Package awake provides timeouts that count only the time in which the process runs. If a
-// process is suspended for longer than a timeout (SIGSTOP, a paused virtual machine)
-// together with the processes that it waits for, the timeout does not expire because of
-// that.
+// Package awake provides timeouts that count only the time in which the process runs. They do not
+// expire because the process, together with those that it waits for, was suspended (SIGSTOP, a
+// paused virtual machine).
 //
-// The package divides a timeout into 16 equal parts and starts the timer of a part when
-// the timer of the part before has fired. However long a suspension is, only the part during
-// which it happens ends early. Each part ends at the latest when the process continues. So
-// 16 suspensions end any wait, and repeated suspensions cannot postpone the end for ever.
+// A timeout consists of 16 equal parts, each with a timer that starts when the previous one has
+// fired. A suspension of any length shortens only the part during which it happens; that part ends
+// at the latest when the process continues. So any wait ends after at most 16 suspensions.
 package awake
 
 import (
@@ -27,8 +25,8 @@ type Timer struct {
 	f     func()
 }
 
-// AfterFunc calls f in a goroutine of its own once the process has run for d, unless
-// Stop is called before.
+// AfterFunc calls f in its own goroutine once the process has run for d, unless Stop is called
+// before.
 func AfterFunc(d time.Duration, f func()) *Timer {
 	t := &Timer{part: d / parts, left: parts, f: f}
 	t.mu.Lock()
@@ -65,8 +63,8 @@ func (t *Timer) Stop() bool {
 	return stopped
 }
 
-// Notice calls f, which says that something takes long, once the process has run for d, unless
-// stop is called before. If f has begun, stop waits until it has returned. Call stop once.
+// Notice calls f, typically to log that something takes long, once the process has run for d,
+// unless stop is called before. If f is running, stop waits for it. Call stop once.
 func Notice(d time.Duration, f func()) (stop func()) {
 	returned := make(chan struct{})
 	t := AfterFunc(d, func() {

@@ -14,9 +14,9 @@ type Config struct {
 	Rank, Size int
 	// Control is this rank's part of the group at the coordinator.
 	Control *coordinator.Group
-	// Device is the device whose memory holds the tensors.
+	// Device is the device of the tensors.
 	Device device.Device
-	// Timeout bounds the making of the group.
+	// Timeout limits how long creating the group may take.
 	Timeout time.Duration
 	Log     *slog.Logger
 }
@@ -36,12 +36,11 @@ type Backend interface {
 	// rank and size in the new group; members[i] is the rank, in this group, of the new group's
 	// rank i. The new group fails when this group breaks while it is being made.
 	Split(ctx context.Context, cfg Config, members []int) (Backend, error)
-	// Abort breaks the group with cause and ends every pending call, on the other ranks too. It
-	// returns when the other ranks know the cause, but does not wait long for a suspended rank.
-	// Only the first cause counts. If cause is a [*failure.CallError] of a pending call, that call ends
-	// with it, and the other calls end with errors that wrap it. If cause is nil or matches
-	// [failure.ErrAborted], it breaks this group alone. Any other cause is a failure and breaks all groups
-	// of the job.
+	// Abort breaks the group with cause and ends every pending call, on the other ranks too. It returns
+	// when the other ranks know the cause, but does not wait long for a suspended rank. Only the first
+	// cause counts. If cause is a [*failure.CallError] of a pending call, that call ends with it, and the
+	// other calls end with errors that wrap it. If cause is nil or matches [failure.ErrAborted], only this
+	// group breaks. Any other cause is a failure and breaks all groups of the job.
 	Abort(cause error)
 	// Close ends the group. It waits for pending calls while ctx lasts, tells the other ranks that
 	// this rank left without a failure, and releases all resources. When it returns, no goroutine of
@@ -67,12 +66,12 @@ type Task interface {
 	// Span returns when the call began to run and when it was done, by the host's clock. A time
 	// that is not known yet is zero.
 	Span() (began, done time.Time)
-	// Waiting returns the ranks, numbered as in the job, that a running call waits for, as far as
-	// the transport knows them. It does not block.
+	// Waiting returns the global ranks that a running call waits for, as far as the transport knows them.
+	// It does not block.
 	Waiting() []int
 }
 
-// Observer is notified of a call's progress, at most once of each step. A call can fail without
+// Observer is notified of a call's progress. Each method is called at most once; a call can fail without
 // having run. The methods must return at once and must not call the backend.
 type Observer interface {
 	// Running is called when the call's turn comes: from then on it moves bytes or waits for peers.

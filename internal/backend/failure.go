@@ -73,8 +73,8 @@ func Cause(f *coordinator.Failure) error {
 	return cause
 }
 
-// detail is the JSON in a coordinator.Failure. Of the pointers after Call at most one is set. Text
-// is the message of an error that has no field of its own.
+// detail is the JSON in a coordinator.Failure. At most one of the pointers after Call is set. Text
+// is the message of any other error.
 type detail struct {
 	Call     *callDetail            `json:",omitempty"`
 	Timeout  *failure.TimeoutError  `json:",omitempty"`

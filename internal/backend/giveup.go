@@ -11,7 +11,7 @@ import (
 
 // GiveUp tells the coordinator that this rank stops making a group because of err, and returns why
 // the group was not made. All ranks return the same reason: the error of the rank that gave up
-// first. If a group in use broke meanwhile, GiveUp returns the cause of that.
+// first. If a group in use broke meanwhile, GiveUp returns its cause.
 func GiveUp(control *coordinator.Group, err error) error {
 	late := errors.Is(err, failure.ErrTimeout) || errors.Is(err, context.DeadlineExceeded)
 	isOwnFailure := !late && !errors.As(err, new(*coordinator.Failure))

@@ -1,16 +1,16 @@
-// Package capture captures a training step so that it can be replayed. A capture has two parts. The
-// device's part is a graph of the work that the step enqueues. The host's part is a list of functions,
-// which the layers above the device add while the step is captured: what a layer's host code would do in
-// each step, it adds here as well. A replay calls the functions, and launches the graph between them.
+// Package capture captures a training step so that it can be replayed. A capture has two parts. The device's part is a
+// graph of the work that the step enqueues. The host's part is a list of functions, which the layers above the device
+// add while the step is captured: they do what the layer's host code does in each step. A replay calls these functions
+// and launches the graph between them.
 //
 // A layer that is about to change its state on the host asks [Of] whether a step is being captured. If
 // so, it changes nothing, because the captured work has not run, and adds:
 //
-//   - a guard, for each fact that it decides by and that can be different in a later step;
-//   - words, for each number that a kernel takes from the host and that changes from step to step: the
-//     kernel reads it from the device's memory, to which each replay copies it;
-//   - what it does before the work of a step is enqueued, and what it does after that. After may wait for
-//     the device, for example for the outcome of the step.
+//   - a guard, for each condition that its decisions depend on and that may change in a later step;
+//   - words, for each number that the host passes to a kernel and that changes from step to step: the kernel reads it
+//     from device memory, to which each replay copies it;
+//   - what it does before and after the work of a step is enqueued (Before, After). After may wait for the device,
+//     for example for the outcome of the step.
 //
 // If a layer cannot be captured, or not yet, it says so by Refuse or NotYet.
 package capture
@@ -47,7 +47,7 @@ type Step struct {
 	blocks   []*block
 	reason   error // why the step cannot be captured
 
-	// Scaled is how package amp makes the step of the optimizer that it calls now; nil outside of that call.
+	// Scaled holds what package amp passes to the optimizer during a scaled step; nil at other times.
 	Scaled *ScaledStep
 }
 
@@ -136,10 +136,9 @@ func IsCapturable(optimizer any) bool {
 	return ok && r.Capturable() == optimizer
 }
 
-// Capture calls step and returns a capture of it. The step has not run then. If like is not nil, it is a
-// capture whose memory the new one shares: see [kernels.Capturer]. If the step cannot be captured,
-// Capture returns a [*RefusedError] or a [*NotYetError], or the error of the step or of the device, which a
-// later capture may not meet.
+// Capture calls step and returns a capture of it. The step has not run then. If like is not nil, it is a capture whose
+// memory the new one shares: see [kernels.Capturer]. If the step cannot be captured, Capture returns a [*RefusedError]
+// or a [*NotYetError]. It may also return an error of the step or of the device; then a later capture may succeed.
 func Capture(ctx context.Context, dev device.Device, like *Step, step func() error) (*Step, error) {
 	r := &Step{dev: dev}
 	var shared kernels.Graph
@@ -201,35 +200,34 @@ func (r *Step) Fail(err error) error {
 	return err
 }
 
-// Require adds a guard: the capture stands for a step only while guard returns true.
+// Require adds a guard: the capture may be replayed only while guard returns true.
 func (r *Step) Require(guard func() bool) { r.guards = append(r.guards, guard) }
 
 // Before adds what a replay does before its work is enqueued. If f returns an error, the replay enqueues
 // nothing, and ends with a [*NotLaunchedError].
 func (r *Step) Before(f func() error) { r.before = append(r.before, f) }
 
-// Launched adds what a replay does as soon as its work is enqueued: it enqueues more work behind it, before the
-// functions that After added, which may wait. It is not called if the launch fails.
+// Launched adds a function that a replay calls as soon as its work is enqueued, to enqueue more work after it. It runs
+// before the functions that After added, because those may wait. It is not called if the launch fails.
 func (r *Step) Launched(f func()) { r.launched = append(r.launched, f) }
 
-// After adds what a replay does when its work is enqueued, or when that failed with err. err is a
-// [*NotLaunchedError] if nothing was enqueued. The function may then be called although one that Before
-// added was not.
+// After adds what a replay does when its work is enqueued, or when that failed with err. err is a [*NotLaunchedError]
+// if nothing was enqueued. f may be called even if a function that Before added was not.
 func (r *Step) After(f func(err error) error) { r.after = append(r.after, f) }
 
-// AtEnd adds what Capture does when step has returned or panicked, whether or not it can be captured: it
-// undoes what the layer has changed on the host. It may still capture work and call Refuse. The functions are
-// called in reverse order, as deferred ones are.
+// AtEnd adds a function that Capture calls when step has returned or panicked, whether or not it can be captured. It
+// undoes what the layer has changed on the host. It may still capture work and call Refuse. The functions are called in
+// reverse order, as deferred ones are.
 func (r *Step) AtEnd(f func()) { r.ended = append(r.ended, f) }
 
-// Undo puts *state back, when the capture ends, to what it is now.
+// Undo restores *state to its present value when the capture ends.
 func Undo[T any](r *Step, state *T) {
 	before := *state
 	r.AtEnd(func() { *state = before })
 }
 
-// Replay makes the step's change of *state a part of the replays: when the capture ends, *state is what it is now,
-// and each replay that was launched sets it to what the step had made of it.
+// Replay makes the step's change of *state part of the replays: when the capture ends, *state gets its present value
+// back, and each launched replay sets it to the value that the captured step gave it.
 func Replay[T any](r *Step, state *T) {
 	before, after := *state, *state
 	r.AtEnd(func() { after, *state = *state, before })
@@ -270,7 +268,7 @@ func (r *Step) Words(key any, dt device.DType, n int, fill func(bits []int64)) d
 	return w.at
 }
 
-// Fits reports whether the capture stands for a step that the program would run now.
+// Fits reports whether all guards hold, so that a replay does what the step would do now.
 func (r *Step) Fits() bool {
 	return !slices.ContainsFunc(r.guards, func(guard func() bool) bool { return !guard() })
 }

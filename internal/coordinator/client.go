@@ -69,9 +69,9 @@ type answerKey struct {
 // dialPause is the time between two attempts to connect with a coordinator that has ended the connection.
 const dialPause = 100 * time.Millisecond
 
-// Dial connects a rank to the coordinator at addr, which is host:port. A coordinator that ends the
-// connection during the handshake took this rank for a stranger that says nothing, because the rank or
-// the coordinator was too busy: Dial connects again, until ctx ends. The caller must call Join next.
+// Dial connects a rank to the coordinator at addr, which is host:port. If the rank or the coordinator is
+// very busy, the coordinator may close the connection during the handshake, because this rank seems to
+// send nothing. Dial then connects again, until ctx ends. The caller must call Join next.
 func Dial(ctx context.Context, addr string, rank int, o ClientOptions) (*Client, error) {
 	o.Options = o.withDefaults()
 	conn, err := o.connect(ctx, addr, rank)
@@ -396,7 +396,7 @@ func (c *Client) tick() {
 			c.send(&Message{Verb: Fail, Group: undecided.Group, Failure: undecided, Final: true})
 		}
 		if isLost {
-			c.coordinatorLost(fmt.Errorf("it has not been heard of for %v", c.opts.Silence))
+			c.coordinatorLost(fmt.Errorf("no message arrived from it for %v", c.opts.Silence))
 			c.conn.Close()
 			return
 		}

@@ -160,7 +160,7 @@ func (c *Core) Step(from int, m *Message) ([]Outgoing, error) {
 		return nil, nil
 	}
 	if !g.has(from) {
-		return nil, fmt.Errorf("%v of rank %d in group %q, of which it is no member", m.Verb, from, m.Group)
+		return nil, fmt.Errorf("%v from rank %d, which is not a member of group %q", m.Verb, from, m.Group)
 	}
 	var err error
 	switch m.Verb {

@@ -73,7 +73,7 @@ func (g *Group) Missing(ctx context.Context, key string) ([]int, error) {
 // coordinator can be reached.
 func (g *Group) Post(ctx context.Context, key string, value []byte) error {
 	if len(value) > maxPost {
-		return fmt.Errorf("posting %d bytes, at most %d", len(value), maxPost)
+		return fmt.Errorf("posting %d bytes: want at most %d", len(value), maxPost)
 	}
 	_, err := g.question(ctx, &Message{Verb: Post, Key: key, Value: value}, Posted)
 	return err

@@ -50,7 +50,7 @@ func (o Options) withDefaults() Options {
 
 // silent returns the number of ticks for which the other end of a connection may be silent. After more
 // ticks of silence, the other end counts as lost. The client and the server count ticks, not time. A
-// suspended process counts no ticks, so when the process runs again, it does not take its own pause for
+// suspended process counts no ticks, so when it runs again, it does not mistake its own pause for
 // silence of the others.
 func (o *Options) silent() silence { return max(2, silence(o.Silence/o.Interval)) }
 
@@ -390,7 +390,7 @@ func (s *Server) peerLost(p *peer, cause error) {
 		how = cause.Error()
 	}
 	if p.silence > s.opts.silent() {
-		how = fmt.Sprintf("it has not been heard of for %v", s.opts.Silence)
+		how = fmt.Sprintf("no message arrived from it for %v", s.opts.Silence)
 	}
 	n.deliver(n.core.Lost(p.rank, how), nil)
 	if len(n.peers) == 0 && n.core.Ended() {

@@ -638,7 +638,7 @@ func TestSilentEndIsLost(t *testing.T) {
 		stopped.mu.Lock() // rank 1's client can then neither receive nor send
 		f := await(t, j.clients[0].Root())
 		stopped.mu.Unlock()
-		if f.Kind != Lost || !slices.Equal(f.Ranks, []int{1}) || !strings.Contains(f.Text, "not been heard of") {
+		if f.Kind != Lost || !slices.Equal(f.Ranks, []int{1}) || !strings.Contains(f.Text, "no message arrived") {
 			t.Errorf("%+v", f)
 		}
 	})
@@ -648,7 +648,7 @@ func TestSilentEndIsLost(t *testing.T) {
 		j.join(t)
 		j.mu.Lock()
 		for r, c := range j.clients {
-			if f := await(t, c.Root()); f.Kind != Unreachable || !strings.Contains(f.Text, "not been heard of") {
+			if f := await(t, c.Root()); f.Kind != Unreachable || !strings.Contains(f.Text, "no message arrived") {
 				t.Errorf("rank %d: %+v", r, f)
 			}
 			if c.Root().Quiet() {

@@ -40,16 +40,15 @@ func checkFolder(dir string, folder *os.Root) error {
 	case by == os.Geteuid(), by == 0 && mode&fs.ModeSticky != 0:
 		return nil
 	case mode&0o002 != 0, mode&0o020 != 0 && !ownGroup:
-		return fmt.Errorf("%s is of user %d, mode %v: others than user %d, of whom this process is, can write into it", dir, by, mode, os.Geteuid())
+		return fmt.Errorf("%s belongs to user %d and has mode %v: users other than %d, this process's user, can write into it", dir, by, mode, os.Geteuid())
 	case by != 0 && IsShared(filepath.Join(dir, "..")):
 		return fmt.Errorf("%s is of user %d, who made it where anybody can, and this process is of user %d", dir, by, os.Geteuid())
 	}
 	return nil
 }
 
-// IsShared reports whether dir is an existing folder in which everybody can make files, such
-// as /tmp. Files that belong together should get a folder of their own there, by
-// [MakePrivate].
+// IsShared reports whether dir is an existing folder in which everybody can create files, such as
+// /tmp. Programs should create their own folder in it with [MakePrivate].
 func IsShared(dir string) bool {
 	info, err := os.Stat(dir)
 	return err == nil && info.IsDir() && info.Mode()&0o002 != 0 && info.Mode()&fs.ModeSticky != 0
@@ -66,7 +65,7 @@ func MakePrivate(dir string) error {
 		return err
 	}
 	if !info.IsDir() || owner(info) != os.Geteuid() || info.Mode()&0o022 != 0 {
-		return fmt.Errorf("%s, mode %v, of user %d, is not a folder that user %d alone can write into", dir, info.Mode(), owner(info), os.Geteuid())
+		return fmt.Errorf("%s has mode %v and belongs to user %d: want a folder that only user %d can write into", dir, info.Mode(), owner(info), os.Geteuid())
 	}
 	return nil
 }

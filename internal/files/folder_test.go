@@ -69,19 +69,19 @@ func TestFoldersOfOthersAreRefused(t *testing.T) {
 		writer   int
 		refused  string // "": it is written
 	}{
-		{top, stranger, stranger, 0o777, 0, "others than user 0"},
-		{top, stranger, stranger, 0o777 | fs.ModeSticky, 0, "others than user 0"},
-		{top, stranger, stranger, 0o775, 0, "others than user 0"},
+		{top, stranger, stranger, 0o777, 0, "users other than 0"},
+		{top, stranger, stranger, 0o777 | fs.ModeSticky, 0, "users other than 0"},
+		{top, stranger, stranger, 0o775, 0, "users other than 0"},
 		{shared, stranger, stranger, 0o755, 0, "who made it where anybody can"},
 		{top, stranger, stranger, 0o755, 0, ""}, // as a container sees its host's folders
 		{top, 0, 0, 0o777, 0, ""},               // its own
 		{top, 0, 0, 0o777 | fs.ModeSticky, 0, ""},
 		{top, 0, 0, 0o777 | fs.ModeSticky, stranger, ""}, // /tmp
-		{top, 0, 0, 0o777, stranger, fmt.Sprint("others than user ", stranger)},
-		{top, 0, other, 0o777, stranger, fmt.Sprint("others than user ", stranger)},
+		{top, 0, 0, 0o777, stranger, fmt.Sprint("users other than ", stranger)},
+		{top, 0, other, 0o777, stranger, fmt.Sprint("users other than ", stranger)},
 		{top, 0, stranger, 0o775, stranger, ""}, // a volume for the writer's group
-		{top, other, stranger, 0o775, stranger, fmt.Sprint("others than user ", stranger)},
-		{top, other, other, 0o777 | fs.ModeSticky, stranger, fmt.Sprint("others than user ", stranger)},
+		{top, other, stranger, 0o775, stranger, fmt.Sprint("users other than ", stranger)},
+		{top, other, other, 0o777 | fs.ModeSticky, stranger, fmt.Sprint("users other than ", stranger)},
 		{shared, stranger, stranger, 0o700, stranger, ""},
 	} {
 		dir := filepath.Join(c.in, fmt.Sprint(i))

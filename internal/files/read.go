@@ -16,7 +16,7 @@ type NotRegularError struct {
 }
 
 func (e *NotRegularError) Error() string {
-	return fmt.Sprintf("%s is no regular file, but %s", e.Path, e.Kind)
+	return fmt.Sprintf("%s is not a regular file but %s", e.Path, e.Kind)
 }
 
 // checkRegular returns an error unless info, of the file at path, is of a regular file.
@@ -81,5 +81,5 @@ func Read(path string, most int64) ([]byte, error) {
 }
 
 func tooLarge(path string, size, most int64) error {
-	return fmt.Errorf("%s is too large: %d bytes, at most %d are read", path, size, most)
+	return fmt.Errorf("%s is too large: %d bytes, want at most %d", path, size, most)
 }

@@ -30,13 +30,13 @@ func TestOnlyRegularFilesAreRead(t *testing.T) {
 	}{
 		{at("file"), 5, "12345"},
 		{at("link"), 5, "12345"},
-		{at("file"), 4, "file is too large: 5 bytes, at most 4 are read"},
+		{at("file"), 4, "file is too large: 5 bytes, want at most 4"},
 		{at("none"), 5, "no such file"},
-		{at("pipe"), 5, "pipe is no regular file, but a named pipe"},
-		{at("link-to-pipe"), 5, "link-to-pipe is no regular file, but a named pipe"},
-		{at("socket"), 5, "socket is no regular file, but a socket"},
+		{at("pipe"), 5, "pipe is not a regular file but a named pipe"},
+		{at("link-to-pipe"), 5, "link-to-pipe is not a regular file but a named pipe"},
+		{at("socket"), 5, "socket is not a regular file but a socket"},
 		{at("folder"), 5, "folder: is a directory"},
-		{"/dev/zero", 5, "/dev/zero is no regular file, but a device"},
+		{"/dev/zero", 5, "/dev/zero is not a regular file but a device"},
 	} {
 		content, err := Read(c.path, c.most)
 		if string(content) != c.want && (err == nil || !strings.Contains(err.Error(), c.want)) {

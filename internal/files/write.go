@@ -87,8 +87,7 @@ func WriteBytes(path string, mode fs.FileMode, content []byte) error {
 	})
 }
 
-// of makes err an error that names path. err may name the temporary file, or come from the
-// caller's function.
+// of wraps err with path. err may name the temporary file, or come from the caller's function.
 func of(path string, err error) error {
 	var p *fs.PathError
 	var l *os.LinkError

@@ -74,7 +74,7 @@ func (s *State) UnmarshalText(text []byte) (err error) {
 			return nil
 		}
 	}
-	return fmt.Errorf("%q is no state of a call", text)
+	return fmt.Errorf("%q is not a call state", text)
 }
 
 // named returns the value of type T whose String method returns name.

@@ -88,7 +88,7 @@ func decodeList[T any](what string, text json.RawMessage, most int) (list []T, e
 	case begin == nil:
 		return nil, nil
 	case begin != json.Delim('['):
-		return nil, fmt.Errorf("%s are no list, but %v", what, begin)
+		return nil, fmt.Errorf("%s: want a list, not %v", what, begin)
 	}
 	list = []T{}
 	for dec.More() {

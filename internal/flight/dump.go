@@ -22,8 +22,8 @@ type Dump struct {
 	// Aborted is when the program aborted a group although no call had failed on this rank. It
 	// is zero if the program did not.
 	Aborted time.Time `json:"aborted,omitzero"`
-	// Ending is what has become of the process. Fate says it in words, such as "was killed by
-	// SIGKILL". FateAt is when the launcher saw the process end.
+	// Ending says how the process ended. Fate says it in words, such as "was killed by SIGKILL".
+	// FateAt is when the launcher saw the process end.
 	Ending Ending    `json:"ending,omitzero"`
 	Fate   string    `json:"fate,omitzero"`
 	FateAt time.Time `json:"fate_at,omitzero"`
@@ -58,8 +58,8 @@ type Dump struct {
 // NoRecord returns the dump of a rank that keeps no record. Its time Taken is zero.
 func NoRecord(rank, size int) *Dump { return &Dump{Version: version, Rank: rank, WorldSize: size} }
 
-// An Ending is what has become of a process. The zero value stands for a process that still ran, or
-// that the launcher ended because another one failed.
+// An Ending says how a process ended. The zero value means that the process still ran, or that the
+// launcher ended it because another one failed.
 type Ending string
 
 // The endings of a process.
@@ -71,7 +71,7 @@ const (
 )
 
 // Membership is a process group as one of its members recorded it. Enqueued, Started and Completed
-// are the numbers of its latest collectives; Send and Recv do not count.
+// are the sequence numbers of its latest collectives, without Send and Recv.
 type Membership struct {
 	Name      string `json:"name"` // equal on all its ranks
 	Rank      int    `json:"rank"` // within the group

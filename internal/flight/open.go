@@ -9,8 +9,8 @@ import (
 )
 
 // Open starts the recorder of a process in the memory that the launcher allocated. If there is
-// none, it uses memory of its own, and a rank that is killed leaves no record. Open returns nil if
-// the settings say to record nothing.
+// none, it allocates memory, and a rank that is killed leaves no record. Open returns nil if the
+// settings say to record nothing.
 func Open(id Identity, s jobenv.Flight, log *slog.Logger) *Recorder {
 	if s.Entries == 0 {
 		return nil

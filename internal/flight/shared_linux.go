@@ -80,8 +80,8 @@ func readOf(mem []byte, child int) (*Dump, error) {
 	return d, nil
 }
 
-// replacedBy returns the program that a process has become by exec since it recorded, or "" if it has not. exec closes the
-// descriptor of the recorder's memory.
+// replacedBy returns the program that a process has executed by exec since it recorded, or "" if it has not.
+// exec closes the descriptor of the recorder's memory.
 func replacedBy(pid int) string {
 	proc := fmt.Sprintf("/proc/%d/", pid)
 	links, _ := filepath.Glob(proc + "fd/*") // the pattern is valid

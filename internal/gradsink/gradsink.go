@@ -1,10 +1,10 @@
-// Package gradsink holds what autograd offers to the packages of this module alone: the memory of a leaf's
-// gradient can belong to another package, as to the buckets of ddp, and other streams can read variables.
+// Package gradsink is the part of autograd that only this module's packages can use. With it another package can
+// own the memory of a leaf's gradient, as ddp does with its buckets, and other streams can read variables.
 package gradsink
 
 import "github.com/goddp/goddp/device"
 
-// Sink owns the memory of a leaf's gradient in place of autograd. A backward pass calls it on Backward's
+// Sink owns the memory of a leaf's gradient instead of autograd. A backward pass calls it on Backward's
 // goroutine for each leaf that the pass reaches, in this order: Settle and Grad, before the first write; Scale,
 // before the last write; Ready, after the last write. A pass that fails may stop after any of these calls.
 //
@@ -15,8 +15,8 @@ type Sink interface {
 	// floating-point type than the leaf; the pass converts gradients to that type and adds them up in it. After
 	// the call the leaf's State is not Unknown.
 	Grad() device.Tensor
-	// Settle makes work that is enqueued on the compute stream from now on see the gradient as the last
-	// pass left it. It is called before each use of the memory.
+	// Settle makes the compute stream wait until the gradient is as the last pass left it. It is called before
+	// each use of the memory.
 	Settle()
 	// Scale returns a factor for the last write of this pass. It multiplies the whole gradient,
 	// including the part that earlier passes wrote. 1 changes nothing.
@@ -37,7 +37,7 @@ type Sink interface {
 }
 
 // Divided is a [Sink] that may divide the gradient among ranks, as package ddp/zero does: the gradient is then
-// defined in this rank's part alone.
+// defined only in this rank's part.
 type Divided interface{ Divided() bool }
 
 // State says what the memory of a leaf's gradient holds. A leaf and its Sink share one.
@@ -93,9 +93,10 @@ var (
 	// drops the present gradient. If s is not nil, it panics with an *autograd.GraphError unless the variable is
 	// a leaf that requires a gradient, or did before it was frozen.
 	Set func(variable any, s Sink, state *State)
-	// HoldWrites announces that a stream of dev beside Compute reads variables until an event. Later in-place
-	// writes to them run after that event: the methods BumpVersion and Free of one of them, and the steps of
-	// package optim's optimizers, call AwaitReaders first. Only the goroutine that uses dev may call it.
+	// HoldWrites announces that a stream of dev other than Compute reads variables until an event. Later
+	// in-place writes to them run after that event: the methods BumpVersion and Free of one of them, and the
+	// steps of package optim's optimizers, call AwaitReaders first. Only the goroutine that uses dev may call
+	// it.
 	HoldWrites func(dev device.Device, variables []any, until device.Event)
 	// AwaitReaders makes dev's compute stream wait for the events of all calls of HoldWrites since the last
 	// AwaitReaders. The host waits only if a device's streams run work inline. Only the goroutine that uses dev

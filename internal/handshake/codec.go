@@ -50,9 +50,9 @@ type decoder struct {
 func newDecoder(b []byte) (kind, decoder, error) {
 	switch {
 	case len(b) > MaxMessage:
-		return 0, decoder{}, fmt.Errorf("handshake of %d bytes, at most %d", len(b), MaxMessage)
+		return 0, decoder{}, fmt.Errorf("handshake of %d bytes: want at most %d", len(b), MaxMessage)
 	case len(b) <= len(magic) || string(b[:len(magic)]) != magic:
-		return 0, decoder{}, fmt.Errorf("no handshake of this version (%q): it begins with %.16q", magic, b)
+		return 0, decoder{}, fmt.Errorf("want a handshake of version %q, not bytes that begin with %.16q", magic, b)
 	}
 	return kind(b[len(magic)]), decoder{rest: b[len(magic)+1:]}, nil
 }
@@ -81,7 +81,7 @@ func (d *decoder) text() string { return printable(string(d.bytes())) }
 func (d *decoder) bytes() []byte {
 	n := int(binary.LittleEndian.Uint16(d.take(2)))
 	if n > maxText && d.err == nil {
-		d.err = fmt.Errorf("handshake with a text of %d bytes, at most %d", n, maxText)
+		d.err = fmt.Errorf("handshake with a text of %d bytes: want at most %d", n, maxText)
 	}
 	if d.err != nil {
 		return nil
@@ -100,7 +100,7 @@ func (d *decoder) process() Process {
 // end returns the first error. Bytes after the last field are an error too.
 func (d *decoder) end() error {
 	if d.err == nil && len(d.rest) > 0 {
-		d.err = fmt.Errorf("handshake with %d bytes behind its end", len(d.rest))
+		d.err = fmt.Errorf("handshake with %d extra bytes", len(d.rest))
 	}
 	return d.err
 }

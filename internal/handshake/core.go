@@ -86,8 +86,8 @@ func (d *Dialler) Prove(answer []byte) (proving []byte, err error) {
 	return encodeProof(proof(d.key, byDialler, d.hello, d.answer)), nil
 }
 
-// Finish takes the listener's last message. If the listener knows another process with this
-// end's rank, rival is that process. Otherwise it is nil.
+// Finish takes the listener's last message. If another process has already connected to the
+// listener with this end's rank, rival is that process; else it is nil.
 func (d *Dialler) Finish(accept []byte) (rival *Process, err error) {
 	given, rival, err := decodeAccept(accept)
 	if err != nil {

@@ -65,7 +65,7 @@ const (
 // greeting is a hello or an answer.
 type greeting struct {
 	Party
-	share []byte // an X25519 public key made for this connection, which makes the proofs fresh too
+	share []byte // an X25519 public key made for this connection, which also makes each proof unique
 }
 
 func (g *greeting) encode() []byte {
@@ -230,8 +230,8 @@ func (e *SecretError) Error() string {
 	return fmt.Sprintf("%v has a secret, and this process has none: %s", e.By, give)
 }
 
-// proof returns the proof of an end that has key, for a hello and an answer. direction makes
-// the dialler's proof, the listener's, and the salt of the keys for data differ.
+// proof returns the proof of an end that has key, for a hello and an answer. direction
+// distinguishes the dialler's proof, the listener's proof, and the salt of the data keys.
 func proof(key []byte, direction string, hello, answer []byte) []byte {
 	h := hmac.New(sha256.New, key)
 	h.Write([]byte(magic + " " + direction + " "))

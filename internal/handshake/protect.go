@@ -20,8 +20,8 @@ func (e *end) isProtected() bool {
 	return betweenRanks && !oneHost && e.self.HasSecret && !e.self.Unprotected
 }
 
-// protect returns the connection by which the two ends of c go on after the handshake. sending and
-// receiving are the directions of this end's proof and of the other end's.
+// protect returns the connection that the two ends of c use after the handshake. sending and receiving are
+// the directions of this end's proof and of the other end's.
 func (e *end) protect(c net.Conn, sending, receiving string) (net.Conn, error) {
 	if !e.isProtected() {
 		return c, nil
@@ -30,8 +30,8 @@ func (e *end) protect(c net.Conn, sending, receiving string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The shared secret is forgotten with the connection. Who learns the job's secret later
-	// cannot read what was recorded before.
+	// The shared secret exists only as long as the connection (forward secrecy): it cannot be derived from
+	// the job's secret later.
 	shared, err := e.private.ECDH(share)
 	if err != nil {
 		return nil, err
@@ -62,8 +62,8 @@ const (
 	keySize    = 16 // AES-128
 )
 
-// sealing is one direction of a connection. Its key serves this direction of this connection alone, so the
-// number of a record can be its nonce.
+// sealing is one direction of a connection. Its key is used only for this direction of this connection, so
+// a record's number can be its nonce.
 type sealing struct {
 	aead   cipher.AEAD
 	number uint64
@@ -84,8 +84,8 @@ type ProtectedConn struct {
 	sealed             []byte // what Seal returned last
 }
 
-// Seal encrypts data, of which it writes nothing. The caller writes the result to p.Conn before it
-// calls Seal or Write again. The result is valid until then.
+// Seal encrypts data without writing it. The caller writes the result to p.Conn before it calls Seal or
+// Write again. The result is valid until then.
 func (p *ProtectedConn) Seal(data []byte) []byte {
 	p.sealed = p.sealed[:0]
 	for len(data) > 0 {

@@ -72,7 +72,7 @@ func readHead(path string) (head []byte, err error) {
 }
 
 // checkAccess returns an error if a file is this user's, and others can read or change it. Only its owner can
-// mend that, so the mode of another user's file, such as root's in Kubernetes, is not checked.
+// fix that, so the mode of another user's file, such as root's in Kubernetes, is not checked.
 func checkAccess(f *os.File) error {
 	info, err := f.Stat()
 	if err != nil {

@@ -9,10 +9,10 @@ import (
 	"syscall"
 )
 
-// Dial performs the dialler's side of a handshake on a new connection. It returns the listener,
-// and the connection by which the two ends go on, which is c or protects what c carries. The
-// caller bounds the time by a deadline of c, and closes c if there is an error. Dial reads no
-// bytes after the handshake from c, unless it protects c.
+// Dial performs the dialler's side of a handshake on a new connection. It returns the listener, and
+// the connection to use from then on: c itself, or an encrypted connection over c. The caller sets
+// a deadline on c and closes c after an error. Unless the connection is encrypted, Dial reads no
+// bytes after the handshake from c.
 func Dial(c net.Conn, self Party, key []byte) (net.Conn, Party, error) {
 	d := NewDialler(self, key)
 	answer, err := exchange(c, d.Hello())
@@ -90,15 +90,15 @@ func readMessage(r io.Reader) ([]byte, error) {
 	}
 	n := int(binary.LittleEndian.Uint16(size[:]))
 	if n > MaxMessage {
-		return nil, fmt.Errorf("handshake of %d bytes, at most %d", n, MaxMessage)
+		return nil, fmt.Errorf("handshake of %d bytes: want at most %d", n, MaxMessage)
 	}
 	m := make([]byte, n)
 	_, err := io.ReadFull(r, m)
 	return m, err
 }
 
-// IsHangUp reports whether err says that the other end has ended a connection. Before the end of a
-// handshake it has not said why: it had no time for this end, or speaks another protocol.
+// IsHangUp reports whether err says that the other end has closed a connection. During a handshake
+// this means that the other end was too busy or speaks another protocol.
 func IsHangUp(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }

@@ -8,17 +8,17 @@ import (
 	"syscall"
 )
 
-// ErrUserUnknown is wrapped by the error of [SameUser] if nobody can say whose the
-// other end is: the other end is on another host or in another network
-// namespace, it has closed, or the platform cannot tell.
+// ErrUserUnknown is wrapped by the error of [SameUser] if the user of the other end cannot be
+// determined: it is on another host or in another network namespace, it has closed, or the platform
+// has no interface for it.
 var ErrUserUnknown = errors.New("the user at the other end is unknown")
 
 // An OtherUserError says that the other end belongs to another user than this
 // process.
 type OtherUserError struct {
 	Peer, Own uint32 // uids, as this process's user namespace numbers them
-	// Unmapped is whether Peer is the overflow uid, which stands for every user
-	// that the user namespace of this process does not map.
+	// Unmapped reports whether Peer is the overflow uid, which represents every user that this
+	// process's user namespace does not map.
 	Unmapped bool
 }
 
@@ -60,7 +60,7 @@ func SameUser(conn net.Conn) error {
 // process's user, because users that its namespace does not map have the same uid.
 func CheckOwnUser() error {
 	if self := os.Geteuid(); uint32(self) == overflowUID() && !mapsAllUsers() {
-		return fmt.Errorf("this process is of uid %d, which in this user namespace also stands for every user outside of it", self)
+		return fmt.Errorf("this process runs as uid %d, which in this user namespace also stands for every user outside of it", self)
 	}
 	return nil
 }

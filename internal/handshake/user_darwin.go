@@ -26,5 +26,5 @@ func unixPeer(c *net.UnixConn) (uid uint32, err error) {
 }
 
 func tcpPeer(*net.TCPConn) (uint32, error) {
-	return 0, errors.New("macOS does not tell whose a TCP connection is")
+	return 0, errors.New("macOS does not report the user of a TCP connection")
 }

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// overflowUID returns the uid that stands for unmapped users.
+// overflowUID returns the uid that represents unmapped users.
 var overflowUID = sync.OnceValue(func() uint32 {
 	text, _ := os.ReadFile("/proc/sys/kernel/overflowuid") // empty where there is no /proc
 	if uid, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 32); err == nil {
@@ -23,8 +23,8 @@ var overflowUID = sync.OnceValue(func() uint32 {
 	return 65534
 })
 
-// mapsAllUsers reports whether this process's user namespace maps all users, so that
-// the overflow uid is that of a user.
+// mapsAllUsers reports whether this process's user namespace maps all users, so that the overflow
+// uid is an ordinary user.
 var mapsAllUsers = sync.OnceValue(func() bool {
 	text, _ := os.ReadFile("/proc/self/uid_map") // empty where there is no /proc
 	return isWholeMap(string(text))
@@ -87,7 +87,7 @@ func addrPort(a *net.TCPAddr) netip.AddrPort {
 	return netip.AddrPortFrom(at.Addr().Unmap().WithZone(""), at.Port())
 }
 
-// A socket is what the kernel says of one.
+// A socket is the kernel's description of a socket.
 type socket struct {
 	state      uint8
 	uid, inode uint32

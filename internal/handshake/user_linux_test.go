@@ -328,7 +328,7 @@ func TestOverflowUID(t *testing.T) {
 		Cloneflags:  syscall.CLONE_NEWUSER,
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: nobody, HostID: os.Getuid(), Size: 1}},
 	}
-	if got := testkit.Run(t, inside).Stdout; got != "this process is of uid 65534, which in this user namespace also stands for every user outside of it\n" {
+	if got := testkit.Run(t, inside).Stdout; got != "this process runs as uid 65534, which in this user namespace also stands for every user outside of it\n" {
 		t.Errorf("with one user mapped: %s", got)
 	}
 }

@@ -14,9 +14,9 @@ func overflowUID() uint32 { return ^uint32(0) }
 func mapsAllUsers() bool { return true }
 
 func unixPeer(*net.UnixConn) (uint32, error) {
-	return 0, errors.New(runtime.GOOS + " does not tell whose a connection is")
+	return 0, errors.New(runtime.GOOS + " does not report the user of a connection")
 }
 
 func tcpPeer(*net.TCPConn) (uint32, error) {
-	return 0, errors.New(runtime.GOOS + " does not tell whose a connection is")
+	return 0, errors.New(runtime.GOOS + " does not report the user of a connection")
 }

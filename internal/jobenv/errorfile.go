@@ -65,7 +65,7 @@ func (e *ErrorFile) Write() error {
 	if err != nil {
 		return err
 	}
-	// Something may have removed the launcher's folder, as systemd-tmpfiles does with what is old.
+	// The launcher's folder may be gone: systemd-tmpfiles, for example, removes old files.
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}

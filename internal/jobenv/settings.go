@@ -144,7 +144,7 @@ func (r *reader) device() Device {
 	return d
 }
 
-// NaNCheck reports whether package ddp is to check gradients for what is not finite.
+// NaNCheck reports whether package ddp is to check gradients for NaN and Inf.
 func NaNCheck(lookup Lookup) (bool, error) {
 	r := reader{lookup: lookup}
 	return r.isOn(false, NaNCheckVars...), r.err()
@@ -170,7 +170,7 @@ func Chosen(name, value string) []string {
 	return []string{name + "=" + value, marks[name] + "=" + value}
 }
 
-// Users returns a Lookup that does not find what a golaunch has chosen.
+// Users returns a Lookup of the values that the user set: it hides those that golaunch chose.
 func Users(lookup Lookup) Lookup {
 	return func(name string) (string, bool) {
 		value, ok := lookup(name)

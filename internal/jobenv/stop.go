@@ -14,9 +14,9 @@ import (
 
 // StopState is the state of a worker with regard to stop requests: signals that ask a program to stop
 // after its current step. The worker writes it into a file, and the launcher reads it. The launcher may
-// refuse stop requests by another file. Either file may be missing because something that removes old
-// files has removed their folder: then the worker is not known to heed stop requests, and the launcher
-// has refused none.
+// refuse stop requests by another file. Either file may be missing, because systemd-tmpfiles or the like
+// removed the folder. Then the worker counts as not heeding stop requests, and the launcher as not having
+// refused any.
 type StopState string
 
 // The states.
@@ -48,9 +48,9 @@ func ReadStopState(path string) StopState {
 	return StopUnheeded
 }
 
-// RefuseStops makes a worker take later signals as an order to end at once. A launcher calls it
-// before it stops a worker because of another's failure. RefuseStops returns the worker's state. It
-// moves the worker's file, because that needs no space on the disk.
+// RefuseStops makes a worker end at once when a later signal arrives. A launcher calls it before it stops
+// a worker because of another's failure. RefuseStops returns the worker's state. It moves the worker's
+// file, because that needs no space on the disk.
 func RefuseStops(path string) (StopState, error) {
 	refused := refusedPath(path)
 	err := os.Rename(path, refused)

@@ -49,8 +49,8 @@ const (
 	FlightFDVar = "GODDP_FLIGHT_FD"
 )
 
-// What golaunch tells a golaunch that its worker starts: a value that is also in the variable of the user is
-// golaunch's choice, for its own job, and not the user's.
+// What golaunch tells a golaunch that its worker starts: if the user's variable has the same value, golaunch chose it
+// for its own job, and not the user.
 const (
 	LauncherFlightDirVar = "GODDP_LAUNCHER_FLIGHT_DIR" // of FlightDirVar
 	LauncherSecretVar    = "GODDP_LAUNCHER_SECRET"     // of TokenFileVar

@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	// Patience is how long an output may take no line before it counts as blocked.
+	// Patience is how long an output may accept no line before it counts as blocked.
 	Patience = 2 * time.Second
-	// maxQueued is the number of bytes that may wait for an output. maxLeft is that number for a Write that no longer waits: the
-	// pipes of 64 processes that have ended hold as much. maxOwn is that number for Put.
+	// maxQueued is the number of bytes that may be queued for an output. maxLeft is the limit for a Write that no
+	// longer waits: the pipes of 64 exited processes hold as much. maxOwn is the limit for Put.
 	maxQueued = 1 << 20
 	maxLeft   = 4 << 20
 	maxOwn    = 5 << 20
@@ -79,8 +79,8 @@ type entry struct {
 	lines []byte
 }
 
-// Put queues whole lines, and does not wait. The caller must not change them afterwards. There is room for more of them than
-// for those of Write.
+// Put queues whole lines without waiting. The caller must not change them afterwards. Put may queue more bytes than
+// Write.
 func (o *Output) Put(lines []byte) {
 	o.printer.mu.Lock()
 	defer o.printer.mu.Unlock()
@@ -108,7 +108,8 @@ func (o *Output) Write(lines []byte, giveUp <-chan struct{}) {
 // hasRoom reports whether n more bytes are at most the given number, or the first ones.
 func (q *queue) hasRoom(n, most int) bool { return len(q.entries) == 0 || q.size+n <= most }
 
-// wait waits until the write in progress has ended, and reports whether it has in the given time, before giveUp is closed.
+// wait waits for the write in progress, and reports whether it ended within the given time and before giveUp was
+// closed.
 func (p *Printer) wait(q *queue, most time.Duration, giveUp <-chan struct{}) bool {
 	moved := q.moved
 	p.mu.Unlock()
@@ -200,15 +201,16 @@ func (o *Output) IsTerminal() bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// readerHasEnded reports whether a write failed because there is no reader any more, as behind head. That is no loss.
+// readerHasEnded reports whether a write failed because the reader has exited, such as head, which does not count as
+// lost output.
 func readerHasEnded(err error, isTerminal bool) bool {
 	return errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.ErrClosedPipe) ||
 		isTerminal && errors.Is(err, syscall.EIO)
 }
 
-// Close waits until all lines are written. It gives up an output that takes none for the time grace, and both when a
-// signal comes; a write that blocks is left to its goroutine. It returns the first error of a write, after it has said on
-// stderr that stdout has failed. A reader that has ended is no error.
+// Close waits until all lines are written. It gives up an output that accepts no line for grace, and both outputs
+// when a signal arrives; a blocked write stays in its goroutine. It returns the first write error, after reporting
+// on stderr that stdout failed. A reader that has exited is not an error.
 func (p *Printer) Close(grace time.Duration, signals <-chan os.Signal) error {
 	for len(signals) > 0 { // these came earlier, and were meant for something else
 		<-signals

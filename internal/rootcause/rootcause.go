@@ -1,7 +1,7 @@
-// Package rootcause decides which of a job's failures came first, and so caused the others. Whoever
-// knows of several failures asks it: the launcher about exits and lost nodes, the coordinator about the
-// reports of ranks, and the analysis of flight records about what each rank recorded. The text of a
-// failure never counts. Messages about failures list ranks by [Ranks].
+// Package rootcause decides which of a job's failures came first, and so caused the others. It serves
+// the launcher (exits and lost nodes), the coordinator (reports of ranks) and the analysis of flight
+// records (what each rank recorded). It never uses the text of a failure. Messages about failures list
+// ranks by [Ranks].
 package rootcause
 
 import (
@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Evidence is what is known of one failure.
+// Evidence is what is known about one failure.
 type Evidence struct {
 	Ranks    []int // the ranks that failed: one, or all those of a node
 	CausedBy []int // the ranks whose failures made these ranks fail, as far as they know
@@ -19,11 +19,11 @@ type Evidence struct {
 	Seen     Seen
 }
 
-// Doubt says how little a failure tells about its cause.
+// Doubt ranks failures by how little they say about the cause.
 type Doubt uint8
 
-// From the most certain to the least: a rank's own failure, a connection that broke, whatever broke it,
-// and a deadline that passed.
+// From the most to the least certain: a rank's own failure, a connection that broke for whatever
+// reason, and a deadline that passed.
 const (
 	Certain Doubt = iota
 	Broken

@@ -55,7 +55,7 @@ func read(path string) ([]*rank, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return nil, fmt.Errorf("%s: there is something behind the JSON object", path)
+		return nil, fmt.Errorf("%s: there is data after the JSON object", path)
 	}
 	ranks := map[int]*rank{}
 	for _, e := range trace.TraceEvents {

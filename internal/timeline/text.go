@@ -89,7 +89,7 @@ func hidden(comm time.Duration, percent float64) string {
 	return fmt.Sprintf("%.1f%%", percent)
 }
 
-// brief cuts long names, which begin with what tells most.
+// brief truncates long names, whose beginning is the most informative part.
 func brief(name string) string {
 	const most = 48
 	if len(name) <= most {

@@ -16,7 +16,7 @@ type Report struct {
 	Ranks []Rank `json:"ranks"`
 }
 
-// Rank is what the GPU of one rank did, from its first to its last activity in the trace.
+// Rank summarizes the activity of one rank's GPU, from its first to its last activity in the trace.
 type Rank struct {
 	Rank int `json:"rank"`
 	// FromSpans says that the trace has no activities of a GPU. The times are then those of the spans: a
@@ -40,14 +40,14 @@ type Rank struct {
 	Kernels []Kernel `json:"kernels"`
 }
 
-// Kernel is what all activities of one name took.
+// Kernel is the total time of all activities with one name.
 type Kernel struct {
 	Name  string        `json:"name"`
 	Count int           `json:"count"`
 	Took  time.Duration `json:"took_ns"`
 }
 
-// Gap is a time in which the GPU was idle.
+// Gap is an interval in which the GPU was idle.
 type Gap struct {
 	At     time.Duration `json:"at_ns"` // since the rank's first activity
 	Took   time.Duration `json:"took_ns"`
@@ -78,8 +78,8 @@ func Analyze(paths ...string) (*Report, error) {
 	return report, nil
 }
 
-// isCommunication reports whether a kernel communicates: one of NCCL's, among them that of a group of one rank,
-// or goddp's own all-reduce.
+// isCommunication reports whether a kernel communicates: any kernel of NCCL, even in a group of one rank, or
+// goddp's own all-reduce.
 func isCommunication(kernel string) bool {
 	return strings.HasPrefix(kernel, "nccl") || strings.HasPrefix(kernel, "oneRankReduce") || strings.HasPrefix(kernel, "small_all_reduce")
 }
@@ -174,9 +174,9 @@ func percent(part, whole time.Duration) float64 {
 	return 100 * float64(part) / float64(whole)
 }
 
-// explain says what a gap lies between, and what caused it. If the host enqueued the next activity in the first
-// half of the gap or before it, the activity's stream waited for something. Otherwise the host was late, and
-// explain names the call or the span of the host's that took at least half of that time.
+// explain names the activities around a gap, and its cause. If the host enqueued the next activity before the
+// second half of the gap, the activity's stream waited for something. Otherwise the host was late, and explain
+// names the host call or span that took at least half of that time.
 func (r *rank) explain(gap Interval, first time.Time, work []event) Gap {
 	g := Gap{At: gap.Begin.Sub(first), Took: gap.End.Sub(gap.Begin)}
 	var after event
@@ -219,8 +219,8 @@ func isHost(e event) bool {
 	return true
 }
 
-// longest returns the event of a kind that takes most of iv, and of several that do the shortest. It returns
-// an empty event if none takes half of iv.
+// longest returns the event of a kind that covers most of iv, and among equals the shortest. It returns an empty
+// event if none covers half of iv.
 func longest(events []event, iv Interval, isKind func(event) bool) (found event) {
 	var most time.Duration
 	for _, e := range events {

@@ -145,7 +145,7 @@ func TestSeveralRanks(t *testing.T) {
 func TestReadFails(t *testing.T) {
 	for text, want := range map[string]string{
 		`[]`:                 "trace.json: json: cannot unmarshal",
-		`{}{}`:               "something behind the JSON object",
+		`{}{}`:               "data after the JSON object",
 		`{"traceEvents":[]}`: "has no events",
 		`{"traceEvents":[{"ph":"X","name":"a","dur":1}]}`:                           `"a" is at "" for "1"`,
 		`{"traceEvents":[{"ph":"X","name":"a","ts":1,"dur":-1}]}`:                   `"a" is at "1" for "-1"`,

@@ -16,7 +16,7 @@ func Encode(message any) []byte {
 	return append(binary.LittleEndian.AppendUint32(make([]byte, 0, 4+len(text)), uint32(len(text))), text...)
 }
 
-// Decode reads a message of at most so many bytes of JSON into the value that message points to. It
+// Decode reads a message of at most `most` bytes of JSON into the value that message points to. It
 // returns io.EOF if the stream has ended before the message.
 func Decode(r io.Reader, most int, message any) error {
 	var head [4]byte
@@ -25,7 +25,7 @@ func Decode(r io.Reader, most int, message any) error {
 	}
 	n := binary.LittleEndian.Uint32(head[:])
 	if int64(n) > int64(most) {
-		return fmt.Errorf("message of %d bytes, at most %d", n, most)
+		return fmt.Errorf("message of %d bytes: want at most %d", n, most)
 	}
 	text := make([]byte, n)
 	if _, err := io.ReadFull(r, text); err != nil {

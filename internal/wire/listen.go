@@ -9,7 +9,7 @@ import (
 
 const loopback4, loopback6 = "127.0.0.1", "::1"
 
-// Loopback returns 127.0.0.1, or ::1 on a host whose loopback interface has that address alone.
+// Loopback returns 127.0.0.1, or ::1 on a host whose loopback interface has no IPv4 address.
 func Loopback() string {
 	if !IsLocal(loopback4) && IsLocal(loopback6) {
 		return loopback6
@@ -27,8 +27,8 @@ func IsLocal(addr string) bool {
 	return true
 }
 
-// Listen is net.Listen for TCP. If addr has no host, it listens on all addresses of IPv4 and of IPv6. net.Listen leaves those
-// of IPv6 out on a host whose loopback interface has no IPv4.
+// Listen is net.Listen for TCP, except that without a host in addr it always listens on all IPv4 and
+// IPv6 addresses. net.Listen omits IPv6 on a host whose loopback interface has no IPv4.
 func Listen(addr string) (net.Listener, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil || host != "" || Loopback() == loopback4 {
