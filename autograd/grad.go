@@ -85,7 +85,7 @@ func (v *Variable) setSink(s gradsink.Sink, state *gradsink.State) {
 		return
 	}
 	if l == nil {
-		panic(&GraphError{Call: "gradsink.Set", Variable: v.String(), Reason: "it is no leaf that requires a gradient"})
+		panic(&GraphError{Call: "gradsink.Set", Variable: v.String(), Reason: "it is not a leaf that requires a gradient"})
 	}
 	v.s.changes++
 	if l.mem != nil {

@@ -159,7 +159,7 @@ func (a *agent) stopWorkers(locals []int, sig syscall.Signal) {
 }
 
 func (a *agent) signalWorkers(locals []int, sig syscall.Signal) {
-	_ = a.reaper.request(request{Signal: &signalRequest{Locals: locals, Signal: sig}}) // the loss of the reaper is an event of its own
+	_ = a.reaper.request(request{Signal: &signalRequest{Locals: locals, Signal: sig}}) // the loss of the reaper is a separate event
 }
 
 // removeOrphans asks the reaper to remove the processes that the workers left behind. If

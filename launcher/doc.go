@@ -110,7 +110,7 @@
 //
 // The reaper runs this executable again, so there is one only in programs whose main (or
 // TestMain) calls [ReaperMain] first. In other programs the reaper is a goroutine, and the
-// process is no subreaper, because it would receive orphans of its own children too. There
+// process is not a subreaper, because it would receive orphans of its own children too. There
 // an attempt ends with the process groups of its workers. If such a program is killed,
 // only the workers die, by the parent-death signal. Systems other than Linux have the
 // reaper process, but neither subreapers nor parent-death signals. There the process

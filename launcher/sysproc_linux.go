@@ -7,7 +7,7 @@ func workerSysProcAttr(pidfd *int) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, PidFD: pidfd}
 }
 
-// reaperSysProcAttr puts the reaper into a process group of its own, so that the terminal
+// reaperSysProcAttr puts the reaper into its own process group, so that the terminal
 // does not signal it. The reaper and the workers stay in the agent's session. If the agent
 // dies, SIGCONT wakes a suspended reaper.
 func reaperSysProcAttr() *syscall.SysProcAttr {

@@ -9,7 +9,7 @@ import (
 
 func workerSysProcAttr(pidfd *int) *syscall.SysProcAttr { return &syscall.SysProcAttr{} }
 
-// reaperSysProcAttr puts the reaper into a process group of its own, so that the terminal
+// reaperSysProcAttr puts the reaper into its own process group, so that the terminal
 // does not signal it. The reaper and the workers stay in the agent's session.
 func reaperSysProcAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 

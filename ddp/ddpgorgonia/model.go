@@ -146,7 +146,7 @@ func Build(f func() error) error {
 // were made, and would reduce all of them after the backward pass. All calls for one learnable
 // return the same node.
 //
-// Use panics with a [*GraphError] if w is no learnable of the model.
+// Use panics with a [*GraphError] if w is not a learnable of the model.
 func (m *Model) Use(w *G.Node) *G.Node {
 	i := slices.IndexFunc(m.learnables, func(l *learnable) bool { return l.node == w })
 	if i < 0 {

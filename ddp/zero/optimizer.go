@@ -87,11 +87,11 @@ func (o *Optimizer[O]) ZeroGrad() {
 }
 
 // SetLR sets the learning rate of the local optimizer on this rank. It panics if the local
-// optimizer is no [optim.LRSetter].
+// optimizer is not an [optim.LRSetter].
 func (o *Optimizer[O]) SetLR(lr float64) { any(o.local).(optim.LRSetter).SetLR(lr) }
 
 // KeepLR returns a function that gives the local optimizer's groups the learning rates that they have now. It does
-// nothing if the local optimizer is no [optim.LRKeeper].
+// nothing if the local optimizer is not an [optim.LRKeeper].
 func (o *Optimizer[O]) KeepLR() (restore func()) {
 	if k, ok := any(o.local).(optim.LRKeeper); ok {
 		return k.KeepLR()

@@ -58,7 +58,7 @@ func wrap[O Local](ctx context.Context, module nn.Model, pg *comm.ProcessGroup, 
 	}
 	var err error
 	if with.Hook != nil {
-		err = fmt.Errorf("Options.Hook is %T, but zero reduces gradients to shards by a hook of its own", with.Hook)
+		err = fmt.Errorf("Options.Hook is %T, but zero reduces gradients to shards with its own hook", with.Hook)
 	}
 	if err := comm.Agree(ctx, pg, err); err != nil {
 		return nil, nil, err

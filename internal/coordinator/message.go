@@ -33,7 +33,7 @@ const (
 	// Ack acknowledges the message Failed or Leaving with the same Number, or answers the message
 	// Asked with the same Number. Value is the answer.
 	Ack
-	// Leave says that the rank leaves Group, and that this is no failure. With Alone, the rank does
+	// Leave says that the rank leaves Group, and that this is not a failure. With Alone, the rank does
 	// not wait until the other members leave too. Value is then the rank's progress, for example
 	// its number of calls on Group. The coordinator does not interpret Value. With Final, the
 	// rank leaves the session: the end of its connection is then no failure. Group is then the

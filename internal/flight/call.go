@@ -87,5 +87,5 @@ func named[T interface {
 			return T(n), nil
 		}
 	}
-	return 0, fmt.Errorf("%q is no %T", name, T(0))
+	return 0, fmt.Errorf("%q is not a %T", name, T(0))
 }

@@ -186,7 +186,7 @@ func encodeRejection(by Process, why error) []byte {
 }
 
 // rejection decodes the rest of a message of kind k. It returns the error that the rejection
-// holds, or nil if k is no kind of rejection.
+// holds, or nil if k is not a kind of rejection.
 func (d *decoder) rejection(k kind) error {
 	var err error
 	switch by := d.process(); k {

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Soon bounds every wait for a process. It is generous: a busy machine is no failure.
+// Soon bounds every wait for a process. It is generous: a busy machine must not fail a test.
 const Soon = time.Minute
 
 // Process is a process of a test. The end of the test kills it, and logs its output if the test failed.

@@ -26,7 +26,7 @@ type binaries string
 // program is a process that the campaign started: golaunch, a rank, or the store.
 type program struct {
 	name   string
-	rank   int // -1 if the program is no rank
+	rank   int // -1 if the program is not a rank
 	cmd    *exec.Cmd
 	done   chan struct{} // closed when the process has ended
 	status string        // "exited with 0", "killed by 9"; valid when done is closed

@@ -294,7 +294,7 @@ func (j *job) judgeErrors(v *verdict) {
 	}
 }
 
-// judgeVictim checks the victim's error for the one fault, a stale graph, that gives it an error of its own.
+// judgeVictim checks the victim's error for the one fault, a stale graph, that gives it a separate error.
 func (j *job) judgeVictim(v *verdict) {
 	if texts := j.texts(j.Victim, "caught"); j.Fault == stale && (len(texts) != 1 || !modified.MatchString(texts[0])) {
 		v.unnamedf("rank %d, which wrote the parameter, caught no error that says so: %q", j.Victim, texts)

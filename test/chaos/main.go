@@ -67,7 +67,7 @@ func run(ctx context.Context) error {
 	case c.Ranks < 0 || c.Ranks == 1:
 		return fmt.Errorf("-ranks is %d, want at least 2", c.Ranks)
 	case c.Device == cuda && c.Ranks == 0:
-		return errors.New("-device cuda needs -ranks: every rank needs a GPU of its own")
+		return errors.New("-device cuda needs -ranks: every rank needs its own GPU")
 	}
 	scenarios, err := c.draw(*n, *only, *faults, *modes)
 	if err != nil {

@@ -50,7 +50,7 @@ type setup string
 const (
 	golaunch      setup = "golaunch"
 	alone         setup = "alone"          // the campaign starts the ranks; the store is in rank 0
-	separateStore setup = "separate store" // the campaign starts the ranks, and the store in a process of its own
+	separateStore setup = "separate store" // the campaign starts the ranks, and the store in a separate process
 )
 
 // cell is a row of the campaign's table.
@@ -120,7 +120,7 @@ type scenario struct {
 	Then   fault // a second fault, after a full disk, a lost store or daemons; "" for none
 	Setup  setup
 	World  int           // the number of ranks
-	TCP    bool          // the ranks connect by TCP, as if each were on a host of its own
+	TCP    bool          // the ranks connect by TCP, as if each were on its own host
 	Victim int           // the rank to which the fault happens
 	Round  int           // the round in which the fault comes
 	Call   int           // the reduction of that round before which the fault comes

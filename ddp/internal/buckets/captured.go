@@ -183,7 +183,7 @@ func copyStreamOf(dev device.Device) *copyStream {
 }
 
 // copyCaptured captures the copy of the status to the host once the compute stream waits for all reductions.
-// The copy is on a stream of its own, so nothing in the graph waits for it.
+// The copy is on a separate stream, so nothing in the graph waits for it.
 func (r *Reducer) copyCaptured() error {
 	rec := r.captured
 	if rec == nil || !rec.isFinished || rec.isCopied || r.joined < len(r.works) || r.pg.Size() == 1 {

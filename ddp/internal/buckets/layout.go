@@ -19,7 +19,7 @@ type layout struct {
 type bucket struct {
 	assignment
 	name  string
-	flat  device.Tensor // the gradients; then, in the last bucket, the status if it has no memory of its own; then padding
+	flat  device.Tensor // the gradients; then, in the last bucket, the status if it has no separate memory; then padding
 	bytes int           // the size of the gradients in bytes, without padding
 
 	hookParams []reducer.Param // GradBucket.Params; nil before the first call of the hook

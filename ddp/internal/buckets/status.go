@@ -16,7 +16,7 @@ import (
 // that the rank makes a shadow pass. Two words follow, by which any rank asks all ranks to stop. If the
 // Reducer looks for unused parameters, one word per parameter follows; its sum is not zero if some rank
 // has a gradient for the parameter. The layout decides where the words are: in the last bucket, after the
-// gradients, where they need no reduction of their own, or in separate memory.
+// gradients, where they need no separate reduction, or in separate memory.
 type status struct {
 	dev      device.Device
 	ranks    int

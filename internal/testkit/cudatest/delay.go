@@ -72,7 +72,7 @@ type gpu interface {
 func Delay(on device.Device) (func(s device.Stream, d time.Duration) error, error) {
 	dev, ok := on.(gpu)
 	if !ok {
-		return nil, fmt.Errorf("cudatest: %v is no GPU", on)
+		return nil, fmt.Errorf("cudatest: %v is not a GPU", on)
 	}
 	symbols := map[string]unsafe.Pointer{"cuCtxSetCurrent": nil, "cuModuleLoadData": nil, "cuModuleGetFunction": nil, "cuLaunchKernel": nil}
 	for name := range symbols {

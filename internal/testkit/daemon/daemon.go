@@ -34,7 +34,7 @@ const Lifetime = time.Minute
 // daemonArg is the first argument of a daemon. Its kind and its file follow.
 const daemonArg = "be-a-daemon"
 
-// Command returns a command that starts a daemon of a kind in a session of its own. program
+// Command returns a command that starts a daemon of a kind in its own session. program
 // must call Main first. The daemon creates and locks file once it has the properties of its
 // kind.
 func Command(program, kind, file string) *exec.Cmd {

@@ -162,7 +162,7 @@ func (e *muteError) Error() string {
 	return fmt.Sprintf("it accepted the connection, and did not answer in %v", e.took.Round(100*time.Millisecond))
 }
 
-// HandshakeError says that the process at an address is no host of this job's rendezvous. Dialling again
+// HandshakeError says that the process at an address does not host this job's rendezvous. Dialling again
 // does not help.
 type HandshakeError struct {
 	Addr string

@@ -39,8 +39,8 @@ func main() {
 	flag.DurationVar(&w.rejoin, "rejoin", 3*time.Second, "the time `limit` for making a second group")
 	flag.BoolVar(&w.isBlind, "blind", false, "check no sum of the first group after the fault, because nothing notices that the ranks' calls differ")
 	flag.DurationVar(&w.stagger, "stagger", 0, "the time between the joins of two ranks")
-	flag.BoolVar(&hosts, "hosts", false, "let the ranks connect by TCP, as if each were on a host of its own")
-	flag.BoolVar(&loader, "loader", false, "start a child process in a session of its own")
+	flag.BoolVar(&hosts, "hosts", false, "let the ranks connect by TCP, as if each were on its own host")
+	flag.BoolVar(&loader, "loader", false, "start a child process in its own session")
 	flag.StringVar(&kind, "daemon", "", "start a daemon of this `kind`")
 	flag.StringVar(&lock, "lock", "", "the daemon locks this `file`, whose name the rank is appended to")
 	flag.BoolVar(&sleep, "sleep", false, "be that child process")
@@ -80,7 +80,7 @@ func serveStore() {
 	time.Sleep(time.Hour)
 }
 
-// startLoader starts a child in a session of its own, as some data loaders do. Signals to this
+// startLoader starts a child in its own session, as some data loaders do. Signals to this
 // process's group do not reach the child.
 func startLoader() {
 	child := exec.Command(os.Args[0], "-sleep")
