@@ -124,7 +124,7 @@ func TestEmulatedDoctorOfAHostWithGPUs(t *testing.T) {
 	const doctor, shared = `exec "$0" doctor --json`, `exec unshare -rm sh -c 'mount -t tmpfs -o size=%s none /dev/shm && %s exec "$0" doctor --json' "$0"`
 	for _, c := range []struct{ script, device, fault, check, finding string }{
 		{doctor, "cuda", "version 21805", "libraries", "NCCL is 2.18.5, want 2.19.1 or newer"},
-		{doctor, "cuda:99", "", "gpus", "has no GPU: it wants GPU 99, counted from 0, and sees 16 GPUs"},
+		{doctor, "cuda:99", "", "gpus", "has no GPU: it wants GPU 99, counted from 0, but sees 16 GPUs"},
 		{fmt.Sprintf(shared, "1m", ""), "cuda", "", "shared-memory", "/dev/shm has 1024 KiB free of 1024 KiB, want 32 MiB for 1 GPU"},
 		{fmt.Sprintf(shared, "64m", "head -c 40m /dev/zero >/dev/shm/left-by-a-job &&"), "cuda", "", "shared-memory", "/dev/shm has 24 MiB free of 64 MiB, want 32 MiB for 1 GPU"},
 	} {
