@@ -55,7 +55,6 @@ type group struct {
 	recvs   []uint64 // number of the latest Recv from each rank
 	splits  int      // number of calls of Split
 
-	joins         joinStream
 	capturing     *sync.RWMutex  // see capture.Guard
 	capturedCalls *capturedCalls // those of the step that is being captured; nil without one. Only the goroutine that captures uses it.
 

@@ -199,7 +199,6 @@ func newGroup(m *mainRun, name string, w World, cfg backend.Config, be backend.B
 		timeout: cfg.Timeout, log: cfg.Log, control: cfg.Control, sends: make([]uint64, cfg.Size), recvs: make([]uint64, cfg.Size), main: m, stop: m.stopper(),
 		capturing: capture.Guard(cfg.Device), trace: profile.Of(cfg.Device),
 	}}
-	pg.joins = joinStream{cfg.Device.Compute(), pg.group}
 	d.add(pg.group)
 	pg.release.add(pg.awaitStaged) // runs after the backend's Close, which ends the calls on staged memory
 	pg.release.add(pg.backend.Close)

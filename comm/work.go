@@ -53,19 +53,20 @@ func (w *Work) Wait(ctx context.Context) error {
 			return w.report(err)
 		}
 	}
-	return w.report(w.task.Join(ctx, &w.group.joins))
+	return w.report(w.task.Join(ctx, &joinStream{w.group.dev.Compute(), w.group, ctx}))
 }
 
 // joinStream is the compute stream, as Wait makes it wait for calls.
 type joinStream struct {
 	device.Stream
 	*group
+	ctx context.Context // bounds the wait for another goroutine's capture
 }
 
 // WaitFor makes the stream wait for e, but not while another goroutine captures a step.
 func (s *joinStream) WaitFor(e device.Event) error {
 	if _, enqueues := s.backend.(backend.Capturer); enqueues && capture.Of(s.dev) == nil { // else it waits on the host
-		if err := s.enter(s.watchdog.ctx, s.timeout); err != nil {
+		if err := s.enter(s.ctx, s.timeout); err != nil {
 			return err
 		}
 		defer s.capturing.RUnlock()
