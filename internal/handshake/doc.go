@@ -15,8 +15,8 @@
 // report the same reason.
 //
 // Both proofs are HMAC-SHA256 under the key, over the direction and the hashes of hello and
-// answer. These two messages hold the role, the rank and the job of each end, and its share: an
-// X25519 public key that it made for this connection. So
+// answer. These two messages hold the role, the rank and the job of each end, and its share: a
+// random string made for this connection, between ranks an X25519 public key. So
 // a proof is valid only on one connection, in one direction, between these two ends. It can
 // be neither replayed nor reflected, nor used by another rank. The key is never sent. If
 // the job has no secret, the key is empty, and the proofs prove nothing.

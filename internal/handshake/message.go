@@ -48,6 +48,9 @@ type Party struct {
 	Server      string // for a StoreServer, a random id, which differs from that of a later server at its address
 }
 
+// betweenRanks reports whether the connection is one between two ranks.
+func (p *Party) betweenRanks() bool { return p.Role == PeerDialler || p.Role == PeerListener }
+
 const shareSize = 32
 
 // kind is a kind of message.

@@ -9,15 +9,15 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"io"
 	"net"
 )
 
 // isProtected reports whether the two ends encrypt what follows. Both ends decide the same, because all
 // that they decide by is in the two messages that the proofs cover.
 func (e *end) isProtected() bool {
-	betweenRanks := e.self.Role == PeerDialler || e.self.Role == PeerListener
 	oneHost := e.self.Machine != "" && e.self.Machine == e.peer.Machine
-	return betweenRanks && !oneHost && e.self.HasSecret && !e.self.Unprotected
+	return e.self.betweenRanks() && !oneHost && e.self.HasSecret && !e.self.Unprotected
 }
 
 // protect returns the connection that the two ends of c use after the handshake. sending and receiving are
@@ -25,6 +25,9 @@ func (e *end) isProtected() bool {
 func (e *end) protect(c net.Conn, sending, receiving string) (net.Conn, error) {
 	if !e.isProtected() {
 		return c, nil
+	}
+	if e.private == nil {
+		return nil, errors.New("ranks on different hosts agree on their keys by X25519, which Go's FIPS mode (GODEBUG=fips140=only) does not allow")
 	}
 	share, err := ecdh.X25519().NewPublicKey(e.peer.share)
 	if err != nil {
@@ -59,19 +62,21 @@ const (
 	headerSize = 4
 	maxRecord  = 32 << 10 // bytes of data
 	tagSize    = 16
+	nonceSize  = 12
 	keySize    = 16 // AES-128
 )
 
 // sealing is one direction of a connection. Its key is used only for this direction of this connection, so
 // a record's number can be its nonce.
 type sealing struct {
-	aead   cipher.AEAD
-	number uint64
+	aead  cipher.AEAD
+	nonce [nonceSize]byte // the number of the next record
 }
 
-// nonce returns the nonce of the next record.
-func (s *sealing) nonce() []byte {
-	return binary.BigEndian.AppendUint64(make([]byte, s.aead.NonceSize()-8, s.aead.NonceSize()), s.number)
+// next counts a record.
+func (s *sealing) next() {
+	number := s.nonce[nonceSize-8:]
+	binary.BigEndian.PutUint64(number, binary.BigEndian.Uint64(number)+1)
 }
 
 // ProtectedConn is a connection whose data are encrypted and authenticated with AES-GCM. One
@@ -82,6 +87,7 @@ type ProtectedConn struct {
 	sending, receiving sealing
 	unread             []byte // data of the last record, in the buffer of in
 	sealed             []byte // what Seal returned last
+	broken             error  // of a Write, which may have written a part of a record
 }
 
 // Seal encrypts data without writing it. The caller writes the result to p.Conn before it calls Seal or
@@ -100,19 +106,18 @@ func (p *ProtectedConn) Seal(data []byte) []byte {
 func (p *ProtectedConn) seal(data []byte) {
 	start := len(p.sealed)
 	p.sealed = binary.BigEndian.AppendUint32(p.sealed, uint32(len(data)))
-	p.sealed = p.sending.aead.Seal(p.sealed, p.sending.nonce(), data, p.sealed[start:])
-	p.sending.number++
+	p.sealed = p.sending.aead.Seal(p.sealed, p.sending.nonce[:], data, p.sealed[start:])
+	p.sending.next()
 }
 
 func (p *ProtectedConn) Write(b []byte) (n int, err error) {
-	for n < len(b) {
+	for n < len(b) && p.broken == nil {
 		part := b[n:min(len(b), n+maxRecord)]
-		if _, err := p.Conn.Write(p.Seal(part)); err != nil {
-			return n, err
+		if _, p.broken = p.Conn.Write(p.Seal(part)); p.broken == nil {
+			n += len(part)
 		}
-		n += len(part)
 	}
-	return n, nil
+	return n, p.broken
 }
 
 func (p *ProtectedConn) Read(b []byte) (int, error) {
@@ -130,7 +135,7 @@ func (p *ProtectedConn) Read(b []byte) (int, error) {
 func (p *ProtectedConn) open() error {
 	header, err := p.in.Peek(headerSize)
 	if err != nil {
-		return err
+		return p.truncated(err)
 	}
 	n := binary.BigEndian.Uint32(header)
 	if n == 0 || n > maxRecord {
@@ -138,14 +143,22 @@ func (p *ProtectedConn) open() error {
 	}
 	record, err := p.in.Peek(headerSize + int(n) + tagSize)
 	if err != nil {
-		return err
+		return p.truncated(err)
 	}
 	header, sealed := record[:headerSize], record[headerSize:]
-	if p.unread, err = p.receiving.aead.Open(sealed[:0], p.receiving.nonce(), sealed, header); err != nil {
+	if p.unread, err = p.receiving.aead.Open(sealed[:0], p.receiving.nonce[:], sealed, header); err != nil {
 		return ErrAltered
 	}
-	p.receiving.number++
+	p.receiving.next()
 	_, err = p.in.Discard(len(record))
+	return err
+}
+
+// truncated returns err, or io.ErrUnexpectedEOF if the connection ended within a record.
+func (p *ProtectedConn) truncated(err error) error {
+	if err == io.EOF && p.in.Buffered() > 0 {
+		return io.ErrUnexpectedEOF
+	}
 	return err
 }
 
