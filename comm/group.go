@@ -118,6 +118,7 @@ func (pg *ProcessGroup) Post(ctx context.Context, key string, value []byte) erro
 }
 
 // Posted waits until the given ranks have published a value of key, and returns their latest values.
+// It returns an error if one of them has left or is lost, and has published none.
 func (pg *ProcessGroup) Posted(ctx context.Context, key string, ranks ...int) ([][]byte, error) {
 	members := make([]int, len(ranks))
 	for i, r := range ranks {

@@ -357,26 +357,45 @@ func (c *Core) post(g *group, from int, m *Message) error {
 		}
 	}
 	g.readers = append(g.readers, reader{from, m})
+	c.read(g, m.Key)
+	return nil
+}
+
+// read answers the readers of a key that wait for no more values, and those that wait for a value of a rank
+// that is gone. The key "" stands for all keys.
+func (c *Core) read(g *group, key string) {
 	g.readers = slices.DeleteFunc(g.readers, func(r reader) bool {
-		if r.m.Key != m.Key {
+		if key != "" && r.m.Key != key {
 			return false
 		}
+		posts := g.posts[r.m.Key]
+		var gone []int
 		var values [][]byte
-		size, n := 0, 0
+		size, n, waits := 0, 0, false
 		for _, rank := range r.m.Ranks {
 			value, ok := posts[rank]
-			if !ok {
-				return false
+			switch {
+			case ok:
+			case c.ranks[rank].state == lost || c.departed(g.name, rank):
+				gone = append(gone, rank)
+			default:
+				waits = true
 			}
 			values = append(values, value)
 			if size += len(value); size <= maxPosted {
 				n++
 			}
 		}
-		c.send(&Message{Verb: Posted, Number: r.m.Number, Group: m.Group, Key: m.Key, Values: values[:n]}, r.rank)
+		if waits && gone == nil {
+			return false
+		}
+		answer := &Message{Verb: Posted, Number: r.m.Number, Group: g.name, Key: r.m.Key, Ranks: gone}
+		if gone == nil {
+			answer.Values = values[:n]
+		}
+		c.send(answer, r.rank)
 		return true
 	})
-	return nil
 }
 
 // scope returns the group that breaks when the failure f is reported in the group g. This group is g if
@@ -578,6 +597,7 @@ func (c *Core) leave(g *group, from int, m *Message) {
 	}
 	g.left.add(from, nil)
 	c.waiveAcks(from, g)
+	c.read(g, "")
 	if m.Alone {
 		g.alone = true
 		g.leaving, g.values = append(g.leaving, from), append(g.values, m.Value)
@@ -630,6 +650,7 @@ func (c *Core) remove(r int, to state, why Failure) {
 			q.answers[r] = nil
 			c.conclude(g)
 		}
+		c.read(g, "")
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/goddp/goddp/internal/rootcause"
 )
 
 // Group is this rank's handle on a group of ranks.
@@ -80,12 +82,15 @@ func (g *Group) Post(ctx context.Context, key string, value []byte) error {
 }
 
 // Posted waits until all the given ranks have posted a value of a key, and returns the values that they
-// posted last.
+// posted last. It returns an error if one of them has left or is lost, and has posted none.
 func (g *Group) Posted(ctx context.Context, key string, ranks []int) (values [][]byte, err error) {
 	for len(values) < len(ranks) {
 		theirs, err := g.question(ctx, &Message{Verb: Post, Key: key, Ranks: ranks[len(values):]}, Posted)
 		if err != nil {
 			return nil, err
+		}
+		if len(theirs.Ranks) > 0 {
+			return nil, fmt.Errorf("%s ended or left, and posted no value of %q", rootcause.Ranks(theirs.Ranks), key)
 		}
 		values = append(values, theirs.Values...)
 	}

@@ -82,7 +82,8 @@ const (
 	// members that have not left.
 	Queried
 	// Posted answers Post. Values are the posted values of the Ranks in that Post: of the first ones, if
-	// those of all are too large for one message.
+	// those of all are too large for one message. If some of these Ranks have left or are lost, and have
+	// posted no value, Ranks are those ranks, and there are no Values.
 	Posted
 	// Alive says that the sender runs. Both ends send it.
 	Alive

@@ -244,6 +244,40 @@ func TestPost(t *testing.T) {
 	})
 }
 
+// A rank that waits for a value of a rank that ends or leaves gets an error, also if it asks later.
+func TestPostedByRankThatIsGone(t *testing.T) {
+	forTransports(t, func(t *testing.T, transport string) {
+		j := open(t, transport, 4, nil)
+		j.join(t)
+		g := j.clients[0].Root()
+		if err := j.clients[1].Root().Post(t.Context(), "key", []byte("1")); err != nil {
+			t.Fatal(err)
+		}
+		errs := make(chan error)
+		read := func(ranks ...int) {
+			_, err := g.Posted(t.Context(), "key", ranks)
+			errs <- err
+		}
+		go read(1, 2)
+		go read(3, 1, 2)
+		j.clients[2].Close()
+		for range 2 {
+			if err := <-errs; err == nil || !strings.Contains(err.Error(), "rank 2 ended or left") {
+				t.Errorf("got %v, want an error that names rank 2", err)
+			}
+		}
+		go j.clients[3].Root().Leave(t.Context(), t.Context(), nil)
+		go read(1, 3)
+		if err := <-errs; err == nil || !strings.Contains(err.Error(), "rank 3 ended or left") {
+			t.Errorf("got %v, want an error that names rank 3", err)
+		}
+		go read(1)
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // Several goroutines of one rank call Post and Posted concurrently, and some of them stop waiting
 // early. Every answer reaches the goroutine that asked for it.
 func TestConcurrentPosts(t *testing.T) {
