@@ -340,6 +340,10 @@ const (
 // post handles the message Post: it stores or withdraws the rank's value, and answers the messages whose
 // values have all been posted.
 func (c *Core) post(g *group, from int, m *Message) error {
+	if m.Final {
+		g.readers = slices.DeleteFunc(g.readers, func(r reader) bool { return r.rank == from && r.m.Number == m.Number })
+		return nil
+	}
 	if len(m.Value) > maxPost {
 		return fmt.Errorf("rank %d posts %d bytes of %q, at most %d", from, len(m.Value), m.Key, maxPost)
 	}
@@ -650,6 +654,7 @@ func (c *Core) remove(r int, to state, why Failure) {
 			q.answers[r] = nil
 			c.conclude(g)
 		}
+		g.readers = slices.DeleteFunc(g.readers, func(reader reader) bool { return reader.rank == r })
 		c.read(g, "")
 	}
 }

@@ -131,6 +131,37 @@ func play(t *testing.T, c *Core, line string) ([]Outgoing, error) {
 	return c.Step(from, m)
 }
 
+// The core forgets the reads of a rank that has stopped waiting, and of a rank that is gone.
+func TestReaders(t *testing.T) {
+	c := NewCore(3)
+	waiting := func() int { return len(c.groups[""].readers) }
+	step := func(from int, m Message) []Outgoing {
+		t.Helper()
+		out, err := c.Step(from, &m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	for r := range 3 {
+		step(r, Message{Verb: Join})
+	}
+	step(0, Message{Verb: Post, Key: "key", Number: 7, Ranks: []int{2}})
+	step(0, Message{Verb: Post, Key: "key", Number: 8, Ranks: []int{2}})
+	step(1, Message{Verb: Post, Key: "key", Number: 7, Ranks: []int{2}})
+	step(0, Message{Verb: Post, Key: "key", Number: 7, Final: true})
+	if n := waiting(); n != 2 {
+		t.Errorf("%d reads wait after one of three was withdrawn", n)
+	}
+	c.Lost(1, "it ended")
+	if n := waiting(); n != 1 {
+		t.Errorf("%d reads wait after the loss of a rank, want 1", n)
+	}
+	if out := step(2, Message{Verb: Post, Key: "key", Number: 1, Value: []byte("x")}); len(out) != 2 || waiting() != 0 {
+		t.Errorf("%d answers, %d reads wait; want 2, 0", len(out), waiting())
+	}
+}
+
 func number(t *testing.T, s string) int {
 	n, err := strconv.Atoi(s)
 	if err != nil {

@@ -85,8 +85,10 @@ func (g *Group) Post(ctx context.Context, key string, value []byte) error {
 // posted last. It returns an error if one of them has left or is lost, and has posted none.
 func (g *Group) Posted(ctx context.Context, key string, ranks []int) (values [][]byte, err error) {
 	for len(values) < len(ranks) {
-		theirs, err := g.question(ctx, &Message{Verb: Post, Key: key, Ranks: ranks[len(values):]}, Posted)
+		m := &Message{Verb: Post, Key: key, Ranks: ranks[len(values):]}
+		theirs, err := g.question(ctx, m, Posted)
 		if err != nil {
+			g.client.send(&Message{Verb: Post, Group: g.Name, Key: key, Number: m.Number, Final: true}) // no error check: without a connection, there is nothing to withdraw
 			return nil, err
 		}
 		if len(theirs.Ranks) > 0 {

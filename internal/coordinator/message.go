@@ -44,7 +44,8 @@ const (
 	Query
 	// Post stores Value as the rank's value of Key in Group, if Value is not empty, and asks
 	// for the values that Ranks have posted. A Post without Value and Ranks withdraws the rank's value.
-	// The answer, Posted, has the same Number. It is sent when all Ranks have posted a value.
+	// The answer, Posted, has the same Number. It is sent when all Ranks have posted a value. With Final,
+	// the rank no longer waits for the answer with this Number, and none is sent.
 	Post
 )
 
@@ -118,7 +119,7 @@ type Message struct {
 	// WantAnswers, in Fail, says that the reporter wants the answers of Ranks and decides itself.
 	// WantAnswers, in Asked, says that the Ack must hold an answer.
 	WantAnswers bool `json:",omitempty"`
-	Final       bool `json:",omitempty"` // see Fail and Leave
+	Final       bool `json:",omitempty"` // see Fail, Leave and Post
 	Alone       bool `json:",omitempty"` // see Leave, Left and Settled
 }
 
