@@ -203,9 +203,19 @@ func Bound(failures []Failure, size int) (bounded []Failure) {
 	return bounded
 }
 
-// Brief returns the failure without its long texts.
+// maxLine is the number of bytes that Brief leaves of an error message.
+const maxLine = 256
+
+// Brief returns the failure without its long texts. Of the error message, it leaves the first line. What tells
+// the root cause stays.
 func (f Failure) Brief() Failure {
-	f.ErrorFile, f.Crash, f.Stderr = nil, nil, nil
+	if f.ErrorFile != nil {
+		file := *f.ErrorFile
+		file.Message, _, _ = strings.Cut(strings.TrimSpace(file.Message), "\n")
+		file.Message, file.Callstack = file.Message[:min(len(file.Message), maxLine)], ""
+		f.ErrorFile = &file
+	}
+	f.Crash, f.Stderr = nil, nil
 	return f
 }
 

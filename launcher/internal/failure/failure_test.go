@@ -79,6 +79,26 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// A failure that is too long loses its long texts, but not what tells the root cause.
+func TestBrief(t *testing.T) {
+	cause, at := 3, time.Unix(1_700_000_000, 0)
+	long := Failure{Rank: 1, Time: at, Stderr: []string{strings.Repeat("x", 3000)},
+		ErrorFile: &jobenv.ErrorFile{Message: "rank 3 lost\nand more", Callstack: "stack", Time: at, Interrupted: true, CausedBy: &cause}}
+	got := Bound([]Failure{long, {Rank: 3, Time: at.Add(time.Second)}}, 2000)
+	if len(got) != 2 {
+		t.Fatalf("%d failures, want 2", len(got))
+	}
+	if e := got[0].ErrorFile; got[0].Stderr != nil || e == nil || e.Message != "rank 3 lost" || e.Callstack != "" || !e.Time.Equal(at) || !e.Interrupted {
+		t.Errorf("got %+v with the error file %+v", got[0], e)
+	}
+	if Sort(got); got[0].Rank != cause {
+		t.Errorf("the root cause is rank %d, want %d", got[0].Rank, cause)
+	}
+	if long.ErrorFile.Callstack == "" {
+		t.Error("the original has changed")
+	}
+}
+
 // Failures take no more bytes than they may. The first ones keep their long texts.
 func TestBound(t *testing.T) {
 	for _, c := range []struct{ failures, text, size, want, whole int }{
