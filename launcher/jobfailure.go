@@ -19,9 +19,9 @@ func (a *agent) firstFailure(locals []int) failure.Failure {
 		return failure.Failure{Kind: failure.Unable, Why: a.core.err.Error(), Time: now, Exited: now}
 	}
 	f, _ := failureOf(a.procs[locals[0]]) // describeFailures logs the error
-	told := failure.Bound([]failure.Failure{f}, maxTold)
+	told := []failure.Failure{f}
 	failure.Judge(told, a.start, f.Exited)
-	return told[0]
+	return failure.Bound(told, maxTold)[0]
 }
 
 // tellableFailures returns what the other nodes' reports need to know of this node's workers that failed.
