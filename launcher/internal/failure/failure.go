@@ -164,16 +164,22 @@ func Judge(failures []Failure, start, ordered time.Time) {
 		if !f.Stopped || f.Status.IsSuccess() {
 			continue
 		}
-		f.WasExiting = f.Time.Before(ordered)
+		f.WasExiting = f.precedes(ordered)
 		// A worker that fails closes its connections before it writes its error file. If the order
 		// comes in between, its error file is too late, but those of its peers name it in time.
 		if f.ErrorFile != nil && f.ErrorFile.CausedBy == nil && !f.ErrorFile.Interrupted {
 			f.WasExiting = f.WasExiting || slices.ContainsFunc(failures, func(other Failure) bool {
-				return other.Time.Before(ordered) && other.CausedBy() != nil && *other.CausedBy() == f.Rank
+				return other.precedes(ordered) && other.CausedBy() != nil && *other.CausedBy() == f.Rank
 			})
 		}
 		f.Stopped = !f.WasExiting
 	}
+}
+
+// precedes reports whether the failure was under way before golaunch told the workers to stop. The time of an
+// exit that was observed before then may be that of the order.
+func (f *Failure) precedes(ordered time.Time) bool {
+	return f.Seen != rootcause.Told || f.Time.Before(ordered)
 }
 
 // maxText is the number of bytes that Bound leaves of an error message, of a stack, and of all lines of

@@ -56,6 +56,10 @@ func TestJudge(t *testing.T) {
 			[]Failure{exit(0, 2050, one, blamed(2040, 2), false), exit(2, 2060, Status{}, wrote(2055), true)}, 0, 1},
 		{"blamed for what the stop did",
 			[]Failure{exit(0, 2050, one, nil, false), exit(1, 2060, one, blamed(2056, 2), true), exit(2, 2060, caught, wrote(2055), true)}, 0, 1},
+		{"blamed by an error file without a time",
+			[]Failure{exit(0, 2050, one, &jobenv.ErrorFile{Message: "rank lost", CausedBy: new(2)}, false), exit(2, 2060, caught, wrote(2055), true)}, 2, 0},
+		{"blamed without a time for what the stop did",
+			[]Failure{exit(0, 2050, one, nil, false), exit(1, 2060, one, &jobenv.ErrorFile{Message: "rank lost", CausedBy: new(2)}, true), exit(2, 2060, caught, wrote(2055), true)}, 0, 1},
 		{"a clock from before the attempt is not believed",
 			[]Failure{exit(0, 50, one, wrote(10), false), exit(1, 3000, one, wrote(-9000), true)}, 1, 0},
 	} {
