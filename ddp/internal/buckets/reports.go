@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/goddp/goddp/comm"
@@ -58,15 +59,44 @@ func (r *reports) key(pass uint64) string { return fmt.Sprintf("reducer/%d/%d", 
 func (r *reports) publish(ctx context.Context, mine report) error {
 	ctx, cancel := awake.WithTimeout(ctx, reportTimeout)
 	defer cancel()
-	r.published = mine.Pass
 	text, err := json.Marshal(mine)
 	if err != nil {
 		return err
 	}
-	if err = r.pg.Post(ctx, r.key(mine.Pass), text); r.pg.Failed() {
+	if err = r.pg.Post(ctx, r.key(mine.Pass), text); err == nil {
+		r.published = mine.Pass
+	}
+	if r.pg.Failed() {
 		return nil // the reductions return the cause
 	}
 	return err
+}
+
+// read returns the texts that the given ranks have published for a pass, or the errors of those that cannot be
+// read. It takes at most as long as reportTimeout.
+func (r *reports) read(ctx context.Context, pass uint64, ranks []int) ([][]byte, []error) {
+	errs := make([]error, len(ranks))
+	all, cancel := awake.WithTimeout(ctx, reportTimeout/2)
+	defer cancel()
+	texts, err := r.pg.Posted(all, r.key(pass), ranks...)
+	if err == nil {
+		return texts, errs
+	}
+	// Some report is missing. Read each on its own.
+	each, cancelEach := awake.WithTimeout(ctx, reportTimeout/2)
+	defer cancelEach()
+	texts = make([][]byte, len(ranks))
+	var wg sync.WaitGroup
+	for i, rank := range ranks {
+		wg.Go(func() {
+			var one [][]byte
+			if one, errs[i] = r.pg.Posted(each, r.key(pass), rank); errs[i] == nil {
+				texts[i] = one[0]
+			}
+		})
+	}
+	wg.Wait()
+	return texts, errs
 }
 
 // collect reads the reports of a pass of the ranks whose flags are raised, and returns the error that they
@@ -78,8 +108,6 @@ func (r *reports) publish(ctx context.Context, mine report) error {
 // other error. A raised flag of a rank that made a shadow pass means that this rank leaves. If all ranks
 // leave because they have no more passes, collect returns nil.
 func (r *reports) collect(ctx context.Context, pass uint64, raised, away []bool) error {
-	ctx, cancel := awake.WithTimeout(ctx, reportTimeout)
-	defer cancel()
 	var up []int
 	for rank, is := range raised {
 		if is {
@@ -91,14 +119,14 @@ func (r *reports) collect(ctx context.Context, pass uint64, raised, away []bool)
 			return err
 		}
 	}
-	texts, unread := r.pg.Posted(ctx, r.key(pass), up...)
+	texts, unread := r.read(ctx, pass, up)
 	var missing, silent []reducer.Missing
 	var nonFinite []reducer.NonFinite
 	var changed []reducer.GraphChange
 	var left []reducer.Left
 	for i, rank := range up {
 		var theirs *report
-		err := unread
+		err := unread[i]
 		if err == nil {
 			theirs, err = decode(texts[i], rank, pass)
 		}
