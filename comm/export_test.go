@@ -35,3 +35,6 @@ func CausedBy(err error) *int { return causedBy(err) }
 
 // SetNotice sets how long rank 0 waits for the other ranks before it says so.
 func SetNotice(o *Options, d time.Duration) { o.notice = d }
+
+// JudgeStragglers has rank 0 compare the times of a window of collectives.
+func JudgeStragglers(pg *ProcessGroup, window uint64) { pg.stragglers.judge(pg.watchdog, window) }

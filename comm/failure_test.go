@@ -558,6 +558,28 @@ func TestStragglerIsLogged(t *testing.T) {
 	})
 }
 
+// If a rank does not post its times, the log names that rank.
+func TestStragglerWithoutTimes(t *testing.T) {
+	t.Setenv("GODDP_DEBUG", "DETAIL")
+	synctest.Test(t, func(t *testing.T) {
+		log := new(lockedBuffer)
+		groups, err := comm.Local(3, &comm.Options{Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range []int{0, 2} {
+			if err := groups[r].Post(t.Context(), "straggler/1", []byte("times")); err != nil {
+				t.Error(err)
+			}
+		}
+		comm.JudgeStragglers(groups[0], 1)
+		closeAll(groups)
+		if want := "rank 1 has not posted window 1"; !strings.Contains(log.String(), want) {
+			t.Errorf("%q is not in\n%s", want, log)
+		}
+	})
+}
+
 // The monitor logs that the watchdog is stuck and, if monitoring is on, ends the process.
 func TestMonitorDetectsAStuckWatchdog(t *testing.T) {
 	t.Setenv("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "30")

@@ -3,6 +3,7 @@ package comm
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -77,7 +78,7 @@ func (l *stragglers) judge(d *watchdogLoop, window uint64) {
 	defer cancel()
 	took, err := l.group.control.Posted(ctx, stragglerKey(window), l.group.control.Members)
 	if err != nil {
-		d.logf(slog.LevelDebug, "[Rank %d] comparing the times of collectives: %v", d.world.Rank, err)
+		d.logf(slog.LevelDebug, "[Rank %d] comparing the times of collectives: %v", d.world.Rank, l.silent(d, window, err))
 		return
 	}
 	for r, t := range took {
@@ -97,6 +98,20 @@ func (l *stragglers) judge(d *watchdogLoop, window uint64) {
 		l.total[r] += t
 	}
 	l.judged += stragglerWindow
+}
+
+// silent returns err, the error of reading the members' posts of a window, and names the first
+// member that has posted none.
+func (l *stragglers) silent(d *watchdogLoop, window uint64, err error) error {
+	for _, r := range l.group.control.Members {
+		ctx, cancel := context.WithTimeout(d.ctx, announceTime)
+		_, err := l.group.control.Posted(ctx, stragglerKey(window), []int{r})
+		cancel()
+		if errors.Is(err, context.DeadlineExceeded) {
+			return fmt.Errorf("rank %d has not posted window %d: %w", r, window, err)
+		}
+	}
+	return err
 }
 
 // compareStragglers evaluates one window. took[r] holds how long rank r spent in each
