@@ -172,7 +172,7 @@ func TestSecondBackward(t *testing.T) {
 	}
 }
 
-func TestBackwardWith(t *testing.T) {
+func TestBackwardFromGradient(t *testing.T) {
 	dev := newDevice(t)
 	w := autograd.FromSlice(dev, []float64{1, 2, 3}).RequireGrad()
 	g := autograd.FromSlice(dev, []float64{1, 10, 100})

@@ -40,7 +40,7 @@ func TestCast(t *testing.T) {
 		}
 		g := autograd.FromSlice(dev, []float64{1 + 0x1p-8 + 0x1p-20, 0x1p-24})
 		// The gradient of y is g rounded to y's type.
-		mustBackwardWith(t, autograd.Cast(y, device.Float64), g)
+		mustBackwardFrom(t, autograd.Cast(y, device.Float64), g)
 		if got := x.Grad(); got.DType() != c.from || !slices.Equal(read(t, got), c.grad) {
 			t.Errorf("%v to %v: the gradient is %v %v, want %v", c.from, c.to, got.DType(), read(t, got), c.grad)
 		}
@@ -94,7 +94,7 @@ func TestCastAccumulates(t *testing.T) {
 	}
 }
 
-func mustBackwardWith(t *testing.T, v, g *autograd.Variable) {
+func mustBackwardFrom(t *testing.T, v, g *autograd.Variable) {
 	t.Helper()
 	if err := v.Backward(&autograd.BackwardOptions{Gradient: g}); err != nil {
 		t.Fatal(err)

@@ -58,7 +58,7 @@ func TestVersionsGuardWhatBackwardReads(t *testing.T) {
 					panic(thrown)
 				}
 			}()
-			mustBackwardWith(t, y, autograd.FromSlice(dev, seed, append([]int{}, y.Shape()...)...))
+			mustBackwardFrom(t, y, autograd.FromSlice(dev, seed, append([]int{}, y.Shape()...)...))
 			for i, x := range in {
 				if wanted(i) {
 					grads = append(grads, read(t, x.Grad()))

@@ -165,7 +165,7 @@ func at(ln net.Listener, host string) string {
 }
 
 func openUnix(t *testing.T) string {
-	dir, err := os.MkdirTemp("", "peeruid")
+	dir, err := os.MkdirTemp("", "handshake")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,7 @@ package rootcause
 
 import "testing"
 
-func TestFormat(t *testing.T) {
+func TestRanks(t *testing.T) {
 	var even []int
 	for r := range 20 {
 		even = append(even, 2*r)
