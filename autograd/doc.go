@@ -94,8 +94,8 @@
 // # Captured steps
 //
 // On a GPU, a step of short kernels takes longer to enqueue than to run. [Capture] wraps a function that
-// makes one step: after some calls it records what the step enqueues in a CUDA graph, and from then on
-// each call launches the graph. The results are the same bits.
+// makes one step: after some calls it captures the work that the step enqueues as a CUDA graph. From then
+// on each call launches that graph. The results are the same bits.
 //
 // # In-place writes
 //

@@ -83,8 +83,9 @@ type Call struct {
 }
 
 // New allocates memory with undefined content. Memory that Prepare or Backward allocates is freed when the
-// pass has finished this Function. Memory that Forward allocates is freed at the same time, unless the pass
-// retains the graph. Without a pass it is freed with the result.
+// pass has finished this Function. Memory that Forward allocates is also freed then, unless the pass retains
+// the graph. If no backward pass reaches the Function, that memory is freed at the end of the step or [Scope],
+// as results are.
 func (c *Call) New(dt device.DType, shape ...int) (device.Tensor, error) {
 	t, err := c.s.alloc(dt, shape)
 	if c.inBackward {

@@ -259,7 +259,7 @@ func BatchNorm(x, weight, bias *Variable, opts *BatchNormOptions) *Variable {
 	return Apply(f, in...)
 }
 
-// batchNorm has the inputs x and, if present, a residual, a weight and a bias.
+// The inputs of batchNorm are x and, where present, a residual, a weight and a bias.
 type batchNorm struct {
 	parameters
 	o BatchNormOptions

@@ -79,7 +79,7 @@ func (s *state) drain() {
 	s.queue, s.dropped = nil, nil
 	s.mu.Unlock()
 	for _, v := range dropped {
-		v.Close() // an error is the device's, which its next call returns as well
+		v.Close() // the error can be ignored: the device returns it again from its next call
 	}
 	for _, b := range queue {
 		s.owned -= int64(b.Len())

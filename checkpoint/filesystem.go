@@ -42,7 +42,8 @@ type file interface {
 // disk is the operating system's file system.
 type disk struct{}
 
-// Open never blocks. For anything but a regular file it returns a [*files.NotRegularError].
+// Open opens a regular file or a folder, and never blocks. For any other kind of file it returns a
+// [*files.NotRegularError].
 func (disk) Open(path string) (source, error) {
 	f, err := files.Open(path)
 	if errors.Is(err, syscall.EISDIR) {

@@ -45,8 +45,8 @@ func (h holder) String() string {
 	return fmt.Sprintf("process %d%s on %s (since %s)", h.PID, job, h.Host, h.Since.Format(time.RFC3339))
 }
 
-// folderLock keeps other holders out of a folder. The operating system releases the lock when the process
-// ends. If the host crashes, a network file system releases it after a while.
+// folderLock keeps other holders out of a folder. When a process ends, the operating system releases its
+// lock. When a host crashes, a network file system keeps its locks for a while before it releases them.
 type folderLock struct {
 	holder
 	file *os.File

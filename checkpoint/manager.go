@@ -71,9 +71,9 @@ var ErrClosed = errors.New("checkpoint: the manager is closed")
 // folder or cannot write to it.
 //
 // Open deletes the files of incomplete saves, so only one job at a time may use a folder. Rank 0 locks it
-// until Close, or until its process ends. If another job has locked it, Open waits for five seconds, because that
-// job may just have been killed, and returns an error that names it. For an earlier attempt of the same job, which
-// the launcher ends, Open waits for two minutes, but at most for half of the group's timeout.
+// until Close, or until its process ends. If another job holds the lock, Open waits up to five seconds, in case
+// that job was just killed. Then it returns an error that names the job. If an earlier attempt of this job holds
+// it, Open waits up to two minutes, or half of the group's timeout if that is shorter.
 func Open(ctx context.Context, pg *comm.ProcessGroup, dir string, opts *Options) (*Manager, error) {
 	if pg == nil {
 		return nil, fmt.Errorf("checkpoint: opening %s: %w", dir, comm.ErrNoGroup)

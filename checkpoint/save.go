@@ -362,7 +362,7 @@ func (m *Manager) writeShare(temp string, s *saving) error {
 	}
 	r.File.Header, r.File.CRC = int64(len(header)), sum(header)
 	sums := make([]checksum, len(s.pieces))
-	var summing sync.WaitGroup // summing reads the pieces while the disk writes
+	var summing sync.WaitGroup // of the goroutine that computes the checksums while the file is being written
 	summing.Go(func() {
 		for i := range s.pieces {
 			p := &s.pieces[i]

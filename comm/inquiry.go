@@ -108,7 +108,7 @@ func (d *watchdogLoop) account(waits []int) *flight.Dump {
 func mustMarshal(v any) []byte {
 	b, err := json.Marshal(v)
 	if err != nil {
-		panic(fmt.Errorf("comm: what this rank does: %w", err)) // cannot happen: v is plain data
+		panic(fmt.Errorf("comm: encoding this rank's account: %w", err)) // cannot happen: v is plain data
 	}
 	return b
 }

@@ -27,8 +27,8 @@ const (
 type Position struct {
 	Epoch  int `json:"epoch"`
 	Sample int `json:"sample"`
-	// Source determines the order of the samples. The zero Source is unknown: the position is valid for any
-	// sampler whose data set is long enough.
+	// Source determines the order of the samples. The zero Source means that the order was not
+	// recorded. Then any sampler whose data set is long enough accepts the position.
 	Source Source `json:"source,omitzero"`
 }
 
@@ -73,7 +73,7 @@ func (s Sampler) check() error {
 	case s.Batch < 1:
 		return fmt.Errorf("data: batches of %d samples, want at least 1", s.Batch)
 	case s.Size < 1 || s.Rank < 0 || s.Rank >= s.Size:
-		return fmt.Errorf("data: rank %d of %d", s.Rank, s.Size)
+		return fmt.Errorf("data: rank %d with %d ranks, want 0 <= rank < ranks", s.Rank, s.Size)
 	case s.Len < s.Size:
 		return fmt.Errorf("data: fewer samples (%d) than ranks (%d)", s.Len, s.Size)
 	case s.LastBatch == Drop && s.Len/s.Batch < s.Size:

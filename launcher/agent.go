@@ -384,7 +384,8 @@ func (a *agent) cleanRunDir() (hasRecords bool, err error) {
 	return hasRecords, errors.Join(errs...)
 }
 
-// isHurried reports whether a signal ends the job: then nothing waits long for the console.
+// isHurried reports whether a signal is ending the job. If so, draining the workers' output and closing the console
+// get only hurriedTime each.
 func (a *agent) isHurried() bool { return a.core.signal != 0 || a.core.asked != 0 }
 
 // close releases what outlives an attempt. It writes err to the console, unless the end

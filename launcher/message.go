@@ -109,7 +109,8 @@ type messageConn struct {
 	mu sync.Mutex // held while a message is written
 }
 
-// newMessageConn returns a connection over the socket f. It closes f.
+// newMessageConn returns a connection over the socket f. It closes f before it returns, even on an error; the
+// connection has its own descriptor.
 func newMessageConn(f *os.File) (*messageConn, error) {
 	defer f.Close()
 	c, err := net.FileConn(f)

@@ -25,13 +25,13 @@ func setSubreaper(on bool) error {
 	return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, flag, 0, 0, 0)
 }
 
-// sureLooks is how many empty searches in a row descendants requires when this process keeps a
+// sureLooks is how many empty searches in a row descendants requires when it excepts a
 // child, because the kernel then cannot confirm that there are no other children.
 const sureLooks = 3
 
-// descendants returns a finder of all processes below this process, except its child keep;
-// 0 means that it keeps none. This process must be a subreaper. The finder waits for each
-// child that has ended, by its process id.
+// descendants returns a finder of all processes below this process, except its child with
+// process id keep and the processes below that child (0: no exception). This process must be a
+// subreaper. The finder waits for each child that has ended, by its process id.
 //
 // A process whose main thread has ended while other threads live looks like a zombie. It
 // cannot be waited for, and signals reach it, so it counts as alive.

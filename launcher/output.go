@@ -136,7 +136,7 @@ func (s *stream) line(text []byte, end ending) {
 	}
 }
 
-// append adds a line to the lines that show writes. On a terminal, the next line replaces
+// append adds a line to s.out, which s.show writes. On a terminal, the next line replaces
 // a line that ended with a lone "\r".
 func (s *stream) append(text []byte, end ending) {
 	if s.json != nil {

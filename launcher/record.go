@@ -44,7 +44,7 @@ func (s *spawner) giveRecorder(p *process) {
 
 // recorderEnv returns the variables that tell a worker about its flight recorder.
 func (s *spawner) recorderEnv(p *process) []string {
-	fd := "" // an empty value hides the variable of a golaunch that runs this one
+	fd := "" // overrides the value inherited from an outer golaunch, if this one is nested
 	if p.memory != nil {
 		fd = fmt.Sprint(firstExtraFD)
 	}

@@ -21,7 +21,7 @@ const (
 // rank to the empty set.
 type StreamMap struct {
 	all     streamSet
-	byLocal map[int]streamSet // if not nil, replaces all; a rank that is not in it has no stream
+	byLocal map[int]streamSet // if not nil, it is used instead of the field all; a rank without an entry has no stream
 }
 
 // allStreams returns a StreamMap that maps every local rank to s.

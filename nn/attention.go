@@ -129,14 +129,14 @@ func (l *MultiheadAttentionLayer) project(x *autograd.Variable, from, to int) *a
 	return autograd.Linear(autograd.Cast(x, l.InWeight.DType()), part(l.InWeight), bias)
 }
 
-// rotate applies the rotary embedding to the first heads heads of x [B T N D]. It caches the angles.
-func (l *MultiheadAttentionLayer) rotate(x *autograd.Variable, heads int) *autograd.Variable {
+// rotate applies the rotary embedding to the first n of x's heads; x is [B T N D]. It caches the angles.
+func (l *MultiheadAttentionLayer) rotate(x *autograd.Variable, n int) *autograd.Variable {
 	isDouble := x.DType() == device.Float64 // otherwise the angles are in Float32
 	if rows := x.Shape()[1]; l.cos == nil || l.angleRows < rows || l.cos.Device() != x.Device() || isDouble != (l.cos.DType() == device.Float64) {
 		l.angleRows = rows
 		l.cos, l.sin = autograd.RotaryAngles(x.Device(), x.DType(), rows, x.Shape()[3], l.opts.RotaryBase)
 	}
-	return autograd.Rotary(x, l.cos, l.sin, &autograd.RotaryOptions{Heads: heads, Interleaved: l.opts.RotaryInterleaved})
+	return autograd.Rotary(x, l.cos, l.sin, &autograd.RotaryOptions{Heads: n, Interleaved: l.opts.RotaryInterleaved})
 }
 
 // Parameters returns "in_proj_weight", "in_proj_bias", "out_proj.weight" and "out_proj.bias", without

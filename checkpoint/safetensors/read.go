@@ -231,17 +231,17 @@ func (f *File) cover(start, size int64) error {
 	for _, name := range inOrder {
 		t := f.tensors[name]
 		if t.From != end {
-			return fmt.Errorf("tensor %q begins at byte %d of the elements, but those before it end at %d", name, t.From, end)
+			return fmt.Errorf("tensor %q begins at byte %d of the data, but the tensors before it end at byte %d", name, t.From, end)
 		}
 		end = t.To
 		if end > size-start {
-			return fmt.Errorf("truncated: tensor %q ends at byte %d of the elements, of which there are %d", name, end, size-start)
+			return fmt.Errorf("truncated: tensor %q ends at byte %d of the data, which has %d bytes", name, end, size-start)
 		}
 		t.From, t.To = t.From+start, t.To+start
 		f.tensors[name] = t
 	}
 	if end != size-start {
-		return fmt.Errorf("%d bytes of elements, but the tensors end at %d", size-start, end)
+		return fmt.Errorf("%d bytes of data, but the tensors end at byte %d", size-start, end)
 	}
 	return nil
 }

@@ -21,7 +21,7 @@ const (
 	autoWorkers = -2
 )
 
-// countFlag is the only argument of a golaunch that counts the GPUs for another one.
+// countFlag is the sole argument of the child golaunch process that countGPUs starts to count the GPUs.
 const countFlag = "--count-gpus"
 
 // countWorkers finds the number of workers of --nproc-per-node gpu and auto.

@@ -12,9 +12,9 @@ import (
 
 // twoPhase holds the two-phase reductions of a pass: the second communication of each needs the
 // result of the first. The first communications are started during the backward pass. Whether one
-// is over cannot be known without waiting, so the second communications are started after the pass:
-// when the first reduction is waited for, all of them are started, in the order of the buckets on
-// every rank. The device computes for one reduction while another communicates.
+// is over cannot be known without waiting, so the second communications start after the pass: the
+// first Wait on any of these reductions starts all of them, in bucket order on every rank. The
+// device computes for one reduction while another communicates.
 type twoPhase struct{ pending []*twoPhaseReduction }
 
 // twoPhaseReduction is one reduction.

@@ -108,7 +108,7 @@ func restore[O Local](ctx context.Context, module nn.Model, pg *comm.ProcessGrou
 	err = assemble(ctx, pg, give, func(name string, whole device.Tensor) error {
 		to, known := takers[name]
 		if !known || !to.whole.Equal(whole.Shape) {
-			return fmt.Errorf("the shards have %s as %v, which does not fit the module", name, whole)
+			return fmt.Errorf("the shards contain %s of shape %v, which the module and its optimizer do not have", name, whole.Shape)
 		}
 		delete(takers, name)
 		dev := pg.Device()

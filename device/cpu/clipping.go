@@ -67,7 +67,8 @@ func powers[T float](p float64, x []T) (sum float64) {
 	return sum
 }
 
-// joinPowers joins the results of powers for two parts of an array.
+// joinPowers combines what the function powers returned for two parts of an array: their sum, or their maximum if
+// p is infinite.
 func joinPowers(p, a, b float64) float64 {
 	if math.IsInf(p, 1) {
 		return max(a, b)

@@ -108,7 +108,8 @@ func foldedSizes(z operand.ConvSizes) operand.ConvSizes {
 	return z
 }
 
-// folded calls f with folded images and a folded weight, whose content is undefined if the pass computes it.
+// folded calls f with the images and the weight in folded form (see folds). In convGradWeight the folded weight is
+// the output, so its content is undefined when f is called.
 func (c *convs) folded(s *gpuStream, pass convPass, ops convOperands, z operand.ConvSizes, f func(small convOperands, fold operand.ConvSizes) error) error {
 	fold, small := foldedSizes(z), ops
 	small[0] = device.Tensor{DType: ops[0].DType, Shape: device.Shape{fold.N, fold.H, fold.W, fold.C}}

@@ -379,16 +379,16 @@ func (r *Step) Revoke(why error) error {
 	return graph.Revoke()
 }
 
-// AtClose adds what Close does first, and what Capture does if it fails.
+// AtClose adds a function that Close calls first. If Capture fails, it calls the function too.
 func (r *Step) AtClose(f func()) { r.closed = append(r.closed, f) }
 
-// Close frees the graph and the memory of the words.
+// Close frees the graph and the device memory of the step's words.
 func (r *Step) Close() error {
 	r.release()
 	return r.graph.Close()
 }
 
-// release calls what AtClose added, and frees the memory of the words.
+// release calls the functions that AtClose added, and frees the device memory of the step's words.
 func (r *Step) release() {
 	for _, f := range r.closed {
 		f()

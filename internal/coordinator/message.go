@@ -116,8 +116,8 @@ type Message struct {
 	Isolated bool `json:",omitempty"`
 
 	Failure *Failure `json:",omitempty"`
-	// WantAnswers, in Fail, says that the reporter wants the answers of Ranks and decides itself.
-	// WantAnswers, in Asked, says that the Ack must hold an answer.
+	// WantAnswers, in Fail: the coordinator sends the answers of Ranks to the reporter, and the
+	// reporter chooses the failure, not the coordinator. In Asked: the Ack must hold an answer.
 	WantAnswers bool `json:",omitempty"`
 	Final       bool `json:",omitempty"` // see Fail, Leave and Post
 	Alone       bool `json:",omitempty"` // see Leave, Left and Settled

@@ -60,4 +60,4 @@ type Term interface {
 var ErrJobEnded = errors.New("the job has ended while this node could not reach its host")
 
 // ErrOver is the error of a term that is over.
-var ErrOver = errors.New("this agent does not host the rendezvous any more: etcd has not heard of it in time")
+var ErrOver = errors.New("this agent no longer hosts the rendezvous: it did not renew its term in etcd in time")

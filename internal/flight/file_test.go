@@ -77,7 +77,7 @@ func TestBrokenFiles(t *testing.T) {
 	if len(dumps) != 1 || dumps[0].Rank != 1 {
 		t.Errorf("%d dumps", len(dumps))
 	}
-	for _, want := range []string{"rank_0.json", "rank_2.json: a dump of version 99", "rank_3.json", "rank 7 of 2", "Nonsense", "rank 5 of 2000000000", "awaited rank 2000000000", "rank_7.json is not a regular file"} {
+	for _, want := range []string{"rank_0.json", "rank_2.json: a dump of version 99", "rank_3.json", "rank 7 of 2", "Nonsense", "rank 5 of 2000000000", "waited for rank 2000000000", "rank_7.json is not a regular file"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v lacks %q", err, want)
 		}

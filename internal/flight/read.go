@@ -134,26 +134,26 @@ const maxWorld = 1 << 20
 // check returns an error if the dump contains values that no recorder writes.
 func (d *Dump) check() error {
 	if d.WorldSize < 1 || d.WorldSize > maxWorld || d.Rank < 0 || d.Rank >= d.WorldSize {
-		return fmt.Errorf("a record of rank %d of %d", d.Rank, d.WorldSize)
+		return fmt.Errorf("invalid record of rank %d of %d: want a job of 1 to %d ranks, and a rank in it", d.Rank, d.WorldSize, maxWorld)
 	}
 	if d.CausedBy != nil && (*d.CausedBy < 0 || *d.CausedBy >= d.WorldSize) {
-		return fmt.Errorf("rank %d of %d: it failed because of rank %d", d.Rank, d.WorldSize, *d.CausedBy)
+		return fmt.Errorf("invalid record of rank %d of %d: it names rank %d as the cause of its failure", d.Rank, d.WorldSize, *d.CausedBy)
 	}
 	for _, r := range slices.Concat(d.Awaited, d.Waits) {
 		if r < 0 || r >= d.WorldSize {
-			return fmt.Errorf("rank %d of %d: it awaited rank %d", d.Rank, d.WorldSize, r)
+			return fmt.Errorf("invalid record of rank %d of %d: it says that a call waited for rank %d", d.Rank, d.WorldSize, r)
 		}
 	}
 	names := map[string]bool{}
 	for _, g := range d.Groups {
 		if g.Size < 1 || g.Size > d.WorldSize || g.Rank < 0 || g.Rank >= g.Size {
-			return fmt.Errorf("rank %d of %d: group %q of size %d, with rank %d in it", d.Rank, d.WorldSize, g.Name, g.Size, g.Rank)
+			return fmt.Errorf("invalid record of rank %d of %d: group %q of size %d, with rank %d in it", d.Rank, d.WorldSize, g.Name, g.Size, g.Rank)
 		}
 		names[g.Name] = true
 	}
 	for _, r := range d.Records {
 		if !names[r.Group] {
-			return fmt.Errorf("rank %d of %d: call %d is of group %q, which is not listed", d.Rank, d.WorldSize, r.Number, r.Group)
+			return fmt.Errorf("invalid record of rank %d of %d: call %d is of group %q, which is not listed", d.Rank, d.WorldSize, r.Number, r.Group)
 		}
 	}
 	return nil

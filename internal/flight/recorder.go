@@ -17,12 +17,12 @@ type Identity struct {
 	Rank, WorldSize, LocalRank int
 	Generation                 int    // how often the launcher has restarted the job
 	Job                        string // the launcher's random id of the job, or ""
-	Run                        string // the user's name of the job, or ""
+	Run                        string // the name that the user gave the job, or ""
 }
 
 // ErrInUse is the error of New if the memory belongs to a recorder of this process that is not
 // closed.
-var ErrInUse = errors.New("flight: the memory is another recorder's")
+var ErrInUse = errors.New("flight: this memory is already in use by another recorder")
 
 // Recorder records the calls of one process. Its methods are safe for
 // concurrent use, and a nil Recorder records nothing.

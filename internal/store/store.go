@@ -68,7 +68,7 @@ func (e *OpError) Error() string {
 
 func (e *OpError) Unwrap() error { return e.Err }
 
-// prefixKey returns the key of the table and the protocol for a caller's key. It is the
+// prefixKey turns a caller's key into the key used in the table and on the wire. It is the
 // only place that adds PyTorch's slash.
 func prefixKey(key string) string { return "/" + key }
 

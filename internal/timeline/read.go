@@ -65,7 +65,7 @@ func read(path string) ([]*rank, error) {
 		begin, err := nanoseconds(e.TS)
 		dur, err2 := nanoseconds(e.Dur)
 		if err != nil || err2 != nil || dur < 0 || dur > maxTime || begin > maxTime || begin < -maxTime {
-			return nil, fmt.Errorf("%s: %q is at %q for %q microseconds", path, e.Name, e.TS, e.Dur)
+			return nil, fmt.Errorf("%s: event %q has an invalid time: ts %q, dur %q (microseconds)", path, e.Name, e.TS, e.Dur)
 		}
 		if ranks[e.PID] == nil {
 			ranks[e.PID] = &rank{number: e.PID}

@@ -35,8 +35,8 @@ type Rank struct {
 	HiddenPercent      float64       `json:"hidden_percent"`
 	SpansCommunication time.Duration `json:"spans_communication_ns"`
 	SpansHiddenPercent float64       `json:"spans_hidden_percent"`
-	Gaps               []Gap         `json:"gaps"` // the longest, the longest first
-	// Kernels are the activities by name, those that took longest in all first.
+	Gaps               []Gap         `json:"gaps"` // the longest ones, in descending order
+	// Kernels are the activities grouped by name, in descending order of total time.
 	Kernels []Kernel `json:"kernels"`
 }
 

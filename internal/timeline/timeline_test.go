@@ -147,9 +147,9 @@ func TestReadFails(t *testing.T) {
 		`[]`:                 "trace.json: json: cannot unmarshal",
 		`{}{}`:               "data after the JSON object",
 		`{"traceEvents":[]}`: "has no events",
-		`{"traceEvents":[{"ph":"X","name":"a","dur":1}]}`:                           `"a" is at "" for "1"`,
-		`{"traceEvents":[{"ph":"X","name":"a","ts":1,"dur":-1}]}`:                   `"a" is at "1" for "-1"`,
-		`{"traceEvents":[{"ph":"X","name":"a","ts":9223372036854775.807,"dur":1}]}`: `"a" is at "9223372036854775.807"`,
+		`{"traceEvents":[{"ph":"X","name":"a","dur":1}]}`:                           `event "a" has an invalid time: ts "", dur "1"`,
+		`{"traceEvents":[{"ph":"X","name":"a","ts":1,"dur":-1}]}`:                   `"a" has an invalid time: ts "1", dur "-1"`,
+		`{"traceEvents":[{"ph":"X","name":"a","ts":9223372036854775.807,"dur":1}]}`: `"a" has an invalid time: ts "9223372036854775.807"`,
 	} {
 		path := filepath.Join(t.TempDir(), "trace.json")
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {

@@ -43,8 +43,8 @@ func Analyze(dumps []*flight.Dump) *Report {
 	return report
 }
 
-// prioritizeAwaited moves to the front the findings about the ranks that a call waited for at the
-// first deadline. The rank with that call knew more at its deadline than the records show.
+// prioritizeAwaited takes the first call whose deadline passed, and moves the findings about the ranks that it was
+// waiting for to the front. The list of these ranks was stored at the deadline. The records may show a later state.
 func (j *job) prioritizeAwaited(report *Report) {
 	d := j.first((*rank).reason, func(d *rank) bool { return len(d.Awaited) > 0 })
 	if d == nil || len(report.Findings) > 0 && report.Findings[0].Kind == Mismatch {

@@ -185,7 +185,7 @@ func (j *job) inTrouble() bool {
 	return false
 }
 
-// global returns the number in the job of a group's rank, or -1 if it is not known.
+// global converts a rank of g to its rank in the job. It returns -1 if that is not known.
 func (j *job) global(g *group, rank int) int {
 	if m := g.members[rank]; m != nil {
 		return m.rank.Rank

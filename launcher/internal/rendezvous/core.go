@@ -585,7 +585,7 @@ func (c *core) failed() bool {
 	return !c.gentle && !slices.ContainsFunc(c.failures, func(f failure.Failure) bool { return f.Kind == failure.Lost || f.Kind == failure.Left })
 }
 
-// tooFew is the result of a job that too few nodes are left of.
+// tooFew returns the result of a job that ends because too few nodes are left: n.
 func (c *core) tooFew(n int) Result {
 	return Result{Failures: c.sortedFailures(), Reason: fmt.Sprintf("too few nodes are left: %d of at least %d", n, c.MinNodes)}
 }
