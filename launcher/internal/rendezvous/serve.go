@@ -115,9 +115,15 @@ func (h *Host) serve(c net.Conn, mux *yamux.Session) {
 	}
 	h.detach(p, err.Error(), time.Now())
 	box.Close()
-	select {
-	case <-written: // such as why the agent is refused
-	case <-time.After(flushTime):
+	// The agent may have to learn why, for example that it is refused. It ends the connection when it has read
+	// that. If this end closed the connection first, a heartbeat on the way could reset it before.
+	timeout := time.After(flushTime)
+	for _, done := range []<-chan struct{}{written, mux.CloseChan()} {
+		select {
+		case <-done:
+		case <-timeout:
+			return
+		}
 	}
 }
 
