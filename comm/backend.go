@@ -36,8 +36,8 @@ func (j *joiner) hostOptions() (*host.Options, error) {
 }
 
 // listenAddr returns the address at which other hosts reach this rank's listeners, or "" if all ranks are on this host.
-// It is the one at which golaunch's agent says that other nodes reach this node or, under other launchers, the
-// local address from which this rank reaches the master.
+// Under golaunch, the agent provides the address. Under other launchers it is the local address from which this rank
+// reaches the master.
 func (j *joiner) listenAddr() (string, error) {
 	w := j.world
 	if w.oneHost() {

@@ -25,15 +25,15 @@ type capturedCalls struct {
 	backend  backend.Capturer
 	works    []*Work
 	captured []backend.Captured // by work
-	next     *startedCalls      // those of the next replay; nil before the first one
-	launches []backend.Task     // those of the replay that is about to be launched, or nil
+	next     *startedCalls      // the calls of the next replay; nil before the first one
+	launches []backend.Task     // the calls of the replay that is about to be launched, or nil
 }
 
-// startedCalls are the calls that one replay starts. They are allocated while the GPU runs the replay before,
+// startedCalls are the calls that one replay starts. They are allocated while the GPU runs the previous replay,
 // because between two replays the GPU waits for the host.
 type startedCalls struct {
 	works []Work
-	calls []*backend.Call // those of works
+	calls []*backend.Call // the calls that works wait for
 }
 
 // captureCall captures the call of w instead of starting it.
@@ -122,8 +122,8 @@ func (c *capturedCalls) start() error {
 	return nil
 }
 
-// launched is called when the replay that was started last was launched, and ends before the event end, or
-// when that failed with err.
+// launched is called after the latest started replay was launched, or after its launch failed with err. The
+// replay ends before the event end.
 func (c *capturedCalls) launched(end device.Event, err error) {
 	tasks := c.launches
 	c.launches = nil
@@ -144,7 +144,7 @@ func (c *capturedCall) wait(ctx context.Context, w *Work) error {
 	return c.replay.Wait(ctx)
 }
 
-// sync is Sync of a captured call.
+// sync implements Work.Sync for a captured call.
 func (c *capturedCall) sync(ctx context.Context, w *Work) error {
 	if r := capture.Of(w.group.dev); r == c.capture {
 		return r.Refuse("Sync of %v waits for the call", &w.call)

@@ -41,8 +41,8 @@ func (j *joiner) openDevice(release *releases) (device.Device, error) {
 	return dev, err
 }
 
-// openDevice opens the device for a local rank. If s does not choose one, it is the GPU whose number is the
-// local rank or, on a host without GPUs, the CPU.
+// openDevice opens the device for a local rank. If s does not choose a device, openDevice opens the GPU whose
+// number is the local rank or, on a host without GPUs, the CPU.
 func openDevice(w World, s jobenv.Device, log *slog.Logger) (device.Device, error) {
 	if s.Kind == "cpu" {
 		return openCPU(w, log)
@@ -68,8 +68,8 @@ func openDevice(w World, s jobenv.Device, log *slog.Logger) (device.Device, erro
 	return cuda.Open(gpu, &cuda.Options{AllowTF32: s.AllowTF32, TuneConvolutions: s.TuneConvolutions, Nondeterministic: s.Nondeterministic, Log: log})
 }
 
-// isUnusable reports whether the host has a GPU's device file in the folder dev, although CUDA counts no GPU and
-// gives another reason than that there is none. CUDA_VISIBLE_DEVICES hides GPUs for that reason.
+// isUnusable reports whether the host has a GPU that CUDA cannot use: the folder dev holds a GPU's device file,
+// and CUDA's error why is not "no device", which CUDA also returns if CUDA_VISIBLE_DEVICES hides the GPUs.
 func isUnusable(why error, dev string) bool {
 	const noDevice = 100 // CUDA_ERROR_NO_DEVICE
 	var e *cuda.Error

@@ -45,7 +45,7 @@ type group struct {
 	timeout     time.Duration
 	log         *slog.Logger
 	timed       atomic.Bool       // the program has asked when a call started or ended
-	trace       *profile.Recorder // the device's: calls have times while it records
+	trace       *profile.Recorder // the device's recorder: while it records, calls are timed
 
 	// start holds startMu while it assigns a sequence number and passes the call to the backend, so
 	// that the backend sees the calls in sequence order.
@@ -56,7 +56,7 @@ type group struct {
 	splits  int      // number of calls of Split
 
 	capturing     *sync.RWMutex  // see capture.Guard
-	capturedCalls *capturedCalls // those of the step that is being captured; nil without one. Only the goroutine that captures uses it.
+	capturedCalls *capturedCalls // the calls of the step that is being captured; nil without one. Only the goroutine that captures uses it.
 
 	main     *mainRun // the run of Main that the group was made in; nil outside Main
 	stop     *stopper // holds the stop requests of this rank
@@ -93,7 +93,8 @@ type CallOptions struct {
 	After device.Event
 }
 
-// With returns a view of the group whose calls have these options, and no others.
+// With returns a view of the group. Calls on the view have exactly these options: options of an earlier With
+// do not apply.
 func (pg *ProcessGroup) With(opts *CallOptions) *ProcessGroup {
 	return &ProcessGroup{group: pg.group, opts: *cmp.Or(opts, &CallOptions{}), batch: pg.batch}
 }

@@ -54,7 +54,7 @@ type Options struct {
 
 	wrapBackend func(backend.Backend) backend.Backend // wraps the group's backend; nil means no wrapper
 
-	notice time.Duration  // how long rank 0 waits for the other ranks before it says so
+	notice time.Duration  // how long rank 0 waits for the other ranks before it logs that it waits
 	exit   func(code int) // ends the process: os.Exit, except in tests
 }
 
@@ -122,9 +122,9 @@ func Init(ctx context.Context, opts *Options) (*ProcessGroup, error) {
 	return pg, nil
 }
 
-// join makes the group of all ranks, bounded by ctx, from what newJoiner has read: it opens the device, reaches the
-// job's store, agrees with the other ranks by the coordinator, connects the backend, and starts the watchdog. If join
-// fails, it releases everything that it has made.
+// join makes the group of all ranks, bounded by ctx, from the settings that newJoiner has read. It opens the device,
+// connects to the job's store, joins the coordinator's session, connects the backend, and starts the watchdog. If
+// join fails, it releases everything that it has made.
 func (j *joiner) join(ctx context.Context) (_ *ProcessGroup, err error) {
 	var release releases
 	defer func() {

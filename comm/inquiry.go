@@ -26,8 +26,7 @@ const (
 
 // inquire is called when the deadline of call w has passed. It asks all ranks what they are
 // doing and finds the ranks that caused the delay. Then it asks the coordinator to make the
-// timeout the cause on all ranks. If the coordinator has already chosen another failure as the
-// cause, the other failure stays the cause.
+// timeout the cause on all ranks, unless the coordinator has already chosen another failure.
 func (d *watchdogLoop) inquire(w *Work) {
 	g := w.group
 	late := &failure.TimeoutError{After: d.allowed(w), Running: w.isRunning(), Waiting: d.waits(w)}

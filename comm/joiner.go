@@ -59,8 +59,8 @@ func (j *joiner) readSettings() (err error) {
 	return nil
 }
 
-// readWorld reads this process's place in the job from the options or the environment, and what golaunch's agent
-// offers if that hosts the store.
+// readWorld reads this process's place in the job from the options or the environment. If golaunch's agent hosts the
+// store, readWorld also reads what the agent offers.
 func (j *joiner) readWorld() (err error) {
 	if j.World == nil {
 		if j.world, err = WorldFromEnv(); err != nil {

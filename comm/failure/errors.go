@@ -71,8 +71,8 @@ func (e *AbortedError) Error() string {
 	return fmt.Sprintf("%v: by rank %d%s", ErrAborted, e.By, e.why())
 }
 
-// why returns the text after the rank. It omits what the text before already says: that the group was
-// aborted, and by which rank.
+// why returns the reason that follows the rank in the error's text. It omits what the text has already
+// said: that the group was aborted, and by which rank.
 func (e *AbortedError) why() string {
 	why := e.Err.Error()
 	if why == ErrAborted.Error() {
@@ -90,7 +90,7 @@ func (e *AbortedError) Unwrap() error { return e.Err }
 // AbsentError says which ranks did not join Init or Split in time. It matches ErrTimeout.
 type AbsentError struct {
 	Ranks []int
-	Err   error // how the wait for them ended
+	Err   error // the error that ended the wait for these ranks
 }
 
 func (e *AbsentError) Error() string {
@@ -190,7 +190,7 @@ func (e *UsageError) Error() string { return fmt.Sprintf("rank %d: %s: %s", e.Ra
 // ErrTimeout.
 type TimeoutError struct {
 	After   time.Duration // the timeout
-	Running bool          // whether the call had begun to run, or still waited for earlier calls or for its data
+	Running bool          // true: the call had begun to run; false: it still waited for earlier calls or for its data
 	Waiting []int         // ranks that had not done their part, as far as known
 	// Diagnosis says in one sentence what the ranks' flight records show. It is empty if they were not
 	// compared.

@@ -13,7 +13,7 @@ type algorithm uint8
 const (
 	inHeaders algorithm = iota // the headers hold the data
 	halving                    // every rank reduces a part, in rounds of doubling distance, and distributes it
-	ring                       // the same, from each rank to the next
+	ring                       // every rank reduces a part, which travels from each rank to the next, and distributes it
 	tree                       // along a binomial tree
 	chain                      // from rank to rank, segment by segment
 	pairwise                   // between all pairs of ranks
@@ -44,7 +44,7 @@ func (p *plan) algorithm() algorithm {
 		}
 		return ring
 	case p.call.Kind == backend.Broadcast || p.call.Kind == backend.Reduce:
-		// On the way to the last rank, a tree moves S log N bytes, a chain S and N-2 segments.
+		// Until the last rank has the data, a tree moves S·log N bytes, a chain S bytes and N-2 segments.
 		if p.maxBlock*(bits.Len(uint(p.size-1))-1) <= (p.size-2)*segmentBytes {
 			return tree
 		}
@@ -53,9 +53,9 @@ func (p *plan) algorithm() algorithm {
 	return pairwise
 }
 
-// round is one step of an exchange among N ranks. Before it, rank r has the blocks of ranks r, r+1,
-// ... r+lo-1. In it, r receives the blocks of ranks r+lo, ... r+hi-1 from rank r+lo, whose first
-// blocks they are. The rounds of a reduction run backwards.
+// round is one step of an exchange among N ranks. Before the round, rank r has the blocks of ranks r,
+// r+1, ... r+lo-1. In the round, rank r receives the blocks of ranks r+lo, ... r+hi-1, which are the
+// first blocks of rank r+lo, from that rank. The rounds of a reduction run backwards.
 type round struct{ lo, hi int }
 
 // blocks returns the number of blocks that a rank sends, and receives, in the round.
@@ -101,7 +101,7 @@ func binomial(p *plan) (r relatives) {
 	return r
 }
 
-// linear returns the relatives of p's rank in a tree in which the only child of a rank is the next.
+// linear returns the relatives of p's rank in a chain, where the only child of a rank is the next rank.
 func linear(p *plan) relatives {
 	r := relatives{parent: (p.rank + p.size - 1) % p.size, children: []int{(p.rank + 1) % p.size}}
 	if p.rank == p.call.Root {

@@ -24,7 +24,7 @@ const silence = 20 * time.Second
 
 // address says how to reach a rank during the bootstrap.
 type address struct {
-	Host string   // ranks with equal names may share memory; "" never
+	Host string   // ranks with equal names may share memory; a rank with the name "" does not
 	Unix string   // abstract unix socket
 	TCP  []string // dialled in this order
 }
@@ -42,7 +42,7 @@ type bootstrap struct {
 
 	mu             sync.Mutex
 	unshared       []int // peers on this host that cannot share memory with this rank
-	unsharedReason error // the latest reason
+	unsharedReason error // the latest reason why a peer cannot share memory
 }
 
 // joinProcesses creates the network of g. Every pair of ranks connects; the higher rank dials.

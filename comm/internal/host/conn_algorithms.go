@@ -7,9 +7,9 @@ import (
 )
 
 // halving is AllReduce, ReduceScatter or AllGather in rounds (recursive halving and doubling). In a
-// reduction, rank r reduces block r: before a round it holds partial sums of blocks starting with r,
-// and sends the last half of them to the rank that owns the first of these. The blocks are then
-// gathered in the reverse order of rounds.
+// reduction, rank r reduces block r. Before a round, rank r holds partial sums of blocks r, r+1 and so
+// on. It sends the last half of these blocks to the rank that owns the first block of that half. The
+// blocks are then gathered in the reverse order of rounds.
 //
 //	steps: log2 N, rounded up; twice that for AllReduce
 //	bytes sent: (N-1)/N·S for ReduceScatter, (N-1)·S for AllGather, 2(N-1)/N·S for AllReduce
@@ -62,7 +62,7 @@ func (p *plan) parts(mem []byte, lo, hi int, at func(b int) int) [][]byte {
 // sums.
 func (cc *connCollectives) reduceScatter(p *plan, sums []byte, at func(b int) int) error {
 	op, theirs := partial(p.call.Op), cc.scratch(segmentBytes)
-	mem, summed := p.src, 0 // the first blocks, counted from this rank's, are in sums, the others in Src
+	mem, summed := p.src, 0 // counted from this rank's block, the first summed blocks are in sums, the others in Src
 	steps := rounds(p.size)
 	for i, r := range slices.Backward(steps) {
 		cut := min(max(summed, r.lo), r.hi)
@@ -196,7 +196,7 @@ func (cc *connCollectives) tree(p *plan, r relatives) error {
 func (cc *connCollectives) reduceUp(p *plan, r relatives) error {
 	srcs := make([][]byte, 1+len(r.children))
 	theirs := cc.scratch((len(r.children) + 2) * segmentBytes)
-	sums := theirs[len(r.children)*segmentBytes:] // of this segment, and of the one before, which may still be sent
+	sums := theirs[len(r.children)*segmentBytes:] // sums of this segment, and of the previous one, which may still be in flight
 	op := p.call.Op
 	if r.parent >= 0 {
 		op = partial(op)

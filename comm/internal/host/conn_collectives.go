@@ -10,8 +10,8 @@ import (
 // connCollectives runs collectives over connections, among all or some ranks of the group.
 type connCollectives struct {
 	*transfers
-	rank, size int         // in the numbering of these ranks
-	ranks      []int       // their ranks in the group
+	rank, size int         // this rank's position among ranks, and their number
+	ranks      []int       // the ranks, by their numbers in the group
 	hosts      *hostLevels // nil if AllReduce does not use shared memory
 	headers    []byte      // the headers of the running collective
 	work       []byte      // scratch memory
@@ -90,13 +90,13 @@ func (cc *connCollectives) scratch(n int) []byte {
 // exchangeHeaders sends c to every peer and returns the headers of all ranks. If the data is
 // inline:
 //
-//	steps: those of rounds
+//	steps: as many as the function rounds returns
 //	bytes sent: (N-1)·(S + the header)
 func (cc *connCollectives) exchangeHeaders(c callHeader) ([]callHeader, error) {
 	headers := make([]callHeader, cc.size)
 	headers[cc.rank] = c
 	cc.headers = c.appendTo(cc.headers[:0])
-	ends := make([]int, 1, cc.size) // of the headers in cc.headers: this rank's, then those of the next ranks
+	ends := make([]int, 1, cc.size) // where each header in cc.headers ends: this rank's header, then the next ranks'
 	ends[0] = len(cc.headers)
 	steps, sent := rounds(cc.size), 0
 	for _, step := range steps {

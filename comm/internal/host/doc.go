@@ -36,9 +36,9 @@
 // steps, in which each rank forwards the headers that it has, with at most 32 KiB of data from all
 // other ranks. Larger data is transferred afterwards:
 //
-//   - If all ranks share memory, each rank reads the other ranks' tensors directly. The tensors must
-//     come from Alloc, for AllReduce and Reduce also Dst. If a tensor of any rank does not, the data
-//     of all ranks is staged through scratch memory.
+//   - If all ranks share memory, each rank reads the other ranks' Src directly. Src must come from
+//     Alloc; for AllReduce and Reduce, Dst too. If a tensor of any rank does not come from Alloc, the
+//     data of all ranks is staged through scratch memory.
 //   - If there are several hosts with as many ranks on each, and the ranks of each share memory,
 //     AllReduce of tensors from Alloc takes two phases: each rank reduces a slice within its host,
 //     and then reduces that slice over connections with the corresponding ranks of the other hosts.

@@ -12,11 +12,11 @@ import (
 // reading the peer's memory.
 var errBroke = errors.New("its process group broke")
 
-// jobRank returns the job's number of a rank of the group.
+// jobRank converts a rank of the group to its rank in the job.
 func (g *Group) jobRank(rank int) int { return g.cfg.Control.Members[rank] }
 
 // peerLost returns the error of a call whose connection to peer failed with err. If ctx has ended,
-// it returns the cause of that instead.
+// peerLost returns ctx's cause instead.
 func (g *Group) peerLost(ctx context.Context, peer int, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

@@ -31,7 +31,7 @@ type Group struct {
 
 	mu     sync.Mutex         // held while a call is enqueued
 	stream *taskQueue         // runs the collectives
-	sends  map[int]*taskQueue // by peer; created at first use
+	sends  map[int]*taskQueue // by peer; each queue is created at its first use
 	recvs  map[int]*taskQueue
 
 	wg          sync.WaitGroup // counts the goroutines that run queues

@@ -14,7 +14,7 @@ type hostLevels struct {
 	shm      sharedMemory
 	inMemory *memCollectives
 	ranks    []int           // the ranks of this host
-	across   connCollectives // the ranks with this rank's position on the other hosts
+	across   connCollectives // connects the ranks that have this rank's position on their hosts
 }
 
 // ranksAcross returns the ranks with the same position on their hosts as rank. It returns nil
@@ -54,7 +54,7 @@ func (h *hostLevels) canReduce(p *plan, headers []callHeader) bool {
 //	bytes sent by the L ranks of a host: 2(H-1)/H·S
 //	bytes in memory: each rank reads S and writes S
 //
-// An element is reduced in the order of the host's ranks, and then as among the hosts.
+// An element is reduced first in the order of the host's ranks, then in the order of the AllReduce among the hosts.
 func (h *hostLevels) allReduce(p *plan, headers []callHeader) error {
 	defer runtime.KeepAlive(headers)
 	lo, hi := split(p.maxBlock, h.inMemory.rank, len(h.ranks), p.dtype.Size())

@@ -20,8 +20,8 @@ type Options struct {
 	// kernel's boot id and network namespace.
 	HostID string
 	// Listen is the address, host:port, at which ranks on other hosts reach this one. Port 0 means
-	// any free port, an empty host all interfaces, and "" a free port on the loopback interface.
-	// The listener is open only during the bootstrap.
+	// any free port. An empty host means all interfaces. "" means a free port on the loopback
+	// interface. The listener is open only during the bootstrap.
 	Listen string
 	// Member identifies this process in its job. The ranks compare its job id and secret on every
 	// connection; its Rank is not used. The zero value has neither job id nor secret.

@@ -17,7 +17,7 @@ const (
 	shmConn               // frames about shared memory
 	numConns
 
-	numDataConns = shmConn // without shared memory
+	numDataConns = shmConn // the number of connections to a peer without shared memory
 )
 
 // frameTimeout is the timeout of writing a frame, so that a stopped peer does not block this rank.

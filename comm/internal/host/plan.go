@@ -41,7 +41,7 @@ type plan struct {
 	dtype       device.DType
 	src, dst    []byte
 	maxBlock    int   // length of a block; if lengths differ, of the longest
-	operands    int   // of each element of a reduction
+	operands    int   // number of operands of each element of a reduction
 	inlineLimit int   // the largest Src that is sent in the header
 	offsets     []int // if the blocks differ in length: the start of each block of Dst, and the end of the last block; else nil
 }

@@ -19,7 +19,7 @@ const cacheBlock = 8 << 10
 // collectives run one after the other. It is aligned for every element type.
 type reduceScratch struct {
 	acc     [cacheBlock / 8]int64
-	operand [cacheBlock / 8]int64 // 16-bit floats, widened to float32
+	operand [cacheBlock / 8]int64 // a block of 16-bit floats, widened to float32
 }
 
 // reduce combines srcs element by element, in their order, and stores the result in each of dsts.
@@ -46,8 +46,8 @@ func (b *reduceScratch) reduce(dsts, srcs [][]byte, dt device.DType, op backend.
 	}
 }
 
-// partial returns the reduction that combines two operands of op: Sum for Avg, which divides at the
-// end, and for PreMulSum, whose operands are already multiplied.
+// partial returns the reduction that combines two operands of op. It is Sum for Avg, which divides at
+// the end, and Sum for PreMulSum, whose operands are already multiplied. Otherwise it is op.
 func partial(op backend.ReduceOp) backend.ReduceOp {
 	if op == backend.Avg || op == backend.PreMulSum {
 		return backend.Sum

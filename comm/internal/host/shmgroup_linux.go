@@ -28,8 +28,8 @@ const (
 // shmGroup is the memoryGroup of ranks that have mapped each other's shared regions.
 type shmGroup struct {
 	group      *Group
-	rank, size int         // among the ranks that share memory
-	ranks      []int       // their ranks in the group
+	rank, size int         // this rank's position among ranks, and their number
+	ranks      []int       // the ranks that share memory, by their numbers in the group
 	peers      []*peerConn // the connections to them, all with regions; nil for this rank
 	region     *segment
 

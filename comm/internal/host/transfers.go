@@ -72,7 +72,7 @@ func (t *transfers) send(peer int, data []byte) {
 			t.written++
 			return
 		}
-		go t.drain() // ends when the queue is empty; finish waits for that
+		go t.drain() // ends when the queue is empty; finish waits for its end
 	}
 	t.queue = append(t.queue, outgoing{peer, conn, data})
 }
@@ -100,7 +100,7 @@ func (t *transfers) drain() {
 	}
 }
 
-// awaitSent waits until the first n sends are complete. started counts them.
+// awaitSent waits until the first n sends, as counted by started, are complete.
 func (t *transfers) awaitSent(n int) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -40,9 +40,9 @@ const noticeInterval = time.Minute
 
 // Notices counts suspensions, so that an overloaded machine does not fill the log.
 type Notices struct {
-	next  time.Duration // no notice is due before
-	count int           // number of suspensions without a notice
-	total time.Duration // their length
+	next  time.Duration // when the next notice may be due
+	count int           // number of suspensions since the last notice
+	total time.Duration // total length of these suspensions
 }
 
 // Add counts a suspension that was detected at time now. It returns the number and the length of the

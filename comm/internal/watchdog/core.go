@@ -36,7 +36,7 @@ type Action uint8
 // The actions.
 const (
 	Log     Action = iota // log the event
-	Inquire               // query the other ranks' calls, then let the coordinator decide on the cause; the event Broke follows
+	Inquire               // ask the other ranks for their calls, then let the coordinator decide on the cause; the event Broke follows
 	Record                // write this rank's flight record
 	Report                // write the error file, for the launcher
 	End                   // run the shutdown hooks, then end the process
