@@ -34,15 +34,15 @@ type Result struct {
 }
 
 // Run runs the job that cfg describes. It returns when no worker, no process that a worker started, and
-// no unwritten output is left. If an output takes no line for ShutdownTimeout (at least 1 s) after the
-// workers' end, for 1 s if a signal ended the job, or until one more signal, Run drops the rest, and may
-// leave a goroutine in a blocked write.
+// no unwritten output is left. After the workers' end, Run stops waiting for an output that takes no line
+// for ShutdownTimeout (at least 1 s), or for 1 s if a signal ended the job. One more signal also ends this
+// wait. Run then drops the rest of the output, and may leave a goroutine in a blocked write.
 //
 // The error is nil, a [*FailureError], a [*SignalError], the context's cause, the reason why the workers
 // could not be started or watched, or the reason why output of a successful job was lost (a reader that
-// exits, such as head, does not count). [ExitCode] turns it into an exit code. Before Run returns, it
-// writes the error to Stderr, a [*FailureError] as a report. It does not write the context's error, nor
-// an error in cfg or Env, for which the result is nil.
+// exits, such as head, does not count). [ExitCode] turns the error into an exit code. Before Run returns,
+// it writes the error to Stderr; a [*FailureError] is written as a report. Run does not write the context's
+// error, nor an error in cfg or Env. For an error in cfg or Env the result is nil.
 func Run(ctx context.Context, cfg *Config) (*Result, error) {
 	c, err := cfg.withDefaults()
 	if err != nil {
@@ -196,8 +196,8 @@ func (a *agent) startReaper() (err error) {
 	return err
 }
 
-// hold locks a folder while this process runs. systemd-tmpfiles removes nothing that is old from a locked
-// folder. Without locks, as on some network file systems, it does.
+// hold locks a folder while this process runs, because systemd-tmpfiles removes old files only from folders
+// that are not locked. On file systems without locks, such as some network file systems, hold has no effect.
 func (a *agent) hold(dir string) {
 	f, err := os.Open(dir)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 // and output that belong to them.
 type attempt struct {
 	round      *rendezvous.Round
-	number     int // of this agent's attempts; those of rounds can come twice, if etcd has forgotten the job
+	number     int // counts this agent's attempts; numbers of rounds can come twice, if etcd has forgotten the job
 	start      time.Time
 	procs      []*process     // the workers whose start was requested, by local rank
 	copying    sync.WaitGroup // the goroutines that copy output
@@ -33,17 +33,17 @@ type attempt struct {
 	recorded bool // takeRecords has been called
 
 	stopped  *rendezvous.StopOrder // the latest order to end the attempt; nil if there was none
-	stopTime time.Time             // when the first one came
-	shown    *rendezvous.StopOrder // the order that the user was told of; nil if the workers ended before
+	stopTime time.Time             // when the first order to end the attempt came
+	shown    *rendezvous.StopOrder // the order that the user was told of; nil if the workers ended before that
 
-	// Set by end: the failures of the workers that failed or were stopped, the root cause first, the folder with
-	// this node's flight records ("": none), and what they mean.
+	// The method end sets these fields: the failures of the workers that failed or were stopped, the root cause
+	// first; the folder with this node's flight records ("": none); and what these records mean.
 	failures []failure.Failure
 	dumps    string
 	meaning  *analyze.Report
 
 	completing bool        // complete has been called
-	unanswered *time.Timer // kills a reaper that does not report the end of killing orphans; nil before
+	unanswered *time.Timer // kills a reaper that does not report that orphans were killed; nil until they are being killed
 }
 
 func (a *agent) begin(round *rendezvous.Round) {
@@ -147,8 +147,8 @@ func (a *agent) attemptDir() string {
 	return filepath.Join(a.runDir, fmt.Sprintf("attempt_%d", a.round.Number))
 }
 
-// stopWorkers sends sig to workers. First it records which of them are already exiting, because those do not exit
-// due to the signal.
+// stopWorkers sends sig to workers. First it records which workers are already exiting, because the signal is not
+// the cause of their exit.
 func (a *agent) stopWorkers(locals []int, sig syscall.Signal) {
 	for _, local := range locals {
 		p := a.procs[local]
@@ -212,8 +212,8 @@ func (a *agent) complete(remove func() orphanReport) {
 }
 
 // drain waits until all output of the attempt is read from its pipes, and is written or waits
-// in the console's queue. It must be called when no process of the attempt is left. For what
-// finds no room in the queue it waits until the time limit, or until hurry is called; then the queue has more room.
+// in the console's queue. It must be called when no process of the attempt is left. If output
+// finds no room in the queue, drain waits until the time limit, or until hurry is called; then the queue has more room.
 func (at *attempt) drain(limit time.Duration) {
 	for _, p := range at.procs {
 		for _, st := range p.streams {

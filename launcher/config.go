@@ -50,17 +50,17 @@ type Config struct {
 	PollInterval time.Duration
 
 	// Stdin, if not nil, is the standard input of the worker with local rank StdinRank. A restarted worker
-	// reads the rest of it. The other workers read /dev/null, as does this one if Stdin is a terminal and this
-	// process is in its background.
+	// reads the rest of it. The other workers read /dev/null. If Stdin is a terminal and this process is in the
+	// terminal's background, worker StdinRank reads /dev/null too.
 	Stdin     *os.File
 	StdinRank int
 	// Stdout and Stderr receive the workers' lines. Stderr also receives the agent's own
-	// lines. The default is this process's stdout and stderr. Run makes one write at a
-	// time, of whole lines; if both are files, and not the same one, one to each.
+	// lines. The default is this process's stdout and stderr. Run makes one write of whole
+	// lines at a time. If both are files, but different ones, it makes one write at a time to each.
 	Stdout, Stderr io.Writer
 	// LinePrefix precedes each line. ${role_name}, ${rank}, ${local_rank}, ${node} (the
-	// node's rank), ${host} (its name) and ${attempt} (the attempt's number) in it are
-	// replaced. "" means "[${role_name}${rank}]: ".
+	// node's rank), ${host} (the node's name) and ${attempt} (the attempt's number) in the
+	// prefix are replaced. "" means "[${role_name}${rank}]: ".
 	LinePrefix string
 	// JSONLines makes each line of Stdout and Stderr a JSON object, without a prefix. A line
 	// of a worker is
@@ -68,9 +68,9 @@ type Config struct {
 	//	{"time": "2006-01-02T15:04:05.000000000Z", "source": "worker", "host": "a", "node": 0, "rank": 3,
 	//	 "local_rank": 3, "role": "default", "attempt": 0, "stream": "stdout", "line": "..."}
 	//
-	// on one line. One of the agent itself has source "golaunch", time, host and line. The
-	// report of a failure is such a line, with the object "failure". A worker's line of more than
-	// 64 KiB is divided: all parts but the last have "partial": true.
+	// on one line. A line of the agent itself has source "golaunch", time, host and line. The
+	// report of a failure is a line of the agent with the object "failure". A worker's line of more
+	// than 64 KiB is divided: all parts but the last have "partial": true.
 	JSONLines bool
 	// BriefReport shortens the report of a failure to one line. Set it on all nodes but one if the output of
 	// all nodes is collected in one place.
@@ -80,8 +80,8 @@ type Config struct {
 	LocalRanksFilter []int
 	// LogDir is the folder in which each run makes a folder
 	// <RunID>_<random>/attempt_<n>/<local rank>/. This folder holds stdout.log,
-	// stderr.log, error.json and stop, into which the worker writes how it takes stop
-	// requests. "" means a temporary folder, which Run removes unless Redirects or Tee
+	// stderr.log, error.json and stop. The worker writes into the file stop how it takes
+	// stop requests. "" means a temporary folder, which Run removes unless Redirects or Tee
 	// put files there. If the folder vanishes while the job runs, the next attempt makes it again.
 	LogDir string
 	// Redirects selects the streams that go to a file and are not shown. Tee selects the
@@ -92,7 +92,7 @@ type Config struct {
 	// is killed. If this process is not killed, the caller must remove the folder.
 	Scratch string
 	// Dedicated says that this process has no children when Run is called and starts
-	// none while Run runs. golaunch sets it. Run then makes this process a child
+	// none while Run runs. golaunch sets Dedicated. Run then makes this process a child
 	// subreaper (Linux only). If the reaper is killed, Run kills all processes below this
 	// process.
 	Dedicated bool

@@ -16,12 +16,12 @@ import (
 const (
 	// drainTime is how long the end of an attempt waits for copies of the workers' output that wait for room on the console.
 	drainTime = 5 * time.Second
-	// hurriedTime takes its place after a signal, and is how long the end of the job then waits for a blocked console.
+	// hurriedTime replaces drainTime after a signal. After a signal it is also how long the end of the job waits for a blocked console.
 	hurriedTime = time.Second
 )
 
-// console is the agent's stdout and stderr, which all workers share. Nothing waits for it but, for a short time, the
-// goroutines that copy the workers' output, so that output does not pile up.
+// console is the agent's stdout and stderr, which all workers share. Only the goroutines that copy the workers' output
+// wait for the console, for a short time, so that output does not pile up.
 type console struct {
 	*printer.Printer
 	json *jsonLine // what all JSON lines of the agent have in common; nil: lines are text

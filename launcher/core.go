@@ -53,10 +53,10 @@ type core struct {
 	verdict   verdict
 	err       error          // why the attempt is broken, or why this node can begin no other one
 	left      bool           // this node has left the job, and waits for the last order of the rendezvous
-	ending    *jobEnded      // the job has ended, but not yet the attempt; else nil
-	gentle    bool           // in phase stopping, of verdict stopped: the workers can finish their step
+	ending    *jobEnded      // the end of the job, if it came before the end of the attempt; else nil
+	gentle    bool           // in phase stopping, if the verdict is stopped: the workers can finish their step
 	signal    syscall.Signal // the first signal that the agent received; 0 if none
-	signalAt  time.Time      // when it came
+	signalAt  time.Time      // when this signal came
 	asked     syscall.Signal // the signal because of which the ranks agreed to stop before the agent received one; 0 if none
 	killing   bool           // SIGKILL has been sent
 	alive     []int          // local ranks still running, ascending
@@ -73,7 +73,7 @@ type (
 	}
 	jobEnded struct {
 		verdict verdict
-		err     error // of verdict broken
+		err     error // why the job is broken, if the verdict is broken
 	}
 	startFailed struct { // worker local could not be started; workers of higher local ranks are not started
 		local int
@@ -245,7 +245,7 @@ func (c *core) stopOrdered(gently bool) []action {
 	case c.phase == stopping && c.gentle && !gently:
 		c.gentle = false
 		return []action{c.toAlive(doAbort, syscall.SIGTERM)}
-	case c.phase == waiting && c.attempted && c.verdict == succeeded: // the rendezvous may have known that before it ordered the stop
+	case c.phase == waiting && c.attempted && c.verdict == succeeded: // the rendezvous may have known of the success before it ordered the stop
 		return []action{c.tellEnd()}
 	}
 	return nil
@@ -335,8 +335,8 @@ func (c *core) reaperLost(err error) []action {
 const sameRequest = time.Second
 
 // signalled forwards the first signal to the workers. A second SIGINT or SIGTERM kills
-// them. One that arrives after all processes have been sent SIGKILL ends the wait until the
-// console has taken the output.
+// the workers. A signal that arrives after all processes have been sent SIGKILL ends the wait
+// until the console has taken the output.
 func (c *core) signalled(ev signalReceived) []action {
 	sig, first := ev.signal, c.signal == 0
 	if first {

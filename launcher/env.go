@@ -38,8 +38,8 @@ func baseEnv(c *Config, nodes int) []string {
 	return env
 }
 
-// libraryPaths returns the entries of env that name a library by a relative path, with the absolute one: a
-// worker may change its folder before it opens the library.
+// libraryPaths returns the entries of env that name a library by a relative path, with the path made absolute,
+// because a worker may change its folder before it opens the library.
 func libraryPaths(env []string) (absolute []string) {
 	for _, kv := range env {
 		name, path, _ := strings.Cut(kv, "=")

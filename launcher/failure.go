@@ -17,7 +17,7 @@ import (
 
 // FailureError says that a job failed because a worker did, or because nodes were lost.
 type FailureError struct {
-	// Rank is the rank that failed first, on any node. Of a node that was lost it is the first rank.
+	// Rank is the rank that failed first, on any node. If a node was lost first, Rank is the node's first rank.
 	Rank int
 
 	program  string
@@ -33,12 +33,12 @@ type FailureError struct {
 	// meaning is the analysis of the flight records, or nil, as in a job of several nodes. It
 	// may name another rank than root: the first rank that fails may have waited for another.
 	meaning *analyze.Report
-	reason  string // why no restart followed, if their number is not the reason; else ""
+	reason  string // why no restart followed, if the number of restarts is not the reason; else ""
 }
 
 // newFailureError sorts failures into the root cause, other failures and stopped workers.
-// The caller passes those of a node in the order in which the exits were observed. At least one
-// must not be Stopped.
+// The caller passes the failures of a node in the order in which the exits were observed. At least
+// one failure must not be Stopped.
 func newFailureError(program string, nodes, restarts int, failures []failure.Failure) *FailureError {
 	e := &FailureError{program: program, nodes: nodes, restarts: restarts}
 	failure.Sort(failures)

@@ -48,7 +48,7 @@ type signalRequest struct {
 // left behind. All workers must have ended. A second request of the same attempt may only
 // add Kill.
 type orphanRequest struct {
-	Attempt  int           // its number among those of the agent: larger than that of the attempt before
+	Attempt  int           // the attempt's number, as the agent counts: larger than the previous attempt's
 	Kill     bool          // use SIGKILL instead of SIGTERM
 	Interval time.Duration // the longest pause between two searches
 }
@@ -56,7 +56,7 @@ type orphanRequest struct {
 // report is a message from the reaper to its agent. Exactly one field is set.
 type report struct {
 	Started *startReport `json:",omitempty"`
-	// Exited says how a worker ended, for which the reaper has waited: its PID, Status and time Exited.
+	// Exited says how a worker ended that the reaper has waited for: its PID, Status and time Exited.
 	Exited  *failure.Failure `json:",omitempty"`
 	Orphans *orphanReport    `json:",omitempty"`
 }

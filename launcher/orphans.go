@@ -78,10 +78,10 @@ func killOrphans(find finder, interval, limit time.Duration) orphanReport {
 	}
 }
 
-// groupMembers returns a finder of those groups that still have members. A process that is
-// no subreaper uses it. The leaders of the groups must have been waited for. The kernel
-// gives no process the number of a group that has members, so if a process has a group's
-// number, the number belongs to a new group of somebody else.
+// groupMembers returns a finder of the process groups that still have members. A process
+// that is not a subreaper uses it. The leaders of the groups must have been waited for. The
+// kernel gives no process the number of a group that has members. So if a process has a
+// group's number, the number belongs to a new group of somebody else.
 func groupMembers(groups []int) finder {
 	return func(act func(target int)) (found []int, err error) {
 		groups = slices.DeleteFunc(groups, func(pgid int) bool {

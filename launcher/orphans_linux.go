@@ -16,7 +16,7 @@ import (
 // search finds none.
 const maxLooks = 100
 
-// setSubreaper switches on or off that orphans below this process become its children.
+// setSubreaper sets whether orphans below this process become its children.
 func setSubreaper(on bool) error {
 	var flag uintptr
 	if on {

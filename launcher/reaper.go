@@ -232,8 +232,8 @@ func (r *reaper) exited(e exit) *failure.Failure {
 }
 
 // removeOrphans begins to remove the processes that an attempt left behind. If a removal
-// is in progress, it only makes that use SIGKILL. A request for an attempt whose orphans
-// are gone has no effect.
+// is in progress, removeOrphans only makes the removal use SIGKILL. A request for an
+// attempt whose orphans are gone has no effect.
 func (r *reaper) removeOrphans(q *orphanRequest) {
 	if q.Attempt <= r.cleaned {
 		return

@@ -58,8 +58,8 @@ func (r *reaperClient) startProcess(socket *os.File) error {
 	r.cmd = exec.Command(ownExecutable())
 	r.cmd.Args[0] = "golaunch-reaper"
 	// The reaper inherits no outputs of the job: a process that reads them to their end
-	// would wait for the reaper. It inherits no environment: each start request holds that
-	// of the worker.
+	// would wait for the reaper. The reaper inherits no environment: each start request
+	// holds the worker's environment.
 	r.cmd.Env = []string{jobenv.ReaperVar + "=1"}
 	r.cmd.Stdin = socket
 	r.cmd.SysProcAttr = reaperSysProcAttr()
@@ -81,8 +81,8 @@ func (r *reaperClient) startGoroutine(socket *os.File) error {
 }
 
 // receive reads the reaper's reports until the connection ends. It does not wait for the agent to take
-// them: the agent takes none while it sends a request, and the reaper reads no requests while it cannot
-// send a report. Each would wait for the other.
+// them. Otherwise agent and reaper could wait for each other: the agent takes no reports while it sends a
+// request, and the reaper reads no requests while it cannot send a report.
 func (r *reaperClient) receive() {
 	received := make(chan report)
 	r.running.Go(func() { r.deliver(received) })

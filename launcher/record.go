@@ -98,7 +98,7 @@ func (a *agent) takeRecords() {
 			}
 			continue
 		}
-		// On one node the analysis says it.
+		// In a job of one node the analysis says that the record was replaced.
 		if a.round.Nodes > 1 && p.record.Ending == flight.Replaced {
 			a.console.logf("rank %d (pid %d) %s", p.Rank, p.record.PID, p.record.Fate)
 		}
@@ -155,7 +155,7 @@ func (a *agent) writeRecords() (dir string, meaning *analyze.Report) {
 	if written == 0 {
 		dir = ""
 	}
-	if a.round.Nodes > 1 { // the records of the other nodes are there
+	if a.round.Nodes > 1 { // the analysis would lack the other nodes' records, which are on those nodes
 		return dir, nil
 	}
 	return dir, analyze.Analyze(dumps)

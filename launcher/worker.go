@@ -47,7 +47,7 @@ type spawner struct {
 	cfg     *Config
 	reaper  *reaperClient
 	console *console
-	hurry   <-chan struct{} // of the workers' streams
+	hurry   <-chan struct{} // the field hurry of the workers' streams
 	env     []string
 	round   *rendezvous.Round
 	dir     string // the attempt's folder, attempt_<n>
@@ -81,7 +81,7 @@ func (s *spawner) spawn(local int) (_ *process, err error) {
 		return nil, cmd.Err
 	}
 	dir := filepath.Join(s.dir, strconv.Itoa(local))
-	// A round of this number may have been here before: see attempt.number.
+	// An earlier round with the same number may have left files here: see attempt.number.
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
 		return nil, err
 	}
@@ -111,8 +111,8 @@ func (s *spawner) spawn(local int) (_ *process, err error) {
 		foreground, err := unix.IoctlGetInt(int(s.cfg.Stdin.Fd()), unix.TIOCGPGRP)
 		isTerminal := err == nil // the terminal of this process
 		if !isTerminal || foreground == unix.Getpgrp() {
-			// The terminal would suspend a worker that reads it, because the worker is in a background process group.
-			// Only golaunch's group must get Ctrl-C, so that it stops the job. A worker in a new session has neither.
+			// A worker that reads the terminal gets a new session, for two reasons. The terminal would suspend a reader in a
+			// background process group, and a worker is in one. And only golaunch's group must get Ctrl-C, to stop the job.
 			files, start.HasStdin, start.InSession = slices.Insert(files, 0, s.cfg.Stdin), true, isTerminal
 		}
 	}

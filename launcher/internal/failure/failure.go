@@ -42,14 +42,14 @@ type Failure struct {
 	// Exited is when the exit was observed, or when the node failed.
 	Exited time.Time
 	// Time is the time in the worker's error file, limited to the span from the attempt's start to
-	// Exited. Without such a time, Seen says what Time is: the first exit of the attempt if this exit
-	// was under way before golaunch told the workers to stop, else Exited.
+	// Exited. If the error file has no time, Seen says what Time is. It is the first exit of the attempt
+	// if this exit was under way before golaunch told the workers to stop, else Exited.
 	Time time.Time
 	Seen rootcause.Seen
 	// Stopped says that the worker ended because golaunch told it to stop. A worker that had failed
-	// before that order does not count as stopped. It had failed if its error file is older than the
-	// order, or if its own error file names no cause and an older error file of another worker of the
-	// node names it. WasExiting says that such a worker ended by the order all the same.
+	// before that order does not count as stopped. The worker had failed if its error file is older than
+	// the order, or if its error file names no cause and an older error file of another worker of the
+	// node names this worker. WasExiting says that a worker that had failed ended by the order all the same.
 	Stopped, WasExiting bool
 	// ErrorFile is the worker's error file; nil if it wrote none.
 	ErrorFile *jobenv.ErrorFile `json:",omitempty"`
@@ -112,7 +112,7 @@ func (f *Failure) ExitCode() int {
 	return f.Status.ExitCode()
 }
 
-// Shift changes the times to those of a clock that is ahead by a duration.
+// Shift converts the times to a clock that is ahead by a duration.
 func (f *Failure) Shift(by time.Duration) { f.Time, f.Exited = f.Time.Add(by), f.Exited.Add(by) }
 
 // crashed reports whether the process died without choosing to. A process chooses
@@ -186,8 +186,8 @@ func (f *Failure) precedes(ordered time.Time) bool {
 // stderr.
 const maxText = 16 << 10
 
-// Bound returns those of the failures, from the first one on, that take at most so many bytes of JSON. It
-// shortens long texts, and leaves them out of a failure that they make too long.
+// Bound returns as many failures, from the first one on, as fit in size bytes of JSON. It shortens long
+// texts. It leaves the texts out of a failure that they make too long.
 func Bound(failures []Failure, size int) (bounded []Failure) {
 	for _, f := range failures {
 		if f.ErrorFile != nil {

@@ -21,7 +21,7 @@ type Options struct {
 	Node      NodeInfo
 	// MasterPort returns a free port of this node, for the next round.
 	MasterPort func() int
-	Host       HostOptions // for when this agent hosts the rendezvous; every agent needs Limits and the times
+	Host       HostOptions // used if this agent hosts the rendezvous; Limits and the times are used by every agent
 }
 
 // Agent is a node's part in the rendezvous of a job, over all rounds and whichever agent hosts it. Its
@@ -124,14 +124,14 @@ func (a *Agent) run(ctx context.Context) {
 	}
 }
 
-// attend finds the host, or hosts the rendezvous itself, and passes on the host's orders. It returns nil
-// when the job has ended, or the host's address and why the session with it has ended.
+// attend finds the host, or hosts the rendezvous itself, and passes on the host's orders. When the job has
+// ended, the error is nil. Otherwise attend returns the host's address and why the session with it has ended.
 func (a *Agent) attend(ctx context.Context, dead string) (addr string, err error) {
 	finding, cancel := awake.WithTimeoutCause(ctx, cmp.Or(a.opts.Host.JoinTimeout, DefaultJoinTimeout), errNoHost)
 	defer cancel()
 	var found *Found
 	var r *Remote
-	var why *unreachableError // of the last attempt that the end of finding did not cut short
+	var why *unreachableError // the error of the last attempt that was not cut short
 	for r == nil {
 		host := ""
 		if found, err = a.opts.Discovery.Find(finding, dead); err == nil {
@@ -172,12 +172,12 @@ func (a *Agent) attend(ctx context.Context, dead string) (addr string, err error
 
 var errNoHost = errors.New("no host of the rendezvous was found in time")
 
-// patience is the time after which an agent that has not reached the host says so, and finds out again which
-// agent the host is: the first one may have died.
+// patience is the time after which an agent that has not reached the host logs this, and finds out again which
+// agent the host is, because the first one may have died.
 const patience = 3 * time.Second
 
-// dial dials the host until it answers, for patience or until ctx ends. It returns an *unreachableError after
-// that.
+// dial dials the host until it answers, at most for the time patience, or until ctx ends. If the host has not
+// answered, dial returns an *unreachableError.
 func (a *Agent) dial(ctx context.Context, addr string) (*Remote, error) {
 	o := DialOptions{Addr: addr, Identity: a.opts.Identity, Node: a.opts.Node, Limits: a.opts.Host.Limits,
 		MasterPort: a.opts.MasterPort(), Heartbeat: a.opts.Host.Heartbeat}
@@ -220,8 +220,8 @@ func (e *unreachableError) Error() string {
 
 func (e *unreachableError) Unwrap() error { return e.err }
 
-// leaveTime bounds how long the host waits, when it has ended the job or resigned, until the other agents know
-// that and leave.
+// leaveTime bounds how long a host that has ended the job or resigned waits for the other agents to learn this
+// and leave.
 const leaveTime = 5 * time.Second
 
 // host hosts the rendezvous, and takes part in it.

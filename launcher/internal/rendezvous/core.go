@@ -28,18 +28,18 @@ type agentID int
 type agent struct {
 	id        agentID
 	node      NodeInfo
-	local     bool      // it is in the host's process, so the host leaves the job with it
+	local     bool      // the agent is in the host's process, so the host leaves the job with the agent
 	place     int       // the node's rank in the current round, or -1 if the agent waits
 	first     int       // the rank of its first worker in the current round
 	done      bool      // its workers have ended as the phase demands: see core.undone
 	leaving   string    // why it leaves the job, "" if it stays
-	leavingAt time.Time // when it said so
+	leavingAt time.Time // when the agent said that it leaves
 }
 
 // NodeInfo is what an agent says of its node when it joins.
 type NodeInfo struct {
 	Host    string // for messages
-	Addr    string // the address at which other nodes reach this one; "": the one that the host of the rendezvous sees
+	Addr    string // the address at which other nodes reach this one; "": the address that the host of the rendezvous sees
 	Workers int    // number of workers
 	Rank    int    // the node's rank if the user numbers the nodes
 }
@@ -52,8 +52,8 @@ type Limits struct {
 	Command            string // the program, without its folder, and its arguments
 }
 
-// refusal returns why a node with the settings l cannot take part in the job of a host with others. It
-// returns "" if it can.
+// refusal returns why a node with the settings l cannot take part in the job of a host with the settings
+// host. It returns "" if the node can take part.
 func (l Limits) refusal(host Limits) string {
 	switch {
 	case l.Command != host.Command:
@@ -76,8 +76,8 @@ func (l Limits) String() string {
 
 // core decides which agents take part in which round, when a round ends, and how the job ends. It is a
 // pure state machine: Step takes one event and returns the actions. The server performs the actions, owns
-// the connections and the clock, and reports what happens as further events. Each event costs time that
-// does not depend on the number of agents, except those that start or stop a round.
+// the connections and the clock, and reports what happens as further events. Except for an event that
+// starts or stops a round, the time for an event does not depend on the number of agents.
 //
 // Invariants: every agent is in agents, and either in waiting or, at its place, in round. No action
 // concerns an agent that was lost.
@@ -169,8 +169,8 @@ type (
 	}
 	// save saves the number of the round that begins, and of the restarts. The event saved answers it.
 	save struct{ epoch, restarts int }
-	// begin starts a round on its participants, which are ordered by node rank. failures are those that
-	// ended the round before, the root cause first.
+	// begin starts a round on its participants, which are ordered by node rank. failures are the failures
+	// that ended the previous round, the root cause first.
 	begin struct {
 		epoch        int
 		participants []*agent
@@ -211,7 +211,7 @@ type Result struct {
 	Restarts int
 	// Agreed says that all ranks agreed to stop because of a signal.
 	Agreed bool
-	// Failures are the failures of the last round, the root cause first. None: its workers succeeded.
+	// Failures are the failures of the last round, the root cause first. It is empty if the workers succeeded.
 	Failures []failure.Failure
 	// Reason says why no round follows, if the number of restarts is not the reason.
 	Reason string
@@ -422,7 +422,7 @@ func (c *core) fail(a *agent, f failure.Failure) []action {
 }
 
 // stopFor has all nodes stop the current round. Without a failure the stop is gentle: the workers may finish
-// their step and save. A failure during a gentle stop turns it into one without that time.
+// their step and save. If a failure follows during a gentle stop, the stop is no longer gentle.
 func (c *core) stopFor(reason string, failure *failure.Failure) []action {
 	acts, gently := c.cancelLastCall(), failure == nil
 	if c.phase == running {
@@ -450,8 +450,8 @@ func (c *core) begin() []action {
 	return append(c.cancelLastCall(), save{c.epoch, c.restarts})
 }
 
-// beginNow starts a round with as many agents as it can have. The participants of the round before come
-// first, in their order, then the others in the order in which they joined.
+// beginNow starts a round with as many agents as it can have. The participants of the previous round come
+// first, in their order. The other agents follow in the order in which they joined.
 func (c *core) beginNow() []action {
 	acts := c.cancelLastCall()
 	failures := c.sortedFailures()
@@ -525,9 +525,9 @@ func (c *core) endRound() []action {
 	return append(acts, c.begin()...)
 }
 
-// leave removes the agent in the host's process, which leaves the job and takes the host with it. canHost says
-// that its process goes on for as long as it is needed: if no other agent can host, the others then stop their
-// workers before the job ends, so that all is known of their failures.
+// leave removes the agent in the host's process. The agent leaves the job, and the host leaves with it. canHost
+// says that the process goes on for as long as it is needed. In that case, if no other agent can host, the other
+// agents stop their workers before the job ends, so that all their failures are known.
 func (c *core) leave(self *agent, canHost bool) []action {
 	delete(c.agents, self.id)
 	delete(c.ranks, self.node.Rank)
@@ -579,8 +579,8 @@ func (c *core) staying() int {
 	return n
 }
 
-// failed reports whether the round that stops counts as a restart: a worker failed, and no node was lost,
-// which would be the cause.
+// failed reports whether the round that stops counts as a restart: a worker failed, and no node was lost. If a
+// node was lost, the loss is the cause.
 func (c *core) failed() bool {
 	return !c.gentle && !slices.ContainsFunc(c.failures, func(f failure.Failure) bool { return f.Kind == failure.Lost || f.Kind == failure.Left })
 }

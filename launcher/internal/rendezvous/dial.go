@@ -20,12 +20,12 @@ import (
 
 // DialOptions are what an agent needs to join the rendezvous of another process.
 type DialOptions struct {
-	Addr       string // of the host, host:port
+	Addr       string // the address of the host, host:port
 	Identity   *Identity
 	Node       NodeInfo
 	Limits     Limits
 	MasterPort int
-	Heartbeat  time.Duration // as the host's
+	Heartbeat  time.Duration // the time between two heartbeats, the same as on the host
 }
 
 // Remote is the session of an agent with a host in another process.
@@ -137,7 +137,8 @@ func (r *Remote) beatUntilDone(interval time.Duration) {
 	}
 }
 
-// errAgentEnded says that a process ended its connection in order, as its kernel does for it when it is killed.
+// errAgentEnded says that a process closed its connection in order. If a process is killed, its kernel closes the
+// connection in the same way.
 var errAgentEnded = errors.New("its agent ended")
 
 // HostLostError says that the connection with the host of the rendezvous has ended.

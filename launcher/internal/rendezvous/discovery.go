@@ -34,11 +34,11 @@ type Found struct {
 type Role struct {
 	Listener net.Listener // for the other agents; nil if there are none
 	State    election.State
-	// Save saves the state of the job. nil: the job ends with its host.
+	// Save saves the state of the job. If it is nil, the job ends with its host.
 	Save func(context.Context, election.State) error
 	// Over is closed when this agent may not host the rendezvous any more.
 	Over <-chan struct{}
-	// Resign ends the role. nil if there is nothing to end.
+	// Resign ends the role. It is nil if there is nothing to end.
 	Resign func(ctx context.Context, jobEnded bool) error
 }
 
@@ -92,8 +92,8 @@ func (e Endpoint) Find(ctx context.Context, dead string) (*Found, error) {
 
 func (Endpoint) Close() error { return nil }
 
-// resolve looks up a host name until there is an answer, for patience or until ctx ends: the name may not be
-// known yet. It returns an *unreachableError after that.
+// resolve looks up a host name until there is an answer, at most for the time patience, or until ctx ends. The
+// name may not be known yet. Without an answer, resolve returns an *unreachableError.
 func (e Endpoint) resolve(ctx context.Context, host string) ([]net.IPAddr, error) {
 	lookup := e.lookup
 	if lookup == nil {
@@ -122,7 +122,7 @@ type Etcd struct {
 	// Endpoints are etcd's addresses, each host:port, as messages to the user name them.
 	Endpoints []string
 	// Waiting, if not nil, is called with a message for the user when a Find has taken longer than
-	// patience. Each Find calls it at most once, and all that have lost the same host together at most once.
+	// patience. Each Find calls it at most once. All Finds that have lost the same host call it at most once.
 	Waiting func(text string)
 
 	election election.Election // nil before the first Find

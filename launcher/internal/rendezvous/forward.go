@@ -11,8 +11,8 @@ import (
 	"github.com/goddp/goddp/internal/wire"
 )
 
-// service names what the host of the rendezvous connects the stream of a worker's connection with. The first byte of
-// the stream is the service.
+// service names the service of the host of the rendezvous that a worker's connection is for. The connection is a
+// stream, and the first byte of the stream is the service.
 type service byte
 
 const (

@@ -15,7 +15,7 @@ import (
 	"github.com/goddp/goddp/launcher/internal/failure"
 )
 
-// The defaults of HostOptions, which are torchrun's but for the heartbeat.
+// The defaults of HostOptions. Except for the heartbeat, they are torchrun's.
 const (
 	DefaultJoinTimeout = 10 * time.Minute
 	DefaultLastCall    = 30 * time.Second
@@ -28,7 +28,7 @@ const missedBeats = 3
 // maxWorkers is the largest number of workers of a node. The host allocates memory for each of them.
 const maxWorkers = 1 << 16
 
-// maxAllFailures bounds what the failures of a round take in the messages to all agents, in bytes.
+// maxAllFailures bounds the total size of a round's failures in the messages to all agents, in bytes.
 const maxAllFailures = 64 << 20
 
 // HostOptions are the settings of a job's rendezvous.
@@ -51,7 +51,7 @@ type HostOptions struct {
 // Host hosts the rendezvous of a job, and the store and the coordinator of each round. It makes the
 // decisions for all agents.
 type Host struct {
-	ctx        context.Context // of what the host itself does; it never ends
+	ctx        context.Context // the context of the host's own actions; it never ends
 	opts       HostOptions
 	rejections *wire.Rejections
 	wg         sync.WaitGroup
@@ -63,11 +63,11 @@ type Host struct {
 	core      *core
 	peers     map[agentID]*peer // the agents that have joined
 	lastID    agentID
-	reached   string // the host of the address at which the latest agent of another process has reached this one
+	reached   string // the host part of the address at which the latest agent of another process has reached this host
 	joinTimer *awake.Timer
 	lastCall  *awake.Timer // nil unless it runs
-	services  *services    // of the latest round
-	epoch     int          // number of that round
+	services  *services    // the services of the latest round
+	epoch     int          // the number of the latest round
 	survives  bool         // the job has ended for this host, but may go on with another one
 	saving    context.CancelFunc
 }
@@ -79,7 +79,7 @@ type peer struct {
 	cut        func() // ends the connection
 	finish     func() // ends the connection when all messages have been sent, or after flushTime; nil if local
 	name       string // of the agent's host, for messages
-	addr       string // the host of the agent's address; "": of the agent in this process, which the others reach by Host.reached
+	addr       string // the host part of the agent's address; "" for the agent in this process, which the others reach by Host.reached
 	masterPort int
 	received   bool // since the last heartbeat
 	silence    int  // number of heartbeats without a message
@@ -230,8 +230,8 @@ func (h *Host) tick() {
 			}
 			if p.received = false; p.silence >= missedBeats {
 				silence := missedBeats * h.opts.Heartbeat
-				// If the agent was suspended, it reads this when it resumes. Else it would report that the host is lost.
-				// With etcd it needs no message: it looks for the host again, and joins.
+				// If the agent was suspended, it reads this message when it resumes. Without the message it would report
+				// that the host is lost. With etcd the agent needs no message: it looks for the host again, and joins.
 				if !h.core.durable {
 					p.send(&toAgent{Refused: &textMessage{fmt.Sprintf("it was silent for %v, so the host of the rendezvous gave it up: start it again", silence)}})
 				}
@@ -300,8 +300,8 @@ func (h *Host) perform(act action) {
 	}
 }
 
-// save saves the state of the job. If this agent may not host the rendezvous any more, that is the end of
-// the host. The caller must hold mu.
+// save saves the state of the job. If this agent may not host the rendezvous any more, save ends the host.
+// The caller must hold mu.
 func (h *Host) save(act save) {
 	state := election.State{Epoch: act.epoch + 1, Restarts: act.restarts, Nodes: min(len(h.core.agents), h.opts.Limits.MaxNodes) - 1}
 	ctx, cancel := context.WithCancel(h.ctx)
@@ -353,7 +353,7 @@ func countLost(failures []failure.Failure) (n int) {
 	return n
 }
 
-// failureBytes bounds what the failures of a round take in a message to each of n agents.
+// failureBytes returns the maximum size of a round's failures in a message to each of n agents.
 func failureBytes(n int) int { return min(maxMessage/2, maxAllFailures/max(n, 1)) }
 
 // awaitAgents waits until the agents of other processes have left, at most for a time.
@@ -412,7 +412,7 @@ func (h *Host) begin(act begin) error {
 	return nil
 }
 
-// send sends a message to an agent, or ends the connection of one that does not read.
+// send sends a message to an agent. If the agent does not read, send ends its connection.
 func (h *Host) send(id agentID, m *toAgent) {
 	if p := h.peers[id]; p != nil && !p.send(m) {
 		p.cut()

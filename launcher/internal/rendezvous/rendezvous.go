@@ -60,6 +60,6 @@ type Round struct {
 	Credentials Credentials
 	// Restarts is the number of rounds that failed before this one.
 	Restarts int
-	// Failures are those that ended the round before, the root cause first.
+	// Failures are the failures that ended the previous round, the root cause first.
 	Failures []failure.Failure `json:",omitempty"`
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/goddp/goddp/internal/wire"
 )
 
-// The bounds on what a connection may cost. While more than half of maxHandshakes take place, new ones have
-// crowdedTime, so that strangers who say nothing keep no agent out.
+// The bounds on what a connection may cost. While more than half of maxHandshakes take place, a new handshake
+// must end within crowdedTime, so that strangers who say nothing keep no agent out.
 const (
 	handshakeTime = 10 * time.Second
 	crowdedTime   = 2 * time.Second
@@ -28,9 +28,9 @@ const (
 	maxPending    = 4 * maxMessage
 )
 
-// Serve accepts agents of other processes until the listener or the host is closed. Each proves the
-// identity of the job. The first stream of a connection carries messages; the others are those of the
-// agent's workers, each of which is connected with the store or the coordinator of the current round.
+// Serve accepts agents of other processes until the listener or the host is closed. Each agent proves the
+// identity of the job. The first stream of an agent's connection carries messages. Each further stream is
+// a connection of one of the agent's workers with the store or the coordinator of the current round.
 func (h *Host) Serve(ln net.Listener, id *Identity) {
 	h.wg.Go(func() {
 		<-h.done

@@ -16,13 +16,13 @@ import (
 	"github.com/goddp/goddp/internal/wire"
 )
 
-// services are what the workers of one round meet in. They are in the process that hosts the rendezvous.
-// A nil *services is that of no round.
+// services are the store and the coordinator of one round, in the process that hosts the rendezvous. A nil
+// *services belongs to no round.
 type services struct {
 	store       *store.Server
 	coordinator *coordinator.Server
-	host        string         // of the store's address, as it was given
-	addr        netip.AddrPort // of the store
+	host        string         // the host part of the store's address, as it was given
+	addr        netip.AddrPort // the store's address
 }
 
 // openServices opens a fresh store and coordinator for a round of so many workers. The error names the
@@ -32,7 +32,7 @@ func openServices(ctx context.Context, o HostOptions, world int) (*services, err
 	member := store.Member{Job: handshake.Job{ID: o.Credentials.JobID, World: world}, Rank: -1, Secret: o.Credentials.Secret, Insecure: o.Credentials.Insecure}
 	server, err := store.Listen(net.JoinHostPort(host, strconv.Itoa(o.Port)), &store.ServerOptions{Member: member, Logger: o.Log})
 	if err != nil {
-		return nil, err // it says that it is the store's
+		return nil, err // the error says that the store's address is meant
 	}
 	s := &services{store: server, host: host}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second) // the store is in this process
@@ -60,7 +60,7 @@ func checkReach(ctx context.Context, addr string, m store.Member) error {
 	return c.Close()
 }
 
-// exited notifies the ranks that wait for one that its process has ended.
+// exited notifies the ranks that wait for a rank that the rank's process has ended.
 func (s *services) exited(rank int, how string) {
 	if s != nil {
 		s.coordinator.Exited(rank, how)

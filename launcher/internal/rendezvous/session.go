@@ -21,7 +21,7 @@ type Session struct {
 
 	mu     sync.Mutex
 	epoch  int
-	offset time.Duration // the host's clock minus this one's
+	offset time.Duration // the host's clock minus this process's
 	trip   time.Duration // the shortest round trip so far, by which offset was estimated; 0: none yet
 }
 
@@ -52,9 +52,9 @@ func (s *Session) Failed(f failure.Failure) {
 }
 
 // Ended reports that all workers of a round have ended: with success, after a failure or a stop order, or, if
-// agreed, because all ranks agreed to stop. The host ignores it if another round has begun: the order of that
-// round may have arrived before the caller has read it. failures are all that is known of the workers that
-// failed. masterPort is a free port for the next round.
+// agreed is true, because all ranks agreed to stop. The host ignores the report if another round has begun: the
+// order to begin may have arrived, and the caller may not have read it. failures are all that is known of the
+// workers that failed. masterPort is a free port for the next round.
 func (s *Session) Ended(round int, agreed bool, failures []failure.Failure, masterPort int) {
 	_, offset := s.current()
 	failures = slices.Clone(failures)
@@ -64,13 +64,13 @@ func (s *Session) Ended(round int, agreed bool, failures []failure.Failure, mast
 	s.send(&toHost{Ended: &endedMessage{round, agreed, failures, masterPort}})
 }
 
-// Leave announces that this agent leaves the job, and why: when its workers have ended or, if now, at once,
-// because they are dead. The last order follows; if now, at once, unless this agent's process hosts the
-// rendezvous.
+// Leave announces that this agent leaves the job, and why. The agent leaves when its workers have ended. If now is
+// true, the workers are dead and the agent leaves at once. The last order follows when the agent leaves, except that
+// an agent whose process hosts the rendezvous may have to wait for it.
 func (s *Session) Leave(why string, now bool) { s.send(&toHost{Leaves: &leavesMessage{why, now}}) }
 
-// Exited reports that the process of a rank has ended in the current round, and how. Ranks that wait for
-// it are notified, unless it had joined them.
+// Exited reports that the process of a rank has ended in the current round, and how. Ranks that wait for this
+// rank to join are notified.
 func (s *Session) Exited(rank int, how string) {
 	epoch, _ := s.current()
 	s.send(&toHost{Exited: &exitedMessage{epoch, rank, how}})
@@ -82,7 +82,7 @@ func (s *Session) Close() { s.cut() }
 // beat sends a heartbeat.
 func (s *Session) beat() { s.send(&toHost{Beat: &beat{Agent: time.Now()}}) }
 
-// current returns the number of the current round, and the host's clock minus this one's.
+// current returns the number of the current round, and the host's clock minus this process's.
 func (s *Session) current() (epoch int, offset time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
