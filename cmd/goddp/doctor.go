@@ -70,7 +70,7 @@ func examine(args []string) error {
 		return err
 	}
 	if report.Verdict != doctor.Good && world.AgentStore {
-		fmt.Fprintln(os.Stderr, "goddp doctor: this report has findings") // golaunch quotes it where it says why the job failed
+		fmt.Fprintln(os.Stderr, "goddp doctor: this report has findings") // golaunch quotes this line as the reason why the job failed
 	}
 	if report.Verdict != doctor.Good {
 		return exitCode(report.Verdict)
@@ -97,10 +97,10 @@ func (o doctorOptions) write(w io.Writer, report doctor.Report) error {
 type examination struct {
 	doctorOptions
 	world comm.World
-	mine  doctor.Facts // of this rank
+	mine  doctor.Facts // this rank's facts
 
 	dev       device.Device // the rank's GPU; nil if it was not opened
-	logFolder string        // of NCCL's log
+	logFolder string        // the folder of NCCL's log
 }
 
 // facts returns the facts of all ranks or, if the ranks cannot exchange them, of this rank.
@@ -122,7 +122,7 @@ func (d *examination) facts(ctx context.Context) []doctor.Facts {
 	return ranks
 }
 
-// canUseNCCL reports whether each rank has a GPU, and nothing was found for which NCCL would fail.
+// canUseNCCL reports whether each rank has a GPU, and no finding says that NCCL would fail.
 func canUseNCCL(ranks []doctor.Facts) bool {
 	isOnCPU := func(f doctor.Facts) bool { return f.GPU == "" }
 	return !slices.ContainsFunc(ranks, isOnCPU) && doctor.Judge(ranks).Verdict != doctor.Broken

@@ -63,7 +63,7 @@ func run(args []string) int {
 	return exitUsage
 }
 
-// stdout is the standard output. It keeps the first error of a write, such as that of a full disk, for run.
+// stdout is the standard output. It keeps the first error of a write, for example of a full disk, for the function run.
 var stdout = &output{}
 
 type output struct{ err error }

@@ -254,8 +254,8 @@ type piece struct {
 	first  bool  // the piece starts a document
 }
 
-// The matcher of the tokenizer's library skips the character del. substitute takes its place: it is of the same
-// class, and no token of more than one byte has either of them.
+// The matcher of the tokenizer's library skips the character del. The character substitute replaces del: both are of
+// the same class, and no token of more than one byte contains either of them.
 const (
 	del, delToken = "\x7f", 221
 	substitute    = "\x01"

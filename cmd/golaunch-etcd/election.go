@@ -27,7 +27,7 @@ type etcdElection struct {
 	host   string
 	state  string
 	ended  string
-	since  int64 // the key ended tells of this agent's job if it was written after this revision; -1: unknown
+	since  int64 // the key ended concerns this agent's job if the key was written after this revision; -1: unknown
 }
 
 // The key state outlives the host that wrote it by stateTTL seconds, and the key ended stays for endedTTL
@@ -81,7 +81,7 @@ func (e *etcdElection) Elect(ctx context.Context, addr, dead string) (string, el
 		if e.since < 0 {
 			e.since = v.revision
 			if dead != "" { // this process takes the place of one that was killed
-				e.since = 0 // if the key is there, no job has begun since: see stand
+				e.since = 0 // if the key ended exists, it is about this job, because a new job would have deleted it: see stand
 			}
 		}
 		switch {

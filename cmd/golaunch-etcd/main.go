@@ -7,7 +7,7 @@
 //
 // # Keys
 //
-// By elections in etcd another agent is elected when the host of the rendezvous dies.
+// When the host of the rendezvous dies, an election in etcd makes another agent the host.
 //
 // Under the prefix /goddp/NAME/ of a job there are three keys:
 //
@@ -17,10 +17,10 @@
 //	       agent writes it, in a transaction that requires that the key host is still the agent's own.
 //	       The key outlives its writer by half a minute, in which the other agents elect the next host.
 //	       It is deleted when the job ends. So another job can have the same name.
-//	ended  says that the job has ended. The last host writes it, and it stays for a day. An agent that has
-//	       lost the host would otherwise be elected and run the job again; it leaves if it finds this key.
-//	       An agent that finds the key when it first looks belongs to another job and ignores it. The first
-//	       host of that job deletes it.
+//	ended  says that the job has ended. The last host writes the key, and the key stays for a day. An agent
+//	       that has lost the host leaves if it finds this key. Without the key it would be elected and run
+//	       the job again. An agent that finds the key when it first looks belongs to another job and ignores
+//	       the key. The first host of that other job deletes the key.
 //
 // So a host that was cut off from etcd, and replaced, cannot begin a round any more.
 //

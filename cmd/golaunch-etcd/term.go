@@ -92,7 +92,7 @@ func (t *term) markEnd(ctx context.Context) error {
 	})
 }
 
-// temporary reports whether repeating a request can help: etcd elects a new leader, or a member is lost.
+// temporary reports whether it can help to repeat a request, because etcd elects a new leader or has lost a member.
 func temporary(err error) bool {
 	if errors.Is(err, election.ErrOver) {
 		return false

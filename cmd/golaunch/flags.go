@@ -42,8 +42,8 @@ type options struct {
 	linePrefix       string
 	errorFile        string
 
-	hosts []hostSpec // to be reached by ssh
-	ssh   string     // the command
+	hosts []hostSpec // the hosts to be reached by ssh
+	ssh   string     // the ssh command
 	given []string   // the flags that the user gave, for the hosts
 
 	rendezvous rendezvousFlags

@@ -88,8 +88,8 @@ func (r *nodeRequest) prepare(scratch string) error {
 	return nil
 }
 
-// listen turns the lines of golaunch --hosts into signals. When the connection is lost, it stops the job with
-// SIGTERM, and then, with a second one, kills the workers.
+// listen turns the lines of golaunch --hosts into signals. When the connection is lost, listen stops the job with
+// a SIGTERM. A second SIGTERM then kills the workers.
 func listen(in *bufio.Reader, host string, signals chan<- os.Signal) {
 	lines := make(chan string)
 	go func() {

@@ -58,7 +58,7 @@ func parseHosts(text string) (hosts []hostSpec, err error) {
 // Messages from the user's side, one line each. The first line is a nodeRequest.
 const (
 	beatLine = "alive"      // every beatInterval
-	stopLine = "stop "      // and a signal's number
+	stopLine = "stop "      // followed by a signal's number
 	nodeFlag = "--for-host" // the only argument of the golaunch that ssh starts
 )
 
@@ -74,14 +74,14 @@ const (
 
 // nodeRequest is what the golaunch on one host runs.
 type nodeRequest struct {
-	Version string   // of the golaunch here, which must be the same there
+	Version string   // the version of the user's golaunch; the host's golaunch must have the same
 	Args    []string // flags, the program and its arguments
 	Dir     string   // the folder to run in
 	Program string   // the program's file, "" if it is to be found on PATH
 	Sum     string   // hexadecimal SHA-256 of the program's file
 	Env     []string // variables to set
 	Token   string   // the job's secret
-	Brief   bool     // the report of a failure is one line, because another host prints it
+	Brief   bool     // the report of a failure is one line, because another host prints the full report
 }
 
 // forwarded are the prefixes of the variables that the workers on all hosts get.
@@ -96,10 +96,10 @@ func runHosts(ctx context.Context, o *options, signals <-chan os.Signal) int {
 	return j.run(signals)
 }
 
-// hostsJob is a job on hosts that ssh connects with.
+// hostsJob is a job on hosts that golaunch reaches by ssh.
 type hostsJob struct {
-	ssh     []string      // the command
-	grace   time.Duration // between two requests to stop
+	ssh     []string      // the ssh command
+	grace   time.Duration // the time between two requests to stop
 	elastic bool          // the job continues if a host fails
 	hosts   []*sshHost
 	out     *printer.Printer
@@ -110,10 +110,10 @@ type sshHost struct {
 	job     *hostsJob
 	name    string
 	request []byte
-	lines   chan string        // for the host
-	ctx     context.Context    // of the ssh command
+	lines   chan string        // lines to send to the host
+	ctx     context.Context    // the context of the ssh command
 	kill    context.CancelFunc // kills the ssh command, and so the remote golaunch
-	code    int                // its exit code, once it has ended
+	code    int                // the ssh command's exit code, once it has ended
 }
 
 func newHostsJob(ctx context.Context, o *options) (*hostsJob, error) {
@@ -232,10 +232,10 @@ func sumOf(path string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), err
 }
 
-// run starts the hosts, and waits until all have ended. Signals are forwarded to all of them. It returns the
-// exit code of the host that failed first, or for an elastic job, which continues without a host, of the
-// last one. A lost connection stops the other hosts; they may end before the loss is detected, but the code
-// of the lost host is returned.
+// run starts the hosts, forwards signals to all of them, and waits until all have ended. It returns the exit code
+// of the host that failed first. An elastic job continues without a failed host, so for an elastic job run returns
+// the exit code of the last host. A lost connection stops the other hosts. They may end before the loss is
+// detected, but run returns the code of the lost host.
 func (j *hostsJob) run(signals <-chan os.Signal) (code int) {
 	const stopped = 128 + int(syscall.SIGTERM)
 	ended := make(chan *sshHost)
@@ -250,7 +250,7 @@ func (j *hostsJob) run(signals <-chan os.Signal) (code int) {
 		for _, h := range running {
 			select {
 			case h.lines <- line:
-			default: // the host reads nothing, and will take the connection for lost
+			default: // the host reads nothing, and will treat the connection as lost
 			}
 		}
 	}
@@ -259,7 +259,7 @@ func (j *hostsJob) run(signals <-chan os.Signal) (code int) {
 	defer beat.Stop()
 	requests := 0 // to stop, by the user or because a host has failed; the second one kills the workers
 	var (
-		first   os.Signal // of the user; nil before
+		first   os.Signal // the user's first signal; nil before it has come
 		firstAt time.Time
 		late    <-chan time.Time
 	)
@@ -384,7 +384,7 @@ func (h *sshHost) write(stdin io.WriteCloser) {
 type lineWriter struct {
 	host *sshHost
 	to   *printer.Output
-	rest []byte // of a line that has not ended
+	rest []byte // the part of an incomplete line that was received
 
 	isUsed bool // something was written
 }

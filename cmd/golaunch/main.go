@@ -11,8 +11,8 @@
 // "golaunch --help" lists the flags, and docs/golaunch.md compares them with torchrun's. The exit
 // code is 0 if every worker succeeded. If a worker failed, on any node, it is the code of the
 // worker that failed first, or 128+n if signal n killed that worker. It is 128+n if signal n
-// stopped golaunch, 1 if the program cannot be built, a node was lost, the rendezvous failed or
-// output was lost on a full disk, and 2 if the command line is wrong or the program does not exist.
+// stopped golaunch. It is 1 if the program cannot be built, a node was lost, the rendezvous failed or
+// output was lost on a full disk. It is 2 if the command line is wrong or the program does not exist.
 //
 // If SIGHUP is ignored when golaunch starts, as under nohup, golaunch ignores it too.
 //
@@ -82,7 +82,7 @@ func run(args []string, signals chan os.Signal, node *hostNode) int {
 	// If the reader of the output ends, a write must fail instead of ending golaunch. So
 	// SIGPIPE is caught. It is not ignored, because the workers would inherit that.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	ctx := context.Background() // of the whole program, which signals end in steps
+	ctx := context.Background() // never ends, because signals end the job in steps
 	building, stop := context.WithCancel(ctx)
 	if handled := notIgnored(opts.signals); len(handled) > 0 { // Notify without signals would catch all
 		signal.Notify(signals, handled...)

@@ -157,8 +157,8 @@ func importedPackage(ctx context.Context, path string, args []string) (*program,
 	return goBuild(ctx, ".", path, path, args)
 }
 
-// goBuild builds target, a path relative to dir or an import path, in a temporary folder, where go build has its own: in
-// GOTMPDIR, or else TMPDIR.
+// goBuild builds target, a path relative to dir or an import path. The executable is in a new folder in GOTMPDIR or else
+// TMPDIR, where go build also makes its temporary folders.
 func goBuild(ctx context.Context, dir, target, name string, args []string) (_ *program, err error) {
 	abs, err := filepath.Abs(name)
 	if err != nil {

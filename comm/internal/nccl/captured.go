@@ -17,11 +17,11 @@ import (
 
 var _ backend.Capturer = (*Group)(nil)
 
-// captured is a call in a captured step. All calls of a replay end with the event behind it.
+// captured is a call in a captured step. All calls of a replay end with the event after the replay.
 type captured struct {
-	end    device.Event // of the capture
+	end    device.Event // the end of the call, in the capture
 	small  bool         // the kernel for small all-reduces runs the call
-	number int64        // of a small all-reduce: its number in the latest replay
+	number int64        // for a small all-reduce: the call's number in the latest replay
 }
 
 // Capture implements [backend.Capturer]. Whether a small all-reduce runs the call does not depend on

@@ -33,7 +33,7 @@ func (e *Error) Error() string {
 type VersionError struct {
 	Feature    string // what needs the newer release
 	Have, Need Version
-	Path       string // of the library
+	Path       string // the library's path
 }
 
 func (e *VersionError) Error() string {
@@ -68,9 +68,9 @@ func (e *SharedGPUError) Error() string {
 // matches [failure.ErrTimeout].
 type LateError struct {
 	Ranks []int
-	Size  int    // of the group
+	Size  int    // number of ranks in the group
 	Step  string // what the ranks had not done, such as "made its device ready"
-	Err   error  // how the wait for them ended
+	Err   error  // the error that ended the wait for these ranks
 }
 
 func (e *LateError) Error() string {

@@ -44,11 +44,11 @@ type Group struct {
 	// while another goroutine holds mu.
 	mu         sync.Mutex
 	streams    []*commStream
-	sends      map[int]*commStream // by peer; created at first use
+	sends      map[int]*commStream // by peer; each stream is created at its first use
 	recvs      map[int]*commStream
 	comms      []*communicator
 	barrierMem device.Buffer          // memory for Barrier's all-reduce
-	captures   map[*capture.Step]bool // those with calls of the group
+	captures   map[*capture.Step]bool // the captured steps that contain calls of the group
 
 	left       map[int]progress // ranks that left before the others, with their progress
 	departures []departure      // ranks that wait for this rank to release them
@@ -66,7 +66,7 @@ func newGroup(ctx context.Context, cfg backend.Config, o Options, dev cudaDevice
 	return g
 }
 
-// jobRank returns the job's number of a rank of the group.
+// jobRank converts a rank of the group to its rank in the job.
 func (g *Group) jobRank(rank int) int { return g.cfg.Control.Members[rank] }
 
 // now returns the time since epoch. It is never 0.
@@ -119,7 +119,7 @@ func (g *Group) admitted(t *task) (*commStream, error) {
 // the program may exit on the error.
 func (g *Group) awaitBroken(err error) error {
 	if err != nil && g.state.Cause() != nil {
-		<-g.ctx.Done() // returns soon
+		<-g.ctx.Done() // ends soon, because the group is broken
 	}
 	return err
 }
@@ -244,7 +244,7 @@ func (g *Group) pollAll() {
 	defer cancel()
 	_, err := detach(ctx, func() (struct{}, error) {
 		for _, cs := range g.commStreams() {
-			cs.advance() // an error shows again when its call fails
+			cs.advance() // an error can be ignored: it is returned again when its call fails
 		}
 		return struct{}{}, nil
 	}, nil)

@@ -148,7 +148,7 @@ func (g *Group) connect(ctx context.Context, isRoot bool) error {
 
 // readiness is sent by a rank to the others when it is ready to create the communicator.
 type readiness struct {
-	Name  []byte // ncclUniqueId of the communicator; from rank 0
+	Name  []byte // ncclUniqueId of the communicator; only rank 0 sends it
 	Offer offer  // memory for small all-reduces
 }
 
@@ -199,7 +199,7 @@ type identity struct {
 	Host    string // the host's identity for NCCL: NCCL_HOSTID, else the kernel's boot id
 	GPU     string // PCI bus id
 	Version Version
-	Path    string // of the library
+	Path    string // the library's path
 }
 
 // exchangeIdentities sends this rank's identity to the other ranks and returns the identities of

@@ -17,7 +17,7 @@ const (
 	keyOpened    = "nccl/opened"    // the rank's identity
 	keyReady     = "nccl/ready"     // the rank's readiness
 	keyConnected = "nccl/connected" // empty
-	keyMapped    = "nccl/mapped"    // what the rank tells of its peers' memory: see mapping
+	keyMapped    = "nccl/mapped"    // the rank's mapping of its peers' memory: see the type mapping
 )
 
 // steps describes what a rank has not done yet if it has not sent its value of a key.

@@ -156,8 +156,8 @@ func (l *opBuilder) peer(rank int) C.int {
 	return C.int(rank)
 }
 
-// put appends an operation with counted's number of elements. src or dst may be absent if NCCL does
-// not use it.
+// put appends an operation on as many elements as the tensor counted has. src or dst may be absent if
+// NCCL does not use it.
 func (l *opBuilder) put(o op, src, dst, counted device.Tensor) {
 	if counted.Len() == 0 {
 		return

@@ -57,7 +57,7 @@ func groupsPerSlot(ranks int) int {
 
 // mostWide returns the size in bytes of the largest small all-reduce with wide lines.
 func mostWide(ranks int) int {
-	owners := 1 // of the elements in a slot
+	owners := 1 // number of ranks that own elements of a call; each slot holds the elements of one owner
 	if wideSteps(ranks) == 2 {
 		owners = ranks
 	}
@@ -147,7 +147,7 @@ type smallAllReduce struct {
 // offer describes a rank's slots to the others.
 type offer struct {
 	Handle []byte `json:",omitempty"`
-	Reason string `json:",omitempty"` // why the rank has no slots
+	Reason string `json:",omitempty"` // why the rank has no slots; "" if it has
 }
 
 // errTurnedOff is the reason if the user disabled small all-reduces.

@@ -97,7 +97,7 @@ var collectives = []Collective{
 	},
 }
 
-// fromEach returns c.count elements from each rank's source, each from element first on.
+// fromEach returns c.count elements of each rank's source, beginning at the element with index first.
 func fromEach(c *call, p *pattern, first int) []piece {
 	var pieces []piece
 	for _, given := range p.given {

@@ -14,8 +14,8 @@ import (
 // detects elements that are off by a round number.
 const period = 65521
 
-// pattern is the contents of the ranks' sources in one round, and the expected results. Element i
-// of a source is element i modulo the table's length of the rank's table.
+// pattern is the contents of the ranks' sources in one round, and the expected results. A rank's source
+// repeats the rank's table: element i of the source is element i%period of the table.
 type pattern struct {
 	dt        device.DType
 	given     [][]byte // tables of the sources, by rank
@@ -24,7 +24,7 @@ type pattern struct {
 	host      device.Device
 }
 
-// piece is a range of a rank's dst: n elements of a table, from element first on.
+// piece is the expected content of a range of a rank's dst: n elements of a table, beginning at index first.
 type piece struct {
 	table    []byte
 	first, n int

@@ -26,7 +26,7 @@ type Config struct {
 	Iters  int // calls that are timed together
 	Warmup int // calls before the first measurement of each size
 	Repeat int // number of measurements
-	Checks int // calls after that, whose results are checked
+	Checks int // number of calls after the measurements, whose results are checked
 
 	// Private allocates memory from the device, as for a program's own tensors, instead of
 	// ProcessGroup.Alloc.

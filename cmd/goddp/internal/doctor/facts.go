@@ -64,7 +64,7 @@ type Interface struct {
 	IsUp       bool
 	IsLoopback bool
 	MTU        int
-	Speed      float64 // of the link, in bytes per second; 0 if unknown
+	Speed      float64 // the link's speed in bytes per second; 0 if unknown
 	Addresses  []string
 }
 

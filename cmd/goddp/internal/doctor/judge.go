@@ -147,8 +147,8 @@ func at(l Library) string {
 	return " (" + l.Path + ")"
 }
 
-// NCCL's transport over shared memory takes about 10 MiB for each connection of two ranks, and a
-// rank of a ring has two; a third and some for the tree.
+// NCCL's transport over shared memory takes about 10 MiB for each connection of two ranks. A rank
+// has two connections for a ring, and at least one more for the tree.
 const sharedMemoryPerRank = 32 << 20
 
 func checkSharedMemory(ranks []Facts) (good string, findings []Finding) {
@@ -319,8 +319,8 @@ func checkPort(ranks []Facts) (good string, findings []Finding) {
 	return "", findings
 }
 
-// clockTolerance is much more than NTP's error, some milliseconds, and than what an estimate by a
-// barrier adds.
+// clockTolerance is much more than NTP's error of some milliseconds plus the error of an estimate by a
+// barrier.
 const clockTolerance = time.Second
 
 func checkClocks(ranks []Facts) (good string, findings []Finding) {

@@ -33,8 +33,8 @@ const (
 )
 
 // readLibraries opens the libraries that a rank uses. It sets their versions, the bus ids of the GPUs that the rank
-// sees, and that of its GPU. If GODDP_DEVICE is cpu, or the host has no GPU and GODDP_DEVICE does not select one,
-// there are no bus ids, and the list contains only OpenBLAS.
+// sees, and the bus id of the rank's GPU. If GODDP_DEVICE is cpu, or the host has no GPU and GODDP_DEVICE does not
+// select one, there are no bus ids, and the list of libraries contains only OpenBLAS.
 func (f *Facts) readLibraries(localRank int) {
 	blas := version("OpenBLAS", dl.Search{Name: "OpenBLAS", Env: jobenv.OpenBLASVar, Files: []string{"libopenblas.so.0", "libopenblas.so"}},
 		"openblas_get_config", func(f unsafe.Pointer) (string, error) {

@@ -16,8 +16,8 @@ const clockRounds = 5
 
 // MeasureClocks sets f's clock offset. All ranks call it. now is the rank's clock.
 //
-// All ranks read their clocks after a barrier. They leave it within the duration of the round, which bounds
-// the error.
+// All ranks read their clocks after a barrier. They leave the barrier within the duration of the round, so
+// this duration bounds the error.
 func MeasureClocks(ctx context.Context, pg *comm.ProcessGroup, f *Facts, now func() time.Time) error {
 	f.ClockError = time.Hour
 	for range clockRounds {
@@ -51,12 +51,12 @@ func FirstRanks(ctx context.Context, pg *comm.ProcessGroup, f *Facts) (first []i
 }
 
 // pairRounds is how often a pair exchanges data. The fastest exchange counts, because other work on the
-// hosts can only slow one down.
+// hosts can only slow down an exchange.
 const pairRounds = 3
 
-// MeasurePairs measures how fast each of members, which are ranks in order, exchanges data with its
-// neighbours. f gets the pairs whose first rank is this one. All ranks must call it. A rank takes part in
-// one pair at a time, which sends data there and back.
+// MeasurePairs measures how fast each rank in members, which are in order, exchanges data with its neighbours.
+// f gets the pairs whose first rank is this one. All ranks must call it. A rank takes part in one pair at a
+// time. A pair sends data there and back.
 func MeasurePairs(ctx context.Context, pg *comm.ProcessGroup, f *Facts, members []int, size int) error {
 	f.Pairs = nil
 	buf, err := pg.Device().Alloc(size)

@@ -9,16 +9,16 @@ import (
 	"github.com/goddp/goddp/cmd/goddp/internal/nccllog"
 )
 
-// These are the shares of the fastest pair's speed below which a pair is slow. Networks with two levels of
-// switches often have half of the speed between racks. On hosts in which NVLink connects only some of the GPUs,
-// the others have about a fifth of its speed.
+// These are the shares of the fastest pair's speed below which a pair is slow. In networks with two levels of
+// switches, pairs in different racks often have half of the speed. On hosts in which NVLink connects only some of
+// the GPUs, pairs without NVLink have about a fifth of NVLink's speed.
 const (
 	slowRemotePair = 1. / 3
 	slowLocalPair  = 1. / 8
 )
 
-// A pair between hosts is also slow below a tenth of the nominal speed of both hosts' interfaces. One core moves at
-// least slowTCP over a fast link.
+// A pair between hosts is also slow below a tenth of the nominal speed of both hosts' interfaces. But a pair that
+// reaches slowTCP is not slow by this rule, because one core may not move more over a fast link.
 const (
 	slowInterface = 1. / 10
 	slowTCP       = 100e6 // bytes per second
@@ -117,8 +117,8 @@ func slowPairs(ranks []Facts, pairs []Pair, fastest, share float64, isNamed map[
 	return findings
 }
 
-// fairAllReduce is the share of the NVLinks' speed below which an all-reduce is slow. One of 64 MiB reaches
-// 0.6 of it between 2 H200s, and through the host's memory less than a tenth.
+// fairAllReduce is the share of the NVLinks' speed below which an all-reduce is slow. Between 2 H200s an all-reduce
+// of 64 MiB reaches 0.6 of this speed. Through the host's memory it reaches less than a tenth.
 const fairAllReduce = 0.25
 
 // speedOfNVLinks is the minimum speed of one NVLink of the third or a later generation in each direction, in bytes

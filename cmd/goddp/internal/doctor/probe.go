@@ -78,8 +78,8 @@ func Probe(o Options) Facts {
 	return f
 }
 
-// utilizationTime is longer than the second for which NVML states how busy a GPU was. After it, a process that has just
-// begun shows.
+// utilizationTime is longer than the second for which NVML states how busy a GPU was. So after utilizationTime, NVML
+// shows also a process that has just begun.
 const utilizationTime = 1100 * time.Millisecond
 
 // lockedMemory returns how much memory this process may lock, in bytes.

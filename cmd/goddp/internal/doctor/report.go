@@ -31,7 +31,7 @@ type Finding struct {
 // Result is the result of one check.
 type Result struct {
 	Check    string    `json:"check"` // its name, and its section in docs/doctor.md
-	Level    Level     `json:"level"` // that of the worst finding
+	Level    Level     `json:"level"` // the level of the worst finding
 	Good     string    `json:"good,omitempty"`
 	Findings []Finding `json:"findings,omitempty"`
 	Docs     string    `json:"docs"`

@@ -30,7 +30,7 @@ type Verdicts struct {
 	// Local is the slowest transport between ranks of one node; NoTransport if there is no such
 	// connection.
 	Local Transport `json:"local"`
-	// RDMAConnections of the NetworkConnections use GPUDirect RDMA.
+	// RDMAConnections is how many of the NetworkConnections use GPUDirect RDMA.
 	RDMAConnections    int `json:"rdma_connections"`
 	NetworkConnections int `json:"network_connections"`
 	Channels           int `json:"channels"`

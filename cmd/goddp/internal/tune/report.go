@@ -28,8 +28,8 @@ func (r *Report) sizesWith(c Comparison, v Verdict) string {
 	return strings.Join(sizes, ", ")
 }
 
-// ToSet returns the settings that are faster at some size and slower at none. A group of one rank, whose calls
-// are copies, has none.
+// ToSet returns the settings that are faster at some size and slower at none. For a group of one rank it returns
+// none, because calls in such a group are only copies.
 func (r *Report) ToSet() (settings []Comparison) {
 	for _, c := range r.Comparisons {
 		if r.Ranks == 1 {
@@ -42,7 +42,7 @@ func (r *Report) ToSet() (settings []Comparison) {
 	return settings
 }
 
-// tooNoisy is the noise from which small differences stay hidden.
+// tooNoisy is the noise from which the report warns that small differences stay hidden.
 const tooNoisy = 1.2
 
 // mostNoise returns the largest factor between two runs of the default.
@@ -117,7 +117,7 @@ func (r *Report) WriteText(w io.Writer) error {
 // WriteJSON writes one object.
 func (r *Report) WriteJSON(w io.Writer) error {
 	type comparison struct {
-		Setting []string `json:"setting"` // empty for the default again
+		Setting []string `json:"setting"` // empty for the default compared with itself
 		Ratios  []Ratio  `json:"ratios,omitempty"`
 		Error   string   `json:"error,omitempty"`
 	}

@@ -64,7 +64,7 @@ func Run(ctx context.Context, settings []Setting, pairs int, measure Measure) (*
 				continue
 			}
 			var base, times []float64
-			var failed error // of the setting
+			var failed error // the error of the setting's run
 			for n := range 2 {
 				if (n+pair)%2 == 0 {
 					var err error
@@ -114,7 +114,8 @@ func Run(ctx context.Context, settings []Setting, pairs int, measure Measure) (*
 // least is the minimum gain that justifies a setting.
 const least = 0.05
 
-// noise returns the largest factor, 1 or more, between two runs of the default, given its ratio to itself.
+// noise returns the largest factor, 1 or more, between two runs of the default. The parameter itself is the
+// ratio of the default to itself.
 func noise(itself Ratio) float64 { return max(1, itself.Most, 1/itself.Least) }
 
 // judge compares a ratio with the noise.
