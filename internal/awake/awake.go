@@ -1,5 +1,5 @@
-// Package awake provides timeouts that count only the time in which the process runs. They do not
-// expire because the process, together with those that it waits for, was suspended (SIGSTOP, a
+// Package awake provides timeouts that count only the time in which the process runs. So they do not
+// expire if the process was suspended together with the processes that it waits for (SIGSTOP, a
 // paused virtual machine).
 //
 // A timeout consists of 16 equal parts, each with a timer that starts when the previous one has

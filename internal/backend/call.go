@@ -165,7 +165,7 @@ func (c *Call) Fingerprint() Fingerprint {
 	return f
 }
 
-// InJob returns f with its root numbered as in the job. members are the group's ranks in the job.
+// InJob returns f with its root converted to a rank in the job. members are the group's ranks in the job.
 func (f Fingerprint) InJob(members []int) Fingerprint {
 	if f.Kind.Rooted() && f.Root >= 0 && f.Root < len(members) {
 		f.Root = members[f.Root]

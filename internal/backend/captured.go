@@ -11,11 +11,11 @@ type Capturer interface {
 	// starts no call. When the group breaks or is closed, the backend revokes r.
 	Capture(c *Call, r *capture.Step) (Captured, error)
 	// StartCaptured starts the calls of a replay that is about to be launched: calls[i] is the call of
-	// captured[i], with its own sequence number and Observer. It starts all of them, or none and
-	// returns an error. It is Start of a Backend in all else.
+	// captured[i], with its own sequence number and Observer. It starts all of them, or it starts none
+	// and returns an error. Otherwise it is like Backend.Start.
 	StartCaptured(captured []Captured, calls []*Call) ([]Task, error)
-	// LaunchedCaptured says that the replay with the tasks was launched, and ends before the event end;
-	// or that this failed with err.
+	// LaunchedCaptured says that the replay with the tasks was launched, or that the launch failed with
+	// err. The replay ends before the event end.
 	LaunchedCaptured(tasks []Task, end device.Event, err error)
 }
 

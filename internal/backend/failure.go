@@ -49,7 +49,7 @@ func Describe(cause error) *coordinator.Failure {
 }
 
 // Cause decodes a failure that the coordinator passed on: it returns why the group broke, for ranks
-// that did not report the failure themselves. Ranks in it are numbered as in the job.
+// that did not report the failure themselves. The error's rank numbers are those of the job.
 func Cause(f *coordinator.Failure) error {
 	switch f.Kind {
 	case coordinator.Lost:

@@ -7,12 +7,12 @@
 // so, it changes nothing, because the captured work has not run, and adds:
 //
 //   - a guard, for each condition that its decisions depend on and that may change in a later step;
-//   - words, for each number that the host passes to a kernel and that changes from step to step: the kernel reads it
-//     from device memory, to which each replay copies it;
-//   - what it does before and after the work of a step is enqueued (Before, After). After may wait for the device,
-//     for example for the outcome of the step.
+//   - words, for each number that the host passes to a kernel and that changes from step to step. Each replay copies
+//     the number to device memory, where the kernel reads it;
+//   - functions that do what the layer does before and after the work of a step is enqueued (Before, After). A function
+//     added by After may wait for the device, for example for the outcome of the step.
 //
-// If a layer cannot be captured, or not yet, it says so by Refuse or NotYet.
+// A layer that cannot be captured calls Refuse. A layer that cannot be captured yet calls NotYet.
 package capture
 
 import (
@@ -73,8 +73,8 @@ const blockWords = 1024
 // wordSize is the size of a word in bytes.
 const wordSize = 8
 
-// NotYetError is the error of a step that cannot be captured this time, for example because it makes
-// state that later steps only use. The step runs without being captured, and the next one is captured.
+// NotYetError is the error of a step that cannot be captured this time, for example because this step
+// makes state that later steps only use. The step then runs uncaptured, and the next step is captured.
 type NotYetError struct{ Reason string }
 
 func (e *NotYetError) Error() string { return "the step cannot be captured yet: " + e.Reason }
@@ -87,8 +87,8 @@ func (e *RefusedError) Error() string { return "the step cannot be captured: " +
 // Unwrap returns the reason, which may be the error of a process group or of the device.
 func (e *RefusedError) Unwrap() error { return e.Reason }
 
-// NotLaunchedError is the error of a replay whose work was not enqueued, because a function that Before
-// added failed, or because the capture was revoked.
+// NotLaunchedError is the error of a replay whose work was not enqueued, because a function added by
+// Before failed, or because the capture was revoked.
 type NotLaunchedError struct{ Err error }
 
 func (e *NotLaunchedError) Error() string {
@@ -101,7 +101,7 @@ func (e *NotLaunchedError) Unwrap() error { return e.Err }
 // ScaledStep says how the replays of a captured step of an optimizer take the gradients of a scaled loss.
 type ScaledStep struct {
 	Scale    func() float64        // the scale of the replay
-	Conclude func(err error) error // gets the outcome of the optimizer's step, and returns the replay's error
+	Conclude func(err error) error // takes the outcome of the optimizer's step, and returns the error of the replay
 }
 
 // current holds the step that is being captured on a device.
@@ -136,9 +136,10 @@ func IsCapturable(optimizer any) bool {
 	return ok && r.Capturable() == optimizer
 }
 
-// Capture calls step and returns a capture of it. The step has not run then. If like is not nil, it is a capture whose
-// memory the new one shares: see [kernels.Capturer]. If the step cannot be captured, Capture returns a [*RefusedError]
-// or a [*NotYetError]. It may also return an error of the step or of the device; then a later capture may succeed.
+// Capture calls the function step and returns a capture of it. The device has not run the captured work then. If like is
+// not nil, the new capture shares the memory of the capture like: see [kernels.Capturer]. If the step cannot be captured,
+// Capture returns a [*RefusedError] or a [*NotYetError]. After an error of the step or of the device, a later capture may
+// succeed.
 func Capture(ctx context.Context, dev device.Device, like *Step, step func() error) (*Step, error) {
 	r := &Step{dev: dev}
 	var shared kernels.Graph
@@ -203,31 +204,31 @@ func (r *Step) Fail(err error) error {
 // Require adds a guard: the capture may be replayed only while guard returns true.
 func (r *Step) Require(guard func() bool) { r.guards = append(r.guards, guard) }
 
-// Before adds what a replay does before its work is enqueued. If f returns an error, the replay enqueues
-// nothing, and ends with a [*NotLaunchedError].
+// Before adds a function that a replay calls before its work is enqueued. If f returns an error, the replay
+// enqueues nothing, and ends with a [*NotLaunchedError].
 func (r *Step) Before(f func() error) { r.before = append(r.before, f) }
 
-// Launched adds a function that a replay calls as soon as its work is enqueued, to enqueue more work after it. It runs
-// before the functions that After added, because those may wait. It is not called if the launch fails.
+// Launched adds a function that a replay calls as soon as its work is enqueued, to enqueue more work after it. The
+// function runs before the functions added by After, because they may wait. It is not called if the launch fails.
 func (r *Step) Launched(f func()) { r.launched = append(r.launched, f) }
 
-// After adds what a replay does when its work is enqueued, or when that failed with err. err is a [*NotLaunchedError]
-// if nothing was enqueued. f may be called even if a function that Before added was not.
+// After adds a function that a replay calls when its work is enqueued, or when enqueueing failed with err. err is a
+// [*NotLaunchedError] if nothing was enqueued. f may be called even if a function added by Before was not called.
 func (r *Step) After(f func(err error) error) { r.after = append(r.after, f) }
 
-// AtEnd adds a function that Capture calls when step has returned or panicked, whether or not it can be captured. It
-// undoes what the layer has changed on the host. It may still capture work and call Refuse. The functions are called in
-// reverse order, as deferred ones are.
+// AtEnd adds a function that Capture calls when the step has returned or panicked, whether or not the step can be
+// captured. The function undoes what the layer has changed on the host. It may still capture work and call Refuse. The
+// functions are called in reverse order, as deferred functions are.
 func (r *Step) AtEnd(f func()) { r.ended = append(r.ended, f) }
 
-// Undo restores *state to its present value when the capture ends.
+// Undo makes the end of the capture restore the value that *state has now.
 func Undo[T any](r *Step, state *T) {
 	before := *state
 	r.AtEnd(func() { *state = before })
 }
 
-// Replay makes the step's change of *state part of the replays: when the capture ends, *state gets its present value
-// back, and each launched replay sets it to the value that the captured step gave it.
+// Replay makes the step's change of *state part of the replays. The end of the capture restores the value that *state
+// has now. Each launched replay sets *state to the value that the captured step gave it.
 func Replay[T any](r *Step, state *T) {
 	before, after := *state, *state
 	r.AtEnd(func() { after, *state = *state, before })
@@ -252,7 +253,8 @@ func (r *Step) Words(key any, dt device.DType, n int, fill func(bits []int64)) d
 	if last := len(r.blocks) - 1; last >= 0 && r.blocks[last].used+n <= blockWords {
 		b = r.blocks[last]
 	} else {
-		// The step may have used and freed all memory of the graph before: a launch would overwrite the words.
+		// The memory is outside the graph: the step may have used and freed any memory of the graph before, and a launch
+		// would overwrite words there.
 		mem, err := r.dev.(kernels.Capturer).AllocOutside(max(blockWords, n) * wordSize)
 		if err != nil {
 			r.Fail(err)
@@ -273,7 +275,7 @@ func (r *Step) Fits() bool {
 	return !slices.ContainsFunc(r.guards, func(guard func() bool) bool { return !guard() })
 }
 
-// Replay runs the step. All functions that After added are called, even if one returns an error.
+// Replay runs the step. All functions added by After are called, even if one returns an error.
 func (r *Step) Replay() error {
 	err := r.prepare()
 	if err != nil {
@@ -296,7 +298,7 @@ func (r *Step) Replay() error {
 	return result
 }
 
-// prepare calls what Before added, and enqueues the copies of the words.
+// prepare calls the functions added by Before, and enqueues the copies of the words.
 func (r *Step) prepare() error {
 	for _, f := range r.before {
 		if err := f(); err != nil {
@@ -360,9 +362,9 @@ func (b *block) copyIn(dev device.Device) error {
 	return nil
 }
 
-// Revoke makes later replays fail with why, and frees the graph on the device, because it refers to
-// something that ends. Launches that were enqueued before still run. Any goroutine may call Revoke, which
-// waits for nothing.
+// Revoke makes later replays fail with the error why, and frees the graph on the device. It is called when
+// something that the graph refers to ends. Launches that were enqueued before still run. Any goroutine may
+// call Revoke. Revoke does not wait.
 func (r *Step) Revoke(why error) error {
 	r.mu.Lock()
 	if r.revoked == nil {

@@ -55,7 +55,7 @@ type ClientOptions struct {
 	// rank that hosts the coordinator. It is -1 if no rank hosts the coordinator.
 	Host     string
 	HostRank int
-	// Addr is the address, host:port, of the coordinator for Find; "": the published ones.
+	// Addr is the address, host:port, at which Find connects to the coordinator; "": the published addresses.
 	Addr string
 }
 

@@ -330,8 +330,9 @@ func (g *group) missing(key string) (ranks []int) {
 	return ranks
 }
 
-// maxPost is the largest size of a posted value in bytes, and maxPosted that of the values in one answer,
-// unless it holds a single value. JSON holds values in base64, so an answer is smaller than maxMessage.
+// maxPost is the largest size of a posted value in bytes. maxPosted is the largest total size of the values in one
+// answer, unless the answer holds a single value. Although JSON holds values in base64, an answer is smaller than
+// maxMessage.
 const (
 	maxPost   = 8 << 20
 	maxPosted = maxMessage / 2

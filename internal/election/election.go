@@ -17,7 +17,7 @@ type Options struct {
 	HTTPS                     bool
 	CAFile, CertFile, KeyFile string // PEM files for HTTPS; "" means the system's authorities, and no certificate
 	Username, Password        string
-	Name                      string        // the job's
+	Name                      string        // the job's name
 	TTL                       time.Duration // how long a dead host stays elected; a number of seconds
 }
 

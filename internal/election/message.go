@@ -5,8 +5,8 @@ import "time"
 // maxMessage bounds the size of a message between golaunch and golaunch-etcd in bytes.
 const maxMessage = 1 << 20
 
-// request is a message to golaunch-etcd. One field is set. Each request has one response, and the next
-// request is sent only after it. Only heartbeats are sent at any time.
+// request is a message to golaunch-etcd. One field is set. Each request except a heartbeat has one response, and
+// the next request is sent only after this response. Heartbeats are sent at any time.
 type request struct {
 	Beat   bool // a heartbeat of golaunch, which golaunch-etcd returns
 	Open   *Options
@@ -24,13 +24,13 @@ type response struct {
 	Beat bool // no response: a heartbeat
 
 	Error    string
-	IsOver   bool // Error is that of ErrOver
-	JobEnded bool // Error is that of ErrJobEnded
+	IsOver   bool // Error is the text of ErrOver
+	JobEnded bool // Error is the text of ErrJobEnded
 
 	Host    string // to Elect: the address of the elected agent
 	Elected bool   // to Elect: this agent is elected
-	State   State  // if Elected
-	Expired bool   // no response: the term is over
+	State   State  // if Elected: how far the job is
+	Expired bool   // no response, but the news that the term is over
 }
 
 // silenceLimit returns how long golaunch and golaunch-etcd may be silent to each other while this agent is

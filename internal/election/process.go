@@ -71,9 +71,9 @@ func Start(ctx context.Context, o Options) (*Process, error) {
 	return p, nil
 }
 
-// beat sends heartbeats until golaunch-etcd has ended. Without them golaunch-etcd resigns, so that a golaunch
-// that is stopped does not remain the host. beat kills a golaunch-etcd that does not return them: it may be
-// stopped, so its lease may have expired, and another agent may be elected.
+// beat sends heartbeats until golaunch-etcd has ended. Without heartbeats golaunch-etcd resigns, so that a golaunch
+// that is stopped does not remain the host. beat kills a golaunch-etcd that does not return the heartbeats. Such a
+// golaunch-etcd may be stopped, so its lease may have expired, and another agent may be elected.
 func (p *Process) beat(limit time.Duration) {
 	ticker := time.NewTicker(limit / beatsPerLimit)
 	defer ticker.Stop()
@@ -200,7 +200,7 @@ func (p *Process) Elect(ctx context.Context, addr, dead string) (host string, te
 	return "", p.term, nil
 }
 
-// Close makes the process end, and waits for that.
+// Close makes the process end, and waits for its end.
 func (p *Process) Close() error {
 	p.in.Close()
 	timer := time.AfterFunc(closeTime, p.abandon)

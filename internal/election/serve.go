@@ -11,9 +11,9 @@ import (
 	"github.com/goddp/goddp/internal/wire"
 )
 
-// Serve answers the requests of a process that has called Start, until in ends. That process has then ended
-// or does not need the election any more, so Serve resigns. It also resigns if that process sends no
-// heartbeats: it is stopped, and cannot host.
+// Serve answers the requests of golaunch, the process that has called Start, until the input in ends. golaunch has
+// then ended or does not need the election any more, so Serve resigns. Serve also resigns if golaunch sends no
+// heartbeats, because a golaunch that is stopped cannot host.
 func Serve(ctx context.Context, in io.Reader, out io.Writer, open func(context.Context, Options) (Election, error)) error {
 	serving, cancel := context.WithCancel(ctx)
 	defer cancel()

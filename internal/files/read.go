@@ -19,7 +19,7 @@ func (e *NotRegularError) Error() string {
 	return fmt.Sprintf("%s is not a regular file but %s", e.Path, e.Kind)
 }
 
-// checkRegular returns an error unless info, of the file at path, is of a regular file.
+// checkRegular returns an error unless info, which describes the file at path, says that it is a regular file.
 func checkRegular(path string, info fs.FileInfo) error {
 	switch mode := info.Mode(); {
 	case mode.IsRegular():

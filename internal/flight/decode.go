@@ -75,8 +75,8 @@ func (d *Dump) UnmarshalJSON(data []byte) (err error) {
 	return err
 }
 
-// decodeList decodes a JSON array, one element at a time, of at most so many elements. It returns
-// nil if there is no array.
+// decodeList decodes a JSON array of at most most elements, one element at a time. It returns nil if
+// there is no array.
 func decodeList[T any](what string, text json.RawMessage, most int) (list []T, err error) {
 	if len(text) == 0 {
 		return nil, nil

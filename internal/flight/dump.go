@@ -32,11 +32,11 @@ type Dump struct {
 	Reason   string    `json:"reason,omitzero"`
 	ReasonAt time.Time `json:"reason_at,omitzero"`
 	CausedBy *int      `json:"caused_by,omitempty"`
-	// Awaited is set if a deadline passed: the ranks of the job that the call waited for, or
-	// the first of them.
+	// Awaited is set if the deadline of a call passed. It holds the ranks of the job that the call
+	// waited for, or the first of them.
 	Awaited []int `json:"awaited,omitempty"`
-	// Waits is set when another rank asks: the ranks of the job that this rank's calls in flight
-	// wait for, as far as the backend knows.
+	// Waits is set in a record that another rank asked for. It holds the ranks of the job that this
+	// rank's calls in flight wait for, as far as the backend knows.
 	Waits []int `json:"waits,omitempty"`
 	// DeadlinePassed says that the deadline of a call in flight has passed. A rank sets it when
 	// it asks the other ranks why. The deadline may be earlier than the call's timeout: a
@@ -59,7 +59,7 @@ type Dump struct {
 func NoRecord(rank, size int) *Dump { return &Dump{Version: version, Rank: rank, WorldSize: size} }
 
 // An Ending says how a process ended. The zero value means that the process still ran, or that the
-// launcher ended it because another one failed.
+// launcher ended it because another process failed.
 type Ending string
 
 // The endings of a process.

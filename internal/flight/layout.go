@@ -52,7 +52,7 @@ type header struct {
 	reasonAt   int64  // time of Reason; 0 until reason, causedBy and awaited are complete
 
 	reason       [1024]byte
-	causedBy     uint64 // 1 + the rank; 0 if the failure originated in this rank
+	causedBy     uint64 // 1 + the rank that caused the failure; 0 if the failure originated in this rank
 	awaitedCount uint64
 	awaited      [maxAwaited]uint32
 }
@@ -122,7 +122,7 @@ func (s *slot) read() (e entry, running, ended int64, ok bool) {
 	return e, running, ended, check != 0 && check == e.sum() && check == atomic.LoadUint64(&s.check)
 }
 
-// Size returns the number of bytes that a recorder with a ring of so many entries needs.
+// Size returns the number of bytes that a recorder needs whose ring has the given number of entries.
 func Size(entries int) int {
 	return int(unsafe.Sizeof(header{}) + maxGroups*unsafe.Sizeof(groupRecord{}) +
 		maxSites*unsafe.Sizeof(siteRecord{}) + uintptr(entries)*unsafe.Sizeof(slot{}))

@@ -34,7 +34,7 @@ type Recorder struct {
 	latest uint64 // number of the latest entry
 	next   int    // slot of the next entry
 	seen   [16]seen
-	known  map[stack]uint16 // call sites by stack
+	known  map[stack]uint16 // numbers of the call sites, by stack
 }
 
 // Group records the calls of one process group. A nil Group records nothing.

@@ -28,7 +28,7 @@ type Shared struct {
 	mem  []byte // read-only
 }
 
-// NewShared allocates memory for a recorder of so many entries. Its size cannot be changed.
+// NewShared allocates memory for a recorder with the given number of entries. The memory's size cannot be changed.
 func NewShared(entries int) (*Shared, error) {
 	fd, err := unix.MemfdCreate(memfdName, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -58,8 +58,8 @@ const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
 // that process.
 func (s *Shared) File() *os.File { return s.file }
 
-// Read reads the record of the other process. child is the process id of the child that inherited the memory, which usually
-// is the one that records.
+// Read reads the record of the other process. child is the process id of the child that inherited the memory. Usually this
+// child is the process that records.
 func (s *Shared) Read(child int) (*Dump, error) { return readOf(s.mem, child) }
 
 // readOf reads the record of another process of this host. It sets Ending and Fate if that process is
@@ -94,8 +94,8 @@ func replacedBy(pid int) string {
 	return program
 }
 
-// isOfJob reports whether the environment of a process names the job. If it does not, another process may have the number now,
-// or the one that recorded has its number in another namespace.
+// isOfJob reports whether the environment of a process names the job. If it does not, the process may not be the one that
+// recorded: another process may have got its id since, or the id may be of another namespace.
 func isOfJob(pid int, job string) bool {
 	environ, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 	return job != "" && slices.Contains(strings.Split(string(environ), "\x00"), jobenv.JobIDVar+"="+job)

@@ -8,8 +8,8 @@ import "github.com/goddp/goddp/device"
 // goroutine for each leaf that the pass reaches, in this order: Settle and Grad, before the first write; Scale,
 // before the last write; Ready, after the last write. A pass that fails may stop after any of these calls.
 //
-// A pass may reach the leaf without coming through an autograd.Observer that belongs to the sink. It calls
-// the same methods then.
+// A pass may reach the leaf without passing an autograd.Observer that belongs to the sink. The pass then calls
+// the same methods.
 type Sink interface {
 	// Grad returns the memory of the gradient, as a tensor of the leaf's shape. It may have another
 	// floating-point type than the leaf; the pass converts gradients to that type and adds them up in it. After
@@ -27,9 +27,8 @@ type Sink interface {
 	// Pending reports whether it is still unknown whether an optimizer may use the gradient.
 	// Err then may wait.
 	Pending() bool
-	// Err returns nil if an optimizer may use the gradient. A wait within Err has a deadline. An
-	// error that matches [device.ErrSkipped] is one that the flags of Skip also report on the
-	// device.
+	// Err returns nil if an optimizer may use the gradient. A wait within Err has a deadline. If an
+	// error matches [device.ErrSkipped], the flags of Skip report the same failure on the device.
 	Err() error
 	// Skip returns bytes in device memory. If one of them is not zero, the device skips the update
 	// with this gradient. The zero Tensor stands for no bytes.
@@ -66,7 +65,7 @@ func (s *State) Write() (overwrite bool) {
 	return overwrite
 }
 
-// Leaf is the gradient of a leaf. A nil Leaf is that of a variable that never required a gradient.
+// Leaf is the gradient of a leaf. A nil Leaf stands for a variable that never required a gradient.
 type Leaf struct {
 	Sink   Sink // nil if autograd owns the memory
 	*State      // never nil
@@ -89,9 +88,9 @@ func (l *Leaf) Skip() device.Tensor {
 var (
 	// Of returns the gradient of a variable, or nil if the variable never was a leaf that requires one.
 	Of func(variable any) *Leaf
-	// Set makes s the owner of a variable's gradient, whose state is to be *state, or autograd if s is nil. It
-	// drops the present gradient. If s is not nil, it panics with an *autograd.GraphError unless the variable is
-	// a leaf that requires a gradient, or did before it was frozen.
+	// Set makes s the owner of a variable's gradient, with *state as the gradient's state. If s is nil, autograd
+	// becomes the owner. Set drops the present gradient. If s is not nil, Set panics with an *autograd.GraphError
+	// unless the variable is a leaf that requires a gradient, or that did before it was frozen.
 	Set func(variable any, s Sink, state *State)
 	// HoldWrites announces that a stream of dev other than Compute reads variables until an event. Later
 	// in-place writes to them run after that event: the methods BumpVersion and Free of one of them, and the

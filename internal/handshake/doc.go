@@ -1,7 +1,7 @@
-// Package handshake authenticates the connections of a job: those between a store and its clients, and
-// those between two ranks. The handshake is the first exchange on a connection. It tells each end which
-// process the other is, and whether both belong to the same job. If the job has a secret, each end
-// verifies that the other knows it.
+// Package handshake authenticates the connections of a job: connections between a store and its clients,
+// and between two ranks. The handshake is the first exchange on a connection. It tells each end which
+// process is at the other end, and whether both belong to the same job. If the job has a secret, each end
+// verifies that the other end knows it.
 //
 // # The four messages
 //
@@ -30,9 +30,9 @@
 // secrecy). Changed, repeated or inserted bytes only break the connection. Both ends derive from hello and
 // answer whether to encrypt, so an attacker cannot turn encryption off.
 //
-// Other connections are neither encrypted nor authenticated after the handshake: those on one
-// host, those with a store or coordinator, all of a job without a secret, and those between
-// ranks that GODDP_UNPROTECTED_DATA leaves so.
+// Other connections are neither encrypted nor authenticated after the handshake: connections within one
+// host, connections with a store or coordinator, all connections of a job without a secret, and, if
+// GODDP_UNPROTECTED_DATA is on, connections between ranks.
 //
 // # Same job
 //

@@ -81,8 +81,8 @@ var program = sync.OnceValue(func() string {
 	return fmt.Sprintf("%x, %d bytes", h.Sum(nil)[:8], info.Size())
 })
 
-// Arguments returns the arguments of a program as a text that can be printed and compared. It has
-// at most 1 KiB: of longer arguments it holds the beginning and a hash.
+// Arguments returns the arguments of a program as a text that can be printed and compared. The text has
+// at most 1 KiB. For longer arguments it holds their beginning and a hash.
 func Arguments(args []string) string {
 	quoted := make([]string, len(args))
 	for i, a := range args {
@@ -141,8 +141,8 @@ func (j Job) Compare(other Job) error {
 	return nil
 }
 
-// worldSize is the property that is the number of ranks. Two processes that differ in it may well belong to one
-// job, since everything else is equal.
+// worldSize is the name of the property World in errors. Two processes that differ only in World may well belong
+// to one job.
 const worldSize = jobenv.WorldSizeVar
 
 func quoteID(id string) string {

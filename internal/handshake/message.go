@@ -42,10 +42,10 @@ type Party struct {
 	Rank      int  // -1 for a process without a rank
 	Process   Process
 	// Of a connection between two ranks:
-	ConnIndex   int    // index among those between the two
+	ConnIndex   int    // index of the connection among the connections between the two ranks
 	Machine     string // names the host, unlike every other host of the job; "" if no name is known
 	Unprotected bool   // data between hosts is to be neither encrypted nor authenticated
-	Server      string // for a StoreServer, a random id, which differs from that of a later server at its address
+	Server      string // for a StoreServer, a random id; a later server at the same address has another id
 }
 
 // betweenRanks reports whether the connection is one between two ranks.
@@ -248,5 +248,5 @@ func proof(key []byte, direction string, hello, answer []byte) []byte {
 const (
 	byDialler  = "dialler"
 	byListener = "listener"
-	forData    = "data" // is not sent
+	forData    = "data" // direction for the salt of the data keys; a proof for it is never sent
 )

@@ -33,8 +33,8 @@ func (e *end) protect(c net.Conn, sending, receiving string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The shared secret exists only as long as the connection (forward secrecy): it cannot be derived from
-	// the job's secret later.
+	// The shared secret gives forward secrecy: it exists only as long as the connection, and cannot be derived
+	// from the job's secret later.
 	shared, err := e.private.ECDH(share)
 	if err != nil {
 		return nil, err
@@ -87,7 +87,7 @@ type ProtectedConn struct {
 	sending, receiving sealing
 	unread             []byte // data of the last record, in the buffer of in
 	sealed             []byte // what Seal returned last
-	broken             error  // of a Write, which may have written a part of a record
+	broken             error  // the error of a Write, which may have written a part of a record
 }
 
 // Seal encrypts data without writing it. The caller writes the result to p.Conn before it calls Seal or
@@ -131,7 +131,8 @@ func (p *ProtectedConn) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// open reads a record and decrypts it where in keeps it, until the next record is read.
+// open reads a record and decrypts it in place, in the buffer of in. The data is valid until the next record is
+// read.
 func (p *ProtectedConn) open() error {
 	header, err := p.in.Peek(headerSize)
 	if err != nil {

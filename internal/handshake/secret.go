@@ -20,8 +20,8 @@ const (
 )
 
 // ReadSecret returns the secret in the file s.TokenFile, or else s.Token, without white space around it. It
-// returns nil if neither is set. An error is a *InvalidSecretError and contains no part of the secret. A file of
-// this user's that others can read or change is an error.
+// returns nil if neither is set. An error is a *InvalidSecretError and contains no part of the secret. It is an
+// error if this user owns the file and others can read or change it.
 func ReadSecret(s jobenv.Security) ([]byte, error) {
 	path, text := s.TokenFile, []byte(s.Token)
 	source := jobenv.TokenVar
@@ -44,15 +44,15 @@ func ReadSecret(s jobenv.Security) ([]byte, error) {
 
 // InvalidSecretError says what is wrong with the secret that the user gave.
 type InvalidSecretError struct {
-	Source string // the variable, with its value unless that is the secret
+	Source string // the variable, with its value unless the value is the secret
 	Err    error
 }
 
 func (e *InvalidSecretError) Error() string { return e.Source + ": " + e.Err.Error() }
 func (e *InvalidSecretError) Unwrap() error { return e.Err }
 
-// readHead returns a file's content. Of a file that is too large for a secret it returns one byte too many. An
-// error does not name the file.
+// readHead returns a file's content. If the file is too large for a secret, readHead returns one byte more than a
+// secret may have. An error does not name the file.
 func readHead(path string) (head []byte, err error) {
 	f, err := files.Open(path)
 	if err == nil {

@@ -56,8 +56,8 @@ func SameUser(conn net.Conn) error {
 	return nil
 }
 
-// CheckOwnUser returns an error if [SameUser] can take no process for one of this
-// process's user, because users that its namespace does not map have the same uid.
+// CheckOwnUser returns an error if [SameUser] can recognize no process as one of this
+// process's user, because all users that its namespace does not map have the same uid.
 func CheckOwnUser() error {
 	if self := os.Geteuid(); uint32(self) == overflowUID() && !mapsAllUsers() {
 		return fmt.Errorf("this process runs as uid %d, which in this user namespace also stands for every user outside of it", self)

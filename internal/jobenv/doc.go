@@ -39,12 +39,12 @@
 //	                                torchrun's
 //	TORCH_ELASTIC_SHUTDOWN_TIMEOUT  seconds, 30
 //	GODDP_JOB_ID                    the job's id, a random one
-//	GODDP_MASTER                    MASTER_ADDR:MASTER_PORT of the job that the next three are of
+//	GODDP_MASTER                    MASTER_ADDR:MASTER_PORT of the job that the next three variables belong to
 //	GODDP_STORE, GODDP_COORDINATOR  host:port of the agent's
 //	GODDP_NODE_ADDR                 the address at which other nodes reach this one
 //	GODDP_STOP_FILE                 the file of the StopState
 //	GODDP_FLIGHT_FD                 the descriptor of the flight recorder's memory
-//	GODDP_LAUNCHER_*                marks a value of GODDP_FLIGHT_DIR, GODDP_TOKEN_FILE or OMP_NUM_THREADS as golaunch's
-//	                                choice, which a golaunch within the job does not take for the user's
+//	GODDP_LAUNCHER_*                marks a value of GODDP_FLIGHT_DIR, GODDP_TOKEN_FILE or OMP_NUM_THREADS as chosen by
+//	                                golaunch, so that a golaunch within the job knows that the user did not choose it
 //	GODDP_REAPER                    on in the reaper, the workers' parent
 package jobenv

@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// Job is what a launcher tells a worker of its job. golaunch writes it, and ranks read it, also what torchrun
-// writes.
+// Job is what a launcher tells a worker of its job. golaunch writes a Job. Ranks read the Job of golaunch or of
+// torchrun.
 type Job struct {
 	Rank, WorldSize           int
 	LocalRank, LocalWorldSize int // the rank on its node, and the number of ranks there
 	Node, Nodes               int
 	Role                      string
-	// MasterAddr and MasterPort are the address of the job's store. Within a job of golaunch they are Agent's
-	// for a reader.
+	// MasterAddr and MasterPort are the address of the job's store. In a Job that was read under golaunch, they are
+	// the address at which the agent forwards to the store.
 	MasterAddr string
 	MasterPort int
 	AgentStore bool // whether the launcher hosts the store; otherwise rank 0 does
@@ -25,7 +25,7 @@ type Job struct {
 	MaxRestarts         int
 	ShutdownTimeout     time.Duration
 	ErrorFile, StopFile string
-	ID, RunID           string // a random id, and the one that the user gave the launcher
+	ID, RunID           string // a random id, and the id that the user gave the launcher
 	Agent               Agent
 }
 
@@ -72,7 +72,7 @@ func (j *Job) Environ() []string {
 
 func (j *Job) master() string { return net.JoinHostPort(j.MasterAddr, strconv.Itoa(j.MasterPort)) }
 
-// ReadJob reads the job from a worker's environment: all fields but those that are orders. If neither RANK nor
+// ReadJob reads the job from a worker's environment: all fields except golaunch's orders. If neither RANK nor
 // WORLD_SIZE is set, it is a job of one rank. If LOCAL_RANK and LOCAL_WORLD_SIZE are not set, all ranks are on
 // one host. The error names each variable that is missing or has a bad value.
 func ReadJob(lookup Lookup) (Job, error) {
@@ -109,9 +109,10 @@ func (r *reader) required(name string, least int) int {
 	return r.number(0, least, math.MaxInt, name)
 }
 
-// agent reads what golaunch's agent offers. The store's address is then the one at which the agent forwards to it.
+// agent reads what golaunch's agent offers. It replaces the store's address by the address at which the agent
+// forwards to the store.
 func (r *reader) agent(j *Job) {
-	if r.text(MasterVar) != j.master() { // a launcher that a worker of golaunch started passes on variables of another job
+	if r.text(MasterVar) != j.master() { // the variables are of another job: a worker of that job started this one's launcher
 		return
 	}
 	j.Agent = ReadAgent(r.lookup)
@@ -125,7 +126,7 @@ func (r *reader) agent(j *Job) {
 	j.MasterAddr, j.AgentStore = host, true
 }
 
-// ReadAgent reads the variables of golaunch's agent, which may be those of another job: see MasterVar.
+// ReadAgent reads the variables of golaunch's agent. They may belong to another job: see MasterVar.
 func ReadAgent(lookup Lookup) Agent {
 	r := reader{lookup: lookup}
 	return Agent{r.text(StoreVar), r.text(CoordinatorVar), r.text(NodeAddrVar)}

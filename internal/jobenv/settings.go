@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Settings are the variables by which a user changes how goddp behaves. Their zero values are the defaults,
-// where no other is named.
+// Settings are the variables by which a user changes how goddp behaves. Unless a field's comment names a default,
+// the default is the zero value.
 type Settings struct {
 	Failures Failures
 	Flight   Flight
@@ -37,7 +37,7 @@ type Failures struct {
 	NoHandling, CleanUpOnly, BlockingWait bool // at most one is true; by default a failure ends the process
 	Heartbeat                             time.Duration
 	Monitoring                            bool // by default true
-	ReportStragglers, CheckCalls          bool // of GODDP_DEBUG=INFO and DETAIL
+	ReportStragglers, CheckCalls          bool // set by GODDP_DEBUG=INFO and DETAIL
 }
 
 // DefaultHeartbeat is the default of Failures.Heartbeat.
@@ -66,10 +66,11 @@ type Flight struct {
 	Entries       int    // size of the ring; 0 records nothing
 	DumpOnFailure bool   // write dumps when a group fails; by default true
 	Dir           string // the folder for dumps; "" if the user names none
-	JobID, RunID  string // the job's, or ""
+	JobID, RunID  string // the job's ids, or ""
 }
 
-// DefaultEntries is the default of Flight.Entries, and MaxEntries its largest value, which takes about 2 GB.
+// DefaultEntries is the default of Flight.Entries. MaxEntries is the largest value of Flight.Entries, which takes
+// about 2 GB.
 const (
 	DefaultEntries = 2000
 	MaxEntries     = 1 << 24
@@ -85,8 +86,8 @@ func (r *reader) flight() Flight {
 	return Flight{
 		Entries:       r.number(DefaultEntries, 0, MaxEntries, FlightEntriesVars...),
 		DumpOnFailure: r.isOn(true, DumpOnFailureVars...),
-		// PyTorch's variables name a prefix of file names. Here it is the folder's name, so that the dumps of
-		// both are in different places.
+		// PyTorch's variables name a prefix of file names. goddp uses the prefix as the name of a folder, so that
+		// its dumps and PyTorch's are in different places.
 		Dir:   cmp.Or(r.text(FlightDirVar), strings.TrimRight(r.text(FlightPrefixVars...), "_-./")),
 		JobID: r.text(JobIDVar), RunID: r.text(RunIDVar),
 	}
@@ -116,7 +117,7 @@ func (r *reader) security() Security {
 // Device says which device a rank computes on, and how.
 type Device struct {
 	Kind string // "cpu", "cuda", or "" for a GPU if there is one
-	GPU  int    // the GPU's number; -1: that of the local rank
+	GPU  int    // the GPU's number; -1: the local rank is the number
 
 	AllowTF32, TuneConvolutions, Nondeterministic bool
 }

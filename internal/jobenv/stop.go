@@ -13,10 +13,10 @@ import (
 )
 
 // StopState is the state of a worker with regard to stop requests: signals that ask a program to stop
-// after its current step. The worker writes it into a file, and the launcher reads it. The launcher may
-// refuse stop requests by another file. Either file may be missing, because systemd-tmpfiles or the like
-// removed the folder. Then the worker counts as not heeding stop requests, and the launcher as not having
-// refused any.
+// after its current step. The worker writes its state into a file, and the launcher reads the file. The
+// launcher may refuse stop requests by another file. Either file may be missing, because systemd-tmpfiles or
+// the like removed the folder. Without its file, the worker counts as not heeding stop requests. Without the
+// other file, the launcher counts as not having refused any.
 type StopState string
 
 // The states.
@@ -49,8 +49,8 @@ func ReadStopState(path string) StopState {
 }
 
 // RefuseStops makes a worker end at once when a later signal arrives. A launcher calls it before it stops
-// a worker because of another's failure. RefuseStops returns the worker's state. It moves the worker's
-// file, because that needs no space on the disk.
+// a worker because another worker failed. RefuseStops returns the worker's state. It refuses by moving the
+// worker's file, because a move needs no space on the disk.
 func RefuseStops(path string) (StopState, error) {
 	refused := refusedPath(path)
 	err := os.Rename(path, refused)

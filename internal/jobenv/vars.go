@@ -2,7 +2,8 @@ package jobenv
 
 import "strings"
 
-// Prefix begins the name of each of goddp's own variables, LibraryPrefix that of most that name a library.
+// Prefix begins the name of each of goddp's own variables. LibraryPrefix begins the name of most variables that name
+// a library.
 const (
 	Prefix        = "GODDP_"
 	LibraryPrefix = Prefix + "LIB"
@@ -36,9 +37,9 @@ const (
 	// finds the job's store and coordinator. A worker does not accept another program's store
 	// there. NodeAddrVar is the address at which other nodes reach the worker's node.
 	//
-	// The three hold in the job whose MASTER_ADDR and MASTER_PORT are those in MasterVar. A
-	// launcher that is not golaunch may have been started by a worker, and passes them on to
-	// another job.
+	// These three variables hold only in the job whose MASTER_ADDR and MASTER_PORT equal the
+	// value of MasterVar. A worker may start a launcher other than golaunch, which passes the
+	// three variables on to another job.
 	StoreVar       = "GODDP_STORE"
 	CoordinatorVar = "GODDP_COORDINATOR"
 	NodeAddrVar    = "GODDP_NODE_ADDR"
@@ -49,12 +50,12 @@ const (
 	FlightFDVar = "GODDP_FLIGHT_FD"
 )
 
-// What golaunch tells a golaunch that its worker starts: if the user's variable has the same value, golaunch chose it
-// for its own job, and not the user.
+// What golaunch tells a golaunch that its worker starts. If one of these variables equals the user's variable for the
+// same setting, then golaunch chose this value for its own job, and the user did not.
 const (
-	LauncherFlightDirVar = "GODDP_LAUNCHER_FLIGHT_DIR" // of FlightDirVar
-	LauncherSecretVar    = "GODDP_LAUNCHER_SECRET"     // of TokenFileVar
-	LauncherThreadsVar   = "GODDP_LAUNCHER_THREADS"    // of OMP_NUM_THREADS
+	LauncherFlightDirVar = "GODDP_LAUNCHER_FLIGHT_DIR" // golaunch's value of FlightDirVar
+	LauncherSecretVar    = "GODDP_LAUNCHER_SECRET"     // golaunch's value of TokenFileVar
+	LauncherThreadsVar   = "GODDP_LAUNCHER_THREADS"    // golaunch's value of OMP_NUM_THREADS
 )
 
 // ReaperVar is set in the environment of the reaper, which is the workers' parent.
@@ -108,7 +109,7 @@ const (
 	HostIDVar           = "GODDP_HOST_ID"
 )
 
-// The libraries that are opened at run time: each a file that is opened in place of the one that is found.
+// The libraries that are opened at run time. Each variable names a file to open instead of the file that would be found.
 const (
 	LibCUDAVar     = "GODDP_LIBCUDA"
 	LibCUBLASLtVar = "GODDP_LIBCUBLASLT"

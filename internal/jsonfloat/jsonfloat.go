@@ -14,7 +14,8 @@ import (
 	"strings"
 )
 
-// Marshal is json.Marshal for any floats. A type that encodes itself must do so without this package's help.
+// Marshal is json.Marshal, also for floats that are NaN or infinite. This does not hold within a type that encodes
+// itself.
 func Marshal(v any) ([]byte, error) {
 	data, err := json.Marshal(v)
 	if !errors.As(err, new(*json.UnsupportedValueError)) {
@@ -151,7 +152,7 @@ func decode(data []byte, v reflect.Value) error {
 	return json.Unmarshal(data, v.Addr().Interface())
 }
 
-// encodes reports whether package json would let v encode or decode itself, by the interface M.
+// encodes reports whether package json would call v's methods of the interface M to encode or decode v.
 func encodes[M any](v reflect.Value) bool {
 	t := reflect.TypeFor[M]()
 	return v.Type().Implements(t) || v.CanAddr() && reflect.PointerTo(v.Type()).Implements(t)
@@ -161,8 +162,8 @@ func rawMap(t reflect.Type) reflect.Type {
 	return reflect.MapOf(t.Key(), reflect.TypeFor[json.RawMessage]())
 }
 
-// fields returns the fields of a struct by their names in JSON, with omits without those that JSON omits. Those of an
-// embedded struct are the struct's own.
+// fields returns the fields of a struct by their names in JSON. If omits is true, it leaves out the fields that JSON
+// omits. The fields of an embedded struct count as the struct's own.
 func fields(v reflect.Value, omits bool) map[string]reflect.Value {
 	all := map[string]reflect.Value{}
 	var embedded []map[string]reflect.Value

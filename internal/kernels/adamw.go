@@ -40,8 +40,8 @@ type AdamWStep struct {
 	At                          device.Tensor // Float64, or absent; Step then only says whether this is the first step
 }
 
-// Numbers returns the numbers that may change from step to step: those of Rates, the factor by which the
-// decoupled weight decay multiplies the parameter, and the factor that undoes LossScale.
+// Numbers returns the numbers that may change from step to step: the results of the method Rates, the factor by
+// which the decoupled weight decay multiplies the parameter, and the factor that undoes LossScale.
 func (p *AdamWStep) Numbers() [4]float64 {
 	rate, root := p.Rates()
 	kept := 1.0
@@ -51,8 +51,8 @@ func (p *AdamWStep) Numbers() [4]float64 {
 	return [...]float64{rate, root, kept, unscale(p.LossScale)}
 }
 
-// Update returns the step with the numbers of Numbers, Beta1, 1-Beta1, Beta2, 1-Beta2, Eps and the weight decay that
-// is added to the gradient.
+// Update returns the step as an Update. Its constants are the results of Numbers, then Beta1, 1-Beta1, Beta2, 1-Beta2,
+// Eps and the weight decay that is added to the gradient.
 func (p *AdamWStep) Update() Update {
 	n, coupled := p.Numbers(), 0.0
 	if p.Coupled {

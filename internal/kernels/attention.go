@@ -20,8 +20,8 @@ func HeadsFirst(t device.Tensor) Heads {
 	return Heads{Data: t.Flat(), B: b, H: h, T: n, D: d, BatchStride: h * n * d, HeadStride: n * d, RowStride: d}
 }
 
-// RowsFirst returns the heads from to from+h-1 of t [B T N D], in which the N heads of a row are
-// contiguous.
+// RowsFirst returns h heads of t [B T N D], beginning at the head with index from. In t the N heads of a
+// row are contiguous.
 func RowsFirst(t device.Tensor, from, h int) Heads {
 	b, n, all, d := t.Shape[0], t.Shape[1], t.Shape[2], t.Shape[3]
 	data := t.Flat()

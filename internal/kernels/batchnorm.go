@@ -10,8 +10,8 @@ type BatchNorm struct {
 	Weight, Bias   device.Tensor // [c], or absent
 	Eps            float64
 	ReLU           bool
-	// Mask, of Uint8, has a bit for each element of y: bit i%8 of byte i/8 is set if element i is not 0 or
-	// negative. With ReLU, BatchNorm writes it if present, and the gradients read it.
+	// Mask, of Uint8, has a bit for each element of y: bit i%8 of byte i/8 is clear if element i is 0 or
+	// negative, else set. With ReLU, BatchNorm writes Mask if it is present, and the gradients read it.
 	Mask device.Tensor
 }
 

@@ -117,7 +117,7 @@ func (j *job) blame(report *Report, waits []wait) {
 	}
 }
 
-// ends returns the ranks that other ranks wait for and that wait for nobody.
+// ends returns the ends of the chains of waits: ranks that other ranks wait for and that wait for no rank.
 func ends(edges map[int][]int) []int {
 	ends := map[int]bool{}
 	for _, on := range edges {
@@ -130,8 +130,8 @@ func ends(edges map[int][]int) []int {
 	return slices.Sorted(maps.Keys(ends))
 }
 
-// causes returns ranks without the processes that recorded a failure of another rank before they
-// ended. If all did, it returns all.
+// causes returns the given ranks, except those whose processes recorded a failure of another rank
+// before they ended. If this excludes all ranks, causes returns all.
 func (j *job) causes(ranks []int) []int {
 	isEffect := func(r int) bool {
 		d := j.ranks[r]

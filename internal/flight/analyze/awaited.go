@@ -6,11 +6,11 @@ import (
 	"github.com/goddp/goddp/internal/flight"
 )
 
-// Overdue analyzes the records of a job in which a call of a rank is overdue. accounts are the records of the
-// ranks that answered when the rank asked, with Waits, and its own. awaited are the ranks that the call waits
-// for: those that the findings blame for a wait or, if there are none, the ranks at the ends of the chains of
-// waits that begin with the rank. Ranks on the chains that did not answer come before those that wait for
-// nobody. If all of them wait for others, awaited is the rank's own Waits.
+// Overdue analyzes the records of a job in which a call of the given rank is overdue. accounts are this rank's
+// record and the records of the ranks that answered when it asked, all with Waits. awaited are the ranks that the
+// call waits for: the ranks that the findings blame for a wait. If the findings blame none, awaited are the ranks
+// at the ends of the chains of waits that begin with the given rank. Ranks on the chains that did not answer come
+// before ranks that wait for nobody. If all ranks on the chains wait for others, awaited is the rank's own Waits.
 func Overdue(rank int, accounts []*flight.Dump) (report *Report, awaited []int) {
 	waits := map[int][]int{}
 	var records []*flight.Dump

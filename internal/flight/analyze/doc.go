@@ -15,11 +15,11 @@
 //   - Ranks that made different calls with the same sequence number. The call that most ranks made counts as the
 //     right one. If the later calls suggest that a rank left out a call, or made one too many, the report says
 //     so.
-//   - Ranks that other ranks wait for and that themselves wait for no rank. A rank waits for the ranks that have
-//     not started its current call, that started it only after it had failed, whose compute stream has not
-//     reached it, or whose process has ended. In Send and Recv it waits for its peer. The chain of waits ends at
-//     a rank without a record, at one whose process ended or is suspended, at one that left without a failure, or
-//     at one that is busy outside communication.
+//   - Ranks that other ranks wait for and that themselves wait for no rank. Rank A waits for rank B if B has not
+//     started A's current call, B started the call only after the call had failed on A, B's compute stream has
+//     not reached the call, or B's process has ended. In Send and Recv a rank waits for its peer. The chain of
+//     waits ends at a rank that has no record, whose process ended or is suspended, that left without a failure,
+//     or that is busy outside communication.
 //   - Ranks that wait for each other in a circle, because they use groups, or Send and Recv, in
 //     different orders.
 //   - If no rank is found so far: a process that ended by itself, the first recorded reason, or
@@ -28,7 +28,7 @@
 // When a deadline passes, a rank records the ranks that it waits for. Findings about the ranks
 // recorded at the first deadline come first. The other findings can be misleading: a rank that
 // was suspended during a call, and continued after the other ranks had timed out, has started
-// all calls that they did, and more.
+// all calls of the other ranks, and more.
 //
 // If a process recorded a failure before it ended, its end is the effect of another rank's
 // failure.

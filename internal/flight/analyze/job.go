@@ -196,7 +196,8 @@ func (j *job) global(g *group, rank int) int {
 	return -1
 }
 
-// first returns the first rank to fail among those with evidence of a kind; nil if there is none.
+// first returns, among the ranks for which has returns true, the rank that failed first according to the
+// evidence; nil if there is none.
 func (j *job) first(evidence func(*rank) rootcause.Evidence, has func(*rank) bool) *rank {
 	var failed []*rank
 	for _, n := range slices.Sorted(maps.Keys(j.ranks)) {
@@ -211,7 +212,8 @@ func (j *job) first(evidence func(*rank) rootcause.Evidence, has func(*rank) boo
 	return failed[0]
 }
 
-// reason is the evidence in the reason that the rank recorded, and end that in the end of its process.
+// reason returns the evidence in the reason that the rank recorded. The method end returns the evidence in the
+// end of the rank's process.
 func (d *rank) reason() rootcause.Evidence {
 	e := rootcause.Evidence{Ranks: []int{d.Rank}, At: d.ReasonAt}
 	if d.CausedBy != nil {

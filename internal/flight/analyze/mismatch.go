@@ -107,8 +107,8 @@ func (g *group) report(report *Report, seq uint64, variants []variant) {
 	report.add(Mismatch, ranks, rootcause.Ranks(ranks)+" "+summary, details...)
 }
 
-// shift reports, in words, whether odd has left out or added one call at number seq and otherwise made
-// the same calls as usual.
+// shift reports, in words, whether the member odd has left out or added one call at number seq and otherwise
+// made the same calls as the member usual.
 func shift(seq uint64, usual, odd *member) string {
 	same := func(a, b uint64) bool {
 		x, ok := usual.calls[a]
