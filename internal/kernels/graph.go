@@ -9,14 +9,14 @@ import (
 
 // Capturer is a device that can capture work in a graph and launch the graph with one call.
 type Capturer interface {
-	// Capture calls f and returns a graph of the work that f enqueued on Compute, and on streams
-	// that f made wait for Compute and that Compute then waited for. The work does not run. Capture
-	// first waits until Compute is idle, or until ctx ends.
+	// Capture calls f and returns a graph of the work that f enqueued on Compute. The graph includes
+	// work on other streams, if f made these streams wait for Compute, and Compute wait for them
+	// afterwards. The work does not run. Capture first waits until Compute is idle, or until ctx ends.
 	//
-	// Within f, the calling goroutine allocates from memory that belongs to the graph; Free returns it
-	// to the graph. It must not wait for the device, nor copy from host memory, because a launch of the
-	// graph would not repeat that: these calls return a [*CaptureError], and so does Capture. Marks that
-	// f makes count as complete when Capture returns.
+	// Within f, the calling goroutine allocates from memory that belongs to the graph; Free returns
+	// memory to the graph. The goroutine must not wait for the device, nor copy from host memory,
+	// because a launch of the graph would not repeat this. Such calls return a [*CaptureError], and then
+	// Capture returns one too. Marks that f makes count as complete when Capture returns.
 	//
 	// If like is not nil, it is a graph of this device, and the new graph uses the same memory. The
 	// two graphs then overwrite each other's results.

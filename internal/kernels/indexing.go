@@ -7,15 +7,16 @@ import "github.com/goddp/goddp/device"
 // every element.
 //
 // An index must be in [0, n). If the host can read the indices, an index out of range panics with a
-// [*device.IndexError]. On a GPU, Gather gives NaN for it, and ScatterAdd ignores the term.
+// [*device.IndexError]. On a GPU, Gather gives NaN for an index out of range, and ScatterAdd ignores the
+// term.
 type Indexing interface {
 	// Gather computes dst[o, i, k] = src[o, index[i], k], or, with an index of dst's shape,
 	// src[o, index[o, i, k], k]. dst is [outer m inner], src is [outer n inner].
 	Gather(s device.Stream, dst, src, index device.Tensor) error
 	// ScatterAdd is the adjoint of Gather. It adds the elements of src [outer m inner] at the
-	// positions from which Gather would have read them, and accumulates the sums, 0 for positions
-	// without terms, into dst [outer n inner]. It ignores elements whose index is skip; -1 skips
-	// none. The order of the terms depends only on the indices, so equal inputs give bit-identical
-	// results.
+	// positions from which Gather would have read them. A position without terms has the sum 0.
+	// ScatterAdd accumulates the sums into dst [outer n inner]. It ignores elements whose index equals
+	// skip; with a skip of -1 it ignores none. The order of the terms depends only on the indices, so
+	// equal inputs give bit-identical results.
 	ScatterAdd(s device.Stream, dst device.Tensor, acc device.Accum, src, index device.Tensor, skip int) error
 }

@@ -82,12 +82,12 @@ type Kernels interface {
 	// into db [n]. The error of db is at most that of a product with a column of ones.
 	LinearGrad(s device.Stream, dw device.Tensor, accW device.Accum, db device.Tensor, accB device.Accum, g, x device.Tensor) error
 	// PrepareLinearGrad loads and chooses the kernels for the gradients of a Linear with result y: a MatMul
-	// with w for the gradient of x, and a LinearGrad, or a MatMul if there is no bias. Otherwise a device
-	// may load kernels at their first use and wait until it is idle, which would stall collectives that
-	// overlap a backward pass. PrepareLinearGrad writes nothing.
+	// with w for the gradient of x, and a LinearGrad, or a MatMul if there is no bias. Without this call, a
+	// device may load kernels at their first use and wait until it is idle, which would stall collectives
+	// that overlap a backward pass. PrepareLinearGrad writes nothing.
 	PrepareLinearGrad(s device.Stream, y, x, w, bias device.Tensor) error
 
-	// MSE computes the scalar dst = mean((x-y)²), NaN for no elements.
+	// MSE computes the scalar dst = mean((x-y)²). Without elements, dst is NaN.
 	MSE(s device.Stream, dst, x, y device.Tensor) error
 	// MSEGrad accumulates g·2(x-y)/n into dst, with g a scalar in device memory. This is the
 	// gradient of x; with -Alpha it is the gradient of y.
@@ -99,8 +99,8 @@ type Kernels interface {
 	// [*device.IndexError]; else its row's loss and gradient are NaN.
 	CrossEntropy(s device.Stream, loss, sums, logits, labels device.Tensor) error
 	// CrossEntropyGrad accumulates g·(softmax(logits) - onehot(labels))/m into dst [m n], of the type of
-	// logits. g is a scalar in device memory, of the type of loss; CrossEntropy computed sums. For the
-	// label, the difference is computed as e^-loss - 1, which is accurate near 0.
+	// logits. g is a scalar in device memory, of the type of loss. sums is the result of CrossEntropy. At
+	// the label, the difference is computed as e^-loss - 1, which is accurate near 0.
 	CrossEntropyGrad(s device.Stream, dst device.Tensor, acc device.Accum, g, sums, logits, labels device.Tensor) error
 
 	// CrossEntropyInPlace computes losses [m], the loss of each row of logits, and overwrites logits by

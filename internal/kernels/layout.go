@@ -20,7 +20,7 @@ func Dense(shape device.Shape) Layout {
 	return l
 }
 
-// ChannelsFirst returns the shape [n c h w] of the images in a tensor [n h w c], and where they lie in it.
+// ChannelsFirst returns the shape [n c h w] and the layout of the images in a tensor [n h w c].
 func ChannelsFirst(shape device.Shape) (device.Shape, Layout) {
 	d := Dense(shape).Strides
 	return device.Shape{shape[0], shape[3], shape[1], shape[2]}, Layout{Strides: []int{d[0], d[3], d[1], d[2]}}
@@ -31,7 +31,7 @@ type Rearranging interface {
 	// CopyStrided accumulates the box of src with layout from into the box of dst with layout to.
 	// Both boxes have the given shape. dst and src have the same type: any type with
 	// [device.Store], otherwise a type that the device computes in. The elements of dst's box must
-	// be distinct. Those of src's box need not be, so a stride of 0 broadcasts. The rest of dst is
-	// not written.
+	// be distinct. The elements of src's box need not be distinct, so a stride of 0 broadcasts. The
+	// rest of dst is not written.
 	CopyStrided(s device.Stream, shape device.Shape, dst device.Tensor, to Layout, acc device.Accum, src device.Tensor, from Layout) error
 }

@@ -35,9 +35,9 @@ func CheckMemory(size int) error {
 // usage is the number of bytes in use and of bytes free.
 type usage struct{ inUse, free int64 }
 
-// read returns the usage of the host, or of the control group that has the least memory left, if
-// that is less. The control groups are this process's and those above them. If the kernel reports
-// nothing, all memory counts as free.
+// read returns the usage of the host. If a control group has less memory left than the host, read
+// returns the usage of the control group with the least memory left. The control groups are this
+// process's and the groups above them. If the kernel reports nothing, all memory counts as free.
 func read(host fs.FS) usage {
 	least := usage{free: math.MaxInt64}
 	consider := func(total, free int64) {
@@ -83,8 +83,8 @@ type group struct {
 	dir string
 }
 
-// swap returns how much of the host's swap the group may still use besides the left bytes of its
-// memory.
+// swap returns how much of the host's swap the group may still use. The parameter left is the number
+// of bytes of memory that the group has left.
 func (g group) swap(host fs.FS, left, free int64) int64 {
 	limit, errL := number(host, g.dir+"/"+g.swapLimit) // "max" stands for no limit
 	current, errC := number(host, g.dir+"/"+g.swapCurrent)

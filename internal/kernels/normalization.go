@@ -27,17 +27,17 @@ type Normalization interface {
 	// GroupNorm normalizes each group of channels of each sample. mean and variance are [n·Groups]; mean is
 	// absent if p is Uncentered. dst = (x - mean)/√(variance + Eps)·weight + bias.
 	GroupNorm(s device.Stream, dst, mean, variance, x, weight, bias device.Tensor, p Norm) error
-	// AddGroupNorm is GroupNorm of sum = x + y, which it computes in the same pass. sum may be x or y.
+	// AddGroupNorm computes sum = x + y and, in the same pass, the GroupNorm of sum. sum may be x or y.
 	AddGroupNorm(s device.Stream, dst, sum, mean, variance, x, y, weight, bias device.Tensor, p Norm) error
-	// GroupNormGrad accumulates into to the gradients of a GroupNorm, given g, the gradient of the result.
-	// It is deterministic.
+	// GroupNormGrad accumulates the gradients of a GroupNorm into the tensors in the parameter to, given g,
+	// the gradient of the result. It is deterministic.
 	GroupNormGrad(s device.Stream, to NormGrads, g, x, mean, variance, weight device.Tensor, p Norm) error
 
 	// Moments computes mean and variance [c] of each channel over samples and positions.
 	Moments(s device.Stream, mean, variance, x device.Tensor) error
 	// MergeMoments computes mean and variance [c] over all r ranks. Row i of parts [r 2c+1] holds rank i's
-	// means, variances, and number of elements per channel. count, a scalar, becomes the sum of these
-	// numbers. A rank without elements is ignored.
+	// means, variances, and number of elements per channel. count, a scalar, becomes the sum of the ranks'
+	// numbers of elements. A rank without elements is ignored.
 	MergeMoments(s device.Stream, mean, variance, count, parts device.Tensor) error
 	// TrackMoments moves the running mean and variance [c] towards mean and variance: running =
 	// (1-momentum)·running + momentum·new. The new variance is unbiased: multiplied by count/(count-1),

@@ -28,8 +28,8 @@ func NameLayer(panicked any, layer, parameter string) {
 	}
 }
 
-// NameOperation names the operation in a panic value of package device whose Op is the name of a kernel that the
-// operation has called. An Op with details, such as "Attention with a mask", stays.
+// NameOperation changes a panic value of package device: it replaces an Op that names a kernel by op, the operation
+// that has called the kernel. An Op with details, such as "Attention with a mask", stays.
 func NameOperation(panicked any, op string) {
 	switch e := panicked.(type) {
 	case *device.DTypeError:

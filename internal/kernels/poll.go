@@ -6,24 +6,24 @@ import (
 	"time"
 )
 
-// Unbounded is the context of a wait for a stream that other deadlines bound: a stream runs its work in order, and a
-// collective in it ends by its group's timeout. It never ends.
+// Unbounded is a context that never ends, for waits for a stream. Other deadlines bound such a wait: a stream runs its
+// work in order, and a collective on the stream ends by its group's timeout.
 var Unbounded = context.Background()
 
-// Bounds of Poll. Each training step ends with a wait, so the wait must not add to the step's time:
-// for spin, longer than common steps, Poll does not sleep at all, and afterwards it adds less than a
-// hundredth. Yielding to another goroutine wakes a thread, and this goroutine may then continue on
-// another core with cold caches, so Poll first yields after yield, and then whenever the wait has
-// doubled.
+// Bounds of Poll. Each training step ends with a wait, so the wait must not add to the step's time. For
+// the time spin, which is longer than common steps, Poll does not sleep at all. After that it adds less
+// than a hundredth. Yielding to another goroutine wakes a thread, and this goroutine may then continue on
+// another core with cold caches. So Poll yields for the first time after the time yield, and then whenever
+// the wait has doubled.
 const (
 	spin     = 10 * time.Millisecond
 	yield    = 200 * time.Microsecond
 	maxPause = 200 * time.Microsecond
 )
 
-// Poll calls done until it returns true or an error, or ctx ends. The host waits for a device this way
-// because a wait inside a driver could be interrupted neither by a deadline nor by an abort. Poll first
-// calls done without a pause, yielding now and then, and later more and more rarely.
+// Poll calls the function done until it returns true or an error, or ctx ends. The host waits for a device
+// this way because a wait inside a driver could be interrupted neither by a deadline nor by an abort. At
+// first Poll calls done without a pause, and yields now and then. Later it calls done more and more rarely.
 func Poll(ctx context.Context, done func() (bool, error)) error {
 	start, next := time.Now(), yield
 	for {

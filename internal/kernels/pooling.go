@@ -13,8 +13,8 @@ type AvgPool struct {
 	Adaptive bool
 }
 
-// Region returns the elements [from, to) of an axis of n elements that are averaged for element i of out. size
-// is the divisor, which may include padding.
+// Region returns which elements [from, to) are averaged for element i of the result, along an axis on which the
+// image has n elements and the result has out elements. size is the divisor, which may include padding.
 func (p AvgPool) Region(axis, i, n, out int) (from, to, size int) {
 	if p.Adaptive {
 		from, to = i*n/out, ((i+1)*n+out-1)/out

@@ -27,7 +27,7 @@ type RMSProp interface {
 // Float32, and Grad is of Param's type or Float32.
 type RMSPropStep struct {
 	Param, Grad, Square      device.Tensor
-	Mean, Velocity           device.Tensor // absent unless Centered, and absent without momentum
+	Mean, Velocity           device.Tensor // Mean is absent unless Centered, Velocity is absent without momentum
 	Master                   device.Tensor // Float32, or absent
 	LR, Alpha, Eps, Momentum float64
 	WeightDecay              float64
@@ -40,7 +40,8 @@ type RMSPropStep struct {
 // Numbers returns the numbers that may change from step to step: LR, and the factor that undoes LossScale.
 func (p *RMSPropStep) Numbers() [2]float64 { return [...]float64{p.LR, unscale(p.LossScale)} }
 
-// Update returns the step with the numbers LR, unscale, Alpha, 1-Alpha, Eps, Momentum and WeightDecay.
+// Update returns the step as an Update. Its Numbers are LR, the factor that undoes LossScale, Alpha, 1-Alpha, Eps,
+// Momentum and WeightDecay.
 func (p *RMSPropStep) Update() Update {
 	n := p.Numbers()
 	return Update{

@@ -11,8 +11,8 @@ type Rotation struct {
 	Cos, Sin device.Tensor
 	// Heads is the number of leading heads in a row that are rotated. The other heads are copied.
 	Heads int
-	// Interleaved pairs the elements 2·i and 2·i+1, as the paper does. Otherwise i and W+i are a
-	// pair, as in Llama and GPT-NeoX.
+	// Interleaved pairs the elements 2·i and 2·i+1, as the paper does. Without Interleaved, the
+	// elements i and W+i are a pair, as in Llama and GPT-NeoX.
 	Interleaved bool
 	// Inverse rotates in the other direction.
 	Inverse bool

@@ -38,9 +38,9 @@ type Selection interface {
 	// MaskedCopy copies x to dst, of any type, where mask, of Uint8, is not 0. mask and x, of
 	// dst's type, are broadcast to dst's shape.
 	MaskedCopy(s device.Stream, dst, mask, x device.Tensor) error
-	// FindExtreme finds the extreme elements of src [outer n inner] along the middle axis: values
-	// [outer inner], and their indices, Int64 [outer inner]. Either may be absent. NaN is more
-	// extreme than any number. The first of equal elements is selected. n is at least 1 if there
-	// are results.
+	// FindExtreme finds the extreme elements of src [outer n inner] along the middle axis. It writes
+	// the elements to values [outer inner], and their indices, Int64, to indices [outer inner].
+	// Either tensor may be absent. NaN is more extreme than any number. The first of equal elements
+	// is selected. n is at least 1 if there are results.
 	FindExtreme(s device.Stream, e Extreme, values, indices, src device.Tensor) error
 }

@@ -17,10 +17,10 @@ import "github.com/goddp/goddp/device"
 // Master, Velocity is Float32, and Grad is of Param's type or Float32.
 //
 // If a byte of Skip or Overflow is not zero, the step writes nothing. So a gradient that is missing on a
-// rank, or is not finite, is not applied, without waiting on the host.
+// rank, or is not finite, is not applied, and the host need not wait to find this out.
 //
-// At, if present, contains the result of Numbers in device memory. The update then reads it when it
-// runs, and ignores the fields. So the learning rate of an update in a graph can change.
+// At, if present, contains the result of Numbers in device memory. The update then reads At when it
+// runs, and ignores the fields of the same numbers. So the learning rate of an update in a graph can change.
 type SGDStep struct {
 	Param, Grad, Velocity   device.Tensor // Velocity is absent without momentum
 	Master                  device.Tensor // Float32, or absent
@@ -35,7 +35,8 @@ type SGDStep struct {
 // Numbers returns the numbers that may change from step to step: LR, and the factor that undoes LossScale.
 func (p *SGDStep) Numbers() [2]float64 { return [...]float64{p.LR, unscale(p.LossScale)} }
 
-// Update returns the step with the numbers LR, unscale, Momentum, 1-Dampening and WeightDecay.
+// Update returns the step as an Update. Its Numbers are LR, the factor that undoes LossScale, Momentum, 1-Dampening
+// and WeightDecay.
 func (p *SGDStep) Update() Update {
 	n := p.Numbers()
 	return Update{

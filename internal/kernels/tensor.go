@@ -20,7 +20,7 @@ func Broadcast(op string, a, b device.Shape) device.Shape {
 	return out
 }
 
-// sizeFromEnd returns the size of the i-th last axis of s, 1 if s has fewer axes.
+// sizeFromEnd returns the size of the i-th last axis of s, or 1 if s has fewer axes.
 func sizeFromEnd(s device.Shape, i int) int {
 	if i > len(s) {
 		return 1
@@ -28,8 +28,8 @@ func sizeFromEnd(s device.Shape, i int) int {
 	return s[len(s)-i]
 }
 
-// Distinct returns the tensors without duplicates: tensors on the same memory as an earlier one,
-// such as a parameter that two layers share.
+// Distinct returns the tensors without duplicates. A duplicate is a tensor on the same memory as an
+// earlier tensor, such as a parameter that two layers share.
 func Distinct(tensors []device.Tensor) []device.Tensor {
 	type memory struct {
 		addr uintptr

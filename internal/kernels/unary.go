@@ -65,7 +65,7 @@ func AddScalar(a float64) UnaryOp { return UnaryOp{Func: FuncAddScalar, A: a} }
 // Pow returns the function x to the power of exponent.
 func Pow(exponent float64) UnaryOp { return UnaryOp{Func: FuncPow, A: exponent} }
 
-// Clamp returns the function that limits x to lo to hi: see [FuncClamp]. A bound may be infinite.
+// Clamp returns the function that limits x to the range from lo to hi: see [FuncClamp]. A bound may be infinite.
 func Clamp(lo, hi float64) UnaryOp {
 	if math.IsNaN(lo) || math.IsNaN(hi) {
 		panic(fmt.Errorf("Clamp: bounds %v and %v, want no NaN", lo, hi))

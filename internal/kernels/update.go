@@ -2,13 +2,13 @@ package kernels
 
 import "github.com/goddp/goddp/device"
 
-// Update is a step of an optimizer in the form that all of them have: what a device computes with.
+// Update is a step of any optimizer, in the common form from which a device computes the step.
 type Update struct {
 	Op                  string // for errors
 	Param, Grad, Master *device.Tensor
 	Skip, Overflow, At  *device.Tensor
 	State               [3]*device.Tensor // nil where the rule keeps none
-	// Numbers are the factors of the rule. At holds the first Varying of them, if it is present.
+	// Numbers are the factors of the rule. If At is present, it holds the first Varying factors.
 	Numbers [10]float64
 	Varying int
 	Flags   [2]bool

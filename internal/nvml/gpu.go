@@ -4,9 +4,9 @@ package nvml
 type GPU struct {
 	Name  string // "NVIDIA H200"
 	BusID string // as CUDA writes it, in capitals: "0000:3B:00.0"
-	// Clock and MaxClock are those of the multiprocessors, in MHz.
+	// Clock and MaxClock are the current and the highest clock of the multiprocessors, in MHz.
 	Clock, MaxClock int
-	// Slowdowns are the reasons other than load and settings for which the clock is low now.
+	// Slowdowns are the reasons why the clock is low now, except load and settings.
 	Slowdowns []string
 	// ECCErrors is the number of uncorrected memory errors since the driver was loaded; 0 if the GPU
 	// has no ECC.
@@ -15,7 +15,7 @@ type GPU struct {
 	Utilization int
 	// Processes is the number of processes with a CUDA context on the GPU.
 	Processes int
-	// NVLinks is the number of its NVLinks that are active.
+	// NVLinks is the number of active NVLinks of the GPU.
 	NVLinks int
 	// BlockedPeers are the bus ids of the host's GPUs whose memory this GPU cannot read directly.
 	BlockedPeers []string

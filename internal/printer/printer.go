@@ -15,7 +15,7 @@ const (
 	// Patience is how long an output may accept no line before it counts as blocked.
 	Patience = 2 * time.Second
 	// maxQueued is the number of bytes that may be queued for an output. maxLeft is the limit for a Write that no
-	// longer waits: the pipes of 64 exited processes hold as much. maxOwn is the limit for Put.
+	// longer waits; it equals what the pipes of 64 exited processes hold. maxOwn is the limit for Put.
 	maxQueued = 1 << 20
 	maxLeft   = 4 << 20
 	maxOwn    = 5 << 20
@@ -60,16 +60,16 @@ type Output struct {
 	to      io.Writer
 	queue   *queue
 
-	dropped int   // number of lines since the last line that told it; guarded by printer.mu
+	dropped int   // number of dropped lines that tellDropped has not told yet; guarded by printer.mu
 	err     error // the first error of a write; guarded by printer.mu
 }
 
 // queue holds what waits to be written. The printer's mu guards it.
 type queue struct {
 	entries []entry       // the first one is being written
-	size    int           // of the entries, in bytes
+	size    int           // total size of the entries in bytes
 	moved   chan struct{} // closed at the end of the write in progress
-	movedAt time.Time     // when that write began
+	movedAt time.Time     // when the write in progress began
 	redrawn bool          // the terminal's last line ended with "\r"; used by the writing goroutine only
 }
 
@@ -87,8 +87,8 @@ func (o *Output) Put(lines []byte) {
 	o.put(lines, maxOwn)
 }
 
-// Write queues whole lines. If there is no room for them, it waits until there is, or until the output is blocked; then it
-// drops them. When giveUp is closed, it waits no longer, and there is more room if the output is not blocked. The caller must
+// Write queues whole lines. If there is no room for the lines, Write waits for room. If the output is blocked, Write drops
+// the lines. When giveUp is closed, Write no longer waits, and an output that is not blocked has more room. The caller must
 // not change the lines afterwards.
 func (o *Output) Write(lines []byte, giveUp <-chan struct{}) {
 	o.printer.mu.Lock()
@@ -105,7 +105,7 @@ func (o *Output) Write(lines []byte, giveUp <-chan struct{}) {
 	o.put(lines, most)
 }
 
-// hasRoom reports whether n more bytes are at most the given number, or the first ones.
+// hasRoom reports whether n more bytes fit: the queue is empty, or has at most the given number of bytes with them.
 func (q *queue) hasRoom(n, most int) bool { return len(q.entries) == 0 || q.size+n <= most }
 
 // wait waits for the write in progress, and reports whether it ended within the given time and before giveUp was
@@ -208,11 +208,11 @@ func readerHasEnded(err error, isTerminal bool) bool {
 		isTerminal && errors.Is(err, syscall.EIO)
 }
 
-// Close waits until all lines are written. It gives up an output that accepts no line for grace, and both outputs
-// when a signal arrives; a blocked write stays in its goroutine. It returns the first write error, after reporting
-// on stderr that stdout failed. A reader that has exited is not an error.
+// Close waits until all lines are written. It abandons an output that accepts no line for the time grace, and both
+// outputs when a signal arrives. A blocked write stays in its goroutine. If a write to stdout failed, Close reports
+// this on stderr. It returns the first write error. A reader that has exited is not an error.
 func (p *Printer) Close(grace time.Duration, signals <-chan os.Signal) error {
-	for len(signals) > 0 { // these came earlier, and were meant for something else
+	for len(signals) > 0 { // signals that came before Close were meant for something else
 		<-signals
 	}
 	giveUp, done := make(chan struct{}), make(chan struct{})

@@ -12,10 +12,10 @@ import (
 
 // Evidence is what is known about one failure.
 type Evidence struct {
-	Ranks    []int // the ranks that failed: one, or all those of a node
-	CausedBy []int // the ranks whose failures made these ranks fail, as far as they know
+	Ranks    []int // the ranks that failed: one rank, or all ranks of a node
+	CausedBy []int // the ranks whose failures made Ranks fail, as far as Ranks know
 	Doubt    Doubt
-	At       time.Time // when it happened, or was observed
+	At       time.Time // when the failure happened, or was observed
 	Seen     Seen
 }
 
@@ -34,18 +34,18 @@ const (
 type Seen uint8
 
 const (
-	Told    Seen = iota // the failed process told the time
+	Told    Seen = iota // the failed process reported the time
 	Exited              // the launcher observed that the process exited
 	Crashed             // the launcher observed that the process died without choosing to, or that the node was lost
 )
 
-// lag is how much later than its effects a failure may be observed. Peers see the closed connections of
-// a dying process before the kernel reports its death, and write their error files within milliseconds.
+// lag is how long after its effects a failure may be observed. Peers see the closed connections of a dying
+// process before the kernel reports its death, and write their error files within milliseconds.
 var lag = [...]time.Duration{Told: 0, Exited: 100 * time.Millisecond, Crashed: time.Second}
 
-// Sort sorts failures, the root cause first. A failure caused by another one in the list comes after
-// all that are not. Among the others, the more certain one comes first, then the earlier one. Equal
-// failures keep their order.
+// Sort sorts failures, the root cause first. A failure that was caused by another failure in the list comes
+// after all failures that were not. Among the latter, the more certain one comes first, then the earlier one.
+// Equal failures keep their order.
 func Sort[T any](failures []T, evidence func(T) Evidence) {
 	type item struct {
 		failure T

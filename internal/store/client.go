@@ -24,8 +24,8 @@ type ClientOptions struct {
 	// Timeout is the timeout of opening a connection, and of every request except waits. Default 60 s.
 	Timeout time.Duration
 
-	// Announce counts this process among the workers for which a PyTorch process waits
-	// that hosts the store with wait_for_workers.
+	// Announce counts this process as a worker. A PyTorch process that hosts the store with
+	// wait_for_workers waits for all workers.
 	Announce bool
 
 	// Member, if not nil, identifies this process. The client then starts every connection with a
@@ -69,7 +69,7 @@ type Client struct {
 	closed bool
 	conns  map[*clientConn]struct{} // all open connections
 	idle   []*clientConn            // idle connections, most recently used last
-	server handshake.Party          // the server of the first connection; its zero value before
+	server handshake.Party          // the server of the first connection; zero before this connection
 	rival  error                    // says that another process has the same rank; nil if none has
 	why    error                    // why Dial has not reached the server yet
 }
@@ -92,7 +92,7 @@ const (
 const waitingAfter = 3 * time.Second
 
 // Dial connects to the server at addr, "host:port". If the server is not up yet, Dial
-// retries until ctx ends, unless addr is a loopback address and that interface is down.
+// retries until ctx ends, unless addr is a loopback address and the loopback interface is down.
 func Dial(ctx context.Context, addr string, opts *ClientOptions) (*Client, error) {
 	c := &Client{addr: addr, conns: make(map[*clientConn]struct{}), why: errors.New("no answer")}
 	if opts != nil {
@@ -140,7 +140,7 @@ func (c *Client) connect(ctx context.Context) error {
 			last = netError{err, c.addr}
 			c.setWhy(last)
 		}
-		if c.opts.AnyStore && handshake.IsHangUp(err) { // PyTorch's store does that to a client of the other dialect
+		if c.opts.AnyStore && handshake.IsHangUp(err) { // PyTorch's store hangs up on a client of the other dialect
 			c.opts.Legacy = !c.opts.Legacy // no other goroutine uses the client yet
 		}
 		select {
@@ -151,8 +151,8 @@ func (c *Client) connect(ctx context.Context) error {
 	}
 }
 
-// isLoopbackDown reports whether a connection failed because the loopback interface is down. That does
-// not change by waiting, unlike the network.
+// isLoopbackDown reports whether a connection failed because the loopback interface is down. Unlike a
+// failure of the network, this does not change by waiting.
 func isLoopbackDown(err error) bool {
 	var op *net.OpError
 	if !errors.As(err, &op) || !errors.Is(err, syscall.ENETUNREACH) {

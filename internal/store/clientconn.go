@@ -106,8 +106,8 @@ func (cn *clientConn) exchange(ctx context.Context, reqs ...request) (reply, err
 	return rep, err
 }
 
-// tell sends a request that has no reply, followed by one that has. The second one's reply shows
-// that the server has performed the first. So requests that other connections send after tell has
+// tell sends the request req, which has no reply, followed by a request that has a reply. This reply
+// shows that the server has performed req. So requests that other connections send after tell has
 // returned come later, and tell detects if the server rejects req.
 func (cn *clientConn) tell(ctx context.Context, req request) error {
 	_, err := cn.exchange(ctx, req, request{op: opNumKeys})
@@ -165,8 +165,8 @@ func (cn *clientConn) cancelWait(ctx context.Context) error {
 	return err
 }
 
-// watch makes reads and writes on the connection fail when ctx ends. It stops to do so
-// when unwatch is called.
+// watch makes reads and writes on the connection fail when ctx ends, until unwatch is
+// called.
 func (cn *clientConn) watch(ctx context.Context) (unwatch func()) {
 	failed := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {

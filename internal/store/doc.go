@@ -32,9 +32,9 @@
 //   - If [Member].Insecure is set, the server serves every client.
 //
 // The handshake is sent as COMPARE_SET requests, with a key that no caller can use and the message
-// as both values. PyTorch's server returns the value and stores nothing, by which a Client
-// recognizes it ([Client.IsPyTorchStore]). After the handshake nothing is encrypted or
-// authenticated. SECURITY.md describes the protection in full.
+// as both values. PyTorch's server returns the value and stores nothing. A Client recognizes
+// PyTorch's server by this answer ([Client.IsPyTorchStore]). After the handshake nothing is encrypted
+// or authenticated. SECURITY.md describes the protection in full.
 //
 // # Waiting
 //
@@ -63,7 +63,7 @@
 //     silent connection of median age. So silent connections keep no client out, and a
 //     flood of them spares the connections that existed before it.
 //   - The same rule holds for connections that are not known to come from this user, until
-//     they have proved to belong to the job. There are at most 256 of them.
+//     they have proved to belong to the job. There are at most 256 such connections.
 //   - Connections use at most four fifths of the process's file descriptors.
 //
 // The server logs the first rejected connection at once. Then it logs at most one line a

@@ -15,8 +15,8 @@ type endedError struct{ err, cause error }
 func (e *endedError) Error() string   { return e.cause.Error() }
 func (e *endedError) Unwrap() []error { return []error{e.err, e.cause} }
 
-// contextError returns an error that wraps the error of ctx, and its cause if that is
-// another one.
+// contextError returns an error that wraps the error of ctx, and ctx's cause if it is a
+// different error.
 func contextError(ctx context.Context) error {
 	err, cause := ctx.Err(), context.Cause(ctx)
 	if cause == err {
@@ -25,8 +25,8 @@ func contextError(ctx context.Context) error {
 	return &endedError{err, cause}
 }
 
-// unreachableError is the error of Dial if its context ends before it has connected. ended is the
-// context's error, and last the last attempt's.
+// unreachableError is the error of Dial if its context ends before Dial has connected. ended is the
+// context's error, and last is the error of the last attempt.
 type unreachableError struct{ ended, last error }
 
 // Error does not mention a deadline, because the OpError around it says how long the call

@@ -47,7 +47,7 @@ type ServerOptions struct {
 	FrameTimeout time.Duration
 
 	// Member identifies the process that hosts the server, and the job. A client that performs a
-	// handshake must belong to this job and know its secret, if it has one. If Member has no secret
+	// handshake must belong to this job and, if the job has a secret, know it. If Member has no secret
 	// and Insecure is not set, Listen rejects an address that other hosts can reach.
 	Member Member
 }
@@ -55,9 +55,9 @@ type ServerOptions struct {
 // A Quota bounds the connections and the memory that certain clients of a server may use
 // together. A zero field means the default, which never exceeds the limit of the server.
 type Quota struct {
-	// Clients is the largest number of their connections. It also is the largest number of
-	// connections that have not sent a byte. A PyTorch 1.x worker has one connection of
-	// each kind. Default 2048.
+	// Clients is the largest number of connections of these clients. It is also the largest
+	// number of connections that have not sent a byte. A PyTorch 1.x worker has one
+	// connection of each kind. Default 2048.
 	Clients int
 	// InFlightBytes bounds memory as in [ServerOptions]. Default 64 MiB.
 	InFlightBytes int64
@@ -303,7 +303,7 @@ func (c *serverConn) serve() error {
 			return err
 		}
 		// A client makes one request at a time. So a new request means that the client no
-		// longer waits for the one before.
+		// longer waits for the previous request.
 		c.unpark()
 		select {
 		case <-c.s.closed: // a client that saw one connection end must get no reply on another

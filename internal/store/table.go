@@ -8,9 +8,9 @@ import (
 	"sync"
 )
 
-// A table holds the keys and values of a store. Its keys are those of the protocol, with
-// the slash. It does no I/O, starts no goroutine and never blocks: a wait is a *waiter that
-// a later call completes.
+// A table holds the keys and values of a store. Its keys are the keys of the protocol, which
+// begin with a slash. A table does no I/O, starts no goroutine and never blocks: a wait is a
+// *waiter that a later call completes.
 //
 // The table never changes a value in place, so the values that get returns may be read
 // without the lock. The table owns the slices that are passed to it.

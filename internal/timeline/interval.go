@@ -22,7 +22,7 @@ func Union(ivs []Interval) []Interval {
 	return out
 }
 
-// Both returns the time that lies in a and in b, which are results of Union.
+// Both returns the time that lies both in a and in b. a and b must be results of Union.
 func Both(a, b []Interval) []Interval {
 	var out []Interval
 	for i, j := 0, 0; i < len(a) && j < len(b); {
@@ -39,7 +39,7 @@ func Both(a, b []Interval) []Interval {
 	return out
 }
 
-// Gaps returns the time between the intervals of a result of Union.
+// Gaps returns the intervals between the intervals of a result of Union.
 func Gaps(ivs []Interval) []Interval {
 	var out []Interval
 	for i := 1; i < len(ivs); i++ {

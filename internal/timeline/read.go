@@ -18,8 +18,8 @@ import (
 type event struct {
 	Interval
 	name, category string
-	enqueued       time.Time // when the host began to enqueue it; zero if unknown
-	isWait         bool      // whether its stream waits in it
+	enqueued       time.Time // when the host began to enqueue the event's work; zero if unknown
+	isWait         bool      // the event is a wait of its stream
 }
 
 // rank is a process of a trace.
@@ -28,7 +28,7 @@ type rank struct {
 	events []event
 }
 
-// chromeEvent is what this package reads of an entry of the Trace Event Format.
+// chromeEvent holds the fields that this package reads of an entry of the Trace Event Format.
 type chromeEvent struct {
 	Name, Cat, Ph string
 	TS, Dur       json.Number
@@ -50,7 +50,7 @@ func read(path string) ([]*rank, error) {
 	}
 	defer f.Close()
 	var trace struct{ TraceEvents []chromeEvent }
-	d := json.NewDecoder(f) // unlike os.ReadFile it does not read on behind an error, so a device without an end does no harm
+	d := json.NewDecoder(f) // stops reading at an error, unlike os.ReadFile, so a device without an end does no harm
 	if err := d.Decode(&trace); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}

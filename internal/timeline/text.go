@@ -57,7 +57,8 @@ func (r *Report) String() string {
 	return text.String()
 }
 
-// KernelTable returns for each rank a line for each name of its activities, or says that it has none.
+// KernelTable returns, for each rank, one line per name of the rank's activities. For a rank without activities, the
+// table says so.
 func (r *Report) KernelTable() string {
 	var text strings.Builder
 	for _, k := range r.Ranks {

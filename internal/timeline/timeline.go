@@ -19,8 +19,8 @@ type Report struct {
 // Rank summarizes the activity of one rank's GPU, from its first to its last activity in the trace.
 type Rank struct {
 	Rank int `json:"rank"`
-	// FromSpans says that the trace has no activities of a GPU. The times are then those of the spans: a
-	// pass counts as computation from its begin to its end.
+	// FromSpans says that the trace has no activities of a GPU. The times are then computed from the spans:
+	// a pass counts as computation from its begin to its end.
 	FromSpans     bool          `json:"from_spans"`
 	Activities    int           `json:"activities"` // kernels, copies and memsets, or spans
 	Total         time.Duration `json:"total_ns"`
@@ -28,10 +28,10 @@ type Rank struct {
 	Communication time.Duration `json:"communication_ns"` // while a kernel communicated
 	Exposed       time.Duration `json:"exposed_ns"`       // while a kernel communicated and none computed
 	Copies        time.Duration `json:"copies_ns"`        // while memory was copied or set
-	Idle          time.Duration `json:"idle_ns"`          // while nothing of this happened
+	Idle          time.Duration `json:"idle_ns"`          // while nothing of the above happened
 	// HiddenPercent is the part of Communication that is not exposed; it is 100 without communication.
-	// The two fields for spans are the same by the events on the streams, as profile.Recorder's Overlap
-	// returns it.
+	// The two fields for spans hold the same quantities, computed from the events on the streams as by
+	// the method Overlap of profile.Recorder.
 	HiddenPercent      float64       `json:"hidden_percent"`
 	SpansCommunication time.Duration `json:"spans_communication_ns"`
 	SpansHiddenPercent float64       `json:"spans_hidden_percent"`
@@ -52,9 +52,9 @@ type Gap struct {
 	At     time.Duration `json:"at_ns"` // since the rank's first activity
 	Took   time.Duration `json:"took_ns"`
 	Before string        `json:"before"` // the last activity before the gap
-	After  string        `json:"after"`  // the first one after it
-	During string        `json:"during"` // the span of the program's step that it lies in, such as backward; or ""
-	Cause  string        `json:"cause"`  // or "" if the trace does not say it
+	After  string        `json:"after"`  // the first activity after the gap
+	During string        `json:"during"` // the span of the program's step in which the gap lies, such as backward; or ""
+	Cause  string        `json:"cause"`  // the cause of the gap; "" if the trace does not say it
 }
 
 // Analyze reads traces and returns what each rank's GPU did. A rank may be in one trace only.
@@ -85,10 +85,10 @@ func isCommunication(kernel string) bool {
 }
 
 func (r *rank) analyze() Rank {
-	var work []event // of the GPU
+	var work []event // the GPU's activities
 	var compute, comm, copies []Interval
 	var spanCompute, spanComm, waits []Interval
-	var spans []event // of compute and communication
+	var spans []event // the spans of computation and communication
 	for _, e := range r.events {
 		switch e.category {
 		case "kernel":
@@ -149,7 +149,7 @@ func (r *rank) analyze() Rank {
 	return out
 }
 
-// byName returns what activities took by their names.
+// byName returns the total time of the activities of each name.
 func byName(work []event) []Kernel {
 	at := map[string]int{}
 	all := []Kernel{}
@@ -166,7 +166,7 @@ func byName(work []event) []Kernel {
 	return all
 }
 
-// percent returns part as a percentage of whole, 100 of nothing.
+// percent returns part as a percentage of whole. If whole is 0, it returns 100.
 func percent(part, whole time.Duration) float64 {
 	if whole == 0 {
 		return 100
@@ -174,9 +174,9 @@ func percent(part, whole time.Duration) float64 {
 	return 100 * float64(part) / float64(whole)
 }
 
-// explain names the activities around a gap, and its cause. If the host enqueued the next activity before the
-// second half of the gap, the activity's stream waited for something. Otherwise the host was late, and explain
-// names the host call or span that took at least half of that time.
+// explain names the activities around a gap, and the gap's cause. If the host enqueued the next activity before the
+// second half of the gap, the activity's stream waited for something. Otherwise the host was late, and explain names
+// the host call or span that took at least half of the time by which the host was late.
 func (r *rank) explain(gap Interval, first time.Time, work []event) Gap {
 	g := Gap{At: gap.Begin.Sub(first), Took: gap.End.Sub(gap.Begin)}
 	var after event
@@ -210,7 +210,7 @@ func (r *rank) explain(gap Interval, first time.Time, work []event) Gap {
 	return g
 }
 
-// isHost reports whether an event is a call of CUDA, or a span of the host's or of a track of the program's own.
+// isHost reports whether an event is a call of CUDA, or a span of the host or of one of the program's own tracks.
 func isHost(e event) bool {
 	switch e.category {
 	case "kernel", "gpu_memcpy", "gpu_memset", "compute", "communication":
@@ -219,8 +219,8 @@ func isHost(e event) bool {
 	return true
 }
 
-// longest returns the event of a kind that covers most of iv, and among equals the shortest. It returns an empty
-// event if none covers half of iv.
+// longest returns, among the events for which isKind returns true, the event that covers most of iv. Among equals it
+// returns the shortest. If no event covers half of iv, it returns an empty event.
 func longest(events []event, iv Interval, isKind func(event) bool) (found event) {
 	var most time.Duration
 	for _, e := range events {

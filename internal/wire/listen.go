@@ -17,7 +17,8 @@ func Loopback() string {
 	return loopback4
 }
 
-// IsLocal reports whether an IP address is one of this host's: only to those the kernel binds a socket.
+// IsLocal reports whether an IP address is an address of this host. It tries to bind a socket, because the kernel
+// binds a socket only to the host's own addresses.
 func IsLocal(addr string) bool {
 	c, err := net.ListenPacket("udp", net.JoinHostPort(addr, "0"))
 	if err != nil {

@@ -325,9 +325,9 @@ func (s *smallAllReduce) mapAll(offers []offer) error {
 }
 
 // handles reports whether the operations are a small all-reduce. The result is equal on all ranks,
-// because it depends only on parameters that are equal on all ranks. The operations of a Group may
-// differ, so it returns false for them. When all call numbers have been used, it returns false forever,
-// because a slot may still contain any number.
+// because it depends only on parameters that are equal on all ranks. For the operations of a Group, which
+// may differ between ranks, handles returns false. When all call numbers have been used, handles returns
+// false forever, because a slot may still contain any number.
 func (s *smallAllReduce) handles(ops []op) bool {
 	if s == nil || s.disabled != nil || len(ops) != 1 || ops[0].alone == 0 || s.args.call == math.MaxUint32 {
 		return false
@@ -348,14 +348,14 @@ func (s *smallAllReduce) most() int {
 	return mostWide(int(s.args.ranks))
 }
 
-// enqueue launches the kernel for an operation that handles accepted, and records event after it.
+// enqueue launches the kernel for an operation that the method handles accepted, and records event after it.
 func (s *smallAllReduce) enqueue(stream, event uintptr, o *op) error {
 	s.args.call++
 	return s.launch(stream, event, o)
 }
 
-// capture is enqueue for an operation that a graph repeats. The kernel reads the number of the call from
-// device memory.
+// capture is like enqueue, but for an operation that a graph repeats. The kernel reads the number of the call
+// from device memory.
 func (s *smallAllReduce) capture(stream, event uintptr, o *op, number device.Tensor) error {
 	s.args.at = C.uint64_t(number.Buf.Addr())
 	defer func() { s.args.at = 0 }()

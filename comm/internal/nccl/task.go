@@ -22,7 +22,7 @@ type task struct {
 	// after the call on its stream, and before is the event after the previous call.
 	enqueuedAt         time.Duration // by the group's clock
 	before, end        device.Event  // before is nil for the first call
-	startedAt, endedAt time.Duration // when this rank detected it; 0 until then
+	startedAt, endedAt time.Duration // when this rank detected the start and the end; 0 until then
 	state              backend.State
 	err                error
 }
@@ -90,8 +90,8 @@ func (t *task) done() bool {
 	return t.state >= backend.Done
 }
 
-// starts iterates over the events after which the call starts to run. There is no separate event for
-// that, because it would cost the stream a few microseconds.
+// starts iterates over the events after which the call starts to run. The start of the call has no event
+// of its own, because such an event would cost the stream a few microseconds.
 func (t *task) starts(yield func(device.Event) bool) {
 	if t.before == nil || yield(t.before) {
 		events(t.call, yield)
