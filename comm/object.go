@@ -90,8 +90,9 @@ func GatherObject[T any](ctx context.Context, pg *ProcessGroup, v T, root int) (
 
 // Agree makes all ranks succeed or fail together. All ranks must call it, each with its own
 // error or nil. If all ranks give nil, Agree returns nil on every rank. Else it returns an
-// error on every rank. Its text, the same on all ranks, has each error once, after the ranks
-// that gave it. On a rank that gave an error, the returned error also wraps met.
+// error on every rank. The text of this error is the same on all ranks. It names each given
+// error once, after the ranks that gave it. On a rank that gave an error, the returned error
+// also wraps met.
 func Agree(ctx context.Context, pg *ProcessGroup, met error) error {
 	var text string
 	var mine int64
@@ -109,7 +110,7 @@ func Agree(ctx context.Context, pg *ProcessGroup, met error) error {
 	texts, err := AllGatherObject(ctx, pg, text)
 	switch {
 	case err != nil && met != nil:
-		// A rank that already has all texts may exit and so break the group for the others. So err
+		// Another rank may already have all texts and exit, which breaks the group on this rank. So err
 		// counts as an effect of met.
 		return &agreedError{errors.Join(met, err).Error(), met, pg.control.Members[pg.rank]}
 	case err != nil:

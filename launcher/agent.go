@@ -153,7 +153,7 @@ func (a *agent) run(ctx context.Context) (_ *Result, err error) {
 		}
 		acts := a.core.Step(ev)
 		if a.attempt != nil && (a.core.verdict == failed || a.core.verdict == stopped && a.stopped != nil && a.stopped.Failure != nil) {
-			a.takeRecords() // before the others are stopped
+			a.takeRecords() // before the other workers are stopped
 		}
 		a.perform(acts)
 	}
@@ -220,7 +220,7 @@ func (a *agent) reported(r *report) event {
 			a.cfg.OnStart(p.Worker)
 		}
 	case r.Exited != nil:
-		for _, p := range a.procs { // a worker that an earlier attempt abandoned is not among them
+		for _, p := range a.procs { // a worker that an earlier attempt abandoned is not in a.procs
 			if p.PID == r.Exited.PID && p.end == nil {
 				p.end = r.Exited
 				p.end.Node, p.end.Host, p.end.ErrorPath = a.round.Node, hostname(), p.errorFile

@@ -19,8 +19,8 @@ type frame struct {
 
 func (f frame) String() string { return strings.TrimRight(f.function+" "+f.place, " ") }
 
-// isGoroutineHeader reports whether line is the one with which Go begins the stack of a
-// goroutine, as in "goroutine 1 [running]:".
+// isGoroutineHeader reports whether line is the first line of a goroutine's stack as Go prints
+// it, such as "goroutine 1 [running]:".
 func isGoroutineHeader(line string) bool {
 	return strings.HasPrefix(line, "goroutine ") && strings.HasSuffix(line, "]:")
 }
@@ -142,8 +142,8 @@ const (
 const maxHeld = 200
 
 // next takes a line and returns the lines to show now. A line that belongs to no stack
-// releases the lines held before, since the program still runs. So does a second
-// goroutine: a program that prints all goroutines was asked to.
+// releases the held lines, because the program still runs. A second goroutine releases the
+// held lines too, because a program prints all goroutines only if the user asked for them.
 func (h *stackHolder) next(line string) (show []string) {
 	switch h.state {
 	case holdNothing:

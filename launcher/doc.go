@@ -49,9 +49,10 @@
 //     counts the failures of the whole job.
 //   - When a node is lost, or leaves because of a signal or because its reaper was killed, the others
 //     go on without it if at least Nodes.Min are left. If the node that hosts the rendezvous leaves,
-//     they go on if an election in etcd can replace it. When a node joins and fewer than Nodes.Max take part, the workers get
-//     SIGTERM while all of them live, so that they can finish their step and save, and a round
-//     with the new node follows. Neither counts as a restart.
+//     they go on if an election in etcd can replace it. This does not count as a restart.
+//   - When a node joins and fewer than Nodes.Max take part, the workers get SIGTERM while all of
+//     them live, so that they can finish their step and save. A round with the new node follows.
+//     This does not count as a restart.
 //   - When the job ends by a failure, Run returns the same root cause on every node. The agents
 //     exchange what they know of their failures; the times are by the host's clock.
 //
@@ -108,13 +109,13 @@
 // already. A process that forks faster than the reaper can walk the tree may delay the end
 // of an attempt. The agent names processes that live 5 s after SIGKILL and leaves them.
 //
-// The reaper runs this executable again, so there is one only in programs whose main (or
+// The reaper process runs this executable again. So it exists only in programs whose main (or
 // TestMain) calls [ReaperMain] first. In other programs the reaper is a goroutine, and the
-// process is not a subreaper, because it would receive orphans of its own children too. There
-// an attempt ends with the process groups of its workers. If such a program is killed,
-// only the workers die, by the parent-death signal. Systems other than Linux have the
-// reaper process, but neither subreapers nor parent-death signals. There the process
-// groups end with the agent or the reaper, and processes that left these groups live on.
+// process is not a subreaper, because it would receive orphans of its own children too. In such
+// a program an attempt ends with the process groups of its workers. If the program is killed,
+// only the workers die, by the parent-death signal. Systems other than Linux have the reaper
+// process, but neither subreapers nor parent-death signals. On these systems the process
+// groups end with the agent or the reaper, and processes that left the groups live on.
 //
 // # Output
 //
@@ -124,7 +125,8 @@
 // Redirects and Tee hold the bytes as they were written. Run waits for worker processes,
 // not for their pipes: a grandchild that keeps a pipe open delays nothing.
 //
-// With JSONLines every line on the console is a JSON object, also the agent's own and the report of a failure.
+// With JSONLines every line on the console is a JSON object. This includes the agent's own lines and the report of a
+// failure.
 //
 // When a Go program panics, the console shows the message and holds the stack back. The
 // report of the failure then shows the stack of the root cause, the program's own frames
@@ -132,7 +134,7 @@
 //
 // A blocked reader of Stdout or Stderr, such as a paused terminal or pager, does not block the job (package
 // [github.com/goddp/goddp/internal/printer]). While a reader reads, workers that write faster wait for it. If it reads
-// nothing for 2 s and 1 MiB is buffered, further lines are dropped until it reads again; a line then says how many.
+// nothing for 2 s and 1 MiB is buffered, further lines are dropped until it reads again. A line then says how many.
 // Files get all lines. At the end of the job Run waits for the rest of the output to be read, but gives up if nothing
 // is read for ShutdownTimeout, or for 1 s after a signal. If Stdout and Stderr are different files, one that is
 // blocked does not delay the other.

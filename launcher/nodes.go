@@ -16,8 +16,8 @@ import (
 	"github.com/goddp/goddp/launcher/internal/rendezvous"
 )
 
-// Nodes says how the nodes of a job find each other, and how many they are. The fields must be
-// equal on all nodes, except those that say otherwise.
+// Nodes says how the nodes of a job find each other, and how many they are. Each field must be
+// equal on all nodes, unless its comment says otherwise.
 type Nodes struct {
 	// Min and Max bound the number of nodes. If Max is larger than Min, the job is elastic: it
 	// goes on without nodes that are lost, and takes in nodes that come later.
@@ -40,7 +40,7 @@ type Nodes struct {
 	// differs between nodes. The default is Name and the arguments in Args.
 	Command []string
 	// LocalAddr is the address at which the other nodes reach this one. It differs on every node.
-	// The default is the one from which this node connects.
+	// The default is the address from which this node connects to the others.
 	LocalAddr string
 }
 

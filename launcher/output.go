@@ -27,9 +27,9 @@ const (
 type stream struct {
 	pipe    *os.File // read end, closed by copy
 	console *console
-	shown   *printer.Output // one of the console's, or nil
+	shown   *printer.Output // the console's output that shows the lines, or nil
 	redraws bool            // shown is a terminal, which redraws lines in place
-	hurry   <-chan struct{} // closed when copy must no longer wait for the console
+	hurry   <-chan struct{} // closed when the method copy must no longer wait for the console
 	prefix  string
 	json    *jsonLine    // what all JSON lines of the stream have in common; nil: lines are text, after prefix
 	file    *os.File     // gets the bytes unchanged, closed by copy; nil if there is none, or after an error

@@ -115,8 +115,8 @@ func (a *agent) writeRecords() (dir string, meaning *analyze.Report) {
 	dir = a.dumpDir()
 	var dumps []*flight.Dump
 	written := 0
-	// The workers that did not end because golaunch stopped them: those that ended before the stop, and the
-	// root cause, which may have exited slowly.
+	// ended holds the workers that did not end because golaunch stopped them: the workers that ended before the
+	// stop, and the root cause, which may have exited slowly.
 	ended, root := map[*process]bool{}, a.rootCause()
 	for _, e := range a.core.exits {
 		p := a.procs[e.local]

@@ -24,8 +24,8 @@ func homes() []string {
 	return dirs
 }
 
-// wheels returns patterns of the library folders of NVIDIA's Python packages: in the active
-// environment, then in that of the first python3 in PATH, then in the system's.
+// wheels returns patterns of the library folders of NVIDIA's Python packages. It searches the active
+// environment, then the environment of the first python3 in PATH, then the system's environment.
 func wheels() []string {
 	var roots []string
 	for _, env := range []string{os.Getenv("VIRTUAL_ENV"), os.Getenv("CONDA_PREFIX")} {

@@ -1,4 +1,4 @@
-// Package election elects, among the agents of a job, the one that hosts the rendezvous.
+// Package election elects the agent of a job that hosts the rendezvous.
 //
 // An election is held in etcd. Linking etcd's client would make every start of golaunch a third slower, even without
 // etcd. So the client is in a separate command, golaunch-etcd, which golaunch starts if needed: [Start] and [Serve]

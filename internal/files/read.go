@@ -58,7 +58,7 @@ func Open(path string) (*os.File, error) {
 	return f, nil
 }
 
-// Read returns the content of a regular file of at most most bytes.
+// Read returns the content of a regular file, which may have at most `most` bytes.
 func Read(path string, most int64) ([]byte, error) {
 	f, err := Open(path)
 	if err != nil {

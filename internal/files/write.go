@@ -51,8 +51,9 @@ func Write(path string, mode fs.FileMode, write func(io.Writer) error) error {
 // prefix returns the prefix of the names of temporary files for path.
 func prefix(path string) string { return "." + filepath.Base(path) + "." }
 
-// leadsToDevice reports whether path is a pipe or a device, or a symbolic link to one that
-// this user or root made, such as /dev/stdout. It returns an error if path is a folder.
+// leadsToDevice reports whether path is a pipe or a device, or a symbolic link to a pipe or
+// device, such as /dev/stdout. The link must be this user's or root's. It returns an error if
+// path is a folder.
 func leadsToDevice(folder *os.Root, path string) (bool, error) {
 	info, err := folder.Lstat(filepath.Base(path))
 	switch {

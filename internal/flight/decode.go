@@ -44,7 +44,7 @@ func decodeDump(data []byte) (*Dump, error) {
 // recorder's.
 func (d *Dump) UnmarshalJSON(data []byte) (err error) {
 	type fields Dump
-	var lists struct { // these fields replace those of the same names in Dump
+	var lists struct { // these fields replace the fields with the same names in Dump
 		*fields
 		Awaited json.RawMessage `json:"awaited"`
 		Groups  json.RawMessage `json:"groups"`

@@ -44,7 +44,7 @@ type Group struct {
 	record *groupRecord
 }
 
-// Entry is a captured call. The zero Entry is a call that is not recorded. If the ring has
+// Entry is a recorded call. The zero Entry stands for a call that is not recorded. If the ring has
 // overwritten the entry, updates do nothing.
 type Entry struct {
 	group  *Group

@@ -163,7 +163,7 @@ func unmap(mem []byte) { _ = unix.Munmap(mem) } // it was mapped
 
 // Find reads the records of a job's processes on this host. It does not need the processes'
 // cooperation, so they may be stuck or suspended. job is the process id of the launcher or of a
-// rank, the user's name of the job, or the launcher's id of it. Find can only read processes of the
+// rank, the user's name of the job, or the launcher's id of the job. Find can only read processes of the
 // same user. It omits processes that have recorded nothing.
 func Find(job string) ([]*Dump, error) {
 	links, err := filepath.Glob("/proc/[0-9]*/fd/*")

@@ -22,7 +22,7 @@ type end struct {
 func newEnd(self Party, key []byte) end {
 	e := end{self: greeting{Party: self, share: make([]byte, shareSize)}, key: key}
 	if self.betweenRanks() {
-		if private, err := ecdh.X25519().GenerateKey(rand.Reader); err == nil { // an error means that Go's FIPS mode forbids X25519: protect says so
+		if private, err := ecdh.X25519().GenerateKey(rand.Reader); err == nil { // an error means that Go's FIPS mode forbids X25519: the method protect reports it
 			e.private, e.self.share = private, private.PublicKey().Bytes()
 			return e
 		}

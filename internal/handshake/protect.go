@@ -163,5 +163,5 @@ func (p *ProtectedConn) truncated(err error) error {
 	return err
 }
 
-// ErrAltered is the error of a connection whose bytes are not those that the other end wrote.
+// ErrAltered is the error of a connection whose bytes differ from the bytes that the other end wrote.
 var ErrAltered = errors.New("the connection's bytes were changed on the way")

@@ -171,7 +171,7 @@ func Chosen(name, value string) []string {
 	return []string{name + "=" + value, marks[name] + "=" + value}
 }
 
-// Users returns a Lookup of the values that the user set: it hides those that golaunch chose.
+// Users returns a Lookup of the values that the user set. It hides values that golaunch chose.
 func Users(lookup Lookup) Lookup {
 	return func(name string) (string, bool) {
 		value, ok := lookup(name)

@@ -21,7 +21,7 @@ import (
 // MaxVariance, if present, holds the maximum of Variance so far and replaces Variance in the last
 // line: AMSGrad (Reddi, Kale and Kumar, "On the Convergence of Adam and Beyond", 2018).
 //
-// It is the update rule of torch.optim.AdamW, and with Coupled that of torch.optim.Adam. The first step
+// It is the update rule of torch.optim.AdamW, or with Coupled, of torch.optim.Adam. The first step
 // uses zeros for Mean, Variance and MaxVariance, and does not read them. Every device computes it in all
 // floating-point types. All tensors have the same type.
 //

@@ -11,8 +11,8 @@ import (
 type Dropout interface {
 	// Dropout accumulates into dst x/(1-p) for kept elements and x·0 for dropped elements; p is the
 	// probability of dropping. Whether element i is dropped depends only on number at+i of the random
-	// sequence: see the package documentation. The same call computes the gradient of x from that of the
-	// result. dst may be x if acc.Beta is 0.
+	// sequence: see the package documentation. The same call, with the gradient of the result as x,
+	// computes the gradient of x. dst may be x if acc.Beta is 0.
 	Dropout(s device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor, p float64, at Position) error
 }
 

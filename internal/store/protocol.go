@@ -115,7 +115,7 @@ func opcodeOf(code byte, d dialect) (opcode, error) {
 type request struct {
 	op     opcode
 	keys   []string
-	values [][]byte // the values of the first key, then those of the second, and so on
+	values [][]byte // the values of the first key, then the values of the second key, and so on
 	number int64    // ADD's delta, PING's nonce, VALIDATE's magic number
 }
 
@@ -269,7 +269,7 @@ func (d *decoder) int(width int) (int64, error) {
 	return int64(binary.LittleEndian.Uint64(d.scratch[:])), nil
 }
 
-// bytes reads a length, at most most, and then that many bytes.
+// bytes reads a length, which may be at most `most`, and then that many bytes.
 func (d *decoder) bytes(what string, most int) ([]byte, error) {
 	x, err := d.int(8)
 	if err != nil {

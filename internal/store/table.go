@@ -15,7 +15,7 @@ import (
 // The table never changes a value in place, so the values that get returns may be read
 // without the lock. The table owns the slices that are passed to it.
 //
-// The argument most of a write is the maximum size in memory of the table after the write.
+// The parameter `most` of a write is the maximum size in memory of the table after the write.
 type table struct {
 	limits Limits
 	closed chan struct{} // closed under mu

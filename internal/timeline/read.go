@@ -19,7 +19,7 @@ type event struct {
 	Interval
 	name, category string
 	enqueued       time.Time // when the host began to enqueue the event's work; zero if unknown
-	isWait         bool      // the event is a wait of its stream
+	isWait         bool      // the event is a span in which its stream waits
 }
 
 // rank is a process of a trace.

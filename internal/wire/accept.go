@@ -9,8 +9,8 @@ import (
 // acceptPause is the time between a failure to accept a connection and the next attempt.
 const acceptPause = 10 * time.Millisecond
 
-// Accept calls serve for each connection that ln accepts, one after the other, until ln or done is closed. A
-// failure, such as that no file descriptor is free, may be temporary: Accept pauses and tries again.
+// Accept calls serve for each connection that ln accepts, one after the other, until ln or done is closed.
+// After a failure, which may be temporary, such as a lack of file descriptors, Accept pauses and tries again.
 func Accept(ln net.Listener, done <-chan struct{}, serve func(net.Conn)) {
 	for {
 		c, err := ln.Accept()

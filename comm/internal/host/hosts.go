@@ -9,7 +9,7 @@ import (
 )
 
 // hostLevels runs the two-phase AllReduce among several hosts with the same number of ranks. Its
-// network traffic is that of one rank per host.
+// network traffic is the same as with one rank per host.
 type hostLevels struct {
 	shm      sharedMemory
 	inMemory *memCollectives
@@ -50,7 +50,7 @@ func (h *hostLevels) canReduce(p *plan, headers []callHeader) bool {
 // have started the call, because the headers have been exchanged. A rank accesses the other ranks'
 // memory only in its own slice, so Dst may be Src.
 //
-//	steps: those of AllReduce among H hosts, and 1 barrier
+//	steps: as many as an AllReduce among H hosts, and 1 barrier
 //	bytes sent by the L ranks of a host: 2(H-1)/H·S
 //	bytes in memory: each rank reads S and writes S
 //

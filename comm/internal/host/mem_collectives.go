@@ -108,7 +108,7 @@ func (p *plan) canReachAll(headers []callHeader) bool {
 // Dst of every rank that needs it. So every element is reduced once, in rank order. A rank accesses
 // other ranks' memory only in its own chunk, so Dst may be Src.
 //
-//	steps: 2 barriers, with that of the headers
+//	steps: 2 barriers, including the barrier of the headers
 //	bytes, AllReduce: each rank reads S and writes S
 func (mc *memCollectives) moveDirect(p *plan, headers []callHeader) error {
 	if p.isSharedReduction() {
@@ -146,7 +146,7 @@ func (mc *memCollectives) outPiece(rank, i int) []byte {
 // moveStaged moves data that the peers cannot access through scratch memory, piece by piece. While
 // piece i+1 is copied in, piece i is read.
 //
-//	steps: S/piece + 1 barriers, with that of the headers
+//	steps: S/piece + 1 barriers, including the barrier of the headers
 //	bytes: each rank copies its Src once more than in moveDirect
 func (mc *memCollectives) moveStaged(p *plan) error {
 	elem := p.dtype.Size()
@@ -183,7 +183,7 @@ func (mc *memCollectives) moveStaged(p *plan) error {
 // reduceStaged is moveStaged for a shared reduction. It has three stages: while piece i+2 is copied
 // in, each rank reduces its part of piece i+1, and the ranks that need the result copy out piece i.
 //
-//	steps: S/piece + 2 barriers, with that of the headers
+//	steps: S/piece + 2 barriers, including the barrier of the headers
 //	bytes, AllReduce: each rank reads 3·S and writes 2·S + S/N; all but S read and S written
 //	stay in the caches
 func (mc *memCollectives) reduceStaged(p *plan) error {

@@ -30,7 +30,7 @@ type commStream struct {
 	awaited  device.Event      // the event that the stream waited for last
 	conns    map[peerConn]bool // connections that NCCL has established
 	inline   enqueue           // enqueues the operations that buildOps returned last; mu must be held
-	queue    []*task           // calls queued after one that is being enqueued in the background
+	queue    []*task           // calls queued behind a call that is being enqueued in the background
 	draining bool
 
 	// group.mu guards these.

@@ -43,14 +43,14 @@ const (
 	groupBytes   = 480
 )
 
-// slotsSize returns the size in bytes of all slots, without those of wide lines, in one rank's memory.
+// slotsSize returns the size in bytes of all slots in one rank's memory, except the slots of wide lines.
 func slotsSize(ranks int) int { return slotCopies * ranks * linesPerSlot * lineSize }
 
 // wideSteps returns the number of steps of a small all-reduce with wide lines.
 func wideSteps(ranks int) int { return min(ranks-1, 2) }
 
 // groupsPerSlot returns the number of groups of a slot of wide lines. With one step a slot holds all
-// elements of a call; with two steps, those that one rank owns.
+// elements of a call. With two steps a slot holds the elements that one rank owns.
 func groupsPerSlot(ranks int) int {
 	return wideSize / (slotCopies * wideSteps(ranks) * ranks * groupSize)
 }
@@ -77,8 +77,8 @@ var smallAllReduceSource string
 // smallAllReduceTypes are the element types for which small_allreduce.cu has kernels.
 var smallAllReduceTypes = [...]device.DType{device.Float32, device.Float64, device.Float16, device.BFloat16}
 
-// smallAllReduceKernels are the kernels, indexed by NCCL's number of the element type. The largest
-// number is that of bfloat16.
+// smallAllReduceKernels are the kernels, indexed by NCCL's number of the element type. bfloat16 has the
+// largest number.
 type smallAllReduceKernels [9 + 1]smallAllReduceKernel
 
 type smallAllReduceKernel struct {

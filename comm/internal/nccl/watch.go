@@ -69,8 +69,8 @@ func (g *Group) pollCalls() (busy bool, err error) {
 	return g.state.Pending() > 0, nil
 }
 
-// advance updates the states of a stream's calls, which end in order. It removes those that are
-// done and returns the first that is not.
+// advance updates the states of a stream's calls, which end in order. It removes the calls that are
+// done and returns the first call that is not.
 func (cs *commStream) advance() (*task, error) {
 	cs.seek()
 	var some [32]*task

@@ -20,7 +20,7 @@ const (
 	Missing   Kind = "missing"   // the rank left no record
 	Left      Kind = "left"      // the rank closed its groups, or exited normally, while others still made calls
 	Behind    Kind = "behind"    // the rank is busy outside communication
-	Late      Kind = "late"      // the rank started its call when those of the others had timed out, or were about to
+	Late      Kind = "late"      // the rank started its call when the other ranks' calls had timed out, or were about to
 	Compute   Kind = "compute"   // the rank's call is queued behind its own compute
 	Circle    Kind = "circle"    // ranks wait for each other
 	Transport Kind = "transport" // all ranks are in the same call, which does not end

@@ -121,7 +121,7 @@ func (f *Failure) crashed() bool {
 	return len(f.Crash) > 0 || f.Status.Signal != 0 && f.Status.Signal != syscall.SIGABRT
 }
 
-// evidence returns what f tells about the root cause.
+// evidence converts f to the form that package rootcause judges.
 func evidence(f Failure) rootcause.Evidence {
 	e := rootcause.Evidence{At: f.Time, Seen: f.Seen}
 	for i := range max(1, f.Ranks) {
@@ -166,7 +166,7 @@ func Judge(failures []Failure, start, ordered time.Time) {
 		}
 		f.WasExiting = f.precedes(ordered)
 		// A worker that fails closes its connections before it writes its error file. If the order
-		// comes in between, its error file is too late, but those of its peers name it in time.
+		// comes in between, its error file is too late. But the error files of its peers name it in time.
 		if f.ErrorFile != nil && f.ErrorFile.CausedBy == nil && !f.ErrorFile.Interrupted {
 			f.WasExiting = f.WasExiting || slices.ContainsFunc(failures, func(other Failure) bool {
 				return other.precedes(ordered) && other.CausedBy() != nil && *other.CausedBy() == f.Rank

@@ -35,7 +35,7 @@ func (s Status) IsEffectOf(sig syscall.Signal, killed bool) bool {
 		killed && s.Signal == syscall.SIGKILL
 }
 
-// Ending returns what flight records say of such an end.
+// Ending returns the flight record's Ending of a process that ended with this status.
 func (s Status) Ending() flight.Ending {
 	if s.IsSuccess() {
 		return flight.Succeeded

@@ -90,7 +90,7 @@ type core struct {
 	agents  map[agentID]*agent
 	waiting []*agent       // in the order in which they joined
 	ranks   map[int]*agent // by the user's node rank; static jobs only
-	round   []*agent       // the participants by node rank; nil for one that was lost
+	round   []*agent       // the participants by node rank; nil for a participant that was lost
 
 	// undone is the number of participants whose workers have not succeeded (in phase running), or have
 	// not ended (in phase stopping).
@@ -111,18 +111,18 @@ type (
 	agentJoined struct {
 		id    agentID
 		node  NodeInfo
-		local bool // it is in the host's process
+		local bool // the agent is in the host's process
 	}
-	agentLost struct { // its connection ended, or it was silent for too long
+	agentLost struct { // the agent's connection ended, or the agent was silent for too long
 		id  agentID
 		how string
 		at  time.Time
 	}
-	agentLeaves struct { // it leaves the job when its workers have ended, as after a signal
+	agentLeaves struct { // the agent leaves the job when its workers have ended, as after a signal
 		id  agentID
 		why string
 		at  time.Time
-		now bool // its workers are dead
+		now bool // the agent leaves at once, because its workers are dead
 	}
 	workerFailed struct {
 		id      agentID
@@ -133,9 +133,9 @@ type (
 		id       agentID
 		epoch    int
 		agreed   bool              // they ended because all ranks agreed to stop
-		failures []failure.Failure // all failures of its workers, if one failed: they replace what was known of them
+		failures []failure.Failure // all failures of the agent's workers, if one failed; they replace the failures known before
 	}
-	saved           struct{} // the number of the round that begins
+	saved           struct{} // the action save is done, so the round may begin
 	joinTimeout     struct{ after time.Duration }
 	lastCallElapsed struct{}
 	hostFailed      struct{ err error } // the host cannot do its part
@@ -390,7 +390,7 @@ func (a *agent) left() failure.Failure {
 	return nodeFailure(failure.Left, "left: "+a.leaving, a.leavingAt)
 }
 
-// note adds a failure of a participant to those of the round.
+// note adds a failure of a participant to the round's failures.
 func (c *core) note(a *agent, f failure.Failure) failure.Failure {
 	f.Node, f.Host = a.place, a.node.Host
 	if f.Kind != failure.Worker {

@@ -33,7 +33,7 @@ type textMessage struct{ Text string }
 // joinMessage is the first message of an agent.
 type joinMessage struct {
 	Node NodeInfo
-	// Limits are the settings of the agent's user. They must be those of the host.
+	// Limits are the settings of the agent's user. They must equal the host's settings.
 	Limits Limits
 	// MasterPort is a free port on the agent's node.
 	MasterPort int

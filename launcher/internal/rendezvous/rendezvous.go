@@ -17,13 +17,12 @@
 // An agent of another process has one connection with the host: TLS 1.3, on which both ends prove
 // that they know the job's token ([Identity]). The connection carries streams: one with the
 // messages between agent and host, and one for each connection of a worker with the store or the
-// coordinator. The
-// workers connect with their own agent, on the loopback interface, and the agent forwards. So the
-// number of connections between nodes grows with the number of nodes, and no other process can
-// reach the store.
+// coordinator. The workers connect with their own agent, on the loopback interface, and the agent
+// forwards their bytes. So the number of connections between nodes grows only with the number of
+// nodes, and no other process can reach the store.
 //
-// Agents and host exchange heartbeats. Three of them without an answer mean that the other end is
-// lost. An agent that receives a signal leaves the job when its workers have ended; one whose workers
+// Agents and host exchange heartbeats. Three heartbeats without an answer mean that the other end is
+// lost. An agent that receives a signal leaves the job when its workers have ended. An agent whose workers
 // are dead leaves at once. If the host is lost, or the agent in its process leaves, an election in
 // etcd ([Etcd]) makes another agent the host; the other discoveries end the job.
 package rendezvous
@@ -32,7 +31,7 @@ import "github.com/goddp/goddp/launcher/internal/failure"
 
 // Credentials are what the workers of a job authenticate by.
 type Credentials struct {
-	JobID  string // the job's id, which the store compares with that of its clients; "" if there is none
+	JobID  string // the job's id, which the store compares with its clients' job id; "" if there is none
 	Secret []byte // the job's secret, by which workers authenticate to the store; nil if there is none
 	// Insecure makes the store accept clients without authentication, from any host.
 	Insecure bool

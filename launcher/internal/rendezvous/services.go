@@ -25,7 +25,7 @@ type services struct {
 	addr        netip.AddrPort // the store's address
 }
 
-// openServices opens a fresh store and coordinator for a round of so many workers. The error names the
+// openServices opens a fresh store and coordinator for a round of `world` workers. The error names the
 // address that could not be listened on.
 func openServices(ctx context.Context, o HostOptions, world int) (*services, error) {
 	host := cmp.Or(o.Addr, wire.Loopback())

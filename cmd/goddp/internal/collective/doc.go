@@ -5,7 +5,7 @@
 //
 // A time is an average: the host starts many calls back to back, waits for the last, and divides
 // the elapsed time by the number of calls. So the start of a call overlaps the previous call, as in
-// a backward pass. The reported time is that of the slowest rank. With Config.Repeat, a rank's time
+// a backward pass. The reported time is the time of the slowest rank. With Config.Repeat, a rank's time
 // is the median of several such measurements.
 //
 // The heap is first grown to its usual size, and the garbage collector runs as in a normal program.
@@ -14,7 +14,7 @@
 //
 // # Bandwidth
 //
-// The size in a row is that of the larger of a rank's two tensors, in bytes. algbw is the size
+// The size in a row is the size of the larger of a rank's two tensors, in bytes. algbw is the size
 // divided by the time. busbw is algbw times a factor for the minimum number of bytes that n ranks
 // must move, so it can be compared with the hardware's bandwidth for any n:
 //

@@ -48,9 +48,9 @@ func Read(path string) (*Run, error) {
 	run := &Run{Name: strings.TrimSuffix(filepath.Base(path), filepath.Ext(path)), Series: map[string][]Point{}}
 	lines := bufio.NewScanner(f)
 	lines.Buffer(nil, maxLine)
-	var bad error // the error of the line before
+	var bad error // the error of the previous line
 	n := 0
-	var previous Point // the line before, with its time in the file
+	var previous Point // the previous line, with its time in the file
 	offset := 0.0      // time offset of a resumed run
 	for lines.Scan() {
 		n++
@@ -63,7 +63,7 @@ func Read(path string) (*Run, error) {
 		at := Point{Step: number(members["step"]), Time: number(members["time"])}
 		delete(members, "step")
 		delete(members, "time")
-		isFirst := err == nil && len(members) == 0 && at.Time == 0 // of a run in a file that had lines
+		isFirst := err == nil && len(members) == 0 && at.Time == 0 // the line begins a new or resumed run
 		if bad != nil && !isFirst {
 			return nil, bad
 		}

@@ -38,8 +38,8 @@ type Verdicts struct {
 	Choices []string `json:"choices"`
 	Rings   int      `json:"rings"`
 	Trees   int      `json:"trees"`
-	// Faults names the rings and trees that do not contain every rank, except those that the log does not
-	// show in full.
+	// Faults names the rings and trees that do not contain every rank, except rings and trees that the log
+	// does not show in full.
 	Faults []string `json:"faults,omitempty"`
 	// Variables are the settings that NCCL took from the environment.
 	Variables []string `json:"variables,omitempty"`
