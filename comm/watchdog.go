@@ -32,7 +32,7 @@ type watchdogLoop struct {
 
 	core    watchdog.Core    // decides how to handle failures; only loop uses it
 	clock   watchdog.Clock   // detects suspensions of the process; only loop uses it
-	notices watchdog.Notices // of suspensions; only loop uses it
+	notices watchdog.Notices // counts suspensions for the log; only loop uses it
 	failure error            // the failure that the watchdog handles
 	turns   atomic.Int64     // loop increments it when loop begins to work and when loop begins to wait, so it is odd while loop works
 

@@ -65,7 +65,7 @@ type joinStream struct {
 
 // WaitFor makes the stream wait for e, but not while another goroutine captures a step.
 func (s *joinStream) WaitFor(e device.Event) error {
-	if _, enqueues := s.backend.(backend.Capturer); enqueues && capture.Of(s.dev) == nil { // else it waits on the host
+	if _, enqueues := s.backend.(backend.Capturer); enqueues && capture.Of(s.dev) == nil { // a backend that is not a Capturer waits on the host, and enqueues nothing
 		if err := s.enter(s.ctx, s.timeout); err != nil {
 			return err
 		}

@@ -137,8 +137,8 @@ var verbNames = [...]string{"start", "signal", "abort", "kill", "arm-shutdown", 
 
 type action struct {
 	verb   verb
-	signal syscall.Signal // of doSignal, doAbort, doTellLeave, doTellEnd, doReportSignal and doReportStop
-	locals []int          // of doSignal, doAbort, doKill, doTellFailure, doReportFailure, doReportSignal, doReportStop and doReportAbandoned
+	signal syscall.Signal // used by doSignal, doAbort, doTellLeave, doTellEnd, doReportSignal and doReportStop
+	locals []int          // used by doSignal, doAbort, doKill, doTellFailure, doReportFailure, doReportSignal, doReportStop and doReportAbandoned
 }
 
 func (a action) String() string {

@@ -73,7 +73,7 @@ func (s *spawner) job(local int, p *process) *jobenv.Job {
 		Rank: r.FirstRank + local, WorldSize: r.WorldSize, LocalRank: local, LocalWorldSize: s.cfg.Workers,
 		Node: r.Node, Nodes: r.Nodes, Role: s.cfg.Role,
 		MasterAddr: r.MasterAddr, MasterPort: r.MasterPort,
-		AgentStore: r.Nodes == 1, // of several nodes no program but goddp's reaches the agent's store, so rank 0 hosts its own
+		AgentStore: r.Nodes == 1, // in a job of several nodes only goddp's programs reach the agent's store, so for other programs rank 0 hosts one
 		Restarts:   r.Restarts, MaxRestarts: s.cfg.MaxRestarts, ShutdownTimeout: s.cfg.ShutdownTimeout,
 		ErrorFile: p.errorFile, StopFile: p.stopFile,
 		ID: r.Credentials.JobID, RunID: s.cfg.RunID,

@@ -53,7 +53,7 @@ func (a *agent) jobFailure(r *rendezvous.Result) *FailureError {
 	switch {
 	case a.attempt != nil:
 		nodes = a.round.Nodes
-	case a.cfg.Nodes != nil: // this node took part in no round
+	case a.cfg.Nodes != nil: // this node has not taken part in a round
 		nodes = a.cfg.Nodes.Max
 	}
 	e := newFailureError(a.cfg.Name, nodes, r.Restarts, failures)

@@ -82,7 +82,7 @@ type jsonWorker struct {
 	Signal    string   `json:"signal,omitempty"` // the signal's name
 	Message   string   `json:"message,omitempty"`
 	Stack     []string `json:"stack,omitempty"`
-	Stderr    []string `json:"stderr,omitempty"` // its last lines
+	Stderr    []string `json:"stderr,omitempty"` // the last lines of the worker's stderr
 }
 
 func newJSONFailure(e *FailureError) *jsonFailure {
@@ -114,13 +114,13 @@ func newJSONWorker(f *failure.Failure) jsonWorker {
 	switch {
 	case f.ErrorFile != nil:
 		j.Message = f.ErrorFile.Message
-		if j.Stack == nil && f.ErrorFile.Callstack != "" { // of a program that is not Go
+		if j.Stack == nil && f.ErrorFile.Callstack != "" { // the error file's stack is of a program that is not Go
 			j.Stack = []string{f.ErrorFile.Callstack}
 		}
 	case len(f.Crash) > 0:
 		j.Message = strings.Join(crashMessage(f), "\n")
 	}
-	if len(f.Crash) == 0 || j.Stack == nil { // else its stderr ends with the stack
+	if len(f.Crash) == 0 || j.Stack == nil { // otherwise the worker's stderr ends with the stack
 		j.Stderr = f.Stderr
 	}
 	return j

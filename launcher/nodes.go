@@ -225,7 +225,7 @@ func (a *agent) logRound(round *rendezvous.Round) {
 		if a.stopped != nil {
 			cause = a.stopped.Reason
 		}
-		if len(round.Failures) > 0 { // else no node failed, or this host of the rendezvous does not know
+		if len(round.Failures) > 0 { // empty if no node failed, or if this host of the rendezvous does not know the failures
 			e := a.jobFailure(&rendezvous.Result{Failures: round.Failures})
 			cause, stack, isShown = e.Error(), stackOf(&e.root), a.shown != nil && a.shown.Failure != nil && e.root.Is(a.shown.Failure)
 			if e.root.Kind != failure.Worker { // the program did not fail

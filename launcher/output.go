@@ -183,9 +183,9 @@ func (s *stream) show() {
 type ending int
 
 const (
-	newline ending = iota // with "\n", or "\r\n", or at the end of the stream
-	redraw                // with a lone "\r"
-	cut                   // not yet: it is longer than maxLine, and the next line continues it
+	newline ending = iota // the line ends with "\n", with "\r\n", or at the end of the stream
+	redraw                // the line ends with a lone "\r"
+	cut                   // the line is longer than maxLine, and the next line continues it
 )
 
 // splitter cuts a byte stream into lines and removes their ends. A line ends with "\n",

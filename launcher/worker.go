@@ -145,7 +145,7 @@ func (s *spawner) open(which streamSet, p *process, dir string) (_ *stream, w *o
 		}}
 	}
 	if redirected || s.cfg.Tee.of(p.LocalRank)&which != 0 {
-		// O_APPEND lets logrotate truncate the file while the worker writes.
+		// O_APPEND lets logrotate truncate the file while the agent writes it.
 		if st.file, err = os.OpenFile(filepath.Join(dir, name), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o666); err != nil {
 			return nil, nil, err
 		}

@@ -190,7 +190,7 @@ func convertCheckpoint(from, to string, all bool) error {
 	if err != nil {
 		return err
 	}
-	if info, err := os.Stat(made); err == nil && (info.IsDir() || info.Mode().IsRegular()) { // else it may be standard output
+	if info, err := os.Stat(made); err == nil && (info.IsDir() || info.Mode().IsRegular()) { // another kind of file may be standard output
 		fmt.Fprintln(stdout, made)
 	}
 	return nil

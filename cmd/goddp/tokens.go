@@ -250,7 +250,7 @@ func tokensOf(files []string, failed *error) iter.Seq[uint16] {
 // piece is a part of a document's text.
 type piece struct {
 	text   string
-	offset int64 // of the text in the file
+	offset int64 // where the text begins in the file
 	first  bool  // the piece starts a document
 }
 

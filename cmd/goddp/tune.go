@@ -111,7 +111,7 @@ func runTune(ctx context.Context, o *tuneOptions) error {
 	if err != nil {
 		return err
 	}
-	out, err := createOutput(world.Rank, o.output) // before the runs, which a wrong path would waste
+	out, err := createOutput(world.Rank, o.output) // before the runs, because a wrong path found afterwards would waste them
 	if err != nil {
 		return err
 	}

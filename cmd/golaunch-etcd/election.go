@@ -114,7 +114,7 @@ var errStillElected = errors.New("the lost host is still elected")
 type view struct {
 	host     string // the address of the elected agent; "" if there is none
 	ended    int64  // the revision at which the key ended was written; 0 if there is none
-	revision int64  // of this answer
+	revision int64  // the revision of etcd at this answer
 }
 
 func (e *etcdElection) look(ctx context.Context) (v view, err error) {

@@ -127,7 +127,7 @@ func newHostsJob(ctx context.Context, o *options) (*hostsJob, error) {
 		return nil, err
 	}
 	isPath := strings.ContainsRune(command[0], filepath.Separator) || filepath.Ext(command[0]) == ".py"
-	if info, err := os.Stat(command[0]); isPath || err == nil && !info.IsDir() { // else it is on PATH
+	if info, err := os.Stat(command[0]); isPath || err == nil && !info.IsDir() { // otherwise the command is on PATH
 		if request.Program, err = filepath.Abs(command[0]); err == nil {
 			request.Sum, err = sumOf(request.Program)
 		}
@@ -257,7 +257,7 @@ func (j *hostsJob) run(signals <-chan os.Signal) (code int) {
 	stop := func(sig syscall.Signal) { tell(stopLine + strconv.Itoa(int(sig))) }
 	beat := time.NewTicker(beatInterval)
 	defer beat.Stop()
-	requests := 0 // to stop, by the user or because a host has failed; the second one kills the workers
+	requests := 0 // number of requests to stop, by the user or because a host has failed; the second one kills the workers
 	var (
 		first   os.Signal // the user's first signal; nil before it has come
 		firstAt time.Time
@@ -357,7 +357,7 @@ func (h *sshHost) run() {
 	case code != 0:
 		h.code = code
 	default:
-		if h.code = 0; err != nil { // its output was cut
+		if h.code = 0; err != nil { // the host's output was cut
 			h.job.complain(h, err.Error())
 		}
 	}

@@ -42,7 +42,7 @@ func readSlurm(lookup func(string) (string, bool)) (*slurmStep, error) {
 		s.flags["rdzv-id"] = "slurm-" + get("SLURM_JOB_ID") + "." + get("SLURM_STEP_ID")
 		s.flags["rdzv-endpoint"] = fmt.Sprintf("%s:%d", firstHost(get("SLURM_STEP_NODELIST")), slurmPort(number("SLURM_JOB_ID"), number("SLURM_STEP_ID")))
 	}
-	if visible := get(jobenv.GPUsVar); visible != "" && visible != "NoDevFiles" { // which Slurm sets for no GPUs
+	if visible := get(jobenv.GPUsVar); visible != "" && visible != "NoDevFiles" { // Slurm sets NoDevFiles for a task without GPUs
 		mine, err := taskGPUs(strings.Split(visible, ","), number("SLURM_GPUS_ON_NODE"), local, number("SLURM_LOCALID"))
 		if err != nil {
 			return nil, err

@@ -79,7 +79,7 @@ type slot struct {
 }
 
 type entry struct {
-	number  uint64 // from 1; the entry is in slot (number-1) mod capacity
+	number  uint64 // number of the call, from 1; the entry is in slot (number-1) mod capacity
 	queued  int64
 	timeout int64 // ns
 	seq     uint64

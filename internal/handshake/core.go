@@ -14,7 +14,7 @@ import (
 // end is the state of one end of a handshake.
 type end struct {
 	self, peer    greeting
-	private       *ecdh.PrivateKey // of self's share; nil if this end never encrypts
+	private       *ecdh.PrivateKey // the private key of self's share; nil if this end never encrypts
 	key           []byte
 	hello, answer []byte
 }

@@ -99,7 +99,7 @@ const (
 	replySize   = 72 // struct inet_diag_msg
 	requestID   = 8  // struct inet_diag_sockid in the request
 	replyID     = 4  // and in the reply
-	idDst       = 20 // in the sockid: the far address, behind both ports and the near address
+	idDst       = 20 // the far address in the sockid, after both ports and the near address
 	idInterface = 36
 	idCookie    = 40
 	idSize      = 48

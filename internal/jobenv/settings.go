@@ -19,7 +19,7 @@ type Settings struct {
 	Device   Device
 
 	NoSmallAllReduce bool   // leave small all-reduces of GPUs to NCCL
-	HostID           string // in place of the host's own id: ranks with equal ids share memory
+	HostID           string // replaces the host's own id; ranks with equal ids share memory
 }
 
 // ReadSettings reads all settings. The error names each variable with a bad value.

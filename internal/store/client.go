@@ -368,7 +368,7 @@ func (c *Client) acquire(ctx context.Context) (*clientConn, error) {
 		return nil, ErrClosed
 	}
 	c.conns[cn] = struct{}{}
-	c.why = &muteError{} // until the handshake has ended
+	c.why = &muteError{} // the reason while the handshake has not ended
 	c.mu.Unlock()
 	if err = c.introduce(dialCtx, cn); err != nil {
 		cn.inStep = false

@@ -85,7 +85,7 @@ type relatives struct {
 // the largest.
 func binomial(p *plan) (r relatives) {
 	at := (p.rank - p.call.Root + p.size) % p.size // number in the tree
-	low := at & -at                                // at without this bit is the parent
+	low := at & -at                                // the lowest bit of at: the parent's number is at without this bit
 	if at == 0 {
 		low = 1 << bits.Len(uint(p.size-1))
 	}

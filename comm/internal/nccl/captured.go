@@ -115,7 +115,7 @@ func (g *Group) startCaptured(all []backend.Captured, calls []*backend.Call) ([]
 	g.mu.Lock()
 	last := cs.last
 	g.mu.Unlock()
-	if last != nil && last != cs.awaited { // what LaunchedCaptured made the stream wait for is on Compute already
+	if last != nil && last != cs.awaited { // Compute already has the event that LaunchedCaptured made the stream wait for
 		if err := g.dev.Compute().WaitFor(last); err != nil {
 			g.fail(g.state.CallError(calls[0], err))
 			return nil, err

@@ -20,7 +20,7 @@ import (
 type commStream struct {
 	group  *Group
 	stream cudaStream
-	pair   *pair // to create the communicator at the first Send or Recv; nil for collectives
+	pair   *pair // the ranks with which the first Send or Recv creates the communicator; nil for collectives
 
 	// mu is held while a call is enqueued, so that calls are in order on the stream. It is not held while
 	// enqueueing may wait for a peer.
@@ -187,7 +187,7 @@ func (cs *commStream) put(t *task, how enqueue) error {
 	if g.ctx.Err() != nil {
 		return context.Cause(g.ctx)
 	}
-	at := g.now() // before Enqueue, because the call may be done when it returns
+	at := g.now() // before Enqueue, because the call may be done when Enqueue returns
 	end, err := cs.stream.Enqueue(t.call.Timed, how)
 	if err != nil {
 		return err

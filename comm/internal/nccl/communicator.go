@@ -148,7 +148,7 @@ func (c *communicator) abort() error {
 			c.inside.Unlock()
 		}
 	}()
-	c.small.halt() // not earlier: later NCCL kernels on the stream would start
+	c.small.halt() // not earlier, because NCCL kernels behind a halted kernel on the stream would start
 	var err error
 	if h := c.handle.Swap(0); h != 0 {
 		if locked {

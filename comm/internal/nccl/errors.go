@@ -31,7 +31,7 @@ func (e *Error) Error() string {
 
 // VersionError says that the library is too old.
 type VersionError struct {
-	Feature    string // what needs the newer release
+	Feature    string // the feature that needs the newer release
 	Have, Need Version
 	Path       string // the library's path
 }

@@ -34,7 +34,7 @@ const leaveGrace = 2 * time.Second
 func (g *Group) leave(ctx context.Context) (alone bool, err error) {
 	grace := leaveGrace
 	if g.end((*communicator).unmap, g.main.comm) != nil {
-		grace = 0 // this rank still maps memory of the others: they must not free it
+		grace = 0 // leave alone: this rank still maps the other ranks' memory, so they must not free it
 	}
 	g.mu.Lock()
 	mine := progress{Collectives: g.main.ended, Sends: map[int]int{}, Recvs: map[int]int{}}

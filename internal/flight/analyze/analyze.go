@@ -185,7 +185,7 @@ func (j *job) blameEnd(report *Report, rank int, waits []wait) {
 	switch {
 	case d.Ending == flight.Suspended:
 		report.add(endings[d.Ending], ranks, fmt.Sprintf("the process of rank %d (pid %d on %s) is suspended", rank, d.PID, d.Host), details...)
-	case d.Ending != "" && (d.gone || !d.isEffect()): // else the process ended because of another rank's failure
+	case d.Ending != "" && (d.gone || !d.isEffect()): // otherwise the process ended because of another rank's failure
 		report.add(endings[d.Ending], ranks, fate(d.Dump), details...)
 	case !d.Closed.IsZero():
 		report.add(Left, ranks, fmt.Sprintf("rank %d closed its groups at %s, while others still called", rank, clock(d.Closed)), details...)

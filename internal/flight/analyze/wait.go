@@ -22,7 +22,7 @@ type wait struct {
 
 // hold is a rank that a call waits for, and why.
 type hold struct {
-	rank int // in the job
+	rank int // the rank's number in the job
 	how  how
 }
 

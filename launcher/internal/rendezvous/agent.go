@@ -288,7 +288,7 @@ func (a *Agent) follow(ctx context.Context, s *Session, adapt func(*Round)) erro
 		}
 		if o.Begin != nil {
 			adapt(o.Begin)
-			select { // of the round before
+			select { // drop an end of the previous round's workers
 			case <-a.ended:
 			default:
 			}

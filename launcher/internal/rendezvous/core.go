@@ -182,7 +182,7 @@ type (
 		epoch   int
 		gently  bool
 		reason  string
-		failure *failure.Failure // what the reason is, without its details; nil if it is no failure
+		failure *failure.Failure // the failure that is the reason, without its details; nil if the reason is not a failure
 	}
 	// startLastCall starts the timer of the last call, cancelLastCall stops it.
 	startLastCall  struct{}

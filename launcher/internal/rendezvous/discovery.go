@@ -26,7 +26,7 @@ type Discovery interface {
 
 // Found is the outcome of a search: one of the fields is set.
 type Found struct {
-	Addr string // of the host
+	Addr string // the host's address
 	Role *Role  // this agent hosts the rendezvous
 }
 

@@ -34,7 +34,7 @@ const maxAllFailures = 64 << 20
 // HostOptions are the settings of a job's rendezvous.
 type HostOptions struct {
 	Limits      Limits
-	Credentials Credentials // of the workers
+	Credentials Credentials // what the workers authenticate by
 	// Addr and Port are the address that the stores listen on. In a job of several nodes they are "" and 0:
 	// the loopback interface, and a free port for each round.
 	Addr string
@@ -78,7 +78,7 @@ type peer struct {
 	send       func(*toAgent) bool
 	cut        func() // ends the connection
 	finish     func() // ends the connection when all messages have been sent, or after flushTime; nil if local
-	name       string // of the agent's host, for messages
+	name       string // the name of the agent's host, for messages
 	addr       string // the host part of the agent's address; "" for the agent in this process, which the others reach by Host.reached
 	masterPort int
 	received   bool // since the last heartbeat

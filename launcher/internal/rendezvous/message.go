@@ -64,7 +64,7 @@ type endedMessage struct {
 // leavesMessage says that the agent leaves the job.
 type leavesMessage struct {
 	Why string
-	Now bool // its workers are dead; else it leaves when they have ended
+	Now bool // the agent leaves at once, because its workers are dead; otherwise it leaves when they have ended
 }
 
 // exitedMessage says that the process of a rank has ended.

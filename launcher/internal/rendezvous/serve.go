@@ -178,6 +178,6 @@ func describeHandshake(err error) error {
 // isTCPStore reports whether a connection starts as one with PyTorch's TCPStore: in version 1 with a
 // request about a key, whose length has 8 bytes, in version 2 with a magic number.
 func isTCPStore(head [5]byte) bool {
-	const requests = 9 // of version 1
+	const requests = 9 // number of request codes of version 1
 	return head[0] < requests && head[1] > 0 && [3]byte(head[2:]) == [3]byte{} || head == [5]byte{0, 0xce, 0xf7, 0x85, 0x3c}
 }

@@ -12,7 +12,7 @@ import (
 // check is one check: a pure function of the facts of all ranks. good is the report's line if there is
 // no finding. A check that does not apply to the job returns neither.
 type check struct {
-	name  string // its section in docs/doctor.md
+	name  string // the check's name, and the title of its section in docs/doctor.md
 	judge func(ranks []Facts) (good string, findings []Finding)
 }
 
