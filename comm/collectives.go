@@ -215,7 +215,7 @@ func (pg *ProcessGroup) Coalesce(f func(*ProcessGroup)) *Work {
 // batch collects the calls of a Coalesce.
 type batch struct {
 	calls    []*backend.Call
-	factor   *float64 // the factor of calls without a factor of their own
+	factor   *float64 // the Factor that calls without a Factor use
 	isClosed bool     // f of Coalesce has returned, so no more calls may be added
 }
 

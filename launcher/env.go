@@ -13,8 +13,8 @@ import (
 // randomID returns 26 random letters and digits.
 func randomID() string { return strings.ToLower(rand.Text()) }
 
-// baseEnv returns what the environments of all workers of a round have in common: Env of the configuration, and
-// defaults for variables that it does not set.
+// baseEnv returns the part of the environment that all workers of a round have in common: Env of the configuration,
+// and defaults for variables that Env does not set.
 func baseEnv(c *Config, nodes int) []string {
 	isSet := func(name string) bool {
 		_, ok := lookup(c.Env)(name)

@@ -8,11 +8,11 @@ import (
 	"github.com/goddp/goddp/launcher/internal/rendezvous"
 )
 
-// maxTold bounds what a node tells the others about its failures, in bytes.
+// maxTold is the maximum size in bytes of a node's report of its failures to the other nodes.
 const maxTold = 256 << 10
 
-// firstFailure returns what the other nodes need to know at once: that a worker failed or, without locals,
-// that this node cannot go on.
+// firstFailure returns the failure to report to the other nodes at once: a worker failed or, if locals is empty,
+// this node cannot go on.
 func (a *agent) firstFailure(locals []int) failure.Failure {
 	if len(locals) == 0 {
 		now := time.Now()
@@ -24,7 +24,7 @@ func (a *agent) firstFailure(locals []int) failure.Failure {
 	return failure.Bound(told, maxTold)[0]
 }
 
-// tellableFailures returns what the other nodes' reports need to know of this node's workers that failed.
+// tellableFailures returns the failures of this node's workers, in the form that the other nodes' reports need.
 func (a *agent) tellableFailures() []failure.Failure {
 	failures := slices.DeleteFunc(slices.Clone(a.failures), func(f failure.Failure) bool { return f.Stopped })
 	return failure.Bound(failures, maxTold)

@@ -39,7 +39,7 @@ type Sink interface {
 // defined only in this rank's part.
 type Divided interface{ Divided() bool }
 
-// State says what the memory of a leaf's gradient holds. A leaf and its Sink share one.
+// State says what the memory of a leaf's gradient holds. A leaf and its Sink share one State.
 type State struct {
 	Content Content
 	Err     error // the error of a pass that may have written a part of the gradient; nil once it is overwritten or zeroed

@@ -50,8 +50,8 @@ func unixPeer(c *net.UnixConn) (uid uint32, err error) {
 
 const tcpEstablished = 1 // TCP_ESTABLISHED of linux/tcp_states.h
 
-// tcpPeer returns the user of the far end of c. The near end must be looked at
-// after the far end: see the package comment.
+// tcpPeer returns the user of the far end of c. It checks the near end after the far
+// end: see the package comment.
 func tcpPeer(c *net.TCPConn) (uint32, error) {
 	near, far := c.LocalAddr().(*net.TCPAddr), c.RemoteAddr().(*net.TCPAddr)
 	zone := 0

@@ -1,5 +1,5 @@
-// Package jobenv is what a launcher and its workers tell each other, and what the user tells both: the
-// environment, the file of a worker's [StopState], and its [ErrorFile].
+// Package jobenv defines how a launcher and its workers communicate, and how the user configures both:
+// by the environment, the file of a worker's [StopState], and the worker's [ErrorFile].
 //
 // golaunch writes a [Job] into the environment of each worker, and ranks read it, from golaunch or torchrun. The
 // user sets [Settings]. No other package spells a variable of goddp. A value that cannot be read is an error

@@ -1,4 +1,4 @@
-// Package wire is what the servers and clients of a job's connections share.
+// Package wire holds the code that the servers and clients of a job's connections share.
 //
 // [Listen] and [Loopback] know the addresses at which a host is reached, also on a host whose loopback interface
 // has no IPv4. [Accept] accepts the connections of a listener, also after failures. [FileLimit] and [ShareFiles]

@@ -400,7 +400,8 @@ func (c *core) note(a *agent, f failure.Failure) failure.Failure {
 	return f
 }
 
-// replaceFailures replaces the failures of a participant's workers by what it reports of all of them.
+// replaceFailures replaces the known failures of a participant's workers by the failures that the participant
+// reports now.
 func (c *core) replaceFailures(a *agent, failures []failure.Failure) {
 	if len(failures) == 0 {
 		return

@@ -34,7 +34,7 @@ const maxAllFailures = 64 << 20
 // HostOptions are the settings of a job's rendezvous.
 type HostOptions struct {
 	Limits      Limits
-	Credentials Credentials // what the workers authenticate by
+	Credentials Credentials // the workers' credentials
 	// Addr and Port are the address that the stores listen on. In a job of several nodes they are "" and 0:
 	// the loopback interface, and a free port for each round.
 	Addr string

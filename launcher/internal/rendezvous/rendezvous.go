@@ -29,7 +29,7 @@ package rendezvous
 
 import "github.com/goddp/goddp/launcher/internal/failure"
 
-// Credentials are what the workers of a job authenticate by.
+// Credentials are the data by which the workers of a job authenticate to each other and to the store.
 type Credentials struct {
 	JobID  string // the job's id, which the store compares with its clients' job id; "" if there is none
 	Secret []byte // the job's secret, by which workers authenticate to the store; nil if there is none

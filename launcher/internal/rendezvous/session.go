@@ -25,7 +25,7 @@ type Session struct {
 	trip   time.Duration // the shortest round trip so far, by which offset was estimated; 0: none yet
 }
 
-// Order is what the host of the rendezvous has an agent do. One field is set.
+// Order is an order of the rendezvous' host to an agent. One field is set.
 type Order struct {
 	Hold  string     // wait; this says why
 	Begin *Round     // start the workers of this round
