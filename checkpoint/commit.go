@@ -19,7 +19,7 @@ func (m *Manager) commit(ctx context.Context, s *saving, temp string) (string, e
 	if err == nil {
 		m.o.phase("commit")
 	}
-	if now := readHolder(m.dir); now.ID != "" && now.ID != m.id { // it may have deleted shares
+	if now := readHolder(m.dir); now.ID != "" && now.ID != m.id { // the other job may have deleted shares
 		return "", fmt.Errorf("%v has taken the folder, which only one job at a time may use", now)
 	}
 	if err != nil {
@@ -59,7 +59,7 @@ func (m *Manager) commit(ctx context.Context, s *saving, temp string) (string, e
 	return path, nil
 }
 
-// publish writes the manifest into temp, a folder of durable files, renames temp to name, and
+// publish writes the manifest into the folder temp, whose files must be durable. Then it renames temp to name, and
 // writes name to the file latest. Each of the three steps is durable before the next one begins.
 func publish(fs filesystem, dir, name, temp string, manifest *Manifest) error {
 	data, err := manifest.encode()
@@ -150,8 +150,8 @@ func merge(shares []share) (*Manifest, error) {
 	return m, m.check()
 }
 
-// deleteOld deletes all checkpoints but the last Options.Keep and the last finite one. Before the first
-// deletion it reads the checkpoint at committed back and compares the checksums.
+// deleteOld deletes all checkpoints except the last Options.Keep ones and the last finite one. Before the first
+// deletion it reads back the checkpoint at the path committed and compares the checksums.
 func (m *Manager) deleteOld(committed string) error {
 	if m.o.Keep == 0 {
 		return nil

@@ -115,7 +115,7 @@ func difference(t *Tensor, a, b []byte) string {
 		}
 		count++
 		if dt.IsFloat() {
-			most = math.Max(most, math.Abs(number(dt, x)-number(dt, y))) // math.Max keeps a NaN
+			most = math.Max(most, math.Abs(number(dt, x)-number(dt, y))) // the result is NaN if an operand is
 		}
 	}
 	text := fmt.Sprintf("%d of %d elements differ", count, t.len())

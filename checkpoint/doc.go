@@ -32,16 +32,15 @@
 // CRC-32C of each part and the SHA-256 of itself.
 //
 // The files have the format of package safetensors, which PyTorch and Hugging Face read. [Export]
-// makes one file of the weights, under their own names; [Import] makes a checkpoint of such a file. The
-// command goddp checkpoint exports, imports, lists, verifies and compares checkpoints.
+// writes the weights to one file, under the names that the model gives them; [Import] converts such a file to
+// a checkpoint. The command goddp checkpoint exports, imports, lists, verifies and compares checkpoints.
 //
 // # Weights alone
 //
-// [SaveWeights] writes a model's weights to a safetensors file. [LoadWeights] loads the weights of such
-// a file, of the index of several, or of a checkpoint, into a model. Tied weights may have any of their
-// names in the file. The model and the file may differ: a model may, for example,
-// have another last layer than the one that was saved. The report lists the weights that were loaded and
-// those that did not fit:
+// [SaveWeights] writes a model's weights to a safetensors file. [LoadWeights] loads weights into a model from
+// a safetensors file, from several files with an index, or from a checkpoint. The file may have tied weights
+// under any of their names. The model and the file may differ: for example, the model may have another
+// last layer than the saved model. The report lists the weights that were loaded and those that did not fit:
 //
 //	report, err := checkpoint.LoadWeights("resnet18.safetensors", net)
 //	if err != nil {
@@ -49,19 +48,19 @@
 //	}
 //	log.Printf("%d weights loaded, not in the file: %q, of another shape: %v", len(report.Loaded), report.Missing, report.Mismatched)
 //
-// [Report.Complete] is an error unless each weight was loaded and the file has no others.
+// [Report.Complete] returns an error unless the model and the file have the same weights and all were loaded.
 //
-// A checkpoint that [Import] makes keeps tensors of types that devices do not have, such as BOOL and
-// F8_E4M3. Resume leaves them out, and logs that.
+// [Import] keeps tensors of types that devices do not support, such as BOOL and F8_E4M3. Resume does not
+// load them, and logs their names.
 //
 // # When a checkpoint is complete
 //
 // Each rank writes its file into a temporary folder, syncs the file and the folder, and reports to rank
 // 0. When all ranks have reported, rank 0 writes the manifest, syncs it and the folder, renames the
 // folder, and syncs the parent folder. It replaces the file latest in the same way. So a folder that has
-// the name of a checkpoint and a manifest is durable and complete. A process or machine that fails at
-// any moment leaves at least the checkpoint before. A second checkpoint of a step is named
-// step-00001200.1 and replaces nothing.
+// the name of a checkpoint and contains a manifest is durable and complete. If a process or machine fails,
+// at any moment, at least the previous checkpoint remains. A second checkpoint of step 1200 is named
+// step-00001200.1 and does not replace the first.
 //
 // Then rank 0 reads the new checkpoint back. If all checksums match, it deletes all checkpoints except the last
 // Options.Keep and the last finite one; otherwise it deletes nothing.
@@ -79,16 +78,16 @@
 // Ranks on several hosts need a folder that all of them see. The package relies on the guarantees of
 // NFS: a host that opens a file or folder sees everything that other hosts have synced and closed
 // before, and a rename is atomic. A host may cache names and sizes, so a rank opens the folder before it
-// opens a file of another host. It opens a file again if its handle has become stale. An error of a
-// write may be returned by the write, the sync or the close. NFS keeps a folder while a process has a
-// file in it open. If a deletion fails for that reason, it is logged, and the next Open tries again.
+// opens a file of another host. If the handle of a file has become stale, the rank opens the file again. A
+// failed write may be reported by the write, the sync or the close. NFS cannot delete a folder while a process
+// has a file in it open. If a deletion fails for that reason, this is logged, and the next Open tries again.
 //
 // # One job at a time
 //
 // Only one job at a time may use a folder. Rank 0 locks the file .lock by flock(2), from Open to Close. The
 // operating system releases the lock when the process ends for any reason, so a restarted job gets the folder.
-// If a host crashes, NFS 4 releases the lock when its lease expires (90 seconds by default), and NFS 3 when the
-// host has rebooted. A second job gets an error with the first one's job id, host, process and start time. On a
+// If a host crashes, NFS 4 releases the lock when the host's lease expires (90 seconds by default), and NFS 3 when
+// the host has rebooted. A second job gets an error with the first one's job id, host, process and start time. On a
 // file system without locks, Open logs a warning, and the job that opened the folder last keeps it: the other
 // job's next save fails with an error that names that job. Readers, such as [LoadWeights], [Verify] and
 // [Export], need no lock.
@@ -97,8 +96,9 @@
 //
 // With Options.Async, Save enqueues copies of this rank's share to page-locked memory, on its own stream
 // and behind the work on the compute stream, and returns. The forward and backward passes of the next
-// step run beside these copies. The next update runs behind them ([autograd.Variable.BumpVersion]), so it cannot
-// overwrite memory that is still to be copied. The host does not wait. A goroutine, the writer, waits for
+// step run concurrently with these copies. The next update waits for them on the device
+// ([autograd.Variable.BumpVersion]), so it cannot overwrite memory before it is copied. The host does not wait. A
+// goroutine, the writer, waits for
 // the copies, writes them, and exchanges reports with the writers of the other ranks
 // ([comm.ProcessGroup.Post]). Only the program's goroutine runs collectives.
 //

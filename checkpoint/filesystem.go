@@ -70,15 +70,15 @@ func (disk) Create(path string) (file, error) {
 	return &diskFile{File: f}, nil
 }
 
-// diskFile tells the disk to write while the program still adds data, so that Sync has little left
-// to write.
+// diskFile makes the operating system write to the disk while the program still adds data, so that Sync has
+// little left to write.
 type diskFile struct {
 	*os.File
-	written   int64 // in bytes
-	submitted int64 // the bytes that the disk was told to write
+	written   int64 // the number of bytes that the program has added
+	submitted int64 // the number of these for which startWriteback was called
 }
 
-// stride is the number of bytes after which the disk is told to write.
+// stride is the number of bytes between two calls of startWriteback.
 const stride = 16 << 20
 
 func (f *diskFile) Write(data []byte) (int, error) {
@@ -116,9 +116,8 @@ func (disk) SyncFolder(path string) error {
 	return nil
 }
 
-// open opens a file that another host may just have made. A network file system may take names and
-// sizes from a cache, but asks the server when a file or folder is opened. So open opens the folder
-// first.
+// open opens a file that another host may just have made. It opens the folder first, because a network file
+// system may take names and sizes from a cache until the folder or file is opened.
 func open(fs filesystem, path string) (source, error) {
 	if folder, err := fs.Open(filepath.Dir(path)); err == nil {
 		folder.Close()
@@ -163,15 +162,15 @@ func readFile(fs filesystem, path string, most int64) (data []byte, err error) {
 	return data, err
 }
 
-// isIO reports whether err comes from a system call. Other errors of reading a file are about its content or
-// kind.
+// isIO reports whether err comes from a system call. If not, the file could be read, but its content or kind is
+// wrong.
 func isIO(err error) bool {
 	var e *os.PathError
 	return errors.As(err, &e)
 }
 
-// retried calls f. If a network file system reports that a file which f had opened no longer
-// exists, retried calls f once more; f then opens the file that now has the name.
+// retried calls f, and calls f a second time if a network file system reports a stale handle: the file that f had
+// opened no longer exists. The second call opens the file that now has the name.
 func retried(f func() error) error {
 	err := f()
 	if errors.Is(err, syscall.ESTALE) {

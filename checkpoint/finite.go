@@ -6,10 +6,10 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// lanes are the elements of a floating-point type in a word of 64 bits.
+// lanes describes how a word of 64 bits holds several elements of a floating-point type.
 type lanes struct {
-	ones     uint64 // has the lowest bit of each element
-	bits     int    // of an element
+	ones     uint64 // the lowest bit of each element is set
+	bits     int    // the size of an element
 	mantissa int    // the number of bits below an element's exponent
 }
 
@@ -20,17 +20,17 @@ var lanesOf = map[device.DType]lanes{
 	device.BFloat16: {0x0001_0001_0001_0001, 16, 7},
 }
 
-// isFinite reports whether p's elements are finite. A buffer may have an Inf, as a mask has, but no NaN.
+// isFinite reports whether p has no NaN and no Inf. In a buffer Inf is allowed, because masks contain it.
 func (p *piece) isFinite() bool {
 	l, isFloat := lanesOf[p.dtype]
 	if !isFloat {
 		return true
 	}
-	// The exponent's bits are all set in an Inf or a NaN, and in a NaN one below them is set too. So the sum of
-	// the element without its sign and carry reaches the sign's bit.
+	// In an Inf or a NaN all bits of the exponent are set. In a NaN a bit of the mantissa is set too. So adding
+	// carry to the element without its sign sets the sign's bit.
 	sign, carry := l.ones<<(l.bits-1), l.ones<<l.mantissa
 	if p.buffer {
-		carry -= l.ones // now only a NaN does that
+		carry -= l.ones // now only a NaN sets the sign's bit
 	}
 	data := p.t.Buf.Host()
 	for ; len(data) >= 8; data = data[8:] {

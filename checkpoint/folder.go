@@ -33,8 +33,8 @@ type Info struct {
 	Err      error     // why the manifest could not be read
 }
 
-// List lists the checkpoints in a folder, the last saved first. Those without a readable manifest
-// are at the end. List reads no tensors: see [Verify].
+// List lists the checkpoints in a folder, the last saved first. Checkpoints whose manifest cannot be read
+// are at the end. List does not read the tensors; [Verify] does.
 func List(dir string) ([]Info, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

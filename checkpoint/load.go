@@ -17,8 +17,8 @@ import (
 
 // Resume sets the state to that of the latest checkpoint and returns its step. If there is no checkpoint,
 // Resume returns 0 and changes nothing. Any number of ranks may have saved the checkpoint. If it is
-// corrupt, Resume logs the problems and takes the checkpoint before it. Resume also logs if a checkpoint
-// is not finite, and which of its contents are not loaded. All ranks call Resume.
+// corrupt, Resume logs the problems and takes the checkpoint before it. Resume also logs a warning if the
+// checkpoint is not finite ([Manifest.NonFinite]), and lists the contents that are not loaded. All ranks call Resume.
 //
 // The error is an [*nn.StateError] if the checkpoint does not fit the state, and a [*VersionError]
 // if its format is newer. After one of these, or if all checkpoints are corrupt, the state is
@@ -112,8 +112,8 @@ func (m *Manager) loadStep(ctx context.Context, step int, state State) error {
 	return err
 }
 
-// load loads one checkpoint. If the checkpoint is corrupt, problems describes that, the same on all
-// ranks, and the state is unchanged.
+// load loads one checkpoint. If the checkpoint is corrupt, problems describes how, the state is unchanged, and all
+// ranks return the same text.
 func (m *Manager) load(ctx context.Context, path string, state State) (step int, problems string, err error) {
 	r, err := openReader(m.fs, path)
 	if err == nil {
@@ -233,7 +233,8 @@ func (r *reader) targets(state State, rank, size int) ([]target, error) {
 	return all, nil
 }
 
-// untie gives tied weights in saved, which a file may have by any of their names, the names of [nn.State].
+// untie renames the tied weights in saved to their names in [nn.State]. The file may have them under any of their
+// names.
 func (r *reader) untie(saved map[string]*Tensor, m nn.Model) error {
 	w := r.weights()
 	names, _ := w.namesOf(m)
@@ -295,7 +296,7 @@ func (m *Manager) set(ctx context.Context, r *reader, state State, targets []tar
 	return state.Hook.LoadState(hook)
 }
 
-// setVariable sets a variable to elements of the floating-point type dt, which may differ from the
+// setVariable sets a variable to the elements in data, whose floating-point type dt may differ from the
 // variable's type.
 func setVariable(v *autograd.Variable, data []byte, dt device.DType) error {
 	dev, to := v.Device(), v.Tensor()

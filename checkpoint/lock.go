@@ -50,11 +50,12 @@ func (h holder) String() string {
 type folderLock struct {
 	holder
 	file *os.File
-	err  error // why the file system locks nothing; nil if it does
+	err  error // why the file system does not support locks; nil if it does
 }
 
-// lockFolder locks a folder for h. It waits for the present holder as long as patience says, which it calls at
-// each attempt. If the file system has no locks, h becomes the holder at once, and the lock says why.
+// lockFolder locks a folder for h. It calls the function patience at each attempt, and waits for the present holder
+// as long as patience returns. If the file system has no locks, h becomes the holder at once, and the lock's field
+// err says why.
 func lockFolder(dir string, h holder, patience func(present holder) time.Duration) (*folderLock, error) {
 	for start := time.Now(); ; time.Sleep(lockPoll) {
 		l, err := tryLock(dir, h)
@@ -104,7 +105,7 @@ func (l *folderLock) release() error {
 	return l.file.Close()
 }
 
-// readHolder returns the holder that the file of a folder contains, the zero holder if there is none.
+// readHolder returns the holder that a folder's lock file contains, or the zero holder if there is no such file.
 func readHolder(dir string) (h holder) {
 	if data, err := files.Read(filepath.Join(dir, lockName), 4<<10); err == nil && json.Unmarshal(data, &h) != nil {
 		return holder{}

@@ -160,7 +160,7 @@ func (m *Manager) lockFolder(ctx context.Context) (err error) {
 	return err
 }
 
-// probe returns an error unless this rank sees the folder that rank 0 has made and can write to it.
+// probe returns an error unless this rank sees the folder that rank 0 has made, and can write to that folder.
 func (m *Manager) probe() error {
 	probe := m.temp("probe")
 	if _, err := stat(m.fs, probe); err != nil {
@@ -189,8 +189,8 @@ func (m *Manager) cleanUp() {
 	}
 }
 
-// brokenGroupTimeout is the maximum wait of Close in a broken group, because a dead rank never
-// reports its share. Close looks every brokenGroupPoll whether the group is broken.
+// brokenGroupTimeout is how long Close waits in a broken group, where a dead rank never reports its share. Close
+// polls every brokenGroupPoll whether the group is broken.
 const (
 	brokenGroupTimeout = 3 * time.Second
 	brokenGroupPoll    = 100 * time.Millisecond

@@ -44,11 +44,11 @@ type Manifest struct {
 	RankValues []map[string]json.RawMessage `json:"rank_values"`
 	// Hooks is whether each rank's hook was saved.
 	Hooks bool `json:"hooks"`
-	// NonFinite is a tensor that has a NaN, or an Inf unless it is a buffer of the model, such as
-	// "model/0.weight". It is empty if there is none: the checkpoint is finite. Manifests of
-	// earlier versions do not have it.
+	// NonFinite is the name of a tensor that makes the checkpoint not finite, such as "model/0.weight": it
+	// contains a NaN, or it contains an Inf and is not a buffer of the model. NonFinite is empty if the checkpoint
+	// is finite. Manifests of earlier versions do not have this field.
 	NonFinite string `json:"non_finite,omitempty"`
-	// WeightsOnly is whether the checkpoint was made of a file of weights.
+	// WeightsOnly is whether [Import] made the checkpoint from a file that has only weights.
 	WeightsOnly bool     `json:"weights_only,omitempty"`
 	Files       []File   `json:"files"`
 	Tensors     []Tensor `json:"tensors"`
@@ -65,7 +65,7 @@ type File struct {
 // Tensor is a tensor of a checkpoint. Its parts are in the order of their elements, and together
 // hold all elements.
 type Tensor struct {
-	Kind  string            `json:"kind"` // "model", "optimizer0" (and so on), or "hook0" (and so on), the hook of a rank
+	Kind  string            `json:"kind"` // "model", "optimizerN" for State.Optimizers[N], or "hookN" for the hook of rank N
 	Name  string            `json:"name"`
 	DType safetensors.DType `json:"dtype"`
 	Shape []int             `json:"shape"`
@@ -214,8 +214,8 @@ func readManifest(fs filesystem, path string) (*Manifest, error) {
 	return m, nil
 }
 
-// check returns an error unless the parts cover the tensors and lie within the files. Size computations from a
-// manifest that passes do not overflow.
+// check returns an error unless the parts cover the tensors and lie within the files. If check returns nil, sizes
+// computed from the manifest do not overflow.
 func (m *Manifest) check() error {
 	switch {
 	case min(m.Step, m.Number) < 0, max(m.Step, m.Number) > maxStep:
@@ -290,8 +290,8 @@ func (m *Manifest) tensors(kind string) map[string]*Tensor {
 	return all
 }
 
-// foreign returns the names of the tensors whose types devices do not support. They come from an imported
-// safetensors file.
+// foreign returns the names of the tensors whose types devices do not support. Only imported safetensors files have
+// such tensors.
 func (m *Manifest) foreign() (names []string) {
 	for i := range m.Tensors {
 		if t := &m.Tensors[i]; t.DType.Device() == device.Invalid {

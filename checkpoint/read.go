@@ -97,8 +97,8 @@ func (r *reader) part(t *Tensor, p Part) ([]byte, error) {
 	return data, nil
 }
 
-// elements returns the elements lo to hi-1 of a tensor. It reads and checks all parts that contain
-// some of them.
+// elements returns the elements lo to hi-1 of a tensor. It reads and checks each part that contains any of these
+// elements.
 func (r *reader) elements(t *Tensor, lo, hi int) ([]byte, error) {
 	var out []byte
 	for _, p := range t.Parts {
@@ -134,8 +134,8 @@ func (r *reader) header(i int) error {
 	return nil
 }
 
-// verify checks the part of the tensors and headers that is assigned to rank. Its error is a [*CorruptError]
-// with all problems, or the first error of another kind.
+// verify checks the tensors and headers that are assigned to rank. If some are corrupt, it returns a
+// [*CorruptError] with all problems. Any other error is returned at once.
 func (r *reader) verify(rank, size int) error {
 	type job struct {
 		bytes int64

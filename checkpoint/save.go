@@ -85,7 +85,7 @@ func (m *Manager) Save(ctx context.Context, step int, state State) error {
 		m.o.phase("idle")
 	}()
 	if m.o.Async {
-		return nil // also if the snapshot failed, so that the same later call returns the error on all ranks
+		return nil // even if the snapshot failed: then the same later call returns the error on all ranks
 	}
 	return m.Wait(ctx)
 }
@@ -194,7 +194,7 @@ func (m *Manager) copy(s *saving) error {
 		copies[i] = m.pinned.Slice(at, p.t.Bytes())
 		at += device.AlignUp(p.t.Bytes())
 	}
-	var held []any // variables
+	var held []any // the variables that the copies read
 	enqueue := func(on device.Stream, buffers bool) error {
 		for i, p := range s.pieces {
 			if p.buffer != buffers || p.t.Bytes() == 0 {
@@ -272,7 +272,7 @@ func (m *Manager) write(ctx context.Context, s *saving) error {
 	}
 	reported := m.report(ctx, m.outcomeKey(s.seq), o)
 	if s.seq > 1 {
-		m.forget(ctx, m.outcomeKey(s.seq-1)) // all ranks have read the outcome before, because they take part in this save
+		m.forget(ctx, m.outcomeKey(s.seq-1)) // all ranks have read the previous outcome, because they take part in this save
 	}
 	if err := cmp.Or(err, reported); err != nil {
 		return err

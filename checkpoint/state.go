@@ -56,8 +56,8 @@ type item struct {
 	kind, name string
 	v          *autograd.Variable
 	nn.Span
-	sharded bool // whether each rank has other elements; if false, all ranks have all elements
-	buffer  bool // whether it is a buffer of the model, or an average of one: ranks may differ, and rank 0's is saved
+	sharded bool // whether the elements are divided among the ranks; if false, each rank has all of them
+	buffer  bool // whether it is a buffer of the model, or an average of a buffer; it may differ between ranks, and rank 0's is saved
 }
 
 // items returns the tensors of the state, in the order of their kinds and names.
@@ -109,8 +109,8 @@ type piece struct {
 	whole      device.Shape
 	lo, hi     int
 	t          device.Tensor      // the elements
-	v          *autograd.Variable // the variable that contains them; nil once they are copied
-	buffer     bool               // whether it is a buffer of the model, which a forward pass may write
+	v          *autograd.Variable // the variable that contains the elements; nil once they are copied
+	buffer     bool               // whether t belongs to a buffer of the model, which a forward pass may write
 }
 
 // shape returns the piece's shape in the file. It is the tensor's shape if the piece is the whole
@@ -122,9 +122,9 @@ func (p *piece) shape() device.Shape {
 	return device.Shape{p.hi - p.lo}
 }
 
-// pieces divides a state among ranks and returns rank's share: its elements of sharded
-// tensors, and an equal part, in bytes, of those that all ranks have. Rank 0's share has
-// all buffers and all empty tensors too.
+// pieces divides a state among ranks and returns the share of one rank. The share has the rank's elements of
+// the sharded tensors, and an equal part, in bytes, of the tensors that all ranks have. Rank 0's share also
+// has all buffers and all empty tensors.
 func pieces(items []item, rank, size int) []piece {
 	total := 0
 	for _, it := range items {
@@ -163,7 +163,7 @@ func shareStart(total, rank, size int) int {
 	return rank*each + min(rank, more)
 }
 
-// elementsBefore returns how many of n elements, of width bytes each, begin before byte end.
+// elementsBefore returns the number of elements that begin before byte end, of n elements of width bytes each.
 func elementsBefore(end, width, n int) int {
 	return min(max((end+width-1)/width, 0), n)
 }

@@ -21,12 +21,12 @@ import (
 // weights holds the tensors of safetensors files, or the model's tensors of a checkpoint.
 type weights struct {
 	tensors  map[string]*Tensor
-	metadata map[string]string // of the last safetensors file
+	metadata map[string]string // the metadata of the last safetensors file
 	read     func(name string) ([]byte, error)
 	close    func() error
 }
 
-// namesOf returns the names by which w has each variable of a model, and the names that the model lacks.
+// namesOf returns, for each variable of a model, its names in w. unexpected holds the names in w that the model lacks.
 func (w *weights) namesOf(m nn.Model) (names map[*autograd.Variable][]string, unexpected []string) {
 	names, all := map[*autograd.Variable][]string{}, nn.AllNames(m)
 	for _, name := range slices.Sorted(maps.Keys(w.tensors)) {
@@ -39,7 +39,7 @@ func (w *weights) namesOf(m nn.Model) (names map[*autograd.Variable][]string, un
 	return names, unexpected
 }
 
-// readTied reads a tensor that w has by these names. The error says that their elements differ.
+// readTied reads a tensor that w has under several names. It returns an error if their elements differ.
 func (w *weights) readTied(names []string) ([]byte, error) {
 	data, err := w.read(names[0])
 	for _, other := range names[1:] {
@@ -88,12 +88,12 @@ func (r *reader) weights() *weights {
 	}
 }
 
-// indexSuffix ends the name of the index of a model that Hugging Face's libraries have divided among files.
+// indexSuffix is the end of an index's name. Hugging Face's libraries write an index for a model in several files.
 const indexSuffix = ".safetensors.index.json"
 
 // weightFiles returns the names of the indices in a folder, or, if there are none, of the safetensors files.
 func weightFiles(dir string) []string {
-	entries, _ := os.ReadDir(dir) // a folder that cannot be read gives an error elsewhere
+	entries, _ := os.ReadDir(dir) // if the folder cannot be read, the caller returns an error later
 	for _, suffix := range []string{indexSuffix, ".safetensors"} {
 		var names []string
 		for _, e := range entries {
@@ -133,7 +133,7 @@ func openFile(path string) (*weights, error) {
 	return w, nil
 }
 
-// readIndex returns the name of the file of each tensor of an index.
+// readIndex reads an index, and returns the name of the file that contains each tensor.
 func readIndex(path string) (fileOf map[string]string, err error) {
 	data, err := files.Read(path, safetensors.MaxHeader)
 	if err != nil {

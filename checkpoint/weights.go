@@ -28,7 +28,8 @@ type Report struct {
 	Mismatched []nn.StateMismatch // the weights with another shape, or with integers instead of floating-point numbers; they are unchanged
 }
 
-// Complete returns an [*nn.StateError] unless each weight was loaded and the file has no others.
+// Complete returns an [*nn.StateError] unless each of the model's weights was loaded and the file has no
+// other tensors.
 func (r *Report) Complete() error {
 	if len(r.Missing)+len(r.Unexpected)+len(r.Mismatched) == 0 {
 		return nil
@@ -36,15 +37,19 @@ func (r *Report) Complete() error {
 	return &nn.StateError{Missing: r.Missing, Unexpected: r.Unexpected, Mismatched: r.Mismatched}
 }
 
-// LoadWeights sets the weights of a model to those with the same names at path, and reports which
-// did not fit. path is a checkpoint, a folder of checkpoints, of which LoadWeights takes the latest, a
-// safetensors file, the index of a model in several such files (model.safetensors.index.json), or a folder
-// with one of these. Floating-point numbers are converted to the model's type. The model
-// must be on a device ([nn.Place]). Each rank calls LoadWeights and reads the file itself. If
-// LoadWeights returns an error, some weights may have been loaded.
+// LoadWeights sets each weight of a model to the saved weight with the same name, and reports which weights did
+// not fit. path is one of these:
+//   - a checkpoint, or a folder of checkpoints, of which LoadWeights takes the latest
+//   - a safetensors file
+//   - the index of a model in several safetensors files (model.safetensors.index.json)
+//   - a folder with one such file or index
 //
-// Weights that are tied may have any of their names in the file, see [nn.AllNames], and any number of them. It is an
-// error if the file has other elements under another name.
+// Floating-point numbers are converted to the model's type. The model must be on a device ([nn.Place]). Each
+// rank calls LoadWeights and reads the file itself. If LoadWeights returns an error, some weights may have been
+// loaded.
+//
+// The file may have a tied weight under one or more of its names ([nn.AllNames]). It is an error if the elements
+// under two of these names differ.
 func LoadWeights(path string, m nn.Model) (*Report, error) {
 	w, err := openWeights(path)
 	if err != nil {
@@ -108,8 +113,8 @@ func Latest(path string) (string, error) {
 const manifestKey = "goddp.manifest"
 
 // Export writes the weights of a checkpoint to one safetensors file, under their own names. If path
-// is a folder of checkpoints, Export takes the latest one. With everything it also writes the rest
-// of the checkpoint, from which [Import] makes an equal checkpoint; weights then have the names
+// is a folder of checkpoints, Export takes the latest one. If everything is true, it also writes the rest
+// of the checkpoint, so that [Import] can make an equal checkpoint; the weights are then named
 // "model/NAME". Export replaces an existing file when the new one is complete.
 func Export(path, file string, everything bool) error {
 	path, err := Latest(path)
@@ -180,8 +185,8 @@ func SaveWeights(ctx context.Context, file string, m nn.Model) error {
 	return nil
 }
 
-// writeWeights replaces a safetensors file when the new one is complete. It writes to a pipe or a device, such as
-// /dev/stdout, itself.
+// writeWeights replaces a safetensors file when the new one is complete. A pipe or a device, such as /dev/stdout,
+// is not replaced but written to.
 func writeWeights(file string, tensors map[string]safetensors.Source, metadata map[string]string) error {
 	if info, err := os.Stat(file); err == nil && !info.Mode().IsRegular() {
 		return files.Write(file, 0o666, tensorFile(tensors, metadata))
@@ -194,8 +199,8 @@ func writeWeights(file string, tensors map[string]safetensors.Source, metadata m
 	return err
 }
 
-// Import makes a checkpoint of a safetensors file in the folder dir, as the latest one, and returns
-// its path. It makes the folder if necessary. If the file has only weights, the checkpoint is of
+// Import converts a safetensors file to a checkpoint, the latest one in the folder dir, and returns the
+// checkpoint's path. It makes the folder if necessary. If the file has only weights, the checkpoint is of
 // step 0: [Manager.Resume] sets the model's weights and leaves the rest of the state unchanged.
 func Import(file, dir string) (string, error) {
 	path, err := importFile(file, dir)

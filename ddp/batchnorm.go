@@ -9,12 +9,12 @@ import (
 
 // SyncBatchNorm makes every BatchNorm layer of m, in training, normalize by the samples of all ranks of
 // pg. The result is that of one process with the whole batch, even if ranks have different numbers of
-// samples. It returns the number of these layers. It corresponds to PyTorch's convert_sync_batchnorm,
+// samples. SyncBatchNorm returns the number of these layers. It corresponds to PyTorch's convert_sync_batchnorm,
 // but changes the layers in place. A nil pg restores normalization by each rank's own samples.
 //
 // Each of these layers communicates in its forward and in its backward pass. All ranks must therefore
-// make the same passes: use [Lockstep] to end their loops together, not [Model.Join]. pg may be the
-// group that [New] was given.
+// make the same passes: use [Lockstep] to end the ranks' loops together, not [Model.Join]. pg may be the
+// group that was passed to [New].
 func SyncBatchNorm(m nn.Model, pg *comm.ProcessGroup) (layers int) {
 	var peers autograd.BatchPeers
 	if pg != nil {

@@ -11,7 +11,7 @@ func (m *Model) beginCaptured(r *capture.Step) {
 		r.Refuse("Options.Stats is set")
 	}
 	capture.Undo(r, &m.passState)
-	noSync := m.noSync && !m.isNoSyncCaptured // of the replay's caller
+	noSync := m.noSync && !m.isNoSyncCaptured // whether the caller of the replay is within NoSync
 	r.Require(func() bool { return m.noSync == noSync })
 	r.Before(func() error {
 		m.passes++

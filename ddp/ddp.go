@@ -25,7 +25,7 @@ type Model struct {
 	module           nn.Model
 	pg               *comm.ProcessGroup
 	params           []*nn.Parameter // the parameters that require a gradient
-	buffers          []*nn.Buffer    // the buffers that each pass sets to those of rank 0
+	buffers          []*nn.Buffer    // the buffers that each pass sets to the values of rank 0
 	reducer          *buckets.Reducer
 	hook             reducer.Hook // nil: none
 	replicas         *replicas
@@ -46,10 +46,10 @@ type passState struct {
 	sent       *comm.Work   // the broadcast of the buffers in the current pass
 }
 
-// New wraps a module, or any other model. It places the parameters on the group's device if they have no
-// place yet, checks that they are equal in number, name, shape and type on all ranks, and sets them, their
-// masters ([nn.CastOptions]) and the buffers to the values of rank 0. All ranks call New, in the same order as their other collectives.
-// The group's timeout bounds each collective that New makes.
+// New wraps a module, or any other model. It places parameters that are on no device on the group's device. It
+// checks that the parameters have the same number, names, shapes and types on all ranks. Then it sets the
+// parameters, their masters ([nn.CastOptions]) and the buffers to the values of rank 0. All ranks call New, in the
+// same order as their other collectives. The group's timeout bounds each collective that New makes.
 func New(module nn.Model, pg *comm.ProcessGroup, opts *Options) (*Model, error) {
 	switch {
 	case pg == nil:
@@ -110,7 +110,7 @@ func (m *Model) init(ctx context.Context, o Options) error {
 		if err := broadcast(m.pg, "initial parameters", state, 0).Wait(ctx); err != nil {
 			return err
 		}
-		for p, master := range masters { // the broadcast was a write
+		for p, master := range masters { // the broadcast has written them
 			p.SetMaster(master)
 		}
 	}
@@ -165,7 +165,7 @@ func (m *Model) SetTraining(on bool) {
 // single pass reaches all parameters, this needs Options.FindUnusedParameters.
 func (m *Model) Output(y *autograd.Variable) *autograd.Variable {
 	if o, ok := m.hook.(autograd.Observer); ok {
-		y = autograd.Observe(y, o) // the hook is notified first, because the model may start reductions at once
+		y = autograd.Observe(y, o) // notify the hook first, because the model may start reductions at once
 	}
 	return autograd.Observe(y, (*observer)(m))
 }
@@ -179,7 +179,7 @@ func (m *Model) NoSync(f func() error) error {
 	return f()
 }
 
-// Parameters returns the parameters of the module, with their own names.
+// Parameters returns the parameters of the module, under the names that the module gives them.
 func (m *Model) Parameters() []*nn.Parameter { return m.module.Parameters() }
 
 // Buffers returns the buffers of the module.
@@ -205,7 +205,7 @@ func (o *observer) EndBackward(err error) error {
 	m := (*Model)(o)
 	m.inBackward = false
 	if errors.As(err, new(*autograd.PanicError)) {
-		m.pg.Abort(fmt.Errorf("ddp: %w", err)) // no other rank waits for this rank, which the panic may end
+		m.pg.Abort(fmt.Errorf("ddp: %w", err)) // the panic may end this rank: no other rank must wait for it
 	}
 	return m.end("backward", err)
 }
@@ -231,12 +231,12 @@ func (m *Model) end(name string, err error) error {
 	if !m.isReducing {
 		return err
 	}
-	var who buckets.Attendance // outside of Join: all ranks made the pass
+	var who buckets.Attendance // the zero value, outside of Join, says that all ranks made the pass
 	if m.isJoining && (m.replicas.checking() || len(m.buffers) > 0) {
 		who = m.reducer.Attendance()
 	}
 	var drift *ReplicaDriftError
-	if e := m.replicas.end(ctx, m.passes, who.Away); e != nil && (err == nil || errors.As(e, &drift)) { // if the group is broken, err says so
+	if e := m.replicas.end(ctx, m.passes, who.Away); e != nil && (err == nil || errors.As(e, &drift)) { // if the group is broken, err already says so
 		err = m.reducer.Reject(e)
 	}
 	if e := m.syncBuffers(ctx, who.First()); e != nil && err == nil {
@@ -247,18 +247,18 @@ func (m *Model) end(name string, err error) error {
 	return err
 }
 
-// sendBuffers starts the broadcast of rank 0's buffers, as its forward pass left them, even if the pass
-// fails. The reducer calls it after all operations of the pass and before the last bucket, so that
-// waiting for the buffers does not wait for gradients. Within Join rank 0 may not have made the pass
-// itself; syncBuffers then sends the buffers.
+// sendBuffers starts the broadcast of rank 0's buffers, with the values that its forward pass has written. It does
+// so even if the pass fails. The reducer calls it after all operations of the pass and before the last bucket, so
+// that waiting for the buffers does not wait for gradients. Within Join rank 0 may not have made the pass
+// itself; there syncBuffers sends the buffers.
 func (m *Model) sendBuffers() {
 	if len(m.buffers) > 0 && !m.isJoining && m.pg.Size() > 1 {
 		m.sent = broadcast(m.pg, "buffers", variables(m.buffers), 0)
 	}
 }
 
-// syncBuffers makes the compute stream wait for the buffers. Within Join it first broadcasts those of
-// rank first, the lowest rank that made the pass itself; -1 means that no rank did.
+// syncBuffers makes the compute stream wait for the buffers. Within Join it first broadcasts the buffers of
+// the rank `first`, the lowest rank that made the pass itself. -1 means that no rank did.
 func (m *Model) syncBuffers(ctx context.Context, first int) error {
 	if m.isJoining && len(m.buffers) > 0 && first >= 0 {
 		m.sent = broadcast(m.pg, "buffers", variables(m.buffers), first)
@@ -291,8 +291,7 @@ func (m *Model) checkOwner() {
 	}
 }
 
-// mark records an event on the compute stream if a trace or Options.Stats needs times, else it returns
-// nil.
+// mark records an event on the compute stream. If neither a trace nor Options.Stats needs times, it returns nil.
 func (m *Model) mark() device.Event {
 	if !m.trace.On() && m.times == nil {
 		return nil
@@ -300,7 +299,7 @@ func (m *Model) mark() device.Event {
 	return m.pg.Device().Compute().Record()
 }
 
-// passArgs returns what a trace shows for a backward pass.
+// passArgs returns the arguments of a backward pass's span in a trace.
 func (m *Model) passArgs() []profile.Arg {
 	if !m.trace.On() {
 		return nil

@@ -25,19 +25,18 @@
 // reverse order of registration, so that the first step already overlaps communication with
 // computation. If the gradients of rank 0's first pass become final in another order, all ranks
 // rebuild the buckets in that order before the second pass. The gradients then move once, with
-// their values. Do not keep a Grad from before: its memory is no longer used. The rebuilding
+// their values. Do not keep a Grad from before the rebuilding: its memory is no longer used. The rebuilding
 // temporarily takes as much memory as the gradients. The last write of each gradient also divides
-// it by the number of ranks.
+// the gradient by the number of ranks.
 //
 // On a GPU the compute stream waits for a bucket when one of its gradients is used. The optimizer updates the last
 // parameters first. If the last bucket has 4 MiB or more, the updates of all other buckets run during its reduction.
-// Hooks are waited for at the end of the pass. Buffers are sent just before the last bucket. Within [Model.Join] they
-// are sent after it, because the outcome of the pass determines which rank sends them; Backward waits for that
-// outcome.
+// The reductions of hooks are waited for at the end of the pass. Buffers are sent just before the last bucket.
+// Within [Model.Join] Backward waits for the outcome of the pass, and the buffers are sent after the last bucket,
+// because the outcome determines which rank sends them.
 //
-// New sets the buffers to those of rank 0. So does each backward pass that reduces, so that every
-// forward pass starts with the same buffers on all ranks. With Options.LocalBuffers each rank keeps
-// its own.
+// New and each backward pass that reduces set the buffers to the values of rank 0. So every forward pass
+// starts with the same buffers on all ranks. With Options.LocalBuffers each rank keeps its own buffers.
 //
 // A backward pass accumulates gradients and reduces nothing if it does not go through the output of
 // [Model.Forward] (the module was called directly), or if it runs within [Model.NoSync]. The next
@@ -45,8 +44,9 @@
 //
 // Each reducing pass averages the gradients once. Several passes through one or several outputs
 // ([Model.Output]) of one forward pass add up their averages. Run all of them but the last within
-// NoSync to reduce only once. This is necessary if a gradient reads a buffer of the module, such as a mask. A
-// reducing pass writes the buffers, so another pass through the same graph panics, unless Options.LocalBuffers is set.
+// NoSync to reduce only once. Reducing only once is necessary if a gradient reads a buffer of the module, such as
+// a mask: a reducing pass writes the buffers, so another pass through the same graph panics, unless
+// Options.LocalBuffers is set.
 //
 // If the module's Forward takes or returns several variables, call it within [Model.Run], and pass
 // the further results to [Model.Output]:
@@ -59,18 +59,18 @@
 // # Unused parameters
 //
 // A backward pass that does not use a parameter is an error by default. With
-// Options.FindUnusedParameters ranks may use different parameters, and other ones in each pass.
+// Options.FindUnusedParameters each rank may use different parameters in each pass.
 // Backward then first visits the graph to find the parameters that the pass will use, which costs a
-// check of each parameter. If only some ranks use a parameter, its gradient is the average on all
-// ranks, with zeros from the others. A parameter that no rank used has no gradient, so optimizers
+// check of each parameter. If only some ranks use a parameter, all ranks get the average of its gradient, to
+// which the other ranks contribute zeros. A parameter that no rank used has no gradient, so optimizers
 // do not change it; a gradient that was not zeroed before stays as it was. On a GPU, only the other
 // ranks know whether a parameter that this rank did not use has a gradient. So the rank waits for
 // the pass when it reads that gradient, as an optimizer's Step does.
 //
 // With Options.StaticGraph each rank uses the same parameters in every pass; different ranks may
-// use different ones. After the first pass the ranks exchange nothing and wait for nothing more. If
-// a later pass uses other parameters, every rank gets a [*reducer.GraphChangedError] that names
-// them.
+// use different ones. After the first pass the ranks exchange no more than for a model without unused
+// parameters, and do not wait. If a later pass uses other parameters than the first, every rank gets a
+// [*reducer.GraphChangedError] that names these parameters.
 //
 // # Uneven inputs
 //
@@ -112,11 +112,11 @@
 //	return save() // comm.Main exits with 128 plus the signal's number
 //
 // From the first call on, a signal to any rank is a request to stop. The rank sends the request
-// with the gradients of its next reducing pass, in two words of the status, which is sent anyway.
-// So all ranks leave the loop after the same step, even if only one process got the signal. A step
-// costs nothing more, and on a GPU nothing waits, because Step has already read the status. It
+// with the gradients of its next reducing pass, in two words of the status, which every pass sends.
+// So all ranks leave the loop after the same step, even if only one process got the signal. Stopping does not
+// slow down a step, and does not wait on a GPU, because Step has already read the status. It
 // works with NoSync, unused parameters, static graphs, uneven inputs, hooks and package ddp/zero. A
-// loop within [Model.Join] calls it like any other loop.
+// loop within [Model.Join] calls Stopping like any other loop.
 //
 // The ranks have half of the launcher's shutdown timeout to agree, and the rest to save. After the
 // first half, or at a second signal, the context that [comm.Main] gave the program ends. In a
@@ -141,10 +141,10 @@
 //
 // # Several models and groups
 //
-// Groups that share a GPU must start their calls in the same order on all ranks (package comm). A
-// model that communicates in Forward and in its gradients over one group, while ddp reduces over
-// another, satisfies this: a backward pass runs the same operations in the same order on all ranks,
-// unless ranks use different parameters.
+// Groups that share a GPU must start their calls in the same order on all ranks (package comm). A model may
+// communicate over one group in its forward and backward passes while ddp reduces over another group: the order
+// is the same, because a backward pass runs the same operations in the same order on all ranks. It may differ
+// if ranks use different parameters.
 //
 // Two models may take part in one backward pass (a generator and a discriminator). Their reductions then share the
 // group's order. A missing or unused gradient can make this order differ between ranks. If that can happen, give each
@@ -211,8 +211,8 @@
 //
 // # Checks
 //
-// Two kinds of mistakes end no program but spoil its training. Each has a check, which is off by
-// default.
+// Two kinds of mistakes do not stop the program but make its training useless. There is a check for each,
+// which is off by default.
 //
 // Replicas drift apart if one rank changes its parameters differently from the others: by an update that only this
 // rank makes, a memory error, or a nondeterministic kernel. Options.CheckReplicas = N hashes all parameters at the
@@ -227,9 +227,9 @@
 // A NaN or Inf in one rank's gradient spreads to all ranks when it is reduced.
 // Options.CheckNonFinite, or GODDP_NAN_CHECK=1 or TORCH_NCCL_NAN_CHECK=1 in the environment, checks
 // each gradient when it is final, before it is reduced. If a check fails, every rank gets a
-// [*reducer.NonFiniteError] that names the rank, its first bucket and the first parameter in it. No
-// rank applies the step, and the next step works again. Backward and Step return it, like the error
-// of a missing gradient. Gradients that accumulate within NoSync are checked by the pass that
+// [*reducer.NonFiniteError] that names the rank, and its first bucket and parameter with such a gradient. No
+// rank applies the step, and the next step works again. Backward and Step return the error, as for a
+// missing gradient. Gradients that accumulate within NoSync are checked by the pass that
 // reduces them. A sum that overflows in the reduction itself is not detected. The check reads each
 // byte of the gradients once more. On a GPU the host waits for the device once in a pass, before
 // the last bucket is reduced.

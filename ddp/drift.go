@@ -20,7 +20,7 @@ import (
 type ReplicaDriftError struct {
 	Pass   uint64   // the number of the backward pass, counted from 1 among those that reduce
 	Ranks  []int    // the ranks that differ from the majority, ascending; nil if there is no majority
-	Away   []int    // the ranks that had no inputs, within [Model.Join]: they are not compared
+	Away   []int    // within [Model.Join], the ranks that had no inputs; their parameters are not compared
 	Param  string   // the first parameter that differs, in order of registration
 	Hashes []uint64 // the hashes of Param, by rank
 	Differ int      // the number of parameters that differ
@@ -39,7 +39,7 @@ func (e *ReplicaDriftError) Error() string {
 		e.Pass, e.Differ, e.Params, who, e.Param, e.holders())
 }
 
-// holders lists which ranks have which hash: the first few hashes, in order of rank.
+// holders lists the first few hashes, in order of rank, each with the ranks that have it.
 func (e *ReplicaDriftError) holders() string {
 	const most = 8
 	var hashes []uint64
@@ -64,9 +64,9 @@ func (e *ReplicaDriftError) holders() string {
 	return strings.Join(out, "; ")
 }
 
-// UnfrozenError is the panic value of a backward pass through a model with a parameter that was frozen
-// when New wrapped the model and is not frozen any more. Its gradient has no place in the buckets, so it
-// would differ between ranks. Wrap the module again.
+// UnfrozenError is the panic value of a backward pass if a parameter was frozen when New wrapped the model,
+// but is not frozen any more. The parameter's gradient has no place in the buckets, so it would differ between
+// ranks. To train the parameter, wrap the module again.
 type UnfrozenError struct {
 	Rank  int
 	Param string
@@ -80,10 +80,10 @@ func (e *UnfrozenError) Error() string {
 // parameters and starts to gather the hashes. When the pass ends, it compares them.
 type replicas struct {
 	pg     *comm.ProcessGroup
-	every  int             // check each pass whose number is a multiple of it; 0: none
+	every  int             // the passes whose number is a multiple of every are checked; 0: none
 	frozen []*nn.Parameter // the parameters that were frozen when the model was wrapped
 	names  []string
-	params []*autograd.Variable // checks ask for their memory each time, because it may move
+	params []*autograd.Variable // a check asks for their memory each time, because the memory may move
 
 	mine, all device.Tensor // hashes: of this rank, and of all ranks by rank
 	gather    *comm.Work    // the gathering of the hashes in a checked pass
@@ -119,8 +119,8 @@ func newReplicas(pg *comm.ProcessGroup, every int, params []*nn.Parameter) (*rep
 	return r, nil
 }
 
-// begin is called when a pass that reduces begins, with its number, before its reductions. Differences are thus
-// found even if they make the pass fail.
+// begin is called with the number of a pass when the pass begins, if it reduces. It precedes the reductions, so that
+// differences are found even if they make the pass fail.
 func (r *replicas) begin(pass int) {
 	for _, p := range r.frozen {
 		if !p.Frozen() {
@@ -143,9 +143,9 @@ func (r *replicas) begin(pass int) {
 // checking reports whether the current pass is checked.
 func (r *replicas) checking() bool { return r.gather != nil }
 
-// end returns a [*ReplicaDriftError] if the pass was checked and the replicas differ, or an error if the
-// comparison failed. away are the ranks that did not make the pass themselves, nil for none. It waits for
-// the hashes on the compute stream, and thus for the pass.
+// end returns a [*ReplicaDriftError] if the pass was checked and the replicas differ, or another error if the
+// comparison failed. away says, by rank, whether the rank did not make the pass itself; nil means that all did.
+// end waits until the compute stream has computed the hashes, and thus for the pass.
 func (r *replicas) end(ctx context.Context, pass int, away []bool) error {
 	if !r.checking() {
 		return nil

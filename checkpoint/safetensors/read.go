@@ -37,8 +37,8 @@ type File struct {
 	metadata map[string]string
 }
 
-// Open opens a file and checks its header. The error names the file, and the tensor that is wrong, or the
-// format of a file that is of another one.
+// Open opens a file and checks its header. The error names the file and the tensor that is wrong. If the file has
+// another format that Open recognises, the error names that format.
 func Open(path string) (*File, error) {
 	f, err := files.Open(path)
 	if err != nil {
@@ -88,7 +88,7 @@ func NewFile(r io.ReaderAt, size int64) (*File, error) {
 	return f, f.cover(8+int64(n), size)
 }
 
-// noEOF returns err, but io.ErrUnexpectedEOF in place of io.EOF.
+// noEOF returns io.ErrUnexpectedEOF if err is io.EOF, and err otherwise.
 func noEOF(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF
@@ -153,7 +153,7 @@ func (f *File) parse(header []byte) error {
 	return nil
 }
 
-// members calls decode, which decodes the value, for each member of an object.
+// members calls decode for each member of an object. decode must decode the member's value.
 func members(d *json.Decoder, decode func(key string) error) error {
 	if begin, err := d.Token(); err != nil || begin != json.Delim('{') {
 		return cmp.Or(err, fmt.Errorf("%v, want an object", begin))
@@ -180,7 +180,7 @@ func members(d *json.Decoder, decode func(key string) error) error {
 // decodeTensor decodes a tensor's member of the header, and checks that the offsets fit the type and the shape.
 // It skips fields that the format does not define.
 func decodeTensor(d *json.Decoder) (t Tensor, err error) {
-	var shape, offsets []*int64 // null is nil
+	var shape, offsets []*int64 // an element is nil if the JSON has null
 	err = members(d, func(field string) error {
 		switch field {
 		case "dtype":

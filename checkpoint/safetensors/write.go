@@ -16,8 +16,8 @@ import (
 // Source is a tensor that [Write] writes.
 type Source struct {
 	DType device.DType
-	// Format is the type of the elements by its name in the format. If it is "", it is that of DType. It is for
-	// types that devices do not have.
+	// Format is the format's name of the elements' type. It is needed for types that devices do not support. If
+	// it is "", DType is the type.
 	Format DType
 	Shape  device.Shape
 	// Write writes the elements, little-endian, row by row.
@@ -78,8 +78,8 @@ func inOrder(tensors map[string]Source) []string {
 	})
 }
 
-// Plan returns the bytes that [Write] writes before the elements of these tensors, and the place of
-// each tensor in the file. It does not call Source.Write.
+// Plan returns the bytes that [Write] writes before the elements, and the place of each tensor in the file. It
+// does not call Source.Write.
 func Plan(tensors map[string]Source, metadata map[string]string) (head []byte, places map[string]Tensor, err error) {
 	names := inOrder(tensors)
 	if head, err = header(names, tensors, metadata); err != nil {

@@ -24,7 +24,7 @@ type cast struct {
 	mem  memory[*small]
 }
 
-// small is a bucket in the smaller type.
+// small holds a bucket's gradients rounded to the smaller type.
 type small struct {
 	flat   device.Tensor
 	params []reducer.Param
@@ -33,10 +33,10 @@ type small struct {
 
 func (c *cast) String() string { return fmt.Sprintf("%v, then %v", c.dt, c.hook) }
 
-// Partial returns that of the inner hook.
+// Partial returns [reducer.IsPartial] of the inner hook.
 func (c *cast) Partial() bool { return reducer.IsPartial(c.hook) }
 
-// Stateless returns that of the inner hook.
+// Stateless returns [reducer.IsStateless] of the inner hook.
 func (c *cast) Stateless() bool { return reducer.IsStateless(c.hook) }
 
 func (c *cast) Reduce(b reducer.GradBucket) reducer.Reduction {

@@ -18,9 +18,9 @@
 //	Noop                0
 //
 // A hook makes training faster only if training waits for the network: if the backward pass hides
-// the reductions, an all-reduce is as fast. Try BF16 first: it suits every training that tolerates
-// BFloat16 elsewhere. FP16 is more precise for gradients of moderate size; a loss scale (package
-// amp) brings gradients into that range. Int8 halves the bytes again, but half of its communication
+// the reductions, an all-reduce is as fast. Try BF16 first, if the training tolerates BFloat16
+// elsewhere. FP16 is more precise for gradients of moderate size; a loss scale (package
+// amp) brings gradients into that range. Int8 sends half the bytes of BF16, but half of its communication
 // runs after the backward pass. PowerSGD sends very little over slow networks, and computes three
 // products with thin matrices; test it on the model. With PostLocalSGD ranks do not wait for other
 // hosts in each step, but their replicas differ between averages.
@@ -28,9 +28,9 @@
 // # Composition
 //
 // A hook that compresses takes another hook, which reduces the compressed gradients. BF16(powerSGD)
-// gives PowerSGD gradients of 16 bits. PowerSGDOptions.Hook: BF16(nil) sends PowerSGD's factors in
-// 16 bits. PostLocalSGD must be the outermost hook, because it counts passes. [Func] turns a
-// function into a hook.
+// rounds the gradients to 16 bits before PowerSGD compresses them. With PowerSGDOptions.Hook = BF16(nil),
+// PowerSGD sends its factors in 16 bits. PostLocalSGD must be the outermost hook, because it counts passes.
+// [Func] turns a function into a hook.
 //
 // # Memory and order
 //

@@ -8,8 +8,8 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// factors are PowerSGD's buffers for a bucket. The two buckets that it sends have no After event;
-// each pass sets its own.
+// factors are PowerSGD's buffers for a bucket. The fields first and second are the two buckets that PowerSGD
+// sends. Each pass sets their After events.
 type factors struct {
 	first     reducer.GradBucket // all Ps, and the gradients that are not compressed
 	second    reducer.GradBucket // all Qs
@@ -51,14 +51,14 @@ func (h *PowerSGD) compressed(shape device.Shape) (n, m, rank int) {
 	return n, m, rank
 }
 
-// plan is the layout of the buffers for a bucket.
+// plan says where each buffer for a bucket is within its allocation.
 type plan struct {
 	ps, qs, unsent pool
-	at             []places // by gradient
+	at             []places // indexed by gradient
 }
 
-// places are the places of one gradient: of its factors and of a matrix of its own size. A gradient
-// that is not compressed has only p, its place among the Ps.
+// places holds the places of a gradient's factors, and of a matrix of the gradient's size. A gradient
+// that is not compressed has only p, a place in the same bucket as the factors P.
 type places struct {
 	p, q, unsent place
 	compressed   bool
@@ -135,7 +135,8 @@ func (h *PowerSGD) factors(b reducer.GradBucket) (*factors, error) {
 	return f, nil
 }
 
-// part returns a bucket that replaces b. The inner hook sees it as one array.
+// part returns a bucket with the elements of flat, which the inner hook reduces in place of b. To that hook it
+// looks like a bucket of one parameter.
 func (h *PowerSGD) part(b reducer.GradBucket, name string, flat device.Tensor) reducer.GradBucket {
 	b = hookBucket(b, name, flat, []reducer.Param{{Name: name, Shape: flat.Shape, DType: flat.DType}}, []device.Tensor{flat})
 	b.After = nil

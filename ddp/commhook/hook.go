@@ -24,9 +24,8 @@ func (allReduce) Reduce(b reducer.GradBucket) reducer.Reduction {
 func (allReduce) String() string  { return "all-reduce" }
 func (allReduce) Stateless() bool { return true }
 
-// Noop does not communicate. It divides each rank's gradients by the number of ranks, as averaging
-// would, and leaves them on their rank. The replicas become different: use it only to measure the
-// cost of communication.
+// Noop does not communicate. It only divides each rank's gradients by the number of ranks, as averaging
+// does. The replicas become different, so use Noop only to measure the cost of communication.
 func Noop() reducer.Hook { return noop{} }
 
 type noop struct{}
@@ -43,7 +42,7 @@ func (c completed) Wait(context.Context) error { return c.err }
 func (c completed) Sync(context.Context) error { return c.err }
 
 // failed returns the error as a Reduction. It also aborts the group, because the other ranks would wait for
-// this rank. While this rank captures a step, the reduction has not started: the capture fails instead.
+// this rank. While this rank captures a step, no rank waits yet, so the capture fails and the group is not aborted.
 func failed(b reducer.GradBucket, err error) reducer.Reduction {
 	err = fmt.Errorf("commhook: rank %d: %s: %w", b.Rank, b.Name, err)
 	if capture.Of(b.Group.Device()) == nil {
@@ -74,18 +73,18 @@ func scale(b reducer.GradBucket, factor float64) error {
 	return d.Kernels().Axpby(d.Compute(), b.Flat, device.Accum{Alpha: factor}, b.Flat)
 }
 
-// hookBucket returns a bucket of the hook's memory that an inner hook reduces instead of b, by a
-// sum. It holds the result of everything that the compute stream was given so far. params and grads
-// describe its content.
+// hookBucket returns a bucket in the hook's own memory, flat, which an inner hook reduces by a sum instead
+// of b. The reduction starts after all work that is on the compute stream now. params and grads
+// describe the content of flat.
 func hookBucket(b reducer.GradBucket, name string, flat device.Tensor, params []reducer.Param, grads []device.Tensor) reducer.GradBucket {
 	b.Name, b.Op, b.After, b.Flat, b.Params, b.Grads = name, comm.Sum, b.Ready(flat.Bytes()), flat, params, grads
 	return b
 }
 
 // Func makes a hook of a function. The function starts to reduce a bucket, in place or in other
-// memory. It returns the tensor that has the averages when the reduction is done. Wait copies them
-// to the bucket. The tensor may have any floating-point type but must have as many elements as the
-// bucket. Otherwise Wait returns an error, which aborts the group, as every error of Wait does.
+// memory. It returns the reduction, done, and the tensor that has the averages when done is complete. The hook
+// copies the averages to the bucket. The tensor may have any floating-point type but must have as many
+// elements as the bucket. Otherwise the hook's Wait returns an error. Every error of Wait aborts the group.
 type Func func(b reducer.GradBucket) (averages device.Tensor, done reducer.Reduction)
 
 // Reduce calls f.
@@ -106,7 +105,7 @@ func put(b reducer.GradBucket, t device.Tensor) error {
 	return d.Kernels().Copy(d.Compute(), b.Flat, t)
 }
 
-// andThen returns a reduction whose Wait also calls then, which enqueues further work.
+// andThen returns a reduction whose Wait waits for r and then calls the function then, which enqueues further work.
 func andThen(r reducer.Reduction, then func() error) reducer.Reduction {
 	return &reductionThen{r, then}
 }

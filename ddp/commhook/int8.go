@@ -23,8 +23,8 @@ import (
 //	        quantizes the sum and sends it to all: an all-to-all and an all-gather,
 //	        2n·(N-1)/N bytes
 //
-// The first way takes n·(N-1) bytes, which is less only for two ranks. The all-gather of the
-// second way runs after the backward pass.
+// With N ranks the first method would send n·(N-1) bytes, which is less than the second only for two
+// ranks. The all-gather of the second method runs after the backward pass.
 func Int8() reducer.Hook { return &quantized{} }
 
 type quantized struct {
@@ -34,18 +34,18 @@ type quantized struct {
 
 func (*quantized) String() string { return fmt.Sprintf("8 bits in blocks of %d", kernels.QuantBlock) }
 
-// Stateless is true: what a block loses is not kept for the next pass.
+// Stateless returns true: Int8 has no error feedback.
 func (*quantized) Stateless() bool { return true }
 
-// numbers are the buffers for one bucket. A buffer that is divided has one part for each rank, in
+// numbers are the buffers for one bucket. A buffer marked "divided" has one part for each rank, in
 // order of the ranks.
 type numbers struct {
 	b     reducer.GradBucket // the bucket for which the buffers were allocated
 	flat  device.Tensor      // Float32: the bucket itself or a copy
-	whole device.Tensor      // quantized flat; divided if there are more than two ranks
+	whole device.Tensor      // flat, quantized; divided if there are more than two ranks
 	mine  device.Tensor      // quantized: what this rank sends to all
 	got   device.Tensor      // quantized, divided: what each rank sent to this rank
-	sum   device.Tensor      // Float32: the sum of this rank's part; flat if nothing is divided
+	sum   device.Tensor      // Float32: the sum of this rank's part; with two ranks it is flat
 }
 
 func (q *quantized) Reduce(b reducer.GradBucket) reducer.Reduction {
@@ -104,8 +104,7 @@ func (n *numbers) quantize() error {
 	return k.Quantize(s, n.whole.Range(0, kernels.QuantizedLen(n.flat.Len())), n.flat)
 }
 
-// add sums what the ranks sent, in order of the ranks, so that all ranks that sum the same numbers
-// get the same bits.
+// add sums the parts that the ranks sent, in order of the ranks, so that all ranks get the same bits.
 func (n *numbers) add() error {
 	k, s := n.device()
 	size := n.mine.Len()
@@ -142,7 +141,7 @@ func (n *numbers) dequantize() error {
 	return n.back()
 }
 
-// back copies the averages to the bucket, in the bucket's type.
+// back copies the averages to the bucket, converted to the bucket's type.
 func (n *numbers) back() error {
 	if n.b.Flat.DType == device.Float32 {
 		return nil

@@ -15,9 +15,9 @@ import (
 // PostLocalSGDOptions are the options of [PostLocalSGD]. The zero value is PyTorch's default,
 // without a subgroup.
 type PostLocalSGDOptions struct {
-	// StartAfter is the number of passes that are averaged over all ranks at first. 0 means 100, a
-	// negative number none. A job that resumes from a checkpoint sets it to the number of these
-	// passes that remain, on all ranks.
+	// StartAfter is the number of passes at the beginning that are averaged over all ranks. 0 means 100, a
+	// negative number none. A job that resumes from a checkpoint sets StartAfter, on all ranks, to the number
+	// of these passes that are still to be made.
 	StartAfter int
 	// Subgroup is the group with which this rank averages gradients afterwards, such as the ranks
 	// of its host ([comm.ProcessGroup.Split]). With nil, gradients are not sent.
@@ -32,9 +32,9 @@ type PostLocalSGDOptions struct {
 // parameters of all replicas every few steps, with an [Averager] that has the same StartAfter.
 //
 // All ranks still exchange a few bytes in each pass: the flags for missing gradients. Between two
-// averages the replicas differ. So ddp.Options.CheckReplicas cannot be used with this hook, nor can
-// ddp.JoinOptions.DivideByActive, which counts all ranks. ddp.Model.Join ends by setting all
-// replicas to one of them: average the replicas before.
+// averages the replicas differ, so ddp.Options.CheckReplicas cannot be used with this hook.
+// ddp.JoinOptions.DivideByActive cannot be used either, because it counts all ranks. At its end ddp.Model.Join
+// copies one replica to all ranks, so average the replicas before.
 func PostLocalSGD(opts *PostLocalSGDOptions) reducer.Hook {
 	o := *cmp.Or(opts, &PostLocalSGDOptions{})
 	if o.StartAfter == 0 {

@@ -8,8 +8,8 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// memory holds a hook's data for each bucket. The data is made when the hook first sees the bucket,
-// and made again if another bucket takes its place.
+// memory holds a hook's data for each bucket. The data is made when the hook first gets the bucket. If the buckets
+// are rebuilt, it is made again.
 type memory[T any] struct {
 	rebuilt bool
 	kept    map[uintptr]kept[T] // by the bucket's address
@@ -22,8 +22,8 @@ type kept[T any] struct {
 	of     T
 }
 
-// of returns the data for b, and makes it if there is none. Memory that make allocates belongs to
-// the group and is freed when nothing refers to it: hooks have no Close.
+// of returns the data for b. If there is none, it calls the function make. Memory that make allocates belongs
+// to the group and is freed when nothing refers to it, because hooks have no Close.
 func (m *memory[T]) of(b reducer.GradBucket, make func() (T, error)) (T, error) {
 	if b.Rebuilt != m.rebuilt || m.kept == nil {
 		m.rebuilt, m.kept = b.Rebuilt, map[uintptr]kept[T]{}
@@ -54,8 +54,8 @@ func alloc(b reducer.GradBucket, dt device.DType, n int) (device.Tensor, error) 
 	return device.NewTensor(buf, dt, n), nil
 }
 
-// pool puts several arrays of one type into one allocation. The caller adds all arrays first, then
-// allocates size elements, then takes each array from them with place.in.
+// pool puts several arrays of one type into one allocation. The caller first calls add for all arrays, then
+// allocates size elements, then gets each array by place.in.
 type pool struct{ size int }
 
 // place is the place of an array in a pool; at is its first element.

@@ -13,11 +13,11 @@ import (
 
 // PowerSGDOptions are the options of [NewPowerSGD]. The zero value is PyTorch's default.
 type PowerSGDOptions struct {
-	// Rank is the rank of the two factors that replace a matrix; 0 means 1. Twice the rank costs
-	// twice the bytes and loses less.
+	// Rank is the rank of the two factors that replace a matrix; 0 means 1. If Rank is doubled, twice as many
+	// bytes are sent, and the product is closer to the matrix.
 	Rank int
-	// StartAfter is the number of passes that are not compressed at first, because gradients change
-	// most then. 0 means 1000, a negative number none.
+	// StartAfter is the number of passes at the beginning that are not compressed, because gradients change most
+	// then. 0 means 1000, a negative number none.
 	StartAfter int
 	// MinCompression is the smallest ratio of a matrix's size to the size of its factors at which
 	// the matrix is compressed; 0 means 2.
@@ -47,8 +47,8 @@ type PowerSGDOptions struct {
 //	gradient = P·Qᵀ
 //
 // P is reduced during the backward pass, together with the gradients that are not compressed. Q is
-// reduced after the pass. The factors are Float64 if the gradients are, else Float32. If a bucket
-// has a gradient that is not finite on any rank, its error feedback does not change. A pass that is
+// reduced after the pass. The factors are Float64 if the gradients are, else Float32. If any rank has a
+// gradient in a bucket that is not finite, the error feedback of that bucket does not change. A pass that is
 // skipped for another reason, such as a missing gradient or a gradient of another bucket that is
 // not finite, still updates the error feedback.
 //
@@ -63,7 +63,7 @@ type PowerSGD struct {
 	twoPhase twoPhase
 	dev      device.Device
 	kept     map[string]device.Tensor // by name in State: the tensors in use
-	loaded   map[string]device.Tensor // in host memory: the tensors that LoadState got and no pass has used
+	loaded   map[string]device.Tensor // in host memory: the tensors from LoadState that no pass has used yet
 }
 
 // NewPowerSGD returns a PowerSGD, or an error if an option has an invalid value.
@@ -93,7 +93,7 @@ func (h *PowerSGD) String() string {
 		h.o.Rank, max(h.o.StartAfter, 0), h.o.MinCompression, !h.o.NoErrorFeedback, !h.o.NoWarmStart, h.o.Seed, h.o.Hook)
 }
 
-// Partial returns that of the hook that reduces the factors.
+// Partial returns [reducer.IsPartial] of the hook that reduces the factors.
 func (h *PowerSGD) Partial() bool { return reducer.IsPartial(h.o.Hook) }
 
 // Reduce implements [reducer.Hook]. Only a reducer calls it.
@@ -195,9 +195,9 @@ func (h *PowerSGD) restore(f *factors) error {
 }
 
 // keep sets the error feedback: this rank's gradients, already divided by the number of ranks,
-// minus P·Qᵀ divided by the number of ranks. The SGD kernel assigns it (v -= -1·(u - 1·v)) and
-// does nothing if a gradient of the bucket is not finite, because such a pass is not applied: the
-// old error feedback is still to be sent.
+// minus P·Qᵀ divided by the number of ranks. The kernel for SGD does the assignment (v -= -1·(u - 1·v)). It
+// leaves the old error feedback if a gradient of the bucket is not finite, because such a pass is not applied and
+// the old error feedback is still to be sent.
 func (f *factors) keep() error {
 	k, s := f.device()
 	if err := k.Fill(s, f.invalid, 0); err != nil {

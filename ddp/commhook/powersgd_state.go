@@ -39,10 +39,10 @@ func (h *PowerSGD) LoadState(state map[string]device.Tensor) error {
 	return nil
 }
 
-// passesKey cannot be the name of a parameter's state, which contains a dot.
+// passesKey is the key of the number of passes. It has no dot, so it differs from all keys of parameters.
 const passesKey = "passes"
 
-// resume sets the state of m to the state of its parameter: from the previous buckets, or loaded.
+// resume sets the state of m to the state of its parameter, which the previous buckets or LoadState provide.
 func (h *PowerSGD) resume(dev device.Device, param string, m matrix) error {
 	h.dev = dev
 	for name, t := range map[string]device.Tensor{param + ".unsent": m.unsent, param + ".q": m.q} {

@@ -10,11 +10,11 @@ import (
 	"github.com/goddp/goddp/profile"
 )
 
-// twoPhase holds the two-phase reductions of a pass: the second communication of each needs the
-// result of the first. The first communications are started during the backward pass. Whether one
-// is over cannot be known without waiting, so the second communications start after the pass: the
-// first Wait on any of these reductions starts all of them, in bucket order on every rank. The
-// device computes for one reduction while another communicates.
+// twoPhase holds the two-phase reductions of a pass. Each communicates twice, and the second communication needs
+// the result of the first. The first communications start during the backward pass. The host cannot know
+// whether one is over without waiting, so the second communications start after the pass. When the engine first
+// waits for a reduction, all second communications start, on every rank in the order of the buckets. The device
+// computes for one reduction while another communicates.
 type twoPhase struct{ pending []*twoPhaseReduction }
 
 // twoPhaseReduction is one reduction.
@@ -22,7 +22,7 @@ type twoPhaseReduction struct {
 	twoPhase *twoPhase
 	first    reducer.Reduction
 	// then enqueues, on the compute stream, the work between the communications, and starts the
-	// second communication. It must start it even if the work fails, because the other ranks do.
+	// second communication. It must start the communication even if the work fails, because the other ranks start theirs.
 	// last enqueues the work after the second communication.
 	then   func() (reducer.Reduction, error)
 	last   func() error

@@ -13,8 +13,8 @@ import (
 )
 
 // UseBLAS makes Gorgonia and its tensors compute matrix products as dev does: with OpenBLAS, if
-// that is found at run time, and as many threads as the device has (see device/cpu). It affects the
-// whole process, because Gorgonia has one BLAS for all machines. Call it before any machine runs.
+// that is found at run time, and with as many threads as the device has (see device/cpu). This affects the
+// whole process, because Gorgonia has one BLAS for all machines. Call UseBLAS before any machine runs.
 // It returns an error if the host cannot address dev's memory.
 func UseBLAS(dev device.Device) error {
 	probe, err := dev.Alloc(1)
@@ -29,8 +29,8 @@ func UseBLAS(dev device.Device) error {
 	return nil
 }
 
-// products computes matrix products on a device. gonum computes everything else, whose speed is
-// bounded by memory.
+// products computes matrix products on a device. gonum computes all other operations, because memory bounds their
+// speed.
 type products struct {
 	gonum.Implementation
 	dev device.Device

@@ -1,6 +1,6 @@
 // Package ddpgorgonia trains expression graphs of Gorgonia (gorgonia.org/gorgonia) on several
-// processes. The graph, the solver and the training loop remain Gorgonia's. Two things change: what
-// the graph uses in place of a learnable, and how the program makes its machine:
+// processes. The graph, the solver and the training loop remain Gorgonia's. Two things change: the graph uses
+// Model.Use(w) in place of a learnable w, and NewTapeMachine of the model makes the machine:
 //
 //	pg, err := comm.Init(ctx, nil)
 //	...
@@ -46,22 +46,22 @@
 //
 // A run that reduces overwrites the gradients of the run before. Runs within [Model.NoSync] do not
 // reduce; the next run after them reduces the sum of their gradients and its own. Solvers zero a
-// gradient after they have used it. That costs a pass over the gradient and has no effect here.
+// gradient after they have used it. Here the zeroing costs time and has no effect.
 //
 // # Batches
 //
-// If all ranks have equally many samples, the average over the ranks of their batches' means is the
-// mean over the global batch. Graphs have fixed shapes, so fill up a smaller or uneven batch with
+// If all ranks have the same number of samples, the average of the ranks' mean costs is the mean cost of
+// the global batch. Graphs have fixed shapes, so fill up a smaller or uneven batch with
 // samples of weight zero: let the cost be the sum of the samples' costs, each times a weight that
 // is an input. The weight is ranks/samples for the samples of a global batch and 0 for the others.
-// The average over the ranks is then the mean, even if a rank has no sample.
+// Then the average over the ranks is the mean cost of the global batch, even if a rank has no sample.
 //
 // # Solvers
 //
 // Gorgonia's solvers use the averages and make the same step on all ranks. As of v0.9.18
 // VanillaSolver, Momentum, AdamSolver and RMSPropSolver are correct. These are not:
 //
-//   - AdamW changes nothing, and panics on values that are no *Node. Use optim.NewAdamW with
+//   - AdamW changes no value, and panics on values that are not a *Node. Use optim.NewAdamW with
 //     [Model.Parameters], or AdamSolver with WithL2Reg, which is a different method.
 //   - AdaGradSolver ignores WithLearnRate: its rate is 0.001. Use RMSPropSolver.
 //   - BarzilaiBorweinSolver produces NaN for a quadratic cost. Use Momentum.
@@ -75,7 +75,7 @@
 //
 // RunAll returns the error of a failed reduction, for errors.Is and errors.As (comm.ErrPeerLost,
 // comm.ErrTimeout). Gorgonia's machines wrap errors in a type without Unwrap, so the operations of
-// this package also store theirs in the model. Once a reduction has failed, the next gradient ends
+// this package also store their errors in the model. Once a reduction has failed, the next gradient ends
 // the tape, so that a program with asynchronous error handling can return before the process is
 // ended.
 //

@@ -136,7 +136,7 @@ func distinct(g *G.ExprGraph) error {
 // while the tape still runs. It returns when the averages are complete, in the learnables' Grad.
 // Within [Model.NoSync] Grad is the sum of this rank's gradients so far.
 //
-// Its error is that of the machine, or says why the gradients must not be used: see the package
+// RunAll returns the machine's error, or an error that says why the gradients must not be used: see the package
 // documentation. If an operation that computes a gradient panics, RunAll panics.
 func (t *Machine) RunAll() error {
 	m := t.model
@@ -175,7 +175,7 @@ func (t *Machine) RunAll() error {
 	return nil
 }
 
-// begin starts a pass. After a pass that reduced, the pass overwrites the gradients.
+// begin starts a pass. If the previous pass reduced, this pass overwrites the gradients; otherwise it adds to them.
 func (m *Model) begin() (err error) {
 	if m.hasReduced {
 		for i := range m.learnables {

@@ -31,8 +31,8 @@ func (op) ReturnsPtr() bool                  { return true }
 func (op) CallsExtern() bool                 { return false }
 func (op) OverwritesInput() int              { return -1 }
 
-// write writes what distinguishes this operation from all others, because Gorgonia treats two nodes
-// with equal hashes as one.
+// write adds to the hash the model and the learnable, which distinguish this operation from all others. Gorgonia
+// treats two nodes with equal hashes as one.
 func (o op) write(h hash.Hash, kind string) { fmt.Fprintf(h, "goddp %s %p %d", kind, o.model, o.i) }
 
 func (o op) hash(kind string) uint32 {
@@ -87,8 +87,8 @@ func product(n *G.Node) (preallocated, G.Nodes) {
 	return p, factors
 }
 
-// ready handles a final gradient. It writes the gradient to its place in the buckets, or adds it to
-// what is there, and notifies the reducer, while the rest of the tape still has to run. Its value
+// ready handles a final gradient. It writes the gradient to its place in the buckets, or adds it to the
+// gradient there. Then it notifies the reducer, while the rest of the tape still has to run. Its value
 // is the view of the bucket.
 type ready struct {
 	op
@@ -121,7 +121,7 @@ func (o *ready) InferShape(shapes ...G.DimSizer) (tensor.Shape, error) {
 }
 
 // Do runs on the machine's goroutine, where a panic would end the process. It recovers a panic,
-// logs the stack, and leaves the value to RunAll, which panics with it.
+// logs the stack, and stores the panic's value, with which RunAll panics again.
 func (o *ready) Do(in ...G.Value) (v G.Value, err error) {
 	p := o.model.pass
 	if p == nil {
@@ -185,8 +185,8 @@ func (o *turn) Do(in ...G.Value) (G.Value, error) {
 }
 
 // keep is the last operation of a program and uses the results of all use operations. Without it
-// Gorgonia might let another operation overwrite the learnables' values: it does so with operands
-// that are no inputs and are not used later.
+// Gorgonia might let another operation overwrite the learnables' values, because it reuses the memory of
+// operands that are not inputs and are not used later.
 type keep struct {
 	op
 	types []hm.Type // the types of the operands
@@ -216,7 +216,7 @@ func (m *Model) mark() profile.Moment {
 	return m.pg.Device().Compute().Record()
 }
 
-// span adds to the trace the time since start, which mark returned.
+// span adds a span to the trace, from start, a moment that mark returned, until now.
 func (m *Model) span(name string, start profile.Moment, args ...profile.Arg) {
 	if start != nil {
 		m.trace.Add(profile.Span{Track: profile.Compute, Name: name, Begin: start, End: m.mark(), Args: args})

@@ -7,7 +7,8 @@ import "bytes"
 // HeadSize is the number of bytes that [Describe] looks at.
 const HeadSize = 64
 
-// formats holds the first bytes of formats that are met in place of data and weights. Markup is in lower case.
+// formats lists formats that users often have in place of data or weights, with their first bytes. The first bytes
+// of markup are in lower case.
 var formats = []struct{ head, description string }{
 	{"version https://git-lfs.github.com/spec/", "a git-lfs pointer in place of the file: run git lfs pull"},
 	{"<!doctype html", htmlPage},
@@ -32,8 +33,8 @@ const (
 	pickle   = "a pickle, such as old versions of torch.save write"
 )
 
-// Describe says what a file is that begins with head, and how to get the file that was wanted. It returns "" if
-// it does not know the format.
+// Describe describes the format of a file that begins with head, and says how to get the file that was wanted. It
+// returns "" if it does not know the format.
 func Describe(head []byte) string {
 	markup := bytes.ToLower(bytes.TrimLeft(bytes.TrimPrefix(head, []byte("\ufeff")), " \t\r\n"))
 	for _, f := range formats {

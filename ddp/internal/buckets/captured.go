@@ -23,15 +23,15 @@ type captured struct {
 
 // copiedStatus is the event at which the host has the status of a replayed pass. The status is copied as soon
 // as all reductions have ended, long before the end of the replay. CUDA's events cannot tell when a part of a
-// graph has run, so the host fills hostSums with a byte that no status has, and polls it. That the status has
-// arrived also says that the reductions have ended.
+// graph has run. So the host fills hostSums with a byte that no status contains, and polls hostSums. When the status
+// has arrived, the reductions have ended too.
 type copiedStatus struct {
 	words []byte       // the part of hostSums that the copy overwrites
 	end   device.Event // behind the whole replay
 }
 
-// unlikelyByte is in no word of a status with fewer than 500 ranks: a flag is 0 or 1. With more ranks a
-// request to stop may have it, and then the host waits for the end of the replay.
+// unlikelyByte occurs in no word of a status with fewer than 500 ranks, because a flag is 0 or 1. With more ranks the
+// word of a request to stop may contain it. Then the host waits for the end of the replay.
 const unlikelyByte = 0xff
 
 func (a *copiedStatus) isCopied() bool { return bytes.IndexByte(a.words, unlikelyByte) < 0 }
@@ -92,8 +92,8 @@ func (r *Reducer) beginCaptured(rec *captured) error {
 	return nil
 }
 
-// finishCaptured ends a backward pass of a captured step. reduces says that it is not one that only
-// accumulates, failed that it would raise this rank's flag, and cause why if that is an error.
+// finishCaptured ends a backward pass of a captured step. reduces says that the pass reduces, and failed that it
+// would raise this rank's flag. cause is the error that made the pass fail, or nil.
 func (r *Reducer) finishCaptured(rec *captured, reduces, failed bool, cause error) error {
 	switch {
 	case cause != nil:
@@ -143,8 +143,8 @@ func (r *Reducer) finishCaptured(rec *captured, reduces, failed bool, cause erro
 }
 
 // finishAlone ends a captured pass of a group of one rank. No other rank can raise a flag, so the outcome of a
-// replay is known when it starts. The host still waits until at most one earlier replay is under way: the deadline
-// of a replay's calls counts from its start, however many replays it waits for.
+// replay is known when it starts. The host still waits until at most one earlier replay is under way, because the
+// deadline of a replay's calls counts from its launch, even while the replay waits for earlier ones.
 func (r *Reducer) finishAlone(rec *captured) {
 	var ends [2]device.Event // of the last replays, the older one first
 	rec.Before(func() error {
@@ -218,4 +218,4 @@ func (r *Reducer) endCaptured(rec *captured) {
 	}
 }
 
-var _ reducer.Reduction = (*comm.Work)(nil) // works of a captured step stand for those of its last replay
+var _ reducer.Reduction = (*comm.Work)(nil) // the works of a captured step stand for the works of its last replay
