@@ -6,10 +6,10 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// aside computes weight gradients on a second stream, in parallel with Compute, while a step is captured. They depend
-// only on the gradient of the result and a saved operand, and nothing in the pass depends on them. So they can
-// overlap with the gradients of the layers below, whose kernels do not fill a GPU. In a graph, ordering between
-// streams costs nothing.
+// aside computes weight gradients on a second stream, in parallel with the stream Compute, while a step is captured.
+// A weight gradient depends only on the gradient of the result and a saved operand, and nothing else in the pass
+// depends on it. So it can overlap with the gradients of the layers below, whose kernels do not fill a GPU. In a
+// CUDA graph, ordering between streams costs nothing.
 type aside struct {
 	s       *state
 	stream  device.Stream
@@ -18,7 +18,7 @@ type aside struct {
 	held    []held              // memory that the stream may still read, in the order of its use
 }
 
-// held is memory that Compute may use again after the event until.
+// held is memory that Compute may use again after the event `until`.
 type held struct {
 	until device.Event
 	mem   []device.Buffer
@@ -32,15 +32,15 @@ const (
 	asideBytes = 64 << 20
 )
 
-// weighted is a [Function] whose gradients of leaves may be computed on another stream. Each depends only on the
-// operands, the gradient of the result and what Prepare computed, and Backward enqueues all its work on the Call's
-// Stream.
+// weighted is a [Function] whose gradients of leaves may be computed on another stream. Each of these gradients
+// depends only on the operands, the gradient of the result and what Prepare computed. Backward must enqueue all work
+// on the Call's Stream.
 type weighted interface{ Aside() }
 
-// alone is the number of elements of a weight whose gradient's matrix product fills a GPU: with tiles of 128 × 128
-// there is one for nearly each of an H100's 132 multiprocessors. Such a product runs on Compute, before the gradients
-// of the layers below. In parallel with them it would finish later, and no multiprocessor would be free for its
-// reduction.
+// alone is the number of elements from which the matrix product of a weight's gradient fills a GPU: with tiles of
+// 128 × 128 there is a tile for nearly each of an H100's 132 multiprocessors. Such a product runs on Compute, before
+// the gradients of the layers below. If it ran in parallel with them, it would finish later, and no multiprocessor
+// would be free to reduce the gradient.
 const alone = 2 << 20
 
 // fillsGPU reports whether the gradient of one of n's weights fills a GPU.
@@ -72,7 +72,7 @@ func (a *aside) join() error {
 // hold frees memory that the stream may still read, once Compute has waited for those reads.
 func (a *aside) hold(mem []device.Buffer) error {
 	a.held = append(a.held, held{a.stream.Mark(), mem})
-	done := len(a.held) // of what is held, the number that Compute waits for
+	done := len(a.held) // the number of elements of held that Compute waits for
 	for bytes := 0; done > 0 && len(a.held)-done < asideLag && bytes < asideBytes; done-- {
 		bytes += a.held[done-1].size()
 	}

@@ -32,9 +32,9 @@ func ScaledDotProductAttention(q, k, v *Variable, opts *AttentionOptions) *Varia
 	return attend(&attention{}, opts, q, k, v)
 }
 
-// PackedAttention is self-attention ([ScaledDotProductAttention]) on the result of one projection: qkv
-// [B T (heads+2·keyHeads)·D] holds for each row the heads of its query, then of its key, then of its
-// value. The result is [B T heads·D]. PackedAttention copies nothing. RowsFirst has no effect.
+// PackedAttention is self-attention ([ScaledDotProductAttention]) on the result of one projection. Each row of
+// qkv [B T (heads+2·keyHeads)·D] holds the heads of a query, then of its key, then of its value. The
+// result is [B T heads·D]. PackedAttention copies nothing. RowsFirst has no effect.
 func PackedAttention(qkv *Variable, heads, keyHeads int, opts *AttentionOptions) *Variable {
 	return attend(&attention{heads: heads, keyHeads: keyHeads}, opts, qkv)
 }
@@ -52,8 +52,8 @@ func attend(f *attention, opts *AttentionOptions, in ...*Variable) *Variable {
 
 type attention struct {
 	AttentionOptions
-	masked          bool // whether the last input is a mask
-	heads, keyHeads int  // the heads of a packed input, otherwise 0
+	masked          bool // the last input is a mask
+	heads, keyHeads int  // the numbers of heads of a packed input; 0 if q, k and v are separate
 	lse             device.Tensor
 }
 
@@ -90,7 +90,7 @@ func (f *attention) Shape(in []device.Shape) device.Shape {
 	return q
 }
 
-// checkHeadSize panics if heads of d elements are larger than the kernels compute.
+// checkHeadSize panics if the kernels do not support heads of d elements.
 func checkHeadSize(op string, shape device.Shape, d int) {
 	if d > kernels.MaxHeadSize {
 		panic(&device.ShapeError{Op: op, A: shape, Want: fmt.Sprintf("heads of at most %d elements, not %d", kernels.MaxHeadSize, d)})
@@ -100,7 +100,7 @@ func checkHeadSize(op string, shape device.Shape, d int) {
 // Saves reports that the gradient of v reads neither v nor the result.
 func (*attention) Saves(i, j int) bool { return i != 2 || j != 2 && j != Output }
 
-// of returns t, one of q, k and v or a tensor of such a shape, as its heads.
+// of returns the heads of t, which is q, k or v, or has the shape of one of them.
 func (f *attention) of(t device.Tensor) kernels.Heads {
 	if f.RowsFirst {
 		return kernels.RowsFirst(t, 0, t.Shape[2])
@@ -108,7 +108,7 @@ func (f *attention) of(t device.Tensor) kernels.Heads {
 	return kernels.HeadsFirst(t)
 }
 
-// result returns t, the result or a tensor of its shape, as its heads.
+// result returns the heads of t, which is the result or has its shape.
 func (f *attention) result(t device.Tensor) kernels.Heads {
 	if f.isPacked() {
 		return kernels.RowsFirst(t.Reshape(t.Shape[0], t.Shape[1], f.heads, t.Shape[2]/f.heads), 0, f.heads)

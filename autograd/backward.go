@@ -11,14 +11,14 @@ import (
 
 // BackwardOptions are the choices of [Variable.Backward].
 type BackwardOptions struct {
-	// Gradient is the gradient of the variable, of its shape. nil means 1, for a scalar.
+	// Gradient is the gradient of the variable, and has the variable's shape. nil means 1 and is for scalars.
 	Gradient *Variable
 	// RetainGraph keeps the graph for another backward pass through it.
 	RetainGraph bool
 }
 
 // Backward computes the derivatives of v with respect to all leaves that it depends on, adds them to the
-// leaves' gradients, and releases the graph. v is a scalar unless opts has its Gradient.
+// leaves' gradients, and releases the graph. v must be a scalar, unless opts.Gradient is set.
 //
 // The error is the first error of an operation, a kernel or an [Observer]. The gradients of this pass
 // are then undefined until they are zeroed: see [Variable.GradErr].
@@ -87,7 +87,7 @@ func (p *pass) panicked(thrown any) {
 		p.end(err)
 	}
 	for _, o := range p.notified {
-		o.EndBackward(err) // its error is lost, because the panic continues
+		o.EndBackward(err) // the error of EndBackward is lost, because the panic continues
 	}
 	if thrown != nil {
 		panic(thrown)
@@ -119,7 +119,7 @@ type pass struct {
 	retain    bool       // the graph is kept for another pass
 	aside     *aside     // nil unless the step is being captured
 	isOver    bool
-	// sharers counts, for each gradient's memory that has several owners, the owners but one.
+	// sharers holds, for each gradient's memory that has several owners, the number of owners minus one.
 	sharers map[uintptr]int
 }
 
@@ -312,13 +312,13 @@ func (n *node) shares(i, last int) bool {
 func (p *pass) into(c *Call, n *node, first, last int, fork bool) (err error) {
 	var dst, home [3]device.Tensor
 	var acc, howHome [3]device.Accum
-	at := func(i int) int { // at: the place of input i among several, or of one input
+	at := func(i int) int { // the index of input i in dst: 0 if there is only one destination
 		if first == last {
 			return 0
 		}
 		return i
 	}
-	_, casts := n.fn.(cast) // a cast writes a gradient of any type itself
+	_, casts := n.fn.(cast) // a cast can write a gradient of any type
 	if _, ok := n.fn.(adder); ok && first == 0 && n.in[0].node.leaf == nil && p.isShared(n.in[0].node) {
 		c.addend, n.in[0].node.grad = n.in[0].node.grad, device.Tensor{}
 		defer func() {
@@ -403,7 +403,7 @@ func (p *pass) destination(v *Variable) (device.Tensor, device.Accum, error) {
 }
 
 // begin returns the tensor for v's gradient in this pass. fresh reports whether the first write
-// overwrites it.
+// overwrites the tensor.
 func (p *pass) begin(v *Variable) (dst device.Tensor, fresh bool, err error) {
 	if v.node.leaf != nil {
 		return v.node.leaf.begin()
@@ -441,7 +441,7 @@ func (p *pass) drop(n *node) {
 func (p *pass) end(err error) {
 	p.running = false
 	if err != nil {
-		p.aside.settle() // err is the pass's
+		p.aside.settle() // an error can be ignored: err is the pass's error
 	}
 	for _, n := range p.nodes {
 		p.drop(n)

@@ -17,8 +17,8 @@ import (
 
 // CaptureOptions are the options of [Capture].
 type CaptureOptions struct {
-	// Warmup is the number of calls for each combination of shapes that run step itself, before
-	// the first one that is captured: they allocate state and load kernels. 0: 2.
+	// Warmup is the number of calls that run step itself before a call is captured, for each combination of
+	// input shapes. These calls allocate state and load kernels. 0: 2.
 	Warmup int
 	// Required makes a call return the error if the step cannot be captured. Otherwise Capture logs that error
 	// once and captures nothing more: calls without a matching capture run step itself.
@@ -34,10 +34,10 @@ const maxVariants = 16
 // capture costs as much of the host's time as a step.
 const maxAttempts = 8
 
-// Capture returns a function that does what step does in a fraction of the host time. Its first calls run step.
-// Then, on a GPU, it captures in a CUDA graph what step enqueues, and each further call launches the graph. A call
-// with inputs of other shapes or types, or after a change of an option that step depends on, captures again;
-// captures are kept, so that shapes may alternate. On the CPU no step can be captured.
+// Capture returns a function that does the work of step in a fraction of the host time. Its first calls run step.
+// Then, on a GPU, it captures the work that step enqueues as a CUDA graph, and each further call launches the
+// graph. A call captures again if its inputs have other shapes or types, or if an option that step depends on has
+// changed. Captures are kept, so that shapes may alternate. On the CPU no step can be captured.
 //
 //	step := autograd.Capture(dev, func(in ...*autograd.Variable) (*autograd.Variable, error) {
 //		opt.ZeroGrad()
@@ -53,10 +53,10 @@ const maxAttempts = 8
 //		...
 //	}
 //
-// Losses, parameters and errors are the same, bit for bit. A call also frees what step would free of earlier
-// steps. The learning rate, the number of the step and the positions of random
-// numbers are those of the call. The inputs may be other variables in each call; their content is copied, unless
-// it is that of the call before.
+// Losses, parameters and errors are the same as those of step, bit for bit. A call also frees the results of
+// earlier steps that step would free. Each call uses the current learning rate, step number and positions of
+// random numbers. The inputs may be other variables in each call. Their content is copied, unless it is the same
+// as in the previous call.
 //
 // Only what step enqueues on the device runs in each call. Other code in step runs only when step itself
 // runs, so a schedule, a counter or a log belongs outside. Within step, nothing may wait for the device
@@ -69,13 +69,13 @@ const maxAttempts = 8
 // With a model of package ddp, the reductions are part of the graph. All ranks make the same steps, but a rank may
 // capture a step that another does not. If step makes collectives itself, they must be before the optimizer's
 // Step. Otherwise ranks could wait for each other: if a rank lacks a gradient, Step returns an error on all ranks.
-// A rank that runs step itself returns there, but a graph runs to its end and would wait in a collective after
-// Step. While a step is captured, the collectives of other goroutines wait. So step must not wait for such a
+// A rank that runs step itself then returns from step, but a graph runs to its end and would wait in a collective
+// after Step. While a step is captured, the collectives of other goroutines wait. So step must not wait for such a
 // goroutine.
 //
-// The captures share the device memory that a step needs. Each has a copy of its inputs. They are kept until the
-// returned function is unreachable, or until 16 others were used since. The gradients of Linear's weights are
-// computed on a separate stream, which has its own scratch memory. opts may be nil.
+// The captures share the device memory that a step needs. Each has a copy of its inputs. A capture is kept until
+// the returned function is unreachable, or until 16 other captures were used since its last use. The gradients of
+// Linear's weights are computed on a separate stream, which has its own scratch memory. opts may be nil.
 func Capture(dev device.Device, step func(in ...*Variable) (*Variable, error), opts *CaptureOptions) func(in ...*Variable) (*Variable, error) {
 	s := stateOf(dev)
 	c := &captured{s: s, step: step, calls: map[string]int{}, captures: &captures{}}
@@ -87,7 +87,7 @@ func Capture(dev device.Device, step func(in ...*Variable) (*Variable, error), o
 		c.Warmup = 2
 	}
 	if _, ok := dev.(kernels.Capturer); !ok {
-		c.Warmup = 0 // the first call tells that nothing is captured
+		c.Warmup = 0 // so that the first call logs or returns the error
 	}
 	if c.Log == nil {
 		c.Log = slog.Default()
@@ -104,10 +104,10 @@ type captured struct {
 	calls   map[string]int // the number of calls that ran step, by the shapes of the inputs
 	failed  int            // the number of captures that failed since one succeeded
 	refused error          // why the step cannot be captured
-	shapes  []byte         // those of the inputs of the present call
+	shapes  []byte         // the shapes of the inputs of the present call
 }
 
-// captures are the captures of one step, the most recently used first.
+// captures holds the captures of one step, the most recently used first.
 type captures struct{ variants []*variant }
 
 // drop runs on a goroutine of the garbage collector, which must not call the device.
@@ -122,11 +122,11 @@ type variant struct {
 	*capture.Step
 	shapes string
 	in     []*Variable // the inputs of the captured work
-	from   []content   // by input: what was copied to it last
+	from   []content   // by input: the content that was last copied to it
 	out    *Variable   // its result, or nil
 	copied *Variable   // the copy of out that the replay in progress returns
 
-	begins, ends bool // whether the step has an operation that begins a step after a Backward, and a Backward
+	begins, ends bool // begins: the captured function has an operation that would begin a new step after a Backward; ends: it has a Backward
 }
 
 // content identifies the content of a variable at some time; the zero value identifies none.
@@ -210,8 +210,8 @@ func (c *captured) call(in ...*Variable) (*Variable, error) {
 	return c.replay(v, in)
 }
 
-// capture captures the step. Whether or not it can be captured, nothing has changed then, except that the
-// step may have begun.
+// capture captures the step. It leaves all state unchanged, whether or not the capture succeeds, except that the
+// next step may have begun.
 func (c *captured) capture(in []*Variable, shapes string) (*variant, error) {
 	s := c.s
 	if _, ok := s.dev.(kernels.Capturer); !ok {
@@ -230,7 +230,7 @@ func (c *captured) capture(in []*Variable, shapes string) (*variant, error) {
 		v.in = append(v.in, input.SetName(x.name))
 	}
 	if len(in) > 0 && s.opens(in) {
-		s.begin("the captured step") // as its first operation would; the capture can use the memory of the step before
+		s.begin("the captured step") // as the step's first operation would; this frees the memory of the previous step for the capture
 	}
 	if s.side == nil {
 		side, err := s.dev.NewStream(false)
@@ -288,11 +288,11 @@ func (s *state) copyOf(out *Variable) *Variable {
 type stepCapture struct {
 	*capture.Step
 	before    stepState
-	gradients map[*gradsink.State]bool // those that the step uses
+	gradients map[*gradsink.State]bool // the states of the gradients that the step uses
 }
 
-// touch notes that the step is about to use the leaf's gradient. reads reports whether it depends on
-// there being one.
+// touch notes that the step is about to use the leaf's gradient. reads says that the step depends on whether the
+// gradient exists.
 func (r *stepCapture) touch(l *leaf, reads bool) {
 	if r == nil || r.gradients[l.State] {
 		return
@@ -331,7 +331,7 @@ func (r *stepCapture) end(s *state) {
 type positionKey struct{}
 
 // position returns the position of this rank's next n random numbers. In a captured step it is relative
-// to that of the capture.
+// to the position at the start of the capture.
 func (s *state) position(n int) kernels.Position {
 	p := s.random.draw(n)
 	if r := s.capturing; r != nil {
@@ -341,7 +341,7 @@ func (s *state) position(n int) kernels.Position {
 	return p
 }
 
-// replay makes one step by a capture.
+// replay makes one step by launching the captured graph.
 func (c *captured) replay(v *variant, in []*Variable) (*Variable, error) {
 	s := c.s
 	if err := s.awaitReaders(); err != nil {

@@ -23,7 +23,7 @@ import (
 // A gradient must not be an operand, because the pass may write it before f runs again: Checkpoint
 // panics with a [*GraphError].
 //
-// The second run must compute the same as the first. Checkpoint compares the operations of both runs
+// The second run must compute the same values as the first. Checkpoint compares the operations of both runs
 // and the variables that need a gradient. If they differ, the pass fails with a [*RecomputeError]. If
 // an operation fails in the second run, the pass fails with its error. A leaf that is frozen between
 // the runs gets no gradient; a leaf that starts to require a gradient between the runs fails the pass.
@@ -31,9 +31,9 @@ import (
 // The second run draws the same random numbers from the device's [Generator]. If f draws random numbers
 // elsewhere, or changes state, f must account for running twice, as [BatchNorm] does.
 //
-// Everything that f makes except its result is freed when f returns, unless it is retained. After a
+// When f returns, all variables that f made are freed, except its result and retained variables. After a
 // Backward, the first operation of f starts the next step, unless this operation or Checkpoint uses
-// something made in the current step.
+// a variable made in the current step.
 //
 // The first run counts the gradients that f will give to each leaf. So package ddp is notified once,
 // at the same point of the pass as without Checkpoint. Checkpoints may be nested; each level runs its
@@ -62,7 +62,7 @@ func Checkpoint(f func(x *Variable) *Variable, x *Variable) (y *Variable) {
 		}
 		uses := part.outside
 		if x.node == nil {
-			uses = append(uses[:len(uses):len(uses)], x) // so that the pass checks that x is not freed
+			uses = append(uses[:len(uses):len(uses)], x) // so that the pass also checks that x is not freed
 		}
 		c := &checkpoint{f: f, x: x, random: random, first: part.outline(), reads: part.reads(s.scope)}
 		y = y.alias()
@@ -72,9 +72,9 @@ func Checkpoint(f func(x *Variable) *Variable, x *Variable) (y *Variable) {
 	return y
 }
 
-// checkpoint is the Function of a Checkpoint in the graph. Its inputs are the outside inputs of the
-// operations in f, once for each use. A pass goes through those operations instead, so the embedded
-// Function is nil and only Name is called.
+// checkpoint is the Function of a Checkpoint in the graph. Its inputs are the variables from outside that the
+// operations in f use, once for each use. A pass goes through these operations instead of the checkpoint, so
+// only the method Name is called, and the embedded Function is nil.
 type checkpoint struct {
 	Function
 	f     func(*Variable) *Variable
@@ -105,7 +105,7 @@ func (p *pass) again(n *node, c *checkpoint) (err error) {
 		var y *Variable
 		var part *section
 		from := s.nodes
-		c.checkVersions() // functions that this pass has run may have written operands
+		c.checkVersions() // functions that this pass has already run again may have written operands
 		random := s.random
 		s.random = c.random
 		defer func() { s.random = random }()
@@ -127,14 +127,14 @@ func (p *pass) again(n *node, c *checkpoint) (err error) {
 		}()
 		y.node.grad, n.grad = n.grad, device.Tensor{}
 		if err = p.throughAll(part.nodes); err == nil {
-			err = p.aside.settle() // the scope's end frees what the stream reads
+			err = p.aside.settle() // the end of the scope frees memory that the stream reads
 		}
 	})
 	return err
 }
 
-// thawed runs f with leaves of the first run that were frozen since temporarily unfrozen, so that f
-// builds the same graph. The pass then finds them frozen again, as in any graph.
+// thawed runs f. If leaves were frozen after the first run, thawed unfreezes them while f runs, so that f
+// builds the same graph. Afterwards they are frozen again, and get no gradient in the pass.
 func (c *checkpoint) thawed(in []input, f func()) {
 	for _, v := range in {
 		if idle := v.idle; c.first.uses[idle].times > 0 {
@@ -152,8 +152,8 @@ type section struct {
 	observers []Observer  // the observers of results
 }
 
-// reads returns the operands that were made outside of sc, once for each version: those of the operations in p,
-// which are on the tape of sc, and those of operations that were not, if one in p reads their result. It panics with a
+// reads returns the operands that were made outside of sc, once for each version. These are the operands of the
+// operations in p, and the operands of untaped operations whose results an operation in p reads. It panics with a
 // [*GraphError] if an operand is a gradient.
 func (p *section) reads(sc *scope) (reads []read) {
 	type key struct {

@@ -7,8 +7,8 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// Conv2dOptions are the choices of [Conv2d]: along the first axis of an image, and along
-// the second. A stride, a dilation and a number of groups of 0 count as 1.
+// Conv2dOptions are the choices of [Conv2d]. Each pair has one value for the first axis of an image and one for
+// the second. 0 counts as 1 in Stride, Dilation and Groups.
 type Conv2dOptions struct {
 	Stride, Padding, Dilation [2]int
 	// Groups is the number of groups that the channels are divided into. An output channel depends only

@@ -83,13 +83,13 @@
 // must live longer has to be retained ([Variable.Retain]) or read. Using a freed variable panics with
 // a [*FreedError], which names the place that freed it.
 //
-// Code without a Backward, such as an evaluation, ends no step. Run it in [NoGrad], which also
-// records nothing, or in [Scope]. When these return, they free all results made inside that were not
+// Code without a Backward, such as an evaluation, does not end a step. Run it in [NoGrad], which records
+// no operations, or in [Scope]. When these return, they free all results made inside that were not
 // retained.
 //
-// Within a step, the results of a model's operations are kept for the backward pass. The pass frees what
-// an operation has kept besides its result once it has computed that operation's gradients. [Checkpoint]
-// keeps only the input and the output of a part of the model; the backward pass computes the rest again.
+// Within a step, the results of a model's operations are kept for the backward pass. An operation may keep
+// further memory besides its result. The pass frees that memory once it has computed the operation's gradients.
+// [Checkpoint] keeps only the input and the output of a part of the model; the backward pass computes the rest again.
 //
 // # Captured steps
 //
@@ -111,9 +111,9 @@
 //	loss := score(discriminator.Forward(fake))
 //	err := loss.Backward(nil)
 //
-// Only operands that the backward reads count. The terms of a sum may be written, and so may a factor if
-// the other factor needs no gradient. [Saver] declares this for a custom operation. For a function given
-// to [Checkpoint], all operands count. Optimizers, ddp and nn.LoadState count their writes. A program
+// Only writes to operands that the backward reads matter. The terms of a sum may be written, and so may a factor
+// if the other factor needs no gradient. [Saver] declares this for a custom operation. In a function given
+// to [Checkpoint], writes to all operands matter. Optimizers, ddp and nn.LoadState count their writes. A program
 // that itself writes a variable's memory, by a kernel, a copy or a collective, calls
 // [Variable.BumpVersion] first.
 //

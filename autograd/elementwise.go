@@ -187,7 +187,8 @@ func (f binary) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g 
 	}
 }
 
-// passes says that the terms of a sum that are not broadcast have the gradient of the sum.
+// passes reports whether the gradient of input i is the gradient of the result: f is a sum and the input is not
+// broadcast.
 func (f binary) passes(c *Call, i int) bool {
 	adds := kernels.BinaryOp(f) == kernels.Add || kernels.BinaryOp(f) == kernels.Sub && i == 0
 	return adds && c.In[i].Shape.Equal(c.Out.Shape)
@@ -201,8 +202,8 @@ func (c *Call) accumulate(dst device.Tensor, acc device.Accum, g device.Tensor) 
 	return c.kernels.Sum(c.Stream, dst, acc, g)
 }
 
-// accumulateOf is accumulate for the result of f, which has the given shape and can only overwrite a
-// tensor. It lets f write dst itself if that is correct, and otherwise a temporary tensor.
+// accumulateOf accumulates the result of f into dst. The result has the given shape, and f can only overwrite
+// a tensor. If possible, accumulateOf lets f write dst itself, and otherwise a temporary tensor.
 func (c *Call) accumulateOf(dst device.Tensor, acc device.Accum, shape device.Shape, f func(device.Tensor) error) error {
 	if acc == device.Store && dst.Shape.Equal(shape) {
 		return f(dst)

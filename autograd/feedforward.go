@@ -7,11 +7,11 @@ import (
 
 // FeedForwardOptions are the choices of [FeedForward].
 type FeedForwardOptions struct {
-	// Tanh replaces GELU by its approximation [GELUTanh]. For 16-bit types on GPUs it is then part of the
-	// products' kernels.
+	// Tanh replaces GELU by its approximation [GELUTanh]. For 16-bit types on GPUs the kernels of the matrix
+	// products then compute it.
 	Tanh bool
-	// Recompute does not keep the result of GELU for the backward pass, which computes it again from the
-	// operand. That halves what the operation keeps.
+	// Recompute makes the backward pass compute the result of GELU again from its operand. The operation then
+	// keeps half as much memory for the backward pass.
 	Recompute bool
 }
 
@@ -65,13 +65,13 @@ func (f *feedForward) Shape(in []device.Shape) device.Shape {
 	return linear(0).Shape(append([]device.Shape{hidden}, in[f.w2:]...))
 }
 
-// Saves reports what the gradients read. Those of x, w1 and b1 come from the gradient of pre, which Prepare
-// computes with w2.
+// Saves reports which operands the gradients read. The gradients of x, w1 and b1 are computed from the gradient of
+// pre, which Prepare computes with w2.
 func (f *feedForward) Saves(i, j int) bool {
 	return i < f.w2 && j == f.w2 || i == 1 && j == 0 || i == 0 && j == 1
 }
 
-// bias returns the input i, the zero Tensor for i = 0.
+// bias returns input i, or the zero Tensor if i is 0.
 func (*feedForward) bias(c *Call, i int) (b device.Tensor) {
 	if i > 0 {
 		b = c.In[i]

@@ -23,12 +23,12 @@ type Function interface {
 	// [*device.ShapeError] if they do not fit. The result has the type of the first input. in is valid
 	// until Shape returns.
 	Shape(in []device.Shape) device.Shape
-	// Forward enqueues the computation of c.Out from c.In. The content of c.Out is undefined
-	// before.
+	// Forward enqueues the computation of c.Out from c.In. When it is called, the content of c.Out is
+	// undefined.
 	Forward(c *Call) error
 	// Backward enqueues the computation of the gradient of c.In[i] from g, the gradient of c.Out. It accumulates
-	// that gradient into dst as acc says. It must write every element of dst, and with acc.Beta 0 it must read
-	// none. A pass calls Backward at most once for each input that needs a gradient, in no particular order.
+	// that gradient into dst as acc says. It must write every element of dst. If acc.Beta is 0, it must not read
+	// dst. A pass calls Backward at most once for each input that needs a gradient, in no particular order.
 	Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error
 }
 
@@ -49,8 +49,8 @@ type converter interface {
 // joint is a [Function] that computes the gradients of several of its first three inputs with one kernel.
 type joint interface {
 	Function
-	// firstJoint returns the first input whose gradient is computed together with those of the
-	// inputs after it, up to input 2.
+	// firstJoint returns the first input of the joint: the gradients of this input and of the following ones, up
+	// to input 2, are computed together.
 	firstJoint() int
 	// backwardJoint is Backward for consecutive inputs from firstJoint() to 2. The destination of an
 	// input whose gradient is not wanted is the zero Tensor.
@@ -77,9 +77,9 @@ type Call struct {
 	addend device.Tensor
 
 	s          *state
-	node       *node           // of the result; nil if no pass will reach it
+	node       *node           // the node of the result; nil if no pass will reach the result
 	inBackward bool            // whether Prepare or Backward is called
-	scratch    []device.Buffer // the memory that they allocated
+	scratch    []device.Buffer // the memory that Prepare or Backward allocated
 }
 
 // New allocates memory with undefined content. Memory that Prepare or Backward allocates is freed when the
@@ -101,7 +101,7 @@ func (c *Call) New(dt device.DType, shape ...int) (device.Tensor, error) {
 // needs reports whether the pass computes the gradient of input i.
 func (c *Call) needs(i int) bool { return c.node.in[i].node != nil }
 
-// call returns a Call without inputs. The caller returns it with called.
+// call returns a Call without inputs. The caller gives it back by calling the method called.
 func (s *state) call(out *Variable) *Call {
 	n := len(s.calls)
 	if n == 0 {
@@ -115,7 +115,7 @@ func (s *state) call(out *Variable) *Call {
 	return c
 }
 
-// called returns a Call for reuse once its function has returned.
+// called gives a Call back for reuse, once the Function's method has returned.
 func (s *state) called(c *Call) {
 	clear(c.In)
 	clear(c.scratch)
@@ -174,9 +174,9 @@ func Apply(fn Function, in ...*Variable) *Variable {
 	return out
 }
 
-// nameLayer adds to a panic in fn its name, that of the parameter among in, and the layer's name, which is the
-// parameter's name without its last part. For a LinearCrossEntropyLoss it leaves the layer out, because the weight
-// may belong to an embedding.
+// nameLayer adds names to a panic in fn: the name of fn, the name of the parameter among the inputs, and the name of
+// the layer, which is the parameter's name without its last part. For a LinearCrossEntropyLoss it leaves the layer
+// out, because the weight may belong to an embedding.
 func nameLayer(fn Function, in []*Variable) {
 	r := recover()
 	if r == nil {
@@ -252,7 +252,7 @@ func (s *state) tape(fn Function, in []*Variable, out *Variable) *node {
 	return n
 }
 
-// spend returns the memory that Forward allocated for Backward, which the caller frees: no other node reads it.
+// spend returns the memory that Forward allocated for Backward. The caller frees it, because no other node reads it.
 func (n *node) spend() (mem []device.Buffer) {
 	for _, b := range n.saved {
 		mem = append(mem, b.buf)

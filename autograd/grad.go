@@ -122,8 +122,8 @@ func (v *Variable) Grad() *Variable {
 }
 
 // GradErr returns nil if an optimizer may use v's gradient, else the error of the backward pass that
-// should have computed it. If the pass may still turn out to have failed, in another process or on a device,
-// GradErr waits for its outcome.
+// should have computed it. If it is not known yet whether the pass has failed, in another process or on a device,
+// GradErr waits for the outcome.
 func (v *Variable) GradErr() error {
 	l := v.leaf()
 	switch {
@@ -180,8 +180,8 @@ type leaf struct {
 	mem *block // nil before the first pass
 }
 
-// begin prepares for the first write of a pass. It returns the tensor to write, and whether the write
-// overwrites it.
+// begin prepares for the first write of a pass. It returns the tensor to write. The write must overwrite the tensor
+// if overwrite is true, and otherwise add to it.
 func (l *leaf) begin() (dst device.Tensor, overwrite bool, err error) {
 	l.v.s.capturing.touch(l, true)
 	if l.Sink != nil {

@@ -16,7 +16,7 @@ func IndexSelect(x *Variable, axis int, index *Variable) *Variable {
 
 // Embedding returns the rows of weight [n d] that ids [...] select. The result is [... d].
 //
-// padding is the number of a row that gets no gradient: PyTorch's padding_idx. A negative number stands for no row.
+// padding is the index of a row that gets no gradient: PyTorch's padding_idx. If it is negative, all rows get one.
 func Embedding(weight, ids *Variable, padding int) *Variable {
 	const op = "Embedding"
 	checkIndex(op, ids)
@@ -67,9 +67,9 @@ func (f indexSelect) Backward(c *Call, _ int, dst device.Tensor, acc device.Accu
 	return c.kernels.ScatterAdd(c.Stream, to, acc, terms, c.In[1].Flat(), f.skip)
 }
 
-// Gather selects elements of x along an axis by an index for each element of the result, as PyTorch's
-// gather. A negative axis counts from the end. The result has the index's shape, which along the
-// other axes may be smaller than x's.
+// Gather selects, for each element of the result, an element of x by its index along an axis, as PyTorch's
+// gather. A negative axis counts from the end. The result has the shape of index. Along the other axes this
+// shape may be smaller than that of x.
 func Gather(x *Variable, axis int, index *Variable) *Variable {
 	const op = "Gather"
 	checkIndex(op, index)
@@ -99,8 +99,8 @@ func (gather) Shape(in []device.Shape) device.Shape { return in[1] }
 
 func (gather) Saves(_, j int) bool { return j == 1 }
 
-// planes returns x, reshaped from the input's shape in, y, of the result's shape, and index with three
-// axes.
+// planes returns x, y and index reshaped to three axes each. x has the input's shape, which is `in`; y has the
+// result's shape.
 func (f gather) planes(in device.Shape, x, y, index device.Tensor) (x3, y3, index3 device.Tensor) {
 	outer, inner := in[:f.axis].Len(), in[f.axis+1:].Len()
 	m := y.Shape[f.axis]

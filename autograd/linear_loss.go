@@ -18,9 +18,9 @@ type LinearLossOptions struct {
 
 // LinearCrossEntropyLoss is [CrossEntropyLoss] of the logits x·wᵀ: x [... k], w [n k], labels int64 [...],
 // the result a scalar. If there are many classes n, as in a vocabulary, logits and their gradient take more
-// memory than all other results of a model. Here the forward pass computes the logits of some rows at a time,
-// from them the loss, and the gradients of x and w, which the backward pass only scales. Some rows are about
-// 2²⁴ logits, or a twentieth of the rows if that is more.
+// memory than all other results of a model. So the forward pass divides the rows into parts. For one part after
+// the other it computes the logits, the loss, and the gradients of x and w. The backward pass only scales these
+// gradients. A part has about 2²⁴ logits, or a twentieth of the rows if that is more.
 //
 // The gradient of w is the sum over at most 20 parts of the rows, in w's type.
 func LinearCrossEntropyLoss(x, w, labels *Variable, opts *LinearLossOptions) *Variable {
@@ -32,8 +32,8 @@ func LinearCrossEntropyLoss(x, w, labels *Variable, opts *LinearLossOptions) *Va
 	return Apply(f, x, w, labels)
 }
 
-// A part of the logits has about lossElements elements, enough to keep a device busy, or more so that there are
-// at most lossParts parts. The number of rows of a part but the last is a multiple of lossRows.
+// A part of the logits has about lossElements elements, enough to keep a device busy, or more if there would be
+// more than lossParts parts. The number of rows of each part except the last is a multiple of lossRows.
 const (
 	lossElements = 1 << 24
 	lossParts    = 20
@@ -44,7 +44,7 @@ const (
 // elements are not too small for Float16.
 type linearLoss struct {
 	s      *state
-	sums   device.DType     // of the loss
+	sums   device.DType     // the type of the loss
 	spent  *block           // the memory of x if the gradient for x may be stored there, otherwise nil
 	needed [2]bool          // whether x and w needed a gradient when the function was applied
 	grads  [2]device.Tensor // the gradients for x, and for w

@@ -36,7 +36,7 @@ func CrossEntropyLoss(logits, labels *Variable) *Variable {
 	return Apply(&crossEntropy{dt: lossType("CrossEntropyLoss", logits, labels)}, logits, labels)
 }
 
-// lossType returns the type of a cross-entropy. It panics unless labels are int64.
+// lossType returns the type of the loss of CrossEntropyLoss. It panics unless labels are int64.
 func lossType(op string, x, labels *Variable) device.DType {
 	if dt := labels.t.DType; dt != device.Int64 {
 		panic(&device.DTypeError{Op: op, Got: dt, Want: device.Int64})
@@ -48,8 +48,8 @@ func lossType(op string, x, labels *Variable) device.DType {
 }
 
 type crossEntropy struct {
-	dt   device.DType  // of the loss
-	sums device.Tensor // of the rows: see kernels.CrossEntropy
+	dt   device.DType  // the type of the loss
+	sums device.Tensor // the sums of the rows: see kernels.CrossEntropy
 }
 
 func (f *crossEntropy) dtype() device.DType { return f.dt }

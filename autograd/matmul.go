@@ -43,8 +43,8 @@ func transposed(s device.Shape, t bool) (rows, cols int) {
 
 func (matMul) Saves(i, j int) bool { return j == 1-i }
 
-// joined returns x and t as one matrix each if the same y multiplies all matrices of x: one product is
-// then enough. t has the rows of x's matrices: it is the result or its gradient.
+// joined returns x and result as one matrix each if the same y multiplies all matrices of x, so that one product is
+// enough. The parameter result is the result of f or its gradient.
 func (f matMul) joined(x, y, result device.Tensor) (_, _ device.Tensor) {
 	if len(x.Shape) > 2 && len(y.Shape) == 2 && !f.tx {
 		return rows(x), rows(result)
@@ -57,8 +57,8 @@ func (f matMul) Forward(c *Call) error {
 	return c.kernels.MatMul(c.Stream, out, device.Store, x, f.tx, c.In[1], f.ty)
 }
 
-// Backward computes dX = G·Yᵀ and dY = Xᵀ·G for the product X·Y of the operands after their
-// transposition. The gradient of a transposed operand is the transpose of that, which exchanges the
+// Backward computes dX = G·Yᵀ and dY = Xᵀ·G, where X and Y are the factors of the product, after transposition.
+// The gradient of a transposed operand is the transpose of dX or dY, which is computed by exchanging the
 // factors. The gradient of an operand that was broadcast is a sum.
 func (f matMul) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
 	k, s, y := c.kernels, c.Stream, c.In[1]

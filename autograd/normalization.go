@@ -87,7 +87,7 @@ func (p *parameters) has(weight, bias bool) {
 	}
 }
 
-// of returns the weight and the bias of an application with one axis, the zero Tensor if there is none.
+// of returns the weight and the bias of an application, each with one axis. A missing one is the zero Tensor.
 func (p *parameters) of(c *Call) (weight, bias device.Tensor) {
 	if p.weight > 0 {
 		weight = c.In[p.weight].Flat()
@@ -120,7 +120,7 @@ type groupNorm struct {
 	axes device.Shape // the last axes, over which LayerNorm normalises; nil for GroupNorm
 	p    kernels.Norm
 
-	terms          [2]device.Tensor // Forward also computes c.In[0], as the sum of terms; otherwise zero Tensors
+	terms          [2]device.Tensor // if set, Forward also computes c.In[0], as the sum of these terms
 	mean, variance device.Tensor
 }
 
@@ -216,7 +216,7 @@ type BatchNormOptions struct {
 	Momentum                float64
 	// Evaluate normalises x by Mean and Variance if they are set.
 	Evaluate bool
-	// Peers are the ranks whose samples form one batch; nil means this rank alone.
+	// Peers are the ranks whose samples form one batch; nil means that only this rank's samples do.
 	Peers BatchPeers
 	// ChannelsLast makes x [n ... c] instead of [n c ...].
 	ChannelsLast bool
@@ -238,9 +238,9 @@ type BatchPeers interface {
 }
 
 // BatchNorm normalises each channel of x [n c ...] over all samples and positions. It multiplies by
-// weight [c] and adds bias [c]; both may be nil. It panics with a [*device.ShapeError] if it would
-// normalise one element per channel by its own moments. A [Checkpoint] updates the running moments
-// once.
+// weight [c] and adds bias [c]; both may be nil. BatchNorm panics with a [*device.ShapeError] if a channel
+// has only one element, which would be normalised by its own moments. Within a [Checkpoint], which runs twice,
+// the running moments are updated once.
 func BatchNorm(x, weight, bias *Variable, opts *BatchNormOptions) *Variable {
 	o := *cmp.Or(opts, &BatchNormOptions{})
 	f := &batchNorm{o: o}
@@ -405,8 +405,8 @@ func (f *batchNorm) merge(c *Call, ownParts device.Tensor, channels int) error {
 	return f.checkCount(c)
 }
 
-// checkCount panics on every rank if all ranks together have one element per channel. A rank that has several need not
-// check; the others wait for the device.
+// checkCount panics on every rank if all ranks together have only one element per channel. A rank with several
+// elements per channel need not check. The other ranks wait for the device to know the number.
 func (f *batchNorm) checkCount(c *Call) error {
 	x := c.In[0].Shape
 	if z := f.sizes(x); z[0]*z[2] > 1 {
@@ -448,8 +448,8 @@ func (f *batchNorm) track(c *Call) error {
 // keepsGradient says that Prepare only reads the gradient of the result.
 func (*batchNorm) keepsGradient() bool { return true }
 
-// Prepare computes the gradients of weight and bias over this rank's samples, if a gradient needs them. That
-// of x needs the sums over all ranks, unless the moments are constants.
+// Prepare computes the gradients of weight and bias over this rank's samples, if a gradient needs them. The gradient
+// of x needs their sums over all ranks, unless the moments are constants.
 func (f *batchNorm) Prepare(c *Call, g device.Tensor) (err error) {
 	if !(f.byBatch() && c.needs(0)) && !(f.weight > 0 && c.needs(f.weight)) && !(f.bias > 0 && c.needs(f.bias)) {
 		return nil

@@ -8,8 +8,8 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// Pool2dOptions are the choices of [MaxPool2d], [AvgPool2d] and [AdaptiveAvgPool2d]: along the first axis of an
-// image, and along the second.
+// Pool2dOptions are the choices of [MaxPool2d], [AvgPool2d] and [AdaptiveAvgPool2d]. Each pair has one value for the
+// first axis of an image and one for the second.
 type Pool2dOptions struct {
 	Stride   [2]int // 0: the size of the window
 	Padding  [2]int // at most half the size of the window
@@ -86,8 +86,8 @@ func AvgPool2d(x *Variable, size [2]int, opts *Pool2dOptions) *Variable {
 	return Apply(&avgPool{p: p}, x)
 }
 
-// AdaptiveAvgPool2d computes the mean of x [n c ...] in each of h × w regions. The result is [n c h w]. Of
-// opts, which may be nil, only ChannelsLast counts.
+// AdaptiveAvgPool2d computes the mean of x [n c ...] in each of h × w regions. The result is [n c h w]. opts may
+// be nil; only ChannelsLast has an effect.
 func AdaptiveAvgPool2d(x *Variable, h, w int, opts *Pool2dOptions) *Variable {
 	p := kernels.AvgPool{Adaptive: true}
 	p.ChannelsLast = opts != nil && opts.ChannelsLast

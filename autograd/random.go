@@ -43,8 +43,8 @@ func (g *RandomGenerator) UnmarshalJSON(data []byte) error {
 }
 
 // SetShard makes the generator one of several ranks that share a sequence, because their batches are
-// parts of one global batch. If all ranks draw n numbers, this rank draws the numbers rank·n to
-// (rank+1)·n-1 of the ranks·n numbers. So if the ranks' batches have equal sizes and follow each other
+// parts of one global batch. If each rank draws n numbers, together they draw ranks·n numbers of the sequence,
+// and this rank gets the numbers rank·n to (rank+1)·n-1 of them. So if the ranks' batches have equal sizes and follow each other
 // in rank order, the numbers for a global batch do not depend on the number of ranks. ddp.New calls
 // SetShard with the rank in its group. SetShard panics unless 0 ≤ rank < ranks.
 func (g *RandomGenerator) SetShard(rank, ranks int) {
@@ -71,7 +71,7 @@ func Dropout(x *Variable, p float64) *Variable {
 	return Apply(dropout{p, x.s.position(x.t.Len())}, x)
 }
 
-// dropout keeps the position of its mask in the random sequence, and draws the mask again for the
+// dropout does not keep its mask but the mask's position in the random sequence, and draws the mask again for the
 // gradient.
 type dropout struct {
 	p  float64

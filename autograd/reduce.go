@@ -7,9 +7,9 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// Sum sums x to the given shape, which must broadcast to x's shape. It sums over the axes that shape
-// lacks, aligned at the last axis, or has with size 1. Without a shape it sums all elements to a
-// scalar.
+// Sum sums x to the given shape, which must broadcast to x's shape. The shapes are aligned at the last axis.
+// Sum sums over the axes that shape lacks, and over the axes that have size 1 in shape. Without a shape it sums
+// all elements to a scalar.
 func Sum(x *Variable, shape ...int) *Variable {
 	return Apply(&reduction{name: "Sum", shape: slices.Clone(shape), factor: 1}, x)
 }

@@ -9,9 +9,8 @@ import (
 
 // RotaryOptions are the choices of [Rotary].
 type RotaryOptions struct {
-	// Heads is the number of first heads in a row that are rotated; the other heads are copied.
-	// 0 means all heads. With Heads, one call rotates the queries and keys of a packed
-	// projection.
+	// Heads is the number of heads that are rotated, from the first head of a row on; the other heads are
+	// copied. 0 means all heads. With Heads, one call rotates the queries and keys of a packed projection.
 	Heads int
 	// Interleaved pairs neighbouring elements, as the RoFormer paper does. Otherwise element i
 	// of the first half is paired with element i of the second half, as in Llama and GPT-NeoX.

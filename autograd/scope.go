@@ -13,11 +13,12 @@ type block struct {
 	buf     device.Buffer // empty if the program owns the memory (FromTensor), and if err is set
 	err     error         // the error that prevented the computation of the content
 	version uint64        // the number of in-place writes: see BumpVersion
-	held    bool          // whether a stream other than Compute may read it: see gradsink.HoldWrites
+	held    bool          // whether a stream other than Compute may read the memory: see gradsink.HoldWrites
 	made    int           // the step in which it was made
 	scope   *scope        // the scope whose end frees it; nil if it belongs to the program
 	freed   string        // the cause of its release; empty while it is not freed
-	// isGivenUp says that Free or Expire freed it. A backward pass may still go through it without reading it.
+	// isGivenUp says that Free or Expire freed the block. A backward pass may still go through its variables without
+	// reading their values.
 	isGivenUp bool
 	cleanup   runtime.Cleanup
 }
@@ -27,8 +28,8 @@ type scope struct {
 	blocks []*block
 	opens  bool // whether the next operation may start the next step: true for a Checkpoint's scope until its first operation
 
-	// untaped has the operands of each operation that is not in the graph, by its result. A Checkpoint that runs
-	// again computes them again. It is nil in other scopes.
+	// untaped has the operands of each operation that is not in the graph, by the operation's result. The second
+	// run of a Checkpoint computes these operations again. untaped is nil in other scopes.
 	untaped map[*block][]read
 }
 
@@ -84,8 +85,8 @@ func (s *state) begin(op string) {
 	s.end(s.step, fmt.Sprintf("when step %d began at %s", s.number, op))
 }
 
-// opens reports whether an operation on in starts the next step: see advance. Among the operations in
-// the first run of a Checkpoint only the first can start it; that one decides for all of them.
+// opens reports whether an operation on the operands `in` starts the next step: see advance. In the first run of a
+// Checkpoint only the first operation can start it.
 func (s *state) opens(in []*Variable) bool {
 	first := s.scope == s.step || s.scope.opens
 	s.scope.opens = false
@@ -110,7 +111,7 @@ func (s *state) inScope(why string, f func()) {
 	f()
 }
 
-// adopt moves b from the scope from to sc, if b belongs to from.
+// adopt moves b from the scope `from` to sc, if b belongs to `from`.
 func (sc *scope) adopt(b *block, from *scope) {
 	if b.scope == from {
 		b.scope = sc

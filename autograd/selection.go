@@ -151,9 +151,9 @@ func (maskedFill) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, 
 	return c.unmasked(dst, acc, g, c.In[1])
 }
 
-// Max returns the largest elements of x in the given shape, which must broadcast to x's shape. It
-// reduces the axes that shape lacks, aligned at the last axis, or has with size 1. Without a shape it
-// returns the largest of all elements. NaN counts as larger than any number. Equal largest elements
+// Max reduces x to its largest elements in the given shape, which must broadcast to x's shape. The shapes are
+// aligned at the last axis. Max reduces the axes that shape lacks, and the axes that have size 1 in shape. Without
+// a shape it returns the largest of all elements. NaN counts as larger than any number. Equal largest elements
 // share the gradient, as in PyTorch's amax. Max panics with a [*device.ShapeError] if a result would
 // be the maximum of no elements.
 func Max(x *Variable, shape ...int) *Variable {

@@ -23,7 +23,7 @@ type keeper interface {
 }
 
 // passOn makes n's gradient the first gradient of input i, without a copy, if n's operation passes it on
-// unchanged. It reports whether it did. Leaves have their own memory.
+// unchanged. It reports whether it did so. It never does so for a leaf, whose gradient has its own memory.
 func (p *pass) passOn(c *Call, n *node, i int) bool {
 	v := n.in[i]
 	f, ok := n.fn.(passer)
@@ -39,7 +39,7 @@ func (p *pass) passOn(c *Call, n *node, i int) bool {
 // isShared reports whether another node, or a stream beside Compute, may still read n's gradient.
 func (p *pass) isShared(n *node) bool { return !n.grad.IsZero() && p.sharers[n.grad.Buf.Addr()] > 0 }
 
-// unshare makes n's gradient memory that nothing else reads, if need be by a copy.
+// unshare ensures that nothing else reads the memory of n's gradient. It copies the gradient if necessary.
 func (p *pass) unshare(n *node) error {
 	if !p.isShared(n) {
 		return nil

@@ -88,9 +88,9 @@ func (s *state) drain() {
 	s.live = min(s.live, s.owned)
 }
 
-// Bounds on the growth of the program's device memory before autograd runs the garbage collector:
-// collectAfter if the last collection took less than 1/collectShare of the time since it started,
-// otherwise collectAtLatest. collectAfter is the minimum heap size of Go's collector. A collection
+// collectAfter and collectAtLatest bound how far the program's device memory may grow before autograd runs the
+// garbage collector. collectAfter, the minimum heap size of Go's collector, applies if the last collection took less
+// than 1/collectShare of the time since it started. Otherwise collectAtLatest applies. A collection
 // takes about a millisecond, as long as a step of a small model.
 const (
 	collectAfter    = 4 << 20
@@ -120,7 +120,7 @@ func (s *state) enqueue(b device.Buffer) {
 }
 
 // collect runs the garbage collector and frees the memory that it finds. Clean-ups run some time after
-// a collection; the clean-up of a sentinel tells collect when they do.
+// a collection. The clean-up of a sentinel object tells collect that they run.
 func (s *state) collect() {
 	s.began = time.Now()
 	ran := make(chan struct{})

@@ -17,7 +17,7 @@ type Variable struct {
 	mem  *block
 	op   string // the operation that computed it; empty for a leaf
 	name string
-	grad bool          // whether it is a leaf's gradient or a view of one; operations on it belong to the step that made the gradient
+	grad bool          // whether the variable is a leaf's gradient or a view of one; operations on it belong to the step that made the gradient
 	sink gradsink.Sink // the owner of a gradient; nil if autograd owns it
 	node *node         // its place in the graph; nil if it needs no gradient
 	idle *node         // the node that a frozen leaf had before

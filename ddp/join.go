@@ -18,20 +18,20 @@ type JoinOptions struct {
 	// Disabled makes Join just call the function, for programs in which all ranks have the same number of
 	// inputs.
 	Disabled bool
-	// DivideByActive divides the gradients of a step by the number of ranks that have an input for it,
-	// instead of all ranks. With few ranks left, this keeps the size of the steps, whereas the default
-	// gives every input the same weight. Backward then waits for the reductions, on a GPU too. It cannot
-	// be combined with a hook that averages over a part of the ranks.
+	// DivideByActive divides the gradients of a step by the number of ranks that have an input for the step,
+	// instead of the number of all ranks. Then steps stay as large when few ranks are left, whereas the default
+	// gives every input the same weight. Backward then waits for the reductions, on a GPU too. DivideByActive
+	// cannot be combined with a hook that averages over a part of the ranks.
 	DivideByActive bool
 	// StopEarly ends the training of all ranks in the step for which the first rank has no input. No rank
 	// applies that step. Backward, Step and Join return a [*reducer.LeftError] that names the ranks
-	// without inputs. Use it for loops that communicate after Step, where a rank without inputs would
-	// leave the others waiting.
+	// without inputs. Use StopEarly for loops that communicate after Step, because there the other ranks would
+	// wait for a rank without inputs.
 	StopEarly bool
-	// Optimizer, if not nil, gets the state and the number of steps of the rank whose parameters all
-	// ranks take over.
+	// Optimizer is the program's optimizer. At the end of Join all ranks take over the parameters of one rank. If
+	// Optimizer is not nil, Join also sets its state and its number of steps to those of that rank.
 	Optimizer optim.Optimizer
-	// With lists what takes part besides the model. Join calls the elements in this order.
+	// With lists further participants besides the model. Join calls their methods in the order of the list.
 	With []Joinable
 }
 
@@ -47,11 +47,11 @@ func (o *JoinOptions) described() buckets.List {
 // have no inputs any more. An example is an optimizer whose state is divided among the ranks.
 type Joinable interface {
 	// Shadow is called on a rank without inputs, for each step of the other ranks: after a backward
-	// pass that reduced and succeeded, before the next one. It does what the other ranks do in the step.
-	// The gradients are those of the other ranks. They are zeroed afterwards.
+	// pass that reduced and succeeded, and before the next pass. It must make the same collectives as the other
+	// ranks in this step. During the call the gradients are those of the other ranks. They are zeroed afterwards.
 	Shadow() error
-	// Joined is called on all ranks when no rank has inputs any more and all ranks have the parameters
-	// of rank last.
+	// Joined is called on all ranks when no rank has inputs any more, and all ranks have taken over the
+	// parameters of the rank `last`.
 	Joined(last int) error
 }
 
@@ -71,15 +71,15 @@ type Joinable interface {
 //
 // All ranks call Join, in the same order as their other collectives. Within f only the model
 // communicates. If f makes another collective over a group that includes a rank without inputs, the
-// other ranks wait for that rank until the timeout, unless StopEarly has ended f. For a model that
-// communicates in its forward pass StopEarly is too late: see [Lockstep].
+// other ranks wait for that rank until the timeout, unless StopEarly has ended f. A model that
+// communicates in its forward pass would wait before StopEarly takes effect: use [Lockstep] for it.
 //
 // If f returns an error, Join returns it, and the training of all ranks ends: the next backward pass that
 // reduces, or the Step after it, returns a [*reducer.LeftError] that names the rank. The same happens
 // if the last step of f failed and f did not ask for the error.
 //
-// Unless options or buffers require it, Join adds no communication to a step: whether a rank has left
-// travels with the flags for missing gradients. At the end there is one more pass of zeros, which tells
+// Join adds no communication to a step, unless options or buffers require it: a rank reports that it has no
+// inputs with the flags for missing gradients. At the end there is one more pass of zeros, which tells
 // all ranks that no rank has inputs.
 func (m *Model) Join(f func() error, opts *JoinOptions) error {
 	o := *cmp.Or(opts, &JoinOptions{})
@@ -144,7 +144,7 @@ func (m *Model) shadow(o *JoinOptions) (last int, uneven bool, err error) {
 		case errors.As(err, &left):
 			return 0, false, err
 		case errors.Is(err, device.ErrSkipped) || errors.As(err, &drift):
-			continue // the other ranks got the same error and go on if they like
+			continue // the other ranks got the same error, and may go on
 		case err != nil:
 			return 0, false, err
 		}
@@ -172,7 +172,7 @@ func (m *Model) shadowPass(leave bool, cause error) error {
 	return m.reducer.Err()
 }
 
-// settle sets the state of all ranks to that of rank from.
+// settle sets the state of all ranks to the state of the rank `from`.
 func (m *Model) settle(ctx context.Context, o *JoinOptions, from int) error {
 	const name = "joined state"
 	state := append(variables(m.params), variables(m.buffers)...)

@@ -12,7 +12,7 @@ import (
 const (
 	hasInput int64 = iota
 	ranOut
-	brokeOff // its loop ended although it had inputs left
+	brokeOff // the rank's loop ended although the rank had inputs left
 )
 
 // Lockstep yields the inputs of this rank while all ranks have inputs, so that all ranks make the
@@ -53,8 +53,8 @@ func Lockstep[T any](pg *comm.ProcessGroup, inputs iter.Seq[T]) iter.Seq2[T, err
 	}
 }
 
-// tellInput exchanges the states of all ranks. It returns nil if all ranks have an input or none
-// has. Otherwise it returns a LeftError, or the error of the collective.
+// tellInput exchanges the states of all ranks. It returns nil if all ranks have an input, or if no rank
+// has one. Otherwise it returns a LeftError, or the error of the collective.
 func tellInput(pg *comm.ProcessGroup, mine int64) error {
 	all, err := comm.AllGatherInts(pg.Context(), pg, []int64{mine})
 	if err != nil {

@@ -21,7 +21,7 @@ type Options struct {
 	// BucketCapMB is the size of a bucket, in MiB of gradients. 0 means 25, and 1 for the first bucket, so
 	// that communication starts early. As in PyTorch, any other value applies to the first bucket too.
 	BucketCapMB float64
-	// FirstBucketCapMB is the size of the first bucket; 0: as BucketCapMB says.
+	// FirstBucketCapMB is the size of the first bucket; 0: BucketCapMB determines it.
 	FirstBucketCapMB float64
 	// BucketCapsMB lists the size of each bucket and replaces BucketCapMB. The last size applies to all
 	// further buckets.
@@ -30,9 +30,9 @@ type Options struct {
 	// FindUnusedParameters allows parameters that a backward pass does not reach. They may differ
 	// between passes and between ranks.
 	FindUnusedParameters bool
-	// StaticGraph allows parameters that no backward pass of a rank reaches. A pass that reaches other
-	// parameters than the first one is a [*reducer.GraphChangedError] on every rank. It takes precedence
-	// over FindUnusedParameters.
+	// StaticGraph allows parameters that no backward pass of a rank reaches. If a pass reaches other
+	// parameters than the first pass, every rank gets a [*reducer.GraphChangedError]. StaticGraph takes
+	// precedence over FindUnusedParameters.
 	StaticGraph bool
 	// Ignore lists names of parameters and buffers that differ between ranks: New and backward passes do not
 	// compare, synchronize or average them.
@@ -43,8 +43,8 @@ type Options struct {
 	// LocalBuffers lets each rank keep its own buffers: backward passes do not synchronize them.
 	LocalBuffers bool
 	// Hook reduces the buckets instead of an all-reduce: see package [github.com/goddp/goddp/ddp/commhook]. A
-	// hook that is also an [autograd.Observer] is notified of the backward passes through the model, before
-	// the model is.
+	// hook that is also an [autograd.Observer] is notified of the backward passes through the model. It is notified
+	// before the model.
 	Hook reducer.Hook
 	// ReduceDType is the type in which gradients of 16-bit parameters are accumulated and reduced:
 	// Float32, or 0 for their own type. Float32 does not round the sums. It doubles the memory of

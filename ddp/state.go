@@ -50,8 +50,8 @@ func variables[V value](values []V) []*autograd.Variable {
 	return out
 }
 
-// masters returns the Float32 values of the parameters that have such values on all ranks ([nn.Parameter.Master]).
-// Parameters that have such values on only some ranks lose them, because ranks must start with equal ones.
+// masters returns the masters ([nn.Parameter.Master]) of the parameters that have a master on all ranks. If a
+// parameter has a master on only some ranks, these ranks drop it, because all ranks must start with equal masters.
 func masters(ctx context.Context, pg *comm.ProcessGroup, params []*nn.Parameter) (map[*nn.Parameter]*autograd.Variable, error) {
 	var half []*nn.Parameter
 	var mine []int64
@@ -82,8 +82,8 @@ func masters(ctx context.Context, pg *comm.ProcessGroup, params []*nn.Parameter)
 	return kept, nil
 }
 
-// broadcast sets state on all ranks to that of rank from. It counts as an in-place write on rank from too,
-// so that a graph that uses the state becomes invalid on all ranks or on none.
+// broadcast sets the state on all ranks to the state of the rank `from`. On that rank too it counts as an in-place
+// write, so that a graph that uses the state becomes invalid on all ranks or on none.
 func broadcast(pg *comm.ProcessGroup, name string, state []*autograd.Variable, from int) *comm.Work {
 	var written []device.Tensor
 	for _, v := range state {

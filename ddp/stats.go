@@ -14,8 +14,8 @@ import (
 const reportEvery = 100
 
 // Stats are statistics of a model on this rank. The times are measured if Options.Stats is set. They are
-// the device's times per step: averages over the passes that reduced and succeeded. Each includes the
-// forward passes, and the passes that only accumulated, since the reducing pass before.
+// the device's times per step, averaged over the passes that reduced and succeeded. The step of a reducing pass
+// also includes the forward passes, and the passes that only accumulated, since the previous reducing pass.
 type Stats struct {
 	reducer.Stats
 
@@ -58,8 +58,8 @@ func (m *Model) report() {
 	}
 }
 
-// timing measures passes. It never waits for the times of events: it evaluates a pass when all its events
-// have times. A nil timing measures nothing.
+// timing measures passes. It never waits for the device: it evaluates a pass once the times of all events of the
+// pass are known. A nil timing measures nothing.
 type timing struct {
 	now     *window   // the window of the next pass to end
 	pending []*window // the windows of passes that have ended, the oldest first
@@ -74,8 +74,8 @@ type window struct {
 	added int // the number of spans
 }
 
-// mostPending is the largest number of windows that wait for times. Beyond it the oldest is discarded; it
-// may contain a call that never gets a time.
+// mostPending is the largest number of windows that wait for times. If there are more, the oldest window is
+// discarded, because it may contain a call that never gets a time.
 const mostPending = 16
 
 func newTiming(r *buckets.Reducer) *timing {

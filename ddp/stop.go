@@ -1,6 +1,6 @@
 package ddp
 
-// Stopping reports whether all ranks stop now, because a process was asked to by SIGINT or SIGTERM:
+// Stopping reports whether all ranks stop now, because SIGINT or SIGTERM has asked a process to stop:
 //
 //	for step := 0; step < steps && !model.Stopping(); step++ {
 //		... // train

@@ -38,8 +38,8 @@ func IsPartial(h Hook) bool {
 	return ok && p.Partial()
 }
 
-// Stateless is a Hook whose method Stateless reports whether the hook does the same in each pass: what
-// Reduce and the Reduction's Wait enqueue then depends on the bucket alone, and needs no new memory after the
+// Stateless is a Hook whose method Stateless reports whether the hook does the same in each pass. That means: the
+// work that Reduce and the Reduction's Wait enqueue depends only on the bucket, and needs no new memory after the
 // second pass. Only such a hook can be part of a captured step. A hook that passes buckets on to another hook
 // should have this method too, and return IsStateless of the other hook.
 type Stateless interface {
@@ -124,8 +124,8 @@ func (b GradBucket) Ready(bytes int) device.Event {
 // largeBuffer is the size in bytes from which a delay of some microseconds is negligible compared with a reduction.
 const largeBuffer = 4 << 20
 
-// Times returns when a reduction started to run and when it ended, if it says so as a [*comm.Work] does, and
-// otherwise nil.
+// Times returns the moments at which a reduction started to run and ended. It returns nil if r does not have the
+// method Times of [*comm.Work].
 func Times(r Reduction) (started, ended profile.Moment) {
 	if r, ok := r.(interface {
 		Times() (started, ended profile.Moment)

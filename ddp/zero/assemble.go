@@ -13,22 +13,23 @@ import (
 type span struct {
 	Name   string
 	DType  device.DType
-	Shape  []int // of the whole tensor
+	Shape  []int // the shape of the whole tensor
 	Lo, Hi int
 }
 
-// held is a span with its elements. Whoever makes it keeps the owner of t's memory reachable: the garbage
-// collector frees the memory of a variable that nothing refers to.
+// held is a span with its elements. The code that makes a held must keep the owner of t's memory reachable, because
+// the garbage collector frees the memory of unreachable variables.
 type held struct {
 	span
 	t device.Tensor
 }
 
-// assemble calls visit on every rank with each tensor of which any rank has spans, whole, one
-// tensor after the other. The order is that in which the lowest rank with a span of a tensor lists
-// it. whole is valid for what visit enqueues on the compute stream. All ranks call assemble. An
-// error of visit does not end the gathering, but assemble returns it. assemble sends each element
-// to all ranks and allocates memory for the largest tensor.
+// assemble gathers whole tensors from the spans of all ranks, one tensor after the other. On every rank it
+// calls visit with each tensor. The tensors come in order of the lowest rank that has a span of them; the
+// tensors of one such rank come in the order of its list. The parameter whole of visit is valid for work that
+// visit enqueues on the compute stream. All ranks call assemble. If visit returns an error, assemble
+// goes on gathering, and returns the error at the end. It sends each element to all ranks, and allocates
+// memory for the largest tensor.
 func assemble(ctx context.Context, pg *comm.ProcessGroup, mine []held, visit func(name string, whole device.Tensor) error) error {
 	var spans []span
 	for _, h := range mine {
@@ -62,7 +63,7 @@ func assemble(ctx context.Context, pg *comm.ProcessGroup, mine []held, visit fun
 	if err := comm.Agree(ctx, pg, err); err != nil {
 		return err
 	}
-	defer dev.Free(buf) // the device frees buf after what visit has enqueued
+	defer dev.Free(buf) // the device frees buf after the work that visit has enqueued
 	var failed error
 	for _, name := range names {
 		first := parts[name][0]

@@ -25,14 +25,14 @@
 // parameters on N ranks, one step costs on each rank:
 //
 //	bytes sent          (N-1)/N·P for the gradients and (N-1)/N·P for the parameters,
-//	                    together those of one all-reduce
+//	                    together as many as for one all-reduce
 //	optimizer state     1/N of the whole; likewise master copies and the time of updates
 //	memory              P for the parameters and P for the gradients, as in package ddp
 //
 // A rank's shard of a bucket holds one part of each parameter in the bucket: the elements from lo
 // to hi. A part is often the whole parameter, or empty. A parameter that lies across two shards has
 // a part on each of their ranks. The function that the program gives New makes an ordinary
-// optimizer of these parts. A part is a parameter with the name and the shape of the whole
+// optimizer for these parts. A part is a parameter with the name and the shape of the whole
 // parameter ([nn.NewPart]), so the function can form groups by name or by shape. The variable of a
 // part, and the optimizer's state for it, is one-dimensional and holds only the elements from lo to
 // hi. The parts are in the order of the buckets: the parameter that was registered last comes
@@ -45,13 +45,13 @@
 // every rank needs the whole status. Step enqueues the updates, which do nothing on the device if a
 // flag is raised. Then Step waits until the flags are known, that is, until the reductions are
 // done; the updates still run at that time. Only then Step starts the gathers, on the group's
-// communication stream. Each gather waits for the event that ends the updates of its bucket, so
-// that one bucket is gathered while later ones are updated. Therefore all ranks gather or none
-// does, even if one rank knew the outcome before the others. Step makes the compute stream wait for
-// the gathers; the host does not wait for them.
+// communication stream. So either all ranks gather or no rank does, even if one rank knew the outcome
+// before the others. Each gather waits for the event that ends the updates of its bucket, so that one
+// bucket is gathered while later ones are updated. Step makes the compute stream wait for the gathers;
+// the host does not wait for them.
 //
-// A request to stop travels with the status, so all ranks stop after a step that all of them have
-// gathered: see [ddp.Model.Stopping].
+// A request to stop is sent with the status. So all ranks stop after the same step, and all have gathered
+// the parameters of that step: see [ddp.Model.Stopping].
 //
 // # The layout is fixed
 //
@@ -59,13 +59,13 @@
 // of rank 0 shows another order; this package does not, because parameters and state would have to
 // move between ranks. If a model registers its modules in another order than it uses them, there is
 // less overlap: buckets are reduced in the order of their index, so a bucket that is complete late
-// delays those after it. Register parameters in the order in which Forward uses them.
+// delays the later buckets. Register parameters in the order in which Forward uses them.
 //
 // # What differs from package ddp
 //
 // After a backward pass that reduced, a gradient holds averages within this rank's shard, and
 // undefined values elsewhere. Code that reads gradients, such as amp.Scaler, must use the parts
-// that [Optimizer.Parameters] returns; [autograd.Variable.GradDivided] tells it so.
+// that [Optimizer.Parameters] returns if [autograd.Variable.GradDivided] returns true.
 // [Optimizer.ClipGradNorm] clips by the norm of all gradients. [optim.ClipGradNorm] returns an error,
 // as does the Step of another optimizer.
 // A pass cannot add to gradients that are reduced to shards; it panics with an
@@ -73,8 +73,8 @@
 // NoSync.
 //
 // amp.Scaler gets the group from the Optimizer, and lets its ranks agree on each overflow. With a
-// scaler, all ranks must call its Step after each pass, also if Backward has already told one rank
-// that the step will be skipped.
+// scaler, all ranks must call Step of the scaler after each pass, even if Backward has already returned on one
+// rank that the step will be skipped.
 //
 // Averages of the parameters (optim.EMA) work, and are not divided. The program cannot set
 // Options.Hook of package ddp, because this package sets it. With Options.ReduceDType all
@@ -112,9 +112,9 @@
 //	}, &zero.JoinOptions{Step: step})
 //
 // When Join returns, the parameters, the state and the loss scale on all ranks are the result of
-// all steps. Within Join amp.Scaler waits for the outcome of a pass before its ranks agree on an
-// overflow. The ranks do not communicate about an overflow after a pass whose step is skipped, so a
-// loop may call Step there or not.
+// all steps. Within Join amp.Scaler waits for the outcome of a pass before the ranks agree on an
+// overflow. If the step of a pass is skipped, the ranks do not communicate about an overflow, so the
+// loop may or may not call Step after that pass.
 //
 // # Saving and restoring
 //

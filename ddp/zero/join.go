@@ -27,8 +27,8 @@ type JoinOptions struct {
 // [ddp.Model.Join]. When f has returned, this rank still makes the steps of the other ranks, each
 // with its own shards. So state and parameters are the result of all steps on all ranks.
 //
-// f makes one step after each backward pass that reduces. If f fails between the two, the other
-// ranks wait for this rank's shards: Join makes that step, and then tells the other ranks about the
+// f must make one step after each backward pass that reduces. If f fails between the pass and the step, the
+// other ranks wait for this rank's shards. So Join makes that step, and then tells the other ranks about the
 // error.
 func (m *Model) Join(f func() error, opts *JoinOptions) error {
 	o := *cmp.Or(opts, &JoinOptions{})

@@ -62,10 +62,10 @@ func newOptimizer[O Local](s *shards, local O) (*Optimizer[O], error) {
 // be the same on all ranks.
 func (o *Optimizer[O]) Local() O { return o.local }
 
-// Group returns the group whose ranks must agree on a step: those that share the state. Within
-// [Model.Join] it waits for the outcome of the last pass, and returns nil if all ranks skip the
-// step. A rank without inputs makes only the steps that are not skipped, so it would not take part
-// in the agreement.
+// Group returns the group of the ranks that share the state. These ranks must agree on a step. Within
+// [Model.Join] Group waits for the outcome of the last pass, and returns nil if all ranks skip the
+// step. Then no agreement is needed, and a rank without inputs, which does not make skipped steps, would not
+// take part in it.
 func (o *Optimizer[O]) Group() *comm.ProcessGroup {
 	if o.shards.join.isActive && o.shards.skipped() {
 		return nil
@@ -74,11 +74,11 @@ func (o *Optimizer[O]) Group() *comm.ProcessGroup {
 }
 
 // Parameters returns this rank's parts of the optimized parameters, with the names and shapes of
-// the whole parameters ([nn.NewPart]). Some may be empty. Their gradients are averages.
+// the whole parameters ([nn.NewPart]). Some parts may be empty. The gradients of the parts are averages over the ranks.
 func (o *Optimizer[O]) Parameters() []*nn.Parameter { return o.local.Parameters() }
 
-// ZeroGrad zeroes the gradients of all parameters, including those that are not optimized: they are
-// reduced to shards too.
+// ZeroGrad zeroes the gradients of all parameters. This includes parameters that are not optimized, because their
+// gradients are reduced to shards too.
 func (o *Optimizer[O]) ZeroGrad() {
 	o.local.ZeroGrad()
 	for _, p := range o.rest {
@@ -90,8 +90,8 @@ func (o *Optimizer[O]) ZeroGrad() {
 // optimizer is not an [optim.LRSetter].
 func (o *Optimizer[O]) SetLR(lr float64) { any(o.local).(optim.LRSetter).SetLR(lr) }
 
-// KeepLR returns a function that gives the local optimizer's groups the learning rates that they have now. It does
-// nothing if the local optimizer is not an [optim.LRKeeper].
+// KeepLR stores the learning rates of the local optimizer's groups, and returns a function that restores them. That
+// function does nothing if the local optimizer is not an [optim.LRKeeper].
 func (o *Optimizer[O]) KeepLR() (restore func()) {
 	if k, ok := any(o.local).(optim.LRKeeper); ok {
 		return k.KeepLR()
@@ -168,9 +168,9 @@ func (o *Optimizer[O]) begin() error {
 // Capturable returns o. It marks an optimizer that takes part in captured steps: see [autograd.Capture].
 func (o *Optimizer[O]) Capturable() any { return o }
 
-// record captures a step. Each replay makes the updates in its graph, and starts the gathers when it knows
-// that no update was skipped, as a step that is not captured does: a rank that skips a step uncaptured
-// starts no gathers either.
+// capture captures a step. The graph of a replay makes the updates. The replay starts the gathers once it is known
+// that no update was skipped, as a step that is not captured does. So a replay on one rank and an uncaptured step
+// on another rank start the same gathers.
 func (o *Optimizer[O]) capture(r *capture.Step, s optim.Scaled) error {
 	if !capture.IsCapturable(o.local) {
 		return r.Refuse("%T does not take part in captured steps", o.local)
@@ -201,15 +201,15 @@ func (o *Optimizer[O]) failed() error {
 }
 
 // Committed returns the number of committed steps, and whether the parameters and this rank's
-// shards are exactly the result of these steps: see [optim.SGD.Committed]. After a gather that
-// failed they are not.
+// shards are exactly the result of these steps: see [optim.SGD.Committed]. After a failed gather whole is
+// false.
 func (o *Optimizer[O]) Committed() (steps int, whole bool) {
 	steps, whole = o.local.Committed()
 	return steps, whole && o.failed() == nil
 }
 
 // State returns the optimizer's state for this rank's parts. Each tensor is one-dimensional and
-// knows its place in the whole ([nn.Buffer.Span]). Names are like "NAME.velocity". Gather collects
+// knows its place in the whole tensor ([nn.Buffer.Span]). Names are like "NAME.velocity". Gather collects
 // the state of all ranks.
 func (o *Optimizer[O]) State() ([]*nn.Buffer, error) {
 	state, err := o.kept()
@@ -234,8 +234,8 @@ func (o *Optimizer[O]) BeginLoad() {
 	o.reset(-1)
 }
 
-// EndLoad announces that parameters and state are complete again, as after the given number of
-// steps.
+// EndLoad announces that the parameters and the state are complete again, and are those after the given number
+// of steps.
 func (o *Optimizer[O]) EndLoad(steps int) {
 	o.reset(steps)
 	o.local.EndLoad(steps)
@@ -276,7 +276,7 @@ func (t *stepHook[O]) Updated(p *nn.Parameter) {
 	}
 	dev := t.shards.pg.Device()
 	if capture.Of(dev) != nil {
-		return // the gathers of a replay run after all of it
+		return // the gathers of a replay run after the whole graph
 	}
 	if profile.Of(dev).On() {
 		b.done = dev.Compute().Record() // an event with a time, for the trace

@@ -46,15 +46,15 @@ func (e *LostShardError) Error() string {
 		e.Step, strings.Join(ranks, "; "))
 }
 
-// Recover wraps a module as New does, in a group made after a failure. It takes parameters, buffers
-// and the optimizer's state from the shards in old, the optimizer of each rank in the broken group.
-// old is nil on a rank that has just started. All ranks go on after the last step whose updates any
-// rank has made; Committed of the new optimizer returns it. If a shard of that step is missing or
-// inconsistent, every rank gets a [*LostShardError].
+// Recover wraps a module as New does, in a group made after a failure. old is this rank's optimizer in the
+// broken group, or nil if the rank has just started. Recover takes parameters, buffers and the optimizer's
+// state from the shards in the old optimizers of all ranks. All ranks go on after the last step whose updates
+// any rank has made; Committed of the new optimizer returns the number of that step. If a shard of that step is
+// missing or inconsistent, every rank gets a [*LostShardError].
 //
-// Recover does not change what opts.Ignore names.
+// Recover does not change the parameters and buffers that opts.Ignore names.
 //
-// All ranks call it, in the same order as their other collectives. If it fails, the program may
+// All ranks call Recover, in the same order as their other collectives. If Recover fails, the program may
 // call it again on the next group, with the same old. [ddp.Recover] says which device the module
 // must be on, and what the program must restore itself.
 func Recover[O Local](module nn.Model, pg *comm.ProcessGroup, old *Optimizer[O], newLocal func(params []*nn.Parameter) (O, error), opts *ddp.Options) (*Model, *Optimizer[O], error) {
@@ -86,7 +86,7 @@ func restore[O Local](ctx context.Context, module nn.Model, pg *comm.ProcessGrou
 	if opts != nil {
 		with = *opts
 	}
-	defer runtime.KeepAlive(old) // owns what give holds
+	defer runtime.KeepAlive(old) // owns the memory of the tensors in give
 	var give []held
 	if i := slices.Index(from, pg.Rank()); i >= 0 {
 		give, err = old.all(i == 0, with.Ignore)
@@ -134,7 +134,7 @@ func sources(ranks []Shard) (step int, from []int, err error) {
 	if step == 0 && ranks[0].Consistent {
 		return 0, nil, nil
 	}
-	by := map[int]map[int]int{} // the ranks, by number of shards and shard
+	by := map[int]map[int]int{} // the ranks, by the number of shards and then by the shard
 	for r, s := range ranks {
 		if s.Steps != step || !s.Consistent || s.Of == 0 {
 			continue
@@ -184,7 +184,7 @@ func (o *Optimizer[O]) all(first bool, ignore []string) ([]held, error) {
 }
 
 // variables yields the parameters and buffers of a module, each once, with the names under which
-// the ranks exchange them. It leaves out those that ignore names.
+// the ranks exchange them. It leaves out the names in the list `ignore`.
 func variables(module nn.Model, ignore []string) iter.Seq2[string, *autograd.Variable] {
 	return func(yield func(string, *autograd.Variable) bool) {
 		seen := map[*autograd.Variable]bool{}

@@ -29,7 +29,7 @@ type bucket struct {
 	name  string
 	flat  device.Tensor
 	shard device.Tensor // this rank's shard of flat
-	done  device.Event  // the event after the updates of the current step; nil: after everything that is enqueued
+	done  device.Event  // the event after the updates of the current step; nil: the updates end with the work that is enqueued now
 }
 
 // part is the part of a parameter in this rank's shard: the elements lo to hi. It may be empty.
@@ -96,7 +96,7 @@ func newPart(dev device.Device, whole *nn.Parameter, lo, hi, bucket int) *part {
 	return p
 }
 
-// divideMasters gives each part its elements of the whole parameter's master, which is freed.
+// divideMasters copies to each part its elements of the whole parameter's master, and frees the whole master.
 func (s *shards) divideMasters() error {
 	dev := s.pg.Device()
 	for _, p := range s.parts {
@@ -142,14 +142,14 @@ func (s *shards) BeginBackward(func(*autograd.Variable) bool) {
 	s.hasReduced = false
 }
 
-// Stateless is true: each pass reduces its gradients in the same way.
+// Stateless returns true: each pass reduces its gradients in the same way.
 func (s *shards) Stateless() bool { return true }
 
-// Divided marks the gradients of the whole parameters: this rank has the averages of its shard alone.
+// Divided returns true: in the gradients of whole parameters, only this rank's shard holds averages.
 func (s *shards) Divided() bool { return true }
 
-// capture is called when a pass begins. A step that is being captured depends on hasReduced in its first pass, and
-// changes it in each replay.
+// capture is called when a pass begins. If a step is being captured, its first pass depends on the value of
+// hasReduced, and each replay must set hasReduced.
 func (s *shards) capture() {
 	r := capture.Of(s.pg.Device())
 	if r == nil || s.capturing == r {

@@ -30,7 +30,7 @@ func (k kept) whole() device.Shape {
 	return k.part.Shape()
 }
 
-// of returns this part of a tensor for the whole parameter.
+// of returns this part's elements of whole, a tensor for the whole parameter.
 func (k kept) of(whole device.Tensor) device.Tensor {
 	if len(k.Shape()) == 0 {
 		return whole
@@ -109,7 +109,7 @@ func (o *Optimizer[O]) held() ([]held, error) {
 // between ranks. After an error visit is not called again on this rank, and Gather returns the
 // error.
 func (o *Optimizer[O]) Gather(ctx context.Context, visit func(name string, whole device.Tensor) error) error {
-	defer runtime.KeepAlive(o) // owns what mine holds; the program may not use o again
+	defer runtime.KeepAlive(o) // owns the memory of mine; the program may not refer to o after this call
 	mine, err := o.held()
 	if err := comm.Agree(ctx, o.shards.pg, err); err != nil {
 		return fmt.Errorf("zero: gathering the state: %w", err)

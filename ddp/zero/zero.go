@@ -37,8 +37,8 @@ type Model struct {
 
 // New wraps a module as [ddp.New] does, and calls newLocal to make the optimizer of this rank's
 // shards. newLocal gets the parts of all parameters that require a gradient, with the names and
-// shapes of the whole parameters, so that it can form groups as of whole parameters. Parameters
-// that it leaves out are not optimized. New allocates the state. All ranks call it, in the same
+// shapes of the whole parameters, so that it can form parameter groups in the usual way. Parameters
+// that newLocal leaves out are not optimized. New allocates the state. All ranks call New, in the same
 // order as their other collectives.
 func New[O Local](module nn.Model, pg *comm.ProcessGroup, newLocal func(params []*nn.Parameter) (O, error), opts *ddp.Options) (*Model, *Optimizer[O], error) {
 	if pg == nil {

@@ -165,7 +165,7 @@ func (r *Reducer) outcome(ctx context.Context) error {
 	if a, ok := at.(*copiedStatus); !ok || !a.isCopied() || r.pg.Failed() {
 		if n := len(r.works); n > 0 {
 			if last, ok := r.works[n-1].(*comm.Work); ok {
-				last.Done() // if it has ended, the driver is not asked about the reductions before it
+				last.Done() // ask about the last one first: if it has ended, no query of the driver is needed for the earlier ones
 			}
 		}
 		if err := r.wait(ctx, r.works, reducer.Reduction.Sync); err != nil {

@@ -96,7 +96,7 @@ func (r *Reducer) rebuild(ctx context.Context) error {
 	l, err := r.lay(plan)
 	if err := comm.Agree(ctx, r.pg, err); err != nil {
 		r.pg.Log().Warn("the reducer's buckets were not rebuilt", "error", err)
-		return nil // the pass goes on with the old buckets; if the group is broken, its next call returns the error
+		return nil // the pass goes on with the old buckets; if the group is broken, the next call of the group returns the error
 	}
 	for i, s := range r.states {
 		if s.Content == gradsink.Written {

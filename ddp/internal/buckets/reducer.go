@@ -48,9 +48,9 @@ type Reducer struct {
 	also    func(profile.Span) // the function given to Trace
 }
 
-// passState is what a pass changes beside the gradients and what they hold. A captured step leaves it as it was: it
-// is copied when the capture begins, so a pass replaces the slices in it and does not write their elements; works
-// alone, to which a pass appends, gets a copy.
+// passState is the state that a pass changes, except for the gradients and their states. When a capture begins, the
+// struct is copied, and when it ends, the copy is restored. The copy shares the slices, so a pass must not write
+// their elements; it replaces the slices. Only works, to which a pass appends, is cloned.
 type passState struct {
 	number   uint64              // the number of passes that reduced
 	scale    float64             // the result of the method Scale; 1 between passes
@@ -154,10 +154,10 @@ func (r *Reducer) Grad(i int) device.Tensor {
 	return r.grads[i]
 }
 
-// State returns what gradient i holds. The engine changes it when it zeroes the gradient, before it writes it, and
-// when a pass that would have written it has failed. If an accumulated gradient has an error, all ranks skip the
-// next pass that reduces. After a pass that reduces and fails, the reducer zeroes all gradients. Only Grad tells
-// whether an Unknown gradient is one.
+// State returns the state of gradient i, which says what the gradient holds. The engine changes the state when it
+// zeroes the gradient, before it writes the gradient, and when a pass that would have written it has failed. If an
+// accumulated gradient has an error, all ranks skip the next pass that reduces. After a pass that reduces and fails,
+// the reducer zeroes all gradients. If the state is Unknown, call Grad to learn whether there is a gradient.
 func (r *Reducer) State(i int) *gradsink.State { return &r.states[i] }
 
 // Settle makes the compute stream wait until the last pass has finished gradient i. Work that is
@@ -180,8 +180,8 @@ func (r *Reducer) Settle(i int) {
 // gradients move to other memory, the flags may move too: see Grad.
 func (r *Reducer) Flags() device.Tensor { return r.status.flags }
 
-// accumulatedError returns an error if a pass that would have written any accumulated gradient has failed. Such a
-// gradient must not be reduced.
+// accumulatedError returns an error if some accumulated gradient is invalid because a pass that would have written it
+// has failed. Such a gradient must not be reduced.
 func (r *Reducer) accumulatedError() error {
 	for i, s := range r.states {
 		if err := s.Err; err != nil {
@@ -312,7 +312,7 @@ func (r *Reducer) launch(i int, at device.Event) {
 		r.beforeLast()
 	}
 	switch {
-	case r.captured != nil: // a graph has no use for a head start, and `at` may be an event of another stream
+	case r.captured != nil: // a head start does not help in a graph, and `at` may be an event of another stream
 		if at != nil && r.hook != nil { // the hook enqueues work on the compute stream
 			r.early = errors.Join(r.early, r.pg.Device().Compute().WaitFor(at))
 		}

@@ -2,8 +2,8 @@ package buckets
 
 import "github.com/goddp/goddp/ddp/reducer"
 
-// resident is a hook that has its own memory with the same layout as the buckets: that of package ddp/zero keeps
-// the parameters in such memory. With a resident the reducer never rebuilds the buckets.
+// resident is a hook that has its own memory with the same layout as the buckets. For example, the hook of package
+// ddp/zero keeps the parameters in such memory. With a resident the reducer never rebuilds the buckets.
 type resident interface {
 	// Place is called once, by New, with all buckets in order of index. If Place returns an error,
 	// New fails on every rank.
