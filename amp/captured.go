@@ -92,7 +92,7 @@ func (s *Scaler) captureStep(c *check, stepper optim.ScaledStepper, scaled optim
 			c.phase = idle
 			err = c.settle(c.err())
 		} else {
-			err = nil // the device's error is that of the launch, which the replay returns
+			err = nil // the replay already returns the error of the launch
 		}
 		concluded = false
 		return err
@@ -100,7 +100,7 @@ func (s *Scaler) captureStep(c *check, stepper optim.ScaledStepper, scaled optim
 	return nil
 }
 
-// captureUpdate makes each replay call Update if a step is being captured. It reports whether that is so.
+// captureUpdate reports whether a step is being captured. If so, it makes each replay call Update.
 func (s *Scaler) captureUpdate() bool {
 	var r *capture.Step
 	for _, c := range s.checks {

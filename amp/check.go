@@ -40,14 +40,14 @@ type check struct {
 
 	phase    phase
 	agreed   *comm.Work   // the all-reduce of found; nil without a group
-	scanned  device.Event // from then on hostFound is valid
+	scanned  device.Event // the event after which hostFound is valid
 	overflow bool         // the result for the current step
 
 	capturing *capture.Step // the step that is being captured and has used the check; else nil
 }
 
-// scan enqueues a check of all gradients, of all ranks of the group, and a copy of the result to the
-// host. It does not wait on a GPU. It begins with the last parameters, whose gradients are reduced
+// scan enqueues a check of all gradients of all ranks of the group, and a copy of the result to the
+// host. On a GPU it does not wait. It begins with the last parameters, whose gradients are reduced
 // first.
 func (c *check) scan(params []*nn.Parameter, group *comm.ProcessGroup) error {
 	dev := params[0].Var().Device()

@@ -1,9 +1,9 @@
 // Package amp scales losses, for training in Float16.
 //
 // Gradients are often smaller than 6e-8, the smallest number of Float16. If the loss is multiplied by a
-// large number, the scale, all gradients are larger by the same factor, and the optimizer divides by it
-// again in Float32. If the scale is too large, a gradient becomes infinite: the step is skipped and the
-// scale halved. A [Scaler] does this in the same way as torch.cuda.amp.GradScaler:
+// large number, the scale, all gradients are larger by the same factor. The optimizer divides them by the scale
+// in Float32. If the scale is too large, a gradient becomes infinite: then the step is skipped and the
+// scale is halved. A [Scaler] does this in the same way as torch.cuda.amp.GradScaler:
 //
 //	err := nn.Cast(net, device.Float16, nil)
 //	model, err := ddp.New(net, pg, nil)
@@ -64,9 +64,9 @@
 //
 // # Captured steps
 //
-// A step with Scale, Unscale, Step and Update can be captured ([autograd.Capture]), with gradients of
-// Float32 and Float64 if it has an Unscale. A step that is skipped needs no new capture, nor does a new
-// scale. A step that calls GetScale runs uncaptured.
+// A step with Scale, Unscale, Step and Update can be captured ([autograd.Capture]). If it has an Unscale, the
+// gradients must be Float32 or Float64. Neither a skipped step nor a new scale needs a new capture. A step
+// that calls GetScale runs uncaptured.
 //
 // # Clipping
 //

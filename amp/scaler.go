@@ -69,7 +69,7 @@ type Scaler struct {
 	state  state
 	checks map[optim.Optimizer]*check
 	free   []*check      // checks of no optimizer, whose memory can be used again
-	dev    device.Device // of the last loss; nil before the first one
+	dev    device.Device // the device of the last loss; nil before the first loss
 }
 
 // NewScaler makes a Scaler. It returns an error if an option cannot be used.
@@ -170,7 +170,7 @@ func (s *Scaler) Step(opt optim.Optimizer) error {
 	}
 	err := stepper.StepScaled(scaled)
 	if err == nil {
-		err = c.err() // an optimizer without gradients has not called it
+		err = c.err() // an optimizer without gradients has not called c.err
 	}
 	return c.settle(err)
 }
@@ -178,7 +178,7 @@ func (s *Scaler) Step(opt optim.Optimizer) error {
 // Update changes the scale according to all Unscales and Steps since the last Update. Without any it
 // does nothing. The program calls it once, after the Steps of all optimizers. After an Unscale without a
 // Step, Update waits for the check of the gradients. If the device or the group has failed, Update
-// ignores that check, and their next call returns the error.
+// ignores that check, and the next call of the device or the group returns the error.
 func (s *Scaler) Update() {
 	if s.captureUpdate() {
 		return

@@ -61,8 +61,8 @@ const maxAttempts = 8
 // Only what step enqueues on the device runs in each call. Other code in step runs only when step itself
 // runs, so a schedule, a counter or a log belongs outside. Within step, nothing may wait for the device
 // ([Variable.Item]), copy from the program's memory ([FromSlice]) or depend on values on the device.
-// Outside step only its result can be used, no other variable that it makes. A step that breaks these rules runs
-// uncaptured, and so does one that uses what cannot be captured: see [CaptureOptions]. A call within [Scope] or
+// Of the variables that step makes, only the result can be used outside of step. A step that breaks these rules,
+// or uses an operation that cannot be captured, runs uncaptured: see [CaptureOptions]. A call within [Scope] or
 // [NoGrad], or with an input that requires a gradient, runs step itself too. A replay does not call the Step of an
 // optimizer that another module defines.
 //
@@ -126,7 +126,7 @@ type variant struct {
 	out    *Variable   // its result, or nil
 	copied *Variable   // the copy of out that the replay in progress returns
 
-	begins, ends bool // begins: the captured function has an operation that would begin a new step after a Backward; ends: it has a Backward
+	begins, ends bool // begins: the captured work began a new step; ends: that step then had a Backward
 }
 
 // content identifies the content of a variable at some time; the zero value identifies none.

@@ -23,8 +23,8 @@ func CIFAR100(dir string, split Split, opts *ImageOptions) (Dataset, error) {
 	return cifar(dir, files[split], split, 100, 2, opts)
 }
 
-// cifar reads files of records. A record has labelBytes bytes, of which the last is the label, and 3
-// planes of 32 × 32 bytes.
+// cifar reads files of records. A record begins with labelBytes bytes, the last of which is the label. 3
+// planes of 32 × 32 bytes follow.
 func cifar(dir string, files []string, split Split, classes, labelBytes int, opts *ImageOptions) (Dataset, error) {
 	if files == nil {
 		return nil, fmt.Errorf("data: CIFAR split %q, want %q or %q", split, Train, Test)

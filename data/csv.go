@@ -38,9 +38,9 @@ type table struct {
 
 // OpenCSV reads a CSV file of numbers with a header line, in UTF-8 and separated by commas, optionally gzipped.
 // target is the column to predict. The samples have the fields "features", Float32 [features], and "target", Int64
-// for a class, else Float32 [1]. Spaces around names and numbers are ignored, and empty lines are skipped. Columns with the same name are
-// separate features, but target and Features cannot name them. An error about a value names its line and
-// column. Numbers with a point or an exponent are rounded to float32; see [CSVOptions.Round] for others.
+// for a class, else Float32 [1]. Spaces around names and numbers are ignored, and empty lines are skipped. Columns
+// with the same name are separate features, but target and Features cannot name them. An error about a value names
+// its line and column. Numbers with a point or an exponent are rounded to float32; see [CSVOptions.Round] for integers.
 func OpenCSV(path, target string, opts *CSVOptions) (Dataset, error) {
 	f, err := open(path)
 	if err != nil {
@@ -124,7 +124,7 @@ func readCSV(in io.Reader, target string, opts CSVOptions) (*table, error) {
 	}
 }
 
-// byteOrderMark precedes UTF-8 text of Excel and other programs.
+// byteOrderMark is written by Excel and other programs at the start of UTF-8 text.
 const byteOrderMark = "\ufeff"
 
 // columnsOf returns the column indices of the features, followed by that of the target.

@@ -25,9 +25,9 @@ type Field struct {
 	Shape device.Shape // the shape in one sample; empty for a number
 }
 
-// Each returns a data set of n samples. read writes field f of sample i to dst[f], host memory of the
-// field's type and shape; it must be safe for concurrent use. An error from read ends the epoch; the
-// epoch returns it with the sample's number.
+// Each returns a data set of n samples. The function read writes field f of sample i to dst[f], host memory of
+// the field's type and shape; read must be safe for concurrent use. An error from read ends the epoch. The error
+// that the epoch yields also has the sample's number.
 func Each(n int, fields []Field, read func(i int, dst []device.Tensor) error) Dataset {
 	return each{n: n, fields: fields, read: read}
 }

@@ -32,8 +32,8 @@
 //
 // A [Sampler] divides the samples. In each epoch it orders them by a permutation that depends only on the
 // seed and the epoch, and splits the order into global batches, with Batch samples per rank. Rank r takes
-// the r-th part of every global batch. So in each step N ranks with batches of B use the same samples as
-// one process with batches of N·B.
+// the r-th part of every global batch. So in each step N ranks with batches of B samples use the same samples
+// as one process with batches of N·B samples.
 //
 // A [Position] is the number of samples of that order used so far. It does not depend on the number of
 // ranks: a run that is resumed with another number of ranks continues with the first unused sample. Its
@@ -50,6 +50,6 @@
 //
 // # Errors
 //
-// Readers open only regular files, and validate them. An error names the file, and the offset, line or
+// Readers open only regular files, and validate their content. An error names the file, and the offset, line or
 // sample. The first error ends an epoch.
 package data

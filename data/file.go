@@ -14,7 +14,7 @@ import (
 	"github.com/goddp/goddp/internal/files"
 )
 
-// find returns the path of a file in dir, which may be gzipped.
+// find returns the path of the file with the given name in dir, or of its gzipped version.
 func find(dir, name string) (string, error) {
 	plain := filepath.Join(dir, name)
 	for _, path := range []string{plain, plain + ".gz"} {

@@ -25,7 +25,7 @@ type Group interface {
 type LoaderOptions struct {
 	Batch     int // samples per rank and step; default 1
 	Shuffle   bool
-	Seed      uint64 // of the order, if Shuffle
+	Seed      uint64 // the seed of the order; only with Shuffle
 	LastBatch LastBatch
 	Workers   int // goroutines that read samples; default 2
 	Ahead     int // batches that are read ahead; default 2
@@ -98,9 +98,9 @@ func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] 
 	return l.EpochFrom(ctx, Position{Epoch: epoch})
 }
 
-// EpochFrom yields the batches from a position to the end of its epoch. It ignores Resume. If from is not a position
-// in the loader's samples, reading fails, the device fails or ctx ends, it yields a nil Batch and an error, and
-// stops.
+// EpochFrom yields the batches from a position to the end of its epoch. It ignores the position passed to Resume. It
+// yields a nil Batch and an error, and stops, if `from` is not a position in the loader's samples, if reading fails,
+// if the device fails or if ctx ends.
 func (l *Loader) EpochFrom(ctx context.Context, from Position) iter.Seq2[*Batch, error] {
 	return func(yield func(*Batch, error) bool) {
 		if err := l.sampler.CheckPosition(from); err != nil {
@@ -136,13 +136,13 @@ type pipeline struct {
 	stream device.Stream // stream for copies; nil if the host can write to the device's memory
 }
 
-// A slot is the memory of one batch. A worker owns it from the time it is sent to jobs until ready
-// receives a value; otherwise the training loop owns it.
+// A slot is the memory of one batch. A worker owns the slot from the time at which it is sent to the channel jobs
+// until its channel ready receives a value. Otherwise the training loop owns it.
 type slot struct {
 	host   []device.Buffer // one for each field
 	device []device.Buffer // the same as host if the host can address the device's memory
-	copied device.Event    // after the copy of the last batch; nil before the first
-	used   device.Event    // after the kernels that the loop enqueued for the last batch
+	copied device.Event    // the event after the copy of the last batch; nil before the first copy
+	used   device.Event    // the event after the kernels that the loop enqueued for the last batch
 	share  Share
 	ready  chan error
 }

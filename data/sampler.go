@@ -11,11 +11,11 @@ import (
 type LastBatch uint8
 
 const (
-	// Pad divides them equally among the ranks. If their number is not divisible, it repeats the
-	// first samples of the epoch, fewer than there are ranks. All ranks have the same number of
+	// Pad divides the remaining samples equally among the ranks. If their number is not divisible, it adds
+	// the first samples of the epoch, fewer than there are ranks. All ranks have the same number of
 	// steps, as with PyTorch's DistributedSampler.
 	Pad LastBatch = iota
-	// Drop skips them.
+	// Drop skips the remaining samples.
 	Drop
 	// Uneven uses each sample once. The last batches of two ranks may differ by one sample, and the last ranks
 	// may have no samples and one step less. Use it for evaluations, and for training within ddp's Join.
@@ -53,7 +53,7 @@ type Sampler struct {
 	Rank, Size int // this rank, and the number of ranks
 	Batch      int // samples for each rank in a step
 	Shuffle    bool
-	Seed       uint64 // of the order, if Shuffle
+	Seed       uint64 // the seed of the order; only with Shuffle
 	LastBatch  LastBatch
 }
 
@@ -93,8 +93,8 @@ func (s Sampler) source() Source {
 // Begin returns the position before the first sample of an epoch.
 func (s Sampler) Begin(epoch int) Position { return Position{Epoch: epoch, Source: s.source()} }
 
-// CheckPosition returns an error if a run cannot resume at p with the sampler: because p is out of range, or is
-// a position in another order, so that some samples would be used twice and others never.
+// CheckPosition returns an error if a run cannot resume at p with the sampler. Either p is out of range, or p is a
+// position in another order, so that some samples would be used twice and others never.
 func (s Sampler) CheckPosition(p Position) error {
 	if mine := s.source(); p.Source != (Source{}) && p.Source != mine {
 		return fmt.Errorf("data: epoch %d, sample %d is a position in %s, the loader has %s: want the same data set, Shuffle and Seed", p.Epoch, p.Sample, p.Source.describe(), mine.describe())

@@ -32,7 +32,7 @@ type Tokens struct {
 	shards []shard
 }
 
-// A shard is an open file. first is the number of its first window.
+// A shard is an open file of tokens. first is the index of its first window among the windows of all shards.
 type shard struct {
 	path   string
 	file   *os.File
@@ -163,8 +163,8 @@ func (t *Tokens) Close() error {
 	return errors.Join(errs...)
 }
 
-// WriteTokens writes a shard of tokens to w, which must be at its start, and returns their number. It
-// writes the header last, so that an incomplete shard is not valid.
+// WriteTokens writes a shard of tokens to w, and returns the number of tokens. w must be at its start. The
+// header is written last, so that an incomplete shard is not valid.
 func WriteTokens(w io.WriteSeeker, tokens iter.Seq[uint16]) (n int, err error) {
 	out := bufio.NewWriterSize(w, 1<<20)
 	out.Write(make([]byte, shardHeader)) // Flush returns the error

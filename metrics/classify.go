@@ -22,8 +22,8 @@ func NewConfusion(classes int) Confusion {
 }
 
 // Add counts a batch. For each row of logits, a Variable of shape [n, classes], the predicted class is the
-// index of the largest value. labels, int64 of shape [n], contains the true classes. A NaN is never the
-// largest value, and a row that starts with NaN counts as class 0. Add waits for the device. For an
+// index of the largest value. labels, int64 of shape [n], contains the true classes. A NaN does not count as the
+// largest value, except that a row that starts with NaN counts as class 0. Add waits for the device. For an
 // invalid label it returns an error; the rows before it are counted.
 func (c Confusion) Add(ctx context.Context, logits, labels *autograd.Variable) error {
 	if shape := logits.Shape(); len(shape) != 2 || shape[1] != len(c) {
@@ -62,9 +62,9 @@ func (c Confusion) Accuracy() float64 {
 	return float64(right) / float64(all)
 }
 
-// Correct returns the top-k count: the number of rows of logits, of shape [n, classes], in which the value
-// of the row's label, int64 of shape [n], is among the k largest. Of equal values the one with the lower
-// index counts as larger. A row with a NaN is not correct. Correct waits for the device.
+// Correct returns the top-k count: the number of rows of logits in which the value at the index of the row's
+// label is among the k largest. logits has the shape [n, classes]; labels is int64 of shape [n]. Of equal values
+// the one with the lower index counts as larger. A row with a NaN is not correct. Correct waits for the device.
 func Correct(ctx context.Context, logits, labels *autograd.Variable, k int) (correct int, err error) {
 	err = rows(ctx, logits, labels, func(row []float64, label int) {
 		above := 0

@@ -12,7 +12,7 @@
 // All ranks get bit-identical results: each rank gathers the numbers of all ranks and combines them in
 // rank order, in float64, with integer counts. Batches may be uneven: the mean of means weighted by their
 // counts is the mean over all samples, and a rank without samples takes part with a count of 0. If any
-// rank's number is NaN, so is the result, also for Min and Max, unlike a reduction on a GPU.
+// rank's number is NaN, the result is NaN. This also holds for Min and Max, unlike in a reduction on a GPU.
 //
 // Reduce costs one all-gather of 24 bytes for each metric and rank, and waits for it. A loop that logs
 // every few steps can afford that; a loop that logs every step of a few milliseconds cannot.

@@ -13,8 +13,8 @@ import (
 // all ranks. model maps the first field of a batch to logits [n classes]; the second field is the labels [n].
 // The model is in evaluation mode during the call; afterwards each layer's mode is restored. No gradients are
 // recorded. The epoch is complete, even if the loader was resumed within it ([data.Loader.Resume]), and the
-// loader keeps its position. Each sample counts as often as the loader returns it, with data.Uneven once. All
-// ranks must call Accuracy. They get the same number, NaN if there are no samples.
+// loader keeps its position. Each sample counts as often as the loader returns it; with data.Uneven that is once.
+// All ranks must call Accuracy. They get the same number, NaN if there are no samples.
 func Accuracy(ctx context.Context, pg *comm.ProcessGroup, model nn.Module, loader *data.Loader) (float64, error) {
 	defer nn.Eval(model)()
 	correct, seen := 0, 0

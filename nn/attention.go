@@ -14,7 +14,7 @@ import (
 type MultiheadAttentionOptions struct {
 	// NoBias omits the biases.
 	NoBias bool
-	// Causal masks, for each row, the rows after it.
+	// Causal masks, for each row, the later rows.
 	Causal bool
 	// KeyHeads is the number of key and value heads (grouped-query attention). It must divide the number of
 	// heads. 0 means the number of heads.
@@ -79,8 +79,8 @@ func (l *MultiheadAttentionLayer) Forward(x *autograd.Variable) *autograd.Variab
 	return l.Attend(x, x, x, nil)
 }
 
-// Attend computes attention of query [B T embed] to key and value [B S embed]. mask may be nil; it is as
-// in [autograd.AttentionOptions]. Note that PyTorch's layer inverts boolean masks.
+// Attend computes attention of query [B T embed] to key and value [B S embed]. mask may be nil; it has the meaning
+// of [autograd.AttentionOptions].Mask. Boolean masks of PyTorch's layer have the opposite meaning.
 func (l *MultiheadAttentionLayer) Attend(query, key, value, mask *autograd.Variable) *autograd.Variable {
 	opts := autograd.AttentionOptions{Causal: l.opts.Causal, Mask: mask}
 	heads, keyHeads, d := l.heads, l.opts.KeyHeads, l.embed/l.heads
@@ -111,7 +111,7 @@ func (l *MultiheadAttentionLayer) Attend(query, key, value, mask *autograd.Varia
 	return l.Out.Forward(y)
 }
 
-// project applies the rows from to to-1 of the input projection to x [B T embed].
+// project applies the rows `from` to to-1 of the input projection to x [B T embed].
 func (l *MultiheadAttentionLayer) project(x *autograd.Variable, from, to int) *autograd.Variable {
 	if len(x.Shape()) != 3 {
 		panic(&device.ShapeError{Op: "MultiheadAttention", A: x.Shape(), B: device.Shape{0, 0, l.embed}})
@@ -139,8 +139,8 @@ func (l *MultiheadAttentionLayer) rotate(x *autograd.Variable, n int) *autograd.
 	return autograd.Rotary(x, l.cos, l.sin, &autograd.RotaryOptions{Heads: n, Interleaved: l.opts.RotaryInterleaved})
 }
 
-// Parameters returns "in_proj_weight", "in_proj_bias", "out_proj.weight" and "out_proj.bias", without
-// the biases if there are none.
+// Parameters returns "in_proj_weight", "in_proj_bias", "out_proj.weight" and "out_proj.bias". With NoBias it
+// omits the biases.
 func (l *MultiheadAttentionLayer) Parameters() []*Parameter {
 	params := []*Parameter{l.InWeight}
 	if l.InBias != nil {

@@ -10,11 +10,11 @@ import (
 
 // CastOptions are the choices of [Cast].
 type CastOptions struct {
-	// Keep are modules whose parameters keep their type, such as a module whose sums need Float32.
+	// Keep lists modules whose parameters keep their type, for example because their sums need Float32.
 	Keep []Model
 	// Masters lets optimizers with MasterWeights start their masters from the unrounded values, like the parameters
-	// under PyTorch's autocast. If masters started from rounded values, updates would have to add up to half a rounding
-	// step before a parameter changed. The model must be placed: otherwise Cast panics with an [*UnplacedError]. Values
+	// under PyTorch's autocast. If masters started from rounded values, a parameter would not change until the updates
+	// add up to half a rounding step. The model must be placed: otherwise Cast panics with an [*UnplacedError]. Values
 	// of frozen parameters are not kept.
 	//
 	// ddp.New makes the kept values equal on all ranks. Writing a parameter discards its kept value. The optimizer's

@@ -134,7 +134,7 @@ func (c *Container) SetTraining(on bool) {
 func (c *Container) container() *Container { return c }
 
 // Parts yields m and all models within it, at any depth: the parts of containers and Sequentials, the
-// modules within Residual and Checkpoint, and the result of a method Unwrap() [Model], such as ddp.Model's.
+// modules within Residual and Checkpoint, and the result of a method Unwrap() [Model], which ddp.Model has.
 func Parts(m Model) iter.Seq[Model] {
 	return func(yield func(Model) bool) { parts(m, yield) }
 }
@@ -158,7 +158,7 @@ func parts(m Model, yield func(Model) bool) bool {
 	return true
 }
 
-// containerOf returns the container that m embeds, nil if it embeds none.
+// containerOf returns the container that m embeds, or nil if m does not embed one.
 func containerOf(m Model) *Container {
 	if h, ok := m.(interface{ container() *Container }); ok {
 		return h.container()

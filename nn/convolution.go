@@ -10,7 +10,7 @@ import (
 
 // ConvOptions are the choices of [Conv2d].
 type ConvOptions struct {
-	Stride, Padding, Dilation int // a stride and a dilation of 0 mean 1
+	Stride, Padding, Dilation int // 0 means 1 for the stride and the dilation
 	// Groups is the number of groups of channels. An output channel depends only on the input channels of
 	// its group. 0 means 1.
 	Groups int

@@ -27,7 +27,7 @@ func feedForwardOptions(act Module) (o autograd.FeedForwardOptions, ok bool) {
 	return o, ok
 }
 
-// feedForward is a FeedForward in a Sequence. Its Parameters are the first layer's.
+// feedForward is a FeedForward in a Sequence. Its method Parameters returns the parameters of the first layer.
 type feedForward struct {
 	*LinearLayer
 	act    Module

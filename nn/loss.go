@@ -56,7 +56,7 @@ func L1Loss(pred, target *autograd.Variable, opts *LossOptions) *autograd.Variab
 // HuberOptions are the choices of [HuberLoss] and [SmoothL1Loss].
 type HuberOptions struct {
 	Reduction Reduction
-	// Threshold is the largest difference that is squared: PyTorch's delta or beta. 0 means 1.
+	// Threshold is the difference from which the loss is linear: PyTorch's delta or beta. 0 means 1.
 	Threshold float64
 }
 
@@ -91,8 +91,8 @@ func huber(x *autograd.Variable, t float64) *autograd.Variable {
 // KLDivOptions are the choices of [KLDivLoss].
 type KLDivOptions struct {
 	Reduction Reduction
-	// BatchMean divides the sum by the size of the first axis. If the rows are distributions, this
-	// is the mean divergence. Reduction then has no effect.
+	// BatchMean divides the sum by the size of the first axis. If the rows are distributions, the result
+	// is the mean divergence. With BatchMean, Reduction has no effect.
 	BatchMean bool
 	// LogTarget declares that target holds logarithms of probabilities.
 	LogTarget bool
@@ -154,7 +154,7 @@ func BCEWithLogitsLoss(logits, target *autograd.Variable, opts *BCEOptions) *aut
 // CrossEntropyOptions are the choices of [CrossEntropyLoss].
 type CrossEntropyOptions struct {
 	Reduction Reduction
-	// IgnoreIndex is a label whose rows are ignored; nil means none.
+	// IgnoreIndex is a label: rows with this label are ignored. nil means none.
 	IgnoreIndex *int64
 	// Weight, [C], multiplies the losses of each class; nil means 1. The mean is then divided by
 	// the sum of the labels' weights.
@@ -166,8 +166,8 @@ type CrossEntropyOptions struct {
 // CrossEntropyLoss returns the mean over rows of -log(softmax(logits)[label]). logits are [N C] with labels
 // int64 [N], or [N C d1 ...] with labels [N d1 ...] and softmax along axis 1 (see [autograd.FromSlice]).
 // The result is a scalar unless opts chooses another reduction. The mean is NaN if there are no rows or all
-// are ignored. For 16-bit logits the loss is computed in Float32 and has that type: in 16 bits, 1 minus a
-// probability near 1 would be 0, and so would the gradient. For the logits of a vocabulary,
+// are ignored. For 16-bit logits the loss is computed in Float32 and has type Float32. In 16 bits, 1 minus a
+// probability near 1 would be rounded to 0, and the gradient would be 0 too. For the logits of a vocabulary,
 // [autograd.LinearCrossEntropyLoss] takes less memory and time.
 func CrossEntropyLoss(logits, labels *autograd.Variable, opts *CrossEntropyOptions) *autograd.Variable {
 	o := *cmp.Or(opts, &CrossEntropyOptions{})
@@ -209,7 +209,7 @@ func withoutClasses(s device.Shape) device.Shape {
 	return append(append(device.Shape{}, s[0]), s[2:]...)
 }
 
-// likelihood returns the loss op of x, which contains log-probabilities.
+// likelihood returns the loss of x, which contains log-probabilities. op is the name of the loss in messages.
 func likelihood(op string, x, labels *autograd.Variable, o CrossEntropyOptions) *autograd.Variable {
 	defer func() {
 		r := recover()

@@ -6,12 +6,12 @@ import "github.com/goddp/goddp/autograd"
 type master struct {
 	v       *autograd.Variable
 	of      *autograd.Variable // the variable whose values are rounded
-	version uint64             // of that variable when v was set
+	version uint64             // the version of that variable when v was set
 }
 
-// Master returns the Float32 values that the parameter was rounded from, kept by [Cast] or set by
-// [Parameter.SetMaster], or nil if there are none. If the parameter was written since, Master frees them and
-// returns nil. Package optim initializes its masters from them.
+// Master returns the Float32 values from which the parameter was rounded. [Cast] has kept them, or
+// [Parameter.SetMaster] has set them. If there are none, Master returns nil. If the parameter was written since,
+// Master frees the values and returns nil. Package optim initializes its masters from the result.
 func (p *Parameter) Master() *autograd.Variable {
 	if m := p.master; m.v != nil && (m.of != p.written() || m.version != m.of.Version()) {
 		p.SetMaster(nil)
@@ -32,7 +32,7 @@ func (p *Parameter) SetMaster(v *autograd.Variable) {
 	}
 }
 
-// written returns the variable whose version counts writes to the parameter: for a part, that of the whole.
+// written returns the variable whose version counts writes to the parameter. For a part it is the variable of the whole.
 func (p *Parameter) written() *autograd.Variable {
 	if p.whole != nil {
 		return p.whole

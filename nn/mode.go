@@ -10,8 +10,8 @@ import (
 // model's previous mode.
 func Train(m Model) (restore func()) { return setMode(m, true) }
 
-// Eval sets m and all models within it to evaluation mode. restore restores each model's previous mode,
-// so that a layer that the program keeps in evaluation mode stays in it:
+// Eval sets m and all models within it to evaluation mode. restore restores each model's previous mode. So a
+// layer that was already in evaluation mode stays in it:
 //
 //	defer nn.Eval(net)()
 //
@@ -30,7 +30,7 @@ func setMode(m Model, on bool) (restore func()) {
 	}
 	setTraining(m, on)
 	return func() {
-		for _, b := range all { // a model precedes those within it, because it sets their modes too
+		for _, b := range all { // a model comes before the models within it, because its SetTraining sets their modes too
 			setTraining(b.model, b.on)
 		}
 	}
@@ -51,8 +51,8 @@ func (m *mode) SetTraining(on bool) { m.evaluates = !on }
 // Training reports whether the mode is training.
 func (m *mode) Training() bool { return !m.evaluates }
 
-// trainingOn is Training for a layer that computes on dev. It adds a guard to a captured step, which is
-// replayed only in the same mode.
+// trainingOn is Training for a layer that computes on dev. If a step is being captured, trainingOn adds a guard, so
+// that the step is replayed only in the same mode.
 func (m *mode) trainingOn(dev device.Device) bool {
 	on := m.Training()
 	if r := capture.Of(dev); r != nil {

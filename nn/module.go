@@ -13,8 +13,8 @@ import (
 //
 // A model with buffers also has a method Buffers() []*Buffer, which returns each buffer once, the same ones
 // on every call. A model that computes differently in training and in evaluation, or contains such a model,
-// also has the methods SetTraining(on bool) and Training() bool; without the latter it counts as in
-// training. A [Container] has all three.
+// also has the methods SetTraining(on bool) and Training() bool; if it lacks Training, it counts as being in
+// training mode. A [Container] has all three methods.
 type Model interface {
 	// Parameters returns each parameter once, in the order of registration, which should be the
 	// order in which Forward uses them. Every call returns the same parameters.
@@ -38,8 +38,8 @@ func Buffers(m Model) []*Buffer {
 
 // Place allocates m's parameters and buffers on dev and initializes them from the random sequence selected
 // by seed. Parameters and buffers that are already placed are not changed, so Place may be called again.
-// Place panics with an [*autograd.DeviceError] if one of them is on another device. The error is the
-// device's.
+// Place panics with an [*autograd.DeviceError] if one of them is on another device. The error comes from the
+// device.
 func Place(m Model, dev device.Device, seed uint64) error {
 	var offset uint64
 	place := func(kind, name string, v *value) error {

@@ -78,7 +78,7 @@ func newScaling(o NormOptions, shape ...int) (s scaling) {
 	return s
 }
 
-// Parameters returns "weight" and "bias", those that exist.
+// Parameters returns "weight" and "bias" if they exist.
 func (s *scaling) Parameters() []*Parameter {
 	var all []*Parameter
 	for _, p := range []*Parameter{s.Weight, s.Bias} {
@@ -105,7 +105,7 @@ func (s *scaling) of(x *autograd.Variable) (in, weight, bias *autograd.Variable)
 type NormLayer struct {
 	scaling
 	apply func(x, weight, bias *autograd.Variable) *autograd.Variable
-	// add applies the layer to x + y, and also returns this sum; nil if there is no fused kernel.
+	// add applies the layer to x + y, and also returns this sum. add is nil if there is no fused kernel.
 	add func(x, y, weight, bias *autograd.Variable) (sum, normed *autograd.Variable)
 }
 
@@ -243,7 +243,7 @@ func (l *BatchNormLayer) forward(x, residual *autograd.Variable, relu bool) *aut
 	return autograd.BatchNorm(x, weight, bias, &o)
 }
 
-// Buffers returns "running_mean", "running_var" and "num_batches_tracked", nil if there are none.
+// Buffers returns "running_mean", "running_var" and "num_batches_tracked", or nil with NoRunning.
 func (l *BatchNormLayer) Buffers() []*Buffer {
 	if l.RunningMean == nil {
 		return nil

@@ -45,7 +45,7 @@ func AvgPool2d(kernel int, opts *PoolOptions) Module {
 }
 
 // AdaptiveAvgPool2d is a layer that computes the mean of x [n c ...] in each of h × w regions. The result
-// is [n c h w]. Of opts only ChannelsLast counts.
+// is [n c h w]. Of the options only ChannelsLast has an effect.
 func AdaptiveAvgPool2d(h, w int, opts *PoolOptions) Module {
 	o := opts.both()
 	return activation(func(x *autograd.Variable) *autograd.Variable { return autograd.AdaptiveAvgPool2d(x, h, w, o) })

@@ -13,7 +13,7 @@ type Sequence struct {
 	steps []step // the modules that Forward applies
 }
 
-// step is a module, or modules that run as one operation, with the first one's name.
+// step is a module, or several modules that run as one operation. Its name is that of the first module.
 type step struct {
 	name string
 	Module
@@ -39,7 +39,7 @@ func Sequential(mods ...Module) *Sequence {
 
 // fuse replaces the last steps by an equivalent fused step, if there is one.
 func (s *Sequence) fuse() {
-	at := func(fromEnd int) Module { // at: a step counted from the end, nil if there is none
+	at := func(fromEnd int) Module { // at returns a module, counted from the end, or nil if there is none
 		if i := len(s.steps) - fromEnd; i >= 0 {
 			return s.steps[i].Module
 		}

@@ -13,9 +13,9 @@ import (
 )
 
 // State returns m's parameters and buffers by name: its state dict. The values are the variables themselves,
-// not copies. A model wrapped by package ddp has the names of the inner module, without a prefix, so the
-// state of one loads into the other. State panics with a [*DuplicateNameError] if two variables have the
-// same name.
+// not copies. A model wrapped by package ddp has the names of the inner module, without a prefix, so a state
+// of the wrapped model loads into the inner module, and vice versa. State panics with a [*DuplicateNameError] if
+// two variables have the same name.
 func State(m Model) map[string]*autograd.Variable {
 	state := map[string]*autograd.Variable{}
 	add := func(name string, v *autograd.Variable) {
@@ -72,7 +72,7 @@ func visitNames(m Model, prefix string, visit func(name string, v *value)) {
 
 // LoadState sets m's parameters and buffers, which must be placed, to the values in state, which may be on
 // another device. It converts floating-point numbers to the types in m. If names or shapes differ, it
-// returns a [*StateError] and changes nothing. Another error is a device's, and m is then partly loaded.
+// returns a [*StateError] and changes nothing. Any other error comes from a device; m is then partly loaded.
 func LoadState(ctx context.Context, m Model, state map[string]*autograd.Variable) error {
 	if err := CheckState(m, state); err != nil {
 		return err
@@ -153,7 +153,7 @@ type StateMismatch struct {
 }
 
 func (e *StateError) Error() string {
-	const most = 3 // differences of each kind in the message
+	const most = 3 // the maximum number of differences of each kind in the message
 	var parts []string
 	list := func(intro string, names []string) {
 		if len(names) > most {

@@ -23,8 +23,8 @@ func NewParameter(name string, v *autograd.Variable) *Parameter {
 }
 
 // NewPart returns a parameter for v, a leaf with some of the elements of whole. Optimizers get such parts if parameters
-// are sharded over ranks. Name and shape are those of whole; Var and Grad have v's shape. v requires a gradient from
-// now on.
+// are sharded over ranks. The part has the name and shape of whole; Var and Grad have v's shape. v requires a gradient
+// from now on.
 func NewPart(whole *Parameter, v *autograd.Variable) *Parameter {
 	p := NewParameter(whole.name, v)
 	p.shape, p.whole = whole.shape, whole.Var()
@@ -108,7 +108,7 @@ func NewBuffer(name string, v *autograd.Variable) *Buffer {
 	return &Buffer{name: name, value: placed(name, v)}
 }
 
-// Divided returns the same buffer, marked as the elements s of a sharded tensor.
+// Divided marks the buffer as the elements s of a sharded tensor, and returns it.
 func (b *Buffer) Divided(s Span) *Buffer {
 	return &Buffer{b.name, b.value, &s}
 }
@@ -134,8 +134,8 @@ func (b *Buffer) Var() *autograd.Variable { return b.variable(b.name) }
 
 func (b *Buffer) String() string { return b.describe(b.name) }
 
-// Init enqueues a kernel on dev's compute stream that initializes a variable. Random values are those from offset on in
-// the sequence selected by seed.
+// Init enqueues a kernel on dev's compute stream that initializes a variable. Random values are taken from the sequence
+// selected by seed, from the position offset on.
 type Init func(dev device.Device, dst device.Tensor, seed, offset uint64) error
 
 // Uniform draws values from [lo, hi).
@@ -184,7 +184,7 @@ func placed(name string, v *autograd.Variable) *value {
 	return &value{shape: v.Shape(), dtype: v.DType(), v: v.SetName(name)}
 }
 
-// Shape returns the shape; for a part ([NewPart]) that of the whole. The caller must not change it.
+// Shape returns the shape. For a part ([NewPart]) it is the shape of the whole. The caller must not change the result.
 func (v *value) Shape() device.Shape { return v.shape }
 
 // DType returns the type of the elements.

@@ -15,8 +15,8 @@ import (
 type AdamWOptions struct {
 	// LR is the learning rate, 0 or more. With 0 the parameters do not change.
 	LR float64
-	// Betas are the fractions of the mean gradient and of the mean squared gradient that a step
-	// keeps, below 1. If both are 0 and NoDefaults is not set, they are 0.9 and 0.999.
+	// Betas are the decay rates, below 1, of the mean gradient and of the mean squared gradient: the fractions of
+	// the previous means that a step keeps. If both are 0 and NoDefaults is not set, they are 0.9 and 0.999.
 	Betas [2]float64
 	// Eps is added to the root of the mean squared gradient, so that the step never divides by zero.
 	// If it is 0 and NoDefaults is not set, it is 1e-8.
@@ -31,10 +31,10 @@ type AdamWOptions struct {
 	// torch.optim.Adam.
 	Coupled bool
 	// AMSGrad divides by the root of the largest mean squared gradient so far instead of the current
-	// one. It cannot change later.
+	// mean. The program cannot change AMSGrad later.
 	AMSGrad bool
-	// MasterWeights is as in [SGDOptions]. The means are Float32 too; in 16 bits the mean squares of
-	// small gradients would be zero.
+	// MasterWeights keeps a Float32 copy of every 16-bit parameter: see [SGDOptions]. The means are Float32 too,
+	// because in 16 bits the mean squares of small gradients would be zero.
 	MasterWeights bool
 }
 
@@ -107,8 +107,8 @@ func (o *optimizer) addAdamW(g *AdamWGroup) error {
 }
 
 // adamRule is the rule of AdamW for one parameter. The host counts the updates that the means include,
-// because it knows which step was skipped. In the state the count is a variable on the device, written
-// when the caller requests the state, and read when the caller may have loaded another.
+// because it knows which step was skipped. In the state the count is a variable on the device. The rule writes
+// it when the caller requests the state, and reads it when the caller may have loaded another state.
 type adamRule struct {
 	group          *AdamWGroup
 	mean, variance *autograd.Variable // nil before the first step

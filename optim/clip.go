@@ -13,19 +13,19 @@ import (
 
 // ClipOptions are the choices of [ClipGradNorm].
 type ClipOptions struct {
-	// NormType is the p of the norm (Σ|g|^p)^(1/p); 0 means 2. With 1 the norm is the sum of the magnitudes, with
-	// an infinite p the largest magnitude.
+	// NormType is the p of the norm (Σ|g|^p)^(1/p); 0 means 2. If p is 1, the norm is the sum of the magnitudes; if p
+	// is infinite, it is the largest magnitude.
 	NormType float64
-	// Total makes the norm that of sharded parameters; params are then this rank's parts ([nn.NewPart]). It is called
-	// with Σ|g|^p over this rank's gradients, one Float64 element on the device's compute stream, and must replace it by
-	// the sum over all ranks. With an infinite p it is called with the largest magnitude, and must replace it by the
-	// maximum over all ranks.
+	// Total is for sharded parameters, of which params are this rank's parts ([nn.NewPart]). It is called with
+	// Σ|g|^p over this rank's gradients, one Float64 element, and must enqueue work on the device's compute stream
+	// that replaces this element by its sum over all ranks. If p is infinite, the element is the largest
+	// magnitude, and Total must replace it by the maximum over all ranks.
 	Total func(sum device.Tensor) error
 }
 
 // ClipGradNorm scales all gradients of params by one factor so that their total norm is at most max. The
-// factor is max/(norm + 1e-6) if that is below 1. It returns the norm before clipping, a scalar of type
-// Float32, or Float64 if a parameter is. params must not be empty, and all must be on one device. A
+// factor is max/(norm + 1e-6) if that is below 1. ClipGradNorm returns the norm before clipping, a scalar. Its
+// type is Float64 if a parameter has that type, else Float32. params must not be empty, and all must be on one device. A
 // parameter without a gradient is ignored. The norm is computed in Float64.
 //
 // It is torch.nn.utils.clip_grad_norm_. Call it between Backward and Step. It only enqueues work on the
@@ -93,8 +93,8 @@ func clip(params []*nn.Parameter, max float64, o *ClipOptions) (*autograd.Variab
 	return norm, k.ScaleToNorm(s, norm.Tensor(), sum, o.NormType, max, grads...)
 }
 
-// gradients returns the gradients of params, each once, in reverse order, because the last parameters'
-// are reduced first. Tied weights have one gradient.
+// gradients returns the gradients of params, each once. They are in reverse order, because the gradients of the
+// last parameters are reduced first. Tied weights have one gradient.
 func gradients(params []*nn.Parameter) (grads []*autograd.Variable) {
 	seen := map[*autograd.Variable]bool{}
 	for _, p := range slices.Backward(params) {

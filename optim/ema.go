@@ -13,7 +13,7 @@ import (
 
 // EMAOptions are the options of [NewEMA].
 type EMAOptions struct {
-	// Decay is the fraction of an average that an update keeps, above 0 and below 1; 0: 0.999.
+	// Decay is the fraction of an average that an update keeps, above 0 and below 1; 0 means 0.999.
 	Decay float64
 }
 
@@ -71,8 +71,8 @@ func (e *EMA) Step() error {
 // SetLR sets the learning rate of the optimizer. It panics if the optimizer is not an [LRSetter].
 func (e *EMA) SetLR(lr float64) { e.Optimizer.(LRSetter).SetLR(lr) }
 
-// KeepLR returns a function that restores the optimizer's current learning rates. It does nothing if the optimizer is
-// not an [LRKeeper].
+// KeepLR returns a function that restores the optimizer's current learning rates. The function does nothing if the
+// optimizer is not an [LRKeeper].
 func (e *EMA) KeepLR() (restore func()) {
 	if k, ok := e.Optimizer.(LRKeeper); ok {
 		return k.KeepLR()
@@ -80,8 +80,8 @@ func (e *EMA) KeepLR() (restore func()) {
 	return func() {}
 }
 
-// ClipGradNorm calls the optimizer's method ClipGradNorm if it has one, such as that of ddp/zero, whose gradients are
-// sharded. Otherwise it calls [ClipGradNorm].
+// ClipGradNorm calls the optimizer's method ClipGradNorm if there is one. The optimizer of ddp/zero has one, because
+// its gradients are sharded. Otherwise it calls the function [ClipGradNorm].
 func (e *EMA) ClipGradNorm(max float64, opts *ClipOptions) (norm *autograd.Variable, err error) {
 	if o, ok := e.Optimizer.(interface {
 		ClipGradNorm(max float64, opts *ClipOptions) (*autograd.Variable, error)
@@ -309,8 +309,8 @@ func (e *EMA) putBack(saved []device.Tensor) error {
 	return nil
 }
 
-// Committed returns the committed steps of the optimizer. It is consistent if the optimizer is, and if
-// the averages include the last step.
+// Committed returns the number of committed steps of the optimizer. consistent is true if the optimizer is
+// consistent and the averages include its last step.
 func (e *EMA) Committed() (steps int, consistent bool) {
 	steps, consistent = e.Optimizer.Committed()
 	return steps, consistent && e.steps.Load() == int64(steps)

@@ -43,9 +43,9 @@ type MuonOptions struct {
 	// PyTorch's default is 0.1.
 	WeightDecay float64
 	// MatchRMS sets scale to 0.2·√max(rows, columns). Steps are then about as large as AdamW's, so
-	// that LR and WeightDecay may be those of AdamW. Without it scale is √max(1, rows/columns).
+	// that the values of LR and WeightDecay for AdamW can be used. Without MatchRMS scale is √max(1, rows/columns).
 	MatchRMS bool
-	// MasterWeights is as in [SGDOptions].
+	// MasterWeights keeps a Float32 copy of every 16-bit parameter: see [SGDOptions].
 	MasterWeights bool
 }
 
@@ -161,8 +161,8 @@ func wideType(dt device.DType) device.DType {
 // matrix returns the rows and columns of a parameter of this shape.
 func matrix(shape device.Shape) (rows, columns int) { return shape[0], shape[1:].Len() }
 
-// workspace is the scratch memory for one matrix. u and next have its shape; gram and update are square
-// matrices of its shorter side; norm is a scalar.
+// workspace is the scratch memory for one matrix. u and next have the matrix's shape; gram and update are square,
+// with the size of the matrix's shorter side; norm is a scalar.
 type workspace struct{ u, next, gram, update, norm device.Tensor }
 
 // workspaceLen returns the number of elements in the workspace of a matrix.
@@ -375,8 +375,8 @@ func (o *Muon) Divide(rank, size int, gather func(all, mine device.Tensor) error
 	return nil
 }
 
-// divide assigns the matrices of one type, the largest first, each to the rank with the least work so
-// far, and allocates memory for the results.
+// divide assigns the matrices of one type to ranks, and allocates memory for the results. It goes from the largest
+// matrix to the smallest, and assigns each to the rank with the least work so far.
 func (d *division) divide(dt device.DType, size int) error {
 	var slots []*slot
 	for _, s := range d.muon.slots {

@@ -270,8 +270,8 @@ func (o *optimizer) StepScaled(s Scaled) error {
 	return o.conclude(s, updated, err)
 }
 
-// conclude ends a step after its updates are enqueued. If enqueueing failed with err, updated is the number of
-// updates before that.
+// conclude ends a step after its updates are enqueued. err is the error of enqueueing them, and updated the number of
+// updates that were enqueued.
 func (o *optimizer) conclude(s Scaled, updated int, err error) error {
 	if err == nil {
 		updated, err = 0, outcome(o.ready, s)
@@ -309,9 +309,9 @@ func (s *slot) written() {
 	}
 }
 
-// prepare does everything in a step that can fail while the device works, and collects the slots with a
-// gradient in o.ready. If one set of flags covers all gradients, prepare does not wait for pending gradients;
-// outcome does.
+// prepare does everything in a step that can fail while the device works. It collects the slots that have a gradient
+// in o.ready. If one set of flags covers all gradients, prepare does not wait for pending gradients: the function
+// outcome waits for them.
 func (o *optimizer) prepare() error {
 	o.ready = o.ready[:0]
 	for _, s := range o.slots {
@@ -413,8 +413,9 @@ func (s *slot) masterTensor() device.Tensor {
 	return s.master.Tensor()
 }
 
-// update enqueues the updates and returns their number, also if one fails. It starts with the last parameters,
-// whose gradients are reduced first. With a hook, it uses the order of Parameters and does not batch updates.
+// update enqueues the updates, and returns the number that it has enqueued, even if it returns an error. It starts
+// with the last parameters, whose gradients are reduced first. With a hook, it uses the order of Parameters and does
+// not batch updates.
 func (o *optimizer) update(scaled Scaled) (updated int, err error) {
 	defer trace(o.ready[0].Var().Device())()
 	defer o.batch.clear()

@@ -22,13 +22,13 @@ type RMSPropOptions struct {
 	// NoDefaults uses Alpha and Eps even if they are 0. With Eps 0 an element becomes NaN if its mean
 	// squared gradient is 0.
 	NoDefaults bool
-	// Momentum is the fraction of the velocity that a step keeps; 0: there is no velocity.
+	// Momentum is the fraction of the velocity that a step keeps. 0 means that there is no velocity.
 	Momentum float64
 	// Centered divides by the root of the gradients' variance instead of their mean square.
 	Centered bool
 	// WeightDecay times the parameter is added to its gradient.
 	WeightDecay float64
-	// MasterWeights is as in [SGDOptions].
+	// MasterWeights keeps a Float32 copy of every 16-bit parameter: see [SGDOptions].
 	MasterWeights bool
 }
 
@@ -61,9 +61,9 @@ type RMSPropGroup struct {
 	hasMaster bool // MasterWeights when the optimizer was made
 }
 
-// RMSProp divides gradients by the root of the mean of their squares. Its State has that mean, named
-// "NAME.square"; with Centered the mean of the gradients, named "NAME.mean"; and with Momentum the
-// velocity, named "NAME.velocity". Only Committed may be called from several goroutines.
+// RMSProp divides gradients by the root of the mean of their squares. Its State has the mean square, named
+// "NAME.square". With Centered it also has the mean of the gradients, named "NAME.mean", and with Momentum
+// the velocity, named "NAME.velocity". Only Committed may be called from several goroutines.
 type RMSProp struct {
 	optimizer
 	elementwise

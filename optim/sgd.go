@@ -14,7 +14,7 @@ import (
 type SGDOptions struct {
 	// LR is the learning rate, 0 or more. With 0 the parameters do not change.
 	LR float64
-	// Momentum is the fraction of the velocity that a step keeps; 0: there is no velocity.
+	// Momentum is the fraction of the velocity that a step keeps. 0 means that there is no velocity.
 	Momentum float64
 	// Dampening is the fraction of the gradient that is not added to the velocity.
 	Dampening float64
@@ -55,8 +55,8 @@ type SGD struct {
 
 // NewSGD returns an optimizer for params with the options opts, and for more parameter groups with
 // their own options. A variable with several names in a group (tied weights) is updated once, under the
-// first name. NewSGD returns an [*OptionError] if an option is invalid, or if a parameter is in two
-// groups or twice in one under the same name.
+// first name. NewSGD returns an [*OptionError] if an option is invalid, if a parameter is in two
+// groups, or if a group has a parameter twice under the same name.
 func NewSGD(params []*nn.Parameter, opts *SGDOptions, more ...SGDGroup) (*SGD, error) {
 	first := SGDGroup{Params: params}
 	if opts != nil {

@@ -27,8 +27,8 @@ func (e *InconsistentError) Unwrap() error { return e.Err }
 // progress is the number of committed steps. Only the training goroutine writes it, any goroutine may read it.
 type progress struct {
 	mu       sync.Mutex
-	steps    int  // committed steps
-	changing bool // the parameters or the state may differ from those after steps steps
+	steps    int  // the number of committed steps
+	changing bool // the parameters or the state may differ from those after that many steps
 }
 
 // set replaces the number of committed steps.
@@ -39,7 +39,7 @@ func (p *progress) set(steps int, changing bool) {
 }
 
 // Committed returns the number of committed steps. consistent reports whether parameters and state are exactly those
-// after that many steps: no step has failed halfway, and neither is being updated or loaded. Any goroutine may call
+// after that many steps: no step has failed halfway, and no step or load is in progress. Any goroutine may call
 // Committed at any time. To copy the state while another goroutine may start a step, call Committed before and after:
 // if both results are equal, the copy is consistent.
 func (p *progress) Committed() (steps int, consistent bool) {
@@ -49,9 +49,10 @@ func (p *progress) Committed() (steps int, consistent bool) {
 }
 
 // State returns the state that the optimizer keeps between steps: the masters of 16-bit parameters, named
-// "NAME.master", and the state of its rule, such as the velocities of [SGD], named "NAME.velocity". State creates a
-// variable that does not exist yet, so that a saved state can be loaded into it: a master as a copy of the parameter or
-// of its unrounded values, others as zeros. It returns an error if there is too little memory.
+// "NAME.master", and the state of the update rule, such as the velocities of [SGD], named "NAME.velocity". State
+// creates variables that do not exist yet, so that a saved state can be loaded into them. A new master is a copy of the
+// parameter or of its unrounded values; other new variables are zeros. State returns an error if there is too little
+// memory.
 func (o *optimizer) State() ([]*nn.Buffer, error) {
 	var state []*nn.Buffer
 	for _, s := range o.slots {
@@ -87,13 +88,13 @@ func (o *optimizer) BeginLoad() {
 // given number of steps, and the optimizer continues from there.
 //
 // A state does not say which parameters had a gradient in earlier steps. If steps is 1 or more, EndLoad assumes that
-// each had one: the next gradient is dampened ([SGDOptions]), and a master keeps its loaded value even if the program
-// writes the parameter.
+// each parameter had one. Then the next gradient is dampened ([SGDOptions]), and a master keeps its loaded value even
+// if the program writes the parameter.
 func (o *optimizer) EndLoad(steps int) {
 	o.inconsistent = nil
 	for _, s := range o.slots {
 		s.rule.endLoad(steps)
-		s.SetMaster(nil) // of the values before the load
+		s.SetMaster(nil) // the master of the values before the load
 		s.unused = steps == 0
 	}
 	o.set(steps, false)
@@ -133,8 +134,8 @@ func State(opt Optimizer) (map[string]*autograd.Variable, error) {
 
 // LoadState sets the state of opt to one that [State] returned, which may be on another device. opt continues from the
 // number of steps after which the state was saved, as [SGD.EndLoad] describes. The caller must set the parameters to
-// those of the same step with [nn.LoadState], before or after. If the state does not have the names and shapes of
-// opt's, LoadState returns an [*nn.StateError] and changes nothing. After any other error the optimizer is
+// those of the same step with [nn.LoadState], before or after. If the names and shapes in the state differ from those
+// of opt, LoadState returns an [*nn.StateError] and changes nothing. After any other error the optimizer is
 // inconsistent.
 func LoadState(ctx context.Context, opt Optimizer, steps int, state map[string]*autograd.Variable) error {
 	kept, err := opt.State()

@@ -24,8 +24,8 @@ type chromeEvent struct {
 	Args map[string]any `json:"args,omitempty"`
 }
 
-// micros is a time in nanoseconds. In JSON it is in microseconds with three decimals, because a float64 of
-// microseconds since 1970 resolves only a quarter of one.
+// micros is a time in nanoseconds. In JSON it is written in microseconds with three decimals. A float64 would not do:
+// the microseconds since 1970 have a resolution of only a quarter of a microsecond in it.
 type micros int64
 
 func (m micros) MarshalJSON() ([]byte, error) {
@@ -66,7 +66,7 @@ func (r *Recorder) WriteChrome(w io.Writer, rank int) error {
 			chromeEvent{Name: "thread_sort_index", Ph: "M", PID: rank, TID: tids[t], Args: map[string]any{"sort_index": tids[t]}})
 	}
 	for _, e := range events {
-		dur := max(0, micros(e.End.Time().Sub(e.Begin.Time()))) // events' times are not exact
+		dur := max(0, micros(e.End.Time().Sub(e.Begin.Time()))) // the times of device events are not exact
 		entry := chromeEvent{Name: e.Name, Cat: e.category, Ph: "X", PID: rank, TID: tids[e.Track],
 			TS: micros(e.Begin.Time().UnixNano()), Dur: &dur, Args: map[string]any{}}
 		for _, a := range e.Args {

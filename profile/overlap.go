@@ -28,8 +28,8 @@ func (o Overlap) String() string {
 		o.Reductions, float64(o.Bytes)/(1<<20), o.Comm.Round(time.Microsecond), o.Percent(), (o.Comm - o.Hidden).Round(time.Microsecond))
 }
 
-// Overlap computes how much of the Communication track's time lies within spans of the Compute track,
-// except spans in which the compute stream waits. Bytes is the sum of the spans' arguments of that name.
+// Overlap computes how much of the time of the spans on the Communication track lies within spans of the Compute
+// track, except spans in which the compute stream waits. Bytes is the sum of the arguments "bytes" of the spans.
 // The reductions of captured steps have no spans; "goddp trace" counts their kernels.
 func (r *Recorder) Overlap() Overlap {
 	var o Overlap

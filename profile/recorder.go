@@ -46,7 +46,7 @@ type Span struct {
 
 // Recorder collects spans. Its methods are safe for concurrent use.
 type Recorder struct {
-	dev   device.Device // nil in a Recorder that Of did not return
+	dev   device.Device // nil in the zero Recorder
 	on    atomic.Bool
 	mu    sync.Mutex
 	spans []Span
@@ -67,8 +67,8 @@ func Of(dev device.Device) *Recorder {
 	return kernels.Of(dev).Values().Get(valuesKey{}, func() any { return ofDevice{&Recorder{dev: dev, gpu: gpu{dev: dev}}} }).(ofDevice).Recorder
 }
 
-// Start starts recording. Spans recorded before stay. If the device is a GPU, and CUPTI is there, the trace
-// also gets what the GPU runs until Stop, or until the device is closed.
+// Start starts recording. Earlier spans are kept. If the device is a GPU and CUPTI is installed, the trace
+// also contains the GPU's activity until Stop, or until the device is closed.
 func (r *Recorder) Start() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -76,7 +76,7 @@ func (r *Recorder) Start() {
 	r.on.Store(true)
 }
 
-// Stop stops recording. What was recorded stays.
+// Stop stops recording. The recorded spans are kept.
 func (r *Recorder) Stop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -108,8 +108,8 @@ func (r *Recorder) Add(s Span) {
 	}
 }
 
-// settle replaces Moments that have come by their times, so that a device's event or a collective's call
-// is not kept for its time alone.
+// settle replaces the span's Moments by their times once these are known, so that the span does not keep a device's
+// event or a collective's call alive.
 func (s *Span) settle() bool {
 	begin, end := s.Begin.Time(), s.End.Time()
 	if begin.IsZero() || end.IsZero() {

@@ -21,9 +21,9 @@
 //
 // # What Run leaves
 //
-// Run changes the learning rate, the gradients, and the state of what it trains. When it ends, it
+// Run changes the learning rates, the gradients, and the state of the model and the optimizer. When it ends, it
 // restores the optimizer's learning rates. [Accuracy] restores the mode of each layer. A loader that Run
-// or Accuracy reads keeps its position. Two things last: the spans of a trace stay in the device's
+// or Accuracy reads keeps its position. Two things remain: the spans of a trace stay in the device's
 // recorder, and the first SIGTERM or SIGINT remains a request to stop
 // ([github.com/goddp/goddp/comm.ProcessGroup.StopRequested]).
 //

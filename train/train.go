@@ -21,7 +21,7 @@ import (
 	"github.com/goddp/goddp/progress"
 )
 
-// Model is what Run needs of a model. [*ddp.Model] and [*zero.Model] implement it.
+// Model is the interface that Run requires of a model. [*ddp.Model] and [*zero.Model] implement it.
 type Model interface {
 	nn.Model
 	NoSync(f func() error) error
@@ -34,17 +34,17 @@ type Model interface {
 // that is nil, 0 or "" switches its feature off, unless its comment gives a default.
 type Config struct {
 	Model Model
-	// Optimizer is an [optim.LRSetter] if LR is set.
+	// Optimizer must be an [optim.LRSetter] if LR is set.
 	Optimizer optim.Optimizer
-	// The option LastBatch of Data is Pad or Drop: with Uneven, ranks may have different numbers of steps. A run
-	// starts with the first sample, or where its checkpoint was saved, whatever Data was given by Resume.
+	// The option LastBatch of Data must be Pad or Drop: with Uneven, ranks may have different numbers of steps. A run
+	// starts with the first sample, or where its checkpoint was saved. It ignores a position passed to Data.Resume.
 	Data *data.Loader
 	// The run ends after Epochs epochs or MaxSteps steps, whichever comes first. At least one of them must not be 0.
 	Epochs, MaxSteps int
 	// Loss computes the loss of a batch, a scalar.
 	Loss func(b *data.Batch) *autograd.Variable
-	// Captured launches each step, from the loss to the update, as one CUDA graph: see [autograd.Capture], which also
-	// says what Loss may do then. Loss may use only the batch's Vars.
+	// Captured launches each step, from the loss to the update, as one CUDA graph. [autograd.Capture] says what Loss
+	// may then do. In addition, Loss may use only the batch's Vars.
 	Captured bool
 
 	// LR returns the learning rate of each step. If it is nil, Run does not set the learning rate. If the optimizer is
@@ -52,19 +52,19 @@ type Config struct {
 	// run resumes with a different number of ranks, its epochs have a different number of steps, but LR does not
 	// change.
 	LR schedule.Schedule
-	// Accumulate is the number of batches in a step; 0: 1. The gradients are of the mean of their losses. If an
-	// epoch's batches do not fill its last step, that step averages over fewer batches.
+	// Accumulate is the number of batches in a step; 0 means 1. The gradients are those of the mean of the batches'
+	// losses. If an epoch's batches do not fill its last step, that step averages over fewer batches.
 	Accumulate int
 	// ClipNorm is the largest norm of all gradients together. Larger gradients are scaled down.
 	ClipNorm float64
 	// RequireFinite makes Run fail on all ranks if the loss or the state to be saved is not finite, before a
-	// checkpoint is saved: see [checkpoint.Options]. Otherwise the first of each is logged. Run reads the loss, its
-	// mean over the ranks, at each line of the log and at each checkpoint.
+	// checkpoint is saved: see [checkpoint.Options]. Otherwise the first such loss and the first such state are logged.
+	// Run reads the mean of the loss over the ranks at each line of the log and at each checkpoint.
 	RequireFinite bool
 
-	// Evaluate is called on all ranks after each epoch and at the end of the run, and if EvaluateEvery is
-	// not 0 also after each EvaluateEvery steps, but once after one step. Rank 0 logs the values that it
-	// returns.
+	// Evaluate is called on all ranks after each epoch and at the end of the run. If EvaluateEvery is not 0, it is
+	// also called after each EvaluateEvery steps. It is called at most once after the same step. Rank 0 logs the
+	// values that Evaluate returns.
 	Evaluate      func(ctx context.Context) ([]progress.Value, error)
 	EvaluateEvery int
 	// Log is a file to which rank 0 appends JSON lines: see package progress.
@@ -72,9 +72,9 @@ type Config struct {
 	// LogEvery is the number of steps between two lines; 0: 100. The first and the last step of the run
 	// have lines too.
 	LogEvery int
-	// Trace is a file to which rank 0 writes a trace of five steps, the first of which is the eleventh after
-	// the start or the resumption: see package profile. The trace has fewer steps if the run ends or fails
-	// during them. If the run ends before them, rank 0 logs that there is no trace.
+	// Trace is a file to which rank 0 writes a trace of steps 11 to 15, counted from the start or the resumption:
+	// see package profile. The trace has fewer steps if the run ends or fails during these steps. If the run ends
+	// before them, rank 0 logs that there is no trace.
 	Trace string
 	// Weights is a file to which rank 0 writes the model's weights when all steps are made, unless
 	// the ranks stop on request: see [checkpoint.SaveWeights].
@@ -98,8 +98,8 @@ type Config struct {
 	Values map[string]any
 }
 
-// Steps returns the number of steps of a run that starts at the beginning. A run that resumes with another number
-// of ranks may have another one, because Epochs counts epochs.
+// Steps returns the number of steps of a run that starts at the beginning. The number may differ for a run that
+// resumes with another number of ranks, because its epochs have a different number of steps.
 func (c *Config) Steps() int { return c.stepsAt(0, data.Position{}) }
 
 // stepsAt returns the number of steps of a run that has made steps and is at p.
@@ -139,7 +139,7 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c *Config) (err error) {
 		return errors.New("train: LastBatch of Data is Uneven, with which a rank may have fewer steps than another: want Pad or Drop")
 	}
 	inner := c.Optimizer
-	if ema, ok := inner.(*optim.EMA); ok { // whose SetLR needs that of the optimizer
+	if ema, ok := inner.(*optim.EMA); ok { // SetLR of an EMA calls SetLR of the inner optimizer
 		inner = ema.Optimizer
 	}
 	if _, ok := inner.(optim.LRSetter); !ok && c.LR != nil {
@@ -228,7 +228,7 @@ func (r *run) train(ctx context.Context) (isStopped bool, err error) {
 	if k, ok := r.Optimizer.(optim.LRKeeper); ok && r.LR != nil {
 		defer k.KeepLR()()
 	}
-	r.Optimizer.ZeroGrad() // the first step is not of gradients from before
+	r.Optimizer.ZeroGrad() // the first step must not use earlier gradients
 	if r.Trace != "" && r.pg.Rank() == 0 {
 		r.recorder, r.traceAt = profile.Of(r.pg.Device()), r.step+10
 		defer func() { err = errors.Join(err, r.finishTrace(ctx, err)) }()
@@ -249,7 +249,7 @@ type run struct {
 	meter    *progress.Meter
 	saver    *checkpoint.Manager // nil: there are no checkpoints
 	state    checkpoint.State
-	position data.Position // after the batches of the last step
+	position data.Position // the position after the batches of the last step
 	step     int           // the number of steps made
 	total    int           // the number of steps of the run
 	saved    int           // the step of the last checkpoint
@@ -265,8 +265,8 @@ type run struct {
 	gathered int // the number of batches whose gradients are accumulated for the next step
 	batches  int // the number of batches of that step
 	share    data.Share
-	// backward computes the loss of a batch, the fields in, and adds its gradients. complete also updates the
-	// parameters.
+	// backward computes the loss of a batch, whose fields are `in`, and adds its gradients. complete also updates
+	// the parameters.
 	backward, complete func(in ...*autograd.Variable) (loss *autograd.Variable, err error)
 }
 
@@ -356,7 +356,7 @@ func (r *run) checkPosition() error {
 func (r *run) epoch(ctx context.Context) (isStopped bool, err error) {
 	sampler, epoch := r.Data.Sampler(), r.position.Epoch
 	end := sampler.Begin(epoch + 1)
-	samples := 0 // of this rank in the step
+	samples := 0 // the number of this rank's samples in the step
 	for b, err := range r.Data.EpochFrom(ctx, r.position) {
 		if err != nil {
 			return false, err
@@ -475,7 +475,7 @@ func (r *run) finishTrace(ctx context.Context, err error) error {
 	return errors.Join(lost, r.writeTrace())
 }
 
-// evaluate logs the given values and those of an evaluation.
+// evaluate calls Config.Evaluate, and logs its values and the given values.
 func (r *run) evaluate(ctx context.Context, values ...progress.Value) error {
 	measured, err := r.Evaluate(ctx)
 	if err != nil {
@@ -542,7 +542,7 @@ func (r *run) readLoss(ctx context.Context, loss *autograd.Variable, samples int
 	return nil
 }
 
-// save saves a checkpoint, unless one of this step was saved.
+// save saves a checkpoint, unless a checkpoint of this step was already saved.
 func (r *run) save(ctx context.Context) error {
 	if r.saver == nil || r.saved == r.step {
 		return nil

@@ -43,8 +43,8 @@ type Field struct {
 	Round bool
 }
 
-// maxElements limits the elements of a field over all columns. With the number in a damaged footer, make could
-// panic or use all memory.
+// maxElements limits the number of elements of a field over all columns. A damaged footer may hold a number with
+// which make would panic or use all memory.
 func maxElements(fileSize int64) int { return int(max(1<<28, 256*fileSize)) }
 
 // table holds rows of columns in memory.
@@ -248,8 +248,8 @@ func values(f *parquet.File, column string, integers bool, visit func(row int, v
 	return nil
 }
 
-// cells returns the number of values in a page without missing ones, and a function that returns one of them. The
-// library's page reader loops forever if a damaged header counts fewer values than the page has levels.
+// cells returns the number of values in a page without missing values, and a function that returns value i. It does
+// not use the library's page reader, which loops forever if a damaged header counts fewer values than the page has levels.
 func cells(page parquet.Page) (n int, cell func(i int) parquet.Value) {
 	data := page.Data()
 	if dictionary := page.Dictionary(); dictionary != nil {

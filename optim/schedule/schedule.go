@@ -34,16 +34,16 @@ func Constant(rate float64) Schedule {
 	return func(int) float64 { return rate }
 }
 
-// WarmUp raises the rate linearly to peak, with peak/steps in the first step and peak in the last of steps
-// steps. Then the rate stays constant. Hugging Face's warm-ups are one step later: they equal Linear(0, peak,
-// steps), with rate 0 in the first step.
+// WarmUp raises the rate linearly, from peak/steps in the first step to peak in the last step of the warm-up. steps
+// is the number of steps of the warm-up. Then the rate stays constant. Hugging Face's warm-ups are one step later:
+// they equal Linear(0, peak, steps), with rate 0 in the first step.
 func WarmUp(peak float64, steps int) Schedule {
 	positive("WarmUp", steps)
 	return func(committed int) float64 { return peak * progress(committed+1, steps) }
 }
 
-// Linear changes the rate linearly from one value to another within steps steps: from is the rate of the first
-// step, to that of the step after these. Then the rate stays constant.
+// Linear changes the rate linearly over a number of steps, given by the parameter steps. The first step has the rate
+// `from`. The step after the last of them has the rate `to`, which then stays constant.
 func Linear(from, to float64, steps int) Schedule {
 	positive("Linear", steps)
 	return func(committed int) float64 {
@@ -51,7 +51,7 @@ func Linear(from, to float64, steps int) Schedule {
 	}
 }
 
-// Cosine changes the rate from one value to another along half a cosine wave within steps steps. Then
+// Cosine changes the rate from one value to another along half a cosine wave, over a number of steps. Then
 // the rate stays constant (Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm
 // Restarts", 2017, without the restarts).
 func Cosine(from, to float64, steps int) Schedule {
@@ -61,7 +61,7 @@ func Cosine(from, to float64, steps int) Schedule {
 	}
 }
 
-// Step starts with rate and multiplies it by factor after every every steps.
+// Step starts with the given rate, and multiplies it by factor each time that `every` steps are over.
 func Step(rate, factor float64, every int) Schedule {
 	positive("Step", every)
 	return func(committed int) float64 {
@@ -87,9 +87,9 @@ func OneCycle(peak float64, steps int) Schedule {
 }
 
 // WSD (warm-up, stable, decay) raises the rate linearly from 0 to peak in the first warmUp steps,
-// keeps it, and lowers it linearly to 0 in the last decay steps (Hu et al., "MiniCPM", 2024). The first step
-// has the rate 0 if there is a warm-up, as in Hugging Face's schedules. WSD panics if warmUp and decay together
-// exceed steps.
+// keeps it, and lowers it linearly to 0 in the last steps, whose number is decay (Hu et al., "MiniCPM", 2024). The
+// first step has the rate 0 if there is a warm-up, as in Hugging Face's schedules. WSD panics if warmUp + decay
+// exceeds steps.
 func WSD(peak float64, steps, warmUp, decay int) Schedule {
 	if warmUp < 0 || decay < 0 || steps < warmUp+decay {
 		panic(fmt.Sprintf("schedule: WSD with steps %d, warmUp %d and decay %d: want warmUp + decay at most steps", steps, warmUp, decay))
@@ -128,7 +128,7 @@ func Sequence(phases ...Phase) Schedule {
 	}
 }
 
-// progress returns the fraction of steps that is committed, at most 1.
+// progress returns committed/steps, but at most 1.
 func progress(committed, steps int) float64 {
 	return min(1, float64(committed)/float64(steps))
 }

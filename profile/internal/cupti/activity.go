@@ -18,14 +18,14 @@ type Activity struct {
 	Kind       Kind
 	Name       string // the kernel's name without its parameters, the copy's direction, or the call's function
 	Begin, End time.Time
-	// Correlation links work to the call that enqueued it: for a graph, all its nodes to the call
-	// that launched it.
+	// Correlation links work to the call that enqueued it. For a graph, it links all nodes to the call
+	// that launched the graph.
 	Correlation uint32
 
 	// These are zero in a Call.
 	Stream uint32 // CUPTI's number of the stream
 	Graph  uint32 // the number of the graph that the work is a node of; 0 if none
-	Bytes  uint64 // of a copy or memset
+	Bytes  uint64 // the size of a copy or memset
 
 	Thread uint32 // the host's thread that made a Call
 }

@@ -9,7 +9,7 @@ import (
 // from its mangled name (the Itanium C++ ABI, 5.1). Other names are returned unchanged.
 func shortName(mangled string) string {
 	rest := mangled
-	if strings.HasPrefix(rest, "__nv_static_") { // the compiler's prefix of what only a file sees
+	if strings.HasPrefix(rest, "__nv_static_") { // the compiler's prefix of names with internal linkage
 		rest = rest[max(0, strings.Index(rest, "_Z")):]
 	}
 	rest, ok := strings.CutPrefix(rest, "_Z")
@@ -23,7 +23,7 @@ func shortName(mangled string) string {
 			parts, rest = append(parts, "std"), after
 			continue
 		}
-		rest = strings.TrimLeft(rest, "KL") // const members, and names that only their file sees
+		rest = strings.TrimLeft(rest, "KL") // const members, and names with internal linkage
 		digits := len(rest) - len(strings.TrimLeft(rest, "0123456789"))
 		n, err := strconv.Atoi(rest[:digits])
 		if err != nil || digits+n > len(rest) {

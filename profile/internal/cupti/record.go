@@ -38,7 +38,7 @@ var active struct {
 // Recording collects the activity of one GPU, and the process's driver calls.
 type Recording struct {
 	device     uint32
-	activities []Activity // not taken; active.mu guards it
+	activities []Activity // the activities that Take has not returned yet; guarded by active.mu
 }
 
 // Start starts a recording of the GPU with an ordinal, as the driver numbers it in this process. The
