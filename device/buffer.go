@@ -36,14 +36,14 @@ func DeviceBuffer(addr uintptr, size int, owner any) Buffer {
 // Len returns the size in bytes.
 func (b Buffer) Len() int { return b.size }
 
-// Host returns the memory, nil if the host cannot address it. The result is valid while b is
+// Host returns the memory, or nil if the host cannot address it. The result is valid while b is
 // reachable.
 func (b Buffer) Host() []byte { return b.host }
 
 // Owner returns the owner passed to [HostBuffer] or [DeviceBuffer].
 func (b Buffer) Owner() any { return b.owner }
 
-// Addr returns the address of the first byte, 0 for an empty Buffer.
+// Addr returns the address of the first byte, or 0 for an empty Buffer.
 func (b Buffer) Addr() uintptr {
 	if b.host != nil {
 		return uintptr(unsafe.Pointer(unsafe.SliceData(b.host)))
@@ -114,7 +114,7 @@ func (t Tensor) Range(lo, hi int) Tensor {
 
 func (t Tensor) String() string { return fmt.Sprintf("%v%v", t.DType, t.Shape) }
 
-// Elements returns t's memory as a slice, nil for the zero Tensor. It panics if the host cannot
+// Elements returns t's memory as a slice, or nil for the zero Tensor. It panics if the host cannot
 // address the memory, or if T does not match t's element type.
 func Elements[T Element](t Tensor) []T {
 	if t.IsZero() {

@@ -58,7 +58,7 @@ type Stream interface {
 	// Record returns an event for the point after everything enqueued so far.
 	Record() Event
 	// Mark is like Record, but the event's Time may always be the zero Time. On a GPU, a timed
-	// event costs the stream some microseconds, and a mark nothing.
+	// event costs the stream some microseconds; an event of Mark costs nothing.
 	Mark() Event
 	// WaitFor makes work that is enqueued from now on run after e. It blocks the caller until e is
 	// complete if the stream runs work inline, or if e is an event of another kind of device.
@@ -85,8 +85,8 @@ type Event interface {
 type MemoryStats struct {
 	InUse  int64 // allocated and not freed
 	Peak   int64 // the maximum of InUse so far
-	Cached int64 // freed, kept for the next allocation
-	Allocs int64 // cache misses
+	Cached int64 // freed, but kept for later allocations
+	Allocs int64 // the number of allocations that the cache could not serve
 }
 
 // Held returns how many bytes of the device's memory the allocator holds.

@@ -24,8 +24,8 @@
 // # Kernels
 //
 // [Kernels] are the operations that programs call directly. Operations that can write a gradient
-// take an [Accum]: dst = Alpha·value + Beta·dst. With Beta 0 the gradient overwrites dst; with Beta
-// 1 it is added; with both 1/N the last write also averages over N ranks. With Beta 0, dst is never
+// take an [Accum]: dst = Alpha·value + Beta·dst. With Beta 0 the gradient overwrites dst; with Beta 1 it is
+// added. If Alpha and Beta are 1/N, the last write also averages over N ranks. With Beta 0, dst is never
 // read, so it may hold NaN.
 //
 // An operand documented as a scalar may have any shape with one element.

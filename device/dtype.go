@@ -25,7 +25,7 @@ var dtypes = [...]struct {
 	BFloat16: {"bfloat16", 2}, Int32: {"int32", 4}, Int64: {"int64", 8}, Uint8: {"uint8", 1},
 }
 
-// Size returns the size of one element in bytes, 0 for Invalid.
+// Size returns the size of one element in bytes, or 0 for Invalid.
 func (d DType) Size() int {
 	if int(d) >= len(dtypes) {
 		return 0

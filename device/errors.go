@@ -45,7 +45,7 @@ func (e *OutOfMemoryError) Is(target error) bool { return target == ErrOutOfMemo
 type ShapeError struct {
 	Op        string
 	A, B      Shape
-	Want      string // the requirement on A, if not given by B
+	Want      string // the requirement on A, if it is not the shape B
 	Layer     string // the layer's name in its model ("layer4.0.conv1"), if known
 	Parameter string // the operand's parameter name ("layer4.0.conv1.weight"), if known
 }

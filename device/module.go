@@ -59,7 +59,7 @@ type Kernel struct {
 	cpu    [Float64 + 1]reflect.Value // the Go functions, by floating-point type
 }
 
-// parameter is a parameter of a kernel. dt is the element type of a tensor, Invalid if that is the
+// parameter is a parameter of a kernel. dt is the element type of a tensor. It is Invalid if the tensor has the
 // launch's floating-point type.
 type parameter struct {
 	t     reflect.Type // in the Go function
@@ -70,16 +70,16 @@ type parameter struct {
 	shape string // as declared
 }
 
-// axis is a declared size: by times the size called name, or just by if name is empty.
+// axis is a declared size. It is the number by, times the size called name unless name is empty.
 type axis struct {
 	by   int
 	name string
 }
 
-// Kernel adds a kernel to the module. name is the CUDA function. shapes declares the tensors among
+// Kernel adds a kernel to the module. name is the name of the CUDA function. shapes declares the tensors among
 // the parameters, in their order, with their shapes. A size in a shape is a number, a name, or a
-// number times a name; equal names mean equal sizes. A leading "..." matches any number of axes, the
-// same axes wherever it occurs. cpu is the Go function in one or two floating-point types. All
+// number times a name; equal names mean equal sizes. A leading "..." matches any number of axes; in all
+// shapes of the kernel it matches the same axes. cpu is the Go function in one or two floating-point types. All
 // kernels of a module must be added before one is launched. Kernel panics if the declarations are
 // inconsistent.
 func (m *Module) Kernel(name, shapes string, cpu ...any) *Kernel {
@@ -275,7 +275,7 @@ func (e *CompileError) Error() string {
 }
 
 // check panics with a [*LaunchError] if the grid or the arguments are invalid. It returns the
-// launch's floating-point type, Float32 if no tensor has one.
+// launch's floating-point type, or Float32 if no tensor has such a type.
 func (k *Kernel) check(g Grid, args []any) DType {
 	g.check(k.name)
 	if len(args) != len(k.params) {
@@ -417,16 +417,17 @@ var cudaTypes = [...]string{
 	Float32: "float", Float64: "double", Float16: "f16", BFloat16: "bf16", Int32: "i32", Int64: "i64", Uint8: "u8",
 }
 
-// Launch returns what a GPU runs to launch the kernel as [Kernels] says: the function of the module's program for a
-// floating-point type ([Module.Program]), with one structure of 64-bit words as its argument. addr returns the address
-// of a tensor.
+// Launch prepares a launch of the kernel on a GPU, with the meaning of [Kernels].Launch. It returns the module, the
+// floating-point type, the function of the module's program for this type ([Module.Program]), and the function's
+// argument, a structure of 64-bit words. addr returns the address of a tensor.
 func (k *Kernel) Launch(g Grid, args []any, addr func(Tensor) uint64) (m *Module, dt DType, function string, words []uint64) {
 	dt = k.check(g, args)
 	return k.module, dt, k.entry(), arguments(args, addr)
 }
 
-// Program returns the module in CUDA C++ for a floating-point type: the source, which a compiler's messages name by
-// file, and behind it for each kernel a __global__ function that takes the words of [Kernel.Launch].
+// Program returns the module in CUDA C++ for a floating-point type. text is the source, followed by a __global__
+// function for each kernel, which takes the words of [Kernel.Launch]. file is the source's name in the compiler's
+// messages.
 func (m *Module) Program(dt DType) (file, text string, functions []string) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "#line 1 %q\n%s\n", m.file, m.source)

@@ -9,7 +9,7 @@ import (
 // Shape holds a tensor's sizes, outermost first. The empty Shape is that of a scalar.
 type Shape []int
 
-// Len returns the number of elements, 1 for a scalar.
+// Len returns the number of elements, which is 1 for a scalar.
 func (s Shape) Len() int {
 	n := 1
 	for _, d := range s {

@@ -118,7 +118,7 @@ type slot struct {
 	found  *autograd.Variable // the gradient in the current step
 	grad   device.Tensor      // the memory of found, once the update is enqueued
 	master *autograd.Variable // the Float32 copy; nil before the first step and if there is none
-	unused bool               // no step has updated the master yet: a step first copies the parameter, or its Master, into it
+	unused bool               // no step has updated the master yet: the next step first copies the parameter, or its Master, into the master
 }
 
 // rule updates one parameter and keeps the state for it.
@@ -138,7 +138,7 @@ type rule interface {
 	state() ([]*autograd.Variable, error)
 	// beginLoad is called before the caller writes the state.
 	beginLoad()
-	// endLoad is called when the state is that after the given number of steps.
+	// endLoad is called when the caller has written the state. It is then the state after the given number of steps.
 	endLoad(steps int)
 }
 
@@ -178,7 +178,7 @@ func (g *groups[G]) SetLR(lr float64) {
 	}
 }
 
-// KeepLR returns a function that restores the current learning rate of each of these groups.
+// KeepLR returns a function that restores the current learning rates of the groups that Groups returns.
 func (g *groups[G]) KeepLR() (restore func()) {
 	var rates []float64
 	for _, group := range g.all {
@@ -246,7 +246,7 @@ type Scaled struct {
 	// [device.ErrSkipped]. It may wait for the device.
 	Err func() error
 
-	capturing *capture.Step       // of a step that is being captured; else nil
+	capturing *capture.Step       // the step that is being captured; nil if there is none
 	captured  *capture.ScaledStep // the gradients' scale in replays; nil if the loss is not scaled
 }
 

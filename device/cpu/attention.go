@@ -48,8 +48,8 @@ func (h heads[T]) row(b, head, i int) []T {
 	return h.v[at : at+h.D]
 }
 
-// rows returns the memory of the rows i to to-1 of a head, whose starts are RowStride elements
-// apart.
+// rows returns the memory of the rows from i to to-1 of a head. RowStride is the distance between the starts of two
+// rows.
 func (h heads[T]) rows(b, head, i, to int) []T {
 	at := b*h.BatchStride + head*h.HeadStride
 	return h.v[at+i*h.RowStride : at+(to-1)*h.RowStride+h.D]
@@ -59,13 +59,13 @@ func (h heads[T]) rows(b, head, i, to int) []T {
 type attention[T float] struct {
 	kernels *kernelSet
 	q, k, v heads[T]
-	allowed []uint8 // the mask is allowed or the field after it; both are nil without a mask
+	allowed []uint8 // the mask is in this field or in the next one, by its type; both are nil without a mask
 	added   []T
 	strides [4]int // the strides of the mask
 	causal  bool
 	scale   T
 	group   int // the number of heads of q for each head of k
-	tile    int // the rows and columns of a tile
+	tile    int // the number of rows and of columns of a tile
 }
 
 func newAttention[T float](k *kernelSet, a kernels.Attend) *attention[T] {
@@ -153,8 +153,7 @@ func (a *attention[T]) scores(dst []T, t block) {
 	}
 }
 
-// eachTile calls f for all tiles of rows of h, on several threads. Each thread has its own memory for
-// elements.
+// eachTile calls f for all tiles of rows of h, on several threads. Each thread passes its own scratch memory w to f.
 func (a *attention[T]) eachTile(h heads[T], columns, work int, f func(w []T, b, head, i, to int)) {
 	tiles := (h.T + a.tile - 1) / a.tile
 	a.kernels.each(h.B*h.H*tiles, a.tile*max(columns, 1)*max(h.D/8, 1), func(lo, hi int) {
@@ -167,8 +166,8 @@ func (a *attention[T]) eachTile(h heads[T], columns, work int, f func(w []T, b, 
 }
 
 // forward computes attention tile by tile (Dao, "FlashAttention-2", 2023). For each query of a tile
-// it keeps the largest score so far, the sum of exp(score - largest), and the sum of the values
-// weighted by these. When it finds a larger score, it scales both sums down.
+// it keeps the largest score so far, the sum of the weights exp(score - largest), and the sum of the values
+// times their weights. When it finds a larger score, it scales both sums down.
 func (a *attention[T]) forward(out kernels.Heads, lse device.Tensor) {
 	o, l, size := newHeads[T](out), device.Elements[T](lse), a.tile*a.tile
 	a.eachTile(a.q, a.k.T, size+a.tile*(a.q.D+2), func(w []T, b, head, i, to int) {
@@ -216,8 +215,8 @@ func (a *attention[T]) forward(out kernels.Heads, lse device.Tensor) {
 	})
 }
 
-// addRows adds to sum the product of the tile's numbers, or of their transpose, and the rows from
-// to to-1 of h.
+// addRows adds a matrix product to sum. Its factors are the tile's numbers, or their transpose, and the rows of h with
+// the indices `from` to to-1.
 func (a *attention[T]) addRows(sum, numbers []T, transpose bool, t block, h heads[T], head, from, to int) {
 	if h.D == 0 {
 		return
@@ -250,7 +249,7 @@ func exps[T float](dst, x []T, shift T) (sum T) {
 // factor. The error is less than 2 units in the last place. Results below 2^-126 are 0.
 func exps32(dst, x []float32, shift float32) (sum float32) {
 	const (
-		round    = 0x1.8p23 // adding round leaves the integer in the lowest bits
+		round    = 0x1.8p23 // adding this constant leaves the integer in the lowest bits
 		log2e    = float32(math.Log2E)
 		ln2High  = float32(0.693359375)
 		ln2Low   = float32(-2.12194440e-4)
@@ -282,7 +281,7 @@ func exps32(dst, x []float32, shift float32) (sum float32) {
 	return sum
 }
 
-// gradients computes the gradients that have a destination.
+// gradients computes those of the gradients of q, k and v that have a destination in to.
 func (a *attention[T]) gradients(to kernels.AttentionGrads, gs, os kernels.Heads, lse device.Tensor) {
 	g, l := newHeads[T](gs), device.Elements[T](lse)
 	delta := a.deltas(g, newHeads[T](os))

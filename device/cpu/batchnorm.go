@@ -24,7 +24,8 @@ func (k *kernelSet) BatchNormGrad(_ device.Stream, to kernels.BatchNormGrads, g,
 	return nil
 }
 
-// eachRun calls f for runs of elements [lo, hi) of a channel. Goroutines share no byte of a mask.
+// eachRun calls f for runs of elements [lo, hi) of a channel, on several goroutines. The runs are divided such that
+// no two goroutines write the same byte of a mask.
 func eachRun(k *kernelSet, z operand.NormSizes, f func(c, lo, hi int)) {
 	n := z.N * z.C * z.L
 	k.each(kernels.MaskBytes(n), 8*4, func(lo, hi int) {
@@ -72,7 +73,7 @@ func batchNorm[T float](k *kernelSet, z operand.NormSizes, dst, residual device.
 	})
 }
 
-// masked returns g[i], or 0 if the mask has no bit for it. A nil mask has all bits.
+// masked returns g[i] if bit i of the mask is set, and otherwise 0. A nil mask has all bits set.
 func masked[T float](g []T, mask []uint8, i int) T {
 	if mask != nil && mask[i/8]>>(i%8)&1 == 0 {
 		return 0

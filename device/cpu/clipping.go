@@ -25,8 +25,8 @@ func (k *kernelSet) PowerSum(_ device.Stream, dst device.Tensor, p float64, xs .
 	return nil
 }
 
-// powerSum returns Σ|x|^p, or the largest |x|, over n elements. read returns elements lo to hi; it may use
-// the memory of buf.
+// powerSum returns Σ|x|^p over n elements, or the largest |x| if p is infinite. The function read returns the elements
+// lo to hi, and may use the memory of buf for them.
 func powerSum[T float](k *kernelSet, p float64, n int, read func(buf []T, lo, hi int) []T) (sum float64) {
 	parts := make([]float64, (n+chunk-1)/chunk)
 	k.each(len(parts), chunk, func(first, last int) {
@@ -44,7 +44,7 @@ func powerSum[T float](k *kernelSet, p float64, n int, read func(buf []T, lo, hi
 	return sum
 }
 
-// powers returns Σ|x|^p, or the largest |x|.
+// powers returns Σ|x|^p, or the largest |x| if p is infinite.
 func powers[T float](p float64, x []T) (sum float64) {
 	switch {
 	case p == 2:

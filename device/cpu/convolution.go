@@ -58,7 +58,7 @@ func (k *kernelSet) PrepareConv2d(_ device.Stream, dst, x, w device.Tensor, p ke
 
 // The kernels of this file compute with channels first. For channels last, operands are copied.
 
-// unfilled returns a tensor [n c h w] for the content of t [n h w c].
+// unfilled allocates a tensor [n c h w], with undefined content, for the elements of t [n h w c].
 func unfilled(t device.Tensor) device.Tensor {
 	shape, _ := kernels.ChannelsFirst(t.Shape)
 	return device.NewTensor(device.HostBuffer(make([]byte, t.Bytes()), nil), t.DType, shape...)
@@ -81,8 +81,8 @@ func (k *kernelSet) channelsLast(s device.Stream, dst device.Tensor, acc device.
 }
 
 // A convolution is one matrix product for each image and group: the weight [o taps] times the image's
-// columns [taps positions]. A column contains the elements that are multiplied by the weight for one
-// position of the result. To limit memory, columns are computed one image at a time.
+// columns [taps positions]. Column i contains the elements of the image that the weight multiplies for position
+// i of the result. To limit memory, columns are computed one image at a time.
 
 // columns is a pool of memory for the columns of an image.
 var columns sync.Pool // holds *[]byte
@@ -119,10 +119,10 @@ func gemmOf[T float](k *kernelSet, p product, alpha T, x, y []T, beta T, dst []T
 	}
 }
 
-// span returns the range [from, to) of positions along an axis, out of out positions, at which tap
-// t reads one of the n elements.
+// span returns the range [from, to) of positions along an axis at which tap t reads one of the n elements, and not
+// the padding. out is the number of positions.
 func span(z *operand.ConvSizes, axis, t, n, out int) (from, to int) {
-	stride, first := z.Stride[axis], t*z.Dilation[axis]-z.Padding[axis] // first: the element that position 0 reads
+	stride, first := z.Stride[axis], t*z.Dilation[axis]-z.Padding[axis] // first is the index of the element that position 0 reads
 	from = max(0, (-first+stride-1)/stride)
 	if first >= 0 {
 		from = 0

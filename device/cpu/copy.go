@@ -21,9 +21,9 @@ func (k *kernelSet) Fill(_ device.Stream, dst device.Tensor, v float64) error {
 	return nil
 }
 
-// Copy converts through float64, which represents every float exactly, or, from integers, through int64.
-// Between float32 and the 16-bit types, the most frequent conversions, it converts directly. A float outside
-// an integer type's range becomes the nearest number in it, and NaN becomes 0. Integers wrap.
+// Copy converts floats through float64, which represents each of them exactly, and integers through int64. It
+// converts directly between float32 and the 16-bit types, the most frequent conversions. A float outside
+// an integer type's range becomes the nearest number in the range, and NaN becomes 0. Integers wrap.
 func (k *kernelSet) Copy(_ device.Stream, dst, src device.Tensor) error {
 	operand.Copy(dst, src)
 	n := dst.Len()
@@ -163,8 +163,8 @@ func truncate(v float64) int64 {
 	return int64(v)
 }
 
-// odd converts v to float32 and rounds to odd if it is inexact. Rounding the result again, to a type of at
-// most 22 bits, is then the same as rounding v itself.
+// odd converts v to float32. If the conversion is inexact, it rounds to odd. If the result is then rounded to a
+// type of at most 22 bits, that gives the same as rounding v itself to this type.
 func odd(v float64) float32 {
 	f := float32(v)
 	if float64(f) == v || f != f {
@@ -179,7 +179,7 @@ func odd(v float64) float32 {
 
 // sticky converts v to float64 and rounds to odd if it is inexact.
 func sticky(v int64) float64 {
-	const low = 1<<10 - 1 // the bits that a float64, which has 53, cannot hold of 63
+	const low = 1<<10 - 1 // the lowest 10 of 63 bits, which a float64 with its 53 bits cannot hold
 	if v&low != 0 && (v >= 1<<53 || v <= -1<<53) {
 		v = v&^low | 1<<10
 	}

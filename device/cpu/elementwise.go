@@ -84,8 +84,8 @@ func accumulate[T float](dst []T, acc device.Accum, x []T) {
 	}
 }
 
-// tiled accumulates the results of value into dst. value writes the elements lo to lo+len(tile)-1. It may
-// read the same elements of dst if Beta is 0.
+// tiled accumulates the results of the function value into dst, tile by tile. value writes the elements lo to
+// lo+len(tile)-1 of its result to tile. It may read the same elements of dst if Beta is 0.
 func tiled[T float](k *kernelSet, dst []T, acc device.Accum, value func(tile []T, lo int)) {
 	k.each(len(dst), 1, func(lo, hi int) {
 		if acc == device.Store {
@@ -115,7 +115,7 @@ func unary[T float](k *kernelSet, op kernels.UnaryOp, dst, x device.Tensor) {
 	k.each(len(d), cost(op), func(lo, hi int) { apply(op, d[lo:hi], v[lo:hi]) })
 }
 
-// cost returns the time for an element of op in units of a simple element.
+// cost returns the time that op takes for an element, relative to a simple operation such as an addition.
 func cost(op kernels.UnaryOp) int {
 	switch op.Func {
 	case kernels.FuncNeg, kernels.FuncReLU, kernels.FuncAbs, kernels.FuncAddScalar, kernels.FuncClamp, kernels.FuncLeakyReLU:
@@ -162,7 +162,7 @@ func apply[T float](op kernels.UnaryOp, dst, x []T) {
 	}
 }
 
-// function returns op of one number, for functions that take much longer than a call.
+// function returns op as a Go function of one number. It is for operations that take much longer than a call.
 func function(op kernels.UnaryOp) func(x float64) float64 {
 	switch op.Func {
 	case kernels.FuncExp:
@@ -237,8 +237,8 @@ func power(a float64) func(x float64) float64 {
 // normalCDF returns the normal distribution function. It uses erfc, which stays accurate for small results.
 func normalCDF(x float64) float64 { return math.Erfc(-x/math.Sqrt2) / 2 }
 
-// geluTanh returns the argument of tanh in GELUTanh. (1 + tanh u)/2 is computed as sigmoid(2u), which is accurate for
-// small results.
+// The coefficients of u, the argument of tanh in GELUTanh. (1 + tanh u)/2 is computed as sigmoid(2u), which is accurate
+// for small results.
 const (
 	geluC = math.Sqrt2 / math.SqrtPi
 	geluK = 0.044715
@@ -253,7 +253,7 @@ func relu[T float](dst, x []T) {
 	}
 }
 
-// unaryGrad accumulates g·op'(x) into dst, given the operand that op.Given names.
+// unaryGrad accumulates g·op'(x) into dst. known is x or op(x), as op.Given states.
 func unaryGrad[T float](k *kernelSet, op kernels.UnaryOp, dst device.Tensor, acc device.Accum, g, known device.Tensor) {
 	d, gs, ks := device.Elements[T](dst), device.Elements[T](g), device.Elements[T](known)
 	tiled(k, d, acc, func(t []T, lo int) { derive(op, t, gs[lo:], ks[lo:]) })
@@ -284,7 +284,7 @@ func derive[T float](op kernels.UnaryOp, dst, g, v []T) {
 		}
 	case kernels.FuncRsqrt:
 		for i := range dst {
-			dst[i] = g[i] * -0.5 * v[i] * v[i] * v[i] // halved first, so that nothing overflows before the result
+			dst[i] = g[i] * -0.5 * v[i] * v[i] * v[i] // the halving comes first, so that no intermediate product overflows unless the result does
 		}
 	case kernels.FuncReLU:
 		reluGrad(dst, g, v)
@@ -329,7 +329,7 @@ func derive[T float](op kernels.UnaryOp, dst, g, v []T) {
 	}
 }
 
-// derivative returns op' at x, for functions that take much longer than a call.
+// derivative returns the derivative of op as a Go function of x. It is for operations that take much longer than a call.
 func derivative(op kernels.UnaryOp) func(x float64) float64 {
 	switch op.Func {
 	case kernels.FuncGELU:
@@ -384,9 +384,9 @@ func derivative(op kernels.UnaryOp) func(x float64) float64 {
 	panic(fmt.Errorf("cpu: no derivative of function %d", op.Func))
 }
 
-// reluGrad computes dst = g where y > 0, else y, which is then 0 or NaN. It selects among integers, because
-// the compiler does that without a branch. The signs of activations are close to random, and mispredicted
-// branches would take several times as long as the memory accesses.
+// reluGrad computes dst = g where y > 0, and dst = y, which is 0 or NaN, elsewhere. It selects between the bits as
+// integers, because the compiler makes that selection without a branch. The signs of activations are close to random,
+// and mispredicted branches would take several times as long as the memory accesses.
 func reluGrad[T float](dst, g, y []T) {
 	switch dst := any(dst).(type) {
 	case []float32:

@@ -60,7 +60,7 @@ func (k *kernelSet) NonFinite(_ device.Stream, flag, x device.Tensor) error {
 // nonFinite reports whether an exponent in mem is all ones. Adding one to such an exponent carries into the
 // sign bit, and no further, because the sign bits are masked out.
 func nonFinite(mem []byte, exponent, sign uint64) bool {
-	one := sign - exponent // one: the lowest bit of every exponent
+	one := sign - exponent // the lowest bit of every exponent
 	carried := tail(mem)&exponent + one
 	for ; len(mem) >= 4*wordBytes; mem = mem[4*wordBytes:] {
 		a, b := littleEndian(mem), littleEndian(mem[8:])
@@ -86,7 +86,7 @@ func (k *kernelSet) Hash(_ device.Stream, dst, x device.Tensor) error {
 	return nil
 }
 
-// hash returns the sum over the words in mem. The first of them is word i of the array.
+// hash returns the sum of the hashes of the words in mem. The first word in mem is word i of the array.
 func hash(mem []byte, i uint64) (sum uint64) {
 	const golden = 0x9E3779B97F4A7C15
 	at := i * golden

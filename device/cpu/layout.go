@@ -40,8 +40,8 @@ func rawElements[T uint8 | uint16 | uint32 | uint64](t device.Tensor) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(t.Buf.Host()))), t.Len())
 }
 
-// line copies n elements from src to dst. It begins at element y of src and x of dst, and advances
-// by dy and dx.
+// line copies n elements from src to dst. In dst it begins at element x and advances by dx. In src it begins at
+// element y and advances by dy.
 type line[T any] func(dst []T, x, dx int, src []T, y, dy, n int)
 
 // edge is the side of the squares into which copyStrided divides a plane. The rows of a square, of both

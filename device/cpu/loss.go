@@ -155,7 +155,7 @@ func crossEntropyGrad[T float](k *kernelSet, dst device.Tensor, acc device.Accum
 	m, n := dst.Shape[0], dst.Shape[1]
 	scale := T(float64(device.Elements[T](g)[0]) / float64(m))
 	tiled(k, d, acc, func(t []T, lo int) {
-		for r := lo / n; r < m && r*n < lo+len(t); r++ { // the part of row r that lies in the tile
+		for r := lo / n; r < m && r*n < lo+len(t); r++ { // for each row r that the tile intersects
 			from, to := max(r*n-lo, 0), min((r+1)*n-lo, len(t))
 			probabilities(t[from:to], x[lo+from:lo+to], each[m+r])
 			if i := r*n + int(l[r]) - lo; i >= 0 && i < len(t) {
@@ -181,7 +181,7 @@ func probabilities[T float](dst, x []T, lse float64) {
 		}
 		exps(dst[lo:hi], part, rest)
 		for i, v := range part {
-			if dst[lo+i] == 0 && v > -110 { // exps makes subnormal results 0
+			if dst[lo+i] == 0 && v > -110 { // exps has returned 0 for a subnormal result
 				dst[lo+i] = T(math.Exp(float64(v) - float64(rest)))
 			}
 		}

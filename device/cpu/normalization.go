@@ -83,8 +83,8 @@ func affine[T float](dst, x []T, mean, scale, shift T) {
 	}
 }
 
-// groupNorm visits a group twice to compute its moments. It computes the mean first, so that a variance that
-// is small compared with the mean stays accurate.
+// groupNorm computes the moments of a group in two passes, the mean first. So a variance that is small compared with
+// the mean stays accurate.
 func groupNorm[T float](k *kernelSet, z operand.NormSizes, dst, mean, variance, x, weight, bias device.Tensor, p kernels.Norm) {
 	d, xs, w, b := device.Elements[T](dst), device.Elements[T](x), device.Elements[T](weight), device.Elements[T](bias)
 	ms, vs := device.Elements[T](mean), device.Elements[T](variance)

@@ -30,8 +30,8 @@ func orthonormalize[T float](k *kernelSet, x, substitute device.Tensor, rows, n 
 // least is the minimum fraction of a row's squared norm that must remain after the subtraction.
 const least = 0x1p-28
 
-// independent subtracts from row its projections on the rows before it, and scales it to norm 1. It returns
-// false if too little of the row is left.
+// independent subtracts from row its projections on the earlier rows, and scales the rest to norm 1. It returns
+// false if too little of row is left.
 func independent[T float](k *kernelSet, row, before []T) bool {
 	whole := dot(k, row, row)
 	for range 2 {

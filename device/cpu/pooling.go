@@ -65,8 +65,8 @@ func (k *kernelSet) AvgPool2dGrad(s device.Stream, dst device.Tensor, acc device
 	return nil
 }
 
-// taps returns the range of elements, along an axis of size n, in the window at a position: the first
-// one and the exclusive end. They are Dilation apart.
+// taps returns which elements of an axis of size n are in the window at a position. They start at `from`, are
+// Dilation apart, and end before `to`.
 func taps(w *kernels.Window, axis, position, n int) (from, to int) {
 	from = position*w.Stride[axis] - w.Padding[axis]
 	to = min(from+w.Dilation[axis]*(w.Kernel[axis]-1)+1, n)

@@ -21,7 +21,7 @@ func sum[T float](k *kernelSet, dst device.Tensor, acc device.Accum, src device.
 	}
 	r := operand.NewReduction(dst.Shape, src.Shape)
 	wide := min(r.Width, tile)
-	per := max(chunk/wide, 1) // terms in a chunk
+	per := max(chunk/wide, 1) // the number of terms in a chunk
 	chunks, tiles := (r.N+per-1)/per, (r.Width+tile-1)/tile
 	parts := make([]float64, chunks*len(d))
 	tasks := len(d) / r.Width * tiles * chunks
@@ -43,8 +43,8 @@ func sum[T float](k *kernelSet, dst device.Tensor, acc device.Accum, src device.
 	fold(k, d, acc, parts)
 }
 
-// fold accumulates into dst the sum of parts; each part has the length of dst. It multiplies by Alpha before it rounds,
-// so that a mean is rounded once, and does not overflow with its sum.
+// fold accumulates into dst the sum of parts; each part has the length of dst. It multiplies the sum by Alpha before it
+// rounds. So a mean is rounded only once, and does not become infinite if the sum is too large for the type.
 func fold[T float](k *kernelSet, dst []T, acc device.Accum, parts []float64) {
 	alpha := acc.Alpha
 	acc.Alpha = 1
@@ -59,7 +59,8 @@ func fold[T float](k *kernelSet, dst []T, acc device.Accum, parts []float64) {
 	})
 }
 
-// addRuns returns the sum of the terms from to to-1. They form runs if the innermost axis is contiguous.
+// addRuns returns the sum of the terms with the indices `from` to to-1. If the innermost axis is contiguous, the terms
+// form runs.
 func addRuns[T float](s []T, terms []operand.Axis, from, to int) (v float64) {
 	if len(terms) == 0 {
 		return float64(s[0])
@@ -89,7 +90,7 @@ func addRun[T float](x []T) float64 {
 	return (a + b) + (c + d)
 }
 
-// addRows adds the rows from to to-1 of s, which are as wide as dst, to dst.
+// addRows adds the rows of s with the indices `from` to to-1 to dst. The rows are as long as dst.
 func addRows[T float](dst []float64, s []T, terms []operand.Axis, from, to int) {
 	for ; from < to; from++ {
 		at, _ := operand.Offset(terms, from)

@@ -47,9 +47,9 @@ func (k *kernelSet) FindExtreme(_ device.Stream, e kernels.Extreme, values, indi
 	return nil
 }
 
-// eachRow calls row for runs of dst's elements. A run begins at element first of dst, x of the
-// operand x and y of the operand y. dx and dy are the distances between its elements in the
-// operands, 0 or 1.
+// eachRow calls the function row for runs of n elements. A run begins at the element `first` of dst, and at the
+// elements with the indices x and y of the operands. dx and dy, 0 or 1, are the distances between the run's elements
+// in the operands.
 func (k *kernelSet) eachRow(dst, x, y device.Tensor, row func(first, n, x, dx, y, dy int)) {
 	space := operand.Space(dst.Shape, x.Shape, y.Shape)
 	cols, rows := space[0], space[1:]

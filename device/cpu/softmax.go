@@ -182,8 +182,7 @@ func softmaxLinesGrad[T float](k *kernelSet, l operand.Lines, dst device.Tensor,
 	})
 }
 
-// softmaxGradOf accumulates the gradients of some elements, given the sum along the line
-// of each.
+// softmaxGradOf accumulates the gradients of some elements. sum(i) returns the sum along the line of element i.
 func softmaxGradOf[T float](dst []T, acc device.Accum, g, y []T, sum func(i int) float64, log bool) {
 	var buf [tile]T
 	for lo := 0; lo < len(dst); lo += tile {
@@ -193,7 +192,7 @@ func softmaxGradOf[T float](dst []T, acc device.Accum, g, y []T, sum func(i int)
 			switch d := sum(lo + i); {
 			case !log:
 				t[i] = T(y * (g - d))
-			case y > -0.5: // where e^y may be almost 1, and what g adds to d almost d
+			case y > -0.5: // e^y may be close to 1, and g close to d: g - e^y·d would lose digits
 				m := math.Expm1(y)
 				t[i] = T(-m*g - (m+1)*(d-g))
 			default:

@@ -14,7 +14,7 @@ type stream struct{ _ byte }
 
 func (s *stream) Record() device.Event         { return &event{time.Now()} }
 func (s *stream) Mark() device.Event           { return s.Record() }
-func (s *stream) WaitFor(e device.Event) error { return e.Sync(kernels.Unbounded) } // an event of this device is complete; another one is the device's to end
+func (s *stream) WaitFor(e device.Event) error { return e.Sync(kernels.Unbounded) } // an event of this device is complete; for another event, its own device bounds the wait
 func (s *stream) Sync(context.Context) error   { return nil }
 func (s *stream) Close() error                 { return nil }
 

@@ -21,10 +21,10 @@ func (k *kernelSet) RMSProp(_ device.Stream, steps ...kernels.RMSPropStep) error
 	return updateAll(k, steps, (*kernels.RMSPropStep).Update, newRMSPropRule[float32], newRMSPropRule[float64])
 }
 
-// rule updates w and the state by g. A state that the optimizer does not keep is nil.
+// rule updates the parameters w and the state by the gradients g. A state that the optimizer does not keep is nil.
 type rule[T float] func(w, g []T, state [3][]T)
 
-// newRule takes the numbers and flags of a kernels.Update.
+// newRule makes a rule from the numbers and flags of a kernels.Update.
 type newRule[T float] func(n [10]float64, flags [2]bool) rule[T]
 
 func updateAll[S any](k *kernelSet, steps []S, of func(*S) kernels.Update, rule32 newRule[float32], rule64 newRule[float64]) error {
@@ -73,7 +73,7 @@ func update[T float](k *kernelSet, step rule[T], u *kernels.Update) {
 func updateHalf(k *kernelSet, step rule[float32], u *kernels.Update) {
 	w, g, s := newOperand32(*u.Param), newOperand32(*u.Grad), newOperand32(*u.Master)
 	if u.Master.IsZero() {
-		s = w // s: the master weights, or the parameter if there are none
+		s = w // s becomes the parameter if there are no master weights
 	}
 	var state [3]operand32
 	for i, t := range u.State {
@@ -133,8 +133,7 @@ func (r sgdRule[T]) step(w, g []T, state [3][]T) {
 	}
 }
 
-// gradient returns the gradient g of the parameter w with loss scale, sign and weight decay
-// applied.
+// gradient returns g, the gradient of the parameter w, after it has applied loss scale, sign and weight decay.
 func (r *sgdRule[T]) gradient(g, w T) T {
 	g *= r.unscale
 	if r.decay != 0 {
@@ -186,7 +185,7 @@ func newRMSPropRule[T float](n [10]float64, _ [2]bool) rule[T] {
 	return rmsPropRule[T]{T(n[0]), T(n[1]), T(n[2]), T(n[3]), T(n[4]), T(n[5]), T(n[6])}.step
 }
 
-// step updates the square, and the mean and the velocity if there are any.
+// step updates the mean square, and the mean and the velocity if the optimizer keeps them.
 func (r rmsPropRule[T]) step(w, g []T, state [3][]T) {
 	g, sq, m, v := g[:len(w)], state[0][:len(w)], state[1], state[2]
 	for i, x := range w {

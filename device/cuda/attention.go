@@ -198,7 +198,7 @@ func (k *kernelSet) heads(h kernels.Heads) headsArgs {
 }
 
 // launchAttention launches a kernel in which each block computes some rows of queries, or of keys.
-// others are the kernel's operands besides q, k and v.
+// The parameter others holds the kernel's operands besides q, k and v.
 func (k *kernelSet) launchAttention(s *gpuStream, which attentionKernel, a kernels.Attend, args attendArgs, others ...kernels.Heads) error {
 	batches, heads, rows := a.Q.B, a.Q.H, a.Q.T
 	if which == attentionKeyValueGrad {
@@ -208,7 +208,7 @@ func (k *kernelSet) launchAttention(s *gpuStream, which attentionKernel, a kerne
 		return nil
 	}
 	dt := a.Q.Data.DType
-	each, threads := 32, threads // each: the number of rows that a block computes
+	each, threads := 32, threads // each is the number of rows that a block computes
 	var f C.uintptr_t
 	switch largest := mmaSizes[len(mmaSizes)-1]; {
 	case dt.Size() == 2 && a.Q.D <= largest && a.Scale > 0 && inPacks(a.Q, a.K, a.V) && inPacks(others...):
@@ -224,7 +224,7 @@ func (k *kernelSet) launchAttention(s *gpuStream, which attentionKernel, a kerne
 	return k.launch(s, f, grid{blocks, 1, 1, threads, 1}, unsafe.Pointer(&args), unsafe.Sizeof(args))
 }
 
-// sizeFor returns the smallest of sizes that is at least d, the head size.
+// sizeFor returns the smallest size in the list sizes that is at least the head size d.
 func sizeFor(sizes []int, d int) int {
 	i := 0
 	for sizes[i] < d {

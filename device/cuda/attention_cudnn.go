@@ -21,18 +21,18 @@ import (
 // flash computes 16-bit attention with cuDNN, for the shapes that PrepareAttention has prepared.
 type flash struct {
 	k *kernelSet
-	// ways maps shapes to plans. nil means this package's kernels.
+	// ways maps shapes to plans. If the plan of a shape is nil, this package's kernels are used.
 	ways map[flashShape]*flashWay
-	// tried holds the plans of checks. Work that uses them may still be queued when a check has failed, so close
-	// frees them.
+	// tried holds the plans of checks. Work that uses these plans may still be queued when a check has failed, so they
+	// are freed only by close.
 	tried []*flashWay
-	// faults says why cuDNN is not used for a kind of shape; nil for a kind that it is used for.
+	// faults says why cuDNN is not used for a kind of shape. The error is nil if cuDNN is used.
 	faults map[flashKind]error
 	// anyOrder is Options.Nondeterministic.
 	anyOrder bool
 	// maxWork is the maximum scratch memory of a backward pass, in bytes. cuDNN's deterministic kernel writes the
-	// gradients of all products of queries and keys, the other one the gradient of q in float32. A pass that
-	// would need more memory splits the batch.
+	// gradients of all products of queries and keys to this memory. The nondeterministic kernel writes the gradient
+	// of q in float32. A pass that would need more memory splits the batch.
 	maxWork int
 	maxWait time.Duration // the maximum wait for the stream when a kind of shape is checked
 	passes  int           // the number of forward and backward passes computed by cuDNN
@@ -51,7 +51,7 @@ const (
 // errBusy is the error of a check that the GPU did not finish in time.
 var errBusy = errors.New("it could not be checked, because the GPU was busy")
 
-// flashKind is what the choice of cuDNN's kernels depends on.
+// flashKind holds the properties on which cuDNN's choice of kernels depends.
 type flashKind struct {
 	dt       device.DType
 	h, hk    int // the numbers of heads of q and of k
@@ -59,7 +59,7 @@ type flashKind struct {
 	isCausal bool
 }
 
-// flashShape is what a plan depends on.
+// flashShape holds the properties on which a plan depends.
 type flashShape struct {
 	flashKind
 	batches    int
@@ -78,8 +78,8 @@ type flashWay struct {
 	part              int // the number of batches that backward computes
 }
 
-// shape returns the key of the plans for a. It reports false if cuDNN has no kernel for a: for arbitrary masks,
-// empty operands, and heads that are not whole packs.
+// shape returns the key of the plans for a. It returns false if cuDNN has no kernel for a: if a has an arbitrary mask
+// or empty operands, or if its heads are not whole packs.
 func (f *flash) shape(o kernels.Heads, a kernels.Attend) (flashShape, bool) {
 	z := flashShape{
 		flashKind{a.Q.Data.DType, a.Q.H, a.K.H, a.Q.T, a.K.T, a.Q.D, a.Causal},
@@ -281,7 +281,7 @@ func (f *flash) compare(s *gpuStream, name string, want, got device.Tensor) erro
 	if want.DType == device.Float16 {
 		from = kernels.FromF16
 	}
-	var size, off float64 // sums of squares
+	var size, off float64 // the sums of the squares of want, and of the differences
 	for i := 0; i < len(bytes[0]); i += 2 {
 		at := func(b []byte) float64 { return float64(from(uint16(b[i]) | uint16(b[i+1])<<8)) }
 		x, y := at(bytes[0]), at(bytes[1])
@@ -374,7 +374,7 @@ func (c *cudnn) flashBackward(a kernels.Attend, o kernels.Heads, anyOrder bool) 
 
 	// delta = the sums of the rows of grad·o
 	strides := out.dims.dense()
-	strides[2] = out.dims[1] * out.dims[3] // as the front end has it
+	strides[2] = out.dims[1] * out.dims[3] // as in NVIDIA's front end
 	products, sum := g.between(cudnnFloat32, out.dims, strides), g.between(cudnnFloat32, lse.dims, lse.strides)
 	g.pointwise(pointwiseMul, cudnnFloat32, products, grad, out)
 	g.reduce(reduceAdd, sum, products)
@@ -406,7 +406,7 @@ func (g *graph) heads(h kernels.Heads) array {
 	return g.memory(cudnnType(h.Data.DType), sizesOf(h), stridesOf(h))
 }
 
-// headsTransposed is heads with rows and columns exchanged.
+// headsTransposed adds h to the graph as an array with rows and columns exchanged.
 func (g *graph) headsTransposed(h kernels.Heads) array {
 	return g.memory(cudnnType(h.Data.DType), sizesOf(h).transposed(), stridesOf(h).transposed())
 }

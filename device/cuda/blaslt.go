@@ -46,7 +46,7 @@ type product struct {
 // to the matrix aux, and epilogueGELUTanhGrad reads it.
 const (
 	epilogueNone         = 1
-	epilogueBias         = 4 // may be added to epilogueGELUTanh
+	epilogueBias         = 4 // can be combined with epilogueGELUTanh
 	epilogueGELUTanh     = 32 | 128
 	epilogueGELUTanhGrad = 64 | 128
 )
@@ -99,8 +99,8 @@ func (b *blasLt) close() error {
 	return err
 }
 
-// check converts a status into an error. If the device has failed, which cuBLAS's status does not
-// say, check returns the device's error.
+// check converts a status into an error. If the device has failed, check returns the device's error, because cuBLAS's
+// status does not tell that.
 func (b *blasLt) check(call string, status C.int) error {
 	if status == 0 {
 		return nil

@@ -99,7 +99,7 @@ func (c cache) get(ctx context.Context, entries []entry) ([][]byte, error) {
 	return got, c.build(entries, got)
 }
 
-// read sets got for the entries that the cache has, and reports whether it has all of them.
+// read sets the elements of got for which the cache has an entry, and reports whether it has all entries.
 func (c cache) read(entries []entry, got [][]byte) bool {
 	all := true
 	for i, e := range entries {

@@ -16,7 +16,7 @@ import (
 // float32 of milliseconds, and the two clocks drift, so the clock renews the anchor.
 type clock struct {
 	d      *gpuDevice
-	stream *gpuStream // only for anchors, so it reaches them at once
+	stream *gpuStream // used only for anchors, so each anchor is reached at once
 
 	mu     sync.Mutex
 	anchor C.uintptr_t // a CUevent with a time; 0 before the first anchor
@@ -25,7 +25,7 @@ type clock struct {
 }
 
 const (
-	anchorLife  = 10 * time.Second      // up to this time, a float32 of milliseconds resolves a microsecond
+	anchorLife  = 10 * time.Second      // a float32 of milliseconds resolves a microsecond up to this time
 	anchorTries = 5                     // renew keeps the most precise anchor
 	anchorWait  = time.Second           // maximum error of the first anchor, because the device may be waking
 	anchorError = 20 * time.Microsecond // maximum error of a renewal; otherwise the old anchor is kept
@@ -77,7 +77,7 @@ func (c *clock) renew(bound time.Duration) error {
 	return nil
 }
 
-// time returns when a completed CUevent was reached.
+// time returns the time, on the host's clock, at which a completed CUevent was reached.
 func (c *clock) time(h C.uintptr_t) (time.Time, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -31,7 +31,7 @@ type part struct {
 	has   func(function string) bool
 }
 
-// typeParts returns a part for each floating-point type. It has the functions whose names end in the
+// typeParts returns a part for each floating-point type. A part has the functions whose names end in its
 // type.
 func typeParts() []part {
 	var out []part

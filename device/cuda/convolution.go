@@ -44,7 +44,7 @@ func (k *kernelSet) convolve(s *gpuStream, dt device.DType, z operand.ConvSizes,
 	if err := k.d.Err(); err != nil {
 		return err
 	}
-	per := (z.C*z.Kernel[0]*z.Kernel[1] + z.O) * z.Positions() * dt.Size() // per: the bytes of columns and results for one image
+	per := (z.C*z.Kernel[0]*z.Kernel[1] + z.O) * z.Positions() * dt.Size() // per is the number of bytes of the columns and results of one image
 	c := &convolution{k: k, s: s, dt: dt, z: z, images: max(min(z.N, columnBytes/max(per, 1)), 1)}
 	columns := device.Tensor{DType: dt, Shape: device.Shape{z.C * z.Kernel[0] * z.Kernel[1], c.images * z.Positions()}}
 	results := device.Tensor{DType: dt, Shape: device.Shape{z.O, c.images * z.Positions()}}
@@ -60,7 +60,7 @@ func (k *kernelSet) convolve(s *gpuStream, dt device.DType, z operand.ConvSizes,
 		c.results = device.NewTensor(results.Buf, dt, z.O, width)
 		err = step(c, first)
 	}
-	if c.s != k.d.compute { // Free only orders memory after the compute stream
+	if c.s != k.d.compute { // Free orders the reuse of memory only after the compute stream
 		if e := c.s.Sync(k.d.life); err == nil {
 			err = e
 		}

@@ -18,12 +18,12 @@ import (
 // convs computes convolutions with cuDNN, for prepared shapes.
 type convs struct {
 	k      *kernelSet
-	tune   bool                   // whether cuDNN's kernels are timed
+	tune   bool                   // whether cuDNN's kernels are timed to select the fastest
 	plans  map[convKey]*cudnnPlan // a nil plan means this package's kernels
 	passes int                    // the number of passes computed by cuDNN
 }
 
-// convKey is what a plan depends on.
+// convKey holds the properties on which a plan depends.
 type convKey struct {
 	dt   device.DType
 	z    operand.ConvSizes
@@ -58,8 +58,8 @@ const (
 
 var addTo = device.Accum{Alpha: 1, Beta: 1}
 
-// compute computes one operand from the others with cuDNN. It reports false if this package's kernels must, also if
-// memory is short, before anything is written to the operand.
+// compute computes one operand from the others with cuDNN. It returns false if this package's kernels must compute it,
+// for example because memory is short. In that case it has not written to the operand.
 func (c *convs) compute(s *gpuStream, pass convPass, acc device.Accum, ops convOperands, z operand.ConvSizes) (done bool, err error) {
 	if done, err = c.computeFolded(s, pass, acc, ops, z); errors.Is(err, device.ErrOutOfMemory) {
 		return false, nil
@@ -89,7 +89,7 @@ func keyOf(dt device.DType, pass convPass, adds bool, z operand.ConvSizes) convK
 	return convKey{dt, z, pass, adds}
 }
 
-// pixelChannels: the number of channels must be a multiple of this for cuDNN's fast 16-bit kernels.
+// pixelChannels is the number of which the number of channels must be a multiple for cuDNN's fast 16-bit kernels.
 const pixelChannels = packBytes / 2
 
 // folds reports whether a pass is computed from folded images. Images with few channels, such as RGB input, would
@@ -130,7 +130,7 @@ func (c *convs) folded(s *gpuStream, pass convPass, ops convOperands, z operand.
 	return f(small, fold)
 }
 
-// fold runs a kernel with n threads between images, or otherwise weights, and folded ones.
+// fold runs a kernel f with n threads. f converts images or weights to or from their folded form.
 func (c *convs) fold(s *gpuStream, f *perFloat, to, from device.Tensor, acc device.Accum, z, fold operand.ConvSizes, images bool, n int) error {
 	a := convArgs{
 		to: c.k.addr(to), from: c.k.addr(from), acc: acc, c: uint64(z.C), group: uint64(fold.C), sh: int64(z.Stride[0]), sw: int64(z.Stride[1]),
@@ -241,9 +241,9 @@ func serves(key convKey) bool {
 	return key.dt != device.Float64 && min(z.N, z.C, z.H, z.W, z.O) > 0
 }
 
-// choose builds the plans that cuDNN proposes, runs each once to load its kernels, and returns the fastest, or
-// without tuning the first. If no plan works, it returns an error, preferably one about too little memory, because
-// the next call may have more. The caller must check whether the device has failed.
+// choose builds the plans that cuDNN proposes, and runs each once to load its kernels. It returns the fastest plan, or
+// without tuning the first one. If no plan works, it returns an error, preferably one about too little memory, because
+// the next call may have more memory. The caller must check whether the device has failed.
 func (c *convs) choose(s *gpuStream, lib *cudnn, key convKey, ops convOperands) (*cudnnPlan, error) {
 	most := 1
 	if c.tune {
@@ -273,7 +273,7 @@ func (c *convs) choose(s *gpuStream, lib *cudnn, key convKey, ops convOperands) 
 		return nil, why
 	}
 	best := 0
-	if len(works) > 1 { // race returns 0, the first one, if it fails
+	if len(works) > 1 { // if race fails, it returns 0, the first plan
 		best, _, _ = c.k.d.race(s, len(works), func(i int) error { return c.run(s, works[i], ops) })
 	}
 	for i, p := range works {
@@ -354,7 +354,7 @@ func (c *cudnn) convolution(key convKey) *graph {
 	return g
 }
 
-// prepareGrads makes the plans for the gradients of a convolution, in scratch memory.
+// prepareGrads makes the plans for the gradients of a convolution. To do so it computes the gradients into scratch memory.
 func (c *convs) prepareGrads(s *gpuStream, ops convOperands, z operand.ConvSizes) error {
 	for _, p := range []struct {
 		pass convPass

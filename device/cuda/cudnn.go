@@ -93,7 +93,7 @@ func (c *cudnn) openParts() {
 	for _, part := range []string{"graph", "heuristic", "engines_*"} {
 		found, _ := filepath.Glob(filepath.Join(filepath.Dir(file), "libcudnn_"+part+".so.9")) // the error is nil, because the pattern is well formed
 		for _, file := range found {
-			dl.Open(dl.Search{Name: filepath.Base(file), Files: []string{file}}) // if one is missing, libcudnn reports it when needed
+			dl.Open(dl.Search{Name: filepath.Base(file), Files: []string{file}}) // if a library is missing, libcudnn reports that when it needs the library
 		}
 	}
 }
@@ -215,7 +215,7 @@ func cudnnType(dt device.DType) C.int {
 	return cudnnBFloat16
 }
 
-// attribute is a value, or several, of a descriptor.
+// attribute is an attribute of a descriptor, with one or more values.
 type attribute struct {
 	name, kind C.int
 	n          int
@@ -321,7 +321,7 @@ func (g *graph) between(dt C.int, dims, strides dims4) array {
 	return a
 }
 
-// number returns a float32.
+// number returns an array of one float32, which is read from the host.
 func (g *graph) number(v float64) array {
 	a, id := g.tensor(cudnnFloat32, dims4{1, 1, 1, 1}, dims4{1, 1, 1, 1}, boolAttr(attrTensorByValue, true))
 	g.ids, g.values = append(g.ids, id), append(g.values, float32(v))
@@ -385,8 +385,8 @@ type cudnnPlan struct {
 // errNoEngine reports that cuDNN has no kernel for a graph.
 var errNoEngine = errors.New("cuDNN has no kernel for it")
 
-// plan returns the first plan that cuDNN proposes and can build. It takes about 50 ms, and more if cuDNN
-// compiles a kernel. The plan owns the graph; without a plan the graph is freed.
+// plan returns the first plan that cuDNN proposes and can build. This takes about 50 ms, or longer if cuDNN
+// compiles a kernel. The plan owns the graph. If there is no plan, the graph is freed.
 func (g *graph) plan() (*cudnnPlan, error) {
 	plans, err := g.plans(1, nil)
 	if err != nil {
@@ -395,9 +395,9 @@ func (g *graph) plan() (*cudnnPlan, error) {
 	return plans[0], nil
 }
 
-// plans returns at least one and at most most plans that cuDNN proposes and can build, in order of expected
-// speed. serves filters by a kernel's numerical notes; nil means all kernels. The plans own the graph; without
-// plans it is freed.
+// plans returns the plans that cuDNN proposes and can build, in order of expected speed: at least one, and no more than
+// the parameter most allows. The function serves selects kernels by their numerical notes; nil selects all. The plans
+// own the graph. If there is no plan, plans returns an error, and the graph is freed.
 func (g *graph) plans(most int, serves func(notes []C.int) bool) (made []*cudnnPlan, err error) {
 	defer func() {
 		if err != nil {
@@ -493,8 +493,8 @@ func (p *cudnnPlan) free() {
 	C.free(unsafe.Pointer(p.c))
 }
 
-// run enqueues a plan. arrays are the addresses of the graph's arrays in device memory, work that of the
-// plan's scratch memory.
+// run enqueues a plan. arrays holds the addresses of the graph's arrays in device memory, and work is the address of
+// the plan's scratch memory.
 func (p *cudnnPlan) run(s *gpuStream, arrays []uint64, work uint64) error {
 	c := p.g.c
 	if err := c.d.Err(); err != nil {

@@ -30,7 +30,7 @@ type gpuDevice struct {
 	log     *slog.Logger
 	cache   string                // Options.CacheDir
 	ended   atomic.Pointer[error] // a LostError or ErrClosed; once it is set, no method calls CUDA
-	life    context.Context       // ends at the end of Close: for waits that no caller bounds
+	life    context.Context       // for waits that no caller bounds; ends at the end of Close
 	end     context.CancelFunc
 
 	compute *gpuStream
@@ -224,8 +224,8 @@ func (d *gpuDevice) allocDriver(size int) (device.Buffer, error) {
 }
 
 // releaseRaw returns memory of the arena to the driver. The driver would block until all work in
-// flight is done, which a collective with a dead peer never is. So releaseRaw waits itself, for a
-// bounded time. Memory that is still in use after that stays allocated until Close.
+// flight is done, and a collective with a dead peer never ends. So releaseRaw waits itself, for a
+// bounded time. Memory that is still in use after that time stays allocated until Close.
 func (d *gpuDevice) releaseRaw(b device.Buffer) {
 	ctx, cancel := context.WithTimeout(d.life, drainWait)
 	defer cancel()
@@ -239,7 +239,7 @@ func (d *gpuDevice) releaseRaw(b device.Buffer) {
 
 func (d *gpuDevice) freeDriver(b device.Buffer) error {
 	if d.Err() != nil {
-		return nil // the context owned the memory
+		return nil // the memory was freed with the context
 	}
 	return d.check("cuMemFree", C.drv_free(d.drv.fns, d.ctx, C.uint64_t(b.Addr())))
 }

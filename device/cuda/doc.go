@@ -33,9 +33,9 @@
 //
 // # Memory
 //
-// Alloc and Free use a caching arena over the driver's memory. Alloc may return a freed block at once, because the
-// new user's work runs after the old user's on the compute stream. A program that used the block on another stream
-// must first make the compute stream wait for that stream. AllocHost returns pinned memory, which Copy transfers
+// Alloc and Free use a caching arena over the driver's memory. Alloc may return a freed block at once, because on the
+// compute stream the work of the new user runs after the work of the old user. A program that used a block on another
+// stream must make the compute stream wait for that stream before it frees the block. AllocHost returns pinned memory, which Copy transfers
 // asynchronously. CopyIn and CopyOut stage through pinned chunks; CopyIn returns when the source has been staged.
 //
 // Each stream on which a sum, a loss or a matrix product is enqueued has 32 MiB of scratch memory,
@@ -46,7 +46,7 @@
 // The device is a kernels.Capturer: work on its streams can be captured in a CUDA graph and launched again with one
 // call. The capture mode is relaxed: the device itself rejects the calls that a graph cannot repeat, and the calls
 // that other modes forbid (allocating memory, and querying events outside the capture) are harmless here. The
-// capturing goroutine is locked to its thread, which tells Alloc that the memory is for the graph. A graph has a
+// capturing goroutine is locked to its thread. By the thread Alloc knows that the memory is for the graph. A graph has a
 // separate arena, which takes blocks from the device's arena and keeps them until the graph is closed. So addresses
 // in the graph stay valid, and nothing else uses them between two launches.
 //
@@ -98,17 +98,18 @@
 //
 // cuDNN computes the gradients with its deterministic kernel. Options.Nondeterministic selects the nondeterministic
 // one, which makes a step of GPT-2 3 % faster (docs/results/models.md). The deterministic kernel needs two bytes of
-// scratch memory per pair of query and key. If that exceeds 512 MiB for the whole batch, the batch is split, which
-// takes 14 % longer at 64 sequences. With GODDP_LIBCUDNN=none goddp's kernels compute all attention.
+// scratch memory per pair of query and key. If the whole batch needs more than 512 MiB, the batch is split. With 64
+// sequences the split pass takes 14 % longer. With GODDP_LIBCUDNN=none goddp's kernels compute all attention.
 //
 // # Convolutions
 //
 // cuDNN 9.10.2 or newer computes convolutions in float32 and the 16-bit types, and their gradients. This package's
 // im2col kernels compute the rest: float64, shapes first seen during a graph capture, shapes for which there is too
 // little scratch memory, and shapes that cuDNN rejects, which are logged at level info. Only deterministic cuDNN
-// kernels that accumulate in float32 are used, and for float32 none with TF32, unless Options.AllowTF32 is set. The
+// kernels that accumulate in float32 are used. Kernels with TF32 are used only if Options.AllowTF32 is set. The
 // first call for a shape builds the plan for the result and, if it records gradients, the plans for the gradients
-// (PrepareConv2d); if memory is short, a later call does. Options.TuneConvolutions times up to six cuDNN kernels for each.
+// (PrepareConv2d). If memory is short, a later call builds them. Options.TuneConvolutions times up to six cuDNN
+// kernels for each plan.
 // The 16-bit kernels are written for channels last; with channels first, cuDNN copies the operands.
 // Images with fewer than eight channels, such as RGB input, are folded before the convolution: with strides of 2,
 // each block of 2 x 2 pixels becomes one pixel with the channels of all four.

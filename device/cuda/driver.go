@@ -71,8 +71,7 @@ func (d *driver) free() {
 	d.fns = nil
 }
 
-// check converts the code that a call returned into an error. Callers in other files convert the
-// code to their own C.int.
+// check converts the code that a call returned into an error.
 func (d *driver) check(device, call string, code C.int) error {
 	if code == 0 {
 		return nil
@@ -109,7 +108,7 @@ type properties struct {
 	driver       int // the newest CUDA version that the driver supports: 13000 means 13.0
 }
 
-// oldest is the minimum major compute capability, Ampere's, because older GPUs lack the conversions
+// oldest is the minimum major compute capability, that of Ampere. Older GPUs lack the conversions
 // of bfloat16.
 const oldest = 8
 

@@ -24,7 +24,7 @@ type gpuEvent struct {
 	number uint64 // the event's position among the stream's events, from 1
 	timed  bool
 	err    error    // the error of recording
-	in     *capture // the capture that it is in, or nil
+	in     *capture // the capture that the event belongs to, or nil
 
 	// s.mu guards the fields below.
 	handle C.uintptr_t // the CUevent; 0 after the event has returned it
@@ -32,8 +32,8 @@ type gpuEvent struct {
 	at     time.Time   // zero until it is known
 }
 
-// use returns the CUevent for a driver call; the caller must call drop afterwards. ok is false if
-// the event is known to be complete, and then it has no CUevent.
+// use returns the CUevent for a driver call; the caller must call drop afterwards. If the event is
+// known to be complete, it has no CUevent, and ok is false.
 func (e *gpuEvent) use() (_ C.uintptr_t, ok bool) {
 	if e.number <= e.s.reached.Load() {
 		return 0, false
@@ -110,8 +110,8 @@ func (e *gpuEvent) Time() time.Time {
 	return e.at
 }
 
-// record returns an event after everything enqueued on the stream. An untimed event may be the
-// previous one, if nothing was enqueued since.
+// record returns an event after everything enqueued on the stream. If nothing was enqueued since the previous event,
+// and timed is false, it may return the previous event.
 func (s *gpuStream) record(timed bool) *gpuEvent {
 	s.order.Lock()
 	defer s.order.Unlock()
@@ -125,9 +125,9 @@ func (s *gpuStream) record(timed bool) *gpuEvent {
 	return e
 }
 
-// Enqueue calls f, which enqueues another library's work on the stream and records an event after
-// it. Enqueue returns that event, with or without timing. f gets the CUstream and the CUevent, so
-// that one cgo call suffices, where Handle and Mark would need two. Mark, Record and Close of the
+// Enqueue calls f, which must enqueue another library's work on the stream and record the given CUevent after
+// it. Enqueue returns the event, with or without timing. f gets both the CUstream and the CUevent, so
+// that one cgo call suffices; with Handle and Mark, two would be needed. Mark, Record and Close of the
 // stream block during f, and f must not call them. If the device is lost, f's error also wraps the
 // device's error.
 func (s *gpuStream) Enqueue(timed bool, f func(stream, event uintptr) error) (device.Event, error) {

@@ -73,8 +73,9 @@ type feedForward struct {
 	bias       bool
 }
 
-// PrepareFeedForwardGrad computes the gradients once per shape, into scratch memory, using y as the
-// incoming gradient, and pre as its gradient and as hidden: see PrepareLinearGrad.
+// PrepareFeedForwardGrad computes the gradients once per shape, into scratch memory, to load the kernels: see
+// PrepareLinearGrad. The values do not matter: y serves as the incoming gradient, and pre as hidden and as the
+// gradient of pre.
 func (k *kernelSet) PrepareFeedForwardGrad(st device.Stream, op kernels.UnaryOp, y, pre, x, w1, bias, w2 device.Tensor) error {
 	operands.LinearUnary(op, pre, device.Tensor{}, x, w1, bias)
 	m, n, h := operands.Linear(y, pre, w2, device.Tensor{})

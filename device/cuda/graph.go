@@ -30,7 +30,7 @@ type capture struct {
 	err    error // the first call that cannot be captured
 }
 
-// pool is memory of graphs. It was allocated from the device's arena, so other work cannot use it.
+// pool is memory of graphs. The pool has allocated it from the device's arena, so other work cannot use it.
 type pool struct {
 	d      *gpuDevice
 	memory *arena.Arena
@@ -132,7 +132,7 @@ func (r *capture) end(ctx context.Context) error {
 	var errs []error
 	for _, s := range streams {
 		s.order.Lock()
-		var before, last *gpuEvent // the last event that was not captured, and the last one that was
+		var before, last *gpuEvent // the last event that was not captured, and the last captured event
 		for _, e := range s.pending {
 			if e.in != r {
 				before = e
@@ -183,7 +183,7 @@ func (g *gpuGraph) Close() error {
 	p := g.pool
 	g.pool = nil
 	if g.d.Err() != nil {
-		return nil // the context owned graph and memory
+		return nil // the graph and the memory were freed with the context
 	}
 	p.leave()
 	return g.Revoke()
@@ -238,8 +238,8 @@ func (d *gpuDevice) poolOf(b device.Buffer) *pool {
 	return nil
 }
 
-// leave removes one graph from the pool. After the last one, free memory returns to the device's
-// arena. Launches still in flight run before any later user of that memory.
+// leave removes one graph from the pool. When no graph is left, free memory returns to the device's
+// arena. Launches still in flight run before the work of later users of that memory.
 func (p *pool) leave() {
 	p.graphs.Add(-1)
 	p.trim()

@@ -55,7 +55,7 @@ type scatterArgs struct {
 // The constants have the same values in kernels/indexing.cu.
 const (
 	sortDigits = 16
-	sortTile   = 256 * 8 // the items that a block sorts
+	sortTile   = 256 * 8 // the number of items that a block sorts
 	chunkItems = 32
 )
 
@@ -100,7 +100,7 @@ func (k *kernelSet) ScatterAdd(st device.Stream, dst device.Tensor, acc device.A
 		return err
 	}
 	defer k.d.Free(work)
-	if s != k.d.compute { // Free only orders memory after the compute stream
+	if s != k.d.compute { // Free orders the reuse of memory only after the compute stream
 		defer func() { err = errors.Join(err, k.d.compute.WaitFor(s.Mark())) }()
 	}
 	first := uint64(work.Addr())

@@ -25,8 +25,8 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// large lists the sources that take NVRTC longest. Each is compiled as one program per floating-point
-// type, attention_mma.cu as one per type and head size.
+// large lists the sources that NVRTC compiles most slowly. Each is compiled as one program per floating-point
+// type, and attention_mma.cu as one per type and head size.
 var large = []string{"attention_mma.cu", "attention_plain.cu", "batchnorm.cu", "elementwise.cu", "loss.cu", "pooling.cu", "row_norm.cu", "update.cu"}
 
 //go:embed kernels/*.cu
@@ -325,7 +325,7 @@ func (k *kernelSet) flags(t device.Tensor) (addr, n uint64) {
 	return k.addr(t), uint64(t.Len())
 }
 
-// optional returns the address of an operand, 0 if it is absent.
+// optional returns the address of an operand, or 0 if it is absent.
 func (k *kernelSet) optional(t device.Tensor) uint64 {
 	if t.IsZero() {
 		return 0

@@ -93,7 +93,7 @@ const (
 	cachedRow   = 64 << 10
 )
 
-// inRowsOfPacks returns 1 if rows of n elements at addrs are aligned and consist of whole packs.
+// inRowsOfPacks returns 1 if rows of n elements at addrs are aligned and consist of whole packs, and otherwise 0.
 func inRowsOfPacks(dt device.DType, n int, addrs ...uint64) uint64 {
 	return uint64(flag(packed(addrs...) && n%(packBytes/dt.Size()) == 0))
 }

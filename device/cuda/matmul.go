@@ -33,11 +33,11 @@ func (k *kernelSet) MatMul(st device.Stream, dst device.Tensor, acc device.Accum
 	return nil
 }
 
-// besides are the operands of an epilogue; each may be absent.
+// besides holds the operands of an epilogue; each may be absent.
 type besides struct{ bias, aux device.Tensor }
 
-// multiply computes dst = acc.Alpha·x·y + acc.Beta·dst. p describes the product, except for types
-// and alignments. e are the operands of p's epilogue.
+// multiply computes dst = acc.Alpha·x·y + acc.Beta·dst. p describes the product; its types and alignments need not be
+// set. e holds the operands of p's epilogue.
 func (k *kernelSet) multiply(st device.Stream, p product, dst device.Tensor, acc device.Accum, x, y device.Tensor, e besides) error {
 	switch {
 	case k.d.Err() != nil:

@@ -134,7 +134,7 @@ func (k *kernelSet) Moments(s device.Stream, mean, variance, x device.Tensor) er
 	return nil
 }
 
-// normSums computes, for each channel, the sums that a's mode selects, chunk by chunk.
+// normSums computes sums for each channel, chunk by chunk. The mode in a says which sums.
 func (k *kernelSet) normSums(st device.Stream, dt device.DType, a normArgs) error {
 	if a.c == 0 {
 		return nil

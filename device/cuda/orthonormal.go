@@ -14,8 +14,7 @@ type orthonormalArgs struct {
 	x, substitute, rows, n uint64
 }
 
-// Orthonormalize runs in one block of threads, because the rows are few and each depends on those
-// before it.
+// Orthonormalize runs in one block of threads, because there are few rows and each depends on the earlier ones.
 func (k *kernelSet) Orthonormalize(st device.Stream, x, substitute device.Tensor) error {
 	rows, n := operand.Orthonormalize(x, substitute)
 	if rows == 0 {

@@ -19,8 +19,8 @@ type poolArgs struct {
 	acc                               device.Accum
 }
 
-// pool launches f with one thread per element of to, or wide, which may be nil, with one thread per eight
-// elements if it supports the operands.
+// pool launches f with one thread per element of the tensor `to`. If wide is not nil and supports the operands, pool
+// launches wide instead, with one thread per eight elements.
 func (k *kernelSet) pool(st device.Stream, f, wide *perFloat, to, from, index device.Tensor, z operand.PoolSizes, p kernels.AvgPool, acc device.Accum) error {
 	if to.Len() == 0 {
 		return nil

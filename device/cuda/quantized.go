@@ -33,7 +33,7 @@ func (k *kernelSet) Dequantize(st device.Stream, dst device.Tensor, acc device.A
 	return k.quant(st, k.dequantize, quantArgs{numbers: k.addr(dst), blocks: k.addr(x), n: uint64(dst.Len()), acc: acc}, device.Align/4)
 }
 
-// quant launches a kernel of quantized.cu with each threads per block of quantized numbers.
+// quant launches a kernel of quantized.cu. each is the number of threads per block of quantized numbers.
 func (k *kernelSet) quant(st device.Stream, f C.uintptr_t, a quantArgs, each int) error {
 	if a.n == 0 {
 		return nil

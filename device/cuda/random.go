@@ -90,8 +90,8 @@ func below(dt device.DType, v float64) float64 {
 	return math.Nextafter(n, math.Inf(-1))
 }
 
-// before returns the bits of the next smaller number of a 16-bit type. The bits of positive numbers
-// increase with the numbers, those of negative numbers decrease.
+// before returns the bits of the next smaller number of a 16-bit type. Read as an integer, the bits of a positive
+// number increase with the number, and the bits of a negative number decrease.
 func before(bits uint16) uint16 {
 	const sign = 1 << 15
 	switch {

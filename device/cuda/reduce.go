@@ -42,7 +42,7 @@ const (
 	sumBlocks   = 1024 // maximum number of blocks to fill with chunks
 	runTerms    = 4096 // the minimum number of terms in a chunk of sum_runs
 	columnTerms = 64   // the minimum number of rows in a chunk of sum_columns
-	warpTerms   = 1024 // up to this number of terms, a warp computes an output, however few outputs there are
+	warpTerms   = 1024 // up to this number of terms, one warp computes an output, even if there are few outputs
 	warp        = 32
 )
 
@@ -104,8 +104,8 @@ func (k *kernelSet) Sum(st device.Stream, dst device.Tensor, acc device.Accum, s
 	return k.launch(s, k.fold[dst.DType], g, unsafe.Pointer(&a), unsafe.Sizeof(a))
 }
 
-// cut divides the terms into chunks of at least worth terms, unless the given number of blocks
-// fills the GPU without chunks. A chunk is a whole number of packs, and the sums of all chunks fit
+// cut divides the terms into chunks, unless the given number of blocks fills the GPU without chunks. The parameter
+// worth is the minimum number of terms in a chunk. A chunk is a whole number of packs, and the sums of all chunks fit
 // into a workspace.
 func (a *sumArgs) cut(worth, blocks int) {
 	terms := int(a.terms)

@@ -24,7 +24,7 @@ func (k *kernelSet) MaskedCopy(st device.Stream, dst, mask, x device.Tensor) err
 	return k.pairs(st, "MaskedCopy", k.maskedCopy[dst.DType.Size()], 0, dst, mask, x)
 }
 
-// pairs launches a kernel over the elements of dst, with x and y broadcast to dst's shape.
+// pairs launches a kernel f over the elements of dst. x and y are broadcast to dst's shape.
 func (k *kernelSet) pairs(st device.Stream, name string, f C.uintptr_t, op int32, dst, x, y device.Tensor) error {
 	n := dst.Len()
 	if n == 0 {
@@ -71,7 +71,7 @@ func (k *kernelSet) FindExtreme(st device.Stream, e kernels.Extreme, values, ind
 			return failed
 		}
 		defer k.d.Free(part)
-		if s != k.d.compute { // Free only orders memory after the compute stream
+		if s != k.d.compute { // Free orders the reuse of memory only after the compute stream
 			defer func() { err = errors.Join(err, k.d.compute.WaitFor(s.Mark())) }()
 		}
 		a.indices, a.values, a.chunks = uint64(part.Addr()), uint64(part.Addr())+uint64(8*results), uint64(n)

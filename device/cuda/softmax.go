@@ -37,9 +37,9 @@ func (k *kernelSet) softmaxLines(s device.Stream, versions *perFloat, l operand.
 }
 
 // lineGrid returns the grid for a kernel over lines. The threads along x share a line, and a block has
-// several lines along y. If at least a warp's width of lines is interleaved in memory, one thread
+// several lines along y. If at least as many lines are interleaved in memory as a warp has threads, one thread
 // computes each line, so that neighbouring threads read neighbouring elements. Otherwise a warp
-// computes a line, or a block if the line is long.
+// computes each line, or a block if the lines are long.
 func lineGrid(l operand.Lines) grid {
 	x := rowThreads(l.N)
 	y := 1

@@ -34,7 +34,7 @@ type gpuStream struct {
 	last    *gpuEvent   // the last event, if its recording succeeded
 	pending []*gpuEvent // the events whose CUevents are in use, in order
 	unused  []gpuEvent  // preallocated events: allocating a block at a time is faster
-	// CUevents for reuse: the stream has passed them.
+	// The CUevents that the stream has passed, for reuse.
 	freeEvents, freeMarks handles
 
 	changed atomic.Bool // whether something was enqueued since the last event
@@ -44,8 +44,8 @@ type gpuStream struct {
 	reached atomic.Uint64 // number of the last event known to be complete; written with mu held
 }
 
-// workspace is the scratch memory of a closed stream. Another stream may use it after the event
-// idle.
+// workspace is the scratch memory of a closed stream. Another stream may use the memory after the event
+// in the field idle.
 type workspace struct {
 	mem  device.Buffer
 	idle device.Event
@@ -93,8 +93,8 @@ func (s *gpuStream) Handle() uintptr {
 }
 
 // enqueued notes that work was, or may have been, enqueued, and returns err, the result of the
-// driver call. It must be called after the driver call, so that an event that another goroutine
-// records in between does not count as one after the work.
+// driver call. It must be called after the driver call. Otherwise an event that another goroutine records
+// before the driver call would count as an event after the work.
 func (s *gpuStream) enqueued(err error) error {
 	s.changed.Store(true)
 	return err
@@ -103,7 +103,7 @@ func (s *gpuStream) enqueued(err error) error {
 // Record returns an event behind everything enqueued so far.
 func (s *gpuStream) Record() device.Event { return s.record(true) }
 
-// Mark is like Record for an untimed event. A timed event costs the stream about three microseconds
+// Mark is like Record, but the event has no time. A timed event costs the stream about three microseconds
 // between two kernels; an untimed event costs nothing.
 func (s *gpuStream) Mark() device.Event { return s.record(false) }
 
@@ -188,7 +188,7 @@ func (s *gpuStream) idle() (bool, error) {
 		return false, err
 	}
 	if r := s.d.rec.Load(); r != nil && r.captures(s) {
-		return true, nil // it was idle before the capture, and has run nothing since
+		return true, nil // the stream was idle before the capture, and has run nothing since
 	}
 	code := C.drv_stream_query(s.d.drv.fns, s.d.ctx, s.handle)
 	if code == codeNotReady {
@@ -197,8 +197,8 @@ func (s *gpuStream) idle() (bool, error) {
 	return code == 0, s.d.check("cuStreamQuery", code)
 }
 
-// workspace returns the stream's scratch memory, which its kernels share because they run in order.
-// It may come from a closed stream; then the stream first waits for the last use of it.
+// workspace returns the stream's scratch memory. The stream's kernels share it, because they run in order.
+// If the memory comes from a closed stream, s first waits for its last use there.
 func (s *gpuStream) workspace() (device.Buffer, error) {
 	if s.work.Len() > 0 {
 		return s.work, nil

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// A race runs each alternative several times, alternating. The first rounds warm up the GPU: until
-// products have drawn power for a while its clock is higher, and other alternatives are the fastest.
+// A race runs the alternatives in turn, in several rounds. The first rounds warm up the GPU: its clock is higher until
+// products have drawn power for a while, and at the higher clock other alternatives may be the fastest.
 const (
 	raceRounds = 7
 	raceWarm   = 2                    // warm-up rounds
@@ -22,14 +22,14 @@ const (
 	raceWait   = 20 * time.Second
 )
 
-// race times several alternatives, which run enqueues on s, and returns the index of the fastest. It
-// returns 0, the default, unless another one is clearly faster. decided is false if the race could not
-// be completed. An error is the device's.
+// race times several alternatives, and returns the index of the fastest. The function run enqueues an alternative on
+// s. race returns 0, the default, unless another alternative is clearly faster. decided is false if the race could not
+// be completed. An error comes from the device.
 //
 // race blocks the host until the stream has run the race, for a bounded time. No collective that
 // the stream waits for should be running.
 func (d *gpuDevice) race(s *gpuStream, ways int, run func(way int) error) (best int, decided bool, err error) {
-	var stamps []C.uintptr_t // the CUevents before, between and after the ways' runs, in order
+	var stamps []C.uintptr_t // the CUevents before, between and after the runs of the alternatives, in order
 	defer func() { d.events.put(stamps...) }()
 	stamp := func() error {
 		h, err := d.events.record(s.handle)

@@ -18,7 +18,7 @@ import (
 const maxParts = 48
 
 // updates batches optimizer steps that differ only in their tensors, and launches one kernel for up to
-// maxParts of them. A holds their common arguments, and P the tensors of one.
+// maxParts of them. A is the type of their common arguments, and P of the tensors of one step.
 type updates[A comparable, P any] struct {
 	k    *kernelSet
 	s    *gpuStream
@@ -26,8 +26,8 @@ type updates[A comparable, P any] struct {
 	args updateArgs[A, P]
 }
 
-// updateArgs has the layout of the kernels' parameter. Block b works on the last part that starts at
-// block b or before.
+// updateArgs has the layout of the kernels' parameter. Block b works on the part with the largest starting block that
+// is at most b.
 type updateArgs[A comparable, P any] struct {
 	common A
 	count  int32 // the number of parts
@@ -85,8 +85,8 @@ type optimizerPart struct {
 	wide, _ int32
 }
 
-// optimizer holds the kernels of an optimizer: without master weights, and for the 16-bit types with them, by gradients of
-// the parameters' type and of Float32.
+// optimizer holds the kernels of an optimizer. own is without master weights. The others are for 16-bit parameters with
+// master weights: master for gradients of the parameters' type, masterWide for gradients of Float32.
 type optimizer struct{ own, master, masterWide perFloat }
 
 func (k *kernelSet) SGD(st device.Stream, steps ...kernels.SGDStep) error {

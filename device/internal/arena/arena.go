@@ -16,8 +16,8 @@ import (
 const (
 	// maxStep bounds the rounding of large blocks, in bytes.
 	maxStep = 2 << 20
-	// largeBlock is the size in bytes from which cached blocks must fit closely. Long-lived memory, such as an
-	// optimizer's state, would keep the excess forever.
+	// largeBlock is the size in bytes from which cached blocks must fit closely. Otherwise long-lived memory, such as
+	// an optimizer's state, would waste the excess forever.
 	largeBlock = 32 << 20
 	// reclaimWait bounds the wait for the clean-ups of a garbage collection.
 	reclaimWait = time.Second
@@ -29,11 +29,11 @@ const (
 // from a device costs a page fault per 4 KiB on a host and a full synchronization on a GPU, and every training
 // step allocates the same sizes.
 //
-// A size is rounded up to a multiple of a sixteenth of the power of two below it; that sixteenth is at least
-// [device.Align] and at most 2 MiB. The smallest cached block that is at most 1.5 times as large serves it. For a
-// size of 32 MiB or more, the cached block may be only a sixteenth larger, unless a new block would make the arena
-// hold over 1.25 times its peak usage. The arena neither splits nor merges blocks, so it loses memory to rounding
-// but never to fragmentation.
+// A size is rounded up to a multiple of a step. The step is a sixteenth of the power of two below the size, but at
+// least [device.Align] and at most 2 MiB. Alloc returns the smallest cached block that is large enough and at most
+// 1.5 times the size. For a size of 32 MiB or more, the cached block may be only a sixteenth larger, unless with a
+// new block the arena would hold over 1.25 times its peak usage. The arena neither splits nor merges blocks, so it
+// loses memory to rounding but never to fragmentation.
 //
 // If the device has no memory left, the arena first returns all cached blocks to the device. Then it runs Go's
 // garbage collector, which frees buffers with unreachable owners. If that does not help, it returns the device's
@@ -71,7 +71,7 @@ func New(raw func(size int) (device.Buffer, error), release func(device.Buffer))
 }
 
 // Alloc returns size bytes with undefined content. For 0 bytes it returns an empty Buffer, which need not
-// be freed. The error is raw's.
+// be freed. The error is that of the function raw, which was passed to New.
 func (a *Arena) Alloc(size int) (device.Buffer, error) {
 	if size < 0 {
 		panic(fmt.Errorf("arena: Alloc of %d bytes", size))
@@ -128,7 +128,7 @@ func (a *Arena) cached(want int) (device.Buffer, bool) {
 			continue
 		}
 		b := free[len(free)-1]
-		free[len(free)-1] = device.Buffer{} // the cache must not keep it alive
+		free[len(free)-1] = device.Buffer{} // the cache must not keep the buffer alive
 		a.classes[i].free = free[:len(free)-1]
 		a.stats.Cached -= int64(b.Len())
 		return b, true
@@ -141,8 +141,8 @@ func (a *Arena) find(size int) (int, bool) {
 	return slices.BinarySearchFunc(a.classes, size, func(c class, size int) int { return c.size - size })
 }
 
-// Free frees a Buffer that Alloc returned. It panics for any other Buffer, such as a slice of one or one that was
-// freed before.
+// Free frees a Buffer that Alloc returned. It panics for any other Buffer, such as a slice of a Buffer, or a Buffer
+// that was freed before.
 func (a *Arena) Free(b device.Buffer) {
 	if b.Len() == 0 {
 		return
@@ -224,7 +224,7 @@ func (a *Arena) Stats() device.MemoryStats {
 	return a.stats
 }
 
-// blockSize rounds a size up to that of its class.
+// blockSize rounds a size up to the size of its class.
 func blockSize(size int) int {
 	step := 1 << max(bits.Len(uint(size))-5, 0) // a sixteenth of the power of two below
 	step = min(max(step, device.Align), maxStep)

@@ -5,7 +5,7 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// BatchNorm checks the operands of a BatchNorm. Each of same is absent or has x's type and shape.
+// BatchNorm checks the operands of a BatchNorm. Each tensor in the list same must have x's type and shape, or be absent.
 func (ts Types) BatchNorm(op string, p kernels.BatchNorm, same ...device.Tensor) NormSizes {
 	ts.Float(op, p.X)
 	z := normSizes(op, p.X)

@@ -27,8 +27,8 @@ func (z ConvSizes) Pointwise() bool {
 	return z.Kernel == one && z.Stride == one && z.Padding == [2]int{}
 }
 
-// Conv2d checks the operands of a Conv2d or of one of its gradients. For a gradient, the caller passes dst
-// or g in place of the operand that it is the gradient of.
+// Conv2d checks the operands of a Conv2d or of one of its gradients. For a gradient, the caller passes each gradient,
+// dst or g, in place of the operand to which it belongs.
 func (ts Types) Conv2d(op string, dst, x, w, bias device.Tensor, p kernels.Conv) ConvSizes {
 	ts.Float(op, dst, x, w)
 	checkShape(op, p.Shape(x.Shape, w.Shape), dst)

@@ -18,8 +18,8 @@ func (ts Types) ScatterAdd(dst, src, index device.Tensor) Indexed {
 	return ts.indexed("ScatterAdd", src, dst, dst, index)
 }
 
-// indexed checks two tensors of dst's type: few [outer m inner], which has a row for each index,
-// and all [outer n inner], whose rows the indices select.
+// indexed checks two tensors of dst's type. The tensor few [outer m inner] has a row for each index. The indices select
+// rows of the tensor all [outer n inner].
 func (ts Types) indexed(op string, few, all, dst, index device.Tensor) Indexed {
 	ts.Float(op, dst, few, all)
 	checkType(op, index, device.Int64)

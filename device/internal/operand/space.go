@@ -7,8 +7,8 @@ import "github.com/goddp/goddp/device"
 type Axis struct{ N, X, Y int }
 
 // Space returns the iteration space of x and y broadcast to shape, innermost axis first. Contiguous
-// axes are coalesced, and axes of size 1 are dropped. The result has at least one axis. On the
-// first one, each operand's stride is 0 or 1.
+// axes are coalesced, and axes of size 1 are dropped. The result has at least one axis. Along the
+// first axis, each operand's stride is 0 or 1.
 func Space(shape, x, y device.Shape) []Axis {
 	out := make([]Axis, 0, max(len(shape), 1))
 	sx, sy := 1, 1 // strides along the axis, in elements
@@ -45,19 +45,19 @@ func Offset(space []Axis, i int) (x, y int) {
 	return x, y
 }
 
-// Reduction describes a sum by the axes of src. The axes that dst keeps select an output, the
-// others its terms.
+// Reduction describes a sum by the axes of src. The axes that dst keeps select an output. The
+// other axes select the terms of an output.
 //
-// If src's innermost axis is summed, Width is 1 and each output is the sum of runs of src. If it is
-// kept, Width is its size, and Width outputs are summed row by row, which reads src in order.
+// If src's innermost axis is summed, Width is 1, and each output is the sum of runs of src. If that axis is
+// kept, Width is its size, and Width outputs are summed together, row by row, which reads src in order.
 type Reduction struct {
 	Kept  []Axis // without the innermost axis; X is the stride in src
 	Terms []Axis // with the innermost axis, if that is summed
 	Width int
-	N     int // terms per output
+	N     int // the number of terms per output
 }
 
-// NewReduction finds the reduction that takes src to dst; neither is empty.
+// NewReduction returns the reduction of a tensor of shape src to shape dst. Neither may be empty.
 func NewReduction(dst, src device.Shape) Reduction {
 	r := Reduction{Width: 1, N: 1}
 	for i, a := range Space(src, src, dst) {
