@@ -230,7 +230,7 @@ func (c *captured) capture(in []*Variable, shapes string) (*variant, error) {
 		v.in = append(v.in, input.SetName(x.name))
 	}
 	if len(in) > 0 && s.opens(in) {
-		s.begin("the captured step") // as the step's first operation would; this frees the memory of the previous step for the capture
+		s.begin("the captured step") // as the step's first operation would; this frees the previous step's memory
 	}
 	if s.side == nil {
 		side, err := s.dev.NewStream(false)

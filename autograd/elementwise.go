@@ -187,8 +187,8 @@ func (f binary) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g 
 	}
 }
 
-// passes reports whether the gradient of input i is the gradient of the result: f is a sum and the input is not
-// broadcast.
+// passes reports whether the gradient of input i is the gradient of the result. This is so for the terms of a sum, and
+// for the first operand of a difference, unless they are broadcast.
 func (f binary) passes(c *Call, i int) bool {
 	adds := kernels.BinaryOp(f) == kernels.Add || kernels.BinaryOp(f) == kernels.Sub && i == 0
 	return adds && c.In[i].Shape.Equal(c.Out.Shape)

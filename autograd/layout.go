@@ -140,8 +140,8 @@ func (f permutation) Backward(c *Call, _ int, dst device.Tensor, acc device.Accu
 
 // Slice returns every step-th element of x along an axis, from index `from` to index to-1, as PyTorch's
 // x[:, from:to:step]. A negative bound or axis counts from the end. A bound beyond the end counts as the end, so
-// to = math.MaxInt takes all elements from `from` on. If the elements are contiguous, as leading rows are, the result is a
-// view of x; otherwise it is a copy. Slice panics with a [*device.ShapeError] unless step is positive.
+// to = math.MaxInt takes all elements from `from` on. If the elements are contiguous, as leading rows are, the
+// result is a view of x; otherwise it is a copy. Slice panics with a [*device.ShapeError] unless step is positive.
 func Slice(x *Variable, axis, from, to, step int) *Variable {
 	const op = "Slice"
 	axis = axisOf(op, axis, x.t.Shape)

@@ -44,8 +44,8 @@ func (g *RandomGenerator) UnmarshalJSON(data []byte) error {
 
 // SetShard makes the generator one of several ranks that share a sequence, because their batches are
 // parts of one global batch. If each rank draws n numbers, together they draw ranks·n numbers of the sequence,
-// and this rank gets the numbers rank·n to (rank+1)·n-1 of them. So if the ranks' batches have equal sizes and follow each other
-// in rank order, the numbers for a global batch do not depend on the number of ranks. ddp.New calls
+// and this rank gets the numbers rank·n to (rank+1)·n-1 of them. So if the ranks' batches have equal sizes and
+// follow each other in rank order, the numbers for a global batch do not depend on the number of ranks. ddp.New calls
 // SetShard with the rank in its group. SetShard panics unless 0 ≤ rank < ranks.
 func (g *RandomGenerator) SetShard(rank, ranks int) {
 	if rank < 0 || rank >= ranks {

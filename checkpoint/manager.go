@@ -112,7 +112,7 @@ func (m *Manager) open(ctx context.Context) error {
 			err = m.lockFolder(ctx)
 		}
 		if err == nil {
-			m.cleanUp() // must precede anything that another rank creates
+			m.cleanUp() // must run before another rank creates a file
 			err = m.fs.Mkdir(m.temp("probe"))
 		}
 	}

@@ -27,8 +27,7 @@ func HostBuffer(mem []byte, owner any) Buffer {
 	return Buffer{host: mem, size: len(mem), owner: owner}
 }
 
-// DeviceBuffer returns a Buffer over memory that only its device can address. owner is as in
-// [HostBuffer].
+// DeviceBuffer returns a Buffer over memory that only its device can address. [HostBuffer] describes owner.
 func DeviceBuffer(addr uintptr, size int, owner any) Buffer {
 	return Buffer{addr: addr, size: size, owner: owner}
 }

@@ -22,7 +22,7 @@ type gpu struct {
 // start starts a recording. If that fails, it logs why, once, and the trace contains only spans.
 func (g *gpu) start() {
 	d, isGPU := g.dev.(interface {
-		Ordinal() int // in the driver's numbering
+		Ordinal() int // the GPU's number, as the driver counts
 	})
 	if !isGPU || g.recording != nil {
 		return
@@ -72,7 +72,7 @@ func activityEvents(activities []cupti.Activity) []event {
 	slices.SortStableFunc(activities, func(a, b cupti.Activity) int { // so that streams precede threads
 		return cmp.Or(cmp.Compare(a.Stream, b.Stream), cmp.Compare(a.Thread, b.Thread))
 	})
-	enqueued := map[uint32]time.Time{} // start of the call, by correlation
+	enqueued := map[uint32]time.Time{} // the start of the call that enqueued the work, by Correlation
 	for _, a := range activities {
 		if a.Kind == cupti.Call {
 			enqueued[a.Correlation] = a.Begin
@@ -80,7 +80,7 @@ func activityEvents(activities []cupti.Activity) []event {
 	}
 	var events []event
 	for _, a := range activities {
-		name := strings.TrimPrefix(a.Name, "goddp_launch_") // of a program's own kernel: see device.Module
+		name := strings.TrimPrefix(a.Name, "goddp_launch_") // the prefix of kernels of a device.Module
 		e := event{category: categories[a.Kind], Span: Span{Name: name, Begin: At(a.Begin), End: At(a.End)}}
 		if a.Kind == cupti.Call {
 			if a.End.Sub(a.Begin) >= longCall {

@@ -249,7 +249,8 @@ func values(f *parquet.File, column string, integers bool, visit func(row int, v
 }
 
 // cells returns the number of values in a page without missing values, and a function that returns value i. It does
-// not use the library's page reader, which loops forever if a damaged header counts fewer values than the page has levels.
+// not use the library's page reader: that loops forever if a damaged header counts fewer values than the page has
+// levels.
 func cells(page parquet.Page) (n int, cell func(i int) parquet.Value) {
 	data := page.Data()
 	if dictionary := page.Dictionary(); dictionary != nil {

@@ -45,7 +45,7 @@ type numbers struct {
 	whole device.Tensor      // flat, quantized; divided if there are more than two ranks
 	mine  device.Tensor      // quantized: what this rank sends to all
 	got   device.Tensor      // quantized, divided: what each rank sent to this rank
-	sum   device.Tensor      // Float32: the sum of this rank's part; with two ranks it is flat
+	sum   device.Tensor      // Float32: the sum of this rank's part; flat if there are at most two ranks
 }
 
 func (q *quantized) Reduce(b reducer.GradBucket) reducer.Reduction {

@@ -29,7 +29,7 @@ type bucket struct {
 	name  string
 	flat  device.Tensor
 	shard device.Tensor // this rank's shard of flat
-	done  device.Event  // the event after the updates of the current step; nil: the updates end with the work that is enqueued now
+	done  device.Event  // the event after the updates of the current step; nil: the end of all work enqueued so far
 }
 
 // part is the part of a parameter in this rank's shard: the elements lo to hi. It may be empty.

@@ -122,7 +122,7 @@ func gemmOf[T float](k *kernelSet, p product, alpha T, x, y []T, beta T, dst []T
 // span returns the range [from, to) of positions along an axis at which tap t reads one of the n elements, and not
 // the padding. out is the number of positions.
 func span(z *operand.ConvSizes, axis, t, n, out int) (from, to int) {
-	stride, first := z.Stride[axis], t*z.Dilation[axis]-z.Padding[axis] // first is the index of the element that position 0 reads
+	stride, first := z.Stride[axis], t*z.Dilation[axis]-z.Padding[axis] // position 0 reads element first
 	from = max(0, (-first+stride-1)/stride)
 	if first >= 0 {
 		from = 0

@@ -284,7 +284,7 @@ func derive[T float](op kernels.UnaryOp, dst, g, v []T) {
 		}
 	case kernels.FuncRsqrt:
 		for i := range dst {
-			dst[i] = g[i] * -0.5 * v[i] * v[i] * v[i] // the halving comes first, so that no intermediate product overflows unless the result does
+			dst[i] = g[i] * -0.5 * v[i] * v[i] * v[i] // halve first: no intermediate product overflows unless the result does
 		}
 	case kernels.FuncReLU:
 		reluGrad(dst, g, v)

@@ -44,7 +44,7 @@ func (k *kernelSet) convolve(s *gpuStream, dt device.DType, z operand.ConvSizes,
 	if err := k.d.Err(); err != nil {
 		return err
 	}
-	per := (z.C*z.Kernel[0]*z.Kernel[1] + z.O) * z.Positions() * dt.Size() // per is the number of bytes of the columns and results of one image
+	per := (z.C*z.Kernel[0]*z.Kernel[1] + z.O) * z.Positions() * dt.Size() // the bytes of one image's columns and results
 	c := &convolution{k: k, s: s, dt: dt, z: z, images: max(min(z.N, columnBytes/max(per, 1)), 1)}
 	columns := device.Tensor{DType: dt, Shape: device.Shape{z.C * z.Kernel[0] * z.Kernel[1], c.images * z.Positions()}}
 	results := device.Tensor{DType: dt, Shape: device.Shape{z.O, c.images * z.Positions()}}

@@ -354,7 +354,8 @@ func (c *cudnn) convolution(key convKey) *graph {
 	return g
 }
 
-// prepareGrads makes the plans for the gradients of a convolution. To do so it computes the gradients into scratch memory.
+// prepareGrads makes the plans for the gradients of a convolution. To do so it computes the gradients into scratch
+// memory.
 func (c *convs) prepareGrads(s *gpuStream, ops convOperands, z operand.ConvSizes) error {
 	for _, p := range []struct {
 		pass convPass

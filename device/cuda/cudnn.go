@@ -93,7 +93,7 @@ func (c *cudnn) openParts() {
 	for _, part := range []string{"graph", "heuristic", "engines_*"} {
 		found, _ := filepath.Glob(filepath.Join(filepath.Dir(file), "libcudnn_"+part+".so.9")) // the error is nil, because the pattern is well formed
 		for _, file := range found {
-			dl.Open(dl.Search{Name: filepath.Base(file), Files: []string{file}}) // if a library is missing, libcudnn reports that when it needs the library
+			dl.Open(dl.Search{Name: filepath.Base(file), Files: []string{file}}) // libcudnn reports a missing library when it needs it
 		}
 	}
 }

@@ -35,8 +35,9 @@
 //
 // Alloc and Free use a caching arena over the driver's memory. Alloc may return a freed block at once, because on the
 // compute stream the work of the new user runs after the work of the old user. A program that used a block on another
-// stream must make the compute stream wait for that stream before it frees the block. AllocHost returns pinned memory, which Copy transfers
-// asynchronously. CopyIn and CopyOut stage through pinned chunks; CopyIn returns when the source has been staged.
+// stream must make the compute stream wait for that stream before it frees the block. AllocHost returns pinned memory,
+// which Copy transfers asynchronously. CopyIn and CopyOut stage through pinned chunks; CopyIn returns when the source
+// has been staged.
 //
 // Each stream on which a sum, a loss or a matrix product is enqueued has 32 MiB of scratch memory,
 // which Memory does not count.
