@@ -78,7 +78,7 @@ func init() {
 	gradsink.Set = func(v any, s gradsink.Sink, state *gradsink.State) { v.(*Variable).setSink(s, state) }
 }
 
-// setSink is gradsink.Set.
+// setSink implements gradsink.Set.
 func (v *Variable) setSink(s gradsink.Sink, state *gradsink.State) {
 	l := v.leaf()
 	if l == nil && s == nil {

@@ -16,7 +16,7 @@ func init() {
 	gradsink.AwaitReaders = func(dev device.Device) error { return stateOf(dev).awaitReaders() }
 }
 
-// hold is gradsink.HoldWrites.
+// hold implements gradsink.HoldWrites.
 func (s *state) hold(variables []any, until device.Event) {
 	if r := s.capturing; r != nil {
 		r.Refuse("a stream beside Compute reads variables")
@@ -29,7 +29,7 @@ func (s *state) hold(variables []any, until device.Event) {
 	s.holds = append(s.holds, hold{vars, until})
 }
 
-// awaitReaders is gradsink.AwaitReaders.
+// awaitReaders implements gradsink.AwaitReaders.
 func (s *state) awaitReaders() error {
 	for _, h := range s.holds {
 		if err := s.dev.Compute().WaitFor(h.until); err != nil {

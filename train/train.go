@@ -102,7 +102,7 @@ type Config struct {
 // resumes with another number of ranks, because its epochs have a different number of steps.
 func (c *Config) Steps() int { return c.stepsAt(0, data.Position{}) }
 
-// stepsAt returns the number of steps of a run that has made steps and is at p.
+// stepsAt returns the total number of steps of a run that has made some steps and is now at position p.
 func (c *Config) stepsAt(steps int, p data.Position) int {
 	if c.Epochs == 0 {
 		return c.MaxSteps
@@ -116,7 +116,7 @@ func (c *Config) stepsAt(steps int, p data.Position) int {
 	return steps
 }
 
-// fill returns the number of steps of some batches of an epoch.
+// fill returns the number of steps that the given number of batches of an epoch takes.
 func (c *Config) fill(batches int) int {
 	each := max(c.Accumulate, 1)
 	return (batches + each - 1) / each

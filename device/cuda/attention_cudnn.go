@@ -419,7 +419,7 @@ func stridesOf(h kernels.Heads) dims4 {
 // perRow returns the dimensions of an array with one number for each query.
 func perRow(a kernels.Attend) dims4 { return dims4{int64(a.Q.B), int64(a.Q.H), int64(a.Q.T), 1} }
 
-// scores adds the scaled products of queries and keys.
+// scores adds the scaled products of queries and keys to the graph.
 func (g *graph) scores(a kernels.Attend, q, kt, scale array) array {
 	dims := dims4{int64(a.Q.B), int64(a.Q.H), int64(a.Q.T), int64(a.K.T)}
 	s := g.between(cudnnFloat32, dims, dims.dense())
@@ -427,7 +427,7 @@ func (g *graph) scores(a kernels.Attend, q, kt, scale array) array {
 	return g.apply(pointwiseMul, s, scale)
 }
 
-// masked adds x with -Inf above the diagonal if a is causal, and otherwise returns x.
+// masked returns x. If a is causal, it adds an operation to the graph that replaces elements above the diagonal by -Inf.
 func (g *graph) masked(a kernels.Attend, x array) array {
 	if !a.Causal {
 		return x
@@ -440,8 +440,8 @@ func (g *graph) masked(a kernels.Attend, x array) array {
 	return g.apply(pointwiseSelect, x, g.number(math.Inf(-1)), allowed)
 }
 
-// overQueries adds to = xᵀ·y, rounded to 16 bits. If several heads of x share a head of to, their products
-// are added.
+// overQueries adds the operation to = xᵀ·y to the graph; `to` is rounded to 16 bits. If several heads of x share a head
+// of `to`, their products are summed.
 func (g *graph) overQueries(to, x, y array) {
 	xt := g.between(to.dt, x.dims.transposed(), x.strides.transposed())
 	g.reshape(xt, x)

@@ -332,29 +332,30 @@ func (g *graph) add(kind C.int, attrs ...attribute) {
 	g.ops = append(g.ops, g.descriptor(kind, attrs...))
 }
 
-// multiply adds c = a·b.
+// multiply adds the operation c = a·b to the graph.
 func (g *graph) multiply(c, a, b array) {
 	d := g.descriptor(descMatMul, enumAttr(attrMatMulMath, typeDataType, cudnnFloat32))
 	g.add(descMatMulOperation, descAttr(attrMatMulA, a.desc), descAttr(attrMatMulB, b.desc), descAttr(attrMatMulC, c.desc), descAttr(attrMatMulDesc, d))
 }
 
-// reduce adds y = the sums, or the maximums, of x along the dimensions that y lacks.
+// reduce adds an operation to the graph: y becomes the sums, or the maximums, of x along the dimensions that y lacks.
 func (g *graph) reduce(mode C.int, y, x array) {
 	d := g.descriptor(descReduction, enumAttr(attrReductionMath, typeDataType, cudnnFloat32), enumAttr(attrReductionMode, typeReductionMode, mode))
 	g.add(descReductionOperation, descAttr(attrReductionDesc, d), descAttr(attrReductionX, x.desc), descAttr(attrReductionY, y.desc))
 }
 
-// reshape adds y = x with other dimensions and strides.
+// reshape adds an operation to the graph: y becomes x with other dimensions and strides.
 func (g *graph) reshape(y, x array) {
 	g.add(descReshapeOperation, descAttr(attrReshapeX, x.desc), descAttr(attrReshapeY, y.desc))
 }
 
-// pointwise adds y = mode(in...), computed in the type math. There are one to three operands.
+// pointwise adds the operation y = mode(in...) to the graph. math is the type in which it is computed. There are one to
+// three operands.
 func (g *graph) pointwise(mode, math C.int, y array, in ...array) {
 	g.pointwiseBy(g.descriptor(descPointwise, enumAttr(attrPointwiseMode, typePointwiseMode, mode), enumAttr(attrPointwiseMath, typeDataType, math)), y, in...)
 }
 
-// index adds y = the index of each element of x along an axis.
+// index adds an operation to the graph: y becomes the index of each element of x along an axis.
 func (g *graph) index(axis int64, y, x array) {
 	g.pointwiseBy(g.descriptor(descPointwise, enumAttr(attrPointwiseMode, typePointwiseMode, pointwiseIndex),
 		enumAttr(attrPointwiseMath, typeDataType, cudnnFloat32), intsAttr(attrPointwiseAxis, axis)), y, x)
