@@ -162,7 +162,7 @@ func TestEmulatedStopThatCannotFlush(t *testing.T) {
 
 func TestEmulatedStartFails(t *testing.T) {
 	for want, faults := range map[string][]string{
-		"MULTIPLE_SUBSCRIBERS":                  {"cupti 39"},
+		"MULTIPLE_SUBSCRIBERS":                {"cupti 39"},
 		"has version 17, want 18 (CUDA 11.8)": {"cupti_version 17"},
 	} {
 		t.Run(faults[0], func(t *testing.T) {
