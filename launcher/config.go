@@ -31,8 +31,9 @@ type Config struct {
 
 	// Workers is the number of workers on this node; 0 means 1.
 	Workers int
-	// VirtualLocalRank makes each worker see only its own GPU: LOCAL_RANK is 0 for all workers, and
-	// CUDA_VISIBLE_DEVICES is the entry at the local rank or, if the variable is not set, the local rank.
+	// VirtualLocalRank makes each worker see only its own GPU: LOCAL_RANK is 0 for all workers, and a worker's
+	// CUDA_VISIBLE_DEVICES holds one GPU: the entry of golaunch's CUDA_VISIBLE_DEVICES at the local rank or, if
+	// golaunch has none, the local rank itself.
 	VirtualLocalRank bool
 	// Role names the workers in their environment and log prefix; the default is "default".
 	Role string

@@ -138,7 +138,7 @@ type rule interface {
 	state() ([]*autograd.Variable, error)
 	// beginLoad is called before the caller writes the state.
 	beginLoad()
-	// endLoad is called when the caller has written the state. It is then the state after the given number of steps.
+	// endLoad is called after the caller has written the state, which is then the state after steps steps.
 	endLoad(steps int)
 }
 

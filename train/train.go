@@ -459,8 +459,9 @@ func (r *run) writeTrace() error {
 	return recorder.WriteFile(r.Trace, r.pg.Rank())
 }
 
-// finishTrace is called when the run ends with err. It writes a trace that is not complete. It waits for the
-// device only after a run without error, because a device that has failed may never be idle.
+// finishTrace is called at the end of the run, with the run's error or nil. If steps are still being traced, it writes
+// what was recorded so far. It waits for the device only after a run without error, because a device that has failed
+// may never be idle.
 func (r *run) finishTrace(ctx context.Context, err error) error {
 	if !r.isTracing {
 		if r.recorder != nil && err == nil {

@@ -82,8 +82,8 @@ func hookBucket(b reducer.GradBucket, name string, flat device.Tensor, params []
 }
 
 // Func makes a hook of a function. The function starts to reduce a bucket, in place or in other
-// memory. It returns the reduction, done, and the tensor that has the averages when done is complete. The hook
-// copies the averages to the bucket. The tensor may have any floating-point type but must have as many
+// memory. It returns the tensor averages and the reduction done. When done is complete, averages holds the averages,
+// and the hook copies them to the bucket. The tensor may have any floating-point type but must have as many
 // elements as the bucket. Otherwise the hook's Wait returns an error. Every error of Wait aborts the group.
 type Func func(b reducer.GradBucket) (averages device.Tensor, done reducer.Reduction)
 

@@ -23,8 +23,8 @@ type table struct {
 	mu     sync.Mutex
 	values map[string][]byte
 	bytes  int64 // memory that all entries take
-	// parked holds each pending waiter once, under the key waiter.keys[waiter.next], which
-	// does not exist.
+	// parked holds each pending waiter once, under the first key that it still waits for
+	// (waiter.keys[waiter.next]). That key is not in values yet.
 	parked map[string]map[*waiter]struct{}
 }
 
