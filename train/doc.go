@@ -23,8 +23,8 @@
 //
 // Run changes the learning rates, the gradients, and the state of the model and the optimizer. When it ends, it
 // restores the optimizer's learning rates. [Accuracy] restores the mode of each layer. A loader that Run
-// or Accuracy reads keeps its position. Two things remain: the spans of a trace stay in the device's
-// recorder, and the first SIGTERM or SIGINT remains a request to stop
+// or Accuracy reads keeps its position. Two things stay after Run: the device's recorder keeps the spans of a
+// trace, and the first SIGTERM or SIGINT still asks the ranks to stop instead of ending the process
 // ([github.com/goddp/goddp/comm.ProcessGroup.StopRequested]).
 //
 // # Stopping

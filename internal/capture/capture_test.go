@@ -131,8 +131,8 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// Capture returns why a step cannot be captured, also if the step ignores that, and frees what
-// the step added.
+// If a step cannot be captured, Capture returns the reason, even if the step itself ignores it, and frees what the
+// step added.
 func TestCaptureFails(t *testing.T) {
 	dev := newCapturer(t)
 	var notYet *capture.NotYetError

@@ -35,8 +35,8 @@ type Dump struct {
 	// Awaited is set if the deadline of a call passed. It holds the ranks of the job that the call
 	// waited for, or the first of them.
 	Awaited []int `json:"awaited,omitempty"`
-	// Waits is set in a record that another rank asked for. It holds the ranks of the job that this
-	// rank's calls in flight wait for, as far as the backend knows.
+	// Waits lists the ranks of the job that this rank's calls in flight wait for, as far as the backend
+	// knows. It is set only in an answer to another rank's question.
 	Waits []int `json:"waits,omitempty"`
 	// DeadlinePassed says that the deadline of a call in flight has passed. A rank sets it when
 	// it asks the other ranks why. The deadline may be earlier than the call's timeout: a

@@ -1,7 +1,7 @@
 // Package kernels lists the operations that a device implements for the packages of this module:
-// autograd, optim, ddp and others. [Of] returns the operations of a device. Package device publishes
-// the few operations that programs outside this module call. Beside the operations there is what every host
-// of a device needs: [Poll] waits for a device, [F16] and the functions beside it convert 16-bit floats,
+// autograd, optim, ddp and others. [Of] returns the operations of a device. Package device exports
+// the few operations that other modules may call. This package also has helpers for the host side of
+// a device: [Poll] waits for a device, [F16] and the functions beside it convert 16-bit floats,
 // [CheckMemory] fails before the host's memory is exhausted.
 //
 // # Random numbers
