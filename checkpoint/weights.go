@@ -103,7 +103,7 @@ func Latest(path string) (string, error) {
 	}
 	err = fmt.Errorf("checkpoint: %w in %s", errNoCheckpoint, path)
 	if files := weightFiles(path); files != nil {
-		err = fmt.Errorf("%w, but weights: give one of the files %q", err, files)
+		err = fmt.Errorf("%w; it holds files of weights: pass one of the files %q instead", err, files)
 	}
 	return "", err
 }

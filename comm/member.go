@@ -23,7 +23,7 @@ func (j *joiner) readMember() error {
 	}
 	if secret == nil && !s.Insecure && w.Size > 1 {
 		if err := handshake.CheckOwnUser(); err != nil {
-			return fmt.Errorf("the ranks cannot authenticate each other by user: %w: name a file with a secret in %s, the same for all ranks", err, jobenv.TokenFileVar)
+			return fmt.Errorf("the ranks cannot authenticate each other by their Unix users: %w: set %s on all ranks to a file with the same secret", err, jobenv.TokenFileVar)
 		}
 	}
 	j.member = store.Member{Job: handshake.JobFromEnv(w.Size), Rank: w.Rank, Secret: secret, Insecure: s.Insecure}

@@ -106,7 +106,7 @@ func openShard(path string, window int) (s shard, err error) {
 	case info.Size() < want:
 		return s, fmt.Errorf("data: %s: at byte %d: truncated: the header says %d tokens, which take %d bytes", path, info.Size(), tokens, want)
 	case info.Size() > want:
-		return s, fmt.Errorf("data: %s: at byte %d: the header says %d tokens, but the file has %d bytes", path, want, tokens, info.Size())
+		return s, fmt.Errorf("data: %s: extra data at the end: the header says %d tokens, which end at byte %d, but the file has %d bytes", path, tokens, want, info.Size())
 	}
 	return shard{path: path, file: f, tokens: int(tokens), count: max(0, int(tokens)-1) / window}, nil
 }

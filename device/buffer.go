@@ -143,7 +143,7 @@ func HostTensor[T Element](data []T, dt DType, shape ...int) Tensor {
 		}
 	}
 	if !holds[T](dt) {
-		panic(fmt.Errorf("device: %T taken as %v", *new(T), dt))
+		panic(fmt.Errorf("device: a slice of %T cannot hold elements of type %v", *new(T), dt))
 	}
 	if len(shape) == 0 {
 		shape = []int{len(data)}

@@ -50,18 +50,18 @@ type Config struct {
 	// exits cause no event. 0 means 100 ms.
 	PollInterval time.Duration
 
-	// Stdin, if not nil, is the standard input of the worker with local rank StdinRank. A restarted worker
-	// reads the rest of it. The other workers read /dev/null. If Stdin is a terminal and this process is in the
-	// terminal's background, worker StdinRank reads /dev/null too.
+	// Stdin, if not nil, is the standard input of the worker whose local rank is StdinRank. All other workers
+	// read /dev/null. After a restart, the worker continues to read Stdin where the previous attempt stopped. If
+	// Stdin is a terminal and this process runs in the background, the worker reads /dev/null too.
 	Stdin     *os.File
 	StdinRank int
 	// Stdout and Stderr receive the workers' lines. Stderr also receives the agent's own
-	// lines. The default is this process's stdout and stderr. Run makes one write of whole
-	// lines at a time. If both are files, but different ones, it makes one write at a time to each.
+	// lines. nil means this process's stdout or stderr. Each Write contains whole lines. Run
+	// never calls Write concurrently, except to Stdout and Stderr if they are two different files.
 	Stdout, Stderr io.Writer
-	// LinePrefix precedes each line. ${role_name}, ${rank}, ${local_rank}, ${node} (the
-	// node's rank), ${host} (the node's name) and ${attempt} (the attempt's number) in the
-	// prefix are replaced. "" means "[${role_name}${rank}]: ".
+	// LinePrefix is printed before each line. Run replaces these variables in it: ${role_name},
+	// ${rank}, ${local_rank}, ${node} (the node's rank), ${host} (the node's name) and ${attempt}
+	// (the attempt's number). "" means "[${role_name}${rank}]: ".
 	LinePrefix string
 	// JSONLines makes each line of Stdout and Stderr a JSON object, without a prefix. A line
 	// of a worker is
@@ -69,8 +69,8 @@ type Config struct {
 	//	{"time": "2006-01-02T15:04:05.000000000Z", "source": "worker", "host": "a", "node": 0, "rank": 3,
 	//	 "local_rank": 3, "role": "default", "attempt": 0, "stream": "stdout", "line": "..."}
 	//
-	// on one line. A line of the agent itself has source "golaunch", time, host and line. The
-	// report of a failure is a line of the agent with the object "failure". A worker's line of more
+	// on one line. A line of the agent itself has only "time", "host", "line" and the source "golaunch".
+	// The agent's report of a failure also has the object "failure". A worker's line of more
 	// than 64 KiB is divided: all parts but the last have "partial": true.
 	JSONLines bool
 	// BriefReport shortens the report of a failure to one line. Set it on all nodes but one if the output of

@@ -76,7 +76,7 @@ func checkpoints(args []string) error {
 }
 
 // errCorrupt makes goddp exit with code 1. The output has already named the reason.
-var errCorrupt = errors.New("not all checkpoints are as they were saved")
+var errCorrupt = errors.New("some checkpoints are corrupt")
 
 func listCheckpoints(dir string, verify bool) error {
 	infos, err := checkpoint.List(dir)

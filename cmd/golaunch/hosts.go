@@ -47,7 +47,7 @@ func parseHosts(text string) (hosts []hostSpec, err error) {
 			h = hostSpec{name, workers}
 		}
 		if h.name == "" || strings.HasPrefix(h.name, "-") || strings.ContainsAny(h.name, " \t'\"") || seen[h.name] {
-			return nil, fmt.Errorf("%q: want host names of ssh, each once, as in a:4,b:4", entry)
+			return nil, fmt.Errorf("%q: want a list of distinct ssh host names, such as a:4,b:4", entry)
 		}
 		seen[h.name] = true
 		hosts = append(hosts, h)

@@ -17,13 +17,13 @@
 //	PostLocalSGD        0, or the bytes of its Hook within a subgroup
 //	Noop                0
 //
-// A hook makes training faster only if training waits for the network: if the backward pass hides
-// the reductions, an all-reduce is as fast. Try BF16 first, if the training tolerates BFloat16
-// elsewhere. FP16 is more precise for gradients of moderate size; a loss scale (package
+// A hook makes training faster only if training waits for the network. If the reductions are hidden
+// behind the backward pass, a plain all-reduce is as fast. Try BF16 first if the model also trains with
+// BFloat16 activations. FP16 is more precise than BF16 for gradients above 6e-5; a loss scale (package
 // amp) brings gradients into that range. Int8 sends half the bytes of BF16, but half of its communication
-// runs after the backward pass. PowerSGD sends very little over slow networks, and computes three
-// products with thin matrices; test it on the model. With PostLocalSGD ranks do not wait for other
-// hosts in each step, but their replicas differ between averages.
+// runs after the backward pass. PowerSGD sends the fewest bytes, but it is an approximation and
+// multiplies three thin matrices per gradient: test how the model trains with it. With PostLocalSGD the ranks
+// do not communicate with other hosts in each step, but their replicas differ between two averages.
 //
 // # Composition
 //

@@ -44,9 +44,9 @@ func elements(v G.Value) (device.Tensor, error) {
 		case x.Dtype() == tensor.Float64:
 			return device.HostTensor(rows(x, x.Float64s()), device.Float64), nil
 		}
-		return device.Tensor{}, fmt.Errorf("a gradient of %v, %v: want float32 or float64, row by row", x.Dtype(), x.DataOrder())
+		return device.Tensor{}, fmt.Errorf("gradient has type %v and data order %v: want float32 or float64 in row-major order", x.Dtype(), x.DataOrder())
 	}
-	return device.Tensor{}, fmt.Errorf("a gradient of type %T", v)
+	return device.Tensor{}, fmt.Errorf("unsupported gradient type %T: want a *tensor.Dense or a scalar of float32 or float64", v)
 }
 
 // rows returns the elements of d in row-major order. data is d's memory; d may be a transposed view

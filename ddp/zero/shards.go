@@ -12,8 +12,8 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// shards divides the buckets of a model among the ranks. It is the hook that reduces gradients to
-// shards, and observes the backward passes of the model.
+// shards divides the buckets of a model among the ranks. As a reducer.Hook it reduce-scatters the
+// gradients. It also observes the backward passes of the model.
 type shards struct {
 	pg         *comm.ProcessGroup
 	module     nn.Model
@@ -24,7 +24,7 @@ type shards struct {
 	join       joining
 }
 
-// bucket is a bucket of parameters. It has the layout of the bucket of their gradients.
+// bucket is a bucket of parameters. Its layout is that of the bucket with their gradients.
 type bucket struct {
 	name  string
 	flat  device.Tensor

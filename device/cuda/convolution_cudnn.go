@@ -89,7 +89,7 @@ func keyOf(dt device.DType, pass convPass, adds bool, z operand.ConvSizes) convK
 	return convKey{dt, z, pass, adds}
 }
 
-// pixelChannels is the number of which the number of channels must be a multiple for cuDNN's fast 16-bit kernels.
+// pixelChannels: cuDNN's fast 16-bit kernels need a number of channels that is a multiple of pixelChannels.
 const pixelChannels = packBytes / 2
 
 // folds reports whether a pass is computed from folded images. Images with few channels, such as RGB input, would

@@ -40,8 +40,8 @@ func (k *kernelSet) CopyStrided(st device.Stream, shape device.Shape, dst device
 	}
 	size := dst.DType.Size()
 	cols, outer := axes[0], slices.Clone(axes[1:])
-	// The axis with the smallest stride in src becomes the second one. The kernel strided works as
-	// well in that order as in any other.
+	// The kernel transpose needs the axis with the smallest stride in src as the second one. To the kernel
+	// strided the order does not matter.
 	second := operand.Second(axes)
 	if second > 0 {
 		outer = slices.Insert(slices.Delete(outer, second-1, second), 0, axes[second])

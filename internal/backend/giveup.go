@@ -38,7 +38,7 @@ func GiveUp(control *coordinator.Group, err error) error {
 	case f.Kind == coordinator.Lost:
 		why = &failure.PeerLostError{Peer: f.Ranks[0], Err: why}
 	case f.Kind == coordinator.Exited:
-		why = &failure.JoinError{Rank: f.Ranks[0], Err: fmt.Errorf("its process ended before: %w", why)}
+		why = &failure.JoinError{Rank: f.Ranks[0], Err: fmt.Errorf("its process ended before it joined: %w", why)}
 	}
 	if isOwnFailure { // also report what failed on this rank
 		return fmt.Errorf("%w; on this rank: %w", why, err)

@@ -128,15 +128,14 @@ func (in *inbox) take() *Message {
 	}
 }
 
-// handled notes that the message that take returned last has been handled.
+// handled is called when the rank has handled the message that take returned.
 func (in *inbox) handled() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.taken = false
 }
 
-// busy reports whether the rank has not handled all messages that were put into the inbox. An unhandled
-// message is in the queue, or take has returned it.
+// busy reports whether a message is unhandled: in the queue, or returned by take and not yet handled.
 func (in *inbox) busy() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()

@@ -111,13 +111,13 @@ type Message struct {
 	Session int      `json:",omitempty"` // Join: the number of the session
 	Process string   `json:",omitempty"` // Join: a description of the process, which identifies it
 	Options []Option `json:",omitempty"` // Join: the rank's settings
-	// Isolated, in Join, says that a failure reported in one group breaks only that group. A failure
-	// of the group of all ranks still breaks all groups.
+	// Isolated, in Join: a failure that a rank reports in a subgroup breaks only that subgroup. A failure
+	// in the group of all ranks still breaks all groups.
 	Isolated bool `json:",omitempty"`
 
 	Failure *Failure `json:",omitempty"`
-	// WantAnswers, in Fail: the coordinator sends the answers of Ranks to the reporter, and the
-	// reporter chooses the failure, not the coordinator. In Asked: the Ack must hold an answer.
+	// WantAnswers, in Fail: the coordinator collects an answer from each of Ranks and sends them to the
+	// reporter, and the reporter decides what the failure is. In Asked: the Ack must hold an answer.
 	WantAnswers bool `json:",omitempty"`
 	Final       bool `json:",omitempty"` // see Fail, Leave and Post
 	Alone       bool `json:",omitempty"` // see Leave, Left and Settled

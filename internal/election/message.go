@@ -21,16 +21,16 @@ type resignRequest struct{ Ended bool }
 
 // response is a message of golaunch-etcd.
 type response struct {
-	Beat bool // no response: a heartbeat
+	Beat bool // not a response to a request: a heartbeat
 
 	Error    string
 	IsOver   bool // Error is the text of ErrOver
 	JobEnded bool // Error is the text of ErrJobEnded
 
-	Host    string // to Elect: the address of the elected agent
-	Elected bool   // to Elect: this agent is elected
-	State   State  // if Elected: how far the job is
-	Expired bool   // no response, but the news that the term is over
+	Host    string // in the response to Elect: the address of the elected agent
+	Elected bool   // in the response to Elect: whether this agent is elected
+	State   State  // if Elected: the progress of the job
+	Expired bool   // not a response to a request: the term of this agent has ended
 }
 
 // silenceLimit returns how long golaunch and golaunch-etcd may be silent to each other while this agent is

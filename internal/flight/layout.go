@@ -110,7 +110,7 @@ func (e *entry) sum() uint64 {
 	return a ^ bits.RotateLeft64(b, 32) | 1
 }
 
-// read returns the entry in a slot. ok is false if there is none or it is being written.
+// read returns the entry in a slot. ok is false if the slot is empty or a writer is changing it.
 func (s *slot) read() (e entry, running, ended int64, ok bool) {
 	check := atomic.LoadUint64(&s.check)
 	running, ended = atomic.LoadInt64(&s.running), atomic.LoadInt64(&s.ended)
@@ -122,13 +122,13 @@ func (s *slot) read() (e entry, running, ended int64, ok bool) {
 	return e, running, ended, check != 0 && check == e.sum() && check == atomic.LoadUint64(&s.check)
 }
 
-// Size returns the number of bytes that a recorder needs whose ring has the given number of entries.
+// Size returns the size in bytes of a recorder whose ring buffer holds the given number of entries.
 func Size(entries int) int {
 	return int(unsafe.Sizeof(header{}) + maxGroups*unsafe.Sizeof(groupRecord{}) +
 		maxSites*unsafe.Sizeof(siteRecord{}) + uintptr(entries)*unsafe.Sizeof(slot{}))
 }
 
-// layout is the parts of a recorder's memory.
+// layout points to the parts of a recorder's memory.
 type layout struct {
 	*header
 	groups []groupRecord
@@ -136,7 +136,7 @@ type layout struct {
 	slots  []slot
 }
 
-// overlay returns the parts of mem, with as many slots as fit.
+// overlay lays out a recorder in mem, with as many slots as fit.
 func overlay(mem []byte) (l layout, err error) {
 	if len(mem) < Size(1) {
 		return l, fmt.Errorf("a recorder needs at least %d bytes, not %d", Size(1), len(mem))

@@ -1,5 +1,6 @@
-// Package gradsink is the part of autograd that only this module's packages can use. With it another package can
-// own the memory of a leaf's gradient, as ddp does with its buckets, and other streams can read variables.
+// Package gradsink holds the interfaces of autograd that are internal to this module. A package that implements
+// Sink provides the memory of gradients, as ddp does with its buckets. The package also lets streams other than
+// the compute stream read variables.
 package gradsink
 
 import "github.com/goddp/goddp/device"

@@ -121,9 +121,9 @@ func (c *serverConn) opensWithHandshake(d dialect) (bool, error) {
 	return string(b[head:]) == handshakeKey, nil
 }
 
-// shakeHands performs the server's side of a handshake. If it succeeds, the connection is
-// of class member. unknown is the reason why the client would not be served without a
-// handshake; nil if it would.
+// shakeHands performs the server's side of a handshake. If it succeeds, the client becomes a
+// member of the job. The parameter unknown is the reason why the server does not serve this client
+// without a handshake, or nil if the server does.
 func (c *serverConn) shakeHands(d dialect, unknown error) error {
 	limits := c.dec.limits
 	c.dec.limits = strangerLimits

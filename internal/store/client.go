@@ -103,7 +103,7 @@ func Dial(ctx context.Context, addr string, opts *ClientOptions) (*Client, error
 	start := time.Now()
 	err := c.connect(ctx)
 	if err == nil && c.opts.Announce {
-		// The key has no slash before it, unlike the keys of callers.
+		// A caller's key k is stored as "/k", so no caller's key is equal to "init/".
 		var cn *clientConn
 		if cn, err = c.acquire(ctx); err == nil {
 			_, err = cn.exchange(ctx, request{op: opAdd, keys: []string{"init/"}, number: 1})

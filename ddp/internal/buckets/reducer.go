@@ -63,12 +63,12 @@ type passState struct {
 	isUnread bool                // err is known, but the program has not asked for it
 	isStale  bool                // the status may hold values of an earlier pass
 
-	attendance Attendance         // the attendance since Join, according to the known outcomes
-	isLeaving  bool               // this rank leaves: its shadow pass must be the last pass of all ranks
-	left       *reducer.LeftError // not nil: the error that ended the passes of all ranks
+	attendance Attendance         // what is known about which ranks took part in the passes since Join
+	isLeaving  bool               // this rank leaves: after its shadow pass no rank may start a pass
+	left       *reducer.LeftError // if not nil, a rank has left, and further passes fail with this error
 
-	requested syscall.Signal // the signal because of which this rank, in this pass, asks all ranks to stop; 0: it does not ask
-	stop      syscall.Signal // the signal because of which all ranks agreed to stop; 0: none
+	requested syscall.Signal // the signal that this rank received and proposes in this pass as the reason to stop; 0: none
+	stop      syscall.Signal // the signal that all ranks agreed on as the reason to stop; 0: none
 
 	stats reducer.Stats // the fields of Stats that the method Stats does not compute
 }

@@ -35,14 +35,15 @@ const maxAllFailures = 64 << 20
 type HostOptions struct {
 	Limits      Limits
 	Credentials Credentials // the workers' credentials
-	// Addr and Port are the address that the stores listen on. In a job of several nodes they are "" and 0:
-	// the loopback interface, and a free port for each round.
+	// Addr and Port are the address that the store of each round listens on. In a job of several nodes they must
+	// be "" and 0, which stand for the loopback interface and a free port.
 	Addr string
 	Port int
-	// JoinTimeout bounds the time from the start until MinNodes agents have joined. LastCall is how long
-	// more agents can join then. Heartbeat is the time between two heartbeats. 0 means the default.
+	// JoinTimeout bounds the time from the start until MinNodes agents have joined. LastCall is how long the
+	// host then waits for more agents. Heartbeat is the time between two heartbeats. 0 means the default.
 	JoinTimeout, LastCall, Heartbeat time.Duration
-	// State is how far the job is, and Save saves it. A job without Save ends with its host.
+	// State is the progress of the job, and Save stores it outside this process, so that another host can
+	// continue the job. If Save is nil, the job ends when its host ends.
 	State election.State
 	Save  func(context.Context, election.State) error
 	Log   *slog.Logger // nil means no log

@@ -75,8 +75,8 @@ func (h *Host) accept(c net.Conn, id *Identity, most time.Duration) (*yamux.Sess
 	return yamux.Server(secured, muxConfig())
 }
 
-// serve serves an agent that has passed the handshake, until its connection ends. From the agent's first
-// message on, which is Join, heartbeats take the place of the deadline that accept has set.
+// serve serves an agent after the handshake, until the connection ends. The deadline that accept has set
+// bounds the time until the agent's first message, Join. From then on, heartbeats detect a lost agent.
 func (h *Host) serve(c net.Conn, mux *yamux.Session) {
 	stop := closeWhen(h.done, mux)
 	defer stop()
