@@ -40,7 +40,7 @@ type OrderError struct {
 }
 
 func (e *OrderError) Error() string {
-	return fmt.Sprintf("amp: %s was called after %s for the same optimizer, without an Update between them", e.Call, e.After)
+	return fmt.Sprintf("amp: %s was called after %s for the same optimizer: call Update between them", e.Call, e.After)
 }
 
 // withDefaults returns o with the defaults filled in, or an error if an option cannot be used.

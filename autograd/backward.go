@@ -102,7 +102,7 @@ type PanicError struct {
 
 func (e *PanicError) Error() string {
 	if e.Value == nil {
-		return "the goroutine of the backward pass ended"
+		return "the backward pass called runtime.Goexit"
 	}
 	return fmt.Sprintf("panic in the backward pass: %v", e.Value)
 }
@@ -133,7 +133,7 @@ func (s *state) walk(root *Variable) *pass {
 		n := p.nodes[todo]
 		if n.released {
 			panic(&GraphError{Call: "Backward", Variable: root.String(),
-				Reason: "an earlier Backward released a part of its graph; set BackwardOptions.RetainGraph in that one"})
+				Reason: "an earlier Backward call freed a part of its graph: set BackwardOptions.RetainGraph in the earlier call"})
 		}
 		for _, b := range n.saved {
 			if b.freed != "" {

@@ -284,5 +284,5 @@ type RecomputeError struct {
 }
 
 func (e *RecomputeError) Error() string {
-	return fmt.Sprintf("autograd: a checkpointed function computed something else in its second run: %s was %s, now it is %s", e.What, e.First, e.Again)
+	return fmt.Sprintf("autograd: recomputing a checkpointed function gave something else than its first run: %s was %s, now it is %s", e.What, e.First, e.Again)
 }

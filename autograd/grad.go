@@ -57,7 +57,7 @@ func (v *Variable) Freeze() *Variable {
 		return v
 	}
 	if v.node.leaf == nil {
-		panic(&GraphError{Call: "Freeze", Variable: v.String(), Reason: "it is the result of an operation; Detach it"})
+		panic(&GraphError{Call: "Freeze", Variable: v.String(), Reason: "it is the result of an operation, and only a leaf can be frozen: Detach it"})
 	}
 	v.ZeroGrad()
 	v.s.changes++

@@ -149,7 +149,7 @@ func rowsOf(t device.Tensor, lo, hi int) device.Tensor {
 
 func (f *linearLoss) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
 	if !f.needed[i] {
-		return fmt.Errorf("operand %d required no gradient when the loss was computed, and now requires one", i)
+		return fmt.Errorf("operand %d of the loss requires a gradient now, but did not when the loss was computed: call RequireGrad before the forward pass", i)
 	}
 	acc.Alpha /= float64(max(c.In[2].Len(), 1))
 	if i == 1 {

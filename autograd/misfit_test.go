@@ -136,14 +136,14 @@ func TestMisfits(t *testing.T) {
 	integers := ints(2, 3)
 	labels := func(v ...int64) *autograd.Variable { return autograd.FromSlice(dev, v) }
 	for want, f := range map[string]func(){
-		"CrossEntropyLoss: label -1 of row 1 is none of the 3 classes, 0 to 2":             func() { autograd.CrossEntropyLoss(x, labels(0, -1)) },
-		"LinearCrossEntropyLoss: label 2 of row 0 is none of the 2 classes, 0 to 1":        func() { autograd.LinearCrossEntropyLoss(x, weight, labels(2, 0), nil) },
+		"CrossEntropyLoss: label -1 of row 1 is not one of the 3 classes, 0 to 2":          func() { autograd.CrossEntropyLoss(x, labels(0, -1)) },
+		"LinearCrossEntropyLoss: label 2 of row 0 is not one of the 2 classes, 0 to 1":     func() { autograd.LinearCrossEntropyLoss(x, weight, labels(2, 0), nil) },
 		"LinearCrossEntropyLoss: shapes [4 2] and [2 3] do not fit (parameter tok.weight)": func() { autograd.LinearCrossEntropyLoss(y, weight, labels(1, 0, 0, 0), nil) },
 		"ScaledDotProductAttention: got shape [1 1 3 288], want heads of at most 256 elements, not 288": func() {
 			autograd.ScaledDotProductAttention(zeros(1, 1, 3, 288), zeros(1, 1, 3, 288), zeros(1, 1, 3, 288), nil)
 		},
-		"Mean: got int64, and the device computes in [float32 float64] alone":                func() { autograd.Mean(integers) },
-		"LogSoftmax: got int64, and the device computes in [float32 float64] alone":          func() { autograd.LogSoftmax(integers, 0) },
+		"Mean: got int64, but the device computes only in [float32 float64]":                 func() { autograd.Mean(integers) },
+		"LogSoftmax: got int64, but the device computes only in [float32 float64]":           func() { autograd.LogSoftmax(integers, 0) },
 		"PackedAttention: got shape [1 3 1728], want heads of at most 256 elements, not 288": func() { autograd.PackedAttention(zeros(1, 3, 1728), 2, 2, nil) },
 	} {
 		if got := panicText(f); got != want {

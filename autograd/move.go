@@ -12,7 +12,7 @@ func (v *Variable) MoveTo(t device.Tensor) error {
 	src := v.Tensor()
 	switch {
 	case v.node != nil && v.node.leaf == nil:
-		panic(&GraphError{Call: "MoveTo", Variable: v.String(), Reason: "it is the result of an operation"})
+		panic(&GraphError{Call: "MoveTo", Variable: v.String(), Reason: "it is the result of an operation, and only a leaf can be moved"})
 	case t.DType != src.DType:
 		panic(&device.DTypeError{Op: "MoveTo of " + v.String(), Got: t.DType, Want: src.DType})
 	case t.Len() != src.Len():

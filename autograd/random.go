@@ -49,7 +49,7 @@ func (g *RandomGenerator) UnmarshalJSON(data []byte) error {
 // SetShard with the rank in its group. SetShard panics unless 0 ≤ rank < ranks.
 func (g *RandomGenerator) SetShard(rank, ranks int) {
 	if rank < 0 || rank >= ranks {
-		panic(fmt.Errorf("autograd: SetShard: rank %d of %d", rank, ranks))
+		panic(fmt.Errorf("autograd: SetShard: rank %d of %d ranks: want 0 <= rank < ranks", rank, ranks))
 	}
 	g.rank, g.ranks = uint64(rank), uint64(ranks)
 }

@@ -20,7 +20,7 @@ func (m *Manager) commit(ctx context.Context, s *saving, temp string) (string, e
 		m.o.phase("commit")
 	}
 	if now := readHolder(m.dir); now.ID != "" && now.ID != m.id { // the other job may have deleted shares
-		return "", fmt.Errorf("%v has taken the folder, which only one job at a time may use", now)
+		return "", fmt.Errorf("%v has taken over the folder from this job: only one job at a time may save in it", now)
 	}
 	if err != nil {
 		return "", err
@@ -35,7 +35,7 @@ func (m *Manager) commit(ctx context.Context, s *saving, temp string) (string, e
 	for i, f := range manifest.Files {
 		info, err := stat(m.fs, filepath.Join(temp, f.Name))
 		if err != nil {
-			return "", fmt.Errorf("rank %d has written its share, but rank 0 does not see it: %w", i, err)
+			return "", fmt.Errorf("rank %d has written its files, but rank 0 does not see them (is the folder shared by all hosts?): %w", i, err)
 		}
 		if info.Size() != f.Bytes {
 			return "", fmt.Errorf("rank %d has written %d bytes to %s, but rank 0 sees %d", i, f.Bytes, f.Name, info.Size())
@@ -73,7 +73,7 @@ func publish(fs filesystem, dir, name, temp string, manifest *Manifest) error {
 	if err == nil {
 		err = fs.Rename(temp, filepath.Join(dir, name))
 		if errors.Is(err, os.ErrExist) {
-			return fmt.Errorf("another job saves in this folder, which only one may use at a time: %w", err)
+			return fmt.Errorf("another job saves in this folder, but only one job at a time may use it: %w", err)
 		}
 	}
 	if err == nil {
@@ -121,9 +121,9 @@ func merge(shares []share) (*Manifest, error) {
 		case s.Layout != first.Layout:
 			return nil, fmt.Errorf("the tensors of rank %d have other names, types or shapes than those of rank 0", rank)
 		case !slices.Equal(s.Optimizers, first.Optimizers):
-			return nil, fmt.Errorf("the optimizers of rank %d have committed %d steps, those of rank 0 %d", rank, s.Optimizers, first.Optimizers)
+			return nil, fmt.Errorf("the optimizers of rank %d have made %d steps, those of rank 0 %d steps", rank, s.Optimizers, first.Optimizers)
 		case s.Hook != first.Hook:
-			return nil, errors.New("some ranks save a hook and others do not")
+			return nil, errors.New("some ranks save the state of a communication hook and others do not")
 		}
 		m.NonFinite = cmp.Or(m.NonFinite, s.NonFinite)
 		m.Files = append(m.Files, s.File)
@@ -176,7 +176,7 @@ func (m *Manager) deleteOld(committed string) error {
 		return nil
 	}
 	if err := verify(m.fs, committed); err != nil {
-		return fmt.Errorf("the new one is not readable: %w", err)
+		return fmt.Errorf("the checkpoint just written cannot be read back: %w", err)
 	}
 	for _, info := range old {
 		// The folder is renamed first, because a partly deleted folder must not have the name of a

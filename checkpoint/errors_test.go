@@ -110,7 +110,7 @@ func TestOpenNamesTheRankThatSeesAnotherFolder(t *testing.T) {
 			dir = other
 		}
 		_, err := Open(t.Context(), pg, dir, nil)
-		if err == nil || !strings.Contains(err.Error(), "rank 1: the folder on ") || !strings.Contains(err.Error(), "is not rank 0's") {
+		if err == nil || !strings.Contains(err.Error(), "rank 1: the folder on ") || !strings.Contains(err.Error(), "is not the folder of rank 0") {
 			t.Errorf("rank %d: %v", pg.Rank(), err)
 		}
 		return nil
@@ -163,7 +163,7 @@ func TestLoadRefusesAnotherState(t *testing.T) {
 		return s
 	}, misfit)
 	refused("no optimizer", func(r *run) State { return State{Model: r.model} }, func(err error) bool {
-		return strings.Contains(err.Error(), "has the state of 1 optimizers, the program has 0")
+		return strings.Contains(err.Error(), "has the state of 1 optimizers, but the program has 0")
 	})
 	refused("a value that is not there", func(r *run) State {
 		s := r.state()
@@ -185,10 +185,10 @@ func TestLoadRefusesAnotherState(t *testing.T) {
 // Ranks whose shares contradict each other get an error that names the rank and both values.
 func TestSharesThatContradict(t *testing.T) {
 	for want, change := range map[string]func(s *share){
-		"rank 1 saves step 4, rank 0 step 3":                                     func(s *share) { s.Step = 4 },
-		"the tensors of rank 1 have other names, types or shapes":                func(s *share) { s.Layout = 1 },
-		"the optimizers of rank 1 have committed [5] steps, those of rank 0 [3]": func(s *share) { s.Optimizers = []int{5} },
-		"some ranks save a hook and others do not":                               func(s *share) { s.Hook = true },
+		"rank 1 saves step 4, rank 0 step 3":                                      func(s *share) { s.Step = 4 },
+		"the tensors of rank 1 have other names, types or shapes":                 func(s *share) { s.Layout = 1 },
+		"the optimizers of rank 1 have made [5] steps, those of rank 0 [3] steps": func(s *share) { s.Optimizers = []int{5} },
+		"some ranks save the state of a communication hook and others do not":     func(s *share) { s.Hook = true },
 	} {
 		shares := []share{{Step: 3, Optimizers: []int{3}}, {Step: 3, Optimizers: []int{3}}}
 		change(&shares[1])

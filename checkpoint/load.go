@@ -185,7 +185,7 @@ type target struct {
 // not fit. Tensors of types that devices do not support cannot be part of the state and are skipped.
 func (r *reader) targets(state State, rank, size int) ([]target, error) {
 	if got, want := len(r.manifest.Optimizers), len(state.Optimizers); got != want && !r.manifest.WeightsOnly {
-		return nil, fmt.Errorf("%s has the state of %d optimizers, the program has %d", r.path, got, want)
+		return nil, fmt.Errorf("%s has the state of %d optimizers, but the program has %d optimizers", r.path, got, want)
 	}
 	items, err := state.items()
 	if err != nil {

@@ -63,7 +63,7 @@ func lockFolder(dir string, h holder, patience func(present holder) time.Duratio
 			return l, err
 		}
 		if present := readHolder(dir); time.Since(start) >= patience(present) {
-			return nil, fmt.Errorf("%v uses it, and only one job at a time may: end that job, or use another folder; if its host has crashed, delete %s",
+			return nil, fmt.Errorf("%v uses the folder, and only one job at a time may use it: end that job, or use another folder; if its host has crashed, delete %s",
 				present, filepath.Join(dir, lockName))
 		}
 	}

@@ -165,7 +165,7 @@ func (m *Manager) probe() error {
 	probe := m.temp("probe")
 	if _, err := stat(m.fs, probe); err != nil {
 		host, _ := os.Hostname()
-		return fmt.Errorf("the folder on %s is not rank 0's (%w): all ranks need a shared one", host, err)
+		return fmt.Errorf("the folder on %s is not the folder of rank 0 (%w): use a folder that all hosts share", host, err)
 	}
 	return create(m.fs, filepath.Join(probe, fmt.Sprint(m.pg.Rank())), func(io.Writer) error { return nil })
 }

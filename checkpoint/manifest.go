@@ -157,7 +157,7 @@ func (m *Manifest) encode() ([]byte, error) {
 		return nil, err
 	}
 	if data = seal(data); len(data) > maxManifest {
-		return nil, fmt.Errorf("a manifest of %d bytes, want at most %d", len(data), maxManifest)
+		return nil, fmt.Errorf("the manifest has %d bytes, want at most %d", len(data), maxManifest)
 	}
 	return data, nil
 }
@@ -219,16 +219,16 @@ func readManifest(fs filesystem, path string) (*Manifest, error) {
 func (m *Manifest) check() error {
 	switch {
 	case min(m.Step, m.Number) < 0, max(m.Step, m.Number) > maxStep:
-		return fmt.Errorf("number %d, step %d, want 0 to %d", m.Number, m.Step, maxStep)
+		return fmt.Errorf("number %d and step %d: want both from 0 to %d", m.Number, m.Step, maxStep)
 	case slices.ContainsFunc(m.Optimizers, func(steps int) bool { return steps < 0 || steps > maxStep }):
 		return fmt.Errorf("the optimizers have committed %d steps, want 0 to %d", m.Optimizers, maxStep)
 	case m.WorldSize < 1, m.WorldSize != len(m.RankValues):
-		return fmt.Errorf("the values of %d ranks, want those of %d", len(m.RankValues), m.WorldSize)
+		return fmt.Errorf("it has the values of %d ranks, but the world size is %d", len(m.RankValues), m.WorldSize)
 	}
 	total := int64(0)
 	for _, f := range m.Files {
 		if f.Name != filepath.Base(f.Name) || f.Header < 0 || f.Header > min(f.Bytes, 8+safetensors.MaxHeader) || f.Bytes > math.MaxInt64-total {
-			return fmt.Errorf("a file %q of %d bytes with a header of %d", f.Name, f.Bytes, f.Header)
+			return fmt.Errorf("invalid file entry %q: %d bytes with a header of %d bytes", f.Name, f.Bytes, f.Header)
 		}
 		total += f.Bytes
 	}
@@ -251,7 +251,7 @@ func (m *Manifest) checkTensor(t *Tensor) error {
 	case t.DType.Bits() == 0:
 		return fmt.Errorf("unknown type %q", t.DType)
 	case t.DType.Device() == device.Invalid && t.Kind != modelKind:
-		return fmt.Errorf("a tensor of an %s, of type %s, which devices do not have", t.Kind, t.DType)
+		return fmt.Errorf("a tensor of kind %s has type %s, which no device supports", t.Kind, t.DType)
 	}
 	n := 1
 	for _, d := range t.Shape {
@@ -263,10 +263,10 @@ func (m *Manifest) checkTensor(t *Tensor) error {
 	end := 0
 	for _, p := range t.Parts {
 		if p.Lo != end || p.Hi <= p.Lo || p.Hi > n || p.Hi*t.DType.Bits()%8 != 0 {
-			return fmt.Errorf("a part has elements %d to %d of %d, those before it end at %d", p.Lo, p.Hi, n, end)
+			return fmt.Errorf("a part has elements %d to %d of %d, but the parts before it end at element %d", p.Lo, p.Hi, n, end)
 		}
 		if p.File < 0 || p.File >= len(m.Files) {
-			return fmt.Errorf("elements %d to %d are in file %d of %d", p.Lo, p.Hi, p.File, len(m.Files))
+			return fmt.Errorf("elements %d to %d are in file number %d, but there are %d files", p.Lo, p.Hi, p.File, len(m.Files))
 		}
 		if f := m.Files[p.File]; p.Offset < f.Header || p.Offset > f.Bytes-t.size(p.Hi-p.Lo) {
 			return fmt.Errorf("elements %d to %d are at byte %d of %s, want bytes %d to %d", p.Lo, p.Hi, p.Offset, f.Name, f.Header, f.Bytes)
@@ -274,7 +274,7 @@ func (m *Manifest) checkTensor(t *Tensor) error {
 		end = p.Hi
 	}
 	if end != n {
-		return fmt.Errorf("its parts end at element %d of %d", end, n)
+		return fmt.Errorf("its parts end at element %d, but it has %d elements", end, n)
 	}
 	return nil
 }

@@ -134,7 +134,7 @@ func (m *Manager) snapshot(ctx context.Context, s *saving, state State) error {
 	r := &s.share
 	r.Step = s.step
 	if s.step < 0 || s.step > maxStep {
-		return fmt.Errorf("step %d, want 0 to %d", s.step, maxStep)
+		return fmt.Errorf("the step to save is %d, want 0 to %d", s.step, maxStep)
 	}
 	for i, opt := range state.Optimizers {
 		steps, whole := opt.Committed()
@@ -255,7 +255,7 @@ func (m *Manager) write(ctx context.Context, s *saving) error {
 		err := m.await(ctx, 0, m.outcomeKey(s.seq), &o)
 		m.forget(ctx, m.shareKey(s.seq))
 		if err != nil {
-			return fmt.Errorf("rank 0 did not say that the checkpoint is complete: %w", err)
+			return fmt.Errorf("rank 0 did not confirm that the checkpoint is complete: %w", err)
 		}
 		if o.Err != "" {
 			return errors.New(o.Err)

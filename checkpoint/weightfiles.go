@@ -49,7 +49,7 @@ func (w *weights) readTied(names []string) ([]byte, error) {
 		var again []byte
 		again, err = w.read(other)
 		if a, b := w.tensors[names[0]].layout(), w.tensors[other].layout(); err == nil && (a != b || !bytes.Equal(data, again)) {
-			err = fmt.Errorf("the model has one tensor for %s (%s) and %s (%s), which differ in the file", names[0], a, other, b)
+			err = fmt.Errorf("the model shares one tensor between %s (%s) and %s (%s), but the file has different values for them", names[0], a, other, b)
 		}
 	}
 	return data, err
@@ -127,7 +127,7 @@ func openFile(path string) (*weights, error) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(fileOf)) {
 		if w.tensors[name] == nil {
-			return nil, errors.Join(fmt.Errorf("checkpoint: %s: %q is in %s, which lacks it", path, name, fileOf[name]), w.close())
+			return nil, errors.Join(fmt.Errorf("checkpoint: %s: the index says that tensor %q is in %s, but that file lacks it", path, name, fileOf[name]), w.close())
 		}
 	}
 	return w, nil
@@ -183,7 +183,7 @@ func openFiles(paths ...string) (*weights, error) {
 		w.metadata = f.Metadata()
 		for name, t := range f.Tensors() {
 			if fileOf[name] != nil {
-				return nil, errors.Join(fmt.Errorf("checkpoint: %s: another file has a tensor %q too", path, name), w.close())
+				return nil, errors.Join(fmt.Errorf("checkpoint: %s: tensor %q is also in another file", path, name), w.close())
 			}
 			fileOf[name] = f
 			w.tensors[name] = &Tensor{Kind: modelKind, Name: name, DType: t.DType, Shape: t.Shape}

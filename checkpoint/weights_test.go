@@ -197,7 +197,7 @@ func TestTiedWeights(t *testing.T) {
 		{map[string][]float32{"head.weight": values}, "", ""},
 		{map[string][]float32{"wte.weight": values, "head.weight": values}, "", ""},
 		{map[string][]float32{"lm_head.weight": values}, "wte.weight", "it lacks"},
-		{map[string][]float32{"wte.weight": values, "head.weight": others}, "", "the model has one tensor for head.weight (float32[2 2]) and wte.weight (float32[2 2]), which differ"},
+		{map[string][]float32{"wte.weight": values, "head.weight": others}, "", "the model shares one tensor between head.weight (float32[2 2]) and wte.weight (float32[2 2])"},
 	} {
 		dir := t.TempDir()
 		file := filepath.Join(dir, "model.safetensors")
@@ -252,9 +252,9 @@ func TestModelsOfSeveralFiles(t *testing.T) {
 		want  string // the tensors, or what the error contains
 	}{
 		{`{"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}`, "a b"},
-		{`{"weight_map": {"a": "1.safetensors", "c": "2.safetensors"}}`, `"c" is in 2.safetensors, which lacks it`},
+		{`{"weight_map": {"a": "1.safetensors", "c": "2.safetensors"}}`, `tensor "c" is in 2.safetensors, but that file lacks it`},
 		{`{"weight_map": {"a": "1.safetensors", "b": "3.safetensors"}}`, "3.safetensors: no such file"},
-		{`{"weight_map": {"a": "1.safetensors", "b": "4.safetensors"}}`, `another file has a tensor "a" too`},
+		{`{"weight_map": {"a": "1.safetensors", "b": "4.safetensors"}}`, `tensor "a" is also in another file`},
 		{`{"weight_map": {"a": "5.safetensors"}}`, "5.safetensors: want a safetensors file, but it is a git-lfs pointer"},
 		{`{"weight_map": {"a": "../1.safetensors"}}`, "want a file in the same folder"},
 		{`{"weight_map": {"a": 1}}`, "cannot unmarshal number"},

@@ -49,12 +49,12 @@ func (j *joiner) listenAddr() (string, error) {
 	// Connecting a datagram socket sends no packet. It only looks up the route.
 	c, err := net.Dial("udp", w.masterAddr())
 	if err != nil {
-		return "", fmt.Errorf("finding the way to the master at %s: %w", w.masterAddr(), err)
+		return "", fmt.Errorf("finding the network interface towards the master at %s: %w", w.masterAddr(), err)
 	}
 	defer c.Close()
 	ip := c.LocalAddr().(*net.UDPAddr).IP
 	if ip.IsLoopback() && !namesLoopback(w.MasterAddr) {
-		return "", fmt.Errorf("the master %s is %v on this host, where ranks of other hosts cannot reach it: name it by an address of the network", w.MasterAddr, ip)
+		return "", fmt.Errorf("the master address %s resolves to %v on this host, which other hosts cannot reach: set MASTER_ADDR to an address of the network", w.MasterAddr, ip)
 	}
 	return net.JoinHostPort(ip.String(), "0"), nil
 }

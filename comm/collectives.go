@@ -229,7 +229,7 @@ func (pg *ProcessGroup) factor(c *backend.Call) *float64 {
 }
 
 // errCoalesced is the error of waiting for a single call of a Coalesce.
-var errCoalesced = errors.New("comm: waiting for one call of a Coalesce: wait for the Work that Coalesce returned")
+var errCoalesced = errors.New("comm: Wait on one call within Coalesce: wait for the Work that Coalesce returned")
 
 // tensorOn returns t if this is the rank root, and otherwise the zero Tensor.
 func (pg *ProcessGroup) tensorOn(root int, t device.Tensor) device.Tensor {

@@ -62,7 +62,7 @@ func TestRankOutOfDescriptorsIsNotLost(t *testing.T) {
 	testkit.Need(t, testkit.Linux) // where ranks share memory
 	for r, p := range startWorld(t, 2, "starved") {
 		const want = "rank 1 cannot map the shared memory of rank 0: "
-		if code, out := p.Wait(), p.Stdout(); code != 0 || !strings.Contains(out, want) || !strings.Contains(out, "no more file descriptors") || strings.Contains(out, "lost") {
+		if code, out := p.Wait(), p.Stdout(); code != 0 || !strings.Contains(out, want) || !strings.Contains(out, "reached its limit of open files") || strings.Contains(out, "lost") {
 			t.Errorf("rank %d: exit code %d, got %q, want %q", r, code, out, want)
 		}
 	}

@@ -63,7 +63,7 @@ func openDevice(w World, s jobenv.Device, log *slog.Logger) (device.Device, erro
 	case gpus == 0:
 		return nil, fmt.Errorf("%s=%s: %w", jobenv.DeviceVar, s.Kind, why)
 	case gpu >= gpus:
-		return nil, fmt.Errorf("GPU %d for local rank %d of %d: this host has %d; start fewer workers on it, or set "+jobenv.DeviceVar+"=cpu", gpu, w.LocalRank, w.LocalSize, gpus)
+		return nil, fmt.Errorf("GPU %d for local rank %d of %d: this host has %d GPUs; start fewer workers on it, or set "+jobenv.DeviceVar+"=cpu", gpu, w.LocalRank, w.LocalSize, gpus)
 	}
 	return cuda.Open(gpu, &cuda.Options{AllowTF32: s.AllowTF32, TuneConvolutions: s.TuneConvolutions, Nondeterministic: s.Nondeterministic, Log: log})
 }

@@ -165,7 +165,7 @@ func TestCloseReturnsUnreportedFailures(t *testing.T) {
 			if said := errors.As(err, &call) && errors.Is(err, comm.ErrPeerLost); said == aborts || (err == nil) != aborts {
 				t.Errorf("aborted %v: %v", aborts, err)
 			}
-			if said := strings.Contains(log.String(), "a call failed that nobody waited for"); said == aborts {
+			if said := strings.Contains(log.String(), "a call failed, and the program did not wait for it"); said == aborts {
 				t.Errorf("aborted %v: the log:\n%s", aborts, log)
 			}
 		})
@@ -274,7 +274,7 @@ func TestAsyncErrorHandlingEndsTheProcess(t *testing.T) {
 			t.Errorf("rank %d: exit code %d", r, code)
 		}
 		want := []string{"timed out after 500ms while running, waiting for rank 1: rank 1 (is behind|left no record)", "ending it, as error mode async has it", "shutdown hook: true",
-			"functions given to OnShutdown: the program ended the goroutine"}
+			"functions given to OnShutdown: the program called runtime.Goexit"}
 		if r == 0 {
 			want = append(want, `\[Rank 0] Watchdog caught collective operation timeout: Work\(SeqNum=1, OpType=BARRIER`)
 		}
@@ -574,7 +574,7 @@ func TestStragglerWithoutTimes(t *testing.T) {
 		}
 		comm.JudgeStragglers(groups[0], 1)
 		closeAll(groups)
-		if want := "rank 1 has not posted window 1"; !strings.Contains(log.String(), want) {
+		if want := "rank 1 has not reported its times of window 1"; !strings.Contains(log.String(), want) {
 			t.Errorf("%q is not in\n%s", want, log)
 		}
 	})

@@ -76,7 +76,7 @@ type group struct {
 }
 
 // ErrNoGroup is the error of a function that needs a process group and is given nil.
-var ErrNoGroup = errors.New("no process group: comm.Init makes one, also where there is one process")
+var ErrNoGroup = errors.New("the process group is nil: want one from comm.Init, even for a single process")
 
 // CallOptions are options of a single call; see [ProcessGroup.With].
 type CallOptions struct {
@@ -231,8 +231,8 @@ func (pg *ProcessGroup) Close() error {
 		defer cancel()
 		err := pg.release.run(ctx)
 		if e := pg.failure.Load(); e != nil && !pg.reported.Load() && !pg.aborted.Load() {
-			err = errors.Join(err, fmt.Errorf("a call failed that nobody waited for: %w", *e))
-			pg.log.Warn("a call failed that nobody waited for", "group", pg.name, "rank", pg.rank, "error", *e)
+			err = errors.Join(err, fmt.Errorf("a call failed, and the program did not wait for it: %w", *e))
+			pg.log.Warn("a call failed, and the program did not wait for it", "group", pg.name, "rank", pg.rank, "error", *e)
 		}
 		pg.closeErr = errors.Join(append(errs, err)...)
 	})

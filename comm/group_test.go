@@ -394,8 +394,8 @@ func TestSplitNamesTheMissingRank(t *testing.T) {
 	each(groups, func(r int, pg *comm.ProcessGroup) { _, errs[r] = pg.Split(t.Context(), min(r, 1), 0) })
 	closeAll(groups)
 	var absent *failure.AbsentError
-	if !errors.As(errs[1], &absent) || !slices.Equal(absent.Ranks, []int{2}) || !strings.Contains(errs[1].Error(), "timed out after 100ms: rank 2 has not come") {
-		t.Errorf("%v, want that rank 2 has not come", errs[1])
+	if !errors.As(errs[1], &absent) || !slices.Equal(absent.Ranks, []int{2}) || !strings.Contains(errs[1].Error(), "timed out after 100ms: rank 2 has not joined") {
+		t.Errorf("%v, want that rank 2 has not joined", errs[1])
 	}
 }
 

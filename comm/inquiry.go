@@ -126,7 +126,7 @@ func decodeAccount(value []byte, rank, size int) (*flight.Dump, error) {
 	}
 	a, err := flight.Decode(value)
 	if err == nil && (a.Rank != rank || a.WorldSize != size) {
-		err = fmt.Errorf("a record of rank %d of %d, want rank %d of %d", a.Rank, a.WorldSize, rank, size)
+		err = fmt.Errorf("got the record of rank %d of %d, want that of rank %d of %d", a.Rank, a.WorldSize, rank, size)
 	}
 	return a, err
 }

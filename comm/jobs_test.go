@@ -224,7 +224,7 @@ func TestStoreWithoutHandshakeIsUsedWithOneWarning(t *testing.T) {
 		t.Errorf("with a secret: %v, and the log\n%s", err, log)
 	}
 	t.Setenv("GODDP_STORE", at.String())
-	if _, err := join(); !errors.As(err, new(*store.HandshakeError)) || !strings.Contains(fmt.Sprint(err), "not goddp's") {
+	if _, err := join(); !errors.As(err, new(*store.HandshakeError)) || !strings.Contains(fmt.Sprint(err), "is not a goddp store") {
 		t.Errorf("where golaunch's store has to be: %v", err)
 	}
 }

@@ -165,7 +165,7 @@ func (m *mainRun) handleSignals(signals chan os.Signal, done <-chan struct{}, ca
 }
 
 // errGoexit is the error of a function of the program that ended its goroutine.
-var errGoexit = errors.New("the program ended the goroutine that it was called on, by runtime.Goexit, as FailNow of package testing does")
+var errGoexit = errors.New("the program called runtime.Goexit on its goroutine, as FailNow of package testing does")
 
 // ended takes a stack in the format of debug.Stack. It returns the part of the stack below the
 // latest call of panic or runtime.Goexit: the functions that the call ended.

@@ -55,4 +55,4 @@ func (pg *ProcessGroup) MonitoredBarrier(ctx context.Context) error {
 
 // errBarrier is the cause of a context that ends because the timeout of a MonitoredBarrier has
 // passed. It distinguishes the timeout from the end of the caller's context.
-var errBarrier = errors.New("the barrier's time is over")
+var errBarrier = errors.New("the monitored barrier timed out")

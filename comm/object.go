@@ -166,7 +166,7 @@ func objectSizes(ctx context.Context, pg *ProcessGroup, data []byte, unfit error
 		case s[0] < 0:
 			return nil, fmt.Errorf("rank %d could not encode its object", r)
 		case s[0] > maxObject:
-			return nil, fmt.Errorf("rank %d has an object of %d bytes encoded: want at most %d", r, s[0], maxObject)
+			return nil, fmt.Errorf("the encoded object of rank %d has %d bytes: want at most %d", r, s[0], maxObject)
 		}
 		sizes[r] = int(s[0])
 	}

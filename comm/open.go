@@ -75,7 +75,7 @@ func (j *joiner) dialStore(ctx context.Context, release *releases) (store.Store,
 		case w.AgentStore:
 			err = fmt.Errorf("the launcher, which hosts the job's store, cannot be reached: %w", err)
 		case !hosts:
-			err = fmt.Errorf("rank 0, which hosts the job's store, has not come, has ended or cannot be reached: %w", err)
+			err = fmt.Errorf("rank 0, which hosts the job's store, has not started, has ended or cannot be reached: %w", err)
 		}
 		return nil, err
 	}

@@ -358,7 +358,7 @@ func TestTheLauncherBlamesTheCause(t *testing.T) {
 		{"leave slowly", 1, true, "no luck"},
 		{"leave early", 1, false, "rank 1 left: it closed the process group"},
 		{"disagree", 4, true, "no luck"},
-		{"early", 1, false, "rank 1 could not join: its process ended before"}, // at once, although its exit code is 0
+		{"early", 1, false, "rank 1 could not join: its process ended before it joined"}, // at once, although its exit code is 0
 		{"overlap", 1, true, "rank 1: AllToAll: dst [0x"},
 	} {
 		for range c.times {
@@ -430,7 +430,7 @@ func TestMainReportsErrors(t *testing.T) {
 		"error":  {1, "error: no luck\n", "no luck"},
 		"panic":  {2, "panic: a mistake", "panic: a mistake"},
 		"panics": {2, "panic: a mistake", "panic: another"},
-		"goexit": {1, "firstExit", "the program ended the goroutine that it was called on, by runtime.Goexit, as FailNow of package testing does"},
+		"goexit": {1, "firstExit", "the program called runtime.Goexit on its goroutine, as FailNow of package testing does"},
 	} {
 		t.Run(program, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "error.json")

@@ -118,7 +118,7 @@ func (pg *ProcessGroup) newStaged(dt device.DType, n int, data []byte) (staged, 
 // awaitStaged waits until all staged memory is free. The caller has set closing, so that no more is allocated.
 func (g *group) awaitStaged(ctx context.Context) error {
 	if err := kernels.Poll(ctx, func() (bool, error) { return g.staging.TryLock(), nil }); err != nil {
-		return fmt.Errorf("rank %d: a call still uses memory of the device: %w", g.world.Rank, err)
+		return fmt.Errorf("rank %d: a collective call still uses memory of the device: %w", g.world.Rank, err)
 	}
 	return nil
 }

@@ -135,8 +135,8 @@ func wantsPeers(t *testing.T, opts *comm.Options, line string) {
 func TestAnAbsentRankIsNamed(t *testing.T) {
 	t.Parallel()
 	for absent, want := range map[int]string{
-		0: "rank 0, which hosts the job's store, has not come, has ended or cannot be reached: store 127.0.0.1:",
-		2: "rank 2 has not come: it did not start, ended before, or cannot reach the store",
+		0: "rank 0, which hosts the job's store, has not started, has ended or cannot be reached: store 127.0.0.1:",
+		2: "rank 2 has not joined: it did not start, ended early, or cannot reach the store",
 	} {
 		t.Run(fmt.Sprint("rank ", absent), func(t *testing.T) {
 			t.Parallel()

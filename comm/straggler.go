@@ -108,7 +108,7 @@ func (l *stragglers) silent(d *watchdogLoop, window uint64, err error) error {
 		_, err := l.group.control.Posted(ctx, stragglerKey(window), []int{r})
 		cancel()
 		if errors.Is(err, context.DeadlineExceeded) {
-			return fmt.Errorf("rank %d has not posted window %d: %w", r, window, err)
+			return fmt.Errorf("rank %d has not reported its times of window %d: %w", r, window, err)
 		}
 	}
 	return err

@@ -44,7 +44,7 @@ func cifar(dir string, files []string, split Split, classes, labelBytes int, opt
 			return nil, f.fail(err)
 		}
 		if len(raw) == 0 || len(raw)%record != 0 {
-			return nil, fmt.Errorf("data: %s: at byte %d: truncated: records have %d bytes", path, len(raw), record)
+			return nil, fmt.Errorf("data: %s: at byte %d: truncated: the size must be a multiple of a record's %d bytes", path, len(raw), record)
 		}
 		for ; len(raw) > 0; raw = raw[record:] {
 			im.labels = append(im.labels, raw[labelBytes-1])

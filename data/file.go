@@ -73,7 +73,7 @@ func (f *file) read(n int) ([]byte, error) {
 func (f *file) end() error {
 	switch n, err := f.r.Read(make([]byte, 1)); {
 	case n > 0:
-		return f.fail(errors.New("more bytes than the header says"))
+		return f.fail(errors.New("extra data at the end: more bytes than the header says"))
 	case err != nil && err != io.EOF:
 		return f.fail(err)
 	}

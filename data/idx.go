@@ -61,7 +61,7 @@ func readIDX(path string, axes int) (shape []int, elements []byte, err error) {
 		return nil, nil, f.fail(fmt.Errorf("not an IDX file: it starts with % x, want 00 00", head[:2]))
 	}
 	if head[2] != idxBytes || int(head[3]) != axes {
-		return nil, nil, f.fail(fmt.Errorf("elements of type %#02x with %d axes, want bytes (%#02x) with %d", head[2], head[3], idxBytes, axes))
+		return nil, nil, f.fail(fmt.Errorf("the file has elements of type %#02x with %d axes, want bytes (type %#02x) with %d axes", head[2], head[3], idxBytes, axes))
 	}
 	sizes, err := f.read(4 * axes)
 	if err != nil {

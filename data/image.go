@@ -44,7 +44,7 @@ func newImages(path string, im images, opts *ImageOptions) (Dataset, error) {
 	o := *cmp.Or(opts, &ImageOptions{})
 	for name, v := range map[string][]float32{"Mean": o.Mean, "Std": o.Std} {
 		if v != nil && len(v) != im.channels {
-			return nil, fmt.Errorf("data: %s: %d channels, but ImageOptions.%s has %d", path, im.channels, name, len(v))
+			return nil, fmt.Errorf("data: %s: images have %d channels, but ImageOptions.%s has %d values", path, im.channels, name, len(v))
 		}
 	}
 	if slices.Contains(o.Std, 0) {

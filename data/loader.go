@@ -160,7 +160,7 @@ func (l *Loader) open(ctx context.Context, from Position) (_ *pipeline, err erro
 		s := &slot{ready: make(chan error, 1)}
 		p.slots = append(p.slots, s)
 		if err := p.alloc(s); err != nil {
-			return nil, fmt.Errorf("data: memory for a batch of %d: %w", l.sampler.Batch, err)
+			return nil, fmt.Errorf("data: allocating memory for a batch of %d samples: %w", l.sampler.Batch, err)
 		}
 	}
 	if s := p.slots[0]; s.device[0].Host() == nil {

@@ -378,7 +378,7 @@ func TestPositionOfAnotherOrder(t *testing.T) {
 		want string // in the error; "": none
 	}{
 		{20, LoaderOptions{Batch: 7, Shuffle: true, Seed: 5, LastBatch: Drop}, ""},
-		{20, LoaderOptions{Batch: 3, Shuffle: true, Seed: 6}, "epoch 4, sample 3 is a position in 20 samples shuffled by seed 5, the loader has 20 samples shuffled by seed 6"},
+		{20, LoaderOptions{Batch: 3, Shuffle: true, Seed: 6}, "the saved position (epoch 4, sample 3) is one in 20 samples shuffled by seed 5, but the loader has 20 samples shuffled by seed 6"},
 		{20, LoaderOptions{Batch: 3, Seed: 5}, "the loader has 20 samples in their order"},
 		{21, LoaderOptions{Batch: 3, Shuffle: true, Seed: 5}, "the loader has 21 samples shuffled by seed 5"},
 	} {

@@ -71,7 +71,7 @@ type Share struct {
 func (s Sampler) check() error {
 	switch {
 	case s.Batch < 1:
-		return fmt.Errorf("data: batches of %d samples, want at least 1", s.Batch)
+		return fmt.Errorf("data: the batch size is %d, want at least 1", s.Batch)
 	case s.Size < 1 || s.Rank < 0 || s.Rank >= s.Size:
 		return fmt.Errorf("data: rank %d with %d ranks, want 0 <= rank < ranks", s.Rank, s.Size)
 	case s.Len < s.Size:
@@ -97,10 +97,10 @@ func (s Sampler) Begin(epoch int) Position { return Position{Epoch: epoch, Sourc
 // position in another order, so that some samples would be used twice and others never.
 func (s Sampler) CheckPosition(p Position) error {
 	if mine := s.source(); p.Source != (Source{}) && p.Source != mine {
-		return fmt.Errorf("data: epoch %d, sample %d is a position in %s, the loader has %s: want the same data set, Shuffle and Seed", p.Epoch, p.Sample, p.Source.describe(), mine.describe())
+		return fmt.Errorf("data: the saved position (epoch %d, sample %d) is one in %s, but the loader has %s: want the same data set, Shuffle and Seed", p.Epoch, p.Sample, p.Source.describe(), mine.describe())
 	}
 	if p.Epoch < 0 || p.Sample < 0 || p.Sample > s.Len {
-		return fmt.Errorf("data: cannot resume at epoch %d, sample %d of %d", p.Epoch, p.Sample, s.Len)
+		return fmt.Errorf("data: cannot resume at epoch %d, sample %d: the data set has %d samples", p.Epoch, p.Sample, s.Len)
 	}
 	return nil
 }

@@ -150,7 +150,7 @@ func TestSamplerOrderIsFixed(t *testing.T) {
 
 func TestSamplerCheck(t *testing.T) {
 	for want, s := range map[string]Sampler{
-		"data: batches of 0 samples, want at least 1":                                              {Len: 5, Size: 1},
+		"data: the batch size is 0, want at least 1":                                               {Len: 5, Size: 1},
 		"data: rank 2 with 2 ranks, want 0 <= rank < ranks":                                        {Len: 5, Size: 2, Rank: 2, Batch: 1},
 		"data: fewer samples (3) than ranks (4)":                                                   {Len: 3, Size: 4, Batch: 1},
 		"data: 100 samples, want at least one batch of 64 for each of 2 ranks with LastBatch Drop": {Len: 100, Size: 2, Batch: 64, LastBatch: Drop},

@@ -47,7 +47,7 @@ type shard struct {
 // caller must close the Tokens.
 func OpenTokens(pattern string, window, vocab int) (*Tokens, error) {
 	if window < 1 || vocab < 1 || vocab > 1<<16 {
-		return nil, fmt.Errorf("data: window %d and vocabulary %d, want at least 1, and 1 to 65536", window, vocab)
+		return nil, fmt.Errorf("data: window %d and vocabulary %d: want a window of at least 1, and a vocabulary of 1 to 65536", window, vocab)
 	}
 	paths, err := filepath.Glob(pattern)
 	if err != nil {

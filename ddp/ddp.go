@@ -58,7 +58,7 @@ func New(module nn.Model, pg *comm.ProcessGroup, opts *Options) (*Model, error) 
 		return nil, errors.New("ddp: no model")
 	}
 	if _, ok := module.(interface{ Unwrap() nn.Model }); ok {
-		return nil, fmt.Errorf("ddp: the module is a %T, which wraps a module already: give New its Unwrap()", module)
+		return nil, fmt.Errorf("ddp: the module is a %T, which already wraps a module: pass module.Unwrap() to New", module)
 	}
 	o := *cmp.Or(opts, &Options{})
 	m := &Model{module: module, pg: pg, hook: o.Hook, trace: profile.Of(pg.Device())}
@@ -131,7 +131,7 @@ func (m *Model) init(ctx context.Context, o Options) error {
 func (m *Model) Forward(x *autograd.Variable) *autograd.Variable {
 	module, ok := m.module.(nn.Module)
 	if !ok {
-		panic(fmt.Errorf("ddp: %T has no method Forward with one argument: apply the model within Run", m.module))
+		panic(fmt.Errorf("ddp: %T has no method Forward(x *autograd.Variable): call the module in a function that you pass to Run", m.module))
 	}
 	return m.Run(func() *autograd.Variable { return module.Forward(x) })
 }

@@ -474,10 +474,10 @@ func TestModelsThatDiffer(t *testing.T) {
 			[]string{"BucketCapsMB is [1], so FirstBucketCapMB and BucketCapMB must be 0"}, ""},
 		{"an unknown name", scalar, func(int) Options { return Options{Ignore: []string{"w", "e"}} }, false,
 			[]string{`Ignore names "e", which is neither a parameter nor a buffer`}, ""},
-		{"a type that rounds", half, func(int) Options { return Options{ReduceDType: device.BFloat16} }, false, []string{"ReduceDType is bfloat16, want float32"}, ""},
+		{"a type that rounds", half, func(int) Options { return Options{ReduceDType: device.BFloat16} }, false, []string{"ReduceDType is bfloat16, want Float32"}, ""},
 		{"no parameters", func(*comm.ProcessGroup, int) nn.Module { return nn.ReLU() }, same, false, []string{"no parameter"}, ""},
 		{"a model", func(pg *comm.ProcessGroup, r int) nn.Module { return must.New(New(scalar(pg, r), pg, nil)) }, same, false,
-			[]string{"*ddp.Model, which wraps a module already"}, ""},
+			[]string{"*ddp.Model, which already wraps a module"}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			onEach(t, func(pg *comm.ProcessGroup) error {

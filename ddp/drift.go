@@ -112,7 +112,7 @@ func newReplicas(pg *comm.ProcessGroup, every int, params []*nn.Parameter) (*rep
 	n, ranks := len(r.params), pg.Size()
 	buf, err := pg.Alloc((1 + ranks) * n * device.Int64.Size())
 	if err != nil {
-		return nil, fmt.Errorf("hashes of %d parameters on %d ranks: %w", n, ranks, err)
+		return nil, fmt.Errorf("allocating memory for the hashes of %d parameters on %d ranks: %w", n, ranks, err)
 	}
 	hashes := device.NewTensor(buf, device.Int64, 1+ranks, n)
 	r.mine, r.all = hashes.Range(0, n), hashes.Range(n, (1+ranks)*n)
@@ -161,7 +161,7 @@ func (r *replicas) end(ctx context.Context, pass int, away []bool) error {
 	host := device.HostTensor(hashes, device.Int64)
 	d := r.pg.Device()
 	if err := d.CopyOut(ctx, d.Compute(), host.Buf.Host(), r.all.Buf); err != nil {
-		err = fmt.Errorf("ddp: rank %d: reading the hashes of pass %d: %w", r.pg.Rank(), pass, err)
+		err = fmt.Errorf("ddp: rank %d: reading the parameters' hashes of backward pass %d: %w", r.pg.Rank(), pass, err)
 		r.pg.Abort(err) // the other ranks may apply the step that this one does not
 		return errors.Join(failed, err)
 	}

@@ -100,7 +100,7 @@ func (m *Model) Join(f func() error, opts *JoinOptions) error {
 		return wrap(err)
 	}
 	if o.DivideByActive && reducer.IsPartial(m.hook) {
-		return wrap(fmt.Errorf("DivideByActive counts the ranks of the whole group, but the hook %v averages over a part of them", m.hook))
+		return wrap(fmt.Errorf("DivideByActive needs a hook that averages over the whole group, but the hook %v averages over a part of the ranks", m.hook))
 	}
 	m.reducer.Join(o.DivideByActive)
 	m.isJoining = true

@@ -58,7 +58,7 @@ func Lockstep[T any](pg *comm.ProcessGroup, inputs iter.Seq[T]) iter.Seq2[T, err
 func tellInput(pg *comm.ProcessGroup, mine int64) error {
 	all, err := comm.AllGatherInts(pg.Context(), pg, []int64{mine})
 	if err != nil {
-		return fmt.Errorf("ddp: asking the ranks for inputs: %w", err)
+		return fmt.Errorf("ddp: asking all ranks whether they have another input: %w", err)
 	}
 	var left reducer.LeftError
 	outOfInputs := 0

@@ -105,10 +105,10 @@ func (o Options) gradients(params []*nn.Parameter) []reducer.Param {
 // check returns an error if an option cannot be used.
 func (o Options) check() error {
 	if o.ReduceDType != device.Invalid && o.ReduceDType != device.Float32 {
-		return fmt.Errorf("ReduceDType is %v, want float32, or none", o.ReduceDType)
+		return fmt.Errorf("ReduceDType is %v, want Float32, or the zero value for the gradients' type", o.ReduceDType)
 	}
 	if o.CheckReplicas < 0 {
-		return fmt.Errorf("CheckReplicas is %d, want a number of passes, or 0", o.CheckReplicas)
+		return fmt.Errorf("CheckReplicas is %d, want a positive number of passes, or 0 for no checks", o.CheckReplicas)
 	}
 	return nil
 }

@@ -53,7 +53,7 @@ func (b Buffer) Addr() uintptr {
 // Slice returns the n bytes from off. It panics if they are not within b.
 func (b Buffer) Slice(off, n int) Buffer {
 	if off < 0 || n < 0 || off+n > b.size {
-		panic(fmt.Errorf("device: bytes %d to %d of a buffer of %d", off, off+n, b.size))
+		panic(fmt.Errorf("device: bytes %d to %d are out of range for a buffer of %d bytes", off, off+n, b.size))
 	}
 	s := Buffer{size: n, owner: b.owner}
 	if b.host != nil {
@@ -120,13 +120,13 @@ func Elements[T Element](t Tensor) []T {
 		return nil
 	}
 	if !holds[T](t.DType) {
-		panic(fmt.Errorf("device: elements of %v read as %T", t.DType, *new(T)))
+		panic(fmt.Errorf("device: elements of type %v cannot be read as %T", t.DType, *new(T)))
 	}
 	if t.Len() == 0 {
 		return nil
 	}
 	if t.Buf.host == nil {
-		panic(fmt.Errorf("device: the host cannot address this %v", t))
+		panic(fmt.Errorf("device: the host cannot address the memory of %v: copy it to the host first", t))
 	}
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(t.Buf.host))), t.Len())
 }

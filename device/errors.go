@@ -86,7 +86,7 @@ type DTypeError struct {
 func (e *DTypeError) Error() string {
 	text := layerPrefix(e.Layer) + fmt.Sprintf("%s: got %v, want %v", e.Op, e.Got, e.Want)
 	if len(e.Computes) > 0 {
-		text = layerPrefix(e.Layer) + fmt.Sprintf("%s: got %v, and the device computes in %v alone", e.Op, e.Got, e.Computes)
+		text = layerPrefix(e.Layer) + fmt.Sprintf("%s: got %v, but the device computes only in %v", e.Op, e.Got, e.Computes)
 	}
 	if e.Parameter != "" {
 		text += " (parameter " + e.Parameter + ")"
@@ -106,7 +106,7 @@ type IndexError struct {
 
 func (e *IndexError) Error() string {
 	if e.Label {
-		return layerPrefix(e.Layer) + fmt.Sprintf("%s: label %d of row %d is none of the %d classes, 0 to %d", e.Op, e.Index, e.At, e.Limit, e.Limit-1)
+		return layerPrefix(e.Layer) + fmt.Sprintf("%s: label %d of row %d is not one of the %d classes, 0 to %d", e.Op, e.Index, e.At, e.Limit, e.Limit-1)
 	}
 	return layerPrefix(e.Layer) + fmt.Sprintf("%s: index %d at position %d is not within 0 to %d", e.Op, e.Index, e.At, e.Limit-1)
 }

@@ -234,7 +234,7 @@ func TestInvalidInput(t *testing.T) {
 	}
 	for want, line := range map[string]string{
 		"cut.bin: at byte 2000: truncated: the header says 1000 tokens, which take 3024 bytes": "gpt --tokens cut.bin",
-		`--text "" and --tokens "", want one of them`:                                          "gpt",
+		`--text "" and --tokens "": want exactly one of them`:                                  "gpt",
 		"text: 5 bytes, want more than one window of 128":                                      "gpt --text text",
 		`--size 1T, want one of ["124M" "1558M" "355M" "774M"]`:                                "gpt --text text --size 1T",
 		"4 layers and 3 heads in 128 elements":                                                 "gpt --text text --heads 3",

@@ -205,7 +205,7 @@ func (c *Config) check() error {
 	// waits forever.
 	const ownFiles, workerFiles = 24, 5
 	if need, most := uint64(ownFiles+workerFiles*c.Workers), wire.FileLimit(); need > most {
-		return fmt.Errorf("%d workers need %d open files, and this process may open %d: %s", c.Workers, need, most, wire.FilesRemedy)
+		return fmt.Errorf("%d workers need %d open files, but the limit of this process is %d: %s", c.Workers, need, most, wire.FilesRemedy)
 	}
 	if most := addressSpace(); most < leastAddressSpace {
 		return fmt.Errorf("this process and each worker may reserve %d MiB of address space, and Go needs up to %d MiB: raise the limit (ulimit -v), or limit memory by a cgroup", most>>20, leastAddressSpace>>20)
@@ -217,11 +217,11 @@ func (c *Config) check() error {
 	}
 	if visible, ok := lookup(c.Env)(jobenv.GPUsVar); c.VirtualLocalRank && ok && visible != "" {
 		if n := strings.Count(visible, ",") + 1; n < c.Workers {
-			return fmt.Errorf("%s=%s: %d GPUs, and each of %d workers is to have its own", jobenv.GPUsVar, visible, n, c.Workers)
+			return fmt.Errorf("%s=%s names %d GPUs, but each of the %d workers needs its own", jobenv.GPUsVar, visible, n, c.Workers)
 		}
 	}
 	if c.Stdin != nil && (c.StdinRank < 0 || c.StdinRank >= c.Workers) {
-		return fmt.Errorf("local rank %d is to read stdin, but this node has %d workers", c.StdinRank, c.Workers)
+		return fmt.Errorf("StdinRank is %d, but this node has %d workers", c.StdinRank, c.Workers)
 	}
 	if c.MaxRestarts < 0 {
 		return fmt.Errorf("%d restarts: want 0 or more", c.MaxRestarts)
@@ -236,7 +236,7 @@ func (c *Config) check() error {
 	}
 	for _, m := range []StreamMap{c.Redirects, c.Tee} {
 		if local := m.Highest(); local >= c.Workers {
-			return fmt.Errorf("%q names local rank %d, but there are %d workers here", m, local, c.Workers)
+			return fmt.Errorf("%q names local rank %d, but this node has %d workers", m, local, c.Workers)
 		}
 	}
 	return nil

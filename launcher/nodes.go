@@ -61,9 +61,9 @@ func (n *Nodes) check() error {
 	case n.Min < 1 || n.Max < n.Min:
 		return fmt.Errorf("%d to %d nodes: want 1 <= MIN <= MAX", n.Min, n.Max)
 	case n.Static && n.Min != n.Max:
-		return fmt.Errorf("%d to %d nodes that the user numbers: want one number of nodes", n.Min, n.Max)
+		return fmt.Errorf("a range of %d to %d nodes with a fixed node rank: want one number of nodes", n.Min, n.Max)
 	case n.Static && (n.Rank < 0 || n.Rank >= n.Max):
-		return fmt.Errorf("node rank %d in a job of %d nodes", n.Rank, n.Max)
+		return fmt.Errorf("node rank %d: want 0 <= rank < %d, the number of nodes", n.Rank, n.Max)
 	}
 	return nil
 }
@@ -125,7 +125,7 @@ func (a *agent) rendezvousOptions() (rendezvous.Options, error) {
 		addr := n.LocalAddr
 		if addr == "" {
 			if addr, err = outgoingAddr(n.Etcd.Endpoints[0]); err != nil {
-				return o, fmt.Errorf("this node's address on the way to etcd: %w", err)
+				return o, fmt.Errorf("finding this node's address on the route to etcd: %w", err)
 			}
 		}
 		options := election.Options{

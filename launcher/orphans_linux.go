@@ -180,7 +180,7 @@ func statFields(folder string) ([]string, error) {
 	// The second field is the name in parentheses. It may hold spaces and parentheses.
 	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
 	if len(fields) < 7 {
-		return nil, fmt.Errorf("%s/stat is %q", folder, data)
+		return nil, fmt.Errorf("cannot parse %s/stat: %q", folder, data)
 	}
 	return fields, nil
 }

@@ -189,7 +189,7 @@ func (r *reaper) start(q *startRequest, files []*os.File) {
 	if q.HasStdin && len(files) > 0 {
 		c.cmd.Stdin, files = files[0], files[1:]
 	}
-	err := fmt.Errorf("%d files came with the request, want stdout and stderr at least", len(files))
+	err := fmt.Errorf("the request has %d file descriptors, want at least those of stdout and stderr", len(files))
 	if len(files) >= 2 {
 		c.cmd.Stdout, c.cmd.Stderr, c.cmd.ExtraFiles = files[0], files[1], files[2:]
 		err = c.cmd.Start()

@@ -27,7 +27,7 @@ func NewConfusion(classes int) Confusion {
 // invalid label it returns an error; the rows before it are counted.
 func (c Confusion) Add(ctx context.Context, logits, labels *autograd.Variable) error {
 	if shape := logits.Shape(); len(shape) != 2 || shape[1] != len(c) {
-		return fmt.Errorf("metrics: logits %v for a confusion matrix of %d classes", shape, len(c))
+		return fmt.Errorf("metrics: logits have shape %v, but the confusion matrix has %d classes", shape, len(c))
 	}
 	return rows(ctx, logits, labels, func(row []float64, label int) {
 		c[label][argmax(row)]++
@@ -87,7 +87,7 @@ func Correct(ctx context.Context, logits, labels *autograd.Variable, k int) (cor
 func rows(ctx context.Context, logits, labels *autograd.Variable, f func(row []float64, label int)) error {
 	shape := logits.Shape()
 	if len(shape) != 2 || labels.Shape().Len() != shape[0] {
-		return fmt.Errorf("metrics: logits %v and labels %v, want [n classes] and [n]", shape, labels.Shape())
+		return fmt.Errorf("metrics: logits have shape %v and labels %v, want [n classes] and [n]", shape, labels.Shape())
 	}
 	values, err := logits.Read(ctx)
 	if err != nil {

@@ -48,7 +48,7 @@ func TestClassification(t *testing.T) {
 		}
 		return nil
 	})
-	if err := NewConfusion(2).Add(t.Context(), logits, labels); err == nil || !strings.Contains(err.Error(), "[4 3] for a confusion matrix of 2 classes") {
+	if err := NewConfusion(2).Add(t.Context(), logits, labels); err == nil || !strings.Contains(err.Error(), "[4 3], but the confusion matrix has 2 classes") {
 		t.Errorf("%v, want an error with the shape and the number of classes", err)
 	}
 	for want, labels := range map[string]*autograd.Variable{

@@ -58,7 +58,7 @@ func MultiheadAttention(embed, heads int, opts *MultiheadAttentionOptions) *Mult
 		o.DType = device.Float32
 	}
 	if heads < 1 || o.KeyHeads < 1 || embed%heads != 0 || heads%o.KeyHeads != 0 {
-		panic(fmt.Errorf("nn: MultiheadAttention with embed %d, heads %d and KeyHeads %d: want heads to divide embed, and KeyHeads heads", embed, heads, o.KeyHeads))
+		panic(fmt.Errorf("nn: MultiheadAttention with embed %d, heads %d and KeyHeads %d: want embed to be a multiple of heads, and heads a multiple of KeyHeads", embed, heads, o.KeyHeads))
 	}
 	rows := embed + 2*o.KeyHeads*(embed/heads)
 	bound := math.Sqrt(6 / float64(embed+rows))

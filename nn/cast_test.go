@@ -79,7 +79,7 @@ func TestCastOnTheCPU(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := thrown(func() { net.Forward(autograd.Zeros(dev, device.Float32, 1, 2)) })
-	if !errors.As(err, new(*device.DTypeError)) || !strings.Contains(err.Error(), "got bfloat16, and the device computes in [float32 float64] alone") {
+	if !errors.As(err, new(*device.DTypeError)) || !strings.Contains(err.Error(), "got bfloat16, but the device computes only in [float32 float64]") {
 		t.Errorf("got %v, want what the device computes in", err)
 	}
 }

@@ -247,7 +247,7 @@ func TestLossMisfits(t *testing.T) {
 		"NLLLoss":          {func() { nn.NLLLoss(logits, bad, nil) }},
 	} {
 		for _, f := range fs {
-			if got, want := fmt.Sprint(thrown(f)), op+": label -1 of row 1 is none of the 3 classes, 0 to 2"; got != want {
+			if got, want := fmt.Sprint(thrown(f)), op+": label -1 of row 1 is not one of the 3 classes, 0 to 2"; got != want {
 				t.Errorf("panic with %q, want %q", got, want)
 			}
 		}

@@ -337,7 +337,7 @@ func (e *EMA) State() ([]*nn.Buffer, error) {
 // BeginLoad announces that the caller is going to write the parameters, or the variables that State
 // returned: see [Optimizer].
 func (e *EMA) BeginLoad() {
-	e.err = errors.New("optim: averages are being loaded, or loading them failed")
+	e.err = errors.New("optim: the averages cannot be used: they are being loaded, or loading them failed")
 	e.Optimizer.BeginLoad()
 }
 

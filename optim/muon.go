@@ -212,7 +212,7 @@ func (r *muonRule) allocate(s *slot, dt device.DType) (err error) {
 	if have := r.muon.scratch[dt]; have == nil || have.Shape().Len() < n {
 		made := autograd.Zeros(s.Var().Device(), dt, n)
 		if err := made.Err(); err != nil {
-			return fmt.Errorf("scratch memory for %s: %w", s.Name(), err)
+			return fmt.Errorf("allocating scratch memory for %s: %w", s.Name(), err)
 		}
 		r.muon.scratch[dt] = made
 	}

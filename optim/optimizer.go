@@ -426,7 +426,7 @@ func (o *optimizer) update(scaled Scaled) (updated int, err error) {
 		size := s.found.Shape().Len() * s.found.DType().Size()
 		if o.batch.size+size > batchSize { // before Tensor, which may make the stream wait for a reduction
 			if err := o.batch.enqueue(s.Var().Device()); err != nil {
-				return updated, fmt.Errorf("updates before that of %s: %w", s.Name(), err)
+				return updated, fmt.Errorf("enqueuing the updates before that of %s: %w", s.Name(), err)
 			}
 			updated = i
 		}

@@ -148,7 +148,7 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c *Config) (err error) {
 	r := run{Config: *c, pg: pg, total: c.Steps(), evaluated: -1}
 	for _, name := range []string{"position", "generator"} {
 		if _, ok := c.Values[name]; ok {
-			return fmt.Errorf("train: Values has %q, a name that Run itself uses", name)
+			return fmt.Errorf("train: Values has the key %q, which Run itself uses: choose another name", name)
 		}
 	}
 	if err := compareData(ctx, pg, c.Data.Sampler()); err != nil {
@@ -215,7 +215,7 @@ func tryFile(field, path string) error {
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".try-*")
 	if err != nil {
-		return fmt.Errorf("train: %s: cannot create a file beside %s: %w", field, path, err)
+		return fmt.Errorf("train: %s: cannot create a file in the folder of %s: %w", field, path, err)
 	}
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }

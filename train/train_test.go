@@ -326,7 +326,7 @@ func TestConfigThatMakesNoSense(t *testing.T) {
 			{func(c *train.Config) { c.Epochs = 0 }, "Epochs or MaxSteps of at least 1"},
 			{func(c *train.Config) { c.ClipNorm = math.NaN() }, "ClipNorm NaN"},
 			{func(c *train.Config) { c.Loss = nil }, "Loss: false"},
-			{func(c *train.Config) { c.Values = map[string]any{"position": new(int)} }, `Values has "position"`},
+			{func(c *train.Config) { c.Values = map[string]any{"position": new(int)} }, `Values has the key "position"`},
 			{func(c *train.Config) {
 				c.Data = must.New(data.NewLoader(points(60), pg, &data.LoaderOptions{Batch: 5, LastBatch: data.Uneven}))
 			}, "LastBatch of Data is Uneven"},
@@ -360,7 +360,7 @@ func TestResumeWithOtherData(t *testing.T) {
 			return err
 		}
 		batches, err := run(2, func(*train.Config) {})
-		if err == nil || !strings.Contains(err.Error(), "60 samples shuffled by seed 1, the loader has 60 samples shuffled by seed 2") || batches > 0 {
+		if err == nil || !strings.Contains(err.Error(), "60 samples shuffled by seed 1, but the loader has 60 samples shuffled by seed 2") || batches > 0 {
 			return fmt.Errorf("%v after %d batches, want an error with both seeds", err, batches)
 		}
 		batches, err = run(2, func(c *train.Config) { c.AllowOtherData = true })
@@ -534,10 +534,10 @@ func TestFilesThatCannotBeMade(t *testing.T) {
 	dir := t.TempDir()
 	missing := filepath.Join(dir, "no", "file")
 	for want, edit := range map[string]func(c *train.Config){
-		"rank 0: train: Weights: " + dir + " is a folder":                       func(c *train.Config) { c.Weights = dir },
-		"rank 0: train: Weights: cannot create a file beside " + missing + ": ": func(c *train.Config) { c.Weights = missing },
-		"rank 0: train: Trace: cannot create a file beside " + missing + ": ":   func(c *train.Config) { c.Trace = missing },
-		"rank 0: progress: open " + missing + ": ":                              func(c *train.Config) { c.Log = missing },
+		"rank 0: train: Weights: " + dir + " is a folder":                                 func(c *train.Config) { c.Weights = dir },
+		"rank 0: train: Weights: cannot create a file in the folder of " + missing + ": ": func(c *train.Config) { c.Weights = missing },
+		"rank 0: train: Trace: cannot create a file in the folder of " + missing + ": ":   func(c *train.Config) { c.Trace = missing },
+		"rank 0: progress: open " + missing + ": ":                                        func(c *train.Config) { c.Log = missing },
 	} {
 		commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
 			steps := 0

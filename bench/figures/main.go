@@ -33,7 +33,7 @@ func main() {
 
 func save(trace, ratios, out string) error {
 	if (trace == "") == (ratios == "") || out == "" {
-		return errors.New("give -o, and one of -trace and -ratios")
+		return errors.New("want -o, and either -trace or -ratios")
 	}
 	if trace != "" {
 		spans, err := readTrace(trace)

@@ -129,7 +129,7 @@ func inC(steps int, each *[C.KINDS]C.double) (time.Duration, error) {
 		times = &each[0]
 	}
 	if code := C.record_again(C.int(steps), &took, times); code != 0 {
-		return 0, fmt.Errorf("a call of the list failed: error %d", code)
+		return 0, fmt.Errorf("a call failed with error %d", code)
 	}
 	return time.Duration(float64(took) * 1e9), nil
 }
@@ -142,7 +142,7 @@ func median[T ~int64](v []T) T {
 // measure measures, and prints the costs.
 func measure(ctx context.Context, pg *comm.ProcessGroup) error {
 	if pg.Size() > 1 {
-		return fmt.Errorf("hostcost measures one rank, there are %d", pg.Size())
+		return fmt.Errorf("want a world size of 1, got %d ranks", pg.Size())
 	}
 	dev := pg.Device()
 	if dev.String() == "cpu" {

@@ -39,7 +39,7 @@ func parse(args []string) (options, error) {
 		return o, err
 	}
 	if fs.NArg() > 0 {
-		return o, fmt.Errorf("want flags alone, got %q", fs.Args())
+		return o, fmt.Errorf("want only flags, got the arguments %q", fs.Args())
 	}
 	for _, f := range []struct {
 		name       string
@@ -70,7 +70,7 @@ func openGPU() (gpu, error) {
 	}
 	g, ok := dev.(gpu)
 	if !ok {
-		return nil, errors.Join(fmt.Errorf("NCCL needs a GPU for each rank, and this rank has %v", dev), dev.Close())
+		return nil, errors.Join(fmt.Errorf("NCCL needs a GPU for each rank, but the device of this rank is %v", dev), dev.Close())
 	}
 	return g, nil
 }

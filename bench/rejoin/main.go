@@ -104,7 +104,7 @@ func train(ctx context.Context, pg *comm.ProcessGroup) error {
 			return err
 		}
 		if i := slices.IndexFunc(values, func(v float64) bool { return v != 1 }); i >= 0 {
-			return fmt.Errorf("element %d of the average of ones is %v", i, values[i])
+			return fmt.Errorf("element %d of the average of ones is %v, want 1", i, values[i])
 		}
 		event("stepped")
 	}

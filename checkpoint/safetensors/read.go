@@ -63,7 +63,7 @@ func NewFile(r io.ReaderAt, size int64) (*File, error) {
 		return nil, err
 	}
 	if len(head) < 8 {
-		return nil, fmt.Errorf("a file of %d bytes, want the 8 of the header's length first", size)
+		return nil, fmt.Errorf("truncated: the file has %d bytes, but the header's length alone takes 8", size)
 	}
 	n := binary.LittleEndian.Uint64(head)
 	if n > MaxHeader || len(head) > 8 && head[8] != '{' {
@@ -73,9 +73,9 @@ func NewFile(r io.ReaderAt, size int64) (*File, error) {
 	}
 	switch {
 	case n > MaxHeader:
-		return nil, fmt.Errorf("a header of %d bytes, want at most %d", n, MaxHeader)
+		return nil, fmt.Errorf("the header's length is %d bytes, want at most %d", n, MaxHeader)
 	case int64(n) > size-8:
-		return nil, fmt.Errorf("truncated: a header of %d bytes in a file of %d", n, size)
+		return nil, fmt.Errorf("truncated: the header has %d bytes, but the whole file has %d", n, size)
 	}
 	header := make([]byte, n)
 	if _, err := r.ReadAt(header, 8); err != nil && err != io.EOF {
@@ -166,7 +166,7 @@ func members(d *json.Decoder, decode func(key string) error) error {
 		}
 		key := token.(string)
 		if seen[key] {
-			return fmt.Errorf("%q comes twice", key)
+			return fmt.Errorf("the key %q occurs twice", key)
 		}
 		seen[key] = true
 		if err := decode(key); err != nil {
@@ -214,7 +214,7 @@ func decodeTensor(d *json.Decoder) (t Tensor, err error) {
 	case isOverflow:
 		return t, fmt.Errorf("shape %v", t.Shape)
 	case t.From < 0, t.To < t.From, total%8 != 0, uint64(t.To-t.From) != total/8:
-		return t, fmt.Errorf("offsets %d to %d for %s %v, which takes %d bits", t.From, t.To, t.DType, t.Shape, total)
+		return t, fmt.Errorf("data_offsets are %d to %d, but a tensor of type %s and shape %v takes %d bits", t.From, t.To, t.DType, t.Shape, total)
 	}
 	return t, nil
 }
@@ -241,7 +241,7 @@ func (f *File) cover(start, size int64) error {
 		f.tensors[name] = t
 	}
 	if end != size-start {
-		return fmt.Errorf("%d bytes of data, but the tensors end at byte %d", size-start, end)
+		return fmt.Errorf("extra data at the end: there are %d bytes of data, but the tensors end at byte %d", size-start, end)
 	}
 	return nil
 }

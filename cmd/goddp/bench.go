@@ -69,7 +69,7 @@ func parseBench(args []string) (*benchOptions, error) {
 	}
 	switch {
 	case fs.NArg() == 0:
-		return nil, usagef("no collective")
+		return nil, usagef("want the name of a collective")
 	case fs.NArg() > 1:
 		return nil, usagef("want one collective, got %d: %s", fs.NArg(), strings.Join(fs.Args(), " "))
 	}
@@ -139,7 +139,7 @@ func runBench(ctx context.Context, o *benchOptions) error {
 	}
 	r.end(wrong, busBW/float64(rows))
 	if wrong > 0 {
-		return fmt.Errorf("%s: %d elements were wrong", o.Collective.Name, wrong)
+		return fmt.Errorf("%s: %d elements of the result were wrong", o.Collective.Name, wrong)
 	}
 	return stdout.err
 }

@@ -99,8 +99,8 @@ func TestBenchAsksForRanks(t *testing.T) {
 		line string
 		want string
 	}{
-		{"broadcast -r 5", "goddp bench: root 5: there are 1 ranks\n"},
-		{"sendrecv", "goddp bench: sendrecv takes 2 ranks or more, here is 1\n"},
+		{"broadcast -r 5", "goddp bench: root 5: want a rank, 0 to 0\n"},
+		{"sendrecv", "goddp bench: sendrecv needs at least 2 ranks, but the job has 1\n"},
 	} {
 		code, stdout, stderr := goddp(t, append([]string{"bench"}, strings.Fields(test.line)...)...)
 		if code != 2 || stdout != "" || stderr != test.want {

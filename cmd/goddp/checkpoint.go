@@ -61,7 +61,7 @@ func checkpoints(args []string) error {
 	case len(paths) != want:
 		return usagef("%s takes %d paths, got %d", name, want, len(paths))
 	case all && name != "convert", verify && name != "ls":
-		return usagef("--all is for convert and --verify for ls")
+		return usagef("--all is only for convert, and --verify only for ls")
 	}
 	switch name {
 	case "ls":

@@ -113,7 +113,7 @@ func TestDoctorOfLonelyRank(t *testing.T) {
 	file := t.TempDir() + "/report"
 	r := examineHost(t, `exec "$0" doctor --json --timeout 500ms --output `+file, "RANK=1", "WORLD_SIZE=2", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2",
 		"MASTER_ADDR=127.0.0.1", "MASTER_PORT="+strconv.Itoa(port))
-	r.expect(t, "broken", "group", "rank 0, which hosts the job's store, has not come")
+	r.expect(t, "broken", "group", "rank 0, which hosts the job's store, has not started")
 	if _, err := os.Stat(file); err == nil {
 		t.Error("it wrote the file of rank 0")
 	}

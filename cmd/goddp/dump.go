@@ -44,7 +44,7 @@ Flags:
 		return err
 	}
 	if len(dumps) == 0 {
-		return fmt.Errorf("no process of job %q, of this user and on this host, has recorded anything", job)
+		return fmt.Errorf("no flight record of job %q exists on this host for this user", job)
 	}
 	if dir == "" || files.IsShared(dir) {
 		dir, err = os.MkdirTemp(dir, "goddp_flight_")

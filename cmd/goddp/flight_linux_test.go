@@ -23,7 +23,7 @@ func TestDump(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if code, _, stderr := goddp(t, "dump", strconv.Itoa(os.Getpid())); code != 1 || !strings.Contains(stderr, "has recorded anything") {
+	if code, _, stderr := goddp(t, "dump", strconv.Itoa(os.Getpid())); code != 1 || !strings.Contains(stderr, "no flight record of job") {
 		t.Errorf("before anything is recorded: exit code %d, %q", code, stderr)
 	}
 	defer record(t, mem, 1, 3).Close()
@@ -51,7 +51,7 @@ func TestDump(t *testing.T) {
 	}{
 		{[]string{"-d", "/dev/null/x", "job of TestDump"}, 1, "goddp dump: mkdir /dev/null: not a directory\n"},
 		{[]string{"-d", "/proc/self", "job of TestDump"}, 1, "rank_1.json"},
-		{[]string{"another"}, 1, `no process of job "another"`}, {nil, 2, "want one job"}, {[]string{"-x"}, 2, "unknown shorthand flag"},
+		{[]string{"another"}, 1, `no flight record of job "another"`}, {nil, 2, "want one job"}, {[]string{"-x"}, 2, "unknown shorthand flag"},
 	} {
 		if code, _, stderr := goddp(t, append([]string{"dump"}, test.args...)...); code != test.code || !strings.Contains(stderr, test.want) || strings.Contains(stderr, "What they mean") {
 			t.Errorf("%v: exit code %d, %q; want %d, %q", test.args, code, stderr, test.code, test.want)

@@ -76,7 +76,7 @@ func TestUsageErrors(t *testing.T) {
 		"":                                  "goddp: no command",
 		"help benchmark":                    `goddp: unknown command "benchmark"`,
 		"benchmark":                         `goddp: unknown command "benchmark"`,
-		"bench":                             "goddp bench: no collective\n",
+		"bench":                             "goddp bench: want the name of a collective\n",
 		"bench all_reduce 4":                "goddp bench: want one collective, got 2: all_reduce 4",
 		"bench gossip":                      `unknown collective "gossip", want all_reduce, `,
 		"bench all_reduce -b 1G":            "--maxbytes 32M is less than --minbytes 1G",
@@ -101,7 +101,7 @@ func TestErrorsNameTheCommand(t *testing.T) {
 	none := filepath.Join(t.TempDir(), "none")
 	for line, want := range map[string]string{
 		"plot " + none:                      "goddp plot: open " + none + ": no such file",
-		"dump 0":                            `goddp dump: no process of job "0"`,
+		"dump 0":                            `goddp dump: no flight record of job "0"`,
 		"trace " + none:                     "goddp trace: open " + none + ": no such file",
 		"tokens " + none + " -o x":          "goddp tokens: stat " + none + ": no such file",
 		"checkpoint ls " + none:             "goddp checkpoint: open " + none + ": no such file",

@@ -112,7 +112,7 @@ func (w *shardWriter) write(files []string) error {
 		return err
 	}
 	if there, _ := filepath.Glob(filepath.Join(w.dir, "*_[0-9][0-9][0-9][0-9][0-9][0-9].bin")); len(there) > 0 { // the pattern is well formed
-		return fmt.Errorf("%s is there already: want a folder without shards", there[0])
+		return fmt.Errorf("%s exists already: want a folder without shards", there[0])
 	}
 	var failed error
 	next, stop := iter.Pull(tokensOf(files, &failed))
@@ -144,7 +144,7 @@ func (w *shardWriter) write(files []string) error {
 	case len(w.written) == 0:
 		return errors.New("the files have no text")
 	case w.val > 0 && len(w.written) == 1:
-		return fmt.Errorf("all of the %d tokens are for validation: want a --val-size below that", w.written[0].tokens)
+		return fmt.Errorf("all %d tokens would be for validation, none for training: want a smaller --val-size", w.written[0].tokens)
 	}
 	return nil
 }
@@ -282,7 +282,7 @@ func encode(gpt2 tokenizer.Codec, p piece) ([]uint16, error) {
 		for same < min(len(decoded), len(p.text)) && decoded[same] == p.text[same] {
 			same++
 		}
-		return nil, fmt.Errorf("at byte %d: the tokenizer does not keep %.10q", p.offset+int64(same), p.text[same:])
+		return nil, fmt.Errorf("at byte %d: encoding and decoding does not reproduce the text %.10q: this tokenizer cannot represent it", p.offset+int64(same), p.text[same:])
 	}
 	tokens := make([]uint16, 0, len(ids)+1)
 	if p.first {

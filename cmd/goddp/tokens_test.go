@@ -69,7 +69,7 @@ func TestTokens(t *testing.T) {
 		set.Close()
 	}
 	code, _, stderr = goddp(t, "tokens", one, "-o", out)
-	if code != 1 || !strings.Contains(stderr, "000000.bin is there already") && !strings.Contains(stderr, "000001.bin is there already") {
+	if code != 1 || !strings.Contains(stderr, "000000.bin exists already") && !strings.Contains(stderr, "000001.bin exists already") {
 		t.Errorf("over other shards the exit code is %d: %s", code, stderr)
 	}
 }
@@ -147,7 +147,7 @@ func TestEncodeKeepsText(t *testing.T) {
 		}
 	}
 	_, err := encode(forgetful{gpt2}, piece{text: "ab\x7fcde", offset: 100})
-	if err == nil || err.Error() != `at byte 104: the tokenizer does not keep "de"` {
+	if err == nil || err.Error() != `at byte 104: encoding and decoding does not reproduce the text "de": this tokenizer cannot represent it` {
 		t.Errorf("a tokenizer that drops text: %v", err)
 	}
 }
@@ -175,7 +175,7 @@ func TestTokensRefuses(t *testing.T) {
 		"goddp tokens: stat ":                            {short, filepath.Join(dir, "none"), "-o", out},
 		dir + " is a folder: want a file":                {short, dir, "-o", out},
 		"the files have no text":                         {empty, "-o", out},
-		"all of the 3 tokens are for validation":         {short, "-o", out},
+		"all 3 tokens would be for validation":           {short, "-o", out},
 		"want at least one file, got none":               {"-o", out},
 		"want a folder, -o DIR":                          {short},
 		"--shard-size 1: want 2 or more":                 {short, "-o", out, "--shard-size", "1"},

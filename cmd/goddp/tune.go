@@ -82,7 +82,7 @@ func parseTune(args []string) (*tuneOptions, error) {
 	}
 	switch {
 	case o.pairs < 3:
-		return nil, usagef("--pairs %d: want 3 or more, or nothing shows the noise", o.pairs)
+		return nil, usagef("--pairs %d: want 3 or more, to tell differences from noise", o.pairs)
 	case o.timeout <= 0:
 		return nil, usagef("--timeout %v: want more than 0", o.timeout)
 	}
@@ -245,7 +245,7 @@ func (t *tuner) bench(ctx context.Context, master string, s tune.Setting) (outpu
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {
 		if ctx.Err() == context.DeadlineExceeded {
-			err = fmt.Errorf("it ran for more than %v", t.timeout)
+			err = fmt.Errorf("goddp bench ran for more than %v (--timeout)", t.timeout)
 		}
 		lines := strings.Split(strings.TrimSpace(errs.String()), "\n")
 		last := strings.TrimPrefix(lines[len(lines)-1], "error: ")

@@ -108,7 +108,7 @@ func (e *etcdElection) Elect(ctx context.Context, addr, dead string) (string, el
 	}
 }
 
-var errStillElected = errors.New("the lost host is still elected")
+var errStillElected = errors.New("in etcd the lost host of the rendezvous is still the elected one")
 
 // view is what an agent reads from etcd before it stands for election.
 type view struct {
@@ -198,7 +198,7 @@ func (e *etcdElection) stand(ctx context.Context, addr string, v view) (*term, e
 	return t, nil
 }
 
-var errNotElected = errors.New("another agent is elected")
+var errNotElected = errors.New("another agent was elected in the meantime")
 
 // retry repeats a request that etcd did not answer in time, or that failed because of a lost member.
 func (e *etcdElection) retry(ctx context.Context, request func(context.Context) error) error {
@@ -233,7 +233,7 @@ func tlsConfig(o election.Options) (*tls.Config, error) {
 		}
 		config.RootCAs = x509.NewCertPool()
 		if !config.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("%s holds no certificate", o.CAFile)
+			return nil, fmt.Errorf("%s contains no certificate in PEM format", o.CAFile)
 		}
 	}
 	if o.CertFile != "" {

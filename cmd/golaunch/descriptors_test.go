@@ -77,7 +77,7 @@ func TestFullStoreSaysWhy(t *testing.T) {
 // golaunch does not start more workers than it can open files for.
 func TestTooManyWorkersForDescriptors(t *testing.T) {
 	got := testkit.Run(t, limited(t, nil, "--nproc-per-node=16", "true"))
-	const why = "16 workers need 104 open files, and this process may open 64: raise its limit (ulimit -n)"
+	const why = "16 workers need 104 open files, but the limit of this process is 64: raise its limit (ulimit -n)"
 	if got.Code != 1 || !strings.Contains(got.Stderr, why) {
 		t.Errorf("exit code %d, want 1 and %q:\n%s", got.Code, why, got.Stderr)
 	}

@@ -103,9 +103,9 @@ func parseFlags(args []string, lookup func(string) (string, bool)) (*options, er
 	case len(o.command) == 0:
 		return nil, usagef("no program to run")
 	case o.module && o.noPython:
-		return nil, usagef("--module runs a Python module, which --no-python excludes")
+		return nil, usagef("--module runs a Python module, so it cannot be combined with --no-python")
 	case o.module && o.runPath:
-		return nil, usagef("--module runs a Python module, which --run-path excludes")
+		return nil, usagef("--module runs a Python module, so it cannot be combined with --run-path")
 	case o.runPath && !filepath.IsAbs(o.command[0]):
 		return nil, usagef("--run-path %s: want the absolute path of a script", o.command[0])
 	}
@@ -268,16 +268,16 @@ func (o *options) check() error {
 		return err
 	}
 	if o.stdin >= o.nproc {
-		return usagef("--stdin: local rank %d, but there are %d workers here", o.stdin, o.nproc)
+		return usagef("--stdin: local rank %d, but this node has %d workers", o.stdin, o.nproc)
 	}
 	for _, local := range o.localRanksFilter {
 		if local >= o.nproc {
-			return usagef("--local-ranks-filter: local rank %d, but there are %d workers here", local, o.nproc)
+			return usagef("--local-ranks-filter: local rank %d, but this node has %d workers", local, o.nproc)
 		}
 	}
 	for name, m := range map[string]launcher.StreamMap{"redirects": o.redirects, "tee": o.tee} {
 		if highest := m.Highest(); highest >= o.nproc {
-			return usagef("--%s %s: local rank %d, but there are %d workers here", name, m, highest, o.nproc)
+			return usagef("--%s %s: local rank %d, but this node has %d workers", name, m, highest, o.nproc)
 		}
 	}
 	return o.rendezvous.check()

@@ -32,7 +32,7 @@ func (o *options) countWorkers() error {
 	n, err := countGPUs()
 	switch {
 	case err != nil:
-		return fmt.Errorf("--nproc-per-node: counting the GPUs: %w; a number of workers needs no count", err)
+		return fmt.Errorf("--nproc-per-node: counting the GPUs: %w: give a number instead", err)
 	case n > 0:
 		o.nproc = n
 	case o.nproc == autoWorkers:

@@ -61,7 +61,7 @@ type hostNode struct {
 // folder scratch. It returns an error if this host has a different golaunch or a different program.
 func (r *nodeRequest) prepare(scratch string) error {
 	if mine := version.Of("golaunch"); mine != r.Version {
-		return fmt.Errorf("this host has %q, and the host that started the job has %q: install the same on both", mine, r.Version)
+		return fmt.Errorf("golaunch here is %q, but on the host that started the job it is %q: install the same version on both", mine, r.Version)
 	}
 	if r.Program != "" {
 		sum, err := sumOf(r.Program)

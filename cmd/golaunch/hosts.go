@@ -118,7 +118,7 @@ type sshHost struct {
 
 func newHostsJob(ctx context.Context, o *options) (*hostsJob, error) {
 	if n := o.rendezvous.nodes; n.least == n.most && n.most > 1 && n.most != len(o.hosts) {
-		return nil, usagef("--nnodes %d, and --hosts names %d", n.most, len(o.hosts))
+		return nil, usagef("--nnodes is %d, but --hosts names %d hosts", n.most, len(o.hosts))
 	}
 	command := o.command
 	request := nodeRequest{Version: version.Of("golaunch")}
@@ -132,7 +132,7 @@ func newHostsJob(ctx context.Context, o *options) (*hostsJob, error) {
 			request.Sum, err = sumOf(request.Program)
 		}
 		if err != nil {
-			return nil, usagef("--hosts: %w: want a program that is in the same place on all hosts; \"go build\" makes one of a package", err)
+			return nil, usagef("--hosts: %w: want a program at the same path on all hosts; build one from a package with \"go build\"", err)
 		}
 	}
 	for _, v := range os.Environ() {

@@ -55,7 +55,7 @@ func TestHostRequests(t *testing.T) {
 		t.Errorf("requests\n%s%s", first, second)
 	}
 	for args, want := range map[string]string{
-		"--hosts a,b --nnodes 3 sh": "--nnodes 3, and --hosts names 2", "--hosts a --ssh= sh": "--ssh is empty",
+		"--hosts a,b --nnodes 3 sh": "--nnodes is 3, but --hosts names 2 hosts", "--hosts a --ssh= sh": "--ssh is empty",
 	} {
 		o, err := parseFlags(strings.Fields(args), func(string) (string, bool) { return "", false })
 		if err != nil {
@@ -65,7 +65,7 @@ func TestHostRequests(t *testing.T) {
 			t.Errorf("%s: %v, want %q", args, err, want)
 		}
 	}
-	if _, err := newHostsJob(t.Context(), &options{command: []string{"./no-such-program"}, hosts: o.hosts}); err == nil || !strings.Contains(err.Error(), "in the same place on all hosts") {
+	if _, err := newHostsJob(t.Context(), &options{command: []string{"./no-such-program"}, hosts: o.hosts}); err == nil || !strings.Contains(err.Error(), "at the same path on all hosts") {
 		t.Error(err)
 	}
 }
@@ -81,7 +81,7 @@ func TestHostRefuses(t *testing.T) {
 		r    nodeRequest
 		want string
 	}{
-		{nodeRequest{Version: "golaunch v9"}, `the host that started the job has "golaunch v9"`},
+		{nodeRequest{Version: "golaunch v9"}, `on the host that started the job it is "golaunch v9"`},
 		{nodeRequest{Version: mine, Program: program, Sum: strings.Repeat("0", 64)}, "and 000000000000... on the host that started the job: copy it"},
 		{nodeRequest{Version: mine, Program: program + "2"}, "no such file or directory: copy the program to all hosts"},
 		{nodeRequest{Version: mine, Dir: program + "2"}, "the job runs in the folder in which it was started"},

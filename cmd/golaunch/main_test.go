@@ -188,7 +188,7 @@ func TestUsageErrors(t *testing.T) {
 		{"-np 2 true", "", "unknown shorthand flag: 'n' in -np"},
 		{"--run-path train.py", "", "--run-path train.py: want the absolute path"},
 		{"--run-path /none.py", "", "/none.py: no such file"},
-		{"--run-path -m train", "", "--run-path excludes"},
+		{"--run-path -m train", "", "cannot be combined with --run-path"},
 		{"--print-completion bash true", "", `--print-completion "bash": golaunch has no such thing`},
 		{"--numa-binding node true", "", `--numa-binding "node": golaunch has no such thing`},
 		{"--duplicate-stdout-filters a true", "", "--local-ranks-filter"},
@@ -201,17 +201,17 @@ func TestUsageErrors(t *testing.T) {
 		{"--nproc_per_node -3 true", "", `--nproc-per-node "-3"`},
 		{"--nnodes 2 true", "", "--nnodes 2 needs --master-addr"},
 		{"--log-format xml true", "", `--log-format "xml": want text or json`},
-		{"--nnodes 1:4 true", "", "want one number for --rdzv-backend static"},
+		{"--nnodes 1:4 true", "", "want one number with --rdzv-backend static"},
 		{"--nnodes 4:1 true", "", `--nnodes "4:1": want a number of nodes, or MIN:MAX`},
 		{"--nnodes 0 true", "", `--nnodes "0": want a number of nodes`},
 		{"--nnodes 2:20:30 true", "", "want a number of nodes"},
-		{"--node-rank 1 true", "", "the only node has rank 0"},
+		{"--node-rank 1 true", "", "want 0, the rank of the only node"},
 		{"--max-restarts -1 true", "", `--max-restarts "-1"`},
 		{"--master-port 99999 true", "", `--master-port "99999"`},
 		{"--master-addr 127.0.0.1:5 true", "", "--master-addr"},
-		{"--nnodes 2 --node-rank 2 true", "", "--node-rank 2 in a job of 2 nodes"},
-		{"--nnodes 2 --standalone true", "", "--standalone is one node"},
-		{"--rdzv-backend etcd-v2 true", "", "etcd, which is version 3"},
+		{"--nnodes 2 --node-rank 2 true", "", "--node-rank 2: want less than --nnodes, 2"},
+		{"--nnodes 2 --standalone true", "", "--standalone runs a job of one node, but --nnodes is 2"},
+		{"--rdzv-backend etcd-v2 true", "", "etcd (version 3)"},
 		{"--rdzv-backend zookeeper true", "", `--rdzv-backend "zookeeper": want static, c10d or etcd`},
 		{"--rdzv-backend c10d --nnodes 2 true", "", "--rdzv-backend c10d needs --rdzv-endpoint"},
 		{"--rdzv-endpoint host:port true", "", `--rdzv-endpoint "host:port": want host or host:port`},
@@ -221,14 +221,14 @@ func TestUsageErrors(t *testing.T) {
 		{"--rdzv-conf join_timeout=soon true", "", "join_timeout: want a number of seconds"},
 		{"--rdzv-conf protocol=gopher true", "", "protocol: want http or https"},
 		{"--rdzv-backend etcd --rdzv-endpoint h --nnodes 2 --rdzv-conf cacert=x true", "", "cacert and cert need protocol=https"},
-		{"--rdzv-backend etcd --rdzv-endpoint h --nnodes 2 --rdzv-conf protocol=https,cert=x true", "", "cert and key need each other"},
+		{"--rdzv-backend etcd --rdzv-endpoint h --nnodes 2 --rdzv-conf protocol=https,cert=x true", "", "want both cert and key, or neither"},
 		{"--shutdown-timeout soon true", "", "--shutdown-timeout"},
 		{"--monitor-interval 0 true", "", "--monitor-interval"},
 		{"--tee 4 true", "", `--tee "4"`},
 		{"--redirects 0:3,0:1 true", "", "local rank 0 is named twice"},
-		{"--redirects 2:3 true", "", "local rank 2, but there are 1 workers"},
-		{"--local-ranks-filter 1 true", "", "local rank 1, but there are 1 workers"},
-		{"--stdin 1 true", "", "--stdin: local rank 1, but there are 1 workers"},
+		{"--redirects 2:3 true", "", "local rank 2, but this node has 1 workers"},
+		{"--local-ranks-filter 1 true", "", "local rank 1, but this node has 1 workers"},
+		{"--stdin 1 true", "", "--stdin: local rank 1, but this node has 1 workers"},
 		{"--stdin all true", "", `--stdin "all": want a local rank, or none`},
 		{"--signals-to-handle SIGNAL true", "", "SIGNAL"},
 		{"--signals-to-handle SIGKILL true", "", "SIGKILL cannot be handled"},
@@ -405,7 +405,7 @@ func TestNoExec(t *testing.T) {
 		"TMPDIR=" + noexec + ` "$0" ` + source:   "one.go was built in " + noexec + ", whose file system is mounted noexec: set GOTMPDIR or TMPDIR to another folder\n",
 		"GOTMPDIR=" + noexec + ` "$0" ` + source: "one.go was built in " + noexec + ", whose file system is mounted noexec",
 		"cd " + filepath.Dir(dir) + "; GOTMPDIR=" + filepath.Base(dir) + " TMPDIR=" + noexec + ` "$0" ` + source: "it runs\n",
-		"cp /bin/true " + noexec + `; "$0" ` + noexec + "/true":                                                  "/true cannot be executed: this user may not, or its file system is mounted noexec\n",
+		"cp /bin/true " + noexec + `; "$0" ` + noexec + "/true":                                                  "/true cannot be executed: this user lacks the permission, or its file system is mounted noexec\n",
 	} {
 		cmd := golaunch(t, nil)
 		host := exec.CommandContext(t.Context(), "unshare", "-m", "bash", "-c", "mount -t tmpfs -o noexec none "+noexec+"; "+script, cmd.Path)
@@ -440,7 +440,7 @@ func TestVirtualLocalRank(t *testing.T) {
 			}
 		}
 	}
-	if got := runIt(t, []string{"CUDA_VISIBLE_DEVICES=3"}, show...); got.Code == 0 || !strings.Contains(got.Stderr, "CUDA_VISIBLE_DEVICES=3: 1 GPUs, and each of 2 workers") {
+	if got := runIt(t, []string{"CUDA_VISIBLE_DEVICES=3"}, show...); got.Code == 0 || !strings.Contains(got.Stderr, "CUDA_VISIBLE_DEVICES=3 names 1 GPUs, but each of the 2 workers") {
 		t.Errorf("too few GPUs: %+v", got)
 	}
 }

@@ -74,7 +74,7 @@ func python(name string, args []string) (*program, error) {
 	}
 	path, err := exec.LookPath(interpreter)
 	if err != nil {
-		return nil, usagef("no Python to run %s with: %s is not on PATH; PYTHON_EXEC may name another", name, interpreter)
+		return nil, usagef("no Python to run %s: %s is not on PATH; set PYTHON_EXEC to another interpreter", name, interpreter)
 	}
 	return &program{args: append([]string{path, "-u"}, args...), name: filepath.Base(name)}, nil
 }
@@ -94,7 +94,7 @@ func executable(name string, args []string) (*program, error) {
 	case info.Mode()&0o111 == 0:
 		err = usagef("%s is not executable", name)
 	case unix.Access(path, unix.X_OK) != nil:
-		err = usagef("%s cannot be executed: this user may not, or its file system is mounted noexec", name)
+		err = usagef("%s cannot be executed: this user lacks the permission, or its file system is mounted noexec", name)
 	default:
 		return &program{args: append([]string{path}, args...), name: filepath.Base(name)}, nil
 	}
@@ -170,7 +170,7 @@ func goBuild(ctx context.Context, dir, target, name string, args []string) (_ *p
 		p.temp, err = os.MkdirTemp(where, "golaunch_build_")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("a folder to build in (GOTMPDIR or TMPDIR names where): %w", err)
+		return nil, fmt.Errorf("cannot create a temporary folder to build in: %w: set GOTMPDIR or TMPDIR to another folder", err)
 	}
 	defer func() {
 		if err != nil {

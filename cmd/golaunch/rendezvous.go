@@ -70,25 +70,25 @@ func (r *rendezvousFlags) check() error {
 	}
 	switch {
 	case r.nodes.most > 1 && r.standalone:
-		return usagef("--standalone is one node, and --nnodes says %d", r.nodes.most)
+		return usagef("--standalone runs a job of one node, but --nnodes is %d", r.nodes.most)
 	case r.nodes.most == 1 && r.nodeRank != 0:
-		return usagef("--node-rank %d: the only node has rank 0", r.nodeRank)
+		return usagef("--node-rank %d: want 0, the rank of the only node", r.nodeRank)
 	case r.nodes.most == 1:
 		return nil
 	case r.backend == "static" && r.nodes.least != r.nodes.most:
-		return usagef("--nnodes %d:%d: want one number for --rdzv-backend static, or --rdzv-backend c10d or etcd", r.nodes.least, r.nodes.most)
+		return usagef("--nnodes %d:%d: want one number with --rdzv-backend static; a range needs --rdzv-backend c10d or etcd", r.nodes.least, r.nodes.most)
 	case r.backend == "static" && r.nodeRank >= r.nodes.most:
-		return usagef("--node-rank %d in a job of %d nodes", r.nodeRank, r.nodes.most)
+		return usagef("--node-rank %d: want less than --nnodes, %d", r.nodeRank, r.nodes.most)
 	case r.backend == "static" && r.masterAddr == "" && r.endpoint == "":
 		return usagef("--nnodes %d needs --master-addr, the address of node 0, or --rdzv-backend c10d or etcd", r.nodes.most)
 	case r.backend != "static" && r.endpoint == "":
 		return usagef("--rdzv-backend %s needs --rdzv-endpoint", r.backend)
 	case r.backend != "etcd" && strings.Contains(r.endpoint, ","):
-		return usagef("--rdzv-endpoint %s: want one endpoint, or --rdzv-backend etcd", r.endpoint)
+		return usagef("--rdzv-endpoint %s: want one endpoint; a list needs --rdzv-backend etcd", r.endpoint)
 	case r.backend == "etcd" && !r.conf.https && (r.conf.caFile != "" || r.conf.certFile != ""):
 		return usagef("--rdzv-conf: cacert and cert need protocol=https")
 	case (r.conf.certFile == "") != (r.conf.keyFile == ""):
-		return usagef("--rdzv-conf: cert and key need each other")
+		return usagef("--rdzv-conf: want both cert and key, or neither")
 	}
 	return nil
 }
@@ -200,7 +200,7 @@ func parseBackend(text string) (string, error) {
 	case "static", "c10d", "etcd":
 		return text, nil
 	case "etcd-v2":
-		return "", errors.New("etcd's version 2 is gone; want static, c10d or etcd, which is version 3")
+		return "", errors.New("the API of etcd version 2 is not supported: want static, c10d or etcd (version 3)")
 	}
 	return "", errors.New("want static, c10d or etcd")
 }

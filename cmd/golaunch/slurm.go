@@ -60,7 +60,7 @@ func taskGPUs(visible []string, onNode, tasks, task int) ([]string, error) {
 		return visible, nil
 	}
 	if len(visible)%tasks != 0 {
-		return nil, usagef("Slurm started %d tasks on this node, which cannot divide its %d GPUs: want srun --ntasks-per-node=1, or one task per GPU", tasks, len(visible))
+		return nil, usagef("Slurm started %d tasks on this node with %d GPUs: want srun --ntasks-per-node=1, or one task per GPU", tasks, len(visible))
 	}
 	n := len(visible) / tasks
 	return visible[task*n:][:n], nil

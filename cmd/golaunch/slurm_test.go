@@ -45,7 +45,7 @@ func TestSlurmStep(t *testing.T) {
 		{name: "all GPUs of the task", command: "--nproc-per-node gpu", more: map[string]string{jobenv.GPUsVar: "0,1,2,3", "SLURM_GPUS_ON_NODE": "4"}, want: func(o *options) bool { return o.nproc == 2 }},
 		{name: "no GPUs", more: map[string]string{jobenv.GPUsVar: "NoDevFiles"}, want: func(o *options) bool { return o.nproc == 1 && o.slurm.gpus == "" }},
 		{name: "the user's number", command: "--nproc-per-node 3", more: map[string]string{jobenv.GPUsVar: "0,1"}, want: func(o *options) bool { return o.nproc == 3 }},
-		{name: "more tasks than GPUs", more: map[string]string{jobenv.GPUsVar: "0"}, err: "2 tasks on this node, which cannot divide its 1 GPUs"},
+		{name: "more tasks than GPUs", more: map[string]string{jobenv.GPUsVar: "0"}, err: "2 tasks on this node with 1 GPUs"},
 		{name: "a batch script", more: map[string]string{"SLURM_STEP_ID": "", "SLURM_STEP_NUM_TASKS": ""}, want: func(o *options) bool { return o.slurm == nil && o.rendezvous.nodes.most == 1 }},
 	} {
 		env := maps.Clone(step)

@@ -96,9 +96,9 @@ type AbsentError struct {
 func (e *AbsentError) Error() string {
 	who := rootcause.Ranks(e.Ranks)
 	if len(e.Ranks) == 1 {
-		return fmt.Sprintf("%v: %s has not come: it did not start, ended before, or cannot reach the store", e.Err, who)
+		return fmt.Sprintf("%v: %s has not joined: it did not start, ended early, or cannot reach the store", e.Err, who)
 	}
-	return fmt.Sprintf("%v: %s have not come: they did not start, ended before, or cannot reach the store", e.Err, who)
+	return fmt.Sprintf("%v: %s have not joined: they did not start, ended early, or cannot reach the store", e.Err, who)
 }
 
 // Is makes errors.Is(err, ErrTimeout) hold.

@@ -45,8 +45,8 @@ func TestErrorTextNamesWhoAborted(t *testing.T) {
 
 // An AbsentError names ranks in a row by the first and the last one.
 func TestAbsentErrorNamesTheRanks(t *testing.T) {
-	const one = "timed out: rank 3 has not come: it did not start, ended before, or cannot reach the store"
-	const many = "timed out: ranks 0-999 have not come: they did not start, ended before, or cannot reach the store"
+	const one = "timed out: rank 3 has not joined: it did not start, ended early, or cannot reach the store"
+	const many = "timed out: ranks 0-999 have not joined: they did not start, ended early, or cannot reach the store"
 	ranks := make([]int, 1000)
 	for r := range ranks {
 		ranks[r] = r

@@ -137,7 +137,7 @@ func checkFooter(file io.ReaderAt, size int64) error {
 		return nil // OpenFile will report that this is not a Parquet file
 	}
 	if footer := int64(binary.LittleEndian.Uint32(end[:])); footer > size-12 { // 4 bytes are a magic number at the start
-		return fmt.Errorf("a footer of %d bytes in a file of %d bytes", footer, size)
+		return fmt.Errorf("truncated or damaged: the footer has %d bytes, but the whole file has %d", footer, size)
 	}
 	return nil
 }
@@ -224,9 +224,9 @@ func values(f *parquet.File, column string, integers bool, visit func(row int, v
 				for i := range int(page.NumValues()) {
 					switch {
 					case i < len(levels) && int(levels[i]) < leaf.MaxDefinitionLevel:
-						return fmt.Errorf("row %d has no value", row)
+						return fmt.Errorf("row %d has no value (null), want a value in each row", row)
 					case i == n:
-						return fmt.Errorf("row %d: the page has %d values, but says %d", row, n, page.NumValues())
+						return fmt.Errorf("row %d: the page has %d values, but its header says %d", row, n, page.NumValues())
 					case row == rows:
 						return fmt.Errorf("it has more than %d values, want one per row", rows)
 					}

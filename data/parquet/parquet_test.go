@@ -124,7 +124,7 @@ func TestOpenRefuses(t *testing.T) {
 		"empty":      {empty, parquet.Field{}, []string{"reading magic header", "EOF"}},
 		"text":       {text, parquet.Field{}, []string{`invalid magic header of parquet file: "a,b\n"`}},
 		"encrypted":  {encrypted, parquet.Field{}, []string{"PARE"}},
-		"footer":     {footer, parquet.Field{}, []string{"a footer of 42", fmt.Sprintf("in a file of %d bytes", len(raw))}},
+		"footer":     {footer, parquet.Field{}, []string{"the footer has 42", fmt.Sprintf("but the whole file has %d", len(raw))}},
 		"truncated":  {truncated, parquet.Field{}, []string{"truncated.parquet"}},
 		"no column":  {path, parquet.Field{Columns: []string{"height"}}, []string{`"height"`, `"age"`, `"inner.x"`}},
 		"no columns": {path, parquet.Field{Name: "features"}, []string{`"features" has no columns`}},
@@ -410,7 +410,7 @@ func TestOpenDamagedPage(t *testing.T) {
 	if err := os.WriteFile(path, raw, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := read(path, "datatype_boolean", true); !strings.HasSuffix(got, "row 2 has no value") {
+	if got := read(path, "datatype_boolean", true); !strings.Contains(got, "row 2 has no value") {
 		t.Errorf("%s, want row 2 without a value", got)
 	}
 }

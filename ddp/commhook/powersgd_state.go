@@ -29,7 +29,7 @@ func (h *PowerSGD) State(ctx context.Context) (map[string]device.Tensor, error) 
 func (h *PowerSGD) LoadState(state map[string]device.Tensor) error {
 	passes, there := state[passesKey]
 	if !there || passes.DType != device.Int64 || passes.Len() != 1 {
-		return fmt.Errorf("commhook: PowerSGD: a state whose %q is %v, want one int64", passesKey, passes)
+		return fmt.Errorf("commhook: PowerSGD: the state's %q is %v, want one int64", passesKey, passes)
 	}
 	h.passes = int(device.Elements[int64](passes)[0])
 	h.loaded = maps.Clone(state)

@@ -17,7 +17,7 @@ import (
 // addresses the leaf shares d's memory; on others it holds a copy.
 func FromDense(dev device.Device, d *tensor.Dense) *autograd.Variable {
 	if !d.IsNativelyAccessible() || d.RequiresIterator() || d.DataOrder().IsColMajor() || len(d.Mask()) > 0 {
-		panic(fmt.Errorf("ddpgorgonia: FromDense: the tensor (shape %v, %v) is not row-major and contiguous in host memory, without a mask", d.Shape(), d.DataOrder()))
+		panic(fmt.Errorf("ddpgorgonia: FromDense: the tensor has shape %v and data order %v: want it row-major, contiguous, in host memory and without a mask", d.Shape(), d.DataOrder()))
 	}
 	shape := slices.Clone([]int(d.Shape()))
 	switch d.Dtype() {
@@ -26,7 +26,7 @@ func FromDense(dev device.Device, d *tensor.Dense) *autograd.Variable {
 	case tensor.Float64:
 		return fromHost(dev, d.Float64s(), shape)
 	}
-	panic(fmt.Errorf("ddpgorgonia: FromDense: elements of %v, want float32 or float64", d.Dtype()))
+	panic(fmt.Errorf("ddpgorgonia: FromDense: the elements are of type %v, want float32 or float64", d.Dtype()))
 }
 
 func fromHost[T float32 | float64](dev device.Device, data []T, shape device.Shape) *autograd.Variable {

@@ -270,9 +270,9 @@ func TestLearnablesThatNewRefuses(t *testing.T) {
 		nodes G.Nodes
 	}{
 		{"no learnables", nil},
-		{`"good" and "far" are of different graphs`, G.Nodes{good, G.NewScalar(other, tensor.Float64, G.WithName("far"), G.WithValue(1.0))}},
+		{`"good" and "far" belong to different graphs`, G.Nodes{good, G.NewScalar(other, tensor.Float64, G.WithName("far"), G.WithValue(1.0))}},
 		{`"good" is given twice`, G.Nodes{good, good}},
-		{`"whole" is of int`, G.Nodes{good, G.NewVector(g, tensor.Int, G.WithName("whole"), G.WithShape(2), G.WithValue(tensor.New(tensor.WithBacking([]int{1, 2}))))}},
+		{`"whole" is of type int`, G.Nodes{good, G.NewVector(g, tensor.Int, G.WithName("whole"), G.WithShape(2), G.WithValue(tensor.New(tensor.WithBacking([]int{1, 2}))))}},
 		{`"empty" has a value of type <nil>`, G.Nodes{good, G.NewScalar(g, tensor.Float64, G.WithName("empty"))}},
 		{`"count" has a value of type *gorgonia.I, want`, G.Nodes{good, G.NewScalar(g, tensor.Int, G.WithName("count"), G.WithValue(1))}},
 	} {

@@ -31,7 +31,7 @@ func newLearnable(dev device.Device, n *G.Node) (*learnable, error) {
 	switch x := n.Value().(type) {
 	case *tensor.Dense:
 		if dt := x.Dtype(); dt != tensor.Float32 && dt != tensor.Float64 {
-			return nil, fmt.Errorf("learnable %q is of %v, want float32 or float64", n.Name(), dt)
+			return nil, fmt.Errorf("learnable %q is of type %v, want float32 or float64", n.Name(), dt)
 		}
 		v = FromDense(dev, x)
 	case *G.F32:

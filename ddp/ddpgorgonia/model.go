@@ -101,7 +101,7 @@ func (m *Model) init(ctx context.Context, nodes G.Nodes, o Options) error {
 // adopt makes learnables of the program's nodes.
 func (m *Model) adopt(nodes G.Nodes) error {
 	if len(nodes) == 0 {
-		return errors.New("no learnables")
+		return errors.New("the model has no learnables, want at least one")
 	}
 	if probe, err := m.pg.Alloc(1); err != nil {
 		return err
@@ -113,7 +113,7 @@ func (m *Model) adopt(nodes G.Nodes) error {
 	for _, n := range nodes {
 		switch {
 		case n.Graph() != m.graph:
-			return fmt.Errorf("learnables %q and %q are of different graphs", nodes[0].Name(), n.Name())
+			return fmt.Errorf("learnables %q and %q belong to different graphs, want one graph", nodes[0].Name(), n.Name())
 		case seen[n]:
 			return fmt.Errorf("learnable %q is given twice", n.Name())
 		}
@@ -150,7 +150,7 @@ func Build(f func() error) error {
 func (m *Model) Use(w *G.Node) *G.Node {
 	i := slices.IndexFunc(m.learnables, func(l *learnable) bool { return l.node == w })
 	if i < 0 {
-		panic(&GraphError{w.Name(), "is none of the model's learnables"})
+		panic(&GraphError{w.Name(), "is not one of the model's learnables"})
 	}
 	l := m.learnables[i]
 	if l.use == nil {

@@ -18,7 +18,7 @@ func (m *Model) accumulate(dst device.Tensor, grad G.Value, fresh bool) error {
 		return err
 	}
 	if src.DType != dst.DType || src.Len() != dst.Len() {
-		return fmt.Errorf("the gradient is %v, the learnable %v", src, dst)
+		return fmt.Errorf("the gradient is %v, but the learnable is %v", src, dst)
 	}
 	k, s := m.pg.Device().Kernels(), m.pg.Device().Compute()
 	src = src.Reshape(dst.Shape...)

@@ -80,7 +80,7 @@ func assemble(ctx context.Context, pg *comm.ProcessGroup, mine []held, visit fun
 			}
 		}
 		if covered != whole.Len() {
-			return fmt.Errorf("%s: the ranks have %d elements of %d", name, covered, whole.Len())
+			return fmt.Errorf("%s: the shards of all ranks have %d elements, want %d", name, covered, whole.Len())
 		}
 		work := pg.With(&comm.CallOptions{Name: name}).Coalesce(func(g *comm.ProcessGroup) {
 			for _, p := range parts[name] {

@@ -42,7 +42,7 @@ func newOptimizer[O Local](s *shards, local O) (*Optimizer[O], error) {
 	for _, p := range local.Parameters() {
 		part := parts[p]
 		if part == nil {
-			return nil, fmt.Errorf("the optimizer that newLocal returned has parameter %q, which newLocal did not get", p.Name())
+			return nil, fmt.Errorf("newLocal returned an optimizer of parameter %q, which was not among newLocal's arguments", p.Name())
 		}
 		ends[part.bucket] = p
 		o.whole = append(o.whole, part.Var())
@@ -104,7 +104,7 @@ func (o *Optimizer[O]) KeepLR() (restore func()) {
 // aborts the group, because the other ranks wait for this rank's part of the norm.
 func (o *Optimizer[O]) ClipGradNorm(max float64, opts *optim.ClipOptions) (norm *autograd.Variable, err error) {
 	if join := &o.shards.join; join.isActive && !join.customStep {
-		return nil, fmt.Errorf("zero: rank %d: within Join ranks without inputs must clip gradients too: clip in JoinOptions.Step", o.shards.pg.Rank())
+		return nil, fmt.Errorf("zero: rank %d: ClipGradNorm was called within Join: call it in JoinOptions.Step, so that ranks without inputs clip too", o.shards.pg.Rank())
 	}
 	group := o.Group()
 	reduction := comm.Sum
@@ -138,7 +138,7 @@ func (o *Optimizer[O]) StepScaled(s optim.Scaled) error {
 	join := &o.shards.join
 	join.owesStep = false
 	if join.isActive && !join.customStep && s.Err != nil {
-		return fmt.Errorf("zero: rank %d: within Join ranks without inputs must make scaled steps too: step in JoinOptions.Step", o.shards.pg.Rank())
+		return fmt.Errorf("zero: rank %d: a scaled step was made within Join: make it in JoinOptions.Step, so that ranks without inputs make it too", o.shards.pg.Rank())
 	}
 	if err := o.begin(); err != nil {
 		return err
@@ -181,7 +181,7 @@ func (o *Optimizer[O]) capture(r *capture.Step, s optim.Scaled) error {
 	}
 	r.After(func(error) error {
 		if steps, whole := o.local.Committed(); !whole {
-			o.shards.pg.Abort(fmt.Errorf("zero: step %d is inconsistent on rank %d", steps+1, o.shards.pg.Rank()))
+			o.shards.pg.Abort(fmt.Errorf("zero: the parameters are inconsistent after step %d on rank %d", steps+1, o.shards.pg.Rank()))
 		}
 		return nil
 	})

@@ -75,7 +75,7 @@ func (s *shards) Place(buckets []reducer.GradBucket) error {
 			n := g.Grads[k].Len()
 			whole := byName[p.Name]
 			if whole.DType() != dt {
-				return fmt.Errorf("%v and %v have gradients in one bucket but are of different types", byName[g.Params[0].Name], whole)
+				return fmt.Errorf("parameters %v and %v share a bucket but are of different types, want one type per bucket", byName[g.Params[0].Name], whole)
 			}
 			if err := whole.Var().MoveTo(b.flat.Range(at, at+n)); err != nil {
 				return fmt.Errorf("moving %s: %w", p.Name, err)
@@ -110,7 +110,7 @@ func (s *shards) divideMasters() error {
 			err = dev.Kernels().Copy(dev.Compute(), mine.Tensor(), whole.Tensor().Flat().Range(p.lo, p.hi))
 		}
 		if err != nil {
-			return fmt.Errorf("this rank's part of the master of %s: %w", p.Name(), err)
+			return fmt.Errorf("allocating this rank's part of the master weights of %s: %w", p.Name(), err)
 		}
 		p.local.SetMaster(mine)
 		p.SetMaster(nil)

@@ -52,7 +52,7 @@ func (o *Optimizer[O]) kept() ([]kept, error) {
 	for _, b := range state {
 		p := owner(parts, b.Name())
 		if p == nil {
-			return nil, fmt.Errorf("state %q of the local optimizer belongs to none of its parameters", b.Name())
+			return nil, fmt.Errorf("state %q of the local optimizer does not belong to any of its parameters", b.Name())
 		}
 		all = append(all, kept{b, p})
 	}

@@ -381,7 +381,7 @@ func TestInvalidArguments(t *testing.T) {
 			return fmt.Errorf("with two kinds of optimizers: %v", err)
 		}
 		otherParameter := func([]*nn.Parameter) (Local, error) { return sgd([]*nn.Parameter{w}) }
-		if _, err := divided(mlp(double), pg, otherParameter, nil); err == nil || !strings.Contains(err.Error(), `has parameter "w", which newLocal did not get`) {
+		if _, err := divided(mlp(double), pg, otherParameter, nil); err == nil || !strings.Contains(err.Error(), `optimizer of parameter "w", which was not among newLocal's arguments`) {
 			return fmt.Errorf("with another parameter: %v", err)
 		}
 		invalid := func(params []*nn.Parameter) (Local, error) { return optim.NewSGD(params, &optim.SGDOptions{LR: -1}) }

@@ -291,7 +291,7 @@ func (f *flash) compare(s *gpuStream, name string, want, got device.Tensor) erro
 	n := float64(want.Len())
 	size, off = math.Sqrt(size/n), math.Sqrt(off/n)
 	if !(off <= size/32+1e-5) { // also if off is NaN
-		return fmt.Errorf("cuDNN's numbers for %s differ from goddp's by %.3g, of %.3g (root mean squares)", name, off, size)
+		return fmt.Errorf("cuDNN's numbers for %s differ from goddp's by %.3g, with values of %.3g (both as root mean square)", name, off, size)
 	}
 	return nil
 }
@@ -334,7 +334,7 @@ func (f *flash) plans(c *cudnn, o kernels.Heads, a kernels.Attend) (*flashWay, e
 	forward, backward := int(w.forward.c.workspace), int(w.backward.c.workspace)
 	if most := f.maxWork + workspaceSize; forward > workspaceSize || backward > most {
 		w.free()
-		return nil, fmt.Errorf("cuDNN needs %d bytes of scratch memory forwards and %d backwards, and may use %d and %d", forward, backward, workspaceSize, most)
+		return nil, fmt.Errorf("cuDNN needs %d bytes of scratch memory for the forward and %d for the backward pass, but the limits are %d and %d", forward, backward, workspaceSize, most)
 	}
 	return w, nil
 }

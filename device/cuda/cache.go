@@ -66,7 +66,7 @@ func cacheDir(dir string) (string, error) {
 	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
 		return "", fmt.Errorf("%s is not a folder", dir)
 	case int(st.Uid) != os.Geteuid():
-		return "", fmt.Errorf("%s belongs to user %d, not %d", dir, st.Uid, os.Geteuid())
+		return "", fmt.Errorf("%s belongs to user %d, want this process's user, %d", dir, st.Uid, os.Geteuid())
 	case st.Mode&0o077 != 0:
 		return "", fmt.Errorf("%s has mode %#o, want 0700", dir, st.Mode&0o777)
 	}

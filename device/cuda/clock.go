@@ -40,7 +40,7 @@ func (c *clock) start(d *gpuDevice) (err error) {
 		return err
 	}
 	if c.anchor == 0 {
-		return fmt.Errorf("%s: an event was not reached within %v", d.name, anchorWait)
+		return fmt.Errorf("%s: the GPU did not reach an event within %v", d.name, anchorWait)
 	}
 	return nil
 }

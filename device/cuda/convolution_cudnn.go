@@ -258,7 +258,7 @@ func (c *convs) choose(s *gpuStream, lib *cudnn, key convKey, ops convOperands) 
 	var why error
 	for _, p := range plans {
 		if p.c.workspace > convWork {
-			err = fmt.Errorf("cuDNN needs %d bytes of scratch memory, and may use %d", p.c.workspace, convWork)
+			err = fmt.Errorf("cuDNN needs %d bytes of scratch memory, but the limit is %d", p.c.workspace, convWork)
 		} else if err = c.run(s, p, ops); err == nil {
 			works = append(works, p)
 			continue

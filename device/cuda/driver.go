@@ -119,7 +119,7 @@ func (d *driver) properties(ordinal int) (*properties, error) {
 		return nil, err
 	}
 	if ordinal < 0 || ordinal >= n {
-		return nil, fmt.Errorf("cuda: no device %d: the driver has %d", ordinal, n)
+		return nil, fmt.Errorf("cuda: no device %d: the driver reports %d devices", ordinal, n)
 	}
 	c := &properties{}
 	name := fmt.Sprintf("cuda:%d", ordinal)

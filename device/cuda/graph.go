@@ -170,7 +170,7 @@ func (g *gpuGraph) Launch() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.exec == 0 {
-		return fmt.Errorf("%s: launch of a graph that was revoked", d.name)
+		return fmt.Errorf("%s: launch of a captured graph that is no longer valid", d.name)
 	}
 	return d.compute.enqueued(d.check("cuGraphLaunch", C.drv_graph_launch(d.drv.fns, d.ctx, g.exec, d.compute.handle)))
 }

@@ -25,7 +25,7 @@ var sizes = map[string]config{
 
 func (c config) check() error {
 	if min(c.vocab, c.context, c.layers, c.heads, c.embed) < 1 || c.embed%c.heads != 0 {
-		return fmt.Errorf("a vocabulary of %d, a context of %d, %d layers and %d heads in %d elements, want at least 1 of each, and heads that divide the elements",
+		return fmt.Errorf("vocabulary %d, context %d, %d layers and %d heads of a width of %d: want at least 1 of each, and a width that is a multiple of the heads",
 			c.vocab, c.context, c.layers, c.heads, c.embed)
 	}
 	return nil

@@ -95,7 +95,7 @@ func open() (data.Dataset, config, error) {
 		return nil, c, errors.New("--prompt is empty, want text for a sample to follow")
 	}
 	if (*text == "") == (*tokens == "") {
-		return nil, c, fmt.Errorf("--text %q and --tokens %q, want one of them", *text, *tokens)
+		return nil, c, fmt.Errorf("--text %q and --tokens %q: want exactly one of them", *text, *tokens)
 	}
 	if *text != "" {
 		c.vocab = 256
@@ -141,7 +141,7 @@ func run(ctx context.Context) error {
 		*warmup = max(1, min(*steps/10, 100))
 	}
 	if *steps < 1 || *batch < 1 || *warmup < 1 || *warmup >= *steps {
-		return fmt.Errorf("--steps %d, --batch %d and --warmup %d, want at least 1 of each, and more steps than to warm up", *steps, *batch, *warmup)
+		return fmt.Errorf("--steps %d, --batch %d and --warmup %d, want at least 1 of each, and --warmup below --steps", *steps, *batch, *warmup)
 	}
 	pg, err := comm.Init(ctx, nil)
 	if err != nil {
@@ -169,7 +169,7 @@ func run(ctx context.Context) error {
 	case "f32":
 	case "bf16":
 		if pg.Device().String() == "cpu" {
-			return errors.New("--dtype bf16: the CPU computes in f32 alone")
+			return errors.New("--dtype bf16 needs a GPU: the CPU computes only in f32")
 		}
 		if err := nn.Cast(net, device.BFloat16, &nn.CastOptions{Masters: true}); err != nil {
 			return err

@@ -81,7 +81,7 @@ func train(ctx context.Context) error {
 	defer pg.Close()
 	dev, rank := pg.Device(), pg.Rank()
 	if *dtype == "bfloat16" && dev.String() == "cpu" {
-		return errors.New("the CPU computes in float32 and float64 alone")
+		return errors.New("the CPU computes only in float32 and float64")
 	}
 	net := network()
 	if err := nn.Place(net, dev, *seed); err != nil {

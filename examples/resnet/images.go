@@ -41,7 +41,7 @@ func imagesIn(folder string, size int) (data.Dataset, int, error) {
 		for _, f := range files {
 			file := filepath.Join(folder, class.Name(), f.Name())
 			if !f.Type().IsRegular() && f.Type() != fs.ModeSymlink {
-				return nil, 0, fmt.Errorf("%s is neither a file nor a link, want images", file)
+				return nil, 0, fmt.Errorf("%s is neither a file nor a link, want an image file", file)
 			}
 			samples = append(samples, sample{file, int64(label)})
 		}

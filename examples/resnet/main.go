@@ -130,7 +130,7 @@ func run(ctx context.Context) error {
 	case "f32":
 	case "bf16":
 		if pg.Device().String() == "cpu" {
-			return errors.New("--dtype bf16: the CPU computes in f32 alone")
+			return errors.New("--dtype bf16 needs a GPU: the CPU computes only in f32")
 		}
 		if err := nn.Cast(net, device.BFloat16, &nn.CastOptions{Masters: true}); err != nil {
 			return err

@@ -80,7 +80,7 @@ func Dial(ctx context.Context, addr string, rank int, o ClientOptions) (*Client,
 		case <-time.After(dialPause):
 			conn, err = o.connect(ctx, addr, rank)
 		case <-ctx.Done():
-			err = fmt.Errorf("%w; it ended the last connection during the handshake: %w", context.Cause(ctx), err)
+			err = fmt.Errorf("%w; the coordinator ended the last connection during the handshake: %w", context.Cause(ctx), err)
 		}
 	}
 	if err != nil {
@@ -91,7 +91,7 @@ func Dial(ctx context.Context, addr string, rank int, o ClientOptions) (*Client,
 	c.conn, c.quit = conn, box.Close
 	c.send = func(m *Message) error {
 		if !box.Put(wire.Encode(m)) {
-			return fmt.Errorf("more than %d bytes that the coordinator has not taken", maxPending)
+			return fmt.Errorf("more than %d bytes wait to be sent, because the coordinator does not read", maxPending)
 		}
 		return nil
 	}

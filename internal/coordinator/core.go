@@ -130,11 +130,11 @@ func (c *Core) Step(from int, m *Message) ([]Outgoing, error) {
 		return c.out, nil
 	}
 	if from < 0 || from >= c.size || c.ranks[from].state != present && c.ranks[from].state != left {
-		return nil, fmt.Errorf("%v of rank %d, which has not joined", m.Verb, from)
+		return nil, fmt.Errorf("the coordinator received %v of rank %d, which has not joined", m.Verb, from)
 	}
 	for _, r := range m.Ranks {
 		if r < 0 || r >= c.size {
-			return nil, fmt.Errorf("%v of rank %d names rank %d of %d", m.Verb, from, r, c.size)
+			return nil, fmt.Errorf("%v of rank %d names rank %d, but the job has %d ranks", m.Verb, from, r, c.size)
 		}
 	}
 	g := c.groups[m.Group]
@@ -260,11 +260,11 @@ func differ(a, b []Option, rankA, rankB int) string {
 // gather handles the message Gather.
 func (c *Core) gather(g *group, from int, m *Message) error {
 	if m.Key == JoinKey && !slices.Equal(g.members, m.Ranks) {
-		return fmt.Errorf("rank %d joins group %q as one of %v, others as one of %v", from, g.name, m.Ranks, g.members)
+		return fmt.Errorf("the ranks disagree about the members of group %[2]q: rank %[1]d says %[3]v, others %[4]v", from, g.name, m.Ranks, g.members)
 	}
 	if a := g.gathers[m.Key]; a != nil {
 		if _, twice := a.values[from]; twice {
-			return fmt.Errorf("rank %d gives its value of %q twice", from, m.Key)
+			return fmt.Errorf("rank %d sent its value of %q twice", from, m.Key)
 		}
 	}
 	if g.failure == nil || !g.failure.decided { // otherwise the group is broken, and the core has sent the failure to the rank
@@ -339,7 +339,7 @@ func (c *Core) scope(g *group, f *Failure) *group {
 // one if it is closer to the root cause.
 func (c *Core) fail(g *group, from int, m *Message) error {
 	if m.Failure == nil {
-		return fmt.Errorf("rank %d reports a failure without saying which", from)
+		return fmt.Errorf("rank %d sent a failure report without a failure", from)
 	}
 	if m.Failure.Kind != Reported {
 		return fmt.Errorf("rank %d reports a failure of kind %q, which only the coordinator may find", from, m.Failure.Kind)

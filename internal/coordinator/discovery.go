@@ -66,7 +66,7 @@ func Find(ctx context.Context, kv store.Store, m store.Member, o ClientOptions) 
 	}
 	var p address
 	if err := json.Unmarshal(value, &p); err != nil {
-		return nil, fmt.Errorf("where the coordinator is: %w", err)
+		return nil, fmt.Errorf("reading the coordinator's address from the store: %w", err)
 	}
 	o.Options, o.Host, o.HostRank = o.of(m, p.Token), p.Host, p.HostRank
 	if o.Addr != "" {

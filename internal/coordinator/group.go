@@ -92,7 +92,7 @@ func (g *Group) Posted(ctx context.Context, key string, ranks []int) (values [][
 			return nil, err
 		}
 		if len(theirs.Ranks) > 0 {
-			return nil, fmt.Errorf("%s ended or left, and posted no value of %q", rootcause.Ranks(theirs.Ranks), key)
+			return nil, fmt.Errorf("%s ended or left before posting a value of %q", rootcause.Ranks(theirs.Ranks), key)
 		}
 		values = append(values, theirs.Values...)
 	}

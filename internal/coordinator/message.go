@@ -170,7 +170,7 @@ func (e *Failure) Error() string {
 	case Departed:
 		return rootcause.Ranks(e.Ranks) + " closed the process group"
 	case Exited:
-		return fmt.Sprintf("rank %d has ended before it joined: %s", e.Ranks[0], e.Text)
+		return fmt.Sprintf("rank %d ended before it joined: %s", e.Ranks[0], e.Text)
 	case Duplicate:
 		return fmt.Sprintf("two processes say that they are rank %d: %s: they are of two jobs, or one was started twice: %s", e.Ranks[0], e.Text, handshake.Remedy)
 	case Unreachable, Different:

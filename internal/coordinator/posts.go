@@ -27,7 +27,7 @@ func (c *Core) post(g *group, from int, m *Message) error {
 		return nil
 	}
 	if len(m.Value) > maxPost {
-		return fmt.Errorf("rank %d posts %d bytes of %q, at most %d", from, len(m.Value), m.Key, maxPost)
+		return fmt.Errorf("rank %d posts %d bytes of %q, want at most %d", from, len(m.Value), m.Key, maxPost)
 	}
 	posts := g.posts[m.Key]
 	switch {

@@ -300,7 +300,7 @@ func (s *Server) admit(c net.Conn) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.admitted) >= s.limit {
-		return fmt.Errorf("%d connections with the coordinator, at most %d%s", s.limit+1, s.limit, s.limitReason)
+		return fmt.Errorf("too many connections to the coordinator: %d, want at most %d%s", s.limit+1, s.limit, s.limitReason)
 	}
 	s.admitted[c] = true
 	return nil

@@ -880,7 +880,7 @@ func TestTooManyConnectionsAreRefused(t *testing.T) {
 	if err == nil {
 		c.Close()
 	}
-	if !errors.As(err, &refused) || refused.Text != "3 connections with the coordinator, at most 2: of a test" {
+	if !errors.As(err, &refused) || refused.Text != "too many connections to the coordinator: 3, want at most 2: of a test" {
 		t.Errorf("refused with %v", err)
 	}
 	j.join(t)

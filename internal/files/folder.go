@@ -28,7 +28,7 @@ func checkFolder(dir string, folder *os.Root) error {
 	if entry, err := os.Lstat(dir); err != nil {
 		return err
 	} else if entry.Mode()&fs.ModeSymlink != 0 && !isOwnOrRoots(entry) {
-		return fmt.Errorf("%s is a link that user %d made, and this process is of user %d", dir, owner(entry), os.Geteuid())
+		return fmt.Errorf("%s is a symbolic link of user %d: want one of this process's user, %d, or of root", dir, owner(entry), os.Geteuid())
 	}
 	info, err := folder.Stat(".")
 	if err != nil {
@@ -42,7 +42,7 @@ func checkFolder(dir string, folder *os.Root) error {
 	case mode&0o002 != 0, mode&0o020 != 0 && !ownGroup:
 		return fmt.Errorf("%s belongs to user %d and has mode %v: users other than %d, this process's user, can write into it", dir, by, mode, os.Geteuid())
 	case by != 0 && IsShared(filepath.Join(dir, "..")):
-		return fmt.Errorf("%s is of user %d, who made it where anybody can, and this process is of user %d", dir, by, os.Geteuid())
+		return fmt.Errorf("%s belongs to user %d, who created it in a folder that all users can write into: want one of this process's user, %d", dir, by, os.Geteuid())
 	}
 	return nil
 }

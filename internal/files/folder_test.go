@@ -72,7 +72,7 @@ func TestFoldersOfOthersAreRefused(t *testing.T) {
 		{top, stranger, stranger, 0o777, 0, "users other than 0"},
 		{top, stranger, stranger, 0o777 | fs.ModeSticky, 0, "users other than 0"},
 		{top, stranger, stranger, 0o775, 0, "users other than 0"},
-		{shared, stranger, stranger, 0o755, 0, "who made it where anybody can"},
+		{shared, stranger, stranger, 0o755, 0, "who created it in a folder that all users can write into"},
 		{top, stranger, stranger, 0o755, 0, ""}, // as a container sees its host's folders
 		{top, 0, 0, 0o777, 0, ""},               // its own
 		{top, 0, 0, 0o777 | fs.ModeSticky, 0, ""},
@@ -144,7 +144,7 @@ func TestLinksOfOthersAreNotFollowed(t *testing.T) {
 	if err := errors.Join(os.Symlink(private, folder), os.Lchown(folder, stranger, stranger)); err != nil {
 		t.Fatal(err)
 	}
-	if err := WriteBytes(filepath.Join(folder, "f"), 0o600, nil); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("is a link that user %d made", stranger)) {
+	if err := WriteBytes(filepath.Join(folder, "f"), 0o600, nil); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("is a symbolic link of user %d", stranger)) {
 		t.Errorf("a stranger's link to a folder: %v", err)
 	}
 }

@@ -49,7 +49,7 @@ func ReadFile(path string) (*Dump, error) {
 }
 
 // ErrNoDumps is the error of [ReadDir] for a folder that contains no dumps or cannot be read.
-var ErrNoDumps = errors.New("no dumps, named rank_*.json")
+var ErrNoDumps = errors.New("no dumps: want files named rank_*.json")
 
 // ReadDir reads the dumps of a folder, which are named rank_*.json, in order of rank. If some files
 // cannot be read, it returns the other dumps and an error that names each such file.

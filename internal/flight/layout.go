@@ -143,7 +143,7 @@ func overlay(mem []byte) (l layout, err error) {
 	}
 	p := unsafe.Pointer(unsafe.SliceData(mem))
 	if uintptr(p)%unsafe.Alignof(header{}) != 0 {
-		return l, fmt.Errorf("a recorder's memory is aligned to %d bytes, not at %p", unsafe.Alignof(header{}), p)
+		return l, fmt.Errorf("a recorder's memory must be aligned to %d bytes, got the address %p", unsafe.Alignof(header{}), p)
 	}
 	l.header = (*header)(p)
 	p = unsafe.Add(p, unsafe.Sizeof(header{}))

@@ -29,11 +29,11 @@ func Read(mem []byte) (*Dump, error) {
 	case m == 0:
 		return nil, ErrEmpty
 	case m != magic:
-		return nil, fmt.Errorf("flight: no record: it begins with %#x, not %#x", m, uint64(magic))
+		return nil, fmt.Errorf("flight: not a flight record: it begins with %#x, want %#x", m, uint64(magic))
 	case l.version != version:
 		return nil, fmt.Errorf("flight: a record of version %d; this program reads version %d", l.version, version)
 	case int64(capacity) > int64(len(l.slots)) || capacity == 0:
-		return nil, fmt.Errorf("flight: a ring of %d entries in %d bytes, which hold at most %d", capacity, len(mem), len(l.slots))
+		return nil, fmt.Errorf("flight: the record's ring has %d entries, but its %d bytes hold at most %d", capacity, len(mem), len(l.slots))
 	}
 	l.slots = l.slots[:capacity]
 	d := decode(l)

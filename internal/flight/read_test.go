@@ -49,7 +49,7 @@ func TestRead(t *testing.T) {
 		"cut off":         {func(m []byte) []byte { return m[:len(m)-8] }, "4 entries"},
 		"something else":  {func(m []byte) []byte { m[0]++; return m }, "begins with"},
 		"version":         {func(m []byte) []byte { m[8]++; return m }, "version 3"},
-		"no ring":         {func(m []byte) []byte { clear(m[12:16]); return m }, "ring of 0"},
+		"no ring":         {func(m []byte) []byte { clear(m[12:16]); return m }, "ring has 0"},
 		"rank":            {func(m []byte) []byte { m[16] = 4; return m }, "rank 4 of 4"},
 		"group":           {func(m []byte) []byte { m[unsafe.Sizeof(header{})+112] = 9; return m }, "with rank 9"},
 		"half written":    {func(m []byte) []byte { clear(m[slots : slots+8]); return m }, ""},

@@ -118,7 +118,7 @@ func Inherited() ([]byte, error) {
 	}
 	fd, err := strconv.Atoi(value)
 	if err != nil || fd < 3 {
-		return nil, fmt.Errorf("flight: %s is %q, not a descriptor", jobenv.FlightFDVar, value)
+		return nil, fmt.Errorf("flight: %s is %q, want the number of a file descriptor", jobenv.FlightFDVar, value)
 	}
 	if err := checkSeals(fd); err != nil {
 		return nil, fmt.Errorf("flight: %s is %d: %w", jobenv.FlightFDVar, fd, err)
@@ -142,7 +142,7 @@ func checkSeals(fd int) error {
 		return errors.New("no shared memory")
 	}
 	if err == nil && has&seals != seals {
-		err = fmt.Errorf("memory with seals %#x, want %#x", has, seals)
+		err = fmt.Errorf("the descriptor's memory has seals %#x, want %#x", has, seals)
 	}
 	return err
 }

@@ -176,7 +176,7 @@ func TestInherited(t *testing.T) {
 	file := must(os.CreateTemp(t.TempDir(), ""))
 	defer file.Close()
 	for value, want := range map[string]string{
-		"x": "not a descriptor", "1": "not a descriptor", "99999": "bad file descriptor",
+		"x": "want the number of a file descriptor", "1": "want the number of a file descriptor", "99999": "bad file descriptor",
 		segment("loose", 0):                 "seals 0x0",
 		strconv.Itoa(int(file.Fd())):        "", // the error's text depends on the kind of file
 		segment("half", unix.F_SEAL_SHRINK): "seals",

@@ -81,7 +81,7 @@ func (d *decoder) text() string { return printable(string(d.bytes())) }
 func (d *decoder) bytes() []byte {
 	n := int(binary.LittleEndian.Uint16(d.take(2)))
 	if n > maxText && d.err == nil {
-		d.err = fmt.Errorf("handshake with a text of %d bytes: want at most %d", n, maxText)
+		d.err = fmt.Errorf("handshake with a string of %d bytes: want at most %d", n, maxText)
 	}
 	if d.err != nil {
 		return nil

@@ -163,5 +163,5 @@ func (e *DifferentJobError) Error() string {
 	if e.What == worldSize {
 		return fmt.Sprintf("%s is %s here and %s in %v: set the same on all ranks; or, if these are two jobs, give each its own MASTER_PORT", e.What, e.Own, e.Other, e.By)
 	}
-	return fmt.Sprintf("%v is of another job: %s %s here, %s there: %s", e.By, e.What, e.Own, e.Other, Remedy)
+	return fmt.Sprintf("%v belongs to another job: %s %s here, %s there: %s", e.By, e.What, e.Own, e.Other, Remedy)
 }

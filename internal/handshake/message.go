@@ -111,11 +111,11 @@ func decodeGreeting(b []byte, want Role) (g greeting, err error) {
 	case err != nil:
 		return g, err
 	case g.Role != want:
-		return g, fmt.Errorf("handshake with a %.32q, want a %q", g.Role, want)
+		return g, fmt.Errorf("handshake with a process of role %.32q, want role %q", g.Role, want)
 	case len(g.share) != shareSize:
 		return g, fmt.Errorf("handshake with a key share of %d bytes, want %d", len(g.share), shareSize)
 	case g.Rank < -1 || g.ConnIndex < 0 || g.Job.World < 0:
-		return g, fmt.Errorf("handshake of rank %d of %d, lane %d", g.Rank, g.Job.World, g.ConnIndex)
+		return g, fmt.Errorf("invalid handshake: rank %d of %d ranks, connection %d", g.Rank, g.Job.World, g.ConnIndex)
 	}
 	return g, nil
 }
@@ -200,7 +200,7 @@ func (d *decoder) rejection(k kind) error {
 	case kindRejection:
 		err = &RefusedError{By: by, Text: d.text()}
 	default:
-		return fmt.Errorf("handshake with a message of kind %d", k)
+		return fmt.Errorf("handshake with a message of unknown kind %d", k)
 	}
 	if bad := d.end(); bad != nil {
 		return bad
@@ -214,7 +214,9 @@ type RefusedError struct {
 	Text string
 }
 
-func (e *RefusedError) Error() string { return fmt.Sprintf("%v refuses: %s", e.By, e.Text) }
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("%v refused the connection: %s", e.By, e.Text)
+}
 
 // A SecretError says that the two ends of a connection do not have the same secret.
 type SecretError struct {

@@ -164,4 +164,4 @@ func (p *ProtectedConn) truncated(err error) error {
 }
 
 // ErrAltered is the error of a connection whose bytes differ from the bytes that the other end wrote.
-var ErrAltered = errors.New("the connection's bytes were changed on the way")
+var ErrAltered = errors.New("the connection's data was modified in transit")

@@ -24,9 +24,9 @@ type OtherUserError struct {
 
 func (e *OtherUserError) Error() string {
 	if e.Unmapped {
-		return fmt.Sprintf("the other end belongs to uid %d, which stands for users outside of this user namespace, this process to uid %d", e.Peer, e.Own)
+		return fmt.Sprintf("the process at the other end belongs to uid %d, which stands for users outside of this user namespace; want uid %d, as this process", e.Peer, e.Own)
 	}
-	return fmt.Sprintf("the other end belongs to uid %d, this process to uid %d", e.Peer, e.Own)
+	return fmt.Sprintf("the process at the other end belongs to uid %d, but this process to uid %d", e.Peer, e.Own)
 }
 
 // SameUser returns nil if the process at the other end of conn belongs to the

@@ -171,7 +171,7 @@ func request(src, dst netip.AddrPort, zone int) []byte {
 func parseReply(b []byte, src, dst netip.AddrPort) (socket, error) {
 	e := binary.NativeEndian
 	if len(b) < unix.SizeofNlMsghdr+4 {
-		return socket{}, fmt.Errorf("an answer of %d bytes from NETLINK_SOCK_DIAG", len(b))
+		return socket{}, fmt.Errorf("NETLINK_SOCK_DIAG returned an unexpected answer of %d bytes", len(b))
 	}
 	kind, body := e.Uint16(b[4:]), b[unix.SizeofNlMsghdr:]
 	if kind == unix.NLMSG_ERROR {
@@ -182,7 +182,7 @@ func parseReply(b []byte, src, dst netip.AddrPort) (socket, error) {
 		return socket{}, os.NewSyscallError("NETLINK_SOCK_DIAG", errno)
 	}
 	if kind != unix.SOCK_DIAG_BY_FAMILY || len(body) < replySize {
-		return socket{}, fmt.Errorf("an answer of type %d and %d bytes from NETLINK_SOCK_DIAG", kind, len(b))
+		return socket{}, fmt.Errorf("NETLINK_SOCK_DIAG returned an unexpected answer of type %d and %d bytes", kind, len(b))
 	}
 	id := body[replyID:]
 	size := 16

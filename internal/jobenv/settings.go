@@ -53,7 +53,7 @@ func (r *reader) failures() Failures {
 	}
 	handling := r.oneOf([]string{"0", "1", "2", "3"}, "0, 1, 2 or 3", AsyncErrorHandlingVars...)
 	if name, _ := r.first(AsyncErrorHandlingVars...); f.BlockingWait && handling != "" && handling != "0" {
-		r.addf("blocking wait and asynchronous error handling are both on: set %s=0, or leave blocking wait off", name)
+		r.addf("blocking wait and asynchronous error handling are both on, want one of them: set %s=0, or turn blocking wait off", name)
 	}
 	f.NoHandling, f.CleanUpOnly = handling == "0" && !f.BlockingWait, handling == "2"
 	debug := r.oneOf([]string{"OFF", "INFO", "DETAIL"}, "OFF, INFO or DETAIL", DebugVars...)

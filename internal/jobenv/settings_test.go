@@ -62,7 +62,7 @@ func TestBadSettings(t *testing.T) {
 		"GODDP_INSECURE=maybe":                                `GODDP_INSECURE="maybe": want 0 or 1`,
 		"TORCH_FR_BUFFER_SIZE=-1 GODDP_DUMP_ON_FAILURE=often": `TORCH_FR_BUFFER_SIZE="-1": want a number from 0 to 16777216; GODDP_DUMP_ON_FAILURE="often": want 0 or 1`,
 		"NCCL_ASYNC_ERROR_HANDLING=4":                         `NCCL_ASYNC_ERROR_HANDLING="4": want 0, 1, 2 or 3`,
-		"GODDP_BLOCKING_WAIT=1 GODDP_ASYNC_ERROR_HANDLING=1":  "blocking wait and asynchronous error handling are both on: set GODDP_ASYNC_ERROR_HANDLING=0, or leave blocking wait off",
+		"GODDP_BLOCKING_WAIT=1 GODDP_ASYNC_ERROR_HANDLING=1":  "blocking wait and asynchronous error handling are both on, want one of them: set GODDP_ASYNC_ERROR_HANDLING=0, or turn blocking wait off",
 		"TORCH_DISTRIBUTED_DEBUG=ALL":                         `TORCH_DISTRIBUTED_DEBUG="ALL": want OFF, INFO or DETAIL`,
 		"GODDP_DEVICE=cuda:":                                  `GODDP_DEVICE="cuda:": want cpu, cuda, or cuda:N with a GPU's number N`,
 		"GODDP_DEVICE=cpu:0":                                  `GODDP_DEVICE="cpu:0": want cpu, cuda, or cuda:N with a GPU's number N`,

@@ -78,5 +78,5 @@ func check(call string, code C.int) error {
 	if code == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s: NVML returned %d", call, int(code))
+	return fmt.Errorf("%s failed with NVML error %d", call, int(code))
 }

@@ -80,7 +80,7 @@ func TestOtherJobs(t *testing.T) {
 		job  handshake.Job
 		want []string
 	}{
-		{handshake.Job{ID: "other", World: 2}, []string{`job id "other" here`, `"job" there`, "is of another job", "GODDP_JOB_ID"}},
+		{handshake.Job{ID: "other", World: 2}, []string{`job id "other" here`, `"job" there`, "belongs to another job", "GODDP_JOB_ID"}},
 	} {
 		m := members("", "", "")
 		lines, logger := newLog()

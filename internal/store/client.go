@@ -394,13 +394,13 @@ func (c *Client) introduce(ctx context.Context, cn *clientConn) error {
 	known := c.server.Server != ""
 	switch {
 	case err != nil && known && !refusedBy(c.server.Process, err):
-		return fmt.Errorf("another server is there now: %v", err)
+		return fmt.Errorf("a different store now listens at this address: %v", err)
 	case err != nil:
 		return err
 	case server == unknownServer && !c.opts.AnyStore:
 		return &HandshakeError{errPyTorchStore}
 	case known && c.server.Server != server.Server:
-		return errors.New("another server is there now")
+		return errors.New("a different store now listens at this address")
 	}
 	c.server = server
 	if rival != nil && c.rival == nil {

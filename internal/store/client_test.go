@@ -78,7 +78,7 @@ func TestNextServer(t *testing.T) {
 			t.Errorf("told the next server: %v", err)
 		}
 	}
-	if _, err := c.Add(withPatience(t), "n", 1); !strings.Contains(fmt.Sprint(err), "another server is there now") {
+	if _, err := c.Add(withPatience(t), "n", 1); !strings.Contains(fmt.Sprint(err), "a different store now listens at this address") {
 		t.Errorf("told the next server: %v", err)
 	}
 	other.Add(withPatience(t), "n", 1) // fails on the first one's connection
@@ -100,7 +100,7 @@ func TestDialTimesOut(t *testing.T) {
 	for addr, want := range map[string]string{
 		addr:                 "store " + addr + ": dial: connection refused (after ",
 		"localhost:" + port:  "store localhost:" + port + ": dial: ADDRESS:" + port + ": connection refused (after ",
-		mute.Addr().String(): "store " + mute.Addr().String() + ": dial: what listens there does not answer as a store does (after ",
+		mute.Addr().String(): "store " + mute.Addr().String() + ": dial: a program listens at this address, but it does not answer as a store (after ",
 	} {
 		t.Run(want, func(t *testing.T) {
 			t.Parallel()
@@ -138,7 +138,7 @@ func TestDialSaysWhyItWaits(t *testing.T) {
 	var dials sync.WaitGroup
 	for addr, want := range map[string]string{
 		silent:             "connection refused",
-		ln.Addr().String(): "what listens there does not answer as a store does",
+		ln.Addr().String(): "a program listens at this address, but it does not answer as a store",
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
 		var got []string

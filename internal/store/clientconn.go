@@ -82,7 +82,7 @@ func (cn *clientConn) shakeHands(ctx context.Context, m *Member) (server handsha
 	}
 	if m.Secret == nil && !m.Insecure {
 		if err := sameUser(cn.nc); errors.As(err, new(*handshake.OtherUserError)) {
-			return server, nil, &HandshakeError{fmt.Errorf("the store there is another user's: %w: give both the same file in %s", err, jobenv.TokenFileVar)}
+			return server, nil, &HandshakeError{fmt.Errorf("the store at this address belongs to another user: %w: give both users the same secret, in the file that %s names", err, jobenv.TokenFileVar)}
 		}
 	}
 	return d.Peer(), rival, nil
@@ -135,7 +135,7 @@ func (cn *clientConn) wait(ctx context.Context, keys []string) error {
 	unwatch()
 	switch {
 	case err == nil && rep.number != stopWaiting:
-		return fmt.Errorf("WAIT answered with %d", rep.number)
+		return fmt.Errorf("the server answered WAIT with the unexpected code %d", rep.number)
 	case err == nil:
 		cn.inStep = true
 	case sent && ctx.Err() != nil && cn.dialect == dialect2:
@@ -160,7 +160,7 @@ func (cn *clientConn) cancelWait(ctx context.Context) error {
 		rep, err = cn.dec.reply(req)
 	}
 	if err == nil && rep.number != waitCanceled {
-		err = fmt.Errorf("CANCEL_WAIT answered with %d", rep.number)
+		err = fmt.Errorf("the server answered CANCEL_WAIT with the unexpected code %d", rep.number)
 	}
 	return err
 }

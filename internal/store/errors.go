@@ -44,7 +44,9 @@ func (e *unreachableError) Unwrap() []error { return []error{ErrServerLost, e.en
 // accepted the connection.
 type muteError struct{ err error }
 
-func (e *muteError) Error() string { return "what listens there does not answer as a store does" }
+func (e *muteError) Error() string {
+	return "a program listens at this address, but it does not answer as a store"
+}
 func (e *muteError) Unwrap() error { return e.err }
 
 // netError wraps an error of package net to shorten its text. The text is only the cause,

@@ -35,7 +35,7 @@ func (e *HandshakeError) Unwrap() error { return e.Err }
 
 // errPyTorchStore is the error of a client that found a server without a handshake:
 // PyTorch's store, or another program that speaks its protocol.
-var errPyTorchStore = errors.New("the store there is not goddp's, as this job requires: another program uses the port")
+var errPyTorchStore = errors.New("the store at this address is not a goddp store, which this job requires: another program uses the port")
 
 // ErrExposed is in the error of Listen if other hosts can reach the address, and the server
 // could not authenticate them.
@@ -57,6 +57,6 @@ func handshakeRequest(m []byte) request {
 // errNoMember returns the error for a client that is rejected because it is not authenticated. why
 // says why authentication is required.
 func errNoMember(why error) error {
-	return fmt.Errorf("a client that is not known to be of the same user and does not show the job's secret (%s; %s=1 serves anybody): %w",
+	return fmt.Errorf("the client does not know the job's secret (%s), and is not known to run as the same user (%s=1 turns this check off): %w",
 		jobenv.TokenFileVar, jobenv.InsecureVar, why)
 }

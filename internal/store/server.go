@@ -367,7 +367,7 @@ func (c *serverConn) handle(req request) error {
 	)
 	switch req.op {
 	case opValidate:
-		return errors.New("not the first request")
+		return errors.New("a handshake must be the first request of a connection")
 	case opSet:
 		return t.set(req.keys[0], req.values[0], c.most)
 	case opAppend:

@@ -153,7 +153,7 @@ func TestRequestDropsParkedWait(t *testing.T) {
 // the reason.
 func TestHostileFrames(t *testing.T) {
 	for _, c := range []struct{ frames, why string }{
-		{hello + "00 ffffffffffffffff", "not the first request"},
+		{hello + "00 ffffffffffffffff", "must be the first request"},
 		{hello + "0f 0200000000000000 2f6b", "unknown request code 15"},
 		{"474554202f20485454502f312e31", "unknown request code 71"}, // GET / HTTP/1.1
 		{"16030100", "unknown request code 22"},                     // a TLS hello

@@ -68,7 +68,7 @@ func Analyze(paths ...string) (*Report, error) {
 		}
 		for _, r := range ranks {
 			if first, ok := from[r.number]; ok {
-				return nil, fmt.Errorf("rank %d is in %s and in %s", r.number, first, path)
+				return nil, fmt.Errorf("rank %d is in two files, %s and %s: want one file per rank", r.number, first, path)
 			}
 			from[r.number] = path
 			report.Ranks = append(report.Ranks, r.analyze())

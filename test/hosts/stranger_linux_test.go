@@ -86,11 +86,11 @@ func TestStrangersChangeNothing(t *testing.T) {
 			t.Errorf("a connection without a certificate: %v", err)
 		}
 	})
-	once("it has another token", func() {
+	once("it has a different token", func() {
 		args := append(slices.Clone(j.flags), "--rdzv-endpoint", target, "--token-file", newToken(t))
 		other := start(t, stranger, nil, program(t, "golaunch"), append(args, j.worker...)...)
 		ends(t, other, 1)
-		other.Expect("it has another token", 1)
+		other.Expect("it has a different token", 1)
 	})
 	withoutToken := []string{"--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", target}
 	other := start(t, stranger, nil, program(t, "golaunch"), append(withoutToken, j.worker...)...)

@@ -234,7 +234,7 @@ func (b *bootstrap) exchangeSharing(ctx context.Context) ([][]int, error) {
 	sharing := make([][]int, g.cfg.Size)
 	for r, v := range values {
 		if err := json.Unmarshal(v, &sharing[r]); err != nil {
-			return nil, fmt.Errorf("ranks that share memory with rank %d: %w", r, err)
+			return nil, fmt.Errorf("reading which ranks share memory with rank %d: %w", r, err)
 		}
 		if slices.ContainsFunc(sharing[r], func(peer int) bool { return peer < 0 || peer >= g.cfg.Size }) {
 			return nil, fmt.Errorf("rank %d shares memory with ranks %v, want 0 to %d", r, sharing[r], g.cfg.Size-1)

@@ -154,7 +154,7 @@ func (b *bootstrap) checkUser(c net.Conn) error {
 		return nil
 	}
 	if err := handshake.SameUser(c); errors.As(err, new(*handshake.OtherUserError)) {
-		return fmt.Errorf("%w: ranks of several users need the same secret: %s", err, jobenv.TokenFileVar)
+		return fmt.Errorf("%w: ranks of different users need the same secret in %s", err, jobenv.TokenFileVar)
 	}
 	return nil
 }
@@ -184,7 +184,7 @@ func (b *bootstrap) acceptConn(c net.Conn, unix bool) (a acceptedConn, err error
 	stop = b.interruptWhenDone(c)
 	a.peer, a.index = p.Rank, p.ConnIndex
 	if a.peer <= b.group.cfg.Rank || a.peer >= b.group.cfg.Size || a.index >= connCount(unix) {
-		return a, fmt.Errorf("unexpected rank %d, connection %d", a.peer, a.index)
+		return a, fmt.Errorf("unexpected connection %[2]d of rank %[1]d", a.peer, a.index)
 	}
 	if unix && a.index == shmConn {
 		if err := readAck(c); err != nil {
@@ -237,7 +237,7 @@ func readAck(c net.Conn) error {
 		return err
 	}
 	if b[0] != ackByte {
-		return fmt.Errorf("handshake answered with %#x", b[0])
+		return fmt.Errorf("the peer answered the handshake with the byte %#x", b[0])
 	}
 	return nil
 }

@@ -101,7 +101,7 @@ func (p *plan) checkHeaders(headers []callHeader) error {
 		mine, theirs := p.fingerprint, c.fingerprint
 		if mine == theirs && c.countsHash == counts {
 			if want := p.blockLen(peer) * p.blocksPerSrc(); p.hasSrc(peer) && (c.srcBytes != want || p.isInline() && len(c.payload) != want) {
-				return fmt.Errorf("header of rank %d for %v: Src of %d bytes, %d of them inline, want %d", peer, theirs, c.srcBytes, len(c.payload), want)
+				return fmt.Errorf("rank %d sent a header for %v with Src of %d bytes, %d of them inline: want %d bytes", peer, theirs, c.srcBytes, len(c.payload), want)
 			}
 			continue
 		}

@@ -56,8 +56,8 @@ func joinWithout(t *testing.T, absent []int, opts *host.Options) {
 			if !errors.As(err, &e) || !slices.Equal(e.Ranks, absent) || !errors.Is(err, failure.ErrTimeout) {
 				t.Errorf("rank %d: %v, want a timeout that names ranks %v", r, err, absent)
 			}
-			if err != nil && (strings.Count(err.Error(), "not come") != 1 || !strings.Contains(err.Error(), fmt.Sprintf(": timed out after %v: rank", short))) {
-				t.Errorf("rank %d: %q does not say once who has not come, and for how long it was waited", r, err)
+			if err != nil && (strings.Count(err.Error(), "not joined") != 1 || !strings.Contains(err.Error(), fmt.Sprintf(": timed out after %v: rank", short))) {
+				t.Errorf("rank %d: %q does not say once who has not joined, and for how long it was waited", r, err)
 			}
 		})
 	}

@@ -53,7 +53,7 @@ func (pc *peerConn) sendFrame(kind byte, body []byte, fd int) error {
 }
 
 // errNoDescriptor reports that the kernel dropped a file descriptor that a peer sent.
-var errNoDescriptor = errors.New("a file descriptor was not received: this process has no more file descriptors, raise its limit (ulimit -n)")
+var errNoDescriptor = errors.New("receiving a file descriptor: this process has reached its limit of open files: raise it (ulimit -n)")
 
 // listen reads frames until the connection ends. It calls fail if this rank cannot handle a frame;
 // a lost connection is reported by the coordinator.
@@ -92,7 +92,7 @@ func (pc *peerConn) handle(kind byte, body []byte) error {
 		delete(pc.segments, binary.LittleEndian.Uint64(body))
 		pc.mu.Unlock()
 	default:
-		return fmt.Errorf("frame of kind %d and %d bytes", kind, len(body))
+		return fmt.Errorf("unexpected frame of kind %d with %d bytes", kind, len(body))
 	}
 	return nil
 }

@@ -76,7 +76,7 @@ func newSegment(id uint64, size int) (*segment, error) {
 func reserve(fd, size int) error {
 	for at := 0; at < size; at += reserveStep {
 		if err := kernels.CheckMemory(size - at); err != nil {
-			return fmt.Errorf("%d of %d bytes are reserved: %w", at, size, err)
+			return fmt.Errorf("only %d of %d bytes could be reserved: %w", at, size, err)
 		}
 		if err := unix.Fallocate(fd, 0, int64(at), int64(min(size-at, reserveStep))); err != nil {
 			return err

@@ -224,7 +224,7 @@ func (g *shmGroup) resolve(rank int, r *memRef, n int) error {
 		return err
 	}
 	if r.offset < 0 || n < 0 || r.offset > len(m.mem)-n {
-		return fmt.Errorf("rank %d refers to %d bytes at %d of a segment of %d", rank, n, r.offset, len(m.mem))
+		return fmt.Errorf("rank %d refers to %d bytes at offset %d of its shared memory, which has %d bytes", rank, n, r.offset, len(m.mem))
 	}
 	r.mem, r.owner = m.mem[r.offset:r.offset+n], m
 	return nil

@@ -35,7 +35,7 @@ func (g *Group) Capture(c *backend.Call, r *capture.Step) (backend.Captured, err
 	defer cs.mu.Unlock()
 	ops := slices.Clone(cs.buildOps(c))
 	if slices.ContainsFunc(ops, func(o op) bool { return o.kind == C.op_send || o.kind == C.op_recv }) {
-		return nil, fmt.Errorf("%v is sent to or received from one rank", c)
+		return nil, fmt.Errorf("%v uses point-to-point sends or receives, which cannot be captured", c)
 	}
 	rec := &captured{small: g.small.handles(ops)}
 	var number device.Tensor

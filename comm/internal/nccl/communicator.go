@@ -79,7 +79,7 @@ func detach[T any](ctx context.Context, f func() (T, error), late func(T)) (T, e
 // returns at the latest when ctx ends.
 func (l *library) connect(ctx context.Context, id []byte, rank, size int, small *smallAllReduce) (*communicator, error) {
 	if len(id) != C.unique_id_size {
-		return nil, fmt.Errorf("an ncclUniqueId of %d bytes, want %d", len(id), C.unique_id_size)
+		return nil, fmt.Errorf("rank 0 sent an ncclUniqueId of %d bytes, want %d", len(id), C.unique_id_size)
 	}
 	return detach(ctx, func() (*communicator, error) {
 		var handle C.uintptr_t

@@ -55,7 +55,7 @@ func join(ctx context.Context, cfg backend.Config, o Options, isRoot bool) (_ *G
 	}
 	dev, ok := cfg.Device.(cudaDevice)
 	if !ok {
-		return nil, fmt.Errorf("NCCL needs an NVIDIA GPU, and the device is %v", cfg.Device)
+		return nil, fmt.Errorf("NCCL needs an NVIDIA GPU, but the device is %v", cfg.Device)
 	}
 	ctx, cancel := awake.WithTimeoutCause(ctx, cfg.Timeout, fmt.Errorf("%w after %v", failure.ErrTimeout, cfg.Timeout))
 	defer cancel()

@@ -28,7 +28,7 @@ func TestEmulatedAbsentRankIsNamed(t *testing.T) {
 	for r, err := range errs {
 		var late *nccl.LateError
 		if !errors.As(err, &late) || !slices.Equal(late.Ranks, []int{2}) || !errors.Is(err, failure.ErrTimeout) {
-			t.Errorf("rank %d: %v, want that rank 2 has not come", r, err)
+			t.Errorf("rank %d: %v, want that rank 2 has not joined", r, err)
 		}
 	}
 }

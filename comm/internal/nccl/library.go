@@ -68,7 +68,7 @@ func openLibrary(dev cudaDevice) (*library, error) {
 func (l *library) readVersion() error {
 	var v C.int
 	if code := C.nccl_version(l.nccl, &v); code != 0 {
-		return fmt.Errorf("ncclGetVersion of %s returned %d", l.path, code)
+		return fmt.Errorf("ncclGetVersion of %s failed with NCCL error %d", l.path, code)
 	}
 	l.version = Version(v)
 	if l.version < oldest {
@@ -116,7 +116,7 @@ func (l *library) checkPeer(busID string) error {
 	case pair.has_atomics == 0:
 		return errors.New("not connected by NVLink")
 	case mine != other || mine != 70 && mine != 80 && mine < 90:
-		return fmt.Errorf("compute capabilities %d and %d, want both 70, both 80, or both the same from 90", mine, other)
+		return fmt.Errorf("the GPUs have compute capabilities %d and %d: want 70 or 80 or at least 90, equal on both", mine, other)
 	}
 	return nil
 }

@@ -314,7 +314,7 @@ func (s *smallAllReduce) mapAll(offers []offer) error {
 		}
 		var handle C.ipc_handle
 		if n := copy(unsafe.Slice((*byte)(unsafe.Pointer(&handle)), C.ipc_handle_size), o.Handle); n != C.ipc_handle_size {
-			return fmt.Errorf("slots of rank %d have a handle of %d bytes, want %d", s.group.jobRank(r), n, C.ipc_handle_size)
+			return fmt.Errorf("rank %d sent a CUDA IPC handle of %d bytes, want %d", s.group.jobRank(r), n, C.ipc_handle_size)
 		}
 		if err := l.check("cuIpcOpenMemHandle", C.drv_map(l.driver, l.ctx, &s.args.slots[r], &handle)); err != nil {
 			return fmt.Errorf("slots of rank %d: %w", s.group.jobRank(r), err)

@@ -7,7 +7,7 @@ import (
 
 var (
 	errReadyTwice  = errors.New("ready twice in one backward pass")
-	errReadyUnused = errors.New("ready in a backward pass that was not going to use it")
+	errReadyUnused = errors.New("ready in a backward pass in which it was marked as unused")
 )
 
 // core makes the reducer's decisions. It holds no tensors and does not communicate. The reducer
@@ -128,7 +128,7 @@ func (c *core) step(e event) ([]action, error) {
 		c.launchComplete()
 	case finish:
 		if c.phase == idle {
-			return nil, fmt.Errorf("a backward pass is finished that has not started")
+			return nil, fmt.Errorf("Finish was called without Begin: no backward pass has started")
 		}
 		if c.phase == reducing {
 			c.launchRest(e.failed || c.hasChanged, e.stop)

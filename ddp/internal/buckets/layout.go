@@ -60,7 +60,7 @@ func (r *Reducer) lay(plan []assignment) (l layout, err error) {
 		n := r.status.len()
 		buf, err := r.pg.Alloc(device.AlignUp(n * device.Float32.Size()))
 		if err != nil {
-			return l, fmt.Errorf("reducer: status of %d words: %w", n, err)
+			return l, fmt.Errorf("reducer: allocating the status of %d words: %w", n, err)
 		}
 		l.words = device.NewTensor(buf.Slice(0, n*device.Float32.Size()), device.Float32, n)
 	}
@@ -83,7 +83,7 @@ func (r *Reducer) layBucket(l *layout, name string, a assignment, words int) (bu
 	size := (end + words*dt.Size() + unit - 1) / unit * unit
 	buf, err := r.pg.Alloc(size)
 	if err != nil {
-		return b, fmt.Errorf("reducer: %s of %d parameters: %w", b.name, len(a.params), err)
+		return b, fmt.Errorf("reducer: allocating %s of %d parameters: %w", b.name, len(a.params), err)
 	}
 	b.flat = device.NewTensor(buf, dt, size/dt.Size())
 	if words > 0 {

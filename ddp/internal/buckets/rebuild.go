@@ -28,7 +28,7 @@ func newOrder(pg *comm.ProcessGroup, params int) (*order, error) {
 	size := device.Int32.Size() * params
 	buf, err := pg.Alloc(device.AlignUp(size))
 	if err != nil {
-		return nil, fmt.Errorf("reducer: order of %d parameters: %w", params, err)
+		return nil, fmt.Errorf("reducer: allocating memory for the order of %d parameters: %w", params, err)
 	}
 	return &order{params: device.NewTensor(buf.Slice(0, size), device.Int32, params)}, nil
 }

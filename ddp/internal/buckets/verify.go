@@ -60,7 +60,7 @@ func Verify(ctx context.Context, pg *comm.ProcessGroup, lists ...List) error {
 			return e
 		}
 	}
-	return errors.New("reducer: the digests of the ranks' lists differ, the lists do not")
+	return errors.New("reducer: the digests of the ranks' lists differ, but the lists are equal: this is a bug in goddp or damaged memory")
 }
 
 // digest returns a hash of lists as integers, which a collective can gather.

@@ -154,7 +154,7 @@ func (a *Arena) Free(b device.Buffer) {
 		panic(a.notLive(b))
 	}
 	if l.asked != b.Len() {
-		panic(fmt.Errorf("arena: Free of %d bytes at %#x, where %d were allocated", b.Len(), b.Addr(), l.asked))
+		panic(fmt.Errorf("arena: Free of %d bytes at %#x, but the buffer there has %d bytes", b.Len(), b.Addr(), l.asked))
 	}
 	delete(a.live, b.Addr())
 	n := l.whole.Len()
@@ -180,7 +180,7 @@ func (a *Arena) notLive(b device.Buffer) error {
 	for _, c := range a.classes {
 		for _, f := range c.free {
 			if f.Addr() == b.Addr() {
-				return fmt.Errorf("arena: second Free of %d bytes at %#x, a block of %d freed before", b.Len(), b.Addr(), c.size)
+				return fmt.Errorf("arena: Free of %d bytes at %#x, which were already freed (the block has %d bytes)", b.Len(), b.Addr(), c.size)
 			}
 		}
 	}

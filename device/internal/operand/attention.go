@@ -67,7 +67,7 @@ func checkHeads(op string, h kernels.Heads, dt device.DType, want device.Shape) 
 	}
 	last := (h.B-1)*h.BatchStride + (h.H-1)*h.HeadStride + (h.T-1)*h.RowStride + h.D
 	if min(h.BatchStride, h.HeadStride) < 0 || h.RowStride < h.D || last > h.Data.Len() {
-		panic(fmt.Errorf("%s: the last element of %v with strides %d, %d and %d is number %d, and the memory holds %d",
+		panic(fmt.Errorf("%s: shape %v with batch stride %d, head stride %d and row stride %d needs %d elements, but the memory holds %d",
 			op, h.Shape(), h.BatchStride, h.HeadStride, h.RowStride, last, h.Data.Len()))
 	}
 }

@@ -357,7 +357,7 @@ func Orthonormalize(x, substitute device.Tensor) (r, n int) {
 // size.
 func Bytes(op string, dst, src int) {
 	if dst != src {
-		panic(fmt.Errorf("device: %s of %d bytes to %d", op, src, dst))
+		panic(fmt.Errorf("device: %s of %d bytes to a destination of %d bytes: want equal sizes", op, src, dst))
 	}
 }
 

@@ -23,7 +23,7 @@ var advice = map[Kind]string{
 	Behind: "that rank loads data, saves, evaluates or is stuck while the others wait. " +
 		"If it takes that long for good reason, raise the timeout (Options.Timeout); else see where it hangs: its output has its goroutines, if the watchdog ended it, and kill -QUIT prints them.",
 	Late:      "that rank came too late: see what it did before, or raise the timeout (Options.Timeout).",
-	Compute:   "the GPU of that rank has not come to the call: a kernel that does not end, a copy, or another process on the same GPU.",
+	Compute:   "the GPU of that rank has not reached the call: look for a kernel that does not end, a copy, or another process on the same GPU.",
 	Circle:    "ranks use their groups in different orders: start the calls of all groups in one order on every rank.",
 	Transport: "all ranks are in the call, and no byte moves: look at the network (NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME), and at the GPUs' peer access.",
 	Failed:    "that rank failed first: its reason says why.",

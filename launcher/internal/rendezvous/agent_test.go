@@ -96,7 +96,7 @@ func TestPortOfASilentProgram(t *testing.T) {
 	defer a.Close()
 	addr := ln.Addr().String()
 	want := regexp.MustCompile("^" + addr + `: no host of the rendezvous was found in time: the port is in use by a program that is not golaunch, or is stopped ` +
-		`\(it accepted the connection, and did not answer in [\d.]+m?s\): end it, or choose another port with --rdzv-endpoint HOST:PORT$`)
+		`\(it accepted the connection but did not answer within [\d.]+m?s\): end it, or choose another port with --rdzv-endpoint HOST:PORT$`)
 	if o := nextOrder(t, a); !want.MatchString(fmt.Sprint(o.Err)) {
 		t.Errorf("order %+v, want %q", o, want)
 	}

@@ -160,7 +160,7 @@ var errNoAnswer = errors.New("no answer")
 type muteError struct{ took time.Duration }
 
 func (e *muteError) Error() string {
-	return fmt.Sprintf("it accepted the connection, and did not answer in %v", e.took.Round(100*time.Millisecond))
+	return fmt.Sprintf("it accepted the connection but did not answer within %v", e.took.Round(100*time.Millisecond))
 }
 
 // HandshakeError says that the process at an address does not host this job's rendezvous. Dialling again

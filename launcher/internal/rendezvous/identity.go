@@ -40,7 +40,7 @@ func NewIdentity(secret []byte, job string) (*Identity, error) {
 }
 
 // ErrOtherKey is the error of a TLS handshake with a process that has another identity.
-var ErrOtherKey = errors.New("the other end has another key")
+var ErrOtherKey = errors.New("the other end has a different TLS key: want one from the same token and --rdzv-id")
 
 // Config returns the TLS configuration of both ends of a connection. Each end accepts the other one
 // if it has the same identity.
@@ -56,7 +56,7 @@ func (id *Identity) Config() *tls.Config {
 		DynamicRecordSizingDisabled: true,
 		VerifyConnection: func(s tls.ConnectionState) error {
 			if len(s.PeerCertificates) != 1 {
-				return fmt.Errorf("%d certificates, want 1", len(s.PeerCertificates))
+				return fmt.Errorf("the other end sent %d certificates, want 1", len(s.PeerCertificates))
 			}
 			public := s.PeerCertificates[0].PublicKey.(crypto.PublicKey)
 			other, ok := public.(ed25519.PublicKey)

@@ -150,7 +150,7 @@ func closeWhen(done <-chan struct{}, c io.Closer) (stop func()) {
 
 // The reasons why a TLS handshake fails.
 var (
-	errOtherToken = errors.New("it has another token, or another --rdzv-id")
+	errOtherToken = errors.New("it has a different token or a different --rdzv-id")
 	errTCPStore   = errors.New("it speaks the protocol of PyTorch's TCPStore: a torchrun agent, or a worker of PyTorch")
 	errNoTLS      = errors.New("it does not speak TLS")
 	errTimeout    = errors.New("it did not end the handshake in time")

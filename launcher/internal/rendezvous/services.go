@@ -46,7 +46,7 @@ func openServices(ctx context.Context, o HostOptions, world int) (*services, err
 		err = checkReach(ctx, server.Addr(), member)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("the services of a round: %w", err), s.close())
+		return nil, errors.Join(fmt.Errorf("starting the store and the coordinator of a round: %w", err), s.close())
 	}
 	return s, nil
 }

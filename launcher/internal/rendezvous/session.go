@@ -123,7 +123,7 @@ func (s *Session) put(o Order) error {
 	case s.orders <- o:
 		return nil
 	default:
-		return fmt.Errorf("the agent does not take its orders: %d wait", orderQueue)
+		return fmt.Errorf("the agent does not read its orders: %d are queued", orderQueue)
 	}
 }
 

@@ -141,7 +141,7 @@ func collect() error {
 		C.buffer_free(b)
 	}
 	if n := C.cupti_dropped(active.fns); n > 0 {
-		err = errors.Join(err, fmt.Errorf("CUPTI dropped %d records, because earlier ones were not taken in time", n))
+		err = errors.Join(err, fmt.Errorf("CUPTI dropped %d records, because the earlier ones were not read in time", n))
 	}
 	return err
 }

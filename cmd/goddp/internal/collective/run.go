@@ -51,9 +51,9 @@ type Row struct {
 func (cfg *Config) CheckRanks(n int) error {
 	switch {
 	case cfg.Collective.Rooted && (cfg.Root < 0 || cfg.Root >= n):
-		return fmt.Errorf("root %d: there are %d ranks", cfg.Root, n)
+		return fmt.Errorf("root %d: want a rank, 0 to %d", cfg.Root, n-1)
 	case cfg.Collective.needsPeers && n == 1:
-		return fmt.Errorf("%s takes 2 ranks or more, here is 1", cfg.Collective.Name)
+		return fmt.Errorf("%s needs at least 2 ranks, but the job has 1", cfg.Collective.Name)
 	}
 	return nil
 }

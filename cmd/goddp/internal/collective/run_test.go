@@ -180,7 +180,7 @@ func TestRunRefusesWhatRanksCannotRun(t *testing.T) {
 	}
 	cfg := quick(t, "broadcast")
 	cfg.Root = 2
-	if err := run(2, cfg); err == nil || err.Error() != "root 2: there are 2 ranks" {
+	if err := run(2, cfg); err == nil || err.Error() != "root 2: want a rank, 0 to 1" {
 		t.Errorf("root 2 of 2: %v", err)
 	}
 	if err := run(1, quick(t, "sendrecv")); err == nil {

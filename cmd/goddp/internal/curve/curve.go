@@ -162,7 +162,7 @@ func Save(path string, runs []*Run, opts Options) error {
 		slices.Sort(names)
 	}
 	if len(names) == 0 {
-		return fmt.Errorf("%s: the runs have no numbers but %q, which must be named to be drawn", path, held)
+		return fmt.Errorf("%s: the runs record no numbers except %q, which are drawn only if named", path, held)
 	}
 	axes := opts.Axes
 	if axes == nil {
@@ -220,7 +220,7 @@ func share(panels [][]*plot.Plot, column int) {
 // panel returns a panel with a line for each run that has the name.
 func panel(name, axis string, runs []*Run, opts Options) (*plot.Plot, error) {
 	if axis != "steps" && axis != "seconds" {
-		return nil, fmt.Errorf("the axis %q, want \"steps\" or \"seconds\"", axis)
+		return nil, fmt.Errorf("the axis is %q, want \"steps\" or \"seconds\"", axis)
 	}
 	p := plot.New()
 	p.Y.Label.Text = strings.ReplaceAll(name, "_", " ")
@@ -268,7 +268,7 @@ func panel(name, axis string, runs []*Run, opts Options) (*plot.Plot, error) {
 			}
 		}
 		slices.Sort(have)
-		return nil, fmt.Errorf("no finite number is called %q; there are %q", name, slices.Compact(have))
+		return nil, fmt.Errorf("the files have no finite numbers named %q: want one of %q", name, slices.Compact(have))
 	}
 	// Falling curves leave the upper right corner free, and others the upper left one.
 	p.Legend.Top, p.Legend.Left, p.Legend.XOffs, p.Legend.YOffs = true, rise >= 0, vg.Centimeter/2, -vg.Centimeter/4

@@ -124,8 +124,8 @@ func TestSave(t *testing.T) {
 		file string
 		opts Options
 	}{
-		`no finite number is called "los"; there are ["accuracy" "heap_bytes" "loss"]`: {"c.svg", Options{Names: []string{"los"}}},
-		`the axis "hours", want "steps" or "seconds"`:                                  {"c.svg", Options{Axes: []string{"hours"}}},
+		`the files have no finite numbers named "los": want one of ["accuracy" "heap_bytes" "loss"]`: {"c.svg", Options{Names: []string{"los"}}},
+		`the axis is "hours", want "steps" or "seconds"`:                                             {"c.svg", Options{Axes: []string{"hours"}}},
 		"c.xyz": {"c.xyz", Options{}},
 	} {
 		if err := Save(filepath.Join(t.TempDir(), c.file), []*Run{r}, c.opts); err == nil || !strings.Contains(err.Error(), want) {

@@ -83,7 +83,7 @@ func (f *Facts) readLibraries(localRank int) {
 			"nvrtcVersion", func(f unsafe.Pointer) (string, error) {
 				var major, minor C.int
 				if code := C.call_two(f, &major, &minor); code != 0 {
-					return "", fmt.Errorf("nvrtcVersion returned %d", code)
+					return "", fmt.Errorf("nvrtcVersion failed with error %d", code)
 				}
 				return fmt.Sprintf("%d.%d", major, minor), nil
 			}))
@@ -138,16 +138,16 @@ func busIDs(lib *dl.Library) (ids []string, err error) {
 	case codeNoDevice:
 		return nil, nil
 	default:
-		return nil, fmt.Errorf("cuInit returned %d", code)
+		return nil, fmt.Errorf("cuInit failed with CUDA error %d", code)
 	}
 	var n C.int
 	if code := C.call_int(count, &n); code != 0 {
-		return nil, fmt.Errorf("cuDeviceGetCount returned %d", code)
+		return nil, fmt.Errorf("cuDeviceGetCount failed with CUDA error %d", code)
 	}
 	for i := range n {
 		var id [32]C.char
 		if code := C.call_bus_id(read, &id[0], C.int(len(id)), i); code != 0 {
-			return nil, fmt.Errorf("cuDeviceGetPCIBusId of GPU %d returned %d", i, code)
+			return nil, fmt.Errorf("cuDeviceGetPCIBusId of GPU %d failed with CUDA error %d", i, code)
 		}
 		ids = append(ids, strings.ToUpper(C.GoString(&id[0])))
 	}
@@ -158,7 +158,7 @@ func busIDs(lib *dl.Library) (ids []string, err error) {
 func ncclVersion(f unsafe.Pointer) (string, error) {
 	var v C.int
 	if code := C.call_int(f, &v); code != 0 {
-		return "", fmt.Errorf("ncclGetVersion returned %d", code)
+		return "", fmt.Errorf("ncclGetVersion failed with NCCL error %d", code)
 	}
 	text := fmt.Sprintf("%d.%d.%d", v/10000, v/100%100, v%100)
 	if v < oldestNCCL {

@@ -85,7 +85,7 @@ func Run(ctx context.Context, settings []Setting, pairs int, measure Measure) (*
 				c.Error = failed.Error()
 				continue
 			case len(base) != len(times):
-				return nil, fmt.Errorf("%v: %d sizes, and the default has %d", c.Setting, len(times), len(base))
+				return nil, fmt.Errorf("the run of %v measured %d sizes, but the run of the default settings measured %d", c.Setting, len(times), len(base))
 			}
 			for size := range times {
 				times[size] /= base[size]

@@ -62,7 +62,7 @@ func NCCL(collective string) []Setting {
 func Parse(text string) (Setting, error) {
 	s := Setting{Variables: strings.Fields(text)}
 	if len(s.Variables) == 0 {
-		return Setting{}, fmt.Errorf("the setting %q has no variable: want NAME=VALUE", text)
+		return Setting{}, fmt.Errorf("the setting %q is empty: want NAME=VALUE", text)
 	}
 	for _, v := range s.Variables {
 		if name, _, ok := strings.Cut(v, "="); !ok || name == "" {
