@@ -123,7 +123,7 @@ func runTune(ctx context.Context, o *tuneOptions) error {
 	t := &tuner{tuneOptions: o, world: world, pg: pg}
 	start := time.Now()
 	if _, err := t.measure(ctx, tune.Setting{}); err != nil { // it also fills the caches of compiled kernels
-		return fmt.Errorf("a run of the default: %w", err)
+		return fmt.Errorf("the benchmark with NCCL's default settings failed: %w", err)
 	}
 	if o.settings == nil && t.backend == "nccl" {
 		o.settings = tune.NCCL(o.collective)

@@ -69,7 +69,7 @@ func Run(ctx context.Context, settings []Setting, pairs int, measure Measure) (*
 				if (n+pair)%2 == 0 {
 					var err error
 					if base, err = measure(ctx, Setting{}); err != nil {
-						return nil, fmt.Errorf("a run of the default: %w", err)
+						return nil, fmt.Errorf("the benchmark with NCCL's default settings failed: %w", err)
 					}
 					defaults = appendEach(defaults, base)
 				} else if times, failed = measure(ctx, c.Setting); failed != nil {
@@ -80,7 +80,7 @@ func Run(ctx context.Context, settings []Setting, pairs int, measure Measure) (*
 			case ctx.Err() != nil:
 				return nil, context.Cause(ctx)
 			case failed != nil && i == 0:
-				return nil, fmt.Errorf("a run of the default: %w", failed)
+				return nil, fmt.Errorf("the benchmark with NCCL's default settings failed: %w", failed)
 			case failed != nil:
 				c.Error = failed.Error()
 				continue
