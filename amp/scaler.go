@@ -106,7 +106,7 @@ func (s *Scaler) GetScale() float64 {
 	}
 	if s.dev != nil {
 		if r := capture.Of(s.dev); r != nil {
-			r.Refuse("amp: GetScale returns a number of the host")
+			r.Refuse("amp: GetScale reads the scale on the host")
 		}
 	}
 	return s.state.Scale

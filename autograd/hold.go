@@ -19,7 +19,7 @@ func init() {
 // hold implements gradsink.HoldWrites.
 func (s *state) hold(variables []any, until device.Event) {
 	if r := s.capturing; r != nil {
-		r.Refuse("a stream beside Compute reads variables")
+		r.Refuse("a stream other than Compute reads variables")
 	}
 	vars := make([]*Variable, len(variables))
 	for i, v := range variables {

@@ -413,7 +413,7 @@ func (f *batchNorm) checkCount(c *Call) error {
 		return nil
 	}
 	if r := c.s.capturing; r != nil {
-		return r.Refuse("a BatchNorm over ranks, with at most one element a channel on this rank, reads how many the others have")
+		return r.Refuse("a BatchNorm over ranks with at most one element per channel on this rank must read on the host how many the others have")
 	}
 	count, err := c.in(device.Float64, f.count)
 	if err != nil {

@@ -48,7 +48,7 @@ func (pg *ProcessGroup) captureCall(w *Work, r *capture.Step) {
 		w.err = r.Refuse("%v: the backend %s cannot capture calls", &w.call, pg.backend.Name())
 		return
 	case pg.watchdog.mode == BlockingWait:
-		w.err = r.Refuse("%v: the mode is BlockingWait", &w.call)
+		w.err = r.Refuse("%v: calls in the mode BlockingWait wait on the host", &w.call)
 		return
 	}
 	captured, err := b.Capture(&w.call, r)

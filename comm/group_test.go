@@ -562,30 +562,30 @@ func TestUsageErrors(t *testing.T) {
 		call func()
 		want string
 	}{
-		"root":      {func() { pg.Broadcast(vec(1), 1) }, "rank 1 of a group of 1"},
-		"self":      {func() { pg.Send(vec(1), 0) }, "rank 0 itself"},
+		"root":      {func() { pg.Broadcast(vec(1), 1) }, "rank 1 is out of range for a group of 1"},
+		"self":      {func() { pg.Send(vec(1), 0) }, "the peer is this rank, 0"},
 		"sizes":     {func() { pg.AllGather(vec(1, 2, 3), vec(1)) }, "dst has 3 elements and src 1"},
-		"types":     {func() { pg.AllGather(vec(1), device.HostTensor([]float64{1}, device.Float64)) }, "dst is float32, src is float64"},
-		"no tensor": {func() { pg.AllReduce(device.Tensor{}, comm.Sum) }, "no dst"},
+		"types":     {func() { pg.AllGather(vec(1), device.HostTensor([]float64{1}, device.Float64)) }, "dst has type float32, but src has type float64"},
+		"no tensor": {func() { pg.AllReduce(device.Tensor{}, comm.Sum) }, "dst is empty"},
 		"reduction": {func() { pg.AllReduce(vec(1), comm.ReduceOp(9)) }, "reduction(9)"},
-		"no factor": {func() { pg.AllReduce(vec(1), comm.PreMulSum) }, "premulsum without a Factor"},
+		"no factor": {func() { pg.AllReduce(vec(1), comm.PreMulSum) }, "premulsum needs a Factor"},
 		"factor":    {func() { pg.With(&comm.CallOptions{Factor: new(0.5)}).AllReduce(vec(1), comm.Sum) }, "only premulsum"},
 		"integers": {func() {
 			pg.With(&comm.CallOptions{Factor: new(0.5)}).AllReduce(device.HostTensor([]int32{1}, device.Int32), comm.PreMulSum)
-		}, "premulsum of int32"},
+		}, "premulsum of type int32"},
 		"counts": {func() { pg.AllGatherUneven(vec(1), vec(1), []int{1, 2}) }, "2 counts for a group of 1"},
-		"sum":    {func() { pg.AllGatherUneven(vec(1, 2), vec(1), []int{1}) }, "counts sum to 1"},
+		"sum":    {func() { pg.AllGatherUneven(vec(1, 2), vec(1), []int{1}) }, "the sum of counts is 1"},
 		"batch":  {func() { pg.Coalesce(func(g *comm.ProcessGroup) { g.Broadcast(vec(1), 5) }) }, "rank 5"},
 		"timeout": {func() {
 			pg.Coalesce(func(g *comm.ProcessGroup) { g.With(&comm.CallOptions{Timeout: 1}).Barrier() })
-		}, "timeout of its own"},
+		}, "CallOptions.Timeout is set within a Coalesce"},
 		"late": {func() {
 			var view *comm.ProcessGroup
 			pg.Coalesce(func(g *comm.ProcessGroup) { view = g })
 			view.Barrier()
-		}, "after its Coalesce"},
+		}, "after its Coalesce had ended"},
 		"bytes":      {func() { pg.Alloc(-1) }, "rank 0: Alloc: -1 bytes"},
-		"negative":   {func() { pg.AllGatherUneven(vec(), vec(1), []int{-1}) }, "gives -1 elements"},
+		"negative":   {func() { pg.AllGatherUneven(vec(), vec(1), []int{-1}) }, "counts[0] is -1"},
 		"two levels": {func() { pg.Coalesce(func(g *comm.ProcessGroup) { g.Coalesce(func(*comm.ProcessGroup) {}) }) }, "within another"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -63,7 +63,7 @@ func (pg *ProcessGroup) validateOverlap(c *backend.Call) {
 			pg.reject(c, "dst %v overlaps src %v: in place, dst is rank %d's part of src, %v", dst, src, pg.rank, mine)
 		}
 	default:
-		pg.reject(c, "dst %v overlaps src %v: there is no %v in place", dst, src, c.Kind)
+		pg.reject(c, "dst %v overlaps src %v: want separate buffers, %v has no in-place form", dst, src, c.Kind)
 	}
 }
 
@@ -102,7 +102,7 @@ func (pg *ProcessGroup) validateCoalesced(group *backend.Call) {
 			before = reached
 		}
 		if before.hi > a.lo {
-			pg.reject(group, "%v overlaps %v: what one call of a Coalesce writes, no other may use", before, a)
+			pg.reject(group, "%v overlaps %v: a call of a Coalesce must not write memory that another one uses", before, a)
 		}
 		if a.hi > reached.hi {
 			reached = a

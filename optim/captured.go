@@ -23,9 +23,9 @@ func (o *optimizer) capture(r *capture.Step, s Scaled) error {
 	s.captured = r.Scaled
 	switch {
 	case o.capturing == r:
-		return r.Refuse("an optimizer steps twice")
+		return r.Refuse("Step was called twice for one optimizer")
 	case s.captured == nil && (s.LossScale != 0 || !s.Overflow.IsZero()):
-		return r.Refuse("the loss scale comes from the host")
+		return r.Refuse("the loss scale is a number on the host")
 	}
 	capture.Undo(r, &o.capturing)
 	o.capturing = r

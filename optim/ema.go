@@ -101,7 +101,7 @@ func (e *EMA) Update() error {
 	}
 	for _, p := range e.Optimizer.Parameters() {
 		if r := capture.Of(p.Var().Device()); r != nil {
-			return r.Refuse("EMA takes its numbers from the host: call Step of its optimizer within the step, and Update outside")
+			return r.Refuse("EMA passes numbers from the host to its kernels: call Step of its optimizer within the step, and Update outside")
 		}
 	}
 	steps, _ := e.Optimizer.Committed()

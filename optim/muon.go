@@ -222,7 +222,7 @@ func (r *muonRule) allocate(s *slot, dt device.DType) (err error) {
 func (r *muonRule) update(s *slot, scaled Scaled, _ *batch) error {
 	v := s.Var()
 	if scaled.capturing != nil {
-		return scaled.capturing.Refuse("Muon takes its numbers from the host")
+		return scaled.capturing.Refuse("Muon passes numbers from the host to its kernels")
 	}
 	if v.Shape().Len() == 0 {
 		return nil

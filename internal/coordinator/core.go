@@ -215,7 +215,7 @@ func (c *Core) join(from int, m *Message) {
 		c.send(&Message{Verb: Failed, Failure: &f}, Sender)
 	}
 	if from < 0 || from >= c.size {
-		refuse(Failure{Kind: Different, Text: fmt.Sprintf("rank %d in a job of %d ranks", from, c.size)})
+		refuse(Failure{Kind: Different, Text: fmt.Sprintf("rank %d is out of range for a job of %d ranks", from, c.size)})
 		return
 	}
 	r := &c.ranks[from]

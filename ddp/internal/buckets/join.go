@@ -60,7 +60,7 @@ func (r *Reducer) Shadow(leave bool) {
 // still make passes. Left waits for the outcome of the last pass as Err does.
 func (r *Reducer) Left() error {
 	if rec := r.capturing(); rec != nil && rec.isFinished {
-		return rec.Refuse("it has two passes that reduce")
+		return rec.Refuse("the step has two backward passes that reduce")
 	}
 	if r.awaitOutcome(); r.left != nil {
 		return r.left

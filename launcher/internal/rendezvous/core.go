@@ -312,7 +312,7 @@ func (c *core) join(ev agentJoined) []action {
 	if c.Static {
 		rank := ev.node.Rank
 		if rank < 0 || rank >= c.MaxNodes {
-			return []action{refuse{ev.id, fmt.Sprintf("node rank %d in a job of %s", rank, count(c.MaxNodes, "node"))}}
+			return []action{refuse{ev.id, fmt.Sprintf("node rank %d is out of range for a job of %s", rank, count(c.MaxNodes, "node"))}}
 		}
 		if other := c.ranks[rank]; other != nil {
 			return []action{refuse{ev.id, fmt.Sprintf("node rank %d is taken, by %s", rank, other.node.Host)}}
