@@ -87,11 +87,11 @@ func (cc *connCollectives) scratch(n int) []byte {
 	return cc.work[:n]
 }
 
-// exchangeHeaders sends c to every peer and returns the headers of all ranks. If the data is
-// inline:
+// exchangeHeaders sends c to every peer and returns the headers of all ranks. The headers contain
+// the data if it is inline. Then the collective takes, where S is the length of Src:
 //
-//	steps: as many as the function rounds returns
-//	bytes sent: (N-1)·(S + the header)
+//	steps: log2 N, rounded up (see the function rounds)
+//	bytes sent: (N-1)·(S + headerSize)
 func (cc *connCollectives) exchangeHeaders(c callHeader) ([]callHeader, error) {
 	headers := make([]callHeader, cc.size)
 	headers[cc.rank] = c

@@ -11,6 +11,20 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
+// A frame that is too large fails the connection with an error that says so.
+func TestListenReportsTooLargeFrame(t *testing.T) {
+	ours, theirs := net.Pipe()
+	defer theirs.Close()
+	l := newPeerConn(1)
+	l.conns[shmConn] = ours
+	go theirs.Write(frame(frameRetire, make([]byte, maxFrame+1)))
+	var got error
+	l.listen(func(err error) { got = err })
+	if want := frameSizeError(maxFrame + 1); got != want {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
 // Reading and handling arbitrary frames must not panic or allocate much. A frame that was read
 // encodes to the same bytes.
 func FuzzFrames(f *testing.F) {

@@ -22,6 +22,13 @@ func frame(kind byte, body []byte) []byte {
 	return append(append(b, kind), body...)
 }
 
+// frameSizeError is the error of readFrame for a frame whose body has more than maxFrame bytes.
+type frameSizeError uint32
+
+func (e frameSizeError) Error() string {
+	return fmt.Sprintf("the peer sent a frame with a body of %d bytes, want at most %d", uint32(e), maxFrame)
+}
+
 func readFrame(r io.Reader) (kind byte, body []byte, err error) {
 	var head [5]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -29,7 +36,7 @@ func readFrame(r io.Reader) (kind byte, body []byte, err error) {
 	}
 	n := binary.LittleEndian.Uint32(head[:])
 	if n > maxFrame {
-		return 0, nil, fmt.Errorf("frame of %d bytes, want at most %d", n, maxFrame)
+		return 0, nil, frameSizeError(n)
 	}
 	body = make([]byte, n)
 	_, err = io.ReadFull(r, body)

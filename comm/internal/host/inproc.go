@@ -68,7 +68,7 @@ func (p *InProcess) join(ctx context.Context, g *Group) error {
 	r := p.groups[string(name)]
 	p.mu.Unlock()
 	if r == nil || len(r.members) != g.cfg.Size {
-		return fmt.Errorf("host: no group %q of %d ranks in this process", name, g.cfg.Size)
+		return fmt.Errorf("host: rank 0 created the group %q with another InProcess: want one InProcess for all %d ranks", name, g.cfg.Size)
 	}
 	n := &inprocNet{inprocGroup: r, group: g}
 	n.memCollectives = memCollectives{memoryGroup: n, rank: g.cfg.Rank, size: g.cfg.Size}

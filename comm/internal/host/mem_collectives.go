@@ -39,8 +39,8 @@ type memCollectives struct {
 // run executes a collective. First all ranks exchange headers, which takes one barrier. If the data
 // is inline in the headers, nothing else is needed:
 //
-//	steps: 1
-//	bytes read: N·S, where S is the length of Src
+//	steps: 1 barrier
+//	bytes: each rank reads N·S, where S is the length of Src
 func (mc *memCollectives) run(p *plan) error {
 	mc.postHeader(p.header())
 	if err := mc.await(); err != nil {

@@ -55,13 +55,16 @@ func (pc *peerConn) sendFrame(kind byte, body []byte, fd int) error {
 // errNoDescriptor reports that the kernel dropped a file descriptor that a peer sent.
 var errNoDescriptor = errors.New("receiving a file descriptor: this process has reached its limit of open files: raise it (ulimit -n)")
 
-// listen reads frames until the connection ends. It calls fail if this rank cannot handle a frame;
-// a lost connection is reported by the coordinator.
+// listen reads frames until the connection ends. It calls fail if a frame is too large or this rank cannot
+// handle it. The coordinator reports a lost connection.
 func (pc *peerConn) listen(fail func(error)) {
 	defer close(pc.listenDone)
 	for {
 		kind, body, err := readFrame(pc.conns[shmConn])
 		if err != nil {
+			if tooLarge := frameSizeError(0); errors.As(err, &tooLarge) {
+				fail(tooLarge)
+			}
 			return
 		}
 		if err := pc.handle(kind, body); err != nil {
