@@ -14,15 +14,16 @@ import (
 
 // Options are the options of [NewScaler]. The zero value is the default, which is PyTorch's.
 type Options struct {
-	// InitScale is the first scale; 0: 65536.
+	// InitScale is the first scale. 0 means 65536.
 	InitScale float64
 	// GrowthFactor is the factor by which the scale grows after GrowthInterval Updates without
-	// overflow, more than 1; 0: 2.
+	// overflow. It must exceed 1. 0 means 2.
 	GrowthFactor float64
-	// BackoffFactor is the factor by which the scale shrinks after an overflow, less than 1;
-	// 0: 0.5.
+	// BackoffFactor is the factor by which the scale is multiplied after an overflow. It must be
+	// less than 1. 0 means 0.5.
 	BackoffFactor float64
-	// GrowthInterval is a number of Updates; 0: 2000.
+	// GrowthInterval is the number of Updates without overflow after which the scale grows. 0 means
+	// 2000.
 	GrowthInterval int
 	// Disabled makes a Scaler that only calls the optimizer, so that one program can train in all
 	// types.

@@ -43,7 +43,8 @@ type weighted interface{ Aside() }
 // would be free to reduce the gradient.
 const alone = 2 << 20
 
-// fillsGPU reports whether the gradient of one of n's weights fills a GPU.
+// fillsGPU reports whether an input of n is a leaf of at least `alone` elements. The matrix product that computes the
+// gradient of such a leaf fills a GPU.
 func (n *node) fillsGPU() bool {
 	return slices.ContainsFunc(n.in, func(v input) bool {
 		return v.node != nil && v.node.leaf != nil && v.t.Shape.Len() >= alone

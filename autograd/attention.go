@@ -168,7 +168,7 @@ func (f *attention) Backward(c *Call, i int, dst device.Tensor, acc device.Accum
 	return f.backwardJoint(c, dsts, accs, g)
 }
 
-// firstJoint says that the gradients of q, k and v are computed together.
+// firstJoint returns 0, the index of q: the gradients of q, k and v are computed together.
 func (f *attention) firstJoint() int { return 0 }
 
 func (f *attention) backwardJoint(c *Call, dst [3]device.Tensor, acc [3]device.Accum, g device.Tensor) error {

@@ -44,7 +44,7 @@ func (e *GraphError) Error() string {
 	return fmt.Sprintf("autograd: %s of %s: %s", e.Call, e.Variable, e.Reason)
 }
 
-// axisOf returns the index of an axis, which is negative if it counts from the end.
+// axisOf returns the index of an axis of shape, from 0. A negative axis counts from the end.
 func axisOf(op string, axis int, shape device.Shape) int {
 	if axis < -len(shape) || axis >= len(shape) {
 		panic(&device.ShapeError{Op: op, A: slices.Clone(shape), Want: fmt.Sprintf("a shape with an axis %d", axis)})

@@ -105,10 +105,10 @@ func (f *feedForward) Forward(c *Call) (err error) {
 	return k.PrepareFeedForwardGrad(s, f.op, y, f.pre, x, w1, b1, w2)
 }
 
-// Aside says that the gradients of the weights and the biases may be computed on another stream.
+// Aside marks the operation: the gradients of the weights and the biases may be computed on another stream.
 func (*feedForward) Aside() {}
 
-// keepsGradient says that Prepare only reads the gradient of the result.
+// keepsGradient returns true: Prepare only reads the gradient of the result.
 func (*feedForward) keepsGradient() bool { return true }
 
 // Prepare computes the gradients of pre and of b1 together, if a gradient needs them.

@@ -152,7 +152,7 @@ func (f linear) Forward(c *Call) error {
 	return k.PrepareLinearGrad(s, y, x, w, bias)
 }
 
-// Aside says that the gradients of the weight and the bias may be computed on another stream.
+// Aside marks the operation: the gradients of the weight and the bias may be computed on another stream.
 func (linear) Aside() {}
 
 // Prepare takes the gradient back through the activation, in place.
@@ -179,7 +179,7 @@ func (linear) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g de
 	}
 }
 
-// firstJoint says that the gradients of the weight and the bias are computed together.
+// firstJoint returns 1, the index of the weight: the gradients of the weight and the bias are computed together.
 func (linear) firstJoint() int { return 1 }
 
 func (linear) backwardJoint(c *Call, dst [3]device.Tensor, acc [3]device.Accum, g device.Tensor) error {

@@ -182,7 +182,7 @@ func (f *groupNorm) Backward(c *Call, i int, dst device.Tensor, acc device.Accum
 	return f.backwardJoint(c, dsts, accs, g)
 }
 
-// firstJoint says that the gradients of x, weight and bias are computed together.
+// firstJoint returns 0, the index of x: the gradients of x and of the inputs after it are computed together.
 func (*groupNorm) firstJoint() int { return 0 }
 
 func (f *groupNorm) backwardJoint(c *Call, dst [3]device.Tensor, acc [3]device.Accum, g device.Tensor) error {
@@ -445,7 +445,7 @@ func (f *batchNorm) track(c *Call) error {
 	return c.kernels.TrackMoments(c.Stream, to[0], to[1], f.o.Batches.t, from[0], from[1], from[2], f.o.Momentum)
 }
 
-// keepsGradient says that Prepare only reads the gradient of the result.
+// keepsGradient returns true: Prepare only reads the gradient of the result.
 func (*batchNorm) keepsGradient() bool { return true }
 
 // Prepare computes the gradients of weight and bias over this rank's samples, if a gradient needs them. The gradient
@@ -474,7 +474,7 @@ func (f *batchNorm) Backward(c *Call, i int, dst device.Tensor, acc device.Accum
 	return f.grads(c, to, g)
 }
 
-// firstJoint says that the gradients of x and of the residual are computed together.
+// firstJoint returns 0, the index of x: the gradients of x and of the inputs after it are computed together.
 func (*batchNorm) firstJoint() int { return 0 }
 
 func (f *batchNorm) backwardJoint(c *Call, dst [3]device.Tensor, acc [3]device.Accum, g device.Tensor) error {

@@ -13,7 +13,7 @@ import (
 type Pool2dOptions struct {
 	Stride   [2]int // 0: the size of the window
 	Padding  [2]int // at most half the size of the window
-	Dilation [2]int // the distance between the elements of a window of MaxPool2d; 0: 1
+	Dilation [2]int // the distance between the elements of a window of MaxPool2d; 0 means 1
 	// Ceil adds a last window that reaches beyond the padding: PyTorch's ceil_mode.
 	Ceil bool
 	// ExcludePadding makes AvgPool2d leave padding out of its means: PyTorch's

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// commit waits for the shares of all ranks, and publishes the files in the folder temp as the latest
-// checkpoint. It returns the checkpoint's path. Rank 0 calls it.
+// commit waits until every rank has reported its share, and then publishes the files in the folder temp as
+// the latest checkpoint. It returns the path of the checkpoint. Only rank 0 calls commit.
 func (m *Manager) commit(ctx context.Context, s *saving, temp string) (string, error) {
 	shares, err := m.gather(ctx, s.seq)
 	if err == nil {

@@ -19,7 +19,7 @@ import (
 
 // Options configure [Open]. The zero value saves synchronously and deletes nothing.
 type Options struct {
-	// Keep is the number of checkpoints that stay in the folder; 0: all. Older ones are deleted after the new one
+	// Keep is the number of checkpoints that stay in the folder; 0 means all. Older ones are deleted after the new one
 	// has been read back and its checksums match. The last finite checkpoint is kept in addition: see
 	// [Manifest.NonFinite].
 	Keep int
@@ -31,11 +31,11 @@ type Options struct {
 	// SkipBusy makes an asynchronous Save do nothing, on all ranks, if a rank is still writing the previous save.
 	// Otherwise Save waits. SkipBusy costs a collective in each Save.
 	SkipBusy bool
-	// Timeout is the maximum time that a save waits for the slowest rank's share; 0: the group's
+	// Timeout is the maximum time that a save waits for the slowest rank's share; 0 means the group's
 	// timeout.
 	Timeout time.Duration
 
-	grace time.Duration      // the longest wait for another job's manager; 0: lockGrace
+	grace time.Duration      // the longest wait for another job's manager; 0 means lockGrace
 	fs    filesystem         // nil: the operating system's file system
 	phase func(phase string) // tests set it; it is called when a phase of a save begins
 }

@@ -122,7 +122,7 @@ func decodeAccount(value []byte, rank, size int) (*flight.Dump, error) {
 	case len(value) == 0:
 		return flight.NoRecord(rank, size), nil
 	case len(value) > maxAccount:
-		return nil, fmt.Errorf("a record of calls of %d bytes: want at most %d", len(value), maxAccount)
+		return nil, fmt.Errorf("rank %d sent a flight record of %d bytes, want at most %d", rank, len(value), maxAccount)
 	}
 	a, err := flight.Decode(value)
 	if err == nil && (a.Rank != rank || a.WorldSize != size) {

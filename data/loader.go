@@ -167,7 +167,7 @@ func (l *Loader) open(ctx context.Context, from Position) (_ *pipeline, err erro
 		if p.stream, err = l.dev.NewStream(false); err != nil {
 			return nil, err
 		}
-		// The last step of the previous epoch may still use this memory on Compute.
+		// The last step of the previous epoch may still use the loader's memory on Compute.
 		if err := p.stream.WaitFor(l.dev.Compute().Mark()); err != nil {
 			return nil, err
 		}

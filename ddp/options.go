@@ -21,7 +21,7 @@ type Options struct {
 	// BucketCapMB is the size of a bucket, in MiB of gradients. 0 means 25, and 1 for the first bucket, so
 	// that communication starts early. As in PyTorch, any other value applies to the first bucket too.
 	BucketCapMB float64
-	// FirstBucketCapMB is the size of the first bucket; 0: BucketCapMB determines it.
+	// FirstBucketCapMB is the size of the first bucket; 0 means that BucketCapMB determines it.
 	FirstBucketCapMB float64
 	// BucketCapsMB lists the size of each bucket and replaces BucketCapMB. The last size applies to all
 	// further buckets.
@@ -52,7 +52,7 @@ type Options struct {
 	ReduceDType device.DType
 
 	// CheckReplicas compares the parameters of all ranks in every CheckReplicas-th backward pass that
-	// reduces; 0: never. If they differ, Backward returns a [*ReplicaDriftError] on every rank.
+	// reduces; 0 means never. If they differ, Backward returns a [*ReplicaDriftError] on every rank.
 	CheckReplicas int
 	// CheckNonFinite looks for NaN and Inf in the gradients before they are reduced. A
 	// [*reducer.NonFiniteError] on every rank names the rank and the parameter.

@@ -73,7 +73,7 @@
 // # What each rank was doing
 //
 // On Linux every worker inherits memory for its flight recorder (package [github.com/goddp/goddp/internal/flight]).
-// The agent reads this memory when the attempt fails, on this node or on another, before it stops the other workers.
+// The agent reads the recorder when the attempt fails, on this node or on another, before it stops the other workers.
 // So even workers that were killed, are suspended or are stuck have records. The agent writes them to GODDP_FLIGHT_DIR
 // if the user sets it, else to attempt_<n>/flight in the run's folder, which it then keeps. It does not replace a
 // record that a worker wrote itself. The report names the folder. Programs that record nothing are not affected.

@@ -146,7 +146,7 @@ func (c *messageConn) send(message any, files ...*os.File) error {
 		return err
 	}
 	if len(body) > maxMessage || len(files) > maxFiles {
-		return fmt.Errorf("a message of %d bytes with %d files: want at most %d bytes and %d files", len(body), len(files), maxMessage, maxFiles)
+		return fmt.Errorf("sending a message of %d bytes with %d files: want at most %d bytes and %d files", len(body), len(files), maxMessage, maxFiles)
 	}
 	header := binary.LittleEndian.AppendUint32(nil, uint32(len(body)))
 	var rights []byte
@@ -188,7 +188,7 @@ func (c *messageConn) receive(message any) (files []*os.File, err error) {
 	}
 	size := binary.LittleEndian.Uint32(header)
 	if size > maxMessage {
-		return files, fmt.Errorf("a message of %d bytes: want at most %d", size, maxMessage)
+		return files, fmt.Errorf("received a message of %d bytes, want at most %d", size, maxMessage)
 	}
 	body := make([]byte, size)
 	if _, err := io.ReadFull(c, body); err != nil {

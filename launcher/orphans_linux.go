@@ -59,7 +59,7 @@ func descendants(keep int) finder {
 				return nil, nil
 			}
 		}
-		return nil, errors.New("this process has children, but /proc does not list them")
+		return nil, errors.New("waitid finds children of this process, but /proc/self/task/*/children lists none")
 	}
 }
 

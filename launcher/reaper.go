@@ -27,7 +27,7 @@ const (
 	reapDelay = 50 * time.Millisecond
 )
 
-// canReap says that ReaperMain was called. Only then is it safe to start this executable
+// canReap is true once ReaperMain was called. Only then is it safe to start this executable
 // again as a reaper.
 var canReap atomic.Bool
 

@@ -69,7 +69,7 @@ type Config struct {
 	EvaluateEvery int
 	// Log is a file to which rank 0 appends JSON lines: see package progress.
 	Log string
-	// LogEvery is the number of steps between two lines; 0: 100. The first and the last step of the run
+	// LogEvery is the number of steps between two lines; 0 means 100. The first and the last step of the run
 	// have lines too.
 	LogEvery int
 	// Trace is a file to which rank 0 writes a trace of steps 11 to 15, counted from the start or the resumption:
@@ -86,7 +86,7 @@ type Config struct {
 	// SaveEvery is the number of steps between two checkpoints. Run also saves one after each
 	// epoch, when it is asked to stop, and at its end.
 	SaveEvery int
-	// Keep is the number of checkpoints that are kept; 0: 3. The last finite one is kept in addition: see
+	// Keep is the number of checkpoints that are kept; 0 means 3. The last finite one is kept in addition: see
 	// [checkpoint.Options].
 	Keep int
 	// AllowOtherData lets a run resume with Data that differs from the saved run's in length, Shuffle or Seed, which

@@ -27,11 +27,13 @@ type etcdElection struct {
 	host   string
 	state  string
 	ended  string
-	since  int64 // the key ended concerns this agent's job if the key was written after this revision; -1: unknown
+	// If the key `ended` was written after the revision since, it says that this agent's job has ended.
+	// -1: the agent has not read etcd yet.
+	since int64
 }
 
-// The key state outlives the host that wrote it by stateTTL seconds, and the key ended stays for endedTTL
-// seconds.
+// etcd keeps the key `state` for stateTTL seconds after the death of the host that wrote it, and the key `ended`
+// for endedTTL seconds.
 const (
 	stateTTL = 30
 	endedTTL = 24 * 60 * 60
@@ -81,7 +83,7 @@ func (e *etcdElection) Elect(ctx context.Context, addr, dead string) (string, el
 		if e.since < 0 {
 			e.since = v.revision
 			if dead != "" { // this process takes the place of one that was killed
-				e.since = 0 // if the key ended exists, it is about this job, because a new job would have deleted it: see stand
+				e.since = 0 // if the key `ended` exists, it is about this job, because a new job would have deleted it: see stand
 			}
 		}
 		switch {
@@ -113,7 +115,7 @@ var errStillElected = errors.New("in etcd the lost host of the rendezvous is sti
 // view is what an agent reads from etcd before it stands for election.
 type view struct {
 	host     string // the address of the elected agent; "" if there is none
-	ended    int64  // the revision at which the key ended was written; 0 if there is none
+	ended    int64  // the revision at which the key `ended` was written; 0 if the key does not exist
 	revision int64  // the revision of etcd at this answer
 }
 
@@ -150,8 +152,8 @@ func (e *etcdElection) awaitChange(ctx context.Context, revision int64) error {
 	return context.Cause(ctx)
 }
 
-// stand makes this agent the host: it writes the key host, if there is none, and deletes the key ended of an
-// earlier job. It returns nil if etcd has changed since v: another agent was first, or the job has ended.
+// stand makes this agent the host, unless the key `host` exists: it writes `host`, and deletes the key `ended` of
+// an earlier job. It returns nil if etcd has changed since v: another agent was first, or the job has ended.
 func (e *etcdElection) stand(ctx context.Context, addr string, v view) (*term, error) {
 	session, err := concurrency.NewSession(e.client, concurrency.WithTTL(e.ttl), concurrency.WithContext(context.WithoutCancel(ctx)))
 	if err != nil {

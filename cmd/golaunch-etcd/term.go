@@ -51,7 +51,7 @@ func (t *term) Save(ctx context.Context, s election.State) error {
 }
 
 // Resign ends the term at once, so that another agent can be elected. If the job has ended, its state is
-// deleted, and the key ended is written.
+// deleted, and the key `ended` is written.
 func (t *term) Resign(ctx context.Context, ended bool) error {
 	if !ended {
 		t.memory.Orphan()
@@ -60,7 +60,7 @@ func (t *term) Resign(ctx context.Context, ended bool) error {
 	return errors.Join(t.markEnd(ctx), t.memory.Close(), t.session.Close())
 }
 
-// markEnd puts the key ended in place of the other keys. It returns election.ErrOver if this agent is not
+// markEnd replaces the keys `host` and `state` by the key `ended`. It returns election.ErrOver if this agent is not
 // elected any more: the job may go on with another host.
 func (t *term) markEnd(ctx context.Context) error {
 	e := t.election

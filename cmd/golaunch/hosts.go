@@ -233,9 +233,11 @@ func sumOf(path string) (string, error) {
 }
 
 // run starts the hosts, forwards signals to all of them, and waits until all have ended. It returns the exit code
-// of the host that failed first. An elastic job continues without a failed host, so for an elastic job run returns
-// the exit code of the last host. A lost connection stops the other hosts. They may end before the loss is
-// detected, but run returns the code of the lost host.
+// of the host that failed first, with two exceptions:
+//   - An elastic job continues without a failed host. For an elastic job, run returns the exit code of the host
+//     that ended last.
+//   - If the connection to a host is lost, the other hosts stop. They may end before ssh detects the loss. run
+//     nevertheless returns the exit code of the lost host.
 func (j *hostsJob) run(signals <-chan os.Signal) (code int) {
 	const stopped = 128 + int(syscall.SIGTERM)
 	ended := make(chan *sshHost)

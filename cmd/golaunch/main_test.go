@@ -277,7 +277,7 @@ func TestComplaints(t *testing.T) {
 		{"--token-file " + pipe + " true", "", fmt.Sprintf("--token-file %q: want a regular file, got a named pipe\n", pipe)},
 		{"--token-file " + open + " true", "", fmt.Sprintf("--token-file %q: others can read or change it (mode 0644): chmod 600 %s\n", open, open)},
 		{"true", "GODDP_TOKEN_FILE=" + folder, fmt.Sprintf("GODDP_TOKEN_FILE=%q: is a directory\n", folder)},
-		{"true", "GODDP_TOKEN=short", "GODDP_TOKEN: a secret of 5 bytes, want 16 to 4096\n"},
+		{"true", "GODDP_TOKEN=short", "GODDP_TOKEN: the secret has 5 bytes, want 16 to 4096\n"},
 	} {
 		got := runIt(t, []string{test.env}, strings.Fields(test.args)...)
 		if got.Code != 2 || got.Stdout != "" || strings.Count(got.Stderr, "\n") != 2 || !strings.HasPrefix(got.Stderr, "golaunch: ") || !strings.Contains(got.Stderr, test.want) {

@@ -19,8 +19,8 @@ type PowerSGDOptions struct {
 	// StartAfter is the number of passes at the beginning that are not compressed, because gradients change most
 	// then. 0 means 1000, a negative number none.
 	StartAfter int
-	// MinCompression is the smallest ratio of a matrix's size to the size of its factors at which
-	// the matrix is compressed; 0 means 2.
+	// MinCompression is a ratio. A matrix is compressed only if it has more than MinCompression
+	// times as many elements as its two factors together. 0 means 2.
 	MinCompression float64
 	// NoErrorFeedback discards the difference between a gradient and the product of its factors.
 	// Otherwise the difference is added to the gradient of the next pass, which takes as much
@@ -70,10 +70,10 @@ type PowerSGD struct {
 func NewPowerSGD(opts *PowerSGDOptions) (*PowerSGD, error) {
 	o := *cmp.Or(opts, &PowerSGDOptions{})
 	if o.Rank < 0 {
-		return nil, fmt.Errorf("commhook: PowerSGD: Rank is %d, want 1 or more, or 0 for 1", o.Rank)
+		return nil, fmt.Errorf("commhook: PowerSGD: Rank is %d, want at least 1, or 0 for the default of 1", o.Rank)
 	}
 	if !(o.MinCompression >= 0) || math.IsInf(o.MinCompression, 1) {
-		return nil, fmt.Errorf("commhook: PowerSGD: MinCompression is %v, want a positive number, or 0 for 2", o.MinCompression)
+		return nil, fmt.Errorf("commhook: PowerSGD: MinCompression is %v, want a positive finite number, or 0 for the default of 2", o.MinCompression)
 	}
 	if o.Rank == 0 {
 		o.Rank = 1

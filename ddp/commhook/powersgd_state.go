@@ -39,7 +39,8 @@ func (h *PowerSGD) LoadState(state map[string]device.Tensor) error {
 	return nil
 }
 
-// passesKey is the key of the number of passes. It has no dot, so it differs from all keys of parameters.
+// passesKey is the key under which a state holds the number of passes. All other keys end in ".unsent" or ".q", so
+// no parameter's key equals passesKey.
 const passesKey = "passes"
 
 // resume sets the state of m to the state of its parameter, which the previous buckets or LoadState provide.

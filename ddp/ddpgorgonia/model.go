@@ -24,7 +24,7 @@ type Options struct {
 	// BucketCapMB is the size in MiB at which a bucket is closed. 0 means 25, and 1 for the first
 	// bucket, so that communication starts early.
 	BucketCapMB float64
-	// FirstBucketCapMB is the cap of the first bucket; 0: BucketCapMB applies.
+	// FirstBucketCapMB is the cap of the first bucket; 0 means BucketCapMB.
 	FirstBucketCapMB float64
 	// SkipInitSync makes New keep the learnables' values. The program must have made them equal on
 	// all ranks.

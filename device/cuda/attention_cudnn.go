@@ -290,8 +290,8 @@ func (f *flash) compare(s *gpuStream, name string, want, got device.Tensor) erro
 	}
 	n := float64(want.Len())
 	size, off = math.Sqrt(size/n), math.Sqrt(off/n)
-	if !(off <= size/32+1e-5) { // also if off is NaN
-		return fmt.Errorf("cuDNN's numbers for %s differ from goddp's by %.3g, with values of %.3g (both as root mean square)", name, off, size)
+	if limit := size/32 + 1e-5; !(off <= limit) { // also if off is NaN
+		return fmt.Errorf("cuDNN and goddp computed %s with a root mean square difference of %.3g, want at most %.3g", name, off, limit)
 	}
 	return nil
 }

@@ -191,7 +191,7 @@ func TestEmulatedCudnnFallsBack(t *testing.T) {
 	}{
 		{"no library", "", 1, "was not found"},
 		{"not supported", "cudnn_refuse", 4, "CUDNN_STATUS_NOT_SUPPORTED (3000): a test wants no graph to be supported"},
-		{"wrong numbers", "cudnn_wrong", 1, "cuDNN's numbers for the result differ"},
+		{"wrong numbers", "cudnn_wrong", 1, "cuDNN and goddp computed the result with a root mean square difference of "},
 	} {
 		t.Run(e.name, func(t *testing.T) {
 			fakegpu.Use(t, e.fault)

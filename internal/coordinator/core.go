@@ -472,7 +472,7 @@ func (c *Core) sendSettledFailure(g *group, to int) {
 
 // await notes that the ranks in the parameter ranks must acknowledge the message with the number
 // c.number. When all of them have acknowledged this message, the ranks in the parameter notify receive
-// Settled. The parameter leave says that the message is Leaving.
+// Settled. The parameter leave is true if the message is Leaving.
 func (c *Core) await(g *group, ranks, notify []int, leave bool) {
 	a := &acknowledgement{owed: map[int]bool{}, notify: notify, group: g, leave: leave}
 	for _, r := range ranks {
@@ -581,12 +581,12 @@ func (c *Core) remove(r int, to state, why Failure) {
 	}
 }
 
-// waiveAcks makes the core stop waiting for rank r to acknowledge messages. If the parameter leaves is
-// nil, rank r is gone, and this holds for all messages. Otherwise rank r leaves only the group `leaves`,
-// and this holds only for messages Leaving of that group.
-func (c *Core) waiveAcks(r int, leaves *group) {
+// waiveAcks makes the core stop waiting for acknowledgements of rank r. If left is nil, rank r is gone,
+// and need not acknowledge any message. Otherwise rank r has left only the group `left`, and need not
+// acknowledge the messages Leaving of that group.
+func (c *Core) waiveAcks(r int, left *group) {
 	for _, number := range slices.Sorted(maps.Keys(c.acks)) {
-		if a := c.acks[number]; a.owed[r] && (leaves == nil || a.leave && a.group == leaves) {
+		if a := c.acks[number]; a.owed[r] && (left == nil || a.leave && a.group == left) {
 			delete(a.owed, r)
 			c.settle(number)
 		}

@@ -22,7 +22,7 @@ const Program = "golaunch-etcd"
 // closeTime bounds how long Program may take to resign and end.
 const closeTime = 5 * time.Second
 
-// Process is an election that a process of Program makes.
+// Process is an [Election] that a child process carries out. The child runs Program.
 type Process struct {
 	cmd       *exec.Cmd
 	in        io.WriteCloser

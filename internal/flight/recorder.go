@@ -20,9 +20,8 @@ type Identity struct {
 	Run                        string // the name that the user gave the job, or ""
 }
 
-// ErrInUse is the error of New if the memory belongs to a recorder of this process that is not
-// closed.
-var ErrInUse = errors.New("flight: this memory is already in use by another recorder")
+// ErrInUse is the error of New if mem belongs to a recorder of this process that is not closed.
+var ErrInUse = errors.New("flight: a Recorder of this process that is not closed already uses the memory")
 
 // Recorder records the calls of one process. Its methods are safe for
 // concurrent use, and a nil Recorder records nothing.

@@ -50,7 +50,7 @@ type decoder struct {
 func newDecoder(b []byte) (kind, decoder, error) {
 	switch {
 	case len(b) > MaxMessage:
-		return 0, decoder{}, fmt.Errorf("handshake of %d bytes: want at most %d", len(b), MaxMessage)
+		return 0, decoder{}, fmt.Errorf("invalid handshake: the peer's message has %d bytes, want at most %d", len(b), MaxMessage)
 	case len(b) <= len(magic) || string(b[:len(magic)]) != magic:
 		return 0, decoder{}, fmt.Errorf("want a handshake of version %q, not bytes that begin with %.16q", magic, b)
 	}
@@ -81,7 +81,7 @@ func (d *decoder) text() string { return printable(string(d.bytes())) }
 func (d *decoder) bytes() []byte {
 	n := int(binary.LittleEndian.Uint16(d.take(2)))
 	if n > maxText && d.err == nil {
-		d.err = fmt.Errorf("handshake with a string of %d bytes: want at most %d", n, maxText)
+		d.err = fmt.Errorf("invalid handshake: a string in the peer's message has %d bytes, want at most %d", n, maxText)
 	}
 	if d.err != nil {
 		return nil

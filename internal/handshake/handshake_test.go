@@ -259,8 +259,8 @@ func TestReadSecret(t *testing.T) {
 	for i, test := range []struct{ text, want, err string }{
 		{"0123456789abcdef", "0123456789abcdef", ""},
 		{"\n 0123456789abcdef\r\n\n", "0123456789abcdef", ""},
-		{" 0123456789abcde ", "", "a secret of 15 bytes, want 16 to 4096"},
-		{"", "", "a secret of 0 bytes"},
+		{" 0123456789abcde ", "", "the secret has 15 bytes, want 16 to 4096"},
+		{"", "", "the secret has 0 bytes"},
 		{strings.Repeat("s", 5000), "", "want 16 to 4096"},
 	} {
 		path := filepath.Join(dir, fmt.Sprint(i))
@@ -298,7 +298,7 @@ func TestReadSecret(t *testing.T) {
 	if secret, err := ReadSecret(jobenv.Security{Token: " 0123456789abcdef\n"}); string(secret) != "0123456789abcdef" || err != nil {
 		t.Errorf("%s: %q, %v", jobenv.TokenVar, secret, err)
 	}
-	if _, err := ReadSecret(jobenv.Security{Token: "short"}); err == nil || !strings.Contains(err.Error(), jobenv.TokenVar+": a secret of 5 bytes") {
+	if _, err := ReadSecret(jobenv.Security{Token: "short"}); err == nil || !strings.Contains(err.Error(), jobenv.TokenVar+": the secret has 5 bytes") {
 		t.Error(err)
 	}
 	pipe := filepath.Join(dir, "pipe")

@@ -113,7 +113,7 @@ func decodeGreeting(b []byte, want Role) (g greeting, err error) {
 	case g.Role != want:
 		return g, fmt.Errorf("handshake with a process of role %.32q, want role %q", g.Role, want)
 	case len(g.share) != shareSize:
-		return g, fmt.Errorf("handshake with a key share of %d bytes, want %d", len(g.share), shareSize)
+		return g, fmt.Errorf("invalid handshake: the peer's key share has %d bytes, want %d", len(g.share), shareSize)
 	case g.Rank < -1 || g.ConnIndex < 0 || g.Job.World < 0:
 		return g, fmt.Errorf("invalid handshake: rank %d of %d ranks, connection %d", g.Rank, g.Job.World, g.ConnIndex)
 	}

@@ -37,7 +37,7 @@ func ReadSecret(s jobenv.Security) ([]byte, error) {
 	}
 	secret := bytes.TrimSpace(text)
 	if len(secret) < minSecret || len(text) > maxSecret {
-		return nil, &InvalidSecretError{source, fmt.Errorf("a secret of %d bytes, want %d to %d", len(secret), minSecret, maxSecret)}
+		return nil, &InvalidSecretError{source, fmt.Errorf("the secret has %d bytes, want %d to %d", len(secret), minSecret, maxSecret)}
 	}
 	return secret, nil
 }

@@ -90,7 +90,7 @@ func readMessage(r io.Reader) ([]byte, error) {
 	}
 	n := int(binary.LittleEndian.Uint16(size[:]))
 	if n > MaxMessage {
-		return nil, fmt.Errorf("handshake of %d bytes: want at most %d", n, MaxMessage)
+		return nil, fmt.Errorf("invalid handshake: the peer's message has %d bytes, want at most %d", n, MaxMessage)
 	}
 	m := make([]byte, n)
 	_, err := io.ReadFull(r, m)

@@ -51,8 +51,8 @@ func (p *AdamWStep) Numbers() [4]float64 {
 	return [...]float64{rate, root, kept, unscale(p.LossScale)}
 }
 
-// Update returns the step as an Update. Its Numbers are the results of the method Numbers, Beta1, 1-Beta1, Beta2,
-// 1-Beta2, Eps and the weight decay that is added to the gradient.
+// Update converts the step to an Update. The field Numbers starts with the four results of the method Numbers. Then
+// follow Beta1, 1-Beta1, Beta2, 1-Beta2, Eps, and WeightDecay if Coupled is set, else 0.
 func (p *AdamWStep) Update() Update {
 	n, coupled := p.Numbers(), 0.0
 	if p.Coupled {

@@ -28,10 +28,10 @@ func ChannelsFirst(shape device.Shape) (device.Shape, Layout) {
 
 // Rearranging contains the kernel that moves elements: it transposes, slices and concatenates tensors.
 type Rearranging interface {
-	// CopyStrided accumulates the box of src with layout from into the box of dst with layout to.
-	// Both boxes have the given shape. dst and src have the same type: any type with
-	// [device.Store], otherwise a type that the device computes in. The elements of dst's box must
-	// be distinct. The elements of src's box need not be distinct, so a stride of 0 broadcasts. The
-	// rest of dst is not written.
+	// CopyStrided accumulates a box of src into a box of dst. Both boxes have the given shape. The
+	// layout `from` says where the elements of src's box are, and the layout `to` where those of
+	// dst's box are. dst and src have the same type: any type with [device.Store], otherwise a type
+	// that the device computes in. The elements of dst's box must be distinct. The elements of src's
+	// box need not be distinct, so a stride of 0 broadcasts. The rest of dst is not written.
 	CopyStrided(s device.Stream, shape device.Shape, dst device.Tensor, to Layout, acc device.Accum, src device.Tensor, from Layout) error
 }

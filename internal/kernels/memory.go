@@ -13,12 +13,13 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// small is a size below which CheckMemory skips reading the kernel's files, which would take too long.
+// small is the size in bytes below which CheckMemory does not read the files in /proc and /sys, because reading
+// them would take too long.
 const small = 1 << 20
 
 // CheckMemory returns a [*device.OutOfMemoryError] if the host has less than size bytes left. If a
-// process used more, the kernel would kill a process, perhaps another one. CheckMemory returns nil if the
-// host does not report its memory.
+// process used more than that, Linux would kill this process or another one. CheckMemory returns nil if
+// the host does not report its memory.
 func CheckMemory(size int) error {
 	host := os.DirFS("/")
 	if size < small || int64(size) <= read(host).free {
@@ -37,7 +38,7 @@ type usage struct{ inUse, free int64 }
 
 // read returns the usage of the host. If a control group has less memory left than the host, read
 // returns the usage of the control group with the least memory left. The control groups are this
-// process's and the groups above them. If the kernel reports nothing, all memory counts as free.
+// process's and the groups above them. If the host does not report its memory, all memory counts as free.
 func read(host fs.FS) usage {
 	least := usage{free: math.MaxInt64}
 	consider := func(total, free int64) {

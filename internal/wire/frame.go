@@ -25,7 +25,7 @@ func Decode(r io.Reader, most int, message any) error {
 	}
 	n := binary.LittleEndian.Uint32(head[:])
 	if int64(n) > int64(most) {
-		return fmt.Errorf("message of %d bytes: want at most %d", n, most)
+		return fmt.Errorf("received a message of %d bytes, want at most %d", n, most)
 	}
 	text := make([]byte, n)
 	if _, err := io.ReadFull(r, text); err != nil {

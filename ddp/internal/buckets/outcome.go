@@ -14,7 +14,7 @@ import (
 )
 
 // Finish ends the pass. It starts the remaining reductions and makes the compute stream wait for them,
-// as [comm.Work.Wait] does, or leaves this wait to [Reducer.Settle] for each gradient. The parameter cause
+// as [comm.Work.Wait] does, or leaves the waiting to [Reducer.Settle] for each gradient. The parameter cause
 // says why the pass failed on this rank; nil means that it did not fail. If cause is not nil, all ranks
 // get an error that contains the text of cause. (A pass that only accumulates ignores cause: the engine
 // notes it in [Reducer.State] of its gradients.)
@@ -74,7 +74,7 @@ func (r *Reducer) Finish(ctx context.Context, cause error) error {
 	start := time.Now()
 	switch {
 	case r.early != nil:
-		// If the pass failed on this rank, the host waits for the reductions. Without this wait, the host could
+		// If the pass failed on this rank, the host waits for the reductions. Otherwise the host could
 		// get two passes ahead of the other ranks. A report of the later pass would replace the report of this
 		// pass (see reports.key) before the other ranks have read it.
 		r.err, r.joined = r.wait(ctx, r.works, reducer.Reduction.Sync), len(r.works)

@@ -62,8 +62,9 @@ func checkWindow(op string, w kernels.Window, z PoolSizes, small, large device.T
 	}
 }
 
-// MaxPool2d checks the operands of a MaxPool2d, or of its gradient. small is the pooled tensor, or
-// g for the gradient.
+// MaxPool2d checks the operands of MaxPool2d or of MaxPool2dGrad. small has the shape after the pooling:
+// it is dst of MaxPool2d, or g of MaxPool2dGrad. large has the shape before the pooling: it is x of
+// MaxPool2d, or dst of MaxPool2dGrad.
 func (ts Types) MaxPool2d(op string, small, index, large device.Tensor, w kernels.Window) PoolSizes {
 	ts.Float(op, small, large)
 	checkType(op, index, device.Int32)
@@ -73,8 +74,8 @@ func (ts Types) MaxPool2d(op string, small, index, large device.Tensor, w kernel
 	return z
 }
 
-// AvgPool2d checks the operands of an AvgPool2d, or of its gradient. small is the pooled tensor, or
-// g for the gradient.
+// AvgPool2d checks the operands of AvgPool2d or of AvgPool2dGrad. The parameters small and large are as
+// in MaxPool2d.
 func (ts Types) AvgPool2d(op string, small, large device.Tensor, p kernels.AvgPool) PoolSizes {
 	ts.Float(op, small, large)
 	z := poolSizes(op, small, large, p.ChannelsLast)

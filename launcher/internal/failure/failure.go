@@ -176,18 +176,17 @@ func Judge(failures []Failure, start, ordered time.Time) {
 	}
 }
 
-// precedes reports whether the failure was under way before golaunch told the workers to stop. The time of an
-// exit that was observed before then may be that of the order.
+// precedes reports whether the failure was under way before golaunch told the workers to stop. Judge may have set
+// the time of an exit that was observed earlier to the time of that order, so precedes does not compare it.
 func (f *Failure) precedes(ordered time.Time) bool {
 	return f.Seen != rootcause.Told || f.Time.Before(ordered)
 }
 
-// maxText is the number of bytes that Bound leaves of an error message, of a stack, and of all lines of
-// stderr.
+// maxText is the number of bytes to which Bound cuts an error message, a stack, or all lines of stderr.
 const maxText = 16 << 10
 
-// Bound returns as many failures, from the first one on, as fit in size bytes of JSON. It shortens long
-// texts. It leaves the texts out of a failure that they make too long.
+// Bound returns as many failures, from the first one on, as fit in size bytes of JSON. It cuts long texts to
+// maxText bytes. If a failure then does not fit in the bytes that are left, Bound replaces it by its Brief.
 func Bound(failures []Failure, size int) (bounded []Failure) {
 	for _, f := range failures {
 		if f.ErrorFile != nil {
@@ -209,11 +208,11 @@ func Bound(failures []Failure, size int) (bounded []Failure) {
 	return bounded
 }
 
-// maxLine is the number of bytes that Brief leaves of an error message.
+// maxLine is the number of bytes to which Brief cuts an error message.
 const maxLine = 256
 
-// Brief returns the failure without its long texts. Of the error message, it leaves the first line. What tells
-// the root cause stays.
+// Brief returns the failure without its long texts. It keeps the first line of the error message, and everything
+// from which the root cause is determined.
 func (f Failure) Brief() Failure {
 	if f.ErrorFile != nil {
 		file := *f.ErrorFile

@@ -79,6 +79,7 @@ type StopOrder struct {
 	// Gently says that the workers can finish their step and save a checkpoint.
 	Gently bool
 	Reason string
-	// Failure is what the order is about, without its details; nil if no failure is its reason.
+	// Failure is the failure for which the workers are stopped, without its long texts; nil if they are stopped
+	// for another reason.
 	Failure *failure.Failure `json:",omitempty"`
 }

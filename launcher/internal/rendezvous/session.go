@@ -52,9 +52,9 @@ func (s *Session) Failed(f failure.Failure) {
 }
 
 // Ended reports that all workers of a round have ended: with success, after a failure or a stop order, or, if
-// agreed is true, because all ranks agreed to stop. The host ignores the report if another round has begun: the
-// order to begin may have arrived, and the caller may not have read it. failures are all that is known of the
-// workers that failed. masterPort is a free port for the next round.
+// agreed is true, because all ranks agreed to stop. The host ignores the report if it has begun another round. The
+// caller may not know of that round yet, because the order to begin it is still unread in the channel Orders.
+// failures holds all that is known of the workers that failed. masterPort is a free port for the next round.
 func (s *Session) Ended(round int, agreed bool, failures []failure.Failure, masterPort int) {
 	_, offset := s.current()
 	failures = slices.Clone(failures)
