@@ -23,6 +23,7 @@ type Client struct {
 	quit    func() // ends the connection once all messages are sent
 	wg      sync.WaitGroup
 	done    chan struct{} // closed when the connection has ended and no more messages arrive
+	noticed chan struct{} // see Noticed
 
 	// The lock `reading` tells whether all received messages are handled. The method listen holds the
 	// write lock while it reads and handles messages. So if another goroutine holds the read lock,
@@ -130,12 +131,8 @@ func (o *ClientOptions) connect(ctx context.Context, addr string, rank int) (*ne
 }
 
 func newClient(rank int, o ClientOptions) *Client {
-	c := &Client{rank: rank, opts: o, done: make(chan struct{}), groups: map[string]*Group{}, waits: map[answerKey]chan *Message{}}
-	all := make([]int, o.Size)
-	for r := range all {
-		all[r] = r
-	}
-	c.group("").Members = all
+	c := &Client{rank: rank, opts: o, done: make(chan struct{}), noticed: make(chan struct{}), groups: map[string]*Group{}, waits: map[answerKey]chan *Message{}}
+	c.group("").Members = ranksOf(o.Size)
 	return c
 }
 
@@ -245,6 +242,12 @@ func (c *Client) receive(m *Message) {
 			go g.onLeaving(m.Ranks, m.Values, done)
 		} else {
 			done()
+		}
+	case Begun, Released:
+		c.deliverTo(answerKey{verb: Begun}, m)
+	case Noticed:
+		if !closed(c.noticed) {
+			close(c.noticed)
 		}
 	case Left, Answered:
 		c.deliverTo(answerKey{verb: m.Verb, group: m.Group}, m)

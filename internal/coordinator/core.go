@@ -109,12 +109,17 @@ type acknowledgement struct {
 // NewCore returns the core of a session of `size` ranks.
 func NewCore(size int) *Core {
 	c := &Core{size: size, first: -1, ranks: make([]rank, size), groups: map[string]*group{}, acks: map[uint64]*acknowledgement{}}
+	c.groups[""] = newGroup("", ranksOf(size))
+	return c
+}
+
+// ranksOf returns the ranks of a group of all ranks.
+func ranksOf(size int) []int {
 	all := make([]int, size)
 	for r := range all {
 		all[r] = r
 	}
-	c.groups[""] = newGroup("", all)
-	return c
+	return all
 }
 
 func newGroup(name string, members []int) *group {

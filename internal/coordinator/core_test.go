@@ -9,7 +9,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 )
 
-// TestCore runs the scenarios in testdata. A scenario starts with
+// TestCore runs the scenarios in testdata/session. A scenario starts with
 //
 //	session size=3
 //
@@ -33,7 +33,7 @@ import (
 // the messages that the core sends. If the output of a scenario changes, run the test with -rewrite,
 // and commit the difference only if it is intended.
 func TestCore(t *testing.T) {
-	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+	datadriven.Walk(t, "testdata/session", func(t *testing.T, path string) {
 		var c *Core
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			switch d.Cmd {

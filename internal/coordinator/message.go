@@ -47,6 +47,9 @@ const (
 	// The answer, Posted, has the same Number. It is sent when all Ranks have posted a value. With Final,
 	// the rank no longer waits for the answer with this Number, and none is sent.
 	Post
+	// Enter says that a worker of an elastic job waits for the next epoch. Ready says from where it comes.
+	// The answer is Begun or Released. The first one is followed by a Join.
+	Enter
 )
 
 // The messages that the coordinator sends.
@@ -86,13 +89,20 @@ const (
 	// those of all are too large for one message. If some of these Ranks have left or are lost, and have
 	// posted no value, Ranks are those ranks, and there are no Values.
 	Posted
+	// Begun says that an epoch has begun. Order lists its members, of which the receiver is Rank.
+	Begun
+	// Noticed says that the members of an epoch should leave it at the next boundary of steps, and enter the
+	// next one.
+	Noticed
+	// Released says that a worker shall end, as it wished.
+	Released
 	// Alive says that the sender runs. Both ends send it.
 	Alive
 )
 
 var verbs = map[Verb]string{
-	Join: "join", Gather: "gather", Fail: "fail", Ack: "ack", Leave: "leave", Query: "query", Post: "post", Gathered: "gathered", Asked: "asked",
-	Answered: "answered", Failed: "failed", Settled: "settled", Left: "left", Leaving: "leaving", Queried: "queried", Posted: "posted", Alive: "alive",
+	Join: "join", Gather: "gather", Fail: "fail", Ack: "ack", Leave: "leave", Query: "query", Post: "post", Enter: "enter", Gathered: "gathered", Asked: "asked",
+	Answered: "answered", Failed: "failed", Settled: "settled", Left: "left", Leaving: "leaving", Queried: "queried", Posted: "posted", Begun: "begun", Noticed: "noticed", Released: "released", Alive: "alive",
 }
 
 func (v Verb) String() string { return verbs[v] }
@@ -114,6 +124,10 @@ type Message struct {
 	// Isolated, in Join: a failure that a rank reports in a subgroup breaks only that subgroup. A failure
 	// in the group of all ranks still breaks all groups.
 	Isolated bool `json:",omitempty"`
+
+	Ready *Ready `json:",omitempty"` // see Enter
+	Order *Order `json:",omitempty"` // see Begun
+	Rank  int    `json:",omitempty"` // see Begun
 
 	Failure *Failure `json:",omitempty"`
 	// WantAnswers, in Fail: the coordinator collects an answer from each of Ranks and sends them to the

@@ -31,6 +31,9 @@ type Options struct {
 	HasSecret bool
 	Key       []byte
 	Insecure  bool // in a job without a secret, the coordinator also serves processes of other users
+	// Elastic, if not nil, makes the job of a coordinator elastic. The ranks of clients are ids of workers
+	// until they have entered an epoch.
+	Elastic *Elastic
 	// Interval is the time between two messages Alive. 0 means DefaultInterval.
 	Interval time.Duration
 	// Silence is the time after which the other end of the connection counts as lost if no message
@@ -68,6 +71,7 @@ type Server struct {
 
 	mu       sync.Mutex // guards the fields below, and every Core
 	closed   bool
+	elastic  *elastic // nil unless the job is elastic
 	sessions map[int]*session
 	exited   []exit             // the processes that have ended; the first one that ended comes first
 	open     map[net.Conn]bool  // all accepted connections; the value says whether a rank has joined over the connection
@@ -83,14 +87,15 @@ type exit struct {
 
 // session is the coordinator's state of one session: all ranks join once, and later leave.
 type session struct {
-	core  *Core
-	peers map[int]*peer // by rank
+	core    *Core
+	peers   map[int]*peer // by rank
+	workers []int         // in an elastic job: the members, by rank
 }
 
 // peer is a rank's connection.
 type peer struct {
-	session     *session
-	rank        int
+	session     *session // nil before it has joined one
+	rank        int      // at the door of an elastic job: the worker
 	conn        net.Conn // nil if the rank is in this process
 	send        func(m *Message, encoded func() []byte) bool
 	drop        func() // ends the connection once all messages to the rank are sent
@@ -127,6 +132,9 @@ func NewServer(size int, o Options) *Server {
 	s := &Server{
 		opts: o.withDefaults(), size: size, done: make(chan struct{}), ended: make(chan struct{}, 1),
 		sessions: map[int]*session{}, open: map[net.Conn]bool{}, admitted: map[net.Conn]bool{}, peers: map[*peer]struct{}{},
+	}
+	if e := o.Elastic; e != nil {
+		s.elastic = &elastic{Elastic: *e, membership: NewMembership(e.Min), door: map[int]*peer{}, away: map[int]silence{}}
 	}
 	s.wg.Go(s.tick)
 	return s
@@ -316,9 +324,12 @@ func (s *Server) handle(p *peer, m *Message) error {
 		return net.ErrClosed
 	case m.Verb == Alive:
 		return nil
-	case m.Verb == Join && p.session != nil:
-		return fmt.Errorf("rank %d joined twice", p.rank)
-	case m.Verb == Join:
+	case m.Verb == Enter:
+		return s.enter(p, m)
+	case m.Verb == Join && s.elastic == nil: // in an elastic job, Begin has assigned the connection to a session
+		if p.session != nil {
+			return fmt.Errorf("rank %d joined twice", p.rank)
+		}
 		s.joinSession(p, m.Session)
 	case p.session == nil:
 		return fmt.Errorf("rank %d sent %v before it joined", p.rank, m.Verb)
@@ -327,6 +338,9 @@ func (s *Server) handle(p *peer, m *Message) error {
 	}
 	out, err := p.session.core.Step(p.rank, m)
 	p.session.deliver(out, p)
+	if s.elastic != nil {
+		s.accuse(p.session, out)
+	}
 	return err
 }
 
@@ -342,12 +356,24 @@ func (s *Server) joinSession(p *peer, number int) {
 		s.sessions[number] = n
 	}
 	p.session = n
+	s.connected(p)
+	if n.peers[p.rank] == nil && p.rank >= 0 && p.rank < s.size { // otherwise the core refuses the connection
+		n.peers[p.rank] = p
+	}
+}
+
+// connected notes that a connection is one of a rank. The caller must hold mu.
+func (s *Server) connected(p *peer) {
 	s.peers[p] = struct{}{}
 	if p.conn != nil {
 		s.open[p.conn] = true
 	}
-	if n.peers[p.rank] == nil && p.rank >= 0 && p.rank < s.size { // otherwise the core refuses the connection
-		n.peers[p.rank] = p
+}
+
+// tell sends a message, or ends the connection if that is not possible.
+func (p *peer) tell(m *Message) {
+	if !p.send(m, func() []byte { return wire.Encode(m) }) {
+		p.cut()
 	}
 }
 
@@ -381,6 +407,9 @@ func (s *Server) peerLost(p *peer, cause error) {
 	default:
 	}
 	n := p.session
+	if s.elastic != nil && n == nil && !s.closed {
+		s.leftDoor(p)
+	}
 	if s.closed || n == nil || n.peers[p.rank] != p { // no failure: this server is closed, the rank has not joined, or the core has refused the connection
 		return
 	}
@@ -393,6 +422,9 @@ func (s *Server) peerLost(p *peer, cause error) {
 		how = fmt.Sprintf("no message arrived from it for %v", s.opts.Silence)
 	}
 	n.deliver(n.core.Lost(p.rank, how), nil)
+	if s.elastic != nil {
+		s.leftEpoch(n, p.rank, how)
+	}
 	if len(n.peers) == 0 && n.core.Ended() {
 		for number, other := range s.sessions {
 			if other == n {
@@ -416,6 +448,9 @@ func (s *Server) tick() {
 			return
 		}
 		s.mu.Lock()
+		if s.elastic != nil {
+			s.tickAway()
+		}
 		for p := range s.peers {
 			if p.local {
 				continue

@@ -1,0 +1,181 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Elastic makes a Server the coordinator of an elastic job: its sessions are epochs, whose members a
+// [Membership] chooses. The server holds its lock while it calls the functions, so they must not block
+// or call the server.
+type Elastic struct {
+	Min  int                          // an epoch has at least Min members
+	Kill func(worker int, why string) // kills a worker's process; the caller of Started then calls Gone
+	Log  func(Order)                  // is called with each order; nil: is not
+}
+
+// elastic is the server's state of an elastic job.
+type elastic struct {
+	Elastic
+	membership *Membership
+	door       map[int]*peer   // by worker: the connection over which it waits for the next epoch
+	away       map[int]silence // by worker: it has left an epoch and is not at the door, for so many ticks
+}
+
+// ErrReleased is the error of Enter on a worker that shall end.
+var ErrReleased = errors.New("this worker is released from the job")
+
+// Started notifies the coordinator of an elastic job that a worker was started.
+func (s *Server) Started(worker int) {
+	s.step(func(m *Membership) []Order { return m.Start(worker) })
+}
+
+// Gone notifies the coordinator of an elastic job that a worker's process has ended and was reaped.
+func (s *Server) Gone(worker int, how string) {
+	s.step(func(m *Membership) []Order {
+		delete(s.elastic.away, worker)
+		for _, n := range s.sessions {
+			if rank := slices.Index(n.workers, worker); rank >= 0 {
+				n.deliver(n.core.Exited(rank, how), nil)
+			}
+		}
+		return m.Gone(worker)
+	})
+}
+
+// Drain asks a worker of an elastic job to leave at the next boundary of steps.
+func (s *Server) Drain(worker int) {
+	s.step(func(m *Membership) []Order { return m.Leave(worker) })
+}
+
+// step gives an event to the membership, and carries out its orders.
+func (s *Server) step(event func(*Membership) []Order) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.obey(event(s.elastic.membership), "")
+}
+
+// enter handles the message Enter. The caller must hold mu.
+func (s *Server) enter(p *peer, m *Message) error {
+	e := s.elastic
+	switch {
+	case e == nil:
+		return fmt.Errorf("worker %d enters an epoch of a job that is not elastic", p.rank)
+	case p.session != nil || m.Ready == nil || e.door[p.rank] != nil:
+		return fmt.Errorf("worker %d enters an epoch twice", p.rank)
+	}
+	e.door[p.rank] = p
+	delete(e.away, p.rank)
+	s.connected(p)
+	s.obey(e.membership.Ready(p.rank, *m.Ready), fmt.Sprintf("it comes from epoch %d", m.Ready.Epoch))
+	return nil
+}
+
+// expel kills a worker that is at fault for a failure or cannot be reached. The caller must hold mu.
+func (s *Server) expel(worker int, why string) {
+	s.obey(s.elastic.membership.Expel(worker), why)
+}
+
+// obey carries out orders. why says why workers are killed. The caller must hold mu.
+func (s *Server) obey(orders []Order, why string) {
+	e := s.elastic
+	for _, o := range orders {
+		if e.Log != nil {
+			e.Log(o)
+		}
+		switch o.Verb {
+		case Begin:
+			s.begin(&o)
+		case Kill:
+			for _, worker := range o.Workers {
+				e.Kill(worker, why)
+			}
+		case Notice:
+			n := s.sessions[e.membership.epoch]
+			for _, p := range n.peers {
+				p.tell(&Message{Verb: Noticed})
+			}
+		case Release:
+			for _, worker := range o.Workers {
+				e.door[worker].tell(&Message{Verb: Released})
+			}
+		}
+	}
+}
+
+// begin makes the session of an epoch, of the connections of its members.
+func (s *Server) begin(o *Order) {
+	n := &session{core: NewCore(len(o.Workers)), peers: map[int]*peer{}, workers: o.Workers}
+	s.sessions[o.Epoch] = n
+	for rank, worker := range o.Workers {
+		p := s.elastic.door[worker]
+		delete(s.elastic.door, worker)
+		p.rank, p.session, n.peers[rank] = rank, n, p
+		p.tell(&Message{Verb: Begun, Order: o, Rank: rank})
+	}
+}
+
+// leftDoor handles the end of a connection that was in no epoch. The caller must hold mu.
+func (s *Server) leftDoor(p *peer) {
+	if e := s.elastic; e.door[p.rank] == p {
+		delete(e.door, p.rank)
+		e.away[p.rank] = 0
+		s.obey(e.membership.Unready(p.rank), "")
+	}
+}
+
+// leftEpoch handles the end of the connection of a rank of an epoch. A rank that has left comes again. The caller
+// must hold mu.
+func (s *Server) leftEpoch(n *session, rank int, how string) {
+	if n.core.ranks[rank].state == left {
+		s.elastic.away[n.workers[rank]] = 0
+	} else {
+		s.expel(n.workers[rank], how)
+	}
+}
+
+// accuse expels the workers that a failure of session n names because they are late.
+func (s *Server) accuse(n *session, out []Outgoing) {
+	for _, o := range out {
+		if f := o.Message.Failure; o.Message.Verb == Failed && f != nil && f.Late && len(f.Ranks) < len(n.workers) {
+			for _, rank := range f.Ranks {
+				s.expel(n.workers[rank], f.Error())
+			}
+		}
+	}
+}
+
+// tickAway expels the workers that have left an epoch and have not been heard of for Options.Silence. The
+// caller must hold mu.
+func (s *Server) tickAway() {
+	for worker := range s.elastic.away {
+		if s.elastic.away[worker]++; s.elastic.away[worker] > s.opts.silent() {
+			delete(s.elastic.away, worker)
+			s.expel(worker, fmt.Sprintf("it has not been heard of for %v", s.opts.Silence))
+		}
+	}
+}
+
+// Enter waits until the next epoch of an elastic job begins, and returns its order. The client's rank, and
+// its group of all ranks, are then those of the epoch. The caller must call Join next. The error is
+// ErrReleased if the worker shall end.
+func (c *Client) Enter(ctx context.Context, r Ready) (Order, error) {
+	m, err := c.Root().ask(ctx, &Message{Verb: Enter, Ready: &r}, answerKey{verb: Begun})
+	if err != nil {
+		return Order{}, err
+	}
+	if m.Verb == Released {
+		return Order{}, ErrReleased
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.rank = m.Rank
+	c.group("").Members = ranksOf(len(m.Order.Workers))
+	return *m.Order, nil
+}
+
+// Noticed returns a channel that is closed when the ranks should leave the epoch at the next boundary of
+// steps, because a worker wishes to join or to leave.
+func (c *Client) Noticed() <-chan struct{} { return c.noticed }

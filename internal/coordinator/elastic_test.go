@@ -1,0 +1,136 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+)
+
+// elasticServer is a coordinator of an elastic job. Its kills arrive on the channel.
+func elasticServer(t *testing.T, min int, o Options) (s *Server, kills chan int) {
+	kills = make(chan int, 100)
+	o.Key, o.HasSecret = []byte("key"), true
+	o.Elastic = &Elastic{Min: min, Kill: func(worker int, why string) { kills <- worker }}
+	s, err := Listen("127.0.0.1:0", 0, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s, kills
+}
+
+// enter connects a worker, and enters and joins the next epoch.
+func enter(ctx context.Context, s *Server, worker int, r Ready) (*Client, Order, error) {
+	o := s.opts
+	o.Elastic = nil
+	c, err := Dial(ctx, s.Addr().String(), worker, ClientOptions{Options: o, Host: "a test", HostRank: -1})
+	if err != nil {
+		return nil, Order{}, err
+	}
+	order, err := c.Enter(ctx, r)
+	if err == nil {
+		_, err = c.Join(ctx, order.Epoch, nil, false, nil)
+	}
+	if err != nil {
+		c.Close()
+	}
+	return c, order, err
+}
+
+// A worker's connection ends: it is killed. The others leave the broken epoch, and begin the next one when it is
+// gone. A worker that joins has them leave at a boundary. All have the ranks of the new epoch.
+func TestEpochs(t *testing.T) {
+	s, kills := elasticServer(t, 1, Options{})
+	clients, orders := make([]*Client, 4), make([]Order, 4)
+	enterAll := func(workers []int, ready func(worker int) Ready) {
+		t.Helper()
+		var wg sync.WaitGroup
+		for _, w := range workers {
+			wg.Go(func() {
+				var err error
+				if clients[w], orders[w], err = enter(t.Context(), s, w, ready(w)); err != nil {
+					t.Errorf("worker %d: %v", w, err)
+				}
+			})
+		}
+		wg.Wait()
+		for _, w := range workers {
+			if rank := slices.Index(orders[w].Workers, w); rank != clients[w].Root().Rank() || len(clients[w].Root().Members) != len(workers) {
+				t.Fatalf("worker %d is rank %d of %d, its order is %+v", w, clients[w].Root().Rank(), len(clients[w].Root().Members), orders[w])
+			}
+		}
+	}
+	for w := range 3 {
+		s.Started(w)
+	}
+	enterAll([]int{0, 1, 2}, func(int) Ready { return Ready{Holds: true} })
+
+	clients[1].Close()
+	if w := <-kills; w != 1 {
+		t.Fatalf("worker %d was killed, want 1", w)
+	}
+	for _, w := range []int{0, 2} {
+		<-clients[w].Root().Settled()
+		if f := clients[w].Root().Failure(); f.Kind != Lost || f.Ranks[0] != 1 {
+			t.Fatalf("the epoch broke by %v", f)
+		}
+		clients[w].Depart(t.Context())
+	}
+	s.Gone(1, "signal 9")
+	enterAll([]int{0, 2}, func(w int) Ready { return Ready{1, 5 + w, true} })
+	if o := orders[0]; o.Epoch != 2 || o.Steps != 7 || o.Source != 1 {
+		t.Fatalf("the second epoch is %+v", o)
+	}
+
+	s.Started(3)
+	var joiner sync.WaitGroup
+	joiner.Go(func() {
+		var err error
+		if clients[3], orders[3], err = enter(t.Context(), s, 3, Ready{Holds: true}); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, w := range []int{0, 2} {
+		<-clients[w].Noticed()
+		clients[w].Depart(t.Context())
+	}
+	s.Drain(0)
+	var released sync.WaitGroup
+	released.Go(func() {
+		if _, _, err := enter(t.Context(), s, 0, Ready{2, 8, true}); !errors.Is(err, ErrReleased) {
+			t.Errorf("a worker that shall leave got %v", err)
+		}
+	})
+	released.Go(func() {
+		var err error
+		if clients[2], orders[2], err = enter(t.Context(), s, 2, Ready{2, 8, true}); err != nil {
+			t.Error(err)
+		}
+	})
+	released.Wait()
+	joiner.Wait()
+	if want := fmt.Sprintf("%+v", Order{Begin, []int{2, 3}, 3, 8, 0}); fmt.Sprintf("%+v", orders[3]) != want || t.Failed() {
+		t.Fatalf("the third epoch is %+v, want %s", orders[3], want)
+	}
+	for _, w := range []int{2, 3} {
+		clients[w].Close()
+	}
+}
+
+// A worker that has left an epoch and does not come to the door is killed.
+func TestAbsentWorkerIsKilled(t *testing.T) {
+	s, kills := elasticServer(t, 1, Options{Interval: 10 * time.Millisecond, Silence: 50 * time.Millisecond})
+	s.Started(0)
+	c, _, err := enter(t.Context(), s, 0, Ready{Holds: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Depart(t.Context())
+	if w := <-kills; w != 0 {
+		t.Fatalf("worker %d was killed, want 0", w)
+	}
+}
