@@ -7,13 +7,15 @@ import (
 	"slices"
 )
 
-// Elastic makes a Server the coordinator of an elastic job: its sessions are epochs, whose members a
-// [Membership] chooses. The server holds its lock while it calls the functions, so they must not block
-// or call the server.
+// Elastic lets a [Membership] choose who trains together. The workers first join a session as in any job,
+// where the rank of a worker is its id. When all of them have entered, this session is the first epoch. Each
+// later epoch is a session of its own.
+//
+// The server holds its lock while it calls the functions, so they must not block or call the server.
 type Elastic struct {
 	Min  int                          // an epoch has at least Min members
 	Kill func(worker int, why string) // kills a worker's process; the caller of Started then calls Gone
-	Log  func(Order)                  // is called with each order; nil: is not
+	Log  func(Order)                  // is called with each order
 }
 
 // elastic is the server's state of an elastic job.
@@ -22,7 +24,13 @@ type elastic struct {
 	membership *Membership
 	door       map[int]*peer   // by worker: the connection over which it waits for the next epoch
 	away       map[int]silence // by worker: it has left an epoch and is not at the door, for so many ticks
+	stalled    int             // the number of workers that are gone since the last step of an order Begin
+	steps      int             // that step
 }
+
+// minLosses is the number of workers that a job can lose at one step. If it loses more, and more than it has
+// workers, it does not go on: the step itself may end them.
+const minLosses = 5
 
 // ErrReleased is the error of Enter on a worker that shall end.
 var ErrReleased = errors.New("this worker is released from the job")
@@ -32,17 +40,29 @@ func (s *Server) Started(worker int) {
 	s.step(func(m *Membership) []Order { return m.Start(worker) })
 }
 
-// Gone notifies the coordinator of an elastic job that a worker's process has ended and was reaped.
-func (s *Server) Gone(worker int, how string) {
+// Gone notifies the coordinator of an elastic job that a worker's process has ended and was reaped, with
+// success if done is true. The text `how` describes the end, as for Exited. Gone reports whether the other
+// workers go on. Otherwise the caller must end them.
+func (s *Server) Gone(worker int, how string, done bool) (goesOn bool) {
 	s.step(func(m *Membership) []Order {
-		delete(s.elastic.away, worker)
+		e := s.elastic
+		delete(e.away, worker)
+		if m.epoch == 0 {
+			s.exit(worker, how)
+		}
 		for _, n := range s.sessions {
 			if rank := slices.Index(n.workers, worker); rank >= 0 {
 				n.deliver(n.core.Exited(rank, how), nil)
 			}
 		}
-		return m.Gone(worker)
+		if !done {
+			e.stalled++
+		}
+		orders := m.Gone(worker, done)
+		goesOn = m.CanGoOn() && e.stalled <= max(minLosses, s.size)
+		return orders
 	})
+	return goesOn
 }
 
 // Drain asks a worker of an elastic job to leave at the next boundary of steps.
@@ -60,15 +80,18 @@ func (s *Server) step(event func(*Membership) []Order) {
 // enter handles the message Enter. The caller must hold mu.
 func (s *Server) enter(p *peer, m *Message) error {
 	e := s.elastic
+	isFirst := e != nil && e.membership.epoch == 0 // the worker is a rank of the session that becomes the first epoch
 	switch {
 	case e == nil:
 		return fmt.Errorf("worker %d enters an epoch of a job that is not elastic", p.rank)
-	case p.session != nil || m.Ready == nil || e.door[p.rank] != nil:
+	case m.Ready == nil || e.door[p.rank] != nil || isFirst != (p.session != nil):
 		return fmt.Errorf("worker %d enters an epoch twice", p.rank)
 	}
 	e.door[p.rank] = p
 	delete(e.away, p.rank)
-	s.connected(p)
+	if p.session == nil {
+		s.connected(p)
+	}
 	s.obey(e.membership.Ready(p.rank, *m.Ready), fmt.Sprintf("it comes from epoch %d", m.Ready.Epoch))
 	return nil
 }
@@ -82,9 +105,7 @@ func (s *Server) expel(worker int, why string) {
 func (s *Server) obey(orders []Order, why string) {
 	e := s.elastic
 	for _, o := range orders {
-		if e.Log != nil {
-			e.Log(o)
-		}
+		e.Log(o)
 		switch o.Verb {
 		case Begin:
 			s.begin(&o)
@@ -105,13 +126,22 @@ func (s *Server) obey(orders []Order, why string) {
 	}
 }
 
-// begin makes the session of an epoch, of the connections of its members.
+// begin begins an epoch. Its members have joined the session of the first one. begin makes the session of each
+// later one, of the connections of its members.
 func (s *Server) begin(o *Order) {
-	n := &session{core: NewCore(len(o.Workers)), peers: map[int]*peer{}, workers: o.Workers}
+	e := s.elastic
+	if o.Steps > e.steps {
+		e.steps, e.stalled = o.Steps, 0
+	}
+	n := e.door[o.Workers[0]].session
+	if n == nil {
+		n = &session{core: NewCore(len(o.Workers)), peers: map[int]*peer{}}
+	}
+	n.workers = o.Workers
 	s.sessions[o.Epoch] = n
 	for rank, worker := range o.Workers {
-		p := s.elastic.door[worker]
-		delete(s.elastic.door, worker)
+		p := e.door[worker]
+		delete(e.door, worker)
 		p.rank, p.session, n.peers[rank] = rank, n, p
 		p.tell(&Message{Verb: Begun, Order: o, Rank: rank})
 	}
@@ -129,14 +159,16 @@ func (s *Server) leftDoor(p *peer) {
 // leftEpoch handles the end of the connection of a rank of an epoch. A rank that has left comes again. The caller
 // must hold mu.
 func (s *Server) leftEpoch(n *session, rank int, how string) {
-	if n.core.ranks[rank].state == left {
+	switch {
+	case n.workers == nil: // no epoch has begun: the job fails, as any job
+	case n.core.ranks[rank].state == left:
 		s.elastic.away[n.workers[rank]] = 0
-	} else {
+	default:
 		s.expel(n.workers[rank], how)
 	}
 }
 
-// accuse expels the workers that a failure of session n names because they are late.
+// accuse expels the workers that a failure of an epoch's session n names because they are late.
 func (s *Server) accuse(n *session, out []Outgoing) {
 	for _, o := range out {
 		if f := o.Message.Failure; o.Message.Verb == Failed && f != nil && f.Late && len(f.Ranks) < len(n.workers) {

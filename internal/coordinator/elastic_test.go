@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// elasticServer is a coordinator of an elastic job. Its kills arrive on the channel.
-func elasticServer(t *testing.T, min int, o Options) (s *Server, kills chan int) {
+// elasticServer is the coordinator of an elastic job that starts with some workers. Its kills arrive on the channel.
+func elasticServer(t *testing.T, workers, min int, o Options) (s *Server, kills chan int) {
 	kills = make(chan int, 100)
 	o.Key, o.HasSecret = []byte("key"), true
-	o.Elastic = &Elastic{Min: min, Kill: func(worker int, why string) { kills <- worker }}
-	s, err := Listen("127.0.0.1:0", 0, o)
+	o.Elastic = &Elastic{Min: min, Kill: func(worker int, why string) { kills <- worker }, Log: func(Order) {}}
+	s, err := Listen("127.0.0.1:0", workers, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -23,16 +23,23 @@ func elasticServer(t *testing.T, min int, o Options) (s *Server, kills chan int)
 	return s, kills
 }
 
-// enter connects a worker, and enters and joins the next epoch.
+// enter connects a worker, and enters and joins the next epoch. For the first epoch it first joins the session.
 func enter(ctx context.Context, s *Server, worker int, r Ready) (*Client, Order, error) {
 	o := s.opts
 	o.Elastic = nil
-	c, err := Dial(ctx, s.Addr().String(), worker, ClientOptions{Options: o, Host: "a test", HostRank: -1})
+	c, err := Dial(ctx, s.Addr().String(), worker, ClientOptions{Options: o, Size: s.size, Host: "a test", HostRank: -1})
 	if err != nil {
 		return nil, Order{}, err
 	}
-	order, err := c.Enter(ctx, r)
+	isFirst := worker < s.size && r.Epoch == 0
+	if isFirst {
+		_, err = c.Join(ctx, 1, nil, false, nil)
+	}
+	var order Order
 	if err == nil {
+		order, err = c.Enter(ctx, r)
+	}
+	if err == nil && !isFirst {
 		_, err = c.Join(ctx, order.Epoch, nil, false, nil)
 	}
 	if err != nil {
@@ -44,7 +51,7 @@ func enter(ctx context.Context, s *Server, worker int, r Ready) (*Client, Order,
 // A worker's connection ends: it is killed. The others leave the broken epoch, and begin the next one when it is
 // gone. A worker that joins has them leave at a boundary. All have the ranks of the new epoch.
 func TestEpochs(t *testing.T) {
-	s, kills := elasticServer(t, 1, Options{})
+	s, kills := elasticServer(t, 3, 1, Options{})
 	clients, orders := make([]*Client, 4), make([]Order, 4)
 	enterAll := func(workers []int, ready func(worker int) Ready) {
 		t.Helper()
@@ -80,7 +87,9 @@ func TestEpochs(t *testing.T) {
 		}
 		clients[w].Depart(t.Context())
 	}
-	s.Gone(1, "signal 9")
+	if !s.Gone(1, "signal 9", false) {
+		t.Fatal("the job does not go on with two workers")
+	}
 	enterAll([]int{0, 2}, func(w int) Ready { return Ready{1, 5 + w, true} })
 	if o := orders[0]; o.Epoch != 2 || o.Steps != 7 || o.Source != 1 {
 		t.Fatalf("the second epoch is %+v", o)
@@ -90,7 +99,7 @@ func TestEpochs(t *testing.T) {
 	var joiner sync.WaitGroup
 	joiner.Go(func() {
 		var err error
-		if clients[3], orders[3], err = enter(t.Context(), s, 3, Ready{Holds: true}); err != nil {
+		if clients[3], orders[3], err = enter(t.Context(), s, 3, Ready{}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -113,7 +122,7 @@ func TestEpochs(t *testing.T) {
 	})
 	released.Wait()
 	joiner.Wait()
-	if want := fmt.Sprintf("%+v", Order{Begin, []int{2, 3}, 3, 8, 0}); fmt.Sprintf("%+v", orders[3]) != want || t.Failed() {
+	if want := fmt.Sprintf("%+v", Order{Begin, []int{2, 3}, 3, 8, 0, []int{1}}); fmt.Sprintf("%+v", orders[3]) != want || t.Failed() {
 		t.Fatalf("the third epoch is %+v, want %s", orders[3], want)
 	}
 	for _, w := range []int{2, 3} {
@@ -123,7 +132,7 @@ func TestEpochs(t *testing.T) {
 
 // A worker that has left an epoch and does not come to the door is killed.
 func TestAbsentWorkerIsKilled(t *testing.T) {
-	s, kills := elasticServer(t, 1, Options{Interval: 10 * time.Millisecond, Silence: 50 * time.Millisecond})
+	s, kills := elasticServer(t, 1, 1, Options{Interval: 10 * time.Millisecond, Silence: 50 * time.Millisecond})
 	s.Started(0)
 	c, _, err := enter(t.Context(), s, 0, Ready{Holds: true})
 	if err != nil {

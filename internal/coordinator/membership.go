@@ -41,10 +41,11 @@ type Order struct {
 	Verb    Ordered
 	Workers []int // of Begin the members, by rank
 
-	// The fields of Begin. Steps is the last step that any member has committed. Source is the rank whose
-	// state the other members copy, if they do not hold the state of that step themselves. If no member
-	// holds it, Source is -1, and the members restore a checkpoint.
+	// The fields of Begin. Steps is the last step that any member has committed. The ranks Lacking do not
+	// hold the state of that step, and copy it from the rank Source. If no member holds it, Source is -1,
+	// and the members restore a checkpoint.
 	Epoch, Steps, Source int
+	Lacking              []int
 }
 
 // Ordered is the verb of an Order.
@@ -97,9 +98,13 @@ func (m *Membership) Unready(id int) []Order {
 	return m.out
 }
 
-// Gone reports that a worker's process has ended and was reaped.
-func (m *Membership) Gone(id int) []Order {
+// Gone reports that a worker's process has ended and was reaped. done says that it ended with success:
+// then all members have committed the last step, and any number of them can end the job.
+func (m *Membership) Gone(id int, done bool) []Order {
 	m.out = nil
+	if done {
+		m.min = 1
+	}
 	m.workers = slices.DeleteFunc(m.workers, func(w *worker) bool { return w.id == id })
 	m.advance()
 	return m.out
@@ -129,6 +134,12 @@ func (m *Membership) worker(id int) *worker {
 		return m.workers[i]
 	}
 	return nil
+}
+
+// CanGoOn reports whether enough workers are left, and one that may hold the state.
+func (m *Membership) CanGoOn() bool {
+	hasMember := slices.ContainsFunc(m.workers, func(w *worker) bool { return slices.Contains(m.members, w.id) })
+	return m.epoch > 0 && hasMember && len(m.workers) >= m.min
 }
 
 // epochOf returns the epoch of which a worker is a member; 0: none.
@@ -194,7 +205,10 @@ func (m *Membership) begin(ready []*worker) {
 			released = append(released, w.id)
 			continue
 		}
-		if o.Source < 0 && holds(w) {
+		switch {
+		case !holds(w):
+			o.Lacking = append(o.Lacking, len(next))
+		case o.Source < 0:
 			o.Source = len(next)
 		}
 		next = append(next, w.id)

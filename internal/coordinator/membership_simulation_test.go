@@ -198,7 +198,7 @@ func (w *elasticWorker) die() {
 				j.deliver(s, s.core.Exited(rank, "killed"))
 			}
 		}
-		j.obey(j.membership.Gone(w.id))
+		j.obey(j.membership.Gone(w.id, false))
 		if j.living() < j.min && !w.done {
 			j.start()
 		}
@@ -262,7 +262,7 @@ func (j *elasticJob) lost(s *elasticSession, rank int) {
 	id := s.order.Workers[rank]
 	switch {
 	case j.mutant == beginsTooEarly:
-		j.obey(j.membership.Gone(id))
+		j.obey(j.membership.Gone(id, false))
 	case j.mutant != neverKillsSilent:
 		j.obey(j.membership.Expel(id))
 	}

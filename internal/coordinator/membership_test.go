@@ -71,7 +71,7 @@ func playMembership(t *testing.T, m *Membership, words []string) (out []Order) {
 	case "unready":
 		return m.Unready(worker)
 	case "gone":
-		return m.Gone(worker)
+		return m.Gone(worker, false)
 	case "expel":
 		return m.Expel(worker)
 	case "leave":

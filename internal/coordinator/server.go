@@ -165,6 +165,11 @@ func (s *Server) Exited(rank int, how string) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.exit(rank, how)
+}
+
+// exit notes that the process of a rank has ended. The caller must hold mu.
+func (s *Server) exit(rank int, how string) {
 	s.exited = append(s.exited, exit{rank, how})
 	for _, n := range s.sessions {
 		n.deliver(n.core.Exited(rank, how), nil)
@@ -326,10 +331,7 @@ func (s *Server) handle(p *peer, m *Message) error {
 		return nil
 	case m.Verb == Enter:
 		return s.enter(p, m)
-	case m.Verb == Join && s.elastic == nil: // in an elastic job, Begin has assigned the connection to a session
-		if p.session != nil {
-			return fmt.Errorf("rank %d joined twice", p.rank)
-		}
+	case m.Verb == Join && p.session == nil: // otherwise an epoch has begun, which the core expects the rank to join
 		s.joinSession(p, m.Session)
 	case p.session == nil:
 		return fmt.Errorf("rank %d sent %v before it joined", p.rank, m.Verb)
