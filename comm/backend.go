@@ -31,6 +31,9 @@ func (j *joiner) connect(ctx context.Context, cfg backend.Config) (be backend.Ba
 
 // hostOptions returns the options of the host backend.
 func (j *joiner) hostOptions() (*host.Options, error) {
+	if j.local != nil {
+		return &host.Options{InProcess: j.local.hub}, nil
+	}
 	listen, err := j.listenAddr()
 	return &host.Options{HostID: j.env.HostID, Member: j.member, Unprotected: j.env.Security.Unprotected || j.member.Insecure, Listen: listen}, err
 }
@@ -40,7 +43,7 @@ func (j *joiner) hostOptions() (*host.Options, error) {
 // reaches the master.
 func (j *joiner) listenAddr() (string, error) {
 	w := j.world
-	if w.oneHost() {
+	if j.oneHost {
 		return "", nil
 	}
 	if j.agent.NodeAddr != "" {

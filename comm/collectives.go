@@ -207,7 +207,7 @@ func (pg *ProcessGroup) Recv(dst device.Tensor, peer int) *Work {
 // that Coalesce was called on. The view must not be used after f has returned.
 func (pg *ProcessGroup) Coalesce(f func(*ProcessGroup)) *Work {
 	b := &batch{factor: pg.opts.Factor}
-	f(&ProcessGroup{group: pg.group, batch: b})
+	f(&ProcessGroup{handle: pg.handle, batch: b})
 	b.isClosed = true
 	return pg.start(backend.Call{Kind: backend.Group, Calls: b.calls})
 }

@@ -16,15 +16,14 @@ import (
 	"github.com/goddp/goddp/internal/store"
 )
 
-// openControl connects to the coordinator and joins the session of this rank's n-th group. It
-// returns the coordinator's group of all ranks. golaunch hosts the coordinator; under other
-// launchers rank 0 hosts it.
-func (j *joiner) openControl(ctx context.Context, kv store.Store, n int64, release *releases) (*coordinator.Group, error) {
+// openControl connects to the coordinator of this rank's n-th group. golaunch hosts the coordinator; under
+// other launchers rank 0 hosts it.
+func (j *joiner) openControl(ctx context.Context, n int64, release *releases) (*coordinator.Client, error) {
 	w := j.world
 	var client *coordinator.Client
 	var err error
 	co := coordinator.ClientOptions{Options: coordinator.Options{Log: j.Log}, Size: w.Size, Host: "rank 0", HostRank: 0}
-	at, launched := j.coordinatorStore(kv, n), j.launched()
+	at, launched := j.coordinatorStore(j.kv, n), j.launched() && !j.agent.Joins
 	switch {
 	case !launched && w.Size == 1: // no other process has to reach the coordinator
 		server := coordinator.NewServer(1, co.Options)
@@ -51,16 +50,15 @@ func (j *joiner) openControl(ctx context.Context, kv store.Store, n int64, relea
 		}
 		return nil, err
 	}
-	release.add(func(ctx context.Context) error {
-		ctx, cancel := awake.WithTimeout(ctx, leaveGrace)
-		defer cancel()
-		client.Depart(ctx)
-		return nil
-	})
-	if err := j.joinSession(ctx, client, n); err != nil {
-		return nil, err
-	}
-	return client.Root(), nil
+	release.add(func(ctx context.Context) error { depart(ctx, client); return nil })
+	return client, nil
+}
+
+// depart leaves the session and ends the connection.
+func depart(ctx context.Context, client *coordinator.Client) {
+	ctx, cancel := awake.WithTimeout(ctx, leaveGrace)
+	defer cancel()
+	client.Depart(ctx)
 }
 
 // leaveGrace bounds how long the rank that hosts the store and the coordinator waits for the
@@ -76,9 +74,8 @@ func (j *joiner) coordinatorStore(kv store.Store, n int64) store.Store {
 	return store.Prefix(kv, fmt.Sprintf("goddp/%d/group/%d", j.world.Generation, n))
 }
 
-// joinSession joins the coordinator's session of this rank's n-th group. The coordinator
-// compares the settings that must be equal on all ranks.
-func (j *joiner) joinSession(ctx context.Context, client *coordinator.Client, n int64) error {
+// joinSession joins a session of the coordinator, which compares the settings that must be equal on all ranks.
+func (j *joiner) joinSession(ctx context.Context, client *coordinator.Client, session int) error {
 	options := []coordinator.Option{
 		{Name: jobenv.WorldSizeVar, Value: strconv.Itoa(j.world.Size)},
 		{Name: "the check of calls (" + jobenv.DebugVar + "=DETAIL)", Value: onOff(j.CheckCalls)},
@@ -89,7 +86,7 @@ func (j *joiner) joinSession(ctx context.Context, client *coordinator.Client, n 
 			logf(ctx, j.Log, slog.LevelInfo, "[Rank 0] waiting until all %d ranks have joined; giving up in %v", j.world.Size, time.Until(j.deadline).Round(time.Second))
 		})()
 	}
-	if _, err := client.Join(ctx, int(n), options, j.ErrorMode == NoErrorHandling, nil); err != nil {
+	if _, err := client.Join(ctx, session, options, j.ErrorMode == NoErrorHandling, nil); err != nil {
 		return backend.GiveUp(client.Root(), err)
 	}
 	return nil

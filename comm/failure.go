@@ -43,6 +43,10 @@ func (d *watchdogLoop) handle(e event) {
 		}
 	case watchdog.Broke:
 		d.failure = d.reason(e.group)
+		if d.survives.Load() {
+			d.logf(slog.LevelInfo, "[Rank %d] the process group has lost members: %v", d.world.Rank, d.failure)
+			return
+		}
 	}
 	for _, a := range d.core.Step(e.kind) {
 		switch a {

@@ -22,16 +22,27 @@ import (
 )
 
 // ProcessGroup is one rank's handle on a group of ranks. Its methods are safe for
-// concurrent use. All ranks must start the same collectives in the same order, so
+// concurrent use, except Reconfigure. All ranks must start the same collectives in the same order, so
 // goroutines of one rank that start collectives concurrently must agree on an order.
 // While one goroutine captures a step (autograd.Capture), calls of others are started later.
 type ProcessGroup struct {
-	*group
+	*handle
 	opts  CallOptions // set by With
 	batch *batch      // the Coalesce that this view collects calls for; nil outside Coalesce
 }
 
-// group is the state that all views of one process group share.
+// handle is what all views of one process group share.
+type handle struct {
+	*group          // Reconfigure replaces it
+	joiner *joiner  // what Reconfigure needs to know; nil for a group that was split from another one
+	epoch  int      // the number of the membership; 0 before the first Reconfigure
+	kept   releases // releases what outlives a Reconfigure, when the program closes the group
+
+	closeOnce sync.Once
+	closeErr  error
+}
+
+// group is a process group with fixed members.
 type group struct {
 	name        string // the same on all ranks of the group
 	record      *flight.Group
@@ -66,13 +77,10 @@ type group struct {
 	failure  atomic.Pointer[error] // the first failure of a call
 	reported atomic.Bool           // a method of the group or of a Work has returned a failure to the program
 	staging  sync.RWMutex          // held for reading while there is staged memory, and for ever by Close
-	parent   *ProcessGroup         // the group that this one was split from; nil for the group of Init
+	parent   *group                // the group that this one was split from; nil for the group of Init
 	childMu  sync.Mutex
 	children []*ProcessGroup // the open groups that were split from this one
-
-	closeOnce sync.Once
-	closeErr  error
-	release   releases
+	release  releases
 }
 
 // ErrNoGroup is the error of a function that needs a process group and is given nil.
@@ -96,7 +104,7 @@ type CallOptions struct {
 // With returns a view of the group. Calls on the view have exactly these options: options of an earlier With
 // do not apply.
 func (pg *ProcessGroup) With(opts *CallOptions) *ProcessGroup {
-	return &ProcessGroup{group: pg.group, opts: *cmp.Or(opts, &CallOptions{}), batch: pg.batch}
+	return &ProcessGroup{handle: pg.handle, opts: *cmp.Or(opts, &CallOptions{}), batch: pg.batch}
 }
 
 // Rank returns this process's number within the group, counted from 0.
@@ -159,8 +167,8 @@ func (pg *ProcessGroup) Alloc(size int) (device.Buffer, error) {
 
 // Failed reports whether this rank knows that the group is broken: a call failed, or the
 // program called Abort.
-func (pg *ProcessGroup) Failed() bool {
-	return pg.aborted.Load() || pg.failure.Load() != nil || pg.control.Failure() != nil
+func (g *group) Failed() bool {
+	return g.aborted.Load() || g.failure.Load() != nil || g.control.Failure() != nil
 }
 
 // OnShutdown registers f, which the watchdog calls before it ends the process because a call has
@@ -174,19 +182,19 @@ func (pg *ProcessGroup) OnShutdown(f func(ctx context.Context, cause error)) {
 // Abort breaks this group and the groups split from it, but no other group. On this rank,
 // pending and later calls return an error that matches ErrAborted and wraps cause. The
 // calls of the other ranks fail soon afterwards.
-func (pg *ProcessGroup) Abort(cause error) {
-	if !pg.Failed() {
-		pg.watchdog.recorder.Abort()
+func (g *group) Abort(cause error) {
+	if !g.Failed() {
+		g.watchdog.recorder.Abort()
 	}
-	pg.aborted.Store(true)
-	for _, c := range pg.openChildren() {
+	g.aborted.Store(true)
+	for _, c := range g.openChildren() {
 		c.Abort(cause)
 	}
 	err := ErrAborted
 	if cause != nil {
 		err = fmt.Errorf("%w: %w", ErrAborted, cause)
 	}
-	pg.backend.Abort(err)
+	g.backend.Abort(err)
 }
 
 // openChildren returns the groups that were split from this one and are not closed.
@@ -216,25 +224,31 @@ const closeGrace = 10 * time.Second
 // example is a Recv for which the program does not wait and which no Send matches.
 func (pg *ProcessGroup) Close() error {
 	pg.closeOnce.Do(func() {
-		pg.closing.Store(true)
-		if pg.parent == nil {
-			pg.watchdog.leave()
-		} else {
-			pg.parent.removeChild(pg.group)
-			defer pg.watchdog.remove(pg.group)
-		}
-		var errs []error
-		for _, c := range pg.openChildren() {
-			errs = append(errs, c.Close())
-		}
-		ctx, cancel := awake.WithTimeout(context.WithoutCancel(pg.watchdog.ctx), closeGrace)
-		defer cancel()
-		err := pg.release.run(ctx)
-		if e := pg.failure.Load(); e != nil && !pg.reported.Load() && !pg.aborted.Load() {
-			err = errors.Join(err, fmt.Errorf("a call failed, and the program did not wait for it: %w", *e))
-			pg.log.Warn("a call failed, and the program did not wait for it", "group", pg.name, "rank", pg.rank, "error", *e)
-		}
-		pg.closeErr = errors.Join(append(errs, err)...)
+		err := pg.group.close()
+		pg.closeErr = errors.Join(err, pg.kept.run(context.WithoutCancel(pg.watchdog.ctx)))
 	})
 	return pg.closeErr
+}
+
+// close does what Close does, except that it keeps what outlives a Reconfigure.
+func (g *group) close() error {
+	g.closing.Store(true)
+	if g.parent == nil {
+		g.watchdog.leave()
+	} else {
+		g.parent.removeChild(g)
+		defer g.watchdog.remove(g)
+	}
+	var errs []error
+	for _, c := range g.openChildren() {
+		errs = append(errs, c.Close())
+	}
+	ctx, cancel := awake.WithTimeout(context.WithoutCancel(g.watchdog.ctx), closeGrace)
+	defer cancel()
+	err := g.release.run(ctx)
+	if e := g.failure.Load(); e != nil && !g.reported.Load() && !g.aborted.Load() {
+		err = errors.Join(err, fmt.Errorf("a call failed, and the program did not wait for it: %w", *e))
+		g.log.Warn("a call failed, and the program did not wait for it", "group", g.name, "rank", g.rank, "error", *e)
+	}
+	return errors.Join(append(errs, err)...)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/capture"
-	"github.com/goddp/goddp/internal/flight"
+	"github.com/goddp/goddp/internal/coordinator"
 	"github.com/goddp/goddp/internal/store"
 	"github.com/goddp/goddp/profile"
 )
@@ -54,8 +54,9 @@ type Options struct {
 
 	wrapBackend func(backend.Backend) backend.Backend // wraps the group's backend; nil means no wrapper
 
-	notice time.Duration  // how long rank 0 waits for the other ranks before it logs that it waits
-	exit   func(code int) // ends the process: os.Exit, except in tests
+	notice   time.Duration  // how long rank 0 waits for the other ranks before it logs that it waits
+	exit     func(code int) // ends the process: os.Exit, except in tests
+	survives bool           // Local's job survives the loss of ranks, as under golaunch --on-failure
 }
 
 func init() {
@@ -109,12 +110,13 @@ func Init(ctx context.Context, opts *Options) (*ProcessGroup, error) {
 	if err != nil {
 		return nil, err
 	}
+	j.main = mainRunOf(ctx)
 	pg, err := j.joinWithRetry(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("rank %d of %d: joining the process group: %w", j.world.Rank, j.world.Size, err)
 	}
-	if m := mainRunOf(ctx); m != nil {
-		m.add(pg)
+	if j.main != nil {
+		j.main.add(pg)
 	}
 	if pg.dev.Type() == device.CUDA && !j.NoLockOSThread {
 		runtime.LockOSThread()
@@ -126,33 +128,54 @@ func Init(ctx context.Context, opts *Options) (*ProcessGroup, error) {
 // connects to the job's store, joins the coordinator's session, connects the backend, and starts the watchdog. If
 // join fails, it releases everything that it has made.
 func (j *joiner) join(ctx context.Context) (_ *ProcessGroup, err error) {
-	var release releases
+	var kept releases
 	defer func() {
 		if err != nil {
 			// ctx may have ended. If this rank hosts the coordinator, the coordinator must
 			// still tell the other ranks the cause.
+			kept.run(context.WithoutCancel(ctx))
+		}
+	}()
+	dev, err := j.openDevice(&kept)
+	if err != nil {
+		return nil, err
+	}
+	n, err := j.openStore(ctx, &kept)
+	if err != nil {
+		return nil, err
+	}
+	g, err := j.joinGroup(ctx, dev, func(release *releases) (*coordinator.Client, int, error) {
+		client, err := j.openControl(ctx, n, release)
+		return client, int(n), err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &ProcessGroup{handle: &handle{group: g, joiner: j, kept: kept}}, nil
+}
+
+// joinGroup makes a group with fixed members. connect connects to the coordinator, and returns the number of the
+// session to join.
+func (j *joiner) joinGroup(ctx context.Context, dev device.Device, connect func(*releases) (*coordinator.Client, int, error)) (_ *group, err error) {
+	var release releases
+	defer func() {
+		if err != nil {
 			release.run(context.WithoutCancel(ctx))
 		}
 	}()
-	dev, err := j.openDevice(&release)
+	client, session, err := connect(&release)
 	if err != nil {
 		return nil, err
 	}
-	kv, n, err := j.openStore(ctx, &release)
-	if err != nil {
+	if err := j.joinSession(ctx, client, session); err != nil {
 		return nil, err
 	}
-	control, err := j.openControl(ctx, kv, n, &release)
-	if err != nil {
-		return nil, err
-	}
-	cfg := backend.Config{Rank: j.world.Rank, Size: j.world.Size, Control: control, Device: dev, Timeout: j.Timeout, Log: j.Log}
+	cfg := backend.Config{Rank: j.world.Rank, Size: j.world.Size, Control: client.Root(), Device: dev, Timeout: j.Timeout, Log: j.Log}
 	be, err := j.connect(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	recorder := flight.Open(j.world.identity(), j.env.Flight, j.Log)
-	return j.start(ctx, mainRunOf(ctx), cfg, be, recorder, release), nil
+	return j.start(ctx, cfg, be, release), nil
 }
 
 // retryPause is the pause before joinWithRetry connects to the job's store again.
@@ -183,30 +206,30 @@ func (j *joiner) joinWithRetry(ctx context.Context) (*ProcessGroup, error) {
 
 // start starts the watchdog and makes the group of Init or Local. The group takes ownership of the backend, and of what
 // release releases.
-func (j *joiner) start(ctx context.Context, m *mainRun, cfg backend.Config, be backend.Backend, recorder *flight.Recorder, release releases) *ProcessGroup {
-	d := newWatchdogLoop(ctx, j, recorder)
+func (j *joiner) start(ctx context.Context, cfg backend.Config, be backend.Backend, release releases) *group {
+	d := newWatchdogLoop(ctx, j, j.openRecorder())
 	release.addClose(func() error { d.stop(); return nil })
-	pg := newGroup(m, "default", j.world, cfg, be, d, j.wrapBackend)
-	pg.release = append(release, pg.release...)
-	return pg
+	g := newGroup(j.main, "default", j.world, cfg, be, d, j.wrapBackend)
+	g.release = append(release, g.release...)
+	return g
 }
 
 // newGroup makes a group from a connected backend and adds it to the watchdog. The group
 // takes ownership of the backend. m is the run of Main that the group is made in, or nil.
-func newGroup(m *mainRun, name string, w World, cfg backend.Config, be backend.Backend, d *watchdogLoop, wrap func(backend.Backend) backend.Backend) *ProcessGroup {
-	pg := &ProcessGroup{group: &group{
+func newGroup(m *mainRun, name string, w World, cfg backend.Config, be backend.Backend, d *watchdogLoop, wrap func(backend.Backend) backend.Backend) *group {
+	g := &group{
 		name: name, rank: cfg.Rank, size: cfg.Size, world: w, dev: cfg.Device, backend: wrap(be), wrapBackend: wrap, watchdog: d,
 		timeout: cfg.Timeout, log: cfg.Log, control: cfg.Control, sends: make([]uint64, cfg.Size), recvs: make([]uint64, cfg.Size), main: m, stop: m.stopper(),
 		capturing: capture.Guard(cfg.Device), trace: profile.Of(cfg.Device),
-	}}
-	d.add(pg.group)
-	pg.release.add(pg.awaitStaged) // runs after the backend's Close, which ends the calls on staged memory
-	pg.release.add(pg.backend.Close)
-	if m != nil {
-		stop := context.AfterFunc(m.ctx, func() { pg.Abort(context.Cause(m.ctx)) })
-		pg.release.addClose(func() error { stop(); return nil })
 	}
-	return pg
+	d.add(g)
+	g.release.add(g.awaitStaged) // runs after the backend's Close, which ends the calls on staged memory
+	g.release.add(g.backend.Close)
+	if m != nil {
+		stop := context.AfterFunc(m.ctx, func() { g.Abort(context.Cause(m.ctx)) })
+		g.release.addClose(func() error { stop(); return nil })
+	}
+	return g
 }
 
 // releases are functions that release what a group owns. They run last to first.

@@ -17,7 +17,11 @@ type joiner struct {
 
 	env      jobenv.Settings
 	world    World        // this process's place in the job
+	oneHost  bool         // all ranks are on this host
 	agent    jobenv.Agent // what golaunch's agent offers; zero under another launcher
+	main     *mainRun     // the run of Main that the group is made in; nil outside Main
+	local    *localJob    // the job of Local; nil outside Local
+	kv       store.Store  // the job's store
 	member   store.Member // this process's identity in the job
 	deadline time.Time    // when Init gives up, unless the process is suspended meanwhile
 }
@@ -33,6 +37,9 @@ func newJoiner(opts *Options) (*joiner, error) {
 	}
 	if err := j.readMember(); err != nil {
 		return nil, fmt.Errorf("comm: %w", err)
+	}
+	if j.agent.Joins { // until Reconfigure, it is a job of its own
+		j.world.Rank, j.world.Size, j.member.Rank = 0, 1, -1
 	}
 	return j, nil
 }
@@ -74,6 +81,7 @@ func (j *joiner) readWorld() (err error) {
 			return fmt.Errorf("comm: Options.World: %w", err)
 		}
 	}
+	j.oneHost = j.world.oneHost()
 	if agent := jobenv.ReadAgent(os.LookupEnv); j.world.AgentStore && agent.Store == j.world.masterAddr() {
 		j.agent = agent
 	}

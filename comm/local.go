@@ -6,9 +6,7 @@ import (
 	"sync"
 
 	"github.com/goddp/goddp/comm/internal/host"
-	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/coordinator"
-	"github.com/goddp/goddp/internal/flight"
 )
 
 // Local makes the n process groups of a job whose ranks are goroutines of this process. The
@@ -28,14 +26,21 @@ func Local(n int, opts *Options) ([]*ProcessGroup, error) {
 		j.ErrorMode = CleanUpOnly
 	}
 	j.env.Flight.DumpOnFailure = false
-	hub := host.NewInProcess()
-	server := coordinator.NewServer(n, coordinator.Options{Log: j.Log})
+	o := coordinator.Options{Log: j.Log}
+	if j.survives {
+		o.Elastic = &coordinator.Elastic{Min: 1, Kill: func(int, string) {}, Log: func(coordinator.Order) {}}
+	}
+	j.local = &localJob{hub: host.NewInProcess(), server: coordinator.NewServer(n, o)}
 	groups, errs := make([]*ProcessGroup, n), make([]error, n)
 	var wg sync.WaitGroup
 	for r := range n {
 		j := j
 		j.world = World{Rank: r, Size: n, LocalRank: r, LocalSize: n}
-		wg.Go(func() { groups[r], errs[r] = j.joinLocal(hub, server) })
+		j.member.Rank = r
+		if j.survives {
+			j.local.server.Started(r)
+		}
+		wg.Go(func() { groups[r], errs[r] = j.joinLocal() })
 	}
 	wg.Wait()
 	if err := errors.Join(errs...); err != nil {
@@ -44,55 +49,43 @@ func Local(n int, opts *Options) ([]*ProcessGroup, error) {
 				g.Close()
 			}
 		}
-		server.Close()
+		j.local.server.Close()
 		return nil, err
 	}
 	return groups, nil
 }
 
+// localJob is what the ranks of Local share.
+type localJob struct {
+	hub    *host.InProcess
+	server *coordinator.Server
+}
+
+func (l *localJob) options(size int) coordinator.ClientOptions {
+	return coordinator.ClientOptions{Size: size, Host: "this process", HostRank: -1}
+}
+
 // joinLocal makes the group of one rank of Local.
-func (j *joiner) joinLocal(hub *host.InProcess, server *coordinator.Server) (_ *ProcessGroup, err error) {
+func (j *joiner) joinLocal() (_ *ProcessGroup, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), j.Timeout) // the ranks of one process join at once
 	defer cancel()
-	var release releases
-	defer func() {
-		if err != nil {
-			release.run(ctx)
-		}
-	}()
-	w := j.world
-	dev, err := openCPU(w, j.Log)
+	dev, err := openCPU(j.world, j.Log)
 	if err != nil {
 		return nil, err
 	}
-	release.addClose(dev.Close)
-	client, err := server.Local(w.Rank, coordinator.ClientOptions{Size: w.Size, Host: "this process", HostRank: -1})
-	if err != nil {
-		return nil, err
-	}
-	if err := j.joinSession(ctx, client, 1); err != nil {
-		return nil, err
-	}
-	cfg := backend.Config{Rank: w.Rank, Size: w.Size, Control: client.Root(), Device: dev, Timeout: j.Timeout, Log: j.Log}
-	var be backend.Backend
-	if be, err = host.New(ctx, cfg, &host.Options{InProcess: hub}); err != nil {
-		return nil, err
-	}
-	if j.CheckCalls {
-		be = newCallChecker(ctx, be, cfg)
-	}
-	var recorder *flight.Recorder
-	if f := j.env.Flight; f.Entries > 0 {
-		id := w.identity()
-		id.Job, id.Run = f.JobID, f.RunID
-		if recorder, err = flight.New(nil, id, f.Entries); err != nil {
-			be.Close(ctx)
-			return nil, err
+	h := &handle{joiner: j}
+	h.kept.addClose(j.local.server.CloseIdle)
+	h.kept.addClose(dev.Close)
+	h.group, err = j.joinGroup(ctx, dev, func(release *releases) (*coordinator.Client, int, error) {
+		client, err := j.local.server.Local(j.world.Rank, j.local.options(j.world.Size))
+		if err == nil {
+			release.add(func(ctx context.Context) error { depart(ctx, client); return nil })
 		}
-	}
-	release.add(func(ctx context.Context) error {
-		client.Depart(ctx)
-		return server.CloseIdle()
+		return client, 1, err
 	})
-	return j.start(ctx, nil, cfg, be, recorder, release), nil
+	if err != nil {
+		h.kept.run(ctx)
+		return nil, err
+	}
+	return &ProcessGroup{handle: h}, nil
 }

@@ -201,7 +201,7 @@ func (m *mainRun) add(pg *ProcessGroup) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.groups = append(m.groups, pg)
-	pg.release.addClose(func() error {
+	pg.kept.addClose(func() error {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.groups = slices.DeleteFunc(m.groups, func(g *ProcessGroup) bool { return g == pg })

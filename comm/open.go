@@ -23,17 +23,16 @@ type Store interface {
 	Add(ctx context.Context, key string, delta int64) (int64, error)
 }
 
-// openStore returns the job's store, and the number n of the group that this rank joins. The n-th groups of all ranks
-// form one group. The keys of the group contain n, so they differ from the keys of earlier groups and of an earlier
-// process with this rank.
-func (j *joiner) openStore(ctx context.Context, release *releases) (kv store.Store, n int64, err error) {
-	if kv = j.Store; kv == nil {
-		if kv, err = j.dialStore(ctx, release); err != nil {
-			return nil, 0, err
+// openStore connects to the job's store, and returns the number n of the group that this rank joins. The n-th groups of
+// all ranks form one group. The keys of the group contain n, so they differ from the keys of earlier groups and of an
+// earlier process with this rank.
+func (j *joiner) openStore(ctx context.Context, release *releases) (n int64, err error) {
+	if j.kv = j.Store; j.kv == nil {
+		if j.kv, err = j.dialStore(ctx, release); err != nil || j.agent.Joins {
+			return 1, err
 		}
 	}
-	n, err = kv.Add(ctx, groupsKey(j.world), 1)
-	return kv, n, err
+	return j.kv.Add(ctx, groupsKey(j.world), 1)
 }
 
 // dialStore connects to the job's store. If the launcher does not host the store, rank 0 hosts

@@ -1,6 +1,7 @@
 package comm
 
 import (
+	"fmt"
 	"log/slog"
 
 	"github.com/goddp/goddp/internal/flight"
@@ -11,6 +12,21 @@ func (w World) identity() flight.Identity {
 	return flight.Identity{
 		Rank: w.Rank, WorldSize: w.Size, LocalRank: w.LocalRank, Generation: w.Generation,
 	}
+}
+
+// openRecorder opens the flight recorder of this rank, or returns nil if nothing is recorded.
+func (j *joiner) openRecorder() *flight.Recorder {
+	f := j.env.Flight
+	if j.local == nil || f.Entries == 0 {
+		return flight.Open(j.world.identity(), f, j.Log)
+	}
+	id := j.world.identity()
+	id.Job, id.Run = f.JobID, f.RunID
+	r, err := flight.New(nil, id, f.Entries)
+	if err != nil {
+		panic(fmt.Errorf("comm: opening a flight recorder of %d entries: %w", f.Entries, err)) // cannot happen: it uses the heap
+	}
+	return r
 }
 
 // record writes this rank's flight record to a file. The record contains the reason for writing it,

@@ -49,8 +49,8 @@ func (pg *ProcessGroup) Split(ctx context.Context, color, key int) (*ProcessGrou
 	if err != nil {
 		return nil, fmt.Errorf("rank %d: splitting the process group: color %d, %s: %w", pg.world.Rank, color, rootcause.Ranks(ranks), err)
 	}
-	sub := newGroup(pg.main, name, pg.world, cfg, be, pg.watchdog, pg.wrapBackend)
-	sub.parent, sub.stop = pg, pg.stop
+	sub := &ProcessGroup{handle: &handle{group: newGroup(pg.main, name, pg.world, cfg, be, pg.watchdog, pg.wrapBackend)}}
+	sub.parent, sub.stop = pg.group, pg.stop
 	pg.childMu.Lock()
 	pg.children = append(pg.children, sub)
 	pg.childMu.Unlock()

@@ -11,7 +11,7 @@ import (
 // 4.
 func validCall() (*ProcessGroup, *backend.Call) {
 	x := device.HostTensor(make([]float32, 256), device.Invalid)
-	return &ProcessGroup{group: &group{size: 4, rank: 1}}, &backend.Call{Kind: backend.AllReduce, Dst: x, Src: x}
+	return &ProcessGroup{handle: &handle{group: &group{size: 4, rank: 1}}}, &backend.Call{Kind: backend.AllReduce, Dst: x, Src: x}
 }
 
 // The method validate allocates nothing.

@@ -30,11 +30,12 @@ type watchdogLoop struct {
 	recorder         *flight.Recorder
 	dumps            func() (string, error) // returns the folder of flight records; nil if none are written
 
-	core    watchdog.Core    // decides how to handle failures; only loop uses it
-	clock   watchdog.Clock   // detects suspensions of the process; only loop uses it
-	notices watchdog.Notices // counts suspensions for the log; only loop uses it
-	failure error            // the failure that the watchdog handles
-	turns   atomic.Int64     // loop increments it when loop begins to work and when loop begins to wait, so it is odd while loop works
+	core     watchdog.Core    // decides how to handle failures; only loop uses it
+	clock    watchdog.Clock   // detects suspensions of the process; only loop uses it
+	notices  watchdog.Notices // counts suspensions for the log; only loop uses it
+	failure  error            // the failure that the watchdog handles
+	survives atomic.Bool      // the program answers a failure by Reconfigure
+	turns    atomic.Int64     // loop increments it when loop begins to work and when loop begins to wait, so it is odd while loop works
 
 	startTime time.Time     // the time 0 of the watchdog's clock
 	epoch     int64         // startTime in Unix nanoseconds

@@ -53,6 +53,13 @@ type Backend interface {
 // Package comm sets the variable, because its options must not show the contract.
 var Wrap func(options any, wrap func(Backend) Backend)
 
+// Survive makes options, a *comm.Options, let the job of comm.Local survive the loss of ranks. Kill loses the rank of
+// such a job whose *comm.ProcessGroup is pg, as if its process had died.
+var (
+	Survive func(options any)
+	Kill    func(pg any)
+)
+
 // Task is a started call.
 type Task interface {
 	// Join makes later work on s wait for the call. If s runs its work inline, as the CPU's streams

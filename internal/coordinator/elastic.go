@@ -190,23 +190,27 @@ func (s *Server) tickAway() {
 	}
 }
 
-// Enter waits until the next epoch of an elastic job begins, and returns its order. The client's rank, and
-// its group of all ranks, are then those of the epoch. The caller must call Join next. The error is
-// ErrReleased if the worker shall end.
-func (c *Client) Enter(ctx context.Context, r Ready) (Order, error) {
-	m, err := c.Root().ask(ctx, &Message{Verb: Enter, Ready: &r}, answerKey{verb: Begun})
+// Enter waits until the next epoch of an elastic job begins, and returns its order. g is the group of all
+// ranks, and then the group of the epoch's members. The caller must call Join next, except for the first epoch.
+// The error is ErrReleased if the worker shall end.
+func (g *Group) Enter(ctx context.Context, r Ready) (Order, error) {
+	m, err := g.ask(ctx, &Message{Verb: Enter, Ready: &r}, answerKey{verb: Begun})
 	if err != nil {
 		return Order{}, err
 	}
 	if m.Verb == Released {
 		return Order{}, ErrReleased
 	}
+	c := g.client
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.rank = m.Rank
-	c.group("").Members = ranksOf(len(m.Order.Workers))
+	g.Members = ranksOf(len(m.Order.Workers))
 	return *m.Order, nil
 }
+
+// Lose ends the connection of the client of g, which then counts as lost.
+func (g *Group) Lose() { g.client.Close() }
 
 // Noticed returns a channel that is closed when the ranks should leave the epoch at the next boundary of
 // steps, because a worker wishes to join or to leave.

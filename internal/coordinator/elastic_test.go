@@ -37,7 +37,7 @@ func enter(ctx context.Context, s *Server, worker int, r Ready) (*Client, Order,
 	}
 	var order Order
 	if err == nil {
-		order, err = c.Enter(ctx, r)
+		order, err = c.Root().Enter(ctx, r)
 	}
 	if err == nil && !isFirst {
 		_, err = c.Join(ctx, order.Epoch, nil, false, nil)

@@ -42,6 +42,8 @@
 //	GODDP_MASTER                    MASTER_ADDR:MASTER_PORT of the job that the next three variables belong to
 //	GODDP_STORE, GODDP_COORDINATOR  host:port of the agent's
 //	GODDP_NODE_ADDR                 the address at which other nodes reach this one
+//	GODDP_WORKER                    the worker's number, in a job that goes on when it loses workers (golaunch --on-failure)
+//	GODDP_JOINS                     on if the worker was started in place of a lost one
 //	GODDP_STOP_FILE                 the file of the StopState
 //	GODDP_FLIGHT_FD                 the descriptor of the flight recorder's memory
 //	GODDP_LAUNCHER_*                marks a value of GODDP_FLIGHT_DIR, GODDP_TOKEN_FILE or OMP_NUM_THREADS as chosen by

@@ -34,6 +34,9 @@ type Job struct {
 type Agent struct {
 	Store, Coordinator string // where the worker finds them; a worker does not accept another program's store there
 	NodeAddr           string // the address at which other nodes reach this one
+	Survives           bool   // the job goes on when it loses workers
+	Worker             int    // in such a job, the worker's number, which no other worker of the job ever has
+	Joins              bool   // in such a job, the worker was started in place of a lost one
 }
 
 // Environ returns the job as entries of a worker's environment.
@@ -55,6 +58,12 @@ func (j *Job) Environ() []string {
 	add(StoreVar, j.Agent.Store)
 	add(CoordinatorVar, j.Agent.Coordinator)
 	add(NodeAddrVar, j.Agent.NodeAddr)
+	worker := "" // also hides the variable of an outer golaunch
+	if j.Agent.Survives {
+		worker = strconv.Itoa(j.Agent.Worker)
+	}
+	add(WorkerVar, worker)
+	add(JoinsVar, j.Agent.Joins)
 	add(JobIDVar, j.ID)
 	add(RunIDVar, j.RunID)
 	add(RestartsVar, j.Restarts)
@@ -129,5 +138,9 @@ func (r *reader) agent(j *Job) {
 // ReadAgent reads the variables of golaunch's agent. They may belong to another job: see MasterVar.
 func ReadAgent(lookup Lookup) Agent {
 	r := reader{lookup: lookup}
-	return Agent{r.text(StoreVar), r.text(CoordinatorVar), r.text(NodeAddrVar)}
+	a := Agent{Store: r.text(StoreVar), Coordinator: r.text(CoordinatorVar), NodeAddr: r.text(NodeAddrVar)}
+	if worker := r.text(WorkerVar); worker != "" {
+		a.Survives, a.Worker, a.Joins = true, r.number(0, 0, math.MaxInt, WorkerVar), r.isOn(false, JoinsVar)
+	}
+	return a
 }

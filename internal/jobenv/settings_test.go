@@ -102,7 +102,7 @@ func TestWorkersReadTheirJob(t *testing.T) {
 	written := Job{
 		Rank: 5, WorldSize: 8, LocalRank: 1, LocalWorldSize: 4, Node: 1, Nodes: 2, Role: "default", MasterAddr: "host", MasterPort: 29500,
 		Restarts: 2, MaxRestarts: 3, ShutdownTimeout: 1500 * time.Millisecond, ErrorFile: "/error", StopFile: "/stop", ID: "id", RunID: "run",
-		Agent: Agent{"127.0.0.1:1234", "127.0.0.1:1235", "10.0.0.2"},
+		Agent: Agent{"127.0.0.1:1234", "127.0.0.1:1235", "10.0.0.2", true, 9, true},
 	}
 	want := Job{
 		Rank: 5, WorldSize: 8, LocalRank: 1, LocalWorldSize: 4, MasterAddr: "127.0.0.1", MasterPort: 1234, AgentStore: true,

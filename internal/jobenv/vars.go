@@ -44,6 +44,9 @@ const (
 	CoordinatorVar = "GODDP_COORDINATOR"
 	NodeAddrVar    = "GODDP_NODE_ADDR"
 	MasterVar      = "GODDP_MASTER"
+	// WorkerVar is set in a job that survives the loss of workers. JoinsVar is true if the worker replaces a lost one.
+	WorkerVar = "GODDP_WORKER"
+	JoinsVar  = "GODDP_JOINS"
 	// StopFileVar names the file of the worker's [StopState].
 	StopFileVar = "GODDP_STOP_FILE"
 	// FlightFDVar is the file descriptor of the memory for the worker's flight recorder.

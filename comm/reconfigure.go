@@ -1,0 +1,142 @@
+package comm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/goddp/goddp/internal/awake"
+	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/coordinator"
+	"github.com/goddp/goddp/internal/store"
+)
+
+// Progress says how many steps a rank has committed, and whether its state is consistent.
+type Progress struct {
+	Steps      int  // the number of committed steps
+	Consistent bool // parameters and state are exactly the result of these steps
+}
+
+// Membership describes the members of a group after Reconfigure.
+type Membership struct {
+	Epoch int // the number of the membership, counted from 1
+	Steps int // the last step that any member has committed
+	// Lacking are the ranks whose state is not the result of that step. They must copy the state of the rank
+	// Source. Source is -1 if no member has it.
+	Lacking []int
+	Source  int
+}
+
+// ErrReleased is the error of Reconfigure in a process that shall end: the job goes on without it.
+var ErrReleased = coordinator.ErrReleased
+
+// Survives reports whether the job can go on when it loses ranks: golaunch --on-failure shrink or replace has
+// started this process. Package elastic, which train.Run uses, then calls Reconfigure.
+func (pg *ProcessGroup) Survives() bool {
+	j := pg.joiner
+	return j != nil && (j.agent.Survives || j.survives)
+}
+
+// Reconfigure gives the group its next members: those that are left when a call has failed because a rank was
+// lost, and the processes that have joined the job. All ranks call it after such a failure. It waits until the
+// processes of the lost ranks have ended. The first call declares that the program survives failures, and changes
+// nothing: before all ranks have made it, the loss of a rank fails the job.
+//
+// The group keeps its device. Its Rank and Size may change. Memory that it has allocated stays valid, but later
+// calls copy it. Groups that were split from it are closed.
+//
+// A process that replaces a lost one first gets from Init a group of itself alone. Reconfigure then makes it a
+// member of the job.
+//
+// Reconfigure tries again if a rank is lost meanwhile. Its other errors mean that this process cannot go on.
+// No other goroutine may use the group during the call.
+func (pg *ProcessGroup) Reconfigure(ctx context.Context, p Progress) (Membership, error) {
+	m, err := pg.reconfigure(ctx, p)
+	if err != nil {
+		return m, fmt.Errorf("rank %d: changing the members of the process group: %w", pg.world.Rank, err)
+	}
+	return m, nil
+}
+
+func (pg *ProcessGroup) reconfigure(ctx context.Context, p Progress) (Membership, error) {
+	if !pg.Survives() {
+		return Membership{}, errors.New("the job does not survive failures: want golaunch --on-failure shrink or replace")
+	}
+	ctx, cancel := awake.WithTimeoutCause(ctx, pg.timeout, fmt.Errorf("%w after %v", ErrTimeout, pg.timeout))
+	defer cancel()
+	h, j := pg.handle, pg.joiner
+	ready := coordinator.Ready{Epoch: h.epoch, Steps: p.Steps, Holds: p.Consistent}
+	if h.epoch == 0 && !j.agent.Joins {
+		pg.watchdog.survives.Store(true)
+		order, err := pg.control.Enter(ctx, ready)
+		h.epoch = order.Epoch
+		return membershipOf(order), err
+	}
+	for {
+		order, err := h.regroup(ctx, ready)
+		if err == nil || causedBy(err) == nil || ctx.Err() != nil {
+			return membershipOf(order), err
+		}
+		pg.log.Info("comm: a rank was lost while the process group changed its members", "rank", pg.rank, "error", err)
+		ready.Epoch = h.epoch
+	}
+}
+
+func membershipOf(o coordinator.Order) Membership {
+	return Membership{Epoch: o.Epoch, Steps: o.Steps, Lacking: o.Lacking, Source: o.Source}
+}
+
+// regroup leaves the group's epoch, waits for the next one, and makes the group of its members.
+func (h *handle) regroup(ctx context.Context, ready coordinator.Ready) (order coordinator.Order, err error) {
+	j, old := h.joiner, h.group
+	if err := old.close(); err != nil {
+		old.log.Debug("comm: closing a broken process group", "error", err)
+	}
+	g, err := j.joinGroup(ctx, old.dev, func(release *releases) (*coordinator.Client, int, error) {
+		client, err := j.dialAgain(ctx)
+		if err != nil {
+			return nil, 0, err
+		}
+		release.add(func(ctx context.Context) error { depart(ctx, client); return nil })
+		if order, err = client.Root().Enter(ctx, ready); err != nil {
+			return nil, 0, err
+		}
+		h.epoch = order.Epoch
+		j.world.Rank, j.world.Size = client.Root().Rank(), len(order.Workers)
+		if j.oneHost {
+			j.world.LocalSize = j.world.Size
+		}
+		return client, order.Epoch, nil
+	})
+	if err != nil {
+		return order, err
+	}
+	g.stop = old.stop
+	g.watchdog.survives.Store(true)
+	g.watchdog.hooks = slices.Clone(old.watchdog.hooks)
+	h.group = g
+	return order, nil
+}
+
+// dialAgain connects to the coordinator as a worker that waits for the next epoch.
+func (j *joiner) dialAgain(ctx context.Context) (*coordinator.Client, error) {
+	if l := j.local; l != nil {
+		return l.server.Local(j.member.Rank, l.options(j.world.Size))
+	}
+	m := j.member
+	m.Rank = j.agent.Worker
+	return coordinator.Find(ctx, store.Prefix(j.kv, coordinator.LauncherPrefix), m, coordinator.ClientOptions{Options: coordinator.Options{Log: j.Log}, Addr: j.agent.Coordinator})
+}
+
+// kill loses the rank, as if its process had died.
+func (pg *ProcessGroup) kill() {
+	worker, server := pg.joiner.member.Rank, pg.joiner.local.server
+	pg.control.Lose()
+	server.Gone(worker, "the test killed it", false)
+}
+
+func init() {
+	backend.Survive = func(options any) { options.(*Options).survives = true }
+	backend.Kill = func(pg any) { pg.(*ProcessGroup).kill() }
+}
