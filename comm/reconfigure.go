@@ -67,6 +67,9 @@ func (pg *ProcessGroup) reconfigure(ctx context.Context, p Progress) (Membership
 	defer cancel()
 	h, j := pg.handle, pg.joiner
 	ready := coordinator.Ready{Epoch: h.epoch, Steps: p.Steps, Holds: p.Consistent}
+	if h.epoch == 0 && j.agent.Joins { // its state is not the job's
+		ready = coordinator.Ready{}
+	}
 	if h.epoch == 0 && !j.agent.Joins {
 		pg.watchdog.survives.Store(true)
 		order, err := pg.control.Enter(ctx, ready)

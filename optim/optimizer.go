@@ -106,6 +106,7 @@ type optimizer struct {
 	ready        []*slot       // the slots that have a gradient in the current step
 	batch        batch         // empty between steps
 	hook         StepHook      // nil: none
+	committed    func()        // see OnCommit
 	capturing    *capture.Step // the step that is being captured and has a step of this optimizer; else nil
 	inconsistent error         // the error that Step returns until a state is loaded; nil: none
 	progress
@@ -157,6 +158,10 @@ type StepHook interface {
 
 // SetStepHook sets the hook for all following steps; nil removes it.
 func (o *optimizer) SetStepHook(h StepHook) { o.hook = h }
+
+// OnCommit sets the function that is called after each committed step; nil: none. Package elastic copies what the
+// repetition of a failed step needs.
+func (o *optimizer) OnCommit(f func()) { o.committed = f }
 
 // elementwise is embedded in optimizers with an elementwise rule.
 type elementwise struct{}
@@ -298,6 +303,9 @@ func (o *optimizer) conclude(s Scaled, updated int, err error) error {
 		return o.inconsistent
 	}
 	o.set(o.steps+1, false)
+	if o.committed != nil {
+		o.committed()
+	}
 	return nil
 }
 

@@ -1,0 +1,169 @@
+package elastic
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/checkpoint"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/data"
+	"github.com/goddp/goddp/optim"
+)
+
+// Config says what a loop changes.
+type Config struct {
+	// State is the loop's state: the model, one optimizer, and Values that change from step to step. Run adds the
+	// position in Data ("position") and the device's random generator ("generator").
+	State checkpoint.State
+	// Data is the loader of the loop. nil: the loop keeps its position in State.Values.
+	Data *data.Loader
+	// Restore sets State, by a checkpoint for example. Run calls it on all ranks before the first step, and if no
+	// rank is left that has the state after the last committed step. nil: the state is there when Run is called,
+	// and its loss is an error.
+	Restore func(ctx context.Context) error
+}
+
+// A regrouper is a model that adapts itself to new members of its group, such as [*ddp.Model].
+type regrouper interface {
+	Regroup(ctx context.Context) error
+}
+
+// LostStateError says that no rank has the state after the last committed step, and that Config.Restore is nil.
+type LostStateError struct{ Step int }
+
+func (e *LostStateError) Error() string {
+	return fmt.Sprintf("elastic: no rank that is left has the state after step %d: want Config.Restore, which loads a checkpoint", e.Step)
+}
+
+// Run calls loop until it returns without an error on all ranks of pg. After an error by which pg has failed, Run
+// waits for the job's next members and calls loop again. It returns any other error. All ranks call Run, once in a program.
+func Run(ctx context.Context, pg *comm.ProcessGroup, c *Config, loop func(ctx context.Context) error) error {
+	switch {
+	case pg == nil:
+		return fmt.Errorf("elastic: %w", comm.ErrNoGroup)
+	case pg.Survives():
+	case c.Restore != nil:
+		if err := c.Restore(ctx); err != nil {
+			return err
+		}
+		fallthrough
+	default:
+		return loop(ctx)
+	}
+	r, err := newRun(pg, c)
+	if err != nil {
+		return fmt.Errorf("elastic: %w", err)
+	}
+	defer func() { r.close() }()
+	for {
+		err := r.regroup(ctx)
+		if err == nil {
+			err = loop(ctx)
+		}
+		if err == nil {
+			err = comm.Agree(ctx, pg, nil) // the end of the loop on all ranks
+		}
+		if err == nil || !pg.Failed() || ctx.Err() != nil {
+			return err
+		}
+		r.failed = time.Now()
+	}
+}
+
+// run is the state of Run on one rank.
+type run struct {
+	*Config
+	pg        *comm.ProcessGroup
+	model     regrouper
+	optimizer optim.Optimizer
+	all       checkpoint.State // State with what Run adds to it
+	position  data.Position    // is in all.Values
+	last      commit
+	close     func()
+	failed    time.Time // when the loop returned the failure of the group
+}
+
+func newRun(pg *comm.ProcessGroup, c *Config) (*run, error) {
+	model, isRegrouper := c.State.Model.(regrouper)
+	switch {
+	case len(c.State.Optimizers) != 1:
+		return nil, fmt.Errorf("State has %d optimizers, want one", len(c.State.Optimizers))
+	case !isRegrouper:
+		return nil, fmt.Errorf("a %T cannot change the members of its group, want a *ddp.Model", c.State.Model)
+	}
+	r := &run{close: func() {}, Config: c, pg: pg, model: model, optimizer: c.State.Optimizers[0], all: c.State}
+	values := map[string]any{"generator": autograd.Generator(pg.Device())}
+	if c.Data != nil {
+		values["position"] = &r.position
+	}
+	for name := range values {
+		if _, ok := c.State.Values[name]; ok {
+			return nil, fmt.Errorf("State.Values has %q, a name that Run itself uses", name)
+		}
+	}
+	maps.Copy(values, c.State.Values)
+	r.all.Values = values
+	if err := r.observe(); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// regroup takes the group to its next members, and their states to that after the last committed step. If a rank is
+// lost meanwhile, it does so again.
+func (r *run) regroup(ctx context.Context) error {
+	for {
+		if err := r.rollBack(); err != nil {
+			return err
+		}
+		var p comm.Progress
+		p.Steps, p.Consistent = r.optimizer.Committed()
+		m, err := r.pg.Reconfigure(ctx, p)
+		if err != nil {
+			return err
+		}
+		if err = r.equalize(ctx, m); err == nil {
+			r.report(m)
+			return nil
+		}
+		if !r.pg.Failed() || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+// equalize makes the states of all members equal.
+func (r *run) equalize(ctx context.Context, m comm.Membership) (err error) {
+	if m.Epoch > 1 {
+		if err := r.model.Regroup(ctx); err != nil {
+			return err
+		}
+	}
+	switch {
+	case m.Source < 0 && r.Restore == nil:
+		return &LostStateError{m.Steps}
+	case m.Source < 0, m.Epoch == 1 && m.Steps == 0 && r.Restore != nil:
+		err = r.Restore(ctx)
+	case slices.Contains(m.Lacking, r.pg.Rank()):
+		if err = checkpoint.Transfer(ctx, r.pg, r.all, m.Source, m.Lacking); err == nil {
+			err = r.resume()
+		}
+	default:
+		return checkpoint.Transfer(ctx, r.pg, r.all, m.Source, m.Lacking)
+	}
+	if err == nil {
+		r.commit()
+	}
+	return err
+}
+
+// report logs a change of the members.
+func (r *run) report(m comm.Membership) {
+	if m.Epoch > 1 && r.pg.Rank() == 0 {
+		r.pg.Log().Info("elastic: the job goes on", "ranks", r.pg.Size(), "step", m.Steps, "epoch", m.Epoch, "after", time.Since(r.failed).Round(time.Millisecond))
+	}
+}
