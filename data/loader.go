@@ -13,7 +13,7 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// A Group is the subset of *comm.ProcessGroup that a Loader uses.
+// A Group is the subset of *comm.ProcessGroup that a Loader uses. Rank and Size may change between epochs.
 type Group interface {
 	Rank() int
 	Size() int
@@ -34,11 +34,13 @@ type LoaderOptions struct {
 // A Loader yields one rank's batches on its device. Only the goroutine that uses the device may use the Loader.
 type Loader struct {
 	set     Dataset
+	group   Group
 	dev     device.Device
-	sampler Sampler
+	sampler Sampler // without Rank and Size
 	workers int
 	ahead   int
 	resume  Position
+	at      Position // see Position
 }
 
 // A Batch is one rank's part of a global batch. It is valid until the next iteration. Using it later, for example in
@@ -54,12 +56,10 @@ type Batch struct {
 func NewLoader(set Dataset, group Group, opts *LoaderOptions) (*Loader, error) {
 	o := *cmp.Or(opts, &LoaderOptions{})
 	l := &Loader{
-		set: set,
-		dev: group.Device(),
-		sampler: Sampler{
-			Len: set.Len(), Rank: group.Rank(), Size: group.Size(),
-			Batch: cmp.Or(o.Batch, 1), Shuffle: o.Shuffle, Seed: o.Seed, LastBatch: o.LastBatch,
-		},
+		set:     set,
+		group:   group,
+		dev:     group.Device(),
+		sampler: Sampler{Len: set.Len(), Batch: cmp.Or(o.Batch, 1), Shuffle: o.Shuffle, Seed: o.Seed, LastBatch: o.LastBatch},
 		workers: cmp.Or(o.Workers, 2),
 		ahead:   cmp.Or(o.Ahead, 2),
 		resume:  Position{Epoch: -1},
@@ -70,14 +70,22 @@ func NewLoader(set Dataset, group Group, opts *LoaderOptions) (*Loader, error) {
 	if len(set.Fields()) == 0 {
 		return nil, errors.New("data: the samples have no fields, want at least one")
 	}
-	return l, l.sampler.check()
+	return l, l.Sampler().check()
 }
 
-// Sampler returns the loader's sampler.
-func (l *Loader) Sampler() Sampler { return l.sampler }
+// Sampler returns the loader's sampler for the present rank and number of ranks.
+func (l *Loader) Sampler() Sampler {
+	s := l.sampler
+	s.Rank, s.Size = l.group.Rank(), l.group.Size()
+	return s
+}
 
 // Steps returns the number of global batches of an epoch.
-func (l *Loader) Steps() int { return l.sampler.StepsFrom(Position{}) }
+func (l *Loader) Steps() int { return l.Sampler().StepsFrom(Position{}) }
+
+// Position returns the position after the batch that the latest loop was given last, or where that loop began if it
+// was given none. Before all loops it is the position passed to Resume, or the beginning of epoch 0.
+func (l *Loader) Position() Position { return l.at }
 
 // Resume makes the epoch of p start at p, after the last batch used. Other epochs start at their first sample. It
 // returns an error if p is not a position in the loader's samples: see [Sampler.CheckPosition].
@@ -85,7 +93,7 @@ func (l *Loader) Resume(p Position) error {
 	if err := l.sampler.CheckPosition(p); err != nil {
 		return err
 	}
-	l.resume = p
+	l.resume, l.at = p, p
 	return nil
 }
 
@@ -103,11 +111,17 @@ func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] 
 // if the device fails or if ctx ends.
 func (l *Loader) EpochFrom(ctx context.Context, from Position) iter.Seq2[*Batch, error] {
 	return func(yield func(*Batch, error) bool) {
-		if err := l.sampler.CheckPosition(from); err != nil {
+		sampler := l.Sampler()
+		err := sampler.check()
+		if err == nil {
+			err = sampler.CheckPosition(from)
+		}
+		if err != nil {
 			yield(nil, err)
 			return
 		}
-		p, err := l.open(ctx, from)
+		l.at = from
+		p, err := l.open(ctx, sampler, from)
 		if err == nil {
 			err = func() (err error) {
 				// Deferred, because the loop's body may panic or call runtime.Goexit.
@@ -148,9 +162,9 @@ type slot struct {
 }
 
 // open allocates the slots and starts the workers. The caller must close the pipeline unless there is an error.
-func (l *Loader) open(ctx context.Context, from Position) (_ *pipeline, err error) {
+func (l *Loader) open(ctx context.Context, sampler Sampler, from Position) (_ *pipeline, err error) {
 	p := &pipeline{Loader: l, jobs: make(chan *slot, l.ahead+1)}
-	p.shares, p.stop = iter.Pull(l.sampler.Shares(from))
+	p.shares, p.stop = iter.Pull(sampler.Shares(from))
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close(ctx))
@@ -255,6 +269,7 @@ func (p *pipeline) run(ctx context.Context, yield func(*Batch, error) bool) erro
 		if err != nil {
 			return err
 		}
+		p.at = s.share.After
 		if !batch.use(yield) {
 			return errStopped
 		}

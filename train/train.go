@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"github.com/goddp/goddp/checkpoint"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/data"
+	"github.com/goddp/goddp/elastic"
 	"github.com/goddp/goddp/internal/capture"
 	"github.com/goddp/goddp/metrics"
 	"github.com/goddp/goddp/nn"
@@ -145,8 +147,8 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c *Config) (err error) {
 	if _, ok := inner.(optim.LRSetter); !ok && c.LR != nil {
 		return fmt.Errorf("train: LR is set, but %T has no method SetLR", inner)
 	}
-	r := run{Config: *c, pg: pg, total: c.Steps(), evaluated: -1}
-	for _, name := range []string{"position", "generator"} {
+	r := &run{Config: *c, pg: pg, evaluated: -1}
+	for _, name := range runsOwn {
 		if _, ok := c.Values[name]; ok {
 			return fmt.Errorf("train: Values has the key %q, which Run itself uses: choose another name", name)
 		}
@@ -155,33 +157,58 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c *Config) (err error) {
 		return err
 	}
 	r.Accumulate = max(r.Accumulate, 1)
-	r.makeSteps()
-	if err := r.resume(ctx); err != nil {
+	r.before, _ = c.Optimizer.Committed()
+	if err := r.moveTo(data.Position{}); err != nil {
 		return err
 	}
-	if r.saver != nil {
-		defer func() { err = errors.Join(err, r.saver.Close()) }()
+	r.makeSteps()
+	values := map[string]any{"before": &r.before, "saved": &r.saved, "evaluated": &r.evaluated}
+	maps.Copy(values, c.Values)
+	e := elastic.Config{State: checkpoint.State{Model: c.Model, Optimizers: []optim.Optimizer{c.Optimizer}, Values: values}, Data: c.Data}
+	if c.Checkpoints != "" {
+		e.Restore = r.resume
 	}
+	return elastic.Run(ctx, pg, &e, r.attempt)
+}
+
+// runsOwn are the names of values that Run uses itself.
+var runsOwn = []string{"position", "generator", "before", "saved", "evaluated"}
+
+// attempt trains from the last committed step on, until the run ends or the group fails. The members of the group may
+// differ from those of the attempt before.
+func (r *run) attempt(ctx context.Context) (err error) {
+	committed, _ := r.Optimizer.Committed()
+	r.step, r.gathered = committed-r.before, 0
+	if r.pg.Survives() {
+		r.position = r.Data.Position()
+	}
+	r.total = r.stepsAt(r.step, r.position)
+	if r.Checkpoints != "" && r.saver == nil {
+		if err := r.open(ctx); err != nil {
+			return err
+		}
+	}
+	defer func() { err = errors.Join(err, r.closeSaver()) }()
 	every := r.LogEvery
 	if every == 0 {
 		every = 100
 	}
-	r.meter, err = progress.New(pg.Rank(), &progress.Options{
-		Steps: r.total, First: r.step, Every: every, File: c.Log, DeviceBytes: func() int64 { return pg.Device().Memory().Held() },
+	r.meter, err = progress.New(r.pg.Rank(), &progress.Options{
+		Steps: r.total, First: r.step, Every: every, File: r.Log, DeviceBytes: func() int64 { return r.pg.Device().Memory().Held() },
 	})
 	if err == nil {
 		defer func() { err = errors.Join(err, r.meter.Close()) }()
-		if pg.Rank() == 0 {
-			err = errors.Join(tryFile("Trace", c.Trace), tryFile("Weights", c.Weights))
+		if r.pg.Rank() == 0 {
+			err = errors.Join(tryFile("Trace", r.Trace), tryFile("Weights", r.Weights))
 		}
 	}
-	if err := comm.Agree(ctx, pg, err); err != nil {
+	if err := comm.Agree(ctx, r.pg, err); err != nil {
 		return err
 	}
-	if stopped, err := r.train(ctx); stopped || err != nil || c.Weights == "" || pg.Rank() != 0 {
+	if stopped, err := r.train(ctx); stopped || err != nil || r.Weights == "" || r.pg.Rank() != 0 {
 		return err
 	}
-	return checkpoint.SaveWeights(ctx, c.Weights, c.Model)
+	return checkpoint.SaveWeights(ctx, r.Weights, r.Model)
 }
 
 // compareData returns an error on all ranks if their samplers differ. Only the rank may differ, and the seed if the
@@ -229,7 +256,7 @@ func (r *run) train(ctx context.Context) (isStopped bool, err error) {
 		defer k.KeepLR()()
 	}
 	r.Optimizer.ZeroGrad() // the first step must not use earlier gradients
-	if r.Trace != "" && r.pg.Rank() == 0 {
+	if r.Trace != "" && r.pg.Rank() == 0 && r.traceAt == 0 {
 		r.recorder, r.traceAt = profile.Of(r.pg.Device()), r.step+10
 		defer func() { err = errors.Join(err, r.finishTrace(ctx, err)) }()
 	}
@@ -250,6 +277,7 @@ type run struct {
 	saver    *checkpoint.Manager // nil: there are no checkpoints
 	state    checkpoint.State
 	position data.Position // the position after the batches of the last step
+	before   int           // the number of steps that the optimizer had committed before the run's first one
 	step     int           // the number of steps made
 	total    int           // the number of steps of the run
 	saved    int           // the step of the last checkpoint
@@ -303,36 +331,60 @@ func (r *run) makeSteps() {
 	}
 }
 
-// resume opens the folder of the checkpoints and loads the latest one, if there is any.
-func (r *run) resume(ctx context.Context) (err error) {
-	if r.Checkpoints == "" {
-		return nil
-	}
+// open opens the folder of the checkpoints.
+func (r *run) open(ctx context.Context) (err error) {
 	keep := r.Keep
 	if keep == 0 {
 		keep = 3
 	}
-	if r.saver, err = checkpoint.Open(ctx, r.pg, r.Checkpoints, &checkpoint.Options{Keep: keep, RequireFinite: r.RequireFinite, Async: true}); err != nil {
+	r.saver, err = checkpoint.Open(ctx, r.pg, r.Checkpoints, &checkpoint.Options{Keep: keep, RequireFinite: r.RequireFinite, Async: true})
+	values := map[string]any{"position": &r.position, "generator": autograd.Generator(r.pg.Device())}
+	maps.Copy(values, r.Values)
+	r.state = checkpoint.State{Model: r.Model, Optimizers: []optim.Optimizer{r.Optimizer}, Values: values}
+	return err
+}
+
+// closeSaver closes the folder of the checkpoints, if it is open.
+func (r *run) closeSaver() error {
+	if r.saver == nil {
+		return nil
+	}
+	saver := r.saver
+	r.saver = nil
+	return saver.Close()
+}
+
+// resume opens the folder of the checkpoints and loads the latest one, if there is any.
+func (r *run) resume(ctx context.Context) (err error) {
+	if err := errors.Join(r.closeSaver(), r.open(ctx)); err != nil {
 		return err
 	}
-	values := map[string]any{"position": &r.position, "generator": autograd.Generator(r.pg.Device())}
-	for name, v := range r.Values {
-		values[name] = v
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, r.closeSaver())
+		}
+	}()
+	step, err := r.saver.Resume(ctx, r.state)
+	if err != nil || step == 0 {
+		return err
 	}
-	r.state = checkpoint.State{Model: r.Model, Optimizers: []optim.Optimizer{r.Optimizer}, Values: values}
-	r.step, err = r.saver.Resume(ctx, r.state)
-	if err == nil {
-		r.saved = r.step
-		err = r.checkPosition()
-		r.total = r.stepsAt(r.step, r.position)
+	r.before, r.saved, r.evaluated = 0, step, -1
+	if err := r.checkPosition(); err != nil {
+		return err
 	}
-	if err == nil && r.step > 0 && r.pg.Rank() == 0 {
-		r.pg.Log().Info("train: resumed from a checkpoint", "folder", r.Checkpoints, "steps", r.step, "of", r.total)
+	if r.pg.Rank() == 0 {
+		r.pg.Log().Info("train: resumed from a checkpoint", "folder", r.Checkpoints, "steps", step, "of", r.stepsAt(step, r.position))
 	}
-	if err != nil {
-		err = errors.Join(err, r.saver.Close())
+	return r.moveTo(r.position)
+}
+
+// moveTo makes the run go on at a position. If the job can lose ranks, package elastic keeps the position in Data.
+func (r *run) moveTo(p data.Position) error {
+	r.position = p
+	if r.pg.Survives() {
+		return r.Data.Resume(p)
 	}
-	return err
+	return nil
 }
 
 // checkPosition returns an error if the position is not one in Data. With AllowOtherData it changes the position.
