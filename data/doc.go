@@ -38,6 +38,8 @@
 // A [Position] is the number of samples of that order used so far. It does not depend on the number of
 // ranks: a run that is resumed with another number of ranks continues with the first unused sample. Its
 // [Source] identifies the order: a loader with another data set, Shuffle or Seed rejects it.
+// [Loader.Position] returns the position after the latest batch. The number of ranks may change between two epochs'
+// loops: a loader reads it when a loop begins.
 //
 // [LastBatch] selects what happens to samples that do not fill the last global batch.
 //

@@ -33,14 +33,14 @@ type LoaderOptions struct {
 
 // A Loader yields one rank's batches on its device. Only the goroutine that uses the device may use the Loader.
 type Loader struct {
-	set     Dataset
-	group   Group
-	dev     device.Device
-	sampler Sampler // without Rank and Size
-	workers int
-	ahead   int
-	resume  Position
-	at      Position // see Position
+	set      Dataset
+	group    Group
+	dev      device.Device
+	sampler  Sampler // without Rank and Size
+	workers  int
+	ahead    int
+	resume   Position
+	position Position
 }
 
 // A Batch is one rank's part of a global batch. It is valid until the next iteration. Using it later, for example in
@@ -52,7 +52,7 @@ type Batch struct {
 }
 
 // NewLoader returns a loader for the calling rank of group. It returns an error if the options are
-// invalid for the data set.
+// invalid for the data set. Each epoch is divided among the ranks that the group has when its loop begins.
 func NewLoader(set Dataset, group Group, opts *LoaderOptions) (*Loader, error) {
 	o := *cmp.Or(opts, &LoaderOptions{})
 	l := &Loader{
@@ -62,8 +62,9 @@ func NewLoader(set Dataset, group Group, opts *LoaderOptions) (*Loader, error) {
 		sampler: Sampler{Len: set.Len(), Batch: cmp.Or(o.Batch, 1), Shuffle: o.Shuffle, Seed: o.Seed, LastBatch: o.LastBatch},
 		workers: cmp.Or(o.Workers, 2),
 		ahead:   cmp.Or(o.Ahead, 2),
-		resume:  Position{Epoch: -1},
 	}
+	l.resume = l.sampler.Begin(0)
+	l.position = l.resume
 	if l.workers < 0 || l.ahead < 0 {
 		return nil, fmt.Errorf("data: Workers %d and Ahead %d, want at least 1 of each", l.workers, l.ahead)
 	}
@@ -73,7 +74,7 @@ func NewLoader(set Dataset, group Group, opts *LoaderOptions) (*Loader, error) {
 	return l, l.Sampler().check()
 }
 
-// Sampler returns the loader's sampler for the present rank and number of ranks.
+// Sampler returns the loader's sampler, for the rank and the size that the group has now.
 func (l *Loader) Sampler() Sampler {
 	s := l.sampler
 	s.Rank, s.Size = l.group.Rank(), l.group.Size()
@@ -83,9 +84,13 @@ func (l *Loader) Sampler() Sampler {
 // Steps returns the number of global batches of an epoch.
 func (l *Loader) Steps() int { return l.Sampler().StepsFrom(Position{}) }
 
-// Position returns the position after the batch that the latest loop was given last, or where that loop began if it
-// was given none. Before all loops it is the position passed to Resume, or the beginning of epoch 0.
-func (l *Loader) Position() Position { return l.at }
+// Position returns the position after the batch that the loop has got last. Before the first batch it is the
+// position passed to Resume, or the beginning of epoch 0. When an epoch's loop has got all batches, it is the
+// beginning of the next epoch. So this loop continues with the first sample after a position p, after Resume(p):
+//
+//	for epoch := loader.Position().Epoch; epoch < epochs; epoch++ {
+//		for batch, err := range loader.Epoch(ctx, epoch) {
+func (l *Loader) Position() Position { return l.position }
 
 // Resume makes the epoch of p start at p, after the last batch used. Other epochs start at their first sample. It
 // returns an error if p is not a position in the loader's samples: see [Sampler.CheckPosition].
@@ -93,7 +98,7 @@ func (l *Loader) Resume(p Position) error {
 	if err := l.sampler.CheckPosition(p); err != nil {
 		return err
 	}
-	l.resume, l.at = p, p
+	l.resume, l.position = p, p
 	return nil
 }
 
@@ -107,27 +112,25 @@ func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] 
 }
 
 // EpochFrom yields the batches from a position to the end of its epoch. It ignores the position passed to Resume. It
-// yields a nil Batch and an error, and stops, if `from` is not a position in the loader's samples, if reading fails,
-// if the device fails or if ctx ends.
+// yields a nil Batch and an error, and stops, if `from` is not a position in the loader's samples, if there are too few
+// samples for the group's ranks, if reading fails, if the device fails or if ctx ends.
 func (l *Loader) EpochFrom(ctx context.Context, from Position) iter.Seq2[*Batch, error] {
 	return func(yield func(*Batch, error) bool) {
-		sampler := l.Sampler()
-		err := sampler.check()
-		if err == nil {
-			err = sampler.CheckPosition(from)
-		}
-		if err != nil {
+		s := l.Sampler()
+		if err := cmp.Or(s.check(), s.CheckPosition(from)); err != nil {
 			yield(nil, err)
 			return
 		}
-		l.at = from
-		p, err := l.open(ctx, sampler, from)
+		p, err := l.open(ctx, s, from)
 		if err == nil {
 			err = func() (err error) {
 				// Deferred, because the loop's body may panic or call runtime.Goexit.
 				defer func() { err = errors.Join(err, p.close(ctx)) }()
 				return p.run(ctx, yield)
 			}()
+		}
+		if err == nil {
+			l.position = s.Begin(from.Epoch + 1)
 		}
 		if err != nil && !errors.Is(err, errStopped) {
 			yield(nil, err)
@@ -142,12 +145,13 @@ var errStopped = errors.New("the loop ended")
 // empties them in order.
 type pipeline struct {
 	*Loader
-	shares func() (Share, bool)
-	stop   func() // ends the iteration over shares
-	slots  []*slot
-	jobs   chan *slot
-	wg     sync.WaitGroup
-	stream device.Stream // stream for copies; nil if the host can write to the device's memory
+	sampler Sampler
+	shares  func() (Share, bool)
+	stop    func() // ends the iteration over shares
+	slots   []*slot
+	jobs    chan *slot
+	wg      sync.WaitGroup
+	stream  device.Stream // stream for copies; nil if the host can write to the device's memory
 }
 
 // A slot is the memory of one batch. A worker owns the slot from the time at which it is sent to the channel jobs
@@ -162,9 +166,9 @@ type slot struct {
 }
 
 // open allocates the slots and starts the workers. The caller must close the pipeline unless there is an error.
-func (l *Loader) open(ctx context.Context, sampler Sampler, from Position) (_ *pipeline, err error) {
-	p := &pipeline{Loader: l, jobs: make(chan *slot, l.ahead+1)}
-	p.shares, p.stop = iter.Pull(sampler.Shares(from))
+func (l *Loader) open(ctx context.Context, s Sampler, from Position) (_ *pipeline, err error) {
+	p := &pipeline{Loader: l, sampler: s, jobs: make(chan *slot, l.ahead+1)}
+	p.shares, p.stop = iter.Pull(s.Shares(from))
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close(ctx))
@@ -269,7 +273,7 @@ func (p *pipeline) run(ctx context.Context, yield func(*Batch, error) bool) erro
 		if err != nil {
 			return err
 		}
-		p.at = s.share.After
+		p.position = s.share.After
 		if !batch.use(yield) {
 			return errStopped
 		}

@@ -354,6 +354,89 @@ func TestLoaderResumes(t *testing.T) {
 	}
 }
 
+// The number of ranks changes while they train for two epochs, each time after a step that is lost. The steps that are
+// kept use each sample of each epoch once.
+func TestLoaderOfAGroupThatChanges(t *testing.T) {
+	dev := devices(t)["inline"]
+	type part struct{ ranks, steps int }
+	const rest = 1000 // more steps than two epochs have
+	for name, parts := range map[string][]part{
+		"within an epoch":                    {{4, 10}, {3, 7}, {4, rest}},
+		"before the first step":              {{4, 0}, {3, 0}, {4, rest}},
+		"after the last batch of an epoch":   {{4, 25}, {3, 34}, {4, rest}},
+		"in a padded batch, then one rank":   {{3, 33}, {4, 1}, {1, rest}},
+		"in the second epoch":                {{4, 30}, {3, 3}, {4, 2}, {3, rest}},
+		"twice in one place, and at the end": {{4, 10}, {3, 0}, {2, 0}, {4, 40}, {3, rest}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			groups, loaders := make([]*ranks, 4), make([]*Loader, 4)
+			for i := range loaders {
+				groups[i] = &ranks{0, 1, dev} // as in a process that has not joined the others yet
+				var err error
+				if loaders[i], err = NewLoader(numbers(1000), groups[i], &LoaderOptions{Batch: 10, Shuffle: true, Seed: 3}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			used := [2][1000]int{}
+			committed := loaders[0].Position()
+			for _, part := range parts {
+				var after Position
+				for rank, l := range loaders[:part.ranks] {
+					groups[rank].rank, groups[rank].size = rank, part.ranks
+					if err := l.Resume(committed); err != nil {
+						t.Fatal(err)
+					}
+					after = l.Position()
+					left := part.steps
+					for epoch := l.Position().Epoch; epoch < 2; epoch++ {
+						for b, err := range l.Epoch(t.Context(), epoch) {
+							if err != nil {
+								t.Fatal(err)
+							}
+							if left--; left == -1 {
+								break
+							}
+							for _, i := range b.Indices[:len(b.Indices)-b.Repeats] {
+								used[epoch][i]++
+							}
+							after = l.Position()
+						}
+						if left == -1 {
+							break
+						}
+					}
+				}
+				committed = after
+			}
+			for epoch := range used {
+				for i, n := range used[epoch] {
+					if n != 1 {
+						t.Errorf("epoch %d: sample %d was used %d times", epoch, i, n)
+					}
+				}
+			}
+			if p := loaders[0].Position(); p != loaders[0].Sampler().Begin(2) {
+				t.Errorf("the run ends at %+v, want the beginning of epoch 2", p)
+			}
+		})
+	}
+}
+
+// An epoch that begins with more ranks than there are samples is an error.
+func TestGroupThatOutgrowsTheSamples(t *testing.T) {
+	group := &ranks{0, 2, devices(t)["inline"]}
+	loader, err := NewLoader(numbers(3), group, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	group.size = 4
+	for _, err := range loader.Epoch(t.Context(), 0) {
+		if err == nil || !strings.Contains(err.Error(), "fewer samples (3) than ranks (4)") {
+			t.Errorf("got %v", err)
+		}
+	}
+}
+
 // A position is valid for loaders with the same order of samples, with any batch size and number of ranks. It is
 // valid for other loaders only if its source is unknown, as in checkpoints of earlier versions.
 func TestPositionOfAnotherOrder(t *testing.T) {
