@@ -38,6 +38,9 @@ func (pg *ProcessGroup) Survives() bool {
 	return j != nil && (j.agent.Survives || j.survives)
 }
 
+// Epoch returns the number of the group's membership, as Reconfigure returned it last, or 0.
+func (pg *ProcessGroup) Epoch() int { return pg.epoch }
+
 // Reconfigure gives the group its next members: those that are left when a call has failed because a rank was
 // lost, and the processes that have joined the job. All ranks call it after such a failure. It waits until the
 // processes of the lost ranks have ended. The first call declares that the program survives failures, and changes

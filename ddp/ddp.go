@@ -24,6 +24,7 @@ import (
 type Model struct {
 	module           nn.Model
 	pg               *comm.ProcessGroup
+	options          Options
 	params           []*nn.Parameter // the parameters that require a gradient
 	buffers          []*nn.Buffer    // the buffers that each pass sets to the values of rank 0
 	reducer          *buckets.Reducer
@@ -61,12 +62,30 @@ func New(module nn.Model, pg *comm.ProcessGroup, opts *Options) (*Model, error) 
 		return nil, fmt.Errorf("ddp: the module is a %T, which already wraps a module: pass module.Unwrap() to New", module)
 	}
 	o := *cmp.Or(opts, &Options{})
-	m := &Model{module: module, pg: pg, hook: o.Hook, trace: profile.Of(pg.Device())}
+	m := &Model{module: module, pg: pg, options: o, hook: o.Hook, trace: profile.Of(pg.Device())}
 	if err := m.init(pg.Context(), o); err != nil {
 		return nil, fmt.Errorf("ddp: %w", err)
 	}
-	autograd.Generator(pg.Device()).SetShard(pg.Rank(), pg.Size())
 	return m, nil
+}
+
+// Regroup adapts the model to the members of its group after [comm.ProcessGroup.Reconfigure]. It changes neither
+// parameters nor buffers, discards all gradients, and counts the passes anew. All ranks call it, also those that
+// have just joined. The error says why the model cannot change its members, or is a failure of the group.
+func (m *Model) Regroup(ctx context.Context) error {
+	if m.hook != nil && !reducer.IsStateless(m.hook) {
+		return fmt.Errorf("ddp: a %T has a state that the next members of the group lack: want a stateless hook", m.hook)
+	}
+	for _, p := range m.params {
+		gradsink.Set(p.Var(), nil, nil)
+	}
+	m.params, m.buffers, m.isJoining, m.passState = nil, nil, false, passState{}
+	o := m.options
+	o.SkipInitSync = true
+	if err := m.init(ctx, o); err != nil {
+		return fmt.Errorf("ddp: %w", err)
+	}
+	return nil
 }
 
 // init does the work of New that can fail.
@@ -123,6 +142,7 @@ func (m *Model) init(ctx context.Context, o Options) error {
 	for i, p := range m.params {
 		gradsink.Set(p.Var(), &sink{m, r, i}, r.State(i))
 	}
+	autograd.Generator(m.pg.Device()).SetShard(m.pg.Rank(), m.pg.Size())
 	return nil
 }
 

@@ -1,0 +1,139 @@
+// Package job is the training job of the survival campaign. Its workers run it in processes that are killed. The
+// judge repeats it undisturbed, with the same members at each step.
+package job
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/checkpoint"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/data"
+	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/metrics"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+)
+
+const (
+	samples, width, classes = 4000, 32, 10
+	evaluateEvery           = 10
+	saveEvery               = 15
+)
+
+// Job is a small model with everything that a step changes: buffers, random numbers, an optimizer's state.
+type Job struct {
+	pg     *comm.ProcessGroup
+	Model  *ddp.Model
+	Opt    *optim.AdamW
+	Loader *data.Loader
+	eval   *data.Loader
+	// Phase and Committed, if they are set, are called when a phase begins, and after each step.
+	Phase     func(Phase)
+	Committed func(step int, loss float32)
+}
+
+// New makes the job of one rank of pg.
+func New(pg *comm.ProcessGroup) (*Job, error) {
+	j := &Job{pg: pg, Phase: func(Phase) {}, Committed: func(int, float32) {}}
+	set := data.Each(samples, []data.Field{{DType: device.Float32, Shape: device.Shape{width}}, {DType: device.Int64}}, func(i int, dst []device.Tensor) error {
+		random := rand.New(rand.NewPCG(uint64(i), 1))
+		label := i % classes
+		for k, x := 0, device.Elements[float32](dst[0]); k < width; k++ {
+			x[k] = float32(random.NormFloat64())
+			if k%classes == label {
+				x[k]++
+			}
+		}
+		device.Elements[int64](dst[1])[0] = int64(label)
+		return nil
+	})
+	var err error
+	if j.Loader, err = data.NewLoader(set, pg, &data.LoaderOptions{Batch: 12, Shuffle: true}); err != nil {
+		return nil, err
+	}
+	if j.eval, err = data.NewLoader(set, pg, &data.LoaderOptions{Batch: 250, LastBatch: data.Uneven}); err != nil {
+		return nil, err
+	}
+	net := nn.Sequential(nn.Linear(width, 128, nil), nn.BatchNorm1d(128, nil), nn.ReLU(), nn.Dropout(0.1), nn.Linear(128, 64, nil), nn.ReLU(), nn.Linear(64, classes, nil))
+	if j.Model, err = ddp.New(net, pg, &ddp.Options{BucketCapMB: 0.01, FirstBucketCapMB: 0.01}); err != nil {
+		return nil, err
+	}
+	j.Opt, err = optim.NewAdamW(j.Model.Parameters(), &optim.AdamWOptions{LR: 1e-3})
+	return j, err
+}
+
+// State is what a step changes, except the position in the data and the random generator.
+func (j *Job) State() checkpoint.State {
+	return checkpoint.State{Model: j.Model, Optimizers: []optim.Optimizer{j.Opt}}
+}
+
+// Loop trains up to a step, or until the ranks are asked to stop. It saves checkpoints in a folder.
+func (j *Job) Loop(ctx context.Context, folder string, until int) (err error) {
+	saver, err := checkpoint.Open(ctx, j.pg, folder, &checkpoint.Options{Keep: 2})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, saver.Close()) }()
+	for step, epoch := 0, j.Loader.Position().Epoch; ; epoch++ {
+		if step, _ = j.Opt.Committed(); step >= until {
+			return nil
+		}
+		for b, err := range j.Loader.Epoch(ctx, epoch) {
+			if err != nil {
+				return err
+			}
+			j.Phase(Forward)
+			loss := nn.CrossEntropyLoss(j.Model.Forward(b.Vars[0]), b.Vars[1], nil)
+			j.Phase(Backward)
+			if err := loss.Backward(nil); err != nil {
+				return err
+			}
+			j.Phase(Optimizer)
+			if err := j.Opt.Step(); err != nil {
+				return err
+			}
+			step++
+			j.Committed(step, float32(loss.Item()))
+			j.Opt.ZeroGrad()
+			if step == until || j.Model.Stopping() {
+				return nil
+			}
+			if step%evaluateEvery == 0 {
+				j.Phase(Evaluation)
+				if _, err := metrics.Accuracy(ctx, j.pg, j.Model, j.eval); err != nil {
+					return err
+				}
+			}
+			if step%saveEvery == 0 {
+				j.Phase(Save)
+				if err := saver.Save(ctx, step, j.State()); err != nil {
+					return err
+				}
+			}
+		}
+	}
+}
+
+// Hash returns a hash of the parameters, the buffers, the optimizer's state and the random generator.
+func (j *Job) Hash() (string, error) {
+	h := sha256.New()
+	kept, err := j.Opt.State()
+	if err != nil {
+		return "", err
+	}
+	for _, p := range j.Model.Parameters() {
+		h.Write(p.Var().Tensor().Buf.Host())
+	}
+	for _, b := range append(j.Model.Buffers(), kept...) {
+		h.Write(b.Var().Tensor().Buf.Host())
+	}
+	state, err := autograd.Generator(j.pg.Device()).MarshalJSON()
+	h.Write(state)
+	return fmt.Sprintf("%x", h.Sum(nil)[:8]), err
+}

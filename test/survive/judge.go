@@ -1,0 +1,191 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/checkpoint"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/data"
+	"github.com/goddp/goddp/test/survive/job"
+)
+
+// epoch is what the workers' logs say about an epoch.
+type epoch struct {
+	number, step, size int
+	hashes             map[int]string         // by rank: the hash of the state at its beginning
+	losses             map[int]map[int]string // by step and rank: the losses of the steps that the rank has committed
+}
+
+// judge checks the logs of the workers: see the package comment.
+func judge(dir string, ranks int) error {
+	epochs, err := read(dir)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range epochs {
+		for r, h := range e.hashes {
+			if h != e.hashes[0] && len(errs) < 10 {
+				errs = append(errs, fmt.Errorf("epoch %d, step %d: the state of rank %d is %s, that of rank 0 is %s", e.number, e.step, r, h, e.hashes[0]))
+			}
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	steps, err := repeat(filepath.Join(dir, "repeated"), epochs)
+	if err != nil {
+		return fmt.Errorf("the undisturbed run: %w", err)
+	}
+	fmt.Printf("%d changes of the members: replicas equal; %d steps: losses equal to those of an undisturbed run\n", len(epochs)-1, steps)
+	return nil
+}
+
+// read reads the logs. In the result, an epoch has only steps that count: the next epoch began after them.
+func read(dir string) ([]*epoch, error) {
+	files, err := filepath.Glob(filepath.Join(dir, "log.*"))
+	if err != nil {
+		return nil, err
+	}
+	by := map[int]*epoch{}
+	for _, name := range files {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		var now *epoch
+		rank := 0
+		for lines := bufio.NewScanner(f); lines.Scan(); {
+			e := epoch{hashes: map[int]string{}, losses: map[int]map[int]string{}}
+			var hash, loss string
+			var step int
+			if _, err := fmt.Sscanf(lines.Text(), "epoch %d rank %d of %d step %d hash %s", &e.number, &rank, &e.size, &e.step, &hash); err == nil {
+				if by[e.number] == nil {
+					by[e.number] = &e
+				}
+				now = by[e.number]
+				now.hashes[rank] = hash
+				if now.size != e.size || now.step != e.step {
+					return nil, fmt.Errorf("%s: %q: another rank has size %d, step %d", name, lines.Text(), now.size, now.step)
+				}
+			} else if _, err := fmt.Sscanf(lines.Text(), "commit %d %s", &step, &loss); err == nil && now != nil {
+				if now.losses[step] == nil {
+					now.losses[step] = map[int]string{}
+				}
+				now.losses[step][rank] = loss
+			}
+		}
+		f.Close()
+	}
+	var all []*epoch
+	for _, e := range by {
+		all = append(all, e)
+	}
+	slices.SortFunc(all, func(a, b *epoch) int { return a.number - b.number })
+	for i, e := range all[:max(0, len(all)-1)] {
+		for step := range e.losses {
+			if step > all[i+1].step {
+				delete(e.losses, step)
+			}
+		}
+	}
+	return all, nil
+}
+
+// repeat trains as the epochs did, but without a failure: each epoch with its number of ranks, from its first step to
+// the next epoch's. Between two epochs the state goes through a checkpoint. repeat compares the losses and the states.
+func repeat(folder string, epochs []*epoch) (steps int, err error) {
+	for i, e := range epochs[:max(0, len(epochs)-1)] {
+		if until := epochs[i+1].step; until > e.step {
+			if err := repeatEpoch(folder, e, until); err != nil {
+				return steps, fmt.Errorf("epoch %d: %w", e.number, err)
+			}
+			steps = until
+		}
+	}
+	return steps, nil
+}
+
+func repeatEpoch(folder string, e *epoch, until int) error {
+	groups, err := comm.Local(e.size, nil)
+	if err != nil {
+		return err
+	}
+	errs := make([]error, e.size)
+	var wg sync.WaitGroup
+	for r, pg := range groups {
+		wg.Go(func() {
+			defer pg.Close()
+			if errs[r] = repeatRank(pg, folder, e, until); errs[r] != nil {
+				pg.Abort(errs[r])
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+func repeatRank(pg *comm.ProcessGroup, folder string, e *epoch, until int) error {
+	ctx := context.Background()
+	j, err := job.New(pg)
+	if err != nil {
+		return err
+	}
+	saver, err := checkpoint.Open(ctx, pg, filepath.Join(folder, "whole"), &checkpoint.Options{Keep: 1})
+	if err != nil {
+		return err
+	}
+	defer saver.Close()
+	var at data.Position
+	state := j.State()
+	state.Values = map[string]any{"position": &at, "generator": autograd.Generator(pg.Device())}
+	if _, err := saver.Resume(ctx, state); err != nil {
+		return err
+	}
+	if err := j.Loader.Resume(at); err != nil {
+		return err
+	}
+	if hash, err := j.Hash(); err != nil || hash != e.hashes[pg.Rank()] {
+		return fmt.Errorf("step %d: the state is %s, %v, want %s", e.step, hash, err, e.hashes[pg.Rank()])
+	}
+	var differ error
+	j.Committed = func(step int, loss float32) {
+		at = j.Loader.Position()
+		got := fmt.Sprintf("%08x", math.Float32bits(loss))
+		if want, isKnown := e.losses[step][pg.Rank()]; isKnown && got != want && differ == nil {
+			differ = fmt.Errorf("step %d: rank %d has the loss %s, want %s", step, pg.Rank(), got, want)
+		}
+	}
+	if err := errors.Join(j.Loop(ctx, filepath.Join(folder, "saves"), until), differ); err != nil {
+		return err
+	}
+	return saver.Save(ctx, until, state)
+}
+
+// leaks compares what a worker that lived through many epochs used in its first ones and in its last ones.
+func leaks(log string) string {
+	content, err := os.ReadFile(log)
+	if err != nil {
+		return err.Error()
+	}
+	var lines []string
+	for line := range strings.Lines(string(content)) {
+		if _, resources, ok := strings.Cut(strings.TrimSpace(line), " fds "); ok {
+			lines = append(lines, "fds "+resources)
+		}
+	}
+	if len(lines) < 20 {
+		return fmt.Sprintf("worker 0 lived through %d epochs only", len(lines))
+	}
+	return fmt.Sprintf("worker 0 in epoch %d: %s; in epoch %d: %s", 10, lines[9], len(lines), lines[len(lines)-1])
+}

@@ -1,0 +1,304 @@
+// Command survive is the survival campaign. It starts one job of golaunch --on-failure replace, kills its
+// workers hundreds of times, each time in a chosen phase after a random number of microseconds, and checks
+//
+//   - that the other workers go on, and commit the next step in time;
+//   - that after each change of the members all replicas are equal, bit for bit;
+//   - that the losses equal, bit for bit, those of an undisturbed run with the same members at each step;
+//   - that a worker which lives long uses no more descriptors, goroutines and memory than at first, and that
+//     nothing is left over.
+//
+// Usage:
+//
+//	go run ./test/survive -kills 500
+//
+// It prints a histogram of the phases and the times from a kill to the next committed step. The exit code is
+// 1 if something is wrong.
+package main
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/goddp/goddp/test/survive/job"
+)
+
+var (
+	kills   = flag.Int("kills", 500, "`number` of workers to kill")
+	ranks   = flag.Int("ranks", 4, "`number` of workers of the job")
+	seed    = flag.Uint64("seed", 1, "`seed` of the choices of victims and times")
+	spare   = flag.Int("spare", 100, "never kill worker 0 in the first `number` of kills, to see whether it leaks")
+	worst   = flag.Duration("worst", 2*time.Second, "the longest `time` allowed from a kill to the next committed step")
+	dir     = flag.String("dir", "", "new `folder` for logs and checkpoints; default a temporary one")
+	bin     = flag.String("bin", "", "`folder` with golaunch and worker; default: build them")
+	verbose = flag.Bool("v", false, "print what the job prints")
+)
+
+func main() {
+	flag.Parse()
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "survive:", err)
+		os.Exit(1)
+	}
+}
+
+func run() (err error) {
+	if *dir == "" {
+		if *dir, err = os.MkdirTemp("", "survive"); err != nil {
+			return err
+		}
+		defer func() {
+			if err == nil {
+				os.RemoveAll(*dir)
+			}
+		}()
+	}
+	c := &campaign{random: rand.New(rand.NewPCG(*seed, 1)), alive: map[int]bool{}}
+	if c.board, err = job.OpenBoard(filepath.Join(*dir, "board")); err != nil {
+		return err
+	}
+	if err := c.start(); err != nil {
+		return err
+	}
+	err = c.killAll()
+	end := c.stop()
+	fmt.Print(c.table())
+	if err = errors.Join(err, end); err == nil {
+		err = judge(*dir, *ranks)
+	}
+	if err != nil {
+		return fmt.Errorf("%w (logs are in %s)", err, *dir)
+	}
+	return nil
+}
+
+// campaign is the job and what was done to it.
+type campaign struct {
+	board  *job.Board
+	random *rand.Rand
+	launch *exec.Cmd
+	output bytes.Buffer
+	ended  chan error
+	dead   []int        // workers that were killed
+	alive  map[int]bool // workers that were seen and not killed
+	hits   [job.Phases]int
+	times  []time.Duration // from a kill to the first step committed by the members that are left
+	struck time.Time       // when a member was killed; zero once the others have gone on
+}
+
+func (c *campaign) start() error {
+	if *bin == "" {
+		*bin = *dir
+		build := exec.Command("go", "build", "-o", *bin+"/", "./cmd/golaunch", "./test/survive/worker")
+		if out, err := build.CombinedOutput(); err != nil {
+			return fmt.Errorf("building: %w\n%s", err, out)
+		}
+	}
+	c.launch = exec.Command(filepath.Join(*bin, "golaunch"), "--nproc-per-node", fmt.Sprint(*ranks), "--on-failure", "replace", "--max-restarts", "0",
+		filepath.Join(*bin, "worker"), *dir)
+	c.launch.Env = append(os.Environ(), "GODDP_DEVICE=cpu", "OMP_NUM_THREADS=1", "GOMAXPROCS=2")
+	c.launch.Stdout, c.launch.Stderr = &c.output, &c.output
+	if *verbose {
+		c.launch.Stdout, c.launch.Stderr = os.Stderr, os.Stderr
+	}
+	if err := c.launch.Start(); err != nil {
+		return err
+	}
+	c.ended = make(chan error, 1)
+	go func() { c.ended <- c.launch.Wait() }()
+	return nil
+}
+
+// stop asks the ranks to stop, and waits for the end of the job.
+func (c *campaign) stop() error {
+	c.launch.Process.Signal(syscall.SIGTERM)
+	select {
+	case err := <-c.ended:
+		var exit *exec.ExitError
+		if errors.As(err, &exit) && exit.ExitCode() == 128+int(syscall.SIGTERM) {
+			return nil
+		}
+		return fmt.Errorf("golaunch ended with %v, want exit code 143\n%s", err, tail(c.output.Bytes()))
+	case <-time.After(30 * time.Second):
+		c.launch.Process.Kill()
+		return fmt.Errorf("golaunch did not end\n%s", tail(c.output.Bytes()))
+	}
+}
+
+func tail(b []byte) []byte { return b[max(0, len(b)-4000):] }
+
+// killAll kills workers until there were enough. It returns an error if the job does not go on.
+func (c *campaign) killAll() error {
+	for len(c.dead) < *kills {
+		if err := c.await("all workers train", 30*time.Second, func() bool { return c.training() == *ranks }); err != nil {
+			return err
+		}
+		target, first := c.rarest(), c.epoch()
+		c.struck = time.Time{}
+		switch target {
+		case job.Regroup, job.Transfer: // they follow another death
+			c.kill(c.any())
+		case job.Join:
+			c.kill(c.any())
+			if err := c.recover(first); err != nil {
+				return err
+			}
+		}
+		c.killIn(target)
+		if err := c.recover(first); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// recover waits until a step is committed in an epoch later than first, and notes the time since the first kill.
+func (c *campaign) recover(first int) error {
+	if c.struck.IsZero() { // noted before, or nobody was killed
+		return nil
+	}
+	if err := c.await("the next step", 2**worst, func() bool { return c.epoch() > first }); err != nil {
+		return err
+	}
+	next := time.Now()
+	for _, id := range c.find() {
+		if s := &c.board[id]; int(s.Epoch.Load()) > first && s.Time.Load() < next.UnixNano() {
+			next = time.Unix(0, s.Time.Load())
+		}
+	}
+	c.times = append(c.times, next.Sub(c.struck))
+	c.struck = time.Time{}
+	return nil
+}
+
+// await polls until the condition holds.
+func (c *campaign) await(what string, limit time.Duration, holds func() bool) error {
+	for deadline := time.Now().Add(limit); !holds(); time.Sleep(200 * time.Microsecond) {
+		select {
+		case err := <-c.ended:
+			c.ended <- err
+			return fmt.Errorf("after %d kills golaunch ended with %v\n%s", len(c.dead), err, tail(c.output.Bytes()))
+		default:
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("after %d kills, the last one of worker %v, waited %v for: %s\n%s", len(c.dead), c.dead[max(0, len(c.dead)-1):], limit, what, tail(c.output.Bytes()))
+		}
+	}
+	return nil
+}
+
+// find returns the workers that run.
+func (c *campaign) find() []int {
+	var all []int
+	for id := range c.board {
+		if c.board[id].PID.Load() == 0 {
+			if id > len(c.dead)+*ranks {
+				break
+			}
+			continue
+		}
+		if !slices.Contains(c.dead, id) {
+			all = append(all, id)
+		}
+	}
+	return all
+}
+
+// epoch returns the latest epoch in which a worker that runs has committed a step.
+func (c *campaign) epoch() (latest int) {
+	for _, id := range c.find() {
+		latest = max(latest, int(c.board[id].Epoch.Load()))
+	}
+	return latest
+}
+
+// training returns the number of workers that have committed a step in the latest epoch.
+func (c *campaign) training() (n int) {
+	latest := c.epoch()
+	for _, id := range c.find() {
+		if e := int(c.board[id].Epoch.Load()); e > 0 && e == latest {
+			n++
+		}
+	}
+	return n
+}
+
+// rarest returns the phase in which the fewest workers were killed.
+func (c *campaign) rarest() job.Phase {
+	rarest := job.Phase(c.random.IntN(int(job.Phases)))
+	for p := range job.Phases {
+		if c.hits[p] < c.hits[rarest] {
+			rarest = p
+		}
+	}
+	return rarest
+}
+
+// victims returns the workers that may be killed.
+func (c *campaign) victims() []int {
+	all := c.find()
+	if len(c.dead) < *spare {
+		all = slices.DeleteFunc(all, func(id int) bool { return id == 0 })
+	}
+	return all
+}
+
+func (c *campaign) any() int {
+	all := c.victims()
+	return all[c.random.IntN(len(all))]
+}
+
+// killIn waits until a worker is in a phase, for a second, and kills it after a random time. If no worker enters the
+// phase, it kills none.
+func (c *campaign) killIn(p job.Phase) {
+	for deadline := time.Now().Add(time.Second); time.Now().Before(deadline); {
+		all := c.victims()
+		c.random.Shuffle(len(all), func(i, k int) { all[i], all[k] = all[k], all[i] })
+		for _, id := range all {
+			if job.Phase(c.board[id].Phase.Load()) == p {
+				for until := time.Now().Add(time.Duration(c.random.IntN(200)) * time.Microsecond); time.Now().Before(until); {
+				}
+				c.kill(id)
+				return
+			}
+		}
+	}
+}
+
+// kill kills a worker, and notes its phase and the time.
+func (c *campaign) kill(id int) {
+	slot := &c.board[id]
+	p := job.Phase(slot.Phase.Load())
+	now := time.Now()
+	if syscall.Kill(int(slot.PID.Load()), syscall.SIGKILL) != nil {
+		return
+	}
+	c.hits[p]++
+	c.dead = append(c.dead, id)
+	if c.struck.IsZero() && p != job.Join { // a replacement that has not joined is no member
+		c.struck = now
+	}
+}
+
+// table returns what was done, and how long it took the job to go on.
+func (c *campaign) table() string {
+	var b strings.Builder
+	for p, n := range c.hits {
+		fmt.Fprintf(&b, "%-14s%4d  %s\n", job.Phase(p), n, strings.Repeat("#", n/2))
+	}
+	slices.Sort(c.times)
+	if n := len(c.times); n > 0 {
+		fmt.Fprintf(&b, "%d workers killed; from a kill to the next committed step: median %v, 90th percentile %v, worst %v\n",
+			len(c.dead), c.times[n/2].Round(time.Millisecond), c.times[n*9/10].Round(time.Millisecond), c.times[n-1].Round(time.Millisecond))
+	}
+	return b.String()
+}

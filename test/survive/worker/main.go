@@ -1,0 +1,107 @@
+// Command worker is a worker of the survival campaign: see package main in the folder above.
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/elastic"
+	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/jobenv"
+	"github.com/goddp/goddp/test/survive/job"
+)
+
+func main() { comm.Main(run) }
+
+func run(ctx context.Context) error {
+	dir := os.Args[1]
+	board, err := job.OpenBoard(filepath.Join(dir, "board"))
+	if err != nil {
+		return err
+	}
+	agent := jobenv.ReadAgent(os.LookupEnv)
+	slot := &board[agent.Worker]
+	slot.PID.Store(int64(os.Getpid()))
+	phase := func(p job.Phase) { slot.Phase.Store(uint32(p)) }
+	log, err := os.OpenFile(filepath.Join(dir, fmt.Sprintf("log.%d", agent.Worker)), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+
+	o := &comm.Options{Timeout: 20 * time.Second}
+	backend.Wrap(o, func(b backend.Backend) backend.Backend { return &observed{Backend: b, phase: phase} })
+	pg, err := comm.Init(ctx, o)
+	if err != nil {
+		return err
+	}
+	j, err := job.New(pg)
+	if err != nil {
+		return err
+	}
+	epoch := uint32(0)
+	j.Phase = phase
+	j.Committed = func(step int, loss float32) {
+		fmt.Fprintf(log, "commit %d %08x\n", step, math.Float32bits(loss))
+		if slot.Epoch.Load() != epoch {
+			slot.Time.Store(time.Now().UnixNano())
+			slot.Epoch.Store(epoch)
+		}
+	}
+	phase(job.Join)
+	return elastic.Run(ctx, pg, &elastic.Config{State: j.State(), Data: j.Loader}, func(ctx context.Context) error {
+		defer phase(job.Regroup)
+		hash, err := j.Hash()
+		if err != nil {
+			return err
+		}
+		epoch = uint32(pg.Epoch())
+		step, _ := j.Opt.Committed()
+		fmt.Fprintf(log, "epoch %d rank %d of %d step %d hash %s %s\n", epoch, pg.Rank(), pg.Size(), step, hash, resources())
+		return j.Loop(ctx, filepath.Join(dir, "checkpoints"), math.MaxInt)
+	})
+}
+
+// resources returns the process's descriptors, goroutines, and memory in KiB.
+func resources() string {
+	fds, _ := os.ReadDir("/proc/self/fd")
+	status, _ := os.ReadFile("/proc/self/status")
+	rss := ""
+	for line := range strings.Lines(string(status)) {
+		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			rss = strings.Fields(rest)[0]
+		}
+	}
+	return fmt.Sprintf("fds %d goroutines %d rss %s", len(fds), runtime.NumGoroutine(), rss)
+}
+
+// observed tells which phase the calls of a backend belong to.
+type observed struct {
+	backend.Backend
+	phase func(job.Phase)
+	last  int // the highest index of a bucket seen so far
+}
+
+func (b *observed) Start(c *backend.Call) (backend.Task, error) {
+	switch name, number, _ := strings.Cut(c.Name, " "); {
+	case c.Kind == backend.Send, c.Kind == backend.Recv:
+		b.phase(job.Transfer)
+	case name == "bucket":
+		i, _ := strconv.Atoi(number)
+		b.last = max(b.last, i)
+		if i == 0 {
+			b.phase(job.FirstBucket)
+		} else if i == b.last {
+			b.phase(job.LastBucket)
+		}
+	}
+	return b.Backend.Start(c)
+}
