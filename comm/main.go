@@ -61,7 +61,7 @@ func run(train func(context.Context) error) int {
 	}()
 	err := train(context.WithValue(ctx, mainRunKey{}, m))
 	hasReturned = true
-	if err == nil {
+	if err == nil || errors.Is(err, ErrReleased) {
 		err = m.closeGroups()
 	}
 	if err == nil {

@@ -80,8 +80,8 @@ func (pg *ProcessGroup) reconfigure(ctx context.Context, p Progress) (Membership
 		return membershipOf(order), err
 	}
 	for {
-		order, err := h.regroup(ctx, ready)
-		if err == nil || causedBy(err) == nil || ctx.Err() != nil {
+		order, failed, err := h.regroup(ctx, ready)
+		if err == nil || !failed || ctx.Err() != nil {
 			return membershipOf(order), err
 		}
 		pg.log.Info("comm: a rank was lost while the process group changed its members", "rank", pg.rank, "error", err)
@@ -93,15 +93,16 @@ func membershipOf(o coordinator.Order) Membership {
 	return Membership{Epoch: o.Epoch, Steps: o.Steps, Lacking: o.Lacking, Source: o.Source}
 }
 
-// regroup leaves the group's epoch, waits for the next one, and makes the group of its members.
-func (h *handle) regroup(ctx context.Context, ready coordinator.Ready) (order coordinator.Order, err error) {
+// regroup leaves the group's epoch, waits for the next one, and makes the group of its members. failed says that the
+// next epoch has failed already, and not because of this rank.
+func (h *handle) regroup(ctx context.Context, ready coordinator.Ready) (order coordinator.Order, failed bool, err error) {
 	j, old := h.joiner, h.group
 	if err := old.close(); err != nil {
 		old.log.Debug("comm: closing a broken process group", "error", err)
 	}
-	g, err := j.joinGroup(ctx, old.dev, func(release *releases) (*coordinator.Client, int, error) {
-		client, err := j.dialAgain(ctx)
-		if err != nil {
+	var client *coordinator.Client
+	g, err := j.joinGroup(ctx, old.dev, func(release *releases) (_ *coordinator.Client, _ int, err error) {
+		if client, err = j.dialAgain(ctx); err != nil {
 			return nil, 0, err
 		}
 		release.add(func(ctx context.Context) error { depart(ctx, client); return nil })
@@ -116,13 +117,17 @@ func (h *handle) regroup(ctx context.Context, ready coordinator.Ready) (order co
 		return client, order.Epoch, nil
 	})
 	if err != nil {
-		return order, err
+		if client != nil {
+			f := client.Root().Failure()
+			failed = f != nil && f.Kind != coordinator.Unreachable && f.Reporter != client.Root().Rank()
+		}
+		return order, failed, err
 	}
 	g.stop = old.stop
 	g.watchdog.survives.Store(true)
 	g.watchdog.hooks = slices.Clone(old.watchdog.hooks)
 	h.group = g
-	return order, nil
+	return order, false, nil
 }
 
 // dialAgain connects to the coordinator as a worker that waits for the next epoch.

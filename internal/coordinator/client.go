@@ -23,7 +23,6 @@ type Client struct {
 	quit    func() // ends the connection once all messages are sent
 	wg      sync.WaitGroup
 	done    chan struct{} // closed when the connection has ended and no more messages arrive
-	noticed chan struct{} // see Noticed
 
 	// The lock `reading` tells whether all received messages are handled. The method listen holds the
 	// write lock while it reads and handles messages. So if another goroutine holds the read lock,
@@ -131,7 +130,7 @@ func (o *ClientOptions) connect(ctx context.Context, addr string, rank int) (*ne
 }
 
 func newClient(rank int, o ClientOptions) *Client {
-	c := &Client{rank: rank, opts: o, done: make(chan struct{}), noticed: make(chan struct{}), groups: map[string]*Group{}, waits: map[answerKey]chan *Message{}}
+	c := &Client{rank: rank, opts: o, done: make(chan struct{}), groups: map[string]*Group{}, waits: map[answerKey]chan *Message{}}
 	c.group("").Members = ranksOf(o.Size)
 	return c
 }
@@ -245,10 +244,6 @@ func (c *Client) receive(m *Message) {
 		}
 	case Begun, Released:
 		c.deliverTo(answerKey{verb: Begun}, m)
-	case Noticed:
-		if !closed(c.noticed) {
-			close(c.noticed)
-		}
 	case Left, Answered:
 		c.deliverTo(answerKey{verb: m.Verb, group: m.Group}, m)
 	case Gathered, Queried, Posted:

@@ -201,6 +201,15 @@ func (c *Core) Exited(r int, how string) []Outgoing {
 	return c.out
 }
 
+// Change ends an epoch of an elastic job, because its members change.
+func (c *Core) Change() []Outgoing {
+	c.out = nil
+	if root := c.groups[""]; root.failure == nil || !root.failure.decided {
+		c.decide(root, Failure{Kind: Changed, Reporter: nobody})
+	}
+	return c.out
+}
+
 // Ended reports whether all ranks have left or were lost, so that no more messages can arrive.
 func (c *Core) Ended() bool {
 	return !slices.ContainsFunc(c.ranks, func(r rank) bool { return r.state == absent || r.state == present })

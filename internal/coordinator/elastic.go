@@ -115,9 +115,7 @@ func (s *Server) obey(orders []Order, why string) {
 			}
 		case Notice:
 			n := s.sessions[e.membership.epoch]
-			for _, p := range n.peers {
-				p.tell(&Message{Verb: Noticed})
-			}
+			n.deliver(n.core.Change(), nil)
 		case Release:
 			for _, worker := range o.Workers {
 				e.door[worker].tell(&Message{Verb: Released})
@@ -211,7 +209,3 @@ func (g *Group) Enter(ctx context.Context, r Ready) (Order, error) {
 
 // Lose ends the connection of the client of g, which then counts as lost.
 func (g *Group) Lose() { g.client.Close() }
-
-// Noticed returns a channel that is closed when the ranks should leave the epoch at the next boundary of
-// steps, because a worker wishes to join or to leave.
-func (c *Client) Noticed() <-chan struct{} { return c.noticed }

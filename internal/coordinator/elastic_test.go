@@ -104,7 +104,10 @@ func TestEpochs(t *testing.T) {
 		}
 	})
 	for _, w := range []int{0, 2} {
-		<-clients[w].Noticed()
+		<-clients[w].Root().Settled()
+		if f := clients[w].Root().Failure(); f.Kind != Changed {
+			t.Fatalf("the epoch that a worker joins ended by %v", f)
+		}
 		clients[w].Depart(t.Context())
 	}
 	s.Drain(0)

@@ -19,6 +19,7 @@ type Membership struct {
 	members  []int     // the current epoch's members, by rank
 	workers  []*worker // the workers that are not gone, in the order of their start
 	notified bool      // the members have the order Notice
+	ending   bool      // a worker has ended with success: nobody joins any more
 	out      []Order
 }
 
@@ -56,7 +57,7 @@ const (
 	Kill                       // the agents of Workers kill them, and report Gone
 	Notice                     // Workers shall return at a step's boundary and report Ready
 	Wait                       // Workers are ready, but fewer than min
-	Release                    // Workers are ready, and shall end: they wished to leave
+	Release                    // Workers are ready, and shall end: they wished to leave, or to join a job that ends
 )
 
 // NewMembership returns the membership of a job that needs at least min workers.
@@ -103,7 +104,7 @@ func (m *Membership) Unready(id int) []Order {
 func (m *Membership) Gone(id int, done bool) []Order {
 	m.out = nil
 	if done {
-		m.min = 1
+		m.ending, m.min = true, 1
 	}
 	m.workers = slices.DeleteFunc(m.workers, func(w *worker) bool { return w.id == id })
 	m.advance()
@@ -178,7 +179,7 @@ func (m *Membership) advance() {
 	for _, w := range m.workers {
 		if w.report != nil && !slices.Contains(m.members, w.id) {
 			ready = append(ready, w)
-			wished = wished || !w.leaves
+			wished = wished || !w.leaves && !m.ending
 		}
 	}
 	switch {
@@ -201,7 +202,7 @@ func (m *Membership) begin(ready []*worker) {
 	holds := func(w *worker) bool { return w.report.Holds && w.report.Steps == o.Steps }
 	isHeld := slices.ContainsFunc(ready, func(w *worker) bool { return !w.leaves && holds(w) })
 	for _, w := range ready {
-		if w.leaves && (isHeld || !holds(w)) {
+		if w.leaves && (isHeld || !holds(w)) || m.ending && !slices.Contains(m.members, w.id) {
 			released = append(released, w.id)
 			continue
 		}

@@ -70,8 +70,8 @@ func playMembership(t *testing.T, m *Membership, words []string) (out []Order) {
 		return m.Ready(worker, r)
 	case "unready":
 		return m.Unready(worker)
-	case "gone":
-		return m.Gone(worker, false)
+	case "gone", "done":
+		return m.Gone(worker, words[0] == "done")
 	case "expel":
 		return m.Expel(worker)
 	case "leave":

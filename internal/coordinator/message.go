@@ -91,9 +91,6 @@ const (
 	Posted
 	// Begun says that an epoch has begun. Order lists its members, of which the receiver is Rank.
 	Begun
-	// Noticed says that the members of an epoch should leave it at the next boundary of steps, and enter the
-	// next one.
-	Noticed
 	// Released says that a worker shall end, as it wished.
 	Released
 	// Alive says that the sender runs. Both ends send it.
@@ -102,7 +99,7 @@ const (
 
 var verbs = map[Verb]string{
 	Join: "join", Gather: "gather", Fail: "fail", Ack: "ack", Leave: "leave", Query: "query", Post: "post", Enter: "enter", Gathered: "gathered", Asked: "asked",
-	Answered: "answered", Failed: "failed", Settled: "settled", Left: "left", Leaving: "leaving", Queried: "queried", Posted: "posted", Begun: "begun", Noticed: "noticed", Released: "released", Alive: "alive",
+	Answered: "answered", Failed: "failed", Settled: "settled", Left: "left", Leaving: "leaving", Queried: "queried", Posted: "posted", Begun: "begun", Released: "released", Alive: "alive",
 }
 
 func (v Verb) String() string { return verbs[v] }
@@ -151,6 +148,7 @@ const (
 	Exited    Kind = "exited"    // the processes of Ranks ended before they joined
 	Duplicate Kind = "duplicate" // two processes joined as the rank in Ranks
 	Different Kind = "different" // the options of Ranks differ, or Ranks are not numbers of this job
+	Changed   Kind = "changed"   // a worker joins or leaves an elastic job, so that its members must enter the next epoch
 	// Unreachable says that the coordinator has ended or is silent. The coordinator cannot send this
 	// failure: each rank makes its own.
 	Unreachable Kind = "unreachable"
@@ -187,6 +185,8 @@ func (e *Failure) Error() string {
 		return fmt.Sprintf("rank %d ended before it joined: %s", e.Ranks[0], e.Text)
 	case Duplicate:
 		return fmt.Sprintf("two processes say that they are rank %d: %s: they are of two jobs, or one was started twice: %s", e.Ranks[0], e.Text, handshake.Remedy)
+	case Changed:
+		return "the members of the job change"
 	case Unreachable, Different:
 		return e.Text
 	}
