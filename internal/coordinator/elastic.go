@@ -24,13 +24,18 @@ type elastic struct {
 	membership *Membership
 	door       map[int]*peer   // by worker: the connection over which it waits for the next epoch
 	away       map[int]silence // by worker: it has left an epoch and is not at the door, for so many ticks
-	stalled    int             // the number of workers that are gone since the last step of an order Begin
-	steps      int             // that step
+	steps      int             // the last step that was committed before the current epoch
+	losses     int             // the number of members that were lost since an epoch began with a new step
+	epochs     int             // the number of epochs that began since then
 }
 
-// minLosses is the number of workers that a job can lose at one step. If it loses more, and more than it has
-// workers, it does not go on: the step itself may end them.
-const minLosses = 5
+// A job does not go on if it loses more members at one step than it has had, and more than minLosses: the step itself
+// may end them. Nor does it if more than maxEpochs epochs in a row commit no step, because of a collective that hangs
+// for example.
+const (
+	minLosses = 5
+	maxEpochs = 20
+)
 
 // ErrReleased is the error of Enter on a worker that shall end.
 var ErrReleased = errors.New("this worker is released from the job")
@@ -55,11 +60,11 @@ func (s *Server) Gone(worker int, how string, done bool) (goesOn bool) {
 				n.deliver(n.core.Exited(rank, how), nil)
 			}
 		}
-		if !done {
-			e.stalled++
+		if !done && m.epochOf(worker) > 0 {
+			e.losses++
 		}
 		orders := m.Gone(worker, done)
-		goesOn = m.CanGoOn() && e.stalled <= max(minLosses, s.size)
+		goesOn = m.CanGoOn() && e.losses <= max(minLosses, s.size) && e.epochs <= maxEpochs
 		return orders
 	})
 	return goesOn
@@ -129,7 +134,12 @@ func (s *Server) obey(orders []Order, why string) {
 func (s *Server) begin(o *Order) {
 	e := s.elastic
 	if o.Steps > e.steps {
-		e.steps, e.stalled = o.Steps, 0
+		e.steps, e.losses, e.epochs = o.Steps, 0, 0
+	}
+	if e.epochs++; e.epochs > maxEpochs {
+		for _, worker := range o.Workers {
+			e.Kill(worker, fmt.Sprintf("the job has begun %d epochs at step %d and committed no further step", maxEpochs, o.Steps))
+		}
 	}
 	n := e.door[o.Workers[0]].session
 	if n == nil {
