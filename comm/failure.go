@@ -44,7 +44,7 @@ func (d *watchdogLoop) handle(e event) {
 	case watchdog.Broke:
 		d.failure = d.reason(e.group)
 		if d.survives.Load() {
-			d.logf(slog.LevelInfo, "[Rank %d] the members of the process group change: %v", d.world.Rank, d.failure)
+			d.logf(slog.LevelDebug, "[Rank %d] the members of the process group change: %v", d.world.Rank, d.failure)
 			return
 		}
 	}

@@ -230,9 +230,11 @@ func (pg *ProcessGroup) Close() error {
 	return pg.closeErr
 }
 
-// close does what Close does, except that it keeps what outlives a Reconfigure.
+// close does what Close does, except that it keeps what outlives a Reconfigure. A second call does nothing.
 func (g *group) close() error {
-	g.closing.Store(true)
+	if g.closing.Swap(true) {
+		return nil
+	}
 	if g.parent == nil {
 		g.watchdog.leave()
 	} else {

@@ -205,7 +205,7 @@ func (c *Core) Exited(r int, how string) []Outgoing {
 func (c *Core) Change() []Outgoing {
 	c.out = nil
 	if root := c.groups[""]; root.failure == nil || !root.failure.decided {
-		c.decide(root, Failure{Kind: Changed, Reporter: nobody})
+		c.decide(root, Failure{Kind: Changed, Reporter: nobody, Text: "the members of the job change"})
 	}
 	return c.out
 }

@@ -185,9 +185,7 @@ func (e *Failure) Error() string {
 		return fmt.Sprintf("rank %d ended before it joined: %s", e.Ranks[0], e.Text)
 	case Duplicate:
 		return fmt.Sprintf("two processes say that they are rank %d: %s: they are of two jobs, or one was started twice: %s", e.Ranks[0], e.Text, handshake.Remedy)
-	case Changed:
-		return "the members of the job change"
-	case Unreachable, Different:
+	case Unreachable, Different, Changed:
 		return e.Text
 	}
 	if len(e.Absent) > 0 {
