@@ -145,13 +145,8 @@ func (c *campaign) killAll() error {
 		target, first := c.rarest(), c.epoch()
 		c.struck = time.Time{}
 		switch target {
-		case job.Regroup, job.Transfer: // they follow another death
+		case job.Join, job.Regroup, job.Transfer: // they follow another death
 			c.kill(c.any())
-		case job.Join:
-			c.kill(c.any())
-			if err := c.recover(first); err != nil {
-				return err
-			}
 		}
 		c.killIn(target)
 		if err := c.recover(first); err != nil {
