@@ -70,6 +70,14 @@ func (s *Server) Gone(worker int, how string, done bool) (goesOn bool) {
 	return goesOn
 }
 
+// Epoch returns the number of the current epoch of an elastic job, or 0 if none has begun: then the program has
+// not declared that it goes on without lost workers.
+func (s *Server) Epoch() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.elastic.membership.epoch
+}
+
 // Drain asks a worker of an elastic job to leave at the next boundary of steps.
 func (s *Server) Drain(worker int) {
 	s.step(func(m *Membership) []Order { return m.Leave(worker) })
