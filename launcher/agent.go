@@ -213,20 +213,23 @@ func (a *agent) reported(r *report) event {
 	case r.Started != nil:
 		p := a.procs[r.Started.Local]
 		if r.Started.PID == 0 {
-			return startFailed{p.LocalRank, &startError{Rank: p.Rank, Program: a.cfg.Args[0], Err: r.Started.err()}}
+			err := &startError{Rank: p.Rank, Program: a.cfg.Args[0], Err: r.Started.err()}
+			if p.order != nil {
+				return a.notReplaced(p, err)
+			}
+			return startFailed{p.LocalRank, err}
 		}
-		p.PID = r.Started.PID
+		p.PID, p.started = r.Started.PID, time.Now()
+		if o := p.order; o != nil {
+			a.console.logf("worker %d started in place of worker %d (attempt %d of %d)", o.Worker, o.InPlaceOf, o.Try, rendezvous.MaxTries)
+		}
 		if a.cfg.OnStart != nil {
 			a.cfg.OnStart(p.Worker)
 		}
 	case r.Exited != nil:
 		for _, p := range a.procs { // a worker that an earlier attempt abandoned is not in a.procs
 			if p.PID == r.Exited.PID && p.end == nil {
-				p.end = r.Exited
-				p.end.Node, p.end.Host, p.end.ErrorPath = a.round.Node, hostname(), p.errorFile
-				p.end.Rank, p.end.LocalRank, p.end.Attempt = p.Rank, p.LocalRank, p.Attempt
-				a.rendezvous.Exited(p.Rank, p.end.Status.String())
-				return workerExited{local: p.LocalRank, status: p.end.Status, asked: p.askedToStop()}
+				return a.exited(p, r.Exited)
 			}
 		}
 	case r.Orphans != nil:
@@ -237,6 +240,22 @@ func (a *agent) reported(r *report) event {
 	return nil
 }
 
+// exited handles the end of a worker.
+func (a *agent) exited(p *process, end *failure.Failure) event {
+	p.end = end
+	end.Node, end.Host, end.ErrorPath = a.round.Node, hostname(), p.errorFile
+	end.Rank, end.LocalRank, end.Attempt = p.Rank, p.LocalRank, p.Attempt
+	a.rendezvous.Exited(rendezvous.Exit{
+		Rank: a.round.FirstRank + p.LocalRank, How: end.Status.String(),
+		Worker: p.number, Done: end.Status.IsSuccess(), Ran: end.Exited.Sub(p.started),
+	})
+	ev := p.exit()
+	if p.isUndecided = a.cfg.OnFailure != Restart && a.core.canLose(ev); p.isUndecided {
+		return nil // the host of the rendezvous answers: see judged
+	}
+	return ev
+}
+
 // perform carries out actions. An action that takes time ends with an event.
 func (a *agent) perform(actions []action) {
 	for _, act := range actions {
@@ -245,6 +264,8 @@ func (a *agent) perform(actions []action) {
 			if local, err := a.requestWorkers(); err != nil {
 				a.perform(a.core.Step(startFailed{local, err}))
 			}
+		case doReplace:
+			a.replace()
 		case doSignal:
 			a.stopWorkers(act.locals, act.signal)
 		case doAbort:
@@ -279,6 +300,8 @@ func (a *agent) perform(actions []action) {
 		case doTellEnd:
 			a.disarm()
 			a.rendezvous.Ended(a.round.Number, act.signal != 0, a.tellableFailures())
+		case doReportLoss:
+			a.lose(a.procs[act.locals[0]])
 		case doReportFailure:
 			a.logFailure(a.procs[act.locals[0]])
 		case doReportSignal:

@@ -24,11 +24,17 @@ type attempt struct {
 	round      *rendezvous.Round
 	number     int // counts this agent's attempts; numbers of rounds can come twice, if etcd has forgotten the job
 	start      time.Time
+	spawner    *spawner
 	procs      []*process     // the workers whose start was requested, by local rank
-	copying    sync.WaitGroup // the goroutines that copy output
+	retiring   sync.WaitGroup // the goroutines that wait for the output of lost workers
 	hurrying   chan struct{}  // the copying goroutines wait for the console until hurry closes it
 	hurry      func()
 	stopSignal syscall.Signal // the signal last sent to stop the workers; 0 if none
+
+	// In an attempt that survives lost workers:
+	replacement *rendezvous.StartOrder // the latest order to start a worker
+	members     []int                  // the numbers of the workers that train together, by rank; nil before the first epoch
+	changed     time.Time              // when the first of the members was lost; zero if none was
 
 	recorded bool // takeRecords has been called
 
@@ -72,7 +78,7 @@ func (a *agent) requestWorkers() (local int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	s := spawner{
+	s := &spawner{
 		cfg:     a.cfg,
 		reaper:  a.reaper,
 		console: a.console,
@@ -83,10 +89,10 @@ func (a *agent) requestWorkers() (local int, err error) {
 		records: a.records.Entries,
 		dumps:   a.dumpDir(),
 		chosen:  a.records.Dir != "",
-		copying: &a.copying,
 	}
+	a.spawner = s
 	for local := range a.cfg.Workers {
-		p, err := s.spawn(local)
+		p, err := s.spawn(local, nil)
 		if err != nil {
 			return local, err
 		}
@@ -221,7 +227,10 @@ func (at *attempt) drain(limit time.Duration) {
 		}
 	}
 	timer := time.AfterFunc(limit, at.hurry)
-	at.copying.Wait()
+	for _, p := range at.procs {
+		p.copying.Wait()
+	}
+	at.retiring.Wait()
 	timer.Stop()
 	at.hurry()
 }

@@ -43,6 +43,13 @@ type Config struct {
 
 	// MaxRestarts is the number of attempts that may follow the first one.
 	MaxRestarts int
+	// OnFailure says what happens when a worker fails.
+	OnFailure OnFailure
+	// MinWorkers is the number of workers with which an attempt goes on; 0 means 1. An attempt that has
+	// fewer fails. SilenceLimit is the time after which a worker of which nothing is heard, because it is suspended
+	// for example, is killed. 0 means 10 s. Both have no effect if OnFailure is Restart.
+	MinWorkers   int
+	SilenceLimit time.Duration
 	// ShutdownTimeout is the time between the signal that asks workers to stop and
 	// SIGKILL. 0 means 30 s.
 	ShutdownTimeout time.Duration
@@ -80,7 +87,8 @@ type Config struct {
 	// hold the lines of all ranks.
 	LocalRanksFilter []int
 	// LogDir is the folder in which each run makes a folder
-	// <RunID>_<random>/attempt_<n>/<local rank>/. This folder holds stdout.log,
+	// <RunID>_<random>/attempt_<n>/<local rank>/, or <local rank>_worker_<number>/ for a worker that replaces
+	// a failed one. This folder holds stdout.log,
 	// stderr.log, error.json and stop. The worker writes into the file stop how it takes
 	// stop requests. "" means a temporary folder, which Run removes unless Redirects or Tee
 	// put files there. If the folder vanishes while the job runs, the next attempt makes it again.
@@ -116,6 +124,24 @@ type Config struct {
 	// Run.
 	OnStart func(Worker)
 }
+
+// OnFailure says what happens when a worker fails. Shrink and Replace have an effect in programs that have declared
+// that they go on without a worker, by package elastic. The attempts of other programs fail, as with Restart.
+type OnFailure int
+
+const (
+	Restart OnFailure = iota // the attempt fails: the other workers are stopped
+	Shrink                   // the other workers go on
+	Replace                  // the other workers go on, and a new worker takes the place of the one that failed
+)
+
+// String returns the value's name in lower case, as golaunch's --on-failure has it.
+func (f OnFailure) String() string { return [...]string{"restart", "shrink", "replace"}[f] }
+
+// LeastSilence is the least value of SilenceLimit. A worker sends a message each second.
+const LeastSilence = 3 * time.Second
+
+const defaultSilence = 10 * time.Second
 
 // keepsLogs reports whether the user asked for files in the run's folder.
 func (c *Config) keepsLogs() bool { return c.LogDir != "" || c.Redirects.any() || c.Tee.any() }
@@ -161,6 +187,12 @@ func (c *Config) withDefaults() (*Config, error) {
 		if d.RunID = randomID(); d.Nodes != nil {
 			d.RunID = "none" // equal on all nodes
 		}
+	}
+	if d.MinWorkers == 0 {
+		d.MinWorkers = 1
+	}
+	if d.SilenceLimit == 0 {
+		d.SilenceLimit = defaultSilence
 	}
 	if d.ShutdownTimeout == 0 {
 		d.ShutdownTimeout = jobenv.DefaultShutdownTimeout
@@ -225,6 +257,15 @@ func (c *Config) check() error {
 	}
 	if c.MaxRestarts < 0 {
 		return fmt.Errorf("%d restarts: want 0 or more", c.MaxRestarts)
+	}
+	if c.OnFailure != Restart && c.Nodes != nil {
+		return errors.New("--on-failure shrink and replace need a job of one node so far: want --nnodes 1")
+	}
+	if c.MinWorkers < 1 || c.MinWorkers > c.Workers {
+		return fmt.Errorf("at least %d workers: want 1 to %d, which the job has", c.MinWorkers, c.Workers)
+	}
+	if c.SilenceLimit < LeastSilence {
+		return fmt.Errorf("silence limit %v: want at least %v", c.SilenceLimit, LeastSilence)
 	}
 	if c.ShutdownTimeout < 0 || c.PollInterval < 0 {
 		return fmt.Errorf("shutdown timeout %v, poll interval %v: want positive times", c.ShutdownTimeout, c.PollInterval)

@@ -34,7 +34,7 @@ func TestDrainOfABlockedConsole(t *testing.T) {
 	}
 	st := &stream{pipe: r, console: a.console, shown: a.console.Stdout, hurry: a.hurrying, file: file}
 	a.procs = []*process{{streams: []*stream{st}}}
-	a.copying.Go(st.copy)
+	a.procs[0].copying.Go(st.copy)
 	text := strings.Repeat(strings.Repeat("x", 1<<10-1)+"\n", 8<<10) // more than the console keeps
 	a.hurry()                                                        // as drain does after a while
 	if _, err := w.WriteString(text); err != nil {

@@ -90,6 +90,10 @@ type (
 		// killed if they were sent SIGKILL.
 		late, killed bool
 	}
+	// workerLost says that a worker has failed, and the others go on. The attempt is not ended by it.
+	workerLost struct{ local int }
+	// workerReplaced says that a worker is to be started in place of a lost one.
+	workerReplaced struct{ local int }
 	signalReceived struct {
 		signal syscall.Signal
 		at     time.Time
@@ -104,6 +108,8 @@ func (jobEnded) isEvent()       {}
 func (startFailed) isEvent()    {}
 func (reaperLost) isEvent()     {}
 func (workerExited) isEvent()   {}
+func (workerLost) isEvent()     {}
+func (workerReplaced) isEvent() {}
 func (signalReceived) isEvent() {}
 func (timerFired) isEvent()     {}
 func (orphansGone) isEvent()    {}
@@ -113,6 +119,7 @@ type verb int
 
 const (
 	doStart           verb = iota // start the workers
+	doReplace                     // start worker locals[0] again
 	doSignal                      // send signal, then SIGCONT, to the process groups of locals
 	doAbort                       // like doSignal; no worker may take the signal as a request to stop after the step
 	doKill                        // send SIGKILL to the process groups of locals
@@ -125,6 +132,7 @@ const (
 	doTellLeave                   // tell the rendezvous that this node leaves when its workers have ended
 	doTellLeaveNow                // tell the rendezvous that this node leaves at once, and why: it has no workers
 	doTellEnd                     // tell the rendezvous that the attempt has ended here; with signal, that the ranks agreed to stop
+	doReportLoss                  // tell the user that worker locals[0] failed and the others go on
 	doReportFailure               // tell the user that worker locals[0] failed and the others are stopped
 	doReportSignal                // tell the user that locals are stopped because the agent received signal
 	doReportStop                  // tell the user that locals still run after the ranks agreed to stop because a worker received signal
@@ -132,13 +140,13 @@ const (
 	doFinish                      // the job is over, and the verdict is final
 )
 
-var verbNames = [...]string{"start", "signal", "abort", "kill", "arm-shutdown", "arm-abandon", "stop-orphans", "kill-orphans", "hurry",
-	"tell-failure", "tell-leave", "tell-leave-now", "tell-end", "report-failure", "report-signal", "report-stop", "report-abandoned", "finish"}
+var verbNames = [...]string{"start", "replace", "signal", "abort", "kill", "arm-shutdown", "arm-abandon", "stop-orphans", "kill-orphans", "hurry",
+	"tell-failure", "tell-leave", "tell-leave-now", "tell-end", "report-loss", "report-failure", "report-signal", "report-stop", "report-abandoned", "finish"}
 
 type action struct {
 	verb   verb
 	signal syscall.Signal // used by doSignal, doAbort, doTellLeave, doTellEnd, doReportSignal and doReportStop
-	locals []int          // used by doSignal, doAbort, doKill, doTellFailure, doReportFailure, doReportSignal, doReportStop and doReportAbandoned
+	locals []int          // used by doReplace, doSignal, doAbort, doKill, doTellFailure, doReportLoss, doReportFailure, doReportSignal, doReportStop and doReportAbandoned
 }
 
 func (a action) String() string {
@@ -200,6 +208,22 @@ func (c *core) Step(ev event) []action {
 
 	case workerExited:
 		return c.exited(ev)
+
+	case workerLost:
+		i := slices.Index(c.alive, ev.local)
+		if i < 0 {
+			return nil
+		}
+		c.alive = slices.Delete(c.alive, i, i+1)
+		return append([]action{{verb: doReportLoss, locals: []int{ev.local}}}, c.removeOrphansWhenAllEnded()...)
+
+	case workerReplaced:
+		i, isAlive := slices.BinarySearch(c.alive, ev.local)
+		if c.phase != running || isAlive {
+			return nil
+		}
+		c.alive = slices.Insert(c.alive, i, ev.local)
+		return []action{{verb: doReplace, locals: []int{ev.local}}}
 
 	case signalReceived:
 		return c.signalled(ev)
@@ -269,6 +293,18 @@ func (c *core) tellEnd() action {
 		return action{verb: doTellEnd, signal: cmp.Or(c.asked, c.signal)}
 	}
 	return action{verb: doTellEnd}
+}
+
+// canLose reports whether the attempt may go on without a worker that ended in this way. It may not if the worker
+// ended because it was told to, or if the workers are being stopped because of a failure.
+func (c *core) canLose(ev workerExited) bool {
+	switch {
+	case ev.asked != 0 || ev.status.IsSuccess():
+		return false
+	case c.phase == stopping:
+		return c.verdict == signalled && !c.killing && (c.signal == 0 || !ev.status.IsEffectOf(c.signal, false))
+	}
+	return c.phase == running
 }
 
 func (c *core) exited(ev workerExited) []action {

@@ -18,7 +18,8 @@ import (
 //
 // and read the diff; keep it only if you understand and want it.
 //
-// Commands are the events; the output is the actions, one per line, and then
+// Commands are the events, and may-go-on, which asks whether the attempt may go on
+// without a worker that ended in this way; the output is the actions, one per line, and then
 // the phase the core is left in. "start" makes a core whose first round is up; the
 // job has one node, or with "nodes" several. Each event comes 2 s after the one before,
 // or "after" another time.
@@ -36,6 +37,8 @@ func TestCore(t *testing.T) {
 				if d.Cmd == "start" {
 					acts = c.Step(roundBegan{})
 				}
+			case "may-go-on":
+				return fmt.Sprintln(c.canLose(parseExit(t, d)))
 			default:
 				after := "2s"
 				argument(t, d, "after", &after)
@@ -56,7 +59,7 @@ func TestCore(t *testing.T) {
 	})
 }
 
-func parseEvent(t *testing.T, d *datadriven.TestData, now time.Time) event {
+func parseExit(t *testing.T, d *datadriven.TestData) workerExited {
 	local, code, name, asked := 0, 0, "", ""
 	argument(t, d, "local", &local)
 	argument(t, d, "code", &code)
@@ -71,7 +74,12 @@ func parseEvent(t *testing.T, d *datadriven.TestData, now time.Time) event {
 		}
 		return sig
 	}
-	sig := parse(name)
+	return workerExited{local: local, status: failure.Status{Code: code, Signal: parse(name)}, asked: parse(asked)}
+}
+
+func parseEvent(t *testing.T, d *datadriven.TestData, now time.Time) event {
+	local := 0
+	argument(t, d, "local", &local)
 	switch d.Cmd {
 	case "begin":
 		return roundBegan{}
@@ -92,7 +100,11 @@ func parseEvent(t *testing.T, d *datadriven.TestData, now time.Time) event {
 	case "reaper-lost":
 		return reaperLost{errors.New("the reaper was killed")}
 	case "exit":
-		return workerExited{local: local, status: failure.Status{Code: code, Signal: sig}, asked: parse(asked)}
+		return parseExit(t, d)
+	case "lost":
+		return workerLost{local}
+	case "replaced":
+		return workerReplaced{local}
 	case "signal":
 		if len(d.CmdArgs) == 0 {
 			d.Fatalf(t, "signal wants a name")

@@ -39,6 +39,20 @@
 // describe its behaviour. Nothing polls while the job runs: exits, signals and one timer
 // are events.
 //
+// # Surviving a lost worker
+//
+// With Config.OnFailure Shrink or Replace, the loss of a worker need not end the attempt. The coordinator of the round,
+// in this process, knows whether the program has declared that it can go on (package
+// [github.com/goddp/goddp/elastic]), and which workers train together: an epoch. When a worker has failed and the
+// reaper has waited for it, the agent asks the host of the rendezvous, which asks the coordinator:
+//
+//   - If enough workers are left, the attempt goes on. With Replace, the host orders the start of a new worker with the
+//     same RANK and LOCAL_RANK. Each worker has a number for life, in GODDP_WORKER. A new one has GODDP_JOINS.
+//   - Otherwise the attempt fails, as described above.
+//
+// The coordinator may order that a worker is killed, because it is suspended for example. An epoch that a worker has
+// left begins only when the worker's process is gone, so a killed worker is lost like any other.
+//
 // # Several nodes
 //
 // If Config.Nodes is set, the agents of several nodes take part in one rendezvous, which one of

@@ -77,6 +77,9 @@ func (s *spawner) job(local int, p *process) *jobenv.Job {
 		Restarts:   r.Restarts, MaxRestarts: s.cfg.MaxRestarts, ShutdownTimeout: s.cfg.ShutdownTimeout,
 		ErrorFile: p.errorFile, StopFile: p.stopFile,
 		ID: r.Credentials.JobID, RunID: s.cfg.RunID,
-		Agent: jobenv.Agent{Store: r.StoreAddr, Coordinator: r.CoordinatorAddr, NodeAddr: r.Addr},
+		Agent: jobenv.Agent{
+			Store: r.StoreAddr, Coordinator: r.CoordinatorAddr, NodeAddr: r.Addr,
+			Survives: s.cfg.OnFailure != Restart, Worker: p.number, Joins: p.order != nil,
+		},
 	}
 }

@@ -31,6 +31,7 @@ type request struct {
 // above. Texts are byte slices because they may hold any byte except 0.
 type startRequest struct {
 	Local     int
+	Replaces  bool // the worker replaces one that has ended; if it cannot be started, the others go on
 	HasStdin  bool
 	InSession bool // the worker leads a session, not only a process group
 	Path, Dir []byte

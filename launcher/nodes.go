@@ -87,6 +87,9 @@ func (a *agent) rendezvousOptions() (rendezvous.Options, error) {
 			Log: a.console.logger(), // slog's default would wait for a stderr that nobody reads
 		},
 	}
+	if c.OnFailure != Restart {
+		o.Host.Survival = &rendezvous.Survival{MinWorkers: c.MinWorkers, Replace: c.OnFailure == Replace, Silence: c.SilenceLimit}
+	}
 	n := c.Nodes
 	if n == nil {
 		return o, nil
@@ -197,6 +200,16 @@ func (a *agent) ordered(o *rendezvous.Order) event {
 		return stopOrdered{o.Stop.Gently}
 	case o.Err != nil:
 		return jobEnded{verdict: broken, err: o.Err}
+	case o.Verdict != nil:
+		return a.judged(o.Verdict)
+	case o.Start != nil:
+		return a.replacing(o.Start)
+	case o.Kill != nil:
+		a.expel(o.Kill)
+		return nil
+	case o.Members != nil:
+		a.regrouped(o.Members)
+		return nil
 	case o.End == nil:
 		a.console.logf("waiting: %s", o.Hold)
 		return nil

@@ -195,7 +195,7 @@ func (r *reaper) start(q *startRequest, files []*os.File) {
 		err = c.cmd.Start()
 	}
 	if err != nil {
-		r.refusing = true
+		r.refusing = !q.Replaces
 		answer := &startReport{Local: q.Local, Error: err.Error()}
 		errors.As(err, &answer.Errno)
 		r.report(report{Started: answer})

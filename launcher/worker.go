@@ -2,6 +2,7 @@ package launcher
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -20,16 +22,23 @@ import (
 
 // process is one worker of one attempt.
 type process struct {
-	Worker    // PID is 0 until the reaper has reported the start
-	streams   []*stream
-	stderr    tail
-	errorFile string
-	stopFile  string           // the file into which the worker writes how it takes stop requests
-	stopped   bool             // the ranks had agreed to stop when their requests were refused
-	memory    *flight.Shared   // the memory of the flight recorder; nil if there is none
-	record    *flight.Dump     // the record that was taken when the attempt failed; nil if there was none
-	dying     bool             // the worker was exiting when the workers were told to stop
-	end       *failure.Failure // how the worker ended; nil while it runs
+	Worker                         // PID is 0 until the reaper has reported the start
+	number  int                    // the worker's number: see rendezvous.Survival
+	order   *rendezvous.StartOrder // the order to start it in place of a lost worker; nil if it is a first worker
+	started time.Time              // when the reaper reported the start
+	// isUndecided says that the worker has ended, and the host of the rendezvous has not said yet whether the others
+	// go on. isGivenUp says that no other worker takes its place, because too many have failed there.
+	isUndecided, isGivenUp bool
+	streams                []*stream
+	copying                sync.WaitGroup // the goroutines that copy its output
+	stderr                 tail
+	errorFile              string
+	stopFile               string           // the file into which the worker writes how it takes stop requests
+	stopped                bool             // the ranks had agreed to stop when their requests were refused
+	memory                 *flight.Shared   // the memory of the flight recorder; nil if there is none
+	record                 *flight.Dump     // the record that was taken when the attempt failed; nil if there was none
+	dying                  bool             // the worker was exiting when the workers were told to stop
+	end                    *failure.Failure // how the worker ended; nil while it runs
 }
 
 // askedToStop returns the signal because of which the ranks agreed to stop, if the worker
@@ -40,6 +49,11 @@ func (p *process) askedToStop() syscall.Signal {
 		return sig
 	}
 	return 0
+}
+
+// exit returns the core's event of the worker's end.
+func (p *process) exit() workerExited {
+	return workerExited{local: p.LocalRank, status: p.end.Status, asked: p.askedToStop()}
 }
 
 // spawner starts the workers of one attempt. It holds what they have in common.
@@ -54,13 +68,17 @@ type spawner struct {
 	records int    // number of entries of each worker's flight recorder
 	dumps   string // the folder into which the workers write their flight records
 	chosen  bool   // the user chose dumps
-	copying *sync.WaitGroup
 }
 
-// spawn asks the reaper to start the worker with local rank local, and starts the
-// goroutines that copy the worker's output.
-func (s *spawner) spawn(local int) (_ *process, err error) {
-	p := &process{Worker: Worker{Rank: s.round.FirstRank + local, LocalRank: local, Attempt: s.round.Number}}
+// spawn asks the reaper to start the worker with local rank local, and starts the goroutines that copy the
+// worker's output. order is the order to start it in place of a lost worker, or nil. The process that spawn returns
+// with an error has no resources.
+func (s *spawner) spawn(local int, order *rendezvous.StartOrder) (p *process, err error) {
+	p = &process{Worker: Worker{Rank: s.round.FirstRank + local, LocalRank: local, Attempt: s.round.Number}, order: order}
+	p.number = p.Rank
+	if order != nil {
+		p.number = order.Worker
+	}
 	var theirs []*os.File // the write ends of the pipes; the reaper receives copies of them
 	defer func() {
 		closeAll(theirs)
@@ -72,24 +90,28 @@ func (s *spawner) spawn(local int) (_ *process, err error) {
 				}
 			}
 			p.closeRecord()
+			p.streams = nil
 			err = &startError{Rank: p.Rank, Program: s.cfg.Args[0], Err: err}
 		}
 	}()
 
 	cmd := exec.Command(s.cfg.Args[0]) // only finds the program
 	if cmd.Err != nil {
-		return nil, cmd.Err
+		return p, cmd.Err
 	}
 	dir := filepath.Join(s.dir, strconv.Itoa(local))
+	if order != nil {
+		dir += fmt.Sprintf("_worker_%d", p.number)
+	}
 	// An earlier round with the same number may have left files here: see attempt.number.
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
-		return nil, err
+		return p, err
 	}
 	p.errorFile, p.stopFile = filepath.Join(dir, errorJSON), filepath.Join(dir, stopState)
 	for _, which := range []streamSet{stdoutStream, stderrStream} {
 		st, w, err := s.open(which, p, dir)
 		if err != nil {
-			return nil, err
+			return p, err
 		}
 		theirs = append(theirs, w)
 		p.streams = append(p.streams, st)
@@ -103,8 +125,8 @@ func (s *spawner) spawn(local int) (_ *process, err error) {
 		env = append(env, virtualEnv(s.env, local)...)
 	}
 	start := &startRequest{
-		Local: local,
-		Path:  []byte(cmd.Path), Dir: []byte(s.cfg.Dir),
+		Local: local, Replaces: order != nil,
+		Path: []byte(cmd.Path), Dir: []byte(s.cfg.Dir),
 		Args: bytesOf(s.cfg.Args), Env: bytesOf(env),
 	}
 	if s.cfg.Stdin != nil && s.cfg.StdinRank == local {
@@ -117,10 +139,10 @@ func (s *spawner) spawn(local int) (_ *process, err error) {
 		}
 	}
 	if err := s.reaper.request(request{Start: start}, files...); err != nil {
-		return nil, err
+		return p, err
 	}
 	for _, st := range p.streams {
-		s.copying.Go(st.copy)
+		p.copying.Go(st.copy)
 	}
 	return p, nil
 }

@@ -80,8 +80,8 @@ func (a *Agent) Leave(why string, now bool) {
 	}
 }
 
-// Exited reports that the process of a rank has ended: see Session.Exited.
-func (a *Agent) Exited(rank int, how string) { a.current().Exited(rank, how) }
+// Exited reports that the process of a worker has ended: see Session.Exited.
+func (a *Agent) Exited(e Exit) { a.current().Exited(e) }
 
 func (a *Agent) current() *Session {
 	a.mu.Lock()

@@ -42,6 +42,8 @@ type HostOptions struct {
 	// JoinTimeout bounds the time from the start until MinNodes agents have joined. LastCall is how long the
 	// host then waits for more agents. Heartbeat is the time between two heartbeats. 0 means the default.
 	JoinTimeout, LastCall, Heartbeat time.Duration
+	// Survival, if not nil, lets a round go on when it loses workers. The job must have one node.
+	Survival *Survival
 	// State is the progress of the job, and Save stores it outside this process, so that another host can
 	// continue the job. If Save is nil, the job ends when its host ends.
 	State election.State
@@ -158,7 +160,7 @@ func (h *Host) receive(p *peer, m *toHost) error {
 	case m.Leaves != nil:
 		h.step(agentLeaves{p.id, m.Leaves.Why, p.reported, m.Leaves.Now})
 	case m.Exited != nil && m.Exited.Epoch == h.epoch:
-		h.services.exited(m.Exited.Rank, m.Exited.How)
+		h.exited(p, &m.Exited.Exit)
 	}
 	return nil
 }
@@ -392,8 +394,13 @@ func (h *Host) begin(act begin) error {
 	}
 	var err error
 	h.epoch = act.epoch
-	if h.services, err = openServices(h.ctx, h.opts, world); err != nil {
+	if h.services, err = openServices(h.ctx, h.opts, world, h.elastic(h.peers[act.participants[0].id])); err != nil {
 		return err
+	}
+	if h.opts.Survival != nil {
+		for worker := range world {
+			h.services.coordinator.Started(worker)
+		}
 	}
 	addr := func(p *peer) string { return cmp.Or(p.addr, h.reached, wire.Loopback()) }
 	master, masterPort := h.services.host, int(h.services.addr.Port())
@@ -415,7 +422,7 @@ func (h *Host) begin(act begin) error {
 
 // send sends a message to an agent. If the agent does not read, send ends its connection.
 func (h *Host) send(id agentID, m *toAgent) {
-	if p := h.peers[id]; p != nil && !p.send(m) {
-		p.cut()
+	if p := h.peers[id]; p != nil {
+		p.tell(m)
 	}
 }

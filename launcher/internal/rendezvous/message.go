@@ -25,6 +25,12 @@ type toAgent struct {
 	Stop    *StopOrder   `json:",omitempty"`
 	End     *Result      `json:",omitempty"`
 	Resign  *textMessage `json:",omitempty"` // this host leaves the job, and another agent becomes the host
+
+	// A round that survives lost workers has these messages.
+	Verdict *Verdict    `json:",omitempty"`
+	Start   *StartOrder `json:",omitempty"`
+	Kill    *KillOrder  `json:",omitempty"`
+	Members *Members    `json:",omitempty"`
 }
 
 // textMessage says something to the user.
@@ -67,10 +73,10 @@ type leavesMessage struct {
 	Now bool // the agent leaves at once, because its workers are dead; otherwise it leaves when they have ended
 }
 
-// exitedMessage says that the process of a rank has ended.
+// exitedMessage says that the process of a worker has ended.
 type exitedMessage struct {
-	Epoch, Rank int
-	How         string
+	Epoch int
+	Exit
 }
 
 // StopOrder has an agent stop its workers.

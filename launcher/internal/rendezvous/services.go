@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/coordinator"
 	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/internal/store"
@@ -23,22 +24,32 @@ type services struct {
 	coordinator *coordinator.Server
 	host        string         // the host part of the store's address, as it was given
 	addr        netip.AddrPort // the store's address
+
+	// In a round that survives lost workers:
+	finishing    bool // a worker has succeeded
+	replacements replacements
+	timers       []*awake.Timer // of the orders to start replacements
 }
 
-// openServices opens a fresh store and coordinator for a round of `world` workers. The error names the
-// address that could not be listened on.
-func openServices(ctx context.Context, o HostOptions, world int) (*services, error) {
+// openServices opens a fresh store and coordinator for a round of `world` workers. The coordinator is elastic if e
+// is not nil. The error names the address that could not be listened on.
+func openServices(ctx context.Context, o HostOptions, world int, e *coordinator.Elastic) (*services, error) {
 	host := cmp.Or(o.Addr, wire.Loopback())
 	member := store.Member{Job: handshake.Job{ID: o.Credentials.JobID, World: world}, Rank: -1, Secret: o.Credentials.Secret, Insecure: o.Credentials.Insecure}
 	server, err := store.Listen(net.JoinHostPort(host, strconv.Itoa(o.Port)), &store.ServerOptions{Member: member, Logger: o.Log})
 	if err != nil {
 		return nil, err // the error says that the store's address is meant
 	}
-	s := &services{store: server, host: host}
+	s := &services{store: server, host: host, replacements: replacements{next: world, tries: map[int]int{}}}
+	options := coordinator.ClientOptions{Host: "the launcher", HostRank: -1}
+	if e != nil {
+		options.Elastic, options.Silence = e, o.Survival.Silence
+		options.Interval = min(coordinator.DefaultInterval, o.Survival.Silence/4)
+	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second) // the store is in this process
 	defer cancel()
 	s.coordinator, err = coordinator.Publish(ctx, store.Prefix(server.Local(), coordinator.LauncherPrefix), member, net.JoinHostPort(host, "0"),
-		world, coordinator.ClientOptions{Host: "the launcher", HostRank: -1})
+		world, options)
 	if err == nil {
 		s.addr, err = netip.ParseAddrPort(server.Addr())
 	}
@@ -71,6 +82,9 @@ func (s *services) exited(rank int, how string) {
 func (s *services) close() error {
 	if s == nil {
 		return nil
+	}
+	for _, t := range s.timers {
+		t.Stop()
 	}
 	var err error
 	if s.coordinator != nil {

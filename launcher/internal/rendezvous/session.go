@@ -31,6 +31,11 @@ type Order struct {
 	Begin *Round     // start the workers of this round
 	Stop  *StopOrder // stop the workers, and call Ended
 	End   *Result    // the job is over
+	// A round that survives lost workers has these orders.
+	Verdict *Verdict    // the answer to the exit of a worker that did not succeed
+	Start   *StartOrder // start a worker in place of a lost one
+	Kill    *KillOrder  // kill a worker
+	Members *Members    // these workers train together from now on
 	// Err says that the agent was refused, or that the host is lost: then the workers must be stopped.
 	Err error
 }
@@ -69,11 +74,11 @@ func (s *Session) Ended(round int, agreed bool, failures []failure.Failure, mast
 // an agent whose process hosts the rendezvous may have to wait for it.
 func (s *Session) Leave(why string, now bool) { s.send(&toHost{Leaves: &leavesMessage{why, now}}) }
 
-// Exited reports that the process of a rank has ended in the current round, and how. Ranks that wait for this
-// rank to join are notified.
-func (s *Session) Exited(rank int, how string) {
+// Exited reports that the process of a worker has ended in the current round. Ranks that wait for its rank to join
+// are notified. If the round survives lost workers, and the worker did not succeed, a Verdict answers.
+func (s *Session) Exited(e Exit) {
 	epoch, _ := s.current()
-	s.send(&toHost{Exited: &exitedMessage{epoch, rank, how}})
+	s.send(&toHost{Exited: &exitedMessage{epoch, e}})
 }
 
 // Close ends the session. If the agent has not left, the host finds that it is lost.
@@ -105,6 +110,14 @@ func (s *Session) receive(m *toAgent) error {
 		return s.put(Order{Stop: m.Stop})
 	case m.End != nil:
 		return s.put(Order{End: m.End})
+	case m.Verdict != nil:
+		return s.put(Order{Verdict: m.Verdict})
+	case m.Start != nil:
+		return s.put(Order{Start: m.Start})
+	case m.Kill != nil:
+		return s.put(Order{Kill: m.Kill})
+	case m.Members != nil:
+		return s.put(Order{Members: m.Members})
 	case m.Refused != nil:
 		return &RefusedError{m.Refused.Text}
 	case m.Resign != nil:

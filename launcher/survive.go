@@ -1,0 +1,161 @@
+package launcher
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/goddp/goddp/launcher/internal/failure"
+	"github.com/goddp/goddp/launcher/internal/rendezvous"
+)
+
+// worker returns the worker with a number in the round of the number epoch. It returns nil if the attempt has no such
+// worker, or another one has replaced it.
+func (a *agent) worker(epoch, number int) *process {
+	if a.attempt == nil || epoch != a.round.Number {
+		return nil
+	}
+	if i := slices.IndexFunc(a.procs, func(p *process) bool { return p.number == number }); i >= 0 {
+		return a.procs[i]
+	}
+	return nil
+}
+
+// judged handles the answer of the host to the exit of a worker.
+func (a *agent) judged(v *rendezvous.Verdict) event {
+	p := a.worker(v.Epoch, v.Worker)
+	if p == nil || !p.isUndecided {
+		return nil
+	}
+	p.isUndecided, p.isGivenUp = false, v.GivenUp
+	if v.GoesOn {
+		return workerLost{p.LocalRank}
+	}
+	if !v.Declared && a.core.phase == running {
+		then := "ending"
+		if a.round.Restarts < a.cfg.MaxRestarts {
+			then = "restarting"
+		}
+		a.console.logf("the program has not declared that it can go on without a worker (elastic.Run): %s", then)
+	}
+	return p.exit()
+}
+
+// lose says that a worker was lost and the others go on, and releases what belongs to the worker.
+func (a *agent) lose(p *process) {
+	if a.changed.IsZero() {
+		a.changed = p.end.Exited
+	}
+	f, err := failureOf(p)
+	if err != nil {
+		a.console.logf("error file of worker %d: %v", p.number, err)
+	}
+	why := reason(&f)
+	if why != "" {
+		why = ": " + why
+	}
+	n := 0
+	for _, local := range a.core.alive {
+		if a.procs[local].end == nil {
+			n++
+		}
+	}
+	verb := "go"
+	if n == 1 {
+		verb = "goes"
+	}
+	a.console.logf("%s %s%s; %s %s on", p.name(), p.end.Status, why, count(n), verb)
+	if p.isGivenUp {
+		a.console.logf("local rank %d gets no other worker: %d in a row have failed within a minute of their start", p.LocalRank, rendezvous.MaxTries+1)
+	}
+	p.closeRecord()
+	for _, st := range p.streams {
+		st.endSoon()
+	}
+	a.retiring.Go(func() {
+		p.copying.Wait()
+		for _, st := range p.streams {
+			st.showStack()
+		}
+	})
+}
+
+// name returns "worker 2 (rank 2, pid 4711)".
+func (p *process) name() string {
+	return fmt.Sprintf("worker %d (rank %d, pid %d)", p.number, p.Rank, p.PID)
+}
+
+// replacing handles the order to start a worker in place of a lost one.
+func (a *agent) replacing(o *rendezvous.StartOrder) event {
+	if a.attempt == nil || o.Epoch != a.round.Number {
+		return nil
+	}
+	a.replacement = o
+	return workerReplaced{o.Rank - a.round.FirstRank}
+}
+
+// replace starts the worker of the latest order.
+func (a *agent) replace() {
+	local := a.replacement.Rank - a.round.FirstRank
+	p, err := a.spawner.spawn(local, a.replacement)
+	a.procs[local] = p
+	if err != nil {
+		if ev := a.notReplaced(p, err); ev != nil {
+			a.perform(a.core.Step(ev))
+		}
+	}
+}
+
+// notReplaced handles the error of the start of a worker that replaces another. Such a worker counts as lost.
+func (a *agent) notReplaced(p *process, err error) event {
+	a.console.logf("worker %d: %v", p.number, err)
+	p.started = time.Now()
+	return a.exited(p, &failure.Failure{Status: failure.Status{Code: ExitCode(err)}, Exited: p.started})
+}
+
+// expel kills a worker by order of the host.
+func (a *agent) expel(o *rendezvous.KillOrder) {
+	p := a.worker(o.Epoch, o.Worker)
+	if p == nil || p.end != nil || exiting(p.PID) { // the coordinator may notice the end of a connection before the reaper reports the exit
+		return
+	}
+	if a.changed.IsZero() {
+		a.changed = time.Now()
+	}
+	a.console.logf("%s is killed: %s", p.name(), o.Why)
+	a.signalWorkers([]int{p.LocalRank}, syscall.SIGKILL)
+}
+
+// regrouped notes the ranks of the workers that train together from now on, and says what has changed.
+func (a *agent) regrouped(m *rendezvous.Members) {
+	if a.attempt == nil || m.Epoch != a.round.Number {
+		return
+	}
+	var text strings.Builder
+	for rank, number := range m.Workers {
+		if p := a.worker(m.Epoch, number); p != nil {
+			p.Rank = rank
+		}
+		if !slices.Contains(a.members, number) {
+			fmt.Fprintf(&text, "worker %d joined as rank %d; ", number, rank)
+		}
+	}
+	fmt.Fprintf(&text, "%s at step %d", count(len(m.Workers)), m.Steps)
+	if !a.changed.IsZero() {
+		fmt.Fprintf(&text, " after %.2f s", time.Since(a.changed).Seconds())
+	}
+	if m.Number > 1 {
+		a.console.logf("epoch %d: %s", m.Number, &text)
+	}
+	a.members, a.changed = m.Workers, time.Time{}
+}
+
+// count returns "1 worker", "2 workers" and so on.
+func count(n int) string {
+	if n == 1 {
+		return "1 worker"
+	}
+	return fmt.Sprintf("%d workers", n)
+}

@@ -1,0 +1,214 @@
+package launcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/goddp/goddp/internal/coordinator"
+	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/jobenv"
+	"github.com/goddp/goddp/internal/store"
+	"github.com/goddp/goddp/internal/testkit"
+)
+
+// testSurvivor is a worker that enters one epoch after another. In an epoch, it meets the fate that its arguments,
+// each epoch:worker:fate, have for it there. All workers exit with code 0 in the epoch in which worker * has the fate
+// exit0. In the others they wait until a member is lost or a worker wishes to join.
+func testSurvivor() {
+	ctx, cancel := context.WithTimeout(context.Background(), soon)
+	defer cancel()
+	job, err := jobenv.ReadJob(os.LookupEnv)
+	check(err)
+	security, err := jobenv.ReadSecurity(os.LookupEnv)
+	check(err)
+	secret, err := handshake.ReadSecret(security)
+	check(err)
+	m := store.Member{Job: handshake.Job{ID: job.ID, World: job.WorldSize}, Rank: -1, Secret: secret}
+	kv, err := store.Dial(ctx, job.Agent.Store, &store.ClientOptions{Member: &m})
+	check(err)
+	m.Rank = job.Agent.Worker
+	ready := coordinator.Ready{Holds: !job.Agent.Joins}
+	meet := func(epoch int) {
+		for _, arg := range os.Args[1:] {
+			var at int
+			var worker, fate string
+			_, err := fmt.Sscanf(strings.ReplaceAll(arg, ":", " "), "%d %s %s", &at, &worker, &fate)
+			check(err)
+			if at != epoch || worker != "*" && worker != strconv.Itoa(m.Rank) {
+				continue
+			}
+			switch fate {
+			case "exit0":
+				os.Exit(0)
+			case "exit3":
+				os.Exit(3)
+			case "killed":
+				check(syscall.Kill(os.Getpid(), syscall.SIGKILL))
+			case "suspended":
+				check(syscall.Kill(os.Getpid(), syscall.SIGSTOP))
+			}
+		}
+	}
+	if job.Agent.Joins {
+		meet(0)
+	}
+	for {
+		c, err := coordinator.Find(ctx, store.Prefix(kv, coordinator.LauncherPrefix), m, coordinator.ClientOptions{Size: job.WorldSize})
+		check(err)
+		isFirst := ready.Epoch == 0 && !job.Agent.Joins
+		if isFirst {
+			_, err = c.Join(ctx, 1, nil, false, nil)
+			check(err)
+		}
+		order, err := c.Root().Enter(ctx, ready)
+		check(err)
+		if !isFirst {
+			_, err = c.Join(ctx, order.Epoch, nil, false, nil)
+			check(err)
+		}
+		fmt.Printf("epoch %d: rank %d of %d\n", order.Epoch, c.Root().Rank(), len(order.Workers))
+		meet(order.Epoch)
+		select {
+		case <-c.Root().Settled():
+		case <-c.Noticed():
+		case <-ctx.Done():
+			check(ctx.Err())
+		}
+		c.Depart(ctx)
+		ready = coordinator.Ready{Epoch: order.Epoch, Steps: 100 * order.Epoch, Holds: true}
+	}
+}
+
+// survivors returns a job of four workers with fates.
+func survivors(t *testing.T, f OnFailure, fates ...string) *job {
+	j := role(t, 4, "survivor", fates...)
+	j.cfg.OnFailure = f
+	return j
+}
+
+// expectLines checks that golaunch's own lines match the patterns, in this order.
+func (j *job) expectLines(t *testing.T, patterns ...string) {
+	t.Helper()
+	if want := regexp.MustCompile(`^(golaunch: ` + strings.Join(patterns, "\ngolaunch: ") + "\n)$"); !want.MatchString(j.err.String()) {
+		t.Errorf("stderr:\n%s\nwant:\n%s", &j.err, want)
+	}
+}
+
+// The other workers go on without one that is lost, and without a second one.
+func TestShrink(t *testing.T) {
+	j := survivors(t, Shrink, "1:2:killed", "2:0:exit3", "3:*:exit0")
+	if _, err := j.run(t); err != nil {
+		t.Errorf("the job failed: %v", err)
+	}
+	j.expectLines(t,
+		`worker 2 \(rank 2, pid \d+\) was killed by SIGKILL; 3 workers go on`,
+		`epoch 2: 3 workers at step 100 after \d\.\d\d s`,
+		`worker 0 \(rank 0, pid \d+\) exited with code 3; 2 workers go on`,
+		`epoch 3: 2 workers at step 200 after \d\.\d\d s`)
+	for _, line := range []string{"[default0]: epoch 1: rank 0 of 4", "[default3]: epoch 2: rank 2 of 3", "[default3]: epoch 3: rank 1 of 2"} {
+		if !strings.Contains(j.out.String(), line+"\n") {
+			t.Errorf("stdout lacks %q:\n%s", line, &j.out)
+		}
+	}
+}
+
+// An attempt fails as ever if a worker is lost before all have entered an epoch, or if too few are left.
+func TestLossThatFailsTheAttempt(t *testing.T) {
+	for name, tt := range map[string]struct {
+		j    *job
+		min  int
+		line string
+	}{
+		"not declared": {shell(4, "[ $RANK = 2 ] || exec sleep 1000; exit 3"), 1,
+			"golaunch: the program has not declared that it can go on without a worker (elastic.Run): ending\n"},
+		"below the minimum": {survivors(t, Shrink, "1:2:exit3"), 4, "golaunch: rank 2 "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tt.j.cfg.OnFailure, tt.j.cfg.MinWorkers = Shrink, tt.min
+			if e := tt.j.fail(t); e.Rank != 2 || ExitCode(e) != 3 || !strings.HasPrefix(tt.j.err.String(), tt.line) {
+				t.Errorf("got %v, stderr\n%s, want one that begins with %s", e, &tt.j.err, tt.line)
+			}
+		})
+	}
+}
+
+// A new worker takes the place of a lost one. With a minimum of all workers, the others wait for it.
+func TestReplace(t *testing.T) {
+	testkit.Long(t) // a replacement for a worker that ended soon starts after a pause
+	lost := `worker 2 \(rank 2, pid \d+\) was killed by SIGKILL; 3 workers go on`
+	for name, tt := range map[string]struct {
+		min   int
+		fates []string
+		lines []string
+	}{
+		"joins later": {1, []string{"1:2:killed", "3:*:exit0"}, []string{lost, `epoch 2: 3 workers at step 100 after \d\.\d\d s`,
+			`worker 4 started in place of worker 2 \(attempt 1 of 3\)`, `epoch 3: worker 4 joined as rank 3; 4 workers at step 200`}},
+		"is waited for": {4, []string{"1:2:killed", "2:*:exit0"}, []string{lost,
+			`worker 4 started in place of worker 2 \(attempt 1 of 3\)`, `epoch 2: worker 4 joined as rank 3; 4 workers at step 100 after 1\.\d\d s`}},
+		"fails again and again": {1, []string{"1:2:killed", "0:*:exit3", "3:*:exit0"}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			j := survivors(t, Replace, tt.fates...)
+			j.cfg.MinWorkers = tt.min
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if tt.lines == nil {
+				given := j.err.contains("local rank 2 gets no other worker: 4 in a row have failed within a minute of their start")
+				go func() {
+					<-given
+					cancel()
+				}()
+				if _, err := j.runContext(t, ctx); !errors.Is(err, context.Canceled) || len(j.workers) != 7 {
+					t.Errorf("%d workers started, %v; stderr:\n%s", len(j.workers), err, &j.err)
+				}
+				return
+			}
+			if _, err := j.run(t); err != nil {
+				t.Errorf("the job failed: %v", err)
+			}
+			j.expectLines(t, tt.lines...)
+		})
+	}
+}
+
+// A worker that is suspended is killed.
+func TestSuspendedWorkerIsLost(t *testing.T) {
+	testkit.Long(t)
+	j := survivors(t, Shrink, "1:2:suspended", "2:*:exit0")
+	j.cfg.SilenceLimit = LeastSilence
+	if _, err := j.run(t); err != nil {
+		t.Errorf("the job failed: %v", err)
+	}
+	j.expectLines(t,
+		`worker 2 \(rank 2, pid \d+\) is killed: no message arrived from it for 3s`,
+		`worker 2 \(rank 2, pid \d+\) was killed by SIGKILL; 3 workers go on`,
+		`epoch 2: 3 workers at step 100 after \d\.\d\d s`)
+}
+
+// A signal stops a job that has lost a worker, and a worker that is lost meanwhile does not make the job fail.
+func TestSignalStopsSurvivors(t *testing.T) {
+	j := survivors(t, Shrink, "1:2:killed")
+	signals := make(chan os.Signal, 1)
+	j.cfg.Signals = signals
+	gone := j.err.contains("epoch 2: 3 workers")
+	go func() {
+		<-gone
+		signals <- syscall.SIGTERM
+	}()
+	_, err := j.run(t)
+	var stopped *SignalError
+	if !errors.As(err, &stopped) || stopped.Signal != syscall.SIGTERM {
+		t.Errorf("got %v, want the end by SIGTERM", err)
+	}
+	j.expectLines(t,
+		`worker 2 .* was killed by SIGKILL; 3 workers go on`, `epoch 2: 3 workers .*`,
+		`SIGTERM: stopping rank 0 \(pid \d+\), rank 1 \(pid \d+\), rank 2 \(pid \d+\) .*`, `stopped by SIGTERM`)
+}
