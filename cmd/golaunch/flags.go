@@ -30,6 +30,9 @@ type options struct {
 	virtualLocalRank bool
 
 	maxRestarts     int
+	onFailure       launcher.OnFailure
+	minWorkers      int
+	silenceLimit    time.Duration
 	shutdownTimeout time.Duration
 	monitorInterval time.Duration
 	signals         []os.Signal
@@ -210,6 +213,13 @@ func (o *options) define() *pflag.FlagSet {
 	fs = group("Failures")
 	addFlag(fs, &o.maxRestarts, "max-restarts", "0", "n", parseCount,
 		"how often the workers of all nodes are started again after a failure of one")
+	addFlag(fs, &o.onFailure, "on-failure", "restart", "what", parseOnFailure,
+		"what happens to the other workers. restart: they are stopped, and all start again as --max-restarts says; shrink: they go on without the failed one; "+
+			"replace: they go on, and a new worker joins them. Programs that do not use train.Run or elastic.Run restart in any case")
+	addFlag(fs, &o.minWorkers, "min-workers", "1", "n", parseMinWorkers,
+		"of shrink and replace: with fewer workers left or on their way, the attempt fails")
+	addFlag(fs, &o.silenceLimit, "silence-limit", "10", "seconds", parseSilence,
+		"of shrink and replace: a worker that was silent for so long, because it is suspended for example, is killed")
 	addFlag(fs, &o.shutdownTimeout, "shutdown-timeout", "30", "seconds", parseSeconds,
 		"time between asking workers to stop and killing them; also TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
 	addFlag(fs, &o.signals, "signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT", "names", parseSignals,
@@ -280,6 +290,12 @@ func (o *options) check() error {
 			return usagef("--%s %s: local rank %d, but this node has %d workers", name, m, highest, o.nproc)
 		}
 	}
+	switch all := o.rendezvous.nodes.most; {
+	case o.onFailure != launcher.Restart && all > 1:
+		return usagef("--on-failure %s: surviving the loss of a worker needs one node so far: want --nnodes 1, not %d", o.onFailure, all)
+	case o.minWorkers > o.nproc:
+		return usagef("--min-workers %d, but there are %d workers", o.minWorkers, o.nproc)
+	}
 	return o.rendezvous.check()
 }
 
@@ -307,6 +323,9 @@ func (o *options) config() (*launcher.Config, error) {
 		RunID:            o.rendezvous.runID,
 		Env:              o.env(),
 		MaxRestarts:      o.maxRestarts,
+		OnFailure:        o.onFailure,
+		MinWorkers:       o.minWorkers,
+		SilenceLimit:     o.silenceLimit,
 		ShutdownTimeout:  max(o.shutdownTimeout, time.Nanosecond), // 0 is the launcher's default
 		PollInterval:     o.monitorInterval,
 		LinePrefix:       o.linePrefix,
@@ -342,6 +361,7 @@ All arguments after PROGRAM are passed to it.
 Examples:
   golaunch --nproc-per-node 4 ./train --epochs 3
   golaunch --nproc-per-node gpu --max-restarts 2 ./cmd/train
+  golaunch --nproc-per-node gpu --on-failure replace ./cmd/train
   golaunch --nproc-per-node 2 --tee 3 --log-dir logs train.py
   golaunch --nnodes 2:4 --rdzv-backend c10d --rdzv-endpoint node0 --token-file job.token ./train
   golaunch --hosts a:4,b:4 ./train

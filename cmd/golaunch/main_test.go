@@ -82,7 +82,7 @@ func TestFlagsReachTheLauncher(t *testing.T) {
 	}
 	want := &launcher.Config{
 		Workers: 11, Stdin: os.Stdin, StdinRank: 10, VirtualLocalRank: true, Role: "eval", RunID: "job", MaxRestarts: 2, ShutdownTimeout: 1500 * time.Millisecond,
-		PollInterval: 200 * time.Millisecond, LinePrefix: "${rank}>", LocalRanksFilter: []int{1, 10}, LogDir: "logs",
+		MinWorkers: 3, SilenceLimit: 4500 * time.Millisecond, PollInterval: 200 * time.Millisecond, LinePrefix: "${rank}>", LocalRanksFilter: []int{1, 10}, LogDir: "logs",
 		Redirects: streams("10:3"), Tee: streams("1:1"), JSONLines: true, ErrorFile: "error.json",
 		MasterAddr: "a", MasterPort: 7, Nodes: &launcher.Nodes{
 			Min: 2, Max: 4, Rank: 1, Endpoint: "b:29400", LocalAddr: "10.0.0.1",
@@ -91,7 +91,7 @@ func TestFlagsReachTheLauncher(t *testing.T) {
 	}
 	values := map[string]string{
 		"nproc-per-node": "11", "virtual-local-rank": "true", "role": "eval", "rdzv-id": "job", "max-restarts": "2", "shutdown-timeout": "1.5",
-		"monitor-interval": "0.2", "local-ranks-filter": "1,10", "log-dir": "logs", "redirects": "10:3", "tee": "1:1", "log-format": "json",
+		"on-failure": "restart", "min-workers": "3", "silence-limit": "4.5", "monitor-interval": "0.2", "local-ranks-filter": "1,10", "log-dir": "logs", "redirects": "10:3", "tee": "1:1", "log-format": "json",
 		"master-addr": "a", "master-port": "7", "nnodes": "2:4", "node-rank": "1", "rdzv-backend": "c10d",
 		"rdzv-endpoint": "b", "local-addr": "10.0.0.1", "token-file": "secret", "insecure": "true",
 		"rdzv-conf": "join_timeout=3,last_call_timeout=4,keep_alive_interval=5", "signals-to-handle": "SIGUSR1",
@@ -207,6 +207,11 @@ func TestUsageErrors(t *testing.T) {
 		{"--nnodes 2:20:30 true", "", "want a number of nodes"},
 		{"--node-rank 1 true", "", "want 0, the rank of the only node"},
 		{"--max-restarts -1 true", "", `--max-restarts "-1"`},
+		{"--on-failure ignore true", "", `--on-failure "ignore": want restart, shrink or replace`},
+		{"--on-failure shrink --nnodes 1:2 --rdzv-backend c10d --rdzv-endpoint a true", "", "--on-failure shrink: surviving the loss of a worker needs one node so far: want --nnodes 1, not 2"},
+		{"--min-workers 0 true", "", `--min-workers "0": want a number, 1 or more`},
+		{"--nproc-per-node 2 --min-workers 3 true", "", "--min-workers 3, but there are 2 workers"},
+		{"--on-failure replace --silence-limit 2 true", "", `--silence-limit "2": want a number of seconds, 3 or more`},
 		{"--master-port 99999 true", "", `--master-port "99999"`},
 		{"--master-addr 127.0.0.1:5 true", "", "--master-addr"},
 		{"--nnodes 2 --node-rank 2 true", "", "--node-rank 2: want less than --nnodes, 2"},

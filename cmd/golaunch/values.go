@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/goddp/goddp/launcher"
 )
 
 // value is a pflag.Value that a function parses.
@@ -63,6 +65,24 @@ func parseCount(text string) (int, error) {
 	return n, nil
 }
 
+// parseOnFailure parses the name of a launcher.OnFailure.
+func parseOnFailure(text string) (launcher.OnFailure, error) {
+	for _, f := range []launcher.OnFailure{launcher.Restart, launcher.Shrink, launcher.Replace} {
+		if text == f.String() {
+			return f, nil
+		}
+	}
+	return 0, errors.New("want restart, shrink or replace")
+}
+
+func parseMinWorkers(text string) (int, error) {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		return 0, errors.New("want a number, 1 or more")
+	}
+	return n, nil
+}
+
 // parseStdin parses a local rank, or none, which is -1.
 func parseStdin(text string) (int, error) {
 	if text == "none" {
@@ -104,6 +124,14 @@ func parseInterval(text string) (time.Duration, error) {
 	d, err := parseSeconds(text)
 	if err != nil || d <= 0 {
 		return 0, errors.New("want a number of seconds above 0")
+	}
+	return d, nil
+}
+
+func parseSilence(text string) (time.Duration, error) {
+	d, err := parseSeconds(text)
+	if err != nil || d < launcher.LeastSilence {
+		return 0, fmt.Errorf("want a number of seconds, %g or more", launcher.LeastSilence.Seconds())
 	}
 	return d, nil
 }
