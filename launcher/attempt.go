@@ -34,6 +34,7 @@ type attempt struct {
 	// In an attempt that survives lost workers:
 	replacement *rendezvous.StartOrder // the latest order to start a worker
 	members     []int                  // the numbers of the workers that train together, by rank; nil before the first epoch
+	next        *rendezvous.Members    // the latest members, who are noted when the host has said what the end of the others means; or nil
 	changed     time.Time              // when the first of the members was lost; zero if none was
 
 	recorded bool // takeRecords has been called

@@ -80,6 +80,9 @@ func (a *agent) lose(p *process) {
 			st.showStack()
 		}
 	})
+	if a.next != nil {
+		a.regrouped(a.next)
+	}
 }
 
 // name returns "worker 2 (rank 2, pid 4711)".
@@ -133,6 +136,10 @@ func (a *agent) regrouped(m *rendezvous.Members) {
 	if a.attempt == nil || m.Epoch != a.round.Number {
 		return
 	}
+	if a.next = m; slices.ContainsFunc(a.procs, func(p *process) bool { return p.isUndecided }) {
+		return // lose calls regrouped again
+	}
+	a.next = nil
 	var text strings.Builder
 	for rank, number := range m.Workers {
 		if p := a.worker(m.Epoch, number); p != nil {

@@ -77,7 +77,6 @@ func testSurvivor() {
 		meet(order.Epoch)
 		select {
 		case <-c.Root().Settled():
-		case <-c.Noticed():
 		case <-ctx.Done():
 			check(ctx.Err())
 		}
