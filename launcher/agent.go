@@ -219,7 +219,7 @@ func (a *agent) reported(r *report) event {
 			}
 			return startFailed{p.LocalRank, err}
 		}
-		p.PID, p.started = r.Started.PID, time.Now()
+		p.PID = r.Started.PID
 		if o := p.order; o != nil {
 			a.console.logf("worker %d started in place of worker %d (attempt %d of %d)", o.Worker, o.InPlaceOf, o.Try, rendezvous.MaxTries)
 		}
@@ -244,10 +244,9 @@ func (a *agent) reported(r *report) event {
 func (a *agent) exited(p *process, end *failure.Failure) event {
 	p.end = end
 	end.Node, end.Host, end.ErrorPath = a.round.Node, hostname(), p.errorFile
-	end.Rank, end.LocalRank, end.Attempt = p.Rank, p.LocalRank, p.Attempt
+	end.Rank, end.LocalRank, end.Attempt, end.Why = p.Rank, p.LocalRank, p.Attempt, p.expelled
 	a.rendezvous.Exited(rendezvous.Exit{
-		Rank: a.round.FirstRank + p.LocalRank, How: end.Status.String(),
-		Worker: p.number, Done: end.Status.IsSuccess(), Ran: end.Exited.Sub(p.started),
+		Rank: a.round.FirstRank + p.LocalRank, How: end.Status.String(), Worker: p.number, Done: end.Status.IsSuccess(),
 	})
 	ev := p.exit()
 	if p.isUndecided = a.cfg.OnFailure != Restart && a.core.canLose(ev); p.isUndecided {

@@ -29,7 +29,8 @@ type FailureError struct {
 	root    failure.Failure
 	others  []failure.Failure
 	stopped []failure.Failure
-	records string // the folder with the flight records of this node's workers, or ""
+	before  []failure.Failure // the workers of this node that were lost before, and without which the others went on
+	records string            // the folder with the flight records of this node's workers, or ""
 	// meaning is the analysis of the flight records, or nil, as in a job of several nodes. It
 	// may name another rank than root: the first rank that fails may have waited for another.
 	meaning *analyze.Report

@@ -59,7 +59,7 @@ func (a *agent) jobFailure(r *rendezvous.Result) *FailureError {
 	e := newFailureError(a.cfg.Name, nodes, r.Restarts, failures)
 	e.reason = r.Reason
 	if a.attempt != nil {
-		e.records, e.meaning = a.dumps, a.meaning
+		e.records, e.meaning, e.before = a.dumps, a.meaning, a.losses
 	}
 	return e
 }

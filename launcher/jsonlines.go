@@ -66,6 +66,7 @@ type jsonFailure struct {
 	Root    jsonWorker   `json:"root_cause"`
 	Others  []jsonWorker `json:"others,omitempty"`
 	Stopped []jsonWorker `json:"stopped,omitempty"`
+	Before  []jsonWorker `json:"lost_before,omitempty"` // the workers without which the others went on
 }
 
 // jsonWorker is a failure as JSON.
@@ -80,6 +81,7 @@ type jsonWorker struct {
 	Attempt   int      `json:"attempt"`
 	Code      int      `json:"code"`             // the exit code, 0 if a signal killed the worker
 	Signal    string   `json:"signal,omitempty"` // the signal's name
+	Killed    string   `json:"killed,omitempty"` // why golaunch killed the worker
 	Message   string   `json:"message,omitempty"`
 	Stack     []string `json:"stack,omitempty"`
 	Stderr    []string `json:"stderr,omitempty"` // the last lines of the worker's stderr
@@ -99,14 +101,22 @@ func newJSONFailure(e *FailureError) *jsonFailure {
 	for _, f := range e.stopped {
 		j.Stopped = append(j.Stopped, newJSONWorker(&f))
 	}
+	for _, f := range e.before {
+		j.Before = append(j.Before, newJSONWorker(&f))
+	}
 	return j
 }
 
 func newJSONWorker(f *failure.Failure) jsonWorker {
 	j := jsonWorker{
-		Time: f.When().UTC().Format(jsonTime), Node: f.Node, Host: f.Host, Lost: f.Why,
+		Time: f.When().UTC().Format(jsonTime), Node: f.Node, Host: f.Host,
 		Rank: f.Rank, LocalRank: f.LocalRank, PID: f.PID, Attempt: f.Attempt, Code: f.Status.Code,
 		Stack: stackOf(f),
+	}
+	if f.Kind == failure.Worker {
+		j.Killed = f.Why
+	} else {
+		j.Lost = f.Why
 	}
 	if f.Status.Signal != 0 {
 		j.Signal = failure.SignalName(f.Status.Signal)

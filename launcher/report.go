@@ -56,6 +56,12 @@ func (e *FailureError) Report() string {
 			fmt.Fprintf(&b, "  rank %d (local_rank: %d, pid: %d) %s\n", f.Rank, f.LocalRank, f.PID, f.Status)
 		}
 	}
+	if len(e.before) > 0 {
+		fmt.Fprintf(&b, "%s\nLost before, and the others went on:\n", frameLight)
+		for _, f := range e.before {
+			fmt.Fprintf(&b, "  rank %d (local_rank: %d, pid: %d) %s at %s\n", f.Rank, f.LocalRank, f.PID, f.Status, f.Exited.Format(reportTime))
+		}
+	}
 	if e.records != "" {
 		ranks := "each rank"
 		if e.nodes > 1 {
@@ -165,6 +171,8 @@ func hint(f *failure.Failure) string {
 	switch {
 	case f.WasExiting:
 		return "golaunch stopped it while it was still exiting after the error"
+	case f.Why != "":
+		return "golaunch killed it: " + f.Why
 	case f.Status.Signal == syscall.SIGKILL:
 		return "golaunch did not send it; without a kill -9, look for the out-of-memory killer in the kernel's log"
 	case f.Status.Code == 2 && len(f.Crash) > 0 && !strings.HasPrefix(f.Crash[0], "panic: "):

@@ -29,7 +29,10 @@ func (a *agent) judged(v *rendezvous.Verdict) event {
 	if p == nil || !p.isUndecided {
 		return nil
 	}
-	p.isUndecided, p.isGivenUp = false, v.GivenUp
+	p.isUndecided = false
+	if v.GivenUp {
+		a.console.logf("local rank %d gets no other worker: %d in a row have ended before they joined", p.LocalRank, rendezvous.MaxTries)
+	}
 	if v.GoesOn {
 		return workerLost{p.LocalRank}
 	}
@@ -67,9 +70,8 @@ func (a *agent) lose(p *process) {
 		verb = "goes"
 	}
 	a.console.logf("%s %s%s; %s %s on", p.name(), p.end.Status, why, count(n), verb)
-	if p.isGivenUp {
-		a.console.logf("local rank %d gets no other worker: %d in a row have failed within a minute of their start", p.LocalRank, rendezvous.MaxTries+1)
-	}
+	f.Time = f.Exited
+	a.losses = append(a.losses, f)
 	p.closeRecord()
 	for _, st := range p.streams {
 		st.endSoon()
@@ -114,8 +116,7 @@ func (a *agent) replace() {
 // notReplaced handles the error of the start of a worker that replaces another. Such a worker counts as lost.
 func (a *agent) notReplaced(p *process, err error) event {
 	a.console.logf("worker %d: %v", p.number, err)
-	p.started = time.Now()
-	return a.exited(p, &failure.Failure{Status: failure.Status{Code: ExitCode(err)}, Exited: p.started})
+	return a.exited(p, &failure.Failure{Status: failure.Status{Code: ExitCode(err)}, Exited: time.Now()})
 }
 
 // expel kills a worker by order of the host.
@@ -128,6 +129,7 @@ func (a *agent) expel(o *rendezvous.KillOrder) {
 		a.changed = time.Now()
 	}
 	a.console.logf("%s is killed: %s", p.name(), o.Why)
+	p.expelled = o.Why
 	a.signalWorkers([]int{p.LocalRank}, syscall.SIGKILL)
 }
 

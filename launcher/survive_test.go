@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -19,8 +20,9 @@ import (
 )
 
 // testSurvivor is a worker that enters one epoch after another. In an epoch, it meets the fate that its arguments,
-// each epoch:worker:fate, have for it there. All workers exit with code 0 in the epoch in which worker * has the fate
-// exit0. In the others they wait until a member is lost or a worker wishes to join.
+// each time:worker:fate, have for it there; * means all workers. A time is the number of an epoch, "start" in a worker
+// that replaces another, or "joined" in the epochs in which such a worker takes part. A worker without a fate waits until a
+// member is lost or a worker wishes to join.
 func testSurvivor() {
 	ctx, cancel := context.WithTimeout(context.Background(), soon)
 	defer cancel()
@@ -35,16 +37,13 @@ func testSurvivor() {
 	check(err)
 	m.Rank = job.Agent.Worker
 	ready := coordinator.Ready{Holds: !job.Agent.Joins}
-	meet := func(epoch int) {
+	meet := func(times ...string) {
 		for _, arg := range os.Args[1:] {
-			var at int
-			var worker, fate string
-			_, err := fmt.Sscanf(strings.ReplaceAll(arg, ":", " "), "%d %s %s", &at, &worker, &fate)
-			check(err)
-			if at != epoch || worker != "*" && worker != strconv.Itoa(m.Rank) {
+			fate := strings.Split(arg, ":")
+			if !slices.Contains(times, fate[0]) || fate[1] != "*" && fate[1] != strconv.Itoa(m.Rank) {
 				continue
 			}
-			switch fate {
+			switch fate[2] {
 			case "exit0":
 				os.Exit(0)
 			case "exit3":
@@ -57,7 +56,7 @@ func testSurvivor() {
 		}
 	}
 	if job.Agent.Joins {
-		meet(0)
+		meet("start")
 	}
 	for {
 		c, err := coordinator.Find(ctx, store.Prefix(kv, coordinator.LauncherPrefix), m, coordinator.ClientOptions{Size: job.WorldSize})
@@ -74,7 +73,11 @@ func testSurvivor() {
 			check(err)
 		}
 		fmt.Printf("epoch %d: rank %d of %d\n", order.Epoch, c.Root().Rank(), len(order.Workers))
-		meet(order.Epoch)
+		times := []string{strconv.Itoa(order.Epoch)}
+		if slices.Max(order.Workers) >= job.WorldSize {
+			times = append(times, "joined")
+		}
+		meet(times...)
 		select {
 		case <-c.Root().Settled():
 		case <-ctx.Done():
@@ -140,18 +143,18 @@ func TestLossThatFailsTheAttempt(t *testing.T) {
 
 // A new worker takes the place of a lost one. With a minimum of all workers, the others wait for it.
 func TestReplace(t *testing.T) {
-	testkit.Long(t) // a replacement for a worker that ended soon starts after a pause
 	lost := `worker 2 \(rank 2, pid \d+\) was killed by SIGKILL; 3 workers go on`
 	for name, tt := range map[string]struct {
 		min   int
 		fates []string
 		lines []string
 	}{
-		"joins later": {1, []string{"1:2:killed", "3:*:exit0"}, []string{lost, `epoch 2: 3 workers at step 100 after \d\.\d\d s`,
-			`worker 4 started in place of worker 2 \(attempt 1 of 3\)`, `epoch 3: worker 4 joined as rank 3; 4 workers at step 200`}},
+		"joins later": {1, []string{"1:2:killed", "joined:*:exit0"}, []string{lost,
+			`(epoch 2: 3 workers .*\ngolaunch: )?worker 4 started in place of worker 2 \(attempt 1 of 3\)(\ngolaunch: epoch 2: 3 workers .*)?`,
+			`epoch \d: worker 4 joined as rank 3; 4 workers at step \d00.*`}},
 		"is waited for": {4, []string{"1:2:killed", "2:*:exit0"}, []string{lost,
-			`worker 4 started in place of worker 2 \(attempt 1 of 3\)`, `epoch 2: worker 4 joined as rank 3; 4 workers at step 100 after 1\.\d\d s`}},
-		"fails again and again": {1, []string{"1:2:killed", "0:*:exit3", "3:*:exit0"}, nil},
+			`worker 4 started in place of worker 2 \(attempt 1 of 3\)`, `epoch 2: worker 4 joined as rank 3; 4 workers at step 100 after \d\.\d\d s`}},
+		"fails again and again": {1, []string{"1:2:killed", "start:*:exit3"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -160,7 +163,8 @@ func TestReplace(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			if tt.lines == nil {
-				given := j.err.contains("local rank 2 gets no other worker: 4 in a row have failed within a minute of their start")
+				testkit.Long(t) // there are pauses between the workers
+				given := j.err.contains("local rank 2 gets no other worker: 3 in a row have ended before they joined")
 				go func() {
 					<-given
 					cancel()

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -22,23 +21,23 @@ import (
 
 // process is one worker of one attempt.
 type process struct {
-	Worker                         // PID is 0 until the reaper has reported the start
-	number  int                    // the worker's number: see rendezvous.Survival
-	order   *rendezvous.StartOrder // the order to start it in place of a lost worker; nil if it is a first worker
-	started time.Time              // when the reaper reported the start
+	Worker                        // PID is 0 until the reaper has reported the start
+	number int                    // the worker's number: see rendezvous.Survival
+	order  *rendezvous.StartOrder // the order to start it in place of a lost worker; nil if it is a first worker
 	// isUndecided says that the worker has ended, and the host of the rendezvous has not said yet whether the others
-	// go on. isGivenUp says that no other worker takes its place, because too many have failed there.
-	isUndecided, isGivenUp bool
-	streams                []*stream
-	copying                sync.WaitGroup // the goroutines that copy its output
-	stderr                 tail
-	errorFile              string
-	stopFile               string           // the file into which the worker writes how it takes stop requests
-	stopped                bool             // the ranks had agreed to stop when their requests were refused
-	memory                 *flight.Shared   // the memory of the flight recorder; nil if there is none
-	record                 *flight.Dump     // the record that was taken when the attempt failed; nil if there was none
-	dying                  bool             // the worker was exiting when the workers were told to stop
-	end                    *failure.Failure // how the worker ended; nil while it runs
+	// go on.
+	isUndecided bool
+	expelled    string // why the worker was killed by order of the host; "" if it was not
+	streams     []*stream
+	copying     sync.WaitGroup // the goroutines that copy its output
+	stderr      tail
+	errorFile   string
+	stopFile    string           // the file into which the worker writes how it takes stop requests
+	stopped     bool             // the ranks had agreed to stop when their requests were refused
+	memory      *flight.Shared   // the memory of the flight recorder; nil if there is none
+	record      *flight.Dump     // the record that was taken when the attempt failed; nil if there was none
+	dying       bool             // the worker was exiting when the workers were told to stop
+	end         *failure.Failure // how the worker ended; nil while it runs
 }
 
 // askedToStop returns the signal because of which the ranks agreed to stop, if the worker

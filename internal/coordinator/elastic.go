@@ -47,7 +47,8 @@ func (s *Server) Started(worker int) {
 
 // Gone notifies the coordinator of an elastic job that a worker's process has ended and was reaped, with
 // success if done is true. The text `how` describes the end, as for Exited. Gone reports whether the other
-// workers go on. Otherwise the caller must end them.
+// workers go on, if there are any. Otherwise the job fails, and the caller must end them. The end of a worker that
+// has not joined does no harm to a job that ends.
 func (s *Server) Gone(worker int, how string, done bool) (goesOn bool) {
 	s.step(func(m *Membership) []Order {
 		e := s.elastic
@@ -60,22 +61,24 @@ func (s *Server) Gone(worker int, how string, done bool) (goesOn bool) {
 				n.deliver(n.core.Exited(rank, how), nil)
 			}
 		}
-		if !done && m.epochOf(worker) > 0 {
+		isMember := m.epochOf(worker) > 0
+		if !done && isMember {
 			e.losses++
 		}
 		orders := m.Gone(worker, done)
-		goesOn = m.CanGoOn() && e.losses <= max(minLosses, s.size) && e.epochs <= maxEpochs
+		goesOn = m.ending && !isMember || m.CanGoOn() && e.losses <= max(minLosses, s.size) && e.epochs <= maxEpochs
 		return orders
 	})
 	return goesOn
 }
 
-// Epoch returns the number of the current epoch of an elastic job, or 0 if none has begun: then the program has
-// not declared that it goes on without lost workers.
-func (s *Server) Epoch() int {
+// Epoch returns the number of the current epoch of an elastic job, and whether a worker is one of its members. The
+// number is 0 if no epoch has begun: then the program has not declared that it goes on without lost workers.
+func (s *Server) Epoch(worker int) (number int, isMember bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.elastic.membership.epoch
+	m := s.elastic.membership
+	return m.epoch, m.epochOf(worker) > 0
 }
 
 // Drain asks a worker of an elastic job to leave at the next boundary of steps.

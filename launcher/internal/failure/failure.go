@@ -36,9 +36,11 @@ type Failure struct {
 	// A worker has a Rank, a LocalRank, a PID, an Attempt and a Status.
 	Rank, LocalRank, PID, Attempt int
 	Status                        Status
-	// A node has Ranks ranks, from Rank on. Why says how it was lost, or why it left or cannot go on.
-	Ranks int    `json:",omitempty"`
-	Why   string `json:",omitempty"`
+	// A node has Ranks ranks, from Rank on.
+	Ranks int `json:",omitempty"`
+	// Why says how a node was lost, or why it left or cannot go on. Of a worker, it says why the coordinator had it
+	// killed; "" if it did not.
+	Why string `json:",omitempty"`
 	// Exited is when the exit was observed, or when the node failed.
 	Exited time.Time
 	// Time is the time in the worker's error file, limited to the span from the attempt's start to

@@ -40,7 +40,7 @@ func openServices(ctx context.Context, o HostOptions, world int, e *coordinator.
 	if err != nil {
 		return nil, err // the error says that the store's address is meant
 	}
-	s := &services{store: server, host: host, replacements: replacements{next: world, tries: map[int]int{}}}
+	s := &services{store: server, host: host, replacements: replacements{next: world, failed: map[int]int{}}}
 	options := coordinator.ClientOptions{Host: "the launcher", HostRank: -1}
 	if e != nil {
 		options.Elastic, options.Silence = e, o.Survival.Silence

@@ -22,9 +22,8 @@ type Exit struct {
 	How  string // a clause, such as "exited with code 1"
 
 	// The host uses these fields if the round survives lost workers.
-	Worker int           // the worker's number
-	Done   bool          // the worker succeeded
-	Ran    time.Duration // how long it ran
+	Worker int  // the worker's number
+	Done   bool // the worker succeeded
 }
 
 // Verdict says what the exit of a worker means for a round that survives lost workers.
@@ -32,14 +31,14 @@ type Verdict struct {
 	Epoch, Worker int
 	GoesOn        bool // the others go on; otherwise the round fails
 	Declared      bool // the program has declared that it can go on
-	GivenUp       bool // the worker had too many predecessors that ended soon, so none replaces it
+	GivenUp       bool // too many workers in a row have ended before they joined the others, so none replaces this one
 }
 
 // StartOrder has an agent start a worker in place of a lost one, with the same RANK.
 type StartOrder struct {
 	Epoch, Worker, Rank int
 	InPlaceOf           int // the lost worker
-	Try                 int // counts the replacements, from 1, since a worker of this RANK ran for long enough
+	Try                 int // counts the replacements, from 1, since a worker of this RANK joined the others
 }
 
 // KillOrder has an agent kill a worker's process, also if it is suspended.
@@ -56,29 +55,30 @@ type Members struct {
 	Steps   int   // the last step that any of them has committed
 }
 
-// MaxTries is the number of replacements of a worker that end before they have run for longer than soon. Then no
-// other one is started.
-const (
-	MaxTries = 3
-	soon     = time.Minute
-)
+// MaxTries is the number of workers in a row that are started in place of a lost one, and end before they have joined
+// the others. Then no other one is started.
+const MaxTries = 3
 
 // replacements chooses the workers that replace lost ones.
 type replacements struct {
-	next  int         // the number of the next worker
-	tries map[int]int // by RANK: the number of replacements since a worker ran for longer than soon
+	next   int         // the number of the next worker
+	failed map[int]int // by RANK: the number of workers in a row that have ended before they joined
 }
 
-// choose returns the order to start a worker in place of one that ran for some time, and the pause before it. It
-// returns nil if too many workers of this RANK have ended soon.
-func (r *replacements) choose(e *Exit) (o *StartOrder, pause time.Duration) {
-	if e.Ran > soon {
-		r.tries[e.Rank] = 0
-	} else if pause = time.Second << r.tries[e.Rank]; r.tries[e.Rank] == MaxTries {
+// choose returns the order to start a worker in place of one that has ended, and the pause before it. It returns nil if
+// too many workers of this RANK have ended before they joined the others.
+func (r *replacements) choose(e *Exit, hasJoined bool) (o *StartOrder, pause time.Duration) {
+	if r.failed[e.Rank]++; hasJoined {
+		r.failed[e.Rank] = 0
+	}
+	n := r.failed[e.Rank]
+	if n == MaxTries {
 		return nil, 0
 	}
-	r.tries[e.Rank]++
-	o = &StartOrder{Worker: r.next, Rank: e.Rank, InPlaceOf: e.Worker, Try: r.tries[e.Rank]}
+	if n > 0 {
+		pause = time.Second << (n - 1)
+	}
+	o = &StartOrder{Worker: r.next, Rank: e.Rank, InPlaceOf: e.Worker, Try: n + 1}
 	r.next++
 	return o, pause
 }
@@ -115,12 +115,14 @@ func (h *Host) exited(p *peer, e *Exit) {
 		s.exited(e.Rank, e.How)
 		return
 	}
-	v := &Verdict{Epoch: h.epoch, Worker: e.Worker, Declared: s.coordinator.Epoch() > 0}
+	v := &Verdict{Epoch: h.epoch, Worker: e.Worker}
+	current, hasJoined := s.coordinator.Epoch(e.Worker)
+	v.Declared = current > 0
 	var start *StartOrder
 	var pause time.Duration
 	s.finishing = s.finishing || e.Done
 	if v.Declared && h.opts.Survival.Replace && !s.finishing {
-		if start, pause = s.replacements.choose(e); start != nil {
+		if start, pause = s.replacements.choose(e, hasJoined); start != nil {
 			start.Epoch = h.epoch
 			s.coordinator.Started(start.Worker) // before the call of Gone, which counts it
 		}
