@@ -142,7 +142,7 @@ func (c *campaign) killAll() error {
 		if err := c.await("all workers train", 30*time.Second, func() bool { return c.training() == *ranks }); err != nil {
 			return err
 		}
-		target, first := c.rarest(), c.epoch()
+		target, first := c.target(), c.epoch()
 		c.struck = time.Time{}
 		switch target {
 		case job.Join, job.Regroup, job.Transfer: // they follow another death
@@ -227,15 +227,18 @@ func (c *campaign) training() (n int) {
 	return n
 }
 
-// rarest returns the phase in which the fewest workers were killed.
-func (c *campaign) rarest() job.Phase {
-	rarest := job.Phase(c.random.IntN(int(job.Phases)))
-	for p := range job.Phases {
-		if c.hits[p] < c.hits[rarest] {
-			rarest = p
+// enough is the number of kills that each phase gets.
+const enough = 20
+
+// target returns a phase in which too few workers were killed so far, or a random one.
+func (c *campaign) target() job.Phase {
+	p := job.Phase(c.random.IntN(int(job.Phases)))
+	for i := range job.Phases {
+		if q := (p + i) % job.Phases; c.hits[q] < enough {
+			return q
 		}
 	}
-	return rarest
+	return p
 }
 
 // victims returns the workers that may be killed.
