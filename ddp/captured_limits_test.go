@@ -75,6 +75,27 @@ func TestEmulatedNoSyncWithinACapturedStep(t *testing.T) {
 	}
 }
 
+// After Regroup no replay uses the buckets from before, and steps are captured again.
+func TestEmulatedRegroupInALoopOfCapturedSteps(t *testing.T) {
+	wantSame(t, training{}, func(r *replica, capture func(stepFunc) stepFunc) (string, error) {
+		step := capture(r.step)
+		if err := r.make(step, 0, 6); err != nil {
+			return "", err
+		}
+		if err := r.model.Regroup(t.Context()); err != nil {
+			return "", err
+		}
+		before := r.runs
+		if err := r.make(step, 6, 14); err != nil {
+			return "", err
+		}
+		if runs := r.runs - before; runs != 8 && (runs < 2 || runs > 6) {
+			return "", fmt.Errorf("8 steps after Regroup ran the step function %d times, want all, or fewer, but the first and a capture", runs)
+		}
+		return fmt.Sprint(r.model.Stats().Passes), nil
+	})
+}
+
 // If a rank lacks a gradient in a step, the other rank's replay skips the step too. Both ranks get the error that they
 // get uncaptured, and nothing changes but the scale of the loss. The replay still returns its loss, and the next steps
 // are replays.

@@ -24,7 +24,7 @@ import (
 type Model struct {
 	module           nn.Model
 	pg               *comm.ProcessGroup
-	options          Options
+	opts             Options
 	params           []*nn.Parameter // the parameters that require a gradient
 	buffers          []*nn.Buffer    // the buffers that each pass sets to the values of rank 0
 	reducer          *buckets.Reducer
@@ -62,57 +62,23 @@ func New(module nn.Model, pg *comm.ProcessGroup, opts *Options) (*Model, error) 
 		return nil, fmt.Errorf("ddp: the module is a %T, which already wraps a module: pass module.Unwrap() to New", module)
 	}
 	o := *cmp.Or(opts, &Options{})
-	m := &Model{module: module, pg: pg, options: o, hook: o.Hook, trace: profile.Of(pg.Device())}
-	if err := m.init(pg.Context(), o); err != nil {
+	m := &Model{module: module, pg: pg, opts: o, hook: o.Hook, trace: profile.Of(pg.Device())}
+	if err := m.init(pg.Context()); err != nil {
 		return nil, fmt.Errorf("ddp: %w", err)
 	}
 	return m, nil
 }
 
-// Regroup adapts the model to the members of its group after [comm.ProcessGroup.Reconfigure]. It changes neither
-// parameters nor buffers, discards all gradients, and counts the passes anew. All ranks call it, also those that
-// have just joined. The error says why the model cannot change its members, or is a failure of the group.
-func (m *Model) Regroup(ctx context.Context) error {
-	if m.hook != nil && !reducer.IsStateless(m.hook) {
-		return fmt.Errorf("ddp: a %T has a state that the next members of the group lack: want a stateless hook", m.hook)
-	}
-	for _, p := range m.params {
-		gradsink.Set(p.Var(), nil, nil)
-	}
-	m.params, m.buffers, m.isJoining, m.passState = nil, nil, false, passState{}
-	o := m.options
-	o.SkipInitSync = true
-	if err := m.init(ctx, o); err != nil {
-		return fmt.Errorf("ddp: %w", err)
-	}
-	return nil
-}
-
 // init does the work of New that can fail.
-func (m *Model) init(ctx context.Context, o Options) error {
+func (m *Model) init(ctx context.Context) error {
 	scan, err := jobenv.NaNCheck(os.LookupEnv)
+	m.opts.CheckNonFinite = m.opts.CheckNonFinite || scan
+	o := m.opts
 	all, buffers, ignored := o.shared(m.module)
 	if err := comm.Agree(ctx, m.pg, errors.Join(err, ignored, o.check(), nn.Place(m.module, m.pg.Device(), o.Seed))); err != nil {
 		return err
 	}
-	seen := map[*autograd.Variable]bool{}
-	for _, p := range all {
-		if v := p.Var(); v.RequiresGrad() && !seen[v] { // a variable with several names counts once
-			seen[v] = true
-			m.params = append(m.params, p)
-		}
-	}
-	r, err := buckets.New(ctx, m.pg, o.gradients(m.params), &buckets.Options{
-		BucketCapMB: o.BucketCapMB, FirstBucketCapMB: o.FirstBucketCapMB, BucketCapsMB: o.BucketCapsMB, Prescaled: true,
-		Unused: o.unused(), CheckNonFinite: o.CheckNonFinite || scan, Hook: o.Hook, BeforeLast: m.sendBuffers,
-		Alike: []buckets.List{trained(all), o.described(), buckets.Listed("buffer", listed(buffers))},
-	})
-	if err != nil {
-		return err
-	}
-	m.reducer = r
-	m.replicas, err = newReplicas(m.pg, o.CheckReplicas, all)
-	if err := comm.Agree(ctx, m.pg, err); err != nil {
+	if err := m.connect(ctx, all, buffers); err != nil {
 		return err
 	}
 	masters, err := masters(ctx, m.pg, all)
@@ -133,17 +99,50 @@ func (m *Model) init(ctx context.Context, o Options) error {
 			p.SetMaster(master)
 		}
 	}
+	m.own()
+	return nil
+}
+
+// connect makes a reducer for the parameters in all that require a gradient, and what else depends on the ranks of
+// the group.
+func (m *Model) connect(ctx context.Context, all []*nn.Parameter, buffers []*nn.Buffer) error {
+	o := m.opts
+	m.params = nil
+	seen := map[*autograd.Variable]bool{}
+	for _, p := range all {
+		if v := p.Var(); v.RequiresGrad() && !seen[v] { // a variable with several names counts once
+			seen[v] = true
+			m.params = append(m.params, p)
+		}
+	}
+	r, err := buckets.New(ctx, m.pg, o.gradients(m.params), &buckets.Options{
+		BucketCapMB: o.BucketCapMB, FirstBucketCapMB: o.FirstBucketCapMB, BucketCapsMB: o.BucketCapsMB, Prescaled: true,
+		Unused: o.unused(), CheckNonFinite: o.CheckNonFinite, Hook: o.Hook, BeforeLast: m.sendBuffers,
+		Alike: []buckets.List{trained(all), o.described(), buckets.Listed("buffer", listed(buffers))},
+	})
+	if err != nil {
+		return err
+	}
+	m.reducer = r
+	m.replicas, err = newReplicas(m.pg, o.CheckReplicas, all)
+	if err := comm.Agree(ctx, m.pg, err); err != nil {
+		return err
+	}
 	if !o.LocalBuffers {
 		m.buffers = buffers
 	}
 	if o.Stats {
 		m.times = newTiming(r)
 	}
+	return nil
+}
+
+// own makes the model's reducer the owner of the gradients, and divides random numbers among the ranks.
+func (m *Model) own() {
 	for i, p := range m.params {
-		gradsink.Set(p.Var(), &sink{m, r, i}, r.State(i))
+		gradsink.Set(p.Var(), &sink{m, m.reducer, i}, m.reducer.State(i))
 	}
 	autograd.Generator(m.pg.Device()).SetShard(m.pg.Rank(), m.pg.Size())
-	return nil
 }
 
 // Forward applies the module. A backward pass through the result averages the gradients. Forward panics if
