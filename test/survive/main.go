@@ -16,7 +16,6 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"flag"
 	"fmt"
@@ -33,14 +32,13 @@ import (
 )
 
 var (
-	kills   = flag.Int("kills", 500, "`number` of workers to kill")
-	ranks   = flag.Int("ranks", 4, "`number` of workers of the job")
-	seed    = flag.Uint64("seed", 1, "`seed` of the choices of victims and times")
-	spare   = flag.Int("spare", 100, "never kill worker 0 in the first `number` of kills, to see whether it leaks")
-	worst   = flag.Duration("worst", 2*time.Second, "the longest `time` allowed from a kill to the next committed step")
-	dir     = flag.String("dir", "", "new `folder` for logs and checkpoints; default a temporary one")
-	bin     = flag.String("bin", "", "`folder` with golaunch and worker; default: build them")
-	verbose = flag.Bool("v", false, "print what the job prints")
+	kills = flag.Int("kills", 500, "`number` of workers to kill")
+	ranks = flag.Int("ranks", 4, "`number` of workers of the job")
+	seed  = flag.Uint64("seed", 1, "`seed` of the choices of victims and times")
+	spare = flag.Int("spare", 100, "never kill worker 0 in the first `number` of kills, to see whether it leaks")
+	worst = flag.Duration("worst", 2*time.Second, "the longest `time` allowed from a kill to the next committed step")
+	dir   = flag.String("dir", "", "new `folder` for logs and checkpoints; default a temporary one")
+	bin   = flag.String("bin", "", "`folder` with golaunch and worker; default: build them")
 )
 
 func main() {
@@ -86,7 +84,6 @@ type campaign struct {
 	board  *job.Board
 	random *rand.Rand
 	launch *exec.Cmd
-	output bytes.Buffer
 	ended  chan error
 	dead   []int        // workers that were killed
 	alive  map[int]bool // workers that were seen and not killed
@@ -106,10 +103,12 @@ func (c *campaign) start() error {
 	c.launch = exec.Command(filepath.Join(*bin, "golaunch"), "--nproc-per-node", fmt.Sprint(*ranks), "--on-failure", "replace", "--max-restarts", "0",
 		filepath.Join(*bin, "worker"), *dir)
 	c.launch.Env = append(os.Environ(), "GODDP_DEVICE=cpu", "OMP_NUM_THREADS=1", "GOMAXPROCS=2")
-	c.launch.Stdout, c.launch.Stderr = &c.output, &c.output
-	if *verbose {
-		c.launch.Stdout, c.launch.Stderr = os.Stderr, os.Stderr
+	output, err := os.Create(filepath.Join(*dir, "output"))
+	if err != nil {
+		return err
 	}
+	defer output.Close()
+	c.launch.Stdout, c.launch.Stderr = output, output
 	if err := c.launch.Start(); err != nil {
 		return err
 	}
@@ -127,14 +126,12 @@ func (c *campaign) stop() error {
 		if errors.As(err, &exit) && exit.ExitCode() == 128+int(syscall.SIGTERM) {
 			return nil
 		}
-		return fmt.Errorf("golaunch ended with %v, want exit code 143\n%s", err, tail(c.output.Bytes()))
+		return fmt.Errorf("golaunch ended with %v, want exit code 143", err)
 	case <-time.After(30 * time.Second):
 		c.launch.Process.Kill()
-		return fmt.Errorf("golaunch did not end\n%s", tail(c.output.Bytes()))
+		return fmt.Errorf("golaunch did not end")
 	}
 }
-
-func tail(b []byte) []byte { return b[max(0, len(b)-4000):] }
 
 // killAll kills workers until there were enough. It returns an error if the job does not go on.
 func (c *campaign) killAll() error {
@@ -177,18 +174,20 @@ func (c *campaign) recover(first int) error {
 
 // await polls until the condition holds.
 func (c *campaign) await(what string, limit time.Duration, holds func() bool) error {
-	for deadline := time.Now().Add(limit); !holds(); time.Sleep(200 * time.Microsecond) {
+	for deadline := time.Now().Add(limit); ; time.Sleep(200 * time.Microsecond) {
 		select {
 		case err := <-c.ended:
 			c.ended <- err
-			return fmt.Errorf("after %d kills golaunch ended with %v\n%s", len(c.dead), err, tail(c.output.Bytes()))
+			return fmt.Errorf("after %d kills golaunch ended with %v", len(c.dead), err)
 		default:
 		}
+		if holds() {
+			return nil
+		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("after %d kills, the last one of worker %v, waited %v for: %s\n%s", len(c.dead), c.dead[max(0, len(c.dead)-1):], limit, what, tail(c.output.Bytes()))
+			return fmt.Errorf("after %d kills, the last one of worker %v, waited %v for: %s", len(c.dead), c.dead[max(0, len(c.dead)-1):], limit, what)
 		}
 	}
-	return nil
 }
 
 // find returns the workers that run.

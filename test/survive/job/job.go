@@ -54,7 +54,7 @@ func New(pg *comm.ProcessGroup) (*Job, error) {
 		return nil
 	})
 	var err error
-	if j.Loader, err = data.NewLoader(set, pg, &data.LoaderOptions{Batch: 12, Shuffle: true}); err != nil {
+	if j.Loader, err = data.NewLoader(set, pg, &data.LoaderOptions{Batch: 12, Shuffle: true, LastBatch: data.Drop}); err != nil {
 		return nil, err
 	}
 	if j.eval, err = data.NewLoader(set, pg, &data.LoaderOptions{Batch: 250, LastBatch: data.Uneven}); err != nil {

@@ -92,7 +92,7 @@ type observed struct {
 
 func (b *observed) Start(c *backend.Call) (backend.Task, error) {
 	switch name, number, _ := strings.Cut(c.Name, " "); {
-	case c.Kind == backend.Send, c.Kind == backend.Recv:
+	case name == "state":
 		b.phase(job.Transfer)
 	case name == "bucket":
 		i, _ := strconv.Atoi(number)
