@@ -140,6 +140,9 @@ func (j *joiner) join(ctx context.Context) (_ *ProcessGroup, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := j.makeRefusal(dev); err != nil {
+		return nil, err
+	}
 	n, err := j.openStore(ctx, &kept)
 	if err != nil {
 		return nil, err
@@ -170,6 +173,7 @@ func (j *joiner) joinGroup(ctx context.Context, dev device.Device, connect func(
 	if err := j.joinSession(ctx, client, session); err != nil {
 		return nil, err
 	}
+	j.watchRefusal(client.Root())
 	cfg := backend.Config{Rank: j.world.Rank, Size: j.world.Size, Control: client.Root(), Device: dev, Timeout: j.Timeout, Log: j.Log}
 	be, err := j.connect(ctx, cfg)
 	if err != nil {

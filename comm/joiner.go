@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/jobenv"
 	"github.com/goddp/goddp/internal/store"
 )
@@ -16,14 +17,15 @@ type joiner struct {
 	Options // with defaults, and with what the environment adds to CheckCalls and ErrorMode
 
 	env      jobenv.Settings
-	world    World        // this process's place in the job
-	oneHost  bool         // all ranks are on this host
-	agent    jobenv.Agent // what golaunch's agent offers; zero under another launcher
-	main     *mainRun     // the run of Main that the group is made in; nil outside Main
-	local    *localJob    // the job of Local; nil outside Local
-	kv       store.Store  // the job's store
-	member   store.Member // this process's identity in the job
-	deadline time.Time    // when Init gives up, unless the process is suspended meanwhile
+	world    World         // this process's place in the job
+	oneHost  bool          // all ranks are on this host
+	agent    jobenv.Agent  // what golaunch's agent offers; zero under another launcher
+	main     *mainRun      // the run of Main that the group is made in; nil outside Main
+	local    *localJob     // the job of Local; nil outside Local
+	kv       store.Store   // the job's store
+	member   store.Member  // this process's identity in the job
+	refusal  device.Buffer // see backend.Refusal
+	deadline time.Time     // when Init gives up, unless the process is suspended meanwhile
 }
 
 // newJoiner reads the options and the environment.

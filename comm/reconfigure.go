@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
+	"unsafe"
 
+	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/coordinator"
@@ -100,6 +103,9 @@ func (h *handle) regroup(ctx context.Context, ready coordinator.Ready) (order co
 	if err := old.close(); err != nil {
 		old.log.Debug("comm: closing a broken process group", "error", err)
 	}
+	if err := old.dev.Compute().Sync(ctx); err != nil {
+		return order, false, err
+	}
 	var client *coordinator.Client
 	g, err := j.joinGroup(ctx, old.dev, func(release *releases) (_ *coordinator.Client, _ int, err error) {
 		if client, err = j.dialAgain(ctx); err != nil {
@@ -147,7 +153,32 @@ func (pg *ProcessGroup) kill() {
 	server.Gone(worker, "the test killed it", false)
 }
 
+// makeRefusal allocates the word of backend.Refusal, which lives as long as the handle. The device frees it.
+func (j *joiner) makeRefusal(dev device.Device) (err error) {
+	if (j.agent.Survives || j.survives) && dev.Type() == device.CUDA {
+		j.refusal, err = dev.AllocHost(8)
+	}
+	return err
+}
+
+// watchRefusal clears the word for a new group, and sets it when the group fails. No work that reads the word for an
+// earlier group may be left on the device.
+func (j *joiner) watchRefusal(control *coordinator.Group) {
+	if j.refusal.Len() == 0 {
+		return
+	}
+	word := (*uint64)(unsafe.Pointer(&j.refusal.Host()[0]))
+	atomic.StoreUint64(word, 0)
+	control.OnFailure(func() { atomic.StoreUint64(word, 1) })
+}
+
 func init() {
+	backend.Refusal = func(pg any) device.Buffer {
+		if j := pg.(*ProcessGroup).joiner; j != nil {
+			return j.refusal
+		}
+		return device.Buffer{}
+	}
 	backend.Survive = func(options any) { options.(*Options).survives = true }
 	backend.Kill = func(pg any) { pg.(*ProcessGroup).kill() }
 }

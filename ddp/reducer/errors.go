@@ -15,6 +15,18 @@ type skipped struct{}
 // flag and skips the step.
 func (skipped) Is(target error) bool { return target == device.ErrSkipped }
 
+// RefusedError says that the process group failed before the device had all reductions of a step, in a job that
+// survives the loss of ranks. This rank does not apply the step; another one may have applied it. The error matches
+// [device.ErrSkipped].
+type RefusedError struct {
+	Rank int
+	skipped
+}
+
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("rank %d: the process group failed before the gradients were reduced: the step is not applied here", e.Rank)
+}
+
 // MissingGradientError lists the parameters that got no gradient in a pass, and the ranks whose pass
 // failed. Every rank gets this error for that pass. No rank applies the step, and the group remains
 // usable. The error matches [device.ErrSkipped].

@@ -60,6 +60,11 @@ var (
 	Kill    func(pg any)
 )
 
+// Refusal returns a word in the host's memory, of 8 bytes, for pg, a *comm.ProcessGroup on a GPU whose job survives the
+// loss of ranks. Otherwise it returns the zero Buffer. The word is zero until the group fails. It is set before any rank
+// aborts a transfer of the group. So if the device reads zero after a reduction, the reduction has received all data.
+var Refusal func(pg any) device.Buffer
+
 // Task is a started call.
 type Task interface {
 	// Join makes later work on s wait for the call. If s runs its work inline, as the CPU's streams

@@ -26,6 +26,7 @@ type Group struct {
 	counts    map[string]int // by name: the number of calls of Count with this name
 	awaited   string         // the key of the Gather that this rank waits for, or waited for last
 	onLeaving func(ranks []int, values [][]byte, done func())
+	onFailure func() // nil: none
 }
 
 // Rank returns this rank's number in the job.
@@ -402,7 +403,20 @@ func (g *Group) forget() {
 func (g *Group) fail(f *Failure) {
 	if g.failure == nil {
 		g.failure = f
+		if g.onFailure != nil {
+			g.onFailure()
+		}
 		close(g.failed)
+	}
+}
+
+// OnFailure registers f, which is called when the group has failed, before any other rank learns that this rank knows of
+// the failure. f must return at once.
+func (g *Group) OnFailure(f func()) {
+	g.client.mu.Lock()
+	defer g.client.mu.Unlock()
+	if g.onFailure = f; g.failure != nil {
+		f()
 	}
 }
 

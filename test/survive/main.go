@@ -38,6 +38,7 @@ var (
 	spare = flag.Int("spare", 100, "never kill worker 0 in the first `number` of kills, to see whether it leaks")
 	worst = flag.Duration("worst", 2*time.Second, "the longest `time` allowed from a kill to the next committed step")
 	dir   = flag.String("dir", "", "new `folder` for logs and checkpoints; default a temporary one")
+	again = flag.Bool("judge", false, "only judge the logs in the folder -dir again")
 	bin   = flag.String("bin", "", "`folder` with golaunch and worker; default: build them")
 )
 
@@ -60,6 +61,9 @@ func run() (err error) {
 			}
 		}()
 	}
+	if *again {
+		return judge(*dir)
+	}
 	c := &campaign{random: rand.New(rand.NewPCG(*seed, 1)), alive: map[int]bool{}}
 	if c.board, err = job.OpenBoard(filepath.Join(*dir, "board")); err != nil {
 		return err
@@ -71,7 +75,7 @@ func run() (err error) {
 	end := c.stop()
 	fmt.Print(c.table())
 	if err = errors.Join(err, end); err == nil {
-		err = judge(*dir, *ranks)
+		err = judge(*dir)
 	}
 	if err != nil {
 		return fmt.Errorf("%w (logs are in %s)", err, *dir)

@@ -117,7 +117,7 @@ func (r *Reducer) finishCaptured(rec *captured, reduces, failed bool, cause erro
 		r.finishAlone(rec)
 		return nil
 	}
-	works, status := slices.Clone(r.works), &copiedStatus{words: r.status.hostSums.Host()[:r.status.words.Bytes()]}
+	works, status := slices.Clone(r.works), &copiedStatus{words: r.status.hostSums.Host()[:r.status.words.Bytes()+r.status.refusal.Len()]}
 	rec.Before(func() error {
 		for i := range status.words {
 			status.words[i] = unlikelyByte

@@ -78,7 +78,7 @@ func (r *Reducer) Finish(ctx context.Context, cause error) error {
 		// get two passes ahead of the other ranks. A report of the later pass would replace the report of this
 		// pass (see reports.key) before the other ranks have read it.
 		r.err, r.joined = r.wait(ctx, r.works, reducer.Reduction.Sync), len(r.works)
-	case reduces && r.separate && r.hook == nil && r.pg.ErrorMode() != comm.BlockingWait:
+	case reduces && r.separate && r.hook == nil && r.pg.ErrorMode() != comm.BlockingWait && !r.status.isGated():
 		at := len(r.works) - 2 // the index of the reduction of the status
 		r.err = r.hold(ctx, r.works[at:at+1])
 	default:
@@ -168,12 +168,15 @@ func (r *Reducer) outcome(ctx context.Context) error {
 				last.Done() // ask about the last one first: if it has ended, no query of the driver is needed for the earlier ones
 			}
 		}
-		if err := r.wait(ctx, r.works, reducer.Reduction.Sync); err != nil {
+		if err := r.wait(ctx, r.works, reducer.Reduction.Sync); err != nil && !r.status.isGated() {
 			return err
-		}
+		} // otherwise the gate knows whether the updates ran
 	}
 	if err := r.awaitDevice(ctx, at, "the reductions"); err != nil {
 		return err
+	}
+	if r.status.isRefused() {
+		return &reducer.RefusedError{Rank: r.pg.Rank()}
 	}
 	away := r.status.shadows()
 	r.attend(away)
@@ -235,6 +238,11 @@ func (r *Reducer) join(ctx context.Context, n int) error {
 	r.joined = n
 	if err := r.hold(ctx, works); err != nil {
 		return err
+	}
+	if n == len(r.works) {
+		if err := r.status.closeGate(); err != nil {
+			return err
+		}
 	}
 	return r.copyCaptured()
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/gradsink"
 	"github.com/goddp/goddp/profile"
 )
@@ -121,7 +122,7 @@ func (r *Reducer) allocate(plan []assignment, o Options) (err error) {
 	if o.Unused == UnusedMissing {
 		used = 0
 	}
-	if r.status, err = newStatus(r.pg.Device(), r.pg.Size(), used); err != nil {
+	if r.status, err = newStatus(r.pg.Device(), r.pg.Size(), used, backend.Refusal(r.pg)); err != nil {
 		return err
 	}
 	l, err := r.lay(plan)
@@ -178,7 +179,12 @@ func (r *Reducer) Settle(i int) {
 // must not use the gradients if any byte is not zero. (A flag is a floating-point sum of zeros and ones.
 // Such a sum is never -0, so the flag is zero exactly if all its bytes are zero.) When the
 // gradients move to other memory, the flags may move too: see Grad.
-func (r *Reducer) Flags() device.Tensor { return r.status.flags }
+func (r *Reducer) Flags() device.Tensor {
+	if r.status.isGated() {
+		return device.NewTensor(r.status.gate, device.Uint8, r.status.gate.Len())
+	}
+	return r.status.flags
+}
 
 // accumulatedError returns an error if some accumulated gradient is invalid because a pass that would have written it
 // has failed. Such a gradient must not be reduced.

@@ -23,7 +23,13 @@ type status struct {
 	words    device.Tensor
 	flags    device.Tensor // the bytes of the flags, without the shadow flags
 	hostUsed device.Buffer // host memory: the words of parameters before they are copied to the device
-	hostSums device.Buffer // host memory: a copy of all words after the sum over the ranks
+	hostSums device.Buffer // host memory: a copy of all words after the sum over the ranks, and then of the refusal
+
+	// refusal is the word of backend.Refusal, and gate a copy of the flags and of this word, which the device makes
+	// when it has all reductions of a pass. Updates read the gate instead of the flags. Both are empty if the job does
+	// not survive the loss of ranks.
+	refusal device.Buffer
+	gate    device.Buffer
 }
 
 // wordSize is the largest possible size of a word in bytes. If the status is in the last bucket, a word is
@@ -39,16 +45,21 @@ const stopWords = 2
 // newStatus allocates the host memory of a status. This must happen before the first pass: a driver may
 // wait for the device when it allocates host memory, and during a pass a reduction may hang on the
 // device.
-func newStatus(dev device.Device, ranks, params int) (s status, err error) {
-	s = status{dev: dev, ranks: ranks}
-	if s.hostSums, err = dev.AllocHost((2*ranks + stopWords + params) * wordSize); err == nil && params > 0 {
+func newStatus(dev device.Device, ranks, params int, refusal device.Buffer) (s status, err error) {
+	s = status{dev: dev, ranks: ranks, refusal: refusal}
+	if refusal.Len() > 0 {
+		if s.gate, err = dev.Alloc(ranks*wordSize + refusal.Len()); err != nil {
+			return s, err
+		}
+	}
+	if s.hostSums, err = dev.AllocHost((2*ranks+stopWords+params)*wordSize + refusal.Len()); err == nil && params > 0 {
 		s.hostUsed, err = dev.AllocHost(params * wordSize)
 	}
 	return s, err
 }
 
 // len returns the number of words in the status.
-func (s *status) len() int { return s.hostSums.Len() / wordSize }
+func (s *status) len() int { return (s.hostSums.Len() - s.refusal.Len()) / wordSize }
 
 // raise raises the flag of a rank.
 func (s *status) raise(rank int) error { return s.setWord(rank) }
@@ -101,9 +112,35 @@ func (s *status) copyToHost() (device.Event, error) {
 	return s.dev.Compute().Mark(), nil
 }
 
-// copyOn enqueues a copy of the words to hostSums on a stream.
+// copyOn enqueues a copy of the words, and of the refusal, to hostSums on a stream.
 func (s *status) copyOn(on device.Stream) error {
-	return s.dev.Copy(on, s.hostSums.Slice(0, s.words.Bytes()), s.words.Buf)
+	err := s.dev.Copy(on, s.hostSums.Slice(0, s.words.Bytes()), s.words.Buf)
+	if n := s.refusal.Len(); err == nil && n > 0 {
+		err = s.dev.Copy(on, s.hostSums.Slice(s.words.Bytes(), n), s.gate.Slice(s.gate.Len()-n, n))
+	}
+	return err
+}
+
+// isGated reports whether the device decides if a pass is committed.
+func (s *status) isGated() bool { return s.gate.Len() > 0 }
+
+// closeGate enqueues the copies to the gate. The compute stream must wait for all reductions of the pass.
+func (s *status) closeGate() error {
+	if !s.isGated() {
+		return nil
+	}
+	n := s.refusal.Len()
+	err := s.dev.Copy(s.dev.Compute(), s.gate.Slice(0, s.flags.Bytes()), s.words.Buf.Slice(0, s.flags.Bytes()))
+	if err == nil {
+		err = s.dev.Copy(s.dev.Compute(), s.gate.Slice(s.gate.Len()-n, n), s.refusal)
+	}
+	return err
+}
+
+// isRefused reports whether the group had failed when the device had all reductions, so that the updates wrote nothing.
+func (s *status) isRefused() bool {
+	n := s.refusal.Len()
+	return slices.ContainsFunc(s.hostSums.Host()[s.words.Bytes():s.words.Bytes()+n], func(b byte) bool { return b != 0 })
 }
 
 // isSet reports whether the sum of word i is not zero.
