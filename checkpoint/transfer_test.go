@@ -26,6 +26,9 @@ type replica struct {
 	loss float64
 }
 
+// wide is a width with which some tensors are sent together and others are not.
+const wide = 10000
+
 func newReplica(dev device.Device, rank, steps, width int, half bool) (*replica, error) {
 	h := &replica{net: nn.Sequential(nn.Linear(7, width, nil), nn.BatchNorm1d(width, nil), nn.Linear(width, 3, nil)), loss: float64(rank)}
 	if half {
@@ -68,9 +71,9 @@ func (h *replica) content() (bits []byte, versions []uint64) {
 func TestTransfer(t *testing.T) {
 	for _, half := range []bool{false, true} {
 		var want []byte
-		steps := []int{4, 3, 4, 0}
+		steps := []int{2, 1, 2, 0}
 		commtest.OnGoroutines(t, 4, nil, func(pg *comm.ProcessGroup) error {
-			h, err := newReplica(pg.Device(), pg.Rank(), steps[pg.Rank()], 5, half)
+			h, err := newReplica(pg.Device(), pg.Rank(), steps[pg.Rank()], wide, half)
 			if err != nil {
 				return err
 			}
@@ -87,7 +90,7 @@ func TestTransfer(t *testing.T) {
 				return fmt.Errorf("%d bytes are in use, %d before", now, inUse)
 			}
 			after, versionsAfter := h.content()
-			if n, isConsistent := h.opt.Committed(); n != 4 || !isConsistent {
+			if n, isConsistent := h.opt.Committed(); n != 2 || !isConsistent {
 				return fmt.Errorf("%d steps, consistent: %v", n, isConsistent)
 			}
 			if pg.Rank()%2 == 0 {
@@ -124,8 +127,8 @@ func (d dying) Start(c *backend.Call) (backend.Task, error) {
 func TestTransferFromARankThatIsLost(t *testing.T) {
 	o := commtest.WrapBackend(&comm.Options{ErrorMode: comm.CleanUpOnly}, func(b backend.Backend) backend.Backend { return dying{b} })
 	commtest.OnGoroutines(t, 3, o, func(pg *comm.ProcessGroup) error {
-		steps := []int{4, 3, 0}[pg.Rank()]
-		h, err := newReplica(pg.Device(), pg.Rank(), steps, 5, false)
+		steps := []int{2, 1, 0}[pg.Rank()]
+		h, err := newReplica(pg.Device(), pg.Rank(), steps, wide, false)
 		if err != nil {
 			return err
 		}
