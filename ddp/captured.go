@@ -11,8 +11,6 @@ func (m *Model) beginCaptured(r *capture.Step) {
 		r.Refuse("Options.Stats is set")
 	}
 	capture.Undo(r, &m.passState)
-	reducer := m.reducer
-	r.Require(func() bool { return m.reducer == reducer })
 	noSync := m.noSync && !m.isNoSyncCaptured // whether the caller of the replay is within NoSync
 	r.Require(func() bool { return m.noSync == noSync })
 	r.Before(func() error {
