@@ -245,11 +245,15 @@ func (a *agent) exited(p *process, end *failure.Failure) event {
 	p.end = end
 	end.Node, end.Host, end.ErrorPath = a.round.Node, hostname(), p.errorFile
 	end.Rank, end.LocalRank, end.Attempt, end.Why = p.Rank, p.LocalRank, p.Attempt, p.expelled
+	ev := p.exit()
+	if p.isUndecided = a.cfg.OnFailure != Restart && a.core.canLose(ev); p.isUndecided && p.PID != 0 {
+		// The worker may have been a shell whose child still is a member of the epoch.
+		_ = a.reaper.request(request{Group: p.PID}) // the loss of the reaper is a separate event
+	}
 	a.rendezvous.Exited(rendezvous.Exit{
 		Rank: a.round.FirstRank + p.LocalRank, How: end.Status.String(), Worker: p.number, Done: end.Status.IsSuccess(),
 	})
-	ev := p.exit()
-	if p.isUndecided = a.cfg.OnFailure != Restart && a.core.canLose(ev); p.isUndecided {
+	if p.isUndecided {
 		return nil // the host of the rendezvous answers: see judged
 	}
 	return ev

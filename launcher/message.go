@@ -23,6 +23,8 @@ type request struct {
 	Discard []byte         `json:",omitempty"`
 	Start   *startRequest  `json:",omitempty"`
 	Signal  *signalRequest `json:",omitempty"`
+	// Group is the process group of a worker that has ended, of which the reaper kills what is left.
+	Group   int            `json:",omitempty"`
 	Orphans *orphanRequest `json:",omitempty"`
 }
 

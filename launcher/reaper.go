@@ -157,6 +157,8 @@ func (r *reaper) receive(requests chan<- func()) {
 				r.start(q.Start, files)
 			case q.Signal != nil:
 				r.signal(q.Signal)
+			case q.Group != 0:
+				_, _ = groupMembers([]int{q.Group})(func(target int) { _ = syscall.Kill(target, syscall.SIGKILL) })
 			case q.Orphans != nil:
 				r.removeOrphans(q.Orphans)
 			}

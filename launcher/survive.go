@@ -30,6 +30,7 @@ func (a *agent) judged(v *rendezvous.Verdict) event {
 		return nil
 	}
 	p.isUndecided = false
+	p.end.Rank = p.Rank // the order Members of the epoch in which it ended may have come meanwhile
 	if v.GivenUp {
 		a.console.logf("local rank %d gets no other worker: %d in a row have ended before they joined", p.LocalRank, rendezvous.MaxTries)
 	}
@@ -59,13 +60,7 @@ func (a *agent) lose(p *process) {
 	if why != "" {
 		why = ": " + why
 	}
-	n := 0
-	for _, local := range a.core.alive {
-		if a.procs[local].end == nil {
-			n++
-		}
-	}
-	verb := "go"
+	n, verb := len(a.core.alive), "go"
 	if n == 1 {
 		verb = "goes"
 	}
@@ -138,7 +133,8 @@ func (a *agent) regrouped(m *rendezvous.Members) {
 	if a.attempt == nil || m.Epoch != a.round.Number {
 		return
 	}
-	if a.next = m; slices.ContainsFunc(a.procs, func(p *process) bool { return p.isUndecided }) {
+	isPending := func(p *process) bool { return p.isUndecided && !slices.Contains(m.Workers, p.number) }
+	if a.next = m; slices.ContainsFunc(a.procs, isPending) {
 		return // lose calls regrouped again
 	}
 	a.next = nil

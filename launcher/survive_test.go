@@ -37,7 +37,7 @@ func testSurvivor() {
 	check(err)
 	m.Rank = job.Agent.Worker
 	ready := coordinator.Ready{Holds: !job.Agent.Joins}
-	meet := func(times ...string) {
+	meet := func(c *coordinator.Client, times ...string) {
 		for _, arg := range os.Args[1:] {
 			fate := strings.Split(arg, ":")
 			if !slices.Contains(times, fate[0]) || fate[1] != "*" && fate[1] != strconv.Itoa(m.Rank) {
@@ -45,9 +45,12 @@ func testSurvivor() {
 			}
 			switch fate[2] {
 			case "exit0":
+				c.Depart(ctx)
 				os.Exit(0)
 			case "exit3":
 				os.Exit(3)
+			case "orphaned":
+				check(syscall.Kill(os.Getppid(), syscall.SIGKILL))
 			case "killed":
 				check(syscall.Kill(os.Getpid(), syscall.SIGKILL))
 			case "suspended":
@@ -56,7 +59,7 @@ func testSurvivor() {
 		}
 	}
 	if job.Agent.Joins {
-		meet("start")
+		meet(nil, "start")
 	}
 	for {
 		c, err := coordinator.Find(ctx, store.Prefix(kv, coordinator.LauncherPrefix), m, coordinator.ClientOptions{Size: job.WorldSize})
@@ -77,7 +80,7 @@ func testSurvivor() {
 		if slices.Max(order.Workers) >= job.WorldSize {
 			times = append(times, "joined")
 		}
-		meet(times...)
+		meet(c, times...)
 		select {
 		case <-c.Root().Settled():
 		case <-ctx.Done():
@@ -121,21 +124,33 @@ func TestShrink(t *testing.T) {
 	}
 }
 
+// If a worker is a shell, the loss of the shell is the loss of its child.
+func TestChildOfALostWorkerIsKilled(t *testing.T) {
+	j := survivors(t, Shrink, "1:2:orphaned", "2:*:exit0")
+	j.cfg.Args = append([]string{"bash", "-c", `"$@"; exit $?`, "bash"}, j.cfg.Args...)
+	if _, err := j.run(t); err != nil {
+		t.Errorf("the job failed: %v", err)
+	}
+	j.expectLines(t, `worker 2 .* was killed by SIGKILL; 3 workers go on`, `epoch 2: 3 workers .*`)
+}
+
 // An attempt fails as ever if a worker is lost before all have entered an epoch, or if too few are left.
 func TestLossThatFailsTheAttempt(t *testing.T) {
 	for name, tt := range map[string]struct {
 		j    *job
 		min  int
-		line string
+		text string
 	}{
 		"not declared": {shell(4, "[ $RANK = 2 ] || exec sleep 1000; exit 3"), 1,
 			"golaunch: the program has not declared that it can go on without a worker (elastic.Run): ending\n"},
 		"below the minimum": {survivors(t, Shrink, "1:2:exit3"), 4, "golaunch: rank 2 "},
+		"below the minimum later": {survivors(t, Shrink, "1:1:killed", "2:3:exit3"), 3,
+			"Lost before, and the others went on:\n  rank 1 (local_rank: 1, pid: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tt.j.cfg.OnFailure, tt.j.cfg.MinWorkers = Shrink, tt.min
-			if e := tt.j.fail(t); e.Rank != 2 || ExitCode(e) != 3 || !strings.HasPrefix(tt.j.err.String(), tt.line) {
-				t.Errorf("got %v, stderr\n%s, want one that begins with %s", e, &tt.j.err, tt.line)
+			if e := tt.j.fail(t); e.Rank != 2 || ExitCode(e) != 3 || !strings.Contains(tt.j.err.String(), tt.text) {
+				t.Errorf("got %v, stderr\n%s, want rank 2, and %s", e, &tt.j.err, tt.text)
 			}
 		})
 	}
