@@ -36,7 +36,7 @@ type attempt struct {
 	members     []int                  // the numbers of the workers that train together, by rank; nil before the first epoch
 	next        *rendezvous.Members    // the latest members, who are noted when the host has said what the end of the others means; or nil
 	changed     time.Time              // when the first of the members was lost; zero if none was
-	losses      []failure.Failure      // the lost workers without which the others went on
+	losses      []failure.Failure      // the last workers without which the others went on, at most maxLosses
 
 	recorded bool // takeRecords has been called
 

@@ -29,7 +29,7 @@ type FailureError struct {
 	root    failure.Failure
 	others  []failure.Failure
 	stopped []failure.Failure
-	before  []failure.Failure // the workers of this node that were lost before, and without which the others went on
+	before  []failure.Failure // the last workers of this node that were lost before, without which the others went on
 	records string            // the folder with the flight records of this node's workers, or ""
 	// meaning is the analysis of the flight records, or nil, as in a job of several nodes. It
 	// may name another rank than root: the first rank that fails may have waited for another.

@@ -66,7 +66,7 @@ type jsonFailure struct {
 	Root    jsonWorker   `json:"root_cause"`
 	Others  []jsonWorker `json:"others,omitempty"`
 	Stopped []jsonWorker `json:"stopped,omitempty"`
-	Before  []jsonWorker `json:"lost_before,omitempty"` // the workers without which the others went on
+	Before  []jsonWorker `json:"lost_before,omitempty"` // the last workers without which the others went on
 }
 
 // jsonWorker is a failure as JSON.

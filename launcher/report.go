@@ -57,7 +57,7 @@ func (e *FailureError) Report() string {
 		}
 	}
 	if len(e.before) > 0 {
-		fmt.Fprintf(&b, "%s\nLost before, and the others went on:\n", frameLight)
+		fmt.Fprintf(&b, "%s\nThe last workers lost before, without which the others went on:\n", frameLight)
 		for _, f := range e.before {
 			fmt.Fprintf(&b, "  rank %d (local_rank: %d, pid: %d) %s at %s\n", f.Rank, f.LocalRank, f.PID, f.Status, f.Exited.Format(reportTime))
 		}

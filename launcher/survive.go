@@ -47,6 +47,9 @@ func (a *agent) judged(v *rendezvous.Verdict) event {
 	return p.exit()
 }
 
+// maxLosses is the number of lost workers that a report names.
+const maxLosses = 10
+
 // lose says that a worker was lost and the others go on, and releases what belongs to the worker.
 func (a *agent) lose(p *process) {
 	if a.changed.IsZero() {
@@ -66,7 +69,7 @@ func (a *agent) lose(p *process) {
 	}
 	a.console.logf("%s %s%s; %s %s on", p.name(), p.end.Status, why, count(n), verb)
 	f.Time = f.Exited
-	a.losses = append(a.losses, f)
+	a.losses = append(a.losses[max(0, len(a.losses)+1-maxLosses):], f)
 	p.closeRecord()
 	for _, st := range p.streams {
 		st.endSoon()

@@ -145,7 +145,7 @@ func TestLossThatFailsTheAttempt(t *testing.T) {
 			"golaunch: the program has not declared that it can go on without a worker (elastic.Run): ending\n"},
 		"below the minimum": {survivors(t, Shrink, "1:2:exit3"), 4, "golaunch: rank 2 "},
 		"below the minimum later": {survivors(t, Shrink, "1:1:killed", "2:3:exit3"), 3,
-			"Lost before, and the others went on:\n  rank 1 (local_rank: 1, pid: "},
+			"The last workers lost before, without which the others went on:\n  rank 1 (local_rank: 1, pid: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tt.j.cfg.OnFailure, tt.j.cfg.MinWorkers = Shrink, tt.min
@@ -194,6 +194,14 @@ func TestReplace(t *testing.T) {
 			}
 			j.expectLines(t, tt.lines...)
 		})
+	}
+}
+
+// A job that has succeeded is not made to fail by a new worker that has not joined.
+func TestJobEndsBeforeAWorkerJoins(t *testing.T) {
+	j := survivors(t, Replace, "1:2:killed", "2:*:exit0", "joined:*:exit0", "start:*:exit3")
+	if _, err := j.run(t); err != nil {
+		t.Errorf("the job failed: %v", err)
 	}
 }
 
