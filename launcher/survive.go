@@ -52,9 +52,7 @@ const maxLosses = 10
 
 // lose says that a worker was lost and the others go on, and releases what belongs to the worker.
 func (a *agent) lose(p *process) {
-	if a.changed.IsZero() {
-		a.changed = p.end.Exited
-	}
+	a.change(p, p.end.Exited)
 	f, err := failureOf(p)
 	if err != nil {
 		a.console.logf("error file of worker %d: %v", p.number, err)
@@ -82,6 +80,13 @@ func (a *agent) lose(p *process) {
 	})
 	if a.next != nil {
 		a.regrouped(a.next)
+	}
+}
+
+// change notes when the first of the workers that train together was lost.
+func (a *agent) change(p *process, at time.Time) {
+	if a.changed.IsZero() && slices.Contains(a.members, p.number) {
+		a.changed = at
 	}
 }
 
@@ -123,9 +128,7 @@ func (a *agent) expel(o *rendezvous.KillOrder) {
 	if p == nil || p.end != nil || exiting(p.PID) { // the coordinator may notice the end of a connection before the reaper reports the exit
 		return
 	}
-	if a.changed.IsZero() {
-		a.changed = time.Now()
-	}
+	a.change(p, time.Now())
 	a.console.logf("%s is killed: %s", p.name(), o.Why)
 	p.expelled = o.Why
 	a.signalWorkers([]int{p.LocalRank}, syscall.SIGKILL)

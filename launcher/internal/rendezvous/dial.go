@@ -72,7 +72,7 @@ func Dial(ctx context.Context, o DialOptions) (*Remote, error) {
 		mux.Close()
 		return nil, err
 	}
-	r := &Remote{Session: newSession(), mux: mux, done: make(chan struct{})}
+	r := &Remote{Session: newSession(o.Node.Workers), mux: mux, done: make(chan struct{})}
 	heartbeat := cmp.Or(o.Heartbeat, DefaultHeartbeat)
 	box := wire.NewOutbox(maxPending)
 	r.send = func(m *toHost) { box.Put(wire.Encode(m)) }

@@ -7,7 +7,7 @@ import (
 
 // Join has an agent in the host's own process join. masterPort is a free port of this host.
 func (h *Host) Join(node NodeInfo, masterPort int) *Session {
-	s := newSession()
+	s := newSession(node.Workers)
 	s.local = true
 	p := &peer{local: true}
 	p.send = func(m *toAgent) bool {

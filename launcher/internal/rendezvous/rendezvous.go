@@ -14,6 +14,9 @@
 // agents stop their workers, and the next round begins with the nodes that are left. Failures of
 // workers count as restarts; losses and arrivals of nodes do not.
 //
+// A round may survive lost workers ([Survival]). Then the agent asks the host what the failure of a worker means, and
+// the host asks the coordinator. If the others go on, the host may order the start of another worker.
+//
 // An agent of another process has one connection with the host: TLS 1.3, on which both ends prove
 // that they know the job's token ([Identity]). The connection carries streams: one with the
 // messages between agent and host, and one for each connection of a worker with the store or the

@@ -16,7 +16,7 @@ type traffic struct{ messages, bytes int }
 
 // joinEncoded has an agent in this process join. Its messages are encoded and decoded as on a connection.
 func (h *Host) joinEncoded(node NodeInfo, t *traffic) *Session {
-	s := newSession()
+	s := newSession(1)
 	p := &peer{addr: "10.0.0.1", local: true, cut: func() {}}
 	transfer := func(from, to any) {
 		b := wire.Encode(from)

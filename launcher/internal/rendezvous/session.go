@@ -40,10 +40,12 @@ type Order struct {
 	Err error
 }
 
-// orderQueue is the number of orders that an agent may be late with.
-const orderQueue = 64
-
-func newSession() *Session { return &Session{orders: make(chan Order, orderQueue)} }
+// newSession returns the session of an agent with a number of workers. The agent may be late with 64 orders, and with
+// those that follow from the exits of its workers: Kill, Verdict and Start.
+func newSession(workers int) *Session {
+	workers = min(max(workers, 0), maxWorkers) // the host refuses the agent otherwise
+	return &Session{orders: make(chan Order, 64+3*workers)}
+}
 
 // Orders returns the channel of the host's orders. Its last order has End or Err.
 func (s *Session) Orders() <-chan Order { return s.orders }
@@ -136,7 +138,7 @@ func (s *Session) put(o Order) error {
 	case s.orders <- o:
 		return nil
 	default:
-		return fmt.Errorf("the agent does not read its orders: %d are queued", orderQueue)
+		return fmt.Errorf("the agent does not read its orders: %d are queued", cap(s.orders))
 	}
 }
 
