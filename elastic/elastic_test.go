@@ -31,7 +31,7 @@ func TestRun(t *testing.T) {
 	for r, pg := range groups {
 		wg.Go(func() {
 			defer pg.Close()
-			j, err := job.New(pg)
+			j, err := job.New(pg, job.Options{})
 			if err != nil {
 				t.Error(err)
 				return

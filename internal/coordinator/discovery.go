@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"time"
 
 	"github.com/goddp/goddp/internal/store"
 	"github.com/goddp/goddp/internal/wire"
@@ -29,7 +30,8 @@ type address struct {
 	HostRank int      // the rank that hosts the coordinator; -1: no rank hosts it
 	// Token and the job's secret determine the key of the connections. In a job without a
 	// secret, every process that can read the store knows the key.
-	Token []byte
+	Token    []byte
+	Interval time.Duration // Options.Interval of the coordinator, which the ranks use too
 }
 
 // Publish starts a coordinator for a job of `size` ranks and publishes its address in the job's
@@ -47,7 +49,7 @@ func Publish(ctx context.Context, kv store.Store, m store.Member, listen string,
 	addrs, err := Reachable(s.Addr())
 	if err == nil {
 		var value []byte
-		if value, err = json.Marshal(address{Addrs: addrs, Host: o.Host, HostRank: o.HostRank, Token: token}); err == nil {
+		if value, err = json.Marshal(address{Addrs: addrs, Host: o.Host, HostRank: o.HostRank, Token: token, Interval: s.opts.Interval}); err == nil {
 			err = kv.Set(ctx, addressKey, value)
 		}
 	}
@@ -69,6 +71,7 @@ func Find(ctx context.Context, kv store.Store, m store.Member, o ClientOptions) 
 		return nil, fmt.Errorf("reading the coordinator's address from the store: %w", err)
 	}
 	o.Options, o.Host, o.HostRank = o.of(m, p.Token), p.Host, p.HostRank
+	o.Interval = p.Interval
 	if o.Addr != "" {
 		p.Addrs = []string{o.Addr}
 	}

@@ -31,7 +31,7 @@ type epoch struct {
 func (e *epoch) hash() string { return e.hashes[slices.Min(slices.Collect(maps.Keys(e.hashes)))] }
 
 // judge checks the logs of the workers: see the package comment.
-func judge(dir string) error {
+func judge(dir string, o job.Options) error {
 	epochs, err := read(dir)
 	if err != nil {
 		return err
@@ -47,7 +47,7 @@ func judge(dir string) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	steps, err := repeat(filepath.Join(dir, "repeated"), epochs)
+	steps, err := repeat(filepath.Join(dir, "repeated"), epochs, o)
 	if err != nil {
 		return fmt.Errorf("the undisturbed run: %w", err)
 	}
@@ -108,10 +108,10 @@ func read(dir string) ([]*epoch, error) {
 
 // repeat trains as the epochs did, but without a failure: each epoch with its number of ranks, from its first step to
 // the next epoch's. Between two epochs the state goes through a checkpoint. repeat compares the losses and the states.
-func repeat(folder string, epochs []*epoch) (steps int, err error) {
+func repeat(folder string, epochs []*epoch, o job.Options) (steps int, err error) {
 	for i, e := range epochs[:max(0, len(epochs)-1)] {
 		if until := epochs[i+1].step; until > e.step {
-			if err := repeatEpoch(folder, e, until); err != nil {
+			if err := repeatEpoch(folder, e, until, o); err != nil {
 				return steps, fmt.Errorf("epoch %d: %w", e.number, err)
 			}
 			steps = until
@@ -120,17 +120,19 @@ func repeat(folder string, epochs []*epoch) (steps int, err error) {
 	return steps, nil
 }
 
-func repeatEpoch(folder string, e *epoch, until int) error {
-	groups, err := comm.Local(e.size, nil)
-	if err != nil {
-		return err
-	}
+func repeatEpoch(folder string, e *epoch, until int, o job.Options) error {
 	errs := make([]error, e.size)
 	var wg sync.WaitGroup
-	for r, pg := range groups {
+	for r := range e.size {
 		wg.Go(func() {
+			w := &comm.World{Rank: r, Size: e.size, LocalRank: r, LocalSize: e.size, MasterAddr: "127.0.0.1", MasterPort: *port}
+			pg, err := comm.Init(context.Background(), &comm.Options{World: w, ErrorMode: comm.CleanUpOnly})
+			if err != nil {
+				errs[r] = err
+				return
+			}
 			defer pg.Close()
-			if errs[r] = repeatRank(pg, folder, e, until); errs[r] != nil {
+			if errs[r] = repeatRank(pg, folder, e, until, o); errs[r] != nil {
 				pg.Abort(errs[r])
 			}
 		})
@@ -139,9 +141,9 @@ func repeatEpoch(folder string, e *epoch, until int) error {
 	return errors.Join(errs...)
 }
 
-func repeatRank(pg *comm.ProcessGroup, folder string, e *epoch, until int) error {
+func repeatRank(pg *comm.ProcessGroup, folder string, e *epoch, until int, o job.Options) error {
 	ctx := context.Background()
-	j, err := job.New(pg)
+	j, err := job.New(pg, o)
 	if err != nil {
 		return err
 	}

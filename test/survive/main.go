@@ -39,11 +39,19 @@ var (
 	worst = flag.Duration("worst", 2*time.Second, "the longest `time` allowed from a kill to the next committed step")
 	dir   = flag.String("dir", "", "new `folder` for logs and checkpoints; default a temporary one")
 	again = flag.Bool("judge", false, "only judge the logs in the folder -dir again")
+	stops = flag.Int("stops", 0, "`number` of workers to suspend, after the kills")
+	limit = flag.Float64("silence-limit", 10, "golaunch's --silence-limit in `seconds`")
+	dev   = flag.String("device", "cpu", "cpu or cuda")
+	port  = flag.Int("port", 29655, "a free `port` for the undisturbed run")
+	how   job.Options
 	bin   = flag.String("bin", "", "`folder` with golaunch and worker; default: build them")
 )
 
 func main() {
+	flag.BoolVar(&how.BFloat16, "bf16", false, "train in bfloat16, on a GPU")
+	flag.BoolVar(&how.Captured, "captured", false, "capture steps, on a GPU")
 	flag.Parse()
+	os.Setenv("GODDP_DEVICE", *dev)
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "survive:", err)
 		os.Exit(1)
@@ -62,7 +70,7 @@ func run() (err error) {
 		}()
 	}
 	if *again {
-		return judge(*dir)
+		return judge(*dir, how)
 	}
 	c := &campaign{random: rand.New(rand.NewPCG(*seed, 1)), alive: map[int]bool{}}
 	if c.board, err = job.OpenBoard(filepath.Join(*dir, "board")); err != nil {
@@ -75,7 +83,7 @@ func run() (err error) {
 	end := c.stop()
 	fmt.Print(c.table())
 	if err = errors.Join(err, end); err == nil {
-		err = judge(*dir)
+		err = judge(*dir, how)
 	}
 	if err != nil {
 		return fmt.Errorf("%w (logs are in %s)", err, *dir)
@@ -105,8 +113,8 @@ func (c *campaign) start() error {
 		}
 	}
 	c.launch = exec.Command(filepath.Join(*bin, "golaunch"), "--nproc-per-node", fmt.Sprint(*ranks), "--on-failure", "replace", "--max-restarts", "0",
-		filepath.Join(*bin, "worker"), *dir)
-	c.launch.Env = append(os.Environ(), "GODDP_DEVICE=cpu", "OMP_NUM_THREADS=1", "GOMAXPROCS=2")
+		"--silence-limit", fmt.Sprint(*limit), filepath.Join(*bin, "worker"), fmt.Sprintf("-bf16=%v", how.BFloat16), fmt.Sprintf("-captured=%v", how.Captured), *dir)
+	c.launch.Env = append(os.Environ(), "OMP_NUM_THREADS=1", "GOMAXPROCS=2")
 	output, err := os.Create(filepath.Join(*dir, "output"))
 	if err != nil {
 		return err
@@ -139,7 +147,7 @@ func (c *campaign) stop() error {
 
 // killAll kills workers until there were enough. It returns an error if the job does not go on.
 func (c *campaign) killAll() error {
-	for len(c.dead) < *kills {
+	for len(c.dead) < *kills+*stops {
 		if err := c.await("all workers train", 30*time.Second, func() bool { return c.training() == *ranks }); err != nil {
 			return err
 		}
@@ -162,7 +170,7 @@ func (c *campaign) recover(first int) error {
 	if c.struck.IsZero() { // noted before, or nobody was killed
 		return nil
 	}
-	if err := c.await("the next step", 2**worst, func() bool { return c.epoch() > first }); err != nil {
+	if err := c.await("the next step", time.Until(c.struck)+2**worst, func() bool { return c.epoch() > first }); err != nil {
 		return err
 	}
 	next := time.Now()
@@ -280,7 +288,11 @@ func (c *campaign) kill(id int) {
 	slot := &c.board[id]
 	p := job.Phase(slot.Phase.Load())
 	now := time.Now()
-	if syscall.Kill(int(slot.PID.Load()), syscall.SIGKILL) != nil {
+	sig := syscall.SIGKILL
+	if len(c.dead) >= *kills {
+		sig, now = syscall.SIGSTOP, now.Add(time.Duration(*limit*float64(time.Second)))
+	}
+	if syscall.Kill(int(slot.PID.Load()), sig) != nil {
 		return
 	}
 	c.hits[p]++

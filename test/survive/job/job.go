@@ -26,8 +26,15 @@ const (
 	saveEvery               = 15
 )
 
+// Options are the options of a job.
+type Options struct {
+	BFloat16 bool // the parameters are bfloat16, with masters; only on a GPU
+	Captured bool // steps are captured
+}
+
 // Job is a small model with everything that a step changes: buffers, random numbers, an optimizer's state.
 type Job struct {
+	o      Options
 	pg     *comm.ProcessGroup
 	Model  *ddp.Model
 	Opt    *optim.AdamW
@@ -39,8 +46,8 @@ type Job struct {
 }
 
 // New makes the job of one rank of pg.
-func New(pg *comm.ProcessGroup) (*Job, error) {
-	j := &Job{pg: pg, Phase: func(Phase) {}, Committed: func(int, float32) {}}
+func New(pg *comm.ProcessGroup, o Options) (*Job, error) {
+	j := &Job{o: o, pg: pg, Phase: func(Phase) {}, Committed: func(int, float32) {}}
 	set := data.Each(samples, []data.Field{{DType: device.Float32, Shape: device.Shape{width}}, {DType: device.Int64}}, func(i int, dst []device.Tensor) error {
 		random := rand.New(rand.NewPCG(uint64(i), 1))
 		label := i % classes
@@ -61,10 +68,15 @@ func New(pg *comm.ProcessGroup) (*Job, error) {
 		return nil, err
 	}
 	net := nn.Sequential(nn.Linear(width, 128, nil), nn.BatchNorm1d(128, nil), nn.ReLU(), nn.Dropout(0.1), nn.Linear(128, 64, nil), nn.ReLU(), nn.Linear(64, classes, nil))
+	if o.BFloat16 {
+		if err := nn.Cast(net, device.BFloat16, nil); err != nil {
+			return nil, err
+		}
+	}
 	if j.Model, err = ddp.New(net, pg, &ddp.Options{BucketCapMB: 0.01, FirstBucketCapMB: 0.01}); err != nil {
 		return nil, err
 	}
-	j.Opt, err = optim.NewAdamW(j.Model.Parameters(), &optim.AdamWOptions{LR: 1e-3})
+	j.Opt, err = optim.NewAdamW(j.Model.Parameters(), &optim.AdamWOptions{LR: 1e-3, MasterWeights: o.BFloat16})
 	return j, err
 }
 
@@ -80,6 +92,23 @@ func (j *Job) Loop(ctx context.Context, folder string, until int) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, saver.Close()) }()
+	train := func(in ...*autograd.Variable) (*autograd.Variable, error) {
+		j.Phase(Forward)
+		x := in[0]
+		if j.o.BFloat16 {
+			x = autograd.Cast(x, device.BFloat16)
+		}
+		loss := nn.CrossEntropyLoss(j.Model.Forward(x), in[1], nil)
+		j.Phase(Backward)
+		if err := loss.Backward(nil); err != nil {
+			return nil, err
+		}
+		j.Phase(Optimizer)
+		return loss, j.Opt.Step()
+	}
+	if j.o.Captured {
+		train = autograd.Capture(j.pg.Device(), train, nil)
+	}
 	for step, epoch := 0, j.Loader.Position().Epoch; ; epoch++ {
 		if step, _ = j.Opt.Committed(); step >= until {
 			return nil
@@ -88,14 +117,8 @@ func (j *Job) Loop(ctx context.Context, folder string, until int) (err error) {
 			if err != nil {
 				return err
 			}
-			j.Phase(Forward)
-			loss := nn.CrossEntropyLoss(j.Model.Forward(b.Vars[0]), b.Vars[1], nil)
-			j.Phase(Backward)
-			if err := loss.Backward(nil); err != nil {
-				return err
-			}
-			j.Phase(Optimizer)
-			if err := j.Opt.Step(); err != nil {
+			loss, err := train(b.Vars...)
+			if err != nil {
 				return err
 			}
 			step++
@@ -122,18 +145,37 @@ func (j *Job) Loop(ctx context.Context, folder string, until int) (err error) {
 
 // Hash returns a hash of the parameters, the buffers, the optimizer's state and the random generator.
 func (j *Job) Hash() (string, error) {
-	h := sha256.New()
+	h, dev := sha256.New(), j.pg.Device()
 	kept, err := j.Opt.State()
 	if err != nil {
 		return "", err
 	}
+	var state []device.Tensor
 	for _, p := range j.Model.Parameters() {
-		h.Write(p.Var().Tensor().Buf.Host())
+		state = append(state, p.Var().Tensor())
 	}
 	for _, b := range append(j.Model.Buffers(), kept...) {
-		h.Write(b.Var().Tensor().Buf.Host())
+		state = append(state, b.Var().Tensor())
 	}
-	state, err := autograd.Generator(j.pg.Device()).MarshalJSON()
-	h.Write(state)
+	for _, t := range state {
+		bytes := t.Buf.Slice(0, t.Bytes())
+		if bytes.Host() == nil {
+			host, err := dev.AllocHost(t.Bytes())
+			if err == nil {
+				err = dev.Copy(dev.Compute(), host, bytes)
+			}
+			if err == nil {
+				err = dev.Compute().Sync(j.pg.Context())
+			}
+			if err != nil {
+				return "", err
+			}
+			defer dev.Free(host)
+			bytes = host
+		}
+		h.Write(bytes.Host()[:t.Bytes()])
+	}
+	position, err := autograd.Generator(dev).MarshalJSON()
+	h.Write(position)
 	return fmt.Sprintf("%x", h.Sum(nil)[:8]), err
 }

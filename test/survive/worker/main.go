@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"math"
 	"os"
@@ -22,7 +23,11 @@ import (
 func main() { comm.Main(run) }
 
 func run(ctx context.Context) error {
-	dir := os.Args[1]
+	var jobOptions job.Options
+	flag.BoolVar(&jobOptions.BFloat16, "bf16", false, "bfloat16 parameters")
+	flag.BoolVar(&jobOptions.Captured, "captured", false, "captured steps")
+	flag.Parse()
+	dir := flag.Arg(0)
 	board, err := job.OpenBoard(filepath.Join(dir, "board"))
 	if err != nil {
 		return err
@@ -43,7 +48,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	j, err := job.New(pg)
+	j, err := job.New(pg, jobOptions)
 	if err != nil {
 		return err
 	}
