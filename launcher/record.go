@@ -123,6 +123,9 @@ func (a *agent) writeRecords() (dir string, meaning *analyze.Report) {
 		ended[p] = !e.late || p.dying || root != nil && p.PID == root.PID && !root.WasExiting
 	}
 	for _, p := range a.procs {
+		if _, hasEnded := ended[p]; p.end != nil && !hasEnded {
+			continue // lost before, and the others went on
+		}
 		d, err := flight.ReadFile(filepath.Join(dir, flight.File(p.Rank)))
 		if err != nil || d.PID != p.PID {
 			d = p.record

@@ -37,14 +37,27 @@ func (a *agent) judged(v *rendezvous.Verdict) event {
 	if v.GoesOn {
 		return workerLost{p.LocalRank}
 	}
-	if !v.Declared && a.core.phase == running {
-		then := "ending"
-		if a.round.Restarts < a.cfg.MaxRestarts {
-			then = "restarting"
-		}
-		a.console.logf("the program has not declared that it can go on without a worker (elastic.Run): %s", then)
+	if a.core.phase == running {
+		a.logWhyNot(v)
 	}
 	return p.exit()
+}
+
+// logWhyNot says why the others do not go on without a worker that has ended.
+func (a *agent) logWhyNot(v *rendezvous.Verdict) {
+	left, then := len(a.core.alive)-1, "ending"
+	if a.round.Restarts < a.cfg.MaxRestarts {
+		then = "restarting"
+	}
+	switch {
+	case !v.Declared:
+		a.console.logf("the program has not declared that it can go on without a worker (elastic.Run): %s", then)
+	case left == 0:
+	case left < a.cfg.MinWorkers:
+		a.console.logf("%s left, want at least %d (--min-workers): %s", count(left), a.cfg.MinWorkers, then)
+	default:
+		a.console.logf("too many workers were lost without a step between: %s", then)
+	}
 }
 
 // maxLosses is the number of lost workers that a report names.

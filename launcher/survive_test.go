@@ -143,7 +143,7 @@ func TestLossThatFailsTheAttempt(t *testing.T) {
 	}{
 		"not declared": {shell(4, "[ $RANK = 2 ] || exec sleep 1000; exit 3"), 1,
 			"golaunch: the program has not declared that it can go on without a worker (elastic.Run): ending\n"},
-		"below the minimum": {survivors(t, Shrink, "1:2:exit3"), 4, "golaunch: rank 2 "},
+		"below the minimum": {survivors(t, Shrink, "1:2:exit3"), 4, "golaunch: 3 workers left, want at least 4 (--min-workers): ending\ngolaunch: rank 2 "},
 		"below the minimum later": {survivors(t, Shrink, "1:1:killed", "2:3:exit3"), 3,
 			"The last workers lost before, without which the others went on:\n  rank 1 (local_rank: 1, pid: "},
 	} {
