@@ -138,8 +138,8 @@ const (
 // String returns the value's name in lower case, as golaunch's --on-failure has it.
 func (f OnFailure) String() string { return [...]string{"restart", "shrink", "replace"}[f] }
 
-// LeastSilence is the least value of SilenceLimit. A worker sends a message each second.
-const LeastSilence = 3 * time.Second
+// LeastSilence is the least value of SilenceLimit. A worker sends four messages in this time.
+const LeastSilence = time.Second
 
 const defaultSilence = 10 * time.Second
 

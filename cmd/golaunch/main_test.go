@@ -211,7 +211,7 @@ func TestUsageErrors(t *testing.T) {
 		{"--on-failure shrink --nnodes 1:2 --rdzv-backend c10d --rdzv-endpoint a true", "", "--on-failure shrink: surviving the loss of a worker needs one node so far: want --nnodes 1, not 2"},
 		{"--min-workers 0 true", "", `--min-workers "0": want a number, 1 or more`},
 		{"--nproc-per-node 2 --min-workers 3 true", "", "--min-workers 3, but there are 2 workers"},
-		{"--on-failure replace --silence-limit 2 true", "", `--silence-limit "2": want a number of seconds, 3 or more`},
+		{"--on-failure replace --silence-limit 0.5 true", "", `--silence-limit "0.5": want a number of seconds, 1 or more`},
 		{"--master-port 99999 true", "", `--master-port "99999"`},
 		{"--master-addr 127.0.0.1:5 true", "", "--master-addr"},
 		{"--nnodes 2 --node-rank 2 true", "", "--node-rank 2: want less than --nnodes, 2"},
