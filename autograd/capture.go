@@ -245,6 +245,12 @@ func (c *captured) capture(in []*Variable, shapes string) (*variant, error) {
 	}
 	made, err := capture.Capture(kernels.Unbounded, s.dev, like, func() error {
 		r := &stepCapture{Step: capture.Of(s.dev), before: s.stepState, gradients: map[*gradsink.State]bool{}}
+		r.After(func(err error) error { // before other functions of After, which may save the generator
+			if err == nil {
+				s.random.state.Offset += r.drawn
+			}
+			return nil
+		})
 		number := s.number
 		defer r.end(s)
 		defer func() {
@@ -289,6 +295,7 @@ type stepCapture struct {
 	*capture.Step
 	before    stepState
 	gradients map[*gradsink.State]bool // the states of the gradients that the step uses
+	drawn     uint64                   // the number of random numbers that the step draws
 }
 
 // touch notes that the step is about to use the leaf's gradient. reads says that the step depends on whether the
@@ -306,24 +313,17 @@ func (r *stepCapture) touch(l *leaf, reads bool) {
 	}
 }
 
-// end restores what the captured step has changed on the host, and makes each replay draw as many random numbers
-// as the step.
+// end restores what the captured step has changed on the host.
 func (r *stepCapture) end(s *state) {
 	s.end(s.step, "when its step was captured")
-	first, drawn := r.before.random, s.random.state.Offset-r.before.random.state.Offset
+	first := r.before.random
+	r.drawn = s.random.state.Offset - first.state.Offset
 	s.stepState = r.before
 	changes := s.changes
 	r.Require(func() bool { return s.changes == changes })
 	r.Require(func() bool {
 		first.state.Offset = s.random.state.Offset
 		return s.random == first
-	})
-	r.After(func(err error) error {
-		if err != nil {
-			return nil
-		}
-		s.random.state.Offset += drawn
-		return nil
 	})
 }
 

@@ -148,7 +148,7 @@ func (c *campaign) stop() error {
 // killAll kills workers until there were enough. It returns an error if the job does not go on.
 func (c *campaign) killAll() error {
 	for len(c.dead) < *kills+*stops {
-		if err := c.await("all workers train", 30*time.Second, func() bool { return c.training() == *ranks }); err != nil {
+		if err := c.await("all workers train", time.Minute, func() bool { return c.training() == *ranks }); err != nil {
 			return err
 		}
 		target, first := c.target(), c.epoch()
@@ -156,6 +156,9 @@ func (c *campaign) killAll() error {
 		switch target {
 		case job.Join, job.Regroup, job.Transfer: // they follow another death
 			c.kill(c.any())
+			if c.stopping() { // nobody waits for a worker that is suspended before it joins
+				target = job.Forward
+			}
 		}
 		c.killIn(target)
 		if err := c.recover(first); err != nil {
@@ -243,13 +246,17 @@ const enough = 20
 
 // target returns a phase in which too few workers were killed so far, or a random one.
 func (c *campaign) target() job.Phase {
-	p := job.Phase(c.random.IntN(int(job.Phases)))
-	for i := range job.Phases {
-		if q := (p + i) % job.Phases; c.hits[q] < enough {
+	first, n := job.Join, job.Phases
+	if *ranks == 2 { // a second death could take the last state
+		first, n = job.Forward, job.Regroup-job.Forward
+	}
+	p := job.Phase(c.random.IntN(int(n)))
+	for i := range n {
+		if q := first + (p+i)%n; c.hits[q] < enough {
 			return q
 		}
 	}
-	return p
+	return first + p
 }
 
 // victims returns the workers that may be killed.
@@ -289,7 +296,7 @@ func (c *campaign) kill(id int) {
 	p := job.Phase(slot.Phase.Load())
 	now := time.Now()
 	sig := syscall.SIGKILL
-	if len(c.dead) >= *kills {
+	if c.stopping() {
 		sig, now = syscall.SIGSTOP, now.Add(time.Duration(*limit*float64(time.Second)))
 	}
 	if syscall.Kill(int(slot.PID.Load()), sig) != nil {
@@ -301,6 +308,9 @@ func (c *campaign) kill(id int) {
 		c.struck = now
 	}
 }
+
+// stopping reports whether workers are suspended now, and not killed.
+func (c *campaign) stopping() bool { return len(c.dead) >= *kills }
 
 // table returns what was done, and how long it took the job to go on.
 func (c *campaign) table() string {

@@ -220,7 +220,7 @@ func (g *Group) awaitFailure() {
 		return
 	}
 	g.state.AwaitAcknowledged()
-	g.revoke(cause)
+	g.wg.Go(func() { g.revoke(cause) }) // beside the abort: freeing a graph waits for kernels that only the abort ends
 	g.memory.busy.Add(1)
 	defer g.memory.busy.Add(-1)
 	g.mu.Lock()

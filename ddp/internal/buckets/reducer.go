@@ -180,10 +180,12 @@ func (r *Reducer) Settle(i int) {
 // Such a sum is never -0, so the flag is zero exactly if all its bytes are zero.) When the
 // gradients move to other memory, the flags may move too: see Grad.
 func (r *Reducer) Flags() device.Tensor {
-	if r.status.isGated() {
-		return device.NewTensor(r.status.gate, device.Uint8, r.status.gate.Len())
+	s := &r.status
+	if s.isGated() {
+		n := s.flags.Bytes() + s.refusal.Len()
+		return device.NewTensor(s.gate.Slice(0, n), device.Uint8, n)
 	}
-	return r.status.flags
+	return s.flags
 }
 
 // accumulatedError returns an error if some accumulated gradient is invalid because a pass that would have written it

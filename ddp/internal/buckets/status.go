@@ -116,7 +116,7 @@ func (s *status) copyToHost() (device.Event, error) {
 func (s *status) copyOn(on device.Stream) error {
 	err := s.dev.Copy(on, s.hostSums.Slice(0, s.words.Bytes()), s.words.Buf)
 	if n := s.refusal.Len(); err == nil && n > 0 {
-		err = s.dev.Copy(on, s.hostSums.Slice(s.words.Bytes(), n), s.gate.Slice(s.gate.Len()-n, n))
+		err = s.dev.Copy(on, s.hostSums.Slice(s.words.Bytes(), n), s.gate.Slice(s.flags.Bytes(), n))
 	}
 	return err
 }
@@ -132,7 +132,7 @@ func (s *status) closeGate() error {
 	n := s.refusal.Len()
 	err := s.dev.Copy(s.dev.Compute(), s.gate.Slice(0, s.flags.Bytes()), s.words.Buf.Slice(0, s.flags.Bytes()))
 	if err == nil {
-		err = s.dev.Copy(s.dev.Compute(), s.gate.Slice(s.gate.Len()-n, n), s.refusal)
+		err = s.dev.Copy(s.dev.Compute(), s.gate.Slice(s.flags.Bytes(), n), s.refusal)
 	}
 	return err
 }

@@ -7,7 +7,9 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"strings"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/checkpoint"
@@ -143,39 +145,50 @@ func (j *Job) Loop(ctx context.Context, folder string, until int) (err error) {
 	}
 }
 
-// Hash returns a hash of the parameters, the buffers, the optimizer's state and the random generator.
+// Hash returns the hashes of the parameters, the buffers, the optimizer's state and the random generator.
 func (j *Job) Hash() (string, error) {
-	h, dev := sha256.New(), j.pg.Device()
 	kept, err := j.Opt.State()
 	if err != nil {
 		return "", err
 	}
-	var state []device.Tensor
+	parts := make([][]device.Tensor, 3)
 	for _, p := range j.Model.Parameters() {
-		state = append(state, p.Var().Tensor())
+		parts[0] = append(parts[0], p.Var().Tensor())
 	}
-	for _, b := range append(j.Model.Buffers(), kept...) {
-		state = append(state, b.Var().Tensor())
+	for i, buffers := range [][]*nn.Buffer{j.Model.Buffers(), kept} {
+		for _, b := range buffers {
+			parts[1+i] = append(parts[1+i], b.Var().Tensor())
+		}
 	}
-	for _, t := range state {
-		bytes := t.Buf.Slice(0, t.Bytes())
-		if bytes.Host() == nil {
-			host, err := dev.AllocHost(t.Bytes())
-			if err == nil {
-				err = dev.Copy(dev.Compute(), host, bytes)
-			}
-			if err == nil {
-				err = dev.Compute().Sync(j.pg.Context())
-			}
-			if err != nil {
+	var text strings.Builder
+	for _, tensors := range parts {
+		h := sha256.New()
+		for _, t := range tensors {
+			if err := j.write(h, t); err != nil {
 				return "", err
 			}
-			defer dev.Free(host)
-			bytes = host
 		}
-		h.Write(bytes.Host()[:t.Bytes()])
+		fmt.Fprintf(&text, "%x-", h.Sum(nil)[:4])
 	}
-	position, err := autograd.Generator(dev).MarshalJSON()
-	h.Write(position)
-	return fmt.Sprintf("%x", h.Sum(nil)[:8]), err
+	position, err := autograd.Generator(j.pg.Device()).MarshalJSON()
+	fmt.Fprintf(&text, "%x", sha256.Sum256(position))
+	return text.String()[:4*9-1], err
+}
+
+// write writes the elements of t to w.
+func (j *Job) write(w io.Writer, t device.Tensor) error {
+	bytes, dev := t.Buf.Slice(0, t.Bytes()), j.pg.Device()
+	if bytes.Host() == nil {
+		host, err := dev.AllocHost(t.Bytes())
+		if err != nil {
+			return err
+		}
+		defer dev.Free(host)
+		if err := errors.Join(dev.Copy(dev.Compute(), host, bytes), dev.Compute().Sync(j.pg.Context())); err != nil {
+			return err
+		}
+		bytes = host
+	}
+	_, err := w.Write(bytes.Host()[:t.Bytes()])
+	return err
 }

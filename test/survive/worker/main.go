@@ -42,8 +42,10 @@ func run(ctx context.Context) error {
 	}
 	defer log.Close()
 
-	o := &comm.Options{Timeout: 20 * time.Second}
-	backend.Wrap(o, func(b backend.Backend) backend.Backend { return &observed{Backend: b, phase: phase} })
+	o := &comm.Options{Timeout: time.Minute}
+	if !jobOptions.Captured { // an observed backend captures no calls
+		backend.Wrap(o, func(b backend.Backend) backend.Backend { return &observed{Backend: b, phase: phase} })
+	}
 	pg, err := comm.Init(ctx, o)
 	if err != nil {
 		return err
