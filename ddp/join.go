@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/internal/buckets"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/transfer"
 	"github.com/goddp/goddp/optim"
 )
 
@@ -29,7 +31,9 @@ type JoinOptions struct {
 	// wait for a rank without inputs.
 	StopEarly bool
 	// Optimizer is the program's optimizer. At the end of Join all ranks take over the parameters of one rank. If
-	// Optimizer is not nil, Join also sets its state and its number of steps to those of that rank.
+	// Optimizer is not nil, Join also sets its state and its number of steps to those of that rank. Then Join does
+	// not write the parameters and the state of the ranks that have made the last step themselves, so they are not
+	// lost with that rank.
 	Optimizer optim.Optimizer
 	// With lists further participants besides the model. Join calls their methods in the order of the list.
 	With []Joinable
@@ -110,14 +114,14 @@ func (m *Model) Join(f func() error, opts *JoinOptions) error {
 		return err
 	}
 	// If the program has not asked for the outcome of f's last pass, the first shadow pass gets it.
-	last, uneven, err := m.shadow(&o)
+	who, isPresent, err := m.shadow(&o)
 	// A forward pass without a step may have left different buffers on the ranks.
-	if err == nil && (uneven || len(m.buffers) > 0) {
-		err = m.settle(ctx, &o, last)
+	if err == nil && (who.Uneven || len(m.buffers) > 0) {
+		err = m.settle(ctx, &o, who.Last, isPresent)
 	}
 	for _, j := range o.With {
 		if err == nil {
-			err = j.Joined(last)
+			err = j.Joined(who.Last)
 		}
 	}
 	return wrap(err)
@@ -130,32 +134,32 @@ func (m *Model) leave(cause error) {
 	}
 }
 
-// shadow makes shadow passes until no rank has inputs. It returns the lowest rank that made the last
-// step itself, and whether the ranks had different numbers of inputs.
-func (m *Model) shadow(o *JoinOptions) (last int, uneven bool, err error) {
-	for {
+// shadow makes shadow passes until no rank has inputs. It returns who made the steps, and whether this rank is sure to
+// have made the last one itself.
+func (m *Model) shadow(o *JoinOptions) (who buckets.Attendance, isPresent bool, err error) {
+	for isPresent = true; ; isPresent = false {
 		if err := m.reducer.Left(); err != nil { // the other ranks make no more passes
-			return 0, false, err
+			return who, false, err
 		}
 		err := m.shadowPass(o.StopEarly, nil)
 		var left *reducer.LeftError
 		var drift *ReplicaDriftError
 		switch {
 		case errors.As(err, &left):
-			return 0, false, err
+			return who, false, err
 		case errors.Is(err, device.ErrSkipped) || errors.As(err, &drift):
 			continue // the other ranks got the same error, and may go on
 		case err != nil:
-			return 0, false, err
+			return who, false, err
 		}
-		who := m.reducer.Attendance()
+		who = m.reducer.Attendance()
 		if who.First() < 0 {
-			return who.Last, who.Uneven, nil
+			return who, isPresent, nil
 		}
 		for _, j := range o.With {
 			if err := j.Shadow(); err != nil && !errors.Is(err, device.ErrSkipped) {
 				m.leave(err)
-				return 0, false, err
+				return who, false, err
 			}
 		}
 	}
@@ -172,18 +176,55 @@ func (m *Model) shadowPass(leave bool, cause error) error {
 	return m.reducer.Err()
 }
 
-// settle sets the state of all ranks to the state of the rank `from`.
-func (m *Model) settle(ctx context.Context, o *JoinOptions, from int) error {
+// settle sets the state of all ranks to the state of the rank `from`. isPresent says that this rank is sure to have
+// made the last step itself.
+func (m *Model) settle(ctx context.Context, o *JoinOptions, from int, isPresent bool) error {
 	const name = "joined state"
-	state := append(variables(m.params), variables(m.buffers)...)
 	if o.Optimizer == nil {
-		return broadcast(m.pg, name, state, from).Wait(ctx)
+		return broadcast(m.pg, name, append(variables(m.params), variables(m.buffers)...), from).Wait(ctx)
 	}
-	_, err := equalize(ctx, m.pg, name, state, o.Optimizer, func(ranks []Progress) (step, _ int, err error) {
-		if step = ranks[from].Steps; !ranks[from].Consistent {
-			err = &LostStateError{Step: step, Ranks: ranks}
+	kept, err := o.Optimizer.State()
+	for _, b := range kept {
+		if _, divided := b.Span(); divided {
+			err = fmt.Errorf("%s is divided among the ranks, so no rank has all of it: use Join of package ddp/zero", b.Name())
+			break
 		}
-		return step, from, err
-	})
-	return err
+	}
+	if err := comm.Agree(ctx, m.pg, err); err != nil {
+		return err
+	}
+	if err := buckets.Verify(ctx, m.pg, buckets.Listed("optimizer state", listed(kept))); err != nil {
+		return err
+	}
+	type standing struct {
+		Progress  comm.Progress
+		IsPresent bool
+	}
+	mine := standing{IsPresent: isPresent}
+	mine.Progress.Steps, mine.Progress.Consistent = o.Optimizer.Committed()
+	ranks, err := comm.AllGatherObject(ctx, m.pg, mine)
+	if err != nil {
+		return err
+	}
+	source := ranks[from].Progress
+	if !source.Consistent {
+		return fmt.Errorf("the optimizer of rank %d is inconsistent after step %d: restore a checkpoint on every rank", from, source.Steps)
+	}
+	var lacking []int
+	for r, s := range ranks {
+		// After as many steps as the source, a rank still differs if another optimizer has made more, or with a partial hook.
+		if r != from && (s.Progress != source || !s.IsPresent || reducer.IsPartial(m.hook)) {
+			lacking = append(lacking, r)
+		}
+	}
+	// Forward passes may have left different buffers on all ranks. Sync makes sure that data which did not arrive is an error.
+	if err := broadcast(m.pg, name, variables(m.buffers), from).Sync(ctx); err != nil {
+		return err
+	}
+	if len(lacking) == 0 {
+		return nil
+	}
+	return transfer.Copy(ctx, m.pg, transfer.State{
+		Variables: append(variables(m.params), variables(kept)...), Optimizers: []optim.Optimizer{o.Optimizer}, Steps: []int{source.Steps},
+	}, from, lacking)
 }

@@ -1,6 +1,7 @@
 package ddp
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,8 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/testkit/commtest"
 	"github.com/goddp/goddp/internal/testkit/must"
 	"github.com/goddp/goddp/optim"
 )
@@ -213,5 +216,39 @@ func TestJoinOptionsThatDiffer(t *testing.T) {
 			}
 			return nil
 		}, nil)
+	})
+}
+
+// dying is the backend of a rank that is lost when it has begun to send its state.
+type dying struct{ backend.Backend }
+
+func (d dying) Start(c *backend.Call) (backend.Task, error) {
+	if c.Name == "state" && len(c.Calls) > 0 && !c.Calls[0].Src.IsZero() {
+		d.Backend.Abort(errors.New("the source is lost"))
+	}
+	return d.Backend.Start(c)
+}
+
+// If the rank whose state the others take over is lost meanwhile, those that made the last step still have that state,
+// and the others still have their own.
+func TestJoinedStateOutlivesItsSource(t *testing.T) {
+	o := commtest.WrapBackend(&comm.Options{ErrorMode: comm.CleanUpOnly}, func(b backend.Backend) backend.Backend { return dying{b} })
+	commtest.OnGoroutines(t, 3, o, func(pg *comm.ProcessGroup) error {
+		m, model, opt := trainedSwitches(pg, 2, nil, &optim.SGDOptions{LR: 1, Momentum: 0.5})
+		steps := []int{2, 2, 1}[pg.Rank()]
+		var before []byte
+		err := model.Join(func() error {
+			err := m.train(model, opt, steps, 1, 0, 1)
+			before = slices.Clone(parameterBytes(m.w))
+			return err
+		}, &JoinOptions{Optimizer: opt})
+		if err == nil && pg.Rank() != 1 { // rank 1 neither sends nor receives
+			return errors.New("no error")
+		}
+		isUnchanged := bytes.Equal(parameterBytes(m.w), before)
+		if n, isConsistent := opt.Committed(); n != steps || !isConsistent || !isUnchanged {
+			return fmt.Errorf("%d steps, want %d; consistent: %v, unchanged: %v, after %w", n, steps, isConsistent, isUnchanged, err)
+		}
+		return nil
 	})
 }

@@ -1,6 +1,7 @@
 package ddp
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -238,4 +239,54 @@ func (e *expected) check(m summedSwitches) error {
 		return fmt.Errorf("the buffer is %v, want %v", got, e.sum)
 	}
 	return nil
+}
+
+// alone is a hook that leaves each rank its own gradients.
+type alone struct{}
+
+func (alone) Reduce(reducer.GradBucket) reducer.Reduction { return alone{} }
+func (alone) Wait(context.Context) error                  { return nil }
+func (alone) Sync(context.Context) error                  { return nil }
+func (alone) Partial() bool                               { return true }
+
+// Ranks whose optimizers have made the same number of steps may have different parameters. In the end of Join they
+// take over the parameters all the same.
+func TestJoinedOptimizersWithEqualSteps(t *testing.T) {
+	for name, c := range map[string]struct {
+		opts Options
+		once bool // the optimizer of JoinOptions steps in the first pass only, and another one steps in each pass
+	}{
+		"a second optimizer": {once: true},
+		"a partial hook":     {opts: Options{Hook: alone{}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onBoth(t, 3, func(pg *comm.ProcessGroup, _ bool) error {
+				m, model, opt := trainedSwitches(pg, 2, &c.opts, &optim.SGDOptions{LR: 0.1})
+				second := must.New(optim.NewSGD(m.w[1:], &optim.SGDOptions{LR: 0.1}))
+				err := model.Join(func() error {
+					for i := range []int{2, 2, 1}[pg.Rank()] {
+						err := m.step(model, 1+float64(pg.Rank()), 0, 1)
+						if i == 0 || !c.once {
+							err = errors.Join(err, opt.Step())
+						} else {
+							err = errors.Join(err, second.Step())
+						}
+						if err != nil {
+							return err
+						}
+						opt.ZeroGrad()
+					}
+					return nil
+				}, &JoinOptions{Optimizer: opt})
+				if err != nil {
+					return err
+				}
+				all, err := comm.AllGatherObject(t.Context(), pg, []float64{m.w[0].Item(), m.w[1].Item()})
+				if err == nil && (!slices.Equal(all[1], all[0]) || !slices.Equal(all[2], all[0])) {
+					err = fmt.Errorf("the parameters are %v, want equal ones", all)
+				}
+				return err
+			})
+		})
+	}
 }
