@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goddp/goddp/checkpoint"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/elastic"
 	"github.com/goddp/goddp/internal/backend"
@@ -19,9 +20,20 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m, nil) }
 
-// train makes steps on ranks that survive failures, and returns the hashes of their states, "" for one that has died.
-// atPhase is called when a phase of a step begins.
-func train(t *testing.T, ranks, steps int, atPhase func(pg *comm.ProcessGroup, worker, step int, p job.Phase, die func())) []string {
+// worker is a rank that survives failures.
+type worker struct {
+	number int
+	pg     *comm.ProcessGroup
+	*job.Job
+	folder string // of the checkpoints
+	die    func()
+	// The outcome; zero if the worker has died.
+	hash string // of its state
+	err  error
+}
+
+// train makes steps on workers. restore may be nil. atPhase is called when a phase of a step begins.
+func train(t *testing.T, ranks, steps int, restore func(ctx context.Context, w *worker) error, atPhase func(w *worker, step int, p job.Phase)) (workers []*worker) {
 	o := &comm.Options{Log: slog.New(slog.DiscardHandler)}
 	backend.Survive(o)
 	groups, err := comm.Local(ranks, o)
@@ -29,47 +41,58 @@ func train(t *testing.T, ranks, steps int, atPhase func(pg *comm.ProcessGroup, w
 		t.Fatal(err)
 	}
 	folder := t.TempDir()
-	hashes := make([]string, ranks)
 	var wg sync.WaitGroup
-	for w, pg := range groups {
+	for i, pg := range groups {
+		w := &worker{number: i, pg: pg, folder: folder}
+		workers = append(workers, w)
 		wg.Go(func() {
 			defer pg.Close()
-			j, err := job.New(pg, job.Options{})
-			if err != nil {
-				t.Error(err)
+			if w.Job, w.err = job.New(pg, job.Options{}); w.err != nil {
 				return
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			j.Phase = func(p job.Phase) {
-				step, _ := j.Opt.Committed()
-				atPhase(pg, w, step, p, func() { backend.Kill(pg); cancel() })
+			w.die = func() { backend.Kill(pg); cancel() }
+			w.Phase = func(p job.Phase) {
+				step, _ := w.Opt.Committed()
+				atPhase(w, step, p)
 			}
-			err = elastic.Run(ctx, pg, &elastic.Config{State: j.State(), Data: j.Loader}, func(ctx context.Context) error {
-				return j.Loop(ctx, folder, steps)
-			})
-			if ctx.Err() != nil {
-				return // it is dead
+			c := &elastic.Config{State: w.State(), Data: w.Loader}
+			if restore != nil {
+				c.Restore = func(ctx context.Context) error { return restore(ctx, w) }
 			}
-			if hashes[w], _ = j.Hash(); err != nil {
-				t.Errorf("worker %d: %v", w, err)
+			err := elastic.Run(ctx, pg, c, func(ctx context.Context) error { return w.Loop(ctx, folder, steps) })
+			if ctx.Err() == nil {
+				w.err = err
+				w.hash, _ = w.Hash()
 			}
 		})
 	}
 	wg.Wait()
+	return workers
+}
+
+// hashesOf returns the hashes of the workers that have not died.
+func hashesOf(t *testing.T, workers []*worker) (hashes []string) {
+	for _, w := range workers {
+		if w.err != nil {
+			t.Errorf("worker %d: %v", w.number, w.err)
+		}
+		if w.hash != "" {
+			hashes = append(hashes, w.hash)
+		}
+	}
 	return hashes
 }
 
 // Ranks are lost at different points of a step. The others make the same steps from then on, with the same states.
 func TestRun(t *testing.T) {
 	deaths := map[int]map[job.Phase]int{10: {job.Forward: 3}, 11: {job.Backward: 0}, 20: {job.Optimizer: 1}}
-	hashes := train(t, 4, 40, func(_ *comm.ProcessGroup, worker, step int, p job.Phase, die func()) {
-		if victim, dies := deaths[step][p]; dies && victim == worker {
-			die()
+	hashes := hashesOf(t, train(t, 4, 40, nil, func(w *worker, step int, p job.Phase) {
+		if victim, dies := deaths[step][p]; dies && victim == w.number {
+			w.die()
 		}
-	})
-	hashes = slices.DeleteFunc(hashes, func(h string) bool { return h == "" })
-	slices.Sort(hashes)
+	}))
 	if len(hashes) == 0 || len(slices.Compact(hashes)) != 1 {
 		t.Errorf("the states are %v", hashes)
 	}
@@ -79,24 +102,63 @@ func TestRun(t *testing.T) {
 // undisturbed.
 func TestRunAfterATimeout(t *testing.T) {
 	const ranks, steps, stalled = 3, 20, 12
-	want := train(t, ranks, steps, func(*comm.ProcessGroup, int, int, job.Phase, func()) {})
-	got := train(t, ranks, steps, func(pg *comm.ProcessGroup, worker, step int, p job.Phase, _ func()) {
+	want := hashesOf(t, train(t, ranks, steps, nil, func(*worker, int, job.Phase) {}))
+	got := hashesOf(t, train(t, ranks, steps, nil, func(w *worker, step int, p job.Phase) {
 		switch {
-		case step == steps-1 && pg.Epoch() != 2:
-			t.Errorf("worker %d: step %d in epoch %d, want 2", worker, step, pg.Epoch())
-		case step != stalled || p != job.Backward || pg.Epoch() > 1:
-		case worker == 1:
-			for !pg.Failed() {
-				time.Sleep(time.Millisecond)
-			}
+		case step == steps-1 && w.pg.Epoch() != 2:
+			t.Errorf("worker %d: step %d in epoch %d, want 2", w.number, step, w.pg.Epoch())
+		case step != stalled || p != job.Backward || w.pg.Epoch() > 1:
+		case w.number == 1:
+			untilFailed(w.pg)
 		default:
-			err := pg.With(&comm.CallOptions{Timeout: 20 * time.Millisecond}).Barrier().Wait(t.Context())
+			err := w.pg.With(&comm.CallOptions{Timeout: 20 * time.Millisecond}).Barrier().Wait(t.Context())
 			if !errors.Is(err, comm.ErrTimeout) || !strings.Contains(err.Error(), "rank 1 ") {
-				t.Errorf("worker %d: got %v, want a timeout because of rank 1", worker, err)
+				t.Errorf("worker %d: got %v, want a timeout because of rank 1", w.number, err)
 			}
 		}
-	})
+	}))
 	if !slices.Equal(got, want) {
 		t.Errorf("the states are %v, want %v", got, want)
+	}
+}
+
+func untilFailed(pg *comm.ProcessGroup) {
+	for !pg.Failed() {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// If no rank is left that has the state after the last committed step, all ranks get an error that says so. With
+// Config.Restore they go on from a checkpoint.
+func TestRunWithoutAState(t *testing.T) {
+	const steps, lost = 20, 17 // the job saves a checkpoint at step 15
+	breakAll := func(w *worker, step int, p job.Phase) {
+		switch {
+		case step != lost || p != job.Optimizer || w.pg.Epoch() > 1:
+		case w.number == 1:
+			w.die()
+		default:
+			w.Opt.BeginLoad() // as an update does that fails within
+			untilFailed(w.pg)
+		}
+	}
+	for _, w := range train(t, 3, steps, nil, breakAll) {
+		var e *elastic.LostStateError
+		if w.number != 1 && (!errors.As(w.err, &e) || e.Step != lost) {
+			t.Errorf("worker %d: got %v, want that step %d is lost", w.number, w.err, lost)
+		}
+	}
+	restored := make([]int, 3) // by worker: the step
+	restore := func(ctx context.Context, w *worker) error {
+		saver, err := checkpoint.Open(ctx, w.pg, w.folder, nil)
+		if err != nil {
+			return err
+		}
+		restored[w.number], err = saver.Resume(ctx, w.State())
+		return errors.Join(err, saver.Close())
+	}
+	workers := train(t, 3, steps, restore, breakAll)
+	if hashes := hashesOf(t, workers); len(hashes) != 2 || hashes[0] != hashes[1] || restored[0] != 15 || restored[2] != 15 {
+		t.Errorf("the states are %v after the restored steps %v, want two equal ones after 15", hashes, restored)
 	}
 }
