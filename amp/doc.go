@@ -49,8 +49,8 @@
 // gradients and before the updates, even if nothing overflowed. All ranks of the group have to make
 // the same steps. If a rank has no memory for that byte, it aborts the group.
 //
-// After a failure, or if a new process has joined, [Scaler.Agree] makes the scales equal again, as
-// ddp.Recover does for the parameters and the optimizer's state.
+// After a failure, or if a new process has joined, [Scaler.Agree] makes the scales equal again.
+// Package elastic does that by itself for a Scaler in checkpoint.State.Values.
 //
 // Do not combine a Scaler with ddp.Options.CheckNonFinite or the environment variables for it: that
 // check returns an error for the infinite gradients that a Scaler expects.

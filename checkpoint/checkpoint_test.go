@@ -253,7 +253,7 @@ func TestKeepLast(t *testing.T) {
 	}
 }
 
-// A failure within an update leaves the optimizer inconsistent, so that ddp.Recover asks for a checkpoint. Resume makes
+// A failure within an update leaves the optimizer inconsistent. Resume makes
 // the state consistent, and the run goes on as if there had been no failure.
 func TestResumeAfterABrokenUpdate(t *testing.T) {
 	dir := t.TempDir()

@@ -113,7 +113,7 @@
 // checkpoint are compared with those of its files before memory is allocated for them. Only regular files are
 // opened.
 //
-// A job that golaunch restarts (--max-restarts) calls Resume as in its first attempt. After
-// [ddp.Recover] the program opens a manager in the new group. If no rank has a consistent state
-// ([ddp.LostStateError]), the program resumes from the latest checkpoint instead.
+// A job that golaunch restarts (--max-restarts) calls Resume as in its first attempt. A job
+// that goes on without its lost ranks (package elastic) opens a manager again, and resumes from a checkpoint only if no
+// rank is left that has the state.
 package checkpoint

@@ -145,6 +145,48 @@ func TestTransferFromARankThatIsLost(t *testing.T) {
 	})
 }
 
+// The averages of an EMA, and the values of frozen parameters, are copied too. The parameters stay frozen.
+func TestTransferOfAverages(t *testing.T) {
+	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		h, err := newReplica(pg.Device(), pg.Rank(), 0, 5, false)
+		if err != nil {
+			return err
+		}
+		frozen := h.net.Parameters()[0]
+		frozen.Freeze()
+		averages := must.New(optim.NewEMA(h.net, must.New(optim.NewSGD(h.net.Parameters(), &optim.SGDOptions{LR: 0.1})), &optim.EMAOptions{Decay: 0.5}))
+		for range 2 * pg.Rank() {
+			x := autograd.FromSlice(pg.Device(), []float32{1, 2, 3, 4, 5, 6, 7, 7, 6, 5, 4, 3, 2, 1}, 2, 7)
+			if err := errors.Join(autograd.Sum(h.net.Forward(x)).Backward(nil), averages.Step()); err != nil {
+				return err
+			}
+			averages.ZeroGrad()
+		}
+		if err := Transfer(t.Context(), pg, State{Model: h.net, Optimizers: []optim.Optimizer{averages}}, 1, []int{0}); err != nil {
+			return err
+		}
+		var values [2][]byte // the parameters, and their averages
+		read := func(i int) {
+			for _, p := range h.net.Parameters() {
+				values[i] = append(values[i], p.Var().Tensor().Buf.Host()...)
+			}
+		}
+		read(0)
+		if err := averages.With(func() error { read(1); return nil }); err != nil {
+			return err
+		}
+		all, err := comm.AllGatherObject(t.Context(), pg, values)
+		if err != nil {
+			return err
+		}
+		if slices.Equal(values[0], values[1]) || !slices.Equal(all[0][0], all[1][0]) || !slices.Equal(all[0][1], all[1][1]) || !frozen.Frozen() {
+			return fmt.Errorf("parameters equal: %v, averages: %v; the first parameter is frozen: %v",
+				slices.Equal(all[0][0], all[1][0]), slices.Equal(all[0][1], all[1][1]), frozen.Frozen())
+		}
+		return nil
+	})
+}
+
 type hookWithState struct{ Hook }
 
 // Every rank gets the error of a state that cannot be copied, and no rank is written.

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/checkpoint"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/jobenv"
@@ -37,13 +38,18 @@ func newResumable() *resumable {
 	return &resumable{net, must.New(optim.NewSGD(net.Parameters(), &optim.SGDOptions{LR: 0.05, Momentum: 0.9}))}
 }
 
-// train recovers, and makes captured or plain steps up to the given number.
+// train makes captured or plain steps up to the given number. If steps are committed already, rank 0 first takes the
+// state of rank 1, which is consistent because it had stopped before the step that failed.
 func (r *resumable) train(pg *comm.ProcessGroup, steps int, captured bool, before func(step int)) error {
-	at, err := Recover(r.net, pg, r.opt)
-	if err != nil {
-		return err
+	at, _ := r.opt.Committed()
+	if at > 0 {
+		state := checkpoint.State{Model: r.net, Optimizers: []optim.Optimizer{r.opt}}
+		if err := checkpoint.Transfer(pg.Context(), pg, state, 1, []int{0}); err != nil {
+			return err
+		}
 	}
 	model := must.New(New(r.net, pg, &Options{BucketCapMB: 0.001}))
+	r.opt.ZeroGrad()
 	step := func(in ...*autograd.Variable) (*autograd.Variable, error) {
 		loss := nn.MSELoss(model.Forward(in[0]), in[0], nil)
 		if err := loss.Backward(nil); err != nil {
@@ -66,9 +72,10 @@ func (r *resumable) train(pg *comm.ProcessGroup, steps int, captured bool, befor
 	return nil
 }
 
-// If a rank stops within a loop of captured steps, all ranks get the error of a call that timed out. They recover, and
-// reach the parameters that they reach without the failure and without captured steps.
-func TestEmulatedRecoverAfterARankStopsInACapturedLoop(t *testing.T) {
+// If a rank stops within a loop of captured steps, all ranks get the error of a call that timed out, and has
+// committed the same steps. In the next group they reach the parameters that they reach without the failure and without
+// captured steps.
+func TestEmulatedARankStopsInACapturedLoop(t *testing.T) {
 	const steps, stopped, timeout = 12, 6, 2 * time.Second
 	t.Setenv(jobenv.DumpOnFailureVar, "0")
 	opts := &comm.Options{Timeout: timeout, Log: slog.New(slog.DiscardHandler)}

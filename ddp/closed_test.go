@@ -31,12 +31,11 @@ func TestUseAfterCloseReturnsErrClosed(t *testing.T) {
 				backward := autograd.Sum(model.Forward(x)).Backward(nil)
 				step := opt.Step()
 				_, wrap := ddp.New(net, pg, nil)
-				_, recovery := ddp.Recover(net, pg, opt)
 				_, _, sharded := zero.New(net, pg, func(params []*nn.Parameter) (*optim.SGD, error) { return optim.NewSGD(params, nil) }, nil)
 				var lockstep error
 				for _, lockstep = range ddp.Lockstep(pg, slices.Values([]int{1})) {
 				}
-				for name, err := range map[string]error{"Backward": backward, "Step": step, "New": wrap, "Recover": recovery, "zero.New": sharded, "Lockstep": lockstep} {
+				for name, err := range map[string]error{"Backward": backward, "Step": step, "New": wrap, "zero.New": sharded, "Lockstep": lockstep} {
 					if !errors.Is(err, comm.ErrClosed) {
 						t.Errorf("%s returned %v, want ErrClosed", name, err)
 					}

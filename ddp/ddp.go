@@ -291,7 +291,7 @@ func (m *Model) syncBuffers(ctx context.Context, first int) error {
 }
 
 // ReplacedError is the panic value of a backward pass through a model that no longer owns the gradients
-// of its parameters, because the module was wrapped again or recovered.
+// of its parameters, because the module was wrapped again.
 type ReplacedError struct {
 	Rank  int
 	Param string

@@ -162,44 +162,17 @@
 //
 // A panic in a rank's backward pass aborts the group, for example an [*autograd.ModifiedError]
 // because the program made a step between the forward pass and Backward. The other ranks get an
-// error at once that names the rank and contains the panic's message. New, Recover, the end of Join
+// error at once that names the rank and contains the panic's message. New, the end of Join
 // and the sending of buffers count as in-place writes to what they set, on all ranks.
 //
 // # Going on after a failure
 //
-// After a failure the program closes the broken group, and the process may join another one.
-// [Recover] determines the step to go on from, and the program wraps the module again:
-//
-//	for {
-//		pg, err := comm.Init(ctx, &comm.Options{Device: dev, ErrorMode: comm.BlockingWait})
-//		if err != nil {
-//			return err
-//		}
-//		step, err := ddp.Recover(net, pg, opt)
-//		if err == nil {
-//			err = train(pg, net, opt, step) // begins with ddp.New(net, pg, nil)
-//		}
-//		pg.Close()
-//		if !errors.Is(err, comm.ErrTimeout) && !errors.Is(err, comm.ErrPeerLost) && !errors.Is(err, comm.ErrAborted) {
-//			return err
-//		}
-//	}
-//
-// A failure leaves each rank either consistent after some number of committed steps, or
-// inconsistent within an update. Recover takes parameters, buffers and the optimizer's state from a
-// rank that is consistent after the last step that any rank committed. If there is none, every rank
-// gets a [*LostStateError] and must restore a checkpoint. A process that joins the group gets the
-// same state. The losses are then the same as without the failure, if a step depends only on that
-// state and on the step's number, that is, if the program chooses its batches by number. The
-// buffers are those after the last forward pass of the rank they come from.
-//
-// In BlockingWait mode Backward waits for the reductions, on a GPU too, so that a reduction that
-// fails leaves every rank consistent. In other modes a GPU may have started the updates by then,
-// and all ranks are inconsistent.
-//
-// The module lives on dev, which must outlive the groups: Close closes a device that Init opened. A
-// backward pass through the model of the broken group panics with a [*ReplacedError].
-// examples/recover is a whole program.
+// After a failure the job goes on in the same processes if the program uses package elastic (or train) and golaunch
+// --on-failure has started it. The group then changes its members, and [Model.Regroup] adapts the model to them.
+// Otherwise the program may close the broken group, join another one, and wrap the module again. New then gives all
+// ranks the parameters of rank 0, but the optimizer's state remains each rank's own, and the failure may have left some
+// ranks inconsistent: checkpoint.Transfer copies the state of one rank to the others. A backward pass through the model
+// of the broken group panics with a [*ReplacedError].
 //
 // # Statistics
 //

@@ -17,9 +17,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/device/cuda"
 	"github.com/goddp/goddp/internal/backend"
-	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/internal/testkit"
 	"github.com/goddp/goddp/internal/testkit/commtest"
 	"github.com/goddp/goddp/internal/testkit/cudatest"
@@ -38,7 +36,7 @@ func init() {
 		return mixed(pg, 0.05, precision{params: device.BFloat16}, precision{params: device.Float16}, precision{device.Float32, device.BFloat16})
 	})
 	programs["missing"] = onGroup(missingOnGPU)
-	for name, f := range map[string]func(context.Context) error{"delayed": delayedOnGPU, "recover": recoverOnGPU, "lost": lostWorker} {
+	for name, f := range map[string]func(context.Context) error{"delayed": delayedOnGPU, "lost": lostWorker} {
 		programs[name] = func() { comm.Main(f) }
 	}
 }
@@ -240,87 +238,4 @@ func missingOnGPU(_ context.Context, pg *comm.ProcessGroup) error {
 		}
 	}
 	return nil
-}
-
-// If one rank comes too late for a reduction, all ranks recover on GPUs too, and reach the same
-// parameters as without the failure.
-func TestGPURecover(t *testing.T) { onGPUs(t, 2, 2, "recover") }
-
-const lateStep, lateSteps, lateTimeout = 4, 8, 10 * time.Second
-
-func recoverOnGPU(ctx context.Context) error {
-	world, err := comm.WorldFromEnv()
-	if err != nil {
-		return err
-	}
-	dev, err := cuda.Open(world.LocalRank, nil)
-	if err != nil {
-		return err
-	}
-	defer dev.Close()
-	plain, broken, err := lateTraining(ctx, dev, func(int) {})
-	if err != nil || broken != nil {
-		return fmt.Errorf("without a failure: %w", errors.Join(err, broken))
-	}
-	late := false
-	again, broken, err := lateTraining(ctx, dev, func(step int) {
-		if !late && step == lateStep && world.Rank == 1 {
-			late = true
-			time.Sleep(lateTimeout * 3 / 2)
-		}
-	})
-	fmt.Printf("rank %d: %v\n", world.Rank, broken)
-	switch {
-	case err != nil:
-		return err
-	case broken == nil:
-		return errors.New("nothing failed")
-	case !bytes.Equal(plain, again):
-		return errors.New("it did not come where it comes without a failure")
-	}
-	return nil
-}
-
-// lateTraining trains a new model, in a second group if the first one breaks. It returns the
-// parameters and the error that broke the first group.
-func lateTraining(ctx context.Context, dev device.Device, before func(step int)) (params []byte, broken, err error) {
-	net := mlp(64, device.Float32)
-	opt := must.New(optim.NewSGD(net.Parameters(), &optim.SGDOptions{LR: 0.05, Momentum: 0.9}))
-	group := func(want int) error {
-		pg, err := comm.Init(ctx, &comm.Options{Device: dev, Timeout: lateTimeout, ErrorMode: comm.BlockingWait})
-		if err != nil {
-			return err
-		}
-		defer pg.Close()
-		step, err := Recover(net, pg, opt)
-		if err != nil {
-			return err
-		}
-		if step != want {
-			return fmt.Errorf("recovered step %d, want %d", step, want)
-		}
-		model := must.New(New(net, pg, nil))
-		x := autograd.Zeros(dev, device.Float32, 8, 64)
-		for ; step < lateSteps; step++ {
-			before(step)
-			if err := kernels.Of(dev).Normal(dev.Compute(), x.Tensor(), 0, 1, uint64(step), uint64(pg.Rank())<<32); err != nil {
-				return err
-			}
-			if err := nn.MSELoss(model.Forward(x), x, nil).Backward(nil); err != nil {
-				return err
-			}
-			if err := opt.Step(); err != nil {
-				return err
-			}
-			opt.ZeroGrad()
-		}
-		return nil
-	}
-	if err = group(0); errors.Is(err, comm.ErrTimeout) || errors.Is(err, comm.ErrAborted) || errors.Is(err, comm.ErrPeerLost) {
-		broken, err = err, group(lateStep)
-	}
-	if err != nil {
-		return nil, broken, err
-	}
-	return parameterBytes(net.Parameters()), broken, nil
 }

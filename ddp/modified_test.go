@@ -170,9 +170,6 @@ func TestVersionsAcrossRanks(t *testing.T) {
 						}
 						return nil
 					}, &JoinOptions{Optimizer: opt})
-				}), counted("Recover", w, true, func() error {
-					_, err := Recover(m, pg, opt)
-					return err
 				}))
 			})
 		})

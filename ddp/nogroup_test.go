@@ -27,7 +27,6 @@ func TestNilGroupReturnsErrNoGroup(t *testing.T) {
 	dir := t.TempDir()
 	for name, f := range map[string]func() error{
 		"ddp.New":      func() error { _, err := ddp.New(net, nil, nil); return err },
-		"ddp.Recover":  func() error { _, err := ddp.Recover(net, nil, must.New(sgd(net.Parameters()))); return err },
 		"zero.New":     func() error { _, _, err := zero.New(net, nil, sgd, nil); return err },
 		"zero.Recover": func() error { _, _, err := zero.Recover(net, nil, nil, sgd, nil); return err },
 		"ddp.Lockstep": func() error {

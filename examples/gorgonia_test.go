@@ -65,7 +65,7 @@ func TestGorgoniaREADMEShowsTheDifference(t *testing.T) {
 // Arrow and protobuf, makes a program three times as large.
 func TestProgramsContainNoGorgonia(t *testing.T) {
 	testkit.Need(t, testkit.Command("go"))
-	out, err := exec.Command("go", "list", "-deps", "./toy", "./fashion", "./gpt", "./custom", "./recover").Output()
+	out, err := exec.Command("go", "list", "-deps", "./toy", "./fashion", "./gpt", "./custom", "./survive").Output()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -60,7 +60,7 @@
 // If a device or a process group fails after updates were enqueued, some parameters may be updated and
 // others not. Step then returns an [*InconsistentError], and every later call returns it too, until
 // the program has loaded a consistent state and has called EndLoad. The optimizer counts its committed
-// steps. Ranks agree on this number when they recover (ddp.Recover).
+// steps. Package elastic compares this number between the ranks after a failure.
 //
 // Other goroutines may call Committed, for example a function that saves the state before the
 // process ends because of a failure:
@@ -117,5 +117,5 @@
 //	}
 //	err = averages.With(func() error { return evaluate(model) })
 //
-// An EMA is itself an [Optimizer]. Pass it to ddp.Recover and to checkpoint.State instead of opt.
+// An EMA is itself an [Optimizer]. Pass it to checkpoint.State, and in ddp.JoinOptions, instead of opt.
 package optim

@@ -26,7 +26,7 @@ type EMAOptions struct {
 // Frozen parameters and buffers are copied, not averaged.
 //
 // An EMA is an [Optimizer]: it wraps the one that updates the parameters, and its State contains the state of that
-// optimizer and the averages, for saving and for ddp.Recover. Only Committed may be called from several goroutines.
+// optimizer and the averages, for saving and for other ranks. Only Committed may be called from several goroutines.
 type EMA struct {
 	Optimizer // the optimizer of the parameters
 	module    nn.Model

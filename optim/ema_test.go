@@ -194,7 +194,7 @@ func TestEMAWithBeforeAFirstGradient(t *testing.T) {
 }
 
 // The averages start with the values after the first step, even if the program asked for State
-// before, as ddp.Recover does. After a restored step 0 they start anew.
+// before, as the end of ddp.Model.Join does. After a restored step 0 they start anew.
 func TestEMABeginsWithTheFirstStep(t *testing.T) {
 	dev := newDevice(t)
 	p := parameter(dev, "p", []float64{100})

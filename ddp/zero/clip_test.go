@@ -10,7 +10,6 @@ import (
 	"github.com/goddp/goddp/amp"
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/testkit/commtest"
 	"github.com/goddp/goddp/internal/testkit/must"
@@ -173,7 +172,6 @@ func TestDividedGradientsAreRefused(t *testing.T) {
 			{"ClipGradNorm of the model, with a Total", func() error { return clipOver(w.model.Parameters()) }, "ClipGradNorm of the optimizer that zero.New returned"},
 			{"another optimizer", other.Step, "step with the optimizer that zero.New returned"},
 			{"optim.State", func() error { _, err := optim.State(w.opt); return err }, "use zero.Optimizer.Gather"},
-			{"ddp.Recover", func() error { _, err := ddp.Recover(net, pg, w.opt); return err }, "of package ddp/zero"},
 			{"ClipGradValue", func() error { return optim.ClipGradValue(w.model.Parameters(), 1) }, ""},
 		} {
 			if err := c.call(); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {

@@ -429,3 +429,15 @@ func TestJoinInvalidArguments(t *testing.T) {
 		})
 	}, 2)
 }
+
+// The end of ddp.Model.Join cannot copy a state of which each rank has a part.
+func TestJoinWithoutZeroIsRefused(t *testing.T) {
+	onBoth(t, func(pg *comm.ProcessGroup) error {
+		w := must.New(divided(nn.Sequential(nn.Linear(4, 4, nil), nn.BatchNorm1d(4, nil)), pg, adamW, small))
+		err := w.model.(*Model).Model.Join(func() error { return nil }, &ddp.JoinOptions{Optimizer: w.opt})
+		if err == nil || !strings.Contains(err.Error(), "use Join of package ddp/zero") {
+			return fmt.Errorf("got %v", err)
+		}
+		return nil
+	}, 2)
+}

@@ -55,8 +55,9 @@ func (e *LostShardError) Error() string {
 // Recover does not change the parameters and buffers that opts.Ignore names.
 //
 // All ranks call Recover, in the same order as their other collectives. If Recover fails, the program may
-// call it again on the next group, with the same old. [ddp.Recover] says which device the module
-// must be on, and what the program must restore itself.
+// call it again on the next group, with the same old. The module stays on its device, which must be the device of
+// the new group. So the program must open the device itself and pass it as comm.Options.Device, because Close closes
+// a device that Init opened. The program must set options of the optimizer, such as the learning rate, itself.
 func Recover[O Local](module nn.Model, pg *comm.ProcessGroup, old *Optimizer[O], newLocal func(params []*nn.Parameter) (O, error), opts *ddp.Options) (*Model, *Optimizer[O], error) {
 	if pg == nil {
 		return nil, nil, fmt.Errorf("zero: recovering: %w", comm.ErrNoGroup)

@@ -3,7 +3,7 @@
 // end.
 //
 //	go run ./test/growth                     all examples, 2 ranks, 2,000 steps
-//	go run ./test/growth gpt recover         these two examples
+//	go run ./test/growth gpt survive         these two examples
 //	growth -bin DIR -data DIR                without Go: runs the programs in DIR
 //
 // Rank 0 of every example except gorgonia logs the size of its heap, its number of goroutines and its
@@ -43,8 +43,9 @@ var (
 // A job is an example with its flags. The example writes JSON lines to run.jsonl in its folder, or to
 // its output.
 type job struct {
-	name  string
-	flags []string
+	name   string
+	flags  []string
+	launch []string // flags of golaunch
 }
 
 func jobs() []job {
@@ -53,13 +54,13 @@ func jobs() []job {
 	log := []string{"--log", "run.jsonl"}
 	saves := append(log, "--resume", "checkpoints", "--save-every", "100")
 	return []job{
-		{"fashion", slices.Concat([]string{"--model", "mlp", "--data", *data, "--epochs", epochs}, saves)},
-		{"fashion", slices.Concat([]string{"--model", "cnn", "--data", *data, "--epochs", epochs}, saves)},
-		{"gpt", slices.Concat([]string{"--text", "text", "--layers", "2", "--embed", "64", "--context", "64", "--steps", n}, saves)},
-		{"custom", slices.Concat([]string{"--steps", n}, log)},
-		{"mlp", []string{"--size", "256", "--batch", "32", "--steps", n, "--json"}},
-		{"recover", slices.Concat([]string{"--steps", n}, saves)},
-		{"gorgonia", []string{"--hidden", "32", "--epochs", strconv.Itoa(*steps / 4)}},
+		{name: "fashion", flags: slices.Concat([]string{"--model", "mlp", "--data", *data, "--epochs", epochs}, saves)},
+		{name: "fashion", flags: slices.Concat([]string{"--model", "cnn", "--data", *data, "--epochs", epochs}, saves)},
+		{name: "gpt", flags: slices.Concat([]string{"--text", "text", "--layers", "2", "--embed", "64", "--context", "64", "--steps", n}, saves)},
+		{name: "custom", flags: slices.Concat([]string{"--steps", n}, log)},
+		{name: "mlp", flags: []string{"--size", "256", "--batch", "32", "--steps", n, "--json"}},
+		{name: "survive", flags: append([]string{"--epochs", strconv.Itoa(1 + *steps/(10000/50 / *ranks))}, log...), launch: []string{"--on-failure", "shrink"}},
+		{name: "gorgonia", flags: []string{"--hidden", "32", "--epochs", strconv.Itoa(*steps / 4)}},
 	}
 }
 
@@ -106,7 +107,7 @@ func campaign(ctx context.Context) (ok bool, err error) {
 	if *bin == "" {
 		*bin = filepath.Join(work, "bin")
 		build := exec.CommandContext(ctx, "go", "build", "-o", *bin+"/", "./cmd/golaunch",
-			"./examples/fashion", "./examples/gpt", "./examples/custom", "./examples/mlp", "./examples/recover", "./examples/gorgonia")
+			"./examples/fashion", "./examples/gpt", "./examples/custom", "./examples/mlp", "./examples/survive", "./examples/gorgonia")
 		if out, err := build.CombinedOutput(); err != nil {
 			return false, fmt.Errorf("building: %w\n%s", err, out)
 		}
@@ -148,7 +149,7 @@ func (j job) run(ctx context.Context, dir string) ([]sample, error) {
 	}
 	defer output.Close()
 	program := filepath.Join(*bin, j.name)
-	cmd := exec.CommandContext(ctx, filepath.Join(*bin, "golaunch"), slices.Concat([]string{"--nproc-per-node", strconv.Itoa(*ranks), program}, j.flags)...)
+	cmd := exec.CommandContext(ctx, filepath.Join(*bin, "golaunch"), slices.Concat([]string{"--nproc-per-node", strconv.Itoa(*ranks)}, j.launch, []string{program}, j.flags)...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, output, output
 	// Run the garbage collector whenever the heap has grown by a hundredth. By default it would run
 	// only twice on a large heap, and the samples between would include garbage.
