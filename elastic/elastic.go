@@ -60,10 +60,10 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c *Config, loop func(ctx co
 	}
 	defer func() { r.close() }()
 	for {
-		err := r.regroup(ctx)
-		if err == nil {
-			err = loop(ctx)
+		if err := r.regroup(ctx); err != nil {
+			return err
 		}
+		err := loop(ctx)
 		if err == nil {
 			err = comm.Agree(ctx, pg, nil) // the end of the loop on all ranks
 		}

@@ -26,15 +26,21 @@ type worker struct {
 	pg     *comm.ProcessGroup
 	*job.Job
 	folder string // of the checkpoints
-	die    func()
+	cancel context.CancelFunc
 	// The outcome; zero if the worker has died.
 	hash string // of its state
 	err  error
 }
 
-// train makes steps on workers. restore may be nil. atPhase is called when a phase of a step begins.
-func train(t *testing.T, ranks, steps int, restore func(ctx context.Context, w *worker) error, atPhase func(w *worker, step int, p job.Phase)) (workers []*worker) {
-	o := &comm.Options{Log: slog.New(slog.DiscardHandler)}
+// die loses the worker, as if its process had ended.
+func (w *worker) die() {
+	backend.Kill(w.pg)
+	w.cancel()
+}
+
+// train makes steps on workers. A call times out after the timeout, or after the default if that is 0. restore may be nil. atPhase is called when a phase of a step begins.
+func train(t *testing.T, ranks, steps int, timeout time.Duration, restore func(ctx context.Context, w *worker) error, atPhase func(w *worker, step int, p job.Phase)) (workers []*worker) {
+	o := &comm.Options{Timeout: timeout, Log: slog.New(slog.DiscardHandler)}
 	backend.Survive(o)
 	groups, err := comm.Local(ranks, o)
 	if err != nil {
@@ -50,9 +56,9 @@ func train(t *testing.T, ranks, steps int, restore func(ctx context.Context, w *
 			if w.Job, w.err = job.New(pg, job.Options{}); w.err != nil {
 				return
 			}
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			w.die = func() { backend.Kill(pg); cancel() }
+			var ctx context.Context
+			ctx, w.cancel = context.WithCancel(t.Context())
+			defer w.cancel()
 			w.Phase = func(p job.Phase) {
 				step, _ := w.Opt.Committed()
 				atPhase(w, step, p)
@@ -88,7 +94,7 @@ func hashesOf(t *testing.T, workers []*worker) (hashes []string) {
 // Ranks are lost at different points of a step. The others make the same steps from then on, with the same states.
 func TestRun(t *testing.T) {
 	deaths := map[int]map[job.Phase]int{10: {job.Forward: 3}, 11: {job.Backward: 0}, 20: {job.Optimizer: 1}}
-	hashes := hashesOf(t, train(t, 4, 40, nil, func(w *worker, step int, p job.Phase) {
+	hashes := hashesOf(t, train(t, 4, 40, 0, nil, func(w *worker, step int, p job.Phase) {
 		if victim, dies := deaths[step][p]; dies && victim == w.number {
 			w.die()
 		}
@@ -102,8 +108,8 @@ func TestRun(t *testing.T) {
 // undisturbed.
 func TestRunAfterATimeout(t *testing.T) {
 	const ranks, steps, stalled = 3, 20, 12
-	want := hashesOf(t, train(t, ranks, steps, nil, func(*worker, int, job.Phase) {}))
-	got := hashesOf(t, train(t, ranks, steps, nil, func(w *worker, step int, p job.Phase) {
+	want := hashesOf(t, train(t, ranks, steps, 0, nil, func(*worker, int, job.Phase) {}))
+	got := hashesOf(t, train(t, ranks, steps, 0, nil, func(w *worker, step int, p job.Phase) {
 		switch {
 		case step == steps-1 && w.pg.Epoch() != 2:
 			t.Errorf("worker %d: step %d in epoch %d, want 2", w.number, step, w.pg.Epoch())
@@ -128,6 +134,20 @@ func untilFailed(pg *comm.ProcessGroup) {
 	}
 }
 
+// If a rank does not come back, the others wait for it until the timeout, and Run returns an error.
+func TestRunWithoutALateRank(t *testing.T) {
+	for _, w := range train(t, 3, 20, 300*time.Millisecond, nil, func(w *worker, step int, p job.Phase) {
+		if step == 12 && p == job.Backward && w.number == 1 {
+			untilFailed(w.pg)
+			w.cancel()
+		}
+	}) {
+		if w.number != 1 && (!errors.Is(w.err, comm.ErrTimeout) || !strings.Contains(w.err.Error(), "changing the members of the process group")) {
+			t.Errorf("worker %d: got %v, want a timeout", w.number, w.err)
+		}
+	}
+}
+
 // If no rank is left that has the state after the last committed step, all ranks get an error that says so. With
 // Config.Restore they go on from a checkpoint.
 func TestRunWithoutAState(t *testing.T) {
@@ -142,7 +162,7 @@ func TestRunWithoutAState(t *testing.T) {
 			untilFailed(w.pg)
 		}
 	}
-	for _, w := range train(t, 3, steps, nil, breakAll) {
+	for _, w := range train(t, 3, steps, 0, nil, breakAll) {
 		var e *elastic.LostStateError
 		if w.number != 1 && (!errors.As(w.err, &e) || e.Step != lost) {
 			t.Errorf("worker %d: got %v, want that step %d is lost", w.number, w.err, lost)
@@ -157,7 +177,7 @@ func TestRunWithoutAState(t *testing.T) {
 		restored[w.number], err = saver.Resume(ctx, w.State())
 		return errors.Join(err, saver.Close())
 	}
-	workers := train(t, 3, steps, restore, breakAll)
+	workers := train(t, 3, steps, 0, restore, breakAll)
 	if hashes := hashesOf(t, workers); len(hashes) != 2 || hashes[0] != hashes[1] || restored[0] != 15 || restored[2] != 15 {
 		t.Errorf("the states are %v after the restored steps %v, want two equal ones after 15", hashes, restored)
 	}
