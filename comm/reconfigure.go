@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/goddp/goddp/comm/internal/host"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/backend"
@@ -153,6 +154,21 @@ func (pg *ProcessGroup) kill() {
 	server.Gone(worker, "the test killed it", false)
 }
 
+// replacement makes the group of a process that replaces a lost rank of the job. Until Reconfigure it is a job of one.
+func (pg *ProcessGroup) replacement(worker int) (*ProcessGroup, error) {
+	j, job := *pg.joiner, pg.joiner.local
+	j.world, j.member.Rank = World{Size: 1, LocalSize: 1}, 0
+	j.local = &localJob{host.NewInProcess(), coordinator.NewServer(1, coordinator.Options{Log: j.Log})}
+	g, err := j.joinLocal()
+	if err != nil {
+		return nil, err
+	}
+	job.server.Started(worker)
+	g.kept.addClose(job.server.CloseIdle)
+	g.joiner.local, g.joiner.member.Rank, g.joiner.agent.Joins = job, worker, true
+	return g, nil
+}
+
 // makeRefusal allocates the word of backend.Refusal, which lives as long as the handle. The device frees it.
 func (j *joiner) makeRefusal(dev device.Device) (err error) {
 	if (j.agent.Survives || j.survives) && dev.Type() == device.CUDA {
@@ -181,4 +197,5 @@ func init() {
 	}
 	backend.Survive = func(options any) { options.(*Options).survives = true }
 	backend.Kill = func(pg any) { pg.(*ProcessGroup).kill() }
+	backend.Replacement = func(pg any, worker int) (any, error) { return pg.(*ProcessGroup).replacement(worker) }
 }

@@ -54,10 +54,12 @@ type Backend interface {
 var Wrap func(options any, wrap func(Backend) Backend)
 
 // Survive makes options, a *comm.Options, let the job of comm.Local survive the loss of ranks. Kill loses the rank of
-// such a job whose *comm.ProcessGroup is pg, as if its process had died.
+// such a job whose *comm.ProcessGroup is pg, as if its process had died. Replacement returns the *comm.ProcessGroup of a
+// worker with a new number, which can join the job of pg after a loss.
 var (
-	Survive func(options any)
-	Kill    func(pg any)
+	Survive     func(options any)
+	Kill        func(pg any)
+	Replacement func(pg any, worker int) (any, error)
 )
 
 // Refusal returns a word in the host's memory, of 8 bytes, for pg, a *comm.ProcessGroup on a GPU whose job survives the
