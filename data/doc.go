@@ -31,7 +31,7 @@
 // # The samples of each rank
 //
 // A [Sampler] divides the samples. In each epoch it orders them by a permutation that depends only on the
-// seed and the epoch, and splits the order into global batches, with Batch samples per rank. Rank r takes
+// seed and the epoch, and splits the order into global batches, by default with Batch samples per rank. Rank r takes
 // the r-th part of every global batch. So in each step N ranks with batches of B samples use the same samples
 // as one process with batches of N·B samples.
 //
@@ -42,6 +42,29 @@
 // loops: a loader reads it when a loop begins.
 //
 // [LastBatch] selects what happens to samples that do not fill the last global batch.
+//
+// # The same global batch with any number of ranks
+//
+// With GlobalBatch of [LoaderOptions], the number of ranks does not change the samples of a step. 128 samples are 32 for
+// each of 4 ranks, and 43, 43 and 42 for 3 ranks. A rank gets its part in micro-batches of at most Batch samples.
+// train.Run needs nothing else. Another loop weights the mean loss of each micro-batch, and reduces the gradients once
+// in a step:
+//
+//	loss := autograd.MulScalar(lossOf(model, batch), batch.Weight)
+//	if !batch.EndsStep {
+//		if err := model.NoSync(func() error { return loss.Backward(nil) }); err != nil {
+//			return err
+//		}
+//		continue
+//	}
+//	if err := loss.Backward(nil); err != nil {
+//		return err
+//	}
+//	if err := opt.Step(); err != nil {
+//
+// Then the gradients are those of the mean loss of the global batch. Runs with different numbers of ranks make the same
+// steps, up to rounding. They still differ in random numbers, such as those of Dropout, and in layers that compute
+// over the samples of a micro-batch, such as BatchNorm.
 //
 // # Loading
 //

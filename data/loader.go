@@ -20,15 +20,21 @@ type Group interface {
 	Device() device.Device
 }
 
-// LoaderOptions configure a [Loader]. Batch, Shuffle, Seed, LastBatch and the length of the data set must be the
-// same on all ranks. Otherwise some samples are used twice and others never. train.Run checks this.
+// LoaderOptions configure a [Loader]. Batch, GlobalBatch, Shuffle, Seed, LastBatch and the length of the data set must
+// be the same on all ranks. Otherwise some samples are used twice and others never. train.Run checks this.
 type LoaderOptions struct {
-	Batch     int // samples per rank and step; default 1
-	Shuffle   bool
-	Seed      uint64 // the seed of the order; only with Shuffle
-	LastBatch LastBatch
-	Workers   int // goroutines that read samples; default 2
-	Ahead     int // batches that are read ahead; default 2
+	// Batch is the number of samples per rank and step; default 1. With GlobalBatch, it is the largest number of
+	// samples in a micro-batch; default GlobalBatch.
+	Batch int
+	// GlobalBatch is the number of samples of all ranks in a step, for any number of ranks from 1 to GlobalBatch. It
+	// is divided evenly among them, and a rank gets its part in micro-batches. The loop weights their losses by
+	// Share.Weight, and calls the optimizer's Step after the one with Share.EndsStep. 0: Batch per rank.
+	GlobalBatch int
+	Shuffle     bool
+	Seed        uint64 // the seed of the order; only with Shuffle
+	LastBatch   LastBatch
+	Workers     int // goroutines that read samples; default 2
+	Ahead       int // batches that are read ahead; default 2
 }
 
 // A Loader yields one rank's batches on its device. Only the goroutine that uses the device may use the Loader.
@@ -43,8 +49,8 @@ type Loader struct {
 	position Position
 }
 
-// A Batch is one rank's part of a global batch. It is valid until the next iteration. Using it later, for example in
-// a backward pass, panics with an [*autograd.FreedError].
+// A Batch is one rank's part of a global batch, or a micro-batch of it: see [Share]. It is valid until the next
+// iteration. Using it later, for example in a backward pass, panics with an [*autograd.FreedError].
 type Batch struct {
 	// Vars are the fields of the samples on the device, in the data set's order. The first axis indexes the samples.
 	Vars []*autograd.Variable
@@ -59,7 +65,7 @@ func NewLoader(set Dataset, group Group, opts *LoaderOptions) (*Loader, error) {
 		set:     set,
 		group:   group,
 		dev:     group.Device(),
-		sampler: Sampler{Len: set.Len(), Batch: cmp.Or(o.Batch, 1), Shuffle: o.Shuffle, Seed: o.Seed, LastBatch: o.LastBatch},
+		sampler: Sampler{Len: set.Len(), Batch: cmp.Or(o.Batch, o.GlobalBatch, 1), GlobalBatch: o.GlobalBatch, Shuffle: o.Shuffle, Seed: o.Seed, LastBatch: o.LastBatch},
 		workers: cmp.Or(o.Workers, 2),
 		ahead:   cmp.Or(o.Ahead, 2),
 	}
@@ -84,7 +90,7 @@ func (l *Loader) Sampler() Sampler {
 // Steps returns the number of global batches of an epoch.
 func (l *Loader) Steps() int { return l.Sampler().StepsFrom(Position{}) }
 
-// Position returns the position after the batch that the loop has got last. Before the first batch it is the
+// Position returns the position After of the batch that the loop has got last. Before the first batch it is the
 // position passed to Resume, or the beginning of epoch 0. When an epoch's loop has got all batches, it is the
 // beginning of the next epoch. So this loop continues with the first sample after a position p, after Resume(p):
 //
@@ -145,7 +151,7 @@ var errStopped = errors.New("the loop ended")
 // empties them in order.
 type pipeline struct {
 	*Loader
-	sampler Sampler
+	samples int // the most samples in a batch
 	shares  func() (Share, bool)
 	stop    func() // ends the iteration over shares
 	slots   []*slot
@@ -167,7 +173,7 @@ type slot struct {
 
 // open allocates the slots and starts the workers. The caller must close the pipeline unless there is an error.
 func (l *Loader) open(ctx context.Context, s Sampler, from Position) (_ *pipeline, err error) {
-	p := &pipeline{Loader: l, sampler: s, jobs: make(chan *slot, l.ahead+1)}
+	p := &pipeline{Loader: l, samples: min(s.Batch, s.largest(s.perStep())), jobs: make(chan *slot, l.ahead+1)}
 	p.shares, p.stop = iter.Pull(s.Shares(from))
 	defer func() {
 		if err != nil {
@@ -178,7 +184,7 @@ func (l *Loader) open(ctx context.Context, s Sampler, from Position) (_ *pipelin
 		s := &slot{ready: make(chan error, 1)}
 		p.slots = append(p.slots, s)
 		if err := p.alloc(s); err != nil {
-			return nil, fmt.Errorf("data: allocating memory for a batch of %d samples: %w", l.sampler.Batch, err)
+			return nil, fmt.Errorf("data: allocating memory for a batch of %d samples: %w", p.samples, err)
 		}
 	}
 	if s := p.slots[0]; s.device[0].Host() == nil {
@@ -198,7 +204,7 @@ func (l *Loader) open(ctx context.Context, s Sampler, from Position) (_ *pipelin
 
 func (p *pipeline) alloc(s *slot) error {
 	for _, field := range p.set.Fields() {
-		bytes := p.sampler.Batch * field.Shape.Len() * field.DType.Size()
+		bytes := p.samples * field.Shape.Len() * field.DType.Size()
 		buf, err := p.dev.Alloc(bytes)
 		if err != nil {
 			return err

@@ -13,7 +13,8 @@ type LastBatch uint8
 const (
 	// Pad divides the remaining samples equally among the ranks. If their number is not divisible, it adds
 	// the first samples of the epoch, fewer than there are ranks. All ranks have the same number of
-	// steps, as with PyTorch's DistributedSampler.
+	// steps, as with PyTorch's DistributedSampler. With GlobalBatch, it adds samples only for ranks that would
+	// have none, and their Weight is 0.
 	Pad LastBatch = iota
 	// Drop skips the remaining samples.
 	Drop
@@ -51,36 +52,59 @@ func (s Source) describe() string {
 type Sampler struct {
 	Len        int // the number of samples in the data set
 	Rank, Size int // this rank, and the number of ranks
-	Batch      int // samples for each rank in a step
-	Shuffle    bool
-	Seed       uint64 // the seed of the order; only with Shuffle
-	LastBatch  LastBatch
+	Batch      int // samples for each rank in a step; with GlobalBatch, the most that it has in a micro-batch
+	// GlobalBatch is the number of samples of all ranks in a step; 0: Batch for each rank.
+	GlobalBatch int
+	Shuffle     bool
+	Seed        uint64 // the seed of the order; only with Shuffle
+	LastBatch   LastBatch
 }
 
-// A Share is one rank's part of a global batch.
+// A Share is one rank's part of a global batch, or with GlobalBatch a micro-batch of that part.
 type Share struct {
 	// Indices are the indices of the samples in the data set.
 	Indices []int
 	// Repeats is the number of samples at the end of Indices that the epoch has already used.
 	Repeats int
-	// After is the position after the global batch.
+	// After is the position after the global batch. Of a micro-batch that does not end the step, it is the position
+	// before the global batch.
 	After Position
+	// Weight is the factor of the mean loss of the samples. With GlobalBatch, the mean over the ranks of the sums of
+	// their weighted losses is the mean loss of the global batch. Otherwise Weight is 1.
+	Weight float64
+	// EndsStep is true for the last micro-batch of a step, and always without GlobalBatch.
+	EndsStep bool
 }
 
 // check returns an error if the sampler's fields are invalid.
 func (s Sampler) check() error {
 	switch {
+	case s.GlobalBatch < 0 || s.GlobalBatch > 0 && s.GlobalBatch < s.Size:
+		return fmt.Errorf("data: GlobalBatch is %d, want at least one sample for each of %d ranks, or 0", s.GlobalBatch, s.Size)
 	case s.Batch < 1:
 		return fmt.Errorf("data: the batch size is %d, want at least 1", s.Batch)
 	case s.Size < 1 || s.Rank < 0 || s.Rank >= s.Size:
 		return fmt.Errorf("data: rank %d with %d ranks, want 0 <= rank < ranks", s.Rank, s.Size)
 	case s.Len < s.Size:
 		return fmt.Errorf("data: fewer samples (%d) than ranks (%d)", s.Len, s.Size)
-	case s.LastBatch == Drop && s.Len/s.Batch < s.Size:
-		return fmt.Errorf("data: %d samples, want at least one batch of %d for each of %d ranks with LastBatch Drop", s.Len, s.Batch, s.Size)
+	case s.LastBatch == Drop && s.Len < s.perStep():
+		return fmt.Errorf("data: %d samples, want at least a global batch of %d with LastBatch Drop", s.Len, s.perStep())
 	}
 	return nil
 }
+
+// perStep returns the number of samples in a global batch.
+func (s Sampler) perStep() int {
+	if s.GlobalBatch > 0 {
+		return s.GlobalBatch
+	}
+	return s.Batch * s.Size
+}
+
+// largest returns the number of samples of the rank that has most of a global batch.
+func (s Sampler) largest(global int) int { return ceilDiv(global, s.Size) }
+
+func ceilDiv(n, by int) int { return (n + by - 1) / by }
 
 // source returns the source of the sampler's order.
 func (s Sampler) source() Source {
@@ -108,11 +132,11 @@ func (s Sampler) CheckPosition(p Position) error {
 // StepsFrom returns the number of global batches from a position to the end of its epoch. With Uneven, some ranks may
 // have no samples in the last one.
 func (s Sampler) StepsFrom(p Position) int {
-	global, left := s.Batch*s.Size, s.Len-p.Sample
+	left := s.Len - p.Sample
 	if s.LastBatch == Drop {
-		return left / global
+		return left / s.perStep()
 	}
-	return (left + global - 1) / global
+	return ceilDiv(left, s.perStep())
 }
 
 // order returns the order of an epoch's samples: their indices, shuffled by Fisher–Yates with the generator
@@ -140,16 +164,20 @@ func (s Sampler) Shares(from Position) iter.Seq[Share] {
 	return func(yield func(Share) bool) {
 		order := s.order(from.Epoch)
 		for at := from.Sample; at < s.Len; {
-			global := min(s.Len-at, s.Batch*s.Size)
-			if global < s.Batch*s.Size && s.LastBatch == Drop {
+			global := min(s.Len-at, s.perStep())
+			if global < s.perStep() && s.LastBatch == Drop {
 				return
 			}
-			share := s.share(order, at, global)
+			for _, share := range s.divide(s.share(order, at, global), global) {
+				share.After = Position{from.Epoch, at, s.source()}
+				if share.EndsStep {
+					share.After.Sample += global
+				}
+				if !yield(share) {
+					return
+				}
+			}
 			at += global
-			share.After = Position{from.Epoch, at, s.source()}
-			if len(share.Indices) > 0 && !yield(share) {
-				return
-			}
 		}
 	}
 }
@@ -157,7 +185,7 @@ func (s Sampler) Shares(from Position) iter.Seq[Share] {
 // share returns this rank's part of the global batch that starts at position at of order.
 func (s Sampler) share(order []int, at, global int) Share {
 	each, more := global/s.Size, global%s.Size
-	if s.LastBatch == Uneven {
+	if s.LastBatch == Uneven || s.GlobalBatch > 0 && global >= s.Size {
 		// The first ranks get one more sample.
 		first := s.Rank*each + min(s.Rank, more)
 		if s.Rank < more {
@@ -179,4 +207,19 @@ func (s Sampler) share(order []int, at, global int) Share {
 		share.Indices[i] = order[at+nth]
 	}
 	return share
+}
+
+// divide divides a rank's part of a global batch into micro-batches whose sizes differ by at most one. All ranks have
+// the same number of them, except that with Batch 1 some may have one less. A part with repeats is never divided.
+func (s Sampler) divide(part Share, global int) []Share {
+	n := len(part.Indices)
+	all := make([]Share, min(n, ceilDiv(s.largest(global), s.Batch)))
+	for i := range all {
+		first, end := i*n/len(all), (i+1)*n/len(all)
+		all[i] = Share{Indices: part.Indices[first:end:end], Repeats: part.Repeats, Weight: 1, EndsStep: i == len(all)-1}
+		if s.GlobalBatch > 0 {
+			all[i].Weight = float64((end-first-part.Repeats)*s.Size) / float64(global)
+		}
+	}
+	return all
 }

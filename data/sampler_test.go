@@ -2,6 +2,7 @@ package data
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 )
@@ -70,6 +71,76 @@ func checkEpoch(t *testing.T, s Sampler) {
 	}
 	if s.LastBatch != Uneven && len(steps) != 1 {
 		t.Errorf("ranks make different numbers of steps: %v", steps)
+	}
+}
+
+// With GlobalBatch, any number of ranks makes the same steps. In each step every sample of the global batch has the
+// same weight, in micro-batches of at most Batch samples. The last global batch of 103 samples has 3 or 7.
+func TestGlobalBatch(t *testing.T) {
+	for _, size := range []int{1, 2, 3, 4} {
+		for _, batch := range []int{1, 2, 5, 200} {
+			for _, global := range []int{4, 10, 12} {
+				for _, last := range []LastBatch{Pad, Drop, Uneven} {
+					s := Sampler{Len: 103, Size: size, Batch: batch, GlobalBatch: global, Shuffle: true, Seed: 3, LastBatch: last}
+					t.Run(fmt.Sprintf("%d/%d/%d/%d", size, batch, global, last), func(t *testing.T) { checkGlobalBatches(t, s) })
+				}
+			}
+		}
+	}
+}
+
+func checkGlobalBatches(t *testing.T, s Sampler) {
+	begin := s.Begin(2)
+	order := s.order(begin.Epoch)
+	if steps := s.StepsFrom(begin); s.LastBatch == Drop {
+		order = order[:steps*s.GlobalBatch]
+	} else if want := len(slices.Collect(slices.Chunk(order, s.GlobalBatch))); steps != want {
+		t.Errorf("%d steps, want %d", steps, want)
+	}
+	ranks, before := epoch(s, begin), begin
+	for whole := range slices.Chunk(order, s.GlobalBatch) {
+		weights, passes, samples := map[int]float64{}, make([]int, s.Size), make([]int, s.Size)
+		for r := range ranks {
+			for ends := false; !ends && len(ranks[r]) > 0; {
+				share := ranks[r][0]
+				ranks[r] = ranks[r][1:]
+				after := before
+				if ends = share.EndsStep; ends {
+					after.Sample += len(whole)
+				}
+				if n := len(share.Indices); n > s.Batch || share.After != after {
+					t.Errorf("rank %d: %d samples and the position %+v in a micro-batch, want at most %d and %+v", r, n, share.After, s.Batch, after)
+				}
+				for _, i := range share.Indices {
+					weights[i] += share.Weight / float64(len(share.Indices)*s.Size)
+				}
+				passes[r]++
+				samples[r] += len(share.Indices)
+			}
+		}
+		for _, i := range whole {
+			if want := 1 / float64(len(whole)); math.Abs(weights[i]-want) > 1e-15 {
+				t.Errorf("from %d: sample %d has the weight %v, want %v", before.Sample, i, weights[i], want)
+			}
+			delete(weights, i)
+		}
+		for i, w := range weights {
+			if w != 0 {
+				t.Errorf("from %d: sample %d is not in the global batch, but has the weight %v", before.Sample, i, w)
+			}
+		}
+		if slices.Max(samples)-slices.Min(samples) > 1 {
+			t.Errorf("from %d: the ranks have %v samples", before.Sample, samples)
+		}
+		if slices.Max(passes) != slices.Min(passes) && s.Batch > 1 && len(whole) >= s.Size {
+			t.Errorf("from %d: the ranks have %v micro-batches", before.Sample, passes)
+		}
+		before.Sample += len(whole)
+	}
+	for r, rest := range ranks {
+		if len(rest) > 0 {
+			t.Errorf("rank %d has %d micro-batches more", r, len(rest))
+		}
 	}
 }
 
@@ -150,10 +221,13 @@ func TestSamplerOrderIsFixed(t *testing.T) {
 
 func TestSamplerCheck(t *testing.T) {
 	for want, s := range map[string]Sampler{
-		"data: the batch size is 0, want at least 1":                                               {Len: 5, Size: 1},
-		"data: rank 2 with 2 ranks, want 0 <= rank < ranks":                                        {Len: 5, Size: 2, Rank: 2, Batch: 1},
-		"data: fewer samples (3) than ranks (4)":                                                   {Len: 3, Size: 4, Batch: 1},
-		"data: 100 samples, want at least one batch of 64 for each of 2 ranks with LastBatch Drop": {Len: 100, Size: 2, Batch: 64, LastBatch: Drop},
+		"data: the batch size is 0, want at least 1":                                  {Len: 5, Size: 1},
+		"data: rank 2 with 2 ranks, want 0 <= rank < ranks":                           {Len: 5, Size: 2, Rank: 2, Batch: 1},
+		"data: fewer samples (3) than ranks (4)":                                      {Len: 3, Size: 4, Batch: 1},
+		"data: 100 samples, want at least a global batch of 128 with LastBatch Drop":  {Len: 100, Size: 2, Batch: 64, LastBatch: Drop},
+		"data: 100 samples, want at least a global batch of 101 with LastBatch Drop":  {Len: 100, Size: 2, Batch: 1, GlobalBatch: 101, LastBatch: Drop},
+		"data: GlobalBatch is 3, want at least one sample for each of 4 ranks, or 0":  {Len: 100, Size: 4, Batch: 1, GlobalBatch: 3},
+		"data: GlobalBatch is -1, want at least one sample for each of 4 ranks, or 0": {Len: 100, Size: 4, Batch: 1, GlobalBatch: -1},
 	} {
 		if err := s.check(); err == nil || err.Error() != want {
 			t.Errorf("%+v: %v, want %s", s, err, want)
