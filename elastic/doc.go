@@ -34,6 +34,8 @@
 // neither State nor the position of Data keeps its value, also when a step is made again. State.Values are copied
 // at each step, so they must be small.
 //
+// The number of samples in a step changes with the number of ranks, unless Data has a GlobalBatch: see package data.
+//
 // A replacement runs the program from its start. Until Run it is rank 0 of a group of one rank, so anything that
 // it writes before Run must not disturb the job.
 //

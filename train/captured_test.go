@@ -9,7 +9,9 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/data"
 	"github.com/goddp/goddp/internal/testkit/commtest"
+	"github.com/goddp/goddp/internal/testkit/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 	"github.com/goddp/goddp/progress"
@@ -17,13 +19,13 @@ import (
 )
 
 // A captured run ends with the bits of one that is not captured, with a schedule, dropout, clipped norms,
-// accumulated gradients, of which 15 batches of an epoch leave one, and evaluations between the steps, with replicas
-// and with shards of the optimizer's state. Its loss function runs only until the steps are captured.
+// accumulated gradients, of which 15 batches of an epoch leave one, global batches of 7 in micro-batches of 1 and 2, and
+// evaluations between the steps, with replicas and with shards of the optimizer's state. Its loss function runs only until the steps are captured.
 func TestEmulatedCaptured(t *testing.T) {
 	for _, c := range []struct {
-		accumulate int
-		sharded    bool
-	}{{1, true}, {2, false}} {
+		accumulate, global int
+		sharded            bool
+	}{{1, 0, true}, {2, 0, false}, {1, 7, false}} {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
 			commtest.OnDevices(t, commtest.FakeGPUs(t, 2), nil, func(pg *comm.ProcessGroup) error {
 				var calls [2]int
@@ -32,6 +34,9 @@ func TestEmulatedCaptured(t *testing.T) {
 					var err error
 					ends[i], err = trained(t.Context(), pg, c.sharded, 5/c.accumulate, func(config *train.Config) {
 						config.Epochs, config.Accumulate, config.Captured = 3, c.accumulate, captured
+						if c.global > 0 {
+							config.Data = must.New(data.NewLoader(points(60), pg, &data.LoaderOptions{Batch: 2, GlobalBatch: c.global, Shuffle: true}))
+						}
 						config.EvaluateEvery, config.Evaluate = 2, func(context.Context) ([]progress.Value, error) {
 							nn.Eval(config.Model)()
 							return nil, nil

@@ -16,7 +16,8 @@
 //
 // In one step each rank computes the gradients of Config.Accumulate batches, all ranks reduce them, and
 // the optimizer updates the parameters. The last step of an epoch may have fewer batches: gradients do
-// not accumulate across epochs. Steps are counted from 0 over all epochs. A run that resumes from a
+// not accumulate across epochs. If the loader has a GlobalBatch, a step has that many samples with any number of ranks,
+// and Run computes the gradients of a rank's part in micro-batches. Steps are counted from 0 over all epochs. A run that resumes from a
 // checkpoint continues the count.
 //
 // # What Run leaves

@@ -43,7 +43,7 @@ type Config struct {
 	Data *data.Loader
 	// The run ends after Epochs epochs or MaxSteps steps, whichever comes first. At least one of them must not be 0.
 	Epochs, MaxSteps int
-	// Loss computes the loss of a batch, a scalar.
+	// Loss computes the loss of a batch, a scalar. If Data has a GlobalBatch, it must be a mean over the batch's samples.
 	Loss func(b *data.Batch) *autograd.Variable
 	// Captured launches each step, from the loss to the update, as one CUDA graph. [autograd.Capture] says what Loss
 	// may then do. In addition, Loss may use only the batch's Vars.
@@ -51,11 +51,12 @@ type Config struct {
 
 	// LR returns the learning rate of each step. If it is nil, Run does not set the learning rate. If the optimizer is
 	// an [optim.LRKeeper], Run restores the rates of its groups at the end. LR depends only on the step's number: if a
-	// run resumes with a different number of ranks, its epochs have a different number of steps, but LR does not
-	// change.
+	// run goes on with a different number of ranks, its epochs have a different number of steps, unless Data has a
+	// GlobalBatch, but LR does not change.
 	LR schedule.Schedule
 	// Accumulate is the number of batches in a step; 0 means 1. The gradients are those of the mean of the batches'
-	// losses. If an epoch's batches do not fill its last step, that step averages over fewer batches.
+	// losses. If an epoch's batches do not fill its last step, that step averages over fewer batches. If Data has a
+	// GlobalBatch, a step has that many samples, and Accumulate must be 0 or 1.
 	Accumulate int
 	// ClipNorm is the largest norm of all gradients together. Larger gradients are scaled down.
 	ClipNorm float64
@@ -72,7 +73,7 @@ type Config struct {
 	// Log is a file to which rank 0 appends JSON lines: see package progress.
 	Log string
 	// LogEvery is the number of steps between two lines; 0 means 100. The first and the last step of the run
-	// have lines too.
+	// have lines too. The loss of a line is the mean over the last batches of the ranks in the step.
 	LogEvery int
 	// Trace is a file to which rank 0 writes a trace of steps 11 to 15, counted from the start or the resumption:
 	// see package profile. The trace has fewer steps if the run ends or fails during these steps. If the run ends
@@ -100,8 +101,8 @@ type Config struct {
 	Values map[string]any
 }
 
-// Steps returns the number of steps of a run that starts at the beginning. The number may differ for a run that
-// resumes with another number of ranks, because its epochs have a different number of steps.
+// Steps returns the number of steps of a run that starts at the beginning. Unless Data has a GlobalBatch, the number may
+// differ for a run that goes on with another number of ranks, because its epochs have a different number of steps.
 func (c *Config) Steps() int { return c.stepsAt(0, data.Position{}) }
 
 // stepsAt returns the total number of steps of a run that has made some steps and is now at position p.
@@ -136,6 +137,9 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c *Config) (err error) {
 	if c.Epochs < 0 || c.MaxSteps < 0 || c.Epochs == 0 && c.MaxSteps == 0 || c.Accumulate < 0 || !(c.ClipNorm >= 0) || c.SaveEvery < 0 || c.LogEvery < 0 || c.EvaluateEvery < 0 {
 		return fmt.Errorf("train: Epochs %d, MaxSteps %d, Accumulate %d, ClipNorm %v, SaveEvery %d, LogEvery %d and EvaluateEvery %d, want Epochs or MaxSteps of at least 1 and no negative value",
 			c.Epochs, c.MaxSteps, c.Accumulate, c.ClipNorm, c.SaveEvery, c.LogEvery, c.EvaluateEvery)
+	}
+	if global := c.Data.Sampler().GlobalBatch; global > 0 && c.Accumulate > 1 {
+		return fmt.Errorf("train: Accumulate is %d, but GlobalBatch of Data is %d, which already sets the samples of a step: want Accumulate 0 or 1", c.Accumulate, global)
 	}
 	if c.Data.Sampler().LastBatch == data.Uneven {
 		return errors.New("train: LastBatch of Data is Uneven, with which a rank may have fewer steps than another: want Pad or Drop")
@@ -290,8 +294,8 @@ type run struct {
 	isTracing bool
 	wasOn     bool // whether the program itself was recording when the trace started
 
-	gathered int // the number of batches whose gradients are accumulated for the next step
-	batches  int // the number of batches of that step
+	gathered int     // the number of batches whose gradients are accumulated for the next step
+	weight   float64 // the factor of the loss of the batch
 	share    data.Share
 	// backward computes the loss of a batch, whose fields are `in`, and adds its gradients. complete also updates
 	// the parameters.
@@ -301,15 +305,15 @@ type run struct {
 // makeSteps sets backward and complete.
 func (r *run) makeSteps() {
 	r.backward = func(in ...*autograd.Variable) (*autograd.Variable, error) {
-		batches := r.batches
+		weight := r.weight
 		if c := capture.Of(r.pg.Device()); c != nil {
-			c.Require(func() bool { return r.batches == batches })
+			c.Require(func() bool { return r.weight == weight })
 		}
 		loss := r.Loss(&data.Batch{Vars: in, Share: r.share})
-		if batches == 1 {
+		if weight == 1 {
 			return loss, loss.Backward(nil)
 		}
-		return loss, autograd.MulScalar(loss, 1/float64(batches)).Backward(nil)
+		return loss, autograd.MulScalar(loss, weight).Backward(nil)
 	}
 	backward := r.backward
 	r.complete = func(in ...*autograd.Variable) (*autograd.Variable, error) {
@@ -408,7 +412,7 @@ func (r *run) checkPosition() error {
 func (r *run) epoch(ctx context.Context) (isStopped bool, err error) {
 	sampler, epoch := r.Data.Sampler(), r.position.Epoch
 	end := sampler.Begin(epoch + 1)
-	samples := 0 // the number of this rank's samples in the step
+	batches := 1 // the number of batches in the step, unless Data has a GlobalBatch
 	for b, err := range r.Data.EpochFrom(ctx, r.position) {
 		if err != nil {
 			return false, err
@@ -422,10 +426,10 @@ func (r *run) epoch(ctx context.Context) (isStopped bool, err error) {
 		}
 		r.share = b.Share
 		if r.gathered == 0 {
-			r.batches, samples = min(r.Accumulate, sampler.StepsFrom(r.position)), 0
+			batches = min(r.Accumulate, sampler.StepsFrom(r.position))
 		}
-		samples += len(b.Indices)
-		if r.gathered++; r.gathered < r.batches {
+		r.weight = b.Weight / float64(batches)
+		if r.gathered++; r.gathered < batches || !b.EndsStep {
 			err := r.Model.NoSync(func() error {
 				_, err := r.backward(b.Vars...)
 				return err
@@ -443,12 +447,12 @@ func (r *run) epoch(ctx context.Context) (isStopped bool, err error) {
 			return false, err
 		}
 		r.step++
+		logs := r.meter.Step(b.After.Sample-r.position.Sample) || r.step == 1
 		r.gathered, r.position = 0, b.After
-		logs := r.meter.Step(samples*r.pg.Size()) || r.step == 1
 		stops := r.Model.Stopping()
 		saves := stops || r.SaveEvery > 0 && r.step%r.SaveEvery == 0
 		if logs || r.saver != nil && (saves || r.step >= r.total || sampler.StepsFrom(r.position) == 0) {
-			if err := r.readLoss(ctx, loss, len(b.Indices), logs); err != nil {
+			if err := r.readLoss(ctx, loss, len(b.Indices)-b.Repeats, logs); err != nil {
 				return false, err
 			}
 		}

@@ -323,6 +323,9 @@ func TestConfigThatMakesNoSense(t *testing.T) {
 			want string
 		}{
 			{func(c *train.Config) { c.Accumulate = -1 }, "Accumulate -1"},
+			{func(c *train.Config) {
+				c.Accumulate, c.Data = 2, must.New(data.NewLoader(points(60), pg, &data.LoaderOptions{GlobalBatch: 8}))
+			}, "Accumulate is 2, but GlobalBatch of Data is 8"},
 			{func(c *train.Config) { c.Epochs = 0 }, "Epochs or MaxSteps of at least 1"},
 			{func(c *train.Config) { c.ClipNorm = math.NaN() }, "ClipNorm NaN"},
 			{func(c *train.Config) { c.Loss = nil }, "Loss: false"},

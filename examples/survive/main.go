@@ -3,7 +3,8 @@
 //	go run ./cmd/golaunch --nproc-per-node 4 --on-failure replace ./examples/survive
 //
 // The others go on in the same processes, and a new one takes the place of the lost one. There is nothing to do for
-// that in the program, because train.Run does it. A program with its own loop uses package elastic.
+// that in the program, because train.Run does it. Because of GlobalBatch, a step has 200 samples with any number of
+// ranks. A program with its own loop uses package elastic.
 package main
 
 import (
@@ -37,7 +38,7 @@ func run(ctx context.Context) error {
 		device.Elements[float32](dst[0])[0], device.Elements[float32](dst[1])[0] = float32(x), float32(math.Sin(7*x))
 		return nil
 	})
-	loader, err := data.NewLoader(sine, pg, &data.LoaderOptions{Batch: 50, Shuffle: true})
+	loader, err := data.NewLoader(sine, pg, &data.LoaderOptions{GlobalBatch: 200, Shuffle: true})
 	if err != nil {
 		return err
 	}

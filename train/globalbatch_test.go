@@ -1,0 +1,143 @@
+package train_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"sync"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/data"
+	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/testkit/commtest"
+	"github.com/goddp/goddp/internal/testkit/must"
+	"github.com/goddp/goddp/metrics"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+	"github.com/goddp/goddp/optim/schedule"
+	"github.com/goddp/goddp/progress"
+	"github.com/goddp/goddp/train"
+)
+
+// smooth returns a configuration without random numbers and its model. In float64 it trains with 3 epochs of 50 samples.
+// An epoch has 4 steps. The first three have 16 samples each, the last one has 2.
+func smooth(pg *comm.ProcessGroup, batch int) (*train.Config, *ddp.Model) {
+	autograd.Generator(pg.Device()).Seed(1)
+	wide := &nn.LinearOptions{DType: device.Float64}
+	model := must.New(ddp.New(nn.Sequential(nn.Linear(3, 8, wide), nn.Tanh(), nn.Linear(8, 1, wide)), pg, nil))
+	return &train.Config{
+		Model: model, Epochs: 3, LR: schedule.Linear(0.1, 0.01, 12), ClipNorm: 1,
+		Optimizer: must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1, Momentum: 0.9})),
+		Data:      must.New(data.NewLoader(points(50), pg, &data.LoaderOptions{Batch: batch, GlobalBatch: 16, Shuffle: true})),
+		Loss: func(b *data.Batch) *autograd.Variable {
+			return nn.MSELoss(model.Forward(autograd.Cast(b.Vars[0], device.Float64)), autograd.Cast(b.Vars[1], device.Float64), nil)
+		},
+	}, model
+}
+
+// distance returns the largest difference of two lists of values.
+func distance(a, b []float64) (d float64) {
+	for i := range a {
+		d = max(d, math.Abs(a[i]-b[i]))
+	}
+	return d
+}
+
+// With GlobalBatch, all numbers of ranks and of micro-batches make the same steps up to rounding.
+func TestGlobalBatch(t *testing.T) {
+	var want []float64
+	for _, batch := range []int{0, 4, 3, 1} {
+		for n := 1; n <= 4; n++ {
+			commtest.OnGoroutines(t, n, nil, func(pg *comm.ProcessGroup) error {
+				c, model := smooth(pg, batch)
+				if steps := c.Steps(); steps != 12 {
+					return fmt.Errorf("%d steps with %d ranks, want 12", steps, n)
+				}
+				if err := train.Run(t.Context(), pg, c); err != nil {
+					return err
+				}
+				got, err := values(t.Context(), model)
+				if want == nil { // with one rank
+					want = got
+				}
+				if d := distance(got, want); !(d < 1e-13) {
+					return fmt.Errorf("%d ranks with micro-batches of %d: the parameters differ by %v from those of one rank", n, batch, d)
+				}
+				return err
+			})
+		}
+	}
+}
+
+// lossesOfRanks trains with four ranks. It returns the loss over all samples after each of 12 steps, and the number of
+// ranks. If the ranks change, rank 1 is lost within the sixth step, and another one joins them after the tenth.
+func lossesOfRanks(t *testing.T, change bool) (losses [12]float64, sizes [12]int) {
+	const killed, joined = 5, 10
+	o := &comm.Options{}
+	backend.Survive(o)
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	var work func(pg *comm.ProcessGroup, worker int)
+	work = func(pg *comm.ProcessGroup, worker int) {
+		defer pg.Close()
+		c, _ := smooth(pg, 2)
+		lossOf := c.Loss
+		c.Loss = func(b *data.Batch) *autograd.Variable {
+			if steps, _ := c.Optimizer.Committed(); change && worker == 1 && steps == killed && b.EndsStep {
+				backend.Kill(pg)
+				runtime.Goexit()
+			}
+			return lossOf(b)
+		}
+		all := must.New(data.NewLoader(points(50), pg, &data.LoaderOptions{Batch: 50, LastBatch: data.Uneven}))
+		c.EvaluateEvery, c.Evaluate = 1, func(ctx context.Context) ([]progress.Value, error) {
+			steps, _ := c.Optimizer.Committed()
+			for b, err := range all.Epoch(ctx, 0) {
+				if err != nil {
+					return nil, err
+				}
+				sum, err := metrics.Reduce(ctx, pg, metrics.Mean(lossOf(b).Item(), len(b.Indices)))
+				if err != nil {
+					return nil, err
+				}
+				mu.Lock()
+				losses[steps-1], sizes[steps-1] = sum[0].Value, pg.Size()
+				mu.Unlock()
+			}
+			if change && worker == 0 && steps == joined && pg.Size() == 3 {
+				wg.Go(func() { work(must.New(backend.Replacement(pg, 4)).(*comm.ProcessGroup), 4) })
+				for !pg.Failed() { // until the new worker asks to join
+					runtime.Gosched()
+				}
+				return nil, errors.New("the ranks change")
+			}
+			return nil, nil
+		}
+		if err := train.Run(t.Context(), pg, c); err != nil {
+			t.Errorf("worker %d: %v", worker, err)
+		}
+	}
+	for worker, pg := range must.New(comm.Local(4, o)) {
+		wg.Go(func() { work(pg, worker) })
+	}
+	wg.Wait()
+	return losses, sizes
+}
+
+// A run of four ranks that goes on with three and then again with four has the losses of an undisturbed one.
+func TestGlobalBatchOfAGroupThatChanges(t *testing.T) {
+	want, _ := lossesOfRanks(t, false)
+	got, sizes := lossesOfRanks(t, true)
+	if sizes != [12]int{4, 4, 4, 4, 4, 3, 3, 3, 3, 3, 4, 4} {
+		t.Errorf("the steps had %v ranks", sizes)
+	}
+	if d := distance(got[:], want[:]); !(d < 1e-12) || want[11] > want[0]/10 {
+		t.Errorf("the losses are %v, without a change %v", got, want)
+	}
+}
