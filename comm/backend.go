@@ -14,6 +14,15 @@ import (
 // connect creates the backend for the group's device: NCCL for a GPU, else the host backend. If CheckCalls is set,
 // connect wraps the backend in a callChecker.
 func (j *joiner) connect(ctx context.Context, cfg backend.Config) (be backend.Backend, err error) {
+	if j.isPending {
+		rank, size := cfg.Rank, cfg.Size
+		defer func() {
+			if err == nil {
+				be = &pending{be, rank, size}
+			}
+		}()
+		cfg.Rank, cfg.Size = 0, 1
+	}
 	if cfg.Device.Type() == device.CUDA {
 		be, err = nccl.New(ctx, cfg, &nccl.Options{NoSmallAllReduce: j.env.NoSmallAllReduce})
 	} else {
@@ -23,7 +32,7 @@ func (j *joiner) connect(ctx context.Context, cfg backend.Config) (be backend.Ba
 		}
 		be, err = host.New(ctx, cfg, o)
 	}
-	if err != nil || !j.CheckCalls {
+	if err != nil || !j.CheckCalls || j.isPending {
 		return be, err
 	}
 	return newCallChecker(ctx, be, cfg), nil

@@ -23,9 +23,10 @@ func (j *joiner) openControl(ctx context.Context, n int64, release *releases) (*
 	var client *coordinator.Client
 	var err error
 	co := coordinator.ClientOptions{Options: coordinator.Options{Log: j.Log}, Size: w.Size, Host: "rank 0", HostRank: 0}
-	at, launched := j.coordinatorStore(j.kv, n), j.launched() && !j.agent.Joins
+	at, launched := j.coordinatorStore(j.kv, n), j.launched()
 	switch {
-	case !launched && w.Size == 1: // no other process has to reach the coordinator
+	case j.isPending, !launched && w.Size == 1: // no other process has to reach the coordinator
+		co.Size = 1
 		server := coordinator.NewServer(1, co.Options)
 		release.addClose(server.Close)
 		client, err = server.Local(0, co)

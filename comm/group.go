@@ -131,9 +131,17 @@ func (pg *ProcessGroup) Post(ctx context.Context, key string, value []byte) erro
 func (pg *ProcessGroup) Posted(ctx context.Context, key string, ranks ...int) ([][]byte, error) {
 	members := make([]int, len(ranks))
 	for i, r := range ranks {
-		members[i] = pg.control.Members[r]
+		members[i] = pg.inJob(r)
 	}
 	return pg.control.Posted(ctx, key, members)
+}
+
+// inJob returns the number in the job of a rank of the group.
+func (g *group) inJob(rank int) int {
+	if rank < len(g.control.Members) {
+		return g.control.Members[rank]
+	}
+	return rank // this process is pending: see pending
 }
 
 // Timeout returns the default timeout of the group's calls.

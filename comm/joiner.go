@@ -16,16 +16,17 @@ import (
 type joiner struct {
 	Options // with defaults, and with what the environment adds to CheckCalls and ErrorMode
 
-	env      jobenv.Settings
-	world    World         // this process's place in the job
-	oneHost  bool          // all ranks are on this host
-	agent    jobenv.Agent  // what golaunch's agent offers; zero under another launcher
-	main     *mainRun      // the run of Main that the group is made in; nil outside Main
-	local    *localJob     // the job of Local; nil outside Local
-	kv       store.Store   // the job's store
-	member   store.Member  // this process's identity in the job
-	refusal  device.Buffer // see backend.Refusal
-	deadline time.Time     // when Init gives up, unless the process is suspended meanwhile
+	env       jobenv.Settings
+	world     World         // this process's place in the job
+	oneHost   bool          // all ranks are on this host
+	isPending bool          // see pending
+	agent     jobenv.Agent  // what golaunch's agent offers; zero under another launcher
+	main      *mainRun      // the run of Main that the group is made in; nil outside Main
+	local     *localJob     // the job of Local; nil outside Local
+	kv        store.Store   // the job's store
+	member    store.Member  // this process's identity in the job
+	refusal   device.Buffer // see backend.Refusal
+	deadline  time.Time     // when Init gives up, unless the process is suspended meanwhile
 }
 
 // newJoiner reads the options and the environment.
@@ -40,8 +41,8 @@ func newJoiner(opts *Options) (*joiner, error) {
 	if err := j.readMember(); err != nil {
 		return nil, fmt.Errorf("comm: %w", err)
 	}
-	if j.agent.Joins { // until Reconfigure, it is a job of its own
-		j.world.Rank, j.world.Size, j.member.Rank = 0, 1, -1
+	if j.isPending = j.agent.Joins; j.isPending {
+		j.member.Rank = -1 // its rank may be another process's
 	}
 	return j, nil
 }

@@ -30,7 +30,7 @@ func Local(n int, opts *Options) ([]*ProcessGroup, error) {
 	if j.survives {
 		o.Elastic = &coordinator.Elastic{Min: 1, Kill: func(int, string) {}, Log: func(coordinator.Order) {}}
 	}
-	j.local = &localJob{hub: host.NewInProcess(), server: coordinator.NewServer(n, o)}
+	j.local = &localJob{host.NewInProcess(), coordinator.NewServer(n, o), n}
 	groups, errs := make([]*ProcessGroup, n), make([]error, n)
 	var wg sync.WaitGroup
 	for r := range n {
@@ -59,6 +59,7 @@ func Local(n int, opts *Options) ([]*ProcessGroup, error) {
 type localJob struct {
 	hub    *host.InProcess
 	server *coordinator.Server
+	size   int // the number of ranks at the start
 }
 
 func (l *localJob) options(size int) coordinator.ClientOptions {
@@ -77,7 +78,11 @@ func (j *joiner) joinLocal() (_ *ProcessGroup, err error) {
 	h.kept.addClose(j.local.server.CloseIdle)
 	h.kept.addClose(dev.Close)
 	h.group, err = j.joinGroup(ctx, dev, func(release *releases) (*coordinator.Client, int, error) {
-		client, err := j.local.server.Local(j.world.Rank, j.local.options(j.world.Size))
+		size := j.world.Size
+		if j.isPending {
+			size = 1
+		}
+		client, err := j.local.server.Local(j.world.Rank, j.local.options(size))
 		if err == nil {
 			release.add(func(ctx context.Context) error { depart(ctx, client); return nil })
 		}

@@ -112,7 +112,7 @@ func Agree(ctx context.Context, pg *ProcessGroup, met error) error {
 	case err != nil && met != nil:
 		// Another rank may already have all texts and exit, which breaks the group on this rank. So err
 		// counts as an effect of met.
-		return &agreedError{errors.Join(met, err).Error(), met, pg.control.Members[pg.rank]}
+		return &agreedError{errors.Join(met, err).Error(), met, pg.inJob(pg.rank)}
 	case err != nil:
 		return err
 	}
@@ -131,7 +131,7 @@ func Agree(ctx context.Context, pg *ProcessGroup, met error) error {
 	for _, t := range distinct {
 		parts = append(parts, fmt.Sprintf("%s: %s", rootcause.Ranks(ranks[t]), t))
 	}
-	return &agreedError{strings.Join(parts, "; "), met, pg.control.Members[first]}
+	return &agreedError{strings.Join(parts, "; "), met, pg.inJob(first)}
 }
 
 // agreedError is what Agree returns.

@@ -28,7 +28,7 @@ type Store interface {
 // earlier process with this rank.
 func (j *joiner) openStore(ctx context.Context, release *releases) (n int64, err error) {
 	if j.kv = j.Store; j.kv == nil {
-		if j.kv, err = j.dialStore(ctx, release); err != nil || j.agent.Joins {
+		if j.kv, err = j.dialStore(ctx, release); err != nil || j.isPending {
 			return 1, err
 		}
 	}

@@ -53,8 +53,9 @@ func (pg *ProcessGroup) Epoch() int { return pg.epoch }
 // The group keeps its device. Its Rank and Size may change. Memory that it has allocated stays valid, but later
 // calls copy it. Groups that were split from it are closed.
 //
-// A process that replaces a lost one first gets from Init a group of itself alone. Reconfigure then makes it a
-// member of the job.
+// A process that replaces a lost one gets from Init a group with the rank and the size of the lost one's at the job's
+// start, in which it is alone: gathers and broadcasts act as if all ranks had given the same values, and other calls
+// fail. Reconfigure then makes it a member of the job.
 //
 // Reconfigure tries again if a rank is lost meanwhile. Its other errors mean that this process cannot go on.
 // No other goroutine may use the group during the call.
@@ -74,10 +75,10 @@ func (pg *ProcessGroup) reconfigure(ctx context.Context, p Progress) (Membership
 	defer cancel()
 	h, j := pg.handle, pg.joiner
 	ready := coordinator.Ready{Epoch: h.epoch, Steps: p.Steps, Holds: p.Consistent}
-	if h.epoch == 0 && j.agent.Joins { // its state is not the job's
+	if h.epoch == 0 && j.isPending { // its state is not the job's
 		ready = coordinator.Ready{}
 	}
-	if h.epoch == 0 && !j.agent.Joins {
+	if h.epoch == 0 && !j.isPending {
 		pg.watchdog.survives.Store(true)
 		order, err := pg.control.Enter(ctx, ready)
 		h.epoch = order.Epoch
@@ -117,7 +118,7 @@ func (h *handle) regroup(ctx context.Context, ready coordinator.Ready) (order co
 			return nil, 0, err
 		}
 		h.epoch = order.Epoch
-		j.world.Rank, j.world.Size = client.Root().Rank(), len(order.Workers)
+		j.world.Rank, j.world.Size, j.isPending = client.Root().Rank(), len(order.Workers), false
 		if j.oneHost {
 			j.world.LocalSize = j.world.Size
 		}
@@ -157,15 +158,15 @@ func (pg *ProcessGroup) kill() {
 // replacement makes the group of a process that replaces a lost rank of the job. Until Reconfigure it is a job of one.
 func (pg *ProcessGroup) replacement(worker int) (*ProcessGroup, error) {
 	j, job := *pg.joiner, pg.joiner.local
-	j.world, j.member.Rank = World{Size: 1, LocalSize: 1}, 0
-	j.local = &localJob{host.NewInProcess(), coordinator.NewServer(1, coordinator.Options{Log: j.Log})}
+	j.world, j.member.Rank, j.isPending = World{Size: job.size, LocalSize: job.size}, 0, true
+	j.local = &localJob{host.NewInProcess(), coordinator.NewServer(1, coordinator.Options{Log: j.Log}), job.size}
 	g, err := j.joinLocal()
 	if err != nil {
 		return nil, err
 	}
 	job.server.Started(worker)
 	g.kept.addClose(job.server.CloseIdle)
-	g.joiner.local, g.joiner.member.Rank, g.joiner.agent.Joins = job, worker, true
+	g.joiner.local, g.joiner.member.Rank = job, worker
 	return g, nil
 }
 

@@ -157,9 +157,6 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c *Config) (err error) {
 			return fmt.Errorf("train: Values has the key %q, which Run itself uses: choose another name", name)
 		}
 	}
-	if err := compareData(ctx, pg, c.Data.Sampler()); err != nil {
-		return err
-	}
 	r.Accumulate = max(r.Accumulate, 1)
 	r.before, _ = c.Optimizer.Committed()
 	if err := r.moveTo(data.Position{}); err != nil {
@@ -187,12 +184,12 @@ func (r *run) attempt(ctx context.Context) (err error) {
 		r.position = r.Data.Position()
 	}
 	r.total = r.stepsAt(r.step, r.position)
+	defer func() { err = errors.Join(err, r.closeSaver()) }()
 	if r.Checkpoints != "" && r.saver == nil {
 		if err := r.open(ctx); err != nil {
 			return err
 		}
 	}
-	defer func() { err = errors.Join(err, r.closeSaver()) }()
 	every := r.LogEvery
 	if every == 0 {
 		every = 100
@@ -209,27 +206,45 @@ func (r *run) attempt(ctx context.Context) (err error) {
 	if err := comm.Agree(ctx, r.pg, err); err != nil {
 		return err
 	}
+	if err := r.compare(ctx); err != nil {
+		return err
+	}
 	if stopped, err := r.train(ctx); stopped || err != nil || r.Weights == "" || r.pg.Rank() != 0 {
 		return err
 	}
 	return checkpoint.SaveWeights(ctx, r.Weights, r.Model)
 }
 
-// compareData returns an error on all ranks if their samplers differ. Only the rank may differ, and the seed if the
-// samples are not shuffled.
-func compareData(ctx context.Context, pg *comm.ProcessGroup, mine data.Sampler) error {
-	all, err := comm.AllGatherObject(ctx, pg, mine)
+// compare returns an error on all ranks if their samplers or their next learning rates differ. Of the samplers, only the
+// rank may differ, and the seed if the samples are not shuffled. In a job that survives the loss of ranks, only the ranks
+// that differ from rank 0 get the error, so that the others go on.
+func (r *run) compare(ctx context.Context) error {
+	type settings struct {
+		Sampler data.Sampler
+		LR      float64
+	}
+	mine := settings{Sampler: r.Data.Sampler()}
+	if r.LR != nil {
+		mine.LR = r.LR(r.step)
+	}
+	all, err := comm.AllGatherObject(ctx, r.pg, mine)
 	if err != nil {
 		return err
 	}
-	for r, s := range all {
-		want := all[0]
-		want.Rank = r
+	for rank, its := range all {
+		if r.pg.Survives() && rank != r.pg.Rank() {
+			continue
+		}
+		s, want := its.Sampler, all[0].Sampler
+		want.Rank = rank
 		if !s.Shuffle {
 			want.Seed = s.Seed
 		}
 		if s != want {
-			return fmt.Errorf("train: the loader of rank %d has %+v, the loader of rank 0 has %+v: data set lengths and loader options must be equal", r, s, all[0])
+			return fmt.Errorf("train: the loader of rank %d has %+v, the loader of rank 0 has %+v: data set lengths and loader options must be equal", rank, s, all[0].Sampler)
+		}
+		if its.LR != all[0].LR {
+			return fmt.Errorf("train: LR(%d) is %v on rank %d and %v on rank 0: want the same schedule on all ranks", r.step, its.LR, rank, all[0].LR)
 		}
 	}
 	return nil

@@ -122,7 +122,11 @@ func (r *Reducer) allocate(plan []assignment, o Options) (err error) {
 	if o.Unused == UnusedMissing {
 		used = 0
 	}
-	if r.status, err = newStatus(r.pg.Device(), r.pg.Size(), used, backend.Refusal(r.pg)); err != nil {
+	var refusal device.Buffer
+	if r.pg.Size() > 1 { // a single rank commits each step, and knows it in advance: see finishAlone
+		refusal = backend.Refusal(r.pg)
+	}
+	if r.status, err = newStatus(r.pg.Device(), r.pg.Size(), used, refusal); err != nil {
 		return err
 	}
 	l, err := r.lay(plan)
