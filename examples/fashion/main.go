@@ -29,6 +29,7 @@ var (
 	dir    = flag.String("data", "/usr/share/datasets/fashion-mnist", "`folder` of the data set")
 	epochs = flag.Int("epochs", 10, "number of passes over the data set")
 	batch  = flag.Int("batch", 64, "number of samples for each rank in a step")
+	global = flag.Int("global-batch", 0, "number of samples of all ranks in a step, also when ranks are lost; 0: --batch for each rank")
 	lr     = flag.Float64("lr", 1e-3, "highest learning rate")
 	seed   = flag.Uint64("seed", 0, "seed of the parameters and of the samples' order")
 	log    = flag.String("log", "", "append JSON lines to `file`")
@@ -70,7 +71,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	shuffled := data.LoaderOptions{Batch: *batch, Shuffle: true, Seed: *seed, LastBatch: data.Drop}
+	shuffled := data.LoaderOptions{Batch: *batch, GlobalBatch: *global, Shuffle: true, Seed: *seed, LastBatch: data.Drop}
 	loader, err := data.NewLoader(images, pg, &shuffled)
 	if err != nil {
 		return err
