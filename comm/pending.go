@@ -1,8 +1,6 @@
 package comm
 
 import (
-	"fmt"
-
 	"github.com/goddp/goddp/comm/failure"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
@@ -74,5 +72,5 @@ func (p *pending) translate(to []*backend.Call, c *backend.Call) (_ []*backend.C
 }
 
 func (p *pending) refuse(c *backend.Call) error {
-	return &failure.UsageError{Rank: p.rank, Call: c.String(), Msg: fmt.Sprintf("this process replaces a lost one, and joins the job in elastic.Run or train.Run: until then it can only gather equal values, broadcast and wait at barriers")}
+	return &failure.UsageError{Rank: p.rank, Call: c.String(), Msg: "this process replaces a lost one, and joins the job in elastic.Run or train.Run: until then it can only gather, broadcast and wait at barriers"}
 }

@@ -91,7 +91,7 @@ func newRun(pg *comm.ProcessGroup, c *Config) (*run, error) {
 	model, isRegrouper := c.State.Model.(regrouper)
 	switch {
 	case len(c.State.Optimizers) != 1:
-		return nil, fmt.Errorf("State has %d optimizers, want one", len(c.State.Optimizers))
+		return nil, fmt.Errorf("the state has %d optimizers, want one", len(c.State.Optimizers))
 	case !isRegrouper:
 		return nil, fmt.Errorf("a %T cannot change the members of its group, want a *ddp.Model", c.State.Model)
 	}
@@ -102,7 +102,7 @@ func newRun(pg *comm.ProcessGroup, c *Config) (*run, error) {
 	}
 	for name := range values {
 		if _, ok := c.State.Values[name]; ok {
-			return nil, fmt.Errorf("State.Values has %q, a name that Run itself uses", name)
+			return nil, fmt.Errorf("the state has the value %q, a name that Run itself uses", name)
 		}
 	}
 	maps.Copy(values, c.State.Values)

@@ -2,9 +2,8 @@
 //
 //	go run ./cmd/golaunch --nproc-per-node 4 --on-failure replace ./examples/survive
 //
-// The others go on in the same processes, and a new one takes the place of the lost one. There is nothing to do for
-// that in the program, because train.Run does it. Because of GlobalBatch, a step has 200 samples with any number of
-// ranks. A program with its own loop uses package elastic.
+// The others go on in the same processes, and a new one takes the place of the lost one: train.Run does that. With
+// GlobalBatch a step has 200 samples on any number of ranks.
 package main
 
 import (

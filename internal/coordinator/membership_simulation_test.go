@@ -61,7 +61,6 @@ type elasticJob struct {
 	min        int
 	sessions   []*elasticSession // by epoch, from 1
 	workers    []*elasticWorker  // by id
-	begun      Order
 	trace      []string
 	broken     []string
 }
