@@ -74,7 +74,7 @@ func (pg *ProcessGroup) reconfigure(ctx context.Context, p Progress) (Membership
 	ctx, cancel := awake.WithTimeoutCause(ctx, pg.timeout, fmt.Errorf("%w after %v", ErrTimeout, pg.timeout))
 	defer cancel()
 	h, j := pg.handle, pg.joiner
-	ready := coordinator.Ready{Epoch: h.epoch, Steps: p.Steps, Holds: p.Consistent}
+	ready := coordinator.Ready{Epoch: h.epoch, Steps: p.Steps, Holds: p.Consistent, Patience: pg.timeout * 3 / 4}
 	if h.epoch == 0 && j.isPending { // its state is not the job's
 		ready = coordinator.Ready{}
 	}

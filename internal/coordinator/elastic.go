@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 )
 
 // Elastic lets a [Membership] choose who trains together. The workers first join a session as in any job,
@@ -27,6 +28,8 @@ type elastic struct {
 	steps      int             // the last step that was committed before the current epoch
 	losses     int             // the number of members that were lost since an epoch began with a new step
 	epochs     int             // the number of epochs that began since then
+	waiting    silence         // for so many ticks, a member is at the door and waits for another one
+	patience   time.Duration   // the Patience of the member that came to the door last
 }
 
 // A job does not go on if it loses more members at one step than it has had, and more than minLosses: the step itself
@@ -104,6 +107,9 @@ func (s *Server) enter(p *peer, m *Message) error {
 		return fmt.Errorf("worker %d enters an epoch twice", p.rank)
 	}
 	e.door[p.rank] = p
+	if m.Ready.Patience > 0 {
+		e.patience = m.Ready.Patience
+	}
 	delete(e.away, p.rank)
 	if p.session == nil {
 		s.connected(p)
@@ -198,9 +204,29 @@ func (s *Server) accuse(n *session, out []Outgoing) {
 	}
 }
 
-// tickAway expels the workers that have left an epoch and have not been heard of for Options.Silence. The
-// caller must hold mu.
+// tickAway expels the workers that have left an epoch and have not been heard of for Options.Silence, and the members
+// of an epoch for which another one has waited at the door for its Patience. The caller must hold mu.
 func (s *Server) tickAway() {
+	e := s.elastic
+	var late []int
+	isAwaited := false
+	for _, worker := range e.membership.members {
+		switch {
+		case e.door[worker] != nil:
+			isAwaited = true
+		case e.membership.worker(worker) != nil:
+			late = append(late, worker)
+		}
+	}
+	if e.waiting++; !isAwaited || len(late) == 0 || e.membership.epoch == 0 {
+		e.waiting = 0
+	}
+	if e.patience > 0 && e.waiting > silence(e.patience/s.opts.Interval) {
+		e.waiting = 0
+		for _, worker := range late {
+			s.expel(worker, fmt.Sprintf("the others have waited for it for %v", e.patience))
+		}
+	}
 	for worker := range s.elastic.away {
 		if s.elastic.away[worker]++; s.elastic.away[worker] > s.opts.silent() {
 			delete(s.elastic.away, worker)

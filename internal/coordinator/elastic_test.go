@@ -90,7 +90,7 @@ func TestEpochs(t *testing.T) {
 	if !s.Gone(1, "signal 9", false) {
 		t.Fatal("the job does not go on with two workers")
 	}
-	enterAll([]int{0, 2}, func(w int) Ready { return Ready{1, 5 + w, true} })
+	enterAll([]int{0, 2}, func(w int) Ready { return Ready{Epoch: 1, Steps: 5 + w, Holds: true} })
 	if o := orders[0]; o.Epoch != 2 || o.Steps != 7 || o.Source != 1 {
 		t.Fatalf("the second epoch is %+v", o)
 	}
@@ -113,13 +113,13 @@ func TestEpochs(t *testing.T) {
 	s.Drain(0)
 	var released sync.WaitGroup
 	released.Go(func() {
-		if _, _, err := enter(t.Context(), s, 0, Ready{2, 8, true}); !errors.Is(err, ErrReleased) {
+		if _, _, err := enter(t.Context(), s, 0, Ready{Epoch: 2, Steps: 8, Holds: true}); !errors.Is(err, ErrReleased) {
 			t.Errorf("a worker that shall leave got %v", err)
 		}
 	})
 	released.Go(func() {
 		var err error
-		if clients[2], orders[2], err = enter(t.Context(), s, 2, Ready{2, 8, true}); err != nil {
+		if clients[2], orders[2], err = enter(t.Context(), s, 2, Ready{Epoch: 2, Steps: 8, Holds: true}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -131,6 +131,37 @@ func TestEpochs(t *testing.T) {
 	for _, w := range []int{2, 3} {
 		clients[w].Close()
 	}
+}
+
+// A member that hangs, so that another one waits for it at the door, is killed.
+func TestHungWorkerIsKilled(t *testing.T) {
+	s, kills := elasticServer(t, 2, 1, Options{Interval: 10 * time.Millisecond})
+	clients := make([]*Client, 2)
+	var wg sync.WaitGroup
+	for w := range 2 {
+		s.Started(w)
+		wg.Go(func() {
+			var err error
+			if clients[w], _, err = enter(t.Context(), s, w, Ready{Holds: true}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	clients[0].Depart(t.Context())
+	wg.Go(func() {
+		c, o, err := enter(t.Context(), s, 0, Ready{1, 0, true, 50 * time.Millisecond})
+		if err != nil || len(o.Workers) != 1 {
+			t.Errorf("the next epoch is %+v, %v", o, err)
+		}
+		c.Close()
+	})
+	if w := <-kills; w != 1 {
+		t.Fatalf("worker %d was killed, want 1", w)
+	}
+	clients[1].Close()
+	s.Gone(1, "signal 9", false)
+	wg.Wait()
 }
 
 // A worker that has left an epoch and does not come to the door is killed.

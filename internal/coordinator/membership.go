@@ -1,6 +1,9 @@
 package coordinator
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // Membership decides which workers of an elastic job train together. A worker is a process, with an id
 // for life. An epoch is a session with fixed members, in which each member has a rank. Membership is a
@@ -35,6 +38,8 @@ type Ready struct {
 	Epoch int  // the epoch that the worker leaves; 0: none
 	Steps int  // the number of steps that it has committed
 	Holds bool // its state is exactly the result of these steps
+	// Patience is how long the worker waits for the other members of the epoch that it leaves. Membership ignores it.
+	Patience time.Duration `json:",omitempty"`
 }
 
 // An Order tells agents and workers what to do.

@@ -365,7 +365,7 @@ func (w *elasticWorker) say(m *Message) {
 func (w *elasticWorker) report() {
 	w.handle(func() {
 		w.session, w.failed = nil, false
-		r := Ready{w.epoch, len(w.history), w.holds}
+		r := Ready{Epoch: w.epoch, Steps: len(w.history), Holds: w.holds}
 		w.sends(func() {
 			if w.job.mutant == takesOldReports {
 				r.Epoch = w.job.membership.epochOf(w.id)
