@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/goddp/goddp/cmd/goddp/internal/nvml"
 	"github.com/goddp/goddp/internal/jobenv"
-	"github.com/goddp/goddp/internal/nvml"
 )
 
 func checkGPUs(ranks []Facts) (good string, findings []Finding) {

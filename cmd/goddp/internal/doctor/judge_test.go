@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/cmd/goddp/internal/nccllog"
-	"github.com/goddp/goddp/internal/nvml"
+	"github.com/goddp/goddp/cmd/goddp/internal/nvml"
 )
 
 // goodRanks returns the facts of a good job: hosts with two ranks each, on GPUs with NVLink.

@@ -14,9 +14,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goddp/goddp/cmd/goddp/internal/nvml"
 	"github.com/goddp/goddp/internal/dl"
 	"github.com/goddp/goddp/internal/jobenv"
-	"github.com/goddp/goddp/internal/nvml"
 	"github.com/goddp/goddp/internal/wire"
 )
 
