@@ -137,28 +137,36 @@ func (r *run) regroup(ctx context.Context) error {
 }
 
 // equalize makes the states of all members equal.
-func (r *run) equalize(ctx context.Context, m comm.Membership) (err error) {
+func (r *run) equalize(ctx context.Context, m comm.Membership) error {
 	if m.Epoch > 1 {
 		if err := r.model.Regroup(ctx); err != nil {
 			return err
 		}
 	}
-	switch {
-	case m.Source < 0 && r.Restore == nil:
+	if m.Source < 0 && r.Restore == nil {
 		return &LostStateError{m.Steps}
-	case m.Source < 0, m.Epoch == 1 && m.Steps == 0 && r.Restore != nil:
-		err = r.Restore(ctx)
-	case slices.Contains(m.Lacking, r.pg.Rank()):
-		if err = checkpoint.Transfer(ctx, r.pg, r.all, m.Source, m.Lacking); err == nil {
-			err = r.resume()
-		}
-	default:
-		return checkpoint.Transfer(ctx, r.pg, r.all, m.Source, m.Lacking)
 	}
-	if err == nil {
+	isChanged := false
+	if m.Source >= 0 {
+		if err := checkpoint.Transfer(ctx, r.pg, r.all, m.Source, m.Lacking); err != nil {
+			return err
+		}
+		if isChanged = slices.Contains(m.Lacking, r.pg.Rank()); isChanged {
+			if err := r.resume(); err != nil {
+				return err
+			}
+		}
+	}
+	if r.Restore != nil && (m.Source < 0 || m.Steps == 0) { // also in a later epoch: a rank may have been lost within Restore
+		if err := r.Restore(ctx); err != nil {
+			return err
+		}
+		isChanged = true
+	}
+	if isChanged {
 		r.commit()
 	}
-	return err
+	return nil
 }
 
 // report logs a change of the members.
