@@ -20,6 +20,7 @@ type joiner struct {
 	world     World         // this process's place in the job
 	oneHost   bool          // all ranks are on this host
 	isPending bool          // see pending
+	isElastic bool          // Reconfigure was called
 	agent     jobenv.Agent  // what golaunch's agent offers; zero under another launcher
 	main      *mainRun      // the run of Main that the group is made in; nil outside Main
 	local     *localJob     // the job of Local; nil outside Local

@@ -71,8 +71,9 @@ func (pg *ProcessGroup) reconfigure(ctx context.Context, p Progress) (Membership
 	if !pg.Survives() {
 		return Membership{}, errors.New("the job does not survive failures: want golaunch --on-failure shrink or replace")
 	}
-	ctx, cancel := awake.WithTimeoutCause(ctx, pg.timeout, fmt.Errorf("%w after %v", ErrTimeout, pg.timeout))
-	defer cancel()
+	limited := func() (context.Context, context.CancelFunc) {
+		return awake.WithTimeoutCause(ctx, pg.timeout, fmt.Errorf("%w after %v", ErrTimeout, pg.timeout))
+	}
 	h, j := pg.handle, pg.joiner
 	ready := coordinator.Ready{Epoch: h.epoch, Steps: p.Steps, Holds: p.Consistent, Patience: pg.timeout * 3 / 4}
 	if h.epoch == 0 && j.isPending { // its state is not the job's
@@ -80,12 +81,16 @@ func (pg *ProcessGroup) reconfigure(ctx context.Context, p Progress) (Membership
 	}
 	if h.epoch == 0 && !j.isPending {
 		pg.watchdog.survives.Store(true)
+		ctx, cancel := limited()
+		defer cancel()
 		order, err := pg.control.Enter(ctx, ready)
 		h.epoch = order.Epoch
 		return membershipOf(order), err
 	}
 	for {
-		order, failed, err := h.regroup(ctx, ready)
+		try, cancel := limited()
+		order, failed, err := h.regroup(try, ready)
+		cancel()
 		if err == nil || !failed || ctx.Err() != nil {
 			return membershipOf(order), err
 		}
@@ -118,7 +123,7 @@ func (h *handle) regroup(ctx context.Context, ready coordinator.Ready) (order co
 			return nil, 0, err
 		}
 		h.epoch = order.Epoch
-		j.world.Rank, j.world.Size, j.isPending = client.Root().Rank(), len(order.Workers), false
+		j.world.Rank, j.world.Size, j.isPending, j.isElastic = client.Root().Rank(), len(order.Workers), false, true
 		if j.oneHost {
 			j.world.LocalSize = j.world.Size
 		}
@@ -132,8 +137,12 @@ func (h *handle) regroup(ctx context.Context, ready coordinator.Ready) (order co
 		return order, failed, err
 	}
 	g.stop = old.stop
-	g.watchdog.survives.Store(true)
-	g.watchdog.hooks = slices.Clone(old.watchdog.hooks)
+	old.watchdog.mu.Lock()
+	hooks := slices.Clone(old.watchdog.hooks)
+	old.watchdog.mu.Unlock()
+	for _, f := range hooks {
+		g.watchdog.onShutdown(f)
+	}
 	h.group = g
 	return order, false, nil
 }

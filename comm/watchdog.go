@@ -79,6 +79,7 @@ func newWatchdogLoop(ctx context.Context, j *joiner, recorder *flight.Recorder) 
 		core: watchdog.Core{Mode: watchdog.Mode(j.ErrorMode)}, hookTimeout: j.ShutdownTimeout, recorder: recorder,
 		startTime: time.Now(), wake: make(chan struct{}, 1), leaving: make(chan struct{}), done: make(chan struct{}), broken: make(chan struct{}), next: far,
 	}
+	d.survives.Store(j.isElastic)
 	d.epoch = d.startTime.UnixNano()
 	if j.env.Flight.DumpOnFailure {
 		d.dumps = func() (string, error) { return flight.Dir(j.env.Flight) }

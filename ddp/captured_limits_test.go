@@ -203,7 +203,7 @@ func TestEmulatedStepsOfAModelThatCannotBeCaptured(t *testing.T) {
 		step func(r *replica) stepFunc
 		run  func(r *replica, call func() error) error
 	}{
-		{"two passes that reduce", func(r *replica) stepFunc {
+		{"two backward passes that reduce", func(r *replica) stepFunc {
 			return func(in ...*autograd.Variable) (*autograd.Variable, error) {
 				if _, err := r.backward(in...); err != nil {
 					return nil, err
@@ -212,7 +212,7 @@ func TestEmulatedStepsOfAModelThatCannotBeCaptured(t *testing.T) {
 			}
 		}, plainly},
 		{"ranks may leave early (Join)", func(r *replica) stepFunc { return r.step }, func(r *replica, call func() error) error { return r.model.Join(call, nil) }},
-		{"GetScale returns a number of the host", func(r *replica) stepFunc {
+		{"GetScale reads the scale on the host", func(r *replica) stepFunc {
 			return func(in ...*autograd.Variable) (*autograd.Variable, error) {
 				if r.scaler.GetScale() == 0 {
 					return nil, errors.New("no scale")

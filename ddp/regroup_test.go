@@ -52,7 +52,8 @@ func TestRegroup(t *testing.T) {
 	opts := &Options{BucketCapMB: 0.0001, CheckReplicas: 2, Stats: true}
 	sgd := func(m *Model) *optim.SGD { return must.New(optim.NewSGD(m.Parameters(), &optim.SGDOptions{LR: 0.05})) }
 	var params, random, got [3][]byte // after three steps, and at the end
-	var wg sync.WaitGroup
+	var wg, trained sync.WaitGroup // trained: all ranks have made three steps
+	trained.Add(len(groups))
 	for r, pg := range groups {
 		wg.Go(func() {
 			err := func() error {
@@ -68,7 +69,9 @@ func TestRegroup(t *testing.T) {
 					return err
 				}
 				params[r], random[r] = parameterBytes(model.Parameters()), must.New(json.Marshal(autograd.Generator(pg.Device())))
+				trained.Done()
 				if r == 1 {
+					trained.Wait()
 					backend.Kill(pg)
 					return nil
 				}

@@ -36,8 +36,11 @@
 //
 // The number of samples in a step changes with the number of ranks, unless Data has a GlobalBatch: see package data.
 //
-// A replacement runs the program from its start. Until Run it is rank 0 of a group of one rank, so anything that
-// it writes before Run must not disturb the job.
+// Values change before Step: what the loop changes in them after Step is lost if the next step fails.
+//
+// A replacement runs the program from its start. Until Run it has the rank and the size that the lost one had at the
+// job's start, but is alone: see [comm.ProcessGroup.Reconfigure]. Anything that it writes before Run must not disturb
+// the job.
 //
 // # What cannot survive
 //

@@ -84,7 +84,9 @@ type run struct {
 	position  data.Position    // is in all.Values
 	last      commit
 	close     func()
-	failed    time.Time // when the loop returned the failure of the group
+	// isRestoring says that Restore has not ended with success, so that the state is not one after any step.
+	isRestoring bool
+	failed      time.Time // when the loop returned the failure of the group
 }
 
 func newRun(pg *comm.ProcessGroup, c *Config) (*run, error) {
@@ -117,11 +119,14 @@ func newRun(pg *comm.ProcessGroup, c *Config) (*run, error) {
 // lost meanwhile, it does so again.
 func (r *run) regroup(ctx context.Context) error {
 	for {
-		if err := r.rollBack(); err != nil {
-			return err
+		if !r.isRestoring {
+			if err := r.rollBack(); err != nil {
+				return err
+			}
 		}
 		var p comm.Progress
 		p.Steps, p.Consistent = r.optimizer.Committed()
+		p.Consistent = p.Consistent && !r.isRestoring
 		m, err := r.pg.Reconfigure(ctx, p)
 		if err != nil {
 			return err
@@ -158,12 +163,13 @@ func (r *run) equalize(ctx context.Context, m comm.Membership) error {
 		}
 	}
 	if r.Restore != nil && (m.Source < 0 || m.Steps == 0) { // also in a later epoch: a rank may have been lost within Restore
+		r.isRestoring = true
 		if err := r.Restore(ctx); err != nil {
 			return err
 		}
-		isChanged = true
+		r.isRestoring, isChanged = false, true
 	}
-	if isChanged {
+	if isChanged || r.last.values == nil {
 		r.commit()
 	}
 	return nil

@@ -214,7 +214,7 @@ func TestSuspendedWorkerIsLost(t *testing.T) {
 		t.Errorf("the job failed: %v", err)
 	}
 	j.expectLines(t,
-		`worker 2 \(rank 2, pid \d+\) is killed: no message arrived from it for 3s`,
+		`worker 2 \(rank 2, pid \d+\) is killed: no message arrived from it for 1s`,
 		`worker 2 \(rank 2, pid \d+\) was killed by SIGKILL; 3 workers go on`,
 		`epoch 2: 3 workers at step 100 after \d\.\d\d s`)
 }

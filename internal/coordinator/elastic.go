@@ -136,8 +136,9 @@ func (s *Server) obey(orders []Order, why string) {
 				e.Kill(worker, why)
 			}
 		case Notice:
-			n := s.sessions[e.membership.epoch]
-			n.deliver(n.core.Change(), nil)
+			if n := s.sessions[e.membership.epoch]; n != nil { // otherwise all members have left it already
+				n.deliver(n.core.Change(), nil)
+			}
 		case Release:
 			for _, worker := range o.Workers {
 				e.door[worker].tell(&Message{Verb: Released})
@@ -186,6 +187,7 @@ func (s *Server) leftDoor(p *peer) {
 func (s *Server) leftEpoch(n *session, rank int, how string) {
 	switch {
 	case n.workers == nil: // no epoch has begun: the job fails, as any job
+	case n.core.ranks[rank].state == left && n.core.groups[""].failure == nil: // the program has ended its work
 	case n.core.ranks[rank].state == left:
 		s.elastic.away[n.workers[rank]] = 0
 	default:
@@ -196,8 +198,8 @@ func (s *Server) leftEpoch(n *session, rank int, how string) {
 // accuse expels the workers that a failure of an epoch's session n names because they are late.
 func (s *Server) accuse(n *session, out []Outgoing) {
 	for _, o := range out {
-		if f := o.Message.Failure; o.Message.Verb == Failed && f != nil && f.Late && len(f.Ranks) < len(n.workers) {
-			for _, rank := range f.Ranks {
+		if f := o.Message.Failure; o.Message.Verb == Failed && f != nil && f.Late && len(f.Ranks)+len(f.Absent) < len(n.workers) {
+			for _, rank := range slices.Concat(f.Ranks, f.Absent) {
 				s.expel(n.workers[rank], f.Error())
 			}
 		}

@@ -164,16 +164,27 @@ func TestHungWorkerIsKilled(t *testing.T) {
 	wg.Wait()
 }
 
-// A worker that has left an epoch and does not come to the door is killed.
+// A worker that has left a broken epoch and does not come to the door is killed.
 func TestAbsentWorkerIsKilled(t *testing.T) {
-	s, kills := elasticServer(t, 1, 1, Options{Interval: 10 * time.Millisecond, Silence: 50 * time.Millisecond})
-	s.Started(0)
-	c, _, err := enter(t.Context(), s, 0, Ready{Holds: true})
-	if err != nil {
-		t.Fatal(err)
+	s, kills := elasticServer(t, 2, 1, Options{Interval: 10 * time.Millisecond, Silence: 50 * time.Millisecond})
+	clients := make([]*Client, 2)
+	var wg sync.WaitGroup
+	for w := range 2 {
+		s.Started(w)
+		wg.Go(func() {
+			var err error
+			if clients[w], _, err = enter(t.Context(), s, w, Ready{Holds: true}); err != nil {
+				t.Error(err)
+			}
+		})
 	}
-	c.Depart(t.Context())
-	if w := <-kills; w != 0 {
-		t.Fatalf("worker %d was killed, want 0", w)
+	wg.Wait()
+	clients[1].Close()
+	<-clients[0].Root().Settled()
+	clients[0].Depart(t.Context())
+	for _, want := range []int{1, 0} {
+		if w := <-kills; w != want {
+			t.Fatalf("worker %d was killed, want %d", w, want)
+		}
 	}
 }
