@@ -52,7 +52,7 @@ func TestRegroup(t *testing.T) {
 	opts := &Options{BucketCapMB: 0.0001, CheckReplicas: 2, Stats: true}
 	sgd := func(m *Model) *optim.SGD { return must.New(optim.NewSGD(m.Parameters(), &optim.SGDOptions{LR: 0.05})) }
 	var params, random, got [3][]byte // after three steps, and at the end
-	var wg, trained sync.WaitGroup // trained: all ranks have made three steps
+	var wg, trained sync.WaitGroup    // trained: all ranks have made three steps
 	trained.Add(len(groups))
 	for r, pg := range groups {
 		wg.Go(func() {
