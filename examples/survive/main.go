@@ -21,10 +21,8 @@ import (
 	"github.com/goddp/goddp/train"
 )
 
-var (
-	epochs = flag.Int("epochs", 100, "number of epochs")
-	log    = flag.String("log", "", "append JSON lines to `file`")
-)
+var epochs = flag.Int("epochs", 100, "number of epochs")
+var log = flag.String("log", "", "append JSON lines to `file`")
 
 func run(ctx context.Context) error {
 	pg, err := comm.Init(ctx, nil)
