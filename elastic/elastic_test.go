@@ -152,16 +152,20 @@ func TestRunWithoutALateRank(t *testing.T) {
 // Config.Restore they go on from a checkpoint.
 func TestRunWithoutAState(t *testing.T) {
 	const steps, lost = 20, 17 // the job saves a checkpoint at step 15
+	var broken sync.WaitGroup // until the states of workers 0 and 2 are inconsistent
 	breakAll := func(w *worker, step int, p job.Phase) {
 		switch {
 		case step != lost || p != job.Optimizer || w.pg.Epoch() > 1:
 		case w.number == 1:
+			broken.Wait()
 			w.die()
 		default:
 			w.Opt.BeginLoad() // as an update does that fails within
+			broken.Done()
 			untilFailed(w.pg)
 		}
 	}
+	broken.Add(2)
 	for _, w := range train(t, 3, steps, 0, nil, breakAll) {
 		var e *elastic.LostStateError
 		if w.number != 1 && (!errors.As(w.err, &e) || e.Step != lost) {
@@ -177,6 +181,7 @@ func TestRunWithoutAState(t *testing.T) {
 		restored[w.number], err = saver.Resume(ctx, w.State())
 		return errors.Join(err, saver.Close())
 	}
+	broken.Add(2)
 	workers := train(t, 3, steps, 0, restore, breakAll)
 	if hashes := hashesOf(t, workers); len(hashes) != 2 || hashes[0] != hashes[1] || restored[0] != 15 || restored[2] != 15 {
 		t.Errorf("the states are %v after the restored steps %v, want two equal ones after 15", hashes, restored)
