@@ -143,6 +143,10 @@ func (h *handle) regroup(ctx context.Context, ready coordinator.Ready) (order co
 	for _, f := range hooks {
 		g.watchdog.onShutdown(f)
 	}
+	if m := j.main; m != nil { // expireDeadlines may read the group
+		m.mu.Lock()
+		defer m.mu.Unlock()
+	}
 	h.group = g
 	return order, false, nil
 }
@@ -164,7 +168,7 @@ func (pg *ProcessGroup) kill() {
 	server.Gone(worker, "the test killed it", false)
 }
 
-// replacement makes the group of a process that replaces a lost rank of the job. Until Reconfigure it is a job of one.
+// replacement makes the group of a process that replaces a lost rank of the job. Until Reconfigure it is pending.
 func (pg *ProcessGroup) replacement(worker int) (*ProcessGroup, error) {
 	j, job := *pg.joiner, pg.joiner.local
 	j.world, j.member.Rank, j.isPending = World{Size: job.size, LocalSize: job.size}, 0, true

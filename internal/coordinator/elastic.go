@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// Elastic lets a [Membership] choose who trains together. The workers first join a session as in any job,
-// where the rank of a worker is its id. When all of them have entered, this session is the first epoch. Each
-// later epoch is a session of its own.
+// Elastic lets a [Membership] choose who trains together. The workers first join the coordinator's
+// first [Core] as in any job, where the rank of a worker is its id. When all of them have entered, its members are the
+// first epoch. Each later epoch has a Core of its own.
 //
 // The server holds its lock while it calls the functions, so they must not block or call the server.
 type Elastic struct {
