@@ -54,7 +54,7 @@ const maxAttempts = 8
 //	}
 //
 // Losses, parameters and errors are the same as those of step, bit for bit. A call also frees the results of
-// earlier steps that step would free. Each call uses the current learning rate, step number and positions of
+// earlier steps, as a call of step would. Each call uses the current learning rate, step number and positions of
 // random numbers. The inputs may be other variables in each call. Their content is copied, unless it is the same
 // as in the previous call.
 //

@@ -29,8 +29,8 @@ func UseBLAS(dev device.Device) error {
 	return nil
 }
 
-// products computes matrix products on a device. gonum computes all other operations, because memory bounds their
-// speed.
+// products computes matrix products on a device. It leaves all other operations to gonum: the speed of memory limits
+// them, so another implementation would not be faster.
 type products struct {
 	gonum.Implementation
 	dev device.Device

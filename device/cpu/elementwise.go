@@ -384,9 +384,9 @@ func derivative(op kernels.UnaryOp) func(x float64) float64 {
 	panic(fmt.Errorf("cpu: no derivative of function %d", op.Func))
 }
 
-// reluGrad computes dst = g where y > 0, and dst = y, which is 0 or NaN, elsewhere. It selects between the bits as
-// integers, because the compiler makes that selection without a branch. The signs of activations are close to random,
-// and mispredicted branches would take several times as long as the memory accesses.
+// reluGrad computes dst = g where y > 0, and dst = y, which is 0 or NaN, elsewhere. It converts g and y to
+// integers and selects one of them, because for integers the compiler makes no branch. Branches on the signs of
+// activations, which are close to random, would be mispredicted, and take several times as long as the memory accesses.
 func reluGrad[T float](dst, g, y []T) {
 	switch dst := any(dst).(type) {
 	case []float32:

@@ -65,8 +65,8 @@ func (k *kernelSet) Normal(_ device.Stream, dst device.Tensor, mean, std float64
 	return nil
 }
 
-// draw fills dst with the elements of a sequence, from the element offset on. The sequence consists of blocks, whose
-// size is the parameter per. block(e) returns the block that contains element e.
+// draw fills dst with the elements of a sequence, from the element offset on. The sequence consists of blocks
+// of `per` elements. The function block returns the block that contains element e.
 func draw[T float](k *kernelSet, dst []T, offset, per uint64, block func(e uint64) [4]T) {
 	k.each(len(dst), 8, func(lo, hi int) {
 		for lo < hi {

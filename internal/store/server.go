@@ -55,8 +55,8 @@ type ServerOptions struct {
 // A Quota bounds the connections and the memory that certain clients of a server may use
 // together. A zero field means the default, which never exceeds the limit of the server.
 type Quota struct {
-	// Clients is the largest number of connections of these clients. It is also the largest
-	// number of connections that have not sent a byte. A PyTorch 1.x worker has one
+	// Clients limits two kinds of connections of these clients, each by itself: those that have
+	// sent something, and those that have not sent a byte yet. A PyTorch 1.x worker has one
 	// connection of each kind. Default 2048.
 	Clients int
 	// InFlightBytes bounds memory as in [ServerOptions]. Default 64 MiB.
