@@ -152,7 +152,7 @@ func TestRunWithoutALateRank(t *testing.T) {
 // Config.Restore they go on from a checkpoint.
 func TestRunWithoutAState(t *testing.T) {
 	const steps, lost = 20, 17 // the job saves a checkpoint at step 15
-	var broken sync.WaitGroup // until the states of workers 0 and 2 are inconsistent
+	var broken sync.WaitGroup  // until the states of workers 0 and 2 are inconsistent
 	breakAll := func(w *worker, step int, p job.Phase) {
 		switch {
 		case step != lost || p != job.Optimizer || w.pg.Epoch() > 1:
